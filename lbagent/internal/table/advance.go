@@ -9,15 +9,13 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Advance returns the node table of a size after the weights have become these. old is the table as
-// it was, nil where there was none; it may have another size (Resize). A row whose owner stays the
-// same is at rest and is not touched, except that nodes that do not exist any
-// more leave its chain. Where the owner changes, the former owner becomes the
-// newest of the chain. Places of such rows for which there is no history are
-// filled with the nodes that are next in rank. A node that has lost its weight
-// stays in the chains: it may still hold connections.
+// Advance returns the node table of a size for new weights. old is the previous table or nil and may have
+// another size (Resize). A row with an unchanged owner stays as it is, except that nodes that no longer exist
+// leave its chain. If the owner changes, the former owner becomes the newest entry of the chain. Chain places
+// without history are filled with the next nodes in rank. A node that has lost its weight stays in the chains,
+// because it may still hold connections.
 //
-// Where no row changes, old itself is returned. old is never changed.
+// If no row changes, it returns old. It never modifies old.
 func (r *Rendezvous) Advance(
 	old *forwarding.NodeTable, size Size, weights map[forwarding.NodeID]uint32, exists func(forwarding.NodeID) bool,
 ) *forwarding.NodeTable {
@@ -44,7 +42,6 @@ func (r *Rendezvous) Advance(
 	return &rows
 }
 
-// succeed returns the row that had been old and is now the owner's.
 func succeed(old forwarding.Row, owner forwarding.NodeID, exists func(forwarding.NodeID) bool) forwarding.Row {
 	if isAtRest(old, owner, exists) {
 		return old
@@ -52,7 +49,6 @@ func succeed(old forwarding.Row, owner forwarding.NodeID, exists func(forwarding
 	return successor(old, owner, exists)
 }
 
-// successor is succeed of any row.
 func successor(old forwarding.Row, owner forwarding.NodeID, exists func(forwarding.NodeID) bool) forwarding.Row {
 	previous := [1 + forwarding.ChainLength]forwarding.NodeID{old.Primary}
 	copy(previous[1:], old.Chain[:])
@@ -73,8 +69,8 @@ func successor(old forwarding.Row, owner forwarding.NodeID, exists func(forwardi
 	return row
 }
 
-// isAtRest reports whether a row stays as it is: it has its owner, and names each other node once,
-// all of which exist. Mostly that is so, and quickly found.
+// isAtRest reports whether a row stays as it is, the common case: it has its owner and no duplicate or
+// nonexistent nodes.
 func isAtRest(row forwarding.Row, owner forwarding.NodeID, exists func(forwarding.NodeID) bool) bool {
 	if row.Primary != owner {
 		return false
@@ -94,13 +90,12 @@ func isAtRest(row forwarding.Row, owner forwarding.NodeID, exists func(forwardin
 	return int(row.History) <= named
 }
 
-// successors finds who is next in rank.
+// successors computes the next nodes in rank.
 type successors struct {
 	contenders []contender
-	// alike is true where all weigh the same: then scores alone decide.
+	// alike is true if all weights are equal, so that scores alone decide.
 	alike bool
-	// nearest are the first ones of the row with scores that was asked for last, as many as a row
-	// names at most.
+	// nearest caches the nearest nodes of row rank, at most one row's worth.
 	nearest []forwarding.NodeID
 	rank    int
 }
@@ -109,8 +104,6 @@ func newSuccessors(contenders []contender) *successors {
 	return &successors{contenders: contenders, alike: weighTheSame(contenders), rank: -1}
 }
 
-// fill puts the nodes that are next in rank into the free places at the end of the chain of a row
-// with the scores of the given one.
 func (s *successors) fill(row *forwarding.Row, rank int) {
 	length := slices.Index(row.Chain[:], 0)
 	if length < 0 {
@@ -150,7 +143,6 @@ func (s *successors) find() {
 	s.nearest = append(s.nearest[:0], nodes[:min(len(nodes), len(s.contenders))]...)
 }
 
-// findByScore is find with contenders that weigh the same.
 func (s *successors) findByScore() {
 	var nodes [1 + forwarding.ChainLength]forwarding.NodeID
 	scores := [1 + forwarding.ChainLength]uint64{math.MaxUint64, math.MaxUint64, math.MaxUint64, math.MaxUint64}

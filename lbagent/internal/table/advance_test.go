@@ -51,7 +51,7 @@ func TestSucceed(t *testing.T) {
 	}
 }
 
-// checkRow reports what is never right in a row.
+// checkRow verifies invariants of a row.
 func checkRow(t rapid.TB, number int, row forwarding.Row, exists func(forwarding.NodeID) bool) {
 	seen := []forwarding.NodeID{row.Primary}
 	ended := false
@@ -117,7 +117,7 @@ func checkStep(
 		if old[i].Primary != 0 && exists(old[i].Primary) && next[i].History == 0 {
 			t.Fatalf("row %d: the move from %+v left no history in %+v", i, old[i], next[i])
 		}
-		// A place stays free only where there is nobody left for it.
+		// A place is free only if no weighted node is left.
 		for node, weight := range w {
 			if weight > 0 && chain[forwarding.ChainLength-1] == 0 && node != owners[i] && !slices.Contains(chain, node) {
 				t.Fatalf("row %d: %+v has room, but node %d is not in it", i, next[i], node)
@@ -126,8 +126,7 @@ func checkStep(
 	}
 }
 
-// ranks is a plain statement of the order of succession: take the owner away,
-// and the next in rank owns the row.
+// ranks computes the order of succession by definition: without the owner, the next node in rank owns the row.
 func ranks(r *Rendezvous, w weights, count int) [][]forwarding.NodeID {
 	order := make([][]forwarding.NodeID, forwarding.Rows)
 	for row := range order {

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// TestAssign: rows are assigned as the definition has it, ties of scores included. All nodes of a
-// cluster must come to the same, of whatever version they are.
+// TestAssign compares assign with its definition, including ties of scores, because all nodes and versions must
+// agree.
 func TestAssign(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		size := Size{Ranked: 1 << rapid.IntRange(0, 6).Draw(t, "scores")}
@@ -35,7 +35,6 @@ func TestAssign(t *testing.T) {
 	})
 }
 
-// assignedByDefinition is assign, each step as its comment says it.
 func assignedByDefinition(contenders []contender, size Size, slack slack) []int {
 	setQuotas(contenders, size.Rows)
 	fold := size.fold()
@@ -88,7 +87,6 @@ func assignedByDefinition(contenders []contender, size Size, slack slack) []int 
 	return owners
 }
 
-// TestAtRest: a row that is found to be at rest is one that succeed leaves as it is.
 func TestAtRest(t *testing.T) {
 	node := rapid.Map(rapid.IntRange(0, 4), func(id int) forwarding.NodeID { return forwarding.NodeID(id) })
 	rapid.Check(t, func(t *rapid.T) {

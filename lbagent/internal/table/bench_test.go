@@ -41,7 +41,7 @@ func BenchmarkAdvance(b *testing.B) {
 			}
 		})
 	}
-	// Of these most Services are.
+	// The size of most Services.
 	few, small := equalWeights(10, 1), Size{512, 512}
 	fewer := with(few, 1, 0)
 	b.Run("10 nodes, 512 rows, new table", func(b *testing.B) {

@@ -8,25 +8,22 @@ import (
 	"slices"
 )
 
-// contender is a node or an endpoint that takes part, with what decides for each row. Contenders
-// stand in the order of their identity, which decides between equal scores.
+// contender is a node or endpoint that competes for rows. Contenders are ordered by identity, which breaks ties
+// between scores.
 type contender struct {
-	// id is that of the node or the endpoint.
 	id     uint32
 	weight uint64
 	scores []uint32
-	// lot decides, together with what is left of its part, who gets a row more. It depends on the
-	// identity alone.
+	// lot and the remainder of the share determine which contenders get an extra row. It depends only on the
+	// identity.
 	lot uint32
-	// quota is how many rows it is to have.
+	// quota is the target number of rows.
 	quota int
 }
 
-// distance is score/weight, how far a contender is from owning a row. Score and
-// weight are below 2^32, so that distances compare exactly.
+// distance is score/weight. Score and weight are below 2^32, so that comparisons are exact.
 type distance struct{ score, weight uint64 }
 
-// unowned is farther than any contender.
 var unowned = distance{score: 1, weight: 0}
 
 func (c *contender) distance(row int) distance {
@@ -37,37 +34,33 @@ func (d distance) less(other distance) bool {
 	return d.score*other.weight < other.score*d.weight
 }
 
-// Size is how many rows a table has, and how many of them have scores of their own.
+// Size is the number of rows of a table, and of rows with separate scores.
 type Size struct {
-	// Rows is a power of two.
 	Rows int
-	// Ranked is one, too, and not more. Where it is less, rows next to each other have the scores of
-	// one: as many as Rows is a multiple of it.
+	// Ranked is a power of two and at most Rows. Each group of Rows/Ranked adjacent rows shares its scores.
 	Ranked int
 }
 
-// fold is how many rows have the scores of one.
 func (s Size) fold() int { return s.Rows / s.Ranked }
 
-// slack is by how many percent contenders may differ from their parts. It lets fewer rows move when
-// weights change. Where it is less than a row, parts are exact.
+// slack is the tolerated deviation of contenders from their quotas, in percent. It reduces the number of rows
+// that move when weights change. If it is less than a row, quotas are exact.
 type slack struct {
-	// part is by how much one may have more or less than its part.
+	// part is the tolerated deviation of the number of rows.
 	part int
-	// given is by how much one may come to have more by rows that others give up. Without it they go
-	// to those that have less than their part, and so to other ones whenever that changes.
+	// given is the allowed excess from rows that others give up. Without it, these rows go to contenders below
+	// their quota, and therefore move whenever those change.
 	given int
 }
 
-// assign returns the owner of each row as an index of contenders. The nearest one has the row, as
-// far as all have their part but for the slack. Of those that have more than that, each gives up the
-// rows that it is farthest from. They go to the nearest one that has room. One that has less than its
-// part takes the rows that it is nearest to.
+// assign returns the owner of each row as an index of contenders. The nearest contender owns the row.
+// Contenders above their quota (plus slack) give up their most distant rows to the nearest contenders with
+// room; contenders below it (minus slack) take the rows nearest to them.
 //
-// So twice the rows with the scores of as many have almost the owners that they had: each row
-// becomes two with the same nearest contender.
+// Doubling the rows for the same scores preserves almost all owners, because both halves of a row have the same
+// nearest contender.
 //
-// There must be a contender, and all must have a weight.
+// There must be at least one contender, and all weights must be positive.
 func assign(contenders []contender, size Size, slack slack) []int {
 	setQuotas(contenders, size.Rows)
 	a := assignment{
@@ -87,17 +80,17 @@ func assign(contenders []contender, size Size, slack slack) []int {
 	return a.owners
 }
 
-// assignment is which contender, by its index, owns each row, and how many each has.
+// assignment is the owner of each row, by index, and the number of rows of each contender.
 type assignment struct {
 	contenders     []contender
 	fold           int
 	slack          slack
 	owners, counts []int
-	// free are rows with scores of which a contender may take some, each with its score before it.
+	// free is a scratch buffer of ranked rows for take, each as score and row.
 	free []uint64
 }
 
-// nearest returns for each row with scores the contender that is nearest to it.
+// nearest returns the nearest contender of each ranked row.
 func nearest(contenders []contender, rows int) []int {
 	if weighTheSame(contenders) {
 		return leastScores(contenders, rows)
@@ -117,7 +110,7 @@ func nearest(contenders []contender, rows int) []int {
 	return owners
 }
 
-// weighTheSame reports whether scores alone decide who is nearer. That is so for most Services.
+// weighTheSame reports whether all weights are equal, as for most Services.
 func weighTheSame(contenders []contender) bool {
 	for i := range contenders {
 		if contenders[i].weight != contenders[0].weight {
@@ -127,8 +120,8 @@ func weighTheSame(contenders []contender) bool {
 	return true
 }
 
-// leastScores is nearest of contenders that weigh the same. Score and contender are one number, of
-// which the smaller is taken without a branch: which one it is cannot be predicted.
+// leastScores is nearest for equal weights. Score and contender are packed into one number, so that the minimum
+// needs no (unpredictable) branch.
 func leastScores(contenders []contender, rows int) []int {
 	best := make([]uint64, rows)
 	for row, score := range contenders[0].scores[:rows] {
@@ -146,8 +139,6 @@ func leastScores(contenders []contender, rows int) []int {
 	return owners
 }
 
-// surplus takes from contenders what they have too much, and returns these rows in the order of
-// their numbers.
 func (a *assignment) surplus() []int {
 	held, rows := make([][]int, len(a.contenders)), make([]int, len(a.owners))
 	for i, count := range a.counts {
@@ -178,8 +169,7 @@ func (a *assignment) surplus() []int {
 	return surplus
 }
 
-// give gives rows that nobody has, in the order of their numbers, each to the nearest contender with
-// room.
+// give assigns unowned rows, in order, to the nearest contender with room.
 func (a *assignment) give(rows []int) {
 	at, owner := -1, 0
 	for _, row := range rows {
@@ -191,12 +181,10 @@ func (a *assignment) give(rows []int) {
 	}
 }
 
-// hasRoom reports whether a contender may be given a row.
 func (a *assignment) hasRoom(i int) bool {
 	return a.counts[i] < a.contenders[i].quota*(100+a.slack.given)/100
 }
 
-// nearestWithRoom returns the contender that is nearest to a row with scores, of those with room.
 func (a *assignment) nearestWithRoom(rank int) int {
 	owner, best := 0, unowned
 	for i := range a.contenders {
@@ -210,13 +198,12 @@ func (a *assignment) nearestWithRoom(rank int) int {
 	return owner
 }
 
-// take gives a contender that has fewer rows than it should have at least the nearest ones of those
-// whose owners are above their quotas, as far as there are some.
+// take moves the nearest rows of contenders above quota to a contender with fewer than least rows.
 func (a *assignment) take(taker, least int) {
 	if a.counts[taker] >= least {
 		return
 	}
-	// Owners come to have less, so no other rows will do later.
+	// Owners only lose rows here, so that no further rows become available.
 	a.free = a.free[:0]
 	for rank, score := range a.contenders[taker].scores[:len(a.owners)/a.fold] {
 		for _, owner := range a.owners[rank*a.fold:][:a.fold] {
@@ -251,9 +238,9 @@ func (a *assignment) take(taker, least int) {
 
 func (a *assignment) isAboveQuota(i int) bool { return a.counts[i] > a.contenders[i].quota }
 
-// setQuotas divides the rows by weight. What is no whole number of rows is rounded up for those
-// whose remainder and lot together are the largest: mostly the same ones after a change of weights,
-// and other ones for another set of rows. One that has less than a row mostly has none.
+// setQuotas divides the rows by weight. Fractions are rounded up for the contenders with the largest sum of
+// remainder and lot: mostly the same ones after a change of weights, but others for another set of rows. A
+// contender with less than one row usually gets no row.
 func setQuotas(contenders []contender, rows int) {
 	var total uint64
 	for i := range contenders {
@@ -281,7 +268,6 @@ func setQuotas(contenders []contender, rows int) {
 	}
 }
 
-// fraction32 returns part/whole in units of 2^-32. The part is less than the whole.
 func fraction32(part, whole uint64) uint64 {
 	fraction, _ := bits.Div64(part>>32, part<<32, whole)
 	return fraction

@@ -4,13 +4,11 @@ package table
 
 import "github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 
-// Hold returns the node table after the last usable endpoint has gone. All
-// owners stay: they may hold connections to endpoints that still live. Their
-// history stays for the endpoints that come next. Nodes that do not exist any
-// more leave; a row of such a node goes to its newest former owner. Where there
-// is none the row is zero.
+// Hold returns the node table after the last usable endpoint is gone. Owners stay, because they may hold
+// connections to terminating endpoints, and so does their history. Nodes that no longer exist are removed;
+// their rows go to the newest existing former owner, or become zero.
 //
-// Where no row changes, old itself is returned. old is never changed.
+// If no row changes, it returns old. It never modifies old.
 func Hold(old *forwarding.NodeTable, exists func(forwarding.NodeID) bool) *forwarding.NodeTable {
 	next, changed := old.Clone(), false
 	for i, before := range *old {
@@ -29,7 +27,6 @@ func Hold(old *forwarding.NodeTable, exists func(forwarding.NodeID) bool) *forwa
 	return next
 }
 
-// newest returns the first node of a chain that exists; zero where none does.
 func newest(chain [forwarding.ChainLength]forwarding.NodeID, exists func(forwarding.NodeID) bool) forwarding.NodeID {
 	for _, node := range chain {
 		if node != 0 && exists(node) {

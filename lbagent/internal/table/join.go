@@ -8,12 +8,11 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Join returns the node table base with the owners of the same rows of other tables, which may have
-// other sizes, as the newest former owners. Those tables are to go, and their owners have the
-// connections that went by them. What it has no room for is lost, oldest first. A row
-// whose chain has them all already is not touched.
+// Join returns base with the owners of other tables, possibly of other sizes, as the newest former owners of
+// the same rows. The other tables are about to be removed, and their owners hold their connections. The oldest
+// former owners are dropped if a chain is full.
 //
-// Where no row changes, base itself is returned. base is never changed.
+// If no row changes, it returns base. It never modifies base.
 func Join(base *forwarding.NodeTable, others ...*forwarding.NodeTable) *forwarding.NodeTable {
 	next, changed := base.Clone(), false
 	for i, row := range *base {
@@ -32,7 +31,7 @@ func Join(base *forwarding.NodeTable, others ...*forwarding.NodeTable) *forwardi
 	return next
 }
 
-// appendOwners adds the owners of other rows that the row does not have, as far as a chain has room.
+// appendOwners adds the owners of other rows that the row lacks, up to the chain's length.
 func appendOwners(owners []forwarding.NodeID, row forwarding.Row, others []forwarding.Row) []forwarding.NodeID {
 	for _, other := range others {
 		owner := other.Primary
@@ -43,7 +42,7 @@ func appendOwners(owners []forwarding.NodeID, row forwarding.Row, others []forwa
 	return owners
 }
 
-// joinRow returns the row with these as the newest former owners; itself if it knows them all.
+// joinRow returns the row with owners as its newest former owners; the row itself if it contains all of them.
 func joinRow(row forwarding.Row, owners []forwarding.NodeID) forwarding.Row {
 	known := row.Chain[:row.History]
 	if !slices.ContainsFunc(owners, func(owner forwarding.NodeID) bool { return !slices.Contains(known, owner) }) {

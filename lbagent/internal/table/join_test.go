@@ -54,7 +54,6 @@ func TestJoinRow(t *testing.T) {
 	}
 }
 
-// Whatever tables are joined, rows are such as Advance makes them, and it goes on from them.
 func TestJoinedTablesHold(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := NewRendezvous()

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package table computes which node, and on a node which endpoint, takes a
-// flow. It uses rendezvous hashing: a change moves only the rows that must
-// move, and every node computes the same result. It is pure and uses
-// no floating point, so that the result is the same on every architecture.
+// Package table computes the node of a flow and, on a node, its endpoint, by rendezvous hashing: a change moves
+// a minimal number of rows, and all nodes compute the same result. It is pure and avoids floating point, so
+// that the result is the same on every architecture.
 package table
 
 import (
@@ -15,26 +14,24 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Rendezvous computes node tables by weighted rendezvous hashing. The node
-// with the smallest −log(u)/weight is nearest to a row; u is uniform in (0, 1) and
-// depends on row and node alone. −log(u)/weight is exponentially distributed
-// with rate weight. So each node's is the smallest with the probability
-// weight/Σweights. (Thaler and Ravishankar, "Using name-based
-// mappings to increase hit rates", 1998; the logarithmic method for weights:
+// Rendezvous computes node tables by weighted rendezvous hashing. The owner of a row is the node with the
+// smallest −log(u)/weight, for a uniform u in (0, 1) that depends only on row and node. −log(u)/weight is
+// exponentially distributed with rate weight, so that each node's is the smallest with probability
+// weight/Σweights. (Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998;
 // Schindelhauer and Schomaker, "Weighted distributed hash tables", 2005.)
 //
-// It keeps the −log(u) of every node that it has seen, 16 KiB for each at most, and is
-// not safe for concurrent use, but for Advance with weights that it has seen (See).
+// It caches the −log(u) of each node, at most 16 KiB per node. It is not safe for concurrent use, except for
+// Advance with cached nodes (See).
 type Rendezvous struct {
 	scores map[forwarding.NodeID][]uint32
 }
 
-// NewRendezvous returns a Rendezvous that has seen no node.
+// NewRendezvous returns a Rendezvous with an empty cache.
 func NewRendezvous() *Rendezvous {
 	return &Rendezvous{scores: map[forwarding.NodeID][]uint32{}}
 }
 
-// See has it keep what it needs of the nodes that have a weight, for tables of a size.
+// See caches the scores of the weighted nodes for tables of a size.
 func (r *Rendezvous) See(weights map[forwarding.NodeID]uint32, size Size) {
 	for node, weight := range weights {
 		if node != 0 && weight > 0 {
@@ -43,19 +40,18 @@ func (r *Rendezvous) See(weights map[forwarding.NodeID]uint32, size Size) {
 	}
 }
 
-// Primaries returns the owner of each row of a table. Each node has its part of the rows, or a few
-// percent more or less (slack, assign). A node of weight zero owns none; where no node has a
-// weight, all owners are zero.
+// Primaries returns the owner of each row. Each node gets its share of the rows within a few percent (slack,
+// assign). Nodes of weight zero own no rows; without weights, all owners are zero.
 func (r *Rendezvous) Primaries(weights map[forwarding.NodeID]uint32, size Size) []forwarding.NodeID {
 	return primaries(r.contenders(weights, size), size)
 }
 
-// Ordinary is the size of the tables of VIPRoutes: a block of rows, each with scores.
+// Ordinary is the size of a VIPRoute's tables: a block of rows, each with its own scores.
 var Ordinary = Size{Rows: forwarding.Rows, Ranked: forwarding.Rows}
 
-// slack returns how far the rows of a node may deviate from its share. With exact shares more rows would
-// move when a node gets another pod, and chains would be full sooner. An ordinary table has too few rows
-// per node for a smaller slack: in a cluster of 1,000 nodes nine times as many rows would move.
+// slack returns how far the rows of a node may deviate from its share. With exact shares more rows would move
+// when a node gets another pod, and chains would fill sooner. An ordinary table has too few rows per node for a
+// smaller slack: in a cluster of 1,000 nodes nine times as many rows would move.
 func (s Size) slack() slack {
 	if s == Ordinary {
 		return slack{part: 10}
@@ -63,7 +59,6 @@ func (s Size) slack() slack {
 	return slack{part: 7, given: 7}
 }
 
-// contenders returns the nodes that have a weight, in the order of their ids.
 func (r *Rendezvous) contenders(weights map[forwarding.NodeID]uint32, size Size) []contender {
 	list := make([]contender, 0, len(weights))
 	for node, weight := range weights {
@@ -88,14 +83,13 @@ func primaries(contenders []contender, size Size) []forwarding.NodeID {
 	return owners
 }
 
-// Forget drops what is kept of nodes that do not exist any more.
+// Forget evicts nodes that no longer exist.
 func (r *Rendezvous) Forget(exists func(forwarding.NodeID) bool) {
 	maps.DeleteFunc(r.scores, func(node forwarding.NodeID, _ []uint32) bool {
 		return !exists(node)
 	})
 }
 
-// scoresOf returns the node's scores of so many rows, or of more.
 func (r *Rendezvous) scoresOf(node forwarding.NodeID, rows int) []uint32 {
 	scores := r.scores[node]
 	if len(scores) >= rows {
@@ -109,16 +103,13 @@ func (r *Rendezvous) scoresOf(node forwarding.NodeID, rows int) []uint32 {
 	return grown
 }
 
-// fractionBits is the precision of negativeLog2: its results are below 65, so
-// that they fit 32 bits.
+// fractionBits is the precision of negativeLog2; its results are below 65 and fit 32 bits.
 const fractionBits = 25
 
-// negativeLog2 returns −log2((2h+1)/2^65) in units of 2^-25, rounded up: the
-// logarithm of h taken as a number in (0, 1).
+// negativeLog2 returns −log2((2h+1)/2^65) in units of 2^-25, rounded up.
 func negativeLog2(h uint64) uint32 {
-	// u = (2h+1)/2^65 = m·2^-(zeros+1) with the mantissa m in [1, 2), held
-	// with 63 fraction bits. The lowest bit of 2h+1 is beyond its precision
-	// unless h has leading zeros.
+	// u = (2h+1)/2^65 = m·2^-(zeros+1), with the mantissa m in [1, 2) in 63 fraction bits. The lowest bit of
+	// 2h+1 is beyond that precision unless h has leading zeros.
 	zeros := bits.LeadingZeros64(h)
 	mantissa := uint64(1) << 63
 	if zeros < 64 {
@@ -127,9 +118,8 @@ func negativeLog2(h uint64) uint32 {
 			mantissa |= 1 << (zeros - 1)
 		}
 	}
-	// Bit by bit: squaring the mantissa doubles its logarithm, and the
-	// logarithm's next bit is whether the square is 2 or more; if so the
-	// square is halved. Without a branch, which could not be predicted.
+	// Squaring the mantissa doubles its logarithm; the next bit of the logarithm is whether the square is at
+	// least 2, in which case it is halved. There is no (unpredictable) branch.
 	var fraction uint32
 	for range fractionBits {
 		high, low := bits.Mul64(mantissa, mantissa)
@@ -140,9 +130,8 @@ func negativeLog2(h uint64) uint32 {
 	return uint32(zeros+1)<<fractionBits - fraction
 }
 
-// mix spreads x over 64 bits: two steps of SplitMix64 (Steele, Lea and Flood,
-// "Fast splittable pseudorandom number generators", 2014). It is part of what
-// nodes of different versions must agree on.
+// mix hashes x to 64 bits: two steps of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+// generators", 2014). All versions of the agent must use the same function.
 func mix(x uint64) uint64 {
 	for range 2 {
 		x += 0x9e3779b97f4a7c15

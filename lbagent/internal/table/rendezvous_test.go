@@ -16,7 +16,7 @@ type weights = map[forwarding.NodeID]uint32
 
 func everyNode(forwarding.NodeID) bool { return true }
 
-// genWeights draws between 1 and 20 nodes with weights up to 30, some zero.
+// genWeights draws 1 to 20 nodes with weights up to 30, some of them zero.
 func genWeights(t *rapid.T) weights {
 	return rapid.MapOfN(
 		rapid.Custom(func(t *rapid.T) forwarding.NodeID {
@@ -34,15 +34,13 @@ func equalWeights(nodes int, weight uint32) weights {
 	return w
 }
 
-// uniform is what negativeLog2 takes the logarithm of.
 func uniform(h uint64) float64 { return (float64(h) + 0.5) / math.Exp2(64) }
 
 func TestNegativeLog2(t *testing.T) {
 	check := func(t interface{ Errorf(string, ...any) }, h uint64) {
 		got := float64(negativeLog2(h)) / (1 << fractionBits)
 		want := -math.Log2(uniform(h))
-		// Rounded up, so never below; one unit for the rounding, the rest
-		// for the precision of the reference.
+		// Results are rounded up: allow one unit, and the rest for the reference's precision.
 		if got < want-1e-9 || got > want+1.5/(1<<fractionBits) {
 			t.Errorf("negativeLog2(%#x) = %.12f, want %.12f", h, got, want)
 		}
@@ -55,8 +53,8 @@ func TestNegativeLog2(t *testing.T) {
 	})
 }
 
-// The tables are what nodes of different versions and architectures agree on:
-// this checksum may only change together with a way to upgrade a cluster.
+// All nodes, versions and architectures must compute the same tables. Change this checksum only together with
+// an upgrade procedure for clusters.
 func TestTableStaysTheSame(t *testing.T) {
 	hash := fnv.New64a()
 	next := NewRendezvous().Advance(nil, Ordinary, weights{1: 3, 2: 1, 7: 2, 4095: 5, 9: 0}, everyNode)
@@ -70,7 +68,6 @@ func TestTableStaysTheSame(t *testing.T) {
 	}
 }
 
-// Each node has its part of the rows, rounded up or down, or a tenth more or less.
 func TestShareIsProportionalToWeight(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := genWeights(t)
@@ -102,8 +99,8 @@ func countOwners(owners []forwarding.NodeID) map[forwarding.NodeID]int {
 	return owned
 }
 
-// One Service of many pods, one on each node: none is idle, and the busiest has a tenth or one row
-// more than its part.
+// With one pod on each of many nodes, all nodes have rows, and none exceeds its share by more than a tenth or
+// one row.
 func TestManyNodesShareAlike(t *testing.T) {
 	for _, nodes := range []int{100, 1000, forwarding.Rows} {
 		owned := countOwners(NewRendezvous().Primaries(equalWeights(nodes, 1), Ordinary))
@@ -118,12 +115,11 @@ func TestManyNodesShareAlike(t *testing.T) {
 	}
 }
 
-// A node that goes, or has a pod more or less, moves few rows more than it must. In small clusters
-// it is next to none. Connections of the others are found by their rows' chains.
+// Removing a node or changing its pods moves few rows beyond the necessary ones, almost none in small clusters.
 func TestChangesMoveFewRows(t *testing.T) {
 	for _, c := range []struct {
 		nodes int
-		// most is how many rows may move, as a multiple of those that must.
+		// most is the allowed number of moved rows relative to the necessary number.
 		most float64
 	}{{5, 1.01}, {20, 1.05}, {100, 2}, {1000, 10}} {
 		r, before := NewRendezvous(), equalWeights(c.nodes, 3)
@@ -151,7 +147,6 @@ func TestChangesMoveFewRows(t *testing.T) {
 	}
 }
 
-// A fresh Rendezvous and one that has cached scores in another order agree.
 func TestCacheDoesNotDecide(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := genWeights(t)

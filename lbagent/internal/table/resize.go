@@ -4,11 +4,10 @@ package table
 
 import "github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 
-// Resize returns the node table with another number of rows, both a power of two. A hash picks a
-// row by its upper bits. So where there are more rows, each becomes several that are equal: no flow
-// has another owner. Where there are fewer, several become one, which has the owners of the others
-// as newest previous ones; what it has no room for is lost. A table of that size is returned
-// itself. The table is never changed.
+// Resize returns the node table with another number of rows, both powers of two. Since a hash selects a row by
+// its upper bits, growing duplicates each row and changes no flow's owner. Shrinking merges rows: the owners of
+// the others become the newest former owners, as far as the chain has room. It never modifies the table, which
+// is returned if it has that size.
 func Resize(table *forwarding.NodeTable, rows int) *forwarding.NodeTable {
 	if len(*table) == rows {
 		return table
@@ -21,7 +20,6 @@ func Resize(table *forwarding.NodeTable, rows int) *forwarding.NodeTable {
 	return &resized
 }
 
-// counterparts are the rows of a table that hashes pick which pick the given one of so many rows.
 func counterparts(table *forwarding.NodeTable, row, rows int) []forwarding.Row {
 	first := row * len(*table) / rows
 	return (*table)[first:max((row+1)*len(*table)/rows, first+1)]

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// A table that grows has the same rows for every hash, and none is lost on the way back.
+// Growing changes no hash's row, and shrinking back restores the table.
 func TestResize(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := NewRendezvous()
@@ -31,7 +31,6 @@ func TestResize(t *testing.T) {
 	})
 }
 
-// Where rows become one, it has the owners of all as far as there is room.
 func TestResizeJoinsOwners(t *testing.T) {
 	table := forwarding.NewNodeTableOf(2 * forwarding.LeastRows)
 	(*table)[6] = forwarding.Row{Primary: 1, Chain: [forwarding.ChainLength]forwarding.NodeID{5, 6}, History: 1}
@@ -42,14 +41,13 @@ func TestResizeJoinsOwners(t *testing.T) {
 	}
 }
 
-// Each node has its part of a table's rows, or seven percent more or less; and one pod more moves
-// few rows, also where that doubles the table. Parts with less than a row of scores are the hard
-// case.
+// Each node's share deviates by at most seven percent, and another pod moves few rows even if it doubles the
+// table. Shares below a row of scores are the hard case.
 func TestSizedTables(t *testing.T) {
 	for _, test := range []struct {
 		nodes    int
 		size, to Size
-		// most is how many rows may move, as a multiple of those that one pod more takes.
+		// most is the allowed number of moved rows relative to the new pod's rows.
 		most float64
 	}{
 		{3, Size{512, 512}, Size{512, 512}, 1.2},
@@ -87,7 +85,7 @@ func TestSizedTables(t *testing.T) {
 	}
 }
 
-// What nodes of different versions must agree on, as TestTableStaysTheSame.
+// See TestTableStaysTheSame.
 func TestSizedTablesStayTheSame(t *testing.T) {
 	for size, want := range map[Size]uint64{{512, 512}: 0x9a93f06a545da053, {2048, 512}: 0x3886ac60548a481, {8192, 4096}: 0xf29c08b8dcded1b0} {
 		hash := fnv.New64a()
@@ -100,7 +98,6 @@ func TestSizedTablesStayTheSame(t *testing.T) {
 	}
 }
 
-// A large table goes on from one of ordinary size: who had a row before is its newest former owner.
 func TestAdvanceGrows(t *testing.T) {
 	r, w := NewRendezvous(), equalWeights(200, 1)
 	old := r.Advance(nil, Ordinary, w, everyNode)

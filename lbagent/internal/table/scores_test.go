@@ -11,8 +11,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// TestScoresDecide: among contenders that weigh the same, scores alone come to what distances do,
-// ties and extremes included.
+// TestScoresDecide compares leastScores with distances, including ties and extreme scores.
 func TestScoresDecide(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const rows = 8

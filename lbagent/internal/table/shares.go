@@ -10,19 +10,17 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Share is an endpoint's id and its part of the rows, against the weights of the others.
+// Share is an endpoint's id and weight.
 type Share struct {
 	ID     forwarding.EndpointID
 	Weight uint32
 }
 
-// Refused is in place of an endpoint for the share that is refused, whose id is
-// forwarding.RefusedEndpoint.
+// Refused stands for the refused share, whose id is forwarding.RefusedEndpoint.
 var Refused = forwarding.Endpoint{}
 
-// Shares returns the endpoint table of endpoints, by rendezvous hashing of row and the endpoint's
-// address and port. Each has exactly its part of the rows (assign); one of weight zero has none.
-// Without endpoints the table is all zero.
+// Shares returns the endpoint table, by rendezvous hashing of row and endpoint address and port. Shares are
+// exact (assign). Without weighted endpoints the table is zero.
 func Shares(shares map[forwarding.Endpoint]Share) *forwarding.EndpointTable {
 	var table forwarding.EndpointTable
 	contenders := contendersOf(shares)
@@ -35,7 +33,7 @@ func Shares(shares map[forwarding.Endpoint]Share) *forwarding.EndpointTable {
 	return &table
 }
 
-// contendersOf returns the shares that have a weight, in the order of their endpoints.
+// contendersOf returns the weighted shares by endpoint.
 func contendersOf(shares map[forwarding.Endpoint]Share) []contender {
 	endpoints := slices.SortedFunc(maps.Keys(shares), forwarding.Endpoint.Compare)
 	endpoints = slices.DeleteFunc(endpoints, func(e forwarding.Endpoint) bool { return shares[e].Weight == 0 })
@@ -54,23 +52,21 @@ func contendersOf(shares map[forwarding.Endpoint]Share) []contender {
 			id: uint32(shares[endpoint].ID), weight: uint64(shares[endpoint].Weight), scores: own, lot: uint32(seed),
 		}
 	}
-	// The share that is refused is the same on all nodes. What it is rounded to is not: that depends
-	// on the endpoints.
+	// The refused share is the same on all nodes, but its rounding should vary with the endpoints.
 	if len(endpoints) > 1 && endpoints[0] == Refused {
 		contenders[0].lot = ^contenders[len(endpoints)-1].lot
 	}
 	return contenders
 }
 
-// likeNegativeLog2 orders as negativeLog2 does, and costs next to nothing: where all weights are
-// the same, nothing but the order counts.
+// likeNegativeLog2 has the same order as negativeLog2 at almost no cost, which suffices for equal weights.
 func likeNegativeLog2(h uint64) uint32 { return uint32(^h >> 32) }
 
-// refusedSeed is that of the share that is refused: no endpoint's hash.
+// refusedSeed is the hash of the refused share, distinct from all endpoints' hashes.
 const refusedSeed = 0x7265667573656421
 
-// shareHash depends on address and port alone, so that it is the same in
-// every process. An IPv4 address hashes as its IPv4-mapped IPv6 address.
+// shareHash depends only on address and port, so that all processes agree. IPv4 addresses hash like their
+// IPv4-mapped IPv6 addresses.
 func shareHash(endpoint forwarding.Endpoint) uint64 {
 	if endpoint == Refused {
 		return refusedSeed

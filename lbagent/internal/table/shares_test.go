@@ -41,7 +41,7 @@ func equalShares(ids endpointIDs, weight uint32) shares {
 	return equal
 }
 
-// genShares draws endpoints with weights, and mostly a refused share.
+// genShares draws endpoints with weights and usually a refused share.
 func genShares(t *rapid.T) shares {
 	drawn := shares{}
 	for endpoint, id := range genEndpoints(t) {
@@ -61,7 +61,6 @@ func countRows(table *forwarding.EndpointTable) map[forwarding.EndpointID]int {
 	return rows
 }
 
-// Each share has its part of the rows, less or more than it by less than one row.
 func TestSharesAreExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		drawn := genShares(t)
@@ -86,7 +85,6 @@ func TestSharesAreExact(t *testing.T) {
 	})
 }
 
-// Equal endpoints differ by one row at most.
 func TestEqualEndpointsShareAlike(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ids, weight := genEndpoints(t), rapid.Uint32Min(1).Draw(t, "weight")
@@ -100,7 +98,6 @@ func TestEqualEndpointsShareAlike(t *testing.T) {
 	})
 }
 
-// Whatever the common weight is, the table is the same.
 func TestCommonWeightDoesNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ids := genEndpoints(t)
@@ -112,7 +109,6 @@ func TestCommonWeightDoesNotMatter(t *testing.T) {
 	})
 }
 
-// Which id an endpoint has, which it may get again, moves nothing.
 func TestSharesDoNotDependOnIDs(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		drawn := genShares(t)
@@ -129,7 +125,7 @@ func TestSharesDoNotDependOnIDs(t *testing.T) {
 	})
 }
 
-// A change of one weight moves rows from or to that endpoint and, for the rounding, few others.
+// A changed weight moves rows from or to that endpoint and, because of rounding, few others.
 func TestSharesMoveLittleMoreThanTheyMust(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		before := genShares(t)
@@ -148,14 +144,13 @@ func TestSharesMoveLittleMoreThanTheyMust(t *testing.T) {
 		for _, share := range before {
 			must += max(0, has[share.ID]-had[share.ID])
 		}
-		// Rows that are given away for the quotas' sake may go on to another endpoint.
+		// Rows given up because of quotas may move to another endpoint.
 		if slack := forwarding.EndpointRows / 4; moved > must+slack {
 			t.Errorf("%d rows moved, %d had to", moved, must)
 		}
 	})
 }
 
-// The share that is refused is found in a table, and only there.
 func TestSharesRefuse(t *testing.T) {
 	some := shares{
 		endpointNumber(1, false): {ID: 1, Weight: 3},

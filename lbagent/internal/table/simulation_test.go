@@ -11,11 +11,9 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// broken plays the steps and returns the share of the connections that live
-// throughout but are out of reach at some step. Each of 4,096 hashes has one connection,
-// held by the node that owned its row at the first step; it lives if the node
-// keeps an endpoint. It is out of reach while its node is neither the row's
-// primary nor among the first of the chain.
+// broken applies the steps and returns the share of surviving connections that become unreachable. Each of
+// 4,096 hashes has one connection, held by the row's owner at the first step. It survives while that node has
+// an endpoint, and is unreachable while the node is neither the row's primary nor in the chain's first entries.
 func broken(steps []weights, chain int, sizeOf func(weights) Size) float64 {
 	const connections = forwarding.Rows
 	r := NewRendezvous()
@@ -46,7 +44,7 @@ func broken(steps []weights, chain int, sizeOf func(weights) Size) float64 {
 
 func ordinary(weights) Size { return Ordinary }
 
-// sized is 512 rows, or 32 for each pod.
+// sized is 512 rows, or 32 per pod.
 func sized(w weights) Size {
 	size, pods := Size{512, 512}, uint32(0)
 	for _, weight := range w {
@@ -64,8 +62,8 @@ func with(w weights, node forwarding.NodeID, weight uint32) weights {
 	return next
 }
 
-// The changes of docs/design.md on 20 nodes, with the share of connections
-// that break with the whole chain, and without any chain to compare with.
+// The changes in docs/design.md on 20 nodes, with the share of broken connections with the full chain and
+// without any.
 func TestChainKeepsConnections(t *testing.T) {
 	base := equalWeights(20, 3)
 	random := rand.New(rand.NewPCG(7, 7))
@@ -103,8 +101,8 @@ func TestChainKeepsConnections(t *testing.T) {
 	cases := []struct {
 		name  string
 		steps []weights
-		// most is the highest share with the chain, also in tables by the number of pods; without is the
-		// lowest share with primaries alone.
+		// most and mostSized are the maximum share with the chain, in ordinary and in sized tables; without is
+		// the minimum share with primaries only.
 		most, mostSized, without float64
 	}{
 		{"one node added", []weights{base, with(base, 21, 3)}, 0, 0, 0.03},

@@ -8,12 +8,11 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Unite returns the node table base with the former owners that the same rows of another table
-// have; those of that one are the newest. So what was sent by either table can go by one. It
-// reports false where the owner of a row differs, or where a chain has no room for all former
-// owners.
+// Unite returns base with the former owners of the same rows of another table as the newest ones, so that one
+// table can serve the flows of both. It returns false if the owners of a row differ or a chain has no room for
+// all former owners.
 //
-// Where no row changes, base itself is returned. base is never changed.
+// If no row changes, it returns base. It never modifies base.
 func Unite(base, other *forwarding.NodeTable) (united *forwarding.NodeTable, fits bool) {
 	if base == other {
 		return base, true
@@ -66,7 +65,7 @@ func uniteRow(row, other forwarding.Row) (united forwarding.Row, fits bool) {
 	return united, true
 }
 
-// IsFull reports whether the history of a row has no room: it may have lost former owners.
+// IsFull reports whether any row's history is full and may have lost former owners.
 func IsFull(table *forwarding.NodeTable) bool {
 	return slices.ContainsFunc(*table, func(row forwarding.Row) bool { return row.History == forwarding.ChainLength })
 }

@@ -43,8 +43,7 @@ func TestUniteRow(t *testing.T) {
 	}
 }
 
-// Whatever tables with the same weights are united, the rows are such as Advance makes them, and
-// no former owner is lost.
+// United tables of equal weights satisfy the invariants of Advance and retain all former owners.
 func TestUnitedTablesHold(t *testing.T) {
 	nodes := []forwarding.NodeID{1, 2, 3, 4}
 	all := func(forwarding.NodeID) bool { return true }

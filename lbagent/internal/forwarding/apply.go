@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// Clone returns a copy whose maps can be changed; the tables are shared.
+// Clone returns a copy with separate maps and shared tables.
 func (s *State) Clone() *State {
 	return &State{
 		Self:           s.Self,
@@ -21,15 +21,15 @@ func (s *State) Clone() *State {
 	}
 }
 
-// Apply returns the state that the operations lead to from have, which stays
-// as it is.
+// Apply returns the result of the operations without modifying have.
 func Apply(have *State, ops []Op) *State {
 	state := have.Clone()
 	state.Apply(ops)
 	return state
 }
 
-// Apply changes the state to what the operations lead to. Tables and Nodes are replaced, not changed.
+// Apply applies the operations. It replaces tables and Nodes instead of modifying them, because they are
+// shared.
 func (s *State) Apply(ops []Op) {
 	if slices.ContainsFunc(ops, changesNodes) {
 		s.Nodes = maps.Clone(s.Nodes)
@@ -94,8 +94,6 @@ func (s *State) applyRemoval(op Op) {
 	}
 }
 
-// onto returns the table with the rows written; the table itself is shared
-// with other States and is not changed.
 func (op PutRows) onto(table *NodeTable) *NodeTable {
 	if op.Whole != nil {
 		return op.Whole

@@ -11,48 +11,41 @@ import (
 )
 
 const (
-	// BloomWords is the size of a Bloom's bits, in words of 64.
+	// BloomWords is the size of a Bloom in 64-bit words.
 	BloomWords = 1024
 
 	bloomNetwork4 = 24
 	bloomNetwork6 = 64
 
-	// bloomEnumerated is how many bits of networks of that size are entered one by
-	// one; a prefix that is shorter by more sets all bits.
+	// bloomEnumerated limits the networks of a prefix that are entered individually to 2^16; shorter prefixes
+	// set all bits.
 	bloomEnumerated = 16
 )
 
-// Bloom is a Bloom filter with one hash function: one bit for the /24 of an
-// IPv4 address, or the /64 of an IPv6 address. By it the program passes
-// packets for others without a lookup in a hash map. A second filter says in
-// which parts of those networks its prefixes are. The zero value holds no
-// prefix.
+// Bloom is a Bloom filter with one hash function and one bit per IPv4 /24 or IPv6 /64. It lets the BPF program
+// pass foreign packets without a hash map lookup. A second filter records the parts of those networks with
+// prefixes. The zero value is empty.
 type Bloom struct {
 	networks, parts countedBits
-	// all is how many prefixes want every bit.
-	all int
+	all             int
 }
 
-// countedBits are bits, and how many prefixes want each.
 type countedBits struct {
 	counts [64 * BloomWords]uint32
 	words  [BloomWords]uint64
 }
 
-// BloomBit is the bit of an address: of 64·BloomWords.
+// BloomBit returns the bit of an address, below 64·BloomWords.
 func BloomBit(address netip.Addr) uint32 { return bloomBit(bloomNetwork(address)) }
 
-// BloomPart is the bit of the address's part of its network: of 64·BloomWords. It
-// is in the word with the same index as the network's bit.
+// BloomPart returns the bit of the address's part of its network, below 64·BloomWords. It is in the same word
+// as the network's bit.
 func BloomPart(address netip.Addr) uint32 {
 	return partBit(BloomBit(address), partOf(address))
 }
 
 func partBit(network, part uint32) uint32 { return network/64*64 + part }
 
-// partOf is the part of its network that the address lies in: of 64. For IPv4 it is
-// four addresses; for IPv6 those whose last 64 bits have the same highest bit set.
-// It grows with the address.
 func partOf(address netip.Addr) uint32 {
 	if address = address.Unmap(); address.Is4() {
 		return uint32(address.As4()[3]) / 4
@@ -62,7 +55,6 @@ func partOf(address netip.Addr) uint32 {
 	return uint32(max(bits.Len64(host), 1) - 1)
 }
 
-// bloomNetwork is the bytes of the network as the program loads them.
 func bloomNetwork(address netip.Addr) uint64 {
 	var b [8]byte
 	if address = address.Unmap(); address.Is4() {
@@ -75,16 +67,15 @@ func bloomNetwork(address netip.Addr) uint64 {
 	return binary.NativeEndian.Uint64(b[:])
 }
 
-// bloomBit is Fibonacci hashing: the upper bits of the product with 2^64 over
-// the golden ratio.
+// bloomBit is Fibonacci hashing: the upper bits of the product with 2^64 over the golden ratio.
 func bloomBit(network uint64) uint32 {
 	return uint32(network * 0x9e3779b97f4a7c15 >> 48)
 }
 
-// Add enters the addresses of a prefix, once more if it is there already.
+// Add adds the addresses of a prefix. Repeated calls are counted.
 func (f *Bloom) Add(prefix netip.Prefix) { f.change(prefix, 1) }
 
-// Remove undoes one Add of the same prefix.
+// Remove reverses one Add of the same prefix.
 func (f *Bloom) Remove(prefix netip.Prefix) { f.change(prefix, -1) }
 
 func (f *Bloom) change(prefix netip.Prefix, by int) {
@@ -98,9 +89,9 @@ func (f *Bloom) change(prefix netip.Prefix, by int) {
 		f.all += by
 		return
 	}
-	// The prefix has the same parts of each of its networks: all, if it is no part of one.
+	// All networks of a prefix have the same parts: all 64, unless the prefix is longer than a network.
 	first, end := partOf(address), partOf(netipx.PrefixLastIP(prefix))+1
-	// The network's number grows by one in the last byte of the network.
+	// Increment the network number.
 	bytes, last := address.AsSlice(), length/8-1
 	for range 1 << missing {
 		network, _ := netip.AddrFromSlice(bytes)
@@ -127,10 +118,10 @@ func (b *countedBits) change(bit uint32, by int) {
 	}
 }
 
-// Word is one word of the bits of networks: bit b is in word b/64 at b%64.
+// Word returns a word of the networks' bits: bit b is in word b/64 at b%64.
 func (f *Bloom) Word(i int) uint64 { return f.word(&f.networks, i) }
 
-// PartWord is one word of the bits of their parts.
+// PartWord returns a word of the parts' bits.
 func (f *Bloom) PartWord(i int) uint64 { return f.word(&f.parts, i) }
 
 func (f *Bloom) word(b *countedBits, i int) uint64 {

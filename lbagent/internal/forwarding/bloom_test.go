@@ -28,7 +28,6 @@ func drawPrefix(t *rapid.T, label string) netip.Prefix {
 	return netip.PrefixFrom(address, bits).Masked()
 }
 
-// drawInside is an address of the prefix.
 func drawInside(t *rapid.T, prefix netip.Prefix, label string) netip.Addr {
 	b := prefix.Addr().AsSlice()
 	random := rapid.SliceOfN(rapid.Byte(), len(b), len(b)).Draw(t, label)
@@ -41,7 +40,6 @@ func drawInside(t *rapid.T, prefix netip.Prefix, label string) netip.Addr {
 	return address
 }
 
-// Whatever was added and not removed is found; when all is removed nothing is.
 func TestBloom(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		filter := &forwarding.Bloom{}
@@ -90,7 +88,6 @@ func TestBloomSetsFewBits(t *testing.T) {
 	}
 }
 
-// Hosts that are in another part than the VIPs of their network are told from them.
 func TestBloomTellsHosts(t *testing.T) {
 	for _, test := range []struct {
 		pool, host string

@@ -2,15 +2,13 @@
 
 package forwarding
 
-// Own is what SetSelf writes.
+// Own stands for the entry written by SetSelf.
 type Own struct{}
 
-// writers are the operations, by their place, that write a thing (see Written).
 type writers map[any][]int
 
-// dependencies returns, for each operation of Diff, those before it that it depends on.
-// What is added needs all that it refers to. What is removed needs all to be written that
-// referred to it in have.
+// dependencies returns, for each operation of Diff, the earlier operations it depends on: an addition depends
+// on all entries it refers to, and a removal on all operations on former users of the entry.
 func dependencies(have, want *State, ops []Op) [][]int {
 	needs := make([][]int, len(ops))
 	w, nodes := writers{}, tableNodes{}
@@ -28,7 +26,7 @@ func dependencies(have, want *State, ops []Op) [][]int {
 	return needs
 }
 
-// Written is the thing that an operation writes or removes: Own, a NodeID, a VIP (netip.Addr), an
+// Written returns the object that an operation writes or removes: Own, a NodeID, a VIP (netip.Addr), an
 // EndpointID, an EndpointTableSlot, a NodeTableSlot, a SourceSet or a FrontendKey.
 func Written(op Op) any {
 	switch op := op.(type) {
@@ -53,7 +51,6 @@ func Written(op Op) any {
 	}
 }
 
-// removed is the thing that an operation removes.
 func removed(op Op) any {
 	switch op := op.(type) {
 	case DeleteNode:
@@ -77,7 +74,7 @@ func removed(op Op) any {
 	}
 }
 
-// neededBy are the things that an operation refers to, as far as one before it writes them.
+// neededBy returns the objects that an operation refers to and an earlier operation writes.
 func (w writers) neededBy(op Op, want *State, nodes tableNodes) []any {
 	var things []any
 	need := func(thing any) {
@@ -102,15 +99,15 @@ func (w writers) neededBy(op Op, want *State, nodes tableNodes) []any {
 			need(slot)
 		}
 		if want.Frontends[op.Key].Zones != [Zones]NodeTableSlot{} {
-			// Which of the tables is for this node's packets says its zone.
+			// The node's zone determines the table for its packets.
 			need(Own{})
 		}
 	case LeaveZones:
-		// Its own table has the owners of the others among the previous ones.
+		// Its own table inherits the owners of the zones' tables.
 		need(op.Key)
 		need(want.Frontends[op.Key].Table)
 	case DeleteSourceRange:
-		// A prefix of pools or aggregates may be replaced by a longer or a shorter one.
+		// A longer or shorter prefix of pools or aggregates may replace this one.
 		if !op.Range.Set.OfFrontends() {
 			need(op.Range.Set)
 		}
@@ -118,8 +115,8 @@ func (w writers) neededBy(op Op, want *State, nodes tableNodes) []any {
 	return things
 }
 
-// usersOf returns, for each thing that the operations remove, what referred to it in have and
-// is written or removed, too.
+// usersOf returns, for each object to be removed, the objects that referred to it in have and are also written
+// or removed.
 func usersOf(have *State, ops []Op) map[any][]any {
 	users := map[any][]any{}
 	for _, op := range ops {
@@ -141,7 +138,6 @@ func usersOf(have *State, ops []Op) map[any][]any {
 	return users
 }
 
-// referredTo are the things that a frontend, a node table or an endpoint table refers to.
 func referredTo(s *State, user any) []any {
 	var things []any
 	switch user := user.(type) {
@@ -170,12 +166,11 @@ func referredTo(s *State, user any) []any {
 	return things
 }
 
-// slotsOf are the node tables of a frontend, each once.
 func slotsOf(frontend Frontend) []NodeTableSlot {
 	return distinct(append(frontend.Zones[:], frontend.Table))
 }
 
-// tableNodes are the nodes of tables. Many slots may have one table.
+// tableNodes caches the nodes of tables, because many slots may share one table.
 type tableNodes map[*NodeTable][]NodeID
 
 func (n tableNodes) of(op PutRows) []NodeID {
@@ -190,7 +185,6 @@ func (n tableNodes) of(op PutRows) []NodeID {
 	return ids
 }
 
-// nodesOf are the nodes that rows name, each once.
 func nodesOf(rows []Row) []NodeID {
 	var found [MaxNodeID + 1]bool
 	var ids []NodeID
@@ -205,7 +199,6 @@ func nodesOf(rows []Row) []NodeID {
 	return ids
 }
 
-// distinct returns the values that are not zero, each once.
 func distinct[T comparable](values []T) []T {
 	var none T
 	var result []T

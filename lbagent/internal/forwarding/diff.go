@@ -10,22 +10,20 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 )
 
-// Diff returns the operations that lead from have to want, in an order that
-// keeps every frontend complete:
+// Diff returns the operations from have to want, in an order that keeps every frontend complete:
 //
 //  1. Additions and changes: this node, other nodes, VIPs, endpoints, endpoint tables,
 //     rows, source ranges, frontends.
 //  2. Removals: frontends, their zones, VIPs, source ranges, node tables, endpoint
 //     tables, endpoints, nodes.
 //
-// Within a kind they are sorted, so that equal states give equal operations.
+// Each kind is sorted, so that equal states give equal operations.
 func Diff(have, want *State) []Op {
 	return append(additions(have, want), removals(have, want)...)
 }
 
-// Split parts what Diff returned into what adds or changes and what removes,
-// each in its order. Between the two the routes of VIPs that are about to go
-// can be withdrawn.
+// Split splits the result of Diff into additions and removals, so that routes of removed VIPs can be withdrawn
+// in between.
 func Split(ops []Op) (additions, removals []Op) {
 	for _, op := range ops {
 		if isRemoval(op) {
@@ -88,8 +86,7 @@ func additions(have, want *State) []Op {
 	return ops
 }
 
-// previousTables are, by the slots of new tables, those of the tables that frontends have in their
-// place.
+// previousTables maps the slots of new tables to the slots that their frontends leave.
 func previousTables(frontends []FrontendKey, have, want *State) map[NodeTableSlot]NodeTableSlot {
 	previous := map[NodeTableSlot]NodeTableSlot{}
 	add := func(slot, before NodeTableSlot) {
@@ -107,8 +104,8 @@ func previousTables(frontends []FrontendKey, have, want *State) map[NodeTableSlo
 	return previous
 }
 
-// leavesZones reports whether a frontend goes on with the node table that it has for its
-// own zone alone. Other nodes may still send packets by those of their zones.
+// leavesZones reports whether a frontend drops its zones' tables and keeps its own. Other nodes may still send
+// packets by the zones' tables.
 func leavesZones(have, want Frontend) bool {
 	none := [Zones]NodeTableSlot{}
 	return have.Zones != none && want.Zones == none && have.ID == want.ID && have.Table == want.Table
@@ -145,8 +142,6 @@ func removals(have, want *State) []Op {
 	return ops
 }
 
-// changed returns the sorted keys of want that have is without or has another
-// value for.
 func changed[K, V comparable](have, want map[K]V, compare func(K, K) int) []K {
 	if delta.IsSameMap(have, want) {
 		return nil
@@ -161,7 +156,6 @@ func changed[K, V comparable](have, want map[K]V, compare func(K, K) int) []K {
 	return keys
 }
 
-// onlyIn returns the sorted keys of a that are not in b.
 func onlyIn[K comparable, V any](a, b map[K]V, compare func(K, K) int) []K {
 	if delta.IsSameMap(a, b) {
 		return nil
@@ -176,7 +170,6 @@ func onlyIn[K comparable, V any](a, b map[K]V, compare func(K, K) int) []K {
 	return keys
 }
 
-// allRows are the numbers of the rows of the largest table.
 var allRows = func() []uint32 {
 	rows := make([]uint32, MostRows)
 	for i := range rows {
@@ -185,8 +178,8 @@ var allRows = func() []uint32 {
 	return rows
 }()
 
-// changedRows names the rows of want that differ from have. What an unused
-// slot holds is not known, so where have is nil all rows are named.
+// changedRows returns the rows of want that differ from have. The content of an unused slot is unknown, so that
+// a nil have selects all rows.
 func changedRows(slot NodeTableSlot, have, want *NodeTable) PutRows {
 	if have == nil && want != nil {
 		return PutRows{Slot: slot, Fresh: true, Changed: allRows[:len(*want)], Rows: *want, Whole: want}

@@ -19,7 +19,7 @@ func addressNumber(n int) netip.Addr {
 	return netip.AddrFrom4([4]byte{203, 0, 113, byte(n)})
 }
 
-// genState draws a complete state: everything that a frontend needs is there.
+// genState draws a state with complete frontends.
 func genState(t *rapid.T) *State {
 	s := NewState()
 	s.Self = Self{ID: selfID, IPv4: addressNumber(rapid.IntRange(1, 2).Draw(t, "self"))}
@@ -97,7 +97,7 @@ func genEndpointTable(t *rapid.T, endpoints []EndpointID) *EndpointTable {
 	return table
 }
 
-// incomplete returns what a frontend of the state lacks.
+// incomplete returns the missing dependencies of frontends, or nil.
 func incomplete(s *State) error {
 	for key, frontend := range s.Frontends {
 		if _, found := s.VIPs[key.VIP]; !found {
@@ -171,7 +171,6 @@ func TestEveryPrefixIsComplete(t *testing.T) {
 	})
 }
 
-// Where no operation is one that Fills, the maps are as full as before.
 func TestFill(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		state, want := genState(t), genState(t)
@@ -193,7 +192,6 @@ func TestFill(t *testing.T) {
 	})
 }
 
-// An interrupted run goes on from where it was, wherever that is.
 func TestDiffResumes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		have, want := genState(t), genState(t)
@@ -231,7 +229,6 @@ func TestSplitPartsAtTheFirstRemoval(t *testing.T) {
 		if joined := slices.Concat(additions, removals); !reflect.DeepEqual(joined, ops) && len(ops) > 0 {
 			t.Fatal("the parts are not the whole in its order")
 		}
-		// Additions alone take nothing away.
 		state := Apply(have, additions)
 		for key := range have.Frontends {
 			if _, found := state.Frontends[key]; !found {
@@ -277,7 +274,7 @@ func TestOnlyChangedRowsAreWritten(t *testing.T) {
 	if !reflect.DeepEqual(ops[0], changed) {
 		t.Errorf("changed table: %+v, want %+v", ops[0], changed)
 	}
-	// What an unused slot holds is not known: all of it is written.
+	// The content of an unused slot is unknown, so that all rows are written.
 	if rows := ops[1].(PutRows); rows.Slot != 6 || len(rows.Changed) != Rows || !slices.Equal(rows.Rows, *old) || rows.Whole != old {
 		t.Errorf("new table: slot %d with %d rows, want slot 6 with all", rows.Slot, len(rows.Changed))
 	}
@@ -316,7 +313,7 @@ func TestOrderOfKinds(t *testing.T) {
 	}
 }
 
-// A frontend that leaves its zones is changed at once in all else.
+// All other fields of a frontend that leaves its zones change immediately.
 func TestZonesAreLeftLast(t *testing.T) {
 	key := FrontendKey{VIP: addressNumber(3), Port: 80, Protocol: ProtocolTCP}
 	have, want := NewState(), NewState()
@@ -333,7 +330,7 @@ func TestZonesAreLeftLast(t *testing.T) {
 	if ops := Diff(have, want); !reflect.DeepEqual(ops, append([]Op{changed}, left...)) {
 		t.Errorf("operations %+v, want %+v, then %+v", ops, changed, left)
 	}
-	// Another table, or none, is no rest of the zones.
+	// With another table, or without one, zones are removed immediately.
 	want.Frontends[key] = Frontend{ID: 1}
 	delete(want.NodeTables, 1)
 	if ops := Diff(have, want); !reflect.DeepEqual(ops[0], PutFrontend{Key: key, Frontend: Frontend{ID: 1}}) {

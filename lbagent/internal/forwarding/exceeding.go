@@ -8,7 +8,7 @@ import (
 	"go4.org/netipx"
 )
 
-// Exceeding returns the frontends that admit clients in have whom they do not admit in want.
+// Exceeding returns the frontends that admit clients in have but not in want.
 func Exceeding(have, want *State) map[FrontendKey]struct{} {
 	exceeding := map[FrontendKey]struct{}{}
 	if have == want {
@@ -32,7 +32,6 @@ func Exceeding(have, want *State) map[FrontendKey]struct{} {
 	return exceeding
 }
 
-// admissions are the prefixes of the sets of States.
 type admissions map[*State]map[SourceSet][]netip.Prefix
 
 func (a admissions) read(s *State) {
@@ -41,7 +40,6 @@ func (a admissions) read(s *State) {
 	}
 }
 
-// covers reports whether a set of one State admits all whom a set of another one does.
 func (a admissions) covers(in *State, set SourceSet, of *State, other SourceSet) bool {
 	if other == 0 {
 		return false
@@ -52,7 +50,7 @@ func (a admissions) covers(in *State, set SourceSet, of *State, other SourceSet)
 	}
 	whole, err := builder.IPSet()
 	if err != nil {
-		// A set that cannot be told covers nothing.
+		// An invalid set covers nothing.
 		return false
 	}
 	for _, prefix := range a[of][other] {

@@ -7,7 +7,6 @@ import (
 	"testing"
 )
 
-// The second State has another list of sources than the first.
 func TestExceeding(t *testing.T) {
 	key := FrontendKey{VIP: netip.MustParseAddr("203.0.113.1"), Port: 80, Protocol: ProtocolTCP}
 	with := func(set SourceSet, prefixes ...string) *State {

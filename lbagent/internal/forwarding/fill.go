@@ -2,16 +2,14 @@
 
 package forwarding
 
-// Fill is how many entries of each kind the maps hold.
+// Fill is the number of map entries by kind.
 type Fill struct {
 	Nodes, VIPs, Frontends, EndpointTables, Endpoints int
-	// NodeTables is how many blocks of Rows rows the node tables fill.
-	NodeTables int
-	// SourceRanges are those of IPv4 and of IPv6.
-	SourceRangesIPv4, SourceRangesIPv6 int
+	NodeTables                                        int
+	SourceRangesIPv4, SourceRangesIPv6                int
 }
 
-// Fill counts the entries. That costs by how many node tables and source ranges there are.
+// Fill counts the entries. The cost is linear in node tables and source ranges.
 func (s *State) Fill() *Fill {
 	fill := &Fill{
 		Nodes: len(s.Nodes), VIPs: len(s.VIPs), Frontends: len(s.Frontends),
@@ -27,8 +25,8 @@ func (s *State) Fill() *Fill {
 	return fill
 }
 
-// Fills reports whether an operation may change how many entries there are: all do but those that
-// write rows of a table that there is.
+// Fills reports whether an operation may change the number of entries. Only writing rows of an existing table
+// does not.
 func Fills(op Op) bool {
 	rows, writesRows := op.(PutRows)
 	return !writesRows || rows.Fresh

@@ -11,13 +11,12 @@ import (
 	"github.com/millrace-lb/millrace/api/flowhash"
 )
 
-// IP protocol numbers of the protocols that are forwarded (IANA, Assigned
-// Internet Protocol Numbers).
+// IP protocol numbers (IANA, Assigned Internet Protocol Numbers).
 const (
 	ProtocolTCP = 6
 	ProtocolUDP = 17
-	// ProtocolSCTP is forwarded to endpoints with the frontend's own port only,
-	// because its checksum covers the ports (RFC 9260, section 6.8).
+	// ProtocolSCTP is forwarded only to endpoints with the frontend's port, because the checksum covers the
+	// ports (RFC 9260, section 6.8).
 	ProtocolSCTP = 132
 )
 
@@ -30,8 +29,8 @@ func (k FrontendKey) Compare(other FrontendKey) int {
 	)
 }
 
-// Hash is what the data plane finds an IPv6 frontend by (bpf/src/frontend.h): the words of
-// the key, the address's and the last one, each times a constant.
+// Hash returns the hash by which the data plane looks up an IPv6 frontend (bpf/src/frontend.h): the sum of the
+// key's 32-bit words, each times a constant.
 func (k FrontendKey) Hash(constants flowhash.Constants) uint64 {
 	address := k.VIP.As16()
 	var hash uint64
@@ -44,13 +43,12 @@ func (k FrontendKey) Hash(constants flowhash.Constants) uint64 {
 	return hash + constants.Frontend*uint64(binary.NativeEndian.Uint32(last[:]))
 }
 
-// String returns the key as address:port/protocol, with an IPv6 address in
-// brackets.
+// String returns address:port/protocol, with IPv6 addresses in brackets.
 func (k FrontendKey) String() string {
 	return netip.AddrPortFrom(k.VIP, k.Port).String() + "/" + ProtocolName(k.Protocol)
 }
 
-// ProtocolName is the name of an IP protocol, or its number where it has none here.
+// ProtocolName returns the name of an IP protocol, or its number.
 func ProtocolName(protocol uint8) string {
 	switch protocol {
 	case ProtocolTCP:
@@ -68,7 +66,7 @@ func ProtocolName(protocol uint8) string {
 	}
 }
 
-// Compare orders ranges by set, address and length of the prefix.
+// Compare orders ranges by set, address and prefix length.
 func (r SourceRange) Compare(other SourceRange) int {
 	return cmp.Or(
 		cmp.Compare(r.Set, other.Set),

@@ -7,21 +7,21 @@ import (
 	"strings"
 )
 
-// Limits are the capacities of the maps, fixed when they are created.
+// Limits are the capacities of the maps, fixed at creation.
 type Limits struct {
 	Frontends      int
 	NodeTables     int
 	EndpointTables int
 	Endpoints      int
 	VIPs           int
-	// SourceRanges are prefixes, for each address family.
+	// SourceRanges is the number of prefixes per address family.
 	SourceRanges int
 }
 
-// Capacity names one of the Limits. Zero names none.
+// Capacity identifies one of the Limits; zero means no capacity.
 type Capacity int
 
-// The capacities, in the order of the Limits.
+// The capacities in the order of Limits.
 const (
 	Frontends Capacity = 1 + iota
 	NodeTables
@@ -31,7 +31,7 @@ const (
 	SourceRanges
 )
 
-// String returns what there is room for, in the plural.
+// String returns the plural name of the entries.
 func (c Capacity) String() string {
 	switch c {
 	case Frontends:
@@ -51,7 +51,7 @@ func (c Capacity) String() string {
 	}
 }
 
-// Count names a number of what there is room for.
+// Count returns the number with the name of the entries.
 func (c Capacity) Count(number int) string {
 	switch {
 	case number != 1:
@@ -63,7 +63,7 @@ func (c Capacity) Count(number int) string {
 	}
 }
 
-// Of returns the limit that the capacity names; zero where it names none.
+// Of returns the limit of a capacity, or zero.
 func (l *Limits) Of(capacity Capacity) int {
 	switch capacity {
 	case Frontends:

@@ -4,13 +4,12 @@ package forwarding
 
 import "net/netip"
 
-// Op is one change of one map. Diff orders operations so that after each of
-// them every frontend that the maps hold is complete: what a frontend needs is
-// written before it, and removed after it.
+// Op is one change of one map. Diff orders operations so that every frontend in the maps is complete at any
+// time: its dependencies are written before it and removed after it.
 type Op interface{ isOp() }
 
 type (
-	// SetSelf writes what the program knows of its own node.
+	// SetSelf writes this node's own entry.
 	SetSelf struct{ Self Self }
 	// PutNode writes a node.
 	PutNode struct {
@@ -24,20 +23,18 @@ type (
 		ID       EndpointID
 		Endpoint Endpoint
 	}
-	// DeleteEndpoint removes an endpoint, after which connections to it find
-	// none.
+	// DeleteEndpoint removes an endpoint; its connections no longer find it.
 	DeleteEndpoint struct{ ID EndpointID }
 	// PutEndpointTable writes a whole endpoint table.
 	PutEndpointTable struct {
 		Slot  EndpointTableSlot
 		Table *EndpointTable
 	}
-	// ClearEndpointTable zeroes a table that no frontend uses any more.
+	// ClearEndpointTable zeroes an unused table.
 	ClearEndpointTable struct{ Slot EndpointTableSlot }
-	// PutRows writes the named rows of a node table: Changed[i] is the row
-	// number of Rows[i]. Fresh says that nothing which stands in the slot is the
-	// table's own; Whole is then the table that all rows are of. Previous is the slot of the table
-	// that frontends leave for a fresh one; zero where there is none.
+	// PutRows writes rows of a node table: Changed[i] is the row number of Rows[i]. Fresh means that the slot's
+	// content is foreign; all rows of the table Whole are then written. Previous is the slot that frontends
+	// leave for a fresh table, or zero.
 	PutRows struct {
 		Slot     NodeTableSlot
 		Previous NodeTableSlot
@@ -46,26 +43,24 @@ type (
 		Rows     []Row
 		Whole    *NodeTable
 	}
-	// ClearTable zeroes a table that no frontend uses any more.
+	// ClearTable zeroes an unused table.
 	ClearTable struct{ Slot NodeTableSlot }
 	// PutSourceRange adds a prefix to a set.
 	PutSourceRange struct{ Range SourceRange }
-	// DeleteSourceRange removes a prefix of a set that no frontend uses any
-	// more.
+	// DeleteSourceRange removes a prefix from an unused set.
 	DeleteSourceRange struct{ Range SourceRange }
 	// PutFrontend writes a frontend.
 	PutFrontend struct {
 		Key      FrontendKey
 		Frontend Frontend
 	}
-	// LeaveZones takes the node tables of zones from a frontend, which has its own
-	// one left.
+	// LeaveZones removes the zones' node tables from a frontend and leaves its own.
 	LeaveZones struct{ Key FrontendKey }
 	// DeleteFrontend removes a frontend.
 	DeleteFrontend struct{ Key FrontendKey }
-	// PutVIP makes an address ours.
+	// PutVIP adds a VIP.
 	PutVIP struct{ Address netip.Addr }
-	// DeleteVIP gives an address up.
+	// DeleteVIP removes a VIP.
 	DeleteVIP struct{ Address netip.Addr }
 )
 

@@ -2,8 +2,7 @@
 
 package forwarding
 
-// Part returns the entries of a State that are in one of so many parts, which are numbered from 0.
-// Each entry is in one part, and the parts are of about the same size.
+// Part returns one of parts disjoint subsets of the entries, numbered from 0 and similar in size.
 func (s *State) Part(part, parts uint32) *Entries {
 	entries := &Entries{}
 	for address := range s.VIPs {
@@ -35,7 +34,7 @@ func (s *State) Part(part, parts uint32) *Entries {
 	return entries
 }
 
-// Writes returns operations that write the entries, without what they write: they name it.
+// Writes returns operations that identify the entries, without values.
 func (e *Entries) Writes() []Op {
 	var ops []Op
 	for _, key := range e.Frontends {
@@ -56,10 +55,10 @@ func (e *Entries) Writes() []Op {
 	return ops
 }
 
-// DiffOf is Diff of those entries; nil stands for all.
+// DiffOf is Diff restricted to entries; nil stands for all entries.
 func DiffOf(have, want *State, of *Entries) []Op { return Diff(have.only(of), want.only(of)) }
 
-// IsEmpty reports whether there are none.
+// IsEmpty reports whether there are no entries.
 func (e *Entries) IsEmpty() bool {
 	return len(e.VIPs)+len(e.Endpoints)+len(e.EndpointTables)+len(e.NodeTables)+len(e.Frontends) == 0
 }

@@ -9,7 +9,6 @@ import (
 	"testing"
 )
 
-// TestPart: each entry is in one part, and what all parts name is the State.
 func TestPart(t *testing.T) {
 	s := NewState()
 	for i := range 300 {

@@ -8,22 +8,21 @@ import (
 	"slices"
 )
 
-// Schedule is what leads from one State to another: the operations of Diff, each with
-// those before it that it depends on. An operation that fails holds up only what depends
-// on it; the rest is done all the same.
+// Schedule executes the operations of Diff by their dependencies. A failed operation delays only dependent
+// ones.
 type Schedule struct {
 	ops        []Op
 	have, want *State
-	// needs are the operations, by their place, that must be done before one is.
+	// needs are the indexes of the operations that each operation depends on.
 	needs [][]int
 	done  []bool
 }
 
-// NewSchedule returns the Schedule from have to want, of which nothing is done.
+// NewSchedule returns the Schedule from have to want.
 func NewSchedule(have, want *State) *Schedule { return NewScheduleOf(have, want, nil) }
 
-// NewScheduleOf is NewSchedule where the States differ in no VIP, endpoint, table or frontend but
-// those of the entries; nil stands for all.
+// NewScheduleOf is NewSchedule for States that differ only in these VIPs, endpoints, tables and frontends; nil
+// stands for all entries.
 func NewScheduleOf(have, want *State, differs *Entries) *Schedule {
 	s := &Schedule{ops: DiffOf(have, want, differs), have: have, want: want}
 	s.needs = dependencies(have, want, s.ops)
@@ -31,29 +30,28 @@ func NewScheduleOf(have, want *State, differs *Entries) *Schedule {
 	return s
 }
 
-// Outcome is what became of a part of a Schedule.
+// Outcome is the result of executing a part of a Schedule.
 type Outcome struct {
-	// Done are the operations that succeeded, in their order.
-	Done []Op
-	// Failed are those that were tried and failed, with the error of each.
+	// Done are the successful operations in order.
+	Done   []Op
 	Failed []Failure
-	// Held is how many were not tried, since they depend on one that is not done.
+	// Held is the number of operations not tried because of a missing dependency.
 	Held int
-	// Shut are the operations that shut a frontend, Open those that could not even do that.
+	// Shut are the operations that shut a frontend, Open the failed attempts.
 	Shut []Op
 	Open []Failure
 }
 
-// Failure is an operation that failed.
+// Failure is a failed operation.
 type Failure struct {
 	Op  Op
 	Err error
 }
 
-// Changed are the operations that succeeded, in their order, with those that shut a frontend.
+// Changed returns the successful operations in order, including Shut.
 func (o *Outcome) Changed() []Op { return slices.Concat(o.Done, o.Shut) }
 
-// Uncertain are the operations that failed: the maps may hold a part of each.
+// Uncertain returns the failed operations, which may have been applied in part.
 func (o *Outcome) Uncertain() []Op {
 	ops := make([]Op, 0, len(o.Failed)+len(o.Open))
 	for _, failure := range slices.Concat(o.Failed, o.Open) {
@@ -62,11 +60,10 @@ func (o *Outcome) Uncertain() []Op {
 	return ops
 }
 
-// maxTold is how many failures an error tells one by one.
+// maxTold is the number of failures listed in an error.
 const maxTold = 5
 
-// Err is nil where no operation failed. It tells the first failures, and counts the others
-// and what waits for them.
+// Err returns the first failures and the number of others, or nil.
 func (o *Outcome) Err() error {
 	if len(o.Failed) == 0 {
 		return nil
@@ -87,8 +84,8 @@ func (o *Outcome) Err() error {
 	return errors.Join(errs...)
 }
 
-// Add does what adds or changes. A frontend that would go on admitting clients whom it is to
-// admit no more, since what restricts it is not done, is shut.
+// Add executes additions and changes. If the source ranges of a frontend could not be written, it shuts the
+// frontend, which would otherwise admit clients that it should reject.
 func (s *Schedule) Add(do func(Op) error) Outcome {
 	o := s.run(do, func(op Op) bool { return !isRemoval(op) })
 	if len(o.Failed) > 0 {
@@ -97,8 +94,8 @@ func (s *Schedule) Add(do func(Op) error) Outcome {
 	return o
 }
 
-// shut writes the entries that frontends have, admitting nobody. That needs no room and depends
-// on nothing, so it mostly succeeds where what is wanted fails.
+// shut rewrites the existing entries of such frontends so that they admit no client. This needs no room and has
+// no dependencies, and so mostly succeeds.
 func (s *Schedule) shut(do func(Op) error, o *Outcome) {
 	exceeding := Exceeding(s.have, s.want)
 	for i, op := range s.ops {
@@ -117,7 +114,7 @@ func (s *Schedule) shut(do func(Op) error, o *Outcome) {
 	}
 }
 
-// Reached returns the State that was wanted once all is done, else nil.
+// Reached returns the wanted State once all operations are done, else nil.
 func (s *Schedule) Reached() *State {
 	if slices.Contains(s.done, false) {
 		return nil
@@ -125,15 +122,14 @@ func (s *Schedule) Reached() *State {
 	return s.want
 }
 
-// Pending is what the maps hold beside what was wanted, since it waits to be removed.
+// Pending is the wanted State and the entries that still wait for removal.
 type Pending struct {
-	// Wanted is the State that is reached once it is removed.
-	Wanted *State
-	// Entries are those that wait.
+	// Wanted is the State after the removals.
+	Wanted  *State
 	Entries *Entries
 }
 
-// Pending returns what waits to be removed; nil where something else is not done.
+// Pending returns the pending removals; nil if other operations are missing.
 func (s *Schedule) Pending() *Pending {
 	entries := &Entries{}
 	for i, op := range s.ops {
@@ -152,7 +148,7 @@ func (s *Schedule) Pending() *Pending {
 		case DeleteEndpoint:
 			entries.Endpoints = append(entries.Endpoints, op.ID)
 		case DeleteNode, DeleteSourceRange:
-			// States are compared in all of these.
+			// Nodes and source ranges are always compared completely.
 		default:
 			return nil
 		}
@@ -160,13 +156,13 @@ func (s *Schedule) Pending() *Pending {
 	return &Pending{Wanted: s.want, Entries: entries}
 }
 
-// Removals are the operations that remove, in their order.
+// Removals returns the removals in order.
 func (s *Schedule) Removals() []Op {
 	_, removals := Split(s.ops)
 	return removals
 }
 
-// Remove does those removals that are due.
+// Remove executes the removals that are due.
 func (s *Schedule) Remove(do func(Op) error, due func(Op) bool) Outcome {
 	return s.run(do, func(op Op) bool { return isRemoval(op) && due(op) })
 }
@@ -191,8 +187,7 @@ func (s *Schedule) run(do func(Op) error, chosen func(Op) bool) Outcome {
 	return o
 }
 
-// Unfinished returns the frontends that are not written as wanted, or not their tables,
-// since something was not done that adds or changes.
+// Unfinished returns the frontends with missing additions or changes to them or their tables.
 func (s *Schedule) Unfinished() map[FrontendKey]struct{} {
 	pending := s.pending()
 	keys := map[FrontendKey]struct{}{}
@@ -211,10 +206,9 @@ func (s *Schedule) Unfinished() map[FrontendKey]struct{} {
 	return keys
 }
 
-// Forwards reports whether the node can forward packets by what is done. Its own entry must
-// be written, at least one other node, and at least one frontend with its tables. Nodes or
-// frontends are not waited for where none are wanted. Single ones that are not written cost
-// only what depends on them.
+// Forwards reports whether the node can forward packets: its own entry is written, and at least one of the
+// wanted other nodes and one of the wanted frontends with its tables. Further missing entries affect only their
+// dependents.
 func (s *Schedule) Forwards() bool {
 	pending := s.pending()
 	if pending[Own{}] {
@@ -228,7 +222,6 @@ func (s *Schedule) Forwards() bool {
 	return someNode && (frontends == 0 || len(s.Unfinished()) < frontends)
 }
 
-// pending are the things that are not written as wanted.
 func (s *Schedule) pending() map[any]bool {
 	pending := map[any]bool{}
 	for i, op := range s.ops {

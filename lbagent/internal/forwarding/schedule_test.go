@@ -16,8 +16,7 @@ import (
 
 var errRefused = errors.New("refused")
 
-// kernel does operations on a State, but for those that it refuses, and holds the State to
-// being complete after each.
+// kernel applies operations to a State, rejects some, and checks completeness after each.
 type kernel struct {
 	t       *rapid.T
 	state   *State
@@ -39,8 +38,8 @@ func (k *kernel) do(op Op) error {
 
 func always(Op) bool { return true }
 
-// Whatever fails, no frontend is incomplete at any moment; what does not depend on what
-// failed is as it is without; and once nothing fails, all is as wanted.
+// Failed operations leave all frontends complete and affect only dependent operations; a retry without failures
+// reaches the wanted state.
 func TestScheduleWithFailures(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		have, want := genState(t), genState(t)
@@ -70,7 +69,7 @@ func TestScheduleWithFailures(t *testing.T) {
 	})
 }
 
-// checkShut finds the frontends that were to be restricted, and are neither that nor shut.
+// checkShut reports frontends that are neither restricted as wanted nor shut.
 func checkShut(t *rapid.T, k *kernel, have, want *State, added *Outcome) {
 	open := map[FrontendKey]bool{}
 	for _, failure := range added.Open {
@@ -84,7 +83,8 @@ func checkShut(t *rapid.T, k *kernel, have, want *State, added *Outcome) {
 	}
 }
 
-// compareIndependent finds by the States alone what has nothing to do with what was refused.
+// compareIndependent checks all objects that do not depend on a rejected operation, determined from the States
+// alone.
 func compareIndependent(t *rapid.T, k *kernel, have, want *State) {
 	touched := map[any]bool{}
 	for _, op := range k.refused {
@@ -93,7 +93,7 @@ func compareIndependent(t *rapid.T, k *kernel, have, want *State) {
 			touched[op.Self.ID] = true
 		}
 	}
-	// Tables that lead to what was refused are touched, then frontends that have such tables.
+	// Mark tables that refer to rejected objects, then frontends with such tables.
 	spread := func(s *State) {
 		for slot, table := range s.EndpointTables {
 			touched[slot] = touched[slot] || slices.ContainsFunc(table[:], func(id EndpointID) bool { return touched[id] })
@@ -108,7 +108,7 @@ func compareIndependent(t *rapid.T, k *kernel, have, want *State) {
 				touched[key] = touched[key] || touched[thing]
 			}
 			touched[key] = touched[key] || touched[Own{}] && frontend.Zones != [Zones]NodeTableSlot{}
-			// It has the tables of its zones until it leaves them.
+			// A frontend uses its zones' tables until it leaves them.
 			touched[key] = touched[key] || leavesZones(have.Frontends[key], frontend) &&
 				slices.ContainsFunc(slotsOf(have.Frontends[key]), func(slot NodeTableSlot) bool { return touched[slot] })
 		}
@@ -134,7 +134,7 @@ func compareIndependent(t *rapid.T, k *kernel, have, want *State) {
 			t.Fatalf("node %d is %+v, want %+v", id, k.state.Nodes[id], node)
 		}
 	}
-	// A frontend that is to go refers to what it has; what it has stays while it does.
+	// A removed frontend retains the objects it refers to until its removal.
 	for key := range have.Frontends {
 		if _, wanted := want.Frontends[key]; wanted || touched[key] {
 			continue
@@ -156,7 +156,7 @@ func compareIndependent(t *rapid.T, k *kernel, have, want *State) {
 	}
 }
 
-// A removal that is not due holds up those that depend on it, and no others.
+// Only dependents of removals that are not due are delayed.
 func TestScheduleRemovesWhatIsDue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		have, want := genState(t), genState(t)
@@ -192,8 +192,6 @@ func TestOutcomeErr(t *testing.T) {
 	}
 }
 
-// A node forwards by what is written, if that is its own entry, one of the others and one
-// frontend, as far as there are any.
 func TestScheduleForwards(t *testing.T) {
 	first := FrontendKey{VIP: netip.MustParseAddr("203.0.113.1"), Port: 80, Protocol: ProtocolTCP}
 	second := FrontendKey{VIP: netip.MustParseAddr("203.0.113.2"), Port: 80, Protocol: ProtocolTCP}

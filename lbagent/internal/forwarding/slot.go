@@ -7,41 +7,37 @@ import (
 	"math/bits"
 )
 
-// NodeTableSlot names a node table by the place of its rows, as the program reads it. Zero means
-// none. The lower 16 bits are a block of Rows rows, from 1 on; the next five a part of the block,
-// in units of LeastRows; the upper eight the size as a signed power of two, times Rows. So the slot
-// of a table of ordinary size is the number of its block.
+// NodeTableSlot encodes the position and size of a node table for the BPF program; zero means no table. Bits
+// 0-15 are a block of Rows rows, from 1; bits 16-20 the offset in the block in units of LeastRows; bits 24-31
+// the size as a signed power of two times Rows. The slot of an ordinary table is thus its block number.
 type NodeTableSlot uint32
 
 const (
-	slotPart = 16
-	slotSize = 24
-	// slotParts is how many of the smallest tables a block has room for.
-	slotParts = Rows / LeastRows
-	// MaxNodeTableBlock is the highest block.
+	slotPart          = 16
+	slotSize          = 24
+	slotParts         = Rows / LeastRows
 	MaxNodeTableBlock = 1<<slotPart - 1
 )
 
-// NodeTableSlotAt returns the slot of a table of so many rows, a power of two between LeastRows and
-// MostRows, whose first one has the given index. That is a multiple of the rows, or of Rows where
-// they are more.
+// NodeTableSlotAt returns the slot of a table with that number of rows, a power of two between LeastRows and
+// MostRows, that starts at row first. first is a multiple of rows, at most of Rows.
 func NodeTableSlotAt(first uint32, rows int) NodeTableSlot {
 	size := bits.Len(uint(rows)) - bits.Len(uint(Rows))
 	return NodeTableSlot(first/Rows | first%Rows/LeastRows<<slotPart | uint32(uint8(int8(size)))<<slotSize)
 }
 
-// Block is the block of Rows rows that the table is in, or begins with.
+// Block returns the first block of the table.
 func (s NodeTableSlot) Block() int { return int(s & MaxNodeTableBlock) }
 
-// Blocks is how many blocks a table has that is not smaller than one, else one.
+// Blocks returns the number of blocks that the table overlaps.
 func (s NodeTableSlot) Blocks() int { return max(s.Rows()/Rows, 1) }
 
-// First is the index of its first row.
+// First returns the index of the first row.
 func (s NodeTableSlot) First() uint32 {
 	return uint32(s.Block())*Rows + uint32(s)>>slotPart%slotParts*LeastRows
 }
 
-// Rows is how many rows it has; zero where it is no slot that NodeTableSlotAt returns.
+// Rows returns the number of rows; zero for an invalid slot.
 func (s NodeTableSlot) Rows() int {
 	size := int(int8(s >> slotSize))
 	if size < bits.Len(uint(LeastRows))-bits.Len(uint(Rows)) || size > bits.Len(uint(MostRows))-bits.Len(uint(Rows)) {
@@ -53,12 +49,12 @@ func (s NodeTableSlot) Rows() int {
 	return Rows << size
 }
 
-// Row is the row that a hash picks.
+// Row returns the row selected by a hash.
 func (s NodeTableSlot) Row(hash uint32) uint32 {
 	return hash >> (32 + 1 - bits.Len(uint(s.Rows())))
 }
 
-// IsWithin reports whether it is a slot whose rows are all in the blocks from 1 to the given one.
+// IsWithin reports whether the slot is valid and its rows are in blocks 1 to blocks.
 func (s NodeTableSlot) IsWithin(blocks int) bool {
 	rows := s.Rows()
 	if rows == 0 || s.Block() == 0 || s>>slotPart%(1<<(slotSize-slotPart)) >= slotParts {
@@ -67,7 +63,7 @@ func (s NodeTableSlot) IsWithin(blocks int) bool {
 	return int(s.First())%min(rows, Rows) == 0 && s.Block()+s.Blocks()-1 <= blocks
 }
 
-// String says where the table is and, unless it has the ordinary size, how many rows it has.
+// String returns the position and, unless it is ordinary, the number of rows.
 func (s NodeTableSlot) String() string {
 	switch rows := s.Rows(); {
 	case rows == Rows:

@@ -37,7 +37,6 @@ func TestNodeTableSlot(t *testing.T) {
 	}
 }
 
-// Every slot tells the place and the size that it was made of, and hashes pick all of its rows.
 func TestNodeTableSlotTells(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rows := LeastRows << rapid.IntRange(0, 9).Draw(t, "size")

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package forwarding has the exact contents of the data plane's maps (State). It
-// computes the ordered operations that lead from what the maps hold to what they
-// should hold. It is pure: no I/O, clock or logger.
+// Package forwarding defines the contents of the data plane's maps (State) and computes the ordered operations
+// from their current to their wanted content. It is pure: no I/O, clock or logger.
 package forwarding
 
 import (
@@ -11,154 +10,140 @@ import (
 	"slices"
 )
 
-// Shapes that the BPF program and this package agree on.
+// Sizes shared with the BPF programs.
 const (
-	// Rows is the number of rows of a node table of ordinary size, and of the blocks that the map
-	// of rows is divided into.
+	// Rows is the number of rows of an ordinary node table, and of a block of the map of rows.
 	Rows = 4096
-	// LeastRows and MostRows are those of the smallest and of the largest node table. All are
-	// powers of two, so that the program picks a row by a shift.
+	// LeastRows and MostRows are the sizes of the smallest and the largest node table. Sizes are powers of two,
+	// so that the program selects a row by a shift.
 	LeastRows = 128
 	MostRows  = 65536
-	// ChainLength is how many former owners a row remembers, newest first.
+	// ChainLength is the number of former owners in a row, newest first.
 	ChainLength = 3
-	// EndpointRows is the number of rows of a node's endpoint table.
+	// EndpointRows is the number of rows of an endpoint table.
 	EndpointRows = 512
-	// Zones is how many zones there are, 0 included, which means none.
+	// Zones is the number of zones including 0, which means no zone.
 	Zones = 8
-	// MaxNodeID is the highest node id; ids start at 1 and 0 means none.
+	// MaxNodeID is the highest node id; ids start at 1.
 	MaxNodeID = 16383
-	// MaxShortNodeID is the highest one of 12 bits. A packet whose path has a longer one is longer.
+	// MaxShortNodeID is the highest 12-bit node id. Longer ids in a packet's path enlarge the packet.
 	MaxShortNodeID = 4095
-	// NodeIngressInterfaces is of how many interfaces the packets of one node are taken, unless
-	// they are taken of all.
+	// NodeIngressInterfaces is the maximum number of interfaces that packets of one node are accepted on,
+	// unless all are.
 	NodeIngressInterfaces = 8
 )
 
-// NodeID is the small number that the operator gives a node (LBNode.spec.id).
-// Zero means no node.
+// NodeID is the id that the operator assigned to a node (LBNode.spec.id); zero means no node.
 type NodeID uint16
 
-// Zone is a zone's number, below Zones. Zero means none. All nodes of a cluster
-// number its zones alike.
+// Zone is a zone's number, below Zones; zero means no zone. All nodes use the same numbers.
 type Zone uint8
 
-// EndpointID is the index of an endpoint in the node's endpoint map. Zero
-// means no endpoint. Ids are stable while the endpoint lives and are not
-// reused soon after, so that a connection never takes the endpoint of another Service.
+// EndpointID is the index in the node's endpoint map; zero means no endpoint. Ids are stable for the endpoint's
+// lifetime and reused as late as possible, so that a connection never reaches another Service's endpoint.
 type EndpointID uint32
 
-// RefusedEndpoint is in the rows of an endpoint table whose new flows are refused. It is no
-// endpoint's id.
+// RefusedEndpoint marks the rows of an endpoint table whose new flows are refused.
 const RefusedEndpoint EndpointID = math.MaxUint32
 
-// FrontendID is the index of a frontend's counters. Zero is not used.
+// FrontendID is the index of a frontend's counters; zero is unused.
 type FrontendID uint32
 
-// EndpointTableSlot names one endpoint table of EndpointRows rows. Zero means none.
+// EndpointTableSlot identifies an endpoint table; zero means no table.
 type EndpointTableSlot uint32
 
-// SourceSet names a set of prefixes of one address family. Zero means none: who
-// has no set admits everybody.
+// SourceSet identifies a set of prefixes of one address family; zero admits all sources.
 type SourceSet uint32
 
 const (
-	// Nobody is the set that stays empty.
+	// Nobody is the empty set, which admits no source.
 	Nobody SourceSet = math.MaxUint32
-	// Pools is the set of the addresses that VIPs are taken from. A packet to
-	// one that is no VIP is for nobody.
+	// Pools is the set of all pool prefixes. Packets to an address in it that is not a VIP are dropped.
 	Pools SourceSet = math.MaxUint32 - 1
-	// Aggregates is the set of the prefixes that routers are told in place of single VIPs. A
-	// packet to an address of one that is neither a VIP nor of a pool is for nobody.
+	// Aggregates is the set of announced aggregates. Packets to an address in it that is neither a VIP nor in a
+	// pool are dropped.
 	Aggregates SourceSet = math.MaxUint32 - 2
 )
 
-// OfFrontends reports whether the set is of sources that frontends admit, not of destinations.
+// OfFrontends reports whether the set contains sources of frontends, not destinations.
 func (s SourceSet) OfFrontends() bool { return s != Pools && s != Aggregates }
 
-// SourceRange is a prefix of a set; masked, and never of IPv4-mapped addresses.
+// SourceRange is a masked prefix of a set, without IPv4-mapped addresses.
 type SourceRange struct {
 	Set    SourceSet
 	Prefix netip.Prefix
 }
 
-// FrontendKey identifies a frontend by what a packet to it carries.
+// FrontendKey identifies a frontend by packet fields.
 type FrontendKey struct {
-	// VIP is never an IPv4-mapped IPv6 address.
+	// VIP is never IPv4-mapped.
 	VIP netip.Addr
-	// Port is the Service port in host byte order.
+	// Port is in host byte order.
 	Port uint16
 	// Protocol is the IP protocol number: 6 for TCP, 17 for UDP, 132 for SCTP.
 	Protocol uint8
 }
 
-// Frontend is what the program does with packets to a FrontendKey.
+// Frontend is the handling of packets to a FrontendKey.
 type Frontend struct {
 	ID FrontendID
-	// Local is true for externalTrafficPolicy Local without session affinity. As
-	// the ingress node, this node then serves from its own endpoints, as far as it
-	// has any: stage 2 alone.
+	// Local is true for externalTrafficPolicy Local without session affinity. As the ingress node, this node
+	// then prefers its own endpoints (stage 2 alone).
 	Local bool
-	// Table is the node table of stage 1; zero where Local, unless the VIP may
-	// be announced for another frontend's sake, or where no endpoint lives
-	// anywhere.
+	// Table is the node table of stage 1. It is zero if no endpoint is alive, and for Local unless the VIP may
+	// be announced for another frontend.
 	Table NodeTableSlot
-	// Zones are the node tables of nodes by their zone, where the frontend has more
-	// than one; that of this node's zone is Table. Of a zone without nodes, and
-	// where all nodes have one table, they are zero.
+	// Zones are the node tables by zone if they differ; this node's zone has Table. Otherwise, and for zones
+	// without nodes, they are zero.
 	Zones [Zones]NodeTableSlot
-	// Endpoints is the node's own endpoint table of stage 2; zero where this
-	// node has no usable endpoint.
+	// Endpoints is the endpoint table of stage 2; zero without usable endpoints on this node.
 	Endpoints EndpointTableSlot
-	// Refuses is true where the Service has no usable endpoint anywhere. New
-	// connections are then refused (a TCP reset, ICMP port unreachable).
+	// Refuses is true if the Service has no usable endpoint on any node, so that new connections are refused
+	// (TCP reset, ICMP port unreachable).
 	Refuses bool
-	// Affinity is for how many seconds after its last new connection a client
-	// address keeps its endpoint (sessionAffinity ClientIP); zero means not at all.
+	// Affinity is the session affinity timeout (ClientIP) in seconds since the client's last new connection;
+	// zero disables it.
 	Affinity uint32
-	// Ranges names the set of prefixes whose clients are admitted
-	// (loadBalancerSourceRanges); zero admits all clients.
+	// Ranges is the set of admitted clients (loadBalancerSourceRanges); zero admits all.
 	Ranges SourceSet
 }
 
-// Row is one row of a node table: a primary, which takes new flows, and a chain
-// of nodes to ask for flows that it does not know. Unused chain places are zero and come last;
-// the primary is never in the chain.
+// Row is a row of a node table: the primary takes new flows, and the nodes in the chain are queried for unknown
+// flows. Unused places of the chain are zero and come last; the primary is never in the chain.
 type Row struct {
 	Primary NodeID
 	Chain   [ChainLength]NodeID
-	// History is how many places of the chain, from its front, are of former
-	// owners; the others were filled by rank.
+	// History is the number of former owners at the front of the chain; the other places are filled by rank.
 	History uint8
 }
 
-// NodeTable is what stage 1 chooses by: a node for each row, of as many as its slot has.
+// NodeTable is the table of stage 1, with as many rows as its slot.
 type NodeTable []Row
 
-// NewNodeTable returns a table of Rows empty rows.
+// NewNodeTable returns an empty table of ordinary size.
 func NewNodeTable() *NodeTable { return NewNodeTableOf(Rows) }
 
-// NewNodeTableOf returns a table of so many empty rows.
+// NewNodeTableOf returns an empty table of that number of rows.
 func NewNodeTableOf(rows int) *NodeTable {
 	table := make(NodeTable, rows)
 	return &table
 }
 
-// Clone returns a copy.
+// Clone returns a copy of the table.
 func (t *NodeTable) Clone() *NodeTable {
 	copied := slices.Clone(*t)
 	return &copied
 }
 
-// Equal reports whether two tables, of which either may be nil, have the same rows.
+// Equal reports whether two tables, possibly nil, have the same rows.
 func (t *NodeTable) Equal(other *NodeTable) bool {
 	return t == other || t != nil && other != nil && slices.Equal(*t, *other)
 }
 
-// EndpointTable is an endpoint table.
+// EndpointTable is the table of stage 2.
 type EndpointTable [EndpointRows]EndpointID
 
-// Equal reports whether two tables, of which either may be nil, have the same rows.
+// Equal reports whether two tables, possibly nil, have the same rows.
 func (t *EndpointTable) Equal(other *EndpointTable) bool {
 	return t == other || t != nil && other != nil && *t == *other
 }
@@ -169,44 +154,37 @@ type Endpoint struct {
 	Port    uint16
 }
 
-// Node is how another node of the cluster is reached, and from which
-// addresses encapsulated packets are accepted. An invalid address means the
-// node has none of that family; at least one is valid.
+// Node is the tunnel endpoint of another node: the destination and accepted source of encapsulated packets. At
+// least one address is valid.
 type Node struct {
 	IPv4, IPv6 netip.Addr
 	Zone       Zone
-	// Down is true where the node does not answer probes: it is in no row and no chain, and
-	// exceptions that name it do not count.
+	// Down is true if the node does not answer probes: rows, chains and exceptions ignore it.
 	Down bool
 }
 
-// Self is what the program needs to know of the node it runs on.
+// Self is this node's own entry.
 type Self struct {
-	// ID is zero until the operator has given one; stage 1 then has no
-	// primary that is this node, and only Local frontends are forwarded here.
+	// ID is zero until the operator has assigned one; only Local frontends are then served here.
 	ID NodeID
-	// IPv4 and IPv6 are the outer source addresses of encapsulated packets
-	// and the addresses on which they are received.
+	// IPv4 and IPv6 are the source addresses of encapsulated packets and the addresses that receive them.
 	IPv4, IPv6 netip.Addr
 	Zone       Zone
 }
 
-// State is the whole content of the forwarding maps. The maps are never nil
-// in a State made by NewState.
+// State is the complete content of the forwarding maps. NewState makes all Go maps non-nil.
 type State struct {
 	Self Self
-	// Nodes is shared between States: who changes a node makes another map.
+	// Nodes is shared between States and immutable.
 	Nodes     map[NodeID]Node
 	Endpoints map[EndpointID]Endpoint
-	// EndpointTables and NodeTables are shared, not copied, between States: treat
-	// what the pointers name as immutable.
+	// Tables are shared between States and immutable.
 	EndpointTables map[EndpointTableSlot]*EndpointTable
 	NodeTables     map[NodeTableSlot]*NodeTable
 	Frontends      map[FrontendKey]Frontend
 	SourceRanges   map[SourceRange]struct{}
-	// VIPs are all addresses that belong to Millrace on this cluster. A
-	// packet to one that matches no frontend is dropped here, with a reason. It
-	// is never returned to the router.
+	// VIPs are all VIPs of the cluster. A packet to a VIP without a matching frontend is dropped and never
+	// returned to the router.
 	VIPs map[netip.Addr]struct{}
 }
 
@@ -223,7 +201,7 @@ func NewState() *State {
 	}
 }
 
-// NodeTableBlocks is how many blocks of Rows rows the node tables fill.
+// NodeTableBlocks returns the number of blocks that the node tables fill, rounded up.
 func (s *State) NodeTableBlocks() int {
 	rows := 0
 	for slot := range s.NodeTables {
@@ -232,7 +210,7 @@ func (s *State) NodeTableBlocks() int {
 	return (rows + Rows - 1) / Rows
 }
 
-// Entries names entries of the maps of a State, in any order, each once or several times.
+// Entries identifies map entries, in any order and possibly repeated.
 type Entries struct {
 	VIPs           []netip.Addr
 	Endpoints      []EndpointID
@@ -241,7 +219,7 @@ type Entries struct {
 	Frontends      []FrontendKey
 }
 
-// Add adds the entries of others.
+// Add adds other entries.
 func (e *Entries) Add(others *Entries) {
 	e.VIPs = append(e.VIPs, others.VIPs...)
 	e.Endpoints = append(e.Endpoints, others.Endpoints...)
@@ -250,8 +228,7 @@ func (e *Entries) Add(others *Entries) {
 	e.Frontends = append(e.Frontends, others.Frontends...)
 }
 
-// only returns the state without all other VIPs, endpoints, tables and frontends; nil stands for
-// all entries.
+// only returns the state restricted to these VIPs, endpoints, tables and frontends; nil stands for all.
 func (s *State) only(entries *Entries) *State {
 	if entries == nil {
 		return s
@@ -266,7 +243,7 @@ func (s *State) only(entries *Entries) *State {
 	}
 }
 
-// Take has entries be as in another State, from which this one differs in no others.
+// Take copies the entries from another State.
 func (s *State) Take(from *State, entries *Entries) {
 	take(s.VIPs, from.VIPs, entries.VIPs)
 	take(s.Endpoints, from.Endpoints, entries.Endpoints)

@@ -9,42 +9,36 @@ import (
 )
 
 const (
-	// MaxTunnelKey is the highest number of a TunnelKey. The lowest is 1.
-	MaxTunnelKey = 4
-	// TunnelSecretSize is the length of a TunnelKey's secret, in bytes.
+	// MaxTunnelKey is the highest number of a TunnelKey; the lowest is 1.
+	MaxTunnelKey     = 4
 	TunnelSecretSize = 32
-	// maxAccepted is how many keys are valid at once: the old and the new one, and one more
-	// where the Secret was lost between the two.
+	// maxAccepted allows an old and a new key, and one more if the Secret was lost in between.
 	maxAccepted = 3
 )
 
-// TunnelKey is a key that packets between nodes are tagged with. The number travels in the
-// packet.
+// TunnelKey is a key for the tags of packets between nodes. The packet contains its number.
 type TunnelKey struct {
-	// Number is from 1 to MaxTunnelKey.
 	Number uint8
 	Secret [TunnelSecretSize]byte
 }
 
-// String hides the secret.
+// String omits the secret.
 func (k TunnelKey) String() string { return fmt.Sprintf("tunnel key %d", k.Number) }
 
-// GoString hides the secret.
+// GoString omits the secret.
 func (k TunnelKey) GoString() string { return k.String() }
 
-// TunnelKeys are the keys of a node. The zero value has none: nothing is tagged, and no tag is
-// asked for.
+// TunnelKeys are the keys of a node. The zero value disables tags.
 type TunnelKeys struct {
-	// Accepted are the keys that nodes may tag with: at most three, with different numbers.
+	// Accepted are the keys for verification: at most three, with different numbers.
 	Accepted []TunnelKey
-	// Sending is the number of the accepted key that this node tags with. Zero means none.
+	// Sending is the number of the accepted key for sent packets; zero disables tags.
 	Sending uint8
-	// Required drops what nodes send without a tag, or with the tag of another key. It needs an
-	// accepted key.
+	// Required drops packets from nodes with a missing or invalid tag. It needs an accepted key.
 	Required bool
 }
 
-// Check returns what is wrong with the keys.
+// Check validates the keys.
 func (k TunnelKeys) Check() error {
 	if len(k.Accepted) > maxAccepted {
 		return fmt.Errorf("%d tunnel keys at once, want at most %d", len(k.Accepted), maxAccepted)

@@ -41,7 +41,6 @@ func TestTunnelKeysCheck(t *testing.T) {
 	}
 }
 
-// No secret gets into a log.
 func TestTunnelKeyHidesItsSecret(t *testing.T) {
 	secret := forwarding.TunnelKey{Number: 3, Secret: [forwarding.TunnelSecretSize]byte{0: 213, 31: 214}}
 	for _, form := range []string{"%v", "%+v", "%#v", "%s"} {

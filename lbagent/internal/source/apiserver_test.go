@@ -22,28 +22,27 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// apiServer answers lists and watches of the resources that a Source wants.
+// apiServer serves lists and watches of a Source's resources.
 type apiServer struct {
 	*httptest.Server
 
 	mu      sync.Mutex
 	version int
-	// log has each event, that of version 1 first.
+	// log contains all events, starting with version 1.
 	log      []logged
 	objects  map[string][]map[string]any
 	watchers map[string]map[chan []byte]bool
-	// missing is a resource that the server does not know.
+	// missing is a resource unknown to the server.
 	missing string
-	// forbidden is one that the client may not read.
+	// forbidden is a resource that the client must not read.
 	forbidden string
 	down      bool
-	// busy is where requests wait that are not under way; nil where none does.
+	// busy blocks new requests until it is closed; nil if requests are served.
 	busy chan struct{}
-	// selectors are those of the last list of a resource.
+	// selectors are the field selectors of the last lists by resource.
 	selectors map[string]string
 }
 
-// logged is an event of a resource, as it is sent.
 type logged struct {
 	resource string
 	text     []byte
@@ -98,7 +97,7 @@ func (s *apiServer) serve(w http.ResponseWriter, r *http.Request) {
 		s.mu.Unlock()
 		fail(w, http.StatusForbidden, metav1.StatusReasonForbidden)
 	case query.Get("sendInitialEvents") == "true":
-		// As API servers do that cannot stream lists; clients then list.
+		// Like API servers without streaming lists; clients then list.
 		s.mu.Unlock()
 		fail(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
 	case query.Get("watch") == "true":
@@ -150,7 +149,7 @@ func stream(ctx context.Context, w http.ResponseWriter, events <-chan []byte) {
 	}
 }
 
-// send stores an object and tells the watches of it.
+// send stores an object and notifies the watches.
 func (s *apiServer) send(t *testing.T, event, resource string, object metav1.Object) {
 	t.Helper()
 	s.mu.Lock()
@@ -192,13 +191,12 @@ func (s *apiServer) send(t *testing.T, event, resource string, object metav1.Obj
 	}
 }
 
-// nameOf is the namespace and the name of an object.
+// nameOf returns the namespace and the name of an object.
 func nameOf(object map[string]any) [2]any {
 	meta, _ := object["metadata"].(map[string]any)
 	return [2]any{meta["namespace"], meta["name"]}
 }
 
-// start runs a Source.
 func (s *apiServer) start(t *testing.T) *Source {
 	t.Helper()
 	clients, err := NewClientsForConfig(&rest.Config{Host: s.URL, QPS: -1})

@@ -24,22 +24,21 @@ const (
 	jsonType     = "application/json"
 )
 
-// Clients talk to the API server, one for each API group that the agent needs.
+// Clients are the API server clients by API group.
 type Clients struct {
 	Core, Discovery, Millrace rest.Interface
-	// Relay tells what changes of EndpointSlices, in place of the API server. It may be nil.
+	// Relay watches EndpointSlices instead of the API server; may be nil.
 	Relay *relay.Client
 
 	config *rest.Config
-	// pinged asks over the connection of all clients but Relay, others over connections of its own.
+	// pinged pings over the connection of all clients except Relay; others uses separate connections.
 	pinged, others pinger
-	// connections are those of all clients but Relay.
+	// connections are shared by all clients except Relay.
 	connections *connections
 }
 
-// NewClients returns clients by a kubeconfig file or, where it is empty, by
-// the pod's service account. userAgent names the program in the API server's
-// logs. Nothing is sent yet.
+// NewClients returns clients configured by a kubeconfig file or, if empty, the pod's service account. It sends
+// no request. userAgent appears in the API server's audit log.
 func NewClients(kubeconfig, userAgent string) (*Clients, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -49,14 +48,14 @@ func NewClients(kubeconfig, userAgent string) (*Clients, error) {
 	return NewClientsForConfig(config)
 }
 
-// UseRelay watches EndpointSlices at the relays of a URL. The directory has the ca.crt of their certificate, and
-// token is the file of the agent's token for them.
+// UseRelay watches EndpointSlices through the relays at a URL. The directory contains the ca.crt of their
+// certificates; token is the file with the agent's token for relays.
 func (c *Clients) UseRelay(base, directory, token string, logger logr.Logger) (err error) {
 	c.Relay, err = relay.NewClient(base, directory, token, c.config.UserAgent, logger)
 	return err
 }
 
-// NewClientsForConfig returns clients by a configuration.
+// NewClientsForConfig returns clients for a configuration.
 func NewClientsForConfig(config *rest.Config) (*Clients, error) {
 	tracked, others := newConnections(), newConnections()
 	httpClient, pinged, err := tracked.client(config)
@@ -96,7 +95,7 @@ func NewClientsForConfig(config *rest.Config) (*Clients, error) {
 		Discovery:   client(config, discoveryv1.SchemeGroupVersion, "/apis", protobufType),
 		pinged:      pinged,
 		others:      pingedAnew,
-		// Custom resources have no protobuf form.
+		// Custom resources do not support protobuf.
 		Millrace: client(config, millracev1beta1.GroupVersion, "/apis", jsonType),
 	}
 	if err != nil {

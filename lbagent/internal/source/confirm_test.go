@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/test/frozen"
 )
 
-// behind has a Source read all objects of a server by HTTP/2, over a line.
+// behind returns a synced Source whose HTTP/2 connections pass through a line.
 func (s *apiServer) behind(t *testing.T) (*Source, *frozen.Line) {
 	t.Helper()
 	server := httptest.NewUnstartedServer(s.Config.Handler)
@@ -36,7 +36,7 @@ func (s *apiServer) behind(t *testing.T) (*Source, *frozen.Line) {
 	return source, line
 }
 
-// confirm returns how long it took, and how it ended.
+// confirm returns the duration and result of Confirm.
 func confirm(t *testing.T, source *Source, limit time.Duration) (time.Duration, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -46,8 +46,7 @@ func confirm(t *testing.T, source *Source, limit time.Duration) (time.Duration, 
 	return time.Since(began), err
 }
 
-// Connections may carry nothing though nobody has closed them: what the API server has is known all the
-// same when it was asked for. client-go alone finds that out after 45 seconds.
+// Confirm succeeds although the open connections are dead. client-go alone would detect that after 45 seconds.
 func TestConfirm(t *testing.T) {
 	s := newAPIServer(t)
 	s.send(t, "ADDED", "services", service("web"))
@@ -65,7 +64,6 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
-// A kind that the API server does not give out any more is waited for no longer.
 func TestConfirmWithoutKind(t *testing.T) {
 	s := newAPIServer(t)
 	source, line := s.behind(t)
@@ -78,8 +76,8 @@ func TestConfirmWithoutKind(t *testing.T) {
 	}
 }
 
-// An API server that is out of reach is asked for as long as there is time, and the watches come back as
-// soon as it answers, however long they would have waited by then.
+// Confirm retries an unreachable API server, and watches resume immediately when it returns, regardless of
+// their backoff.
 func TestConfirmOutOfReach(t *testing.T) {
 	s := newAPIServer(t)
 	source, line := s.behind(t)
@@ -87,7 +85,7 @@ func TestConfirmOutOfReach(t *testing.T) {
 	if took, err := confirm(t, source, time.Second); err == nil || took > 2*time.Second {
 		t.Errorf("without an API server: %v after %s", err, took)
 	}
-	// Long enough for pauses of several seconds.
+	// Long enough for a backoff of several seconds.
 	select {
 	case <-source.Changed():
 		t.Error("a change of what nobody can see")
@@ -101,8 +99,8 @@ func TestConfirmOutOfReach(t *testing.T) {
 	}
 }
 
-// An API server that has no time for new requests, or no seat for agents, still sends what changes. Its
-// watches are kept: nobody could begin others.
+// An overloaded API server still sends events: existing watches must survive, because new ones would be
+// rejected.
 func TestConfirmBusy(t *testing.T) {
 	s := newAPIServer(t)
 	source, _ := s.behind(t)
@@ -118,7 +116,6 @@ func TestConfirmBusy(t *testing.T) {
 	}
 }
 
-// A dozen watches that come back make one connection.
 func TestOneConnection(t *testing.T) {
 	s := newAPIServer(t)
 	source, line := s.behind(t)
@@ -132,7 +129,7 @@ func TestOneConnection(t *testing.T) {
 	}
 }
 
-// A request that the API server has wait holds up no other, also not when it is the first one.
+// A request queued by the API server, even the first one, does not delay others.
 func TestBusyFromTheStart(t *testing.T) {
 	s := newAPIServer(t)
 	source, line := s.behind(t)

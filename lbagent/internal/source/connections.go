@@ -15,22 +15,22 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// dialTimeout and tcpKeepalive are those of client-go.
+// dialTimeout and tcpKeepalive are client-go's values.
 const (
 	dialTimeout  = 30 * time.Second
 	tcpKeepalive = 30 * time.Second
 )
 
-// connections are those with the API server. With HTTP/2 there is one for all requests and watches,
-// and a new one beside it once requests over that got no answer.
+// connections are the open connections to the API server. With HTTP/2, all requests and watches share one; a
+// new one is added if requests time out.
 type connections struct {
-	// turn is taken by the request that has the first connection made.
+	// turn serializes requests that establish the first connection.
 	turn chan struct{}
 
 	mu sync.Mutex
-	// open are the connections, oldest first.
+	// open is ordered by age, oldest first.
 	open []*connection
-	// answers is true once one of them has brought an answer.
+	// answers is true once a response was received over an open connection.
 	answers bool
 }
 
@@ -41,7 +41,7 @@ type connection struct {
 	of *connections
 }
 
-// Close closes the connection, and forgets it.
+// Close closes and removes the connection.
 func (c *connection) Close() error {
 	c.of.mu.Lock()
 	c.of.open = slices.DeleteFunc(c.of.open, func(other *connection) bool { return other == c })
@@ -50,7 +50,6 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// dial connects as client-go does.
 func (c *connections) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: tcpKeepalive}
 	conn, err := dialer.DialContext(ctx, network, address)
@@ -64,10 +63,8 @@ func (c *connections) dial(ctx context.Context, network, address string) (net.Co
 	return tracked, nil
 }
 
-// closePrevious closes all but the newest connection.
 func (c *connections) closePrevious() { c.close(1) }
 
-// closeAll closes all connections. Watches over them end, and begin again over another one.
 func (c *connections) closeAll() { c.close(0) }
 
 func (c *connections) close(but int) {
@@ -79,7 +76,6 @@ func (c *connections) close(but int) {
 	}
 }
 
-// client returns one of the API server whose connections are these.
 func (c *connections) client(config *rest.Config) (*http.Client, pinger, error) {
 	config = rest.CopyConfig(config)
 	config.Dial = c.dial
@@ -95,15 +91,15 @@ func (c *connections) client(config *rest.Config) (*http.Client, pinger, error) 
 	return made, pinger{made, base, c}, nil
 }
 
-// oneFirst has requests wait for a ping while no connection has brought an answer. Each would make a
-// connection of its own: a dozen TLS handshakes for an agent whose API server comes back. A ping is
-// answered at once, where the API server may have a request wait for its turn.
+// oneFirst delays requests until a ping has established the first connection. Otherwise, each request would
+// establish its own: a dozen TLS handshakes per agent when the API server returns. Unlike a request, a ping is
+// not queued by the API server.
 type oneFirst struct {
 	http.RoundTripper
 	of *connections
 }
 
-// RoundTrip sends a request.
+// RoundTrip implements http.RoundTripper.
 func (o oneFirst) RoundTrip(request *http.Request) (*http.Response, error) {
 	if err := o.connect(request); err != nil {
 		if request.Body != nil {
@@ -114,7 +110,6 @@ func (o oneFirst) RoundTrip(request *http.Request) (*http.Response, error) {
 	return o.RoundTripper.RoundTrip(request)
 }
 
-// connect has there be a connection for a request.
 func (o oneFirst) connect(request *http.Request) error {
 	if o.of.hasAnswered() {
 		return nil
@@ -153,9 +148,9 @@ func (c *connections) noteAnswer() {
 	c.answers = len(c.open) > 0
 }
 
-// newPing returns a request for nothing but an answer: OPTIONS with the target "*" is for that (RFC
-// 9110, section 9.3.7). The API server's HTTP library answers it by itself, so it waits in no queue of
-// API Priority and Fairness, and costs what an HTTP/2 PING does.
+// newPing returns an OPTIONS request with target "*" (RFC 9110, section 9.3.7). The API server's HTTP library
+// answers it directly, so that API Priority and Fairness does not queue it and it costs no more than an HTTP/2
+// PING.
 func newPing(ctx context.Context, of *url.URL) (*http.Request, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodOptions, of.Scheme+"://"+of.Host, nil)
 	if err != nil {
@@ -165,14 +160,12 @@ func newPing(ctx context.Context, of *url.URL) (*http.Request, error) {
 	return request, nil
 }
 
-// pinger pings the API server.
 type pinger struct {
 	client *http.Client
 	url    *url.URL
 	over   *connections
 }
 
-// once asks once.
 func (p pinger) once(ctx context.Context) error {
 	request, err := newPing(ctx, p.url)
 	if err != nil {
@@ -186,12 +179,12 @@ func (p pinger) once(ctx context.Context) error {
 	return nil
 }
 
-// until asks until there is an answer, whatever it says. The error says why ctx was done before.
+// until pings until any response arrives. It returns the last error once ctx is done.
 func (p pinger) until(ctx context.Context) error {
 	return repeat(ctx, p.once)
 }
 
-// anew asks over connections that are made for it, each for askTimeout.
+// anew pings over new connections, with askTimeout for each attempt.
 func (p pinger) anew(ctx context.Context) error {
 	return repeat(ctx, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, askTimeout)

@@ -19,26 +19,25 @@ import (
 )
 
 const (
-	// askTimeout is how long the API server has for an answer before it is asked over another connection.
+	// askTimeout is the response time after which another connection is tried.
 	askTimeout = time.Second
-	// askPause is the time between two questions of which the first got no answer, and how much longer
-	// a connection has for its answer than another one.
+	// askPause is the pause after a failed ping, and the lead of a new connection's response after which the
+	// old connection counts as broken.
 	askPause = 250 * time.Millisecond
-	// processed is after how long what a connection has brought is told by Changed.
+	// processed is the delay until received events are visible in Changed.
 	processed = settle + 60*time.Millisecond
-	// firstRetry and longestRetry are the pauses of a watch that does not reach the API server. With
-	// jitter up to twice as long, they are those of client-go.
+	// firstRetry and longestRetry bound the backoff of a watch. With jitter of up to the same duration, they
+	// match client-go.
 	firstRetry   = 800 * time.Millisecond
 	longestRetry = 30 * time.Second
 )
 
-// Confirm returns once a Snapshot has what the API server had when Confirm was called. A connection
-// that brings no answer is closed where another one does: after a way was cut, both ends may keep one
-// for long that carries nothing. An API server that answers nobody keeps its connections and watches:
-// thousands of agents that came anew would have it answer later still. The error says why ctx was done
-// before.
+// Confirm returns once Snapshot includes everything that the API server had when Confirm was called, or with an
+// error when ctx is done. A connection without a response is closed if a new connection gets one: after a
+// network failure, a dead connection may remain open for long. If neither gets one, connections and watches are
+// kept, because reconnecting agents by the thousands would delay the API server further.
 func (s *Source) Confirm(ctx context.Context) error {
-	// What one connection has brought in order is all that was sent before the answer.
+	// Only responses over one connection are ordered.
 	s.clients.connections.closePrevious()
 	s.contact.retry()
 	if err := s.awaitAnswer(ctx); err != nil {
@@ -55,7 +54,7 @@ func (s *Source) Confirm(ctx context.Context) error {
 	}
 }
 
-// awaitAnswer returns once the connection that the watches have, or will have, has brought an answer.
+// awaitAnswer returns after a response over the watches' current or future connection.
 func (s *Source) awaitAnswer(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -75,37 +74,34 @@ func (s *Source) awaitAnswer(ctx context.Context) error {
 			return err
 		}
 	}
-	// An API server that had stopped answers both.
+	// A restarting API server answers on both.
 	select {
 	case err := <-answer:
 		return err
 	case <-time.After(askPause):
 	}
-	// Before the connections are closed: a watch that has failed lists all objects again.
+	// Stop watches before closing their connections: a failed watch would list all objects again.
 	s.contact.stopAll()
 	s.clients.connections.closeAll()
 	s.contact.retry()
 	return s.clients.pinged.until(ctx)
 }
 
-// errUnreached is why a watch has ended that never began.
 var errUnreached = errors.New("the connection ended, or nothing came in time")
 
-// isAnswer reports whether the API server answered.
 func isAnswer(err error) bool {
 	var status apierrors.APIStatus
 	return err == nil || errors.As(err, &status)
 }
 
-// contact knows which kinds are watched.
+// contact tracks the active watches.
 type contact struct {
 	mu sync.Mutex
-	// watches are the latest of each kind; nil while it is not watched, or was not listed yet.
+	// watches are the latest watches by kind; nil for kinds not watched now or not listed yet.
 	watches map[string]*followed
-	// began is closed, and made again, when a watch has begun or none is to be waited for; retried when
-	// those that wait are to try again.
+	// began is closed and replaced when a watch begins or is no longer awaited; retried to interrupt backoffs.
 	began, retried chan struct{}
-	// open are all that have not ended.
+	// open are all watches that have not ended.
 	open map[*followed]bool
 }
 
@@ -115,7 +111,6 @@ func newContact() *contact {
 	}
 }
 
-// retry has those try again now that wait to.
 func (c *contact) retry() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -123,7 +118,6 @@ func (c *contact) retry() {
 	c.retried = make(chan struct{})
 }
 
-// stopAll ends all watches. They begin again from where they were.
 func (c *contact) stopAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -132,14 +126,13 @@ func (c *contact) stopAll() {
 	}
 }
 
-// nextRetry is closed by the next retry.
 func (c *contact) nextRetry() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.retried
 }
 
-// awaitAll waits until all kinds are watched that ever were. The error names one that is not.
+// awaitAll waits until all previously watched kinds are watched again. The error names a missing kind.
 func (c *contact) awaitAll(ctx context.Context) error {
 	for {
 		c.mu.Lock()
@@ -161,12 +154,12 @@ func (c *contact) awaitAll(ctx context.Context) error {
 	}
 }
 
-// followed is a watch whose beginning and end a contact knows.
+// followed is a watch tracked by a contact.
 type followed struct {
 	watch.Interface
-	// first has what the watch brought already.
+	// first are the events already received.
 	first []watch.Event
-	// lists is true while what comes is a list; a bookmark ends it.
+	// lists is true until the bookmark that ends the initial list.
 	lists    bool
 	results  chan watch.Event
 	stopped  chan struct{}
@@ -178,7 +171,7 @@ func newFollowed(lists bool) *followed {
 	return &followed{lists: lists, results: make(chan watch.Event), stopped: make(chan struct{})}
 }
 
-// Stop ends the watch.
+// Stop implements watch.Interface.
 func (f *followed) Stop() {
 	f.stopOnce.Do(func() {
 		close(f.stopped)
@@ -187,11 +180,9 @@ func (f *followed) Stop() {
 	})
 }
 
-// ResultChan has what changes until the watch ends.
+// ResultChan implements watch.Interface.
 func (f *followed) ResultChan() <-chan watch.Event { return f.results }
 
-// follow passes on what a watch brings, and notes when it has begun and ends. One that lists first has
-// begun once it has.
 func (c *contact) follow(kind string, f *followed) {
 	c.mu.Lock()
 	c.open[f] = true
@@ -215,7 +206,6 @@ func (c *contact) follow(kind string, f *followed) {
 	}()
 }
 
-// pass passes on an event; false means that nobody wants it any more.
 func (c *contact) pass(kind string, f *followed, event watch.Event) bool {
 	select {
 	case f.results <- event:
@@ -236,7 +226,6 @@ func (c *contact) begin(kind string, f *followed) {
 	c.tell()
 }
 
-// answered has nobody wait for a kind that the API server does not have, or not for us.
 func (c *contact) answered(kind string, err error) {
 	if !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
 		return
@@ -247,7 +236,7 @@ func (c *contact) answered(kind string, err error) {
 	c.tell()
 }
 
-// tell wakes those in awaitAll; mu is held.
+// mu must be held.
 func (c *contact) tell() {
 	close(c.began)
 	c.began = make(chan struct{})
@@ -262,25 +251,25 @@ func (c *contact) end(kind string, f *followed) {
 	}
 }
 
-// lasting is a ListerWatcher that tries again by itself while the API server is out of reach: an
-// informer could not be woken from its own pause.
+// lasting is a ListerWatcher that retries itself while the API server is unreachable, because the backoff of an
+// informer cannot be interrupted.
 type lasting struct {
 	cache.ListerWatcherWithContext
 	kind    string
 	contact *contact
 }
 
-// List is as ListWithContext.
+// List implements cache.Lister.
 func (l *lasting) List(options metav1.ListOptions) (runtime.Object, error) {
 	return l.ListWithContext(context.Background(), options)
 }
 
-// Watch is as WatchWithContext.
+// Watch implements cache.Watcher.
 func (l *lasting) Watch(options metav1.ListOptions) (watch.Interface, error) {
 	return l.WatchWithContext(context.Background(), options)
 }
 
-// ListWithContext lists. The error is that of the API server's answer, or of ctx.
+// ListWithContext lists. It returns the API server's error or that of ctx.
 func (l *lasting) ListWithContext(ctx context.Context, options metav1.ListOptions) (list runtime.Object, err error) {
 	cancel, err := l.attempt(ctx, "list", func(ctx context.Context) error {
 		list, err = l.ListerWatcherWithContext.ListWithContext(ctx, options)
@@ -290,14 +279,14 @@ func (l *lasting) ListWithContext(ctx context.Context, options metav1.ListOption
 	return list, err
 }
 
-// WatchWithContext watches. The error is that of the API server's answer, or of ctx.
+// WatchWithContext watches. It returns the API server's error or that of ctx.
 func (l *lasting) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	f := newFollowed(options.SendInitialEvents != nil && *options.SendInitialEvents)
 	cancel, err := l.attempt(ctx, "watch", func(ctx context.Context) (err error) {
 		if f.Interface, err = l.ListerWatcherWithContext.WatchWithContext(ctx, options); err != nil {
 			return err
 		}
-		// The client turns ends of connections, and timeouts, into watches that have ended.
+		// client-go reports broken connections and timeouts as watches that ended.
 		select {
 		case event, is := <-f.Interface.ResultChan():
 			if !is {
@@ -317,8 +306,8 @@ func (l *lasting) WatchWithContext(ctx context.Context, options metav1.ListOptio
 	return f, nil
 }
 
-// attempt tries until the API server answers or ctx is done. retry ends what is under way: the client
-// repeats some requests by itself for minutes. cancel, which must be called, ends what was begun.
+// attempt retries until the API server responds or ctx is done. contact.retry interrupts a running try, because
+// client-go retries some requests for minutes. The caller must call cancel to release the request.
 func (l *lasting) attempt(
 	ctx context.Context, what string, try func(ctx context.Context) error,
 ) (cancel context.CancelFunc, err error) {

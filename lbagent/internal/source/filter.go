@@ -17,12 +17,11 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// strip removes what no pass reads from an object before it is kept: most of
-// the memory of a large cluster's Services, Nodes and EndpointSlices.
+// strip removes unused fields from an object before it is cached, which are most of a large cluster's memory.
 func (s *shared) strip(object any) (any, error) {
 	accessor, err := meta.Accessor(object)
 	if err != nil {
-		// A tombstone of a deleted object, which is not kept.
+		// A tombstone, which is not cached.
 		return object, nil
 	}
 	accessor.SetManagedFields(nil)
@@ -37,8 +36,7 @@ func (s *shared) strip(object any) (any, error) {
 	case *millracev1beta1.LBNodeReport:
 		object.ObjectMeta = slim.Meta(&object.ObjectMeta)
 	case *corev1.Secret:
-		// The namespace is part of the key in the store: without it, the next list would find
-		// the Secret missing.
+		// The store's key includes the namespace: without it, the next list would find the Secret missing.
 		namespace := object.Namespace
 		object.ObjectMeta = slim.Meta(&object.ObjectMeta)
 		object.Namespace = namespace
@@ -58,7 +56,6 @@ func (s *shared) strip(object any) (any, error) {
 	return object, nil
 }
 
-// readiness leaves of a Node's conditions which status Ready has.
 func readiness(node *corev1.Node) []corev1.NodeCondition {
 	for _, condition := range node.Status.Conditions {
 		if condition.Type == corev1.NodeReady {
@@ -68,14 +65,12 @@ func readiness(node *corev1.Node) []corev1.NodeCondition {
 	return nil
 }
 
-// identity leaves of an LBNode what agents read.
 func identity(lbNode *millracev1beta1.LBNode) {
 	lbNode.ObjectMeta = slim.Meta(&lbNode.ObjectMeta)
 }
 
-// matters reports whether an update can change a Snapshot's meaning. The operator
-// writes the status of VIPPools and Services, and kubelets write that of their Nodes; on a
-// large cluster those are most of the updates.
+// matters reports whether an update can change the meaning of a Snapshot. Status updates of VIPPools, Services
+// and Nodes are most of the updates of a large cluster.
 func matters(before, after any) bool {
 	switch after := after.(type) {
 	case *millracev1beta1.LBNode:

@@ -35,24 +35,23 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// agentsVariable is how many agents there are; patience how long a session waits for the answer.
+// agentsVariable is the number of agents.
 const (
 	agentsVariable = "MILLRACE_AGENTS"
 	patience       = 3 * time.Second
 	agentUser      = "agent"
 )
 
-// herd is many agents of one API server.
+// herd is a number of agents of one API server.
 type herd struct {
 	t       *testing.T
 	api     *controlplane.Server
 	objects *controlplane.Objects
 	sources []*Source
-	// lists and resumed are requests for all objects of a kind, and for what changed since a version.
+	// lists and resumed count requests for all objects of a kind, and for changes since a version.
 	lists, resumed, others atomic.Int64
 }
 
-// counting counts requests.
 type counting struct {
 	http.RoundTripper
 	of *herd
@@ -95,7 +94,7 @@ func newHerd(t *testing.T, count int) *herd {
 	return h
 }
 
-// watches are those that are there, by kind.
+// watches returns the active watches by kind.
 func (s *Source) watches() map[string]*followed {
 	s.contact.mu.Lock()
 	defer s.contact.mu.Unlock()
@@ -116,16 +115,16 @@ func (h *herd) await(what string, holds func(*Source) bool) {
 	})
 }
 
-// cost is what confirmations came to.
+// cost is the cost of all confirmations.
 type cost struct {
-	// connections are those that were made anew, watches those that were begun anew or are gone.
+	// connections are the new connections, watches the new or lost watches.
 	connections, watches, failed int
 	longest                      time.Duration
-	// cpu is what the API server took, in seconds.
+	// cpu is the API server's processor time in seconds.
 	cpu float64
 }
 
-// confirm has all agents confirm at once; before is called before their start, and meanwhile after it.
+// confirm runs Confirm of all agents at once; before is called first, meanwhile after their start.
 func (h *herd) confirm(name string, before, meanwhile func()) cost {
 	h.t.Helper()
 	type state struct {
@@ -187,7 +186,6 @@ func (h *herd) confirm(name string, before, meanwhile func()) cost {
 	return c
 }
 
-// cpu is the processor time of the API server, in seconds.
 func (h *herd) cpu() float64 {
 	h.t.Helper()
 	client, err := rest.HTTPClientFor(h.api.Admin())
@@ -211,7 +209,7 @@ func (h *herd) cpu() float64 {
 	return 0
 }
 
-// hog takes the one seat that a level without shares has, by a request whose webhook does not answer.
+// hog occupies the only seat of a priority level without shares, by a request whose webhook does not answer.
 func (h *herd) hog(agent *kubernetes.Clientset) (release func()) {
 	h.t.Helper()
 	called, done := make(chan struct{}, 1), make(chan struct{})
@@ -241,7 +239,7 @@ func (h *herd) hog(agent *kubernetes.Clientset) (release func()) {
 	var hogs sync.WaitGroup
 	ctx, cancel := context.WithCancel(h.t.Context())
 	hogs.Go(func() {
-		// The webhook is called some time after it was made known.
+		// The API server uses a new webhook after a delay.
 		for ctx.Err() == nil {
 			_, _ = agent.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "hog-"}}, metav1.CreateOptions{})
 		}
@@ -262,7 +260,7 @@ func (h *herd) hog(agent *kubernetes.Clientset) (release func()) {
 	}
 }
 
-// starve leaves agents no seat of the API server's: requests wait in a queue, or are refused by 429.
+// starve leaves no seat for agents: requests are queued, or rejected with 429.
 func (h *herd) starve(response flowcontrolv1.LimitResponse) (feed func()) {
 	h.t.Helper()
 	name := "starved-" + strings.ToLower(string(response.Type))
@@ -293,7 +291,7 @@ func (h *herd) starve(response flowcontrolv1.LimitResponse) (feed func()) {
 	controlplane.Must(h.t, err)
 	release := func() {}
 	if response.Type == flowcontrolv1.LimitResponseTypeReject {
-		// One request passes even where there is no seat; a queue has none pass.
+		// One request passes without a seat, unless it is queued.
 		release = h.hog(agent)
 	}
 	answered := func() bool {
@@ -321,8 +319,8 @@ func (h *herd) starve(response flowcontrolv1.LimitResponse) (feed func()) {
 	}
 }
 
-// Many routers come back at once, as after a restart of a route reflector: all agents ask the API
-// server in the same moment. One that has no time for them, or none for anybody, is not made busier.
+// When many BGP sessions return at once, such as after the restart of a route reflector, all agents confirm at
+// the same time. This must not add load to an overloaded API server.
 func TestHerd(t *testing.T) {
 	count := 50
 	if text := os.Getenv(agentsVariable); text != "" {
@@ -355,7 +353,7 @@ func TestHerd(t *testing.T) {
 	h.awaitWatches()
 
 	h.costsNothing(h.confirm("stopped for 5 s", h.stop, func() {
-		// Longer than any agent waits.
+		// Longer than the agents wait.
 		controlplane.Wait(t.Context(), 5*time.Second)
 		controlplane.Must(t, h.api.Resume())
 	}), true)
@@ -370,7 +368,7 @@ func TestHerd(t *testing.T) {
 	}
 }
 
-// stop stops the API server, and returns when it answers no more.
+// stop stops the API server and waits until it no longer answers.
 func (h *herd) stop() {
 	h.t.Helper()
 	controlplane.Must(h.t, h.api.Pause())
@@ -392,8 +390,8 @@ func (h *herd) awaitWatches() {
 	h.await("all kinds watched", func(s *Source) bool { return len(s.watches()) == len(kinds) })
 }
 
-// costsNothing holds confirmations to have left connections and watches alone, and reports whether
-// they failed as they should.
+// costsNothing verifies that confirmations caused no new connections and watches, and that they failed if
+// expected.
 func (h *herd) costsNothing(c cost, fail bool) {
 	h.t.Helper()
 	if c.failed > 0 != fail || c.connections != 0 || c.watches != 0 {

@@ -17,10 +17,9 @@ import (
 
 // +kubebuilder:rbac:groups=apps,namespace=millrace-system,resources=daemonsets,resourceNames=millrace-agent,verbs=get
 
-// agents is the name of the DaemonSet of the agents.
 const agents = "millrace-agent"
 
-// Installed reports whether the DaemonSet of the agents is there, and is to stay.
+// Installed reports whether the agents' DaemonSet exists and is not being deleted.
 func (c *Clients) Installed(ctx context.Context) (bool, error) {
 	set := &appsv1.DaemonSet{}
 	path := fmt.Sprintf("/apis/%s/namespaces/%s/daemonsets/%s", appsv1.SchemeGroupVersion, tunnelkey.Namespace, agents)
@@ -34,7 +33,7 @@ func (c *Clients) Installed(ctx context.Context) (bool, error) {
 	return set.DeletionTimestamp == nil, nil
 }
 
-// ShutsDown returns what reports whether kubelet's graceful node shutdown has begun on a node.
+// ShutsDown returns a function that reports whether kubelet's graceful node shutdown has begun.
 func (c *Clients) ShutsDown(nodeName string) func(ctx context.Context) (bool, error) {
 	return func(ctx context.Context) (bool, error) {
 		node := &corev1.Node{}

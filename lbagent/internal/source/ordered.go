@@ -11,31 +11,31 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// ordered are the objects of a kind as an informer tells them. Each keeps its place in the list
-// while it is there, so that two lists differ in the places of what changed; an informer's own list
-// has another order each time. The zero value is empty.
+// ordered is the list of an informer's objects in a stable order: each object keeps its position, so that
+// successive lists differ only in changed objects. An informer's own list is unordered. The zero value is
+// empty.
 type ordered[T interface {
 	comparable
 	metav1.Object
 }] struct {
-	// isSynced reports whether it has all that were listed at first.
+	// isSynced reports whether the initial list is complete.
 	isSynced cache.InformerSynced
 
 	mu      sync.Mutex
 	objects []T
 	places  map[types.NamespacedName]int
-	// given is true once objects was given out: it is copied before the next change.
+	// given is true if list has returned objects, which must be copied before a change.
 	given bool
 }
 
-// observer takes what an informer tells.
+// observer receives an informer's events.
 type observer interface {
 	put(object any)
 	remove(object any)
 	follow(isSynced cache.InformerSynced)
 }
 
-// nobody keeps no list.
+// nobody is an observer that discards all events.
 type nobody struct{}
 
 func (nobody) put(any)                     {}
@@ -44,7 +44,6 @@ func (nobody) follow(cache.InformerSynced) {}
 
 func (o *ordered[T]) follow(isSynced cache.InformerSynced) { o.isSynced = isSynced }
 
-// put adds an object, in the place of the previous one of its name.
 func (o *ordered[T]) put(object any) {
 	typed, ok := object.(T)
 	if !ok {
@@ -57,7 +56,7 @@ func (o *ordered[T]) put(object any) {
 	place, found := o.places[name]
 	if found {
 		o.objects[place] = typed
-		// The name's text is then the new object's, and the previous one is free.
+		// Use the new object's strings, so that the previous object can be freed.
 		delete(o.places, name)
 	} else {
 		place = len(o.objects)
@@ -66,7 +65,6 @@ func (o *ordered[T]) put(object any) {
 	o.places[name] = place
 }
 
-// remove takes an object out. The last one gets its place.
 func (o *ordered[T]) remove(object any) {
 	if unknown, is := object.(cache.DeletedFinalStateUnknown); is {
 		object = unknown.Obj
@@ -93,7 +91,6 @@ func (o *ordered[T]) remove(object any) {
 	delete(o.places, name)
 }
 
-// own has the list be one that nobody else has.
 func (o *ordered[T]) own() {
 	if o.places == nil {
 		o.places = map[types.NamespacedName]int{}
@@ -103,7 +100,7 @@ func (o *ordered[T]) own() {
 	}
 }
 
-// list returns the objects. While nothing changes, it is the same list; nobody must change it.
+// list returns the immutable list, which is the same until the next change.
 func (o *ordered[T]) list() []T {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 )
 
-// TestOrdered compares the list with a map, and lists that were given out with what they were.
+// TestOrdered compares the list with a map, and previously returned lists with their copies.
 func TestOrdered(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var o ordered[*corev1.Service]
@@ -54,7 +54,7 @@ func TestOrdered(t *testing.T) {
 	})
 }
 
-// TestOrderedKeepsPlaces: an update changes one place, and without one the list is the same.
+// TestOrderedKeepsPlaces verifies that an update changes one position, and that the list is otherwise the same.
 func TestOrderedKeepsPlaces(t *testing.T) {
 	var o ordered[*corev1.Service]
 	named := func(name string) *corev1.Service {

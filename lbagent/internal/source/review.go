@@ -14,15 +14,15 @@ import (
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 
-// Reviews bound what clients with made-up tokens can make the API server do, in requests
-// per second of each node. Answers are kept for a minute.
+// reviewRate and reviewBurst limit token reviews per second and node, and thus the load that requests with
+// invalid tokens cause on the API server. Results are cached for a minute.
 const (
 	reviewRate  = 5
 	reviewBurst = 10
 )
 
-// Reviewed returns a filter of requests. Those pass whose bearer token is valid, and whose
-// user may do their verb on their path (nonResourceURLs of a ClusterRole).
+// Reviewed returns a filter for HTTP requests. It requires a valid bearer token whose user may use the verb on
+// the path (nonResourceURLs of a ClusterRole).
 func (c *Clients) Reviewed() (func(http.Handler) http.Handler, error) {
 	config := rest.CopyConfig(c.config)
 	config.QPS, config.Burst = reviewRate, reviewBurst
@@ -35,7 +35,7 @@ func (c *Clients) Reviewed() (func(http.Handler) http.Handler, error) {
 		return nil, fmt.Errorf("set up reviews of tokens: %w", err)
 	}
 	return func(handler http.Handler) http.Handler {
-		// A line for each bad token would let anybody fill the log. The filter returns no error.
+		// Invalid tokens are not logged, since any client could flood the log. The filter returns no error.
 		reviewed, err := filter(logr.Discard(), handler)
 		if err != nil {
 			return http.HandlerFunc(func(response http.ResponseWriter, _ *http.Request) {

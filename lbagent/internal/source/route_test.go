@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// VIPRoutes that cannot be listed may be there: without them Services would lose endpoints.
+// Without VIPRoutes, Services would lose endpoints, so that nothing happens before they are listed.
 func TestGatedOnVIPRoutes(t *testing.T) {
 	s := newAPIServer(t)
 	s.forbidden = "viproutes"

@@ -14,7 +14,6 @@ import (
 	"github.com/millrace-lb/millrace/api/slim"
 )
 
-// slimService leaves of a Service what agents read.
 func slimService(service *corev1.Service) {
 	labels, annotations := service.Labels, service.Annotations
 	service.ObjectMeta = namespaced(&service.ObjectMeta)
@@ -23,27 +22,25 @@ func slimService(service *corev1.Service) {
 	service.Status = corev1.ServiceStatus{}
 }
 
-// serviceMatters reports whether an update of a slim Service is one of more than its version. Its
-// status is written more often than its spec.
+// serviceMatters reports whether a slim Service changed apart from its version. Status updates are more
+// frequent than spec updates.
 func serviceMatters(before, after *corev1.Service) bool {
 	same := *before
 	same.ResourceVersion = after.ResourceVersion
 	return !equality.Semantic.DeepEqual(&same, after)
 }
 
-// namespaced leaves of the metadata of a namespaced object what slim.Meta does, and its namespace.
 func namespaced(object *metav1.ObjectMeta) metav1.ObjectMeta {
 	meta := slim.Meta(object)
 	meta.Namespace = object.Namespace
 	return meta
 }
 
-// maxShared bounds what is kept to be shared: above it what no object has any more is forgotten, with
-// the rest.
+// maxShared bounds the number of shared values; beyond it, all are dropped.
 const maxShared = 1 << 14
 
-// shared has what many endpoints have in common, once: names of nodes, conditions and hints. Objects
-// of the cache are not changed, so they can share it.
+// shared deduplicates values that many endpoints have in common: node names, conditions and hints. Cached
+// objects are immutable and can share them.
 type shared struct {
 	mu    sync.Mutex
 	names map[string]*string
@@ -54,8 +51,8 @@ func newShared() *shared {
 	return &shared{names: map[string]*string{}, hints: map[string]*discoveryv1.EndpointHints{}}
 }
 
-// slimSlice leaves of an EndpointSlice what agents read. Endpoints are most of a large cluster's
-// objects, and each comes with a dozen pieces of memory.
+// slimSlice retains the fields that agents read. Endpoints dominate a large cluster's memory, and each has a
+// dozen allocations.
 func (s *shared) slimSlice(slice *discoveryv1.EndpointSlice) {
 	slice.ObjectMeta = slim.EndpointSliceMeta(&slice.ObjectMeta)
 	for i := range slice.Ports {
@@ -81,8 +78,8 @@ func (s *shared) slimSlice(slice *discoveryv1.EndpointSlice) {
 	slice.Endpoints = endpoints
 }
 
-// firstAddresses returns the first address of each endpoint, which alone counts (Endpoint.addresses,
-// discovery.k8s.io/v1), as parts of one text.
+// firstAddresses returns the first address of each endpoint, the only significant one (Endpoint.addresses,
+// discovery.k8s.io/v1), as parts of one string.
 func firstAddresses(endpoints []discoveryv1.Endpoint) []string {
 	var all strings.Builder
 	for i := range endpoints {
@@ -126,7 +123,7 @@ func (s *shared) name(name *string) *string {
 	return known
 }
 
-// hintsOf shares hints for one zone. Beside zones those for nodes do not count.
+// hintsOf shares hints for one zone. With zone hints, node hints are ignored.
 func (s *shared) hintsOf(hints *discoveryv1.EndpointHints) *discoveryv1.EndpointHints {
 	if hints == nil || len(hints.ForZones) != 1 {
 		return hints

@@ -20,7 +20,7 @@ import (
 
 func pointer[T any](value T) *T { return &value }
 
-// controllerSlice is an EndpointSlice as Kubernetes makes it, with a number of endpoints.
+// controllerSlice returns an EndpointSlice like the Kubernetes controller's.
 func controllerSlice(n, endpoints int) *discoveryv1.EndpointSlice {
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
@@ -58,7 +58,7 @@ func controllerSlice(n, endpoints int) *discoveryv1.EndpointSlice {
 	return slice
 }
 
-// decoded is a slice as it comes from an API server, with memory of its own.
+// decoded copies a slice through its encoding, so that it shares no memory.
 func decoded(t testing.TB, slice *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	t.Helper()
 	wire, err := slice.Marshal()
@@ -72,7 +72,7 @@ func decoded(t testing.TB, slice *discoveryv1.EndpointSlice) *discoveryv1.Endpoi
 	return result
 }
 
-// TestEndpointsAreSmall measures the heap of 150,000 endpoints, as many as Kubernetes is made for.
+// TestEndpointsAreSmall measures the heap of 150,000 endpoints, the limit of Kubernetes.
 func TestEndpointsAreSmall(t *testing.T) {
 	const count, each, most = 1500, 100, 24 << 20
 	heap := func() uint64 {
@@ -97,7 +97,6 @@ func TestEndpointsAreSmall(t *testing.T) {
 	runtime.KeepAlive(common)
 }
 
-// What is left of a slice has the meaning that it had.
 func TestSlimSlice(t *testing.T) {
 	slice := controllerSlice(1, 2)
 	slice.Annotations[millracev1beta1.AnnotationConfirmRemoval] = "yes"
@@ -143,7 +142,6 @@ func TestSlimSlice(t *testing.T) {
 	}
 	common := newShared()
 	for range 2 {
-		// What was stripped once stays as it is.
 		if _, err := common.strip(slice); err != nil || !equality.Semantic.DeepEqual(slice, want) {
 			t.Errorf("kept of an EndpointSlice: %+v, want %+v, error %v", slice, want, err)
 		}
@@ -158,7 +156,6 @@ func TestSlimSlice(t *testing.T) {
 	}
 }
 
-// What is shared is bounded, however many nodes come and go.
 func TestSharedNamesAreBounded(t *testing.T) {
 	common := newShared()
 	for n := range 3 * maxShared {
@@ -171,7 +168,6 @@ func TestSharedNamesAreBounded(t *testing.T) {
 	}
 }
 
-// A Service keeps what agents read. Its status is nothing that a pass is made for.
 func TestSlimService(t *testing.T) {
 	original := func() *corev1.Service {
 		return &corev1.Service{
@@ -219,7 +215,7 @@ func TestSlimService(t *testing.T) {
 	}
 }
 
-// What a relay leaves of a slice is what agents read of one: no field is missing in what it tells.
+// The relay retains all fields that agents read.
 func TestRelayLeavesWhatAgentsRead(t *testing.T) {
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{

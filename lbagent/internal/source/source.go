@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package source watches the API objects that the agent's work depends on.
+// Package source watches the API objects that the agent depends on.
 package source
 
 import (
@@ -33,45 +33,40 @@ import (
 // +kubebuilder:rbac:groups="",namespace=millrace-system,resources=secrets,resourceNames=millrace-tunnel-key,verbs=get;list;watch
 
 const (
-	// settle is how long Changed waits after a change for more of them, so that a burst is one pass.
-	// A Service of two families has an EndpointSlice of each, which are written one after the other:
-	// a pass between the two parts what they share.
+	// settle is the delay of Changed, so that a burst of changes causes one pass. The EndpointSlices of a
+	// dual-stack Service are written one after the other; a pass in between would split the tables they share.
 	settle = 40 * time.Millisecond
-	// follow is how long it waits after a VIP at the most. Of what a new Service needs, the VIP
-	// mostly comes last: the operator makes it when it has seen the Service.
+	// follow is the maximum delay after a VIP, which is usually the last object of a new Service: the operator
+	// creates it after the Service.
 	follow = 20 * time.Millisecond
 )
 
-// Source holds the objects as they were last seen. While the API server is
-// away it goes on with those.
+// Source caches the watched objects. It continues to serve them while the API server is unavailable.
 type Source struct {
 	nodeName string
 	clients  *Clients
-	// contact knows which kinds are watched.
-	contact *contact
-	// events has a value after a change, arrivals after one of a VIP.
+	contact  *contact
+	// events signals changes, arrivals changes of VIPs.
 	events   chan struct{}
 	arrivals chan struct{}
 	changed  chan struct{}
 	synced   chan struct{}
 
-	// objects are those of the kinds that passes see.
 	objects lists
 
 	services, slices, nodes        cache.SharedIndexInformer
 	vips, pools                    cache.SharedIndexInformer
 	lbNodes, peers, advertisements cache.SharedIndexInformer
 	routes                         cache.SharedIndexInformer
-	// secrets are those with the passwords of BGP sessions.
+	// secrets contain the passwords of BGP sessions.
 	secrets cache.SharedIndexInformer
-	// tunnelKey is one Secret, with the keys of the tunnel: see tunnelkey.go.
+	// tunnelKey watches the Secret with the keys of the tunnel.
 	tunnelKey cache.SharedIndexInformer
-	// report is no part of a Snapshot.
+	// report is not part of a Snapshot.
 	report   cache.SharedIndexInformer
 	reported chan struct{}
 }
 
-// lists are the objects by kind.
 type lists struct {
 	services       ordered[*corev1.Service]
 	slices         ordered[*discoveryv1.EndpointSlice]
@@ -85,7 +80,7 @@ type lists struct {
 	secrets        ordered[*corev1.Secret]
 }
 
-// New returns a Source for the agent on a node. Nothing is watched before Run.
+// New returns a Source for a node's agent. Run starts the watches.
 func New(clients *Clients, nodeName string) (*Source, error) {
 	s := &Source{
 		nodeName: nodeName,
@@ -144,8 +139,6 @@ func New(clients *Clients, nodeName string) (*Source, error) {
 	return s, nil
 }
 
-// watchSlices watches EndpointSlices, by a relay where there is one. What comes from there is slim
-// already, and must not be changed.
 func (s *Source) watchSlices(common *shared, to changes) (cache.SharedIndexInformer, error) {
 	const resource = "endpointslices"
 	server := cache.NewFilteredListWatchFromClient(s.clients.Discovery, resource, metav1.NamespaceAll, func(*metav1.ListOptions) {})
@@ -157,13 +150,11 @@ func (s *Source) watchSlices(common *shared, to changes) (cache.SharedIndexInfor
 	return newInformer(resource, s.lasting(resource, relayed), &discoveryv1.EndpointSlice{}, asItIs, to)
 }
 
-// lasting has a kind watched so that contact knows of it.
 func (s *Source) lasting(kind string, listWatch cache.ListerWatcherWithContext) *lasting {
 	return &lasting{ListerWatcherWithContext: listWatch, kind: kind, contact: s.contact}
 }
 
-// changes are where those of a kind go: all into the list, which is nil where nobody needs one, and
-// those that matter to notify, once the list has them.
+// changes receive the events of a kind: list (may be nil) gets all, then notify is called for significant ones.
 type changes struct {
 	list   observer
 	notify func()
@@ -221,9 +212,9 @@ func (s *Source) Run(ctx context.Context) error {
 	} {
 		go informer.RunWithContext(ctx)
 	}
-	// The report is only written, so nothing waits for it.
+	// The report is only written.
 	go s.report.RunWithContext(ctx)
-	// Sessions with a password wait for it; others do not.
+	// Only BGP sessions with a password wait for the Secrets.
 	go s.secrets.RunWithContext(ctx)
 	if !cache.WaitForCacheSync(ctx.Done(), hasSynced...) {
 		return ctx.Err()
@@ -233,12 +224,11 @@ func (s *Source) Run(ctx context.Context) error {
 	return s.coalesce(ctx)
 }
 
-// coalesce turns the first event after quiet, and all that follow it closely,
-// into one change.
+// coalesce merges changes in quick succession into one signal of Changed.
 func (s *Source) coalesce(ctx context.Context) error {
 	timer := time.NewTimer(settle)
 	timer.Stop()
-	// latest is when a change is told that is pending; zero while none is.
+	// latest is the deadline of the pending signal; zero if no signal is pending.
 	var latest time.Time
 	pend := func() {
 		if latest.IsZero() {
@@ -262,19 +252,17 @@ func (s *Source) coalesce(ctx context.Context) error {
 	}
 }
 
-// Changed receives a value some time after an object changed in a way that
-// matters to a Snapshot; the first one when every kind has been listed once.
+// Changed signals significant changes of the objects after a short delay, first when all kinds are listed.
 func (s *Source) Changed() <-chan struct{} { return s.changed }
 
-// Synced is closed when every kind has been listed once. A Snapshot from
-// before would lack objects, and what lacks would be removed.
+// Synced is closed when all kinds are listed. A Snapshot taken before lacks objects and would remove their
+// entries.
 func (s *Source) Synced() <-chan struct{} { return s.synced }
 
-// PasswordsRead reports whether the Secrets with passwords have been listed once. Nothing else
-// waits for them, so a Snapshot may be without.
+// PasswordsRead reports whether the Secrets with passwords are listed. Synced does not wait for them.
 func (s *Source) PasswordsRead() bool { return s.objects.secrets.isSynced() }
 
-// Snapshot returns the objects. They are shared and must not be changed.
+// Snapshot returns the objects, which are shared and immutable.
 func (s *Source) Snapshot() *model.Snapshot {
 	o := &s.objects
 	snapshot := &model.Snapshot{
@@ -299,19 +287,17 @@ func (s *Source) Snapshot() *model.Snapshot {
 	return snapshot
 }
 
-// LBNode returns this node's LBNode as it was last seen, or nil. It is shared
-// and must not be changed.
+// LBNode returns this node's cached, immutable LBNode, or nil.
 func (s *Source) LBNode() *millracev1beta1.LBNode {
 	return named[*millracev1beta1.LBNode](s.lbNodes, s.nodeName)
 }
 
-// Report returns this node's LBNodeReport as it was last seen, or nil. It is shared
-// and must not be changed.
+// Report returns this node's cached, immutable LBNodeReport, or nil.
 func (s *Source) Report() *millracev1beta1.LBNodeReport {
 	return named[*millracev1beta1.LBNodeReport](s.report, s.nodeName)
 }
 
-// Reported receives a value some time after this node's LBNodeReport changed.
+// Reported signals changes of this node's LBNodeReport.
 func (s *Source) Reported() <-chan struct{} { return s.reported }
 
 func named[T any](informer cache.SharedIndexInformer, name string) (object T) {

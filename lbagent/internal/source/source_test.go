@@ -23,13 +23,12 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Resources of one namespace.
+// Resources with their namespace.
 const (
 	passwords  = "millrace-bgp/secrets"
 	tunnelKeys = "millrace-system/secrets"
 )
 
-// run runs a Source until the test ends.
 func run(t *testing.T, clients *Clients) *Source {
 	t.Helper()
 	source, err := New(clients, "node1")
@@ -71,7 +70,6 @@ func service(name string) *corev1.Service {
 	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
 }
 
-// watched waits until the server has a watch of every resource.
 func (s *apiServer) watched(t *testing.T) {
 	t.Helper()
 	await(t, "watches of everything", func() bool {
@@ -109,14 +107,13 @@ func TestSnapshot(t *testing.T) {
 			t.Errorf("%s are selected by %q, want %q", resource, got, want)
 		}
 	}
-	// A VIPRoute may lead to a headless Service.
+	// VIPRoutes may refer to headless Services.
 	if got := s.selectors["endpointslices"]; got != "" {
 		t.Errorf("EndpointSlices are selected by %q, want all", got)
 	}
 }
 
-// Nothing is told before every kind has been listed, a kind whose CRD comes
-// late included.
+// Changed waits for all kinds, including one whose CRD is installed late.
 func TestGatedOnSync(t *testing.T) {
 	s := newAPIServer(t)
 	s.missing = "lbpeers"
@@ -165,10 +162,9 @@ func TestBurstIsOneChange(t *testing.T) {
 	}
 }
 
-// A VIP is told soon after it has come, many that follow each other as one change.
 func TestVIPIsToldSoon(t *testing.T) {
 	for name, test := range map[string]struct {
-		// events and arrivals are when they are, told when a change is to be.
+		// events and arrivals are the input times; told is when signals are expected.
 		events, arrivals, told []time.Duration
 	}{
 		"a Service alone":         {events: []time.Duration{0}, told: []time.Duration{settle}},
@@ -215,8 +211,7 @@ func TestVIPIsToldSoon(t *testing.T) {
 	}
 }
 
-// The report of this node is told of apart: it is no part of a Snapshot, and nothing
-// waits for it.
+// Reports are signaled separately and do not delay Changed.
 func TestReport(t *testing.T) {
 	s := newAPIServer(t)
 	s.missing = "lbnodereports"
@@ -250,7 +245,6 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// The API server goes: what was seen stays.
 func TestServerDown(t *testing.T) {
 	s := newAPIServer(t)
 	s.send(t, "ADDED", "services", service("web"))
@@ -315,7 +309,6 @@ func notReady(message string) corev1.NodeStatus {
 	}}
 }
 
-// Of a Node's conditions is kept whether it shuts down.
 func TestStripKeepsShutdown(t *testing.T) {
 	for message, want := range map[string]millracev1beta1.Departure{
 		"container runtime is down, node is shutting down": millracev1beta1.DepartureShuttingDown,
@@ -379,7 +372,6 @@ func TestStrip(t *testing.T) {
 	}
 }
 
-// tunnelSecret is a Secret with one key.
 func tunnelSecret(t *testing.T) (*corev1.Secret, *tunnelkey.State) {
 	t.Helper()
 	at := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
@@ -389,7 +381,7 @@ func tunnelSecret(t *testing.T) (*corev1.Secret, *tunnelkey.State) {
 	}, state
 }
 
-// Nothing is told before the key of the tunnel was looked for, and of it changes are told.
+// Changed waits for the Secret with the tunnel key and signals its changes.
 func TestTunnelKey(t *testing.T) {
 	s := newAPIServer(t)
 	s.missing = tunnelKeys
@@ -426,7 +418,7 @@ func TestTunnelKey(t *testing.T) {
 	}
 }
 
-// What is stored of a Secret has the key of the Secret itself, by which a list finds it again.
+// Stripped Secrets retain their store key.
 func TestSecretsAreFoundAgain(t *testing.T) {
 	s := newAPIServer(t)
 	secret, _ := tunnelSecret(t)

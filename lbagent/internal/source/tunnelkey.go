@@ -15,12 +15,10 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// onlyTunnelKey selects the one Secret of its namespace that agents may read.
 func onlyTunnelKey(options *metav1.ListOptions) {
 	options.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, tunnelkey.SecretName).String()
 }
 
-// tunnelSecret reads the Secret as it was last seen.
 func (s *Source) tunnelSecret() model.TunnelSecret {
 	secrets := list[*corev1.Secret](s.tunnelKey)
 	if len(secrets) == 0 {
@@ -30,7 +28,7 @@ func (s *Source) tunnelSecret() model.TunnelSecret {
 	return model.TunnelSecret{State: state, Err: err}
 }
 
-// TunnelKey reads the Secret once, before the informers run.
+// TunnelKey reads the Secret before the informers run.
 func (c *Clients) TunnelKey(ctx context.Context) (*tunnelkey.State, error) {
 	secret := &corev1.Secret{}
 	err := c.Core.Get().Namespace(tunnelkey.Namespace).Resource("secrets").Name(tunnelkey.SecretName).Do(ctx).Into(secret)

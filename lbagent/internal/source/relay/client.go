@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package relay watches EndpointSlices by a relay, and by the API server where no relay answers
-// (api/relay). With thousands of agents the API server alone could not say quickly enough what
-// changes.
+// Package relay watches EndpointSlices through a relay (api/relay), and through the API server if no relay
+// answers. Relays exist because the API server alone cannot notify thousands of agents fast enough.
 package relay
 
 import (
@@ -29,27 +28,23 @@ import (
 
 const (
 	dialTimeout = 2 * time.Second
-	// answerTimeout is how long a relay may take to begin its answer: it may wait for what this
-	// agent knows already.
+	// answerTimeout bounds the time until a response begins: a relay may first have to catch up with this
+	// agent's version.
 	answerTimeout = 6 * time.Second
-	// Where no relay answers, the API server is asked for firstInstead, then for twice as long each
-	// time until insteadFor, and for up to twice that. At an installation relays come after agents.
+	// If no relay answers, the API server is used for firstInstead, doubled up to insteadFor, plus jitter of
+	// the same duration. During installation, relays start after agents.
 	firstInstead, insteadFor = 5 * time.Second, time.Minute
-	// caFile is that of who may have signed a relay's certificate.
-	caFile = "ca.crt"
+	caFile                   = "ca.crt"
 )
 
-// errExpired says that a relay does not know any more what came after a resource version.
 var errExpired = errors.New("the relay has forgotten what came after that resource version")
 
-// Client asks relays.
+// Client is a client of relays.
 type Client struct {
-	base   *url.URL
-	http   *http.Client
-	logger logr.Logger
-	// state is whether a relay answers, as of the last time that one was asked.
-	state atomic.Int32
-	// instead is insteadFor, but for tests.
+	base    *url.URL
+	http    *http.Client
+	logger  logr.Logger
+	state   atomic.Int32
 	instead time.Duration
 }
 
@@ -60,10 +55,10 @@ const (
 	stateWithout
 )
 
-// Connected reports whether a relay tells what changes, and not the API server.
+// Connected reports whether EndpointSlices are watched through a relay.
 func (c *Client) Connected() bool { return c.state.Load() == stateConnected }
 
-// note logs that a relay answers, where err is nil, or does not, if that is news.
+// note logs changes of the connection state; err is nil if a relay answers.
 func (c *Client) note(err error) {
 	if err == nil {
 		if c.state.Swap(stateConnected) != stateConnected {
@@ -76,15 +71,15 @@ func (c *Client) note(err error) {
 	}
 }
 
-// NewClient returns one of the relays at a URL, such as "https://millrace-liveapi.millrace-system.svc".
-// The directory has ca.crt, which may come and change. token is the file of a token for relay.Audience: a relay
-// that an attacker controls gets no token that the API server accepts.
+// NewClient returns a client of the relays at a URL, such as "https://millrace-liveapi.millrace-system.svc".
+// The directory contains ca.crt, which may be missing and change. token is the file with a token for
+// relay.Audience only, so that a compromised relay gets no token for the API server.
 func NewClient(base, directory, token, userAgent string, logger logr.Logger) (*Client, error) {
 	parsed, err := url.Parse(base)
 	if err != nil || parsed.Scheme != "https" || parsed.Host == "" {
 		return nil, fmt.Errorf("--relay: %q is no URL of https (as https://millrace-liveapi.millrace-system.svc)", base)
 	}
-	// Each stream has a connection of its own: so agents spread over relays anew, each time.
+	// One connection per stream distributes agents over relays at each attempt.
 	var transport http.RoundTripper = &http.Transport{
 		DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			return dial(ctx, network, address, directory)
@@ -100,7 +95,7 @@ func NewClient(base, directory, token, userAgent string, logger logr.Logger) (*C
 	}, nil
 }
 
-// dial connects to a relay with a certificate that the directory's CA vouches for.
+// dial connects to a relay and verifies its certificate with the directory's CA.
 func dial(ctx context.Context, network, address, directory string) (net.Conn, error) {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -120,8 +115,7 @@ func dial(ctx context.Context, network, address, directory string) (net.Conn, er
 		DialContext(ctx, network, address)
 }
 
-// open returns the stream of what was asked for, which ends with the context, and how long nothing
-// may come of it.
+// open returns the requested stream, which ends with ctx, and the maximum time between its events.
 func (c *Client) open(ctx context.Context, asked relay.Request) (io.ReadCloser, time.Duration, error) {
 	target := c.base.JoinPath(relay.PathEndpointSlices)
 	target.RawQuery = asked.Values().Encode()

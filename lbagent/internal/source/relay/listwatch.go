@@ -18,38 +18,35 @@ import (
 	"github.com/millrace-lb/millrace/api/relay"
 )
 
-// ListWatch lists and watches EndpointSlices for an informer. Where no relay answers, it asks the API
-// server for some seconds, and for up to two minutes where none answers again and again. Both have the
-// same versions, so a watch goes on at the one where it ended at the other.
+// ListWatch lists and watches EndpointSlices for an informer. If no relay answers, it uses the API server for
+// some seconds, and for up to two minutes after repeated failures. Both use the same resource versions, so that
+// a watch can resume at the other.
 //
-// What it returns is slim, and nobody may change it: changes are applied to it.
+// Returned objects are slim and immutable, because changes are applied to them.
 type ListWatch struct {
 	cache.ListerWatcherWithContext
 	relay *Client
-	// slim removes of a slice what agents do not read.
-	slim func(*discoveryv1.EndpointSlice)
-	// instead is how long the API server was asked the last time, at least. It is zero after a relay
-	// has answered.
+	slim  func(*discoveryv1.EndpointSlice)
+	// instead is the minimum duration of the last watch at the API server; zero after a relay answered.
 	instead time.Duration
 }
 
-// NewListWatch returns one by relays, and by the API server.
+// NewListWatch returns a ListWatch for relays with the API server as fallback.
 func NewListWatch(client *Client, server cache.ListerWatcherWithContext, slim func(*discoveryv1.EndpointSlice)) *ListWatch {
 	return &ListWatch{ListerWatcherWithContext: server, relay: client, slim: slim}
 }
 
-// List is as ListWithContext.
+// List implements cache.Lister.
 func (l *ListWatch) List(options metav1.ListOptions) (runtime.Object, error) {
 	return l.ListWithContext(context.Background(), options)
 }
 
-// Watch is as WatchWithContext.
+// Watch implements cache.Watcher.
 func (l *ListWatch) Watch(options metav1.ListOptions) (watch.Interface, error) {
 	return l.WatchWithContext(context.Background(), options)
 }
 
-// ListWithContext lists by the API server. Informers do so where a watch that begins with all objects
-// failed.
+// ListWithContext lists from the API server. Informers list if a watch with initial events failed.
 func (l *ListWatch) ListWithContext(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 	object, err := l.ListerWatcherWithContext.ListWithContext(ctx, options)
 	if list, ok := object.(*discoveryv1.EndpointSliceList); ok && err == nil {
@@ -60,7 +57,7 @@ func (l *ListWatch) ListWithContext(ctx context.Context, options metav1.ListOpti
 	return object, err
 }
 
-// WatchWithContext watches. The error is that of the API server, or that a version has expired.
+// WatchWithContext watches. It returns the API server's error, or that the version has expired.
 func (l *ListWatch) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	watched, err := l.watchRelay(ctx, options)
 	switch {

@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	// agentsVariable is how many agents there are in TestRate.
+	// agentsVariable is the number of agents in TestRate.
 	agentsVariable = "MILLRACE_AGENTS"
-	// changes are those of TestRate, at so many in a second.
+	// TestRate makes this number of changes at this rate per second.
 	changes, rate = 1000, 100
 )
 
-// arrivals are when an agent saw each version of slices.
+// arrivals are the times when an agent received each version.
 type arrivals struct {
 	mu   sync.Mutex
 	seen map[string]time.Time
@@ -45,8 +45,8 @@ func (a *arrivals) OnUpdate(_, after any) {
 	}
 }
 
-// TestRate changes one endpoint of slices with a hundred, 100 in a second, and prints what the API server
-// sends to a relay, and to an agent without one, and how late agents know it.
+// TestRate changes endpoints of large slices at a constant rate and prints the bytes that the API server sends
+// to a relay and to an agent without relay, and the latency of agents.
 func TestRate(t *testing.T) {
 	count := 20
 	if text := os.Getenv(agentsVariable); text != "" {
@@ -99,7 +99,7 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// changeAtRate returns when each version was written.
+// changeAtRate returns the time of each write by version.
 func (e *environment) changeAtRate(names int) map[string]time.Time {
 	e.t.Helper()
 	written := map[string]time.Time{}

@@ -37,10 +37,9 @@ import (
 
 const patience = time.Minute
 
-// relayToken is the token of all agents for relays.
 const relayToken = "for relays alone"
 
-// environment is a real API server, and what reads from it.
+// environment is a real API server with its clients.
 type environment struct {
 	t      *testing.T
 	api    *controlplane.Server
@@ -57,7 +56,7 @@ func newEnvironment(t *testing.T) *environment {
 	return &environment{t: t, api: api, client: clients}
 }
 
-// create makes an EndpointSlice of count endpoints.
+// create creates an EndpointSlice of count endpoints.
 func (e *environment) create(name string, count int) {
 	e.t.Helper()
 	slice := &discoveryv1.EndpointSlice{
@@ -79,7 +78,7 @@ func (e *environment) create(name string, count int) {
 	controlplane.Must(e.t, err)
 }
 
-// toggle changes whether an endpoint is ready, and returns the version that is so.
+// toggle changes the readiness of an endpoint and returns the new version.
 func (e *environment) toggle(name string, number int) string {
 	e.t.Helper()
 	slices := e.client.DiscoveryV1().EndpointSlices("shop")
@@ -92,7 +91,7 @@ func (e *environment) toggle(name string, number int) string {
 	return slice.ResourceVersion
 }
 
-// counted is an access that counts what the API server sends.
+// counted returns a configuration that counts the bytes from the API server.
 func counted(config *rest.Config, sent *atomic.Int64) *rest.Config {
 	config = rest.CopyConfig(config)
 	config.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -115,17 +114,16 @@ func (c countingConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// relayServer is a relay at a URL. It compares the token only: authentication is a part of the aggregated API
-// (package liveapi).
+// relayServer is a relay at a URL. It compares only the token: authentication is tested in package liveapi.
 type relayServer struct {
 	http *httptest.Server
-	// sent is what the API server sent to it, told what it sent to agents, without TLS.
+	// sent counts bytes from the API server, told bytes to agents before TLS.
 	sent, told atomic.Int64
 	stop       context.CancelFunc
 	done       chan struct{}
 }
 
-// relayAt starts a relay, with ca.crt in a directory.
+// relayAt starts a relay and writes its ca.crt to a directory.
 func (e *environment) relayAt(address, directory string) *relayServer {
 	e.t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(e.t.Context()))
@@ -148,7 +146,6 @@ func (e *environment) relayAt(address, directory string) *relayServer {
 	return r
 }
 
-// counting counts what a handler writes.
 func (r *relayServer) counting(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(response http.ResponseWriter, request *http.Request) {
 		if request.Header.Get("Authorization") != "Bearer "+relayToken {
@@ -179,7 +176,6 @@ func (r *relayServer) end() {
 	r.http.Close()
 }
 
-// agent watches as the agent of a node does.
 type agent struct {
 	client   *Client
 	informer cache.SharedIndexInformer
@@ -216,14 +212,14 @@ func (e *environment) agent(address, directory string) *agent {
 	return a
 }
 
-// says is what the agent logged.
+// says returns the agent's log.
 func (a *agent) says() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.said.String()
 }
 
-// awaitEqual waits until each agent has what the API server has.
+// awaitEqual waits until each agent has the API server's content.
 func (e *environment) awaitEqual(agents ...*agent) {
 	e.t.Helper()
 	controlplane.Eventually(e.t, patience, func(ctx context.Context) error {
@@ -250,8 +246,7 @@ func (e *environment) awaitEqual(agents ...*agent) {
 	})
 }
 
-// Agents have what the API server has, by a relay, without it and by it again, while it and the API
-// server end and begin again.
+// Agents stay up to date through a relay, without one, and again with one, across restarts of both servers.
 func TestRelay(t *testing.T) {
 	e := newEnvironment(t)
 	directory, address := t.TempDir(), fmt.Sprintf("127.0.0.1:%d", controlplane.FreePort(t))
@@ -269,7 +264,7 @@ func TestRelay(t *testing.T) {
 		t.Errorf("the API server sent %d bytes to an agent with a relay", sent)
 	}
 
-	// Without a relay the API server goes on where it ended.
+	// Without a relay, the watch resumes at the API server.
 	first.end()
 	e.toggle("web-5", 8)
 	e.awaitEqual(by)
@@ -284,7 +279,7 @@ func TestRelay(t *testing.T) {
 		}
 		return nil
 	})
-	// A relay has a new watch where the API server restarts, and its agents have the same stream.
+	// A relay restarts its watch when the API server restarts, without ending its streams.
 	controlplane.Must(t, e.api.Kill())
 	controlplane.Must(t, e.api.Restart(t))
 	e.toggle("web-6", 9)
@@ -299,7 +294,7 @@ func TestRelay(t *testing.T) {
 	}
 }
 
-// A relay that no longer reaches the API server ends its streams, so that agents ask elsewhere.
+// A relay without an API server ends its streams, so that agents use another one.
 func TestRelayIsCutOff(t *testing.T) {
 	log := &server.Log{}
 	controlplane.Must(t, log.Replace(nil, "10"))

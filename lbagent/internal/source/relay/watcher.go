@@ -19,18 +19,16 @@ import (
 	"github.com/millrace-lb/millrace/api/relay"
 )
 
-// errSilent says that a relay hangs, or that its node is gone.
 var errSilent = errors.New("the relay has said nothing")
 
-// watcher has the events of a stream as those of a watch.
+// watcher converts a relay's stream to a watch.
 type watcher struct {
-	decoder *relay.Decoder
-	// snapshot is true until the bookmark that ends one.
+	decoder  *relay.Decoder
 	snapshot bool
-	// known are the slices that the stream told, which changes are applied to.
+	// known are the slices of the stream, which changes are applied to.
 	known map[cache.ObjectName]*discoveryv1.EndpointSlice
 	slim  func(*discoveryv1.EndpointSlice)
-	// silence is how long nothing may come.
+	// silence is the maximum time between events.
 	silence time.Duration
 	results chan watch.Event
 	cancel  context.CancelFunc
@@ -42,9 +40,8 @@ func (w *watcher) ResultChan() <-chan watch.Event { return w.results }
 // Stop implements watch.Interface.
 func (w *watcher) Stop() { w.cancel() }
 
-// run reads until the stream or the context ends, or nothing comes for too long.
 func (w *watcher) run(ctx context.Context) error {
-	// The decoder waits at the connection, which the context closes.
+	// Decode blocks on the connection, which is closed with the context.
 	var silent atomic.Bool
 	silence := time.AfterFunc(w.silence, func() {
 		silent.Store(true)
@@ -54,7 +51,7 @@ func (w *watcher) run(ctx context.Context) error {
 	for {
 		silence.Reset(w.silence)
 		told, err := w.decoder.Decode()
-		// What the agent does with an event takes none of the time.
+		// Do not count the processing time.
 		silence.Stop()
 		if errors.Is(err, io.EOF) {
 			return nil
@@ -77,7 +74,6 @@ func (w *watcher) run(ctx context.Context) error {
 	}
 }
 
-// event is what an event of the stream means.
 func (w *watcher) event(told *relay.Event) (watch.Event, error) {
 	if told.Type == relay.Bookmark {
 		return w.bookmark(told.Version), nil

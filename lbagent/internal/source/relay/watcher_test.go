@@ -34,13 +34,11 @@ func newWatcher(stream io.Reader, cancel context.CancelFunc) *watcher {
 	}
 }
 
-// Events of a stream are those of a watch.
 func TestEvents(t *testing.T) {
 	w := newWatcher(nil, nil)
 	for _, step := range []struct {
-		told *relay.Event
-		want watch.EventType
-		// endpoints are those of the slice then.
+		told      *relay.Event
+		want      watch.EventType
 		endpoints string
 	}{
 		{told: &relay.Event{Type: relay.Put, Slice: sliceOf("1", "a", "b")}, want: watch.Added, endpoints: "a b"},
@@ -72,7 +70,6 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// A change that fits nothing ends the stream.
 func TestChangeOfNothing(t *testing.T) {
 	w := newWatcher(nil, nil)
 	change := &relay.Event{Type: relay.Change, Slice: sliceOf("3"), Runs: []relay.Run{{From: 1, Count: 1}}}
@@ -87,7 +84,6 @@ func TestChangeOfNothing(t *testing.T) {
 	}
 }
 
-// A stream that says nothing for longer than bookmarks take has ended.
 func TestSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -109,7 +105,7 @@ func TestSilence(t *testing.T) {
 		if _, err := writer.Write(stream); err != nil {
 			t.Fatal(err)
 		}
-		// An agent that is slow does not make the relay silent.
+		// Processing time is not silence.
 		time.Sleep(2 * time.Minute)
 		<-w.results
 		last := time.Now()

@@ -11,7 +11,6 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// A report tells of the first VIPs that the node answers for on its links.
 func TestAnswering(t *testing.T) {
 	var o Observation
 	for vip := netip.MustParseAddr("192.0.2.0"); len(o.Answering) <= maxAnswering; vip = vip.Next() {

@@ -27,7 +27,7 @@ import (
 )
 
 func TestServes(t *testing.T) {
-	// One port cannot be written, after a boot and ever after.
+	// A port fails to be written, permanently.
 	failing := good()
 	failing.ProgramError = errors.New("map is full")
 	unwritten := good()
@@ -50,8 +50,7 @@ func TestServes(t *testing.T) {
 	}
 }
 
-// The node is in its present boot once packets to it are taken, and stays so whatever
-// fails later.
+// A node stays in service in its current boot regardless of later failures.
 func TestIdentify(t *testing.T) {
 	type status = millracev1beta1.LBNodeStatus
 	in := func(boot, serving string) status { return status{BootID: boot, ServingBootID: serving} }
@@ -80,7 +79,6 @@ func TestIdentify(t *testing.T) {
 	}
 }
 
-// Where a node can answer for VIPs stays as it was until its agent knows better.
 func TestIdentifyReach(t *testing.T) {
 	in := millracev1beta1.LBNodeStatus{BootID: "now", ServingBootID: "now"}
 	was := in
@@ -113,7 +111,7 @@ func TestBootID(t *testing.T) {
 	}
 }
 
-// lbNodes is an API server with one LBNode, or none, whose first answer is an error.
+// lbNodes is an API server with at most one LBNode that rejects the first request.
 type lbNodes struct {
 	*httptest.Server
 	lbNode *millracev1beta1.LBNode
@@ -149,8 +147,7 @@ func (s *lbNodes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// The other nodes are told of a boot, also where the API server is away at first, and
-// nothing is written where there is nothing to tell.
+// TellBoot survives an initial failure and writes nothing without a change.
 func TestTellBoot(t *testing.T) {
 	type status = millracev1beta1.LBNodeStatus
 	const get, put = "GET lbnodes/node1", "PUT lbnodes/node1/status"

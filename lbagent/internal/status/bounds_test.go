@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// property is what this test reads of a schema.
+// property is a subset of a schema.
 type property struct {
 	MaxItems   int                 `json:"maxItems"`
 	MaxLength  int                 `json:"maxLength"`
@@ -17,8 +17,7 @@ type property struct {
 	Items      *property           `json:"items"`
 }
 
-// The API server takes all that the Writer writes at most: one item more, and it would refuse
-// the whole report.
+// The bounds equal the CRD's: one more item would invalidate the whole report.
 func TestBoundsOfCRD(t *testing.T) {
 	text, err := os.ReadFile("../../../config/crd/millrace.io_lbnodereports.yaml")
 	if err != nil {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package status writes what the agent observed: which boot its node is in into the
-// LBNode, which all agents watch, and everything else into the LBNodeReport.
+// Package status writes the agent's observations: the node's boot into the LBNode, which all agents watch, and
+// everything else into the LBNodeReport.
 package status
 
 import (
@@ -24,79 +24,74 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/removalguard"
 )
 
-// Observation is what the agent observed, all of it at one moment.
+// Observation is the agent's state at one moment.
 type Observation struct {
-	Version string
-	// Nodes is how many there are in the cluster.
+	Version    string
 	Nodes      int
 	Interfaces []millracev1beta1.InterfaceStatus
-	// Lacking says which uplinks must have the programs and have not; other uplinks may be
-	// without.
+	// Lacking are the errors of required uplinks without programs; other uplinks are optional.
 	Lacking  []string
 	Sessions []millracev1beta1.SessionStatus
 	// Programmed is the number of VIPs that are in the maps.
 	Programmed int
-	// Decisions are about the VIPs that the node is to announce, sorted by address.
+	// Decisions cover the VIPs that the node should announce, sorted by address.
 	Decisions []announce.Decision
 	Problems  []model.Problem
-	// ProgramError is why the maps could not be written, if so.
+	// ProgramError is the error of the last map update, or nil.
 	ProgramError error
-	// Host is what on the host breaks traffic, a sentence each.
+	// Host are host settings that break traffic, one sentence each.
 	Host []string
-	// OtherUplink is true while packets of other nodes are dropped because they come in by an
-	// uplink on which those nodes are not reached.
+	// OtherUplink is true while packets from nodes are dropped because they arrive on an uplink without a route
+	// to those nodes.
 	OtherUplink bool
-	// TunnelKey is nil until the agent has looked.
+	// TunnelKey is nil until the Secret was read.
 	TunnelKey *TunnelKey
-	// Watch is what probes of other nodes tell.
+	// Watch is the result of probes of other nodes.
 	Watch Watch
-	// Held are objects that were removed many at once, and count as present.
+	// Held are objects retained after a mass removal.
 	Held []removalguard.Held
-	// Duplicates are hosts with the address of a VIP, sorted by address.
+	// Duplicates are hosts that use the address of a VIP, sorted by address.
 	Duplicates []duplicate.Holder
-	// Unready are endpoints that are served though they are not ready.
+	// Unready are endpoints that are served although they are not ready.
 	Unready readiness.Served
-	// L2 is where the node can answer for VIPs, if that is known.
+	// L2 is the node's L2 reach; valid if L2Known.
 	L2      []millracev1beta1.L2Reach
 	L2Known bool
-	// Answering are the VIPs that the node answers for on its links, sorted.
+	// Answering are the VIPs that the node answers ARP and neighbor discovery for, sorted.
 	Answering []netip.Addr
-	// Forwards is true where the last pass left in the maps what the node forwards by,
-	// even if single writes failed.
+	// Forwards is true if the maps can forward packets after the last pass, even if single writes failed.
 	Forwards bool
 }
 
-// Watch is which nodes do not answer this node's probes, by name.
+// Watch lists nodes by the result of this node's probes.
 type Watch struct {
-	// Down get no packets. Held count as up: half of the nodes that were up were lost at once.
-	// Narrow answer short probes, but not those as long as the MTU.
+	// Down nodes get no packets. Held nodes count as up, because half of the live nodes were lost at once.
+	// Narrow nodes answer short probes, but not probes as long as the MTU.
 	Down, Held, Narrow []string
-	// Silent are the nodes whose agents are silent, each with the time since when.
+	// Silent are nodes with silent agents, each with the start of the silence.
 	Silent []string
-	// CutOff is true if half of the nodes or more were lost at once: this node is rather cut off.
+	// CutOff is true if at least half of the nodes were lost at once, so that this node is probably isolated.
 	CutOff bool
 	// Lossy is true if the paths to more than half of the nodes lose packets.
 	Lossy bool
 }
 
-// Bounds of a report, so that an object of the API server stays small whatever the
-// node meets: below 64 KiB. The lengths are in bytes.
+// Bounds of a report, which keep it below 64 KiB. Lengths are in bytes.
 const (
 	maxInterfaces = 32
 	maxSessions   = 64
 	maxExceptions = 32
 	maxDuplicates = 32
 	maxAnswering  = 256
-	// maxItemMessage is the longest message of an interface, a session or a VIP;
-	// maxMessage that of a condition.
+	// maxItemMessage bounds the message of an interface, session or VIP, maxMessage that of a condition.
 	maxItemMessage = 160
 	maxMessage     = 1024
-	// listed is how many problems a condition's message tells in full.
+	// listed is the number of problems in a condition's message.
 	listed = 5
 )
 
-// Build returns the status of an LBNodeReport that tells an observation. Times of
-// transitions are taken over where nothing changed; now is that of the others.
+// Build returns the status of an LBNodeReport for an observation. Unchanged conditions retain their transition
+// time; the others get now.
 func Build(o Observation, report *millracev1beta1.LBNodeReport, now metav1.Time) millracev1beta1.LBNodeReportStatus {
 	previous := &report.Status
 	counts, exceptions := vips(o)
@@ -138,7 +133,7 @@ func answering(vips []netip.Addr) (told []string) {
 	return told
 }
 
-// interfaces are the uplinks, those first that keep the node from serving.
+// interfaces returns the uplinks; if they are truncated, failed ones come first.
 func interfaces(observed []millracev1beta1.InterfaceStatus) []millracev1beta1.InterfaceStatus {
 	result := slices.Clone(observed)
 	if len(result) > maxInterfaces {
@@ -153,7 +148,6 @@ func interfaces(observed []millracev1beta1.InterfaceStatus) []millracev1beta1.In
 	return result
 }
 
-// xdpModes names each mode of the uplinks once.
 func xdpModes(uplinks []millracev1beta1.InterfaceStatus) string {
 	modes := map[string]struct{}{}
 	for _, uplink := range uplinks {
@@ -162,10 +156,9 @@ func xdpModes(uplinks []millracev1beta1.InterfaceStatus) string {
 	return strings.Join(slices.Sorted(maps.Keys(modes)), ",")
 }
 
-// sessions are the observed ones. A session that is not established goes round
-// Idle, Active and OpenSent at every attempt: its state is told again only
-// together with something that says more, so that a router that is away does
-// not cost an API write per attempt.
+// sessions returns the observed sessions. A session that is down cycles through Idle, Active and OpenSent at
+// every attempt: such a state is reported only together with another change, so that an unreachable router does
+// not cause an API write per attempt.
 func sessions(observed, previous []millracev1beta1.SessionStatus) []millracev1beta1.SessionStatus {
 	result := slices.Clone(observed)
 	if len(result) > maxSessions {
@@ -200,15 +193,13 @@ func sameSession(a, b millracev1beta1.SessionStatus) bool {
 		a.Message == b.Message && a.Since.Equal(b.Since) && equality.Semantic.DeepEqual(a.BFD, b.BFD)
 }
 
-// exceptional are the reasons for which a VIP is an exception: the fault is the node's, or
-// that of its sessions. The other reasons are those of Services, VIPs and advertisements,
-// the same on many nodes.
+// exceptional are the reasons reported per VIP: faults of the node or its sessions. Other reasons concern
+// objects and are the same on many nodes.
 var exceptional = []string{
 	announce.ReasonOccupied, announce.ReasonDuplicate, announce.ReasonNotAttached, announce.ReasonNotProgrammed, announce.ReasonNoNextHop,
 	millracev1beta1.ReasonNotEstablished,
 }
 
-// vips counts the VIPs of an observation, and tells the first exceptions.
 func vips(o Observation) (millracev1beta1.VIPCounts, []millracev1beta1.VIPException) {
 	counts := millracev1beta1.VIPCounts{Programmed: int32(min(o.Programmed, math.MaxInt32))}
 	var exceptions []millracev1beta1.VIPException
@@ -233,7 +224,7 @@ func vips(o Observation) (millracev1beta1.VIPCounts, []millracev1beta1.VIPExcept
 	return counts, exceptions
 }
 
-// Established has what established sessions carry.
+// Established returns the address families of the established sessions.
 func (o *Observation) Established() announce.Sessions {
 	established := announce.Sessions{}
 	for _, session := range o.Sessions {
@@ -247,7 +238,6 @@ func (o *Observation) Established() announce.Sessions {
 	return established
 }
 
-// cut shortens a text to a number of bytes.
 func cut(text string, most int) string {
 	const more = " ..."
 	if len(text) <= most {
@@ -256,7 +246,6 @@ func cut(text string, most int) string {
 	return strings.ToValidUTF8(text[:most-len(more)], "") + more
 }
 
-// compareBool sorts false before true.
 func compareBool(a, b bool) int {
 	number := map[bool]int{true: 1}
 	return cmp.Compare(number[a], number[b])

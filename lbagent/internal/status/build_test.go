@@ -26,7 +26,7 @@ var (
 	later   = metav1.NewTime(time.Date(2026, 1, 1, 1, 0, 0, 0, time.UTC))
 )
 
-// good is an observation with nothing wrong.
+// good is an observation without errors.
 func good() Observation {
 	return Observation{
 		Version:    "v1",
@@ -167,7 +167,6 @@ func TestVIPs(t *testing.T) {
 	})
 }
 
-// The column Mode of kubectl has the modes of all uplinks.
 func TestXDPModes(t *testing.T) {
 	observation := good()
 	for _, mode := range []millracev1beta1.XDPMode{millracev1beta1.XDPGeneric, millracev1beta1.XDPNative} {
@@ -180,7 +179,6 @@ func TestXDPModes(t *testing.T) {
 	}
 }
 
-// Nothing differs where nothing changed, so that nothing is written.
 func TestUnchanged(t *testing.T) {
 	observation := good()
 	observation.Sessions[1].State, observation.Sessions[1].Message = millracev1beta1.SessionActive, "connection refused"
@@ -188,7 +186,7 @@ func TestUnchanged(t *testing.T) {
 	if again := build(observation, first, 1, later); !equality.Semantic.DeepEqual(first, again) {
 		t.Errorf("differs: %s", cmp.Diff(first, again))
 	}
-	// Another attempt at a session that is still down.
+	// Another attempt of a session that is still down.
 	observation.Sessions[1].State = millracev1beta1.SessionOpenSent
 	if again := build(observation, first, 1, later); !equality.Semantic.DeepEqual(first, again) {
 		t.Errorf("an attempt at a session makes it differ: %s", cmp.Diff(first, again))
@@ -210,7 +208,6 @@ func TestUnchanged(t *testing.T) {
 	}
 }
 
-// ObjectsPresent is there while objects are held, and Ready does not depend on it.
 func TestObjectsPresentGoes(t *testing.T) {
 	o := good()
 	o.Held = []removalguard.Held{{Kind: "LBPeer", Count: 3, Until: time.Date(2026, 1, 1, 0, 5, 0, 0, time.UTC)}}
@@ -228,8 +225,8 @@ func TestObjectsPresentGoes(t *testing.T) {
 	}
 }
 
-// NodesReached has the most serious reason, and is removed without a reason. Ready depends on it only
-// if the node is cut off.
+// NodesReached has the most serious reason and is absent without a reason. Ready depends on it only if the node
+// is cut off.
 func TestNodesReached(t *testing.T) {
 	for name, test := range map[string]struct {
 		set     func(o *Observation)

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// conditions are those that the agent writes. Ready tells of those before it.
+// conditions returns the agent's conditions. Ready summarizes the conditions before it.
 func conditions(o Observation) []metav1.Condition {
 	list := []metav1.Condition{programmed(o), attached(o), bgpEstablished(o)}
 	reached, unreached := nodesReached(o)
@@ -43,7 +43,6 @@ func conditions(o Observation) []metav1.Condition {
 	return list
 }
 
-// holds is a condition that is true for a reason.
 func holds(condition, reason string) metav1.Condition {
 	return metav1.Condition{Type: condition, Status: metav1.ConditionTrue, Reason: reason}
 }
@@ -51,8 +50,7 @@ func holds(condition, reason string) metav1.Condition {
 func programmed(o Observation) metav1.Condition {
 	condition := holds(millracev1beta1.ConditionProgrammed, millracev1beta1.ReasonProgrammed)
 	condition.Message = describe(o.Problems)
-	// What keeps this node from what was asked of it; the other problems are
-	// those of objects, the same on every node.
+	// These reasons concern this node; other problems concern objects and are the same on all nodes.
 	for _, reason := range []string{millracev1beta1.ReasonNoNodeID, millracev1beta1.ReasonMapFull} {
 		if slices.ContainsFunc(o.Problems, func(p model.Problem) bool { return p.Reason == reason }) {
 			condition.Status, condition.Reason = metav1.ConditionFalse, reason
@@ -65,7 +63,6 @@ func programmed(o Observation) metav1.Condition {
 	return condition
 }
 
-// describe tells the first problems, sorted, and how many more there are.
 func describe(problems []model.Problem) string {
 	texts := make([]string, 0, len(problems))
 	for _, problem := range problems {
@@ -75,7 +72,6 @@ func describe(problems []model.Problem) string {
 	return firstOf(slices.Compact(texts))
 }
 
-// firstOf joins the first texts, and tells how many more there are.
 func firstOf(texts []string) string {
 	if len(texts) <= listed {
 		return strings.Join(texts, "; ")
@@ -103,7 +99,7 @@ func attached(o Observation) metav1.Condition {
 			failures = append(failures, uplink.Name+": "+uplink.Message)
 		}
 	}
-	// Also of uplinks that may be without.
+	// Includes failures of optional uplinks.
 	condition.Message = firstOf(failures)
 	if len(o.Lacking) > 0 {
 		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1beta1.ReasonAttachFailed
@@ -144,14 +140,14 @@ func bgpEstablished(o Observation) metav1.Condition {
 	return condition
 }
 
-// rangeOf returns the LBPeer of a session with a router of its range. Who else connects from
-// there must not make the node seem without routers: one session is enough.
+// rangeOf returns the LBPeer of a session in a range. One established session per range is enough, so that
+// another host in the range cannot make the node appear to have no router.
 func rangeOf(session millracev1beta1.SessionStatus) (name string, ofRange bool) {
 	name, _, ofRange = strings.Cut(session.Peer, "/")
 	return name, ofRange
 }
 
-// hostCompatible is no part of Ready: what it tells of breaks some connections, not the node.
+// hostCompatible is not part of Ready, because host settings break only some connections.
 func hostCompatible(o Observation) metav1.Condition {
 	if len(o.Host) == 0 {
 		return holds(millracev1beta1.ConditionHostCompatible, millracev1beta1.ReasonCompatible)
@@ -164,8 +160,8 @@ func hostCompatible(o Observation) metav1.Condition {
 	}
 }
 
-// nodesReached is part of Ready where this node is cut off from the others. Else neither untrusted
-// hosts who forge packets nor other nodes make a node unready. The condition is false or not there.
+// nodesReached affects Ready only if this node is isolated. Otherwise, neither forged packets nor other nodes'
+// failures make a node unready. The condition is False or absent.
 func nodesReached(o Observation) (condition metav1.Condition, unreached bool) {
 	condition = metav1.Condition{Type: millracev1beta1.ConditionNodesReached, Status: metav1.ConditionFalse}
 	var messages []string
@@ -211,8 +207,7 @@ const lossyPath = "probes to more than half of the nodes lose 5 % or more: check
 const otherUplink = "packets of other nodes come in by an uplink on which this node does not reach those nodes, and are dropped: " +
 	"forged ones, or routing is asymmetric; `millrace drops --reason tunnel_uplink` shows senders and interfaces"
 
-// ready is true when all the other conditions are, and otherwise tells what
-// the first one that is not true tells.
+// ready is true if all conditions are; otherwise it copies reason and message of the first other condition.
 func ready(conditions []metav1.Condition) metav1.Condition {
 	for _, condition := range conditions {
 		if condition.Status != metav1.ConditionTrue {

@@ -14,9 +14,8 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// digest is what a report tells without numbers, times, messages and single VIPs: those may
-// change with each pass while something fails. It is also without what all nodes find at the same
-// moment, ReadinessTrusted.
+// digest returns the status without numbers, times, messages and single VIPs, which may change with each pass
+// during a failure, and without ReadinessTrusted, which changes on all nodes at once.
 func digest(status *millracev1beta1.LBNodeReportStatus) *millracev1beta1.LBNodeReportStatus {
 	g := status.DeepCopy()
 	for i := range g.Interfaces {
@@ -30,7 +29,7 @@ func digest(status *millracev1beta1.LBNodeReportStatus) *millracev1beta1.LBNodeR
 	}
 	g.VIPs.Programmed, g.VIPs.Announced, g.Exceptions = 0, 0, nil
 	if len(g.Duplicates) > 0 {
-		// That there are any is new, who they are is not: whoever sends decides it.
+		// Only the presence of duplicates counts, because any host can send with varying addresses.
 		g.Duplicates = []millracev1beta1.DuplicateAddress{{}}
 	}
 	for i := range g.VIPs.Withheld {
@@ -43,31 +42,26 @@ func digest(status *millracev1beta1.LBNodeReportStatus) *millracev1beta1.LBNodeR
 	return g
 }
 
-// told are the digests of the reports that were written not long ago: one a second at most.
+// told contains the digests of recently written reports, at most one per second.
 type told struct {
 	digests []telling
-	// last is the digest that was written last; nil where none was.
-	last *millracev1beta1.LBNodeReportStatus
-	// nodes is how many there are in the cluster.
-	nodes int
-	// same is for writes that say nothing new, canaries for those among them that tell of canaries.
-	// repaired is for those that tell of canaries better things alone. They wait for no limit,
-	// since each follows one that told worse. The operator puts the reports of all nodes together:
-	// a node that others miss no more must not wait for their limits.
+	last    *millracev1beta1.LBNodeReportStatus
+	nodes   int
+	// same limits writes without news, canaries the ones with changed canary results. Canary results that only
+	// improve are not limited (repaired), since each follows a worse one: the operator aggregates all reports,
+	// and a recovered node must not wait for the limits of others.
 	same, canaries, repaired limit
 }
 
-// limit lets digestBurst writes follow each other, and others only one in each time that they are
-// to be apart.
+// limit allows bursts of digestBurst writes and a minimum average interval.
 type limit struct {
-	// until is when the writes are ahead no more of that.
+	// until is the time until which the rate is used up.
 	until time.Time
-	// due is when a report is written; zero where none waits.
+	// due is the time of the pending report, or zero.
 	due time.Time
 }
 
-// wait returns after how long a report is due. It waits for the jitter, too, which begins when the
-// limit lets it through.
+// wait returns the time until a report is due: the limit plus jitter, which is chosen once.
 func (l *limit) wait(now time.Time, apart, jitter time.Duration) time.Duration {
 	if l.due.IsZero() {
 		l.due = now.Add(jitter + max(0, l.until.Add(-(digestBurst-1)*apart).Sub(now)))
@@ -75,32 +69,29 @@ func (l *limit) wait(now time.Time, apart, jitter time.Duration) time.Duration {
 	return max(0, l.due.Sub(now))
 }
 
-// add notes a write.
 func (l *limit) add(now time.Time, apart time.Duration) {
 	if l.until.Before(now) {
 		l.until = now
 	}
-	// What is new is not held up, but neither does it hold up the rest for longer.
+	// New digests are written immediately and must not delay later ones beyond a full burst.
 	l.until = l.until.Add(apart)
 	if latest := now.Add(digestBurst * apart); l.until.After(latest) {
 		l.until = latest
 	}
 }
 
-// telling says when a digest was written last.
 type telling struct {
 	digest *millracev1beta1.LBNodeReportStatus
 	at     time.Time
 }
 
-// spread is over how long the nodes of a cluster spread the writes that say nothing new, so that
-// all nodes together write a hundred a second: what is news to none is mostly the same change on
-// all.
+// spread returns the interval for writes without news that limits the cluster to spreadRate writes per second,
+// because such changes mostly occur on all nodes at once.
 func spread(nodes int) time.Duration {
 	return min(longestSpread, time.Duration(nodes)*time.Second/spreadRate)
 }
 
-// know takes the report that was found for told, where none was written yet.
+// know initializes the history with the report found at the start.
 func (t *told) know(found *millracev1beta1.LBNodeReportStatus, now time.Time) {
 	if len(t.digests) == 0 {
 		t.last = digest(found)
@@ -108,9 +99,8 @@ func (t *told) know(found *millracev1beta1.LBNodeReportStatus, now time.Time) {
 	}
 }
 
-// wait returns after how long a report of this digest is due; zero means at once. All digests that
-// were told before share one limit: what goes to and fro, as a session that flaps, says nothing
-// new. What tells of canaries has its own, so neither uses up the other's.
+// wait returns the delay of a report; zero means immediately. All known digests share one limit, so that
+// alternating states, such as a flapping session, are limited. Canary results have a separate limit.
 func (t *told) wait(digest *millracev1beta1.LBNodeReportStatus, now time.Time, jitter time.Duration) time.Duration {
 	if t.index(digest) < 0 {
 		return 0
@@ -124,15 +114,14 @@ func (t *told) wait(digest *millracev1beta1.LBNodeReportStatus, now time.Time, j
 	return t.same.wait(now, max(sameDigest, spread(t.nodes)), jitter)
 }
 
-// tellsOfCanaries reports whether a digest differs from the last one in what was found of canaries,
-// and not in the sessions that it was found by.
+// tellsOfCanaries reports whether the sessions differ from the last digest only in their canary results.
 func (t *told) tellsOfCanaries(digest *millracev1beta1.LBNodeReportStatus) bool {
 	return t.last != nil && !equality.Semantic.DeepEqual(digest.Sessions, t.last.Sessions) &&
 		equality.Semantic.DeepEqual(withoutCanaries(digest.Sessions), withoutCanaries(t.last.Sessions))
 }
 
-// canariesChanged reports whether a digest tells better, or worse, of some canary than the last
-// one. What is not known any more is worse, as where the session is not established.
+// canariesChanged reports whether any canary result improved or worsened since the last digest. An unknown
+// result is worse, as when the session is down.
 func (t *told) canariesChanged(digest *millracev1beta1.LBNodeReportStatus) (improved, worsened bool) {
 	if t.last == nil {
 		return false, false
@@ -146,7 +135,7 @@ func (t *told) canariesChanged(digest *millracev1beta1.LBNodeReportStatus) (impr
 	return improved, worsened
 }
 
-// canaryFound is what of a canary was found; the zero value where nothing was.
+// canaryFound is a canary result; the zero value is unknown.
 type canaryFound struct {
 	known          bool
 	reached, short []int32
@@ -168,7 +157,6 @@ func canariesOf(sessions []millracev1beta1.SessionStatus) map[[2]string]canaryFo
 	return found
 }
 
-// isBetterThan reports whether something of it is better.
 func (f canaryFound) isBetterThan(other canaryFound) bool {
 	if !f.known || !other.known {
 		return f.known
@@ -187,12 +175,10 @@ func withoutCanaries(sessions []millracev1beta1.SessionStatus) []millracev1beta1
 	return without
 }
 
-// settle notes that nothing is to be written.
 func (t *told) settle() {
 	t.same.due, t.canaries.due, t.repaired.due = time.Time{}, time.Time{}, time.Time{}
 }
 
-// add notes a report that was written, and forgets the old ones.
 func (t *told) add(digest *millracev1beta1.LBNodeReportStatus, now time.Time) {
 	t.settle()
 	t.digests = slices.DeleteFunc(t.digests, func(telling telling) bool { return now.Sub(telling.at) > digestMemory })

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/readiness"
 )
 
-// failing is an observation whose texts and numbers are those of the n-th pass.
+// failing is an observation whose messages and numbers vary with n.
 func failing(n int) Observation {
 	o := good()
 	o.ProgramError = fmt.Errorf("write %d failed", n)
@@ -33,8 +33,7 @@ func failing(n int) Observation {
 	return o
 }
 
-// What fails with other words in each pass is told a few times, then every 40 seconds, and at last
-// as it is.
+// Changing messages are written in a burst, then every 40 seconds, and finally as they are.
 func TestWriterOfChangingMessages(t *testing.T) {
 	with(t, func(t *testing.T, s *server, w *Writer) {
 		const passes = 300
@@ -56,7 +55,7 @@ func TestWriterOfChangingMessages(t *testing.T) {
 	})
 }
 
-// Hosts that take the addresses of VIPs by turns are told as seldom: they may be spoofed.
+// Hosts that claim VIPs alternately are limited likewise, because they may be spoofed.
 func TestWriterOfManyDuplicates(t *testing.T) {
 	with(t, func(t *testing.T, s *server, w *Writer) {
 		const passes = 300
@@ -77,7 +76,6 @@ func TestWriterOfManyDuplicates(t *testing.T) {
 	})
 }
 
-// What goes to and fro is told a few times, then every 40 seconds.
 func TestWriterOfTwoReasons(t *testing.T) {
 	with(t, func(t *testing.T, s *server, w *Writer) {
 		const passes = 300
@@ -97,7 +95,6 @@ func TestWriterOfTwoReasons(t *testing.T) {
 	})
 }
 
-// Another reason is told at once, whatever was told before.
 func TestWriterOfAnotherReason(t *testing.T) {
 	with(t, func(t *testing.T, s *server, w *Writer) {
 		w.Set(good())
@@ -110,8 +107,8 @@ func TestWriterOfAnotherReason(t *testing.T) {
 	})
 }
 
-// flapping is an observation of a session at a second of an hour in which it is up for four
-// seconds, and tries for three, each time with another number of VIPs that routers have.
+// flapping is an observation of a session that is up for four seconds and down for three, with varying numbers
+// of VIPs.
 func flapping(second int, now time.Time) Observation {
 	o := good()
 	session := &o.Sessions[0]
@@ -129,8 +126,7 @@ func flapping(second int, now time.Time) Observation {
 	return o
 }
 
-// A session that flaps for an hour costs less than one write in 30 seconds, and what it is in
-// the end is told.
+// A session that flaps for an hour causes less than one write in 30 seconds, and its final state is written.
 func TestWriterOfFlappingSession(t *testing.T) {
 	with(t, func(t *testing.T, s *server, w *Writer) {
 		const hour = int(time.Hour / time.Second)
@@ -155,15 +151,15 @@ func TestWriterOfFlappingSession(t *testing.T) {
 	})
 }
 
-// probing is an observation of a canary that so many ports have no answers of.
+// probing is an observation of a canary with a number of unanswered ports.
 func probing(unanswered int32) Observation {
 	o := good()
 	o.Sessions[0].Canaries = []millracev1beta1.CanaryStatus{{Address: "203.0.113.250", Announced: true, Reached: "1-3", Unanswered: &unanswered}}
 	return o
 }
 
-// That a fault of a router is over is told in ten seconds, whatever else was told before, and one
-// that comes and goes for an hour is told every ten seconds, and each time that it is over.
+// Canary recovery is reported within ten seconds regardless of other limits. An alternating canary is written
+// every ten seconds, and each recovery.
 func TestWriterOfCanaries(t *testing.T) {
 	with(t, func(t *testing.T, s *server, w *Writer) {
 		unanswered := func() int32 {
@@ -173,7 +169,7 @@ func TestWriterOfCanaries(t *testing.T) {
 		}
 		w.Set(probing(0))
 		time.Sleep(2 * interval)
-		// What says nothing new is at its limit.
+		// Use up the limit of writes without news.
 		for n := range 60 {
 			o := probing(0)
 			o.Programmed = n
@@ -202,7 +198,7 @@ func TestWriterOfCanaries(t *testing.T) {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		// The end of each fault is told at once.
+		// Each recovery is written immediately.
 		most := 2*hour/int(sameCanaries/time.Second) + hour/int(sameDigest/time.Second) + 2*digestBurst
 		if writes := len(s.writes) - before; writes < hour/20 || writes > most {
 			t.Errorf("%d writes in an hour, want %d to %d", writes, hour/20, most)
@@ -210,8 +206,8 @@ func TestWriterOfCanaries(t *testing.T) {
 	})
 }
 
-// After a session was reset again and again, that others miss a node no more is told at once, also
-// while another session is down: the node itself may tell first that it announces again.
+// After repeated session resets, a node's recovery is reported immediately even while another session is down:
+// the node itself may be the first to announce again.
 func TestWriterOfNodeReachedAgain(t *testing.T) {
 	reached := func(ids string, second millracev1beta1.SessionState) Observation {
 		o := probing(0)
@@ -231,7 +227,7 @@ func TestWriterOfNodeReachedAgain(t *testing.T) {
 		}
 		for round := range 20 {
 			w.Set(reached("1-2", millracev1beta1.SessionEstablished))
-			// Until that it is missed is told.
+			// Wait until the missing node is reported.
 			for told() != "1-2" {
 				time.Sleep(interval)
 			}
@@ -251,7 +247,6 @@ func TestWriterOfNodeReachedAgain(t *testing.T) {
 	})
 }
 
-// A session that flaps is told as seldom with a canary.
 func TestWriterOfFlappingSessionWithCanary(t *testing.T) {
 	with(t, func(t *testing.T, s *server, w *Writer) {
 		const hour = int(time.Hour / time.Second)
@@ -271,8 +266,8 @@ func TestWriterOfFlappingSessionWithCanary(t *testing.T) {
 	})
 }
 
-// A change that all nodes see alike is written by all of them within a second for a hundred nodes,
-// a minute at most, and by no more at once. What is new is not held up.
+// A change on all nodes is spread over a second per hundred nodes, at most a minute. New states are not
+// delayed.
 func TestSpread(t *testing.T) {
 	for _, test := range []struct {
 		nodes  int
@@ -291,7 +286,7 @@ func TestSpread(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		s.mu.Lock()
-		// One in 50 s: a hundred writes a second of all nodes.
+		// One in 50 s: a hundred writes per second of the cluster.
 		writes := len(s.writes)
 		s.mu.Unlock()
 		if most := hour/50 + digestBurst + 1; writes < 60 || writes > most {
@@ -309,9 +304,8 @@ func TestSpread(t *testing.T) {
 	})
 }
 
-// That most pods turned unready at once is found by all nodes at the same moment, when the API
-// server has just come back: they spread the writes of it, also agents that have written nothing
-// yet.
+// All nodes detect mass unreadiness at once, when the API server has just returned: even agents without
+// previous writes spread theirs.
 func TestSpreadOfReadiness(t *testing.T) {
 	const nodes = 5000
 	found := good()
@@ -341,13 +335,12 @@ func TestSpreadOfReadiness(t *testing.T) {
 			}
 		})
 	}
-	// Half of them, on average: fewer than 5 or more than 35 are less likely than 1e-6.
+	// Half of them on average; fewer than 5 or more than 35 are less likely than 1e-6.
 	if late < 5 || late > 35 {
 		t.Errorf("%d of %d nodes wrote in the second half of the time", late, most)
 	}
 }
 
-// When one change reaches all nodes at the same moment, they write it at no more than the rate.
 func TestSpreadOfOneChange(t *testing.T) {
 	const nodes = 5000
 	now := time.Unix(1e9, 0)

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/duplicate"
 )
 
-// duplicates are the hosts for which VIPs wait, then the others.
+// duplicates returns the first hosts, starting with hosts that VIPs wait for.
 func duplicates(holders []duplicate.Holder) []millracev1beta1.DuplicateAddress {
 	sorted := slices.Clone(holders)
 	slices.SortStableFunc(sorted, func(a, b duplicate.Holder) int { return compareBool(!a.Withheld, !b.Withheld) })

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/removalguard"
 )
 
-// readinessTrusted is not part of Ready: it is no fault of the node. The condition is False or not
-// there. It has no numbers, which change with each endpoint that comes back.
+// readinessTrusted is not part of Ready, because it is not a fault of the node. The condition is False or
+// absent. Its message has no numbers, because they would change with each recovered endpoint.
 func readinessTrusted() metav1.Condition {
 	return metav1.Condition{
 		Type: millracev1beta1.ConditionReadinessTrusted, Status: metav1.ConditionFalse,
@@ -23,8 +23,7 @@ func readinessTrusted() metav1.Condition {
 	}
 }
 
-// objectsHeld is not part of Ready: the node does what it did before. The condition is False or
-// not there.
+// objectsHeld is not part of Ready, because the node continues to serve. The condition is False or absent.
 func objectsHeld(held []removalguard.Held) metav1.Condition {
 	texts := make([]string, 0, len(held))
 	for _, h := range held {

@@ -10,10 +10,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// maxOverCapacity is how many Services that do not fit a report names.
 const maxOverCapacity = 32
 
-// overCapacity names the first Services that do not fit into the maps, each once.
 func overCapacity(problems []model.Problem) []millracev1beta1.ServiceReference {
 	var services []millracev1beta1.ServiceReference
 	for _, problem := range problems {

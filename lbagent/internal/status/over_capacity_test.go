@@ -12,8 +12,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// A report names the first Services for which a map has no room, each once and in
-// order, however many problems there are.
 func TestOverCapacity(t *testing.T) {
 	full := func(kind, name string) model.Problem {
 		return model.Problem{

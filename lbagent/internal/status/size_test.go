@@ -19,7 +19,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/duplicate"
 )
 
-// worst is an observation of a node on which everything fails, at length.
+// worst is an observation with all failures and long messages.
 func worst(vips int) Observation {
 	long := strings.Repeat("0123456789", 100)
 	name := strings.Repeat("n", 253) // The longest name of an object.
@@ -29,7 +29,7 @@ func worst(vips int) Observation {
 	for i := range o.Problems {
 		o.Problems[i].Message = long
 		if i%2 == 0 {
-			// The longest names of a namespace and a Service.
+			// The maximum lengths of a namespace's and a Service's name.
 			o.Problems[i].Reason = millracev1beta1.ReasonMapFull
 			o.Problems[i].Object.Namespace = name[:63]
 			o.Problems[i].Object.Name = (fmt.Sprint("s", i, "-") + name)[:63]
@@ -68,8 +68,7 @@ func worst(vips int) Observation {
 	return o
 }
 
-// The object does not grow with the VIPs, and stays far from what etcd takes (1.5 MiB)
-// whatever fails.
+// The report's size is bounded regardless of VIPs and failures, far below etcd's limit (1.5 MiB).
 func TestReportIsBounded(t *testing.T) {
 	const most = 64 << 10
 	sizes := map[int]int{}
@@ -92,7 +91,7 @@ func TestReportIsBounded(t *testing.T) {
 		if int(counted) != vips || len(status.Exceptions) != maxExceptions {
 			t.Errorf("%d VIPs: %d are counted, %d exceptions", vips, counted, len(status.Exceptions))
 		}
-		// VIPs that wait are told first, then in the order of addresses.
+		// Waiting VIPs come first, then by address.
 		if first := status.Duplicates[0]; len(status.Duplicates) != maxDuplicates || !first.Withheld || first.Address != "203.0.113.1" {
 			t.Errorf("%d VIPs: %d hosts are told, the first is %+v", vips, len(status.Duplicates), first)
 		}
@@ -105,7 +104,6 @@ func TestReportIsBounded(t *testing.T) {
 	}
 }
 
-// Exceptions are faults of this node; those with the lowest addresses are told.
 func TestExceptions(t *testing.T) {
 	status := build(worst(1000), reportStatus{}, 1, earlier)
 	var addresses []netip.Addr
@@ -125,7 +123,6 @@ func TestExceptions(t *testing.T) {
 	}
 }
 
-// Of too many sessions and uplinks, those are told that are not as they should be.
 func TestFaultsFirst(t *testing.T) {
 	o := worst(0)
 	for i := range o.Sessions[:250] {

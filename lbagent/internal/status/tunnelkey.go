@@ -9,18 +9,16 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// TunnelKey is what the agent observed of the keys of the tunnel.
+// TunnelKey is the state of the tunnel's keys.
 type TunnelKey struct {
-	// Ring is what the data plane does.
+	// Ring is the state of the data plane.
 	Ring tunnelkey.Ring
-	// Reason is why that is not what the Secret asks for; empty where it is.
+	// Reason is the reason why Ring differs from the Secret, or empty.
 	Reason, Message string
-	// OtherSeed says that the Secret has another seed of the flow hash than the node; empty where
-	// it has the same.
+	// OtherSeed is a message if the seed of the flow hash in the Secret differs from the node's, else empty.
 	OtherSeed string
 }
 
-// keys are those of the report; nil where the agent has none.
 func (k *TunnelKey) keys() *millracev1beta1.TunnelKeysStatus {
 	if k == nil || len(k.Ring.Accepted) == 0 {
 		return nil
@@ -32,7 +30,7 @@ func (k *TunnelKey) keys() *millracev1beta1.TunnelKeysStatus {
 	return keys
 }
 
-// seed is there only while the seeds differ, and no part of Ready.
+// seed is present only while the seeds differ and not part of Ready.
 func (k *TunnelKey) seed() (condition metav1.Condition, differs bool) {
 	return metav1.Condition{
 		Type: millracev1beta1.ConditionFlowSeed, Status: metav1.ConditionFalse,
@@ -40,7 +38,7 @@ func (k *TunnelKey) seed() (condition metav1.Condition, differs bool) {
 	}, k.OtherSeed != ""
 }
 
-// condition is no part of Ready: without a key the other fences of the tunnel stand.
+// condition is not part of Ready, because other protections of the tunnel remain.
 func (k *TunnelKey) condition() metav1.Condition {
 	if k.Reason == "" {
 		return holds(millracev1beta1.ConditionTunnelKey, millracev1beta1.ReasonKeyInUse)

@@ -13,8 +13,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// The report has the generations. A key that is absent is told, and the node is as ready as
-// before.
+// The report contains the generations. A missing key is reported and does not affect Ready.
 func TestTunnelKey(t *testing.T) {
 	o := Observation{
 		Interfaces: []millracev1beta1.InterfaceStatus{{Name: "eth0", XDPMode: millracev1beta1.XDPNative}},
@@ -42,7 +41,7 @@ func TestTunnelKey(t *testing.T) {
 	differs := Build(o, report, metav1.Now())
 	expect(&differs, millracev1beta1.ConditionFlowSeed, metav1.ConditionFalse, millracev1beta1.ReasonSeedDiffers)
 	expect(&differs, millracev1beta1.ConditionReady, metav1.ConditionTrue, millracev1beta1.ReasonReady)
-	// That of the operator stays.
+	// The operator's condition is retained.
 	expect(&status, millracev1beta1.ConditionTunnelKeyCurrent, metav1.ConditionFalse, "")
 
 	o.TunnelKey = &TunnelKey{Reason: millracev1beta1.ReasonKeyAbsent, Message: "there is no Secret"}

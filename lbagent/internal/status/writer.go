@@ -25,38 +25,35 @@ import (
 // +kubebuilder:rbac:groups=millrace.io,resources=lbnodes/status;lbnodereports/status,verbs=update;patch
 
 const (
-	// interval is the shortest time between two writes.
+	// interval is the minimum time between two writes.
 	interval = time.Second
-	// sameDigest is the time between two writes of reports that say nothing new, on average, in
-	// clusters of no more than 4,000 nodes.
+	// sameDigest is the average time between reports without news in clusters of up to 4,000 nodes.
 	sameDigest = 40 * time.Second
-	// sameCanaries is the same for those that tell of canaries, in clusters of up to 1,000 nodes.
+	// sameCanaries is the average time between reports of changed canaries in clusters of up to 1,000 nodes.
 	sameCanaries = 10 * time.Second
-	// digestBurst is how many of them may follow each other without it.
+	// digestBurst is the number of such reports that may follow each other immediately.
 	digestBurst = 4
-	// digestMemory is how long a report that was written is nothing new.
+	// digestMemory is the retention time of written digests.
 	digestMemory = 10 * time.Minute
-	// spreadRate is how many reports that say nothing new all nodes together write in a second, as
-	// long as that spreads them over no more than longestSpread.
+	// spreadRate is the cluster's maximum rate of reports without news per second, unless longestSpread is
+	// exceeded.
 	spreadRate    = 100
 	longestSpread = time.Minute
-	// longestRetry bounds the time between two attempts that fail.
+	// longestRetry bounds the backoff after errors.
 	longestRetry = 30 * time.Second
-	// writeTimeout bounds one write.
 	writeTimeout = 10 * time.Second
 )
 
-// object is an LBNode or an LBNodeReport.
 type object interface {
 	comparable
 	metav1.Object
 	runtime.Object
 }
 
-// Update replaces the status of an object and returns the object as written.
+// Update writes the status of an object and returns the written object.
 type Update[T object] func(context.Context, T) (T, error)
 
-// Client returns an Update through the API server.
+// Client returns an Update for the API server.
 func Client[T object](client rest.Interface, resource string) Update[T] {
 	return func(ctx context.Context, object T) (written T, err error) {
 		result, _ := reflect.New(reflect.TypeFor[T]().Elem()).Interface().(T)
@@ -68,18 +65,16 @@ func Client[T object](client rest.Interface, resource string) Update[T] {
 	}
 }
 
-// Target is an object whose status is kept.
+// Target is an object whose status a Writer maintains.
 type Target[T object] struct {
-	// Observed returns the object as it was last seen, or nil. The operator creates
-	// the object, a Writer never does.
+	// Observed returns the cached object or nil. Only the operator creates it.
 	Observed func() T
 	Update   Update[T]
 }
 
-// Writer keeps the statuses of the node's LBNode and LBNodeReport. It writes only
-// what differs from the status that the object has, and observations that follow
-// each other closely in one write. What differs only in numbers and messages, or goes to and
-// fro, it writes a few times, then every 40 seconds, each time with a jitter.
+// Writer maintains the statuses of the node's LBNode and LBNodeReport. It writes only differences and coalesces
+// observations in quick succession. Changes of only numbers and messages, and alternating states, are limited
+// to a burst and then one write per 40 seconds, with jitter.
 type Writer struct {
 	bootID string
 	lbNode keeper[*millracev1beta1.LBNode]
@@ -92,7 +87,7 @@ type Writer struct {
 	next *Observation
 }
 
-// NewWriter returns a Writer for a node that is in a boot of this name.
+// NewWriter returns a Writer for a node with this boot id.
 func NewWriter(
 	bootID string, lbNode Target[*millracev1beta1.LBNode], report Target[*millracev1beta1.LBNodeReport], logger logr.Logger,
 ) *Writer {
@@ -105,7 +100,7 @@ func NewWriter(
 	}
 }
 
-// Set gives the Writer an observation, in place of an earlier one.
+// Set replaces the observation to be written.
 func (w *Writer) Set(observation Observation) {
 	w.mu.Lock()
 	w.next = &observation
@@ -113,7 +108,7 @@ func (w *Writer) Set(observation Observation) {
 	w.Wake()
 }
 
-// Wake has the Writer compare again, because another writer may have changed the object.
+// Wake triggers a comparison, because another writer may have changed the object.
 func (w *Writer) Wake() {
 	select {
 	case w.wake <- struct{}{}:
@@ -141,7 +136,7 @@ func (w *Writer) Run(ctx context.Context) error {
 				timer.Reset(again)
 			}
 		case apierrors.IsConflict(err):
-			// The object as we last saw it is old; the new one is on its way.
+			// The cache is outdated; the watch delivers the new object soon.
 			timer.Reset(interval)
 		default:
 			w.logger.Error(err, "Status not written; will try again", "after", wait)
@@ -156,8 +151,8 @@ func (w *Writer) Run(ctx context.Context) error {
 	}
 }
 
-// write writes the observation where the objects do not tell it already. It returns after how
-// long it is to be called again, since the report is not due; zero means no such time.
+// write writes the objects that differ from the observation. It returns the delay until a deferred report is
+// due, or zero.
 func (w *Writer) write(ctx context.Context, now time.Time) (again time.Duration, err error) {
 	w.mu.Lock()
 	observation := w.next
@@ -197,13 +192,12 @@ func (w *Writer) write(ctx context.Context, now time.Time) (again time.Duration,
 	return again, errors.Join(identity, report)
 }
 
-// keeper remembers how a write left its object.
+// keeper retains the last written object.
 type keeper[T object] struct {
 	Target[T]
 	written T
 }
 
-// write writes what change makes of the object, unless it makes nil of it.
 func (k *keeper[T]) write(ctx context.Context, change func(T) T) error {
 	var none T
 	current := k.current()
@@ -224,8 +218,7 @@ func (k *keeper[T]) write(ctx context.Context, change func(T) T) error {
 	return nil
 }
 
-// current is the newest known object: what a write left is newer than what
-// has been seen until the watch has caught up.
+// current returns the newest known object, which is the written one until the watch has caught up.
 func (k *keeper[T]) current() T {
 	var none T
 	observed := k.Observed()

@@ -21,8 +21,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// server is an API server with one LBNodeReport and a watch that may lag, and with one
-// LBNode, or none.
+// server is an API server with an LBNodeReport, a delayed watch and at most one LBNode.
 type server struct {
 	mu      sync.Mutex
 	stored  *millracev1beta1.LBNodeReport
@@ -31,9 +30,9 @@ type server struct {
 	lagging bool
 	err     error
 	writes  []time.Time
-	// identities are the statuses of the LBNode, one for each write.
+	// identities are the written statuses of the LBNode.
 	identities []millracev1beta1.LBNodeStatus
-	// attempts counts failed writes too.
+	// attempts includes failed writes.
 	attempts int
 }
 
@@ -71,7 +70,6 @@ func (s *server) update(_ context.Context, report *millracev1beta1.LBNodeReport)
 	return s.stored.DeepCopy(), nil
 }
 
-// target is the LBNode.
 func (s *server) target() Target[*millracev1beta1.LBNode] {
 	return Target[*millracev1beta1.LBNode]{
 		Observed: func() *millracev1beta1.LBNode {
@@ -89,7 +87,7 @@ func (s *server) target() Target[*millracev1beta1.LBNode] {
 	}
 }
 
-// with runs a test with a Writer whose clock is synctest's.
+// with runs a test with a Writer and synctest's clock.
 func with(t *testing.T, test func(t *testing.T, s *server, w *Writer)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{}
@@ -145,7 +143,6 @@ func TestWriterCoalesces(t *testing.T) {
 	})
 }
 
-// A watch that lags makes the Writer neither write again nor conflict.
 func TestWriterKnowsItsWrite(t *testing.T) {
 	with(t, func(t *testing.T, s *server, w *Writer) {
 		s.mu.Lock()
@@ -175,7 +172,7 @@ func TestWriterRetries(t *testing.T) {
 		w.Set(version("v1"))
 		time.Sleep(10 * time.Minute)
 		s.mu.Lock()
-		// 1+2+4+8+16 s, then every 30 s and the interval.
+		// 1+2+4+8+16 s, then every 30 s plus the interval.
 		if s.attempts < 10 || s.attempts > 30 {
 			t.Errorf("%d attempts in 10 minutes, want 10 to 30", s.attempts)
 		}
@@ -186,7 +183,6 @@ func TestWriterRetries(t *testing.T) {
 	})
 }
 
-// The operator has not created the LBNodeReport yet, or has created it again.
 func TestWriterWaitsForReport(t *testing.T) {
 	with(t, func(t *testing.T, s *server, w *Writer) {
 		s.mu.Lock()
@@ -204,7 +200,6 @@ func TestWriterWaitsForReport(t *testing.T) {
 	})
 }
 
-// A conflict is resolved when the watch brings the newer report.
 func TestWriterConflict(t *testing.T) {
 	with(t, func(t *testing.T, s *server, w *Writer) {
 		s.mu.Lock()
@@ -224,7 +219,6 @@ func TestWriterConflict(t *testing.T) {
 	})
 }
 
-// The LBNode is written once for each boot, however often the agent looks at it.
 func TestWriterIdentity(t *testing.T) {
 	with(t, func(t *testing.T, s *server, w *Writer) {
 		failing := good()
@@ -245,8 +239,7 @@ func TestWriterIdentity(t *testing.T) {
 	})
 }
 
-// What the operator wrote, because the Node was not ready, is replaced by what the agent
-// sees.
+// The agent replaces a status that the operator wrote while the Node was not ready.
 func TestWriterWoken(t *testing.T) {
 	with(t, func(t *testing.T, s *server, w *Writer) {
 		w.Set(version("v1"))

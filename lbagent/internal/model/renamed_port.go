@@ -11,11 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// renamedPort returns the port of a slice for a Service port whose name the slice has not. After a
-// Service port is renamed, its slices have the previous name for a moment, or the Service has it if
-// the slices come first. The port is the one that no port of the Service is named after and that has
-// the number of targetPort. If targetPort is a name, the port must be the only one of its protocol in
-// both objects.
+// renamedPort returns the port of a slice for a Service port whose name is missing in the slice, because one
+// object was renamed before the other. It is the slice's port with the number of targetPort whose name no port
+// of the Service has. For a named targetPort, both objects must have only one port of the protocol.
 func (b *endpoints) renamedPort(slice *discoveryv1.EndpointSlice, name portName) (uint16, bool) {
 	service := b.previous.objects.services[ServiceName{slice.Namespace, slice.Labels[discoveryv1.LabelServiceName]}]
 	if service == nil || len(service.Spec.Ports) >= manyPorts {

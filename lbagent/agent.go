@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lbagent is the agent of a node. It keeps the node's data plane and
-// BGP sessions as the API server's objects say. It writes the state of both to
-// the node's LBNodeReport.
+// Package lbagent implements the node agent. It reconciles the node's data plane and BGP sessions with the
+// objects of the API server and reports the state of both in the node's LBNodeReport.
 package lbagent
 
 import (
@@ -50,17 +49,16 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/watch"
 )
 
-// tellTimeout is how long an agent that cannot work waits until the other nodes know that
-// its node has booted.
+// tellTimeout bounds how long an agent that fails to start waits for its boot to be reported to the other
+// nodes.
 const tellTimeout = 5 * time.Second
 
-// lockTimeout is how long an agent waits for the one before. That one has 20 s to end
+// lockTimeout bounds the wait for the previous agent, which has 20 s to terminate
 // (terminationGracePeriodSeconds of config/lbagent).
 const lockTimeout = 30 * time.Second
 
-// Run runs the agent until ctx is done, and returns nil then. What it has
-// programmed stays: the kernel goes on forwarding, and routers that help with
-// graceful restart keep the routes until an agent is back.
+// Run runs the agent until ctx is done, and then returns nil. Programs and maps stay: the kernel continues to
+// forward, and routers with graceful restart retain the routes until an agent is back.
 func Run(ctx context.Context, config Config, logger logr.Logger) error {
 	if err := config.validate(); err != nil {
 		return err
@@ -86,10 +84,10 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 	if err != nil {
 		return err
 	}
-	// The last that is done: the next agent may be waiting.
+	// Released last, because the next agent may be waiting for it.
 	defer lock.Close()
-	// The other nodes must not wait for the programs to load, and neither must the objects: with
-	// many Services each takes seconds.
+	// Loading the programs and listing many Services take seconds each, so the boot report and the watches
+	// start first.
 	reading := read(ctx, objects)
 	defer reading.end()
 	told := make(chan struct{})
@@ -105,7 +103,7 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 	withSeed.Seed = flowSeed
 	datapath, err := dataplane.Open(withSeed)
 	if err != nil {
-		// It will fail again in the next process, which may have no more time to tell.
+		// The next process is likely to fail, too, and may be terminated before its boot is reported.
 		select {
 		case <-told:
 		case <-time.After(tellTimeout):
@@ -120,7 +118,6 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 	return serve(ctx, config, parts{clients, objects, reading, datapath, bootID, flowSeed}, logger)
 }
 
-// lockDataplane waits until no other agent of the node has the data plane.
 func lockDataplane(ctx context.Context, pinRoot string, logger logr.Logger) (io.Closer, error) {
 	limited, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
@@ -138,7 +135,7 @@ func lockDataplane(ctx context.Context, pinRoot string, logger logr.Logger) (io.
 	}
 }
 
-// parts are what an agent's work needs that can fail to be there.
+// parts holds the dependencies whose setup can fail.
 type parts struct {
 	clients  *source.Clients
 	objects  *source.Source
@@ -148,14 +145,12 @@ type parts struct {
 	seed     flowhash.Seed
 }
 
-// serve does the agent's work until ctx is done.
 func serve(ctx context.Context, config Config, p parts, logger logr.Logger) error {
 	have, err := p.datapath.Dump()
 	if err != nil {
 		return err
 	}
 	logAdoption(p.datapath.Adoption(), have, logger)
-	// Frontends in the maps have been forwarded all the time.
 	monitor := health.New(time.Now)
 	links := make(chan struct{}, 1)
 	fresh := newGate(p.objects, monitor, links, logger.WithName("freshness"))
@@ -214,20 +209,18 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	return workers{loop, writer, speaker, fresh, hops, exempt, host, client, watching, canaries, ends, links}.runUntil(ctx, config, p)
 }
 
-// logAdoption tells what the maps are, and what they hold.
 func logAdoption(adoption dataplane.Adoption, have *forwarding.State, logger logr.Logger) {
 	logger.Info("Data plane open", "maps", adoption.Kind, "reason", adoption.Reason, "copied", adoption.Copied, "emptied", adoption.Emptied,
 		"frontends", len(have.Frontends), "endpoints", len(have.Endpoints))
 }
 
-// newGate holds up sessions until a pass has seen the objects of now.
+// newGate returns the gate that delays sessions until a pass has used current objects.
 func newGate(objects *source.Source, monitor *health.Monitor, links chan<- struct{}, logger logr.Logger) *freshness.Gate {
 	return freshness.New(objects.Confirm, func(ctx context.Context) error {
 		return monitor.AwaitPass(ctx, func() { wake.Notify(links) })
 	}, logger)
 }
 
-// newInputs returns the input of passes, which continues from the objects of the previous agent.
 func newInputs(config Config, checkpointer *checkpoint.Checkpointer, networks *uplink.Networks, logger logr.Logger) *inputs.Inputs {
 	previous := checkpointer.Previous()
 	read := inputs.New(checkpointer.Objects, previous, config.RemovalHold, networks, logger)
@@ -241,8 +234,8 @@ func newInputs(config Config, checkpointer *checkpoint.Checkpointer, networks *u
 	return read
 }
 
-// newProber returns nil where nodes are not to be watched. It goes on with the nodes that the
-// agent before knew, and has its own kept for the next one.
+// newProber returns nil if nodes are not probed. The prober resumes with the nodes of the checkpoint and adds
+// its own nodes to the next one.
 func newProber(config Config, checkpointer *checkpoint.Checkpointer, logger logr.Logger) *probe.Prober {
 	if config.ProbePort == 0 {
 		return nil
@@ -253,7 +246,8 @@ func newProber(config Config, checkpointer *checkpoint.Checkpointer, logger logr
 	return prober
 }
 
-// proberOf is what a watch asks. What was heard of routers is the prober's witness.
+// proberOf returns the prober of a watch, with packets received from routers as its proof of the node's own
+// connectivity; nil without a prober.
 func proberOf(prober *probe.Prober, heard func(now time.Time) time.Time) watch.Prober {
 	if prober == nil {
 		return nil
@@ -262,7 +256,6 @@ func proberOf(prober *probe.Prober, heard func(now time.Time) time.Time) watch.P
 	return prober
 }
 
-// newHealthPorts returns what answers at healthCheckNodePorts; nil where nothing is to.
 func newHealthPorts(config Config, alive func() error, logger logr.Logger) *healthport.Server {
 	if !config.HealthCheckNodePorts {
 		return nil
@@ -273,8 +266,7 @@ func newHealthPorts(config Config, alive func() error, logger logr.Logger) *heal
 	})
 }
 
-// newBFD returns a client of lbbfd at its socket, and what the agent sees of it: without a socket
-// there is no such process.
+// newBFD returns a client of lbbfd and the detector's view of it: NoProcess if no socket is configured.
 func newBFD(socket string) (*control.Client, detector.Process) {
 	client := control.NewClient(socket)
 	if socket == "" {

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/dump"
 )
 
-// Dump prints what the node's pinned maps hold, whether an agent runs or not: as a table, or
-// where asJSON as one consoleapi.Maps.
+// Dump prints the contents of the node's pinned maps as a table, or as one consoleapi.Maps if asJSON is set.
+// It needs no running agent.
 func Dump(pinRoot string, asJSON bool, out io.Writer) error {
 	state, err := dataplane.Read(pinRoot)
 	if err != nil {
@@ -22,14 +22,14 @@ func Dump(pinRoot string, asJSON bool, out io.Writer) error {
 	return dump.Write(state, asJSON, out)
 }
 
-// A Request is a question to a running agent.
+// A Request is a console request to a running agent.
 type Request = console.Request
 
-// A Command is the kind of a Request, as "vips" or "bgp peers".
+// A Command is the kind of a Request, such as "vips" or "bgp peers".
 type Command = console.Command
 
-// Ask sends a request to the agent at the socket and writes the lines of its answer, which are those of
-// package api/console. It returns when the answer or ctx ends.
+// Ask sends a request to the agent at the socket and writes the response lines of package api/console. It
+// returns when the response or ctx ends.
 func Ask(ctx context.Context, socket string, request Request, out io.Writer) error {
 	return console.Ask(ctx, socket, request, out)
 }

@@ -18,9 +18,9 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 )
 
-// Cleanup detaches the programs from all interfaces and removes all maps, the rule of nftables,
-// the neighbours that the kernel keeps for it and the checkpoint, as when Millrace is uninstalled from the node. It waits for the
-// end of the agent, which would put back what is removed before.
+// Cleanup uninstalls Millrace from the node: it detaches the programs from all interfaces and removes the
+// maps, the nftables rule, the managed neighbour entries, the history and the checkpoint. It first waits for
+// the agent to terminate, which would restore them.
 func Cleanup(ctx context.Context, pinRoot, stateDir string, logger logr.Logger) error {
 	lock, err := lockDataplane(ctx, pinRoot, logger)
 	if err != nil {
@@ -36,8 +36,7 @@ func Cleanup(ctx context.Context, pinRoot, stateDir string, logger logr.Logger) 
 	return errors.Join(err, natexempt.Remove(), netdev.ForgetNeighbours())
 }
 
-// CheckClean fails as long as Cleanup has not removed everything, or an agent has
-// put it there again.
+// CheckClean returns an error while anything that Cleanup removes is present.
 func CheckClean(pinRoot string) error {
 	_, err := os.Lstat(pinRoot)
 	switch {

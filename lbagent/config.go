@@ -17,107 +17,92 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/watch"
 )
 
-// Config is what a node's agent is told at its start.
+// Config configures the agent of a node.
 type Config struct {
-	// Version of the program, for LBNodeReport.status.version.
-	Version string
-	// NodeName is the name of the Node that the agent runs on.
+	// Version is reported in LBNodeReport.status.version.
+	Version  string
 	NodeName string
-	// Kubeconfig is the path of a kubeconfig file. Empty: the service account
-	// of the pod.
+	// Kubeconfig is the path of a kubeconfig file; empty means the pod's service account.
 	Kubeconfig string
-	// Uplinks are names of interfaces, or globs of names. Empty: those that
-	// carry a default route, the node's addresses or a network with a BGP peer.
+	// Uplinks are interface names or globs; empty means the interfaces that carry a default route, one of the
+	// node's addresses or a network with a BGP peer.
 	Uplinks []string
-	// VethTransmit lets veth uplinks send by XDP. The other end of each must run an XDP program
-	// in native mode.
+	// VethTransmit allows transmission by XDP on veth uplinks, whose other ends must run a native XDP
+	// program.
 	VethTransmit bool
-	// ServiceProxy is what the node's service proxy has of the VIPs' connections, while a cluster
-	// moves from another load balancer, or back.
+	// ServiceProxy is the service proxy's part of the VIPs' connections during a migration from or to another
+	// load balancer.
 	ServiceProxy dataplane.ServiceProxy
-	// PinRoot is the directory, in a BPF file system, in which maps and links
-	// outlive the agent.
+	// PinRoot is a directory of a BPF file system for the pinned maps and links.
 	PinRoot string
-	// MaxFrontends, MaxNodeTables, MaxEndpointTables, MaxEndpoints, MaxVIPs and
-	// MaxSourceRanges are the capacities of the maps: ports of VIPs, Service
-	// ports with cluster-wide endpoints, Service ports with endpoints on this
-	// node, endpoints on this node, VIPs, prefixes that Services admit.
+	// MaxFrontends (ports of VIPs), MaxNodeTables (Service ports with cluster-wide endpoints),
+	// MaxEndpointTables (Service ports with endpoints on this node), MaxEndpoints (endpoints on this node),
+	// MaxVIPs and MaxSourceRanges (prefixes of loadBalancerSourceRanges) are the capacities of the maps.
 	MaxFrontends, MaxNodeTables, MaxEndpointTables, MaxEndpoints, MaxVIPs, MaxSourceRanges int
-	// Connections is how many connections are remembered, for each address
-	// family.
+	// Connections is the capacity for TCP connections per address family.
 	Connections int
-	// Datagrams is the same for UDP, Affinities for clients of Services with
-	// session affinity. Zero means a share of Connections.
+	// Datagrams is the capacity for UDP flows, Affinities that for clients of Services with session affinity;
+	// zero means a share of Connections.
 	Datagrams, Affinities int
-	// Exceptions is how many flows are remembered that other nodes hold against
-	// their row, for each address family. Zero means as many as Connections.
+	// Exceptions is the capacity per address family for flows held by another node than their row's primary;
+	// zero means Connections.
 	Exceptions int
-	// MetricsBindAddress is where metrics are served, and HealthBindAddress where
-	// health is, as host:port. "0": nowhere.
+	// MetricsBindAddress and HealthBindAddress are host:port; "0" disables the endpoint.
 	MetricsBindAddress, HealthBindAddress string
-	// MetricsSecure serves metrics over TLS to those whom the API server knows and
-	// permits it. Otherwise everybody gets them over plain HTTP.
+	// MetricsSecure serves metrics over TLS to users authorized by the API server, else over plain HTTP to
+	// everyone.
 	MetricsSecure bool
-	// FrontendMetrics is for what there are series of the counters of frontends.
+	// FrontendMetrics selects the series of frontend counters.
 	FrontendMetrics metrics.Frontends
-	// MetricsCertDir has tls.crt and tls.key for the metrics. Empty: a certificate
-	// that the agent signs itself.
+	// MetricsCertDir contains tls.crt and tls.key for the metrics; empty means a self-signed certificate.
 	MetricsCertDir string
-	// StateDir is the directory, in a tmpfs, in which objects are kept for an agent that finds
-	// the API server away. Empty: they are not kept.
+	// StateDir is the directory, in a tmpfs, of the checkpoint for an agent that starts without the API
+	// server; empty disables it.
 	StateDir string
-	// Socket is the path of the socket at which Drops, Top and Trace ask. Empty:
-	// none.
+	// Socket is the path of the console's socket; empty disables it.
 	Socket string
-	// LiveBindAddress is where the aggregated API is answered, as host:port. "0": nowhere.
-	// LiveCertificates is the directory with its ca.crt, tls.crt and tls.key, which may be empty
-	// at first: then nobody is answered.
+	// LiveBindAddress is the host:port of the aggregated API; "0" disables it. LiveCertificates is a
+	// directory with its ca.crt, tls.crt and tls.key; requests are rejected until they exist.
 	LiveBindAddress, LiveCertificates string
-	// Relay is the URL of relays of EndpointSlices, whose certificate the same ca.crt vouches for.
-	// Empty: the API server alone is asked.
+	// Relay is the URL of EndpointSlice relays, verified by the ca.crt of LiveCertificates; empty means the
+	// API server only.
 	Relay string
-	// RelayToken is the file of the token for relays (relay.Audience), which the kubelet renews.
+	// RelayToken is the file of the token for relays (relay.Audience), renewed by the kubelet.
 	RelayToken string
-	// BFDSocket is the path of the socket of the process that holds the BFD sessions (package
-	// lbagent/bfd). Empty: there is none.
+	// BFDSocket is the path of the socket of lbbfd (package lbagent/bfd); empty disables BFD.
 	BFDSocket string
-	// ProbePort is the UDP port that other nodes are asked from whether they take packets. Zero:
-	// they are not asked.
+	// ProbePort is the source UDP port of probes to other nodes; zero disables them.
 	ProbePort uint16
-	// HealthCheckNodePorts has the agent answer at the healthCheckNodePorts of Services, where no
-	// service proxy does. While anybody listens at TCP port ServiceProxyPort of the node there is
-	// one; zero: nobody is looked for.
+	// HealthCheckNodePorts serves the healthCheckNodePorts of Services unless a service proxy does, which is
+	// assumed while a process listens at TCP port ServiceProxyPort; zero skips that check.
 	HealthCheckNodePorts bool
 	ServiceProxyPort     uint16
-	// DuplicateDetection asks on the node's links whether a host has the address of a VIP.
+	// DuplicateDetection probes the node's links for hosts that use the address of a VIP.
 	DuplicateDetection bool
-	// NATExempt keeps replies of VIPs from NAT by a rule of nftables.
+	// NATExempt exempts replies of VIPs from NAT by an nftables rule.
 	NATExempt bool
-	// DrainDelay is how long a node that departs announces its routes as those to be left
-	// (RFC 8326), before it withdraws them.
+	// DrainDelay is how long a departing node announces its routes with GRACEFUL_SHUTDOWN (RFC 8326) before
+	// it withdraws them.
 	DrainDelay time.Duration
-	// UnreadyDelay is how long a VIP of externalTrafficPolicy Cluster stays announced when it has
-	// no ready endpoint any more.
+	// UnreadyDelay is how long a VIP of externalTrafficPolicy Cluster stays announced without a ready
+	// endpoint.
 	UnreadyDelay time.Duration
-	// RemovalHold is how long objects count as present that were removed many at once. Zero: not
-	// at all.
+	// RemovalHold is how long objects that were removed in bulk are retained; zero disables it.
 	RemovalHold time.Duration
-	// EndpointRetention is how long an endpoint that left its EndpointSlices without terminating keeps
-	// its established connections; 0 disables it. MaxRetainedEndpoints is the number of such endpoints.
+	// EndpointRetention is how long an endpoint that left its EndpointSlices without terminating keeps its
+	// established connections; zero disables it. MaxRetainedEndpoints is the number of such endpoints.
 	EndpointRetention    time.Duration
 	MaxRetainedEndpoints int
-	// WithdrawDelay is how long what a withdrawn route led to keeps working,
-	// so that routers have stopped sending by then.
+	// WithdrawDelay is how long packets are still forwarded after their route was withdrawn.
 	WithdrawDelay time.Duration
 
-	// reportAfter is how long a node is down before the report has it. It has no flag: only tests
-	// have no time for it.
+	// reportAfter is how long a node is down before it is reported. Only tests set it.
 	reportAfter time.Duration
-	// proxyPatience is how long a service proxy may be away. The same holds.
+	// proxyPatience is how long a service proxy may be absent. Only tests set it.
 	proxyPatience time.Duration
 }
 
-// DefaultConfig returns the defaults of everything but the node.
+// DefaultConfig returns the default configuration, without a node name.
 func DefaultConfig() Config {
 	return Config{
 		Version:            "dev",
@@ -156,7 +141,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// validate names the flags, since that is where the values come from.
+// validate names the flags, because the values come from them.
 func (c *Config) validate() error {
 	var errs []error
 	if c.NodeName == "" {
@@ -195,7 +180,7 @@ func (c *Config) limits() forwarding.Limits {
 	}
 }
 
-// Dataplane is the configuration of the data plane.
+// Dataplane returns the configuration of the data plane.
 func (c *Config) Dataplane() dataplane.Config {
 	return dataplane.Config{
 		PinRoot:      c.PinRoot,

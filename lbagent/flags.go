@@ -14,13 +14,11 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
 )
 
-// size is a flag that sets how much fits.
 type size struct {
 	flag  string
 	value func(*Config) *int
-	// least is the smallest value: 0 where that stands for a default.
-	least int
-	// capacity is the limit that it sets; zero where it sets none.
+	// least is the smallest valid value: 0 if 0 selects a default.
+	least    int
 	capacity forwarding.Capacity
 	usage    string
 }
@@ -47,7 +45,7 @@ var sizes = []size{
 		"endpoints of the cluster that --endpoint-retention applies to at the same time; above it, the namespace with the most loses its oldest"},
 }
 
-// AddFlags adds the flags that an agent starts with. Their defaults are the present values.
+// AddFlags adds the agent's flags with the current values as defaults.
 func (c *Config) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&c.NodeName, "node-name", c.NodeName,
 		"name of the Node that the agent runs on (default: the variable NODE_NAME)")
@@ -104,7 +102,6 @@ func (c *Config) AddFlags(flags *pflag.FlagSet) {
 		"how long packets are still taken after their route was withdrawn")
 }
 
-// checkSizes returns what is wrong with the sizes.
 func (c *Config) checkSizes() []error {
 	var errs []error
 	for _, s := range sizes {
@@ -115,7 +112,7 @@ func (c *Config) checkSizes() []error {
 	return errs
 }
 
-// nameFlags adds to what does not fit which flag makes room for it.
+// nameFlags adds the flag that raises the exceeded capacity to each problem.
 func nameFlags(problems []plan.Problem) []model.Problem {
 	named := make([]model.Problem, 0, len(problems))
 	for _, problem := range problems {
@@ -125,7 +122,6 @@ func nameFlags(problems []plan.Problem) []model.Problem {
 	return named
 }
 
-// nameFlag does the same for a write to a map that is full.
 func nameFlag(err error) error {
 	var full *dataplane.FullError
 	if errors.As(err, &full) {
@@ -134,7 +130,7 @@ func nameFlag(err error) error {
 	return err
 }
 
-// advice is the end of a message about what is full; empty where no flag sets it.
+// advice returns the suffix of a message about an exceeded capacity, or "" if no flag sets the capacity.
 func advice(full forwarding.Capacity) string {
 	for _, s := range sizes {
 		if s.capacity != 0 && s.capacity == full {

@@ -30,7 +30,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/watch"
 )
 
-// What a pass reads and writes.
 type (
 	reporter interface {
 		Set(observation status.Observation)
@@ -49,49 +48,35 @@ const (
 	longestRetry = 30 * time.Second
 )
 
-// loop brings the node to what the objects say, pass by pass. All retries are
-// here: what fails in a pass is tried again by the next one, and holds up only what depends
-// on it.
+// loop reconciles the node with the objects in passes. It alone retries: the next pass repeats a failed step,
+// and a failure affects only the steps that depend on it.
 type loop struct {
-	// inputs are what passes work by.
-	inputs *inputs.Inputs
-	// checkpointer keeps the objects for the next agent; nil where nothing does.
+	inputs       *inputs.Inputs
 	checkpointer *checkpoint.Checkpointer
 	uplinks      *uplink.Uplinks
 	hops         hopWatcher
 	detector     *detector.Detector
-	// keys are those for packets between nodes; nil where nothing sets them.
-	keys   *keeper.Keeper
-	status reporter
-	logger logr.Logger
-	health *health.Monitor
-	passes *metrics.Passes
-	// published is what those who ask hear of passes.
+	// keys, healthPorts, canaries, history, host and checkpointer are nil if disabled.
+	keys      *keeper.Keeper
+	status    reporter
+	logger    logr.Logger
+	health    *health.Monitor
+	passes    *metrics.Passes
 	published *console.Published
-	// host says what on the host breaks traffic of the uplinks; nil finds nothing.
-	host hostChecks
+	host      hostChecks
 
-	models model.Builder
-	// maps are those of the data plane.
-	maps *reconcile.Maps
-	// targets are where packets to the other nodes go.
-	targets fib.UpTargets
-	// routes are announced to routers and on links.
-	routes *routes.Announcer
-	// watch says which nodes are down.
-	watch *watch.Watch
-	// canaries probes through routers; nil where nothing does.
-	canaries *canary.Prober
-	// healthPorts answers at healthCheckNodePorts; nil where nobody is to.
+	models      model.Builder
+	maps        *reconcile.Maps
+	targets     fib.UpTargets
+	routes      *routes.Announcer
+	watch       *watch.Watch
+	canaries    *canary.Prober
 	healthPorts *healthport.Server
-	// history records what passes saw; nil where nothing does.
-	history *recorder.Recorder
-	// observation is what the last pass saw.
+	history     *recorder.Recorder
 	observation status.Observation
 }
 
-// run makes a pass at once, whenever one of the channels has a value, and
-// when a pass asked for another.
+// run runs a pass at start, for each value of a channel, and when the previous pass requested one.
 func (l *loop) run(ctx context.Context, objects, links, sessions <-chan struct{}) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -121,7 +106,7 @@ func (l *loop) run(ctx context.Context, objects, links, sessions <-chan struct{}
 			Unready: l.observation.Unready.Endpoints, Retained: l.inputs.Retained(),
 		})
 		l.routes.LogSessions()
-		// Last: until here, whatever hangs is a pass that does.
+		// Last, so that a hang in any step above counts as a hanging pass.
 		l.health.End(ended, err, l.routes.Speaker.Sessions())
 		timer.Stop()
 		if again > 0 {

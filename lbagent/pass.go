@@ -23,24 +23,20 @@ type pass struct {
 	*loop
 	now time.Time
 
-	read inputs.Read
-	// model is nil where none was built.
+	read    inputs.Read
 	model   *model.Model
 	changes *model.Changes
 	step    *reconcile.Step
-	// programErr is of writes to the maps, keyErr of the keys for packets between nodes, bgpErr of
+	// programErr is the error of map writes, keyErr that of keys for packets between nodes, bgpErr that of
 	// the speaker.
 	programErr, keyErr, bgpErr error
-	// errs are the others.
-	errs []error
-	// again is after how long another pass is due; 0 means none is.
+	errs                       []error
+	// again is the delay until the next requested pass; 0 means none.
 	again time.Duration
 }
 
-// pass does everything that can be done now, in the order that keeps a route
-// from leading to what is not, or no longer, programmed: first what is added
-// to the maps, then the routes, last what is removed. It returns after how
-// long another pass is due; 0 means none is.
+// pass adds to the maps, then updates the routes, then removes from the maps, so that no route leads to an
+// entry that is not programmed. It returns the delay until the next requested pass; 0 means none.
 func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	p := &pass{loop: l, now: now}
 	defer p.report()
@@ -52,7 +48,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	p.build()
 	p.add()
 	if l.maps.Have() == nil {
-		// Which routes are good is not known: they stay as they are.
+		// Without a dump the correct routes cannot be computed: they stay.
 		return p.read.Again, errors.Join(p.programErr, p.keyErr)
 	}
 	covered := p.attach()
@@ -67,11 +63,10 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	return p.again, errors.Join(append([]error{p.programErr, p.keyErr, p.bgpErr, verifyErr}, p.errs...)...)
 }
 
-// wait has another pass begin in time.
 func (p *pass) wait(again time.Duration) { p.again = wake.Soonest(p.again, again) }
 
-// readInputs reads what the pass works by. The keys come before all else: what a node sends without
-// the key, others drop.
+// readInputs reads the input of the pass. The keys are updated first, because other nodes drop packets
+// without a valid tag.
 func (p *pass) readInputs() {
 	p.read = p.inputs.Read(p.watch, p.now)
 	p.wait(p.read.Again)
@@ -81,7 +76,6 @@ func (p *pass) readInputs() {
 	p.read.Objects.DynamicNeighbors = p.routes.Speaker.DynamicNeighbors()
 }
 
-// build builds the model, and has the nodes watched that are in it.
 func (p *pass) build() {
 	p.health.Move("model")
 	p.model, p.changes = p.models.Build(p.read.Objects)
@@ -93,7 +87,6 @@ func (p *pass) build() {
 	p.routes.Prepare(p.model, p.read.Objects.Passwords)
 }
 
-// add plans what the maps are to hold, and writes what they lack.
 func (p *pass) add() {
 	p.health.Move("plan")
 	p.step = p.maps.Plan(p.model, p.changes)
@@ -106,7 +99,6 @@ func (p *pass) add() {
 	p.observation.Problems = slices.Concat(p.model.Problems, nameFlags(p.step.Unplanned), p.step.Unwritten(p.model))
 }
 
-// attach keeps the programs on the uplinks, and next hops prepared.
 func (p *pass) attach() uplink.Coverage {
 	p.health.Move("uplinks")
 	covered, err := p.uplinks.Update(p.model, p.now)
@@ -119,7 +111,6 @@ func (p *pass) attach() uplink.Coverage {
 	return covered
 }
 
-// hostProblems are what of this host keeps packets of its uplinks from being carried.
 func (p *pass) hostProblems(uplinks []string) []string {
 	problems := p.routes.Layer2.Problems()
 	if p.host != nil {
@@ -128,7 +119,6 @@ func (p *pass) hostProblems(uplinks []string) []string {
 	return problems
 }
 
-// announce decides on the routes, and has them announced.
 func (p *pass) announce(covered uplink.Coverage) {
 	decided, err := p.routes.Announce(&routes.Pass{
 		Model: p.model, Objects: p.read.Objects, Change: announce.Change{Model: p.changes, Maps: p.step.Differs},
@@ -142,7 +132,6 @@ func (p *pass) announce(covered uplink.Coverage) {
 	p.observation.L2, p.observation.L2Known, p.observation.Answering = decided.L2, p.routes.Layer2 != nil, decided.Answering
 }
 
-// followSessions has BFD and canaries follow the sessions with routers, and publishes how these are.
 func (p *pass) followSessions() {
 	p.observation.Sessions = p.routes.Sessions()
 	p.canaries.Observe(p.model, p.keys.Keys(), p.observation.Decisions, p.observation.Sessions)
@@ -151,7 +140,6 @@ func (p *pass) followSessions() {
 	p.published.SetDecisions(p.now, &p.observation)
 }
 
-// remove takes out of the maps what routers have had the time to leave.
 func (p *pass) remove() {
 	again, err := p.step.Remove(p.now)
 	p.wait(again)
@@ -159,7 +147,6 @@ func (p *pass) remove() {
 	p.observation.ProgramError = p.programErr
 }
 
-// report tells what the pass saw.
 func (p *pass) report() {
 	p.health.Move("report")
 	if have := p.maps.Have(); have != nil {

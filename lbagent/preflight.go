@@ -13,21 +13,21 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/preflight"
 )
 
-// PreflightOf is what Preflight needs to know of the cluster.
+// PreflightOf is the cluster's part of the input of Preflight.
 type PreflightOf struct {
-	// Node is its name, Addresses are its own.
+	// Addresses are those of Node.
 	Node      string
 	Addresses []netip.Addr
-	// Uplinks are those of Config.
+	// Uplinks has the semantics of Config.Uplinks.
 	Uplinks []string
-	// Nodes are addresses of the other nodes, where something answers them (PreflightAnswer).
+	// Nodes are addresses of other nodes at which PreflightAnswer runs.
 	Nodes []netip.Addr
-	// Installed: an agent runs on the node.
+	// Installed reports whether an agent runs on the node.
 	Installed bool
 }
 
-// Preflight writes what on this node keeps Millrace from working, as a line of package api/console.
-// It changes nothing.
+// Preflight writes the obstacles to running Millrace on this node, as a line of package api/console. It
+// changes nothing.
 func Preflight(ctx context.Context, of PreflightOf, out io.Writer) error {
 	facts, err := preflight.Read(of.Uplinks, of.Addresses)
 	if err != nil {
@@ -43,5 +43,5 @@ func Preflight(ctx context.Context, of PreflightOf, out io.Writer) error {
 	return nil
 }
 
-// PreflightAnswer answers the preflights of other nodes until ctx is done.
+// PreflightAnswer replies to the preflights of other nodes until ctx is done.
 func PreflightAnswer(ctx context.Context) error { return preflight.Answer(ctx) }

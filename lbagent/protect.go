@@ -16,8 +16,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/source"
 )
 
-// protect keeps the metrics from untrusted clients, as the configuration says. What watches the
-// certificate runs in the group.
+// protect returns TLS and authorization for the metrics, as configured. A watcher of the certificate runs in
+// group.
 func protect(ctx context.Context, group *errgroup.Group, config Config, clients *source.Clients) (metrics.Protection, error) {
 	if !config.MetricsSecure {
 		return metrics.Protection{}, nil
@@ -47,8 +47,8 @@ func protect(ctx context.Context, group *errgroup.Group, config Config, clients 
 	return protection, nil
 }
 
-// selfSigned is a certificate that lives as long as the agent. It hides tokens from those who
-// only listen; who must know the agent gives it a certificate.
+// selfSigned returns a certificate for the lifetime of the agent. It protects tokens from passive
+// eavesdroppers; to authenticate the agent, set --metrics-cert-dir.
 func selfSigned(node string) (tls.Certificate, error) {
 	certificate, key, err := certutil.GenerateSelfSignedCertKey(node, nil, nil)
 	if err != nil {

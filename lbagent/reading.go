@@ -8,16 +8,15 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/source"
 )
 
-// reading is the work of a Source, which begins before there are workers.
+// reading is a running Source, started before the workers.
 type reading struct {
 	cancel context.CancelFunc
-	// ended is closed when err says how it ended.
+	// ended is closed after err is set.
 	ended chan struct{}
 	err   error
 }
 
-// read has the objects watched until end is called: those who give their routes away when ctx is
-// done go by them.
+// read watches objects until end is called, independent of ctx, because the handover at shutdown needs them.
 func read(ctx context.Context, objects *source.Source) *reading {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	r := &reading{cancel: cancel, ended: make(chan struct{})}
@@ -28,7 +27,6 @@ func read(ctx context.Context, objects *source.Source) *reading {
 	return r
 }
 
-// wait returns when the reading or ctx has ended, and how.
 func (r *reading) wait(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -38,7 +36,6 @@ func (r *reading) wait(ctx context.Context) error {
 	}
 }
 
-// end ends the reading, and returns when it has.
 func (r *reading) end() {
 	r.cancel()
 	<-r.ended

@@ -79,7 +79,6 @@ func offerMetrics(ctx context.Context, group *errgroup.Group, config Config, p p
 	return nil
 }
 
-// newConsole returns what answers the questions of the console and of the aggregated API.
 func newConsole(datapath *dataplane.Dataplane, w workers) *console.Server {
 	l := w.loop
 	return &console.Server{
@@ -88,8 +87,8 @@ func newConsole(datapath *dataplane.Dataplane, w workers) *console.Server {
 	}
 }
 
-// serveConsole samples drops, and answers clients of the console until ctx is done, where there
-// is a socket. Forwarding does not depend on the console, so its failures are logged.
+// serveConsole samples drops, and serves console clients at the socket, if any, until ctx is done. Its
+// failures are logged, because forwarding does not depend on it.
 func serveConsole(ctx context.Context, socket string, server *console.Server, datapath *dataplane.Dataplane, logger logr.Logger) {
 	var group sync.WaitGroup
 	defer group.Wait()
@@ -108,11 +107,8 @@ func serveConsole(ctx context.Context, socket string, server *console.Server, da
 	group.Go(func() { listenConsole(ctx, socket, server, logger) })
 }
 
-// listenAgain is the time between two tries to serve the console.
 const listenAgain = 30 * time.Second
 
-// listenConsole answers at the socket until ctx is done. Where there is no room for it, that is tried
-// again.
 func listenConsole(ctx context.Context, socket string, server *console.Server, logger logr.Logger) {
 	for told := false; ctx.Err() == nil; {
 		listener, err := console.Listen(socket)

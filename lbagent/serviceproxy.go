@@ -8,15 +8,13 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 )
 
-// serviceProxy is the node's, while it yields new connections. What it has is in netfilter.
+// serviceProxy reads the service proxy's connections from conntrack while it yields new ones.
 type serviceProxy struct{ datapath *dataplane.Dataplane }
 
-// Take makes new connections of the frontends ours.
 func (s serviceProxy) Take(have *forwarding.State) error {
 	return s.datapath.TakeFrontends(have, proxiedFlows)
 }
 
-// SweepProxied forgets what the service proxy had.
 func (s serviceProxy) SweepProxied() error { return s.datapath.SweepProxied(proxiedFlows) }
 
 func proxiedFlows() ([]dataplane.ProxiedFlow, error) {

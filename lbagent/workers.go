@@ -27,26 +27,24 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 )
 
-// workers are what runs beside each other.
 type workers struct {
-	loop    *loop
-	writer  *status.Writer
-	speaker *bgp.Server
-	fresh   *freshness.Gate
-	hops    *netdev.HopWatcher
-	exempt  *natexempt.Keeper
-	host    *hostcheck.Checks
-	bfd     *control.Client
-	// prober is nil where nodes are not watched.
+	loop     *loop
+	writer   *status.Writer
+	speaker  *bgp.Server
+	fresh    *freshness.Gate
+	hops     *netdev.HopWatcher
+	exempt   *natexempt.Keeper
+	host     *hostcheck.Checks
+	bfd      *control.Client
 	prober   *probe.Prober
 	canaries *canary.Prober
 	handover *shutdown.Handover
-	// links has a value when something of the host has changed.
+	// links receives a value after a change of the host's network.
 	links chan struct{}
 }
 
-// runUntil runs the workers until ctx is done and, where no other agent follows soon, the node has
-// handed over its routes.
+// runUntil runs the workers until ctx is done and the routes are handed over, unless another agent follows
+// soon.
 func (w workers) runUntil(ctx context.Context, config Config, p parts) error {
 	working, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
@@ -61,7 +59,6 @@ func (w workers) runUntil(ctx context.Context, config Config, p parts) error {
 	return w.run(working, config, p)
 }
 
-// run runs the workers until ctx is done or one of them fails.
 func (w workers) run(ctx context.Context, config Config, p parts) error {
 	loop, links := w.loop, w.links
 	group, ctx := errgroup.WithContext(ctx)
@@ -110,7 +107,7 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	}
 	group.Go(func() error { return loop.health.Watch(ctx, health.WatchEvery, loop.logger, loop.passes.Stalled) })
 	group.Go(func() error {
-		// What is not known yet must not be taken for what is gone.
+		// Without the initial lists, objects would count as removed.
 		if err := loop.checkpointer.Await(ctx); err != nil {
 			return err
 		}
@@ -133,8 +130,7 @@ func newWriter(p parts, logger logr.Logger) *status.Writer {
 		}, logger)
 }
 
-// reportHops tells when prepared next hops begin to be unavailable, and when they
-// are there again. Packets are forwarded either way.
+// reportHops logs when prepared next hops become unavailable or available. Packets are forwarded either way.
 func reportHops(logger logr.Logger, err error) {
 	if err != nil {
 		logger.Error(err, "Next hops cannot be prepared; the kernel is asked for each packet meanwhile")
@@ -143,7 +139,6 @@ func reportHops(logger logr.Logger, err error) {
 	logger.Info("Next hops are prepared again")
 }
 
-// newExemption keeps replies from NAT by a filter, and makes the loop run where that fails.
 func newExemption(filter int, logger logr.Logger, changed chan<- struct{}) *natexempt.Keeper {
 	return &natexempt.Keeper{
 		Filter: filter,
@@ -154,7 +149,7 @@ func newExemption(filter int, logger logr.Logger, changed chan<- struct{}) *nate
 	}
 }
 
-// runExemption takes away what is left of a previous process where it is not wanted.
+// runExemption removes the rule of a previous process if the exemption is disabled.
 func runExemption(ctx context.Context, keeper *natexempt.Keeper, wanted bool) error {
 	if wanted {
 		return keeper.Run(ctx)
@@ -165,7 +160,6 @@ func runExemption(ctx context.Context, keeper *natexempt.Keeper, wanted bool) er
 	return nil
 }
 
-// reportExempt tells when replies begin to be left to NAT, and when they are exempt again.
 func reportExempt(logger logr.Logger, err error) {
 	if err != nil {
 		logger.Error(err, "Replies are not exempt from NAT")

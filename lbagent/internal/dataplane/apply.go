@@ -14,8 +14,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Apply performs an operation; where that fails, the error is an *ApplyError, and the maps
-// may hold a part of it. Deleting what is not there succeeds.
+// Apply performs an operation. It returns an *ApplyError on failure, after which the maps may hold a part of
+// the operation. Deleting a missing entry succeeds.
 func (d *Dataplane) Apply(op forwarding.Op) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -72,7 +72,7 @@ func (d *Dataplane) applyRemoval(op forwarding.Op) error {
 	}
 }
 
-// capacities are what there is no more room for where a map is full.
+// capacities maps each map to the capacity that is exhausted if it is full.
 var capacities = map[string]forwarding.Capacity{
 	bpf.DatapathMapFrontends4:    forwarding.Frontends,
 	bpf.DatapathMapFrontends6:    forwarding.Frontends,
@@ -84,9 +84,9 @@ var capacities = map[string]forwarding.Capacity{
 	bpf.DatapathMapSourceRanges6: forwarding.SourceRanges,
 }
 
-// failure describes a write that failed; a *FullError where the map is full.
+// failure wraps the error of a failed write, with a *FullError if the map is full.
 func failure(name string, key any, err error) error {
-	// A trie that is full says ENOSPC, a hash E2BIG.
+	// A full trie returns ENOSPC, a full hash E2BIG.
 	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) {
 		err = ErrFull
 	}
@@ -110,7 +110,7 @@ func remove(m *ebpf.Map, name string, shown, key any) error {
 	return nil
 }
 
-// checkIndex refuses the place 0, which means none, and those beyond the limit.
+// checkIndex rejects the reserved index 0 and indexes beyond the limit.
 func checkIndex[T ~uint16 | ~uint32](name string, index T, limit int) error {
 	if index == 0 {
 		return failure(name, index, errors.New("0 is not an id"))
@@ -135,7 +135,6 @@ func (d *Dataplane) writeEndpoint(id forwarding.EndpointID, endpoint bpf.Datapat
 	return d.indexEndpoint(old, endpoint)
 }
 
-// frontendMap gives the map of the key's family, its name, and the key in it.
 func (d *Dataplane) frontendMap(key forwarding.FrontendKey) (*ebpf.Map, string, any) {
 	if key.VIP.Unmap().Is4() {
 		return d.maps.Frontends4, bpf.DatapathMapFrontends4, encodeFrontendKey4(key)
@@ -143,8 +142,8 @@ func (d *Dataplane) frontendMap(key forwarding.FrontendKey) (*ebpf.Map, string, 
 	return d.maps.Frontends6, bpf.DatapathMapFrontends6, key.Hash(d.hash)
 }
 
-// findFrontend returns the id that a frontend has in the maps, zero where it is not there. Another
-// one in its place is an error.
+// findFrontend returns the id of a frontend in the maps, or zero if it is missing. A hash collision is an
+// error.
 func (d *Dataplane) findFrontend(key forwarding.FrontendKey) (forwarding.FrontendID, error) {
 	entry, found, err := d.lookUpFrontend(key)
 	if err != nil {
@@ -157,7 +156,6 @@ func (d *Dataplane) findFrontend(key forwarding.FrontendKey) (forwarding.Fronten
 	return forwarding.FrontendID(entry.Frontend.Id), nil
 }
 
-// lookUpFrontend returns the entry in a frontend's place, and whether that is the frontend's own.
 func (d *Dataplane) lookUpFrontend(key forwarding.FrontendKey) (entry bpf.DatapathFrontend6, own bool, err error) {
 	m, name, encoded := d.frontendMap(key)
 	if key.VIP.Unmap().Is4() {
@@ -176,7 +174,7 @@ func (d *Dataplane) lookUpFrontend(key forwarding.FrontendKey) (entry bpf.Datapa
 	}
 }
 
-// putFrontend zeroes the counters of an id that the frontend did not have before.
+// putFrontend writes a frontend, and resets the counters of an id that is new to it.
 func (d *Dataplane) putFrontend(key forwarding.FrontendKey, frontend forwarding.Frontend) error {
 	m, name, encoded := d.frontendMap(key)
 	if err := checkIndex(name, frontend.ID, d.limits.Frontends); err != nil {
@@ -208,7 +206,6 @@ func (d *Dataplane) putFrontend(key forwarding.FrontendKey, frontend forwarding.
 	return write(m, name, showKey(key), encoded, entry)
 }
 
-// writeFrontendKey writes the key by the id, where the egress program finds it.
 func (d *Dataplane) writeFrontendKey(key forwarding.FrontendKey, id forwarding.FrontendID) error {
 	return write(d.maps.FrontendKeys, bpf.DatapathMapFrontendKeys, id, uint32(id), encodeFrontendKey6(key))
 }
@@ -234,9 +231,8 @@ func (d *Dataplane) deleteFrontend(key forwarding.FrontendKey) error {
 	return errors.Join(remove(m, name, showKey(key), encoded), d.forgetDrops(id))
 }
 
-// forgetPreviousDrops forgets those that came to an id after its frontend was deleted. An id
-// without a key was never used. That is most of them at a start, where a system call for each
-// reason would take seconds.
+// forgetPreviousDrops deletes drops counted for an id after its frontend was deleted. An id without a key was
+// never used; skipping these saves seconds of system calls at start.
 func (d *Dataplane) forgetPreviousDrops(id forwarding.FrontendID) error {
 	var previous bpf.DatapathFrontendKey6
 	if err := d.maps.FrontendKeys.Lookup(uint32(id), &previous); err != nil {
@@ -248,7 +244,6 @@ func (d *Dataplane) forgetPreviousDrops(id forwarding.FrontendID) error {
 	return d.forgetDrops(id)
 }
 
-// forgetDrops makes room for the drops of other frontends.
 func (d *Dataplane) forgetDrops(id forwarding.FrontendID) error {
 	for reason := range uint32(bpf.DatapathDropReasonDROP_REASONS) {
 		key := bpf.DatapathFrontendDrop{Frontend: uint32(id), Reason: reason}

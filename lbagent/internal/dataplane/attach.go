@@ -12,18 +12,16 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/attach"
 )
 
-// Uplink is an interface by which client packets come in and replies leave.
+// Uplink is an interface that receives client packets and sends replies.
 type Uplink struct {
 	Name  string
 	Index int
-	// Device is the index of the interface that gets the XDP program: that below a
-	// VLAN, whose frames the driver brings in with a tag. Zero means the uplink
-	// itself.
+	// Device is the index of the interface for the XDP program: the one below a VLAN, whose driver receives
+	// tagged frames. Zero means the uplink itself.
 	Device int
-	// Members are the indexes of the interfaces that Device consists of, where it
-	// is a bond. The kernel runs the program on them.
+	// Members are the indexes of the members of Device if it is a bond. The kernel runs the program on them.
 	Members []int
-	// Tags are those of the uplink's frames on Device, outermost first, where it is a VLAN.
+	// Tags are the VLAN tags of the uplink's frames on Device, outermost first.
 	Tags []VLANTag
 }
 
@@ -34,46 +32,41 @@ func (u *Uplink) device() int {
 	return u.Index
 }
 
-// devices are the indexes of the interfaces that bring in the uplink's frames.
 func (u *Uplink) devices() []int { return append([]int{u.device()}, u.Members...) }
 
-// Attachment is what Attach achieved on an uplink.
+// Attachment is the result of Attach for an uplink.
 type Attachment struct {
 	Interface string
 	Index     int
-	// Mode is empty where no XDP program of ours is attached.
+	// Mode is empty if our XDP program is not attached.
 	Mode attach.Mode
-	// Device is the index of the interface that runs the XDP program, and by
-	// whose driver the program sends; DeviceName is its name.
+	// Device is the index of the interface whose driver runs the XDP program and transmits its frames.
 	Device     int
 	DeviceName string
-	// Members are the indexes of those that Device consists of, where it is a bond: frames
-	// come in by them.
+	// Members are the indexes of the members of Device if it is a bond.
 	Members []int
-	// NativeErr is why Mode is Generic, where this process attached it.
+	// NativeErr is the reason for Generic mode if this process attached the program.
 	NativeErr error
-	// TagsBeside is why XDP may not see the VLAN tags of the uplink's frames, where it is a
-	// VLAN. Packets to VIPs in other VLANs of the device are then taken too.
+	// TagsBeside is the reason why XDP may not see the VLAN tags of the uplink's frames, or nil. Packets to
+	// VIPs in other VLANs of the device are then forwarded, too.
 	TagsBeside error
-	// NoRedirects is true where the driver sends no frames that came in by another uplink: they go
-	// by the kernel.
+	// NoRedirects is true if the driver does not transmit redirected frames, which the kernel then forwards.
 	NoRedirects bool
-	// Err is nil where all programs are attached and current.
+	// Err is nil if all programs are attached and current.
 	Err error
 }
 
-// Attachments is the outcome of the last Attach, by name of the interface.
+// Attachments returns the result of the last Attach, sorted by interface name.
 func (d *Dataplane) Attachments() []Attachment {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.attachments)
 }
 
-// Attach brings the programs onto these uplinks and takes them off all others.
-// Programs already there, also of a previous process, are replaced without a gap.
-// An uplink that fails does not keep others from being attached; the errors are
-// joined, each an *UplinkError, and each is also in its Attachment. At most 8
-// different MAC addresses are possible.
+// Attach attaches the programs to these uplinks and detaches them from all others. Attached programs, also
+// those of a previous process, are replaced without a gap. A failure affects one uplink only; the errors are
+// joined, each an *UplinkError that is also in its Attachment. Uplinks may have at most 8 different MAC
+// addresses.
 func (d *Dataplane) Attach(uplinks []Uplink) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -82,7 +75,6 @@ func (d *Dataplane) Attach(uplinks []Uplink) error {
 		return err
 	}
 	d.showAllTags(uplinks, devices)
-	// Previous addresses stay until previous uplinks are detached.
 	if err := d.writeSettings(uplinkSettings(d.self, devices, true)); err != nil {
 		return err
 	}
@@ -117,7 +109,7 @@ func (d *Dataplane) Attach(uplinks []Uplink) error {
 	if err != nil {
 		return err
 	}
-	// Only now no program writes the previous maps any more.
+	// Programs write to the previous maps until here.
 	if err := d.set.catchUp(); err != nil {
 		return fmt.Errorf("copy connections: %w", err)
 	}
@@ -128,8 +120,8 @@ func (d *Dataplane) Attach(uplinks []Uplink) error {
 	return nil
 }
 
-// attachOne attaches replies first, so that no request comes in whose reply could
-// not be translated. tried are the devices of other uplinks.
+// attachOne attaches egress first, so that no request arrives whose reply cannot be translated. tried
+// contains the devices of other uplinks.
 func (d *Dataplane) attachOne(uplink *Uplink, a *Attachment, tried map[int]attach.Result) {
 	a.Err = d.hooks.Egress(a.Index, d.programs.Egress)
 	if a.Err == nil {
@@ -145,8 +137,6 @@ func (d *Dataplane) attachOne(uplink *Uplink, a *Attachment, tried map[int]attac
 	}
 }
 
-// detachOthers detaches what no uplink has any more, or what an uplink that could
-// not be attached as a whole has.
 func (d *Dataplane) detachOthers(uplinks []Uplink) error {
 	wanted := attach.Wanted{Requests: map[int]bool{}, Replies: map[int]bool{}, Tags: map[int]bool{}}
 	for _, a := range d.attachments {
@@ -164,8 +154,7 @@ func (d *Dataplane) detachOthers(uplinks []Uplink) error {
 	return d.hooks.DetachOthers(wanted)
 }
 
-// ProgramsBefore returns, by the name of the uplink, the programs that the kernel runs on its replies
-// before ours: see attach.Hooks.
+// ProgramsBefore returns, by uplink name, the egress programs that run before ours: see attach.Hooks.
 func (d *Dataplane) ProgramsBefore() (attached map[string][]string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -186,8 +175,8 @@ func (d *Dataplane) ProgramsBefore() (attached map[string][]string, err error) {
 	return attached, nil
 }
 
-// findRedirects asks which drivers take redirected frames. That is after all programs are
-// attached, for some take them only then. Without an answer they count as taking them.
+// findRedirects determines which drivers transmit redirected frames. It follows Attach, because some transmit
+// them only with a program attached. On an error they count as transmitting.
 func (d *Dataplane) findRedirects() error {
 	if d.config.TakesRedirects == nil {
 		return nil
@@ -203,8 +192,6 @@ func (d *Dataplane) findRedirects() error {
 	return errors.Join(failed...)
 }
 
-// writeUplinks tells the program which interfaces take redirected frames, and which
-// are members of a bond.
 func (d *Dataplane) writeUplinks(uplinks []Uplink, devices map[int]device) error {
 	want, sends := map[uint32]bpf.DatapathUplink{}, map[int]bool{}
 	for _, a := range d.attachments {

@@ -13,16 +13,13 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// vipBloom is the Bloom filter that keeps packets for others out of the way, and what
-// the maps vip_filter and vip_parts hold of it. A bit is set before an address that needs
-// it is written, and cleared after.
+// vipBloom is the programs' Bloom filter of destinations, and the contents of the maps vip_filter and
+// vip_parts. Bits are set before and cleared after the addresses that need them.
 type vipBloom struct {
 	forwarding.Bloom
 	written, writtenParts bloomWords
-	// vips are the addresses that are in the filter.
-	vips map[netip.Addr]struct{}
-	// ranges are the prefixes of pools and aggregates that are in it.
-	ranges map[forwarding.SourceRange]struct{}
+	vips                  map[netip.Addr]struct{}
+	ranges                map[forwarding.SourceRange]struct{}
 }
 
 func hostPrefix(address netip.Addr) netip.Prefix {
@@ -42,7 +39,6 @@ func (d *Dataplane) addRangeToBloom(source forwarding.SourceRange) error {
 	return nil
 }
 
-// writeBloom writes the words of the filter that the maps do not hold yet.
 func (d *Dataplane) writeBloom() error {
 	b := d.bloom
 	return errors.Join(
@@ -66,7 +62,6 @@ func writeWords(m *ebpf.Map, name string, want func(int) uint64, written *bloomW
 	return nil
 }
 
-// restoreBloom makes the filter that of the VIPs, pools and aggregates in the maps.
 func (d *Dataplane) restoreBloom() error {
 	d.bloom = &vipBloom{vips: map[netip.Addr]struct{}{}, ranges: map[forwarding.SourceRange]struct{}{}}
 	err := readMap(d.maps.Vips, func(key bpf.DatapathAddress, _ uint32) {

@@ -13,8 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// The BPF programs and package program must agree on these; a difference does
-// not compile.
+// Constants shared by the BPF programs and package forwarding: a difference does not compile.
 var (
 	_ = [1]struct{}{}[bpf.DatapathShapeROWS-forwarding.Rows]
 	_ = [1]struct{}{}[bpf.DatapathShapeLEAST_ROWS-forwarding.LeastRows]
@@ -27,7 +26,6 @@ var (
 	_ = [1]struct{}{}[bpf.DatapathShapeVIP_FILTER_WORDS-forwarding.BloomWords]
 )
 
-// rowGroup is how many rows of a node table share a mark.
 const rowGroup = uint32(bpf.DatapathShapeROW_GROUP)
 
 const (
@@ -35,24 +33,21 @@ const (
 	maxHalfOpen = 262144
 	minOthers   = 4096
 	maxFlows    = math.MaxInt32 / 2
-	// freePerCPU is how many free entries of a table each CPU may hold for itself
-	// (LOCAL_FREE_TARGET of the kernel's bpf_lru_list.c).
+	// freePerCPU is the number of free entries that a CPU may reserve (LOCAL_FREE_TARGET of the kernel's
+	// bpf_lru_list.c).
 	freePerCPU = 128
-	// A VIP's quota of new entries in a second is the table divided by this. One VIP alone
-	// so takes longer to fill a table than its entries last: 60 s and 180 s. Connections last longer,
-	// but one that is evicted while it is silent is remembered (evicted_flow.h).
+	// A VIP's quota of new entries per second is the table's size divided by these, so that one VIP takes
+	// longer to fill a table than its entries last: 60 s and 180 s. Connections last longer, but an idle
+	// connection that is evicted keeps a record (evicted_flow.h).
 	halfOpenParts, connectionParts, datagramParts = 64, 128, 256
-	// halfOpenTables are those of half-open flows: one for each family, and a second one for
-	// VIPs over their quota.
+	// halfOpenTables: one per family, and one per family for VIPs over their quota.
 	halfOpenTables = 4
-	// affinityTables are those of records of session affinity: of TCP and of other protocols.
 	affinityTables = 2
-	// dropsPerFrontend is for how many reasons a frontend's drops are counted on
-	// average. Few frontends have drops at all.
+	// dropsPerFrontend is the average number of drop reasons per frontend. Few frontends have drops.
 	dropsPerFrontend = 4
 )
 
-// validate also keeps every index within the 32 bits that the programs use.
+// validate also keeps every index within the programs' 32 bits.
 func (c *Config) validate() error {
 	if c.PinRoot == "" {
 		return fmt.Errorf("data plane: no pin directory given")
@@ -91,8 +86,8 @@ func (c *Config) halfOpen() int {
 	return min(max(c.Connections/8, minHalfOpen), maxHalfOpen)
 }
 
-// halfOpenBuckets are those of one table: a power of two. They have room for nearly twice as many
-// flows as wanted, for flows do not spread evenly.
+// halfOpenBuckets is the number of buckets of one table, a power of two, with room for nearly twice the
+// wanted flows, because the hash does not spread them evenly.
 func (c *Config) halfOpenBuckets() uint32 {
 	return uint32(max(1<<bits.Len32(uint32(c.halfOpen()-1))/4, 1))
 }
@@ -104,8 +99,8 @@ func (c *Config) datagrams() int {
 	return max(c.Connections/4, minOthers)
 }
 
-// halfOpenQuota, connectionQuota and datagramQuota are the numbers of entries that a VIP may add to a
-// table in a second before it is over its quota (bpf/src/quota.h).
+// halfOpenQuota, connectionQuota and datagramQuota return the number of entries that a VIP may add to a table
+// per second (bpf/src/quota.h).
 func (c *Config) halfOpenQuota() uint32 { return uint32(max(c.halfOpen()/halfOpenParts, 1)) }
 
 func (c *Config) connectionQuota() uint32 { return uint32(max(c.Connections/connectionParts, 1)) }
@@ -126,26 +121,25 @@ func (c *Config) exceptions() int {
 	return max(c.Connections, minOthers)
 }
 
-// affinityBuckets is the number of buckets of one half of the table, a power of two. They have room for
-// two to four times as many clients as wanted, because clients do not spread evenly.
+// affinityBuckets is the number of buckets of one half of the table, a power of two, with room for two to
+// four times the wanted clients, because the hash does not spread them evenly.
 func (c *Config) affinityBuckets() uint32 {
 	return uint32(max(1<<bits.Len32(uint32(c.affinities()-1))/4, 1))
 }
 
-// evictedBuckets is a power of two. A flow takes two slots of the eight in a bucket.
+// evictedBuckets is a power of two. A flow takes two of the eight slots of a bucket.
 func (c *Config) evictedBuckets() uint32 {
 	return 1 << bits.Len32(uint32(c.Connections-1))
 }
 
-// lruSize is the size of a table of which n entries can be in use at once. The kernel
-// makes room as soon as it has no full batch of free entries left for a CPU
-// that asks for one, so what other CPUs hold free lies idle.
+// lruSize returns the size of an LRU table for n used entries. The kernel evicts once it cannot refill a
+// CPU's batch of free entries, so the free entries of other CPUs are not usable.
 func lruSize(n int) uint32 {
 	return uint32(n + freePerCPU*ebpf.MustPossibleCPU())
 }
 
-// sizes are the entries of the maps whose size the node decides. Arrays have
-// one more than the limit, for place 0 means none.
+// sizes returns the entries of the maps whose size is configurable. Arrays have an additional entry for the
+// reserved index 0.
 func (c *Config) sizes() map[string]uint32 {
 	frontends := uint32(c.Limits.Frontends)
 	connections, datagrams := lruSize(c.Connections), lruSize(c.datagrams())

@@ -14,11 +14,10 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/layout"
 )
 
-// batchSize is how many entries one system call reads or writes. A batch of a
-// hash must hold the longest chain of a bucket.
+// batchSize is the number of entries per system call. It must not be less than the longest chain of a hash
+// bucket.
 const batchSize = 4096
 
-// batch holds keys and values of any layout.
 type batch struct{ keys, values reflect.Value }
 
 func newBatch(m *ebpf.Map, size int) batch {
@@ -28,7 +27,6 @@ func newBatch(m *ebpf.Map, size int) batch {
 	return batch{keys: slice(m.KeySize()), values: slice(m.ValueSize())}
 }
 
-// each calls visit with the first n filled entries of each batch that it reads.
 func (b batch) each(m *ebpf.Map, visit func(n int) error) error {
 	var cursor ebpf.MapBatchCursor
 	for {
@@ -43,8 +41,8 @@ func (b batch) each(m *ebpf.Map, visit func(n int) error) error {
 	}
 }
 
-// convert gives the first n entries in the layout of another map, and how many those are: a table that
-// forgets by design leaves out what does not fit.
+// convert converts the first n entries to the layout of another map, and returns their number: values that do
+// not fit into an LRU are skipped.
 func (b batch) convert(n int, converter *layout.Converter, to *ebpf.Map) (out batch, count int, err error) {
 	if converter == nil {
 		return b, n, nil
@@ -69,8 +67,8 @@ func (b batch) convert(n int, converter *layout.Converter, to *ebpf.Map) (out ba
 	return out, count, nil
 }
 
-// copyMap copies all entries into a map of another size, or of another layout. What does not fit is
-// an error, except in a table of connections, which forgets by design.
+// copyMap copies all entries into a map of another size or layout. Entries that do not fit are an error,
+// except in an LRU.
 func copyMap(from, to *ebpf.Map, converter *layout.Converter, how ebpf.MapUpdateFlags) error {
 	if from.Type() == ebpf.PerCPUArray {
 		return copyCounters(from, to, converter)
@@ -97,8 +95,8 @@ func copyMap(from, to *ebpf.Map, converter *layout.Converter, how ebpf.MapUpdate
 	})
 }
 
-// copyPlaces writes the first n entries of an array. Those beyond the end may be
-// left out where they are zero, which means unused in all our arrays.
+// copyPlaces writes the first n entries of an array. Entries beyond its end must be zero, which means unused
+// in all our arrays.
 func copyPlaces(b batch, n int, to *ebpf.Map) error {
 	zero := make([]byte, to.ValueSize())
 	fit := 0
@@ -123,7 +121,7 @@ func copyPlaces(b batch, n int, to *ebpf.Map) error {
 	return nil
 }
 
-// copyCounters copies what fits: a counter beyond the end has lost its owner.
+// copyCounters skips counters beyond the end, which have no owner.
 func copyCounters(from, to *ebpf.Map, converter *layout.Converter) error {
 	for i := range min(from.MaxEntries(), to.MaxEntries()) {
 		var values [][]byte

@@ -14,46 +14,41 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// FrontendCounters counts from the moment the frontend was written.
+// FrontendCounters counts since the frontend was written.
 type FrontendCounters struct {
-	// Packets and Bytes (of IP packets) are what routers handed to this node.
+	// Packets and Bytes (of IP packets) count packets that arrived from routers.
 	Packets, Bytes uint64
-	// Connections are new flows that got an endpoint on this node.
+	// Connections counts new flows to an endpoint on this node.
 	Connections uint64
-	// Drops are packets of the frontend that were not forwarded, by reason;
-	// reasons without any are absent.
+	// Drops counts dropped packets by reason; reasons without drops are absent.
 	Drops map[string]uint64
 }
 
-// Counters count since the maps were created.
+// Counters counts since the maps were created.
 type Counters struct {
 	Frontends map[forwarding.FrontendKey]FrontendCounters
-	// Drops are packets not forwarded, by reason; every reason is present.
+	// Drops counts dropped packets by reason; every reason is present.
 	Drops map[string]uint64
-	// Losses are frames that drivers did not take; Drops count them, too.
+	// Losses counts frames rejected by drivers, which Drops includes.
 	Losses []UplinkLosses
-	// Events are packets that took a detour, by its name.
+	// Events counts packets outside the common path, by event.
 	Events map[string]uint64
-	// SamplesSkipped are dropped packets that were not sampled because a CPU had
-	// sampled enough of them in that second, SamplesLost those because previous
-	// samples had not been read.
+	// SamplesSkipped counts drops above a CPU's sampling rate, SamplesLost drops while the ring buffer was
+	// full.
 	SamplesSkipped, SamplesLost uint64
 }
 
-// Connections are the flows that live.
+// Connections counts live flows.
 type Connections struct {
-	// TCP are established connections that are not closed and not idle for long,
-	// UDP the same of flows that are answered.
+	// TCP counts established connections that are neither closed nor timed out, UDP answered flows.
 	TCP, UDP uint64
-	// HalfOpen are those that are not established, a minute old at most (UDP: ten
-	// seconds).
+	// HalfOpen counts flows that are not established, at most 60 s (UDP: 10 s) old.
 	HalfOpen uint64
-	// Capacity is what the tables hold of TCP, for both families.
+	// Capacity is the size of the TCP tables of both families.
 	Capacity uint64
 }
 
-// names are the enumerations of the programs' sources, in lower case and without
-// prefix, by number.
+// names returns the values of the programs' enums by number, in lower case and without prefix.
 var names = sync.OnceValues(func() (map[string][]string, error) {
 	spec, err := bpf.LoadDatapath()
 	if err != nil {
@@ -65,7 +60,7 @@ var names = sync.OnceValues(func() (map[string][]string, error) {
 		if err := spec.Types.TypeByName(enum, &found); err != nil {
 			return nil, fmt.Errorf("read enum %s of the compiled BPF programs: %w", enum, err)
 		}
-		// The last one is the number of the others.
+		// The last value is the number of the others.
 		for _, value := range found.Values[:len(found.Values)-1] {
 			all[enum] = append(all[enum], strings.ToLower(strings.TrimPrefix(value.Name, prefix)))
 		}
@@ -73,23 +68,22 @@ var names = sync.OnceValues(func() (map[string][]string, error) {
 	return all, nil
 })
 
-// DropReasons are the names of all reasons for which packets are dropped.
+// DropReasons returns the names of all drop reasons.
 func DropReasons() ([]string, error) {
 	all, err := names()
 	if err != nil {
 		return nil, err
 	}
-	// The first one means that a packet was not dropped.
+	// The first value means that a packet was not dropped.
 	return all["drop_reason"][1:], nil
 }
 
-// Counters reads the counters.
 func (d *Dataplane) Counters() (Counters, error) {
 	return d.CountersOf(func(forwarding.FrontendKey) bool { return true })
 }
 
-// CountersOf reads the counters, of frontends those that are wanted: each costs a system call.
-// Without wanted it reads none of them.
+// CountersOf is like Counters, restricted to wanted frontends, each of which costs a system call; nil
+// excludes all.
 func (d *Dataplane) CountersOf(wanted func(forwarding.FrontendKey) bool) (Counters, error) {
 	counters := Counters{Frontends: map[forwarding.FrontendKey]FrontendCounters{}}
 	all, err := names()
@@ -154,7 +148,6 @@ func (d *Dataplane) frontendCounters(id forwarding.FrontendID) (FrontendCounters
 	return sum, nil
 }
 
-// readNamed sums a per-CPU array of counters.
 func readNamed(m *ebpf.Map, names []string) (map[string]uint64, error) {
 	counts := make(map[string]uint64, len(names))
 	for i, name := range names {
@@ -169,8 +162,7 @@ func readNamed(m *ebpf.Map, names []string) (map[string]uint64, error) {
 	return counts, nil
 }
 
-// Connections counts the flows that live. It walks the tables in the kernel, some
-// ten nanoseconds for each entry that was ever used.
+// Connections counts live flows. It iterates over the tables in the kernel, about 10 ns per entry ever used.
 func (d *Dataplane) Connections() (Connections, error) {
 	var counts bpf.DatapathFlowCounts
 	_, err := d.programs.CountConnections.Run(&ebpf.RunOptions{Context: counts, ContextOut: &counts})

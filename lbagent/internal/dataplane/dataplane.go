@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dataplane owns the BPF programs and maps of a node. It loads and
-// attaches the programs, and keeps maps and links pinned so that forwarding
-// outlives the process. It writes and reads the maps in terms of package
-// forwarding. It needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, and Linux 6.1.
+// Package dataplane loads, attaches and pins a node's BPF programs and maps, so that forwarding outlives the
+// process, and reads and writes the maps in the types of package forwarding. It requires Linux 6.1, CAP_BPF,
+// CAP_NET_ADMIN and CAP_PERFMON.
 //
-// Below Config.PinRoot are the directories maps, one pin for each map, and links,
-// one entry for each attached program.
+// Config.PinRoot contains the directories maps, with one pin per map, and links, with one entry per attached
+// program.
 package dataplane
 
 import (
@@ -25,122 +24,104 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Config says where the pins are and how large the maps.
+// Config specifies the pin directory and the sizes of the maps.
 type Config struct {
-	// PinRoot is a directory of a mounted bpf file system, such as
-	// /sys/fs/bpf/millrace. It is created where missing.
+	// PinRoot is a directory of a mounted bpf file system, such as /sys/fs/bpf/millrace. It is created if
+	// missing.
 	PinRoot string
-	// Limits are the sizes of the forwarding maps. Ids and slots run from 1 to
-	// the limit. All must be positive.
+	// Limits are the sizes of the forwarding maps, all positive. Ids and slots range from 1 to the limit.
 	Limits forwarding.Limits
-	// Connections is how many established TCP connections each address family's
-	// table holds; the longest unused one makes room. The memory, about 500 bytes
-	// for each over both families and directions, is taken at once. Three times as
-	// many at least are remembered so far that an evicted one comes back as it was.
+	// Connections is the number of established TCP connections per address family; the least recently used
+	// one is evicted. About 500 bytes each, over both families and directions, are allocated at load. At
+	// least three times as many evicted connections keep a record of their endpoint.
 	Connections int
-	// Datagrams is the same for UDP flows that are answered. Zero means a quarter
-	// of Connections, at least 4,096.
+	// Datagrams is the same for answered UDP flows. Zero means a quarter of Connections, at least 4,096.
 	Datagrams int
-	// Affinities is the number of clients of Services with session affinity whose endpoint is
-	// remembered, over TCP and as many over other protocols. Zero means an eighth of Connections,
-	// at least 4,096.
+	// Affinities is the number of clients with session affinity over TCP, and the same over other protocols.
+	// Zero means an eighth of Connections, at least 4,096.
 	Affinities int
-	// Exceptions is for how many flows of each address family there is room that are
-	// sent to another node than their row says, at 128 bytes. Zero means as many as
-	// Connections.
+	// Exceptions is the number of flows per address family that are sent to another node than their row's
+	// primary, at 128 bytes each. Zero means Connections.
 	Exceptions int
-	// HalfOpen is how many flows that are not established each table holds.
-	// Zero means an eighth of Connections, between 4,096 and 262,144.
+	// HalfOpen is the number of half-open flows per table. Zero means an eighth of Connections, between 4,096
+	// and 262,144.
 	HalfOpen int
-	// UnknownPerVIP is for how many packets of one VIP and protocol in a second other nodes
-	// may be asked in vain. Zero means the programs' defaults, which are less for TCP
-	// (bpf/src/second_chance_limit.h).
+	// UnknownPerVIP is the maximum rate of a VIP's packets, per second and protocol, of flows unknown to all
+	// nodes. Zero means the programs' defaults, which are lower for TCP (bpf/src/second_chance_limit.h).
 	UnknownPerVIP uint32
-	// Seed is that of the hash of flows, the same on all nodes. Maps that were filled by
-	// another one are built again.
+	// Seed is the seed of the flow hash, equal on all nodes. Maps filled with another seed are rebuilt.
 	Seed flowhash.Seed
-	// ServiceProxy is what the node's service proxy has of the VIPs' connections.
+	// ServiceProxy is the service proxy's part of the VIPs' connections.
 	ServiceProxy ServiceProxy
-	// Clsact attaches by filters of clsact what tcx is for, as kernels before
-	// 6.6 need it anyway. Programs that are attached already stay as they are.
+	// Clsact uses clsact filters instead of tcx, as kernels before 6.6 require. Attached programs stay at
+	// their hook.
 	Clsact bool
-	// VethTransmit lets the program send by XDP on veth uplinks, too. The other end of each must
-	// run an XDP program in native mode: to others, veth does not deliver such frames.
+	// VethTransmit allows transmission by XDP on veth uplinks. Their other ends must run a native XDP
+	// program; otherwise veth drops such frames.
 	VethTransmit bool
-	// TakesRedirects reports whether the driver of an interface, by its index, sends frames that
-	// are redirected to it. Nil: nobody knows, and all count as sending them.
+	// TakesRedirects reports whether the driver of the interface with this index transmits redirected frames.
+	// Nil means all do.
 	TakesRedirects func(device int) (bool, error)
 }
 
-// Dataplane is the loaded data plane of this node. Its methods may be called
-// concurrently, except that nothing may run beside or after Close.
+// Dataplane is the loaded data plane of this node. Its methods are safe for concurrent use, except Close.
 type Dataplane struct {
 	limits      forwarding.Limits
 	connections int
-	// hash has the constants of the programs.
-	hash  flowhash.Constants
-	hooks attach.Hooks
+	hash        flowhash.Constants
+	hooks       attach.Hooks
 
 	config   Config
 	set      *mapSet
 	maps     bpf.DatapathMaps
 	programs bpf.DatapathPrograms
 
-	// taken are the frontends of which new connections are not the service proxy's.
+	// taken are the frontends whose new connections bypass the service proxy.
 	taken map[forwarding.FrontendID]bool
-	// mu serialises what writes.
+	// mu serializes writers.
 	mu          sync.Mutex
 	attachments []Attachment
-	// joined is true once this node has taken packets: rows that are written
-	// before are older on the other nodes.
+	// joined is true once this node has received packets. Rows written before are older on the other nodes.
 	joined bool
-	// lossErr is why losses are not counted.
+	// lossErr is the reason why losses are not counted, or nil.
 	lossErr       error
 	lossesCounted bool
 	lossNames     lossNames
-	// self is what the settings map holds.
+	// self, trust, ingress, tunnelKeys and bloom mirror the maps settings, tunnel_trust, node_uplinks,
+	// tunnel_keys and vip_filter.
 	self bpf.DatapathSelf
-	// nodes and hops are what the nodes map holds; hops may also have ones of nodes
-	// that are not known yet.
+	// nodes and hops mirror the map nodes; hops may contain nodes that are not in the map yet.
 	nodes map[forwarding.NodeID]bpf.DatapathNode
 	hops  map[forwarding.NodeID]forwarding.Hop
-	// down are nodes that SetDown named.
-	down map[forwarding.NodeID]bool
-	// unfinished are the nodes of which a change has failed half way, with all
-	// addresses that may be accepted as theirs.
+	down  map[forwarding.NodeID]bool
+	// unfinished are the nodes whose last change failed halfway, with all addresses that may be accepted as
+	// theirs.
 	unfinished map[forwarding.NodeID][]bpf.DatapathAddress
-	// trust and ingress are what the maps tunnel_trust and node_uplinks hold.
-	trust   bpf.DatapathTrust
-	ingress map[forwarding.NodeID]bpf.DatapathIngressInterfaces
-	// tunnelKeys are what the map tunnel_keys holds, by number.
+	trust      bpf.DatapathTrust
+	ingress    map[forwarding.NodeID]bpf.DatapathIngressInterfaces
 	tunnelKeys [forwarding.MaxTunnelKey + 1]bpf.DatapathTunnelKey
-	// bloom is what the vip_filter map holds.
-	bloom *vipBloom
+	bloom      *vipBloom
 
-	// swept is what the last sweep of the exceptions left; rowsWritten is true if rows were
-	// written since it began.
+	// swept is the result of the last sweep of exceptions; rowsWritten is true if rows were written since it
+	// began.
 	swept       sweepState
 	rowsWritten bool
-	// rowUpdates has room for those of a table.
-	rowUpdates []byte
-	// attached is true once no program of a previous process is.
+	rowUpdates  []byte
+	// attached is true once no program of a previous process is attached.
 	attached bool
 
-	// noting allows one sweep of the connections at a time. noted are the bits of the filter
-	// after the last one.
+	// noting serializes SweepConnections. noted is the number of bits set in the filter after the last sweep.
 	noting sync.Mutex
 	noted  int
 
-	// tracing allows one trace at a time: they share the map of the record.
+	// tracing serializes traces, which share the map of the record.
 	tracing sync.Mutex
-	// tracer is nil until the first one.
-	tracer *ebpf.Program
+	tracer  *ebpf.Program
 }
 
-// Open loads the programs over the pinned maps where there are any, else over
-// new ones. Programs that are attached keep forwarding until Attach replaces
-// them. Maps of another size or layout are copied; where that cannot be, all are built again.
-// Adoption reports which of these happened.
+// Open loads the programs with the pinned maps, or with new ones. Attached programs continue to forward until
+// Attach replaces them. Maps of another size or layout are copied, or rebuilt if they cannot be copied; see
+// Adoption.
 func Open(cfg Config) (*Dataplane, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -173,8 +154,6 @@ func Open(cfg Config) (*Dataplane, error) {
 	return d, nil
 }
 
-// load loads the programs, makes the maps the pinned ones and reads what the
-// Dataplane caches of them.
 func (d *Dataplane) load(spec *ebpf.CollectionSpec) error {
 	var objects bpf.DatapathObjects
 	err := spec.LoadAndAssign(&objects, &ebpf.CollectionOptions{MapReplacements: d.set.programMaps()})
@@ -188,8 +167,8 @@ func (d *Dataplane) load(spec *ebpf.CollectionSpec) error {
 	return d.restore()
 }
 
-// restore reads the node's settings, the nodes and the VIPs, and drops addresses
-// that belong to no node, as an interrupted change leaves them.
+// restore reads the settings, the nodes and the VIPs, and deletes addresses of an interrupted change, which
+// belong to no node.
 func (d *Dataplane) restore() error {
 	if err := d.maps.Settings.Lookup(uint32(0), &d.self); err != nil {
 		return fmt.Errorf("read map settings: %w", err)
@@ -234,10 +213,10 @@ func (d *Dataplane) restoreFrontendKeys() error {
 	return nil
 }
 
-// Adoption tells what Open found under Config.PinRoot.
+// Adoption returns the result of Open for the pinned maps.
 func (d *Dataplane) Adoption() Adoption { return d.set.adoption }
 
-// Close closes the process's descriptors. Pins stay, and forwarding goes on.
+// Close closes the process's descriptors. Pins remain, and forwarding continues.
 func (d *Dataplane) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -248,8 +227,7 @@ func (d *Dataplane) Close() error {
 	return nil
 }
 
-// Remove detaches all programs and deletes all pins of a data plane, so that
-// nothing of it is left. It is what an uninstall calls.
+// Remove uninstalls a data plane: it detaches all programs and deletes all pins.
 func Remove(pinRoot string) error {
 	hooks := attach.Hooks{Directory: filepath.Join(pinRoot, linkDirectory)}
 	if err := hooks.DetachOthers(attach.Wanted{}); err != nil {
@@ -261,7 +239,6 @@ func Remove(pinRoot string) error {
 	return nil
 }
 
-// newSpec is the compiled programs with the sizes and constants of this node.
 func newSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 	spec, err := bpf.LoadDatapath()
 	if err != nil {
@@ -304,8 +281,8 @@ func newSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 	return spec, setHash(spec, cfg.Seed.Constants())
 }
 
-// ticksPerSecond is the kernel's CONFIG_HZ: the coarse clock advances once a
-// tick, and its resolution is available where the kernel's configuration is not.
+// ticksPerSecond returns the kernel's CONFIG_HZ, computed from the resolution of the coarse clock, which
+// advances once per tick: the kernel's configuration is not always available.
 func ticksPerSecond() (uint32, error) {
 	var resolution unix.Timespec
 	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &resolution); err != nil {

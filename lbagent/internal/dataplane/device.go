@@ -12,27 +12,22 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// device is what the program must know of an uplink and what it lies on.
 type device struct {
-	// name is that of Uplink.Device.
 	name string
-	// macs are those of the uplink, of its device and of the device's members,
-	// each once.
+	// macs are the distinct addresses of the uplink, its device and the device's members.
 	macs []uint64
-	// transmits says that the driver sends frames that its XDP program returns
-	// or that were redirected to it.
+	// transmits reports whether the driver sends frames returned by XDP or redirected to it.
 	transmits bool
-	// tagsBeside is why XDP may not see the tags of an uplink that is a VLAN. native is true
-	// once the program is attached in native mode.
+	// tagsBeside is the reason why XDP may not see the tags of a VLAN uplink, or nil. native is true once the
+	// program is attached in native mode.
 	tagsBeside error
 	native     bool
 }
 
-// sends reports whether the program may send by XDP. In generic mode a tag beside the frame
-// stays there, and would come on top of that of the next hop.
+// sends reports whether the program may transmit by XDP. In generic mode a tag in the metadata would be added
+// to that of the next hop.
 func (d *device) sends() bool { return d.transmits && (d.tagsBeside == nil || d.native) }
 
-// inspect reads what the kernel says of the uplink. vethTransmit is Config.VethTransmit.
 func inspect(uplink *Uplink, vethTransmit bool) (device, error) {
 	result := device{transmits: true}
 	for _, index := range append([]int{uplink.Index, uplink.device()}, uplink.Members...) {
@@ -54,14 +49,13 @@ func inspect(uplink *Uplink, vethTransmit bool) (device, error) {
 		if err != nil {
 			return device{}, fmt.Errorf("read the driver of interface %s: %w", iface.Name, err)
 		}
-		// Unless the other end runs an XDP program too, which cannot be seen from
-		// here, veth keeps such frames or loses them.
+		// Without an XDP program at the peer, which cannot be detected from here, veth drops such frames.
 		result.transmits = result.transmits && (vethTransmit || driver != "veth")
 	}
 	return result, nil
 }
 
-// sendFlags are the settings of how the program sends. It has one for all devices.
+// sendFlags returns the program's transmission settings, which apply to all devices.
 func sendFlags(devices map[int]device) (flags uint32) {
 	for _, d := range devices {
 		if !d.sends() {
@@ -74,7 +68,7 @@ func sendFlags(devices map[int]device) (flags uint32) {
 	return flags
 }
 
-// driverOf is empty where the driver does not tell.
+// driverOf returns "" if the driver does not support the query.
 func driverOf(name string) (string, error) {
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -91,8 +85,6 @@ func driverOf(name string) (string, error) {
 	return unix.ByteSliceToString(info.Driver[:]), nil
 }
 
-// inspectAll gives the devices that can be uplinks, and what is wrong with the
-// others, by interface index. vethTransmit is Config.VethTransmit.
 func inspectAll(uplinks []Uplink, vethTransmit bool) (map[int]device, map[int]error) {
 	devices, errs := map[int]device{}, map[int]error{}
 	var macs []uint64
@@ -119,8 +111,8 @@ func inspectAll(uplinks []Uplink, vethTransmit bool) (map[int]device, map[int]er
 	return devices, errs
 }
 
-// uplinkSettings puts the devices into the node's settings. With previous, the
-// addresses set before stay as far as there is room.
+// uplinkSettings returns settings for the devices. If previous is set, addresses of the old settings are
+// retained as far as they fit.
 func uplinkSettings(settings bpf.DatapathSelf, devices map[int]device, previous bool) bpf.DatapathSelf {
 	var macs []uint64
 	settings.Flags &^= uint32(bpf.DatapathSelfFlagSELF_NO_TRANSMIT | bpf.DatapathSelfFlagSELF_TAGS_BESIDE)

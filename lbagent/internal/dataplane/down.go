@@ -11,10 +11,9 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// SetDown says which nodes do not answer, beside those that operations say are down. What their
-// rows would send to them goes to the next node of the row, from now on: to plan and write the rows
-// of all tables may take most of a second. A node that cannot be written is an error, and is tried
-// again by the next call; the others are written.
+// SetDown marks nodes as down, in addition to those that operations mark. Their packets go to the next node
+// of each row at once: planning and writing the rows of all tables may take most of a second. A node that
+// cannot be written is an error and is retried by the next call; the others are written.
 func (d *Dataplane) SetDown(down map[forwarding.NodeID]bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -36,8 +35,8 @@ func (d *Dataplane) SetDown(down map[forwarding.NodeID]bool) error {
 	return errors.Join(errs...)
 }
 
-// marked is the node as its entry says whether it is down. One that is has no prepared hop: the
-// fast path sends nothing to it.
+// marked returns the node's entry, without a prepared hop if it is down, so that the fast path does not send
+// to it.
 func (d *Dataplane) marked(id forwarding.NodeID, node bpf.DatapathNode) bpf.DatapathNode {
 	if node == (bpf.DatapathNode{}) {
 		return node

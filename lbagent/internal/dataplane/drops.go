@@ -19,32 +19,29 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Drop is a sample of the packets that the programs drop: at most 16 a second
-// for each reason and CPU.
+// Drop is a sampled dropped packet: at most 16 per second, reason and CPU.
 type Drop struct {
 	Time   time.Time
 	Reason string
-	// Source and Destination are those of the packet as the client sent it; of a
-	// reply, Source is the client and Destination the VIP, or the endpoint where it
-	// had not become the VIP yet. Ports are zero where the packet shows none.
+	// Source and Destination are those of the packet as sent by the client. Of a reply, Source is the client,
+	// and Destination the VIP, or the endpoint before translation. Ports are zero if unknown.
 	Source, Destination netip.AddrPort
-	// Protocol is the IP protocol number.
-	Protocol uint8
-	// Length is the bytes of the IP packet with its header.
+	Protocol            uint8
+	// Length is the size of the IP packet in bytes, header included.
 	Length int
-	// Interface is the index of the one that it came in by, or would have left by.
+	// Interface is the index of the ingress interface, or of a reply's egress interface.
 	Interface int
-	// Frontend is zero where there is none.
+	// Frontend is zero if no frontend matched.
 	Frontend forwarding.FrontendID
 }
 
-// DropReader reads the samples.
+// DropReader reads samples of dropped packets.
 type DropReader struct {
 	ring    *ringbuf.Reader
 	reasons []string
 }
 
-// OpenDrops gives a reader, of which a node can have only one at a time.
+// OpenDrops returns a reader. A node supports only one at a time.
 func (d *Dataplane) OpenDrops() (*DropReader, error) {
 	all, err := names()
 	if err != nil {
@@ -57,7 +54,7 @@ func (d *Dataplane) OpenDrops() (*DropReader, error) {
 	return &DropReader{ring: ring, reasons: all["drop_reason"]}, nil
 }
 
-// Next waits for a sample. After Close it returns io.EOF.
+// Next blocks until the next sample. After Close it returns io.EOF.
 func (r *DropReader) Next() (Drop, error) {
 	record, err := r.ring.Read()
 	if errors.Is(err, ringbuf.ErrClosed) {
@@ -69,7 +66,7 @@ func (r *DropReader) Next() (Drop, error) {
 	return decodeDrop(record.RawSample, r.reasons)
 }
 
-// Close ends Next.
+// Close unblocks Next.
 func (r *DropReader) Close() error {
 	if err := r.ring.Close(); err != nil {
 		return fmt.Errorf("close the samples of dropped packets: %w", err)
@@ -99,8 +96,8 @@ func decodeDrop(raw []byte, reasons []string) (Drop, error) {
 	}, nil
 }
 
-// reasonName also names reasons of programs that are newer or older than this
-// process, as around an upgrade.
+// reasonName also names reasons unknown to this process, which programs of another version report during an
+// upgrade.
 func reasonName(reasons []string, reason uint32) string {
 	if int(reason) < len(reasons) {
 		return reasons[reason]
@@ -108,7 +105,6 @@ func reasonName(reasons []string, reason uint32) string {
 	return fmt.Sprintf("reason_%d", reason)
 }
 
-// wallClock turns nanoseconds of the kernel's monotonic clock into a time.
 func wallClock(nanoseconds uint64) (time.Time, error) {
 	var monotonic unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &monotonic); err != nil {
@@ -117,7 +113,7 @@ func wallClock(nanoseconds uint64) (time.Time, error) {
 	return time.Now().Add(time.Duration(int64(nanoseconds) - monotonic.Nano())), nil
 }
 
-// InterfaceName is the name of an interface, or its number where it is gone.
+// InterfaceName returns the name of an interface, or its index if it no longer exists.
 func InterfaceName(index int) string {
 	found, err := net.InterfaceByIndex(index)
 	if err != nil {
@@ -126,16 +122,15 @@ func InterfaceName(index int) string {
 	return found.Name
 }
 
-// DropCounts are the counters of dropped packets.
+// DropCounts contains the counters of dropped packets.
 type DropCounts struct {
-	// Reasons are those of all packets.
+	// Reasons counts all dropped packets, by reason.
 	Reasons map[string]uint64
-	// Frontends are those of packets for frontends. Reasons without any are absent.
+	// Frontends counts dropped packets per frontend; reasons without drops are absent.
 	Frontends map[forwarding.FrontendKey]map[string]uint64
 }
 
-// DropCounts reads the counters of dropped packets, and no others: that of a frontend is read only
-// where it has any.
+// DropCounts reads only the counters of dropped packets, and the frontends only if any has drops.
 func (d *Dataplane) DropCounts() (DropCounts, error) {
 	all, err := names()
 	if err != nil {
@@ -158,7 +153,7 @@ func (d *Dataplane) DropCounts() (DropCounts, error) {
 			}
 		}
 	}
-	// Last, so that they are no fewer than those of the frontends.
+	// Last, so that the totals are not below the sums of the frontends.
 	if counts.Reasons, err = readNamed(d.maps.DropCounts, reasons); err != nil {
 		return DropCounts{}, err
 	}
@@ -166,7 +161,6 @@ func (d *Dataplane) DropCounts() (DropCounts, error) {
 	return counts, nil
 }
 
-// frontendDrops reads the drops of frontends by reason.
 func (d *Dataplane) frontendDrops(reasons []string) (map[forwarding.FrontendID]map[string]uint64, error) {
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {
@@ -188,7 +182,6 @@ func (d *Dataplane) frontendDrops(reasons []string) (map[forwarding.FrontendID]m
 	return drops, nil
 }
 
-// readPerCPUMap is readMap for a map that has a value for each CPU.
 func readPerCPUMap[K, V any](m *ebpf.Map, cpus int, visit func(key K, perCPU []V)) error {
 	size := min(batchSize, int(m.MaxEntries()))
 	keys, values := make([]K, size), make([]V, size*cpus)
@@ -208,7 +201,6 @@ func readPerCPUMap[K, V any](m *ebpf.Map, cpus int, visit func(key K, perCPU []V
 	}
 }
 
-// unsampled sums the drops that were not sampled, over all reasons.
 func (d *Dataplane) unsampled() (skipped, lost uint64, err error) {
 	for reason := range uint32(bpf.DatapathDropReasonDROP_REASONS) {
 		var perCPU []bpf.DatapathSampling

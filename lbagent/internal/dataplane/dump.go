@@ -16,9 +16,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Dump reads the maps back. Tables are those that a frontend uses; what stands in
-// other slots is left over. A node of which a change has failed half way has no
-// address, so that it is written again or removed, whichever is wanted.
+// Dump reads the maps. It omits tables that no frontend uses. A node whose last change failed halfway has no
+// address, so that the next plan writes or deletes it.
 func (d *Dataplane) Dump() (*forwarding.State, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -114,13 +113,13 @@ func (d *Dataplane) dumpEndpointTables(state *forwarding.State) error {
 	return nil
 }
 
-// dumpTables takes memory once for all tables with the same rows.
+// dumpTables allocates equal tables once.
 func (d *Dataplane) dumpTables(state *forwarding.State) error {
 	used, _ := usedTables(state)
 	slots := slices.SortedFunc(maps.Keys(used), func(a, b forwarding.NodeTableSlot) int { return cmp.Compare(a.First(), b.First()) })
 	known, paths := newTableSet(), make([]byte, forwarding.MostRows*pathSize)
 	if d.programs.ReadRows == nil {
-		// Beside the agent: its maps alone are open.
+		// Read opens only the maps.
 		return readMap(d.maps.Rows, func(index uint32, row bpf.DatapathRow) {
 			if len(slots) == 0 || index < slots[0].First() {
 				return
@@ -144,8 +143,7 @@ func (d *Dataplane) dumpTables(state *forwarding.State) error {
 	return nil
 }
 
-// readMap visits every entry, of an array in order. What changes meanwhile may be
-// visited or not.
+// readMap visits every entry, of an array in order. Entries that change meanwhile may be missed.
 func readMap[K, V any](m *ebpf.Map, visit func(key K, value V)) error {
 	return eachEntry(m, func(key K, value V) error {
 		visit(key, value)
@@ -153,7 +151,7 @@ func readMap[K, V any](m *ebpf.Map, visit func(key K, value V)) error {
 	})
 }
 
-// eachEntry is readMap until visit fails; the error is then that of visit.
+// eachEntry is readMap until visit fails, and returns that error.
 func eachEntry[K, V any](m *ebpf.Map, visit func(key K, value V) error) error {
 	size := min(batchSize, int(m.MaxEntries()))
 	keys, values := make([]K, size), make([]V, size)

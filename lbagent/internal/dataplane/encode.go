@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// The maps hold addresses and ports as packets carry them.
+// The maps hold addresses and ports in network byte order.
 
 func nativeUint32(b []byte) uint32 { return binary.NativeEndian.Uint32(b) }
 
@@ -22,10 +22,10 @@ func networkPort(port uint16) uint16 {
 	return binary.NativeEndian.Uint16(b[:])
 }
 
-// hostPort is its own inverse of networkPort.
+// hostPort is the inverse of networkPort.
 func hostPort(port uint16) uint16 { return networkPort(port) }
 
-// encodeAddress gives IPv4 as ::ffff:a.b.c.d.
+// encodeAddress encodes IPv4 as ::ffff:a.b.c.d.
 func encodeAddress(address netip.Addr) bpf.DatapathAddress {
 	var out bpf.DatapathAddress
 	b := address.As16()
@@ -43,7 +43,7 @@ func decodeAddress(address bpf.DatapathAddress) netip.Addr {
 	return netip.AddrFrom16(b).Unmap()
 }
 
-// encodeIPv4 gives zero for an address that is not valid.
+// encodeIPv4 returns zero for an invalid address.
 func encodeIPv4(address netip.Addr) uint32 {
 	if !address.Unmap().Is4() {
 		return 0
@@ -58,14 +58,14 @@ func decodeIPv4(address uint32) netip.Addr {
 	return decodeIPv4Word(address)
 }
 
-// decodeIPv4Word takes zero for the address 0.0.0.0.
+// decodeIPv4Word decodes zero as 0.0.0.0.
 func decodeIPv4Word(address uint32) netip.Addr {
 	var b [4]byte
 	binary.NativeEndian.PutUint32(b[:], address)
 	return netip.AddrFrom4(b)
 }
 
-// encodeIPv6 gives zero for an address that is not valid.
+// encodeIPv6 returns zero for an invalid address.
 func encodeIPv6(address netip.Addr) bpf.DatapathAddress {
 	if !address.IsValid() {
 		return bpf.DatapathAddress{}
@@ -102,7 +102,6 @@ func withHop(node bpf.DatapathNode, hop forwarding.Hop) bpf.DatapathNode {
 	return node
 }
 
-// splitHop gives the node without its hop, and the hop.
 func splitHop(node bpf.DatapathNode) (bpf.DatapathNode, forwarding.Hop) {
 	hop := forwarding.Hop{
 		Interface: int(node.Ifindex), VLAN: node.Vlan,
@@ -111,7 +110,6 @@ func splitHop(node bpf.DatapathNode) (bpf.DatapathNode, forwarding.Hop) {
 	return withHop(node, forwarding.Hop{}), hop
 }
 
-// nodeAddresses are the keys of a node in the map of node addresses.
 func nodeAddresses(node bpf.DatapathNode) []bpf.DatapathAddress {
 	var addresses []bpf.DatapathAddress
 	if node.Ipv4 != 0 {
@@ -132,8 +130,8 @@ func nodeHas(node bpf.DatapathNode, address bpf.DatapathAddress) bool {
 	return false
 }
 
-// encodeEndpoint adds the tag by which a connection notices that its endpoint's
-// id names another one. Ids are not reused soon, so 32 bits are plenty.
+// encodeEndpoint adds a tag, so that a connection detects that its endpoint's id was reused. Ids are not
+// reused soon, so 32 bits suffice.
 func encodeEndpoint(endpoint forwarding.Endpoint) bpf.DatapathEndpoint {
 	digest := fnv.New32a()
 	address := endpoint.Address.As16()
@@ -209,13 +207,13 @@ func decodeFrontendKey6(key bpf.DatapathFrontendKey6) forwarding.FrontendKey {
 	return forwarding.FrontendKey{VIP: decodeAddress(key.Vip), Port: hostPort(key.Port), Protocol: key.Protocol}
 }
 
-// Places in a row, as bpf/src/path.h and bpf/src/row.h have them.
+// Bit offsets in a row, as in bpf/src/path.h and bpf/src/row.h.
 const (
 	pathRanked    = 1
 	pathChooser   = 40
 	rowHistory    = 52
 	rowHistoryMax = 3
-	// Of each id the lower bits are in one place, the upper ones in another.
+	// The low and high bits of each id are stored apart.
 	nodeIDLowBits  = 12
 	nodeIDLow      = 1<<nodeIDLowBits - 1
 	nodeIDHighBits = 2
@@ -248,8 +246,8 @@ func decodeRow(row bpf.DatapathRow) forwarding.Row {
 	return out
 }
 
-// encodeMAC gives the bytes in the order in which the program loads them: the
-// first is the lowest. Addresses that are no Ethernet ones give zero.
+// encodeMAC returns the address as loaded by the program, first byte lowest, or zero if it is not an Ethernet
+// address.
 func encodeMAC(mac net.HardwareAddr) uint64 {
 	if len(mac) != 6 {
 		return 0

@@ -11,14 +11,14 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// The index of endpoints by address and port counts how many have the same. It belongs to the
-// process, so it is made from the table of endpoints at every start.
+// The index counts endpoints by address and port. It is not pinned, but rebuilt from the endpoints at every
+// start.
 
 func endpointPort(endpoint bpf.DatapathEndpoint) bpf.DatapathEndpointPort {
 	return bpf.DatapathEndpointPort{Address: endpoint.Address, Port: endpoint.Port}
 }
 
-// indexEndpoint puts an endpoint in another's place; one without a port is none.
+// indexEndpoint updates the index for a replaced endpoint. Endpoints without a port are not counted.
 func (d *Dataplane) indexEndpoint(old, endpoint bpf.DatapathEndpoint) error {
 	from, to := endpointPort(old), endpointPort(endpoint)
 	if from == to {
@@ -47,7 +47,7 @@ func showEndpointPort(key bpf.DatapathEndpointPort) string {
 	return fmt.Sprintf("%s port %d", decodeAddress(key.Address), hostPort(key.Port))
 }
 
-// restoreEndpointPorts fills the index.
+// restoreEndpointPorts rebuilds the index.
 func (d *Dataplane) restoreEndpointPorts() error {
 	counts := map[bpf.DatapathEndpointPort]uint32{}
 	err := readMap(d.maps.Endpoints, func(_ uint32, endpoint bpf.DatapathEndpoint) {
@@ -67,6 +67,6 @@ func (d *Dataplane) restoreEndpointPorts() error {
 	return nil
 }
 
-// NATExempt is the descriptor of the filter that tells replies of VIPs among the packets that
-// get a source (package natexempt). It stays valid until Close.
+// NATExempt returns the descriptor of the filter that matches replies of VIPs among packets subject to SNAT
+// (package natexempt). It is valid until Close.
 func (d *Dataplane) NATExempt() int { return d.programs.NatExempt.FD() }

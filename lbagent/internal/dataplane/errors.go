@@ -9,12 +9,11 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// ErrFull means that a map holds no more entries, or an id or slot is beyond its limit.
+// ErrFull is returned if a map is full, or an id or slot exceeds its limit.
 var ErrFull = errors.New("map is full")
 
-// UplinkError is why the programs are not on an uplink.
+// UplinkError is the reason why programs are not attached to an uplink.
 type UplinkError struct {
-	// Index is the uplink's.
 	Index     int
 	Interface string
 	Err       error
@@ -26,7 +25,7 @@ func (e *UplinkError) Error() string {
 
 func (e *UplinkError) Unwrap() error { return e.Err }
 
-// FullError is ErrFull with the capacity that is used up.
+// FullError is ErrFull with the exhausted capacity.
 type FullError struct {
 	Capacity forwarding.Capacity
 	Err      error
@@ -38,10 +37,10 @@ func (e *FullError) Error() string {
 
 func (e *FullError) Unwrap() error { return e.Err }
 
-// ApplyError is an operation that failed.
+// ApplyError is returned by Apply for a failed operation.
 type ApplyError struct {
 	Op forwarding.Op
-	// Map and Key name what could not be written.
+	// Map and Key identify the entry that could not be written.
 	Map, Key string
 	Err      error
 }

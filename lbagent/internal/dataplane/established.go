@@ -14,19 +14,18 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// establishedWords are those of a copy of the filter of established connections: a power of two,
-// and eight to sixteen bits for each connection of a family.
+// establishedWords is the number of words of a copy of the filter of established connections: a power of two,
+// with eight to sixteen bits per connection of a family.
 func (c *Config) establishedWords() uint32 {
 	return 1 << bits.Len32(uint32(max(c.Connections/8, 1)-1))
 }
 
-// staleParts is by which part of the filter's bits a whole copy may grow before it is made again.
+// staleParts limits the growth of a copy to this fraction of the filter's bits before it is rebuilt.
 const staleParts = 16
 
-// SweepConnections makes the filter of established connections, which spares SYNs the look for
-// entries that are not there (bpf/src/established_filter.h). It does nothing before all programs
-// are attached, and while few connections came since the last time. Programs use the filter once
-// it was made, and do without it until then.
+// SweepConnections rebuilds the filter of established connections, which spares SYNs the lookup of missing
+// entries (bpf/src/established_filter.h). It does nothing until all programs are attached, and while few
+// connections were added since the last call. Programs ignore the filter until it is first built.
 func (d *Dataplane) SweepConnections() error {
 	d.mu.Lock()
 	attached := d.attached
@@ -46,7 +45,6 @@ func (d *Dataplane) SweepConnections() error {
 	return nil
 }
 
-// filterIsStale reports whether no copy is whole, or the whole one has grown.
 func (d *Dataplane) filterIsStale() (bool, error) {
 	filter, err := d.establishedFilter()
 	if err != nil || filter.whole == bpf.DatapathWholeCopyNO_COPY {
@@ -56,7 +54,7 @@ func (d *Dataplane) filterIsStale() (bool, error) {
 	return int64(noted-d.noted) >= filter.size*8/staleParts, err
 }
 
-// makeFilter notes all connections in the copy that is not whole, and then has programs read it.
+// makeFilter adds all connections to the incomplete copy, and then switches the programs to it.
 func (d *Dataplane) makeFilter() error {
 	filter, err := d.establishedFilter()
 	if err != nil {
@@ -79,8 +77,8 @@ func (d *Dataplane) makeFilter() error {
 	return err
 }
 
-// noteConnections notes all clients of the tables. An entry without one in the other direction
-// counts as well.
+// noteConnections adds all clients of the tables, also of entries without a counterpart in the other
+// direction.
 func (d *Dataplane) noteConnections() error {
 	found := foundClients{dataplane: d}
 	err := readMap(d.maps.Connections4, func(key bpf.DatapathConnectionKey4, _ bpf.DatapathConnection) {
@@ -103,21 +101,18 @@ func (d *Dataplane) noteConnections() error {
 	return errors.Join(err, found.err)
 }
 
-// foundClients are those that a program has still to note.
 type foundClients struct {
 	dataplane *Dataplane
-	// flows are as the map noted_flows has them.
-	flows []byte
-	count uint32
-	// err is why some were not noted.
-	err error
+	flows     []byte
+	count     uint32
+	err       error
 }
 
 func (c *foundClients) add4(client uint32, port uint16) {
 	c.add([4]uint32{3: client}, port, unix.AF_INET)
 }
 
-// add6 also adds clients of IPv4, which the second tables have as IPv4-mapped addresses.
+// add6 also accepts IPv4 clients, which the overflow tables store as IPv4-mapped addresses.
 func (c *foundClients) add6(client bpf.DatapathAddress, port uint16) {
 	if decodeAddress(client).Is4() {
 		c.add(client.Word, port, unix.AF_INET)
@@ -126,7 +121,7 @@ func (c *foundClients) add6(client bpf.DatapathAddress, port uint16) {
 	c.add(client.Word, port, unix.AF_INET6)
 }
 
-// add adds a flow of TCP to no VIP, laid out as struct flow. After a failure it adds none.
+// add adds a TCP flow without VIP, encoded as struct flow. It does nothing after a failure.
 func (c *foundClients) add(client [4]uint32, port uint16, family uint8) {
 	if c.err != nil {
 		return
@@ -142,7 +137,6 @@ func (c *foundClients) add(client [4]uint32, port uint16, family uint8) {
 	}
 }
 
-// note has a program of ours note them.
 func (c *foundClients) note() {
 	if c.count == 0 || c.err != nil {
 		return
@@ -165,12 +159,11 @@ func (c *foundClients) note() {
 	c.flows, c.count = c.flows[:0], 0
 }
 
-// establishedFilter is the map's memory: two copies of the filter, and which of them is whole.
+// establishedFilter is the map's memory: two copies of the filter, and which copy is complete.
 type establishedFilter struct {
 	memory *ebpf.Memory
-	// size is that of a copy in bytes.
-	size  int64
-	whole bpf.DatapathWholeCopy
+	size   int64
+	whole  bpf.DatapathWholeCopy
 }
 
 func (d *Dataplane) establishedFilter() (*establishedFilter, error) {
@@ -204,7 +197,6 @@ func (f *establishedFilter) read(which bpf.DatapathWholeCopy) (words []byte, err
 	return words, err
 }
 
-// count is how many bits of the copy are set.
 func (f *establishedFilter) count(which bpf.DatapathWholeCopy) (set int, err error) {
 	words, err := f.read(which)
 	for ; len(words) > 0; words = words[8:] {

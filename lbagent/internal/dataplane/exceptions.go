@@ -17,24 +17,23 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Prints of slots that hold no exception (bpf/src/exception_table.h).
+// Prints of slots without an exception (bpf/src/exception_table.h).
 const (
 	exceptionFree = iota
 	exceptionClaimed
 	exceptionGone
 )
 
-// maxNodeTables keeps the index of a row within the bits that an exception has for it.
+// maxNodeTables keeps a row's index within the bits reserved for it in an exception.
 const maxNodeTables = 1<<28/forwarding.Rows - 1
 
-// exceptionBuckets is a power of two. With as many exceptions as fit in both families, an eighth
-// to a quarter of the slots are in use. Of a thousand buckets one is full then, so of a million
-// flows one finds both of its buckets full.
+// exceptionBuckets is a power of two. A full load of both families uses an eighth to a quarter of the slots:
+// then one in a thousand buckets is full, and one in a million flows finds both of its buckets full.
 func (c *Config) exceptionBuckets() uint32 {
 	return 1 << bits.Len32(uint32(c.exceptions()-1))
 }
 
-// makeExceptionSecret chooses this node's secret, unless the maps have one.
+// makeExceptionSecret generates the node's secret unless the maps have one.
 func (d *Dataplane) makeExceptionSecret() error {
 	var secret bpf.DatapathExceptionSecret
 	if err := d.maps.ExceptionKey.Lookup(uint32(0), &secret); err != nil {
@@ -44,7 +43,7 @@ func (d *Dataplane) makeExceptionSecret() error {
 		return nil
 	}
 	random := make([]byte, 8*len(secret.Word))
-	// It never fails.
+	// rand.Read never fails.
 	_, _ = rand.Read(random)
 	for i := range secret.Word {
 		secret.Word[i] = binary.NativeEndian.Uint64(random[8*i:])
@@ -52,29 +51,26 @@ func (d *Dataplane) makeExceptionSecret() error {
 	return write(d.maps.ExceptionKey, bpf.DatapathMapExceptionKey, 0, uint32(0), secret)
 }
 
-// exceptionWords are the words of the filter.
 func (c *Config) exceptionWords() uint32 {
 	return max(c.exceptionBuckets()/uint32(bpf.DatapathShapeEXCEPTION_FILTERED), 1)
 }
 
-// Each step of a sweep is one run of a program, which keeps a CPU for less than a millisecond.
+// Each run of a sweep's program takes less than a millisecond of a CPU.
 const (
 	wordsAtOnce  = 1024
 	restedAtOnce = 65536
 )
 
-// sweepState is what the last sweep left.
 type sweepState struct {
-	// ended is true if it came to its end.
 	ended bool
-	// learned is how many exceptions had been learned before.
+	// learned is the number of exceptions learned before the sweep.
 	learned uint64
-	// left are exceptions, marked are rows that are marked because of some.
+	// left counts remaining exceptions, marked counts rows marked because of exceptions.
 	left, marked uint32
 }
 
-// SweepExceptions removes the exceptions that are over. Rows that have none left come to
-// rest. It does nothing while there is nothing to do.
+// SweepExceptions removes expired exceptions and clears the marks of their rows. It returns at once if
+// nothing changed since a sweep that left no exception.
 func (d *Dataplane) SweepExceptions() error {
 	learned, err := d.learned()
 	if err != nil {
@@ -108,7 +104,7 @@ func (d *Dataplane) sweep(learned uint64) (sweepState, error) {
 	return state, nil
 }
 
-// sweepAll runs the program over all places, so many at once.
+// sweepAll runs the program over all indexes in chunks of atOnce.
 func sweepAll(p *ebpf.Program, request *bpf.DatapathExceptionSweep, places, atOnce uint32) error {
 	for first := uint32(0); first < places; first += atOnce {
 		request.First, request.Count = first, min(atOnce, places-first)
@@ -123,7 +119,6 @@ func sweepAll(p *ebpf.Program, request *bpf.DatapathExceptionSweep, places, atOn
 	return nil
 }
 
-// learned is how many exceptions were learned since the maps were made.
 func (d *Dataplane) learned() (uint64, error) {
 	var counts []uint64
 	if err := d.maps.EventCounts.Lookup(uint32(bpf.DatapathEventEVENT_EXCEPTION_LEARNED), &counts); err != nil {
@@ -136,9 +131,9 @@ func (d *Dataplane) learned() (uint64, error) {
 	return sum, nil
 }
 
-// copyExceptions copies exceptions into a table of another size. The place of an exception follows
-// from its print and the size. Exceptions of the new table stay, and a full bucket takes no more: a
-// flow without an exception goes by its row and chain.
+// copyExceptions copies exceptions into a table of another size; an exception's bucket depends on its print
+// and the size. Entries of the new table are retained, and exceptions of a full bucket are lost: their flows
+// follow row and chain.
 func copyExceptions(from, to *ebpf.Map) error {
 	held, err := readBuckets(to)
 	if err != nil {
@@ -172,8 +167,8 @@ func copyExceptions(from, to *ebpf.Map) error {
 	return nil
 }
 
-// addException adds an exception that is new, in the lowest free slot of its first bucket, else of
-// its second. It returns the bucket.
+// addException adds a new exception to the first free slot of its first bucket, else of its second, and
+// returns the bucket.
 func addException(buckets []bpf.DatapathExceptionBucket, exception bpf.DatapathException) (place uint32, added bool) {
 	mask, print := uint64(len(buckets)-1), exception.Print
 	places := [...]uint32{uint32(print & mask), uint32(print >> 32 & mask)}
@@ -195,7 +190,7 @@ func addException(buckets []bpf.DatapathExceptionBucket, exception bpf.DatapathE
 	return 0, false
 }
 
-// openFilter has the programs look into every bucket. The first sweep makes the filter.
+// openFilter sets all bits, so that the programs look into every bucket. The first sweep rebuilds the filter.
 func openFilter(filter *ebpf.Map) error {
 	keys, ones := make([]uint32, filter.MaxEntries()), make([]uint64, filter.MaxEntries())
 	for i := range keys {

@@ -14,15 +14,14 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Flow is an established connection to an endpoint on this node, or what an answered datagram
-// makes like one.
+// Flow is an established connection, or answered UDP flow, to an endpoint on this node.
 type Flow struct {
 	Frontend forwarding.FrontendKey
 	Client   netip.AddrPort
 	Endpoint netip.AddrPort
-	// Closing is true where one side has ended the connection, but not the other.
+	// Closing is true if one side only has closed the connection.
 	Closing bool
-	// LastSeen is when a packet of the client renewed the entry, to a few seconds.
+	// LastSeen is the time of the last client packet that renewed the entry, with an error of seconds.
 	LastSeen time.Time
 }
 
@@ -33,11 +32,10 @@ const (
 	idleDatagrams   = 180 * time.Second
 )
 
-// errEnough ends a walk.
 var errEnough = errors.New("enough were found")
 
-// Flows returns the flows that are wanted, by frontend and client: at most limit of them, in no
-// order, and whether there are more. It reads the tables whole where it does not find that many.
+// Flows returns up to limit wanted flows, in no order, and whether there are more. Unless it finds that many,
+// it reads the tables in full.
 func (d *Dataplane) Flows(limit int, wanted func(key forwarding.FrontendKey, client netip.Addr) bool) (flows []Flow, more bool, err error) {
 	walk := flowWalk{dataplane: d, limit: limit, wanted: wanted, now: time.Now()}
 	if walk.ticks, err = ticksPerSecond(); err != nil {
@@ -56,19 +54,17 @@ func (d *Dataplane) Flows(limit int, wanted func(key forwarding.FrontendKey, cli
 	return walk.found, false, nil
 }
 
-// flowWalk gathers flows.
 type flowWalk struct {
 	dataplane *Dataplane
 	limit     int
 	wanted    func(forwarding.FrontendKey, netip.Addr) bool
-	// clock is the programs' clock at about now, which advances by ticks a second.
+	// clock is the programs' current clock, in units of 1/ticks s.
 	clock uint64
 	ticks uint32
 	now   time.Time
 	found []Flow
 }
 
-// all visits all tables of established flows, until it has found enough.
 func (w *flowWalk) all() error {
 	maps := &w.dataplane.maps
 	for _, table := range []struct{ forward, reverse *ebpf.Map }{
@@ -123,7 +119,7 @@ func (w *flowWalk) visit6(key bpf.DatapathConnectionKey6, connection bpf.Datapat
 	})
 }
 
-// visit adds a flow that is wanted and lives. answered reads what its endpoint did.
+// visit adds a wanted live flow. answered reads its reverse entry.
 func (w *flowWalk) visit(
 	flow Flow, connection bpf.DatapathConnection, answered func(bpf.DatapathEndpoint) (bpf.DatapathReverse, error),
 ) error {
@@ -135,7 +131,7 @@ func (w *flowWalk) visit(
 		return err
 	}
 	if endpoint.Port == 0 {
-		// Its endpoint is gone, and the flow with it. The entry stays until it is idle for long.
+		// The endpoint is gone, and the flow with it. The entry remains until it times out.
 		return nil
 	}
 	flow.Endpoint = netip.AddrPortFrom(decodeAddress(endpoint.Address), hostPort(endpoint.Port))
@@ -165,11 +161,11 @@ func (w *flowWalk) visit(
 	return nil
 }
 
-// ending says how far a connection of TCP has ended, as flow_state of bpf/src/flow_timeout.h does.
+// ending returns how far a TCP connection is closed, as flow_state of bpf/src/flow_timeout.h does.
 func ending(connection bpf.DatapathConnection, reverse bpf.DatapathReverse) (closing, closed bool) {
 	clientReset := connection.Flags&uint32(bpf.DatapathConnectionFlagCLIENT_RST) != 0
 	serverReset := reverse.Flags&uint32(bpf.DatapathReverseFlagSERVER_RST) != 0
-	// The endpoint has taken the client's FIN; one without an answer has taken nothing.
+	// The endpoint acknowledged the client's FIN; without a reply it acknowledged nothing.
 	clientDone := connection.Flags&uint32(bpf.DatapathConnectionFlagCLIENT_FIN) != 0 &&
 		reverse != (bpf.DatapathReverse{}) && reverse.Acknowledged == reverse.Sequence
 	serverDone := reverse.Flags&uint32(bpf.DatapathReverseFlagSERVER_FIN) != 0

@@ -11,7 +11,6 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// setHash gives the programs the constants of their hash.
 func setHash(spec *ebpf.CollectionSpec, constants flowhash.Constants) error {
 	for name, value := range map[string]any{
 		bpf.DatapathVarClientMultipliers:  constants.Client,
@@ -21,7 +20,7 @@ func setHash(spec *ebpf.CollectionSpec, constants flowhash.Constants) error {
 		bpf.DatapathVarFrontendMultiplier: constants.Frontend,
 		bpf.DatapathVarHashAddend:         constants.Addend,
 	} {
-		// No error has a value in it.
+		// The errors contain no values of the secret seed.
 		if err := spec.Variables[name].Set(value); err != nil {
 			return fmt.Errorf("set %s of the BPF programs: %w", name, err)
 		}

@@ -15,13 +15,11 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// SetHops replaces the prepared next hops to other nodes. Towards a node that is
-// missing, or not known yet, the program asks the kernel for the next hop of each
-// packet. A hop that cannot be used is an error and counts as missing; the others
-// are set.
+// SetHops replaces the prepared next hops of nodes. For a node without one, the program looks up the next hop
+// of each packet in the kernel's FIB. An invalid hop is an error and counts as missing; the others are set.
 //
-// A node that changes its address loses its hop until SetHops is called again.
-// The program uses hops only while RenewLease is called.
+// A node whose address changes loses its hop until the next call. Hops are valid only while RenewLease is
+// called.
 func (d *Dataplane) SetHops(hops map[forwarding.NodeID]forwarding.Hop) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -41,7 +39,6 @@ func (d *Dataplane) SetHops(hops map[forwarding.NodeID]forwarding.Hop) error {
 			continue
 		}
 		if err := d.writeNode(id, d.nodes[id]); err != nil {
-			// The next call tries again.
 			d.hops[id] = previous[id]
 			errs = append(errs, err)
 		}
@@ -60,13 +57,11 @@ func checkHop(hop forwarding.Hop) error {
 	}
 }
 
-// writeNode writes the node with its hop, if it is up.
 func (d *Dataplane) writeNode(id forwarding.NodeID, node bpf.DatapathNode) error {
 	return write(d.maps.Nodes, bpf.DatapathMapNodes, id, uint32(id), d.marked(id, node))
 }
 
-// RenewLease confirms that the prepared next hops are right. If it is not called for 30
-// seconds, the program no longer relies on them and asks the kernel.
+// RenewLease confirms the prepared next hops for 30 s, after which the program uses the kernel's FIB instead.
 func (d *Dataplane) RenewLease() error {
 	if _, err := d.programs.RenewLease.Run(&ebpf.RunOptions{}); err != nil {
 		return fmt.Errorf("renew the lease of the prepared next hops: %w", err)

@@ -13,18 +13,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrLocked means that another process has the data plane.
+// ErrLocked is returned when another process holds the lock of the data plane.
 var ErrLocked = errors.New("another agent of this node has the data plane")
 
-// lockInterval is how often a lock that another process has is asked for.
+// lockInterval is the polling interval for a lock held by another process.
 const lockInterval = 100 * time.Millisecond
 
-// Lock keeps other processes from the data plane below pinRoot: of two that write the same maps,
-// each takes out what the other one puts in. The lock is the directory's own (flock), since a BPF
-// file system has no files. The kernel gives it back when the process ends, however that ends.
+// Lock acquires exclusive access to the data plane below pinRoot: two writers would undo each other's
+// changes. It locks the directory itself (flock), because a BPF file system has no files. The kernel releases
+// the lock when the process ends.
 //
-// Lock waits until ctx is done, and returns ErrLocked then; waits is called once where it has to.
-// Close the lock after the data plane.
+// Lock waits until ctx is done, and then returns ErrLocked; it calls waits once if it has to wait. Close the
+// lock after the data plane.
 func Lock(ctx context.Context, pinRoot string, waits func()) (io.Closer, error) {
 	for first := true; ; first = false {
 		lock, err := tryLock(pinRoot)
@@ -68,7 +68,7 @@ func lockDirectory(directory *os.File, pinRoot string) error {
 	if err != nil {
 		return fmt.Errorf("look at the locked directory: %w", err)
 	}
-	// Cleanup may have removed it in between: the lock of a directory that is gone keeps nobody out.
+	// Cleanup may have removed the directory in between, which makes the lock ineffective.
 	present, err := os.Stat(pinRoot)
 	if err != nil || !os.SameFile(locked, present) {
 		return fmt.Errorf("lock %s, which is being removed: %w", pinRoot, ErrLocked)

@@ -20,33 +20,31 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// lossDirectory has the pins of the programs that count what drivers did not take.
 const lossDirectory = "losses"
 
-// LossesUncounted is why frames that drivers did not take are not counted, or nil.
+// LossesUncounted returns the reason why frames rejected by drivers are not counted, or nil.
 func (d *Dataplane) LossesUncounted() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.lossErr
 }
 
-// UplinkLosses are the frames that the program sent and the interface's driver did not take.
+// UplinkLosses counts frames that the program sent and the interface's driver rejected.
 type UplinkLosses struct {
 	// Interface is the uplink, the interface below it, or a member of a bond.
 	Interface string
-	// Transmit were to leave where they came in, Redirect came in by another uplink.
+	// Transmit counts frames to the interface on which they arrived, Redirect frames from another uplink.
 	Transmit, Redirect uint64
 }
 
-// Losses counts the frames that drivers did not take, since their interfaces are uplinks. All
-// interfaces are present, sorted by name.
+// Losses returns the counters of frames rejected by drivers since their interfaces became uplinks, sorted by
+// name, also if zero.
 func (d *Dataplane) Losses() ([]UplinkLosses, error) {
 	var losses []UplinkLosses
 	var perCPU []bpf.LossesUnsent
 	for index, name := range d.lossNames.load() {
 		err := d.maps.UplinkLosses.Lookup(index, &perCPU)
 		if errors.Is(err, ebpf.ErrKeyNotExist) {
-			// No uplink any more.
 			continue
 		}
 		if err != nil {
@@ -63,7 +61,6 @@ func (d *Dataplane) Losses() ([]UplinkLosses, error) {
 	return losses, nil
 }
 
-// lossNames are the names of the interfaces whose losses are counted, by index.
 type lossNames struct {
 	current atomic.Pointer[map[uint32]string]
 }
@@ -75,8 +72,6 @@ func (n *lossNames) load() map[uint32]string {
 	return nil
 }
 
-// watchLosses makes losses count for the attached uplinks and the interfaces below them, and
-// for no others.
 func (d *Dataplane) watchLosses() error {
 	names := map[uint32]string{}
 	for i := range d.attachments {
@@ -86,7 +81,6 @@ func (d *Dataplane) watchLosses() error {
 		}
 		names[uint32(a.Index)], names[uint32(a.Device)] = a.Interface, a.DeviceName
 		for _, member := range a.Members {
-			// One that is gone loses nothing.
 			if iface, err := net.InterfaceByIndex(member); err == nil {
 				names[uint32(member)] = iface.Name
 			}
@@ -123,8 +117,8 @@ func (d *Dataplane) watchLosses() error {
 	return nil
 }
 
-// countLosses lets the kernel's tracepoints count what this process's program loses, in place of
-// those of a previous process.
+// countLosses attaches programs to the kernel's tracepoints, in place of those of a previous process, that
+// count the losses of this process's XDP program.
 func (d *Dataplane) countLosses() error {
 	if err := d.watchLosses(); err != nil || d.lossesCounted {
 		return err
@@ -182,8 +176,8 @@ func (d *Dataplane) loadLosses() (*bpf.LossesObjects, error) {
 	return &objects, nil
 }
 
-// attachTracepoint attaches the program and pins the link, in place of a previous one. A link to a
-// tracepoint cannot be updated.
+// attachTracepoint attaches the program and replaces the pinned link. A link to a tracepoint cannot be
+// updated.
 func attachTracepoint(name string, program *ebpf.Program, path string) error {
 	l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: name, Program: program})
 	if err != nil {

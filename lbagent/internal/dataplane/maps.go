@@ -20,47 +20,42 @@ import (
 
 const (
 	mapDirectory = "maps"
-	// Directories of a change under way. A bpf file system allows no dots in names.
+	// Directories of a change in progress. A bpf file system allows no dots in names.
 	nextMapDirectory     = "maps-next"
 	previousMapDirectory = "maps-previous"
 	linkDirectory        = "links"
 
-	// schemaMap says what all others hold (schema).
 	schemaMap = "schema"
 )
 
-// AdoptionKind is what became of the pinned maps.
+// AdoptionKind is the result of Open for the pinned maps.
 type AdoptionKind string
 
 const (
-	// Created means that there were none.
+	// Created means that no maps were pinned.
 	Created AdoptionKind = "created"
-	// Adopted means that they are used as they are.
+	// Adopted means that the pinned maps are used unchanged.
 	Adopted AdoptionKind = "adopted"
-	// Resized means that some were copied into ones of another size; all they
-	// held is kept.
+	// Resized means that some were copied into maps of another size without loss.
 	Resized AdoptionKind = "resized"
-	// Converted means that the agent that made them had another layout of some. All they held is
-	// kept but what losable lists.
+	// Converted means that some had another layout. Only maps in losable may have lost entries.
 	Converted AdoptionKind = "converted"
-	// Rebuilt means that they could not be used, and new, empty ones replace
-	// them when the programs are attached. Flows then choose again, most of them
-	// the endpoint that they had. Packets of that moment may be lost.
+	// Rebuilt means that the pinned maps are unusable, and empty maps replace them at Attach. Flows are then
+	// assigned again, most to the same endpoint. Packets may be lost at that moment.
 	Rebuilt AdoptionKind = "rebuilt"
 )
 
-// Adoption is what Open found.
+// Adoption describes the result of Open for the pinned maps.
 type Adoption struct {
 	Kind AdoptionKind
-	// Reason says why maps were resized, converted or rebuilt.
+	// Reason explains why maps were resized, converted or rebuilt.
 	Reason string
-	// Copied names the maps whose content was copied into new ones.
+	// Copied lists the maps whose entries were copied into new ones.
 	Copied []string
-	// Emptied names the maps that begin empty, though previous ones were not.
+	// Emptied lists the maps that lost their entries.
 	Emptied []string
 }
 
-// copiedMap is a map and the previous one that it was copied from.
 type copiedMap struct {
 	name     string
 	old, new *ebpf.Map
@@ -68,18 +63,15 @@ type copiedMap struct {
 	converter *layout.Converter
 }
 
-// mapSet is the maps that Open works with, by name. Until commit nothing that
-// was pinned before has changed.
+// mapSet is the set of maps used by Open. Pins remain unchanged until commit.
 type mapSet struct {
 	root string
-	// maps has no map with the schema.
 	maps map[string]*ebpf.Map
-	// copied are the maps that the attached programs may still write to the previous ones of.
+	// copied are the maps whose previous versions attached programs may still write.
 	copied   []copiedMap
 	adoption Adoption
 }
 
-// openMaps finds, copies or creates every map of the spec.
 func openMaps(root string, spec *ebpf.CollectionSpec, seed flowhash.Seed) (*mapSet, error) {
 	if err := recoverDirectories(root); err != nil {
 		return nil, err
@@ -108,12 +100,12 @@ func openMaps(root string, spec *ebpf.CollectionSpec, seed flowhash.Seed) (*mapS
 	return set, nil
 }
 
-// open takes the pinned maps as far as they can be used. The previous ones are those that an agent
-// has replaced, which then ended before its programs were attached.
+// open uses the pinned maps if possible. previous are maps replaced by an agent that ended before it attached
+// its programs.
 func (s *mapSet) open(specs map[string]*ebpf.MapSpec, want *schema, current, previous *pinnedMaps) error {
 	decided := judge(specs, current, want)
 	if before := judge(specs, previous, want); decided.adoption.Kind == Rebuilt && before.usable() {
-		// That agent was of a newer version. What is attached works by the previous maps.
+		// That agent was newer. The attached programs use the previous maps.
 		if err := s.goBack(current); err != nil {
 			return err
 		}
@@ -121,7 +113,7 @@ func (s *mapSet) open(specs map[string]*ebpf.MapSpec, want *schema, current, pre
 	}
 	err := s.addAll(specs, current, decided)
 	if errors.Is(err, layout.ErrTooLarge) {
-		// The maps are of a newer version, and hold what ours cannot.
+		// The maps are of a newer version and hold values that ours cannot represent.
 		s.close()
 		closeMaps(current.maps)
 		clear(current.maps)
@@ -139,7 +131,6 @@ func (s *mapSet) open(specs map[string]*ebpf.MapSpec, want *schema, current, pre
 	return s.pinNext(want)
 }
 
-// goBack makes the previous maps the pinned ones again.
 func (s *mapSet) goBack(current *pinnedMaps) error {
 	closeMaps(current.maps)
 	clear(current.maps)
@@ -153,7 +144,7 @@ func (s *mapSet) goBack(current *pinnedMaps) error {
 	return nil
 }
 
-// goOnFrom has catchUp copy what attached programs write to the previous maps.
+// goOnFrom registers the previous maps for catchUp.
 func (s *mapSet) goOnFrom(previous *pinnedMaps, decided migration) {
 	for name, m := range previous.maps {
 		converter, copied := decided.copied[name]
@@ -166,9 +157,8 @@ func (s *mapSet) goOnFrom(previous *pinnedMaps, decided migration) {
 	clear(previous.maps)
 }
 
-// unpinned are the maps that last no longer than a packet (the record of a trace, what a CPU has
-// of its packet or reply) or a request (rows, flows), and an index and a filter that are made
-// again.
+// unpinned maps have state of one packet (trace record, packet and reply slots) or request (rows, flows), or
+// are an index or filter that is rebuilt at start.
 var unpinned = map[string]bool{
 	bpf.DatapathMapRowUpdates:    true,
 	bpf.DatapathMapTraceRecord:   true,
@@ -180,8 +170,6 @@ var unpinned = map[string]bool{
 	bpf.DatapathMapEstablishedFilter: true,
 }
 
-// mapSpecs are the maps to be pinned: those of the programs without the
-// compiler's own sections and without those that are unpinned.
 func mapSpecs(spec *ebpf.CollectionSpec) map[string]*ebpf.MapSpec {
 	specs := map[string]*ebpf.MapSpec{}
 	for name, m := range spec.Maps {
@@ -192,7 +180,7 @@ func mapSpecs(spec *ebpf.CollectionSpec) map[string]*ebpf.MapSpec {
 	return specs
 }
 
-// recoverDirectories undoes or completes a change that was interrupted.
+// recoverDirectories reverts or completes an interrupted change.
 func recoverDirectories(root string) error {
 	current, previous := filepath.Join(root, mapDirectory), filepath.Join(root, previousMapDirectory)
 	if err := os.RemoveAll(filepath.Join(root, nextMapDirectory)); err != nil {
@@ -206,12 +194,11 @@ func recoverDirectories(root string) error {
 	} else if err != nil {
 		return fmt.Errorf("look for pinned maps: %w", err)
 	}
-	// It stays where there is something in it.
+	// Remove fails if it is not empty.
 	_ = os.Remove(previous)
 	return nil
 }
 
-// isSame reports whether both descriptors are of one map, which two directories have.
 func isSame(a, b *ebpf.Map) bool {
 	idOf := func(m *ebpf.Map) ebpf.MapID {
 		info, err := m.Info()
@@ -225,7 +212,7 @@ func isSame(a, b *ebpf.Map) bool {
 	return id != 0 && id == idOf(b)
 }
 
-// loadPinnedMaps loads those of a directory, which need not be there.
+// loadPinnedMaps loads the pinned maps of a directory, which may be missing.
 func loadPinnedMaps(directory string, specs map[string]*ebpf.MapSpec) (*pinnedMaps, error) {
 	p := &pinnedMaps{maps: map[string]*ebpf.Map{}, err: errors.New("the pinned maps carry no schema")}
 	for name := range specs {
@@ -250,7 +237,6 @@ func loadPinnedMaps(directory string, specs map[string]*ebpf.MapSpec) (*pinnedMa
 	return p, nil
 }
 
-// loadPinnedMap returns nil where there is none.
 func loadPinnedMap(directory, name string) (*ebpf.Map, error) {
 	m, err := ebpf.LoadPinnedMap(filepath.Join(directory, name), nil)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -262,7 +248,7 @@ func loadPinnedMap(directory, name string) (*ebpf.Map, error) {
 	return m, nil
 }
 
-// addAll takes the pinned maps, or creates others. The pinned ones are then the set's.
+// addAll adopts the pinned maps or creates new ones. The set then owns the pinned ones.
 func (s *mapSet) addAll(specs map[string]*ebpf.MapSpec, pinned *pinnedMaps, decided migration) error {
 	s.maps = map[string]*ebpf.Map{}
 	for _, name := range slices.Sorted(maps.Keys(specs)) {
@@ -280,7 +266,6 @@ func (s *mapSet) addAll(specs map[string]*ebpf.MapSpec, pinned *pinnedMaps, deci
 			return fmt.Errorf("map %s: %w", name, err)
 		}
 		if m != nil {
-			// It is closed with the set.
 			delete(pinned.maps, name)
 		}
 	}
@@ -292,7 +277,6 @@ func (s *mapSet) addAll(specs map[string]*ebpf.MapSpec, pinned *pinnedMaps, deci
 	return nil
 }
 
-// add creates a map, and copies the entries of the pinned one into it, unless that is nil.
 func (s *mapSet) add(spec *ebpf.MapSpec, pinned *ebpf.Map, converter *layout.Converter) error {
 	m, err := ebpf.NewMap(spec)
 	if err != nil {
@@ -307,7 +291,6 @@ func (s *mapSet) add(spec *ebpf.MapSpec, pinned *ebpf.Map, converter *layout.Con
 	return copied.copy(ebpf.UpdateAny)
 }
 
-// copy copies what the previous map holds.
 func (c *copiedMap) copy(flags ebpf.MapUpdateFlags) error {
 	switch c.name {
 	case bpf.DatapathMapExceptionFilter:
@@ -320,12 +303,11 @@ func (c *copiedMap) copy(flags ebpf.MapUpdateFlags) error {
 	}
 }
 
-// isLearned reports whether attached programs write to the map what they learn.
+// isLearned reports whether attached programs add entries to the map.
 func (c *copiedMap) isLearned() bool {
 	return c.name == bpf.DatapathMapExceptions || c.old.Type() == ebpf.LRUHash
 }
 
-// pinNext pins all maps in the directory of a change under way.
 func (s *mapSet) pinNext(want *schema) error {
 	next := filepath.Join(s.root, nextMapDirectory)
 	if err := os.Mkdir(next, 0o700); err != nil {
@@ -339,7 +321,7 @@ func (s *mapSet) pinNext(want *schema) error {
 	pinned := maps.Clone(s.maps)
 	pinned[schemaMap] = schema
 	for name, m := range pinned {
-		// A clone, because pinning the map itself would move its pin.
+		// Pinning the map itself would move its existing pin.
 		clone, err := m.Clone()
 		if err != nil {
 			return fmt.Errorf("pin map %s: %w", name, err)
@@ -352,16 +334,16 @@ func (s *mapSet) pinNext(want *schema) error {
 	return nil
 }
 
-// commit makes the maps the pinned ones. A bpf file system cannot exchange two directories at once;
-// recoverDirectories completes what is interrupted in between. The previous maps stay pinned until
-// finish: an agent that follows this one needs them if its programs are never attached.
+// commit replaces the pins. A bpf file system cannot exchange two directories; recoverDirectories completes
+// an interrupted commit. The previous maps stay pinned until finish, because the next agent needs them if
+// this agent's programs are never attached.
 func (s *mapSet) commit() error {
 	if s.adoption.Kind == Adopted {
 		return nil
 	}
 	current, previous := filepath.Join(s.root, mapDirectory), filepath.Join(s.root, previousMapDirectory)
 	if _, err := os.Stat(previous); err == nil {
-		// The attached programs work by the oldest ones.
+		// The attached programs use the oldest maps.
 		if err := os.RemoveAll(current); err != nil {
 			return fmt.Errorf("replace the pinned maps: %w", err)
 		}
@@ -374,17 +356,15 @@ func (s *mapSet) commit() error {
 	return nil
 }
 
-// programMaps are the maps that the programs refer to.
 func (s *mapSet) programMaps() map[string]*ebpf.Map { return maps.Clone(s.maps) }
 
-// close closes all maps. What is pinned stays.
+// close closes all maps; pins remain.
 func (s *mapSet) close() {
 	closeMaps(s.maps)
 	s.closePrevious()
 }
 
-// catchUp copies once more from the previous maps what the new ones do not hold
-// yet: attached programs have gone on to write them.
+// catchUp copies entries that attached programs have added to the previous maps since.
 func (s *mapSet) catchUp() error {
 	for i := range s.copied {
 		c := &s.copied[i]
@@ -398,7 +378,7 @@ func (s *mapSet) catchUp() error {
 	return nil
 }
 
-// finish gives up the previous maps: no program writes them any more.
+// finish closes and unpins the previous maps, which no program writes any longer.
 func (s *mapSet) finish() error {
 	s.closePrevious()
 	if err := os.RemoveAll(filepath.Join(s.root, previousMapDirectory)); err != nil {
@@ -414,8 +394,6 @@ func (s *mapSet) closePrevious() {
 	s.copied = nil
 }
 
-// closeMaps gives up descriptors of maps that are pinned or not wanted; there is
-// nothing to do about a failure.
 func closeMaps(all map[string]*ebpf.Map) {
 	for _, m := range all {
 		_ = m.Close()

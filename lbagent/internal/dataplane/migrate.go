@@ -13,8 +13,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/layout"
 )
 
-// losable are the maps that begin empty where their previous content cannot be converted, with why
-// that breaks nothing. A change of all others that cannot be converted has all maps built again.
+// losable are the maps that are emptied if their content cannot be converted, with the reason why that is
+// harmless. Other maps that cannot be converted require a rebuild of all.
 var losable = map[string]string{
 	bpf.DatapathMapHeartbeat:         "the agent writes it every second",
 	bpf.DatapathMapAgentBeat:         "the agent writes it every second",
@@ -45,10 +45,9 @@ var losable = map[string]string{
 	bpf.DatapathMapUplinkLosses:      "a counter may begin again",
 }
 
-// unmovable are the maps that are not copied into ones of another size. Among evicted flows and
-// half-open flows the place of one depends on the size, among records of affinity that of a client.
-// The keys of frontends are written again,
-// and their drops counted from zero.
+// unmovable are the maps that are not copied into another size. The slot of an evicted flow, half-open flow
+// or affinity record depends on the size. The keys of frontends are rewritten, and their drops restart at
+// zero.
 var unmovable = map[string]bool{
 	bpf.DatapathMapEvictedFlows:  true,
 	bpf.DatapathMapAffinities:    true,
@@ -57,35 +56,30 @@ var unmovable = map[string]bool{
 	bpf.DatapathMapFrontendDrops: true,
 }
 
-// pinnedMaps are the pinned maps of a directory.
 type pinnedMaps struct {
-	// maps are the maps by name, without the schema.
 	maps map[string]*ebpf.Map
-	// schema is nil if it cannot be read, for the reason of err.
+	// schema is nil if it cannot be read; err is the reason.
 	schema *schema
 	err    error
 }
 
 func (p *pinnedMaps) empty() bool { return len(p.maps) == 0 }
 
-// A migration represents the decision about the pinned maps.
+// A migration is the decision about the pinned maps.
 type migration struct {
 	adoption Adoption
-	// copied are the maps whose entries are copied into new ones, by name, each with the converter
-	// of its entries, or nil if both have the same layout.
+	// copied are the maps whose entries are copied, by name, with the converter, or nil if the layout is
+	// unchanged.
 	copied map[string]*layout.Converter
-	// new are the maps that are not pinned yet.
-	new []string
+	new    []string
 }
 
-// usable reports whether any content stays.
 func (m *migration) usable() bool {
 	return m.adoption.Kind != Created && m.adoption.Kind != Rebuilt
 }
 
 func (m *migration) empties(name string) bool { return slices.Contains(m.adoption.Emptied, name) }
 
-// keeps reports whether the pinned map is used as it is.
 func (m *migration) keeps(name string) bool {
 	return m.usable() && !slices.Contains(m.adoption.Copied, name) && !m.empties(name) && !slices.Contains(m.new, name)
 }
@@ -94,7 +88,6 @@ func rebuild(format string, args ...any) migration {
 	return migration{adoption: Adoption{Kind: Rebuilt, Reason: fmt.Sprintf(format, args...)}}
 }
 
-// judge decides what to do with pinned maps. Without any it makes new ones.
 func judge(specs map[string]*ebpf.MapSpec, pinned *pinnedMaps, want *schema) migration {
 	switch {
 	case pinned.empty():
@@ -128,7 +121,7 @@ func judge(specs map[string]*ebpf.MapSpec, pinned *pinnedMaps, want *schema) mig
 	return out
 }
 
-// note keeps the first reason, but that of a conversion is more than that of a size.
+// note records the first reason; a conversion takes precedence over a resize.
 func (m *migration) note(kind AdoptionKind, format string, args ...any) {
 	if m.adoption.Kind == Converted || m.adoption.Kind == kind {
 		return
@@ -164,7 +157,7 @@ func (m *migration) judgeMap(spec *ebpf.MapSpec, pinned *ebpf.Map, previous, wan
 	return nil
 }
 
-// formOf refuses what is not of the described form, or of another type.
+// formOf rejects a map that differs from its schema or has another type.
 func formOf(pinned *ebpf.Map, spec *ebpf.MapSpec, previous layout.Map) error {
 	switch {
 	case pinned.KeySize() != previous.Key.Size || pinned.ValueSize() != previous.Value.Size:

@@ -32,8 +32,8 @@ func (d *Dataplane) writeSettings(settings bpf.DatapathSelf) error {
 	return nil
 }
 
-// overhead is what encapsulation adds to a packet at most, in bytes: the outer
-// header is IPv4 wherever both nodes have it. Paths with long ids take more.
+// overhead returns the maximum number of bytes added by encapsulation: the outer header is IPv4 if both nodes
+// have an IPv4 address, and paths with long ids take more.
 func overhead(self bpf.DatapathSelf, nodes map[forwarding.NodeID]bpf.DatapathNode) uint16 {
 	headers, high := bpf.DatapathOverheadOVERHEAD_IPV4, bpf.DatapathOverhead(0)
 	if self.Id > forwarding.MaxShortNodeID {
@@ -58,9 +58,8 @@ func (d *Dataplane) deleteNode(id forwarding.NodeID) error {
 	return d.replaceNode(id, bpf.DatapathNode{})
 }
 
-// replaceNode makes the node's addresses acceptable before it is used, and previous ones
-// unacceptable after, and has the overhead be that of the larger of both meanwhile.
-// Until all of that is done the node is among the unfinished ones.
+// replaceNode adds the node's new addresses before it writes the node, and deletes previous ones afterwards.
+// Meanwhile the overhead is the larger of both. The node is in unfinished until all steps succeeded.
 func (d *Dataplane) replaceNode(id forwarding.NodeID, node bpf.DatapathNode) error {
 	if err := checkIndex(bpf.DatapathMapNodes, id, forwarding.MaxNodeID); err != nil {
 		return err
@@ -84,7 +83,7 @@ func (d *Dataplane) replaceNode(id forwarding.NodeID, node bpf.DatapathNode) err
 	}
 	if previous != (bpf.DatapathNode{}) && (previous.Ipv4 != node.Ipv4 || previous.Ipv6 != node.Ipv6) {
 		delete(d.hops, id)
-		// The way to its new address is not known yet.
+		// The ingress interface of the new address is not known yet.
 		if err := d.writeIngressInterfaces(id, bpf.DatapathIngressInterfaces{}); err != nil {
 			return err
 		}
@@ -109,7 +108,7 @@ func (d *Dataplane) replaceNode(id forwarding.NodeID, node bpf.DatapathNode) err
 	return nil
 }
 
-// forgetAddress removes an address unless another node has it too.
+// forgetAddress deletes an address, or assigns it to another node that has it, too.
 func (d *Dataplane) forgetAddress(id forwarding.NodeID, address bpf.DatapathAddress) error {
 	for other, node := range d.nodes {
 		if other != id && nodeHas(node, address) {
@@ -119,7 +118,6 @@ func (d *Dataplane) forgetAddress(id forwarding.NodeID, address bpf.DatapathAddr
 	return remove(d.maps.NodeAddresses, bpf.DatapathMapNodeAddresses, decodeAddress(address), address)
 }
 
-// readNodes reads the nodes without their hops, and the hops.
 func (d *Dataplane) readNodes() (map[forwarding.NodeID]bpf.DatapathNode, map[forwarding.NodeID]forwarding.Hop, error) {
 	nodes, hops := map[forwarding.NodeID]bpf.DatapathNode{}, map[forwarding.NodeID]forwarding.Hop{}
 	err := readMap(d.maps.Nodes, func(index uint32, node bpf.DatapathNode) {

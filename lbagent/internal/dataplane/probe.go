@@ -15,9 +15,9 @@ import (
 // silence is AGENT_NANOSECONDS of bpf/src/agent_beat.h.
 const silence = 4 * time.Second
 
-// Beat records that the agent works and that the maps are current. Four seconds after the last
-// beat, probes are answered as those of a node whose agent is silent, and new flows are handed on to
-// other nodes. A node whose agent never called Beat counts as one whose agent works.
+// Beat records that the agent runs and the maps are current. Four seconds after the last call, the program
+// answers probes with the state "agent silent", and leaves new flows to other nodes. Without any call the
+// agent counts as running.
 func (d *Dataplane) Beat() error {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
@@ -35,9 +35,9 @@ func (d *Dataplane) Beat() error {
 	return write(d.maps.AgentBeat, bpf.DatapathMapAgentBeat, "when the agent worked", uint32(0), beats)
 }
 
-// SetProbeKeys sets the keys, of 16 bytes, by which probes of other nodes are believed and
-// answered. Without any, none is. A node that has lost the tunnel's keys keeps those that it has:
-// without them, others would take it for dead.
+// SetProbeKeys sets the keys that authenticate probes and their replies. Without keys all probes are ignored,
+// so a zero key, as set by a node that lost the tunnel's keys, never replaces existing ones: other nodes
+// would consider it failed.
 func (d *Dataplane) SetProbeKeys(keys [][16]byte) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -12,10 +12,10 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// sourceSetBits stand in front of the bits of a prefix.
+// sourceSetBits is the length of the set's id, which precedes the address in a key.
 const sourceSetBits = 32
 
-// rangeMap gives the map of the range's family, its name, and the key in it.
+// rangeMap returns the map of the range's family, its name, and the encoded key.
 func (d *Dataplane) rangeMap(source forwarding.SourceRange) (*ebpf.Map, string, any) {
 	address, bits := source.Prefix.Addr(), uint32(sourceSetBits+source.Prefix.Bits())
 	if address.Is4() {
@@ -42,7 +42,7 @@ func (d *Dataplane) dumpSourceRanges(state *forwarding.State) error {
 		}))
 }
 
-// putRange writes a prefix. Destinations are let through the filter first.
+// putRange writes a prefix. Prefixes of destinations are added to the filter first.
 func (d *Dataplane) putRange(source forwarding.SourceRange) error {
 	if !source.Set.OfFrontends() {
 		if err := d.addRangeToBloom(source); err != nil {
@@ -69,9 +69,8 @@ func (d *Dataplane) deleteRange(source forwarding.SourceRange) error {
 	return errors.Join(d.writeBloom(), d.noteAggregates(source.Set))
 }
 
-// noteAggregates has the programs ask for aggregates only while one may be in the maps: else
-// every packet to a host in the network of a VIP would pay for it. The filter has an aggregate
-// from before it is written until it is removed. A change of other sets changes nothing.
+// noteAggregates enables the programs' lookup of aggregates while the filter contains one, because it costs
+// every packet to a host in the network of a VIP. Changes of other sets have no effect.
 func (d *Dataplane) noteAggregates(changed forwarding.SourceSet) error {
 	if changed != forwarding.Aggregates {
 		return nil

@@ -15,11 +15,11 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// ErrNoMaps means that no complete set of maps is pinned.
+// ErrNoMaps is returned if no complete set of maps is pinned.
 var ErrNoMaps = errors.New("no maps are pinned")
 
-// Read reads the pinned maps of a node beside the agent that writes them. It
-// changes nothing; a change under way may be read half.
+// Read reads the pinned maps of a node, with or without a running agent. It changes nothing, and may observe
+// a change in part.
 func Read(pinRoot string) (*forwarding.State, error) {
 	spec, err := bpf.LoadDatapath()
 	if err != nil {

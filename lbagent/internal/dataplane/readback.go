@@ -14,9 +14,9 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// ReadBack corrects a State after operations that failed: the maps may hold each of them wholly,
-// in part or not at all. It reads what they wrote, and nothing else. As in a Dump, tables that no
-// frontend uses are left over. After an error the State is of no use.
+// ReadBack updates a State after failed operations, each of which the maps may hold in whole, in part or not
+// at all. It reads only the entries that they wrote. As in a Dump, tables without a frontend are omitted. The
+// State is invalid after an error.
 func (d *Dataplane) ReadBack(state *forwarding.State, failed []forwarding.Op) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -46,7 +46,7 @@ func (d *Dataplane) ReadBack(state *forwarding.State, failed []forwarding.Op) er
 		}
 	}
 	if ranges {
-		// A trie answers with the longest match. Only a walk tells which prefixes it has.
+		// A lookup in a trie returns the longest match: only iteration shows which prefixes are present.
 		clear(state.SourceRanges)
 		if err := d.dumpSourceRanges(state); err != nil {
 			return fmt.Errorf("read back the source ranges: %w", err)
@@ -93,7 +93,6 @@ func (d *Dataplane) readBackEndpoint(state *forwarding.State, id forwarding.Endp
 	return err
 }
 
-// readBackFrontend reads a frontend with its zones.
 func (d *Dataplane) readBackFrontend(state *forwarding.State, key forwarding.FrontendKey) error {
 	entry, found, err := d.lookUpFrontend(key)
 	if err != nil {
@@ -113,8 +112,8 @@ func (d *Dataplane) readBackFrontend(state *forwarding.State, key forwarding.Fro
 	return nil
 }
 
-// readBackTables reads node tables and endpoint tables, and leaves those out that no frontend uses.
-// One that is as before stays the same in memory.
+// readBackTables reads node tables and endpoint tables, and omits those without a frontend. Unchanged tables
+// keep their pointer.
 func (d *Dataplane) readBackTables(state *forwarding.State, slots []any) error {
 	nodeTables, endpointTables := usedTables(state)
 	maps.DeleteFunc(state.NodeTables, func(slot forwarding.NodeTableSlot, _ *forwarding.NodeTable) bool {
@@ -168,7 +167,6 @@ func (d *Dataplane) readBackEndpointTable(state *forwarding.State, slot forwardi
 	return nil
 }
 
-// usedTables are the slots that frontends use.
 func usedTables(state *forwarding.State) (map[forwarding.NodeTableSlot]struct{}, map[forwarding.EndpointTableSlot]struct{}) {
 	nodeTables, endpointTables := map[forwarding.NodeTableSlot]struct{}{}, map[forwarding.EndpointTableSlot]struct{}{}
 	for _, frontend := range state.Frontends {

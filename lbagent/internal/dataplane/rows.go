@@ -14,9 +14,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// writeRows has the rows written by a program of ours, which marks those whose
-// primary changes with the kernel's time and keeps what the attached programs
-// have marked.
+// writeRows writes rows by a BPF program, which stamps rows whose primary changes with the kernel's time and
+// preserves the marks set by the attached programs.
 func (d *Dataplane) writeRows(op forwarding.PutRows) error {
 	if err := d.checkTable(op.Slot); err != nil {
 		return err
@@ -40,14 +39,13 @@ func (d *Dataplane) writeRows(op forwarding.PutRows) error {
 	return nil
 }
 
-// mayHaveExceptions reports whether this node may have any exception. Those of one table are not
-// to be told apart cheaply: where they name their row's primary, the row has no bit.
+// mayHaveExceptions reports whether this node may have any exception. Exceptions cannot be counted per table
+// cheaply: a row whose exceptions name its primary has no bit.
 func (d *Dataplane) mayHaveExceptions() (bool, error) {
 	learned, err := d.learned()
 	return !d.swept.ended || d.swept.left != 0 || d.swept.learned != learned, err
 }
 
-// checkTable says what is wrong with a slot that the map of rows does not have.
 func (d *Dataplane) checkTable(slot forwarding.NodeTableSlot) error {
 	if slot.IsWithin(d.limits.NodeTables) {
 		return nil
@@ -59,14 +57,13 @@ func (d *Dataplane) checkTable(slot forwarding.NodeTableSlot) error {
 	return failure(bpf.DatapathMapRows, slot, err)
 }
 
-// rowsAtOnce is how many rows the programs write or read at once.
+// rowsAtOnce is the number of rows per run of a program.
 const rowsAtOnce = forwarding.Rows
 
-// writeSomeRows has as many rows of an operation written as the programs take at once.
 func (d *Dataplane) writeSomeRows(op forwarding.PutRows, changed []uint32, rows []forwarding.Row, excepted bool) error {
 	all, first := uint32(op.Slot.Rows()), uint32(0)
 	if op.Fresh {
-		// The program clears the marks of as many rows from the first one on.
+		// The program clears the marks of this number of rows, starting at the first.
 		first = changed[0]
 	}
 	updates := d.rowUpdates[:0]
@@ -93,11 +90,8 @@ func (d *Dataplane) writeSomeRows(op forwarding.PutRows, changed []uint32, rows 
 	return runForRows(d.programs.WriteRows, request, request.Count)
 }
 
-// pathSize is that of a row's path.
 const pathSize = 8
 
-// readRows has a program of ours read the rows of a table, and gives their paths, one after
-// another.
 func (d *Dataplane) readRows(slot forwarding.NodeTableSlot, paths []byte) error {
 	all := slot.Rows()
 	for first := 0; first < all; first += rowsAtOnce {
@@ -123,7 +117,6 @@ func decodeRows(paths []byte, table forwarding.NodeTable) {
 	}
 }
 
-// tableSet has each of the tables with different rows once, as the planner makes them.
 type tableSet struct {
 	seed    maphash.Seed
 	tables  map[uint64]*forwarding.NodeTable
@@ -136,7 +129,7 @@ func newTableSet() *tableSet {
 	}
 }
 
-// find returns the table of the set that has these paths, which takes no memory where there is one.
+// find returns the table with these paths. It allocates only for a new one.
 func (s *tableSet) find(paths []byte) *forwarding.NodeTable {
 	sum := maphash.Bytes(s.seed, paths)
 	read := s.scratch[:len(paths)/pathSize]
@@ -149,7 +142,6 @@ func (s *tableSet) find(paths []byte) *forwarding.NodeTable {
 	return same
 }
 
-// copyRows copies what the programs have found.
 func (d *Dataplane) copyRows(rows []byte) error {
 	memory, err := d.maps.RowUpdates.Memory()
 	if err == nil {
@@ -161,7 +153,6 @@ func (d *Dataplane) copyRows(rows []byte) error {
 	return nil
 }
 
-// requestRows tells the programs what to write.
 func (d *Dataplane) requestRows(updates []byte) error {
 	d.rowUpdates = updates
 	memory, err := d.maps.RowUpdates.Memory()
@@ -174,7 +165,6 @@ func (d *Dataplane) requestRows(updates []byte) error {
 	return nil
 }
 
-// runForRows runs a program that says for how many rows it did what it is for.
 func runForRows(program *ebpf.Program, request any, count uint32) error {
 	done, err := program.Run(&ebpf.RunOptions{Context: request})
 	if err == nil && done != count {
@@ -186,8 +176,7 @@ func runForRows(program *ebpf.Program, request any, count uint32) error {
 	return nil
 }
 
-// writeEndpointTable has the table written by a program of ours, which takes a twentieth of the
-// time of a batch.
+// writeEndpointTable writes the table by a BPF program, which takes a twentieth of the time of a batch.
 func (d *Dataplane) writeEndpointTable(slot forwarding.EndpointTableSlot, table *forwarding.EndpointTable) error {
 	if err := checkIndex(bpf.DatapathMapEndpointRows, slot, d.limits.EndpointTables); err != nil {
 		return err
@@ -206,7 +195,6 @@ func (d *Dataplane) writeEndpointTable(slot forwarding.EndpointTableSlot, table 
 	return nil
 }
 
-// readEndpointTable has a program of ours read the table.
 func (d *Dataplane) readEndpointTable(slot forwarding.EndpointTableSlot, table *forwarding.EndpointTable) error {
 	rows := make([]byte, forwarding.EndpointRows*rowUpdateSize)
 	request := bpf.DatapathRowsRead{First: uint32(slot) * forwarding.EndpointRows, Count: forwarding.EndpointRows}
@@ -223,8 +211,7 @@ func (d *Dataplane) readEndpointTable(slot forwarding.EndpointTableSlot, table *
 	return nil
 }
 
-// rowUpdateSize is that of a row_update in the map's memory: the row's number, four bytes that say
-// nothing, and its path.
+// rowUpdateSize is the size of a row_update in bytes: the row's number, four bytes of padding, and its path.
 const (
 	rowUpdateSize = 16
 	rowUpdatePath = 8

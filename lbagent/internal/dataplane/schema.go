@@ -20,17 +20,14 @@ import (
 // schema has another format.
 const schemaFormat uint32 = 1
 
-// schemaHead is how many bytes are before the layouts: the format, and the seed.
 const schemaHead = 4 + flowhash.SeedSize
 
-// schema says what the pinned maps hold: by which seed of the hash they were filled, and the layout
-// of each, by name.
 type schema struct {
 	seed    flowhash.Seed
 	layouts map[string]layout.Map
 }
 
-// meanings specifies the meaning of maps, by name (layout.Map.Meaning). The default is zero.
+// meanings overrides layout.Map.Meaning by map name.
 var meanings = map[string]int{}
 
 func newSchema(spec *ebpf.CollectionSpec, seed flowhash.Seed) (*schema, error) {
@@ -46,7 +43,6 @@ func newSchema(spec *ebpf.CollectionSpec, seed flowhash.Seed) (*schema, error) {
 	return s, nil
 }
 
-// create makes the map with the schema.
 func (s *schema) create() (*ebpf.Map, error) {
 	content := binary.NativeEndian.AppendUint32(nil, schemaFormat)
 	content = append(content, s.seed[:]...)
@@ -65,7 +61,6 @@ func (s *schema) create() (*ebpf.Map, error) {
 	return m, nil
 }
 
-// readSchema reads it.
 func readSchema(m *ebpf.Map) (*schema, error) {
 	content := make([]byte, m.ValueSize())
 	if err := m.Lookup(uint32(0), content); err != nil {
@@ -84,9 +79,8 @@ func readSchema(m *ebpf.Map) (*schema, error) {
 	return s, nil
 }
 
-// PinnedSeed returns the seed by which the pinned maps were filled, zero for none, and whether
-// there are any. It is what the next Open needs to go on with them. Nobody else may have the data
-// plane open.
+// PinnedSeed returns the seed of the pinned maps and whether any are pinned. The next Open can use the maps
+// only with this seed. The caller must hold the Lock.
 func PinnedSeed(pinRoot string) (seed flowhash.Seed, found bool, err error) {
 	if err := recoverDirectories(pinRoot); err != nil {
 		return seed, false, err
@@ -102,7 +96,7 @@ func PinnedSeed(pinRoot string) (seed flowhash.Seed, found bool, err error) {
 	defer m.Close()
 	s, err := readSchema(m)
 	if err != nil {
-		// It is not ours to read: Open builds the maps again.
+		// Open rebuilds maps with an unreadable schema.
 		return seed, false, nil //nolint:nilerr // As above.
 	}
 	return s.seed, true, nil

@@ -14,20 +14,19 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// ServiceProxy is what the node's service proxy has of the VIPs' connections (bpf/src/service_proxy.h).
+// ServiceProxy is the service proxy's part of the VIPs' connections (bpf/src/service_proxy.h).
 type ServiceProxy uint32
 
-// The values of ServiceProxy.
+// Values of ServiceProxy.
 const (
-	// ServiceProxyNone: it has none.
+	// ServiceProxyNone means that the service proxy has no connections of VIPs.
 	ServiceProxyNone = ServiceProxy(bpf.DatapathServiceProxyModeSERVICE_PROXY_NONE)
-	// ServiceProxyYields: it keeps what it has, and new ones are ours.
+	// ServiceProxyYields leaves existing connections to the service proxy and forwards new ones.
 	ServiceProxyYields = ServiceProxy(bpf.DatapathServiceProxyModeSERVICE_PROXY_YIELDS)
-	// ServiceProxyTakes: it takes new ones of TCP, and we keep what we have.
+	// ServiceProxyTakes leaves new TCP connections to the service proxy and keeps existing ones.
 	ServiceProxyTakes = ServiceProxy(bpf.DatapathServiceProxyModeSERVICE_PROXY_TAKES)
 )
 
-// serviceProxies are their names in flags.
 var serviceProxies = map[string]ServiceProxy{"none": ServiceProxyNone, "yields": ServiceProxyYields, "takes": ServiceProxyTakes}
 
 // Set implements pflag.Value.
@@ -53,25 +52,22 @@ func (p *ServiceProxy) String() string {
 // Type implements pflag.Value.
 func (p *ServiceProxy) Type() string { return "none|yields|takes" }
 
-// proxiedConnections is how many are remembered; the longest unused one makes room. Each takes about 120
-// bytes.
+// proxiedConnections is the capacity for the service proxy's connections, an LRU of about 120 bytes each.
 const proxiedConnections = 1 << 17
 
-// proxyOffers is how many connections of the service proxy are remembered between its SYN-ACK and the
-// client's answer. A flood of SYNs evicts the oldest.
+// proxyOffers is the capacity for service proxy connections between SYN-ACK and the client's ACK. A SYN flood
+// evicts the oldest.
 const proxyOffers = 1 << 16
 
-// modePlace is the place of map taken_frontends that has the ServiceProxy by which the map was
-// written. No frontend has that id.
+// modePlace is the index of the ServiceProxy value in map taken_frontends; it is no valid frontend id.
 const modePlace uint32 = 0
 
-// ProxiedFlow is a connection, or flow of datagrams, that the stack gave to another address.
+// ProxiedFlow is a connection or UDP flow that the kernel translated to another address.
 type ProxiedFlow struct {
 	Client, VIP netip.AddrPort
 	Protocol    uint8
 }
 
-// proxied is how many connections of the service proxy are remembered.
 func (p ServiceProxy) proxied() uint32 {
 	if p == ServiceProxyNone {
 		return lruSize(minOthers)
@@ -79,7 +75,6 @@ func (p ServiceProxy) proxied() uint32 {
 	return lruSize(proxiedConnections)
 }
 
-// offers is how many of its SYN-ACKs are remembered.
 func (p ServiceProxy) offers() uint32 {
 	if p == ServiceProxyNone {
 		return lruSize(minOthers)
@@ -87,8 +82,8 @@ func (p ServiceProxy) offers() uint32 {
 	return lruSize(proxyOffers)
 }
 
-// restoreTaken reads which frontends are taken. Those that were served before the service proxy was
-// asked to yield are: their connections are ours.
+// restoreTaken reads the taken frontends. If the service proxy did not yield before, all present frontends
+// count as taken, because their connections are ours.
 func (d *Dataplane) restoreTaken() error {
 	d.taken = map[forwarding.FrontendID]bool{}
 	var mode uint32
@@ -121,9 +116,9 @@ func (d *Dataplane) restoreTaken() error {
 	return nil
 }
 
-// TakeFrontends makes new connections of the frontends ours, where they are the service proxy's until
-// then. Those that it has are asked for after the frontends came, for from then on the program itself
-// notes those that begin. It does nothing while the service proxy does not yield.
+// TakeFrontends claims new connections of the frontends. The service proxy's connections are listed after the
+// frontends were written, because from then on the program records new ones. It does nothing unless the
+// service proxy yields.
 func (d *Dataplane) TakeFrontends(have *forwarding.State, proxied func() ([]ProxiedFlow, error)) error {
 	if d.config.ServiceProxy != ServiceProxyYields || have == nil {
 		return nil
@@ -153,10 +148,9 @@ func (d *Dataplane) TakeFrontends(have *forwarding.State, proxied func() ([]Prox
 	return d.setTaken(want)
 }
 
-// SweepProxied forgets the noted connections that the service proxy does not have any more. Else a
-// client that uses a port again would come to it again, for as long as the service proxy is to
-// yield. living gives those that it has. They are asked for after the noted ones are read, and only
-// where there are any: one that begins meanwhile stays noted.
+// SweepProxied deletes recorded connections that the service proxy no longer has; otherwise a client that
+// reuses a port would be sent to it. living lists its connections. It is called after the records are read
+// and only if there are any, so that a connection that starts meanwhile keeps its record.
 func (d *Dataplane) SweepProxied(living func() ([]ProxiedFlow, error)) error {
 	var noted []bpf.DatapathFlow
 	if err := readMap(d.maps.Proxied, func(flow bpf.DatapathFlow, _ uint32) { noted = append(noted, flow) }); err != nil {
@@ -184,7 +178,6 @@ func (d *Dataplane) SweepProxied(living func() ([]ProxiedFlow, error)) error {
 	return nil
 }
 
-// setTaken writes the difference.
 func (d *Dataplane) setTaken(want map[forwarding.FrontendID]bool) error {
 	write := func(id forwarding.FrontendID, taken uint32) error {
 		if err := d.maps.TakenFrontends.Put(uint32(id), taken); err != nil {

@@ -9,12 +9,10 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/attach"
 )
 
-// sideTagged are the kinds of interfaces, as ethtool names their drivers, whose frames always have
-// their tags beside them: the other end of a veth decides, and the stack has taken the tags off
-// before the frames get to the others.
+// sideTagged are the drivers, as reported by ethtool, whose frames always carry tags as metadata: for veth
+// the peer decides, and the stack removes tags before frames reach the others.
 var sideTagged = map[string]bool{"veth": true, "bridge": true, "team": true, "macvlan": true}
 
-// showAllTags makes the tags of all uplinks that are VLANs visible to XDP, as far as it can.
 func (d *Dataplane) showAllTags(uplinks []Uplink, devices map[int]device) {
 	for i := range uplinks {
 		uplink := &uplinks[i]
@@ -25,7 +23,7 @@ func (d *Dataplane) showAllTags(uplinks []Uplink, devices map[int]device) {
 	}
 }
 
-// showTags makes the tags of an uplink visible to XDP. It says why they are not.
+// showTags disables tag offload so that XDP sees the uplink's VLAN tags, or returns why it cannot.
 func (d *Dataplane) showTags(uplink *Uplink) error {
 	for _, index := range uplink.devices() {
 		if err := d.hooks.LeaveTags(index); err != nil {
@@ -48,7 +46,7 @@ func (d *Dataplane) showTags(uplink *Uplink) error {
 	return nil
 }
 
-// settleTags takes in by which mode the program is attached, and returns why it may not see tags.
+// settleTags records the XDP mode and returns the reason why the program may not see tags, or nil.
 func settleTags(uplink *Uplink, devices map[int]device, mode attach.Mode) error {
 	found, usable := devices[uplink.Index]
 	if !usable || len(uplink.Tags) == 0 {

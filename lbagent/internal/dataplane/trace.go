@@ -15,85 +15,79 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// ErrNoUplink means that no uplink is attached through which a packet could come in.
+// ErrNoUplink is returned by Trace if no uplink is attached.
 var ErrNoUplink = errors.New("no uplink is attached")
 
-// TraceVerdict is what the ingress program does with a packet.
+// TraceVerdict is the ingress program's decision about a packet.
 type TraceVerdict string
 
 // Verdicts of a trace.
 const (
-	// TracePassed leaves the packet to the stack as it came.
+	// TracePassed passes the packet to the stack unchanged.
 	TracePassed TraceVerdict = "passed"
-	// TraceDropped has a reason.
+	// TraceDropped drops the packet for Trace.Reason.
 	TraceDropped TraceVerdict = "dropped"
-	// TraceAnswered sends an answer of the VIP's own.
+	// TraceAnswered replies on behalf of the VIP.
 	TraceAnswered TraceVerdict = "answered"
-	// TraceSent encapsulates it to another node.
+	// TraceSent encapsulates the packet to another node.
 	TraceSent TraceVerdict = "sent"
-	// TraceDelivered gives it to the stack with an endpoint as its destination.
+	// TraceDelivered passes the packet to the stack with an endpoint as its destination.
 	TraceDelivered TraceVerdict = "delivered"
 )
 
-// Trace is what the ingress program did with a packet, step by step. What the
-// packet did not get to is zero.
+// Trace is the ingress program's processing of a packet. Fields of steps that it did not reach are zero.
 type Trace struct {
-	// Interface is the uplink by which it came in.
+	// Interface is the ingress uplink.
 	Interface string
 	Verdict   TraceVerdict
-	// Reason is that of TraceDropped.
+	// Reason is set for TraceDropped.
 	Reason string
-	// Packet is the IP packet that results, unless it is dropped.
+	// Packet is the resulting IP packet, unless it is dropped.
 	Packet []byte
 
-	// VIP reports whether its destination is one, OtherStation whether its frame is
-	// addressed to another host.
+	// VIP reports whether the destination is a VIP, OtherStation whether the frame has another host's MAC
+	// address.
 	VIP, OtherStation bool
-	// FromNode reports whether a node had encapsulated it, SourceChecked whether its
-	// frontend does not admit every source.
+	// FromNode reports whether a node encapsulated it, SourceChecked whether its frontend restricts sources.
 	FromNode, SourceChecked bool
-	// Frontend is zero where the packet is for none.
+	// Frontend is zero if no frontend matched.
 	Frontend forwarding.FrontendID
 	Key      forwarding.FrontendKey
-	// Local is that of forwarding.Frontend; Zonal reports whether it has tables for zones.
+	// Local is forwarding.Frontend.Local; Zonal reports whether the frontend has tables for zones.
 	Local, Zonal bool
 
-	// Stage1 reports whether a row was looked up, of so many Rows.
+	// Stage1 reports whether a row was looked up, of Rows rows.
 	Stage1 bool
 	Row    int
 	Rows   int
 	Owners forwarding.Row
 
-	// Stage2 reports whether this node looked for the connection; Established or
-	// HalfOpen whether it found it, Chosen whether it chose the endpoint, Affinity whether
-	// the client had that endpoint before.
+	// Stage2 reports whether this node looked up the connection; Established or HalfOpen whether it exists,
+	// Chosen whether an endpoint was selected for it, Affinity whether by the client's record.
 	Stage2, Established, HalfOpen, Chosen, Affinity bool
 	Endpoint                                        forwarding.EndpointID
 	EndpointAddress                                 netip.AddrPort
 	EndpointRow                                     int
 
-	// SecondChance reports whether it goes to a former owner of the row, Returned whether
-	// it goes back to the node that asked, OtherZone whether it goes to the primary
-	// by the table of another zone.
+	// SecondChance reports whether it is sent to a former owner of the row, Returned whether it is returned
+	// to the node that asked, OtherZone whether it is sent to the primary of another zone's table.
 	SecondChance, Returned, OtherZone bool
-	// HandedOn reports whether another node of the row chooses the endpoint, because this node's agent is
+	// HandedOn reports whether another node of the row selects the endpoint, because this node's agent is
 	// silent.
 	HandedOn bool
-	// Exception reports whether an exception led it to the node that holds its flow.
-	// Notifies reports whether the flow is here and the packet goes back to its ingress
-	// node as a notice, Notified whether it was such a notice to this node.
+	// Exception reports whether an exception led to the node of its flow, Notifies whether it is returned to
+	// its ingress node as a notice that the flow is here, Notified whether it was such a notice.
 	Exception, Notifies, Notified bool
-	// Node is that to which it was to be encapsulated.
+	// Node is the destination of the encapsulation.
 	Node forwarding.NodeID
-	// ToKernel reports whether the kernel finds its next hop.
+	// ToKernel reports whether the kernel resolves its next hop.
 	ToKernel bool
-	// LeavesBy is the interface by which it leaves.
+	// LeavesBy is the egress interface.
 	LeavesBy string
 }
 
-// Trace runs an IP packet through a copy of the ingress program over the same
-// maps, as if it came in by an uplink. Nothing is sent, delivered, recorded or
-// counted. The error is ErrNoUplink where there is none.
+// Trace runs an IP packet through a copy of the ingress program with the same maps, as if received on an
+// uplink. Nothing is sent, delivered, recorded or counted. It returns ErrNoUplink if no uplink is attached.
 func (d *Dataplane) Trace(packet []byte) (Trace, error) {
 	d.tracing.Lock()
 	defer d.tracing.Unlock()
@@ -113,7 +107,6 @@ func (d *Dataplane) Trace(packet []byte) (Trace, error) {
 	return d.trace(uplink, frame)
 }
 
-// anyUplink is an uplink that the programs are attached to.
 func (d *Dataplane) anyUplink() (*net.Interface, error) {
 	for _, attachment := range d.Attachments() {
 		if attachment.Mode == "" {
@@ -132,11 +125,10 @@ const (
 	etherTypeIPv4  = 0x0800
 	etherTypeIPv6  = 0x86dd
 	ethernetHeader = 14
-	// maxTraced is the longest packet that fits one buffer with its headroom.
+	// maxTraced is the longest packet that fits into one buffer with its headroom.
 	maxTraced = 3000
 )
 
-// ethernet puts the packet into a frame to the station.
 func ethernet(station net.HardwareAddr, packet []byte) ([]byte, error) {
 	if len(packet) == 0 || len(packet) > maxTraced {
 		return nil, fmt.Errorf("a packet of %d bytes cannot be traced: it must have 1 to %d", len(packet), maxTraced)
@@ -149,14 +141,13 @@ func ethernet(station net.HardwareAddr, packet []byte) ([]byte, error) {
 		kind = etherTypeIPv6
 	}
 	frame := append(make([]byte, 0, ethernetHeader+len(packet)), station...)
-	// From a fictitious router, with a locally administered address.
+	// The source is a fictitious router with a locally administered address.
 	frame = append(frame, 2, 0, 0, 0, 0, 1)
 	frame = binary.BigEndian.AppendUint16(frame, kind)
 	return append(frame, packet...), nil
 }
 
-// loadTracing loads the copy of the program, which takes the verifier half a
-// second: it is kept.
+// loadTracing loads the copy of the program, which takes about 0.5 s in the verifier.
 func (d *Dataplane) loadTracing() (*ebpf.Program, error) {
 	spec, err := newSpec(d.config)
 	if err != nil {
@@ -176,7 +167,6 @@ func (d *Dataplane) loadTracing() (*ebpf.Program, error) {
 	return programs.Ingress, nil
 }
 
-// xdpContext is struct xdp_md.
 type xdpContext struct {
 	Data, DataEnd, DataMeta, IngressIfindex, RxQueueIndex, EgressIfindex uint32
 }
@@ -201,7 +191,7 @@ func (d *Dataplane) trace(uplink *net.Interface, frame []byte) (Trace, error) {
 	}
 	trace.Interface = uplink.Name
 	trace.Verdict = verdictOf(action, record)
-	// Metadata stands in front of the frame.
+	// The frame follows its metadata.
 	if start := int(context.Data) + ethernetHeader; trace.Verdict != TraceDropped && start <= len(run.DataOut) {
 		trace.Packet = run.DataOut[start:]
 	}
@@ -211,7 +201,6 @@ func (d *Dataplane) trace(uplink *net.Interface, frame []byte) (Trace, error) {
 	return trace, nil
 }
 
-// Verdicts of XDP (enum xdp_action).
 const (
 	xdpPass = 2
 	xdpTx   = 3
@@ -235,7 +224,6 @@ func verdictOf(action uint32, record bpf.DatapathTrace) TraceVerdict {
 	}
 }
 
-// readFrontend finds the frontend by its id.
 func (d *Dataplane) readFrontend(trace *Trace) error {
 	if trace.Frontend == 0 {
 		return nil

@@ -14,12 +14,11 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// cniMark are the bits of a packet's mark by which Cilium's programs tell its own packets. They
-// are zero in ours.
+// cniMark are the mark bits of Cilium's programs. They are zero in our mark.
 const cniMark = 0x0f00
 
-// restoreTrust reads the trust of packets from other nodes, and generates the node's mark if it is
-// zero, as after a boot.
+// restoreTrust reads the trust in packets from other nodes, and generates the node's mark if it is zero, as
+// after a boot.
 func (d *Dataplane) restoreTrust() error {
 	if err := d.maps.TunnelTrust.Lookup(uint32(0), &d.trust); err != nil {
 		return fmt.Errorf("read map %s: %w", bpf.DatapathMapTunnelTrust, err)
@@ -27,7 +26,7 @@ func (d *Dataplane) restoreTrust() error {
 	trust := d.trust
 	for trust.Mark == 0 {
 		var random [4]byte
-		// It never fails.
+		// rand.Read never fails.
 		_, _ = rand.Read(random[:])
 		trust.Mark = binary.NativeEndian.Uint32(random[:]) &^ cniMark
 	}
@@ -57,16 +56,16 @@ func (d *Dataplane) writeTrust(trust bpf.DatapathTrust) error {
 	return nil
 }
 
-// trustEgress closes the fence at egress. Until then, programs of a previous agent may hand packets
-// to the kernel with another mark, as those of rebuilt maps do.
+// trustEgress enables the check at egress. Before, programs of a previous agent may pass packets to the
+// kernel with another mark, as with rebuilt maps.
 func (d *Dataplane) trustEgress() error {
 	trust := d.trust
 	trust.Flags |= uint32(bpf.DatapathTrustFlagTRUST_EGRESS)
 	return d.writeTrust(trust)
 }
 
-// WrongUplinks counts the packets that were dropped because their node is not reached by the
-// uplink that they came in by.
+// WrongUplinks returns the number of packets dropped because they arrived on an uplink that does not lead to
+// their node.
 func (d *Dataplane) WrongUplinks() (uint64, error) {
 	var perCPU []uint64
 	if err := d.maps.DropCounts.Lookup(uint32(bpf.DatapathDropReasonDROP_TUNNEL_UPLINK), &perCPU); err != nil {
@@ -79,9 +78,8 @@ func (d *Dataplane) WrongUplinks() (uint64, error) {
 	return total, nil
 }
 
-// SetIngressInterfaces replaces by which interfaces, as XDP names them, the packets of each node
-// come in; those that come in by others are dropped. The packets of a node that is missing may come
-// in by any, as those of a node that is new.
+// SetIngressInterfaces replaces the interfaces, as seen by XDP, from which a node's packets are accepted;
+// others are dropped. Packets of a missing node, such as a new one, are accepted from any interface.
 func (d *Dataplane) SetIngressInterfaces(interfaces map[forwarding.NodeID][]int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -12,17 +12,16 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// tagPurpose is what a secret is expanded for (RFC 5869 section 3.2). All nodes must have the same.
+// tagPurpose is the info parameter of HKDF (RFC 5869, section 3.2), equal on all nodes.
 const tagPurpose = "millrace tunnel tag 1"
 
-// The programs and package forwarding must agree; a difference does not compile.
+// Constants shared by the programs and package forwarding: a difference does not compile.
 var (
 	_ = [1]struct{}{}[bpf.DatapathShapeTUNNEL_KEYS-forwarding.MaxTunnelKey]
 	_ = [1]struct{}{}[bpf.DatapathShapeTUNNEL_SECRET-forwarding.TunnelSecretSize]
 )
 
-// expandKey makes the words that the programs hash with of a secret, by HKDF with SHA-256. The
-// secret stands behind them.
+// expandKey derives the hash keys of the programs from a secret by HKDF-SHA256, followed by the secret.
 func expandKey(secret [forwarding.TunnelSecretSize]byte) (bpf.DatapathTunnelKey, error) {
 	var out bpf.DatapathTunnelKey
 	stream, err := hkdf.Key(sha256.New, secret[:], nil, tagPurpose, binary.Size(out)-len(secret))
@@ -35,8 +34,8 @@ func expandKey(secret [forwarding.TunnelSecretSize]byte) (bpf.DatapathTunnelKey,
 	return out, nil
 }
 
-// SetTunnelKeys replaces the keys that packets between nodes are tagged with. They stay in the
-// maps when the process ends. A number must not get another secret while nodes still use it.
+// SetTunnelKeys replaces the keys of the tags of packets between nodes. They remain in the maps when the
+// process ends. A number must not be assigned another secret while nodes use it.
 func (d *Dataplane) SetTunnelKeys(keys forwarding.TunnelKeys) error {
 	if err := keys.Check(); err != nil {
 		return fmt.Errorf("set the tunnel keys: %w", err)
@@ -69,7 +68,6 @@ func (d *Dataplane) SetTunnelKeys(keys forwarding.TunnelKeys) error {
 	if err := d.writeSettings(settings); err != nil {
 		return err
 	}
-	// Nothing uses them any longer.
 	for number := uint8(1); number <= forwarding.MaxTunnelKey; number++ {
 		if err := d.writeTunnelKey(number, expanded[number]); err != nil {
 			return err
@@ -89,7 +87,6 @@ func (d *Dataplane) writeTunnelKey(number uint8, key bpf.DatapathTunnelKey) erro
 	return nil
 }
 
-// restoreTunnelKeys reads the keys that a previous process wrote.
 func (d *Dataplane) restoreTunnelKeys() error {
 	err := readMap(d.maps.TunnelKeys, func(number uint32, key bpf.DatapathTunnelKey) { d.tunnelKeys[number] = key })
 	if err != nil {
@@ -98,7 +95,7 @@ func (d *Dataplane) restoreTunnelKeys() error {
 	return nil
 }
 
-// TunnelKeys returns the keys that were set last, by this process or one before it.
+// TunnelKeys returns the current keys, which a previous process may have set.
 func (d *Dataplane) TunnelKeys() forwarding.TunnelKeys {
 	d.mu.Lock()
 	defer d.mu.Unlock()

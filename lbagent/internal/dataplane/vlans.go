@@ -8,7 +8,7 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// VLANTag tells the frames of a VLAN from others.
+// VLANTag is the tag of a VLAN.
 type VLANTag struct {
 	// Protocol is the tag's EtherType: 0x8100 (802.1Q) or 0x88a8 (802.1ad).
 	Protocol uint16
@@ -16,8 +16,7 @@ type VLANTag struct {
 	ID uint16
 }
 
-// vlanKeys are the keys of an uplink that is a VLAN: its tags on each interface by which XDP sees
-// its frames come in.
+// vlanKeys returns the map keys of a VLAN uplink: its tags on each interface that receives its frames.
 func vlanKeys(uplink *Uplink) ([]bpf.DatapathVlanKey, error) {
 	if len(uplink.Tags) == 0 {
 		return nil, nil
@@ -28,7 +27,7 @@ func vlanKeys(uplink *Uplink) ([]bpf.DatapathVlanKey, error) {
 			uplink.Name, len(uplink.Tags)-1, len(key.Tag))
 	}
 	for i, tag := range uplink.Tags {
-		// As in a frame: the EtherType, then the id, both big-endian.
+		// In wire format: the EtherType, then the id, both big-endian.
 		key.Tag[i] = nativeUint32([]byte{byte(tag.Protocol >> 8), byte(tag.Protocol), byte(tag.ID >> 8), byte(tag.ID)})
 	}
 	keys := make([]bpf.DatapathVlanKey, 0, 1+len(uplink.Members))
@@ -39,7 +38,6 @@ func vlanKeys(uplink *Uplink) ([]bpf.DatapathVlanKey, error) {
 	return keys, nil
 }
 
-// addVLANs writes the VLANs of uplinks. Those of previous ones stay.
 func (d *Dataplane) addVLANs(uplinks []Uplink, errs map[int]error) error {
 	for i := range uplinks {
 		uplink := &uplinks[i]
@@ -57,7 +55,6 @@ func (d *Dataplane) addVLANs(uplinks []Uplink, errs map[int]error) error {
 	return nil
 }
 
-// removeVLANs removes the VLANs that are no uplinks with the programs.
 func (d *Dataplane) removeVLANs(uplinks []Uplink) error {
 	wanted := map[bpf.DatapathVlanKey]bool{}
 	for i := range uplinks {

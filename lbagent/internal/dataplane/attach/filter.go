@@ -15,7 +15,6 @@ import (
 
 func (p Pin) isFilter() bool { return p.Kind == filterIngress || p.Kind == filterEgress }
 
-// filterHook is where the filter is; its name is what `tc filter show` shows.
 func (p Pin) filterHook() clsact.Hook {
 	if p.Kind == filterEgress {
 		return clsact.Hook{Interface: p.Interface, Direction: clsact.Egress, Name: "millrace_egress"}
@@ -23,8 +22,7 @@ func (p Pin) filterHook() clsact.Hook {
 	return clsact.Hook{Interface: p.Interface, Direction: clsact.Ingress, Name: "millrace_ingress"}
 }
 
-// attachFilter leaves the record first, so that an interrupted start leaves nothing
-// behind that is not known.
+// attachFilter creates the record first, so that an interrupted start leaves no unknown filter behind.
 func (p Pin) attachFilter(prog *ebpf.Program) error {
 	if err := os.Mkdir(p.path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("%s: record it in %s: %w", p.Kind, p.path, err)
@@ -35,9 +33,8 @@ func (p Pin) attachFilter(prog *ebpf.Program) error {
 	return nil
 }
 
-// updateFilter replaces the program of a filter without a gap. It reports false
-// where there is no record of one, or none at the interface, as when the record is
-// that of another interface with the same index.
+// updateFilter replaces the program of a filter without a gap. It returns false if the record or the filter
+// is missing; a record may belong to a deleted interface with the same index.
 func (p Pin) updateFilter(prog *ebpf.Program) (bool, error) {
 	if _, err := os.Stat(p.path); errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -54,7 +51,6 @@ func (p Pin) updateFilter(prog *ebpf.Program) (bool, error) {
 	return true, p.attachFilter(prog)
 }
 
-// detachFilter takes the filter off the interface and removes the record.
 func (p Pin) detachFilter() error {
 	if _, err := os.Stat(p.path); errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -11,32 +11,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mode is where the XDP program runs.
+// Mode is the XDP mode.
 type Mode string
 
 const (
-	// Native means the driver, before the kernel allocates anything.
+	// Native runs the program in the driver.
 	Native Mode = "native"
-	// Generic means the kernel, after it: slower, but any interface can.
+	// Generic runs the program in the kernel's stack: slower, but supported by every interface.
 	Generic Mode = "generic"
 )
 
-// ErrForeignProgram means that an interface carries an XDP program that is not ours. It is left
-// alone.
+// ErrForeignProgram is returned if an interface has an XDP program that is not ours. It is not replaced.
 var ErrForeignProgram = errors.New("another XDP program is attached")
 
-// Hooks are the places of a node at which programs are attached.
+// Hooks attaches programs to the interfaces of a node.
 type Hooks struct {
-	// Directory has the pins; it is in a bpf file system.
+	// Directory contains the pins; it is in a bpf file system.
 	Directory string
-	// Clsact has filters of clsact used where there is tcx, too.
+	// Clsact uses clsact filters even if tcx is available.
 	Clsact bool
 }
 
 func (h Hooks) pin(ifindex int, kind Kind) Pin { return newPin(h.Directory, ifindex, kind) }
 
-// hook is a place where packets pass in the kernel's stack, and what attaches there:
-// tcx, or a filter of clsact where the kernel is older.
 type hook struct {
 	tcx    ebpf.AttachType
 	link   Kind
@@ -48,17 +45,17 @@ var (
 	egressHook  = hook{ebpf.AttachTCXEgress, linkEgress, filterEgress}
 )
 
-// Ingress attaches a program to what an interface receives, behind XDP.
+// Ingress attaches a program to received packets, after XDP.
 func (h Hooks) Ingress(ifindex int, program *ebpf.Program) error {
 	return h.attach(ifindex, ingressHook, program)
 }
 
-// Egress attaches a program to what an interface sends.
+// Egress attaches a program to sent packets.
 func (h Hooks) Egress(ifindex int, program *ebpf.Program) error {
 	return h.attach(ifindex, egressHook, program)
 }
 
-// attach attaches in front of other programs: those of a CNI must see replies as the VIP's.
+// attach attaches before other programs, because those of a CNI must see replies with the VIP as source.
 func (h Hooks) attach(ifindex int, at hook, program *ebpf.Program) error {
 	for _, kind := range []Kind{at.link, at.filter} {
 		if found, err := h.pin(ifindex, kind).update(program); found || err != nil {
@@ -78,17 +75,17 @@ func (h Hooks) attach(ifindex int, at hook, program *ebpf.Program) error {
 	return h.pin(ifindex, at.link).keep(l)
 }
 
-// Result is what became of attaching the XDP program to a device.
+// Result is the result of Hooks.XDP.
 type Result struct {
-	// Mode is empty where the program is not attached.
+	// Mode is empty if the program is not attached.
 	Mode Mode
-	// NativeErr is why Mode is Generic, where it was attached now.
+	// NativeErr is the reason for Generic mode, if the program was newly attached.
 	NativeErr error
 	Err       error
 }
 
-// XDP attaches a program to a device, and to its members where it is a bond. It keeps the mode of a
-// link that is there, else tries native, then generic.
+// XDP attaches a program to a device, which may be a bond with members. It keeps the mode of an existing
+// link, else tries native, then generic.
 func (h Hooks) XDP(device int, members []int, program *ebpf.Program) Result {
 	for _, kind := range []Kind{linkNative, linkGeneric} {
 		found, err := h.pin(device, kind).update(program)
@@ -99,8 +96,7 @@ func (h Hooks) XDP(device int, members []int, program *ebpf.Program) Result {
 			return Result{Err: err}
 		}
 	}
-	// A bond refuses the program while a member has one, as of the time when it
-	// was an uplink itself.
+	// A bond rejects the program while a member has one, which remains if the member was an uplink before.
 	for _, member := range members {
 		for _, kind := range []Kind{linkNative, linkGeneric} {
 			if err := h.pin(member, kind).detach(); err != nil {
@@ -140,11 +136,11 @@ func (h Hooks) attachXDP(ifindex int, kind Kind, mode link.XDPAttachFlags, progr
 	return h.pin(ifindex, kind).keep(l)
 }
 
-// Wanted are the indexes of the interfaces that keep what they have.
+// Wanted are the indexes of interfaces that stay attached.
 type Wanted struct {
-	// Requests keep programs for what comes in, Replies for what goes out.
+	// Requests keep ingress programs, Replies egress programs.
 	Requests, Replies map[int]bool
-	// Tags keep the features turned off that take VLAN tags off.
+	// Tags keep VLAN tag offload disabled.
 	Tags map[int]bool
 }
 
@@ -158,7 +154,7 @@ func (w *Wanted) has(p Pin) bool {
 	return w.Requests[p.Interface]
 }
 
-// DetachOthers detaches all that is not wanted, requests before replies.
+// DetachOthers detaches all that is not wanted, ingress before egress.
 func (h Hooks) DetachOthers(wanted Wanted) error {
 	pins, err := Pins(h.Directory)
 	if err != nil {

@@ -11,9 +11,8 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// ProgramsBefore returns the programs that the kernel runs on what an interface sends before ours.
-// One that ends a packet's way keeps ours from making it the VIP's. It looks at tcx, not at filters
-// of clsact.
+// ProgramsBefore returns the egress programs that run before ours. One that ends a packet's processing
+// prevents the translation to the VIP. Only tcx programs are listed, no clsact filters.
 func (h Hooks) ProgramsBefore(ifindex int) ([]string, error) {
 	ours, err := h.pin(ifindex, egressHook.link).open()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -40,8 +39,7 @@ func (h Hooks) ProgramsBefore(ifindex int) ([]string, error) {
 	return nil, fmt.Errorf("ours is not among the %d programs there", len(all.Programs))
 }
 
-// describeProgram names a program by its number, and by its name where it may be read: that takes
-// CAP_SYS_ADMIN.
+// describeProgram returns a program's id, and its name if readable, which requires CAP_SYS_ADMIN.
 func describeProgram(id ebpf.ProgramID) string {
 	program, err := ebpf.NewProgramFromID(id)
 	if err != nil {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package attach brings programs onto interfaces, and takes them off. What is attached is pinned, so
-// that it outlives the process and the next one replaces programs without a gap.
+// Package attach attaches BPF programs to interfaces and detaches them. Attached programs are pinned, so that
+// they outlive the process and the next one replaces them without a gap.
 package attach
 
 import (
@@ -17,8 +17,7 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// Kind is where a program is attached; it is part of the pin's name, which is
-// "<interface index>-<kind>".
+// Kind is the kind of attachment, part of the pin's name "<interface index>-<kind>".
 type Kind string
 
 const (
@@ -29,20 +28,18 @@ const (
 	filterIngress Kind = "clsact-ingress"
 	filterEgress  Kind = "clsact-egress"
 
-	// Not programs, but what is turned off for them.
 	tagOffload        Kind = "rx-vlan"
 	serviceTagOffload Kind = "rx-vlan-stag"
 )
 
-// detachOrder takes requests away before replies lose their translation.
+// detachOrder detaches ingress before egress, which translates the replies.
 var detachOrder = []Kind{linkNative, linkGeneric, linkIngress, filterIngress, linkEgress, filterEgress,
 	tagOffload, serviceTagOffload}
 
-// Pin is the pin of a link, or the record of a filter: there is no link to a filter of clsact that
-// could be pinned, and an empty directory stands for it.
+// Pin is the pin of a link, or for a clsact filter, which has no link, an empty directory as its record.
 type Pin struct {
 	path string
-	// Interface is an index.
+	// Interface is an interface index.
 	Interface int
 	Kind      Kind
 }
@@ -52,7 +49,7 @@ func newPin(dir string, ifindex int, kind Kind) Pin {
 	return Pin{path: filepath.Join(dir, name), Interface: ifindex, Kind: kind}
 }
 
-// Pins lists the pins of a directory; a directory that is not there has none.
+// Pins lists the pins of a directory, which may be missing.
 func Pins(dir string) ([]Pin, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -70,8 +67,8 @@ func Pins(dir string) ([]Pin, error) {
 	return pins, nil
 }
 
-// open loads the link. It fails with fs.ErrNotExist where there is no pin, and
-// also, after removing the pin, where the interface of the link is gone.
+// open loads the link. It returns fs.ErrNotExist if there is no pin, and also, after removing the pin, if the
+// link's interface is gone.
 func (p Pin) open() (link.Link, error) {
 	l, err := link.LoadPinnedLink(p.path, nil)
 	if err != nil {
@@ -90,7 +87,6 @@ func (p Pin) open() (link.Link, error) {
 	return nil, fmt.Errorf("load pinned link %s: its interface is gone: %w", p.path, fs.ErrNotExist)
 }
 
-// linkIfindex is zero for the link of an interface that is gone.
 func linkIfindex(info *link.Info) int {
 	if xdp := info.XDP(); xdp != nil {
 		return int(xdp.Ifindex)
@@ -101,8 +97,7 @@ func linkIfindex(info *link.Info) int {
 	return 0
 }
 
-// update replaces the program of a pinned link without a gap. It reports false
-// where there is no link.
+// update replaces the program of a pinned link without a gap. It returns false if there is no link.
 func (p Pin) update(prog *ebpf.Program) (bool, error) {
 	if p.isFilter() {
 		return p.updateFilter(prog)
@@ -120,7 +115,6 @@ func (p Pin) update(prog *ebpf.Program) (bool, error) {
 	return true, nil
 }
 
-// keep pins a new link, and leaves it to the pin.
 func (p Pin) keep(l link.Link) error {
 	if err := errors.Join(l.Pin(p.path), l.Close()); err != nil {
 		return fmt.Errorf("pin link %s: %w", p.path, err)
@@ -128,7 +122,6 @@ func (p Pin) keep(l link.Link) error {
 	return nil
 }
 
-// detach takes the program off the interface and removes the pin.
 func (p Pin) detach() error {
 	if p.isFilter() {
 		return p.detachFilter()
@@ -143,7 +136,7 @@ func (p Pin) detach() error {
 	if err != nil {
 		return err
 	}
-	// Detaching does not wait for others that hold the link open.
+	// Close alone does not detach while others hold the link open.
 	if err := errors.Join(l.Unpin(), l.Detach(), l.Close()); err != nil {
 		return fmt.Errorf("detach link %s: %w", p.path, err)
 	}

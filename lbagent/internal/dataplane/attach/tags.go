@@ -12,12 +12,10 @@ import (
 	"github.com/safchain/ethtool"
 )
 
-// XDP sees a VLAN tag only where the card leaves it in the frame. So while a VLAN is an uplink,
-// the cards below it are told to. The kernel then takes the tags off, after XDP. An empty
-// directory among the pins records that this agent turned the feature off, so that it is turned
-// on again with the last VLAN, or by Remove.
+// XDP sees a VLAN tag only if the NIC leaves it in the frame, so VLAN stripping is disabled on the NICs below
+// a VLAN uplink; the kernel strips tags after XDP. An empty directory among the pins records that this agent
+// disabled a feature, so that it is enabled again with the last VLAN, or by Remove.
 
-// tagFeatures are the features of a card that take tags off (ethtool -k), by what records them.
 var tagFeatures = map[Kind]string{
 	tagOffload:        "rx-vlan-hw-parse",
 	serviceTagOffload: "rx-vlan-stag-hw-parse",
@@ -25,7 +23,7 @@ var tagFeatures = map[Kind]string{
 
 func (p Pin) isTagFeature() bool { return tagFeatures[p.Kind] != "" }
 
-// LeaveTags tells an interface to leave VLAN tags in frames. It fails where the card cannot.
+// LeaveTags disables VLAN stripping. It returns an error if the NIC does not support that.
 func (h Hooks) LeaveTags(ifindex int) error {
 	for _, kind := range []Kind{tagOffload, serviceTagOffload} {
 		if err := h.pin(ifindex, kind).leaveTags(); err != nil {
@@ -35,7 +33,6 @@ func (h Hooks) LeaveTags(ifindex int) error {
 	return nil
 }
 
-// leaveTags tells the interface to leave tags in frames. It fails where the card cannot.
 func (p Pin) leaveTags() error {
 	feature := tagFeatures[p.Kind]
 	return withFeatures(p.Interface, func(tool *ethtool.Ethtool, name string) error {
@@ -46,7 +43,7 @@ func (p Pin) leaveTags() error {
 		if !features[feature] {
 			return nil
 		}
-		// First the record, so that an interrupted start leaves nothing behind that is not known.
+		// The record first, so that an interrupted start leaves no unknown change behind.
 		if err := os.Mkdir(p.path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("record %s of %s in %s: %w", feature, name, p.path, err)
 		}
@@ -64,7 +61,6 @@ func (p Pin) leaveTags() error {
 	})
 }
 
-// takeTags lets the interface take tags off again.
 func (p Pin) takeTags() error {
 	if _, err := os.Stat(p.path); errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -8,18 +8,18 @@ import (
 	"fmt"
 )
 
-// ErrTooLarge means that a number does not fit a field that has become smaller.
+// ErrTooLarge is returned if a number does not fit into a narrower field.
 var ErrTooLarge = errors.New("a number does not fit")
 
-// Converter carries entries from one layout to another. A field that is new is zero, and one that
-// is gone is left out. Numbers of the processor's order may change in size.
+// Converter converts entries between layouts. New fields are zero, removed ones are dropped, and numbers in
+// native byte order may change their size.
 type Converter struct {
 	key, value mover
-	// Gone are the fields that are left out.
+	// Gone lists the removed fields.
 	Gone []string
 }
 
-// NewConverter returns an error where a field has become of another kind, or has another meaning.
+// NewConverter returns an error if the meaning or a field's kind changed.
 func NewConverter(from, to Map) (*Converter, error) {
 	if from.Meaning != to.Meaning {
 		return nil, fmt.Errorf("its meaning is %d, not %d", from.Meaning, to.Meaning)
@@ -35,13 +35,13 @@ func NewConverter(from, to Map) (*Converter, error) {
 	return &Converter{key: key, value: value, Gone: append(key.gone, value.gone...)}, nil
 }
 
-// Key gives a key in the new layout, or ErrTooLarge.
+// Key converts a key, or returns ErrTooLarge.
 func (c *Converter) Key(from []byte) ([]byte, error) { return c.key.move(from) }
 
-// Value gives a value in the new layout, or ErrTooLarge.
+// Value converts a value, or returns ErrTooLarge.
 func (c *Converter) Value(from []byte) ([]byte, error) { return c.value.move(from) }
 
-// mover has the parts of a type of that many bytes, each with its place in both layouts.
+// mover copies the parts of a type of size bytes between their offsets in both layouts.
 type mover struct {
 	size  uint32
 	parts []part
@@ -56,7 +56,7 @@ func newMover(name string, from, to *Type) (mover, error) {
 	return m, err
 }
 
-// add finds the parts of a type that begins at these offsets.
+// add collects the parts of a type at these offsets.
 func (m *mover) add(name string, from, to *Type, fromOffset, toOffset uint32) error {
 	switch {
 	case from.Fields != nil && to.Fields != nil:
@@ -104,7 +104,7 @@ func (m *mover) addFields(name string, from, to *Type, fromOffset, toOffset uint
 	return nil
 }
 
-// move relies on little endian, as the programs do: the first bytes of a number are the lowest.
+// move requires little endian, as the programs do: the first bytes of a number are the lowest.
 func (m *mover) move(from []byte) ([]byte, error) {
 	out := make([]byte, m.size)
 	for _, part := range m.parts {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package layout says where the fields of a map's keys and values are, and carries entries from
-// one layout to another by the names of the fields. So an agent reads the maps that another version
-// of it has pinned, older or newer.
+// Package layout describes the layout of a map's keys and values and converts entries between layouts by
+// field name, so that an agent can use maps pinned by an older or newer version.
 package layout
 
 import (
@@ -13,29 +12,27 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// Map is the layout of a map's entries.
 type Map struct {
 	Key   Type `json:"key"`
 	Value Type `json:"value"`
-	// Meaning grows where the same bytes come to mean something else. Such a change needs a
-	// converter of its own.
+	// Meaning is incremented when equal bytes change their meaning. Such a change requires a converter of its
+	// own.
 	Meaning int `json:"meaning,omitempty"`
 }
 
-// Type is a number, an array or a structure.
 type Type struct {
 	// Size is in bytes.
 	Size uint32 `json:"size"`
-	// Network is true for numbers in the order of the network. They do not change in size.
+	// Network is true for numbers in network byte order, whose size cannot change.
 	Network bool `json:"network,omitempty"`
-	// Elements is how many an array has, Element what they are.
+	// Elements is the length of an array, Element the type of its elements.
 	Elements uint32 `json:"elements,omitempty"`
 	Element  *Type  `json:"element,omitempty"`
-	// Fields are those of a structure, by their offset.
+	// Fields are the members of a structure, ordered by offset.
 	Fields []Field `json:"fields,omitempty"`
 }
 
-// Field is one of a structure.
+// Field is a member of a structure.
 type Field struct {
 	Name string `json:"name"`
 	// Offset is in bytes.
@@ -43,10 +40,9 @@ type Field struct {
 	Type   Type   `json:"type"`
 }
 
-// Equal reports whether the maps have the same layout and meaning.
 func Equal(a, b Map) bool { return reflect.DeepEqual(a, b) }
 
-// Of describes a map as it was compiled.
+// Of returns the layout of a compiled map.
 func Of(spec *ebpf.MapSpec) (Map, error) {
 	key, err := typeOf(spec.Key, false)
 	if err != nil {
@@ -88,7 +84,6 @@ func structOf(t *btf.Struct) (Type, error) {
 	out := Type{Size: t.Size}
 	for _, member := range t.Members {
 		if member.Name == "pad" || member.Name == "reserved" {
-			// They hold nothing.
 			continue
 		}
 		if member.BitfieldSize != 0 {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clsact attaches BPF programs to an interface by the clsact qdisc and
-// cls_bpf filters, for kernels before 6.6, which have no tcx.
+// Package clsact attaches BPF programs by the clsact qdisc and cls_bpf filters, for kernels before 6.6, which
+// lack tcx.
 //
-// A filter of ours has priority 1, the first there is, and is told from those of
-// others by its name. Filters of one priority run newest first.
+// Our filters have the lowest priority value, 1, and are identified by name. Filters of equal priority run
+// newest first.
 package clsact
 
 import (
@@ -16,32 +16,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Direction is that of the packets that a program sees.
+// Direction is the direction of the packets.
 type Direction uint32
 
 const (
-	// Ingress is packets that come in.
+	// Ingress is for received packets.
 	Ingress Direction = netlink.HANDLE_MIN_INGRESS
-	// Egress is packets that leave.
+	// Egress is for sent packets.
 	Egress Direction = netlink.HANDLE_MIN_EGRESS
 )
 
-// Hook is a place of one program on an interface.
+// Hook is the place of a program.
 type Hook struct {
-	// Interface is the index of the interface.
+	// Interface is an interface index.
 	Interface int
 	Direction Direction
-	// Name is that of the program; it tells our filters from others.
+	// Name is the program's name, which identifies our filters.
 	Name string
 }
 
 const priority = 1
 
-// Two handles of our own, so that a new filter can stand beside the old one.
+// Two handles, so that a new filter can be added next to the old one.
 var handles = [2]uint32{0x4d4c, 0x4d4d}
 
-// Attach makes the program with this descriptor the first at the hook. One that is
-// there already is replaced, and at no moment is there none.
+// Attach makes the program with this descriptor the first at the hook. It replaces an attached one without a
+// gap.
 func Attach(hook Hook, program int) error {
 	if err := addQdisc(hook.Interface); err != nil {
 		return err
@@ -78,7 +78,6 @@ func Attach(hook Hook, program int) error {
 	return nil
 }
 
-// put adds the filter, or replaces that of the same handle in one step.
 func put(hook Hook, handle uint32, program int) error {
 	filter := &netlink.BpfFilter{
 		FilterAttrs: netlink.FilterAttrs{
@@ -98,14 +97,14 @@ func put(hook Hook, handle uint32, program int) error {
 	return nil
 }
 
-// Attached reports whether a program of ours is at the hook.
+// Attached reports whether our program is at the hook.
 func Attached(hook Hook) (bool, error) {
 	filters, err := list(hook)
 	return len(ours(hook, filters)) > 0, err
 }
 
-// Detach takes our program away, and the qdisc with the last filter of all. It
-// succeeds where there is nothing of ours, also where the interface is gone.
+// Detach removes our program, and the qdisc if it has no other filter. A missing program or interface is no
+// error.
 func Detach(hook Hook) error {
 	filters, err := list(hook)
 	if err != nil {
@@ -124,7 +123,7 @@ func Detach(hook Hook) error {
 }
 
 func remove(filter *netlink.BpfFilter) error {
-	// The description of a filter that is deleted names no program.
+	// The description of a deleted filter contains no program.
 	filter.Fd = -1
 	if err := netlink.FilterDel(filter); err != nil && !gone(err) {
 		return fmt.Errorf("delete filter %s: %w", filter.Name, err)
@@ -132,13 +131,12 @@ func remove(filter *netlink.BpfFilter) error {
 	return nil
 }
 
-// gone reports whether the error says that there is no such interface, qdisc or
-// filter. The kernel has several words for it.
+// gone reports whether the error means a missing interface, qdisc or filter, for which the kernel has several
+// codes.
 func gone(err error) bool {
 	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL)
 }
 
-// list gives the filters of the hook in the order in which they run.
 func list(hook Hook) ([]netlink.Filter, error) {
 	filters, err := netlink.FilterList(device(hook.Interface), uint32(hook.Direction))
 	if gone(err) {
@@ -173,7 +171,6 @@ func qdisc(index int) netlink.Qdisc {
 	}}
 }
 
-// addQdisc adds clsact unless it is there, by whomever.
 func addQdisc(index int) error {
 	err := netlink.QdiscAdd(qdisc(index))
 	if errors.Is(err, unix.EEXIST) {
@@ -185,8 +182,7 @@ func addQdisc(index int) error {
 	return nil
 }
 
-// checkQdisc refuses the ingress qdisc, which takes the place of clsact and knows
-// no egress.
+// checkQdisc rejects the ingress qdisc, which excludes clsact and has no egress.
 func checkQdisc(index int) error {
 	qdiscs, err := netlink.QdiscList(device(index))
 	if err != nil {
@@ -200,7 +196,6 @@ func checkQdisc(index int) error {
 	return nil
 }
 
-// removeQdisc removes clsact when no filter is left in it.
 func removeQdisc(index int) error {
 	for _, direction := range []Direction{Ingress, Egress} {
 		filters, err := list(Hook{Interface: index, Direction: direction})

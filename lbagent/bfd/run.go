@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bfd is the process that holds a node's BFD sessions. It is not the agent, so that
-// the agent's work delays no packet, and an agent that restarts loses no session.
+// Package bfd implements lbbfd, the process with a node's BFD sessions. It is separate from the agent, so
+// that the agent's load delays no packet and its restart resets no session.
 package bfd
 
 import (
@@ -18,29 +18,28 @@ import (
 )
 
 const (
-	// settleTime is how long the process, when it ends, waits for peers to agree to wait.
-	settleTime = 2 * time.Second
-	// longestHandOver is the most that RestartTime can be.
+	// settleTime bounds the wait for peers to confirm the handover's detection time.
+	settleTime      = 2 * time.Second
 	longestHandOver = 5 * time.Minute
 )
 
-// Config of the process.
+// Config configures the process.
 type Config struct {
-	// Socket is the path at which the agent asks.
+	// Socket is the path of the control socket.
 	Socket string
-	// State is the path of a file in which sessions are handed over to the next process.
+	// State is the path of the file by which sessions are handed over to the next process.
 	State string
-	// RestartTime is how long peers wait for the next process, when this one ends as
-	// planned. 0: they do not.
+	// RestartTime is how long peers wait for the next process after a planned shutdown; zero disables the
+	// handover.
 	RestartTime time.Duration
 }
 
-// DefaultConfig returns the defaults.
+// DefaultConfig returns the default configuration.
 func DefaultConfig() Config {
 	return Config{Socket: control.Socket, State: "/run/millrace-bfd/sessions.json", RestartTime: 30 * time.Second}
 }
 
-// Run holds sessions until ctx is done, and hands them over to the next process then.
+// Run runs sessions until ctx is done, and then hands them over to the next process.
 func Run(ctx context.Context, config Config, logger logr.Logger) error {
 	if config.RestartTime < 0 || config.RestartTime > longestHandOver {
 		return fmt.Errorf("--restart-time is %s, must be between 0 and %s", config.RestartTime, longestHandOver)
@@ -69,7 +68,7 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 		return err
 	}
 	group, asked := errgroup.WithContext(ctx)
-	// Packets are sent on while sessions are handed over.
+	// Packets are sent until the handover is complete.
 	sending, stop := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() error { return sessions.Run(sending) })
 	group.Go(func() error { return control.Serve(asked, listener, sessions, logger) })

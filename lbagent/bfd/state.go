@@ -13,22 +13,19 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/engine"
 )
 
-// state is what a process leaves to the next. The file is in a file system that does not
-// outlive a boot; nothing in it is secret.
+// state is the content of the file, which does not outlive a boot and contains no secret.
 type state struct {
-	// Until is when peers stop waiting.
+	// Until is the end of the peers' detection time.
 	Until    time.Time
 	Sessions []engine.Saved
 }
 
-// reserved is the room for 64 sessions. More are saved where there is room.
+// reserved is the preallocated size in bytes, enough for 64 sessions.
 const reserved = 64 << 10
 
-// next is the file in which sessions are written before it gets its name.
 func next(path string) string { return path + ".new" }
 
-// reserve takes the room that save needs: without it peers, which have been told to wait, would end
-// their sessions when the next process begins them anew.
+// reserve preallocates the file: a failed save would reset the sessions of peers, which were asked to wait.
 func reserve(path string) error {
 	if info, err := os.Stat(next(path)); err == nil && info.Size() >= reserved {
 		return nil
@@ -39,13 +36,13 @@ func reserve(path string) error {
 	return nil
 }
 
-// save writes the sessions so that a reader finds all of them or none.
+// save writes the sessions atomically.
 func save(path string, sessions []engine.Saved, until time.Time) error {
 	content, err := json.Marshal(state{until, sessions})
 	if err != nil {
 		return fmt.Errorf("encode sessions: %w", err)
 	}
-	// In its place, which keeps the room.
+	// Overwritten in place, which retains the allocation.
 	file, err := os.OpenFile(next(path), os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
 		return fmt.Errorf("save sessions for the next process: %w", err)
@@ -60,7 +57,7 @@ func save(path string, sessions []engine.Saved, until time.Time) error {
 	return nil
 }
 
-// load returns what the process before left, and removes it: it is true only once.
+// load returns the sessions of the previous process and deletes the file, because they are valid only once.
 func load(path string, now time.Time) ([]engine.Saved, error) {
 	content, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

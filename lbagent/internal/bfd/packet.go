@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bfd is Bidirectional Forwarding Detection (RFC 5880) without its I/O: control
-// packets and the state machine of a session. Time comes in as an argument. The process that
-// sends and receives is package lbagent/bfd.
+// Package bfd implements control packets and the session state machine of Bidirectional Forwarding Detection
+// (RFC 5880) without I/O or clock; package lbagent/bfd is the process.
 //
-// Sessions are asynchronous. Echo is refused by a Required Min Echo RX Interval of zero,
-// authentication by discarding packets that have it. Demand mode is never asked for; a peer
-// that asks for it is obeyed.
+// Sessions are asynchronous. A Required Min Echo RX Interval of zero disables Echo, authenticated packets are
+// discarded, and Demand mode is supported but never requested.
 package bfd
 
 import (
@@ -18,11 +16,11 @@ import (
 
 const (
 	version = 1
-	// packetLength is that of a packet without authentication section.
+	// packetLength excludes the optional authentication section.
 	packetLength = 24
 )
 
-// Bits of the second byte of a packet (RFC 5880, section 4.1).
+// Flags in the second byte of a packet (RFC 5880, section 4.1).
 const (
 	flagPoll = 1 << (5 - iota)
 	flagFinal
@@ -32,7 +30,7 @@ const (
 	flagMultipoint
 )
 
-// State of a session (RFC 5880, section 4.1).
+// State is the state of a session (RFC 5880, section 4.1).
 type State uint8
 
 // States of a session.
@@ -47,10 +45,10 @@ func (s State) String() string {
 	return [...]string{"AdminDown", "Down", "Init", "Up"}[s&3]
 }
 
-// Diagnostic says why a session left the state Up (RFC 5880, section 4.1).
+// Diagnostic is the reason why a session left Up (RFC 5880, section 4.1).
 type Diagnostic uint8
 
-// Diagnostics that are used here; peers may send others.
+// Diagnostics sent by this implementation; peers may send others.
 const (
 	DiagnosticNone             Diagnostic = 0
 	DiagnosticDetectionExpired Diagnostic = 1
@@ -70,21 +68,21 @@ func (d Diagnostic) String() string {
 	return fmt.Sprintf("diagnostic %d", uint8(d))
 }
 
-// Packet is a control packet (RFC 5880, section 4.1). Intervals are sent in microseconds.
+// Packet is a control packet (RFC 5880, section 4.1). Intervals are encoded in microseconds.
 type Packet struct {
 	Diagnostic  Diagnostic
 	State       State
 	Poll, Final bool
-	// Independent is the C bit: BFD goes on while the control plane restarts.
+	// Independent is the C bit: BFD does not depend on the control plane.
 	Independent bool
-	// Demand is the D bit: the sender needs no periodic packets.
+	// Demand is the D bit: the sender requires no periodic packets.
 	Demand                                 bool
 	DetectMultiplier                       uint8
 	MyDiscriminator, YourDiscriminator     uint32
 	DesiredMinTx, RequiredMinRx, MinEchoRx time.Duration
 }
 
-// Errors of Decode. Such packets are discarded (RFC 5880, section 6.8.6).
+// Errors of Decode, for packets to discard (RFC 5880, section 6.8.6).
 var (
 	ErrLength         = errors.New("length is not that of a BFD control packet")
 	ErrVersion        = errors.New("version is not 1")
@@ -96,7 +94,7 @@ var (
 	ErrPollAndFinal   = errors.New("both poll and final are set")
 )
 
-// Decode reads the payload of a datagram. Bytes behind the packet's own length are ignored.
+// Decode parses a UDP payload. It ignores bytes beyond the packet's length field.
 func Decode(payload []byte) (Packet, error) {
 	if len(payload) < packetLength {
 		return Packet{}, fmt.Errorf("%w: %d bytes", ErrLength, len(payload))
@@ -139,7 +137,7 @@ func Decode(payload []byte) (Packet, error) {
 	return p, nil
 }
 
-// Append adds the packet's wire form to buffer.
+// Append appends the packet's encoding to buffer.
 func (p Packet) Append(buffer []byte) []byte {
 	flags := byte(p.State) << 6
 	for _, flag := range []struct {

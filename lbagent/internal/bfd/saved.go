@@ -4,20 +4,20 @@ package bfd
 
 import "time"
 
-// Saved is a session that was up when its process ended as planned. The next process goes on
-// with it, so that the peer notices nothing (see Session.Stretch).
+// Saved is an established session at a planned shutdown. The next process continues it unnoticed by the peer
+// (see Session.Stretch).
 type Saved struct {
 	Parameters    Parameters
 	Discriminator uint32
-	// Peer is what the peer's last packet said.
+	// Peer is the peer's last packet.
 	Peer Packet
-	// DesiredMinTx is what this end last asked for.
+	// DesiredMinTx is the last requested interval.
 	DesiredMinTx time.Duration
 	Since        time.Time
 	Losses       uint64
 }
 
-// Save returns what the next process needs; false where the session is not up.
+// Save returns the state for the next process; false unless the session is up.
 func (s *Session) Save() (Saved, bool) {
 	if s.state != Up || s.heard.IsZero() {
 		return Saved{}, false
@@ -28,13 +28,13 @@ func (s *Session) Save() (Saved, bool) {
 	}, true
 }
 
-// Resume returns the session of a process before this one, in state Up. It asks for the
-// parameters' intervals again, and waits for the peer as if a packet had just come.
+// Resume returns the session of a previous process in state Up. It requests the parameters' intervals again,
+// and starts a detection time.
 func Resume(saved Saved, random func() float64, now time.Time) *Session {
 	s := NewSession(saved.Parameters, saved.Discriminator, random, now)
 	s.state, s.since, s.losses = Up, saved.Since, saved.Losses
 	s.peer, s.peerDiscriminator, s.heard = saved.Peer, saved.Peer.MyDiscriminator, now
-	// The peer may be in the middle of its own end of a Poll Sequence.
+	// The peer may be in a Poll Sequence.
 	s.peer.Poll, s.peer.Final = false, false
 	s.desiredMinTx, s.usedMinTx = saved.DesiredMinTx, saved.DesiredMinTx
 	s.Set(saved.Parameters)

@@ -4,22 +4,21 @@ package bfd
 
 import "time"
 
-// slowInterval is the least transmit interval of a session that is not up (RFC 5880, section
-// 6.8.3).
+// slowInterval is the minimum transmit interval of a session that is not up (RFC 5880, section 6.8.3).
 const slowInterval = time.Second
 
-// Parameters of a session.
+// Parameters are the parameters of a session.
 type Parameters struct {
-	// TransmitInterval is the shortest interval at which packets are sent, ReceiveInterval
-	// the shortest at which they may come. The slower side decides.
+	// TransmitInterval is the minimum interval of sent packets, ReceiveInterval that of received ones. The
+	// slower side decides.
 	TransmitInterval, ReceiveInterval time.Duration
-	// DetectMultiplier is how many packets of ours the peer misses before it takes the
-	// session for lost; at least 1.
+	// DetectMultiplier is the number of lost packets after which the peer considers the session down; at
+	// least 1.
 	DetectMultiplier uint8
 }
 
-// Session is one end of a session (RFC 5880, section 6.8.1). Its owner calls Receive with
-// every packet, and Advance when Next is due.
+// Session is one end of a session (RFC 5880, section 6.8.1). The caller passes every packet to Receive, and
+// calls Advance at Next.
 type Session struct {
 	parameters Parameters
 	random     func() float64
@@ -27,31 +26,30 @@ type Session struct {
 	state                            State
 	diagnostic                       Diagnostic
 	discriminator, peerDiscriminator uint32
-	// peer is what the peer's last packet said; zero after a detection time without one.
+	// peer is the peer's last packet, or zero if the detection time expired.
 	peer Packet
 
-	// desiredMinTx and requiredMinRx are what packets say. What is used meanwhile differs
-	// from them while a Poll Sequence waits for its end (section 6.8.3).
+	// desiredMinTx and requiredMinRx are the advertised values. The used values differ from them during a
+	// Poll Sequence (section 6.8.3).
 	desiredMinTx, requiredMinRx time.Duration
 	usedMinTx, usedMinRx        time.Duration
-	// polling is true during a Poll Sequence, pollAgain where another must follow it.
+	// polling is true during a Poll Sequence, pollAgain if another must follow.
 	polling, pollAgain bool
 
-	// sent is when the last periodic packet was sent, jitter the factor of the interval up to
-	// the next. urgent is set when a packet must not wait.
+	// sent is the time of the last periodic packet, jitter the factor of the interval until the next. urgent
+	// requests a packet at once.
 	sent   time.Time
 	jitter float64
 	urgent bool
-	// heard is when the peer's last packet came; zero where the peer is not known.
+	// heard is the time of the peer's last packet, or zero if the peer is unknown.
 	heard time.Time
-	// since is when the session last entered or left Up.
-	since time.Time
-	// losses counts how often Up was left without either side's administrator asking for it.
+	// since is the time when the session last entered or left Up.
+	since  time.Time
 	losses uint64
 }
 
-// NewSession returns a session in state Down. The discriminator is not zero and no other
-// session of this system has it. random returns numbers in [0, 1).
+// NewSession returns a session in state Down. The discriminator must be nonzero and unique in this system.
+// random returns numbers in [0, 1).
 func NewSession(parameters Parameters, discriminator uint32, random func() float64, now time.Time) *Session {
 	s := &Session{
 		parameters: parameters, random: random, discriminator: discriminator,
@@ -64,7 +62,7 @@ func NewSession(parameters Parameters, discriminator uint32, random func() float
 	return s
 }
 
-// Next is when Advance must be called.
+// Next returns the time at which Advance is due.
 func (s *Session) Next() time.Time {
 	next := s.transmitAt()
 	if expires := s.expiresAt(); !expires.IsZero() && (next.IsZero() || expires.Before(next)) {
@@ -73,15 +71,14 @@ func (s *Session) Next() time.Time {
 	return next
 }
 
-// Proves reports whether a packet is that of the peer with which the session is up: it has both
-// discriminators, which only the two know. The peer may have another address by then (RFC 5880,
-// section 6.3).
+// Proves reports whether a packet is from the peer of an established session: only the peer has both
+// discriminators. Its address may have changed (RFC 5880, section 6.3).
 func (s *Session) Proves(p Packet) bool {
 	return s.state == Up && p.MyDiscriminator == s.peerDiscriminator && p.YourDiscriminator == s.discriminator
 }
 
-// Receive takes a packet that was found to be for this session. It returns the answer that
-// must be sent at once, if any (RFC 5880, section 6.8.6).
+// Receive processes a packet of this session, and returns the immediate reply, if any (RFC 5880, section
+// 6.8.6).
 func (s *Session) Receive(p Packet, now time.Time) (answer Packet, send bool) {
 	if s.state == AdminDown {
 		return Packet{}, false
@@ -113,8 +110,7 @@ func (s *Session) Receive(p Packet, now time.Time) (answer Packet, send bool) {
 	return answer, true
 }
 
-// Advance does what is due: it notices that the detection time is over, and returns the
-// packet to be sent, if any.
+// Advance expires the detection time and returns the packet that is due, if any.
 func (s *Session) Advance(now time.Time) (p Packet, send bool) {
 	if expires := s.expiresAt(); !expires.IsZero() && !now.Before(expires) {
 		s.heard, s.peer, s.peerDiscriminator = time.Time{}, Packet{}, 0
@@ -131,8 +127,8 @@ func (s *Session) Advance(now time.Time) (p Packet, send bool) {
 	return s.packet(), true
 }
 
-// Set changes the parameters. While the session is up the peer is asked to confirm them by a
-// Poll Sequence; until then what is slower to fail is used (RFC 5880, section 6.8.3).
+// Set changes the parameters. If the session is up, the peer confirms them by a Poll Sequence; until then the
+// more tolerant values are used (RFC 5880, section 6.8.3).
 func (s *Session) Set(parameters Parameters) {
 	s.parameters = parameters
 	minTx := parameters.TransmitInterval
@@ -142,16 +138,15 @@ func (s *Session) Set(parameters Parameters) {
 	s.set(minTx, parameters.ReceiveInterval)
 }
 
-// Stretch asks the peer by a Poll Sequence to wait for so long before it takes the session for
-// lost. So a process that is replaced as planned loses none. Settled says when the peer
-// agreed. Packets are sent as before; Set ends it.
+// Stretch requests a longer detection time from the peer by a Poll Sequence, so that a planned restart resets
+// no session. Settled reports the confirmation. The transmit interval is unchanged; Set ends the request.
 func (s *Session) Stretch(detectionTime time.Duration) {
 	if s.state == Up {
 		s.set(detectionTime/time.Duration(s.parameters.DetectMultiplier), s.requiredMinRx)
 	}
 }
 
-// Settled reports whether the peer knows the intervals that this end asks for.
+// Settled reports whether the peer confirmed the requested intervals.
 func (s *Session) Settled() bool { return s.state != Up || !s.polling }
 
 func (s *Session) set(minTx, minRx time.Duration) {
@@ -164,32 +159,31 @@ func (s *Session) set(minTx, minRx time.Duration) {
 		return
 	}
 	s.usedMinTx, s.usedMinRx = min(s.usedMinTx, minTx), max(s.usedMinRx, minRx)
-	// A Final that answers the sequence before does not confirm these.
+	// The Final of the previous sequence does not confirm these.
 	s.pollAgain = s.polling
 	s.polling, s.urgent = true, true
 }
 
-// Disable takes the session down administratively (RFC 5880, section 6.8.16). It should be
-// kept for a detection time more, so that the peer learns of it.
+// Disable shuts the session down administratively (RFC 5880, section 6.8.16). The caller should keep it for
+// another detection time, to inform the peer.
 func (s *Session) Disable(now time.Time) {
 	if s.state != AdminDown {
 		s.enter(AdminDown, DiagnosticAdminDown, now)
 	}
 }
 
-// PeerDetectionTime is how long the peer waits for a packet.
+// PeerDetectionTime returns the peer's detection time.
 func (s *Session) PeerDetectionTime() time.Duration {
 	return time.Duration(s.parameters.DetectMultiplier) * max(s.desiredMinTx, s.peer.RequiredMinRx)
 }
 
-// DetectionTime is how long this end waits for a packet (RFC 5880, section 6.8.4); zero
-// where none of the peer is known.
+// DetectionTime returns this end's detection time (RFC 5880, section 6.8.4), or zero if the peer is unknown.
 func (s *Session) DetectionTime() time.Duration {
 	return time.Duration(s.peer.DetectMultiplier) * max(s.usedMinRx, s.peer.DesiredMinTx)
 }
 
-// TransmitInterval is the interval at which packets are sent, before jitter; zero where none
-// are (RFC 5880, sections 6.8.2 and 6.8.7).
+// TransmitInterval returns the interval of sent packets before jitter, or zero if none are sent (RFC 5880,
+// sections 6.8.2 and 6.8.7).
 func (s *Session) TransmitInterval() time.Duration {
 	if s.peerDiscriminator == 0 {
 		return s.usedMinTx
@@ -201,13 +195,13 @@ func (s *Session) TransmitInterval() time.Duration {
 	return max(s.usedMinTx, s.peer.RequiredMinRx)
 }
 
-// State of this end.
+// State returns the state of this end.
 func (s *Session) State() State { return s.state }
 
-// Discriminator of this end.
+// Discriminator returns the discriminator of this end.
 func (s *Session) Discriminator() uint32 { return s.discriminator }
 
-// PeerState is that of the peer's last packet; Down where there is none.
+// PeerState returns the state in the peer's last packet, or Down without one.
 func (s *Session) PeerState() State {
 	if s.heard.IsZero() {
 		return Down
@@ -215,17 +209,17 @@ func (s *Session) PeerState() State {
 	return s.peer.State
 }
 
-// Diagnostic is why the session last left Up.
+// Diagnostic returns the reason why the session last left Up.
 func (s *Session) Diagnostic() Diagnostic { return s.diagnostic }
 
-// PeerDiagnostic is that of the peer's last packet.
+// PeerDiagnostic returns the diagnostic of the peer's last packet.
 func (s *Session) PeerDiagnostic() Diagnostic { return s.peer.Diagnostic }
 
-// Since is when the session last entered or left Up.
+// Since returns the time when the session last entered or left Up.
 func (s *Session) Since() time.Time { return s.since }
 
-// Losses counts how often the session failed: it left Up, and neither end was taken down by
-// its administrator (RFC 5882, section 3.2).
+// Losses returns how often the session failed, that is, left Up without an administrative shutdown of either
+// end (RFC 5882, section 3.2).
 func (s *Session) Losses() uint64 { return s.losses }
 
 func (s *Session) enter(state State, diagnostic Diagnostic, now time.Time) {
@@ -256,8 +250,8 @@ func (s *Session) slow() {
 	s.usedMinTx = s.desiredMinTx
 }
 
-// draw chooses the jitter of the next interval: up to a quarter is taken off, with a
-// multiplier of 1 at least a tenth (RFC 5880, section 6.8.7).
+// draw chooses the jitter of the next interval: up to a quarter less, at least a tenth less with a multiplier
+// of 1 (RFC 5880, section 6.8.7).
 func (s *Session) draw() {
 	most := 1.0
 	if s.parameters.DetectMultiplier == 1 {
@@ -266,7 +260,7 @@ func (s *Session) draw() {
 	s.jitter = 0.75 + (most-0.75)*s.random()
 }
 
-// transmitAt is when the next packet is due; zero where none is.
+// transmitAt returns the time of the next packet; zero for none.
 func (s *Session) transmitAt() time.Time {
 	interval := s.TransmitInterval()
 	switch {
@@ -290,7 +284,7 @@ func (s *Session) expiresAt() time.Time {
 func (s *Session) packet() Packet {
 	return Packet{
 		Diagnostic: s.diagnostic, State: s.state, Poll: s.polling,
-		// Forwarding and BFD go on while the agent is away (RFC 5882, section 4.3.2).
+		// Forwarding and BFD are independent of the agent (RFC 5882, section 4.3.2).
 		Independent:      true,
 		DetectMultiplier: s.parameters.DetectMultiplier,
 		MyDiscriminator:  s.discriminator, YourDiscriminator: s.peerDiscriminator,

@@ -14,11 +14,9 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 )
 
-// redial is how long a client waits before it asks for the process again.
 const redial = time.Second
 
-// Client is the agent's end. It tells the process what there should be whenever that changes
-// or the process is a new one.
+// Client is the agent's end. It sends the wanted sessions after each change and connection.
 type Client struct {
 	path    string
 	changed chan struct{}
@@ -27,11 +25,11 @@ type Client struct {
 	mu     sync.Mutex
 	want   Want
 	report Report
-	// err is why the process cannot be asked; nil while it answers.
+	// err is the reason why the process is unreachable, or nil.
 	err error
 }
 
-// NewClient returns a Client of the process with a socket.
+// NewClient returns a client for the socket at path.
 func NewClient(path string) *Client {
 	return &Client{
 		path: path, changed: make(chan struct{}, 1), wanted: make(chan struct{}, 1),
@@ -39,10 +37,10 @@ func NewClient(path string) *Client {
 	}
 }
 
-// Changed receives a value after the report has changed.
+// Changed returns a channel that receives a value after the report changed.
 func (c *Client) Changed() <-chan struct{} { return c.changed }
 
-// Set says what there should be.
+// Set replaces the wanted sessions.
 func (c *Client) Set(want Want) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -52,15 +50,15 @@ func (c *Client) Set(want Want) {
 	}
 }
 
-// Report returns what the process last said, and why it cannot be asked now, if so.
+// Report returns the last report, and the reason why the process is unreachable, if any.
 func (c *Client) Report() (Report, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.report, c.err
 }
 
-// Run speaks with the process until ctx is done. Before Set was called it waits: a process
-// without an agent keeps its sessions.
+// Run communicates with the process until ctx is done. It waits for Set, because a process retains its
+// sessions without an agent.
 func (c *Client) Run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():

@@ -18,24 +18,23 @@ import (
 )
 
 const (
-	// longestLine bounds a Want: 256 sessions of half a KiB.
+	// longestLine bounds a Want: 256 sessions of 0.5 KiB.
 	longestLine = 1 << 17
-	// tellAgain is how often a report is sent that is not known to have changed, for counters.
+	// tellAgain is the interval of unchanged reports, for their counters.
 	tellAgain = 10 * time.Second
-	// writeTimeout is how long an agent may leave a report unread.
+	// writeTimeout bounds the writing of a report to an agent that does not read.
 	writeTimeout = 5 * time.Second
 )
 
-// Sessions is what a server serves.
+// Sessions is implemented by engine.Engine.
 type Sessions interface {
 	Set(want Want)
-	// Report returns what there is, and Told blocks until that may have changed.
+	// Report returns the current report; Told blocks until it may have changed.
 	Report() *Report
 	Told() error
 }
 
-// Listen makes the socket at a path, for root alone. One that a process before left there is
-// replaced.
+// Listen creates the socket, for root only, and replaces that of a previous process.
 func Listen(path string) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("remove the socket of the process before: %w", err)
@@ -51,7 +50,7 @@ func Listen(path string) (net.Listener, error) {
 	return listener, nil
 }
 
-// Serve answers agents until ctx is done. The Want that came last counts.
+// Serve serves agents until ctx is done. The last Want applies.
 func Serve(ctx context.Context, listener net.Listener, sessions Sessions, logger logr.Logger) error {
 	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
 	defer stop()
@@ -108,7 +107,7 @@ func serve(ctx context.Context, connection net.Conn, sessions Sessions, changed 
 	}
 }
 
-// broadcast wakes all who wait.
+// broadcast notifies all waiters.
 type broadcast struct {
 	mu      sync.Mutex
 	channel chan struct{}
@@ -116,7 +115,7 @@ type broadcast struct {
 
 func newBroadcast() *broadcast { return &broadcast{channel: make(chan struct{})} }
 
-// next is closed by the next send.
+// next returns a channel that the next send closes.
 func (b *broadcast) next() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -130,7 +129,7 @@ func (b *broadcast) send() {
 	b.channel = make(chan struct{})
 }
 
-// lines refuses lines that are too long, so that a client cannot make the process grow.
+// lines bounds the length of lines, and so the memory per client.
 type lines struct {
 	from io.Reader
 	n    int

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package detector takes BGP sessions down when their BFD sessions are lost. The sessions of BFD are
-// in a process of their own, which it asks (package control).
+// Package detector resets BGP sessions whose BFD sessions are lost. It observes the BFD process by package
+// control.
 package detector
 
 import (
@@ -22,36 +22,35 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 )
 
-// Process is the process that holds the node's BFD sessions.
+// Process is the client of the BFD process.
 type Process interface {
 	Set(want control.Want)
 	Report() (control.Report, error)
 }
 
-// Detector takes a BGP session down as soon as its BFD session is lost. It does not wait for
-// a pass, which may take seconds.
+// Detector resets a BGP session as soon as its BFD session is lost, without waiting for a pass, which may
+// take seconds.
 type Detector struct {
 	process Process
-	// down takes the session with a peer down, for a reason.
+	// down resets the session with a peer.
 	down   func(peer, reason string) error
 	logger logr.Logger
-	// sources are the node's addresses of the sessions, as they were last known, by the name
-	// of the peer. Only Want uses them.
+	// sources are the last known source addresses by peer. Only Want uses them.
 	sources map[string]netip.Addr
 
 	mu sync.Mutex
-	// wanted is true where there should be a session.
+	// wanted is true if any session is configured.
 	wanted bool
-	// losses are those that were seen of each session.
+	// losses are the last reported losses by peer.
 	losses map[string]uint64
 }
 
-// New returns a detector that asks a process, and takes the session with a peer down by a function.
+// New returns a detector that calls down for the peers of lost sessions of process.
 func New(process Process, down func(peer, reason string) error, logger logr.Logger) *Detector {
 	return &Detector{process: process, down: down, logger: logger, losses: map[string]uint64{}, sources: map[string]netip.Addr{}}
 }
 
-// Run looks at each report until ctx is done, and calls looked after each.
+// Run processes each report until ctx is done, and calls looked afterwards.
 func (d *Detector) Run(ctx context.Context, reports <-chan struct{}, looked func()) error {
 	return wake.Forward(ctx, reports, func() {
 		d.look()
@@ -59,8 +58,8 @@ func (d *Detector) Run(ctx context.Context, reports <-chan struct{}, looked func
 	})
 }
 
-// look takes down what was lost since the last time. What an administrator took down is not
-// lost (RFC 5882, section 3.2), nor what the process says when it is first asked.
+// look resets sessions with new losses. Administrative shutdowns do not count (RFC 5882, section 3.2), nor
+// losses in the first report.
 func (d *Detector) look() {
 	report, err := d.process.Report()
 	d.mu.Lock()
@@ -90,14 +89,14 @@ func (d *Detector) look() {
 	d.losses = present
 }
 
-// Report is what the process says of its sessions.
+// Report returns the state of the BFD process.
 func (d *Detector) Report() (control.Report, error) { return d.process.Report() }
 
-// reportDelay bounds how long it takes to hear from the process that a session is lost.
+// reportDelay bounds the delay of a report about a lost session.
 const reportDelay = 250 * time.Millisecond
 
-// Heard returns a moment after which a router was heard: a session that is up has heard one within
-// its detection time. It is zero where none is up.
+// Heard returns a time after which a router's packet arrived: an established session received one within its
+// detection time. It returns zero if no session is up.
 func (d *Detector) Heard(now time.Time) (after time.Time) {
 	report, err := d.process.Report()
 	if err != nil {
@@ -115,13 +114,13 @@ func (d *Detector) Heard(now time.Time) (after time.Time) {
 	return after
 }
 
-// Want tells the process which sessions there should be.
+// Want configures the sessions of the model.
 func (d *Detector) Want(m *model.Model) {
 	want := control.Want{Peers: []control.Peer{}}
 	for i := range m.Peers {
 		peer := &m.Peers[i]
 		if wanted, ok := m.BFD[peer.Name]; ok {
-			// Where the source interface lost its address, the BGP session says so.
+			// If the source interface has no address, the BGP session reports it.
 			if source, err := bgp.SourceOf(peer); err == nil {
 				d.sources[peer.Name] = source
 			}
@@ -140,7 +139,7 @@ func (d *Detector) Want(m *model.Model) {
 	d.process.Set(want)
 }
 
-// Observe adds the state of the BFD sessions to that of the BGP sessions.
+// Observe adds the state of BFD sessions to the status of BGP sessions.
 func (d *Detector) Observe(m *model.Model, sessions []millracev1beta1.SessionStatus) {
 	report, err := d.process.Report()
 	byPeer := map[string]*control.Session{}
@@ -170,19 +169,19 @@ func bfdStatus(session *control.Session, problem string) *millracev1beta1.BFDSta
 	}
 	if session.State == bfd.Up {
 		status.Message = problem
-		// Sessions negotiate in microseconds; nobody reads those.
+		// Rounded, because sessions negotiate in microseconds.
 		status.DetectionTime = &metav1.Duration{Duration: session.DetectionTime.Round(time.Millisecond)}
 	}
 	return status
 }
 
-// NoProcess stands in for the process where none is configured.
+// NoProcess is the Process if none is configured.
 type NoProcess struct{}
 
 // Set implements Process.
 func (NoProcess) Set(control.Want) {}
 
-// Report implements Process: it fails always.
+// Report implements Process. It always returns an error.
 func (NoProcess) Report() (control.Report, error) {
 	return control.Report{}, fmt.Errorf("no BFD process: --bfd-socket is empty")
 }

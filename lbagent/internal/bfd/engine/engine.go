@@ -2,9 +2,8 @@
 
 // Package engine sends and receives the packets of BFD sessions (RFC 5881, RFC 5883).
 //
-// All of it is one thread: it takes all packets that came before it looks at what is due. So
-// a process that was not scheduled for a while finds the packets that came meanwhile, and
-// does not take their sender for dead.
+// A single thread reads all queued packets before it processes timeouts, so that a process that was not
+// scheduled for a while does not consider peers down whose packets arrived meanwhile.
 package engine
 
 import (
@@ -26,25 +25,24 @@ import (
 )
 
 const (
-	// batch bounds how many datagrams of a socket are taken before it is looked at what is due.
-	// After a full one there is a pause: the thread goes before all others of the node, and a
-	// flood must not give it a processor. It is more than MaxSessions send at 10 ms.
+	// batch bounds the datagrams read per socket before timeouts are processed. A full batch is followed by a
+	// pause, because this real-time thread must not occupy a CPU during a flood. MaxSessions send fewer in 10
+	// ms.
 	batch = 64
 	pause = time.Millisecond
-	// reopen is how often a socket that could not be opened is tried again.
+	// reopen is the retry interval for sockets.
 	reopen = 2 * time.Second
 )
 
-// one is what an eventfd is written.
 var one = binary.NativeEndian.AppendUint64(nil, 1)
 
-// MaxSessions bounds how many sessions a node has.
+// MaxSessions is the maximum number of sessions of a node.
 const MaxSessions = 256
 
-// Engine holds the sessions of a node. The thread of Run owns everything but the atomic
-// fields: it must wait for no lock, since who has it may wait for a processor.
+// Engine runs the sessions of a node. The thread of Run owns all fields except the atomic ones: it must not
+// wait for a lock, whose holder may wait for a CPU.
 type Engine struct {
-	// wake ends the thread's wait; told is written when the report changed. Both are eventfds.
+	// wake interrupts the thread's poll; told signals a changed report. Both are eventfds.
 	wake, toldFD int
 	told         *os.File
 
@@ -59,32 +57,33 @@ type Engine struct {
 	discriminator map[uint32]*session
 	remote        map[remote]*session
 	listeners     map[kind]*listener
-	// version changes with what the listeners admit.
+	// version is incremented when the listeners' admission changes.
 	version uint64
-	// refused are wanted sessions that are not possible, with the reason.
+	// refused are configured sessions that cannot be created, with the reason.
 	refused      []control.Session
 	discarded    map[string]uint64
 	longestDelay time.Duration
-	// priority is why the thread has none before others; nil where it has.
+	// priority is the reason why the thread lacks real-time priority, or nil.
 	priority  error
 	stretched bool
-	// changed is true where the report must be told of, published when it was last made.
+	// changed is true if the report must be published, published the time of the last one.
 	changed   bool
 	published time.Time
 }
 
-// session is a bfd.Session and its way to the peer.
+// session is a bfd.Session with its socket.
 type session struct {
 	*bfd.Session
 	peer  control.Peer
 	fd    int
 	scope uint32
-	// problem is why packets cannot be sent; retry is when that is tried again.
+	// problem is the error of the last transmission; retry is the time of the next attempt to open the
+	// socket.
 	problem string
 	retry   time.Time
-	// until is when a session that was taken down is forgotten; zero for the others.
+	// until is the time at which a session in shutdown is deleted, else zero.
 	until time.Time
-	// told is what was last reported.
+	// told is the last reported state.
 	told observed
 	sent time.Time
 }
@@ -99,14 +98,13 @@ func (s *session) observed() observed {
 	return observed{s.State(), s.PeerState(), s.TransmitInterval(), s.DetectionTime(), s.problem}
 }
 
-// remote is how a packet without our discriminator is assigned (RFC 5880, section 6.3).
+// remote is the key of a packet without our discriminator (RFC 5880, section 6.3).
 type remote struct {
 	address  netip.Addr
 	scope    uint32
 	multihop bool
 }
 
-// New returns an Engine without sessions.
 func New() (*Engine, error) {
 	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
@@ -126,26 +124,25 @@ func New() (*Engine, error) {
 	return e, nil
 }
 
-// Set says which sessions there should be. Those whose peers stay go on.
+// Set configures the sessions. Sessions of unchanged peers continue.
 func (e *Engine) Set(want control.Want) {
 	e.wanted.Store(&want)
 	e.interrupt()
 }
 
-// Report returns what there is. It must not be changed.
+// Report returns the current report, which must not be modified.
 func (e *Engine) Report() *control.Report { return e.report.Load() }
 
-// Told blocks until the report may have changed, or Close was called.
+// Told blocks until the report may have changed or Close is called.
 func (e *Engine) Told() error {
 	var count [8]byte
 	_, err := e.told.Read(count[:])
 	return err
 }
 
-// Close ends all calls of Told.
+// Close unblocks Told.
 func (e *Engine) Close() error { return e.told.Close() }
 
-// set makes the sessions what want says.
 func (e *Engine) set(want *control.Want, now time.Time) {
 	wanted := map[string]control.Peer{}
 	for _, peer := range want.Peers {
@@ -188,7 +185,7 @@ func check(peer control.Peer) error {
 	return nil
 }
 
-// sameWay reports whether a session can go on: only the parameters changed.
+// sameWay reports whether only parameters differ, so that the session can continue.
 func sameWay(a, b control.Peer) bool {
 	return a.Address == b.Address && a.Source == b.Source && a.Multihop == b.Multihop
 }
@@ -206,7 +203,7 @@ func (e *Engine) add(peer control.Peer, state *bfd.Session) error {
 	case taken && other.until.IsZero():
 		return fmt.Errorf("%s has a session for LBPeer %s", peer.Address, other.peer.Name)
 	case taken:
-		// It would go on telling the peer that it is down.
+		// The session in shutdown would continue to report Down to the peer.
 		e.forget(other)
 	}
 	e.sessions[peer.Name], e.remote[key], e.discriminator[s.Discriminator()] = s, s, s
@@ -220,7 +217,7 @@ func (s *session) remote() remote {
 
 func (s *session) kind() kind { return kind{s.peer.Address.Is6(), s.peer.Multihop} }
 
-// leave takes a session down. It is kept until the peer has learnt of it.
+// leave shuts a session down, and keeps it until the peer is informed.
 func (e *Engine) leave(s *session, now time.Time) {
 	delete(e.sessions, s.peer.Name)
 	s.Disable(now)
@@ -240,7 +237,6 @@ func (e *Engine) forget(s *session) {
 	}
 }
 
-// free returns a discriminator that no session has.
 func (e *Engine) free() uint32 {
 	for {
 		d := rand.Uint32()
@@ -250,7 +246,7 @@ func (e *Engine) free() uint32 {
 	}
 }
 
-// Run sends and receives until ctx is done.
+// Run sends and receives packets until ctx is done.
 func (e *Engine) Run(ctx context.Context) error {
 	runtime.LockOSThread()
 	e.priority = realtime()
@@ -284,7 +280,6 @@ func (e *Engine) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// obey does what was asked of the thread.
 func (e *Engine) obey(now time.Time) {
 	if want := e.wanted.Load(); want != e.have {
 		e.have = want
@@ -293,7 +288,7 @@ func (e *Engine) obey(now time.Time) {
 	e.handOver()
 }
 
-// publish makes a report where something changed, and each second for the counters.
+// publish creates a report after a change, and every second for the counters.
 func (e *Engine) publish(now time.Time) {
 	if !e.changed && now.Sub(e.published) < time.Second {
 		return
@@ -306,7 +301,7 @@ func (e *Engine) publish(now time.Time) {
 	}
 }
 
-// wait is how long nothing is due; negative for ever.
+// wait returns the time until the next event; negative means infinite.
 func (e *Engine) wait(now time.Time) time.Duration {
 	var next time.Time
 	soonest := func(at time.Time) {
@@ -341,7 +336,7 @@ func poll(descriptors []unix.PollFd, wait time.Duration) error {
 	return nil
 }
 
-// take finds the session of a datagram (RFC 5880, section 6.8.6) and gives it the packet.
+// take passes a datagram to its session (RFC 5880, section 6.8.6).
 func (e *Engine) take(d datagram, k kind, now time.Time) {
 	s, p, reason := e.find(d, k)
 	if reason != "" {
@@ -369,18 +364,17 @@ func (e *Engine) find(d datagram, k kind) (*session, bfd.Packet, string) {
 	case d.ttl < int(s.leastTTL()):
 		return nil, p, "ttl"
 	case s.remote() != from && (p.YourDiscriminator == 0 || !s.Proves(p)):
-		// The peer's address may change once the session is up (RFC 5880, section 6.3), and
-		// both discriminators are proof enough. One alone is not.
+		// The peer's address may change once the session is up (RFC 5880, section 6.3) if both discriminators
+		// match.
 		return nil, p, "other_address"
 	case k.multihop && s.State() == bfd.Up && !s.Proves(p):
-		// Anybody can send this by the peer's address. A peer that has restarted is heard again
-		// once the detection time is over.
+		// Packets with the peer's address may be spoofed. A restarted peer is accepted after the detection
+		// time.
 		return nil, p, "other_discriminator"
 	}
 	return s, p, ""
 }
 
-// advance does what is due in all sessions.
 func (e *Engine) advance(now time.Time) {
 	for _, s := range e.discriminator {
 		if !s.until.IsZero() && !now.Before(s.until) {
@@ -401,7 +395,7 @@ func (e *Engine) advance(now time.Time) {
 	}
 }
 
-// send sends a packet. What the kernel refuses is lost, as on a wire.
+// send sends a packet. A failure counts as packet loss.
 func (e *Engine) send(s *session, p bfd.Packet, now time.Time) {
 	s.problem = e.trySend(s, p, now)
 }

@@ -14,35 +14,32 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/socketfilter"
 )
 
-// A listener is one queue for all its sessions. What no session can take is dropped before it
-// (SO_ATTACH_FILTER, socket(7)), so that a flood from elsewhere cannot keep out the peers' packets.
+// A listener is one queue for all its sessions. Packets for no session are dropped before it
+// (SO_ATTACH_FILTER, socket(7)), so that a flood cannot displace the peers' packets.
 
-// Offsets in the UDP header and behind, and in the IP headers.
+// Offsets in the UDP payload and in the IP headers.
 const (
 	yourDiscriminatorAt = 8 + 8
 	ttlV4At, sourceV4At = 8, 12
 	ttlV6At, sourceV6At = 7, 8
 )
 
-// mostInstructions bounds a filter that looks at sources: enough for 42 sessions of IPv6, or 75 of
-// IPv4. With more the TTL alone is looked at. A socket has 20 KiB for filters before Linux 6.7
-// (net.core.optmem_max). While one replaces another both count, and the kernel makes up to two
-// instructions of 8 bytes of each.
+// mostInstructions bounds a filter that checks sources, enough for 42 IPv6 or 75 IPv4 sessions; larger ones
+// check the TTL only. Before Linux 6.7 a socket has 20 KiB for filters (net.core.optmem_max), shared by old
+// and new filter during a replacement, and the kernel translates an instruction into up to two of 8 bytes.
 const mostInstructions = 600
 
-// admission is what a listener's filter lets through: packets of a source with the least TTL of
-// its sessions, and of any source for a session of ours (RFC 5880, section 6.3).
+// admission defines the accepted packets of a listener: those of a session's source with its minimum TTL, and
+// those with our discriminator from any source (RFC 5880, section 6.3).
 type admission struct {
-	// sources have the least TTL of their packets.
-	sources map[netip.Addr]uint8
-	// discriminators are those of our sessions.
+	// sources maps addresses to their minimum TTL.
+	sources        map[netip.Addr]uint8
 	discriminators map[uint32]bool
-	// ttl is the least one of any packet.
+	// ttl is the minimum of all sources.
 	ttl uint8
 }
 
-// admission is what the sessions of a kind take. One that is being taken down counts: its peer's
-// packets say when it has learnt of it.
+// admission returns the admission of a kind. It includes sessions in shutdown, whose peers acknowledge it.
 func (e *Engine) admission(k kind) admission {
 	a := admission{sources: map[netip.Addr]uint8{}, discriminators: map[uint32]bool{}, ttl: sentTTL}
 	for d, s := range e.discriminator {
@@ -59,8 +56,7 @@ func (e *Engine) admission(k kind) admission {
 	return a
 }
 
-// leastTTL is that of the peer's packets: 255 where nobody off the link may send them (RFC 5881,
-// section 5).
+// leastTTL returns the minimum TTL of the peer's packets: 255 for single-hop sessions (RFC 5881, section 5).
 func (s *session) leastTTL() uint8 {
 	if s.peer.Multihop {
 		return s.peer.MinimumTTL
@@ -68,7 +64,6 @@ func (s *session) leastTTL() uint8 {
 	return sentTTL
 }
 
-// program is the filter of an admission.
 func (a admission) program(v6 bool) []bpf.Instruction {
 	const ttlSlot, sourceSlot = 0, 1
 	take, drop := bpf.RetConstant{Val: ^uint32(0)}, bpf.RetConstant{}
@@ -83,7 +78,7 @@ func (a admission) program(v6 bool) []bpf.Instruction {
 		bpf.StoreScratch{Src: bpf.RegA, N: ttlSlot},
 	}
 	atLeast := slices.Clone(program)
-	// A packet without the whole of it is dropped: the load fails.
+	// The load fails for a truncated packet, which is dropped.
 	program = append(program, bpf.LoadAbsolute{Off: yourDiscriminatorAt, Size: 4})
 	for _, d := range slices.Sorted(maps.Keys(a.discriminators)) {
 		program = append(program, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: d, SkipTrue: 1}, take)
@@ -95,7 +90,7 @@ func (a admission) program(v6 bool) []bpf.Instruction {
 	}
 	for _, source := range slices.SortedFunc(maps.Keys(a.sources), netip.Addr.Compare) {
 		octets := source.AsSlice()
-		// Each word that differs skips the rest: two instructions a word, and the four at the end.
+		// A mismatch skips the remaining words, of two instructions each, and the four at the end.
 		for i := range words {
 			program = append(program, bpf.LoadScratch{Dst: bpf.RegA, N: sourceSlot + i}, bpf.JumpIf{
 				Cond: bpf.JumpNotEqual, Val: binary.BigEndian.Uint32(octets[4*i:]), SkipTrue: uint8(2*(words-1-i) + 4),
@@ -112,7 +107,6 @@ func (a admission) program(v6 bool) []bpf.Instruction {
 	return append(program, drop)
 }
 
-// admit makes a socket drop what an admission does not let through.
 func admit(fd int, a admission, v6 bool) error {
 	if err := socketfilter.Attach(fd, a.program(v6)); err != nil {
 		return fmt.Errorf("filter what no BFD session takes: %w", err)

@@ -14,10 +14,10 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
 )
 
-// settleInterval is how often it is looked whether peers have agreed.
+// settleInterval is the polling interval for the peers' confirmations.
 const settleInterval = 10 * time.Millisecond
 
-// Saved is a session that the next process goes on with.
+// Saved is a session for the next process.
 type Saved struct {
 	Peer    control.Peer
 	Session bfd.Saved
@@ -25,12 +25,12 @@ type Saved struct {
 
 type handover struct {
 	saved []Saved
-	// settled is true when all peers have agreed to wait.
+	// settled is true once all peers confirmed the detection time.
 	settled bool
 }
 
-// HandOver asks the peers to wait for so long, until they all agreed or ctx is done, and
-// returns the sessions that are up. Run must go on meanwhile.
+// HandOver requests the detection time from all peers, waits until they confirmed it or ctx is done, and
+// returns the established sessions. Run must be running.
 func (e *Engine) HandOver(ctx context.Context, detectionTime time.Duration) []Saved {
 	e.stretch.Store(int64(detectionTime))
 	ticker := time.NewTicker(settleInterval)
@@ -52,7 +52,6 @@ func (e *Engine) HandOver(ctx context.Context, detectionTime time.Duration) []Sa
 	}
 }
 
-// handOver does what HandOver asks.
 func (e *Engine) handOver() {
 	detectionTime := time.Duration(e.stretch.Load())
 	if detectionTime == 0 {
@@ -73,7 +72,7 @@ func (e *Engine) handOver() {
 	e.handover.Store(h)
 }
 
-// Resume goes on with the sessions of a process before. It is called before Set and Run.
+// Resume adds the sessions of a previous process. It must be called before Set and Run.
 func (e *Engine) Resume(saved []Saved) error {
 	if len(saved) > MaxSessions {
 		return fmt.Errorf("%d sessions were saved, %d are possible", len(saved), MaxSessions)

@@ -8,18 +8,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listener is the socket of one kind of sessions.
+// listener is the socket of a kind.
 type listener struct {
 	fd    int
 	err   error
 	retry time.Time
-	// admits is the Engine's version that the filter of the socket is of, dropped how many packets
-	// it and the queue had dropped when that was last asked.
+	// admits is the Engine's version of the filter, dropped the socket's drop counter at the last call of
+	// countDrops.
 	admits  uint64
 	dropped uint32
 }
 
-// descriptors opens and closes listeners as sessions need them, and returns what to wait for.
+// descriptors opens and closes listeners as required, and returns the descriptors to poll.
 func (e *Engine) descriptors(now time.Time) []unix.PollFd {
 	needed := map[kind]bool{}
 	for _, s := range e.sessions {
@@ -51,7 +51,7 @@ func (e *Engine) descriptors(now time.Time) []unix.PollFd {
 	return descriptors
 }
 
-// open opens a listener, if it is not, and has it admit the packets of the sessions of now.
+// open opens a listener, or updates its filter.
 func (e *Engine) open(k kind, l *listener, now time.Time) {
 	if l.fd >= 0 && l.admits == e.version {
 		return
@@ -60,7 +60,7 @@ func (e *Engine) open(k kind, l *listener, now time.Time) {
 	if admits := e.admission(k); l.fd < 0 {
 		l.fd, l.err = listen(k, admits)
 	} else {
-		// Where this fails the filter of before stays, and keeps the packets of new sessions out.
+		// On failure the previous filter stays and drops packets of new sessions.
 		l.err = admit(l.fd, admits, k.v6)
 	}
 	if l.err != nil {

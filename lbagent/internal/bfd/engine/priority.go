@@ -12,22 +12,21 @@ import (
 )
 
 const (
-	// fifoPriority is low among real-time threads, and above all others.
+	// fifoPriority is the lowest real-time priority, above all ordinary threads.
 	fifoPriority = 1
 	bestNice     = -20
-	// threads has a directory for each thread of this process (proc_pid_task(5)).
+	// threads has a directory per thread of this process (proc_pid_task(5)).
 	threads = "/proc/self/task"
 )
 
-// realtime lets all threads of this process run whenever they have something to do, before all
-// ordinary threads of the node (SCHED_FIFO, sched(7)). It needs CAP_SYS_NICE. Threads that the
-// runtime makes later inherit it.
+// realtime gives all threads of this process real-time priority (SCHED_FIFO, sched(7)), which requires
+// CAP_SYS_NICE. New threads inherit it.
 //
-// The thread that sends is not enough: it waits for locks of Go's runtime after each system call,
-// and a thread that holds one must not wait for a processor. The others have next to nothing to do.
+// Raising the sending thread alone does not suffice, because after each system call it may wait for a lock of
+// Go's runtime whose holder waits for a CPU. The other threads are mostly idle.
 func realtime() error {
 	known := map[int]error{}
-	// Until a pass finds no thread that one without the priority has made meanwhile.
+	// Repeated until no thread was created by one without the priority.
 	for found := true; found; {
 		entries, err := os.ReadDir(threads)
 		if err != nil {
@@ -52,17 +51,15 @@ func realtime() error {
 	return nil
 }
 
-// prioritize gives a thread of this process SCHED_FIFO, or else the best nice value. An error says
-// why it is not SCHED_FIFO.
+// prioritize sets SCHED_FIFO for a thread, or else the best nice value and an error.
 func prioritize(thread int) error {
 	attributes := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: fifoPriority}
 	err := unix.SchedSetAttr(thread, &attributes, 0)
-	// It may have ended.
+	// The thread may have terminated.
 	if err == nil || errors.Is(err, unix.ESRCH) {
 		return nil
 	}
-	// Kernels with CONFIG_RT_GROUP_SCHED allow it only in cgroups that have real-time
-	// bandwidth, and those of pods have none. The best nice value is the next best.
+	// Kernels with CONFIG_RT_GROUP_SCHED require real-time bandwidth of the cgroup, which pods lack.
 	err = fmt.Errorf("real-time scheduling (SCHED_FIFO) is refused: %w", err)
 	if niceErr := unix.Setpriority(unix.PRIO_PROCESS, thread, bestNice); niceErr != nil && !errors.Is(niceErr, unix.ESRCH) {
 		err = errors.Join(err, fmt.Errorf("nice %d is refused: %w", bestNice, niceErr))

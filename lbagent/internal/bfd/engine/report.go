@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/socketfilter"
 )
 
-// countDrops adds what a listener's socket has dropped since it was last asked.
+// countDrops adds the socket's drops since the last call.
 func (e *Engine) countDrops(l *listener) {
 	if l.fd < 0 {
 		return
@@ -46,7 +46,7 @@ func (e *Engine) makeReport() *control.Report {
 	return report
 }
 
-// message says why a session is not up.
+// message returns the reason why a session is not up.
 func (e *Engine) message(s *session) string {
 	if s.State() == bfd.Up {
 		return ""

@@ -26,14 +26,14 @@ const (
 const (
 	// trafficClass is CS6, network control (RFC 4594, section 3.2).
 	trafficClass = 0xc0
-	// socketPriority is TC_PRIO_INTERACTIVE, the highest that needs no capability.
+	// socketPriority is TC_PRIO_INTERACTIVE, the highest without a capability.
 	socketPriority = 6
 	sentTTL        = 255
-	// largest is more than a control packet can be, whose length is a byte.
+	// largest exceeds the maximum packet size, whose length field is one byte.
 	largest = 256
 )
 
-// kind is what receives for some sessions: a family and a port.
+// kind selects the listener of a session: an address family and a port.
 type kind struct {
 	v6, multihop bool
 }
@@ -45,16 +45,16 @@ func (k kind) port() int {
 	return singleHopPort
 }
 
-// datagram is what came, with what RFC 5881 wants to be looked at.
+// datagram is a received packet with the fields to verify by RFC 5881.
 type datagram struct {
 	payload []byte
 	from    netip.Addr
-	// scope is the interface of a link-local sender, else 0.
+	// scope is the interface index of a link-local sender, else 0.
 	scope uint32
 	ttl   int
 }
 
-// listen opens the socket at which packets of a kind arrive, those that are admitted.
+// listen opens the listener of a kind with its filter.
 func listen(k kind, admits admission) (int, error) {
 	fd, err := udpSocket(k.v6)
 	if err != nil {
@@ -66,7 +66,7 @@ func listen(k kind, admits admission) (int, error) {
 	}
 	err = unix.SetsockoptInt(fd, level, option, 1)
 	if err == nil {
-		// Before the first packet can come.
+		// Attached before bind, so that no packet bypasses it.
 		err = admit(fd, admits, k.v6)
 	}
 	if err == nil {
@@ -82,8 +82,7 @@ func listen(k kind, admits admission) (int, error) {
 	return -1, fmt.Errorf("listen at UDP port %d: %w", k.port(), err)
 }
 
-// sender opens the socket that a session sends from. Its port is the session's own (RFC 5881,
-// section 4).
+// sender opens the sending socket of a session, with a source port of its own (RFC 5881, section 4).
 func sender(source netip.Addr, v6 bool) (int, error) {
 	fd, err := udpSocket(v6)
 	if err != nil {
@@ -106,7 +105,7 @@ func sender(source netip.Addr, v6 bool) (int, error) {
 		_ = unix.Close(fd)
 		return -1, err
 	}
-	// Ports are random, so 100 attempts fail only where nearly all are taken.
+	// Ports are random, so 100 attempts fail only if nearly all are in use.
 	for range 100 {
 		err = unix.Bind(fd, socketAddress(source, v6, firstSource+rand.IntN(lastSource-firstSource+1), scope))
 		if !errors.Is(err, unix.EADDRINUSE) {
@@ -146,7 +145,7 @@ func anyAddress(v6 bool, port int) unix.Sockaddr {
 	return socketAddress(netip.Addr{}, v6, port, 0)
 }
 
-// socketAddress is that of an address, or of all where it is invalid.
+// socketAddress encodes an address; an invalid one is the wildcard.
 func socketAddress(address netip.Addr, v6 bool, port int, scope uint32) unix.Sockaddr {
 	if !v6 {
 		to := &unix.SockaddrInet4{Port: port}
@@ -162,7 +161,7 @@ func socketAddress(address netip.Addr, v6 bool, port int, scope uint32) unix.Soc
 	return to
 }
 
-// receive returns the next datagram; false where there is none.
+// receive returns the next datagram; false if the queue is empty.
 func receive(fd int, payload, control []byte) (datagram, bool) {
 	n, controlled, _, from, err := unix.Recvmsg(fd, payload, control, unix.MSG_DONTWAIT)
 	if err != nil {
@@ -181,7 +180,7 @@ func receive(fd int, payload, control []byte) (datagram, bool) {
 	return d, true
 }
 
-// ttlOf is the TTL or hop limit that the kernel tells beside a datagram; -1 without.
+// ttlOf returns the TTL or hop limit of the control messages, or -1.
 func ttlOf(control []byte) int {
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil {
@@ -197,7 +196,7 @@ func ttlOf(control []byte) int {
 	return -1
 }
 
-// scopeOf is the number of the interface that a link-local address names; 0 for others.
+// scopeOf returns the interface index of a link-local address's zone; 0 for others.
 func scopeOf(address netip.Addr) (uint32, error) {
 	if address.Zone() == "" {
 		return 0, nil

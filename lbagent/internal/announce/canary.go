@@ -9,9 +9,9 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// decideCanary decides about an address of probes through a router: it is announced to its LBPeer
-// alone, with the attributes of VIPs there. So the router's policy treats both alike. A node that
-// departs, or is cut off, announces it no more.
+// decideCanary decides on a canary address. Its route is announced only to its own LBPeer and with the
+// attributes of VIP routes, so that the router applies the same policy. A draining or cut-off node
+// withdraws it.
 func (d *deciding) decideCanary(vip *model.VIP, add func(target model.Target, route Route, leaving bool)) Decision {
 	decision := Decision{VIP: vip.Address}
 	_, programmed := d.node.Programmed.VIPs[vip.Address]
@@ -48,7 +48,6 @@ func (d *deciding) decideCanary(vip *model.VIP, add func(target model.Target, ro
 	return decision
 }
 
-// carries reports whether routes to the address go to the peer.
 func carries(peer *model.Peer, address netip.Addr) bool {
 	if address.Is4() {
 		return peer.IPv4
@@ -56,7 +55,8 @@ func carries(peer *model.Peer, address netip.Addr) bool {
 	return peer.IPv6
 }
 
-// addCanary adds the route of a canary to a peer, and reports whether there can be one.
+// addCanary adds the canary's route to the peer and reports whether the peer has an advertisement and a
+// next hop.
 func (d *deciding) addCanary(vip *model.VIP, peer *model.Peer, add func(target model.Target, route Route, leaving bool)) bool {
 	advertisement := d.model.AdvertisementTo(peer)
 	if advertisement == nil {

@@ -15,8 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// Reasons of Decisions, in the order in which they are looked for. The API says what they
-// mean: they are in LBNodeReports.
+// Reasons of Decisions, in the order of evaluation. LBNodeReport uses the same values.
 const (
 	ReasonNoService       = millracev1beta1.ReasonNoService
 	ReasonNotSelected     = millracev1beta1.ReasonNotSelected
@@ -37,56 +36,46 @@ const (
 	ReasonNoLink            = millracev1beta1.ReasonNoLink
 )
 
-// Node is what a decision depends on, besides the objects.
+// Node is the node-local input of a decision.
 type Node struct {
-	// Programmed is what the maps hold, Planned what they are to hold: frontends for which
-	// there is no room are not in it.
+	// Programmed is the content of the BPF maps, Planned the desired content without frontends that do not
+	// fit.
 	Programmed, Planned *forwarding.State
-	// Unattached are the peers whose packets may come in without being seen by the programs,
-	// by the name of the LBPeer, with what keeps them from it.
+	// Unattached maps an LBPeer to the reason why its packets may bypass the BPF programs.
 	Unattached map[string]string
-	// Duplicates are the VIPs of which it is not known that no host has the address, with what is
-	// known instead: the reasons are ReasonDuplicate and ReasonChecking.
+	// Duplicates are VIPs whose address is in use or still being checked (ReasonDuplicate, ReasonChecking).
 	Duplicates map[netip.Addr]Decision
-	// Announced are the VIPs that are announced already.
-	Announced map[netip.Addr]bool
-	// Unready are the VIPs that stay announced without an endpoint; see Unready.Advance.
+	Announced  map[netip.Addr]bool
+	// Unready are VIPs that remain announced without endpoints; see Unready.Advance.
 	Unready map[netip.Addr]bool
-	// Phase is that of the node's planned departure.
+	// Phase is the phase of the node's planned departure.
 	Phase Phase
-	// Final is true where the node departs for good, be there another one or not.
+	// Final is true if the node leaves even if no other node can take over.
 	Final bool
-	// Links are where this node answers for VIPs, as Reach found.
+	// Links are the interfaces that can answer for VIPs, as returned by Reach.
 	Links map[string][]Link
-	// Silent are the other nodes that do not answer probes, also such as count as up. Held are
-	// those of them that count as up because this node may be cut off.
+	// Silent are other nodes that do not answer probes, even if the model counts them as up. Held is the
+	// subset that counts as up because this node may be cut off.
 	Silent, Held map[forwarding.NodeID]bool
 }
 
-// Decide returns the routes that this node announces and, for each VIP in the
-// order of addresses, where it is announced to or why it is not.
+// Decide returns this node's routes and one decision per VIP, sorted by address.
 //
-// A VIP is announced while one of its frontends serves. Such a frontend is programmed, with
-// the tables that it needs, and has a usable endpoint. For externalTrafficPolicy Cluster it
-// can be anywhere. For Local it is a ready one on this node, so that a node whose endpoints
-// all terminate drains (KEP-1669). Packets to the VIP's other Local frontends are then sent
-// on to nodes that have their endpoints.
+// A VIP is announced while at least one frontend is programmed, including its tables, and has a usable
+// endpoint: any endpoint for externalTrafficPolicy Cluster, a ready endpoint on this node for Local, so
+// that a node with only terminating endpoints drains (KEP-1669). Packets to the VIP's other Local frontends
+// are forwarded to nodes with endpoints. Before its first announcement a VIP waits for all planned
+// frontends.
 //
-// It is announced to the peers of which every packet comes in by an uplink with the programs.
+// Only peers whose packets all arrive on uplinks with BPF programs receive routes. A VIP with a frontend
+// that admits sources outside its Service's ranges is not announced.
 //
-// A VIP that is not announced yet waits until all its frontends are programmed as planned.
-// Those that are not planned, as there is no room for them, are not waited for.
+// A departing node withdraws VIPs that have a successor; see Departure. VIPs in release first carry
+// GRACEFUL_SHUTDOWN and are then withdrawn (VIPClaim.Release). A cut-off node marks all its routes with
+// GRACEFUL_SHUTDOWN and answers on links only for VIPs without endpoints on the lost nodes.
 //
-// A node that departs announces no VIP that another node can take; see Departure. A VIP that its
-// Services give up is announced as one to be left, then not at all (VIPClaim.Release).
-//
-// A node that is cut off from the others announces all its VIPs as those to be left. On its links it
-// answers only for VIPs without endpoints on the nodes that it lost.
-//
-// No VIP is announced with a frontend that admits clients whom its Service does not.
-//
-// Where an advertisement aggregates, one route to the aggregate is in place of those to its
-// VIPs, as soon as the maps hold the aggregate: packets to its other addresses are dropped then.
+// If an advertisement aggregates, a single route to the aggregate replaces the VIPs' routes once the maps
+// contain the aggregate and therefore drop packets to its unused addresses.
 func Decide(m *model.Model, node *Node) (Routes, []Decision) {
 	gathered := gathering{}
 	decisions := make([]Decision, 0, len(m.VIPs))
@@ -101,15 +90,14 @@ func Decide(m *model.Model, node *Node) (Routes, []Decision) {
 	return gathered.routes(), decisions
 }
 
-// deciding is what the decisions of a pass have in common.
+// deciding holds the inputs shared by all decisions of a pass.
 type deciding struct {
 	model *model.Model
 	node  *Node
-	// exceeding are frontends that admit clients whom their Services do not, by their VIPs.
+	// exceeding maps a VIP to a frontend that admits sources outside its Service's ranges.
 	exceeding map[netip.Addr]forwarding.FrontendKey
 }
 
-// decide decides about a VIP, and adds its routes.
 func (d *deciding) decide(
 	vip *model.VIP, frontends []*model.Frontend, add func(target model.Target, route Route, leaving bool),
 ) Decision {
@@ -156,7 +144,7 @@ func (d *deciding) decide(
 	return decision
 }
 
-// frontendsOf returns the frontends of a VIP among sorted ones, and those after them.
+// frontendsOf splits sorted frontends into those of the VIP and those after it.
 func frontendsOf(vip netip.Addr, sorted []*model.Frontend) (own, rest []*model.Frontend) {
 	first := 0
 	for first < len(sorted) && sorted[first].Key.VIP.Compare(vip) < 0 {
@@ -169,7 +157,7 @@ func frontendsOf(vip netip.Addr, sorted []*model.Frontend) (own, rest []*model.F
 	return sorted[first:after], sorted[after:]
 }
 
-// exceedingOf returns of each VIP the first frontend that admits clients whom its Service does not.
+// exceedingOf returns the first frontend per VIP that admits sources outside its Service's ranges.
 func exceedingOf(node *Node) map[netip.Addr]forwarding.FrontendKey {
 	exceeding := map[netip.Addr]forwarding.FrontendKey{}
 	for key := range forwarding.Exceeding(node.Programmed, node.Planned) {
@@ -180,7 +168,6 @@ func exceedingOf(node *Node) map[netip.Addr]forwarding.FrontendKey {
 	return exceeding
 }
 
-// routeOf is the route to a VIP, or to its aggregate, for a peer.
 func routeOf(m *model.Model, node *Node, vip netip.Addr, target model.Target, frontends []*model.Frontend) Route {
 	route := routeTo(target, m, vip)
 	if target.Advertisement.Weighed {
@@ -192,8 +179,7 @@ func routeOf(m *model.Model, node *Node, vip netip.Addr, target model.Target, fr
 	return route
 }
 
-// peersOf returns the peers that the VIP is to be announced to, in the order of
-// their names; without any, the decision says why.
+// peersOf returns the VIP's peers, sorted by name, or a decision with the reason why there is no peer.
 func peersOf(m *model.Model, vip *model.VIP) ([]model.Target, Decision) {
 	if len(vip.Services) == 0 {
 		return nil, Decision{Reason: ReasonNoService, Message: "no Service has the address"}
@@ -209,8 +195,7 @@ func peersOf(m *model.Model, vip *model.VIP) ([]model.Target, Decision) {
 	return targets, Decision{}
 }
 
-// refuse returns why this node must not announce a VIP to any peer; a decision
-// without a reason where it may.
+// refuse returns the reason why the VIP must not be announced, or an empty decision.
 func refuse(m *model.Model, frontends []*model.Frontend, selected []model.Target, node *Node, elected *election) Decision {
 	vip := elected.vip
 	if vip.Occupant != "" {
@@ -241,7 +226,7 @@ func refuse(m *model.Model, frontends []*model.Frontend, selected []model.Target
 	return Decision{}
 }
 
-// withheld says why no peer may send packets for the VIP; it is empty where one may.
+// withheld returns why no peer may send packets for the VIP, or "" if at least one may.
 func withheld(selected []model.Target, node *Node) string {
 	message := ""
 	for _, target := range selected {
@@ -254,8 +239,7 @@ func withheld(selected []model.Target, node *Node) string {
 	return message
 }
 
-// missing returns a frontend that the VIP cannot be announced without; nil where there is
-// none.
+// missing returns a frontend that must be programmed before the VIP is announced, or nil.
 func missing(frontends []*model.Frontend, node *Node, announced bool) *model.Frontend {
 	serves := false
 	var attracting *model.Frontend
@@ -274,8 +258,8 @@ func missing(frontends []*model.Frontend, node *Node, announced bool) *model.Fro
 	return attracting
 }
 
-// isAwaited reports whether a frontend is planned and not programmed as planned. The zones
-// that it leaves last, it leaves after its VIP is announced.
+// isAwaited reports whether a frontend is not yet programmed as planned. Zones are ignored because they are
+// removed only after the announcement.
 func isAwaited(key forwarding.FrontendKey, node *Node) bool {
 	planned, found := node.Planned.Frontends[key]
 	if !found {
@@ -286,8 +270,8 @@ func isAwaited(key forwarding.FrontendKey, node *Node) bool {
 	return !found || programmed != planned
 }
 
-// isProgrammed reports whether the maps hold the frontend so that it serves, be it in part
-// or, where it could not be written, by the traffic policy that it had.
+// isProgrammed reports whether the maps contain a frontend that serves, possibly in part or with its
+// previous traffic policy.
 func isProgrammed(frontend *model.Frontend, programmed *forwarding.State) bool {
 	entry, found := programmed.Frontends[frontend.Key]
 	if !found || frontend.Restricted && !isRestricted(frontend, entry) {
@@ -296,13 +280,13 @@ func isProgrammed(frontend *model.Frontend, programmed *forwarding.State) bool {
 	return entry.Table != 0 || entry.Local && entry.Endpoints != 0
 }
 
-// isRestricted reports whether the entry keeps out whom the frontend does not
-// admit, and only where the frontend admits nobody all of them.
+// isRestricted reports whether the entry drops sources outside the frontend's ranges. An entry that drops
+// all sources counts only if the frontend admits none.
 func isRestricted(frontend *model.Frontend, entry forwarding.Frontend) bool {
 	return entry.Ranges != 0 && (entry.Ranges != forwarding.Nobody || len(frontend.Sources) == 0)
 }
 
-// attracts reports whether the frontend has what new connections need.
+// attracts reports whether the frontend can serve new connections.
 func attracts(frontend *model.Frontend) bool {
 	if frontend.Local {
 		return len(frontend.Endpoints) > 0 && !frontend.Terminating
@@ -320,7 +304,7 @@ func withoutEndpoints(frontends []*model.Frontend) Decision {
 	return Decision{Reason: ReasonNoEndpoints, Message: noneOf(frontends) + " has a usable endpoint"}
 }
 
-// noneOf names the Services of frontends as the subject of a sentence.
+// noneOf returns the frontends' Services as the subject of a sentence.
 func noneOf(frontends []*model.Frontend) string {
 	var names []string
 	for _, frontend := range frontends {
@@ -335,8 +319,7 @@ func noneOf(frontends []*model.Frontend) string {
 	return "no port of Service " + names[0]
 }
 
-// weight is what the node's endpoints of Local frontends weigh together: what it serves itself,
-// and no other node does for it.
+// weight returns the total weight of this node's endpoints of Local frontends.
 func weight(m *model.Model, frontends []*model.Frontend) uint32 {
 	sum := uint32(0)
 	for _, frontend := range frontends {

@@ -12,30 +12,28 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// few VIPs are decided about one by one even where they are all.
+// few is the number of VIPs up to which a partial decision is always made.
 const few = 16
 
-// Decider decides pass by pass, each time as Decide does. Where it can, it decides no more than
-// about the VIPs that changed. Lists that are what they were are the same in memory. The zero value
-// has decided nothing. It is not safe for concurrent use.
+// Decider computes the same result as Decide, incrementally: only changed VIPs are decided again, and
+// unchanged lists keep their memory. The zero value is ready to use. It is not safe for concurrent use.
 type Decider struct {
-	// model and node are those of the last decisions.
 	model     *model.Model
 	node      Node
 	routes    Routes
 	decisions []Decision
 }
 
-// Change is how a pass differs from the last one.
+// Change is the difference between two passes.
 type Change struct {
-	// Model is the difference of the Models; nil means anything.
+	// Model is the difference between the models; nil means unknown.
 	Model *model.Changes
-	// Maps are the entries that the pass wants to be others, and those that still wait to be
-	// removed; nil means any. All others are in the maps as they are wanted, since the last pass.
+	// Maps are the entries to change and the entries with a pending removal; nil means unknown. All other
+	// entries are programmed as desired.
 	Maps *forwarding.Entries
 }
 
-// Decide returns what Decide does of the same arguments.
+// Decide returns the result of the function Decide.
 func (d *Decider) Decide(m *model.Model, change Change, node *Node) (Routes, []Decision) {
 	vips, part := d.changed(m, change, node)
 	if part {
@@ -48,9 +46,8 @@ func (d *Decider) Decide(m *model.Model, change Change, node *Node) (Routes, []D
 	return d.routes, d.decisions
 }
 
-// changed returns the VIPs that are to be decided about; false where these are all. What is
-// announced already counts only for VIPs with an entry that is not in the maps as it is wanted,
-// and where the node is cut off.
+// changed returns the VIPs to decide again, or false if all must be decided. Announced matters only for
+// VIPs with entries that are not yet programmed and on cut-off nodes.
 func (d *Decider) changed(m *model.Model, change Change, node *Node) ([]netip.Addr, bool) {
 	if change.Model == nil || change.Maps == nil || change.Model.Since != d.model || !d.goesOn(m, node) {
 		return nil, false
@@ -68,7 +65,7 @@ func (d *Decider) changed(m *model.Model, change Change, node *Node) ([]netip.Ad
 	return vips, len(vips) <= max(few, len(m.VIPs)/8)
 }
 
-// goesOn reports whether nothing has changed that all VIPs depend on.
+// goesOn reports whether all inputs shared by the VIPs are unchanged.
 func (d *Decider) goesOn(m *model.Model, node *Node) bool {
 	last := d.model
 	stays := func(m *model.Model, node *Node) bool {
@@ -79,7 +76,7 @@ func (d *Decider) goesOn(m *model.Model, node *Node) bool {
 		reflect.DeepEqual(m.Advertisements, last.Advertisements) && d.electsAlike(m, node)
 }
 
-// electsAlike reports whether VIPs that have not changed have the same node answer on its links.
+// electsAlike reports whether the L2 election of unchanged VIPs has the same result.
 func (d *Decider) electsAlike(m *model.Model, node *Node) bool {
 	last := d.model
 	if len(m.L2) == 0 && len(last.L2) == 0 {
@@ -89,7 +86,7 @@ func (d *Decider) electsAlike(m *model.Model, node *Node) bool {
 		reflect.DeepEqual(m.Reach, last.Reach) && reflect.DeepEqual(node.Links, d.node.Links)
 }
 
-// decidePart decides about some VIPs, given sorted.
+// decidePart decides the given VIPs, which are sorted.
 func (d *Decider) decidePart(m *model.Model, vips []netip.Addr, node *Node) {
 	changes := changing[Decision]{list: d.decisions}
 	routes := map[string]*changing[Route]{}
@@ -141,7 +138,7 @@ func decisionOf(a, b Decision) int { return a.VIP.Compare(b.VIP) }
 
 func routeOrder(a, b Route) int { return a.Prefix.Compare(b.Prefix) }
 
-// changing is a sorted list that others have. It is copied at the first change.
+// changing is a sorted, shared list that is copied on its first change.
 type changing[T any] struct {
 	list    []T
 	changed bool
@@ -153,7 +150,6 @@ func (c *changing[T]) copy() {
 	}
 }
 
-// put has an element be in the list, in place of one at its place.
 func (c *changing[T]) put(element T, compare func(a, b T) int, equals func(a, b *T) bool) {
 	place, found := slices.BinarySearchFunc(c.list, element, compare)
 	switch {
@@ -166,7 +162,6 @@ func (c *changing[T]) put(element T, compare func(a, b T) int, equals func(a, b 
 	}
 }
 
-// remove takes an element out, if it is there.
 func (c *changing[T]) remove(element T, compare func(a, b T) int) {
 	if place, found := slices.BinarySearchFunc(c.list, element, compare); found {
 		c.copy()

@@ -12,35 +12,32 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// gracefulShutdown is the well-known community GRACEFUL_SHUTDOWN (RFC 8326, section 5):
-// routers prefer any other path, and go on using this one until they have it.
+// gracefulShutdown is the community GRACEFUL_SHUTDOWN (RFC 8326, section 5): routers prefer any other path
+// and use this one until they have it.
 const gracefulShutdown = 0xffff0000
 
-// Phase is how far a planned departure is.
+// Phase is the phase of a planned departure.
 type Phase int
 
-// Phases of a departure.
 const (
-	// Present nodes do not depart.
+	// Present nodes announce normally.
 	Present Phase = iota
-	// Leaving nodes announce their routes as those to be left.
+	// Leaving nodes announce their routes with GRACEFUL_SHUTDOWN.
 	Leaving
-	// Left nodes announce no route.
+	// Left nodes announce no routes.
 	Left
 )
 
-// Departure is a node's departure from the routers: first its routes get the community
-// GRACEFUL_SHUTDOWN, and after a delay they are withdrawn. The node forwards what still comes
-// all the time. The zero value is that of a node of which nothing is known yet.
+// Departure tracks a node's planned departure: its routes carry GRACEFUL_SHUTDOWN for a delay and are then
+// withdrawn. The node forwards packets in all phases. The zero value is ready to use.
 type Departure struct {
 	known bool
 	phase Phase
 	since time.Time
 }
 
-// Advance takes whether the node is to depart. It returns the phase, and after how long
-// Advance is due again; 0 means it is not. A node that is to depart when it is first looked
-// at has left: the agent before took its routes away, and they must not come back.
+// Advance returns the current phase and the duration until its next call is due, or 0. If the first
+// call has departing set, the phase is Left, because the previous agent has withdrawn the routes already.
 func (d *Departure) Advance(departing bool, delay time.Duration, now time.Time) (Phase, time.Duration) {
 	switch {
 	case !departing:
@@ -61,16 +58,15 @@ func (d *Departure) Advance(departing bool, delay time.Duration, now time.Time) 
 	return Left, 0
 }
 
-// successor returns a node that takes packets for a VIP when this one departs: it neither
-// departs nor boots nor is down, and has what the VIP's frontends need. Without one a VIP would be served
-// by nobody, so the departing node keeps its routes.
+// successor returns a node that can serve the VIP in place of this one: up, not departing, not booting, and
+// with the endpoints that the frontends need. Without a successor the departing node keeps its routes.
 func successor(m *model.Model, frontends []*model.Frontend) (string, bool) {
 	for i := range m.Nodes {
 		node := &m.Nodes[i]
 		if node.ID == m.Self.ID || node.Departing != "" || node.Booting || node.Down {
 			continue
 		}
-		// For Local the router must hand packets to a node with endpoints.
+		// Routers must send Local traffic to a node with endpoints.
 		serves := func(frontend *model.Frontend) bool { return !frontend.Local || frontend.Weights[node.ID] > 0 }
 		if slices.ContainsFunc(frontends, func(f *model.Frontend) bool { return attracts(f) && serves(f) }) {
 			return node.Name, true
@@ -79,8 +75,7 @@ func successor(m *model.Model, frontends []*model.Frontend) (string, bool) {
 	return "", false
 }
 
-// depart returns what becomes of a VIP that the node would announce: the reason why it is not
-// announced any more, or whether its routes are to be left.
+// depart returns the reason to withdraw the VIP, or whether its routes carry GRACEFUL_SHUTDOWN.
 func depart(m *model.Model, frontends []*model.Frontend, node *Node) (decision Decision, leaving bool) {
 	switch {
 	case node.Phase == Present:
@@ -103,10 +98,8 @@ func depart(m *model.Model, frontends []*model.Frontend, node *Node) (decision D
 		"this node is drained (%s), and others such as %s take its packets", m.Departing, next)}, false
 }
 
-// giveUp returns what becomes of a VIP that its Services give up: the reason why it is not
-// announced any more, or whether its routes are to be left. That all nodes leave them at once
-// takes nothing away: a path to be left is used while there is no other one, such as that of
-// another cluster.
+// giveUp returns the reason to withdraw a VIP in release, or whether its routes carry GRACEFUL_SHUTDOWN.
+// Routers use such paths while no other path exists, for example from another cluster.
 func giveUp(vip *model.VIP) (decision Decision, leaving bool) {
 	switch vip.Release {
 	case "":
@@ -118,16 +111,15 @@ func giveUp(vip *model.VIP) (decision Decision, leaving bool) {
 	}
 }
 
-// staysCutOff reports whether a VIP stays announced that has no endpoint left because this node is
-// cut off from those that have one. It is a path to be left, and it may be the last one: whether
-// other nodes have one is not for this node to say. What comes by it is refused.
+// staysCutOff reports whether an announced VIP stays announced although this node is cut off from all its
+// endpoints. Its route carries GRACEFUL_SHUTDOWN and may be the last path; its packets are rejected.
 func staysCutOff(m *model.Model, vip netip.Addr, frontends []*model.Frontend, node *Node) bool {
 	return m.CutOff && node.Announced[vip] &&
 		slices.ContainsFunc(frontends, func(f *model.Frontend) bool { return f.Unreached && !f.Local })
 }
 
-// left marks a route as one that routers are to leave. Within an autonomous system the lowest
-// local preference says the same to routers that do not know the community.
+// left adds GRACEFUL_SHUTDOWN. For internal peers that ignore the community, it also sets local preference
+// 0.
 func (r Route) left(internal bool) Route {
 	r.Communities = append(slices.Clone(r.Communities), gracefulShutdown)
 	if internal {

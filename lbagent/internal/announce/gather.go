@@ -10,34 +10,31 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// holds reports whether the maps hold an aggregate. One that was refused, or has no room, they
-// do not.
+// holds reports whether the maps contain the aggregate. A rejected aggregate or one without room is absent.
 func holds(programmed *forwarding.State, aggregate netip.Prefix) bool {
 	_, found := programmed.SourceRanges[forwarding.SourceRange{Set: forwarding.Aggregates, Prefix: aggregate}]
 	return found
 }
 
-// gathering are the routes of VIPs by the name of the LBPeer.
+// gathering maps an LBPeer to its routes.
 type gathering map[string]*gatheredRoutes
 
-// gatheredRoutes are the routes for a peer. Aggregates are the places of those that several VIPs
-// may ask for.
+// gatheredRoutes are the routes of one peer; aggregates are indexes into list.
 type gatheredRoutes struct {
 	list       []gathered
 	aggregates map[netip.Prefix]int
 }
 
-// gathered is a route that one or more VIPs ask for.
+// gathered is a route of one or more VIPs.
 type gathered struct {
 	route         Route
 	advertisement *model.Advertisement
 	peer          *model.Peer
-	// leaving is true where all of the VIPs are to be left.
+	// leaving is true if all VIPs of the route are leaving.
 	leaving bool
 }
 
-// add takes the route of a VIP. Of several VIPs of an aggregate the advertisement that is first
-// by name says the attributes.
+// add adds the route of a VIP. An aggregate takes its attributes from the first advertisement by name.
 func (g gathering) add(target model.Target, route Route, leaving bool) {
 	peer := target.Peer
 	routes := g[peer.Name]
@@ -74,7 +71,6 @@ func (g gathering) routes() Routes {
 	return routes
 }
 
-// finished is a route as it is announced to a peer.
 func finished(route Route, peer *model.Peer, leaving bool) Route {
 	if leaving {
 		return route.left(!peer.External())
@@ -82,7 +78,7 @@ func finished(route Route, peer *model.Peer, leaving bool) Route {
 	return route
 }
 
-// routeTo is the route of a VIP by itself.
+// routeTo returns the single-address route of a VIP.
 func routeTo(target model.Target, m *model.Model, vip netip.Addr) Route {
 	advertisement := target.Advertisement
 	route := Route{

@@ -13,15 +13,14 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// Link is an interface on which this node can answer for the VIPs of a network.
+// Link is an interface and a network in which this node can answer for VIPs.
 type Link struct {
 	Interface string
 	Prefix    netip.Prefix
 }
 
-// Reach returns the interfaces on which this node can answer for VIPs, by the name of each
-// advertisement that selects the node for that. networks are those of the node's interfaces;
-// attached are the uplinks with the programs. Without these, packets to a VIP would be lost.
+// Reach returns, per L2 advertisement that selects this node, the interfaces on which it can answer for
+// VIPs. attached are the uplinks with BPF programs; packets that arrive on other interfaces would be lost.
 func Reach(m *model.Model, networks []model.Network, attached []string) map[string][]Link {
 	reach := map[string][]Link{}
 	for i := range m.Advertisements {
@@ -56,32 +55,31 @@ var (
 	everyIPv6 = netip.MustParsePrefix("::/0")
 )
 
-// isLink reports whether hosts other than the node can be in a network, and VIPs.
+// isLink reports whether the network can contain other hosts and VIPs.
 func isLink(prefix netip.Prefix) bool {
 	return prefix.IsValid() && !prefix.IsSingleIP() && !prefix.Addr().IsLinkLocalUnicast() && !prefix.Addr().IsLoopback()
 }
 
-// election is which node answers for a VIP on its links.
+// election is the result of electing the node that answers for a VIP.
 type election struct {
 	vip *model.VIP
-	// wanted is true where an advertisement has nodes answer for the VIP.
+	// wanted is true if an L2 advertisement selects the VIP.
 	wanted bool
-	// isLeft is true if this node is cut off from endpoints of the VIP, so that other nodes answer.
+	// isLeft is true if this node is cut off from endpoints of the VIP and leaves it to other nodes.
 	isLeft bool
-	// leader is nil where no node can.
+	// leader is nil if no node can answer.
 	leader *model.Node
-	// interfaces are those on which this node answers, sorted: none where it is not the leader.
+	// interfaces are sorted and empty unless this node is the leader.
 	interfaces []string
 }
 
-// elect chooses the node that answers for a VIP. It depends on what all agents see alike: objects,
-// and which nodes answer probes. Two that see differently for a moment both answer, which harms
-// nothing, as all nodes forward alike. If this node is cut off, elect returns no leader for a VIP
-// with endpoints on the nodes that it lost.
+// elect chooses the node that answers for a VIP from inputs shared by all agents: objects and probe
+// results. If agents disagree for a moment, several nodes answer, which is harmless because all nodes
+// forward alike. A node that is cut off from endpoints of the VIP elects no leader.
 //
-// Of the nodes that can answer, those come first that new connections find an endpoint on or behind,
-// then those that stay. Among equals the highest rank counts (rendezvous hashing): so VIPs are spread
-// over the nodes, and a node that comes or goes moves only its own.
+// Candidates with an endpoint for new connections win, then candidates that do not depart, then the highest
+// rendezvous hash. Hashing spreads VIPs over the nodes, and a node that joins or leaves moves only its own
+// VIPs.
 func elect(m *model.Model, vip *model.VIP, frontends []*model.Frontend, node *Node) election {
 	var names []string
 	services := vip.ServiceLabels()
@@ -129,12 +127,11 @@ func isSplit(frontends []*model.Frontend, held map[forwarding.NodeID]bool) bool 
 	})
 }
 
-// answers reports whether a node is up, as far as this one sees.
 func answers(m *model.Model, node *Node, candidate *model.Node) bool {
 	return !candidate.Booting && (candidate.ID == m.Self.ID || !candidate.Down && !node.Silent[candidate.ID])
 }
 
-// interfacesOf are those on which an address is answered for by one of the advertisements, sorted.
+// interfacesOf returns the interfaces on which any of the advertisements covers the VIP, sorted.
 func interfacesOf(links map[string][]Link, advertisements []string, vip netip.Addr) (names []string) {
 	for _, advertisement := range advertisements {
 		for _, link := range links[advertisement] {
@@ -147,7 +144,7 @@ func interfacesOf(links map[string][]Link, advertisements []string, vip netip.Ad
 	return slices.Compact(names)
 }
 
-// reaches reports whether a node can answer for an address, as its agent says, by one of the
+// reaches reports whether the networks published in the LBNode's status cover the VIP for any of the
 // advertisements.
 func reaches(reach map[string][]netip.Prefix, advertisements []string, vip netip.Addr) bool {
 	return slices.ContainsFunc(advertisements, func(name string) bool {
@@ -155,7 +152,6 @@ func reaches(reach map[string][]netip.Prefix, advertisements []string, vip netip
 	})
 }
 
-// rank is how good a node is for a VIP.
 type rank struct {
 	serves int
 	stays  bool
@@ -172,8 +168,8 @@ func (r rank) beats(other rank) bool {
 	return r.hash > other.hash
 }
 
-// serving says what new connections find at a node: 2 an endpoint, there or behind it; 1 a frontend
-// that has none now, and would be served from everywhere; 0 nothing.
+// serving returns 2 if new connections find an endpoint via the node, 1 if it has a Cluster frontend
+// without endpoints, else 0.
 func serving(frontends []*model.Frontend, node forwarding.NodeID) (serves int) {
 	for _, frontend := range frontends {
 		switch {
@@ -186,8 +182,8 @@ func serving(frontends []*model.Frontend, node forwarding.NodeID) (serves int) {
 	return serves
 }
 
-// rendezvous is the weight of a node for an address: pseudo-random, and the same on all nodes. Its
-// steps are those of SplitMix64 (Steele, Lea, Flood, 2014).
+// rendezvous returns the pseudo-random weight of a node for a VIP, computed with SplitMix64 (Steele, Lea,
+// Flood, 2014) and equal on all nodes.
 func rendezvous(vip netip.Addr, node forwarding.NodeID) uint64 {
 	words := vip.As16()
 	mixed := uint64(0)
@@ -200,7 +196,7 @@ func rendezvous(vip netip.Addr, node forwarding.NodeID) uint64 {
 	return mixed
 }
 
-// answer completes the decision to announce a VIP by what this node does on its links.
+// answer adds the interfaces of the L2 election to a decision.
 func (e *election) answer(decision Decision, self forwarding.NodeID) Decision {
 	if !e.wanted {
 		return decision
@@ -226,13 +222,12 @@ func (e *election) answer(decision Decision, self forwarding.NodeID) Decision {
 	return decision
 }
 
-// isElsewhere reports whether another node answers.
 func (e *election) isElsewhere(self forwarding.NodeID) bool {
 	return e.isLeft || e.leader != nil && e.leader.ID != self
 }
 
-// takes reports whether this node answers for a VIP of which only endpoints that terminate are left
-// here: the others take it for the one that answers until those are gone.
+// takes reports whether this node still answers for a VIP with only terminating local endpoints: other
+// nodes regard it as the leader until they are gone.
 func (e *election) takes(m *model.Model, frontends []*model.Frontend) bool {
 	return len(e.interfaces) > 0 && serving(frontends, m.Self.ID) == 2
 }

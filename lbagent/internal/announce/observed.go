@@ -9,21 +9,20 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Sessions are the families whose routes established sessions carry, by the name of the LBPeer.
+// Sessions maps an LBPeer to the families that its established session carries.
 type Sessions map[string]Carried
 
-// Carried are the families whose routes a session carries.
+// Carried are the address families of a session.
 type Carried struct{ IPv4, IPv6 bool }
 
 func (c Carried) has(vip netip.Addr) bool { return vip.Is4() && c.IPv4 || vip.Is6() && c.IPv6 }
 
-// linkPrefix is before the names of interfaces where they stand among those of peers, which have
-// no colon.
+// linkPrefix marks interface names in lists of peers; names of peers contain no colon.
 const linkPrefix = "l2:"
 
-// Observed returns the decision as it takes effect: Peers are only those with which an
-// established session carries the route, and without any of these the reason is NotEstablished.
-// Interfaces on which the node answers stand among the peers, as in "l2:eth0".
+// Observed returns the decision as it takes effect: only peers whose established session carries the route
+// remain, and without any the reason is NotEstablished. Interfaces are appended to the peers, as in
+// "l2:eth0".
 func (d Decision) Observed(sessions Sessions) Decision {
 	if len(d.Peers) == 0 && len(d.Interfaces) == 0 {
 		return d

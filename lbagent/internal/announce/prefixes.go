@@ -7,10 +7,10 @@ import (
 	"slices"
 )
 
-// Prefixes are those of routes. The zero value has none.
+// Prefixes is a set of route prefixes. The zero value is empty.
 type Prefixes struct {
 	vips map[netip.Addr]struct{}
-	// aggregates are those that are no single address.
+	// aggregates are prefixes shorter than a single address.
 	aggregates []netip.Prefix
 }
 
@@ -28,7 +28,7 @@ func (p *Prefixes) Add(prefix netip.Prefix) {
 	p.vips[prefix.Addr()] = struct{}{}
 }
 
-// Has reports whether a VIP is in one of the prefixes.
+// Has reports whether any prefix contains the VIP.
 func (p *Prefixes) Has(vip netip.Addr) bool {
 	_, found := p.vips[vip]
 	return found || slices.ContainsFunc(p.aggregates, func(aggregate netip.Prefix) bool { return aggregate.Contains(vip) })

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package announce decides which VIPs this node announces to which peers. It
-// is pure.
+// Package announce decides which VIPs this node announces to which peers. It is pure.
 package announce
 
 import (
@@ -11,30 +10,27 @@ import (
 	"github.com/millrace-lb/millrace/api/desired"
 )
 
-// Route is a VIP, or an aggregate of VIPs, as it is announced to one peer.
+// Route is the route to a VIP, or to an aggregate of VIPs, for one peer.
 type Route struct {
-	// Prefix is the VIP as a /32 or /128, or the aggregate.
+	// Prefix is the VIP as /32 or /128, or the aggregate.
 	Prefix netip.Prefix
-	// NextHop is this node's address towards the peer: of the prefix's family, or IPv6.
+	// NextHop has the prefix's family, or is an IPv6 address.
 	NextHop          netip.Addr
 	Communities      []uint32
 	LargeCommunities [][3]uint32
-	// ExtendedCommunities are those of autonomous systems (RFC 4360, RFC 5668).
+	// ExtendedCommunities are AS-specific (RFC 4360, RFC 5668).
 	ExtendedCommunities []desired.ExtendedCommunity
-	// MED is nil where none is sent (RFC 4271, section 5.1.4).
+	// MED is nil if it is not sent (RFC 4271, section 5.1.4).
 	MED *uint32
-	// Prepend is how often the node's system precedes the path besides the once of every
-	// external session. It is 0 within one autonomous system.
+	// Prepend is the number of additional AS path entries of the node's AS; 0 for internal peers.
 	Prepend uint8
-	// LocalPreference is nil where it is not set; it is sent in sessions
-	// within one autonomous system only (RFC 4271, section 5.1.5).
+	// LocalPreference is nil if unset. It is sent to internal peers only (RFC 4271, section 5.1.5).
 	LocalPreference *uint32
-	// Weight is against those of other nodes, for the link bandwidth community; without it,
-	// which is 0, the community is not sent.
+	// Weight is the value of the link bandwidth community; 0 omits the community.
 	Weight uint32
 }
 
-// Equal reports whether two say the same.
+// Equal reports whether two routes have equal attributes.
 func (r *Route) Equal(other *Route) bool {
 	same := func(a, b *uint32) bool { return a == b || a != nil && b != nil && *a == *b }
 	return r.Prefix == other.Prefix && r.NextHop == other.NextHop && r.Prepend == other.Prepend && r.Weight == other.Weight &&
@@ -44,20 +40,18 @@ func (r *Route) Equal(other *Route) bool {
 		slices.Equal(r.ExtendedCommunities, other.ExtendedCommunities)
 }
 
-// Routes are the routes by the name of the LBPeer, each list sorted by prefix.
+// Routes maps an LBPeer to its routes, sorted by prefix.
 type Routes map[string][]Route
 
-// Decision says, for a VIP that this node holds, where it is announced to or
-// why it is not.
+// Decision is the peers and interfaces on which a VIP is announced, or the reason why it is not.
 type Decision struct {
 	VIP   netip.Addr
 	Peers []string
-	// Interfaces are those on which this node answers for the VIP, by ARP or Neighbor Discovery.
+	// Interfaces are those on which this node answers ARP or Neighbor Discovery for the VIP.
 	Interfaces []string
-	// Elsewhere is true where it is another node that does.
+	// Elsewhere is true if another node answers for the VIP.
 	Elsewhere bool
-	// Reason is one word, Message a sentence; both are empty where Peers or Interfaces is
-	// not.
+	// Reason is a CamelCase word and Message a sentence; both are empty if Peers or Interfaces is not.
 	Reason  string
 	Message string
 }

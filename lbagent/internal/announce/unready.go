@@ -10,19 +10,19 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// Unready are the announced VIPs that have no usable endpoint anywhere. They stay announced for a
-// while: a probe that fails once makes no route go and come back on every router. What comes to
-// such a VIP meanwhile is refused, as Kubernetes has it. The zero value knows of none.
+// Unready delays the withdrawal of VIPs without usable endpoints, so that a single failed probe causes no
+// route flap. Connections to such a VIP are rejected meanwhile, as in Kubernetes. The zero value is ready
+// to use.
 type Unready struct {
 	since map[netip.Addr]time.Time
-	// idle are the VIPs of the last model with a frontend of policy Cluster and no usable endpoint.
+	// idle are VIPs of the last model with a Cluster frontend but without usable endpoints.
 	model *model.Model
 	idle  map[netip.Addr]bool
 }
 
-// Advance returns the VIPs that stay announced without an endpoint, and after how long Advance is
-// due again; 0 means it is not. These are announced VIPs with a frontend of policy Cluster. For
-// Local there is no delay: other nodes may have endpoints, and packets are lost that come here.
+// Advance returns the VIPs that remain announced without endpoints and the duration until its next call is
+// due, or 0. VIPs with only Local frontends are not delayed, because other nodes may have
+// endpoints.
 func (u *Unready) Advance(
 	m *model.Model, changes *model.Changes, announced map[netip.Addr]bool, delay time.Duration, now time.Time,
 ) (stay map[netip.Addr]bool, again time.Duration) {
@@ -51,7 +51,7 @@ func (u *Unready) Advance(
 	return stay, again
 }
 
-// look notes the idle VIPs of a model, given how it differs from the one before.
+// look updates the idle VIPs from the model and its changes.
 func (u *Unready) look(m *model.Model, changes *model.Changes) {
 	if changes != nil && changes.Since == u.model && u.model != nil {
 		for _, vip := range changes.VIPs {
@@ -77,8 +77,7 @@ func (u *Unready) note(vip netip.Addr, frontends []*model.Frontend) {
 	}
 }
 
-// attractsNobody reports whether no frontend of a VIP has what new connections need, and the VIP
-// is not to stay for that.
+// attractsNobody reports whether no frontend can serve new connections and the VIP is not in its delay.
 func attractsNobody(vip netip.Addr, frontends []*model.Frontend, node *Node) bool {
 	return !node.Unready[vip] && !slices.ContainsFunc(frontends, attracts)
 }

@@ -29,7 +29,6 @@ const (
 
 // Target is a canary and a router to probe it through.
 type Target struct {
-	// Peer is the name of the session.
 	Peer string
 	// Router is the router's address in BGP. A link-local address has a zone.
 	Router netip.Addr
@@ -68,7 +67,6 @@ type Prober struct {
 // New returns a Prober without targets.
 func New(logger logr.Logger) *Prober {
 	var seed [32]byte
-	// It never fails.
 	_, _ = crand.Read(seed[:])
 	p := &Prober{
 		random: rand.New(rand.NewChaCha8(seed)), changed: make(chan struct{}, 1),
@@ -129,7 +127,6 @@ func (p *Prober) Run(ctx context.Context) error {
 	}
 }
 
-// round ends a round and starts the next.
 func (p *Prober) round(now time.Time) {
 	p.mu.Lock()
 	want := p.want
@@ -150,7 +147,6 @@ func (p *Prober) round(now time.Time) {
 	}
 }
 
-// end ends the round of all targets, and reports whether a result has changed.
 func (p *Prober) end(want *Want) (changed bool) {
 	for target, announced := range want.Targets {
 		w := p.windows[target]
@@ -167,7 +163,6 @@ func (r Result) equal(other Result) bool {
 		maps.Equal(r.Reached, other.Reached) && maps.Equal(r.Short, other.Short)
 }
 
-// open opens the sockets of all sources, and closes the others.
 func (p *Prober) open(want *Want, now time.Time) {
 	needed := map[netip.Addr]bool{}
 	for target := range want.Targets {

@@ -23,8 +23,7 @@ import (
 const (
 	ipv4Header, ipv6Header, udpHeader = 20, 40, 8
 	hopLimit                          = 64
-	// longest is the maximum length of a datagram.
-	longest = 1 << 16
+	longest                           = 1 << 16
 )
 
 func headers(address netip.Addr) int {
@@ -56,7 +55,6 @@ func openSource(address netip.Addr, take func(source netip.Addr, at int, from ne
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("open a port at %s for probes through routers: %w", address, err), s.Close())
 		}
-		// The network is UDP, so the type is known.
 		s.ports[at], _ = connection.(*net.UDPConn)
 		s.numbers[at] = connection.LocalAddr().(*net.UDPAddr).AddrPort().Port()
 	}
@@ -90,7 +88,6 @@ func (s *source) Close() error {
 	return errors.Join(failures...)
 }
 
-// read calls take for each datagram until the port is closed.
 func (s *source) read(at int, take func(source netip.Addr, at int, from netip.AddrPort, payload []byte)) {
 	payload := make([]byte, longest)
 	for {

@@ -22,7 +22,6 @@ const (
 	settled = 6
 )
 
-// port is the state of one port.
 type port struct {
 	// nonce and long identify this round's probes; zero after the answer.
 	nonce, long uint64
@@ -34,8 +33,8 @@ type port struct {
 // window is the state of probes to one canary through one router in the last rounds.
 type window struct {
 	ports [canary.Ports]port
-	// rounds counts the ended rounds of the window, announced the latest rounds in which the node
-	// announced the canary continuously.
+	// rounds counts ended rounds, announced the latest consecutive rounds in which the node announced the
+	// canary.
 	rounds, announced int
 	// heard maps reached nodes to the round of their last answer.
 	heard map[forwarding.NodeID]int

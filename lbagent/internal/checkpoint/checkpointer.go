@@ -21,9 +21,8 @@ import (
 )
 
 const (
-	// Patience is how long a starting agent waits for the API server before it uses the objects of the
-	// previous agent. A reachable API server answers within this time, and routers keep the routes far
-	// longer.
+	// Patience is how long a starting agent waits for the API server before it uses the checkpoint. Routers
+	// keep the routes far longer.
 	Patience = 3 * time.Second
 	// shortestSave is the minimum interval between two checkpoints. The interval is at least saveShare
 	// times the duration of a write, so that writing takes at most 2 % of a CPU.
@@ -59,7 +58,6 @@ type Checkpointer struct {
 	next *State
 }
 
-// store saves objects for the next agent.
 type store interface {
 	Save(state State) error
 }
@@ -68,10 +66,10 @@ type store interface {
 type Config struct {
 	// Directory is where objects are saved; empty disables saving.
 	Directory string
-	// BootID and Node identify the boot and the node of a checkpoint. Others are not used.
+	// BootID and Node identify a checkpoint; others are ignored.
 	BootID, Node string
-	// Unforwarded is true if nothing was forwarded before this agent, so that the checkpoint is not
-	// needed.
+	// Unforwarded is true if nothing was forwarded before this agent, which makes the checkpoint
+	// unnecessary.
 	Unforwarded bool
 	Logger      logr.Logger
 }
@@ -121,7 +119,6 @@ func (c *Checkpointer) Await(ctx context.Context) error {
 	return nil
 }
 
-// errNotRead is the error for the Secret with the keys on a node that uses a checkpoint.
 var errNotRead = errors.New("the API server has not answered since this agent started")
 
 // isLive reports whether Objects returns the objects of the API server.
@@ -176,7 +173,6 @@ func (c *Checkpointer) Nodes() []membership.Known {
 // Touch schedules a checkpoint after a change of the known nodes.
 func (c *Checkpointer) Touch() { wake.Notify(c.wake) }
 
-// state returns the state to save, or nil.
 func (c *Checkpointer) state() *State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -264,8 +260,7 @@ func (c *Checkpointer) tell(err error, failing bool) {
 	}
 }
 
-// sameState reports whether two states are equal. Objects are immutable, so equal pointers are equal
-// objects.
+// sameState compares pointers, because objects are immutable.
 func sameState(a, b *State) bool {
 	x, y := a.Objects, b.Objects
 	return x.Node == y.Node && maps.Equal(x.Passwords, y.Passwords) && slices.Equal(a.Generations, b.Generations) &&

@@ -37,9 +37,8 @@ type State struct {
 	Nodes []membership.Known
 }
 
-// content is the JSON encoding of a State.
 type content struct {
-	// BootID is the node's boot ID: the maps of another boot are gone.
+	// The maps of another boot are gone.
 	BootID         string
 	NodeName       string
 	Node           *corev1.Node

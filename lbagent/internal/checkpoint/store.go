@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// name is the file name in the directory.
 const name = "objects"
 
 // Store is a directory with the checkpoint of a node in one boot.
@@ -21,7 +20,6 @@ type Store struct {
 	bootID, nodeName string
 }
 
-// errDisk is the error for a directory that is not in memory.
 var errDisk = errors.New("it is not in a tmpfs: passwords do not go to a disk")
 
 // Open returns the Store in a directory and creates the directory. The directory must be in memory
@@ -36,7 +34,6 @@ func Open(directory, bootID, nodeName string) (*Store, error) {
 	return s, nil
 }
 
-// prepare creates the directory and verifies its file system.
 func (s *Store) prepare() error {
 	directory := filepath.Dir(s.path)
 	if err := os.MkdirAll(directory, 0o700); err != nil {
@@ -88,7 +85,6 @@ func (s *Store) Save(state State) error {
 		err = os.Rename(temporary, s.path)
 	}
 	if err != nil {
-		// A partial file would use space that others need.
 		_ = os.Remove(temporary)
 		return fmt.Errorf("write the checkpoint: %w", err)
 	}

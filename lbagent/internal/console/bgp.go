@@ -51,7 +51,6 @@ func peerOf(session bgp.Session, bfd *millracev1beta1.BFDStatus) consoleapi.BGPP
 	return peer
 }
 
-// routes writes the routes that are announced to peers.
 func (s *Server) routes(conn net.Conn) error {
 	withheld := map[string][]millracev1beta1.AddressFamily{}
 	established := map[string]bool{}

@@ -35,7 +35,6 @@ type Hub struct {
 	next   int
 }
 
-// listener is one reader of the samples.
 type listener struct {
 	drops chan dataplane.Drop
 	// missed counts samples beyond the capacity of drops.
@@ -80,14 +79,12 @@ func (h *Hub) publish(drop dataplane.Drop) {
 	}
 }
 
-// history returns the recent samples, the oldest first.
 func (h *Hub) history() []dataplane.Drop {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return append(append([]dataplane.Drop{}, h.recent[h.next:]...), h.recent[:h.next]...)
 }
 
-// listen subscribes to samples until leave is called.
 func (h *Hub) listen() (l *listener, leave func()) {
 	l = &listener{drops: make(chan dataplane.Drop, queueLength)}
 	h.mu.Lock()

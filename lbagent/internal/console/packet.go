@@ -20,7 +20,6 @@ const (
 // ErrFamilies is returned when source and destination are of different address families.
 var ErrFamilies = errors.New("source and destination must both be IPv4 or both be IPv6")
 
-// clientPacket is a packet of a client, generated for tracing.
 type clientPacket struct {
 	Source, Destination netip.AddrPort
 	Protocol            uint8
@@ -48,7 +47,6 @@ func marshal(flow clientPacket) ([]byte, error) {
 	return append(headerIPv6(flow.Protocol, source, destination, len(segment)), segment...), nil
 }
 
-// segment returns the packet of the transport protocol. The checksum of TCP and UDP is not set.
 func segment(flow clientPacket) ([]byte, error) {
 	ports := binary.BigEndian.AppendUint16(nil, flow.Source.Port())
 	ports = binary.BigEndian.AppendUint16(ports, flow.Destination.Port())

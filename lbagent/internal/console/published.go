@@ -64,7 +64,6 @@ func namesIn(node string, m *model.Model) *Directory {
 	return names
 }
 
-// named converts a backend for the console.
 func named(backend model.Backend) Backend {
 	told := Backend{Weight: backend.Weight, Refused: backend.Refused}
 	if backend.Service.Name != "" {

@@ -20,7 +20,6 @@ import (
 // Command selects a query.
 type Command string
 
-// Commands.
 const (
 	Drops Command = "drops"
 	Top   Command = "top"
@@ -51,7 +50,6 @@ type Request struct {
 	History *consoleapi.HistoryQuery `json:"history,omitempty"`
 }
 
-// wants reports whether a frontend of a Service (namespace/name) is selected for top.
 func (r *Request) wants(key forwarding.FrontendKey, service string) bool {
 	return (len(r.Addresses) == 0 || slices.Contains(r.Addresses, key.VIP)) &&
 		(r.Namespace == "" || strings.HasPrefix(service, r.Namespace+"/"))
@@ -101,9 +99,8 @@ type DataPlane interface {
 
 // Directory holds the names of objects that the data plane identifies by number.
 type Directory struct {
-	// Node is the name of this node.
 	Node string
-	// Zone is the zone of this node, or empty.
+	// Zone is this node's zone, or empty.
 	Zone string
 	// Services are namespace/name.
 	Services map[forwarding.FrontendKey]string
@@ -116,7 +113,6 @@ type Directory struct {
 
 // Backend is a Service of a VIPRoute.
 type Backend struct {
-	// Service is namespace/name, or empty if the VIPRoute names none.
 	Service string
 	Weight  uint32
 	// Refused is true if the share of the backend is refused.
@@ -137,7 +133,6 @@ func (d *Directory) node(id forwarding.NodeID) string {
 	return fmt.Sprintf("node with id %d", id)
 }
 
-// packetOf generates the packet to trace.
 func packetOf(packet *consoleapi.Packet) ([]byte, error) {
 	if len(packet.Raw) > 0 {
 		return packet.Raw, nil

@@ -88,7 +88,6 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		select {
 		case places <- struct{}{}:
 		default:
-			// The client is not queued.
 			_ = write(conn, consoleapi.Line{Error: fmt.Sprintf("the console serves %d clients already", maxClients)})
 			_ = conn.Close()
 			continue
@@ -223,7 +222,6 @@ func (s *Server) follow(ctx context.Context, conn net.Conn, listener *listener) 
 	}
 }
 
-// interfaceNames caches the names of interfaces for many samples.
 type interfaceNames map[int]string
 
 func (n interfaceNames) get(index int) string {

@@ -13,7 +13,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// describe describes how the program processed the packet.
 func describe(packet []byte, trace dataplane.Trace, names *Directory) *consoleapi.Trace {
 	out := &consoleapi.Trace{Node: names.Node, Interface: trace.Interface, Steps: []consoleapi.Step{}, Reason: trace.Reason}
 	e := description{trace: trace, names: names, out: out}
@@ -27,7 +26,6 @@ func describe(packet []byte, trace dataplane.Trace, names *Directory) *consoleap
 	return out
 }
 
-// description is a description in progress.
 type description struct {
 	trace dataplane.Trace
 	names *Directory
@@ -66,7 +64,6 @@ func (e *description) frontend(packet []byte) {
 	}
 }
 
-// backends describes the backends of a frontend with a VIPRoute.
 func (e *description) backends() {
 	var parts []string
 	for _, backend := range e.names.Backends[e.trace.Key] {
@@ -145,7 +142,6 @@ func (e *description) stage1() {
 	}
 }
 
-// zone describes the zone of the table that was used.
 func (e *description) zone() string {
 	switch {
 	case !e.trace.Zonal:
@@ -210,7 +206,6 @@ func (e *description) verdict() {
 	}
 }
 
-// why describes why and how the packet is forwarded.
 func (e *description) why() string {
 	var parts []string
 	switch {

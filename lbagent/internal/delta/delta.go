@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package delta finds what changed between two lists of the same objects. Objects are pointers
-// that are shared and never changed, so the same pointer is the same object. It is pure.
+// Package delta compares lists of immutable objects by pointer. It is pure.
 package delta
 
 import (
@@ -9,12 +8,12 @@ import (
 	"slices"
 )
 
-// few are compared one by one.
+// few is the length up to which lists are compared pairwise.
 const few = 8
 
-// Between returns the objects that are in one of two lists only: those that came with after, and
-// those that went with before. Each list names an object once; the zero T is no object. It costs by
-// the length of the lists where objects keep their places, and nothing where they are one list.
+// Between returns the objects that only after contains (came) and those that only before contains (went).
+// An object is at most once in a list, and the zero T is no object. The cost is linear if objects keep
+// their positions, and constant for identical lists.
 func Between[T comparable](before, after []T) (came, went []T) {
 	if IsSame(before, after) {
 		return nil, nil
@@ -29,18 +28,17 @@ func Between[T comparable](before, after []T) (came, went []T) {
 	return without(came, went), without(went, came)
 }
 
-// IsSame reports whether two lists are one, in memory. Such lists are equal, since nobody changes
-// one.
+// IsSame reports whether two lists share memory. Lists are immutable, so these are equal.
 func IsSame[T any](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-// IsSameMap reports whether two maps are one, in memory.
+// IsSameMap reports whether two maps share memory.
 func IsSameMap[K comparable, V any](a, b map[K]V) bool {
 	return reflect.ValueOf(a).UnsafePointer() == reflect.ValueOf(b).UnsafePointer()
 }
 
-// without returns the elements that are not among others, without zero ones.
+// without returns the non-zero elements that are not in others.
 func without[T comparable](list, others []T) []T {
 	if len(list) == 0 {
 		return nil

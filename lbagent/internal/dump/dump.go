@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dump prints what the maps of a node hold.
+// Package dump prints the content of a node's BPF maps.
 package dump
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Write prints a State: as a table, or where asJSON as one consoleapi.Maps.
+// Write prints a State as a table, or as one consoleapi.Maps if asJSON is true.
 func Write(state *forwarding.State, asJSON bool, out io.Writer) error {
 	write := writeMaps
 	if asJSON {
@@ -29,7 +29,6 @@ func Write(state *forwarding.State, asJSON bool, out io.Writer) error {
 	return nil
 }
 
-// heldBy turns a State into what is printed.
 func heldBy(state *forwarding.State) *consoleapi.Maps {
 	node := func(id forwarding.NodeID, n forwarding.Node) consoleapi.MapNode {
 		return consoleapi.MapNode{ID: uint16(id), IPv4: n.IPv4, IPv6: n.IPv6, Zone: uint8(n.Zone)}
@@ -105,7 +104,6 @@ func heldFrontend(key forwarding.FrontendKey, frontend forwarding.Frontend) cons
 	return held
 }
 
-// writeMaps prints a line for each thing.
 func writeMaps(held *consoleapi.Maps, out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	line := func(kind string, node consoleapi.MapNode) {
@@ -156,7 +154,6 @@ func writeFrontend(w io.Writer, frontend *consoleapi.MapFrontend) {
 		frontend.EndpointTable, frontend.AffinitySeconds, sources(frontend.Sources), zones(frontend.Zones))
 }
 
-// zones says which table each zone has, if there is more than one.
 func zones(tables map[uint8]uint32) string {
 	if len(tables) == 0 {
 		return ""
@@ -168,7 +165,6 @@ func zones(tables map[uint8]uint32) string {
 	return "\ttables by zone " + strings.Join(list, " ")
 }
 
-// sources says whom a frontend admits.
 func sources(set *uint32) string {
 	switch {
 	case set == nil:
@@ -180,7 +176,6 @@ func sources(set *uint32) string {
 	}
 }
 
-// text is an address, or "-" for none.
 func text(address netip.Addr) string {
 	if !address.IsValid() {
 		return "-"

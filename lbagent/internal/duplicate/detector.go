@@ -21,39 +21,38 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 )
 
-// Detector finds hosts with the address of a VIP on the links of the uplinks. A nil one finds none.
+// Detector detects hosts on uplinks that use the address of a VIP. A nil Detector detects none.
 type Detector struct {
 	prober    *Prober
 	probation Probation
-	// trusted are the addresses of nodes and routers. Where these answer for a VIP, it is by
-	// proxy ARP, or for kube-proxy in IPVS mode, which has all VIPs on an interface.
-	trusted atomic.Pointer[[]netip.Addr]
-	// networks are those of the uplinks.
+	// trusted are the addresses of nodes and routers. They may answer for VIPs because of proxy ARP or
+	// kube-proxy in IPVS mode, which assigns all VIPs to an interface.
+	trusted  atomic.Pointer[[]netip.Addr]
 	networks atomic.Pointer[[]model.Network]
-	// elsewhere are the VIPs that another node answers for on its links: it would be taken for a host
-	// that has the address.
+	// elsewhere are VIPs that other nodes answer for on links, excluded because those nodes would count as
+	// duplicates.
 	elsewhere map[netip.Addr]bool
 }
 
-// NewDetector returns a Detector that calls changed after each answer that is new or another one.
+// NewDetector returns a Detector that calls changed after each changed answer.
 func NewDetector(changed func(), logger logr.Logger) *Detector {
 	d := &Detector{}
 	d.prober = NewProber(d.ask, changed, logger)
 	return d
 }
 
-// Run asks hosts until ctx is done.
+// Run probes hosts until ctx is done.
 func (d *Detector) Run(ctx context.Context) error { return d.prober.Run(ctx) }
 
-// Leave has VIPs left out that other nodes answer for.
+// Leave sets the VIPs to exclude because other nodes answer for them.
 func (d *Detector) Leave(elsewhere map[netip.Addr]bool) {
 	if d != nil {
 		d.elsewhere = elsewhere
 	}
 }
 
-// Judge returns the VIPs that are not to be announced for that, the hosts that have the address of
-// one, and after how long it is to be asked again; 0 means it is not.
+// Judge returns the VIPs to withhold, the hosts that use a VIP's address, and the duration until its next
+// call is due, or 0.
 func (d *Detector) Judge(
 	m *model.Model, objects *model.Snapshot, uplinks []string, announced map[netip.Addr]bool, now time.Time,
 ) (withheld map[netip.Addr]announce.Decision, holders []Holder, again time.Duration) {
@@ -94,7 +93,6 @@ func (d *Detector) Judge(
 	return withholding(verdict), verdict.Holders, verdict.Again
 }
 
-// withholding says why VIPs are not announced.
 func withholding(verdict Verdict) map[netip.Addr]announce.Decision {
 	withheld := make(map[netip.Addr]announce.Decision, len(verdict.Checking))
 	for address := range verdict.Checking {
@@ -111,7 +109,7 @@ func withholding(verdict Verdict) map[netip.Addr]announce.Decision {
 	return withheld
 }
 
-// hostsOf are the addresses of nodes and of routers that the node knows.
+// hostsOf returns the addresses of nodes, peers and gateways.
 func hostsOf(m *model.Model, gateways model.Gateways) []netip.Addr {
 	var hosts []netip.Addr
 	for i := range m.Nodes {
@@ -128,7 +126,7 @@ func hostsOf(m *model.Model, gateways model.Gateways) []netip.Addr {
 	return hosts
 }
 
-// Look asks now for the hosts that have addresses, on the uplinks whose networks hold these.
+// Look probes the addresses at once on the uplinks whose networks contain them.
 func (d *Detector) Look(ctx context.Context, addresses []netip.Addr) (*consoleapi.Hosts, error) {
 	if d == nil {
 		return nil, errors.New("this agent asks for no hosts: --duplicate-detection is false")
@@ -146,7 +144,7 @@ func (d *Detector) Look(ctx context.Context, addresses []netip.Addr) (*consoleap
 				continue
 			}
 			told.Hosts = append(told.Hosts, host)
-			// To ask, the kernel forgets what it knows. Packets to nodes and routers would wait for that.
+			// A probe deletes the kernel's neighbour entry, which would delay packets to nodes and routers.
 			if !host.Known {
 				questions = append(questions, Question{Interface: network.Interface, Address: address})
 			}
@@ -168,14 +166,13 @@ func (d *Detector) Look(ctx context.Context, addresses []netip.Addr) (*consoleap
 	return told, nil
 }
 
-// ask asks on the links.
 func (d *Detector) ask(ctx context.Context, questions []Question) (map[Question]Answer, error) {
 	keys := make(map[fib.NeighbourKey]Question, len(questions))
 	asked := make([]fib.NeighbourKey, 0, len(questions))
 	for _, question := range questions {
 		link, err := net.InterfaceByName(question.Interface)
 		if err != nil {
-			// It is gone, and so is whoever was there.
+			// The interface has been deleted.
 			continue
 		}
 		key := fib.NeighbourKey{Interface: link.Index, Address: question.Address}

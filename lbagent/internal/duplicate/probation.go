@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package duplicate finds hosts on the node's links that have the address of a VIP, and keeps a VIP
-// from its first announcement meanwhile. It asks as RFC 5227 and RFC 4862 do; since a VIP is on no
-// interface, a host that answers is another one.
+// Package duplicate detects hosts on the node's links that use the address of a VIP, and delays the first
+// announcement of such a VIP. It probes as in RFC 5227 and RFC 4862. A VIP is assigned to no interface, so
+// any host that answers is a duplicate.
 package duplicate
 
 import (
@@ -13,79 +13,75 @@ import (
 )
 
 const (
-	// youth is how long after its creation a VIP that this node does not announce yet is taken for
-	// one that nobody uses. It allows for clocks that differ.
+	// youth is the age up to which a VIP that this node does not announce counts as unused. It allows for
+	// clock skew.
 	youth = 10 * time.Minute
-	// patience is how long a VIP waits for an answer: where there is none at all, it is announced.
+	// patience is how long a VIP waits for an answer before it is announced regardless.
 	patience = 10 * time.Second
 )
 
-// VIP is what matters of a VIP that has a Service.
+// VIP is a VIP that has a Service.
 type VIP struct {
 	Address netip.Addr
-	// Created is when the object was.
+	// Created is the creation time of the VIP object.
 	Created time.Time
-	// Waits is true where a host was found before the VIP was used first, by this or another node.
+	// Waits is true if any node found a duplicate before the VIP was first announced.
 	Waits bool
-	// Announced is true where routers may know the VIP by this node.
+	// Announced is true if routers may have a route to the VIP through this node.
 	Announced bool
 }
 
-// Unproven reports whether nobody is known to use the VIP yet: it is new, or waited when another
-// agent was here.
+// Unproven reports whether the VIP is not known to be in use: it is new or already waited under a previous
+// agent.
 func (v *VIP) Unproven(now time.Time) bool {
 	return v.Waits || !v.Announced && now.Sub(v.Created) < youth
 }
 
-// Question is whether a host on a link has an address.
+// Question is a probe for an address on a link.
 type Question struct {
-	// Interface is the name of the link.
 	Interface string
 	Address   netip.Addr
 }
 
-// Answer is the last one to a Question. It has no hardware address where no host has the address.
+// Answer is the latest answer to a Question. HardwareAddr is empty if no host has the address.
 type Answer struct {
 	HardwareAddr net.HardwareAddr
-	// Trusted is true of a node or a router, which may answer for VIPs.
+	// Trusted is true for a node or router, which may answer for VIPs.
 	Trusted bool
 }
 
-// Holder is a host that has the address of a VIP.
+// Holder is a host that uses the address of a VIP.
 type Holder struct {
 	Question
 	HardwareAddr net.HardwareAddr
-	// Withheld is true where the VIP waits for that.
+	// Withheld is true if the VIP is not announced for this reason.
 	Withheld bool
 }
 
-// Probation says which VIPs wait. The zero value knows of none.
+// Probation tracks the VIPs that wait for probes. The zero value is ready to use.
 type Probation struct {
-	// known are the VIPs with a network on a link, from when that was seen; waits is true of those
-	// that are not known to be free.
+	// known are the VIPs in a network of a link.
 	known map[netip.Addr]trial
 }
 
 type trial struct {
-	// created is when the VIP was.
+	// created is the creation time of the VIP.
 	created, since time.Time
 	waits          bool
 }
 
-// Verdict is what is known of the VIPs.
+// Verdict is the state of all VIPs.
 type Verdict struct {
-	// Checking are VIPs that wait for answers.
 	Checking map[netip.Addr]bool
-	// Holders are hosts that have the address of a VIP, sorted by address: the first of each VIP.
+	// Holders has the first host per VIP, sorted by address.
 	Holders []Holder
-	// Again is after how long a VIP waits no longer; 0: none does.
+	// Again is the duration until the next VIP stops waiting, or 0.
 	Again time.Duration
 }
 
-// Judge says which VIPs wait. questions has those of each VIP that is in a network of a link.
-//
-// A VIP waits that is unproven when it is first seen, until no host has its address. One that is in use does not: a host that comes later, be it to do harm, is told, and
-// takes nothing away.
+// Judge computes which VIPs wait. questions has the probes of each VIP in a network of a link. An unproven
+// VIP waits until no host has its address. A VIP in use is never withheld: a host that takes the address
+// later, possibly maliciously, is only reported.
 func (p *Probation) Judge(vips []VIP, questions map[netip.Addr][]Question, answers map[Question]Answer, now time.Time) Verdict {
 	known := make(map[netip.Addr]trial, len(questions))
 	verdict := Verdict{Checking: map[netip.Addr]bool{}}
@@ -120,7 +116,7 @@ func (p *Probation) Judge(vips []VIP, questions map[netip.Addr][]Question, answe
 	return verdict
 }
 
-// holderOf is the first host that has the address, and whether all questions are answered.
+// holderOf returns the first host that has the address and whether all questions are answered.
 func holderOf(asked []Question, answers map[Question]Answer) (holder *Holder, answered bool) {
 	answered = true
 	for _, question := range asked {

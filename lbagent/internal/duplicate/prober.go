@@ -12,38 +12,38 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// afterFailure is how long the prober rests when the kernel does not let it ask.
+// afterFailure is the delay before the next attempt if the kernel rejects a probe.
 const afterFailure = 10 * time.Second
 
-// Ask asks questions until ctx is done, and returns the answers of hosts that have the address.
+// Ask sends probes until ctx is done and returns the answers of hosts that have the address.
 type Ask func(ctx context.Context, questions []Question) (map[Question]Answer, error)
 
-// Prober asks the questions that it is given, again and again.
+// Prober repeats probes on a schedule.
 type Prober struct {
 	ask     Ask
 	changed func()
 	logger  logr.Logger
 	wake    chan struct{}
 	looks   chan look
-	// said is the failure that was logged last.
+	// said is the last logged error.
 	said string
 
 	mu     sync.Mutex
 	wanted []Wanted
 	nodes  int
-	// since is from when each question is wanted for a VIP, which was created. What was answered before
-	// is of another VIP.
+	// since is when each question was first requested for the VIP created at that time. Earlier answers
+	// concern a previous VIP.
 	since    map[Question]time.Time
 	created  map[Question]time.Time
 	answered map[Question]Answer
 }
 
-// NewProber returns a Prober that calls changed after each answer that is new or another one.
+// NewProber returns a Prober that calls changed after each changed answer.
 func NewProber(ask Ask, changed func(), logger logr.Logger) *Prober {
 	return &Prober{ask: ask, changed: changed, logger: logger, wake: make(chan struct{}, 1), looks: make(chan look)}
 }
 
-// look is a question out of turn.
+// look is an immediate, single probe.
 type look struct {
 	questions []Question
 	answer    chan<- looked
@@ -54,8 +54,8 @@ type looked struct {
 	err     error
 }
 
-// Look asks questions once, now, also such as are not wanted, and returns the answers, those of trusted
-// hosts among them. Run has to run: two that ask for an address at once would take each other's answer.
+// Look sends the probes once and returns all answers, including those of trusted hosts. Run executes them,
+// because concurrent probes for one address would consume each other's answers.
 func (p *Prober) Look(ctx context.Context, questions []Question) (map[Question]Answer, error) {
 	answer := make(chan looked, 1)
 	select {
@@ -78,7 +78,7 @@ func (p *Prober) look(ctx context.Context, asked look) {
 	asked.answer <- looked{answers, err}
 }
 
-// Want replaces the questions, which so many nodes may ask, and returns the answers that are known.
+// Want replaces the scheduled questions, shared by the number of nodes, and returns the known answers.
 func (p *Prober) Want(wanted []Wanted, nodes int) map[Question]Answer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,7 +93,7 @@ func (p *Prober) Want(wanted []Wanted, nodes int) map[Question]Answer {
 	return p.answered
 }
 
-// forget drops the answers to questions that are not wanted any more.
+// forget drops answers to questions that are no longer scheduled.
 func (p *Prober) forget(now time.Time) {
 	since, created := make(map[Question]time.Time, len(p.wanted)), make(map[Question]time.Time, len(p.wanted))
 	answered := make(map[Question]Answer, len(p.wanted))
@@ -110,7 +110,6 @@ func (p *Prober) forget(now time.Time) {
 	p.since, p.created, p.answered = since, created, answered
 }
 
-// hand gives a schedule what is wanted.
 func (p *Prober) hand(s *schedule) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -134,7 +133,7 @@ func (p *Prober) tell(known map[Question]asked) {
 	}
 }
 
-// Run asks until ctx is done.
+// Run sends probes until ctx is done.
 func (p *Prober) Run(ctx context.Context) error {
 	s := &schedule{}
 	timer := time.NewTimer(0)
@@ -160,7 +159,7 @@ func (p *Prober) Run(ctx context.Context) error {
 	}
 }
 
-// round asks questions, and returns when to go on.
+// round sends one batch of probes and returns the delay until the next round.
 func (p *Prober) round(ctx context.Context, s *schedule, questions []Question) (wait time.Duration) {
 	began := time.Now()
 	limited, cancel := context.WithTimeout(ctx, window)
@@ -170,7 +169,7 @@ func (p *Prober) round(ctx context.Context, s *schedule, questions []Question) (
 		return 0
 	}
 	if err != nil {
-		// Whoever waits for an answer does not for ever.
+		// VIPs that wait for an answer are announced after patience.
 		if text := err.Error(); text != p.said {
 			p.logger.Error(err, "Cannot look for hosts that have the address of a VIP; will try again", "every", afterFailure)
 			p.said = text

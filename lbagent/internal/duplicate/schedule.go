@@ -11,39 +11,35 @@ import (
 )
 
 const (
-	// window is how long hosts have for an answer. The kernel asks at once, and again after a
-	// second.
+	// window is how long hosts have to answer. The kernel sends a second request after one second.
 	window = 1500 * time.Millisecond
-	// batch are the questions that are asked at once: each is an entry of the kernel's table of
-	// neighbours, which has room for a thousand by default.
+	// batch is the number of concurrent probes. Each needs a neighbour table entry, and the kernel's
+	// default is 1024.
 	batch = 128
-	// heldAgain is how long after an answer a host is asked again: it may have left.
+	// heldAgain is the interval of probes for an address that a host uses.
 	heldAgain = 5 * time.Second
-	// freeAgain is the same where nobody had the address, for one VIP after the other. Each
-	// question is a broadcast: a node asks one such every leastTurn, and ten nodes together one
-	// every second.
+	// freeAgain is the minimum interval of probes for a free address. Each probe is a broadcast, so a node
+	// sends one per leastTurn, and nodes together about ten a second at most.
 	freeAgain   = time.Minute
 	leastTurn   = time.Second
 	turnForNode = 100 * time.Millisecond
 )
 
-// Wanted is a question that is to be asked again and again.
+// Wanted is a question to repeat.
 type Wanted struct {
 	Question
-	// Created is when the VIP was. Another one of the address is asked for anew.
+	// Created is the creation time of the VIP. A VIP created again with the same address is probed again.
 	Created time.Time
-	// Urgent is true where a VIP waits for the answer. The others are asked for the first time in
-	// their turn.
+	// Urgent is true if a VIP waits for the answer.
 	Urgent bool
 }
 
-// schedule says what to ask when.
 type schedule struct {
 	wanted []Wanted
 	asked  map[Question]asked
-	// turn is the time between two questions for which nobody waits.
+	// turn is the interval between non-urgent probes.
 	turn time.Duration
-	// turned is when a free address was last asked for again.
+	// turned is the time of the last repeated probe for a free address.
 	turned time.Time
 }
 
@@ -52,8 +48,7 @@ type asked struct {
 	Answer
 }
 
-// want replaces the questions of one of so many nodes; the answers to those that have been wanted since
-// they were asked are kept.
+// want replaces the questions; answers later than since are kept.
 func (s *schedule) want(wanted []Wanted, nodes int, since map[Question]time.Time) {
 	kept := make(map[Question]asked, len(wanted))
 	for i := range wanted {
@@ -64,9 +59,8 @@ func (s *schedule) want(wanted []Wanted, nodes int, since map[Question]time.Time
 	s.wanted, s.asked, s.turn = wanted, kept, max(leastTurn, time.Duration(nodes)*turnForNode)
 }
 
-// due returns what to ask now, a batch at most, and without any, after how long there is
-// something; 0 means not before other questions are wanted. New questions come first, then hosts
-// that had an address.
+// due returns the next batch of questions, or the delay until one is due, or 0. New
+// questions come first, then addresses that a host uses.
 func (s *schedule) due(now time.Time) (questions []Question, wait time.Duration) {
 	var oldest *Wanted
 	var oldestAt time.Time
@@ -103,7 +97,7 @@ func (s *schedule) due(now time.Time) (questions []Question, wait time.Duration)
 	return nil, wait
 }
 
-// urgency is less for a question that was never asked.
+// urgency is lower for questions that were never sent.
 func (s *schedule) urgency(question Question) int {
 	if _, found := s.asked[question]; !found {
 		return 0
@@ -111,7 +105,7 @@ func (s *schedule) urgency(question Question) int {
 	return 1
 }
 
-// answer takes in the answers to questions; one without has nobody.
+// answer records the answers; a question without an answer is free.
 func (s *schedule) answer(questions []Question, answers map[Question]Answer, now time.Time) {
 	for _, question := range questions {
 		s.asked[question] = asked{at: now, Answer: answers[question]}

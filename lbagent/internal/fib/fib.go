@@ -49,7 +49,6 @@ type Route struct {
 // Interface is a network interface of a route.
 type Interface struct {
 	MAC [6]byte
-	// MTU in bytes.
 	MTU int
 	// Up is true if the interface is up and has carrier.
 	Up bool

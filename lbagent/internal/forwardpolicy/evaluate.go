@@ -15,7 +15,6 @@ import (
 
 // Packet is a forwarded packet without ports and protocol, which are unknown.
 type Packet struct {
-	// In and Out are the names of the interfaces.
 	In, Out string
 	// Source and Destination are invalid if unknown. One of them is known.
 	Source, Destination netip.Addr
@@ -58,7 +57,6 @@ func matches(is bool) match {
 	return no
 }
 
-// outcome is the result of a chain.
 type outcome struct {
 	// mayAccept is true if a rule may accept the packet.
 	mayAccept bool
@@ -113,7 +111,7 @@ func (w *walk) chain(table *nftables.Table, name string, depth int) (outcome, er
 	return outcome{mayReturn: true}, nil
 }
 
-// rule evaluates a rule. ends is true if the chain certainly ends with it.
+// rule evaluates a rule; ends is true if the chain certainly ends with it.
 func (w *walk) rule(table *nftables.Table, rule *nftables.Rule, depth int) (result outcome, ends bool, err error) {
 	w.registers = map[uint32][]byte{}
 	matched := yes
@@ -190,7 +188,6 @@ func (w *walk) verdictMap(table *nftables.Table, lookup *expr.Lookup, matched ma
 	return outcome{}, false, nil
 }
 
-// expression evaluates an expression other than a verdict.
 func (w *walk) expression(e expr.Any) match {
 	switch e := e.(type) {
 	case *expr.Meta:
@@ -222,7 +219,6 @@ func (w *walk) expression(e expr.Any) match {
 	return yes
 }
 
-// load sets the content of a register; nil means unknown.
 func (w *walk) load(register uint32, value []byte) {
 	delete(w.registers, register)
 	if value != nil {

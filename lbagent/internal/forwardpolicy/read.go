@@ -62,7 +62,6 @@ func concerns(chain *nftables.Chain, packet *Packet) bool {
 	}
 }
 
-// nameOf returns the name in nft syntax.
 func nameOf(chain *nftables.Chain) string {
 	family := map[nftables.TableFamily]string{
 		nftables.TableFamilyINet: "inet", nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6",
@@ -70,7 +69,6 @@ func nameOf(chain *nftables.Chain) string {
 	return fmt.Sprintf("%s %s %s", family, chain.Table.Name, chain.Name)
 }
 
-// kernel is the ruleset of this network namespace.
 type kernel struct{ conn *nftables.Conn }
 
 func (k kernel) rules(table *nftables.Table, chain string) ([]*nftables.Rule, error) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package freshness has no router told of routes by objects from before it was lost.
+// Package freshness delays announcements after a disconnection until the objects are known to be current.
 //
-// What cuts a node off from its routers, or stops its agent, often does the same to its watches of the
-// API server, and these come back later: client-go finds a dead connection after 45 seconds, and waits
-// for up to a minute then. A VIP that was removed meanwhile would be announced again until then.
+// An outage that cuts a node off from its routers, or stops its agent, often breaks its watches too, and
+// these recover later: client-go detects a dead connection after 45 seconds and backs off for up to a
+// minute. A VIP removed meanwhile would be announced again until then.
 package freshness
 
 import (
@@ -16,36 +16,34 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/checkpoint"
 )
 
-// goodFor is for how long objects count as new once they were: less than the shortest hold time, after
-// which a router forgets routes (RFC 4271, section 4.2).
+// goodFor is how long confirmed objects count as current, less than the shortest hold time (RFC 4271,
+// section 4.2).
 const goodFor = 2 * time.Second
 
-// Gate holds up who is about to announce.
+// Gate delays announcements.
 type Gate struct {
 	confirm, pass func(ctx context.Context) error
 	logger        logr.Logger
 
-	// turn has the time when the API server was asked last. Who asks it has taken that.
+	// turn holds the time of the last confirmation. The goroutine that confirms takes it.
 	turn chan time.Time
 }
 
-// New returns a Gate. confirm returns once the API server's objects are known as they are, and pass
-// once what follows from them has been set.
+// New returns a Gate. confirm returns once the caches are current, pass once a pass has applied them.
 func New(confirm, pass func(ctx context.Context) error, logger logr.Logger) *Gate {
 	g := &Gate{confirm: confirm, pass: pass, logger: logger, turn: make(chan time.Time, 1)}
 	g.turn <- time.Time{}
 	return g
 }
 
-// Begin says that the objects are those to begin with.
+// Begin marks the objects as current.
 func (g *Gate) Begin() {
 	<-g.turn
 	g.turn <- time.Now()
 }
 
-// Wait returns when routes may be announced: by objects of the API server that are less than goodFor
-// old, or by those that there are when it has not answered in time. Announcements outlive the API
-// server.
+// Wait returns when routes may be announced: with objects confirmed less than goodFor ago, or with the
+// existing ones if the API server does not answer in time, because announcements must survive its outage.
 func (g *Gate) Wait(ctx context.Context) {
 	var asked time.Time
 	select {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package health reports whether the agent is alive, which means that its passes make progress, and
-// whether its node is ready.
+// Package health reports whether the agent's passes make progress and whether the node is ready.
 package health
 
 import (
@@ -19,48 +18,44 @@ import (
 )
 
 const (
-	// StuckAfter is how long a pass may go without progress. The longest step
-	// known, the plan of 10,000 Services from nothing, takes some seconds.
+	// StuckAfter is how long a pass may lack progress. The longest known step, planning 10,000 Services
+	// from scratch, takes seconds.
 	StuckAfter = 2 * time.Minute
-	// WatchEvery is how often that is to be looked at.
+	// WatchEvery is the interval of checks.
 	WatchEvery = 5 * time.Second
-	// longestStacks bounds what is logged of a loop that is stuck.
+	// longestStacks bounds the logged stacks in bytes.
 	longestStacks = 256 << 10
-	// SessionGrace is how long readiness waits for sessions: long enough for
-	// those of a router that is there, short enough that one which is away
-	// does not stop a rollout.
+	// SessionGrace is how long readiness waits for BGP sessions: enough for a reachable router, and short
+	// enough that an absent one does not block a rollout.
 	SessionGrace = 30 * time.Second
 )
 
-// Monitor follows the passes of an agent.
+// Monitor tracks the passes of an agent.
 type Monitor struct {
 	now func() time.Time
 
 	mu sync.Mutex
-	// since is when the pass in progress began; zero between passes.
+	// since is the start of the pass in progress; zero between passes.
 	since time.Time
-	// moved is when it was seen to move last, and step what it does since.
+	// moved is the time of the last progress, step the current step.
 	moved time.Time
 	step  string
-	// begun counts passes; ended is how many of them had begun at the last end. turn is closed, and made
-	// again, at each end.
+	// begun counts passes, ended is its value at the last end. turn is closed and replaced at each end.
 	begun, ended uint64
 	turn         chan struct{}
-	// first is when the first pass ended.
-	first time.Time
-	// failure is that of the last pass.
+	first        time.Time
+	// failure is the error of the last pass.
 	failure error
-	// announcing is true once every session has been established, or once
-	// the time for that is over: a router that goes later makes no node
-	// unready.
+	// announcing is true once all sessions were established or SessionGrace has passed. Later losses of
+	// routers do not affect readiness.
 	announcing bool
 	missing    []string
 }
 
-// New returns a Monitor with a clock, such as time.Now.
+// New returns a Monitor that uses the given clock.
 func New(now func() time.Time) *Monitor { return &Monitor{now: now, turn: make(chan struct{})} }
 
-// Begin notes that a pass begins.
+// Begin records the start of a pass.
 func (h *Monitor) Begin(now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -68,14 +63,14 @@ func (h *Monitor) Begin(now time.Time) {
 	h.begun++
 }
 
-// Move notes that the pass in progress has come to a step, or goes on in one.
+// Move records progress of the current pass.
 func (h *Monitor) Move(step string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.moved, h.step = h.now(), step
 }
 
-// End notes how a pass ended, with the BGP sessions as they are then.
+// End records the result of a pass and the BGP sessions.
 func (h *Monitor) End(now time.Time, failure error, sessions []bgp.Session) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -98,7 +93,7 @@ func (h *Monitor) End(now time.Time, failure error, sessions []bgp.Session) {
 	}
 }
 
-// AwaitPass waits until a pass has ended that begins after ask, which asks for one. The error is that of ctx.
+// AwaitPass waits for the end of a pass that begins after ask. It returns the error of ctx.
 func (h *Monitor) AwaitPass(ctx context.Context, ask func()) error {
 	h.mu.Lock()
 	want := h.begun + 1
@@ -119,8 +114,7 @@ func (h *Monitor) AwaitPass(ctx context.Context, ask func()) error {
 	}
 }
 
-// Alive fails where a pass makes no progress. A slow one does, and lasts as long as it takes. Between
-// passes nothing is to be done.
+// Alive returns an error if a pass makes no progress. Slow passes and idle periods are fine.
 func (h *Monitor) Alive() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -135,8 +129,8 @@ func (h *Monitor) Alive() error {
 	return nil
 }
 
-// Watch tells, with the stacks of all goroutines, when a pass gets stuck, and when it goes on, until ctx
-// is done. Who restarts the agent has no other way to know why.
+// Watch logs the stacks of all goroutines when a pass gets stuck, and its recovery, until ctx is done. The
+// cause would be unknown after a restart otherwise.
 func (h *Monitor) Watch(ctx context.Context, every time.Duration, logger logr.Logger, stalled func()) error {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
@@ -159,17 +153,16 @@ func (h *Monitor) Watch(ctx context.Context, every time.Duration, logger logr.Lo
 	}
 }
 
-// stacks are those of all goroutines, equal ones together.
+// stacks returns the stacks of all goroutines, with equal ones merged.
 func stacks() string {
 	var all strings.Builder
-	// Nothing can fail in memory.
 	_ = pprof.Lookup("goroutine").WriteTo(&all, 1)
 	text := all.String()
 	return text[:min(len(text), longestStacks)]
 }
 
-// Ready fails until the first pass that succeeds, and while the sessions of the start have time to be
-// established.
+// Ready returns an error before the first successful pass, and while sessions are not established during
+// SessionGrace.
 func (h *Monitor) Ready() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -17,7 +17,6 @@ import (
 	"github.com/millrace-lb/millrace/api/serving"
 )
 
-// Defaults of an agent.
 const (
 	// ProxyPatience is how long the port of the service proxy must be free before this agent serves the
 	// health ports. An upgrade of kube-proxy takes a few seconds, and more if its image must be pulled.
@@ -108,7 +107,6 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// update opens and closes ports according to want.
 func (s *Server) update(ctx context.Context, now time.Time) {
 	s.mu.Lock()
 	want := s.want
@@ -130,7 +128,6 @@ func (s *Server) update(ctx context.Context, now time.Time) {
 	}
 }
 
-// isLeft reports whether the ports are left to a service proxy.
 func (s *Server) isLeft(now time.Time) bool {
 	if s.config.ProxyPort == 0 {
 		return false

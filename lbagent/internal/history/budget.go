@@ -41,7 +41,6 @@ func PerDay() int64 {
 	return int64(bytes)
 }
 
-// bucket is the remaining number of bytes of a kind.
 type bucket struct {
 	left float64
 	at   time.Time
@@ -93,7 +92,6 @@ func (b *budget) take(kind consoleapi.HistoryKind, bytes int, now time.Time) boo
 	return true
 }
 
-// leave counts a dropped entry.
 func (b *budget) leave(entry *consoleapi.HistoryEntry) {
 	if entry.Kind == consoleapi.HistoryLeftOut {
 		return
@@ -128,7 +126,6 @@ func (b *budget) leftOut(now time.Time) []consoleapi.HistoryEntry {
 	return told
 }
 
-// tell resets the count that an entry of leftOut reports.
 func (b *budget) tell(entry *consoleapi.HistoryEntry) {
 	key := leftKey{kind: consoleapi.HistoryKind(entry.What)}
 	if len(entry.Services) > 0 {

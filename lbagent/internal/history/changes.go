@@ -24,9 +24,8 @@ type State struct {
 	Decisions []announce.Decision
 	Sessions  []Session
 	// Down are the nodes that do not answer probes. CutOff is true if this node is cut off.
-	Down   map[forwarding.NodeID]bool
-	CutOff bool
-	// Problems are problems of the node or of objects.
+	Down     map[forwarding.NodeID]bool
+	CutOff   bool
 	Problems []Problem
 }
 
@@ -124,8 +123,7 @@ func (k peerKey) compare(other peerKey) int {
 	return cmp.Or(cmp.Compare(k.peer, other.peer), k.address.Compare(other.address))
 }
 
-// session returns the changes of one session. A session that was lost and established between two States
-// counts as lost.
+// session compares one session. A session lost and established again between two states counts as lost.
 func (c *changes) session(before, now *Session, at time.Time) (entries []Entry) {
 	if before == nil {
 		before = &Session{}
@@ -160,7 +158,6 @@ func (c *changes) session(before, now *Session, at time.Time) (entries []Entry) 
 // bfdUp is the state Up of millracev1beta1.
 const bfdUp = "Up"
 
-// orNow returns at, or now if at is zero.
 func orNow(at, now time.Time) time.Time {
 	if at.IsZero() {
 		return now
@@ -261,7 +258,6 @@ func problemSet(state *State) map[Problem]bool {
 	return set
 }
 
-// cutReason splits an event into its kind and its reason.
 func cutReason(what string) (string, string) {
 	word, reason, _ := strings.Cut(what, "/")
 	return word, reason

@@ -62,7 +62,6 @@ func (k *Keeper) LeftOut(now time.Time) (lines [][]byte) {
 // LeftOutCounts returns the number of dropped entries of each kind since the creation of the Keeper.
 func (k *Keeper) LeftOutCounts() map[consoleapi.HistoryKind]uint64 { return maps.Clone(k.budget.all) }
 
-// lines encodes the entries within the budget.
 func (k *Keeper) lines(entries []Entry, now time.Time) (lines [][]byte) {
 	for i := range entries {
 		entry := &entries[i]

@@ -54,7 +54,6 @@ func routes(before, now *State) []Entry {
 	return named(groups, before, now)
 }
 
-// compareFirst compares the first elements of two lists. An empty list is last.
 func compareFirst(a, b []announce.Decision) int {
 	switch {
 	case len(a) == 0:
@@ -109,7 +108,6 @@ func named(groups map[string]*Entry, before, now *State) []Entry {
 	return entries
 }
 
-// firstOf returns the first list that is not empty.
 func firstOf(a, b []string) []string {
 	if len(a) > 0 {
 		return a
@@ -127,7 +125,6 @@ func servicesOf(m *model.Model, vip netip.Addr) (names []string) {
 	return names
 }
 
-// served is how an endpoint serves a Service.
 type served int
 
 const (

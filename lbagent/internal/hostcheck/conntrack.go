@@ -50,7 +50,6 @@ func (c *conntrackTable) run(ctx context.Context, changed func(), logger logr.Lo
 	}, changed, logger)
 }
 
-// problems returns the problem for the report, if any.
 func (c *conntrackTable) problems() []string {
 	if c.text() == "" {
 		return nil

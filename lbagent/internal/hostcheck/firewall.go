@@ -28,13 +28,11 @@ type firewall struct {
 	notice
 }
 
-// servedPods are the pods of a model and the uplinks.
 type servedPods struct {
 	model   *model.Model
 	uplinks []string
 }
 
-// want sets the pods and the uplinks.
 func (f *firewall) want(m *model.Model, uplinks []string) { f.served.Store(&servedPods{m, uplinks}) }
 
 // packets returns the packets that must pass. One pod of each family represents all.
@@ -85,7 +83,6 @@ func (f *firewall) observe(dropping func(*forwardpolicy.Packet) ([]string, error
 	return f.tell(strings.Join(slices.Compact(chains), ", ")), nil
 }
 
-// run checks periodically until ctx is done, and calls changed when the result has changed.
 func (f *firewall) run(
 	ctx context.Context, dropping func(*forwardpolicy.Packet) ([]string, error), changed func(), logger logr.Logger,
 ) error {

@@ -32,7 +32,6 @@ func (f *tcxOrder) observe(programs map[string][]string) (changed bool) {
 	return f.tell(strings.Join(found, "; "))
 }
 
-// run checks periodically until ctx is done, and calls changed when the result has changed.
 func (f *tcxOrder) run(
 	ctx context.Context, read func() (map[string][]string, error), changed func(), logger logr.Logger,
 ) error {

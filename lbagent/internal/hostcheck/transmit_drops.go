@@ -24,7 +24,6 @@ type transmitDrops struct {
 	counters map[string]*recentCounter
 }
 
-// observe processes the counters, and reports whether the result has changed.
 func (u *transmitDrops) observe(drops []dataplane.UplinkLosses, now time.Time) (changed bool) {
 	counters := map[string]*recentCounter{}
 	var found []string
@@ -47,7 +46,6 @@ func (u *transmitDrops) observe(drops []dataplane.UplinkLosses, now time.Time) (
 	return u.tell(strings.Join(found, ", "))
 }
 
-// run reads the counters until ctx is done, and calls changed when the result has changed.
 func (u *transmitDrops) run(
 	ctx context.Context, read func() ([]dataplane.UplinkLosses, error), changed func(), logger logr.Logger,
 ) error {

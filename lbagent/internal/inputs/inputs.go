@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inputs has what a pass works by: the API server's objects or those of the checkpoint,
-// with what the node does not believe of them, and with what it knows of other nodes and networks
-// itself.
+// Package inputs assembles the input of a pass: objects from the API server or the checkpoint, after the
+// removal and readiness guards, and local observations of nodes and networks.
 package inputs
 
 import (
@@ -21,19 +20,19 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 )
 
-// Inputs has what passes work by. Only they use it.
+// Inputs assembles the input of passes and is used by passes only.
 type Inputs struct {
-	// Objects returns those of the API server or of the checkpoint.
+	// Objects returns the objects of the API server or of the checkpoint.
 	Objects func() *model.Snapshot
-	// Guard keeps objects that were removed many at once; nil where nothing does.
+	// Guard holds mass removals; nil disables it.
 	Guard *removalguard.Guard
-	// Readiness has endpoints served that turned unready with most others; nil where nothing does.
+	// Readiness marks endpoints ready after a mass failure; nil disables it.
 	Readiness *readiness.Threshold
-	// Retention retains endpoints that left without terminating. It may be nil.
+	// Retention retains endpoints that left without terminating; nil disables it.
 	Retention *retention.Retainer
-	// IsAddressGone reports whether no pod of this node has an address. Retention alone uses it.
+	// IsAddressGone reports whether no local pod has the address; used by Retention.
 	IsAddressGone func(address netip.Addr) bool
-	// Networks are those around the node; nil finds none.
+	// Networks finds the node's networks; nil finds none.
 	Networks *uplink.Networks
 	Logger   logr.Logger
 
@@ -41,8 +40,7 @@ type Inputs struct {
 	unready readiness.Served
 }
 
-// New returns inputs that guard removals for a while. They go on with the objects of the agent
-// before, previous, which are nil where they are not known.
+// New returns Inputs that hold removals and continue from the previous agent's objects, nil if unknown.
 func New(
 	objects func() *model.Snapshot, previous *model.Snapshot, hold time.Duration, networks *uplink.Networks, logger logr.Logger,
 ) *Inputs {
@@ -55,30 +53,28 @@ func New(
 	return i
 }
 
-// Nodes is what is known of the other nodes.
+// Nodes provides the state of the other nodes.
 type Nodes interface {
-	// Answers reports whether a node answers, by its name. It is nil where none is asked.
+	// Answers returns a function that reports whether a node answers probes, or nil if probing is disabled.
 	Answers(objects *model.Snapshot) func(node string) bool
-	// See returns the objects with the nodes that are down, and without endpoints that their nodes cannot
-	// have programmed.
+	// See marks down nodes and removes endpoints that their nodes cannot have programmed.
 	See(objects *model.Snapshot, now time.Time) *model.Snapshot
 }
 
-// Read is what one pass works by.
+// Read is the input of one pass.
 type Read struct {
-	// Objects are those to work by, Believed the same without what the node saw itself: what the
-	// next agent may go on with.
+	// Objects is the input of the model; Believed, without local observations, is saved for the next agent.
 	Objects, Believed *model.Snapshot
-	// Held are the objects whose removal is held, Unready the endpoints that are served unready.
+	// Held are removals on hold, Unready counts unready endpoints that are served.
 	Held    []removalguard.Held
 	Unready readiness.Served
-	// Again is after how long there may be other objects; zero means there is no such time.
+	// Again is the delay until the input may change by time alone; 0 if it does not.
 	Again time.Duration
-	// NetworksErr is why the networks are those of before; nil where they could be read.
+	// NetworksErr is the error for which previous networks are used, or nil.
 	NetworksErr error
 }
 
-// Read returns what a pass works by.
+// Read assembles the input of a pass.
 func (i *Inputs) Read(nodes Nodes, now time.Time) Read {
 	objects, again := i.ready(nodes, now)
 	objects, wait := i.retain(objects, now)
@@ -93,12 +89,12 @@ func (i *Inputs) Read(nodes Nodes, now time.Time) Read {
 	return read
 }
 
-// ready returns the objects with the endpoints as ready ones that are served though they are not
-// ready. Without probes nothing tells that it is Kubernetes which is wrong about them.
+// ready marks the endpoints ready that the readiness threshold serves. It requires probes as evidence
+// against Kubernetes.
 func (i *Inputs) ready(nodes Nodes, now time.Time) (*model.Snapshot, time.Duration) {
 	objects := i.Objects()
 	if listed := retention.Listed(objects.EndpointSlices); len(listed) < len(objects.EndpointSlices) {
-		// Objects of the checkpoint.
+		// The objects are from the checkpoint.
 		withoutRetained := *objects
 		withoutRetained.EndpointSlices = listed
 		objects = &withoutRetained
@@ -122,8 +118,7 @@ func (i *Inputs) ready(nodes Nodes, now time.Time) (*model.Snapshot, time.Durati
 	return &result, again
 }
 
-// retain returns the objects with the EndpointSlices of retained endpoints, and the time until they may
-// be others.
+// retain adds retained EndpointSlices and returns the delay until they may change.
 func (i *Inputs) retain(objects *model.Snapshot, now time.Time) (*model.Snapshot, time.Duration) {
 	if i.Retention == nil {
 		return objects, 0
@@ -140,7 +135,7 @@ func (i *Inputs) retain(objects *model.Snapshot, now time.Time) (*model.Snapshot
 	return &result, again
 }
 
-// Retained returns the retained endpoints of the last Read.
+// Retained returns the counts of retained endpoints after the last Read.
 func (i *Inputs) Retained() (counts retention.Counts) {
 	if i.Retention != nil {
 		counts = i.Retention.Counts()
@@ -148,8 +143,8 @@ func (i *Inputs) Retained() (counts retention.Counts) {
 	return counts
 }
 
-// isServed returns a function that reports whether a VIP leads to the endpoints of a Service, by its
-// own claim or by a VIPRoute. The first call reads the objects.
+// isServed returns a function that reports whether a claim or VIPRoute leads to the Service. It indexes the
+// objects on its first call.
 func isServed(objects *model.Snapshot) func(types.NamespacedName) bool {
 	var served map[types.NamespacedName]bool
 	read := func() {
@@ -176,7 +171,7 @@ func isServed(objects *model.Snapshot) func(types.NamespacedName) bool {
 	}
 }
 
-// logHeld tells of kinds that begin or end to be held.
+// logHeld logs kinds whose removals start or stop being held.
 func (i *Inputs) logHeld(held []removalguard.Held) {
 	before, present := map[string]bool{}, map[string]bool{}
 	for _, h := range i.held {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package keyring turns the keys of the Secret into those of the data plane. It is pure.
+// Package keyring converts the keys of the Secret into those of the data plane. It is pure.
 package keyring
 
 import (
@@ -11,8 +11,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Number is that of a generation in packets. Generations that are in use at once follow each
-// other, so they have different numbers.
+// Number returns the number of a generation in packets. Generations in use are consecutive, so their
+// numbers differ.
 func Number(generation uint32) uint8 {
 	if generation == 0 {
 		return 0
@@ -20,16 +20,16 @@ func Number(generation uint32) uint8 {
 	return uint8((generation-1)%forwarding.MaxTunnelKey) + 1
 }
 
-// Held are the keys that a node has.
+// Held are the keys of a node.
 type Held struct {
 	Ring tunnelkey.Ring
-	// tags are the keys for tags, by generation.
+	// tags are the keys for tags by generation.
 	tags map[uint32][forwarding.TunnelSecretSize]byte
 }
 
-// Restore returns what an agent before this one left in the data plane, which knows numbers
-// only. A generation is found by its key in the State, which may be nil, or else among those
-// that the node has reported. Where it is not found, it is taken for the first of its number.
+// Restore derives the held keys from the data plane, which stores only numbers. It finds the generation by
+// the key in state, which may be nil, then by the reported generations, and otherwise assumes the first one
+// with that number.
 func Restore(left forwarding.TunnelKeys, state *tunnelkey.State, reported []uint32) Held {
 	held := Held{Ring: tunnelkey.Ring{Required: left.Required}, tags: map[uint32][forwarding.TunnelSecretSize]byte{}}
 	for _, key := range left.Accepted {
@@ -57,7 +57,7 @@ func tag(key tunnelkey.Key) [forwarding.TunnelSecretSize]byte {
 	return tunnelkey.Derive(key.Secret, tunnelkey.LabelTag)
 }
 
-// Adopt returns what the node is to have that reads a State.
+// Adopt returns the keys after the node has read state.
 func (h Held) Adopt(state *tunnelkey.State) Held {
 	next := Held{tags: map[uint32][forwarding.TunnelSecretSize]byte{}}
 	numbers := map[uint8]bool{}
@@ -65,7 +65,7 @@ func (h Held) Adopt(state *tunnelkey.State) Held {
 		next.tags[key.Generation] = tag(key)
 		numbers[Number(key.Generation)] = true
 	}
-	// A number has room for one key: that of the Secret.
+	// Each number identifies one key, and the Secret's wins.
 	kept := tunnelkey.Ring{Required: h.Ring.Required}
 	for _, generation := range h.Ring.Accepted {
 		if _, known := next.tags[generation]; known || !numbers[Number(generation)] {
@@ -84,12 +84,12 @@ func (h Held) Adopt(state *tunnelkey.State) Held {
 	return next
 }
 
-// Equal reports whether two are the same.
+// Equal reports whether two sets of keys are equal.
 func (h Held) Equal(other Held) bool {
 	return h.Ring.Equal(other.Ring) && maps.Equal(h.tags, other.tags)
 }
 
-// Keys are those of the data plane.
+// Keys returns the keys in the data plane's format.
 func (h Held) Keys() forwarding.TunnelKeys {
 	keys := forwarding.TunnelKeys{Sending: Number(h.Ring.Sending), Required: h.Ring.Required}
 	for _, generation := range h.Ring.Accepted {

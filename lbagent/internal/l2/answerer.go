@@ -16,30 +16,27 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// Bounds of LBNode.status.l2, as in the schema.
+// Bounds of LBNode.status.l2 in the schema.
 const (
 	maxReachAdvertisements = 32
 	maxReachNetworks       = 32
 )
 
-// Answerer has this node answer on its links for the VIPs that it is chosen for. A nil one never does.
+// Answerer applies the L2 decisions of passes to the Responder. A nil Answerer does nothing.
 type Answerer struct {
 	responder *Responder
 	logger    logr.Logger
 
-	// links are those of the present pass.
 	links map[string][]announce.Link
-	// answering are the VIPs that the last pass answered for, with their interfaces.
+	// answering maps the VIPs of the last pass to their interfaces.
 	answering map[netip.Addr][]string
-	// up are the nodes that could answer in the last pass.
-	up map[forwarding.NodeID]bool
-	// elsewhere are the VIPs that other nodes answer for, as the last pass saw it.
+	up        map[forwarding.NodeID]bool
 	elsewhere map[netip.Addr]bool
 	heartbeat *Heartbeat
 }
 
-// NewAnswerer returns an Answerer that sends a heartbeat while it answers. After this process was
-// stopped it waits for confirm, which returns once a pass has seen the objects of now.
+// NewAnswerer returns an Answerer that sends heartbeats while it answers. After the process was stopped
+// (SIGSTOP, a frozen VM) it waits for confirm, which returns after a pass with current objects.
 func NewAnswerer(heartbeat *Heartbeat, confirm func(ctx context.Context), logger logr.Logger) *Answerer {
 	responder := New(heartbeat.Send, logger)
 	responder.confirm = confirm
@@ -49,11 +46,10 @@ func NewAnswerer(heartbeat *Heartbeat, confirm func(ctx context.Context), logger
 // Run answers until ctx is done.
 func (a *Answerer) Run(ctx context.Context) error { return a.responder.Run(ctx) }
 
-// Counts are those of the links, by their interfaces.
+// Counts returns the counters of each interface.
 func (a *Answerer) Counts() map[string]Counts { return a.responder.Counts() }
 
-// Look gives a decision what it needs to know of links and nodes. attached are the interfaces that
-// have the programs.
+// Look adds this node's links to the input of a decision. attached are the interfaces with BPF programs.
 func (a *Answerer) Look(m *model.Model, objects *model.Snapshot, attached []string, node *announce.Node) {
 	if a == nil {
 		return
@@ -65,8 +61,8 @@ func (a *Answerer) Look(m *model.Model, objects *model.Snapshot, attached []stri
 	node.Links = a.links
 }
 
-// Answer has the responder answer as decided. Where a node is gone that could have answered before, all
-// hosts are told of all VIPs again: some may have sent to that node still.
+// Answer applies decisions to the Responder. After the loss of a node that may have answered, all VIPs are
+// announced on the links again.
 func (a *Answerer) Answer(m *model.Model, decisions []announce.Decision, silent map[forwarding.NodeID]bool) {
 	if a == nil {
 		return
@@ -97,7 +93,7 @@ func (a *Answerer) Answer(m *model.Model, decisions []announce.Decision, silent 
 	a.responder.Set(wanted, lost)
 }
 
-// couldAnswer are the nodes that could answer for VIPs on a link.
+// couldAnswer returns the nodes that can answer for VIPs on a link.
 func couldAnswer(m *model.Model, silent map[forwarding.NodeID]bool) map[forwarding.NodeID]bool {
 	up := map[forwarding.NodeID]bool{}
 	for i := range m.Nodes {
@@ -109,7 +105,7 @@ func couldAnswer(m *model.Model, silent map[forwarding.NodeID]bool) map[forwardi
 	return up
 }
 
-// tell logs the VIPs that this node begins or ceases to answer for: single ones, or how many.
+// tell logs the VIPs for which this node started or stopped answering.
 func (a *Answerer) tell(answering map[netip.Addr][]string) {
 	var begun, ceased []string
 	for vip, interfaces := range answering {
@@ -131,7 +127,7 @@ func (a *Answerer) tell(answering map[netip.Addr][]string) {
 		"first", append(begun[:min(len(begun), 5)], ceased[:min(len(ceased), 5)]...))
 }
 
-// Reach is what the LBNode says of the links.
+// Reach returns the networks for LBNode.status.l2.
 func (a *Answerer) Reach() (reach []millracev1beta1.L2Reach) {
 	if a == nil {
 		return nil
@@ -150,7 +146,7 @@ func (a *Answerer) Reach() (reach []millracev1beta1.L2Reach) {
 	return reach[:min(len(reach), maxReachAdvertisements)]
 }
 
-// Problems are what keeps this node from answering.
+// Problems returns the interfaces that cannot be used and the errors.
 func (a *Answerer) Problems() []string {
 	if a == nil {
 		return nil
@@ -158,7 +154,7 @@ func (a *Answerer) Problems() []string {
 	return a.responder.Problems()
 }
 
-// Answers are the VIPs that this node answers for, sorted.
+// Answers returns the VIPs that this node answers for, sorted.
 func (a *Answerer) Answers() []netip.Addr {
 	if a == nil {
 		return nil
@@ -166,7 +162,7 @@ func (a *Answerer) Answers() []netip.Addr {
 	return slices.SortedFunc(maps.Keys(a.answering), netip.Addr.Compare)
 }
 
-// Elsewhere are the VIPs that other nodes answer for.
+// Elsewhere returns the VIPs that other nodes answer for.
 func (a *Answerer) Elsewhere() map[netip.Addr]bool {
 	if a == nil {
 		return nil

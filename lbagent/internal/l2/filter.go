@@ -18,20 +18,17 @@ import (
 	programs "github.com/millrace-lb/millrace/bpf"
 )
 
-// filter is the programs by which the kernel answers questions for an interface's VIPs, and gives its
-// sockets those that are left (questions.c).
-//
-// It only spares work: what the sockets get is looked up again. So where the kernel takes no program, or
-// has no room for all VIPs, the sockets get all questions.
+// filter holds the BPF programs that answer ARP and Neighbor Discovery for VIPs in the kernel and pass the
+// remaining requests to the sockets (questions.c). It is an optimization: without it, or if the VIPs do not
+// fit, the sockets receive all requests and look the targets up.
 type filter struct {
 	objects programs.QuestionsObjects
-	// answers is nil where the kernel answers nothing: it has no tcx.
+	// answers is nil if the kernel has no tcx.
 	answers tcx.Link
-	// holds are the VIPs in the map.
-	holds map[netip.Addr]bool
+	holds   map[netip.Addr]bool
 }
 
-// newFilter loads the programs for an interface with a hardware address.
+// newFilter loads the programs for an interface with hardware address own.
 func newFilter(own net.HardwareAddr) (*filter, error) {
 	f := &filter{holds: map[netip.Addr]bool{}}
 	spec, err := programs.LoadQuestions()
@@ -47,8 +44,8 @@ func newFilter(own net.HardwareAddr) (*filter, error) {
 	return f, nil
 }
 
-// answer has the kernel answer at an interface, from the first beat on. Without tcx, before Linux 6.6, the
-// sockets answer all. The program goes with the process, as the sockets do.
+// answer attaches the program that answers in the kernel, active from the first heartbeat. Before Linux
+// 6.6, which has no tcx, the sockets answer. The attachment ends with the process.
 func (f *filter) answer(index int) error {
 	answers, err := tcx.AttachTCX(tcx.TCXOptions{
 		Interface: index, Program: f.objects.Answer, Attach: ebpf.AttachTCXIngress, Anchor: tcx.Head(),
@@ -63,8 +60,8 @@ func (f *filter) answer(index int) error {
 	return nil
 }
 
-// beat says that the agent works. Without it, the kernel answers for as long as other nodes wait for a sign
-// of life: then one of them answers.
+// beat records a heartbeat for the kernel program. Without one it stops answering after the period in which
+// other nodes wait for this node's heartbeat.
 func (f *filter) beat() error {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
@@ -76,7 +73,7 @@ func (f *filter) beat() error {
 	return nil
 }
 
-// set replaces the VIPs that are asked for. Those that leave make room first.
+// set replaces the VIPs. Removals precede additions to free map entries.
 func (f *filter) set(addresses []netip.Addr) error {
 	wanted := make(map[netip.Addr]bool, len(addresses))
 	for _, address := range addresses {
@@ -104,18 +101,16 @@ func (f *filter) set(addresses []netip.Addr) error {
 	return nil
 }
 
-// refused is how many questions were beyond the share of the host that asked.
+// refused returns the number of requests above a host's rate limit.
 func (f *filter) refused() uint64 {
 	count := uint64(0)
-	// A map of one entry, which is always there.
 	_ = f.objects.RefusedQuestions.Lookup(uint32(0), &count)
 	return count
 }
 
-// answered is how many questions the kernel answered.
+// answered returns the number of requests that the kernel answered.
 func (f *filter) answered() (count uint64) {
 	var of []uint64
-	// A map of one entry, which is always there.
 	_ = f.objects.AnsweredQuestions.Lookup(uint32(0), &of)
 	for _, one := range of {
 		count += one
@@ -123,7 +118,7 @@ func (f *filter) answered() (count uint64) {
 	return count
 }
 
-// attach puts the program in the place of what filtered a socket before.
+// attach replaces the socket's filter by the program.
 func (f *filter) attach(conn *packet.Conn) error {
 	return onSocket(conn, "filter questions", func(socket int) error {
 		return unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_ATTACH_BPF, f.objects.Question.FD())
@@ -131,7 +126,7 @@ func (f *filter) attach(conn *packet.Conn) error {
 }
 
 func (f *filter) close() {
-	// Nothing can be done about an error; the sockets keep the program as long as they need it.
+	// Errors cannot be handled here; the sockets hold references to the program.
 	if f.answers != nil {
 		_ = f.answers.Close()
 	}
@@ -150,8 +145,8 @@ func onSocket(conn *packet.Conn, what string, set func(socket int) error) error 
 	return nil
 }
 
-// Filters that take all questions. Frames for other hosts do not count: an interface may be
-// promiscuous, and tags of VLANs that it does not have are taken off.
+// Classic filters that pass all requests. Frames for other hosts are excluded: the interface may be
+// promiscuous, and the kernel strips tags of unconfigured VLANs.
 var (
 	questionsARP = append(slices.Clone(forThisHost),
 		bpf.LoadAbsolute{Off: 6, Size: 2},
@@ -174,8 +169,7 @@ var (
 	}
 )
 
-// longest is how much of a packet is read, as in questions.c. Longer ones count as malformed: no question
-// needs that.
+// longest is the read size in bytes, as in questions.c. Longer packets count as malformed.
 const longest = 512
 
 func assemble(filter []bpf.Instruction) ([]bpf.RawInstruction, error) {

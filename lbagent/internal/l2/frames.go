@@ -13,19 +13,17 @@ import (
 	"github.com/mdlayher/ndp"
 )
 
-// message is a packet without its Ethernet header, and the hardware address that it goes to.
+// message is a packet without its Ethernet header.
 type message struct {
 	to      net.HardwareAddr
 	payload []byte
 }
 
-// question is a request for the hardware address of a target.
 type question struct {
 	target netip.Addr
-	// asker is unspecified where a host asks whether it may take the target itself (RFC 5227, RFC
-	// 4862): it has no address yet.
+	// asker is unspecified for duplicate address detection (RFC 5227, RFC 4862).
 	asker netip.Addr
-	// from is the asker's hardware address.
+	// from is the sender's hardware address.
 	from net.HardwareAddr
 }
 
@@ -36,19 +34,16 @@ var (
 	errNotAsks = errors.New("is no question for an address")
 )
 
-// Sizes and fields of packets.
 const (
 	ethernetType   = 1
 	ipv4Type       = 0x0800
 	ipv6HeaderSize = 40
 	icmpv6         = 58
-	// hopLimit is that of all Neighbor Discovery: whoever sends it is on the link (RFC 4861, section
-	// 7.1).
+	// hopLimit of Neighbor Discovery proves that the sender is on the link (RFC 4861, section 7.1).
 	hopLimit = 255
 )
 
-// readARP reads a request (RFC 826). What else ARP has is no question, and neither is what a host
-// tells of its own address.
+// readARP parses an ARP request (RFC 826). Other operations and gratuitous ARP return errNotAsks.
 func readARP(payload []byte) (question, error) {
 	packet := arp.Packet{}
 	if err := packet.UnmarshalBinary(payload); err != nil {
@@ -66,19 +61,18 @@ func readARP(payload []byte) (question, error) {
 	return question{target: target, asker: asker, from: packet.SenderHardwareAddr}, nil
 }
 
-// isUnicast reports whether a hardware address is that of one host: an answer to others would go to
-// many.
+// isUnicast reports whether the hardware address belongs to a single host, so that a reply reaches only
+// that host.
 func isUnicast(address net.HardwareAddr) bool {
 	return len(address) == 6 && address[0]&1 == 0 && string(address) != string(nowhere)
 }
 
-// answerARP is the reply of the host own.
 func (q *question) answerARP(own net.HardwareAddr) (message, error) {
 	return newARP(arp.OperationReply, host{own, q.target}, host{q.from, q.asker}, q.from)
 }
 
-// tellARP tells all hosts that own has an address (RFC 5227, section 3): once as a request and once as
-// a reply, since there are hosts that heed one alone.
+// tellARP returns gratuitous ARP as request and as reply, because some hosts accept only one form (RFC
+// 5227, section 3).
 func tellARP(own net.HardwareAddr, address netip.Addr) ([]message, error) {
 	request, err := newARP(arp.OperationRequest, host{own, address}, host{nowhere, address}, broadcast)
 	if err != nil {
@@ -88,7 +82,6 @@ func tellARP(own net.HardwareAddr, address netip.Addr) ([]message, error) {
 	return []message{request, reply}, err
 }
 
-// host is one that ARP tells of.
 type host struct {
 	mac     net.HardwareAddr
 	address netip.Addr
@@ -106,8 +99,7 @@ func newARP(operation arp.Operation, sender, target host, to net.HardwareAddr) (
 	return message{to, payload}, nil
 }
 
-// readSolicitation reads an IPv6 packet with a neighbour solicitation from a hardware address (RFC
-// 4861, section 7.1.1).
+// readSolicitation parses a neighbour solicitation (RFC 4861, section 7.1.1).
 func readSolicitation(payload []byte, from net.HardwareAddr) (question, error) {
 	if len(payload) < ipv6HeaderSize || payload[0]>>4 != 6 || payload[6] != icmpv6 || payload[7] != hopLimit {
 		return question{}, errNotAsks
@@ -140,7 +132,7 @@ func readSolicitation(payload []byte, from net.HardwareAddr) (question, error) {
 	return asked, nil
 }
 
-// sourceOf is the hardware address that a solicitation says to be from, nil where it says none.
+// sourceOf returns the source link-layer address option, or nil.
 func sourceOf(solicitation *ndp.NeighborSolicitation) net.HardwareAddr {
 	for _, option := range solicitation.Options {
 		if own, is := option.(*ndp.LinkLayerAddress); is && own.Direction == ndp.Source {
@@ -150,8 +142,7 @@ func sourceOf(solicitation *ndp.NeighborSolicitation) net.HardwareAddr {
 	return nil
 }
 
-// isIntact reports whether the checksum of an ICMPv6 message is right: the sum over all of it is zero
-// then. A message without room for one is not.
+// isIntact reports whether the ICMPv6 checksum is correct: the sum over the whole message is zero.
 func isIntact(body []byte, source, destination netip.Addr) bool {
 	if len(body) < 4 {
 		return false
@@ -172,8 +163,8 @@ func isIntact(body []byte, source, destination netip.Addr) bool {
 	return sum == 0xffff
 }
 
-// answerSolicitation is the advertisement of the host own (RFC 4861, section 7.2.4). One that has no
-// address yet is told together with all others.
+// answerSolicitation returns the advertisement (RFC 4861, section 7.2.4). Duplicate address detection is
+// answered to all nodes.
 func (q *question) answerSolicitation(own net.HardwareAddr) (message, error) {
 	if q.asker.IsUnspecified() {
 		return newAdvertisement(own, q.target, allNodes, multicastOf(allNodes), false)
@@ -181,7 +172,7 @@ func (q *question) answerSolicitation(own net.HardwareAddr) (message, error) {
 	return newAdvertisement(own, q.target, q.asker, q.from, true)
 }
 
-// tellAdvertisement tells all hosts that own has an address (RFC 4861, section 7.2.6).
+// tellAdvertisement returns an unsolicited advertisement (RFC 4861, section 7.2.6).
 func tellAdvertisement(own net.HardwareAddr, address netip.Addr) (message, error) {
 	return newAdvertisement(own, address, allNodes, multicastOf(allNodes), false)
 }
@@ -205,13 +196,13 @@ func newAdvertisement(
 	return message{to, append(packet, body...)}, nil
 }
 
-// multicastOf is the hardware address of an IPv6 group (RFC 2464, section 7).
+// multicastOf returns the Ethernet address of an IPv6 group (RFC 2464, section 7).
 func multicastOf(group netip.Addr) net.HardwareAddr {
 	bytes := group.As16()
 	return net.HardwareAddr{0x33, 0x33, bytes[12], bytes[13], bytes[14], bytes[15]}
 }
 
-// groupOf is the group at which an address is asked for (RFC 4291, section 2.7.1).
+// groupOf returns the solicited-node group (RFC 4291, section 2.7.1).
 func groupOf(address netip.Addr) netip.Addr {
 	bytes := address.As16()
 	return netip.AddrFrom16([16]byte{0: 0xff, 1: 2, 11: 1, 12: 0xff, 13: bytes[13], 14: bytes[14], 15: bytes[15]})

@@ -9,20 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// perSocket is how many groups a socket is in: the kernel limits the memory for them by socket
-// (net.core.optmem_max).
+// perSocket is the number of groups per socket, limited by net.core.optmem_max.
 const perSocket = 100
 
-// groups are the IPv6 multicast groups that an interface is in. The kernel then tells switches that
-// look at MLD (RFC 4541), and the card takes the groups' frames.
+// groups joins IPv6 multicast groups, so that MLD snooping switches (RFC 4541) and the NIC deliver their
+// frames.
 type groups struct {
 	index int
-	// joined has the socket of each group, used how many groups each socket has.
+	// joined maps a group to its socket, used a socket to its number of groups.
 	joined map[netip.Addr]int
 	used   map[int]int
 }
 
-// set leaves and joins groups.
 func (g *groups) set(wanted map[netip.Addr]bool) error {
 	for group, socket := range g.joined {
 		if !wanted[group] {
@@ -70,7 +68,7 @@ func (g *groups) request(group netip.Addr) *unix.IPv6Mreq {
 	return &unix.IPv6Mreq{Multiaddr: group.As16(), Interface: uint32(g.index)}
 }
 
-// leave is also right where the interface is gone: the kernel has left the group then.
+// leave ignores errors: if the interface is gone, the kernel has left the group.
 func (g *groups) leave(group netip.Addr, socket int) {
 	_ = unix.SetsockoptIPv6Mreq(socket, unix.IPPROTO_IPV6, unix.IPV6_LEAVE_GROUP, g.request(group))
 	delete(g.joined, group)
@@ -78,7 +76,6 @@ func (g *groups) leave(group netip.Addr, socket int) {
 	g.release(socket)
 }
 
-// release closes a socket that is in no group.
 func (g *groups) release(socket int) {
 	if g.used[socket] == 0 {
 		_ = unix.Close(socket)

@@ -4,18 +4,18 @@ package l2
 
 import "sync/atomic"
 
-// A Heartbeat shows programs and other nodes that the agent of this node works.
+// A Heartbeat signals BPF programs and other nodes that this node's agent works.
 type Heartbeat struct {
 	send, alive func() error
 	// others is true while other nodes could answer.
 	others atomic.Bool
 }
 
-// NewHeartbeat returns a heartbeat that is sent by a function while alive returns no error.
+// NewHeartbeat returns a Heartbeat that calls send while alive returns no error.
 func NewHeartbeat(send, alive func() error) *Heartbeat { return &Heartbeat{send: send, alive: alive} }
 
-// Send sends a heartbeat if the agent is alive. If it is not, Send returns the reason while other nodes
-// could answer, and nil otherwise: then this node goes on answering on its links.
+// Send sends a heartbeat if the agent is alive. Otherwise it returns the error of alive if other nodes
+// could answer, and nil if not, so that this node continues to answer.
 func (h *Heartbeat) Send() error {
 	err := h.alive()
 	switch {
@@ -28,5 +28,5 @@ func (h *Heartbeat) Send() error {
 	}
 }
 
-// SetOthers records whether other nodes could answer.
+// SetOthers sets whether other nodes could answer.
 func (h *Heartbeat) SetOthers(could bool) { h.others.Store(could) }

@@ -4,17 +4,15 @@ package l2
 
 import "time"
 
-// perInterface are the questions for VIPs of this node that an interface reads each second. What one host
-// may ask is less (questions.c), so the others have room. What comes beyond waits in the socket, which
-// has memory for a second of it, and drops what it cannot hold.
-//
-// VIPs have no limit of their own: whoever asks too often for one would take it from all others.
+// perInterface is the number of requests per second that the sockets of an interface read. A single host's
+// limit is lower (questions.c). Excess requests queue in the socket for up to a second and are then dropped
+// by the kernel. There is no limit per VIP, because one host could exhaust it for all others.
 const (
 	perInterface    = 5000
 	roomPerQuestion = 1024
 )
 
-// bucket lets so much through each second, and as much at once.
+// bucket is a token bucket with a burst of one second.
 type bucket struct {
 	rate   float64
 	left   float64
@@ -23,7 +21,7 @@ type bucket struct {
 
 func newBucket(rate float64) bucket { return bucket{rate: rate, left: rate} }
 
-// take reports whether one more may pass.
+// take consumes a token and reports whether there was one.
 func (b *bucket) take(now time.Time) bool {
 	if passed := now.Sub(b.filled).Seconds(); passed > 0 {
 		b.left = min(b.rate, b.left+passed*b.rate)

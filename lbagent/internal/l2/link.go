@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// link are the sockets of an interface.
+// link holds the sockets of an interface.
 type link struct {
 	name   string
 	index  int
@@ -26,24 +26,22 @@ type link struct {
 	ipv6   *packet.Conn
 	groups groups
 	counts *counters
-	// filter is nil while the sockets take all questions.
+	// filter is nil while the sockets receive all requests.
 	filter *filter
-	// socketsAlone keeps the kernel from answering, as one without tcx.
+	// socketsAlone disables the kernel program, as on kernels without tcx.
 	socketsAlone bool
-	// broken is true when a socket cannot be read any more; notify tells.
-	broken atomic.Bool
-	closed atomic.Bool
-	notify func()
-	// isSilent reports whether other nodes answer.
+	// broken is set before notify is called if a socket fails.
+	broken   atomic.Bool
+	closed   atomic.Bool
+	notify   func()
 	isSilent func(now time.Time) bool
 	done     sync.WaitGroup
 
-	mu sync.Mutex
-	// vips are those that are answered for.
+	mu   sync.Mutex
 	vips map[netip.Addr]bool
 }
 
-// openLink opens the sockets of an interface, and reads them until close.
+// openLink opens the interface's sockets and reads them until close.
 func openLink(name string, counts *counters, of *Responder) (*link, error) {
 	device, err := net.InterfaceByName(name)
 	if err != nil {
@@ -69,7 +67,7 @@ func openLink(name string, counts *counters, of *Responder) (*link, error) {
 	return l, nil
 }
 
-// listen opens a packet socket, by the capability NET_RAW.
+// listen opens a packet socket, which requires CAP_NET_RAW.
 func listen(device *net.Interface, protocol int, filter []bpf.Instruction) (*packet.Conn, error) {
 	assembled, err := assemble(filter)
 	if err != nil {
@@ -79,15 +77,14 @@ func listen(device *net.Interface, protocol int, filter []bpf.Instruction) (*pac
 	if err != nil {
 		return nil, fmt.Errorf("open a packet socket on %s, for which the agent needs the capability NET_RAW: %w", device.Name, err)
 	}
-	// What is asked in a second has room. Where that is not permitted, what the system gives must
-	// do.
+	// The buffer holds the requests of one second. Without permission the default size remains.
 	_ = onSocket(conn, "make room for questions", func(socket int) error {
 		return unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, perInterface*roomPerQuestion)
 	})
 	return conn, nil
 }
 
-// read answers what comes in by a socket until it is closed.
+// read answers requests from a socket until it is closed.
 func (l *link) read(
 	conn *packet.Conn, parse func([]byte, net.HardwareAddr) (question, error), answer func(*question, net.HardwareAddr) (message, error),
 ) {
@@ -104,7 +101,7 @@ func (l *link) read(
 			return
 		}
 		for now := time.Now(); !limit.take(now); now = time.Now() {
-			// What comes meanwhile waits in the socket, or is dropped there by the kernel.
+			// Requests queue in the socket meanwhile.
 			time.Sleep(pause)
 		}
 		if stats.take(time.Now()) {
@@ -123,14 +120,13 @@ func (l *link) read(
 	}
 }
 
-// countDropped counts what the kernel dropped since it was asked last.
+// countDropped adds the kernel's drops since the previous call.
 func (l *link) countDropped(conn *packet.Conn) {
 	if stats, err := conn.Stats(); err == nil {
 		l.counts.dropped.Add(uint64(stats.Drops))
 	}
 }
 
-// answer answers a question for a VIP of this node.
 func (l *link) answer(conn *packet.Conn, asked *question, answer func(*question, net.HardwareAddr) (message, error)) {
 	if l.isSilent(time.Now()) || !l.owns(asked.target) {
 		return
@@ -145,7 +141,7 @@ func (l *link) answer(conn *packet.Conn, asked *question, answer func(*question,
 	}
 }
 
-// tell tells all hosts of the link that this node has an address.
+// tell announces the address to all hosts of the link.
 func (l *link) tell(address netip.Addr) {
 	conn := l.arp
 	messages, err := tellARP(l.own, address)
@@ -177,7 +173,7 @@ func (l *link) send(conn *packet.Conn, m message) error {
 	return nil
 }
 
-// set replaces the VIPs, and returns those that are new.
+// set replaces the VIPs and returns the added ones.
 func (l *link) set(addresses []netip.Addr) (added []netip.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -192,8 +188,7 @@ func (l *link) set(addresses []netip.Addr) (added []netip.Addr) {
 	return added
 }
 
-// sift has the kernel give the sockets only questions for addresses. On an error they get all
-// questions.
+// sift installs the filter for the addresses. On an error the sockets receive all requests.
 func (l *link) sift(addresses []netip.Addr) (err error) {
 	next := l.filter
 	if next == nil {
@@ -219,7 +214,7 @@ func (l *link) sift(addresses []netip.Addr) (err error) {
 	return errors.Join(err, l.takeAll(next))
 }
 
-// beat has the kernel go on answering.
+// beat records a heartbeat for the kernel program.
 func (l *link) beat() error {
 	if l.filter == nil {
 		return nil
@@ -227,7 +222,7 @@ func (l *link) beat() error {
 	return l.filter.beat()
 }
 
-// takeAll has the sockets get all questions, and gives up a filter.
+// takeAll removes the filter, so that the sockets receive all requests.
 func (l *link) takeAll(previous *filter) error {
 	arp, err := assemble(questionsARP)
 	if err != nil {
@@ -254,14 +249,13 @@ func (l *link) owns(address netip.Addr) bool {
 	return l.vips[address]
 }
 
-// owned are the VIPs at this moment.
 func (l *link) owned() map[netip.Addr]bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return maps.Clone(l.vips)
 }
 
-// join is in the groups at which addresses are asked for.
+// join joins the solicited-node groups of the addresses.
 func (l *link) join(addresses []netip.Addr) error {
 	wanted := map[netip.Addr]bool{}
 	for _, address := range addresses {
@@ -272,8 +266,7 @@ func (l *link) join(addresses []netip.Addr) error {
 	return l.groups.set(wanted)
 }
 
-// isStale reports whether the sockets are of no use any more: the interface is another one, or has
-// another address.
+// isStale reports whether the sockets are closed or the interface's index or hardware address changed.
 func (l *link) isStale() bool {
 	if l.isShut() {
 		return true
@@ -282,12 +275,11 @@ func (l *link) isStale() bool {
 	return err != nil || device.Index != l.index || device.HardwareAddr.String() != l.own.String()
 }
 
-// isShut reports whether nothing comes or goes by the sockets any more.
 func (l *link) isShut() bool { return l.closed.Load() || l.broken.Load() }
 
 func (l *link) close() {
 	l.closed.Store(true)
-	// Nothing can be done about an error, and nothing was buffered.
+	// Errors cannot be handled here, and nothing is buffered.
 	_ = l.arp.Close()
 	_ = l.ipv6.Close()
 	l.groups.close()

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package l2 answers for VIPs on the node's links: ARP requests (RFC 826) and neighbour
-// solicitations (RFC 4861). When the node comes to answer for a VIP, it tells all hosts of the
-// link. Package announce says for which VIPs it does. The VIPs are on no interface, so the kernel
-// does not answer.
+// Package l2 answers ARP requests (RFC 826) and neighbour solicitations (RFC 4861) for VIPs on the node's
+// links and announces a VIP to the hosts of a link when this node takes it over. Package announce selects
+// the VIPs. They are assigned to no interface, so the kernel does not answer.
 package l2
 
 import (
@@ -20,37 +19,33 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// tells are the times at which hosts are told that the node answers for a VIP now, from the change
-// on. One frame can be lost, and a switch may not forward yet.
+// tells are the delays of a VIP's gratuitous announcements. They repeat because frames can be lost and a
+// switch port may not forward yet.
 var tells = []time.Duration{0, 200 * time.Millisecond, time.Second, 3 * time.Second, 7 * time.Second}
 
 const (
-	// retell is how often hosts are told while nothing changes: one may have missed all that was
-	// told, and send to a node that answered before.
+	// retell is the interval of announcements without changes, for hosts that missed all earlier ones.
 	retell = 30 * time.Second
-	// atOnce are the VIPs of which hosts are told before the pause: so 20,000 a second.
+	// atOnce is the number of announcements between pauses: at most 20,000 per second.
 	atOnce, pause = 200, 10 * time.Millisecond
-	// afterFailure is how long an interface rests that cannot be used.
+	// afterFailure is the delay before an interface is tried again.
 	afterFailure = time.Second
-	// beats is how often the responder says that it works. After hung others take it for one that
-	// does not.
+	// beats is the heartbeat interval. After hung without one, other nodes take over.
 	beats, hung = time.Second, 4 * time.Second
 )
 
-// Counts are what an interface has seen and done since the agent started.
+// Counts are an interface's counters since the agent started.
 type Counts struct {
-	// Answered are questions for VIPs of the node, Limited such as were left unanswered because a
-	// host had too many.
+	// Answered counts answered requests, Limited those above a host's rate limit.
 	Answered, Limited uint64
-	// Dropped are questions that the kernel dropped, since more came than are read.
-	Dropped uint64
-	// Malformed are packets that are no valid question.
+	// Dropped counts requests that the kernel dropped because the sockets' buffers were full.
+	Dropped   uint64
 	Malformed uint64
-	// Told are the packets that told all hosts of a VIP.
+	// Told counts gratuitous announcements.
 	Told uint64
-	// Failed are packets that could not be built or sent.
+	// Failed counts packets that could not be built or sent.
 	Failed uint64
-	// VIPs is for how many the node answers.
+	// VIPs is the number of VIPs that the node answers for.
 	VIPs int
 }
 
@@ -58,14 +53,12 @@ type counters struct {
 	answered, dropped, malformed, told, failed atomic.Uint64
 
 	mu sync.Mutex
-	// limited and passed are what previous filters refused and answered; the present one counts
-	// itself.
+	// limited and passed are the totals of previous filters; the current filter has its own counters.
 	limited, passed uint64
 	filter          *filter
 }
 
-// use has questions counted that a filter refuses or answers; nil is none. What the previous one
-// counted stays.
+// use sets the current filter, or none if nil, and adds the previous filter's counters to the totals.
 func (c *counters) use(next *filter) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,7 +69,6 @@ func (c *counters) use(next *filter) {
 	c.filter = next
 }
 
-// byFilters are the questions that filters refused and answered.
 func (c *counters) byFilters() (limited, answered uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,11 +78,11 @@ func (c *counters) byFilters() (limited, answered uint64) {
 	return c.limited + c.filter.refused(), c.passed + c.filter.answered()
 }
 
-// Responder answers on interfaces.
+// Responder answers on the interfaces given to Set.
 type Responder struct {
 	logger logr.Logger
 	beat   func() error
-	// confirm returns once VIPs are set by the objects of now; nil where they always are.
+	// confirm returns after a pass with current objects; nil skips the wait.
 	confirm func(ctx context.Context)
 	wake    chan struct{}
 
@@ -100,26 +92,23 @@ type Responder struct {
 	counts map[string]*counters
 	errs   map[string]error
 
-	// worked is when the responder could last say that it works, in nanoseconds of Unix time; 0 is
-	// never.
+	// worked is the Unix time of the last successful heartbeat in nanoseconds, 0 before the first.
 	worked atomic.Int64
 
-	// Of Run alone.
+	// Used by Run only.
 	links   map[string]*link
 	failed  map[string]time.Time
 	pending []telling
-	// beaten is when the responder last said that it works, beatErr what came of it.
+	// beaten is the time of the last attempted heartbeat, beatErr its error.
 	beaten  time.Time
 	beatErr error
-	// away is true from when this process goes on that was stopped until confirm, which asked waits
-	// for, has returned.
+	// away is true after the process was stopped, until confirm returns and closes asked.
 	away  bool
 	asked chan struct{}
-	// socketsAlone has links answer by their sockets, as on a kernel without tcx.
+	// socketsAlone disables the kernel programs, as on kernels without tcx.
 	socketsAlone bool
 }
 
-// telling is a VIP of which the hosts of a link are to be told.
 type telling struct {
 	link    *link
 	address netip.Addr
@@ -129,8 +118,7 @@ type telling struct {
 
 func (t *telling) due() time.Time { return t.since.Add(tells[t.next]) }
 
-// New returns a Responder that answers for nothing yet. From the first Set on, beat is called each
-// second while it works.
+// New returns a Responder without VIPs. After the first Set, beat is called every second.
 func New(beat func() error, logger logr.Logger) *Responder {
 	return &Responder{
 		logger: logger, beat: beat, wake: make(chan struct{}, 1),
@@ -139,8 +127,8 @@ func New(beat func() error, logger logr.Logger) *Responder {
 	}
 }
 
-// Set replaces the VIPs, sorted, by the name of the interface on which the node answers. With
-// again, hosts are told of all of them as if each were new: another node may have answered before.
+// Set replaces the VIPs of each interface, which are sorted. If again is true, all VIPs are announced as if
+// new, because another node may have answered before.
 func (r *Responder) Set(wanted map[string][]netip.Addr, again bool) {
 	r.mu.Lock()
 	r.wanted = wanted
@@ -149,7 +137,7 @@ func (r *Responder) Set(wanted map[string][]netip.Addr, again bool) {
 	r.notify()
 }
 
-// Counts are those of each interface that was ever used.
+// Counts returns the counters of each interface used so far.
 func (r *Responder) Counts() map[string]Counts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -164,7 +152,7 @@ func (r *Responder) Counts() map[string]Counts {
 	return counts
 }
 
-// Problems says of each interface that cannot be used why, sorted.
+// Problems returns the errors of unusable interfaces, sorted.
 func (r *Responder) Problems() (problems []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -216,7 +204,6 @@ func (r *Responder) Run(ctx context.Context) error {
 	}
 }
 
-// nextBeat is after how long the responder says again that it works.
 func (r *Responder) nextBeat(now time.Time) time.Duration {
 	if r.beaten.IsZero() {
 		return retell
@@ -224,9 +211,9 @@ func (r *Responder) nextBeat(now time.Time) time.Duration {
 	return r.beaten.Add(beats).Sub(now)
 }
 
-// say says that this node works. It reports whether others may have thought otherwise, and
-// answered for its VIPs. After this process was stopped it says nothing before VIPs are known to be
-// those of now: others answer for what is left.
+// say sends a heartbeat. It reports whether heartbeats were missing for so long that other nodes may have
+// answered. After the process was stopped, heartbeats resume only after confirm, because the VIPs may be
+// stale.
 func (r *Responder) say(ctx context.Context, now time.Time) (missed bool) {
 	if now.Sub(r.beaten) < beats && !r.away {
 		return false
@@ -239,7 +226,7 @@ func (r *Responder) say(ctx context.Context, now time.Time) (missed bool) {
 	r.away = false
 	err := r.beat()
 	if time.Since(now) >= hung {
-		// It was stopped meanwhile, as the next time will find.
+		// The process was stopped meanwhile; the next call detects it.
 		return false
 	}
 	if err == nil {
@@ -259,8 +246,8 @@ func (r *Responder) say(ctx context.Context, now time.Time) (missed bool) {
 	return missed
 }
 
-// isConfirmed reports whether confirm has returned. It calls that where nobody has, and Run is woken
-// afterwards.
+// isConfirmed reports whether confirm has returned. It starts confirm if necessary, which wakes Run at its
+// end.
 func (r *Responder) isConfirmed(ctx context.Context) bool {
 	if r.confirm == nil {
 		return true
@@ -283,13 +270,12 @@ func (r *Responder) isConfirmed(ctx context.Context) bool {
 	return false
 }
 
-// isSilent reports whether other nodes answer, since this one could not say that it works.
+// isSilent reports whether heartbeats were missing for so long that other nodes answer.
 func (r *Responder) isSilent(now time.Time) bool {
 	worked := r.worked.Load()
 	return worked != 0 && now.Sub(time.Unix(0, worked)) >= hung
 }
 
-// notify has Run look again.
 func (r *Responder) notify() {
 	select {
 	case r.wake <- struct{}{}:
@@ -297,8 +283,7 @@ func (r *Responder) notify() {
 	}
 }
 
-// apply opens and closes links, and gives them their VIPs. It returns after how long it is due
-// again.
+// apply opens and closes links and sets their VIPs. It returns the delay until its next call.
 func (r *Responder) apply(wanted map[string][]netip.Addr, now time.Time) (again time.Duration) {
 	again = retell
 	for name, open := range r.links {
@@ -330,8 +315,7 @@ func (r *Responder) apply(wanted map[string][]netip.Addr, now time.Time) (again 
 	return again
 }
 
-// serve has the link of an interface answer for addresses. The hosts are told of those that are
-// new.
+// serve sets the VIPs of an interface and schedules announcements of new ones.
 func (r *Responder) serve(name string, addresses []netip.Addr, now time.Time) error {
 	open := r.links[name]
 	if open == nil {
@@ -353,7 +337,7 @@ func (r *Responder) serve(name string, addresses []netip.Addr, now time.Time) er
 	return errors.Join(open.join(addresses), open.sift(addresses))
 }
 
-// report keeps, and logs, what becomes of an interface.
+// report stores an interface's error and logs changes.
 func (r *Responder) report(name string, err error) {
 	r.mu.Lock()
 	before := r.errs[name]
@@ -369,7 +353,7 @@ func (r *Responder) report(name string, err error) {
 	}
 }
 
-// tellAll has hosts told of all VIPs: as of new ones, or once.
+// tellAll schedules announcements of all VIPs: a full series if again is true, otherwise one.
 func (r *Responder) tellAll(again bool, now time.Time) {
 	last := len(tells) - 1
 	for _, open := range r.links {
@@ -383,7 +367,7 @@ func (r *Responder) tellAll(again bool, now time.Time) {
 	}
 }
 
-// tell tells hosts of the VIPs that are due, and returns after how long others are.
+// tell sends the due announcements and returns the delay until the next.
 func (r *Responder) tell(now time.Time) (wait time.Duration) {
 	wait = retell
 	told := 0

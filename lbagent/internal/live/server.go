@@ -94,7 +94,6 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, certificates 
 	return fmt.Errorf("serve the aggregated API on %s: %w", listener.Addr(), err)
 }
 
-// quietWriter logs at a debug level.
 type quietWriter struct{ logger logr.Logger }
 
 func (w quietWriter) Write(line []byte) (int, error) {
@@ -142,7 +141,6 @@ func encode(body any) (encoded []byte, kind string, err error) {
 	return encoded, "application/json", err
 }
 
-// refused is a request that cannot be served.
 type refused struct{ error }
 
 func (s *Server) answerTraffic(request *http.Request) (any, error) {
@@ -202,7 +200,6 @@ func (s *Server) answerDrops(request *http.Request) (any, error) {
 	return answer, nil
 }
 
-// selection selects flows or drops.
 type selection struct {
 	service string
 	clients netip.Prefix

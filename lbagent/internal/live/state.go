@@ -46,7 +46,6 @@ type journal struct {
 	changed int
 }
 
-// decision is the decision about a VIP, with the number of its change.
 type decision struct {
 	group *console.VIPGroup
 	key   string

@@ -51,7 +51,6 @@ type sampler struct {
 	next chan struct{}
 }
 
-// sample is the increase since the previous sample.
 type sample struct {
 	took      time.Duration
 	frontends map[console.FrontendName]liveapi.FrontendTraffic
@@ -109,7 +108,6 @@ func (s *sampler) forget(err error) {
 	s.totals, s.dropped, s.uplinks = nil, nil, nil
 }
 
-// add adds a sample to the sequence, or starts one.
 func (s *sampler) add(now time.Time, counters *console.Counters) {
 	totals := make(map[console.FrontendName]console.Frontend, len(counters.Frontends))
 	next := sample{
@@ -160,7 +158,6 @@ func since(now, before console.Frontend) console.Frontend {
 	return now
 }
 
-// growth returns the increase of a counter, which may have been reset to zero.
 func growth(now, before uint64) uint64 {
 	if now < before {
 		return now
@@ -168,7 +165,6 @@ func growth(now, before uint64) uint64 {
 	return now - before
 }
 
-// more returns the counters that have increased.
 func more(now, before map[string]uint64) map[string]uint64 {
 	grown := map[string]uint64{}
 	for name, count := range now {
@@ -179,7 +175,6 @@ func more(now, before map[string]uint64) map[string]uint64 {
 	return grown
 }
 
-// count adds the increase of a frontend.
 func (s *sample) count(counted console.Frontend) {
 	if counted.Packets+counted.Connections == 0 && len(counted.Drops) == 0 {
 		return

@@ -12,21 +12,21 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Known represents a node that has answered, for the next agent. A node that never answered may not
-// have attached its programs yet.
+// Known is the persisted state of a node that has answered probes. A node that never answered may not have
+// attached its programs yet.
 type Known struct {
 	ID forwarding.NodeID
-	// Address is where it was probed: by then the id may be another node's.
+	// Address is the probed address, to detect that the ID was reassigned.
 	Address netip.Addr
-	// Lost is since when it is lost; zero while it is not.
+	// Lost is the time of the loss; zero if the node is not lost.
 	Lost time.Time `json:",omitzero"`
-	// Settled is true once it was taken for down, Contested if half of the nodes or more were lost
-	// with it.
+	// Settled is true once the node counted as down, Contested if at least half of the nodes were lost with
+	// it.
 	Settled   bool `json:",omitempty"`
 	Contested bool `json:",omitempty"`
 }
 
-// Known returns the nodes that have answered, sorted by id, without their addresses.
+// Known returns the nodes that have answered, sorted by ID, without addresses.
 func (m *Membership) Known() []Known {
 	var known []Known
 	for id, p := range m.peers {
@@ -43,11 +43,11 @@ func (m *Membership) Known() []Known {
 	return known
 }
 
-// Changes counts what changed of what Known returns.
+// Changes returns a counter of the changes to the result of Known.
 func (m *Membership) Changes() uint64 { return m.changes }
 
-// Resume goes on with what is known of a node, which must be among those of SetNodes. It has
-// answered before, so it is lost where it does not answer now.
+// Resume restores the state of a node that SetNodes has configured. The node has answered before, so it is
+// lost if it does not answer now.
 func (m *Membership) Resume(known Known) {
 	p := m.peers[known.ID]
 	if p == nil {
@@ -60,14 +60,14 @@ func (m *Membership) Resume(known Known) {
 	}
 }
 
-// Resumed returns the verdict on known nodes before any is probed again.
+// Resumed returns the verdict on persisted nodes before the first probe.
 func Resumed(known []Known) Verdict {
 	m := Membership{}
 	ids := make([]forwarding.NodeID, 0, len(known))
 	for _, k := range known {
 		ids = append(ids, k.ID)
 	}
-	// The id of this node is not known yet: it wins no tie.
+	// This node's ID is unknown yet, so it must win no tie.
 	m.SetNodes(math.MaxUint16, ids)
 	for _, k := range known {
 		m.Resume(k)

@@ -7,19 +7,18 @@ import "time"
 const (
 	// windowSize is the number of probes after which the loss of a path is computed.
 	windowSize = 200
-	// lossyFrom is the number of unanswered probes of a window at which a path becomes lossy: 5 %.
-	// At losslessTo, 2 %, the path becomes lossless again.
+	// lossyFrom (5 %) and losslessTo (2 %) are the numbers of lost probes in a window at which a path
+	// becomes lossy and lossless.
 	lossyFrom, losslessTo = windowSize / 20, windowSize / 50
 )
 
-// A window counts the probes on the path to a node, to compute its loss.
 type window struct {
 	sent, answered int
 	// lossy is the time since which the path loses packets; zero if it does not.
 	lossy time.Time
 }
 
-// send counts a probe that is about to be sent.
+// send counts a probe before it is sent.
 func (w *window) send(now time.Time) {
 	if w.sent == windowSize {
 		switch lost := w.sent - w.answered; {
@@ -33,8 +32,8 @@ func (w *window) send(now time.Time) {
 	w.sent++
 }
 
-// lossy returns the time since which paths lose packets, if these are more than half of all paths
-// to nodes that answer: then this node's own link does. A single path may be another node's.
+// lossy returns the time since which this node's own link loses packets: more than half of the paths to
+// answering nodes are lossy. A single lossy path may be the other node's fault.
 func (m *Membership) lossy() (since time.Time) {
 	paths, lossy := 0, 0
 	for _, p := range m.peers {

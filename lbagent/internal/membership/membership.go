@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package membership decides which other nodes are down, from which probes they answered. It is
-// pure: time is an argument, and nothing is sent.
+// Package membership decides from probe results which other nodes are down. It is pure: callers pass the
+// time and send the probes.
 //
-// A node is lost when it has left several probes in a row unanswered, and comes back when it has
-// answered for a while. A lost node is down, unless half of the nodes that were up, or more, are
-// lost at once: then this node may be cut off. Such losses are held until a router is heard, or
-// until fewer nodes are lost. If a partition halves four nodes or more, the half with the lowest
-// node id takes the other nodes for down. A node that is down stays down until it comes back.
+// A node is lost after several unanswered probes in a row, and returns after it has answered for a while. A
+// lost node is down, unless at least half of the nodes that were up are lost at once, because then this
+// node may be cut off. Such losses are held until a router is heard or fewer nodes are lost. If a partition
+// halves four or more nodes, the half with the lowest node ID declares the other one down.
 package membership
 
 import (
@@ -18,100 +17,96 @@ import (
 )
 
 const (
-	// ShortestInterval is that of the probes to one node in small clusters.
+	// ShortestInterval is the probe interval per node in small clusters.
 	ShortestInterval = 50 * time.Millisecond
-	// perNode keeps the packets of a large cluster at 6,700 a second and node.
+	// perNode limits a node of a large cluster to 6,700 probes per second.
 	perNode = 150 * time.Microsecond
-	// repeats is the number of probes in an interval to a node that left one unanswered, not closer
-	// than shortestRepeat.
+	// repeats is the number of probes per interval to a node with an unanswered probe, at least
+	// shortestRepeat apart.
 	repeats        = 10
 	shortestRepeat = 10 * time.Millisecond
-	// Misses is the number of probes in a row that a lost node has left unanswered: so many that
-	// paths with a loss of 30 % in each direction lose no node.
+	// Misses is the number of unanswered probes in a row after which a node is lost. Paths that lose 30 %
+	// of the packets in each direction lose no node.
 	Misses = 30
-	// suspect is the number of unanswered probes of a node that may be lost at the same moment as
-	// another one, because probes to different nodes are an interval apart.
+	// suspect is the number of unanswered probes from which a node may be lost together with others,
+	// because probes to different nodes are up to an interval apart.
 	suspect = Misses - 2*repeats
-	// ShortestReturn is how long a lost node answers before it is back. Each loss within
-	// Forgiven of the one before doubles that, to LongestReturn.
+	// ShortestReturn is how long a lost node must answer before it returns. It doubles for each loss within
+	// Forgiven.
 	ShortestReturn = time.Second
-	// LongestReturn is the bound of that.
+	// LongestReturn is the upper bound of this time.
 	LongestReturn = time.Minute
-	// Forgiven is how long a node has to stay up for its next loss to count as the first.
+	// Forgiven is the uptime after which the next loss counts as the first.
 	Forgiven = 10 * time.Minute
 )
 
-// Interval returns the time between two probes to a node among so many. A dead node is lost after one
-// or two intervals and Misses repeats: 400 ms at most, and 750 ms among 1,000 nodes.
+// Interval returns the probe interval per node. A dead node is lost after one or two intervals and Misses
+// repeats: at most 400 ms in small clusters, 750 ms with 1,000 nodes.
 func Interval(nodes int) time.Duration {
 	return max(ShortestInterval, time.Duration(nodes)*perNode)
 }
 
-// Repeat returns the time between two probes to an urgent node.
+// Repeat returns the probe interval for urgent nodes.
 func Repeat(nodes int) time.Duration { return max(shortestRepeat, Interval(nodes)/repeats) }
 
-// peer is what is known of another node.
 type peer struct {
-	// seen is true once the node has answered. Its programs may not be attached before.
+	// seen is true once the node has answered; its programs may not be attached before.
 	seen bool
-	// unanswered is how many probes were sent since the last one that was answered.
+	// unanswered counts the probes sent after the last answered one.
 	unanswered int
 	loss       window
 	long       longProbes
-	// lost is true from the loss until it is back; since is when that was.
+	// lost is true from the loss at since until the return.
 	lost  bool
 	since time.Time
-	// answering is since when a lost one answers again without a miss; zero if it does not.
+	// answering is the time since which a lost node answers without a miss, or zero.
 	answering time.Time
-	// returns is how long it has to answer before it is back.
+	// returns is how long the node must answer before it returns.
 	returns time.Duration
-	// alone is the time since when its agent is silent; zero if it is not.
+	// alone is the time since which the node's agent is silent, or zero.
 	alone time.Time
-	// settled is true once the lost node was taken for down; contested is true if half of the
-	// nodes that were up, or more, were lost with it.
+	// settled is true once the lost node counted as down, contested if at least half of the nodes were lost
+	// with it.
 	settled, contested bool
 }
 
-// Membership is what one node knows of the others. The zero value knows none. It is not safe for
-// concurrent use.
+// Membership tracks the other nodes. The zero value is ready to use. It is not safe for concurrent use.
 type Membership struct {
 	self  forwarding.NodeID
 	peers map[forwarding.NodeID]*peer
-	// urgent are the nodes that left a probe unanswered and did not answer since.
+	// urgent are the nodes whose last probe is unanswered.
 	urgent map[forwarding.NodeID]bool
-	// heard is a moment after which a router was heard; zero where none is known.
+	// heard is a time after which a router was heard, or zero.
 	heard time.Time
-	// changes counts changes of what is known of the peers for the agent after this one.
+	// changes counts changes to the result of Known.
 	changes uint64
 }
 
-// Verdict is which nodes are down.
+// Verdict is the state of the other nodes.
 type Verdict struct {
-	// Down are the nodes that are down, each with since when.
+	// Down maps nodes that are down to the time of their loss.
 	Down map[forwarding.NodeID]time.Time
-	// Held are lost nodes, each with since when, that count as up: half of the nodes that were
-	// up, or more, are lost, and no router was heard since.
+	// Held maps lost nodes that count as up to the time of their loss: at least half of the nodes are lost,
+	// and no router was heard since.
 	Held map[forwarding.NodeID]time.Time
-	// CutOff is true if a partition is more likely than the death of the other nodes: of three
-	// nodes or more that were up, half or more were lost at once, and are still as many as are left.
+	// CutOff is true if a partition is more likely than the death of the other nodes: of at least three
+	// nodes that were up, at least half were lost at once and still are.
 	CutOff bool
-	// Lossy is the time since which more than half of the paths to nodes lose packets, so that the
-	// link of this node does; zero if it does not.
+	// Lossy is the time since which this node's link loses packets, or zero.
 	Lossy time.Time
-	// Narrow are the nodes, each with since when, that answer short probes, but not those as long as
-	// the MTU.
+	// Narrow maps nodes that answer short probes but no probes of MTU size to the time of the first miss.
 	Narrow map[forwarding.NodeID]time.Time
-	// Alone are the nodes that answer, but whose agents are silent, each with the time since when.
+	// Alone maps nodes that answer, but whose agents are silent, to the time since when.
 	Alone map[forwarding.NodeID]time.Time
 }
 
-// Equal reports whether two verdicts say the same.
+// Equal reports whether two verdicts are equal.
 func (v Verdict) Equal(other Verdict) bool {
 	return v.CutOff == other.CutOff && v.Lossy.Equal(other.Lossy) && maps.Equal(v.Down, other.Down) && maps.Equal(v.Held, other.Held) &&
 		maps.Equal(v.Narrow, other.Narrow) && maps.Equal(v.Alone, other.Alone)
 }
 
-// SetNodes configures the id of this node and the other nodes. Nodes that stay keep their state.
+// SetNodes sets this node's ID and the other nodes. Nodes that remain keep their state.
 func (m *Membership) SetNodes(self forwarding.NodeID, nodes []forwarding.NodeID) {
 	m.self = self
 	next := make(map[forwarding.NodeID]*peer, len(nodes))
@@ -126,9 +121,8 @@ func (m *Membership) SetNodes(self forwarding.NodeID, nodes []forwarding.NodeID)
 	m.changes++
 }
 
-// Sent notes that a probe to a node is about to be sent. That is when it shows whether those
-// before were answered: a node that is probed late, because this one was busy, has had that
-// much longer to answer.
+// Sent records a probe before it is sent and evaluates the previous ones. If this node was busy and probes
+// late, the other node therefore has more time to answer.
 func (m *Membership) Sent(id forwarding.NodeID, now time.Time) {
 	p := m.peers[id]
 	if p == nil {
@@ -155,7 +149,7 @@ func (m *Membership) Sent(id forwarding.NodeID, now time.Time) {
 	}
 }
 
-// Urgent returns the nodes to probe again after Repeat. The caller must not change the map.
+// Urgent returns the nodes to probe again after Repeat. The caller must not modify the map.
 func (m *Membership) Urgent() map[forwarding.NodeID]bool { return m.urgent }
 
 func (m *Membership) setUrgent(id forwarding.NodeID, urgent bool) {
@@ -169,8 +163,7 @@ func (m *Membership) setUrgent(id forwarding.NodeID, urgent bool) {
 	}
 }
 
-// Answered notes the first answer of a node to one of the probes; later are how many were sent to it
-// since that one.
+// Answered records the first answer to a probe; later is the number of probes sent after that probe.
 func (m *Membership) Answered(id forwarding.NodeID, later int, now time.Time) {
 	p := m.peers[id]
 	if p == nil {
@@ -195,7 +188,7 @@ func (m *Membership) Answered(id forwarding.NodeID, later int, now time.Time) {
 	}
 }
 
-// Alone records whether the agent of a node is silent, by its newest answer.
+// Alone records whether a node's agent is silent according to the newest answer.
 func (m *Membership) Alone(id forwarding.NodeID, alone bool, now time.Time) {
 	p := m.peers[id]
 	switch {
@@ -207,12 +200,11 @@ func (m *Membership) Alone(id forwarding.NodeID, alone bool, now time.Time) {
 	}
 }
 
-// Judge decides which nodes are down. Only new losses are questioned: a node that is down counts
-// neither among the nodes that were up nor among those that are lost with others.
+// Judge computes the verdict. Nodes that are down already do not count for the quorum on new losses.
 func (m *Membership) Judge() Verdict {
 	verdict := Verdict{Down: map[forwarding.NodeID]time.Time{}, Lossy: m.lossy(), Narrow: m.narrow(), Alone: m.alone()}
 	lost := map[forwarding.NodeID]*peer{}
-	// up counts this node, nodes that answer and suspects.
+	// up counts this node, answering nodes and suspects.
 	up := 1
 	var count census
 	count.add(m.self, true)
@@ -246,7 +238,7 @@ func (m *Membership) Judge() Verdict {
 	return verdict
 }
 
-// contested returns the number of nodes that are down and were lost with half of the nodes.
+// contested returns the number of lost nodes that were lost with at least half of the nodes.
 func (m *Membership) contested() (count int) {
 	for _, p := range m.peers {
 		if p.lost && p.contested {
@@ -256,7 +248,7 @@ func (m *Membership) contested() (count int) {
 	return count
 }
 
-// alone returns the nodes that answer and whose agents are silent, each with the time since when, or nil.
+// alone returns the answering nodes whose agents are silent, or nil.
 func (m *Membership) alone() (alone map[forwarding.NodeID]time.Time) {
 	for id, p := range m.peers {
 		if !p.alone.IsZero() && !p.lost {
@@ -269,11 +261,11 @@ func (m *Membership) alone() (alone map[forwarding.NodeID]time.Time) {
 	return alone
 }
 
-// A census counts the nodes that were up before the current losses, to detect a partition.
+// A census counts the nodes that were up before the current losses.
 type census struct {
-	// up are the nodes that answer and this one; lost are the others.
+	// up counts answering nodes and this one, lost the others.
 	up, lost int
-	// lowest is the lowest id of all of them; isLowestUp is true if that node is up.
+	// lowest is the lowest ID of all nodes; isLowestUp is true if that node is up.
 	lowest     forwarding.NodeID
 	isLowestUp bool
 }
@@ -289,20 +281,18 @@ func (c *census) add(id forwarding.NodeID, isUp bool) {
 	}
 }
 
-// hasQuorum reports whether the nodes that are up can take the lost ones for down. For exact halves
-// it returns true to the one with the lowest id, so that the other half stops answering for VIPs.
-// For two nodes it returns false: in half of the cases the dead node would have the lowest id.
+// hasQuorum reports whether the nodes that are up may declare the lost ones down. Of two equal halves the
+// one with the lowest ID may, so that the other stops answering for VIPs. Of two nodes neither may, because
+// the dead one could have the lowest ID.
 func (c *census) hasQuorum() bool {
 	return c.up > c.lost || c.up == c.lost && !c.isPair() && c.isLowestUp
 }
 
-// isPair reports whether at most two nodes were up.
 func (c *census) isPair() bool { return c.up+c.lost <= 2 }
 
-// Heard notes a moment after which this node has heard a router. The zero value says that it may
-// hear none.
+// Heard sets a time after which this node heard a router. Zero means that it may hear none.
 func (m *Membership) Heard(after time.Time) { m.heard = after }
 
-// isWitnessed reports whether a router was heard after a loss. Then this node is not cut off from
-// the network: a node that it cannot reach is no use to it, be it dead or not.
+// isWitnessed reports whether a router was heard after the loss. Then this node is not cut off, and an
+// unreachable node is useless to it, dead or not.
 func (m *Membership) isWitnessed(since time.Time) bool { return m.heard.After(since) }

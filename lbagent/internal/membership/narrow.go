@@ -8,20 +8,20 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// longMisses is the number of long probes in a row that a node leaves unanswered, while it answers
-// short ones, until the path to it counts as narrow.
+// longMisses is the number of unanswered MTU-sized probes in a row, with short ones answered, that make a
+// path narrow.
 const longMisses = 10
 
-// longProbes is the state of the probes to a node that are as long as the MTU.
+// longProbes is the state of the MTU-sized probes to a node.
 type longProbes struct {
 	pending bool
 	missed  int
-	// narrow is the time since which the path is narrow; zero if it is not.
+	// narrow is the time since which the path is narrow, or zero.
 	narrow time.Time
 }
 
-// LongSent records that a probe as long as the MTU is about to be sent to a node. The previous one
-// counts as missed only if the node answers short probes.
+// LongSent records an MTU-sized probe before it is sent. The previous one counts as missed only if the node
+// answers short probes.
 func (m *Membership) LongSent(id forwarding.NodeID, now time.Time) {
 	p := m.peers[id]
 	if p == nil {
@@ -36,14 +36,13 @@ func (m *Membership) LongSent(id forwarding.NodeID, now time.Time) {
 	p.long.pending = true
 }
 
-// LongAnswered records an answer of a node to the last probe that was as long as the MTU.
+// LongAnswered records the answer to the last MTU-sized probe.
 func (m *Membership) LongAnswered(id forwarding.NodeID) {
 	if p := m.peers[id]; p != nil {
 		p.long = longProbes{}
 	}
 }
 
-// narrow returns the nodes with narrow paths, each with since when, or nil.
 func (m *Membership) narrow() (narrow map[forwarding.NodeID]time.Time) {
 	for id, p := range m.peers {
 		if p.long.narrow.IsZero() || p.lost {

@@ -49,7 +49,6 @@ var (
 	frontendLabels = append([]string{"vip", "port", "protocol"}, serviceLabels...)
 )
 
-// frontendSeries describes the series of frontend counters.
 type frontendSeries struct{ packets, bytes, connections, drops *prometheus.Desc }
 
 func newFrontendSeries(labels []string) *frontendSeries {
@@ -82,7 +81,6 @@ func labelsOf(key forwarding.FrontendKey, service string) []string {
 	return append([]string{key.VIP.String(), strconv.Itoa(int(key.Port)), forwarding.ProtocolName(key.Protocol)}, serviceLabelsOf(service)...)
 }
 
-// serviceLabelsOf returns the values of serviceLabels.
 func serviceLabelsOf(service string) []string {
 	namespace, name, _ := strings.Cut(service, "/")
 	return []string{namespace, name}
@@ -99,7 +97,6 @@ type sums struct {
 	gone map[string]dataplane.FrontendCounters
 }
 
-// owned is a frontend of a Service.
 type owned struct {
 	key     forwarding.FrontendKey
 	service string
@@ -140,7 +137,6 @@ func (s *sums) add(counters map[forwarding.FrontendKey]dataplane.FrontendCounter
 	return totals
 }
 
-// restarted reports whether one of the counters has decreased.
 func restarted(before, now dataplane.FrontendCounters) bool {
 	for reason, packets := range before.Drops {
 		if now.Drops[reason] < packets {
@@ -150,7 +146,6 @@ func restarted(before, now dataplane.FrontendCounters) bool {
 	return now.Packets < before.Packets || now.Bytes < before.Bytes || now.Connections < before.Connections
 }
 
-// plus does not modify its arguments.
 func plus(a, b dataplane.FrontendCounters) dataplane.FrontendCounters {
 	sum := dataplane.FrontendCounters{
 		Packets: a.Packets + b.Packets, Bytes: a.Bytes + b.Bytes, Connections: a.Connections + b.Connections,

@@ -8,25 +8,24 @@ import (
 	"time"
 )
 
-// interval is how often the rule is looked for, and how soon a failure is tried again.
+// interval is the interval of checks and of retries.
 const interval = 10 * time.Second
 
-// Keeper puts the rule in place, and again where others took it away.
+// Keeper installs the rule and restores it after its removal.
 type Keeper struct {
-	// Filter is the descriptor that Install gets.
-	Filter int
-	// Changed is called when the outcome has changed.
+	// Filter is the program's descriptor for Install.
+	Filter  int
 	Changed func(err error)
 
-	// outcome is nil before the first try.
+	// outcome is the result of the last attempt; nil before the first.
 	outcome atomic.Pointer[error]
 }
 
-// Run keeps the rule until ctx is done. The rule stays.
+// Run maintains the rule until ctx is done. The rule remains installed.
 func (k *Keeper) Run(ctx context.Context) error {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	// A rule of a previous process has the filter of that one.
+	// A rule of a previous process references that process's program.
 	k.set(Install(k.Filter))
 	for {
 		select {
@@ -52,7 +51,7 @@ func (k *Keeper) set(err error) {
 	}
 }
 
-// Err is why the rule is not in place.
+// Err returns the reason why the rule is not installed, or nil.
 func (k *Keeper) Err() error {
 	if outcome := k.outcome.Load(); outcome != nil {
 		return *outcome

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package natexempt keeps the NAT of a CNI from replies of VIPs: by a rule of nftables that
-// comes before all others and lets them keep their source. It is needed where the stack has
-// forgotten a connection that the data plane still knows (docs/design/replies.md).
-//
-// The rule belongs to the node, as the attached programs do: it outlives the process, and Remove
-// takes it away. It needs CAP_NET_ADMIN, and a kernel with nft_compat and xt_bpf.
+// Package natexempt exempts replies of VIPs from a CNI's source NAT with an nftables rule that precedes all
+// others. It matters for connections that the data plane knows and the kernel's connection table does not
+// (docs/design/replies.md). The rule outlives the process, like the attached programs, until Remove. It
+// requires CAP_NET_ADMIN and a kernel with nft_compat and xt_bpf.
 package natexempt
 
 import (
@@ -21,17 +19,17 @@ import (
 )
 
 const (
-	// Table is the name of both tables, of ip and of ip6, that are ours alone.
+	// Table is the name of the tables for ip and ip6, which only Millrace uses.
 	Table = "millrace"
 	chain = "replies"
 
-	// priority is before srcnat, where CNIs and kube-proxy have their rules. The first NAT that
-	// a connection gets stands.
+	// priority precedes srcnat, the priority of CNIs and kube-proxy, because the first NAT decision of a
+	// connection is final.
 	priority = 90
 )
 
-// struct xt_bpf_info_v1 (linux/netfilter/xt_bpf.h): __u16 mode, __u16 length of a program of
-// classic BPF, __s32 fd, 512 bytes for that program or a path, and a pointer of the kernel.
+// struct xt_bpf_info_v1 (linux/netfilter/xt_bpf.h): __u16 mode, __u16 length of a classic program, __s32
+// fd, 512 bytes for that program or a path, and a kernel pointer.
 const (
 	infoSize    = 528
 	infoMode    = 0
@@ -45,10 +43,9 @@ const (
 	ipv6Enabled = "/proc/net/if_inet6"
 )
 
-// family is what differs between IPv4 and IPv6.
 type family struct {
 	table *nftables.Table
-	// source is where the source address lies in the header, and how long it is.
+	// offset and length locate the source address in the IP header.
 	offset, length uint32
 }
 
@@ -57,7 +54,7 @@ func families() []family {
 		table:  &nftables.Table{Name: Table, Family: nftables.TableFamilyIPv4},
 		offset: sourceIPv4, length: 4,
 	}}
-	// A kernel may have been started without IPv6.
+	// The kernel may run without IPv6.
 	if _, err := os.Stat(ipv6Enabled); err == nil {
 		all = append(all, family{
 			table:  &nftables.Table{Name: Table, Family: nftables.TableFamilyIPv6},
@@ -86,7 +83,7 @@ func (f family) chain() *nftables.Chain {
 	}
 }
 
-// rule is: where the filter says so, the source becomes what it is.
+// rule returns a rule that sets the source to itself if the filter matches.
 func (f family) rule(chain *nftables.Chain, filter int) *nftables.Rule {
 	info := make(xt.Unknown, infoSize)
 	binary.NativeEndian.PutUint16(info[infoMode:], modeELF)
@@ -105,8 +102,8 @@ func (f family) rule(chain *nftables.Chain, filter int) *nftables.Rule {
 	}}
 }
 
-// Install puts the rule in place of the one that is there, without a gap. filter is the
-// descriptor of a program (dataplane.NATExempt), which the rule keeps loaded.
+// Install atomically replaces the rule. filter is the descriptor of a program (dataplane.NATExempt), which
+// the rule keeps loaded.
 func Install(filter int) error {
 	conn, err := nftables.New()
 	if err != nil {
@@ -114,7 +111,7 @@ func Install(filter int) error {
 	}
 	var errs []error
 	for _, f := range families() {
-		// A table must be there to be deleted.
+		// Deleting a missing table would fail.
 		conn.AddTable(f.table)
 		conn.DelTable(f.table)
 		conn.AddTable(f.table)
@@ -128,8 +125,7 @@ func Install(filter int) error {
 	return errors.Join(errs...)
 }
 
-// Installed reports whether the rule is there, for all families: others may flush what they
-// did not make.
+// Installed reports whether the rule exists in all families. Other programs may flush it.
 func Installed() (bool, error) {
 	conn, err := nftables.New()
 	if err != nil {
@@ -147,7 +143,7 @@ func Installed() (bool, error) {
 	return true, nil
 }
 
-// Remove takes the tables away; that there are none is no error.
+// Remove deletes the tables, if they exist.
 func Remove() error {
 	conn, err := nftables.New()
 	if err != nil {
@@ -163,7 +159,7 @@ func Remove() error {
 	return errors.Join(errs...)
 }
 
-// Left reports whether any of the tables is there.
+// Left reports whether any of the tables exists.
 func Left() (bool, error) {
 	conn, err := nftables.New()
 	if err != nil {

@@ -57,7 +57,6 @@ func Cards(uplinks []Link) ([]Card, error) {
 	return cards, nil
 }
 
-// kindOf returns the type of an interface, or "" for "device", which netlink returns for unknown types.
 func kindOf(link netlink.Link) string {
 	if kind := link.Type(); kind != "device" {
 		return kind

@@ -49,7 +49,6 @@ func newFIBCache() (*fibCache, error) {
 
 func (c *fibCache) close() { c.handle.Close() }
 
-// read updates the cache for these targets and devices.
 func (c *fibCache) read(targets map[forwarding.NodeID]fib.Target, devices map[int][]int, changed scope) error {
 	c.targets, c.network.Devices = targets, devices
 	if changed == everything {
@@ -83,7 +82,6 @@ func (c *fibCache) readRoutes() {
 	}
 }
 
-// links returns the interfaces of routes to the targets.
 func (c *fibCache) links() []int {
 	links := map[int]struct{}{}
 	for _, route := range c.network.Routes {
@@ -151,7 +149,6 @@ func hopInterface(link netlink.Link) fib.Interface {
 	return result
 }
 
-// gone reports whether an error means that the interface does not exist or is down.
 func gone(err error) bool {
 	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.ENOENT)
 }

@@ -183,7 +183,6 @@ func (w *HopWatcher) watch(ctx context.Context, report func(error)) error {
 	}
 }
 
-// next waits for one event and handles it.
 func (s *watching) next(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -213,7 +212,6 @@ func (s *watching) next(ctx context.Context) error {
 	return nil
 }
 
-// schedule extends the next flush by a scope.
 func (s *watching) schedule(changed scope) {
 	if s.pending == nothing && changed != nothing {
 		s.flush.Reset(max(gather, s.pause))
@@ -231,7 +229,6 @@ func (s *watching) tick() {
 	s.report(s.failure)
 }
 
-// prepare reads the pending changes and sets the hops.
 func (s *watching) prepare() {
 	begun := time.Now()
 	changed := s.pending

@@ -64,7 +64,6 @@ func (c *fibCache) readNeighbours() error {
 	return nil
 }
 
-// neighbourEntry is an entry with its protocol, or 0.
 type neighbourEntry struct {
 	netlink.Neigh
 	protocol uint8
@@ -177,7 +176,6 @@ func addNeighbour(key fib.NeighbourKey, flags uint8, attributes ...*nl.RtAttr) e
 	return err
 }
 
-// forgetNeighbour removes an entry, if it exists.
 func forgetNeighbour(key fib.NeighbourKey) error {
 	request := nl.NewNetlinkRequest(unix.RTM_DELNEIGH, unix.NLM_F_ACK)
 	request.AddData(&netlink.Ndmsg{Family: uint8(neighbourFamily(key.Address)), Index: uint32(key.Interface)})

@@ -13,11 +13,9 @@ import (
 
 // Network is a network of one of the node's interfaces.
 type Network struct {
-	// Interface is the name.
 	Interface string
 	// Prefix is the network, or the peer's network for a point-to-point address.
-	Prefix netip.Prefix
-	// Address is the node's own address.
+	Prefix  netip.Prefix
 	Address netip.Addr
 	// Spare is true for a secondary, temporary, deprecated or unusable address.
 	Spare bool
@@ -70,7 +68,6 @@ func (f *Finder) Networks() ([]Network, error) {
 	return networks, nil
 }
 
-// holders returns the names of the interfaces with one of the addresses.
 func holders(networks []Network, addresses []netip.Addr) map[string]bool {
 	holders := map[string]bool{}
 	for i := range networks {

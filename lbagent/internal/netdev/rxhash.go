@@ -94,7 +94,6 @@ func readSpread(name string) (*spread, error) {
 	return s, nil
 }
 
-// ask executes an ethtool ioctl.
 func (r *rxnfc) ask(socket int, name string) error {
 	request := struct {
 		name [unix.IFNAMSIZ]byte

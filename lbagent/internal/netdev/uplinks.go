@@ -117,7 +117,6 @@ func (f *Finder) Find(addresses, peers []netip.Addr, now time.Time) (*Uplinks, e
 	return found, nil
 }
 
-// isUp reports whether the interface is up and has carrier.
 func isUp(attributes *netlink.LinkAttrs) bool {
 	return attributes.RawFlags&unix.IFF_UP != 0 && attributes.RawFlags&unix.IFF_LOWER_UP != 0
 }
@@ -162,7 +161,6 @@ func matches(patterns []string, name string) bool {
 	})
 }
 
-// addDefaultRoutes adds the indexes of the interfaces with a default route.
 func addDefaultRoutes(indexes map[int]bool) error {
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		routes, err := retryInterrupted(func() ([]netlink.Route, error) {

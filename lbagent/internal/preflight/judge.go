@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package preflight finds out what on a node keeps Millrace from working, before it is installed
-// and after it. It needs no privileges, and changes nothing.
+// Package preflight checks whether a node can run Millrace, before and after the installation. It needs no
+// privileges and changes nothing.
 package preflight
 
 import (
@@ -15,41 +15,41 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 )
 
-// Facts are what a node tells of itself.
+// Facts are the facts of a node.
 type Facts struct {
 	// Kernel is the release, such as 6.12.48-amd64.
 	Kernel string
-	// BTF: the kernel describes its types. BPFFS: the BPF file system is where agents look for it.
+	// BTF is true if the kernel has BTF, BPFFS if the BPF file system is mounted at the agents' path.
 	BTF, BPFFS bool
-	// Addresses are the node's own of the Node; none: they are not known.
+	// Addresses are those of the Node; empty if unknown.
 	Addresses []netip.Addr
-	// Forwarding are the settings by their names; those that are absent are not there, as without IPv6.
+	// Forwarding maps sysctls to their values; missing sysctls are absent, for example without IPv6.
 	Forwarding map[string]bool
 	Uplinks    []netdev.Link
 	Cards      []netdev.Card
-	// Filtered are uplinks with strict reverse path filtering, Unspread what netdev.UnspreadTunnel says.
+	// Filtered are uplinks with strict reverse path filtering, Unspread the result of
+	// netdev.UnspreadTunnel.
 	Filtered, Unspread []string
-	// Legacy are the programs whose table filter is in the kernel: iptables-legacy, ip6tables-legacy.
+	// Legacy are the iptables-legacy programs with a loaded filter table.
 	Legacy []string
-	// Ports are those that others have, such as "TCP 7480"; BGP the sockets of port 179.
-	Ports []string
-	BGP   []Socket
-	// Reached are the other nodes that were asked.
+	// Ports are those in use by other programs, such as "TCP 7480"; BGP has the sockets of port 179.
+	Ports   []string
+	BGP     []Socket
 	Reached []Reached
-	// Unasked is why none was; empty: they were.
+	// Unasked is the reason why no node was probed, or "".
 	Unasked string
 }
 
-// Socket is one of TCP.
+// Socket is a TCP socket.
 type Socket struct {
 	Local, Remote netip.AddrPort
 	Listens       bool
 }
 
-// Reached is what came of asking another node.
+// Reached is the result of probing another node.
 type Reached struct {
 	Address netip.Addr
-	// Answers to a small packet, and Whole to one as long as the uplink takes, of Length bytes.
+	// Answers and Whole report answers to a small packet and to one of Length bytes, the MTU of the uplink.
 	Answers, Whole bool
 	Length         int
 }
@@ -74,8 +74,8 @@ const (
 	CheckMTU        = "mtu"
 )
 
-// Judge says what is wrong. Once Millrace is installed, its own programs, ports and sessions are
-// there: agents themselves tell of those of others (LBNodeReport).
+// Judge returns the findings. If installed is true, checks that would find Millrace's own programs, ports
+// and sessions are skipped, because agents report conflicts themselves (LBNodeReport).
 func Judge(facts *Facts, installed bool) []consoleapi.Finding {
 	found := slices.Concat(facts.kernel(), facts.files(), facts.forwarding(), facts.uplinks(), facts.host())
 	if !installed {
@@ -96,7 +96,7 @@ func fault(check, format string, args ...any) consoleapi.Finding {
 	return consoleapi.Finding{Check: check, Level: consoleapi.LevelFault, Message: fmt.Sprintf(format, args...)}
 }
 
-// atLeast compares a release with a version; what cannot be read is new enough.
+// atLeast compares a release with a version; unparsable releases count as new enough.
 func atLeast(release string, major, minor int) bool {
 	parts := strings.FieldsFunc(release, func(r rune) bool { return r < '0' || r > '9' })
 	if len(parts) < 2 {
@@ -151,7 +151,7 @@ func (f *Facts) forwarding() []consoleapi.Finding {
 	if len(f.Addresses) == 0 {
 		unless = ", unless the cluster does not use the family"
 		if !slices.Contains(off, forwardIPv4) {
-			// Clusters of IPv4 alone do well without it.
+			// IPv4-only clusters work without it.
 			level = warning
 		}
 	}
@@ -159,8 +159,8 @@ func (f *Facts) forwarding() []consoleapi.Finding {
 		"(/etc/sysctl.d)%s", strings.Join(off, " and "), unless)}
 }
 
-// mayUse reports whether the cluster may use the family of a setting: the Node of a cluster of one
-// family has no address of the other.
+// mayUse reports whether the cluster may use the sysctl's family: the Node has an address of it or its
+// addresses are unknown.
 func (f *Facts) mayUse(setting string) bool {
 	return len(f.Addresses) == 0 ||
 		slices.ContainsFunc(f.Addresses, func(a netip.Addr) bool { return a.Unmap().Is4() == (setting == forwardIPv4) })
@@ -187,13 +187,13 @@ func (f *Facts) uplinks() []consoleapi.Finding {
 	return append([]consoleapi.Finding{ok(CheckUplinks, "%s", strings.Join(names, ", "))}, bad...)
 }
 
-// runsNothing reports whether a card is an uplink without Ethernet, which is a fault of its own.
+// runsNothing reports whether the card is an uplink without Ethernet, which is a separate finding.
 func (f *Facts) runsNothing(card *netdev.Card) bool {
 	return slices.ContainsFunc(f.Uplinks, func(u netdev.Link) bool { return u.Name == card.Name && !u.Ethernet })
 }
 
-// host is what agents tell in HostCompatible, too, but for tables of iptables-legacy: most of them
-// accept.
+// host returns the findings that agents also report in HostCompatible, except tables of iptables-legacy,
+// which mostly accept all packets.
 func (f *Facts) host() []consoleapi.Finding {
 	var found []consoleapi.Finding
 	for i := range f.Cards {
@@ -264,7 +264,6 @@ func (f *Facts) ports() []consoleapi.Finding {
 		"(docs/install.md, Settings)", strings.Join(f.Ports, ", "))}
 }
 
-// bgpPort is that of RFC 4271.
 const bgpPort = 179
 
 func (f *Facts) speakers() []consoleapi.Finding {
@@ -310,7 +309,7 @@ func (f *Facts) nodes() []consoleapi.Finding {
 			"also for answers", list(silent))
 	}
 	if f.mtu() == 0 {
-		// Without an uplink, which is a fault of its own, nothing long was sent.
+		// Without an uplink, which is a separate finding, no long packet was sent.
 		return found
 	}
 	if len(short) > 0 {
@@ -320,7 +319,6 @@ func (f *Facts) nodes() []consoleapi.Finding {
 	return append(found, ok(CheckMTU, "packets as long as the MTU get there"))
 }
 
-// list shortens what may be as long as the cluster is large.
 func list(names []string) string {
 	const most = 8
 	if len(names) <= most {

@@ -19,26 +19,25 @@ import (
 )
 
 const (
-	// tunnelPort is that of packets between nodes, askPort the one from which nodes ask each other.
+	// tunnelPort is the Geneve port, askPort the source port of probes between nodes.
 	tunnelPort = 6081
 	askPort    = 7482
-	// tries and pause bound how long an answer is waited for: a packet may be lost.
+	// tries and pause bound the wait for answers, because packets can be lost.
 	tries = 5
 	pause = 300 * time.Millisecond
 )
 
-// magic begins a question. What has another beginning gets no answer.
+// magic is the prefix of requests; other packets are ignored.
 var magic = []byte("millrace preflight")
 
-// tokenLength is that of what an answer repeats.
+// tokenLength is the length of the token that an answer repeats.
 const tokenLength = 16
 
-// Answer answers other nodes until ctx is done. An answer is shorter than its question, so that
-// nobody can use this to send more to others.
+// Answer answers other nodes until ctx is done. Answers are shorter than requests to prevent amplification.
 func Answer(ctx context.Context) error {
 	connection, err := net.ListenUDP("udp", &net.UDPAddr{Port: tunnelPort})
 	if errors.Is(err, syscall.EADDRINUSE) {
-		// A CNI with Geneve has it, which does not mind Millrace: nobody answers here.
+		// A CNI with Geneve uses the port, which is compatible with Millrace.
 		<-ctx.Done()
 		return nil
 	}
@@ -58,15 +57,14 @@ func Answer(ctx context.Context) error {
 			return fmt.Errorf("read at UDP port %d: %w", tunnelPort, err)
 		}
 		if n >= len(magic)+tokenLength && bytes.HasPrefix(buffer[:n], magic) {
-			// One that is lost is asked for again.
+			// Lost answers are requested again.
 			_, _ = connection.WriteToUDPAddrPort(buffer[len(magic):len(magic)+tokenLength], from)
 		}
 	}
 }
 
-// Ask asks other nodes, and notes who answers: to a small packet, and to one as long as the uplinks
-// take. own are addresses of this node, of which one must answer: else another program has the
-// port, on this node and most likely on all.
+// Ask probes other nodes with a small packet and one as long as the uplinks' MTU. One of this node's own
+// addresses must answer, otherwise another program uses the port here and probably on all nodes.
 func (f *Facts) Ask(ctx context.Context, own, nodes []netip.Addr) {
 	if len(own) > 0 {
 		self := []Reached{{Address: own[0]}}
@@ -82,7 +80,7 @@ func (f *Facts) Ask(ctx context.Context, own, nodes []netip.Addr) {
 	}
 }
 
-// ask returns why nobody was asked, if so.
+// ask returns the reason why no node could be probed, or "".
 func ask(ctx context.Context, nodes []Reached) (unasked string) {
 	listener := net.ListenConfig{Control: unfragmented}
 	listened, err := listener.ListenPacket(ctx, "udp", fmt.Sprintf(":%d", askPort))
@@ -104,20 +102,18 @@ func ask(ctx context.Context, nodes []Reached) (unasked string) {
 	return ""
 }
 
-// asker sends questions, and notes answers.
 type asker struct {
 	connection *net.UDPConn
 
 	mutex sync.Mutex
-	// waiting is what is to be true once a token comes back.
+	// waiting maps tokens to the results to set.
 	waiting map[[tokenLength]byte]*bool
-	// unanswered counts what of the last questions has no answer yet; done has an element once it
-	// is 0.
+	// unanswered counts missing answers of the current try; done receives a value when it is 0.
 	unanswered int
 	done       chan struct{}
 }
 
-// again asks whoever has not answered, and reports whether there was anybody.
+// again probes nodes without answers and reports whether there were any.
 func (a *asker) again(nodes []Reached) (asked bool) {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
@@ -143,11 +139,10 @@ func (a *asker) send(node netip.Addr, length int, note *bool) {
 	question = append(question, make([]byte, max(0, length-len(question)))...)
 	a.waiting[token] = note
 	a.unanswered++
-	// The kernel refuses one that is too long for the interface: then there is no answer.
+	// The kernel rejects packets above the interface's MTU, which then have no answer.
 	_, _ = a.connection.WriteToUDPAddrPort(question, netip.AddrPortFrom(node, tunnelPort))
 }
 
-// read reads answers until the connection is closed.
 func (a *asker) read() {
 	buffer := make([]byte, tokenLength+1)
 	for {
@@ -156,7 +151,7 @@ func (a *asker) read() {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err != nil:
-			// ICMP errors of previous packets come as errors of the next call.
+			// ICMP errors of previous packets appear as read errors.
 			continue
 		case n != tokenLength:
 			continue
@@ -172,7 +167,7 @@ func (a *asker) read() {
 	}
 }
 
-// headers are the bytes of IP and UDP.
+// headers returns the size of IP and UDP headers in bytes.
 func headers(address netip.Addr) int {
 	if address.Is4() {
 		return 20 + 8
@@ -180,12 +175,12 @@ func headers(address netip.Addr) int {
 	return 40 + 8
 }
 
-// unfragmented has packets sent whole, whatever is known of the path.
+// unfragmented sets DF and ignores the path MTU cache.
 func unfragmented(_, _ string, socket syscall.RawConn) error {
 	var err error
 	set := func(fd uintptr) {
 		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE)
-		// A socket of IPv6 sends both, one of IPv4 does not know this.
+		// IPv6 sockets send both families; IPv4 sockets reject this option.
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE)
 	}
 	return errors.Join(socket.Control(set), err)

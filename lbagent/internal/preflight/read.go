@@ -25,26 +25,25 @@ import (
 const (
 	btfFile        = "/sys/kernel/btf/vmlinux"
 	bpffsDirectory = "/sys/fs/bpf"
-	// openVSwitch is the kernel's kind of what belongs to it.
+	// openVSwitch is the kernel's link kind of Open vSwitch devices.
 	openVSwitch = "openvswitch"
 	forwardIPv4 = "net.ipv4.ip_forward"
 	forwardIPv6 = "net.ipv6.conf.all.forwarding"
 )
 
-// ports are those that agents listen at, with flags as they are.
+// ports are the agents' listening ports with default flags.
 var ports = []struct{ network, address string }{
 	{"tcp", ":7480"}, {"tcp", "127.0.0.1:7481"}, {"tcp", ":7482"}, {"udp", ":7482"}, {"udp", ":3784"}, {"udp", ":4784"},
 }
 
-// legacyTables are the files of the kernel that name its tables of iptables-legacy, as far as there
-// are any: unlike the programs, reading them makes none.
+// legacyTables are the procfs files of iptables-legacy tables. Unlike running the programs, reading them
+// creates no table.
 var legacyTables = []struct{ program, file string }{
 	{"iptables-legacy", "/proc/thread-self/net/ip_tables_names"},
 	{"ip6tables-legacy", "/proc/thread-self/net/ip6_tables_names"},
 }
 
-// Read finds out what the node is like. patterns are --uplinks of the agents, addresses those of the
-// Node.
+// Read collects the facts of this node. patterns is the agents' --uplinks, addresses those of the Node.
 func Read(patterns []string, addresses []netip.Addr) (*Facts, error) {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
@@ -87,7 +86,7 @@ func (f *Facts) readLinks(patterns []string, addresses []netip.Addr) error {
 	return nil
 }
 
-// mtu is the least of the uplinks that have an address of the node, else of all; 0 without any.
+// mtu returns the lowest MTU of uplinks that carry a node address, otherwise of all uplinks, or 0.
 func (f *Facts) mtu() int {
 	least := 0
 	for _, carries := range []bool{true, false} {
@@ -108,7 +107,7 @@ func isBPFFS(directory string) bool {
 	return unix.Statfs(directory, &stat) == nil && stat.Type == unix.BPF_FS_MAGIC
 }
 
-// legacy are the programs whose table filter, which has the chain FORWARD, is in the kernel.
+// legacy returns the iptables-legacy programs whose filter table, with the chain FORWARD, is loaded.
 func legacy() (found []string) {
 	for _, tables := range legacyTables {
 		names, err := os.ReadFile(tables.file)
@@ -119,7 +118,7 @@ func legacy() (found []string) {
 	return found
 }
 
-// taken are the ports that others have.
+// taken returns the agents' ports that other programs use.
 func taken() (found []string) {
 	for _, port := range ports {
 		var closer interface{ Close() error }
@@ -138,13 +137,13 @@ func taken() (found []string) {
 	return found
 }
 
-// States of TCP in /proc/net/tcp (include/net/tcp_states.h).
+// TCP states in /proc/net/tcp (include/net/tcp_states.h).
 const (
 	established = "01"
 	listening   = "0A"
 )
 
-// bgpSockets are those of port 179 in files as /proc/net/tcp. One that is not there has none.
+// bgpSockets returns the sockets of port 179 in files such as /proc/net/tcp. Missing files are skipped.
 func bgpSockets(files ...string) (found []Socket, err error) {
 	for _, file := range files {
 		opened, err := os.Open(file)
@@ -178,7 +177,7 @@ func bgpSockets(files ...string) (found []Socket, err error) {
 	return found, nil
 }
 
-// parseSocket reads an address as the kernel prints it: words in the order of the machine.
+// parseSocket parses the kernel's address format: 32-bit words in native byte order.
 func parseSocket(text string) (netip.AddrPort, error) {
 	host, port, _ := strings.Cut(text, ":")
 	number, err := strconv.ParseUint(port, 16, 16)

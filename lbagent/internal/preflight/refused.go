@@ -12,12 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// securityContext is the file in which the kernel tells SELinux' or AppArmor's context of
-// this process.
+// securityContext contains the SELinux or AppArmor context of this process.
 const securityContext = "/proc/self/attr/current"
 
-// ExplainRefusal adds to an error of the kernel that says no what may be behind it: besides
-// capabilities, a security module of the machine, or a file system that is read-only.
+// ExplainRefusal adds likely causes to a permission error of the kernel: missing capabilities, a security
+// module, or a read-only file system.
 func ExplainRefusal(err error) error { return explainRefusal(err, securityContext) }
 
 func explainRefusal(err error, file string) error {

@@ -7,9 +7,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Keys are the keys of probes that come with tunnel keys. The first is to prove probes with, all
-// are to be believed. Until all nodes have tunnel keys, one of zeros is believed, too: such
-// probes say only that they came from a node's address, by the uplinks that lead to it.
+// Keys derives probe keys from tunnel keys. The first one signs probes, and all are accepted. Until all
+// nodes have tunnel keys, the zero key is accepted too; it proves only the source address.
 func Keys(tunnel forwarding.TunnelKeys) []Key {
 	var keys []Key
 	if tunnel.Sending == 0 {

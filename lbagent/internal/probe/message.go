@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package probe asks the other nodes whether they take encapsulated packets. Their XDP program
-// answers (bpf/src/probe.h), so an answer says that the node, the way there and the program work.
-// Package membership says what missing answers mean.
+// Package probe checks whether other nodes receive encapsulated packets. Their XDP program answers
+// (bpf/src/probe.h), so an answer proves that the path, the node and its program work. Package membership
+// evaluates missing answers.
 package probe
 
 import (
@@ -13,24 +13,23 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Port is that of encapsulated packets (RFC 8926 section 3.3).
+// Port is the Geneve port (RFC 8926, section 3.3).
 const Port = 6081
 
-// KeySize is the length of a key in bytes.
+// KeySize is the key length in bytes.
 const KeySize = 16
 
-// Key proves that a probe or an answer is of a node of the cluster.
+// Key authenticates probes and answers of the cluster's nodes.
 type Key [KeySize]byte
 
-// The format is that of struct probe in bpf/src/types.h, behind a Geneve header without options.
+// The format is struct probe in bpf/src/types.h after a Geneve header without options.
 const (
 	messageSize = 8 + 24
-	// nonceAt is where the nonce begins.
-	nonceAt = 16
-	// vni is that of probes, protocol one for experiments (IEEE 802).
+	nonceAt     = 16
+	// protocol is the local experimental EtherType 1 (IEEE 802).
 	vni      = 0x4d4c50
 	protocol = 0x88b5
-	// control says that the packet carries no payload of users (RFC 8926 section 3.4).
+	// control is the Geneve O bit (RFC 8926, section 3.4).
 	control = 0x80
 )
 
@@ -39,7 +38,7 @@ type kind uint32
 const (
 	request kind = 1
 	answer  kind = 2
-	// alone is the answer of a node whose agent does not work.
+	// alone is the answer of a node whose agent is silent.
 	alone kind = 3
 )
 
@@ -50,10 +49,8 @@ type message struct {
 	nonce uint64
 }
 
-// isAnswer reports whether a node takes packets, with or without its agent.
 func (m message) isAnswer() bool { return m.kind == answer || m.kind == alone }
 
-// tag is SipHash-2-4 over two words, little-endian.
 func (m message) tag(key Key) uint64 {
 	var text [16]byte
 	binary.LittleEndian.PutUint64(text[:8], uint64(m.kind)|uint64(m.from)<<16|uint64(m.to)<<32)
@@ -61,7 +58,6 @@ func (m message) tag(key Key) uint64 {
 	return siphash.Hash(binary.LittleEndian.Uint64(key[:8]), binary.LittleEndian.Uint64(key[8:]), text[:])
 }
 
-// encode writes the message as the payload of a datagram.
 func (m message) encode(key Key) [messageSize]byte {
 	var b [messageSize]byte
 	b[1] = control
@@ -75,7 +71,7 @@ func (m message) encode(key Key) [messageSize]byte {
 	return b
 }
 
-// decode reads a message that one of the keys proves.
+// decode parses a message that one of the keys authenticates.
 func decode(b []byte, keys []Key) (message, bool) {
 	if len(b) != messageSize || binary.BigEndian.Uint32(b[4:]) != vni<<8 {
 		return message{}, false
@@ -95,8 +91,7 @@ func decode(b []byte, keys []Key) (message, bool) {
 	return message{}, false
 }
 
-// RouterProbe is a probe that a router hands to a node of its choice. It is the payload of a datagram,
-// padded with zeros to a length.
+// RouterProbe encodes a probe that a router forwards to any node, padded with zeros to length.
 func RouterProbe(key Key, from forwarding.NodeID, nonce uint64, length int) []byte {
 	encoded := message{kind: request, from: from, nonce: nonce}.encode(key)
 	payload := make([]byte, max(length, len(encoded)))
@@ -104,8 +99,7 @@ func RouterProbe(key Key, from forwarding.NodeID, nonce uint64, length int) []by
 	return payload
 }
 
-// RouterAnswer reads an answer to a RouterProbe of this node, which one of the keys proves. It names
-// the node that answered.
+// RouterAnswer parses an answer to a RouterProbe of this node and returns the node that answered.
 func RouterAnswer(payload []byte, keys []Key, self forwarding.NodeID) (node forwarding.NodeID, nonce uint64, ok bool) {
 	if len(payload) < messageSize {
 		return 0, 0, false

@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// longEvery specifies after how many probes to a node one is as long as the MTU.
+	// longEvery is the number of probes to a node per MTU-sized probe.
 	longEvery = 20
-	// longest bounds the length of a packet: the MTU of the loopback, for one, is 64 KiB.
+	// longest bounds the packet length, because the loopback's MTU is 64 KiB.
 	longest = 9216
 )
 
-// roomTo returns the payload of the longest datagram to an address that the kernel's route takes in
-// one packet, or 0 if there is no route.
+// roomTo returns the payload size of the longest datagram that the route takes unfragmented, or 0 without a
+// route.
 func roomTo(to netip.Addr) int {
 	family, level, option, headers := unix.AF_INET, unix.IPPROTO_IP, unix.IP_MTU, 20+8
 	if to.Is6() {
@@ -26,7 +26,6 @@ func roomTo(to netip.Addr) int {
 	if err != nil {
 		return 0
 	}
-	// It was only connected to select the route.
 	defer func() { _ = unix.Close(fd) }()
 	if err := unix.Connect(fd, sockaddr(netip.AddrPortFrom(to, Port))); err != nil {
 		return 0

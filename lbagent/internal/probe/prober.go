@@ -21,24 +21,23 @@ import (
 )
 
 const (
-	// remembered is the number of probes to a node that can still be answered.
+	// remembered is the number of latest probes to a node whose answers are accepted.
 	remembered = 2 * membership.Misses
-	// together is how many nodes are probed at once; shortestSlot is how long after that the
-	// next ones are.
+	// together is the number of nodes probed at once, shortestSlot the minimum delay between such groups.
 	together     = 16
 	shortestSlot = 10 * time.Millisecond
-	// reopen is how long after a failure the sockets are opened again.
+	// reopen is the delay before sockets are opened again after a failure.
 	reopen = time.Second
-	// drainLimit bounds how many datagrams are read at once: untrusted hosts can send some, too.
+	// drainLimit bounds the datagrams read at once, because untrusted hosts can send some too.
 	drainLimit = 1 << 16
 )
 
-// Want is whom to probe.
+// Want specifies the nodes to probe.
 type Want struct {
 	Self forwarding.NodeID
-	// Targets are the addresses by node, each with this node's own.
+	// Targets has each node's address and this node's source address for it.
 	Targets map[forwarding.NodeID]fib.Target
-	// Keys prove probes; the first is used, the others are believed, too.
+	// Keys authenticate probes; the first signs, all are accepted.
 	Keys []Key
 }
 
@@ -46,32 +45,30 @@ func (w Want) equal(other Want) bool {
 	return w.Self == other.Self && maps.Equal(w.Targets, other.Targets) && slices.Equal(w.Keys, other.Keys)
 }
 
-// Counters are what a Prober has done since its start.
+// Counters are the counters since the start of a Prober.
 type Counters struct {
 	Sent, Answered uint64
-	// Discarded are datagrams that were no answer to a probe.
+	// Discarded counts datagrams that answer no probe.
 	Discarded uint64
 }
 
-// target is a node that is probed.
 type target struct {
 	fib.Target
 	// at is the time of the last probe.
 	at time.Time
-	// nonces are those of the last probes, by number.
+	// nonces is a ring of the last probes' nonces.
 	nonces [remembered]uint64
 	sent   uint64
-	// long is the nonce of the last probe as long as the MTU; 0 once it was answered.
+	// long is the nonce of the last MTU-sized probe; 0 once it is answered.
 	long uint64
-	// told is the number of the last probe that was answered, from 1 on. Answers may overtake
-	// others.
+	// told is the highest number of an answered probe, from 1 on. Answers may arrive out of order.
 	told uint64
 }
 
-// Prober probes nodes, and says which are down.
+// Prober probes nodes and publishes a verdict on which are down.
 type Prober struct {
 	port uint16
-	// secret is the lower half of all nonces: the sockets take nothing without it.
+	// secret is the lower half of all nonces and is required by the sockets' filters.
 	secret uint32
 	logger logr.Logger
 	random *rand.Rand
@@ -79,7 +76,7 @@ type Prober struct {
 	changed chan struct{}
 	woken   chan struct{}
 	verdict atomic.Pointer[membership.Verdict]
-	// known are the nodes that have answered; learned has a value when it is another list.
+	// known are the nodes that have answered; learned signals changes.
 	known   atomic.Pointer[[]membership.Known]
 	learned chan struct{}
 
@@ -88,12 +85,12 @@ type Prober struct {
 	mu   sync.Mutex
 	want Want
 
-	// witness returns a moment after which a router was heard; nil where none is listened to.
+	// witness returns a time after which a router was heard; nil without routers.
 	witness func(now time.Time) time.Time
-	// previous are the nodes that the agent before knew, until there are nodes to probe.
+	// previous are the nodes known to the previous agent, until the first targets are set.
 	previous []membership.Known
 
-	// Of the goroutine that runs. knownAt is which of the membership's changes known has.
+	// Used by Run only. knownAt is the value of Membership.Changes for known.
 	knownAt    uint64
 	current    Want
 	membership membership.Membership
@@ -105,10 +102,9 @@ type Prober struct {
 	sockets Sockets[*socket]
 }
 
-// New returns a Prober that sends from a UDP port.
+// New returns a Prober that sends from the UDP port.
 func New(port uint16, logger logr.Logger) *Prober {
 	var seed [32]byte
-	// It never fails.
 	_, _ = crand.Read(seed[:])
 	p := &Prober{
 		port: port, logger: logger, random: rand.New(rand.NewChaCha8(seed)),
@@ -125,7 +121,7 @@ func New(port uint16, logger logr.Logger) *Prober {
 	return p
 }
 
-// Want makes these the nodes to probe. The maps must not be changed afterwards.
+// Want sets the nodes to probe. The caller must not modify the maps afterwards.
 func (p *Prober) Want(want Want) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,10 +132,10 @@ func (p *Prober) Want(want Want) {
 	signal(p.woken)
 }
 
-// Changed receives a value when the verdict is another one.
+// Changed signals changes of the verdict.
 func (p *Prober) Changed() <-chan struct{} { return p.changed }
 
-// Verdict returns which nodes are down.
+// Verdict returns the current verdict.
 func (p *Prober) Verdict() membership.Verdict {
 	if verdict := p.verdict.Load(); verdict != nil {
 		return *verdict
@@ -147,7 +143,7 @@ func (p *Prober) Verdict() membership.Verdict {
 	return membership.Verdict{}
 }
 
-// Resume goes on with the nodes that the agent before knew. It is called before Run.
+// Resume restores the nodes known to the previous agent. It must be called before Run.
 func (p *Prober) Resume(previous []membership.Known) {
 	verdict := membership.Resumed(previous)
 	p.previous = previous
@@ -155,11 +151,11 @@ func (p *Prober) Resume(previous []membership.Known) {
 	p.verdict.Store(&verdict)
 }
 
-// Witness has losses judged by a moment after which a router was heard, of which the zero value
-// says that it may not be. It is called before Run.
+// Witness sets a function that returns a time after which a router was heard, or zero. It must be called
+// before Run.
 func (p *Prober) Witness(heard func(now time.Time) time.Time) { p.witness = heard }
 
-// Known returns the nodes that have answered, for the agent after this one.
+// Known returns the nodes that have answered, for the checkpoint.
 func (p *Prober) Known() []membership.Known {
 	if known := p.known.Load(); known != nil {
 		return *known
@@ -167,10 +163,10 @@ func (p *Prober) Known() []membership.Known {
 	return nil
 }
 
-// Learned receives a value when Known returns another list.
+// Learned signals changes of Known.
 func (p *Prober) Learned() <-chan struct{} { return p.learned }
 
-// Counters returns what has been done.
+// Counters returns the counters.
 func (p *Prober) Counters() Counters {
 	return Counters{Sent: p.sent.Load(), Answered: p.answered.Load(), Discarded: p.discarded.Load()}
 }
@@ -200,7 +196,6 @@ func (p *Prober) Run(ctx context.Context) error {
 	}
 }
 
-// take begins to work for what is wanted now.
 func (p *Prober) take(now time.Time) {
 	p.mu.Lock()
 	p.current = p.want
@@ -219,7 +214,7 @@ func (p *Prober) take(now time.Time) {
 	p.open(now)
 }
 
-// resume begins with what the agent before knew of the first nodes that are to be probed.
+// resume restores the previous agent's state for the first targets.
 func (p *Prober) resume() {
 	if len(p.targets) == 0 {
 		return
@@ -232,7 +227,7 @@ func (p *Prober) resume() {
 	p.previous = nil
 }
 
-// learn tells what is known for the agent after this one.
+// learn publishes changes of the known nodes.
 func (p *Prober) learn() {
 	changes := p.membership.Changes()
 	if changes == p.knownAt || p.previous != nil {
@@ -247,7 +242,6 @@ func (p *Prober) learn() {
 	signal(p.learned)
 }
 
-// open opens the sockets that are needed, and closes the others.
 func (p *Prober) open(now time.Time) {
 	needed := map[netip.Addr]bool{}
 	for _, to := range p.targets {
@@ -256,8 +250,8 @@ func (p *Prober) open(now time.Time) {
 	p.sockets.Need(needed, now)
 }
 
-// step probes the nodes whose turn it is, and returns after how long the next ones' is. The
-// answers that have come are taken first: this process may have been late, and not the nodes.
+// step probes the nodes that are due and returns the delay until the next step. It reads pending answers
+// first, because this process may have been late.
 func (p *Prober) step() time.Duration {
 	now := time.Now()
 	p.sockets.Reopen(now)
@@ -279,7 +273,7 @@ func (p *Prober) step() time.Duration {
 	return wait
 }
 
-// turn probes the next nodes in order, and returns the time until the next turn.
+// turn probes the next group of nodes and returns the delay until the next turn.
 func (p *Prober) turn(now time.Time) time.Duration {
 	interval := membership.Interval(len(p.order))
 	slots := min(len(p.order)/together+1, int(interval/shortestSlot))
@@ -309,7 +303,7 @@ func (p *Prober) probe(id forwarding.NodeID, now time.Time) {
 	to.sent++
 	p.membership.Sent(id, now)
 	b := m.encode(p.current.Keys[0])
-	// A failure is as good as no answer: the kernel knows no way, or found no neighbour.
+	// A send error, such as no route or neighbour, counts as a missing answer.
 	_ = s.send(to.Destination, b[:])
 	p.sent.Add(1)
 	if to.sent%longEvery == 0 {
@@ -317,7 +311,6 @@ func (p *Prober) probe(id forwarding.NodeID, now time.Time) {
 	}
 }
 
-// probeLong sends a probe as long as the MTU.
 func (p *Prober) probeLong(id forwarding.NodeID, to *target, s *socket, now time.Time) {
 	room := roomTo(to.Destination)
 	if room <= messageSize {
@@ -333,12 +326,11 @@ func (p *Prober) probeLong(id forwarding.NodeID, to *target, s *socket, now time
 	p.sent.Add(1)
 }
 
-// nonce returns a random nonce that the filters of the sockets accept.
+// nonce returns a random nonce that the sockets' filters accept.
 func (p *Prober) nonce() uint64 { return uint64(p.random.Uint32())<<32 | uint64(p.secret) }
 
-// drain takes what has come.
 func (p *Prober) drain(now time.Time) {
-	// Of answers to long probes the rest is cut off.
+	// Answers to MTU-sized probes are truncated.
 	var b [messageSize]byte
 	for local, s := range p.sockets.All() {
 		for range drainLimit {
@@ -356,7 +348,7 @@ func (p *Prober) drain(now time.Time) {
 	}
 }
 
-// isAnswer takes a datagram in, and reports whether it answers a probe.
+// isAnswer processes a datagram and reports whether it answers a probe.
 func (p *Prober) isAnswer(b []byte, local netip.Addr, from netip.AddrPort, now time.Time) bool {
 	m, ok := decode(b, p.current.Keys)
 	if !ok || !m.isAnswer() || m.from != p.current.Self {
@@ -373,7 +365,7 @@ func (p *Prober) isAnswer(b []byte, local netip.Addr, from netip.AddrPort, now t
 	}
 	for later := range min(to.sent, remembered) {
 		if to.nonces[(to.sent-1-later)%remembered] == m.nonce {
-			// A copy of the answer counts for nothing.
+			// Duplicates of the answer are ignored.
 			to.nonces[(to.sent-1-later)%remembered] = 0
 			p.membership.Answered(m.to, int(later), now)
 			if number := to.sent - later; number > to.told {
@@ -386,7 +378,7 @@ func (p *Prober) isAnswer(b []byte, local netip.Addr, from netip.AddrPort, now t
 	return false
 }
 
-// judge tells a verdict that is another one than before.
+// judge publishes a changed verdict.
 func (p *Prober) judge(now time.Time) {
 	if p.witness != nil {
 		p.membership.Heard(p.witness(now))

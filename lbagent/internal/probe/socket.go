@@ -15,21 +15,21 @@ import (
 )
 
 const (
-	// trafficClass is CS6, that of routing protocols.
+	// trafficClass is CS6, the class of routing protocols.
 	trafficClass = 0xc0
-	// buffer has room for the answers of thousands of nodes.
+	// buffer holds the answers of thousands of nodes, in bytes.
 	buffer = 1 << 20
 )
 
-// socket is a UDP socket of one family at the node's own address. It never waits.
+// socket is a non-blocking UDP socket bound to an address of the node.
 type socket struct {
 	fd    int
 	local netip.AddrPort
-	// drops are those that were asked for.
+	// drops is the kernel's counter at the last call of dropped.
 	drops uint32
 }
 
-// openSocket opens one that takes only what has the secret in place of the first half of the nonce.
+// openSocket opens a socket that accepts only datagrams with the secret in their nonce.
 func openSocket(local netip.AddrPort, secret uint32) (*socket, error) {
 	family := unix.AF_INET6
 	if local.Addr().Is4() {
@@ -53,7 +53,7 @@ func (s *socket) setUp(family int, secret uint32) error {
 	if err := socketfilter.IgnorePathMTU(s.fd, family == unix.AF_INET6); err != nil {
 		return err
 	}
-	// Both only help: without, answers may be late or lost in a large cluster.
+	// Both are optional: without them answers may be late or lost in large clusters.
 	if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, buffer); err != nil {
 		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, buffer)
 	}
@@ -64,7 +64,7 @@ func (s *socket) setUp(family int, secret uint32) error {
 		if err := unix.SetsockoptInt(s.fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
 			return err
 		}
-		// Answers come without a checksum (RFC 6935): their tag covers them.
+		// Answers have no UDP checksum (RFC 6935); their tag covers the contents.
 		if err := unix.SetsockoptInt(s.fd, unix.IPPROTO_UDP, unix.UDP_NO_CHECK6_RX, 1); err != nil {
 			return err
 		}
@@ -72,10 +72,10 @@ func (s *socket) setUp(family int, secret uint32) error {
 	return unix.Bind(s.fd, sockaddr(s.local))
 }
 
-// answersOnly takes datagrams with the secret. Who sees no probe does not know it. Without it a flood
-// would fill the queue, answers would be lost, and nodes look dead.
+// answersOnly accepts datagrams with the secret, which hosts that see no probe do not know. Otherwise a
+// flood could fill the queue, answers would be lost, and nodes would appear dead.
 func answersOnly(secret uint32) []bpf.Instruction {
-	// The program reads from the UDP header on. Of a packet that is shorter the load fails: it is dropped.
+	// The program starts at the UDP header. A load beyond a short packet drops it.
 	const header = 8
 	return []bpf.Instruction{
 		bpf.LoadAbsolute{Off: header + nonceAt, Size: 4},
@@ -85,7 +85,7 @@ func answersOnly(secret uint32) []bpf.Instruction {
 	}
 }
 
-// dropped is how many datagrams were dropped since it was last asked for.
+// dropped returns the number of datagrams dropped since the previous call.
 func (s *socket) dropped() uint64 {
 	drops := socketfilter.Drops(s.fd)
 	since := drops - s.drops
@@ -100,7 +100,7 @@ func (s *socket) send(to netip.Addr, b []byte) error {
 	return unix.Sendto(s.fd, b, unix.MSG_DONTWAIT, sockaddr(netip.AddrPortFrom(to, Port)))
 }
 
-// receive returns the next datagram, or false where none waits.
+// receive returns the next datagram, or false if none is queued.
 func (s *socket) receive(b []byte) (n int, from netip.AddrPort, ok bool) {
 	n, address, err := unix.Recvfrom(s.fd, b, unix.MSG_DONTWAIT)
 	if err != nil {

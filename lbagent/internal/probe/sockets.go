@@ -11,14 +11,14 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// Sockets are those of a prober, one or a set of them at each address of this node that it sends
-// from. It is of one goroutine.
+// Sockets manages a prober's sockets, one value per local address that it sends from. It is not safe for
+// concurrent use.
 type Sockets[S io.Closer] struct {
-	// Open opens those at an address.
+	// Open opens the sockets at an address.
 	Open func(local netip.Addr) (S, error)
-	// Retry is how long after a failure they are opened again.
+	// Retry is the delay before a failed Open is repeated.
 	Retry time.Duration
-	// Subject begins what is logged, such as "Nodes".
+	// Subject starts the log messages, such as "Nodes".
 	Subject string
 	Logger  logr.Logger
 
@@ -28,8 +28,8 @@ type Sockets[S io.Closer] struct {
 	retry   time.Time
 }
 
-// Need opens sockets at the addresses that have none, and closes those at others. The map must not
-// be changed afterwards.
+// Need opens sockets at the given addresses and closes all others. The caller must not modify the map
+// afterwards.
 func (s *Sockets[S]) Need(locals map[netip.Addr]bool, now time.Time) {
 	if maps.Equal(s.needed, locals) {
 		s.Reopen(now)
@@ -45,7 +45,7 @@ func (s *Sockets[S]) Need(locals map[netip.Addr]bool, now time.Time) {
 	s.open(now)
 }
 
-// Reopen opens what could not be opened, where it is time to.
+// Reopen retries failed addresses if the delay has passed.
 func (s *Sockets[S]) Reopen(now time.Time) {
 	if s.failing && !now.Before(s.retry) {
 		s.open(now)
@@ -79,16 +79,16 @@ func (s *Sockets[S]) open(now time.Time) {
 	s.retry = now.Add(s.Retry)
 }
 
-// At returns those at an address, if they are open.
+// At returns the open sockets at an address.
 func (s *Sockets[S]) At(local netip.Addr) (socket S, open bool) {
 	socket, open = s.opened[local]
 	return socket, open
 }
 
-// All returns those that are open by address. It must not be changed.
+// All returns the open sockets by address. The caller must not modify the map.
 func (s *Sockets[S]) All() map[netip.Addr]S { return s.opened }
 
-// Close closes all of them.
+// Close closes all sockets.
 func (s *Sockets[S]) Close() {
 	for _, socket := range s.opened {
 		_ = socket.Close()

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package readiness decides when endpoints that are not ready are served all the same. When an API
-// server comes back that was away for long, Kubernetes takes all nodes for dead for a moment, and
-// all their pods turn unready, though nothing is wrong with them. It is pure.
-//
-// The idea is the panic threshold of Envoy: where most hosts fail their checks, it is rather the
-// checks that fail.
+// Package readiness decides when unready endpoints are served nevertheless. After a long outage of the API
+// server, Kubernetes briefly marks all nodes dead and their pods unready although they work. As with
+// Envoy's panic threshold, if most endpoints fail, the checks are probably at fault. It is pure.
 package readiness
 
 import (
@@ -18,61 +15,59 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 )
 
-// AtOnce is how close to each other endpoints turn unready that count together.
+// AtOnce is the period within which endpoints that become unready count together.
 const AtOnce = 30 * time.Second
 
-// moment is how long those that turn unready after that wait for others: EndpointSlices of several
-// Services come one after another, and pods that are ready again may all turn unready once more.
+// moment is how long later unready endpoints wait for others: EndpointSlices of several Services arrive one
+// by one, and recovered pods may all become unready once more.
 const moment = 2 * time.Second
 
-// Served is what is served though it is not ready; zero where that is nothing.
+// Served counts endpoints that are served although not ready.
 type Served struct {
-	// Endpoints are served, of so many Services. An endpoint counts once in each EndpointSlice.
+	// Endpoints counts the unready endpoints served, per EndpointSlice, Services their Services.
 	Endpoints, Services int
 }
 
-// Threshold knows which endpoints were ready. The zero value knows of none. It is not safe for
+// Threshold tracks endpoints that become unready. The zero value is ready to use. It is not safe for
 // concurrent use.
 type Threshold struct {
-	// last is what known was taken from.
+	// last is the input of the previous take.
 	last  []*discoveryv1.EndpointSlice
 	known map[types.NamespacedName]*slice
-	// losing are those of known with something lost.
+	// losing is the subset of known with lost endpoints.
 	losing map[types.NamespacedName]*slice
-	// on is true from when it is exceeded until AtOnce after over, which is since when it is not any
-	// more; zero while it is.
+	// on is true while the threshold is exceeded and for AtOnce after over, the time at which it no longer
+	// was.
 	on   bool
 	over time.Time
 }
 
-// slice is an EndpointSlice with what turned unready in it.
+// slice is an EndpointSlice with its lost endpoints.
 type slice struct {
 	present *discoveryv1.EndpointSlice
-	// ready is how many of its endpoints are.
-	ready int
-	// lost are those that were ready and are not any more, each by its first address with since
-	// when; nil without any. Such a pod is still there, and does not terminate.
+	ready   int
+	// lost maps first addresses of endpoints that became unready without terminating to the time; nil
+	// without any.
 	lost map[string]time.Time
-	// shown has the endpoints in showing as ready ones.
+	// shown caches the copy of present with the endpoints in showing marked ready.
 	shown   *discoveryv1.EndpointSlice
 	showing []string
 }
 
-// New returns a Threshold after an agent that worked by these EndpointSlices.
+// New returns a Threshold that continues from the previous agent's EndpointSlices.
 func New(before []*discoveryv1.EndpointSlice) *Threshold {
 	t := &Threshold{}
 	t.take(before, time.Time{})
 	return t
 }
 
-// Advance takes the EndpointSlices that there are and returns those to work by, what in them is
-// served though it is not ready, and after how long Advance is due again; 0 means it is not.
-// answers reports whether a node answers probes.
+// Advance returns the EndpointSlices with unready endpoints to serve marked ready, their counts, and the
+// delay until its next call is due, or 0. answers reports whether a node answers probes.
 //
-// Where most endpoints of most Services turned unready at once, while their nodes answer, those go
-// on being served until they terminate or go, or their node stops answering. When most Services
-// have most of their endpoints back, the rest has AtOnce to follow, and what turns unready meanwhile
-// is served for a moment more. One Service alone is never most.
+// If most endpoints of most Services become unready at once while their nodes answer, they are served until
+// they terminate, are removed, or their node stops answering. Once most Services have recovered most of
+// their endpoints, the others have AtOnce to follow, and endpoints that become unready meanwhile are served
+// for a moment more. A single Service is never a majority.
 func (t *Threshold) Advance(
 	present []*discoveryv1.EndpointSlice, answers func(node string) bool, now time.Time,
 ) (_ []*discoveryv1.EndpointSlice, served Served, again time.Duration) {
@@ -111,8 +106,7 @@ func (t *Threshold) Advance(
 	return result, served, again
 }
 
-// advance decides whether endpoints are served unready, and returns since when what there is to
-// forget or to end is waiting; zero where there is nothing.
+// advance updates on and over. It returns the start of the oldest period that must expire, or zero.
 func (t *Threshold) advance(answers func(node string) bool, now time.Time) (since time.Time) {
 	if !t.over.IsZero() && now.Sub(t.over) >= AtOnce {
 		t.on, t.over = false, time.Time{}
@@ -133,7 +127,7 @@ func (t *Threshold) advance(answers func(node string) bool, now time.Time) (sinc
 	return since
 }
 
-// take notes what turned unready since the last time.
+// take records the endpoints that became unready since the previous call.
 func (t *Threshold) take(present []*discoveryv1.EndpointSlice, now time.Time) {
 	if t.known == nil {
 		t.known = make(map[types.NamespacedName]*slice, len(present))
@@ -152,7 +146,7 @@ func (t *Threshold) take(present []*discoveryv1.EndpointSlice, now time.Time) {
 		t.note(name, s)
 	}
 	for _, object := range went {
-		// Else another one is in its place.
+		// Otherwise a replacement is known already.
 		name := nameOf(object)
 		if s := t.known[name]; s != nil && s.present == object {
 			delete(t.known, name)
@@ -161,7 +155,6 @@ func (t *Threshold) take(present []*discoveryv1.EndpointSlice, now time.Time) {
 	}
 }
 
-// note notes whether a slice has something lost.
 func (t *Threshold) note(name types.NamespacedName, s *slice) {
 	if len(s.lost) > 0 {
 		t.losing[name] = s
@@ -170,7 +163,7 @@ func (t *Threshold) note(name types.NamespacedName, s *slice) {
 	}
 }
 
-// take replaces a slice by a newer one.
+// take replaces the slice by a newer version.
 func (s *slice) take(object *discoveryv1.EndpointSlice, now time.Time) {
 	wasReady := map[string]bool{}
 	if s.present != nil {
@@ -199,8 +192,7 @@ func (s *slice) take(object *discoveryv1.EndpointSlice, now time.Time) {
 	s.present, s.lost, s.shown, s.showing = object, lost, nil, nil
 }
 
-// forget drops what turned unready too long ago to count with what does now, and returns when the
-// oldest of the rest did.
+// forget drops losses older than AtOnce and returns the time of the oldest remaining one.
 func (t *Threshold) forget(now time.Time) (oldest time.Time) {
 	for name, s := range t.losing {
 		for address, since := range s.lost {
@@ -216,10 +208,9 @@ func (t *Threshold) forget(now time.Time) (oldest time.Time) {
 	return oldest
 }
 
-// isExceeded reports whether most endpoints of most Services turned unready, and those on nodes
-// that answer are as many.
+// isExceeded reports whether most endpoints of most Services became unready while their nodes answer.
 func (t *Threshold) isExceeded(answers func(node string) bool) bool {
-	// That is so nearly always.
+	// Fast path.
 	if len(t.losing) == 0 {
 		return false
 	}
@@ -243,8 +234,7 @@ func (t *Threshold) isExceeded(answers func(node string) bool) bool {
 	return concerned > 1 && 2*concerned > len(counts)
 }
 
-// answering returns the addresses of endpoints on nodes that answer, in the slice's order, of those
-// that count by the time at which they were lost.
+// answering returns the addresses of lost endpoints on answering nodes for which counts is true, in order.
 func (s *slice) answering(answers func(node string) bool, counts func(since time.Time) bool) (addresses []string) {
 	if len(s.lost) == 0 {
 		return nil
@@ -259,8 +249,7 @@ func (s *slice) answering(answers func(node string) bool, counts func(since time
 	return addresses
 }
 
-// show returns the slice with these endpoints as ready ones, the same object for as long as
-// neither is another.
+// show returns a copy with the endpoints marked ready, cached while the input is the same.
 func (s *slice) show(addresses []string) *discoveryv1.EndpointSlice {
 	if s.shown != nil && slices.Equal(s.showing, addresses) {
 		return s.shown
@@ -276,10 +265,9 @@ func (s *slice) show(addresses []string) *discoveryv1.EndpointSlice {
 	return s.shown
 }
 
-// isReady reads Ready, of which nil is true (EndpointConditions, discovery.k8s.io/v1).
+// isReady treats nil as true (EndpointConditions, discovery.k8s.io/v1).
 func isReady(e *discoveryv1.Endpoint) bool { return e.Conditions.Ready == nil || *e.Conditions.Ready }
 
-// addressOf is the first address, which alone counts.
 func addressOf(e *discoveryv1.Endpoint) string {
 	if len(e.Addresses) == 0 {
 		return ""

@@ -26,7 +26,6 @@ type Plane interface {
 	ReadBack(state *forwarding.State, failed []forwarding.Op) error
 }
 
-// removal is an operation that removes an entry.
 type removal = forwarding.Op
 
 // Config configures Maps.

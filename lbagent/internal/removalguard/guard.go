@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package removalguard keeps objects for a while that were removed many at once, which is a mistake
-// more often than not: a CRD that was deleted, or all peers. It also keeps the endpoints of a Service
-// whose VIP is still released. It is pure.
+// Package removalguard delays mass removals of objects, such as a deleted CRD or all peers, which are
+// usually mistakes. It also retains the endpoints of a deleted Service while its VIP is being released. It
+// is pure.
 package removalguard
 
 import (
@@ -20,25 +20,24 @@ import (
 )
 
 const (
-	// moment is how long a removal waits for others: the API server removes the objects of a kind
-	// one by one. Where others go on to follow, it waits for longestMoment at most.
+	// moment is how long a removal waits for further ones, because the API server deletes objects of a kind
+	// one by one. If more follow, it waits for longestMoment at most.
 	moment        = time.Second
 	longestMoment = 10 * time.Second
-	// many is how many objects there are at least where more than half of them is too much. Of
-	// fewer only all are.
+	// many is the number of objects from which removing more than half is excessive. With fewer objects
+	// only removing all is.
 	many = 4
 )
 
-// Held are objects of a kind that are held.
+// Held describes the held objects of a kind.
 type Held struct {
-	// Kind is that of the objects, Count how many there are.
 	Kind  string
 	Count int
-	// Until is when the removal of all of them is obeyed.
+	// Until is the time at which all removals take effect.
 	Until time.Time
 }
 
-// Count is how many objects are held of all kinds.
+// Count returns the number of held objects of all kinds.
 func Count(held []Held) (count int) {
 	for _, h := range held {
 		count += h.Count
@@ -46,42 +45,40 @@ func Count(held []Held) (count int) {
 	return count
 }
 
-// Guard keeps what was removed at once. The zero value has seen nothing, and holds nothing for
-// longer than a moment.
+// Guard holds mass removals. The zero value holds nothing longer than a moment.
 type Guard struct {
-	// For is how long.
+	// For is the holding time.
 	For time.Duration
 
 	before *model.Snapshot
 	kinds  map[string]*kind
-	// services are those of which deleted were found.
+	// services is the list from which deleted was computed.
 	services []*corev1.Service
 	deleted  map[serviceName]*corev1.Service
 }
 
-// kind is what is known of the removals of a kind.
+// kind is the state of a kind's removals.
 type kind struct {
-	// gone is since when each object is, by its name.
+	// gone maps objects to the time of their removal.
 	gone map[string]time.Time
-	// last is when the last one went.
 	last time.Time
-	// held is since when there are too many; zero while there are not.
+	// held is the time since which removals are excessive, or zero.
 	held time.Time
 }
 
-// New returns a Guard after an agent that worked by these objects; nil where none is known.
+// New returns a Guard that continues from the previous agent's objects, or nil if unknown.
 func New(limit time.Duration, before *model.Snapshot) *Guard {
 	return &Guard{For: limit, before: before, kinds: map[string]*kind{}}
 }
 
-// Advance takes the objects that there are, and returns those to work by, what is held, and
-// after how long Advance is due again; 0 means it is not.
+// Advance returns the objects to use, including held ones, and the delay until its next call is due, 0 if
+// none is.
 //
-// All of a kind that go within a moment are held, and so are more than half of many. Others go
-// after that moment. At once go objects with the annotation AnnotationConfirmRemoval, and VIPs
-// that no Service needs any more.
+// If all objects of a kind, or more than half of many, are removed within a moment, they are held. Other
+// removals take effect after that moment. Objects with the annotation AnnotationConfirmRemoval and VIPs
+// that no Service needs are removed at once.
 //
-// EndpointSlices of a Service that is being deleted stay for as long as it has a VIP.
+// EndpointSlices of a Service that is being deleted remain while it has a VIP.
 func (g *Guard) Advance(objects *model.Snapshot, now time.Time) (*model.Snapshot, []Held, time.Duration) {
 	result := *objects
 	result.EndpointSlices = endpointSlices(g.before, objects, g.releasedServices(objects))
@@ -100,7 +97,6 @@ func (g *Guard) Advance(objects *model.Snapshot, now time.Time) (*model.Snapshot
 	return &result, a.held, a.again
 }
 
-// advance is what the kinds have in common.
 type advance struct {
 	guard *Guard
 	now   time.Time
@@ -119,11 +115,10 @@ type object interface {
 	metav1.Object
 }
 
-// key is that of an object among those of its kind.
 func key[T object](object T) string { return object.GetNamespace() + "/" + object.GetName() }
 
-// step returns the objects of a kind to work by. Objects that are not needed go at once; nil
-// means that all are.
+// step returns the objects of a kind to use. Objects that are not needed are removed at once; nil means
+// that all are needed.
 func step[T object](a *advance, name string, before, present []T, needed func(T) bool) []T {
 	k := a.guard.kinds[name]
 	if k == nil {
@@ -160,8 +155,8 @@ func step[T object](a *advance, name string, before, present []T, needed func(T)
 	return result
 }
 
-// removed returns the objects before of which there is none any more by their names. Mostly all are
-// the very same objects.
+// removed returns the objects of before without a successor of the same name. Most objects are usually
+// unchanged pointers.
 func removed[T object](before, present []T) []T {
 	came, went := delta.Between(before, present)
 	if len(went) == 0 {
@@ -192,8 +187,7 @@ func isConfirmed(object metav1.Object) bool {
 
 func (k *kind) isHeld() bool { return !k.held.IsZero() }
 
-// keep returns which of the missing objects of a kind stay, given how many are present, and
-// until when.
+// keep returns the missing objects to retain, given the number of present ones, and until when.
 func (k *kind) keep(a *advance, missing []string, present int) (kept map[string]bool, last time.Time) {
 	if len(missing) == 0 {
 		k.held = time.Time{}
@@ -230,13 +224,13 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// isTooMuch reports whether so many removals at once are taken for a mistake.
+// isTooMuch reports whether the removals are numerous enough to be a mistake.
 func isTooMuch(missing, present int) bool {
 	return present == 0 || missing+present >= many && missing > present
 }
 
-// needs returns whether a VIP is needed: a Service that it is claimed for is still there, is to
-// stay, and has no other address of the family.
+// needs returns whether a VIP is needed: one of its Services exists, is not being deleted, and has no other
+// address of the family.
 func needs(objects *model.Snapshot) func(*millracev1beta1.VIP) bool {
 	type claim struct {
 		namespace, name string

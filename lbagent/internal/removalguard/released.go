@@ -12,12 +12,10 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// serviceName names a Service.
 type serviceName struct{ namespace, name string }
 
-// endpointSlices returns the EndpointSlices to work by: those that there are, and those before of
-// Services that are released. Foreground deletion removes a Service's EndpointSlices while
-// the Service waits for its VIP. Their pods live, and what they serve is not to be cut before the
+// endpointSlices returns the current EndpointSlices and the previous ones of released Services. Foreground
+// deletion removes them while the Service waits for its VIP, but the pods still serve connections until the
 // routes are withdrawn.
 func endpointSlices(before, objects *model.Snapshot, released map[serviceName]bool) []*discoveryv1.EndpointSlice {
 	if before == nil || len(released) == 0 {
@@ -42,7 +40,7 @@ func serviceOf(slice *discoveryv1.EndpointSlice) serviceName {
 	return serviceName{slice.Namespace, slice.Labels[discoveryv1.LabelServiceName]}
 }
 
-// releasedServices are the Services that are being deleted and still have a VIP.
+// releasedServices returns the Services that are being deleted and still have a VIP.
 func (g *Guard) releasedServices(objects *model.Snapshot) map[serviceName]bool {
 	if !delta.IsSame(g.services, objects.Services) {
 		g.services, g.deleted = objects.Services, deletedServices(objects.Services)
@@ -63,7 +61,7 @@ func (g *Guard) releasedServices(objects *model.Snapshot) map[serviceName]bool {
 	return released
 }
 
-// deletedServices are those that are being deleted. One whose removal is confirmed is not waited for.
+// deletedServices returns the Services that are being deleted without a confirmed removal.
 func deletedServices(services []*corev1.Service) map[serviceName]*corev1.Service {
 	deleted := map[serviceName]*corev1.Service{}
 	for _, service := range services {

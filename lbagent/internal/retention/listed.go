@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// retain retains the endpoints that left, and reports whether there are any. came and went are the
-// EndpointSlices that differ, in their new and in their old version.
+// retain retains the endpoints that left and reports whether there are any. came and went are the new and
+// old versions of changed EndpointSlices.
 func (r *Retainer) retain(
 	came, went []*discoveryv1.EndpointSlice, isServed func(types.NamespacedName) bool, now time.Time,
 ) bool {
@@ -48,8 +48,8 @@ func (r *Retainer) retain(
 	return r.count > before
 }
 
-// leftOf returns the endpoints of the old version of an EndpointSlice that its new version, nil if
-// it was deleted, has not, or not with all ports. Endpoints that terminated are not among them.
+// leftOf returns the endpoints and ports of old that are missing in current, which is nil after a deletion,
+// except terminated ones.
 func leftOf(old, current *discoveryv1.EndpointSlice) (left []*endpoint) {
 	has := map[string]bool{}
 	moved := old.Ports
@@ -73,8 +73,8 @@ func leftOf(old, current *discoveryv1.EndpointSlice) (left []*endpoint) {
 	return left
 }
 
-// see removes the ports of candidates that another EndpointSlice of their Service lists, and notes
-// the EndpointSlices of other Services that list their addresses.
+// see removes candidate ports that the Service still lists elsewhere and records other Services that list
+// the addresses.
 func (r *Retainer) see(candidates map[string][]*endpoint) {
 	for _, slice := range r.last {
 		if slice == nil {
@@ -99,8 +99,8 @@ func (e *endpoint) note(slice *discoveryv1.EndpointSlice) {
 	e.listed[nameOf(slice)] = serviceOf(slice)
 }
 
-// release drops the endpoints that their Service lists again, and those whose address another
-// Service begins to list. It reports whether there are any.
+// release drops endpoints that their Service lists again or whose address another Service starts to list.
+// It reports whether there were any.
 func (r *Retainer) release(came, went []*discoveryv1.EndpointSlice) (changed bool) {
 	if r.count == 0 {
 		return false
@@ -128,7 +128,6 @@ func (r *Retainer) release(came, went []*discoveryv1.EndpointSlice) (changed boo
 	return changed
 }
 
-// endsWith reports whether an EndpointSlice that lists the address ends the retention.
 func (e *endpoint) endsWith(slice *discoveryv1.EndpointSlice) bool {
 	service := serviceOf(slice)
 	if service == e.service {
@@ -147,10 +146,9 @@ func lists(slice *discoveryv1.EndpointSlice, address string) bool {
 	return slice != nil && slices.ContainsFunc(slice.Endpoints, func(e discoveryv1.Endpoint) bool { return addressOf(&e) == address })
 }
 
-// covers reports whether ports have the numbers and protocols of all wanted ones.
 func covers(ports, wanted []discoveryv1.EndpointPort) bool { return len(without(wanted, ports)) == 0 }
 
-// without returns the ports whose number and protocol others have not.
+// without returns the ports whose number and protocol are not in others.
 func without(ports, others []discoveryv1.EndpointPort) []discoveryv1.EndpointPort {
 	type key struct {
 		number   int32
@@ -186,7 +184,6 @@ func byName(list []*discoveryv1.EndpointSlice) map[types.NamespacedName]*discove
 	return named
 }
 
-// addressOf returns the first address, the only one that counts, or an empty string.
 func addressOf(e *discoveryv1.Endpoint) string {
 	if len(e.Addresses) == 0 {
 		return ""

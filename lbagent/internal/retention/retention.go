@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package retention retains endpoints that left their EndpointSlices without terminating, such as
-// those of a Service whose selector changed. Their pods may live, and so may established
-// connections. It is pure.
+// Package retention retains endpoints that left their EndpointSlices without terminating, for example after
+// a change of the Service's selector, because their pods may still serve established connections. It is
+// pure.
 package retention
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 )
 
-// An address of this node is checked after firstCheck for the first time. The pause between checks
-// then grows to half of the endpoint's age, and to longestCheck at most.
+// Local addresses are checked first after firstCheck, then at intervals of half of the endpoint's age, at
+// most longestCheck.
 const (
 	firstCheck   = time.Second
 	longestCheck = 30 * time.Second
@@ -28,38 +28,36 @@ const (
 type Limits struct {
 	// Timeout is how long an endpoint is retained; 0 disables the retention.
 	Timeout time.Duration
-	// Endpoints is the number of retained endpoints, of all nodes.
+	// Endpoints is the maximum number of retained endpoints on all nodes.
 	Endpoints int
 }
 
-// Cluster is the state outside of EndpointSlices that the retention depends on.
+// Cluster is the state outside of EndpointSlices.
 type Cluster struct {
-	// IsServed reports whether a VIP leads to the endpoints of a Service.
+	// IsServed reports whether a VIP leads to the Service's endpoints.
 	IsServed func(service types.NamespacedName) bool
-	// Node is the name of this node.
-	Node string
-	// IsGone reports whether no pod of this node seems to have an address. Two checks in a row count.
+	Node     string
+	// IsGone reports whether no local pod has the address. It must be true twice in a row.
 	IsGone func(address string) bool
 }
 
 // Retainer retains endpoints. It is not safe for concurrent use.
 type Retainer struct {
 	limits Limits
-	// last are the EndpointSlices of the last Advance, without retained endpoints.
+	// last is the input of the previous Advance.
 	last []*discoveryv1.EndpointSlice
-	// endpoints are the retained ones by their address.
+	// endpoints are the retained ones by address.
 	endpoints map[string][]*endpoint
 	count     int
-	// evicted is the number of endpoints that the limit has evicted.
+	// evicted counts endpoints evicted by the limit.
 	evicted int
-	// due is the time of the next timeout or check; zero if no endpoint is retained.
+	// due is the time of the next timeout or check, or zero.
 	due time.Time
 	// shown are the EndpointSlices of retained endpoints, result the last result of Advance.
 	shown  map[group]*discoveryv1.EndpointSlice
 	result []*discoveryv1.EndpointSlice
 }
 
-// endpoint is a retained endpoint.
 type endpoint struct {
 	service types.NamespacedName
 	family  discoveryv1.AddressType
@@ -68,14 +66,13 @@ type endpoint struct {
 	node    *string
 	// since is when it left its EndpointSlice, check when its address is checked next.
 	since, check time.Time
-	// isMissing is true if the last check did not find the address.
+	// isMissing is the result of the last check.
 	isMissing bool
-	// listed are the EndpointSlices of other Services that have listed the address since before it
-	// left, with the names of the Services.
+	// listed maps EndpointSlices that listed the address already before to their Services.
 	listed map[types.NamespacedName]types.NamespacedName
 }
 
-// New returns a Retainer that continues from the EndpointSlices of the previous agent.
+// New returns a Retainer that continues from the previous agent's EndpointSlices.
 func New(previous []*discoveryv1.EndpointSlice, limits Limits) *Retainer {
 	r := &Retainer{
 		limits: limits, last: Listed(previous), endpoints: map[string][]*endpoint{},
@@ -90,17 +87,17 @@ func New(previous []*discoveryv1.EndpointSlice, limits Limits) *Retainer {
 	return r
 }
 
-// Counts are the numbers of retained endpoints and of those that the limit has evicted.
+// Counts are the numbers of retained and evicted endpoints.
 type Counts struct{ Retained, Evicted int }
 
 // Counts returns the counts after the last Advance.
 func (r *Retainer) Counts() Counts { return Counts{r.count, r.evicted} }
 
-// Advance returns the present EndpointSlices followed by those of retained endpoints, which are
-// neither ready nor serving, and the time until Advance is due again; 0 means it is not.
+// Advance returns the given EndpointSlices followed by those of retained endpoints, which are neither ready
+// nor serving, and the delay until its next call is due, or 0.
 //
-// An endpoint is retained until its Service lists it again, an EndpointSlice of another Service
-// begins to list its address, no pod of its node has the address, or the timeout expires.
+// An endpoint is retained until its Service lists it again, another Service starts to list its address, no
+// pod of its node has the address, or the timeout expires.
 func (r *Retainer) Advance(
 	present []*discoveryv1.EndpointSlice, cluster Cluster, now time.Time,
 ) (result []*discoveryv1.EndpointSlice, again time.Duration) {
@@ -121,7 +118,7 @@ func (r *Retainer) Advance(
 	return r.result, max(r.due.Sub(now), time.Millisecond)
 }
 
-// update updates the retained endpoints, and reports whether they changed.
+// update updates the retained endpoints and reports whether they changed.
 func (r *Retainer) update(present []*discoveryv1.EndpointSlice, cluster Cluster, now time.Time) (changed bool) {
 	came, went := delta.Between(r.last, present)
 	r.last = present
@@ -135,7 +132,6 @@ func (r *Retainer) update(present []*discoveryv1.EndpointSlice, cluster Cluster,
 	return r.evict() || changed
 }
 
-// all returns the retained endpoints, oldest first.
 func (r *Retainer) all() []*endpoint {
 	all := make([]*endpoint, 0, r.count)
 	for _, endpoints := range r.endpoints {
@@ -160,7 +156,6 @@ func (r *Retainer) setDue() {
 	}
 }
 
-// drop drops the endpoints with an address that match, and reports whether there are any.
 func (r *Retainer) drop(address string, match func(*endpoint) bool) bool {
 	before := r.endpoints[address]
 	after := slices.DeleteFunc(before, match)
@@ -174,7 +169,7 @@ func (r *Retainer) drop(address string, match func(*endpoint) bool) bool {
 	return dropped > 0
 }
 
-// expire drops the endpoints whose timeout expired or whose pod is gone.
+// expire drops endpoints whose timeout expired or whose pod is gone.
 func (r *Retainer) expire(cluster Cluster, now time.Time) (changed bool) {
 	for address := range maps.Clone(r.endpoints) {
 		changed = r.drop(address, func(e *endpoint) bool {
@@ -197,7 +192,7 @@ func (r *Retainer) expire(cluster Cluster, now time.Time) (changed bool) {
 	return changed
 }
 
-// evict drops endpoints above the limit: the oldest one of the namespace with the most.
+// evict drops endpoints above the limit: the oldest of the namespace with the most.
 func (r *Retainer) evict() bool {
 	excess := r.count - r.limits.Endpoints
 	if excess <= 0 {

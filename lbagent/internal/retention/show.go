@@ -15,11 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// mark is in the names of EndpointSlices of retained endpoints, and in no name of an object.
+// mark is part of the names of retained EndpointSlices and invalid in object names.
 const mark = "/retained/"
 
-// group is the retained endpoints of one EndpointSlice: those that left a Service with the same
-// ports at the same time.
+// group is an EndpointSlice of endpoints that left a Service with the same ports at the same time.
 type group struct {
 	service types.NamespacedName
 	family  discoveryv1.AddressType
@@ -29,7 +28,7 @@ type group struct {
 
 var no = false
 
-// Listed returns EndpointSlices without those of retained endpoints, which are behind all others.
+// Listed returns the EndpointSlices without retained ones, which are at the end.
 func Listed(all []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
 	end := len(all)
 	for end > 0 && all[end-1] != nil && strings.Contains(all[end-1].Name, mark) {
@@ -38,7 +37,7 @@ func Listed(all []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
 	return all[:end]
 }
 
-// show updates the EndpointSlices of retained endpoints. Unchanged ones stay the same objects.
+// show updates the EndpointSlices of retained endpoints, with unchanged pointers for unchanged ones.
 func (r *Retainer) show() {
 	groups := map[group][]*endpoint{}
 	for _, e := range r.all() {
@@ -67,7 +66,7 @@ func value[T any](pointer *T) (v T) {
 	return v
 }
 
-// sliceOf returns the EndpointSlice of a group. Its creation time is when its endpoints left.
+// sliceOf returns the EndpointSlice of a group, created at the time when its endpoints left.
 func sliceOf(g group, endpoints []*endpoint) *discoveryv1.EndpointSlice {
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
@@ -85,14 +84,12 @@ func sliceOf(g group, endpoints []*endpoint) *discoveryv1.EndpointSlice {
 	return slice
 }
 
-// slices returns the EndpointSlices of retained endpoints, oldest first.
 func (r *Retainer) slices() []*discoveryv1.EndpointSlice {
 	return slices.SortedFunc(maps.Values(r.shown), func(a, b *discoveryv1.EndpointSlice) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
 }
 
-// restore retains the endpoints that the previous agent retained.
 func (r *Retainer) restore(slice *discoveryv1.EndpointSlice) {
 	for i := range slice.Endpoints {
 		from := &slice.Endpoints[i]

@@ -63,7 +63,6 @@ type Announcer struct {
 	departure announce.Departure
 	unready   announce.Unready
 	decider   announce.Decider
-	// decisions are the decisions of the previous pass.
 	decisions []announce.Decision
 	// announced are the VIPs that the previous pass announced or, after a start, that the previous agent
 	// may have announced.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package seed finds the seed of the flow hash that a node works by. All nodes must have the same one.
+// Package seed determines the node's seed of the flow hash, which must be equal on all nodes.
 package seed
 
 import (
@@ -15,15 +15,14 @@ import (
 )
 
 const (
-	// patience is how long one question for the seed may take.
+	// patience bounds one read of the Secret.
 	patience = 2 * time.Second
-	// pause is the time between two questions.
+	// pause is the interval between reads.
 	pause = time.Second
 )
 
-// OfNode returns the seed of the flow hash to open the data plane with: that of the Secret, which read
-// returns, or, where it cannot be read, that of the pinned maps. Without either it waits until ctx is
-// done.
+// OfNode returns the seed of the Secret or, if it cannot be read, that of the pinned maps. Without either
+// it waits until ctx is done.
 func OfNode(
 	ctx context.Context, pinRoot string, read func(context.Context) (*tunnelkey.State, error), logger logr.Logger,
 ) (flowhash.Seed, error) {

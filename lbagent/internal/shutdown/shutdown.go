@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package shutdown has a node hand over its routes before the end of an agent after which none follows
-// for a while: of one that is uninstalled, or whose node shuts down.
+// Package shutdown hands over a node's routes before its agent ends without a successor: on an
+// uninstallation or a shutdown of the node.
 package shutdown
 
 import (
@@ -15,46 +15,43 @@ import (
 )
 
 const (
-	// askTimeout is how long an agent that is told to end asks whether another one follows.
+	// askTimeout bounds the check whether another agent follows.
 	askTimeout = time.Second
-	// lookAgain is how long after that it goes on asking. Kubelet tells that its node shuts down
-	// while it begins to end pods, so the first of them may end before the API server knows.
+	// lookAgain is how long the check is repeated. The kubelet reports a shutdown while it already ends
+	// pods, so the API server may learn of it late.
 	lookAgain = 500 * time.Millisecond
-	// askAgain is the time between two questions.
+	// askAgain is the interval of these checks.
 	askAgain = 100 * time.Millisecond
-	// Timeout bounds how much longer than its delays a handover takes. It ends before the
-	// grace period of the pod.
+	// Timeout is the maximum duration of a handover beyond its delays, within the pod's grace period.
 	Timeout = 5 * time.Second
-	// firstRetry and longestRetry are the first and the longest time until the DaemonSet is looked
-	// for again.
+	// firstRetry and longestRetry bound the backoff of looking for the DaemonSet.
 	firstRetry   = time.Second
 	longestRetry = 30 * time.Second
 )
 
-// Handover tells a shutdown from a restart of the agent. One that restarts leaves its routes, which
-// routers keep. One that is shut down hands them over first.
+// Handover distinguishes a shutdown from a restart of the agent. On a restart routers keep the routes; on a
+// shutdown they are withdrawn first.
 type Handover struct {
-	// installed reports whether the DaemonSet of the agents is there, shutsDown whether the
-	// node's Node says that it shuts down.
+	// installed reports whether the agents' DaemonSet exists, shutsDown whether the Node is shutting down.
 	installed, shutsDown func(ctx context.Context) (bool, error)
 	logger               logr.Logger
 
-	// known is true once the DaemonSet was seen: agents may also run in another way.
+	// known is true once the DaemonSet was seen; agents may also run without one.
 	known atomic.Bool
-	// down is true where the last pass saw that the node shuts down.
+	// down is true if the last pass saw that the node is shutting down.
 	down atomic.Bool
-	// begun is true from when the node is to withdraw everything; left has a value once it has.
+	// begun is true once the node must withdraw all routes; left receives a value when they are withdrawn.
 	begun atomic.Bool
 	left  chan struct{}
 }
 
-// New returns the handover of an agent. installed reports whether the DaemonSet of the agents is there,
-// shutsDown whether the node's Node says that it shuts down.
+// New returns a Handover. installed reports whether the agents' DaemonSet exists, shutsDown whether the
+// Node is shutting down.
 func New(installed, shutsDown func(ctx context.Context) (bool, error), logger logr.Logger) *Handover {
 	return &Handover{installed: installed, shutsDown: shutsDown, logger: logger, left: make(chan struct{}, 1)}
 }
 
-// Learn looks for the DaemonSet until there is an answer.
+// Learn retries until it knows whether the DaemonSet exists.
 func (h *Handover) Learn(ctx context.Context) error {
 	for wait := firstRetry; ; wait = min(2*wait, longestRetry) {
 		there, err := h.installed(ctx)
@@ -70,11 +67,10 @@ func (h *Handover) Learn(ctx context.Context) error {
 	}
 }
 
-// See notes whether the node shuts down, as the last pass saw it.
+// See records whether the node is shutting down according to the last pass.
 func (h *Handover) See(shutsDown bool) { h.down.Store(shutsDown) }
 
-// why returns why no agent follows this one, as a sentence; empty where one does. Without an
-// answer one does.
+// why returns the reason why no agent follows this one, or "". Errors count as a successor.
 func (h *Handover) why(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -98,8 +94,8 @@ func (h *Handover) why(ctx context.Context) string {
 	}
 }
 
-// Run returns once the agent may end that was told to: at once, or after it has handed over the
-// node's routes, which takes the two delays. pass makes a pass begin.
+// Run returns when the agent may end: at once, or after the routes are withdrawn, which takes both delays.
+// pass triggers a pass.
 func (h *Handover) Run(ctx context.Context, drain, withdraw time.Duration, pass func()) {
 	why := h.why(ctx)
 	if why == "" {
@@ -111,7 +107,7 @@ func (h *Handover) Run(ctx context.Context, drain, withdraw time.Duration, pass 
 	select {
 	case <-h.left:
 		h.logger.Info("All routes are withdrawn")
-		// The routers have to be told, and to obey.
+		// Routers need time to process the withdrawals.
 		withdraw = max(withdraw, time.Second)
 	case <-time.After(drain + Timeout):
 		h.logger.Info("Routes are not all withdrawn: ending all the same")
@@ -125,10 +121,10 @@ func (h *Handover) Run(ctx context.Context, drain, withdraw time.Duration, pass 
 	}
 }
 
-// HasBegun reports whether the node is to withdraw everything.
+// HasBegun reports whether the node must withdraw all routes.
 func (h *Handover) HasBegun() bool { return h.begun.Load() }
 
-// Withdrawn notes that no route is announced any more.
+// Withdrawn records that no route is announced any more.
 func (h *Handover) Withdrawn() {
 	if h.HasBegun() {
 		wake.Notify(h.left)

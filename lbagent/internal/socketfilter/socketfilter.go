@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package socketfilter makes sockets drop what nobody waits for before it takes room in their
-// queues, and counts what they drop.
+// Package socketfilter drops unwanted packets before they occupy a socket's queue, and counts drops.
 package socketfilter
 
 import (
@@ -12,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NetworkHeader is the offset from which a filter reads the IP header: SKF_NET_OFF of
-// linux/filter.h. Without it the filter of a UDP or TCP socket reads that protocol's header.
+// NetworkHeader is the offset of the IP header in filters: SKF_NET_OFF of linux/filter.h. Other offsets of
+// UDP and TCP sockets start at the transport header.
 const NetworkHeader = 0xfff00000
 
-// Attach makes a socket drop the packets for which a program returns zero (SO_ATTACH_FILTER,
-// socket(7)). It replaces the program before.
+// Attach replaces the socket's filter (SO_ATTACH_FILTER, socket(7)). Packets for which it returns zero are
+// dropped.
 func Attach(fd int, program []bpf.Instruction) error {
 	raw, err := bpf.Assemble(program)
 	if err != nil {
@@ -34,9 +33,8 @@ func Attach(fd int, program []bpf.Instruction) error {
 	return nil
 }
 
-// IgnorePathMTU has the kernel learn no MTU of a path by ICMP errors about a UDP socket's packets.
-// Nobody proves those, and the kernel keeps what they say for all packets to that address:
-// untrusted hosts could make the ways to other nodes narrow.
+// IgnorePathMTU disables path MTU discovery for a UDP socket. ICMP errors are not authenticated, and the
+// kernel caches their MTU per destination, so untrusted hosts could shrink the paths to other nodes.
 func IgnorePathMTU(fd int, v6 bool) error {
 	level, option, value := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_INTERFACE
 	if v6 {
@@ -48,7 +46,7 @@ func IgnorePathMTU(fd int, v6 bool) error {
 	return nil
 }
 
-// Drops is how many packets a socket has dropped: by its filter, or for want of room in its queue.
+// Drops returns the number of packets that the socket's filter or its full queue dropped.
 func Drops(fd int) uint32 {
 	// SK_MEMINFO_DROPS of linux/sock_diag.h.
 	const at = 8

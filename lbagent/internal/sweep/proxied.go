@@ -10,21 +10,20 @@ import (
 )
 
 const (
-	// proxiedEvery is how long a client that uses a port again still comes to the service proxy.
+	// proxiedEvery bounds how long a client that reuses a port still reaches the service proxy.
 	proxiedEvery = 5 * time.Second
-	// proxiedPauses bounds what lists of all the node's connections cost: a sweep takes a fiftieth of
-	// the time at most.
+	// proxiedPauses limits sweeps to 2 % of the time, because they list all connections of the node.
 	proxiedPauses = 50
 )
 
 // ProxiedPlane is a data plane that leaves connections to the node's service proxy.
 type ProxiedPlane interface {
-	// SweepProxied forgets those that have ended.
+	// SweepProxied removes ended connections.
 	SweepProxied() error
 }
 
-// RunProxied sweeps the connections of the service proxy until the context ends. After a sweep that
-// fails clients come to the service proxy for longer, and the next one tries again.
+// RunProxied sweeps the service proxy's connections until ctx is done. After an error clients reach the
+// service proxy longer, until the next sweep.
 func RunProxied(ctx context.Context, plane ProxiedPlane, logger logr.Logger) error {
 	pause, failing := proxiedEvery, false
 	for {

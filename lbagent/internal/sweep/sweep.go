@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sweep has the data plane forget what it has of flows that have ended.
+// Package sweep periodically removes ended flows from the data plane.
 package sweep
 
 import (
@@ -11,8 +11,8 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// every is how long a row costs more than one at rest after its last exception has ended, and
-// SYNs after the agent's start.
+// every is the interval of sweeps, the time for which a row remains slower after its last exception has
+// ended.
 const every = 30 * time.Second
 
 // Plane is a data plane.
@@ -21,9 +21,8 @@ type Plane interface {
 	SweepConnections() error
 }
 
-// Run sweeps the exceptions, and the filter of established connections, until the context
-// ends. A sweep that fails leaves rows marked or the filter fuller, which costs packets some time
-// and nothing else; the next one tries again.
+// Run sweeps exceptions and the filter of established connections until ctx is done. After an error rows
+// stay marked and the filter fuller, which only costs performance until the next sweep.
 func Run(ctx context.Context, plane Plane, logger logr.Logger) error {
 	ticks := time.NewTicker(every)
 	defer ticks.Stop()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package unprogrammed withholds endpoints from new flows if the agent of their node cannot have
-// programmed them, because the agent was silent when they appeared. It is pure.
+// Package unprogrammed withholds endpoints from new flows if their node's agent was silent when they
+// appeared and therefore cannot have programmed them. It is pure.
 package unprogrammed
 
 import (
@@ -15,38 +15,34 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 )
 
-// margin is the longest time from the last pass of an agent until other nodes know that it is silent:
-// four seconds without a beat, two between probes of a large cluster, and the duration of a pass.
+// margin is the longest time from an agent's last pass until other nodes know that it is silent: four
+// seconds without a heartbeat, two between probes in large clusters, and a pass.
 const margin = 10 * time.Second
 
-// endpoint is the first address of an endpoint on a node.
 type endpoint struct{ node, address string }
 
-// service is a Service with the address type of its EndpointSlices.
 type service struct {
 	types.NamespacedName
 	family discoveryv1.AddressType
 }
 
-// A Tracker records when endpoints appeared: when they became ready. It is not safe for concurrent use.
+// A Tracker records when endpoints became ready. It is not safe for concurrent use.
 type Tracker struct {
-	// last are the EndpointSlices of the previous call, known the same by name; nil before the first.
+	// last is the input of the previous call, known the same by name; nil before the first call.
 	last  []*discoveryv1.EndpointSlice
 	known map[types.NamespacedName]*discoveryv1.EndpointSlice
-	// appeared are the times of endpoints that appeared lately, or on a node whose agent is silent.
+	// appeared maps recently ready endpoints, and those on nodes with silent agents, to the time.
 	appeared map[endpoint]time.Time
-	// shown are the changed copies of EndpointSlices in the previous result.
-	shown map[*discoveryv1.EndpointSlice]shown
+	shown    map[*discoveryv1.EndpointSlice]shown
 }
 
-// shown is a copy of an EndpointSlice. Its endpoints with the indexes withheld are not ready.
+// shown is a copy of an EndpointSlice with the endpoints at the indexes withheld marked unready.
 type shown struct {
 	copy     *discoveryv1.EndpointSlice
 	withheld []int
 }
 
-// New returns a Tracker that takes the endpoints of before for programmed. If before is nil, it takes the
-// endpoints of the first call of Advance.
+// New returns a Tracker that treats the endpoints of before, or of the first Advance if nil, as programmed.
 func New(before []*discoveryv1.EndpointSlice) *Tracker {
 	t := &Tracker{appeared: map[endpoint]time.Time{}}
 	if before != nil {
@@ -55,9 +51,9 @@ func New(before []*discoveryv1.EndpointSlice) *Tracker {
 	return t
 }
 
-// Advance returns the EndpointSlices with the endpoints as not ready that appeared on a node while its
-// agent was silent. silent are these nodes by name, with the times since when. An endpoint stays ready if
-// its Service has no other one: then its node decides.
+// Advance returns the EndpointSlices with endpoints marked unready that appeared while their node's agent
+// was silent. silent maps these nodes to the time since when. An endpoint stays ready if its Service has no
+// other.
 func (t *Tracker) Advance(present []*discoveryv1.EndpointSlice, silent map[string]time.Time, now time.Time) []*discoveryv1.EndpointSlice {
 	t.take(present, now)
 	maps.DeleteFunc(t.appeared, func(e endpoint, at time.Time) bool {
@@ -99,7 +95,7 @@ func (t *Tracker) Advance(present []*discoveryv1.EndpointSlice, silent map[strin
 	return result
 }
 
-// take records the endpoints that appeared since the previous call.
+// take records endpoints that became ready since the previous call.
 func (t *Tracker) take(present []*discoveryv1.EndpointSlice, now time.Time) {
 	isFirst := t.known == nil
 	if isFirst {
@@ -122,8 +118,7 @@ func (t *Tracker) take(present []*discoveryv1.EndpointSlice, now time.Time) {
 	}
 }
 
-// add records the endpoints that are ready in a new version of an EndpointSlice and were not ready in the
-// previous version, which may be nil.
+// add records endpoints that are ready in slice but not in the previous version, which may be nil.
 func (t *Tracker) add(previous, slice *discoveryv1.EndpointSlice, now time.Time) {
 	before := map[endpoint]bool{}
 	if previous != nil {
@@ -138,7 +133,7 @@ func (t *Tracker) add(previous, slice *discoveryv1.EndpointSlice, now time.Time)
 	}
 }
 
-// withholds reports whether endpoints on silent nodes appeared lately.
+// withholds reports whether any recorded endpoint is on a silent node.
 func (t *Tracker) withholds(silent map[string]time.Time) bool {
 	if len(silent) == 0 {
 		return false
@@ -162,8 +157,7 @@ func (t *Tracker) isWithheld(e *discoveryv1.Endpoint, silent map[string]time.Tim
 	return appeared
 }
 
-// show returns a copy of the EndpointSlice with the endpoints at some indexes as not ready. It returns the
-// previous copy if that is the same.
+// show returns a copy with the endpoints at indexes marked unready, reusing the previous copy if equal.
 func (t *Tracker) show(slice *discoveryv1.EndpointSlice, indexes []int) shown {
 	if previous, found := t.shown[slice]; found && slices.Equal(previous.withheld, indexes) {
 		return previous

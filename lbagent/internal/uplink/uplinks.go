@@ -178,7 +178,6 @@ func (u *Uplinks) cover(peers []model.Peer, now time.Time) Coverage {
 	return c
 }
 
-// without returns the uplinks without the programs, by index.
 func (u *Uplinks) without() map[int]bool {
 	without := map[int]bool{}
 	for _, link := range u.found.Links {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wake has what parts of an agent wake each other with: channels of which one value says as
-// much as several, and waits of which zero means none.
+// Package wake provides coalescing notification channels and waits for which zero means none.
 package wake
 
 import (
@@ -9,7 +8,7 @@ import (
 	"time"
 )
 
-// Notify sends without waiting. A channel with a buffer of one loses no wish to wake.
+// Notify sends without blocking. A channel with capacity one coalesces notifications.
 func Notify(channel chan<- struct{}) {
 	select {
 	case channel <- struct{}{}:
@@ -17,7 +16,7 @@ func Notify(channel chan<- struct{}) {
 	}
 }
 
-// Forward calls act for every value of a channel until ctx is done, and returns its error.
+// Forward calls act for each value of the channel until ctx is done and returns its error.
 func Forward(ctx context.Context, channel <-chan struct{}, act func()) error {
 	for {
 		select {
@@ -29,7 +28,7 @@ func Forward(ctx context.Context, channel <-chan struct{}, act func()) error {
 	}
 }
 
-// Soonest returns the shortest of waits, of which zero means none.
+// Soonest returns the shortest non-zero wait, or zero.
 func Soonest(waits ...time.Duration) (soonest time.Duration) {
 	for _, wait := range waits {
 		if wait != 0 && (soonest == 0 || wait < soonest) {

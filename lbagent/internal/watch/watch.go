@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package watch keeps what passes and reports know of the other nodes: which are down, as probes
-// found, and which have been so for long enough to be told.
+// Package watch provides passes and reports with the state of other nodes: which are down according to
+// probes, and which have been down long enough to be reported.
 package watch
 
 import (
@@ -24,55 +24,52 @@ import (
 )
 
 const (
-	// ReportAfter is how long a node is down before the report has it, if the configuration says
-	// nothing else. A node that is cut off sets its own condition after a sixth of that.
+	// ReportAfter is the default time that a node is down before it is reported. A cut-off node sets its
+	// own condition after a sixth of that time.
 	ReportAfter = 30 * time.Second
-	// ReportSpread is over how long the reports of all nodes are spread: the death of
-	// one must not make a thousand others write at once.
+	// ReportSpread spreads the reports of all nodes, so that a dead node does not cause a thousand writes
+	// at once.
 	ReportSpread = 30 * time.Second
 )
 
-// Prober says which nodes are down.
+// Prober probes the other nodes.
 type Prober interface {
 	Want(want probe.Want)
 	Verdict() membership.Verdict
-	// Known are the nodes that have answered.
 	Known() []membership.Known
 }
 
-// noProber stands in where no node is asked.
+// noProber is used if probing is disabled.
 type noProber struct{}
 
 func (noProber) Want(probe.Want)             {}
 func (noProber) Verdict() membership.Verdict { return membership.Verdict{} }
 func (noProber) Known() []membership.Known   { return nil }
 
-// Watch is what the passes know of the other nodes. Only they use it, but for Mark.
+// Watch is the state of the other nodes. Except for Mark, it is used by passes only.
 type Watch struct {
 	prober Prober
-	// setKeys has the data plane answer probes that these keys prove.
-	setKeys func(keys [][probe.KeySize]byte) error
-	logger  logr.Logger
-	// reportAfter is how long a node is down before the report has it.
+	// setKeys sets the keys of probes that the data plane answers.
+	setKeys     func(keys [][probe.KeySize]byte) error
+	logger      logr.Logger
 	reportAfter time.Duration
 
 	verdict membership.Verdict
 	// endpoints finds endpoints that silent agents have not programmed.
 	endpoints *unprogrammed.Tracker
 	names     map[forwarding.NodeID]string
-	// of are the nodes and this one that names and targets are from.
+	// of are the nodes from which names and targets were computed.
 	of      watched
 	targets map[forwarding.NodeID]fib.Target
 }
 
-// watched are the nodes of a model.
 type watched struct {
 	self  forwarding.Self
 	nodes []model.Node
 }
 
-// New returns a watch by a prober, which may be nil: others ask this node also where it asks none.
-// setKeys has the data plane answer probes that keys prove.
+// New returns a Watch. prober may be nil: other nodes probe this one even if it probes none. setKeys sets
+// the keys of probes that the data plane answers.
 func New(prober Prober, setKeys func(keys [][probe.KeySize]byte) error, reportAfter time.Duration, logger logr.Logger) *Watch {
 	if prober == nil {
 		prober = noProber{}
@@ -80,20 +77,19 @@ func New(prober Prober, setKeys func(keys [][probe.KeySize]byte) error, reportAf
 	return &Watch{prober: prober, setKeys: setKeys, reportAfter: reportAfter, logger: logger, endpoints: unprogrammed.New(nil)}
 }
 
-// Resume takes the endpoints of these objects, of the previous agent, for programmed. It is called before
-// See.
+// Resume treats the previous agent's endpoints as programmed. It must be called before See.
 func (w *Watch) Resume(previous *model.Snapshot) {
 	if previous != nil {
 		w.endpoints = unprogrammed.New(previous.EndpointSlices)
 	}
 }
 
-// See returns the objects with the nodes that are down, and without new endpoints of nodes whose agents are
+// See returns the objects with down nodes marked, and without new endpoints of nodes whose agents are
 // silent.
 func (w *Watch) See(objects *model.Snapshot, now time.Time) *model.Snapshot {
 	verdict := w.prober.Verdict()
 	if w.names == nil {
-		// There was no pass yet, but the agent before knew nodes.
+		// Before the first pass, names come from the previous agent's objects.
 		w.names = map[forwarding.NodeID]string{}
 		for _, lbNode := range objects.LBNodes {
 			w.names[forwarding.NodeID(lbNode.Spec.ID)] = lbNode.Name
@@ -112,7 +108,7 @@ func (w *Watch) See(objects *model.Snapshot, now time.Time) *model.Snapshot {
 	return &seen
 }
 
-// Mark has packets pass over the nodes that are down, until a pass has left them out of all rows.
+// Mark makes the data plane skip down nodes until a pass has removed them from all tables.
 func (w *Watch) Mark(setDown func(down map[forwarding.NodeID]bool) error) {
 	if err := setDown(downIn(w.prober.Verdict())); err != nil {
 		w.logger.Error(err, "Could not mark nodes that are down; they get packets until the rows are written")
@@ -129,29 +125,28 @@ func idsOf(since map[forwarding.NodeID]time.Time) map[forwarding.NodeID]bool {
 	return ids
 }
 
-// Lost are the nodes that were down in the last pass, and whether this node may be cut off.
+// Lost returns the nodes that were down in the last pass and whether this node may be cut off.
 func (w *Watch) Lost() (down map[forwarding.NodeID]bool, cutOff bool) {
 	return downIn(w.verdict), w.verdict.CutOff || len(w.verdict.Held) > 0
 }
 
-// Silent are the nodes that count as up and answer for no VIP on their links: they do not answer probes,
-// as it may be this node that is cut off, or say that their agents do not work.
+// Silent returns the nodes that count as up but do not answer for VIPs on links: they do not answer probes
+// while this node may be cut off, or their agents are silent.
 func (w *Watch) Silent() map[forwarding.NodeID]bool {
 	silent := w.Held()
 	maps.Copy(silent, idsOf(w.verdict.Alone))
 	return silent
 }
 
-// Held returns the nodes that do not answer probes, and count as up because this node may be cut off.
+// Held returns the nodes that count as up without answering probes, because this node may be cut off.
 func (w *Watch) Held() map[forwarding.NodeID]bool { return idsOf(w.verdict.Held) }
 
-// Answers reports whether a node, by its name, answers probes: this one does, one that never did
-// does not. It is nil where none is asked.
+// Answers returns a function that reports whether the named node answers probes, or nil if probing is
+// disabled. This node always answers, a node that never answered does not.
 func (w *Watch) Answers(objects *model.Snapshot) func(node string) bool {
 	if _, asksNone := w.prober.(noProber); asksNone {
 		return nil
 	}
-	// It is seldom asked for.
 	up := sync.OnceValue(func() map[string]bool {
 		ids := map[forwarding.NodeID]bool{}
 		for _, known := range w.prober.Known() {
@@ -166,7 +161,7 @@ func (w *Watch) Answers(objects *model.Snapshot) func(node string) bool {
 	return func(node string) bool { return node == objects.NodeName || up()[node] }
 }
 
-// log tells what changed. Names are those of the last pass.
+// log logs changes of the verdict, with the node names of the last pass.
 func (w *Watch) log(verdict membership.Verdict) {
 	for id := range verdict.Down {
 		if _, before := w.verdict.Down[id]; !before {
@@ -201,7 +196,7 @@ func (w *Watch) log(verdict membership.Verdict) {
 	}
 }
 
-// Want has the nodes of a model watched, and this one answer them.
+// Want sets the nodes to probe and the keys of probes that this node answers.
 func (w *Watch) Want(m *model.Model, tunnel forwarding.TunnelKeys) error {
 	keys := probe.Keys(tunnel)
 	raw := make([][probe.KeySize]byte, 0, len(keys))
@@ -218,7 +213,7 @@ func (w *Watch) Want(m *model.Model, tunnel forwarding.TunnelKeys) error {
 	return nil
 }
 
-// read reads the nodes of a model. Models share them while they are the same.
+// read derives names and targets from the model. Models share unchanged lists of nodes.
 func (w *Watch) read(m *model.Model) {
 	w.of = watched{m.Self, m.Nodes}
 	nodes := make(map[forwarding.NodeID]forwarding.Node, len(m.Nodes))
@@ -235,8 +230,7 @@ func (w *Watch) read(m *model.Model) {
 	}
 }
 
-// Observe returns what the report tells, and after how long there is more to tell; zero means
-// there is not.
+// Observe returns the nodes to report and the delay until there are more, or 0.
 func (w *Watch) Observe(self forwarding.NodeID, now time.Time) (_ status.Watch, again time.Duration) {
 	delay := w.reportAfter
 	if w.verdict.CutOff {

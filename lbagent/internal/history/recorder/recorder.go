@@ -66,7 +66,6 @@ type Source struct {
 	Services func() map[forwarding.FrontendKey]string
 }
 
-// directoryIn returns the directory of the history in the state directory.
 func directoryIn(stateDir string) string { return filepath.Join(stateDir, "history") }
 
 // New opens the history in the state directory; empty disables it. The agent does not depend on it, so
@@ -82,7 +81,7 @@ func New(stateDir string, of Source, logger logr.Logger) *Recorder {
 	return r
 }
 
-// open opens the log if necessary, and reports whether it is open.
+// open opens the log if it is closed and reports whether it did.
 func (r *Recorder) open() bool {
 	r.lock.Lock()
 	defer r.lock.Unlock()
@@ -102,7 +101,6 @@ func (r *Recorder) open() bool {
 	return err == nil
 }
 
-// records reports whether a history is currently recorded.
 func (r *Recorder) records() bool {
 	r.lock.Lock()
 	defer r.lock.Unlock()
@@ -138,7 +136,6 @@ func (r *Recorder) See(now time.Time, m *model.Model, observation *status.Observ
 	wake.Notify(r.wake)
 }
 
-// problemsIn returns the problems of the node and of objects.
 func problemsIn(observation *status.Observation) (problems []history.Problem) {
 	add := func(text string) { problems = append(problems, history.Problem{Text: text}) }
 	if observation.ProgramError != nil {
@@ -217,7 +214,6 @@ func (r *Recorder) close() {
 	}
 }
 
-// look records changes in the latest state of passes.
 func (r *Recorder) look() {
 	r.mu.Lock()
 	state := r.next
@@ -244,7 +240,6 @@ func (r *Recorder) look() {
 	r.record(func(k *history.Keeper) [][]byte { return k.See(state) })
 }
 
-// count records dropped packets, and the entries dropped in the last minute.
 func (r *Recorder) count(now time.Time) {
 	if !r.records() {
 		return
@@ -262,7 +257,6 @@ func (r *Recorder) count(now time.Time) {
 	})
 }
 
-// record writes the lines that makeLines returns.
 func (r *Recorder) record(makeLines func(*history.Keeper) [][]byte) {
 	r.lock.Lock()
 	defer r.lock.Unlock()

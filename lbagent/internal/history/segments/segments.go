@@ -68,7 +68,6 @@ func Open(directory string) (*Log, error) {
 	return l, l.adopt()
 }
 
-// adopt continues with existing files.
 func (l *Log) adopt() error {
 	if err := l.drop(Segments); err != nil || len(l.numbers) == 0 {
 		return err
@@ -151,7 +150,6 @@ func (l *Log) Append(lines [][]byte) error {
 	return nil
 }
 
-// next starts a new file.
 func (l *Log) next() error {
 	var number uint64
 	if len(l.numbers) > 0 {

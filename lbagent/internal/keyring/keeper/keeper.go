@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package keeper brings the keys of the Secret into the data plane, and reports how that stands.
+// Package keeper applies the tunnel keys of the Secret to the data plane and reports their state.
 package keeper
 
 import (
@@ -18,40 +18,39 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 )
 
-// Plane is what has the keys of the tunnel.
+// Plane is the data plane's interface for tunnel keys.
 type Plane interface {
 	SetTunnelKeys(keys forwarding.TunnelKeys) error
 	TunnelKeys() forwarding.TunnelKeys
 }
 
-// Keeper brings the keys of the Secret into the data plane. Without a Secret that can be read, the
-// data plane keeps those that it has. A nil one sets none.
+// Keeper applies the keys of the Secret. Without a readable Secret the data plane keeps its keys. A nil
+// Keeper does nothing.
 type Keeper struct {
 	plane Plane
-	// report is the node's own, by which generations are known after a restart.
+	// report returns this node's report, which has the generations after a restart.
 	report func() *millracev1beta1.LBNodeReport
-	// previous are the generations of the agent before, which count where there is no report.
+	// previous returns the generations in the checkpoint, used if there is no report.
 	previous func() []uint32
 	logger   logr.Logger
-	// seed is that by which the data plane hashes flows.
+	// seed is the data plane's seed of the flow hash.
 	seed flowhash.Seed
 
-	// held is nil until the data plane has been asked.
+	// held is nil until it is restored from the data plane.
 	held *keyring.Held
-	// toldSeed is what was last said of the Secret's seed.
+	// toldSeed is the last logged difference of seeds.
 	toldSeed string
 }
 
-// New returns a keeper of the keys of a data plane, which hashes flows by a seed. report returns
-// the node's own report, by which generations are known after a restart. Where there is none,
-// previous returns those of the agent before.
+// New returns a Keeper for a data plane with the given flow hash seed. After a restart, report returns this
+// node's report with the key generations, and previous those of the checkpoint if there is none.
 func New(
 	plane Plane, seed flowhash.Seed, report func() *millracev1beta1.LBNodeReport, previous func() []uint32, logger logr.Logger,
 ) *Keeper {
 	return &Keeper{plane: plane, report: report, previous: previous, seed: seed, logger: logger}
 }
 
-// Keys are those that the data plane has.
+// Keys returns the data plane's keys.
 func (k *Keeper) Keys() forwarding.TunnelKeys {
 	if k == nil {
 		return forwarding.TunnelKeys{}
@@ -59,7 +58,7 @@ func (k *Keeper) Keys() forwarding.TunnelKeys {
 	return k.plane.TunnelKeys()
 }
 
-// Ring are the keys by which the node works, as of the last Update.
+// Ring returns the key generations in use after the last Update.
 func (k *Keeper) Ring() tunnelkey.Ring {
 	if k == nil || k.held == nil {
 		return tunnelkey.Ring{}
@@ -67,7 +66,7 @@ func (k *Keeper) Ring() tunnelkey.Ring {
 	return k.held.Ring
 }
 
-// Update does what a Secret asks for, and says how that stands.
+// Update applies the Secret and returns the state of the keys.
 func (k *Keeper) Update(secret model.TunnelSecret) (*status.TunnelKey, error) {
 	if k == nil {
 		return nil, nil
@@ -102,8 +101,8 @@ func (k *Keeper) Update(secret model.TunnelSecret) (*status.TunnelKey, error) {
 	return observed, nil
 }
 
-// otherSeed says that the Secret has another seed than the node. Running programs keep theirs: new
-// ones would forget the connections, which only somebody who asked for it accepts.
+// otherSeed returns a message if the Secret's seed differs from the node's. Running programs keep their
+// seed, because a new one would break established connections.
 func (k *Keeper) otherSeed(name string, seed flowhash.Seed) string {
 	said := ""
 	if seed != k.seed {
@@ -117,7 +116,7 @@ func (k *Keeper) otherSeed(name string, seed flowhash.Seed) string {
 	return said
 }
 
-// kept says what the node does without a Secret.
+// kept describes the node's behaviour without a Secret.
 func (k *Keeper) kept() string {
 	if k.held.Ring.Sending == 0 {
 		return "packets between nodes go without a tag, and the other fences stand"

@@ -15,16 +15,14 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/test/rig"
 )
 
-// subject is a program, and what it must do for its time to count.
+// subject is a program and the check of its result, without which its time does not count.
 type subject struct {
 	name    string
 	program *ebpf.Program
 	verdict int32
-	// check checks the frame that came out.
-	check check
+	check   check
 }
 
-// Names of the subjects.
 const (
 	datapath         = "millrace"
 	otherObject      = "the other object"
@@ -41,7 +39,6 @@ const (
 	katranFlooded    = "Katran, above its limit of new flows"
 )
 
-// Names of the cases.
 const (
 	notForUs      = "not for us"
 	besideVIP     = "not for us, in the network of a VIP"
@@ -79,33 +76,30 @@ const (
 	measurements  = 200_000
 )
 
-// benchCase is a stream and the subjects measured with it. The first subject is the empty
-// program, whose time is subtracted.
+// benchCase is a stream and its subjects. The first subject is the empty program, whose time is subtracted.
 type benchCase struct {
 	name   string
 	family family
-	// port is that of the VIP.
 	port   uint16
 	stream *stream
-	// alive are established flows beside the stream's. It is nil where there are none.
+	// alive are further established flows, or nil.
 	alive    *stream
 	subjects []subject
-	// count is the number of frames of a measurement: at least one of each flow.
+	// count is the number of frames per measurement, at least one per flow.
 	count int
-	// turns is how often each subject is measured in a round.
+	// turns is the number of measurements of each subject per round.
 	turns int
-	// idle is how long all flows were without a packet.
+	// idle is the time without packets of all flows.
 	idle time.Duration
 }
 
-// idleTime is longer than REFRESH_SECONDS of bpf/src/consts.h: a flow's first packet after it
-// renews the flow's entry.
+// idleTime exceeds REFRESH_SECONDS of bpf/src/consts.h, so that the next packet of a flow renews its entry.
 const idleTime = 6 * time.Second
 
-// contenders are the programs beside which the data plane is measured.
+// contenders are the programs compared with the data plane.
 type contenders struct {
 	floors *floorsObjects
-	// The others are nil where there are none.
+	// other and katran are nil if not requested.
 	other  *otherPrograms
 	katran *katranPrograms
 }
@@ -121,8 +115,7 @@ func (c contenders) close() error {
 	return errors.Join(errs...)
 }
 
-// build makes the cases of a family whose names match. The programs themselves open the flows
-// of the established cases.
+// build creates the matching cases of a family. The programs under test establish the flows.
 func (w *world) build(f family, names *regexp.Regexp, beside contenders) ([]*benchCase, error) {
 	b := &builder{world: w, family: f, names: names, contenders: beside}
 	b.nothing = subject{empty, b.floors.Empty, rig.XDPPass, longer(f, 0)}
@@ -133,20 +126,20 @@ func (w *world) build(f family, names *regexp.Regexp, beside contenders) ([]*ben
 	return b.all, b.err
 }
 
-// builder makes cases until one fails.
+// builder creates cases until one fails.
 type builder struct {
 	*world
 	contenders
 	family family
 	names  *regexp.Regexp
-	// nothing is the program that does nothing, for frames of clients.
+	// nothing is the empty program for frames of clients.
 	nothing subject
 
 	all []*benchCase
 	err error
 }
 
-// frame makes a case's first frame.
+// frame creates the first frame of a case.
 type frame func() ([]byte, error)
 
 func (b *builder) add(name string, t traffic, first frame, subjects ...subject) {
@@ -162,7 +155,7 @@ func (b *builder) add(name string, t traffic, first frame, subjects ...subject) 
 	}
 }
 
-// beside lets a million established flows live beside those of the case just added.
+// beside adds a million established flows to the last case.
 func (b *builder) beside(name string, established frame) {
 	if b.err != nil || !b.names.MatchString(name) {
 		return
@@ -173,7 +166,7 @@ func (b *builder) beside(name string, established frame) {
 	}
 }
 
-// Numbers of flows of a case. Random are new ones with each packet.
+// Numbers of flows of a case; random creates a new flow per packet.
 const (
 	one    = uint32(1)
 	many   = uint32(flowCount)
@@ -188,12 +181,12 @@ func incoming(s segment) frame {
 	return func() ([]byte, error) { return s.frame(routerMAC, uplinkMAC) }
 }
 
-// clients are frames of so many clients to the family's VIPs.
+// clients returns frames of that many clients to the family's VIPs.
 func (b *builder) clients(flows uint32) traffic {
 	return traffic{fields: b.family.clientFields(ethernetLength), flows: flows}
 }
 
-// addAside adds packets that are not for a VIP.
+// addAside adds packets to other addresses than VIPs.
 func (b *builder) addAside() {
 	f := b.family
 	lookup := subject{lookupPass, b.floors.LookupPass, rig.XDPPass, longer(f, 0)}
@@ -211,7 +204,7 @@ func (b *builder) addAside() {
 	b.add(foreignGeneve, b.clients(one), tunnel(portGeneve), b.nothing, ours)
 }
 
-// addAway adds packets that another node serves.
+// addAway adds packets for other nodes' endpoints.
 func (b *builder) addAway() {
 	f := b.family
 	away := b.ours(rig.XDPTX, f.tagged(f.encapsulated(0)))
@@ -243,7 +236,7 @@ func (b *builder) addAway() {
 	}
 }
 
-// addHere adds packets that this node serves, from clients and from other nodes.
+// addHere adds packets for this node's endpoints, from clients and from other nodes.
 func (b *builder) addHere() {
 	f := b.family
 	here := b.ours(rig.XDPPass, f.delivered(0))
@@ -265,7 +258,7 @@ func (b *builder) addHere() {
 	b.add(tunnelMany, traffic{fields: fields, flows: many}, packed, nothing, bare, fromTunnel)
 }
 
-// addReplies adds what leaves the node.
+// addReplies adds packets that leave the node.
 func (b *builder) addReplies() {
 	f := b.family
 	nothing := subject{empty, b.floors.EmptyEgress, rig.TCXNext, anything}
@@ -280,7 +273,7 @@ func (b *builder) addReplies() {
 		return func() ([]byte, error) { return f.toPeer(port).frame(uplinkMAC, routerMAC) }
 	}
 	passes := subject{datapath, b.Egress, rig.TCXNext, unchanged}
-	// The port of the tunnel is where replies have the client's.
+	// The destination port is at the offset of a reply's client port.
 	peers := traffic{fields: fields{f.replyFields().address, f.clientFields(ethernetLength).port}, flows: one, egress: true}
 	b.add(egressVXLAN, peers, tunnel(portVXLAN), nothing, passes)
 	b.add(egressGeneve, peers, tunnel(portGeneve), nothing, passes)
@@ -289,13 +282,13 @@ func (b *builder) addReplies() {
 	b.add(reverseMany, replies(many), answer, nothing, bare, ours)
 }
 
-// markedCases are of stage 1 on rows that are not at rest, and of frontends that ask more of it.
-// SYNs come from random sources.
+// markedCases are stage 1 with rows that are not at rest, and frontends with further features. SYNs have random
+// sources.
 var markedCases = []struct {
 	name  string
 	port  uint16
 	flows uint32
-	// others are flows that are no exceptions, on rows that have some.
+	// others are flows without exceptions, in rows with exceptions.
 	others bool
 }{
 	{movedOne, portMoved, 1, false}, {movedMany, portMoved, flowCount, false},
@@ -311,7 +304,7 @@ func (w *world) newCase(name string, f family, t traffic, subjects []subject) (*
 	if err != nil {
 		return nil, fmt.Errorf("%s, %s: %w", name, f.name, err)
 	}
-	// Short measurements cost little: so many of them meet the machine when it is undisturbed.
+	// Short measurements are cheap, and some of many are undisturbed.
 	c := &benchCase{name: name, family: f, stream: s, subjects: subjects, count: measurements, turns: 4}
 	if t.flows != 1 {
 		c.count, c.turns = flowCount, 1
@@ -329,11 +322,11 @@ func (c *benchCase) close() error {
 	return c.stream.close()
 }
 
-// encapsulated is a frame of the first flow as another node sends it here. Only the program
-// knows the format, so the program makes it, in the role of that node.
+// encapsulated returns the first flow's frame as encapsulated by another node. The program creates it, because
+// only the program knows the format.
 func (w *world) encapsulated(f family) ([]byte, error) {
 	inner := f
-	// So long that the frame is a multiple of 8 again.
+	// The frame's length must be a multiple of 8.
 	inner.length -= (f.length + f.overhead) % 8
 	frame, err := inner.fromClient(f.vip, portHere, false).frame(routerMAC, uplinkMAC)
 	if err != nil {

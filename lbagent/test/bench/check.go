@@ -13,11 +13,10 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/test/rig"
 )
 
-// check compares the frame that a program made with the one that it got. The one that it got has
-// the client of some flow: where offsets say, as in the one that it made.
+// check compares the frame from a program with its input. Both have the client of some flow at the stream's
+// offsets.
 type check func(sent, got []byte) error
 
-// anything is for what is not looked at.
 func anything(_, _ []byte) error { return nil }
 
 // unchanged is for frames that pass.
@@ -28,7 +27,7 @@ func unchanged(sent, got []byte) error {
 	return nil
 }
 
-// longer is for programs of which only the length matters.
+// longer is for programs whose output is only checked for its length.
 func longer(f family, by int) check {
 	return func(_, got []byte) error {
 		if len(got) != f.length+by {
@@ -38,8 +37,7 @@ func longer(f family, by int) check {
 	}
 }
 
-// withClient is the frame with the client's address and port of another one, both with their IP
-// headers behind the Ethernet header.
+// withClient copies the client's address and port from another frame, both without encapsulation.
 func (f family) withClient(frame, from []byte) []byte {
 	at := f.clientFields(ethernetLength)
 	return f.copyFields(frame, from, at, at)
@@ -52,15 +50,15 @@ func (f family) copyFields(frame, from []byte, at, fromAt fields) []byte {
 	return out
 }
 
-// Bytes of the headers of encapsulation.
+// Lengths of encapsulation headers in bytes.
 const (
 	udpLength    = 8
 	geneveLength = 8
 	optionHeader = 4
 )
 
-// encapsulated checks all headers in front, byte by byte, and that the packet behind them is the
-// same. Of a packet by its row, to is zero.
+// encapsulated checks all outer headers and that the inner packet is unchanged. to is zero for packets
+// forwarded by their row.
 func (f family) encapsulated(to forwarding.NodeID) check {
 	return func(sent, got []byte) error {
 		if len(got) != f.length+f.overhead {
@@ -83,7 +81,7 @@ func (f family) encapsulated(to forwarding.NodeID) check {
 	}
 }
 
-// tagged checks the tag, too.
+// tagged also checks the tag.
 func (f family) tagged(rest check) check {
 	return func(sent, got []byte) error {
 		if err := rest(sent, got); err != nil {
@@ -127,8 +125,8 @@ func (f family) checkOuter(got []byte, node forwarding.NodeID) error {
 	return nil
 }
 
-// delivered checks that the destination alone became the pod, and that the checksums went with
-// it. In front of the packet that was sent are so many bytes of encapsulation.
+// delivered checks that only the destination changed, to the pod, with correct checksums. behind is the length
+// of the encapsulation in the input.
 func (f family) delivered(behind int) check {
 	return func(sent, got []byte) error {
 		packet := append(slices.Clone(sent[:ethernetLength]), sent[ethernetLength+behind:]...)
@@ -142,7 +140,7 @@ func (f family) delivered(behind int) check {
 	}
 }
 
-// replied checks the same of a reply and its source, which became the VIP.
+// replied checks that only the source changed, to the VIP, with correct checksums.
 func (f family) replied(sent, got []byte) error {
 	at := f.replyFields()
 	address := ethernetLength + int(f.ipHeader()) - 2*len(f.pod.AsSlice())
@@ -151,8 +149,8 @@ func (f family) replied(sent, got []byte) error {
 	return f.checkRewritten(f.copyFields(sent, got, at, at), got, address, port, to)
 }
 
-// checkRewritten checks that got is sent with another address and port at the offsets. The client
-// was written into the frame without its checksums, so they are as wrong as before.
+// checkRewritten checks that got is sent with another address and port at the offsets. The client was written
+// without updating checksums, so that they are as wrong as before.
 func (f family) checkRewritten(sent, got []byte, address, port int, to netip.AddrPort) error {
 	want := slices.Clone(sent)
 	copy(want[address:], to.Addr().AsSlice())
@@ -176,7 +174,7 @@ func (f family) checkRewritten(sent, got []byte, address, port int, to netip.Add
 	return nil
 }
 
-// add is the ones' complement sum of 16-bit words (RFC 1071).
+// add returns the ones' complement sum of 16-bit words (RFC 1071).
 func add(sum uint32, words []byte) uint16 {
 	for i := 0; i+1 < len(words); i += 2 {
 		sum += uint32(binary.BigEndian.Uint16(words[i:]))

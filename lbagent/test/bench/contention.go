@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How CPUs contend for the lists of a table that forgets: each writes new entries into a full one,
-// as in a flood of SYNs. Tables of flows are of the first kind. In the second each CPU has lists,
-// and so a part of the table, of its own.
+// Tables with eviction, for the contention of CPUs that each add entries to a full table, as in a SYN flood.
+// Flow tables are of the first kind; in the second kind, each CPU has its own lists and thus a part of the
+// table.
 var evictingTables = []struct {
 	name  string
 	flags uint32
@@ -27,7 +27,6 @@ var evictingTables = []struct {
 	{"a list for each CPU", unix.BPF_F_NO_COMMON_LRU},
 }
 
-// contended is the name of this measurement.
 const contended = "contention of CPUs"
 
 const (
@@ -35,7 +34,7 @@ const (
 	contendedUpdates = 1 << 18
 )
 
-// contention prints what a new entry costs one CPU alone, and each of all at once.
+// contention prints the cost of a new entry for a single CPU and for all CPUs at once.
 func contention(rounds int, out io.Writer) error {
 	p := &printer{out: out}
 	p.line("")
@@ -62,7 +61,7 @@ func contention(rounds int, out io.Writer) error {
 	return errors.Join(p.err, cookies(rounds, p))
 }
 
-// cookies prints what a SYN cookie of the kernel's costs, which would be in place of an entry.
+// cookies prints the cost of a SYN cookie by the kernel, the alternative to an entry.
 func cookies(rounds int, p *printer) error {
 	program, err := ebpf.NewProgram(cookieMaker())
 	if err != nil {
@@ -82,10 +81,10 @@ func cookies(rounds int, p *printer) error {
 	return p.err
 }
 
-// cookieMaker is a program that makes the cookie of a SYN over IPv4.
+// cookieMaker returns a program that creates the cookie of an IPv4 SYN.
 func cookieMaker() *ebpf.ProgramSpec {
 	var instructions asm.Instructions
-	// The headers of IP and of TCP, of 20 bytes each, from the frame pointer less 40 on.
+	// IP and TCP headers of 20 bytes each, from frame pointer - 40.
 	for offset, word := range map[int16]int32{-40: 0x45, -32: 6 << 8, -28: 0x0a6433c6, -24: 0x0a7100cb, -20: 0x50000004, -8: 0x0250} {
 		instructions = append(instructions, asm.StoreImm(asm.RFP, offset, int64(word), asm.Word))
 	}
@@ -103,7 +102,7 @@ func cookieMaker() *ebpf.ProgramSpec {
 	return &ebpf.ProgramSpec{Type: ebpf.XDP, License: "Dual BSD/GPL", Instructions: instructions}
 }
 
-// updateAtOnce has so many CPUs write new entries at once. It returns the nanoseconds for one.
+// updateAtOnce adds entries on several CPUs at once and returns the nanoseconds per entry.
 func updateAtOnce(flags uint32, cpus int) (float64, error) {
 	table, err := ebpf.NewMap(&ebpf.MapSpec{
 		Type: ebpf.LRUHash, KeySize: 16, ValueSize: 16, MaxEntries: contendedEntries, Flags: flags,
@@ -125,7 +124,7 @@ func updateAtOnce(flags uint32, cpus int) (float64, error) {
 		done.Add(1)
 		go func() {
 			defer done.Done()
-			// The thread ends with the goroutine, so its affinity does not matter to others.
+			// The thread ends with the goroutine, so that its affinity affects no other goroutine.
 			runtime.LockOSThread()
 			failed[cpu] = bindTo(cpu)
 			ready.Done()
@@ -154,7 +153,7 @@ func bindTo(cpu int) error {
 	return nil
 }
 
-// cpuTime is what the thread's clock says of a run, after one that fills the table.
+// cpuTime returns the thread time of a run, after a run that fills the table.
 func cpuTime(program *ebpf.Program) (time.Duration, error) {
 	frame := make([]byte, 64)
 	run := func() (time.Duration, error) {
@@ -174,7 +173,7 @@ func cpuTime(program *ebpf.Program) (time.Duration, error) {
 	return run()
 }
 
-// updater is a program that writes an entry of a random key.
+// updater returns a program that writes an entry with a random key.
 func updater(table *ebpf.Map) *ebpf.ProgramSpec {
 	instructions := asm.Instructions{
 		asm.Mov.Imm(asm.R1, 0),

@@ -9,18 +9,16 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// openAtOnce is how many connections are half-open at a time: so few that no bucket of their table
-// gets full.
+// openAtOnce is the number of half-open connections, low enough that no bucket of their table is full.
 const openAtOnce = 10_000
 
-// shake is one packet of the handshake of every flow.
+// shake is a packet of the handshake of all flows.
 type shake struct {
 	stream  *stream
 	program *ebpf.Program
 }
 
-// establish opens all flows of a family, as client and endpoint would. The program takes a
-// connection for established once both have proved it.
+// establish establishes all flows of a family. The program requires proof from client and endpoint.
 func (w *world) establish(f family) (err error) {
 	syn, err := f.fromClient(f.vip, portHere, true).frame(routerMAC, uplinkMAC)
 	if err != nil {
@@ -65,6 +63,6 @@ func (w *world) establish(f family) (err error) {
 			}
 		}
 	}
-	// As the agent does now and then.
+	// Like the agent's periodic sweep.
 	return w.Plane.SweepConnections()
 }

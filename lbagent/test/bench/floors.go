@@ -14,8 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/test/rig"
 )
 
-// newFloors loads the floor programs. Their maps have the sizes and the content of the data
-// plane's.
+// newFloors loads the floor programs with maps of the data plane's size and content.
 func newFloors(contents *forwarding.State) (*floorsObjects, error) {
 	spec, err := loadFloors()
 	if err != nil {
@@ -74,7 +73,7 @@ func fillFloors(floors *floorsObjects, contents *forwarding.State) error {
 	return nil
 }
 
-// frontendPort is port and protocol as one word.
+// frontendPort returns port and protocol as a word.
 func frontendPort(key forwarding.FrontendKey) uint32 {
 	return uint32(rig.NetworkPort(key.Port)) | uint32(key.Protocol)<<16
 }
@@ -83,7 +82,7 @@ func frontend4(key forwarding.FrontendKey) uint64 {
 	return uint64(frontendPort(key))<<32 | uint64(rig.Words(key.VIP)[3])
 }
 
-// frontend6 is what lookup6 of src/floor_parse.h computes.
+// frontend6 matches lookup6 of src/floor_parse.h.
 func frontend6(vip [4]uint32, last uint32) uint64 {
 	sum := uint64(last) * 0x9159015a3070dd17
 	for i, factor := range []uint64{0x510e527fade682d1, 0x9b05688c2b3e6c1f, 0x1f83d9abfb41bd6b, 0x5be0cd19137e2179} {
@@ -92,7 +91,7 @@ func frontend6(vip [4]uint32, last uint32) uint64 {
 	return sum
 }
 
-// stations are the addresses of a frame, as the floor writes them.
+// stations returns the Ethernet addresses of a frame as words.
 func stations(destination, source net.HardwareAddr) (words [3]uint32) {
 	both := append(slices.Clone(destination), source...)
 	for i := range words {
@@ -108,7 +107,7 @@ func fillRows(m *ebpf.Map, slot forwarding.NodeTableSlot, table *forwarding.Node
 		values[i].Path = uint64(selfID)<<52 | uint64(row.Primary)<<40 |
 			uint64(row.Chain[0])<<28 | uint64(row.Chain[1])<<16 | uint64(row.Chain[2])<<4
 		if row.Chain[0] != 0 && row.History == 0 {
-			// By rank.
+			// Filled by rank.
 			values[i].Path |= 1
 		}
 	}

@@ -12,31 +12,30 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// Ports of tunnels.
 const (
 	portVXLAN  = 8472
 	portGeneve = 6081
 )
 
-// foreignVNI is a CNI's own. It is in the same place of the headers of VXLAN (RFC 7348 section 5)
-// and of Geneve (RFC 8926 section 3.4).
+// foreignVNI is a CNI's VNI, at the same offset in VXLAN (RFC 7348 section 5) and Geneve (RFC 8926 section
+// 3.4).
 const foreignVNI = 7
 
-// foreign is a packet of pods that a CNI encapsulated.
+// foreign is a packet encapsulated by a CNI.
 type foreign struct {
 	from, to netip.AddrPort
-	// length is that of the frame in bytes.
+	// length is the frame's length in bytes.
 	length int
 }
 
-// fromPeer is one that another node sends to this one.
+// fromPeer returns a packet from another node to this node.
 func (f family) fromPeer(port uint16) foreign {
 	return foreign{
 		from: netip.AddrPortFrom(f.client, firstPort), to: netip.AddrPortFrom(f.ownAddress(), port), length: f.length,
 	}
 }
 
-// toPeer is one that this node sends to another.
+// toPeer returns a packet from this node to another node.
 func (f family) toPeer(port uint16) foreign {
 	return foreign{
 		from: netip.AddrPortFrom(f.ownAddress(), firstPort), to: netip.AddrPortFrom(f.client, port), length: f.length,
@@ -50,7 +49,7 @@ func (f family) ownAddress() netip.Addr {
 	return self.IPv6
 }
 
-// frame has nothing but zeros inside: no program reads them.
+// frame has a zero payload, because no program reads it.
 func (p foreign) frame(source, destination net.HardwareAddr) ([]byte, error) {
 	eth := &layers.Ethernet{SrcMAC: source, DstMAC: destination, EthernetType: layers.EthernetTypeIPv4}
 	udp := &layers.UDP{SrcPort: layers.UDPPort(p.from.Port()), DstPort: layers.UDPPort(p.to.Port())}

@@ -22,16 +22,14 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/test/rig"
 )
 
-// Katran's balancer (github.com/facebookincubator/katran, katran/lib/bpf) is compiled from the
-// user's checkout with its defaults. It has this node's VIPs, and the other nodes as its reals. It
-// encapsulates by IPIP and writes no tag.
+// Katran's balancer (github.com/facebookincubator/katran, katran/lib/bpf) is compiled from the user's checkout
+// with its defaults. It has this node's VIPs and the other nodes as reals, uses IPIP, and writes no tag.
 
-// katranPrograms are nil where there are none.
 type katranPrograms struct {
-	// recording notes each new flow. As published it notes 125,000 of them a second on each
-	// processor, so that the million flows of a case would not get in.
+	// recording creates an entry for each new flow. Katran's default limit of 125,000 entries per second and
+	// processor would prevent a million flows.
 	recording *katranObjects
-	// flooded takes each new flow for one above the limit, and notes none.
+	// flooded treats each new flow as above the limit and creates no entry.
 	flooded *katranObjects
 }
 
@@ -50,8 +48,8 @@ const (
 	katranRealIPv6 = 1
 )
 
-// Layouts of Katran's maps (katran/lib/bpf/balancer_structs.h). Addresses and ports are in network
-// order. An IPv4 address is the first four bytes.
+// Layouts of Katran's maps (katran/lib/bpf/balancer_structs.h). Addresses and ports are in network order; an
+// IPv4 address is in the first four bytes.
 type (
 	katranVIP struct {
 		Address  [16]byte
@@ -71,7 +69,7 @@ type (
 	}
 )
 
-// newKatran compiles and loads the balancer of a checkout, and fills its maps.
+// newKatran compiles and loads the balancer of a checkout and fills its maps.
 func newKatran(checkout string) (*katranPrograms, error) {
 	directory, err := os.MkdirTemp("", "millrace-bench-katran-")
 	if err != nil {
@@ -91,11 +89,10 @@ func newKatran(checkout string) (*katranPrograms, error) {
 	return k, nil
 }
 
-// compileKatran compiles the balancer with a limit of new flows in a second, as the data plane is
-// compiled.
+// compileKatran compiles the balancer with a limit of new flows per second and the data plane's compiler flags.
 func compileKatran(checkout, object string, rate uint32) error {
 	source := filepath.Join(checkout, "katran/lib/bpf/balancer.bpf.c")
-	// The C library's headers, of which it takes string.h, differ between architectures.
+	// The C library's headers (for string.h) depend on the architecture.
 	architecture := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
 	compiler := exec.CommandContext(context.Background(), "clang-19", "-O2", "-g", "-mcpu=v3", "-target", "bpf",
 		"-Wno-everything", fmt.Sprintf("-DMAX_CONN_RATE=%d", rate), "-I", checkout,
@@ -112,7 +109,7 @@ func loadKatran(object string) (*katranObjects, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read Katran's compiled balancer: %w", err)
 	}
-	// The replay program calls only its like.
+	// The replay program can only call programs of the same type.
 	if err := alike(spec, "balancer_ingress", "ingress"); err != nil {
 		return nil, err
 	}
@@ -126,8 +123,8 @@ func loadKatran(object string) (*katranObjects, error) {
 	return k, nil
 }
 
-// fill writes what Katran's control plane would: VIPs, their rings of reals, and a table of flows for
-// each processor, which has room for as many as the data plane's.
+// fill writes the content of Katran's control plane: VIPs, their rings of reals, and a flow table per processor
+// of the data plane's size.
 func (k *katranObjects) fill(lru *ebpf.MapSpec) error {
 	control := katranControl{MAC: [6]byte(nextHopMAC)}
 	if err := k.Control.Put(uint32(0), control); err != nil {
@@ -146,7 +143,7 @@ func (k *katranObjects) fill(lru *ebpf.MapSpec) error {
 	}
 	number := uint32(0)
 	for i, f := range families {
-		// Real 0 is none.
+		// Real 0 is invalid.
 		first := uint32(1 + i*perNodes)
 		for n, to := range f.reals() {
 			real := katranReal{Address: networkOrder(to)}
@@ -169,8 +166,7 @@ func (k *katranObjects) fill(lru *ebpf.MapSpec) error {
 	return nil
 }
 
-// fillRing gives each real of a family its share of a VIP's ring. Which place has which real makes
-// no difference to the cost.
+// fillRing distributes a VIP's ring over the reals of a family. The order does not affect the cost.
 func (k *katranObjects) fillRing(vip, first uint32) error {
 	keys, values := make([]uint32, katranRing), make([]uint32, katranRing)
 	for i := range keys {
@@ -180,7 +176,7 @@ func (k *katranObjects) fillRing(vip, first uint32) error {
 	return err
 }
 
-// reals are the addresses of the nodes of a family's rows.
+// reals returns the addresses of the nodes in a family's rows.
 func (f family) reals() []netip.Addr {
 	all, known := make([]netip.Addr, perNodes), nodes()
 	for i := range all {
@@ -198,7 +194,7 @@ func networkOrder(a netip.Addr) (all [16]byte) {
 	return all
 }
 
-// join adds Katran's programs to those of a case whose packets they forward.
+// join adds Katran's programs to the cases that they support.
 func (k *katranPrograms) join(subjects []subject, name string, f family) []subject {
 	if k == nil || !slices.Contains([]string{awayOne, awayMany, awaySYN, hereSYN}, name) {
 		return subjects
@@ -210,8 +206,7 @@ func (k *katranPrograms) join(subjects []subject, name string, f family) []subje
 	return subjects
 }
 
-// ipip checks that the packet goes to one of the reals, in a second IP header (RFC 2003 section 3.1,
-// RFC 2473 section 3).
+// ipip checks that the packet is encapsulated for one of the reals (RFC 2003 section 3.1, RFC 2473 section 3).
 func (f family) ipip(sent, got []byte) error {
 	header := int(f.ipHeader())
 	if len(got) != f.length+header {

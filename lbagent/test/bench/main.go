@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bench measures the cost of a packet in the data plane, by BPF_PROG_TEST_RUN. It runs
-// the programs that the agent loads, over maps that the agent's own code fills, beside floor
-// programs that do the least possible. It needs root.
+// Command bench measures the cost of a packet in the data plane by BPF_PROG_TEST_RUN. It runs the agent's
+// programs with maps filled by the agent's code, and minimal floor programs for comparison. It needs root.
 //
 //	bench                  prints the costs and the ratios
-//	bench -strict          fails where a ratio is above its limit
+//	bench -strict          fails if a ratio is above its limit
 //	bench -run REGEXP      measures only the cases whose names match
-//	bench -beside OBJECT   also measures another compiled object, over the same maps
-//	bench -katran PATH     also measures Katran's balancer, compiled from this checkout of it
-//	bench -pin PATH        pins the XDP program, to be timed by another tool
+//	bench -beside OBJECT   also measures another compiled object, with the same maps
+//	bench -katran PATH     also measures Katran's balancer, compiled from this checkout
+//	bench -pin PATH        pins the XDP program, for another tool to measure
 package main
 
 import (
@@ -28,7 +27,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// isolated is the name of the process in its own namespaces.
+// isolated is the environment variable set in the isolated process.
 const isolated = "MILLRACE_BENCH_ISOLATED"
 
 type options struct {
@@ -65,7 +64,7 @@ func main() {
 }
 
 func run(o options, out io.Writer) error {
-	// The time is that of the thread's clock, and namespaces belong to a thread.
+	// Thread time and namespaces belong to a thread.
 	runtime.LockOSThread()
 	self := strconv.Itoa(os.Getpid())
 	if os.Getenv(isolated) != self {
@@ -90,11 +89,10 @@ func run(o options, out io.Writer) error {
 	return err
 }
 
-// standardDirectory is where the BPF file system is mounted on machines with systemd.
+// standardDirectory is systemd's mount point of the BPF file system.
 const standardDirectory = "/sys/fs/bpf"
 
-// mountStandard mounts the BPF file system at its standard place if the pin is there, as bpftool
-// does. It stays mounted.
+// mountStandard mounts the BPF file system at its standard place for a pin, like bpftool. It stays mounted.
 func mountStandard(pin string) error {
 	if filepath.Dir(pin) != standardDirectory {
 		return nil
@@ -112,8 +110,8 @@ func mountStandard(pin string) error {
 	return nil
 }
 
-// isolate starts the program again in new namespaces. It returns only on failure. A pinned
-// program is not isolated: other tools must see its interface.
+// isolate re-executes the program in new namespaces and returns only on failure. With a pin, the network
+// namespace is shared, so that other tools see the interface.
 func isolate(self string, network bool) error {
 	flags := unix.CLONE_NEWNS
 	if network {

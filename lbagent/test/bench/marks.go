@@ -15,14 +15,14 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/test/rig"
 )
 
-// marks are the maps that say which rows have moved and which flows are exceptions. The bench
-// writes them itself: learned from packets, a million exceptions would take minutes.
+// marks are the maps of moved rows and of exceptions. The bench writes them directly, because learning a
+// million exceptions from packets would take minutes.
 type marks struct {
 	rows, groupMarks, heartbeat *ebpf.Map
 	exceptions                  *rig.Exceptions
 }
 
-// Marks of a row, as in bpf/src/row.h.
+// Marks of a row (bpf/src/row.h).
 const (
 	rowMoved    = 1 << 62
 	rowExcepted = 1 << 63
@@ -42,7 +42,7 @@ func (w *world) openMarks() error {
 	return errors.Join(append(errs, err)...)
 }
 
-// ticks is the kernel's time in the unit of the maps: the agent has just renewed the lease.
+// ticks renews the lease and returns the kernel time in the maps' unit.
 func (w *world) ticks() (uint32, error) {
 	if err := w.Plane.RenewLease(); err != nil {
 		return 0, err
@@ -80,7 +80,7 @@ func (w *world) mark(f family, port uint16, mark uint64, change func(*bpf.Datapa
 	return nil
 }
 
-// move makes all rows of portMoved ones that have just moved.
+// move marks all rows of portMoved as just moved.
 func (w *world) move(f family) error {
 	now, err := w.ticks()
 	if err != nil {
@@ -89,7 +89,7 @@ func (w *world) move(f family) error {
 	return w.mark(f, portMoved, rowMoved, func(m *bpf.DatapathGroupMark) { m.Moved = now })
 }
 
-// except makes the first flows of a port exceptions.
+// except adds exceptions for the first flows of a port.
 func (w *world) except(f family, port uint16, count int) error {
 	now, err := w.ticks()
 	if err != nil {
@@ -109,14 +109,13 @@ func (w *world) except(f family, port uint16, count int) error {
 	return w.mark(f, port, rowExcepted, func(m *bpf.DatapathGroupMark) { m.Excepted = now })
 }
 
-// flow is the client of a flow (src/replay.c).
+// flow returns the client of a flow (src/replay.c).
 func (f family) flow(number int) netip.AddrPort {
 	address := f.client.As16()
 	binary.BigEndian.PutUint16(address[14:], uint16(number))
 	return netip.AddrPortFrom(netip.AddrFrom16(address).Unmap(), uint16(firstPort+number>>16))
 }
 
-// makeMarks makes the marks that cases need.
 func (w *world) makeMarks(cases []*benchCase) error {
 	made := map[uint16]bool{}
 	for _, c := range cases {

@@ -11,18 +11,17 @@ import (
 	"time"
 )
 
-// key names one figure of the report.
+// key identifies a figure of the report.
 type key struct{ family, name, subject string }
 
-// figures are nanoseconds per packet, at least one for each round.
+// figures are nanoseconds per packet, at least one per round.
 type figures map[key][]float64
 
-// fastest is the figure that counts. Neighbours on the machine and its clock only add to a time: one
-// processor was seen to be slower by 28 % for parts of a second, half of the time.
+// fastest returns the significant figure: other load and clock changes only add to a time. One processor was
+// seen to be slower by 28 % for parts of a second, half of the time.
 func (f figures) fastest(k key) float64 { return slices.Min(f[k]) }
 
-// measure takes all figures in turns, so that other load on the machine affects all alike, and
-// prints them.
+// measure takes all figures in turns, so that other load affects all alike, and prints them.
 func (w *world) measure(o options, out io.Writer) (err error) {
 	beside, err := w.load(o)
 	if err != nil {
@@ -45,7 +44,6 @@ func (w *world) measure(o options, out io.Writer) (err error) {
 	return report(results, o, out)
 }
 
-// load loads the programs beside which the data plane is measured.
 func (w *world) load(o options) (beside contenders, err error) {
 	if beside.floors, err = newFloors(w.Contents()); err != nil {
 		return beside, err
@@ -62,7 +60,7 @@ func (w *world) load(o options) (beside contenders, err error) {
 	return beside, nil
 }
 
-// measureRounds measures the cases, and fails where packets went another way than the measured one.
+// measureRounds measures the cases and fails if packets took another path than the measured one.
 func (w *world) measureRounds(cases []*benchCase, rounds int) (figures, error) {
 	before, err := w.losses()
 	if err != nil {
@@ -92,7 +90,7 @@ func (w *world) measureRounds(cases []*benchCase, rounds int) (figures, error) {
 	return results, nil
 }
 
-// buildAll makes the cases of all families. Those made before a failure are to be closed, too.
+// buildAll creates the cases of all families. On failure, the caller must close the returned cases.
 func (w *world) buildAll(o options, beside contenders) ([]*benchCase, error) {
 	var cases []*benchCase
 	for _, f := range families {
@@ -105,7 +103,6 @@ func (w *world) buildAll(o options, beside contenders) ([]*benchCase, error) {
 	return cases, nil
 }
 
-// establishAll opens all flows, if a case needs them.
 func (w *world) establishAll(needed bool) error {
 	if !needed {
 		return nil
@@ -118,8 +115,7 @@ func (w *world) establishAll(needed bool) error {
 	return nil
 }
 
-// fillTables brings the tables of new flows to what they are in a flood: full, so that each entry
-// takes the place of another.
+// fillTables fills the tables of new flows as in a flood, so that each new entry evicts another.
 func (w *world) fillTables(cases []*benchCase) error {
 	for _, c := range cases {
 		if c.stream.flows != random {
@@ -137,8 +133,7 @@ func (w *world) fillTables(cases []*benchCase) error {
 	return nil
 }
 
-// measureRound adds figures for each case and subject. flows reports whether the established
-// flows must exist.
+// measureRound adds figures for each case and subject. flows reports whether the established flows must exist.
 func (w *world) measureRound(cases []*benchCase, results figures, flows bool) error {
 	if flows {
 		if err := w.checkFlows(); err != nil {
@@ -155,7 +150,7 @@ func (w *world) measureRound(cases []*benchCase, results figures, flows bool) er
 	return nil
 }
 
-// losses are the counters that must not change.
+// losses returns the counters that must not change.
 func (w *world) losses() (map[string]uint64, error) {
 	counters, err := w.Plane.Counters()
 	if err != nil {
@@ -170,12 +165,12 @@ func (w *world) losses() (map[string]uint64, error) {
 	return all, nil
 }
 
-// needsFlows reports whether the case is of established flows.
+// needsFlows reports whether the case uses established flows.
 func (c *benchCase) needsFlows() bool {
 	return slices.Contains([]string{hereOne, hereMany, hereIdle, hereSYN, tunnelOne, tunnelMany, reverseOne, reverseMany}, c.name)
 }
 
-// checkFlows fails if the tables do not hold all flows.
+// checkFlows fails unless the tables contain all flows.
 func (w *world) checkFlows() error {
 	flows, err := w.Plane.Connections()
 	if err != nil {
@@ -187,7 +182,6 @@ func (w *world) checkFlows() error {
 	return nil
 }
 
-// measureCase adds one figure for each subject.
 func (w *world) measureCase(c *benchCase, results figures) error {
 	for _, s := range c.subjects {
 		if err := c.stream.aim(s.program); err != nil {
@@ -212,10 +206,9 @@ func (w *world) measureCase(c *benchCase, results figures) error {
 	return nil
 }
 
-// prepare makes all flows idle for as long as the case wants. Without that it warms up caches and
-// branch predictors, and renews flows. Beside random flows, established ones live: they have just had
-// a packet. Before each run it renews the lease of the next hops, which the
-// programs use for half a minute.
+// prepare waits until all flows have been idle as long as the case requires. Otherwise, it warms up caches and
+// branch predictors and renews the flows, including established flows beside random ones. It also renews the
+// lease of the next hops, which lasts half a minute.
 func (w *world) prepare(c *benchCase, s subject) error {
 	if err := w.Plane.RenewLease(); err != nil {
 		return err

@@ -13,16 +13,16 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// otherPrograms are those of another compiled object, such as that before a change.
+// otherPrograms are the programs of another compiled object, such as a previous version.
 type otherPrograms struct {
 	Ingress *ebpf.Program `ebpf:"ingress"`
 	Egress  *ebpf.Program `ebpf:"egress"`
 }
 
-// ofPacket are the maps that hold no more than a packet, so that both may have their own.
+// ofPacket are the maps of per-packet state, which each object has separately.
 var ofPacket = map[string]bool{bpf.DatapathMapPacketSlots: true, bpf.DatapathMapReplySlots: true}
 
-// loadOther loads the object over the maps of the programs under test.
+// loadOther loads the object with the maps of the programs under test.
 func (w *world) loadOther(path string) (*otherPrograms, error) {
 	spec, err := ebpf.LoadCollectionSpec(path)
 	if err != nil {
@@ -60,11 +60,10 @@ func (w *world) loadOther(path string) (*otherPrograms, error) {
 	return other, nil
 }
 
-// constants is the map of constants. Those of an object are its own: another one has others, or in
-// other places.
+// constants is the map of constants, which each object has separately because its layout may differ.
 const constants = ".rodata"
 
-// setConstants gives an object the constants of the programs under test that it has, too.
+// setConstants copies the constants that both objects have.
 func setConstants(other *ebpf.CollectionSpec, from *ebpf.Map) error {
 	ours, err := bpf.LoadDatapath()
 	if err != nil {
@@ -86,14 +85,13 @@ func setConstants(other *ebpf.CollectionSpec, from *ebpf.Map) error {
 	return nil
 }
 
-// mapName identifies a map of the programs. The kernel cuts names at BPF_OBJ_NAME_LEN; maps for IPv4 and
-// IPv6 whose names differ behind it have keys of different sizes.
+// mapName identifies a map of the programs. The kernel truncates names to BPF_OBJ_NAME_LEN; the key size
+// distinguishes maps for IPv4 and IPv6 with the same truncated name.
 type mapName struct {
 	name    string
 	keySize uint32
 }
 
-// mapsOf adds the maps of a program.
 func mapsOf(p *ebpf.Program, all map[mapName]*ebpf.Map) error {
 	info, err := p.Info()
 	if err != nil {
@@ -119,7 +117,7 @@ func mapsOf(p *ebpf.Program, all map[mapName]*ebpf.Map) error {
 	return nil
 }
 
-// join adds the other program after the data plane's. It must do the same.
+// join adds the other program after the data plane's, with the same check.
 func (o *otherPrograms) join(subjects []subject, egress bool) []subject {
 	if o == nil {
 		return subjects

@@ -16,8 +16,7 @@ const firstPort = 1024
 
 const ethernetLength = 14
 
-// segment is a TCP packet in a frame of the given length. It has an ACK unless it is the first of
-// its connection.
+// segment is a TCP packet in a frame of the given length, with an ACK unless it is the first of its connection.
 type segment struct {
 	from, to netip.AddrPort
 	syn      bool
@@ -25,7 +24,6 @@ type segment struct {
 	length   int
 }
 
-// Initial sequence numbers.
 const (
 	clientSequence = 1000
 	serverSequence = 2000
@@ -41,7 +39,7 @@ func (s segment) frame(source, destination net.HardwareAddr) ([]byte, error) {
 	if s.reply() {
 		own, other = other, own
 	}
-	// A SYN takes a number (RFC 9293 section 3.4).
+	// A SYN consumes a sequence number (RFC 9293 section 3.4).
 	tcp.Seq, tcp.Ack = own+1, other+1
 	if s.syn {
 		tcp.Seq = own
@@ -79,24 +77,24 @@ func (s segment) frame(source, destination net.HardwareAddr) ([]byte, error) {
 	return buffer.Bytes(), nil
 }
 
-// reply reports whether the endpoint sends it.
+// reply reports whether the endpoint is the sender.
 func (s segment) reply() bool { return s.from.Port() == podPort }
 
-// fromEndpoint is a segment to the first client.
+// fromEndpoint returns a segment to the first client.
 func (f family) fromEndpoint(syn bool) segment {
 	return segment{
 		from: netip.AddrPortFrom(f.pod, podPort), to: netip.AddrPortFrom(f.client, firstPort), syn: syn, length: f.length,
 	}
 }
 
-// fromUntrusted is a segment to the first client from a host that is no endpoint.
+// fromUntrusted returns a segment to the first client from a host that is not an endpoint.
 func (f family) fromUntrusted() segment {
 	s := f.fromEndpoint(false)
 	s.from = netip.AddrPortFrom(f.untrusted, podPort)
 	return s
 }
 
-// fromClient is a segment of the first client.
+// fromClient returns a segment from the first client.
 func (f family) fromClient(to netip.Addr, port uint16, syn bool) segment {
 	return segment{
 		from: netip.AddrPortFrom(f.client, firstPort), to: netip.AddrPortFrom(to, port), syn: syn, first: syn, length: f.length,
@@ -106,7 +104,7 @@ func (f family) fromClient(to netip.Addr, port uint16, syn bool) segment {
 // fields are the offsets of the fields that differ between flows.
 type fields struct{ address, port uint32 }
 
-// ipHeader is the length of the IP header.
+// ipHeader returns the length of the IP header.
 func (f family) ipHeader() uint32 {
 	if f.client.Is4() {
 		return 20
@@ -114,7 +112,7 @@ func (f family) ipHeader() uint32 {
 	return 40
 }
 
-// clientFields are those of a frame from the client with its IP header at the offset.
+// clientFields returns the fields of a frame from the client with its IP header at l3.
 func (f family) clientFields(l3 uint32) fields {
 	address, l4 := l3+14, l3+f.ipHeader()
 	if f.client.Is6() {
@@ -123,7 +121,7 @@ func (f family) clientFields(l3 uint32) fields {
 	return fields{address: address, port: l4}
 }
 
-// replyFields are those of a frame to the client.
+// replyFields returns the fields of a frame to the client.
 func (f family) replyFields() fields {
 	l4 := ethernetLength + f.ipHeader()
 	return fields{address: l4 - 2, port: l4 + 2}

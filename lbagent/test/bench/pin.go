@@ -17,10 +17,10 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/test/rig"
 )
 
-// renewEvery is well within the time for which the program uses its prepared next hops.
+// renewEvery is well below the lifetime of the prepared next hops.
 const renewEvery = 5 * time.Second
 
-// servePin pins the XDP program, prints how to run it, and removes it when the context ends.
+// servePin pins the XDP program, prints how to run it, and removes it when ctx is done.
 func (w *world) servePin(ctx context.Context, path string, out io.Writer) (err error) {
 	for _, f := range families {
 		if err := w.establish(f); err != nil {
@@ -58,7 +58,7 @@ func (w *world) servePin(ctx context.Context, path string, out io.Writer) (err e
 	}
 }
 
-// describe prints the content of the maps and, for each kind of packet, a command that runs it.
+// describe prints the content of the maps and a command for each kind of packet.
 func (w *world) describe(path, directory string, out io.Writer) error {
 	p := &printer{out: out}
 	p.line("The XDP program is pinned at %s until this ends (interrupt it to remove the pin).", path)
@@ -92,7 +92,7 @@ func (w *world) describe(path, directory string, out io.Writer) error {
 	return p.err
 }
 
-// writePacket writes a frame and the context for it.
+// writePacket writes a frame and its context.
 func (w *world) writePacket(directory, name string, s segment) error {
 	frame, err := s.frame(routerMAC, uplinkMAC)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// order is the rows of the report.
+// order is the order of the report's rows.
 var order = []struct {
 	name     string
 	subjects []string
@@ -49,19 +49,18 @@ var order = []struct {
 	{reverseMany, []string{bareEgress, datapath}},
 }
 
-// limit is the limit of a ratio of two figures, for each family.
+// limit is the maximum ratio of two figures by family.
 type limit struct {
 	text       string
 	name, than string
 	// floor is the subject of than.
 	floor  string
 	limits map[string]float64
-	// net compares the times less the empty program's: the others include what it costs to put
-	// frames back.
+	// net compares the times less the empty program's, since the others include the cost of restoring frames.
 	net bool
 }
 
-// have reports whether there is a figure of the case and the subject.
+// have reports whether the case has a figure of the subject.
 func (f figures) have(name, subject string) bool {
 	return len(f[key{families[0].name, name, subject}]) > 0
 }
@@ -84,9 +83,9 @@ var limits = []limit{
 	{"stage 1, beside 1M exceptions, 1 flow / bare stage 1", besideOne, besideOne, bareStage1, both(1.5), false},
 	{"stage 1, beside 1M exceptions, 1M flows / LRU + IPIP", besideMany, besideMany, lruIPIP, both(0.7), false},
 	{"decapsulation + stage 2 / stage 1 + 2, 1 flow", tunnelOne, hereOne, datapath, both(1.4), false},
-	// The floors believe all packets, keep no states of connections and count nothing of the reply.
+	// The floors trust all packets, have no connection states, and do not count replies.
 	{"stage 1 + 2, 1 flow / bare stage 2", hereOne, hereOne, bareStage2, both(1.7), false},
-	// The floor makes one entry in a kernel's table.
+	// The floor adds one entry to a kernel table.
 	{"stage 1 + 2, random SYN / bare stage 2", hereSYN, hereSYN, bareStage2, both(1.1), false},
 	{"decapsulation + stage 2, 1 flow / bare", tunnelOne, tunnelOne, bareDecap, both(2), false},
 	{"reverse at egress, 1 flow / bare", reverseOne, reverseOne, bareEgress, both(2.5), false},
@@ -96,13 +95,12 @@ var limits = []limit{
 	{"Geneve of a CNI / no reply of a VIP, egress", egressGeneve, egressOther, datapath, both(1.1), false},
 	{"not for us / parse + hash lookup", notForUs, notForUs, lookupPass, both(1.2), false},
 	{"in the network of a VIP / parse + hash lookup", besideVIP, besideVIP, lookupPass, both(1.7), false},
-	// It takes three lookups: frontend, VIP, pool.
+	// Three lookups: frontend, VIP, pool.
 	{"next door to a VIP / parse + hash lookup", nextToVIP, nextToVIP, lookupPass, both(2.2), false},
 }
 
 var errLimit = errors.New("a ratio is above its limit")
 
-// report prints the figures, then the ratios.
 func report(results figures, o options, out io.Writer) error {
 	p := &printer{out: out}
 	p.line("ns per packet of a thread's CPU time, fastest of %d rounds; in brackets less the empty program", o.rounds)
@@ -147,7 +145,7 @@ func report(results figures, o options, out io.Writer) error {
 	return p.err
 }
 
-// ratios are those of the measured times, and of the times less the empty program's.
+// ratios returns the ratio of the measured times, and of the times less the empty program's.
 func (l limit) ratios(results figures, family string) (raw, net float64) {
 	a, aEmpty := results.fastest(key{family, l.name, datapath}), results.fastest(key{family, l.name, empty})
 	b, bEmpty := results.fastest(key{family, l.than, l.floor}), results.fastest(key{family, l.than, empty})
@@ -159,7 +157,7 @@ func cell(results figures, family, name, subject string) string {
 	return fmt.Sprintf("%7.1f (%6.1f)", raw, raw-results.fastest(key{family, name, empty}))
 }
 
-// printer keeps the first error.
+// printer retains the first error.
 type printer struct {
 	out io.Writer
 	err error

@@ -14,18 +14,16 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/test/rig"
 )
 
-// traffic describes a stream.
 type traffic struct {
 	frame  []byte
 	fields fields
-	// flows is how many clients take turns; zero means a random one each time.
+	// flows is the number of clients in turn; zero draws a random client per packet.
 	flows uint32
-	// egress packets leave by the uplink, others come in by it.
+	// egress packets leave through the uplink, others enter through it.
 	egress bool
 }
 
-// stream runs a program on traffic, frame by frame. Before each run the frame is put back as it
-// was.
+// stream runs a program on traffic frame by frame. Before each run, the original frame is restored.
 type stream struct {
 	traffic
 	objects replayObjects
@@ -73,8 +71,8 @@ func newStream(t traffic, ifindex int) (*stream, error) {
 	return s, nil
 }
 
-// alike gives a program the attach type of one under test. In the kernel only programs of one kind
-// can call each other.
+// alike sets a program's attach type to that of a program under test, because the kernel allows tail calls only
+// between programs of the same type.
 func alike(spec *ebpf.CollectionSpec, name, tested string) error {
 	datapath, err := bpf.LoadDatapath()
 	if err != nil {
@@ -88,7 +86,7 @@ func alike(spec *ebpf.CollectionSpec, name, tested string) error {
 	return nil
 }
 
-// aim makes p the program that the stream runs.
+// aim selects the program that the stream runs.
 func (s *stream) aim(p *ebpf.Program) error {
 	if err := s.target.Put(uint32(0), p); err != nil {
 		return fmt.Errorf("aim at program %s: %w", p, err)
@@ -96,15 +94,15 @@ func (s *stream) aim(p *ebpf.Program) error {
 	return nil
 }
 
-// outcome is what a program did with the last of many frames.
+// outcome is the result of a program for the last of many frames.
 type outcome struct {
 	verdict int32
 	frame   []byte
-	// cpu is the time of the thread for all of them.
+	// cpu is the thread time for all frames.
 	cpu time.Duration
 }
 
-// pass makes p the program that the stream runs, and runs it.
+// pass runs the program p.
 func (s *stream) pass(p *ebpf.Program, count int) (outcome, error) {
 	if err := s.aim(p); err != nil {
 		return outcome{}, err
@@ -138,8 +136,7 @@ func (s *stream) run(count int) (outcome, error) {
 	return outcome{verdict: int32(verdict), frame: out, cpu: after - before}, nil
 }
 
-// call blocks the signals by which the Go runtime preempts goroutines: one would make the kernel
-// interrupt the run and start over.
+// call blocks the Go runtime's preemption signals, which would make the kernel interrupt and restart the run.
 func (s *stream) call(options *ebpf.RunOptions) (uint32, error) {
 	var previous unix.Sigset_t
 	all := unix.Sigset_t{}

@@ -12,16 +12,15 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/test/rig"
 )
 
-// Numbers of the keys of tags.
 const (
-	// ownKey is that of what this node sends.
+	// ownKey tags packets from this node.
 	ownKey = 1
-	// blindKey is that of what it gets: the words that tell flows of a case apart do not count.
-	// So one tag fits them all, and costs what others cost.
+	// blindKey verifies received packets and ignores the words that differ between the flows of a case, so that
+	// one tag is valid for all flows at the usual cost.
 	blindKey = 2
 )
 
-// tunnelKeys tag what goes to other nodes, and are asked for.
+// tunnelKeys returns keys that are used for sending and required.
 func tunnelKeys(sending uint8) forwarding.TunnelKeys {
 	return forwarding.TunnelKeys{
 		Accepted: []forwarding.TunnelKey{
@@ -32,16 +31,15 @@ func tunnelKeys(sending uint8) forwarding.TunnelKeys {
 	}
 }
 
-// Pairs of words of bpf/src/tunnel_tag.h: the ports stand beside the sequence number, each word of
-// the client's address beside that of the VIP's. The last one of IPv6 differs between flows.
+// Pairs of words in bpf/src/tunnel_tag.h: ports and sequence number, and each word of the client's and the
+// VIP's address. The last IPv6 word differs between flows.
 const (
 	pairPorts    = 2
 	pairAddress4 = 3
 	pairAddress6 = 6
 )
 
-// setTunnelKeys writes the keys. A word of the blind key makes zero of what stands beside those
-// that do not count.
+// setTunnelKeys writes the keys. A word of the blind key cancels the words paired with the ignored ones.
 func (w *world) setTunnelKeys() error {
 	if err := w.Plane.SetTunnelKeys(tunnelKeys(ownKey)); err != nil {
 		return err

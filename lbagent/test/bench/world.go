@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/test/rig"
 )
 
-// uplinkName is the interface by which packets seem to come in.
+// uplinkName is the interface on which packets arrive.
 const uplinkName = "millrace-bench"
 
 var (
@@ -25,17 +25,16 @@ var (
 const (
 	// flowCount is the number of flows in the cases with many.
 	flowCount = 1_000_000
-	// connections leaves room for all of them: an LRU map evicts before it is full.
+	// connections leaves room for all flows, because an LRU map evicts before it is full.
 	connections = 2 << 20
 	tcp         = 6
 )
 
-// Ports of the VIPs.
 const (
-	// portAway has all its endpoints on other nodes, portHere on this one.
+	// portAway has all endpoints on other nodes, portHere on this node.
 	portAway uint16 = 80 + iota
 	portHere
-	// The others have them on other nodes, too. All rows of portMoved have moved.
+	// The other ports also have all endpoints on other nodes. All rows of portMoved have moved.
 	portMoved
 	portAffinity
 	portRanges
@@ -50,10 +49,10 @@ const (
 	manyExceptions = 1_000_000
 )
 
-// affinitySeconds is what Kubernetes has by default.
+// affinitySeconds is the default of Kubernetes.
 const affinitySeconds = 10800
 
-// peerNode is the node that sends encapsulated packets.
+// peerNode sends encapsulated packets.
 const (
 	selfID   forwarding.NodeID = 1
 	peerID   forwarding.NodeID = 2
@@ -64,24 +63,24 @@ var self = forwarding.Self{
 	ID: selfID, IPv4: netip.MustParseAddr("198.51.100.11"), IPv6: netip.MustParseAddr("2001:db8:0:1::11"),
 }
 
-// family has the addresses of one IP family. All clients are in one /16, or one /112.
+// family contains the addresses of an IP family. All clients are in one /16, or one /112.
 type family struct {
 	name             string
 	client, vip, pod netip.Addr
-	// untrusted is in no network with a VIP, neighbour is in the network of one.
+	// untrusted is in no network with a VIP, neighbour in the network of a VIP.
 	untrusted, neighbour netip.Addr
-	// pool has the VIP. nextDoor is not in it, but in the same part of their network.
+	// pool contains the VIP. nextDoor is not in the pool, but in the same part of the network.
 	pool     netip.Prefix
 	nextDoor netip.Addr
-	// firstNode is the first of the nodes with only this family.
+	// firstNode is the first node with only this family.
 	firstNode forwarding.NodeID
-	// otherClient is in another network than client. Its flows are not those of exceptions.
+	// otherClient is in another network than client, and its flows have no exceptions.
 	otherClient netip.Addr
-	// holder is the node of the exceptions, which is in no row.
+	// holder is the node of the exceptions and in no row.
 	holder forwarding.NodeID
-	// length is that of the frame: the shortest, rounded up to 8.
+	// length is the minimum frame length, rounded up to 8.
 	length int
-	// overhead is the bytes that encapsulation adds.
+	// overhead is the encapsulation overhead in bytes.
 	overhead int
 }
 
@@ -106,7 +105,7 @@ var families = []family{
 
 const podPort = 8080
 
-// nodes are 20 with IPv4 and 20 with IPv6, and the holders. To a node with both, packets would go
+// nodes returns 20 nodes with IPv4, 20 with IPv6, and the holders. Nodes with both families would be reached
 // over IPv4.
 func nodes() map[forwarding.NodeID]forwarding.Node {
 	all := map[forwarding.NodeID]forwarding.Node{}
@@ -121,7 +120,7 @@ func nodes() map[forwarding.NodeID]forwarding.Node {
 	return all
 }
 
-// rows spreads over count nodes from the first one on. The next nodes are the chain.
+// rows distributes rows over count nodes, starting at first. The next nodes are the chain.
 func rows(first forwarding.NodeID, count int) *forwarding.NodeTable {
 	table := *forwarding.NewNodeTable()
 	at := func(i int) forwarding.NodeID { return first + forwarding.NodeID(i%count) }
@@ -134,7 +133,6 @@ func rows(first forwarding.NodeID, count int) *forwarding.NodeTable {
 	return &table
 }
 
-// state is the content of this node's maps.
 func state() *forwarding.State {
 	s := forwarding.NewState()
 	s.Self = self
@@ -175,7 +173,7 @@ func state() *forwarding.State {
 
 const sourceSet = 1
 
-// table is where the rows of a port stand. The first table is that of portHere.
+// table returns the slot of a port's node table. portHere has the first one.
 func (f family) table(port uint16) forwarding.NodeTableSlot {
 	first := 2
 	if f.client.Is6() {
@@ -184,23 +182,22 @@ func (f family) table(port uint16) forwarding.NodeTableSlot {
 	return forwarding.NodeTableSlot(first + int(port-portAway))
 }
 
-// world is the data plane under test.
 type world struct {
 	*rig.Rig
 	marks marks
 }
 
-// config is the agent's default, with room for the flows.
+// config returns the agent's default with room for the flows.
 func config() dataplane.Config {
 	agent := lbagent.DefaultConfig()
 	c := agent.Dataplane()
 	c.Connections = connections
-	// Those of the two ports.
+	// The exceptions of the two ports.
 	c.Exceptions = fewExceptions + manyExceptions
 	return c
 }
 
-// newWorld loads and attaches the programs, and fills their maps.
+// newWorld loads and attaches the programs and fills their maps.
 func newWorld() (*world, error) {
 	r, err := rig.New(uplinkName, uplinkMAC, config())
 	if err != nil {

@@ -13,10 +13,9 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/table"
 )
 
-// change moves rows of some node tables, as agents do when nodes get other numbers of endpoints:
-// packets of living flows still go where those are. Other tables get previous primaries only, as
-// when the table of a zone is gone. Endpoints come and go for new flows, too, also the last ones
-// of a service.
+// change moves rows of some node tables, as agents do when the number of endpoints per node changes; packets of
+// existing flows still reach them. Other tables only gain previous primaries, as if a zone's table was removed.
+// Endpoints for new flows also come and go, up to the last ones of a service.
 func (c *testCluster) change(random *rand.Rand) error {
 	rows := maps.Clone(c.Cluster[1].State.NodeTables)
 	for slot := range rows {
@@ -49,9 +48,8 @@ func (c *testCluster) change(random *rand.Rand) error {
 	return nil
 }
 
-// drained is the endpoint table without one of the pods, or with all. A pod that is not in it
-// still exists. Some services are weighted: their pods then get other weights, and their refused
-// share as well, down to zero.
+// drained returns the endpoint table without one of the pods, which still exists, or with all of them. Pods of
+// weighted services also get other weights, and another refused share, possibly zero.
 func drained(s *forwarding.State, slot forwarding.EndpointTableSlot, gone int, random *rand.Rand) *forwarding.EndpointTable {
 	weighted := services[(int(slot)-1)%len(services)].weighted
 	shares := map[forwarding.Endpoint]table.Share{}
@@ -70,8 +68,8 @@ func drained(s *forwarding.State, slot forwarding.EndpointTableSlot, gone int, r
 	return table.Shares(shares)
 }
 
-// fade returns the node's frontends where all endpoints of some services, by their ports, exist
-// but take no new flows. The rows stay, and new flows are refused.
+// fade returns the node's frontends, where no endpoint of the services with these ports takes new flows. The
+// rows are retained, and new flows are refused.
 func (c *testCluster) fade(id forwarding.NodeID, ports map[uint16]bool) map[forwarding.FrontendKey]forwarding.Frontend {
 	frontends := maps.Clone(c.full[id])
 	for key, frontend := range frontends {
@@ -83,12 +81,11 @@ func (c *testCluster) fade(id forwarding.NodeID, ports map[uint16]bool) map[forw
 	return frontends
 }
 
-// sizeOf is that of the table in a slot.
 func sizeOf(slot forwarding.NodeTableSlot) table.Size {
 	return table.Size{Rows: slot.Rows(), Ranked: min(slot.Rows(), forwarding.Rows)}
 }
 
-// advance returns the table for other weights. Half of the nodes have none.
+// advance returns the table for other weights; half of the nodes have no weight.
 func (c *testCluster) advance(random *rand.Rand, slot forwarding.NodeTableSlot, old *forwarding.NodeTable) *forwarding.NodeTable {
 	weights := map[forwarding.NodeID]uint32{forwarding.NodeID(1 + random.IntN(nodeCount)): 1}
 	for id := forwarding.NodeID(1); id <= nodeCount; id++ {
@@ -106,8 +103,8 @@ func (c *testCluster) advance(random *rand.Rand, slot forwarding.NodeTableSlot, 
 	return next
 }
 
-// join returns the table with the owners of another one as previous ones. A row that gets a newest
-// one that it did not have has moved.
+// join returns the table with the owners of another one as previous owners. A row moves if its newest previous
+// owner is new.
 func (c *testCluster) join(slot forwarding.NodeTableSlot, old, other *forwarding.NodeTable) *forwarding.NodeTable {
 	next := table.Join(old, other)
 	now := time.Now()

@@ -10,13 +10,12 @@ import (
 	"slices"
 )
 
-// deliveredTTL is the least TTL of a packet to an endpoint: the node's stack forwards it.
+// deliveredTTL is the minimum TTL of a packet to an endpoint, because the node's stack forwards it.
 const deliveredTTL = 2
 
-// CheckTranslated checks that out is the TCP or UDP packet in with another destination, or
-// another source. Nothing else may change but the checksums, which are right if they were, and
-// a TTL that would not last to the endpoint. Ethernet addresses and bytes behind the IP packet
-// are not checked.
+// CheckTranslated checks that out is the TCP or UDP packet in with another destination (or source). Only
+// checksums, which must remain correct if they were, and a TTL too low to reach the endpoint may also change.
+// Ethernet addresses and bytes after the IP packet are ignored.
 func CheckTranslated(in, out []byte, source bool, to netip.AddrPort) error {
 	was, reading := parse(in)
 	if reading != plain {
@@ -46,7 +45,7 @@ func CheckTranslated(in, out []byte, source bool, to netip.AddrPort) error {
 	return checkSum(in, out, was, is)
 }
 
-// checkSum checks that the checksum of TCP or UDP is right if it was.
+// checkSum checks that the TCP or UDP checksum is correct if it was before.
 func checkSum(in, out []byte, was, is packet) error {
 	sum := is.checksum(out)
 	if was.Protocol == UDP && was.checksum(in) == 0 {
@@ -64,7 +63,6 @@ func checkSum(in, out []byte, was, is packet) error {
 	return nil
 }
 
-// checksumAt is the offset of the checksum of TCP or UDP.
 func (p packet) checksumAt() int {
 	if p.Protocol == TCP {
 		return p.l4 + 16
@@ -74,7 +72,7 @@ func (p packet) checksumAt() int {
 
 func (p packet) checksum(frame []byte) uint16 { return binary.BigEndian.Uint16(frame[p.checksumAt():]) }
 
-// addresses are the offsets of source and destination address in the frame.
+// addresses returns offset and length of the source and the destination address.
 func (p packet) addresses() (source, destination []int) {
 	if p.Client.Addr().Is4() {
 		return []int{p.l3 + 12, 4}, []int{p.l3 + 16, 4}
@@ -82,7 +80,7 @@ func (p packet) addresses() (source, destination []int) {
 	return []int{p.l3 + 8, 16}, []int{p.l3 + 24, 16}
 }
 
-// without is the IP packet with address, port and checksums zeroed.
+// without returns the IP packet with address, port and checksums zeroed.
 func (p packet) without(frame []byte, source bool) []byte {
 	all := slices.Clone(frame[:p.end])
 	from, to := p.addresses()
@@ -99,7 +97,7 @@ func (p packet) without(frame []byte, source bool) []byte {
 	return all[p.l3:]
 }
 
-// ttlAt is the offset of TTL or hop limit.
+// ttlAt returns the offset of the TTL or hop limit.
 func (p packet) ttlAt() int {
 	if p.Client.Addr().Is4() {
 		return p.l3 + 8
@@ -107,8 +105,8 @@ func (p packet) ttlAt() int {
 	return p.l3 + 7
 }
 
-// summed is the part that can change of what the checksum of TCP or UDP covers: the addresses
-// of the pseudo-header, and the segment.
+// summed returns the variable input of the TCP or UDP checksum: the addresses of the pseudo-header and the
+// segment.
 func (p packet) summed(frame []byte) []byte {
 	from, to := p.addresses()
 	all := slices.Clone(frame[from[0] : from[0]+from[1]])
@@ -116,8 +114,8 @@ func (p packet) summed(frame []byte) []byte {
 	return append(all, frame[p.l4:p.end]...)
 }
 
-// residue is the sum of 16-bit words modulo 0xffff (RFC 1071). It stays the same where a
-// checksum changes with its data.
+// residue returns the sum of 16-bit words modulo 0xffff (RFC 1071), which is invariant if a checksum is updated
+// with its data.
 func residue(data []byte) uint32 {
 	var sum uint64
 	for len(data) > 1 {

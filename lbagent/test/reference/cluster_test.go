@@ -22,7 +22,7 @@ import (
 
 var routerMAC = net.HardwareAddr{2, 0, 0, 0, 0, 1}
 
-// node is a data plane, and the maps that tests read.
+// node is a data plane and the maps that tests read.
 type node struct {
 	*rig.Rig
 	flows      map[string]*ebpf.Map
@@ -30,37 +30,34 @@ type node struct {
 	exceptions *rig.Exceptions
 	halfOpen   *rig.HalfOpen
 	affinities *rig.Affinities
-	// groupMarks are those of rows.
 	groupMarks *ebpf.Map
-	// unknowns limits how often other nodes are asked for a flow.
+	// unknowns limits the queries of other nodes for a flow.
 	unknowns *ebpf.Map
 }
 
-// testCluster is the model, and the data planes that it is compared with.
+// testCluster is the model and the compared data planes.
 type testCluster struct {
 	Cluster
-	nodes map[forwarding.NodeID]*node
-	// unknownPerVIP is a limit of the data planes.
+	nodes         map[forwarding.NodeID]*node
 	unknownPerVIP uint32
 
 	reasons []string
-	// arrived is when the router last sent a packet of a flow to a node, delivered when a
-	// packet of it was last delivered there.
+	// arrived is the time of the last packet from the router for a flow at a node, delivered that of its last
+	// delivery there.
 	arrived, delivered map[flowAt]time.Time
-	// moved is when the primary of a row last changed.
+	// moved is the time of the last change of a row's primary.
 	moved      map[forwarding.NodeTableSlot][]time.Time
 	rendezvous *table.Rendezvous
-	// full has the frontends with all their endpoints.
+	// full are the frontends with all their endpoints.
 	full map[forwarding.NodeID]map[forwarding.FrontendKey]forwarding.Frontend
 }
 
-// tunnelKeys are those of all nodes, which take nothing of each other without a tag.
+// tunnelKeys are the keys of all nodes, which require tags.
 var tunnelKeys = forwarding.TunnelKeys{
 	Accepted: []forwarding.TunnelKey{{Number: 2, Secret: [forwarding.TunnelSecretSize]byte{7: 7}}},
 	Sending:  2, Required: true,
 }
 
-// flowAt is a flow at a node.
 type flowAt struct {
 	node forwarding.NodeID
 	flow Flow
@@ -76,8 +73,8 @@ func newCluster(t *testing.T, worker int, random *rand.Rand) *testCluster {
 	return newLimitedCluster(t, worker, random, unknownPerVIP)
 }
 
-// newLimitedCluster is a cluster in which so many packets of a VIP may come back to a node unknown,
-// in a second.
+// newLimitedCluster returns a cluster with a limit for packets of a VIP, per second, that may return to a node
+// as unknown.
 func newLimitedCluster(t *testing.T, worker int, random *rand.Rand, unknownPerVIP uint32) *testCluster {
 	t.Helper()
 	reasons, err := dataplane.DropReasons()
@@ -104,7 +101,7 @@ func newLimitedCluster(t *testing.T, worker int, random *rand.Rand, unknownPerVI
 	return c
 }
 
-// renewLeases confirms the next hops of all nodes: 30 seconds later the programs ask the kernel
+// renewLeases confirms the next hops of all nodes. After 30 seconds, the programs would use FIB lookups
 // instead.
 func (c *testCluster) renewLeases() error {
 	for _, n := range c.nodes {
@@ -122,7 +119,7 @@ func (c *testCluster) add(t *testing.T, worker int, id forwarding.NodeID, s *for
 		Limits: forwarding.Limits{
 			Frontends: 64, NodeTables: (zoneCount*len(services) + 2) * tableBlocks, EndpointTables: 64, Endpoints: 256, VIPs: 16, SourceRanges: 16,
 		},
-		// So small that many VIPs are beyond their share at times, and large enough for all flows.
+		// Small enough that many VIPs exceed their quota at times, and large enough for all flows.
 		Connections: 65536, HalfOpen: 16384, Datagrams: 16384,
 		UnknownPerVIP: c.unknownPerVIP,
 		Seed:          Seed,
@@ -162,7 +159,7 @@ func (c *testCluster) add(t *testing.T, worker int, id forwarding.NodeID, s *for
 	c.Cluster[id], c.full[id] = Node{State: s, MAC: mac, VLANs: vlans}, s.Frontends
 }
 
-// vlans are the uplinks of all nodes that are VLANs. Frames also come without tags.
+// vlans are the VLAN uplinks of all nodes. Frames also arrive untagged.
 var vlans = [][]VLAN{{{etherTypeVLAN, 7}}, {{etherTypeServiceVLAN, 9}}, {{etherTypeServiceVLAN, 9}, {etherTypeVLAN, 7}}}
 
 func putVLANs(t *testing.T, r *rig.Rig) {
@@ -190,25 +187,25 @@ func openMap(t *testing.T, r *rig.Rig, name string) *ebpf.Map {
 	return m
 }
 
-// arrival is where a packet ended.
+// arrival is the final location of a packet.
 type arrival struct {
 	at forwarding.NodeID
 	rig.Result
-	// hops is how many nodes sent it on.
+	// hops is the number of forwarding nodes.
 	hops int
 }
 
-// delivered reports whether the packet went to the node's stack.
+// delivered reports whether the packet reached the node's stack.
 func (a arrival) delivered() bool { return a.Verdict == rig.XDPPass && len(a.Note) == 0 }
 
-// maxHops bounds a packet's path: by an exception and back; in each of three zones to the
-// primary, along the chain and back; and to the node that holds the flow.
+// maxHops bounds a packet's path: by an exception and back; in each of three zones to the primary, along the
+// chain and back; and to the holder of the flow.
 const maxHops = 3*5 + 5
 
 var errCircle = errors.New("the packet does not end")
 
-// carry gives a frame to a node, and each frame that leaves to the node that it is for, until
-// the packet is delivered, dropped or sent back.
+// carry delivers a frame to a node and follows each transmitted frame until it is delivered, dropped or
+// returned.
 func (c *testCluster) carry(at forwarding.NodeID, frame []byte) (arrival, error) {
 	for hops := range maxHops {
 		result, err := c.nodes[at].Receive(frame)
@@ -228,7 +225,7 @@ func (c *testCluster) carry(at forwarding.NodeID, frame []byte) (arrival, error)
 	return arrival{}, errCircle
 }
 
-// destination is the node to whose address a transmitted frame is encapsulated.
+// destination returns the node to which a transmitted frame is encapsulated.
 func (c *testCluster) destination(result rig.Result) (forwarding.NodeID, bool) {
 	if result.Verdict != rig.XDPTX {
 		return 0, false
@@ -245,7 +242,7 @@ func (c *testCluster) destination(result rig.Result) (forwarding.NodeID, bool) {
 	return 0, false
 }
 
-// forgive lets a second pass in the limit of packets that no node knows.
+// forgive resets the counters of the limit of unknown packets.
 func (c *testCluster) forgive(t *testing.T) {
 	t.Helper()
 	for _, n := range c.nodes {
@@ -271,7 +268,6 @@ func (n *node) forgive(t *testing.T) {
 	}
 }
 
-// tally sums the drops of all nodes by reason.
 func (c *testCluster) tally(t *testing.T) map[string]uint64 {
 	t.Helper()
 	all := map[string]uint64{}

@@ -26,20 +26,20 @@ var (
 )
 
 const (
-	// batch is how many packets are sent between two checks of the counters.
+	// batch is the number of packets between two checks of the counters.
 	batch = 2000
-	// forgivable is how many packets of a source that no node knows are within the limit.
+	// forgivable is the number of unknown packets of a source within the limit.
 	forgivable = 16
-	// renewed is how many packets are sent, also on a busy machine, while a lease lasts.
+	// renewed is the number of packets between renewals of the leases, even on a slow machine.
 	renewed = 100
-	// stretch is how many are sent between two lines of progress.
+	// stretch is the number of packets between two progress messages.
 	stretch = 1_000_000
-	// share is the least number of packets for a cluster: fewer would find too few moved flows.
+	// share is the minimum number of packets for a cluster; fewer would find too few moved flows.
 	share = 30_000
 )
 
-// TestDifferential compares the programs of four nodes with the model. Every packet ends where
-// and as the model says, by whatever path. Replies leave with the address of the VIP.
+// TestDifferential compares the programs of four nodes with the model: each packet must have the predicted
+// result, regardless of its path, and replies must have the address of the VIP.
 func TestDifferential(t *testing.T) {
 	first := *seedOf
 	if first == 0 {
@@ -68,10 +68,10 @@ func TestDifferential(t *testing.T) {
 	report(t, clusters)
 }
 
-// foreseen are the drop reasons that the model predicts.
+// foreseen are the predicted drop reasons.
 var foreseen = []string{"malformed", "no_frontend", "pool_unassigned", "aggregate_unassigned", "source_range", "no_endpoint", "source_route", "ipv6_extension", "share_refused"}
 
-// report logs what became of the packets, and checks that there were some of each kind.
+// report logs the results and verifies that each kind of packet occurred.
 func report(t *testing.T, clusters []*differential) {
 	t.Helper()
 	total := map[string]int{}
@@ -100,15 +100,14 @@ type differential struct {
 	cluster *testCluster
 	random  *rand.Rand
 	kinds   [5]int
-	// expected are the drops that the model predicts, others is the number of other drops.
-	// Unclear are packets outside the model that were answered, perhaps as refused.
+	// expected are the predicted drops, others is the number of other drops. unclear are answered packets
+	// outside of the model, which may have been refused.
 	expected        map[string]uint64
 	others, unclear uint64
-	// answered are refused packets that were answered.
-	answered int
-	// learned are packets of flows with an exception, before or after.
+	answered        int
+	// learned are packets of flows with an exception before or after them.
 	learned int
-	// kept are flows that made their client's record of session affinity.
+	// kept are flows that created their client's record of session affinity.
 	kept int
 	// reasons are all predicted drops by reason.
 	reasons map[string]uint64
@@ -157,7 +156,7 @@ func (d *differential) batch(t *testing.T) {
 	}
 }
 
-// check sends one packet, and the endpoint's reply to it.
+// check sends one packet and the endpoint's reply.
 func (d *differential) check(at forwarding.NodeID, frame []byte) error {
 	want := d.cluster.Forecast(at, frame, d.cluster)
 	d.kinds[want.Fate]++
@@ -209,8 +208,7 @@ func (d *differential) check(at forwarding.NodeID, frame []byte) error {
 	}
 }
 
-// checkRefused allows that the rate limit of answers is reached. A packet from another node is
-// answered through the kernel.
+// checkRefused allows for the rate limit of answers. A packet from another node is answered through the kernel.
 func (d *differential) checkRefused(want Forecast, frame []byte, got arrival) error {
 	if by := want.Targets[0].Node; got.at != by {
 		return fmt.Errorf("%v got to node %d, want it to be refused at node %d", want.Flow, got.at, by)
@@ -263,8 +261,8 @@ func (d *differential) checkDelivered(want Forecast, frame []byte, got arrival) 
 	return fmt.Errorf("%v got to %s at node %d after %d hops, want one of %v", want.Flow, came.VIP, got.at, got.hops, want.Targets)
 }
 
-// checkTags checks that a packet that stays on the node keeps its VLAN tags, and that one to
-// another node has none.
+// checkTags checks that a packet that stays on the node retains its VLAN tags, and that a forwarded packet has
+// no tags.
 func checkTags(frame []byte, got arrival) error {
 	was, _ := parse(frame)
 	is, _ := parse(got.Frame)
@@ -278,7 +276,7 @@ func checkTags(frame []byte, got arrival) error {
 	return nil
 }
 
-// holdings are the entries of the targets' nodes before the packet gets to them.
+// holdings returns the entries of the target nodes before the packet arrives.
 func (d *differential) holdings(want Forecast) map[forwarding.NodeID]Entry {
 	held := map[forwarding.NodeID]Entry{}
 	for _, target := range want.Targets {
@@ -289,8 +287,7 @@ func (d *differential) holdings(want Forecast) map[forwarding.NodeID]Entry {
 	return held
 }
 
-// checkKept checks that an established flow leaves a record of session affinity with its
-// endpoint.
+// checkKept checks that an established flow has a record of session affinity with its endpoint.
 func (d *differential) checkKept(want Forecast, got arrival, before map[forwarding.NodeID]Entry) error {
 	key := forwarding.FrontendKey{VIP: want.Flow.VIP.Addr(), Port: want.Flow.VIP.Port(), Protocol: want.Flow.Protocol}
 	frontend := d.cluster.Cluster[got.at].State.Frontends[key]
@@ -306,8 +303,8 @@ func (d *differential) checkKept(want Forecast, got arrival, before map[forwardi
 	return nil
 }
 
-// checkLearned checks the exception on the ingress node of an established flow: there is one if
-// and only if the row's primary does not hold the flow, and it is right.
+// checkLearned checks the exception on the ingress node of an established flow: it must exist, and be correct,
+// exactly if the row's primary does not hold the flow.
 func (d *differential) checkLearned(at forwarding.NodeID, want Forecast, got arrival, before map[forwarding.NodeID]Entry) error {
 	state := d.cluster.Cluster[at].State
 	frontend := state.Frontends[forwarding.FrontendKey{VIP: want.Flow.VIP.Addr(), Port: want.Flow.VIP.Port(), Protocol: want.Flow.Protocol}]
@@ -333,7 +330,7 @@ func (d *differential) checkLearned(at forwarding.NodeID, want Forecast, got arr
 	return nil
 }
 
-// checkReply lets the endpoint answer half of the packets.
+// checkReply sends the endpoint's reply to half of the packets.
 func (d *differential) checkReply(at forwarding.NodeID, flow Flow, endpoint netip.AddrPort, opening bool) error {
 	if d.random.IntN(2) == 0 {
 		return nil
@@ -351,8 +348,8 @@ func (d *differential) checkReply(at forwarding.NodeID, flow Flow, endpoint neti
 	if got.Verdict != rig.TCXNext {
 		return fmt.Errorf("reply of %v: verdict %d", flow, got.Verdict)
 	}
-	// Before proof, a reply that does not fit may belong to another connection of the two: it
-	// is not rewritten. A SYN-ACK that answers a SYN fits.
+	// Before proof, an unexpected reply may belong to another connection of the pair and is not rewritten. A
+	// SYN-ACK for a SYN is expected.
 	answer := opening && flags&flagSYN != 0
 	if flow.Protocol == TCP && !answer && bytes.Equal(got.Frame, reply) {
 		return nil

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/test/rig"
 )
 
-// drawNear is an address in one of four networks, mostly near their beginning.
+// drawNear draws an address in one of four networks, mostly near their beginning.
 func drawNear(t *rapid.T) netip.Addr {
 	network := rapid.Byte().Draw(t, "network") % 4
 	if rapid.Bool().Draw(t, "IPv4") {
@@ -31,7 +31,7 @@ func drawNear(t *rapid.T) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// drawDestinations are VIPs, and prefixes of pools and aggregates. Nothing else is in the state.
+// drawDestinations draws a state of only VIPs and prefixes of pools and aggregates.
 func drawDestinations(t *rapid.T) *forwarding.State {
 	s := forwarding.NewState()
 	s.Self, s.Nodes = plannedNodes(1)
@@ -50,7 +50,6 @@ func drawDestinations(t *rapid.T) *forwarding.State {
 	return s
 }
 
-// isOurs reports whether the address is a VIP, or in a pool or an aggregate.
 func isOurs(s *forwarding.State, address netip.Addr) bool {
 	_, ours := s.VIPs[address]
 	for source := range s.SourceRanges {
@@ -59,7 +58,7 @@ func isOurs(s *forwarding.State, address netip.Addr) bool {
 	return ours
 }
 
-// probes are the addresses at the edges of what is ours, and others.
+// probes returns addresses at the edges of all destinations, and others.
 func probes(t *rapid.T, s *forwarding.State) []netip.Addr {
 	var edges []netip.Addr
 	for vip := range s.VIPs {
@@ -75,8 +74,8 @@ func probes(t *rapid.T, s *forwarding.State) []netip.Addr {
 	return slices.DeleteFunc(all, func(a netip.Addr) bool { return !a.IsValid() })
 }
 
-// Whatever VIPs, pools and aggregates come and go: the filter hides none of their addresses from
-// the programs, and makes no host's address theirs. No VIP has a port here.
+// As VIPs, pools and aggregates come and go, the filter must neither hide their addresses from the programs nor
+// include hosts' addresses. No VIP has a port here.
 func TestFilterHidesNothing(t *testing.T) {
 	mac := net.HardwareAddr{2, 0, 0, 0, 1, 1}
 	r, err := rig.New("filter", mac, dataplane.Config{

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// frame is a packet of one of a few thousand flows, now and then damaged.
+// frame returns a packet of one of a few thousand flows, occasionally damaged.
 func (d *differential) frame(at forwarding.NodeID) []byte {
 	r := d.random
 	family := r.IntN(len(vips))
@@ -41,13 +41,12 @@ func (d *differential) frame(at forwarding.NodeID) []byte {
 	return d.damage(frame)
 }
 
-// vlanTags are mostly of uplinks.
 var vlanTags = []VLAN{
 	{etherTypeVLAN, 7}, {etherTypeServiceVLAN, 9}, {etherTypeVLAN, 7}, {etherTypeServiceVLAN, 9},
 	{etherTypeVLAN, 9}, {etherTypeVLAN, 0},
 }
 
-// dress gives a packet a rare form: options or extension headers, a low TTL, VLAN tags.
+// dress adds rare features to a packet: options or extension headers, a low TTL, VLAN tags.
 func (d *differential) dress(frame []byte) []byte {
 	r := d.random
 	p, _ := parse(frame)
@@ -74,8 +73,7 @@ func (d *differential) dress(frame []byte) []byte {
 	return frame
 }
 
-// options adds IPv4 options: record route, timestamp, router alert, NOPs, and now and then a
-// source route.
+// options adds IPv4 options: record route, timestamp, router alert, NOPs, and occasionally a source route.
 func (d *differential) options(frame []byte, p packet) []byte {
 	kinds := [][]byte{
 		{7, 7, 4, 0, 0, 0, 0}, {68, 8, 5, 0, 0, 0, 0, 0}, {148, 4, 0, 0}, {1}, {148, 4, 0, 0}, {1},
@@ -91,8 +89,8 @@ func (d *differential) options(frame []byte, p packet) []byte {
 	return slices.Insert(frame, p.l4, options...)
 }
 
-// extensions adds IPv6 extension headers: hop-by-hop and destination options, and routing headers,
-// of which some have segments left. Their number and length is around the limits.
+// extensions adds IPv6 extension headers: hop-by-hop and destination options, and routing headers, some with
+// segments left. Their number and length is around the limits.
 func (d *differential) extensions(frame []byte, p packet) []byte {
 	r := d.random
 	next := frame[p.l3+6]
@@ -116,7 +114,7 @@ func (d *differential) extensions(frame []byte, p packet) []byte {
 	return slices.Insert(frame, p.l4, headers...)
 }
 
-// flagsOf gives TCP flags. Resets are rare, so that connections last for a while.
+// flagsOf draws TCP flags. Resets are rare, so that connections last for a while.
 func flagsOf(r *rand.Rand) byte {
 	if r.IntN(16) == 0 {
 		return []byte{flagRST, flagSYN | flagACK, byte(r.Uint32()), byte(r.Uint32())}[r.IntN(4)]
@@ -124,7 +122,7 @@ func flagsOf(r *rand.Rand) byte {
 	return []byte{flagSYN, flagACK, flagACK, flagACK, flagACK | 8, flagACK | flagFIN}[r.IntN(6)]
 }
 
-// damage changes bytes of the headers, cuts the frame off, or makes it longer.
+// damage changes header bytes, truncates the frame, or extends it.
 func (d *differential) damage(frame []byte) []byte {
 	r := d.random
 	switch r.IntN(16) {
@@ -140,8 +138,8 @@ func (d *differential) damage(frame []byte) []byte {
 	return frame
 }
 
-// build makes a frame with right checksums and without Ethernet addresses. Both sides of a
-// connection have the initial sequence number before zero, so that all later numbers fit.
+// build returns a frame with correct checksums and without Ethernet addresses. Initial sequence numbers of both
+// sides are just below zero, so that all later numbers are valid.
 func build(from, to netip.AddrPort, protocol uint8, flags byte, payload int) []byte {
 	l4 := make([]byte, tcpLength+payload)
 	if protocol == UDP {

@@ -10,20 +10,19 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Seed is that of all nodes of the model: the tests of the programs alone (package bpf) have most
-// of their packets hashed without one.
+// Seed is the seed of all nodes of the model. The tests of package bpf mostly use a zero seed.
 var Seed = flowhash.Seed{5: 0x5e, 6: 0xed}
 
-// What the words of a flow are multiplied by, and the factors of the finalizer of MurmurHash3.
+// Multipliers of a flow's words, and the finalizer of MurmurHash3.
 var (
 	constants    = Seed.Constants()
 	finalFactors = [2]uint64{0xff51afd7ed558ccd, 0xc4ceb9fe1a85ec53}
 )
 
-// hash is the sum of the words of client, VIP, ports and protocol, each times its factor, and of
-// the addend, mixed: one half for the node, one for the endpoint. An IPv4 address is the last of
-// four words. Under session affinity the client's port is zero, so that all flows of a
-// client have one row and one endpoint.
+// hash returns the halves of the flow's hash for the node and for the endpoint. It mixes the sum of the addend
+// and the words of client, VIP, ports and protocol, each times its factor. An IPv4 address is the last of four
+// words. With session affinity the client port is zero, so that all flows of a client have the same row and
+// endpoint.
 func (f Flow) hash(frontend forwarding.Frontend) (node, endpoint uint32) {
 	hash := constants.Addend + constants.Protocol*uint64(f.Protocol)
 	factors := [2][4]uint64{constants.Client, constants.VIP}

@@ -12,13 +12,12 @@ import (
 
 const (
 	// learnedFor is well below the 180 s of a datagram's exception.
-	learnedFor = 170 * time.Second
-	// Rows count as moved for 240 seconds.
+	learnedFor               = 170 * time.Second
 	surelyMoved, hardlyMoved = 235 * time.Second, 245 * time.Second
 )
 
-// lasts is for how long an entry surely lasts without a packet. It is less than the idle timeout,
-// because a packet renews the entry only every five seconds.
+// lasts returns the minimum lifetime of an entry without packets. It is less than the idle timeout, because a
+// packet renews the entry only every five seconds.
 func lasts(flow Flow, established bool, flags bpf.DatapathConnectionFlag) time.Duration {
 	switch {
 	case flow.Protocol == UDP:
@@ -34,7 +33,6 @@ func lasts(flow Flow, established bool, flags bpf.DatapathConnectionFlag) time.D
 	}
 }
 
-// keyOf is the flow's key in the maps of its family.
 func keyOf(flow Flow) any {
 	clientPort, vipPort := rig.NetworkPort(flow.Client.Port()), rig.NetworkPort(flow.VIP.Port())
 	if flow.VIP.Addr().Is4() {
@@ -55,7 +53,7 @@ func overflowKeyOf(flow Flow) any {
 	}
 }
 
-// of is the map's name for the family of the flow.
+// of returns the name of a map for the flow's family.
 func (f Flow) of(ipv4, ipv6 string) string {
 	if f.VIP.Addr().Is4() {
 		return ipv4
@@ -63,7 +61,7 @@ func (f Flow) of(ipv4, ipv6 string) string {
 	return ipv6
 }
 
-// Knows reads the tables of a node: the established flows, then the half-open ones.
+// Knows looks up the flow in a node's tables: established flows, then half-open ones.
 func (c *testCluster) Knows(id forwarding.NodeID, flow Flow) (Entry, bool) {
 	n := c.nodes[id]
 	if n == nil {
@@ -73,7 +71,7 @@ func (c *testCluster) Knows(id forwarding.NodeID, flow Flow) (Entry, bool) {
 	if flow.Protocol == UDP {
 		established, overflow = flow.of(bpf.DatapathMapDatagrams4, bpf.DatapathMapDatagrams6), bpf.DatapathMapOverflowData
 	}
-	// VIPs over their quota have second tables, which change nothing else.
+	// VIPs over their quota use second tables, which have no other effect.
 	for table, key := range map[string]any{established: keyOf(flow), overflow: overflowKeyOf(flow)} {
 		var connection bpf.DatapathConnection
 		if err := n.flows[table].Lookup(key, &connection); err == nil {
@@ -93,7 +91,6 @@ func (c *testCluster) Knows(id forwarding.NodeID, flow Flow) (Entry, bool) {
 	return entry, true
 }
 
-// entry is what a node's entry of the flow says.
 func (c *testCluster) entry(id forwarding.NodeID, flow Flow, connection bpf.DatapathConnection, established bool) Entry {
 	flags := bpf.DatapathConnectionFlag(connection.Flags)
 	return Entry{
@@ -104,7 +101,6 @@ func (c *testCluster) entry(id forwarding.NodeID, flow Flow, connection bpf.Data
 	}
 }
 
-// Learned reads the exceptions of a node.
 func (c *testCluster) Learned(id forwarding.NodeID, flow Flow) (forwarding.NodeID, Doubt) {
 	about, err := c.nodes[id].exceptions.Find(flow.Client, flow.VIP, flow.Protocol)
 	if err != nil || about == 0 {
@@ -116,8 +112,8 @@ func (c *testCluster) Learned(id forwarding.NodeID, flow Flow) (forwarding.NodeI
 	return forwarding.NodeID(rig.ExceptionNode(about)), Yes
 }
 
-// Moved compares the times of the changes. A row that moved counts as moved for as long as another row of
-// its group does, with which it shares the mark.
+// Moved compares the times of changes. A row counts as moved as long as another row of its group does, because
+// they share the mark.
 func (c *testCluster) Moved(slot forwarding.NodeTableSlot, row uint32) Doubt {
 	moved := c.moved[slot]
 	if moved[row].IsZero() {
@@ -136,7 +132,7 @@ func (c *testCluster) Moved(slot forwarding.NodeTableSlot, row uint32) Doubt {
 	return No
 }
 
-// IsYoung reads the mark of the group. No test lasts as long as connections do.
+// IsYoung reads the mark of the group. Tests are shorter than the lifetime of connections.
 func (c *testCluster) IsYoung(id forwarding.NodeID, slot forwarding.NodeTableSlot, row uint32) bool {
 	var mark bpf.DatapathGroupMark
 	group := (slot.First() + row) / uint32(bpf.DatapathShapeROW_GROUP)
@@ -144,7 +140,6 @@ func (c *testCluster) IsYoung(id forwarding.NodeID, slot forwarding.NodeTableSlo
 	return err == nil && mark.Moved != 0
 }
 
-// Keeps reads the records of session affinity.
 func (c *testCluster) Keeps(id forwarding.NodeID, slot forwarding.EndpointTableSlot, flow Flow) (forwarding.EndpointID, bool) {
 	record, err := c.nodes[id].affinities.Find(flow.Client.Addr(), uint32(slot), flow.Protocol)
 	if err != nil || record == nil {

@@ -11,10 +11,9 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// localPort is that of a Local service of TCP.
+// localPort is the port of a Local TCP service.
 const localPort = 81
 
-// localFlow is a connection of a client to one of the VIPs.
 func localFlow(i int) Flow {
 	client := address("198.19.%d.%d", i/250, 1+i%250)
 	vip := vips[i%2]
@@ -24,15 +23,15 @@ func localFlow(i int) Flow {
 	return Flow{Client: netip.AddrPortFrom(client, uint16(1024+i)), VIP: netip.AddrPortFrom(vip, localPort), Protocol: TCP}
 }
 
-// Under policy Local a connection goes on at its node wherever a router sends it: when a router
-// hashes anew, also while the rows move, as when nodes come and go, and when another node has died.
-// The first packet may go by the row's primary and back; later ones take one hop.
+// With policy Local, a connection survives the router's rerouting to another node, also while rows move, and
+// after the failure of another node. The first packet may be forwarded to the primary and back; later packets
+// take one hop.
 func TestLocalConnectionsAreFound(t *testing.T) {
 	const connections = 600
 	random := rand.New(rand.NewPCG(11, 12))
 	for _, test := range []struct {
 		name string
-		// between is what happens between the connections' beginning and the router's change.
+		// between runs between the start of the connections and the rerouting.
 		between func(t *testing.T, c *testCluster)
 		dead    forwarding.NodeID
 	}{
@@ -43,7 +42,7 @@ func TestLocalConnectionsAreFound(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := newCluster(t, 10, random)
-			// Rows that never moved.
+			// Rows without moves.
 			c.settle(t, 1, 2, 3, 4, 5)
 			holders := make([]forwarding.NodeID, connections)
 			for i := range holders {
@@ -83,7 +82,7 @@ func TestLocalConnectionsAreFound(t *testing.T) {
 				}
 			}
 			t.Logf("at most %d hops of a first packet, %d of a later one", first, later)
-			// Along the chain to the holder, back as a notice, and to the holder.
+			// Along the chain to the holder, a notice back, and to the holder.
 			if first > forwarding.ChainLength+3 || later > 1 {
 				t.Errorf("%d hops of a first packet, may be %d; %d of a later one, may be 1", first, forwarding.ChainLength+3, later)
 			}
@@ -91,7 +90,6 @@ func TestLocalConnectionsAreFound(t *testing.T) {
 	}
 }
 
-// The primary knows a flow while it lasts.
 func TestLocalConnectionThatEnds(t *testing.T) {
 	c := newCluster(t, 11, rand.New(rand.NewPCG(13, 14)))
 	c.settle(t, 1, 2, 3, 4, 5)
@@ -123,7 +121,7 @@ func TestLocalConnectionThatEnds(t *testing.T) {
 	}
 }
 
-// settle gives all rows the owners that these nodes give them, without a history.
+// settle assigns all rows to their owners among these nodes, without a history.
 func (c *testCluster) settle(t *testing.T, nodes ...forwarding.NodeID) {
 	t.Helper()
 	weights := map[forwarding.NodeID]uint32{}
@@ -137,7 +135,7 @@ func (c *testCluster) settle(t *testing.T, nodes ...forwarding.NodeID) {
 	c.become(t, func(_ forwarding.NodeID, s *forwarding.State) { s.NodeTables = rows })
 }
 
-// kill has the other nodes find a node dead: it gets nothing, and leaves all rows and chains.
+// kill removes a failed node from all rows and chains of the other nodes; it no longer receives packets.
 func (c *testCluster) kill(t *testing.T, dead forwarding.NodeID) {
 	t.Helper()
 	weights := map[forwarding.NodeID]uint32{}

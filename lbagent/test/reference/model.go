@@ -13,21 +13,20 @@ import (
 
 // Node is a node of the cluster.
 type Node struct {
-	// State is the content of its maps.
+	// State is the content of the node's maps.
 	State *forwarding.State
-	// MAC is that of its uplink.
+	// MAC is the address of the uplink.
 	MAC net.HardwareAddr
-	// VLANs are the tags of its uplinks that are VLANs, outermost first.
+	// VLANs are the tags of VLAN uplinks, outermost first.
 	VLANs [][]VLAN
 }
 
-// VLAN is what tells a tag from others.
+// VLAN identifies an uplink's tag.
 type VLAN struct {
 	EtherType, ID uint16
 }
 
-// hasVLAN reports whether the node takes packets with the tags, of four bytes each. A tag of VLAN
-// 0 has a priority alone.
+// hasVLAN reports whether the node accepts packets with these tags of four bytes. VLAN 0 is a priority tag.
 func (n Node) hasVLAN(tags []byte) bool {
 	var ids []VLAN
 	for i := 0; i < len(tags); i += vlanLength {
@@ -40,91 +39,85 @@ func (n Node) hasVLAN(tags []byte) bool {
 	return slices.ContainsFunc(n.VLANs, func(vlan []VLAN) bool { return slices.Equal(vlan, ids) })
 }
 
-// Cluster is the nodes by their ids.
+// Cluster contains the nodes by id.
 type Cluster map[forwarding.NodeID]Node
 
-// Entry is a node's entry of a flow.
+// Entry is a node's connection entry of a flow.
 type Entry struct {
 	Endpoint forwarding.EndpointID
-	// Established flows are notified: their ingress node learns an exception.
+	// Established flows cause a notice, so that their ingress node learns an exception.
 	Established bool
-	// Unproved flows are not established. Midstream packets go to other nodes first, except those that
-	// acknowledge one of the OfferWindow numbers from Offer.
+	// Unproved flows are not established. Midstream packets query other nodes first, unless they acknowledge
+	// one of the OfferWindow numbers from Offer.
 	Unproved           bool
 	Offer, OfferWindow uint32
-	// Over is true where a packet that begins a flow gets a new entry.
+	// Over is true if a new flow replaces the entry.
 	Over bool
-	// Yields is true where the flow may have expired: other nodes are then asked first.
+	// Yields is true if the flow may have expired, so that other nodes are queried first.
 	Yields bool
 }
 
-// Doubt is the answer to a question that depends on a timeout.
+// Doubt is a result that depends on a timeout.
 type Doubt int
 
 const (
-	// No is certain.
 	No Doubt = iota
-	// Maybe reports whether the timeout is about to pass.
+	// Maybe means that the timeout is about to expire.
 	Maybe
-	// Yes is certain.
 	Yes
 )
 
 // Knowledge reads the state of the nodes.
 type Knowledge interface {
-	// Knows reports whether a node has an entry of the flow, and returns it.
+	// Knows returns a node's entry of the flow.
 	Knows(node forwarding.NodeID, flow Flow) (Entry, bool)
-	// Learned returns the node that holds the flow by an exception of this node.
+	// Learned returns the holder of the flow according to this node's exception.
 	Learned(node forwarding.NodeID, flow Flow) (holder forwarding.NodeID, learned Doubt)
-	// Moved reports whether a row's primary changed so lately that datagrams walk the chain.
+	// Moved reports whether a row's primary changed so recently that datagrams walk the chain.
 	Moved(slot forwarding.NodeTableSlot, row uint32) Doubt
-	// IsYoung reports whether the primary of a row, or of one of its group, changed at the node within
-	// the time that connections last.
+	// IsYoung reports whether the primary of a row in the group changed within the lifetime of connections.
 	IsYoung(node forwarding.NodeID, slot forwarding.NodeTableSlot, row uint32) bool
-	// Keeps returns the endpoint of the table that the last flows of the flow's client had, over TCP or
-	// over other protocols.
+	// Keeps returns the endpoint recorded for the flow's client, separately for TCP and other protocols.
 	Keeps(node forwarding.NodeID, slot forwarding.EndpointTableSlot, flow Flow) (forwarding.EndpointID, bool)
 }
 
-// Fate is what becomes of a packet.
+// Fate is the result of a packet.
 type Fate int
 
 const (
 	// Unmodelled packets are outside the model.
 	Unmodelled Fate = iota
-	// Untouched packets go to the stack of their ingress node, unchanged.
+	// Untouched packets reach the stack of their ingress node unchanged.
 	Untouched
-	// Dropped packets are dropped for Reason, at the node of the only Target.
+	// Dropped packets are dropped for Reason at the only Target.
 	Dropped
-	// Refused packets are dropped and answered, within the rate limit of answers.
+	// Refused packets are dropped and answered, within a rate limit.
 	Refused
-	// Delivered packets get to one of Targets, with the endpoint as their destination.
+	// Delivered packets reach one of Targets, with the endpoint as their destination.
 	Delivered
 )
 
-// Target is an endpoint on a node. None (zero) is where the node drops the packet, and
-// forwarding.RefusedEndpoint where it refuses it.
+// Target is an endpoint on a node. Zero means that the node drops the packet, forwarding.RefusedEndpoint that
+// it refuses it.
 type Target struct {
 	Node     forwarding.NodeID
 	Endpoint forwarding.EndpointID
 }
 
-// Forecast is what must become of a packet. More than one Target is where several
-// nodes know the flow.
+// Forecast is the predicted result of a packet. It has several Targets if several nodes have the flow.
 type Forecast struct {
 	Fate    Fate
 	Reason  string
 	Flow    Flow
 	Targets []Target
-	// Refuses is true where a Target that drops the packet also answers it.
+	// Refuses is true if a Target that drops the packet also answers it.
 	Refuses bool
 }
 
-// clients are the networks of the modelled clients. Other sources are spoofed, and need not be
-// served.
+// clients are the networks of modelled clients. Other sources are spoofed and need not be served.
 var clients = []netip.Prefix{netip.MustParsePrefix("198.19.0.0/16"), netip.MustParsePrefix("2001:db8:1::/48")}
 
-// Forecast returns what becomes of a frame from a router to a node.
+// Forecast predicts the result of a frame from a router.
 func (c Cluster) Forecast(at forwarding.NodeID, frame []byte, knowledge Knowledge) Forecast {
 	node := c[at]
 	p, reading := parse(frame)
@@ -166,7 +159,7 @@ func (c Cluster) Forecast(at forwarding.NodeID, frame []byte, knowledge Knowledg
 	return c.forFrontend(at, p, frontend, knowledge)
 }
 
-// forFrontend is what becomes of a packet to a frontend.
+// forFrontend predicts the result of a packet to a frontend.
 func (c Cluster) forFrontend(at forwarding.NodeID, p packet, frontend forwarding.Frontend, knowledge Knowledge) Forecast {
 	state := c[at].State
 	switch {
@@ -197,8 +190,8 @@ func dropped(at forwarding.NodeID, reason string) Forecast {
 	return Forecast{Fate: Dropped, Reason: reason, Targets: []Target{{Node: at}}}
 }
 
-// withoutEndpoint is what becomes of a packet without an endpoint to choose. A new connection is
-// refused if there is none anywhere.
+// withoutEndpoint is the result without an endpoint on the node. A new connection is refused if no node has an
+// endpoint.
 func withoutEndpoint(at forwarding.NodeID, p packet, frontend forwarding.Frontend) Forecast {
 	f := dropped(at, "no_endpoint")
 	if frontend.Refuses && p.askable() {
@@ -209,7 +202,7 @@ func withoutEndpoint(at forwarding.NodeID, p packet, frontend forwarding.Fronten
 
 func (t Target) refuses() bool { return t.Endpoint == forwarding.RefusedEndpoint }
 
-// refusedShare is what becomes of a packet in a row that refuses: it begins a flow.
+// refusedShare is the result of a packet in a refusing row.
 func refusedShare(at forwarding.NodeID, p packet) Forecast {
 	f := dropped(at, "share_refused")
 	if p.askable() {
@@ -218,7 +211,6 @@ func refusedShare(at forwarding.NodeID, p packet) Forecast {
 	return f
 }
 
-// inSet reports whether one of the set's prefixes holds the address.
 func inSet(state *forwarding.State, set forwarding.SourceSet, address netip.Addr) bool {
 	for source := range state.SourceRanges {
 		if source.Set == set && source.Prefix.Contains(address) {

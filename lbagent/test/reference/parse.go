@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reference is a model of stage 1 and stage 2, written from docs/design.md. A
-// differential test compares the programs with it. It predicts where in the cluster a client's
-// packet ends, and as what, but not its path through the nodes.
+// Package reference is a model of stage 1 and stage 2 according to docs/design.md, for a differential test of
+// the programs. It predicts the final node and form of a client's packet, but not its path.
 //
-// The model leaves out: fragments; IPv6 extension headers other than options and routing; other
-// protocols than TCP and UDP; nodes with different tables; endpoints that go while flows last.
+// The model omits fragments, IPv6 extension headers other than options and routing, protocols other than TCP
+// and UDP, nodes with different tables, and endpoints that are removed during flows.
 package reference
 
 import (
@@ -37,39 +36,35 @@ const (
 	flagACK = 0x10
 )
 
-// Flow is a packet's addresses as the client sends it.
+// Flow identifies a flow by the addresses of the client's packets.
 type Flow struct {
 	Client, VIP netip.AddrPort
 	Protocol    uint8
 }
 
-// packet is what was read of a frame.
+// packet is a parsed frame.
 type packet struct {
 	Flow
-	// flags of TCP.
-	flags byte
-	// acknowledged is the acknowledgment number of TCP.
+	flags        byte
 	acknowledged uint32
-	// l3 is the offset of the IP header in the frame, l4 that of the TCP or UDP header, end
-	// that of the first byte behind the IP packet.
+	// l3 and l4 are the offsets of the IP and the TCP or UDP header; end is the end of the IP packet.
 	l3, l4, end int
 }
 
-// reading is how far a frame could be read.
+// reading is the result of parsing.
 type reading int
 
 const (
-	// notIP: no destination could be read.
+	// notIP: no destination address.
 	notIP reading = iota
-	// addressed: the destination could be read, and the model knows no more.
+	// addressed: the destination is known, but the packet is not modelled.
 	addressed
-	// malformed: shorter than its headers say.
+	// malformed: shorter than its headers require.
 	malformed
-	// sourceRouted: has a source route.
 	sourceRouted
-	// overextended: has more extension headers than are read.
+	// overextended: too many extension headers.
 	overextended
-	// plain: TCP or UDP, maybe behind allowed options or extension headers.
+	// plain: TCP or UDP, possibly after allowed options or extension headers.
 	plain
 )
 
@@ -122,8 +117,7 @@ func (p packet) parseIPv4(frame []byte) (packet, reading) {
 	return p.parseL4(frame)
 }
 
-// readOptions looks for source routes, loose or strict, among the options of an IPv4 header (RFC
-// 791 section 3.1, RFC 7126). The options are between the two offsets.
+// readOptions searches the IPv4 options between two offsets for source routes (RFC 791 section 3.1, RFC 7126).
 func readOptions(frame []byte, from, to int) reading {
 	const end, none, loose, strict = 0, 1, 131, 137
 	for at := from; at < to; {
@@ -161,9 +155,8 @@ func (p packet) parseIPv6(frame []byte) (packet, reading) {
 	return p.parseExtensions(frame)
 }
 
-// parseExtensions walks the extension headers, up to six in 256 bytes. The first flaw counts; a
-// packet that is too short for its lengths comes last. Routing headers of type 0 or with
-// segments left are flaws (RFC 5095).
+// parseExtensions parses up to six extension headers in 256 bytes. The first error applies; truncation is
+// checked last. Routing headers of type 0 or with segments left are errors (RFC 5095).
 func (p packet) parseExtensions(frame []byte) (packet, reading) {
 	const hopByHop, routing, destination = 0, 43, 60
 	first := p.l4
@@ -215,12 +208,12 @@ func (p packet) parseL4(frame []byte) (packet, reading) {
 	return p, plain
 }
 
-// midstream reports whether the packet belongs to an earlier connection.
+// midstream reports whether the packet does not start a connection.
 func (p packet) midstream() bool {
 	return p.Protocol == TCP && p.flags&(flagSYN|flagACK) != flagSYN
 }
 
-// askable reports whether the packet may be refused: it begins a flow.
+// askable reports whether the packet starts a flow and may be refused.
 func (p packet) askable() bool {
 	return !p.midstream() && (p.Protocol != TCP || p.flags&(flagRST|flagFIN) == 0)
 }

@@ -11,9 +11,9 @@ import (
 
 const icmpLength = 8
 
-// CheckRefusal checks that out refuses in, a TCP or UDP packet: by a reset (RFC 9293 section
-// 3.10.7.1) or ICMP port unreachable (RFC 792, RFC 4443 section 3.1). It must be from the VIP
-// and, if direct, go back to the station that sent in.
+// CheckRefusal checks that out refuses the TCP or UDP packet in, by a reset (RFC 9293 section 3.10.7.1) or ICMP
+// port unreachable (RFC 792, RFC 4443 section 3.1). Its source must be the VIP and, if direct, its Ethernet
+// destination the sender of in.
 func CheckRefusal(in, out []byte, direct bool) error {
 	was, reading := parse(in)
 	if reading != plain {
@@ -57,7 +57,7 @@ func checkReset(in, out []byte, was, is packet) error {
 	}
 	header := int(syn[12]>>4) * 4
 	if header < tcpLength || header > len(syn) {
-		return nil // Nobody can say what such a segment's length is.
+		return nil // The length of such a segment is undefined.
 	}
 	want := binary.BigEndian.Uint32(syn[4:]) + 1 + uint32(len(syn)-header)
 	if got := binary.BigEndian.Uint32(reset[8:]); got != want {
@@ -66,8 +66,8 @@ func checkReset(in, out []byte, was, is packet) error {
 	return nil
 }
 
-// checkUnreachable checks an ICMP error. RFC 1812 section 4.3.2.3 and RFC 4443 section 2.4 (c)
-// say how much of the packet it shows.
+// checkUnreachable checks an ICMP error. Its quoted length is defined in RFC 1812 section 4.3.2.3 and RFC 4443
+// section 2.4 (c).
 func checkUnreachable(in, out []byte, was, is packet) error {
 	protocol, limit, kind := byte(1), 576, []byte{3, 3}
 	covered := out[is.l4:is.end]
@@ -89,7 +89,7 @@ func checkUnreachable(in, out []byte, was, is packet) error {
 	return nil
 }
 
-// pseudo is the pseudo-header of a checksum (RFC 9293 section 3.1, RFC 8200 section 8.1).
+// pseudo returns the pseudo-header of a checksum (RFC 9293 section 3.1, RFC 8200 section 8.1) and the segment.
 func (p packet) pseudo(frame []byte) []byte {
 	covered := slices.Concat(p.Client.Addr().AsSlice(), p.VIP.Addr().AsSlice(), []byte{0, p.Protocol})
 	covered = binary.BigEndian.AppendUint16(covered, uint16(p.end-p.l4))

@@ -25,19 +25,18 @@ type service struct {
 	port     uint16
 	protocol uint8
 	local    bool
-	// zonal ones have a node table for each zone.
-	zonal bool
-	// affine ones have session affinity.
+	// zonal services have a node table per zone.
+	zonal  bool
 	affine bool
-	// ranges are the source ranges.
 	ranges forwarding.SourceSet
-	// sparse ones have no endpoint on some nodes, refusing ones on none.
+	// sparse services have no endpoint on some nodes, refusing ones on all nodes.
 	sparse, refuses bool
-	// weighted ones have endpoints of several weights, and a share that is refused.
+	// weighted services have endpoints with different weights and a refused share.
 	weighted bool
 }
 
-// policy is the traffic policy. It decides whether the service has a node table, as any of TCP has.
+// policy returns a frontend with the service's traffic policy, which determines whether non-TCP services have a
+// node table.
 func (s service) policy() *model.Frontend {
 	f := &model.Frontend{Local: s.local}
 	if s.affine {
@@ -63,14 +62,13 @@ var services = []service{
 	{port: 92, protocol: TCP, weighted: true, affine: true},
 }
 
-// Sets of source ranges.
 const (
 	bothFamilies forwarding.SourceSet = 1 + iota
 	onlyIPv4
 )
 
-// sourceRanges are those in a node's maps. Nodes with an even id have other ranges than the
-// others: only the ingress node checks them.
+// sourceRanges returns a node's source ranges. They differ between nodes with even and odd ids, because only
+// the ingress node checks them.
 func sourceRanges(id forwarding.NodeID) map[forwarding.SourceRange]struct{} {
 	sets := map[forwarding.SourceSet][]string{
 		bothFamilies: {
@@ -79,7 +77,7 @@ func sourceRanges(id forwarding.NodeID) map[forwarding.SourceRange]struct{} {
 		},
 		onlyIPv4:         {"198.19.0.32/28"},
 		forwarding.Pools: {"203.0.113.10/31", "2001:db8:cafe::10/127"},
-		// The pools and the VIPs are within them.
+		// They include the pools and the VIPs.
 		forwarding.Aggregates: {"203.0.113.8/29", "2001:db8:cafe::10/126"},
 	}
 	if id%2 == 0 {
@@ -94,12 +92,12 @@ func sourceRanges(id forwarding.NodeID) map[forwarding.SourceRange]struct{} {
 	return ranges
 }
 
-// zoneCount zones, of which one has one node, two have two, and another has none.
+// zoneCount is the number of zones: one has one node, two have two, and one has no node.
 const zoneCount = 4
 
 func zoneOf(id forwarding.NodeID) forwarding.Zone { return []forwarding.Zone{1, 0, 3, 1, 3}[id-1] }
 
-// tableSlots are the slots of a service's node tables: one, or one for each zone.
+// tableSlots returns the slots of a service's node tables: one, or one per zone.
 func tableSlots(number int) (slots [forwarding.Zones]forwarding.NodeTableSlot) {
 	switch service := services[number]; {
 	case !service.policy().Spreads() && service.protocol != TCP, service.refuses:
@@ -113,10 +111,10 @@ func tableSlots(number int) (slots [forwarding.Zones]forwarding.NodeTableSlot) {
 	return slots
 }
 
-// tableBlocks is how many blocks each table has room for.
+// tableBlocks is the number of blocks reserved per table.
 const tableBlocks = 4
 
-// tableSlot is the slot of one of the tables. Their sizes differ.
+// tableSlot returns the slot of one of the tables, which differ in size.
 func tableSlot(number int) forwarding.NodeTableSlot {
 	first := uint32(number+1) * tableBlocks * forwarding.Rows
 	switch number % 3 {
@@ -141,7 +139,7 @@ func nodeAddresses(id forwarding.NodeID) forwarding.Node {
 	return node
 }
 
-// plannedNodes are a node's own entry and those of the others, as its agent plans them.
+// plannedNodes returns a node's own entry and the other nodes' as its agent plans them.
 func plannedNodes(id forwarding.NodeID) (forwarding.Self, map[forwarding.NodeID]forwarding.Node) {
 	own := nodeAddresses(id)
 	m := &model.Model{Self: forwarding.Self{ID: id, IPv4: own.IPv4, IPv6: own.IPv6, Zone: own.Zone}}
@@ -153,7 +151,7 @@ func plannedNodes(id forwarding.NodeID) (forwarding.Self, map[forwarding.NodeID]
 	return planned.Self, planned.Nodes
 }
 
-// tables are rows with a history: each with a primary and up to three previous ones.
+// tables returns rows with a primary and up to three previous ones.
 func tables(random *rand.Rand, rows int) *forwarding.NodeTable {
 	table := *forwarding.NewNodeTableOf(rows)
 	for i := range table {
@@ -166,10 +164,10 @@ func tables(random *rand.Rand, rows int) *forwarding.NodeTable {
 	return &table
 }
 
-// podsPerFrontend is the number of pods of a frontend. No two frontends share a pod.
+// podsPerFrontend is the number of pods of a frontend, which shares no pod with others.
 const podsPerFrontend = 3
 
-// state is the content of a node's maps.
+// state returns the content of a node's maps.
 func state(id forwarding.NodeID, rows map[forwarding.NodeTableSlot]*forwarding.NodeTable) *forwarding.State {
 	s := forwarding.NewState()
 	own := nodeAddresses(id)
@@ -203,7 +201,7 @@ func endpointID(slot, pod int) forwarding.EndpointID {
 	return forwarding.EndpointID(slot*podsPerFrontend + pod)
 }
 
-// endpoints gives the state the endpoints of a frontend, and returns the table of them.
+// endpoints adds the endpoints of a frontend to the state and returns their table.
 func endpoints(s *forwarding.State, id forwarding.NodeID, family, slot int) *forwarding.EndpointTable {
 	table := &forwarding.EndpointTable{}
 	for pod := range podsPerFrontend {

@@ -15,18 +15,19 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// maxMoves is how often the row of a connection moves. The chain keeps more previous primaries.
+// maxMoves is the number of times that a connection's row moves. The chain has room for more previous
+// primaries.
 const maxMoves = 2
 
-// fromAnyNode draws the node to which the router sends a packet.
+// fromAnyNode draws the ingress node of a packet.
 var fromAnyNode = rapid.Map(rapid.IntRange(1, nodeCount), func(id int) forwarding.NodeID { return forwarding.NodeID(id) })
 
-// unlikely draws the numbers of a spoofed packet. They fit neither the connection, whose numbers are
+// unlikely draws sequence numbers of a spoofed packet. They match neither the connection, whose numbers are
 // near zero, nor an offer, whose number is at least 1<<31.
 var unlikely = rapid.Uint32Range(1<<24, 1<<31-1<<24)
 
-// A connection's packets reach its pod after its row has moved. Spoofed packets with the addresses and
-// ports of the connection change nothing, on whatever nodes they arrive.
+// A connection's packets reach its pod after its row has moved. Spoofed packets with the same addresses and
+// ports have no effect, regardless of their ingress node.
 func TestSpoofedPacketsMoveNoConnection(t *testing.T) {
 	c := newLimitedCluster(t, 9, rand.New(rand.NewPCG(9, 10)), 1<<20)
 	connections := 0
@@ -62,7 +63,6 @@ func TestSpoofedPacketsMoveNoConnection(t *testing.T) {
 	})
 }
 
-// checkReaches checks that a packet was delivered to the endpoint of the node.
 func (c *testCluster) checkReaches(t rapid.TB, got arrival, holder forwarding.NodeID, endpoint forwarding.EndpointID) {
 	t.Helper()
 	if !got.delivered() || got.at != holder {
@@ -74,7 +74,7 @@ func (c *testCluster) checkReaches(t rapid.TB, got arrival, holder forwarding.No
 	}
 }
 
-// spoof sends a packet with the addresses and ports of the flow. The pod that gets a SYN may answer it.
+// spoof sends a packet with the addresses and ports of the flow. The pod may answer a SYN.
 func (c *testCluster) spoof(t *rapid.T, flow Flow) {
 	t.Helper()
 	kind := rapid.SampledFrom(slices.DeleteFunc(slices.Clone(untrustedKinds), func(k untrustedKind) bool { return k.protocol != TCP })).Draw(t, "kind")
@@ -99,7 +99,7 @@ func (c *testCluster) spoof(t *rapid.T, flow Flow) {
 	}
 }
 
-// numbered gives a frame of build other sequence numbers.
+// numbered replaces the sequence numbers of a frame.
 func numbered(frame []byte, sequence, acknowledged uint32) []byte {
 	p, _ := parse(frame)
 	tcp := frame[p.l4:]
@@ -108,7 +108,6 @@ func numbered(frame []byte, sequence, acknowledged uint32) []byte {
 	return frame
 }
 
-// move changes the owners of the tables of a service, on all nodes.
 func (c *testCluster) move(t *rapid.T, port uint16) {
 	t.Helper()
 	random := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "rows"), 0))

@@ -8,9 +8,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// stage1 is where a packet from a router may end, by its ingress node. With an exception that is
-// the node that holds the flow. If the flow is over there, or lost, the packet goes by its row
-// as if there were no exception.
+// stage1 returns the possible targets of a packet from a router. With an exception, that is the holder of the
+// flow. If the holder's flow is over or lost, the exception is ignored.
 func (c Cluster) stage1(at forwarding.NodeID, p packet, frontend forwarding.Frontend, knowledge Knowledge) []Target {
 	hash, _ := p.hash(frontend)
 	rows := c.rowsOf(at, frontend, hash, knowledge)
@@ -32,15 +31,13 @@ func (c Cluster) stage1(at forwarding.NodeID, p packet, frontend forwarding.Fron
 	return []Target{held}
 }
 
-// askedRow is a row, and whether its chain is asked.
 type askedRow struct {
 	forwarding.Row
 	asked bool
 }
 
-// rowsOf are the rows that a hash picks, as the node has them: that of its own zone, then those of the other
-// zones, in the order in which they are asked. The chain is asked if it has a history, or if a row of
-// the group has moved: ranks alone are asked nothing.
+// rowsOf returns the rows of a hash in a node's tables: its own zone's, then those of the other zones, in query
+// order. A chain is queried if it has a history or if a row of the group has moved.
 func (c Cluster) rowsOf(at forwarding.NodeID, frontend forwarding.Frontend, hash uint32, knowledge Knowledge) []askedRow {
 	state := c[at].State
 	slots := []forwarding.NodeTableSlot{frontend.Table}
@@ -59,10 +56,9 @@ func (c Cluster) rowsOf(at forwarding.NodeID, frontend forwarding.Frontend, hash
 	return rows
 }
 
-// byRow is where a packet may end by its rows, those that a hash picks. The first is its own, whose
-// primary serves flows that it knows, and those that no node knows. Midstream packets ask the other
-// nodes before, in their order, and so do datagrams if their row moved lately. The limit for
-// packets that no node knows is outside the model.
+// byRow returns the possible targets of a packet by its rows. The primary of the first row serves flows that it
+// has and flows unknown to all nodes. Midstream packets query the other nodes first, in order, and so do
+// datagrams if their row moved recently. The limit of unknown packets is not modelled.
 func (c Cluster) byRow(
 	at forwarding.NodeID, hash uint32, p packet, frontend forwarding.Frontend, knowledge Knowledge,
 ) []Target {
@@ -102,12 +98,12 @@ func (c Cluster) byRow(
 	return append(targets, c.choose(primary, p, knowledge))
 }
 
-// asksFirst reports whether the packet goes to other nodes before the node with the entry takes it.
+// asksFirst reports whether the packet queries other nodes although the node has an entry.
 func (p packet) asksFirst(entry Entry) bool {
 	return entry.Unproved && p.midstream() && p.acknowledged-entry.Offer >= entry.OfferWindow
 }
 
-// path is the nodes that are asked, in their order: of each row the primary, and perhaps the chain.
+// path returns the queried nodes in order: the primary of each row and, if queried, its chain.
 func path(rows []askedRow) []forwarding.NodeID {
 	var nodes []forwarding.NodeID
 	for _, row := range rows {
@@ -119,12 +115,12 @@ func path(rows []askedRow) []forwarding.NodeID {
 	return slices.DeleteFunc(nodes, func(id forwarding.NodeID) bool { return id == 0 })
 }
 
-// replaces reports whether the packet begins a flow again after an earlier one that is over.
+// replaces reports whether the packet starts a new flow after a finished one.
 func (p packet) replaces(entry Entry) bool { return entry.Over && !p.midstream() }
 
-// local is where a packet of a Local frontend may end. Nodes with endpoints serve what they know
-// and what is new. With a table they ask others for what is neither, and before that use what they
-// learned. Nodes without endpoints send it by the table.
+// local returns the possible targets of a packet of a Local frontend. Nodes with endpoints serve their own and
+// new flows. With a table they query others for midstream packets of unknown flows, after their own exceptions.
+// Nodes without endpoints use the table.
 func (c Cluster) local(at forwarding.NodeID, p packet, frontend forwarding.Frontend, knowledge Knowledge) []Target {
 	if frontend.Table == 0 || p.Protocol == UDP {
 		return c.serve(at, p, knowledge)
@@ -161,8 +157,8 @@ func (c Cluster) local(at forwarding.NodeID, p packet, frontend forwarding.Front
 	return append(targets, c.choose(at, p, knowledge))
 }
 
-// holderBy is where a packet of a Local frontend goes by what a node was told of its flow. found is
-// false where that is nothing, or may be wrong.
+// holderBy returns the target of a Local frontend's packet by a node's exception. found is false if there is no
+// exception or it may be wrong.
 func (c Cluster) holderBy(node, at forwarding.NodeID, p packet, knowledge Knowledge) (held []Target, found bool) {
 	holder, told := knowledge.Learned(node, p.Flow)
 	if told == No || holder == node || holder == at || c[holder].State == nil {
@@ -175,9 +171,9 @@ func (c Cluster) holderBy(node, at forwarding.NodeID, p packet, knowledge Knowle
 	return []Target{{Node: holder, Endpoint: entry.Endpoint}}, !entry.Yields
 }
 
-// ask is where a packet from a router at a node may end by those that are asked one after another.
-// found is false where none surely has the flow. One that was told of the flow of a Local frontend
-// hands it to the holder; the first that was told does so, though it may be wrong.
+// ask returns the possible targets of a packet among the queried nodes. found is false unless a node certainly
+// has the flow. The first node with an exception for the flow of a Local frontend forwards to the holder, even
+// if the exception is wrong.
 func (c Cluster) ask(
 	at forwarding.NodeID, asked []forwarding.NodeID, p packet, frontend forwarding.Frontend, knowledge Knowledge,
 ) (targets []Target, found bool) {
@@ -205,7 +201,7 @@ func (c Cluster) ask(
 	return targets, false
 }
 
-// serve is stage 2: the endpoint that the flow has on the node, or gets.
+// serve is stage 2: it returns the flow's existing or new endpoint on the node.
 func (c Cluster) serve(at forwarding.NodeID, p packet, knowledge Knowledge) []Target {
 	entry, ok := knowledge.Knows(at, p.Flow)
 	if !ok || p.replaces(entry) {
@@ -218,14 +214,13 @@ func (c Cluster) serve(at forwarding.NodeID, p packet, knowledge Knowledge) []Ta
 	return targets
 }
 
-// nextRows is in how many rows a midstream packet finds one that does not refuse. The tables of
-// the test have none that refuse so many in a row.
+// nextRows bounds the search of a midstream packet for a row that does not refuse; the test's tables have
+// shorter runs.
 const nextRows = 64
 
-// choose is the endpoint that a new flow gets on the node, if the frontend has any there. Under
-// session affinity it is that of the client's last flows, while it takes new ones. A row may refuse
-// new flows. Midstream packets are not refused: they get the endpoint of the next row that has
-// one.
+// choose returns the endpoint of a new flow on the node, if the frontend has any. With session affinity it is
+// the endpoint of the client's last flows if it takes new ones. Rows may refuse new flows, but midstream
+// packets use the next row that does not.
 func (c Cluster) choose(at forwarding.NodeID, p packet, knowledge Knowledge) Target {
 	state, flow := c[at].State, p.Flow
 	frontend := state.Frontends[forwarding.FrontendKey{VIP: flow.VIP.Addr(), Port: flow.VIP.Port(), Protocol: flow.Protocol}]

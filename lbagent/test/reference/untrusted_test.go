@@ -21,8 +21,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// untrustedPackets is how many packets untrusted hosts send to one kind of rows. The variable sets
-// another number (make flood).
+// untrustedPackets is the number of packets from untrusted hosts per kind of rows. The environment variable
+// overrides it (make flood).
 func untrustedPackets(t *testing.T) int {
 	text := os.Getenv("MILLRACE_FLOOD")
 	if text == "" {
@@ -35,10 +35,10 @@ func untrustedPackets(t *testing.T) int {
 	return n
 }
 
-// unknownPerVIP is how many packets in a second may come back to a node unknown, of one VIP.
+// unknownPerVIP is the limit of packets of a VIP, per second, that may return to a node as unknown.
 const unknownPerVIP = 32
 
-// untrustedKind is what untrusted hosts send, by the flags of TCP.
+// untrustedKind is a kind of packets from untrusted hosts, with TCP flags.
 type untrustedKind struct {
 	name                string
 	protocol            uint8
@@ -54,18 +54,17 @@ var untrustedKinds = []untrustedKind{
 	{name: "fragment", protocol: UDP, isFragment: true},
 }
 
-// Packets of flows that nobody has do not multiply on their way through the cluster: a packet
-// from a random source costs the nodes between them at most 1.2 encapsulated packets where rows
-// are at rest, and 2 where their history is young, whatever it is and however many zones there
-// are. Before there was a limit these were 4.8, and 12.8 with zones. What the limit allows in
-// each second is the less of it the faster the flood is; here it comes on top.
+// Packets of unknown flows do not multiply in the cluster: a packet from a random source causes at most 1.2
+// encapsulated packets if rows are at rest, and 2 if their history is young, regardless of its kind and the
+// number of zones. Without a limit these were 4.8, and 12.8 with zones. The allowance of the limit per second
+// comes on top; its part decreases with the rate of the flood.
 func TestUntrustedPacketsDoNotMultiply(t *testing.T) {
 	for _, test := range []struct {
 		name     string
 		tcp, udp uint16
 		moves    int
 		old      bool
-		// path is how many encapsulated packets it takes to ask all nodes.
+		// path is the number of encapsulated packets needed to query all nodes.
 		path int
 		most float64
 	}{
@@ -106,7 +105,7 @@ func TestUntrustedPacketsDoNotMultiply(t *testing.T) {
 				hops[kind.name] += got.hops
 			}
 			seconds := time.Since(began).Seconds()
-			// One kind may get all of it, where no other of the protocol is asked for.
+			// One kind may use the complete limit if its protocol has no other unknown packets.
 			allowed := (seconds + 1) * float64(unknownPerVIP*len(vips)*nodeCount*test.path)
 			t.Logf("%.0f packets in a second, and %.0f encapsulated ones by what the limit allows of each protocol",
 				float64(untrustedPackets(t))/seconds, allowed)
@@ -122,19 +121,19 @@ func TestUntrustedPacketsDoNotMultiply(t *testing.T) {
 	}
 }
 
-// A connection whose row moved is found in the midst of a flood from all sources that is beyond the
-// limit all the time: other nodes are asked for its packets, which the client repeats. So is one of
-// another VIP, whose source may be counted together with an untrusted one.
+// A connection whose row moved is found during a flood from all sources that permanently exceeds the limit:
+// other nodes are queried for retransmitted packets. The same holds for another VIP, whose source may share a
+// counter with an untrusted host.
 func TestMovedFlowsAreFoundInFlood(t *testing.T) {
 	const connections, untrustedHosts, mostTries = 60, 50, 5
 	random := rand.New(rand.NewPCG(7, 8))
-	// One packet of TCP in a second reaches this limit, and half of it, that of its source. So
-	// nothing depends on how fast the flood is.
+	// One TCP packet per second reaches this limit, half of which is its source's, so that the result does not
+	// depend on the rate of the flood.
 	c := newLimitedCluster(t, 9, random, 2)
 	tests := []struct {
 		name string
 		port uint16
-		// before changes the rows once all connections are there.
+		// before changes the rows after all connections are established.
 		before func()
 	}{
 		{"rows that never moved, three zones", 82, func() {}},
@@ -167,8 +166,8 @@ func TestMovedFlowsAreFoundInFlood(t *testing.T) {
 	}
 }
 
-// triesInFlood is how often the client of a connection sends a packet by node 2 until it gets to
-// the node that holds the connection, with packets of untrusted hosts before each. It may be most.
+// triesInFlood returns the number of packets that the client of a connection sends through node 2 until one
+// reaches its holder, at most most, with packets of untrusted hosts before each.
 func (c *testCluster) triesInFlood(t *testing.T, random *rand.Rand, flow Flow, untrustedHosts, most int) int {
 	t.Helper()
 	holder := c.holder(flow)
@@ -192,7 +191,6 @@ func (c *testCluster) triesInFlood(t *testing.T, random *rand.Rand, flow Flow, u
 	return 0
 }
 
-// sendTo has the router send a frame to a node.
 func (c *testCluster) sendTo(t rapid.TB, at forwarding.NodeID, frame []byte) arrival {
 	t.Helper()
 	copy(frame, append(append(net.HardwareAddr{}, c.Cluster[at].MAC...), routerMAC...))
@@ -203,7 +201,7 @@ func (c *testCluster) sendTo(t rapid.TB, at forwarding.NodeID, frame []byte) arr
 	return got
 }
 
-// holder is the node that has the flow among its established ones.
+// holder returns the node with the established flow.
 func (c *testCluster) holder(flow Flow) forwarding.NodeID {
 	for id := range c.nodes {
 		if entry, ok := c.Knows(id, flow); ok && entry.Established {
@@ -213,7 +211,6 @@ func (c *testCluster) holder(flow Flow) forwarding.NodeID {
 	return 0
 }
 
-// establish makes a connection through a node.
 func (c *testCluster) establish(t rapid.TB, at forwarding.NodeID, flow Flow) {
 	t.Helper()
 	if err := c.renewLeases(); err != nil {
@@ -232,7 +229,7 @@ func (c *testCluster) establish(t rapid.TB, at forwarding.NodeID, flow Flow) {
 	}
 }
 
-// frame is a packet of the kind with a random source.
+// frame returns a packet of this kind with a random source.
 func (k untrustedKind) frame(random *rand.Rand, vip netip.AddrPort) []byte {
 	frame := strange(random, vip, k.protocol, k.flags, k.isError)
 	if k.isFragment {
@@ -241,7 +238,7 @@ func (k untrustedKind) frame(random *rand.Rand, vip netip.AddrPort) []byte {
 	return frame
 }
 
-// firstFragment says that more of the datagram follows.
+// firstFragment marks the frame as the first fragment of a datagram.
 func firstFragment(frame []byte, id uint32) []byte {
 	ip := frame[ethernetLength:]
 	if binary.BigEndian.Uint16(frame[12:]) == etherTypeIPv4 {
@@ -258,7 +255,7 @@ func firstFragment(frame []byte, id uint32) []byte {
 	return slices.Insert(frame, ethernetLength+ipv6Length, fragment...)
 }
 
-// strange is a packet with a random source, or an ICMP error about one to it.
+// strange returns a packet with a random source, or an ICMP error about a packet to it.
 func strange(random *rand.Rand, vip netip.AddrPort, protocol uint8, flags byte, isError bool) []byte {
 	source := func() netip.AddrPort {
 		bytes := vip.Addr().AsSlice()
@@ -277,7 +274,7 @@ func strange(random *rand.Rand, vip netip.AddrPort, protocol uint8, flags byte, 
 	return errorAbout(source().Addr(), Flow{Client: source(), VIP: vip, Protocol: protocol})
 }
 
-// errorAbout is an ICMP error of a router about what the VIP sent to the client of a flow.
+// errorAbout returns a router's ICMP error about a packet from the VIP to the client.
 func errorAbout(router netip.Addr, flow Flow) []byte {
 	shown := build(flow.VIP, flow.Client, flow.Protocol, flagACK, 8)[ethernetLength:]
 	icmp := append([]byte{3, 1, 0, 0, 0, 0, 0, 0}, shown...)
@@ -298,7 +295,7 @@ func errorAbout(router netip.Addr, flow Flow) []byte {
 	return append(frame[:length], icmp...)
 }
 
-// moveAll changes the owners of all tables some times, on all nodes.
+// moveAll changes the owners of all tables on all nodes repeatedly.
 func (c *testCluster) moveAll(t *testing.T, random *rand.Rand, times int) {
 	t.Helper()
 	for range times {
@@ -310,7 +307,7 @@ func (c *testCluster) moveAll(t *testing.T, random *rand.Rand, times int) {
 	}
 }
 
-// become changes what the maps of all nodes hold.
+// become changes the maps of all nodes.
 func (c *testCluster) become(t rapid.TB, change func(forwarding.NodeID, *forwarding.State)) {
 	t.Helper()
 	for id, n := range c.nodes {
@@ -323,7 +320,7 @@ func (c *testCluster) become(t rapid.TB, change func(forwarding.NodeID, *forward
 	}
 }
 
-// ageMoves makes all that moved so much older.
+// ageMoves shifts the times of all moves into the past.
 func (c *testCluster) ageMoves(t *testing.T, by time.Duration) {
 	t.Helper()
 	ticks := uint32(by.Seconds()) * ticksPerSecond(t)
@@ -343,8 +340,8 @@ func (c *testCluster) ageMoves(t *testing.T, by time.Duration) {
 	}
 }
 
-// ticksPerSecond is the rate of the kernel's ticks, by which the programs measure time: the
-// coarse clock advances once a tick.
+// ticksPerSecond returns the rate of kernel ticks, the programs' unit of time: the coarse clock advances once
+// per tick.
 func ticksPerSecond(t *testing.T) uint32 {
 	t.Helper()
 	var tick unix.Timespec

@@ -44,24 +44,22 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// The test of this file runs the agent as it is, in a process of its own, with
-// a real API server, with its programs and maps in the kernel, and with a real
-// router behind its uplink. It needs root.
+// The tests of this file run the agent as a separate process with a real API server, its programs and maps in
+// the kernel, and a real router behind its uplink. They require root.
 
 const (
-	// agentProcess is set in the process that is the agent.
+	// agentProcess is set in the agent's process; the variables below configure it.
 	agentProcess = "MILLRACE_TEST_AGENT"
-	// agentBoot is a file in place of the kernel's boot id, in that process.
+	// agentBoot is the path of a file that replaces the kernel's boot id.
 	agentBoot = "MILLRACE_TEST_BOOT"
-	// agentHold is how long removals are held, in that process.
+	// agentHold replaces --removal-hold.
 	agentHold = "MILLRACE_TEST_HOLD"
-	// agentRetention replaces --endpoint-retention, in that process.
+	// agentRetention replaces --endpoint-retention.
 	agentRetention = "MILLRACE_TEST_RETENTION"
-	// agentState is the directory of the checkpoint, in that process.
+	// agentState is the directory of the checkpoint.
 	agentState = "MILLRACE_TEST_STATE"
-	// agentRoom is how many of everything the maps have room for, in that process.
+	// agentRoom is the capacity of all maps.
 	agentRoom = "MILLRACE_TEST_ROOM"
-	// agentNode is the name of that process's node.
 	agentNode = "MILLRACE_TEST_NODE"
 
 	agentUser = "agent"
@@ -74,7 +72,6 @@ const (
 	nodeAddress = "198.51.100.2"
 )
 
-// served is the Service of the test.
 var served = client.ObjectKey{Namespace: "default", Name: "service-010"}
 
 func TestMain(m *testing.M) {
@@ -101,8 +98,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// pretendBoot has this process see another boot of the machine, in a mount namespace
-// of its own.
+// pretendBoot replaces the boot id in a mount namespace of this process.
 func pretendBoot(file string) error {
 	if file == "" {
 		return nil
@@ -113,7 +109,6 @@ func pretendBoot(file string) error {
 	return nil
 }
 
-// runAgent is cmd/lbagent with the configuration of the test.
 func runAgent() error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -139,13 +134,13 @@ func runAgent() error {
 	config.Connections = 1024
 	config.reportAfter, config.proxyPatience = 2*time.Second, time.Second
 	if config.NodeName != thisNode {
-		// These are at the same paths for all agents of the machine.
+		// Shared by all agents of the machine.
 		config.Socket, config.BFDSocket = "", ""
 	}
 	return Run(ctx, config, logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, nil)))
 }
 
-// world is what is around the agent.
+// world is the environment of the agent under test.
 type world struct {
 	*frr.Router
 	t          *testing.T
@@ -153,17 +148,16 @@ type world struct {
 	client     client.Client
 	kubeconfig string
 	pinRoot    string
-	// stateDir has the objects that agents keep; empty: they keep none.
+	// stateDir is the checkpoint's directory; empty disables it.
 	stateDir string
-	// hold is how long agents hold removals.
+	// hold is the agents' --removal-hold.
 	hold time.Duration
-	// boot is the name of the boot that the agents see.
 	boot string
-	// room is how many of everything the maps of agents have room for.
+	// room is the capacity of all maps.
 	room int
-	// log gets what agents say, too; nil: nothing does.
+	// log receives the agents' output if set.
 	log *controlplane.Log
-	// relays are where agents ask for EndpointSlices; nil: nowhere.
+	// relays are the agents' EndpointSlice relays, or nil.
 	relays *relays
 }
 
@@ -178,7 +172,7 @@ func run(t *testing.T, command string) {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	t.Cleanup(func() {
-		// A namespace goes later than it is deleted, and its end of the link with it.
+		// A namespace is removed after its deletion returns, and with it its end of the link.
 		_ = exec.Command("ip", "link", "delete", "eth0").Run()
 		_ = exec.Command("ip", "netns", "delete", routerSpace).Run()
 	})
@@ -233,7 +227,7 @@ func mountBPF(t *testing.T) string {
 	return dir
 }
 
-// install applies the CRDs and gives the agent's user the agent's role.
+// install applies the CRDs and the agent's RBAC role.
 func (w *world) install() {
 	w.t.Helper()
 	files, err := filepath.Glob("../config/crd/millrace.io_*.yaml")
@@ -270,8 +264,7 @@ func (w *world) install() {
 	})
 }
 
-// createTunnelKey creates the Secret that the operator makes at an installation, with a seed, and
-// lets the agent's user read it.
+// createTunnelKey creates the operator's Secret with a seed, readable by the agent.
 func (w *world) createTunnelKey() {
 	w.t.Helper()
 	w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tunnelkey.Namespace}})
@@ -300,7 +293,7 @@ func (w *world) create(object client.Object) {
 	}
 }
 
-// populate creates what the operator and the control plane would.
+// populate creates the objects of the operator and the control plane.
 func (w *world) populate() {
 	w.t.Helper()
 	objects := cluster()
@@ -313,7 +306,6 @@ func (w *world) populate() {
 		status := lbNode.Status
 		w.create(lbNode)
 		if lbNode.Name == otherNode {
-			// Its agent serves.
 			lbNode.Status = status
 			if err := w.client.Status().Update(w.t.Context(), lbNode); err != nil {
 				w.t.Fatal(err)
@@ -333,7 +325,6 @@ func (w *world) populate() {
 	w.create(objects.VIPs[0])
 }
 
-// agent is a process of the agent.
 type agent struct {
 	t   *testing.T
 	cmd *exec.Cmd
@@ -344,7 +335,6 @@ func (w *world) start() *agent {
 	return w.startAt(thisNode, w.pinRoot, w.kubeconfig, "/proc/self/exe")
 }
 
-// startAt starts the agent of a node by a command.
 func (w *world) startAt(node, pinRoot, kubeconfig string, command ...string) *agent {
 	w.t.Helper()
 	cmd := exec.Command(command[0], command[1:]...)
@@ -373,7 +363,6 @@ func (w *world) startAt(node, pinRoot, kubeconfig string, command ...string) *ag
 	return a
 }
 
-// end sends a signal and returns how the agent ended.
 func (a *agent) end(sent os.Signal) error {
 	a.t.Helper()
 	if err := a.cmd.Process.Signal(sent); err != nil {
@@ -382,7 +371,6 @@ func (a *agent) end(sent os.Signal) error {
 	return a.cmd.Wait()
 }
 
-// answers reports whether the agent answers at its health port, whatever it says.
 func answers() bool {
 	response, err := http.Get("http://" + healthPort + "/readyz")
 	if err == nil {
@@ -418,7 +406,6 @@ func (w *world) report() *millracev1beta1.LBNodeReport {
 	return get(w, &millracev1beta1.LBNodeReport{})
 }
 
-// writes are the agent's requests that change something.
 func (w *world) writes() []controlplane.Write {
 	w.t.Helper()
 	all, err := w.api.Writes()
@@ -470,15 +457,15 @@ func TestAgent(t *testing.T) {
 	w.checkHistory()
 }
 
-// reboot replaces the agent by one that sees another boot. Its data plane can be opened
-// only later: what the other nodes have to know does not wait for that.
+// reboot restarts the agent with another boot id. Its data plane cannot be opened at first, but the boot must
+// be reported anyway.
 func (w *world) reboot(a *agent) {
 	w.t.Helper()
 	if err := a.end(syscall.SIGTERM); err != nil {
 		w.t.Errorf("the agent ended with %v", err)
 	}
 	good := w.pinRoot
-	// Not in a BPF file system: opening the data plane fails.
+	// Opening the data plane fails, because this is not a BPF file system.
 	w.boot, w.pinRoot = "second", filepath.Join(w.t.TempDir(), "missing")
 	failing := w.start()
 	if err := failing.cmd.Wait(); err == nil {
@@ -496,13 +483,13 @@ func (w *world) awaitBoot(what string, want millracev1beta1.LBNodeStatus) {
 	w.Await(20*time.Second, "LBNode "+what, func() bool { return equality.Semantic.DeepEqual(w.lbNode().Status, want) })
 }
 
-// checkWrites fails where the agent wrote anything but its own statuses, or the LBNode
-// more often than the boots ask for.
+// checkWrites checks that the agent wrote only its own statuses, and the LBNode no more often than the boots
+// require.
 func (w *world) checkWrites() {
 	w.t.Helper()
 	identities := 0
 	for _, write := range w.writes() {
-		// An agent that is killed leaves a request unfinished, which the API server calls a timeout.
+		// The API server reports the unfinished request of a killed agent as a timeout.
 		isUnfinished := write.Code == http.StatusGatewayTimeout
 		if write.Resource != "lbnodes" && write.Resource != "lbnodereports" || write.Subresource != "status" || write.Name != thisNode ||
 			write.Code != http.StatusOK && !isUnfinished {
@@ -517,7 +504,6 @@ func (w *world) checkWrites() {
 	}
 }
 
-// restart ends the agent; the router keeps the route.
 func (w *world) restart(a *agent, sent os.Signal) {
 	w.t.Helper()
 	began := time.Now()
@@ -532,8 +518,7 @@ func (w *world) restart(a *agent, sent os.Signal) {
 	}
 }
 
-// awaitBack waits until the agent is ready; the router has the route all the
-// time.
+// awaitBack waits until the agent is ready, and checks that the router keeps the route.
 func (w *world) awaitBack() {
 	w.t.Helper()
 	w.Await(30*time.Second, "the new agent ready", func() bool {
@@ -544,8 +529,8 @@ func (w *world) awaitBack() {
 	})
 }
 
-// checkHealthPort makes the Service Local: the API server gives it a port for health checks, at
-// which the agent answers while no service proxy is there.
+// checkHealthPort changes the Service to policy Local and checks the agent's reply at its
+// healthCheckNodePort.
 func (w *world) checkHealthPort() {
 	w.t.Helper()
 	w.makeLocal()
@@ -561,7 +546,6 @@ func (w *world) checkHealthPort() {
 	w.awaitHealth("the service proxy is gone", http.StatusOK, "2")
 }
 
-// makeLocal sets the policy of the Service to Local.
 func (w *world) makeLocal() {
 	w.t.Helper()
 	service := &corev1.Service{}
@@ -574,8 +558,7 @@ func (w *world) makeLocal() {
 	}
 }
 
-// awaitHealth waits for a status and a weight at the Service's port for health checks; 0 is for
-// that nobody answers.
+// awaitHealth waits for a status and weight at the healthCheckNodePort; status 0 means a refused connection.
 func (w *world) awaitHealth(what string, status int, weight string) {
 	w.t.Helper()
 	service := &corev1.Service{}
@@ -593,8 +576,8 @@ func (w *world) awaitHealth(what string, status int, weight string) {
 	})
 }
 
-// moveEndpoints takes the endpoints of the Service, which is Local, to the other
-// node: the route goes, with a reason.
+// moveEndpoints moves the endpoints of the Local Service to the other node: the route is withdrawn, with a
+// reason.
 func (w *world) moveEndpoints() {
 	w.t.Helper()
 	slice := &discoveryv1.EndpointSlice{}
@@ -621,6 +604,6 @@ func (w *world) removeVIP() {
 	if err := w.client.Delete(w.t.Context(), object); err != nil {
 		w.t.Fatal(err)
 	}
-	// Numbers alone are written twice a minute.
+	// Changes of counters are written twice a minute.
 	w.Await(45*time.Second, "the LBNodeReport without VIPs", func() bool { return w.report().Status.VIPs.Programmed == 0 })
 }

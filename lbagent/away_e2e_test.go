@@ -20,13 +20,11 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/checkpoint"
 )
 
-// routerWaits is how long the router keeps the routes of an agent that is away: longer than an
-// agent takes to start on a busy machine.
+// routerWaits is the router's restart time, longer than the start of an agent under load.
 const routerWaits = 40 * time.Second
 
-// Agents that are restarted while the API server is away go on with the routes that they had,
-// for longer than the router waits. One that comes up when the API server is back obeys it. One
-// whose checkpoint is damaged waits for it.
+// Agents restarted during an API server outage keep their routes beyond the router's restart time. An agent
+// that starts after the outage uses current objects. With a damaged checkpoint it waits for the API server.
 func TestAPIServerAway(t *testing.T) {
 	w := newWorld(t)
 	w.install()
@@ -47,7 +45,6 @@ func TestAPIServerAway(t *testing.T) {
 	}
 	w.keepsRoute(routerWaits + time.Second)
 
-	// Back: what has changed meanwhile holds.
 	w.kubeconfig = here
 	w.restart(running, syscall.SIGKILL)
 	running = w.start()
@@ -72,7 +69,6 @@ func TestAPIServerAway(t *testing.T) {
 	})
 }
 
-// mountState returns a directory in a tmpfs.
 func mountState(t *testing.T) string {
 	t.Helper()
 	directory := t.TempDir()
@@ -92,7 +88,7 @@ func exists(file string) bool {
 	return err == nil
 }
 
-// limitRestart has the router wait for an agent for no longer than the test can.
+// limitRestart bounds the router's restart time.
 func (w *world) limitRestart() {
 	w.t.Helper()
 	peer := &millracev1beta1.LBPeer{}
@@ -105,7 +101,7 @@ func (w *world) limitRestart() {
 	}
 }
 
-// awayKubeconfig is the agent's kubeconfig with an address at which nobody answers.
+// awayKubeconfig returns a kubeconfig with an unreachable API server.
 func (w *world) awayKubeconfig() string {
 	w.t.Helper()
 	text, err := os.ReadFile(filepath.Join(filepath.Dir(w.kubeconfig), agentUser+".kubeconfig"))
@@ -120,7 +116,7 @@ func (w *world) awayKubeconfig() string {
 	return file
 }
 
-// keepsRoute fails if the router loses the route within a time.
+// keepsRoute checks that the router keeps the route for a time.
 func (w *world) keepsRoute(limit time.Duration) {
 	w.t.Helper()
 	for end := time.Now().Add(limit); time.Now().Before(end); {

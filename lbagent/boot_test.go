@@ -17,8 +17,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 )
 
-// After a boot the other nodes send to a node of which single writes fail for ever, and to
-// none that cannot forward.
+// After a boot, a node with some permanently failing writes receives traffic from other nodes, and a node
+// that cannot forward does not.
 func TestFailingWritesAfterBoot(t *testing.T) {
 	never := func(string) bool { return false }
 	var table forwarding.NodeTableSlot
@@ -82,8 +82,7 @@ func TestFailingWritesAfterBoot(t *testing.T) {
 	}
 }
 
-// writtenBoots has the agent's real Writer keep the LBNode of a node that has booted, and
-// returns the status that it is left with.
+// writtenBoots runs the agent's Writer for a node after a boot, and returns the resulting LBNode status.
 func writtenBoots(t *testing.T, l *loop, passes func()) millracev1beta1.LBNodeStatus {
 	t.Helper()
 	lbNode := &millracev1beta1.LBNode{Status: millracev1beta1.LBNodeStatus{BootID: "before", ServingBootID: "before"}}

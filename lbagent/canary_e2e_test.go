@@ -17,11 +17,11 @@ import (
 
 const (
 	canaryAddress = "203.0.113.250"
-	// toldWithin bounds how long a fault takes to be told.
+	// toldWithin bounds the time until a fault is reported.
 	toldWithin = 10 * time.Second
 )
 
-// verdict is what the nodes' reports prove of the router.
+// verdict returns the verdict on the router from the nodes' reports.
 func (w *world) verdict() canary.Verdict {
 	w.t.Helper()
 	reports, nodes := &millracev1beta1.LBNodeReportList{}, &millracev1beta1.LBNodeList{}
@@ -37,7 +37,7 @@ func (w *world) verdict() canary.Verdict {
 	return verdicts[0]
 }
 
-// prove has the router share packets by ports, and gives its LBPeer a canary.
+// prove configures the router's ECMP hash to use ports, and the canary of its LBPeer.
 func (w *world) prove() {
 	w.t.Helper()
 	w.t.Cleanup(func() {
@@ -57,7 +57,6 @@ func (w *world) prove() {
 	}
 }
 
-// awaitProof waits until the router is proved to reach three nodes.
 func (w *world) awaitProof() {
 	w.t.Helper()
 	w.Await(90*time.Second, "all nodes reached through the router", func() bool {
@@ -68,13 +67,12 @@ func (w *world) awaitProof() {
 	})
 }
 
-// loseFromRouter has the switch drop packets of the router to the third node.
+// loseFromRouter makes the switch drop the router's packets to the third node.
 func (w *world) loseFromRouter(packets string) {
 	w.t.Helper()
 	run(w.t, "ip netns exec "+routerSpace+" nft add rule bridge filter output oifname port3 "+packets+" drop")
 }
 
-// awaitVerdict waits for a fault, which is of one node.
 func (w *world) awaitVerdict(reason, node string) {
 	w.t.Helper()
 	begun := time.Now()

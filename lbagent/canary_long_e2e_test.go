@@ -15,7 +15,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// repairedWithin bounds how long it takes until nothing is told any more.
+// repairedWithin bounds the time until a repaired fault is no longer reported.
 const repairedWithin = 30 * time.Second
 
 func (w *world) awaitReached() {
@@ -26,8 +26,7 @@ func (w *world) awaitReached() {
 	})
 }
 
-// proving begins three nodes behind a router, whose LBPeer has a canary. It returns when all are
-// reached.
+// proving starts three nodes behind a router with a canary, and waits until all are reached.
 func proving(t *testing.T) (w *world, third *agent) {
 	t.Helper()
 	w = newWorld(t)
@@ -43,7 +42,7 @@ func proving(t *testing.T) (w *world, third *agent) {
 	return w, third
 }
 
-// Each fault of a router, or behind it, is told in ten seconds, and is gone once it is repaired.
+// Each fault of a router, or behind it, is reported within 10 s, and cleared after its repair.
 func TestFaultsOfRouterTold(t *testing.T) {
 	w, third := proving(t)
 	const address = "198.51.100.4"
@@ -67,7 +66,7 @@ func TestFaultsOfRouterTold(t *testing.T) {
 	run(t, "ip netns exec "+routerSpace+" nft flush chain bridge filter output")
 	w.awaitReached()
 
-	// Its programs go with the agent that holds them: its route is stale, and the router uses it still.
+	// Its programs are detached with the agent: its route is stale, and the router still uses it.
 	if err := third.end(unix.SIGKILL); err == nil {
 		t.Fatal("the agent ended without an error")
 	}

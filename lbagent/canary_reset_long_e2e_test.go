@@ -15,7 +15,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// resetsFor is how long sessions are reset: MILLRACE_CANARY, such as 60m.
+// resetsFor is the duration of the test, as in MILLRACE_CANARY=60m.
 func resetsFor(t *testing.T) time.Duration {
 	t.Helper()
 	text := os.Getenv("MILLRACE_CANARY")
@@ -29,7 +29,6 @@ func resetsFor(t *testing.T) time.Duration {
 	return limit
 }
 
-// described is what reports tell of canaries, and of the sessions that they were found by.
 func (w *world) described() string {
 	reports := &millracev1beta1.LBNodeReportList{}
 	if err := w.client.List(w.t.Context(), reports); err != nil {
@@ -48,8 +47,8 @@ func (w *world) described() string {
 	return strings.Join(lines, "; ")
 }
 
-// A router that resets sessions, one or all, again and again, is told no fault of. The reports of the
-// nodes are at their limits then, and tell of different moments.
+// Repeated resets of one or all sessions are reported as no fault, though reports are at their rate limit and
+// describe different moments.
 func TestResetIsNoFault(t *testing.T) {
 	w, _ := proving(t)
 	limit, begun, random := resetsFor(t), time.Now(), rand.New(rand.NewPCG(1, 2))
@@ -60,7 +59,7 @@ func TestResetIsNoFault(t *testing.T) {
 		w.Clear(neighbor)
 		resets++
 		at := time.Now()
-		// Long enough to be reached again, mostly, and to be missed where something is told late.
+		// Random, so that some resets hit a path that was just restored.
 		for end := at.Add(time.Duration(3+random.IntN(20)) * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 			verdict := w.verdict()
 			if is := verdict.Reason; is != last {
@@ -75,7 +74,7 @@ func TestResetIsNoFault(t *testing.T) {
 	}
 	t.Logf("%d alarms, %d resets in %s", alarms, resets, limit)
 	w.awaitReached()
-	// A fault is told still.
+	// A real fault is still detected.
 	w.Configure("ip prefix-list NOCANARY seq 5 deny "+canaryAddress+"/32", "ip prefix-list NOCANARY seq 10 permit any",
 		"router bgp 64500", "address-family ipv4 unicast", "neighbor 198.51.100.4 prefix-list NOCANARY in")
 	w.awaitVerdict(millracev1beta1.ReasonRouteMissing, thirdNode)

@@ -35,18 +35,17 @@ import (
 
 const chaosServices = 60
 
-// TestChaos has Services and endpoints come, change and go at random, for a minute or what
-// MILLRACE_CHAOS says. Meanwhile the agent, the relay of its EndpointSlices and both operators, which
-// elect no leader, are killed again and again. Agent and relay are also stopped, the agent is ended,
-// and the API server stops for some seconds. Then no address has two owners, and the agent's maps and
-// the router have exactly what they have of an agent that begins with nothing. Nobody writes any more.
-// With go test -race all of them are built so.
+// TestChaos creates, changes and deletes Services and endpoints at random, for a minute or MILLRACE_CHAOS.
+// Meanwhile the agent, its EndpointSlice relay and both operators, without leader election, are killed
+// repeatedly; agent and relay are also stopped, the agent terminated, and the API server paused for seconds.
+// Afterwards no address has two owners, maps and router match those of an agent without history, and no
+// component writes. With go test -race all programs use the race detector.
 func TestChaos(t *testing.T) {
 	duration, seed := controlplane.ChaosFor(t, time.Minute), rand.Uint64()
 	t.Logf("seed %d", seed)
 	races := t.TempDir()
 	t.Setenv("GORACE", "log_path="+filepath.Join(races, "race"))
-	// An agent that begins with nothing retains no endpoint.
+	// An agent without history retains no endpoint.
 	t.Setenv(agentRetention, "0s")
 	w := newWorld(t)
 	w.room, w.stateDir = 4*chaosServices, mountState(t)
@@ -78,21 +77,19 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// chaos is a world and what is killed in it.
 type chaos struct {
 	*world
 	program   string
 	operators [2]*exec.Cmd
 	agent     *agent
 	relay     *exec.Cmd
-	// done counts what was done to them.
-	done map[string]int
+	done      map[string]int
 
 	mutex   sync.Mutex
 	changes int
 }
 
-// use creates, changes and deletes those Services that are the user's until ctx ends.
+// use modifies the Services of one user until ctx ends.
 func (c *chaos) use(ctx context.Context, user, users int, random *rand.Rand) error {
 	for ctx.Err() == nil {
 		n := 1 + user + users*random.IntN(chaosServices/users)
@@ -107,7 +104,7 @@ func (c *chaos) use(ctx context.Context, user, users int, random *rand.Rand) err
 		case 5:
 			err = c.deleteService(ctx, n)
 		}
-		// What was asked of an API server that is stopped may have been done.
+		// A request to a paused API server may have been executed.
 		known := err != nil && !controlplane.IsUnanswered(err)
 		if known && !apierrors.IsAlreadyExists(err) && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return fmt.Errorf("service %d: %w", n, err)
@@ -126,7 +123,6 @@ func serviceKey(n int) client.ObjectKey {
 	return client.ObjectKey{Namespace: "default", Name: fmt.Sprintf("service-%03d", n)}
 }
 
-// changeService gives it other ports, another policy or affinity.
 func (c *chaos) changeService(ctx context.Context, n int, random *rand.Rand) error {
 	service := &corev1.Service{}
 	if err := c.client.Get(ctx, serviceKey(n), service); err != nil {
@@ -147,7 +143,6 @@ func (c *chaos) changeService(ctx context.Context, n int, random *rand.Rand) err
 	return c.client.Update(ctx, service)
 }
 
-// changeEndpoints has other pods, from none to four.
 func (c *chaos) changeEndpoints(ctx context.Context, n int, random *rand.Rand) error {
 	slice := &discoveryv1.EndpointSlice{}
 	if err := c.client.Get(ctx, serviceKey(n), slice); err != nil {
@@ -172,7 +167,7 @@ func (c *chaos) deleteService(ctx context.Context, n int) error {
 	return c.client.Delete(ctx, &discoveryv1.EndpointSlice{ObjectMeta: meta})
 }
 
-// kill does to programs what machines do to them, until ctx ends. All run afterwards.
+// kill kills and stops programs until ctx ends, and leaves all running.
 func (c *chaos) kill(ctx context.Context, random *rand.Rand) {
 	c.t.Helper()
 	c.done = map[string]int{}
@@ -190,7 +185,7 @@ func (c *chaos) kill(ctx context.Context, random *rand.Rand) {
 			c.agent = c.start()
 			c.done["agents killed"]++
 		case 1:
-			// Until the process has begun, the signal ends it as any other.
+			// Before the process handles the signal, it terminates as for any other.
 			c.Await(time.Minute, "the agent has begun", answers)
 			must(c.agent.end(syscall.SIGTERM))
 			c.agent = c.start()
@@ -218,7 +213,7 @@ func (c *chaos) kill(ctx context.Context, random *rand.Rand) {
 			c.relay = c.startRelay()
 			c.done["relays killed"]++
 		case 6:
-			// An agent waits six seconds for a word of it.
+			// Agents wait six seconds for a relay.
 			must(c.relay.Process.Signal(syscall.SIGSTOP))
 			controlplane.Wait(ctx, time.Duration(random.IntN(15_000))*time.Millisecond)
 			must(c.relay.Process.Signal(syscall.SIGCONT))
@@ -227,7 +222,7 @@ func (c *chaos) kill(ctx context.Context, random *rand.Rand) {
 	}
 }
 
-// rest waits until nobody writes any more, and then no address has two owners.
+// rest waits until no component writes, and checks that no address has two owners.
 func (c *chaos) rest() {
 	c.t.Helper()
 	c.api.AtRest(c.t, 3*time.Minute, 10*time.Second, func(write controlplane.Write) bool {
@@ -235,7 +230,7 @@ func (c *chaos) rest() {
 	}, func(ctx context.Context) error { return controlplane.Owners(ctx, c.client) })
 }
 
-// forgetsNothing fails where the agent holds something else than one that begins with nothing.
+// forgetsNothing checks that the maps equal those of an agent without history.
 func (c *chaos) forgetsNothing() {
 	c.t.Helper()
 	held, routes := c.held(), c.KernelRoutes()
@@ -264,7 +259,7 @@ func (c *chaos) forgetsNothing() {
 	c.t.Logf("%d entries and %d routes, as of an agent that began with nothing", len(held), len(routes))
 }
 
-// held is what the node's maps hold, without numbers that depend on what was before.
+// held returns the contents of the maps without values that depend on history.
 func (c *chaos) held() map[string]string {
 	c.t.Helper()
 	state, err := dataplane.Read(c.pinRoot)

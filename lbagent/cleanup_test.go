@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
-// An agent that ends puts its rule of nftables back until its end: cleanup comes after it.
+// A running agent restores its nftables rule, so cleanup waits for its end.
 func TestCleanupWaitsForTheAgent(t *testing.T) {
 	if !isolated.Test(t) {
 		return

@@ -9,8 +9,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 )
 
-// The console tells what the last pass decided, and keeps that over a pass that fails
-// before it could decide.
+// The console shows the decisions of the last pass, also after a pass that failed before its decisions.
 func TestConsoleHasTheLastDecisions(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()

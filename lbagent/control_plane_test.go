@@ -45,24 +45,21 @@ import (
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
-// The sizes of the generated cluster, and how many pods move one after another.
 const (
 	nodesVariable    = "MILLRACE_NODES"
 	servicesVariable = "MILLRACE_SERVICES"
 	movesVariable    = "MILLRACE_MOVES"
 	podsOfService    = 10
-	// perSecond is how many pods move in a second, while the agent runs.
+	// perSecond is the rate of moved pods.
 	perSecond = 100
-	// One Service of so many stays in the zone, and one admits some clients alone.
+	// One in zonalOf Services is zonal, one in restrictedOf has source ranges.
 	zonalOf, restrictedOf = 20, 10
 	zonesOfNodes          = 3
 )
 
-// TestControlPlane measures an agent in a generated cluster: its own passes, planner and maps in the
-// kernel. Each Service has two families, two ports and ten pods; some have zones, and some source
-// ranges. The API server is not there, and no router answers; plans at a start are without BGP.
-// Without sizes the cluster is small, and what the agent comes to is all that can fail:
-// make bench-control is for the figures.
+// TestControlPlane measures an agent in a generated cluster: passes, planner and maps in the kernel, without
+// API server and router. Each Service has two families, two ports and ten pods; some have zones, some source
+// ranges. By default the cluster is small and only correctness is checked; make bench-control is for figures.
 func TestControlPlane(t *testing.T) {
 	if !isolated.Test(t) {
 		return
@@ -92,23 +89,20 @@ func sizeOf(t *testing.T, variable string, otherwise int) int {
 	return size
 }
 
-// generated is an agent in a generated cluster.
 type generated struct {
 	t               *testing.T
 	nodes, services int
-	// moving is how many pods move at the rate.
-	moving int
-	config dataplane.Config
-	plane  *dataplane.Dataplane
-	loop   *loop
-	random *rand.Rand
+	moving          int
+	config          dataplane.Config
+	plane           *dataplane.Dataplane
+	loop            *loop
+	random          *rand.Rand
 
 	mutex   sync.Mutex
 	objects *model.Snapshot
-	// given is true once a pass has the list of EndpointSlices: it is copied before the next change, as
-	// lbagent/internal/source does.
-	given bool
-	// slices are the places of a Service's EndpointSlices in objects.
+	// given is true once a pass uses the list of EndpointSlices, which is then copied before a change, as in
+	// lbagent/internal/source.
+	given  bool
 	slices [][2]int
 }
 
@@ -117,9 +111,8 @@ func newGenerated(t *testing.T, nodes, services int) *generated {
 	if err := unix.Mount("bpf", directory, "bpf", 0, "mode=0700"); err != nil {
 		t.Fatal(err)
 	}
-	// Ports and families of a Service share a node table, which takes an eighth of the room of a large
-	// one. There is twice as much. What is for a node's own pods grows with these alone: it has twice
-	// what their frontends take, or the agent's default.
+	// Ports and families of a Service share a node table of an eighth of the full size; the capacity is twice
+	// that. The maps of local endpoints have twice the required size, or the default.
 	frontends, tables := 4*services+64, services/4+64
 	agent, own := DefaultConfig(), 2*4*services*podsOfService/nodes
 	c := &generated{t: t, nodes: nodes, services: services, random: rand.New(rand.NewPCG(1, 2)), config: dataplane.Config{
@@ -171,10 +164,8 @@ func (c *generated) nodeName(id int) string {
 
 func zoneOfNode(id int) string { return fmt.Sprintf("zone-%d", id%zonesOfNodes) }
 
-// isZonal reports whether a Service asks for endpoints of the zone, and so has hints.
 func isZonal(service int) bool { return service%zonalOf == 0 }
 
-// place has an endpoint of a Service be on a node.
 func (c *generated) place(endpoint *discoveryv1.Endpoint, service, id int) {
 	endpoint.NodeName = pointer(c.nodeName(id))
 	if isZonal(service) {
@@ -244,7 +235,6 @@ func (c *generated) addService(n int) {
 	c.slices = append(c.slices, places)
 }
 
-// snapshot is what a pass sees.
 func (c *generated) snapshot() *model.Snapshot {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
@@ -253,7 +243,6 @@ func (c *generated) snapshot() *model.Snapshot {
 	return &objects
 }
 
-// movePod has one pod of a random Service be on another node, in both families.
 func (c *generated) movePod() {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
@@ -268,7 +257,7 @@ func (c *generated) movePod() {
 	}
 }
 
-// open is the start of an agent: on maps that are pinned if there are some.
+// open starts an agent, on pinned maps if present.
 func (c *generated) open() {
 	var err error
 	if c.plane, err = dataplane.Open(c.config); err != nil {
@@ -288,7 +277,6 @@ func (c *generated) open() {
 	c.loop.routes = routes.New(have, c.loop.routes.Config)
 }
 
-// pass makes one, and returns how long it took.
 func (c *generated) pass() time.Duration {
 	begin := time.Now()
 	if _, err := c.loop.pass(begin); err != nil {
@@ -303,7 +291,7 @@ func (c *generated) pass() time.Duration {
 func (c *generated) start(report *figures.Report) {
 	c.open()
 	report.Add("first plan, with all writes", c.pass().Seconds(), 5, "s")
-	// From here on routes are made, as for a router that does not answer.
+	// From here on routes are computed, as for a router that does not respond.
 	router := bgp.New(bgp.Config{Logger: logr.Discard()})
 	c.t.Cleanup(func() {
 		if err := router.Set(bgp.Want{}); err != nil {
@@ -348,7 +336,7 @@ func mapMemory(t *testing.T, pin string) uint64 {
 	return bytes
 }
 
-// moves times a pass after one pod has moved, at rest and while a removal waits.
+// moves measures the pass after one pod moved, at rest and with a pending removal.
 func (c *generated) moves(report *figures.Report) {
 	c.pass()
 	report.Add("one pod moves", c.oneMove(), 5, "ms")
@@ -374,7 +362,7 @@ func (c *generated) moves(report *figures.Report) {
 	}
 }
 
-// oneMove is the median, in milliseconds.
+// oneMove returns the median in ms.
 func (c *generated) oneMove() float64 {
 	var took []time.Duration
 	for range 20 {
@@ -387,8 +375,8 @@ func (c *generated) oneMove() float64 {
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// rate has pods move at a rate while the agent runs as ever, and times each move until the pass
-// that has written it is over. What the informers wait for further events is in it.
+// rate moves pods at a rate while the agent runs, and measures each move until the end of its pass, with the
+// informers' delay.
 func (c *generated) rate(report *figures.Report) {
 	ctx, cancel := context.WithCancel(c.t.Context())
 	defer cancel()
@@ -443,12 +431,11 @@ func (c *generated) rate(report *figures.Report) {
 	report.Add("100 changes a second: processors", cores, 0.1, "cores")
 }
 
-// told is a reporter.
 type told func(status.Observation)
 
 func (t told) Set(observation status.Observation) { t(observation) }
 
-// settle is how long informers wait for further events (lbagent/internal/source).
+// settle is the informers' coalescing delay (lbagent/internal/source).
 const settle = 40 * time.Millisecond
 
 func processorTime(t *testing.T) time.Duration {
@@ -459,8 +446,7 @@ func processorTime(t *testing.T) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// deadNode times the mark of a node that is down, which has packets pass it over, and the pass that
-// leaves it out of all rows.
+// deadNode measures marking a node as down, and the pass that removes it from all rows.
 func (c *generated) deadNode(report *figures.Report) {
 	c.pass()
 	dead := forwarding.NodeID(c.nodes)
@@ -493,7 +479,6 @@ func (c *generated) restart(report *figures.Report) {
 	report.Add("a restart on pinned maps", time.Since(begin).Seconds(), 3, "s")
 }
 
-// shares are those of one Service's pods, of which each is on a node of its own.
 func shares(report *figures.Report) {
 	report.Add("node ids", forwarding.MaxNodeID, -8000, "")
 	for _, pods := range []int{100, 1000, 4000} {

@@ -36,13 +36,12 @@ import (
 )
 
 const (
-	// bfdProcessDir is set in the process that holds the BFD sessions.
+	// bfdProcessDir is set in the process that runs lbbfd.
 	bfdProcessDir = "MILLRACE_TEST_BFD"
 
 	thirdNode = "node3"
 )
 
-// runBFD is cmd/lbbfd. It does not return.
 func runBFD() {
 	config := bfd.DefaultConfig()
 	config.State = filepath.Join(os.Getenv(bfdProcessDir), "sessions.json")
@@ -53,9 +52,9 @@ func runBFD() {
 	os.Exit(0)
 }
 
-// A node hears its routers, and nothing of the other nodes. Routers are to prefer these, and it
-// keeps its route: where it is the last one, clients reach this node's own endpoints by it.
-// Then probes tell that the router loses what it sends to a node: three agents are there for it.
+// A node that is connected to its routers but not to other nodes deprefers its routes and keeps them: if they
+// are the last ones, clients reach its local endpoints. Then probes detect that the router loses packets to a
+// node, with three agents.
 func TestCutOffNode(t *testing.T) {
 	w := cutOff(t)
 	w.prove()
@@ -64,7 +63,7 @@ func TestCutOffNode(t *testing.T) {
 	w.awaitVerdict(millracev1beta1.ReasonPacketsLost, thirdNode)
 }
 
-// cutOff cuts the node off from the others for a while. It returns when all routes are as before.
+// cutOff disconnects the node from the others for a while, and returns when all routes are restored.
 func cutOff(t *testing.T) *world {
 	t.Helper()
 	w := newWorld(t)
@@ -89,7 +88,7 @@ func cutOff(t *testing.T) *world {
 	for i, node := range []string{otherNode, thirdNode} {
 		w.join(node, i+2, kubeconfig)
 	}
-	// Three agents load their programs, which a busy machine takes its time for.
+	// Loading three agents' programs takes long under load.
 	w.Await(90*time.Second, "the routes of all nodes, none of them to be left", func() bool { return w.isPreferred(0, 3) })
 	w.Await(30*time.Second, "a session by BFD, and the node ready", func() bool {
 		status := w.report().Status
@@ -98,17 +97,17 @@ func cutOff(t *testing.T) *world {
 	})
 	w.awaitWatching()
 
-	// The node's port of the switch lets everything through but the nodes' tunnel.
+	// Only the tunnel between nodes is blocked at the node's switch port.
 	w.switchRule("iifname eth0 udp dport 6081 drop")
 	w.switchRule("oifname eth0 udp dport 6081 drop")
 	w.switchRule("oifname eth0 udp sport 6081 drop")
 	cut := time.Now()
 	w.Await(30*time.Second, "the route as one to be left", func() bool { return w.isPreferred(1, 3) })
 	t.Logf("to be left %s after the cut", time.Since(cut).Round(time.Millisecond))
-	// The router loses the others, for their part: this path is the last one.
+	// The router loses its other paths, too: this is the last one.
 	w.Configure("router bgp 64500", "neighbor 198.51.100.3 shutdown", "neighbor 198.51.100.4 shutdown")
 	w.Await(30*time.Second, "the path alone", w.isLast)
-	// The others are held until the router was heard for its detection time.
+	// The others are retained for the router's detection time.
 	w.Await(30*time.Second, "connections to this node's own endpoints alone", func() bool {
 		for range 40 {
 			if w.connect() != nil {
@@ -150,7 +149,6 @@ func cutOff(t *testing.T) *world {
 	return w
 }
 
-// switched puts a switch between the node and the router, at the router's end.
 func (w *world) switched() {
 	w.t.Helper()
 	for _, command := range []string{
@@ -167,10 +165,9 @@ func (w *world) switched() {
 	run(w.t, "ip netns exec "+routerSpace+" nft add chain bridge filter forward { type filter hook forward priority 0 ; }")
 }
 
-// hearRouter has the session with the router watched by BFD.
 func (w *world) hearRouter() {
 	w.t.Helper()
-	// It is lost in three seconds: what is to be seen here does not hang on a busy machine.
+	// A detection time of 3 s tolerates a loaded machine.
 	w.StartBFD(" profile slow\n  detect-multiplier 10\n")
 	w.Configure("router bgp 64500", "neighbor "+nodeAddress+" bfd", "neighbor "+nodeAddress+" bfd profile slow")
 	peer := &millracev1beta1.LBPeer{}
@@ -196,7 +193,7 @@ func (w *world) hearRouter() {
 	})
 }
 
-// servePods has this node's pods accept connections.
+// servePods accepts connections on this node's pods.
 func (w *world) servePods() {
 	w.t.Helper()
 	run(w.t, "ip -n "+routerSpace+" route add 198.18.0.0/15 via "+nodeAddress)
@@ -213,7 +210,6 @@ func (w *world) servePods() {
 	}
 }
 
-// acceptEach lets f have each connection until the listener is closed.
 func acceptEach(listener net.Listener, f func(net.Conn)) {
 	for {
 		connection, err := listener.Accept()
@@ -227,7 +223,6 @@ func acceptEach(listener net.Listener, f func(net.Conn)) {
 	}
 }
 
-// sharedKubeconfig is the agents' kubeconfig for nodes that reach the API server by this node.
 func (w *world) sharedKubeconfig() string {
 	w.t.Helper()
 	text, err := os.ReadFile(w.kubeconfig)
@@ -261,7 +256,7 @@ func (w *world) sharedKubeconfig() string {
 	return file
 }
 
-// join puts another node on the switch, in a namespace of the node's name, with an agent.
+// join starts another node on the switch, in a namespace of its name, with an agent.
 func (w *world) join(node string, id int, kubeconfig string) *agent {
 	w.t.Helper()
 	port, address := "port"+strconv.Itoa(id), "198.51.100."+strconv.Itoa(id+1)
@@ -293,13 +288,11 @@ func (w *world) join(node string, id int, kubeconfig string) *agent {
 	return w.startAt(node, filepath.Join(filepath.Dir(w.pinRoot), node), kubeconfig, "ip", "netns", "exec", node, self)
 }
 
-// switchRule adds a rule to those of the switch.
 func (w *world) switchRule(rule string) {
 	w.t.Helper()
 	run(w.t, "ip netns exec "+routerSpace+" nft add rule bridge filter forward "+rule)
 }
 
-// awaitWatching waits until both other nodes have answered this one's probes.
 func (w *world) awaitWatching() {
 	w.t.Helper()
 	for _, address := range []string{"198.51.100.3", "198.51.100.4"} {
@@ -315,7 +308,7 @@ func (w *world) awaitWatching() {
 	})
 }
 
-// paths are the communities of the VIP's paths at the router, by the node's address.
+// paths returns the communities of the VIP's paths at the router, by node address.
 func (w *world) paths() map[string]string {
 	w.t.Helper()
 	var found struct {
@@ -334,7 +327,7 @@ func (w *world) paths() map[string]string {
 	return paths
 }
 
-// isPreferred reports whether there are so many paths, so many of them to be left: this node's.
+// isPreferred reports whether the router has all paths, of which left, this node's, are depreferred.
 func (w *world) isPreferred(left, all int) bool {
 	w.t.Helper()
 	paths, marked := w.paths(), 0
@@ -354,15 +347,13 @@ func (w *world) isAnnouncedBy(address string) bool {
 	return found
 }
 
-// isLast reports whether this node's path is the only one, and one to be left, by which the
-// router's kernel forwards.
+// isLast reports whether this node's depreferred path is the only one, and used by the router's kernel.
 func (w *world) isLast() bool { return w.isPreferred(1, 1) && w.announced() }
 
-// connect connects to the VIP as a client behind the router.
 func (w *world) connect() error {
 	done := make(chan error)
 	go func() {
-		// Never unlocked, so that the thread ends with the goroutine.
+		// The thread terminates with the goroutine, because it is never unlocked.
 		runtime.LockOSThread()
 		done <- func() error {
 			namespace, err := os.Open("/run/netns/" + routerSpace)

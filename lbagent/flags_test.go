@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
 )
 
-// Each capacity has a flag that sets it, which is named where it is full.
+// Each capacity has a flag, which the message about a full map names.
 func TestFlagsOfCapacities(t *testing.T) {
 	config := DefaultConfig()
 	flags := pflag.NewFlagSet("lbagent", pflag.ContinueOnError)

@@ -17,7 +17,7 @@ import (
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 )
 
-// historyOf asks the agent what it, and those before it, recorded about a Service.
+// historyOf returns the recorded history of a Service, over all agents.
 func (w *world) historyOf(service string) []consoleapi.HistoryEntry {
 	w.t.Helper()
 	var out bytes.Buffer
@@ -32,7 +32,7 @@ func (w *world) historyOf(service string) []consoleapi.HistoryEntry {
 	return line.History.Entries
 }
 
-// checkHistory looks in the history for what TestAgent did, with four agents.
+// checkHistory checks the history of TestAgent, with four agents.
 func (w *world) checkHistory() {
 	w.t.Helper()
 	want := map[string]int{
@@ -46,7 +46,7 @@ func (w *world) checkHistory() {
 			w.t.Logf("recorded %v in\n%s", got, strings.Join(all, ""))
 		}
 	})
-	// What passes saw last is recorded beside them.
+	// Recording is asynchronous.
 	w.Await(10*time.Second, "the history of four agents", func() bool {
 		clear(got)
 		all = nil

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/history/recorder"
 )
 
-// recording runs a recorder until the test, or stop, ends it.
+// recording runs a recorder until stop or the end of the test.
 func recording(t *testing.T, directory string, n *node) (r *recorder.Recorder, stop func()) {
 	t.Helper()
 	r = recorder.New(directory, recorder.Source{
@@ -38,7 +38,7 @@ func recording(t *testing.T, directory string, n *node) (r *recorder.Recorder, s
 	return r, stop
 }
 
-// awaitEntries waits for what passes did, as it is asked, in any order.
+// awaitEntries waits for recorded entries in any order.
 func awaitEntries(t *testing.T, r *recorder.Recorder, want ...string) {
 	t.Helper()
 	slices.Sort(want)
@@ -59,7 +59,7 @@ func awaitEntries(t *testing.T, r *recorder.Recorder, want ...string) {
 	t.Fatalf("recorded %q, want %q", got, want)
 }
 
-// What passes see is recorded beside them, and stays over a restart.
+// Results of passes are recorded asynchronously and survive a restart.
 func TestPassesAreRecorded(t *testing.T) {
 	directory := t.TempDir()
 	n := newNode(t)

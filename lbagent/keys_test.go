@@ -16,7 +16,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// keyMaps have the keys of the tunnel.
 type keyMaps struct {
 	keys forwarding.TunnelKeys
 	err  error
@@ -32,7 +31,7 @@ func (k *keyMaps) SetTunnelKeys(keys forwarding.TunnelKeys) error {
 
 func (k *keyMaps) TunnelKeys() forwarding.TunnelKeys { return k.keys }
 
-// A pass sets the keys before it programs anything, and a node without them does not serve.
+// A pass sets the keys before it programs entries, and a node without keys does not serve.
 func TestKeysBeforeFrontends(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()

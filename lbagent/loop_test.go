@@ -64,7 +64,7 @@ func TestOrderOfAPass(t *testing.T) {
 	}
 }
 
-// A Service may have several addresses of a family: each is served and announced on its own.
+// Each of several addresses of a family is served and announced separately.
 func TestServiceWithTwoVIPs(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()
@@ -85,7 +85,7 @@ func TestServiceWithTwoVIPs(t *testing.T) {
 	}
 }
 
-// A Service that comes back within the delay is never removed.
+// A Service that is recreated within the delay is never removed.
 func TestRemovalIsForgotten(t *testing.T) {
 	n := newNode(t)
 	objects, empty := cluster(), cluster()
@@ -106,7 +106,7 @@ func TestRemovalIsForgotten(t *testing.T) {
 	}
 }
 
-// Removals wait while routes that may lead to them cannot be withdrawn.
+// Removals wait while routes to them cannot be withdrawn.
 func TestFailedWithdrawalKeepsMaps(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()
@@ -125,8 +125,8 @@ func TestFailedWithdrawalKeepsMaps(t *testing.T) {
 	}
 }
 
-// A map that cannot be written keeps what it has, and its routes; the
-// condition tells, and the next pass does the rest.
+// After a failed map write, entries and their routes remain, the condition reports it, and the next pass
+// continues.
 func TestFailedWrite(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()
@@ -154,8 +154,8 @@ func TestFailedWrite(t *testing.T) {
 	}
 }
 
-// What a failed write leaves is read back without the rest of the maps, which may take gigabytes
-// and seconds.
+// After a failed write only the affected entries are read back, because all maps may take gigabytes and
+// seconds.
 func TestFailedWriteReadsLittle(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()
@@ -175,8 +175,8 @@ func TestFailedWriteReadsLittle(t *testing.T) {
 	}
 }
 
-// A write that fails again and again holds up neither another Service, nor the removal of a
-// third one, and never withdraws a VIP that is announced: its other port serves.
+// A permanently failing write blocks neither another Service nor the removal of a third one, and never
+// withdraws an announced VIP, whose other port serves.
 func TestFailedWriteHoldsUpNothingElse(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()
@@ -217,8 +217,8 @@ func TestFailedWriteHoldsUpNothingElse(t *testing.T) {
 	}
 }
 
-// An agent that takes over a VIP which is announced withdraws it for no port that it cannot
-// write; one that it finds half programmed by nobody it announces whole.
+// An agent that takes over an announced VIP withdraws it for no port that cannot be written; a VIP that was
+// programmed in part and not announced is announced only when complete.
 func TestFailedWriteAfterRestart(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()
@@ -240,7 +240,7 @@ func TestFailedWriteAfterRestart(t *testing.T) {
 	}
 }
 
-// While the maps can be neither written nor read, routes stay as they are.
+// While the maps can be neither written nor read, routes are unchanged.
 func TestUnreadableMaps(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()
@@ -268,8 +268,7 @@ func TestUnreadableMaps(t *testing.T) {
 	}
 }
 
-// Without the programs on every uplink nothing is announced; attaching is
-// tried again, and only then.
+// Without programs on every uplink nothing is announced; only a failed attachment is retried.
 func TestAttachment(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()
@@ -307,7 +306,7 @@ func TestAttachment(t *testing.T) {
 	}
 }
 
-// A new agent writes nothing into the maps of the one before.
+// A new agent writes no entry of its predecessor again.
 func TestRestartWritesNothing(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()
@@ -326,9 +325,8 @@ func TestRestartWritesNothing(t *testing.T) {
 	}
 }
 
-// With one write in ten failing, through random changes and restarts of the
-// agent: at every step the witness of the stories finds all as it must be, and once
-// writes succeed the maps are as they should be.
+// One in ten writes fails during random changes and restarts: the stories' witness checks each step, and once
+// writes succeed the maps are complete.
 func TestFailingWrites(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -377,7 +375,7 @@ func TestFailingWrites(t *testing.T) {
 	}
 }
 
-// checkFill: what metrics tell of the maps is what these hold, though it is not counted in each pass.
+// checkFill checks the incrementally updated fill metrics against the maps.
 func checkFill(t *testing.T, l *loop) {
 	t.Helper()
 	have, fill := l.maps.Have(), l.maps.Fill()
@@ -390,8 +388,7 @@ func checkFill(t *testing.T, l *loop) {
 	}
 }
 
-// checkSettled compares a node's maps with what they should hold, but for the
-// choice of ids and the history of rows.
+// checkSettled compares a node's maps with the expected state, except for ids and the history of rows.
 func checkSettled(t *testing.T, n *node, objects *model.Snapshot) {
 	t.Helper()
 	m := model.Build(objects)
@@ -430,8 +427,7 @@ func checkSettled(t *testing.T, n *node, objects *model.Snapshot) {
 	}
 }
 
-// A Service that does not fit is left out, told, and programmed as soon as
-// another one has made room.
+// A Service that does not fit is skipped and reported, and programmed once another is deleted.
 func TestFullMap(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()
@@ -463,7 +459,7 @@ func TestFullMap(t *testing.T) {
 	}
 }
 
-// A Cluster VIP outlives a short gap of its endpoints, and no longer one.
+// A VIP of policy Cluster stays announced for a short gap of its endpoints only.
 func TestShortGapOfEndpoints(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()

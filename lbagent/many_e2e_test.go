@@ -38,16 +38,14 @@ import (
 )
 
 const (
-	// manyVariable is how many Services there are in TestOneMore, to which more are added one by one.
-	manyVariable = "MILLRACE_VIPS"
-	// createdAtOnce is how many requests create the Services.
+	// manyVariable is the number of Services in TestOneMore before more are added.
+	manyVariable  = "MILLRACE_VIPS"
 	createdAtOnce = 8
 )
 
-// TestOneMore adds Services to a node that announces many, and prints how long each takes until the
-// router's kernel has its VIP: with a real API server, the operator, an agent with its maps in the
-// kernel, and FRR. Kubernetes' controllers are not there: the test creates the EndpointSlices.
-// What is late is told, and no failure: make bench-vips is for a quiet machine.
+// TestOneMore adds Services to a node that announces many, and prints the time until each VIP is in the
+// router's kernel: with a real API server, operator, agent and FRR. The test creates the EndpointSlices.
+// Delays are printed, not failed: make bench-vips is for a quiet machine.
 func TestOneMore(t *testing.T) {
 	many, more := 20, 2
 	if text := os.Getenv(manyVariable); text != "" {
@@ -58,8 +56,7 @@ func TestOneMore(t *testing.T) {
 		more = 10
 	}
 	w := newWorld(t)
-	// An eighth of the node tables is kept from Local frontends. Where they have to do without, each
-	// change concerns them all.
+	// An eighth of the node tables is reserved for Cluster frontends; the capacity must exceed it.
 	w.room = (many + 2*more) * 8 / 7
 	w.install()
 	w.operate()
@@ -88,8 +85,8 @@ func TestOneMore(t *testing.T) {
 	t.Logf("memory of the agent: %s", residentMemory(t, agent.cmd.Process.Pid))
 }
 
-// A node that was cut off is ready again. What was told before may wait for 40 seconds. Then the switch
-// drops long packets between nodes: the node names both, and stays ready.
+// A node that was cut off becomes ready again; a report may be delayed by 40 s. Then the switch drops long
+// packets between nodes: the node reports both and stays ready.
 func TestCutOffNodeIsReadyAgain(t *testing.T) {
 	w := cutOff(t)
 	w.Await(time.Minute, "ready again", func() bool {
@@ -110,7 +107,7 @@ func TestCutOffNodeIsReadyAgain(t *testing.T) {
 	}
 }
 
-// countVIPs has the API server count them: a list of many on each look would cost it much.
+// countVIPs lets the API server count, because polling a long list is expensive.
 func (w *world) countVIPs() int {
 	vips := &metav1.PartialObjectMetadataList{}
 	vips.SetGroupVersionKind(millracev1beta1.GroupVersion.WithKind("VIPList"))
@@ -124,14 +121,13 @@ func (w *world) countVIPs() int {
 	return count
 }
 
-// phases are how long after the begin of a Service's creation something was so.
+// phases are delays since the start of a Service's creation.
 type phases struct {
-	// created: the API server had answered. told: the Service's status had the address. routed: the
-	// router's kernel had the route.
+	// created: the API server responded; told: the Service's status has the address; routed: the router's
+	// kernel has the route.
 	created, told, routed time.Duration
-	// passes are those that the agent made meanwhile, and passing how long they took together.
-	passes  int
-	passing time.Duration
+	passes                int
+	passing               time.Duration
 }
 
 func (p phases) String() string {
@@ -140,14 +136,13 @@ func (p phases) String() string {
 		ms(p.created), ms(p.told), ms(p.routed), p.passes, ms(p.passing))
 }
 
-// operate starts the operator with the rights that it is installed with.
+// operate starts the operator with its RBAC role.
 func (w *world) operate() {
 	w.t.Helper()
 	w.installOperator()
 	w.startOperator(w.buildOperator())
 }
 
-// installOperator creates what the operator's user needs.
 func (w *world) installOperator() {
 	w.t.Helper()
 	for _, file := range []string{"role.yaml", "role_binding.yaml"} {
@@ -170,7 +165,6 @@ func (w *world) installOperator() {
 	})
 }
 
-// buildOperator returns the program, built with flags of go build.
 func (w *world) buildOperator(flags ...string) (program string) {
 	w.t.Helper()
 	program = filepath.Join(w.t.TempDir(), "operator")
@@ -181,7 +175,7 @@ func (w *world) buildOperator(flags ...string) (program string) {
 	return program
 }
 
-// startOperator runs an operator, which elects no leader, until the test ends.
+// startOperator runs an operator without leader election until the test ends.
 func (w *world) startOperator(program string) *exec.Cmd {
 	w.t.Helper()
 	kubeconfig, err := w.api.WriteKubeconfig(operatorUser)
@@ -203,7 +197,6 @@ func (w *world) startOperator(program string) *exec.Cmd {
 	return cmd
 }
 
-// populateNodes creates two nodes, of which the operator makes LBNodes, a router and a pool.
 func (w *world) populateNodes() {
 	w.t.Helper()
 	for name, address := range map[string]string{thisNode: nodeAddress, otherNode: "198.51.100.3"} {
@@ -226,15 +219,14 @@ func (w *world) populateNodes() {
 		return w.client.Get(w.t.Context(), client.ObjectKey{Name: thisNode}, &millracev1beta1.LBNode{}) == nil &&
 			w.client.Get(w.t.Context(), client.ObjectKey{Name: otherNode}, other) == nil
 	})
-	// Its agent serves.
 	other.Status = millracev1beta1.LBNodeStatus{BootID: "b", ServingBootID: "b"}
 	if err := w.client.Status().Update(w.t.Context(), other); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-// createService creates the n-th Service and its EndpointSlice, of a pod on each node. One of
-// twenty has externalTrafficPolicy Local: each such Service takes a health check port of the cluster.
+// createService creates the n-th Service and its EndpointSlice, with a pod on each node. One in twenty has
+// policy Local, because each of these takes a healthCheckNodePort.
 func (w *world) createService(ctx context.Context, n int) error {
 	objects := &model.Snapshot{}
 	addService(objects, n, n%20 == 0, 1, 1)
@@ -252,7 +244,6 @@ func (w *world) createService(ctx context.Context, n int) error {
 	return w.client.Create(ctx, slice)
 }
 
-// createServices creates the first Services.
 func (w *world) createServices(count int) {
 	w.t.Helper()
 	group, ctx := errgroup.WithContext(w.t.Context())
@@ -265,14 +256,12 @@ func (w *world) createServices(count int) {
 	}
 }
 
-// arrival is a route that came into the router's kernel.
 type arrival struct {
 	address string
 	at      time.Time
 }
 
-// monitorRoutes has each route that comes into the router's kernel. The kernel keeps those of a
-// burst of 20,000.
+// monitorRoutes reports routes added to the router's kernel. The socket buffer holds a burst of 20,000.
 func (w *world) monitorRoutes() <-chan arrival {
 	w.t.Helper()
 	space, err := netns.GetFromName(routerSpace)
@@ -284,7 +273,7 @@ func (w *world) monitorRoutes() <-chan arrival {
 	w.t.Cleanup(func() { close(done) })
 	if err := netlink.RouteSubscribeWithOptions(updates, done, netlink.RouteSubscribeOptions{
 		Namespace: &space, ReceiveBufferSize: 64 << 20, ReceiveBufferForceSize: true,
-		// Also where some were lost: then not all arrive, and the test says so.
+		// Lost notifications fail the test by missing routes.
 		ErrorCallback: func(err error) { w.t.Logf("follow the router's routes: %v", err) },
 	}); err != nil {
 		w.t.Fatal(err)
@@ -306,7 +295,7 @@ func (w *world) monitorRoutes() <-chan arrival {
 	return routes
 }
 
-// awaitArrivals waits until so many addresses have a route, and returns when the first had it.
+// awaitArrivals waits for routes to count addresses, and returns the time of the first.
 func (w *world) awaitArrivals(routes <-chan arrival, count int) (first time.Time) {
 	w.t.Helper()
 	deadline := time.After(5 * time.Minute)
@@ -324,7 +313,6 @@ func (w *world) awaitArrivals(routes <-chan arrival, count int) (first time.Time
 	return first
 }
 
-// addOne creates the n-th Service.
 func (w *world) addOne(n int, routes <-chan arrival) (took phases) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
@@ -372,8 +360,8 @@ func (w *world) addOne(n int, routes <-chan arrival) (took phases) {
 	return took
 }
 
-// awaitQuiet waits until the agent has made no pass for a second. It asks no more often: with many
-// VIPs the answer itself takes the agent long.
+// awaitQuiet waits until the agent made no pass for a second. It polls slowly, because with many VIPs the
+// response is expensive.
 func (w *world) awaitQuiet() {
 	w.t.Helper()
 	deadline := time.After(time.Minute)
@@ -391,7 +379,6 @@ func (w *world) awaitQuiet() {
 	}
 }
 
-// passes are how many passes the agent has made, and how long they took together.
 func (w *world) passes() (count int, took time.Duration) {
 	w.t.Helper()
 	code, body := w.scrape(scraper)
@@ -411,7 +398,6 @@ func (w *world) passes() (count int, took time.Duration) {
 	return count, took
 }
 
-// residentMemory is what a process has in memory, as proc(5) says.
 func residentMemory(t *testing.T, pid int) string {
 	t.Helper()
 	file, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))

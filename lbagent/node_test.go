@@ -38,35 +38,35 @@ import (
 
 var errInjected = errors.New("injected")
 
-// node is a data plane, a speaker and a reporter in memory. It checks at each
-// step that no route leads to a VIP that is not programmed.
+// node is an in-memory data plane, speaker and reporter. At each step it checks that no route leads to an
+// unprogrammed VIP.
 type node struct {
 	t     testing.TB
 	state *forwarding.State
-	// maps, where not nil, are in the kernel, and state is what they should hold.
+	// maps, if set, are in the kernel, and state is their expected content.
 	maps *kernelMaps
-	// killed reports whether the agent is to end where a write has failed.
+	// killed reports whether the agent is killed at a failed write.
 	killed func() bool
-	// fails says which operation, dump, reading back, attachment and Set fail.
+	// fails reports whether an operation, Dump, ReadBack, Attach or Set fails.
 	fails func(what string) bool
-	// refuses says which single operations fail.
+	// refuses reports whether a single operation fails.
 	refuses func(op forwarding.Op) bool
 
 	attachments []dataplane.Attachment
 	uplinks     []netdev.Link
 	leads       map[netip.Addr][]int
-	// keepsOff are the uplinks on which no program can be.
+	// keepsOff are uplinks that reject programs.
 	keepsOff map[string]bool
 	targets  map[forwarding.NodeID]fib.Target
 	devices  map[int][]int
 	routes   map[netip.Addr]bool
-	// closed are the VIPs that not everybody may reach.
+	// closed are VIPs with source ranges.
 	closed map[netip.Addr]bool
 	sets   int
 	dumps  int
 	steps  []string
 	want   bgp.Want
-	// watch sees maps and routes after each write.
+	// watch is called with maps and routes after each write.
 	watch       func(after string, state *forwarding.State, routes announce.Routes)
 	observation status.Observation
 }
@@ -98,7 +98,6 @@ func (n *node) Apply(op forwarding.Op) error {
 	return nil
 }
 
-// open is the start of an agent's data plane with maps of the given capacities.
 func (n *node) open(limits forwarding.Limits) error {
 	if n.maps == nil {
 		return nil
@@ -106,8 +105,7 @@ func (n *node) open(limits forwarding.Limits) error {
 	return n.maps.open(limits)
 }
 
-// write does an operation on the maps in the kernel, if there are any. Where it fails,
-// they may hold a part of it.
+// write applies an operation to the maps in the kernel, if any. On failure they may hold a part of it.
 func (n *node) write(op forwarding.Op, kind string) error {
 	if n.maps == nil {
 		return nil
@@ -146,7 +144,7 @@ func (n *node) Dump() (*forwarding.State, error) {
 	return n.read()
 }
 
-// ReadBack leaves the State as a Dump would find the maps.
+// ReadBack updates the State to the result of a Dump.
 func (n *node) ReadBack(state *forwarding.State, failed []forwarding.Op) error {
 	if n.fails("ReadBack") {
 		return errInjected
@@ -169,7 +167,6 @@ func (n *node) ReadBack(state *forwarding.State, failed []forwarding.Op) error {
 	return nil
 }
 
-// read is what a Dump gives that succeeds.
 func (n *node) read() (*forwarding.State, error) {
 	if n.maps == nil {
 		return used(n.state), nil
@@ -183,8 +180,7 @@ func (n *node) read() (*forwarding.State, error) {
 	return state, nil
 }
 
-// used is a State without the tables that no frontend uses, which nobody can find
-// in the maps.
+// used returns a State without the tables of no frontend, which a Dump omits.
 func used(s *forwarding.State) *forwarding.State {
 	state := s.Clone()
 	tables, endpointTables := map[forwarding.NodeTableSlot]bool{}, map[forwarding.EndpointTableSlot]bool{}
@@ -222,7 +218,6 @@ func (n *node) Want(targets map[forwarding.NodeID]fib.Target, devices map[int][]
 
 func (n *node) Attachments() []dataplane.Attachment { return n.attachments }
 
-// speakerOf and reporterOf are the other two faces of a node.
 type (
 	speakerOf  struct{ *node }
 	reporterOf struct{ *node }
@@ -282,8 +277,7 @@ const testDelay = time.Second
 
 var testLimits = forwarding.Limits{Frontends: 300, NodeTables: 300, EndpointTables: 300, Endpoints: 3000, VIPs: 300, SourceRanges: 300}
 
-// copied returns a snapshot with lists of its own: tests edit theirs, and nobody edits those of one
-// that was given out.
+// copied returns a snapshot with lists that the test may modify.
 func copied(objects *model.Snapshot) *model.Snapshot {
 	s := *objects
 	s.Services, s.EndpointSlices = slices.Clone(s.Services), slices.Clone(s.EndpointSlices)
@@ -292,7 +286,6 @@ func copied(objects *model.Snapshot) *model.Snapshot {
 	return &s
 }
 
-// newLoop returns an agent's loop as it is after a start.
 func newLoop(n *node, objects *model.Snapshot) *loop {
 	have, err := n.read()
 	if err != nil {

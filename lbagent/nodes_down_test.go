@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/watch"
 )
 
-// judge is a prober with a verdict that the test gives.
+// judge is a prober with a given verdict.
 type judge struct {
 	verdict membership.Verdict
 	known   []membership.Known
@@ -30,7 +30,7 @@ func watchBy(prober watch.Prober) *watch.Watch {
 	return watch.New(prober, func([][probe.KeySize]byte) error { return nil }, watch.ReportAfter, logr.Discard())
 }
 
-// rowsOf are how many rows of a node's tables each node has, and how many chains name it.
+// rowsOf returns each node's number of rows and of chains that contain it.
 func rowsOf(s *forwarding.State) (rows, chains map[forwarding.NodeID]int) {
 	rows, chains = map[forwarding.NodeID]int{}, map[forwarding.NodeID]int{}
 	for _, table := range s.NodeTables {
@@ -46,8 +46,8 @@ func rowsOf(s *forwarding.State) (rows, chains map[forwarding.NodeID]int) {
 	return rows, chains
 }
 
-// The rows of a node that is down go to the others at once, it is asked for no flow, and its
-// endpoints come back with it. It stays a node whose packets are taken, and is probed on.
+// The rows of a failed node move to the others at once, no flow is looked up there, and its endpoints return
+// with it. Its packets are still accepted, and it is still probed.
 func TestNodeDown(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()
@@ -92,7 +92,7 @@ func TestNodeDown(t *testing.T) {
 	}
 }
 
-// All pods were on the node that died: clients are refused, and the route goes.
+// If all pods were on the failed node, clients are refused and the route is withdrawn.
 func TestNodeDownWithAllPods(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()
@@ -113,8 +113,8 @@ func TestNodeDownWithAllPods(t *testing.T) {
 	}
 }
 
-// A node that is cut off from the others, and hears its routers, serves its own endpoints. It keeps
-// all its routes, as those to be left, and is not ready.
+// A node that is connected to its routers only serves its own endpoints. It keeps all its routes,
+// depreferred, and is not ready.
 func TestMinority(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()
@@ -165,7 +165,7 @@ func TestMinority(t *testing.T) {
 	}
 }
 
-// While this node may be cut off, nothing is withdrawn, and routers are to prefer other nodes.
+// While this node may be cut off, routes are depreferred and not withdrawn.
 func TestCutOff(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()

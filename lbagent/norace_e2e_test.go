@@ -4,5 +4,4 @@
 
 package lbagent
 
-// asTheTest are flags of go build by which the operator is built as the test is.
 var asTheTest []string

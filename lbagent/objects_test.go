@@ -23,7 +23,7 @@ const (
 
 func pointer[T any](value T) *T { return &value }
 
-// cluster returns the objects of a cluster of two nodes without Services.
+// cluster returns a cluster of two nodes without Services.
 func cluster() *model.Snapshot {
 	lbNode := func(name string, id int32, addresses ...string) *millracev1beta1.LBNode {
 		return &millracev1beta1.LBNode{
@@ -49,10 +49,8 @@ func cluster() *model.Snapshot {
 	}
 }
 
-// isIPv6 reports whether the n-th Service is of IPv6, as every third one is.
 func isIPv6(n int) bool { return n%3 == 0 }
 
-// vipOf is the VIP of the n-th Service.
 func vipOf(n int) netip.Addr {
 	if isIPv6(n) {
 		return netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 0xca, 0xfe, 14: byte(n >> 8), 15: byte(n)})
@@ -60,7 +58,6 @@ func vipOf(n int) netip.Addr {
 	return netip.AddrFrom4([4]byte{203, byte(n >> 8), 113, byte(n)})
 }
 
-// podOf is the i-th pod of the n-th Service on the third-th node.
 func podOf(n, third, i int) netip.Addr {
 	if isIPv6(n) {
 		return netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 0, byte(18 + third), 12: byte(n >> 8), 13: byte(n), 15: byte(i)})
@@ -68,8 +65,7 @@ func podOf(n, third, i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{198, byte(18 + third + 2*(n>>8)), byte(n), byte(i)})
 }
 
-// addService gives a cluster its n-th Service, with a VIP and as many ready
-// endpoints as are asked for on each of the two nodes.
+// addService adds the n-th Service, with a VIP and the given numbers of ready endpoints on the two nodes.
 func addService(s *model.Snapshot, n int, local bool, here, there int) {
 	name, family := fmt.Sprintf("service-%03d", n), corev1.IPv4Protocol
 	if isIPv6(n) {
@@ -118,15 +114,13 @@ func addService(s *model.Snapshot, n int, local bool, here, there int) {
 	})
 }
 
-// withPort is a Service as it is after an edit: with one more port.
 func withPort(service *corev1.Service, name string, port int32) *corev1.Service {
 	edited := service.DeepCopy()
 	edited.Spec.Ports = append(edited.Spec.Ports, corev1.ServicePort{Name: name, Port: port})
 	return edited
 }
 
-// restrict lets only clients of the n-th Service, if there is one, in that have
-// one of the prefixes 198.51.third.0/24 or, for one of IPv6, 2001:db8:third::/48.
+// restrict limits the n-th Service to the prefixes 198.51.third.0/24, or 2001:db8:third::/48 for IPv6.
 func restrict(s *model.Snapshot, n int, thirds ...int) {
 	for _, service := range s.Services {
 		if service.Name != fmt.Sprintf("service-%03d", n) {
@@ -142,8 +136,7 @@ func restrict(s *model.Snapshot, n int, thirds ...int) {
 	}
 }
 
-// scatterNodes takes an address from some nodes, puts some into zones, and may take the
-// last one away.
+// scatterNodes removes addresses of some nodes, assigns zones to some, and may remove the last node.
 func scatterNodes(s *model.Snapshot, random *rand.Rand) {
 	for _, node := range s.LBNodes {
 		switch random.IntN(4) {
@@ -161,7 +154,7 @@ func scatterNodes(s *model.Snapshot, random *rand.Rand) {
 	}
 }
 
-// scatterEndpoints gives endpoints hints that some Services go by, and has some not ready.
+// scatterEndpoints gives endpoints hints and makes some unready.
 func scatterEndpoints(s *model.Snapshot, random *rand.Rand) {
 	for _, service := range s.Services {
 		if random.IntN(2) == 0 {

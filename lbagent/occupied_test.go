@@ -16,8 +16,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// A VIP that is the address of a node or router is not programmed, and not announced, whichever
-// was there first. It comes back when the other one is gone.
+// A VIP that equals the address of a node or router is neither programmed nor announced, until the conflict
+// ends.
 func TestOccupied(t *testing.T) {
 	for name, occupy := range map[string]func(s *model.Snapshot, address netip.Addr){
 		"a node": func(s *model.Snapshot, address netip.Addr) {
@@ -45,7 +45,6 @@ func TestOccupied(t *testing.T) {
 				now := start
 				expect := func(occupied bool) {
 					t.Helper()
-					// Removals wait until routers know.
 					for range 3 {
 						mustPass(t, l, now)
 						now = now.Add(time.Minute)

@@ -17,13 +17,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Users of the API server; their tokens are their names.
+// Users of the API server; their tokens equal their names.
 const (
 	scraper  = "prometheus"
 	stranger = "stranger"
 )
 
-// Metrics are for those whom the API server knows, and who may get them.
+// Metrics are served to authenticated users with permission only.
 func TestAgentMetrics(t *testing.T) {
 	w := newWorld(t)
 	w.install()
@@ -41,10 +41,10 @@ func TestAgentMetrics(t *testing.T) {
 	for token, want := range map[string]int{
 		"":       http.StatusUnauthorized,
 		stranger: http.StatusForbidden,
-		// The filter answers so where the API server does not know the token.
+		// The filter's response to a token unknown to the API server.
 		"made-up": http.StatusInternalServerError,
 	} {
-		// A busy API server may answer too late; the metrics are never told meanwhile.
+		// A busy API server may respond too late; metrics are never served meanwhile.
 		w.Await(30*time.Second, fmt.Sprintf("status %d with token %q", want, token), func() bool {
 			code, body := w.scrape(token)
 			if code == http.StatusOK || strings.Contains(body, "millrace_") {
@@ -62,7 +62,7 @@ func TestAgentMetrics(t *testing.T) {
 	w.retainConnections()
 }
 
-// scrape returns the status and the body of the answer; 0 while there is none.
+// scrape returns the status and body of the response; 0 without one.
 func (w *world) scrape(token string) (int, string) {
 	w.t.Helper()
 	client := &http.Client{

@@ -4,6 +4,4 @@
 
 package lbagent
 
-// asTheTest are flags of go build by which the operator is built as the test is: with the race
-// detector.
 var asTheTest = []string{"-race"}

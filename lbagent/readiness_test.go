@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/readiness"
 )
 
-// unready is a snapshot with endpoints of some of its Services not ready.
+// unready returns a snapshot with unready endpoints of some Services.
 func unready(s *model.Snapshot, which ...int) *model.Snapshot {
 	result := *s
 	result.EndpointSlices = nil
@@ -32,9 +32,9 @@ func unready(s *model.Snapshot, which ...int) *model.Snapshot {
 	return &result
 }
 
-// When an API server comes back that was away for long, all pods are unready for a moment. Nothing
-// is refused and no route goes, also with an agent that started meanwhile. A node that does not
-// answer gets nothing; one Service alone is refused as ever.
+// After a long API server outage all pods are briefly unready: no client is refused and no route withdrawn,
+// also by an agent that started meanwhile. A node that fails probes receives nothing, and a single unready
+// Service is refused.
 func TestAllUnreadyAtOnce(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()
@@ -60,7 +60,6 @@ func TestAllUnreadyAtOnce(t *testing.T) {
 	now := start
 	pass := func(first, second bool, endpoints int) {
 		t.Helper()
-		// Longer than any delay.
 		for range 2 {
 			mustPass(t, l, now)
 			now = now.Add(time.Hour)
@@ -79,14 +78,13 @@ func TestAllUnreadyAtOnce(t *testing.T) {
 	pass(true, true, 0)
 	current = unready(objects, 0, 1)
 	pass(true, true, 4)
-	// What the agent worked by is kept for the next one.
 	kept, _, _ := l.inputs.Readiness.Advance(current.EndpointSlices, func(string) bool { return true }, now)
 	l = loopOf(kept)
 	pass(true, true, 4)
 	j.verdict = membership.Verdict{Down: map[forwarding.NodeID]time.Time{2: now}}
 	j.known[0].Lost = now
 	pass(false, false, 0)
-	// One that never answered may be dead, too.
+	// A node that never answered may have failed, too.
 	j.verdict, j.known = membership.Verdict{}, nil
 	pass(false, false, 0)
 	current = objects

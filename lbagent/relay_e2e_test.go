@@ -28,18 +28,16 @@ import (
 )
 
 const (
-	// relayAddress is where the process listens that is a relay of EndpointSlices.
+	// relayAddress is the listen address of the relay's process.
 	relayAddress = "MILLRACE_TEST_RELAY"
-	// relayDirectory has its certificate, and that of its authority for agents.
+	// relayDirectory contains its certificate, and the CA certificate for agents.
 	relayDirectory = "MILLRACE_TEST_RELAY_CERTIFICATES"
-	// agentRelay is the URL of relays, in the process that is the agent.
+	// agentRelay is the URL of relays in the agent's process.
 	agentRelay = "MILLRACE_TEST_AGENT_RELAY"
 )
 
-// relays are where a world's agents ask.
 type relays struct{ address, directory string }
 
-// environment is what an agent's process has of it.
 func (r *relays) environment() []string {
 	if r == nil {
 		return nil
@@ -47,7 +45,7 @@ func (r *relays) environment() []string {
 	return []string{agentRelay + "=https://" + r.address, relayDirectory + "=" + r.directory}
 }
 
-// installRelays has agents that are started from now on ask relays, none of which runs yet.
+// installRelays configures relays for agents started from now on. None runs yet.
 func (w *world) installRelays() {
 	w.t.Helper()
 	w.relays = &relays{address: fmt.Sprintf("127.0.0.1:%d", controlplane.FreePort(w.t)), directory: w.t.TempDir()}
@@ -58,7 +56,6 @@ func (w *world) installRelays() {
 	}
 }
 
-// startRelay starts a relay, with the agent's rights.
 func (w *world) startRelay() *exec.Cmd {
 	w.t.Helper()
 	cmd := exec.Command("/proc/self/exe")
@@ -74,8 +71,7 @@ func (w *world) startRelay() *exec.Cmd {
 	return cmd
 }
 
-// runRelay is the relay of cmd/liveapi. Who asks it is not asked for: that is the aggregated API's,
-// and tested there.
+// runRelay runs the relay of cmd/liveapi without its authorization, which is tested with the aggregated API.
 func runRelay() error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()

@@ -18,8 +18,8 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// A VIP that its Service gives up is at the router as one to be left, then not at all, and is still
-// programmed. The phases are those that the API server keeps.
+// A VIP released by its Service is depreferred at the router, then withdrawn, and still programmed. The API
+// server validates the order of phases.
 func TestRelease(t *testing.T) {
 	w := newWorld(t)
 	w.install()
@@ -41,8 +41,8 @@ func TestRelease(t *testing.T) {
 	t.Run("without EndpointSlices", func(t *testing.T) { releaseWithoutEndpointSlices(t, w) })
 }
 
-// kubectl delete --cascade=foreground removes the EndpointSlices of a Service that waits for its
-// VIP. The VIP is served until it is released.
+// kubectl delete --cascade=foreground deletes the EndpointSlices of a Service that waits for its VIP, which
+// is served until its release.
 func releaseWithoutEndpointSlices(t *testing.T, w *world) {
 	service := &corev1.Service{}
 	key := client.ObjectKey{Namespace: "default", Name: w.claim().Name}
@@ -62,19 +62,18 @@ func releaseWithoutEndpointSlices(t *testing.T, w *world) {
 	if err := w.client.DeleteAllOf(t.Context(), &discoveryv1.EndpointSlice{}, slicesOf...); err != nil {
 		t.Fatal(err)
 	}
-	// The agent has seen the deletions when it obeys a later write.
+	// Once the agent obeys a later write, it has seen the deletions.
 	w.release(&millracev1beta1.ClaimRelease{Phase: millracev1beta1.ReleaseDraining, Since: metav1.NowMicro()})
 	w.Await(10*time.Second, "the route as one to be left", func() bool { return strings.Contains(w.communities(), "graceful-shutdown") })
 	w.release(&millracev1beta1.ClaimRelease{Phase: millracev1beta1.ReleaseWithdrawn, Since: metav1.NowMicro()})
 	w.Await(10*time.Second, "no route", func() bool { return !w.announced() })
-	// Numbers alone are written twice a minute.
+	// Changes of counters are written twice a minute.
 	w.Await(45*time.Second, "the LBNodeReport says that it is released, not that it has no endpoints", func() bool {
 		vips := w.report().Status.VIPs
 		return vips.Programmed == 1 && slices.Equal(vips.Withheld, []millracev1beta1.WithheldCount{{Reason: millracev1beta1.ReasonReleasing, Count: 1}})
 	})
 }
 
-// claim is that of the VIP.
 func (w *world) claim() millracev1beta1.VIPClaim {
 	w.t.Helper()
 	object := &millracev1beta1.VIP{}
@@ -84,7 +83,6 @@ func (w *world) claim() millracev1beta1.VIPClaim {
 	return object.Spec.Claims[0]
 }
 
-// release writes how far the Service has given its VIP up.
 func (w *world) release(release *millracev1beta1.ClaimRelease, edits ...func(*millracev1beta1.VIPClaim)) {
 	w.t.Helper()
 	object := &millracev1beta1.VIP{}
@@ -100,7 +98,7 @@ func (w *world) release(release *millracev1beta1.ClaimRelease, edits ...func(*mi
 	}
 }
 
-// communities are those of the VIP's route at the router; empty where it has none.
+// communities returns the communities of the VIP's route at the router; empty without a route.
 func (w *world) communities() string {
 	w.t.Helper()
 	var found struct {

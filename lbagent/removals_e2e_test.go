@@ -16,8 +16,8 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// A CRD that is deleted takes its objects with it, and not the routes: those go when the hold
-// ends, and the node's report says so before.
+// The deletion of a CRD deletes its objects but withdraws their routes only after the hold, which the node
+// reports before.
 func TestCRDDeleted(t *testing.T) {
 	w := newWorld(t)
 	w.install()

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/removalguard"
 )
 
-// What is removed by mistake withdraws nothing before the end of the hold; then it is obeyed.
+// Mistaken bulk removals withdraw nothing before the end of the hold, and apply afterwards.
 func TestMistakenRemovals(t *testing.T) {
 	const limit = time.Minute
 	for what, remove := range map[string]func(*model.Snapshot){

@@ -20,9 +20,9 @@ import (
 
 const podSpace = "pod"
 
-// retainConnections makes the Service Local and replaces its endpoints by others of the same node, as
-// a changed selector does. A connection of an old one continues while its pod has the address, new
-// connections get the new endpoint.
+// retainConnections changes the Service to policy Local and replaces its endpoints by others of the same
+// node, as a changed selector does. Connections of an old endpoint continue while its pod has the address;
+// new ones get the new endpoint.
 func (w *world) retainConnections() {
 	w.t.Helper()
 	previous, current := podOf(10, 0, 1).String(), podOf(10, 0, 3).String()
@@ -48,7 +48,7 @@ func (w *world) retainConnections() {
 			w.t.Fatalf("a new connection got %+v, want endpoint %s", connection, current)
 		}
 	}
-	// The other one is on the other node, which alone can check it.
+	// The other endpoint is on the other node, which alone can verify it.
 	w.awaitRetained(2)
 	run(w.t, "ip -n "+podSpace+" address delete "+previous+"/32 dev eth0")
 	w.awaitRetained(1)
@@ -62,8 +62,8 @@ func (w *world) awaitRetained(count int) {
 	})
 }
 
-// startPod starts a network namespace with addresses, at whose port 8080 each connection gets the
-// address that it was made to for each byte.
+// startPod starts a network namespace with addresses. For each received byte, its server at port 8080 sends
+// the local address of the connection.
 func (w *world) startPod(addresses ...string) {
 	w.t.Helper()
 	w.t.Cleanup(func() { run(w.t, "ip netns delete "+podSpace) })
@@ -115,7 +115,6 @@ func echo(connection net.Conn) {
 	}
 }
 
-// setEndpoints replaces the endpoints of the Service by one of this node.
 func (w *world) setEndpoints(address string) {
 	w.t.Helper()
 	slice := &discoveryv1.EndpointSlice{}
@@ -128,14 +127,12 @@ func (w *world) setEndpoints(address string) {
 	}
 }
 
-// echoClient is a connection to the VIP, with the endpoint that answered last.
 type echoClient struct {
 	net.Conn
 	reader   *bufio.Reader
 	endpoint string
 }
 
-// dialVIP connects to the VIP from the router; nil if that fails.
 func (w *world) dialVIP() *echoClient {
 	w.t.Helper()
 	var connection net.Conn
@@ -167,7 +164,7 @@ func (w *world) in(namespace string, f func() error) {
 	w.t.Helper()
 	done := make(chan error)
 	go func() {
-		// Never unlocked: the thread ends with the goroutine.
+		// The thread terminates with the goroutine, because it is never unlocked.
 		runtime.LockOSThread()
 		done <- func() error {
 			file, err := os.Open("/run/netns/" + namespace)

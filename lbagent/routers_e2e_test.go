@@ -17,8 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/test/frr"
 )
 
-// secondRouter starts another router, behind an uplink of its own. Both ends of the link have
-// addresses of another network than the first router's.
+// secondRouter starts another router behind an uplink of its own, on another network than the first router's.
 func (w *world) secondRouter(neighbors string) *frr.Router {
 	w.t.Helper()
 	const namespace = "router2"
@@ -30,7 +29,7 @@ func (w *world) secondRouter(neighbors string) *frr.Router {
 		"ip netns add " + namespace,
 		"ip -n " + namespace + " link set lo up",
 		"ip link add eth1 type veth peer name eth1 netns " + namespace,
-		// No other link-local address than the one below.
+		// No link-local address except the one below.
 		"ip link set eth1 addrgenmode none",
 		"ip address add 203.0.113.130/25 dev eth1",
 		"ip address add fe80::22/64 dev eth1 nodad",
@@ -44,7 +43,6 @@ func (w *world) secondRouter(neighbors string) *frr.Router {
 	return frr.Start(w.t, namespace, neighbors)
 }
 
-// peer creates an LBPeer with short timers.
 func (w *world) peer(name string, edit func(*millracev1beta1.LBPeerSpec)) *millracev1beta1.LBPeer {
 	w.t.Helper()
 	peer := &millracev1beta1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: millracev1beta1.LBPeerSpec{
@@ -63,8 +61,8 @@ const secondNeighbor = ` neighbor 203.0.113.130 remote-as 64512
  exit-address-family
 `
 
-// A node of two uplinks tells each router its address on the way to that router. An external
-// router would not use the other one: it is not directly connected.
+// A node with two uplinks announces to each router its address on that uplink. An external router would
+// reject a next hop that is not directly connected.
 func TestNextHopOfEachUplink(t *testing.T) {
 	w := newWorld(t)
 	w.install()
@@ -82,7 +80,7 @@ func TestNextHopOfEachUplink(t *testing.T) {
 	})
 }
 
-// The router is the gateway of the node's default route, which appears and changes.
+// The router is the gateway of the node's default route, which is added and changed.
 func TestGatewayIsPeer(t *testing.T) {
 	w := newWorld(t)
 	w.install()
@@ -104,7 +102,7 @@ func TestGatewayIsPeer(t *testing.T) {
 	if routes := second.KernelRoutes(); len(routes) > 0 {
 		t.Errorf("the router that is no gateway yet has %v", routes)
 	}
-	// By the link-local gateway, then by the other one alone.
+	// Via the link-local gateway, then via the other one only.
 	run(t, "ip -6 route add default via fe80::11 dev eth1")
 	second.Await(30*time.Second, "the VIP at the link-local gateway, by the node's link-local address", func() bool {
 		return second.KernelRoutes()[vip] == "fe80::22"
@@ -123,8 +121,8 @@ func TestGatewayIsPeer(t *testing.T) {
 	}
 }
 
-// An aggregate is at the router in place of the routes to its VIPs, for as long as the
-// advertisement says so and one of its VIPs is announced.
+// An aggregate replaces the routes to its VIPs at the router while the advertisement requests it and one of
+// its VIPs is announced.
 func TestAggregateAtRouter(t *testing.T) {
 	w := newWorld(t)
 	w.install()
@@ -162,8 +160,8 @@ func TestAggregateAtRouter(t *testing.T) {
 	w.Await(20*time.Second, "no route without a VIP", func() bool { return len(w.KernelRoutes()) == 0 })
 }
 
-// The routers of a network connect. Each is a session of its own, by the name of the LBPeer and
-// its address; what an advertisement says of the LBPeer holds for all.
+// Routers of a dynamic range connect. Each has a session, named by LBPeer and address; advertisements for the
+// LBPeer apply to all.
 func TestRangeOfRouters(t *testing.T) {
 	w := newWorld(t)
 	w.install()

@@ -19,8 +19,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/shutdown"
 )
 
-// An agent that is told to end leaves its routes while its DaemonSet is there, and withdraws them
-// once that is gone.
+// A terminated agent leaves its routes while its DaemonSet exists, and withdraws them after its deletion.
 func TestUninstall(t *testing.T) {
 	w := newWorld(t)
 	w.install()
@@ -48,8 +47,7 @@ func TestUninstall(t *testing.T) {
 	}
 }
 
-// An agent whose node shuts down withdraws its routes, though its DaemonSet stays and there is no
-// operator that tells.
+// An agent withdraws its routes when its node shuts down, though the DaemonSet exists and no operator runs.
 func TestNodeShutdown(t *testing.T) {
 	w := newWorld(t)
 	w.install()
@@ -78,7 +76,6 @@ func TestNodeShutdown(t *testing.T) {
 	}
 }
 
-// createDaemonSet creates the DaemonSet of the agents, and lets the agent's user see it.
 func (w *world) createDaemonSet() *appsv1.DaemonSet {
 	w.t.Helper()
 	if err := appsv1.AddToScheme(w.client.Scheme()); err != nil {

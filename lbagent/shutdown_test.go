@@ -8,14 +8,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// end is what passes say of the end of an agent, and what they hear.
 type end struct{ shutsDown, begun, withdrawn bool }
 
 func (e *end) See(shutsDown bool) { e.shutsDown = shutsDown }
 func (e *end) HasBegun() bool     { return e.begun }
 func (e *end) Withdrawn()         { e.withdrawn = true }
 
-// A node that is uninstalled withdraws a VIP that no other node can take, after the drain delay.
+// An uninstalled node withdraws a VIP without another announcer after the drain delay.
 func TestUninstalledNodeWithdraws(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()
@@ -46,8 +45,7 @@ func TestUninstalledNodeWithdraws(t *testing.T) {
 	}
 }
 
-// A node whose Node says that it shuts down departs, be there an operator or not. Its agent knows
-// by then why it is told to end.
+// A node whose Node reports a shutdown departs, with or without an operator.
 func TestNodeThatShutsDownDeparts(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()
@@ -73,7 +71,7 @@ func TestNodeThatShutsDownDeparts(t *testing.T) {
 	if n.routes[vipOf(1)] || len(n.state.Frontends) != 1 {
 		t.Errorf("routes %v, %d frontends", n.routes, len(n.state.Frontends))
 	}
-	// A cordoned node waits for its LBNode, as others see that, too.
+	// A cordoned node waits for its LBNode, because others must see that, too.
 	objects.Node = objects.Node.DeepCopy()
 	objects.Node.Status.Conditions = nil
 	objects.Node.Spec.Unschedulable = true

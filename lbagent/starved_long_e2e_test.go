@@ -21,13 +21,12 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// trio are three nodes on a switch, each with an agent.
+// trio is three nodes on a switch, each with an agent.
 type trio struct {
 	*world
-	// this is the agent that something happens to; third is that of the node that dies.
+	// this is the agent under test; third is the agent of the node that fails.
 	this, third *agent
-	// logs are what the agents say, by node.
-	logs map[string]*controlplane.Log
+	logs        map[string]*controlplane.Log
 }
 
 func newTrio(t *testing.T) *trio {
@@ -61,19 +60,18 @@ func newTrio(t *testing.T) *trio {
 	return n
 }
 
-// die takes the third node off the switch, or brings it back.
+// die disconnects the third node from the switch, or reconnects it.
 func (n *trio) die(dead bool) {
 	n.t.Helper()
 	state := map[bool]string{true: "down", false: "up"}[dead]
 	run(n.t, "ip -n "+routerSpace+" link set port3 "+state)
 }
 
-// taken is how often an agent took a node for down.
+// taken returns how often an agent considered a node failed.
 func (n *trio) taken(by, node string) int {
 	return strings.Count(n.logs[by].String(), `msg="Node is down: it gets no packets until it answers again" logger=watch peer=`+node)
 }
 
-// awaitTaken waits until an agent has taken the third node for down so often.
 func (n *trio) awaitTaken(by string, times int, limit time.Duration) {
 	n.t.Helper()
 	began := time.Now()
@@ -81,12 +79,11 @@ func (n *trio) awaitTaken(by string, times int, limit time.Duration) {
 	n.t.Logf("%s takes %s for down %s later", by, thirdNode, time.Since(began).Round(time.Millisecond))
 }
 
-// checkVerdicts holds agents to have accused nobody but the third node.
+// checkVerdicts checks that agents considered no other node than the third failed.
 func (n *trio) checkVerdicts() {
 	n.t.Helper()
 	for by, log := range n.logs {
 		if by == thirdNode {
-			// It is cut off from the others at times.
 			continue
 		}
 		for _, node := range []string{thisNode, otherNode} {
@@ -102,10 +99,10 @@ func (n *trio) checkVerdicts() {
 	}
 }
 
-// starve gives a process so many thousandths of a processor, until feed is called or the test ends.
+// starve limits a process to thousandths of a CPU until feed is called or the test ends.
 func starve(t *testing.T, process, thousandths int) (feed func()) {
 	t.Helper()
-	// A second: the process gets its share in one piece, and then nothing for long.
+	// A period of 1 s: the process gets its share at once, and then nothing for long.
 	const period = 1_000_000
 	root, quota := t.TempDir(), strconv.Itoa(thousandths*period/1000)
 	write := func(file, text string) {
@@ -148,7 +145,6 @@ func starve(t *testing.T, process, thousandths int) (feed func()) {
 		if text, err := os.ReadFile(filepath.Join(root, group, "cpu.stat")); err == nil {
 			t.Logf("cpu.stat: %s", strings.Join(strings.Fields(string(text)), " "))
 		}
-		// A process that has ended is in no group.
 		_ = os.WriteFile(filepath.Join(root, "cgroup.procs"), []byte(strconv.Itoa(process)), 0)
 		var err error
 		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); {
@@ -162,10 +158,10 @@ func starve(t *testing.T, process, thousandths int) (feed func()) {
 	return feed
 }
 
-// probed counts how the kubelet would see an agent: how many health checks failed in a row at most.
+// probed returns the maximum number of consecutively failed health checks.
 func probed(stop <-chan struct{}) (worst <-chan int) {
 	result := make(chan int, 1)
-	// As config/lbagent has it, but more often.
+	// As in config/lbagent, but more often.
 	client := &http.Client{Timeout: 5 * time.Second}
 	go func() {
 		failed, most := 0, 0
@@ -189,8 +185,8 @@ func probed(stop <-chan struct{}) (worst <-chan int) {
 	return result
 }
 
-// An agent that gets 2 % of a processor is slow, and nothing else: it keeps its sessions, accuses
-// nobody, is accused by nobody, and is not restarted. What changes comes later.
+// An agent with 2 % of a CPU is slow only: it keeps its sessions, considers no node failed, is not considered
+// failed, and is not restarted. Changes are delayed.
 func TestStarvedAgent(t *testing.T) {
 	n := newTrio(t)
 	lost := func() int {
@@ -240,8 +236,8 @@ func TestStarvedAgent(t *testing.T) {
 	}
 }
 
-// An agent that hangs for longer than any timer takes nobody for dead when it goes on, and forgets
-// whom it took for dead before.
+// An agent that was stopped for longer than all timers considers no node failed on resumption, and forgets
+// previous verdicts.
 func TestStoppedAmongOthers(t *testing.T) {
 	n := newTrio(t)
 	n.die(true)
@@ -266,8 +262,8 @@ func TestStoppedAmongOthers(t *testing.T) {
 	}
 }
 
-// hasOnlyFrom waits until the router has this node's path to the other VIP, and holds it to have had none
-// to the one that was removed.
+// hasOnlyFrom waits until the router has this node's path to the other VIP, and checks that it had none to
+// the removed VIP.
 func (n *trio) hasOnlyFrom(limit, watched time.Duration) {
 	n.t.Helper()
 	look := func() bool {

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// fill takes all room of a file system: bytes, and inodes where there are few.
+// fill exhausts a file system: bytes, or inodes if there are few.
 func fill(t *testing.T, directory string) (empty func()) {
 	t.Helper()
 	place := filepath.Join(directory, "filler")
@@ -34,7 +34,6 @@ func fill(t *testing.T, directory string) (empty func()) {
 	if !errors.Is(err, unix.ENOSPC) {
 		t.Fatalf("fill %s: %v", directory, err)
 	}
-	// What is left of a page.
 	for size := 4096; size > 0; size /= 2 {
 		_ = os.WriteFile(filepath.Join(place, "rest"+fmt.Sprint(size)), make([]byte, size), 0o600)
 	}
@@ -45,17 +44,16 @@ func fill(t *testing.T, directory string) (empty func()) {
 	}
 }
 
-// A state directory that cannot be written, from the start or later, takes nothing but what is kept in
-// it: the agent forwards and announces, says so once, and goes on when there is room. What is there is
-// never half of something.
+// If the state directory cannot be written, from the start or later, only its content is affected: the agent
+// forwards and announces, logs it once, and resumes when there is space. Files are never partial.
 func TestStateDirectoryFaults(t *testing.T) {
 	const size = "mode=0700,size=2m"
 	for _, fault := range []struct {
 		name string
-		// options are those of the tmpfs; spoil makes the fault, and returns what ends it.
+		// options are the tmpfs mount options; spoil causes the fault and returns its repair.
 		options string
 		spoil   func(t *testing.T, directory string) (heal func())
-		// later is true where it can come while files are open.
+		// later is true if the fault can occur while files are open.
 		later bool
 	}{
 		{"no room", size, fill, true},
@@ -74,7 +72,7 @@ func TestStateDirectoryFaults(t *testing.T) {
 	}
 }
 
-// reconfigure sets a flag of a file system in all mount namespaces: the agent has one of its own.
+// reconfigure sets a flag of a file system in all mount namespaces, including the agent's.
 func reconfigure(t *testing.T, directory, flag string) {
 	t.Helper()
 	at, err := unix.Fspick(unix.AT_FDCWD, directory, unix.FSPICK_CLOEXEC)
@@ -87,7 +85,7 @@ func reconfigure(t *testing.T, directory, flag string) {
 	}
 }
 
-// stateFault has an agent begin with a fault that ends.
+// stateFault starts an agent with a temporary fault.
 func stateFault(t *testing.T, options string, spoil func(*testing.T, string) func()) (*world, *agent) {
 	t.Helper()
 	w := newWorld(t)
@@ -115,8 +113,8 @@ func stateFault(t *testing.T, options string, spoil func(*testing.T, string) fun
 	return w, running
 }
 
-// stateFaultLater has a fault come while the agent runs: a route goes, and the next agent does not
-// bring it back.
+// stateFaultLater causes a fault while the agent runs: a route is withdrawn, and the next agent does not
+// restore it.
 func (w *world) stateFaultLater(running *agent, spoil func(*testing.T, string) func()) {
 	t, file := w.t, filepath.Join(w.stateDir, "objects")
 	log := w.log
@@ -157,11 +155,10 @@ func (w *world) stateFaultLater(running *agent, spoil func(*testing.T, string) f
 	}
 }
 
-// said is how often a log says something.
 func said(log *controlplane.Log, text string) int { return strings.Count(log.String(), text) }
 
-// Pins cannot be written: an agent that runs goes on with what is new. One that starts says what to do,
-// and the kernel forwards on.
+// If pins cannot be written, a running agent continues with changes. A starting one logs the remedy, and the
+// kernel continues to forward.
 func TestReadOnlyPins(t *testing.T) {
 	w := newWorld(t)
 	w.install()

@@ -18,10 +18,9 @@ import (
 	"github.com/millrace-lb/millrace/test/frozen"
 )
 
-// otherVIP comes while nobody can tell the agent.
+// otherVIP is created while the agent is unreachable.
 const otherVIP = "203.0.113.11"
 
-// overLine has agents reach the API server over a line.
 func (w *world) overLine() *frozen.Line {
 	w.t.Helper()
 	text, err := os.ReadFile(w.kubeconfig)
@@ -38,13 +37,12 @@ func (w *world) overLine() *frozen.Line {
 	return line
 }
 
-// stop stops the agent until the returned function is called, or the test ends.
+// stop stops the agent until resume is called or the test ends.
 func (a *agent) stop() (resume func()) {
 	a.t.Helper()
 	if err := a.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		a.t.Fatal(err)
 	}
-	// The end of the test kills it, stopped or not.
 	return func() {
 		a.t.Helper()
 		if err := a.cmd.Process.Signal(syscall.SIGCONT); err != nil {
@@ -53,7 +51,7 @@ func (a *agent) stop() (resume func()) {
 	}
 }
 
-// replaceVIP deletes the VIP and adds another one.
+// replaceVIP replaces the VIP by otherVIP.
 func (w *world) replaceVIP() {
 	w.t.Helper()
 	if err := w.client.Delete(w.t.Context(), &millracev1beta1.VIP{ObjectMeta: metav1.ObjectMeta{Name: vip}}); err != nil {
@@ -67,7 +65,7 @@ func (w *world) replaceVIP() {
 	w.create(objects.VIPs[0])
 }
 
-// hasOnly waits until the router has the other VIP, and has not had the one that was removed meanwhile.
+// hasOnly waits until the router has otherVIP, and checks that it had no route to the removed VIP meanwhile.
 func (w *world) hasOnly(limit, watched time.Duration) {
 	w.t.Helper()
 	began := time.Now()
@@ -87,7 +85,6 @@ func (w *world) hasOnly(limit, watched time.Duration) {
 	}
 }
 
-// beginStopped has a router learn a VIP from an agent, which reaches the API server over a line.
 func beginStopped(t *testing.T) (*world, *agent, *frozen.Line) {
 	t.Helper()
 	w := newWorld(t)
@@ -99,9 +96,9 @@ func beginStopped(t *testing.T) (*world, *agent, *frozen.Line) {
 	return w, a, line
 }
 
-// An agent that is stopped for less than the hold time keeps its session, and knows at once what is new.
-// One that is stopped for longer loses it. It announces nothing then that was removed meanwhile, though
-// the connection with the API server was lost, too, without a word.
+// An agent stopped for less than the hold time keeps its session and learns changes at once. One stopped for
+// longer loses the session, and then announces nothing that was removed meanwhile, though its API server
+// connection was lost silently, too.
 func TestStoppedAgent(t *testing.T) {
 	w, a, line := beginStopped(t)
 	established := func() *metav1.Time {
@@ -115,7 +112,7 @@ func TestStoppedAgent(t *testing.T) {
 	since := established()
 	for range 3 {
 		resume := a.stop()
-		// Of nine seconds: the router hears nothing, and the agent's own timer must not count them.
+		// Of nine seconds: the router receives nothing, and the agent's own timer must not count them.
 		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); {
 			if !w.announced() {
 				t.Fatal("the route went while the agent was stopped for less than the hold time")
@@ -138,8 +135,8 @@ func TestStoppedAgent(t *testing.T) {
 	w.hasOnly(10*time.Second, 40*time.Second)
 }
 
-// A node that is cut off from its router and the API server for a while announces nothing afterwards that
-// was removed meanwhile.
+// A node that was disconnected from router and API server announces nothing afterwards that was removed
+// meanwhile.
 func TestCutOffFromAll(t *testing.T) {
 	w, _, line := beginStopped(t)
 	run(t, "ip -n "+routerSpace+" link set eth0 down")
@@ -151,8 +148,8 @@ func TestCutOffFromAll(t *testing.T) {
 	w.hasOnly(15*time.Second, 40*time.Second)
 }
 
-// An API server that does not answer takes no route: a session that was lost comes back by the objects of
-// before, and by those of now when they are known.
+// An unresponsive API server causes no withdrawal: a lost session returns with the previous objects, then
+// with the current ones.
 func TestSessionWithoutAPIServer(t *testing.T) {
 	w, a, line := beginStopped(t)
 	line.Cut(true)

@@ -16,11 +16,11 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// elsewhereMAC is somebody who has a VIP before this node, or after it.
+// elsewhereMAC is another host with a VIP's address.
 const elsewhereMAC = "02:00:00:00:00:99"
 
-// An agent that answers on its link, and is stopped while a VIP goes to somebody else, does not claim it
-// when it goes on. It claims the VIP that came meanwhile.
+// An L2 agent that is stopped while a VIP moves to another host does not claim it on resumption, but claims a
+// new VIP.
 func TestStoppedOnLink(t *testing.T) {
 	w := newWorld(t)
 	w.install()
@@ -47,7 +47,7 @@ func TestStoppedOnLink(t *testing.T) {
 	w.replaceVIP()
 	w.hasElsewhere(vip)
 	w.hasElsewhere(otherVIP)
-	// Four seconds after the last beat others answer.
+	// Other nodes answer four seconds after the last beat.
 	w.Await(20*time.Second, "ten seconds", func() bool { return time.Since(stopped) > 10*time.Second })
 	resume()
 	resumed, told := time.Now(), time.Duration(0)
@@ -65,13 +65,12 @@ func TestStoppedOnLink(t *testing.T) {
 	t.Logf("the router was told of the VIP that is new after %s", told.Round(time.Millisecond))
 }
 
-// hasElsewhere has the router know a VIP at another address of its link. Only what is told changes that.
+// hasElsewhere sets the router's neighbour entry of a VIP to elsewhereMAC; only an announcement changes it.
 func (w *world) hasElsewhere(address string) {
 	w.t.Helper()
 	run(w.t, "ip -n "+routerSpace+" neigh replace "+address+" dev eth0 lladdr "+elsewhereMAC+" nud stale")
 }
 
-// neighbour is the hardware address at which the router knows a VIP.
 func (w *world) neighbour(address string) string {
 	w.t.Helper()
 	out, err := exec.Command("ip", "-n", routerSpace, "neigh", "show", address, "dev", "eth0").CombinedOutput()

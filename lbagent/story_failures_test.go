@@ -17,33 +17,31 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// disturbance is what befalls an agent while a story goes on.
+// disturbance is a kind of fault injected into a story.
 type disturbance string
 
 const (
-	// oneFails: one write, and nothing else.
+	// oneFails: one write fails.
 	oneFails disturbance = "one fails"
-	// restFails: a write and all after it, until the story is over.
+	// restFails: all writes from one on fail, until the story ends.
 	restFails disturbance = "it and all after it fail"
-	// killed: the agent is killed when it is about to write, and another one started.
+	// killed: the agent is killed before a write, and another one started.
 	killed disturbance = "the agent is killed there"
 )
 
-// errKilled is what ends an agent.
 var errKilled = errors.New("killed")
 
-// saboteur disturbs the k-th write of a story.
+// saboteur injects the fault at the k-th write of a story.
 type saboteur struct {
 	what disturbance
 	k    int
-	// writes is how many there were, over that the story is.
+	// writes counts the writes so far.
 	writes int
 	over   bool
-	// killed is that the agent is, and no other one has been started.
+	// killed is true until another agent is started.
 	killed bool
 }
 
-// fails reports whether the next write fails.
 func (s *saboteur) fails() bool {
 	if s.over || s.killed {
 		return s.killed
@@ -53,10 +51,8 @@ func (s *saboteur) fails() bool {
 	return s.killed || s.what == oneFails && s.writes == s.k || s.what == restFails && s.writes >= s.k
 }
 
-// TestStoriesWithFailingWrites plays each story again and again: each time another
-// one of its writes fails. At no moment may anything be that the witness objects
-// to, and once writes succeed again the maps and routes must be those of the
-// story in which none failed.
+// TestStoriesWithFailingWrites repeats each story with a different failing write each time. The witness
+// checks every moment, and once writes succeed, maps and routes must equal those of the undisturbed story.
 func TestStoriesWithFailingWrites(t *testing.T) {
 	for _, s := range readStories(t) {
 		t.Run(s.name, func(t *testing.T) {
@@ -85,8 +81,7 @@ func TestStoriesWithFailingWrites(t *testing.T) {
 	}
 }
 
-// playDisturbed plays a story to its end while writes fail, then lets all succeed,
-// and returns where that leads.
+// playDisturbed plays a story with faults, then lets all writes succeed, and returns the outcome.
 func playDisturbed(t *testing.T, p *player, by *saboteur) *outcome {
 	t.Helper()
 	p.loose = true
@@ -104,8 +99,7 @@ func playDisturbed(t *testing.T, p *player, by *saboteur) *outcome {
 	return o
 }
 
-// withoutLooking are the commands that change something; what they would print
-// depends on what fails.
+// withoutLooking returns the commands that change state; the output of the others depends on the faults.
 func (p *player) withoutLooking() map[string]func([]string) error {
 	commands := p.commands()
 	nothing := func([]string) error { return nil }
@@ -117,7 +111,7 @@ func (p *player) withoutLooking() map[string]func([]string) error {
 	return commands
 }
 
-// survive starts another agent where the one that does something is killed.
+// survive starts another agent if do's agent is killed.
 func (p *player) survive(do func() error) (err error) {
 	defer func() {
 		switch cause := recover(); cause {
@@ -133,9 +127,8 @@ func (p *player) survive(do func() error) (err error) {
 	return do()
 }
 
-// outcome is where a story leads: what the maps forward and what is announced, by
-// content. What tells the way is left out, for a failure may leave out a step of it:
-// former owners of rows, and the rows that a frontend keeps from before.
+// outcome is the final state of a story: forwarding and announcements by content, without history that a
+// fault may change, such as former owners of rows.
 type outcome struct {
 	Self      forwarding.Self
 	Nodes     map[forwarding.NodeID]forwarding.Node
@@ -145,15 +138,13 @@ type outcome struct {
 	Frontends map[forwarding.FrontendKey]effect
 	Endpoints []string
 	Routes    announce.Routes
-	// Targets are the addresses that packets to other nodes are encapsulated with.
-	Targets map[forwarding.NodeID]fib.Target
+	Targets   map[forwarding.NodeID]fib.Target
 }
 
-// effect is what becomes of the packets to a frontend.
+// effect is the forwarding of packets to a frontend.
 type effect struct {
-	Entry  forwarding.Frontend
-	Admits []netip.Prefix
-	// Owners are those of the rows, where new flows go by them; ZoneOwners those of zones.
+	Entry      forwarding.Frontend
+	Admits     []netip.Prefix
 	Owners     *[forwarding.Rows]forwarding.NodeID
 	ZoneOwners [forwarding.Zones]*[forwarding.Rows]forwarding.NodeID
 	Endpoints  *[forwarding.EndpointRows]forwarding.Endpoint

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// complete returns what a frontend of the maps lacks.
+// complete returns an error if a frontend of the maps lacks an entry.
 func (w *witness) complete(s *forwarding.State) error {
 	nodes := [forwarding.MaxNodeID + 1]bool{0: true}
 	nodes[s.Self.ID] = true
@@ -51,9 +51,8 @@ func (w *witness) complete(s *forwarding.State) error {
 	return nil
 }
 
-// mayBeNobodys reports whether a row may be without an owner: where the objects have no usable
-// endpoint, rows stay for the connections that there are, and those of nodes that have left
-// become nobody's, until there is a usable endpoint and they are written.
+// mayBeNobodys reports whether a row may lack an owner: without usable endpoints rows remain for existing
+// connections, and those of departed nodes have no owner until they are rewritten.
 func (w *witness) mayBeNobodys(key forwarding.FrontendKey, row int) bool {
 	usable := slices.ContainsFunc(w.model.Frontends, func(f *model.Frontend) bool { return f.Key == key && len(f.Weights) > 0 })
 	return !usable || slices.ContainsFunc(slotsOf(w.last.Frontends[key]), func(slot forwarding.NodeTableSlot) bool {
@@ -61,7 +60,7 @@ func (w *witness) mayBeNobodys(key forwarding.FrontendKey, row int) bool {
 	})
 }
 
-// slotsOf are a frontend's node tables, that of this node's zone first.
+// slotsOf returns a frontend's node tables, that of this node's zone first.
 func slotsOf(frontend forwarding.Frontend) []forwarding.NodeTableSlot {
 	var slots []forwarding.NodeTableSlot
 	for _, slot := range append([]forwarding.NodeTableSlot{frontend.Table}, frontend.Zones[:]...) {
@@ -91,7 +90,6 @@ func completeEndpoints(s *forwarding.State, vip netip.Addr, slot forwarding.Endp
 	return nil
 }
 
-// admits reports whether a frontend of the maps lets a client in.
 func admits(s *forwarding.State, key forwarding.FrontendKey, client netip.Addr) bool {
 	frontend, found := s.Frontends[key]
 	return found && (frontend.Ranges == 0 || slices.ContainsFunc(prefixesOf(s, frontend.Ranges), func(p netip.Prefix) bool {
@@ -102,8 +100,8 @@ func admits(s *forwarding.State, key forwarding.FrontendKey, client netip.Addr) 
 // outsiders are in no prefix of the stories.
 var outsiders = []netip.Addr{netip.MustParseAddr("203.0.113.255"), netip.MustParseAddr("2001:db8:ffff::1")}
 
-// clients are the addresses around the bounds of all prefixes in the maps, before
-// or now, and an outsider of each family.
+// clients returns the addresses at the bounds of all current and previous prefixes, and an outsider of each
+// family.
 func (w *witness) clients(s *forwarding.State) []netip.Addr {
 	found := map[netip.Addr]bool{outsiders[0]: true, outsiders[1]: true}
 	for _, state := range []*forwarding.State{w.last, s} {
@@ -124,13 +122,11 @@ func (w *witness) clients(s *forwarding.State) []netip.Addr {
 	return slices.Collect(maps.Keys(found))
 }
 
-// isWanted reports whether a Service admits a client.
 func isWanted(frontend *model.Frontend, client netip.Addr) bool {
 	return !frontend.Restricted || slices.ContainsFunc(frontend.Sources, func(p netip.Prefix) bool { return p.Contains(client) })
 }
 
-// outsider returns a client whom a frontend of the maps admits and the Service does not, if
-// there is one.
+// outsider returns a client that a frontend admits and its Service does not.
 func (w *witness) outsider(s *forwarding.State, frontend *model.Frontend) netip.Addr {
 	if !frontend.Restricted {
 		return netip.Addr{}
@@ -189,8 +185,8 @@ func (w *witness) checkRows(s *forwarding.State) error {
 	return nil
 }
 
-// checkOwnRows is for a frontend with one node table. A row may also know former owners of another
-// table that became one with it.
+// checkOwnRows checks a frontend with one node table. A row may have former owners of a table that was merged
+// with it.
 func (w *witness) checkOwnRows(before, now forwarding.Frontend, s *forwarding.State) error {
 	old, table := w.last.NodeTables[before.Table], s.NodeTables[now.Table]
 	if old == table {
@@ -209,8 +205,8 @@ func (w *witness) checkOwnRows(before, now forwarding.Frontend, s *forwarding.St
 	return nil
 }
 
-// checkZones is for a frontend with a node table for each zone, before or now. A flow is
-// looked for in all of them: who owned a row has to be in one.
+// checkZones checks a frontend with a node table per zone, before or now. A flow is looked up in all of them,
+// so each previous owner of a row must be in one.
 func (w *witness) checkZones(before, now forwarding.Frontend, s *forwarding.State) error {
 	var tables []*forwarding.NodeTable
 	for _, slot := range slotsOf(now) {
@@ -235,7 +231,6 @@ func (w *witness) checkZones(before, now forwarding.Frontend, s *forwarding.Stat
 	return nil
 }
 
-// history is the former owners, newest first, of a row that gets this owner.
 func (w *witness) history(row forwarding.Row, owner forwarding.NodeID) []forwarding.NodeID {
 	var previous []forwarding.NodeID
 	for _, node := range append([]forwarding.NodeID{row.Primary}, row.Chain[:row.History]...) {

@@ -16,38 +16,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// guard sits between this process and bpf(2), by a filter of seccomp(2) that asks it
-// about each call that writes a map, so that the real code can be shown that the
-// real kernel refuses. The filter stays until the process ends.
+// guard intercepts this process's bpf(2) calls that write maps, by a seccomp(2) user notification filter, so
+// that the real code faces failures of the kernel. The filter remains until the process ends.
 type guard struct {
 	listener int
 
 	mu sync.Mutex
-	// refuses says which calls fail; nil while none does.
+	// refuses selects the failing calls; nil means none.
 	refuses func(writeCall) bool
-	// broken is why the guard can no longer do its work.
+	// broken is the reason why the guard failed.
 	broken error
 }
 
-// writeCall is what a call would have changed: the map by its name, as far as the kernel
-// has it; none for a program that is run.
+// writeCall describes a call: the map's name as stored in the kernel, or "" for a program run.
 type writeCall struct {
 	command uint64
 	name    string
 }
 
-// errRefused is what a refused call returns.
 const errRefused = unix.ENOMEM
 
-// The commands of bpf(2) by which the agent writes maps; the last one runs its programs.
+// The bpf(2) commands with which the agent writes maps; the last one runs its programs.
 var writeCommands = []uint32{unix.BPF_MAP_UPDATE_ELEM, unix.BPF_MAP_DELETE_ELEM, unix.BPF_MAP_UPDATE_BATCH, unix.BPF_MAP_DELETE_BATCH, unix.BPF_PROG_TEST_RUN}
 
-// newGuard puts the filter on all threads.
 func newGuard(t *testing.T) *guard {
 	t.Helper()
 	const (
 		number = 0
-		// The low half of the first argument, on the little-endian machines that we run on.
+		// The low half of the first argument, on little endian.
 		argument = 16
 		waits    = unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
 	)
@@ -99,7 +95,6 @@ type (
 	}
 )
 
-// answer decides about call after call.
 func (g *guard) answer() {
 	for {
 		var asked notification
@@ -128,7 +123,7 @@ func (g *guard) control(request uintptr, argument unsafe.Pointer) error {
 	return nil
 }
 
-// fail gives all up: the calls that wait then fail, too.
+// fail stops the guard: pending calls then fail, too.
 func (g *guard) fail(err error) {
 	g.mu.Lock()
 	g.broken = err
@@ -136,14 +131,13 @@ func (g *guard) fail(err error) {
 	_ = unix.Close(g.listener)
 }
 
-// decide reports whether a call is refused.
 func (g *guard) decide(asked *notification) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.refuses != nil && g.refuses(writeCall{command: asked.command, name: mapName(asked)})
 }
 
-// mapName reads from union bpf_attr which map a call is about; "" where it cannot be read.
+// mapName returns the map of a call from union bpf_attr, or "" if unreadable.
 func mapName(asked *notification) string {
 	offset := uintptr(0)
 	switch asked.command {
@@ -174,7 +168,7 @@ func mapName(asked *notification) string {
 	return info.Name
 }
 
-// during lets those of the calls that do makes fail which refuses names.
+// during runs do with the calls selected by refuses failing.
 func (g *guard) during(refuses func(writeCall) bool, do func() error) error {
 	g.set(refuses)
 	defer g.set(nil)

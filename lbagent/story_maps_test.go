@@ -23,21 +23,19 @@ import (
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
-// kernelMaps are a node's maps in the kernel, written by the agent's own data plane.
+// kernelMaps are a node's maps in the kernel, written by the real data plane.
 type kernelMaps struct {
 	plane  *dataplane.Dataplane
 	config dataplane.Config
 	guard  *guard
-	// refuses says which writes fail, by the operation that they are part of.
+	// refuses selects failing writes by operation and call.
 	refuses func(operation string, call writeCall) bool
-	// reopens is that the next agent opens the data plane again, as it does also where
-	// the maps have another size or the agent before was killed.
+	// reopens is true if the next agent opens the data plane again; it also does after a kill or with other
+	// sizes.
 	reopens bool
-	// opens is how often it was opened.
-	opens int
+	opens   int
 }
 
-// open is the start of an agent.
 func (m *kernelMaps) open(limits forwarding.Limits) error {
 	if m.plane != nil && !m.reopens && m.config.Limits == limits {
 		return nil
@@ -61,7 +59,7 @@ func (m *kernelMaps) close() error {
 	return plane.Close()
 }
 
-// empty makes the maps those of a node on which no agent has been.
+// empty resets the maps to those of a new node.
 func (m *kernelMaps) empty() error {
 	if m.plane == nil {
 		return nil
@@ -78,7 +76,7 @@ func (m *kernelMaps) empty() error {
 	return nil
 }
 
-// apply makes a failure of the guard's an injected one.
+// apply converts a failure caused by the guard to an injected one.
 func (m *kernelMaps) apply(op forwarding.Op, kind string) error {
 	refused := false
 	err := m.guard.during(func(call writeCall) bool {
@@ -96,7 +94,6 @@ func (m *kernelMaps) apply(op forwarding.Op, kind string) error {
 	}
 }
 
-// pinned opens a map of the data plane.
 func (m *kernelMaps) pinned(t *testing.T, name string) *ebpf.Map {
 	t.Helper()
 	opened, err := ebpf.LoadPinnedMap(filepath.Join(m.config.PinRoot, "maps", name), &ebpf.LoadPinOptions{ReadOnly: true})
@@ -106,8 +103,7 @@ func (m *kernelMaps) pinned(t *testing.T, name string) *ebpf.Map {
 	return opened
 }
 
-// checkAddresses compares the addresses that encapsulated packets are taken from with those
-// of the nodes.
+// checkAddresses compares the accepted tunnel sources with the nodes' addresses.
 func (m *kernelMaps) checkAddresses(t *testing.T, nodes map[forwarding.NodeID]forwarding.Node) {
 	t.Helper()
 	accepted := m.pinned(t, bpf.DatapathMapNodeAddresses)
@@ -131,8 +127,7 @@ func (m *kernelMaps) checkAddresses(t *testing.T, nodes map[forwarding.NodeID]fo
 	}
 }
 
-// checkOverhead compares what the programs add to packets for other nodes at most with what
-// the addresses of both need.
+// checkOverhead compares the encapsulation overhead with the addresses of both nodes.
 func (m *kernelMaps) checkOverhead(t *testing.T, self forwarding.Self, nodes map[forwarding.NodeID]forwarding.Node) {
 	t.Helper()
 	settings := m.pinned(t, bpf.DatapathMapSettings)
@@ -155,8 +150,8 @@ func (m *kernelMaps) checkOverhead(t *testing.T, self forwarding.Self, nodes map
 	}
 }
 
-// TestStoriesOnMaps plays the stories on maps in the kernel, as they are written, and
-// with writes that fail: there each single call by which an operation writes.
+// TestStoriesOnMaps plays the stories on maps in the kernel, unchanged and with failures of single calls of
+// an operation.
 func TestStoriesOnMaps(t *testing.T) {
 	if !isolated.Test(t) {
 		return
@@ -191,7 +186,6 @@ func TestStoriesOnMaps(t *testing.T) {
 	}
 }
 
-// newNodeOn is a node with empty maps in the kernel.
 func newNodeOn(t *testing.T, kernel *kernelMaps) *node {
 	t.Helper()
 	if err := kernel.empty(); err != nil {
@@ -203,7 +197,7 @@ func newNodeOn(t *testing.T, kernel *kernelMaps) *node {
 	return n
 }
 
-// way is how a call writes: what map, and for what kind of operation.
+// way is a map and the kind of operation that writes it.
 type way struct {
 	operation string
 	call      writeCall
@@ -211,18 +205,16 @@ type way struct {
 
 var everyWrite = flag.Bool("every-write", false, "let every single write of the stories on maps fail (half an hour)")
 
-// seen are the ways of the stories that were disturbed before, and the calls from which on
-// all failed, or at which an agent was killed.
+// seen are the ways disturbed by previous stories, and the calls from which all failed or at which an agent
+// was killed.
 type seen struct {
 	ways  map[way]bool
 	calls map[writeCall]bool
 }
 
-// disturbOnMaps lets the last write of each way fail and, where no story before has that
-// way, the first one, too; and at the first write of a map that no story before writes it has
-// all after it fail, and the agent killed. To open the data plane takes
-// long: it is done only where the agent is killed, and a story that has it
-// opened with several sizes leaves out what others have.
+// disturbOnMaps fails the last write of each way, and the first one of a new way; at the first write to a new
+// map it fails all further writes, and kills the agent. Opening the data plane is slow, so it is limited to
+// kills, and stories with several sizes skip what others cover.
 func disturbOnMaps(t *testing.T, s *story, kernel *kernelMaps, known seen) {
 	play := func(t *testing.T, by *saboteur, see func(string, writeCall)) *outcome {
 		n := newNodeOn(t, kernel)

@@ -23,10 +23,10 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// objects are those of an API server, by kind and name as `delete` has them.
+// objects are API objects by kind and name, as in `delete`.
 type objects map[string]runtime.Object
 
-// storyDecoder refuses fields that the API does not have.
+// storyDecoder rejects unknown fields.
 var storyDecoder = func() runtime.Decoder {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, millracev1beta1.AddToScheme} {
@@ -68,7 +68,6 @@ func (o objects) delete(args []string) error {
 	return nil
 }
 
-// snapshot is what the agent's informers hold.
 func (o objects) snapshot() *model.Snapshot {
 	s := &model.Snapshot{NodeName: thisNode}
 	for _, name := range slices.Sorted(maps.Keys(o)) {

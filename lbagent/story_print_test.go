@@ -17,12 +17,11 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 )
 
-// page is text that is written line by line.
 type page struct{ strings.Builder }
 
 func (p *page) line(format string, args ...any) { fmt.Fprintf(p, format+"\n", args...) }
 
-// showMaps prints what a State forwards: by content, without ids and slots.
+// showMaps prints the forwarding of a State by content, without ids and slots.
 func showMaps(s *forwarding.State) string {
 	p := &page{}
 	p.line("self %d %s", s.Self.ID, showAddresses(s.Self.IPv4, s.Self.IPv6))
@@ -108,8 +107,7 @@ func showFrontend(p *page, s *forwarding.State, key forwarding.FrontendKey, used
 	}
 }
 
-// showTable prints for each node how many rows it has, and how many it had last
-// before others.
+// showTable prints each node's number of rows, and of rows that it owned before others.
 func showTable(p *page, where string, table *forwarding.NodeTable) {
 	has, had := map[forwarding.NodeID]int{}, map[forwarding.NodeID]int{}
 	for _, row := range *table {
@@ -132,7 +130,7 @@ func showEndpoint(e forwarding.Endpoint) string {
 	return netip.AddrPortFrom(e.Address, e.Port).String()
 }
 
-// idle are the endpoints that are in no table.
+// idle returns the endpoints in no table.
 func idle(s *forwarding.State, used map[forwarding.EndpointID]bool) []string {
 	var texts []string
 	for id, endpoint := range s.Endpoints {
@@ -144,7 +142,6 @@ func idle(s *forwarding.State, used map[forwarding.EndpointID]bool) []string {
 	return texts
 }
 
-// prefixesOf are those of a set, sorted.
 func prefixesOf(s *forwarding.State, set forwarding.SourceSet) []netip.Prefix {
 	var prefixes []netip.Prefix
 	for source := range s.SourceRanges {
@@ -170,8 +167,7 @@ func showRoutes(routes announce.Routes) string {
 	return p.String()
 }
 
-// showStatus prints what LBNodeReport.status tells of an observation, and of each VIP
-// what it counts.
+// showStatus prints the LBNodeReport.status of an observation, and the basis of each VIP's count.
 func showStatus(o status.Observation) string {
 	p := &page{}
 	told := status.Build(o, &millracev1beta1.LBNodeReport{}, metav1.Time{})
@@ -188,7 +184,7 @@ func showStatus(o status.Observation) string {
 	return p.String()
 }
 
-// showWrites prints the writes since it was last called, equal ones in a row as one.
+// showWrites prints the writes since the last call, with repeated ones merged.
 func (p *player) showWrites() string {
 	out := &page{}
 	for len(p.node.steps) > 0 {

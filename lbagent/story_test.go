@@ -21,8 +21,24 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 )
 
-// A story is an archive in testdata: a script, and the files that it names. Each
-// line of the script is a command; with "!" before it, the command has to fail.
+// A story is an archive in testdata: a script and its files. Each line is a command; with a leading "!" it
+// must fail.
+//
+//	agent [--max-node-tables=N ...]  start an agent on the maps, in place of the running one
+//	apply FILE...               create or replace the objects of these files
+//	delete KIND [NAMESPACE/]NAME
+//	wait DURATION               advance the time
+//	pass                        one pass of the agent; prints the time of the next, or the error
+//	settle                      passes until no further one is due
+//	fail WRITE [N|all]          fail the N-th such write from now (1), or all
+//	heal                        let all writes succeed
+//	maps, routes, status        print the maps, the routes or the LBNode
+//	writes                      print the writes since the last call
+//	cmp stdout FILE             compare the last output
+//
+// A WRITE is an operation of package forwarding such as PutFrontend, or Set (of routes), Attach (to uplinks),
+// Dump. FILE is in the archive or, if shared, in testdata. With -update the compared files are written
+// instead.
 //
 //	agent [--max-node-tables=N ...]  start an agent over the maps, in place of the one that runs
 //	apply FILE...               create or replace the objects of these files
@@ -80,7 +96,6 @@ func readStories(t *testing.T) []*story {
 	return stories
 }
 
-// read returns a file of the archive or of testdata.
 func (s *story) read(name string) ([]byte, error) {
 	for _, file := range s.archive.Files {
 		if file.Name == name {
@@ -90,7 +105,7 @@ func (s *story) read(name string) ([]byte, error) {
 	return os.ReadFile(filepath.Join("testdata", name))
 }
 
-// compare compares a file of the archive with what was printed, or makes it that.
+// compare compares a file of the archive with the output, or updates it.
 func (s *story) compare(name, got string) error {
 	at := slices.IndexFunc(s.archive.Files, func(f txtar.File) bool { return f.Name == name })
 	if *update {
@@ -110,7 +125,6 @@ func (s *story) compare(name, got string) error {
 	return nil
 }
 
-// TestStories plays testdata/*.txtar as they are written.
 func TestStories(t *testing.T) {
 	for _, s := range readStories(t) {
 		t.Run(s.name, func(t *testing.T) {
@@ -126,10 +140,10 @@ func TestStories(t *testing.T) {
 	}
 }
 
-// storyLimits are the capacities of the maps unless a story says others.
+// storyLimits are the default capacities of the maps.
 var storyLimits = forwarding.Limits{Frontends: 16, NodeTables: 8, EndpointTables: 8, Endpoints: 32, VIPs: 8, SourceRanges: 16}
 
-// player plays a story on a node, which it keeps a witness of.
+// player plays a story on a node with a witness.
 type player struct {
 	story   *story
 	node    *node
@@ -138,10 +152,9 @@ type player struct {
 	witness *witness
 	now     time.Time
 	printed string
-	// told are the writes that the story lets fail, by how many of them succeed
-	// before; -1 where all fail.
+	// told are the writes that the story fails, by the number of preceding successes; -1 for all.
 	told map[string]int
-	// loose lets passes fail or succeed whatever the story expects.
+	// loose ignores whether passes fail as the story expects.
 	loose bool
 }
 
@@ -151,7 +164,6 @@ func newPlayer(s *story, n *node) *player {
 	return p
 }
 
-// asTold reports whether the story lets a write fail.
 func (p *player) asTold(what string) bool {
 	left, found := p.told[what]
 	switch {
@@ -223,7 +235,6 @@ func (p *player) runAgent(args []string) error {
 	return p.startAgent(limits)
 }
 
-// startAgent starts an agent, in place of the one that runs.
 func (p *player) startAgent(limits forwarding.Limits) error {
 	if err := p.node.open(limits); err != nil {
 		return err
@@ -286,7 +297,6 @@ func (p *player) runCmp(args []string) error {
 	return p.story.compare(args[1], p.printed)
 }
 
-// pass makes one pass and prints what came of it.
 func (p *player) pass() (again time.Duration, err error) {
 	p.witness.begin(p.objects.snapshot(), p.now)
 	again, err = p.loop.pass(p.now)
@@ -301,8 +311,7 @@ func (p *player) pass() (again time.Duration, err error) {
 	return again, err
 }
 
-// settle makes passes as the agent does by itself. Where they fail on and on it
-// gives up.
+// settle makes passes as the agent does. It gives up on repeated failures.
 func (p *player) settle() error {
 	const most = 20
 	failed := 0

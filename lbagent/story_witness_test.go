@@ -15,39 +15,35 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/routes"
 )
 
-// witness sees a node's maps and routes after each single write, and holds them to
-// what must be so at any moment, whatever fails:
+// witness checks a node's maps and routes after each write, for invariants that hold whatever fails:
 //
-//   - a frontend in the maps has all that it refers to, its endpoints are of its family,
-//     and the data plane can tell it from every other one;
-//   - a VIP that is announced is in the maps with a frontend that serves, and the frontends
-//     that it had when it was announced stay; one that was not announced before is in the maps
-//     with all its frontends, but those for which there is no room; its peer is for its family,
+//   - a frontend in the maps has all entries that it refers to, endpoints of its family, and a distinct key;
+//   - an announced VIP is in the maps with a serving frontend, and the frontends that it had when it was announced stay;
+//     a newly announced one is in the maps with all its frontends, except for lack of room; its peer accepts its family,
 //     and the next hop is this node's address of that family;
-//   - nobody is newly admitted whom the Service does not admit, and nobody put out
-//     whom it did and does admit, but by a frontend that is shut since it admits others, too;
-//   - when routes are set, no frontend behind them admits anybody whom the Service does not;
+//   - no client is newly admitted against its Service, and none rejected that was and is admitted, except by a frontend
+//     that is closed because it admits others, too;
+//   - when routes are set, no frontend behind them admits a client against its Service;
 //   - a row that gets another owner keeps the previous ones that exist;
-//   - what the objects have is not taken away, and what they no longer have not
-//     before the delay is over, nor before routes to it have been withdrawn for
-//     that long; so the node tables of zones, while a frontend has one for its own.
+//   - entries of existing objects are not removed, and those of deleted ones not before the delay, counted from the
+//     withdrawal of their routes; likewise the node tables of zones while a frontend has its own.
 type witness struct {
 	delay time.Duration
 	now   time.Time
 	model *model.Model
-	// has are the VIPs, frontends, their zones, endpoints and nodes of the model; gone is since
-	// when one that the maps have is not among them.
+	// has are the VIPs, frontends, zones, endpoints and nodes of the model; gone is the time since when an
+	// entry of the maps is not among them.
 	has  map[any]bool
 	gone map[any]time.Time
-	// last is what the maps held, promised the frontends behind the routes, withdrawn
-	// when VIPs were announced last.
+	// last is the previous content of the maps, promised are the frontends behind the routes, withdrawn is
+	// the time of the last announcement of VIPs.
 	last      *forwarding.State
 	promised  map[netip.Addr][]forwarding.FrontendKey
 	withdrawn map[netip.Addr]time.Time
-	// announced are the VIPs that the agent knows to be announced, limits those of the maps.
+	// announced are the VIPs known to the agent as announced, limits those of the maps.
 	announced map[netip.Addr]bool
 	limits    forwarding.Limits
-	// err is the first thing that was not as it must be.
+	// err is the first violation.
 	err error
 }
 
@@ -58,7 +54,7 @@ func newWitness(delay time.Duration) *witness {
 	}
 }
 
-// begin tells of the objects that a pass is about to see.
+// begin sets the objects of the next pass.
 func (w *witness) begin(snapshot *model.Snapshot, now time.Time) {
 	w.now, w.model, w.has = now, model.Build(snapshot), map[any]bool{}
 	for _, vip := range w.model.VIPs {
@@ -66,7 +62,7 @@ func (w *witness) begin(snapshot *model.Snapshot, now time.Time) {
 	}
 	for _, frontend := range w.model.Frontends {
 		w.has[frontend.Key] = true
-		// Without a usable endpoint, zones have nothing that sends packets by them.
+		// Without a usable endpoint, no packet uses the zones.
 		w.has[zonesOf(frontend.Key)] = len(frontend.Weights) > 0 && slices.ContainsFunc(frontend.Zones[:], func(zone map[forwarding.NodeID]uint32) bool { return zone != nil })
 		for _, endpoint := range slices.Concat(frontend.Endpoints, frontend.Draining) {
 			w.has[endpoint] = true
@@ -86,10 +82,8 @@ func (w *witness) begin(snapshot *model.Snapshot, now time.Time) {
 	w.gone = gone
 }
 
-// zonesOf are the node tables of a frontend's zones.
 type zonesOf forwarding.FrontendKey
 
-// things are the VIPs, frontends, their zones, endpoints and nodes of the maps.
 func things(s *forwarding.State) map[any]bool {
 	all := map[any]bool{}
 	for vip := range s.VIPs {
@@ -110,7 +104,7 @@ func things(s *forwarding.State) map[any]bool {
 	return all
 }
 
-// see looks at the maps and routes after a write. The State must not change later.
+// see checks maps and routes after a write. The State must not change later.
 func (w *witness) see(after string, state *forwarding.State, routes announce.Routes) {
 	if w.err != nil {
 		return
@@ -135,7 +129,7 @@ func (w *witness) see(after string, state *forwarding.State, routes announce.Rou
 	w.last = state
 }
 
-// checkRoutes tells which route cannot be used by whom it is announced to.
+// checkRoutes returns an error for a route that its peer cannot use.
 func (w *witness) checkRoutes(routes announce.Routes) error {
 	peers := map[string]model.Peer{}
 	for i := range w.model.Peers {
@@ -155,7 +149,7 @@ func (w *witness) checkRoutes(routes announce.Routes) error {
 	return nil
 }
 
-// promise notes what routes lead to.
+// promise records the frontends behind routes.
 func (w *witness) promise(state *forwarding.State, routes map[netip.Addr]bool) {
 	for vip := range w.promised {
 		if !routes[vip] {
@@ -196,14 +190,13 @@ func (w *witness) promise(state *forwarding.State, routes map[netip.Addr]bool) {
 	w.announced = routes
 }
 
-// isWhole reports whether an entry has all that its frontend needs.
 func isWhole(frontend *model.Frontend, entry forwarding.Frontend) bool {
 	return entry.Local == frontend.ServesOwn() &&
 		(!frontend.Spreads() || len(frontend.Weights) == 0 || entry.Table != 0) &&
 		(len(frontend.Endpoints) == 0 || entry.Endpoints != 0) && (!frontend.Restricted || entry.Ranges != 0)
 }
 
-// hasRoom reports whether the maps would hold a frontend besides what they hold.
+// hasRoom reports whether the maps have room for another frontend.
 func (w *witness) hasRoom(s *forwarding.State, frontend *model.Frontend) bool {
 	endpoints, have := 0, map[forwarding.Endpoint]bool{}
 	for _, endpoint := range s.Endpoints {
@@ -224,8 +217,7 @@ func (w *witness) hasRoom(s *forwarding.State, frontend *model.Frontend) bool {
 		len(s.SourceRanges)+len(frontend.Sources) <= w.limits.SourceRanges
 }
 
-// restart tells of another agent, which does not know what the one before has announced: a
-// VIP with a frontend in the maps may have been.
+// restart is called for another agent, to which each VIP with a frontend in the maps counts as announced.
 func (w *witness) restart(s *forwarding.State, limits forwarding.Limits) {
 	w.limits, w.announced = limits, routes.Adopted(s)
 }
@@ -259,7 +251,7 @@ func (w *witness) checkRemoved(s *forwarding.State) error {
 			continue
 		}
 		if zones, ofZones := thing.(zonesOf); ofZones && (w.has[thing] || s.Frontends[forwarding.FrontendKey(zones)].Table == 0) {
-			// There is no room for them, or nobody to send to.
+			// There is no room, or no node to send to.
 			continue
 		}
 		if err := w.mayGo(thing); err != nil {
@@ -269,7 +261,7 @@ func (w *witness) checkRemoved(s *forwarding.State) error {
 	return nil
 }
 
-// mayGo reports whether the maps may be without what they have had.
+// mayGo reports whether an entry may be removed from the maps.
 func (w *witness) mayGo(thing any) error {
 	if w.has[thing] {
 		return fmt.Errorf("taken out of the maps, though the objects have it")

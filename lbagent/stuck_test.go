@@ -20,7 +20,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/l2"
 )
 
-// stuckSpeaker takes routes when it is released.
+// stuckSpeaker blocks until it is released.
 type stuckSpeaker struct {
 	speakerOf
 	entered, release chan struct{}
@@ -32,7 +32,6 @@ func (s stuckSpeaker) Set(want bgp.Want) error {
 	return s.speakerOf.Set(want)
 }
 
-// journal is what was logged.
 type journal struct {
 	mu    sync.Mutex
 	lines []string
@@ -61,9 +60,8 @@ func (j *journal) has(texts ...string) bool {
 	return false
 }
 
-// A pass that waits for a speaker which does not return is found out: by the health check, in the log with
-// the stack where it waits, and by the heartbeat for which other nodes wait before they answer for its VIPs.
-// When it goes on, so does all of that.
+// A pass blocked in a speaker is detected by the health check, by a log entry with its stack, and by the L2
+// heartbeat, on which other nodes wait before they answer for its VIPs. All recover when it continues.
 func TestStuckLoop(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()
@@ -99,7 +97,8 @@ func TestStuckLoop(t *testing.T) {
 	if err := heartbeat.Send(); err == nil || beats.Load() != 1 {
 		t.Errorf("other nodes hear %d times that this one works, and it learns %v", beats.Load(), err)
 	}
-	// Without another node that could answer, this one keeps its VIPs on links. Its programs hand new flows on.
+	// Without another node that could answer, this one keeps its VIPs on links. Its programs leave new flows
+	// to others.
 	heartbeat.SetOthers(false)
 	if err := heartbeat.Send(); err != nil || beats.Load() != 1 {
 		t.Errorf("heartbeat without other nodes: %v after %d beats, want no error and 1", err, beats.Load())
@@ -111,7 +110,7 @@ func TestStuckLoop(t *testing.T) {
 	}
 }
 
-// slowPlane takes half of the time that a pass may be without progress for each write.
+// slowPlane takes half of a pass's progress timeout for each write.
 type slowPlane struct {
 	*node
 	write func()
@@ -122,7 +121,7 @@ func (p slowPlane) Apply(op forwarding.Op) error {
 	return p.node.Apply(op)
 }
 
-// A first pass may last as long as it takes while it makes progress.
+// The first pass may take any time while it makes progress.
 func TestSlowPassIsAlive(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()

@@ -13,8 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/uplink"
 )
 
-// What becomes of a node that announces, and its packets come in by eth0, when another uplink
-// appears that cannot have the programs.
+// The announcements of a node with ingress on eth0 when another uplink appears that rejects the programs.
 func TestUplinkWithoutPrograms(t *testing.T) {
 	router := cluster().Peers[0].Spec.Router.Address
 	peer := netip.MustParseAddr(router)
@@ -23,7 +22,7 @@ func TestUplinkWithoutPrograms(t *testing.T) {
 	for name, test := range map[string]struct {
 		other netdev.Link
 		leads []int
-		// early and late are whether the node announces at once and after the hold-off.
+		// early and late report whether the node announces at once and after the hold-off.
 		early, late bool
 	}{
 		"without Ethernet, the router elsewhere":        {tun, []int{2}, true, true},
@@ -68,7 +67,6 @@ func TestUplinkWithoutPrograms(t *testing.T) {
 			if len(told) != 2 || told[1].Name != test.other.Name || told[1].XDPMode != "None" || told[1].Message == "" {
 				t.Errorf("interfaces %+v, want one that tells why it has no program", told)
 			}
-			// It goes again.
 			n.uplinks = n.uplinks[:1]
 			n.leads = map[netip.Addr][]int{peer: {2}}
 			mustPass(t, l, start.Add(2*netdev.HoldOff))
@@ -79,7 +77,7 @@ func TestUplinkWithoutPrograms(t *testing.T) {
 	}
 }
 
-// Of two peers, the one behind an uplink without programs is told no route.
+// A peer behind an uplink without programs receives no route, another one does.
 func TestUplinkOfOnePeer(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()

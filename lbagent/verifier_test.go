@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
-// TestMapsAreVerified has another program write to the maps, and awaits that the agent finds and
-// repairs it. What is as it was written counts for nothing.
+// TestMapsAreVerified checks that the agent detects and repairs changes by another program, and counts only
+// these.
 func TestMapsAreVerified(t *testing.T) {
 	if !isolated.Test(t) {
 		return
@@ -27,7 +27,7 @@ func TestMapsAreVerified(t *testing.T) {
 	c.pass()
 	c.loop.maps.VerifyFrom(time.Time{})
 	now := time.Now()
-	// around reads all parts back, and returns how many entries were repaired.
+	// around verifies all parts and returns the number of repaired entries.
 	around := func() float64 {
 		t.Helper()
 		before := repairs(t, c.loop)
@@ -87,7 +87,7 @@ func TestMapsAreVerified(t *testing.T) {
 	}
 }
 
-// serving is what becomes of the packets to a frontend, whatever ids it goes by.
+// serving is the forwarding of a frontend's packets, independent of ids.
 type serving struct {
 	primaries [forwarding.Rows]forwarding.NodeID
 	endpoints map[forwarding.Endpoint]int
@@ -95,7 +95,6 @@ type serving struct {
 	isVIP     bool
 }
 
-// servedBy reads the maps.
 func servedBy(t *testing.T, c *generated) map[forwarding.FrontendKey]serving {
 	t.Helper()
 	state, err := c.plane.Dump()
@@ -119,7 +118,6 @@ func servedBy(t *testing.T, c *generated) map[forwarding.FrontendKey]serving {
 	return all
 }
 
-// repairs is the counter of the metrics.
 func repairs(t *testing.T, l *loop) float64 {
 	t.Helper()
 	registry := prometheus.NewRegistry()

@@ -91,7 +91,6 @@ func (f *Bloom) change(prefix netip.Prefix, by int) {
 	}
 	// All networks of a prefix have the same parts: all 64, unless the prefix is longer than a network.
 	first, end := partOf(address), partOf(netipx.PrefixLastIP(prefix))+1
-	// Increment the network number.
 	bytes, last := address.AsSlice(), length/8-1
 	for range 1 << missing {
 		network, _ := netip.AddrFromSlice(bytes)

@@ -74,7 +74,6 @@ func removed(op Op) any {
 	}
 }
 
-// neededBy returns the objects that an operation refers to and an earlier operation writes.
 func (w writers) neededBy(op Op, want *State, nodes tableNodes) []any {
 	var things []any
 	need := func(thing any) {

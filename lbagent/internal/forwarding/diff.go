@@ -86,7 +86,6 @@ func additions(have, want *State) []Op {
 	return ops
 }
 
-// previousTables maps the slots of new tables to the slots that their frontends leave.
 func previousTables(frontends []FrontendKey, have, want *State) map[NodeTableSlot]NodeTableSlot {
 	previous := map[NodeTableSlot]NodeTableSlot{}
 	add := func(slot, before NodeTableSlot) {

@@ -50,7 +50,6 @@ func (a admissions) covers(in *State, set SourceSet, of *State, other SourceSet)
 	}
 	whole, err := builder.IPSet()
 	if err != nil {
-		// An invalid set covers nothing.
 		return false
 	}
 	for _, prefix := range a[of][other] {

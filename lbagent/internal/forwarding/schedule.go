@@ -13,9 +13,8 @@ import (
 type Schedule struct {
 	ops        []Op
 	have, want *State
-	// needs are the indexes of the operations that each operation depends on.
-	needs [][]int
-	done  []bool
+	needs      [][]int
+	done       []bool
 }
 
 // NewSchedule returns the Schedule from have to want.
@@ -32,7 +31,6 @@ func NewScheduleOf(have, want *State, differs *Entries) *Schedule {
 
 // Outcome is the result of executing a part of a Schedule.
 type Outcome struct {
-	// Done are the successful operations in order.
 	Done   []Op
 	Failed []Failure
 	// Held is the number of operations not tried because of a missing dependency.
@@ -60,7 +58,6 @@ func (o *Outcome) Uncertain() []Op {
 	return ops
 }
 
-// maxTold is the number of failures listed in an error.
 const maxTold = 5
 
 // Err returns the first failures and the number of others, or nil.
@@ -124,7 +121,6 @@ func (s *Schedule) Reached() *State {
 
 // Pending is the wanted State and the entries that still wait for removal.
 type Pending struct {
-	// Wanted is the State after the removals.
 	Wanted  *State
 	Entries *Entries
 }

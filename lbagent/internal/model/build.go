@@ -54,7 +54,6 @@ func build(s *Snapshot, last *previous) *Model {
 	return b.model
 }
 
-// builder is the shared state of the steps of Build.
 type builder struct {
 	snapshot *Snapshot
 	model    *Model

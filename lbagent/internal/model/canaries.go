@@ -16,8 +16,7 @@ import (
 // canary is an address for probes that verify whether routers use this node's routes.
 type canary struct {
 	address netip.Addr
-	// LBPeer
-	peer string
+	peer    string
 }
 
 // canaries are the canaries of the last snapshot. Each is added as a VIP without claims, so that it is in the

@@ -36,8 +36,7 @@ type endpoints struct {
 	alike map[bool]*Frontend
 	// lists caches the endpoints of Services with uniform ports for the current VIP, because thousands of
 	// VIPRoutes may name the same Service.
-	lists map[ServiceName]endpointList
-	// numbers are the ports by name of slices with many ports.
+	lists   map[ServiceName]endpointList
 	numbers map[*discoveryv1.EndpointSlice]map[portName]uint16
 }
 
@@ -302,7 +301,6 @@ func (b *endpoints) checkPort(frontend *Frontend, port uint16) bool {
 // manyPorts is the number of ports of a slice from which they are indexed.
 const manyPorts = 16
 
-// slicePort returns the number of the slice's port with this name and protocol.
 func (b *endpoints) slicePort(slice *discoveryv1.EndpointSlice, name portName) (uint16, bool) {
 	if len(slice.Ports) < manyPorts {
 		for i := range slice.Ports {

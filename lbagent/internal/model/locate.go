@@ -28,20 +28,17 @@ type locator struct {
 
 // contradiction is an endpoint whose nodeName differs from the node of its network.
 type contradiction struct {
-	// message is empty without a contradiction.
 	message string
 	// since is the latest creation time of its EndpointSlice and the LBNodes.
 	since metav1.Time
 }
 
-// networks are the addresses of nodes and pods.
 type networks struct {
 	// addresses are those of the nodes, pods the pod networks.
 	addresses map[netip.Addr]string
 	pods      map[netip.Prefix]string
-	// created are the creation times of the LBNodes.
-	created map[string]metav1.Time
-	bits    []int
+	created   map[string]metav1.Time
+	bits      []int
 }
 
 func readNetworks(b *builder) *networks {

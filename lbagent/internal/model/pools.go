@@ -85,7 +85,6 @@ func (b *builder) addOthers(others *netipx.IPSetBuilder) {
 	}
 }
 
-// readHosts caches the nodes and routers by address together with their objects.
 type readHosts struct {
 	peers     []*millracev1beta1.LBPeer
 	lbNodes   []*millracev1beta1.LBNode

@@ -47,7 +47,6 @@ type readVIP struct {
 	alone bool
 }
 
-// previous is the cache for the next Model.
 type previous struct {
 	nodes   *readNodes
 	pools   *readPools
@@ -227,7 +226,6 @@ func (f *previous) replace(m *Model, left, fresh []*readVIP) {
 	}
 }
 
-// fits reports whether a VIP can replace another one in place.
 func (v *readVIP) fits(other *readVIP) bool {
 	return v.Address == other.Address && len(v.frontends) == len(other.frontends)
 }
@@ -286,10 +284,8 @@ func merge(a, b []*readVIP) []*readVIP {
 	return append(merged, a...)
 }
 
-// objects indexes the Services and EndpointSlices of a snapshot by Service.
 type objects struct {
 	services map[ServiceName]*corev1.Service
-	// slicesOf are the EndpointSlices of each Service, oldest first.
 	slicesOf map[ServiceName][]*discoveryv1.EndpointSlice
 	// changed are the Services with changes since the previous snapshot.
 	changed map[ServiceName]bool

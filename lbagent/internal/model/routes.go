@@ -15,12 +15,10 @@ type routeKey struct {
 	protocol uint8
 }
 
-// backend is a Service port that provides a frontend's endpoints.
 type backend struct {
 	service  ServiceName
 	portName string
-	// weight is its share of new connections.
-	weight uint32
+	weight   uint32
 	// refused is true if new connections of its share are refused regardless of endpoints.
 	refused bool
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// pool is a backend of a frontend with its endpoints.
 type pool struct {
 	backend
 	found []endpoint

@@ -27,7 +27,6 @@ type origin struct {
 	weights string
 }
 
-// step is an update of a table to new weights; old is nil for a new table.
 type step struct {
 	old *forwarding.NodeTable
 	weighed

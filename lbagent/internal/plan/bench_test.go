@@ -22,7 +22,6 @@ func hugeModel() *model.Model {
 	})
 }
 
-// modelOfSize creates one VIP per Service.
 func modelOfSize(nodes, services int, of func(service int) model.Frontend) *model.Model {
 	m := modelOf()
 	m.Nodes = nil

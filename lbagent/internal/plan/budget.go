@@ -19,7 +19,6 @@ type budget struct {
 }
 
 type local struct {
-	// at is the first frontend, which determines the order.
 	at   forwarding.FrontendKey
 	rows int
 }
@@ -45,7 +44,6 @@ func newBudget(services map[model.ServiceName]*service, rows int) *budget {
 	return b
 }
 
-// replace replaces the shares of Services in the budget.
 func (b *budget) replace(previous, services map[model.ServiceName]*service, rows int) {
 	for name, s := range previous {
 		b.spreads -= s.spreads

@@ -14,7 +14,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/table"
 )
 
-// checkPlan verifies a plan against its model and the previous state.
 func checkPlan(t *rapid.T, have, want *forwarding.State, m *model.Model, limits forwarding.Limits) {
 	for key, before := range have.Frontends {
 		if after, found := want.Frontends[key]; found && after.ID != before.ID {
@@ -77,7 +76,6 @@ func previousTable(have *forwarding.State, m *model.Model, f *model.Frontend) *f
 	return nil
 }
 
-// isBorrowed reports whether a frontend uses the table of a frontend with other weights.
 func isBorrowed(want *forwarding.State, m *model.Model, f *model.Frontend) bool {
 	slot := want.Frontends[f.Key].Table
 	return slot != 0 && slices.ContainsFunc(m.Frontends, func(other *model.Frontend) bool {
@@ -85,7 +83,6 @@ func isBorrowed(want *forwarding.State, m *model.Model, f *model.Frontend) bool 
 	})
 }
 
-// changesHands reports whether any frontend moved to another Service port.
 func changesHands(before, m *model.Model) bool {
 	ports := map[forwarding.FrontendKey]servicePort{}
 	for i := range before.Frontends {
@@ -218,7 +215,6 @@ func joined(have *forwarding.State, m *model.Model, f *model.Frontend, number in
 	})
 }
 
-// exists reports whether all nodes of a row are in the model.
 func exists(m *model.Model, row forwarding.Row) bool {
 	for _, id := range append(row.Chain[:], row.Primary) {
 		if id != 0 && !slices.ContainsFunc(m.Nodes, func(node model.Node) bool { return node.ID == id }) {
@@ -254,7 +250,6 @@ func checkApply(t *rapid.T, have, want *forwarding.State, last *model.Model, lim
 	for i, op := range ops[:done] {
 		state = forwarding.Apply(state, []forwarding.Op{op})
 		for key, f := range state.Frontends {
-			// An unwritten frontend follows its previous Service.
 			before := destinationOf(want, have.Frontends[key])
 			if want.Frontends[key].Endpoints != have.Frontends[key].Endpoints && !isUnwritten(have, key, last) {
 				checkOwner(t, leadsTo(have, key), before)
@@ -304,13 +299,11 @@ func isUnwritten(have *forwarding.State, key forwarding.FrontendKey, last *model
 	})
 }
 
-// serviceNumber returns the number of the endpoint's Service.
 func serviceNumber(e forwarding.Endpoint) int {
 	bytes := e.Address.As4()
 	return (int(bytes[2])<<8 | int(bytes[3])) / 100
 }
 
-// checkOwner reports a destination with endpoints of two Services.
 func checkOwner(t *rapid.T, have, target destination) {
 	if have.endpoints == nil || target.endpoints == nil {
 		return

@@ -15,7 +15,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/table"
 )
 
-// draft is a plan under construction.
 type draft struct {
 	planner   *Planner
 	have      *forwarding.State
@@ -44,19 +43,17 @@ type draft struct {
 	keepsSources  bool
 	tableSlots    *tableSlots
 	endpointSlots *slots[forwarding.EndpointTableSlot]
-	// entries are the model's frontends in order.
-	entries  []entry
-	ports    map[servicePort]*port
-	services map[model.ServiceName]*service
+	entries       []entry
+	ports         map[servicePort]*port
+	services      map[model.ServiceName]*service
 	// tableOwners and endpointTableOwners map the slots of frontends in the maps to their owners; ambiguous
 	// slots have no owner.
 	tableOwners         map[forwarding.NodeTableSlot]owner
 	endpointTableOwners map[forwarding.EndpointTableSlot]owner
 	// joins are tables to be removed whose owners join the slot's chains; held are the slots of node tables
 	// without new weights.
-	joins map[forwarding.NodeTableSlot][]*forwarding.NodeTable
-	held  []forwarding.NodeTableSlot
-	// weights and shares are the inputs of the tables.
+	joins   map[forwarding.NodeTableSlot][]*forwarding.NodeTable
+	held    []forwarding.NodeTableSlot
 	weights map[forwarding.NodeTableSlot]weighed
 	shares  map[forwarding.EndpointTableSlot]map[forwarding.Endpoint]table.Share
 
@@ -168,7 +165,6 @@ func (p placement) nodeTables() []forwarding.NodeTableSlot {
 	return slices.AppendSeq([]forwarding.NodeTableSlot{p.table}, maps.Values(p.zones))
 }
 
-// newDraft returns the draft of a full plan.
 func newDraft(p *Planner, have *forwarding.State, m *model.Model, limits forwarding.Limits) *draft {
 	d := emptyDraft(p, have, m, limits)
 	d.want = &forwarding.State{

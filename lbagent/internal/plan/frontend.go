@@ -11,7 +11,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/table"
 )
 
-// addFrontend plans a frontend with the slots and endpoints of its Service port.
 func (d *draft) addFrontend(entry entry) {
 	frontend := entry.Frontend
 	before, programmed := d.have.Frontends[frontend.Key]
@@ -86,14 +85,12 @@ func (d *draft) frontendID(id forwarding.FrontendID) (forwarding.FrontendID, boo
 	return id, true
 }
 
-// needsTable reports whether any frontend of the Service port forwards packets to other nodes.
 func (e entry) needsTable() bool { return e.port.spreads && len(e.Weights) > 0 }
 
 // holdsTable reports whether an existing table is retained unchanged: no endpoint is ready, but connections
 // to terminating endpoints still use it.
 func (e entry) holdsTable() bool { return e.port.spreads && e.Living }
 
-// fits reports whether the complete Service port fits, and otherwise the missing capacity.
 func (d *draft) fits(entry entry) (forwarding.Capacity, bool) {
 	if entry.port.placed {
 		return 0, true

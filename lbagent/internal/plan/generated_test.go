@@ -66,7 +66,6 @@ func genModel(t *rapid.T) *model.Model {
 	return m
 }
 
-// genPorts draws up to three ports of a Service, some with the pods of the first one.
 func genPorts(t *rapid.T, m *model.Model, service int) []model.Frontend {
 	ports := []model.Frontend{genServicePort(t, m, service)}
 	for i := range rapid.IntRange(0, 2).Draw(t, "further ports") {
@@ -201,7 +200,6 @@ func withoutNode(weights map[forwarding.NodeID]uint32, id forwarding.NodeID) map
 	return weights
 }
 
-// onNodesOf removes the weights of nodes and zones that the model lacks.
 func onNodesOf(m *model.Model, f model.Frontend) model.Frontend {
 	f.Zones = [forwarding.Zones]map[forwarding.NodeID]uint32{}
 	f.Weights = maps.Clone(f.Weights)

@@ -28,10 +28,9 @@ type Planner struct {
 
 	constants flowhash.Constants
 
-	last  outcome
-	spare spare
-	nodes *nodeSet
-	// placed are the Service ports of the last plan, services its Services.
+	last     outcome
+	spare    spare
+	nodes    *nodeSet
 	placed   map[servicePort]*port
 	services map[model.ServiceName]*service
 	branches map[forwarding.NodeTableSlot]branch
@@ -40,7 +39,6 @@ type Planner struct {
 	endpointTables map[forwarding.EndpointTableSlot]settled[forwarding.Endpoint, table.Share, *forwarding.EndpointTable]
 }
 
-// settled is a table with its inputs.
 type settled[K, V comparable, T interface {
 	comparable
 	Equal(T) bool
@@ -160,7 +158,6 @@ func (d *draft) setNodes() {
 	}
 }
 
-// buildTables computes the tables of all allocated slots.
 func (d *draft) buildTables() {
 	p := d.planner
 	exists := p.nodes.has
@@ -227,7 +224,6 @@ func (d *draft) before(slot forwarding.NodeTableSlot) *forwarding.NodeTable {
 	return d.histories[slot]
 }
 
-// forgetTables drops the cached inputs of removed tables.
 func (d *draft) forgetTables() {
 	p := d.planner
 	maps.DeleteFunc(p.branches, func(slot forwarding.NodeTableSlot, _ branch) bool { return d.want.NodeTables[slot] == nil })

@@ -35,7 +35,6 @@ func endpoints(numbers ...int) []forwarding.Endpoint {
 	return list
 }
 
-// frontend returns port 80 of a Service on a VIP, with endpoints on this node.
 func frontend(vip int, service string, numbers ...int) model.Frontend {
 	f := model.Frontend{
 		Key:       forwarding.FrontendKey{VIP: vipNumber(vip), Port: 80, Protocol: forwarding.ProtocolTCP},
@@ -60,12 +59,10 @@ func large(f model.Frontend) model.Frontend {
 	return f
 }
 
-// smallest returns the nth slot of the smallest size.
 func smallest(n int) forwarding.NodeTableSlot {
 	return forwarding.NodeTableSlotAt(uint32(forwarding.Rows+(n-1)*minRows), minRows)
 }
 
-// modelOf returns a model of three nodes with the frontends and their VIPs.
 func modelOf(frontends ...model.Frontend) *model.Model {
 	m := &model.Model{Self: forwarding.Self{ID: selfID, IPv4: netip.MustParseAddr("198.51.100.1")}}
 	for id := range forwarding.NodeID(3) {
@@ -197,7 +194,6 @@ func TestEndpointIDsAreNotReusedSoon(t *testing.T) {
 		return 0
 	}
 	have, _ = advance(t, p, have, modelOf(frontend(1, "web", 100)), limits)
-	// One endpoint is permanent, the other is replaced repeatedly.
 	var ids []forwarding.EndpointID
 	for n := 1; n <= 9; n++ {
 		have, _ = advance(t, p, have, modelOf(frontend(1, "web", 100, n)), limits)
@@ -226,7 +222,6 @@ func TestVIPThatMovesToAnotherService(t *testing.T) {
 	if moved := have.Frontends[key(1)]; moved.Table == shared.Table || moved.Endpoints == shared.Endpoints {
 		t.Errorf("the frontend that moved still has the tables of the other Service: %+v", moved)
 	}
-	// After a restart, the owner is unknown.
 	for vip := 1; vip <= 2; vip++ {
 		if f := restarted.Frontends[key(vip)]; f.Table == shared.Table || f.Endpoints == shared.Endpoints {
 			t.Errorf("after a restart VIP %d has what may be another's: %+v", vip, f)
@@ -269,7 +264,6 @@ func TestEqualTablesAreOne(t *testing.T) {
 			f.Weights = weights[i]
 			frontends = append(frontends, f)
 		}
-		// Plan again, like the agent after all operations.
 		have, _ = p.Plan(have, modelOf(frontends...), ample)
 		var tables []*forwarding.NodeTable
 		for i := range weights {
@@ -372,7 +366,6 @@ func TestNodeThatIsGoneLeavesTheTables(t *testing.T) {
 	f.Weights[2], f.Weights[3] = 1, 1
 	m := modelOf(f)
 	have, _ = advance(t, p, have, m, ample)
-	// Remove the node's endpoints, then only the node.
 	delete(m.Frontends[0].Weights, 3)
 	have, _ = advance(t, p, have, m, ample)
 	if !refersTo(have.NodeTables[smallest(1)], 3) {
@@ -501,7 +494,6 @@ func TestSameHash(t *testing.T) {
 			t.Errorf("problem %+v", problems[0])
 		}
 	}
-	// The frontend to be removed still occupies the hash.
 	have, problems = advance(t, p, have, modelOf(second), ample)
 	if len(have.Frontends) != 0 || len(problems) != 1 {
 		t.Errorf("frontends %+v, problems %v", have.Frontends, problems)

@@ -27,7 +27,6 @@ func ported(namespace string, vip, ports int) []model.Frontend {
 	return frontends
 }
 
-// aged sets the creation times of VIPs.
 func aged(m *model.Model, older func(i int) int) *model.Model {
 	for i := range m.VIPs {
 		m.VIPs[i].Created = time.Unix(int64(1e9+older(i)), 0)

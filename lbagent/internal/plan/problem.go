@@ -15,8 +15,7 @@ import (
 type Problem struct {
 	model.Problem
 	// Full is the exhausted capacity; zero for other reasons.
-	Full forwarding.Capacity
-	// yields is true if the budget of Local ports causes the problem.
+	Full   forwarding.Capacity
 	yields bool
 }
 
@@ -40,7 +39,6 @@ type shortage struct {
 	effect, remark string
 }
 
-// short is the first frontend of a shortage and the number of frontends.
 type short struct {
 	first forwarding.FrontendKey
 	count int

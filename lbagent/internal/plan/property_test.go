@@ -41,7 +41,6 @@ func TestPlansHold(t *testing.T) {
 			}
 			checkPlan(t, have, want, m, limits)
 			if limits == ample {
-				// After a restart, the owners of tables are unknown.
 				if have == applied && (!restarts || !changesHands(before, m)) {
 					checkKept(t, have, want, before, m)
 				}
@@ -157,7 +156,6 @@ func troubled(problems []Problem) []model.ObjectReference {
 	return slices.Compact(objects)
 }
 
-// plansFrontend reports whether a part contains a matching frontend.
 func plansFrontend(want *forwarding.State, part *forwarding.Entries, is func(forwarding.Frontend) bool) bool {
 	return slices.ContainsFunc(part.Frontends, func(key forwarding.FrontendKey) bool { return is(want.Frontends[key]) })
 }

@@ -15,7 +15,6 @@ import (
 // few is the largest number of VIPs that always allows a partial plan.
 const few = 16
 
-// outcome is a finished plan.
 type outcome struct {
 	model  *model.Model
 	want   *forwarding.State
@@ -107,7 +106,6 @@ func (h Held) waiting() *forwarding.Entries {
 	return h.Pending.Entries
 }
 
-// part is the scope of a partial plan.
 type part struct {
 	// model is the complete Model, changed the Model of the replanned VIPs only.
 	model, changed *model.Model
@@ -121,7 +119,6 @@ type part struct {
 	services map[model.ServiceName]*service
 }
 
-// ports returns the former ports of the Services.
 func (part *part) ports() []*port {
 	var ports []*port
 	for _, s := range part.services {
@@ -162,7 +159,6 @@ func (p *Planner) partOf(have Held, m *model.Model, changes *model.Changes, limi
 	return part
 }
 
-// goesOn reports whether only VIPs and nodes changed and the maps hold the last plan.
 func (o *outcome) goesOn(have Held, m *model.Model, changes *model.Changes) bool {
 	return changes != nil && changes.Since == o.model && have.is(o.want) && (o.fits || o.waits(have.State)) && sameBesideVIPs(m, o.model)
 }
@@ -404,7 +400,6 @@ func (part *part) entries(d *draft) *forwarding.Entries {
 	return entries
 }
 
-// replace replaces the part in the Planner's state.
 func (p *Planner) replace(part *part, d *draft, differs *forwarding.Entries) {
 	for _, port := range part.ports() {
 		delete(p.placed, port.name)

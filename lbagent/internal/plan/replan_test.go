@@ -14,7 +14,6 @@ import (
 type replanned struct {
 	*Planner
 	limits forwarding.Limits
-	// before modifies the model.
 	before func(m *model.Model)
 	model  *model.Model
 }
@@ -23,7 +22,6 @@ func newReplanned(t *testing.T, limits forwarding.Limits, before func(m *model.M
 	r := &replanned{Planner: NewPlanner(forwarding.NewState()), limits: limits, before: before}
 	r.model = r.services()
 	have, _ := advance(t, r.Planner, forwarding.NewState(), r.model, limits)
-	// Plan again without changes.
 	advance(t, r.Planner, have, r.model, limits)
 	return r
 }
@@ -48,7 +46,6 @@ func reachElsewhere(f *model.Frontend) {
 	f.Weights = map[forwarding.NodeID]uint32{selfID: 2 * podsPerNode, 2: podsPerNode, 3: podsPerNode}
 }
 
-// TestReplanInPart verifies which changes allow a partial plan.
 func TestReplanInPart(t *testing.T) {
 	full, narrow, few := ample, ample, ample
 	full.Frontends, narrow.NodeTables, few.EndpointTables = 2, 2, 2

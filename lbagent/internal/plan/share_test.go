@@ -14,7 +14,6 @@ import (
 
 type nodeWeights = map[forwarding.NodeID]uint32
 
-// six returns the IPv6 frontend of a Service's port.
 func six(vip int, service string, weights nodeWeights) model.Frontend {
 	f := frontend(1, service)
 	f.Key.VIP, f.Weights = netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 15: byte(vip)}), weights
@@ -35,7 +34,6 @@ func dual(four, sixth nodeWeights) []model.Frontend {
 	return all
 }
 
-// slotsIn counts the node tables of a State's frontends.
 func slotsIn(state *forwarding.State) map[forwarding.NodeTableSlot]int {
 	slots := map[forwarding.NodeTableSlot]int{}
 	for _, f := range state.Frontends {
@@ -63,7 +61,6 @@ func TestServicePortsPartAndMeet(t *testing.T) {
 	if slots := slotsIn(have); len(slots) != 1 || len(have.NodeTables) != 1 {
 		t.Fatalf("slots %v, want one for four frontends", slots)
 	}
-	// Enough rounds to fill the histories.
 	for round := range 6 {
 		before := have
 		shared := before.Frontends[key(1)].Table

@@ -23,7 +23,6 @@ func restricted(f model.Frontend, numbers ...int) model.Frontend {
 	return f
 }
 
-// admitted formats the prefixes that a frontend admits.
 func admitted(s *forwarding.State, key forwarding.FrontendKey) string {
 	set := s.Frontends[key].Ranges
 	if set == 0 {
@@ -173,7 +172,6 @@ func genRestricted(t *rapid.T) *model.Model {
 	return modelOf(frontends...)
 }
 
-// checkLists compares the admitted with the requested sources.
 func checkLists(t *rapid.T, want *forwarding.State, m *model.Model, full bool) {
 	used := map[forwarding.SourceSet]bool{}
 	for i := range m.Frontends {

@@ -16,7 +16,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// layout is the number of endpoints of a Service by node.
 type layout []int
 
 // routed returns the snapshot of a node with a VIPRoute from a VIP's port to the weighted Services; without
@@ -57,7 +56,6 @@ func routed(node string, services []layout, weights ...int32) *model.Snapshot {
 	return s
 }
 
-// sliceOf returns the endpoints of a Service: 198.18.<node>.<service><number>.
 func sliceOf(service string, number int, on layout) *discoveryv1.EndpointSlice {
 	port, unnamed := int32(8080), ""
 	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
@@ -76,7 +74,6 @@ func sliceOf(service string, number int, on layout) *discoveryv1.EndpointSlice {
 	return slice
 }
 
-// planned returns the states of all nodes by id.
 func planned(services []layout, weights ...int32) map[forwarding.NodeID]*forwarding.State {
 	states := map[forwarding.NodeID]*forwarding.State{}
 	for n := range len(services[0]) {

@@ -22,7 +22,6 @@ func zonal(vip int, service string) model.Frontend {
 	return f
 }
 
-// zonalModel is modelOf for a node in a zone.
 func zonalModel(own forwarding.Zone, frontends ...model.Frontend) *model.Model {
 	m := modelOf(frontends...)
 	m.Zones, m.Self.Zone = []string{"", "a", "b"}, own
@@ -196,7 +195,6 @@ func TestNoRoomForZones(t *testing.T) {
 	for own := range forwarding.Zone(3) {
 		have := forwarding.NewState()
 		p := NewPlanner(have)
-		// An earlier zonal frontend has no precedence.
 		have, _ = advance(t, p, have, zonalModel(own, zonal(2, "late")), limits)
 		m := zonalModel(own, zonal(1, "web"), zonal(2, "late"))
 		var problems []Problem

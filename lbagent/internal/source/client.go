@@ -33,8 +33,7 @@ type Clients struct {
 	config *rest.Config
 	// pinged pings over the connection of all clients except Relay; others uses separate connections.
 	pinged, others pinger
-	// connections are shared by all clients except Relay.
-	connections *connections
+	connections    *connections
 }
 
 // NewClients returns clients configured by a kubeconfig file or, if empty, the pod's service account. It sends

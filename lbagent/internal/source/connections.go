@@ -27,8 +27,7 @@ type connections struct {
 	// turn serializes requests that establish the first connection.
 	turn chan struct{}
 
-	mu sync.Mutex
-	// open is ordered by age, oldest first.
+	mu   sync.Mutex
 	open []*connection
 	// answers is true once a response was received over an open connection.
 	answers bool
@@ -184,7 +183,6 @@ func (p pinger) until(ctx context.Context) error {
 	return repeat(ctx, p.once)
 }
 
-// anew pings over new connections, with askTimeout for each attempt.
 func (p pinger) anew(ctx context.Context) error {
 	return repeat(ctx, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, askTimeout)

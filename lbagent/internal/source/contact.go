@@ -94,7 +94,6 @@ func isAnswer(err error) bool {
 	return err == nil || errors.As(err, &status)
 }
 
-// contact tracks the active watches.
 type contact struct {
 	mu sync.Mutex
 	// watches are the latest watches by kind; nil for kinds not watched now or not listed yet.
@@ -154,7 +153,6 @@ func (c *contact) awaitAll(ctx context.Context) error {
 	}
 }
 
-// followed is a watch tracked by a contact.
 type followed struct {
 	watch.Interface
 	// first are the events already received.
@@ -236,7 +234,7 @@ func (c *contact) answered(kind string, err error) {
 	c.tell()
 }
 
-// mu must be held.
+// tell wakes awaitAll. mu must be held.
 func (c *contact) tell() {
 	close(c.began)
 	c.began = make(chan struct{})

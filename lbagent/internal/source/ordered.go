@@ -28,7 +28,6 @@ type ordered[T interface {
 	given bool
 }
 
-// observer receives an informer's events.
 type observer interface {
 	put(object any)
 	remove(object any)

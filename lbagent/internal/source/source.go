@@ -46,7 +46,6 @@ type Source struct {
 	nodeName string
 	clients  *Clients
 	contact  *contact
-	// events signals changes, arrivals changes of VIPs.
 	events   chan struct{}
 	arrivals chan struct{}
 	changed  chan struct{}
@@ -62,9 +61,8 @@ type Source struct {
 	secrets cache.SharedIndexInformer
 	// tunnelKey watches the Secret with the keys of the tunnel.
 	tunnelKey cache.SharedIndexInformer
-	// report is not part of a Snapshot.
-	report   cache.SharedIndexInformer
-	reported chan struct{}
+	report    cache.SharedIndexInformer
+	reported  chan struct{}
 }
 
 type lists struct {
@@ -154,7 +152,7 @@ func (s *Source) lasting(kind string, listWatch cache.ListerWatcherWithContext) 
 	return &lasting{ListerWatcherWithContext: listWatch, kind: kind, contact: s.contact}
 }
 
-// changes receive the events of a kind: list (may be nil) gets all, then notify is called for significant ones.
+// changes handles the events of a kind: list, which may be nil, gets all events, and notify is then called for significant ones.
 type changes struct {
 	list   observer
 	notify func()

@@ -30,9 +30,8 @@ type Observation struct {
 	Nodes      int
 	Interfaces []millracev1beta1.InterfaceStatus
 	// Lacking are the errors of required uplinks without programs; other uplinks are optional.
-	Lacking  []string
-	Sessions []millracev1beta1.SessionStatus
-	// Programmed is the number of VIPs that are in the maps.
+	Lacking    []string
+	Sessions   []millracev1beta1.SessionStatus
 	Programmed int
 	// Decisions cover the VIPs that the node should announce, sorted by address.
 	Decisions []announce.Decision
@@ -133,7 +132,6 @@ func answering(vips []netip.Addr) (told []string) {
 	return told
 }
 
-// interfaces returns the uplinks; if they are truncated, failed ones come first.
 func interfaces(observed []millracev1beta1.InterfaceStatus) []millracev1beta1.InterfaceStatus {
 	result := slices.Clone(observed)
 	if len(result) > maxInterfaces {

@@ -114,7 +114,6 @@ func (t *told) wait(digest *millracev1beta1.LBNodeReportStatus, now time.Time, j
 	return t.same.wait(now, max(sameDigest, spread(t.nodes)), jitter)
 }
 
-// tellsOfCanaries reports whether the sessions differ from the last digest only in their canary results.
 func (t *told) tellsOfCanaries(digest *millracev1beta1.LBNodeReportStatus) bool {
 	return t.last != nil && !equality.Semantic.DeepEqual(digest.Sessions, t.last.Sessions) &&
 		equality.Semantic.DeepEqual(withoutCanaries(digest.Sessions), withoutCanaries(t.last.Sessions))
@@ -135,7 +134,6 @@ func (t *told) canariesChanged(digest *millracev1beta1.LBNodeReportStatus) (impr
 	return improved, worsened
 }
 
-// canaryFound is a canary result; the zero value is unknown.
 type canaryFound struct {
 	known          bool
 	reached, short []int32

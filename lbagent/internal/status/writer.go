@@ -25,7 +25,6 @@ import (
 // +kubebuilder:rbac:groups=millrace.io,resources=lbnodes/status;lbnodereports/status,verbs=update;patch
 
 const (
-	// interval is the minimum time between two writes.
 	interval = time.Second
 	// sameDigest is the average time between reports without news in clusters of up to 4,000 nodes.
 	sameDigest = 40 * time.Second
@@ -39,9 +38,8 @@ const (
 	// exceeded.
 	spreadRate    = 100
 	longestSpread = time.Minute
-	// longestRetry bounds the backoff after errors.
-	longestRetry = 30 * time.Second
-	writeTimeout = 10 * time.Second
+	longestRetry  = 30 * time.Second
+	writeTimeout  = 10 * time.Second
 )
 
 type object interface {
@@ -192,7 +190,6 @@ func (w *Writer) write(ctx context.Context, now time.Time) (again time.Duration,
 	return again, errors.Join(identity, report)
 }
 
-// keeper retains the last written object.
 type keeper[T object] struct {
 	Target[T]
 	written T

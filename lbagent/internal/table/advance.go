@@ -93,8 +93,7 @@ func isAtRest(row forwarding.Row, owner forwarding.NodeID, exists func(forwardin
 // successors computes the next nodes in rank.
 type successors struct {
 	contenders []contender
-	// alike is true if all weights are equal, so that scores alone decide.
-	alike bool
+	alike      bool
 	// nearest caches the nearest nodes of row rank, at most one row's worth.
 	nearest []forwarding.NodeID
 	rank    int

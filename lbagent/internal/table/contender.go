@@ -16,8 +16,7 @@ type contender struct {
 	scores []uint32
 	// lot and the remainder of the share determine which contenders get an extra row. It depends only on the
 	// identity.
-	lot uint32
-	// quota is the target number of rows.
+	lot   uint32
 	quota int
 }
 
@@ -46,7 +45,6 @@ func (s Size) fold() int { return s.Rows / s.Ranked }
 // slack is the tolerated deviation of contenders from their quotas, in percent. It reduces the number of rows
 // that move when weights change. If it is less than a row, quotas are exact.
 type slack struct {
-	// part is the tolerated deviation of the number of rows.
 	part int
 	// given is the allowed excess from rows that others give up. Without it, these rows go to contenders below
 	// their quota, and therefore move whenever those change.
@@ -80,7 +78,6 @@ func assign(contenders []contender, size Size, slack slack) []int {
 	return a.owners
 }
 
-// assignment is the owner of each row, by index, and the number of rows of each contender.
 type assignment struct {
 	contenders     []contender
 	fold           int
@@ -90,7 +87,6 @@ type assignment struct {
 	free []uint64
 }
 
-// nearest returns the nearest contender of each ranked row.
 func nearest(contenders []contender, rows int) []int {
 	if weighTheSame(contenders) {
 		return leastScores(contenders, rows)

@@ -31,7 +31,6 @@ func Join(base *forwarding.NodeTable, others ...*forwarding.NodeTable) *forwardi
 	return next
 }
 
-// appendOwners adds the owners of other rows that the row lacks, up to the chain's length.
 func appendOwners(owners []forwarding.NodeID, row forwarding.Row, others []forwarding.Row) []forwarding.NodeID {
 	for _, other := range others {
 		owner := other.Primary

@@ -33,7 +33,6 @@ func Shares(shares map[forwarding.Endpoint]Share) *forwarding.EndpointTable {
 	return &table
 }
 
-// contendersOf returns the weighted shares by endpoint.
 func contendersOf(shares map[forwarding.Endpoint]Share) []contender {
 	endpoints := slices.SortedFunc(maps.Keys(shares), forwarding.Endpoint.Compare)
 	endpoints = slices.DeleteFunc(endpoints, func(e forwarding.Endpoint) bool { return shares[e].Weight == 0 })

@@ -78,25 +78,21 @@ const (
 
 // benchCase is a stream and its subjects. The first subject is the empty program, whose time is subtracted.
 type benchCase struct {
-	name   string
-	family family
-	port   uint16
-	stream *stream
-	// alive are further established flows, or nil.
+	name     string
+	family   family
+	port     uint16
+	stream   *stream
 	alive    *stream
 	subjects []subject
 	// count is the number of frames per measurement, at least one per flow.
 	count int
-	// turns is the number of measurements of each subject per round.
 	turns int
-	// idle is the time without packets of all flows.
-	idle time.Duration
+	idle  time.Duration
 }
 
 // idleTime exceeds REFRESH_SECONDS of bpf/src/consts.h, so that the next packet of a flow renews its entry.
 const idleTime = 6 * time.Second
 
-// contenders are the programs compared with the data plane.
 type contenders struct {
 	floors *floorsObjects
 	// other and katran are nil if not requested.
@@ -115,7 +111,6 @@ func (c contenders) close() error {
 	return errors.Join(errs...)
 }
 
-// build creates the matching cases of a family. The programs under test establish the flows.
 func (w *world) build(f family, names *regexp.Regexp, beside contenders) ([]*benchCase, error) {
 	b := &builder{world: w, family: f, names: names, contenders: beside}
 	b.nothing = subject{empty, b.floors.Empty, rig.XDPPass, longer(f, 0)}
@@ -126,7 +121,6 @@ func (w *world) build(f family, names *regexp.Regexp, beside contenders) ([]*ben
 	return b.all, b.err
 }
 
-// builder creates cases until one fails.
 type builder struct {
 	*world
 	contenders
@@ -139,7 +133,6 @@ type builder struct {
 	err error
 }
 
-// frame creates the first frame of a case.
 type frame func() ([]byte, error)
 
 func (b *builder) add(name string, t traffic, first frame, subjects ...subject) {
@@ -155,7 +148,6 @@ func (b *builder) add(name string, t traffic, first frame, subjects ...subject) 
 	}
 }
 
-// beside adds a million established flows to the last case.
 func (b *builder) beside(name string, established frame) {
 	if b.err != nil || !b.names.MatchString(name) {
 		return
@@ -181,12 +173,10 @@ func incoming(s segment) frame {
 	return func() ([]byte, error) { return s.frame(routerMAC, uplinkMAC) }
 }
 
-// clients returns frames of that many clients to the family's VIPs.
 func (b *builder) clients(flows uint32) traffic {
 	return traffic{fields: b.family.clientFields(ethernetLength), flows: flows}
 }
 
-// addAside adds packets to other addresses than VIPs.
 func (b *builder) addAside() {
 	f := b.family
 	lookup := subject{lookupPass, b.floors.LookupPass, rig.XDPPass, longer(f, 0)}
@@ -204,7 +194,6 @@ func (b *builder) addAside() {
 	b.add(foreignGeneve, b.clients(one), tunnel(portGeneve), b.nothing, ours)
 }
 
-// addAway adds packets for other nodes' endpoints.
 func (b *builder) addAway() {
 	f := b.family
 	away := b.ours(rig.XDPTX, f.tagged(f.encapsulated(0)))
@@ -236,7 +225,6 @@ func (b *builder) addAway() {
 	}
 }
 
-// addHere adds packets for this node's endpoints, from clients and from other nodes.
 func (b *builder) addHere() {
 	f := b.family
 	here := b.ours(rig.XDPPass, f.delivered(0))
@@ -258,7 +246,6 @@ func (b *builder) addHere() {
 	b.add(tunnelMany, traffic{fields: fields, flows: many}, packed, nothing, bare, fromTunnel)
 }
 
-// addReplies adds packets that leave the node.
 func (b *builder) addReplies() {
 	f := b.family
 	nothing := subject{empty, b.floors.EmptyEgress, rig.TCXNext, anything}

@@ -81,7 +81,6 @@ func (f family) encapsulated(to forwarding.NodeID) check {
 	}
 }
 
-// tagged also checks the tag.
 func (f family) tagged(rest check) check {
 	return func(sent, got []byte) error {
 		if err := rest(sent, got); err != nil {
@@ -174,7 +173,6 @@ func (f family) checkRewritten(sent, got []byte, address, port int, to netip.Add
 	return nil
 }
 
-// add returns the ones' complement sum of 16-bit words (RFC 1071).
 func add(sum uint32, words []byte) uint16 {
 	for i := 0; i+1 < len(words); i += 2 {
 		sum += uint32(binary.BigEndian.Uint16(words[i:]))

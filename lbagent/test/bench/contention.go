@@ -34,7 +34,6 @@ const (
 	contendedUpdates = 1 << 18
 )
 
-// contention prints the cost of a new entry for a single CPU and for all CPUs at once.
 func contention(rounds int, out io.Writer) error {
 	p := &printer{out: out}
 	p.line("")
@@ -61,7 +60,6 @@ func contention(rounds int, out io.Writer) error {
 	return errors.Join(p.err, cookies(rounds, p))
 }
 
-// cookies prints the cost of a SYN cookie by the kernel, the alternative to an entry.
 func cookies(rounds int, p *printer) error {
 	program, err := ebpf.NewProgram(cookieMaker())
 	if err != nil {
@@ -81,7 +79,6 @@ func cookies(rounds int, p *printer) error {
 	return p.err
 }
 
-// cookieMaker returns a program that creates the cookie of an IPv4 SYN.
 func cookieMaker() *ebpf.ProgramSpec {
 	var instructions asm.Instructions
 	// IP and TCP headers of 20 bytes each, from frame pointer - 40.
@@ -173,7 +170,6 @@ func cpuTime(program *ebpf.Program) (time.Duration, error) {
 	return run()
 }
 
-// updater returns a program that writes an entry with a random key.
 func updater(table *ebpf.Map) *ebpf.ProgramSpec {
 	instructions := asm.Instructions{
 		asm.Mov.Imm(asm.R1, 0),

@@ -12,7 +12,6 @@ import (
 // openAtOnce is the number of half-open connections, low enough that no bucket of their table is full.
 const openAtOnce = 10_000
 
-// shake is a packet of the handshake of all flows.
 type shake struct {
 	stream  *stream
 	program *ebpf.Program

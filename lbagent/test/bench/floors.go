@@ -73,7 +73,6 @@ func fillFloors(floors *floorsObjects, contents *forwarding.State) error {
 	return nil
 }
 
-// frontendPort returns port and protocol as a word.
 func frontendPort(key forwarding.FrontendKey) uint32 {
 	return uint32(rig.NetworkPort(key.Port)) | uint32(key.Protocol)<<16
 }
@@ -91,7 +90,6 @@ func frontend6(vip [4]uint32, last uint32) uint64 {
 	return sum
 }
 
-// stations returns the Ethernet addresses of a frame as words.
 func stations(destination, source net.HardwareAddr) (words [3]uint32) {
 	both := append(slices.Clone(destination), source...)
 	for i := range words {

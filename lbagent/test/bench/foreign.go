@@ -24,18 +24,15 @@ const foreignVNI = 7
 // foreign is a packet encapsulated by a CNI.
 type foreign struct {
 	from, to netip.AddrPort
-	// length is the frame's length in bytes.
-	length int
+	length   int
 }
 
-// fromPeer returns a packet from another node to this node.
 func (f family) fromPeer(port uint16) foreign {
 	return foreign{
 		from: netip.AddrPortFrom(f.client, firstPort), to: netip.AddrPortFrom(f.ownAddress(), port), length: f.length,
 	}
 }
 
-// toPeer returns a packet from this node to another node.
 func (f family) toPeer(port uint16) foreign {
 	return foreign{
 		from: netip.AddrPortFrom(f.ownAddress(), firstPort), to: netip.AddrPortFrom(f.client, port), length: f.length,

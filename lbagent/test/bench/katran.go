@@ -69,7 +69,6 @@ type (
 	}
 )
 
-// newKatran compiles and loads the balancer of a checkout and fills its maps.
 func newKatran(checkout string) (*katranPrograms, error) {
 	directory, err := os.MkdirTemp("", "millrace-bench-katran-")
 	if err != nil {
@@ -176,7 +175,6 @@ func (k *katranObjects) fillRing(vip, first uint32) error {
 	return err
 }
 
-// reals returns the addresses of the nodes in a family's rows.
 func (f family) reals() []netip.Addr {
 	all, known := make([]netip.Addr, perNodes), nodes()
 	for i := range all {
@@ -194,7 +192,6 @@ func networkOrder(a netip.Addr) (all [16]byte) {
 	return all
 }
 
-// join adds Katran's programs to the cases that they support.
 func (k *katranPrograms) join(subjects []subject, name string, f family) []subject {
 	if k == nil || !slices.Contains([]string{awayOne, awayMany, awaySYN, hereSYN}, name) {
 		return subjects

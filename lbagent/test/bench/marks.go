@@ -54,7 +54,6 @@ func (w *world) ticks() (uint32, error) {
 	return uint32(now), nil
 }
 
-// mark marks all rows of a port.
 func (w *world) mark(f family, port uint16, mark uint64, change func(*bpf.DatapathGroupMark)) error {
 	keys, rows := make([]uint32, forwarding.Rows), make([]bpf.DatapathRow, forwarding.Rows)
 	for i := range keys {
@@ -80,7 +79,6 @@ func (w *world) mark(f family, port uint16, mark uint64, change func(*bpf.Datapa
 	return nil
 }
 
-// move marks all rows of portMoved as just moved.
 func (w *world) move(f family) error {
 	now, err := w.ticks()
 	if err != nil {
@@ -89,7 +87,6 @@ func (w *world) move(f family) error {
 	return w.mark(f, portMoved, rowMoved, func(m *bpf.DatapathGroupMark) { m.Moved = now })
 }
 
-// except adds exceptions for the first flows of a port.
 func (w *world) except(f family, port uint16, count int) error {
 	now, err := w.ticks()
 	if err != nil {
@@ -109,7 +106,6 @@ func (w *world) except(f family, port uint16, count int) error {
 	return w.mark(f, port, rowExcepted, func(m *bpf.DatapathGroupMark) { m.Excepted = now })
 }
 
-// flow returns the client of a flow (src/replay.c).
 func (f family) flow(number int) netip.AddrPort {
 	address := f.client.As16()
 	binary.BigEndian.PutUint16(address[14:], uint16(number))

@@ -11,7 +11,6 @@ import (
 	"time"
 )
 
-// key identifies a figure of the report.
 type key struct{ family, name, subject string }
 
 // figures are nanoseconds per packet, at least one per round.
@@ -133,7 +132,6 @@ func (w *world) fillTables(cases []*benchCase) error {
 	return nil
 }
 
-// measureRound adds figures for each case and subject. flows reports whether the established flows must exist.
 func (w *world) measureRound(cases []*benchCase, results figures, flows bool) error {
 	if flows {
 		if err := w.checkFlows(); err != nil {
@@ -150,7 +148,6 @@ func (w *world) measureRound(cases []*benchCase, results figures, flows bool) er
 	return nil
 }
 
-// losses returns the counters that must not change.
 func (w *world) losses() (map[string]uint64, error) {
 	counters, err := w.Plane.Counters()
 	if err != nil {
@@ -165,12 +162,10 @@ func (w *world) losses() (map[string]uint64, error) {
 	return all, nil
 }
 
-// needsFlows reports whether the case uses established flows.
 func (c *benchCase) needsFlows() bool {
 	return slices.Contains([]string{hereOne, hereMany, hereIdle, hereSYN, tunnelOne, tunnelMany, reverseOne, reverseMany}, c.name)
 }
 
-// checkFlows fails unless the tables contain all flows.
 func (w *world) checkFlows() error {
 	flows, err := w.Plane.Connections()
 	if err != nil {

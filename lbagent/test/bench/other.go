@@ -22,7 +22,6 @@ type otherPrograms struct {
 // ofPacket are the maps of per-packet state, which each object has separately.
 var ofPacket = map[string]bool{bpf.DatapathMapPacketSlots: true, bpf.DatapathMapReplySlots: true}
 
-// loadOther loads the object with the maps of the programs under test.
 func (w *world) loadOther(path string) (*otherPrograms, error) {
 	spec, err := ebpf.LoadCollectionSpec(path)
 	if err != nil {
@@ -63,7 +62,6 @@ func (w *world) loadOther(path string) (*otherPrograms, error) {
 // constants is the map of constants, which each object has separately because its layout may differ.
 const constants = ".rodata"
 
-// setConstants copies the constants that both objects have.
 func setConstants(other *ebpf.CollectionSpec, from *ebpf.Map) error {
 	ours, err := bpf.LoadDatapath()
 	if err != nil {
@@ -117,7 +115,6 @@ func mapsOf(p *ebpf.Program, all map[mapName]*ebpf.Map) error {
 	return nil
 }
 
-// join adds the other program after the data plane's, with the same check.
 func (o *otherPrograms) join(subjects []subject, egress bool) []subject {
 	if o == nil {
 		return subjects

@@ -77,10 +77,8 @@ func (s segment) frame(source, destination net.HardwareAddr) ([]byte, error) {
 	return buffer.Bytes(), nil
 }
 
-// reply reports whether the endpoint is the sender.
 func (s segment) reply() bool { return s.from.Port() == podPort }
 
-// fromEndpoint returns a segment to the first client.
 func (f family) fromEndpoint(syn bool) segment {
 	return segment{
 		from: netip.AddrPortFrom(f.pod, podPort), to: netip.AddrPortFrom(f.client, firstPort), syn: syn, length: f.length,
@@ -94,7 +92,6 @@ func (f family) fromUntrusted() segment {
 	return s
 }
 
-// fromClient returns a segment from the first client.
 func (f family) fromClient(to netip.Addr, port uint16, syn bool) segment {
 	return segment{
 		from: netip.AddrPortFrom(f.client, firstPort), to: netip.AddrPortFrom(to, port), syn: syn, first: syn, length: f.length,
@@ -104,7 +101,6 @@ func (f family) fromClient(to netip.Addr, port uint16, syn bool) segment {
 // fields are the offsets of the fields that differ between flows.
 type fields struct{ address, port uint32 }
 
-// ipHeader returns the length of the IP header.
 func (f family) ipHeader() uint32 {
 	if f.client.Is4() {
 		return 20
@@ -121,7 +117,6 @@ func (f family) clientFields(l3 uint32) fields {
 	return fields{address: address, port: l4}
 }
 
-// replyFields returns the fields of a frame to the client.
 func (f family) replyFields() fields {
 	l4 := ethernetLength + f.ipHeader()
 	return fields{address: l4 - 2, port: l4 + 2}

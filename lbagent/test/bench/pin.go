@@ -58,7 +58,6 @@ func (w *world) servePin(ctx context.Context, path string, out io.Writer) (err e
 	}
 }
 
-// describe prints the content of the maps and a command for each kind of packet.
 func (w *world) describe(path, directory string, out io.Writer) error {
 	p := &printer{out: out}
 	p.line("The XDP program is pinned at %s until this ends (interrupt it to remove the pin).", path)
@@ -92,7 +91,6 @@ func (w *world) describe(path, directory string, out io.Writer) error {
 	return p.err
 }
 
-// writePacket writes a frame and its context.
 func (w *world) writePacket(directory, name string, s segment) error {
 	frame, err := s.frame(routerMAC, uplinkMAC)
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"strings"
 )
 
-// order is the order of the report's rows.
 var order = []struct {
 	name     string
 	subjects []string
@@ -60,7 +59,6 @@ type limit struct {
 	net bool
 }
 
-// have reports whether the case has a figure of the subject.
 func (f figures) have(name, subject string) bool {
 	return len(f[key{families[0].name, name, subject}]) > 0
 }
@@ -157,7 +155,6 @@ func cell(results figures, family, name, subject string) string {
 	return fmt.Sprintf("%7.1f (%6.1f)", raw, raw-results.fastest(key{family, name, empty}))
 }
 
-// printer retains the first error.
 type printer struct {
 	out io.Writer
 	err error

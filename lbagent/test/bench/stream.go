@@ -86,7 +86,6 @@ func alike(spec *ebpf.CollectionSpec, name, tested string) error {
 	return nil
 }
 
-// aim selects the program that the stream runs.
 func (s *stream) aim(p *ebpf.Program) error {
 	if err := s.target.Put(uint32(0), p); err != nil {
 		return fmt.Errorf("aim at program %s: %w", p, err)
@@ -102,7 +101,6 @@ type outcome struct {
 	cpu time.Duration
 }
 
-// pass runs the program p.
 func (s *stream) pass(p *ebpf.Program, count int) (outcome, error) {
 	if err := s.aim(p); err != nil {
 		return outcome{}, err

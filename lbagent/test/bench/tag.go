@@ -13,7 +13,6 @@ import (
 )
 
 const (
-	// ownKey tags packets from this node.
 	ownKey = 1
 	// blindKey verifies received packets and ignores the words that differ between the flows of a case, so that
 	// one tag is valid for all flows at the usual cost.

@@ -52,7 +52,6 @@ const (
 // affinitySeconds is the default of Kubernetes.
 const affinitySeconds = 10800
 
-// peerNode sends encapsulated packets.
 const (
 	selfID   forwarding.NodeID = 1
 	peerID   forwarding.NodeID = 2
@@ -79,8 +78,7 @@ type family struct {
 	// holder is the node of the exceptions and in no row.
 	holder forwarding.NodeID
 	// length is the minimum frame length, rounded up to 8.
-	length int
-	// overhead is the encapsulation overhead in bytes.
+	length   int
 	overhead int
 }
 
@@ -187,7 +185,6 @@ type world struct {
 	marks marks
 }
 
-// config returns the agent's default with room for the flows.
 func config() dataplane.Config {
 	agent := lbagent.DefaultConfig()
 	c := agent.Dataplane()
@@ -197,7 +194,6 @@ func config() dataplane.Config {
 	return c
 }
 
-// newWorld loads and attaches the programs and fills their maps.
 func newWorld() (*world, error) {
 	r, err := rig.New(uplinkName, uplinkMAC, config())
 	if err != nil {

@@ -85,7 +85,6 @@ func sizeOf(slot forwarding.NodeTableSlot) table.Size {
 	return table.Size{Rows: slot.Rows(), Ranked: min(slot.Rows(), forwarding.Rows)}
 }
 
-// advance returns the table for other weights; half of the nodes have no weight.
 func (c *testCluster) advance(random *rand.Rand, slot forwarding.NodeTableSlot, old *forwarding.NodeTable) *forwarding.NodeTable {
 	weights := map[forwarding.NodeID]uint32{forwarding.NodeID(1 + random.IntN(nodeCount)): 1}
 	for id := forwarding.NodeID(1); id <= nodeCount; id++ {

@@ -45,7 +45,6 @@ func CheckTranslated(in, out []byte, source bool, to netip.AddrPort) error {
 	return checkSum(in, out, was, is)
 }
 
-// checkSum checks that the TCP or UDP checksum is correct if it was before.
 func checkSum(in, out []byte, was, is packet) error {
 	sum := is.checksum(out)
 	if was.Protocol == UDP && was.checksum(in) == 0 {
@@ -97,7 +96,6 @@ func (p packet) without(frame []byte, source bool) []byte {
 	return all[p.l3:]
 }
 
-// ttlAt returns the offset of the TTL or hop limit.
 func (p packet) ttlAt() int {
 	if p.Client.Addr().Is4() {
 		return p.l3 + 8

@@ -22,7 +22,6 @@ import (
 
 var routerMAC = net.HardwareAddr{2, 0, 0, 0, 0, 1}
 
-// node is a data plane and the maps that tests read.
 type node struct {
 	*rig.Rig
 	flows      map[string]*ebpf.Map
@@ -35,7 +34,6 @@ type node struct {
 	unknowns *ebpf.Map
 }
 
-// testCluster is the model and the compared data planes.
 type testCluster struct {
 	Cluster
 	nodes         map[forwarding.NodeID]*node
@@ -48,11 +46,9 @@ type testCluster struct {
 	// moved is the time of the last change of a row's primary.
 	moved      map[forwarding.NodeTableSlot][]time.Time
 	rendezvous *table.Rendezvous
-	// full are the frontends with all their endpoints.
-	full map[forwarding.NodeID]map[forwarding.FrontendKey]forwarding.Frontend
+	full       map[forwarding.NodeID]map[forwarding.FrontendKey]forwarding.Frontend
 }
 
-// tunnelKeys are the keys of all nodes, which require tags.
 var tunnelKeys = forwarding.TunnelKeys{
 	Accepted: []forwarding.TunnelKey{{Number: 2, Secret: [forwarding.TunnelSecretSize]byte{7: 7}}},
 	Sending:  2, Required: true,
@@ -187,15 +183,12 @@ func openMap(t *testing.T, r *rig.Rig, name string) *ebpf.Map {
 	return m
 }
 
-// arrival is the final location of a packet.
 type arrival struct {
 	at forwarding.NodeID
 	rig.Result
-	// hops is the number of forwarding nodes.
 	hops int
 }
 
-// delivered reports whether the packet reached the node's stack.
 func (a arrival) delivered() bool { return a.Verdict == rig.XDPPass && len(a.Note) == 0 }
 
 // maxHops bounds a packet's path: by an exception and back; in each of three zones to the primary, along the
@@ -225,7 +218,6 @@ func (c *testCluster) carry(at forwarding.NodeID, frame []byte) (arrival, error)
 	return arrival{}, errCircle
 }
 
-// destination returns the node to which a transmitted frame is encapsulated.
 func (c *testCluster) destination(result rig.Result) (forwarding.NodeID, bool) {
 	if result.Verdict != rig.XDPTX {
 		return 0, false

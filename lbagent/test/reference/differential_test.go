@@ -26,14 +26,11 @@ var (
 )
 
 const (
-	// batch is the number of packets between two checks of the counters.
 	batch = 2000
 	// forgivable is the number of unknown packets of a source within the limit.
 	forgivable = 16
-	// renewed is the number of packets between renewals of the leases, even on a slow machine.
-	renewed = 100
-	// stretch is the number of packets between two progress messages.
-	stretch = 1_000_000
+	renewed    = 100
+	stretch    = 1_000_000
 	// share is the minimum number of packets for a cluster; fewer would find too few moved flows.
 	share = 30_000
 )
@@ -68,7 +65,6 @@ func TestDifferential(t *testing.T) {
 	report(t, clusters)
 }
 
-// foreseen are the predicted drop reasons.
 var foreseen = []string{"malformed", "no_frontend", "pool_unassigned", "aggregate_unassigned", "source_range", "no_endpoint", "source_route", "ipv6_extension", "share_refused"}
 
 // report logs the results and verifies that each kind of packet occurred.
@@ -108,8 +104,7 @@ type differential struct {
 	// learned are packets of flows with an exception before or after them.
 	learned int
 	// kept are flows that created their client's record of session affinity.
-	kept int
-	// reasons are all predicted drops by reason.
+	kept    int
 	reasons map[string]uint64
 }
 
@@ -156,7 +151,6 @@ func (d *differential) batch(t *testing.T) {
 	}
 }
 
-// check sends one packet and the endpoint's reply.
 func (d *differential) check(at forwarding.NodeID, frame []byte) error {
 	want := d.cluster.Forecast(at, frame, d.cluster)
 	d.kinds[want.Fate]++
@@ -276,7 +270,6 @@ func checkTags(frame []byte, got arrival) error {
 	return nil
 }
 
-// holdings returns the entries of the target nodes before the packet arrives.
 func (d *differential) holdings(want Forecast) map[forwarding.NodeID]Entry {
 	held := map[forwarding.NodeID]Entry{}
 	for _, target := range want.Targets {
@@ -287,7 +280,6 @@ func (d *differential) holdings(want Forecast) map[forwarding.NodeID]Entry {
 	return held
 }
 
-// checkKept checks that an established flow has a record of session affinity with its endpoint.
 func (d *differential) checkKept(want Forecast, got arrival, before map[forwarding.NodeID]Entry) error {
 	key := forwarding.FrontendKey{VIP: want.Flow.VIP.Addr(), Port: want.Flow.VIP.Port(), Protocol: want.Flow.Protocol}
 	frontend := d.cluster.Cluster[got.at].State.Frontends[key]

@@ -17,7 +17,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/test/rig"
 )
 
-// drawNear draws an address in one of four networks, mostly near their beginning.
 func drawNear(t *rapid.T) netip.Addr {
 	network := rapid.Byte().Draw(t, "network") % 4
 	if rapid.Bool().Draw(t, "IPv4") {
@@ -31,7 +30,6 @@ func drawNear(t *rapid.T) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// drawDestinations draws a state of only VIPs and prefixes of pools and aggregates.
 func drawDestinations(t *rapid.T) *forwarding.State {
 	s := forwarding.NewState()
 	s.Self, s.Nodes = plannedNodes(1)

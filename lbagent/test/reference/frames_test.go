@@ -46,7 +46,6 @@ var vlanTags = []VLAN{
 	{etherTypeVLAN, 9}, {etherTypeVLAN, 0},
 }
 
-// dress adds rare features to a packet: options or extension headers, a low TTL, VLAN tags.
 func (d *differential) dress(frame []byte) []byte {
 	r := d.random
 	p, _ := parse(frame)
@@ -122,7 +121,6 @@ func flagsOf(r *rand.Rand) byte {
 	return []byte{flagSYN, flagACK, flagACK, flagACK, flagACK | 8, flagACK | flagFIN}[r.IntN(6)]
 }
 
-// damage changes header bytes, truncates the frame, or extends it.
 func (d *differential) damage(frame []byte) []byte {
 	r := d.random
 	switch r.IntN(16) {

@@ -44,7 +44,6 @@ func keyOf(flow Flow) any {
 	return overflowKeyOf(flow)
 }
 
-// overflowKeyOf is the flow's key in the second tables, which both families share.
 func overflowKeyOf(flow Flow) any {
 	clientPort, vipPort := rig.NetworkPort(flow.Client.Port()), rig.NetworkPort(flow.VIP.Port())
 	return &bpf.DatapathConnectionKey6{
@@ -53,7 +52,6 @@ func overflowKeyOf(flow Flow) any {
 	}
 }
 
-// of returns the name of a map for the flow's family.
 func (f Flow) of(ipv4, ipv6 string) string {
 	if f.VIP.Addr().Is4() {
 		return ipv4

@@ -11,7 +11,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// localPort is the port of a Local TCP service.
 const localPort = 81
 
 func localFlow(i int) Flow {
@@ -42,7 +41,6 @@ func TestLocalConnectionsAreFound(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := newCluster(t, 10, random)
-			// Rows without moves.
 			c.settle(t, 1, 2, 3, 4, 5)
 			holders := make([]forwarding.NodeID, connections)
 			for i := range holders {

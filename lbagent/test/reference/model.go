@@ -15,8 +15,7 @@ import (
 type Node struct {
 	// State is the content of the node's maps.
 	State *forwarding.State
-	// MAC is the address of the uplink.
-	MAC net.HardwareAddr
+	MAC   net.HardwareAddr
 	// VLANs are the tags of VLAN uplinks, outermost first.
 	VLANs [][]VLAN
 }

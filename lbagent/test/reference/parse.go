@@ -51,7 +51,6 @@ type packet struct {
 	l3, l4, end int
 }
 
-// reading is the result of parsing.
 type reading int
 
 const (

@@ -17,18 +17,15 @@ const nodeCount = 5
 
 var vips = []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("2001:db8:cafe::10")}
 
-// untrustedHosts are hosts in the networks of the VIPs, behind the aggregate.
 var untrustedHosts = []netip.Addr{netip.MustParseAddr("203.0.113.16"), netip.MustParseAddr("2001:db8:cafe::14")}
 
-// service is a frontend of both VIPs.
 type service struct {
 	port     uint16
 	protocol uint8
 	local    bool
-	// zonal services have a node table per zone.
-	zonal  bool
-	affine bool
-	ranges forwarding.SourceSet
+	zonal    bool
+	affine   bool
+	ranges   forwarding.SourceSet
 	// sparse services have no endpoint on some nodes, refusing ones on all nodes.
 	sparse, refuses bool
 	// weighted services have endpoints with different weights and a refused share.
@@ -97,7 +94,6 @@ const zoneCount = 4
 
 func zoneOf(id forwarding.NodeID) forwarding.Zone { return []forwarding.Zone{1, 0, 3, 1, 3}[id-1] }
 
-// tableSlots returns the slots of a service's node tables: one, or one per zone.
 func tableSlots(number int) (slots [forwarding.Zones]forwarding.NodeTableSlot) {
 	switch service := services[number]; {
 	case !service.policy().Spreads() && service.protocol != TCP, service.refuses:
@@ -111,10 +107,8 @@ func tableSlots(number int) (slots [forwarding.Zones]forwarding.NodeTableSlot) {
 	return slots
 }
 
-// tableBlocks is the number of blocks reserved per table.
 const tableBlocks = 4
 
-// tableSlot returns the slot of one of the tables, which differ in size.
 func tableSlot(number int) forwarding.NodeTableSlot {
 	first := uint32(number+1) * tableBlocks * forwarding.Rows
 	switch number % 3 {
@@ -151,7 +145,6 @@ func plannedNodes(id forwarding.NodeID) (forwarding.Self, map[forwarding.NodeID]
 	return planned.Self, planned.Nodes
 }
 
-// tables returns rows with a primary and up to three previous ones.
 func tables(random *rand.Rand, rows int) *forwarding.NodeTable {
 	table := *forwarding.NewNodeTableOf(rows)
 	for i := range table {
@@ -164,10 +157,8 @@ func tables(random *rand.Rand, rows int) *forwarding.NodeTable {
 	return &table
 }
 
-// podsPerFrontend is the number of pods of a frontend, which shares no pod with others.
 const podsPerFrontend = 3
 
-// state returns the content of a node's maps.
 func state(id forwarding.NodeID, rows map[forwarding.NodeTableSlot]*forwarding.NodeTable) *forwarding.State {
 	s := forwarding.NewState()
 	own := nodeAddresses(id)
@@ -201,7 +192,6 @@ func endpointID(slot, pod int) forwarding.EndpointID {
 	return forwarding.EndpointID(slot*podsPerFrontend + pod)
 }
 
-// endpoints adds the endpoints of a frontend to the state and returns their table.
 func endpoints(s *forwarding.State, id forwarding.NodeID, family, slot int) *forwarding.EndpointTable {
 	table := &forwarding.EndpointTable{}
 	for pod := range podsPerFrontend {

@@ -19,7 +19,6 @@ import (
 // primaries.
 const maxMoves = 2
 
-// fromAnyNode draws the ingress node of a packet.
 var fromAnyNode = rapid.Map(rapid.IntRange(1, nodeCount), func(id int) forwarding.NodeID { return forwarding.NodeID(id) })
 
 // unlikely draws sequence numbers of a spoofed packet. They match neither the connection, whose numbers are
@@ -74,7 +73,6 @@ func (c *testCluster) checkReaches(t rapid.TB, got arrival, holder forwarding.No
 	}
 }
 
-// spoof sends a packet with the addresses and ports of the flow. The pod may answer a SYN.
 func (c *testCluster) spoof(t *rapid.T, flow Flow) {
 	t.Helper()
 	kind := rapid.SampledFrom(slices.DeleteFunc(slices.Clone(untrustedKinds), func(k untrustedKind) bool { return k.protocol != TCP })).Draw(t, "kind")
@@ -99,7 +97,6 @@ func (c *testCluster) spoof(t *rapid.T, flow Flow) {
 	}
 }
 
-// numbered replaces the sequence numbers of a frame.
 func numbered(frame []byte, sequence, acknowledged uint32) []byte {
 	p, _ := parse(frame)
 	tcp := frame[p.l4:]

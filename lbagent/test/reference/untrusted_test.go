@@ -38,7 +38,6 @@ func untrustedPackets(t *testing.T) int {
 // unknownPerVIP is the limit of packets of a VIP, per second, that may return to a node as unknown.
 const unknownPerVIP = 32
 
-// untrustedKind is a kind of packets from untrusted hosts, with TCP flags.
 type untrustedKind struct {
 	name                string
 	protocol            uint8
@@ -131,9 +130,8 @@ func TestMovedFlowsAreFoundInFlood(t *testing.T) {
 	// depend on the rate of the flood.
 	c := newLimitedCluster(t, 9, random, 2)
 	tests := []struct {
-		name string
-		port uint16
-		// before changes the rows after all connections are established.
+		name   string
+		port   uint16
 		before func()
 	}{
 		{"rows that never moved, three zones", 82, func() {}},
@@ -201,7 +199,6 @@ func (c *testCluster) sendTo(t rapid.TB, at forwarding.NodeID, frame []byte) arr
 	return got
 }
 
-// holder returns the node with the established flow.
 func (c *testCluster) holder(flow Flow) forwarding.NodeID {
 	for id := range c.nodes {
 		if entry, ok := c.Knows(id, flow); ok && entry.Established {
@@ -229,7 +226,6 @@ func (c *testCluster) establish(t rapid.TB, at forwarding.NodeID, flow Flow) {
 	}
 }
 
-// frame returns a packet of this kind with a random source.
 func (k untrustedKind) frame(random *rand.Rand, vip netip.AddrPort) []byte {
 	frame := strange(random, vip, k.protocol, k.flags, k.isError)
 	if k.isFragment {
@@ -238,7 +234,6 @@ func (k untrustedKind) frame(random *rand.Rand, vip netip.AddrPort) []byte {
 	return frame
 }
 
-// firstFragment marks the frame as the first fragment of a datagram.
 func firstFragment(frame []byte, id uint32) []byte {
 	ip := frame[ethernetLength:]
 	if binary.BigEndian.Uint16(frame[12:]) == etherTypeIPv4 {
@@ -295,7 +290,6 @@ func errorAbout(router netip.Addr, flow Flow) []byte {
 	return append(frame[:length], icmp...)
 }
 
-// moveAll changes the owners of all tables on all nodes repeatedly.
 func (c *testCluster) moveAll(t *testing.T, random *rand.Rand, times int) {
 	t.Helper()
 	for range times {
@@ -307,7 +301,6 @@ func (c *testCluster) moveAll(t *testing.T, random *rand.Rand, times int) {
 	}
 }
 
-// become changes the maps of all nodes.
 func (c *testCluster) become(t rapid.TB, change func(forwarding.NodeID, *forwarding.State)) {
 	t.Helper()
 	for id, n := range c.nodes {
@@ -320,7 +313,6 @@ func (c *testCluster) become(t rapid.TB, change func(forwarding.NodeID, *forward
 	}
 }
 
-// ageMoves shifts the times of all moves into the past.
 func (c *testCluster) ageMoves(t *testing.T, by time.Duration) {
 	t.Helper()
 	ticks := uint32(by.Seconds()) * ticksPerSecond(t)

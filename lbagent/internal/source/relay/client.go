@@ -58,7 +58,6 @@ const (
 // Connected reports whether EndpointSlices are watched through a relay.
 func (c *Client) Connected() bool { return c.state.Load() == stateConnected }
 
-// note logs changes of the connection state; err is nil if a relay answers.
 func (c *Client) note(err error) {
 	if err == nil {
 		if c.state.Swap(stateConnected) != stateConnected {
@@ -95,7 +94,6 @@ func NewClient(base, directory, token, userAgent string, logger logr.Logger) (*C
 	}, nil
 }
 
-// dial connects to a relay and verifies its certificate with the directory's CA.
 func dial(ctx context.Context, network, address, directory string) (net.Conn, error) {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {

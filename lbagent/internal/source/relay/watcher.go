@@ -21,14 +21,12 @@ import (
 
 var errSilent = errors.New("the relay has said nothing")
 
-// watcher converts a relay's stream to a watch.
 type watcher struct {
 	decoder  *relay.Decoder
 	snapshot bool
 	// known are the slices of the stream, which changes are applied to.
-	known map[cache.ObjectName]*discoveryv1.EndpointSlice
-	slim  func(*discoveryv1.EndpointSlice)
-	// silence is the maximum time between events.
+	known   map[cache.ObjectName]*discoveryv1.EndpointSlice
+	slim    func(*discoveryv1.EndpointSlice)
 	silence time.Duration
 	results chan watch.Event
 	cancel  context.CancelFunc

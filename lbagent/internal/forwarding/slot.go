@@ -20,7 +20,7 @@ const (
 )
 
 // NodeTableSlotAt returns the slot of a table with that number of rows, a power of two between LeastRows and
-// MostRows, that starts at row first. first is a multiple of rows, at most of Rows.
+// MostRows, that starts at row first. first must be a multiple of min(rows, Rows).
 func NodeTableSlotAt(first uint32, rows int) NodeTableSlot {
 	size := bits.Len(uint(rows)) - bits.Len(uint(Rows))
 	return NodeTableSlot(first/Rows | first%Rows/LeastRows<<slotPart | uint32(uint8(int8(size)))<<slotSize)

@@ -57,15 +57,14 @@ type settledIndex struct {
 	frontends map[forwarding.FrontendKey]forwarding.FrontendID
 }
 
-// Replan returns the same plan as Plan, but recomputes only the VIPs changed since the last plan if
-// possible. It returns the entries in which the plan may differ from the maps; nil stands for all entries.
+// Replan returns the same plan as Plan, but recomputes only the VIPs changed since the last plan if possible.
+// It returns the entries in which the plan may differ from the maps; nil stands for all entries.
 //
-// A partial plan requires that the maps hold the last plan (or entries in have.Pending), that only VIPs and
-// other nodes changed, that no list of source ranges changed (equal lists share a set), and that entries
-// left out before still have no room. A lost node adds the VIPs whose tables contain it.
+// A partial plan requires that the maps hold the last plan apart from have.Pending, that only VIPs and other
+// nodes changed, that no list of source ranges changed (equal lists share a set), and that entries left out
+// before still have no room. A lost node adds the VIPs whose tables contain it.
 //
-// A plan is valid until the second next one, unless the maps hold it: a Planner reuses the States it
-// returned.
+// A plan is valid until the second next one, unless the maps hold it: a Planner reuses the States it returned.
 func (p *Planner) Replan(
 	have Held, m *model.Model, changes *model.Changes, limits forwarding.Limits,
 ) (want *forwarding.State, differs *forwarding.Entries, problems []Problem) {

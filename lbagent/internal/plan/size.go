@@ -40,8 +40,8 @@ func SizeFor(f *model.Frontend) table.Size {
 func rowsIn(limits forwarding.Limits) int { return limits.NodeTables * forwarding.Rows }
 
 // tableSlots allocates the lowest free slots of node tables, in units of forwarding.LeastRows. A table is
-// aligned to its number of rows; one larger than a block is aligned to its own size, too. Slots in use at
-// the start of the plan are never allocated, only retained by their owner.
+// aligned to its number of rows. Slots in use at the start of the plan are never allocated, only retained by
+// their owner.
 type tableSlots struct {
 	limit int
 	have  map[forwarding.NodeTableSlot]*forwarding.NodeTable

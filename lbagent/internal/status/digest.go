@@ -47,7 +47,7 @@ type told struct {
 	digests []telling
 	last    *millracev1beta1.LBNodeReportStatus
 	nodes   int
-	// same limits writes without news, canaries the ones with changed canary results. Canary results that only
+	// same limits writes of known digests, canaries those with changed canary results. Canary results that only
 	// improve are not limited (repaired), since each follows a worse one: the operator aggregates all reports,
 	// and a recovered node must not wait for the limits of others.
 	same, canaries, repaired limit
@@ -85,8 +85,8 @@ type telling struct {
 	at     time.Time
 }
 
-// spread returns the interval for writes without news that limits the cluster to spreadRate writes per second,
-// because such changes mostly occur on all nodes at once.
+// spread returns the interval for writes of known digests that limits the cluster to spreadRate writes per
+// second, because such changes mostly occur on all nodes at once.
 func spread(nodes int) time.Duration {
 	return min(longestSpread, time.Duration(nodes)*time.Second/spreadRate)
 }

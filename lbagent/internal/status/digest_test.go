@@ -169,7 +169,7 @@ func TestWriterOfCanaries(t *testing.T) {
 		}
 		w.Set(probing(0))
 		time.Sleep(2 * interval)
-		// Use up the limit of writes without news.
+		// Use up the limit of writes with known digests.
 		for n := range 60 {
 			o := probing(0)
 			o.Programmed = n

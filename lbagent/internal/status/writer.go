@@ -26,7 +26,7 @@ import (
 
 const (
 	interval = time.Second
-	// sameDigest is the average time between reports without news in clusters of up to 4,000 nodes.
+	// sameDigest is the average time between reports with known digests in clusters of up to 4,000 nodes.
 	sameDigest = 40 * time.Second
 	// sameCanaries is the average time between reports of changed canaries in clusters of up to 1,000 nodes.
 	sameCanaries = 10 * time.Second
@@ -34,8 +34,8 @@ const (
 	digestBurst = 4
 	// digestMemory is the retention time of written digests.
 	digestMemory = 10 * time.Minute
-	// spreadRate is the cluster's maximum rate of reports without news per second, unless longestSpread is
-	// exceeded.
+	// spreadRate is the cluster's maximum rate of reports with known digests per second, unless longestSpread
+	// is exceeded.
 	spreadRate    = 100
 	longestSpread = time.Minute
 	longestRetry  = 30 * time.Second

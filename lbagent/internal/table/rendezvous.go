@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package table computes the node of a flow and, on a node, its endpoint, by rendezvous hashing: a change moves
-// a minimal number of rows, and all nodes compute the same result. It is pure and avoids floating point, so
-// that the result is the same on every architecture.
+// Package table computes the node of a flow and, on a node, its endpoint, by rendezvous hashing, so that
+// changes move few rows and all nodes compute the same result. It is pure and avoids floating point, so that
+// the result is the same on every architecture.
 package table
 
 import (

@@ -39,23 +39,6 @@ import (
 // A WRITE is an operation of package forwarding such as PutFrontend, or Set (of routes), Attach (to uplinks),
 // Dump. FILE is in the archive or, if shared, in testdata. With -update the compared files are written
 // instead.
-//
-//	agent [--max-node-tables=N ...]  start an agent over the maps, in place of the one that runs
-//	apply FILE...               create or replace the objects of these files
-//	delete KIND [NAMESPACE/]NAME
-//	wait DURATION               let time pass
-//	pass                        one pass of the agent; prints when the next is due, or the error
-//	settle                      pass whenever one is due until none is
-//	fail WRITE [N|all]          the N-th such write from now (1), or each, fails
-//	heal                        no write fails any more
-//	maps, routes, status        print what the maps, the BGP speaker and the LBNode would say
-//	writes                      print what was written since this was last asked
-//	cmp stdout FILE             compare what was printed last
-//
-// A WRITE is an operation of package program such as PutFrontend, or Set (of
-// routes), Attach (to uplinks), Dump (reading the maps back). FILE is one of the
-// archive or, shared by several, of testdata. With -update the files that are
-// compared are written instead.
 type story struct {
 	name     string
 	file     string

@@ -27,7 +27,6 @@ protocol bfd bfd1 {
 }
 `
 
-// birdLab is a lab whose router is BIRD.
 type birdLab struct {
 	*lab
 	socket string
@@ -41,7 +40,7 @@ func newBIRDLab(t *testing.T) *birdLab {
 	if err := os.WriteFile(configuration, []byte(birdConfiguration), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// A real router does not share its processors with tests.
+	// A real router does not share its CPUs with tests.
 	cmd := exec.Command("nice", "-n", "-20", "ip", "netns", "exec", l.RouterSpace, "bird", "-f", "-c", configuration, "-s", l.socket,
 		"-P", filepath.Join(l.dir, "bird.pid"))
 	cmd.Stderr = os.Stderr
@@ -64,7 +63,7 @@ func (l *birdLab) birdc(command string) (string, error) {
 	return string(out), err
 }
 
-// states are those that BIRD shows, in the order of its lines.
+// states returns the session states shown by BIRD, in order.
 func (l *birdLab) states() ([]string, string) {
 	l.t.Helper()
 	out, err := l.birdc("show bfd sessions")
@@ -94,7 +93,7 @@ func (l *birdLab) awaitAll(limit time.Duration, state string) time.Duration {
 	})
 }
 
-// The same as with FRR: up, over a replaced process, lost in time, and taken down.
+// As with FRR: up, across a replaced process, lost in time, and shut down.
 func TestBIRD(t *testing.T) {
 	l := newBIRDLab(t)
 	p := l.start(l.NodeSpace, "node")
@@ -110,7 +109,7 @@ func TestBIRD(t *testing.T) {
 	})
 
 	p.end(syscall.SIGTERM)
-	// Longer than the detection time that was negotiated before.
+	// Longer than the previously negotiated detection time.
 	time.Sleep(time.Second)
 	l.awaitAll(upWithin, "Up")
 	p = l.start(l.NodeSpace, "node")

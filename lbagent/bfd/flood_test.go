@@ -19,21 +19,20 @@ import (
 )
 
 const (
-	// floodRate is how many packets a second a flood has, and floodFor how long it takes.
+	// floodRate is in packets per second, floodFor the duration.
 	floodRate = 90_000
 	floodFor  = 4 * time.Second
 )
 
-// flood is an untrusted host's way to the BFD port.
+// flood is the path of an untrusted host to the BFD port.
 type flood struct {
 	name     string
 	from, to netip.Addr
 	ttl      int
 }
 
-// A flood at the port ends no session, be it from off the link in the router's name or from a
-// untrusted host on it. Both ends of the sessions are ours: what another router takes is not at
-// stake.
+// A flood of the port, spoofed from off the link or from a host on it, resets no session. Both ends are ours,
+// because another router's tolerance is not under test.
 func TestFloodEndsNoSession(t *testing.T) {
 	l := newLab(t)
 	stranger4, stranger6 := netip.MustParseAddr("198.51.100.9"), netip.MustParseAddr("2001:db8::9")
@@ -76,12 +75,12 @@ func TestFloodEndsNoSession(t *testing.T) {
 	}
 }
 
-// send sends the flood from a namespace. It returns how many packets went out.
+// send sends the flood from a namespace, and returns the number of packets.
 func (f flood) send(namespace string) (sent int, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		// Never unlocked, so that the thread ends with the goroutine.
+		// The thread terminates with the goroutine, because it is never unlocked.
 		runtime.LockOSThread()
 		sent, err = f.sendHere(namespace)
 	}()

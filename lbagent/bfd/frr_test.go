@@ -27,7 +27,6 @@ const frrPeers = ` peer 198.51.100.2
   transmit-interval 100
 `
 
-// frrPeer is what bfdd shows of a session.
 type frrPeer struct {
 	Peer                string `json:"peer"`
 	Multihop            bool   `json:"multihop"`
@@ -53,7 +52,7 @@ func newFRRLab(t *testing.T, configuration string) *frrLab {
 	return l
 }
 
-// shown are bfdd's sessions: the state, and how often they were lost.
+// shown returns bfdd's sessions: state and number of losses.
 func (l *frrLab) shown() []frrPeer {
 	l.t.Helper()
 	var states, counters []frrPeer
@@ -82,8 +81,8 @@ func (l *frrLab) awaitAll(status string, change func(frrPeer) bool) {
 	})
 }
 
-// Sessions of all four kinds come up with FRR, survive a replaced process without a loss, and
-// are taken down without one.
+// Sessions of all four kinds come up with FRR, and neither a replaced process nor a shutdown counts as a
+// loss.
 func TestFRR(t *testing.T) {
 	l := newFRRLab(t, frrPeers)
 	p := l.start(l.NodeSpace, "node")
@@ -100,11 +99,10 @@ func TestFRR(t *testing.T) {
 		return session.DetectionTime == 300*ms && session.TransmitInterval == 100*ms, session
 	})
 
-	// A replaced process: FRR is asked to wait, and is not disappointed.
 	since := p.session(routerName4).Since
 	p.end(syscall.SIGTERM)
 	l.awaitAll("up", func(peer frrPeer) bool { return peer.TransmitInterval == 10000 && peer.SessionDown == 0 })
-	// Longer than the detection time that was negotiated before.
+	// Longer than the previously negotiated detection time.
 	time.Sleep(time.Second)
 	p = l.start(l.NodeSpace, "node")
 	p.Set(control.Want{Peers: peers()})
@@ -123,7 +121,7 @@ func TestFRR(t *testing.T) {
 		t.Errorf("up since %s, was since %s before", got, since)
 	}
 
-	// The peer's administrator: told apart from a loss.
+	// An administrative shutdown of the peer is no loss.
 	l.frr.Configure("bfd", "peer 198.51.100.2", "shutdown")
 	session := p.awaitState(routerName4, protocol.Down)
 	if session.PeerState != protocol.AdminDown || session.Losses != 0 || session.Message == "" {
@@ -132,13 +130,11 @@ func TestFRR(t *testing.T) {
 	l.frr.Configure("bfd", "peer 198.51.100.2", "no shutdown")
 	p.awaitState(routerName4, protocol.Up)
 
-	// Ours.
 	p.Set(control.Want{})
 	l.awaitAll("down", func(peer frrPeer) bool { return peer.Diagnostic == "neighbor signaled session down" })
 }
 
-// A session comes from the source address that is asked for, be it link-local, and not from the
-// one by which the kernel reaches the peer.
+// A session uses the configured source address, also link-local, instead of the kernel's choice.
 func TestFRRSource(t *testing.T) {
 	l := newFRRLab(t, " peer 198.51.100.77 interface eth0\n peer fe80::77 interface eth0\n")
 	l.Run("ip", "-n", l.NodeSpace, "address", "add", "198.51.100.77/24", "dev", "eth0")
@@ -155,7 +151,7 @@ func TestFRRSource(t *testing.T) {
 	l.awaitAll("up", nil)
 }
 
-// FRR's timers, and its wish for echo, change a session that stays up.
+// Changes of FRR's timers and of its echo mode change an established session.
 func TestFRRChanges(t *testing.T) {
 	l := newFRRLab(t, frrPeers)
 	p := l.start(l.NodeSpace, "node")
@@ -187,10 +183,9 @@ func TestFRRChanges(t *testing.T) {
 	}
 }
 
-// A process that stops sending is lost by FRR, and a cut link by both, within the detection
-// time and what it takes to see it.
+// FRR detects a stopped process, and both ends a cut link, within the detection time and the polling delay.
 func TestFRRDetects(t *testing.T) {
-	// vtysh takes a part of it; on a busy machine most.
+	// vtysh takes a part of it, and most under load.
 	const slack = 700 * ms
 	l := newFRRLab(t, frrPeers)
 	p := l.start(l.NodeSpace, "node")

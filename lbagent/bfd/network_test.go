@@ -18,13 +18,13 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/test/link"
 )
 
-// The tests of this package run the program itself against FRR's bfdd and BIRD, each in a
-// network namespace, with one link between them. They need root.
+// The tests run lbbfd against FRR's bfdd and BIRD, each in a network namespace, over one link. They require
+// root.
 
 const (
 	ms       = time.Millisecond
 	upWithin = 10 * time.Second
-	// countedWithin is for counters, which are told every ten seconds where nothing else is to be told.
+	// countedWithin is for counters, which unchanged reports send every ten seconds.
 	countedWithin = 30 * time.Second
 	poll          = 5 * ms
 	routerName4   = "router4"
@@ -41,7 +41,6 @@ var (
 	standard   = protocol.Parameters{TransmitInterval: 100 * ms, ReceiveInterval: 100 * ms, DetectMultiplier: 3}
 )
 
-// lab is a router's namespace and a node's.
 type lab struct {
 	*link.Link
 	t   *testing.T
@@ -53,7 +52,6 @@ func newLab(t *testing.T) *lab {
 	return &lab{Link: link.New(t, "mrbfd"), t: t, dir: t.TempDir()}
 }
 
-// program is cmd/lbbfd, built once.
 func program(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(os.TempDir(), fmt.Sprintf("millrace-lbbfd-test-%d", os.Getpid()))
@@ -74,14 +72,14 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// process is the program in a namespace of the lab, with an agent's end of its socket.
+// process is lbbfd in a namespace of the lab, with a client of its socket.
 type process struct {
 	*control.Client
 	t   *testing.T
 	cmd *exec.Cmd
 }
 
-// start runs the program in a namespace; name tells processes of one lab apart.
+// start runs lbbfd in a namespace; name distinguishes the processes of a lab.
 func (l *lab) start(namespace, name string, arguments ...string) *process {
 	l.t.Helper()
 	socket := filepath.Join(l.dir, name+".sock")
@@ -113,7 +111,6 @@ func (p *process) signal(signal syscall.Signal) {
 	}
 }
 
-// end ends the process, if it runs, and waits for its end.
 func (p *process) end(signal syscall.Signal) {
 	if p.cmd.ProcessState == nil {
 		_ = p.cmd.Process.Signal(signal)
@@ -140,8 +137,7 @@ func (p *process) awaitState(name string, state protocol.State) control.Session 
 	return p.session(name)
 }
 
-// await fails the test when a condition is not true within a time; the condition returns
-// what is shown then. It returns how long it took.
+// await waits for a condition, which also returns its current state, and returns the elapsed time.
 func await(t *testing.T, limit time.Duration, what string, condition func() (bool, any)) time.Duration {
 	t.Helper()
 	began := time.Now()
@@ -158,7 +154,7 @@ func await(t *testing.T, limit time.Duration, what string, condition func() (boo
 	}
 }
 
-// peers are a session of each kind with the router.
+// peers returns a session of each kind with the router.
 func peers() []control.Peer {
 	return []control.Peer{
 		{Name: routerName4, Address: routerIPv4, Parameters: standard},

@@ -13,13 +13,13 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
 )
 
-// All threads of the process go before ordinary ones. One that does not could wait for a processor
-// while it holds a lock of Go's runtime, and the one that sends would wait for it.
+// All threads have real-time priority, because an ordinary thread could wait for a CPU while it holds a lock
+// of Go's runtime that the sending thread needs.
 func TestAllThreadsHavePriority(t *testing.T) {
 	l := newLab(t)
 	p := l.start(l.NodeSpace, "node")
 	p.Set(control.Want{Peers: peers()})
-	// The report is what the thread that sends made once it had asked for the priority.
+	// The first report follows the change of priority.
 	await(t, upWithin, "the sessions are reported", func() (bool, any) {
 		report, _ := p.Report()
 		return len(report.Sessions) == len(peers()), report

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/engine"
 )
 
-// Sessions are handed over though others have filled the file system since the process began.
+// Sessions are handed over even if the file system was filled since the start of the process.
 func TestSaveWithoutRoom(t *testing.T) {
 	directory := t.TempDir()
 	if err := unix.Mount("tmpfs", directory, "tmpfs", 0, "size=256k"); err != nil {
@@ -36,7 +36,7 @@ func TestSaveWithoutRoom(t *testing.T) {
 			Session: bfd.Saved{Discriminator: 1, Peer: bfd.Packet{MyDiscriminator: 4e9, YourDiscriminator: 4e9}, Since: now},
 		})
 	}
-	// A process that begins twice, as after a crash, keeps the room.
+	// A restarted process, as after a crash, keeps the preallocated file.
 	for range 2 {
 		if err := reserve(path); err != nil {
 			t.Fatal(err)

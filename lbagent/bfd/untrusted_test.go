@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
 )
 
-// sendAsRouter sends a payload, so many times, by the router's address and the kernel's own TTL.
+// sendAsRouter sends a payload several times from the router's address with the kernel's TTL.
 func (l *lab) sendAsRouter(to string, port, times int, payload []byte) {
 	l.t.Helper()
 	var octets strings.Builder
@@ -28,7 +28,7 @@ func (l *lab) sendAsRouter(to string, port, times int, payload []byte) {
 	}
 }
 
-// queued is how many octets wait at a process's UDP port (proc(5), /proc/net/udp).
+// queued returns the number of octets queued at a process's UDP port (/proc/net/udp, proc(5)).
 func (p *process) queued(table string, port int) (octets int64, found bool) {
 	p.t.Helper()
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", p.cmd.Process.Pid, table))
@@ -46,7 +46,7 @@ func (p *process) queued(table string, port int) (octets int64, found bool) {
 	return 0, false
 }
 
-// What comes from off the link does not get into the queue, where it would take the router's place.
+// Packets from off the link are not queued, where they would displace the router's.
 func TestFloodFromOffTheLink(t *testing.T) {
 	const packets = 300
 	l := newLab(t)
@@ -58,7 +58,7 @@ func TestFloodFromOffTheLink(t *testing.T) {
 			_, found := p.queued(table, 3784)
 			return found, table
 		})
-		// The process takes nothing meanwhile.
+		// The process reads nothing meanwhile.
 		p.signal(syscall.SIGSTOP)
 		l.sendAsRouter(to, 3784, packets, flood)
 		if octets, _ := p.queued(table, 3784); octets > 0 {
@@ -72,7 +72,7 @@ func TestFloodFromOffTheLink(t *testing.T) {
 	})
 }
 
-// Nobody ends a multihop session by the router's address alone.
+// The router's address alone cannot reset a multihop session.
 func TestSpoofedMultihop(t *testing.T) {
 	l := newFRRLab(t, frrPeers)
 	p := l.start(l.NodeSpace, "node")

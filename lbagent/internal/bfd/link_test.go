@@ -11,14 +11,13 @@ import (
 	"pgregory.net/rapid"
 )
 
-// link is two sessions and what is between them, in simulated time.
+// link simulates two sessions and the link between them.
 type link struct {
 	t     *rapid.T
 	now   time.Time
 	ends  [2]*Session
 	wires [2][]inFlight
-	// loss is the part of the packets that is lost, by the end that sends; delay is that of
-	// each packet.
+	// loss is the fraction of packets lost, by sending end; delay applies to each packet.
 	loss   [2]float64
 	delay  time.Duration
 	random *rand.Rand
@@ -42,7 +41,7 @@ func drawParameters(t *rapid.T, label string) Parameters {
 
 func newLink(t *rapid.T) *link {
 	l := &link{t: t, now: epoch, random: rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))}
-	// Less than what jitter takes off the shortest interval, so that nothing is late.
+	// Less than the jitter of the shortest interval, so that no packet is late.
 	l.delay = time.Duration(rapid.IntRange(0, 900).Draw(t, "delay")) * time.Microsecond
 	for i, name := range []string{"a", "b"} {
 		l.ends[i] = NewSession(drawParameters(t, name), uint32(i+1), l.random.Float64, l.now)
@@ -50,7 +49,7 @@ func newLink(t *rapid.T) *link {
 	return l
 }
 
-// run lets both ends do what is due for a time.
+// run advances both ends for a duration.
 func (l *link) run(duration time.Duration, check func()) {
 	end := l.now.Add(duration)
 	for {
@@ -120,8 +119,8 @@ func (l *link) await(limit time.Duration, what string, condition func() bool) {
 	}
 }
 
-// Two ends come up, go as fast as negotiated and with jitter, and stay up while nothing is
-// lost, also over changes of their parameters and a stretched detection time.
+// Two ends come up, use the negotiated intervals with jitter, and stay up without loss, also across changes
+// of parameters and a stretched detection time.
 func TestLinkStaysUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := newLink(t)
@@ -159,8 +158,8 @@ func TestLinkStaysUp(t *testing.T) {
 	})
 }
 
-// Whatever is lost, an end that hears nothing is down after its detection time, the other
-// follows, and both are up again when nothing is lost any more.
+// With any loss, an end without packets is down after its detection time, the other follows, and both recover
+// afterwards.
 func TestLinkRecovers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := newLink(t)
@@ -177,7 +176,7 @@ func TestLinkRecovers(t *testing.T) {
 			})
 		}
 		l.loss = [2]float64{}
-		// A stale detection time can be ten times a second, and attempts are a second apart.
+		// A stale detection time can be ten seconds, and attempts are a second apart.
 		l.await(20*time.Second, "both are up again", l.bothUp)
 		l.run(2*time.Second, func() {})
 
@@ -193,7 +192,7 @@ func TestLinkRecovers(t *testing.T) {
 	})
 }
 
-// An administrator's Down reaches the other end, and is no loss.
+// An administrative shutdown reaches the other end and is no loss.
 func TestLinkDisabled(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := newLink(t)

@@ -12,8 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// up is what FRR 8.4 sends in state Up with 100 ms x 3, written out by hand from RFC 5880,
-// section 4.1.
+// up is FRR 8.4's packet in state Up with 100 ms x 3, encoded by hand from RFC 5880, section 4.1.
 const up = "20c8031800000007000000090001 86a0000186a000000000"
 
 func wire(t testing.TB, text string) []byte {
@@ -82,7 +81,7 @@ func TestDecodeIgnoresWhatFollows(t *testing.T) {
 	}
 }
 
-// What is written is read back, for every packet that may be sent.
+// Encoding and decoding are inverse for every packet.
 func TestPacketRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := drawPacket(t)
@@ -109,7 +108,7 @@ func drawPacket(t *rapid.T) Packet {
 	return p
 }
 
-// A datagram is refused, or is what it is written as again.
+// A datagram is rejected, or equal to its decoded packet's encoding.
 func FuzzDecode(f *testing.F) {
 	f.Add(wire(f, up))
 	f.Add(wire(f, up)[:20])
@@ -124,7 +123,7 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		again := p.Append(nil)
-		// The length may be that of a packet with more behind it.
+		// The length may include further bytes.
 		again[3] = payload[3]
 		if !bytes.Equal(again, payload[:packetLength]) {
 			t.Fatalf("%x is %+v, which is %x", payload, p, again)

@@ -16,7 +16,7 @@ var (
 
 func full() float64 { return 1 } // no jitter
 
-// from is a packet of the peer, whose discriminator is 2; ours is 1.
+// from returns a packet of the peer, whose discriminator is 2; ours is 1.
 func from(state State) Packet {
 	p := Packet{
 		State: state, DetectMultiplier: 3, MyDiscriminator: 2, YourDiscriminator: 1,
@@ -28,7 +28,7 @@ func from(state State) Packet {
 	return p
 }
 
-// in returns a session in a state, reached as a peer would bring it there.
+// in returns a session in a state reached by the peer's packets.
 func in(t *testing.T, state State) *Session {
 	t.Helper()
 	s := NewSession(standard, 1, full, epoch)
@@ -48,7 +48,7 @@ func in(t *testing.T, state State) *Session {
 	return s
 }
 
-// settle ends the Poll Sequence that follows Up.
+// settle completes the Poll Sequence after Up.
 func settle(s *Session, now time.Time) {
 	s.Advance(now)
 	final := from(Up)
@@ -56,7 +56,7 @@ func settle(s *Session, now time.Time) {
 	s.Receive(final, now)
 }
 
-// The table of RFC 5880, section 6.2 and 6.8.6: state, received state, next state.
+// State transitions of RFC 5880, sections 6.2 and 6.8.6: state, received state, next state.
 func TestTransitions(t *testing.T) {
 	for _, test := range []struct {
 		state, received, want State
@@ -88,7 +88,7 @@ func TestTransitions(t *testing.T) {
 	}
 }
 
-// After the detection time the session is down, not a microsecond earlier.
+// The session is down exactly at the end of the detection time.
 func TestDetection(t *testing.T) {
 	for _, state := range []State{Init, Up} {
 		s := in(t, state)
@@ -140,7 +140,7 @@ func TestNegotiation(t *testing.T) {
 	}
 }
 
-// Packets to a peer that is not there go out once a second.
+// Packets to an absent peer are sent once a second.
 func TestSlowWhileDown(t *testing.T) {
 	s := NewSession(standard, 1, full, epoch)
 	sent := 0
@@ -172,7 +172,7 @@ func TestJitter(t *testing.T) {
 	}
 }
 
-// A poll is answered at once, whatever the state, and not by a poll.
+// A poll is answered at once in every state, and not with a poll.
 func TestPollIsAnswered(t *testing.T) {
 	for _, state := range []State{Down, Init, Up} {
 		s := in(t, state)
@@ -190,8 +190,8 @@ func TestPollIsAnswered(t *testing.T) {
 	}
 }
 
-// Slower intervals are used once the peer confirmed them, faster ones at once, as far as
-// nobody is then taken for dead (RFC 5880, section 6.8.3).
+// Slower intervals apply after the peer confirmed them, faster ones at once unless a detection could fail
+// (RFC 5880, section 6.8.3).
 func TestChange(t *testing.T) {
 	s := in(t, Up)
 	s.Set(Parameters{TransmitInterval: 200 * ms, ReceiveInterval: 50 * ms, DetectMultiplier: 3})
@@ -214,7 +214,7 @@ func TestChange(t *testing.T) {
 	}
 }
 
-// A Final that answers an older Poll Sequence confirms nothing newer.
+// A Final of a previous Poll Sequence confirms no newer values.
 func TestChangeDuringPoll(t *testing.T) {
 	s := in(t, Up)
 	s.Set(Parameters{TransmitInterval: 200 * ms, ReceiveInterval: 100 * ms, DetectMultiplier: 3})
@@ -229,7 +229,7 @@ func TestChangeDuringPoll(t *testing.T) {
 	}
 }
 
-// An answer to a demand peer's poll, and a Poll Sequence of ours, go on in demand mode.
+// In demand mode polls are still answered, and our Poll Sequences sent.
 func TestDemand(t *testing.T) {
 	s := in(t, Up)
 	demand := from(Up)
@@ -260,7 +260,7 @@ func TestDisable(t *testing.T) {
 	}
 }
 
-// What is saved goes on: the peer sees Up, asks nothing, and the intervals come back.
+// A resumed session continues: the peer sees Up and no poll beyond that for the intervals.
 func TestResume(t *testing.T) {
 	s := in(t, Up)
 	s.Stretch(30 * time.Second)

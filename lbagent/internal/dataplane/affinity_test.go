@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
 )
 
-// All connections of a client have one pod, whichever their ingress node is.
+// All connections of a client reach one pod, via any ingress node.
 func TestAffinity(t *testing.T) {
 	n := newNetwork(t)
 	for _, pod := range testPods {
@@ -30,8 +30,6 @@ func TestAffinity(t *testing.T) {
 	n.checkAffinity(t, clusterPort)
 }
 
-// checkAffinity connects from many ports of one client, to nodes that the router picks by
-// the ports.
 func (n *network) checkAffinity(t *testing.T, port uint16) {
 	t.Helper()
 	for _, vip := range []netip.Addr{vip4, vip6} {
@@ -57,8 +55,8 @@ func (n *network) checkAffinity(t *testing.T, port uint16) {
 	}
 }
 
-// So they have under policy Local, where both nodes announce the VIP. The pods see the
-// client's address, as connect checks.
+// As above for policy Local, with both nodes announcing the VIP. The pods see the client's address, which
+// connect checks.
 func TestAffinityUnderPolicyLocal(t *testing.T) {
 	n := newNetwork(t)
 	for _, pod := range testPods {
@@ -76,7 +74,6 @@ func TestAffinityUnderPolicyLocal(t *testing.T) {
 	n.checkAffinity(t, localPort)
 }
 
-// affineModel has a Local Service with session affinity on both VIPs, of all pods.
 func (n *network) affineModel(self *node) *model.Model {
 	m := &model.Model{
 		Self: forwarding.Self{ID: self.id, IPv4: self.addr.IPv4, IPv6: self.addr.IPv6},

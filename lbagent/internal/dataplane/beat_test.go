@@ -8,7 +8,7 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// A beat after a silence also records the return, and later beats keep it.
+// A beat after a silence records the return, and later beats retain it.
 func TestBeat(t *testing.T) {
 	d := openDataplane(t, smallConfig(mountBPF(t)))
 	read := func() (beats bpf.DatapathAgentBeats) {

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Where a part of the filter cannot be written, the maps hold nothing that needs it: bits are set
-// before a VIP or a pool is written, and cleared after it was removed.
+// If the filter cannot be written, the maps hold no entry that needs it: bits are set before, and cleared
+// after, VIPs and pools.
 func TestFilterComesBeforeWhatNeedsIt(t *testing.T) {
 	d := openDataplane(t, smallConfig(mountBPF(t)))
 	vip := netip.MustParseAddr("203.0.113.10")
@@ -54,8 +54,7 @@ func TestFilterComesBeforeWhatNeedsIt(t *testing.T) {
 	}
 }
 
-// The next process writes the filter of the VIPs and source ranges in the maps, regardless of the
-// previous content of the filter.
+// The next process rebuilds the filter from the VIPs and ranges in the maps.
 func TestFilterIsRestored(t *testing.T) {
 	cfg := smallConfig(mountBPF(t))
 	d := openDataplane(t, cfg)
@@ -78,7 +77,6 @@ func TestFilterIsRestored(t *testing.T) {
 	}
 }
 
-// filterPlace is a word of the filter: of networks, or of their parts.
 type filterPlace struct {
 	parts bool
 	index uint32
@@ -91,7 +89,6 @@ func filterMap(d *Dataplane, parts bool) *ebpf.Map {
 	return d.maps.VipFilter
 }
 
-// filterWords are the words in the maps that are not zero.
 func filterWords(t *testing.T, d *Dataplane) map[filterPlace]uint64 {
 	t.Helper()
 	words := map[filterPlace]uint64{}

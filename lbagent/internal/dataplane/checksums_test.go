@@ -11,16 +11,16 @@ import (
 	"testing"
 )
 
-// checksumWays are who makes the checksums of replies. Behind the egress program it is the kernel,
-// for an uplink that cannot; the program then sees the sum of the pseudo header alone. Nothing
-// behind the uplink makes any, so the client sees each mistake.
+// checksumWays are the computations of reply checksums. Without offload on the uplink, the kernel computes
+// them after the egress program, which then sees only the pseudo-header sum. Nothing beyond the uplink
+// corrects them.
 var checksumWays = map[string]string{
 	"the pod":            "tx off",
 	"behind the program": "tx on tso off gso off",
 	"behind the program, of several segments": "tx on tso on gso on",
 }
 
-// Replies have the right checksums, also those that are sent again.
+// Replies, including retransmissions, have valid checksums.
 func TestChecksumsOfReplies(t *testing.T) {
 	n := startNetwork(t, false)
 	for _, node := range n.nodes {
@@ -50,13 +50,12 @@ func TestChecksumsOfReplies(t *testing.T) {
 	}
 }
 
-// setFeatures sets features of a device, by the names of ethtool.
 func setFeatures(t *testing.T, namespace, device, features string) {
 	t.Helper()
 	run(t, "ip", append([]string{"netns", "exec", namespace, "ethtool", "-K", device}, strings.Fields(features)...)...)
 }
 
-// loseSegments has the client lose each tenth segment of established connections.
+// loseSegments makes the client drop a tenth of the segments of established connections.
 func loseSegments(t *testing.T) {
 	t.Helper()
 	run(t, "ip", "netns", "exec", "client", "nft", `
@@ -65,8 +64,7 @@ func loseSegments(t *testing.T) {
 		add rule inet loss in tcp flags & (syn | fin | rst) == 0 numgen inc mod 10 == 9 drop`)
 }
 
-// wrongChecksums is how many packets the client dropped for their checksums. The counters of TCP
-// are those of both families.
+// wrongChecksums returns the client's checksum errors. The TCP counters are of both families.
 func wrongChecksums(t *testing.T) int {
 	t.Helper()
 	return networkCounter(t, "client", "snmp", "Tcp:", "InCsumErrors") +
@@ -83,8 +81,8 @@ func segmentsSentAgain(t *testing.T) int {
 	return total
 }
 
-// networkCounter reads a counter of the kernel in a namespace. A file has lines of a name and a
-// value, or pairs of lines with the names and the values of a protocol.
+// networkCounter reads a counter of the kernel: a file has lines of a name and a value, or pairs of lines
+// with the names and values of a protocol.
 func networkCounter(t *testing.T, namespace, file, first, name string) int {
 	t.Helper()
 	value, found := 0, false

@@ -10,8 +10,8 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// What the CPUs hold free of an LRU table is beside the entries that it is for. Else a table of
-// 16,384 entries has none on a machine with 128 CPUs.
+// The CPUs' free entries of an LRU are additional to its capacity; otherwise a table of 16,384 entries has
+// none with 128 CPUs.
 func TestTablesHaveFreeEntries(t *testing.T) {
 	cfg := smallConfig("unused")
 	spec, err := newSpec(cfg)

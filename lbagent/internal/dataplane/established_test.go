@@ -10,7 +10,6 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// copies are both copies of a node's filter, and which is whole.
 func copies(t *testing.T, d *Dataplane) (first, second []byte, whole bpf.DatapathWholeCopy) {
 	t.Helper()
 	filter, err := d.establishedFilter()
@@ -25,7 +24,6 @@ func copies(t *testing.T, d *Dataplane) (first, second []byte, whole bpf.Datapat
 	return first, second, filter.whole
 }
 
-// wholeCopy is the one that programs read.
 func wholeCopy(t *testing.T, d *Dataplane) []byte {
 	t.Helper()
 	first, second, whole := copies(t, d)
@@ -35,8 +33,7 @@ func wholeCopy(t *testing.T, d *Dataplane) []byte {
 	return first
 }
 
-// The agent notes in one copy, of the tables, just what programs have noted in the other since the
-// node began.
+// The agent's copy equals the programs' copy since the start of the node.
 func TestSweepNotesWhatProgramsNote(t *testing.T) {
 	n := startNetwork(t, false)
 	n.openSessionsOnAll(t, 40)
@@ -57,7 +54,7 @@ func TestSweepNotesWhatProgramsNote(t *testing.T) {
 	}
 }
 
-// A sweep begins anew where many connections came, and forgets those that the tables forgot.
+// A sweep rebuilds the filter after many connections, without evicted ones.
 func TestSweepForgets(t *testing.T) {
 	n := startNetwork(t, false)
 	n.openSessionsOnAll(t, 40)
@@ -81,7 +78,7 @@ func TestSweepForgets(t *testing.T) {
 	}
 }
 
-// Clients that cannot be noted are not gathered.
+// After a failure, clients are not collected.
 func TestNothingIsGatheredAfterAFailure(t *testing.T) {
 	found := foundClients{err: errors.New("no program")}
 	for port := range uint16(2) {
@@ -92,7 +89,7 @@ func TestNothingIsGatheredAfterAFailure(t *testing.T) {
 	}
 }
 
-// No connection that is established during sweeps is missing in the copy that is whole.
+// The complete copy contains every connection established during sweeps.
 func TestSweepsMissNothing(t *testing.T) {
 	n := startNetwork(t, false)
 	done := make(chan struct{})

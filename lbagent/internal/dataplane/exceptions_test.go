@@ -16,10 +16,9 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/table"
 )
 
-// newLargeNetwork has four more nodes than newNetwork, which have no pods.
+// newLargeNetwork is newNetwork with four more nodes, without pods.
 func newLargeNetwork(t *testing.T) *network { return newWiderNetwork(t, 4) }
 
-// newWiderNetwork has so many more nodes than newNetwork, which have no pods.
 func newWiderNetwork(t *testing.T, more int) *network {
 	t.Helper()
 	n := newUnstartedNetwork(t, more)
@@ -29,7 +28,6 @@ func newWiderNetwork(t *testing.T, more int) *network {
 	return n
 }
 
-// newUnstartedNetwork is newWiderNetwork before the nodes have data planes.
 func newUnstartedNetwork(t *testing.T, more int) *network {
 	t.Helper()
 	nodes := newTestNodes()
@@ -46,7 +44,6 @@ func newUnstartedNetwork(t *testing.T, more int) *network {
 	return n
 }
 
-// rows are those of the first node.
 func (n *network) rows(t *testing.T) *forwarding.NodeTable {
 	t.Helper()
 	state, err := n.nodes[0].dataplane.Dump()
@@ -56,13 +53,12 @@ func (n *network) rows(t *testing.T) *forwarding.NodeTable {
 	return state.NodeTables[1]
 }
 
-// moveRows moves all rows to the node, which leaves a history, on the given nodes.
+// moveRows moves all rows to a node, with a history, on the given nodes.
 func (n *network) moveRows(t *testing.T, to forwarding.NodeID) {
 	t.Helper()
 	n.moveSomeRows(t, to, func(int) bool { return true })
 }
 
-// moveSomeRows moves those that are named, and writes the others as they are.
 func (n *network) moveSomeRows(t *testing.T, to forwarding.NodeID, named func(row int) bool) {
 	t.Helper()
 	rows := *n.rows(t)
@@ -77,7 +73,6 @@ func (n *network) moveSomeRows(t *testing.T, to forwarding.NodeID, named func(ro
 	}
 }
 
-// moved returns the row with the node as the primary and the others as previous ones.
 func moved(row forwarding.Row, to forwarding.NodeID) forwarding.Row {
 	next := forwarding.Row{Primary: to}
 	for _, previous := range append([]forwarding.NodeID{row.Primary}, row.Chain[:]...) {
@@ -107,7 +102,6 @@ func (n *network) events(t *testing.T, name string) (total uint64) {
 	return total
 }
 
-// drops counts what all nodes dropped for a reason.
 func (n *network) drops(t *testing.T, reason string) (total uint64) {
 	t.Helper()
 	for _, node := range n.nodes {
@@ -132,9 +126,8 @@ func (n *network) sweep(t *testing.T) {
 	}
 }
 
-// Connections survive more moves of their row than its chain is long: the node that the
-// router hands their packets to learns where they are. They come back to their primary's
-// care when the row does.
+// Connections survive more moves of their row than its chain's length: the node that receives their packets
+// learns their location. The exceptions end when the row returns.
 func TestConnectionsOutliveTheChain(t *testing.T) {
 	n := newLargeNetwork(t)
 	sessions := n.openSessions(t, 20)
@@ -157,7 +150,7 @@ func TestConnectionsOutliveTheChain(t *testing.T) {
 	n.checkNothingDropped(t)
 }
 
-// moveTable moves all rows to the node, in a table at another place and of another size.
+// moveTable moves all rows to a node, in a table of another slot and size.
 func (n *network) moveTable(t *testing.T, from, slot forwarding.NodeTableSlot, to forwarding.NodeID) {
 	t.Helper()
 	state, err := n.nodes[0].dataplane.Dump()
@@ -186,8 +179,8 @@ func (n *network) moveTable(t *testing.T, from, slot forwarding.NodeTableSlot, t
 	}
 }
 
-// Connections survive it as well when each move brings another table, and while they are silent.
-// None is asked for again: exceptions alone lead to them.
+// Idle connections survive moves of the table, too. They are found by exceptions only, without another
+// lookup.
 func TestConnectionsOutliveTheirTable(t *testing.T) {
 	n := newLargeNetwork(t)
 	sessions := n.openSessions(t, 20)
@@ -214,8 +207,8 @@ func TestConnectionsOutliveTheirTable(t *testing.T) {
 	n.checkNothingDropped(t)
 }
 
-// Exceptions that name the primary of their row are looked for as well once the table has moved,
-// though no row of the previous one had the bit.
+// After the table moved, exceptions for the primary of their row are found, though no previous row had the
+// bit.
 func TestExceptionsOfThePrimaryOutliveTheirTable(t *testing.T) {
 	n := newWiderNetwork(t, 1)
 	before := *n.rows(t)
@@ -224,8 +217,7 @@ func TestExceptionsOfThePrimaryOutliveTheirTable(t *testing.T) {
 	exchangeAll(t, sessions)
 	for _, node := range n.nodes {
 		node.putRows(t, &before)
-		// The clock of the marks is coarse: what was noted in the tick of a sweep stays until the
-		// next.
+		// The clock of the marks is coarse: an entry of the tick of a sweep remains until the next.
 		await(t, "rows of "+node.name+" without the bit", func() bool {
 			if err := node.dataplane.SweepExceptions(); err != nil {
 				t.Fatal(err)
@@ -235,7 +227,7 @@ func TestExceptionsOfThePrimaryOutliveTheirTable(t *testing.T) {
 	}
 	asked := n.events(t, "second_chance")
 	n.moveTable(t, 1, forwarding.NodeTableSlotAt(2*forwarding.Rows, 512), 3)
-	// Rows that are new have the bit until the second sweep in any case.
+	// New rows have the bit until the second sweep.
 	n.sweep(t)
 	n.sweep(t)
 	exchangeAll(t, sessions)
@@ -245,7 +237,7 @@ func TestExceptionsOfThePrimaryOutliveTheirTable(t *testing.T) {
 	n.checkNothingDropped(t)
 }
 
-// checkExceptionsIn checks that exceptions which are in use name rows of the table.
+// checkExceptionsIn checks that used exceptions refer to rows of the table.
 func (n *network) checkExceptionsIn(t *testing.T, slot forwarding.NodeTableSlot) {
 	t.Helper()
 	found := 0
@@ -271,7 +263,7 @@ func (n *network) checkExceptionsIn(t *testing.T, slot forwarding.NodeTableSlot)
 	}
 }
 
-// Exceptions outlive a restart with a table of another size. Former owners are not asked again.
+// Exceptions survive a restart with a table of another size, without further lookups.
 func TestExceptionsAreCopied(t *testing.T) {
 	n := newWiderNetwork(t, 1)
 	sessions := n.openSessions(t, 20)
@@ -297,7 +289,7 @@ func TestExceptionsAreCopied(t *testing.T) {
 	n.checkNothingDropped(t)
 }
 
-// A row with exceptions comes to rest when they end, and the agent sweeps no more.
+// The marks of a row end with its exceptions, and then sweeps.
 func TestSweepsEnd(t *testing.T) {
 	n := newWiderNetwork(t, 1)
 	sessions := n.openSessions(t, 20)
@@ -327,7 +319,7 @@ func TestSweepsEnd(t *testing.T) {
 	}
 }
 
-// Without exceptions, after one step, connections are found along the chain.
+// Without exceptions, connections one move away are found along the chain.
 func TestConnectionsOutliveTheirExceptions(t *testing.T) {
 	n := newWiderNetwork(t, 1)
 	sessions := n.openSessions(t, 20)
@@ -347,8 +339,8 @@ func TestConnectionsOutliveTheirExceptions(t *testing.T) {
 	n.checkNothingDropped(t)
 }
 
-// The node that holds connections loses them: the exceptions for them are given up, and the
-// primary chooses, which here is the node with the pod again.
+// If a node loses its connections, their exceptions are removed and the primary, here again the node with the
+// pod, selects an endpoint.
 func TestExceptionsHeal(t *testing.T) {
 	n := newWiderNetwork(t, 1)
 	before := *n.rows(t)
@@ -366,8 +358,7 @@ func TestExceptionsHeal(t *testing.T) {
 	n.checkNothingDropped(t)
 }
 
-// A node without a history sends packets by a chain of ranks; a node that has one knows
-// better.
+// A node without history sends packets along a chain of ranks, and learns from a node with history.
 func TestHistoryReachesANodeWithoutOne(t *testing.T) {
 	n := newLargeNetwork(t)
 	sessions := n.openSessions(t, 20)
@@ -383,7 +374,6 @@ func TestHistoryReachesANodeWithoutOne(t *testing.T) {
 	n.checkNothingDropped(t)
 }
 
-// openDatagrams begins flows of datagrams, which are answered twice, and returns their pods.
 func openDatagrams(t *testing.T, count int) map[net.Conn]string {
 	t.Helper()
 	pods := map[net.Conn]string{}
@@ -401,8 +391,8 @@ func openDatagrams(t *testing.T, count int) map[net.Conn]string {
 	return pods
 }
 
-// A flow of datagrams on a row that moved stays with its pod, whatever node its packets
-// come in by while the move is recent, and by the one that learned it for longer.
+// A UDP flow of a moved row keeps its pod: on every node while the move is recent, then on the node that
+// learned its location.
 func TestDatagramsStayWithTheirPod(t *testing.T) {
 	n := newLargeNetwork(t)
 	pods := openDatagrams(t, 40)
@@ -430,8 +420,7 @@ func TestDatagramsStayWithTheirPod(t *testing.T) {
 	n.checkNothingDropped(t)
 }
 
-// Flows that are silent while the rows move, one of each group after another, are found: the mark
-// that a row shares with those that move, are written again, or come to rest is also its own.
+// Idle flows of all rows of a group are found after moves, rewrites and sweeps: rows of a group share a mark.
 func TestSilentFlowsOfAGroup(t *testing.T) {
 	n := newLargeNetwork(t)
 	sessions, pods := n.openSessions(t, 40), openDatagrams(t, 80)
@@ -454,8 +443,7 @@ func TestSilentFlowsOfAGroup(t *testing.T) {
 	n.checkNothingDropped(t)
 }
 
-// A node that starts sees rows that are its own and had no primary before:
-// the flows of datagrams that come in by it are with the nodes that had the rows.
+// A started node has rows without previous primaries: UDP flows through it reach the nodes that had the rows.
 func TestDatagramsComeInByANodeThatBegins(t *testing.T) {
 	n := newUnstartedNetwork(t, 4)
 	newcomer := n.nodes[5]
@@ -478,7 +466,7 @@ func TestDatagramsComeInByANodeThatBegins(t *testing.T) {
 	checkNoDrops(t, newcomer)
 }
 
-// ageMoves makes all moves of rows long ago.
+// ageMoves makes all moves of rows old.
 func ageMoves(t *testing.T, d *Dataplane) {
 	t.Helper()
 	const groups = uint32(forwarding.Rows / bpf.DatapathShapeROW_GROUP)

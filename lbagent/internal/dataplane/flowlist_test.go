@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Flows are told by the node of their pod, with their client and endpoint, until they are over.
+// Flows are listed on the node of their pod, with client and endpoint, until they end.
 func TestFlows(t *testing.T) {
 	n := startNetwork(t, false)
 	sessions := map[netip.AddrPort]*session{}
@@ -62,7 +62,7 @@ func TestFlows(t *testing.T) {
 		return len(found) == 0 && !more
 	})
 
-	// Those of an endpoint that is gone are over, whatever the entries say.
+	// Flows of a removed endpoint have ended, regardless of their entries.
 	for _, node := range n.nodes {
 		have := n.state(node)
 		want := forwarding.NewState()
@@ -74,7 +74,6 @@ func TestFlows(t *testing.T) {
 	}
 }
 
-// awaitFlow awaits that a client's flow is told, by one node.
 func (n *network) awaitFlow(t *testing.T, client net.Addr, key forwarding.FrontendKey) (flow Flow) {
 	t.Helper()
 	from := netip.MustParseAddrPort(client.String())
@@ -88,7 +87,6 @@ func (n *network) awaitFlow(t *testing.T, client net.Addr, key forwarding.Fronte
 	return flow
 }
 
-// flows are those of all nodes.
 func (n *network) flows(t *testing.T, limit int, wanted func(forwarding.FrontendKey) bool) (found []Flow, more bool) {
 	t.Helper()
 	for _, node := range n.nodes {

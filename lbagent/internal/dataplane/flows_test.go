@@ -11,7 +11,6 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// flowMaps are the tables of flows.
 func flowMaps(d *Dataplane) []*ebpf.Map {
 	return []*ebpf.Map{
 		d.maps.Connections4, d.maps.Connections6, d.maps.Reverse4, d.maps.Reverse6,
@@ -20,7 +19,7 @@ func flowMaps(d *Dataplane) []*ebpf.Map {
 	}
 }
 
-// forgetFlows empties the tables of flows. What remains of them stays.
+// forgetFlows empties the tables of flows, but not the records of evicted ones.
 func forgetFlows(t testing.TB, d *Dataplane) {
 	t.Helper()
 	forgetAll(t, flowMaps(d)...)
@@ -28,7 +27,6 @@ func forgetFlows(t testing.TB, d *Dataplane) {
 	forgetPlaces(t, d.maps.HalfOpenFlows, make([]bpf.DatapathHalfOpenBucket, d.maps.HalfOpenFlows.MaxEntries()))
 }
 
-// forgetPlaces empties an array. none are as many empty values.
 func forgetPlaces[V any](t testing.TB, m *ebpf.Map, none []V) {
 	t.Helper()
 	keys := make([]uint32, len(none))
@@ -74,7 +72,6 @@ func forgetAll(t testing.TB, maps ...*ebpf.Map) {
 	}
 }
 
-// forgetEvictedFlows empties what remains of flows.
 func forgetEvictedFlows(t testing.TB, d *Dataplane) {
 	t.Helper()
 	forgetPlaces(t, d.maps.EvictedFlows, make([]bpf.DatapathEvictedFlowBucket, d.maps.EvictedFlows.MaxEntries()))

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// masquerade does what CNIs do: what pods send leaves with the address of the node.
+// masquerade applies SNAT to the node's address to packets of pods, as CNIs do.
 func masquerade(t *testing.T, node *node) {
 	t.Helper()
 	cmd := exec.Command("ip", "netns", "exec", node.name, "nft", "-f", "-")
@@ -33,13 +33,12 @@ func masquerade(t *testing.T, node *node) {
 	}
 }
 
-// untrusted is a client that has never sent anything.
 var untrusted = map[bool]netip.AddrPort{
 	true: netip.MustParseAddrPort("198.51.100.77:4242"), false: netip.MustParseAddrPort("[2001:db8:0:2::77]:4242"),
 }
 
-// forged is the payload of a UDP packet to the Geneve port: a datagram of the untrusted host to a
-// VIP, with the path of a packet from node 1 to node 2. The flags are those of path.h.
+// forged returns the payload of a UDP packet to the Geneve port: a datagram of the untrusted host to a VIP,
+// with the path of a packet from node 1 to node 2. The flags are those of path.h.
 func forged(vip netip.Addr, flags uint8) []byte {
 	body := []byte("forged")
 	udp := make([]byte, 8, 8+len(body))
@@ -61,7 +60,7 @@ func forged(vip netip.Addr, flags uint8) []byte {
 		copy(inner[8:], untrusted[false].Addr().AsSlice())
 		copy(inner[24:], vip.AsSlice())
 	}
-	// A notice names the node that sends it as the holder.
+	// A notice names its sender as the holder.
 	const ingress, chooser = 1, 2
 	path := uint64(ingress)<<52 | uint64(chooser)<<40 | uint64(flags)
 	if flags&8 != 0 {
@@ -72,7 +71,7 @@ func forged(vip netip.Addr, flags uint8) []byte {
 	return append(append(header, inner...), udp...)
 }
 
-// attack sends forged packets of every flag from a socket in the namespace, and returns how many.
+// attack sends forged packets with every flag from a namespace, and returns their number.
 func attack(t *testing.T, namespace string, to netip.Addr, control func(fd int) error) (sent int) {
 	t.Helper()
 	dialer := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
@@ -106,8 +105,7 @@ func attack(t *testing.T, namespace string, to netip.Addr, control func(fd int) 
 	return sent
 }
 
-// Pods and processes of a node cannot speak in the node's name: nothing of what they forge gets
-// to another node.
+// Pods and processes of a node cannot send tunnel packets to other nodes.
 func TestForgedHere(t *testing.T) { inBothWays(t, testForgedHere) }
 
 func testForgedHere(t *testing.T, clsact bool) {
@@ -128,12 +126,12 @@ func testForgedHere(t *testing.T, clsact bool) {
 	}
 	await(t, "all forged packets are counted", func() bool { return counters(t, attacker).Drops["tunnel_egress"] == sent })
 	n.checkUntouched(t, victim)
-	// What the node itself sends still leaves.
+	// The node's own packets still leave.
 	checkUDP(t, netip.AddrPortFrom(vip4, clusterPort))
 	checkUDP(t, netip.AddrPortFrom(vip6, clusterPort))
 }
 
-// checkUntouched fails where the node has taken anything encapsulated, or dropped anything.
+// checkUntouched checks that the node accepted no encapsulated packet, and dropped none.
 func (n *network) checkUntouched(t *testing.T, node *node) {
 	t.Helper()
 	checkNoDrops(t, node)
@@ -146,7 +144,7 @@ func (n *network) checkUntouched(t *testing.T, node *node) {
 	}
 }
 
-// SetIngressInterfaces writes what changed, and takes no entry of a node that the maps cannot have.
+// SetIngressInterfaces writes changes only, and ignores invalid nodes.
 func TestSetIngressInterfaces(t *testing.T) {
 	d := openDataplane(t, smallConfig(mountBPF(t)))
 	apply(t, d, forwarding.PutNode{ID: 2, Node: forwarding.Node{IPv4: ip("198.51.100.12")}},

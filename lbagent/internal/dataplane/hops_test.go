@@ -8,7 +8,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// hopOf reads the hop that the map holds for a node.
 func hopOf(t *testing.T, d *Dataplane, id forwarding.NodeID) forwarding.Hop {
 	t.Helper()
 	_, hops, err := d.readNodes()

@@ -21,9 +21,8 @@ import (
 
 const refusedPort = 82
 
-// A VIP behaves like a host, with real sockets: it answers ping and refuses where there is
-// no endpoint, takes packets that arrive with their last TTL, and an address of the pool
-// that is unassigned is silent and not sent back.
+// A VIP behaves like a host: it answers ping, rejects ports without endpoint, and accepts packets with the
+// last TTL. An unassigned address of the pool is silent and not returned to the router.
 func TestHost(t *testing.T) {
 	n := newNetwork(t)
 	for _, pod := range testPods {
@@ -66,7 +65,7 @@ func TestHost(t *testing.T) {
 	}
 }
 
-// checkPing sends one echo request after the other until a few were answered.
+// checkPing sends echo requests until a few were answered.
 func checkPing(t *testing.T, vip netip.Addr) {
 	network, request, reply := "ip4:icmp", byte(8), byte(0)
 	if vip.Is6() {
@@ -82,7 +81,7 @@ func checkPing(t *testing.T, vip netip.Addr) {
 			return err
 		}
 		for sequence := range byte(3) {
-			// Of version 6 the kernel fills in the checksum.
+			// The kernel fills in the checksum of ICMPv6.
 			message := []byte{request, 0, 0, 0, 0x12, 0x34, 0, sequence, 'p', 'i', 'n', 'g'}
 			if vip.Is4() {
 				sum := internetChecksum(message)
@@ -93,7 +92,7 @@ func checkPing(t *testing.T, vip netip.Addr) {
 			}
 			answer := make([]byte, 1500)
 			for got := false; !got; {
-				// Read would leave the header of IPv4 in front.
+				// Read would include the IPv4 header.
 				size, _, err := conn.ReadFrom(answer)
 				if err != nil {
 					return fmt.Errorf("ping %s: %w", vip, err)
@@ -105,7 +104,6 @@ func checkPing(t *testing.T, vip netip.Addr) {
 	})
 }
 
-// internetChecksum is that of RFC 1071 over an even number of bytes.
 func internetChecksum(message []byte) uint16 {
 	var sum uint32
 	for i := 0; i < len(message); i += 2 {
@@ -139,7 +137,6 @@ func checkRefused(t *testing.T, to netip.AddrPort) {
 	}
 }
 
-// checkLastTTL sends datagrams that reach the node with a TTL of 1.
 func checkLastTTL(t *testing.T, to netip.AddrPort) {
 	conn := dialUDP(t, to)
 	defer conn.Close()
@@ -163,8 +160,8 @@ func checkLastTTL(t *testing.T, to netip.AddrPort) {
 	}
 }
 
-// checkFragments sends datagrams that are fragmented both ways. The first may be too long for
-// the way to the other node, of which the client is told.
+// checkFragments exchanges fragmented datagrams. The first may exceed the path MTU to the other node, which
+// the client is notified of.
 func checkFragments(t *testing.T, to netip.AddrPort) {
 	conn := dialUDP(t, to)
 	defer conn.Close()
@@ -186,8 +183,8 @@ func checkFragments(t *testing.T, to netip.AddrPort) {
 	t.Errorf("%s: no answer to a fragmented datagram", to)
 }
 
-// checkUnassigned sends to an address that the router takes to be the node's: the packet
-// is dropped there once, which it would not be if it went back to the router.
+// checkUnassigned sends to an unassigned address routed to the node: the packet is dropped there exactly
+// once, so it is not returned to the router.
 func (n *network) checkUnassigned(t *testing.T, nobody netip.Addr, reason string) {
 	node := n.nodes[0]
 	via := node.addr.IPv4

@@ -23,7 +23,6 @@ import (
 
 var updateLayouts = flag.String("update-layouts", "", "write the layouts of the maps to this file")
 
-// currentLayouts are those of the compiled programs.
 func currentLayouts(t testing.TB) map[string]layout.Map {
 	t.Helper()
 	spec, err := bpf.LoadDatapath()
@@ -37,7 +36,6 @@ func currentLayouts(t testing.TB) map[string]layout.Map {
 	return s.layouts
 }
 
-// encodeLayouts has a line for each map.
 func encodeLayouts(t testing.TB, layouts map[string]layout.Map) []byte {
 	t.Helper()
 	var lines [][]byte
@@ -51,8 +49,8 @@ func encodeLayouts(t testing.TB, layouts map[string]layout.Map) []byte {
 	return fmt.Appendf(nil, "{\n%s\n}\n", bytes.Join(lines, []byte(",\n")))
 }
 
-// Each released version of the layouts has a file, and the last file has the layouts of the programs.
-// Entries can be converted from each file to the current layouts and back.
+// Each released version of the layouts has a file, and the last file equals the programs' layouts. Entries of
+// each file can be converted to the current layouts and back.
 func TestLayouts(t *testing.T) {
 	current := currentLayouts(t)
 	if *updateLayouts != "" {
@@ -92,11 +90,10 @@ func TestLayouts(t *testing.T) {
 	}
 }
 
-// removed are maps and fields ("map value.field") of released versions that this version does not have,
-// each with the reason why nothing is lost.
+// removed lists removed maps and fields ("map value.field") of released versions, each with the reason why
+// nothing is lost.
 var removed = map[string]string{}
 
-// checkConversion returns the fields that are lost.
 func checkConversion(t *testing.T, name string, from, to map[string]layout.Map) (lost []string) {
 	t.Helper()
 	for m, want := range to {
@@ -116,7 +113,6 @@ func checkConversion(t *testing.T, name string, from, to map[string]layout.Map) 
 	return lost
 }
 
-// What is losable has a reason, and is a map.
 func TestLosable(t *testing.T) {
 	current := currentLayouts(t)
 	for name, why := range losable {
@@ -126,7 +122,6 @@ func TestLosable(t *testing.T) {
 	}
 }
 
-// fieldsOf gives the fields of a value, to change a layout.
 func fieldsOf(t testing.TB, m *layout.Map, name string) *layout.Field {
 	t.Helper()
 	for i := range m.Value.Fields {

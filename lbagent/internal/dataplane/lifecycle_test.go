@@ -23,7 +23,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// newUplink adds an interface of the kind to the tests' own namespace.
 func newUplink(t *testing.T, name, kind string) Uplink {
 	t.Helper()
 	args := []string{"link", "add", name, "type", kind}
@@ -44,8 +43,7 @@ func newUplink(t *testing.T, name, kind string) Uplink {
 	return Uplink{Name: name, Index: iface.Index}
 }
 
-// ways are how programs get into the kernel's stack. Where the kernel has no tcx, the
-// first one leads to the second.
+// ways are the attachment types. Without tcx in the kernel, the first falls back to the second.
 var ways = map[string]bool{"tcx": false, "clsact": true}
 
 func inBothWays(t *testing.T, test func(t *testing.T, clsact bool)) {
@@ -55,7 +53,6 @@ func inBothWays(t *testing.T, test func(t *testing.T, clsact bool)) {
 	}
 }
 
-// attached is the programs on an interface.
 func attached(t *testing.T, uplink Uplink, byFilter bool) (xdp bool, tc int) {
 	t.Helper()
 	for at, filter := range map[ebpf.AttachType]clsact.Hook{
@@ -81,7 +78,7 @@ func attached(t *testing.T, uplink Uplink, byFilter bool) (xdp bool, tc int) {
 		}
 		tc += len(result.Programs)
 	}
-	// A second XDP program is refused where there is one.
+	// A second XDP program is rejected if one is attached.
 	l, err := link.AttachXDP(link.XDPOptions{Program: passProgram(t), Interface: uplink.Index, Flags: link.XDPGenericMode})
 	if err == nil {
 		l.Close()
@@ -175,7 +172,7 @@ func testAttachReconciles(t *testing.T, clsact bool) {
 	}
 }
 
-// What one uplink lacks is no reason not to attach to another.
+// A failing uplink does not prevent attachment to another.
 func TestAttachPartly(t *testing.T) {
 	d := openDataplane(t, smallConfig(mountBPF(t)))
 	good, taken := newUplink(t, "good", "veth"), newUplink(t, "taken", "veth")
@@ -213,8 +210,7 @@ func TestAttachPartly(t *testing.T) {
 	}
 }
 
-// The pins of an interface that is gone are removed, and its index may come back
-// with another interface.
+// The pins of a deleted interface are removed, and its index may be reused.
 func TestAttachAfterInterfaceGone(t *testing.T) {
 	inBothWays(t, func(t *testing.T, clsact bool) {
 		cfg := smallConfig(mountBPF(t))
@@ -264,7 +260,7 @@ func TestRemove(t *testing.T) {
 	})
 }
 
-// Content that does not fit is refused, and everything stays as it was.
+// Content that does not fit is an error without any change.
 func TestShrinkRefused(t *testing.T) {
 	cfg := smallConfig(mountBPF(t))
 	d := openDataplane(t, cfg)
@@ -310,8 +306,7 @@ func TestShrinkRefused(t *testing.T) {
 	}
 }
 
-// A start that was interrupted while it exchanged the directories of maps is completed
-// or undone by the next one.
+// An interrupted exchange of the map directories is completed or reverted by the next start.
 func TestInterruptedStart(t *testing.T) {
 	cfg := smallConfig(mountBPF(t))
 	d := openDataplane(t, cfg)
@@ -352,7 +347,7 @@ func TestInterruptedStart(t *testing.T) {
 	}
 }
 
-// Three capabilities are enough for everything, the first start and the next ones.
+// Three capabilities suffice for the first start and later ones.
 func TestCapabilities(t *testing.T) { inBothWays(t, testCapabilities) }
 
 func testCapabilities(t *testing.T, clsact bool) {
@@ -361,7 +356,7 @@ func testCapabilities(t *testing.T, clsact bool) {
 	uplink := newUplink(t, "modest", "veth")
 	done := make(chan error)
 	go func() {
-		// Never unlocked: the thread ends with its few capabilities.
+		// The thread terminates with its reduced capabilities.
 		runtime.LockOSThread()
 		done <- errors.Join(keepCapabilities(unix.CAP_BPF, unix.CAP_NET_ADMIN, unix.CAP_PERFMON), useAll(cfg, uplink))
 	}()

@@ -12,10 +12,9 @@ import (
 	"time"
 )
 
-// holderRoot is set in a process of the test that takes the lock and waits to be killed.
+// holderRoot is set in a process that takes the lock and waits to be killed.
 const holderRoot = "MILLRACE_TEST_LOCK"
 
-// holdLock is that process, which does not return.
 func holdLock(root string) {
 	if _, err := Lock(context.Background(), root, func() {}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -25,7 +24,7 @@ func holdLock(root string) {
 	select {}
 }
 
-// A second process does not get the data plane. It gets it at once when the first one is killed.
+// A second process gets the lock once the first is killed.
 func TestLock(t *testing.T) {
 	root := mountBPF(t)
 	holder := exec.Command("/proc/self/exe")
@@ -64,7 +63,7 @@ func TestLock(t *testing.T) {
 	}
 }
 
-// What a cleanup removes while it is locked does not keep the next agent out of what is made again.
+// A directory removed while locked does not block the lock of its replacement.
 func TestLockAfterRemoval(t *testing.T) {
 	root := mountBPF(t)
 	previous, err := Lock(t.Context(), root, func() {})

@@ -17,8 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// lossWorld is a node with two uplinks, which sends what comes in by the first to a node behind
-// the second.
+// lossWorld is a node that forwards from one uplink to a node behind another.
 type lossWorld struct {
 	*Dataplane
 	first, second Uplink
@@ -30,7 +29,7 @@ func newLossWorld(t *testing.T, config Config) *lossWorld {
 	return newLossWorldOn(t, config, newTap(t, "first"), newTap(t, "second"))
 }
 
-// newLossWorldOn may be given the same uplink twice.
+// newLossWorldOn accepts the same uplink twice.
 func newLossWorldOn(t *testing.T, config Config, first, second Uplink) *lossWorld {
 	t.Helper()
 	w := &lossWorld{Dataplane: openDataplane(t, config), first: first, second: second}
@@ -59,17 +58,15 @@ func newLossWorldOn(t *testing.T, config Config, first, second Uplink) *lossWorl
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Ethernet, IPv4 and UDP with four bytes of data. Checksums are not looked at.
+	// Ethernet, IPv4 and UDP with four bytes of data. Checksums are not verified.
 	w.frame = append(append([]byte{}, card.HardwareAddr...), 2, 0, 0, 0, 0, 1, 8, 0,
 		0x45, 0, 0, 32, 0, 0, 0, 0, 64, unix.IPPROTO_UDP, 0, 0, 198, 51, 100, 130)
 	w.frame = append(append(w.frame, vip4.AsSlice()...), 0x9c, 0x40, 0, 80, 0, 12, 0, 0, 1, 2, 3, 4)
 	return w
 }
 
-// hopAddress is the Ethernet address of the other node.
 var hopAddress = [6]byte{2, 2}
 
-// hop makes the uplink lead to the other node.
 func (w *lossWorld) hop(t *testing.T, uplink Uplink) {
 	t.Helper()
 	hop := forwarding.Hop{Interface: uplink.Index, MTU: 1500, Source: [6]byte{2, 1}, Destination: hopAddress}
@@ -81,7 +78,7 @@ func (w *lossWorld) hop(t *testing.T, uplink Uplink) {
 	}
 }
 
-// send lets the attached program send frames, as the kernel does, and returns how many it lost.
+// send runs the attached program on frames, and returns the lost ones.
 func (w *lossWorld) send(t *testing.T, frames int) (transmit, redirect uint64) {
 	t.Helper()
 	context := struct{ Data, DataEnd, DataMeta, IngressIfindex, RxQueueIndex, EgressIfindex uint32 }{
@@ -92,7 +89,7 @@ func (w *lossWorld) send(t *testing.T, frames int) (transmit, redirect uint64) {
 		t.Fatal(err)
 	}
 	for range frames {
-		// One at a time: the kernel sends a frame that came back again as the program left it.
+		// One at a time: the kernel sends a recycled frame as modified by the program.
 		_, err = w.programs.Ingress.Run(&ebpf.RunOptions{
 			Data: w.frame, Context: context, Repeat: 1, Flags: unix.BPF_F_TEST_XDP_LIVE_FRAMES,
 		})
@@ -107,7 +104,7 @@ func (w *lossWorld) send(t *testing.T, frames int) (transmit, redirect uint64) {
 	return after.Drops["transmit"] - before.Drops["transmit"], after.Drops["redirect"] - before.Drops["redirect"]
 }
 
-// holdTap gives the interface a reader that reads nothing, so that its ring fills.
+// holdTap opens the interface without reading, so that its ring fills.
 func holdTap(t *testing.T, name string) {
 	t.Helper()
 	tun, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -125,7 +122,7 @@ func holdTap(t *testing.T, name string) {
 	}
 }
 
-// Frames that a driver does not take are counted.
+// Frames rejected by a driver are counted.
 func TestLosses(t *testing.T) {
 	config := smallConfig(mountBPF(t))
 	w := newLossWorld(t, config)
@@ -144,7 +141,7 @@ func TestLosses(t *testing.T) {
 	check("nobody takes frames off the ring", frames)
 	run(t, "ip", "link", "set", "second", "txqueuelen", "16")
 	holdTap(t, "second")
-	// The kernel may have put a few frames of its own into the ring.
+	// The ring may contain a few frames of the kernel.
 	const most = frames - ring/2
 	transmit, filling := w.send(t, frames)
 	if transmit != 0 || filling < frames-ring || filling > most {
@@ -155,7 +152,7 @@ func TestLosses(t *testing.T) {
 	if lost, err := w.Losses(); err != nil || !slices.Equal(lost, want) {
 		t.Errorf("losses %+v, %v, want %+v", lost, err, want)
 	}
-	// A new agent takes over, and counts each loss once.
+	// A new agent counts each loss once.
 	next := openDataplane(t, config)
 	if err := next.Attach([]Uplink{w.first, w.second}); err != nil {
 		t.Fatal(err)
@@ -163,7 +160,7 @@ func TestLosses(t *testing.T) {
 	next.hops = w.hops
 	w.Dataplane = next
 	w.hop(t, w.second)
-	// The kernel ends the previous links a moment later.
+	// The kernel releases the previous links asynchronously.
 	await(t, "each loss is counted once", func() bool {
 		_, redirect := w.send(t, frames)
 		return redirect == frames
@@ -174,7 +171,7 @@ func TestLosses(t *testing.T) {
 	}
 }
 
-// Other XDP programs and other outcomes of ours are not counted.
+// Other XDP programs and other results of ours are not counted.
 func TestLossesOfOthers(t *testing.T) {
 	w := newLossWorld(t, smallConfig(mountBPF(t)))
 	const abort, transmit, redirect = 0, 3, 4
@@ -193,7 +190,7 @@ func TestLossesOfOthers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// A program that cannot be read has id 0.
+			// A program that cannot be inspected has id 0.
 			if err := spec.Variables["ingress_program"].Set(test.program); err != nil {
 				t.Fatal(err)
 			}

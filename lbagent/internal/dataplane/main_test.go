@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 	isolated.Main(m)
 }
 
-// mountBPF mounts a bpf file system of the test and gives a pin root on it.
+// mountBPF mounts a bpf file system and returns a pin root in it.
 func mountBPF(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -35,7 +35,6 @@ func mountBPF(t testing.TB) string {
 	return filepath.Join(dir, "millrace")
 }
 
-// smallConfig is a data plane that is quick to make.
 func smallConfig(root string) Config {
 	return Config{
 		PinRoot: root,
@@ -72,7 +71,6 @@ func apply(t testing.TB, d *Dataplane, ops ...forwarding.Op) {
 	}
 }
 
-// applyAll stops at the first operation that fails.
 func applyAll(d *Dataplane, ops []forwarding.Op) error {
 	for _, op := range ops {
 		if err := d.Apply(op); err != nil {

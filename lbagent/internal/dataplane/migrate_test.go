@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// pinAs has the maps pinned as a version with other layouts would have pinned them.
+// pinAs pins the maps as a version with other layouts does.
 func pinAs(t *testing.T, cfg Config, change func(layouts map[string]layout.Map)) {
 	t.Helper()
 	spec, err := newSpec(cfg)
@@ -53,7 +53,7 @@ func pinAs(t *testing.T, cfg Config, change func(layouts map[string]layout.Map))
 	pinOver(t, m, filepath.Join(directory, schemaMap))
 }
 
-// pinMapAs replaces a pinned map by one of another layout, with what that can hold of it.
+// pinMapAs replaces a pinned map by one of another layout with the convertible content.
 func pinMapAs(t *testing.T, directory string, spec *ebpf.MapSpec, now, then layout.Map) {
 	t.Helper()
 	m, err := ebpf.NewMap(&ebpf.MapSpec{
@@ -88,8 +88,8 @@ func pinOver(t *testing.T, m *ebpf.Map, path string) {
 	}
 }
 
-// otherLayouts are those of a version that never was. It has no affinity of frontends, shorter
-// counters and times, nodes with another order and a longer endpoint.
+// otherLayouts returns the layouts of a fictitious version: without affinity of frontends, with narrower
+// counters and times, reordered nodes and a longer endpoint.
 func otherLayouts(t *testing.T) func(map[string]layout.Map) {
 	t.Helper()
 	return func(layouts map[string]layout.Map) {
@@ -115,16 +115,14 @@ func otherLayouts(t *testing.T) func(map[string]layout.Map) {
 		edit(bpf.DatapathMapFrontendCounts, func(m *layout.Map) {
 			fieldsOf(t, m, "packets").Type.Size = 4
 		})
-		// Maps with no counterpart, and one without a converter.
+		// Maps without counterpart, and one without a converter.
 		delete(layouts, bpf.DatapathMapVipQuotas)
 		edit(bpf.DatapathMapAnswerCounts, func(m *layout.Map) { m.Meaning++ })
 	}
 }
 
-// exampleException is of row 9 and node 2.
 var exampleException = bpf.DatapathException{Print: 1 << 40, About: 9<<36 | 2<<24 | 7}
 
-// exampleState has some of everything.
 func exampleState(t *testing.T, d *Dataplane) {
 	t.Helper()
 	table := &forwarding.EndpointTable{}
@@ -159,7 +157,7 @@ func exampleState(t *testing.T, d *Dataplane) {
 	}
 }
 
-// allEntries is what the maps hold whose layouts others have.
+// allEntries returns the contents of the maps with other layouts.
 func allEntries(t *testing.T, d *Dataplane) map[string]any {
 	t.Helper()
 	state, err := d.Dump()
@@ -182,8 +180,7 @@ func allEntries(t *testing.T, d *Dataplane) map[string]any {
 	return map[string]any{"state": state, "connections": connections, "counts": counts, "exceptions": bucket}
 }
 
-// Maps of another version, with fields that are new, gone, moved, longer and shorter, are carried
-// over with all that they hold.
+// Maps of another version, with added, removed, moved, wider and narrower fields, keep their content.
 func TestConverted(t *testing.T) {
 	cfg := smallConfig(mountBPF(t))
 	d := openDataplane(t, cfg)
@@ -206,7 +203,7 @@ func TestConverted(t *testing.T) {
 	}
 }
 
-// What cannot be converted, and must not be lost, has all maps built again, with the reason told.
+// A required map that cannot be converted causes a rebuild with a reason.
 func TestNotConverted(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(t *testing.T, layouts map[string]layout.Map)
@@ -240,7 +237,7 @@ func TestNotConverted(t *testing.T) {
 			exampleState(t, openDataplane(t, cfg))
 			pinAs(t, cfg, func(layouts map[string]layout.Map) { test.change(t, layouts) })
 			if test.reason == "" {
-				// The map is of 4 bytes, whatever is said.
+				// The map has 4 bytes, unlike its schema.
 				m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "vips", Type: ebpf.Hash, KeySize: 16, ValueSize: 4, MaxEntries: 64})
 				if err != nil {
 					t.Fatal(err)
@@ -259,14 +256,14 @@ func TestNotConverted(t *testing.T) {
 	}
 }
 
-// A number of a newer version that ours cannot hold has all maps built again.
+// A number of a newer version that does not fit causes a rebuild.
 func TestTooLarge(t *testing.T) {
 	cfg := smallConfig(mountBPF(t))
 	d := openDataplane(t, cfg)
 	exampleState(t, d)
 	pinAs(t, cfg, func(layouts map[string]layout.Map) {
 		m := layouts[bpf.DatapathMapZoneTables]
-		// The upper half of each number is what was the next one.
+		// The upper half of each number is the next entry.
 		table := &m.Value.Fields[0].Type
 		table.Elements, table.Element = table.Elements/2, &layout.Type{Size: 8}
 		layouts[bpf.DatapathMapZoneTables] = m
@@ -285,8 +282,8 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// A connection whose time does not fit is forgotten, and the others are kept. The same holds for
-// connections that the attached programs write after the maps are copied.
+// A connection whose time does not fit is dropped, also if written by attached programs after the copy;
+// others are retained.
 func TestTooLargeConnection(t *testing.T) {
 	cfg := smallConfig(mountBPF(t))
 	d := openDataplane(t, cfg)
@@ -329,8 +326,7 @@ func TestTooLargeConnection(t *testing.T) {
 	}
 }
 
-// An agent that ends before its programs are attached leaves the previous maps, which the attached
-// programs write, to the next one.
+// An agent that ends before it attached its programs leaves the previous maps to the next one.
 func TestEndBeforeAttach(t *testing.T) {
 	cfg := smallConfig(mountBPF(t))
 	d := openDataplane(t, cfg)
@@ -371,8 +367,7 @@ func TestEndBeforeAttach(t *testing.T) {
 	}
 }
 
-// An agent that finds maps of a newer one, which never was attached, goes on with the previous
-// maps.
+// An agent that finds maps of a newer one that never attached restores the previous maps.
 func TestGoBack(t *testing.T) {
 	cfg := smallConfig(mountBPF(t))
 	d := openDataplane(t, cfg)

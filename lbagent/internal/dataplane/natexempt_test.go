@@ -20,8 +20,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/natexempt"
 )
 
-// masquerades are how CNIs give the pods' packets the node's address, for IPv4 and IPv6.
-// The place of the pods' network is %s.
+// masquerades are the SNAT rules of CNIs for IPv4 and IPv6; %s is the pods' network.
 var masquerades = map[string][2]string{
 	"nftables": {
 		`nft add table ip cni; nft add chain ip cni post { type nat hook postrouting priority srcnat \; };
@@ -39,7 +38,7 @@ var masquerades = map[string][2]string{
 	},
 }
 
-// natWorld is a node whose CNI masquerades, with one pod.
+// natWorld is a node with a masquerading CNI and one pod.
 type natWorld struct {
 	node *node
 	pod  pod
@@ -65,7 +64,7 @@ func (w *natWorld) exempt(t *testing.T) {
 	inNamespace(t, w.node.name, func() error { return natexempt.Install(w.node.dataplane.NATExempt()) })
 }
 
-// forget empties the stack's table of connections, by the program that operators use.
+// forget empties the conntrack table.
 func (w *natWorld) forget(t *testing.T) {
 	t.Helper()
 	run(t, "ip", "netns", "exec", w.node.name, "conntrack", "-F")
@@ -90,7 +89,7 @@ func (w *natWorld) unknown(t *testing.T) uint64 {
 	return counters(t, w.node).Events["reply_unknown"]
 }
 
-// reusing lets a server's port be the source of connections, too.
+// reusing allows connections from a server's port.
 func reusing(_, _ string, raw syscall.RawConn) error {
 	var failed error
 	err := raw.Control(func(fd uintptr) {
@@ -102,7 +101,6 @@ func reusing(_, _ string, raw syscall.RawConn) error {
 	return failed
 }
 
-// listen opens a socket for datagrams in a namespace.
 func listen(t *testing.T, namespace string, at netip.AddrPort) *net.UDPConn {
 	t.Helper()
 	var socket *net.UDPConn
@@ -114,7 +112,7 @@ func listen(t *testing.T, namespace string, at netip.AddrPort) *net.UDPConn {
 	return socket
 }
 
-// send sends a datagram and gives the source that the receiver sees.
+// send sends a datagram and returns the source seen by the receiver.
 func send(t *testing.T, from, to *net.UDPConn, at netip.AddrPort) netip.AddrPort {
 	t.Helper()
 	message := []byte("message " + strconv.Itoa(nextPort()))
@@ -135,8 +133,8 @@ func send(t *testing.T, from, to *net.UDPConn, at netip.AddrPort) netip.AddrPort
 	return netip.AddrPortFrom(source.Addr().Unmap(), source.Port())
 }
 
-// Where the stack has forgotten a flow, what its pod sends still comes from the VIP, whoever
-// masquerades; what the pod begins itself does not, though it begins at the same port.
+// Without a conntrack entry, replies of a flow's pod still have the VIP as source under masquerading;
+// connections of the pod itself do not, even from the same port.
 func TestNATExempt(t *testing.T) {
 	for kind, masquerade := range masquerades {
 		t.Run(kind, func(t *testing.T) {
@@ -161,7 +159,6 @@ func family(of netip.Addr) string {
 	return "IPv6"
 }
 
-// clientSocket gives a socket of the client, its address there, and that of the VIP.
 func clientSocket(t *testing.T, vip netip.Addr) (socket *net.UDPConn, client, to netip.AddrPort) {
 	t.Helper()
 	address := ip("198.51.100.130")
@@ -172,7 +169,7 @@ func clientSocket(t *testing.T, vip netip.Addr) (socket *net.UDPConn, client, to
 	return listen(t, "client", client), client, netip.AddrPortFrom(vip, clusterPort)
 }
 
-// checkMasqueraded shows what happens without the rule, so that the other checks can fail.
+// checkMasqueraded checks the effect without the rule, as a control.
 func (w *natWorld) checkMasqueraded(t *testing.T, vip netip.Addr, server *net.UDPConn) {
 	socket, client, to := clientSocket(t, vip)
 	if source := send(t, socket, server, to); source != client {
@@ -199,7 +196,7 @@ func (w *natWorld) checkUDP(t *testing.T, vip netip.Addr, server *net.UDPConn) {
 			t.Fatalf("round %d: after the stack forgot the flow, the client sees %s, want %s", round, source, to)
 		}
 	}
-	// The flow's entries are evicted, too, and only its memory is left.
+	// The flow's entries are evicted, and only its record remains.
 	forgetFlows(t, w.node.dataplane)
 	w.forget(t)
 	if source := send(t, server, socket, client); source != to {
@@ -229,7 +226,6 @@ func (w *natWorld) checkTCP(t *testing.T, vip netip.Addr) {
 	}
 }
 
-// ends are both ends of a connection by the VIP.
 type ends struct{ client, server net.Conn }
 
 func (w *natWorld) accept(t *testing.T, vip netip.Addr) ends {
@@ -273,7 +269,7 @@ func sendLine(from, to net.Conn) error {
 	return err
 }
 
-// checkOwn has the pod send to a client that asked nothing, from the port of the endpoint.
+// checkOwn sends from the endpoint's port to a client without a flow.
 func (w *natWorld) checkOwn(t *testing.T, vip netip.Addr, server *net.UDPConn) {
 	before := w.unknown(t)
 	socket, client, _ := clientSocket(t, vip)
@@ -315,7 +311,7 @@ func (w *natWorld) checkOwn(t *testing.T, vip netip.Addr, server *net.UDPConn) {
 	}
 }
 
-// The rule can be put in place again, is missed where others take it away, and goes.
+// The rule can be restored, its removal by others is detected, and it can be removed.
 func TestNATExemptLifetime(t *testing.T) {
 	w := newNATWorld(t, masquerades["nftables"])
 	check := func(what string, want bool) {

@@ -41,10 +41,8 @@ type node struct {
 }
 
 type network struct {
-	nodes []*node
-	// clsact is Config.Clsact of all nodes.
-	clsact bool
-	// vethTransmit is Config.VethTransmit of all nodes.
+	nodes        []*node
+	clsact       bool
 	vethTransmit bool
 }
 
@@ -74,7 +72,6 @@ func run(t testing.TB, name string, args ...string) {
 	}
 }
 
-// in runs commands of ip(8) in a namespace, one a line.
 func in(t testing.TB, namespace, commands string) {
 	t.Helper()
 	cmd := exec.Command("ip", "-netns", namespace, "-batch", "-")
@@ -84,12 +81,11 @@ func in(t testing.TB, namespace, commands string) {
 	}
 }
 
-// inNamespace calls f on a thread in the namespace. Sockets stay in it.
 func inNamespace(t testing.TB, namespace string, f func() error) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
-		// Never unlocked, so that the thread ends with the goroutine.
+		// The thread terminates with the goroutine, because it is never unlocked.
 		runtime.LockOSThread()
 		done <- func() error {
 			ns, err := os.Open("/run/netns/" + namespace)
@@ -129,15 +125,14 @@ func addNamespace(t testing.TB, name string) {
 	sysctl(t, name, "0", "ipv6/conf/default/accept_dad")
 }
 
-// offloads makes a device send finished checksums and single segments to a peer
-// with an XDP program, and receive by NAPI, which the peer's XDP_TX needs.
+// offloads makes a device send complete checksums and single segments to a peer with an XDP program, and
+// receive by NAPI, which the peer's XDP_TX requires.
 func offloads(t testing.TB, namespace, device string) {
 	t.Helper()
 	run(t, "ip", "netns", "exec", namespace, "ethtool", "-K", device, "tx", "off", "gro", "on")
 }
 
-// wiring connects a node to the bridge of the router and gives the name of the node's
-// uplink.
+// wiring connects a node to the router's bridge and returns the node's uplink.
 type wiring func(t testing.TB, node string) string
 
 func wireDirectly(t testing.TB, node string) string {
@@ -160,8 +155,7 @@ func newNetworkOf(t testing.TB, nodes []*node, wire wiring) *network {
 	n := &network{nodes: nodes}
 	addNamespace(t, "client")
 	addNamespace(t, "router")
-	// Through veth the router sees by which hash the client's socket sends, and takes
-	// it for its own. It must not change when a segment is sent again.
+	// The router would use the client's socket hash through veth, which must not change on a retransmission.
 	sysctl(t, "client", "0", "core/txrehash")
 	sysctl(t, "router", "1", "ipv4/ip_forward", "ipv6/conf/all/forwarding",
 		"ipv4/fib_multipath_hash_policy", "ipv6/fib_multipath_hash_policy")
@@ -217,7 +211,6 @@ func (n *network) addNode(t testing.TB, node *node, wire wiring) {
 	n.findUplink(t, node)
 }
 
-// findUplink looks for the node's uplink as the agent does.
 func (n *network) findUplink(t testing.TB, node *node) {
 	t.Helper()
 	inNamespace(t, node.name, func() error {
@@ -237,7 +230,7 @@ func (n *network) findUplink(t testing.TB, node *node) {
 	})
 }
 
-// routeVIP makes the router spread the VIPs over the nodes.
+// routeVIP distributes the VIPs over the nodes.
 func (n *network) routeVIP(t testing.TB, nodes ...*node) {
 	t.Helper()
 	route4, route6 := "route replace "+vip4.String(), "route replace "+vip6.String()
@@ -248,7 +241,6 @@ func (n *network) routeVIP(t testing.TB, nodes ...*node) {
 	in(t, "router", route4+"\n"+route6)
 }
 
-// start opens and fills the node's data plane and attaches it.
 func (n *network) start(t testing.TB, node *node, want *forwarding.State) {
 	t.Helper()
 	node.cfg = smallConfig(mountBPF(t))
@@ -269,7 +261,6 @@ func (n *network) attach(t testing.TB, node *node, uplinks ...Uplink) {
 	inNamespace(t, node.name, func() error { return node.dataplane.Attach(uplinks) })
 }
 
-// startNetwork is newNetwork with all pods and all nodes started.
 func startNetwork(t *testing.T, clsact bool) *network {
 	t.Helper()
 	n := newNetwork(t)
@@ -289,8 +280,8 @@ const (
 	podPort     = 8080
 )
 
-// state is what a node's maps hold: on each VIP port 80 with policy Cluster and
-// port 81 with policy Local, TCP and UDP, for all pods.
+// state returns a node's maps: on each VIP port 80 with policy Cluster and port 81 with policy Local, TCP and
+// UDP, for all pods.
 func (n *network) state(self *node) *forwarding.State {
 	s := forwarding.NewState()
 	s.Self = forwarding.Self{ID: self.id, IPv4: self.addr.IPv4, IPv6: self.addr.IPv6}
@@ -306,7 +297,7 @@ func (n *network) state(self *node) *forwarding.State {
 		owners[1] = n.nodes[1].id
 	}
 	for row := range *s.NodeTables[1] {
-		// As many rows for a node as it has pods.
+		// The number of rows of a node is proportional to its pods.
 		(*s.NodeTables[1])[row].Primary = owners[min(row%3, 1)]
 	}
 	ids := map[bool][]forwarding.EndpointID{}
@@ -347,7 +338,6 @@ func counters(t testing.TB, node *node) Counters {
 	return got
 }
 
-// checkNoDrops fails for every reason under which the node dropped packets.
 func checkNoDrops(t testing.TB, node *node) {
 	t.Helper()
 	for reason, count := range counters(t, node).Drops {

@@ -43,7 +43,7 @@ func testPath(t *testing.T, clsact bool) {
 	checkSample(t, n)
 }
 
-// checkSample finds the SYN to the unused port among the samples of the nodes.
+// checkSample finds the SYN to the unused port among the nodes' samples.
 func checkSample(t *testing.T, n *network) {
 	t.Helper()
 	found := make(chan Drop, 1)
@@ -104,8 +104,8 @@ func checkUDP(t *testing.T, to netip.AddrPort) {
 	checkShares(t, served)
 }
 
-// checkShares asks for every pod to serve; of 60 flows that one serves none has a
-// probability below 1e-7 even under Local policy.
+// checkShares checks that every pod serves: of 60 flows, a pod without any has a probability below 1e-7 even
+// with policy Local.
 func checkShares(t *testing.T, served map[string]int) {
 	t.Helper()
 	for _, pod := range testPods {
@@ -115,7 +115,7 @@ func checkShares(t *testing.T, served map[string]int) {
 	}
 }
 
-// checkCensus awaits the last packets of the connections that were closed.
+// checkCensus waits for the last packets of closed connections.
 func checkCensus(t *testing.T, n *network) {
 	t.Helper()
 	s := connect(t, netip.AddrPortFrom(vip6, clusterPort))
@@ -135,10 +135,9 @@ func checkCensus(t *testing.T, n *network) {
 	})
 }
 
-// Connections survive that their row moves to another node together with an ECMP
-// change: the new primary asks along the chain. They also survive that all nodes
-// forget all flows while rows are at rest: the packet goes along the chain in vain,
-// comes back, and is given the endpoint that its hash had chosen before.
+// Connections survive a move of their row together with an ECMP change: the new primary asks along the chain.
+// They also survive the loss of all flows while rows are at rest: the packet returns unknown from the chain,
+// and the hash selects the previous endpoint.
 func TestSecondChance(t *testing.T) {
 	n := startNetwork(t, false)
 	sessions := n.openSessionsOnAll(t, 20)
@@ -159,8 +158,8 @@ func TestSecondChance(t *testing.T) {
 	n.checkEvent(t, "second_chance_returned")
 }
 
-// A connection whose row has moved survives SYNs with its addresses and ports. The new primary gives
-// them a pod of its own, whose SYN-ACK the client answers with an ACK.
+// A connection of a moved row survives spoofed SYNs: the new primary selects another pod, whose SYN-ACK the
+// client answers with an ACK.
 func TestSpoofedSYNEndsNoConnection(t *testing.T) {
 	n := startNetwork(t, false)
 	sessions := n.openSessionsOnAll(t, 20)
@@ -174,7 +173,6 @@ func TestSpoofedSYNEndsNoConnection(t *testing.T) {
 	n.checkEvent(t, "second_chance")
 }
 
-// spoofSYN sends a SYN with the addresses and ports of a session.
 func spoofSYN(t *testing.T, s *session) {
 	t.Helper()
 	from, to := netip.MustParseAddrPort(s.LocalAddr().String()), netip.MustParseAddrPort(s.RemoteAddr().String())
@@ -193,8 +191,7 @@ func spoofSYN(t *testing.T, s *session) {
 	})
 }
 
-// Nodes whose ids have more than 12 bits serve as others do, with tags: what fills the MTU, and
-// connections whose rows move.
+// Nodes with ids of more than 12 bits serve packets of the full MTU, with tags, and moved rows.
 func TestLongNodeIDs(t *testing.T) {
 	n := newUnstartedNetwork(t, 0)
 	n.nodes[0].id, n.nodes[1].id = 4097, forwarding.MaxNodeID
@@ -219,8 +216,8 @@ func TestLongNodeIDs(t *testing.T) {
 	}
 }
 
-// A node gets its first pod, and the ingress node knows it earlier. New flows that it sends there
-// meanwhile go to the owner before, and stay there when the node has learned of its pod.
+// An ingress node knows the first pod of a node before that node. Flows sent there meanwhile go to the
+// previous owner, and stay there.
 func TestFirstPodIsLearntLate(t *testing.T) {
 	n := newNetwork(t)
 	for _, pod := range testPods {
@@ -271,7 +268,6 @@ func TestFirstPodIsLearntLate(t *testing.T) {
 	}
 }
 
-// replaceRows changes the rows of state on all nodes.
 func (n *network) replaceRows(t *testing.T, change func(forwarding.Row) forwarding.Row) {
 	t.Helper()
 	for _, node := range n.nodes {
@@ -288,7 +284,7 @@ func (n *network) replaceRows(t *testing.T, change func(forwarding.Row) forwardi
 	}
 }
 
-// checkEvent checks that the event happened on every node, and that nothing was dropped.
+// checkEvent checks that every node counted the event, without drops.
 func (n *network) checkEvent(t *testing.T, event string) {
 	t.Helper()
 	for _, node := range n.nodes {
@@ -308,8 +304,7 @@ func exchangeAll(t *testing.T, sessions []*session) {
 	}
 }
 
-// Frames that the driver itself sends back (XDP_TX), as on real network cards. With
-// veth that works if the other ends run XDP programs too.
+// Frames returned by XDP_TX, as on real NICs. On veth this requires XDP programs at the other ends.
 func TestTransmit(t *testing.T) {
 	n := newNetwork(t)
 	n.vethTransmit = true
@@ -336,7 +331,7 @@ func TestTransmit(t *testing.T) {
 	}
 	for _, node := range n.nodes {
 		checkNoDrops(t, node)
-		// The first ones may wait for the neighbour's address.
+		// The first frames may wait for neighbour resolution.
 		if handed := counters(t, node).Events["handed_to_kernel"]; handed > 20 {
 			t.Errorf("%s handed %d packets to the kernel, want a few at most", node.name, handed)
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// The programs ask for aggregates while there are some, and not otherwise.
+// The lookup of aggregates is enabled exactly while there are some.
 func TestAggregatesAreAskedForWhileThereAreSome(t *testing.T) {
 	cfg := smallConfig(mountBPF(t))
 	d := openDataplane(t, cfg)
@@ -37,7 +37,7 @@ func TestAggregatesAreAskedForWhileThereAreSome(t *testing.T) {
 			t.Fatalf("after %+v the programs ask for aggregates: %v, want %v", step.op, got, step.want)
 		}
 	}
-	// As an agent leaves it that knows no such setting.
+	// As left by an agent without this setting.
 	settings := d.self
 	settings.Flags &^= uint32(bpf.DatapathSelfFlagSELF_AGGREGATES)
 	if err := d.maps.Settings.Put(uint32(0), settings); err != nil {
@@ -48,7 +48,6 @@ func TestAggregatesAreAskedForWhileThereAreSome(t *testing.T) {
 	}
 }
 
-// asksForAggregates reads the setting from the map.
 func asksForAggregates(t *testing.T, d *Dataplane) bool {
 	t.Helper()
 	var settings bpf.DatapathSelf
@@ -58,8 +57,8 @@ func asksForAggregates(t *testing.T, d *Dataplane) bool {
 	return settings.Flags&uint32(bpf.DatapathSelfFlagSELF_AGGREGATES) != 0
 }
 
-// Where the setting cannot be written, no aggregate is in the maps: it is set before the first one,
-// and cleared after the last.
+// If the setting cannot be written, no aggregate is in the maps: it is set before the first one and cleared
+// after the last.
 func TestNoAggregateIsUnasked(t *testing.T) {
 	d := openDataplane(t, smallConfig(mountBPF(t)))
 	aggregate := forwarding.SourceRange{Set: forwarding.Aggregates, Prefix: netip.MustParsePrefix("203.0.113.0/24")}
@@ -101,7 +100,6 @@ func TestNoAggregateIsUnasked(t *testing.T) {
 	}
 }
 
-// readOnlyLike is a map of the same shape that cannot be written.
 func readOnlyLike(t *testing.T, m *ebpf.Map) *ebpf.Map {
 	t.Helper()
 	readOnly, err := ebpf.NewMap(&ebpf.MapSpec{

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// change brings the node from what its maps hold to what change makes of it.
+// change updates the node's maps to the changed state.
 func (n *node) change(t *testing.T, change func(*forwarding.State)) {
 	t.Helper()
 	have, err := n.dataplane.Dump()
@@ -23,7 +23,6 @@ func (n *node) change(t *testing.T, change func(*forwarding.State)) {
 	apply(t, n.dataplane, forwarding.Diff(have, want)...)
 }
 
-// changeFrontends changes the frontends of a port of both VIPs.
 func changeFrontends(s *forwarding.State, port uint16, change func(forwarding.FrontendKey, *forwarding.Frontend)) {
 	for key, frontend := range maps.Clone(s.Frontends) {
 		if key.Port == port {
@@ -33,8 +32,8 @@ func changeFrontends(s *forwarding.State, port uint16, change func(forwarding.Fr
 	}
 }
 
-// A Local Service whose pods are on node 2, on VIPs that the router also sends to node 1
-// for the sake of another Service; then node 1 gets a pod of it, too.
+// A Local Service with pods on node 2, on VIPs that the router sends to node 1, too, because of another
+// Service; then node 1 gets a pod.
 func TestSharedLocalPath(t *testing.T) {
 	n := newNetwork(t)
 	for _, pod := range testPods {
@@ -95,9 +94,8 @@ func TestSharedLocalPath(t *testing.T) {
 	}
 }
 
-// Connections of a Local Service stay with their pods while the router moves them to and fro, the
-// rows move, and packets come in by a node without pods. The rows' primaries are nodes that have
-// nothing but what they are told.
+// Connections of a Local Service keep their pods across ECMP changes, moves of rows, and ingress by nodes
+// without pods. The rows' primaries have no other information.
 func TestLocalConnectionsSurvive(t *testing.T) {
 	n := newUnstartedNetwork(t, 4)
 	for _, node := range n.nodes {
@@ -142,8 +140,8 @@ func tableOf(row func(int) forwarding.Row) *forwarding.NodeTable {
 	return &table
 }
 
-// Clients outside the source ranges do not get in, on whatever node they arrive; the
-// connections of those that lose the right to stop, and go on when they get it back.
+// Clients outside the source ranges are rejected on every node; their connections stop on a change and
+// continue when they are admitted again.
 func TestSourceRangesPath(t *testing.T) {
 	n := newNetwork(t)
 	for _, pod := range testPods {

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// TestTakeFrontends takes frontends as they come, over restarts of the agent and changes of the mode.
+// TestTakeFrontends claims frontends across restarts and changes of the mode.
 func TestTakeFrontends(t *testing.T) {
 	cfg := smallConfig(mountBPF(t))
 	cfg.ServiceProxy = ServiceProxyYields
@@ -63,7 +63,7 @@ func TestTakeFrontends(t *testing.T) {
 	}
 	take(1, 1)
 
-	// The next agent takes what came after the one before, and asks for nothing else again.
+	// The next agent claims new frontends only.
 	reopen(ServiceProxyYields)
 	take(1, 1)
 	add(81, 2)
@@ -71,7 +71,7 @@ func TestTakeFrontends(t *testing.T) {
 	delete(state.Frontends, forwarding.FrontendKey{VIP: vip, Port: 80, Protocol: 6})
 	take(2, 2)
 
-	// What is served while nobody is to yield is ours.
+	// Frontends served without a yielding service proxy are ours.
 	reopen(ServiceProxyNone)
 	add(82, 3)
 	reopen(ServiceProxyYields)
@@ -80,8 +80,8 @@ func TestTakeFrontends(t *testing.T) {
 	}
 }
 
-// TestSweepProxied has the connections forgotten that the service proxy has no more, and asks it only
-// where some are noted.
+// TestSweepProxied deletes records of ended connections, and queries the service proxy only if there are
+// records.
 func TestSweepProxied(t *testing.T) {
 	cfg := smallConfig(mountBPF(t))
 	cfg.ServiceProxy = ServiceProxyYields
@@ -138,8 +138,8 @@ func isProxied(t *testing.T, d *Dataplane, flow ProxiedFlow) bool {
 	return err == nil
 }
 
-// TestServiceProxyTakesConnections has the stack of a node serve new connections, over a whole network: what
-// a service proxy answers, seen as it leaves, is what makes them its own. Those of before stay with the pods.
+// TestServiceProxyTakesConnections lets a node's stack serve new connections: its SYN-ACKs assign them to it.
+// Existing ones stay with the pods.
 func TestServiceProxyTakesConnections(t *testing.T) {
 	n := startNetwork(t, false)
 	node := n.nodes[0]

@@ -16,8 +16,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/attach"
 )
 
-// needKind skips the test where the kernel has no interfaces of the kind; one that
-// is said to have all modules must have it.
+// needKind skips the test without kernel support, unless all modules are required.
 func needKind(t *testing.T, kind string) {
 	t.Helper()
 	add := []string{"link", "add", "probe", "type", kind}
@@ -37,8 +36,7 @@ func needKind(t *testing.T, kind string) {
 	t.Skipf("this kernel has no interfaces of kind %s; make test-kernels runs the test on one that has", kind)
 }
 
-// wireVLAN makes the uplink VLAN 100 of eth0. Tags are in the frame, as from the wire, or
-// beside it, as from a card that takes them off.
+// wireVLAN makes the uplink VLAN 100 of eth0, with tags in the frame, or in metadata as with VLAN stripping.
 func wireVLAN(tagsInFrame bool) wiring {
 	return func(t testing.TB, node string) string {
 		t.Helper()
@@ -59,7 +57,7 @@ func wireVLAN(tagsInFrame bool) wiring {
 	}
 }
 
-// wireBond makes the uplink a bond of two interfaces, eth0 and eth1.
+// wireBond makes the uplink a bond of eth0 and eth1.
 func wireBond(t testing.TB, node string) string {
 	t.Helper()
 	in(t, node, "link add bond0 type bond mode active-backup miimon 50")
@@ -74,7 +72,6 @@ func wireBond(t testing.TB, node string) string {
 	return "bond0"
 }
 
-// startOn starts all nodes and checks where their programs are.
 func startOn(t *testing.T, n *network, device string, mode attach.Mode) {
 	t.Helper()
 	for _, pod := range testPods {
@@ -102,7 +99,6 @@ func checkPath(t *testing.T, n *network) {
 	}
 }
 
-// The whole path where the nodes' network is a VLAN.
 func TestVLANPath(t *testing.T) {
 	needKind(t, "vlan")
 	for name, tagsInFrame := range map[string]bool{"tags in the frame": true, "tags beside the frame": false} {
@@ -112,7 +108,6 @@ func TestVLANPath(t *testing.T) {
 				n.clsact = clsact
 				startOn(t, n, "eth0", attach.Native)
 				checkPath(t, n)
-				// Answers leave with the tag.
 				checkPing(t, vip4)
 				checkPing(t, vip6)
 				if tagsInFrame {
@@ -123,8 +118,7 @@ func TestVLANPath(t *testing.T) {
 	}
 }
 
-// checkOtherVLAN checks that the programs leave packets to a VIP alone that come in by a VLAN that
-// is no uplink: they get to the node's own address of that VLAN.
+// checkOtherVLAN checks that packets from a VLAN that is no uplink reach the node's own address of that VLAN.
 func (n *network) checkOtherVLAN(t *testing.T) {
 	t.Helper()
 	node := n.nodes[0]
@@ -176,7 +170,7 @@ func counted(t *testing.T, node *node) Counters {
 	return counters
 }
 
-// The whole path over a bond, whose active member fails and comes back meanwhile.
+// A bond whose active member fails and recovers meanwhile.
 func TestBondPath(t *testing.T) {
 	needKind(t, "bond")
 	n := newNetworkOf(t, newTestNodes(), wireBond)
@@ -189,7 +183,6 @@ func TestBondPath(t *testing.T) {
 		}
 		exchangeAll(t, sessions)
 	}
-	// Members leave and join.
 	node := n.nodes[1]
 	for _, commands := range []string{"link set eth1 nomaster", "link set eth1 down\nlink set eth1 master bond0"} {
 		in(t, node.name, commands)

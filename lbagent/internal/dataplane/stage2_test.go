@@ -17,8 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Whichever node loses all its flows, however often, no connection breaks, while it
-// transfers or afterwards.
+// A loss of all flows of a node, repeated on any node, breaks no connection, active or later.
 func TestFlowsWiped(t *testing.T) {
 	n := startNetwork(t, false)
 	sessions := n.openSessions(t, 12)
@@ -50,8 +49,7 @@ func TestFlowsWiped(t *testing.T) {
 	}
 }
 
-// hostNetwork makes the second node itself its only endpoint, as a pod with hostNetwork is,
-// and the one of all rows.
+// hostNetwork makes the second node itself, like a pod with hostNetwork, the only endpoint.
 func hostNetwork(t *testing.T) (*network, pod) {
 	t.Helper()
 	n := newNetwork(t)
@@ -69,8 +67,8 @@ func hostNetwork(t *testing.T) (*network, pod) {
 	return n, host
 }
 
-// A pod on the node's own network gets its packets and answers as the VIP. Who talks with
-// the node's port without the VIP gets answers of the node.
+// A hostNetwork pod receives packets and answers as the VIP. Connections to the node's port without the VIP
+// are answered by the node.
 func TestHostNetworkEndpoint(t *testing.T) {
 	n, host := hostNetwork(t)
 	for vip, direct := range map[netip.Addr]netip.Addr{vip4: host.ipv4, vip6: host.ipv6} {
@@ -93,8 +91,8 @@ func TestHostNetworkEndpoint(t *testing.T) {
 	}
 }
 
-// A client that has a connection with the endpoint itself keeps it when it, or somebody in
-// its name, sends to the VIP from the same port.
+// A client's direct connection with an endpoint survives packets to the VIP from the same port, also spoofed
+// ones.
 func TestDirectConnectionSurvivesVIP(t *testing.T) {
 	_, host := hostNetwork(t)
 	for vip, direct := range map[netip.Addr]netip.Addr{vip4: host.ipv4, vip6: host.ipv6} {
@@ -121,7 +119,7 @@ func TestDirectConnectionSurvivesVIP(t *testing.T) {
 	}
 }
 
-// sharedPort dials from a port that other sockets may use too.
+// sharedPort dials from a port that may be shared.
 func sharedPort(port int) *net.Dialer {
 	return &net.Dialer{
 		LocalAddr: &net.TCPAddr{Port: port},
@@ -138,7 +136,7 @@ func sharedPort(port int) *net.Dialer {
 	}
 }
 
-// The keys by which the egress program finds a frontend are there after a change of sizes.
+// Frontend keys for the egress program are present after a resize.
 func TestFrontendKeysResized(t *testing.T) {
 	cfg := smallConfig(mountBPF(t))
 	d := openDataplane(t, cfg)

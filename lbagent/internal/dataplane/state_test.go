@@ -44,8 +44,7 @@ func nodeGen() *rapid.Generator[forwarding.Node] {
 	})
 }
 
-// stateGen draws states that keep what package program promises: tables are
-// those that a frontend uses.
+// stateGen generates states that keep the invariants of package forwarding: each table has a frontend.
 func stateGen(limits forwarding.Limits) *rapid.Generator[*forwarding.State] {
 	return rapid.Custom(func(t *rapid.T) *forwarding.State {
 		s := forwarding.NewState()
@@ -77,7 +76,7 @@ func stateGen(limits forwarding.Limits) *rapid.Generator[*forwarding.State] {
 	})
 }
 
-// tableSlots are those of tables of several sizes, within eight blocks.
+// tableSlots are slots of tables of several sizes, within eight blocks.
 var tableSlots = []forwarding.NodeTableSlot{
 	0, 1, forwarding.NodeTableSlotAt(2*forwarding.Rows, forwarding.LeastRows),
 	forwarding.NodeTableSlotAt(2*forwarding.Rows+5*forwarding.LeastRows, forwarding.LeastRows),
@@ -140,8 +139,7 @@ func drawTable(t *rapid.T, s *forwarding.State, slot forwarding.NodeTableSlot) {
 	}
 }
 
-// What is applied is what is dumped, from any state to any other, by the process
-// that wrote it and by the next one.
+// Dump returns the applied state, for any sequence of states, in the same and the next process.
 func TestApplyDump(t *testing.T) {
 	cfg := smallConfig(mountBPF(t))
 	d := openDataplane(t, cfg)
@@ -176,7 +174,6 @@ func TestApplyDump(t *testing.T) {
 	}
 }
 
-// withoutZones is the state whose frontends have left their zones.
 func withoutZones(s *forwarding.State) *forwarding.State {
 	left := s.Clone()
 	for key, frontend := range left.Frontends {
@@ -196,8 +193,8 @@ func withoutZones(s *forwarding.State) *forwarding.State {
 	return left
 }
 
-// checkNodeAddresses compares the accepted sources with the addresses of the nodes
-// (of nodes that share an address, either may own it), and the overhead.
+// checkNodeAddresses compares the accepted sources with the nodes' addresses, of which either node may own a
+// shared one, and the overhead.
 func checkNodeAddresses(t *rapid.T, d *Dataplane, want *forwarding.State) {
 	addresses := map[netip.Addr]bool{}
 	overhead := uint16(60)
@@ -289,7 +286,7 @@ func TestApplyErrors(t *testing.T) {
 	}
 }
 
-// A frontend's counters start from zero although its id had another owner.
+// A frontend's counters start at zero, though its id had another owner.
 func TestCountersOfReusedID(t *testing.T) {
 	d := openDataplane(t, smallConfig(mountBPF(t)))
 	first := forwarding.FrontendKey{VIP: netip.MustParseAddr("203.0.113.1"), Port: 80, Protocol: 6}
@@ -333,7 +330,7 @@ func TestCountersOfReusedID(t *testing.T) {
 		t.Errorf("drop counts %+v, %v; want those of the counters", counts, err)
 	}
 	apply(t, d, forwarding.DeleteFrontend{Key: first})
-	// A packet may still have been on its way.
+	// A packet may still be in flight.
 	if err := d.maps.FrontendDrops.Put(bpf.DatapathFrontendDrop{Frontend: 5, Reason: reason}, drops); err != nil {
 		t.Fatal(err)
 	}
@@ -352,7 +349,6 @@ func readPerCPU(t *testing.T, d *Dataplane, id uint32) []bpf.DatapathFrontendCou
 	return perCPU
 }
 
-// Counters can be read while Apply runs.
 func TestCountersDuringApply(t *testing.T) {
 	d := openDataplane(t, smallConfig(mountBPF(t)))
 	key := forwarding.FrontendKey{VIP: vip4, Port: 80, Protocol: 6}

@@ -13,7 +13,6 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// attachForeign attaches a program that lets all pass to an interface's replies.
 func attachForeign(t *testing.T, name string, ifindex int, anchor link.Anchor) (id ebpf.ProgramID, detach func(), err error) {
 	t.Helper()
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
@@ -37,8 +36,7 @@ func attachForeign(t *testing.T, name string, ifindex int, anchor link.Anchor) (
 	}, err
 }
 
-// What a CNI attaches in front of our program is found, also by an agent that comes later; what
-// it attaches behind is no matter.
+// Programs attached by a CNI before ours are reported, also by a later agent; those after ours are not.
 func TestProgramsBefore(t *testing.T) {
 	config := smallConfig(mountBPF(t))
 	d := openDataplane(t, config)

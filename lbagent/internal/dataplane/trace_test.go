@@ -28,7 +28,7 @@ func traceOn(t *testing.T, node *node, packet []byte) Trace {
 	return trace
 }
 
-// tcpPacket is a SYN, or an ACK where midstream, as a client would send it.
+// tcpPacket returns a client's SYN, or ACK if midstream.
 func tcpPacket(t *testing.T, from, to netip.AddrPort, midstream bool) []byte {
 	t.Helper()
 	tcp := &layers.TCP{
@@ -59,7 +59,6 @@ func tcpPacket(t *testing.T, from, to netip.AddrPort, midstream bool) []byte {
 	return buffer.Bytes()
 }
 
-// follow traces a SYN from the first node to the one that delivers it.
 func follow(t *testing.T, n *network, packet []byte) (Trace, *node) {
 	t.Helper()
 	first := traceOn(t, n.nodes[0], packet)
@@ -79,8 +78,7 @@ func follow(t *testing.T, n *network, packet []byte) (Trace, *node) {
 	return second, n.nodes[1]
 }
 
-// What a trace says of a client's port becomes true for the connection from it, and
-// tracing leaves no flow and no count.
+// The traced path of a client's port equals that of its connection, and tracing leaves no flow and no count.
 func TestTrace(t *testing.T) {
 	n := startNetwork(t, false)
 	type flow struct {
@@ -90,7 +88,7 @@ func TestTrace(t *testing.T) {
 	var flows []flow
 	served := map[string]int{}
 	before := whole(t, n)
-	// The hash of neighbouring ports may choose one node for many of them.
+	// The hash may select one node for many adjacent ports.
 	for len(flows) < 12 || len(served) < 2 && len(flows) < 400 {
 		for vip, client := range map[netip.Addr]netip.Addr{vip4: ip("198.51.100.130"), vip6: ip("2001:db8:0:2::130")} {
 			f := flow{client: netip.AddrPortFrom(client, uint16(nextPort())), vip: netip.AddrPortFrom(vip, clusterPort)}
@@ -121,7 +119,7 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// whole is all that the nodes count.
+// whole returns all counters of the nodes.
 func whole(t *testing.T, n *network) string {
 	t.Helper()
 	var text string
@@ -135,8 +133,8 @@ func whole(t *testing.T, n *network) string {
 	return text
 }
 
-// Packets of connections whose rows have moved are traced to the pods that hold them,
-// whatever node the router chooses, before and after the nodes know where those are.
+// Packets of connections of moved rows are traced to their pods from every node, before and after the nodes
+// learned the location.
 func TestTraceOfMovedRows(t *testing.T) {
 	n := newLargeNetwork(t)
 	sessions := n.openSessions(t, 6)
@@ -148,8 +146,6 @@ func TestTraceOfMovedRows(t *testing.T) {
 	}
 }
 
-// traceAll traces an ACK of each session from each node and counts the exceptions
-// that were met.
 func traceAll(t *testing.T, n *network, sessions []*session) (exceptions int) {
 	t.Helper()
 	for _, s := range sessions {
@@ -170,7 +166,6 @@ func traceAll(t *testing.T, n *network, sessions []*session) (exceptions int) {
 	return exceptions
 }
 
-// traceWay traces the packet from node to node until it is sent no further.
 func traceWay(t *testing.T, n *network, at *node, packet []byte) []Trace {
 	t.Helper()
 	var way []Trace
@@ -201,7 +196,6 @@ func TestTraceWithoutUplink(t *testing.T) {
 	}
 }
 
-// What is no packet at all is told apart from failures.
 func TestTraceOfRubbish(t *testing.T) {
 	n := newNetwork(t)
 	node := n.nodes[0]

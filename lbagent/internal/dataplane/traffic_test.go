@@ -17,16 +17,13 @@ import (
 	"time"
 )
 
-// patience is for a machine that is emulated, on another that is busy.
-// maxDatagram is as long as what a pod answers can be.
+// patience is for an emulated machine under load. maxDatagram is the maximum size of a pod's reply.
 const maxDatagram = 8192
 
 const patience = 30 * time.Second
 
-// serve runs the servers of a pod on TCP and UDP. A TCP client sends the number of
-// bytes that it wants, then the number that it will send; it gets "pod client\n" and the
-// bytes, and after its own bytes their echo. A UDP client gets its
-// datagram back behind "pod client\n".
+// serve runs a pod's servers. A TCP client sends the number of bytes to receive, then the number to send; it
+// gets "pod client\n" and the bytes, and then an echo. A UDP datagram is returned after "pod client\n".
 func serve(t testing.TB, pod pod) {
 	t.Helper()
 	for _, address := range []netip.Addr{pod.ipv4, pod.ipv6} {
@@ -96,15 +93,13 @@ func serveUDP(pod pod, socket net.PacketConn) {
 	}
 }
 
-// clientPort makes every flow of the client have a port of its own: one port towards
-// two frontends with the same pod is a conflict.
+// clientPort assigns each flow its own port, because one port towards two frontends with the same pod is a
+// conflict.
 var clientPort atomic.Uint32
 
-// nextPort stays below those that the kernel gives out, however often tests are repeated: each
-// has a network of its own.
+// nextPort stays below the ephemeral ports in repeated tests, each of which has its own network.
 func nextPort() int { return 20000 + int(clientPort.Add(1)%12000) }
 
-// await waits until a condition holds.
 func await(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !condition(); time.Sleep(time.Millisecond) {
@@ -114,10 +109,8 @@ func await(t testing.TB, what string, condition func() bool) {
 	}
 }
 
-// session is a connection of the client to a VIP.
 type session struct {
 	net.Conn
-	// pod served it.
 	pod string
 }
 
@@ -127,7 +120,6 @@ func connect(t testing.TB, to netip.AddrPort) *session {
 	return connectFrom(t, nextPort(), to)
 }
 
-// connectFrom is connect from a port of the client.
 func connectFrom(t testing.TB, port int, to netip.AddrPort) *session {
 	t.Helper()
 	return connectBy(t, &net.Dialer{LocalAddr: &net.TCPAddr{Port: port}}, to)
@@ -175,7 +167,6 @@ func readLine(r io.Reader) (string, error) {
 	}
 }
 
-// exchange downloads and uploads so many bytes.
 func (s *session) exchange(download, upload int) error {
 	if err := s.SetDeadline(time.Now().Add(patience)); err != nil {
 		return err
@@ -203,7 +194,6 @@ func (s *session) exchange(download, upload int) error {
 	return nil
 }
 
-// askUDP sends one datagram from a new socket and gives the pod that answered.
 func askUDP(t testing.TB, to netip.AddrPort, size int) string {
 	t.Helper()
 	conn := dialUDP(t, to)
@@ -248,7 +238,7 @@ func askAgain(conn net.Conn, size int) (string, error) {
 	return pod, nil
 }
 
-// checkSilence checks that nothing answers, not even a reset.
+// checkSilence checks that there is no reply, not even a reset.
 func checkSilence(t testing.TB, to netip.AddrPort, wait time.Duration) {
 	t.Helper()
 	inNamespace(t, "client", func() error {

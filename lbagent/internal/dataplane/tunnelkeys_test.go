@@ -16,7 +16,7 @@ func tunnelKey(number uint8) forwarding.TunnelKey {
 	return forwarding.TunnelKey{Number: number, Secret: [forwarding.TunnelSecretSize]byte{number, 31: 0xff}}
 }
 
-// keys are accepted; the node tags with sending, or with none if it is zero.
+// keys are accepted; sending is the key of sent packets, or zero for none.
 func tunnelKeys(required bool, sending uint8, accepted ...uint8) forwarding.TunnelKeys {
 	keys := forwarding.TunnelKeys{Sending: sending, Required: required}
 	for _, number := range accepted {
@@ -32,7 +32,7 @@ func setTunnelKeys(t *testing.T, d *Dataplane, keys forwarding.TunnelKeys) {
 	}
 }
 
-// All nodes of all versions must expand a secret alike.
+// All versions must expand a secret equally.
 func TestExpandKey(t *testing.T) {
 	key, err := expandKey([forwarding.TunnelSecretSize]byte{1, 2, 3})
 	if err != nil {
@@ -47,8 +47,7 @@ func TestExpandKey(t *testing.T) {
 	}
 }
 
-// What the maps hold is what was set last, also after a restart. Keys that are not accepted any
-// longer are wiped.
+// The maps hold the last keys, also after a restart. Retired keys are wiped.
 func TestSetTunnelKeys(t *testing.T) {
 	cfg := smallConfig(mountBPF(t))
 	d := openDataplane(t, cfg)
@@ -118,8 +117,8 @@ func TestSetTunnelKeys(t *testing.T) {
 	check("changed after the restart", tunnelKeys(false, 1, 1))
 }
 
-// From no key to a required one, and on to the next key: node by node, under load, without a
-// lost packet. A node with a retired key is not heard any longer.
+// Rotation from no key to a required one, and to the next, node by node under load, without loss. A node with
+// a retired key is rejected.
 func TestTunnelKeyRotation(t *testing.T) {
 	n := startNetwork(t, false)
 	running := startLoad(t, netip.AddrPortFrom(vip4, clusterPort), netip.AddrPortFrom(vip6, clusterPort))
@@ -138,7 +137,7 @@ func TestTunnelKeyRotation(t *testing.T) {
 	for _, node := range n.nodes {
 		checkNoDrops(t, node)
 	}
-	// The others stay with key 2.
+	// The others keep key 2.
 	setTunnelKeys(t, n.nodes[0].dataplane, tunnelKeys(true, 1, 1, 2))
 	for i := range 64 {
 		conn := dialUDP(t, netip.AddrPortFrom(vip4, clusterPort))

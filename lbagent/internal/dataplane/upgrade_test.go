@@ -20,7 +20,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// reopen is the restart of a node's agent.
 func (n *network) reopen(t testing.TB, node *node, cfg Config) {
 	t.Helper()
 	if err := node.dataplane.Close(); err != nil {
@@ -34,7 +33,7 @@ func (n *network) reopen(t testing.TB, node *node, cfg Config) {
 	t.Cleanup(func() { d.Close() })
 }
 
-// load is UDP clients of which each asks again as soon as it has its answer.
+// load is a set of UDP clients, each with one outstanding request.
 type load struct {
 	stop     atomic.Bool
 	answered atomic.Int64
@@ -62,7 +61,6 @@ func startLoad(t *testing.T, to ...netip.AddrPort) *load {
 	return l
 }
 
-// await waits for so many more answers.
 func (l *load) await(t *testing.T, answers int64) {
 	t.Helper()
 	goal := l.answered.Load() + answers
@@ -78,14 +76,14 @@ func (l *load) end() {
 	l.done.Wait()
 }
 
-// Restarts under load lose no packet, with the same maps as well as with other sizes;
-// connections keep their pods though new ones would get others.
+// Restarts under load lose no packet, with unchanged and resized maps; connections keep their pods though new
+// ones would get others.
 func TestUpgrade(t *testing.T) { inBothWays(t, testUpgrade) }
 
 func testUpgrade(t *testing.T, clsact bool) {
 	n := startNetwork(t, clsact)
 	sessions := n.openSessions(t, 12)
-	// From now on the second node gives new flows to its second pod alone.
+	// The second node now sends new flows to its second pod only.
 	node2 := n.nodes[1]
 	n.moveEndpoints(t, node2)
 	running := startLoad(t, netip.AddrPortFrom(vip4, clusterPort), netip.AddrPortFrom(vip6, localPort))
@@ -117,7 +115,7 @@ func testUpgrade(t *testing.T, clsact bool) {
 			t.Errorf("%s: state %+v, %v; before it was %+v", step.name, after, err, before)
 		}
 		running.await(t, 200)
-		// What begins before the programs are replaced must live on as well.
+		// Connections opened before the programs are replaced must survive, too.
 		late := n.openSessions(t, 4)
 		n.attach(t, node2, node2.uplink)
 		running.await(t, 200)
@@ -139,8 +137,7 @@ func (n *network) openSessions(t *testing.T, count int) []*session {
 	return sessions
 }
 
-// openSessionsOnAll opens more sessions than count where the hashes of the client's ports leave
-// a node without one.
+// openSessionsOnAll opens more than count sessions if the hashes of the client's ports omit a node.
 func (n *network) openSessionsOnAll(t *testing.T, count int) []*session {
 	t.Helper()
 	sessions := n.openSessions(t, count)
@@ -155,7 +152,6 @@ func (n *network) openSessionsOnAll(t *testing.T, count int) []*session {
 	return sessions
 }
 
-// moveEndpoints points the node's endpoint tables to its last pod.
 func (n *network) moveEndpoints(t *testing.T, node *node) {
 	t.Helper()
 	have := n.state(node)
@@ -168,8 +164,8 @@ func (n *network) moveEndpoints(t *testing.T, node *node) {
 	apply(t, node.dataplane, forwarding.Diff(have, &want)...)
 }
 
-// Maps of another version are replaced by empty ones when the programs are. Packets of
-// that moment may be lost, connections not: they choose the endpoint that they had.
+// Maps of another version are replaced by empty ones at Attach. Packets may be lost at that moment, but
+// connections get the same endpoint again.
 func TestRebuild(t *testing.T) {
 	n := startNetwork(t, false)
 	sessions := n.openSessions(t, 12)
@@ -186,7 +182,7 @@ func TestRebuild(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(state, forwarding.NewState()) {
 		t.Errorf("state %+v, %v; want an empty one", state, err)
 	}
-	// The previous programs forward by the previous maps until the new ones are attached.
+	// The previous programs use the previous maps until the new ones are attached.
 	running.await(t, 100)
 	running.end()
 	exchangeAll(t, sessions)
@@ -196,7 +192,6 @@ func TestRebuild(t *testing.T) {
 	checkNoDrops(t, node2)
 }
 
-// changeSchema changes the content of the pinned map with the schema.
 func changeSchema(t *testing.T, root string, change func(content []byte)) {
 	t.Helper()
 	m, err := ebpf.LoadPinnedMap(filepath.Join(root, mapDirectory, schemaMap), nil)
@@ -214,8 +209,7 @@ func changeSchema(t *testing.T, root string, change func(content []byte)) {
 	}
 }
 
-// The seed of the hash stays with the maps. Those of another one are replaced, and then all nodes
-// find frontends and rows by the new one.
+// The seed is stored with the maps. Maps of another seed are replaced, and all nodes use the new one.
 func TestSeed(t *testing.T) {
 	n := startNetwork(t, false)
 	reopen := func(node *node, seed flowhash.Seed, want AdoptionKind) {

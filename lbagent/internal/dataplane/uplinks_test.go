@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/attach"
 )
 
-// newTap adds an interface whose driver runs XDP programs and sends their frames.
+// newTap adds an interface whose driver supports native XDP and transmission.
 func newTap(t *testing.T, name string) Uplink {
 	t.Helper()
 	run(t, "ip", "tuntap", "add", name, "mode", "tap")
@@ -29,7 +29,6 @@ func newTap(t *testing.T, name string) Uplink {
 	return Uplink{Name: name, Index: iface.Index}
 }
 
-// placed is which programs are on an interface.
 func placed(t *testing.T, d *Dataplane, ifindex int) (xdp, ingress, egress bool) {
 	t.Helper()
 	pins, err := attach.Pins(d.hooks.Directory)
@@ -57,8 +56,8 @@ func checkPlaced(t *testing.T, step string, d *Dataplane, uplink Uplink, wantDev
 	}
 }
 
-// Uplinks that lie on one device share its XDP program; replies are translated on the
-// uplink itself. What stood on a member of a bond makes way for the bond.
+// Uplinks of one device share its XDP program; replies are translated on each uplink. A program on a bond's
+// member is replaced by that of the bond.
 func TestAttachStacked(t *testing.T) {
 	d := openDataplane(t, smallConfig(mountBPF(t)))
 	device, member := newTap(t, "device"), newTap(t, "member")
@@ -122,7 +121,7 @@ func TestAttachStacked(t *testing.T) {
 	}
 }
 
-// Whatever happens to another uplink, no packet through the first is lost.
+// Changes of another uplink lose no packet of the first.
 func TestUplinkChanges(t *testing.T) { inBothWays(t, testUplinkChanges) }
 
 func testUplinkChanges(t *testing.T, clsact bool) {

@@ -17,14 +17,13 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 )
 
-// wire is the far end of a veth uplink: a socket that sends and receives frames there.
+// wire is a packet socket at the far end of a veth uplink.
 type wire struct {
 	socket int
-	// arrived is how many frames for the other node came by the uplink.
+	// arrived counts frames for the other node.
 	arrived int
 }
 
-// newVeth makes a veth pair, and returns its two ends.
 func newVeth(t *testing.T, near, far string) (Uplink, *net.Interface) {
 	t.Helper()
 	run(t, "ip", "link", "add", near, "type", "veth", "peer", "name", far)
@@ -66,7 +65,6 @@ func (w *wire) send(t *testing.T, frame []byte) {
 	}
 }
 
-// receive counts what came so far.
 func (w *wire) receive() {
 	var buffer [256]byte
 	for {
@@ -80,7 +78,7 @@ func (w *wire) receive() {
 	}
 }
 
-// prepareEnd gives the end a program that passes everything, or GRO.
+// prepareEnd attaches a pass program or enables GRO at the end.
 func prepareEnd(t *testing.T, end *net.Interface, program, gro bool) {
 	t.Helper()
 	if program {
@@ -95,17 +93,16 @@ func prepareEnd(t *testing.T, end *net.Interface, program, gro bool) {
 	}
 }
 
-// vethRing is how many frames a veth holds that has not been woken (VETH_RING_SIZE).
+// vethRing is the ring size of a veth without a reader (VETH_RING_SIZE).
 const vethRing = 256
 
-// What is sent by XDP on a veth arrives where the other end runs a program. Where it does not, it
-// is lost, and counted as soon as the kernel gives it up.
+// Frames sent by XDP on a veth arrive if the other end runs a program, and are otherwise lost, and counted
+// once the kernel drops them.
 func TestVethTransmit(t *testing.T) {
 	const frames = 400
 	for name, test := range map[string]struct {
 		transmit, program, gro bool
-		// What becomes of the frames.
-		arrived, lost, handed int
+		arrived, lost, handed  int
 	}{
 		"off":                      {program: true, arrived: frames, handed: frames},
 		"the other end's program":  {transmit: true, program: true, arrived: frames},
@@ -117,7 +114,7 @@ func TestVethTransmit(t *testing.T) {
 			prepareEnd(t, far, test.program, test.gro)
 			config := smallConfig(mountBPF(t))
 			config.VethTransmit = test.transmit
-			// By this the kernel finds the other node.
+			// The kernel needs this to route to the other node.
 			if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil {
 				t.Fatal(err)
 			}
@@ -128,7 +125,7 @@ func TestVethTransmit(t *testing.T) {
 			var got Counters
 			for i := range frames {
 				wire.send(t, w.frame)
-				// One at a time, so that no frame is lost on its way to the program.
+				// One at a time, so that no frame is lost before the program.
 				await(t, "the program has run", func() bool {
 					got = counters(t, &node{dataplane: w.Dataplane})
 					var packets uint64
@@ -156,11 +153,11 @@ func TestVethTransmit(t *testing.T) {
 	}
 }
 
-// What comes in by another uplink arrives by a veth where the other end has a program or GRO. Else
-// its driver has no ndo_xdp_xmit. That is told by kernels from 6.3 on, and the frames go by the
-// kernel; on others they are lost, and counted.
+// Frames redirected to a veth arrive if the other end has a program or GRO. Otherwise its driver lacks
+// ndo_xdp_xmit: kernels from 6.3 report that, and the frames take the kernel's path; on others they are lost
+// and counted.
 func TestVethRedirect(t *testing.T) {
-	// Their buffers, a page each, fit into that of the socket.
+	// Their buffers, a page each, fit into the socket's.
 	const frames = 32
 	for name, test := range map[string]struct {
 		program, gro, asked bool
@@ -182,7 +179,7 @@ func TestVethRedirect(t *testing.T) {
 					t.Skip("this kernel does not tell: it is older than 6.3")
 				}
 			}
-			// By this the kernel finds the other node.
+			// The kernel needs this to route to the other node.
 			if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil {
 				t.Fatal(err)
 			}

@@ -13,7 +13,6 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// newOf adds an interface of the kind.
 func newOf(t *testing.T, name string, kind ...string) Uplink {
 	t.Helper()
 	run(t, "ip", append([]string{"link", "add", name, "type"}, kind...)...)
@@ -25,7 +24,7 @@ func newOf(t *testing.T, name string, kind ...string) Uplink {
 	return Uplink{Name: name, Index: iface.Index}
 }
 
-// takesTags is which tags the interface takes off frames: 802.1Q, 802.1ad.
+// takesTags reports which tags the interface strips: 802.1Q, 802.1ad.
 func takesTags(t *testing.T, name string) [2]bool {
 	t.Helper()
 	tool, err := ethtool.NewEthtool()
@@ -40,8 +39,7 @@ func takesTags(t *testing.T, name string) [2]bool {
 	return [2]bool{features["rx-vlan-hw-parse"], features["rx-vlan-stag-hw-parse"]}
 }
 
-// While a VLAN is an uplink, cards below it leave tags in frames. With the last VLAN they get back
-// what they did before.
+// VLAN stripping is disabled on NICs below a VLAN uplink, and restored after the last one.
 func TestTagOffload(t *testing.T) {
 	config := smallConfig(mountBPF(t))
 	d := openDataplane(t, config)
@@ -103,7 +101,7 @@ func TestTagOffload(t *testing.T) {
 	}
 }
 
-// A device that may keep tags from XDP is told of, and the answers of VIPs then go by the kernel.
+// A device that may hide tags from XDP is reported, and replies of VIPs then take the kernel's path.
 func TestTagsBeside(t *testing.T) {
 	d := openDataplane(t, smallConfig(mountBPF(t)))
 	const beside, byKernel = uint32(bpf.DatapathSelfFlagSELF_TAGS_BESIDE), uint32(bpf.DatapathSelfFlagSELF_NO_TRANSMIT)
@@ -137,7 +135,6 @@ func TestTagsBeside(t *testing.T) {
 	}
 }
 
-// Three tags are more than the programs read.
 func TestTooManyTags(t *testing.T) {
 	d := openDataplane(t, smallConfig(mountBPF(t)))
 	device, vlan := newTap(t, "device"), newTap(t, "vlan")

@@ -24,8 +24,8 @@ import (
 
 const routedPort = 5432
 
-// routedWorld are the objects of a VIPRoute as people would write them: the Service blue has pod1
-// and pod2, green has pod3, and what is invalid has none.
+// routedWorld returns the objects of a VIPRoute: the Service blue has pod1 and pod2, green has pod3, invalid
+// has none.
 func (n *network) routedWorld(node *node, blue, green, invalid int32) *model.Snapshot {
 	class := millracev1beta1.Class
 	named := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "default", Name: name} }
@@ -67,7 +67,6 @@ func (n *network) routedWorld(node *node, blue, green, invalid int32) *model.Sna
 	return s
 }
 
-// backendOf is the Service of a pod.
 func backendOf(pod string) string {
 	if pod == "pod3" {
 		return "green"
@@ -92,7 +91,7 @@ func slicesOf(node *node, pod pod) []*discoveryv1.EndpointSlice {
 	return []*discoveryv1.EndpointSlice{slice(discoveryv1.AddressTypeIPv4, pod.ipv4), slice(discoveryv1.AddressTypeIPv6, pod.ipv6)}
 }
 
-// routedNode plans a node's maps from the objects, as its agent does.
+// routedNode plans a node's maps from objects, as its agent does.
 type routedNode struct {
 	*node
 	planner *plan.Planner
@@ -110,12 +109,10 @@ func (r *routedNode) set(t *testing.T, n *network, blue, green, invalid int32) {
 	r.have = want
 }
 
-// talliedPort is the first of the ports that a tally connects from. Other tests do not get that
-// far (nextPort), however often they run.
+// talliedPort is the first port of a tally, above those of other tests (nextPort).
 const talliedPort = 45_000
 
-// tally opens so many connections to the port of the VIP, each from its own port, and counts which
-// Service got them, or "refused".
+// tally opens connections to the VIP, each from its own port, and counts them by Service, or "refused".
 func tally(t *testing.T, vip netip.Addr, connections int) map[string]int {
 	t.Helper()
 	counts := map[string]int{}
@@ -132,7 +129,6 @@ func tally(t *testing.T, vip netip.Addr, connections int) map[string]int {
 	return counts
 }
 
-// askTCP connects and returns the Service of the pod that greets.
 func askTCP(ctx context.Context, port int, to netip.AddrPort) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -145,7 +141,7 @@ func askTCP(ctx context.Context, port int, to netip.AddrPort) (string, error) {
 		return "", err
 	}
 	defer conn.Close()
-	// Without a TIME_WAIT at either end: the ports are needed again.
+	// Without TIME_WAIT at either end, because the ports are reused.
 	if err := conn.(*net.TCPConn).SetLinger(0); err != nil {
 		return "", err
 	}
@@ -170,8 +166,8 @@ func checkParts(t *testing.T, what string, counts map[string]int, within float64
 	t.Logf("%s: %v", what, counts)
 }
 
-// A VIPRoute shares connections by its weights within two percent. Connections that live stay
-// where they are when the weights change, also at a Service that has no weight any more.
+// A VIPRoute distributes connections by weight within two percent. Established connections stay when weights
+// change, even to zero.
 func TestRoutedPath(t *testing.T) {
 	n := newNetwork(t)
 	for _, pod := range testPods {
@@ -203,7 +199,7 @@ func TestRoutedPath(t *testing.T) {
 	exchangeAll(t, sessions)
 	set(1, 0, 1)
 	exchangeAll(t, sessions)
-	// A client is told so a hundred times in a second.
+	// Rejections are limited to a hundred per second.
 	checkParts(t, "half is refused", tally(t, vip6, 200), .1, map[string]float64{"blue": .5, "refused": .5})
 	exchangeAll(t, sessions)
 }

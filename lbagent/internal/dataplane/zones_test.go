@@ -12,10 +12,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
 )
 
-// zoneSlot is where the node table of a zone is, on every node of newZones.
 func zoneSlot(zone forwarding.Zone) forwarding.NodeTableSlot { return forwarding.NodeTableSlot(zone) }
 
-// rowsOf is a node table with the same row everywhere.
 func rowsOf(row forwarding.Row) *forwarding.NodeTable {
 	table := *forwarding.NewNodeTable()
 	for i := range table {
@@ -24,7 +22,6 @@ func rowsOf(row forwarding.Row) *forwarding.NodeTable {
 	return &table
 }
 
-// planNodes gives the state its nodes as the agent plans them.
 func (n *network) planNodes(self *node, state *forwarding.State) {
 	m := &model.Model{Self: forwarding.Self{ID: self.id, IPv4: self.addr.IPv4, IPv6: self.addr.IPv6, Zone: self.addr.Zone}}
 	for _, node := range n.nodes {
@@ -35,8 +32,8 @@ func (n *network) planNodes(self *node, state *forwarding.State) {
 	state.Self, state.Nodes = planned.Self, planned.Nodes
 }
 
-// newZones is newLargeNetwork in two zones: nodes with odd ids are in zone 1, which
-// node 1 serves, the others in zone 3, which node 2 serves.
+// newZones is newLargeNetwork in two zones: nodes with odd ids are in zone 1, served by node 1, the others in
+// zone 3, served by node 2.
 func newZones(t *testing.T) *network {
 	t.Helper()
 	n := newUnstartedNetwork(t, 4)
@@ -62,7 +59,6 @@ func newZones(t *testing.T) *network {
 	return n
 }
 
-// putZone writes the same row everywhere in the table of a zone, on all nodes.
 func (n *network) putZone(t *testing.T, zone forwarding.Zone, row forwarding.Row) {
 	t.Helper()
 	for _, node := range n.nodes {
@@ -84,8 +80,8 @@ func checkPods(t *testing.T, sessions []*session, pods ...string) {
 	}
 }
 
-// Connections that began in one zone go on when the router hands them to a node of the
-// other, which learns where they are; new ones stay in the zone.
+// Connections of one zone continue on a node of the other, which learns their location; new ones stay in the
+// zone.
 func TestConnectionsOutliveTheirZone(t *testing.T) {
 	n := newZones(t)
 	east := n.openSessions(t, 20)
@@ -93,7 +89,7 @@ func TestConnectionsOutliveTheirZone(t *testing.T) {
 	if asked := n.events(t, "other_zone"); asked != 0 {
 		t.Errorf("%d packets went to the other zone while nothing had moved", asked)
 	}
-	// To a node without pods, to the other zone's primary, to the one that holds them.
+	// To a node without pods, to the other zone's primary, to the holder.
 	for _, to := range []int{3, 1, 0} {
 		n.routeVIP(t, n.nodes[to])
 		exchangeAll(t, east)
@@ -114,7 +110,7 @@ func TestConnectionsOutliveTheirZone(t *testing.T) {
 	n.checkNothingDropped(t)
 }
 
-// A row that moved in the zone where connections began: they are with its former owner.
+// A connection of a moved row in its zone is found at the former owner.
 func TestZonesHaveHistories(t *testing.T) {
 	for name, history := range map[string]uint8{"history": 1, "ranks": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -129,8 +125,8 @@ func TestZonesHaveHistories(t *testing.T) {
 	}
 }
 
-// Where no zone knows a flow, the zone of the ingress node chooses. So a flow whose node has lost
-// all entries gets its pod again.
+// If no zone knows a flow, the ingress node's zone selects the endpoint: a flow whose node lost all entries
+// gets its pod again.
 func TestLostStateInZones(t *testing.T) {
 	n := newZones(t)
 	sessions := n.openSessions(t, 20)
@@ -149,7 +145,7 @@ func TestLostStateInZones(t *testing.T) {
 	n.checkNothingDropped(t)
 }
 
-// A flow of datagrams stays with its pod while the move of its row is recent.
+// A UDP flow keeps its pod while the move of its row is recent.
 func TestDatagramsInZones(t *testing.T) {
 	n := newZones(t)
 	conn := dialUDP(t, netip.AddrPortFrom(vip4, clusterPort))

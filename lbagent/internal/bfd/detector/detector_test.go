@@ -18,7 +18,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// saying is a BFD process that says what it is told to.
 type saying struct {
 	report control.Report
 	err    error
@@ -115,7 +114,7 @@ func TestDetectorWantsAndObserves(t *testing.T) {
 	}
 }
 
-// A router is known to be heard by sessions that are up, the quickest of which says it best.
+// The established session with the shortest detection time is the best proof that a router was received.
 func TestDetectorHears(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	up := func(detection time.Duration) control.Session {

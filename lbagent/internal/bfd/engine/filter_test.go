@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/socketfilter"
 )
 
-// receiver is a UDP socket at a port of the loopback addresses, with the filter of an admission.
+// receiver opens a UDP socket on the loopback interface with the filter of an admission.
 func receiver(t *testing.T, v6 bool, a admission) (fd, port int) {
 	t.Helper()
 	fd, err := udpSocket(v6)
@@ -40,7 +40,6 @@ func receiver(t *testing.T, v6 bool, a admission) (fd, port int) {
 	return fd, port
 }
 
-// send sends a payload over the loopback interface.
 func send(t *testing.T, from netip.Addr, ttl, port int, payload []byte) {
 	t.Helper()
 	v6 := from.Is6()
@@ -64,7 +63,7 @@ func send(t *testing.T, from netip.Addr, ttl, port int, payload []byte) {
 	}
 }
 
-// What no session takes never gets into the queue, and is counted.
+// Packets for no session are never queued, but counted.
 func TestSocketFilter(t *testing.T) {
 	known, far, untrusted := netip.MustParseAddr("127.0.0.7"), netip.MustParseAddr("127.0.0.9"), netip.MustParseAddr("127.0.0.8")
 	hello, ours, others := packet(bfd.Down, peers, 0), packet(bfd.Up, peers, own), packet(bfd.Up, peers, unknown)
@@ -95,7 +94,7 @@ func TestSocketFilter(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			fd, port := receiver(t, test.from.Is6(), test.admits)
 			send(t, test.from, test.ttl, port, test.payload)
-			// Over the loopback interface a packet is where it belongs when it has been sent.
+			// On the loopback interface a packet is delivered when send returns.
 			_, _, err := unix.Recvfrom(fd, make([]byte, largest), unix.MSG_DONTWAIT)
 			if taken := err == nil; taken != test.taken {
 				t.Errorf("taken: %t, want %t", taken, test.taken)
@@ -107,8 +106,8 @@ func TestSocketFilter(t *testing.T) {
 	}
 }
 
-// The kernel takes the filter of any number of sessions in place of the one before, 6.1 with its
-// 20 KiB included. Where they are too many it admits whatever has the TTL.
+// The kernel accepts a replacement filter for any number of sessions, even with 20 KiB as in 6.1. Too many
+// sessions reduce the filter to the TTL.
 func TestSocketFilterOfManySessions(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		t.Run(fmt.Sprintf("IPv6 %t", v6), func(t *testing.T) {
@@ -119,7 +118,7 @@ func TestSocketFilterOfManySessions(t *testing.T) {
 			a := admission{sources: map[netip.Addr]uint8{}, discriminators: map[uint32]bool{}, ttl: sentTTL}
 			fd, port := receiver(t, v6, a)
 			for sessions := 1; sessions <= MaxSessions; sessions++ {
-				// The kernel needs more instructions for words with the first bit.
+				// The kernel needs more instructions for words with the high bit set.
 				octets := [16]byte{0: 0xff, 4: 0xff, 8: 0xff, 12: 0xff, 14: byte(sessions >> 8), 15: byte(sessions)}
 				source := netip.AddrFrom16(octets)
 				if !v6 {

@@ -21,7 +21,7 @@ var (
 	elsewhere   = netip.MustParseAddr("198.51.100.77")
 )
 
-// engineWith returns an Engine with one session, which is up where that is asked for.
+// engineWith returns an Engine with one session.
 func engineWith(t *testing.T, multihop, up bool) (*Engine, *session) {
 	t.Helper()
 	e, err := New()
@@ -55,8 +55,8 @@ func packet(state bfd.State, mine, yours uint32) bfd.Packet {
 	}
 }
 
-// A packet is the session's by its source while the session is not up, and by both discriminators,
-// whatever its source, once it is. Over several hops nothing else counts then.
+// A packet is assigned by source until the session is up, and then by both discriminators from any source.
+// Multihop sessions that are up require both.
 func TestFind(t *testing.T) {
 	for name, test := range map[string]struct {
 		multihop, up bool
@@ -95,7 +95,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// A peer that comes back with another discriminator is heard once its last packet is too old.
+// A peer with a new discriminator is accepted after the detection time.
 func TestRestartedMultihopPeer(t *testing.T) {
 	e, s := engineWith(t, true, true)
 	d := datagram{payload: packet(bfd.Down, unknown, 0).Append(nil), from: peerAddress, ttl: 250}

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
-// ICMP errors that claim to be about BFD, which anybody can forge, make no way to another host narrow.
+// Forged ICMP errors about BFD packets do not reduce the path MTU to other hosts.
 func TestListenersLearnNoPathMTU(t *testing.T) {
 	if !isolated.Test(t) {
 		return

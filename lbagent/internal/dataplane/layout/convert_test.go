@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// structGen draws a structure whose fields have these names and sizes, in any order and with gaps.
+// structGen generates a structure with these fields and sizes in random order, with gaps.
 func structGen(t *rapid.T, sizes map[string]uint32, names []string) Type {
 	var out Type
 	for _, name := range rapid.Permutation(names).Draw(t, "order") {
@@ -29,7 +29,7 @@ func numberOf(b []byte, f Field) uint64 {
 	return binary.LittleEndian.Uint64(number)
 }
 
-// Fields of both layouts keep their numbers wherever they are and however long, and new ones are zero.
+// Common fields keep their values regardless of offset and size, and new ones are zero.
 func TestConvertKeepsFields(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all := []string{"a", "b", "c", "d", "e"}

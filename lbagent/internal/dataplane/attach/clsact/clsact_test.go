@@ -14,8 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
-// newInterface gives the index of an interface in a namespace that the test's
-// thread alone is in.
+// newInterface returns the index of an interface in a namespace of the test's thread.
 func newInterface(t *testing.T) int {
 	t.Helper()
 	isolated.Thread(t)
@@ -40,7 +39,6 @@ func newProgram(t *testing.T) *ebpf.Program {
 	return p
 }
 
-// programs are the names of the filters and the ids of their programs, in order.
 func programs(t *testing.T, hook Hook) (names []string, ids []int) {
 	t.Helper()
 	filters, err := list(hook)
@@ -95,7 +93,6 @@ func countQdiscs(t *testing.T, index int) int {
 	return count
 }
 
-// Needs root.
 func TestAttach(t *testing.T) {
 	index := newInterface(t)
 	for _, direction := range []Direction{Ingress, Egress} {
@@ -139,7 +136,7 @@ func TestAttach(t *testing.T) {
 		if attached, err := Attached(hook); err != nil || attached {
 			t.Errorf("attached after it was detached: %v, %v", attached, err)
 		}
-		// One of another handle is not ours whatever its name.
+		// A filter with another handle is not ours, regardless of its name.
 		names, _ := programs(t, hook)
 		if want := []string{"ours", "same", "later"}; !slices.Equal(names, want) {
 			t.Errorf("filters %v, want those of others: %v", names, want)
@@ -150,7 +147,6 @@ func TestAttach(t *testing.T) {
 	}
 }
 
-// Needs root.
 func TestQdiscGoesWithTheLastFilter(t *testing.T) {
 	index := newInterface(t)
 	in, out := Hook{index, Ingress, "in"}, Hook{index, Egress, "out"}
@@ -172,7 +168,6 @@ func TestQdiscGoesWithTheLastFilter(t *testing.T) {
 	}
 }
 
-// What stands in the way is named, and left alone. Needs root.
 func TestAttachRefused(t *testing.T) {
 	index := newInterface(t)
 	hook := Hook{index, Egress, "ours"}

@@ -8,24 +8,21 @@
 #include "maps.h"
 #include "types.h"
 
-/* The agent's beats: whether the contents of the maps are current. */
+/* Detection of an unresponsive agent. */
 
-/* The age from which the last beat means that the agent is silent: it hangs or is gone. */
+/* Age of the last heartbeat, in nanoseconds, at which the agent is considered down. */
 #define AGENT_NANOSECONDS 4000000000ull
 
-/* The time after a silence in which flows that began on another node during the silence may still lack
- * an exception: that of a handshake.
- */
+/* Nanoseconds after the agent's return until handshakes have ended: exceptions may be missing. */
 #define AGENT_RETURN_NANOSECONDS 60000000000ull
 
 enum agent_state {
 	AGENT_WORKS,
-	/* It has returned within AGENT_RETURN_NANOSECONDS. */
 	AGENT_RETURNED,
 	AGENT_SILENT,
 };
 
-/* An agent that never wrote a beat counts as one that works: the maps are from before the first beat. */
+/* Returns AGENT_WORKS before the first heartbeat. */
 static __always_inline enum agent_state agent_state(void)
 {
 	__u32 zero = 0;

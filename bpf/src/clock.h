@@ -7,9 +7,7 @@
 
 #include "consts.h"
 
-/* The lower half of the tick counter wraps after 49 days at 1000 Hz, so times are
- * only ever subtracted.
- */
+/* Wraps after 49 days at 1000 Hz, so timestamps are only subtracted. */
 static __always_inline __u32 clock_now(void)
 {
 	return (__u32)bpf_jiffies64();

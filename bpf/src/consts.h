@@ -3,81 +3,74 @@
 
 #include <linux/types.h>
 
-/* Shapes of the maps. The agent does not compile where they differ from those of the package
- * that computes the contents.
- */
+/* Dimensions of the maps, compared with the Go package that computes their contents. */
 enum shape {
 	ROWS = 4096,
-	/* Of the smallest node table. */
+	/* Rows of the smallest node table. */
 	LEAST_ROWS = 128,
 	CHAIN_LENGTH = 3,
-	/* Rows of a node table that share a mark. */
+	/* Rows of a node table that share a group mark. */
 	ROW_GROUP = 8,
 	ENDPOINT_ROWS = 512,
-	/* Ids of 14 bits. */
+	/* Node ids have 14 bits. */
 	NODES = 16384,
-	/* An address may belong to the old and the new id of a node for a moment. */
+	/* During an id change, an address may belong to the old and the new id of a node. */
 	NODE_ADDRESSES = 4 * NODES,
 	UPLINKS = 64,
 	EVICTED_SLOTS = 8,
 	EXCEPTION_SLOTS = 8,
 	HALF_OPEN_SLOTS = 7,
-	/* A power of two. */
+	/* Power of two. */
 	AFFINITY_SLOTS = 8,
 	UNKNOWN_FLOW_SLOTS = 7,
-	/* Buckets of a word of the filter. */
+	/* Buckets per word of the filter. */
 	EXCEPTION_FILTERED = 4,
-	/* Words of 64 bits. */
+	/* 64-bit words. */
 	EXCEPTION_SECRET = 12,
 	UPLINK_MACS = 8,
-	/* Keys of tags, from 1 on. */
+	/* Tag keys, numbered from 1. */
 	TUNNEL_KEYS = 4,
-	/* Of a key: two words start the sums, four are for each pair of words of a packet. */
+	/* Pairs of key words: one initializes the sums, the others cover the packet. */
 	TAG_PAIRS = 11,
 	/* Bytes. */
 	TUNNEL_SECRET = 32,
-	/* 64 bits each. */
+	/* 64-bit words. */
 	VIP_FILTER_WORDS = 1024,
 	VLAN_TAGS = 2,
-	/* Uplinks that are VLANs, times the interfaces that their frames may come in by. */
+	/* Number of VLAN uplinks times their lower interfaces. */
 	VLANS = 1024,
-	/* Interfaces by which the packets of a node come in. */
+	/* Ingress interfaces of a node's packets. */
 	NODE_UPLINKS = 8,
 	PROBE_KEYS = 4,
-	/* Zones, with that of nodes without a zone. A power of two. */
+	/* Including that of nodes without a zone. Power of two. */
 	ZONES = 8,
-	/* Flows that one run of note_connections takes. */
 	NOTED_AT_ONCE = 4096,
 };
 
-/* Ids that are given to nothing else. They are no int, which would make none of their enum one. */
+/* They exceed int, which makes the enum unsigned. */
 enum reserved_id {
-	/* The set of the pools' prefixes. */
+	/* Prefixes of all pools. */
 	SOURCE_SET_POOLS = 0xfffffffe,
-	/* The set of the prefixes that routers are told in place of single VIPs. */
+	/* Aggregates: prefixes that are announced to routers instead of single VIPs. */
 	SOURCE_SET_AGGREGATES = 0xfffffffd,
-	/* In the rows of an endpoint table whose new flows are refused. No endpoint has this id. */
+	/* Id in rows of an endpoint table whose new flows are refused. */
 	ENDPOINT_REFUSED = 0xffffffff,
 };
 
-/* A row is picked by the upper bits of a 32-bit hash: of a node table with ROWS of them. */
 #define ROW_SHIFT 20
-/* The parts of what names a node table (row.h). */
+/* Fields of a node table's id (row.h). */
 #define TABLE_BLOCK 0xffff
 #define TABLE_PART 16
 #define TABLE_SIZE 24
 #define ENDPOINT_ROW_SHIFT 23
 
-/* How long prepared next hops are used after the agent's last heartbeat. */
+/* Maximum age of the agent's heartbeat, in seconds, for prepared next hops to be used. */
 #define HOP_SECONDS 30
 
-/* How many endpoints a new flow tries where the client's address and port are taken at one, and
- * in how many rows it looks for the next.
- */
+/* Endpoints tried on port conflicts, and rows searched for the next one. */
 #define ENDPOINT_ATTEMPTS 8
 #define ENDPOINT_ROW_ATTEMPTS 64
 
-/* The VIP's own answers. Each kind has its own rate limit. */
 enum answer_kind {
 	ANSWER_ECHO,
 	ANSWER_REFUSAL,
@@ -85,7 +78,7 @@ enum answer_kind {
 	ANSWER_KINDS,
 };
 
-/* Answers per second to one source, of one VIP, and what all VIPs together may add to that. */
+/* Replies per second: per source, per VIP, and shared by all VIPs in addition. */
 #define ANSWERS_PER_SOURCE 100
 #define ANSWERS_PER_VIP 1000
 #define ANSWERS_IN_ALL 10000
@@ -95,16 +88,16 @@ enum answer_kind {
 #define UNKNOWN_SOURCES 4096
 #define UNKNOWN_SLOTS (UNKNOWN_VIPS + UNKNOWN_SOURCES)
 
-/* Buckets of unknown_flow.h: 8 MiB in all. A power of two. */
+/* Buckets of unknown_flow.h, 8 MiB in total. Power of two. */
 #define UNKNOWN_FLOW_BUCKETS (1 << 17)
 
-/* Fragmented datagrams at the same time. */
+/* Datagrams under reassembly tracking at a time. */
 #define FRAGMENTED_DATAGRAMS 16384
 
-/* Slots of quota.h: the first for all VIPs, then by VIP. */
+/* Slots of quota.h: one for all VIPs, the others by hash of the VIP. */
 #define QUOTA_SLOTS (1 + 8192)
 
-/* Slots of answer_limit.h: the first for all VIPs, then by VIP, then by source. */
+/* Slots of answer_limit.h: one for all VIPs, then by VIP, then by source. */
 #define ANSWER_VIPS 4096
 #define ANSWER_SOURCES 4096
 #define ANSWER_SLOTS (1 + ANSWER_VIPS + ANSWER_SOURCES)
@@ -122,18 +115,14 @@ enum answer_kind {
 #define TCP_RST 0x04
 #define TCP_ACK 0x10
 
-/* How often an active flow renews its time stamp, and its reverse entry if that was lost. */
+/* Seconds between timestamp updates of an active flow and repairs of its reverse entry. */
 #define REFRESH_SECONDS 5
 
-/* How many dropped packets each CPU samples per second and reason. So a flood of drops costs
- * little more than counting it.
- */
+/* Drop samples per second, CPU and reason, to bound the cost of floods. */
 #define SAMPLES_PER_SECOND 16
 
-/* Bytes of unread samples; a multiple of every page size. */
+/* Bytes; a multiple of every page size. */
 #define SAMPLE_BYTES (256 * 1024)
 
-/* Kernel ticks per second, set by the loader: bpf_jiffies64 is a plain load where
- * bpf_ktime_get_ns reads the hardware clock.
- */
+/* CONFIG_HZ, set by the loader. bpf_jiffies64() is a plain load, unlike bpf_ktime_get_ns(). */
 volatile const __u32 ticks_per_second = 250;

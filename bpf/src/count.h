@@ -14,7 +14,7 @@ static __always_inline void count_event(enum event event)
 		(*count)++;
 }
 
-/* Only for programs that do not trace. */
+/* Not for programs that trace. */
 static __always_inline void count_attached(__u32 frontend, __u32 bytes)
 {
 	struct frontend_counter *count = bpf_map_lookup_elem(&frontend_counts, &frontend);

@@ -3,7 +3,7 @@
 
 #include <linux/types.h>
 
-/* Internet checksums (RFC 1071), changed incrementally (RFC 1624 equation 3). */
+/* Internet checksum (RFC 1071) and its incremental update (RFC 1624 equation 3). */
 
 static __always_inline __u16 csum_fold(__u64 sum)
 {
@@ -13,13 +13,12 @@ static __always_inline __u16 csum_fold(__u64 sum)
 	return (__u16)~sum;
 }
 
-/* Adds to sum, an unfolded running sum, the change of a 32-bit word. */
+/* Adds the change of a 32-bit word to the unfolded sum. */
 static __always_inline __u64 csum_change(__u64 sum, __u32 from, __u32 to)
 {
 	return sum + (__u32)~from + to;
 }
 
-/* Adds the change of a 16-bit word. */
 static __always_inline __u64 csum_change16(__u64 sum, __u16 from, __u16 to)
 {
 	return sum + (__u16)~from + to;

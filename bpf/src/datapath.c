@@ -22,7 +22,7 @@
 
 char _license[] SEC("license") = "GPL";
 
-/* A type that no map has needs a variable to get into the BTF, for bpf2go. */
+/* Adds types without a map to the BTF, for bpf2go. */
 const enum shape *_shape __attribute__((unused));
 const enum reserved_id *_reserved_id __attribute__((unused));
 const enum self_flag *_self_flag __attribute__((unused));
@@ -45,14 +45,13 @@ const enum whole_copy *_whole_copy __attribute__((unused));
 const enum trace_step *_trace_step __attribute__((unused));
 const struct drop_sample *_drop_sample __attribute__((unused));
 
-/* Every packet that comes in from an uplink. */
+/* Packets that arrive on an uplink. */
 SEC("xdp.frags")
 int ingress(struct xdp_md *ctx)
 {
 	struct frontend *frontend = NULL;
 	int verdict, is_slow;
 
-	/* The fast path records no trace. */
 	if (!tracing) {
 		verdict = fast_path(ctx, &frontend);
 		if (verdict != VERDICT_FULL_PATH)
@@ -66,11 +65,9 @@ int ingress(struct xdp_md *ctx)
 	return is_slow ? slow_leave(ctx, verdict) : verdict;
 }
 
-/* In both tcx programs TC_ACT_UNSPEC is TCX_NEXT: the packet goes on to other programs. */
+/* TC_ACT_UNSPEC is TCX_NEXT: other tcx programs see the packet. */
 
-/* Every frame that the stack gets from an uplink. Those with metadata leave again, by a next hop
- * that the kernel finds.
- */
+/* Frames that an uplink passes to the stack. Those with handover metadata are redirected. */
 SEC("tcx/ingress")
 int handed_over(struct __sk_buff *skb)
 {
@@ -80,10 +77,10 @@ int handed_over(struct __sk_buff *skb)
 	if ((void *)(note + 1) > (void *)(long)skb->data || note->magic != HANDOVER_MAGIC)
 		return TC_ACT_UNSPEC;
 	ifindex = note->ifindex == WAY_BACK ? uplink_of(skb) : note->ifindex;
-	/* Over veth the metadata goes with the frame: another node must not find it. */
+	/* On veth the metadata stays with the frame; invalidate it for the other node. */
 	note->magic = 0;
 	mark_sent(skb);
-	/* A tag that the card took off is that of the interface by which the frame came in. */
+	/* An offloaded VLAN tag belongs to the arrival interface. */
 	if (!ifindex || (skb->vlan_present && bpf_skb_vlan_pop(skb))) {
 		record_reply_drop(skb, DROP_HANDOVER);
 		return TC_ACT_SHOT;
@@ -91,7 +88,7 @@ int handed_over(struct __sk_buff *skb)
 	return bpf_redirect_neigh(ifindex, NULL, 0, 0);
 }
 
-/* Every packet that leaves by an uplink. */
+/* Packets that leave by an uplink. */
 SEC("tcx/egress")
 int egress(struct __sk_buff *skb)
 {
@@ -109,18 +106,16 @@ int egress(struct __sk_buff *skb)
 	return TC_ACT_SHOT;
 }
 
-/* Every packet that begins a connection for the stack and is about to get its source: a filter in
- * a rule of netfilter (xt_bpf). 1 means that the source stays.
- */
+/* xt_bpf filter for new connections before SNAT. Returns 1 to retain the source address. */
 SEC("socket")
 int nat_exempt(struct __sk_buff *skb)
 {
 	return exempt_from_nat(skb);
 }
 
-/* The agent runs the programs below. */
+/* The following programs are run by the agent (BPF_PROG_RUN). */
 
-/* Writes rows of a node table. Returns how many. */
+/* Returns the number of rows. */
 SEC("syscall")
 int write_rows(struct rows_write *request)
 {
@@ -131,7 +126,6 @@ int write_rows(struct rows_write *request)
 	return bpf_loop(write.count, row_write, &write, 0);
 }
 
-/* Reads rows of a node table. Returns how many. */
 SEC("syscall")
 int read_rows(struct rows_read *request)
 {
@@ -140,7 +134,6 @@ int read_rows(struct rows_read *request)
 	return bpf_loop(read.count, row_read, &read, 0);
 }
 
-/* Writes rows of an endpoint table. Returns how many. */
 SEC("syscall")
 int write_endpoint_rows(struct rows_read *request)
 {
@@ -149,7 +142,6 @@ int write_endpoint_rows(struct rows_read *request)
 	return bpf_loop(write.count, endpoint_row_write, &write, 0);
 }
 
-/* Reads rows of an endpoint table. Returns how many. */
 SEC("syscall")
 int read_endpoint_rows(struct rows_read *request)
 {
@@ -158,7 +150,7 @@ int read_endpoint_rows(struct rows_read *request)
 	return bpf_loop(read.count, endpoint_row_read, &read, 0);
 }
 
-/* Goes over words of the filter and their buckets, as exception_sweep.h says. Returns how many. */
+/* Sweeps words of the filter (exception_sweep.h). Returns the number of words. */
 SEC("syscall")
 int sweep_exceptions(struct exception_sweep *request)
 {
@@ -172,7 +164,7 @@ int sweep_exceptions(struct exception_sweep *request)
 	return swept;
 }
 
-/* Goes over rows after all words. Returns how many. */
+/* Clears marks of rows after all words. Returns the number of rows. */
 SEC("syscall")
 int rest_rows(struct exception_sweep *request)
 {
@@ -183,14 +175,13 @@ int rest_rows(struct exception_sweep *request)
 	return swept;
 }
 
-/* Notes clients of established connections. Returns how many. */
+/* Adds clients of established connections to the filter. Returns their number. */
 SEC("syscall")
 int note_connections(__u32 *count)
 {
 	return bpf_loop(*count, note_found, NULL, 0);
 }
 
-/* The agent's heartbeat: it watches routes and neighbours, so the prepared next hops are right. */
 SEC("syscall")
 int renew_lease(void *unused)
 {

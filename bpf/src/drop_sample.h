@@ -5,7 +5,6 @@
 #include "count.h"
 #include "maps.h"
 
-/* The limit of samples: reports whether this CPU may sample one more of the reason. */
 static __always_inline int sampling_allows(struct sampling *sampling)
 {
 	if (clock_passed(sampling->since, 1)) {
@@ -20,7 +19,6 @@ static __always_inline int sampling_allows(struct sampling *sampling)
 	return 1;
 }
 
-/* Counts a dropped packet, and samples it within the limit. */
 static __always_inline void record_drop(const struct flow *flow, __u32 length, __u32 ifindex,
 					__u32 frontend, __u32 reason)
 {
@@ -53,7 +51,7 @@ __noinline int record_packet_drop(struct xdp_md *ctx, const struct packet *packe
 	return 0;
 }
 
-/* Drops a packet of the fast path, which has no struct packet. */
+/* For the fast path, which has no struct packet. */
 __noinline int drop_unread(struct xdp_md *ctx, __u32 frontend, __u32 reason)
 {
 	const struct flow none = {};

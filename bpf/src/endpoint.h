@@ -3,7 +3,7 @@
 
 #include "maps.h"
 
-/* The endpoints of this node. */
+/* Endpoints on this node. */
 
 static __always_inline struct endpoint *endpoint_get(__u32 id)
 {
@@ -12,7 +12,7 @@ static __always_inline struct endpoint *endpoint_get(__u32 id)
 	return endpoint && endpoint->port ? endpoint : NULL;
 }
 
-/* The endpoint of a connection, unless its id was given to another endpoint since. */
+/* Returns NULL if the connection's endpoint id has been reused. */
 static __always_inline struct endpoint *endpoint_of(const struct connection *connection)
 {
 	struct endpoint *endpoint = endpoint_get(connection->endpoint);
@@ -20,7 +20,6 @@ static __always_inline struct endpoint *endpoint_of(const struct connection *con
 	return endpoint && endpoint->tag == connection->tag ? endpoint : NULL;
 }
 
-/* The id in a row of the endpoint tables; zero means none. */
 static __always_inline __u32 endpoint_at(__u32 index)
 {
 	__u32 *id = bpf_map_lookup_elem(&endpoint_rows, &index);

@@ -10,11 +10,8 @@
 #include "stage2.h"
 #include "verdict.h"
 
-/* The dispatcher: full and slow path end here. It runs the stages that an internal verdict
- * asks for, until an XDP action is left.
- */
+/* Dispatcher: runs the stages for internal verdicts until an XDP action results. */
 
-/* Counts and samples a packet that is dropped. */
 static __always_inline int drop_silently(struct xdp_md *ctx, const struct packet *packet,
 					 enum drop_reason reason)
 {
@@ -24,9 +21,7 @@ static __always_inline int drop_silently(struct xdp_md *ctx, const struct packet
 	return XDP_DROP;
 }
 
-/* The same. Some clients get an answer. Verified on its own, so that forwarded packets do not cost
- * the verifier its instructions.
- */
+/* Drops a packet and replies to some clients. Global, so verified once. */
 __noinline int drop_packet(struct xdp_md *ctx, struct packet *packet, __u32 reason)
 {
 	int verdict = drop_silently(ctx, packet, reason);

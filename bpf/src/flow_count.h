@@ -3,9 +3,7 @@
 
 #include "conntrack.h"
 
-/* Counts the living flows: LRU maps keep no count, and expired entries stay until their place
- * is needed.
- */
+/* Number of live flows. LRU maps have no counter, and expired entries stay until evicted. */
 struct flow_counts {
 	__u64 tcp;
 	__u64 udp;
@@ -31,7 +29,7 @@ static __always_inline void count_established(struct flow_counts *counts,
 		counts->udp++;
 }
 
-/* Called for every entry of a map. */
+/* bpf_for_each_map_elem() callbacks. */
 
 static long count_established4(void *map, struct connection_key4 *key,
 			       struct connection *connection, struct flow_counts *counts)

@@ -7,10 +7,9 @@
 
 #include "types.h"
 
-/* Pointer to the offset in the frame. The mask shows the verifier how far that can be. The
- * headers that are read end at 704 at most: an outer IPv6 header, all the options that Geneve
- * can have, an inner IPv6 header with 256 bytes of extension headers, and an ICMP error about
- * an IPv4 packet with options.
+/* Returns a pointer to the offset, masked for the verifier. Headers end at offset 704 at most:
+ * outer IPv6 header, maximum Geneve options, inner IPv6 header with 256 bytes of extension headers,
+ * and an ICMP error about an IPv4 packet with options.
  */
 #define MAX_OFFSET 0x3ff
 
@@ -18,8 +17,7 @@ static __always_inline void *frame_at(const struct xdp_md *ctx, __u32 offset)
 {
 	void *start;
 
-	/* Of a plain load of 32 bits clang 22 may make copies of 32 bits, which are no pointers to
-	 * the verifier.
+	/* clang 22 may emit 32-bit copies of a plain load, which the verifier rejects as pointers.
 	 */
 	asm volatile("%0 = *(u32 *)(%1 + %2)"
 		     : "=r"(start)
@@ -27,9 +25,7 @@ static __always_inline void *frame_at(const struct xdp_md *ctx, __u32 offset)
 	return start + (offset & MAX_OFFSET);
 }
 
-/* Reports whether the frame holds the whole IP packet. Of a frame in several buffers, only the
- * first lies between data and data_end.
- */
+/* Reports whether the frame contains the whole IP packet, including XDP fragments. */
 static __always_inline int frame_holds(struct xdp_md *ctx, const struct packet *packet)
 {
 	long linear = ctx->data_end - ctx->data;
@@ -39,21 +35,17 @@ static __always_inline int frame_holds(struct xdp_md *ctx, const struct packet *
 	return packet->l3 + packet->length <= bpf_xdp_get_buff_len(ctx);
 }
 
-/* The Ethernet addresses of a frame, by words. A struct ethhdr is packed, so the compiler
- * copies it by bytes.
- */
+/* Ethernet addresses as words: the packed struct ethhdr would be copied by bytes. */
 struct stations {
 	__u32 word[3];
 };
 
-/* Reports whether the frame is addressed to this station; start has eight bytes of it. XDP
- * also sees flooded frames, and two nodes must not both take one.
- */
+/* start has eight bytes of the frame. XDP also sees flooded frames. */
 static __always_inline int station_is_ours(const __u64 *start, const struct self *self)
 {
 	__u64 mac = *start << 16 >> 16;
 
-	/* Zero is an unused place. */
+	/* Unused entry. */
 	if (!mac)
 		return 0;
 #pragma unroll

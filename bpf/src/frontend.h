@@ -5,23 +5,19 @@
 #include "maps.h"
 #include "settings.h"
 
-/* Two ports as one word, as it is loaded from a header or written to a key. The programs are
- * compiled for little-endian.
- */
+/* Packs two ports as in a header or key, in one little-endian word. */
 static __always_inline __u32 two_ports(__be16 first, __be16 second)
 {
 	return (__u32)second << 16 | first;
 }
 
-/* The last word of a struct frontend_key6. */
+/* Returns the last word of a struct frontend_key6. */
 static __always_inline __u32 frontend_port(__be16 port, __u8 protocol)
 {
 	return port | (__u32)protocol << 16;
 }
 
-/* The agent makes sure that no two frontends have the same hash. A packet may have that of a
- * frontend that it is not for. hashed is the hash_vip of the VIP, port its frontend_port.
- */
+/* Hashes of frontends are distinct, but not of other packets. hashed is hash_vip() of the VIP. */
 static __always_inline struct frontend *frontend6_find(const void *vip, __u64 hashed, __u32 port)
 {
 	__u64 key = hashed + port * frontend_multiplier;

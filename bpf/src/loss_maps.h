@@ -8,7 +8,7 @@
 #include "consts.h"
 #include "drop_reason.h"
 
-/* The maps that the data plane and the programs of losses.c share. */
+/* Maps shared by the data plane and the programs of losses.c. */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -17,15 +17,13 @@ struct {
 	__type(value, __u64);
 } drop_counts SEC(".maps");
 
-/* Frames that drivers did not take, by the index of the interface that they should leave by. They
- * are among the drop_counts, too.
- */
+/* Frames rejected by drivers, by egress interface. They are also in drop_counts. */
 struct unsent {
 	__u64 transmit;
 	__u64 redirect;
 };
 
-/* The agent writes the keys: uplinks, what is below them, and the members of bonds. */
+/* The agent writes the keys: uplinks, their lower devices and bond members. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
 	__uint(max_entries, UPLINKS);

@@ -9,20 +9,18 @@
 
 #include "loss_maps.h"
 
-/* Frames that the ingress program sent and a driver did not take. The program cannot know: drivers
- * send after it has returned. The kernel tells by tracepoints (include/trace/events/xdp.h), for
- * all XDP programs of the machine.
+/* Frames that the ingress program sent but a driver rejected. Drivers transmit after the program
+ * has returned, and the kernel reports failures of all XDP programs by tracepoints
+ * (include/trace/events/xdp.h).
  */
 
 char _license[] SEC("license") = "GPL";
 
-/* The id of the ingress program, and the inode of the uplinks' network namespace. Set by the
- * loader.
- */
+/* Id of the ingress program and inode of the uplinks' network namespace. Set by the loader. */
 volatile const __u32 ingress_program;
 volatile const __u32 network_namespace;
 
-/* What is read of the kernel's structures. */
+/* CO-RE definitions of kernel types. */
 struct bpf_prog_aux {
 	__u32 id;
 } __attribute__((preserve_access_index));
@@ -48,7 +46,7 @@ struct net_device {
 	possible_net_t nd_net;
 } __attribute__((preserve_access_index));
 
-/* The programs run with preemption, but not migrated: the kernel adds at once. */
+/* Atomic, because these programs are preemptible. */
 static __always_inline void count_losses(__u32 reason, __u32 ifindex, __u32 frames)
 {
 	struct unsent *uplink = bpf_map_lookup_elem(&uplink_losses, &ifindex);
@@ -66,9 +64,7 @@ static __always_inline int is_ours(const struct bpf_prog *program)
 	return BPF_CORE_READ(program, aux, id) == ingress_program;
 }
 
-/* xdp_exception(device, program, action): among others, the driver had no room for a frame to
- * send back.
- */
+/* xdp_exception(device, program, action): e.g. the driver's ring was full on XDP_TX. */
 SEC("raw_tracepoint/xdp_exception")
 int sent_back(struct bpf_raw_tracepoint_args *ctx)
 {
@@ -79,9 +75,7 @@ int sent_back(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
-/* xdp_redirect_err(device, program, target, error, map type, map, index): the interface of the
- * index is down, its driver takes no such frames, or the frame is too long for it.
- */
+/* xdp_redirect_err(device, program, target, error, map type, map, index) */
 SEC("raw_tracepoint/xdp_redirect_err")
 int redirected(struct bpf_raw_tracepoint_args *ctx)
 {
@@ -90,7 +84,7 @@ int redirected(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
-/* Counts frames of a tracepoint that names the device, but not the program. */
+/* For tracepoints that lack the program. */
 static __always_inline void count_by_device(__u32 reason, const struct net_device *device,
 					    int frames)
 {
@@ -103,7 +97,7 @@ static __always_inline void count_by_device(__u32 reason, const struct net_devic
 		count_losses(reason, ifindex, frames);
 }
 
-/* xdp_bulk_tx(device, sent, drops, error): veth did not take all of some frames to send back. */
+/* xdp_bulk_tx(device, sent, drops, error): veth rejected some of the XDP_TX frames. */
 SEC("raw_tracepoint/xdp_bulk_tx")
 int sent_back_together(struct bpf_raw_tracepoint_args *ctx)
 {
@@ -111,9 +105,7 @@ int sent_back_together(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
-/* xdp_devmap_xmit(from, to, sent, drops, error): of some redirected frames the driver did not take
- * all.
- */
+/* xdp_devmap_xmit(from, to, sent, drops, error): the driver rejected redirected frames. */
 SEC("raw_tracepoint/xdp_devmap_xmit")
 int redirected_together(struct bpf_raw_tracepoint_args *ctx)
 {

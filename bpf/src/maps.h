@@ -11,7 +11,7 @@
 #include "trace.h"
 #include "types.h"
 
-/* Sizes of 1 are set by the loader. */
+/* The loader replaces a max_entries of 1. */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -20,7 +20,6 @@ struct {
 	__type(value, struct self);
 } settings SEC(".maps");
 
-/* By interface index. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, UPLINKS);
@@ -28,7 +27,6 @@ struct {
 	__type(value, struct uplink);
 } uplinks SEC(".maps");
 
-/* The VLANs that are uplinks, with the index of each. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -37,7 +35,7 @@ struct {
 	__type(value, __u32);
 } vlans SEC(".maps");
 
-/* Arrays that can be mapped begin on a page, so that entries lie within cache lines. */
+/* BPF_F_MMAPABLE page-aligns the array, so that entries do not cross cache lines. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -46,9 +44,7 @@ struct {
 	__type(value, struct node);
 } nodes SEC(".maps");
 
-/* The agent's last heartbeat, as bpf_jiffies64; zero means never. The agent keeps the prepared
- * next hops right while it lives.
- */
+/* Last heartbeat of the agent (bpf_jiffies64), or 0. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -63,7 +59,6 @@ struct {
 	__type(value, __u32);
 } node_addresses SEC(".maps");
 
-/* By the id of a node. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, NODES);
@@ -78,7 +73,7 @@ struct {
 	__type(value, struct trust);
 } tunnel_trust SEC(".maps");
 
-/* By number. A key is written before it is used, and wiped after. */
+/* By key number. A key is written before its first and cleared after its last use. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_RDONLY_PROG);
@@ -108,7 +103,7 @@ struct {
 	__type(value, __u32);
 } vips SEC(".maps");
 
-/* A bit is set where an address may be ours (bloom.h). */
+/* Bloom filter of networks (bloom.h). */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, VIP_FILTER_WORDS);
@@ -116,7 +111,7 @@ struct {
 	__type(value, __u64);
 } vip_filter SEC(".maps");
 
-/* Beside each word, in which part of those networks (bloom.h). */
+/* Parts of the networks in vip_filter (bloom.h). */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, VIP_FILTER_WORDS);
@@ -131,7 +126,7 @@ struct {
 	__type(value, struct frontend);
 } frontends4 SEC(".maps");
 
-/* By a hash of the key (frontend.h): a lookup by 8 bytes takes the kernel half the time. */
+/* By hash of the key (frontend.h): 8-byte keys halve the cost of a lookup. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
@@ -139,7 +134,7 @@ struct {
 	__type(value, struct frontend6);
 } frontends6 SEC(".maps");
 
-/* Clients that frontends with source ranges admit. */
+/* Clients admitted by source ranges. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, 1);
@@ -156,7 +151,7 @@ struct {
 	__type(value, __u32);
 } source_ranges6 SEC(".maps");
 
-/* Rows of node tables, indexed as in row.h. */
+/* Node tables, indexed as in row.h. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -164,7 +159,7 @@ struct {
 	__type(value, struct row);
 } rows SEC(".maps");
 
-/* By the id of the frontend. */
+/* By frontend id. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -172,7 +167,7 @@ struct {
 	__type(value, struct zones);
 } zone_tables SEC(".maps");
 
-/* Beside ROW_GROUP rows each (row.h). */
+/* One per ROW_GROUP rows (row.h). */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -180,9 +175,7 @@ struct {
 	__type(value, struct group_mark);
 } group_marks SEC(".maps");
 
-/* The request of write_rows, and what read_rows finds. It can be mapped: a node has many rows, and
- * the kernel takes longer for each entry of a batch than the programs do for a row.
- */
+/* Of write_rows and read_rows. Batched map updates cost more per entry. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -191,9 +184,7 @@ struct {
 	__type(value, struct row_update);
 } row_updates SEC(".maps");
 
-/* Flows that their row's primary does not hold. A flow that is evicted goes by its row and
- * chain again.
- */
+/* Flows not held by their row's primary. Flows of evicted exceptions follow their row and chain. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -202,7 +193,7 @@ struct {
 	__type(value, struct exception_bucket);
 } exceptions SEC(".maps");
 
-/* Small, so that it stays in the caches. */
+/* Small enough to stay in the CPU caches. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -217,7 +208,7 @@ struct {
 	__type(value, struct exception_secret);
 } exception_key SEC(".maps");
 
-/* Rows of endpoint tables, indexed as in row.h. */
+/* Endpoint tables, indexed as in row.h. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -232,7 +223,7 @@ struct {
 	__type(value, struct endpoint);
 } endpoints SEC(".maps");
 
-/* How many endpoints have an address and port. It lasts as long as the programs. */
+/* Number of endpoints by address and port. Lives as long as the programs. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
@@ -240,12 +231,12 @@ struct {
 	__type(value, __u32);
 } endpoint_ports SEC(".maps");
 
-/* Each family has three tables of flows. A flood of one kind evicts only flows of its own kind:
- * connections are TCP with proof (proof.h): spoofed packets make none;
- * datagrams are UDP and SCTP, where an answer is the only proof;
- * half_open, much smaller, are all others: one map of all families (half_open.h).
- * The first two have a table for each direction. All have a second table, for VIPs beyond their quota
- * (quota.h); those of the first two are of both families.
+/* Flow tables, separated so that a flood evicts only flows of the same kind:
+ * - connections: TCP with proof (proof.h), so not created by spoofed packets;
+ * - datagrams: UDP and SCTP, for which a reply is the only proof;
+ * - half_open: all others, much smaller, one map for both families (half_open.h).
+ * The first two have a map per direction. Each kind has an overflow table for VIPs over their quota
+ * (quota.h), which has IPv6 keys for both families.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -277,7 +268,7 @@ struct {
 } reverse6 SEC(".maps"), datagrams_rev6 SEC(".maps"), overflow_conn_rev SEC(".maps"),
 	overflow_data_rev SEC(".maps");
 
-/* Two copies, and a word that says which of them is whole (established_filter.h). */
+/* Two copies and the number of the complete one (established_filter.h). */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -286,7 +277,7 @@ struct {
 	__type(value, __u64);
 } established_filter SEC(".maps");
 
-/* Connections to VIPs that are the node's service proxy's (service_proxy.h). */
+/* VIP connections of the node's service proxy (service_proxy.h). */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
@@ -294,9 +285,7 @@ struct {
 	__type(value, __u32);
 } proxied SEC(".maps");
 
-/* Of connections that the service proxy has answered and the client has not: the number that the
- * client is to acknowledge, in host byte order.
- */
+/* Acknowledgment number that the client of a proxied connection has to send. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
@@ -304,7 +293,7 @@ struct {
 	__type(value, __u32);
 } proxy_offers SEC(".maps");
 
-/* 1 for the frontends, by their ids, of which new connections are not the service proxy's. */
+/* By frontend id: 1 if new connections no longer belong to the service proxy. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -312,7 +301,6 @@ struct {
 	__type(value, __u32);
 } taken_frontends SEC(".maps");
 
-/* The request of note_connections. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -336,7 +324,7 @@ struct {
 	__type(value, struct answers);
 } answer_counts SEC(".maps");
 
-/* By VIP, then by source (second_chance_limit.h): of first packets, then of repeats. */
+/* By VIP, then by source (second_chance_limit.h); first packets, then repeated ones. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 2 * UNKNOWN_SLOTS);
@@ -352,7 +340,7 @@ struct {
 	__type(value, struct unknown);
 } cpu_unknowns SEC(".maps");
 
-/* Flows that were unknown lately (unknown_flow.h). */
+/* Recently unknown flows (unknown_flow.h). */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, UNKNOWN_FLOW_BUCKETS);
@@ -367,7 +355,7 @@ struct {
 	__type(value, struct fragment);
 } fragments SEC(".maps"), overflow_fragments SEC(".maps");
 
-/* What VIPs make of their shares (quota.h). */
+/* Usage of the VIPs' quotas (quota.h). */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, QUOTA_SLOTS);
@@ -398,7 +386,7 @@ struct {
 	__type(value, struct evicted_flow_bucket);
 } evicted_flows SEC(".maps");
 
-/* Keys of frontends by id, IPv4 as ::ffff:a.b.c.d. */
+/* By frontend id; IPv4-mapped for IPv4. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -406,7 +394,7 @@ struct {
 	__type(value, struct frontend_key6);
 } frontend_keys SEC(".maps");
 
-/* Of both families (affinity_table.h). */
+/* Both families (affinity_table.h). */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -422,7 +410,7 @@ struct {
 	__type(value, struct frontend_counter);
 } frontend_counts SEC(".maps");
 
-/* Written only by drops. Where it is full, drop_counts still counts. */
+/* Written by drops only. When full, drop_counts still counts. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
 	__uint(max_entries, 1);
@@ -437,7 +425,7 @@ struct {
 	__type(value, struct sampling);
 } drop_sampling SEC(".maps");
 
-/* Of struct drop_sample, for the agent. */
+/* struct drop_sample records for the agent. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, SAMPLE_BYTES);

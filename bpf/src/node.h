@@ -4,7 +4,7 @@
 #include "address.h"
 #include "maps.h"
 
-/* Reports whether the node exists, has an address and is not down. */
+/* Reports whether the node exists, has an address and is up. */
 static __always_inline int node_is_known(__u32 id)
 {
 	struct node *node = bpf_map_lookup_elem(&nodes, &id);
@@ -12,7 +12,6 @@ static __always_inline int node_is_known(__u32 id)
 	return node && !(node->flags & NODE_DOWN) && (node->ipv4 || !address_is_zero(&node->ipv6));
 }
 
-/* Reports whether the node does not answer probes. */
 static __always_inline int node_is_down(__u32 id)
 {
 	struct node *node = bpf_map_lookup_elem(&nodes, &id);
@@ -20,7 +19,7 @@ static __always_inline int node_is_down(__u32 id)
 	return node && node->flags & NODE_DOWN;
 }
 
-/* Reports whether packets of the node may come in by the interface. */
+/* Reports whether packets from the node may arrive on the interface. */
 static __always_inline int node_is_reached_by(__u32 id, __u32 ifindex)
 {
 	struct ingress_interfaces *by = bpf_map_lookup_elem(&node_uplinks, &id);

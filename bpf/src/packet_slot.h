@@ -4,9 +4,9 @@
 #include "maps.h"
 #include "trace.h"
 
-/* The packet that this CPU works at: on the stack it would take room from every stage. There is one
- * at a time, for XDP programs run in soft interrupts, which do not interrupt each other. The tracing
- * copy is run by the agent, which they do interrupt. So that has the second slot.
+/* Per-CPU packet state, to save stack in all stages. XDP programs run in softirq context and do not
+ * preempt each other, but they preempt the tracing copy that the agent runs, which uses the second
+ * slot.
  */
 static __always_inline struct packet_slot *packet_slot(void)
 {
@@ -15,7 +15,7 @@ static __always_inline struct packet_slot *packet_slot(void)
 	return bpf_map_lookup_elem(&packet_slots, &place);
 }
 
-/* The same of replies: packets leave with soft interrupts off. Nobody traces them. */
+/* Per-CPU reply state: egress runs with softirqs disabled and is not traced. */
 static __always_inline struct reply_slot *reply_slot(void)
 {
 	__u32 zero = 0;

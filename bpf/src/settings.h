@@ -20,13 +20,13 @@ static __always_inline struct trust *trust_get(void)
 	return bpf_map_lookup_elem(&tunnel_trust, &zero);
 }
 
-/* The number of the key that this node tags with; zero means none. */
+/* Returns the number of the tag key, or 0. */
 static __always_inline __u32 self_key(const struct self *self)
 {
 	return self->flags / SELF_KEY;
 }
 
-/* Reports whether the destination is an address at which this node gets encapsulated packets. */
+/* Reports whether the destination is this node's tunnel address. */
 static __always_inline int is_self(const struct self *self, const struct flow *outer)
 {
 	if (outer->family == ADDRESS_FAMILY_IPV4)
@@ -34,7 +34,6 @@ static __always_inline int is_self(const struct self *self, const struct flow *o
 	return !address_is_zero(&self->ipv6) && address_equal(&self->ipv6, &outer->vip);
 }
 
-/* Reports whether the client's address is this node's. */
 static __always_inline int is_from_self(const struct self *self, const struct flow *flow)
 {
 	if (flow->family == ADDRESS_FAMILY_IPV4)

@@ -3,9 +3,7 @@
 
 #include <linux/types.h>
 
-/* SipHash-2-4 (Aumasson and Bernstein, 2012) of two words: a tag that nobody can make without
- * the key.
- */
+/* SipHash-2-4 (Aumasson and Bernstein, 2012) of two words, used as a MAC. */
 
 struct siphash_state {
 	__u64 v0, v1, v2, v3;
@@ -38,7 +36,7 @@ static __always_inline void siphash_word(struct siphash_state *s, __u64 word)
 	s->v0 ^= word;
 }
 
-/* Words are little-endian, as the paper has them. */
+/* Words are little-endian, as in the paper. */
 static __always_inline __u64 siphash(const __u64 key[2], __u64 first, __u64 second)
 {
 	struct siphash_state s = {
@@ -50,7 +48,7 @@ static __always_inline __u64 siphash(const __u64 key[2], __u64 first, __u64 seco
 
 	siphash_word(&s, first);
 	siphash_word(&s, second);
-	/* The length, 16 bytes, in the last byte. */
+	/* The last byte is the length, 16. */
 	siphash_word(&s, 16ull << 56);
 	s.v2 ^= 0xff;
 	siphash_round(&s);

@@ -7,71 +7,59 @@
 
 #include "types.h"
 
-/* True in a second copy of the programs, which the agent loads over the same maps to trace a
- * packet. That copy records its steps and nothing else: no flow, counter or sample. So every
- * map is written by map_update or map_delete or, through a pointer, behind `if (!tracing)`. In
- * the attached programs the verifier removes all this.
+/* True in a second copy of the programs, which the agent loads with the same maps to trace a
+ * packet. It records only the trace, so maps are written by map_update or map_delete, or if not
+ * tracing. The verifier removes dead code.
  */
 volatile const __u32 tracing;
 
-/* The steps of a traced packet. */
 enum trace_step {
-	/* Its destination is a VIP. */
 	TRACE_VIP = 1 << 0,
-	/* Its frame is addressed to another station. */
+	/* The destination MAC address is another station's. */
 	TRACE_OTHER_STATION = 1 << 1,
-	/* A node had encapsulated it. */
 	TRACE_FROM_NODE = 1 << 2,
-	/* Its frontend has source ranges. */
 	TRACE_SOURCE_CHECKED = 1 << 3,
-	/* A row was looked up: stage 1. */
 	TRACE_ROW = 1 << 4,
-	/* Stage 2: this node looked up the flow. */
 	TRACE_STAGE2 = 1 << 5,
-	/* The flow was known: established, or half-open. */
 	TRACE_ESTABLISHED = 1 << 6,
 	TRACE_HALF_OPEN = 1 << 7,
-	/* An endpoint was chosen for a new flow. */
+	/* An endpoint was selected for a new flow. */
 	TRACE_CHOSEN = 1 << 8,
-	/* A new flow got the endpoint of its client's previous flows. */
+	/* A new flow got the endpoint of the client's previous flows. */
 	TRACE_AFFINITY = 1 << 9,
-	/* It was sent to a previous primary of the row, or back to the primary. */
+	/* Forwarded to a former primary of the row, or back to the primary. */
 	TRACE_SECOND_CHANCE = 1 << 10,
 	TRACE_RETURNED = 1 << 11,
-	/* It was sent by an exception to the node that holds its flow. */
+	/* Forwarded by an exception to the holder of the flow. */
 	TRACE_EXCEPTION = 1 << 12,
-	/* The flow is here, and the packet goes back as a notice to its ingress node. */
+	/* Returned to the ingress node as a notice that this node holds the flow. */
 	TRACE_NOTIFIES = 1 << 13,
-	/* It was such a notice, and this is the ingress node. */
+	/* Received as a notice by the ingress node. */
 	TRACE_NOTIFIED = 1 << 14,
-	/* It was sent to a node of the next zone's table. */
+	/* Forwarded according to the table of the next zone. */
 	TRACE_OTHER_ZONE = 1 << 15,
-	/* It was encapsulated. */
 	TRACE_TO_NODE = 1 << 16,
-	/* It was given to an endpoint. */
 	TRACE_DELIVERED = 1 << 17,
-	/* Its next hop was left to the kernel. */
+	/* The kernel resolves the next hop. */
 	TRACE_TO_KERNEL = 1 << 18,
-	/* The VIP answered it itself. */
+	/* Replied to on behalf of the VIP. */
 	TRACE_ANSWERED = 1 << 19,
-	/* The agent is silent: it was sent to another node of the row, which chooses. */
+	/* The agent is down: forwarded to another node of the row, which chooses. */
 	TRACE_HANDED_ON = 1 << 20,
 };
 
-/* The steps of one packet. Fields are zero where the packet did not get that far. */
+/* Fields that were not reached are 0. */
 struct trace {
 	__u32 steps;
 	__u32 reason;
-	/* Ids of the frontend and the endpoint; the row of the frontend's endpoint table. */
+	/* Ids of frontend and endpoint, and the row of the endpoint table. */
 	__u32 frontend;
 	__u32 endpoint;
 	__u32 endpoint_row;
-	/* Row of the frontend's node table, and its content. */
+	/* Row of the node table, and its content. */
 	__u32 row;
 	struct row owners;
-	/* The node that it was encapsulated to. */
 	__u32 node;
-	/* By which interface it leaves. */
 	__u32 ifindex;
 };
 
@@ -82,7 +70,6 @@ struct {
 	__type(value, struct trace);
 } trace_record SEC(".maps");
 
-/* NULL where nothing is traced. */
 static __always_inline struct trace *trace_get(void)
 {
 	__u32 zero = 0;
@@ -125,7 +112,6 @@ static __always_inline void trace_endpoint(__u32 id)
 		trace->endpoint = id;
 }
 
-/* The flow was known. */
 static __always_inline void trace_known(const struct connection *connection, int half_open)
 {
 	struct trace *trace = trace_get();
@@ -180,7 +166,7 @@ static __always_inline void trace_drop(__u32 reason)
 		trace->reason = reason;
 }
 
-/* Zero, or a negative error. */
+/* Returns 0 or a negative error. */
 static __always_inline long map_update(void *map, const void *key, const void *value, __u64 flags)
 {
 	return tracing ? 0 : bpf_map_update_elem(map, key, value, flags);

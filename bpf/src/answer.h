@@ -11,12 +11,9 @@
 #include "send_back.h"
 #include "verdict.h"
 
-/* Answers of the VIP itself: echo replies, refusals, and ICMP errors for packets that are too
- * big. An answer leaves the way that the packet came.
- */
+/* Replies on behalf of a VIP: echo replies, TCP resets and ICMP errors. */
 
-/* RFC 1812 section 4.3.2.3 and RFC 4443 section 2.4 (c): an error shows as much of the packet
- * as fits in what every host takes.
+/* Maximum length of an ICMP error, in bytes (RFC 1812 section 4.3.2.3, RFC 4443 section 2.4 (c)).
  */
 #define ICMP_ERROR_LENGTH 576
 #define ICMPV6_ERROR_LENGTH 1280
@@ -25,14 +22,12 @@
 #define ICMP_CODE_TOO_BIG 4
 #define ICMPV6_CODE_PORT 4
 
-/* RFC 1812 section 4.3.2.5: precedence 6, internetwork control. */
+/* RFC 1812 section 4.3.2.5: internetwork control. */
 #define ICMP_ERROR_TOS 0xc0
 
 #define ANSWER_TTL 64
 
-/* Turns an echo request into its reply. The data stays, so the checksum changes by the type
- * only, and a wrong one stays wrong.
- */
+/* The checksum is updated incrementally, so a wrong checksum remains wrong. */
 __noinline int answer_echo(struct xdp_md *ctx, struct packet *packet, const struct self *self)
 {
 	void *data_end = (void *)(long)ctx->data_end;
@@ -78,7 +73,7 @@ __noinline int answer_echo(struct xdp_md *ctx, struct packet *packet, const stru
 	return send_back(ctx, self, 0);
 }
 
-/* A sum over bytes of the frame. They begin at an even offset of what the checksum covers. */
+/* Checksum over bytes of the frame, from an even offset of the checksummed data. */
 struct sum_walk {
 	struct xdp_md *ctx;
 	__u32 position;
@@ -87,7 +82,7 @@ struct sum_walk {
 };
 
 #define SUM_CHUNK 16
-/* Whole chunks, and the rest by words. */
+/* Full chunks, then 16-bit words. */
 #define SUM_STEPS (ICMPV6_ERROR_LENGTH / SUM_CHUNK + SUM_CHUNK / 2)
 
 static long sum_step(__u32 step, struct sum_walk *walk)
@@ -114,9 +109,7 @@ static long sum_step(__u32 step, struct sum_walk *walk)
 	return 0;
 }
 
-/* Writes the IP header of an answer at the start of what follows the Ethernet header, and
- * returns the sum of its pseudo-header (RFC 9293 section 3.1, RFC 8200 section 8.1), or -1.
- */
+/* Returns the sum of the pseudo-header (RFC 9293 section 3.1, RFC 8200 section 8.1), or -1. */
 static __always_inline __s64 write_answer_ip(struct xdp_md *ctx, const struct flow *flow,
 					     __u8 protocol, __u16 length)
 {
@@ -160,15 +153,12 @@ static __always_inline __s64 write_answer_ip(struct xdp_md *ctx, const struct fl
 	return sum;
 }
 
-/* Cuts the frame to the length. */
 static __always_inline long cut_frame(struct xdp_md *ctx, __u32 length)
 {
 	return bpf_xdp_adjust_tail(ctx, (int)length - (int)bpf_xdp_get_buff_len(ctx));
 }
 
-/* Turns the frame into an ICMP error, which shows the start of the packet. Returns zero, or a
- * negative error.
- */
+/* Rewrites the frame into an ICMP error. Returns 0 or a negative error. */
 __noinline long write_icmp_error(struct xdp_md *ctx, const struct packet *packet, __u32 kind,
 				 __u32 rest)
 {
@@ -208,14 +198,12 @@ __noinline long write_icmp_error(struct xdp_md *ctx, const struct packet *packet
 	icmp = frame_at(ctx, sizeof(old) + ip);
 	if (walk.position != walk.end || (void *)(icmp + 1) > (void *)(long)ctx->data_end)
 		return -1;
-	/* Only version 6 covers a pseudo-header. */
+	/* ICMPv4 has no pseudo-header. */
 	icmp->check = csum_fold(walk.sum + (is_ipv4 ? 0 : (__u64)sum));
 	return 0;
 }
 
-/* Turns the frame into the reset of a connection that does not exist: RFC 9293 section 3.10.7.1. A
- * packet that acknowledges says itself which number its sender takes.
- */
+/* RFC 9293 section 3.10.7.1. */
 static __always_inline long write_reset(struct xdp_md *ctx, const struct packet *packet)
 {
 	const __u32 ip = packet->flow.family == ADDRESS_FAMILY_IPV4 ? sizeof(struct iphdr) :
@@ -232,7 +220,7 @@ static __always_inline long write_reset(struct xdp_md *ctx, const struct packet 
 		sequence = tcp->ack_seq;
 	} else {
 		flags |= TCP_ACK;
-		/* The segment's length counts the SYN. */
+		/* The SYN counts as one byte. */
 		acknowledged = bpf_ntohl(tcp->seq) + 1 + packet->length -
 			       (packet->l4 - packet->l3 + tcp->doff * 4);
 	}
@@ -254,14 +242,13 @@ static __always_inline long write_reset(struct xdp_md *ctx, const struct packet 
 	return 0;
 }
 
-/* Reasons that a client may be told by a refusal. */
 static __always_inline int is_refusal(__u32 reason)
 {
 	return reason == DROP_NO_ENDPOINT || reason == DROP_SHARE_REFUSED ||
 	       reason == DROP_ENDPOINT_GONE;
 }
 
-/* Type and code of the ICMP error about the packet, or zero for none. */
+/* Returns the ICMP type and code in one word, or 0 if no error is sent. */
 static __always_inline __u32 error_kind(const struct packet *packet, __u32 reason)
 {
 	const int is_ipv4 = packet->flow.family == ADDRESS_FAMILY_IPV4;
@@ -273,16 +260,14 @@ static __always_inline __u32 error_kind(const struct packet *packet, __u32 reaso
 				 ICMPV6_UNREACHABLE << 8 | ICMPV6_CODE_PORT;
 	if (is_ipv4)
 		return ICMP_UNREACHABLE << 8 | ICMP_CODE_TOO_BIG;
-	/* RFC 8200 section 5: every link takes 1280 bytes, so no error says less. */
+	/* IPv6 requires an MTU of at least 1280 bytes (RFC 8200 section 5). */
 	return packet->mtu >= ICMPV6_ERROR_LENGTH ? ICMPV6_TOO_BIG << 8 : 0;
 }
 
-/* Reports whether to refuse a packet that found no endpoint. Only where the Service has none
- * at all, or the flow's share is refused on every node: otherwise another node may serve the
- * next try. Of TCP only a SYN: a connection may survive a moment in which its pod is not ready.
- *
- * A connection whose endpoint no longer exists has ended, which the endpoint could not tell. Without
- * a reset its client would repeat its data for a quarter of an hour.
+/* A packet is refused only if its Service has no endpoint or its share is refused on every node;
+ * otherwise another node may accept the next attempt. Of TCP only SYNs are refused, so that
+ * connections survive a temporarily unready pod. Connections of a deleted endpoint are reset,
+ * because their clients would retransmit for 15 minutes.
  */
 static __always_inline int is_refused(const struct packet *packet, __u32 reason)
 {
@@ -299,7 +284,6 @@ static __always_inline int is_refused(const struct packet *packet, __u32 reason)
 	return packet->flow.protocol == IPPROTO_UDP;
 }
 
-/* Answers a dropped packet, as a host would. It was counted. Returns an XDP action. */
 __noinline int answer_drop(struct xdp_md *ctx, struct packet *packet, __u32 reason)
 {
 	const int refuses = is_refusal(reason);

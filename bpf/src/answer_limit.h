@@ -8,18 +8,16 @@
 #include "maps.h"
 #include "trace.h"
 
-/* Rate limit of the VIP's own answers: requests can be spoofed. */
+/* Rate limit of replies sent on behalf of VIPs, because requests can be spoofed. */
 
-/* Slot 0 of a kind is for all VIPs together. VIPs share the next slots by a keyed hash, sources the
- * rest, so a flood of sources takes no memory.
- */
+/* Per kind: slot 0 for all VIPs, then slots by keyed hash of the VIP, then of the source. */
 
 static __always_inline __u32 answer_vip_slot(const struct flow *flow, enum answer_kind kind)
 {
 	return kind * ANSWER_SLOTS + 1 + hash_slot(hash_vip(flow->vip.word), ANSWER_VIPS);
 }
 
-/* An IPv6 source is a /64. */
+/* IPv6 sources are aggregated by /64. */
 static __always_inline __u32 answer_source_slot(const struct flow *flow, enum answer_kind kind)
 {
 	return kind * ANSWER_SLOTS + 1 + ANSWER_VIPS +
@@ -33,7 +31,6 @@ static __always_inline int answer_left(__u32 slot, __u32 limit)
 	return answers && (answers->given < limit || clock_passed(answers->since, 1));
 }
 
-/* Reports whether the slot has an answer left in this second, and takes it. */
 static __always_inline int take_answer(__u32 slot, __u32 limit)
 {
 	struct answers *answers = bpf_map_lookup_elem(&answer_counts, &slot);
@@ -52,9 +49,7 @@ static __always_inline int take_answer(__u32 slot, __u32 limit)
 	return 1;
 }
 
-/* Each VIP has a share that no flood of another one takes. A source takes nothing before its VIP
- * has an answer left: else a flood of one VIP would use up the slots of all sources.
- */
+/* The source's token is consumed last: a flood of one VIP must not exhaust source slots. */
 static __always_inline int answer_allowed(const struct flow *flow, enum answer_kind kind)
 {
 	__u32 source = answer_source_slot(flow, kind);
@@ -65,9 +60,7 @@ static __always_inline int answer_allowed(const struct flow *flow, enum answer_k
 	       take_answer(source, ANSWERS_PER_SOURCE);
 }
 
-/* Reports whether the source is a single host elsewhere. RFC 1122 section 3.2.2 and RFC 4443
- * section 2.4 (e) forbid answers to any other address.
- */
+/* RFC 1122 section 3.2.2 and RFC 4443 section 2.4 (e) forbid replies to other addresses. */
 static __always_inline int source_is_host(const struct flow *flow)
 {
 	__u32 first = bpf_ntohl(flow->family == ADDRESS_FAMILY_IPV4 ? flow->client.word[3] :
@@ -76,8 +69,6 @@ static __always_inline int source_is_host(const struct flow *flow)
 
 	if (flow->family == ADDRESS_FAMILY_IPV4)
 		return first != 0 && first != 127 && first < 224;
-	/* The unspecified address, loopback and forms with an IPv4 address inside begin with
-	 * 32 zero bits.
-	 */
+	/* Unspecified, loopback and IPv4-embedding addresses begin with 32 zero bits. */
 	return first != 0xff && flow->client.word[0];
 }

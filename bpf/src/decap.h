@@ -12,9 +12,8 @@
 #include "tunnel_tag.h"
 #include "verdict.h"
 
-/* Packets that another node encapsulated. */
+/* Decapsulation of packets from other nodes. */
 
-/* Takes the outer headers off: what is between the Ethernet header and the IP packet. */
 static __always_inline int decapsulate(struct xdp_md *ctx, struct packet *packet)
 {
 	const int shift = packet->l3 - sizeof(struct ethhdr);
@@ -41,7 +40,7 @@ static __always_inline int decapsulate(struct xdp_md *ctx, struct packet *packet
 #define ECN_MASK 3
 #define ECN_CONGESTION 3
 
-/* RFC 6040 section 4.2: the inner packet takes over a congestion mark of the outer one. */
+/* RFC 6040 section 4.2: copies a congestion mark (CE) from the outer to the inner header. */
 static __always_inline int ecn_merge(struct packet *inner, __u8 outer)
 {
 	if ((outer & ECN_MASK) != ECN_CONGESTION)
@@ -52,7 +51,7 @@ static __always_inline int ecn_merge(struct packet *inner, __u8 outer)
 	return 0;
 }
 
-/* Reports whether this is the option with a tag, of any key, and ends within the words of options. */
+/* Any key; the option must fit in the given number of option words. */
 static __always_inline int is_tag(const struct geneve_tag *tag, __u32 words)
 {
 	__u8 length = tag->length;
@@ -63,7 +62,7 @@ static __always_inline int is_tag(const struct geneve_tag *tag, __u32 words)
 	       words >= GENEVE_OPTION_WORDS + 1 + length;
 }
 
-/* Reads the Geneve header and both options. Returns the inner protocol, or zero if malformed. */
+/* Returns the inner EtherType, or 0 if malformed. */
 static __always_inline __be16 read_tunnel(struct packet *packet, const struct tunnel *tunnel)
 {
 	__u32 words = tunnel->geneve.version_length & 0x3f;
@@ -83,12 +82,10 @@ static __always_inline __be16 read_tunnel(struct packet *packet, const struct tu
 	return tunnel->geneve.protocol;
 }
 
-/* No verdict: the outer headers were read. */
+/* Not a verdict: the outer headers are valid. */
 #define TUNNEL_READ -3
 
-/* Reads the outer headers of a packet to this node's Geneve port. Another VNI belongs to
- * another user of Geneve, such as a CNI. protocol becomes the inner one, or zero.
- */
+/* Other VNIs belong to other Geneve users, e.g. a CNI plugin. Sets protocol, or 0. */
 static __always_inline int enter_tunnel(struct xdp_md *ctx, struct packet *packet, __be16 *protocol)
 {
 	struct tunnel *tunnel = frame_at(ctx, packet->l4);
@@ -118,7 +115,6 @@ static __always_inline int enter_tunnel(struct xdp_md *ctx, struct packet *packe
 	return flaw ? drop(flaw) : TUNNEL_READ;
 }
 
-/* The inner packet is for the frontend. Its ingress node has done stage 1. */
 static __always_inline int serve_inner(struct packet *packet, const struct frontend *frontend)
 {
 	packet->frontend = frontend->id;
@@ -127,7 +123,6 @@ static __always_inline int serve_inner(struct packet *packet, const struct front
 	return serve_here();
 }
 
-/* A packet from another node. */
 static __always_inline int from_node(struct xdp_md *ctx, struct packet *packet,
 				     const struct frontend **frontend)
 {

@@ -19,11 +19,8 @@
 #include "maps.h"
 #include "verdict.h"
 
-/* Delivery: the VIP in the destination becomes the endpoint. */
-
-/* Rewrites the destination port and the checksum of a TCP or UDP header. change is that of
- * the addresses, which the checksum covers. A UDP checksum of zero means none and stays; one
- * that becomes zero is sent as ones (RFC 768). SCTP headers stay (sctp.h).
+/* UDP checksum 0 is retained, and a computed 0 is sent as 0xffff (RFC 768). change is that of the
+ * pseudo-header. SCTP headers are not changed (sctp.h).
  */
 static __always_inline int rewrite_l4(struct xdp_md *ctx, const struct packet *packet, __be16 port,
 				      __u64 change)
@@ -54,13 +51,10 @@ static __always_inline int rewrite_l4(struct xdp_md *ctx, const struct packet *p
 	return 0;
 }
 
-/* A VIP is a host and takes a packet with any TTL. The node's stack then forwards it to the
- * endpoint, and must not find the TTL exceeded. No packet can loop by this: its destination is
- * no longer a VIP.
- */
+/* A VIP accepts any TTL, as a host does, but the node's stack forwards the packet. */
 #define DELIVERED_TTL 2
 
-/* Returns the change of the header for its checksum. */
+/* Returns the checksum change. */
 static __always_inline __u64 raise_ttl(struct iphdr *ip)
 {
 	__u16 old = bpf_htons(ip->ttl << 8);
@@ -81,7 +75,7 @@ static __always_inline int translate_ipv4(struct xdp_md *ctx, const struct packe
 		return -1;
 	change = csum_change(0, ip->daddr, endpoint->address.word[3]);
 	ip->daddr = endpoint->address.word[3];
-	/* The TOS may have a congestion mark from the outer header. */
+	/* May contain the outer header's congestion mark. */
 	csum_apply(&ip->check, csum_change16(change, bpf_htons(ip->tos), bpf_htons(packet->tos)) +
 				       raise_ttl(ip));
 	ip->tos = packet->tos;
@@ -109,7 +103,6 @@ static __always_inline int translate_ipv6(struct xdp_md *ctx, const struct packe
 	return rewrite_l4(ctx, packet, endpoint->port, change);
 }
 
-/* Gives the packet to the stack with the endpoint as its destination. */
 static __always_inline int deliver(struct xdp_md *ctx, struct packet *packet,
 				   const struct endpoint *endpoint)
 {

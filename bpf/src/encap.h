@@ -18,9 +18,7 @@
 #include "tunnel_tag.h"
 #include "verdict.h"
 
-/* Makes the frame an Ethernet header, overhead and extra bytes and the inner IP packet. Returns what
- * follows the Ethernet header, or NULL. Its addresses stay as they came in.
- */
+/* Makes room behind the Ethernet header, whose addresses stay, and returns it, or NULL. */
 static __always_inline void *make_room(struct xdp_md *ctx, const struct packet *packet,
 				       const int overhead, __u32 extra, __be16 protocol)
 {
@@ -40,7 +38,6 @@ static __always_inline void *make_room(struct xdp_md *ctx, const struct packet *
 	return eth + 1;
 }
 
-/* Writes the high part of the path behind the other headers, unless it is zero. */
 static __always_inline int write_high(struct xdp_md *ctx, struct tunnel *tunnel, __u32 high)
 {
 	struct geneve_high *word = (void *)(tunnel + 1);
@@ -53,7 +50,7 @@ static __always_inline int write_high(struct xdp_md *ctx, struct tunnel *tunnel,
 	return 0;
 }
 
-/* Writes the tag of the frame, whose headers are written. */
+/* Called last, because the tag covers the other headers. */
 static __always_inline int write_tag(struct xdp_md *ctx, __u32 number, const int overhead,
 				     __u32 extra)
 {
@@ -111,7 +108,6 @@ static __always_inline int send_encapsulated(struct xdp_md *ctx, struct packet *
 	return transmit(ctx, &hop);
 }
 
-/* Sends the packet to the node, in new outer headers. */
 __noinline int encapsulate(struct xdp_md *ctx, struct packet *packet, const struct self *self,
 			   __u32 id)
 {

@@ -24,17 +24,14 @@
 #include "tunnel_tag.h"
 #include "verdict.h"
 
-/* The fast path takes nearly all packets from routers: TCP or UDP right behind an IP header
- * without options, to another node by a prepared next hop. What it reads
- * stays in registers. Any other packet it leaves to the full path, before it has changed or
- * counted anything.
+/* Fast path for most packets from routers: TCP or UDP directly behind an IP header without options,
+ * to another node with a prepared next hop. Its state stays in registers. All other packets take
+ * the full path, unmodified and uncounted.
  */
 
 #define IPV4_NO_OPTIONS 0x45
 
-/* Reports whether another node may have encapsulated the packet. ports are source and destination
- * port, as one load reads them. The traffic of a CNI that uses Geneve has another VNI.
- */
+/* A CNI plugin that uses Geneve has another VNI. */
 static __always_inline int may_be_from_node(const void *l4, const void *data_end, __u8 protocol,
 					    __u32 ports)
 {
@@ -45,9 +42,7 @@ static __always_inline int may_be_from_node(const void *l4, const void *data_end
 	       (vni_is_ours(geneve->vni) || vni_is_probe(geneve->vni));
 }
 
-/* Reports whether the TCP or UDP header is whole: in the frame, which has eight bytes of it,
- * and in length, the bytes behind the IP header.
- */
+/* The frame contains at least eight bytes of the header. length excludes the IP header. */
 static __always_inline int l4_is_whole(const void *l4, const void *data_end, __u8 protocol,
 				       __u32 length)
 {
@@ -61,10 +56,7 @@ static __always_inline int l4_is_whole(const void *l4, const void *data_end, __u
 	return length >= header && l4 + header <= data_end;
 }
 
-/* No frontend has the destination and port. Most such packets are for hosts in a network with
- * VIPs, this node above all, and pass. Those to a VIP, a pool or an aggregate take the full
- * path. A filter knows most hosts.
- */
+/* Packets to VIPs, pools and aggregates take the full path; those to hosts near them pass. */
 static __noinline int no_frontend_ipv4(const struct self *self, __be32 destination)
 {
 	struct address address;
@@ -89,16 +81,15 @@ static __noinline int no_frontend_ipv6(const struct self *self, const struct in6
 	return XDP_PASS;
 }
 
-/* Bytes of encapsulation to the node; zero if no address family is in common. */
+/* Returns the encapsulation overhead in bytes, or 0 without a common address family. */
 static __always_inline __u32 fast_overhead(const struct self *self, const struct node *node)
 {
 	if (self->ipv4 && node->ipv4)
 		return OVERHEAD_IPV4;
-	/* No address of a node begins with four bytes of zero. */
+	/* Addresses of nodes do not begin with 32 zero bits. */
 	return self->ipv6.word[0] && node->ipv6.word[0] ? OVERHEAD_IPV6 : 0;
 }
 
-/* Reports whether the fast path can send by the next hop to the node. */
 static __always_inline int hop_is_fast(struct xdp_md *ctx, const struct self *self,
 				       const struct node *node)
 {
@@ -106,9 +97,6 @@ static __always_inline int hop_is_fast(struct xdp_md *ctx, const struct self *se
 	       leaves_by(ctx, node->ifindex);
 }
 
-/* Writes the Ethernet header in front of overhead bytes, and returns where those begin. Behind them
- * are the inner IP header and the first bytes that follow it.
- */
 static __always_inline void *fast_room(struct xdp_md *ctx, const struct node *node,
 				       const int overhead, const int inner, __be16 protocol)
 {
@@ -122,10 +110,7 @@ static __always_inline void *fast_room(struct xdp_md *ctx, const struct node *no
 	return (void *)stations + sizeof(struct ethhdr);
 }
 
-/* Writes the headers behind the outer IP header. That of the inner packet follows, without
- * options. from and to are the outer addresses,
- * in the frame.
- */
+/* from and to are the outer addresses in the frame. */
 static __always_inline void fast_tunnel(struct tunnel *tunnel, const struct outer *outer,
 					const __be32 *from, const __be32 *to,
 					const int outer_family, const int extra)
@@ -154,7 +139,7 @@ static __always_inline void fast_tunnel(struct tunnel *tunnel, const struct oute
 		tag_write(&tunnel->tag, tag_of(key, &it));
 }
 
-/* outer->length is that of the packet. The path takes extra bytes beyond struct tunnel. */
+/* outer->length is that of the packet. extra is the size of the path's high part. */
 static __always_inline int fast_send(struct xdp_md *ctx, const struct self *self,
 				     const struct node *node, const struct frontend *frontend,
 				     struct outer *outer, const int extra)
@@ -197,7 +182,7 @@ static __always_inline int fast_send(struct xdp_md *ctx, const struct self *self
 	return XDP_TX;
 }
 
-/* The print of the packet that fast_path_ipv4 or fast_path_ipv6 has checked. */
+/* Fingerprint of a packet that fast_path_ipv4 or fast_path_ipv6 has validated. */
 static __always_inline __u64 fast_print(const struct xdp_md *ctx)
 {
 	const struct ethhdr *eth = (void *)(long)ctx->data;
@@ -215,13 +200,10 @@ static __always_inline __u64 fast_print(const struct xdp_md *ctx)
 				ip6->nexthdr);
 }
 
-/* Where the flags of a path are in what fast_marked_path returns, above the node. */
+/* Shift of the path flags in the result of fast_marked_path; the node is below. */
 #define FAST_MARKED_FLAGS 32
 
-/* As marked_node, for a packet on the row with the index. Returns the node to send to, with the
- * flags that its path gets; or zero, which leaves the packet to marked_node. Not
- * inlined: rows at rest, and the stages behind the fast path, would pay for the stack.
- */
+/* As marked_node; returns node and flags, or 0. Not inlined, to save stack on other rows. */
 __noinline __u64 fast_marked_path(struct xdp_md *ctx, __u64 row, __u32 index)
 {
 	__u64 flags = 0, print, about, *found;
@@ -287,9 +269,9 @@ static __always_inline int fast_send_high6(struct xdp_md *ctx, const struct self
 	return fast_send(ctx, self, node, frontend, &outer, OVERHEAD_HIGH);
 }
 
-/* Sends a packet whose path has a high part: of the content of the row, with the flags and to the node
- * that way has as fast_marked_path returns them. It reads the packet again and is not inlined, for the
- * paths of smaller clusters would pay for its code, and for what it is given.
+/* Sends a packet whose path has a high part, i.e. in clusters with long node ids. way is the result
+ * of fast_marked_path. Not inlined, and parses the packet again, to keep its cost away from other
+ * clusters.
  */
 static __noinline int fast_send_high(struct xdp_md *ctx, const struct frontend *frontend,
 				     __u64 content, __u64 way, __u32 hash)
@@ -311,7 +293,6 @@ static __noinline int fast_send_high(struct xdp_md *ctx, const struct frontend *
 	return fast_send_high6(ctx, self, node, frontend, path, hash);
 }
 
-/* A whole packet to the frontend. */
 static __always_inline int fast_forward(struct xdp_md *ctx, const struct self *self,
 					struct frontend *frontend, struct outer *outer)
 {
@@ -320,9 +301,7 @@ static __always_inline int fast_forward(struct xdp_md *ctx, const struct self *s
 	__u32 id, index;
 	struct row *row;
 
-	/* Local, refusals, source ranges and affinity are left to the full path, and so is all while
-	 * the node's service proxy may have connections.
-	 */
+	/* Local, refusal, source ranges, affinity and the service proxy take the full path. */
 	if (service_proxy || frontend->flags | frontend->ranges | frontend->affinity)
 		return VERDICT_FULL_PATH;
 	index = row_index(frontend->table, outer->hash);
@@ -373,7 +352,7 @@ static __always_inline int fast_path_ipv4(struct xdp_md *ctx, struct frontend **
 	self = settings_get();
 	if (!self || !station_is_ours(data, self))
 		return XDP_PASS;
-	/* A struct frontend_key4, written as one word: the lookup would wait for parts of it. */
+	/* A struct frontend_key4 in one word, to avoid failed store forwarding. */
 	key = (__u64)(ports >> 16 | (__u32)ip->protocol << 16) << 32 | ip->daddr;
 	frontend = bpf_map_lookup_elem(&frontends4, &key);
 	if (!frontend)
@@ -426,9 +405,7 @@ static __always_inline int fast_path_ipv6(struct xdp_md *ctx, struct frontend **
 	return fast_forward(ctx, self, frontend, &outer);
 }
 
-/* Returns an XDP action or VERDICT_FULL_PATH, then with the frontend if it was found. Inlined:
- * with return thunks in the kernel a call costs as much as a lookup.
- */
+/* Inlined: with return thunks a call costs as much as a map lookup. */
 static __always_inline int fast_path(struct xdp_md *ctx, struct frontend **found)
 {
 	void *eth = (void *)(long)ctx->data;
@@ -436,7 +413,7 @@ static __always_inline int fast_path(struct xdp_md *ctx, struct frontend **found
 
 	if (eth + sizeof(struct ethhdr) > (void *)(long)ctx->data_end)
 		return XDP_PASS;
-	/* One load, because struct ethhdr is packed. */
+	/* One load; the packed struct ethhdr would be read by bytes. */
 	protocol = *(__be16 *)(eth + offsetof(struct ethhdr, h_proto));
 	if (protocol == bpf_htons(ETH_P_IP))
 		return fast_path_ipv4(ctx, found);

@@ -6,23 +6,20 @@
 #include "maps.h"
 #include "trace.h"
 
-/* Fragments. Only the first has ports. It notes them for the later ones, which then take the
- * path of its flow: from the ingress node to the node that serves it, and there to the
- * endpoint. A later fragment before its first, or on another ingress node, is dropped. The
- * first fragment of a reply notes the VIP.
+/* IP fragments. Only the first fragment has ports. It is recorded, so that later fragments follow
+ * the flow's path on the ingress node and the serving node. Later fragments that arrive before the
+ * first, or on another ingress node, are dropped. For replies the VIP is recorded.
  */
 
-/* Which part of a datagram a packet is; none if it is whole. */
 enum fragment_part {
 	FRAGMENT_NONE,
 	FRAGMENT_FIRST,
 	FRAGMENT_LATER,
 };
 
-/* RFC 791 section 3.2 and RFC 8200 section 4.5 allow reassembly up to 60 s. Linux waits 30 s. */
+/* Reassembly timeout of Linux. RFC 791 section 3.2 and RFC 8200 section 4.5 allow 60 s. */
 #define FRAGMENT_SECONDS 30
 
-/* Addresses and protocol as the flow has them. */
 static __always_inline struct fragment_key fragment_key(const struct flow *flow, __be32 id,
 							__u8 protocol)
 {
@@ -30,14 +27,14 @@ static __always_inline struct fragment_key fragment_key(const struct flow *flow,
 		.from = flow->client,
 		.to = flow->vip,
 		.id = id,
-		/* RFC 8200 section 4.5: an IPv6 identification stands for all protocols. */
+		/* IPv6 identifications are independent of the protocol (RFC 8200 section 4.5). */
 		.protocol = flow->family == ADDRESS_FAMILY_IPV4 ? protocol : 0,
 	};
 
 	return key;
 }
 
-/* Notes what later fragments lack. Returns zero, or a negative error. */
+/* Returns 0 or a negative error. */
 static __always_inline long fragment_add(const struct fragment_key *key,
 					 const struct fragment *fragment)
 {
@@ -46,7 +43,7 @@ static __always_inline long fragment_add(const struct fragment_key *key,
 	return map_update(&fragments, key, fragment, BPF_ANY);
 }
 
-/* vip is NULL for a reply: it does not show its VIP. */
+/* vip is NULL for a reply, whose VIP is unknown. */
 static __always_inline struct fragment *fragment_find(const struct fragment_key *key,
 						      const struct address *vip)
 {
@@ -60,10 +57,7 @@ static __always_inline struct fragment *fragment_find(const struct fragment_key 
 	return fragment && !clock_passed(fragment->seen, FRAGMENT_SECONDS) ? fragment : NULL;
 }
 
-/* A datagram's fragments arrive one after the other. For so long a second first fragment, which may be
- * forged, does not replace what the first one noted. Later it does, because clients use identifications
- * again.
- */
+/* A possibly forged first fragment does not replace a record of this age, in seconds. */
 #define FRAGMENT_KEPT_SECONDS 1
 
 static __always_inline long fragment_note(const struct fragment_key *key, const struct flow *flow)
@@ -82,7 +76,7 @@ static __always_inline long fragment_note(const struct fragment_key *key, const 
 	return fragment_add(key, &fragment);
 }
 
-/* Notes the flow of a first fragment, or completes that of a later one. */
+/* Records a first fragment, or fills in the flow of a later one. */
 __noinline int join_fragment(struct packet *packet, __be32 id, __u32 protocol, __u32 part)
 {
 	struct fragment *fragment;

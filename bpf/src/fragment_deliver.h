@@ -4,7 +4,7 @@
 #include "deliver.h"
 #include "verdict.h"
 
-/* Gives a later fragment to the endpoint. Ports and checksum are in the first one. */
+/* Delivers a later fragment, which has neither ports nor an L4 checksum. */
 __noinline int fragment_deliver(struct xdp_md *ctx, struct packet *packet,
 				const struct endpoint *endpoint)
 {

@@ -10,9 +10,7 @@
 #include "fragment.h"
 #include "parse.h"
 
-/* Fragments of replies. The first is rewritten as any reply, the others get the same source.
- * In the flows here, client is the endpoint and vip the client: source and destination.
- */
+/* Fragments of replies. client is the packet's source and vip its destination in these flows. */
 
 static __always_inline void fragment_flow_ipv4(struct flow *flow, const struct iphdr *ip)
 {
@@ -28,7 +26,7 @@ static __always_inline void fragment_flow_ipv6(struct flow *flow, const struct i
 	address_set_ipv6(&flow->vip, &ip->daddr);
 }
 
-/* Notes the VIP for later fragments. Returns zero, or a negative error. */
+/* Records the VIP for later fragments. Returns 0 or a negative error. */
 __noinline long reply_first_fragment(const struct flow *flow, __be32 id, __u32 protocol,
 				     const struct address *vip)
 {
@@ -42,9 +40,7 @@ __noinline long reply_first_fragment(const struct flow *flow, __be32 id, __u32 p
 	return fragment_add(&key, &fragment);
 }
 
-/* Gives a later fragment the VIP as its source, if its first fragment got one. Returns zero, or
- * a negative error when it was rewritten in part.
- */
+/* Returns 0, or a negative error if the packet was partially rewritten. */
 __noinline long reply_later_fragment(struct __sk_buff *skb, const struct flow *flow, __be32 id,
 				     __u32 protocol)
 {

@@ -11,11 +11,9 @@
 #include "stage1.h"
 #include "vlan.h"
 
-/* The full path: what the fast path leaves over, and packets from other nodes. It reads IP
- * headers without options or extension headers; others are for the slow path.
- */
+/* Full path: packets that the fast path declines, and packets from other nodes. */
 
-/* Finds the frontend of a packet from a router, or returns the verdict. */
+/* Sets found, or returns the verdict. */
 static __always_inline int find_frontend(struct xdp_md *ctx, struct packet *packet,
 					 const struct self *self, const struct frontend **found)
 {
@@ -46,9 +44,7 @@ static __always_inline int find_frontend(struct xdp_md *ctx, struct packet *pack
 	return 0;
 }
 
-/* frontend is the one that the fast path found, for a frame to this station, or NULL. Returns an XDP
- * action or an internal verdict, for which the slot has the packet and its frontend.
- */
+/* frontend is that of the fast path, or NULL. An internal verdict leaves the packet in the slot. */
 __noinline int full_path(struct xdp_md *ctx, const struct frontend *frontend)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;

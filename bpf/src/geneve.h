@@ -11,25 +11,19 @@
 #include "path.h"
 #include "types.h"
 
-/* Geneve (RFC 8926) with the IP packet directly inside. */
+/* Geneve (RFC 8926) with IP payload. */
 #define GENEVE_PORT 6081
-/* 24 bits: "MLR". Other VNIs belong to other users of Geneve. */
+/* "MLR" */
 #define GENEVE_VNI 0x4d4c52
 #define GENEVE_FLAG_CRITICAL 0x40
 
-/* RFC 8926 section 7: classes 0xff00 to 0xffff are for experimental use. The upper bit of the
- * type makes the option critical: a receiver that does not know it must drop.
- */
+/* RFC 8926 section 7: experimental class, and a critical type. */
 #define GENEVE_OPTION_CLASS 0xff4d
 #define GENEVE_OPTION_TYPE 0x82
 
-/* The type is higher by packet.zone_steps, up to ZONES. A packet whose receiver must ask no other
- * node has the highest type, too, as if all zones had been asked.
- */
+/* The type is increased by packet.zone_steps; ZONES also means not to forward the packet. */
 
-/* The option with the tag, in every packet. The lower four bits of the type are the number of the
- * key; zero represents a packet without a tag.
- */
+/* Tag option of every packet. The lower 4 bits of the type are the key number; 0 is untagged. */
 #define GENEVE_TAG_TYPE 0x10
 
 struct geneve {
@@ -37,23 +31,20 @@ struct geneve {
 	__u8 version_length;
 	__u8 flags;
 	__be16 protocol;
-	/* VNI in the upper 24 bits. */
+	/* In the upper 24 bits. */
 	__be32 vni;
 };
 
-/* The option with the packet's path. */
 struct geneve_option {
 	__be16 class;
 	__u8 type;
 	/* In 4-byte words, without these first 4 bytes. */
 	__u8 length;
-	/* The 64 bits of path.h, upper half first. */
+	/* Low 64 bits of the path (path.h), upper half first. */
 	__be32 path[2];
 };
 
-/* The option with the packet's tag. Behind it follows, in the same option, the high part of the path
- * where that is not zero: so packets are longer only where clusters have ids of more than 12 bits.
- */
+/* Tag option, followed by the path's high part unless it is 0. */
 struct geneve_tag {
 	__be16 class;
 	__u8 type;
@@ -69,7 +60,6 @@ struct geneve_high {
 #define GENEVE_OPTION_WORDS (sizeof(struct geneve_option) / 4)
 #define GENEVE_TAG_WORDS (sizeof(struct geneve_tag) / 4)
 
-/* The headers between the outer and the inner IP header. */
 struct tunnel {
 	struct udphdr udp;
 	struct geneve geneve;
@@ -82,7 +72,7 @@ static __always_inline int vni_is_ours(__be32 vni)
 	return (vni & bpf_htonl(0xffffff00)) == bpf_htonl(GENEVE_VNI << 8);
 }
 
-/* "MLP": probes (probe.h). Packets of the node's own processes may have it. */
+/* "MLP": probes (probe.h), which processes of the node may send. */
 #define GENEVE_VNI_PROBE 0x4d4c50
 
 static __always_inline int vni_is_probe(__be32 vni)
@@ -90,7 +80,6 @@ static __always_inline int vni_is_probe(__be32 vni)
 	return vni == bpf_htonl(GENEVE_VNI_PROBE << 8);
 }
 
-/* A probe behind its IP header. */
 struct probe_datagram {
 	struct udphdr udp;
 	struct geneve geneve;
@@ -100,6 +89,6 @@ struct probe_datagram {
 enum overhead {
 	OVERHEAD_IPV4 = sizeof(struct iphdr) + sizeof(struct tunnel),
 	OVERHEAD_IPV6 = sizeof(struct ipv6hdr) + sizeof(struct tunnel),
-	/* Of a path with a high part. */
+	/* For a path with a high part. */
 	OVERHEAD_HIGH = sizeof(struct geneve_high),
 };

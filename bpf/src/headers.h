@@ -6,7 +6,7 @@
 #include "parse.h"
 #include "sctp.h"
 
-/* Reads a packet of any form, for the slow path: IPv4 options, IPv6 extension headers. */
+/* Parser for the slow path: IPv4 options, IPv6 extension headers and fragments. */
 
 #define IPV4_OPTION_END 0
 #define IPV4_OPTION_NOP 1
@@ -14,37 +14,33 @@
 #define IPV4_OPTION_STRICT_SOURCE_ROUTE 137
 #define IPV4_MAX_OPTIONS 40
 
-/* No honest client sends more or longer extension headers. */
+/* Legitimate clients do not exceed these. */
 #define IPV6_MAX_EXTENSIONS 6
 #define IPV6_MAX_EXTENSION_BYTES 256
 
-/* A walk over IPv4 options or IPv6 extension headers, at offsets of the frame. */
+/* State of the walk over IPv4 options or IPv6 extension headers; offsets in the frame. */
 struct header_walk {
 	struct xdp_md *ctx;
 	__u32 position;
 	__u32 end;
-	/* What ended the walk: DROP_NONE or the reason to drop the packet. */
+	/* DROP_NONE or the drop reason. */
 	__u32 flaw;
 	__u8 protocol;
-	/* There is a fragment header, other than of an atomic fragment (RFC 6946); and it is not
-	 * of the first fragment.
-	 */
+	/* Not an atomic fragment (RFC 6946). */
 	__u8 fragmented;
 	__u8 later;
 	__u8 done;
 	__be32 id;
 };
 
-/* What the headers say of fragments. */
 struct fragment_place {
 	/* enum fragment_part */
 	__u32 part;
 	__be32 id;
-	/* In bytes. */
+	/* Bytes. */
 	__u32 offset;
 };
 
-/* Ends the walk. */
 static __always_inline long walk_flawed(struct header_walk *walk, enum drop_reason flaw)
 {
 	walk->flaw = flaw;
@@ -77,7 +73,7 @@ static long ipv4_option_step(__u32 step, struct header_walk *walk)
 	return 0;
 }
 
-/* Looks for options that a VIP does not take. The others stay. */
+/* Drops source routes; other options are retained. */
 static __noinline int check_ipv4_options(struct xdp_md *ctx, __u32 position, __u32 end)
 {
 	struct header_walk walk = { .ctx = ctx, .position = position, .end = end };
@@ -86,12 +82,11 @@ static __noinline int check_ipv4_options(struct xdp_md *ctx, __u32 position, __u
 	return walk.flaw;
 }
 
-/* The first bytes of an IPv6 extension header. */
 struct ipv6_extension {
 	__u8 next;
-	/* In 8 bytes, without the first 8. */
+	/* In 8-byte units, without the first 8 bytes. */
 	__u8 length;
-	/* Of a routing header. */
+	/* Routing type. */
 	__u8 type;
 	__u8 segments_left;
 };
@@ -120,7 +115,7 @@ static long ipv6_extension_step(__u32 step, struct header_walk *walk)
 	case IPV6_FRAGMENT:
 		return ipv6_fragment_step(walk);
 	case IPV6_HOP_BY_HOP:
-		/* RFC 8200 section 4.1: only right behind the IPv6 header. */
+		/* RFC 8200 section 4.1: only directly behind the IPv6 header. */
 		if (step)
 			return walk_flawed(walk, DROP_MALFORMED);
 		break;
@@ -133,9 +128,7 @@ static long ipv6_extension_step(__u32 step, struct header_walk *walk)
 	}
 	if (bpf_xdp_load_bytes(walk->ctx, walk->position, &header, sizeof(header)))
 		return walk_flawed(walk, DROP_MALFORMED);
-	/* RFC 5095 for type 0; of the others RFC 8200 section 4.4 lets a host pass over
-	 * those that have nothing left to visit.
-	 */
+	/* RFC 5095 for type 0. RFC 8200 section 4.4 permits other types without segments left. */
 	if (walk->protocol == IPV6_ROUTING && (!header.type || header.segments_left))
 		return walk_flawed(walk, DROP_SOURCE_ROUTE);
 	walk->protocol = header.next;
@@ -145,19 +138,16 @@ static long ipv6_extension_step(__u32 step, struct header_walk *walk)
 	return 0;
 }
 
-/* Walks to the end of the extension headers. */
 static __noinline int walk_ipv6_extensions(struct header_walk *walk)
 {
 	if (!walk)
 		return DROP_MALFORMED;
-	/* One more step than headers, to see the end. */
+	/* One more step to detect the end. */
 	bpf_loop(IPV6_MAX_EXTENSIONS + 1, ipv6_extension_step, walk, 0);
 	return walk->done ? walk->flaw : DROP_IPV6_EXTENSION;
 }
 
-/* Reads the fixed IP header at packet->l3: NOT_IP, or DROP_NONE with the addresses, the
- * protocol and the length filled in.
- */
+/* Parses the fixed IP header at packet->l3. Returns NOT_IP or DROP_NONE. */
 static __always_inline int read_ip_header(struct xdp_md *ctx, struct packet *packet,
 					  __be16 protocol)
 {
@@ -193,7 +183,6 @@ static __always_inline int read_ip_header(struct xdp_md *ctx, struct packet *pac
 	return NOT_IP;
 }
 
-/* Finds the transport header of a packet whose fixed header was read. */
 static __always_inline int read_ipv4_options(struct xdp_md *ctx, struct packet *packet,
 					     struct fragment_place *place)
 {
@@ -241,7 +230,7 @@ static __always_inline int read_ipv6_extensions(struct xdp_md *ctx, struct packe
 		place->part = FRAGMENT_LATER;
 	else if (walk.fragmented)
 		place->part = FRAGMENT_FIRST;
-	/* Of a later fragment at least that. */
+	/* Lower bound for a later fragment. */
 	place->offset = 8;
 	return DROP_NONE;
 }
@@ -267,9 +256,7 @@ static __always_inline int read_transport(struct xdp_md *ctx, struct packet *pac
 	}
 }
 
-/* Reads the rest of a packet whose fixed header was read. The result is DROP_NONE, or
- * the reason to drop the packet if its destination is ours.
- */
+/* Returns DROP_NONE or a drop reason, which applies only to our destinations. */
 static __noinline int read_packet(struct xdp_md *ctx, struct packet *packet)
 {
 	struct fragment_place place = {};
@@ -284,7 +271,7 @@ static __noinline int read_packet(struct xdp_md *ctx, struct packet *packet)
 		return flaw;
 	protocol = packet->flow.protocol;
 	if (place.part == FRAGMENT_LATER) {
-		/* RFC 1858: it must not overwrite what was read of the first one. */
+		/* RFC 1858: it could overwrite the parsed header of the first fragment. */
 		if (protocol == IPPROTO_TCP && place.offset < sizeof(struct tcphdr) &&
 		    packet->flow.family == ADDRESS_FAMILY_IPV4)
 			return DROP_FRAGMENT;

@@ -4,12 +4,12 @@
 #include "parse.h"
 #include "settings.h"
 
-/* ICMP to a VIP: echo requests, which the ingress node answers, neighbour solicitations, which its
- * agent answers, and errors. An error shows the start of a packet that the VIP sent. This embedded
- * packet gives the flow, and the error goes where the flow's packets go. It never begins a flow.
+/* ICMP to a VIP: echo requests (answered by the ingress node), neighbour solicitations (answered by
+ * its agent) and errors. An error is forwarded as a packet of the flow that it quotes, and never
+ * begins a flow.
  */
 
-/* Both versions share the header (RFC 792, RFC 4443). */
+/* RFC 792 and RFC 4443. */
 struct icmp {
 	__u8 type;
 	__u8 code;
@@ -42,7 +42,7 @@ struct solicitation {
 	struct in6_addr target;
 };
 
-/* Reads the ports of the embedded packet into the client's flow. */
+/* Parses the ports of the quoted packet in the client's direction. */
 static __always_inline int read_embedded_ports(struct xdp_md *ctx, struct packet *packet,
 					       __u32 offset)
 {
@@ -71,7 +71,7 @@ static __always_inline int read_echo(struct xdp_md *ctx, struct packet *packet)
 
 static __always_inline int is_icmp_error(__u8 type)
 {
-	/* Source quench is deprecated (RFC 6633), and a redirect is for a host on the link. */
+	/* Source quench is deprecated (RFC 6633), and redirects are for hosts on the link. */
 	return type == ICMP_UNREACHABLE || type == ICMP_TIME_EXCEEDED ||
 	       type == ICMP_PARAMETER_PROBLEM;
 }
@@ -137,10 +137,9 @@ static __always_inline int read_icmpv6(struct xdp_md *ctx, struct packet *packet
 	return read_embedded_ports(ctx, packet, l4);
 }
 
-/* Reports whether a host of the link asks the VIP itself whether it still has its Ethernet address
- * (RFC 4861 section 7.3.3), and has the frame look as if it asked the VIP's group: where the agent
- * answers for the VIP, its socket gets the frame. The kernel, to which a VIP is another host, would
- * forward it or tell of a better way (RFC 4861 section 8.2). It does neither with frames to a group.
+/* Rewrites the destination of a unicast neighbour solicitation for a VIP (RFC 4861 section 7.3.3)
+ * to the solicited-node multicast address, so that the agent's socket receives it. The kernel would
+ * forward the unicast frame or send a redirect, because the VIP is not a local address.
  */
 static __always_inline int ask_group(struct xdp_md *ctx, const struct packet *packet)
 {

@@ -6,9 +6,9 @@
 #include "icmp.h"
 #include "verdict.h"
 
-/* Writes the endpoint's port into the embedded transport header, and changes its checksum if
- * the error shows it. SCTP headers stay (sctp.h). change is that of the addresses, which the
- * checksum covers. Returns the change of the bytes written, or -1.
+/* Rewrites the port of the quoted transport header, and its checksum if quoted. change is that of
+ * the pseudo-header. SCTP headers are not changed (sctp.h). Returns the change of the written
+ * bytes, or -1.
  */
 static __always_inline __s64 rewrite_embedded_l4(struct xdp_md *ctx, const struct packet *packet,
 						 const struct endpoint *endpoint, __u32 offset,
@@ -30,7 +30,7 @@ static __always_inline __s64 rewrite_embedded_l4(struct xdp_md *ctx, const struc
 	if ((void *)(port + 1) > data_end)
 		return -1;
 	*port = endpoint->port;
-	/* RFC 792 asks for 8 bytes only, which end before the checksum of TCP. */
+	/* RFC 792 requires only 8 bytes, which exclude the TCP checksum. */
 	if (end > packet->l3 + packet->length || (void *)(check + 1) > data_end)
 		return written;
 	old = *check;
@@ -42,7 +42,7 @@ static __always_inline __s64 rewrite_embedded_l4(struct xdp_md *ctx, const struc
 	return csum_change16(written, old, *check);
 }
 
-/* The endpoint sent the embedded packet. Its bytes are covered by the ICMP checksum. */
+/* The ICMP checksum covers the quoted packet, whose source becomes the endpoint. */
 static __always_inline int icmp_translate_ipv4(struct xdp_md *ctx, const struct packet *packet,
 					       const struct endpoint *endpoint)
 {
@@ -79,7 +79,7 @@ static __always_inline int icmp_translate_ipv4(struct xdp_md *ctx, const struct 
 	return 0;
 }
 
-/* The ICMPv6 checksum also covers the addresses of the error itself. */
+/* The ICMPv6 checksum also covers the outer addresses. */
 static __always_inline int icmp_translate_ipv6(struct xdp_md *ctx, const struct packet *packet,
 					       const struct endpoint *endpoint)
 {
@@ -115,7 +115,6 @@ static __always_inline int icmp_translate_ipv6(struct xdp_md *ctx, const struct 
 	return 0;
 }
 
-/* Gives an ICMP error to the endpoint that it is about. */
 __noinline int icmp_deliver(struct xdp_md *ctx, struct packet *packet,
 			    const struct endpoint *endpoint)
 {

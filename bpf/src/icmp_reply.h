@@ -16,23 +16,19 @@
 #include "icmp.h"
 #include "packet_slot.h"
 
-/* ICMP errors that the endpoint or this node sends to a client. The client knows only the VIP:
- * it becomes the source of the error and the destination of the embedded packet.
- */
+/* ICMP errors to a client: restores the VIP as their source and as the quoted destination. */
 
-/* An ICMP error that leaves. Offsets count from the start of the frame. */
+/* Offsets from the start of the frame. */
 struct error_reply {
 	struct __sk_buff *skb;
-	/* The checksum of the ICMP message. */
+	/* Of the ICMP message. */
 	__u32 check;
-	/* The embedded transport header and its protocol. */
+	/* Of the quoted transport header. */
 	__u32 l4;
 	__u8 protocol;
-	/* Its ports. */
 	__be16 ports[2];
 };
 
-/* Changes a 16-bit word of the ICMP message. */
 static __always_inline long change_word(const struct error_reply *error, __u32 offset, __u16 from,
 					__u16 to)
 {
@@ -41,9 +37,7 @@ static __always_inline long change_word(const struct error_reply *error, __u32 o
 	return failed ?: bpf_skb_store_bytes(error->skb, offset, &to, sizeof(to), 0);
 }
 
-/* Makes the embedded port the VIP's again, and changes the embedded checksum if the error shows
- * it. change is that of the addresses, which the checksum covers. SCTP headers stay (sctp.h).
- */
+/* change is that of the pseudo-header. SCTP headers are not changed (sctp.h). */
 static __always_inline long restore_embedded_l4(const struct error_reply *error, __be16 port,
 						__u64 change)
 {
@@ -75,7 +69,7 @@ static __always_inline int read_embedded_reply(struct error_reply *error)
 	return bpf_skb_load_bytes(error->skb, error->l4, error->ports, sizeof(error->ports));
 }
 
-/* Apart, for it needs stack. l3 and inner are the offsets of both IP headers, ip is the inner one. */
+/* __noinline to limit stack usage. l3 and inner are the offsets of the IP headers. */
 static __noinline long restore_ipv4(const struct error_reply *error, __u32 l3, __u32 inner,
 				    const struct iphdr *ip, const struct reverse *reverse)
 {
@@ -100,9 +94,7 @@ static __noinline long restore_ipv4(const struct error_reply *error, __u32 l3, _
 				   sizeof(vip), 0);
 }
 
-/* Returns zero, or a negative error when the message was rewritten in part. l3 and l4 are the
- * offsets of the IP and the ICMP header.
- */
+/* Returns 0, or a negative error if the packet was partially rewritten. */
 __noinline long icmp_reply_ipv4(struct __sk_buff *skb, __u32 l3, __u32 l4)
 {
 	struct error_reply error = { .skb = skb, .check = l4 + offsetof(struct icmp, check) };
@@ -127,9 +119,7 @@ __noinline long icmp_reply_ipv4(struct __sk_buff *skb, __u32 l3, __u32 l4)
 	return restore_ipv4(&error, l3, l4, &ip, &slot->reverse);
 }
 
-/* Makes the IPv6 address at the offset the VIP. flags reports whether the ICMPv6 checksum covers
- * it as part of the pseudo-header.
- */
+/* Replaces an IPv6 address by the VIP. flags: BPF_F_PSEUDO_HDR if it is in the pseudo-header. */
 static __always_inline long change_address(const struct error_reply *error, __u32 offset,
 					   struct address *vip, __u64 flags)
 {
@@ -159,7 +149,6 @@ static __always_inline long read_embedded_reply6(struct error_reply *error, __u8
 	return read_embedded_reply(error);
 }
 
-/* As icmp_reply_ipv4. */
 __noinline long icmp_reply_ipv6(struct __sk_buff *skb, __u32 l3, __u32 l4)
 {
 	struct error_reply error = { .skb = skb, .check = l4 + offsetof(struct icmp, check) };

@@ -15,9 +15,7 @@
 #define TCP_OPTION_MSS_LENGTH 4
 #define TCP_MAX_OPTIONS 40
 
-/* A walk over the TCP options, at offsets of the frame. They are read byte by byte: the
- * verifier of Linux 6.1 finds no bounds for a read of variable length.
- */
+/* Options are read by bytes: Linux 6.1 rejects reads of variable length. */
 struct mss_walk {
 	struct __sk_buff *skb;
 	__u32 l4;
@@ -26,7 +24,6 @@ struct mss_walk {
 	__u32 limit;
 };
 
-/* Lowers the MSS at the offset to the limit. The option may begin at an odd offset. */
 static __always_inline void mss_lower(const struct mss_walk *walk, __u32 offset)
 {
 	__u32 check = walk->l4 + offsetof(struct tcphdr, check);
@@ -36,7 +33,7 @@ static __always_inline void mss_lower(const struct mss_walk *walk, __u32 offset)
 	    bpf_ntohs(from) <= walk->limit)
 		return;
 	bpf_skb_store_bytes(walk->skb, offset, &to, sizeof(to), 0);
-	/* RFC 1071 section 2(B): at an odd offset the bytes of the sum are swapped. */
+	/* RFC 1071 section 2(B): at an odd offset the bytes are swapped. */
 	if ((offset - walk->l4) & 1)
 		bpf_l4_csum_replace(walk->skb, check, __builtin_bswap16(from),
 				    __builtin_bswap16(to), sizeof(to));
@@ -44,7 +41,7 @@ static __always_inline void mss_lower(const struct mss_walk *walk, __u32 offset)
 		bpf_l4_csum_replace(walk->skb, check, from, to, sizeof(to));
 }
 
-/* Lowers each MSS option: Linux takes the last one. Ends the walk by returning 1. */
+/* bpf_loop() callback. Lowers each MSS option, because Linux uses the last one. */
 static long mss_step(__u32 step, struct mss_walk *walk)
 {
 	__u8 kind, length;
@@ -70,10 +67,7 @@ static long mss_step(__u32 step, struct mss_walk *walk)
 	return 0;
 }
 
-/* Lowers the MSS options of a SYN-ACK (RFC 9293 section 3.7.1), so that the client's segments
- * fit the path MTU with encapsulation. headers are the bytes of the IP and TCP headers without
- * options.
- */
+/* RFC 9293 section 3.7.1. headers are the bytes of IP and TCP headers without options. */
 static __always_inline void mss_clamp(struct __sk_buff *skb, __u32 l4, __u32 headers)
 {
 	struct mss_walk walk = { .skb = skb, .l4 = l4, .position = l4 + sizeof(struct tcphdr) };

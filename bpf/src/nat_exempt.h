@@ -14,13 +14,12 @@
 #include "evicted_flow.h"
 #include "reverse.h"
 
-/* Replies that the stack takes for new connections, because its own table has forgotten the flow
- * and ours has not. NAT of the CNI would give them the node's address before the egress program
- * sees them (docs/design/replies.md). The question is asked once for each connection of the
- * stack's.
+/* Replies that the stack treats as new connections because its conntrack entry expired before ours.
+ * The CNI's NAT would translate their source before the egress program sees them
+ * (docs/design/replies.md). Called once per connection tracked by the stack.
  */
 
-/* What is sent. The endpoint stands in place of the VIP. */
+/* Outgoing packet. The endpoint is in the place of the VIP. */
 struct sent {
 	struct flow answers;
 	__u32 l4;
@@ -62,7 +61,7 @@ static __always_inline long read_sent_ipv6(struct __sk_buff *skb, struct sent *s
 	return 0;
 }
 
-/* Zero where it is TCP, UDP or SCTP. The stack has put fragments together. */
+/* Returns 0 for TCP, UDP and SCTP. The stack has reassembled fragments. */
 static __always_inline long read_sent(struct __sk_buff *skb, struct sent *sent)
 {
 	struct l4_start start = {};
@@ -92,7 +91,7 @@ static __always_inline long read_sent(struct __sk_buff *skb, struct sent *sent)
 	return failed;
 }
 
-/* Reports whether the egress program would know the flow. */
+/* Reports whether the egress program would find the flow. */
 static __always_inline int is_known_reply(const struct flow *answers)
 {
 	struct flow flow = *answers;
@@ -120,7 +119,7 @@ static __always_inline int exempt_from_nat(struct __sk_buff *skb)
 
 	if (read_sent(skb, &sent))
 		return 0;
-	/* A connection of the pod's own, also from an endpoint's port. */
+	/* The pod opens a connection, possibly from an endpoint's port. */
 	if ((sent.tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
 		return 0;
 	if (is_known_reply(&sent.answers))

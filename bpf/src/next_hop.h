@@ -17,11 +17,9 @@
 #include "trace.h"
 #include "verdict.h"
 
-/* The next hop to a node: prepared by the agent, looked up in the kernel's FIB, or left to the
- * kernel.
- */
+/* Next hop to a node: prepared by the agent, from the kernel's FIB, or resolved by the kernel. */
 
-/* Reports whether the agent has prepared the next hop to the node, and still watches it. */
+/* Reports whether a prepared next hop exists and the agent is alive. */
 static __always_inline int hop_is_prepared(const struct node *node)
 {
 	__u32 zero = 0;
@@ -32,12 +30,12 @@ static __always_inline int hop_is_prepared(const struct node *node)
 	return bpf_jiffies64() - *beat < HOP_SECONDS * ticks_per_second;
 }
 
-/* In place of an interface: the one by which the stack sees the frame come in. */
+/* Pseudo-ifindex of the interface that the frame arrived on, as the stack sees it. */
 #define WAY_BACK 0
 
-/* Leaves the next hop to the kernel. The frame passes with metadata in front, by which the tcx
- * ingress program sends it on. The stack itself would drop it as a martian: it comes from
- * outside with an address of this node as its source.
+/* Passes the frame with metadata to the tcx ingress program, which redirects it to a next hop that
+ * the kernel resolves. The stack itself would drop it as a martian, because its source is an
+ * address of this node.
  */
 static __always_inline int hand_to_kernel(struct xdp_md *ctx, __u32 ifindex)
 {
@@ -56,9 +54,7 @@ static __always_inline int hand_to_kernel(struct xdp_md *ctx, __u32 ifindex)
 	return XDP_PASS;
 }
 
-/* Reports whether a frame sent back where it came in (XDP_TX) leaves by the interface. A bond
- * counts for frames from its members: the kernel picks the member to send by.
- */
+/* Reports whether XDP_TX sends by the interface, or by the bond of the arrival interface. */
 static __always_inline int leaves_by(const struct xdp_md *ctx, __u32 ifindex)
 {
 	__u32 ingress = ctx->ingress_ifindex;
@@ -70,7 +66,7 @@ static __always_inline int leaves_by(const struct xdp_md *ctx, __u32 ifindex)
 	return member && member->master == ifindex;
 }
 
-/* Reports whether the frame lies in several buffers. */
+/* Reports whether the frame has XDP fragments. */
 static __always_inline int is_split(struct xdp_md *ctx)
 {
 	__u64 linear = ctx->data_end - ctx->data;
@@ -78,9 +74,7 @@ static __always_inline int is_split(struct xdp_md *ctx)
 	return bpf_xdp_get_buff_len(ctx) > linear;
 }
 
-/* Reports whether the interface's driver takes a frame from this program. Not all drivers take
- * frames in several buffers from other interfaces, and those that do not drop them.
- */
+/* Some drivers drop redirected frames with XDP fragments. */
 static __always_inline int takes_frame(struct xdp_md *ctx, const struct self *self, __u32 ifindex)
 {
 	struct uplink *uplink;
@@ -93,28 +87,24 @@ static __always_inline int takes_frame(struct xdp_md *ctx, const struct self *se
 	return leaves_by(ctx, ifindex) || !is_split(ctx);
 }
 
-/* Encapsulated, the packet would be longer than mtu, the path MTU to the node. The client gets
- * an ICMP error with what is left for it.
- */
+/* mtu is the path MTU to the node. The ICMP error to the client has the rest. */
 static __always_inline int too_big(struct packet *packet, __u32 mtu, __u32 overhead)
 {
 	packet->mtu = mtu > overhead ? mtu - overhead : 0;
 	return drop(DROP_ENCAP_TOO_BIG);
 }
 
-/* By which interface a frame leaves, and to which station. */
 struct next_hop {
 	__u32 ifindex;
-	/* The 802.1Q tag, or zero. */
+	/* 802.1Q tag, or 0. */
 	__u16 vlan;
-	/* Left to the kernel: the addresses are not set. */
+	/* The kernel resolves the addresses. */
 	__u16 by_kernel;
-	/* As they stand in a frame. */
 	__u8 destination[ETH_ALEN];
 	__u8 source[ETH_ALEN];
 };
 
-/* Takes the prepared next hop. Returns zero or the verdict. */
+/* Returns 0 or the verdict. */
 static __always_inline int next_hop_prepared(struct xdp_md *ctx, struct packet *packet,
 					     const struct node *node, __u32 overhead,
 					     struct next_hop *hop)
@@ -128,7 +118,7 @@ static __always_inline int next_hop_prepared(struct xdp_md *ctx, struct packet *
 	return 0;
 }
 
-/* Looks the next hop up in the kernel's FIB. Returns zero or the verdict. */
+/* Returns 0 or the verdict. */
 static __always_inline int next_hop_routed(struct xdp_md *ctx, struct packet *packet,
 					   const struct self *self, const struct node *node,
 					   const int overhead, struct next_hop *hop)
@@ -171,7 +161,6 @@ static __always_inline int next_hop_routed(struct xdp_md *ctx, struct packet *pa
 	return 0;
 }
 
-/* Moves the Ethernet addresses and puts an 802.1Q tag behind them. */
 static __always_inline int push_tag(struct xdp_md *ctx, __u16 tag)
 {
 	struct ethhdr *eth;
@@ -187,7 +176,7 @@ static __always_inline int push_tag(struct xdp_md *ctx, __u16 tag)
 	vlan = (void *)(eth + 1);
 	if ((void *)(vlan + 1) > (void *)(long)ctx->data_end)
 		return -1;
-	/* What followed the addresses stays where it is and is the tag's protocol. */
+	/* The EtherType stays in place and becomes the tag's protocol. */
 	protocol = vlan->protocol;
 	__builtin_memmove(eth, (void *)eth + sizeof(*vlan), 2 * ETH_ALEN);
 	eth->h_proto = bpf_htons(ETH_P_8021Q);

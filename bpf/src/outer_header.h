@@ -15,21 +15,20 @@
 #include "settings.h"
 #include "types.h"
 
-/* What the outer headers say of the packet. */
 struct outer {
 	struct path path;
-	/* Bytes of the packet with the high part of its path, and its hash for the node. */
+	/* length includes the path's high part. hash is the node hash. */
 	__u32 length;
 	__u32 hash;
 	__be16 protocol;
 	__u8 tos;
-	/* By how much the type of the option with the path is higher: see geneve.h. */
+	/* Added to the type of the path option (geneve.h). */
 	__u8 type;
-	/* The number of the key of its tag, or zero. */
+	/* Key number of the tag, or 0. */
 	__u8 key;
 };
 
-/* How many bytes a path takes beyond struct tunnel. */
+/* Bytes of the path's high part. */
 static __always_inline __u32 path_extra(struct path path)
 {
 	return path.high ? OVERHEAD_HIGH : 0;
@@ -51,22 +50,20 @@ static __always_inline struct outer outer_of(const struct packet *packet, const 
 	return outer;
 }
 
-/* The outer source port carries the flow's entropy for RSS and ECMP, in the dynamic range
- * (RFC 6335 section 6), as RFC 8926 section 3.3 asks.
- */
+/* Entropy for RSS and ECMP (RFC 8926 section 3.3) in the dynamic range (RFC 6335 section 6). */
 static __always_inline __be16 tunnel_source_port(__u32 hash)
 {
 	return bpf_htons(49152 + (hash & 0x3fff));
 }
 
-/* Writes all but the high part of the path, of which extra are the bytes. The tag is zero. */
+/* Writes all headers but the path's high part, whose size is extra. The tag is set to 0. */
 static __always_inline void write_tunnel(struct tunnel *tunnel, const struct outer *outer,
 					 __u32 extra)
 {
 	tunnel->udp.source = tunnel_source_port(outer->hash);
 	tunnel->udp.dest = bpf_htons(GENEVE_PORT);
 	tunnel->udp.len = bpf_htons(outer->length + sizeof(*tunnel));
-	/* RFC 6935 and RFC 6936 permit this over IPv6: the inner packet has a checksum. */
+	/* Permitted over IPv6 by RFC 6935 and RFC 6936: the inner packet has a checksum. */
 	tunnel->udp.check = 0;
 	tunnel->geneve.version_length = GENEVE_OPTION_WORDS + GENEVE_TAG_WORDS + extra / 4;
 	tunnel->geneve.flags = GENEVE_FLAG_CRITICAL;
@@ -84,13 +81,10 @@ static __always_inline void write_tunnel(struct tunnel *tunnel, const struct out
 	tunnel->tag.tag[1] = 0;
 }
 
-/* RFC 6040 section 4.1: the outer header carries the inner ECN field. A constant
- * identification suits atomic datagrams (RFC 6864 section 4.1).
- */
+/* Copies ECN (RFC 6040 section 4.1). A constant id is valid with DF (RFC 6864 section 4.1). */
 static __always_inline void write_outer_ipv4(struct iphdr *ip, const struct outer *outer,
 					     __be32 from, __be32 to)
 {
-	/* The header by words. */
 	__u32 first = bpf_htonl(0x45 << 24 | outer->tos << 16 | (outer->length + OVERHEAD_IPV4));
 	__u32 second = bpf_htonl(IPV4_DONT_FRAGMENT);
 	__u32 third = bpf_htonl(64 << 24 | IPPROTO_UDP << 16);
@@ -107,7 +101,7 @@ static __always_inline void write_outer_ipv4(struct iphdr *ip, const struct oute
 static __always_inline void write_outer_ipv6(struct ipv6hdr *ip, const struct outer *outer,
 					     const struct address *from, const struct address *to)
 {
-	/* RFC 6438: the flow label spreads like the source port. */
+	/* RFC 6438. */
 	*(__be32 *)ip = bpf_htonl(6u << 28 | outer->tos << 20 | (outer->hash & 0xfffff));
 	ip->payload_len = bpf_htons(outer->length + sizeof(struct tunnel));
 	ip->nexthdr = IPPROTO_UDP;

@@ -17,10 +17,10 @@
 #include "frame.h"
 #include "types.h"
 
-/* No IP header with a destination: not for a VIP. */
+/* Not an IP packet. */
 #define NOT_IP -1
 
-/* IPv6 headers that may stand in front of TCP or UDP (IANA protocol registry). */
+/* IPv6 extension headers (IANA protocol registry). */
 #define IPV6_HOP_BY_HOP 0
 #define IPV6_ROUTING 43
 #define IPV6_FRAGMENT 44
@@ -32,12 +32,11 @@
 struct ipv6_fragment {
 	__u8 next;
 	__u8 reserved;
-	/* In bytes, and flags in the lower 3 bits. */
+	/* In bytes, with flags in the lower 3 bits. */
 	__be16 offset;
 	__be32 id;
 };
 
-/* Reads the ports at packet->l4. */
 static __always_inline int parse_l4(struct xdp_md *ctx, struct packet *packet)
 {
 	void *data_end = (void *)(long)ctx->data_end;
@@ -117,9 +116,7 @@ static __always_inline int parse_ipv6(struct xdp_md *ctx, struct packet *packet)
 	}
 }
 
-/* Reads the IP packet at offset l3. The result is DROP_NONE, NOT_IP, or the reason
- * to drop the packet if its destination is ours; addresses are then valid.
- */
+/* Returns DROP_NONE, NOT_IP, or a drop reason, which applies only to our destinations. */
 static __always_inline int parse_ip(struct xdp_md *ctx, struct packet *packet, __be16 protocol)
 {
 	if (protocol == bpf_htons(ETH_P_IP))

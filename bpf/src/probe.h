@@ -15,14 +15,14 @@
 #include "siphash.h"
 #include "verdict.h"
 
-/* Probes: nodes ask each other whether they still take encapsulated packets. A probe comes to the
- * port of those, so it meets the same firewalls and this very program. The answer needs no
- * process: a node whose processors are busy, or whose agent is being replaced, is not dead.
+/* Probes check whether other nodes accept encapsulated packets. They use the same port, so they
+ * pass the same firewalls and this program. No process is needed to reply, so a node with busy CPUs
+ * or a restarting agent is not considered down.
  */
 
 #define PROBE_TTL 64
 
-/* By answering, the program says that it has a key of the cluster; the nonce is the asker's. */
+/* MAC of a probe with a key of the cluster; the nonce is the requester's. */
 static __always_inline __u64 probe_tag(const __u64 key[2], const struct probe *probe, __u32 kind)
 {
 	__u64 head = kind | (__u64)bpf_ntohs(probe->from) << 16 | (__u64)bpf_ntohs(probe->to) << 32;
@@ -30,7 +30,7 @@ static __always_inline __u64 probe_tag(const __u64 key[2], const struct probe *p
 	return siphash(key, head, probe->nonce);
 }
 
-/* Returns the number of the key that the tag was made with, or -1. */
+/* Returns the number of the key that matches the tag, or -1. */
 static __always_inline int probe_key(const struct probe_keys *keys, const struct probe *probe)
 {
 	for (__u32 i = 0; i < PROBE_KEYS; i++) {
@@ -40,15 +40,13 @@ static __always_inline int probe_key(const struct probe_keys *keys, const struct
 	return -1;
 }
 
-/* Returns the kind of the answer. It reports whether the agent is silent: then others answer for VIPs on
- * links, and believe no new endpoint to be in the maps of this node.
- */
+/* Others announce the L2 VIPs of a node whose agent is down, and assume stale maps. */
 static __always_inline __u32 probe_answer(void)
 {
 	return agent_state() == AGENT_SILENT ? PROBE_ANSWER_ALONE : PROBE_ANSWER;
 }
 
-/* Turns the outer headers round. Swapped addresses leave the IPv4 checksum as it is. */
+/* Swaps the outer addresses, which does not change the IPv4 checksum. */
 static __always_inline int probe_turn(struct xdp_md *ctx, const struct packet *packet)
 {
 	void *data_end = (void *)(long)ctx->data_end;
@@ -76,10 +74,10 @@ static __always_inline int probe_turn(struct xdp_md *ctx, const struct packet *p
 	return 0;
 }
 
-/* The node that a probe is from, or 0. This node's own come back from a router. */
+/* Returns the sender's node id, or 0. Own probes may be routed back to this node. */
 static __always_inline __u32 probe_sender(const struct packet *packet, const struct self *self)
 {
-	/* Linux 6.1 takes no key from behind a pointer that is an argument. */
+	/* Linux 6.1 rejects map keys in arguments of global functions. */
 	struct address client = packet->flow.client;
 	__u32 *sender = bpf_map_lookup_elem(&node_addresses, &client);
 
@@ -88,7 +86,7 @@ static __always_inline __u32 probe_sender(const struct packet *packet, const str
 	return is_from_self(self, &packet->flow) ? self->id : 0;
 }
 
-/* Reports whether a packet to a VIP may be a probe that a router handed over. */
+/* Reports whether a packet to a VIP may be a probe that a router forwarded. */
 static __always_inline int is_router_probe(struct xdp_md *ctx, const struct packet *packet)
 {
 	struct probe_datagram *datagram = frame_at(ctx, packet->l4);
@@ -99,10 +97,7 @@ static __always_inline int is_router_probe(struct xdp_md *ctx, const struct pack
 	       vni_is_probe(datagram->geneve.vni);
 }
 
-/* Answers a probe, which came to this node's Geneve port, or to that of a VIP: a router chose this
- * node then, and the probe is for any. The answer names this node, and is as long as the probe. It
- * goes back to where the probe came from. Verified on its own.
- */
+/* Replies to a probe of this node, or of the node that a router selects for a VIP. */
 __noinline int answer_probe(struct xdp_md *ctx, struct packet *packet)
 {
 	struct self *self = settings_get();
@@ -117,7 +112,7 @@ __noinline int answer_probe(struct xdp_md *ctx, struct packet *packet)
 	sender = probe_sender(packet, self);
 	if (!sender)
 		return drop(DROP_TUNNEL_SOURCE);
-	/* A router hands it over by any uplink. */
+	/* Routers may use any uplink. */
 	by_router = !is_self(self, &packet->flow);
 	if (!by_router && !node_is_reached_by(sender, ctx->ingress_ifindex))
 		return drop(DROP_TUNNEL_UPLINK);
@@ -136,12 +131,12 @@ __noinline int answer_probe(struct xdp_md *ctx, struct packet *packet)
 	datagram->probe.tag = probe_tag(keys->key[number], &datagram->probe, kind);
 	datagram->udp.dest = packet->flow.client_port;
 	datagram->udp.source = bpf_htons(GENEVE_PORT);
-	/* RFC 6935: over IPv6 the tag proves more than a checksum. */
+	/* RFC 6935: over IPv6 the MAC replaces the checksum. */
 	datagram->udp.check = 0;
 	if (probe_turn(ctx, packet))
 		return drop(DROP_TUNNEL_PROBE);
 	count_event(EVENT_PROBE_ANSWERED);
-	/* The answer is for this node: it goes up the stack. */
+	/* The stack receives the reply to an own probe. */
 	if (sender == self->id)
 		return XDP_PASS;
 	packet->answered = 1;

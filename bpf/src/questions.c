@@ -10,38 +10,38 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-/* Questions for VIPs on a link: ARP requests (RFC 826) and neighbour solicitations (RFC 4861). There
- * are two programs, which the agent loads for each of its interfaces.
+/* L2 mode: ARP requests (RFC 826) and neighbour solicitations (RFC 4861) for VIPs. The agent loads
+ * two programs per interface.
  *
- * answer answers the usual forms itself. An answer costs about what the question costs, whoever asks.
- * So a flood needs no limit, and no table of hosts that a flood could fill.
+ * The tcx program answer replies to common packets. A reply costs about as much as a request, so no
+ * rate limit and no table of hosts are needed.
  *
- * question is the filter of the agent's packet sockets, which get what is left: other forms, and all
- * where there is no tcx. Questions for other addresses never reach a socket, and neither does what one
- * host asks too often. So neither can take the room of others.
+ * The socket filter question passes other packets, or all without tcx, to the agent. It drops
+ * requests for other addresses and applies a rate limit per host, so that neither can fill the
+ * socket's buffer.
  */
 
 char _license[] SEC("license") = "GPL";
 
-/* The start of a packet that the agent reads. No question is longer. */
+/* Bytes copied to the agent; no request is longer. */
 #define LONGEST 512
 
-/* RFC 826: the operation, and the target of a packet with addresses of Ethernet and IPv4. */
+/* RFC 826: offsets for Ethernet and IPv4. */
 #define ARP_OPERATION 6
 #define ARP_REQUEST 1
 #define ARP_TARGET 24
 
-/* RFC 4861 section 4.3: the target is behind the header of ICMPv6 and four more bytes. */
+/* RFC 4861 section 4.3. */
 #define ICMPV6_SOLICITATION 135
 #define SOLICITATION_TARGET (sizeof(struct ipv6hdr) + 8)
 
-/* Questions that one host has in a second. A gateway asks for many VIPs at once. */
+/* Requests per second and host. A gateway may request many VIPs at once. */
 #define QUESTIONS_PER_SENDER 1000
 #define SECOND 1000000000ull
-/* Beyond that the longest unused ones are forgotten, and begin again. */
+/* LRU: evicted hosts start a new count. */
 #define SENDERS 4096
 
-/* The VIPs that this node answers for. Memory is taken for those that are there. */
+/* VIPs that this node announces. Not preallocated. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -55,7 +55,6 @@ struct sender {
 	__u8 unused[2];
 };
 
-/* What a host asked since a time. */
 struct sender_share {
 	__u64 since;
 	__u64 asked;
@@ -68,7 +67,7 @@ struct {
 	__type(value, struct sender_share);
 } senders SEC(".maps");
 
-/* How many questions were beyond the share of their sender. */
+/* Number of requests above the rate limit. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -98,7 +97,7 @@ static __always_inline int read_solicitation(const struct __sk_buff *skb, struct
 	       !bpf_skb_load_bytes(skb, SOLICITATION_TARGET, target, sizeof(*target));
 }
 
-/* Counts a question. Two processors may begin a second at once: then some more pass. */
+/* A race at the start of a second admits a few more requests. */
 static __always_inline int sender_may_ask(const struct __sk_buff *skb)
 {
 	struct sender_share *share, first = { .since = bpf_ktime_get_ns(), .asked = 1 };
@@ -125,15 +124,12 @@ static __always_inline int sender_may_ask(const struct __sk_buff *skb)
 	return 1;
 }
 
-/* The hardware address of the interface. */
 volatile const __u8 own_mac[ETH_ALEN];
 
-/* How long after its last sign of life the agent is taken for one that works. As AGENT_NANOSECONDS
- * of probe.h: then other nodes answer.
- */
+/* Nanoseconds; the same as AGENT_NANOSECONDS. */
 #define LIFE (4 * SECOND)
 
-/* When the agent last showed that it works, as bpf_ktime_get_ns. */
+/* The agent's last heartbeat (bpf_ktime_get_ns). */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -148,7 +144,6 @@ struct {
 	__type(value, __u64);
 } answered_questions SEC(".maps");
 
-/* ARP for Ethernet and IPv4. */
 struct arp_frame {
 	struct ethhdr eth;
 	__be16 hardware;
@@ -162,7 +157,7 @@ struct arp_frame {
 	__be32 target;
 } __attribute__((packed));
 
-/* A solicitation or an advertisement with one option, the hardware address. */
+/* Solicitation or advertisement with a single link-layer address option. */
 struct neighbour_frame {
 	struct ethhdr eth;
 	struct ipv6hdr ip;
@@ -182,7 +177,7 @@ struct neighbour_frame {
 #define ICMPV6_ADVERTISEMENT 136
 #define SOURCE_ADDRESS 1
 #define TARGET_ADDRESS 2
-/* RFC 4861 section 4.4: an answer to a solicitation, which overrides what the host knows. */
+/* RFC 4861 section 4.4: the Solicited and Override flags. */
 #define SOLICITED_OVERRIDE 0x60000000
 #define HOP_LIMIT 255
 
@@ -194,7 +189,7 @@ static __always_inline int agent_works(void)
 	return beat && bpf_ktime_get_ns() - *beat < LIFE;
 }
 
-/* An answer to the addresses of many, or of nobody, would go to many. */
+/* Rejects multicast and zero addresses. */
 static __always_inline int is_one_host(const __u8 *mac)
 {
 	return !(mac[0] & 1) && (mac[0] | mac[1] | mac[2] | mac[3] | mac[4] | mac[5]);
@@ -221,7 +216,7 @@ static __always_inline void set_own(__u8 *mac)
 		mac[i] = own_mac[i];
 }
 
-/* The question becomes its answer. Returns nonzero where it is left to the sockets. */
+/* Returns nonzero if the request is left to the sockets. */
 static __always_inline int answer_arp(struct __sk_buff *skb)
 {
 	struct in6_addr target = {};
@@ -249,13 +244,11 @@ static __always_inline int answer_arp(struct __sk_buff *skb)
 	return bpf_skb_store_bytes(skb, 0, &frame, sizeof(frame), 0);
 }
 
-/* The checksum of the message and of the pseudo header (RFC 8200 section 8.1). It is 0 over a message
- * with the right one.
- */
+/* Checksum with the pseudo-header (RFC 8200 section 8.1); 0 for a valid message. */
 static __always_inline __sum16 checksum_of(struct neighbour_frame *frame)
 {
 	__be32 pseudo[2] = { bpf_htonl(NEIGHBOUR_LENGTH), bpf_htonl(IPPROTO_ICMPV6) };
-	/* Copies, for both must be aligned. */
+	/* Aligned copies. */
 	struct in6_addr addresses[2] = { frame->ip.saddr, frame->ip.daddr };
 	__be32 message[NEIGHBOUR_LENGTH / sizeof(__be32)];
 	__s64 sum;
@@ -279,7 +272,7 @@ static __always_inline int is_usual_solicitation(struct neighbour_frame *frame)
 	       is_one_host(frame->mac);
 }
 
-/* As answer_arp. What has no hardware address, or no address yet, is left to the sockets. */
+/* Requests without a link-layer or source address are left to the sockets. */
 static __always_inline int answer_solicitation(struct __sk_buff *skb)
 {
 	struct in6_addr target, asker;
@@ -308,7 +301,7 @@ static __always_inline int answer_solicitation(struct __sk_buff *skb)
 	return bpf_skb_store_bytes(skb, 0, &frame, sizeof(frame), 0);
 }
 
-/* Answers by the interface at which the question came in. TC_ACT_UNSPEC is TCX_NEXT. */
+/* Replies on the interface of arrival. TC_ACT_UNSPEC is TCX_NEXT. */
 SEC("tcx/ingress")
 int answer(struct __sk_buff *skb)
 {
@@ -316,7 +309,7 @@ int answer(struct __sk_buff *skb)
 	__u64 *count;
 	int left;
 
-	/* A tag that the card took off is that of another interface, or a priority. */
+	/* An offloaded tag belongs to another interface, or is a priority tag. */
 	if (skb->pkt_type > PACKET_MULTICAST || skb->vlan_present)
 		return TC_ACT_UNSPEC;
 	if (skb->protocol == bpf_htons(ETH_P_ARP))
@@ -333,9 +326,7 @@ int answer(struct __sk_buff *skb)
 	return bpf_redirect(skb->ifindex, 0);
 }
 
-/* Returns how many bytes of a packet the socket gets. The packet begins behind its Ethernet header.
- * Frames for other hosts do not count: an interface may be promiscuous.
- */
+/* Returns the bytes to copy. Interfaces may be promiscuous. */
 SEC("socket")
 int question(struct __sk_buff *skb)
 {

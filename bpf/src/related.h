@@ -9,9 +9,7 @@
 #include "trace.h"
 #include "verdict.h"
 
-/* Stage 2 of packets related to a flow: ICMP errors and later fragments. They walk the chain
- * as the flow's own packets do. They begin no flow, so one that no node knows is dropped.
- */
+/* Stage 2 for ICMP errors and later fragments, which follow the chain but create no flow. */
 __noinline int stage2_related(struct xdp_md *ctx, struct packet *packet, const struct self *self,
 			      const struct frontend *frontend)
 {
@@ -24,7 +22,7 @@ __noinline int stage2_related(struct xdp_md *ctx, struct packet *packet, const s
 		return XDP_ABORTED;
 	trace_step(TRACE_STAGE2);
 	connection = connection_find(&packet->flow, &table);
-	/* Another node may hold the flow: stage2. */
+	/* Another node may hold the flow, as in stage2. */
 	if (!connection || (table == TABLE_HALF_OPEN && packet->flow.protocol != IPPROTO_UDP)) {
 		next = second_chance(packet, self, frontend);
 		if (!next)

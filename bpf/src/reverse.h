@@ -26,22 +26,22 @@
 #include "service_proxy.h"
 #include "tunnel_fence.h"
 
-/* Replies: the source, which is the endpoint, becomes the VIP again. */
+/* Reverse translation of replies from the endpoint to the VIP. */
 
-/* A TCP, UDP or SCTP packet that leaves. */
+/* Outgoing TCP, UDP or SCTP packet. */
 struct reply {
 	__u32 l4;
 	__u8 protocol;
 	__u8 tcp_flags;
 	__be16 source_port;
 	__be16 destination_port;
-	/* Of TCP. */
+	/* TCP only. */
 	struct tcp_numbers numbers;
-	/* Flags for changing the checksum: with UDP, zero means none. */
+	/* BPF_F_MARK_MANGLED_0 for UDP. */
 	__u64 mangled;
 };
 
-/* The start of a TCP header; of the other protocols only the ports. */
+/* For UDP and SCTP only the ports are valid. */
 struct l4_start {
 	__be16 source;
 	__be16 destination;
@@ -51,10 +51,7 @@ struct l4_start {
 	__u8 flags;
 };
 
-/* Headers are read directly. A helper is called only for those outside the linear part. They
- * are not written directly: a program that does so makes the kernel ask of every packet that
- * leaves, reply or not, whether its linear part is shared, and then copy it.
- */
+/* No direct writes: they would make the kernel unclone every outgoing skb. */
 static __always_inline int read_l4(struct __sk_buff *skb, const struct reply *reply,
 				   struct l4_start *start)
 {
@@ -121,9 +118,7 @@ static __always_inline int is_syn_ack_of_tcp(const struct reply *reply)
 	return reply->protocol == IPPROTO_TCP && is_syn_ack(reply);
 }
 
-/* Notes how far the endpoint is, and that it ends the connection or begins another one in its
- * place. A packet after a reset shows that the reset ended none.
- */
+/* A packet after a reset shows that the reset was not accepted. */
 static __always_inline void note_server(const struct reply *reply, struct reverse *reverse)
 {
 	__u32 flags = reverse->flags;
@@ -144,7 +139,7 @@ static __always_inline void note_server(const struct reply *reply, struct revers
 		reverse->flags = flags;
 }
 
-/* Reports whether the reply belongs to a flow without proof, and takes in what it proves. */
+/* Updates the proof. Reports whether the reply belongs to the flow. */
 static __always_inline int prove_by_reply(const struct reply *reply, struct reverse *reverse)
 {
 	int proof = PROOF_GIVEN;
@@ -165,9 +160,7 @@ static __always_inline __u32 check_offset(const struct reply *reply)
 							     offsetof(struct udphdr, check));
 }
 
-/* What changes of a reply without options: the end of the IP header, and the port behind it. One
- * store is cheaper than three.
- */
+/* End of the IP header and the port behind it. One store is cheaper than three. */
 struct source4 {
 	__be16 check;
 	__be32 source;
@@ -181,7 +174,7 @@ struct source6 {
 	__be16 port;
 } __attribute__((packed));
 
-/* The VIP's port. In SCTP the endpoint has the same (sctp.h). */
+/* SCTP endpoints have the VIP's port (sctp.h). */
 static __always_inline __be16 source_port(const struct reply *reply, const struct reverse *reverse)
 {
 	return reply->protocol == IPPROTO_SCTP ? reply->source_port : reverse->vip_port;
@@ -194,9 +187,8 @@ static __always_inline long write_port(struct __sk_buff *skb, const struct reply
 	return bpf_skb_store_bytes(skb, reply->l4, &port, sizeof(port), 0);
 }
 
-/* Changes the checksum of TCP or UDP. Only the kernel knows whether the field has that, or the sum
- * of the pseudo header alone, for the card to complete (CHECKSUM_PARTIAL). The port is not part of
- * that sum, so it takes another call. address is the change of the address.
+/* Updates the TCP or UDP checksum. With CHECKSUM_PARTIAL, which only the kernel knows, the field is
+ * the sum of the pseudo-header, which excludes the port; hence two calls.
  */
 static __always_inline long write_l4_check(struct __sk_buff *skb, const struct reply *reply,
 					   const struct reverse *reverse, __u64 address)
@@ -257,10 +249,7 @@ static __always_inline long write_source_ipv6(struct __sk_buff *skb, const struc
 	return failed ?: write_port(skb, reply, source.port);
 }
 
-/* Restores the entry of a reply whose flow is remembered. answers has the endpoint's address and
- * port in place of the VIP's. Returns 1 if there is an entry now. A SYN-ACK without an entry is
- * of a connection with the endpoint itself, though its client port may be remembered.
- */
+/* In answers the endpoint replaces the VIP. A SYN-ACK without entry is of a direct connection. */
 __noinline int reverse_restore(struct flow *answers, __u8 tcp_flags)
 {
 	struct reverse reverse = { .proof = PROOF_GIVEN };
@@ -284,13 +273,9 @@ __noinline int reverse_restore(struct flow *answers, __u8 tcp_flags)
 	return 1;
 }
 
-/* Each returns zero, the reason to drop the packet, or a negative error when the reply was
- * rewritten in part.
- */
+/* Return 0, a drop reason, or a negative error if the packet was partially rewritten. */
 
-/* Reports whether the packet may be a tunnel's of ours. What shows another VNI is a CNI's, unless
- * the kernel will make several packets of it.
- */
+/* GSO packets may contain other VNIs than the first. */
 static __always_inline int may_go_to_node(const struct __sk_buff *skb, const struct reply *reply)
 {
 	const struct tunnel_start *start = (void *)(long)skb->data + reply->l4;
@@ -435,9 +420,7 @@ static __always_inline long reply_ipv6(struct __sk_buff *skb)
 	return failed;
 }
 
-/* Counts and samples a reply that is dropped. It is read again: its source may be the endpoint
- * or already the VIP.
- */
+/* Parses the reply again, whose source may be the endpoint or the VIP. */
 static __always_inline void record_reply_drop(struct __sk_buff *skb, enum drop_reason reason)
 {
 	struct flow flow = {};

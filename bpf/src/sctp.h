@@ -8,18 +8,17 @@
 #include "parse.h"
 #include "types.h"
 
-/* SCTP (RFC 9260). Its checksum covers the ports but not the addresses (section 6.8), and is a
- * CRC-32c over the whole packet. So only addresses are rewritten, and the agent gives an SCTP
- * frontend no endpoint with another port. Addresses inside chunks (multi-homing) stay: an
- * association has one path, through the VIP.
+/* SCTP (RFC 9260). The checksum is a CRC-32c of the whole packet without the addresses (section
+ * 6.8), so only addresses are translated and the agent does not assign endpoints with another port.
+ * Addresses in chunks (multi-homing) are not translated: an association uses one path, through the
+ * VIP.
  *
- * SCTP flows are kept like those of UDP. But they have a beginning, so midstream packets get a
- * second chance.
+ * Flow state is as for UDP, but mid-stream packets are detected and use lookup forwarding.
  */
 
 #define SCTP_CHUNK_INIT 1
 
-/* The common header and the header of the first chunk (sections 3.1 and 3.2). */
+/* Common header and first chunk header (sections 3.1 and 3.2). */
 struct sctp_start {
 	__be16 source;
 	__be16 destination;
@@ -30,7 +29,7 @@ struct sctp_start {
 	__be16 chunk_length;
 };
 
-/* Reads the ports. An INIT counts as a SYN. */
+/* An INIT counts as a SYN. */
 static __always_inline int parse_sctp(struct xdp_md *ctx, struct packet *packet)
 {
 	struct sctp_start *sctp = frame_at(ctx, packet->l4);

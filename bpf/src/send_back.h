@@ -7,9 +7,7 @@
 #include "types.h"
 #include "verdict.h"
 
-/* Sends a frame back to the router. One from another node did not come from a router: there
- * the kernel finds the next hop.
- */
+/* Sends a frame back to the router. If it came from a node, the kernel resolves the next hop. */
 static __always_inline int send_back(struct xdp_md *ctx, const struct self *self, int from_node)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;

@@ -11,12 +11,9 @@
 #include "stage1.h"
 #include "vlan.h"
 
-/* The slow path takes rare forms of packets, from a router or another node: IP options and
- * extension headers, fragments, ICMP, SCTP, VLAN tags. It reads them again from the start, so
- * that the full path keeps nothing for it.
- */
+/* Slow path: IP options, extension headers, fragments, ICMP, SCTP and VLAN tags. */
 
-/* Reads the packet and finds its frontend. That of an ICMP error is its flow's. */
+/* For an ICMP error, the frontend is that of the quoted flow. */
 static __always_inline int slow_find(struct xdp_md *ctx, struct packet *packet,
 				     struct frontend **frontend)
 {
@@ -25,13 +22,13 @@ static __always_inline int slow_find(struct xdp_md *ctx, struct packet *packet,
 	if (flaw)
 		return flaw;
 	*frontend = frontend_find(&packet->flow);
-	/* Echo requests are for the VIP, not for a frontend. */
+	/* Echo requests have no frontend. */
 	if (packet->kind == PACKET_ECHO)
 		return DROP_NONE;
 	return *frontend ? DROP_NONE : DROP_NO_FRONTEND;
 }
 
-/* As from_node. The outer headers were read. */
+/* As from_node. The outer IP header has been parsed. */
 static __always_inline int slow_from_node(struct xdp_md *ctx, struct packet *packet,
 					  struct frontend **frontend)
 {
@@ -51,16 +48,13 @@ static __always_inline int slow_from_node(struct xdp_md *ctx, struct packet *pac
 	flaw = slow_find(ctx, packet, frontend);
 	if (flaw)
 		return drop(flaw);
-	/* Ingress nodes answer these and send none on. */
+	/* Echo requests are not forwarded between nodes. */
 	if (packet->kind == PACKET_ECHO)
 		return drop(DROP_ICMP_TYPE);
 	return serve_inner(packet, *frontend);
 }
 
-/* A UDP packet to this node, perhaps from another one. Nodes send outer headers without options,
- * extension headers and fragments, so nothing else is taken: the kernel would have to complete
- * it, and never gives it back.
- */
+/* Nodes send outer headers without options and fragments; others are dropped. */
 static __always_inline int slow_tunnel(struct xdp_md *ctx, struct packet *packet,
 				       struct frontend **frontend)
 {
@@ -89,9 +83,7 @@ static __always_inline int slow_tunnel(struct xdp_md *ctx, struct packet *packet
 
 #define NOT_VIP -1
 
-/* Reports whether the packet may be ours; if so, takes the tags off the frame. flaw is then
- * DROP_NONE for a VIP, a reason to drop, or NOT_VIP for what may be a tunnel's.
- */
+/* flaw: DROP_NONE for a VIP, a drop reason, or NOT_VIP if possibly encapsulated. */
 static __always_inline int slow_enter(struct xdp_md *ctx, struct packet_slot *slot,
 				      const struct self *self, int *flaw)
 {
@@ -138,7 +130,7 @@ static __always_inline int slow_read(struct xdp_md *ctx, struct packet_slot *slo
 	if (ask_group(ctx, packet))
 		return XDP_PASS;
 	flaw = slow_find(ctx, packet, frontend);
-	/* One test of the flaw: Linux 6.1 does not know at the next that it was none. */
+	/* Linux 6.1 does not track that flaw is 0 in a second comparison. */
 	if (flaw) {
 		if (flaw == DROP_NO_FRONTEND && service_proxy)
 			return XDP_PASS;
@@ -153,7 +145,7 @@ static __always_inline int slow_read(struct xdp_md *ctx, struct packet_slot *slo
 	return from_router(packet, self, *frontend);
 }
 
-/* Returns an XDP action or an internal verdict, for which the slot has the packet and its frontend. */
+/* Returns an XDP action, or an internal verdict with the packet and frontend in the slot. */
 __noinline int slow_path(struct xdp_md *ctx)
 {
 	struct packet_slot *slot = packet_slot();
@@ -170,19 +162,19 @@ __noinline int slow_path(struct xdp_md *ctx)
 	return verdict;
 }
 
-/* Reports whether the frame gets back the tags that it came with. */
+/* Reports whether the VLAN tags must be restored. */
 static __always_inline int keeps_tags(const struct xdp_md *ctx, const struct packet_slot *slot,
 				      int verdict)
 {
 	if (!slot->tags || slot->packet.l3 != sizeof(struct ethhdr))
 		return 0;
-	/* With metadata in front the kernel sends it to a node (next_hop.h). */
+	/* A frame with handover metadata is sent to a node (next_hop.h). */
 	if (verdict == XDP_PASS)
 		return ctx->data_meta == ctx->data;
 	return verdict == XDP_TX && slot->packet.answered;
 }
 
-/* Makes an answer that was handed to the kernel leave by the uplink whose tags were taken off. */
+/* Redirects a reply that the kernel sends to the uplink whose tags were removed. */
 static __always_inline void lead_answer(const struct xdp_md *ctx, const struct packet_slot *slot)
 {
 	struct handover *note = (void *)(long)ctx->data_meta;
@@ -191,9 +183,7 @@ static __always_inline void lead_answer(const struct xdp_md *ctx, const struct p
 		note->ifindex = slot->uplink;
 }
 
-/* Ends the way of a packet that came in with tags, or whose answer may leave with some. Returns an XDP
- * action.
- */
+/* Restores VLAN tags as needed. Returns an XDP action. */
 __noinline int slow_leave(struct xdp_md *ctx, int verdict)
 {
 	struct packet_slot *slot = packet_slot();

@@ -17,21 +17,20 @@
 #include "settings.h"
 #include "vlan.h"
 
-/* The fence at egress: our VNI leaves a node only in packets that its XDP program encapsulated.
- * Most of those are sent by XDP and never get here. Those handed to the kernel carry a mark.
- * Everything else with our VNI is forged, by a pod or by a process of the node.
+/* Egress filter: packets with our VNI leave a node only if its XDP program has encapsulated them.
+ * XDP sends most of them directly; those handed to the kernel have a mark. All others are forged by
+ * a pod or a process of the node.
  *
- * A pod cannot set the mark: the kernel clears it where a packet leaves a network namespace. A
- * process of the node may be able to set one, but its packets came in by no interface.
+ * A pod cannot set the mark, because the kernel clears it when a packet leaves a network namespace.
+ * Packets of processes on the node have no ingress interface.
  */
 
-/* The kernel splits no more from one UDP packet (UDP_MAX_SEGMENTS). */
+/* UDP_MAX_SEGMENTS of the kernel. */
 #define UDP_SEGMENTS 128
 
-/* IPv6 extension headers that are passed over. Receivers take none at all. */
+/* Maximum number of extension headers to skip; receivers reject packets with any. */
 #define EXTENSIONS 8
 
-/* What a packet to the Geneve port starts with. */
 struct tunnel_start {
 	struct udphdr udp;
 	struct geneve geneve;
@@ -43,7 +42,7 @@ static __always_inline int is_extension(__u8 protocol)
 	       protocol == IPV6_DESTINATION;
 }
 
-/* Marks a packet that this node's XDP program hands to the kernel. */
+/* Marks a packet that the XDP program has handed to the kernel. */
 static __always_inline void mark_sent(struct __sk_buff *skb)
 {
 	struct trust *trust = trust_get();
@@ -52,22 +51,20 @@ static __always_inline void mark_sent(struct __sk_buff *skb)
 		skb->mark = trust->mark;
 }
 
-/* The mark stays: a frame of a VLAN leaves by two interfaces, which may both be uplinks. */
+/* The mark stays: a VLAN frame passes two interfaces, which may both be uplinks. */
 static __always_inline int is_marked(const struct __sk_buff *skb, const struct trust *trust)
 {
 	return trust->mark && skb->mark == trust->mark && skb->ingress_ifindex;
 }
 
-/* The segments of one large UDP packet, each of which the kernel sends behind the same UDP
- * header.
- */
+/* Segments of a UDP GSO packet, which share the UDP header. */
 struct segment_walk {
 	struct __sk_buff *skb;
 	__u32 position;
 	__u32 found;
 };
 
-/* A VNI of ours by chance, in what another tunnel carries, mostly has another protocol. */
+/* Another tunnel's payload may contain our VNI by chance, but rarely with an IP EtherType. */
 static long segment_step(__u32 step, struct segment_walk *walk)
 {
 	struct geneve geneve;
@@ -82,9 +79,7 @@ static long segment_step(__u32 step, struct segment_walk *walk)
 	return 1;
 }
 
-/* Reports whether the UDP packet, or one that the kernel will make of it, has our VNI. A first
- * fragment that does not show its VNI counts: no honest sender makes one.
- */
+/* Includes GSO segments, and first fragments that are too short for a VNI. */
 static __always_inline int has_our_vni(struct __sk_buff *skb, __u32 l4, int fragmented)
 {
 	struct segment_walk walk = { .skb = skb, .position = l4 + sizeof(struct udphdr) };
@@ -101,12 +96,11 @@ static __always_inline int has_our_vni(struct __sk_buff *skb, __u32 l4, int frag
 	return walk.found;
 }
 
-/* Where the transport header of a packet begins. */
 struct transport_place {
 	__u32 l4;
 	__u8 protocol;
 	__u8 fragmented;
-	/* A later fragment has none. */
+	/* Later fragment, without a transport header. */
 	__u8 later;
 };
 
@@ -144,7 +138,7 @@ static __always_inline int find_ipv6_transport(struct __sk_buff *skb, __u32 l3,
 			place->later = !!(header.offset & bpf_htons(IPV6_FRAGMENT_OFFSET));
 			place->l4 += sizeof(header);
 		} else {
-			/* RFC 8200 section 4.3: in units of 8 bytes, without the first. */
+			/* RFC 8200 section 4.3: in 8-byte units, without the first. */
 			place->l4 += (header.reserved + 1) * 8;
 		}
 		place->protocol = header.next;
@@ -154,9 +148,7 @@ static __always_inline int find_ipv6_transport(struct __sk_buff *skb, __u32 l3,
 	return 0;
 }
 
-/* Returns DROP_TUNNEL_EGRESS for a packet that leaves with our VNI though this node's programs
- * did not encapsulate it, else zero. Tags that the card does not add stand in the frame.
- */
+/* Returns 0 or DROP_TUNNEL_EGRESS. */
 __noinline int tunnel_leaves(struct __sk_buff *skb)
 {
 	struct transport_place place = {};

@@ -15,29 +15,25 @@
 #include "maps.h"
 #include "settings.h"
 
-/* The tag of packets between nodes: who does not know the key can make none. It covers the outer
- * addresses, the option with the path, and what tells the inner flow: its addresses, protocol
- * and ports, identification and place of a fragment, the start of an ICMP message.
+/* MAC of packets between nodes. It covers the outer addresses, the path option, and of the inner
+ * packet the addresses, protocol, ports, fragment fields and the start of an ICMP message.
  *
- * Each half is Multilinear-HM of the words (Lemire and Kaser, "Strongly universal string hashing
- * is fast", 2014): the sum of a product for each two words, of which the upper half counts. Each
- * word is added to a 64-bit word of the key before. The halves have keys of their own. Whoever
- * has seen no tag guesses right once in 2^64 packets. Words are taken as they stand in the
- * packet. The products do not wait for each other.
+ * Each half is Multilinear-HM (Lemire and Kaser, "Strongly universal string hashing is fast",
+ * 2014): the upper half of a sum of one product per two words, to each of which a 64-bit word of
+ * the key is added. The halves have separate keys. A blind forgery succeeds with probability 2^-64.
+ * The products are independent of each other.
  *
- * The first pairs of words are the same in all packets. The families, in the second, tell how many
- * follow.
+ * The first pairs are common to all packets. The families in the second determine the number of the
+ * others.
  */
 enum tag_pair {
-	/* The two words of the path. */
 	TAG_PATH,
-	/* The families, the high part of the path, the option's type and the inner protocol; and the second word of the
-	 * inner IP header: of IPv4 what a fragment is of, of IPv6 the length.
+	/* Families, path's high part, option type, inner protocol, second word of the inner header.
 	 */
 	TAG_KIND,
-	/* The first two words behind the inner IP header; zero where it has less. */
+	/* First two words behind the inner IP header, or 0. */
 	TAG_TRANSPORT,
-	/* The inner addresses, then the outer ones: one pair for IPv4, four for IPv6. */
+	/* Inner, then outer addresses: one pair for IPv4, four for IPv6. */
 	TAG_ADDRESSES,
 };
 
@@ -53,11 +49,11 @@ static __always_inline void tag_pair(struct tag_sum *sum, const struct tunnel_ke
 
 	sum->first += (left + word[0]) * (right + word[1]);
 	sum->second += (left + word[2]) * (right + word[3]);
-	/* Else the compiler loads all words first, and spills them. */
+	/* Keeps the compiler from loading and spilling all words first. */
 	asm volatile("" : "+r"(sum->first), "+r"(sum->second) : : "memory");
 }
 
-/* Adds the addresses of an IP header, and returns the place behind. */
+/* Returns the number of the next pair. */
 static __always_inline int tag_addresses(struct tag_sum *sum, const struct tunnel_key *key,
 					 int pair, const __be32 *from, const __be32 *to,
 					 const int family)
@@ -71,27 +67,25 @@ static __always_inline int tag_addresses(struct tag_sum *sum, const struct tunne
 	return pair + 4;
 }
 
-/* The high part of the path, in bits of a word that are zero in the numbers of two families, of
- * eight bits each: these are 2 and 10. It has ten bits.
- */
+/* Spreads the ten bits of the path's high part over bits that are 0 in both family numbers. */
 static __always_inline __u32 tag_high(__u32 high)
 {
 	return (high & 0xf) << 4 | (high >> 4 & 0xf) << 12 | (high >> 8 & 1) | (high >> 9 & 1) << 8;
 }
 
-/* What a tag covers. Where it is in the frame, it was checked to be there. */
+/* Input of the tag. Pointers into the frame are bounds-checked. */
 struct tagged {
-	/* The outer addresses. */
+	/* Outer addresses. */
 	const __be32 *from;
 	const __be32 *to;
 	const struct geneve_option *option;
-	/* The high part of the path. */
+	/* High part of the path. */
 	__u32 high;
-	/* The inner IP header, without options. */
+	/* Inner IP header without options. */
 	const void *inner;
 	/* The words behind it, or NULL. */
 	const __be32 *transport;
-	/* ADDRESS_FAMILY_IPV4 or ADDRESS_FAMILY_IPV6, of the outer and the inner header. */
+	/* ADDRESS_FAMILY_IPV4 or ADDRESS_FAMILY_IPV6. */
 	int outer_family;
 	int inner_family;
 };
@@ -121,7 +115,6 @@ static __always_inline __u64 tag_of(const struct tunnel_key *key, const struct t
 	return (sum.first >> 32 << 32) | sum.second >> 32;
 }
 
-/* The tag as it stands in a packet. */
 static __always_inline __u64 tag_read(const struct geneve_tag *option)
 {
 	return (__u64)option->tag[0] << 32 | option->tag[1];
@@ -138,7 +131,7 @@ static __always_inline struct tunnel_key *key_get(__u32 number)
 	return bpf_map_lookup_elem(&tunnel_keys, &number);
 }
 
-/* The words behind the inner IP header and its options, or NULL. */
+/* Returns the words behind the inner IP header and its options, or NULL. */
 static __always_inline const __be32 *tag_transport(const struct xdp_md *ctx, const void *inner,
 						   __u32 at, int family)
 {
@@ -175,7 +168,7 @@ static __always_inline __u64 tag_inner(const struct xdp_md *ctx, const struct tu
 	return tag_of(key, it);
 }
 
-/* The high part of the path of a packet with a UDP header at this place; zero where it has none. */
+/* High part of the path for a UDP header at this offset, or 0. */
 static __always_inline __u32 tunnel_high(const struct xdp_md *ctx, __u32 at)
 {
 	const struct tunnel *tunnel = frame_at(ctx, at);
@@ -215,9 +208,7 @@ static __always_inline __u64 tag_outer(const struct xdp_md *ctx, const struct tu
 	return tag_inner(ctx, key, &it, inner_at, ADDRESS_FAMILY_IPV6);
 }
 
-/* The tag by the key of the number, of a frame with the UDP header and the inner packet at these
- * offsets; zero where it has no inner IP header. Verified on its own.
- */
+/* 0 without an inner IP header. Global, so verified once. */
 __noinline __u64 frame_tag(struct xdp_md *ctx, __u32 number, __u32 udp, __u32 inner, __u32 family)
 {
 	const struct tunnel_key *key = key_get(number);
@@ -229,9 +220,7 @@ __noinline __u64 frame_tag(struct xdp_md *ctx, __u32 number, __u32 udp, __u32 in
 	return tag_outer(ctx, key, udp, inner, ADDRESS_FAMILY_IPV6);
 }
 
-/* What the tag of a packet from a node says: DROP_NONE or the reason to drop it. A tag by a key
- * that is not accepted is none: the sender may have a new key earlier.
- */
+/* Tags with an unknown key count as missing: senders may switch keys earlier. */
 static __always_inline int tag_check(struct xdp_md *ctx, const struct geneve_tag *option, __u32 udp,
 				     __u32 inner, __u8 family)
 {

@@ -10,13 +10,12 @@
 #include "maps.h"
 #include "types.h"
 
-/* 802.1Q and 802.1ad tags that the card leaves in a frame. Only those of uplinks are ours. They
- * are taken off to read the packet. The stack gets them back, because its VLAN devices go by
- * them. So does an answer, which leaves by the same VLAN. An encapsulated packet has the tag of
- * its next hop instead.
+/* 802.1Q and 802.1ad tags in frames. Only tags of uplinks are ours. They are removed for parsing,
+ * and restored for the stack, whose VLAN devices need them, and for replies on the same VLAN.
+ * Encapsulated packets get the tag of their next hop.
  *
- * The agent tells cards to leave the tags in. What a card takes off nevertheless, XDP cannot
- * see: the kernel shows it only to programs that are bound to one device, from Linux 6.8 on.
+ * The agent disables VLAN offload, because XDP does not see tags that a NIC has stripped: only
+ * device-bound programs do, from Linux 6.8 on.
  */
 
 #define VLAN_TAG_LENGTH 4
@@ -26,9 +25,7 @@ static __always_inline int is_vlan(__be16 protocol)
 	return protocol == bpf_htons(ETH_P_8021Q) || protocol == bpf_htons(ETH_P_8021AD);
 }
 
-/* Reads the tags and returns the EtherType behind them, or zero where they are cut off or
- * too many.
- */
+/* Returns 0 if the tags are truncated or too many. */
 static __always_inline __be16 read_tags(struct xdp_md *ctx, struct packet_slot *slot,
 					__be16 protocol)
 {
@@ -46,16 +43,16 @@ static __always_inline __be16 read_tags(struct xdp_md *ctx, struct packet_slot *
 	return is_vlan(protocol) ? 0 : protocol;
 }
 
-/* What tells VLANs apart: a tag without its priority. */
+/* Mask of a tag without its priority. */
 #define VLAN_ID_MASK ((__u32)bpf_htons(0x0fff) << 16 | 0xffff)
 
-/* A tag of VLAN 0 has a priority alone (802.1Q): the frame is one without a tag. */
+/* VLAN 0 is a priority tag only (802.1Q): the frame is untagged. */
 static __always_inline int is_priority_tag(__be32 tag)
 {
 	return !(tag >> 16 & bpf_htons(0x0fff));
 }
 
-/* Reports whether the tags, if any, are those of an uplink. */
+/* Reports whether the frame is untagged or has the tags of an uplink. */
 static __always_inline int tags_are_ours(const struct xdp_md *ctx, struct packet_slot *slot)
 {
 	__u32 *uplink;
@@ -73,9 +70,7 @@ static __always_inline int tags_are_ours(const struct xdp_md *ctx, struct packet
 	return 1;
 }
 
-/* The uplink by which the stack sees the frame come in, or zero for another VLAN's. The frame
- * came in without the tags that XDP took off.
- */
+/* Returns 0 for a tag of another VLAN. XDP saw the frame without an offloaded tag. */
 static __always_inline __u32 uplink_of(const struct __sk_buff *skb)
 {
 	struct vlan_key key = { .ifindex = skb->ifindex };
@@ -90,7 +85,7 @@ static __always_inline __u32 uplink_of(const struct __sk_buff *skb)
 	return uplink ? *uplink : 0;
 }
 
-/* Moves the Ethernet addresses: over tags that go, or, if negative, to make room for some. */
+/* Moves the Ethernet addresses over removed tags, or to make room for tags if negative. */
 static __noinline long move_addresses(struct xdp_md *ctx, int bytes)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;

@@ -5,16 +5,13 @@
 
 #include "maps.h"
 
-/* Fibonacci hashing: the upper bits of the product with 2^64 over the golden ratio. */
+/* Fibonacci hashing: the upper bits of the product with 2^64 / golden ratio. */
 static __always_inline __u32 bloom_bit(__u64 network)
 {
 	return network * 0x9e3779b97f4a7c15ULL >> 48;
 }
 
-/* A Bloom filter of the networks with VIPs, pools or aggregates, by /24 of IPv4 and /64 of IPv6,
- * with one hash. Other packets pass before the first lookup in a hash map. A clear bit is
- * certain; a set one may be another network's.
- */
+/* Bloom filter of the /24 and /64 networks that contain VIPs, pools or aggregates. */
 static __always_inline int bloom_has(__u64 network)
 {
 	__u32 bit = bloom_bit(network);
@@ -41,10 +38,8 @@ static __always_inline int bloom_has_flow(const struct flow *flow)
 	return bloom_has((__u64)flow->vip.word[1] << 32 | flow->vip.word[0]);
 }
 
-/* A second filter, of the 64 parts of each network. Their bits are a word at the index of the word
- * that has the network's bit. An address whose bit is clear is no VIP, and in no pool or aggregate.
- * So most hosts beside VIPs pass without a lookup of VIP and pool. A set bit may be another
- * network's.
+/* Second filter: which of 64 parts of a network contain such addresses. Its word has the index of
+ * the network's word in the first filter. Most packets to hosts near VIPs pass by it.
  */
 static __always_inline int part_has(__u64 network, __u32 part)
 {
@@ -54,15 +49,12 @@ static __always_inline int part_has(__u64 network, __u32 part)
 	return word && *word >> part & 1;
 }
 
-/* A part is four addresses. */
 static __always_inline int part_has_ipv4(__be32 address)
 {
 	return part_has(address & bpf_htonl(0xffffff00), bpf_ntohl(address) / 4 % 64);
 }
 
-/* A part is the addresses whose last 64 bits have the same highest bit that is set. Hosts often
- * count from 1 or are random, and pools lie between.
- */
+/* A part is the interface identifiers with the same most significant bit. */
 static __always_inline int part_has_ipv6(const struct address *address)
 {
 	__u64 host = (__u64)bpf_ntohl(address->word[2]) << 32 | bpf_ntohl(address->word[3]);

@@ -12,28 +12,22 @@
 #include "second_chance_limit.h"
 #include "zone.h"
 
-/* The chain walk, or second chance: a packet of a flow that this node does not know goes on to
- * a node that may know it. docs/design.md has the rules and why no packet loops.
- */
+/* Lookup forwarding (chain walk, second chance) of packets of unknown flows: see docs/design.md. */
 
-/* The result of second_chance where another node may know the flow, but is not asked. */
+/* Result of second_chance if the rate limit forbids forwarding. */
 #define SECOND_CHANCE_DENIED -1
 
-/* What the chain of a packet's path is worth. */
 enum chain_worth {
-	/* It is empty: the row never moved. Ranks are no history. */
+	/* The row never moved. Nodes by rank are not a history. */
 	CHAIN_WITHOUT_HISTORY,
-	/* It is empty, because all its nodes were asked. */
+	/* All nodes of the chain have been visited. */
 	CHAIN_USED_UP,
-	/* All flows of the former owners that pass this ingress node are known by exceptions, or
-	 * idle for too long. One that changes its ingress node may still need it.
-	 */
+	/* Flows have exceptions here or have expired, unless they changed their ingress node. */
 	CHAIN_OLD,
 	/* A flow may have moved since its last packet. */
 	CHAIN_YOUNG,
 };
 
-/* A chain by rank is a guess. A history that this node has is better. */
 static __always_inline void path_improve(struct packet *packet, const struct row *row)
 {
 	if (packet->path.word & PATH_RANKED && row->path & ROW_HISTORY)
@@ -41,9 +35,7 @@ static __always_inline void path_improve(struct packet *packet, const struct row
 			path_with_chain(path_without_chain(packet->path), row_path(row->path));
 }
 
-/* Reports whether the ingress node has another view of the row: then it or this node does not
- * know yet that it moved.
- */
+/* Reports whether this or the ingress node does not know yet that the row has moved. */
 static __always_inline int views_differ(struct path path, __u64 row)
 {
 	if (path_node(path, PATH_CHOOSER) != row_primary(row))
@@ -52,8 +44,8 @@ static __always_inline int views_differ(struct path path, __u64 row)
 	       path_node(path, PATH_NEXT) != path_node(row_path(row), PATH_NEXT);
 }
 
-/* Of a packet whose chooser this node is. Takes a chain by rank off. Ranks behind a former owner
- * stay: to a node that booted since they may be former owners of before.
+/* Rates the chain of a packet whose chooser is this node. Removes chains by rank, except behind a
+ * former owner, because those nodes may be former owners from before this node booted.
  */
 __noinline int chain_worth(struct packet *packet, const struct self *self,
 			   const struct frontend *frontend)
@@ -75,10 +67,9 @@ __noinline int chain_worth(struct packet *packet, const struct self *self,
 	}
 	moved = mark->moved;
 	is_young = mark_is_young(moved, idle_seconds(FLOW_ESTABLISHED));
-	/* The clock wraps: a stamp must not become young again. Another row of the group may move now. */
+	/* Clears timestamps before the clock wraps. Another row of the group may move meanwhile. */
 	if (moved && !is_young && !tracing)
 		__sync_val_compare_and_swap(&mark->moved, moved, 0);
-	/* This node serves in place of the row's primary, which is asked first. */
 	if (frontend->flags & FRONTEND_LOCAL && !packet->sender) {
 		packet->path = path_with_chain(packet->path, chain_behind(row->path, self));
 		if (is_young)
@@ -105,7 +96,7 @@ __noinline int chain_worth(struct packet *packet, const struct self *self,
 	return CHAIN_WITHOUT_HISTORY;
 }
 
-/* The next other node of the chain; zero at its end. The chain only gets shorter. */
+/* Returns the next other node and removes it from the path; 0 at the end of the chain. */
 static __always_inline __u32 chain_next(struct packet *packet, __u32 self)
 {
 #pragma unroll
@@ -122,7 +113,6 @@ static __always_inline __u32 chain_next(struct packet *packet, __u32 self)
 	return 0;
 }
 
-/* The path's chooser, if it is another node; else zero. */
 static __always_inline __u32 other_chooser(const struct packet *packet, __u32 self)
 {
 	__u32 chooser = path_node(packet->path, PATH_CHOOSER);
@@ -137,7 +127,6 @@ static __always_inline __u32 returned(__u32 chooser)
 	return chooser;
 }
 
-/* The node to ask by the table of the next zone; zero means that none is left. */
 __noinline int next_zone(struct packet *packet, const struct self *self,
 			 const struct frontend *frontend)
 {
@@ -145,7 +134,7 @@ __noinline int next_zone(struct packet *packet, const struct self *self,
 
 	if (!packet || !self || !frontend)
 		return 0;
-	/* Of 64 bits: else it is spilled beside the key of a lookup, and the verifier loses it. */
+	/* A 32-bit counter is spilled and loses its bounds in the verifier. */
 	for (__u64 i = 0; i <= ZONES; i++) {
 		if (!path_next_zone(packet, self, frontend))
 			return 0;
@@ -165,16 +154,13 @@ __noinline int next_zone(struct packet *packet, const struct self *self,
 	return 0;
 }
 
-/* Reports whether no other node has had the packet but its ingress node. One in the chain may
- * be the ingress node itself: then the chain is used up.
- */
+/* Reports whether only the ingress node has seen the packet. A chain with that node is used up. */
 static __always_inline int is_first_asked(const struct packet *packet)
 {
 	return !packet->zone_steps &&
 	       (!packet->sender || packet->sender == path_node(packet->path, PATH_INGRESS));
 }
 
-/* The next node of a chain whose owner, the chooser, has decided that it is asked. */
 static __always_inline __u32 chain_follow(struct packet *packet, const struct self *self,
 					  const struct frontend *frontend)
 {
@@ -186,9 +172,7 @@ static __always_inline __u32 chain_follow(struct packet *packet, const struct se
 	return chain_next(packet, self->id);
 }
 
-/* Reports whether the tables of other zones may be asked. The first chooser decides. is_first is
- * that of may_ask.
- */
+/* The first chooser applies the rate limit. */
 static __always_inline int may_ask_zones(const struct packet *packet,
 					 const struct frontend *frontend, int is_first)
 {
@@ -203,10 +187,9 @@ static __always_inline int may_ask_zones(const struct packet *packet,
 	return tables < 2 || may_ask(&packet->flow, ZONE_SHARE * tables, is_first);
 }
 
-/* The node to ask next; zero means that none is left, and this node may choose. What this node was
- * told of a Local frontend's flow comes before the chain. After the chain comes the primary of the
- * row, then the other zones that the frontend has tables for. The last is the primary by the table of the ingress node's own zone. That one chooses, so
- * that a flow whose state was lost goes where it went before.
+/* Returns the next node, 0 if this node may choose, or SECOND_CHANCE_DENIED. In order: the holder
+ * of a Local frontend's flow, the chain, the row's primary, other zones, and the primary in the
+ * ingress node's zone, which chooses, so that a lost flow is mapped to the same node as before.
  */
 __noinline int second_chance(struct packet *packet, const struct self *self,
 			     const struct frontend *frontend)
@@ -240,10 +223,7 @@ __noinline int second_chance(struct packet *packet, const struct self *self,
 	return next;
 }
 
-/* The node for a packet that begins a flow, where this node has no endpoint, but its sender has
- * heard of one here: it may know earlier. The row's owner as this node knows it becomes the
- * chooser. It is the last one, in all zones: one packet must not become many. Zero means none.
- */
+/* Returns the row's owner, as last hop, if only the sender knows of an endpoint here; else 0. */
 __noinline int owner_before(struct packet *packet, const struct self *self,
 			    const struct frontend *frontend)
 {
@@ -266,9 +246,7 @@ __noinline int owner_before(struct packet *packet, const struct self *self,
 	return node;
 }
 
-/* Returns the first known node of a path's chain, or zero. As many nodes at its front as formers are former
- * primaries, which may have no endpoint: they come last.
- */
+/* Returns the first known node. The first formers nodes may have no endpoint, so they come last. */
 static __always_inline __u32 chain_chooser(struct path path, int formers)
 {
 	__u32 next, found = 0;
@@ -288,10 +266,9 @@ static __always_inline __u32 chain_chooser(struct path path, int formers)
 	return found;
 }
 
-/* Returns the node that chooses the endpoint while this node's agent is silent: an endpoint in the maps
- * may be gone, and newer ones are missing. Another node of the row chooses, and sends the packet on
- * only as owner_before does, so the packet passes two more nodes at most. Mid-stream packets take the
- * same way until a minute after the agent's return. Returns zero if this node chooses.
+/* Returns the node that chooses while this node's agent is down and its endpoints are stale, or 0.
+ * That node forwards only as owner_before does, i.e. to at most one more. Mid-stream packets are
+ * also forwarded for AGENT_RETURN_NANOSECONDS after the agent's return.
  */
 __noinline int hand_on(struct packet *packet, const struct self *self,
 		       const struct frontend *frontend)
@@ -323,9 +300,7 @@ __noinline int hand_on(struct packet *packet, const struct self *self,
 	return node;
 }
 
-/* The node for a packet of a flow that is not known here, or is over here and begins again.
- * Zero means that this node chooses; or SECOND_CHANCE_DENIED.
- */
+/* Returns the next node, 0 if this node chooses, or SECOND_CHANCE_DENIED. */
 __noinline int chain_walk(struct packet *packet, const struct self *self,
 			  const struct frontend *frontend)
 {
@@ -341,11 +316,10 @@ __noinline int chain_walk(struct packet *packet, const struct self *self,
 	if (is_midstream(packet) ||
 	    (packet->path.word & PATH_WALK && packet->flow.protocol == IPPROTO_UDP))
 		return second_chance(packet, self, frontend);
-	/* A SYN follows an exception: the connection may live. */
 	next = packet->sender ? 0 : local_holder(packet, self, frontend);
 	if (next)
 		return next;
-	/* New flows belong to the primary, also where an exception led the packet elsewhere. */
+	/* New flows belong to the primary, even if an exception led the packet elsewhere. */
 	chooser = path_node(packet->path, PATH_CHOOSER);
 	if (chooser == self->id || !path_is_straight(packet->path))
 		return 0;

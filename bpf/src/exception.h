@@ -11,18 +11,11 @@
 #include "settings.h"
 #include "trace.h"
 
-/* Exceptions to the rows: flows on rows that moved, each with the node that holds it. They
- * are learned from notices (exception_notice.h). docs/design.md has the rules.
- */
+/* Exceptions: flows of moved rows, and the nodes that hold them. See docs/design.md. */
 
-/* For so long after a row moved, a datagram may belong to a flow that the new primary does
- * not know: the timeout of such a flow, and the time until all nodes have the rows.
- */
+/* Idle timeout of UDP flows plus propagation of rows, in seconds. */
 #define ROW_MOVED_SECONDS 240
 
-/* Notes that the holder has the flow, not its row's primary. A mark follows what it stands for:
- * see rest_row.
- */
 static __always_inline void exception_learn(const struct flow *flow, __u32 index, __u32 holder)
 {
 	struct group_mark *mark = mark_of(index);
@@ -37,7 +30,6 @@ static __always_inline void exception_learn(const struct flow *flow, __u32 index
 	count_event(EVENT_EXCEPTION_LEARNED);
 }
 
-/* Forgets the exception of a flow, which names the node. */
 static __always_inline void exception_withdraw(const struct flow *flow, __u32 node)
 {
 	__u64 print = exception_print(flow), *found = exception_find(print);
@@ -46,7 +38,6 @@ static __always_inline void exception_withdraw(const struct flow *flow, __u32 no
 		exception_forget(print);
 }
 
-/* The node that holds the flow by an exception, or zero. */
 static __always_inline __u32 exception_holder(const struct packet *packet, __u32 self, __u32 index)
 {
 	__u64 print = exception_print(&packet->flow), *found = exception_find(print), about;
@@ -66,10 +57,9 @@ static __always_inline __u32 exception_holder(const struct packet *packet, __u32
 	return node;
 }
 
-/* The node that holds a flow of a Local frontend, as it told this node; or zero. The ingress node
- * uses what it learned, but not once more after it was wrong. A node that is asked, as the row's
- * present or previous primary, hands the packet to the holder. That is done once for a packet: the
- * holder asks nobody.
+/* Returns the holder of a Local frontend's flow according to its notice, or 0. The ingress node
+ * uses the exception unless it was just rejected. A current or former primary forwards the packet
+ * to the holder once; the holder forwards to no other node.
  */
 __noinline int local_holder(struct packet *packet, const struct self *self,
 			    const struct frontend *frontend)
@@ -100,9 +90,7 @@ __noinline int local_holder(struct packet *packet, const struct self *self,
 	return node;
 }
 
-/* Removes the mark of a row that moved long ago. If it moves at the same time, the mark comes
- * back: row_write notes the time first.
- */
+/* Restores the mark if the row moves concurrently: row_write sets the time first. */
 static __always_inline void row_came_to_rest(struct row *row, const struct group_mark *mark)
 {
 	if (tracing)
@@ -112,7 +100,7 @@ static __always_inline void row_came_to_rest(struct row *row, const struct group
 		__sync_fetch_and_or(&row->path, ROW_MOVED);
 }
 
-/* The node for a packet on a marked row. The packet has the path of the row. */
+/* Returns the node for a packet on a marked row. The packet has the row's path. */
 __noinline int marked_node(struct packet *packet, const struct self *self, __u32 index)
 {
 	struct group_mark *mark = mark_of(index);

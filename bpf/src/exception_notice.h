@@ -6,21 +6,18 @@
 #include "path.h"
 #include "row.h"
 
-/* Notices: how a node that holds a flow tells the ingress node, or that it does not. The
- * notice is the packet itself, sent back. The ingress node then learns or forgets an
- * exception (exception.h), and the packet goes on.
+/* Notices inform the ingress node whether a node holds a flow. A notice is the packet itself, sent
+ * back to the ingress node, which adds or deletes an exception (exception.h) and forwards the
+ * packet again.
  */
 
-/* A notice, and what follows it, goes by no zone's table. */
 static __always_inline void zones_unasked(struct packet *packet)
 {
 	packet->zone_steps = 0;
 	packet->asks_nobody = 0;
 }
 
-/* An exception led the packet here, but the flow is not here. The ingress node has to forget
- * the exception. Returns the node to send to, or zero.
- */
+/* Rejects a wrong exception of the ingress node. Returns the next node, or 0. */
 static __always_inline __u32 exception_reject(struct packet *packet, __u32 self)
 {
 	__u32 ingress = path_node(packet->path, PATH_INGRESS);
@@ -38,9 +35,7 @@ static __always_inline __u32 exception_reject(struct packet *packet, __u32 self)
 	return ingress;
 }
 
-/* Reports whether the packet got here by a chain walk: its ingress node does not know yet
- * that this node holds the flow.
- */
+/* Reports whether the packet arrived by a chain walk, i.e. its ingress node has no exception. */
 static __always_inline int was_walked_to(const struct packet *packet, const struct self *self)
 {
 	__u32 ingress = path_node(packet->path, PATH_INGRESS);
@@ -51,9 +46,7 @@ static __always_inline int was_walked_to(const struct packet *packet, const stru
 	       (packet->sender && packet->sender != ingress);
 }
 
-/* Makes the packet a notice to its ingress node that this node holds the flow. Returns the
- * ingress node; zero where it is this node, or unknown.
- */
+/* Returns the ingress node if it needs a notice that this node holds the flow, else 0. */
 static __always_inline __u32 notify_ingress(struct packet *packet, const struct self *self,
 					    const struct frontend *frontend)
 {
@@ -73,10 +66,9 @@ static __always_inline __u32 notify_ingress(struct packet *packet, const struct 
 	return ingress;
 }
 
-/* Tells the primary of the row that this node holds the flow of a Local frontend, or with a zero
- * holder that the flow is over: the packet goes there as a notice, and comes back for the last
- * time. So whoever gets the flow from a router can ask the primary for its holder. Returns the
- * primary; zero where there is none to tell.
+/* Notifies the row's primary that this node holds the flow of a Local frontend or, with a zero
+ * holder, that the flow has ended, so that other ingress nodes can ask the primary. The packet
+ * returns from there. Returns the primary, or 0.
  */
 static __always_inline __u32 tell_primary(struct packet *packet, const struct self *self,
 					  const struct frontend *frontend, __u32 holder)
@@ -98,16 +90,14 @@ static __always_inline __u32 tell_primary(struct packet *packet, const struct se
 	return primary;
 }
 
-/* As exception_notified, of a Local frontend. A notice that removes an exception comes from a node
- * to which that exception led, or from the holder at the end of the flow: tell_primary.
- */
+/* Only the exception's own node can delete it. */
 static __always_inline __u32 local_notified(struct packet *packet, const struct self *self,
 					    const struct frontend *frontend, __u32 index, __u64 row)
 {
 	__u32 holder = path_node(packet->path, PATH_CHOOSER);
 
 	if (holder) {
-		/* Room for the table may have been short on this node alone. */
+		/* The table may be missing on this node only, for lack of memory. */
 		if (frontend->table)
 			exception_learn(&packet->flow, index, holder);
 		packet->path = path_as(packet->path, PATH_FINAL);
@@ -123,16 +113,12 @@ static __always_inline __u32 local_notified(struct packet *packet, const struct 
 		packet->path = path_walking(path_by_row(row, self));
 		return path_node(packet->path, PATH_CHOOSER);
 	}
-	/* As if it came from the router. */
 	packet->sender = 0;
 	packet->path = path_walking(path_of_own(self));
 	return self->id;
 }
 
-/* Takes in a notice: the chooser holds the flow, or, where that is zero, the sender does not.
- * Only a notice about its own sender is believed. Returns the node to send the packet to, or
- * zero.
- */
+/* Only notices about their own sender are accepted. Returns the next node, or 0. */
 __noinline int exception_notified(struct packet *packet, const struct self *self,
 				  const struct frontend *frontend)
 {

@@ -4,10 +4,10 @@
 #include "exception.h"
 #include "settings.h"
 
-/* The agent sweeps the exceptions: those that have expired, or whose node is gone, are removed.
- * Then the rows that have none left come to rest. So do those whose exceptions name the row's
- * primary: packets get there without them. Such an exception stays, for a connection may be
- * silent while its row moves on. When the row moves, it is marked again (row_update.h).
+/* Periodic sweep by the agent. Removes exceptions that have expired or whose node is gone, then
+ * clears the marks of rows without exceptions. Exceptions that name the row's primary do not count;
+ * they stay because the connection may be idle while its row moves again, which sets the mark
+ * (row_update.h).
  */
 
 static __always_inline int exception_is_over(__u64 about, const struct self *self)
@@ -25,9 +25,7 @@ static __always_inline int exception_is_of_primary(__u64 about)
 	return row && row_primary(row->path) == exception_node(about);
 }
 
-/* The bits that the bucket needs in the filter. Where flows were put into their second bucket,
- * these are all.
- */
+/* Filter bits of a bucket; all bits if flows have overflowed to their second bucket. */
 static __always_inline __u64 bucket_bits(const struct exception_bucket *bucket)
 {
 	__u64 bits = bucket->slot[EXCEPTION_LAST].print == EXCEPTION_FREE ? 0 : ~0ULL;
@@ -61,9 +59,9 @@ static __always_inline void sweep_bucket(struct exception_bucket *bucket, const 
 	}
 }
 
-/* Sweeps the buckets of a word of the filter, and makes that word anew. An exception may be
- * learned at the same time: its print is written before its bits. If those are written before
- * the word, the buckets are read once more after that, and have the print. Else they stay.
+/* Sweeps the buckets of a filter word and rebuilds the word. An exception that is added
+ * concurrently is written before its bits: either its bits are set after the word is rebuilt, or
+ * the second pass over the buckets finds it.
  */
 static long sweep_word(__u32 number, struct exception_sweep *sweep)
 {
@@ -83,7 +81,7 @@ static long sweep_word(__u32 number, struct exception_sweep *sweep)
 		sweep_bucket(bucket, self, sweep);
 		bits |= bucket_bits(bucket);
 	}
-	/* An exchange is a barrier, too. */
+	/* The exchange is a barrier. */
 	if (__sync_lock_test_and_set(word, bits) == bits && !bits)
 		return 0;
 	for (int i = 0; i < EXCEPTION_FILTERED; i++) {
@@ -96,11 +94,9 @@ static long sweep_word(__u32 number, struct exception_sweep *sweep)
 	return 0;
 }
 
-/* Removes the mark of a row whose group has no exceptions. One may be learned at the same time: its
- * time is noted before its mark is made. If it is noted before the time is compared here, the
- * row stays as it is. If it is noted before the mark is removed, it is seen after that, and the
- * mark comes back. Else its mark is made later, and stays. All this holds whichever row of the group
- * has the exception: a time since the sweep began is never taken away.
+/* Clears the mark of a row whose group has no exceptions. An exception that is added concurrently
+ * updates the time before it sets the mark. The time is therefore compared before the mark is
+ * cleared and checked again afterwards, and times since the start of the sweep are kept.
  */
 static long rest_row(__u32 number, struct exception_sweep *sweep)
 {
@@ -112,7 +108,7 @@ static long rest_row(__u32 number, struct exception_sweep *sweep)
 		return 1;
 	if (!(row->path & ROW_EXCEPTED))
 		return 0;
-	/* Zero is what another row of the group has left: it is of long ago, whatever the clock says. */
+	/* 0 was set for another row of the group: old, whatever the clock. */
 	noted = mark->excepted;
 	if ((noted && (__s32)(noted - sweep->since) >= 0) ||
 	    __sync_val_compare_and_swap(&mark->excepted, noted, 0) != noted) {

@@ -9,51 +9,43 @@
 #include "path.h"
 #include "trace.h"
 
-/* The table of exceptions: buckets of eight slots of 16 bytes. A slot has the flow's print, 64
- * bits of a hash, in place of the flow. In front is a Bloom filter, which tells most flows that
- * are no exceptions: a word of 64 bits for four buckets, two bits for each exception. A sweep
- * (exception_sweep.h) makes it anew.
+/* Table of exceptions: buckets of eight 16-byte slots with a Bloom filter in front. A slot contains
+ * a 64-bit fingerprint (print) of the flow. The filter has a 64-bit word for four buckets and two
+ * bits per exception; sweeps (exception_sweep.h) rebuild it.
  *
- * A flow has two buckets. The second is for when the first is full: the lower slots are taken
- * first, and once the last one has been taken it is never free again. So only behind a last
- * slot that is not free has a flow to be looked for in the second bucket. When both are full,
- * the first forgets the longest unused.
+ * A flow has two buckets. The second is used if the first is full. Slots are filled from the
+ * lowest, and the last slot is never free again once used, so the second bucket is searched only if
+ * the last slot of the first is not free. If both are full, the least recently used slot of the
+ * first is evicted.
  *
- * The print is NH (Black et al., "UMAC: Fast and Secure Message Authentication", 1999) over the
- * words of the flow, with a finalizer. Its secret is the node's own, because nobody else needs
- * the print. Otherwise a client could choose flows that share the print of another's exception,
- * and have that one forgotten. Two flows have one print once in 2^64, and once in 2^32 if they
- * were chosen to collide without the secret.
+ * The fingerprint is NH (Black et al., "UMAC: Fast and Secure Message Authentication", 1999) with a
+ * finalizer. Its key is secret per node, because otherwise clients could evict another's exception
+ * by collision. The probability of a collision is 2^-64, and 2^-32 for flows chosen without the
+ * key.
  *
- * Slots change by compare-and-swap: a writer claims
- * one, writes what it says, and then its print. So no CPU sees the slot of one flow with the
- * node of another.
+ * The table is lockless: a writer claims a slot by compare-and-swap, writes the value, then the
+ * fingerprint, so readers never combine one flow with another's node.
  */
 #define EXCEPTION_FREE 0
-/* A writer has it. */
+/* Being written. */
 #define EXCEPTION_CLAIMED 1
-/* A last slot whose flow was forgotten. */
+/* A last slot whose exception was deleted. */
 #define EXCEPTION_GONE 2
 #define EXCEPTION_LAST (EXCEPTION_SLOTS - 1)
 
-/* What a slot says, from the top: the row of the flow, the lower bits of the node that holds it,
- * whether it is of datagrams, the upper bits of the node, and when it was last used.
- */
+/* Fields of a value: row, lower node bits, datagram flag, upper node bits, time of last use. */
 #define EXCEPTION_ROW 36
 #define EXCEPTION_NODE 24
 #define EXCEPTION_DATAGRAMS (1ULL << 23)
 #define EXCEPTION_NODE_HIGH 21
 #define EXCEPTION_SEEN ((1ULL << EXCEPTION_NODE_HIGH) - 1)
 #define EXCEPTION_OF_ROW ((1ULL << EXCEPTION_ROW) - 1)
-/* Ticks of a unit of time, as a power of two: the time wraps after 6 days at 1000 Hz, and a
- * sweep removes what is that old long before.
- */
+/* log2 of ticks per time unit, which wraps after 6 days at 1000 Hz. */
 #define EXCEPTION_TICKS 8
 
-/* The number of buckets less one; a power of two less one. Set by the loader. */
+/* Number of buckets minus 1 (a power of two minus 1). Set by the loader. */
 volatile const __u32 exception_mask;
 
-/* hash is a sum of products. */
 static __always_inline __u64 exception_print_of(__u64 sum)
 {
 	__u64 print = hash_final(sum);
@@ -61,7 +53,7 @@ static __always_inline __u64 exception_print_of(__u64 sum)
 	return print > EXCEPTION_GONE ? print : print + EXCEPTION_GONE + 1;
 }
 
-/* Words and ports are as loaded from the packet; the lower half of ports is the client's. */
+/* Words and ports in network byte order; the lower half of ports is the client's. */
 
 static __always_inline __u64 exception_print4(__u32 client, __u32 vip, __u32 ports, __u8 protocol)
 {
@@ -137,7 +129,6 @@ static __always_inline __u64 exception_filter_bits(__u64 print)
 	return 1ULL << (print >> 58) | 1ULL << (print >> 52 & 63);
 }
 
-/* What the table says of the flow, or NULL. */
 static __always_inline __u64 *exception_find(__u64 print)
 {
 	__u64 bits = exception_filter_bits(print), *word = exception_filter_word(print), *found;
@@ -187,9 +178,7 @@ static __always_inline int exception_expired(__u64 about)
 									       FLOW_ESTABLISHED));
 }
 
-/* Notes that the exception is in use, by the row with the index: its table may have moved. slot may
- * have become another flow's meanwhile.
- */
+/* Renews the time and the row, whose table may have moved. The slot may have been reused. */
 static __always_inline void exception_renew(__u64 *slot, __u64 about, __u32 row)
 {
 	__u64 renewed = (about & EXCEPTION_OF_ROW & ~EXCEPTION_SEEN) | (__u64)row << EXCEPTION_ROW |
@@ -200,14 +189,13 @@ static __always_inline void exception_renew(__u64 *slot, __u64 about, __u32 row)
 		__sync_val_compare_and_swap(slot, about, renewed);
 }
 
-/* Frees the slot if it still has the print. */
 static __always_inline void exception_clear(struct exception_bucket *bucket, int slot, __u64 print)
 {
 	__sync_val_compare_and_swap(&bucket->slot[slot].print, print,
 				    slot == EXCEPTION_LAST ? EXCEPTION_GONE : EXCEPTION_FREE);
 }
 
-/* Verified on its own, like exception_put. */
+/* Global, so verified once, as exception_put. */
 __noinline int exception_forget(__u64 print)
 {
 	if (print <= EXCEPTION_GONE || tracing)
@@ -216,7 +204,7 @@ __noinline int exception_forget(__u64 print)
 		struct exception_bucket *bucket =
 			i ? exception_second(print) : exception_first(print);
 
-		/* Two CPUs may have learned it at once. */
+		/* Two CPUs may have added it concurrently. */
 		for (int slot = 0; bucket && slot < EXCEPTION_SLOTS; slot++)
 			if (bucket->slot[slot].print == print)
 				exception_clear(bucket, slot, print);
@@ -224,7 +212,6 @@ __noinline int exception_forget(__u64 print)
 	return 0;
 }
 
-/* The lowest slot that is to be had, or EXCEPTION_SLOTS. */
 static __always_inline __u32 exception_free_slot(const struct exception_bucket *bucket)
 {
 	__u32 slot = 0;
@@ -236,7 +223,7 @@ static __always_inline __u32 exception_free_slot(const struct exception_bucket *
 	return slot;
 }
 
-/* The slot of a full bucket that was longest unused. */
+/* Returns the least recently used slot of a full bucket. */
 static __always_inline __u32 exception_victim(const struct exception_bucket *bucket)
 {
 	__u64 oldest = 0, now = exception_now();
@@ -253,7 +240,7 @@ static __always_inline __u32 exception_victim(const struct exception_bucket *buc
 	return victim;
 }
 
-/* Puts an exception into the slot, if no other CPU wants it. Zero on success. */
+/* Returns 0, or -1 if another CPU is writing the slot. */
 static __always_inline int exception_fill(struct exception_bucket *bucket, __u32 slot, __u64 print,
 					  __u64 about)
 {
@@ -265,16 +252,16 @@ static __always_inline int exception_fill(struct exception_bucket *bucket, __u32
 	    __sync_val_compare_and_swap(&bucket->slot[slot].print, old, EXCEPTION_CLAIMED) != old)
 		return -1;
 	bucket->slot[slot].about = about;
-	/* An exchange is a barrier, too: a sweep that misses the bits sees the print. */
+	/* The exchange is a barrier: a sweep that misses the bits sees the fingerprint. */
 	__sync_lock_test_and_set(&bucket->slot[slot].print, print);
 	__sync_fetch_and_or(word, exception_filter_bits(print));
 	return 0;
 }
 
-/* How often slots are tried for that other CPUs want, too. */
+/* Attempts to claim a slot under contention. */
 #define EXCEPTION_ATTEMPTS 4
 
-/* Writes an exception. Zero, or -1 where other CPUs took each slot. */
+/* Returns 0, or -1 if other CPUs claimed each slot. */
 __noinline int exception_put(__u64 print, __u64 about)
 {
 	struct exception_bucket *first = exception_first(print);

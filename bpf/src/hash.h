@@ -3,17 +3,14 @@
 
 #include "types.h"
 
-/* Multilinear hashing (Lemire and Kaser, "Strongly universal string hashing is fast", 2014):
- * the sum of the words, each times a 64-bit constant. The finalizer of MurmurHash3 (Appleby,
- * public domain) follows, so that all bits of the result depend on all words.
+/* Multilinear hashing (Lemire and Kaser, "Strongly universal string hashing is fast", 2014), the
+ * sum of the words times 64-bit constants, followed by the finalizer of MurmurHash3 (Appleby,
+ * public domain). Unlike Jenkins' hashes, its multiplications are independent of each other.
  *
- * Its multiplications do not wait for each other, as the steps of Jenkins' hashes do. The
- * constants are the first bits of square roots of primes, as in FIPS 180-4 section 5.3, or the
- * loader derives all of them from the installation's seed (package flowhash). Every node must
- * compute the same hash.
- *
- * Without a seed everybody can work out flows of one row. An addend alone would not help: flows
- * with the same sum keep it.
+ * The constants are the fractional parts of square roots of primes (FIPS 180-4 section 5.3), or
+ * derived from the installation's seed (package flowhash). All nodes must compute the same hash.
+ * Without a seed, flows of one row can be computed by anyone; an addend alone would not change
+ * that.
  */
 volatile const __u64 client_multipliers[4] = { 0x6a09e667f3bcc908, 0xbb67ae8584caa73b,
 					       0x3c6ef372fe94f82b, 0xa54ff53a5f1d36f1 };
@@ -21,13 +18,11 @@ volatile const __u64 vip_multipliers[4] = { 0x510e527fade682d1, 0x9b05688c2b3e6c
 					    0x1f83d9abfb41bd6b, 0x5be0cd19137e2179 };
 volatile const __u64 ports_multiplier = 0xcbbb9d5dc1059ed8;
 volatile const __u64 protocol_multiplier = 0x629a292a367cd507;
-/* Of the port and protocol of an IPv6 frontend. */
+/* For the port and protocol of an IPv6 frontend. */
 volatile const __u64 frontend_multiplier = 0x9159015a3070dd17;
 volatile const __u64 hash_addend;
 
-/* Adds a word times its constant. The compiler would load all constants before it multiplies, and
- * keep them on the stack.
- */
+/* The barrier prevents loading all constants before the first multiplication, which spills them. */
 static __always_inline __u64 hash_add(__u64 sum, __u64 word, const volatile __u64 *multiplier)
 {
 	sum += word * *multiplier;
@@ -56,15 +51,13 @@ static __always_inline __u64 hash_final(__u64 sum)
 	return sum ^ sum >> 33;
 }
 
-/* The slot of a sum of words times multipliers, in a table with this number of slots. Without the
- * seed of the installation nobody can choose addresses that share a slot.
- */
+/* Scales a hash to a number of slots. The seed keeps collisions unpredictable. */
 static __always_inline __u32 hash_slot(__u64 sum, __u32 slots)
 {
 	return (hash_final(sum) >> 32) * slots >> 32;
 }
 
-/* Independent hashes of a flow for the node and for the endpoint. */
+/* Independent hashes for node and endpoint selection. */
 struct hash_pair {
 	__u32 node;
 	__u32 endpoint;
@@ -78,9 +71,7 @@ static __always_inline struct hash_pair hash_pair(__u64 sum)
 	return pair;
 }
 
-/* Words are loaded from the packet as they are. The lower half of ports is the client's. An
- * IPv4 address is the last word of four.
- */
+/* In network byte order. The lower half of ports is the client's. */
 static __always_inline struct hash_pair hash_ipv4(__u32 client, __u32 vip, __u32 ports,
 						  __u8 protocol)
 {
@@ -94,7 +85,7 @@ static __always_inline __u64 hash_vip(const __be32 *vip)
 	return hash_address(0, vip, vip_multipliers);
 }
 
-/* The sum of an IPv4 address under a mask, or of the /64 of an IPv6 address. */
+/* Hashes the masked IPv4 address or the /64 of an IPv6 address. */
 static __always_inline __u64 hash_source(const struct flow *flow, __be32 mask)
 {
 	const __be32 *word = flow->client.word;
@@ -105,7 +96,7 @@ static __always_inline __u64 hash_source(const struct flow *flow, __be32 mask)
 			&client_multipliers[1]);
 }
 
-/* hashed is the hash_vip of the VIP. */
+/* hashed is hash_vip() of the VIP. */
 static __always_inline __u64 hash_sum(const __be32 *client, __u64 hashed, __u32 ports,
 				      __u8 protocol)
 {
@@ -118,7 +109,7 @@ static __always_inline struct hash_pair hash_ipv6(const __be32 *client, __u64 ha
 	return hash_pair(hash_sum(client, hashed, ports, protocol));
 }
 
-/* Under session affinity all flows of a client have one hash: its port counts as zero. */
+/* With session affinity the client's port is ignored. */
 static __always_inline void hash_flow(struct packet *packet, const struct frontend *frontend)
 {
 	const struct flow *flow = &packet->flow;

@@ -9,14 +9,9 @@
 #include "maps.h"
 #include "source_ranges.h"
 
-/* Martian sources (RFC 1812 section 5.3.7): addresses that no client elsewhere can have. Answers to
- * them would come back, or reach nobody. Of two VIPs that answer each other a single packet makes a
- * loop.
- */
+/* Martian sources (RFC 1812 section 5.3.7): addresses that no remote client can have. */
 
-/* Reports whether an IPv4 source is of a range that no host has: "this" network, loopback, multicast,
- * or the limited broadcast.
- */
+/* Matches "this" network, loopback, multicast and the limited broadcast address. */
 static __always_inline int is_martian_ipv4(__be32 source)
 {
 	__u8 first = source;
@@ -24,15 +19,13 @@ static __always_inline int is_martian_ipv4(__be32 source)
 	return first == 0 || first == 127 || (first & 0xf0) == 224 || source == 0xffffffff;
 }
 
-/* Reports whether an IPv6 source is multicast, unspecified, loopback, or has an IPv4 address inside:
- * the last three begin with 64 zero bits.
- */
+/* Matches multicast, and by 64 zero bits unspecified, loopback and IPv4-embedding addresses. */
 static __always_inline int is_martian_ipv6(const __be32 *word)
 {
 	return (word[0] & 0xff) == 0xff || !(word[0] | word[1]);
 }
 
-/* For the fast path: reports whether the source may be martian, also by being a VIP or a pool's. */
+/* For the fast path. False positives are possible. */
 static __always_inline int may_be_martian_ipv4(__be32 source)
 {
 	return is_martian_ipv4(source) || bloom_has_ipv4(source);
@@ -43,19 +36,17 @@ static __always_inline int may_be_martian_ipv6(const void *source)
 	return is_martian_ipv6(source) || bloom_has_ipv6(source);
 }
 
-/* The same for the full path: of nearly every packet it says no, without a call. */
+/* For the full path; inlined, and false for nearly all packets. */
 static __always_inline int may_be_martian(const struct flow *flow)
 {
 	return flow->family == ADDRESS_FAMILY_IPV4 ? may_be_martian_ipv4(flow->client.word[3]) :
 						     may_be_martian_ipv6(&flow->client);
 }
 
-/* Reports whether the client's address is a VIP, or a pool's. A node may have one of a pool: the
- * operator gives that address to no Service.
- */
+/* Nodes may have addresses of a pool, which the operator does not assign. */
 static __always_inline int client_is_ours(const struct self *self, const struct flow *flow)
 {
-	/* Linux 6.1 takes no key of a map that lies in an argument of a global function. */
+	/* Linux 6.1 rejects map keys in arguments of global functions. */
 	const struct address client = flow->client;
 
 	if (flow->family == ADDRESS_FAMILY_IPV4) {
@@ -73,7 +64,6 @@ static __always_inline int client_is_ours(const struct self *self, const struct 
 	return set_holds_ipv6(SOURCE_SET_POOLS, &client);
 }
 
-/* Reports whether no client elsewhere can have sent the packet of the flow. */
 __noinline int is_martian(const struct self *self, const struct flow *flow)
 {
 	if (!self || !flow)

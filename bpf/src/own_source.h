@@ -6,20 +6,16 @@
 #include "settings.h"
 #include "verdict.h"
 
-/* Packets whose client is this very node: its own process, or a pod that the CNI masquerades. They
- * left by an uplink, because nothing on the node translates the VIP, and came back. No endpoint
- * of this node can serve them. The stack takes no IPv4 packet with an own address as source, and
- * the reply would not pass the egress program. So another node serves them.
+/* Packets whose client is this node: a local process, or a pod that the CNI masquerades. They left
+ * by an uplink, because the VIP is not translated locally, and were routed back. Endpoints of this
+ * node cannot serve them, because the stack drops IPv4 packets with a local source, and the reply
+ * would bypass the egress program. Another node serves them.
  */
 
-/* How many rows are looked at for one whose primary is another node. The first half of them are
- * those of the packet's own zone. The stride is 2^32 divided by the golden ratio: the rows lie far
- * apart, so that the shares of the other nodes stay as they are in the table.
- */
+/* Rows searched for another primary; the stride of 2^32 / golden ratio spreads them. */
 #define OTHER_ROWS 32
 #define OTHER_ROW_STRIDE 0x9e3779b9
 
-/* Another node that has endpoints of the frontend, for all packets of the flow the same one. */
 static __always_inline __u32 other_primary(const struct packet *packet, const struct self *self,
 					   const struct frontend *frontend)
 {
@@ -38,10 +34,9 @@ static __always_inline __u32 other_primary(const struct packet *packet, const st
 	return 0;
 }
 
-/* Another node becomes the chooser. None is asked after it, in no zone: such packets can be
- * spoofed, and one must not become many. Where the chooser is another node already, this one was
- * only asked: the packet goes on as at a node that does not know it. A node that serves a Local
- * frontend has learned where the packets went before.
+/* Forwards to another node as chooser and last hop, because the packets may be spoofed and must not
+ * multiply. If the chooser already is another node, the packet follows its chain. For a Local
+ * frontend, a known holder comes first.
  */
 __noinline int send_elsewhere(struct packet *packet, const struct self *self,
 			      const struct frontend *frontend)

@@ -8,57 +8,49 @@
 #include "consts.h"
 #include "types.h"
 
-/* The path of a packet through the cluster: the nodes that may get it. From the top of its word: the
- * ingress node, the chooser and three nodes of the chain, as the lower 12 bits of their ids, the
- * role of the packet in two bits, and two flags. high has the upper bits of these ids in the same
- * order, two for each. It is zero while no node of a path has an id of more than 12 bits. Zero means
- * no node.
+/* Path of a packet through the cluster. From the most significant bits of word: ingress node,
+ * chooser and three nodes of the chain (lower 12 bits of their ids), the role (two bits), and two
+ * flags. high has the upper two bits of these ids in the same order, and is 0 in clusters without
+ * longer ids. Id 0 is no node.
  *
- * The ingress node got the packet from the router. The chooser is the primary of the row: it
- * chooses an endpoint where no node knows the flow. The chain are the nodes to ask first, the
- * next one at the front.
+ * The ingress node got the packet from the router. The chooser, the row's primary, selects an
+ * endpoint if no node knows the flow. The nodes of the chain are asked first, in order.
  */
 #define NODE_ID_LOW_BITS 12
 #define NODE_ID_LOW 0xfffULL
 #define NODE_ID_HIGH_BITS 2
 #define NODE_ID_HIGH 3U
 
-/* Places in the word. */
+/* Shifts of ids in the word. */
 #define PATH_INGRESS 52
 #define PATH_CHOOSER 40
-/* The front of the chain. */
+/* First node of the chain. */
 #define PATH_NEXT 28
 #define PATH_CHAIN (((1ULL << 3 * NODE_ID_LOW_BITS) - 1) << PATH_FLAGS)
 #define PATH_FLAGS 4
 
-/* The upper bits of the id whose lower ones are at the place. */
+/* Shift of an id's upper bits in high. */
 #define PATH_HIGH(place) (((place) - PATH_FLAGS) / NODE_ID_LOW_BITS * NODE_ID_HIGH_BITS)
 #define PATH_HIGH_ALL ((1U << 5 * NODE_ID_HIGH_BITS) - 1)
 #define PATH_HIGH_CHAIN ((1U << 3 * NODE_ID_HIGH_BITS) - 1)
 
-/* The flags. */
 enum path_flag {
-	/* The chain was filled by rank, because the row has no history. On the path without a chain of a
-	 * packet that begins a flow: its sender's agent is silent (hand_on).
-	 */
+	/* Chain by rank, of a row without history. Without a chain: see hand_on. */
 	PATH_RANKED = 1,
-	/* A datagram walks the chain, too. */
+	/* Datagrams follow the chain, too. */
 	PATH_WALK = 2,
 };
 
-/* The role: a field of two bits, above the flags. */
 #define PATH_ROLE (3ULL << 2)
 
 enum path_role {
-	/* The packet goes by its row. Whoever holds the flow tells the ingress node. */
+	/* Routed by row. A node that holds the flow notifies the ingress node. */
 	PATH_PLAIN = 0,
-	/* The ingress node sent it by an exception: to the node that holds the flow. */
+	/* Sent by an exception of the ingress node to the holder of the flow. */
 	PATH_EXCEPTION = 1 << 2,
-	/* A notice to the ingress node: the chooser, which sent it, holds the flow. With a zero
-	 * chooser the sender does not hold it, though the ingress node has an exception.
-	 */
+	/* Notice to the ingress node: the chooser holds the flow, or if 0, the sender does not. */
 	PATH_NOTICE = 2 << 2,
-	/* What became of a notice: it goes to the holder. No further notice is sent. */
+	/* Sent to the holder after a notice. No further notice is sent. */
 	PATH_FINAL = 3 << 2,
 };
 
@@ -79,7 +71,7 @@ static __always_inline struct path path_walking(struct path path)
 	return path;
 }
 
-/* Reports whether the ingress node knows where the flow is, or thinks so. */
+/* Reports whether the ingress node has selected the flow's holder. */
 static __always_inline int path_is_straight(struct path path)
 {
 	enum path_role role = path_role(path);
@@ -101,7 +93,7 @@ static __always_inline struct path path_with(struct path path, int place, __u32 
 	return path;
 }
 
-/* The path with the chain of another one. The flags stay. */
+/* Replaces the chain; the flags are retained. */
 static __always_inline struct path path_with_chain(struct path path, struct path other)
 {
 	path.word = (path.word & ~PATH_CHAIN) | (other.word & PATH_CHAIN);
@@ -109,7 +101,6 @@ static __always_inline struct path path_with_chain(struct path path, struct path
 	return path;
 }
 
-/* The path without a chain. That was not filled by rank, then. */
 static __always_inline struct path path_without_chain(struct path path)
 {
 	path.word &= ~(PATH_CHAIN | PATH_RANKED);
@@ -122,13 +113,13 @@ static __always_inline int path_has_chain(struct path path)
 	return path.word & PATH_CHAIN || path.high & PATH_HIGH_CHAIN;
 }
 
-/* The plain path to a chooser that asks nobody. */
+/* Plain path to a chooser, without a chain. */
 static __always_inline struct path path_to(struct path path, __u32 chooser)
 {
 	return path_as(path_without_chain(path_with(path, PATH_CHOOSER, chooser)), PATH_PLAIN);
 }
 
-/* Leaves so many nodes in the chain. The flags stay. */
+/* Truncates the chain to length nodes; the flags are retained. */
 static __always_inline struct path path_cut(struct path path, int length)
 {
 	int rest = length < CHAIN_LENGTH ? CHAIN_LENGTH - length : 0;
@@ -138,7 +129,7 @@ static __always_inline struct path path_cut(struct path path, int length)
 	return path;
 }
 
-/* Takes the first node off the chain. The flags stay. */
+/* Removes the first node of the chain; the flags are retained. */
 static __always_inline struct path path_advance(struct path path)
 {
 	path.word = (path.word & ~PATH_CHAIN) |

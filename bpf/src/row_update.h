@@ -4,37 +4,27 @@
 #include "flow_timeout.h"
 #include "row.h"
 
-/* Writes rows of a node table for the agent. In the kernel, the marks of a row change with it,
- * and have the kernel's ticks.
- */
+/* Writes rows of a node table for the agent, with their marks in kernel ticks. */
 struct rows_write {
-	/* Rows from this index on are the table's. */
+	/* Index of the table's first row. */
 	__u32 first;
-	/* How many of row_updates to write. */
+	/* Number of row_updates. */
 	__u32 count;
-	/* So many rows from the first one on still have another table's content, with its marks. */
+	/* Number of leading rows with stale content and marks of another table. */
 	__u32 fresh;
-	/* This node has just started, but the rows are older on other nodes. A datagram may belong
-	 * to a flow that another node holds.
-	 */
+	/* This node has just started, so datagrams may belong to flows on other nodes. */
 	__u32 newcomer;
-	/* The table goes on from one in another place, and this node has exceptions. They name the rows
-	 * of that one until they are used.
-	 */
+	/* The table was moved and this node has exceptions, which name the old rows until used. */
 	__u32 excepted;
 };
 
-/* The request of read_rows, and of the programs for endpoint tables: so many rows from this index
- * on.
- */
+/* Range of rows, for read_rows and the programs for endpoint tables. */
 struct rows_read {
 	__u32 first;
 	__u32 count;
 };
 
-/* Reports whether the newest previous primary was none before: that of another table, which is
- * gone.
- */
+/* Reports whether the newest former primary is not yet in the row's history. */
 static __always_inline int row_history_grows(__u64 path, __u64 old)
 {
 	__u32 newest = path_node(row_path(path), PATH_NEXT);
@@ -51,9 +41,7 @@ static __always_inline int row_history_grows(__u64 path, __u64 old)
 	return 1;
 }
 
-/* Clears the marks of a table before its first rows are written: they are another table's. Afterwards
- * they are of rows that are written already.
- */
+/* Clears stale marks before the first rows of a table are written. */
 static long group_clear(__u32 number, struct rows_write *write)
 {
 	struct group_mark *mark = mark_of(write->first + number * ROW_GROUP);
@@ -77,20 +65,20 @@ static long row_write(__u32 number, struct rows_write *write)
 		return 1;
 	old = write->fresh ? 0 : row->path;
 	path = update->path | (old & ROW_MOVED);
-	/* A new table may begin with the history of another one, or take it over. */
+	/* A new table may start with or adopt the history of another one. */
 	if ((row_primary(old) != row_primary(path) &&
 	     (row_primary(old) || path & ROW_HISTORY || write->newcomer)) ||
 	    row_history_grows(path, old)) {
 		mark->moved = mark_now();
-		/* Its exceptions may have named the old primary. The next sweep knows. */
+		/* Exceptions may have named the old primary; the next sweep decides. */
 		mark_excepted(mark);
 		path |= ROW_MOVED;
 	}
 	if (write->excepted)
 		mark->excepted =
 			clock_now() + idle_seconds(FLOW_ESTABLISHED) * ticks_per_second ?: 1;
-	/* An exchange is a barrier, too. An exception that is learned now marks the row after
-	 * it, or is noted already. One of another row of the group marks this one for nothing, until a
+	/* The exchange is a barrier: an exception that is added concurrently either marks the row
+	 * later or has updated the time. Other rows of the group may be marked in vain, until a
 	 * sweep.
 	 */
 	__sync_lock_test_and_set(&row->path, path);
@@ -112,7 +100,7 @@ static long row_read(__u32 number, struct rows_read *read)
 	return 0;
 }
 
-/* The same of endpoint tables, whose rows are ids alone: they stand where the row's number does. */
+/* Endpoint tables: the id replaces the row number. */
 
 static long endpoint_row_write(__u32 number, struct rows_read *write)
 {

@@ -10,40 +10,30 @@
 #include "trace.h"
 #include "unknown_flow.h"
 
-/* How often other nodes are asked for a flow. Untrusted hosts send packets of flows that no node
- * knows, and each would be sent to several nodes in vain. Only those count: flows that are found
- * cost the limit nothing, however many they are.
+/* Rate limit of lookup forwarding: packets of unknown flows, e.g. from untrusted hosts, are
+ * forwarded to several nodes in vain. Flows that are found are not limited.
  *
- * The primary counts, by VIP, by source and by CPU, the packets that come back to it unknown.
- * Beyond a limit, in a second, others are asked for a flow whose packet is repeated, but not for
- * one that was unknown to all a moment ago. A client of a flow that moved repeats its packet. An
- * untrusted host who sends each packet twice comes up against a second limit, of repeats alone. Of
- * all else a share is still asked for.
+ * The primary counts packets that return unknown, by VIP, source and CPU. Above a limit per second,
+ * only repeated packets of a flow are forwarded, unless no node knew it shortly before: clients of
+ * flows that moved retransmit. A second limit applies to repeated packets. A random share of the
+ * others is still forwarded.
  *
- * Slots are shared by a keyed hash, so a flood of sources takes no memory.
+ * Slots are selected by a keyed hash, so that floods use no memory.
  */
 
-/* Packets of flows that other nodes were asked for in vain, of one VIP in a second and for each
- * protocol. New flows of UDP are such packets while their row is young, so it is far more than a
- * resolver's clients begin; and little beside what a flood must bring to hurt. A source has half
- * of it.
- */
+/* Failed lookups per second, VIP and protocol, above a resolver's rate; half per source. */
 volatile const __u32 unknown_per_vip = 16384;
 
-/* The same of all VIPs, for each CPU and protocol: floods of many VIPs at once cost no more. */
+/* Failed lookups per second, CPU and protocol. */
 volatile const __u32 unknown_per_cpu = 4 * 16384;
 
-/* How many packets one counts for that other zones were asked for, too: so many more it costs. */
+/* Weight of a packet that was also forwarded to other zones. */
 #define ZONES_WEIGHT 3
 
-/* How many packets one of TCP counts for, set by the loader. A packet in the midst of a
- * connection that no node knows is an untrusted host's, or its connection died.
- */
+/* Weight of a TCP packet, set by the loader. */
 volatile const __u32 unknown_tcp_weight = 8;
 
-/* One first packet in so many is asked for beyond the limit, by what asking costs: up to
- * CHAIN_LENGTH + 1 more packets, in each zone that is asked. So a packet costs less than two.
- */
+/* Of first packets above the limit, one in this many, by the packets that a lookup costs. */
 #define YOUNG_SHARE 6
 #define OLD_SHARE 64
 #define ZONE_SHARE 32
@@ -58,7 +48,7 @@ static __always_inline __u32 unknown_vip_slot(const struct flow *flow)
 	return hash_slot(unknown_vip_sum(flow), UNKNOWN_VIPS);
 }
 
-/* A source is a /24 of IPv4 or a /64 of IPv6, at a VIP. */
+/* A source is an IPv4 /24 or an IPv6 /64, per VIP. */
 static __always_inline __u32 unknown_source_slot(const struct flow *flow)
 {
 	__u64 sum = unknown_vip_sum(flow) + hash_source(flow, bpf_htonl(0xffffff00));
@@ -71,13 +61,12 @@ static __always_inline int is_below(const struct unknown *unknown, __u32 limit)
 	return unknown && (unknown->count < limit || clock_passed(unknown->since, 1));
 }
 
-/* Which limit a packet counts for. */
 enum unknown_class {
 	UNKNOWN_FIRST,
 	UNKNOWN_REPEAT,
 };
 
-/* Both classes share maps: a program has 64 at most. */
+/* The classes share maps, because a program can use at most 64. */
 static __always_inline struct unknown *unknown_at(enum unknown_class class, __u32 slot)
 {
 	if (class == UNKNOWN_REPEAT)
@@ -100,9 +89,7 @@ static __always_inline int is_within_limit(enum unknown_class class, const struc
 	       is_below(unknown_of_cpu(class, flow), unknown_per_cpu);
 }
 
-/* Reports whether other nodes may be asked for the flow. share is for a first packet beyond the
- * limit. is_first says that none was asked for this packet yet.
- */
+/* share applies above the limit; is_first: no other node was asked. */
 __noinline int may_ask(const struct flow *flow, __u32 share, int is_first)
 {
 	int state;
@@ -124,7 +111,7 @@ __noinline int may_ask(const struct flow *flow, __u32 share, int is_first)
 	return bpf_get_prandom_u32() % share == 0;
 }
 
-/* Counts no further than the limit, so that CPUs do not contend in a flood. */
+/* Saturates at the limit, to avoid cache line contention in a flood. */
 static __always_inline void unknown_count(struct unknown *unknown, __u32 limit, __u32 weight)
 {
 	if (!unknown || tracing)
@@ -137,7 +124,7 @@ static __always_inline void unknown_count(struct unknown *unknown, __u32 limit, 
 		__sync_fetch_and_add(&unknown->count, weight);
 }
 
-/* Notes that other nodes were asked in vain, also in other zones. */
+/* Records a failed lookup; zones: also in other zones. */
 __noinline int note_unknown(const struct flow *flow, int zones)
 {
 	enum unknown_class class = UNKNOWN_FIRST;

@@ -5,14 +5,9 @@
 #include "maps.h"
 #include "service_proxy.h"
 
-/* Service.spec.loadBalancerSourceRanges: the sources that may reach a frontend. The ingress
- * node checks them; a packet from another node was checked there. The prefixes of pools and of
- * announced aggregates are sets of the same maps.
- */
+/* Service.spec.loadBalancerSourceRanges, and the prefixes of pools and aggregates. */
 
-/* Reports whether a prefix of the set holds the client. A set without prefixes of the client's
- * family holds no such client.
- */
+/* Reports whether the set contains the client. False without a prefix of the client's family. */
 __noinline int source_in_ranges(const struct flow *flow, __u32 set)
 {
 	if (!flow)
@@ -59,9 +54,7 @@ static __always_inline int set_holds_ipv6(__u32 set, const struct address *addre
 	return bpf_map_lookup_elem(&source_ranges6, &key) != NULL;
 }
 
-/* The reason to drop a packet to an address that is no VIP: it is for nobody, and would come
- * back. DROP_NONE where the address may be a host's, or the service proxy's.
- */
+/* Drop reason for an address that would loop, or DROP_NONE. */
 static __always_inline int unassigned_ipv4(const struct self *self, __be32 address)
 {
 	if (service_proxy)
@@ -93,7 +86,6 @@ __noinline int unassigned(const struct self *self, const struct flow *flow)
 	return unassigned_ipv6(self, &flow->vip);
 }
 
-/* Reports whether the client may reach the frontend. */
 static __always_inline int source_allowed(const struct packet *packet,
 					  const struct frontend *frontend)
 {

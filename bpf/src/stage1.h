@@ -10,19 +10,16 @@
 #include "source_ranges.h"
 #include "verdict.h"
 
-/* Stage 1 finds the node that serves a flow: the same one on every ingress node. */
+/* Stage 1 finds the node that serves a flow, the same one on every ingress node. */
 
-/* How many nodes of the chain, from its front, the packet does not go to while others are left: what
- * may begin a flow does not go to previous primaries, which may have no endpoint any more.
- */
+/* Leading nodes to avoid: former primaries, if the packet may begin a flow. */
 static __always_inline int chain_begins(const struct packet *packet, __u64 row)
 {
 	return is_midstream(packet) || packet->path.word & PATH_WALK ? 0 : row_history(row);
 }
 
-/* The node for a packet on a row whose primary is down, until the row has another one: it becomes the
- * path's chooser. That is the first of the chain that is not down. By rank it is the next primary;
- * a previous primary has flows. Without one the primary stays. Verified on its own.
+/* Replaces a chooser that is down by the first node of the chain that is up: by rank the next
+ * primary, else a former primary, which has flows. Global, so verified once.
  */
 __noinline int substitute_primary(struct packet *packet, const struct self *self, __u64 row)
 {
@@ -75,7 +72,7 @@ static __always_inline int stage1(struct packet *packet, const struct self *self
 	return node == self->id ? serve_here() : send_to(node);
 }
 
-/* Reports whether an endpoint of this node has the flow, and still exists. */
+/* Reports whether the flow has an existing endpoint on this node. */
 static __always_inline int has_endpoint(const struct flow *flow)
 {
 	enum table table;
@@ -84,13 +81,10 @@ static __always_inline int has_endpoint(const struct flow *flow)
 	return connection && endpoint_of(connection);
 }
 
-/* Reports whether this node serves a packet of a Local frontend itself. One with endpoints does. It
- * looks the row up for a packet of an unknown connection alone, to ask whether another node holds
- * that (chain.h).
- *
- * A node without endpoints may get packets, too: for the sake of another frontend of the VIP, or
- * because a router does not know yet. Stage 1 finds a node with endpoints, unless an endpoint here
- * has the flow.
+/* Reports whether this node serves a packet of a Local frontend. Nodes with endpoints do, and look
+ * up the row only to find another holder of an unknown connection (chain.h). Nodes without
+ * endpoints may receive packets for another frontend of the VIP or before a router converges. They
+ * forward them in stage 1, unless an endpoint on this node has the flow.
  */
 __noinline int is_served_here(struct packet *packet, const struct self *self,
 			      const struct frontend *frontend)
@@ -105,7 +99,7 @@ __noinline int is_served_here(struct packet *packet, const struct self *self,
 	return 1;
 }
 
-/* A packet for a frontend, from a router. Verified on its own. */
+/* Processes a packet of a frontend from a router. Global, so verified once. */
 __noinline int from_router(struct packet *packet, const struct self *self,
 			   const struct frontend *frontend)
 {

@@ -6,34 +6,31 @@
 #include "maps.h"
 #include "trace.h"
 
-/* Flows that were unknown here lately, to tell a packet that is repeated from an untrusted host's
- * first one, and not to ask for a flow again that no node knew a moment ago.
+/* Recently unknown flows: detects repeated packets, and avoids lookups of flows that no node knew
+ * shortly before.
  *
- * A bucket is a cache line of seven slots, written in turn: when they are taken, a new flow takes
- * that of the oldest. So the table is never full. A flood only makes it forget sooner: with n new
- * flows in a second it remembers the last 917,504 / n seconds. A slot has 30 bits of the flow's
- * print, whose secret is this node's: nobody can aim at the slot of another flow. Two flows are
- * taken for one another once in 150 million packets.
+ * A bucket is a cache line of seven slots in FIFO order. The table never fills up: with n new
+ * unknown flows per second it covers 917,504 / n seconds. A slot has 30 bits of the flow's
+ * fingerprint, whose key is secret, so that slots cannot be targeted. Two flows collide once in 150
+ * million packets.
  *
- * CPUs write slots without a lock. A state that is lost by that costs a client one packet more.
+ * Slots are written without a lock. A lost update costs a client one packet.
  */
 
 enum unknown_state {
-	/* It was not seen lately. */
+	/* Not seen recently. */
 	UNKNOWN_NEW,
-	/* One packet of it was seen. */
+	/* One packet was seen. */
 	UNKNOWN_SEEN,
-	/* A packet was repeated, and others were asked for it. */
+	/* A repeated packet was forwarded to other nodes. */
 	UNKNOWN_ASKED,
-	/* No other node knew it. */
+	/* No other node knew the flow. */
 	UNKNOWN_TO_ALL,
 };
 
 #define UNKNOWN_STATE 3U
 
-/* How long a flow is remembered. A client's retransmissions come at most so far apart while its
- * user still waits: the first five span some 30 s, where the first comes after a second.
- */
+/* Covers a client's first five retransmissions, some 30 s if the first is sent after 1 s. */
 #define UNKNOWN_FLOW_SECONDS 30
 
 static __always_inline struct unknown_flow_bucket *unknown_flow_bucket(__u64 print)
@@ -43,7 +40,7 @@ static __always_inline struct unknown_flow_bucket *unknown_flow_bucket(__u64 pri
 	return bpf_map_lookup_elem(&unknown_flows, &place);
 }
 
-/* The bits of the print that a slot has: not those that found the bucket. */
+/* Bits of the fingerprint that do not select the bucket. */
 static __always_inline __u32 unknown_flow_tag(__u64 print)
 {
 	return print >> 32 & ~UNKNOWN_STATE;
@@ -62,7 +59,6 @@ static __always_inline struct unknown_flow *unknown_flow_find(struct unknown_flo
 	return NULL;
 }
 
-/* The slot for a new flow. */
 static __always_inline struct unknown_flow *unknown_flow_oldest(struct unknown_flow_bucket *bucket)
 {
 	__u32 next = bucket->next;
@@ -73,7 +69,7 @@ static __always_inline struct unknown_flow *unknown_flow_oldest(struct unknown_f
 	return &bucket->slot[next];
 }
 
-/* What is remembered of the flow: enum unknown_state. */
+/* Returns an enum unknown_state. */
 __noinline int unknown_flow_state(const struct flow *flow)
 {
 	struct unknown_flow_bucket *bucket;
@@ -88,7 +84,7 @@ __noinline int unknown_flow_state(const struct flow *flow)
 	return found ? found->about & UNKNOWN_STATE : UNKNOWN_NEW;
 }
 
-/* Remembers the state of the flow, and returns the one before. */
+/* Sets the state and returns the previous one. */
 __noinline int unknown_flow_note(const struct flow *flow, int state)
 {
 	struct unknown_flow_bucket *bucket;

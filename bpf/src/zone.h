@@ -6,16 +6,16 @@
 #include "path.h"
 #include "row.h"
 
-/* A frontend whose endpoints have zone hints has a node table for each zone. A packet goes by
- * the table of its ingress node's zone.
+/* Topology-aware routing. A frontend whose endpoints have zone hints has a node table per zone.
+ * Packets use the table of their ingress node's zone.
  *
- * A flow that began in another zone is on a node of another table. So where no node of its
- * path knows a flow, the packet gets the path of the next zone, in the order of their numbers.
- * The last is the ingress node's own zone again: its primary then chooses. How many steps the
- * packet has gone travels with it (geneve.h). The number only grows, up to ZONES.
+ * If no node of that path knows a flow, it may have begun in another zone, so the packet gets the
+ * path of the next zone, in numeric order, and finally that of the ingress node's zone again, whose
+ * primary chooses. The number of steps is carried in the packet (geneve.h) and only grows, up to
+ * ZONES.
  */
 
-/* The table that the packet's path is from; zero means none. */
+/* Returns the table of the packet's path, or 0. */
 static __always_inline __u32 zone_table(const struct packet *packet, const struct self *self,
 					const struct frontend *frontend)
 {
@@ -27,9 +27,9 @@ static __always_inline __u32 zone_table(const struct packet *packet, const struc
 	return table ? table : frontend->table;
 }
 
-/* Gives the packet the path of the next zone that has a table. After all others that is the
- * ingress node's own zone, without a chain. Zero means that this came before, or that the
- * frontend has one table only. Verified on its own, apart from the loop that calls it.
+/* Sets the path to that of the next zone with a table, at last the ingress node's own without a
+ * chain. Returns 0 at the end, or if the frontend has one table. Global, so that the loop that
+ * calls it is verified faster.
  */
 __noinline int path_next_zone(struct packet *packet, const struct self *self,
 			      const struct frontend *frontend)

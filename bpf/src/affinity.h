@@ -13,26 +13,21 @@
 #include "row.h"
 #include "trace.h"
 
-/* Session affinity by client address (Service.spec.sessionAffinity ClientIP). All flows of a
- * client have one hash: they get to one node and there to one endpoint without a record. A
- * record keeps the endpoint when the endpoints change.
+/* Session affinity by client address (Service.spec.sessionAffinity ClientIP). Flows of a client
+ * share a hash, so records only matter when the set of endpoints changes.
  *
- * An established flow makes the record, and each new flow renews it, as in kube-proxy. Spoofed
- * SYNs make no record, so they evict none. Spoofed datagrams do, if pods answer them, and a hostile
- * pod can establish connections with any address. So records are in a table in which the clients of
- * one VIP do not evict those of another (affinity_table.h). The key has the frontend's endpoint
- * table, which all VIPs of a Service's port share.
+ * Established flows create records and new flows renew them, as in kube-proxy. Spoofed datagrams
+ * and compromised pods can create any number; affinity_table.h isolates VIPs from each other. The
+ * key contains the endpoint table, which all VIPs of a Service port share.
  */
 
-/* A search for a row of an endpoint in an endpoint table. */
 struct row_search {
 	__u32 table;
 	__u32 endpoint;
-	/* ENDPOINT_ROWS where there is none. */
+	/* ENDPOINT_ROWS if no row contains the endpoint. */
 	__u32 row;
 };
 
-/* Ends the search by returning 1. */
 static long row_search_step(__u32 row, struct row_search *search)
 {
 	if (endpoint_at(endpoint_row_index(search->table, row)) != search->endpoint)
@@ -41,9 +36,7 @@ static long row_search_step(__u32 row, struct row_search *search)
 	return 1;
 }
 
-/* Reports whether the record's endpoint takes new connections of the frontend: whether it has a
- * row. The last one that it was found in mostly still is its own.
- */
+/* Reports whether the endpoint still has a row, i.e. accepts new connections. */
 static __always_inline int affinity_is_usable(const struct frontend *frontend,
 					      struct affinity *affinity)
 {
@@ -66,9 +59,7 @@ static __always_inline int affinity_is_usable(const struct frontend *frontend,
 	return 1;
 }
 
-/* The id of the endpoint that the client's last connections had, or zero. A useless record is
- * deleted: spoofed SYNs must not repeat the search for a row.
- */
+/* Returns an endpoint id or 0. Deletes unusable records, so that SYN floods cannot repeat scans. */
 __noinline __u32 affinity_endpoint(const struct packet *packet, const struct frontend *frontend)
 {
 	struct affinity *affinity;

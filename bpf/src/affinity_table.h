@@ -9,27 +9,22 @@
 #include "maps.h"
 #include "trace.h"
 
-/* The records of session affinity. Anybody can send datagrams from any address, and pods answer
- * them; a hostile pod can establish TCP connections with any address: so untrusted hosts can make
- * records, as many as they like. In a list of the longest unused they would evict those of all
- * Services.
+/* Table of session affinity records. Untrusted hosts can create any number of records, by spoofed
+ * datagrams to which pods reply or by connections from a compromised pod. An LRU map would evict
+ * the records of all Services.
  *
- * So a full bucket evicts a record of the VIP that has most in it, the new one counted: a flood of
- * one VIP takes room from its own clients, and from others' only if these have more. Its speed and
- * its length do not matter. Of that VIP's records the longest unused one is evicted. Expired records
- * are free. TCP has the upper half of the buckets, because its records take more than two datagrams.
+ * A full bucket evicts the oldest record of the VIP with the most records in it, including the new
+ * one, so a flood of one VIP evicts its own clients first. Expired records count as free. TCP uses
+ * the upper half of the buckets because its records require more than two datagrams. Buckets are
+ * selected with a secret, so that clients cannot be chosen to share one.
  *
- * A client's bucket is found with this node's secret, so nobody can choose clients of one bucket.
- *
- * No lock: two CPUs that take one slot at the same time may leave one client's key with the other's
- * endpoint. That counts only if it is an endpoint of the same table, and then costs one client its
- * pod.
+ * The table is lockless. If two CPUs claim one slot concurrently, a client's key may get the other
+ * client's endpoint of the same endpoint table, so at worst one client loses its affinity.
  */
 
-/* The number of buckets of a half less one; a power of two less one. Set by the loader. */
+/* Number of buckets of a half minus 1 (a power of two minus 1). Set by the loader. */
 volatile const __u32 affinity_mask;
 
-/* Apart, for it needs stack. */
 __noinline __u32 affinity_place(const struct flow *flow, __u32 table)
 {
 	const __be32 *word;
@@ -48,7 +43,7 @@ static __always_inline int is_affinity_of(const struct affinity_record *record,
 	return record->key.endpoint_table == table && address_equal(&record->key.client, client);
 }
 
-/* The place of the client's record in its bucket: zero means none. Verified on its own. */
+/* Returns 1 plus the slot of the client's record, or 0. Global, so verified once. */
 __noinline int affinity_seek(const struct affinity_bucket *bucket, const struct address *client,
 			     __u32 table)
 {
@@ -60,8 +55,7 @@ __noinline int affinity_seek(const struct affinity_bucket *bucket, const struct 
 	return 0;
 }
 
-/* Without the first line the compiler, which knows more than the verifier, would leave the mask
- * out. */
+/* The barrier keeps the compiler from removing the mask, which the verifier needs. */
 static __always_inline struct affinity_record *affinity_at(struct affinity_bucket *bucket,
 							   __u32 slot)
 {
@@ -98,7 +92,7 @@ static __always_inline void affinity_record_delete(const struct flow *flow, __u3
 		record->key.endpoint_table = 0;
 }
 
-/* 1 if they are equal, else 0. Without a branch, each of which the verifier would follow. */
+/* Returns 1 if a equals b, else 0. Branch-free to save verifier states. */
 static __always_inline __u32 same(__u32 a, __u32 b)
 {
 	__u64 differ = a ^ b;
@@ -107,10 +101,7 @@ static __always_inline __u32 same(__u32 a, __u32 b)
 	return (differ - 1) >> 63;
 }
 
-/* How much a slot is to be taken, in one number: by whether it is free, then by how many records
- * its VIP has, the owner's new one counted, then by whether it is the owner's, then by age. The
- * lowest bits are the slot's number.
- */
+/* Eviction rank, highest first: free, number of the VIP's records, same VIP, age, slot. */
 static __always_inline __u64 affinity_rank(const struct affinity_bucket *bucket, __u32 slot,
 					   __u32 owner)
 {
@@ -126,7 +117,7 @@ static __always_inline __u64 affinity_rank(const struct affinity_bucket *bucket,
 	return (__u64)(2 * many + own) << 40 | age << 8 | slot;
 }
 
-/* The slot for a record of the owner. Verified on its own. */
+/* Global, so verified once. */
 __noinline int affinity_victim(const struct affinity_bucket *bucket, __u32 owner)
 {
 	__u64 most = 0;
@@ -143,7 +134,7 @@ __noinline int affinity_victim(const struct affinity_bucket *bucket, __u32 owner
 	return most & (AFFINITY_SLOTS - 1);
 }
 
-/* Takes a slot for a client that has no record. Nobody finds it while it is written. */
+/* Claims a slot for a new record. The key is invalid while the record is written. */
 static __always_inline struct affinity_record *affinity_take(struct affinity_bucket *bucket,
 							     const struct flow *flow)
 {
@@ -157,7 +148,6 @@ static __always_inline struct affinity_record *affinity_take(struct affinity_buc
 	return record;
 }
 
-/* Notes the endpoint of an established flow. */
 __noinline int affinity_note(const struct packet *packet, const struct frontend *frontend, __u32 id,
 			     __u32 tag)
 {

@@ -12,41 +12,28 @@
 #include "settings.h"
 #include "trace.h"
 
-/* Chooses the endpoint of a new flow, and writes the entries that keep it. */
-
-/* Reports whether the reverse entry is this flow's. The client's address and port may have
- * flows with the endpoint through several frontends, but one entry.
- */
+/* Flows through several frontends may share a client port and endpoint, and so the entry. */
 static __always_inline int reverse_is_of(const struct reverse *reverse, const struct flow *flow)
 {
 	return reverse->vip_port == flow->vip_port && address_equal(&reverse->vip, &flow->vip);
 }
 
-/* How the client's address and port are in use at an endpoint. */
+/* Conflicts on the client's address and port at an endpoint. */
 enum endpoint_use {
-	/* By a living connection through another frontend: replies could not be told apart. Or
-	 * the endpoint offers one, and the packet must be of a connection that began before.
-	 */
+	/* A live connection through another frontend, or a SYN-ACK is pending for a newer one. */
 	ENDPOINT_TAKEN,
-	/* By a flow through another frontend that nothing has proved, perhaps a spoofed one; or by
-	 * one that ended a moment ago, of which the endpoint may keep the remains. A newcomer takes
-	 * another endpoint; where there is none it takes over. So the last of the two gets the
-	 * replies, and a client that sends its SYN again is the last. It inherits an offer: the
-	 * other flow may still acknowledge that.
+	/* A flow through another frontend is unproved, or just closed and possibly in TIME-WAIT.
+	 * Other endpoints are preferred, else the newest flow gets the replies. It inherits a
+	 * SYN-ACK that the other flow may still acknowledge.
 	 */
 	ENDPOINT_CONTESTED,
 	ENDPOINT_UNUSED,
-	/* The reverse entry is that of a flow that is over, or of this one. */
 	ENDPOINT_LEFT,
 };
 
-/* How long an endpoint keeps what remains of a connection (TIME-WAIT, RFC 9293 section 3.6.1): as
- * long as Linux. Through another frontend the client's numbers and timestamps begin elsewhere, so
- * that the endpoint would take its SYN for an old one.
- */
+/* Seconds of TIME-WAIT on Linux endpoints, which could drop the SYN of another frontend as old. */
 #define TIME_WAIT_SECONDS 60
 
-/* Reports whether an established connection has ended and its endpoint may keep remains of it. */
 static __always_inline int has_remains(const struct connection *connection, enum table table,
 				       enum flow_state state)
 {
@@ -54,7 +41,6 @@ static __always_inline int has_remains(const struct connection *connection, enum
 	       !clock_passed(connection->seen, TIME_WAIT_SECONDS);
 }
 
-/* All zero where the packet is not TCP. */
 static __always_inline struct tcp_numbers tcp_numbers(const struct xdp_md *ctx,
 						      const struct packet *packet)
 {
@@ -70,9 +56,7 @@ static __always_inline struct tcp_numbers tcp_numbers(const struct xdp_md *ctx,
 	return numbers;
 }
 
-/* Reports whether a packet through another frontend may contest the entry of a half-open flow. An
- * endpoint that makes an offer has no connection with the client's port.
- */
+/* An endpoint that sent a SYN-ACK has no connection on the client's port. */
 static __always_inline int may_contest(const struct xdp_md *ctx, const struct packet *packet,
 				       const struct reverse *reverse)
 {
@@ -115,9 +99,7 @@ __noinline int endpoint_use(struct xdp_md *ctx, const struct packet *packet,
 	return ENDPOINT_CONTESTED;
 }
 
-/* The reverse entry of a flow as it begins. acknowledged and sequence are those of a midstream
- * packet of TCP, or of an offer as its client would acknowledge it.
- */
+/* acknowledged and sequence are those of a mid-stream TCP packet, or of the ACK of a SYN-ACK. */
 static __always_inline struct reverse reverse_new(const struct packet *packet,
 						  const struct frontend *frontend, enum proof proof,
 						  __u32 acknowledged, __u32 sequence)
@@ -134,9 +116,7 @@ static __always_inline struct reverse reverse_new(const struct packet *packet,
 	return reverse;
 }
 
-/* How many rows after this one the next row of another endpoint is. Verified on its own, so
- * that the verifier counts its loop once.
- */
+/* Distance to the next row with another endpoint. Global, so its loop is verified once. */
 __noinline int rows_to_other(__u32 table, __u32 row)
 {
 	__u32 id = endpoint_at(endpoint_row_index(table, row));
@@ -148,12 +128,7 @@ __noinline int rows_to_other(__u32 table, __u32 row)
 	return i;
 }
 
-/* The id of the endpoint in the row that the flow's hash picks. Where the client's port is
- * taken at that one, the next endpoint of the rows behind it. Else minus the reason to drop.
- * Sets use.
- *
- * A midstream packet is never refused: its connection began before, with an endpoint.
- */
+/* Returns an endpoint id or the negated drop reason. Mid-stream packets are not refused. */
 static __always_inline int endpoint_by_hash(struct xdp_md *ctx, const struct packet *packet,
 					    const struct frontend *frontend, enum endpoint_use *use)
 {
@@ -187,7 +162,7 @@ static __always_inline int endpoint_by_hash(struct xdp_md *ctx, const struct pac
 	return contested;
 }
 
-/* The id of an endpoint for a flow that has none; else minus the reason to drop. */
+/* Returns an endpoint id or the negated drop reason. */
 static __always_inline int endpoint_for(struct xdp_md *ctx, const struct packet *packet,
 					const struct frontend *frontend, enum endpoint_use *use)
 {
@@ -207,17 +182,13 @@ static __always_inline int endpoint_for(struct xdp_md *ctx, const struct packet 
 	return id;
 }
 
-/* What a reverse entry begins with: the sequence number above, the acknowledged one below. One word
- * takes less stack.
- */
+/* One word, to save stack. */
 static __always_inline __u64 entry_numbers(__u32 sequence, __u32 acknowledged)
 {
 	return (__u64)sequence << 32 | acknowledged;
 }
 
-/* Records both directions of a flow that got an endpoint. Returns zero, or minus the reason to
- * drop. Apart from the choice, because both need stack.
- */
+/* Returns 0 or the negated drop reason. Separate to limit stack usage. */
 __noinline int flow_record(const struct packet *packet, const struct frontend *frontend, __u32 id,
 			   int proof, __u64 numbers)
 {
@@ -234,7 +205,7 @@ __noinline int flow_record(const struct packet *packet, const struct frontend *f
 	index = half_open_place(flow, flags);
 	slot = half_open_claim(index);
 	bucket = bpf_map_lookup_elem(&half_open_flows, &index);
-	/* So that the number that is compared is the one that is used. */
+	/* Compare and use the same register. */
 	asm volatile("" : "+r"(slot));
 	if (!bucket || slot >= HALF_OPEN_SLOTS)
 		return -DROP_CONNECTION_STORE;
@@ -250,10 +221,7 @@ __noinline int flow_record(const struct packet *packet, const struct frontend *f
 	return 0;
 }
 
-/* Gives a flow without an entry an endpoint, and records both directions. recalled is the id
- * of the endpoint by evicted_flow.h, or zero. Returns the endpoint's id, or minus the reason to
- * drop.
- */
+/* recalled is the remnant's endpoint or 0. Returns an endpoint id or the negated drop reason. */
 __noinline int stage2_choose(struct xdp_md *ctx, const struct packet *packet,
 			     const struct frontend *frontend, __u32 recalled)
 {
@@ -295,7 +263,6 @@ __noinline int stage2_choose(struct xdp_md *ctx, const struct packet *packet,
 			numbers = entry_numbers(previous->acknowledged, previous->sequence);
 		}
 	}
-	/* Its flow is over, or unproved. */
 	if (use != ENDPOINT_UNUSED)
 		reverse_delete(&packet->flow, endpoint);
 	failed = flow_record(packet, frontend, id, proof, numbers);

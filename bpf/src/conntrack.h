@@ -11,10 +11,9 @@
 #include "maps.h"
 #include "trace.h"
 
-/* Connection tracking: entries of the tables of flows.
+/* Connection tracking: flow table entries.
  *
- * Keys are written by words, as the kernel reads them. A load of a word that was just stored in
- * parts has to wait for all of them.
+ * Keys are written in 32-bit words, as the kernel reads them, to avoid failed store forwarding.
  */
 
 static __always_inline struct connection_key4 connection_key4(const struct flow *flow)
@@ -44,14 +43,12 @@ static __always_inline struct connection_key6 connection_key6(const struct flow 
 	return key;
 }
 
-/* Keeps the compiler from merging the lookups of two maps into one, which the kernel could
- * no longer inline.
- */
+/* Keeps the lookups of two maps separate, so that the kernel inlines them. */
 #define KEEP_APART() asm volatile("" ::: "memory")
 
-/* Some functions are apart, for they need stack. */
+/* Some functions are __noinline to limit stack usage. */
 
-/* index is that of the first table. */
+/* index is the bucket in the primary table. */
 static __noinline struct connection *half_open_connection(const struct flow *flow, __u32 index)
 {
 	__u64 print = exception_print(flow);
@@ -62,7 +59,7 @@ static __noinline struct connection *half_open_connection(const struct flow *flo
 	return found ? &found->connection : NULL;
 }
 
-/* Between reading an entry and looking it up again. An exchange is a barrier for the CPU, too. */
+/* Full memory barrier. */
 static __always_inline void read_before_again(void)
 {
 	__u64 fence = 0;
@@ -70,17 +67,13 @@ static __always_inline void read_before_again(void)
 	__sync_lock_test_and_set(&fence, 1);
 }
 
-/* Reports whether a half-open flow's entry, which was read, was the flow's all the time: its slot
- * may have become another flow's. A writer claims the slot first, and then it is not found any
- * more.
- */
+/* Reports whether the slot still belongs to the flow: writers claim a slot first. */
 static __noinline int half_open_is_still(const struct flow *flow, const struct connection *read)
 {
 	read_before_again();
 	return half_open_connection(flow, half_open_place(flow, 0)) == read;
 }
 
-/* The quota of a flow that is established. */
 static __always_inline enum quota_kind quota_of_protocol(__u8 protocol)
 {
 	return protocol == IPPROTO_TCP ? QUOTA_CONNECTIONS : QUOTA_DATAGRAMS;
@@ -98,7 +91,6 @@ static __noinline struct connection *overflow_find(const struct flow *flow)
 	return connection;
 }
 
-/* Apart, for its key is long; that of IPv4 is not worth the call. */
 static __noinline struct connection *established_find6(const struct flow *flow)
 {
 	struct connection_key6 key = connection_key6(flow);
@@ -143,13 +135,12 @@ static __always_inline struct connection *connection_find(const struct flow *flo
 	return connection ?: half_open_connection(flow, half_open_place(flow, 0));
 }
 
-/* Apart, for those that need their stack for more. */
 static __noinline struct connection *connection_again(const struct flow *flow, enum table *table)
 {
 	return connection_find(flow, table);
 }
 
-/* The same for a packet that begins a flow, which most often is in no table. */
+/* For the first packet of a flow, which is usually in no table. */
 static __always_inline struct connection *connection_find_new(const struct flow *flow,
 							      enum table *table)
 {
@@ -160,10 +151,6 @@ static __always_inline struct connection *connection_find_new(const struct flow 
 	*table = TABLE_HALF_OPEN;
 	return half_open_connection(flow, half_open_index(client, flow->family, 0));
 }
-
-/* The maps of established flows' entries, and of their reverse entries. flags has IN_OVERFLOW for the
- * second table, whose keys are those of IPv6 for both families.
- */
 
 static __always_inline int has_key4(const struct flow *flow, __u32 flags)
 {
@@ -194,7 +181,6 @@ static __always_inline void *reverse_map6(const struct flow *flow, __u32 flags)
 	return flags & IN_OVERFLOW ? (void *)&overflow_data_rev : (void *)&datagrams_rev6;
 }
 
-/* Counts a new entry of the flow in the table. Returns IN_OVERFLOW if it goes to the second. */
 static __always_inline __u32 table_enter(const struct flow *flow, enum table table)
 {
 	enum quota_kind kind =
@@ -203,7 +189,7 @@ static __always_inline __u32 table_enter(const struct flow *flow, enum table tab
 	return quota_take(&flow->vip, kind) ? IN_OVERFLOW : 0;
 }
 
-/* Adds an established flow. Zero, or a negative error. */
+/* Returns 0 or a negative error. */
 static __noinline long connection_add(const struct flow *flow, const struct connection *connection)
 {
 	if (has_key4(flow, connection->flags)) {
@@ -217,7 +203,6 @@ static __noinline long connection_add(const struct flow *flow, const struct conn
 	return map_update(connection_map6(flow, connection->flags), &key, connection, BPF_ANY);
 }
 
-/* Deletes the entry of a flow in the client's direction. */
 __noinline int flow_remove(const struct flow *flow)
 {
 	struct connection *connection;
@@ -246,7 +231,7 @@ __noinline int flow_remove(const struct flow *flow)
 	return 0;
 }
 
-/* ports are the endpoint's and the client's, as in the header of a reply. */
+/* ports are the endpoint's and the client's, as in a reply's header. */
 static __always_inline struct reverse_key4 reverse_key4_of(__be32 endpoint, __be32 client,
 							   __u32 ports, __u8 protocol)
 {
@@ -265,7 +250,6 @@ static __always_inline struct reverse_key4 reverse_key4(const struct flow *flow,
 			       two_ports(endpoint->port, flow->client_port), flow->protocol);
 }
 
-/* Sets what follows the addresses. */
 static __always_inline void reverse_key6_ends(struct reverse_key6 *key, __u32 ports, __u8 protocol)
 {
 	const __u32 words[] = { ports, protocol };
@@ -284,8 +268,7 @@ static __always_inline struct reverse_key6 reverse_key6(const struct flow *flow,
 	return key;
 }
 
-/* index is that of the first table. Whether the VIP is or was over its quota, a reply does not
- * show. */
+/* A reply does not show its VIP, whose quota is therefore unknown. */
 static __always_inline struct reverse *half_open_reverse_in(__u32 index, __u64 print)
 {
 	struct half_open *found = half_open_find(index, print, HALF_OPEN_ANSWERS);
@@ -295,9 +278,7 @@ static __always_inline struct reverse *half_open_reverse_in(__u32 index, __u64 p
 	return found ? &found->reverse : NULL;
 }
 
-/* As half_open_seek of the answers, in the second table beyond HALF_OPEN_SLOTS, and zero where the
- * slot became another flow's while it was copied. copy may be NULL. Verified on its own, too.
- */
+/* Returns 0 if the slot was reused meanwhile; above HALF_OPEN_SLOTS is the overflow table. */
 __noinline int half_open_seek_answers(__u32 index, __u64 print, struct reverse *copy)
 {
 	struct half_open_bucket *bucket = bpf_map_lookup_elem(&half_open_flows, &index);
@@ -322,7 +303,7 @@ __noinline int half_open_seek_answers(__u32 index, __u64 print, struct reverse *
 	return table + place;
 }
 
-/* Also copies the entry. NULL where its slot became another flow's meanwhile. */
+/* Returns NULL if the slot was reused during the copy. */
 static __noinline struct reverse *half_open_reverse(__u32 index, __u64 print, struct reverse *copy)
 {
 	__u32 place = half_open_seek_answers(index, print, copy);
@@ -398,7 +379,6 @@ static __always_inline struct reverse *reverse_find4(const struct reverse_key4 *
 	return reverse;
 }
 
-/* Copies the entry, for which it needs less stack. Reports whether there is one. */
 static __always_inline int reverse_copy4(const struct reverse_key4 *key, struct reverse *copy)
 {
 	struct reverse *reverse = established_reverse4(key);
@@ -458,7 +438,6 @@ static __always_inline int reverse_copy6(const struct reverse_key6 *key, struct 
 	return 1;
 }
 
-/* index is that of the first table. */
 static __noinline struct reverse *half_open_reverse_at(const struct flow *flow,
 						       const struct endpoint *endpoint, __u32 index)
 {
@@ -488,7 +467,7 @@ static __always_inline struct reverse *reverse_find(const struct flow *flow,
 	return reverse ?: half_open_reverse_of(flow, endpoint);
 }
 
-/* The same for a flow that most often has none. */
+/* For a flow that is usually in no table. */
 static __always_inline struct reverse *reverse_find_new(const struct flow *flow,
 							const struct endpoint *endpoint)
 {
@@ -499,9 +478,7 @@ static __always_inline struct reverse *reverse_find_new(const struct flow *flow,
 	return half_open_reverse_at(flow, endpoint, half_open_index(client, flow->family, 0));
 }
 
-/* Adds the reverse entry of an established flow. flags are those of its other entry. Zero, or a
- * negative error.
- */
+/* flags are those of the forward entry. Returns 0 or a negative error. */
 static __noinline long reverse_add(const struct flow *flow, const struct endpoint *endpoint,
 				   __u32 flags, const struct reverse *reverse)
 {
@@ -516,9 +493,7 @@ static __noinline long reverse_add(const struct flow *flow, const struct endpoin
 	return map_update(reverse_map6(flow, flags), &key, reverse, BPF_ANY);
 }
 
-/* Takes a flow that was established out of the half-open ones. flags are those of its entry
- * there.
- */
+/* flags are those of the half-open entry. */
 static __always_inline void half_open_delete(const struct flow *flow,
 					     const struct endpoint *endpoint, __u32 flags)
 {
@@ -529,7 +504,7 @@ static __always_inline void half_open_delete(const struct flow *flow,
 	half_open_update(index, exception_print(flow), HALF_OPEN_ASKS, HALF_OPEN_CLEAR);
 }
 
-/* Deletes the reverse entry that the flow's would be, in whatever table, of whatever flow. */
+/* Deletes the entry with the flow's reverse key from all tables, whichever flow owns it. */
 static __noinline void reverse_delete(const struct flow *flow, const struct endpoint *endpoint)
 {
 	struct reverse_key6 key;
@@ -553,14 +528,13 @@ static __noinline void reverse_delete(const struct flow *flow, const struct endp
 	half_open_update(half_open_overflow(index), print, HALF_OPEN_ANSWERS, HALF_OPEN_CLEAR);
 }
 
-/* Notes that a half-open flow is used. flags are those of its entry. */
 static __always_inline void half_open_use(const struct flow *flow, __u32 flags)
 {
 	half_open_update(half_open_place(flow, flags), exception_print(flow), HALF_OPEN_ASKS,
 			 HALF_OPEN_RENEW);
 }
 
-/* Gives a half-open flow its reverse entry again. flags are those of its entry. */
+/* flags are those of the forward entry. */
 static __noinline void half_open_answer_again(const struct flow *flow,
 					      const struct endpoint *endpoint, __u32 flags,
 					      const struct reverse *reverse)

@@ -8,14 +8,11 @@
 #include "hash.h"
 #include "maps.h"
 
-/* Datagrams to a VIP from the address and port of an endpoint. The endpoint behind the VIP would
- * answer to that port, where another server answers to the VIP: one spoofed datagram makes the two
- * pods answer each other without end. So such a datagram begins no flow. The node of the endpoint
- * that is the source also drops datagrams to VIPs that leave from it and answer no flow, because the
- * node of the other endpoint does not know all endpoints of the cluster.
+/* Loop prevention for UDP. A datagram to a VIP with the source address and port of an endpoint
+ * would make both endpoints reply to each other forever, so it creates no flow. The source
+ * endpoint's node drops it on egress, too, because nodes do not know all endpoints of the cluster.
  */
 
-/* Reports whether the address and port are those of an endpoint of this node. */
 static __always_inline int is_endpoint_port(const struct address *address, __be16 port)
 {
 	struct endpoint_port key = { .address = *address, .port = port };
@@ -23,13 +20,12 @@ static __always_inline int is_endpoint_port(const struct address *address, __be1
 	return bpf_map_lookup_elem(&endpoint_ports, &key) != NULL;
 }
 
-/* Reports whether a new flow, as the client sends it, would make two endpoints answer each other. */
 static __always_inline int is_endpoint_source(const struct flow *flow)
 {
 	return flow->protocol == IPPROTO_UDP && is_endpoint_port(&flow->client, flow->client_port);
 }
 
-/* The same for a packet that leaves the node and answers no flow. answers has its source as the VIP. */
+/* For an outgoing packet without a flow, in the reply direction. */
 __noinline int is_endpoint_question(const struct flow *answers)
 {
 	struct flow flow;

@@ -7,29 +7,27 @@
 #include "maps.h"
 #include "trace.h"
 
-/* A Bloom filter of the clients, by address and port, that have established TCP connections. A
- * lookup of a flow that is in no table costs more than one that finds it, and a SYN needs two of
- * them. Most SYNs are told by the filter that there is nothing to find. It is small, so that it
- * stays in the caches: two bits of a word of 64 for each client.
+/* Bloom filter of the clients, by address and port, with established TCP connections, in two
+ * copies. Failing lookups are expensive and a SYN needs two, so the filter must stay in the CPU
+ * caches: it uses two bits of one 64-bit word per client.
  *
- * Only connections with proof are noted, so spoofed packets cannot fill it. Entries that the
- * tables forget stay noted. So there are two copies: the agent clears one, notes all entries in it
- * and then declares it whole (dataplane/established.go). Programs read the copy that is whole, if
- * one is, and note in both: after the entry is written, so that what was noted before the copy was
- * cleared is found among the entries after that.
+ * Only proved connections are added, so spoofed packets cannot fill it. Evicted entries are not
+ * removed; instead the agent clears one copy, adds all table entries and declares it complete
+ * (dataplane/established.go). Programs read the complete copy and write both, after the flow's
+ * entry, so that the agent's scan finds any entry that was added before the copy was cleared.
  */
 
-/* The number of words of a copy less one; a power of two less one. Set by the loader. */
+/* Number of words of a copy minus 1 (a power of two minus 1). Set by the loader. */
 volatile const __u32 established_filter_mask;
 
-/* What the last word says. */
+/* Value of the last word: the complete copy. */
 enum whole_copy {
 	NO_COPY,
 	FIRST_COPY,
 	SECOND_COPY,
 };
 
-/* What the filter and the table of half-open flows have of a client. */
+/* Fingerprint of a client, for the filter and the half-open table. */
 static __always_inline __u64 client_print4(__u32 client, __be16 port, __u8 protocol)
 {
 	return exception_print4(client, 0, two_ports(port, 0), protocol);
@@ -49,7 +47,7 @@ static __always_inline __u64 client_print(const struct flow *flow)
 	return client_print6(flow->client.word, flow->client_port, flow->protocol);
 }
 
-/* The word of a print. The bits of the print below are for other tables. */
+/* Uses bits of the fingerprint above those that other tables use. */
 static __always_inline __u64 *established_word(enum whole_copy copy, __u64 print)
 {
 	__u32 place = print >> 20 & established_filter_mask;
@@ -64,9 +62,7 @@ static __always_inline __u64 established_bits(__u64 print)
 	return 1ULL << (print >> 58) | 1ULL << (print >> 52 & 63);
 }
 
-/* Reports whether a connection of the client may be established, from its address and port to any
- * VIP. Of other protocols nothing is noted.
- */
+/* Reports whether the client may have established connections, to any VIP. TCP only. */
 static __always_inline int may_be_established(__u64 print, __u8 protocol)
 {
 	__u32 last = 2 * (established_filter_mask + 1);
@@ -81,7 +77,7 @@ static __always_inline int may_be_established(__u64 print, __u8 protocol)
 	return !word || (*word & bits) == bits;
 }
 
-/* Notes the client of a flow whose entries were written. */
+/* Called after the flow's entries are written. */
 static __noinline void note_established(const struct flow *flow)
 {
 	__u64 print, bits, *word;
@@ -90,7 +86,7 @@ static __noinline void note_established(const struct flow *flow)
 		return;
 	print = client_print(flow);
 	bits = established_bits(print);
-	/* Always, not only where bits are missing: these instructions are barriers, too. */
+	/* Unconditional, because the atomic operations are also barriers. */
 	word = established_word(FIRST_COPY, print);
 	if (word)
 		__sync_fetch_and_or(word, bits);
@@ -99,7 +95,7 @@ static __noinline void note_established(const struct flow *flow)
 		__sync_fetch_and_or(word, bits);
 }
 
-/* Notes a flow that the agent has found in the tables. */
+/* bpf_loop() callback over the agent's flows. */
 static long note_found(__u32 number, void *unused)
 {
 	struct flow *flow = bpf_map_lookup_elem(&noted_flows, &number);

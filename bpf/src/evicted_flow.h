@@ -10,28 +10,24 @@
 #include "settings.h"
 #include "trace.h"
 
-/* What remains of an established flow after its entries were evicted: eight bytes in each
- * direction in place of about a hundred. The table has room for several times as many flows.
- * The client's direction has the id of the endpoint; the endpoint's direction has that of the
- * frontend.
+/* Remnants of established flows whose entries were evicted: eight bytes per direction instead of
+ * about a hundred. The forward direction stores the endpoint's id, the reverse direction the
+ * frontend's id.
  *
- * Clients may also reach an endpoint directly. Those replies look the same and must not be
- * rewritten, even if the endpoint has only one frontend. So a reply without an entry is
- * rewritten only if both directions are remembered and agree.
+ * Clients may also connect to an endpoint directly, and such replies must not be rewritten. A reply
+ * without an entry is therefore rewritten only if both directions have a matching remnant.
  *
- * Only established flows are remembered, so spoofed packets of TCP make none forgotten. Spoofed
- * datagrams can establish flows, where pods answer them, and a hostile pod can establish connections
- * with any address: other protocols than TCP, and VIPs over their quota of connections, share a part
- * of each bucket. A closed flow is forgotten.
+ * SYN floods create no remnants, but spoofed datagrams and compromised pods do. Protocols other
+ * than TCP, and VIPs over their connection quota, therefore share a part of each bucket. Closed
+ * flows are removed.
  *
- * A flow's place is a bucket of one cache line, and there any slot with its fingerprint. That
- * is the rest of the hash; for the id of an endpoint it is changed by the endpoint's tag.
+ * A bucket is one cache line. A slot contains a fingerprint, the rest of the hash, which includes
+ * the endpoint's tag in the forward direction.
  */
-/* The first slots of a bucket are shared: see evicted_takes. */
 #define EVICTED_DATA_SLOTS (EVICTED_SLOTS / 4)
 #define EVICTED_TCP_SLOTS (EVICTED_SLOTS - EVICTED_DATA_SLOTS)
 
-/* The number of buckets less one; a power of two less one. Set by the loader. */
+/* Number of buckets minus 1 (a power of two minus 1). Set by the loader. */
 volatile const __u32 evicted_mask;
 
 enum evicted_seed {
@@ -44,9 +40,7 @@ struct evicted_place {
 	__u32 fingerprint;
 };
 
-/* flow is in the client's direction. To find its frontend it has the endpoint's address and
- * port in place of the VIP's.
- */
+/* flow is in the client's direction. In the reverse direction the endpoint replaces the VIP. */
 static __always_inline struct evicted_place evicted_place(const struct flow *flow,
 							  enum evicted_seed seed)
 {
@@ -66,7 +60,6 @@ static __always_inline struct evicted_flow_bucket *evicted_bucket(const struct e
 	return bpf_map_lookup_elem(&evicted_flows, &place->bucket);
 }
 
-/* The slot with the fingerprint, or NULL. */
 static __always_inline struct evicted_flow *evicted_slot(struct evicted_flow_bucket *bucket,
 							 __u32 fingerprint)
 {
@@ -80,15 +73,13 @@ static __always_inline struct evicted_flow *evicted_slot(struct evicted_flow_buc
 	return NULL;
 }
 
-/* Reports whether flows take the slot. is_shared is not zero for flows of other protocols than TCP,
- * and of VIPs over their quota of connections.
- */
+/* is_shared: protocols other than TCP, and VIPs over their quota of connections. */
 static __always_inline int evicted_takes(int is_shared, int slot)
 {
 	return !is_shared == (slot >= EVICTED_DATA_SLOTS);
 }
 
-/* Scales the upper half of the fingerprint to the slots that such flows take. */
+/* Scales the upper half of the fingerprint to the range of slots. */
 static __always_inline __u32 evicted_pick(int is_shared, __u32 fingerprint)
 {
 	if (is_shared)
@@ -96,7 +87,7 @@ static __always_inline __u32 evicted_pick(int is_shared, __u32 fingerprint)
 	return EVICTED_DATA_SLOTS + ((fingerprint >> 16) * EVICTED_TCP_SLOTS >> 16);
 }
 
-/* Overwrites the same flow's slot, else an empty one, else one picked by the fingerprint. */
+/* Uses the flow's own slot, an empty slot, or the one selected by the fingerprint. */
 static __always_inline void evicted_put(const struct flow *flow, enum evicted_seed seed, __u32 id,
 					__u32 tag, int is_shared)
 {
@@ -118,7 +109,7 @@ static __always_inline void evicted_put(const struct flow *flow, enum evicted_se
 	slot->id = id;
 }
 
-/* The id of the flow's endpoint, if it still exists; else zero. */
+/* Returns the id of the flow's endpoint if it still exists, else 0. */
 __noinline __u32 recall_endpoint(const struct flow *flow)
 {
 	struct evicted_place place;
@@ -140,7 +131,6 @@ __noinline __u32 recall_endpoint(const struct flow *flow)
 	return 0;
 }
 
-/* The flow as its endpoint sends it. */
 static __always_inline struct flow flow_of_endpoint(const struct flow *flow,
 						    const struct endpoint *endpoint)
 {
@@ -196,9 +186,7 @@ __noinline int remember(const struct flow *flow, const struct frontend *frontend
 	return 0;
 }
 
-/* Finds the frontend of a reply without an entry. answers has the endpoint's address and port
- * in place of the VIP's, which it gets. Returns 1 if both directions agree.
- */
+/* Replaces the endpoint in answers by the VIP and returns 1 if both directions match. */
 __noinline int recall_vip(struct flow *answers)
 {
 	struct evicted_flow_bucket *bucket;

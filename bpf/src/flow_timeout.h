@@ -6,40 +6,37 @@
 #include "clock.h"
 #include "types.h"
 
-/* The states of a flow, and the idle timeout of each: how long it lasts without a packet of
- * the client. Expired flows are treated as absent: a packet that begins a flow gets a new
- * endpoint, and the client's port is free for another frontend.
+/* Flow states and their idle timeouts, counted from the client's last packet. Expired flows count
+ * as absent: a packet that may begin a flow gets a new endpoint, and other frontends may reuse the
+ * client's port.
  *
- * A midstream packet of TCP still goes to its endpoint if that exists, and renews the entry:
- * only the endpoint knows whether the connection is over.
+ * Mid-stream TCP packets are still delivered to an existing endpoint and renew the entry, because
+ * only the endpoint knows the connection's state.
  */
 
-/* Which table holds a flow. */
 enum table {
-	/* connections or datagrams, by its protocol. */
+	/* connections or datagrams, by protocol. */
 	TABLE_ESTABLISHED,
 	TABLE_HALF_OPEN,
 };
 
 enum flow_state {
-	/* TCP without proof, as a rule a SYN in its handshake. */
+	/* TCP without proof, usually in the handshake. */
 	FLOW_OPENING,
 	FLOW_ESTABLISHED,
-	/* One side has sent its FIN. The client's counts once the endpoint has taken it. */
+	/* One side has sent a FIN; the client's counts once acknowledged by the endpoint. */
 	FLOW_CLOSING,
-	/* Both have, or one has reset the connection: over at once. */
+	/* Expires immediately. */
 	FLOW_CLOSED,
-	/* UDP or SCTP before an answer and a second datagram: the client's port may soon have
-	 * another question.
-	 */
+	/* UDP or SCTP before a reply and a second datagram. */
 	FLOW_QUESTION,
 	FLOW_DATAGRAMS,
 };
 
-/* RFC 5382 REQ-5 asks for at least 2 h 4 min for established TCP and 4 min for closing, RFC
- * 4787 REQ-5 for at least 2 min for UDP. SCTP sends heartbeats every 30 s (RFC 9260 section
- * 16). RFC 5382 also asks for 4 min for opening. Here it is less, because SYNs can be spoofed:
- * a client repeats its SYN in that time, and loses no connection.
+/* Seconds. RFC 5382 REQ-5 requires 2 h 4 min for established and 4 min for closing TCP connections,
+ * RFC 4787 REQ-5 2 min for UDP. SCTP heartbeats are sent every 30 s (RFC 9260 section 16). The
+ * opening timeout is below RFC 5382's 4 min, because SYNs can be spoofed; clients retransmit theirs
+ * within that time.
  */
 static __always_inline __u32 idle_seconds(enum flow_state state)
 {
@@ -59,9 +56,7 @@ static __always_inline __u32 idle_seconds(enum flow_state state)
 	}
 }
 
-/* Reports whether the endpoint has taken the client's FIN. FINs can be spoofed: the endpoint
- * acknowledges no number that the client has not reached. After a FIN no other number comes.
- */
+/* FINs can be spoofed, so the endpoint's acknowledgment decides. */
 static __always_inline int client_is_done(const struct connection *connection,
 					  const struct reverse *reverse)
 {
@@ -69,7 +64,7 @@ static __always_inline int client_is_done(const struct connection *connection,
 	       reverse->acknowledged == reverse->sequence;
 }
 
-/* The state of a flow. reverse may be NULL. */
+/* reverse may be NULL. */
 static __always_inline enum flow_state flow_state(__u8 protocol, enum table table,
 						  const struct connection *connection,
 						  const struct reverse *reverse)
@@ -94,9 +89,7 @@ static __always_inline int flow_expired(enum flow_state state, const struct conn
 	return clock_passed(connection->seen, idle_seconds(state));
 }
 
-/* Reports whether a packet that may begin a flow does so. A question may be followed by another
- * one to the same endpoint for as long as datagrams may.
- */
+/* Further queries to the same endpoint get the timeout of FLOW_DATAGRAMS. */
 static __always_inline int flow_is_over(__u8 protocol, enum table table,
 					const struct connection *connection,
 					const struct reverse *reverse)

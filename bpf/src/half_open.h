@@ -6,25 +6,23 @@
 #include "maps.h"
 #include "trace.h"
 
-/* The table of half-open flows. Untrusted hosts can write to it with each packet, so an entry must
- * cost little: it is written once for both directions, and without the lock and the lists of the
- * kernel's LRU hash.
+/* Table of half-open flows. Untrusted hosts can trigger a write with each packet, so writes must be
+ * cheap: one entry for both directions, and neither the lock nor the lists of the kernel's LRU
+ * hash.
  *
- * A bucket has seven slots, and a line of marks in front, which is all that most lookups read.
- * The bucket is that of the client's address and port, which packets of both directions have. A
- * mark has 16 bits of each direction's print (exception_table.h); zero means that the slot does
- * not have that direction. The whole prints are in the slot. When all slots are taken, the one
- * that was longest unused is.
+ * A bucket has seven slots and one cache line of marks, which is all that most lookups read. The
+ * bucket is selected by the client's address and port, which packets of both directions contain. A
+ * mark has 16 bits of each direction's fingerprint (exception_table.h), or 0 if the direction is
+ * absent; the slot has the full fingerprints. A full bucket evicts its least recently used slot.
  *
- * The map has a table for each family, and a second one for VIPs over their quota. The buckets of a
- * client in both are beside each other: so they share a page, which is not always among those that
- * the CPU knows the place of.
+ * Each family has a table and an overflow table for VIPs over their quota. A client's two buckets
+ * are adjacent, to save TLB misses.
  *
- * Marks change by compare-and-swap: a writer claims a slot, writes it, and then its mark. So no
- * CPU sees the slot of one flow with the content of another.
+ * The table is lockless: a writer claims a slot by compare-and-swap of the mark, writes the slot,
+ * then the mark.
  */
 
-/* The place of a direction's tag in a mark. Above both is the bucket's time of the last use. */
+/* Shift of a direction's tag in a mark. The upper half of a mark is the time of last use. */
 enum half_open_way {
 	HALF_OPEN_ASKS = 0,
 	HALF_OPEN_ANSWERS = 16,
@@ -33,12 +31,10 @@ enum half_open_way {
 #define HALF_OPEN_USED 32
 #define HALF_OPEN_TAG 0xffffULL
 #define HALF_OPEN_TAGS 0xffffffffULL
-/* A writer has the slot. No flow has these tags. */
+/* Being written. No flow has these tags. */
 #define HALF_OPEN_CLAIMED 0x10001ULL
 
-/* The number of buckets of one of the tables less one; a power of two less one. Set by the
- * loader.
- */
+/* Number of buckets of one table minus 1 (a power of two minus 1). Set by the loader. */
 volatile const __u32 half_open_mask;
 
 static __always_inline __u64 half_open_tag(__u64 print)
@@ -48,7 +44,7 @@ static __always_inline __u64 half_open_tag(__u64 print)
 	return tag > 1 ? tag : tag + 2;
 }
 
-/* flags has IN_OVERFLOW for the second table. */
+/* IN_OVERFLOW in flags selects the overflow table. */
 static __always_inline __u32 half_open_index(__u64 client, __u8 family, __u32 flags)
 {
 	__u32 bucket = client & half_open_mask;
@@ -58,7 +54,6 @@ static __always_inline __u32 half_open_index(__u64 client, __u8 family, __u32 fl
 	return 2 * bucket + !!(flags & IN_OVERFLOW);
 }
 
-/* The bucket of the second table, of one in the first. */
 static __always_inline __u32 half_open_overflow(__u32 index)
 {
 	return index + 1;
@@ -83,7 +78,7 @@ static __always_inline __u32 half_open_place(const struct flow *flow, __u32 flag
 	return half_open_index6(flow->client.word, flow->client_port, flow->protocol, flags);
 }
 
-/* The print of the endpoint's packets. */
+/* Fingerprint of the reverse direction. */
 static __always_inline __u64 half_open_answers(const struct flow *flow,
 					       const struct endpoint *endpoint)
 {
@@ -115,7 +110,7 @@ _Static_assert(sizeof(((struct half_open_bucket *)0)->mark) <= sizeof(struct hal
 		       !(HALF_OPEN_SLOTS & (HALF_OPEN_SLOTS + 1)),
 	       "the marks take the place of one slot, and a mask bounds a place");
 
-/* The place of the slot that has the print in its bucket, where the marks are 0: zero means none. */
+/* Returns 1 plus the slot that matches the fingerprint, or 0. */
 static __always_inline int half_open_place_in(const struct half_open_bucket *bucket, __u64 print,
 					      enum half_open_way way)
 {
@@ -126,7 +121,7 @@ static __always_inline int half_open_place_in(const struct half_open_bucket *buc
 	return 0;
 }
 
-/* Verified on its own: else the verifier would follow all slots again for each caller. */
+/* Global, so that the verifier checks the loop once and not per caller. */
 __noinline int half_open_seek(const struct half_open_bucket *bucket, __u64 print, int way)
 {
 	if (!bucket)
@@ -134,18 +129,14 @@ __noinline int half_open_seek(const struct half_open_bucket *bucket, __u64 print
 	return half_open_place_in(bucket, print, way ? HALF_OPEN_ANSWERS : HALF_OPEN_ASKS);
 }
 
-/* What the verifier needs to see of a place. Without the first line the compiler, which knows more,
- * would leave it out.
- */
+/* Bounds a place for the verifier; the barrier keeps the compiler from removing the mask. */
 static __always_inline __u32 half_open_bounded(__u32 place)
 {
 	asm volatile("" : "+r"(place));
 	return place & HALF_OPEN_SLOTS;
 }
 
-/* The slot at a place that is not zero. Its address is the sum of two numbers that are not
- * negative: others the verifier refuses.
- */
+/* place is not 0. The verifier accepts only sums of nonnegative offsets. */
 static __always_inline struct half_open *half_open_at(struct half_open_bucket *bucket, __u32 place)
 {
 	return (struct half_open *)bucket + place;
@@ -165,17 +156,15 @@ static __always_inline struct half_open *half_open_find(__u32 index, __u64 print
 	return bucket && place ? half_open_at(bucket, place) : NULL;
 }
 
-/* The stamp of a use, at its place in a mark. */
 static __always_inline __u64 half_open_stamp(struct half_open_bucket *bucket)
 {
 	return (bucket->clock = bucket->clock + 1) << HALF_OPEN_USED;
 }
 
-/* What becomes of the mark of the slot that has the print. */
 enum half_open_change {
-	/* It was used now. */
+	/* Renew the time of last use. */
 	HALF_OPEN_RENEW,
-	/* It no longer has this direction. */
+	/* Remove the direction. */
 	HALF_OPEN_CLEAR,
 };
 
@@ -190,7 +179,7 @@ static __always_inline void half_open_change(struct half_open_bucket *bucket, in
 		__sync_val_compare_and_swap(&bucket->mark[slot], old, mark);
 }
 
-/* Verified on its own, like half_open_claim. */
+/* Global, so verified once, as half_open_claim. */
 __noinline int half_open_update(__u32 index, __u64 print, int way, int change)
 {
 	struct half_open_bucket *bucket = bpf_map_lookup_elem(&half_open_flows, &index);
@@ -204,7 +193,7 @@ __noinline int half_open_update(__u32 index, __u64 print, int way, int change)
 	return 0;
 }
 
-/* The slot that is free, or was longest unused. */
+/* Returns a free or the least recently used slot. */
 static __always_inline __u32 half_open_victim(const struct half_open_bucket *bucket)
 {
 	__u32 oldest = 0, victim = 0, now = bucket->clock;
@@ -223,10 +212,10 @@ static __always_inline __u32 half_open_victim(const struct half_open_bucket *buc
 	return victim;
 }
 
-/* How often slots are tried for that other CPUs want, too. */
+/* Attempts to claim a slot under contention. */
 #define HALF_OPEN_ATTEMPTS 4
 
-/* Claims a slot for a flow; the number of the slot, or -1 where other CPUs took each. */
+/* Returns the claimed slot, or -1 if other CPUs claimed each slot. */
 __noinline int half_open_claim(__u32 index)
 {
 	struct half_open_bucket *bucket = bpf_map_lookup_elem(&half_open_flows, &index);
@@ -245,17 +234,17 @@ __noinline int half_open_claim(__u32 index)
 	return -1;
 }
 
-/* Lets the flow of a claimed slot be found, which is written. */
+/* Publishes a claimed slot. */
 static __always_inline void half_open_commit(struct half_open_bucket *bucket, __u32 slot)
 {
 	__u64 mark = half_open_tag(bucket->slot[slot].asks) << HALF_OPEN_ASKS |
 		     half_open_tag(bucket->slot[slot].answers) << HALF_OPEN_ANSWERS;
 
-	/* An exchange is a barrier, too. */
+	/* The exchange is a barrier. */
 	__sync_lock_test_and_set(&bucket->mark[slot], mark | half_open_stamp(bucket));
 }
 
-/* Gives a flow its answers again, if the table has the flow. */
+/* Restores the reverse direction of a flow that is in the table. */
 static __always_inline void half_open_answer(__u32 index, __u64 asks, __u64 answers,
 					     const struct reverse *reverse)
 {

@@ -9,43 +9,35 @@
 
 #include "types.h"
 
-/* SYNs and ACKs can be spoofed. So a TCP flow is established only once the client has proved,
- * by the endpoint's sequence numbers, that it gets what the endpoint sends:
+/* Return routability. SYNs and ACKs can be spoofed, so a TCP flow is established only once the
+ * client has proved by the endpoint's sequence numbers that it receives the endpoint's packets:
  *
- *   ASKED    A SYN came. Only a SYN-ACK or a reset answers it.
- *   RENEWED  A SYN came after a flow of the same client port that is over. The endpoint may
- *            still know that one, as in TIME-WAIT, and answer with an ACK. The client must get
- *            it, to reset the old flow before its next SYN (RFC 9293 section 3.10.7.4).
- *   OFFERED  The SYN-ACK left, with the endpoint's initial sequence number. The client has to
- *            acknowledge it.
- *   CONTESTED
- *            OFFERED to the flow of another frontend, before a SYN of the same client port came
- *            through this one. The endpoint may answer as under RENEWED. Whichever of the flows
- *            acknowledges the number has the connection.
- *   CLAIMED  A midstream packet came of a connection that this node does not know. Both its
- *            numbers have to be near the endpoint's.
- *   GIVEN    The client acknowledged it, or the endpoint was there.
+ * - ASKED: SYN received. Only a SYN-ACK or a reset is a valid reply.
+ * - RENEWED: SYN received after an earlier flow of the same client port. The endpoint may still be
+ *   in TIME-WAIT and reply with an ACK, upon which the client resets the old connection (RFC 9293
+ *   section 3.10.7.4).
+ * - OFFERED: SYN-ACK sent. The client must acknowledge the endpoint's initial sequence number.
+ * - CONTESTED: OFFERED to a flow of another frontend, before a SYN of the same client port through
+ *   this one. The endpoint may reply as under RENEWED. The flow that acknowledges the number gets
+ *   the connection.
+ * - CLAIMED: mid-stream packet of an unknown connection. Both numbers must match the endpoint's.
+ * - GIVEN: proved by the client, or the endpoint was known.
  *
- * Until then a reply that does not fit is not rewritten. It belongs to a connection with the
- * endpoint itself, from the same client address and port: spoofed packets must not capture
- * the replies of such a connection.
+ * Until then, replies that do not match are not rewritten, because they may belong to a direct
+ * connection between client and endpoint, which spoofed packets must not capture.
  *
- * UDP has no such numbers. An answer of the endpoint is the only proof, hence a table of its
- * own.
+ * UDP has no sequence numbers: a reply is the only proof, so UDP flows have a separate table.
  *
- * A guess is accepted once in 2^16 (OFFERED) or 2^19 (CLAIMED) packets. RFC 5961 section 5
- * asks for acknowledgements within the window, which most clients scale to 2^16 bytes or more:
- * once in 2^16. A window is known only from its connection's SYN, which this node did not see.
+ * A blind guess succeeds with probability 2^-16 (OFFERED) or 2^-19 (CLAIMED) per packet. RFC 5961
+ * section 5 accepts acknowledgments within the window, usually at least 2^16 bytes.
  */
 #define HANDSHAKE_WINDOW (1 << 16)
-/* How far the endpoint may be ahead of what the client has acknowledged (segments in flight),
- * and how far behind (retransmissions).
- */
+/* Bytes in flight, and bytes of retransmissions. */
 #define CLAIM_AHEAD (1 << 22)
 #define CLAIM_BEHIND (1 << 16)
-/* How far what the endpoint acknowledges may be from the client's packet, on both sides. */
+/* Bytes that the endpoint's acknowledgment may differ from the client's packet. */
 #define CLAIM_FLIGHT (1 << 22)
-/* How far a FIN may be ahead of what the endpoint has acknowledged. */
+/* Bytes that a FIN may be ahead of the endpoint's acknowledgment. */
 #define FIN_WINDOW (1 << 22)
 
 static __always_inline int is_opening(const struct packet *packet)
@@ -53,31 +45,27 @@ static __always_inline int is_opening(const struct packet *packet)
 	return (packet->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
 }
 
-/* Reports whether the packet belongs to an earlier TCP connection or SCTP association. Of UDP
- * any packet may begin a flow.
- */
+/* Reports whether the packet belongs to an earlier connection. Never for UDP. */
 static __always_inline int is_midstream(const struct packet *packet)
 {
 	return packet->flow.protocol != IPPROTO_UDP && !is_opening(packet);
 }
 
-/* Of a TCP header, in host byte order. */
+/* In host byte order. */
 struct tcp_numbers {
 	__u32 sequence;
 	__u32 acknowledged;
-	/* What acknowledges the whole segment, the FIN of one that has it included. */
+	/* Acknowledgment number of the whole segment, including a FIN. */
 	__u32 end;
 };
 
-/* Reports whether number is in the window that begins at base. */
+/* Serial number arithmetic. */
 static __always_inline int within(__u32 number, __u32 base, __u32 window)
 {
 	return number - base < window;
 }
 
-/* Reports whether a reply is of the connection that a midstream packet claims. A reset need not
- * acknowledge anything.
- */
+/* A reset does not have to acknowledge anything. */
 static __always_inline int claim_fits(const struct reverse *reverse, __u8 tcp_flags,
 				      const struct tcp_numbers *reply)
 {
@@ -88,7 +76,7 @@ static __always_inline int claim_fits(const struct reverse *reverse, __u8 tcp_fl
 		       2 * CLAIM_FLIGHT));
 }
 
-/* The proof after a reply of the endpoint, or -1 where the reply does not belong to the flow. */
+/* Returns the proof after a reply, or -1 if the reply does not belong to the flow. */
 static __always_inline int proof_by_reply(const struct reverse *reverse, __u8 tcp_flags,
 					  const struct tcp_numbers *reply)
 {
@@ -111,27 +99,25 @@ static __always_inline int proof_by_reply(const struct reverse *reverse, __u8 tc
 	}
 }
 
-/* Reports whether the entry has the initial sequence number of an endpoint that waits for its
- * acknowledgement.
- */
+/* Reports whether the endpoint has sent a SYN-ACK that is not yet acknowledged. */
 static __always_inline int has_offer(const struct reverse *reverse)
 {
 	return reverse->proof == PROOF_OFFERED || reverse->proof == PROOF_CONTESTED;
 }
 
-/* Reports whether a client that acknowledges this number has got the endpoint's offer. */
+/* Reports whether the client has received the SYN-ACK. */
 static __always_inline int offer_is_taken(const struct reverse *reverse, __u32 acknowledged)
 {
 	return within(acknowledged, reverse->sequence + 1, HANDSHAKE_WINDOW);
 }
 
-/* The proof after a packet of the client other than a SYN. */
+/* Returns the proof after a client's packet other than a SYN. */
 static __always_inline int proof_by_client(const struct reverse *reverse, __u32 acknowledged)
 {
 	switch (reverse->proof) {
 	case PROOF_ASKED:
 	case PROOF_RENEWED:
-		/* The SYN-ACK was not seen here: the state was lost in between. */
+		/* The SYN-ACK was not seen because the state was lost. */
 		return PROOF_CLAIMED;
 	case PROOF_OFFERED:
 	case PROOF_CONTESTED:

@@ -7,30 +7,23 @@
 #include "row.h"
 #include "trace.h"
 
-/* Each VIP has a quota of the tables that untrusted hosts can fill: of half-open flows, of
- * connections, of datagrams and of fragments. Connections are among them because a hostile pod can
- * establish one with any address. A VIP that makes more new entries in a second is over its quota, and
- * its new entries go to a second table of the same size. So a flood of one VIP evicts no entry of a
- * quiet one. The second tables are asked only of VIPs, and of replies only in times, that have
- * entries there.
- *
- * VIPs share slots by a keyed hash.
+/* Per-VIP quota on new entries in the tables that untrusted hosts can fill. Established connections
+ * are included because a compromised pod can establish them from any address. New entries of a VIP
+ * over its quota go to an overflow table of the same size, so that they do not evict entries of
+ * other VIPs. Overflow tables are read only while they have entries, of the packet's VIP or, for
+ * replies, of any. VIPs share slots by a keyed hash.
  */
 
-/* New entries in a second, set by the loader: a part of the table that takes longer to fill it
- * than its entries last.
- */
+/* New entries per second, set by the loader, below the rate at which live entries are evicted. */
 volatile const __u32 half_open_quota = 64;
 volatile const __u32 connection_quota = 256;
 volatile const __u32 datagram_quota = 16;
 volatile const __u32 fragment_quota = FRAGMENTED_DATAGRAMS / 64;
 
-/* How long a VIP stays over its quota after the last second beyond it. */
+/* Seconds that a VIP stays over its quota after it last exceeded it. */
 #define OVER_QUOTA_SECONDS 60
 
-/* How long the second table is read after an entry was written there or used. No idle timeout
- * of its flows is longer.
- */
+/* Seconds that an overflow table is read after its last use; at least the flows' idle timeout. */
 #define OVERFLOW_SECONDS 240
 #define OVERFLOW_CONNECTION_SECONDS 7500
 
@@ -43,7 +36,7 @@ static __always_inline __u32 quota_of_kind(enum quota_kind kind)
 	return kind == QUOTA_DATAGRAMS ? datagram_quota : fragment_quota;
 }
 
-/* Slot 0 is for all VIPs together: only when an entry was last used. */
+/* Slot 0 is the last use by any VIP. */
 static __always_inline struct quota *quota_at(__u32 slot, enum quota_kind kind)
 {
 	struct quotas *quotas = bpf_map_lookup_elem(&vip_quotas, &slot);
@@ -63,13 +56,13 @@ static __always_inline int overflow_is_used(const struct quota *quota, enum quot
 	return quota && quota->used && !clock_passed(quota->used, seconds);
 }
 
-/* Reports whether entries of the VIP may be in the second table. */
+/* Reports whether the overflow table may have entries of the VIP. */
 static __always_inline int vip_overflows(const struct address *vip, enum quota_kind kind)
 {
 	return overflow_is_used(quota_of(vip, kind), kind);
 }
 
-/* Reports whether those of any VIP may be. */
+/* Reports whether the overflow table may have entries of any VIP. */
 static __always_inline int any_overflows(enum quota_kind kind)
 {
 	return overflow_is_used(quota_at(0, kind), kind);
@@ -79,12 +72,12 @@ static __always_inline void quota_stamp(__u32 *stamp)
 {
 	__u32 now = mark_now();
 
-	/* So that CPUs do not contend in a flood. */
+	/* Avoids cache line contention in a flood. */
 	if (*stamp != now)
 		*stamp = now;
 }
 
-/* Notes that an entry of the second table is written or used. */
+/* Records a use of the overflow table. */
 static __always_inline void overflow_use(const struct address *vip, enum quota_kind kind)
 {
 	struct quota *quota = quota_of(vip, kind), *all = quota_at(0, kind);
@@ -95,7 +88,7 @@ static __always_inline void overflow_use(const struct address *vip, enum quota_k
 	quota_stamp(&all->used);
 }
 
-/* Counts a new entry of the VIP. Reports whether it goes to the second table. */
+/* Charges a new entry to the VIP. Reports whether it goes to the overflow table. */
 __noinline int quota_take(const struct address *vip, int kind)
 {
 	struct quota *quota;
@@ -118,7 +111,7 @@ __noinline int quota_take(const struct address *vip, int kind)
 	if (!quota->exceeded)
 		return 0;
 	if (clock_passed(quota->exceeded, OVER_QUOTA_SECONDS)) {
-		/* The clock wraps: a stamp must not become young again. */
+		/* Clear the timestamp before the clock wraps. */
 		quota->exceeded = 0;
 		return 0;
 	}
@@ -127,10 +120,7 @@ __noinline int quota_take(const struct address *vip, int kind)
 	return 1;
 }
 
-/* Takes an entry off the count: its flow was proved, so it is not an untrusted host's. The count
- * does not get below zero, for that would be the most that there can be. Where another CPU changes
- * it at the same time the entry stays counted, for the rest of the second.
- */
+/* Refunds an entry whose flow is proved, unless another CPU interferes. */
 static __always_inline void quota_return(const struct address *vip, enum quota_kind kind)
 {
 	struct quota *quota = quota_of(vip, kind);

@@ -13,12 +13,11 @@
 #include "trace.h"
 #include "verdict.h"
 
-/* Stage 2 finds or chooses the endpoint of a flow, on this node. */
+/* Stage 2 finds or selects the endpoint of a flow on this node. */
 
-/* Notes that the client resets the connection. Resets can be spoofed: one counts only with the
- * number at which the endpoint must take it (RFC 5961 section 3.2). A later packet of the client
- * shows that it was spoofed. One that does not count costs nothing but the entry's place: the
- * next SYN goes to the same endpoint.
+/* Records a reset by the client. Resets can be spoofed, so the sequence number must be the expected
+ * one (RFC 5961 section 3.2), and a later packet of the client cancels it. An ignored reset costs
+ * only an entry: the next SYN gets the same endpoint.
  */
 static __always_inline void note_reset(const struct packet *packet,
 				       const struct tcp_numbers *numbers,
@@ -35,9 +34,7 @@ static __always_inline void note_reset(const struct packet *packet,
 		connection->flags = flags;
 }
 
-/* Notes a FIN of the client, for when the endpoint acknowledges it. One that the endpoint did
- * not take is forgotten once the client's data have gone past it.
- */
+/* Records a FIN until acknowledged, or until the client's data exceed it. */
 static __always_inline void note_fin(const struct packet *packet, const struct tcp_numbers *numbers,
 				     struct connection *connection, struct reverse *reverse)
 {
@@ -53,9 +50,7 @@ static __always_inline void note_fin(const struct packet *packet, const struct t
 	}
 }
 
-/* Reports whether the packet is the connection's last: the client's FIN at just the number that
- * the endpoint expects, after the endpoint's own.
- */
+/* Reports whether the connection ends with this packet: the endpoint's FIN came before. */
 static __always_inline int is_last_fin(const struct packet *packet,
 				       const struct tcp_numbers *numbers,
 				       const struct reverse *reverse)
@@ -64,7 +59,7 @@ static __always_inline int is_last_fin(const struct packet *packet,
 	       reverse->proof == PROOF_GIVEN && numbers->sequence == reverse->acknowledged;
 }
 
-/* Takes in the proof that a client's packet gives. Reports whether it is enough. */
+/* Updates the proof. Reports whether the flow is proved. */
 static __always_inline int prove(const struct packet *packet, const struct tcp_numbers *numbers,
 				 struct reverse *reverse)
 {
@@ -78,7 +73,7 @@ static __always_inline int prove(const struct packet *packet, const struct tcp_n
 	return reverse->proof == PROOF_GIVEN;
 }
 
-/* Moves a flow to the established ones. */
+/* Moves a flow from the half-open to the established table. */
 static __always_inline void establish(const struct packet *packet, const struct frontend *frontend,
 				      const struct endpoint *endpoint,
 				      const struct connection *connection,
@@ -92,30 +87,27 @@ static __always_inline void establish(const struct packet *packet, const struct 
 		return;
 	established.flags &= ~(IN_OVERFLOW | OF_DATAGRAMS);
 	established.flags |= table_enter(flow, TABLE_ESTABLISHED);
-	/* Proofs beyond the quota may be a hostile pod's. */
+	/* Flows above the quota may be created by a compromised pod. */
 	if (!(established.flags & IN_OVERFLOW))
 		quota_return(&flow->vip, QUOTA_HALF_OPEN);
-	/* The reverse entry first: a connection must never be without one. */
+	/* The reverse entry comes first: a connection always needs one. */
 	if (reverse_add(flow, endpoint, established.flags, &proved))
 		return;
 	note_established(flow);
 	if (connection_add(flow, &established))
 		return;
 	note_established(flow);
-	/* A previous flow of the same client's port had another endpoint. */
+	/* An earlier flow of the client's port had another endpoint. */
 	forget(flow);
-	/* The packet that proves a connection may also end it. */
+	/* The packet may also end the connection. */
 	if (flow_state(flow->protocol, TABLE_ESTABLISHED, &established, &proved) != FLOW_CLOSED)
 		remember(flow, frontend, established.endpoint, established.flags & IN_OVERFLOW);
-	/* Last: another CPU may have missed it among the established ones a moment ago. If the
-	 * half-open entry is gone, too, it recalls the flow.
-	 */
+	/* Last, because another CPU may have just missed the established entry. */
 	half_open_delete(flow, endpoint, connection->flags);
 	if (frontend->affinity)
 		affinity_note(packet, frontend, established.endpoint, established.tag);
 }
 
-/* A reverse entry for a flow that has lost its own. */
 static __always_inline void reverse_again(const struct packet *packet,
 					  const struct frontend *frontend,
 					  const struct endpoint *endpoint, enum table table,
@@ -144,46 +136,37 @@ static __always_inline int is_eventful(const struct packet *packet,
 	       now - connection->seen >= REFRESH_SECONDS * ticks_per_second;
 }
 
-/* What is known of a packet's flow. */
+/* Result of the flow lookup. */
 enum flow_found {
-	/* It has no entry here. */
+	/* No entry. */
 	FLOW_IS_UNKNOWN = VERDICT_FLOW,
-	/* Its endpoint is gone. The packet, in its midst, may belong to a later connection of the
-	 * client's port, elsewhere.
-	 */
+	/* The endpoint is gone; the packet may belong to a newer connection on another node. */
 	FLOW_IS_CUT_OFF,
-	/* It is over, or its endpoint is gone, and the packet begins another one. */
+	/* The flow has ended or its endpoint is gone, and the packet begins a new flow. */
 	FLOW_IS_OVER,
-	/* It is over or expired. The packet may belong to a later flow of the same client port, on
-	 * another node.
+	/* The flow has ended or expired, and the packet may belong to a newer flow on another node.
 	 */
 	FLOW_IS_STALE,
-	/* Nothing has proved it, nor does the packet: another node may hold the flow. */
+	/* Neither the flow nor the packet is proved: another node may hold the flow. */
 	FLOW_IS_UNPROVED,
-	/* The packet belongs to it, and may change more of it than counters. */
+	/* The packet belongs to the flow and may change its state. */
 	FLOW_IS_TOUCHED,
-	/* The packet belongs to it. */
+	/* The packet belongs to the flow. */
 	FLOW_GOES_ON,
-	/* The same, but its ingress node sent the packet elsewhere at first. */
+	/* As FLOW_GOES_ON, but the ingress node has no exception yet. */
 	FLOW_WAS_WALKED_TO,
-	/* The packet belongs to a Local frontend's flow, and the row's primary has to know that
-	 * this node holds it.
-	 */
+	/* Local frontend: the row's primary must be notified that this node holds the flow. */
 	FLOW_IS_HELD,
-	/* The same, that it is over. */
+	/* Local frontend: the row's primary must be notified that the flow has ended. */
 	FLOW_HAS_ENDED,
-	/* The packet belongs to it, but another frontend's flow has the client's port at the
-	 * endpoint: flow_contested. A trace ends here, too, for it must change nothing.
-	 */
+	/* Another frontend's flow has the client's port at the endpoint, or a trace ends. */
 	FLOW_IS_CONTESTED,
 };
 
-/* How often a row's primary is told of a flow that lasts. Less than what an exception lasts. */
+/* Seconds between notices to the row's primary; less than the lifetime of an exception. */
 #define TELL_SECONDS 1024
 
-/* Reports whether a flow that was last seen so long ago is told of again: now and then, and when
- * its row has moved since.
- */
+/* Reports whether a notice is due, by time or because the row has moved. */
 static __always_inline int is_told_again(const struct packet *packet,
 					 const struct frontend *frontend, __u32 seen)
 {
@@ -196,7 +179,7 @@ static __always_inline int is_told_again(const struct packet *packet,
 	return mark && mark->moved && now - mark->moved <= now - seen;
 }
 
-/* How long a closed connection's last packets may take. */
+/* Seconds until the last packets of a closed connection have arrived. */
 #define LINGER_SECONDS 10
 
 static __always_inline int is_stale(const struct connection *connection, enum flow_state state)
@@ -206,9 +189,9 @@ static __always_inline int is_stale(const struct connection *connection, enum fl
 	return flow_expired(state, connection);
 }
 
-/* Reports whether neither the half-open flow nor its packet is proved. A spoofed SYN makes such a
- * flow on one node while another node holds the connection. The reverse entry may be that of another
- * frontend's flow, whose offer the packet may take: flow_contested.
+/* Reports whether neither the half-open flow nor its packet is proved. A spoofed SYN creates such a
+ * flow while another node holds the connection. The reverse entry may belong to a flow of another
+ * frontend (flow_contested).
  */
 static __always_inline int is_unproved(const struct packet *packet,
 				       const struct tcp_numbers *numbers,
@@ -218,15 +201,14 @@ static __always_inline int is_unproved(const struct packet *packet,
 	       proof_by_client(reverse, numbers->acknowledged) != PROOF_GIVEN;
 }
 
-/* What the caller of flow_event knows. */
+/* Flags of flow_event. */
 enum flow_about {
-	/* It is in the table of half-open ones. */
+	/* The flow is in the half-open table. */
 	ABOUT_HALF_OPEN = 1,
 	/* No other node is left to ask. */
 	ABOUT_LAST = 2,
 };
 
-/* Reports that the packet belongs to the flow, which is here. */
 static __always_inline enum flow_found flow_found(const struct packet *packet,
 						  const struct self *self, enum table table)
 {
@@ -234,11 +216,11 @@ static __always_inline enum flow_found flow_found(const struct packet *packet,
 									   FLOW_GOES_ON;
 }
 
-/* Takes in what the packet says of its flow, whose endpoint exists. A stale or unproved flow takes it
- * in only if no other node is left to ask.
+/* Updates the flow, whose endpoint exists, by the packet. A stale or unproved flow is updated only
+ * if no other node is left to ask.
  *
- * A SYN on a living connection goes to its endpoint, which answers as RFC 5961 section 4
- * says. SYNs can be spoofed, so none moves a connection.
+ * A SYN on a live connection is delivered, and the endpoint replies as in RFC 5961 section 4. SYNs
+ * can be spoofed, so they never move a connection.
  */
 __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
 			  const struct frontend *frontend, struct connection *connection, int about)
@@ -255,12 +237,12 @@ __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
 		return FLOW_IS_UNKNOWN;
 	protocol = packet->flow.protocol;
 	endpoint = endpoint_of(connection);
-	/* Another CPU may have taken the entry a moment ago. */
+	/* Another CPU may have changed the entry. */
 	if (!endpoint)
 		return FLOW_GOES_ON;
 	numbers = tcp_numbers(ctx, packet);
 	reverse = reverse_find(&packet->flow, endpoint);
-	/* In the first case another flow has taken the client's port at the endpoint. */
+	/* In the first case another flow uses the client's port at the endpoint. */
 	if (!is_midstream(packet) && ((reverse && !reverse_is_of(reverse, &packet->flow)) ||
 				      flow_is_over(protocol, table, connection, reverse)))
 		return FLOW_IS_OVER;
@@ -271,7 +253,7 @@ __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
 		if (table == TABLE_HALF_OPEN && is_unproved(packet, &numbers, reverse))
 			return FLOW_IS_UNPROVED;
 	}
-	/* The proof in the entry is the other flow's. */
+	/* The proof belongs to the other flow. */
 	if (tracing || (reverse && !reverse_is_of(reverse, &packet->flow)))
 		return FLOW_IS_CONTESTED;
 	if (protocol == IPPROTO_TCP) {
@@ -302,11 +284,11 @@ __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
 	if (!reverse)
 		reverse_again(packet, frontend, endpoint, table, connection->flags, &numbers);
 	else if (is_opening(packet) && reverse->proof == PROOF_CLAIMED)
-		/* The SYN-ACK would not fit the claim, which was never proved. */
+		/* The SYN-ACK would not match the claim, which is unproved. */
 		reverse->proof = PROOF_ASKED;
 	else if (table == TABLE_HALF_OPEN && !is_opening(packet) &&
 		 prove(packet, &numbers, reverse)) {
-		/* The packet that proves a connection may also end it. */
+		/* The packet may also end the connection. */
 		note_fin(packet, &numbers, connection, reverse);
 		establish(packet, frontend, endpoint, connection, reverse);
 		verdict = FLOW_IS_HELD;
@@ -314,9 +296,7 @@ __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
 	return frontend->flags & FRONTEND_LOCAL ? verdict : FLOW_GOES_ON;
 }
 
-/* Looks the flow up again, and takes in what the packet says of it. flow_event is verified once for
- * all the places in which an entry may be.
- */
+/* Looks up and updates the flow. flow_event is verified once for all tables. */
 __noinline int flow_touch(struct xdp_md *ctx, const struct packet *packet, const struct self *self,
 			  const struct frontend *frontend, int about)
 {
@@ -335,9 +315,7 @@ __noinline int flow_touch(struct xdp_md *ctx, const struct packet *packet, const
 	return found == FLOW_GOES_ON ? flow_found(packet, self, table) : found;
 }
 
-/* As flow_touch, for a flow whose reverse entry is that of another frontend's flow. The proof in
- * the entry is the other flow's, unless this one's client takes the endpoint's offer.
- */
+/* As flow_touch. The proof is the other flow's until this client acknowledges the SYN-ACK. */
 __noinline int flow_contested(struct xdp_md *ctx, const struct packet *packet,
 			      const struct self *self, const struct frontend *frontend)
 {
@@ -357,7 +335,7 @@ __noinline int flow_contested(struct xdp_md *ctx, const struct packet *packet,
 	if (!reverse || reverse_is_of(reverse, &packet->flow) || table != TABLE_HALF_OPEN ||
 	    packet->flow.protocol != IPPROTO_TCP)
 		return flow_found(packet, self, table);
-	/* The other flow has proved what this one could not: the connection is its own. */
+	/* The other flow has proved that the connection is its own. */
 	if (reverse->proof == PROOF_GIVEN)
 		return FLOW_IS_OVER;
 	if (tracing || !has_offer(reverse) ||
@@ -369,7 +347,6 @@ __noinline int flow_contested(struct xdp_md *ctx, const struct packet *packet,
 	return frontend->flags & FRONTEND_LOCAL ? FLOW_IS_HELD : FLOW_GOES_ON;
 }
 
-/* Makes the packet a notice. Returns the node that it is for, or zero. */
 __noinline int flow_notice(struct packet *packet, const struct self *self,
 			   const struct frontend *frontend, int found)
 {
@@ -380,7 +357,6 @@ __noinline int flow_notice(struct packet *packet, const struct self *self,
 	return tell_primary(packet, self, frontend, found == FLOW_IS_HELD ? self->id : 0);
 }
 
-/* Gives the packet to the endpoint that stage 2 found or chose. */
 __noinline int deliver_chosen(struct xdp_md *ctx, struct packet *packet)
 {
 	struct endpoint *endpoint = packet ? endpoint_get(packet->endpoint) : NULL;
@@ -388,11 +364,10 @@ __noinline int deliver_chosen(struct xdp_md *ctx, struct packet *packet)
 	return endpoint ? deliver(ctx, packet, endpoint) : drop(DROP_NO_ENDPOINT);
 }
 
-/* Looks the flow up. One that has an endpoint here keeps it; most of its packets end here. Of
- * others, and of packets that may change the flow, it returns what was found: stage2_goes_on.
+/* Looks up the flow. Most packets of known flows are delivered here. For others, and for packets
+ * that may change the flow, the result goes to stage2_goes_on.
  *
- * A global function is verified on its own: the verifier knows nothing of its arguments, hence
- * the checks for NULL.
+ * The verifier knows nothing of a global function's arguments, hence the NULL checks.
  */
 __noinline int stage2(struct xdp_md *ctx, struct packet *packet, const struct self *self,
 		      const struct frontend *frontend)
@@ -422,9 +397,6 @@ __noinline int stage2(struct xdp_md *ctx, struct packet *packet, const struct se
 	return deliver(ctx, packet, endpoint);
 }
 
-/* Serves a flow that stage 2 found no entry of, or whose entry is of no use: another node may have
- * it, else it gets an endpoint here.
- */
 static __always_inline int serve_unknown(struct xdp_md *ctx, struct packet *packet,
 					 const struct self *self, const struct frontend *frontend,
 					 enum flow_found found)
@@ -452,7 +424,7 @@ static __always_inline int serve_unknown(struct xdp_md *ctx, struct packet *pack
 		flow_touch(ctx, packet, self, frontend, ABOUT_LAST);
 		return deliver_chosen(ctx, packet);
 	}
-	/* The connection whose entry was evicted had another endpoint. */
+	/* The connection of the evicted entry had another endpoint. */
 	if (found == FLOW_IS_UNPROVED)
 		flow_remove(&packet->flow);
 	next = recalled ? 0 : hand_on(packet, self, frontend);
@@ -468,7 +440,7 @@ static __always_inline int serve_unknown(struct xdp_md *ctx, struct packet *pack
 	return deliver_chosen(ctx, packet);
 }
 
-/* What is left of stage 2 after the look-up: each part begins with most of the stack free. */
+/* Continues after the lookup, when most of the stack is free again. */
 static __always_inline int stage2_goes_on(struct xdp_md *ctx, struct packet *packet,
 					  const struct self *self, const struct frontend *frontend,
 					  enum flow_found found)

@@ -1,52 +1,53 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 #pragma once
 
-/* What else is counted, by name: EVENT_REFUSED is refused. */
+/* Other packet counters, named in lower case without EVENT_. */
 enum event {
-	/* The next hop was left to the kernel: the neighbour is not resolved, or the driver does
-	 * not take the frame. On veth these are all, unless --veth-transmit is set.
+	/* The kernel resolves the next hop, because the neighbour is unresolved or the driver does
+	 * not accept the frame. On veth these are all packets, unless --veth-transmit is set.
 	 */
 	EVENT_HANDED_TO_KERNEL,
-	/* Sent on to a previous primary of the row. It rises after rows have moved, once for each
-	 * living flow and node.
+	/* Forwarded to a former primary of the row. Rises after rows have moved, once per active
+	 * flow and node.
 	 */
 	EVENT_SECOND_CHANCE,
-	/* No previous primary knew the flow: sent back to the primary, which chooses. */
+	/* No former primary knew the flow: returned to the primary, which selects an endpoint. */
 	EVENT_SECOND_CHANCE_RETURNED,
-	/* Sent on to the primary of the flow's row for another zone (trafficDistribution). */
+	/* Forwarded to the primary of the flow's row for another zone (trafficDistribution). */
 	EVENT_OTHER_ZONE,
-	/* Another node holds the flow. From now on this node sends it there. */
+	/* Another node holds the flow. This node sends the flow's packets to it from now on. */
 	EVENT_EXCEPTION_LEARNED,
 	/* Sent by an exception to the node that holds the flow. */
 	EVENT_EXCEPTION_USED,
 	/* An echo request to a VIP was answered. */
 	EVENT_ECHO_ANSWERED,
-	/* A client was refused, by a TCP reset or ICMP port unreachable: the Service has no
-	 * endpoint, its connection has ended, or the flow is in a share that is refused. Its
-	 * packet counts as dropped.
+	/* A client was refused by a TCP reset or an ICMP port unreachable error: the Service has no
+	 * endpoint, the connection has ended, or the flow's share is refused. Also counted as
+	 * dropped.
 	 */
 	EVENT_REFUSED,
-	/* A client got an ICMP error to send smaller packets. Its packet counts as dropped
+	/* A client got an ICMP error to send smaller packets. Also counted as dropped
 	 * (encap_too_big).
 	 */
 	EVENT_TOO_BIG_TOLD,
-	/* For the stack a pod's packet begins a connection, though it does not for the pod: it
-	 * comes from an endpoint's port, and no flow of a VIP is known. It may get another
-	 * source. A pod that begins UDP flows at the port where it serves counts, too.
+	/* A packet from an endpoint's port that the node's conntrack treats as a new connection,
+	 * without a known flow of a VIP. Its source may be translated. Pods that open UDP flows
+	 * from their serving port count, too.
 	 */
 	EVENT_REPLY_UNKNOWN,
-	/* An entry of a VIP that is over its quota of a table was written to the second one,
-	 * so that it evicts nothing of other VIPs: a flood or a busy resolver.
+	/* A new entry went to the overflow table, because the VIP is over its quota, so that it
+	 * evicts no entries of other VIPs: a flood or a busy resolver.
 	 */
 	EVENT_OVER_QUOTA,
-	/* Another node asked whether this one takes encapsulated packets. */
+	/* Replied to another node's probe whether this node accepts encapsulated packets. */
 	EVENT_PROBE_ANSWERED,
-	/* Sent to the next node of its row, whose primary is down. */
+	/* Sent to the next node of the row, because the primary is down. */
 	EVENT_PRIMARY_DOWN,
-	/* Sent to another node of its row, which chooses the endpoint: this node's agent is silent. */
+	/* Sent to another node of the row to select an endpoint, because this node's agent is down.
+	 */
 	EVENT_AGENT_SILENT,
-	/* A connection of the node's service proxy: left to the stack, while the cluster moves
-	 * (see docs/migrate.md).
+	/* Passed to the node's service proxy, which has the connection, during a migration (see
+	 * docs/migrate.md).
 	 */
 	EVENT_LEFT_TO_PROXY,
 	EVENTS,

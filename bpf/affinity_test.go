@@ -13,7 +13,7 @@ import (
 
 const affinitySeconds = 600
 
-// affineWorld has session affinity on portCluster, and records of none.
+// affineWorld enables session affinity on portCluster, without records.
 func affineWorld(t *testing.T, w *world, f family) {
 	t.Helper()
 	w.forget(t)
@@ -23,13 +23,11 @@ func affineWorld(t *testing.T, w *world, f family) {
 	t.Cleanup(func() { w.putFrontend(t, f, portCluster, f.frontend(portCluster)) })
 }
 
-// fromPort is the packet from another port of the client.
 func (p packet) fromPort(port uint16) packet {
 	p.from = netip.AddrPortFrom(p.from.Addr(), port)
 	return p
 }
 
-// affinities counts the records.
 func (w *world) affinities(t *testing.T) (n int) {
 	t.Helper()
 	for _, bucket := range entries[uint32, bpf.DatapathAffinityBucket](t, w.Affinities) {
@@ -42,8 +40,8 @@ func (w *world) affinities(t *testing.T) (n int) {
 	return n
 }
 
-// All flows of a client have one row, that of its address without its port, and one
-// endpoint, without any record. Those of many clients spread.
+// All flows of a client have one row, hashed from its address without the port, and one endpoint, without a
+// record. Clients spread evenly.
 func TestAffinityByHash(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -80,22 +78,20 @@ func TestAffinityByHash(t *testing.T) {
 	}
 }
 
-// A record keeps a client at its endpoint while that takes new connections and the time has
-// not passed since the last one.
+// A record keeps a client at its endpoint while that accepts connections and the timeout has not passed.
 func TestAffinity(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
 		first, other := f.pods[0], f.pods[1]
 		syn := f.tcp(portCluster, "S")
-		// Nearly all rows are the other endpoint's, and the client's with them.
+		// Nearly all rows, also the client's, belong to the other endpoint.
 		nearlyAll := func(row int) int { return min(row, 1) }
 		if _, endpoint := flowHash(syn.fromPort(0)); endpoint>>23 == 0 {
 			t.Fatal("the client has the row that is left")
 		}
 		for _, test := range []struct {
 			name string
-			// then happens after a connection to the first endpoint was established and
-			// the rows changed.
+			// then runs after a connection to the first endpoint was established and the rows changed.
 			then func(t *testing.T)
 			in   packet
 			want netip.AddrPort
@@ -163,7 +159,7 @@ func TestAffinity(t *testing.T) {
 	}
 }
 
-// A flood of SYNs drives out no record.
+// A SYN flood evicts no record.
 func TestAffinityInFlood(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -183,8 +179,7 @@ func TestAffinityInFlood(t *testing.T) {
 	}
 }
 
-// Anybody can send datagrams from any address, and pods answer them: those that come twice make
-// records. They drive out none of clients that have proved their address by a handshake.
+// Spoofed datagrams that pods answer create records, but do not evict clients that completed a handshake.
 func TestAffinityInDatagramFlood(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -204,7 +199,7 @@ func TestAffinityInDatagramFlood(t *testing.T) {
 				t.Fatalf("the flood made %d records, too few to fill a table", n)
 			}
 			w.pointTo(t, f, 1)
-			// Its endpoint has one row left, so a record counts and the hash leads elsewhere.
+			// The endpoint has one row left: only a record leads there.
 			w.putEndpointRows(t, f, func(row int) int { return min(row, 1) })
 			defer w.pointTo(t, f, 0)
 			again := client.fromPort(2000)
@@ -213,8 +208,8 @@ func TestAffinityInDatagramFlood(t *testing.T) {
 	}
 }
 
-// A flood of one VIP evicts no record that another VIP's clients have, however fast or long it is: neither
-// of answered datagrams, nor of connections that a hostile pod establishes with any address.
+// A flood of one VIP evicts no record of another VIP's clients, of any rate and duration: neither answered
+// datagrams, nor connections that a hostile pod establishes with arbitrary addresses.
 func TestAffinityInFloodOfAnotherVIP(t *testing.T) {
 	const clients = 200
 	w := newWorld(t)
@@ -238,7 +233,7 @@ func TestAffinityInFloodOfAnotherVIP(t *testing.T) {
 				if n := w.affinities(t); n < flowEntries {
 					t.Fatalf("the flood made %d records, too few to fill a table", n)
 				}
-				// Their endpoint has one row left, so a record counts and the hash leads elsewhere.
+				// The endpoint has one row left: only a record leads there.
 				w.putEndpointRows(t, f, func(row int) int { return min(row, 1) })
 				defer w.pointTo(t, f, 0)
 				moved := 0
@@ -255,7 +250,6 @@ func TestAffinityInFloodOfAnotherVIP(t *testing.T) {
 	}
 }
 
-// affineClients have records at the first pod.
 func affineClients(t *testing.T, w *world, f family, p packet, n int) []packet {
 	t.Helper()
 	out := make([]packet, n)
@@ -269,7 +263,7 @@ func affineClients(t *testing.T, w *world, f family, p packet, n int) []packet {
 	return out
 }
 
-// A VIP whose clients fill the table leaves half of it to another one. What has expired is free.
+// A VIP whose clients fill the table leaves half of it to another. Expired records are free.
 func TestDatagramAffinityIsShared(t *testing.T) {
 	const places = affinityBuckets * int(bpf.DatapathShapeAFFINITY_SLOTS)
 	w := newWorld(t)
@@ -305,7 +299,7 @@ func TestDatagramAffinityIsShared(t *testing.T) {
 	}
 }
 
-// answeredFlood has a new client with each packet, which asks twice and is answered.
+// answeredFlood sends answered datagrams of new clients, two of each.
 func (w *world) answeredFlood(t *testing.T, f family, n int) {
 	t.Helper()
 	s := newSpoofer(w, f.udp(portCluster))
@@ -316,7 +310,6 @@ func (w *world) answeredFlood(t *testing.T, f family, n int) {
 	}
 }
 
-// affinityOwners counts the records of UDP by the VIP that noted them.
 func (w *world) affinityOwners(t *testing.T) map[uint32]int {
 	t.Helper()
 	owners := map[uint32]int{}

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// beat writes the agent's beats, of so long ago; zero represents none.
+// beat sets the age of the agent's beats; zero means no beat.
 func (w *world) beat(t testing.TB, last, returned time.Duration) {
 	t.Helper()
 	at := func(ago time.Duration) uint64 {
@@ -21,7 +21,7 @@ func (w *world) beat(t testing.TB, last, returned time.Duration) {
 	put(t, w.AgentBeat, uint32(0), bpf.DatapathAgentBeats{Beat: at(last), Returned: at(returned)})
 }
 
-// A node whose agent is silent chooses no endpoint for new flows while another node of the row can.
+// A node with a silent agent selects no endpoint for new flows while another node of the row can.
 func TestAgentSilent(t *testing.T) {
 	w := newWorld(t)
 	defer w.beat(t, 0, 0)
@@ -31,8 +31,8 @@ func TestAgentSilent(t *testing.T) {
 	for _, f := range families {
 		pod := f.pods[0]
 		syn, ack, udp, late := f.tcp(portCluster, "S"), f.tcp(portCluster, "A"), f.udp(portCluster), f.tcp(portClusterEmpty, "S")
-		// last is what the second node gets: it asks no other node, except that the owner of the row gets what begins
-		// a flow where it has no endpoint itself.
+		// last is the packet for the second node, which asks no other node, except that a row's owner gets
+		// new flows without a local endpoint.
 		last := func(in tunnel, flags uint8) tunnel {
 			return withFlags(in, flags).with(func(t *tunnel) { t.chooser, t.zones = 2, 8 })
 		}

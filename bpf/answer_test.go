@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// echo is a request to the VIP, and its reply as it leaves.
+// echo returns an echo request to the VIP, and its reply.
 func (f family) echo(payload string) (request, reply packet) {
 	kind := icmpKind{kind: 8, rest: 0x12340001}
 	answer := icmpKind{kind: 0, rest: kind.rest}
@@ -29,30 +29,30 @@ func (f family) echo(payload string) (request, reply packet) {
 	return request, reply
 }
 
-// sentBack makes a packet leave by the link that one of the router's came in by.
+// sentBack sets the addresses of a frame returned to the router.
 func sentBack(p *packet) { p.source, p.destination = uplinkMAC, routerMAC }
 
-// answered is a packet that the program made.
+// answered marks a packet as created by the program.
 func answered(p *packet) {
 	sentBack(p)
 	p.made, p.ttl = true, 64
 }
 
-// refused is the reset of a SYN.
+// refused returns the reset of a SYN.
 func (f family) refused(syn packet) packet {
 	return packet{from: syn.to, to: syn.from, protocol: layers.IPProtocolTCP, flags: "RA", tcp: func(tcp *layers.TCP) {
 		tcp.Seq, tcp.Ack, tcp.Window = 0, 1001+uint32(len(syn.payload)), 0
 	}}.with(answered)
 }
 
-// cut is the reset of a packet of a connection that has ended.
+// cut returns the reset of a packet of a connection that has ended.
 func (f family) cut(ack packet) packet {
 	return packet{from: ack.to, to: ack.from, protocol: layers.IPProtocolTCP, flags: "R", tcp: func(tcp *layers.TCP) {
 		tcp.Seq, tcp.Ack, tcp.Window = cmp.Or(ack.acknowledged, 2000), 0, 0
 	}}.with(answered)
 }
 
-// told is the VIP's ICMP error about a client's packet.
+// told returns the VIP's ICMP error about a client's packet.
 func (f family) told(kind icmpKind, about packet) packet {
 	limit, tos := 1280-48, uint8(0)
 	if f.vip.Is4() {
@@ -78,14 +78,12 @@ func (f family) tooBig(mtu uint32) icmpKind {
 	return icmpKind{kind: 2, rest: mtu}
 }
 
-// answers are packets that the VIP answers itself, or does not.
 func answers(f family) []fixture {
 	return append(append(echoes(f), refusals(f)...), tooLong(f)...)
 }
 
-// tooLong are packets that, encapsulated, exceed the path MTU to their node.
+// tooLong are packets that exceed the path MTU to their node when encapsulated.
 func tooLong(f family) []fixture {
-	// narrow sets the path MTU to node 2.
 	narrow := func(mtu int, fixture fixture) fixture {
 		fixture.given = func(t *testing.T, _ *world) {
 			ip(t, fmt.Sprintf("route add 198.51.100.12/32 dev uplink mtu lock %d", mtu))
@@ -112,7 +110,7 @@ func tooLong(f family) []fixture {
 		})),
 	}
 	if f.vip.Is6() {
-		// RFC 8200 section 5: every path takes 1280 bytes.
+		// RFC 8200, section 5: every path has an MTU of at least 1280.
 		return append(fixtures, named("path MTU below 1280 for the client", narrow(1279+overhead(), silent)),
 			named("path MTU of 1280 for the client", narrow(1280+overhead(), toldTo(long, 1280))))
 	}
@@ -181,14 +179,13 @@ func echoes(f family) []fixture {
 	return fixtures
 }
 
-// notSent runs the fixture with a driver that does not send what XDP returns.
+// notSent runs the fixture with a driver that cannot transmit from XDP.
 func notSent(fixture fixture) fixture {
 	fixture.handed = true
 	fixture.given = noTransmit
 	return fixture
 }
 
-// noTransmit gives the node a driver that does not send what XDP returns.
 func noTransmit(t *testing.T, w *world) {
 	w.setFlags(t, bpf.DatapathSelfFlagSELF_NO_TRANSMIT)
 }
@@ -255,7 +252,7 @@ func refusals(f family) []fixture {
 	}
 }
 
-// A source gets so many answers in a second and no more, and others are not the worse for it.
+// Replies are limited per source and second, independent of other sources.
 func TestAnswerLimit(t *testing.T) {
 	w := newWorld(t)
 	const perSecond = 100
@@ -284,8 +281,7 @@ func TestAnswerLimit(t *testing.T) {
 	}
 }
 
-// A flood of one VIP takes the answers of no other: all that VIPs share is gone, and each source of
-// the other one is answered.
+// A flood of one VIP exhausts the shared limit, but each source of another VIP still gets replies.
 func TestAnswersOfAnotherVIPInFlood(t *testing.T) {
 	w := newWorld(t)
 	ask := func(f family, n int) (answered int) {

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// TestTunnel is about what arrives encapsulated, over either family.
+// TestTunnel checks encapsulated packets over either family.
 func TestTunnel(t *testing.T) {
 	w := newWorld(t)
 	for _, outer := range families {
@@ -78,7 +78,7 @@ func fromNodes(outer, inner family) []fixture {
 		shorten(outer, whole, len(whole)-len(syn.payload)-1)))
 }
 
-// shorten cuts a frame and makes its outer lengths fit.
+// shorten truncates a frame and adapts its outer lengths.
 func shorten(outer family, frame []byte, length int) []byte {
 	out := append([]byte{}, frame[:length]...)
 	udp := 14 + 20
@@ -94,8 +94,8 @@ func shorten(outer family, frame []byte, length int) []byte {
 	return out
 }
 
-// TestOwnerBefore is about new flows that another node sends here before this one knows of an
-// endpoint: the owner of the row that this node knows takes them.
+// TestOwnerBefore checks new flows that another node sends here before this one knows of an endpoint: they go
+// to the row's owner.
 func TestOwnerBefore(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -112,7 +112,7 @@ func TestOwnerBefore(t *testing.T) {
 			return p.arrived(v4, selfID, chain...).with(func(t *tunnel) { t.ingress = 3 })
 		}
 		handedOn := func(name string, in tunnel) fixture {
-			// Nobody else is asked, in no zone.
+			// No other node is asked, in no zone.
 			last := from3(in.inner).onwards(v4.node2).with(func(t *tunnel) { t.chooser, t.zones = 2, 8 })
 			return fixture{name: name, given: owned(in.inner, 2), in: in.frame(), verdict: xdpTX, out: toNode2(last), counts: asked}
 		}

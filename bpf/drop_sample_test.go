@@ -17,7 +17,6 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// sampleCase is a packet that is dropped, and its sample.
 type sampleCase struct {
 	name     string
 	reason   bpf.DatapathDropReason
@@ -25,8 +24,7 @@ type sampleCase struct {
 	from, to netip.AddrPort
 	protocol uint8
 	length   int
-	// port is that of the frontend; zero means none.
-	port uint16
+	port     uint16
 }
 
 func sampleCases(f family) []sampleCase {
@@ -96,7 +94,6 @@ func TestDropSamples(t *testing.T) {
 	}
 }
 
-// monotonic is the kernel's monotonic clock in nanoseconds.
 func monotonic(t testing.TB) uint64 {
 	t.Helper()
 	var now unix.Timespec
@@ -118,7 +115,7 @@ func flowOf(f family, from, to netip.AddrPort, protocol uint8) bpf.DatapathFlow 
 	return flow
 }
 
-// The sample of a dropped reply has the flow of its client.
+// The sample of a dropped reply contains the flow of its client.
 func TestReplyDropSample(t *testing.T) {
 	w := newWorld(t)
 	reader := w.samples(t)
@@ -144,8 +141,7 @@ func TestReplyDropSample(t *testing.T) {
 	}
 }
 
-// A flood of drops takes so many samples a second and no more, and all others are
-// counted.
+// The samples of a flood are limited per second, and all other drops are counted.
 func TestSamplesAreBounded(t *testing.T) {
 	w := newWorld(t)
 	reader := w.samples(t)
@@ -165,7 +161,7 @@ func TestSamplesAreBounded(t *testing.T) {
 	}
 	seconds := int(time.Since(start)/time.Second) + 1
 	samples := len(reader.all(t))
-	// The kernel may move the run to another CPU, which has a budget of its own.
+	// The kernel may migrate the run to another CPU with its own limit.
 	if most := 16 * (seconds + 1) * ebpf.MustPossibleCPU(); samples == 0 || samples > most {
 		t.Errorf("%d samples in %d s, want at most %d", samples, seconds, most)
 	}
@@ -181,12 +177,12 @@ func TestSamplesAreBounded(t *testing.T) {
 	}
 }
 
-// Without a reader samples are lost, and counted.
+// Without a reader, samples are lost and counted.
 func TestUnreadSamplesAreLost(t *testing.T) {
 	w := newWorld(t)
 	reason := uint32(bpf.DatapathDropReasonDROP_NO_FRONTEND)
 	frame := v4.tcp(9, "S").frame()
-	// Each sample takes 8 bytes of the ring beside its own.
+	// Each sample takes 8 additional bytes of the ring.
 	room := 256*1024/(binary.Size(bpf.DatapathDropSample{})+8) + 1
 	for taken := 0; taken <= room; taken += 16 {
 		put(t, w.DropSampling, reason, make([]bpf.DatapathSampling, ebpf.MustPossibleCPU()))
@@ -218,7 +214,7 @@ func (w *world) unsampled(t *testing.T, reason uint32) (skipped, lost uint64) {
 	return skipped, lost
 }
 
-// clearSampling lets every CPU sample again.
+// clearSampling resets the limits of all CPUs.
 func clearSampling(t testing.TB, w *world) {
 	t.Helper()
 	zero := make([]bpf.DatapathSampling, ebpf.MustPossibleCPU())
@@ -227,7 +223,6 @@ func clearSampling(t testing.TB, w *world) {
 	}
 }
 
-// sampleReader reads what was dropped.
 type sampleReader struct{ *ringbuf.Reader }
 
 func (w *world) samples(t *testing.T) sampleReader {
@@ -240,7 +235,6 @@ func (w *world) samples(t *testing.T) sampleReader {
 	return sampleReader{reader}
 }
 
-// all reads the samples there are.
 func (r sampleReader) all(t *testing.T) []bpf.DatapathDropSample {
 	t.Helper()
 	r.SetDeadline(time.Unix(1, 0))

@@ -13,17 +13,17 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// A reply fixture is one frame that leaves by an uplink.
+// A replyFixture is a frame that leaves by an uplink.
 type replyFixture struct {
 	name string
-	// before are frames that came in earlier.
+	// before are frames received earlier.
 	before []packet
 	given  func(t *testing.T, w *world)
 	in     packet
-	// out is the frame that results; where nil, the one that went in.
+	// out is the resulting frame; nil means unchanged.
 	out []byte
-	// secondOption is written over the second byte of the TCP options of both
-	// frames. Checksums are those of before: they must stay off by as much.
+	// secondOption overwrites the second byte of the TCP options of both frames without a checksum update:
+	// the error must be preserved.
 	secondOption byte
 }
 
@@ -55,7 +55,7 @@ func TestEgress(t *testing.T) {
 	}
 }
 
-// tunnelled is a packet of pods that a CNI on this node encapsulated.
+// tunnelled returns a packet of pods encapsulated by a CNI.
 func tunnelled(f family, port uint16) packet {
 	return packet{
 		from: netip.AddrPortFrom(f.self, 50000), to: netip.AddrPortFrom(f.node2, port),
@@ -66,7 +66,6 @@ func tunnelled(f family, port uint16) packet {
 func replies(f family) []replyFixture {
 	syn, ack, udp := f.tcp(portCluster, "S"), f.tcp(portCluster, "A"), f.udp(portCluster)
 	pod := f.pods[0]
-	// translated is the reply as the client gets it.
 	translated := func(p packet, port uint16) []byte {
 		p.from = f.to(port)
 		return p.frame()
@@ -171,7 +170,7 @@ func replies(f family) []replyFixture {
 	return fixtures
 }
 
-// cutReply delivers a datagram, and makes the reply to it, cut off before the checksum.
+// cutReply delivers a datagram, and returns its reply, truncated before the checksum.
 func (w *world) cutReply(t *testing.T, f family) (packet, []byte) {
 	t.Helper()
 	w.forget(t)
@@ -181,7 +180,7 @@ func (w *world) cutReply(t *testing.T, f family) (packet, []byte) {
 	return udp, reply[:len(reply)-4]
 }
 
-// A reply that is cut off within what must be rewritten is not let out half rewritten.
+// A reply truncated within the fields to rewrite is dropped.
 func TestReplyNotRewritten(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -199,7 +198,7 @@ func TestReplyNotRewritten(t *testing.T) {
 	}
 }
 
-// An entry of the reverse table that was evicted comes back with the client's traffic.
+// An evicted entry of the reverse table is restored by the client's traffic.
 func TestReverseRefreshed(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -220,7 +219,7 @@ func TestReverseRefreshed(t *testing.T) {
 	}
 }
 
-// An expired flow does not keep its client's port from other frontends.
+// An expired flow does not occupy its client's port for other frontends.
 func TestConflictWithIdle(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -228,7 +227,7 @@ func TestConflictWithIdle(t *testing.T) {
 		for _, test := range []struct {
 			name  string
 			first packet
-			// fin is what the client, finReply what the endpoint sends on.
+			// fin is the client's next packet, finReply the endpoint's.
 			fin, finReply *packet
 			idle          uint32
 		}{
@@ -259,7 +258,7 @@ func TestConflictWithIdle(t *testing.T) {
 				if got := w.ingress(t, twin.frame()).verdict; got != xdpPass {
 					t.Errorf("%d s idle: verdict %v, want %v", test.idle+5, got, xdpPass)
 				}
-				// Replies now belong to the later flow, also once it is established.
+				// Replies belong to the later flow, also once it is established.
 				w.establish(t, twin, f.pods[0])
 				reply := answer(twin, f.pods[0], "A")
 				translated := reply

@@ -9,8 +9,8 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// A datagram from the address and port of an endpoint begins no flow of a VIP, because the two endpoints
-// would answer each other without end. Other ports of the pod, TCP and known flows are served.
+// A datagram from an endpoint's address and port starts no flow of a VIP, because two endpoints would answer
+// each other indefinitely. Other ports of the pod, TCP and known flows are served.
 func TestEndpointSource(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -50,8 +50,8 @@ func TestEndpointSource(t *testing.T) {
 	}
 }
 
-// The node of an endpoint drops datagrams to VIPs that leave from the endpoint's port and answer no flow:
-// endpoints of other nodes would answer them.
+// The endpoint's node drops datagrams to VIPs from the endpoint's port that belong to no flow: endpoints of
+// other nodes would answer them.
 func TestEndpointQuestionLeaves(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// Of an established flow whose entries are gone enough is remembered that its packets go
-// to the endpoint that it had and replies are translated, and of others nothing.
+// The record of an evicted established flow leads its packets to its endpoint and translates replies. Other
+// flows leave no record.
 func TestEvictedFlow(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -26,8 +26,8 @@ func TestEvictedFlow(t *testing.T) {
 		other := f.pods[1]
 		for _, test := range []struct {
 			name string
-			// before pass first, then the flow tables are emptied, then after pass, of
-			// which what becomes of the last one counts.
+			// before is sent, then the flow tables are emptied, then after is sent, of which the last packet
+			// is checked.
 			before, after []packet
 			want          []byte
 		}{
@@ -80,8 +80,7 @@ func TestEvictedFlow(t *testing.T) {
 	}
 }
 
-// What is remembered does not lead to an endpoint that is gone, nor to another one that has
-// got its id.
+// A record is ignored if its endpoint is gone or its id was reused.
 func TestEvictedFlowOfGoneEndpoint(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -105,7 +104,7 @@ func TestEvictedFlowOfGoneEndpoint(t *testing.T) {
 	}
 }
 
-// Also where its buckets are all full, established flows are remembered: the latest.
+// With full buckets, the latest established flows have records.
 func TestEvictedFlowFull(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -125,8 +124,8 @@ func TestEvictedFlowFull(t *testing.T) {
 	}
 }
 
-// A connection that is over here may go on elsewhere: the client's port may have been used
-// again while another node had the row. So the chain is asked before its old entry is used.
+// A connection that ended here may continue elsewhere, if the client's port was reused while another node had
+// the row: the chain is asked before the old entry is used.
 func TestStaleConnection(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -164,8 +163,7 @@ func TestStaleConnection(t *testing.T) {
 	}
 }
 
-// A flood of datagrams, which pods answer, has no connection forgotten: they have slots of their
-// own.
+// A flood of answered datagrams evicts no record of a connection, which has separate slots.
 func TestEvictedFlowInDatagramFlood(t *testing.T) {
 	const connections = 200
 	w := newWorld(t)

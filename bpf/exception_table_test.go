@@ -15,7 +15,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/test/rig"
 )
 
-// sweep sweeps the exceptions, as the agent does.
 func (w *world) sweep() error {
 	request := bpf.DatapathExceptionSweep{}
 	for _, step := range []struct {
@@ -41,7 +40,7 @@ func (w *world) mustSweep(t testing.TB) {
 	}
 }
 
-// learn has the node 2 say that it holds the packet's flow.
+// learn processes a notice that node 2 holds the packet's flow.
 func (w *world) learn(t testing.TB, p packet) {
 	t.Helper()
 	notice := withFlags(p.arrived(v4, 2), flagNotice).with(func(in *tunnel) { in.ingress = selfID })
@@ -50,7 +49,6 @@ func (w *world) learn(t testing.TB, p packet) {
 	}
 }
 
-// flows are packets of so many clients.
 func (f family) flows(count int) []packet {
 	var all []packet
 	for i := range count {
@@ -64,8 +62,7 @@ func (f family) flows(count int) []packet {
 	return all
 }
 
-// A row comes to rest when its exceptions have expired, or name its primary. It is marked again
-// when it moves.
+// A row's mark is cleared when its exceptions expired or name its primary, and set again when it moves.
 func TestRowsComeToRest(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -116,8 +113,8 @@ func TestRowsComeToRest(t *testing.T) {
 	}
 }
 
-// Every exception is found for as long as there is room, also behind full buckets, before and
-// after sweeps, and after others were forgotten.
+// Every exception is found while there is room, also behind full buckets, before and after sweeps and
+// deletions.
 func TestExceptionsAreFound(t *testing.T) {
 	w := newWorld(t)
 	const count = 2400
@@ -158,7 +155,7 @@ func TestExceptionsAreFound(t *testing.T) {
 	}
 }
 
-// A table that is too small forgets, and finds what it has.
+// A table that is too small evicts, and finds the rest.
 func TestExceptionsBeyondTheRoom(t *testing.T) {
 	w := newWorld(t)
 	f := families[0]
@@ -177,8 +174,7 @@ func TestExceptionsBeyondTheRoom(t *testing.T) {
 	}
 }
 
-// Sweeps lose nothing that is learned meanwhile: neither an exception, nor its bits in the
-// filter, nor the mark of its row.
+// Sweeps lose no exception learned meanwhile, nor its filter bits and row mark.
 func TestExceptionsAreLearnedDuringSweeps(t *testing.T) {
 	w := newWorld(t)
 	f := families[0]
@@ -197,7 +193,7 @@ func TestExceptionsAreLearnedDuringSweeps(t *testing.T) {
 	for round := range 4 {
 		for i, p := range flows {
 			w.learn(t, p)
-			// For a moment a sweep may hide what it has not seen.
+			// A sweep may briefly hide an exception that it has not visited.
 			about, err := w.exceptions().Find(p.from, p.to, uint8(p.protocol))
 			for again := 0; err != nil && again < 100; again++ {
 				about, err = w.exceptions().Find(p.from, p.to, uint8(p.protocol))

@@ -11,13 +11,13 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/test/rig"
 )
 
-// ago is a tick so many seconds back.
+// ago returns a tick seconds in the past.
 func (w *world) ago(t testing.TB, seconds uint32) uint32 {
 	t.Helper()
 	return uint32(w.tick(t)) - seconds*w.ticks(t)
 }
 
-// tick is the kernel's time, as a heartbeat notes it.
+// tick returns the kernel's time, as recorded by a heartbeat.
 func (w *world) tick(t testing.TB) uint64 {
 	t.Helper()
 	w.renewLease(t)
@@ -28,20 +28,17 @@ func (w *world) tick(t testing.TB) uint64 {
 	return now
 }
 
-// Marks of a row.
 const (
 	rowMoved    = 1 << 62
 	rowExcepted = 1 << 63
 	rowMarked   = rowMoved | rowExcepted
 )
 
-// rowIndex is where the packet's row stands.
 func (p packet) rowIndex() uint32 {
 	node, _ := flowHash(p)
 	return uint32(p.to.Port()-portCluster+1)*4096 + node>>20
 }
 
-// rowGroup is where the mark of the packet's row stands.
 func (p packet) rowGroup() uint32 { return p.rowIndex() / uint32(bpf.DatapathShapeROW_GROUP) }
 
 func (w *world) mark(t testing.TB, p packet, mark bpf.DatapathGroupMark) {
@@ -72,7 +69,7 @@ func (w *world) unmark(t testing.TB, p packet) {
 	put(t, w.Rows, p.rowIndex(), tables[p.to.Port()].row())
 }
 
-// except makes an exception of the packet's flow that was last used so long ago.
+// except creates an exception for the packet's flow, last used seconds ago.
 func (w *world) except(t testing.TB, p packet, node, seconds uint32) {
 	t.Helper()
 	about := rig.ExceptionAbout(p.rowIndex(), uint32(nodeID(uint16(node))), w.tick(t)-uint64(seconds)*uint64(w.ticks(t)))
@@ -83,14 +80,13 @@ func (w *world) except(t testing.TB, p packet, node, seconds uint32) {
 	w.mark(t, p, bpf.DatapathGroupMark{Excepted: w.ago(t, 0)})
 }
 
-// exceptionBuckets is a power of two.
 const exceptionBuckets = 1024
 
 func (w *world) exceptions() *rig.Exceptions {
 	return &rig.Exceptions{Table: w.Exceptions, Filter: w.ExceptionFilter, Key: w.ExceptionKey}
 }
 
-// exception is the node of the packet's flow; zero means none.
+// exception returns the node of the packet's flow, or zero.
 func (w *world) exception(t testing.TB, p packet) uint32 {
 	t.Helper()
 	about, err := w.exceptions().Find(p.from, p.to, uint8(p.protocol))
@@ -102,13 +98,13 @@ func (w *world) exception(t testing.TB, p packet) uint32 {
 
 const none = 0
 
-// exceptionCase is a fixture and what must become of the exception of its flow.
+// exceptionCase is a fixture and the resulting exception of its flow.
 type exceptionCase struct {
 	fixture
 	of packet
-	// except is the exception before, after the one after; zero means none.
+	// except is the exception before, after the one after, or zero.
 	except, after uint32
-	// idle is how long it was not used, in seconds.
+	// idle is the age of its last use in seconds.
 	idle uint32
 }
 
@@ -167,7 +163,6 @@ func withFlags(t tunnel, flags uint8) tunnel {
 func toNode2(t tunnel) []byte { return t.sent(uplinkMAC, node2MAC) }
 func toNode3(t tunnel) []byte { return t.sent(uplinkMAC, node3MAC) }
 
-// ingressNodeCases are packets from the router on marked rows.
 func ingressNodeCases(f family) []exceptionCase {
 	ack, syn := f.tcp(portNode3, "A"), f.tcp(portNode3, "S")
 	byRow := toNode3(ack.tunnelled(node3, 3))
@@ -190,13 +185,13 @@ func ingressNodeCases(f family) []exceptionCase {
 	}
 }
 
-// holderCases are packets from nodes at one that may hold the flow.
+// holderCases are packets from nodes at a possible holder of the flow.
 func holderCases(f family) []exceptionCase {
 	syn, ack := f.tcp(portNode3, "S"), f.tcp(portNode3, "A")
 	known := func(t *testing.T, w *world) { w.play(t, syn, answer(syn, f.pods[0], "SA"), ack) }
 	halfOpen := func(t *testing.T, w *world) { w.play(t, syn) }
 	offered := func(t *testing.T, w *world) { w.play(t, syn, answer(syn, f.pods[0], "SA")) }
-	// The flows are made here although the row is another node's.
+	// The flows are created here, although the row has another owner.
 	here := func(given func(*testing.T, *world)) func(*testing.T, *world) {
 		return func(t *testing.T, w *world) {
 			row := tables[portNode3]
@@ -237,7 +232,7 @@ func holderCases(f family) []exceptionCase {
 	}
 }
 
-// noticeCases are notices, and packets that an exception led to the wrong node.
+// noticeCases are notices, and packets misdirected by an exception.
 func noticeCases(f family) []exceptionCase {
 	ack, syn, udp := f.tcp(portNode3, "A"), f.tcp(portNode3, "S"), f.udp(portNode3)
 	in := func(p packet, ingress, chooser uint16, flags uint8) tunnel {
@@ -282,7 +277,7 @@ func noticeCases(f family) []exceptionCase {
 	}
 }
 
-// A row that moved has datagrams asked for; the mark goes with the time.
+// Datagrams of a moved row are looked up at other nodes until the mark expires.
 func TestMovedRow(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -306,8 +301,7 @@ func TestMovedRow(t *testing.T) {
 	}
 }
 
-// A history replaces a chain by rank. Any other chain stays, and so does this one without a
-// history.
+// A history replaces a chain by rank only, and a chain by rank is replaced only by a history.
 func TestHistoryReplacesRanks(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {

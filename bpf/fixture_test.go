@@ -17,22 +17,21 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// fixture is one packet, what must stand before it, and what must become of it.
+// fixture is a packet with preconditions and expected results.
 type fixture struct {
 	name string
-	// given changes the world; the test undoes nothing but flows and endpoints.
+	// given changes the world; the test restores only flows and endpoints.
 	given func(t *testing.T, w *world)
-	// before are frames that came in earlier, replies frames that then left.
+	// before are frames received earlier, replies frames sent afterwards.
 	before  [][]byte
 	replies [][]byte
 	in      []byte
 	verdict verdict
-	// out is the frame that results; where nil, the one that came in.
+	// out is the resulting frame; nil means unchanged.
 	out  []byte
 	note []byte
-	// handed is true where the note says to leave the way that the frame came in.
+	// handed is true if the metadata requests the ingress interface for transmission.
 	handed bool
-	// counts are the counters that change.
 	counts tally
 }
 
@@ -79,7 +78,6 @@ func (w *world) check(t *testing.T, fixture fixture) {
 	}
 }
 
-// join adds up tallies.
 func join(all ...tally) tally {
 	total := tally{}
 	for _, one := range all {
@@ -100,18 +98,17 @@ func eventName(e bpf.DatapathEvent) string { return fmt.Sprintf("event %d", e) }
 
 func event(e bpf.DatapathEvent) tally { return tally{eventName(e): 1} }
 
-// received is what the node chosen by the router counts for a packet.
+// received returns the counters of a packet on the node selected by the router.
 func (f family) received(p packet) tally {
 	name := fmt.Sprintf("%s port %d ", f.name, p.to.Port())
 	return tally{name + "packets": 1, name + "bytes": uint64(len(p.ip()))}
 }
 
-// opened is what the node with the endpoint counts for a new flow.
+// opened returns the counters of a new flow on the endpoint's node.
 func (f family) opened(port uint16) tally {
 	return tally{fmt.Sprintf("%s port %d connections", f.name, port): 1}
 }
 
-// tcp is a packet of the family's client to a port of its VIP.
 func (f family) tcp(port uint16, flags string) packet {
 	return packet{from: f.client, to: f.to(port), protocol: layers.IPProtocolTCP, flags: flags, payload: "GET /"}
 }
@@ -120,14 +117,12 @@ func (f family) udp(port uint16) packet {
 	return packet{from: f.client, to: f.to(port), protocol: layers.IPProtocolUDP, payload: "query"}
 }
 
-// delivered is the packet as the endpoint gets it.
 func delivered(p packet, pod netip.AddrPort) []byte {
 	p.to = pod
 	return p.frame()
 }
 
-// answer is the packet with which the endpoint answers. The client's packets acknowledge
-// its SYN, and it acknowledges theirs.
+// answer returns the endpoint's reply. Client and endpoint acknowledge each other's packets.
 func answer(p packet, pod netip.AddrPort, flags string) packet {
 	sequence := uint32(2000)
 	if strings.Contains(flags, "S") {
@@ -140,7 +135,7 @@ func answer(p packet, pod netip.AddrPort, flags string) packet {
 	}
 }
 
-// taking is the endpoint's packet once it has taken all of the client's one, also a FIN.
+// taking acknowledges all of the client's packet, including a FIN.
 func (p packet) taking(of packet) packet {
 	p.acknowledged = cmp.Or(of.sequence, 1000) + uint32(len(of.payload))
 	if strings.Contains(of.flags, "F") {
@@ -149,7 +144,7 @@ func (p packet) taking(of packet) packet {
 	return p
 }
 
-// play lets packets pass: those of an endpoint leave, all others come in.
+// play sends packets: those of an endpoint by egress, all others by ingress.
 func (w *world) play(t testing.TB, packets ...packet) {
 	t.Helper()
 	for _, p := range packets {
@@ -161,8 +156,7 @@ func (w *world) play(t testing.TB, packets ...packet) {
 	}
 }
 
-// establish makes the flow of a packet one that client and endpoint have shown to be
-// theirs: a handshake, or a question with its answer and a second question.
+// establish establishes the flow of a packet: by a handshake, or a request, a reply and a second request.
 func (w *world) establish(t testing.TB, p packet, pod netip.AddrPort) {
 	t.Helper()
 	first, reply, second := "S", "SA", "A"
@@ -175,8 +169,7 @@ func (w *world) establish(t testing.TB, p packet, pod netip.AddrPort) {
 	w.play(t, p)
 }
 
-// tunnelled is the packet as this node encapsulates it for another, with IPv4 outside
-// where both have it.
+// tunnelled returns the packet encapsulated by this node, over IPv4 if both nodes have it.
 func (p packet) tunnelled(to netip.Addr, chooser uint16, chain ...uint16) tunnel {
 	t := tunnel{from: v4.self, to: to, inner: p, ingress: selfID, chooser: chooser, tos: p.tos}
 	if to.Is6() {
@@ -186,8 +179,7 @@ func (p packet) tunnelled(to netip.Addr, chooser uint16, chain ...uint16) tunnel
 	return t
 }
 
-// arrived is the packet as node 2 sent it to this node over the outer family. It is also
-// its ingress node.
+// arrived returns the packet as sent to this node by its ingress node 2 over the outer family.
 func (p packet) arrived(outer family, chooser uint16, chain ...uint16) tunnel {
 	t := tunnel{from: outer.node2, to: outer.self, inner: p, ingress: 2, chooser: chooser}
 	copy(t.chain[:], chain)
@@ -199,7 +191,7 @@ func (p packet) with(change func(*packet)) packet {
 	return p
 }
 
-// onwards is what arrived at this node as it sends it on to another.
+// onwards returns an arrived packet as forwarded to another node.
 func (t tunnel) onwards(to netip.Addr, chain ...uint16) tunnel {
 	t.from, t.to, t.tos = v4.self, to, t.inner.tos
 	if to.Is6() {

@@ -13,8 +13,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// floodPackets is how many packets of each kind a flood has: many times what the tables
-// of the test hold. The variable sets another number (make flood: ten million).
+// floodPackets is the number of packets of each kind, many times the size of the tables. A variable overrides
+// it (make flood: ten million).
 func floodPackets(t *testing.T) int {
 	text := os.Getenv("MILLRACE_FLOOD")
 	if text == "" {
@@ -27,8 +27,8 @@ func floodPackets(t *testing.T) int {
 	return n
 }
 
-// spoofer sends packets with random sources through the program, as fast as can be: it
-// changes the bytes of one frame. No test checks the frame's checksums.
+// spoofer runs the program on packets with random sources, by in-place changes of one frame with wrong
+// checksums.
 type spoofer struct {
 	w      *world
 	random *rand.Rand
@@ -47,7 +47,7 @@ func newSpoofer(w *world, p packet) *spoofer {
 	}
 }
 
-// l4 is where the header with the ports begins.
+// l4 returns the transport header.
 func (s *spoofer) l4() []byte {
 	if s.ipv4 {
 		return s.run.Data[14+20:]
@@ -55,7 +55,7 @@ func (s *spoofer) l4() []byte {
 	return s.run.Data[14+40:]
 }
 
-// newSource draws another source, of the blocks of real addresses below loopback.
+// newSource chooses a random source below the loopback block.
 func (s *spoofer) newSource() {
 	source := s.run.Data[14+12 : 14+16]
 	if !s.ipv4 {
@@ -65,14 +65,14 @@ func (s *spoofer) newSource() {
 	binary.BigEndian.PutUint16(s.l4(), uint16(s.random.Uint32()))
 }
 
-// tcp sets the flags and makes up the numbers.
+// tcp sets the flags and random numbers.
 func (s *spoofer) tcp(flags byte) {
 	binary.BigEndian.PutUint64(s.l4()[4:], s.random.Uint64())
 	s.l4()[13] = flags
 }
 
 func (s *spoofer) send(t *testing.T) verdict {
-	// The kernel sets the length that it returns.
+	// The kernel sets the length of the output.
 	s.run.DataOut = s.run.DataOut[:cap(s.run.DataOut)]
 	code, err := s.w.Ingress.Run(&s.run)
 	if err != nil {
@@ -81,8 +81,8 @@ func (s *spoofer) send(t *testing.T) verdict {
 	return verdict(code)
 }
 
-// answered passes the endpoint's answer to the last packet through the other program, and returns the
-// answer's sequence number.
+// answered runs the egress program on the endpoint's reply to the last packet, and returns the reply's
+// sequence number.
 func (s *spoofer) answered(t *testing.T, pod netip.AddrPort, flags byte) (number uint32) {
 	t.Helper()
 	out := append([]byte{}, s.run.DataOut...)
@@ -123,7 +123,6 @@ func (s *spoofer) prove(t *testing.T, pod netip.AddrPort) {
 	s.send(t)
 }
 
-// swap exchanges the halves.
 func swap(b []byte) {
 	half := len(b) / 2
 	first := append([]byte{}, b[:half]...)
@@ -131,9 +130,8 @@ func swap(b []byte) {
 	copy(b[half:], first)
 }
 
-// No flood of spoofed packets evicts an established connection, however much longer than the
-// tables it is: not of SYNs, not of ACKs, not of SYNs with blind ACKs, which the endpoint
-// answers, nor of datagrams, which it answers too.
+// No spoofed flood evicts an established connection, of any length: SYNs, ACKs, SYNs with blind ACKs that the
+// endpoint answers, or answered datagrams.
 func TestFlood(t *testing.T) {
 	w := newWorld(t)
 	const (
@@ -217,8 +215,7 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// A flood drives out those that are half-open, but a handshake that takes no longer than
-// the flood needs to fill their table gets through.
+// A flood evicts half-open flows, but a handshake shorter than the time to fill their table succeeds.
 func TestHandshakeInFlood(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A host off the path knows a connection's addresses and ports, but not its numbers. Neither
-// its FINs nor its resets close the connection, so that its SYN could move it later.
+// A host off the path knows a connection's addresses and ports but no sequence numbers. Its FINs and resets
+// do not close the connection, which would let its SYN move it.
 func TestForgedEndMovesNothing(t *testing.T) {
 	w := newWorld(t)
 	random := rand.New(rand.NewPCG(9, 9))
@@ -23,7 +23,7 @@ func TestForgedEndMovesNothing(t *testing.T) {
 				w.play(t, ack, answer(ack, f.pods[0], "A"))
 				for range 1000 {
 					forged.sequence, forged.acknowledged = random.Uint32(), random.Uint32()
-					// Also some inside of every window, but not at its start.
+					// Some are inside the window, but not at its start.
 					if forged.sequence%4 == 0 {
 						forged.sequence = 1001 + forged.sequence>>2%(1<<22)
 					}
@@ -38,8 +38,8 @@ func TestForgedEndMovesNothing(t *testing.T) {
 	}
 }
 
-// Two frontends lead to one endpoint. A spoofed SYN to one of them keeps the client from none:
-// the last SYN gets the endpoint's answer, and the client sends its own again.
+// With two frontends of one endpoint, a spoofed SYN to one of them blocks no client: the last SYN gets the
+// endpoint's reply, and the client retransmits its own.
 func TestForgedSYNLocksNobodyOut(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -70,9 +70,8 @@ func TestForgedSYNLocksNobodyOut(t *testing.T) {
 	}
 }
 
-// Two frontends lead to one endpoint. What an untrusted host sends to the one, with the client's
-// address and port, while the client's handshake through the other is under way, keeps neither the
-// connection nor its replies from the client: whoever acknowledges the endpoint's number has them.
+// With two frontends of one endpoint, spoofed packets to one of them during the client's handshake through
+// the other take neither connection nor replies: the client that acknowledges the endpoint's number has them.
 func TestForgedPacketsTakeNoHandshake(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -110,7 +109,7 @@ func TestForgedPacketsTakeNoHandshake(t *testing.T) {
 				if got := w.place(t, syn); got != "established" {
 					t.Errorf("the client's connection is %s, want established", got)
 				}
-				// The client's host resets what it got from the other frontend.
+				// The client's host resets replies of the other frontend.
 				for _, flags := range []string{"R", "S", "A"} {
 					if got := w.ingress(t, twin(flags).frame()); got.verdict != xdpDrop {
 						t.Errorf("the endpoint got the other frontend's %s", flags)
@@ -122,8 +121,8 @@ func TestForgedPacketsTakeNoHandshake(t *testing.T) {
 	}
 }
 
-// A client asks through two frontends from one port, and the endpoint answers the second time: it
-// has forgotten the first one. The handshake that goes on is the second one's.
+// A client connects through two frontends from one port, and the endpoint, which forgot the first SYN,
+// replies to the second: the handshake belongs to the second.
 func TestLaterHandshakeTakesTheEntry(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -135,7 +134,7 @@ func TestLaterHandshakeTakesTheEntry(t *testing.T) {
 			w.play(t, first, answer(first, pod, "SA"), later)
 			synAck := answer(later, pod, "SA").with(func(p *packet) { p.sequence = 1 << 30 })
 			checkFrame(t, w.egress(t, synAck.frame()), synAck.with(func(p *packet) { p.from = later.to }).frame())
-			// The previous number is nobody's now.
+			// The previous number is invalid now.
 			w.play(t, f.tcp(portCluster, "A"), ack)
 			if got := w.place(t, later); got != "established" {
 				t.Errorf("the later connection is %s, want established", got)

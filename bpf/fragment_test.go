@@ -10,8 +10,7 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// part makes a packet a fragment: the first one where the offset, in units of 8 bytes, is
-// zero. Others have no transport header.
+// part makes a packet a fragment with an offset in units of 8 bytes. Only the first has a transport header.
 func part(offset uint16, more bool, id uint32) func(*packet) {
 	return func(p *packet) {
 		p.fragment, p.more, p.fragmentID = offset, more, uint16(id)
@@ -21,7 +20,7 @@ func part(offset uint16, more bool, id uint32) func(*packet) {
 	}
 }
 
-// ageFragments makes what first fragments left older by so many seconds.
+// ageFragments ages the records of first fragments by seconds.
 func (w *world) ageFragments(t testing.TB, seconds uint32) {
 	t.Helper()
 	ticks := seconds * w.ticks(t)
@@ -30,7 +29,6 @@ func (w *world) ageFragments(t testing.TB, seconds uint32) {
 	}
 }
 
-// fragments are parts of a client's datagrams.
 func fragments(f family) []fixture {
 	udp := f.udp(portCluster)
 	first, later := udp.with(part(0, true, 7)), udp.with(part(100, false, 7))
@@ -112,7 +110,7 @@ func fragments(f family) []fixture {
 	}
 }
 
-// overlaps would write over the TCP header of the first fragment.
+// overlaps are fragments that overwrite the TCP header of the first one.
 func overlaps(f family) []fixture {
 	if f.vip.Is6() {
 		return nil
@@ -127,7 +125,6 @@ func overlaps(f family) []fixture {
 	return fixtures
 }
 
-// fragmentReplies are parts of what an endpoint answers.
 func fragmentReplies(f family) []replyFixture {
 	udp := f.udp(portCluster)
 	whole := answer(udp, f.pods[0], "")

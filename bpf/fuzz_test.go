@@ -42,19 +42,18 @@ func seeds(w *world) [][]byte {
 	return frames
 }
 
-// The kernel refuses to run a program on less than an Ethernet header, and one for
-// the egress on less than the IP header that the EtherType announces.
+// The kernel rejects test runs of less than an Ethernet header, and for egress of less than the IP header of
+// the EtherType.
 const (
 	shortest       = 14
 	shortestEgress = shortest + 40
 )
 
-// Whatever comes in: the verdict is one of ours, a dropped packet is counted under
-// exactly one reason and any other under none, and a frame that goes on unchanged or
-// encapsulated is whole.
+// For every input, the verdict is valid, a dropped packet is counted for exactly one reason and others for
+// none, and a frame that is unchanged or encapsulated is complete.
 func FuzzIngress(f *testing.F) {
 	w := newWorldWith(f, fastTicks)
-	// Else what comes from nodes would only have wrong tags.
+	// Otherwise packets from nodes would only have wrong tags.
 	w.trust(f, false)
 	for _, frame := range seeds(w) {
 		f.Add(frame)
@@ -92,8 +91,8 @@ func FuzzIngress(f *testing.F) {
 	})
 }
 
-// checkAnswered checks that what the VIP says itself is no longer than what it was asked
-// or than an error may be, and goes back.
+// checkAnswered checks that a VIP's reply is no longer than the request or the maximum of an error, and
+// returned to the sender.
 func checkAnswered(t *testing.T, in []byte, got result) {
 	t.Helper()
 	if got.verdict != xdpTX && (got.verdict != xdpPass || len(got.note) == 0) {
@@ -108,8 +107,8 @@ func checkAnswered(t *testing.T, in []byte, got result) {
 	}
 }
 
-// checkEncapsulated checks that what went in ends what comes out, whatever it was
-// encapsulated in before, and that its outer lengths are those of the frame.
+// checkEncapsulated checks that the output ends with the input, without its previous encapsulation, and the
+// outer lengths.
 func checkEncapsulated(t *testing.T, in, out []byte) {
 	t.Helper()
 	overhead := 60
@@ -130,8 +129,8 @@ func checkEncapsulated(t *testing.T, in, out []byte) {
 	}
 }
 
-// Whatever leaves: it goes on, at its length and with its Ethernet header, unless it
-// is cut off within what must be rewritten; then it is dropped and counted.
+// For every input, egress preserves length and Ethernet header, unless the frame is truncated within the
+// fields to rewrite, which is dropped and counted.
 func FuzzEgress(f *testing.F) {
 	w := newWorldWith(f, fastTicks)
 	for _, frame := range seeds(w) {
@@ -161,11 +160,10 @@ func FuzzEgress(f *testing.F) {
 	})
 }
 
-// Bytes of the headers of a packet between nodes.
 const udpLength, geneveLength = 8, 8
 
-// Whatever stands behind the outer UDP header of a packet with our VNI: without the right tag it is
-// dropped as forged or malformed.
+// Packets with our VNI and any content behind the outer UDP header are dropped as forged or malformed without
+// a valid tag.
 func FuzzTunnelTag(f *testing.F) {
 	w := newWorldWith(f, fastTicks)
 	w.trust(f, true, 1)
@@ -205,7 +203,7 @@ func FuzzTunnelTag(f *testing.F) {
 	})
 }
 
-// notTaken counts what was dropped because its tunnel headers are not those of a node.
+// notTaken returns the drops because of invalid tunnel headers.
 func (w *world) notTaken(t *testing.T) (n uint64) {
 	t.Helper()
 	for _, reason := range []bpf.DatapathDropReason{

@@ -15,7 +15,7 @@ import (
 
 const rowGroup = int(bpf.DatapathShapeROW_GROUP)
 
-// groupOf are packets of one client, one for each row of a group.
+// groupOf returns packets of one client, one per row of a group.
 func groupOf(t testing.TB, p packet) []packet {
 	t.Helper()
 	group, found := make([]packet, rowGroup), 0
@@ -32,7 +32,6 @@ func groupOf(t testing.TB, p packet) []packet {
 	return group
 }
 
-// writeRows writes rows of the table in which the packet's row is.
 func (w *world) writeRows(t testing.TB, p packet, isFresh bool, updates []bpf.DatapathRowUpdate) {
 	t.Helper()
 	for i, update := range updates {
@@ -65,7 +64,7 @@ func (w *world) rowPath(t testing.TB, p packet) uint64 {
 	return row.Path
 }
 
-// awaitTick waits until the kernel's clock has gone on.
+// awaitTick waits for the kernel's next tick.
 func (w *world) awaitTick(t testing.TB) {
 	t.Helper()
 	for before := w.tick(t); w.tick(t) == before; {
@@ -73,14 +72,15 @@ func (w *world) awaitTick(t testing.TB) {
 	}
 }
 
-// mates are the rows of a group, and what each of them needs.
+// mates are the rows of a group and their expected states.
 type mates struct {
 	*world
 	family  family
 	random  *rand.Rand
 	packets []packet
 	rows    []table
-	// moved is true of a row while datagrams must be asked for, young while a chain by rank must.
+	// moved is true while a row's datagrams must be looked up at other nodes, young while a chain by rank
+	// must be used.
 	moved, young []bool
 	// held is true while node 2 holds the flow of the row by an exception.
 	held []bool
@@ -90,7 +90,7 @@ func (m *mates) update(row int) bpf.DatapathRowUpdate {
 	return bpf.DatapathRowUpdate{Row: m.packets[row].rowIndex() % 4096, Path: m.rows[row].row().Path}
 }
 
-// move gives some rows another primary, or with the same one other ranks behind its history.
+// move changes the primary of some rows, or only the ranks behind their history.
 func (m *mates) move(t testing.TB) {
 	var updates []bpf.DatapathRowUpdate
 	for row := range m.rows {
@@ -109,7 +109,7 @@ func (m *mates) move(t testing.TB) {
 	m.writeRows(t, m.packets[0], false, updates)
 }
 
-// replace has another table in the slot. Some of its rows have a history.
+// replace writes another table to the slot, in which some rows have a history.
 func (m *mates) replace(t testing.TB) {
 	m.clearExceptions(t)
 	updates := make([]bpf.DatapathRowUpdate, 4096)
@@ -140,14 +140,14 @@ func slicesHave(all []bool) bool {
 	return false
 }
 
-// hear has the flow of a row be found at node 2.
+// hear learns that the flow of a row is at node 2.
 func (m *mates) hear(t testing.TB) {
 	row := m.random.IntN(len(m.rows))
 	m.learn(t, m.packets[row])
 	m.held[row] = m.rows[row].primary != 2
 }
 
-// rest sweeps. Afterwards no row is marked if none has an exception.
+// rest sweeps. Afterwards no row is marked unless one has an exception.
 func (m *mates) rest(t testing.TB) {
 	m.awaitTick(t)
 	m.mustSweep(t)
@@ -163,13 +163,13 @@ func (m *mates) rest(t testing.TB) {
 	}
 }
 
-// forgetAll has all exceptions end.
+// forgetAll expires all exceptions.
 func (m *mates) forgetAll(t testing.TB) {
 	m.clearExceptions(t)
 	clear(m.held)
 }
 
-// pass lets time pass: for datagrams, or also for connections.
+// pass advances the time past the limit of datagrams, or also of connections.
 func (m *mates) pass(t testing.TB) {
 	seconds := uint32(ticksOfMoves[m.random.IntN(2)])
 	mark := m.groupMark(t, m.packets[0])
@@ -184,11 +184,10 @@ func (m *mates) pass(t testing.TB) {
 	}
 }
 
-// ticksOfMoves are seconds after which a row that moved is at rest for datagrams, and for
-// connections.
+// ticksOfMoves are the seconds after which a moved row is at rest for datagrams and for connections.
 var ticksOfMoves = [2]int{300, 7600}
 
-// sendAll has a packet on each row, by which rows come to rest.
+// sendAll sends a packet on each row, which clears expired marks.
 func (m *mates) sendAll(t testing.TB) {
 	for row, p := range m.packets {
 		before := m.tally(t)
@@ -198,7 +197,7 @@ func (m *mates) sendAll(t testing.TB) {
 			t.Errorf("row %d: an exception is used: %v, want %v", row, used, want)
 		}
 		if m.rows[row].primary == 2 && m.rowPath(t, p)&rowExcepted != 0 {
-			// The packet has it forgotten.
+			// The packet deletes it.
 			m.held[row] = false
 		}
 	}
@@ -222,9 +221,8 @@ func (m *mates) check(t testing.TB, step string) {
 	}
 }
 
-// What happens to one row of a group takes nothing from the others that share its mark: whatever
-// the rows go through, one that has moved says so, and an exception is found. Sweeps bring all to
-// rest.
+// Rows of a group share a mark without losing their own state: each moved row and each exception is found.
+// Sweeps clear all marks.
 func TestGroupMates(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -257,7 +255,7 @@ func TestGroupMates(t *testing.T) {
 	}
 }
 
-// All rows of a group come to rest, also where zero is, by the clock, later than the sweep.
+// All rows of a group come to rest, including one whose time is zero, later than the sweep by the clock.
 func TestGroupComesToRest(t *testing.T) {
 	w := newWorld(t)
 	for name, since := range map[string]uint32{"early": 1 << 20, "late": 1<<31 + 1<<20} {
@@ -283,8 +281,8 @@ func TestGroupComesToRest(t *testing.T) {
 	}
 }
 
-// A datagram on a row of which another one of the group has moved goes as by a row at rest: it asks
-// nobody. A row that moved itself goes on asking for as long as its group moves.
+// A datagram of a row at rest in a group with a moved row is not looked up at other nodes. A moved row is, as
+// long as its group moves.
 func TestGroupAges(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {

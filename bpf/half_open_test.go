@@ -11,10 +11,8 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// halfOpenSlots are those of a table.
 const halfOpenSlots = int(bpf.DatapathShapeHALF_OPEN_SLOTS) * halfOpenBuckets
 
-// handshakes are SYNs of so many clients.
 func (f family) handshakes(count int) []packet {
 	all := f.flows(count)
 	for i := range all {
@@ -23,7 +21,7 @@ func (f family) handshakes(count int) []packet {
 	return all
 }
 
-// Every half-open flow is found in both directions for as long as there is room.
+// Every half-open flow is found in both directions while there is room.
 func TestHalfOpenFlowsAreFound(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -46,8 +44,7 @@ func TestHalfOpenFlowsAreFound(t *testing.T) {
 	}
 }
 
-// A flood fills its table and no other, and drives out those that were longest unused: not the
-// last ones, and none that is in use.
+// A flood fills only its own table, and evicts the least recently used flows, not active ones.
 func TestHalfOpenFlowsBeyondTheRoom(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -60,7 +57,7 @@ func TestHalfOpenFlowsBeyondTheRoom(t *testing.T) {
 				s.send(t)
 			}
 		}
-		// From now on the VIP is crowded.
+		// From now on the VIP is over its quota.
 		const share = 200
 		flood(share)
 		first, last := f.handshakes(512), f.handshakes(1024)[512:]
@@ -97,8 +94,7 @@ func TestHalfOpenFlowsBeyondTheRoom(t *testing.T) {
 	}
 }
 
-// A handshake beside floods on other CPUs is delivered and answered as its own. The floods are too
-// short to drive it out.
+// A handshake during short floods on other CPUs is delivered and answered as its own.
 func TestHalfOpenFlowsOnAllCPUs(t *testing.T) {
 	w := newWorld(t)
 	f := families[0]

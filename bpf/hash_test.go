@@ -20,10 +20,9 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// hashConstants are what the four words of the client's address, those of the VIP, the ports, the
-// protocol, and the last word of a frontend's key are multiplied by. The last one is added. Without
-// a seed they are the first 64 bits of the fractional parts of the square roots of the first
-// primes.
+// hashConstants are the multipliers of the four words of the client's address, those of the VIP, the ports,
+// the protocol and the last word of a frontend's key, and an addend. Without a seed they are the first 64
+// bits of the fractional parts of the square roots of the first primes.
 type hashConstants [12]uint64
 
 var publicHash = func() (constants hashConstants) {
@@ -34,7 +33,6 @@ var publicHash = func() (constants hashConstants) {
 	return constants
 }()
 
-// seededHash are those of a seed.
 var seededHash = constantsOf(flowhash.Seed{7: 7})
 
 func constantsOf(seed flowhash.Seed) hashConstants {
@@ -43,10 +41,10 @@ func constantsOf(seed flowhash.Seed) hashConstants {
 	return hashConstants(all)
 }
 
-// hashing are the constants of the worlds that are made while it has them.
+// hashing are the constants of new worlds.
 var hashing = publicHash
 
-// setHash gives them to programs. Those without a seed are compiled in.
+// setHash sets the constants of programs. Those without a seed are compiled in.
 func setHash(spec *ebpf.CollectionSpec) error {
 	if hashing == publicHash {
 		return nil
@@ -65,7 +63,7 @@ func setHash(spec *ebpf.CollectionSpec) error {
 	return errors.Join(errs...)
 }
 
-// With a seed the programs do the same, on other rows.
+// With a seed the programs behave equally, on other rows.
 func TestSeeded(t *testing.T) {
 	hashing = seededHash
 	defer func() { hashing = publicHash }()
@@ -76,11 +74,10 @@ func TestSeeded(t *testing.T) {
 	}
 }
 
-// flowHash is the hash by the constants of the programs.
 func flowHash(p packet) (node, endpoint uint32) { return hashing.flow(p) }
 
-// flow is the sum of the words of a flow, each times its constant, mixed as MurmurHash3
-// does at its end: the node's and the endpoint's hash.
+// flow returns the node's and the endpoint's hash: the sum of the products of a flow's words and constants,
+// finalized as in MurmurHash3.
 func (c hashConstants) flow(p packet) (node, endpoint uint32) {
 	var words [10]uint64
 	for i, address := range []netip.Addr{p.from.Addr(), p.to.Addr()} {
@@ -101,8 +98,7 @@ func (c hashConstants) flow(p packet) (node, endpoint uint32) {
 	return uint32(hash >> 32), uint32(hash)
 }
 
-// Flows that were chosen for one row by the public constants are on as many rows with a seed as
-// any others.
+// Flows chosen for one row by the public constants spread over all rows with a seed.
 func TestSeedSpreadsAimedFlows(t *testing.T) {
 	const places, flows = 64, 1 << 13
 	for _, f := range families {
@@ -133,7 +129,7 @@ func TestSeedSpreadsAimedFlows(t *testing.T) {
 	}
 }
 
-// searched are flows of one row by the public constants, found by trying.
+// searched are flows of one row by the public constants, found by brute force.
 func searched(f family, count int) (found []packet) {
 	address := f.client.Addr().AsSlice()
 	for try := 0; len(found) < count; try++ {
@@ -149,8 +145,8 @@ func searched(f family, count int) (found []packet) {
 	return found
 }
 
-// sameSum are flows of IPv6 whose words have the same sum by the public constants: the words of
-// the clients differ by a vector that these multiply to zero (LLL finds such).
+// sameSum are IPv6 flows with equal sums by the public constants: the clients' words differ by a vector in
+// the kernel of the multipliers (found by LLL).
 func sameSum(f family, count int) (found []packet) {
 	if f.vip.Is4() {
 		return nil
@@ -168,8 +164,8 @@ func sameSum(f family, count int) (found []packet) {
 	return found
 }
 
-// Flows spread evenly over the rows, and the flows of any one row evenly over the
-// endpoint rows: the two hashes are independent.
+// Flows spread evenly over the rows, and the flows of one row over the endpoint rows: the two hashes are
+// independent.
 func TestHashDistribution(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, f := range families {
@@ -179,7 +175,7 @@ func TestHashDistribution(t *testing.T) {
 			var byNode [nodes]int
 			var byBoth [nodes][endpoints]int
 			for range flows {
-				// Few clients, many ports: the least that differs in practice.
+				// Few clients with many ports: the minimal difference in practice.
 				base[len(base)-1] = byte(random.Uint32())
 				client, _ := netip.AddrFromSlice(base)
 				node, endpoint := flowHash(packet{
@@ -199,12 +195,12 @@ func TestHashDistribution(t *testing.T) {
 	}
 }
 
-// Whichever bit of a flow changes, each bit of both hashes changes half of the time: rows do
-// not follow the addresses or ports that clients and VIPs have in a row.
+// A change of any bit of a flow changes each bit of both hashes with probability one half, so that rows do
+// not follow sequential addresses or ports.
 func TestHashAvalanche(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	const flows = 2048
-	// Six standard deviations of how often a fair coin shows its head.
+	// Six standard deviations of a fair coin.
 	limit := 6 * math.Sqrt(flows) / 2
 	for _, f := range families {
 		t.Run(f.name, func(t *testing.T) {
@@ -246,8 +242,8 @@ func TestHashAvalanche(t *testing.T) {
 	}
 }
 
-// checkUniform is a chi-squared test. With n-1 degrees of freedom the statistic has
-// mean n-1 and variance 2(n-1); six standard deviations are beyond chance.
+// checkUniform is a chi-squared test. With n-1 degrees of freedom the statistic has mean n-1 and variance
+// 2(n-1); six standard deviations are beyond chance.
 func checkUniform(t *testing.T, what string, counts []int, total int) {
 	t.Helper()
 	n := float64(len(counts))

@@ -16,24 +16,22 @@ const (
 	destination = layers.IPProtocolIPv6Destination
 )
 
-// padding is an extension header of options that mean nothing, 8 times as many bytes as
-// asked for.
+// padding is an extension header with padding options of 8*eights bytes.
 func padding(kind layers.IPProtocol, eights int) extension {
 	body := make([]byte, 8*eights-1)
 	body[0] = byte(eights - 1)
-	// Pad1 six times, or PadN (RFC 8200 section 4.2).
+	// Pad1 six times, or PadN (RFC 8200, section 4.2).
 	if eights > 1 {
 		body[1], body[2] = 1, byte(min(255, 8*eights-4))
 	}
 	return extension{kind: kind, body: body}
 }
 
-// routingHeader has no addresses.
 func routingHeader(kind, segmentsLeft byte) extension {
 	return extension{kind: routing, body: []byte{0, kind, segmentsLeft, 0, 0, 0, 0}}
 }
 
-// fragmentHeader has the offset in units of 8 bytes.
+// fragmentHeader's offset is in units of 8 bytes.
 func fragmentHeader(offset uint16, more bool, id uint32) extension {
 	word := offset << 3
 	if more {
@@ -44,7 +42,6 @@ func fragmentHeader(offset uint16, more bool, id uint32) extension {
 	}}
 }
 
-// headers are packets with what IP allows between its header and the next.
 func headers(f family) []fixture {
 	syn := f.tcp(portCluster, "S")
 	served := func(name string, change func(*packet)) fixture {
@@ -121,7 +118,6 @@ func ipv4Options(served, fromNode func(string, func(*packet)) fixture,
 	}
 }
 
-// damagedOptions have lengths that cannot be.
 func damagedOptions(p packet) []fixture {
 	p.ipOptions = []layers.IPv4Option{{OptionType: 148, OptionLength: 4, OptionData: []byte{0, 0}}}
 	var fixtures []fixture

@@ -12,14 +12,14 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// icmpKind is an ICMP message by its numbers; rest is the second word.
+// icmpKind is an ICMP message by type and code; rest is the second word.
 type icmpKind struct {
 	name       string
 	kind, code byte
 	rest       uint32
 }
 
-// errorKinds are the ICMP errors that a VIP takes.
+// errorKinds are the ICMP errors that a VIP accepts.
 func (f family) errorKinds() []icmpKind {
 	if f.vip.Is4() {
 		return []icmpKind{
@@ -31,7 +31,6 @@ func (f family) errorKinds() []icmpKind {
 	}
 }
 
-// icmpProtocol is ICMP of the address' family.
 func icmpProtocol(a netip.Addr) layers.IPProtocol {
 	if a.Is4() {
 		return layers.IPProtocolICMPv4
@@ -39,13 +38,12 @@ func icmpProtocol(a netip.Addr) layers.IPProtocol {
 	return layers.IPProtocolICMPv6
 }
 
-// icmp is an ICMP message, its checksum included.
 func icmp(from, to netip.Addr, kind icmpKind, data []byte) packet {
 	message := binary.BigEndian.AppendUint32([]byte{kind.kind, kind.code, 0, 0}, kind.rest)
 	message = append(message, data...)
 	sum := uint32(0)
 	if from.Is6() {
-		// RFC 8200 section 8.1.
+		// Pseudo-header of RFC 8200, section 8.1.
 		for _, part := range [][]byte{from.AsSlice(), to.AsSlice(), {0, 0, byte(len(message) >> 8), byte(len(message)), 0, 0, 0, 58}} {
 			sum += wordSum(part)
 		}
@@ -71,23 +69,20 @@ func wordSum(b []byte) (sum uint32) {
 	return sum
 }
 
-// router sends errors about packets of the VIP.
 func (f family) router() netip.Addr { return f.other }
 
-// receivedAt is what the node chosen by the router counts for an error about a port.
+// receivedAt returns the counters of an error about a port on the node selected by the router.
 func (f family) receivedAt(port uint16, in packet) tally {
 	in.to = f.to(port)
 	return f.received(in)
 }
 
-// reported is an error of the router about what was sent, of which it shows so many
-// bytes.
+// reported returns an error of the router that quotes shown bytes of a sent packet.
 func (f family) reported(kind icmpKind, sent packet, shown int) packet {
 	embedded := sent.ip()
 	return icmp(f.router(), sent.from.Addr(), kind, embedded[:min(shown, len(embedded))])
 }
 
-// header is the length of an IP header.
 func (f family) header() int {
 	if f.vip.Is4() {
 		return 20
@@ -104,7 +99,7 @@ func TestICMPErrors(t *testing.T) {
 	}
 }
 
-// vipSent is what the VIP sent to the client of p, and podSent the same as the endpoint did.
+// vipSent is the VIP's packet to the client of p, and podSent the same before translation.
 func vipSent(p packet) packet { return answer(p, p.to, "A") }
 
 func podSent(p packet, pod netip.AddrPort) packet { return answer(p, pod, "A") }
@@ -162,7 +157,6 @@ func icmpErrors(f family) []fixture {
 	return append(fixtures, icmpErrorsElsewhere(f)...)
 }
 
-// icmpErrorsElsewhere are errors about connections of other nodes.
 func icmpErrorsElsewhere(f family) []fixture {
 	tooBig := f.errorKinds()[0]
 	asked := event(bpf.DatapathEventEVENT_SECOND_CHANCE)
@@ -220,7 +214,7 @@ func icmpErrorsElsewhere(f family) []fixture {
 	}
 }
 
-// An ICMP error makes no connection, or spoofed ones could fill the tables.
+// An ICMP error creates no connection; otherwise spoofed ones could fill the tables.
 func TestICMPErrorMakesNoConnection(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -239,7 +233,6 @@ func TestICMPErrorMakesNoConnection(t *testing.T) {
 	}
 }
 
-// Errors that the endpoint or the node sends about what the client sent.
 func icmpReplies(f family) []replyFixture {
 	pod := f.pods[0]
 	var fixtures []replyFixture

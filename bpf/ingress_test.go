@@ -37,16 +37,16 @@ func TestIngress(t *testing.T) {
 	}
 }
 
-// hashedLikeCluster has the hash of the IPv6 VIP's frontend at portCluster.
+// hashedLikeCluster collides with the hash of the IPv6 VIP's frontend at portCluster.
 var hashedLikeCluster = netip.MustParseAddrPort("[2001:db8:cafe:0:68d1:a30a:b97f:8372]:443")
 
-// notOurs are packets that go on to the stack as they came.
+// notOurs are packets passed to the stack unchanged.
 func notOurs(f family) []fixture {
 	elsewhere := netip.AddrPortFrom(f.other, portCluster)
 	self := netip.AddrPortFrom(f.self, 22)
 	pass := func(name string, in []byte) fixture { return fixture{name: name, in: in, verdict: xdpPass} }
 	toOther := f.tcp(portCluster, "S").with(func(p *packet) { p.to = elsewhere })
-	// Of IPv6 its hash is that of the VIP's.
+	// For IPv6 its hash equals that of the VIP's frontend.
 	sameHash := f.tcp(portCluster, "S").with(func(p *packet) { p.to = hashedLikeCluster })
 	if f.vip.Is4() {
 		sameHash = toOther
@@ -72,7 +72,6 @@ func notOurs(f family) []fixture {
 	}
 }
 
-// vipRules are packets to a VIP that are not forwarded.
 func vipRules(f family) []fixture {
 	drop := func(name string, reason bpf.DatapathDropReason, in []byte) fixture {
 		return fixture{name: name, in: in, verdict: xdpDrop, counts: dropped(reason)}
@@ -108,7 +107,6 @@ func vipRules(f family) []fixture {
 	return fixtures
 }
 
-// stage1 chooses nodes.
 func stage1(w *world, f family) []fixture {
 	away := func(name string, p packet, verdict verdict, out, note []byte, more ...tally) fixture {
 		return fixture{
@@ -188,7 +186,6 @@ func stage1(w *world, f family) []fixture {
 	}
 }
 
-// stage2 chooses endpoints.
 func stage2(f family) []fixture {
 	pod, pod2 := f.pods[0], f.pods[1]
 	local := func(name string, p packet, more ...tally) fixture {
@@ -204,8 +201,8 @@ func stage2(f family) []fixture {
 		fixture.given = func(t *testing.T, w *world) { w.play(t, before...) }
 		return fixture
 	}
-	// moved makes new flows go to the second endpoint before the packet, so that it
-	// shows whether it went by the connection or was chosen again. before pass first.
+	// moved redirects new flows to the second endpoint before the packet, to show whether the connection's
+	// entry was used. before is sent first.
 	moved := func(fixture fixture, before ...packet) fixture {
 		fixture.given = func(t *testing.T, w *world) {
 			w.play(t, before...)
@@ -213,7 +210,7 @@ func stage2(f family) []fixture {
 		}
 		return fixture
 	}
-	// idle makes them that much older before.
+	// idle ages the flows before the packet.
 	idle := func(seconds uint32, fixture fixture) fixture {
 		given := fixture.given
 		fixture.given = func(t *testing.T, w *world) {
@@ -331,7 +328,7 @@ func stage2(f family) []fixture {
 	return fixtures
 }
 
-// setTTL writes the TTL or hop limit and makes the header's checksum fit.
+// setTTL sets the TTL or hop limit and updates the checksum.
 func setTTL(frame []byte, ttl byte) {
 	if frame[12] == 0x86 {
 		frame[14+7] = ttl
@@ -348,7 +345,7 @@ func mss(size uint16) layers.TCPOption {
 	return layers.TCPOption{OptionType: layers.TCPOptionKindMSS, OptionLength: 4, OptionData: []byte{byte(size >> 8), byte(size)}}
 }
 
-// secondChance hands packets of unknown connections along the chain and back.
+// secondChance sends packets of unknown connections along the chain and back.
 func secondChance(f family) []fixture {
 	asked := event(bpf.DatapathEventEVENT_SECOND_CHANCE)
 	returned := event(bpf.DatapathEventEVENT_SECOND_CHANCE_RETURNED)
@@ -357,7 +354,7 @@ func secondChance(f family) []fixture {
 	toNode2 := func(t tunnel) []byte { return t.sent(uplinkMAC, node2MAC) }
 	toNode3 := func(t tunnel) []byte { return t.sent(uplinkMAC, node3MAC) }
 	otherACK := ack.with(func(p *packet) { p.acknowledged = 1 << 30 })
-	// The endpoint has the client's port once, and two frontends lead to it.
+	// Two frontends lead to one endpoint, which has the client's port once.
 	contested := func(t *testing.T, w *world) { w.play(t, syn, f.tcp(portCluster, "S")) }
 	// The client's port had a connection here, whose endpoint is gone.
 	formerly := func(t *testing.T, w *world) {
@@ -447,8 +444,7 @@ func secondChance(f family) []fixture {
 	}
 }
 
-// conflicts are flows of a client that uses one source port towards two frontends with
-// the same endpoints.
+// conflicts are flows from one source port to two frontends with the same endpoints.
 func conflicts(f family) []fixture {
 	first, twin := f.tcp(portCluster, "S"), f.tcp(portClusterTwin, "S")
 	fin := f.tcp(portCluster, "FA")

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// sharedLocal makes the frontends of a port Local ones with a table.
+// sharedLocal makes the frontends of a port Local with a node table.
 func (w *world) sharedLocal(t *testing.T, f family, port uint16, hasEndpoints bool) {
 	t.Helper()
 	w.changeFrontends(t, f, port, func(frontend *bpf.DatapathFrontend) {
@@ -22,7 +22,7 @@ func (w *world) sharedLocal(t *testing.T, f family, port uint16, hasEndpoints bo
 	})
 }
 
-// Local frontends whose VIP other frontends have this node announce.
+// Local frontends of a VIP that this node announces for other frontends.
 func TestSharedLocal(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -55,7 +55,7 @@ func TestSharedLocal(t *testing.T) {
 				verdict: xdpPass, out: delivered(udp, f.pods[0]), counts: join(f.received(udp), f.opened(portChainAway)),
 			},
 			{
-				// It may be with the node that stage 1 sent it to.
+				// It may be at the node selected by stage 1.
 				name: "unknown connection, endpoint here", given: with(true), in: ack.frame(), verdict: xdpTX,
 				out:    ack.tunnelled(v4.node2, selfID, 3, 4).sent(uplinkMAC, node2MAC),
 				counts: join(f.received(ack), event(bpf.DatapathEventEVENT_SECOND_CHANCE)),
@@ -75,8 +75,8 @@ func TestSharedLocal(t *testing.T) {
 	}
 }
 
-// The last endpoint of a Local frontend on this node drains: its connections stay,
-// new ones go on.
+// While the last endpoint of a Local frontend on this node drains, its connections stay and new ones are
+// forwarded.
 func TestSharedLocalDrains(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -100,7 +100,7 @@ func TestSharedLocalDrains(t *testing.T) {
 	}
 }
 
-// Its clients may come by another node, so their segments are kept small.
+// Clients may arrive on another node, so their segments are limited.
 func TestSharedLocalKeepsSegmentsSmall(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -122,8 +122,7 @@ func TestSharedLocalKeepsSegmentsSmall(t *testing.T) {
 	}
 }
 
-// Who had an endpoint here that is gone, and comes back, goes where new flows go: there
-// is none here to choose.
+// A client of the last local endpoint, now removed, is forwarded like new flows.
 func TestSharedLocalEndpointIsGone(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -147,8 +146,8 @@ func TestSharedLocalEndpointIsGone(t *testing.T) {
 	}
 }
 
-// The node with a Local frontend's flow tells the primary of the flow's row, when the flow begins
-// and when it ends: by the packet, which comes back.
+// The node with a Local frontend's flow notifies the primary of the flow's row at its start and end, by the
+// packet, which is returned.
 func TestLocalFlowIsTold(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -165,11 +164,11 @@ func TestLocalFlowIsTold(t *testing.T) {
 		for _, test := range []struct {
 			name   string
 			before []packet
-			// later is how many seconds after those the packet comes.
+			// later is the delay of the packet in seconds.
 			later uint32
 			given func(*testing.T)
 			in    packet
-			// out is nil where the packet is delivered.
+			// out is nil if the packet is delivered.
 			out []byte
 		}{
 			{name: "a handshake's first packet", in: syn},
@@ -209,7 +208,7 @@ func TestLocalFlowIsTold(t *testing.T) {
 	}
 }
 
-// What nodes do with what they were told of a Local frontend's flow.
+// The handling of notices about a Local frontend's flow.
 func TestLocalExceptions(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {

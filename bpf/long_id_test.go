@@ -4,8 +4,7 @@ package bpf_test
 
 import "testing"
 
-// With ids of more than 12 bits all is as with shorter ones, but that packets between nodes are
-// longer.
+// Ids of more than 12 bits change only the length of packets between nodes.
 func TestLongIDs(t *testing.T) {
 	longIDs = true
 	t.Cleanup(func() { longIDs = false })

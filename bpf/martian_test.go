@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// martians are packets from addresses that no client has, and from some that look alike.
+// martians are packets with invalid client addresses, and some with similar valid ones.
 func martians(f family) []fixture {
 	_, first, last, behind := f.pool()
 	from := func(p packet, a netip.Addr) packet {

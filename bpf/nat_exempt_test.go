@@ -13,10 +13,9 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// natExempt runs the filter of the rule of netfilter on a frame.
 func (w *world) natExempt(t testing.TB, frame []byte) bool {
 	t.Helper()
-	// The kernel takes off the Ethernet header.
+	// The kernel removes the Ethernet header.
 	verdict, err := w.NatExempt.Run(&ebpf.RunOptions{Data: frame})
 	if err != nil {
 		t.Fatal(err)
@@ -24,9 +23,8 @@ func (w *world) natExempt(t testing.TB, frame []byte) bool {
 	return verdict == 1
 }
 
-// What the egress program makes a reply of the VIP keeps its source until then. What the filter
-// lets keep it beyond that has an entry, but no proof; fragments are put together before the
-// filter sees them, and the stack itself knows ICMP errors.
+// The filter accepts all packets that the egress program translates. Others that it accepts have an unproved
+// entry; fragments are reassembled before, and conntrack handles ICMP errors.
 func TestNATExemptAgreesWithEgress(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -65,7 +63,7 @@ func TestNATExemptAgreesWithEgress(t *testing.T) {
 	}
 }
 
-// The filter's event is of what comes from an endpoint's port, and of no flow.
+// The filter counts the event for packets from an endpoint's port without a flow.
 func TestNATExemptUnknown(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -94,7 +92,7 @@ func TestNATExemptUnknown(t *testing.T) {
 				t.Errorf("%s, %s: counted %d times, want %d", f.name, test.name, got, test.want)
 			}
 		}
-		// What is cut behind the addresses has no ports, and is of no endpoint.
+		// A packet truncated behind the addresses has no ports and no endpoint.
 		frame := answer(f.udp(portCluster), pod, "").frame()
 		before := sums(t, w.EventCounts, int(bpf.DatapathEventEVENTS))
 		for ports := range 4 {

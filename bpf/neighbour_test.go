@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// Hosts whose address is in the network of a VIP get through the filter, and get their
-// packets all the same; this node is one of them. So do those in the same part of it.
+// Hosts in the network of a VIP, including this node, pass the filter and still get their packets, also in
+// the same part of the network.
 func TestNeighbour(t *testing.T) {
 	w := newWorld(t)
 	for _, parts := range []string{"other part", "same part"} {
@@ -35,7 +35,7 @@ func TestNeighbour(t *testing.T) {
 	}
 }
 
-// foreignGeneve is a CNI's header of Geneve (RFC 8926 section 3.4), and the frame inside.
+// foreignGeneve is a CNI's Geneve header (RFC 8926, section 3.4) with an inner frame.
 const foreignGeneve = "\x00\x00\x65\x58\x00\x00\x07\x00the frame of a pod"
 
 func neighbours(f family) []fixture {

@@ -16,7 +16,6 @@ import (
 
 var hopMAC = net.HardwareAddr{2, 0, 0, 0, 0, 0x66}
 
-// prepareHop writes the next hop of a node and leaves its addresses.
 func (w *world) prepareHop(t testing.TB, id uint32, ifindex int, source, destination net.HardwareAddr) {
 	t.Helper()
 	w.changeNode(t, id, func(node *bpf.DatapathNode) {
@@ -42,7 +41,7 @@ func (w *world) renewLease(t testing.TB) {
 	}
 }
 
-// The fast path needs prepared next hops. With them, every packet ends as on the full path.
+// With prepared next hops on the fast path, every packet ends as on the full path.
 func TestIngressPrepared(t *testing.T) {
 	w := newWorld(t)
 	w.prepareHop(t, 2, w.uplink, uplinkMAC, node2MAC)
@@ -68,7 +67,7 @@ func TestIngressPrepared(t *testing.T) {
 
 func TestPreparedHop(t *testing.T) {
 	w := newWorld(t)
-	// beat makes the agent's last word so many seconds old.
+	// beat sets the age of the lease in seconds.
 	beat := func(seconds uint64) func(*testing.T, *world) {
 		return func(t *testing.T, w *world) {
 			w.renewLease(t)
@@ -135,7 +134,7 @@ func TestPreparedHop(t *testing.T) {
 	}
 }
 
-// Frames in several buffers leave as they came, and by another uplink through the kernel.
+// Frames in several buffers are returned unchanged, and leave by another uplink through the kernel.
 func TestSplitFrames(t *testing.T) {
 	w := newWorld(t)
 	ip(t, "link set uplink mtu 9000\nlink set fabric mtu 9000\nlink set second mtu 9000\nlink set fabric2 mtu 9000")
@@ -164,7 +163,7 @@ func TestSplitFrames(t *testing.T) {
 	}
 }
 
-// Without its bit in the Bloom filter an address is no VIP, whatever the maps say.
+// Without its bit in the Bloom filter an address is no VIP, regardless of the maps.
 func TestFilterComesFirst(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -182,8 +181,8 @@ func TestFilterComesFirst(t *testing.T) {
 	}
 }
 
-// Without the bit of its part an address is no VIP and in no pool, but its frontends are found:
-// they come first.
+// Without the bit of its part an address is no VIP and in no pool, but its frontends, which are looked up
+// first, are found.
 func TestPartsComeSecond(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {

@@ -9,8 +9,8 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// What the node itself sent to a VIP comes back. Its own endpoints cannot serve that, so the
-// primary of another row does.
+// Packets of the node itself to a VIP return to it. Its own endpoints cannot serve them, so another row's
+// primary does.
 func TestOwnSource(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -23,7 +23,7 @@ func TestOwnSource(t *testing.T) {
 		toPrimary := event(bpf.DatapathEventEVENT_SECOND_CHANCE_RETURNED)
 		// No other zone is asked.
 		last := func(t tunnel) tunnel { return t.with(func(t *tunnel) { t.zones = 8 }) }
-		// All rows are this node's but the one that is looked at as the step's.
+		// All rows belong to this node, except the one visited in this step.
 		otherRow := func(p packet, step uint32) func(*testing.T, *world) {
 			return func(t *testing.T, w *world) {
 				hash, _ := flowHash(p)
@@ -74,8 +74,7 @@ func TestOwnSource(t *testing.T) {
 	}
 }
 
-// At most two encapsulated packets come of one, whoever sent it: the node that it is handed to
-// asks nobody.
+// A packet causes at most two encapsulated packets: the second node asks no other.
 func TestOwnSourceIsHandedOnOnce(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {

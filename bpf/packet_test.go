@@ -13,8 +13,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// Packets as data. What gopacket makes of them, checksums included, is computed
-// from nothing but these fields.
+// Packets as data: gopacket computes frames and checksums from these fields only.
 
 var (
 	uplinkMAC   = net.HardwareAddr{2, 0, 0, 0, 0, 0x11}
@@ -26,18 +25,18 @@ var (
 	neighborMAC = net.HardwareAddr{2, 0, 0, 0, 0, 0x55}
 )
 
-// packet is an IP packet with TCP, UDP or SCTP, or with nothing that we read.
+// packet is an IP packet with TCP, UDP, SCTP, or another protocol without header.
 type packet struct {
 	from, to netip.AddrPort
 	protocol layers.IPProtocol
-	// flags of TCP, of the letters S, A, F, R.
+	// flags are the TCP flags S, A, F, R.
 	flags string
-	// sequence and acknowledged of TCP: 1000 and 2000 where zero.
+	// sequence and acknowledged default to 1000 and 2000.
 	sequence, acknowledged uint32
 	payload                string
 	ttl                    uint8
 	tos                    uint8
-	// options are those of IPv4 (four bytes each) or TCP.
+	// ipOptions are those of IPv4 (four bytes each), options those of TCP.
 	ipOptions  []layers.IPv4Option
 	tcpOptions []layers.TCPOption
 	// fragment is the IPv4 offset in units of 8 bytes; more is MF.
@@ -45,24 +44,21 @@ type packet struct {
 	more     bool
 	// fragmentID is the IPv4 identification; zero means any.
 	fragmentID uint16
-	// shown is how many bytes there are of the transport header and payload; zero
-	// means all.
-	shown int
-	// extensions are IPv6 extension headers.
+	// shown is the number of bytes of transport header and payload; zero means all.
+	shown      int
 	extensions []extension
-	// divisible leaves out IPv4's DF.
+	// divisible clears the IPv4 DF flag.
 	divisible bool
-	// made is what the programs make themselves: no identification, no flow label.
+	// made marks packets of the programs: without identification and flow label.
 	made bool
-	// tcp changes the TCP header.
-	tcp func(*layers.TCP)
-	// zeroChecksum leaves the UDP checksum out.
+	tcp  func(*layers.TCP)
+	// zeroChecksum clears the UDP checksum.
 	zeroChecksum bool
-	// macs are the Ethernet addresses, the router's and the uplink's where nil.
+	// source and destination default to the router's and the uplink's MAC address.
 	source, destination net.HardwareAddr
 }
 
-// extension is an IPv6 extension header; body is what follows the next header's number.
+// extension is an IPv6 extension header; body follows the next header's number.
 type extension struct {
 	kind layers.IPProtocol
 	body []byte
@@ -70,7 +66,6 @@ type extension struct {
 
 func (p packet) is4() bool { return p.to.Addr().Is4() }
 
-// ip serialises the packet without an Ethernet header.
 func (p packet) ip() []byte {
 	network := p.network()
 	parts := []gopacket.SerializableLayer{network.(gopacket.SerializableLayer)}
@@ -162,12 +157,11 @@ func (p packet) transport(network gopacket.NetworkLayer) []gopacket.Serializable
 	}
 }
 
-// sctpChunk is the type of the first chunk: INIT or INIT ACK for S and SA, else DATA.
+// sctpChunk returns the type of the first chunk: INIT or INIT ACK for S and SA, else DATA.
 func sctpChunk(flags string) byte {
 	return map[string]byte{"S": 1, "SA": 2}[flags]
 }
 
-// frame is the packet on Ethernet.
 func (p packet) frame() []byte {
 	source, destination := p.source, p.destination
 	if source == nil {
@@ -184,7 +178,7 @@ func ethernet(source, destination net.HardwareAddr, is4 bool, ip []byte) []byte 
 	if is4 {
 		kind = layers.EthernetTypeIPv4
 	}
-	// Built manually: gopacket would pad to the minimum length.
+	// Built manually, because gopacket would pad to the minimum length.
 	frame := append(append([]byte{}, destination...), source...)
 	return append(append(frame, byte(kind>>8), byte(kind)), ip...)
 }
@@ -196,14 +190,12 @@ func serialize(parts ...gopacket.SerializableLayer) []byte {
 	return buffer.Bytes()
 }
 
-// must is for what can only fail if a fixture is wrong.
 func must(err error) {
 	if err != nil {
 		panic(err)
 	}
 }
 
-// tunnel is a packet encapsulated by a node.
 type tunnel struct {
 	from, to netip.Addr
 	inner    packet
@@ -211,29 +203,28 @@ type tunnel struct {
 	chooser  uint16
 	chain    [3]uint16
 	flags    uint8
-	// zones is how many zones after the ingress node's the path's zone is.
+	// zones is the zone of the path, relative to that of the ingress node.
 	zones uint8
 	tos   uint8
-	// port is the outer source port; zero means that of the inner flow's hash.
+	// port is the outer source port; zero means the hash of the inner flow.
 	port uint16
-	// flow is a packet of the flow that the inner one is about, where it is not its own.
+	// flow is a packet of the related flow, if not the inner packet's own.
 	flow *packet
-	// key is the number of the key of the tag; zero means testKey.
+	// key is the number of the tag's key; zero means testKey.
 	key int
-	// untagged has the option without a tag, as of a node without a key.
+	// untagged sends the option without a tag, like a node without key.
 	untagged bool
-	// The rest deviates from what nodes send.
+	// The other fields deviate from packets of nodes.
 	vni, class   uint32
 	version      uint8
 	extraOptions int
 	noOption     bool
-	// noTag omits the option with the tag.
+	// noTag omits the option.
 	noTag     bool
 	protocol  layers.EthernetType
 	ipOptions []layers.IPv4Option
 }
 
-// Flags of a packet's path.
 const (
 	flagRanked    = 1
 	flagWalk      = 2
@@ -241,7 +232,7 @@ const (
 	flagNotice    = 8
 )
 
-// geneve is written manually, for gopacket's own Geneve is for decoding.
+// geneve is encoded manually, because gopacket's Geneve only decodes.
 func (t tunnel) geneve() []byte {
 	vni, class, protocol := uint32(0x4d4c52), uint32(0xff4d), layers.EthernetTypeIPv6
 	if t.inner.is4() {
@@ -291,7 +282,6 @@ func (t tunnel) geneve() []byte {
 	return append(out, make([]byte, 4*t.extraOptions)...)
 }
 
-// keyNumber is that of the key of the tag; zero means none.
 func (t tunnel) keyNumber() int {
 	if t.untagged {
 		return 0
@@ -341,7 +331,7 @@ func (t tunnel) frame() []byte {
 	return ethernet(routerMAC, uplinkMAC, t.to.Is4(), t.ip())
 }
 
-// sent is the frame as this node sends it to a neighbour.
+// sent returns the frame as sent to a neighbour.
 func (t tunnel) sent(source, destination net.HardwareAddr) []byte {
 	return ethernet(source, destination, t.to.Is4(), t.ip())
 }

@@ -11,8 +11,7 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// pool is a prefix of a pool without a VIP, and in it two addresses that are unassigned and the
-// first one behind it.
+// pool returns a prefix of a pool without a VIP, two unassigned addresses in it and the first one beyond it.
 func (f family) pool() (prefix netip.Prefix, first, last, behind netip.Addr) {
 	if f.vip.Is4() {
 		prefix, behind = netip.MustParsePrefix("203.0.113.128/26"), netip.MustParseAddr("203.0.113.192")
@@ -22,8 +21,7 @@ func (f family) pool() (prefix netip.Prefix, first, last, behind netip.Addr) {
 	return prefix, prefix.Addr(), behind.Prev(), behind
 }
 
-// aggregate is a prefix that routers are told, and in it the last address, which is
-// unassigned. Behind it is a host.
+// aggregate returns an announced prefix, its last, unassigned address, and a host's address beyond it.
 func (f family) aggregate() (prefix netip.Prefix, last, behind netip.Addr) {
 	if f.vip.Is4() {
 		prefix = netip.MustParsePrefix("203.0.113.32/28")
@@ -34,7 +32,6 @@ func (f family) aggregate() (prefix netip.Prefix, last, behind netip.Addr) {
 	return prefix, last, last.Next()
 }
 
-// putPool writes the prefixes of the pool and the aggregate among the sets of prefixes.
 func (w *world) putPool(t testing.TB, f family) {
 	t.Helper()
 	pool, _, _, _ := f.pool()
@@ -55,7 +52,7 @@ func (w *world) putPool(t testing.TB, f family) {
 	}
 }
 
-// unassigned are packets to addresses of a pool or an aggregate that no VIP has.
+// unassigned are packets to addresses of a pool or aggregate without a VIP.
 func unassigned(f family) []fixture {
 	_, first, last, behind := f.pool()
 	drop := func(name string, in []byte) fixture {
@@ -91,7 +88,7 @@ func unassigned(f family) []fixture {
 	}
 }
 
-// Aggregates are asked for only where the node says that it has some. Pools always are.
+// Aggregates are looked up only with the node's flag, pools always.
 func TestAggregatesBehindTheirFlag(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {

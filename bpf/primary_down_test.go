@@ -8,7 +8,7 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// Until the rows have left a node out that is down, its packets go to the next node of their row.
+// Packets of a failed node go to the next node of their row until the rows are rewritten.
 func TestPrimaryDown(t *testing.T) {
 	w := newWorld(t)
 	const down, downToo = 9, 10

@@ -20,12 +20,12 @@ const (
 	probePort = 7482
 )
 
-// probeKeys are the newest key of the cluster, and the one before.
+// probeKeys are the current and the previous key of the cluster.
 var probeKeys = bpf.DatapathProbeKeys{
 	Key: [4][2]uint64{{0x0706050403020100, 0x0f0e0d0c0b0a0908}, {3, 4}}, Count: 2,
 }
 
-// probe is one of node 2 to this node, written from the description in types.h.
+// probe is a probe of node 2 to this node, encoded from the description in types.h.
 type probe struct {
 	kind     uint32
 	from, to uint16
@@ -49,7 +49,6 @@ func (p probe) payload() string {
 	return string(b)
 }
 
-// probes are the fixtures of one family.
 func probes(f family) []fixture {
 	good := probe{kind: 1, from: nodeID(2), to: nodeID(selfID), nonce: 0x1122334455667788, key: probeKeys.Key[0]}
 	request := func(p probe, change ...func(*packet)) packet {
@@ -72,7 +71,7 @@ func probes(f family) []fixture {
 			counts: event(bpf.DatapathEventEVENT_PROBE_ANSWERED),
 		}
 	}
-	// The agent wrote its last beat so long ago; zero represents no beat.
+	// ago is the age of the agent's last beat; zero means no beat.
 	agent := func(name string, ago time.Duration, kind uint32) fixture {
 		fixture := answered(name, good, kind)
 		fixture.given = func(t *testing.T, w *world) {
@@ -109,7 +108,7 @@ func probes(f family) []fixture {
 	}
 }
 
-// routerProbes are probes that a router handed to this node, to the Geneve port of a VIP.
+// routerProbes are probes via a router to the Geneve port of a VIP.
 func routerProbes(f family) []fixture {
 	good := probe{kind: 1, from: nodeID(2), nonce: 0x1122334455667788, key: probeKeys.Key[0]}
 	request := func(p probe, change ...func(*packet)) packet {
@@ -145,7 +144,7 @@ func routerProbes(f family) []fixture {
 	own.from = nodeID(selfID)
 	plain, tags := answered("tagged", good), []uint32{vlanTag}
 	plain.in, plain.out = tagged(plain.in, tags...), tagged(plain.out, tags...)
-	// The answer to a probe of this node goes up the stack.
+	// The response to a probe of this node is passed to the stack.
 	delivered := answered("of this node", own, func(p *packet) { p.from = netip.AddrPortFrom(f.self, probePort) })
 	reply := own
 	reply.kind, reply.to = 2, nodeID(selfID)
@@ -173,7 +172,7 @@ func routerProbes(f family) []fixture {
 	}
 }
 
-// A probe that a router hands over is answered in this node's name.
+// A probe via a router is answered in this node's name.
 func TestProbesThroughRouters(t *testing.T) {
 	w := newWorld(t)
 	put(t, w.ProbeSecrets, uint32(0), probeKeys)
@@ -184,7 +183,7 @@ func TestProbesThroughRouters(t *testing.T) {
 	}
 }
 
-// A probe of a node is answered by the program, and nobody else's.
+// Only probes of nodes are answered by the program.
 func TestProbes(t *testing.T) {
 	w := newWorld(t)
 	put(t, w.ProbeSecrets, uint32(0), probeKeys)
@@ -195,7 +194,6 @@ func TestProbes(t *testing.T) {
 	}
 }
 
-// Without keys nothing is answered.
 func TestProbeWithoutKeys(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -207,7 +205,7 @@ func TestProbeWithoutKeys(t *testing.T) {
 	}
 }
 
-// A node that is down is asked for no flow, neither by an exception nor along a chain.
+// A failed node is asked for no flow, neither by an exception nor along a chain.
 func TestNodeDownIsPassedOver(t *testing.T) {
 	w := newWorld(t)
 	up := bpf.DatapathNode{Ipv4: ipv4(v4.node2), Ipv6: address(v6.node2)}
@@ -238,7 +236,7 @@ func TestNodeDownIsPassedOver(t *testing.T) {
 			}
 		})
 	}
-	// The chain of these rows is node 2, then node 3, which only IPv6 reaches.
+	// The chain of these rows is node 2, then node 3, which is reachable by IPv6 only.
 	ack := v6.tcp(portChain, "A")
 	w.forget(t)
 	put(t, w.Nodes, uint32(nodeID(2)), down)

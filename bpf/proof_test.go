@@ -11,8 +11,7 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// place names the table that holds the flow of a packet of the client: established,
-// half-open or none.
+// place returns the table with the flow of a client's packet: established, half-open or none.
 func (w *world) place(t testing.TB, p packet) string {
 	t.Helper()
 	var key any = bpf.DatapathConnectionKey6{
@@ -56,8 +55,7 @@ func (w *world) place(t testing.TB, p packet) string {
 	return places[len(places)-1]
 }
 
-// A flow is established when its client has shown that it reads what the endpoint sends,
-// and not before.
+// A flow is established once its client has proved that it receives the endpoint's packets.
 func TestProof(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -115,9 +113,8 @@ func TestProof(t *testing.T) {
 	}
 }
 
-// A spoofed packet to the VIP does not capture the replies of a connection that the
-// client has with the endpoint without it: they stay as they are until the flow through
-// the VIP has shown that they are its own.
+// A spoofed packet to the VIP does not capture replies of a direct connection between client and endpoint:
+// they stay unchanged until the VIP's flow is proved to own them.
 func TestDirectConnectionKeepsReplies(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -139,9 +136,8 @@ func TestDirectConnectionKeepsReplies(t *testing.T) {
 	}
 }
 
-// An endpoint that still knows a previous connection through the VIP, as in TIME-WAIT, answers
-// the SYN of the next one from the same address and port with an ACK, which the client
-// must get from the VIP to reset the previous one.
+// An endpoint with a previous connection in TIME-WAIT answers the SYN of the next one from the same port with
+// an ACK, which must reach the client from the VIP, so that it resets the previous one.
 func TestChallengeComesFromTheVIP(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -170,8 +166,8 @@ func TestChallengeComesFromTheVIP(t *testing.T) {
 	}
 }
 
-// Two frontends with the same endpoints: a client uses one port for both in turn, and what
-// became of the one's connection does not keep the other's from its replies.
+// A client uses one port for two frontends with the same endpoints in turn: the state of one connection does
+// not affect replies of the other.
 func TestPortIsUsedForTwoFrontendsInTurn(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {

@@ -21,7 +21,7 @@ const (
 	actRedirect    = 7
 )
 
-// answerer is the program that answers questions, for an interface with uplinkMAC and the VIPs of the families.
+// answerer is the L2 responder for an interface with uplinkMAC and the VIPs of the families.
 type answerer struct{ bpf.QuestionsObjects }
 
 func newAnswerer(t *testing.T) *answerer {
@@ -45,7 +45,7 @@ func newAnswerer(t *testing.T) *answerer {
 	return a
 }
 
-// beat has the agent have shown that it works, so many seconds ago.
+// beat sets the age of the agent's last beat.
 func (a *answerer) beat(t *testing.T, ago int64) {
 	t.Helper()
 	var now unix.Timespec
@@ -55,7 +55,7 @@ func (a *answerer) beat(t *testing.T, ago int64) {
 	put(t, a.LastBeat, uint32(0), uint64(now.Nano()-ago*1e9))
 }
 
-// askARP is a request for the IPv4 VIP, changed in one way.
+// askARP returns a changed ARP request for the IPv4 VIP.
 func askARP(t *testing.T, change func(*arp.Packet)) []byte {
 	t.Helper()
 	return arpFrame(t, net.HardwareAddr{255, 255, 255, 255, 255, 255}, otherMAC, func(p *arp.Packet) {
@@ -86,7 +86,7 @@ func arpAnswer(t *testing.T, asker netip.Addr) []byte {
 	})
 }
 
-// neighbourFrame is a message of Neighbor Discovery.
+// neighbourFrame returns a message of Neighbor Discovery.
 func neighbourFrame(t *testing.T, to, from net.HardwareAddr, source, destination netip.Addr, m ndp.Message) []byte {
 	t.Helper()
 	body, err := ndp.MarshalMessageChecksum(m, source, destination)
@@ -158,7 +158,7 @@ func TestAnswerQuestions(t *testing.T) {
 	if answered := sum(t, a.AnsweredQuestions, uint32(0)); answered != 5 {
 		t.Errorf("counted %d answers, want 5", answered)
 	}
-	// An agent that hangs, or has not begun, answers nothing: another node does.
+	// While the agent hangs or has not started, another node answers.
 	for _, ago := range []int64{5, 1 << 30} {
 		a.beat(t, ago)
 		a.check(t, padded, nil)
@@ -166,7 +166,7 @@ func TestAnswerQuestions(t *testing.T) {
 	}
 }
 
-// check has a question answered; nil is not.
+// check compares the response; nil means no response.
 func (a *answerer) check(t *testing.T, in, want []byte) {
 	t.Helper()
 	out := make([]byte, len(in)+64)

@@ -14,11 +14,11 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// allOverQuota leaves VIPs no share of the tables, in the worlds that are made while it is true.
+// allOverQuota sets the quotas of new worlds to zero.
 var allOverQuota bool
 
-// What becomes of packets does not depend on the table that has their flow: with all VIPs over
-// their quota the tests give the same.
+// The handling of packets does not depend on the table of their flow: the tests give equal results with all
+// VIPs over quota.
 func TestOverQuota(t *testing.T) {
 	allOverQuota = true
 	defer func() { allOverQuota = false }()
@@ -31,7 +31,7 @@ func TestOverQuota(t *testing.T) {
 	}
 }
 
-// neighbour is the family with another address as its VIP.
+// neighbour returns the family with another VIP.
 func (w *world) neighbour(t *testing.T, f family, vip netip.Addr) family {
 	t.Helper()
 	f.vip = vip
@@ -54,9 +54,8 @@ func quietFlows(f family, kind layers.IPProtocol, firstPort int) []packet {
 	return flows
 }
 
-// A flood of one VIP breaks nothing of others: not hundreds of connections of two VIPs, not their
-// handshakes, nor questions, nor answered datagrams, nor the ports of fragments. Before VIPs had
-// shares only the connections were left.
+// A flood of one VIP breaks no flow of others: connections, handshakes, requests, answered datagrams and
+// ports of fragments.
 func TestFloodOfOneVIP(t *testing.T) {
 	// Below the quota of connections.
 	const connections = 250
@@ -111,7 +110,7 @@ func TestFloodOfOneVIP(t *testing.T) {
 				}
 			})
 		}
-		// Those of the quiet VIP go on, in its own tables.
+		// Flows of the quiet VIP continue in its own tables.
 		for i := range handshakes {
 			w.play(t, answer(handshakes[i], f.pods[0], "SA"), handshakes[i].with(func(p *packet) { p.flags = "A" }))
 			w.play(t, answer(questions[i], f.pods[0], ""), questions[i])
@@ -134,8 +133,7 @@ func (w *world) checkPlaces(t *testing.T, want string, flows []packet) {
 	}
 }
 
-// A VIP comes back to its own tables when its flood is over, and what is in the second ones is
-// found as long as it is used.
+// A VIP returns to its own tables after its flood, and used entries of the overflow tables are still found.
 func TestOverQuotaEnds(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -158,7 +156,7 @@ func TestOverQuotaEnds(t *testing.T) {
 		if got := w.place(t, p); got != "half-open" {
 			t.Errorf("%s: %s", f.name, got)
 		}
-		// Used every 100 seconds, it is found for ever.
+		// An entry used every 100 seconds does not expire.
 		for range 4 {
 			w.age(t, 100)
 			w.ageQuotas(t, 100)
@@ -177,7 +175,7 @@ func TestOverQuotaEnds(t *testing.T) {
 	}
 }
 
-// ageQuotas makes what VIPs made of their shares older by so many seconds.
+// ageQuotas ages the quota records by seconds.
 func (w *world) ageQuotas(t *testing.T, seconds uint32) {
 	t.Helper()
 	ticks := seconds * w.ticks(t)
@@ -201,7 +199,6 @@ func (w *world) ageQuotas(t *testing.T, seconds uint32) {
 	}
 }
 
-// offset returns the address that is n further.
 func offset(a netip.Addr, n uint32) netip.Addr {
 	b := a.AsSlice()
 	last := b[len(b)-4:]
@@ -210,8 +207,8 @@ func offset(a netip.Addr, n uint32) netip.Addr {
 	return moved
 }
 
-// An address cannot be chosen so that its flood takes the quota of another VIP: with Fibonacci hashing
-// all of these addresses shared a slot with the VIP.
+// An address cannot be chosen to share the quota of another VIP: with Fibonacci hashing all of these
+// addresses shared its slot.
 func TestQuotaSlotsAreKeyed(t *testing.T) {
 	distances := map[string][]uint32{"IPv4": {4181, 8362, 10946, 15127}, "IPv6": {4149, 13762, 17655, 24415}}
 	w := newWorld(t)
@@ -235,9 +232,9 @@ func TestQuotaSlotsAreKeyed(t *testing.T) {
 	}
 }
 
-// A hostile pod establishes connections with clients that do not exist: it answers their spoofed SYNs and
-// foretells the numbers for the ACKs. No connection of another VIP is evicted by that, nor forgotten, and
-// proofs beyond the quota leave the quota of half-open flows as it is.
+// A hostile pod answers spoofed SYNs and predicts the numbers of the ACKs, to establish connections with
+// fictitious clients. This evicts no connection or record of another VIP, and proofs beyond the quota do not
+// consume the quota of half-open flows.
 func TestFloodOfProvedConnections(t *testing.T) {
 	const connections = 250
 	w := newWorld(t)

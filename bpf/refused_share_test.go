@@ -8,7 +8,7 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// refuseNearly refuses all rows but the first, which is the first pod's and not the flow's.
+// refuseNearly refuses all rows except the first, which belongs to the first pod and not to the flow.
 func refuseNearly(f family, flow packet) func(*testing.T, *world) {
 	return func(t *testing.T, w *world) {
 		if _, endpoint := flowHash(flow); endpoint>>23 == 0 {
@@ -23,7 +23,7 @@ func refuseNearly(f family, flow packet) func(*testing.T, *world) {
 	}
 }
 
-// Only what begins a flow is refused in a row that refuses.
+// Only new flows are refused in a refusing row.
 func TestRefusedShare(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -40,7 +40,7 @@ func refusedShares(f family) []fixture {
 	told, handed := event(bpf.DatapathEventEVENT_REFUSED), event(bpf.DatapathEventEVENT_HANDED_TO_KERNEL)
 	all := func(t *testing.T, w *world) { w.putEndpointRows(t, f, func(int) int { return refused }) }
 	back := func(p *packet) { p.source, p.destination = routerMAC, uplinkMAC }
-	// before has the flow begin while no row refuses.
+	// before starts the flow while no row refuses.
 	before := func(p packet, established bool, in packet) fixture {
 		return fixture{
 			given: func(t *testing.T, w *world) {
@@ -81,8 +81,8 @@ func refusedShares(f family) []fixture {
 	}
 }
 
-// A packet of an unknown connection goes to the endpoint behind the rows that refuse: the pod
-// alone can say whether there is such a connection.
+// A packet of an unknown connection goes to the endpoint of the next accepting row, because only the pod
+// knows whether the connection exists.
 func TestRefusedShareAsksAnEndpoint(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -103,7 +103,7 @@ func TestRefusedShareAsksAnEndpoint(t *testing.T) {
 	}
 }
 
-// A client that session affinity keeps at an endpoint is not refused, another one is.
+// A client with an affinity record is not refused, another one is.
 func TestRefusedShareUnderAffinity(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {

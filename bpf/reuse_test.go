@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A client asks through two frontends with the same endpoints, from one port. Each answer
-// comes from where its question went, whichever of the two asked last.
+// A client sends requests through two frontends with the same endpoints from one port. Each reply comes from
+// the frontend of its request.
 func TestQuestionsThroughTwoFrontends(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -29,14 +29,14 @@ func TestQuestionsThroughTwoFrontends(t *testing.T) {
 			w.age(t, 11)
 			ask(twin, f.pods[0])
 
-			// The endpoint is the other frontend's now, and its question a moment old. The next
-			// 62 rows are the same one's.
+			// The endpoint belongs to the other frontend now, with a recent request. The next 62 rows have
+			// the same endpoint.
 			_, hash := flowHash(first)
 			w.putEndpointRows(t, f, func(row int) int { return (row - int(hash>>23) + 512) % 512 / 63 % 2 })
 			ask(first, f.pods[1])
 			ask(twin, f.pods[0])
 
-			// Where there is no other endpoint, it has to be older.
+			// Without another endpoint, it must be older.
 			w.forget(t)
 			w.pointTo(t, f, 0)
 			ask(first, f.pods[0])
@@ -50,8 +50,8 @@ func TestQuestionsThroughTwoFrontends(t *testing.T) {
 	}
 }
 
-// A packet of a connection that never was proved comes after its client's port serves another
-// frontend's connection with the same endpoint. It gives no proof by that one's.
+// A late packet of an unproved connection, whose client port now serves another frontend's connection with
+// the same endpoint, gives no proof by that connection.
 func TestProofIsOfOneFrontend(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -77,17 +77,17 @@ func TestProofIsOfOneFrontend(t *testing.T) {
 	}
 }
 
-// A client's connection has ended, and its endpoint may keep remains of it for a minute. Another
-// frontend's new connection from the same port takes another endpoint meanwhile, if there is one.
+// An ended connection's endpoint may keep its state for a minute. Another frontend's connection from the same
+// port gets another endpoint, if there is one.
 func TestRemainsAreAvoided(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
 		for _, test := range []struct {
 			name string
-			// pods are those that the rows have, in turns.
+			// pods are the endpoints of the rows, in rotation.
 			pods int
 			age  uint32
-			// twin asks through the other frontend, else the same one does again.
+			// twin sends through the other frontend instead of the same one.
 			twin bool
 			want int
 		}{
@@ -103,7 +103,7 @@ func TestRemainsAreAvoided(t *testing.T) {
 				if test.twin {
 					next.to = f.to(portClusterTwin)
 				}
-				// Both frontends have the first pod in the rows that their flows begin with.
+				// The first rows of both frontends' flows have the first pod.
 				w.pointTo(t, f, 0)
 				w.establish(t, first, f.pods[0])
 				fin := f.tcp(portCluster, "FA")

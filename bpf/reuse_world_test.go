@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// variables are what loads of the programs differ in.
+// variables are the load-time differences of the programs.
 type variables struct {
 	ticksPerSecond uint32
 	serviceProxy   bpf.DatapathServiceProxyMode
@@ -23,8 +23,8 @@ type variables struct {
 	seeded         bool
 }
 
-// unused has loaded programs whose test has ended. A test takes them and empties their maps, because the
-// verifier needs seconds for a load and the kernel milliseconds to empty the maps.
+// unused contains loaded programs of finished tests. A test takes them and empties their maps, because
+// verification takes seconds and emptying milliseconds.
 var unused = map[variables]*world{}
 
 // takeUnused returns nil if no unused world has these variables.
@@ -41,7 +41,7 @@ func takeUnused(t testing.TB, v variables) *world {
 	return w
 }
 
-// giveBack keeps w for the next test, or closes it if another world with its variables is kept already.
+// giveBack keeps w for the next test, or closes it if there is another one with its variables.
 func giveBack(w *world, v variables) {
 	if unused[v] == nil {
 		unused[v] = w

@@ -32,12 +32,10 @@ func (v verdict) String() string {
 	return [...]string{"XDP_ABORTED", "XDP_DROP", "XDP_PASS", "XDP_TX", "XDP_REDIRECT"}[v]
 }
 
-// xdpContext is struct xdp_md.
 type xdpContext struct {
 	Data, DataEnd, DataMeta, IngressIfindex, RxQueueIndex, EgressIfindex uint32
 }
 
-// result is what a program did with a frame.
 type result struct {
 	verdict verdict
 	frame   []byte
@@ -45,7 +43,7 @@ type result struct {
 	note []byte
 }
 
-// ingress runs the frame through the XDP program as if it came from the uplink.
+// ingress runs the XDP program on a frame from the uplink.
 func (w *world) ingress(t testing.TB, frame []byte) result {
 	t.Helper()
 	return w.runIngress(t, w.Ingress, frame)
@@ -63,20 +61,19 @@ func (w *world) runIngress(t testing.TB, program *ebpf.Program, frame []byte) re
 	return result{verdict: verdict(code), note: run.DataOut[:context.Data], frame: run.DataOut[context.Data:]}
 }
 
-// skbContext is struct __sk_buff as far as the kernel takes it for a test run.
+// skbContext is struct __sk_buff, as far as test runs accept it.
 type skbContext struct {
 	_       [40]byte
 	Ifindex uint32
 	_       [148]byte
 }
 
-// Verdicts of tcx programs.
 const (
 	tcxNext = -1
 	tcxDrop = 2
 )
 
-// egress runs the frame through the tcx program as if it left by the uplink.
+// egress runs the tcx program on a frame to the uplink.
 func (w *world) egress(t testing.TB, frame []byte) []byte {
 	t.Helper()
 	verdict, out := w.runEgress(t, frame)
@@ -98,7 +95,7 @@ func (w *world) runEgress(t testing.TB, frame []byte) (verdict int32, out []byte
 	return int32(code), run.DataOut
 }
 
-// tally is the counters that are not zero, by name.
+// tally maps the names of nonzero counters to their values.
 type tally map[string]uint64
 
 func (w *world) tally(t testing.TB) tally {
@@ -136,7 +133,6 @@ func (c tally) add(name string, n uint64) {
 	}
 }
 
-// since gives what was counted after an earlier tally.
 func (c tally) since(earlier tally) tally {
 	difference := maps.Clone(c)
 	for name, n := range earlier {
@@ -147,7 +143,6 @@ func (c tally) since(earlier tally) tally {
 	return difference
 }
 
-// answers is how many packets a VIP answered itself.
 func (w *world) answers(t testing.TB) uint64 {
 	t.Helper()
 	events := sums(t, w.EventCounts, int(bpf.DatapathEventEVENTS))
@@ -155,7 +150,6 @@ func (w *world) answers(t testing.TB) uint64 {
 		events[bpf.DatapathEventEVENT_TOO_BIG_TOLD]
 }
 
-// drops is how many packets were dropped for any reason.
 func (w *world) drops(t testing.TB) (total uint64) {
 	t.Helper()
 	for _, n := range sums(t, w.DropCounts, int(bpf.DatapathDropReasonDROP_REASONS)) {
@@ -164,7 +158,7 @@ func (w *world) drops(t testing.TB) (total uint64) {
 	return total
 }
 
-// sums adds up what the CPUs counted under each of the first n keys, in one call.
+// sums adds the per-CPU values of the first n keys, in one call.
 func sums(t testing.TB, m *ebpf.Map, n int) []uint64 {
 	t.Helper()
 	cpus := ebpf.MustPossibleCPU()
@@ -191,7 +185,7 @@ func sum(t testing.TB, m *ebpf.Map, key any) (total uint64) {
 	return total
 }
 
-// wipe empties the tables of flows; what is remembered of them stays.
+// wipe empties the tables of flows, but not the records of evicted ones.
 func (w *world) wipe(t testing.TB) {
 	t.Helper()
 	for _, m := range w.flowMaps() {
@@ -205,7 +199,6 @@ func (w *world) halfOpen() *rig.HalfOpen {
 	return &rig.HalfOpen{Table: w.HalfOpenFlows, Key: w.ExceptionKey}
 }
 
-// forgetEvictedFlows empties what remains of flows.
 func (w *world) forgetEvictedFlows(t testing.TB) {
 	t.Helper()
 	keys, values := make([]uint32, evictedBuckets), make([]bpf.DatapathEvictedFlowBucket, evictedBuckets)
@@ -217,7 +210,6 @@ func (w *world) forgetEvictedFlows(t testing.TB) {
 	}
 }
 
-// forgetAffinities empties the records of session affinity.
 func (w *world) forgetAffinities(t testing.TB) {
 	t.Helper()
 	keys, values := make([]uint32, 2*affinityBuckets), make([]bpf.DatapathAffinityBucket, 2*affinityBuckets)
@@ -229,7 +221,7 @@ func (w *world) forgetAffinities(t testing.TB) {
 	}
 }
 
-// forgetUnknowns lets other nodes be asked as if no flow had been unknown.
+// forgetUnknowns resets the limits of lookups at other nodes.
 func (w *world) forgetUnknowns(t testing.TB) {
 	t.Helper()
 	size := w.Unknowns.MaxEntries()
@@ -242,7 +234,6 @@ func (w *world) forgetUnknowns(t testing.TB) {
 	}
 }
 
-// forgetQuotas has no VIP over its quota.
 func (w *world) forgetQuotas(t testing.TB) {
 	t.Helper()
 	size := w.VipQuotas.MaxEntries()
@@ -255,7 +246,7 @@ func (w *world) forgetQuotas(t testing.TB) {
 	}
 }
 
-// forget empties the tables of flows, what remains of them, and the counters of drops by frontend.
+// forget empties the tables and records of flows, and the frontends' drop counters.
 func (w *world) forget(t testing.TB) {
 	t.Helper()
 	w.wipe(t)
@@ -266,7 +257,7 @@ func (w *world) forget(t testing.TB) {
 	clearSampling(t, w)
 }
 
-// flowMaps are the tables of flows but that of half-open ones.
+// flowMaps are the tables of flows, except half-open ones.
 func (w *world) flowMaps() []*ebpf.Map {
 	return []*ebpf.Map{
 		w.Connections4, w.Connections6, w.Datagrams4, w.Datagrams6,
@@ -296,7 +287,6 @@ func clearMap(t testing.TB, m *ebpf.Map) {
 	}
 }
 
-// show renders a frame for a failure.
 func show(frame []byte) string {
 	if frame == nil {
 		return "nothing"
@@ -311,16 +301,15 @@ func checkFrame(t testing.TB, got, want []byte) {
 	}
 }
 
-// wayBack is in place of an interface: the one by which the stack sees the frame come in.
+// wayBack requests transmission by the ingress interface.
 const wayBack = 0
 
-// handoverNote is the metadata by which ingress asks to leave by an interface.
+// handoverNote returns the metadata that requests an egress interface.
 func handoverNote(ifindex int) []byte {
 	note := binary.NativeEndian.AppendUint32(nil, 0x4d4c5248)
 	return binary.NativeEndian.AppendUint32(note, uint32(ifindex))
 }
 
-// evictReverse empties the reverse tables alone.
 func (w *world) evictReverse(t testing.TB) {
 	t.Helper()
 	for _, m := range []*ebpf.Map{
@@ -332,7 +321,7 @@ func (w *world) evictReverse(t testing.TB) {
 	must(w.halfOpen().EvictAnswers())
 }
 
-// ticks are those of a second.
+// ticks returns the number of ticks per second.
 func (w *world) ticks(t testing.TB) (perSecond uint32) {
 	t.Helper()
 	if err := w.TicksPerSecond.Get(&perSecond); err != nil {
@@ -341,7 +330,7 @@ func (w *world) ticks(t testing.TB) (perSecond uint32) {
 	return perSecond
 }
 
-// age makes all flows and affinities older by so many seconds.
+// age ages all flows and affinity records by seconds.
 func (w *world) age(t testing.TB, seconds uint32) {
 	t.Helper()
 	ticks := seconds * w.ticks(t)
@@ -355,7 +344,6 @@ func (w *world) age(t testing.TB, seconds uint32) {
 	w.ageAffinities(t, seconds)
 }
 
-// ageAffinities makes the records of session affinity older by so many seconds.
 func (w *world) ageAffinities(t testing.TB, seconds uint32) {
 	t.Helper()
 	ticks := seconds * w.ticks(t)
@@ -366,7 +354,6 @@ func (w *world) ageAffinities(t testing.TB, seconds uint32) {
 	})
 }
 
-// change rewrites every entry of a map.
 func change[K, V any](t testing.TB, m *ebpf.Map, with func(*V)) {
 	t.Helper()
 	for key, value := range entries[K, V](t, m) {

@@ -10,15 +10,14 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// portSCTP is that of the pods: SCTP is served where the ports are the same.
+// portSCTP is the pods' port: SCTP requires equal ports.
 const portSCTP = 8080
 
 func (f family) sctp(flags string) packet {
 	return packet{from: f.client, to: f.to(portSCTP), protocol: layers.IPProtocolSCTP, flags: flags, payload: "chunk..."}
 }
 
-// serveSCTP gives the VIP an SCTP frontend, with the counters of another port and its
-// table, until the test ends.
+// serveSCTP adds an SCTP frontend to the VIP, with counters and table of another port, until the test ends.
 func (w *world) serveSCTP(t *testing.T, f family, as uint16) {
 	t.Helper()
 	w.setFrontend(t, f, portSCTP, layers.IPProtocolSCTP, w.frontend(t, f, as, layers.IPProtocolTCP))
@@ -30,8 +29,8 @@ func (w *world) serveSCTP(t *testing.T, f family, as uint16) {
 	})
 }
 
-// Addresses change, and the checksum, which does not cover them, stays right: both
-// frames of a fixture are made with one of their own.
+// The checksum does not cover addresses and must stay valid after translation: both frames of a fixture have
+// a valid one.
 func TestSCTP(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -114,8 +113,7 @@ func TestSCTPReply(t *testing.T) {
 	}
 }
 
-// ICMP errors about an association, to the endpoint and from it. Ports stay, and so does
-// the checksum of the packet that they show.
+// ICMP errors about an association in both directions. Ports and the quoted packet's checksum do not change.
 func TestSCTPErrors(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {

@@ -12,8 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// datagramsAskedFor is the share of datagrams of new flows for which other nodes are asked, where
-// the row moved just now.
+// datagramsAskedFor is the fraction of new UDP flows of a just moved row that are looked up at other nodes.
 func (w *world) datagramsAskedFor(t *testing.T, p packet) float64 {
 	t.Helper()
 	const n = 100
@@ -29,8 +28,8 @@ func (w *world) datagramsAskedFor(t *testing.T, p packet) float64 {
 	return float64(asked) / n
 }
 
-// The primary asks other nodes for a flow where its row has a history. Ranks are none, unless
-// this node has just booted and knows no better.
+// The primary looks up flows at other nodes if the row has a history. Ranks do not count, unless this node
+// has just booted.
 func TestChainIsAskedForItsHistory(t *testing.T) {
 	w := newWorld(t)
 	const never = 1 << 20
@@ -44,7 +43,7 @@ func TestChainIsAskedForItsHistory(t *testing.T) {
 		for _, test := range []struct {
 			name string
 			row  table
-			// moved is how many seconds ago the row did.
+			// moved is the time since the row's move in seconds.
 			moved uint32
 			want  fixture
 		}{
@@ -82,8 +81,7 @@ func TestChainIsAskedForItsHistory(t *testing.T) {
 	}
 }
 
-// networked is a packet in the midst of a connection from one of the networks that sources are
-// counted by.
+// networked is a mid-connection packet from a network by which sources are limited.
 func networked(f family, network, port int) packet {
 	return f.tcp(portChain, "A").with(func(p *packet) {
 		client := p.from.Addr().AsSlice()
@@ -94,14 +92,14 @@ func networked(f family, network, port int) packet {
 	})
 }
 
-// returns lets a packet come back that no other node knew.
+// returns sends a packet that returned unknown from all nodes.
 func (w *world) returns(t *testing.T, p packet) {
 	t.Helper()
 	w.ingress(t, p.arrived(v4, selfID).with(func(t *tunnel) { t.ingress = 3 }).frame())
 }
 
-// asks reports whether another node is asked for the flow, whose row moved so many seconds ago. Else
-// the packet is dropped.
+// asks reports whether a flow is looked up at another node after its row moved; otherwise the packet is
+// dropped.
 func (w *world) asks(t *testing.T, p packet, moved uint32) bool {
 	t.Helper()
 	put(t, w.GroupMarks, p.rowGroup(), bpf.DatapathGroupMark{Moved: w.ago(t, moved)})
@@ -113,9 +111,8 @@ func (w *world) asks(t *testing.T, p packet, moved uint32) bool {
 	return got == xdpTX
 }
 
-// Beyond the limit of unknown flows others are asked for only some that were not seen before, and
-// what is not is dropped. The limit is that of the source, or of its VIP. Flows that are known do not
-// feel it.
+// Beyond the limit of unknown flows, per source or VIP, only some new flows are looked up at other nodes, and
+// the rest is dropped. Known flows are not affected.
 func TestSecondChanceLimit(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -124,7 +121,7 @@ func TestSecondChanceLimit(t *testing.T) {
 			w.pointTo(t, f, 0)
 			known := networked(f, 1, 60000)
 			w.establish(t, known, f.pods[0])
-			// unknown lets so many packets of flows come back from the chain.
+			// unknown sends packets of flows that returned unknown.
 			next := 0
 			unknown := func(network, n int) {
 				for range n {
@@ -173,8 +170,8 @@ func TestSecondChanceLimit(t *testing.T) {
 	}
 }
 
-// A spoofed SYN does not make its pod get the packets of a connection that another node may hold, even
-// beyond the limit: they are dropped.
+// A spoofed SYN does not direct packets of a connection to its pod that another node may hold, even beyond
+// the limit: they are dropped.
 func TestUnprovedFlowBeyondLimit(t *testing.T) {
 	const flows = 100
 	w := newWorld(t)
@@ -196,13 +193,12 @@ func TestUnprovedFlowBeyondLimit(t *testing.T) {
 	}
 }
 
-// The halves of the map of limits.
 const (
 	firstPackets = iota
 	repeats
 )
 
-// reachLimit makes all VIPs and sources reach a limit in this second.
+// reachLimit exhausts a limit of all VIPs and sources for this second.
 func (w *world) reachLimit(t *testing.T, class uint32) {
 	t.Helper()
 	slots, now := w.Unknowns.MaxEntries()/2, w.ago(t, 0)
@@ -215,8 +211,8 @@ func (w *world) reachLimit(t *testing.T, class uint32) {
 	}
 }
 
-// Beyond the limit others are asked for a packet that is repeated, but not once more for one that
-// none of them knew. Repeats have a limit of their own.
+// Beyond the limit, a repeated packet is looked up, but only once if no node knows its flow. Repeats have a
+// separate limit.
 func TestRepeatedPacketsAreAskedFor(t *testing.T) {
 	const flows, limit = 100, unknownPerVIP / tcpWeight
 	w := newWorld(t)
@@ -224,10 +220,10 @@ func TestRepeatedPacketsAreAskedFor(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			w.forget(t)
 			w.pointTo(t, f, 0)
-			// asked is for how many flows of a group others are asked, beyond the limits.
+			// asked returns the number of a group's flows that are looked up beyond the limits.
 			asked := func(group int, limits ...uint32) (n int) {
 				for i := range flows {
-					// In a new second it would be reached no more.
+					// In a new second the limit would be reset.
 					if i%20 == 0 {
 						for _, class := range append(limits, firstPackets) {
 							w.reachLimit(t, class)
@@ -244,7 +240,6 @@ func TestRepeatedPacketsAreAskedFor(t *testing.T) {
 				for i := range n {
 					w.returns(t, networked(f, 1, 10000*group+i))
 				}
-				// The connections are over.
 				w.wipe(t)
 			}
 			if n := asked(1); !few(n) {
@@ -280,7 +275,6 @@ func TestRepeatedPacketsAreAskedFor(t *testing.T) {
 	}
 }
 
-// ageUnknownFlows makes all flows that were unknown older by so many seconds.
 func (w *world) ageUnknownFlows(t *testing.T, seconds uint32) {
 	t.Helper()
 	m, ticks := w.UnknownFlows, seconds*w.ticks(t)

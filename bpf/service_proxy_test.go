@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// serviceProxyMode is that of the worlds that are made while it is set.
+// serviceProxyMode is the mode of new worlds.
 var serviceProxyMode bpf.DatapathServiceProxyMode
 
 func newWorldBeside(t *testing.T, mode bpf.DatapathServiceProxyMode) *world {
@@ -33,14 +33,14 @@ func (w *world) take(t *testing.T, f family, ports ...uint16) {
 	}
 }
 
-// proxied tells whether the program has noted the packet's flow as the service proxy's.
+// proxied reports whether the program has recorded the packet's flow as the service proxy's.
 func (w *world) proxied(t *testing.T, flow bpf.DatapathFlow) bool {
 	t.Helper()
 	var noted uint32
 	return w.Proxied.Lookup(flow, &noted) == nil
 }
 
-// step is a packet, and whether it is the service proxy's.
+// step is a packet, and whether it belongs to the service proxy.
 type step struct {
 	name string
 	packet
@@ -63,8 +63,8 @@ func (w *world) steps(t *testing.T, steps []step) {
 	}
 }
 
-// TestServiceProxyYields follows a frontend from its first packet to when it is taken: what the
-// service proxy has begun by then stays its own.
+// TestServiceProxyYields follows a frontend until it is taken: connections started before stay with the
+// service proxy.
 func TestServiceProxyYields(t *testing.T) {
 	w := newWorldBeside(t, bpf.DatapathServiceProxyModeSERVICE_PROXY_YIELDS)
 	for _, f := range families {
@@ -80,7 +80,7 @@ func TestServiceProxyYields(t *testing.T) {
 			if w.proxied(t, flowOf(f, before.from, before.to, 6)) || !w.proxied(t, flowOf(f, begun.from, begun.to, 6)) {
 				t.Error("the program notes connections that begin, and no others")
 			}
-			// The agent writes those from before.
+			// The agent records the existing ones.
 			put(t, w.Proxied, flowOf(f, before.from, before.to, 6), uint32(1))
 			w.take(t, f, portCluster, portNode2)
 			w.steps(t, []step{
@@ -93,7 +93,7 @@ func TestServiceProxyYields(t *testing.T) {
 				{"of one that nobody knows", from(f.tcp(portCluster, "A"), 50004), false},
 				{"a datagram of before", f.udp(portCluster), true},
 			})
-			// The service proxy answered a SYN, and then the frontend was taken.
+			// The frontend is taken after the service proxy answered a SYN.
 			underWay := from(f.tcp(portCluster, "S"), 50005)
 			w.offer(t, underWay, 77)
 			w.steps(t, []step{
@@ -105,8 +105,8 @@ func TestServiceProxyYields(t *testing.T) {
 	}
 }
 
-// TestServiceProxyTakes has new connections be the service proxy's, while ours go on. Only a client
-// that got the SYN-ACK has its connection remembered.
+// TestServiceProxyTakes leaves new connections to the service proxy and keeps ours. Only connections of
+// clients that received the SYN-ACK are recorded.
 func TestServiceProxyTakes(t *testing.T) {
 	w := newWorldBeside(t, bpf.DatapathServiceProxyModeSERVICE_PROXY_TAKES)
 	for _, f := range families {
@@ -140,7 +140,7 @@ func TestServiceProxyTakes(t *testing.T) {
 			w.steps(t, []step{
 				{"it goes on, to another node", acknowledging(from(f.tcp(portNode2, "A"), 50001), 78), true},
 			})
-			// What others answer at a port without a frontend is none of ours.
+			// Replies from a port without a frontend are ignored.
 			w.offer(t, from(f.tcp(9, "S"), 50001), 77)
 			var number uint32
 			if w.ProxyOffers.Lookup(flowOf(f, from(f.tcp(9, "S"), 50001).from, f.tcp(9, "S").to, 6), &number) == nil {
@@ -150,8 +150,8 @@ func TestServiceProxyTakes(t *testing.T) {
 	}
 }
 
-// TestServiceProxyFlood has untrusted hosts send many more SYNs and acknowledgements than tables
-// have room for, and the service proxy answer the SYNs: connections that it has are remembered.
+// TestServiceProxyFlood checks that a flood of SYNs and ACKs, with SYN-ACKs of the service proxy, evicts no
+// record of its connections.
 func TestServiceProxyFlood(t *testing.T) {
 	w := newWorldBeside(t, bpf.DatapathServiceProxyModeSERVICE_PROXY_TAKES)
 	for _, f := range families {
@@ -187,7 +187,7 @@ func acknowledging(p packet, number uint32) packet {
 	return p.with(func(p *packet) { p.tcp = func(tcp *layers.TCP) { tcp.Ack = number } })
 }
 
-// offer has the stack answer a SYN, with this sequence number.
+// offer sends the stack's SYN-ACK with this sequence number.
 func (w *world) offer(t *testing.T, syn packet, sequence uint32) {
 	t.Helper()
 	answer := syn.with(func(p *packet) {
@@ -199,9 +199,8 @@ func (w *world) offer(t *testing.T, syn packet, sequence uint32) {
 	}
 }
 
-// TestServiceProxyHasTheRest has what no frontend is for pass to the stack, as it is of Services
-// that are not moved yet: ports of a VIP that others share, and addresses of a pool or an
-// aggregate.
+// TestServiceProxyHasTheRest passes packets without a frontend to the stack, as for Services that are not
+// migrated yet: ports of a shared VIP, and addresses of a pool or aggregate.
 func TestServiceProxyHasTheRest(t *testing.T) {
 	for name, test := range map[string]struct {
 		mode bpf.DatapathServiceProxyMode

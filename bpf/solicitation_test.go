@@ -10,21 +10,20 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// groupMAC is where hosts ask for the IPv6 VIP (RFC 2464 section 7).
+// groupMAC is the solicited-node multicast address of the IPv6 VIP (RFC 2464, section 7).
 var groupMAC = func() net.HardwareAddr {
 	vip := v6.vip.As16()
 	return net.HardwareAddr{0x33, 0x33, 0xff, vip[13], vip[14], vip[15]}
 }()
 
-// solicitation is what a neighbour asks the VIP itself.
+// solicitation is a neighbour's unicast solicitation.
 func solicitation(target netip.Addr, kind byte) packet {
 	p := icmp(v6.other, v6.vip, icmpKind{kind: kind}, append(target.AsSlice(), 1, 1, 2, 0, 0, 0, 0, 9))
 	p.ttl = 255
 	return p
 }
 
-// Hosts that check whether a VIP is still where it was ask it alone. The agent's socket is to see it, and
-// the kernel is to do nothing with it.
+// Unicast solicitations for a VIP reach the agent's socket, and the kernel ignores them.
 func TestSolicitation(t *testing.T) {
 	w := newWorld(t)
 	asked := solicitation(v6.vip, 135)
@@ -37,7 +36,7 @@ func TestSolicitation(t *testing.T) {
 	}
 	frame := asked.frame()
 	elsewhere := asked.with(func(p *packet) { p.destination = otherMAC }).frame()
-	// RFC 826: a host asks the node alone, too.
+	// RFC 826 also permits a unicast request.
 	arp := append(append(append([]byte{}, uplinkMAC...), routerMAC...), 8, 6, 0, 1, 8, 0, 6, 4, 0, 1)
 	arp = append(append(append(append(arp, routerMAC...), v4.other.AsSlice()...), 0, 0, 0, 0, 0, 0), v4.vip.AsSlice()...)
 	for _, fixture := range []fixture{

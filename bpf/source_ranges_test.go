@@ -44,7 +44,7 @@ func (w *world) admit(t *testing.T, set uint32, prefixes ...string) {
 	}
 }
 
-// Prefixes around the client of each family: those that hold it and those that do not.
+// Prefixes with and without the client, per family.
 var around = map[string]struct{ wide, exact, beside, elsewhere string }{
 	"IPv4": {"198.51.100.0/24", "198.51.100.200/32", "198.51.100.201/32", "198.51.0.0/22"},
 	"IPv6": {"2001:db8:0:2::/64", "2001:db8:0:2::200/128", "2001:db8:0:2::201/128", "2001:db8:0:3::/64"},
@@ -85,8 +85,7 @@ func TestSourceRanges(t *testing.T) {
 	}
 }
 
-// checkAdmission sends to a frontend that leads elsewhere, one that leads here, and
-// one of policy Local.
+// checkAdmission sends to a remote, a local and a policy Local frontend.
 func checkAdmission(t *testing.T, w *world, f family, admitted bool) {
 	t.Helper()
 	away, here, local := f.tcp(portNode2, "S"), f.udp(portCluster), f.tcp(portLocal, "S")
@@ -112,8 +111,7 @@ func checkAdmission(t *testing.T, w *world, f family, admitted bool) {
 	}
 }
 
-// The ingress node has admitted the client. Another node does not check again,
-// for its set may be older.
+// The ingress node checked the source. Other nodes do not check again, because their set may be older.
 func TestSourceRangesOfPacketsFromNodes(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {

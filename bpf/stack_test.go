@@ -11,23 +11,21 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// maxStack is less than MAX_BPF_STACK, the 512 bytes that all functions of a call chain have together:
-// other compilers need more, and so does the next change.
+// maxStack is below MAX_BPF_STACK, the 512 bytes of a call chain, as a reserve for other compilers and the
+// next change.
 const maxStack = 400
 
-// function is what is known of a BPF function.
 type function struct {
-	// stack is the bytes that it uses.
+	// stack is in bytes.
 	stack int
 	calls []string
 }
 
-// functions reads the functions of a program.
 func functions(instructions asm.Instructions) map[string]*function {
 	all := map[string]*function{}
 	var f *function
 	use := func(offset int) { f.stack = max(f.stack, -offset) }
-	// Registers that hold the frame pointer, to which an offset may be added.
+	// Registers that hold the frame pointer, possibly with an offset.
 	var frame [11]bool
 	for _, ins := range instructions {
 		if name := ins.Symbol(); name != "" && all[name] == nil {
@@ -50,9 +48,8 @@ func functions(instructions asm.Instructions) map[string]*function {
 	return all
 }
 
-// deepest is the call chain from the function that needs most stack, and how much. Linux
-// 6.1 rounds what each function needs up to 32 bytes (check_max_stack_depth of verifier.c);
-// later ones round less.
+// deepest returns the call chain with the largest stack, and its size. Linux 6.1 rounds each function up to
+// 32 bytes (check_max_stack_depth of verifier.c); later ones round less.
 func deepest(all map[string]*function, name string) (chain []string, stack int) {
 	for _, callee := range all[name].calls {
 		if all[callee] == nil {
@@ -65,7 +62,7 @@ func deepest(all map[string]*function, name string) (chain []string, stack int) 
 	return append([]string{name}, chain...), stack + max(all[name].stack+31, 32)/32*32
 }
 
-// A kernel older than the running one must load the programs, too.
+// The programs must also load on an older kernel.
 func TestStack(t *testing.T) {
 	spec, err := bpf.LoadDatapath()
 	if err != nil {
@@ -78,20 +75,18 @@ func TestStack(t *testing.T) {
 		if stack > maxStack {
 			t.Errorf("%s: %d bytes of stack in %v, may be %d; what must not be seen at once may return first", name, stack, chain, maxStack)
 		}
-		// MAX_CALL_FRAMES.
 		if len(chain) > 8 {
 			t.Errorf("%s: %d functions deep: %v, may be 8", name, len(chain), chain)
 		}
 	}
 }
 
-// maxVerified is how many instructions the verifier may follow in a program. The kernel's limit is a
-// million; an agent that starts waits for this, about a second for half of it.
+// maxVerified is the limit of verified instructions per program, of the kernel's million. Half a million
+// takes about a second at the agent's start.
 const maxVerified = 240_000
 
-// TestPrograms is the test that CI runs on an older kernel under emulation: the verifier accepts all
-// programs, the XDP program delivers a SYN of each family to a pod, and the tcx program makes the VIP
-// the source of the reply.
+// TestPrograms is run by CI on an emulated older kernel: the verifier accepts all programs, XDP delivers a
+// SYN of each family to a pod, and tcx translates the reply.
 func TestPrograms(t *testing.T) {
 	w := newWorld(t)
 	for name, program := range map[string]*ebpf.Program{"ingress": w.Ingress, "egress": w.Egress} {

@@ -10,10 +10,9 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// testKey is the key that the test's nodes tag with. Key 2 is accepted, too; keys 3 and 4 are not.
+// testKey is the key of the test's nodes. Key 2 is accepted, too; keys 3 and 4 are not.
 const testKey = 1
 
-// tunnelKeys are random.
 var tunnelKeys = func() (keys [1 + bpf.DatapathShapeTUNNEL_KEYS]bpf.DatapathTunnelKey) {
 	random := rand.New(rand.NewPCG(11, 12))
 	for number := testKey; number < len(keys); number++ {
@@ -28,14 +27,13 @@ var tunnelKeys = func() (keys [1 + bpf.DatapathShapeTUNNEL_KEYS]bpf.DatapathTunn
 	return keys
 }()
 
-// Lengths and offsets of headers.
 const (
 	tunnelLength = 8 + 8 + 12 + 12
 	pathOffset   = 8 + 8 + 4
 	tagOffset    = tunnelLength - 8
 )
 
-// tagWords are what a tag covers, in pairs, of a packet with its outer IP header.
+// tagWords returns the words covered by the tag of a packet with its outer IP header, in pairs.
 func tagWords(ip []byte) (pairs [][2]uint32) {
 	words := func(b []byte) []uint32 {
 		out := make([]uint32, len(b)/4)
@@ -66,7 +64,6 @@ func tagWords(ip []byte) (pairs [][2]uint32) {
 	if length >= header+8 {
 		transport = words(inner[header : header+8])
 	}
-	// The upper bits of the ids are where the families have none.
 	high := uint32(0)
 	if udp[tagOffset-1] == 3 {
 		high = binary.BigEndian.Uint32(udp[tunnelLength:])
@@ -82,7 +79,7 @@ func tagWords(ip []byte) (pairs [][2]uint32) {
 	return pairs
 }
 
-// tag is that of a packet, as it stands in it.
+// tag returns the encoded tag of a packet.
 func tag(number int, ip []byte) []byte {
 	key := tunnelKeys[number]
 	sums := key.Start
@@ -96,7 +93,7 @@ func tag(number int, ip []byte) []byte {
 	return binary.LittleEndian.AppendUint32(out, uint32(sums[1]>>32))
 }
 
-// trust sets which tags are accepted.
+// trust sets the accepted tags.
 func (w *world) trust(t testing.TB, required bool, accepted ...int) {
 	t.Helper()
 	var flags uint32

@@ -16,7 +16,6 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// tracer is the tracing copy of the ingress program.
 func (w *world) tracer(t testing.TB) *ebpf.Program {
 	t.Helper()
 	if w.tracing != nil {
@@ -44,7 +43,6 @@ func (w *world) tracer(t testing.TB) *ebpf.Program {
 	return w.tracing
 }
 
-// allMaps are the maps of the programs by name.
 func (w *world) allMaps() map[string]*ebpf.Map {
 	all := map[string]*ebpf.Map{}
 	fields := reflect.ValueOf(&w.DatapathMaps).Elem()
@@ -56,10 +54,10 @@ func (w *world) allMaps() map[string]*ebpf.Map {
 	return all
 }
 
-// entry names an entry of a hash map by its key, or all values of an array.
+// entry is an entry of a hash map by its key, or all values of an array.
 type entry struct{ name, key string }
 
-// contents are the maps that programs write. The large arrays are tables that only the agent writes.
+// contents are the maps written by programs. Large arrays are excluded, because only the agent writes them.
 func (w *world) contents(t testing.TB) map[entry]string {
 	t.Helper()
 	contents := map[entry]string{}
@@ -78,7 +76,7 @@ func (w *world) contents(t testing.TB) map[entry]string {
 	return contents
 }
 
-// arrayContents reads all values, as many for each index, in one call.
+// arrayContents reads all values, valuesEach per index, in one call.
 func arrayContents(t testing.TB, name string, m *ebpf.Map, valuesEach int) string {
 	t.Helper()
 	keys := make([]uint32, m.MaxEntries())
@@ -91,7 +89,7 @@ func arrayContents(t testing.TB, name string, m *ebpf.Map, valuesEach int) strin
 	return string(unsafe.Slice((*byte)(values.UnsafePointer()), values.Len()*size))
 }
 
-// firstChange returns the part of both values from their first different octet on, at most 64 octets.
+// firstChange returns up to 64 bytes of both values from the first difference.
 func firstChange(before, after string) string {
 	at := 0
 	for at < min(len(before), len(after)) && before[at] == after[at] {
@@ -120,7 +118,6 @@ func hashContents(t testing.TB, name string, m *ebpf.Map, contents map[entry]str
 	}
 }
 
-// trace runs the frame through the tracing copy.
 func (w *world) trace(t testing.TB, frame []byte) (result, bpf.DatapathTrace) {
 	t.Helper()
 	put(t, w.TraceRecord, uint32(0), bpf.DatapathTrace{})
@@ -132,8 +129,7 @@ func (w *world) trace(t testing.TB, frame []byte) (result, bpf.DatapathTrace) {
 	return got, trace
 }
 
-// checkTrace holds for every fixture: a trace changes nothing, and agrees with what then
-// becomes of the packet.
+// checkTrace checks that a trace changes nothing and agrees with the packet's processing.
 func (w *world) checkTrace(t *testing.T, fixture fixture) bpf.DatapathTrace {
 	t.Helper()
 	before := w.contents(t)
@@ -173,7 +169,6 @@ func join2(a, b map[entry]string) map[entry]string {
 	return both
 }
 
-// traceCase is a packet and its trace.
 type traceCase struct {
 	name   string
 	before []packet

@@ -23,25 +23,25 @@ const (
 	otherTag = 0x88a80007
 )
 
-// fence gives the node its mark, and closes the fence at egress.
+// fence sets the node's mark and enables the check at egress.
 func (w *world) fence(t testing.TB) {
 	t.Helper()
 	put(t, w.TunnelTrust, uint32(0), bpf.DatapathTrust{Flags: uint32(bpf.DatapathTrustFlagTRUST_EGRESS), Mark: nodeMark})
 }
 
-// leaving is a frame that leaves by the uplink, with what the kernel knows of it.
+// leaving is a frame to the uplink with its kernel metadata.
 type leaving struct {
 	name  string
 	frame []byte
 	mark  uint32
-	// from is the interface by which it came in; zero if a process of the node sent it.
+	// from is the ingress interface; zero if a process of the node sent it.
 	from uint32
-	// segment is the bytes of payload that the kernel puts into each packet; zero means all.
+	// segment is the payload size of each packet after segmentation; zero means unsegmented.
 	segment uint32
 	dropped bool
 }
 
-// skbOrigin is struct __sk_buff as far as the kernel takes it for a test run.
+// skbOrigin is struct __sk_buff, as far as test runs accept it.
 type skbOrigin struct {
 	_              [8]byte
 	Mark           uint32
@@ -55,7 +55,7 @@ type skbOrigin struct {
 	_              [12]byte
 }
 
-// datagram is what a UDP socket sends: with the address of the node, because the CNI masquerades.
+// datagram is a UDP socket's packet after masquerading by the CNI.
 func datagram(f family, payload []byte) packet {
 	return packet{
 		from: netip.AddrPortFrom(f.self, 50000), to: netip.AddrPortFrom(f.node2, geneveUDP),
@@ -63,7 +63,7 @@ func datagram(f family, payload []byte) packet {
 	}
 }
 
-// Our VNI leaves the node only in what its programs have encapsulated, however it is wrapped.
+// Only packets encapsulated by its programs leave the node with our VNI, in any encapsulation.
 func TestEgressFence(t *testing.T) {
 	w := newWorld(t)
 	w.fence(t)
@@ -72,7 +72,7 @@ func TestEgressFence(t *testing.T) {
 			t.Run(f.name+"/"+l.name, func(t *testing.T) { w.checkLeaving(t, l) })
 		}
 	}
-	// Of programs that set no mark yet, packets must not be lost.
+	// Packets of programs without a mark must not be dropped.
 	put(t, w.TunnelTrust, uint32(0), bpf.DatapathTrust{Mark: nodeMark})
 	for _, f := range families {
 		open := leaving{name: "fence not closed yet", frame: datagram(f, f.tcp(portCluster, "S").arrived(f, 0).geneveAndInner()).frame()}
@@ -93,7 +93,7 @@ func forgeries(f family, uplink uint32) []leaving {
 		flagged := forged.with(func(t *tunnel) { t.flags = flags }).geneveAndInner()
 		all = append(all, leaving{name: "from a pod, flags", frame: datagram(f, flagged).frame(), from: pod, dropped: true})
 	}
-	// The second packet of two has our VNI, the first has none.
+	// Only the second packet of two has our VNI.
 	hidden := append(make([]byte, len(payload)), payload...)
 	elsewhere := plain.with(func(p *packet) { p.to = netip.AddrPortFrom(f.node2, 6082) })
 	all = append(all,
@@ -165,7 +165,7 @@ func (w *world) checkLeaving(t *testing.T, l leaving) {
 	}
 }
 
-// Packets of a node are taken only where they come in.
+// Packets of a node are accepted only on its ingress interfaces.
 func TestNodeUplinks(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -199,7 +199,7 @@ func TestNodeUplinks(t *testing.T) {
 	}
 }
 
-// Outer headers are those that nodes send: a fragment or options are no tunnel.
+// Fragments and outer headers with options are no tunnel packets.
 func TestOuterForm(t *testing.T) {
 	w := newWorld(t)
 	syn := v4.tcp(portCluster, "S")
@@ -217,7 +217,7 @@ func TestOuterForm(t *testing.T) {
 		p.ipOptions = []layers.IPv4Option{{OptionType: 148, OptionLength: 4, OptionData: []byte{0, 0}}}
 	}
 	malformed := dropped(bpf.DatapathDropReasonDROP_TUNNEL_MALFORMED)
-	// A later fragment shows what the sender likes in the place of the headers.
+	// A later fragment contains arbitrary data in place of the headers.
 	later := packet{
 		from: netip.AddrPortFrom(v4.node2, 50000), to: netip.AddrPortFrom(v4.self, geneveUDP), protocol: layers.IPProtocolUDP,
 		payload: string(good.ip()[20:]),

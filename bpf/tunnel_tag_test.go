@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// Which packets of nodes are taken, by the keys that are accepted. In a rotation two are.
+// Acceptance of nodes' packets by their key. During a rotation two keys are accepted.
 func TestTunnelTag(t *testing.T) {
 	w := newWorld(t)
 	good := v4.tcp(portCluster, "S").arrived(v4, 0)
@@ -35,7 +35,7 @@ func TestTunnelTag(t *testing.T) {
 		"other tag": good.frame(),
 	}
 	at := shortest + 20 + tagOffset
-	// A tag of key 1 with the number of key 2, and one that is zero.
+	// A tag of key 1 with the number of key 2, and a zero tag.
 	forms["swapped"][at-2] = 0x10 + 2
 	forms["zeros"][at-2] = 0x10 + 1
 	forms["other tag"][at+7] ^= 1
@@ -98,7 +98,7 @@ func TestTunnelWithoutKey(t *testing.T) {
 	}
 }
 
-// innerForms are packets of which a tag covers different words.
+// innerForms are packets whose tags cover different words.
 func innerForms(f family) map[string]packet {
 	forms := map[string]packet{
 		"TCP":                  f.tcp(portCluster, "S"),
@@ -119,8 +119,8 @@ func innerForms(f family) map[string]packet {
 	return forms
 }
 
-// covered are the bytes of an encapsulated frame that its tag covers, and those of the tag itself
-// with its number.
+// covered returns the bytes of an encapsulated frame that its tag covers, and those of the tag and its
+// number.
 func covered(outer, inner family, p packet) (places []int) {
 	add := func(from, length int) {
 		for i := range length {
@@ -136,7 +136,7 @@ func covered(outer, inner family, p packet) (places []int) {
 	add(udp+tagOffset, 8)
 	ip := udp + tunnelLength + highBytes()
 	if longIDs {
-		// The upper bits of the chooser and the chain.
+		// The high bits of the chooser and the chain.
 		add(ip-1, 1)
 	}
 	l4 := ip + 40
@@ -155,7 +155,7 @@ func covered(outer, inner family, p packet) (places []int) {
 	return places
 }
 
-// Whichever bit changes of what a tag covers, nothing of the packet is taken.
+// A change of any bit covered by the tag causes a drop.
 func TestTunnelTagCovers(t *testing.T) {
 	w := newWorld(t)
 	w.trust(t, true, 1, 2)
@@ -172,7 +172,6 @@ func TestTunnelTagCovers(t *testing.T) {
 						}
 					}
 					for bit := range highBytes() / 2 {
-						// Those of the ingress node.
 						changed := slices.Clone(frame)
 						changed[outer.outerUDP()+tunnelLength+2] ^= 1 << bit
 						w.checkForged(t, changed)
@@ -183,7 +182,7 @@ func TestTunnelTagCovers(t *testing.T) {
 	}
 }
 
-// A packet of one node is none of another one, and one to this node is none to another.
+// A packet of one node is not accepted as another's, nor one for this node by another.
 func TestTunnelTagCoversOuterAddresses(t *testing.T) {
 	w := newWorld(t)
 	w.trust(t, true, 1, 2)
@@ -213,7 +212,6 @@ func TestTunnelTagCoversOuterAddresses(t *testing.T) {
 	}
 }
 
-// checkForged runs a frame that must be dropped as forged.
 func (w *world) checkForged(t *testing.T, frame []byte) {
 	t.Helper()
 	count := func() uint64 {
@@ -227,7 +225,7 @@ func (w *world) checkForged(t *testing.T, frame []byte) {
 	}
 }
 
-// forger makes encapsulated packets of a node without its key: all that a tag covers is random.
+// forger creates encapsulated packets without the key: all covered fields are random.
 type forger struct {
 	random       *rand.Rand
 	outer, inner family
@@ -240,7 +238,6 @@ func newForger(outer, inner family, seed uint64) *forger {
 	return &forger{random: rand.New(rand.NewPCG(13, seed)), outer: outer, inner: inner, frame: good.frame()}
 }
 
-// outerUDP is where the outer UDP header of a packet between nodes begins.
 func (f family) outerUDP() int {
 	if f.vip.Is4() {
 		return shortest + 20
@@ -248,12 +245,12 @@ func (f family) outerUDP() int {
 	return shortest + 40
 }
 
-// next makes the next packet, with the flags. Sources and ports differ, and so do tags: random
-// ones, those of other packets, and none.
+// next returns the next packet with the flags, with varying sources and ports, and tags that are random, of
+// other packets or absent.
 func (f *forger) next(flags uint8) []byte {
 	udp := f.outer.outerUDP()
 	path := f.random.Uint64()&^15 | uint64(flags)
-	// Mostly of nodes that there are.
+	// Mostly of existing nodes.
 	if flags&flagNotice != 0 {
 		path = path&(1<<40-1)&^15 | uint64(flags) | selfID<<52 | 2<<40
 	}
@@ -275,8 +272,7 @@ func (f *forger) next(flags uint8) []byte {
 	return f.frame
 }
 
-// Nothing that somebody without the key forges is taken, with whatever flags of the path. It
-// makes no flow and no exception.
+// No packet forged without the key is accepted, with any path flags. It creates no flow and no exception.
 func TestFloodForgedTunnel(t *testing.T) {
 	w := newWorld(t)
 	w.trust(t, true, 1)
@@ -308,7 +304,6 @@ func TestFloodForgedTunnel(t *testing.T) {
 	}
 }
 
-// checkNothingTaken checks that all packets were dropped as forged, and that the node has no flow.
 func (w *world) checkNothingTaken(t *testing.T, earlier tally, n uint64) {
 	t.Helper()
 	counted := w.tally(t).since(earlier)
@@ -337,8 +332,8 @@ func (w *world) checkNothingTaken(t *testing.T, earlier tally, n uint64) {
 	}
 }
 
-// Nothing that a pod or a process of the node forges leaves the node, with whatever flags of the
-// path and whatever tag: not even with the right mark.
+// No packet forged by a pod or process of the node leaves it, with any path flags and tag, even with the
+// right mark.
 func TestFloodForgedHere(t *testing.T) {
 	w := newWorld(t)
 	w.fence(t)
@@ -352,7 +347,7 @@ func TestFloodForgedHere(t *testing.T) {
 		for name, origin := range attackers {
 			t.Run(f.name+"/"+name, func(t *testing.T) {
 				forger := newForger(f, f, 2)
-				// It leaves: from this node to the other one.
+				// From this node to the other one.
 				l3 := forger.frame[shortest:]
 				if f.vip.Is4() {
 					swap(l3[12:20])

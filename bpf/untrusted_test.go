@@ -7,15 +7,13 @@ import (
 	"testing"
 )
 
-// untrusted floods a VIP from random sources.
 type untrusted struct {
 	name string
 	send func(t *testing.T)
-	// makesEntries is true where each packet is one of a new flow, or of a new datagram.
+	// makesEntries is true if each packet belongs to a new flow or datagram.
 	makesEntries bool
 }
 
-// untrustedHosts are all that send to a port of the family's VIP.
 func untrustedHosts(w *world, f family) []untrusted {
 	const fin, rst, ack = 0x01, 0x04, 0x10
 	tcp := func(name, flags string, bits byte) untrusted {
@@ -52,13 +50,12 @@ func untrustedHosts(w *world, f family) []untrusted {
 	}
 }
 
-// replace makes the spoofer change another frame.
 func (s *spoofer) replace(frame []byte) {
 	s.run.Data, s.run.DataOut = frame, make([]byte, len(frame)+256)
 	s.run.Context = xdpContext{DataEnd: uint32(len(frame)), IngressIfindex: uint32(s.w.uplink)}
 }
 
-// newFragment draws another source and identification of a first fragment.
+// newFragment chooses a random source and identification of a first fragment.
 func (s *spoofer) newFragment() {
 	source, id := s.run.Data[14+12:], s.run.Data[14+4:]
 	if !s.ipv4 {
@@ -69,7 +66,7 @@ func (s *spoofer) newFragment() {
 	binary.BigEndian.PutUint16(id, uint16(s.random.Uint32()))
 }
 
-// newError draws another source of an ICMP error, and another client of what it is about.
+// newError chooses a random source of an ICMP error, and client of its quoted packet.
 func (s *spoofer) newError() {
 	source, client, port := s.run.Data[14+12:], s.run.Data[14+28+16:], s.run.Data[14+28+20+2:]
 	if !s.ipv4 {

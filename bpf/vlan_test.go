@@ -9,7 +9,7 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// tagged puts VLAN tags into a frame, each with its EtherType in front.
+// tagged inserts VLAN tags with their EtherTypes.
 func tagged(frame []byte, tags ...uint32) []byte {
 	out := append([]byte{}, frame[:12]...)
 	for _, tag := range tags {
@@ -20,11 +20,10 @@ func tagged(frame []byte, tags ...uint32) []byte {
 
 const (
 	vlanTag, vlanOuterTag = 0x81000007, 0x88a80009
-	// vlanUplink is the index of the uplinks that are VLANs.
-	vlanUplink = 77
+	vlanUplink            = 77
 )
 
-// putVLAN makes the VLAN of the tags on the interface an uplink.
+// putVLAN makes a VLAN of the interface an uplink.
 func (w *world) putVLAN(t testing.TB, ifindex int, tags ...uint32) {
 	t.Helper()
 	key := bpf.DatapathVlanKey{Ifindex: uint32(ifindex)}
@@ -34,7 +33,6 @@ func (w *world) putVLAN(t testing.TB, ifindex int, tags ...uint32) {
 	put(t, w.Vlans, key, uint32(vlanUplink))
 }
 
-// vlans are frames with VLAN tags.
 func vlans(f family) []fixture {
 	const tag, outer, priority = vlanTag, vlanOuterTag, 0x8100a000
 	syn, away := f.tcp(portCluster, "S"), f.tcp(portNode2, "S")
@@ -97,7 +95,7 @@ func vlans(f family) []fixture {
 	}
 }
 
-// tagsBeside gives the node a card that keeps tags from XDP.
+// tagsBeside simulates a NIC that hides tags from XDP.
 func tagsBeside(t *testing.T, w *world) {
 	w.setFlags(t, bpf.DatapathSelfFlagSELF_TAGS_BESIDE)
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// family is the addresses of one IP family that the fixtures use.
+// family is the addresses of one IP family in the fixtures.
 type family struct {
 	name         string
 	client       netip.AddrPort
@@ -62,9 +62,8 @@ var families = []family{
 
 var (
 	v4, v6 = families[0], families[1]
-	// Nodes 3 and 4 have one family each, node 5 no route, node 6 an unresolved
-	// neighbour, node 7 is behind the second uplink and node 8 behind a third
-	// interface, which takes no redirected frames.
+	// Nodes 3 and 4 have one family each, node 5 no route, node 6 an unresolved neighbour, node 7 is behind
+	// the second uplink and node 8 behind a third interface, which accepts no redirected frames.
 	node3 = netip.MustParseAddr("2001:db8:0:1::13")
 	node5 = netip.MustParseAddr("203.0.113.200")
 	node6 = netip.MustParseAddr("198.51.100.16")
@@ -74,23 +73,23 @@ var (
 
 const selfID = 1
 
-// flowEntries is how many flows each table has room for.
+// flowEntries is the capacity of each table of flows.
 const flowEntries = 4096
 
 const evictedBuckets = 512
 
-// affinityBuckets is a power of two: room for twice the flows.
+// affinityBuckets is a power of two, with room for twice the flows.
 const affinityBuckets = flowEntries / 4
 
-// halfOpenBuckets is a power of two: room for 7/4 of the flows.
+// halfOpenBuckets is a power of two, with room for 7/4 of the flows.
 const halfOpenBuckets = flowEntries / 4
 
-// establishedWords is a power of two, and so small that some clients share all their bits.
+// establishedWords is a power of two, small enough that some clients share all their bits.
 const establishedWords = flowEntries / 8
 
-// Ports of the VIPs, named by what they lead to.
+// Ports of the VIPs, named by their destination.
 const (
-	// Rows that lead here, and to the node of the name.
+	// Rows of this node, and of the named node.
 	portCluster uint16 = 80 + iota
 	portNode2
 	portNode3
@@ -99,34 +98,34 @@ const (
 	portUnresolved
 	portSecondUplink
 	portThirdInterface
-	// The chain of rows that lead here: node 2, then 3; of rows that lead to node 2:
-	// this node, then 3, then 4; a chain of nodes unknown here.
+	// The chain of this node's rows: node 2, then 3; of node 2's rows: this node, then 3, then 4; a chain of
+	// unknown nodes.
 	portChain
 	portChainAway
 	portChainUnknown
 	portEmptyRow
 	portNoTable
-	// No endpoint anywhere, and the clients are refused.
+	// Without endpoints; clients are refused.
 	portRefused
 	portLocal
 	portLocalEmpty
-	// As portCluster, but the frontend has no endpoint on this node.
+	// As portCluster, but without endpoint on this node.
 	portClusterEmpty
-	// A second frontend with the same endpoints as portCluster.
+	// A second frontend with the endpoints of portCluster.
 	portClusterTwin
 )
 
 type table struct {
 	primary uint16
 	chain   [3]uint16
-	// history is how many of the chain are former owners.
+	// history is the number of former owners in the chain.
 	history uint8
 }
 
-// longIDs has nodes have ids of more than 12 bits: TestLongIDs.
+// longIDs gives nodes ids of more than 12 bits: TestLongIDs.
 var longIDs bool
 
-// nodeID is that of a node, of which tests know the lower 12 bits.
+// nodeID returns a node's id from its lower 12 bits.
 func nodeID(id uint16) uint16 {
 	if !longIDs {
 		return id
@@ -134,8 +133,7 @@ func nodeID(id uint16) uint16 {
 	return id + id%4<<12
 }
 
-// overhead is that of packets to another node over IPv4, and highBytes are those that long ids
-// take.
+// overhead is that of IPv4, highBytes the addition for long ids.
 func overhead() int { return 60 + highBytes() }
 
 func highBytes() int {
@@ -145,7 +143,7 @@ func highBytes() int {
 	return 0
 }
 
-// row is written from the layout in path.h and row.h.
+// row is encoded from the layout in path.h and row.h.
 func (t table) row() bpf.DatapathRow {
 	path := uint64(t.history) << 52
 	for i, id := range []uint16{t.primary, t.chain[0], t.chain[1], t.chain[2]} {
@@ -174,12 +172,11 @@ var tables = map[uint16]table{
 	portClusterTwin:    {primary: selfID},
 }
 
-// world is the loaded programs over maps with the content that all fixtures share.
+// world is the loaded programs with the maps shared by all fixtures.
 type world struct {
 	bpf.DatapathObjects
 	uplink, second, third int
-	// tracing is the program of tracer, once it is loaded.
-	tracing *ebpf.Program
+	tracing               *ebpf.Program
 }
 
 func network32(b []byte) uint32 { return binary.NativeEndian.Uint32(b) }
@@ -204,18 +201,17 @@ func ip(t testing.TB, commands string) {
 	}
 }
 
-// newWorld builds the interfaces and neighbours that fixtures refer to, and loads.
+// newWorld creates the fixtures' interfaces and neighbours, and loads the programs.
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	return newWorldWith(t, slowTicks)
 }
 
-// Kernel ticks for a second of the programs, in place of the kernel's own rate.
+// Ticks per second for the programs, in place of the kernel's rate.
 const (
-	// slowTicks make what a test has aged by some seconds just as old when it is looked at,
-	// however slow the machine.
+	// slowTicks make ages set by tests independent of the machine's speed.
 	slowTicks = 7500
-	// fastTicks make limits of answers wide, and flows old, while a fuzz test runs.
+	// fastTicks raise the limits of replies and age flows during fuzzing.
 	fastTicks = 25
 )
 
@@ -258,14 +254,13 @@ func newWorldWith(t testing.TB, ticksPerSecond uint32) *world {
 	return w
 }
 
-// load has the programs verified, with maps of the tests' sizes.
 func load(t testing.TB, ticksPerSecond uint32) *world {
 	t.Helper()
 	spec, err := bpf.LoadDatapath()
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Each CPU may hold a batch of free entries for itself.
+	// Each CPU may reserve a batch of free entries.
 	flows := uint32(flowEntries + 128*ebpf.MustPossibleCPU())
 	for name, size := range map[string]uint32{
 		bpf.DatapathMapFrontends4: 64, bpf.DatapathMapFrontends6: 64, bpf.DatapathMapFrontendCounts: 128, bpf.DatapathMapFrontendDrops: 512,
@@ -294,7 +289,7 @@ func load(t testing.TB, ticksPerSecond uint32) *world {
 	return w
 }
 
-// unknownPerVIP is small, so that tests reach the limit. A packet of TCP counts tcpWeight times.
+// unknownPerVIP is small, so that tests reach the limit. A TCP packet counts tcpWeight times.
 const (
 	unknownPerVIP = 256
 	tcpWeight     = 8
@@ -347,7 +342,6 @@ func (w *world) fill(t testing.TB) {
 	copy(secret.Word[:], publicHash[:11])
 	secret.Word[11] = publicHash[0] ^ 1
 	put(t, w.ExceptionKey, uint32(0), secret)
-	// No connection is established yet.
 	put(t, w.EstablishedFilter, uint32(2*establishedWords), uint64(bpf.DatapathWholeCopyFIRST_COPY))
 	put(t, w.Uplinks, uint32(w.uplink), bpf.DatapathUplink{Flags: uint32(bpf.DatapathUplinkFlagUPLINK_TAKES_FRAMES)})
 	put(t, w.Uplinks, uint32(w.second), bpf.DatapathUplink{Flags: uint32(bpf.DatapathUplinkFlagUPLINK_TAKES_FRAMES)})
@@ -396,8 +390,7 @@ func (w *world) fill(t testing.TB) {
 	}
 }
 
-// filterPlace is the word and the bit of an address in the filter, written from the
-// description in bloom.h.
+// filterPlace returns the word and bit of an address in the filter, computed from the description in bloom.h.
 func filterPlace(a netip.Addr) (word uint32, bit uint64) {
 	var network [8]byte
 	if a.Is4() {
@@ -409,7 +402,7 @@ func filterPlace(a netip.Addr) (word uint32, bit uint64) {
 	return index / 64, 1 << (index % 64)
 }
 
-// filterPart is the part of its network that the address lies in.
+// filterPart returns the part of its network that contains the address.
 func filterPart(a netip.Addr) int {
 	if a.Is4() {
 		return int(a.As4()[3]) / 4
@@ -423,7 +416,7 @@ func (w *world) setFilter(t testing.TB, a netip.Addr) {
 	w.setFilterOf(t, netip.PrefixFrom(a, a.BitLen()))
 }
 
-// setFilterOf lets a prefix through the filter, which is a network or a part of one.
+// setFilterOf adds a network or a part of one to the filter.
 func (w *world) setFilterOf(t testing.TB, prefix netip.Prefix) {
 	t.Helper()
 	index, bit := filterPlace(prefix.Addr())
@@ -442,7 +435,7 @@ func setBits(t testing.TB, m *ebpf.Map, index uint32, more uint64) {
 	put(t, m, index, word|more)
 }
 
-// putSelf gives the node its addresses; invalid ones mean none.
+// putSelf sets the node's addresses; invalid ones are omitted.
 func (w *world) putSelf(t testing.TB, ip4, ip6 netip.Addr) {
 	t.Helper()
 	flags := testKey*bpf.DatapathSelfFlagSELF_KEY | bpf.DatapathSelfFlagSELF_AGGREGATES
@@ -459,7 +452,7 @@ func (w *world) putSelf(t testing.TB, ip4, ip6 netip.Addr) {
 	put(t, w.Settings, uint32(0), self)
 }
 
-// putEndpoint writes an endpoint; an invalid one removes it.
+// putEndpoint writes an endpoint; an invalid address deletes it.
 func (w *world) putEndpoint(t testing.TB, id uint32, at netip.AddrPort) {
 	t.Helper()
 	if !at.IsValid() {
@@ -478,7 +471,7 @@ func (w *world) pointTo(t testing.TB, f family, pod int) {
 	w.putEndpointRows(t, f, func(int) int { return pod })
 }
 
-// refused is in place of a pod in a row whose new flows are refused.
+// refused replaces a pod in rows that refuse new flows.
 const refused = -1
 
 func (w *world) putEndpointRows(t testing.TB, f family, pod func(row int) int) {
@@ -499,7 +492,6 @@ func (f family) frontendID(port uint16) uint32 {
 	return 2*uint32(port-portCluster) + f.endpointSlot
 }
 
-// frontend is what a port leads to.
 func (f family) frontend(port uint16) bpf.DatapathFrontend {
 	frontend := bpf.DatapathFrontend{Id: f.frontendID(port), Endpoints: f.endpointSlot, Table: uint32(port-portCluster) + 1}
 	switch port {
@@ -517,7 +509,6 @@ func (f family) frontend(port uint16) bpf.DatapathFrontend {
 	return frontend
 }
 
-// putFrontend writes the TCP and the UDP frontend of a port.
 func (w *world) putFrontend(t testing.TB, f family, port uint16, frontend bpf.DatapathFrontend) {
 	t.Helper()
 	put(t, w.FrontendKeys, frontend.Id, bpf.DatapathFrontendKey6{Vip: address(f.vip), Port: network16(port)})
@@ -526,7 +517,7 @@ func (w *world) putFrontend(t testing.TB, f family, port uint16, frontend bpf.Da
 	}
 }
 
-// frontendEntry is where a frontend stands: by its key, of IPv6 by the hash of that.
+// frontendEntry returns the map entry of a frontend; the key of IPv6 is hashed.
 func (w *world) frontendEntry(f family, port uint16, protocol layers.IPProtocol) (*ebpf.Map, any) {
 	if f.vip.Is4() {
 		return w.Frontends4, bpf.DatapathFrontendKey4{Vip: ipv4(f.vip), Port: network16(port), Protocol: uint8(protocol)}

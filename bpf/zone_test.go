@@ -8,9 +8,9 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// newZones is a world in which this node is in zone 1 and node 2 in zone 3, and the frontends
-// of portCluster and portClusterEmpty have tables for three zones: that of this node, whose
-// rows lead here; that of node 2, whose rows lead there; and zone 5, with chains.
+// newZones returns a world with this node in zone 1 and node 2 in zone 3. The frontends of portCluster and
+// portClusterEmpty have tables for three zones: this node's with its own rows, node 2's with rows of node 2,
+// and zone 5, with chains.
 func newZones(t testing.TB) *world {
 	t.Helper()
 	w := newWorld(t)
@@ -52,7 +52,7 @@ func inZones(f family) []fixture {
 		return fixture{name: name, in: in.frame(), verdict: xdpTX, out: toNode2(out), counts: counts}
 	}
 	on := func(t tunnel, zones uint8) tunnel { return t.with(func(t *tunnel) { t.zones = zones }) }
-	// From zone 3, by the table of this node's zone: six zones on.
+	// From zone 3, by the table of this node's zone: six zones further.
 	asked := on(ack.arrived(v4, selfID), 6)
 	fixtures := []fixture{
 		{
@@ -100,8 +100,8 @@ func inZones(f family) []fixture {
 	return append(fixtures, known)
 }
 
-// This node is the ingress node of a flow that it holds itself, by the table of another zone.
-// No node of its own zone's path knew the flow.
+// This node is the ingress node of a flow that it holds by the table of another zone, unknown to its own
+// zone's path.
 func TestIngressNodeHoldsByAnotherZone(t *testing.T) {
 	w := newZones(t)
 	for _, f := range families {

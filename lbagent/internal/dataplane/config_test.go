@@ -10,8 +10,8 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// The CPUs' free entries of an LRU are additional to its capacity; otherwise a table of 16,384 entries has
-// none with 128 CPUs.
+// The free entries of the CPUs are additional to an LRU's capacity; with 128 CPUs they would fill a table of
+// 16,384 entries.
 func TestTablesHaveFreeEntries(t *testing.T) {
 	cfg := smallConfig("unused")
 	spec, err := newSpec(cfg)

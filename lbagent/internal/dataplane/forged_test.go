@@ -131,7 +131,7 @@ func testForgedHere(t *testing.T, clsact bool) {
 	checkUDP(t, netip.AddrPortFrom(vip6, clusterPort))
 }
 
-// checkUntouched checks that the node accepted no encapsulated packet, and dropped none.
+// checkUntouched checks that the node neither accepted an encapsulated packet nor dropped a packet.
 func (n *network) checkUntouched(t *testing.T, node *node) {
 	t.Helper()
 	checkNoDrops(t, node)

@@ -16,7 +16,7 @@ func tunnelKey(number uint8) forwarding.TunnelKey {
 	return forwarding.TunnelKey{Number: number, Secret: [forwarding.TunnelSecretSize]byte{number, 31: 0xff}}
 }
 
-// keys are accepted; sending is the key of sent packets, or zero for none.
+// keys are accepted; sending is the key of sent packets, or zero.
 func tunnelKeys(required bool, sending uint8, accepted ...uint8) forwarding.TunnelKeys {
 	keys := forwarding.TunnelKeys{Sending: sending, Required: required}
 	for _, number := range accepted {

@@ -24,8 +24,7 @@ import (
 
 const routedPort = 5432
 
-// routedWorld returns the objects of a VIPRoute: the Service blue has pod1 and pod2, green has pod3, invalid
-// has none.
+// routedWorld returns the objects of a VIPRoute: blue has pod1 and pod2, green has pod3, invalid no pod.
 func (n *network) routedWorld(node *node, blue, green, invalid int32) *model.Snapshot {
 	class := millracev1beta1.Class
 	named := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "default", Name: name} }

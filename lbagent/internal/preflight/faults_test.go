@@ -353,7 +353,7 @@ func expected(t *testing.T) []consoleapi.Finding {
 		return nil
 	}
 	return []consoleapi.Finding{{Check: CheckTCX, Level: warns, Message: "Linux " + release(t) + " has no tcx, which comes with 6.6: " +
-		"the agent uses clsact, and a program that is attached later gets in front of it (docs/install.md, Below Linux 6.6)"}}
+		"the agent uses clsact, and a program that is attached later gets in front of it (docs/install.md, Linux before 6.6)"}}
 }
 
 func hostFaults() map[string]realFault {

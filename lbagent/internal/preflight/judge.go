@@ -118,7 +118,7 @@ func (f *Facts) kernel() []consoleapi.Finding {
 		return []consoleapi.Finding{
 			ok(CheckKernel, "Linux %s", f.Kernel),
 			warning(CheckTCX, "Linux %s has no tcx, which comes with 6.6: the agent uses clsact, and a program that is attached "+
-				"later gets in front of it (docs/install.md, Below Linux 6.6)", f.Kernel),
+				"later gets in front of it (docs/install.md, Linux before 6.6)", f.Kernel),
 		}
 	}
 	return []consoleapi.Finding{ok(CheckKernel, "Linux %s", f.Kernel), ok(CheckTCX, "Linux 6.6 or later has it")}

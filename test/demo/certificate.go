@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
-// certificate is one for some names, which is its own CA.
+// certificate is a self-signed certificate with its key.
 type certificate struct{ chain, key string }
 
 func newCertificate(names ...string) (certificate, error) {
@@ -20,7 +20,6 @@ func newCertificate(names ...string) (certificate, error) {
 	return certificate{string(chain), string(key)}, err
 }
 
-// secret is the manifest of a Secret with it.
 func (c certificate) secret(name string) string {
 	encode := func(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }
 	return fmt.Sprintf(`---
@@ -32,7 +31,7 @@ data: {tls.crt: %s, tls.key: %s}
 `, name, encode(c.chain), encode(c.key))
 }
 
-// certificates makes those of the examples, and a file with what the client trusts.
+// certificates creates the certificates of the examples and the client's CA file.
 func (d *demo) certificates(ctx context.Context) error {
 	shop, err := newCertificate("shop.example.com", "*.example.com")
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
-// local shows that only the node of the pod announces the VIP, and undoes it.
+// local checks that only the pod's node announces the VIP, and restores the Service.
 func (d *demo) local(ctx context.Context) error {
 	d.step("externalTrafficPolicy: Local, and one pod: only its node announces")
 	if err := d.change(ctx, "Local", 1); err != nil {
@@ -40,7 +40,6 @@ func (d *demo) local(ctx context.Context) error {
 	return d.settled(ctx, 1, 2, 3)
 }
 
-// change sets the Service's traffic policy and the number of its pods.
 func (d *demo) change(ctx context.Context, policy string, pods int) error {
 	patch := fmt.Sprintf(`{"spec":{"externalTrafficPolicy":%q}}`, policy)
 	if _, err := d.cluster.Kubectl(ctx, "patch", "service", "echo", "--patch", patch); err != nil {
@@ -50,7 +49,7 @@ func (d *demo) change(ctx context.Context, policy string, pods int) error {
 	return err
 }
 
-// onePodServes checks that one pod is live and that packets are led to it alone.
+// onePodServes checks that one pod is live and that all packets reach its node.
 func (d *demo) onePodServes(ctx context.Context) error {
 	pods, err := d.cluster.PodsByNode(ctx, "default", selector)
 	if err != nil {
@@ -72,7 +71,6 @@ func (d *demo) onePodServes(ctx context.Context) error {
 	return nil
 }
 
-// upgrade replaces all agents under load.
 func (d *demo) upgrade(ctx context.Context) error {
 	d.step("Every agent is replaced under 100 requests per second")
 	load, err := d.cluster.RequestsWhile(ctx, d.ipv4, 100, func(ctx context.Context) error {

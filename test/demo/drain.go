@@ -14,12 +14,12 @@ import (
 
 const (
 	heldConnections = 1000
-	// heldTimeout is when a connection without an answer counts as broken.
+	// heldTimeout is how long a connection may wait for an answer before it counts as broken.
 	heldTimeout = 15 * time.Second
 )
 
-// drain empties a node while connections last through the VIPs, and counts those that
-// break although their pod lives on another node.
+// drain drains a node with established connections and counts those that break although their pod runs on
+// another node.
 func (d *demo) drain(ctx context.Context) (err error) {
 	d.step("A node is drained under 1,000 connections that last, with a request each every second")
 	held, before, err := d.cluster.Hold(ctx, harness.HoldOptions{
@@ -62,6 +62,6 @@ func (d *demo) drain(ctx context.Context) (err error) {
 	if _, err := d.cluster.Kubectl(ctx, "uncordon", "node1"); err != nil {
 		return err
 	}
-	// It may have run there, too.
+	// The operator may have run on the node.
 	return d.cluster.RolledOut(ctx, "millrace-system", "deployment/millrace-operator")
 }

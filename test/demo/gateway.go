@@ -17,7 +17,7 @@ import (
 // proxies is the Deployment that serves all Ingresses of the class millrace.
 const proxies = "deployment/ingressclass-millrace"
 
-// ingress serves the Ingress of docs/gateway.md, with TLS.
+// ingress checks the Ingress of docs/gateway.md with TLS.
 func (d *demo) ingress(ctx context.Context) error {
 	d.step("An Ingress with TLS: proxies behind a VIP of their own, which see the client's address")
 	if err := d.cluster.InstallGateway(ctx); err != nil {
@@ -57,7 +57,7 @@ func (d *demo) ingress(ctx context.Context) error {
 	return d.showMillrace(ctx, "trace", "https://shop.example.com/", "--from", harness.ClientIPv4.String())
 }
 
-// gateway serves the Gateway of docs/gateway.md, with its routes and the policy.
+// gateway checks the Gateway of docs/gateway.md with its routes and policy.
 func (d *demo) gateway(ctx context.Context) error {
 	d.step("A Gateway: an HTTPRoute by weight, TLS up to the pods, and a TCPRoute by XDP alone")
 	for _, heading := range []string{"A Gateway and an HTTPRoute", "A TCPRoute", "A BackendTLSPolicy"} {
@@ -90,7 +90,6 @@ func (d *demo) gateway(ctx context.Context) error {
 	return d.showMillrace(ctx, "routes")
 }
 
-// routed asks for each route of the Gateway.
 func (d *demo) routed(ctx context.Context, vip netip.Addr) error {
 	client := harness.ClientIPv4.String()
 	d.say("the path /next leads to the new version, which sees the path without it:")
@@ -108,7 +107,7 @@ func (d *demo) routed(ctx context.Context, vip netip.Addr) error {
 		}
 	}
 	d.say("of %d requests for other paths it gets %d: a tenth, by its weight", load.Requests, next)
-	// Chance leaves these bounds once in thirty thousand runs.
+	// A binomial distribution leaves these bounds once in thirty thousand runs.
 	if load.Errors > 0 || next < weighed/25 || next > weighed/5 {
 		return fmt.Errorf("of %d requests %d failed and %d went to the new version, want none and about a tenth: %q",
 			load.Requests, load.Errors, next, load.FirstErrors)
@@ -121,10 +120,9 @@ func (d *demo) routed(ctx context.Context, vip netip.Addr) error {
 	return d.curl(ctx, vip, "http://"+netip.AddrPortFrom(vip, 5432).String()+"/", `"client":"`+client)
 }
 
-// weighed is how many requests are shared by weight.
+// weighed is the number of requests to weighted backends.
 const weighed = 300
 
-// example applies an example of the documentation.
 func (d *demo) example(ctx context.Context, heading string) error {
 	manifest, err := d.cluster.Example(heading)
 	if err != nil {
@@ -134,7 +132,6 @@ func (d *demo) example(ctx context.Context, heading string) error {
 	return d.cluster.Apply(ctx, manifest)
 }
 
-// ingressAt is the IPv4 VIP of an Ingress that is served at 443.
 func (d *demo) ingressAt(ctx context.Context, name string) (netip.Addr, error) {
 	var found networkingv1.Ingress
 	if err := d.cluster.Get(ctx, &found, "ingress", name); err != nil {
@@ -149,8 +146,8 @@ func (d *demo) ingressAt(ctx context.Context, name string) (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("ingress %s is at %+v, want an IPv4 VIP with ports 80 and 443", name, found.Status.LoadBalancer.Ingress)
 }
 
-// curl asks from the client, until the answer has all that is wanted, and shows the last
-// answer. The first connections may come before all proxies have the configuration.
+// curl retries until the response contains all wanted texts, because proxies may not have the configuration
+// yet, and prints it.
 func (d *demo) curl(ctx context.Context, vip netip.Addr, url string, wants ...string) error {
 	command := []string{
 		"curl", "--silent", "--show-error", "--fail", "--max-time", "10", "--cacert", d.trusted, "--connect-to", "::" + vip.String() + ":", url,
@@ -165,7 +162,6 @@ func (d *demo) curl(ctx context.Context, vip netip.Addr, url string, wants ...st
 	return d.show(ctx, append([]string{"exec", "client", "--"}, command...)...)
 }
 
-// answers checks that an answer has all that is wanted.
 func answers(have string, wants []string) error {
 	for _, want := range wants {
 		if !strings.Contains(have, want) {

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
-// live adds the aggregated API and asks it for what happens at present.
+// live installs the aggregated API and queries the current traffic.
 func (d *demo) live(ctx context.Context) (err error) {
 	d.step("The present traffic, by kubectl and by RBAC: the aggregated API live.millrace.io")
 	if err := d.cluster.InstallLive(ctx); err != nil {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Demo shows the whole path on a real cluster, step by step. It brings up the
-// lab, installs Millrace from config/ and creates an ordinary Service. A client
-// beyond a BGP router sends it traffic. It needs root and the built
-// programs and images (make demo).
+// Demo shows Millrace on a real cluster, step by step. It starts the lab, installs Millrace from config/
+// and creates a Service, to which a client behind a BGP router sends traffic. It requires root and the
+// built programs and images (make demo).
 package main
 
 import (
@@ -35,15 +34,12 @@ func main() {
 	}
 }
 
-// patience is how long a step waits for what it expects, on a machine that is busy with
-// something else.
+// patience is the timeout of a step on a busy machine.
 const patience = 2 * time.Minute
 
-// selector selects the pods of the demo.
 const selector = "app=echo"
 
-// demo is one run: the cluster, where the story goes, and what later steps
-// need of earlier ones.
+// demo is one run, with the state shared by its steps.
 type demo struct {
 	cluster    *harness.Cluster
 	out        io.Writer
@@ -51,9 +47,9 @@ type demo struct {
 	steps      int
 	title      string
 	ipv4, ipv6 netip.Addr
-	// trusted is a file with the CAs that the client of the last acts trusts.
+	// trusted is the client's CA file.
 	trusted string
-	// authority is what is in it.
+	// authority is the content of trusted.
 	authority string
 }
 
@@ -81,10 +77,10 @@ func run(ctx context.Context, out io.Writer, keep bool) (err error) {
 	return d.down()
 }
 
-// failed keeps the logs, takes the cluster down and returns which step failed, and why.
+// failed saves the logs, stops the cluster and returns the failed step and its error.
 func (d *demo) failed(ctx context.Context, err error, keep bool) error {
 	err = fmt.Errorf("step %d (%s) failed: %w", d.steps, d.title, err)
-	// Whoever interrupts the demo wants to see its end and no logs.
+	// An interrupt needs no logs.
 	if ctx.Err() == nil {
 		d.say("this failed; keeping the logs")
 		logs, keepErr := d.cluster.KeepLogs(ctx, "demo")
@@ -99,7 +95,7 @@ func (d *demo) failed(ctx context.Context, err error, keep bool) error {
 	return errors.Join(err, d.down())
 }
 
-// down takes everything down, also where the demo was interrupted.
+// down stops the cluster, even after an interrupt.
 func (d *demo) down() error {
 	d.step("Taking everything down")
 	if err := d.cluster.Down(context.Background()); err != nil {
@@ -119,7 +115,7 @@ func (d *demo) say(format string, args ...any) {
 	fmt.Fprintf(d.out, "   "+format+"\n", args...)
 }
 
-// show runs a command of the lab as the reader would, and prints both.
+// show runs a lab command and prints it with its output.
 func (d *demo) show(ctx context.Context, args ...string) error {
 	d.say("$ bin/lab %s", strings.Join(args, " "))
 	out, err := d.cluster.Run(ctx, args...)
@@ -162,8 +158,8 @@ func (d *demo) expose(ctx context.Context) error {
 	return d.show(ctx, "kubectl", "get", "vips")
 }
 
-// settled waits until the router's kernel and the nodes' maps lead both VIPs to the given
-// nodes and to all live pods.
+// settled waits until the router and the nodes' maps send packets of both VIPs to the nodes and to all live
+// pods.
 func (d *demo) settled(ctx context.Context, nodes ...int) error {
 	for _, vip := range []netip.Addr{d.ipv4, d.ipv6} {
 		err := harness.Eventually(ctx, patience, func(ctx context.Context) error {
@@ -242,7 +238,7 @@ spec:
   addresses: [203.0.113.128/25]
 `
 
-// mistakes shows what the API server refuses, and that nothing comes of it.
+// mistakes shows requests that the API server rejects.
 func (d *demo) mistakes(ctx context.Context) error {
 	d.step("Mistakes are refused, with the way out")
 	d.say("a pool with addresses of another one:")
@@ -254,7 +250,7 @@ func (d *demo) mistakes(ctx context.Context) error {
 	return d.refused(err, "millrace.io/confirm-removal")
 }
 
-// refused prints why the API server refused something, and returns an error where it did not.
+// refused prints the reason of a rejection, and returns an error if there was none.
 func (d *demo) refused(err error, wayOut string) error {
 	if err == nil {
 		return errors.New("it was not refused")
@@ -267,7 +263,6 @@ func (d *demo) refused(err error, wayOut string) error {
 	return nil
 }
 
-// showMillrace runs the command line and prints both.
 func (d *demo) showMillrace(ctx context.Context, args ...string) error {
 	d.say("$ millrace %s", strings.Join(args, " "))
 	out, err := d.cluster.Millrace(ctx, args...)

@@ -18,11 +18,10 @@ import (
 	"time"
 )
 
-// serviceAccountDir is where Kubernetes puts a pod's own credentials.
+// serviceAccountDir is the mount path of the pod's credentials.
 const serviceAccountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// api gets a path of the API server as programs in pods do, by the environment and
-// the service account's token, and prints the answer.
+// api gets a path from the API server with the pod's service account and prints the response.
 func api(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("api", flag.ContinueOnError)
 	path := flags.String("path", "/version", "what to get")
@@ -43,8 +42,7 @@ func api(ctx context.Context, args []string, stdout io.Writer) error {
 	return err
 }
 
-// apiClient returns a function that gets a path of the API server as this pod's service
-// account. Its error comes with what the server said, if it did.
+// apiClient returns a function that gets a path from the API server. Its error includes the response.
 func apiClient() (func(ctx context.Context, path string) ([]byte, error), error) {
 	token, err := os.ReadFile(filepath.Join(serviceAccountDir, "token"))
 	if err != nil {
@@ -84,5 +82,4 @@ func apiClient() (func(ctx context.Context, path string) ([]byte, error), error)
 	}, nil
 }
 
-// errNotFound is the API server's answer for an object that does not exist.
 var errNotFound = errors.New("not found")

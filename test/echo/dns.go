@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// clusterSuffix ends the names of Services: NAME.NAMESPACE.svc.cluster.local.
+	// clusterSuffix is the suffix of NAME.NAMESPACE.svc.cluster.local.
 	clusterSuffix = ".svc.cluster.local."
 	dnsTTL        = 5
 	dnsTimeout    = 4 * time.Second
@@ -27,8 +27,8 @@ const (
 // lookup returns the cluster IPs of a Service, or errNotFound.
 type lookup func(ctx context.Context, namespace, name string) ([]netip.Addr, error)
 
-// dns answers for the names of Services (Kubernetes' DNS specification, section 2.3.1) by
-// asking the API server each time, until ctx ends.
+// dns resolves names of Services (Kubernetes DNS specification, section 2.3.1) with a request to the API
+// server each, until ctx ends.
 func dns(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("dns", flag.ContinueOnError)
 	port := flags.Uint("port", 53, "UDP port, on all addresses")
@@ -78,14 +78,14 @@ func serveDNS(ctx context.Context, socket net.PacketConn, find lookup) error {
 			ctx, cancel := context.WithTimeout(ctx, dnsTimeout)
 			defer cancel()
 			if answer, err := answerDNS(ctx, query, find); err == nil {
-				// An answer that cannot be sent is a lost one: the client asks again.
+				// The client retries if the response is lost.
 				_, _ = socket.WriteTo(answer, client)
 			}
 		}()
 	}
 }
 
-// answerDNS returns the answer to a query of one question; what is no query has none.
+// answerDNS returns the response to a query with one question, or nil for other packets.
 func answerDNS(ctx context.Context, query []byte, find lookup) ([]byte, error) {
 	var parser dnsmessage.Parser
 	header, err := parser.Start(query)

@@ -20,39 +20,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// batchSize is how many packets one system call sends.
+// batchSize is the number of packets per system call.
 const batchSize = 64
 
-// floodConfig is what flood is told by its flags.
 type floodConfig struct {
 	to   netip.AddrPort
 	from netip.Prefix
 	kind floodKind
-	// inner is what packets in the tunnel are addressed to.
+	// inner is the destination of packets in the tunnel.
 	inner netip.AddrPort
-	// size is that of a datagram's payload, in bytes.
+	// size is the payload of a datagram in bytes.
 	size int
-	// flows is how many different sources take turns; 0: each packet has a new one.
+	// flows is the number of distinct sources; 0: each packet has a new one.
 	flows int
-	// rate is in packets per second; 0: as many as this machine can send.
+	// rate is in packets per second; 0: unlimited.
 	rate     float64
 	duration time.Duration
 }
 
-// floodReport is what flood prints.
 type floodReport struct {
 	Packets int64   `json:"packets"`
 	Seconds float64 `json:"seconds"`
-	// CPUSeconds is the processor time of the thread that sent. On links between
-	// namespaces of one machine the kernel takes a packet the whole way within it.
+	// CPUSeconds is the CPU time of the sending thread. Between namespaces of one machine it includes the
+	// packets' whole path.
 	CPUSeconds float64 `json:"cpuSeconds"`
-	// Failed counts packets that the kernel did not take.
+	// Failed counts packets that the kernel rejected.
 	Failed     int64  `json:"failed"`
 	FirstError string `json:"firstError,omitempty"`
 }
 
-// flood sends packets of one kind from made-up sources by raw sockets, without regard to what
-// comes back. It needs root, and belongs into networks made for it.
+// flood sends packets with spoofed sources by raw sockets and ignores responses. It requires root and must
+// run in networks made for it.
 func flood(ctx context.Context, args []string, stdout io.Writer) error {
 	config, err := floodFlags(args)
 	if err != nil {
@@ -112,17 +110,15 @@ func floodFlags(args []string) (floodConfig, error) {
 	return config, nil
 }
 
-// maxPayload fits into any link.
 const maxPayload = 1200
 
-// batchSender returns a function that sends whole IP packets and returns how many the
-// kernel took.
+// batchSender returns a function that sends IP packets and returns the number that the kernel accepted.
 func batchSender(to netip.AddrPort) (func([]ipv4.Message) (int, error), error) {
 	network := "ip6:255"
 	if to.Addr().Is4() {
 		network = "ip4:255"
 	}
-	// Protocol 255 is IPPROTO_RAW: the packets bring their own header.
+	// Protocol 255 is IPPROTO_RAW: packets include their IP header.
 	socket, err := net.ListenPacket(network, "")
 	if err != nil {
 		return nil, fmt.Errorf("open a raw socket: %w: be root", err)
@@ -161,7 +157,7 @@ func (c floodConfig) run(ctx context.Context, send func([]ipv4.Message) (int, er
 		count, err := send(batch[:due])
 		report.Packets += int64(max(count, 0))
 		if err != nil {
-			// A full queue and the like: the next packet may pass.
+			// For example a full queue; the next packet may pass.
 			report.Failed++
 			if report.FirstError == "" {
 				report.FirstError = err.Error()
@@ -173,15 +169,14 @@ func (c floodConfig) run(ctx context.Context, send func([]ipv4.Message) (int, er
 	return report
 }
 
-// threadTime is the processor time that the calling thread has used; see
-// clock_gettime(2), which cannot fail with this clock.
+// threadTime returns the CPU time of the calling thread; see clock_gettime(2), which cannot fail with this
+// clock.
 func threadTime() time.Duration {
 	var spent unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &spent)
 	return time.Duration(spent.Nano())
 }
 
-// source returns a function that gives the next packet.
 func (c floodConfig) source() func() []byte {
 	var seed [32]byte
 	if c.flows == 0 {
@@ -189,7 +184,7 @@ func (c floodConfig) source() func() []byte {
 		random := rand.NewChaCha8(seed)
 		return func() []byte { return c.packet(random) }
 	}
-	// The same at each run, so that what the way knows of them already counts.
+	// The seed is constant so that flows known from a previous run are reused.
 	random := rand.NewChaCha8(seed)
 	packets := make([][]byte, c.flows)
 	for i := range packets {
@@ -202,14 +197,13 @@ func (c floodConfig) source() func() []byte {
 	}
 }
 
-// packet makes a packet from a random source.
 func (c floodConfig) packet(random *rand.ChaCha8) []byte {
 	address := c.from.Masked().Addr().AsSlice()
 	var bits [16]byte
 	binary.LittleEndian.PutUint64(bits[:8], random.Uint64())
 	binary.LittleEndian.PutUint64(bits[8:], random.Uint64())
 	for i := range address {
-		// The bits of this byte that the network leaves open.
+		// The bits of this byte outside of the prefix.
 		open := min(max((i+1)*8-c.from.Bits(), 0), 8)
 		address[i] |= bits[i] & byte(1<<open-1)
 	}

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The flags of TCP (RFC 9293 section 3.1).
+// TCP flags (RFC 9293, section 3.1).
 const (
 	tcpFIN = 0x01
 	tcpSYN = 0x02
@@ -20,21 +20,18 @@ const (
 	tcpACK = 0x10
 )
 
-// floodPacket is what a packet is made of.
 type floodPacket struct {
 	ends
-	// inner is what a packet in the tunnel is addressed to.
 	inner netip.AddrPort
-	// size is that of a datagram's payload, in bytes.
+	// size is the payload of a datagram in bytes.
 	size int
-	// random is for what has no rule.
+	// random is the source of all arbitrary fields.
 	random uint64
 }
 
-// floodKind makes a packet of a kind.
 type floodKind func(p floodPacket) []byte
 
-// floodKinds are what flood can send, by name.
+// floodKinds are the packet kinds of flood by name.
 var floodKinds = map[string]floodKind{
 	"syn":        segmentsWith(tcpSYN),
 	"ack":        segmentsWith(tcpACK),
@@ -54,8 +51,8 @@ func segmentsWith(flags byte) floodKind {
 	}
 }
 
-// fragmentPacket returns a fragment of a datagram of two (RFC 791 section 3.2, RFC 8200 section
-// 4.5): the first or the last, by chance.
+// fragmentPacket returns the first or the last fragment of a datagram, by chance (RFC 791, section 3.2, RFC
+// 8200, section 4.5).
 func fragmentPacket(p floodPacket) []byte {
 	const firstBytes = 256
 	last := p.random&1 != 0
@@ -88,8 +85,8 @@ func fragmentPacket(p floodPacket) []byte {
 	return slices.Concat(header, extension, payload)
 }
 
-// errorPacket returns the ICMP error of a router on the way to the made-up client, which is told
-// that a packet of the VIP was too big (RFC 1191 section 4, RFC 4443 section 3.2).
+// errorPacket returns a router's ICMP error about a packet of the VIP that is too big (RFC 1191, section 4,
+// RFC 4443, section 3.2).
 func errorPacket(p floodPacket) []byte {
 	const mtu = 1400
 	about := tcpPacket(ends{from: p.to, to: p.from}, tcpACK, uint32(p.random), uint32(p.random>>32))
@@ -105,7 +102,7 @@ func errorPacket(p floodPacket) []byte {
 	return ipPacket(p.ends, unix.IPPROTO_ICMPV6, append(message, about...), 2)
 }
 
-// The tunnel between nodes, as bpf/src/geneve.h has it.
+// The tunnel format of bpf/src/geneve.h.
 const (
 	tunnelPort  = 6081
 	tunnelVNI   = 0x4d4c52
@@ -114,8 +111,8 @@ const (
 	tagOption   = 0x11
 )
 
-// tunnelPacket returns a packet that pretends to come from a node: with the tunnel's port, VNI and
-// options, a path and a tag that are made up, and a SYN of a made-up client inside.
+// tunnelPacket returns a tunnel packet with a spoofed node address, forged path and tag options, and a SYN
+// from a spoofed client.
 func tunnelPacket(p floodPacket) []byte {
 	inner := tcpPacket(ends{from: client(p), to: p.inner}, tcpSYN, uint32(p.random), 0)
 	protocol := uint16(unix.ETH_P_IPV6)
@@ -139,7 +136,7 @@ func tunnelPacket(p floodPacket) []byte {
 	return ipPacket(p.ends, unix.IPPROTO_UDP, datagram, 6)
 }
 
-// client is the made-up one of a packet in the tunnel, whose outer source is a node.
+// client returns the spoofed inner source.
 func client(p floodPacket) netip.AddrPort {
 	address := p.inner.Addr().AsSlice()
 	binary.BigEndian.PutUint16(address[len(address)-2:], uint16(p.random>>48))

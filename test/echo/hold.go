@@ -19,41 +19,33 @@ import (
 	"github.com/millrace-lb/millrace/test/echo/held"
 )
 
-// holdConfig is what hold is told by its flags.
 type holdConfig struct {
 	to    []netip.AddrPort
 	from  []netip.Addr
 	flows int
-	// interval is the time between the requests of one flow.
+	// interval is the interval of requests per flow.
 	interval time.Duration
-	// timeout is when a TCP connection that gets no answer is taken for broken
-	// and a UDP flow of which no datagram is answered for silent.
+	// timeout is the wait after which a TCP connection counts as broken and a UDP flow as silent.
 	timeout time.Duration
-	// burst is how many flows may be asked within a second at a check.
+	// burst is the maximum number of flows probed per second in a check.
 	burst int
-	// firstPort is the lowest of the own ports, of which each connection has one that no other has; 0
-	// for the kernel's choice.
+	// firstPort is the lowest local port, with a distinct port per connection; 0: the kernel selects.
 	firstPort uint16
 }
 
-// flows are what hold keeps. Both kinds answer checks through the tally.
+// flows is a set of held flows, which answer checks through the tally.
 type flows interface {
-	// open starts all flows and returns when each has got its first answer, or
-	// has failed to.
+	// open starts all flows and returns once each has its first answer or has failed.
 	open(ctx context.Context) error
-	// patience is how long a check may take.
+	// patience is the maximum duration of a check.
 	patience() time.Duration
-	// report tells what became of the flows. It begins again to collect what
-	// concerns the time between two reports.
+	// report returns the state of the flows and resets the values of the reporting period.
 	report() held.Report
-	// close ends all flows.
 	close()
 }
 
-// hold keeps many flows with a request and its answer every interval, and tells
-// what became of each. It prints a report when all flows are open; one for each line
-// "check" on standard input, as soon as every flow has got an answer to a
-// request made after that line; and one at the end of the input.
+// hold keeps many flows with one request per interval. It prints a report when all flows are open, one per
+// line "check" on stdin once every flow has answered a later request, and one at the end of stdin.
 func hold(ctx context.Context, args []string, stdout io.Writer) error {
 	return holdUntil(ctx, args, os.Stdin, stdout)
 }
@@ -100,7 +92,6 @@ func holdUntil(ctx context.Context, args []string, stdin io.Reader, stdout io.Wr
 	}
 }
 
-// readLines passes the lines of a reader on, until its end or that of ctx.
 func readLines(ctx context.Context, reader io.Reader) <-chan string {
 	lines := make(chan string)
 	go func() {
@@ -161,11 +152,11 @@ func words(list string) []string {
 	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' })
 }
 
-// sharedPort is the lowest of the own ports, where own addresses are given.
+// sharedPort is the lowest local port if local addresses are given.
 const sharedPort = 20000
 
-// ends returns the addresses of flow i, from 0. The own one is invalid where the
-// kernel is to choose it; else every flow has another.
+// ends returns the addresses of flow i, from 0. The local address is invalid if the kernel selects it, else
+// distinct per flow.
 func (c holdConfig) ends(i int) (from, to netip.AddrPort) {
 	to = c.to[i%len(c.to)]
 	if c.firstPort > 0 {

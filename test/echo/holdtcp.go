@@ -17,7 +17,6 @@ import (
 	"github.com/millrace-lb/millrace/test/echo/held"
 )
 
-// tcpFlows are long-lived HTTP connections.
 type tcpFlows struct {
 	config holdConfig
 	tally  *tally
@@ -29,11 +28,11 @@ type tcpFlows struct {
 	flows   []tcpFlow
 	broken  []held.BrokenFlow
 	opening sync.WaitGroup
-	// times are how long requests waited for their answers since the last report.
+	// times are the response times since the previous report.
 	times []time.Duration
 }
 
-// tcpFlow is one connection; its fields are guarded by the mutex of all.
+// tcpFlow is one connection, guarded by the mutex of tcpFlows.
 type tcpFlow struct {
 	pod      string
 	requests int
@@ -49,7 +48,7 @@ func newTCPFlows(config holdConfig, tally *tally) *tcpFlows {
 func (f *tcpFlows) open(ctx context.Context) error {
 	ctx, f.stop = context.WithCancel(ctx)
 	f.opening.Add(f.config.flows)
-	// The requests keep the distance that the connections begin with.
+	// Requests keep the spacing of the connections' starts.
 	step := max(f.config.interval/time.Duration(f.config.flows), time.Second/time.Duration(f.config.burst))
 	for i := range f.config.flows {
 		if !sleepUntil(ctx, f.start.Add(time.Duration(i)*step)) {
@@ -61,13 +60,12 @@ func (f *tcpFlows) open(ctx context.Context) error {
 	return nil
 }
 
-// patience is the wait for a connection's turn and for its answer; by then it has
-// answered or is broken.
+// patience is the interval plus the timeout, after which every connection has answered or is broken.
 func (f *tcpFlows) patience() time.Duration {
 	return f.config.interval + f.config.timeout + time.Second
 }
 
-// hold keeps flow i until ctx ends or the connection breaks.
+// hold maintains flow i until ctx ends or the connection breaks.
 func (f *tcpFlows) hold(ctx context.Context, i int) {
 	opened := sync.OnceFunc(f.opening.Done)
 	defer opened()
@@ -82,7 +80,7 @@ func (f *tcpFlows) hold(ctx context.Context, i int) {
 		return
 	}
 	defer connection.Close()
-	// A blocked read ends with the context.
+	// Closing unblocks a read.
 	defer context.AfterFunc(ctx, func() { connection.Close() })()
 	answers := bufio.NewReaderSize(connection, 1024)
 	next := time.Now()
@@ -106,7 +104,6 @@ func (f *tcpFlows) hold(ctx context.Context, i int) {
 	}
 }
 
-// exchange makes one request on a connection and returns the pod that answered.
 func (f *tcpFlows) exchange(connection net.Conn, answers *bufio.Reader) (pod string, err error) {
 	if err := connection.SetDeadline(time.Now().Add(f.config.timeout)); err != nil {
 		return "", err
@@ -143,7 +140,7 @@ func (f *tcpFlows) good(i int, pod string, asked time.Time) {
 	flow.requests++
 }
 
-// breaks records the end of flow i unless it is our own doing.
+// breaks records the end of flow i, unless ctx has ended.
 func (f *tcpFlows) breaks(ctx context.Context, i int, record held.BrokenFlow, err error) {
 	if ctx.Err() != nil {
 		return

@@ -18,63 +18,58 @@ import (
 )
 
 const (
-	// tick is how often the sender looks at what is due.
+	// tick is the interval of sending due datagrams.
 	tick = 5 * time.Millisecond
-	// repeatAfter is when a datagram of a check is sent again.
+	// repeatAfter is the retransmission time of a check.
 	repeatAfter = time.Second
-	// burstPerWindow makes the window of a check one of 50 ms at full rate.
+	// burstPerWindow bounds unanswered datagrams of a check to 50 ms at full rate.
 	burstPerWindow = 20
-	// maxScan bounds the search for a flow that is due.
+	// maxScan bounds the search for a due flow.
 	maxScan = 4096
 )
 
-// udpFlows are UDP flows. Those that differ in their own or the other address only share
-// a socket, for there may be more flows than files. One goroutine sends in turn,
-// another reads all sockets by epoll, so that many cost little.
+// udpFlows are UDP flows. Flows that differ only in addresses share a socket, because there may be more
+// flows than file descriptors. One goroutine sends, another reads all sockets by epoll.
 type udpFlows struct {
-	config holdConfig
-	tally  *tally
-	start  time.Time
-	epoll  int
-	// sockets are all sockets.
+	config  holdConfig
+	tally   *tally
+	start   time.Time
+	epoll   int
 	sockets map[socketName]int
 	stop    context.CancelFunc
 	ended   sync.WaitGroup
-	// next is the flow whose turn it is; only the sender uses it.
+	// next is the next flow to send; used by the sender only.
 	next int
 
 	mu sync.Mutex
-	// pending is how many flows wait for an answer.
+	// pending is the number of flows without an answer.
 	pending int
 	flows   []udpFlow
 	totals  held.Report
 	moved   map[[2]string]int
 }
 
-// socketName is what tells a socket from others: its family, and its port or else the
-// flow that it is for.
+// socketName identifies a socket by family and by local port, or by flow if the kernel selects the port.
 type socketName struct {
 	v4     bool
 	number int
 }
 
-// udpFlow is one flow. Its addresses and socket are set once; the rest is guarded by the
-// mutex of all.
+// udpFlow is one flow. Addresses and socket are constant; the rest is guarded by the mutex of udpFlows.
 type udpFlow struct {
 	to          netip.AddrPort
 	destination unix.Sockaddr
-	// source is the control message that sets the own address; empty leaves it to
-	// the kernel.
+	// source is the control message with the local address; empty: the kernel selects.
 	source []byte
 	socket int
 
 	pod string
-	// sequence numbers the datagrams; answered is the last one that was answered.
+	// sequence is the number of the last datagram, answered that of the last answered one.
 	sequence, answered int
-	// round is that of the last datagram.
+	// round is the round of the last datagram.
 	round int
 	sent  time.Time
-	// waiting is when the first of the datagrams without an answer was sent.
+	// waiting is the time of the first unanswered datagram.
 	waiting time.Time
 	longest time.Duration
 }
@@ -103,12 +98,11 @@ func (f *udpFlows) open(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// patience is the time to ask all flows and to wait for the last one's answer.
+// patience is the time to probe all flows and wait for the last answer.
 func (f *udpFlows) patience() time.Duration {
 	return time.Duration(len(f.flows)/f.config.burst+1)*time.Second + f.config.timeout
 }
 
-// prepare sets the addresses and the socket of flow i.
 func (f *udpFlows) prepare(i int) error {
 	from, to := f.config.ends(i)
 	flow := &f.flows[i]
@@ -163,7 +157,6 @@ func socketAddress(address netip.AddrPort) unix.Sockaddr {
 	return &unix.SockaddrInet6{Addr: address.Addr().As16(), Port: int(address.Port())}
 }
 
-// sourceControl is the control message that has a datagram sent from an own address.
 func sourceControl(address netip.Addr) []byte {
 	if address.Is4() {
 		return unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: address.As4()})
@@ -171,8 +164,7 @@ func sourceControl(address netip.Addr) []byte {
 	return unix.PktInfo6(&unix.Inet6Pktinfo{Addr: address.As16()})
 }
 
-// send asks the flows in turn, each once an interval; while a check goes on, those
-// first that have not answered it.
+// send probes each flow once per interval. During a check, flows without an answer come first.
 func (f *udpFlows) send(ctx context.Context) {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
@@ -189,7 +181,7 @@ func (f *udpFlows) send(ctx context.Context) {
 			rate = float64(f.config.burst)
 		}
 		now := time.Now()
-		// What could not be sent in time is not made up for in a heap.
+		// Missed sends are not caught up in a burst.
 		credit = min(credit+rate*now.Sub(last).Seconds(), rate/10+1)
 		last = now
 		for ; credit >= 1; credit-- {
@@ -200,7 +192,7 @@ func (f *udpFlows) send(ctx context.Context) {
 	}
 }
 
-// sendNext sends a datagram of the next flow whose turn it is; false if none is due.
+// sendNext sends a datagram of the next due flow, or returns false.
 func (f *udpFlows) sendNext(now time.Time, checking bool) bool {
 	for range min(len(f.flows), maxScan) {
 		i := f.next
@@ -213,8 +205,8 @@ func (f *udpFlows) sendNext(now time.Time, checking bool) bool {
 	return false
 }
 
-// mayAsk keeps a check from asking more than the path can carry: few may wait for their
-// first answer at a time, and what was lost is repeated only after a while.
+// mayAsk limits a check to the capacity of the path: few flows wait for a first answer, and lost datagrams
+// are repeated after a while.
 func (f *udpFlows) mayAsk(i int, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -268,7 +260,6 @@ func (f *udpFlows) receive(ctx context.Context) {
 	}
 }
 
-// drain reads all that has arrived at a socket.
 func (f *udpFlows) drain(socket int, buffer []byte) {
 	for {
 		n, from, err := unix.Recvfrom(socket, buffer, 0)
@@ -295,7 +286,7 @@ func addressOf(address unix.Sockaddr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// answer notes an answer "POD NODE CLIENT FLOW-SEQUENCE".
+// answer processes "POD NODE CLIENT FLOW-SEQUENCE".
 func (f *udpFlows) answer(from netip.AddrPort, reply string) error {
 	words := strings.SplitN(reply, " ", 4)
 	var i, sequence int
@@ -321,7 +312,7 @@ func (f *udpFlows) answer(from netip.AddrPort, reply string) error {
 	if begins && flow.pod != "" {
 		f.moved[[2]string{flow.pod, words[0]}]++
 	}
-	// Not the buffer's text, which is longer.
+	// A substring would retain the buffer's text.
 	flow.pod = strings.Clone(words[0])
 	newest, round := sequence == flow.sequence, flow.round
 	if newest {
@@ -329,8 +320,7 @@ func (f *udpFlows) answer(from netip.AddrPort, reply string) error {
 	}
 	f.mu.Unlock()
 	if begins && newest {
-		// As most protocols do: balancers take a single datagram for a question, and its
-		// flow for one that may be over.
+		// A second datagram, as in most protocols: balancers may expire the flow of a single one early.
 		f.ask(i, now)
 		return nil
 	}

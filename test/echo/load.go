@@ -23,14 +23,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// schedule says how many requests to make and when.
 type schedule struct {
 	requests, concurrency int
-	// rate is in requests per second; 0 means as fast as the answers come.
+	// rate is in requests per second; 0: unlimited.
 	rate float64
 }
 
-// due returns when request number i, from 0, is to start.
+// due returns the start time of request i, from 0.
 func (s schedule) due(start time.Time, i int) time.Time {
 	if s.rate == 0 {
 		return time.Time{}
@@ -38,7 +37,6 @@ func (s schedule) due(start time.Time, i int) time.Time {
 	return start.Add(time.Duration(float64(i) / s.rate * float64(time.Second)))
 }
 
-// scheduleFlags adds the flags of a schedule.
 type scheduleFlags struct {
 	requests, concurrency int
 	rate                  float64
@@ -68,8 +66,7 @@ func (s scheduleFlags) schedule() (schedule, error) {
 	return plan, nil
 }
 
-// drive makes the requests of a schedule and records what they give. When ctx
-// ends it starts no more.
+// drive makes the requests of a schedule and records their results. It starts no more once ctx ends.
 func drive(ctx context.Context, plan schedule, request func(context.Context, int) (answer, error)) *recorder {
 	start := time.Now()
 	results := newRecorder(start)
@@ -99,7 +96,7 @@ func drive(ctx context.Context, plan schedule, request func(context.Context, int
 	return results
 }
 
-// sleepUntil reports false when ctx ended first.
+// sleepUntil returns false if ctx ended first.
 func sleepUntil(ctx context.Context, due time.Time) bool {
 	if wait := time.Until(due); !due.IsZero() && wait > 0 {
 		select {
@@ -110,7 +107,6 @@ func sleepUntil(ctx context.Context, due time.Time) bool {
 	return ctx.Err() == nil
 }
 
-// load sends HTTP requests and prints a report.
 func load(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("load", flag.ContinueOnError)
 	url := flags.String("url", "", "where to send them")
@@ -144,7 +140,7 @@ func load(ctx context.Context, args []string, stdout io.Writer) error {
 	return results.finish(stdout)
 }
 
-// direct makes a client connect to one address, from some ports, and trust these certificates.
+// direct makes a client connect to an address, from a range of local ports, with the given CAs.
 func direct(client *http.Client, address, authorities, ports string) error {
 	transport, ok := client.Transport.(*http.Transport)
 	if !ok {
@@ -172,8 +168,8 @@ func direct(client *http.Client, address, authorities, ports string) error {
 	return nil
 }
 
-// fromPorts has the kernel choose a socket's own port within FIRST-LAST (IP_LOCAL_PORT_RANGE, Linux 6.3).
-// They have to be of those that it gives to clients anyway (net.ipv4.ip_local_port_range).
+// fromPorts makes the kernel select the local port within FIRST-LAST (IP_LOCAL_PORT_RANGE, Linux 6.3),
+// which must be inside net.ipv4.ip_local_port_range.
 func fromPorts(ports string) (func(network, address string, raw syscall.RawConn) error, error) {
 	var first, last uint16
 	if _, err := fmt.Sscanf(ports, "%d-%d", &first, &last); err != nil || first == 0 || first > last {

@@ -25,13 +25,11 @@ import (
 	"syscall"
 )
 
-// Exit codes.
 const (
 	exitFailure = 1
 	exitUsage   = 2
 )
 
-// command runs a subcommand until it is done or ctx ends.
 type command func(ctx context.Context, args []string, stdout io.Writer) error
 
 var commands = map[string]command{
@@ -51,7 +49,7 @@ var commands = map[string]command{
 	"web":    web,
 }
 
-// errFailed says that a client has printed what went wrong.
+// errFailed is returned after a client has printed its failures.
 var errFailed = errors.New("not everything succeeded")
 
 func main() {
@@ -61,7 +59,7 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) int {
-	// A sandbox is started without arguments.
+	// Sandbox containers have no arguments.
 	name := "pause"
 	if len(args) > 0 {
 		name, args = args[0], args[1:]
@@ -82,7 +80,7 @@ func run(ctx context.Context, args []string) int {
 	}
 }
 
-// parse reads a subcommand's flags; it takes no other arguments.
+// parse parses flags and rejects other arguments.
 func parse(flags *flag.FlagSet, args []string) error {
 	if err := flags.Parse(args); err != nil {
 		return err

@@ -19,36 +19,33 @@ import (
 )
 
 const (
-	// sizePrefix begins a datagram "size N …": its answer has N bytes and must not be
-	// fragmented.
+	// sizePrefix starts a datagram "size N …", which is answered with N unfragmented bytes.
 	sizePrefix = "size "
-	// tooBig is the answer instead where the path is known to be too narrow.
+	// tooBig is the answer if the path MTU is known to be too small.
 	tooBig = "too big"
-	// shortAnswer is how much is asked for where the way back is of no interest.
+	// shortAnswer is the answer size of upstream probes.
 	shortAnswer = 64
-	// tryFor is how long a single datagram's answer is awaited.
+	// tryFor is the timeout of one datagram.
 	tryFor = time.Second
 )
 
-// mtuReport is what mtu prints.
 type mtuReport struct {
 	Up   []mtuResult `json:"up"`
 	Down []mtuResult `json:"down"`
 }
 
-// mtuResult is what became of datagrams of one size of payload.
+// mtuResult is the result for one payload size.
 type mtuResult struct {
 	Size     int  `json:"size"`
 	Answered bool `json:"answered"`
-	// Refused reports whether the sender has been told that the path is too narrow.
+	// Refused is true if the sender received an error about the path MTU.
 	Refused bool `json:"refused"`
-	// Lost is how many got neither.
+	// Lost counts datagrams without either result.
 	Lost int `json:"lost"`
 }
 
-// mtu sends datagrams that must not be fragmented, of given sizes, and asks for such
-// ones. It repeats each until it is answered, or its sender learns that the path is too
-// narrow, or the time is over. It fails where neither happens.
+// mtu probes payload sizes in both directions without fragmentation. It repeats each size until an answer,
+// a path MTU error or the timeout, and fails on a timeout.
 func mtu(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("mtu", flag.ContinueOnError)
 	to := flags.String("to", "", "address:port that answers")
@@ -94,13 +91,12 @@ func mtu(ctx context.Context, args []string, stdout io.Writer) error {
 	return nil
 }
 
-// sizeRequest is length bytes long and asks for an answer of so many.
+// sizeRequest returns a request of length bytes for an answer of answer bytes.
 func sizeRequest(answer, length int) string {
 	request := sizePrefix + strconv.Itoa(answer) + " "
 	return request + strings.Repeat("x", max(0, length-len(request)))
 }
 
-// sizeProbe tries sizes on a connection.
 type sizeProbe struct {
 	connection net.Conn
 	timeout    time.Duration
@@ -123,7 +119,7 @@ func (p sizeProbe) try(ctx context.Context, size int, request string) mtuResult 
 	end := time.Now().Add(p.timeout)
 	buffer := make([]byte, maxDatagram)
 	for ctx.Err() == nil && time.Now().Before(end) {
-		// The socket tells of what the network reported at the next call.
+		// Socket errors appear at the next call.
 		_, err := io.WriteString(p.connection, request)
 		var n int
 		if err == nil {
@@ -143,15 +139,14 @@ func (p sizeProbe) try(ctx context.Context, size int, request string) mtuResult 
 	return result
 }
 
-// setDontFragment has a socket's datagrams sent in one piece or not at all, or as
-// the system's default is.
+// setDontFragment sets or resets the DF flag of a socket's datagrams.
 func setDontFragment(connection *net.UDPConn, ipv6, on bool) error {
 	level, option, value := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_WANT
 	if ipv6 {
 		level, option = unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER
 	}
 	if on {
-		// The same number in both families.
+		// The value is equal in both families.
 		value = unix.IP_PMTUDISC_DO
 	}
 	raw, err := connection.SyscallConn()
@@ -168,7 +163,7 @@ func setDontFragment(connection *net.UDPConn, ipv6, on bool) error {
 	return nil
 }
 
-// sizeWanted reads the first number of "size N …".
+// sizeWanted parses "size N …".
 func sizeWanted(payload []byte) (size int, found bool) {
 	rest, found := strings.CutPrefix(string(payload), sizePrefix)
 	if !found {
@@ -179,7 +174,7 @@ func sizeWanted(payload []byte) (size int, found bool) {
 	return size, err == nil && size >= 0 && size <= maxDatagram
 }
 
-// answerOfSize answers "size N …" by means of send.
+// answerOfSize answers "size N …".
 func answerOfSize(connection *net.UDPConn, ipv6 bool, size int, send func([]byte) error) {
 	if err := setDontFragment(connection, ipv6, true); err != nil {
 		return
@@ -188,6 +183,5 @@ func answerOfSize(connection *net.UDPConn, ipv6 bool, size int, send func([]byte
 	if errors.Is(err, syscall.EMSGSIZE) {
 		err = send([]byte(tooBig))
 	}
-	// What cannot be sent is lost, as any datagram may be.
 	_ = errors.Join(err, setDontFragment(connection, ipv6, false))
 }

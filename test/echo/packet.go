@@ -17,10 +17,9 @@ const (
 	hopLimit   = 64
 )
 
-// ends are the addresses of a packet.
 type ends struct{ from, to netip.AddrPort }
 
-// tcpPacket returns an IP packet with a segment without data (RFC 9293 section 3.1).
+// tcpPacket returns an IP packet with an empty segment (RFC 9293, section 3.1).
 func tcpPacket(e ends, flags byte, sequence, acknowledged uint32) []byte {
 	segment := make([]byte, tcpHeader)
 	binary.BigEndian.PutUint16(segment[0:], e.from.Port())
@@ -35,7 +34,7 @@ func tcpPacket(e ends, flags byte, sequence, acknowledged uint32) []byte {
 	return ipPacket(e, unix.IPPROTO_TCP, segment, 16)
 }
 
-// udpPacket returns an IP packet with a datagram of so many bytes of payload, all zero.
+// udpPacket returns an IP packet with a zero payload of the given size.
 func udpPacket(e ends, payload int) []byte {
 	datagram := make([]byte, udpHeader+payload)
 	binary.BigEndian.PutUint16(datagram[0:], e.from.Port())
@@ -44,10 +43,9 @@ func udpPacket(e ends, payload int) []byte {
 	return ipPacket(e, unix.IPPROTO_UDP, datagram, 6)
 }
 
-// ipPacket puts an IP header in front of a transport header with its payload, whose
-// checksum belongs at the given place.
+// ipPacket prepends an IP header and sets the transport checksum at the offset.
 func ipPacket(e ends, protocol byte, transport []byte, checksumAt int) []byte {
-	// The pseudo-header of RFC 9293 section 3.1 and RFC 8200 section 8.1.
+	// Pseudo-header of RFC 9293, section 3.1, and RFC 8200, section 8.1.
 	pseudo := append(e.from.Addr().AsSlice(), e.to.Addr().AsSlice()...)
 	sum := checksum(transport, uint32(protocol)+uint32(len(transport))+uint32(^checksum(pseudo, 0)))
 	if sum == 0 && protocol == unix.IPPROTO_UDP {
@@ -57,7 +55,6 @@ func ipPacket(e ends, protocol byte, transport []byte, checksumAt int) []byte {
 	return ipHeader(e, protocol, transport)
 }
 
-// ipHeader puts an IP header in front of what is complete.
 func ipHeader(e ends, protocol byte, transport []byte) []byte {
 	var packet []byte
 	from, to := e.from.Addr().AsSlice(), e.to.Addr().AsSlice()
@@ -80,7 +77,7 @@ func ipHeader(e ends, protocol byte, transport []byte) []byte {
 	return append(packet, transport...)
 }
 
-// checksum is that of RFC 1071 over bytes and an initial sum.
+// checksum returns the RFC 1071 checksum of bytes with an initial sum.
 func checksum(bytes []byte, sum uint32) uint16 {
 	for ; len(bytes) >= 2; bytes = bytes[2:] {
 		sum += uint32(binary.BigEndian.Uint16(bytes))

@@ -10,8 +10,7 @@ import (
 	"syscall"
 )
 
-// pause keeps a pod's namespaces and reaps the processes that end in them
-// without a parent, which a pod with one PID namespace for all needs.
+// pause holds a pod's namespaces and reaps orphans, which a shared PID namespace requires.
 func pause(ctx context.Context, _ []string, _ io.Writer) error {
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, syscall.SIGCHLD)

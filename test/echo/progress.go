@@ -7,14 +7,14 @@ import (
 	"sync/atomic"
 )
 
-// progress is how far a request has come. A failed one says by it whether the way to a pod failed
-// or the pod: a kernel takes connections also for a process that gets no processor time.
+// progress records whether a failed request was sent, to distinguish failures of the path from those of the
+// pod: a kernel accepts connections for a starved process.
 type progress struct {
 	local atomic.Pointer[string]
 	sent  atomic.Bool
 }
 
-// trace follows one request, also from the goroutines of its transport.
+// trace may run in goroutines of the request's transport.
 func (p *progress) trace() *httptrace.ClientTrace {
 	return &httptrace.ClientTrace{
 		GotConn: func(info httptrace.GotConnInfo) {

@@ -12,31 +12,27 @@ import (
 	"time"
 )
 
-// maxFirstErrors bounds how many errors a report quotes.
 const maxFirstErrors = 10
 
-// report is what load and udp print.
 type report struct {
 	Requests    int      `json:"requests"`
 	Errors      int      `json:"errors"`
 	FirstErrors []string `json:"firstErrors"`
-	// PerPod and PerNode count answers by the pod and node that gave them, Clients by the client's
-	// address as the server saw it.
+	// PerPod and PerNode count answers, Clients the client addresses that the server saw.
 	PerPod  map[string]int `json:"perPod"`
 	PerNode map[string]int `json:"perNode"`
 	Clients map[string]int `json:"clients"`
-	// P50, P99 and Max are response times of successful requests in milliseconds,
-	// counted from the moment when the request was due.
+	// P50, P99 and Max are response times of successful requests in milliseconds, from the time when the
+	// request was due.
 	P50 float64 `json:"p50"`
 	P99 float64 `json:"p99"`
 	Max float64 `json:"max"`
-	// Gap is the longest time in milliseconds in which requests failed: from when the first one
-	// was due until the last one was. Failures more than a second apart are of different gaps.
+	// Gap is the longest period of failed requests in milliseconds, by due time. Failures more than a
+	// second apart are in different periods.
 	Gap     float64 `json:"gap"`
 	Seconds float64 `json:"seconds"`
 }
 
-// recorder collects results of concurrent requests.
 type recorder struct {
 	start time.Time
 
@@ -77,7 +73,7 @@ func (r *recorder) success(from answer, took time.Duration) {
 	r.times = append(r.times, took)
 }
 
-// finish prints the report; it returns errFailed if there was an error or nothing at all.
+// finish prints the report. It returns errFailed if there was an error or no request.
 func (r *recorder) finish(stdout io.Writer) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,7 +90,7 @@ func (r *recorder) finish(stdout io.Writer) error {
 	return nil
 }
 
-// sameGap is how far apart failures of one gap are at most.
+// sameGap is the maximum distance of failures in one gap.
 const sameGap = time.Second
 
 func longestGap(failed []time.Time) (longest time.Duration) {
@@ -109,8 +105,7 @@ func longestGap(failed []time.Time) (longest time.Duration) {
 	return longest
 }
 
-// quantile returns the smallest of the sorted times that share q of them do not
-// exceed, in milliseconds.
+// quantile returns the smallest of the sorted times that a share q does not exceed, in milliseconds.
 func quantile(sorted []time.Duration, q float64) float64 {
 	if len(sorted) == 0 {
 		return 0

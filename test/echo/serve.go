@@ -17,18 +17,17 @@ import (
 )
 
 const (
-	// defaultLinger is how long new connections may still come in after a pod was told to
-	// end: its endpoints are changed at the same moment, and nodes and routers follow.
+	// defaultLinger is how long new connections are accepted after SIGTERM, until nodes and routers have
+	// applied the changed endpoints.
 	defaultLinger = 5 * time.Second
-	// shutdownTimeout bounds the wait for requests in flight at the end.
+	// shutdownTimeout bounds the wait for requests in flight.
 	shutdownTimeout = time.Minute
 	headerTimeout   = 10 * time.Second
-	// maxBytes bounds what /bytes sends and /sum reads: 1 GiB.
+	// maxBytes bounds /bytes and /sum.
 	maxBytes = 1 << 30
 	maxSlow  = time.Minute
 )
 
-// serve answers HTTP and UDP on one port until ctx ends.
 func serve(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
 	port := flags.Uint("port", 8080, "port for HTTP and UDP, on all addresses")
@@ -69,10 +68,9 @@ func serve(ctx context.Context, args []string, stdout io.Writer) error {
 	return serveUntil(ctx, listener, datagrams, newSite(id), *linger)
 }
 
-// serveUntil serves until ctx ends, and linger longer; then it takes no new
-// connections, ends streams, finishes the requests in flight and returns. It stays ready
-// meanwhile: an endpoint that terminates gets no new connections by that alone, and one that
-// is not ready either would not serve those that it has (KEP-1672).
+// serveUntil serves until ctx ends plus linger, then accepts no connections, ends streams and finishes
+// requests in flight. It stays ready meanwhile: a terminating endpoint gets no new connections, and an
+// unready one would not serve established ones (KEP-1672).
 func serveUntil(ctx context.Context, listener net.Listener, datagrams *udpServer, served *site, linger time.Duration) error {
 	defer datagrams.Close()
 	server := &http.Server{Handler: served, ReadHeaderTimeout: headerTimeout, Protocols: new(http.Protocols)}
@@ -100,7 +98,6 @@ func serveUntil(ctx context.Context, listener net.Listener, datagrams *udpServer
 	return nil
 }
 
-// site is what a server answers.
 type site struct {
 	http.Handler
 	streams *streams
@@ -166,11 +163,11 @@ func writeBytes(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Content-Length", strconv.FormatInt(count, 10))
-	// A client that goes away is no matter of the server's.
+	// Clients may disconnect.
 	_, _ = io.Copy(w, newPattern(seed, count))
 }
 
-// sum is the body of the answer to POST /sum.
+// sum is the response to POST /sum.
 type sum struct {
 	Bytes  int64  `json:"bytes"`
 	SHA256 string `json:"sha256"`

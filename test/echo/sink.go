@@ -11,13 +11,11 @@ import (
 	"time"
 )
 
-// sinkPause makes the sink read, and answer, at most 2,000 datagrams per second.
+// sinkPause limits the sink to 2,000 datagrams per second.
 const sinkPause = 500 * time.Microsecond
 
-// sink takes datagrams for a port and reads only few of them, until ctx ends: the
-// kernel drops the others as soon as the socket is full, which costs least. Those that it
-// reads it answers, so that on the way a flow is not taken for one that nobody
-// answers.
+// sink reads few datagrams until ctx ends. The kernel drops the others at a full socket, which is cheapest.
+// It answers so that the flow does not count as unanswered.
 func sink(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("sink", flag.ContinueOnError)
 	port := flags.Uint("port", 9000, "UDP port, on all addresses")
@@ -30,7 +28,7 @@ func sink(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	defer socket.Close()
 	fmt.Fprintf(stdout, "taking datagrams on port %d\n", *port)
-	// A blocked read ends with the context.
+	// Closing unblocks a read.
 	defer context.AfterFunc(ctx, func() { socket.Close() })()
 	return drainSlowly(ctx, socket)
 }
@@ -45,7 +43,6 @@ func drainSlowly(ctx context.Context, socket net.PacketConn) error {
 		if err != nil {
 			return fmt.Errorf("take datagrams: %w", err)
 		}
-		// An answer that cannot be sent is a lost one, as any datagram may be.
 		_, _ = socket.WriteTo(buffer[:n], client)
 		sleepUntil(ctx, time.Now().Add(sinkPause))
 	}

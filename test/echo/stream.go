@@ -17,26 +17,24 @@ import (
 )
 
 const (
-	// grpcService has one method, grpcStream: each message is answered by who received it.
+	// grpcService has one method, grpcStream, which answers each message with the server's identity.
 	grpcService = "millrace.test.Echo"
 	grpcStream  = "Stream"
-	// goodbyeTimeout is how long a client may take to end a WebSocket that the server ends.
+	// goodbyeTimeout is how long a client may take to close a WebSocket.
 	goodbyeTimeout = 3 * time.Second
 )
 
-// message is the answer to a message of a stream.
 type message struct {
 	identity
 	Text string `json:"text"`
 }
 
-// streams answer messages until the server ends; then they say goodbye between two of them.
+// streams answers messages until close, which ends streams between two messages.
 type streams struct {
-	id identity
-	// ending ends them, and end is what does.
+	id     identity
 	ending context.Context
 	end    context.CancelFunc
-	// open are those that http.Server does not wait for.
+	// open are streams that http.Server does not track.
 	open sync.WaitGroup
 	grpc *grpc.Server
 }
@@ -55,7 +53,6 @@ func newStreams(id identity) *streams {
 	return s
 }
 
-// close ends all streams, and waits for those that http.Server does not wait for.
 func (s *streams) close() {
 	s.end()
 	s.open.Wait()
@@ -73,13 +70,13 @@ func (s *streams) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 	defer s.open.Done()
 	conn, err := upgrader.Upgrade(w, r, nil)
 	if err != nil {
-		// The client has been told.
+		// The upgrader has sent the error.
 		return
 	}
 	defer conn.Close()
 	defer context.AfterFunc(s.ending, func() {
 		goodbye := websocket.FormatCloseMessage(websocket.CloseGoingAway, "the server ends")
-		// A client that is gone needs none.
+		// The client may have disconnected.
 		_ = conn.WriteControl(websocket.CloseMessage, goodbye, time.Now().Add(goodbyeTimeout))
 		_ = conn.SetReadDeadline(time.Now().Add(goodbyeTimeout))
 	})()

@@ -8,11 +8,10 @@ import (
 	"time"
 )
 
-// tally knows which flows have been asked and have answered since the last check.
+// tally records which flows have answered the current check.
 type tally struct {
 	mu sync.Mutex
-	// round is the number of the last check, answered that of the last one which a
-	// flow has answered.
+	// round is the number of the last check, answered the last round that each flow answered.
 	round    int
 	answered []int
 	gone     []bool
@@ -24,21 +23,19 @@ func newTally(flows int) *tally {
 	return &tally{answered: make([]int, flows), gone: make([]bool, flows), done: make(chan struct{})}
 }
 
-// current returns the round that a request which starts now belongs to.
+// current returns the round of a request that starts now.
 func (t *tally) current() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.round
 }
 
-// due reports whether a flow has still to answer the last check.
 func (t *tally) due(flow int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return !t.gone[flow] && t.answered[flow] < t.round
 }
 
-// answer notes that a flow's request of a round was answered.
 func (t *tally) answer(flow, round int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -51,7 +48,7 @@ func (t *tally) answer(flow, round int) {
 	}
 }
 
-// leave notes that nothing is to be awaited from a flow any more.
+// leave excludes a flow from further checks.
 func (t *tally) leave(flow int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -71,22 +68,20 @@ func (t *tally) settle() {
 	}
 }
 
-// open reports whether flows have still to answer the last check.
 func (t *tally) open() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.waiting > 0
 }
 
-// missing counts the flows that have not answered the last check.
+// missing returns the number of flows that have not answered.
 func (t *tally) missing() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.waiting
 }
 
-// check begins a round and waits until every flow has answered it, the time is
-// over, or ctx ends.
+// check starts a round and waits until all flows have answered, limit has passed or ctx ends.
 func (t *tally) check(ctx context.Context, limit time.Duration) {
 	t.mu.Lock()
 	t.round++

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// transferReport is what fetch and upload print. SHA256 is of what arrived, Want
-// of what was sent or expected.
+// transferReport is the output of fetch and upload. SHA256 is the sum of received bytes, Want of sent or
+// expected bytes.
 type transferReport struct {
 	Bytes   int64   `json:"bytes"`
 	SHA256  string  `json:"sha256"`
@@ -23,15 +23,13 @@ type transferReport struct {
 	Seconds float64 `json:"seconds"`
 }
 
-// transferClient gives up when a whole transfer takes longer than timeout.
 func transferClient(timeout time.Duration) *http.Client {
 	client := newClient(1, false)
 	client.Timeout = timeout
 	return client
 }
 
-// fetch gets a body and compares its sum with the wanted one, by default with that
-// of the pattern which the URL's n and seed ask /bytes for.
+// fetch compares a body's sum with the wanted one, by default the pattern of the URL's n and seed.
 func fetch(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("fetch", flag.ContinueOnError)
 	from := flags.String("url", "", "what to get, such as http://address/bytes?n=1000&seed=1")
@@ -66,7 +64,6 @@ func fetch(ctx context.Context, args []string, stdout io.Writer) error {
 	return finishTransfer(stdout, start, got, *want)
 }
 
-// patternSum computes what /bytes would send for a URL.
 func patternSum(address string) (string, error) {
 	parsed, err := url.Parse(address)
 	if err != nil {
@@ -85,7 +82,7 @@ func patternSum(address string) (string, error) {
 	return expected.SHA256, err
 }
 
-// upload posts a pattern and compares the sum that the server answers.
+// upload posts a pattern and compares the sum in the response.
 func upload(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("upload", flag.ContinueOnError)
 	to := flags.String("url", "", "where to post it, such as http://address/sum")

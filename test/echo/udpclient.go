@@ -12,8 +12,7 @@ import (
 	"time"
 )
 
-// udp sends datagrams, each from a socket of its own and thus as a new flow, and
-// prints a report. It does not repeat lost ones.
+// udp sends datagrams, each from its own socket and thus as a new flow. It does not retransmit.
 func udp(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("udp", flag.ContinueOnError)
 	to := flags.String("to", "", "address:port to send them to")
@@ -35,7 +34,7 @@ func udp(ctx context.Context, args []string, stdout io.Writer) error {
 	return results.finish(stdout)
 }
 
-// payloadOf returns a word that no other datagram has, size bytes long at least.
+// payloadOf returns a unique payload of at least size bytes.
 func payloadOf(i, size int) string {
 	word := fmt.Sprintf("datagram-%d-", i)
 	return word + strings.Repeat("x", max(0, size-len(word)))
@@ -62,7 +61,7 @@ func exchange(ctx context.Context, to, payload string) (answer, error) {
 	return parseReply(string(buffer[:n]), payload)
 }
 
-// parseReply reads "POD NODE CLIENT PAYLOAD".
+// parseReply parses "POD NODE CLIENT PAYLOAD".
 func parseReply(reply, payload string) (answer, error) {
 	words := strings.SplitN(reply, " ", 4)
 	if len(words) != 4 || words[3] != payload {

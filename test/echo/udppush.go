@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	// laterWord begins a payload that is to be answered at once, and again after a time.
+	// laterWord starts a payload that is answered at once and again later.
 	laterWord = "later"
-	// maxLater and maxPending bound what a server keeps for that.
+	// maxLater and maxPending bound the delayed answers.
 	maxLater   = 5 * time.Minute
 	maxPending = 1024
 )
 
 var pending atomic.Int32
 
-// laterWanted reads "later DURATION …".
+// laterWanted parses "later DURATION …".
 func laterWanted(payload []byte) (time.Duration, bool) {
 	words := strings.Fields(string(payload))
 	if len(words) < 2 || words[0] != laterWord {
@@ -34,7 +34,6 @@ func laterWanted(payload []byte) (time.Duration, bool) {
 	return wait, err == nil && wait > 0 && wait <= maxLater
 }
 
-// answerLater sends the answer again after a time, unless too many wait for theirs.
 func answerLater(wait time.Duration, send func([]byte) error, answer []byte) {
 	if pending.Add(1) > maxPending {
 		pending.Add(-1)
@@ -46,9 +45,8 @@ func answerLater(wait time.Duration, send func([]byte) error, answer []byte) {
 	})
 }
 
-// push asks for an answer at once and for one that the server sends by itself after a time,
-// then asks again, all from one socket. All answers must come from where it asked, and from
-// one pod, which must see one client.
+// push requests an answer at once and one after a delay, then sends again from the same socket. All answers
+// must come from the address and from one pod, which must see one client.
 func push(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("push", flag.ContinueOnError)
 	to := flags.String("to", "", "address:port to send to")
@@ -91,7 +89,7 @@ func push(ctx context.Context, args []string, stdout io.Writer) error {
 	return nil
 }
 
-// askOnce sends a payload, if there is one, and gives the answer that repeats another.
+// askOnce sends a payload unless it is empty, and waits for an answer to await.
 func askOnce(connection net.Conn, payload, await string, limit time.Duration) (answer, error) {
 	if err := connection.SetDeadline(time.Now().Add(limit)); err != nil {
 		return answer{}, err

@@ -11,18 +11,16 @@ import (
 	"golang.org/x/net/ipv6"
 )
 
-// maxDatagram is the largest payload that UDP can carry.
 const maxDatagram = 65535
 
-// udpServer answers each datagram with "POD NODE CLIENT PAYLOAD", and "size N …" with so
-// many bytes in one piece. "later DURATION" is answered again after that time. It answers from the address that the datagram was sent to,
-// whatever addresses the host has. There is a socket per family, because only those of one
-// family tell that address for both.
+// udpServer answers each datagram with "POD NODE CLIENT PAYLOAD", "size N …" with N unfragmented bytes, and
+// "later DURATION" again after that time. It answers from the datagram's destination address, which needs a
+// socket per family.
 type udpServer struct {
 	id identity
 	v4 *ipv4.PacketConn
 	v6 *ipv6.PacketConn
-	// raw4 and raw6 are what v4 and v6 wrap.
+	// raw4 and raw6 are the connections of v4 and v6.
 	raw4, raw6 *net.UDPConn
 }
 
@@ -48,7 +46,6 @@ func listenUDP(address string, id identity) (*udpServer, error) {
 	return s, nil
 }
 
-// Close ends serve.
 func (s *udpServer) Close() {
 	s.v4.Close()
 	s.v6.Close()
@@ -107,7 +104,6 @@ func (s *udpServer) answer(socket *net.UDPConn, client net.Addr, payload []byte,
 	if wait, found := laterWanted(payload); found {
 		answerLater(wait, send, answer)
 	}
-	// An answer that cannot be sent is a lost one, as any datagram may be.
 	_ = send(answer)
 }
 

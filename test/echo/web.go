@@ -19,24 +19,20 @@ import (
 	"time"
 )
 
-// webConfig is what web is told by its flags.
 type webConfig struct {
-	// to shares the connections.
 	to []netip.AddrPort
-	// host answers requests and WebSockets, grpcHost streams of gRPC.
+	// host serves requests and WebSockets, grpcHost gRPC streams.
 	host, grpcHost string
 	roots          *x509.CertPool
-	// rate is per second and kind, streams how many of each kind share it.
+	// rate is per second and kind; the streams of a kind share it.
 	rate    float64
 	streams int
-	// timeout is when a request is given up.
 	timeout time.Duration
 }
 
-// web makes requests of all kinds at a rate, with TLS, and keeps streams open. It prints a
-// report when each kind has been answered; one for each line "check" on standard input,
-// as soon as the requests that were due before it have ended; and one at the end of
-// the input.
+// web sends requests of all kinds with TLS at a rate and keeps streams open. It prints a report when each
+// kind has an answer, one per line "check" on stdin once earlier requests have ended, and one at the end of
+// stdin.
 func web(ctx context.Context, args []string, stdout io.Writer) error {
 	return webUntil(ctx, args, os.Stdin, stdout)
 }
@@ -109,11 +105,9 @@ func webFlags(args []string) (webConfig, error) {
 	return config, nil
 }
 
-// visitors make the requests.
 type visitors struct {
-	config webConfig
-	rounds *rounds
-	// running are the loops, under way the requests.
+	config            webConfig
+	rounds            *rounds
 	running, underway sync.WaitGroup
 	dialled           atomic.Int64
 }
@@ -122,7 +116,7 @@ func newVisitors(config webConfig, rounds *rounds) *visitors {
 	return &visitors{config: config, rounds: rounds}
 }
 
-// dial connects to the next address, whatever the host is.
+// dial connects to the addresses in turn.
 func (v *visitors) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	next := v.config.to[int(v.dialled.Add(1))%len(v.config.to)]
 	return (&net.Dialer{}).DialContext(ctx, "tcp", next.String())
@@ -132,7 +126,7 @@ func (v *visitors) tls() *tls.Config {
 	return &tls.Config{RootCAs: v.config.roots, ClientSessionCache: tls.NewLRUClientSessionCache(0)}
 }
 
-// begin makes one request of each kind and opens all streams; then the rates begin.
+// begin sends one request of each kind and opens all streams before the rates start.
 func (v *visitors) begin(ctx context.Context) error {
 	askers := v.askers()
 	for kind, ask := range askers {
@@ -163,13 +157,12 @@ func (v *visitors) begin(ctx context.Context) error {
 	return nil
 }
 
-// wait waits until the loops have ended, and their requests.
 func (v *visitors) wait() {
 	v.running.Wait()
 	v.underway.Wait()
 }
 
-// visit asks at the rate until ctx ends. A slow answer delays no other request.
+// visit sends requests at the rate until ctx ends, without waiting for answers.
 func (v *visitors) visit(ctx context.Context, kind string, ask asker) {
 	plan := schedule{rate: v.config.rate}
 	for start, i := time.Now(), 0; sleepUntil(ctx, plan.due(start, i)); i++ {
@@ -183,7 +176,6 @@ func (v *visitors) visit(ctx context.Context, kind string, ask asker) {
 	}
 }
 
-// limited gives a step the time that a request has.
 func limited[T any](ctx context.Context, limit time.Duration, step func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -13,10 +13,10 @@ import (
 	"github.com/millrace-lb/millrace/test/echo/visited"
 )
 
-// asker makes request number i, and returns the pod that answered.
+// asker sends request i and returns the pod that answered.
 type asker func(ctx context.Context, i int) (string, error)
 
-// askers make the requests that no stream carries.
+// askers send the kinds without streams.
 func (v *visitors) askers() map[string]asker {
 	protocols := func(set func(*http.Protocols, bool)) *http.Protocols {
 		p := new(http.Protocols)
@@ -37,9 +37,9 @@ func (v *visitors) askers() map[string]asker {
 }
 
 const (
-	// maxIdle is how many unused connections a client keeps.
+	// maxIdle is the number of idle connections.
 	maxIdle = 100
-	// everyPost: each fourth request has a body, and so may not be sent twice.
+	// everyPost is the interval of requests with a body, which cannot be repeated.
 	everyPost = 4
 	posted    = "what may be sent once only"
 )
@@ -47,7 +47,7 @@ const (
 func (v *visitors) ask(ctx context.Context, client *http.Client, i int) (string, error) {
 	method, path, body := http.MethodGet, "/", io.Reader(http.NoBody)
 	if i%everyPost == 0 {
-		// The type of this reader hides from the client that it could begin again.
+		// MultiReader hides that the body could be rewound.
 		method, path, body = http.MethodPost, "/repeat", io.MultiReader(strings.NewReader(posted))
 	}
 	request, err := http.NewRequestWithContext(ctx, method, "https://"+v.config.host+path, body)

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-lb/millrace/test/echo/visited"
 )
 
-// rounds are the times between reports. A request belongs to that in which it was due.
+// rounds are the reporting periods. A request belongs to the period in which it was due.
 type rounds struct {
 	start time.Time
 
@@ -18,7 +18,6 @@ type rounds struct {
 	current *round
 }
 
-// round is what happened to the requests between two reports.
 type round struct {
 	start   time.Time
 	pending sync.WaitGroup
@@ -27,7 +26,6 @@ type round struct {
 	kinds map[string]*visits
 }
 
-// visits are the requests of one kind.
 type visits struct {
 	visited.Kind
 	times []time.Duration
@@ -38,7 +36,7 @@ func newRounds() *rounds {
 	return &rounds{start: now, current: &round{start: now, kinds: map[string]*visits{}}}
 }
 
-// report ends the round, and waits until its requests have ended, too.
+// report ends the round and waits for its requests.
 func (r *rounds) report() visited.Report {
 	r.mu.Lock()
 	ended := r.current
@@ -59,7 +57,6 @@ func (r *rounds) report() visited.Report {
 	return report
 }
 
-// request is one that has begun.
 type request struct {
 	rounds *rounds
 	round  *round
@@ -67,7 +64,7 @@ type request struct {
 	due    time.Time
 }
 
-// begin notes that a request begins. It must end.
+// begin records the start of a request, which must end.
 func (r *rounds) begin(kind string, due time.Time) *request {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -75,7 +72,7 @@ func (r *rounds) begin(kind string, due time.Time) *request {
 	return &request{rounds: r, round: r.current, kind: kind, due: due}
 }
 
-// visits gives those of the request's kind; the round is locked.
+// visits requires the lock of the round.
 func (r *request) visits() *visits {
 	kind := r.round.kinds[r.kind]
 	if kind == nil {
@@ -87,7 +84,6 @@ func (r *request) visits() *visits {
 	return kind
 }
 
-// end notes who answered, or why nobody did.
 func (r *request) end(pod string, err error) {
 	defer r.round.pending.Done()
 	r.round.mu.Lock()
@@ -103,8 +99,7 @@ func (r *request) end(pod string, err error) {
 	kind.times = append(kind.times, time.Since(r.due))
 }
 
-// reopened notes that the request's stream has ended: before the message was sent, or without
-// an answer to it.
+// reopened records that the request's stream ended before or after the message was sent.
 func (r *request) reopened(sent bool, err error) {
 	r.round.mu.Lock()
 	defer r.round.mu.Unlock()

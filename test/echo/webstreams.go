@@ -18,17 +18,17 @@ import (
 	"github.com/millrace-lb/millrace/test/echo/visited"
 )
 
-// stream is a connection with a message and its answer at a time.
+// stream is a connection with one message in flight.
 type stream struct {
 	send  func(text string) error
 	close func()
-	// answers has what was received, until ended is closed because of err.
+	// answers has received messages until ended is closed with err.
 	answers chan string
 	ended   chan struct{}
 	err     error
 }
 
-// newStream receives until that fails. close makes it fail.
+// newStream receives until an error, which close causes.
 func newStream(send func(string) error, receive func() (string, error), end func()) *stream {
 	s := &stream{send: send, close: end, answers: make(chan string, 1), ended: make(chan struct{})}
 	go func() {
@@ -50,7 +50,7 @@ func newStream(send func(string) error, receive func() (string, error), end func
 	return s
 }
 
-// opener opens a stream, within the time of its context.
+// opener opens a stream. ctx bounds only the opening.
 type opener func(ctx context.Context) (*stream, error)
 
 func (v *visitors) openers() map[string]opener {
@@ -85,7 +85,7 @@ func (v *visitors) openGRPC(ctx context.Context) (*stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The stream lives longer than its beginning.
+	// The stream outlives ctx.
 	whole, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer context.AfterFunc(ctx, cancel)()
 	end := func() {
@@ -107,7 +107,7 @@ func (v *visitors) openGRPC(ctx context.Context) (*stream, error) {
 	return newStream(send, receive, end), nil
 }
 
-// conversation keeps a stream open: one that has ended is opened again.
+// conversation is a stream that is reopened when it ends.
 type conversation struct {
 	visitors *visitors
 	kind     string
@@ -115,7 +115,7 @@ type conversation struct {
 	stream   *stream
 }
 
-// run sends messages at the conversation's share of the rate until ctx ends.
+// run sends the conversation's share of the rate until ctx ends.
 func (c *conversation) run(ctx context.Context, number int) {
 	defer func() { c.stream.close() }()
 	config := c.visitors.config
@@ -132,7 +132,7 @@ func (c *conversation) run(ctx context.Context, number int) {
 	}
 }
 
-// exchange sends a message and awaits its answer, on another stream where one ends.
+// exchange sends a message and waits for its answer, on a new stream if necessary.
 func (c *conversation) exchange(ctx context.Context, begun *request, text string) (string, error) {
 	for {
 		pod, sent, err := c.once(ctx, text)
@@ -153,7 +153,7 @@ func (c *conversation) exchange(ctx context.Context, begun *request, text string
 	}
 }
 
-// once sends a message on the stream as it is. sent reports whether it may have arrived.
+// once uses the current stream. sent is true if the message may have arrived.
 func (c *conversation) once(ctx context.Context, text string) (pod string, sent bool, err error) {
 	select {
 	case <-c.stream.ended:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package figures prints what benchmarks of the control plane measured, beside what is wanted.
+// Package figures prints results of control plane benchmarks with their limits.
 package figures
 
 import (
@@ -11,10 +11,10 @@ import (
 	"text/tabwriter"
 )
 
-// StrictVariable makes figures beyond their limits failures where it is set to anything.
+// StrictVariable, if set, makes figures beyond their limits test failures.
 const StrictVariable = "STRICT"
 
-// Report is figures in their order.
+// Report is a list of figures.
 type Report struct{ figures []figure }
 
 type figure struct {
@@ -23,8 +23,7 @@ type figure struct {
 	unit       string
 }
 
-// Add adds a figure and its limit, both in the unit: the highest value that holds or, where it is
-// negative, the lowest one without its sign.
+// Add adds a figure with its limit: the maximum or, if negative, the minimum without the sign.
 func (r *Report) Add(name string, got, limit float64, unit string) {
 	r.figures = append(r.figures, figure{name, got, limit, unit})
 }
@@ -36,7 +35,7 @@ func (f figure) holds() bool {
 	return f.got <= f.limit
 }
 
-// Print prints the figures. If StrictVariable is set, those beyond their limits fail the test.
+// Print prints the figures. If StrictVariable is set, figures beyond their limits fail the test.
 func (r *Report) Print(t *testing.T, title string) {
 	t.Helper()
 	text := &strings.Builder{}

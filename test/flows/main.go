@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command flows looks at the data plane of a node from outside, through its pins. It
-// counts and wipes what the node remembers of flows, and names the programs that are
-// attached. It runs on the node (bin/lab exec NODE -- bin/flows wipe).
+// Command flows reads the pinned maps and links of a node: it counts and deletes recorded flows and prints
+// the tags of attached programs. It runs on the node (bin/lab exec NODE -- bin/flows wipe).
 package main
 
 import (
@@ -19,10 +18,9 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// pinRoot is where the agent pins by default.
+// pinRoot is the agent's default.
 const pinRoot = "/sys/fs/bpf/millrace"
 
-// node is the data plane of a node, by the directory of its pins.
 type node struct{ root string }
 
 const (
@@ -50,13 +48,11 @@ func main() {
 
 var errUsage = errors.New("usage: flows count|wipe [PREFIX…] | flows programs")
 
-// exceptions is the one table of flows that is an array. A place of it that is not zero counts
-// as an entry.
+// exceptions is the only table of flows that is an array; non-zero places count as entries.
 const exceptions = "exceptions"
 
-// eachTable calls f for every table that forgets by itself when it is full, which are
-// those that hold what was learned from packets, of which the name begins with one of
-// the prefixes, if there are any.
+// eachTable calls f for every LRU table, which hold state learned from packets, with one of the prefixes,
+// if any.
 func (n node) eachTable(prefixes []string, f func(name string, table *ebpf.Map) error) error {
 	directory := filepath.Join(n.root, "maps")
 	entries, err := os.ReadDir(directory)
@@ -90,8 +86,7 @@ func hasAnyPrefix(name string, prefixes []string) bool {
 	return len(prefixes) == 0
 }
 
-// keys returns all keys of a table. One that is removed meanwhile makes the kernel
-// begin again, so some may come twice.
+// keys may return duplicates, because the kernel restarts the iteration if the current key is deleted.
 func keys(table *ebpf.Map) ([][]byte, error) {
 	var all [][]byte
 	var key []byte
@@ -117,7 +112,7 @@ func keys(table *ebpf.Map) ([][]byte, error) {
 	}
 }
 
-// keyOrNil keeps a nil slice from becoming an interface that is not nil.
+// keyOrNil avoids a non-nil interface with a nil slice.
 func keyOrNil(key []byte) any {
 	if key == nil {
 		return nil
@@ -138,8 +133,7 @@ func (n node) count(stdout io.Writer, prefixes []string) error {
 	return json.NewEncoder(stdout).Encode(counts)
 }
 
-// wipe empties the tables and prints how many entries each lost. Packets that arrive
-// meanwhile may make new entries, which stay.
+// wipe deletes all entries and prints their numbers. Packets may create new entries meanwhile.
 func (n node) wipe(stdout io.Writer, prefixes []string) error {
 	counts := map[string]int{}
 	err := n.eachTable(prefixes, func(name string, table *ebpf.Map) error {
@@ -170,8 +164,7 @@ func remove(table *ebpf.Map, key []byte) error {
 	return table.Delete(key)
 }
 
-// programs prints the tag of the program behind each pinned link. The kernel computes
-// it from the instructions.
+// programs prints the tag of each pinned link's program, a hash of its instructions.
 func (n node) programs(stdout io.Writer, _ []string) error {
 	directory := filepath.Join(n.root, "links")
 	entries, err := os.ReadDir(directory)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package frozen is a way between two programs that stops without a word, as a firewall does that has
-// forgotten a connection: both ends keep it, and no byte passes. For tests.
+// Package frozen provides a TCP proxy whose connections stop silently, as behind a firewall that has lost
+// its state.
 package frozen
 
 import (
@@ -13,7 +13,7 @@ import (
 
 // Line is a TCP proxy.
 type Line struct {
-	// Address is where it listens.
+	// Address is the listening address.
 	Address string
 
 	mutex sync.Mutex
@@ -21,13 +21,12 @@ type Line struct {
 	cut   bool
 }
 
-// pair is a connection and where it leads.
 type pair struct {
 	ends   [2]net.Conn
 	frozen chan struct{}
 }
 
-// NewLine leads to an address until the test ends.
+// NewLine returns a Line to an address, which ends with the test.
 func NewLine(t testing.TB, to string) *Line {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -55,7 +54,7 @@ func NewLine(t testing.TB, to string) *Line {
 	return l
 }
 
-// Freeze stops all connections that are open, and gives how many. Those that come later work.
+// Freeze freezes all open connections and returns their number. New connections work.
 func (l *Line) Freeze() int {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
@@ -69,7 +68,7 @@ func (l *Line) Freeze() int {
 	return len(l.open)
 }
 
-// Cut ends all connections, and has new ones be closed at once, until it is called with false.
+// Cut closes all connections, and new ones at once, until it is called with false.
 func (l *Line) Cut(cut bool) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
@@ -108,7 +107,7 @@ func (l *Line) carry(from net.Conn, to string) {
 	l.mutex.Unlock()
 }
 
-// copy passes bytes on until the connection ends. Of a frozen one it reads them only.
+// copy forwards bytes until the connection ends; a frozen connection is only read.
 func (p *pair) copy(to io.Writer, from net.Conn) {
 	piece := make([]byte, 32<<10)
 	for {

@@ -17,12 +17,11 @@ import (
 	"runtime"
 )
 
-// changedImage is the image of an agent whose BPF programs are not those of the
-// checkout.
+// changedImage is an agent image with modified BPF programs.
 const changedImage = "millrace.test/lbagent:changed"
 
-// LoadChangedAgent builds an agent with other BPF programs than the checkout has,
-// which do the same, loads its image into every node and returns its name.
+// LoadChangedAgent builds an agent with equivalent but different BPF programs, loads its image into all
+// nodes and returns its name.
 func (c *Cluster) LoadChangedAgent(ctx context.Context) (image string, err error) {
 	directory, err := os.MkdirTemp("", "millrace-changed-*")
 	if err != nil {
@@ -54,7 +53,7 @@ func (c *Cluster) LoadChangedAgent(ctx context.Context) (image string, err error
 	return changedImage, c.LoadFiles(ctx, changedImage, "/lbagent", program+":/lbagent")
 }
 
-// LoadFiles makes an image of static files, each FILE:/PATH, and loads it into every node under this name.
+// LoadFiles builds an image of static files, each FILE:/PATH, and loads it into all nodes.
 func (c *Cluster) LoadFiles(ctx context.Context, image, entrypoint string, files ...string) (err error) {
 	directory, err := os.MkdirTemp("", "millrace-image-*")
 	if err != nil {
@@ -83,16 +82,15 @@ func RunIn(ctx context.Context, directory string, args ...string) error {
 	return nil
 }
 
-// Opcodes of BPF (RFC 9669): move a constant, sign-extended to 64 bits or
-// zero-extended from 32.
+// BPF opcodes (RFC 9669): move a constant, sign-extended to 64 bits or zero-extended from 32.
 const (
 	moveLong        = 0xb7
 	moveShort       = 0xb4
 	instructionSize = 8
 )
 
-// changePrograms returns a BPF object with each move of a constant that is not
-// negative encoded in the other of two ways that mean the same.
+// changePrograms returns a BPF object in which each move of a non-negative constant has the other of two
+// equivalent encodings.
 func changePrograms(object string) ([]byte, error) {
 	content, err := os.ReadFile(object)
 	if err != nil {

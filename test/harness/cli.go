@@ -11,13 +11,13 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Millrace returns what `millrace ARGS…` prints, run next to the API server.
+// Millrace runs `millrace ARGS…` on the API server's host and returns its output.
 func (c *Cluster) Millrace(ctx context.Context, args ...string) (string, error) {
 	out, err := c.Exec(ctx, "cp", c.millrace(args...)...)
 	return string(out), err
 }
 
-// MillraceAs returns what `millrace ARGS…` prints for a user, and what it prints to standard error.
+// MillraceAs runs `millrace ARGS…` as a user and returns stdout and stderr.
 func (c *Cluster) MillraceAs(ctx context.Context, user string, args ...string) (out, complaints string, err error) {
 	configuration, err := clientcmd.LoadFromFile(c.Kubeconfig())
 	if err != nil {
@@ -30,15 +30,13 @@ func (c *Cluster) MillraceAs(ctx context.Context, user string, args ...string) (
 	if err := clientcmd.WriteToFile(*configuration, file); err != nil {
 		return "", "", err
 	}
-	// The last of two flags counts.
+	// The last flag wins.
 	command := append([]string{"exec", "cp", "--"}, append(c.millrace(args...), "--kubeconfig", file)...)
 	printed, complained, err := c.outputs(ctx, nil, command...)
 	return string(printed), string(complained), err
 }
 
-// InterruptMillrace runs `millrace ARGS…` next to the API server and interrupts it after a
-// time, as Ctrl-C does. complaints is what it printed to standard error. err is that
-// of millrace itself.
+// InterruptMillrace runs `millrace ARGS…` and sends SIGINT after a time. complaints is its stderr.
 func (c *Cluster) InterruptMillrace(ctx context.Context, after time.Duration, args ...string) (out, complaints string, err error) {
 	command := []string{"exec", "cp", "--", "timeout", "--preserve-status", "--signal=INT", strconv.Itoa(int(after.Seconds()))}
 	stdout, stderr, err := c.outputs(ctx, nil, append(command, c.millrace(args...)...)...)
@@ -49,7 +47,7 @@ func (c *Cluster) millrace(args ...string) []string {
 	return append([]string{filepath.Join(c.root, "bin", "millrace"), "--kubeconfig", c.Kubeconfig()}, args...)
 }
 
-// Kubeconfig is the administrator's, as the lab writes it.
+// Kubeconfig returns the path of the administrator's kubeconfig.
 func (c *Cluster) Kubeconfig() string {
 	return filepath.Join(c.root, ".lab", "pki", "admin.kubeconfig")
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package harness drives the lab from outside, through its built program and
-// the public API, for the demo and the end-to-end tests.
+// Package harness drives the lab through its program and the public API, for the demo and the end-to-end
+// tests.
 package harness
 
 import (
@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// The addresses of the lab's client.
+// Addresses of the lab's client.
 var (
 	ClientIPv4 = netip.MustParseAddr("198.51.100.130")
 	ClientIPv6 = netip.MustParseAddr("2001:db8:0:2::130")
@@ -30,12 +30,11 @@ var (
 type Cluster struct {
 	root string
 	lab  string
-	// progress is where the lab's own progress goes.
+	// progress receives the lab's progress.
 	progress io.Writer
 }
 
-// Open returns the cluster of this checkout. Its programs must have been
-// built (make build image).
+// Open returns the cluster of this checkout, whose programs must be built (make build image).
 func Open(progress io.Writer) (*Cluster, error) {
 	root, err := moduleRoot()
 	if err != nil {
@@ -50,7 +49,7 @@ func Open(progress io.Writer) (*Cluster, error) {
 	return cluster, nil
 }
 
-// Root is the directory of this checkout, which all hosts of the lab see.
+// Root returns the checkout's directory, which is visible on all hosts of the lab.
 func (c *Cluster) Root() string { return c.root }
 
 func moduleRoot() (string, error) {
@@ -78,8 +77,7 @@ func (c *Cluster) images() []string {
 	return files
 }
 
-// Run runs `bin/lab ARGS…` and returns what it prints on standard output. The
-// error carries what it prints on standard error.
+// Run runs `bin/lab ARGS…` and returns its stdout. The error contains its stderr.
 func (c *Cluster) Run(ctx context.Context, args ...string) ([]byte, error) {
 	return c.run(ctx, nil, args...)
 }
@@ -89,11 +87,10 @@ func (c *Cluster) run(ctx context.Context, stdin io.Reader, args ...string) ([]b
 	return stdout, err
 }
 
-// outputs is run that also returns what was printed to standard error.
+// outputs is like run but also returns stderr.
 func (c *Cluster) outputs(ctx context.Context, stdin io.Reader, args ...string) (out, complaints []byte, err error) {
 	command := exec.CommandContext(ctx, c.lab, args...)
-	// An interrupt lets the lab end what it runs in the namespaces; Kill
-	// would leave that behind.
+	// SIGINT lets the lab end its processes in the namespaces.
 	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
 	command.WaitDelay = 10 * time.Second
 	command.Dir = c.root
@@ -107,7 +104,7 @@ func (c *Cluster) outputs(ctx context.Context, stdin io.Reader, args ...string) 
 	return stdout.Bytes(), stderr.Bytes(), nil
 }
 
-// Stream runs `bin/lab ARGS…` and writes what it prints to out as it comes.
+// Stream runs `bin/lab ARGS…` and streams its output to out.
 func (c *Cluster) Stream(ctx context.Context, out io.Writer, args ...string) error {
 	command := exec.CommandContext(ctx, c.lab, args...)
 	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
@@ -120,7 +117,7 @@ func (c *Cluster) Stream(ctx context.Context, out io.Writer, args ...string) err
 	return nil
 }
 
-// Up brings the lab up and prints its progress.
+// Up starts the lab and prints its progress.
 func (c *Cluster) Up(ctx context.Context, args ...string) error {
 	command := exec.CommandContext(ctx, c.lab, append([]string{"up"}, args...)...)
 	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
@@ -133,7 +130,7 @@ func (c *Cluster) Up(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// Down takes the lab down.
+// Down stops the lab.
 func (c *Cluster) Down(ctx context.Context) error {
 	_, err := c.Run(ctx, "down")
 	return err
@@ -155,7 +152,7 @@ func (c *Cluster) Apply(ctx context.Context, manifest string) error {
 	return err
 }
 
-// Warned applies a manifest and returns the API server's warnings, as kubectl prints them.
+// Warned applies a manifest and returns the API server's warnings.
 func (c *Cluster) Warned(ctx context.Context, manifest string, args ...string) ([]string, error) {
 	_, complaints, err := c.outputs(ctx, strings.NewReader(manifest), append([]string{"kubectl", "apply", "-f", "-"}, args...)...)
 	var warnings []string
@@ -167,14 +164,13 @@ func (c *Cluster) Warned(ctx context.Context, manifest string, args ...string) (
 	return warnings, err
 }
 
-// WarnedGet runs `kubectl get ARGS…` and returns what it prints, and its complaints: the API server's
-// warnings.
+// WarnedGet runs `kubectl get ARGS…` and returns its output and the API server's warnings.
 func (c *Cluster) WarnedGet(ctx context.Context, args ...string) (out, complaints string, err error) {
 	printed, warned, err := c.outputs(ctx, nil, append([]string{"kubectl", "get"}, args...)...)
 	return string(printed), string(warned), err
 }
 
-// Get reads objects into out: `kubectl get ARGS… -o json`.
+// Get decodes the output of `kubectl get ARGS… -o json`.
 func (c *Cluster) Get(ctx context.Context, out any, args ...string) error {
 	raw, err := c.Kubectl(ctx, append(append([]string{"get"}, args...), "-o", "json")...)
 	if err != nil {
@@ -186,8 +182,7 @@ func (c *Cluster) Get(ctx context.Context, out any, args ...string) error {
 	return nil
 }
 
-// Install loads the images into every node, installs Millrace from config/
-// and waits until its Deployment and DaemonSet are rolled out.
+// Install loads the images, installs Millrace from config/ and waits for its rollout.
 func (c *Cluster) Install(ctx context.Context) error {
 	if err := c.LoadImages(ctx); err != nil {
 		return err
@@ -198,13 +193,13 @@ func (c *Cluster) Install(ctx context.Context) error {
 	return c.RolledOut(ctx, "millrace-system", "deployment/millrace-operator", "daemonset/millrace-agent")
 }
 
-// LoadImages gives the nodes the images of this checkout.
+// LoadImages loads this checkout's images into the nodes.
 func (c *Cluster) LoadImages(ctx context.Context) error {
 	_, err := c.Run(ctx, append([]string{"image", "load"}, c.images()...)...)
 	return err
 }
 
-// Installed installs Millrace with the lab's network if it is not there, and says so on out.
+// Installed installs Millrace and the lab's network unless it is installed.
 func (c *Cluster) Installed(ctx context.Context, out io.Writer) error {
 	if _, err := c.Kubectl(ctx, "-n", "millrace-system", "get", "daemonset", "millrace-agent"); err == nil {
 		return nil
@@ -216,7 +211,7 @@ func (c *Cluster) Installed(ctx context.Context, out io.Writer) error {
 	return c.Apply(ctx, Network)
 }
 
-// RolledOut waits until the workloads have been rolled out.
+// RolledOut waits for the rollout of workloads.
 func (c *Cluster) RolledOut(ctx context.Context, namespace string, workloads ...string) error {
 	for _, workload := range workloads {
 		if _, err := c.Kubectl(ctx, "-n", namespace, "rollout", "status", workload, "--timeout=120s"); err != nil {
@@ -226,8 +221,7 @@ func (c *Cluster) RolledOut(ctx context.Context, namespace string, workloads ...
 	return nil
 }
 
-// Eventually calls check until it returns nil, and returns its last error if
-// that does not happen within the time limit.
+// Eventually calls check until it returns nil or the limit has passed, and returns its last error.
 func Eventually(ctx context.Context, limit time.Duration, check func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -238,7 +232,7 @@ func Eventually(ctx context.Context, limit time.Duration, check func(context.Con
 		if err := check(ctx); err == nil {
 			return nil
 		} else if last == nil || ctx.Err() == nil {
-			// What a check says when its time is over is only that.
+			// Errors after the deadline only report the deadline.
 			last = err
 		}
 		select {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Example returns the manifest below a heading of docs/gateway.md, as it stands there.
+// Example returns the manifest under a heading of docs/gateway.md.
 func (c *Cluster) Example(heading string) (string, error) {
 	page, err := os.ReadFile(filepath.Join(c.root, "docs", "gateway.md"))
 	if err != nil {
@@ -22,8 +22,7 @@ func (c *Cluster) Example(heading string) (string, error) {
 	return manifest, nil
 }
 
-// Examples returns the manifests of a page of Markdown by the heading above them. A manifest is
-// a block that is indented by four, and begins with an apiVersion.
+// Examples returns a Markdown page's manifests by heading: indented blocks that start with apiVersion.
 func Examples(page string) map[string]string {
 	found := map[string]string{}
 	heading, block := "", ""

@@ -11,11 +11,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// gatewayAPIVersion is the annotation of a kind of Gateway API that has its version.
+// gatewayAPIVersion is the annotation with the version of Gateway API's CRDs.
 const gatewayAPIVersion = "gateway.networking.k8s.io/bundle-version"
 
-// installGatewayAPI installs the kinds of Gateway API where the cluster has none. Those that
-// are there stay, whatever their version.
+// installGatewayAPI installs the CRDs of Gateway API unless there are any of any version.
 func (c *Cluster) installGatewayAPI(ctx context.Context) error {
 	var kinds metav1.PartialObjectMetadataList
 	if err := c.Get(ctx, &kinds, "customresourcedefinitions"); err != nil {

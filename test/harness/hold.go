@@ -14,34 +14,31 @@ import (
 	"github.com/millrace-lb/millrace/test/echo/held"
 )
 
-// HoldOptions say what is held.
+// HoldOptions configure Hold.
 type HoldOptions struct {
 	// VIPs share the flows, all to port 80.
 	VIPs []netip.Addr
-	// From are addresses of the client that share the flows; none leaves the choice
-	// to its kernel.
+	// From are the client addresses that share the flows; empty: the kernel selects.
 	From []netip.Addr
-	// FirstPort is the lowest of the client's own ports, one for each connection; 0 leaves the choice to
-	// its kernel.
+	// FirstPort is the lowest local port, one per connection; 0: the kernel selects.
 	FirstPort uint16
 	UDP       bool
 	Flows     int
 	Interval  time.Duration
-	// Timeout is when a flow without an answer is given up.
+	// Timeout is the maximum wait for an answer.
 	Timeout time.Duration
-	// Burst is how many UDP flows are asked in a second when they are checked.
+	// Burst is the number of UDP flows probed per second in a check.
 	Burst int
 }
 
-// Hold is a client that holds many flows through a VIP.
+// Hold is a client with many flows through a VIP.
 type Hold struct {
 	*reporter
-	// seen is how many broken connections have been told of.
+	// seen is the number of reported broken connections.
 	seen int
 }
 
-// Hold starts a client that holds flows, and returns when all are open. End ends it, and
-// so does the end of ctx.
+// Hold starts a client and returns when all flows are open. End or the end of ctx stops it.
 func (c *Cluster) Hold(ctx context.Context, options HoldOptions) (*Hold, held.Report, error) {
 	var to, from []string
 	for _, vip := range options.VIPs {
@@ -75,8 +72,8 @@ func (c *Cluster) Hold(ctx context.Context, options HoldOptions) (*Hold, held.Re
 	return h, report, nil
 }
 
-// Check has every flow make a request and returns when all were answered, or what
-// failed to be. Broken has the connections that broke since the last check.
+// Check probes every flow and returns the report. Broken has the connections broken since the previous
+// check.
 func (h *Hold) Check() (held.Report, error) {
 	var report held.Report
 	err := h.check(&report)

@@ -13,8 +13,7 @@ import (
 	"time"
 )
 
-// InstallLive changes the installation to the one with the aggregated API live.millrace.io, and waits
-// until that answers for all nodes.
+// InstallLive installs the aggregated API live.millrace.io and waits until it covers all nodes.
 func (c *Cluster) InstallLive(ctx context.Context) error {
 	if _, err := c.Kubectl(ctx, "apply", "--server-side", "-k", filepath.Join(c.root, "config", "lab-live")); err != nil {
 		return err
@@ -23,8 +22,7 @@ func (c *Cluster) InstallLive(ctx context.Context) error {
 		return err
 	}
 	return Eventually(ctx, 3*time.Minute, func(ctx context.Context) error {
-		// The kubelets mount the Secret of agents at once where their pods change. Without it they
-		// take a minute or two.
+		// A change of a pod makes the kubelet mount the agents' Secret at once instead of after minutes.
 		_, err := c.Kubectl(ctx, "-n", "millrace-system", "annotate", "pods", "--overwrite",
 			"-l", "app.kubernetes.io/component=agent", "millrace.test/mounted="+time.Now().Format("150405.000"))
 		if err != nil {
@@ -38,8 +36,8 @@ func (c *Cluster) InstallLive(ctx context.Context) error {
 	})
 }
 
-// RemoveLive takes it away again as docs/live.md says: the commands of its section Uninstall, and in
-// their middle the overlay without it. more are added to the commands that delete something.
+// RemoveLive runs the commands of the section Uninstall in docs/live.md, with the overlay without the API
+// between them. more are added to the commands that delete objects.
 func (c *Cluster) RemoveLive(ctx context.Context, more ...string) error {
 	page, err := os.ReadFile(filepath.Join(c.root, "docs", "live.md"))
 	if err != nil {
@@ -64,7 +62,7 @@ func (c *Cluster) RemoveLive(ctx context.Context, more ...string) error {
 	return errors.Join(err, c.RolledOut(ctx, "millrace-system", "deployment/millrace-operator", "daemonset/millrace-agent"))
 }
 
-// commands are those of the code blocks of a section of a page, each by its words.
+// commands returns the words of the commands in a section's code blocks.
 func commands(page, section string) (blocks [][][]string) {
 	_, text, _ := strings.Cut(page, "\n## "+section+"\n")
 	text, _, _ = strings.Cut(text, "\n## ")

@@ -13,23 +13,21 @@ import (
 	"time"
 )
 
-// Load is what `echo load` reports.
+// Load is the report of `echo load`.
 type Load struct {
-	Requests int `json:"requests"`
-	Errors   int `json:"errors"`
-	// FirstErrors are the first few errors, as text.
+	Requests    int      `json:"requests"`
+	Errors      int      `json:"errors"`
 	FirstErrors []string `json:"firstErrors"`
-	// PerPod and Clients count answers by the pod that gave them and by the
-	// client address that the pod saw.
+	// PerPod counts answers, Clients the client addresses that pods saw.
 	PerPod  map[string]int `json:"perPod"`
 	Clients map[string]int `json:"clients"`
 	P50     float64        `json:"p50"`
 	P99     float64        `json:"p99"`
-	// Gap is the longest time in milliseconds in which requests failed.
+	// Gap is the longest period of failed requests in milliseconds.
 	Gap float64 `json:"gap"`
 }
 
-// clientTime bounds one run of the client; a working path needs seconds.
+// clientTime is the timeout of a client run.
 const clientTime = 2 * time.Minute
 
 func (c *Cluster) echo(ctx context.Context, out any, args ...string) error {
@@ -40,7 +38,7 @@ func (c *Cluster) echoWithin(ctx context.Context, limit time.Duration, out any, 
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	raw, err := c.Exec(ctx, "client", append([]string{filepath.Join(c.root, "bin", "echo")}, args...)...)
-	// The report is worth more than the exit code: it says what failed.
+	// The report takes precedence over the exit code, because it contains the failures.
 	if jsonErr := json.Unmarshal(raw, out); jsonErr != nil {
 		if err != nil {
 			return err
@@ -54,8 +52,7 @@ func url(vip netip.Addr, path string) string {
 	return "http://" + netip.AddrPortFrom(vip, 80).String() + path
 }
 
-// Requests sends HTTP requests to port 80 of a VIP from the client, each on a
-// new connection.
+// Requests sends HTTP requests to port 80 of a VIP, each on a new connection.
 func (c *Cluster) Requests(ctx context.Context, vip netip.Addr, count int) (Load, error) {
 	return c.RequestsTo(ctx, netip.AddrPortFrom(vip, 80), count)
 }
@@ -72,7 +69,7 @@ func (c *Cluster) RequestsFor(ctx context.Context, vip netip.Addr, rate int, dur
 	return c.PatientRequestsFor(ctx, vip, rate, duration, 5*time.Second)
 }
 
-// PatientRequestsFor is RequestsFor with another time limit of each request.
+// PatientRequestsFor is RequestsFor with another request timeout.
 func (c *Cluster) PatientRequestsFor(ctx context.Context, vip netip.Addr, rate int, duration, timeout time.Duration) (Load, error) {
 	return c.PatientRequestsTo(ctx, netip.AddrPortFrom(vip, 80), rate, duration, timeout)
 }
@@ -86,11 +83,11 @@ func (c *Cluster) PatientRequestsTo(ctx context.Context, to netip.AddrPort, rate
 	return load, err
 }
 
-// Ports are a range of them.
+// Ports is a range of ports.
 type Ports struct{ First, Last uint16 }
 
-// PatientRequestsFrom is PatientRequestsTo from some ports of the client alone, for half an hour: ctx
-// ends it before.
+// PatientRequestsFrom is PatientRequestsTo from a range of local ports, until ctx ends, for half an hour at
+// most.
 func (c *Cluster) PatientRequestsFrom(ctx context.Context, ports Ports, to netip.AddrPort, rate int, timeout time.Duration) (Load, error) {
 	const duration = 30 * time.Minute
 	var load Load
@@ -100,8 +97,8 @@ func (c *Cluster) PatientRequestsFrom(ctx context.Context, ports Ports, to netip
 	return load, err
 }
 
-// RequestsWhile sends HTTP requests to a VIP at a rate per second until f has returned. A
-// request has a quarter of a minute: TCP itself repeats what a loaded machine loses.
+// RequestsWhile sends HTTP requests at a rate per second until f returns. The timeout of 15 s covers TCP
+// retransmissions on a loaded machine.
 func (c *Cluster) RequestsWhile(ctx context.Context, vip netip.Addr, rate int, f func(context.Context) error) (Load, error) {
 	loadCtx, end := context.WithCancel(ctx)
 	defer end()
@@ -109,7 +106,7 @@ func (c *Cluster) RequestsWhile(ctx context.Context, vip netip.Addr, rate int, f
 	var load Load
 	go func() {
 		var err error
-		// An interrupted client finishes what it has begun and reports.
+		// An interrupted client finishes its requests and reports.
 		load, err = c.PatientRequestsFor(loadCtx, vip, rate, clientTime, 15*time.Second)
 		loaded <- err
 	}()
@@ -119,7 +116,7 @@ func (c *Cluster) RequestsWhile(ctx context.Context, vip netip.Addr, rate int, f
 	return load, err
 }
 
-// Datagrams sends UDP datagrams to port 80 of a VIP and counts the answers.
+// Datagrams sends UDP datagrams to port 80 of a VIP.
 func (c *Cluster) Datagrams(ctx context.Context, vip netip.Addr, count int) (Load, error) {
 	return c.DatagramsTo(ctx, netip.AddrPortFrom(vip, 80), count)
 }
@@ -131,7 +128,7 @@ func (c *Cluster) DatagramsTo(ctx context.Context, to netip.AddrPort, count int)
 	return load, err
 }
 
-// DatagramsInVain sends two datagrams a second to where none is answered.
+// DatagramsInVain sends two datagrams per second and expects no answer.
 func (c *Cluster) DatagramsInVain(ctx context.Context, to netip.AddrPort, duration time.Duration) error {
 	var load Load
 	err := c.echo(ctx, &load, "udp", "--to", to.String(), "--rate", "2", "--duration", duration.String(), "--timeout", "100ms")
@@ -141,9 +138,8 @@ func (c *Cluster) DatagramsInVain(ctx context.Context, to netip.AddrPort, durati
 	return err
 }
 
-// Check returns an error where a load met an error, or a pod saw another address
-// than the client's. It also does where a pod answered less than half or more than
-// double its equal share.
+// Check returns an error after failed requests, if a pod saw another client address, or if a pod answered
+// less than half or more than double its equal share.
 func (l Load) Check(pods int, client netip.Addr) error {
 	if l.Errors != 0 {
 		return fmt.Errorf("%d of %d requests failed: %q", l.Errors, l.Requests, l.FirstErrors)
@@ -163,21 +159,20 @@ func (l Load) Check(pods int, client netip.Addr) error {
 	return nil
 }
 
-// Transfer is what `echo fetch` and `echo upload` report.
+// Transfer is the report of `echo fetch` and `echo upload`.
 type Transfer struct {
 	Bytes int64 `json:"bytes"`
-	// SHA256 is of what was received, Want of what was sent, in hex.
+	// SHA256 is the hex sum of received bytes, Want of sent bytes.
 	SHA256 string `json:"sha256"`
 	Want   string `json:"want"`
 }
 
-// Download fetches bytes through a VIP, Upload sends them; both return an
-// error where what arrived is not what was sent.
+// Download fetches bytes through a VIP and verifies their sum.
 func (c *Cluster) Download(ctx context.Context, vip netip.Addr, bytes int64) error {
 	return c.transfer(ctx, bytes, "fetch", "--url", url(vip, fmt.Sprintf("/bytes?n=%d&seed=1", bytes)))
 }
 
-// Upload sends bytes through a VIP.
+// Upload sends bytes through a VIP and verifies their sum.
 func (c *Cluster) Upload(ctx context.Context, vip netip.Addr, bytes int64) error {
 	return c.transfer(ctx, bytes, "upload", "--url", url(vip, "/sum"), "--bytes", strconv.FormatInt(bytes, 10))
 }

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// KeepLogs copies the logs and states of a running lab's parts to a directory of its own in
-// dist/logs, and returns the directory. `lab down` leaves it alone.
+// KeepLogs copies the lab's logs and state to a new directory in dist/logs, which `lab down` does not
+// remove.
 func (c *Cluster) KeepLogs(ctx context.Context, name string) (string, error) {
 	directory := filepath.Join(c.root, "dist", "logs", name+"-"+time.Now().UTC().Format("20060102-150405"))
 	if err := os.MkdirAll(directory, 0o755); err != nil {
@@ -39,8 +39,7 @@ func (c *Cluster) KeepLogs(ctx context.Context, name string) (string, error) {
 	return directory, errors.Join(append(errs, c.keepState(ctx, directory))...)
 }
 
-// states are the commands of the lab that say what its parts are at, by the file that
-// keeps their output.
+// states maps output files to lab commands that print the cluster's state.
 func (c *Cluster) states() map[string][]string {
 	states := map[string][]string{
 		"objects.txt": {"kubectl", "get", "-A", "-o", "wide", "nodes,pods,services,endpointslices,deployments,daemonsets"},
@@ -68,7 +67,7 @@ func (c *Cluster) keepState(ctx context.Context, directory string) error {
 		cancel()
 		content := bytes.NewBuffer(out)
 		if err != nil {
-			// What fails now may be why the rest did.
+			// A failed command may explain the others.
 			fmt.Fprintf(content, "\n%v\n", err)
 		}
 		head := "$ bin/lab " + strings.Join(args, " ") + "\n"
@@ -77,11 +76,10 @@ func (c *Cluster) keepState(ctx context.Context, directory string) error {
 	return errors.Join(errs...)
 }
 
-// regular is a file system without its symbolic links: those of a node's logs lead to
-// where only the node sees the same.
+// regular hides symbolic links, because those in a node's logs resolve on the node only.
 type regular struct{ fs.FS }
 
-// ReadDir lists a directory's files and directories.
+// ReadDir lists regular files and directories.
 func (r regular) ReadDir(name string) ([]fs.DirEntry, error) {
 	entries, err := fs.ReadDir(r.FS, name)
 	return slices.DeleteFunc(entries, func(entry fs.DirEntry) bool {

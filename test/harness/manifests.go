@@ -6,7 +6,7 @@ import _ "embed"
 
 // Manifests of the demo and the tests.
 var (
-	// Network has the pool with its advertisement, and the peers.
+	// Network is the pool, its advertisement and the peers.
 	Network = Pool + "---\n" + Peers
 	// Pool has the addresses that Services get, and has them announced.
 	//go:embed manifests/pool.yaml

@@ -19,17 +19,16 @@ import (
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 )
 
-// nodeMaps is what a node's maps say about one frontend, as `lbagent dump --output json` prints it.
+// nodeMaps is a frontend in the output of `lbagent dump --output json`.
 type nodeMaps struct {
-	local bool
-	// endpoints are the node's own ones.
+	local     bool
 	endpoints map[netip.Addr]bool
-	// shares are the rows of each node in the frontend's table.
+	// shares are the rows per node in the frontend's table.
 	shares map[netip.Addr]int
 }
 
-// Balanced checks the maps of every node that is up. They must forward port 80 (TCP) of a
-// VIP to exactly the live pods of a label selector, each with its share.
+// Balanced checks that the maps of all Ready nodes forward TCP port 80 of a VIP to exactly the live pods of
+// a selector, each with its share.
 func (c *Cluster) Balanced(ctx context.Context, vip netip.Addr, namespace, selector string) error {
 	pods, err := c.podAddresses(ctx, vip, namespace, selector)
 	if err != nil {
@@ -61,7 +60,6 @@ func (c *Cluster) Balanced(ctx context.Context, vip netip.Addr, namespace, selec
 	return nil
 }
 
-// podAddresses returns the addresses of live pods by node.
 func (c *Cluster) podAddresses(ctx context.Context, family netip.Addr, namespace, selector string) (map[string]map[netip.Addr]bool, error) {
 	var list corev1.PodList
 	if err := c.Get(ctx, &list, "-n", namespace, "pods", "-l", selector); err != nil {
@@ -89,7 +87,6 @@ func (c *Cluster) podAddresses(ctx context.Context, family netip.Addr, namespace
 	return pods, nil
 }
 
-// upNodes returns the first addresses of the Ready nodes by name.
 func (c *Cluster) upNodes(ctx context.Context) (map[string]netip.Addr, error) {
 	var list corev1.NodeList
 	if err := c.Get(ctx, &list, "nodes"); err != nil {
@@ -118,8 +115,7 @@ func (m nodeMaps) check(pods map[netip.Addr]bool) error {
 	return nil
 }
 
-// checkShares compares the rows of each node with its part of the pods: a tenth is what
-// hashing leaves to chance.
+// checkShares compares each node's rows with its share of the pods, with the 10 % tolerance of hashing.
 func (m nodeMaps) checkShares(nodes map[string]netip.Addr, pods map[string]map[netip.Addr]bool) error {
 	rows, all := 0, 0
 	for _, share := range m.shares {
@@ -140,10 +136,9 @@ func (m nodeMaps) checkShares(nodes map[string]netip.Addr, pods map[string]map[n
 	return nil
 }
 
-// errNoFrontend says that a node does not forward a port of a VIP.
 var errNoFrontend = errors.New("no such frontend")
 
-// parseMaps reads what `lbagent dump --output json` prints, for one frontend of TCP.
+// parseMaps parses the output of `lbagent dump --output json` for one TCP frontend.
 func parseMaps(dump []byte, frontend netip.AddrPort) (nodeMaps, error) {
 	found := nodeMaps{endpoints: map[netip.Addr]bool{}, shares: map[netip.Addr]int{}}
 	var held consoleapi.Maps

@@ -10,17 +10,16 @@ import (
 	"time"
 )
 
-// Flood is what `echo flood` reports.
+// Flood is the report of `echo flood`.
 type Flood struct {
 	Packets int64   `json:"packets"`
 	Seconds float64 `json:"seconds"`
-	// CPUSeconds is the processor time of the thread that sent, and of what the kernel
-	// did within it.
+	// CPUSeconds is the CPU time of the sending thread including the kernel's.
 	CPUSeconds float64 `json:"cpuSeconds"`
 	Failed     int64   `json:"failed"`
 }
 
-// FloodSYN sends SYNs from made-up sources to a VIP, each from a new one.
+// FloodSYN sends SYNs to a VIP, each from a new spoofed source.
 func (c *Cluster) FloodSYN(ctx context.Context, vip netip.Addr, from netip.Prefix, rate int, duration time.Duration) (Flood, error) {
 	var flood Flood
 	err := c.echo(ctx, &flood, "flood", "--to", netip.AddrPortFrom(vip, 80).String(), "--from", from.String(),
@@ -28,23 +27,22 @@ func (c *Cluster) FloodSYN(ctx context.Context, vip netip.Addr, from netip.Prefi
 	return flood, err
 }
 
-// PathMTU is what `echo mtu` reports.
+// PathMTU is the report of `echo mtu`.
 type PathMTU struct {
 	Up   []SizeResult `json:"up"`
 	Down []SizeResult `json:"down"`
 }
 
-// SizeResult is what became of datagrams of one size that must not be fragmented.
+// SizeResult is the result for unfragmented datagrams of one size.
 type SizeResult struct {
 	Size     int  `json:"size"`
 	Answered bool `json:"answered"`
-	// Refused reports whether the sender learned that the path is too narrow.
+	// Refused is true if the sender received a path MTU error.
 	Refused bool `json:"refused"`
 	Lost    int  `json:"lost"`
 }
 
-// ProbeMTU sends datagrams of the sizes up from an address of the client to a VIP and
-// asks for such of the sizes down, as one flow.
+// ProbeMTU sends datagrams of the sizes up to a VIP and requests answers of the sizes down, as one flow.
 func (c *Cluster) ProbeMTU(ctx context.Context, from, vip netip.Addr, up, down []int) (PathMTU, error) {
 	var result PathMTU
 	err := c.echo(ctx, &result, "mtu", "--from", from.String(), "--to", netip.AddrPortFrom(vip, 80).String(),

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Push asks port 80 of a VIP by UDP for an answer at once and for another one after a time, and
-// then asks again. It fails unless all come from the VIP and the pod saw one client throughout.
+// Push requests an answer from UDP port 80 of a VIP at once and after a delay, then sends again. All
+// answers must come from the VIP, and the pod must see one client.
 func (c *Cluster) Push(ctx context.Context, vip netip.Addr, after time.Duration) error {
 	_, err := c.Exec(ctx, "client", filepath.Join(c.root, "bin", "echo"), "push",
 		"--to", netip.AddrPortFrom(vip, 80).String(), "--after", after.String())

@@ -15,8 +15,7 @@ import (
 	"time"
 )
 
-// reporter is a subcommand of echo that runs on the client, and reports for each line
-// "check" and at the end.
+// reporter is a running echo client that reports for each line "check" and at the end.
 type reporter struct {
 	name    string
 	command *exec.Cmd
@@ -25,7 +24,7 @@ type reporter struct {
 	stderr  bytes.Buffer
 }
 
-// startReporter starts a subcommand. End ends it, and so does the end of ctx.
+// startReporter starts a client. End or the end of ctx stops it.
 func (c *Cluster) startReporter(ctx context.Context, name string, args ...string) (*reporter, error) {
 	args = append([]string{"exec", "client", "--", filepath.Join(c.root, "bin", "echo"), name}, args...)
 	r := &reporter{name: name, command: exec.CommandContext(ctx, c.lab, args...)}
@@ -48,7 +47,6 @@ func (c *Cluster) startReporter(ctx context.Context, name string, args ...string
 	return r, nil
 }
 
-// next reads a report.
 func (r *reporter) next(report any) error {
 	if err := r.reports.Decode(report); err != nil {
 		return fmt.Errorf("echo %s: read a report: %w: %s", r.name, errors.Join(err, r.End()), bytes.TrimSpace(r.stderr.Bytes()))
@@ -56,7 +54,6 @@ func (r *reporter) next(report any) error {
 	return nil
 }
 
-// check asks for a report.
 func (r *reporter) check(report any) error {
 	if _, err := io.WriteString(r.stdin, "check\n"); err != nil {
 		return fmt.Errorf("echo %s: %w: %s", r.name, errors.Join(err, r.End()), bytes.TrimSpace(r.stderr.Bytes()))
@@ -64,9 +61,9 @@ func (r *reporter) check(report any) error {
 	return r.next(report)
 }
 
-// End ends the client.
+// End stops the client.
 func (r *reporter) End() error {
-	// It ends at the end of its input, whatever it is doing, unless it has ended already.
+	// It ends at the end of its input.
 	_ = r.stdin.Close()
 	for r.reports.More() {
 		var last json.RawMessage

@@ -12,8 +12,7 @@ import (
 	"slices"
 )
 
-// NodeAddress returns the address of node i (from 1) on the fabric, of the
-// family of the given address.
+// NodeAddress returns the fabric address of node i (from 1) of the given family.
 func NodeAddress(i int, family netip.Addr) netip.Addr {
 	if family.Is4() {
 		return netip.AddrFrom4([4]byte{198, 51, 100, byte(10 + i)})
@@ -21,7 +20,7 @@ func NodeAddress(i int, family netip.Addr) netip.Addr {
 	return netip.MustParseAddr(fmt.Sprintf("2001:db8:0:1::%d", 10+i))
 }
 
-// kernelRoute is the part we read of `ip -json route show`.
+// kernelRoute is an entry of `ip -json route show`.
 type kernelRoute struct {
 	Metric   int    `json:"metric"`
 	Gateway  string `json:"gateway"`
@@ -31,14 +30,13 @@ type kernelRoute struct {
 	} `json:"nexthops"`
 }
 
-// NextHops returns the next hops of a VIP in a router's kernel, sorted. Packets take these:
-// FRR's BGP table is ahead of them.
+// NextHops returns the VIP's next hops in a router's kernel, sorted. FRR's BGP table may be ahead of them.
 func (c *Cluster) NextHops(ctx context.Context, router string, vip netip.Addr) ([]netip.Addr, error) {
 	weights, err := c.Weights(ctx, router, vip)
 	return slices.SortedFunc(maps.Keys(weights), netip.Addr.Compare), err
 }
 
-// Weights returns what the next hops of a VIP weigh in a router's kernel, against each other.
+// Weights returns the weights of a VIP's next hops in a router's kernel.
 func (c *Cluster) Weights(ctx context.Context, router string, vip netip.Addr) (map[netip.Addr]int, error) {
 	raw, err := c.Exec(ctx, router, "ip", "-json", family(vip), "route", "show", "exact", vip.String())
 	if err != nil {
@@ -51,7 +49,6 @@ func (c *Cluster) Weights(ctx context.Context, router string, vip netip.Addr) (m
 	return weights, nil
 }
 
-// family is the option of ip(8) for the family of an address.
 func family(address netip.Addr) string {
 	if address.Is4() {
 		return "-4"
@@ -59,7 +56,7 @@ func family(address netip.Addr) string {
 	return "-6"
 }
 
-// parseRoutes returns the gateways of the routes with the lowest metric, with their weights.
+// parseRoutes returns the gateways of the lowest-metric routes with their weights.
 func parseRoutes(raw []byte) (map[netip.Addr]int, error) {
 	var routes []kernelRoute
 	if err := json.Unmarshal(raw, &routes); err != nil {

@@ -14,8 +14,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Addresses returns the IPv4 and the IPv6 VIP of a Service; an address that
-// it does not have is invalid.
+// Addresses returns the VIPs of a Service; a missing one is invalid.
 func (c *Cluster) Addresses(ctx context.Context, namespace, name string) (ipv4, ipv6 netip.Addr, err error) {
 	var service corev1.Service
 	if err := c.Get(ctx, &service, "-n", namespace, "service", name); err != nil {
@@ -47,7 +46,7 @@ func (c *Cluster) DualStack(ctx context.Context, namespace, name string) (ipv4, 
 	return ipv4, ipv6, err
 }
 
-// AssignedCondition returns the Service's condition about its addresses.
+// AssignedCondition returns the Service's condition AddressAssigned.
 func (c *Cluster) AssignedCondition(ctx context.Context, namespace, name string) (metav1.Condition, error) {
 	var service corev1.Service
 	if err := c.Get(ctx, &service, "-n", namespace, "service", name); err != nil {
@@ -60,8 +59,8 @@ func (c *Cluster) AssignedCondition(ctx context.Context, namespace, name string)
 	return *condition, nil
 }
 
-// Settled checks that the path to a VIP fits its live pods: the maps of every node
-// (Balanced), and the routes in router1's kernel, to the given nodes (from 1).
+// Settled checks that the maps of all nodes (Balanced) and router1's routes to the given nodes (from 1)
+// match the live pods.
 func (c *Cluster) Settled(ctx context.Context, vip netip.Addr, namespace, selector string, nodes ...int) error {
 	if err := c.RoutedTo(ctx, "router1", vip, nodes...); err != nil {
 		return err
@@ -69,7 +68,7 @@ func (c *Cluster) Settled(ctx context.Context, vip netip.Addr, namespace, select
 	return c.Balanced(ctx, vip, namespace, selector)
 }
 
-// PodsByNode returns how many ready pods a label selector has on each node.
+// PodsByNode returns the number of ready pods of a selector per node.
 func (c *Cluster) PodsByNode(ctx context.Context, namespace, selector string) (map[string]int, error) {
 	pods, _, err := c.LivePods(ctx, namespace, selector)
 	nodes := map[string]int{}
@@ -79,8 +78,8 @@ func (c *Cluster) PodsByNode(ctx context.Context, namespace, selector string) (m
 	return nodes, err
 }
 
-// LivePods returns the pods of a label selector that are ready and not told to end, with
-// their nodes, and how many there are with the others.
+// LivePods returns the ready, not terminating pods of a selector with their nodes, and the number of all
+// pods.
 func (c *Cluster) LivePods(ctx context.Context, namespace, selector string) (live map[string]string, all int, err error) {
 	var pods corev1.PodList
 	if err := c.Get(ctx, &pods, "-n", namespace, "pods", "-l", selector); err != nil {
@@ -95,7 +94,6 @@ func (c *Cluster) LivePods(ctx context.Context, namespace, selector string) (liv
 	return live, len(pods.Items), nil
 }
 
-// isLive reports whether a pod is ready and not told to end.
 func isLive(pod *corev1.Pod) bool {
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodReady {

@@ -10,14 +10,13 @@ import (
 	"syscall"
 )
 
-// RunTests opens the cluster, prepares it, runs the tests of a package and takes the lab down,
-// unless the environment variable MILLRACE_KEEP_LAB is set. It returns the exit code; the logs of
-// a run that failed are kept under the name.
+// RunTests prepares the cluster, runs the tests and stops the lab unless MILLRACE_KEEP_LAB is set. It
+// returns the exit code and saves the logs of a failed run under name.
 func RunTests(m interface{ Run() int }, name string, prepare func(context.Context, *Cluster) error) int {
 	return RunOn(name, prepare, func(context.Context, *Cluster) int { return m.Run() })
 }
 
-// RunOn is RunTests of tests that need the cluster to run at all: run returns their exit code.
+// RunOn is RunTests with a function that runs the tests on the cluster.
 func RunOn(name string, prepare func(context.Context, *Cluster) error, run func(context.Context, *Cluster) int) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -46,7 +45,7 @@ func RunOn(name string, prepare func(context.Context, *Cluster) error, run func(
 	return code
 }
 
-// TellLogs keeps the logs and the state of the cluster, and prints where.
+// TellLogs saves the logs and the state of the cluster and prints their directory.
 func (c *Cluster) TellLogs(ctx context.Context, name string) {
 	logs, err := c.KeepLogs(ctx, name)
 	fmt.Fprintf(os.Stderr, "the logs and the state of the cluster are in %s (%v)\n", logs, err)

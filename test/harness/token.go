@@ -10,15 +10,15 @@ import (
 	"strings"
 )
 
-// Token is a service account's token as a client of the API server uses it.
+// Token is a client with a service account's token.
 type Token struct {
 	cluster    *Cluster
 	kubeconfig string
 }
 
-// UseToken returns the client of a token. Remove deletes the file that keeps it.
+// UseToken returns a client. Remove deletes its file.
 func (c *Cluster) UseToken(token string) (*Token, error) {
-	// In the lab's own directory, which is seen from the control plane's host too.
+	// The lab's directory is visible on the control plane's host.
 	file, err := os.CreateTemp(filepath.Join(c.root, ".lab"), "token-*.kubeconfig")
 	if err != nil {
 		return nil, err
@@ -34,10 +34,10 @@ current-context: lab
 	return &Token{cluster: c, kubeconfig: file.Name()}, err
 }
 
-// Kubectl runs kubectl with the token and the given standard input.
+// Kubectl runs kubectl with the token and stdin.
 func (t *Token) Kubectl(ctx context.Context, stdin string, args ...string) ([]byte, error) {
 	return t.cluster.run(ctx, strings.NewReader(stdin), append([]string{"kubectl", "--kubeconfig=" + t.kubeconfig}, args...)...)
 }
 
-// Remove forgets the token.
+// Remove deletes the kubeconfig with the token.
 func (t *Token) Remove() error { return os.Remove(t.kubeconfig) }

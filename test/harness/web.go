@@ -29,11 +29,11 @@ func (c *Cluster) InstallGateway(ctx context.Context) error {
 type Site struct {
 	Host string
 	VIP  netip.Addr
-	// CA is the certificates that the client trusts, in PEM; without any it speaks plain HTTP.
+	// CA has the trusted certificates in PEM; empty: plain HTTP.
 	CA string
 }
 
-// arguments are those of `echo load`. Each request has a connection of its own.
+// arguments returns arguments of `echo load` with a connection per request.
 func (s Site) arguments(more ...string) []string {
 	scheme, port := "http", uint16(80)
 	if s.CA != "" {
@@ -45,21 +45,21 @@ func (s Site) arguments(more ...string) []string {
 	}, more...)
 }
 
-// Visit sends requests to a site; its report counts the clients that proxies name.
+// Visit sends requests to a site; the report counts forwarded client addresses.
 func (c *Cluster) Visit(ctx context.Context, site Site, count int) (Load, error) {
 	var load Load
 	err := c.echo(ctx, &load, site.arguments("--requests", strconv.Itoa(count))...)
 	return load, err
 }
 
-// VisitWhile sends requests to a site at a rate per second until f has returned.
+// VisitWhile sends requests to a site at a rate per second until f returns.
 func (c *Cluster) VisitWhile(ctx context.Context, site Site, rate int, f func(context.Context) error) (Load, error) {
 	loadCtx, end := context.WithCancel(ctx)
 	defer end()
 	loaded := make(chan error, 1)
 	var load Load
 	go func() {
-		// An interrupted client finishes what it has begun and reports.
+		// An interrupted client finishes its requests and reports.
 		loaded <- c.echo(loadCtx, &load, site.arguments("--rate", strconv.Itoa(rate), "--duration", clientTime.String(),
 			"--timeout", (15*time.Second).String(), "--concurrency", "200")...)
 	}()
@@ -68,22 +68,21 @@ func (c *Cluster) VisitWhile(ctx context.Context, site Site, rate int, f func(co
 	return load, errors.Join(err, <-loaded)
 }
 
-// WebOptions say what requests are made, all with TLS.
+// WebOptions configure StartWeb, which uses TLS.
 type WebOptions struct {
 	VIPs []netip.Addr
-	// Host answers requests and WebSockets, GRPCHost streams of gRPC.
+	// Host serves requests and WebSockets, GRPCHost gRPC streams.
 	Host, GRPCHost string
-	// CA is the certificates that the client trusts, in PEM.
+	// CA has the trusted certificates in PEM.
 	CA string
-	// Rate is in requests per second and kind (visited).
+	// Rate is in requests per second and kind (package visited).
 	Rate int
 }
 
-// WebClient is a client that makes requests of all kinds, and keeps streams open.
+// WebClient is a client with all kinds of requests and persistent streams.
 type WebClient struct{ *reporter }
 
-// StartWeb starts such a client, and returns when each kind has been answered. End ends it, and so
-// does the end of ctx.
+// StartWeb starts a WebClient and returns once each kind has an answer. End or the end of ctx stops it.
 func (c *Cluster) StartWeb(ctx context.Context, options WebOptions) (*WebClient, error) {
 	var to []string
 	for _, vip := range options.VIPs {
@@ -98,7 +97,7 @@ func (c *Cluster) StartWeb(ctx context.Context, options WebOptions) (*WebClient,
 	return &WebClient{started}, started.next(&first)
 }
 
-// Check reports on the requests since the last check, when all of them have ended.
+// Check returns the report since the previous check, once its requests have ended.
 func (w *WebClient) Check() (visited.Report, error) {
 	var report visited.Report
 	err := w.check(&report)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package isolated runs tests in mount and network namespaces of their own, for which
-// they need root: whatever they leave behind is gone with the process.
+// Package isolated runs tests as root in their own mount and network namespaces, which are deleted with the
+// process.
 package isolated
 
 import (
@@ -20,14 +20,13 @@ import (
 )
 
 const (
-	// process names the process that has the namespaces. Others that inherit the
-	// environment, such as the workers of a fuzz test, make their own.
+	// process is the PID with the namespaces. Child processes, such as fuzz workers, create their own.
 	process = "MILLRACE_TEST_ISOLATED"
-	// test names the one test that a process is for.
+	// test is the test to run in this process.
 	test = "MILLRACE_TEST_ISOLATED_TEST"
 )
 
-// Main is a TestMain: all tests of the package are isolated.
+// Main is a TestMain that isolates all tests of a package.
 func Main(m *testing.M) {
 	self := strconv.Itoa(os.Getpid())
 	if os.Getenv(process) == self {
@@ -39,7 +38,7 @@ func Main(m *testing.M) {
 	}
 }
 
-// again starts the program again in new namespaces; it returns only on failure.
+// again re-executes the program in new namespaces; it returns only on failure.
 func again(self string) error {
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS); err != nil {
@@ -48,7 +47,7 @@ func again(self string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
-	// ip(8) keeps its namespaces below /run.
+	// ip(8) stores namespaces in /run.
 	if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, ""); err != nil {
 		return fmt.Errorf("mount /run: %w", err)
 	}
@@ -58,19 +57,18 @@ func again(self string) error {
 	return unix.Exec("/proc/self/exe", os.Args, os.Environ())
 }
 
-// Thread puts the thread of a test into a network namespace of its own. Both end with the test.
+// Thread moves the test's thread into a new network namespace. Both end with the test.
 func Thread(t *testing.T) {
 	t.Helper()
-	// Not unlocked: so the thread ends.
+	// The thread is not unlocked, so that it ends with the goroutine.
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		t.Fatalf("make a network namespace, which needs root: %v", err)
 	}
 }
 
-// Test isolates one test of a package of which the others need no root: it is run
-// again in a process of its own. Test returns true there; where it returns false the
-// test is over.
+// Test isolates one test by running it again in a new process, in which Test returns true. If it returns
+// false, the test is finished.
 func Test(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(test) == t.Name() {
@@ -98,7 +96,7 @@ func Test(t *testing.T) bool {
 		Unshareflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET,
 		Pdeathsig:    syscall.SIGKILL,
 	}
-	// The child dies with the thread that has started it.
+	// Pdeathsig applies to the thread that started the child.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	out, err := cmd.CombinedOutput()

@@ -17,8 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/test/kernels/console"
 )
 
-// boot runs the tests on a kernel under qemu. Where the machine has no KVM, or may not
-// use it, every instruction is emulated.
+// boot runs the tests on a kernel under qemu, with full emulation, which needs no KVM.
 func boot(ctx context.Context, k kernel, directory string, o options) error {
 	image, err := k.open(ctx)
 	if err != nil {
@@ -33,7 +32,7 @@ func boot(ctx context.Context, k kernel, directory string, o options) error {
 		return fmt.Errorf("write kernel %s: %w", k.name, err)
 	}
 	fmt.Printf("kernel %s (%s):\n", k.name, k.version)
-	// A reboot ends qemu: that is how the machine says that it is done.
+	// A reboot ends qemu.
 	args := []string{
 		"-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "3072",
 		"-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot",
@@ -41,7 +40,7 @@ func boot(ctx context.Context, k kernel, directory string, o options) error {
 		"-append", "console=ttyS0 quiet loglevel=4 oops=panic panic=-1 mitigations=off random.trust_cpu=on",
 	}
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", append(args, cards()...)...)
-	// The other ends of the cards are in a network namespace that ends with qemu.
+	// The host side of the cards is in a network namespace that ends with qemu.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNET}
 	output, err := cmd.StdoutPipe()
 	if err != nil {
@@ -68,8 +67,8 @@ func boot(ctx context.Context, k kernel, directory string, o options) error {
 	return nil
 }
 
-// cards are two with two queues each, eth0 and eth1. Of the first one the driver sets by what packets
-// are spread over these.
+// cards returns two interfaces with two queues each, eth0 and eth1. Only the first driver supports RSS
+// configuration.
 func cards() (args []string) {
 	for i, feature := range []string{",rss=on,hash=on", ""} {
 		args = append(args,
@@ -79,7 +78,7 @@ func cards() (args []string) {
 	return args
 }
 
-// watch follows the console. What it says is shown where a test or the machine fails.
+// watch parses the console and prints the log of a failed test or machine.
 func watch(output io.Reader, verbose bool) (done, failed bool) {
 	var log []string
 	lines := bufio.NewScanner(output)
@@ -111,7 +110,6 @@ func watch(output io.Reader, verbose bool) (done, failed bool) {
 	return done, failed
 }
 
-// show prints what is not printed yet.
 func show(log []string, verbose bool) {
 	if verbose {
 		return

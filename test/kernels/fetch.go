@@ -17,25 +17,24 @@ import (
 	"time"
 )
 
-// fetchLimit is how long one source may take for a package of 70 MB.
+// fetchLimit bounds the download of a 70 MB package from one source.
 const fetchLimit = 15 * time.Minute
 
-// snapshot keeps every file that Debian ever published, by its SHA-1
-// (https://salsa.debian.org/snapshot-team/snapshot, API).
+// snapshot has every file that Debian published, by SHA-1 (https://salsa.debian.org/snapshot-team/snapshot,
+// API).
 const snapshot = "https://snapshot.debian.org/file"
 
-// pool is where Debian's mirrors have the packages of the present kernels of all its releases.
+// pool has the current kernels of all Debian releases.
 const pool = "https://deb.debian.org/debian/pool/main/l/linux-signed-amd64"
 
-// source is where packages of kernels come from.
 type source struct {
 	name string
-	// get leaves the package as kernel.file in the directory.
+	// get stores the package as kernel.file in the directory.
 	get func(ctx context.Context, k kernel, directory string) error
 }
 
-// sources in the order in which they are asked: the distribution's mirror is near, but has the
-// latest version only, and that of this machine's release. The pool has other releases' too.
+// sources returns the sources in order: the mirror is near but has only the latest version of this
+// machine's release; the pool has other releases.
 func sources() []source {
 	return []source{
 		{"the mirror", fromMirror}, {pool, fromServer(pool, kernel.file)},
@@ -45,8 +44,8 @@ func sources() []source {
 
 func (k kernel) file() string { return k.pkg + "_" + k.version + "_amd64.deb" }
 
-// cached is the content of the package in the cache directory, which is fetched if it is not
-// there. What a source gives counts only if it has the checksum of kernels.txt.
+// cached returns the package's file in the cache and fetches it if necessary. It verifies the checksum of
+// kernels.txt.
 func (k kernel) cached(ctx context.Context, cache string, sources []source) (string, error) {
 	file := filepath.Join(cache, k.file())
 	if k.check(file) == nil {
@@ -68,7 +67,7 @@ func (k kernel) cached(ctx context.Context, cache string, sources []source) (str
 		k.file(), errors.Join(errs...), file)
 }
 
-// fetch gets the package from the source, and puts it into its place when it is whole.
+// fetch downloads the package and moves it into place when it is complete.
 func (k kernel) fetch(ctx context.Context, file string, s source) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchLimit)
 	defer cancel()
@@ -87,7 +86,6 @@ func (k kernel) fetch(ctx context.Context, file string, s source) (err error) {
 	return os.Rename(drafted, file)
 }
 
-// check compares a file with the checksum of kernels.txt.
 func (k kernel) check(file string) error {
 	f, err := os.Open(file)
 	if err != nil {
@@ -104,7 +102,7 @@ func (k kernel) check(file string) error {
 	return nil
 }
 
-// fromMirror asks apt, the second time with fresh lists of what the mirror has.
+// fromMirror uses apt, and updates its lists before a second attempt.
 func fromMirror(ctx context.Context, k kernel, directory string) error {
 	download := func() error { return apt(ctx, directory, "download", k.pkg+"="+k.version) }
 	err := download()
@@ -126,7 +124,7 @@ func apt(ctx context.Context, directory string, args ...string) error {
 	return nil
 }
 
-// fromServer asks a server that has each package at a name of its own below a base.
+// fromServer downloads from a server that names each package by name(kernel) below base.
 func fromServer(base string, name func(kernel) string) func(context.Context, kernel, string) error {
 	return func(ctx context.Context, k kernel, directory string) (err error) {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/"+name(k), http.NoBody)

@@ -13,10 +13,10 @@ import (
 	"strings"
 )
 
-// tools are programs of this machine that the tests run.
+// tools are host programs that the tests use.
 var tools = []string{"ip", "ethtool", "nft", "iptables-legacy", "ip6tables-legacy"}
 
-// initramfs is a cpio archive in the "newc" format (Linux,
+// initramfs is a cpio archive in the newc format (Linux,
 // Documentation/driver-api/early-userspace/buffer-format.rst).
 type initramfs struct {
 	bytes.Buffer
@@ -60,7 +60,6 @@ func (a *initramfs) file(name string, content []byte) {
 	a.entry(name, modeFile, content)
 }
 
-// copy takes a file of this machine.
 func (a *initramfs) copy(name, from string) error {
 	content, err := os.ReadFile(from)
 	if err != nil {
@@ -70,7 +69,6 @@ func (a *initramfs) copy(name, from string) error {
 	return nil
 }
 
-// newInitramfs packs the test programs of the directory, the modules and the tools.
 func newInitramfs(ctx context.Context, directory string, kernel *image, arguments []string) ([]byte, error) {
 	a := &initramfs{directories: map[string]bool{}}
 	for _, name := range []string{"proc", "sys", "dev", "tmp", "run"} {
@@ -100,7 +98,6 @@ func newInitramfs(ctx context.Context, directory string, kernel *image, argument
 	return a.Bytes(), nil
 }
 
-// tree copies a directory, if there is one.
 func (a *initramfs) tree(from, to string) error {
 	if _, err := os.Stat(from); os.IsNotExist(err) {
 		return nil
@@ -117,7 +114,7 @@ func (a *initramfs) tree(from, to string) error {
 	})
 }
 
-// tools copies programs of this machine with their libraries, at their paths.
+// tools copies programs with their libraries.
 func (a *initramfs) tools(ctx context.Context) error {
 	done := map[string]bool{}
 	for _, tool := range tools {

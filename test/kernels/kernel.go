@@ -18,7 +18,7 @@ import (
 	"strings"
 )
 
-// kernel is a Debian package of a kernel.
+// kernel is a Debian kernel package.
 type kernel struct{ name, pkg, version, sha256, sha1 string }
 
 func readKernels(file string) ([]kernel, error) {
@@ -40,17 +40,15 @@ func readKernels(file string) ([]kernel, error) {
 	return all, nil
 }
 
-// modules are what the tests need and Debian does not build into all kernels; what they
-// depend on comes with them.
+// modules are required by the tests and not built into all Debian kernels; dependencies are added.
 var modules = []string{"veth", "tun", "bridge", "bonding", "8021q", "sch_ingress", "cls_bpf", "cls_u32",
 	"crc32c_generic", "nft_chain_nat", "nft_masq", "iptable_filter", "ip6table_filter", "openvswitch", "virtio_pci", "virtio_net"}
 
-// image is what is taken from the package.
 type image struct {
 	vmlinuz []byte
-	// builtin are the paths of the modules that it has without loading, a line each.
+	// builtin is modules.builtin: paths of built-in modules, one per line.
 	builtin []byte
-	// modules in the order in which they can be loaded.
+	// modules are in load order.
 	modules []module
 }
 
@@ -59,7 +57,7 @@ type module struct {
 	content []byte
 }
 
-// open reads the package, from the user's cache directory if it is there.
+// open reads the package, which is cached in the user's cache directory.
 func (k kernel) open(ctx context.Context) (*image, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -77,7 +75,6 @@ func (k kernel) open(ctx context.Context) (*image, error) {
 	return pick(ctx, files)
 }
 
-// pick finds the kernel and the modules in the package's files.
 func pick(ctx context.Context, files []byte) (*image, error) {
 	found := &image{}
 	all := map[string]packed{}
@@ -95,7 +92,7 @@ func pick(ctx context.Context, files []byte) (*image, error) {
 		case isModule:
 			var content []byte
 			content, err = io.ReadAll(archive)
-			// The kernel takes - and _ for the same in a module's name.
+			// Module names treat - and _ alike.
 			all[strings.ReplaceAll(name, "-", "_")] = packed{content, isXZ}
 		case strings.HasPrefix(base, "vmlinuz-"):
 			found.vmlinuz, err = io.ReadAll(archive)
@@ -117,7 +114,7 @@ func pick(ctx context.Context, files []byte) (*image, error) {
 	return found, nil
 }
 
-// packed is a module as it is in the package: since Debian 13 compressed.
+// packed is a module file, compressed since Debian 13.
 type packed struct {
 	content []byte
 	isXZ    bool
@@ -136,7 +133,7 @@ func (p packed) unpack(ctx context.Context) ([]byte, error) {
 	return content, nil
 }
 
-// add appends a module behind those it depends on.
+// add appends a module after its dependencies.
 func (i *image) add(ctx context.Context, all map[string]packed, name string) error {
 	if slices.ContainsFunc(i.modules, func(m module) bool { return m.name == name }) {
 		return nil
@@ -165,7 +162,7 @@ func (i *image) add(ctx context.Context, all map[string]packed, name string) err
 	return nil
 }
 
-// dependencies are in the section .modinfo: strings key=value that end with a zero byte.
+// dependencies parses section .modinfo: key=value strings terminated by zero bytes.
 func dependencies(content []byte) ([]string, error) {
 	file, err := elf.NewFile(bytes.NewReader(content))
 	if err != nil {

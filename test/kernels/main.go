@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command kernels runs the tests that depend on the kernel. It runs them on the running
-// kernel and on those named in kernels.txt. It boots the latter under qemu, with the test
-// programs in their initial file system. It needs root, and what
-// hack/prerequisites.sh --kernels installs. It fetches the kernels itself, once, into
+// Command kernels runs kernel-dependent tests on the running kernel and, under qemu, on the kernels of
+// kernels.txt. It requires root and the packages of hack/prerequisites.sh --kernels, and caches kernels in
 // millrace-kernels in the user's cache directory.
 //
 //	kernels            runs on all
@@ -24,7 +22,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// running names the kernel that is running.
 const running = "running"
 
 type options struct {
@@ -77,7 +74,6 @@ func run(ctx context.Context, wanted []string, o options) (err error) {
 	return errors.Join(errs...)
 }
 
-// runOn runs all tests on the kernel of the name.
 func runOn(ctx context.Context, name string, kernels []kernel, directory string, o options) error {
 	if name == running {
 		return runHere(ctx, directory, o)

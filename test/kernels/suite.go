@@ -15,8 +15,7 @@ import (
 	"time"
 )
 
-// suite is the packages whose tests depend on the kernel: the verifier, packets through
-// the programs, attaching, links and neighbours, socket filters, what keeps nodes from working.
+// suite has the packages with kernel-dependent tests.
 var suite = []string{
 	"bpf",
 	"lbagent/internal/dataplane",
@@ -26,22 +25,19 @@ var suite = []string{
 	"lbagent/internal/preflight",
 }
 
-// programOf is the file name of a package's test program.
 func programOf(pkg string) string { return strings.ReplaceAll(pkg, "/", "-") + ".test" }
 
-// arguments are those of every test program.
 func (o options) arguments() []string {
 	return []string{
 		"-test.timeout", o.limit.String(), "-test.v", "-test.run", o.pattern, "-test.count", strconv.Itoa(o.count),
 	}
 }
 
-// emulated is what is left out where every instruction is emulated: tests of Go code that
-// meets the kernel only in passing.
+// emulated skips tests that hardly use the kernel and are slow under emulation.
 var emulated = []string{"-test.skip",
 	"^Test(ShrinkRefused|InterruptedStart|ConfigValidation|Apply.*|Counters.*|DropReasons|HashDistribution|UnreadSamplesAreLost)$"}
 
-// build compiles the test programs and the initial process, all without shared libraries.
+// build compiles static test programs and the initial process.
 func build(ctx context.Context, directory string) error {
 	for _, pkg := range suite {
 		if err := compile(ctx, "test", "-c", "-o", filepath.Join(directory, programOf(pkg)), "./"+pkg); err != nil {
@@ -60,7 +56,6 @@ func compile(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// runHere runs the tests on the running kernel.
 func runHere(ctx context.Context, directory string, o options) error {
 	fmt.Println("running kernel:")
 	var failed []string

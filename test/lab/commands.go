@@ -22,12 +22,10 @@ import (
 
 const defaultNodeGrace = 20 * time.Second
 
-// app holds what all commands share.
 type app struct {
 	state string
 }
 
-// stateDir returns the lab's directory as an absolute path.
 func (a *app) stateDir() (string, error) {
 	if a.state != "" {
 		return filepath.Abs(a.state)
@@ -39,7 +37,7 @@ func (a *app) stateDir() (string, error) {
 	return filepath.Join(root, ".lab"), nil
 }
 
-// open returns the lab that is up.
+// open returns the running lab.
 func (a *app) open() (*cluster.Lab, error) {
 	if err := cluster.RequireRoot(); err != nil {
 		return nil, err
@@ -51,7 +49,6 @@ func (a *app) open() (*cluster.Lab, error) {
 	return cluster.Open(dir)
 }
 
-// projectRoot returns the directory of this project that the caller is in.
 func projectRoot() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -67,7 +64,7 @@ func projectRoot() (string, error) {
 	}
 }
 
-// progress returns a function that prints sentences with the time since now.
+// progress returns a function that prints messages with the time since now.
 func progress() cluster.Progress {
 	start := time.Now()
 	return func(format string, args ...any) {
@@ -75,7 +72,6 @@ func progress() cluster.Progress {
 	}
 }
 
-// exactly is cobra.ExactArgs as a usage error.
 func exactly(n int) cobra.PositionalArgs { return usage(cobra.ExactArgs(n)) }
 
 func atLeast(n int) cobra.PositionalArgs { return usage(cobra.MinimumNArgs(n)) }
@@ -178,7 +174,6 @@ func (a *app) downCommand() *cobra.Command {
 	}
 }
 
-// envOr returns a variable of the environment, or what counts where it is not set.
 func envOr(name, otherwise string) string {
 	if value := os.Getenv(name); value != "" {
 		return value

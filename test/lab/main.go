@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command lab runs a whole network in namespaces of this machine: a Kubernetes
-// cluster, the routers in front of it, and a client beyond them.
+// Command lab runs a Kubernetes cluster, its routers and a client in network namespaces of this machine.
 package main
 
 import (
@@ -15,18 +14,16 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Exit codes.
 const (
 	exitFailure = 1
 	exitUsage   = 2
 )
 
-// exitCode is the exit code of a command that the lab ran for its caller.
+// exitCode is the exit code of a command run for the caller.
 type exitCode int
 
 func (e exitCode) Error() string { return fmt.Sprintf("the command ended with code %d", int(e)) }
 
-// usageError is a wrong command line.
 type usageError struct{ error }
 
 func main() {
@@ -64,7 +61,7 @@ func newCommand() *cobra.Command {
 Routers run FRR or BIRD (AS 64512) and accept BGP from the nodes. Needs root.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		// So that --state may stand before kubectl, which parses its flags itself.
+		// This allows --state before kubectl, which parses its own flags.
 		TraverseChildren: true,
 		RunE: func(*cobra.Command, []string) error {
 			return usageError{errors.New("no command given: see `lab --help`")}

@@ -25,7 +25,7 @@ On nodes, ctr and runc are on the PATH.`,
 			return a.exec(args[0], args[1:])
 		},
 	}
-	// Everything after the host belongs to the command.
+	// Arguments after the host belong to the command.
 	command.Flags().SetInterspersed(false)
 	return command
 }
@@ -67,7 +67,7 @@ func (a *app) vtyshCommand() *cobra.Command { return a.shellCommand(config.FRR, 
 
 func (a *app) birdcCommand() *cobra.Command { return a.shellCommand(config.BIRD, "birdc", "BIRD") }
 
-// shellCommand runs the shell of the program that the lab's routers run.
+// shellCommand runs the shell of the routers' software.
 func (a *app) shellCommand(router config.Router, shell, name string) *cobra.Command {
 	command := &cobra.Command{
 		Use:   shell + " ROUTER -- ARGS…",

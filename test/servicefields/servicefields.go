@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package servicefields holds tests and docs/service.md together: the page names the packages that
-// test a field of Service, and each of these has a test named after it.
+// Package servicefields keeps tests and docs/service.md consistent: the page names the packages that test a
+// field of Service, and each has a test with the field's name.
 package servicefields
 
 import (
@@ -13,21 +13,20 @@ import (
 	"testing"
 )
 
-// Field is a row of the tables of docs/service.md.
+// Field is a row of the tables in docs/service.md.
 type Field struct {
-	// Name is the path of the field without brackets, such as spec.ports.name.
+	// Name is the field's path without brackets, such as spec.ports.name.
 	Name string
-	// Packages are those that test it, as paths from the root of the module.
+	// Packages are the paths of the testing packages from the module's root.
 	Packages []string
 }
 
-// row is a line of a table: the field, what becomes of it, and the packages of its tests.
+// row matches a table line: the field, its handling, and the packages of its tests.
 var row = regexp.MustCompile("(?m)^\\| `((?:spec|status)\\.[a-zA-Z.]+)` \\|.*\\| ([^|]*) \\|$")
 
-// quoted is a package in the last column.
 var quoted = regexp.MustCompile("`([^`]+)`")
 
-// Documented returns the rows of docs/service.md below the root of the module.
+// Documented returns the rows of docs/service.md below the module's root.
 func Documented(root string) ([]Field, error) {
 	page, err := os.ReadFile(filepath.Join(root, "docs", "service.md"))
 	if err != nil {
@@ -44,9 +43,8 @@ func Documented(root string) ([]Field, error) {
 	return fields, nil
 }
 
-// Run runs the tests of a package, each below the name of its field. It fails where the page does
-// not name the package for just these fields. root is the way from the package to the root of the
-// module.
+// Run runs a package's tests as subtests named after fields. It fails unless the page names the package for
+// exactly these fields. root is the relative path to the module's root.
 func Run(t *testing.T, root string, tests map[string]func(*testing.T)) {
 	t.Helper()
 	fields, err := Documented(root)
@@ -77,7 +75,6 @@ func Run(t *testing.T, root string, tests map[string]func(*testing.T)) {
 	}
 }
 
-// ownPath returns the path of the package whose tests run.
 func ownPath(root string) (string, error) {
 	here, err := os.Getwd()
 	if err != nil {

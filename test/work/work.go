@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package work counts the basic blocks that code executes, so that tests can bound how its cost grows
-// with its input on a machine of any speed and load.
+// Package work counts executed basic blocks, so that tests can bound the growth of costs independently of
+// the machine.
 package work
 
 import (
@@ -13,13 +13,13 @@ import (
 	"testing"
 )
 
-// size is the environment variable with the size of the input, set in the processes that count.
+// size is the environment variable with the input size in counting processes.
 const size = "MILLRACE_TEST_WORK"
 
-// Counter is a program with the tests of a package that counts blocks.
+// Counter is a test program of a package that counts blocks.
 type Counter struct{ program string }
 
-// New builds the tests in the working directory with counters in the packages, a pattern.
+// New builds the tests of the working directory with counters in the packages, a pattern.
 func New(t *testing.T, packages string) Counter {
 	t.Helper()
 	if os.Getenv(size) != "" {
@@ -33,8 +33,8 @@ func New(t *testing.T, packages string) Counter {
 	return c
 }
 
-// Linear fails the test if f executes more than 1.5 times as many blocks for each object when there are
-// times as many. Blocks of Go's own packages are not counted, but those of functions that they call are.
+// Linear fails the test if f executes more than 1.5 times as many blocks per object for a larger input.
+// Blocks of the standard library are not counted, but callbacks from it are.
 func (c Counter) Linear(t *testing.T, few, times int, f func(count int)) {
 	t.Helper()
 	if c.program == "" {

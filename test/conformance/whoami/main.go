@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command whoami stands in for CoreDNS in the conformance tests, which use its plugin of
-// this name: it answers every question for an address with the client's.
+// Command whoami replaces CoreDNS with its plugin whoami in the conformance tests: it answers every address
+// query with the client's address.
 package main
 
 import (
@@ -48,7 +48,6 @@ func serve(at string) error {
 	}
 }
 
-// answer is the response to a query of a client.
 func answer(query []byte, client netip.Addr) ([]byte, error) {
 	var parser dnsmessage.Parser
 	header, err := parser.Start(query)

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package console is what the initial process of a kernel under test says on its console
-// to whoever started the machine.
+// Package console defines the console messages from the initial process of a tested kernel.
 package console
 
 const (
-	// Mark begins a line that is meant for the starter; all others are the tests' output.
+	// Mark starts a message; other lines are the tests' output.
 	Mark = "millrace-kernels: "
-	// Passed begins the outcome of a package whose tests pass; its name and its time follow.
+	// Passed starts the result of a package, before its name and duration.
 	Passed = "ok   "
-	// Failed begins that of a package whose tests fail.
+	// Failed starts the result of a package with failures.
 	Failed = "FAIL "
-	// Done reports whether all tests have been run.
+	// Done means that all tests were run.
 	Done = "done"
 )

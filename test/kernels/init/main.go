@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command init is the initial process of a machine that runs the tests. It prepares the
-// system, runs every test program, prints the results on the console, and ends the machine.
+// Command init is the initial process of a test machine. It prepares the system, runs every test program
+// and ends the machine.
 package main
 
 import (
@@ -22,7 +22,7 @@ func main() {
 	if err := run(); err != nil {
 		fmt.Println(err)
 	}
-	// The starter runs qemu so that a reboot ends it.
+	// qemu ends at a reboot.
 	unix.Sync()
 	if err := unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART); err != nil {
 		fmt.Println("reboot:", err)
@@ -50,7 +50,7 @@ func run() error {
 
 func say(what string) { fmt.Printf("\n%s%s\n", console.Mark, what) }
 
-// prepare mounts what tests expect and loads the modules in their order.
+// prepare mounts file systems and loads the modules in order.
 func prepare() error {
 	for _, m := range []struct{ what, where string }{
 		{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"}, {"tmpfs", "/run"}, {"bpf", "/sys/fs/bpf"},
@@ -63,7 +63,6 @@ func prepare() error {
 	if err != nil {
 		return err
 	}
-	// Glob sorts them.
 	for _, file := range files {
 		if err := load(file); err != nil {
 			return fmt.Errorf("load %s: %w", file, err)
@@ -84,7 +83,6 @@ func load(file string) error {
 	return unix.FinitModule(int(content.Fd()), "", 0)
 }
 
-// testPrograms are at /tests/NN/<package>.
 func testPrograms(directory string) ([]string, error) {
 	var all []string
 	err := filepath.WalkDir(directory, func(name string, entry os.DirEntry, err error) error {
@@ -99,7 +97,6 @@ func testPrograms(directory string) ([]string, error) {
 	return all, nil
 }
 
-// test runs one program in the directory of its package.
 func test(program string, arguments []string) string {
 	_, pkg, _ := strings.Cut(strings.TrimPrefix(program, "/tests/"), "/")
 	start := time.Now()

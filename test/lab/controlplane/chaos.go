@@ -19,10 +19,10 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// chaosVariable is for how long tests make chaos, such as 10m.
+// chaosVariable sets the duration of chaos tests, such as 10m.
 const chaosVariable = "MILLRACE_CHAOS"
 
-// ChaosFor is for how long a test makes chaos: what MILLRACE_CHAOS says, else what is usual.
+// ChaosFor returns the duration of MILLRACE_CHAOS, by default usual.
 func ChaosFor(t *testing.T, usual time.Duration) time.Duration {
 	t.Helper()
 	text := os.Getenv(chaosVariable)
@@ -36,13 +36,13 @@ func ChaosFor(t *testing.T, usual time.Duration) time.Duration {
 	return duration
 }
 
-// IsUnanswered reports whether the API server did not say what became of a request: it was stopped.
+// IsUnanswered reports whether the result of a request is unknown because the API server was stopped.
 func IsUnanswered(err error) bool {
 	answer := apierrors.APIStatus(nil)
 	return !errors.As(err, &answer) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err)
 }
 
-// Wait returns after some time, or when the context ends.
+// Wait returns after duration or when ctx ends.
 func Wait(ctx context.Context, duration time.Duration) {
 	select {
 	case <-ctx.Done():
@@ -50,7 +50,7 @@ func Wait(ctx context.Context, duration time.Duration) {
 	}
 }
 
-// AtRest waits until nothing that counts was written for so long, and a condition holds then.
+// AtRest waits until no counted write occurred for the duration quiet and the condition holds.
 func (s *Server) AtRest(t *testing.T, limit, quiet time.Duration, counts func(Write) bool, condition func(context.Context) error) {
 	t.Helper()
 	writes, since := 0, time.Now()
@@ -70,15 +70,15 @@ func (s *Server) AtRest(t *testing.T, limit, quiet time.Duration, counts func(Wr
 	})
 }
 
-// Owners reports addresses that Services have by their status, and not by the claims of VIPs, or the
-// other way round; and those of several owners that do not share them by a key.
+// Owners returns an error if addresses in the statuses of Services differ from the claims of VIPs, or if
+// Services without a common sharing key share an address.
 func Owners(ctx context.Context, c client.Client) error {
 	services, vips := &corev1.ServiceList{}, &millracev1beta1.VIPList{}
 	if err := errors.Join(c.List(ctx, services), c.List(ctx, vips)); err != nil {
 		return err
 	}
 	var errs []error
-	// claimed has the UIDs of each address, told the Services by their status.
+	// claimed maps addresses to UIDs of claims, told to Services by status.
 	claimed, told := map[string][]string{}, map[string][]*corev1.Service{}
 	for i := range vips.Items {
 		spec := &vips.Items[i].Spec

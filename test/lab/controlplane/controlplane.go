@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package controlplane runs an etcd and a Kubernetes API server of the lab's
-// own build on the loopback interface, for tests which need a real API server
-// and no cluster. It needs no root.
+// Package controlplane runs etcd and the lab's Kubernetes API server on the loopback interface, for tests
+// that need a real API server but no cluster. It does not need root.
 package controlplane
 
 import (
@@ -36,15 +35,15 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/internal/pki"
 )
 
-// startTimeout is how long etcd and the API server have to get ready.
+// startTimeout bounds the start of etcd and the API server.
 const startTimeout = 2 * time.Minute
 
 const adminToken = "admin"
 
-// frontProxy is the API server's user towards aggregated ones, and the directory of its key.
+// frontProxy is the API server's user for aggregated APIs, and the directory of its key.
 const frontProxy = "front-proxy-client"
 
-// auditPolicy logs who wrote what; reads are many and not of interest.
+// auditPolicy logs write requests only.
 const auditPolicy = `{
   "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
   "rules": [{"level": "Metadata", "verbs": ["create", "update", "patch", "delete", "deletecollection"]}, {"level": "None"}]
@@ -53,20 +52,19 @@ const auditPolicy = `{
 // Server is a running API server.
 type Server struct {
 	program, dir string
-	// root is the directory of the project.
+	// root is the project's directory.
 	root  string
 	host  string
 	users []string
-	// apiServer is its process, with what it was started with; exited gets its end, and etcdExit that
-	// of etcd.
+	// apiServer is the process started with arguments; exited and etcdExit receive the end of it and of
+	// etcd.
 	apiServer        *os.Process
 	arguments        []string
 	exited, etcdExit <-chan error
 }
 
-// Start builds the programs if the lab has not done so before, and runs them
-// until the test ends. Each of users can authenticate; RBAC gives them nothing
-// yet. root is the directory of the project.
+// Start builds the programs unless they are cached and runs them until the test ends. users can
+// authenticate but have no permissions. root is the project's directory.
 func Start(t *testing.T, root string, users ...string) *Server {
 	t.Helper()
 	s := &Server{dir: t.TempDir(), root: root, users: users}
@@ -107,13 +105,13 @@ func (s *Server) start(t *testing.T) error {
 	return s.Restart(t)
 }
 
-// freePorts returns two ports that nobody listens on at present.
+// freePorts returns two unused ports.
 func freePorts() (int, int, error) {
 	first, err := listenOnFree()
 	if err != nil {
 		return 0, 0, err
 	}
-	// Closed on return, so that the two differ.
+	// Both stay open until return, so that they differ.
 	defer first.Close()
 	second, err := listenOnFree()
 	if err != nil {
@@ -123,8 +121,8 @@ func freePorts() (int, int, error) {
 	return portOf(first), portOf(second), nil
 }
 
-// listenOnFree listens on a port below those that the kernel gives out by itself
-// (net.ipv4.ip_local_port_range). One of those is soon given to somebody else: to any connection.
+// listenOnFree listens on a port below net.ipv4.ip_local_port_range, because the kernel may assign a port
+// of that range to any connection.
 func listenOnFree() (net.Listener, error) {
 	const lowest, count, attempts = 20000, 12000, 20
 	var err error
@@ -141,7 +139,6 @@ func portOf(listener net.Listener) int { return listener.Addr().(*net.TCPAddr).P
 
 func (s *Server) file(name string) string { return filepath.Join(s.dir, name) }
 
-// writeFiles writes the tokens of users, the audit policy and the key of service accounts.
 func (s *Server) writeFiles() error {
 	tokens := adminToken + ",admin,admin,system:masters\n"
 	for _, user := range s.users {
@@ -181,12 +178,12 @@ func (s *Server) apiServerArguments(etcd string, port int) []string {
 		"--service-account-key-file=" + s.file("service-accounts.key"),
 		"--service-account-signing-key-file=" + s.file("service-accounts.key"),
 		"--service-cluster-ip-range=10.96.0.0/16,fd00:10:96::/112",
-		// No controller manager makes the default accounts that it waits for.
+		// No controller manager creates the default accounts that this plugin waits for.
 		"--disable-admission-plugins=ServiceAccount",
 		"--endpoint-reconciler-type=none",
 		"--audit-policy-file=" + s.file("audit-policy.yaml"),
 		"--audit-log-path=" + s.file("audit.log"),
-		// Aggregated API servers are told by these whom a request is from.
+		// Aggregated API servers identify users by these headers.
 		"--requestheader-client-ca-file=" + pki.CAFile(s.file(frontProxy)),
 		"--requestheader-allowed-names=" + frontProxy,
 		"--requestheader-username-headers=X-Remote-User",
@@ -197,14 +194,14 @@ func (s *Server) apiServerArguments(etcd string, port int) []string {
 	}
 }
 
-// Pause stops the API server: connections stay, and nobody answers until Resume.
+// Pause stops the API server's process: connections remain without responses until Resume.
 func (s *Server) Pause() error { return s.apiServer.Signal(syscall.SIGSTOP) }
 
-// Resume has it go on.
+// Resume continues the API server.
 func (s *Server) Resume() error { return s.apiServer.Signal(syscall.SIGCONT) }
 
-// Kill ends the API server at once, and returns when it has ended: connections to it are refused until
-// Restart. etcd keeps the objects.
+// Kill kills the API server and waits for its end. Connections are refused until Restart; etcd retains the
+// objects.
 func (s *Server) Kill() error {
 	if err := s.apiServer.Kill(); err != nil {
 		return fmt.Errorf("ending kube-apiserver: %w", err)
@@ -215,7 +212,7 @@ func (s *Server) Kill() error {
 	return nil
 }
 
-// Restart starts the API server on the same port, and returns when it is ready.
+// Restart starts the API server on the same port and waits until it is ready.
 func (s *Server) Restart(t *testing.T) error {
 	var err error
 	if s.apiServer, s.exited, err = s.run(t, "kube-apiserver", s.arguments...); err != nil {
@@ -224,7 +221,7 @@ func (s *Server) Restart(t *testing.T) error {
 	return s.awaitReady(t.Context(), s.etcdExit, s.exited)
 }
 
-// run starts a program of the lab; the channel gets its end.
+// run starts a program; the channel receives its end.
 func (s *Server) run(t *testing.T, name string, arguments ...string) (*os.Process, <-chan error, error) {
 	output, err := os.Create(s.file(name + ".log"))
 	if err != nil {
@@ -232,18 +229,18 @@ func (s *Server) run(t *testing.T, name string, arguments ...string) (*os.Proces
 	}
 	command := exec.Command(s.program, append([]string{name}, arguments...)...)
 	command.Stdout, command.Stderr = output, output
-	// A killed test takes its programs with it.
+	// The program ends with a killed test.
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	started, exited, done := make(chan error), make(chan error, 1), make(chan struct{})
 	go func() {
 		defer close(done)
-		// The signal above is sent when the thread that started the program ends.
+		// Pdeathsig is sent when the thread that started the program ends.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := command.Start()
 		started <- err
 		if err == nil {
-			// What Wait returns is in the state of the process.
+			// The state of the process contains the error.
 			_ = command.Wait()
 			exited <- fmt.Errorf("%s ended (%s): %s", name, command.ProcessState, tail(output.Name()))
 		}
@@ -252,7 +249,7 @@ func (s *Server) run(t *testing.T, name string, arguments ...string) (*os.Proces
 		return nil, nil, fmt.Errorf("starting %s: %w", name, err)
 	}
 	t.Cleanup(func() {
-		// The data lives no longer than the test: nothing is worth a graceful end.
+		// The data is discarded, so no graceful end is needed.
 		_ = command.Process.Kill()
 		<-done
 		_ = output.Close()
@@ -260,7 +257,6 @@ func (s *Server) run(t *testing.T, name string, arguments ...string) (*os.Proces
 	return command.Process, exited, nil
 }
 
-// tail returns the end of a log, for an error message.
 func tail(file string) string {
 	content, err := os.ReadFile(file)
 	if err != nil {
@@ -311,10 +307,10 @@ func (s *Server) ready(ctx context.Context) error {
 	return nil
 }
 
-// Admin returns the access of a user who may do everything.
+// Admin returns the configuration of a cluster administrator.
 func (s *Server) Admin() *rest.Config { return s.User(adminToken) }
 
-// User returns the access of one of the users that Start was given.
+// User returns the configuration of one of the users passed to Start.
 func (s *Server) User(name string) *rest.Config {
 	return &rest.Config{
 		Host:            s.host,
@@ -324,7 +320,7 @@ func (s *Server) User(name string) *rest.Config {
 	}
 }
 
-// WriteKubeconfig writes a file with the access of a user and returns its name.
+// WriteKubeconfig writes a user's kubeconfig and returns its name.
 func (s *Server) WriteKubeconfig(user string) (string, error) {
 	configuration := clientcmdapi.Config{
 		Clusters:       map[string]*clientcmdapi.Cluster{"test": {Server: s.host, CertificateAuthority: s.file("apiserver.crt")}},
@@ -332,7 +328,7 @@ func (s *Server) WriteKubeconfig(user string) (string, error) {
 		Contexts:       map[string]*clientcmdapi.Context{"test": {Cluster: "test", AuthInfo: user}},
 		CurrentContext: "test",
 	}
-	// Other programs may read the previous file meanwhile, so it is replaced as a whole.
+	// Atomic replacement, because other programs may read the previous file.
 	directory, err := os.MkdirTemp(s.dir, "kubeconfig")
 	if err != nil {
 		return "", fmt.Errorf("writing the kubeconfig of %s: %w", user, err)
@@ -344,11 +340,10 @@ func (s *Server) WriteKubeconfig(user string) (string, error) {
 	return file, nil
 }
 
-// WriteAdminKubeconfig writes that of the user who may do everything.
+// WriteAdminKubeconfig writes the administrator's kubeconfig and returns its name.
 func (s *Server) WriteAdminKubeconfig() (string, error) { return s.WriteKubeconfig(adminToken) }
 
-// Kubectl runs kubectl of the same build, as a user who may do everything, and returns what it
-// prints.
+// Kubectl runs kubectl as administrator and returns its output.
 func (s *Server) Kubectl(ctx context.Context, arguments ...string) ([]byte, error) {
 	kubeconfig, err := s.WriteAdminKubeconfig()
 	if err != nil {
@@ -364,8 +359,7 @@ func (s *Server) Kubectl(ctx context.Context, arguments ...string) ([]byte, erro
 	return output, nil
 }
 
-// KubectlProgram writes a program kubectl into a directory, which does what Kubectl does, for
-// scripts, and returns its name.
+// KubectlProgram writes an executable kubectl for scripts into a directory and returns its name.
 func (s *Server) KubectlProgram(directory string) (string, error) {
 	kubeconfig, err := s.WriteKubeconfig(adminToken)
 	if err != nil {
@@ -379,7 +373,7 @@ func (s *Server) KubectlProgram(directory string) (string, error) {
 	return program, nil
 }
 
-// RunController runs one of Kubernetes' controllers, by its name, until the test ends.
+// RunController runs the named Kubernetes controller until the test ends.
 func (s *Server) RunController(t *testing.T, name string) {
 	t.Helper()
 	kubeconfig, err := s.WriteAdminKubeconfig()
@@ -392,15 +386,14 @@ func (s *Server) RunController(t *testing.T, name string) {
 	}
 }
 
-// Write is a request that the API server got to change something.
+// Write is a write request to the API server.
 type Write struct {
 	User, Verb, Resource, Subresource, Namespace, Name string
-	// Code is the status of the response (RFC 9110, section 15).
+	// Code is the HTTP status (RFC 9110, section 15).
 	Code int
 }
 
-// Writes returns all write requests since the start, in the order of their
-// completion.
+// Writes returns all write requests since the start, ordered by completion.
 func (s *Server) Writes() ([]Write, error) {
 	file, err := os.Open(s.file("audit.log"))
 	if err != nil {
@@ -411,7 +404,7 @@ func (s *Server) Writes() ([]Write, error) {
 	for decoder := json.NewDecoder(file); ; {
 		var event auditv1.Event
 		err := decoder.Decode(&event)
-		// The last line may not be complete yet.
+		// The last line may be incomplete.
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 			return writes, nil
 		}

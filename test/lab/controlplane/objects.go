@@ -25,17 +25,17 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Objects makes objects on a Server.
+// Objects creates objects on a Server.
 type Objects struct {
 	client.Client
 	root string
 }
 
-// Install installs the CRDs of config/crd, and returns a client that knows Kubernetes' kinds, ours and
-// those that are added to its scheme. config is whom it is; options without a scheme.
+// Install installs the CRDs of config/crd and returns a client whose scheme has Kubernetes' kinds,
+// Millrace's and the given ones. options must have no scheme.
 func (s *Server) Install(t *testing.T, config *rest.Config, options client.Options, kinds ...func(*runtime.Scheme) error) *Objects {
 	t.Helper()
-	// As it is installed: the kustomization adds versions.
+	// The kustomization adds versions.
 	_, err := s.Kubectl(t.Context(), "apply", "--server-side", "-k", filepath.Join(s.root, "config", "crd"))
 	Must(t, err)
 	_, err = s.Kubectl(t.Context(), "wait", "--for=condition=Established", "crd", "--all")
@@ -66,7 +66,7 @@ func (o *Objects) MakeNamespaces(t *testing.T, names ...string) {
 	}
 }
 
-// MakeOf creates the objects of manifests, files below the directory config.
+// MakeOf creates the objects of manifests below config.
 func (o *Objects) MakeOf(t *testing.T, files ...string) {
 	t.Helper()
 	for _, file := range files {
@@ -87,7 +87,7 @@ func (o *Objects) MakeOf(t *testing.T, files ...string) {
 	}
 }
 
-// Log is what a program says. It is safe for concurrent use.
+// Log captures a program's output. It is safe for concurrent use.
 type Log struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -100,14 +100,14 @@ func (l *Log) Write(content []byte) (int, error) {
 	return l.text.Write(content)
 }
 
-// String returns what was written until now.
+// String returns the output so far.
 func (l *Log) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
 }
 
-// FreePort returns a port that nobody listens on at present.
+// FreePort returns an unused port.
 func FreePort(t *testing.T) uint16 {
 	t.Helper()
 	listener, err := listenOnFree()
@@ -116,7 +116,7 @@ func FreePort(t *testing.T) uint16 {
 	return uint16(portOf(listener))
 }
 
-// Must ends a test with an error, if there is one.
+// Must fails the test immediately if err is not nil.
 func Must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -124,7 +124,7 @@ func Must(t testing.TB, err error) {
 	}
 }
 
-// Eventually waits until a condition holds, for some time at most.
+// Eventually waits until a condition holds, and fails the test after limit.
 func Eventually(t *testing.T, limit time.Duration, condition func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)

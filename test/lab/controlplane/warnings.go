@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// Warnings gathers the Warning headers of the API server. The zero value has none.
+// Warnings collects Warning headers of the API server. The zero value is empty.
 type Warnings struct {
 	lock  sync.Mutex
 	texts []string
@@ -21,7 +21,7 @@ func (w *Warnings) HandleWarningHeaderWithContext(_ context.Context, _ int, _, t
 	w.texts = append(w.texts, text)
 }
 
-// Take returns what was gathered, a line each, and begins anew.
+// Take returns the collected warnings, one per line, and removes them.
 func (w *Warnings) Take() string {
 	w.lock.Lock()
 	defer w.lock.Unlock()

@@ -11,17 +11,17 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 )
 
-// transmitFlag lets agents send by XDP on veth. At the far ends of the lab's links run programs.
+// transmitFlag enables XDP transmission on veths. The lab's links have XDP programs at their far ends.
 const transmitFlag = "--veth-transmit"
 
-// operation is one of a JSON patch (RFC 6902).
+// operation is a JSON patch operation (RFC 6902).
 type operation struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
 	Value string `json:"value,omitempty"`
 }
 
-// letXDPSend gives the agents the flag for as long as the bench runs.
+// letXDPSend sets the flag until the end of the benchmark.
 func (b *bench) letXDPSend(ctx context.Context) error {
 	var agents appsv1.DaemonSet
 	if err := b.cluster.Get(ctx, &agents, "-n", "millrace-system", "daemonset", "millrace-agent"); err != nil {
@@ -36,8 +36,7 @@ func (b *bench) letXDPSend(ctx context.Context) error {
 	return b.patchAgents(ctx, add)
 }
 
-// flagPatches gives the agent's container, the first one, the flag, and takes it away again. Both
-// are nil where it has it.
+// flagPatches returns patches that add the flag to the first container and remove it, or nil if it is set.
 func flagPatches(args []string) (add, remove []operation) {
 	const path = "/spec/template/spec/containers/0/args/"
 	if slices.Contains(args, transmitFlag) {

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bench compares Millrace with kube-proxy on a running lab. Client, router, nodes,
-// pod and small datagrams are the same. They go once through a VIP of Millrace, and once
-// through an external IP that kube-proxy's nftables serve.
+// Package bench compares Millrace with kube-proxy on a running lab: the same datagrams from the same client
+// to the same pod, through a VIP of Millrace and through an external IP of kube-proxy in nftables mode.
 //
-// What counts is the processor time that a packet takes in the nodes, and its inverse. All
-// hosts of the lab share this machine's processors, and its links are veth pairs: the
-// numbers compare the two paths; they do not tell what hardware would do. A node that only
-// forwards is also measured alone.
+// The result is the CPU time per packet in the nodes and its inverse. All hosts share this machine's CPUs
+// and its links are veths, so the numbers compare the two paths but do not predict the speed of hardware. A
+// forwarding node is also measured alone.
 package bench
 
 import (
@@ -29,7 +27,7 @@ import (
 var manifest string
 
 const (
-	// sinkNode has the pod; otherNode gets the packets where they take two hops.
+	// sinkNode has the pod; otherNode is the first hop of two-hop paths.
 	sinkNode, otherNode = 2, 1
 	otherNodeName       = "node1"
 	namespace           = "bench"
@@ -38,43 +36,41 @@ const (
 )
 
 var (
-	// externalIP is the one of kube-proxy's Service, in the manifest too.
+	// externalIP is the external IP of kube-proxy's Service in the manifest.
 	externalIP = netip.MustParseAddr("203.0.113.250")
-	// nowhere is an address that the router sends where all is discarded.
+	// nowhere is an address whose packets the router discards.
 	nowhere = netip.MustParseAddr("203.0.113.251")
-	// source is the client; its ports make the flows.
+	// source is the client; flows differ in ports.
 	source = netip.PrefixFrom(harness.ClientIPv4, 32)
 )
 
-// Options say how long to measure.
+// Options configure Run.
 type Options struct {
 	Rounds   int
 	Duration time.Duration
-	// Flows is how many flows take turns.
+	// Flows is the number of alternating flows.
 	Flows int
-	// Strict fails where a node that only forwards is too slow beside kube-proxy.
+	// Strict makes Run fail if a forwarding node is too slow compared with kube-proxy.
 	Strict bool
 }
 
-// bench is one run.
 type bench struct {
 	cluster *harness.Cluster
 	options Options
 	out     io.Writer
 	vip     netip.Addr
-	// device is the node's end of the link to the pod.
-	device string
-	// threads are the kernel's, see softirqThreads.
+	// device is the node's side of the pod's veth.
+	device  string
 	threads []string
-	// letKernelSend takes the flag from the agents again; nil where they had it.
+	// letKernelSend removes the agents' flag; nil if it was set before.
 	letKernelSend func(context.Context) error
 }
 
-// blackHole is the router's end of a link to itself; the other one discards all, for
-// nothing that is sent over it is addressed to anybody.
+// blackHole is the router's end of a veth to itself. The other end discards all frames, which are addressed
+// to no host.
 const blackHole, blackHoleEnd = "bench", "bench-end"
 
-// Run measures and prints a table.
+// Run measures all paths and prints a table.
 func Run(ctx context.Context, cluster *harness.Cluster, options Options, out io.Writer) (err error) {
 	b := &bench{cluster: cluster, options: options, out: out}
 	if b.threads, err = softirqThreads("/proc"); err != nil {
@@ -102,7 +98,6 @@ func Run(ctx context.Context, cluster *harness.Cluster, options Options, out io.
 	return b.printForwarding(forwarding)
 }
 
-// prepare brings up Millrace, the pod and its Services.
 func (b *bench) prepare(ctx context.Context) error {
 	if err := b.cluster.Installed(ctx, b.out); err != nil {
 		return err
@@ -171,22 +166,21 @@ func (b *bench) findDevice(ctx context.Context) error {
 	return fmt.Errorf("no link to pod %s: %q", pods.Items[0].Status.PodIP, out)
 }
 
-// enterBy has the router hand everything for an address to one node.
+// enterBy makes the router send an address's packets to one node.
 func (b *bench) enterBy(ctx context.Context, address netip.Addr, node int) error {
 	_, err := b.cluster.Exec(ctx, "router1", "ip", "route", "replace", address.String(), "via",
 		harness.NodeAddress(node, address).String(), "metric", "1")
 	return err
 }
 
-// remove takes away what prepare and enterBy made.
 func (b *bench) remove(ctx context.Context) error {
-	// The route to nowhere goes with its device.
+	// The route to nowhere is deleted with its device.
 	commands := [][]string{{"link", "delete", blackHole}, {"route", "delete", externalIP.String(), "metric", "1"}}
 	if b.vip.IsValid() {
 		commands = append(commands, []string{"route", "delete", b.vip.String(), "metric", "1"})
 	}
 	for _, command := range commands {
-		// Where it was interrupted early there is none.
+		// After an early interrupt they may not exist.
 		_, _ = b.cluster.Exec(ctx, "router1", append([]string{"ip"}, command...)...)
 	}
 	_, err := b.cluster.Kubectl(ctx, "delete", "namespace", namespace, "--ignore-not-found", "--timeout=60s")

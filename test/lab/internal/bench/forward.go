@@ -18,29 +18,26 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/internal/netns"
 )
 
-// A node that only forwards is measured alone. An XDP program puts frames into the far end of
-// its link, as a card puts them into memory, and another one drops and counts what the node
-// sends. So there is no sender's stack, no router and no switch in the figures.
+// A forwarding node is measured alone: an XDP program injects frames at the far end of its link, as a NIC
+// does, and another one drops and counts the node's frames, without a sender's stack, router or bridge.
 
 const (
-	// nearEnd and farEnd are a link between nobody and nobody: what all ways have in common.
+	// nearEnd and farEnd are a veth without a node, for the common cost of all ways.
 	nearEnd, farEnd = "bench-near", "bench-far"
-	// repeats is how many frames are sent by a system call.
+	// repeats is the number of frames per system call.
 	repeats = 1 << 16
-	// forwardWarmUp lets flows become known, and processors wake up.
+	// forwardWarmUp is the time to learn flows and wake up CPUs.
 	forwardWarmUp = 200 * time.Millisecond
 )
 
-// way is one way of the frames.
+// way is one path of frames.
 type way struct {
-	name string
-	// sender sends them.
+	name   string
 	sender *ebpf.Program
-	// far is what the link's far end does with them; nil where they go to the node.
+	// far processes frames at the link's far end; nil if they go to the node.
 	far *ebpf.Program
 }
 
-// forwarder measures a node that only forwards.
 type forwarder struct {
 	*bench
 	// port is the far end of the node's link.
@@ -51,7 +48,7 @@ type forwarder struct {
 	ways    []way
 }
 
-// newForwarder loads the programs and prepares the links. It is called in the fabric's namespace.
+// newForwarder loads the programs and prepares the links in the fabric's namespace.
 func (b *bench) newForwarder(station net.HardwareAddr) (f *forwarder, err error) {
 	f = &forwarder{bench: b, port: otherNodeName}
 	f.count, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 8, MaxEntries: 1})
@@ -99,7 +96,7 @@ func (f *forwarder) addWays(station net.HardwareAddr) error {
 	return nil
 }
 
-// remove lets the node's link be as it was.
+// remove restores the node's link.
 func (f *forwarder) remove() error {
 	err := errors.Join(netns.AttachPass(f.port), netns.DeletePort(nearEnd))
 	for _, w := range f.ways {
@@ -116,7 +113,7 @@ func (f *forwarder) remove() error {
 	return err
 }
 
-// measureForwarding measures all ways, in turn, on the calling thread.
+// measureForwarding measures all ways in turn on the calling thread.
 func (b *bench) measureForwarding(ctx context.Context) (results []result, err error) {
 	raw, err := b.cluster.Exec(ctx, otherNodeName, "cat", "/sys/class/net/eth0/address")
 	if err != nil {
@@ -132,7 +129,7 @@ func (b *bench) measureForwarding(ctx context.Context) (results []result, err er
 		if err != nil {
 			return err
 		}
-		// As the client, see send.
+		// Same priority as the client in send.
 		if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20); err != nil {
 			return fmt.Errorf("go before other processes: %w", err)
 		}
@@ -172,8 +169,8 @@ func (f *forwarder) measureWay(ctx context.Context, w way) (sample, error) {
 	return f.sendFrames(ctx, w, f.options.Duration)
 }
 
-// sendFrames sends for some time. The kernel runs what it takes off a veth's ring on the processor
-// that put it there, after each 64 frames, in the time of this thread or of its own threads.
+// sendFrames sends for a time. The kernel processes a veth's frames on the sending CPU after each batch of
+// 64, in the time of this thread or of ksoftirqd.
 func (f *forwarder) sendFrames(ctx context.Context, w way, duration time.Duration) (sample, error) {
 	before, err := f.reading()
 	if err != nil {
@@ -208,10 +205,9 @@ func (f *forwarder) sendFrames(ctx context.Context, w way, duration time.Duratio
 	}, nil
 }
 
-// reading is what the counters say.
 type reading struct {
 	arrived uint64
-	// spent is the processor time of this thread and of the kernel's.
+	// spent is the CPU time of this thread and of ksoftirqd.
 	spent time.Duration
 }
 

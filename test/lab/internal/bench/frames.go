@@ -20,25 +20,23 @@ const (
 	xdpTX   = 3
 )
 
-// Offsets in a frame, in bytes, and lengths.
+// Offsets in a frame, and lengths, in bytes.
 const (
 	etherType  = 12
 	ipHeader   = 14
 	ipProtocol = ipHeader + 9
 	sourcePort = ipHeader + 20
 
-	// frameLength is that of the shortest Ethernet frame, without its checksum.
+	// frameLength is the minimum Ethernet frame without FCS.
 	frameLength = 60
-	// geneve is how much longer Millrace makes a frame over IPv4; vxlan is what some CNIs do.
+	// geneve is Millrace's encapsulation overhead over IPv4, vxlan that of some CNIs.
 	geneve = 60
 	vxlan  = 50
 )
 
-// firstPort is the source port of the first flow.
 const firstPort = 1024
 
-// udpFrame is a datagram without a source port, and without a checksum (RFC 768 allows that): as
-// if a card had checked it.
+// udpFrame returns a datagram without source port and without checksum (permitted by RFC 768).
 func udpFrame(station net.HardwareAddr, from netip.Addr, to netip.AddrPort) []byte {
 	frame := make([]byte, frameLength)
 	copy(frame, station)
@@ -56,7 +54,7 @@ func udpFrame(station net.HardwareAddr, from netip.Addr, to netip.AddrPort) []by
 	return frame
 }
 
-// internetChecksum is that of RFC 1071, of an even number of bytes.
+// internetChecksum is the RFC 1071 checksum of an even number of bytes.
 func internetChecksum(data []byte) uint16 {
 	var sum uint32
 	for i := 0; i < len(data); i += 2 {
@@ -68,8 +66,8 @@ func internetChecksum(data []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// withData begins a program: R6 is the frame, of which so many bytes can be read, R7 its end.
-// Shorter frames go to short.
+// withData starts a program: R6 is the frame with at least the given length, R7 its end. Shorter frames
+// jump to short.
 func withData(bytes int32, short string) asm.Instructions {
 	return asm.Instructions{
 		asm.LoadMem(asm.R6, asm.R1, 0, asm.Word),
@@ -84,8 +82,8 @@ func give(action int32, label string) asm.Instructions {
 	return asm.Instructions{asm.Mov.Imm(asm.R0, action).WithSymbol(label), asm.Return()}
 }
 
-// sender sends the frame by an interface, with the source ports of so many flows at random. It
-// writes the whole frame each time: the kernel gives it buffers that came back.
+// sender returns a program that sends the frame on an interface with random source ports of the flows. It
+// rewrites the whole frame, because the kernel reuses buffers.
 func sender(frame []byte, flows, ifindex int) (*ebpf.Program, error) {
 	code := withData(frameLength, "short")
 	const word = 4
@@ -106,8 +104,7 @@ func sender(frame []byte, flows, ifindex int) (*ebpf.Program, error) {
 	return load("bench_sender", append(code, give(xdpDrop, "short")...))
 }
 
-// reflector sends every frame back to the station that it came from: the least that a node which
-// forwards has to do.
+// reflector returns every frame to its sender, the minimum work of a forwarding node.
 func reflector() (*ebpf.Program, error) {
 	code := append(withData(ipHeader, "short"),
 		asm.LoadMem(asm.R1, asm.R6, 0, asm.Word),
@@ -123,8 +120,8 @@ func reflector() (*ebpf.Program, error) {
 	return load("bench_reflector", append(code, give(xdpDrop, "short")...))
 }
 
-// sink drops and counts UDP over IPv4 in frames of the sender's length, and encapsulated ones. It
-// passes all else, so that the node behind the interface stays in the cluster.
+// sink drops and counts UDP over IPv4 of the sender's frame length, also encapsulated, and passes all other
+// frames so that the node stays in the cluster.
 func sink(count *ebpf.Map) (*ebpf.Program, error) {
 	code := append(withData(frameLength, "pass"),
 		asm.Mov.Reg(asm.R8, asm.R7),

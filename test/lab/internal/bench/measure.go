@@ -16,22 +16,21 @@ import (
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
-// path is one way from the client to the pod. Where enter is zero it ends at the router.
+// path is a path from the client to the pod. If enter is zero it ends at the router.
 type path struct {
 	name  string
 	to    netip.Addr
 	enter int
 }
 
-// sample is one measurement.
 type sample struct {
-	// sent and arrived are packets per second.
+	// sent and arrived are in packets per second.
 	sent, arrived float64
-	// cost is processor time in nanoseconds for each packet that arrived.
+	// cost is CPU time in nanoseconds per received packet.
 	cost float64
 }
 
-// result is what was measured of a path, one sample a round.
+// result has one sample of a path per round.
 type result struct {
 	path
 	samples []sample
@@ -45,13 +44,12 @@ func (b *bench) paths() []path {
 	return all
 }
 
-// idleTime is how long the machine is watched before the measurements.
 const idleTime = time.Second
 
-// maxOtherWork is the share of the processors that others may use meanwhile.
+// maxOtherWork is the CPU share that other processes may use.
 const maxOtherWork = 0.1
 
-// warnOfOthers says so where the machine has other things to do than this.
+// warnOfOthers warns if other processes use the machine.
 func (b *bench) warnOfOthers(ctx context.Context) error {
 	share, err := busyShare(ctx, idleTime)
 	if err == nil && share > maxOtherWork {
@@ -60,7 +58,7 @@ func (b *bench) warnOfOthers(ctx context.Context) error {
 	return err
 }
 
-// measureAll takes the paths in turn, so that what else the machine does meets all.
+// measureAll alternates between paths, so that interference affects all of them.
 func (b *bench) measureAll(ctx context.Context) ([]result, error) {
 	var results []result
 	for _, p := range b.paths() {
@@ -79,7 +77,7 @@ func (b *bench) measureAll(ctx context.Context) ([]result, error) {
 	return results, nil
 }
 
-// warmRate and warmTime let flows be answered once, so that both paths know them.
+// warmRate and warmTime make both paths learn the flows from answers.
 const (
 	warmRate = 5000
 	warmTime = 2 * time.Second
@@ -97,8 +95,8 @@ func (b *bench) measureOnce(ctx context.Context, p path) (sample, error) {
 	return b.measure(ctx, p)
 }
 
-// send sends to a path, at a rate or, where that is 0, as fast as it can. It goes before
-// all other processes, which would displace from the caches what the next packet needs.
+// send sends to a path at a rate, 0 for unlimited, with the highest priority, because other processes would
+// evict cache lines.
 func (b *bench) send(ctx context.Context, p path, rate int, duration time.Duration) (harness.Flood, error) {
 	var flood harness.Flood
 	raw, err := b.cluster.Exec(ctx, "client", "nice", "-n", "-20", filepath.Join(b.cluster.Root(), "bin", "echo"), "flood", "--kind", "udp",
@@ -110,11 +108,9 @@ func (b *bench) send(ctx context.Context, p path, rate int, duration time.Durati
 	return flood, json.Unmarshal(raw, &flood)
 }
 
-// measure sends as fast as one thread can. On veth pairs the kernel takes a packet from one
-// namespace to the next within the system call that sent it, up to the socket of the
-// pod; so what all hosts on the way do is in the time of that thread, except for what
-// the kernel passes to its own threads. Other processes take time away, but do not
-// count.
+// measure sends as fast as one thread can. On veths the kernel processes a packet up to the pod's socket
+// within the sending system call. The thread's CPU time therefore includes all hosts on the path, except
+// for the work of ksoftirqd.
 func (b *bench) measure(ctx context.Context, p path) (sample, error) {
 	before, err := b.count(ctx)
 	if err != nil {
@@ -142,11 +138,10 @@ func (b *bench) measure(ctx context.Context, p path) (sample, error) {
 	}, nil
 }
 
-// counts are those of a moment.
 type counts struct {
-	// delivered is how many packets the node has handed to the pod.
+	// delivered is the number of packets sent to the pod.
 	delivered uint64
-	// softirq is the processor time of the kernel's threads.
+	// softirq is the CPU time of ksoftirqd.
 	softirq time.Duration
 }
 
@@ -169,8 +164,7 @@ func (b *bench) count(ctx context.Context) (counts, error) {
 	return counts{delivered: links[0].Stats64.TX.Packets, softirq: softirq}, err
 }
 
-// middle is the median of a number over the rounds, and how far the quarter of the rounds
-// below it and that above it are from it at most.
+// middle is the median over the rounds, with the lower and upper quartiles.
 type middle struct {
 	median, low, high float64
 }
@@ -189,8 +183,8 @@ func (r result) middle(number func(sample) float64) middle {
 	return middleOf(all)
 }
 
-// inNodes returns the processor time of each round that a packet costs in the nodes: less
-// that of the sender and the router in the same round.
+// inNodes returns the nodes' CPU time per packet of each round: without the sender's and router's in the
+// same round.
 func (r result) inNodes(base result) []float64 {
 	var all []float64
 	for i, s := range r.samples {

@@ -9,10 +9,9 @@ import (
 	"time"
 )
 
-// columns are those that both tables end with.
 const columns = "sent/s\tarrived/s\tns/packet\tof them in %s\tpackets/s through %[1]s, for each processor\t\n"
 
-// figures are the columns of a result. base is what is no node's; nil where that is the result.
+// figures returns the columns of a result. base is the cost without nodes; nil for base itself.
 func (r result) figures(base *result) string {
 	sent, arrived := r.middle(func(s sample) float64 { return s.sent }), r.middle(func(s sample) float64 { return s.arrived })
 	cost := r.middle(func(s sample) float64 { return s.cost })
@@ -24,7 +23,7 @@ func (r result) figures(base *result) string {
 	return text + fmt.Sprintf("%.0f ± %.0f\t%.0f\t\n", nodes.median, (nodes.high-nodes.low)/2, float64(time.Second)/nodes.median)
 }
 
-// times returns how often the packets per second of proxy are in ours, over the rounds.
+// times returns the ratios of ours to proxy in packets per second, over the rounds.
 func times(base, proxy, ours result) middle {
 	slow, fast := proxy.inNodes(base), ours.inNodes(base)
 	var ratios []float64
@@ -34,8 +33,7 @@ func times(base, proxy, ours result) middle {
 	return middleOf(ratios)
 }
 
-// print writes the table of the results, the first of which is that of sender and router,
-// the others pairs of kube-proxy and Millrace.
+// print prints the results: first sender and router alone, then pairs of kube-proxy and Millrace.
 func (b *bench) print(results []result) error {
 	fmt.Fprintf(b.out, "\nUDP, 60-byte frames, %d flows, one thread that sends, median of %d rounds of %s; ± is half the way between the quartiles.\n\n",
 		b.options.Flows, b.options.Rounds, b.options.Duration)
@@ -60,7 +58,7 @@ func (b *bench) print(results []result) error {
 	return nil
 }
 
-// The results of a node that only forwards.
+// Indexes of the results of a forwarding node.
 const (
 	noNode = iota
 	sentBack
@@ -68,13 +66,13 @@ const (
 	forwardOurs
 )
 
-// leastTimes is how many times the packets per second of kube-proxy a node forwards at least.
+// leastTimes is the required ratio to kube-proxy in packets per second.
 const leastTimes = 3
 
 var errSlow = errors.New("a node that only forwards is too slow beside kube-proxy")
 
-// printForwarding writes the table of a node that only forwards. With Options.Strict it fails
-// where the node is too slow.
+// printForwarding prints the results of a forwarding node. With Options.Strict it fails if the node is too
+// slow.
 func (b *bench) printForwarding(results []result) error {
 	fmt.Fprint(b.out, "\nA node that only forwards. XDP puts frames into its link and takes out what it sends: no sender's stack, no router, no switch.\n\n")
 	w := tabwriter.NewWriter(b.out, 0, 0, 2, ' ', tabwriter.AlignRight)

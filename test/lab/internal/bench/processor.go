@@ -14,11 +14,10 @@ import (
 	"time"
 )
 
-// ticksPerSecond is the unit of /proc/stat, USER_HZ, on all architectures of today.
+// ticksPerSecond is USER_HZ, the unit of /proc/stat, on all current architectures.
 const ticksPerSecond = 100
 
-// busyTime returns the processor time that a machine has spent so far, on all its
-// processors together, by the first line of its /proc/stat; see proc_stat(5).
+// busyTime returns the CPU time of all CPUs in the first line of /proc/stat; see proc_stat(5).
 func busyTime(stat string) (time.Duration, error) {
 	line, _, _ := strings.Cut(stat, "\n")
 	fields := strings.Fields(line)
@@ -40,8 +39,7 @@ func busyTime(stat string) (time.Duration, error) {
 	return busy, nil
 }
 
-// busyShare is the share of this machine's processors that are busy, watched for a
-// while.
+// busyShare returns the share of busy CPU time during a period.
 func busyShare(ctx context.Context, watched time.Duration) (float64, error) {
 	var times [2]time.Duration
 	for i := range times {
@@ -64,11 +62,10 @@ func busyShare(ctx context.Context, watched time.Duration) (float64, error) {
 	return (times[1] - times[0]).Seconds() / watched.Seconds() / float64(runtime.NumCPU()), nil
 }
 
-// errNoSoftirqThreads is told where the kernel's threads are hidden, as in a container.
+// errNoSoftirqThreads is returned if kernel threads are hidden, as in a container.
 var errNoSoftirqThreads = errors.New("the kernel's threads ksoftirqd are not to be seen in /proc: run this in the machine's own PID namespace")
 
-// softirqThreads returns the directories in /proc of the threads that do network work which
-// the kernel takes out of the context that caused it, one for each processor.
+// softirqThreads returns the /proc directories of the ksoftirqd threads, one per CPU.
 func softirqThreads(proc string) ([]string, error) {
 	names, err := filepath.Glob(filepath.Join(proc, "[0-9]*", "comm"))
 	if err != nil {
@@ -76,7 +73,7 @@ func softirqThreads(proc string) ([]string, error) {
 	}
 	var directories []string
 	for _, name := range names {
-		// A process may have ended since.
+		// The process may have ended.
 		if comm, err := os.ReadFile(name); err == nil && strings.HasPrefix(string(comm), "ksoftirqd/") {
 			directories = append(directories, filepath.Dir(name))
 		}
@@ -87,8 +84,8 @@ func softirqThreads(proc string) ([]string, error) {
 	return directories, nil
 }
 
-// spent returns the processor time of threads so far, by their directories in /proc.
-// The first number of schedstat is in nanoseconds (Documentation/scheduler/sched-stats).
+// spent returns the CPU time of threads. The first number of schedstat is in nanoseconds
+// (Documentation/scheduler/sched-stats).
 func spent(directories []string) (time.Duration, error) {
 	all := time.Duration(0)
 	for _, directory := range directories {

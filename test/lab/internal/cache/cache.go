@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cache builds the programs that the lab runs, each set once per content of
-// its sources, into a directory that outlives labs and checkouts.
+// Package cache builds the lab's programs once per content of their sources, in a directory shared by labs
+// and checkouts.
 package cache
 
 import (
@@ -22,14 +22,13 @@ import (
 
 // Cache is a directory of built programs.
 type Cache struct {
-	dir  string
-	root string
-	// progress gets sentences for people.
+	dir      string
+	root     string
 	progress func(format string, args ...any)
 	version  string
 }
 
-// Open returns the user's cache, which may not exist yet, for the project in root.
+// Open returns the user's cache for the project in root. The directory may not exist yet.
 func Open(ctx context.Context, root string, progress func(format string, args ...any)) (*Cache, error) {
 	base, err := os.UserCacheDir()
 	if err != nil {
@@ -52,7 +51,7 @@ func Open(ctx context.Context, root string, progress func(format string, args ..
 // Dir returns the cache's directory.
 func (c *Cache) Dir() string { return c.dir }
 
-// Ensure returns the directory of a target's programs, and builds them if it is missing.
+// Ensure returns the directory of a target's programs and builds them if necessary.
 func (c *Cache) Ensure(ctx context.Context, target Target) (string, error) {
 	key, err := target.Key(os.DirFS(c.root), c.version)
 	if err != nil {
@@ -62,8 +61,8 @@ func (c *Cache) Ensure(ctx context.Context, target Target) (string, error) {
 	return directory, c.fill(ctx, directory, func(draft string) error { return c.build(ctx, target, draft) })
 }
 
-// fill makes a directory by f unless it is there. It appears complete or not at all. Where two
-// labs want it at once, one of them waits: two builds take twice as long.
+// fill atomically creates a directory with f unless it exists. Concurrent calls wait, because two builds
+// take twice as long.
 func (c *Cache) fill(ctx context.Context, directory string, f func(draft string) error) error {
 	if _, err := os.Stat(directory); err == nil {
 		return nil
@@ -80,7 +79,7 @@ func (c *Cache) fill(ctx context.Context, directory string, f func(draft string)
 	if _, err := os.Stat(directory); err == nil {
 		return nil
 	}
-	// A draft that is there now is one of a build that was killed.
+	// The lock is held, so existing drafts are of killed builds.
 	pattern := ".draft-" + name + "-*"
 	stale, _ := filepath.Glob(filepath.Join(c.dir, pattern))
 	for _, draft := range stale {
@@ -105,11 +104,9 @@ func (c *Cache) fill(ctx context.Context, directory string, f func(draft string)
 	return nil
 }
 
-// lockInterval is how often a lock that another build holds is tried again.
 const lockInterval = 500 * time.Millisecond
 
-// lock waits until no other process fills the named directory. A process that ends, however
-// it does, lets go of its locks.
+// lock waits until no other process fills the directory. Locks end with their process.
 func (c *Cache) lock(ctx context.Context, name string) (unlock func(), err error) {
 	path := filepath.Join(c.dir, ".lock-"+name)
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
@@ -150,14 +147,14 @@ func (c *Cache) build(ctx context.Context, target Target, output string) error {
 	command := exec.CommandContext(ctx, "go", target.arguments(output)...)
 	command.Dir = directory
 	command.Env = append(os.Environ(), target.environment()...)
-	// A killed lab takes the build with it.
+	// The build ends with a killed lab.
 	command.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	report := &reporter{}
 	command.Stderr = report
 	stop := tellEvery(reportInterval, func() { c.progress("%s: %s", target.Name, report) })
 	defer stop()
 
-	// The signal above is sent when the thread that started the command ends.
+	// Pdeathsig is sent when the thread that started the command ends.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := command.Run(); err != nil {
@@ -167,10 +164,10 @@ func (c *Cache) build(ctx context.Context, target Target, output string) error {
 	return nil
 }
 
-// workDir is where a script prepares what is to be built, within the output.
+// workDir is the working directory of Prepare scripts, inside the output.
 const workDir = ".work"
 
-// prepare runs a target's script, and returns the directory to build in.
+// prepare runs a target's script and returns the build directory.
 func (c *Cache) prepare(ctx context.Context, target Target, output string) (string, error) {
 	directory := filepath.Join(c.root, target.Dir)
 	if target.Prepare == "" {
@@ -192,10 +189,9 @@ func (c *Cache) prepare(ctx context.Context, target Target, output string) (stri
 	return directory, nil
 }
 
-// reportInterval is how often a long build tells how far it is.
+// reportInterval is the interval of progress messages.
 const reportInterval = 10 * time.Second
 
-// tellEvery calls f at an interval until the returned function is called.
 func tellEvery(interval time.Duration, f func()) (stop func()) {
 	ticker := time.NewTicker(interval)
 	done := make(chan struct{})
@@ -215,8 +211,7 @@ func tellEvery(interval time.Duration, f func()) (stop func()) {
 	}
 }
 
-// reporter reads what `go build -v` writes: a line per downloaded module, a line
-// per compiled package, and errors.
+// reporter parses `go build -v`: a line per downloaded module and compiled package, and errors.
 type reporter struct {
 	mu                sync.Mutex
 	buffer, other     bytes.Buffer
@@ -246,7 +241,7 @@ func (r *reporter) Write(p []byte) (int, error) {
 	}
 }
 
-// String says how far the build is.
+// String returns the progress.
 func (r *reporter) String() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -256,7 +251,7 @@ func (r *reporter) String() string {
 	return fmt.Sprintf("%d packages compiled, now after %s", r.compiled, r.last)
 }
 
-// rest returns what was neither a module nor a package: the compiler's errors.
+// rest returns all other output: the compiler's errors.
 func (r *reporter) rest() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -14,8 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/hack/mkimage/oci"
 )
 
-// EnsureImage returns the archive of an image that holds one program, made from
-// a directory that Ensure returned.
+// EnsureImage returns the archive of an image with one program of a directory returned by Ensure.
 func (c *Cache) EnsureImage(ctx context.Context, directory, program, name string) (string, error) {
 	content, err := os.ReadFile(filepath.Join(directory, program))
 	if err != nil {

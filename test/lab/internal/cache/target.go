@@ -13,26 +13,25 @@ import (
 	"strings"
 )
 
-// Target is a set of programs built together from one Go module.
+// Target is a set of programs built from one Go module.
 type Target struct {
-	// Name is what people see, and the beginning of the directory's name.
+	// Name is the display name and the prefix of the directory.
 	Name string
-	// Dir is the directory to build in, relative to the project's root.
+	// Dir is the build directory, relative to the project's root.
 	Dir      string
 	Packages []string
-	// Test reports whether the programs are the tests of the packages.
+	// Test is true for test programs of the packages.
 	Test bool
-	// CGO reports whether the programs need a C compiler; they are static in any case.
+	// CGO is true if a C compiler is required. All programs are static.
 	CGO     bool
 	Tags    []string
 	LDFlags []string
-	// Prepare is a shell script in Dir that runs first, with two directories as arguments. What it
-	// puts into the second goes with the programs. If it makes a module of the first, the
-	// programs are built there. It is empty where nothing is to be prepared.
+	// Prepare is a shell script in Dir, run first with two directories as arguments. Files in the second
+	// are installed with the programs. If it creates a module in the first, the programs are built there.
 	Prepare string
 }
 
-// Targets are all programs that the lab runs and that are not its own.
+// Targets returns the third-party programs of the lab.
 func Targets() []Target {
 	const kubernetesVersion = "k8s.io/component-base/version."
 	return []Target{
@@ -59,7 +58,7 @@ func Targets() []Target {
 			LDFlags: []string{"-X github.com/containerd/containerd/v2/version.Version=v2.3.7"},
 		},
 		{
-			// Without seccomp no unprivileged sandbox starts, and that is libseccomp, in C.
+			// Unprivileged sandboxes require seccomp, which needs libseccomp in C.
 			Name:     "runc",
 			Dir:      "hack/lab/runc",
 			Packages: []string{"github.com/opencontainers/runc"},
@@ -80,7 +79,7 @@ func Targets() []Target {
 	}
 }
 
-// CNI returns the programs of a CNI that the lab runs only when asked for.
+// CNI returns the programs of an optional CNI.
 func CNI(name string) []Target {
 	const plugins = "github.com/containernetworking/plugins/plugins/"
 	switch name {
@@ -91,7 +90,7 @@ func CNI(name string) []Target {
 			Packages: []string{
 				"github.com/flannel-io/flannel", plugins + "main/bridge", plugins + "meta/portmap",
 			},
-			// Its UDP backend is in C, and does not compile without.
+			// Its UDP backend is in C and required for compilation.
 			CGO:     true,
 			Tags:    []string{"netgo", "osusergo"},
 			LDFlags: []string{"-linkmode external", "-extldflags -static"},
@@ -101,9 +100,9 @@ func CNI(name string) []Target {
 		return []Target{{
 			Name: name,
 			Dir:  "hack/lab/calico",
-			// The one with the plugins' names, and the daemons.
+			// The program with the plugins' names, and the daemons.
 			Packages: []string{calico + "cni-plugin/cmd/calico", calico + "node/cmd/calico-node"},
-			// Felix ends without libbpf where it finds a BPF file system.
+			// Felix exits without libbpf if a BPF file system is mounted.
 			CGO:     true,
 			Prepare: "prepare.sh",
 		}}
@@ -121,8 +120,7 @@ func CNI(name string) []Target {
 	return nil
 }
 
-// KubernetesTests are Kubernetes' own end-to-end tests of the network, and what they run in
-// pods.
+// KubernetesTests returns Kubernetes' end-to-end tests of the network and their workload.
 func KubernetesTests() (tests, workload Target) {
 	const directory = "hack/lab/e2e"
 	tests = Target{Name: "kubernetes-e2e", Dir: directory, Packages: []string{"."}, Test: true}
@@ -130,7 +128,7 @@ func KubernetesTests() (tests, workload Target) {
 	return tests, workload
 }
 
-// arguments are those of the go command that builds the target into directory output.
+// arguments returns the arguments of the go command.
 func (t Target) arguments(output string) []string {
 	args := []string{"build", "-v"}
 	if t.Test {
@@ -152,8 +150,7 @@ func (t Target) environment() []string {
 	return []string{cgo, "GOFLAGS=-buildvcs=false -mod=readonly -gcflags=all=-dwarf=false", "GOWORK=off"}
 }
 
-// Key identifies what building the target gives: it changes with the sources, the
-// module files, the flags and the version of Go. root is the project's directory.
+// Key is a hash of the sources, module files, flags and Go version. root is the project's directory.
 func (t Target) Key(root fs.FS, goVersion string) (string, error) {
 	hash := sha256.New()
 	fmt.Fprintln(hash, goVersion, runtime.GOOS, runtime.GOARCH, t.arguments(""), t.environment())
@@ -184,7 +181,7 @@ func (t Target) Key(root fs.FS, goVersion string) (string, error) {
 	return hex.EncodeToString(hash.Sum(nil))[:16], nil
 }
 
-// isOwn reports whether a file counts because of what is built: tests, and what prepares it.
+// isOwn reports whether a file belongs to the target: tests and the Prepare script.
 func (t Target) isOwn(name string) bool {
 	return t.Test && strings.HasSuffix(name, "_test.go") || t.Prepare != "" && name == path.Join(t.Dir, t.Prepare)
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cgroup gives each node of the lab its own part of the machine's cgroups,
-// as a container runtime would: version 1, hybrid and version 2.
+// Package cgroup creates cgroups for the lab's nodes, like a container runtime: version 1, hybrid and
+// version 2.
 //
-// On version 1 a node's cgroups lie below the caller's own ones, whose limits go on
-// to hold. On version 2 they lie below the root of what is mounted: only there can
-// controllers be handed out while the caller's own cgroup has processes in it.
+// On version 1 they are below the caller's cgroups, whose limits apply. On version 2 they are below the
+// mounted root, because controllers cannot be enabled below the caller's cgroup while it contains
+// processes.
 package cgroup
 
 import (
@@ -22,18 +22,16 @@ import (
 )
 
 const (
-	// mountRoot is where every system mounts its cgroups.
 	mountRoot = "/sys/fs/cgroup"
-	// initLeaf holds a version 2 node's first process: a cgroup that hands out
-	// controllers may not have processes itself (cgroups(7), "no internal processes").
+	// initLeaf holds a version 2 node's first process, because a cgroup that enables controllers may not
+	// contain processes (cgroups(7), "no internal processes").
 	initLeaf = "init"
-	// removeTimeout bounds the wait for the kernel to let go of a cgroup whose
-	// processes have ended.
+	// removeTimeout bounds the wait for the removal of a cgroup whose processes have ended.
 	removeTimeout = 10 * time.Second
 )
 
-// Join moves the calling process into a new cgroup of this name in every
-// hierarchy. The caller enters a cgroup namespace next, whose roots they become.
+// Join moves the calling process into a new cgroup in every hierarchy. The caller then enters a cgroup
+// namespace with these as roots.
 func Join(name string) error {
 	hierarchies, err := discover(self)
 	if err != nil {
@@ -54,7 +52,7 @@ func Join(name string) error {
 	return nil
 }
 
-// parents are the cgroups below which Join makes others, one in each hierarchy.
+// parents returns the parent of new cgroups in each hierarchy.
 func parents(hierarchies []hierarchy) []string {
 	if pureV2(hierarchies) {
 		return []string{hierarchies[0].mountpoint}
@@ -66,7 +64,7 @@ func parents(hierarchies []hierarchy) []string {
 	return groups
 }
 
-// Follow moves the calling process into the cgroups of another one, in every hierarchy.
+// Follow moves the calling process into the cgroups of another one.
 func Follow(pid int) error {
 	hierarchies, err := discover(strconv.Itoa(pid))
 	if err != nil {
@@ -80,7 +78,7 @@ func Follow(pid int) error {
 	return nil
 }
 
-// copyCPUSet fills a new version 1 cpuset, which starts empty and then takes no process.
+// copyCPUSet initializes a version 1 cpuset, which is empty and otherwise accepts no process.
 func copyCPUSet(parent, group string) error {
 	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 		content, err := os.ReadFile(filepath.Join(parent, file))
@@ -90,7 +88,7 @@ func copyCPUSet(parent, group string) error {
 		if err != nil {
 			return fmt.Errorf("read %s: %w", file, err)
 		}
-		// Version 2 inherits; there an empty value at the root is normal.
+		// Version 2 inherits, and an empty value at the root is normal.
 		if strings.TrimSpace(string(content)) == "" {
 			continue
 		}
@@ -101,7 +99,7 @@ func copyCPUSet(parent, group string) error {
 	return nil
 }
 
-// moveSelf writes 0, which the kernel takes for the writer, whatever its PID namespace.
+// moveSelf writes 0, the writing process in any PID namespace.
 func moveSelf(group string) error {
 	if err := os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte("0"), 0); err != nil {
 		return fmt.Errorf("move process to %s: %w", group, err)
@@ -109,8 +107,7 @@ func moveSelf(group string) error {
 	return nil
 }
 
-// MountView mounts the hierarchies of the calling process's cgroup namespace at
-// the usual place of its mount namespace.
+// MountView mounts the hierarchies of the calling process's cgroup namespace at the usual path.
 func MountView() error {
 	hierarchies, err := discover(self)
 	if err != nil {
@@ -175,8 +172,8 @@ func mountViewV2() error {
 	return control(mountRoot, "+", controllers)
 }
 
-// Remove removes every cgroup of this name, wherever it lies, with all below it.
-// Its processes must have ended or be about to.
+// Remove removes all cgroups of this name with their children. Their processes must have ended or be
+// ending.
 func Remove(name string) error {
 	groups, err := find(func(candidate string) bool { return candidate == name })
 	if err != nil {
@@ -189,13 +186,12 @@ func Remove(name string) error {
 	return errors.Join(errs...)
 }
 
-// List returns the directories of all cgroups whose name begins with prefix.
+// List returns the directories of all cgroups with the prefix.
 func List(prefix string) ([]string, error) {
 	return find(func(candidate string) bool { return strings.HasPrefix(candidate, prefix) })
 }
 
-// Siblings returns the directories of those cgroups whose name begins with prefix and that lie
-// where Join makes cgroups.
+// Siblings returns the directories of cgroups with the prefix that have the same parents as those of Join.
 func Siblings(prefix string) ([]string, error) {
 	hierarchies, err := discover(self)
 	if err != nil {
@@ -216,14 +212,14 @@ func Siblings(prefix string) ([]string, error) {
 	return groups, nil
 }
 
-// Populated reports whether a process is in a cgroup, a directory, or in one below it.
+// Populated reports whether a cgroup or its children contain processes.
 func Populated(group string) (populated bool, err error) {
 	err = filepath.WalkDir(group, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || entry.Name() != "cgroup.procs" {
 			return err
 		}
 		processes, err := os.ReadFile(path)
-		// Of a threaded cgroup of version 2 the processes are listed by the one above.
+		// Processes of a threaded version 2 cgroup are listed in its parent.
 		if errors.Is(err, unix.EOPNOTSUPP) {
 			return nil
 		}
@@ -234,7 +230,7 @@ func Populated(group string) (populated bool, err error) {
 		return fs.SkipAll
 	})
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
-		return false, nil // it ended while we walked
+		return false, nil // it ended meanwhile
 	}
 	if err != nil {
 		return false, fmt.Errorf("look for processes in cgroup %s: %w", group, err)
@@ -246,7 +242,7 @@ func find(match func(name string) bool) ([]string, error) {
 	var groups []string
 	err := filepath.WalkDir(mountRoot, func(path string, entry fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // it ended while we walked
+			return nil // it ended meanwhile
 		}
 		if err != nil {
 			return err
@@ -263,9 +259,8 @@ func find(match func(name string) bool) ([]string, error) {
 	return groups, nil
 }
 
-// RemoveTree removes a cgroup, a directory, and those below it, deepest first. The kernel refuses
-// for a moment after the last process has ended, and tells nobody when that moment is
-// over on version 1: so it is asked again.
+// RemoveTree removes a cgroup and its children, deepest first. It retries, because the kernel refuses for a
+// moment after the last process has ended, without a notification on version 1.
 func RemoveTree(group string) error {
 	deadline := time.Now().Add(removeTimeout)
 	for {

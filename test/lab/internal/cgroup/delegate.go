@@ -14,14 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// asideSuffix ends the name of the cgroup for processes that are in the way, see Delegate.
+// asideSuffix is the name suffix of the cgroup for moved processes, see Delegate.
 const asideSuffix = "aside"
 
-// needed are the version 2 controllers that the kubelet insists on, and io.
+// needed are the version 2 controllers that the kubelet requires, and io.
 var needed = []string{"cpu", "cpuset", "io", "memory", "pids"}
 
-// Missing returns the controllers that a kubelet needs and that a version 2 machine
-// does not hand out at its root; none on version 1.
+// Missing returns the required controllers that a version 2 root does not enable; none on version 1.
 func Missing() ([]string, error) {
 	hierarchies, err := discover(self)
 	if err != nil || !pureV2(hierarchies) {
@@ -30,9 +29,8 @@ func Missing() ([]string, error) {
 	return missing(hierarchies[0].mountpoint)
 }
 
-// Delegate makes a version 2 machine hand out controllers at its root. A root that
-// is a container's, and not the machine's, may not keep processes then: they move to
-// a cgroup of their own, whose name begins with prefix.
+// Delegate enables controllers at the version 2 root. A container's root may not contain processes then, so
+// they move to a new cgroup with the prefix.
 func Delegate(prefix string, controllers []string) error {
 	if len(controllers) == 0 {
 		return nil
@@ -56,7 +54,7 @@ func Delegate(prefix string, controllers []string) error {
 	return control(root, "+", controllers)
 }
 
-// Undelegate takes back what Delegate did or began to do.
+// Undelegate reverts a complete or partial Delegate.
 func Undelegate(prefix string, controllers []string) error {
 	if len(controllers) == 0 {
 		return nil
@@ -79,7 +77,7 @@ func Undelegate(prefix string, controllers []string) error {
 	return RemoveTree(aside)
 }
 
-// missing returns those needed controllers that a cgroup has and does not hand out.
+// missing returns required controllers that are available but not enabled.
 func missing(group string) ([]string, error) {
 	available, err := words(filepath.Join(group, "cgroup.controllers"))
 	if err != nil {
@@ -106,7 +104,7 @@ func control(group, sign string, controllers []string) error {
 	return nil
 }
 
-// moveAll moves processes until none is left; new ones may appear meanwhile.
+// moveAll moves processes until no process remains.
 func moveAll(from, to string) error {
 	for {
 		pids, err := words(filepath.Join(from, "cgroup.procs"))

@@ -10,17 +10,16 @@ import (
 	"strings"
 )
 
-// hierarchy is one tree of cgroups, as the calling process sees it, and a process's place there.
+// hierarchy is a cgroup hierarchy with a process's cgroup.
 type hierarchy struct {
-	// name is the second field of /proc/PID/cgroup: the controllers, comma separated,
-	// "name=…" for a tree without controllers, empty for version 2.
+	// name is the second field of /proc/PID/cgroup: comma-separated controllers, "name=…" without
+	// controllers, or empty for version 2.
 	name       string
 	mountpoint string
-	// own is the directory of the process's cgroup.
-	own string
+	own        string
 }
 
-// directory is the customary name of the mount point below /sys/fs/cgroup.
+// directory returns the usual name of the mount point below /sys/fs/cgroup.
 func (h hierarchy) directory() string {
 	if h.name == "" {
 		return "unified"
@@ -32,10 +31,8 @@ func pureV2(hierarchies []hierarchy) bool {
 	return len(hierarchies) == 1 && hierarchies[0].name == ""
 }
 
-// self is the calling process, as a directory of /proc.
 const self = "self"
 
-// discover finds the cgroups of a process, which is a directory of /proc.
 func discover(process string) ([]hierarchy, error) {
 	membership, err := os.ReadFile(filepath.Join("/proc", process, "cgroup"))
 	if err != nil {
@@ -52,8 +49,8 @@ func discover(process string) ([]hierarchy, error) {
 	return hierarchies, nil
 }
 
-// parse reads /proc/PID/cgroup and /proc/PID/mountinfo (cgroups(7), proc(5)).
-// Trees that are not mounted are left out.
+// parse parses /proc/PID/cgroup and /proc/PID/mountinfo (cgroups(7), proc(5)). Hierarchies that are not
+// mounted are skipped.
 func parse(membership, mountinfo string) []hierarchy {
 	mounts := parseMounts(mountinfo)
 	var hierarchies []hierarchy
@@ -66,7 +63,7 @@ func parse(membership, mountinfo string) []hierarchy {
 		if !ok {
 			continue
 		}
-		// A path outside of what is mounted shows the mount's root instead.
+		// A path outside of the mount refers to the mount's root.
 		below, err := filepath.Rel(mount.root, fields[2])
 		if err != nil || below == ".." || strings.HasPrefix(below, "../") {
 			below = ""
@@ -84,8 +81,7 @@ type mount struct {
 	root, point string
 }
 
-// parseMounts returns the first cgroup mount of each tree by its normal name. A later mount at
-// the same place hides it.
+// parseMounts returns the first cgroup mount of each hierarchy by its normalized name.
 func parseMounts(mountinfo string) map[string]mount {
 	mounts := map[string]mount{}
 	for line := range strings.Lines(mountinfo) {
@@ -109,7 +105,7 @@ func parseMounts(mountinfo string) map[string]mount {
 	return mounts
 }
 
-// controllersOf picks a tree's name from its mount's super block options.
+// controllersOf returns a hierarchy's name from super block options.
 func controllersOf(options string) string {
 	var names []string
 	for option := range strings.SplitSeq(options, ",") {
@@ -125,7 +121,7 @@ func controllersOf(options string) string {
 	return normal(strings.Join(names, ","))
 }
 
-// normal sorts a list of controllers: the kernel's two files may differ in order.
+// normal sorts controllers, because the kernel's two files may differ in order.
 func normal(name string) string {
 	names := strings.Split(name, ",")
 	slices.Sort(names)

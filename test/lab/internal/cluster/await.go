@@ -26,10 +26,9 @@ const (
 	pollInterval = 50 * time.Millisecond
 )
 
-// errNotFound is the API server's answer for an object that does not exist.
 var errNotFound = errors.New("not found")
 
-// client returns an HTTP client of the API server as the lab's user.
+// client returns an HTTP client with the administrator's certificate.
 func (l *Lab) client() (*http.Client, error) {
 	keys := l.KeyDir()
 	certificate, err := tls.LoadX509KeyPair(pki.CertFile(keys, config.Admin), pki.KeyFile(keys, config.Admin))
@@ -56,7 +55,6 @@ func (l *Lab) get(ctx context.Context, client *http.Client, path string) (io.Rea
 	return ask(client, request)
 }
 
-// ask sends a request, and returns the body of a successful answer.
 func ask(client *http.Client, request *http.Request) (io.ReadCloser, error) {
 	method, path := request.Method, request.URL.Path
 	response, err := client.Do(request)
@@ -73,7 +71,6 @@ func ask(client *http.Client, request *http.Request) (io.ReadCloser, error) {
 	return response.Body, nil
 }
 
-// awaitAPI waits until the API server is ready.
 func (l *Lab) awaitAPI(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
@@ -94,22 +91,21 @@ func (l *Lab) awaitAPI(ctx context.Context) error {
 	}
 }
 
-// node is what we read of a Node.
+// node is the part of a Node that is read.
 type node struct {
 	Metadata struct {
 		Name string `json:"name"`
 	} `json:"metadata"`
 	Status struct {
 		Conditions []struct {
-			Type   string `json:"type"`
-			Status string `json:"status"`
-			// LastHeartbeatTime is when the kubelet last said so.
+			Type              string    `json:"type"`
+			Status            string    `json:"status"`
 			LastHeartbeatTime time.Time `json:"lastHeartbeatTime"`
 		} `json:"conditions"`
 	} `json:"status"`
 }
 
-// ready returns whether the node is Ready and when its kubelet last said anything about it.
+// ready returns whether the node is Ready and the time of its last heartbeat.
 func (n node) ready() (bool, time.Time) {
 	for _, condition := range n.Status.Conditions {
 		if condition.Type == "Ready" {
@@ -119,7 +115,7 @@ func (n node) ready() (bool, time.Time) {
 	return false, time.Time{}
 }
 
-// heartbeat returns when a node's kubelet last reported, zero if it never did.
+// heartbeat returns the time of a node's last heartbeat, or zero.
 func (l *Lab) heartbeat(ctx context.Context, name string) (time.Time, error) {
 	client, err := l.client()
 	if err != nil {
@@ -141,7 +137,7 @@ func (l *Lab) heartbeat(ctx context.Context, name string) (time.Time, error) {
 	return last, nil
 }
 
-// awaitNodes waits until every node is Ready, and names each.
+// awaitNodes waits until every node is Ready and calls ready for each.
 func (l *Lab) awaitNodes(ctx context.Context, ready func(name string)) error {
 	waiting := map[string]time.Time{}
 	for _, node := range l.Topology.WithRole(topology.RoleNode) {
@@ -150,8 +146,8 @@ func (l *Lab) awaitNodes(ctx context.Context, ready func(name string)) error {
 	return l.awaitReady(ctx, waiting, ready)
 }
 
-// awaitReady waits until the kubelet of each node has reported it Ready, at another
-// time than the given one: that report is from before the node was stopped.
+// awaitReady waits until each node is Ready with another heartbeat than the given one, which is from before
+// its stop.
 func (l *Lab) awaitReady(ctx context.Context, waiting map[string]time.Time, ready func(name string)) error {
 	ctx, cancel := context.WithTimeout(ctx, nodesTimeout)
 	defer cancel()
@@ -182,10 +178,9 @@ func (l *Lab) awaitReady(ctx context.Context, waiting map[string]time.Time, read
 	}
 }
 
-// watchNodes calls f for each node, and again when one changes, until f returns
-// false or the watch ends.
+// watchNodes calls f for each node and each change until f returns false or the watch ends.
 func (l *Lab) watchNodes(ctx context.Context, client *http.Client, f func(node) bool) error {
-	// A watch without a version first tells of everything that exists.
+	// A watch without a resource version starts with all objects.
 	body, err := l.get(ctx, client, "/api/v1/nodes?watch=1")
 	if err != nil {
 		return err

@@ -19,11 +19,10 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/internal/topology"
 )
 
-// kindsTimeout bounds the wait until the API server serves kinds that were just defined.
+// kindsTimeout bounds the wait for new CRDs to be served.
 const kindsTimeout = time.Minute
 
-// introduceCNI gives the cluster what the daemons of its CNI wait for: their rights, and
-// each node's pod networks.
+// introduceCNI creates the RBAC objects of the CNI's daemons and sets the nodes' pod networks.
 func (l *Lab) introduceCNI(ctx context.Context) error {
 	paths, files, err := l.Manifests()
 	if err != nil {
@@ -52,8 +51,7 @@ func (l *Lab) introduceCNI(ctx context.Context) error {
 	return nil
 }
 
-// apply creates the objects of a manifest. Their kinds may be ones that the API server does not
-// serve yet.
+// apply creates a manifest's objects and retries while their kinds are not served yet.
 func (l *Lab) apply(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, kindsTimeout)
 	defer cancel()
@@ -82,8 +80,8 @@ func (l *Lab) applyOnce(ctx context.Context, path string) error {
 	return nil
 }
 
-// assignPodCIDRs writes the planned pod networks into a Node, once its kubelet has made it. The
-// controller manager would give them out in the order in which nodes appear.
+// assignPodCIDRs sets the planned pod networks of a Node after its creation. The controller manager would
+// assign them in order of appearance.
 func (l *Lab) assignPodCIDRs(ctx context.Context, client *http.Client, host topology.Host) error {
 	ctx, cancel := context.WithTimeout(ctx, nodesTimeout)
 	defer cancel()

@@ -16,9 +16,8 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/internal/netns"
 )
 
-// Down removes what is there of a lab, also of one that is incomplete or that another
-// directory started. It removes the directory dir if it is a lab's. It reports whether it
-// found anything. It goes by names in the kernel and not by what the directory says.
+// Down removes a lab, even an incomplete one or one of another directory, by its names in the kernel. It
+// removes dir if it belongs to a lab. It reports whether anything was found.
 func Down(dir string) (found bool, err error) {
 	release, err := exclusive()
 	if err != nil {
@@ -42,7 +41,7 @@ func down(dir string) (found bool, err error) {
 	}
 	var errs []error
 	for _, group := range groups {
-		// What ran in ours has ended. Others are of a lab in a container of this machine.
+		// Populated cgroups belong to a lab in a container of this machine.
 		if populated, err := cgroup.Populated(group); err != nil || populated {
 			errs = append(errs, err)
 			continue
@@ -53,8 +52,7 @@ func down(dir string) (found bool, err error) {
 	return len(namespaces) > 0 || len(groups) > 0 || directory, errors.Join(append(errs, err)...)
 }
 
-// clearDead removes what a lab left in which nothing runs any more: its machine was restarted, or
-// all its processes were killed. It leaves one that lives alone.
+// clearDead removes a lab without processes, after a reboot or a kill, but not a running one.
 func clearDead(dir string, progress Progress) error {
 	namespaces, err := netns.List(config.NamespacePrefix)
 	if err != nil {
@@ -70,8 +68,8 @@ func clearDead(dir string, progress Progress) error {
 	return err
 }
 
-// endNamespaces kills what runs in the namespaces and removes them. The one with
-// the bridges goes first, so that the dying say nothing to each other.
+// endNamespaces kills the namespaces' processes and removes them, first the one with the bridges, so that
+// ending hosts cannot communicate.
 func endNamespaces(namespaces []string) error {
 	if slices.Contains(namespaces, config.FabricNamespace) {
 		err := netns.Do(config.FabricNamespace, netns.DeletePorts)
@@ -90,8 +88,7 @@ func endNamespaces(namespaces []string) error {
 	return nil
 }
 
-// removeState undoes what the state file tells of and removes the directory. It leaves
-// a directory without such a file alone: it is not a lab's.
+// removeState reverts the changes in the state file and removes the directory, unless it has no state file.
 func removeState(dir string) (found bool, err error) {
 	content, err := os.ReadFile(filepath.Join(dir, stateFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -100,7 +97,7 @@ func removeState(dir string) (found bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("read lab: %w", err)
 	}
-	// A write of the file that was cut short happened before anything was delegated.
+	// If the file is truncated, nothing had been delegated yet.
 	if saved, err := parseState(content); err == nil {
 		if err := cgroup.Undelegate(config.NamespacePrefix, saved.Controllers); err != nil {
 			return true, err
@@ -109,8 +106,7 @@ func removeState(dir string) (found bool, err error) {
 	return true, removeFolder(dir)
 }
 
-// removeFolder removes a lab's directory, the state file last: until then an interrupted
-// removal can be seen and repeated.
+// removeFolder removes the state file last, so that an interrupted removal can be repeated.
 func removeFolder(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

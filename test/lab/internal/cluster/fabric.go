@@ -8,8 +8,8 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/internal/topology"
 )
 
-// OnFabric runs a function in the network namespace that has the bridges, with the names of the
-// ports there that lead to nodes by the fabric. What the function starts runs there too.
+// OnFabric runs f in the namespace of the bridges with the names of the fabric ports of nodes. Processes
+// that f starts run there too.
 func (l *Lab) OnFabric(f func(ports []string) error) error {
 	var ports []string
 	for _, host := range l.Topology.Hosts {

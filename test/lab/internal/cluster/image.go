@@ -18,8 +18,7 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/internal/topology"
 )
 
-// LoadImage imports an image archive into every running node; the others import
-// it when they boot.
+// LoadImage imports an image archive into all running nodes; stopped ones import it when they boot.
 func (l *Lab) LoadImage(ctx context.Context, archive string) error {
 	release, err := exclusive()
 	if err != nil {
@@ -43,9 +42,8 @@ func (l *Lab) LoadImage(ctx context.Context, archive string) error {
 	return group.Wait()
 }
 
-// importImage has the node's own ctr import the archive.
 func (l *Lab) importImage(ctx context.Context, node, archive string) error {
-	// Entering a node changes a process for good, so another one does it.
+	// Entering a node cannot be reverted, so another process does it.
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("import image %s: find own program: %w", archive, err)
@@ -58,9 +56,8 @@ func (l *Lab) importImage(ctx context.Context, node, archive string) error {
 	return nil
 }
 
-// keepImage keeps a copy of an image archive for nodes that boot later, and returns
-// its path. Nodes import in the order of names: a number in front keeps the
-// order of loading, so that of two archives of one image the last one wins.
+// keepImage copies an archive for nodes that boot later. Names start with a number to preserve the loading
+// order, so that the last archive of an image wins.
 func (l *Lab) keepImage(archive string) (string, error) {
 	if err := os.MkdirAll(l.ImageDir(), 0o755); err != nil {
 		return "", fmt.Errorf("keep image: %w", err)
@@ -95,8 +92,7 @@ func (l *Lab) keepImage(archive string) (string, error) {
 	return kept, nil
 }
 
-// keptImages returns the last number given, and the kept archives that a new one
-// of this name replaces.
+// keptImages returns the highest number and the archives that a new one of this name replaces.
 func (l *Lab) keptImages(name string) (last int, older []string, err error) {
 	entries, err := os.ReadDir(l.ImageDir())
 	if err != nil {
@@ -106,7 +102,7 @@ func (l *Lab) keptImages(name string) (last int, older []string, err error) {
 		digits, rest, _ := strings.Cut(entry.Name(), "-")
 		number, err := strconv.Atoi(digits)
 		if err != nil {
-			continue // the beginning of a copy that was interrupted
+			continue // a partial copy
 		}
 		last = max(last, number)
 		if rest == name {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cluster brings the lab up and down and acts on what runs in it.
+// Package cluster starts and stops the lab and operates its hosts.
 package cluster
 
 import (
@@ -22,14 +22,13 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/internal/topology"
 )
 
-// stateFile tells that a directory is a lab's, and what the lab is like.
+// stateFile marks a lab's directory and contains its state.
 const stateFile = "lab.json"
 
-// ErrNotUp means that there is no lab.
+// ErrNotUp means that no lab is running.
 var ErrNotUp = errors.New("no lab is up here: run `bin/lab up`")
 
-// state is what later commands need to know about a lab. It is written before
-// anything that `down` must remove is made.
+// state is read by later commands. It is written before any resource is created that Down must remove.
 type state struct {
 	Nodes       int               `json:"nodes"`
 	Routers     int               `json:"routers"`
@@ -40,7 +39,7 @@ type state struct {
 	ProxyMode   string            `json:"proxyMode"`
 	Router      config.Router     `json:"router"`
 	Programs    map[string]string `json:"programs"`
-	// Controllers are the cgroup controllers that the machine did not hand out before.
+	// Controllers are the cgroup controllers that Delegate enabled.
 	Controllers []string `json:"controllers,omitempty"`
 }
 
@@ -110,10 +109,9 @@ func (l *Lab) save() error {
 	return nil
 }
 
-// Folder returns the lab's directory, which all hosts see.
+// Folder returns the lab's directory, which is visible on all hosts.
 func (l *Lab) Folder() string { return l.dir }
 
-// host finds a host by name.
 func (l *Lab) host(name string) (topology.Host, error) {
 	if host, ok := l.Topology.Host(name); ok {
 		return host, nil
@@ -125,7 +123,6 @@ func (l *Lab) host(name string) (topology.Host, error) {
 	return topology.Host{}, fmt.Errorf("no host %q: the lab has %s", name, strings.Join(names, ", "))
 }
 
-// node finds a node by name.
 func (l *Lab) node(name string) (topology.Host, error) {
 	host, err := l.host(name)
 	if err == nil && host.Role != topology.RoleNode {
@@ -134,7 +131,7 @@ func (l *Lab) node(name string) (topology.Host, error) {
 	return host, err
 }
 
-// inControlPlane opens a connection from the control plane's namespace.
+// inControlPlane dials from the control plane's namespace.
 func inControlPlane(ctx context.Context, network, address string) (net.Conn, error) {
 	var connection net.Conn
 	err := netns.Do(config.Namespace("cp"), func() (err error) {
@@ -144,12 +141,12 @@ func inControlPlane(ctx context.Context, network, address string) (net.Conn, err
 	return connection, err
 }
 
-// lockTime is how long a command waits for one that is about to end. A command that
-// was killed while it started a program holds the lock until that program runs.
+// lockTime is how long a command waits for another one. A killed command holds the lock until a program
+// that it started has executed.
 const lockTime = 2 * time.Second
 
-// exclusive keeps commands that change the lab from running at once. An abstract
-// socket is a lock that the kernel releases whatever happens to its holder.
+// exclusive prevents concurrent changes of the lab with an abstract socket, which the kernel releases with
+// its process.
 func exclusive() (release func(), err error) {
 	for deadline := time.Now().Add(lockTime); ; time.Sleep(20 * time.Millisecond) {
 		listener, err := net.Listen("unix", "@millrace-lab")

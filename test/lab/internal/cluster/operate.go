@@ -19,7 +19,7 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/internal/topology"
 )
 
-// HostStatus is a host and the process id of its machine, 0 if that is off.
+// HostStatus is a host with the PID of its machine, 0 if it is off.
 type HostStatus struct {
 	topology.Host
 	Pid int
@@ -38,7 +38,6 @@ func (l *Lab) Hosts() ([]HostStatus, error) {
 	return hosts, nil
 }
 
-// identify returns what is needed to find a host's machine.
 func (l *Lab) identify(host topology.Host) machine.Spec {
 	return machine.Spec{Name: host.Name, Namespace: config.Namespace(host.Name), Dir: l.Dir(host.Name)}
 }
@@ -58,12 +57,11 @@ func (l *Lab) Exec(name string, args []string) (int, error) {
 	return machine.Exec(spec, args)
 }
 
-// Kubectl becomes kubectl as the lab's user, in the control plane's network and
-// otherwise where the caller is. It returns only when it fails.
+// Kubectl executes kubectl in the control plane's network namespace, replacing this process. It returns
+// only on failure.
 func (l *Lab) Kubectl(args []string) error {
 	environment := append(os.Environ(), "KUBECONFIG="+l.Kubeconfig(config.Admin),
-		// Every lab has the same address: what the user's own cache says of its kinds may
-		// be of another one.
+		// All labs have the same address, so the user's discovery cache may be stale.
 		"KUBECACHEDIR="+filepath.Join(l.dir, "kubectl"), "KUBERC=off")
 	command := append([]string{l.Kubernetes(), "kubectl"}, args...)
 	return netns.Do(config.Namespace(l.Topology.ControlPlane().Name), func() error {
@@ -72,8 +70,8 @@ func (l *Lab) Kubectl(args []string) error {
 	})
 }
 
-// StopNode ends a node as a power loss does: first nothing leaves it any more, then
-// everything on it is gone at once. Its disk stays.
+// StopNode stops a node like a power loss: its links are cut, then all processes are killed. Its disk
+// remains.
 func (l *Lab) StopNode(name string) error {
 	host, err := l.node(name)
 	if err != nil {
@@ -112,7 +110,7 @@ func (l *Lab) powerOff(host topology.Host) error {
 	if err := netns.Delete(namespace); err != nil {
 		return err
 	}
-	// The kubelet takes long to boot when it finds cgroups of pods that are gone.
+	// The kubelet boots slowly with stale cgroups of pods.
 	return cgroup.Remove(namespace)
 }
 
@@ -130,7 +128,7 @@ func (l *Lab) StartNode(ctx context.Context, name string) error {
 	if pid, err := machine.Pid(l.identify(host)); err == nil {
 		return fmt.Errorf("node %s is running already, as process %d", name, pid)
 	}
-	// A start that was interrupted may have left its beginning.
+	// An interrupted start may have left resources.
 	if _, err := os.Stat(netns.Path(config.Namespace(name))); err == nil {
 		if err := l.powerOff(host); err != nil {
 			return err
@@ -149,7 +147,7 @@ func (l *Lab) StartNode(ctx context.Context, name string) error {
 	return l.awaitReady(ctx, map[string]time.Time{name: before}, func(string) {})
 }
 
-// SetLink cuts or mends all links of a host.
+// SetLink sets all links of a host down or up.
 func (l *Lab) SetLink(name string, up bool) error {
 	host, err := l.host(name)
 	if err != nil {

@@ -22,8 +22,8 @@ const (
 	installHint = "run hack/prerequisites.sh --runtime"
 	downHint    = "run `bin/lab down`"
 
-	// inotifyPerNode is how many inotify instances the programs of a node use, and
-	// inotifyReserve what the rest of the lab and of the machine may need.
+	// inotifyPerNode is the number of inotify instances per node, inotifyReserve that of the rest of the
+	// lab and machine.
 	inotifyPerNode = 10
 	inotifyReserve = 30
 )
@@ -39,7 +39,7 @@ func RequireRoot() error {
 	return nil
 }
 
-// preflight finds out what would make Up fail later and less clearly.
+// preflight checks for conditions that would make Up fail later.
 func preflight(options Options, progress Progress) error {
 	if _, err := topology.New(options.Nodes, options.Routers); err != nil {
 		return err
@@ -77,7 +77,7 @@ func requireTools(options Options) error {
 	return nil
 }
 
-// requireVisible refuses directories that the machines have something of their own in place of.
+// requireVisible rejects directories that machines mount over.
 func requireVisible(state string) error {
 	for _, hidden := range config.HiddenFolders() {
 		if below, err := filepath.Rel(hidden, state); err == nil && below != ".." && !strings.HasPrefix(below, "../") {

@@ -24,17 +24,14 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/internal/topology"
 )
 
-// Options say what lab to bring up.
+// Options configure Up.
 type Options struct {
 	Nodes, Routers int
-	// NodeGrace is how long a node may be silent until Kubernetes takes it for failed, or
-	// config.KubernetesTiming.
+	// NodeGrace is the grace period of failed nodes, or config.KubernetesTiming.
 	NodeGrace time.Duration
-	// IPv4Nodes reports whether Nodes list their IPv4 addresses alone. A kube-proxy of two
-	// families answers health checks of an IPv4 Service on these alone, while Kubernetes'
-	// own tests ask all addresses of a Node.
+	// IPv4Nodes makes Nodes list IPv4 addresses only. A dual-stack kube-proxy answers health checks of an
+	// IPv4 Service on these only, while Kubernetes' tests probe all addresses of a Node.
 	IPv4Nodes bool
-	// CNI connects the pods; ProxyMode is kube-proxy's; Router is what the routers run.
 	CNI       config.CNI
 	ProxyMode string
 	Router    config.Router
@@ -42,11 +39,10 @@ type Options struct {
 	Root, State string
 }
 
-// Progress gets sentences for people.
+// Progress prints progress messages.
 type Progress func(format string, args ...any)
 
-// Build fills the cache and returns the directories of programs by target, and the
-// archive of the workload's image.
+// Build fills the cache and returns the programs' directories by target and the workload's image archive.
 func Build(ctx context.Context, root string, cni config.CNI, progress Progress) (map[string]string, string, error) {
 	store, err := cache.Open(ctx, root, progress)
 	if err != nil {
@@ -62,8 +58,7 @@ func Build(ctx context.Context, root string, cni config.CNI, progress Progress) 
 	return programs, image, err
 }
 
-// BuildTests fills the cache with Kubernetes' own tests and returns their program, and the
-// one that they run in pods.
+// BuildTests fills the cache with Kubernetes' tests and returns their program and their workload.
 func BuildTests(ctx context.Context, root string, progress Progress) (program, workload string, err error) {
 	store, err := cache.Open(ctx, root, progress)
 	if err != nil {
@@ -78,12 +73,10 @@ func BuildTests(ctx context.Context, root string, progress Progress) (program, w
 	return filepath.Join(testsDir, "e2e.test"), filepath.Join(podsDir, "agnhost"), err
 }
 
-// errInterrupted says that the caller's context ended.
 var errInterrupted = errors.New("up was interrupted; nothing of the lab is left")
 
-// Up brings a lab up and returns when all its nodes are Ready. What it made stays
-// when it fails, for a look at the logs; Down removes it. When ctx ends it removes
-// everything itself.
+// Up starts a lab and returns when all nodes are Ready. After a failure the lab remains for inspection
+// until Down. When ctx ends, Up removes everything.
 func Up(ctx context.Context, options Options, progress Progress) error {
 	release, err := exclusive()
 	if err != nil {
@@ -205,8 +198,7 @@ func (l *Lab) addSegments() error {
 	})
 }
 
-// bridgeSysctls keep netfilter away from bridged packets, where it is loaded, and
-// keep the bridges from having addresses.
+// bridgeSysctls disable netfilter for bridged packets, if loaded, and addresses on bridges.
 func bridgeSysctls() []topology.Sysctl {
 	sysctls := []topology.Sysctl{{Name: "net/ipv6/conf/default/disable_ipv6", Value: "1"}}
 	for _, name := range []string{"iptables", "ip6tables", "arptables"} {
@@ -218,7 +210,7 @@ func bridgeSysctls() []topology.Sysctl {
 	return sysctls
 }
 
-// connect makes a host's namespace and links it to its segments.
+// connect creates a host's namespace and its links.
 func (l *Lab) connect(host topology.Host) error {
 	namespace := config.Namespace(host.Name)
 	if err := netns.Create(namespace); err != nil {
@@ -259,7 +251,7 @@ func (l *Lab) bootAll(ctx context.Context) error {
 	return group.Wait()
 }
 
-// boot starts a host's machine; its namespace exists.
+// boot starts a host's machine in its existing namespace.
 func (l *Lab) boot(host topology.Host) error {
 	spec, files, err := l.Machine(host)
 	if err != nil {
@@ -269,7 +261,7 @@ func (l *Lab) boot(host topology.Host) error {
 		return err
 	}
 	if host.Role == topology.RoleNode {
-		// Each boot has its own name (proc_sys_kernel(5)), and the kubelet tells it.
+		// The kubelet publishes the boot ID (proc_sys_kernel(5)), so each boot gets a new one.
 		spec.ShadowSysctls["kernel/random/boot_id"] = string(uuid.NewUUID())
 	}
 	return machine.Start(spec)
@@ -287,8 +279,7 @@ func writeFiles(files []config.File, mode os.FileMode) error {
 	return nil
 }
 
-// snapshotter returns what containerd can use on the file system of dir: an overlay
-// cannot lie on another one.
+// snapshotter returns the snapshotter for the file system of dir, because overlays cannot be nested.
 func snapshotter(dir string) string {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(dir, &stat); err == nil && stat.Type == unix.OVERLAYFS_SUPER_MAGIC {

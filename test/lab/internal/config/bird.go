@@ -12,15 +12,14 @@ import (
 const (
 	birdProgram = "/usr/sbin/bird"
 	birdShell   = "/usr/sbin/birdc"
-	// birdConfig is where the daemon looks for its configuration, birdSockets where birdc looks
-	// for the daemon's socket.
+	// birdConfig and birdSockets are the default paths of the daemon and birdc.
 	birdConfig  = "/etc/bird"
 	birdSockets = "/run/bird"
 )
 
-// bird runs BIRD on its default paths, so that a plain birdc works. The file options has options of
-// its command line: lab failover writes -R there, which recovers routes from the kernel. What
-// the files of the sessions over IPv4 and IPv6 have is part of the configuration of each.
+// bird runs BIRD with its default paths, so that birdc works. The file options has command line options:
+// lab failover writes -R, which recovers routes from the kernel. The files of the IPv4 and IPv6 sessions
+// are included by their configuration.
 func (l Lab) bird(spec machine.Spec, host topology.Host) (machine.Spec, []File, error) {
 	const directory = "bird"
 	file, err := render(filepath.Join(spec.Dir, directory, "bird.conf"), "bird.conf", map[string]any{

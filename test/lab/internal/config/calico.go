@@ -15,7 +15,7 @@ func (l Lab) calicoFiles(host topology.Host) []templateFile {
 	}}}
 }
 
-// calicoServices run the parts of calico-node that its image would run, without those of BGP.
+// calicoServices run the parts of calico-node except BGP.
 func (l Lab) calicoServices(spec machine.Spec, host topology.Host, ready *machine.Probe) []machine.Service {
 	iface := "interface=" + host.Interfaces[0].Name
 	environment := []string{
@@ -42,8 +42,8 @@ func (l Lab) calicoServices(spec machine.Spec, host topology.Host, ready *machin
 	}
 	startup := run("startup")
 	startup.Once, startup.Until, startup.After = true, ready, nil
-	// A pool that comes while the addresses of tunnels are looked at is missed for good: the
-	// allocator's channel holds no update of that moment. Felix then has no way to other nodes.
+	// A pool created while the tunnel address allocator starts is lost, and Felix then has no route to
+	// other nodes.
 	pools := machine.Service{
 		Name: "calico-pools", Once: true, After: []string{"calico-startup"},
 		Command: []string{

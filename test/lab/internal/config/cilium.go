@@ -11,12 +11,11 @@ import (
 )
 
 func ciliumFiles() []templateFile {
-	// Nothing but a reason for the directory to be there.
+	// The directory must exist.
 	return []templateFile{{"cni/README", "cilium-readme", nil}}
 }
 
-// ciliumServices run Cilium's agent. Its operator does nothing that a short run needs, except for
-// the definitions, which the lab applies itself.
+// ciliumServices run Cilium's agent. Of its operator only the CRDs are needed, which the lab applies.
 func (l Lab) ciliumServices(spec machine.Spec, host topology.Host, ready *machine.Probe) []machine.Service {
 	const (
 		sources = "/var/lib/cilium/bpf"
@@ -25,10 +24,9 @@ func (l Lab) ciliumServices(spec machine.Spec, host topology.Host, ready *machin
 		bpffs   = "/run/cilium/bpffs"
 	)
 	kubeconfig := l.Kubeconfig(string(Cilium))
-	// The agent writes headers among its sources, and compiles them by a program named clang. A
-	// node sees the machine's BPF file system below its own, and the agent ends where it finds two
-	// at one place: so it gets another one, with the folder for its maps. By any other name than
-	// cilium-agent it would keep its maps where its programs do not look for them.
+	// The agent writes headers among its sources and compiles them with clang. It exits if two BPF file
+	// systems are mounted at one path, as the node's over the machine's, so it gets another one. Its
+	// program must be named cilium-agent, otherwise its maps have different paths.
 	prepare := machine.Service{
 		Name: "cilium-sources",
 		Once: true,
@@ -63,8 +61,7 @@ ln -sf "$6" "$3/cilium-agent"; mountpoint -q "$5" || mount -t bpf bpf "$5"; mkdi
 	return []machine.Service{prepare, agent, publish(spec, "cilium", `cp "$1" "$draft"`, written)}
 }
 
-// ciliumDatapath returns what differs between the ways to run Cilium. The nodes share a link, so
-// that pods need no tunnel.
+// ciliumDatapath returns the flags of a datapath mode. Nodes share a link, so that pods need no tunnel.
 func (l Lab) ciliumDatapath() []string {
 	flags := []string{"--enable-ipv4-masquerade", "--enable-ipv6-masquerade"}
 	if l.CNI == CiliumVXLAN {
@@ -80,7 +77,7 @@ func (l Lab) ciliumDatapath() []string {
 	return append(flags, "--kube-proxy-replacement=false", "--enable-bpf-masquerade=false")
 }
 
-// ciliumSysctls are those of the machine that Cilium writes.
+// ciliumSysctls are the machine's settings that Cilium writes.
 func ciliumSysctls() map[string]string {
 	return map[string]string{"kernel/timer_migration": "1", "kernel/unprivileged_bpf_disabled": "2"}
 }

@@ -12,36 +12,34 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/internal/topology"
 )
 
-// CNI is what connects the pods.
+// CNI is the network of pods.
 type CNI string
 
 // The CNIs of the lab.
 const (
-	// PTP is a link for each pod and static routes, without masquerading.
+	// PTP is a veth per pod and static routes, without masquerading.
 	PTP CNI = "ptp"
 	// Flannel is VXLAN with masquerading by iptables.
 	Flannel CNI = "flannel"
-	// FlannelHostGW is the same with routes to the other nodes in place of VXLAN.
+	// FlannelHostGW is Flannel with routes instead of VXLAN.
 	FlannelHostGW CNI = "flannel-host-gw"
 	// Calico is VXLAN with masquerading and policies by iptables.
 	Calico CNI = "calico"
-	// Cilium has programs at the pods' links, beside kube-proxy, and masquerades by iptables. Nodes
-	// have routes to each other's pods.
+	// Cilium runs BPF programs on pod links with native routing, kube-proxy and masquerading by iptables.
 	Cilium CNI = "cilium"
-	// CiliumVXLAN is the same with Cilium's default instead, a tunnel between the nodes.
+	// CiliumVXLAN is Cilium with its default tunnel between nodes.
 	CiliumVXLAN CNI = "cilium-vxlan"
-	// CiliumKPR is Cilium in place of kube-proxy (its kube-proxy replacement), which
-	// masquerades by BPF.
+	// CiliumKPR is Cilium with kube-proxy replacement and BPF masquerading.
 	CiliumKPR CNI = "cilium-kpr"
 )
 
-// CNIs are all of them; the first is the default.
+// CNIs returns all CNIs; the first is the default.
 func CNIs() []CNI { return []CNI{PTP, Flannel, FlannelHostGW, Calico, Cilium, CiliumVXLAN, CiliumKPR} }
 
-// ProxyModes are those of kube-proxy; the first is the default.
+// ProxyModes returns the modes of kube-proxy; the first is the default.
 func ProxyModes() []string { return []string{"nftables", "iptables"} }
 
-// ParseCNI finds a CNI by name.
+// ParseCNI returns the CNI with a name.
 func ParseCNI(name string) (CNI, error) {
 	if slices.Contains(CNIs(), CNI(name)) {
 		return CNI(name), nil
@@ -49,7 +47,7 @@ func ParseCNI(name string) (CNI, error) {
 	return "", fmt.Errorf("there is no CNI %q: choose one of %s", name, CNINames())
 }
 
-// CNINames lists the CNIs for people.
+// CNINames returns the CNIs for messages.
 func CNINames() string {
 	var names []string
 	for _, cni := range CNIs() {
@@ -58,8 +56,8 @@ func CNINames() string {
 	return strings.Join(names, ", ")
 }
 
-// Project is whose programs the CNI is: the name of their target in the cache, and of the
-// identity of its daemons. It is empty where no daemon runs.
+// Project returns the cache target of the CNI's programs, which is also the identity of its daemons. It is
+// empty without a daemon.
 func (c CNI) Project() string {
 	switch c {
 	case PTP:
@@ -72,18 +70,18 @@ func (c CNI) Project() string {
 	return string(c)
 }
 
-// OwnRoutes reports whether the CNI itself leads packets to the pods of other nodes.
+// OwnRoutes reports whether the CNI routes to pods of other nodes.
 func (c CNI) OwnRoutes() bool { return c != PTP }
 
-// NeedsPodCIDRs reports whether the CNI takes a node's pod networks from the Node.
+// NeedsPodCIDRs reports whether the CNI reads podCIDRs of Nodes.
 func (c CNI) NeedsPodCIDRs() bool {
 	return slices.Contains([]string{string(Flannel), string(Cilium)}, c.Project())
 }
 
-// ReplacesProxy reports whether the CNI stands in for kube-proxy.
+// ReplacesProxy reports whether the CNI replaces kube-proxy.
 func (c CNI) ReplacesProxy() bool { return c == CiliumKPR }
 
-// Tools are the programs of the machine that building the CNI takes, and that its daemon calls.
+// Tools returns programs required to build and run the CNI.
 func (c CNI) Tools() []string {
 	tools := []string{"iptables", "ip6tables"}
 	switch c.Project() {
@@ -97,7 +95,6 @@ func (c CNI) Tools() []string {
 	return tools
 }
 
-// cniBinaries returns the directories of the plugins that containerd runs.
 func (l Lab) cniBinaries() []string {
 	directories := []string{l.Programs["cni"]}
 	if own, ok := l.Programs[l.CNI.Project()]; ok {
@@ -106,13 +103,12 @@ func (l Lab) cniBinaries() []string {
 	return directories
 }
 
-// cniProgram returns a program of the CNI.
 func (l Lab) cniProgram(name string) string {
 	return filepath.Join(l.Programs[l.CNI.Project()], name)
 }
 
-// cniFiles returns the files of a node for its CNI. Those of a daemon that is to be awaited lie
-// where containerd waits for the finished one, so that the directory is there.
+// cniFiles returns the CNI's files of a node. They are in the directory where containerd waits for the CNI
+// configuration, so that it exists.
 func (l Lab) cniFiles(host topology.Host) []templateFile {
 	switch l.CNI.Project() {
 	case string(Flannel):
@@ -128,7 +124,7 @@ func (l Lab) cniFiles(host topology.Host) []templateFile {
 	}
 }
 
-// cniServices returns what a node runs for its CNI, when the API server is ready.
+// cniServices returns the CNI's services of a node, to start when the API server is ready.
 func (l Lab) cniServices(spec machine.Spec, host topology.Host, ready *machine.Probe) []machine.Service {
 	switch l.CNI.Project() {
 	case string(Flannel):
@@ -141,9 +137,8 @@ func (l Lab) cniServices(spec machine.Spec, host topology.Host, ready *machine.P
 	return nil
 }
 
-// publish returns a service that makes the CNI's configuration by a shell script, which writes
-// it to "$draft". It fails, and runs again, until the daemon is that far. One rename gives the
-// whole to containerd: it once missed a file that it saw grow.
+// publish returns a service that writes the CNI configuration with a script to "$draft" and retries until
+// the daemon is ready. A rename makes it atomic, because containerd may miss a growing file.
 func publish(spec machine.Spec, name, script string, arguments ...string) machine.Service {
 	directory := filepath.Join(spec.Dir, "cni")
 	whole := fmt.Sprintf("draft=%s/.draft; %s; mv \"$draft\" %s/10-%s.conflist", directory, script, directory, name)
@@ -154,8 +149,7 @@ func publish(spec machine.Spec, name, script string, arguments ...string) machin
 	}
 }
 
-// Manifests returns what a CNI needs in the cluster before its daemons start, in order: files
-// to write, and paths of manifests that its programs brought.
+// Manifests returns files to write and manifests that the CNI's daemons need in the cluster, in order.
 func (l Lab) Manifests() (paths []string, files []File, err error) {
 	project := l.CNI.Project()
 	if project == "" {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package config turns the lab's plan into machines: the configuration files and
-// command lines of the programs that run on each host. It is pure.
+// Package config generates the machines' configuration files and command lines from the topology. It is
+// pure.
 package config
 
 import (
@@ -17,13 +17,13 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/internal/topology"
 )
 
-// NamespacePrefix begins the names of the lab's network namespaces and cgroups.
+// NamespacePrefix is the prefix of the lab's network namespaces and cgroups.
 const NamespacePrefix = "mrlab-"
 
-// SandboxImage holds the process that keeps a pod's namespaces, and the workload.
+// SandboxImage is the image of pod sandboxes and of the workload.
 const SandboxImage = "millrace.test/echo:dev"
 
-// RouterAS is the routers' autonomous system; nodes may use any other.
+// RouterAS is the AS of the routers; nodes may use any other.
 const RouterAS = 64512
 
 const (
@@ -33,42 +33,38 @@ const (
 	systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
-// KubernetesTiming as the NodeGrace of a lab sets nothing of how Kubernetes notices failed nodes: a
-// grace period of 50 s, leases of 40 s that are renewed every 10 s, and a look every 5 s.
+// KubernetesTiming as NodeGrace selects Kubernetes' defaults: a grace period of 50 s, 40 s leases renewed
+// every 10 s, and checks every 5 s.
 const KubernetesTiming time.Duration = 0
 
-// Lab is everything that the configuration depends on.
+// Lab is the input of the configuration.
 type Lab struct {
 	Topology topology.Topology
 	// State is the lab's directory.
 	State string
-	// Programs are the directories of built programs, by the name of their target.
+	// Programs maps targets to their directories.
 	Programs map[string]string
-	// NodeGrace is how long a node may be silent until Kubernetes takes it for failed, or
-	// KubernetesTiming.
+	// NodeGrace is the grace period of failed nodes, or KubernetesTiming.
 	NodeGrace time.Duration
-	// Snapshotter is containerd's: overlayfs, or native where overlays cannot be stacked.
+	// Snapshotter is containerd's: overlayfs, or native if overlays cannot be nested.
 	Snapshotter string
-	// IPv4Nodes reports whether kubelets tell the nodes' IPv4 addresses alone.
+	// IPv4Nodes makes kubelets publish IPv4 addresses only.
 	IPv4Nodes bool
-	// CNI connects the pods.
-	CNI CNI
+	CNI       CNI
 	// ProxyMode is kube-proxy's: nftables or iptables.
 	ProxyMode string
-	// Router is what the routers run.
-	Router Router
-	// MTU of the links, and of pods that are in no overlay, in bytes.
+	Router    Router
+	// MTU of links and of pods without an overlay, in bytes.
 	MTU int
 }
 
 // File is a configuration file of a machine.
 type File struct {
-	// Path is absolute.
 	Path    string
 	Content []byte
 }
 
-// FabricNamespace holds the bridges of both segments.
+// FabricNamespace has the bridges of both segments.
 const FabricNamespace = NamespacePrefix + "fabric"
 
 // Namespace returns the name of a host's network namespace.
@@ -80,10 +76,10 @@ func (l Lab) Dir(host string) string { return filepath.Join(l.State, host) }
 // KeyDir returns the directory of keys and certificates.
 func (l Lab) KeyDir() string { return filepath.Join(l.State, "pki") }
 
-// ImageDir returns the directory of image archives that nodes import when they boot.
+// ImageDir returns the directory of image archives that booting nodes import.
 func (l Lab) ImageDir() string { return filepath.Join(l.State, "images") }
 
-// Kubernetes returns the program with all parts of Kubernetes.
+// Kubernetes returns the program with all components of Kubernetes.
 func (l Lab) Kubernetes() string { return filepath.Join(l.Programs["kubernetes"], "kubernetes") }
 
 // Server returns the URL of the API server.
@@ -91,7 +87,7 @@ func (l Lab) Server() string {
 	return "https://" + netip.AddrPortFrom(l.Topology.ControlPlane().AddrV4(), apiPort).String()
 }
 
-// Machine returns the machine of a host and the files to write before it starts.
+// Machine returns the machine of a host and its files, to write before the start.
 func (l Lab) Machine(host topology.Host) (machine.Spec, []File, error) {
 	spec := machine.Spec{
 		Name:      host.Name,
@@ -115,13 +111,11 @@ var templateFiles embed.FS
 
 var templates = template.Must(template.New("").Option("missingkey=error").ParseFS(templateFiles, "templates/*"))
 
-// templateFile is a file that a template makes with values.
 type templateFile struct {
 	path, name string
 	values     map[string]any
 }
 
-// render fills a template.
 func render(path, name string, values map[string]any) (File, error) {
 	var content bytes.Buffer
 	if err := templates.ExecuteTemplate(&content, name, values); err != nil {
@@ -130,7 +124,6 @@ func render(path, name string, values map[string]any) (File, error) {
 	return File{Path: path, Content: content.Bytes()}, nil
 }
 
-// renderAll fills templates of files in a directory.
 func renderAll(directory string, templates []templateFile) ([]File, error) {
 	var files []File
 	for _, template := range templates {

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/internal/topology"
 )
 
-// The names of identities, and so of files in the directory of keys.
+// Names of identities and of their key files.
 const (
 	// Admin is the identity of the lab's user.
 	Admin = "admin"
@@ -22,10 +22,10 @@ const (
 	controllerManager = "kube-controller-manager"
 	scheduler         = "kube-scheduler"
 	proxy             = "kube-proxy"
-	// frontProxy is the API server's towards aggregated ones.
+	// frontProxy is the API server's identity for aggregated APIs.
 	frontProxy = "front-proxy-client"
 
-	// ServiceAccounts is the key pair that service account tokens are signed with.
+	// ServiceAccounts is the key pair of service account tokens.
 	ServiceAccounts = "service-accounts"
 )
 
@@ -60,7 +60,7 @@ func (l Lab) Identities() []pki.Identity {
 	return identities
 }
 
-// Kubeconfigs returns the kubeconfig of each identity that is a client.
+// Kubeconfigs returns the kubeconfig of each client identity.
 func (l Lab) Kubeconfigs() ([]File, error) {
 	var files []File
 	for _, identity := range l.Identities() {
@@ -87,8 +87,7 @@ func (l Lab) Kubeconfig(identity string) string {
 	return filepath.Join(l.KeyDir(), identity+".kubeconfig")
 }
 
-// controlPlane runs etcd and the three servers, and kube-proxy. There is one of each, so that
-// nobody needs to elect a leader.
+// controlPlane runs etcd, the three servers and kube-proxy, without leader election.
 func (l Lab) controlPlane(spec machine.Spec) (machine.Spec, []File, error) {
 	etcd := fmt.Sprintf("127.0.0.1:%d", etcdPort)
 	ready := &machine.Probe{
@@ -136,7 +135,7 @@ func (l Lab) controllerManagerCommand() []string {
 		"--use-service-account-credentials",
 		"--root-ca-file=" + pki.CAFile(l.KeyDir()),
 		"--service-account-private-key-file=" + pki.KeyFile(l.KeyDir(), ServiceAccounts),
-		// Scale tests make thousands of objects at once.
+		// Scale tests create thousands of objects at once.
 		"--kube-api-qps=200", "--kube-api-burst=400",
 	}
 	if l.NodeGrace == KubernetesTiming {
@@ -144,7 +143,7 @@ func (l Lab) controllerManagerCommand() []string {
 	}
 	return append(command,
 		"--node-monitor-grace-period="+l.NodeGrace.String(),
-		// How late the end of the grace period may be noticed.
+		// This bounds the detection of the grace period's end.
 		"--node-monitor-period=1s",
 	)
 }

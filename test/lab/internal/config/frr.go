@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	// frrUser is the account that the packages of FRR make, on Debian and Ubuntu.
+	// frrUser is the account of the Debian and Ubuntu packages.
 	frrUser = "frr"
-	// frrPrograms is where those packages put the daemons.
+	// frrPrograms is the daemons' directory in these packages.
 	frrPrograms = "/usr/lib/frr"
 	// frrConfig and frrSockets are compiled into the daemons and vtysh.
 	frrConfig  = "/etc/frr"
 	frrSockets = "/run/frr"
 )
 
-// bfdConfig is a profile for the nodes' BFD sessions: lab failover has the routers use it.
+// bfdConfig is a profile for the nodes' BFD sessions, used by lab failover.
 const bfdConfig = `bfd
  profile fast
   transmit-interval 100
@@ -28,8 +28,7 @@ const bfdConfig = `bfd
 exit
 `
 
-// frr runs zebra, bfdd and bgpd on their default paths, of which the machine has
-// its own, so that a plain vtysh works on it.
+// frr runs zebra, bfdd and bgpd with their default paths, so that vtysh works.
 func (l Lab) frr(spec machine.Spec, host topology.Host) (machine.Spec, []File, error) {
 	const directory = "frr"
 	bgpd, err := render(filepath.Join(spec.Dir, directory, "bgpd.conf"), "bgpd.conf", map[string]any{

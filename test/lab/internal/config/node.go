@@ -17,7 +17,6 @@ const (
 	proxyFile        = "kube-proxy.yaml"
 )
 
-// nodeBinds are the places that a node has of its own.
 func nodeBinds() []machine.Bind {
 	return []machine.Bind{
 		{Source: "var-lib", Target: "/var/lib"},
@@ -25,8 +24,7 @@ func nodeBinds() []machine.Bind {
 	}
 }
 
-// HiddenFolders returns the directories that the lab's own files cannot lie in, because
-// nodes see something else there.
+// HiddenFolders returns directories that nodes mount over, where the lab's files cannot be.
 func HiddenFolders() []string {
 	directories := []string{"/run", "/proc", "/sys"}
 	for _, bind := range nodeBinds() {
@@ -35,13 +33,13 @@ func HiddenFolders() []string {
 	return directories
 }
 
-// node runs containerd, the kubelet, kube-proxy and the daemons of the CNI.
+// node runs containerd, the kubelet, kube-proxy and the CNI's daemons.
 func (l Lab) node(spec machine.Spec, host topology.Host) (machine.Spec, []File, error) {
 	spec.Path = l.Programs["containerd"] + ":" + l.Programs["runc"] + ":" + systemPath
 	spec.Cgroup = NamespacePrefix + host.Name
 	spec.BPF = true
 	spec.Binds = nodeBinds()
-	// What the kubelet sets, and wants to find set.
+	// Settings that the kubelet writes or requires.
 	spec.ShadowSysctls = map[string]string{
 		"vm/overcommit_memory":      "1",
 		"vm/panic_on_oom":           "0",
@@ -93,8 +91,8 @@ func (l Lab) nodeServices(spec machine.Spec, host topology.Host) []machine.Servi
 	return append(services, l.cniServices(spec, host, ready)...)
 }
 
-// proxyServices runs kube-proxy, also beside the control plane: it is how the API server reaches
-// cluster IPs, and so webhooks. There it has no Node to wait for, and begins after 30 seconds.
+// proxyServices runs kube-proxy, also on the control plane, because the API server reaches cluster IPs and
+// webhooks through it. There it has no Node and starts after 30 seconds.
 func (l Lab) proxyServices(spec machine.Spec, ready *machine.Probe) []machine.Service {
 	if l.CNI.ReplacesProxy() {
 		return nil
@@ -119,7 +117,7 @@ func (l Lab) proxyConfiguration() templateFile {
 	}}
 }
 
-// nodeIP is what a kubelet writes to Node.status.addresses.
+// nodeIP is the kubelet's --node-ip.
 func (l Lab) nodeIP(host topology.Host) string {
 	if l.IPv4Nodes {
 		return host.AddrV4().String()

@@ -11,19 +11,19 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/internal/topology"
 )
 
-// Router is the program that the lab's routers run.
+// Router is the routing software of the lab's routers.
 type Router string
 
-// The programs.
+// The supported routers.
 const (
 	FRR  Router = "frr"
 	BIRD Router = "bird"
 )
 
-// Routers are all programs, the usual one first.
+// Routers returns all routers; the first is the default.
 func Routers() []Router { return []Router{FRR, BIRD} }
 
-// RouterNames are those of all programs, for people.
+// RouterNames returns the routers for messages.
 func RouterNames() string {
 	var names []string
 	for _, router := range Routers() {
@@ -32,7 +32,7 @@ func RouterNames() string {
 	return strings.Join(names, ", ")
 }
 
-// ParseRouter returns the program of a name.
+// ParseRouter returns the router with a name.
 func ParseRouter(name string) (Router, error) {
 	if router := Router(name); slices.Contains(Routers(), router) {
 		return router, nil
@@ -40,7 +40,7 @@ func ParseRouter(name string) (Router, error) {
 	return "", fmt.Errorf("the lab has no router %q: choose one of %s", name, RouterNames())
 }
 
-// Programs returns the files that routers need installed.
+// Programs returns the required installed files.
 func (r Router) Programs() []string {
 	if r == BIRD {
 		return []string{birdProgram, birdShell}
@@ -48,7 +48,7 @@ func (r Router) Programs() []string {
 	return []string{frrPrograms + "/zebra", frrPrograms + "/bgpd", frrPrograms + "/bfdd"}
 }
 
-// Summary is a command that shows the sessions and routes of a router.
+// Summary returns a command that prints sessions and routes.
 func (r Router) Summary() []string {
 	if r == BIRD {
 		return []string{"sh", "-c", "birdc show protocols; birdc show route"}
@@ -56,7 +56,6 @@ func (r Router) Summary() []string {
 	return []string{"vtysh", "-c", "show bgp summary", "-c", "show bgp ipv4 unicast", "-c", "show bgp ipv6 unicast"}
 }
 
-// router is the machine of a router.
 func (l Lab) router(spec machine.Spec, host topology.Host) (machine.Spec, []File, error) {
 	if l.Router == BIRD {
 		return l.bird(spec, host)
@@ -64,8 +63,7 @@ func (l Lab) router(spec machine.Spec, host topology.Host) (machine.Spec, []File
 	return l.frr(spec, host)
 }
 
-// preferred is a command that goes before those of the nodes: a router does not share its
-// processors with them.
+// preferred runs a command with high priority, because real routers do not share CPUs with nodes.
 func preferred(command ...string) []string {
 	return append([]string{"nice", "-n", "-20"}, command...)
 }

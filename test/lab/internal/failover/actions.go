@@ -18,10 +18,9 @@ import (
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
-// action is a step of an event.
 type action = func(ctx context.Context, r *run) error
 
-// all does one action after another. The first that fails is the last.
+// all runs actions in sequence until an error.
 func all(actions ...action) action {
 	return func(ctx context.Context, r *run) error {
 		for _, do := range actions {
@@ -49,7 +48,7 @@ func patchPeers(patch string) action {
 	return func(ctx context.Context, r *run) error { return r.patchPeers(ctx, patch, peerNames()...) }
 }
 
-// bothFamilies has every session carry both families.
+// bothFamilies makes every session carry both families.
 func bothFamilies(ctx context.Context, r *run) error {
 	if err := patchPeers(`{"spec":{"families":["IPv4","IPv6"]}}`)(ctx, r); err != nil {
 		return err
@@ -62,7 +61,7 @@ func (r *run) patchPeers(ctx context.Context, patch string, names ...string) err
 	return err
 }
 
-// peerNames are the LBPeers of peers.yaml.
+// peerNames returns the LBPeers of peers.yaml.
 func peerNames() (names []string) {
 	for _, host := range routers {
 		names = append(names, peerName(host, false), peerName(host, true))
@@ -81,10 +80,10 @@ func patchAdvertisement(patch string) action {
 	return kubectl("patch", "vipadvertisement", "all", "--type=merge", "-p", patch)
 }
 
-// evict is how operators empty a node.
+// evict drains a node like an operator.
 var evict = kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=90s")
 
-// reboot is a planned one: docs/operate.md, "Take a node out".
+// reboot is a planned reboot (docs/operate.md, "Take a node out").
 func reboot(ctx context.Context, r *run) error {
 	if err := all(evict, millrace("drain", node), lab("node", "stop", node))(ctx, r); err != nil {
 		return err
@@ -92,8 +91,8 @@ func reboot(ctx context.Context, r *run) error {
 	return all(lab("node", "start", node), kubectl("uncordon", node), millrace("undrain", node))(context.WithoutCancel(ctx), r)
 }
 
-// block has router2 lose the node's packets to itself, and its own to the node: a cut link to
-// one of two routers, as the bridge has no links between two hosts.
+// block drops packets between router2 and the node in both directions, like a cut link, which the bridge
+// cannot simulate.
 func block(ctx context.Context, r *run) error {
 	_, err := r.Exec(ctx, "router2", "ip", "route", "add", "blackhole", harness.NodeAddress(victim, r.vip).String()+"/32")
 	return err
@@ -104,7 +103,7 @@ func unblock(ctx context.Context, r *run) error {
 	return err
 }
 
-// killAgents kills the agents of all nodes, without a chance to take leave.
+// killAgents kills the agents of all nodes with SIGKILL.
 func killAgents(ctx context.Context, r *run) error {
 	for _, host := range nodes {
 		if err := signalProgram(ctx, r, host, "/lbagent", "KILL"); err != nil {
@@ -114,7 +113,6 @@ func killAgents(ctx context.Context, r *run) error {
 	return nil
 }
 
-// signalProgram sends a signal to the processes of a program on a host.
 func signalProgram(ctx context.Context, r *run, host, program, signal string) error {
 	pids, err := processes(ctx, r, host, program)
 	if err != nil {
@@ -127,7 +125,6 @@ func signalProgram(ctx context.Context, r *run, host, program, signal string) er
 	return err
 }
 
-// processes returns the ids of the processes on a host that run a program.
 func processes(ctx context.Context, r *run, host, program string) ([]string, error) {
 	out, err := r.Exec(ctx, host, "ps", "axo", "pid=,args=")
 	if err != nil {
@@ -136,8 +133,8 @@ func processes(ctx context.Context, r *run, host, program string) ([]string, err
 	return running(string(out), program), nil
 }
 
-// running returns the ids of processes in an output of `ps axo pid=,args=` whose program, or the
-// first argument of it, ends so.
+// running returns the PIDs in the output of `ps axo pid=,args=` whose program or first argument has the
+// suffix.
 func running(ps, program string) (pids []string) {
 	for line := range strings.Lines(ps) {
 		words := strings.Fields(line)
@@ -151,7 +148,7 @@ func running(ps, program string) (pids []string) {
 	return pids
 }
 
-// stopAPI stops the API server for a minute, in which something else may happen.
+// stopAPI stops the API server for a minute, during another action.
 func stopAPI(meanwhile action) action {
 	return func(ctx context.Context, r *run) (err error) {
 		if err := signalProgram(ctx, r, "cp", "kube-apiserver", "STOP"); err != nil {
@@ -175,9 +172,9 @@ func stopAPI(meanwhile action) action {
 	}
 }
 
-// restartRouter kills the BGP daemon of a router, which the lab starts again after a second, and
-// measures how long it takes from then until the router has all routes. With graceful restart
-// the kernel had them all the time; then that is how long the sessions took.
+// restartRouter kills a router's BGP daemon, which the lab restarts after a second, and measures the time
+// until the router has all routes. With graceful restart the kernel retains them, and the time is that of
+// the sessions.
 func restartRouter(host string) action {
 	return func(ctx context.Context, r *run) error {
 		before, err := processes(ctx, r, host, r.routers.daemon())
@@ -187,7 +184,7 @@ func restartRouter(host string) action {
 		if err := signalProgram(ctx, r, host, r.routers.daemon(), "KILL"); err != nil {
 			return err
 		}
-		// The daemon came after the last look that did not find it.
+		// The daemon started after the last check without it.
 		absent := time.Now()
 		err = harness.Eventually(ctx, time.Minute, func(ctx context.Context) error {
 			looked := time.Now()
@@ -207,8 +204,7 @@ func restartRouter(host string) action {
 	}
 }
 
-// complete checks that a router has the VIP's routes from all nodes: in its table and in its
-// kernel.
+// complete checks that a router has the VIP's routes from all nodes in its table and its kernel.
 func (r *run) complete(ctx context.Context, host string) error {
 	paths, err := r.routers.paths(ctx, r, host, r.vip)
 	if err != nil {
@@ -224,7 +220,7 @@ func graceful(host string, on bool) action {
 	return func(ctx context.Context, r *run) error { return r.routers.graceful(ctx, r, host, on) }
 }
 
-// keepBusy has two processes of each node compute for a time, and looks which sessions were lost.
+// keepBusy runs two busy loops per node for a time and reports lost sessions.
 func keepBusy(lasts time.Duration) action {
 	return func(ctx context.Context, r *run) error {
 		before, err := r.sessions(ctx)
@@ -235,7 +231,7 @@ func keepBusy(lasts time.Duration) action {
 		for _, host := range nodes {
 			for range 2 {
 				burners.Go(func() error {
-					// timeout(1) ends with 124, which is as it should be.
+					// timeout(1) exits with 124 as expected.
 					_, err := r.Exec(ctx, host, "sh", "-c", fmt.Sprintf(
 						"timeout %d sh -c 'while :; do :; done'; [ $? -eq 124 ]", int(lasts.Seconds())))
 					return err
@@ -255,8 +251,8 @@ func keepBusy(lasts time.Duration) action {
 	}
 }
 
-// leaveForGood has the agent of the node end without its DaemonSet. The other agents stay: with
-// the last one the VIP goes, and requests to it can only fail.
+// leaveForGood ends the node's agent after the deletion of its DaemonSet. The other agents remain, because
+// the VIP would disappear with the last one.
 func leaveForGood(ctx context.Context, r *run) error {
 	return all(
 		kubectl("-n", "millrace-system", "delete", "daemonset", "millrace-agent", "--cascade=orphan"),
@@ -265,13 +261,13 @@ func leaveForGood(ctx context.Context, r *run) error {
 	)(ctx, r)
 }
 
-// install installs Millrace again where parts of it were deleted.
+// install reinstalls Millrace.
 func install(ctx context.Context, r *run) error {
 	_, err := r.Kubectl(ctx, "apply", "--server-side", "--force-conflicts", "-k", filepath.Join(r.Root(), "config", "lab"))
 	return err
 }
 
-// nodePort is where kube-proxy serves the pods of the VIP.
+// nodePort returns the node port that kube-proxy serves for the VIP's pods.
 func (r *run) nodePort(ctx context.Context) (netip.AddrPort, error) {
 	var service corev1.Service
 	if err := r.Get(ctx, &service, "service", "echo"); err != nil {
@@ -285,7 +281,7 @@ func (r *run) nodePort(ctx context.Context) (netip.AddrPort, error) {
 	return netip.AddrPort{}, errors.New("the Service echo has no node port")
 }
 
-// uninstall does what docs/install.md, "Uninstall", says.
+// uninstall follows docs/install.md, "Uninstall".
 func uninstall(ctx context.Context, r *run) error {
 	cleanup, err := r.Kubectl(ctx, "kustomize", filepath.Join(r.Root(), "config", "cleanup"))
 	if err != nil {

@@ -11,28 +11,28 @@ import (
 	"time"
 )
 
-// event is something that happens to a cluster.
+// event is a failure or change of the cluster.
 type event struct {
 	name, title string
-	// lasts is how long the load goes on from when it happens.
+	// lasts is how long the load continues after the event.
 	lasts time.Duration
 	limit limit
-	// prepare makes of the lab what the event needs, before the load; it may be nil.
+	// prepare sets up the lab before the load; it may be nil.
 	prepare action
 	do      action
-	// undo makes the lab what it was; it may be nil.
+	// undo restores the lab; it may be nil.
 	undo action
-	// dies is true where pods of the node end with their connections.
+	// dies is true if pods of the node end with their connections.
 	dies bool
-	// nodePort is true where requests go to a node port, past the VIP.
+	// nodePort is true if requests use a node port instead of the VIP.
 	nodePort bool
-	// last is true where nothing is left to go on with.
+	// last is true if no event can follow.
 	last bool
-	// asked is true where the event is measured only if it is named.
+	// asked is true if the event runs only if it is named.
 	asked bool
 }
 
-// selected reports whether an event is measured. Without names all are that need not be asked for.
+// selected reports whether an event is measured; without names, all except those with asked.
 func (e *event) selected(only []string) bool {
 	if len(only) == 0 {
 		return !e.asked
@@ -40,13 +40,13 @@ func (e *event) selected(only []string) bool {
 	return slices.Contains(only, e.name)
 }
 
-// What most events may cost.
+// Limits of most events.
 var (
 	unnoticed = limit{}
 	halfGap   = limit{gap: 500 * time.Millisecond}
 )
 
-// busyTime is how long no session may be lost on busy processors.
+// busyTime is how long busy CPUs must cause no session loss.
 const busyTime = 10 * time.Minute
 
 var events = []event{
@@ -139,7 +139,7 @@ var events = []event{
 	},
 }
 
-// Names are those of all events.
+// Names returns the names of all events.
 func Names() []string {
 	names := make([]string, 0, len(events))
 	for i := range events {
@@ -163,7 +163,7 @@ func List(out io.Writer) error {
 	return table.Flush()
 }
 
-// Check returns an error where there is no event of a name.
+// Check returns an error for an unknown event.
 func Check(names []string) error {
 	for _, name := range names {
 		if !slices.Contains(Names(), name) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package failover measures on a running lab what clients notice of failures and changes.
+// Package failover measures on a running lab how failures and changes affect clients.
 package failover
 
 import (
@@ -24,24 +24,23 @@ import (
 var peers string
 
 const (
-	// rate and heldFlows are shared by the two Services.
+	// rate and heldFlows are totals of the two Services.
 	rate      = 200
 	heldFlows = 200
-	// patience is when a request has failed. TCP repeats a lost SYN after a second: what was
-	// lost counts.
+	// patience is the request timeout, below the SYN retransmission after a second, so that lost packets
+	// count.
 	patience = 900 * time.Millisecond
-	// before is how long all is well at first, so that the load is under way.
+	// before is the duration of the load before the event.
 	before = 3 * time.Second
-	// settled is how long the lab has to be as it was after an event.
+	// settled bounds the recovery of the lab after an event.
 	settled = 3 * time.Minute
-	// tick is how often it is looked how busy the machine is, and worthTelling how late a look
-	// may be until the figures are told to be spoiled.
+	// tick is the interval of timers that detect a busy machine, worthTelling the lateness from which
+	// figures are reported as unreliable.
 	tick         = 20 * time.Millisecond
 	worthTelling = 200 * time.Millisecond
-	// heldTimeout is when a held connection without an answer counts as broken.
-	heldTimeout = 15 * time.Second
+	heldTimeout  = 15 * time.Second
 
-	// node is what fails or departs, victim its number.
+	// node is the failing or departing node, victim its number.
 	node   = "node3"
 	victim = 3
 )
@@ -51,8 +50,8 @@ var (
 	routers = []string{"router1", "router2"}
 )
 
-// Fits returns an error unless failures can be measured on a lab of these hosts. A longer grace period
-// than Kubernetes' own would hide what its end brings, a shorter one would add failures of its own.
+// Fits returns an error unless failures can be measured on a lab of these hosts. A grace period above
+// Kubernetes' default would hide effects of its end, a shorter one would add failures.
 func Fits(hosts []string, grace time.Duration) error {
 	const needed = "run `lab down`, then `lab up --routers 2 --node-grace 0`"
 	for _, host := range slices.Concat(nodes, routers) {
@@ -66,23 +65,21 @@ func Fits(hosts []string, grace time.Duration) error {
 	return nil
 }
 
-// run is one run of all events.
 type run struct {
 	*harness.Cluster
 	routers router
 	out     io.Writer
 	// vip is of a Service with traffic policy Cluster, local of one with policy Local.
 	vip, local netip.Addr
-	// back is how long the routes took after a router's daemon was back.
+	// back is the time from a router daemon's restart to its routes.
 	back time.Duration
-	// alarms are sessions that an event lost, which should have lost none.
-	alarms int
-	// remarks are what an event has to say besides the figures.
+	// alarms counts unexpectedly lost sessions.
+	alarms  int
 	remarks []string
 }
 
-// Run measures the events of these names, or all without any, and prints a table. It returns an
-// error where an event could not be measured or a limit was missed.
+// Run measures the named events, or all, and prints a table. It returns an error if an event could not be
+// measured or missed a limit.
 func Run(ctx context.Context, cluster *harness.Cluster, program config.Router, only []string, out io.Writer) error {
 	r := &run{Cluster: cluster, routers: newRouter(program), out: out}
 	if err := r.prepare(ctx); err != nil {
@@ -116,7 +113,7 @@ func Run(ctx context.Context, cluster *harness.Cluster, program config.Router, o
 	return errors.Join(failures...)
 }
 
-// prepare installs Millrace if need be, with BFD to both routers, and pods on all nodes.
+// prepare installs Millrace if necessary, with BFD to both routers, and pods on all nodes.
 func (r *run) prepare(ctx context.Context) error {
 	if err := r.Installed(ctx, r.out); err != nil {
 		return err
@@ -134,7 +131,7 @@ func (r *run) prepare(ctx context.Context) error {
 	return r.settle(ctx)
 }
 
-// settle waits until all is as it should be before an event.
+// settle waits for the normal state before an event.
 func (r *run) settle(ctx context.Context) error {
 	if err := r.RolledOut(ctx, "millrace-system", "deployment/millrace-operator", "daemonset/millrace-agent"); err != nil {
 		return err
@@ -146,7 +143,7 @@ func (r *run) settle(ctx context.Context) error {
 		if err := errors.Join(r.isRouted(ctx, "echo", &r.vip), r.isRouted(ctx, "echo-local", &r.local)); err != nil {
 			return err
 		}
-		// A session without BFD would hide the next failure until its hold time is over.
+		// Without BFD the next failure would be detected by the hold time.
 		sessions, err := r.sessions(ctx)
 		if err != nil {
 			return err
@@ -167,8 +164,8 @@ func (r *run) settle(ctx context.Context) error {
 	})
 }
 
-// isRouted returns an error unless both routers send the VIPs of a Service to all nodes. vip
-// becomes the IPv4 one.
+// isRouted returns an error unless both routers send a Service's VIPs to all nodes. It sets vip to the IPv4
+// VIP.
 func (r *run) isRouted(ctx context.Context, service string, vip *netip.Addr) error {
 	ipv4, ipv6, err := r.DualStack(ctx, "default", service)
 	if err != nil {
@@ -183,7 +180,7 @@ func (r *run) isRouted(ctx context.Context, service string, vip *netip.Addr) err
 	return nil
 }
 
-// spread puts pods on all nodes again: a drain has moved some away.
+// spread moves pods back to all nodes after a drain.
 func (r *run) spread(ctx context.Context) error {
 	live, _, err := r.LivePods(ctx, "default", "app=echo")
 	if err != nil {
@@ -201,11 +198,11 @@ func (r *run) spread(ctx context.Context) error {
 	return r.RolledOut(ctx, "default", "deployment/echo")
 }
 
-// measure lets an event happen under load, and undoes it.
+// measure runs an event under load and reverts it.
 func (r *run) measure(ctx context.Context, e *event) (got result, err error) {
 	r.back, r.alarms, r.remarks = 0, 0, nil
 	defer func() {
-		// Also after an interrupt: the lab is to be as it was.
+		// Also after an interrupt.
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*settled)
 		defer cancel()
 		if e.undo != nil {
@@ -247,7 +244,6 @@ func (r *run) measure(ctx context.Context, e *event) (got result, err error) {
 	return got, check(&got)
 }
 
-// targets are where the requests of an event go.
 func (r *run) targets(ctx context.Context, e *event) ([]netip.AddrPort, error) {
 	if e.nodePort {
 		port, err := r.nodePort(ctx)
@@ -256,10 +252,10 @@ func (r *run) targets(ctx context.Context, e *event) ([]netip.AddrPort, error) {
 	return []netip.AddrPort{netip.AddrPortFrom(r.vip, 80), netip.AddrPortFrom(r.local, 80)}, nil
 }
 
-// hold opens connections that the event is not to break. check counts those that it did.
+// hold opens connections; check counts those that the event broke.
 func (r *run) hold(ctx context.Context, e *event) (check func(*result) error, end func() error, err error) {
 	if e.nodePort {
-		// They would be to the VIP, which goes.
+		// They would use the VIP, which is removed.
 		return func(*result) error { return nil }, func() error { return nil }, nil
 	}
 	flows, _, err := r.Hold(ctx, harness.HoldOptions{
@@ -284,7 +280,7 @@ func (r *run) hold(ctx context.Context, e *event) (check func(*result) error, en
 	return check, flows.End, nil
 }
 
-// tellBroken says how many of the connections that broke were of policy Local.
+// tellBroken reports how many broken connections were of policy Local.
 func (r *run) tellBroken(flows []held.BrokenFlow) {
 	if len(flows) == 0 {
 		return
@@ -298,7 +294,6 @@ func (r *run) tellBroken(flows []held.BrokenFlow) {
 	r.remarks = append(r.remarks, fmt.Sprintf("of the connections that broke, %d are of policy Local; first: %s", local, flows[0].Error))
 }
 
-// loadDuring sends requests while the event happens.
 func (r *run) loadDuring(ctx context.Context, e *event, targets []netip.AddrPort) (harness.Load, error) {
 	eventCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -328,7 +323,7 @@ func (r *run) loadDuring(ctx context.Context, e *event, targets []netip.AddrPort
 	}
 }
 
-// loadAll sends the requests, shared among the targets. The longest gap is that of one target.
+// loadAll shares the requests among the targets. The gap is the longest of one target.
 func (r *run) loadAll(ctx context.Context, targets []netip.AddrPort, lasts time.Duration) (sum harness.Load, err error) {
 	loads, errs := make([]harness.Load, len(targets)), make([]error, len(targets))
 	var wait sync.WaitGroup
@@ -347,8 +342,8 @@ func (r *run) loadAll(ctx context.Context, targets []netip.AddrPort, lasts time.
 	return sum, errors.Join(errs...)
 }
 
-// lateness measures how late a timer of this process is at most, until the returned function is
-// called or ctx ends. Requests fail where the machine is too busy for its own timers.
+// lateness measures the maximum delay of a timer until the returned function is called or ctx ends, because
+// requests also fail on an overloaded machine.
 func lateness(ctx context.Context) (longest func() time.Duration) {
 	ctx, cancel := context.WithCancel(ctx)
 	found := make(chan time.Duration, 1)

@@ -11,12 +11,11 @@ import (
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
-// keyTime is how long nodes may take to change to another key of the tunnel. There are two phases
-// of five seconds at least.
+// keyTime bounds the rotation of the tunnel key, which has two phases of at least five seconds.
 const keyTime = 40 * time.Second
 
-// replaceKey gives the kubectl arguments that make the operator replace the tunnel's key, and waits
-// until every node tags with a later one and accepts no other.
+// replaceKey runs kubectl to make the operator rotate the tunnel key and waits until every node uses only
+// the new one.
 func replaceKey(arguments ...string) action {
 	return func(ctx context.Context, r *run) error {
 		before, err := r.newestKey(ctx)
@@ -42,7 +41,7 @@ func (r *run) reports(ctx context.Context) ([]millracev1beta1.LBNodeReport, erro
 	return list.Items, err
 }
 
-// newestKey is the latest generation that a node tags with.
+// newestKey returns the latest generation that a node sends.
 func (r *run) newestKey(ctx context.Context) (newest int64, err error) {
 	reports, err := r.reports(ctx)
 	for i := range reports {
@@ -53,8 +52,7 @@ func (r *run) newestKey(ctx context.Context) (newest int64, err error) {
 	return newest, err
 }
 
-// keyReplaced returns an error unless all nodes tag with a later key than one, require tags, and
-// have forgotten all other keys.
+// keyReplaced returns an error unless all nodes send a later key, require tags, and accept no other key.
 func keyReplaced(reports []millracev1beta1.LBNodeReport, than int64) error {
 	if len(reports) < len(nodes) {
 		return fmt.Errorf("%d nodes report, want %d", len(reports), len(nodes))

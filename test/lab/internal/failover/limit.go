@@ -10,36 +10,32 @@ import (
 	"github.com/millrace-lb/millrace/test/echo/held"
 )
 
-// limit is what clients may notice of an event at most. Its zero value allows nothing.
+// limit bounds the effects of an event. The zero value allows none.
 type limit struct {
-	// gap is for how long new connections may fail; 0 is for not at all.
+	// gap is how long new connections may fail.
 	gap time.Duration
-	// any is true where requests may fail as they like: the lab's client does not learn that a
-	// router has lost its routes.
-	any bool
-	// unheld is true where no connections are held.
+	// any allows all request failures: the lab's client does not learn that a router has lost its routes.
+	any    bool
 	unheld bool
-	// back is how soon a router has all routes after its daemon is back; 0 is without a limit.
+	// back bounds the time until a restarted router has all routes; 0: unlimited.
 	back time.Duration
-	// quiet is true where no session may be lost.
+	// quiet is true if no session may be lost.
 	quiet bool
 }
 
-// result is a row of the table.
 type result struct {
 	requests, failed int
-	// gap is the longest time in which requests failed.
+	// gap is the longest period of failed requests.
 	gap time.Duration
-	// broken are held connections that broke though their pods live; lost those whose pods
-	// ended.
+	// broken counts held connections that broke although their pods live, lost those whose pods ended.
 	broken, lost int
-	// back is how long a router took until it had all routes again; 0 where none was restarted.
+	// back is the time until a restarted router had all routes.
 	back time.Duration
-	// alarms are sessions that were lost though nothing had happened to them.
+	// alarms counts unexpectedly lost sessions.
 	alarms int
 }
 
-// missed returns what of a result is beyond the limit, in words.
+// missed returns the exceeded limits.
 func (l limit) missed(got result) (missed []string) {
 	if got.requests == 0 {
 		missed = append(missed, "no request was made")
@@ -65,7 +61,7 @@ func (l limit) missed(got result) (missed []string) {
 	return missed
 }
 
-// String is the limit as the table has it.
+// String returns the limit for the table.
 func (l limit) String() string {
 	var parts []string
 	switch {
@@ -100,7 +96,6 @@ func header() string {
 	return fmt.Sprintf("%-*s %9s %7s %12s %7s %10s  %s", titleWidth, "EVENT", "REQUESTS", "FAILED", "LONGEST GAP", "BROKEN", "POD ENDED", "LIMIT")
 }
 
-// row is a result as the table has it.
 func row(e *event, got result) string {
 	line := fmt.Sprintf("%-*s %9d %7d %9d ms %7d %10d  %s",
 		titleWidth, e.title, got.requests, got.failed, got.gap.Milliseconds(), got.broken, got.lost, e.limit)
@@ -114,8 +109,8 @@ func row(e *event, got result) string {
 	return line + ": " + verdict
 }
 
-// attribute tells broken connections whose pods live from those whose pods ended. live has the
-// nodes of living pods by name; dies is true where those of the failing node ended with it.
+// attribute counts broken connections by whether their pods live. live maps pods to nodes; dies is true if
+// pods of the failing node ended.
 func attribute(flows []held.BrokenFlow, live map[string]string, dies bool) (broken, lost int) {
 	for _, flow := range flows {
 		on, lives := live[flow.Pod]

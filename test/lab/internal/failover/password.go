@@ -10,11 +10,11 @@ import (
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
-// sessionTime is how long a session may take to come back with another password.
+// sessionTime bounds the return of a session with another password.
 const sessionTime = 30 * time.Second
 
-// Each router has two sessions with each node. While their passwords are replaced, both carry
-// both families, so that one has all routes while the other is away: docs/bgp.md.
+// Each node has two sessions with each router. During a password change both carry both families, so that
+// one has all routes while the other is down (docs/bgp.md).
 const (
 	protected   = `{"spec":{"families":["IPv4","IPv6"],"passwordSecretRef":{"name":"first"}}}`
 	unprotected = `{"spec":{"families":null,"passwordSecretRef":null}}`
@@ -29,7 +29,7 @@ stringData: {password: the-%s-password}
 `, name, name)
 }
 
-// protectSessions gives all sessions the first password.
+// protectSessions sets the first password on all sessions.
 func protectSessions(ctx context.Context, r *run) error {
 	for _, name := range []string{"first", "second"} {
 		if err := r.Apply(ctx, secret(name)); err != nil {
@@ -49,7 +49,7 @@ func protectSessions(ctx context.Context, r *run) error {
 	return r.rolled(ctx, peerNames()...)
 }
 
-// rollPasswords replaces the password of one kind of sessions after the other.
+// rollPasswords changes the passwords of one session per router at a time.
 func rollPasswords(ctx context.Context, r *run) error {
 	for _, host := range routers {
 		for _, ipv6 := range []bool{false, true} {
@@ -68,7 +68,7 @@ func rollPasswords(ctx context.Context, r *run) error {
 	return nil
 }
 
-// rolled waits until the sessions of LBPeers are there, and the routers have the routes of all.
+// rolled waits until the sessions of LBPeers are established and the routers have all routes.
 func (r *run) rolled(ctx context.Context, names ...string) error {
 	return harness.Eventually(ctx, sessionTime, func(ctx context.Context) error {
 		sessions, err := r.sessions(ctx)

@@ -14,10 +14,9 @@ import (
 //go:embed realtime.sh
 var realtimeScript string
 
-// runRealtime has BFD's programs run before the processes that keep a node busy. Kernels without
-// CONFIG_RT_GROUP_SCHED let BFD's thread do that by itself. Others refuse it in pods, whose
-// cgroups have no real-time bandwidth (docs/bfd.md); here they get some. A router has processors
-// of its own.
+// runRealtime gives BFD programs real-time priority. Without CONFIG_RT_GROUP_SCHED BFD's thread sets it
+// itself; otherwise pods need real-time bandwidth in their cgroups (docs/bfd.md), which this sets. Real
+// routers do not share CPUs.
 func runRealtime(ctx context.Context, r *run) error {
 	programs := map[string]string{}
 	for _, host := range nodes {

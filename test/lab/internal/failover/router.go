@@ -12,19 +12,19 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/internal/config"
 )
 
-// router is what an operator does on the lab's routers. Hosts are router1 and router2.
+// router operates the lab's routers, router1 and router2.
 type router interface {
-	// daemon is the program that has the BGP sessions.
+	// daemon is the BGP daemon.
 	daemon() string
-	// bfdProgram is the name of the process that has the BFD sessions.
+	// bfdProgram is the process with the BFD sessions.
 	bfdProgram() string
-	// useBFD has a router use BFD with the nodes, of 100 ms × 3, also after a restart of daemon.
+	// useBFD enables BFD of 100 ms × 3 with the nodes, also after a restart.
 	useBFD(ctx context.Context, r *run, host string) error
-	// graceful has a router keep its routes while its own daemon restarts (RFC 4724), or not.
+	// graceful sets whether routes are retained while the daemon restarts (RFC 4724).
 	graceful(ctx context.Context, r *run, host string, on bool) error
-	// password sets that of the sessions over a family; none where it is empty.
+	// password sets the password of a family's sessions; empty removes it.
 	password(ctx context.Context, r *run, host string, ipv6 bool, password string) error
-	// paths is how many routes of a VIP a router has.
+	// paths returns the number of a VIP's routes.
 	paths(ctx context.Context, r *run, host string, vip netip.Addr) (int, error)
 }
 
@@ -41,7 +41,7 @@ func (frr) daemon() string { return "/bgpd" }
 
 func (frr) bfdProgram() string { return "bfdd" }
 
-// configure gives commands to the configuration of a router's BGP, and keeps it.
+// configure runs commands in a router's BGP configuration and saves it.
 func (frr) configure(ctx context.Context, r *run, host string, lines ...string) error {
 	args := []string{"vtysh", host, "--", "-c", "configure terminal", "-c", "router bgp 64512"}
 	for _, line := range lines {
@@ -63,7 +63,7 @@ func (f frr) graceful(ctx context.Context, r *run, host string, on bool) error {
 	if err := f.configure(ctx, r, host, lines...); err != nil {
 		return err
 	}
-	// Sessions learn it when they open.
+	// Capabilities are exchanged when sessions open.
 	_, err := r.Run(ctx, "vtysh", host, "--", "-c", "clear bgp *")
 	return err
 }
@@ -103,10 +103,10 @@ func (bird) daemon() string { return "/bird" }
 
 func (bird) bfdProgram() string { return "bird" }
 
-// useBFD does nothing: the lab's BIRD uses it always.
+// useBFD does nothing, because the lab's BIRD always uses BFD.
 func (bird) useBFD(context.Context, *run, string) error { return nil }
 
-// graceful sets an option of the daemon, which its next start takes.
+// graceful sets an option that applies at the daemon's next start.
 func (bird) graceful(ctx context.Context, r *run, host string, on bool) error {
 	option := ""
 	if on {
@@ -133,10 +133,10 @@ func (bird) password(ctx context.Context, r *run, host string, ipv6 bool, passwo
 
 func (bird) paths(ctx context.Context, r *run, host string, vip netip.Addr) (int, error) {
 	out, err := r.Run(ctx, "birdc", host, "--", "show", "route", "for", vip.String())
-	// Without a route birdc says so, and fails.
+	// birdc fails if there is no route.
 	if err != nil && !strings.Contains(string(out), "Network not found") {
 		return 0, err
 	}
-	// A line for each route says when it came: "203.0.113.10/32 unicast [node1 01:02:03.456] * (100) …".
+	// One line per route: "203.0.113.10/32 unicast [node1 01:02:03.456] * (100) …".
 	return strings.Count(string(out), "unicast ["), nil
 }

@@ -11,13 +11,12 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// bfdUp is the state of a BFD session that is there (RFC 5880, section 4.1).
+// bfdUp is the state of an established BFD session (RFC 5880, section 4.1).
 const bfdUp = "Up"
 
-// sessionCount is how many sessions there are: of each node with each router, for each family.
+// sessionCount is nodes × routers × families.
 const sessionCount = 3 * 2 * 2
 
-// sessions asks the agents of all nodes for their BGP sessions.
 func (r *run) sessions(ctx context.Context) ([]consoleapi.BGP, error) {
 	out, err := r.Millrace(ctx, "bgp", "peers", "-o", "json")
 	if err != nil {
@@ -32,7 +31,7 @@ func (r *run) sessions(ctx context.Context) ([]consoleapi.BGP, error) {
 	return found.Nodes, nil
 }
 
-// allUp returns an error where not all sessions are established, with BFD.
+// allUp returns an error unless all sessions are established with BFD.
 func allUp(sessions []consoleapi.BGP) error {
 	up := 0
 	for _, node := range sessions {
@@ -61,7 +60,7 @@ func isUp(node string, peer *consoleapi.BGPPeer) error {
 	return nil
 }
 
-// established returns an error where a node has no session for an LBPeer.
+// established returns an error unless all nodes have an established session for an LBPeer.
 func established(sessions []consoleapi.BGP, name string) error {
 	up := 0
 	for _, node := range sessions {
@@ -77,8 +76,7 @@ func established(sessions []consoleapi.BGP, name string) error {
 	return nil
 }
 
-// tellLost remarks which sessions an event lost. Requests fail by that, too, where the machine is
-// too busy for BFD. An agent that is away now says nothing.
+// tellLost reports sessions that an event lost. Missing agents are skipped.
 func (r *run) tellLost(ctx context.Context, before []consoleapi.BGP) {
 	after, err := r.sessions(ctx)
 	if err != nil {
@@ -89,7 +87,7 @@ func (r *run) tellLost(ctx context.Context, before []consoleapi.BGP) {
 	}
 }
 
-// alarms returns which sessions were lost between two looks at them.
+// alarms returns the sessions lost between two queries.
 func alarms(before, after []consoleapi.BGP) (lost []string) {
 	type key struct{ node, peer string }
 	flaps := map[key]uint64{}

@@ -11,13 +11,12 @@ import (
 	"time"
 )
 
-// table has the counter, in the fabric's network namespace.
+// table has the counter in the fabric's network namespace.
 const table = "millrace_flood"
 
-// encapsulated counts packets of the tunnel that nodes send, at the fabric's bridge.
+// encapsulated counts tunnel packets from nodes at the fabric's bridge.
 type encapsulated struct{ fabric Fabric }
 
-// countEncapsulated begins to count.
 func countEncapsulated(fabric Fabric) (encapsulated, error) {
 	return encapsulated{fabric}, fabric(func(ports []string) error {
 		// The VNI follows 8 bytes of UDP and 4 of Geneve (bpf/src/geneve.h).
@@ -40,7 +39,7 @@ table netdev %[1]s {
 	})
 }
 
-// read returns how many there were, and when.
+// read returns the count and its time.
 func (e encapsulated) read() (packets uint64, at time.Time, err error) {
 	err = e.fabric(func([]string) error {
 		raw, err := exec.Command("nft", "-j", "list", "counter", "netdev", table, "encapsulated").Output()
@@ -54,7 +53,7 @@ func (e encapsulated) read() (packets uint64, at time.Time, err error) {
 	return packets, at, err
 }
 
-// parseCounter reads what nft lists (libnftables-json(5)).
+// parseCounter parses the output of nft (libnftables-json(5)).
 func parseCounter(raw []byte) (uint64, error) {
 	var list struct {
 		Objects []struct {
@@ -74,7 +73,6 @@ func parseCounter(raw []byte) (uint64, error) {
 	return 0, errors.New("the counter of encapsulated packets is gone")
 }
 
-// remove ends the counting.
 func (e encapsulated) remove() error {
 	return e.fabric(func([]string) error {
 		if output, err := exec.Command("nft", "delete", "table", "netdev", table).CombinedOutput(); err != nil {

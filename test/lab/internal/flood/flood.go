@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package flood sends floods of made-up packets to a VIP of a running lab, and measures what two
-// other Services notice of them and what they make the nodes send to each other.
+// Package flood floods a VIP of a running lab with spoofed packets and measures the effects on two other
+// Services and on traffic between nodes.
 package flood
 
 import (
@@ -26,30 +26,28 @@ var manifest string
 const (
 	namespace = "flood"
 	port      = 80
-	// heldFlows are connections of the other Services, each with a request every heldInterval.
+	// heldFlows are connections of the other Services, with a request per heldInterval each.
 	heldFlows    = 1000
 	heldInterval = time.Second
 	heldTimeout  = 15 * time.Second
-	// quietTime is how long latency is measured without a flood, right before each.
+	// quietTime is the duration of the baseline measurement before each flood.
 	quietTime = 15 * time.Second
 	setupTime = 2 * time.Minute
-	// firstBroken is how many broken connections are told of.
+	// firstBroken is the number of reported broken connections.
 	firstBroken = 5
 )
 
-// Fabric runs a function where the ports of the fabric's bridge are, with the names of those that
-// lead to nodes.
+// Fabric runs a function in the namespace of the fabric's bridge with the names of its node ports.
 type Fabric func(func(ports []string) error) error
 
-// Options say what to send.
+// Options configure Run.
 type Options struct {
-	// Packets is how many each flood has, Rate how many of them are sent in a second.
+	// Packets is the number per flood, Rate is per second.
 	Packets, Rate int
-	// Kinds are names of what is sent; empty for all.
+	// Kinds are names of floods; empty for all.
 	Kinds []string
 }
 
-// run is one run of all floods.
 type run struct {
 	*harness.Cluster
 	options Options
@@ -59,8 +57,8 @@ type run struct {
 	beside  []netip.Addr
 }
 
-// Run sends the floods one after another and prints a table. It returns an error where one could
-// not be measured or a limit was missed.
+// Run runs the floods and prints a table. It returns an error if a flood could not be measured or missed a
+// limit.
 func Run(ctx context.Context, cluster *harness.Cluster, fabric Fabric, options Options, out io.Writer) (err error) {
 	r := &run{Cluster: cluster, options: options, fabric: fabric, out: out}
 	// Also after an interrupt.
@@ -94,7 +92,7 @@ func Run(ctx context.Context, cluster *harness.Cluster, fabric Fabric, options O
 	return errors.Join(failures...)
 }
 
-// prepare installs Millrace if need be, and brings up the Services.
+// prepare installs Millrace if necessary and creates the Services.
 func (r *run) prepare(ctx context.Context) error {
 	if err := r.Installed(ctx, r.out); err != nil {
 		return err
@@ -137,7 +135,6 @@ func (r *run) remove(ctx context.Context) error {
 	return err
 }
 
-// measure sends one flood.
 func (r *run) measure(ctx context.Context, kind kind, family family) (got result, err error) {
 	held, _, err := r.Hold(ctx, harness.HoldOptions{
 		VIPs: r.beside, Flows: heldFlows, Interval: heldInterval, Timeout: heldTimeout,
@@ -152,7 +149,7 @@ func (r *run) measure(ctx context.Context, kind kind, family family) (got result
 	}
 	defer func() { err = errors.Join(err, counter.remove()) }()
 
-	// The first report has the time in which the connections were opened.
+	// The first report includes the opening of the connections.
 	if _, err := held.Check(); err != nil {
 		return got, err
 	}
@@ -185,7 +182,7 @@ func (r *run) measure(ctx context.Context, kind kind, family family) (got result
 	if err != nil {
 		return got, err
 	}
-	// What the connections themselves make the nodes send goes on meanwhile.
+	// Subtract the packets of the connections themselves.
 	perSecond := float64(begun-before) / flooding.Sub(start).Seconds()
 	own := float64(ended-begun) - perSecond*end.Sub(flooding).Seconds()
 	broken := slices.Concat(quiet.Broken, loud.Broken)
@@ -198,13 +195,12 @@ func (r *run) measure(ctx context.Context, kind kind, family family) (got result
 	}, nil
 }
 
-// send sends one flood from the client.
 func (r *run) send(ctx context.Context, kind kind, family family) (harness.Flood, error) {
 	var flood harness.Flood
 	vip := netip.AddrPortFrom(r.flooded[family.name], port)
 	to, from := vip, family.untrustedHosts
 	if kind.byNodes {
-		// One node is the source that is spoofed, another the destination.
+		// One node's address is the spoofed source, another's the destination.
 		to = netip.AddrPortFrom(harness.NodeAddress(1, vip.Addr()), port)
 		node := harness.NodeAddress(2, vip.Addr())
 		from = netip.PrefixFrom(node, node.BitLen())

@@ -11,23 +11,21 @@ import (
 	"github.com/millrace-lb/millrace/test/echo/held"
 )
 
-// errLimit means that a flood did more than it may.
+// errLimit is returned if a flood exceeded its limits.
 var errLimit = errors.New("limits were missed")
 
 const (
-	// mostEncapsulated is how many packets nodes may send to each other for one of the flood,
-	// while the history of rows is young, see docs/design/untrusted-traffic.md.
+	// mostEncapsulated is the maximum number of packets between nodes per packet of the flood while the
+	// rows' history is young; see docs/design/untrusted-traffic.md.
 	mostEncapsulated = 2
-	// mostSlower is how many times as long as without a flood the slowest hundredth of answers may
-	// take.
+	// mostSlower is the maximum ratio of the 99th percentile to that without a flood.
 	mostSlower = 2
 )
 
-// kind is what a flood consists of.
 type kind struct {
-	// name is that of `echo flood`.
+	// name is the kind of `echo flood`.
 	name string
-	// byNodes is true where packets pretend to come from a node.
+	// byNodes is true if packets have a node's source address.
 	byNodes bool
 }
 
@@ -36,7 +34,7 @@ var kinds = []kind{
 	{name: "icmp-error"}, {name: "tunnel", byNodes: true},
 }
 
-// family is an address family, with sources that nobody in the lab has.
+// family is an address family with sources that are unused in the lab.
 type family struct {
 	name           string
 	untrustedHosts netip.Prefix
@@ -47,7 +45,7 @@ var families = []family{
 	{"IPv6", netip.MustParsePrefix("2001:db8:f100::/40")},
 }
 
-// Check returns an error for a name that is no kind's.
+// Check returns an error for an unknown kind.
 func Check(names []string) error {
 	for _, name := range names {
 		known := false
@@ -63,27 +61,24 @@ func Check(names []string) error {
 	return nil
 }
 
-// result is what a flood did.
 type result struct {
 	packets int64
 	// rate is in packets per second.
 	rate float64
-	// encapsulated is how many packets nodes sent to each other for each packet of the flood.
+	// encapsulated is the number of packets between nodes per packet of the flood.
 	encapsulated float64
-	// broken are connections of the other Services.
-	broken int
-	// first are the first of them.
-	first []held.BrokenFlow
-	// quiet and loud are the 99th percentile of the time that answers took before the flood and
-	// during it, in milliseconds.
+	broken       int
+	first        []held.BrokenFlow
+	// quiet and loud are the 99th percentiles of response times before and during the flood, in
+	// milliseconds.
 	quiet, loud float64
 }
 
-// missed returns what of a result is beyond the limits, in words.
+// missed returns the exceeded limits.
 func (k kind) missed(got result) (missed []string) {
 	most := float64(mostEncapsulated)
 	if k.byNodes {
-		// No forged packet may be taken, and so none leads to another.
+		// Forged packets must be dropped.
 		most = 0.01
 	}
 	if got.packets == 0 {
@@ -106,7 +101,6 @@ func header() string {
 		"FLOOD", "", "PACKETS", "PER S", "ENCAPSULATED", "BROKEN", "P99 BEFORE", "P99 DURING", "LIMIT")
 }
 
-// row is a result as the table has it.
 func row(k kind, f family, got result) string {
 	verdict := "held"
 	if missed := k.missed(got); len(missed) > 0 {

@@ -17,19 +17,18 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/internal/cgroup"
 )
 
-// allNamespaces are those that a machine has of its own.
 const allNamespaces = unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
 	unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWCGROUP
 
-// Shell's customary exit codes of commands that cannot be started.
+// A shell's exit codes for commands that cannot be started.
 const (
 	exitCannotRun = 126
 	exitNotFound  = 127
 	exitBySignal  = 128
 )
 
-// Exec runs a command on a machine with the caller's standard files and working
-// directory, passes signals on to it, and returns its exit code.
+// Exec runs a command on a machine with the caller's stdio and working directory, forwards signals and
+// returns its exit code.
 func Exec(spec Spec, args []string) (int, error) {
 	pid, err := Pid(spec)
 	if err != nil {
@@ -45,7 +44,7 @@ func Exec(spec Spec, args []string) (int, error) {
 			return 0, fmt.Errorf("enter %s: %w", spec.Name, err)
 		}
 	}
-	runtime.LockOSThread() // for good: the thread is no use outside of the machine any more
+	runtime.LockOSThread() // never unlocked: the thread is unusable outside of the machine
 	if err := enterNamespaces(pid); err != nil {
 		return 0, fmt.Errorf("enter %s: %w", spec.Name, err)
 	}
@@ -57,8 +56,8 @@ func Exec(spec Spec, args []string) (int, error) {
 		fmt.Fprintln(os.Stderr, err)
 		return exitNotFound, nil
 	}
-	// The command must end with this process. SysProcAttr.Pdeathsig cannot see to that:
-	// it takes a parent in another PID namespace for one that has died.
+	// The command must end with this process. SysProcAttr.Pdeathsig does not work, because a parent in
+	// another PID namespace counts as dead.
 	command := exec.Command("setpriv", append([]string{"--pdeathsig", "TERM", "--", program}, args[1:]...)...)
 	command.Dir = directory
 	command.Env = append(os.Environ(), "PATH="+spec.Path)
@@ -72,7 +71,7 @@ func enterNamespaces(pid int) error {
 		return err
 	}
 	defer unix.Close(fd)
-	// A thread that shares its working directory with others may not change its mounts.
+	// A thread that shares its working directory may not change its mount namespace.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return err
 	}
@@ -90,14 +89,14 @@ func run(command *exec.Cmd) (int, error) {
 		}
 		return exitCannotRun, nil
 	}
-	// From a terminal's keyboard the command gets these two by itself.
+	// The terminal sends these two to the command itself.
 	fromKeyboard := term.IsTerminal(int(os.Stdin.Fd()))
 	go func() {
 		for received := range signals {
 			if fromKeyboard && (received == unix.SIGINT || received == unix.SIGQUIT) {
 				continue
 			}
-			// The command may have ended meanwhile.
+			// The command may have ended.
 			_ = command.Process.Signal(received)
 		}
 	}()

@@ -18,13 +18,13 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/internal/cgroup"
 )
 
-// bootedAnswer is what a machine tells its starter when it is up.
+// bootedAnswer is sent to the starter after the boot.
 const bootedAnswer = "booted"
 
-// errNotInit says that the hidden command was called manually.
+// errNotInit is returned if the hidden command is called manually.
 var errNotInit = errors.New("only the lab itself starts machines: use `lab up` or `lab node start`")
 
-// Init is the first process of the machine in dir. It returns only when it fails.
+// Init is the first process of the machine in dir. It returns only on failure.
 func Init(dir, stage string) error {
 	if os.Getpid() != 1 {
 		return errNotInit
@@ -48,9 +48,9 @@ func runStage(spec Spec, stage string) error {
 	return fmt.Errorf("unknown stage %q of a machine's start", stage)
 }
 
-// enter moves the process to the machine's cgroups and goes on as stage boot.
+// enter moves the process to the machine's cgroups and continues as stage boot.
 func enter(spec Spec) error {
-	// Nothing that is mounted from here on may show up outside.
+	// Later mounts must not propagate outside.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
@@ -117,7 +117,7 @@ func mountAll(spec Spec) error {
 	if err := shadowSysctls(spec); err != nil {
 		return err
 	}
-	// Containers that ask for bidirectional propagation need a shared tree.
+	// Bidirectional mount propagation of containers needs a shared tree.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
 		return fmt.Errorf("make mounts shared: %w", err)
 	}
@@ -152,7 +152,6 @@ func shadowSysctls(spec Spec) error {
 	return nil
 }
 
-// makeFolder makes a directory, and gives it and the files in it to owner.
 func makeFolder(path, owner string) error {
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		return fmt.Errorf("create directory: %w", err)

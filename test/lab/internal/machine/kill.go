@@ -15,17 +15,16 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/internal/netns"
 )
 
-// killTimeout bounds the wait for killed processes to end.
 const killTimeout = 20 * time.Second
 
-// KillAll kills every process that is in one of the network namespaces, and with
-// a machine's first process all that ran on it. It returns when they have ended.
+// KillAll kills every process in the network namespaces, including machines' first processes, and returns
+// when they have ended.
 func KillAll(namespaces []string) error {
 	inodes, err := inodesOf(namespaces)
 	if err != nil {
 		return fmt.Errorf("kill what runs: %w", err)
 	}
-	// A process may start another between being found and being killed.
+	// Processes may start others between listing and killing.
 	for {
 		pids, err := members(inodes)
 		if err != nil || len(pids) == 0 {
@@ -61,7 +60,7 @@ func inodesOf(namespaces []string) (map[uint64]bool, error) {
 	return inodes, nil
 }
 
-// members lists the living processes, except this one, in the namespaces.
+// members returns the processes in the namespaces, except this one.
 func members(inodes map[uint64]bool) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -81,8 +80,8 @@ func members(inodes map[uint64]bool) ([]int, error) {
 	return pids, nil
 }
 
-// kill ends a process and waits until the kernel has let go of what it held. A pidfd
-// cannot hit another process that got the number meanwhile.
+// kill ends a process and waits for the release of its resources. A pidfd avoids killing a process that
+// reuses the PID.
 func kill(pid int) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -111,13 +110,13 @@ func kill(pid int) error {
 	}
 }
 
-// ended reports whether a process is gone, or is only waited for by its parent.
+// ended reports whether a process is gone or a zombie.
 func ended(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return true
 	}
-	// proc_pid_stat(5): the state follows the last closing parenthesis of the name.
+	// The state follows the last closing parenthesis (proc_pid_stat(5)).
 	end := bytes.LastIndexByte(stat, ')')
 	return end < 0 || end+2 >= len(stat) || stat[end+2] == 'Z' || stat[end+2] == 'X'
 }

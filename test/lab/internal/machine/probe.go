@@ -20,8 +20,8 @@ const (
 	probeTimeout  = 2 * time.Second
 )
 
-// await probes until the condition holds; it gives up after timeout, if that is
-// not zero, and reports whether the condition holds.
+// await probes until the condition holds or the timeout expires, if it is not zero, and reports whether it
+// holds.
 func await(probe Probe, timeout time.Duration) bool {
 	start := time.Now()
 	for !holds(probe) {
@@ -69,7 +69,6 @@ func answers(ctx context.Context, probe Probe) bool {
 	return response.StatusCode == http.StatusOK
 }
 
-// lookPath finds a program in a search path that need not be the process's own.
 func lookPath(name, path string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, nil

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package machine runs a host of the lab: a process tree in namespaces of its own
-// whose first process mounts the host's file systems and keeps its services
-// running. Killing that process ends the whole host at once, as a power loss does.
+// Package machine runs a host of the lab: a process tree in its own namespaces whose first process mounts
+// file systems and supervises services. Killing that process ends the host like a power loss.
 package machine
 
 import (
@@ -12,32 +11,29 @@ import (
 	"path/filepath"
 )
 
-// Spec describes a machine. It is kept as a file in the machine's directory.
+// Spec describes a machine and is stored in its directory.
 type Spec struct {
-	// Name is the host name.
-	Name string `json:"name"`
-	// Namespace is the name of the network namespace.
+	Name      string `json:"name"`
 	Namespace string `json:"namespace"`
-	// Dir is the machine's directory, its disk: it outlives the machine's processes.
+	// Dir is the machine's disk, which outlives its processes.
 	Dir string `json:"dir"`
-	// Path is the search path of the services and of commands run on the machine.
+	// Path is the search path of services and commands.
 	Path string `json:"path"`
-	// Binds put directories of the machine's disk over places of the file system.
+	// Binds mount directories of the disk over paths.
 	Binds []Bind `json:"binds,omitempty"`
-	// RunFolders are made below the machine's own, empty /run.
+	// RunFolders are created in the machine's empty /run.
 	RunFolders []Folder `json:"runFolders,omitempty"`
-	// ShadowSysctls maps a path below /proc/sys to a value that the machine sees
-	// there. The settings concern the whole machine that the lab runs on, and are
-	// shadowed by plain files so that services may write them without effect.
+	// ShadowSysctls maps global sysctls to values that the machine sees. They are plain files, so that
+	// writes of services have no effect.
 	ShadowSysctls map[string]string `json:"shadowSysctls,omitempty"`
-	// Cgroup names the machine's own cgroups; empty leaves it in the caller's.
+	// Cgroup is the name of the machine's cgroups; empty: the caller's.
 	Cgroup string `json:"cgroup,omitempty"`
-	// BPF mounts a BPF file system of the machine's own at /sys/fs/bpf.
+	// BPF mounts a separate BPF file system at /sys/fs/bpf.
 	BPF      bool      `json:"bpf,omitempty"`
 	Services []Service `json:"services,omitempty"`
 }
 
-// Bind puts the directory Source, relative to the machine's directory, over Target.
+// Bind mounts Source, relative to the machine's directory, over Target.
 type Bind struct {
 	Source string `json:"source"`
 	Target string `json:"target"`
@@ -45,32 +41,31 @@ type Bind struct {
 	Owner string `json:"owner,omitempty"`
 }
 
-// Folder is a directory made at start.
+// Folder is a directory created at the start.
 type Folder struct {
 	Path  string `json:"path"`
 	Owner string `json:"owner,omitempty"`
 }
 
-// Service is a program that the machine keeps running.
+// Service is a supervised program.
 type Service struct {
 	Name    string   `json:"name"`
 	Command []string `json:"command"`
-	// Once reports whether the program does its work and ends; it is then ready.
+	// Once is true if the program ends; it is then ready.
 	Once bool `json:"once,omitempty"`
-	// Ready tells when services that come after this one may start.
+	// Ready is the condition for starting dependent services.
 	Ready *Probe `json:"ready,omitempty"`
 	// After names services that must be ready first.
 	After []string `json:"after,omitempty"`
-	// Until is awaited before the start as well, for things that run elsewhere.
+	// Until is a condition outside of the machine for the start.
 	Until *Probe `json:"until,omitempty"`
 }
 
-// Probe is a condition. One of the fields is set.
+// Probe is a condition; one field is set.
 type Probe struct {
-	// Dial is "network address", such as "unix /run/x.sock" or "tcp 127.0.0.1:80",
-	// that must accept a connection.
+	// Dial is "network address", such as "unix /run/x.sock", that must accept a connection.
 	Dial string `json:"dial,omitempty"`
-	// URL must answer 200; its certificate is verified by CAFile.
+	// URL must return 200; CAFile verifies its certificate.
 	URL    string `json:"url,omitempty"`
 	CAFile string `json:"caFile,omitempty"`
 }

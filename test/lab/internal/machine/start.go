@@ -17,26 +17,24 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/internal/netns"
 )
 
-// Command is the lab's hidden command that becomes a machine's first process:
-// `lab machine-init DIR STAGE`.
+// Command is the hidden command of a machine's first process: `lab machine-init DIR STAGE`.
 const Command = "machine-init"
 
-// The stages of a machine's first process. It executes itself between them,
-// because only then all of its threads are in the new cgroup namespace.
+// Stages of a machine's first process. It executes itself between them, so that all threads are in the new
+// cgroup namespace.
 const (
 	stageEnter = "enter"
 	stageBoot  = "boot"
 )
 
-// statusFD carries the machine's first words to its starter: empty for success,
-// else what failed.
+// statusFD reports the boot to the starter: empty for success, otherwise the error.
 const statusFD = 3
 
 // ErrNotRunning means that a machine has no first process.
 var ErrNotRunning = errors.New("machine is not running")
 
-// Start boots a machine in its network namespace, which must exist, and returns
-// when its file systems are mounted and its services are being started.
+// Start boots a machine in its existing network namespace and returns when its file systems are mounted and
+// its services are starting.
 func Start(spec Spec) error {
 	if err := save(spec); err != nil {
 		return err
@@ -87,7 +85,7 @@ func Start(spec Spec) error {
 	}
 }
 
-// Pid returns the process id of a machine's first process, or ErrNotRunning.
+// Pid returns the PID of a machine's first process, or ErrNotRunning.
 func Pid(spec Spec) (int, error) {
 	content, err := os.ReadFile(filepath.Join(spec.Dir, pidFile))
 	if errors.Is(err, os.ErrNotExist) {
@@ -100,7 +98,7 @@ func Pid(spec Spec) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("find machine %s: %w", spec.Name, err)
 	}
-	// The number may have gone to another process since: the namespace tells.
+	// The namespace detects a reused PID.
 	want, err := netns.Inode(netns.Path(spec.Namespace))
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", spec.Name, ErrNotRunning)

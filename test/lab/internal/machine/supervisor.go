@@ -14,24 +14,22 @@ import (
 )
 
 const (
-	// restartDelay is how long an ended service stays down, as systemd's RestartSec.
+	// restartDelay is the delay before a restart, like systemd's RestartSec.
 	restartDelay = time.Second
-	// untilTimeout bounds the wait for things that run elsewhere: a node must also
-	// boot while the API server is away.
+	// untilTimeout bounds the wait for external conditions, because a node must boot without the API
+	// server.
 	untilTimeout = 60 * time.Second
 )
 
-// supervisor starts services in order, restarts those that end, and reaps every
-// process that lost its parent, as the first process of a PID namespace must.
+// supervisor starts services in order, restarts them and reaps orphans as PID 1.
 type supervisor struct {
 	spec Spec
 	log  *slog.Logger
-	// ready is closed, per service, when those that come after it may start.
+	// ready has a channel per service, closed when dependent services may start.
 	ready map[string]chan struct{}
 
 	mu sync.Mutex
-	// exits gets the wait status of a service's process. It is guarded by mu from
-	// before the fork on, so that no exit is missed.
+	// exits receives wait statuses. It is guarded by mu from before the fork, so that no exit is missed.
 	exits map[int]chan unix.WaitStatus
 }
 
@@ -115,7 +113,6 @@ func (s *supervisor) launch(service Service) (<-chan unix.WaitStatus, error) {
 	return exit, process.Release()
 }
 
-// reap collects ended processes for ever.
 func (s *supervisor) reap() {
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, unix.SIGCHLD)
@@ -141,7 +138,7 @@ func (s *supervisor) reapEnded() {
 	}
 }
 
-// environment is that of services: nothing of the environment that the lab was started in.
+// environment returns the environment of services, which excludes the lab's.
 func environment(spec Spec) []string {
 	return []string{
 		"PATH=" + spec.Path,

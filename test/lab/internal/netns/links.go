@@ -19,11 +19,10 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/internal/topology"
 )
 
-// MTU is the size of packets on every link of the lab, in bytes.
+// MTU is the MTU of all links in bytes.
 const MTU = 1500
 
-// AddBridge makes a bridge without spanning tree and without multicast snooping
-// in the calling thread's namespace.
+// AddBridge creates a bridge without STP and multicast snooping in the calling thread's namespace.
 func AddBridge(name string) error {
 	snooping := false
 	bridge := &netlink.Bridge{
@@ -39,9 +38,8 @@ func AddBridge(name string) error {
 	return nil
 }
 
-// AddPort connects a host's interface to the bridge of its segment, in the
-// calling thread's namespace. xdp prepares the port for an XDP program on the
-// host's interface.
+// AddPort connects a host's interface to its segment's bridge in the calling thread's namespace. xdp
+// prepares the port for an XDP program on the host's interface.
 func AddPort(host string, iface topology.Interface, xdp bool) error {
 	peer, err := os.Open(Path(host))
 	if err != nil {
@@ -75,8 +73,8 @@ func AddPort(host string, iface topology.Interface, xdp bool) error {
 	return nil
 }
 
-// hardwareAddress is the address of a host's interface: the same whenever the host
-// boots, as a card keeps its own, for neighbours remember it for some time.
+// hardwareAddress returns a constant address per interface, like a NIC, because neighbours cache it across
+// reboots.
 func hardwareAddress(host, name string) net.HardwareAddr {
 	sum := sha256.Sum256([]byte(host + "/" + name))
 	const locallyAdministered, group = 0x02, 0x01
@@ -84,10 +82,9 @@ func hardwareAddress(host, name string) net.HardwareAddr {
 	return sum[:6]
 }
 
-// prepareForXDP sets what a veth needs when its peer runs XDP. The peer may only
-// send (XDP_TX, XDP_REDIRECT) when this side receives by NAPI, which GRO switches
-// on. And packets that XDP may rewrite must carry finished checksums and must not
-// be larger than the link, so this side may not offload either.
+// prepareForXDP configures a veth whose peer runs XDP. For XDP_TX and XDP_REDIRECT this side must receive
+// by NAPI, which GRO enables. Send offloads are disabled, because packets for XDP need complete checksums
+// and link-sized frames.
 func prepareForXDP(port string) error {
 	tool, err := ethtool.NewEthtool()
 	if err != nil {
@@ -110,14 +107,14 @@ func prepareForXDP(port string) error {
 	return nil
 }
 
-// isSendOffload reports whether a device's feature leaves work on outgoing packets
-// to the device: checksums, segmentation, VLAN tags.
+// isSendOffload reports whether a feature defers checksums, segmentation or VLAN tags of sent packets to
+// the device.
 func isSendOffload(feature string) bool {
 	return strings.HasPrefix(feature, "tx-checksum-") || strings.HasSuffix(feature, "-segmentation") ||
 		strings.HasPrefix(feature, "tx-vlan-") || feature == "tx-gso-list"
 }
 
-// AddVeth makes a link of which the calling thread's namespace has both ends, without addresses.
+// AddVeth creates a veth pair without addresses in the calling thread's namespace.
 func AddVeth(near, far string) error {
 	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: near, MTU: MTU}, PeerName: far}
 	if err := netlink.LinkAdd(link); err != nil {
@@ -126,8 +123,7 @@ func AddVeth(near, far string) error {
 	return errors.Join(SetPort(near, true), SetPort(far, true))
 }
 
-// DeletePort removes a port and with it the host's interface; a port that does
-// not exist is no error.
+// DeletePort deletes a port with the host's interface, if it exists.
 func DeletePort(port string) error {
 	link, err := netlink.LinkByName(port)
 	if notFound := (netlink.LinkNotFoundError{}); errors.As(err, &notFound) {
@@ -142,7 +138,7 @@ func DeletePort(port string) error {
 	return nil
 }
 
-// DeletePorts removes all ports of the calling thread's namespace.
+// DeletePorts deletes all ports of the calling thread's namespace.
 func DeletePorts() error {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -184,8 +180,7 @@ func Sysctls(settings []topology.Sysctl) error {
 	return nil
 }
 
-// Configure gives the host of the calling thread's namespace its settings,
-// addresses and routes.
+// Configure sets the settings, addresses and routes of the host in the calling thread's namespace.
 func Configure(host topology.Host) error {
 	if err := Sysctls(host.Sysctls); err != nil {
 		return err

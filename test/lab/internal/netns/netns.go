@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netns makes named network namespaces and runs functions inside them.
+// Package netns creates named network namespaces and runs functions in them.
 package netns
 
 import (
@@ -16,18 +16,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// directory holds the names. It is not iproute2's /run/netns: anybody's first `ip netns
-// add` binds that directory onto itself with all that is mounted there. Each namespace is
-// then mounted twice, and the lower mount can no longer be reached to be removed.
+// directory contains the names. It is not iproute2's /run/netns, because the first `ip netns add` binds
+// that directory onto itself, so that each namespace is mounted twice and the lower mount cannot be
+// removed.
 const directory = "/run/millrace-lab"
 
-// ErrNotExist means that there is no network namespace of a name.
+// ErrNotExist means that a network namespace does not exist.
 var ErrNotExist = errors.New("network namespace does not exist")
 
-// Path returns the file that names a namespace.
+// Path returns the file of a namespace.
 func Path(name string) string { return filepath.Join(directory, name) }
 
-// Create makes a namespace whose loopback interface is up.
+// Create creates a namespace with its loopback interface up.
 func Create(name string) error {
 	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return fmt.Errorf("create network namespace %s: %w", name, err)
@@ -56,10 +56,10 @@ func Create(name string) error {
 	return nil
 }
 
-// Delete removes the name; the namespace itself ends with its last process.
-// A name that does not exist is no error. With the last name the directory goes.
+// Delete removes the name, if it exists, and the directory with the last name. The namespace ends with its
+// last process.
 func Delete(name string) error {
-	// EINVAL: the file is there but nothing is mounted on it, because its creation was interrupted.
+	// EINVAL: an interrupted creation left a file without a mount.
 	err := unix.Unmount(Path(name), unix.MNT_DETACH)
 	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("delete network namespace %s: unmount: %w", name, err)
@@ -74,7 +74,7 @@ func Delete(name string) error {
 	return nil
 }
 
-// List returns the names that begin with prefix.
+// List returns the names with the prefix.
 func List(prefix string) ([]string, error) {
 	entries, err := os.ReadDir(directory)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -92,9 +92,8 @@ func List(prefix string) ([]string, error) {
 	return names, nil
 }
 
-// Do runs f on a thread that is in the namespace. Sockets that f opens and
-// processes that f starts belong to the namespace; goroutines that it starts do not.
-// It returns ErrNotExist when there is no such namespace.
+// Do runs f on a thread in the namespace. Sockets and processes of f belong to the namespace, goroutines do
+// not. It returns ErrNotExist for a missing namespace.
 func Do(name string, f func() error) error {
 	return onOwnThread(func() error {
 		if err := Enter(name); err != nil {
@@ -104,7 +103,7 @@ func Do(name string, f func() error) error {
 	})
 }
 
-// Enter moves the calling thread, which the caller has locked, into the namespace.
+// Enter moves the calling thread, which must be locked, into the namespace.
 func Enter(name string) error {
 	fd, err := unix.Open(Path(name), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
@@ -115,7 +114,7 @@ func Enter(name string) error {
 	}
 	defer unix.Close(fd)
 	err = unix.Setns(fd, unix.CLONE_NEWNET)
-	// The creation of the namespace was interrupted: its file is an ordinary one.
+	// An interrupted creation left an ordinary file.
 	if errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("enter %s: %w", name, ErrNotExist)
 	}
@@ -134,12 +133,11 @@ func Inode(path string) (uint64, error) {
 	return stat.Ino, nil
 }
 
-// onOwnThread runs f on a thread that ends afterwards, so that whatever f changed
-// about the thread ends with it.
+// onOwnThread runs f on a new thread that ends afterwards with its changes.
 func onOwnThread(f func() error) error {
 	result := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the runtime then ends the thread with the goroutine
+		runtime.LockOSThread() // never unlocked, so that the thread ends with the goroutine
 		result <- f()
 	}()
 	return <-result

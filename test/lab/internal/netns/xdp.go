@@ -11,11 +11,9 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// AttachPass puts an XDP program that passes everything on a veth of the calling thread's
-// namespace, in place of another one. The kernel wakes the receiver of what its peer sends by
-// XDP_TX only when the receiver has a program too (veth_xdp_flush in drivers/net/veth.c);
-// without one such frames lie in its ring until an ordinary packet follows. A real card knows no
-// such thing.
+// AttachPass attaches an XDP program that passes all packets to a veth in the calling thread's namespace,
+// replacing another. The kernel wakes the receiver of XDP_TX frames only if it has a program too
+// (veth_xdp_flush in drivers/net/veth.c); NICs need none.
 func AttachPass(port string) error {
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name:    "wire",
@@ -33,14 +31,13 @@ func AttachPass(port string) error {
 	return AttachXDP(port, program)
 }
 
-// AttachXDP puts an XDP program on a veth of the calling thread's namespace, in place of another
-// one.
+// AttachXDP attaches an XDP program to a veth in the calling thread's namespace, replacing another.
 func AttachXDP(port string, program *ebpf.Program) error {
 	device, err := netlink.LinkByName(port)
 	if err != nil {
 		return fmt.Errorf("find link %s: %w", port, err)
 	}
-	// By netlink, not by a link object: it shall live as long as the device.
+	// Netlink, not a link object, so that the attachment lives as long as the device.
 	if err := netlink.LinkSetXdpFdWithFlags(device, program.FD(), int(link.XDPDriverMode)); err != nil {
 		return fmt.Errorf("attach an XDP program to %s: %w", port, err)
 	}

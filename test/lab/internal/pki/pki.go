@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pki makes the keys and certificates of the lab's Kubernetes cluster, as
-// https://kubernetes.io/docs/setup/best-practices/certificates/ asks for them. The
-// files are readable by root only and live as long as the lab.
+// Package pki creates the cluster's keys and certificates according to
+// https://kubernetes.io/docs/setup/best-practices/certificates/. Files are readable by root only.
 package pki
 
 import (
@@ -23,42 +22,42 @@ import (
 
 const (
 	lifetime = 365 * 24 * time.Hour
-	// skew lets a machine whose clock is a little behind accept a new certificate.
+	// skew tolerates clocks that are behind.
 	skew = time.Hour
 )
 
-// Authority signs the certificates of one lab and keeps its files in a directory.
+// Authority is a certificate authority with a directory of its files.
 type Authority struct {
 	dir         string
 	key         *ecdsa.PrivateKey
 	certificate *x509.Certificate
 }
 
-// Identity is what a certificate says about its holder.
+// Identity is the subject of a certificate.
 type Identity struct {
-	// Name is the name of the files, without extension.
+	// Name is the file name without extension.
 	Name string
-	// User and Groups are what Kubernetes reads from the subject.
+	// User and Groups are the subject's Kubernetes user and groups.
 	User   string
 	Groups []string
-	// Hosts and Addresses are what a server answers as.
+	// Hosts and Addresses are the server's names.
 	Hosts     []string
 	Addresses []netip.Addr
 }
 
-// CAFile returns the file of the authority's certificate in a directory of keys.
+// CAFile returns the authority's certificate file.
 func CAFile(dir string) string { return filepath.Join(dir, "ca.crt") }
 
-// CertFile returns the certificate file of an identity.
+// CertFile returns an identity's certificate file.
 func CertFile(dir, name string) string { return filepath.Join(dir, name+".crt") }
 
-// KeyFile returns the private key file of an identity.
+// KeyFile returns an identity's private key file.
 func KeyFile(dir, name string) string { return filepath.Join(dir, name+".key") }
 
-// PublicKeyFile returns the public key file made by WriteKeyPair.
+// PublicKeyFile returns the public key file of WriteKeyPair.
 func PublicKeyFile(dir, name string) string { return filepath.Join(dir, name+".pub") }
 
-// NewAuthority makes a certificate authority with its files in dir.
+// NewAuthority creates a certificate authority in dir.
 func NewAuthority(dir string) (*Authority, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create directory of keys: %w", err)
@@ -84,8 +83,7 @@ func NewAuthority(dir string) (*Authority, error) {
 	return &Authority{dir: dir, key: key, certificate: certificate}, writePEM(CAFile(dir), "CERTIFICATE", der)
 }
 
-// Issue writes the key and the certificate of an identity, for use as a client
-// and as a server.
+// Issue writes the key and the certificate of an identity for client and server use.
 func (a *Authority) Issue(identity Identity) error {
 	key, err := newKey(a.dir, identity.Name)
 	if err != nil {
@@ -108,8 +106,7 @@ func (a *Authority) Issue(identity Identity) error {
 	return writePEM(CertFile(a.dir, identity.Name), "CERTIFICATE", der)
 }
 
-// WriteKeyPair writes a private and a public key without certificate, as
-// service account tokens are signed with.
+// WriteKeyPair writes a key pair without certificate, for service account tokens.
 func (a *Authority) WriteKeyPair(name string) error {
 	key, err := newKey(a.dir, name)
 	if err != nil {

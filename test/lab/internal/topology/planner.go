@@ -11,11 +11,11 @@ import (
 
 type planner struct {
 	nodes, routers int
-	// ownRoutes reports whether the CNI itself leads packets to the pods of other nodes.
+	// ownRoutes is true if the CNI routes to pods of other nodes.
 	ownRoutes bool
 }
 
-// client is beyond the routers. Where there are none, it is a host among the nodes, as in a home.
+// client is behind the routers or, without routers, on the fabric.
 func (p planner) client() Host {
 	if p.routers == 0 {
 		return Host{
@@ -34,8 +34,8 @@ func (p planner) client() Host {
 	}
 }
 
-// router has routes to the two segments only: a reply that still carries a pod's
-// address instead of the VIP's must not find its way by luck.
+// router has routes to the two segments only, so that a reply with a pod's source address is not routed by
+// accident.
 func (p planner) router(r int) Host {
 	name := "router" + strconv.Itoa(r)
 	sysctls := append(commonSysctls(), forwardingSysctls()...)
@@ -85,8 +85,8 @@ func (p planner) node(n int) Host {
 	return host
 }
 
-// defaultRoutes shares the traffic that leaves a segment over all routers. Without any, the client stands
-// for the way out: packets to Services of the cluster need a route before they are sent elsewhere.
+// defaultRoutes balances over all routers. Without routers the client is the gateway, because packets to
+// cluster IPs need a route before translation.
 func (p planner) defaultRoutes(segment Segment) []Route {
 	if p.routers == 0 {
 		client := addressesOn(Fabric, numberClientInside)
@@ -108,7 +108,7 @@ func (p planner) defaultRoutes(segment Segment) []Route {
 	return []Route{v4, v6}
 }
 
-// podRoutes lead to a node's pods through the node's own addresses.
+// podRoutes returns the routes to a node's pods via the node.
 func podRoutes(n int) []Route {
 	cidrs, gateways := podCIDRs(n), addressesOn(Fabric, numberNodes+n)
 	return []Route{
@@ -132,8 +132,7 @@ func attach(name, port string, segment Segment, number int) Interface {
 	return Interface{Name: name, Port: port, Segment: segment, Addresses: addressesOn(segment, number)}
 }
 
-// addressesOn returns the addresses of host number on a segment. Number 11 is
-// .11 and ::11, so that people can read one from the other.
+// addressesOn returns a host's addresses. Number 11 is .11 and ::11 for readability.
 func addressesOn(segment Segment, number int) []netip.Prefix {
 	network4, network6 := FabricV4, FabricV6
 	if segment == Outside {
@@ -149,8 +148,7 @@ func addressesOn(segment Segment, number int) []netip.Prefix {
 	}
 }
 
-// decimalLooking returns the number whose hexadecimal digits are the decimal
-// digits of n, for 0 ≤ n ≤ 9999: binary-coded decimal.
+// decimalLooking returns n, 0 to 9999, as binary-coded decimal.
 func decimalLooking(n int) uint16 {
 	var coded uint16
 	for shift := 0; n > 0; shift += 4 {
@@ -160,8 +158,7 @@ func decimalLooking(n int) uint16 {
 	return coded
 }
 
-// commonSysctls make a fresh namespace independent of the machine's own settings,
-// which it would inherit, and let IPv6 addresses be used at once.
+// commonSysctls override settings inherited from the machine and disable DAD.
 func commonSysctls() []Sysctl {
 	var sysctls []Sysctl
 	for _, scope := range []string{"all", "default"} {
@@ -179,14 +176,12 @@ func forwardingSysctls() []Sysctl {
 	return []Sysctl{{"net/ipv4/ip_forward", "1"}, {"net/ipv6/conf/all/forwarding", "1"}}
 }
 
-// strictSourceSysctls drop what comes in by another link than answers would take
-// (RFC 3704 section 2.2). Distributions set it.
+// strictSourceSysctls enable strict reverse path filtering (RFC 3704, section 2.2), as distributions do.
 func strictSourceSysctls() []Sysctl {
 	return []Sysctl{{"net/ipv4/conf/all/rp_filter", "1"}, {"net/ipv4/conf/default/rp_filter", "1"}}
 }
 
-// multipathSysctls choose among equal routes by addresses and ports, as
-// datacenter routers do.
+// multipathSysctls select multipath routes by addresses and ports, like datacenter routers.
 func multipathSysctls() []Sysctl {
 	return []Sysctl{{"net/ipv4/fib_multipath_hash_policy", "1"}, {"net/ipv6/fib_multipath_hash_policy", "1"}}
 }

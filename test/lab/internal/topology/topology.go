@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package topology is the lab's plan: which hosts there are, their addresses,
-// routes and kernel settings. It is pure; package netns builds it.
+// Package topology defines the lab's hosts, addresses, routes and kernel settings. It is pure; package
+// netns builds it.
 //
 //	client ── outside ══ router1…M ══ fabric ── node1…N, cp
 //
-// Without routers the client is on the fabric.
-//
-// Both segments are bridges in a namespace of their own. All addresses are
-// from the documentation (RFC 5737, RFC 3849) and benchmarking (RFC 2544) blocks.
+// Without routers the client is on the fabric. Both segments are bridges in a separate namespace. Addresses
+// are from documentation (RFC 5737, RFC 3849) and benchmarking (RFC 2544) blocks.
 package topology
 
 import (
@@ -16,7 +14,7 @@ import (
 	"net/netip"
 )
 
-// Role says what a host is for.
+// Role is the role of a host.
 type Role string
 
 // The roles of hosts.
@@ -27,13 +25,13 @@ const (
 	RoleNode         Role = "node"
 )
 
-// Limits that the address plan sets.
+// Limits of the address plan.
 const (
 	MaxNodes   = 80
 	MaxRouters = 20
 )
 
-// Segment is one layer 2 network of the lab, a bridge of this name.
+// Segment is a layer 2 network, and the name of its bridge.
 type Segment string
 
 // The segments.
@@ -44,7 +42,7 @@ const (
 	Outside Segment = "outside"
 )
 
-// The networks of the lab. VIPs are not part of it: routers learn them over BGP.
+// The networks of the lab. Routers learn VIPs over BGP.
 var (
 	FabricV4  = netip.MustParsePrefix("198.51.100.0/25")
 	FabricV6  = netip.MustParsePrefix("2001:db8:0:1::/64")
@@ -60,14 +58,13 @@ var (
 	APIServiceV4 = netip.MustParseAddr("198.19.0.1")
 	APIServiceV6 = netip.MustParseAddr("2001:db8:ffff::1")
 
-	// DNSServiceV4 is where pods look for a cluster's DNS; the lab has none.
+	// DNSServiceV4 is the pods' DNS server; the lab has none.
 	DNSServiceV4 = netip.MustParseAddr("198.19.0.10")
 
 	defaultV4 = netip.MustParsePrefix("0.0.0.0/0")
 	defaultV6 = netip.MustParsePrefix("::/0")
 )
 
-// Host numbers within a network.
 const (
 	numberControlPlane  = 2
 	numberNodes         = 10
@@ -77,38 +74,37 @@ const (
 	numberRoutersBeyond = 200
 )
 
-// Interface is one link of a host to a segment.
+// Interface is a host's link to a segment.
 type Interface struct {
-	// Name is the interface's name in the host.
 	Name string
-	// Port is the name of the other end, a port of the segment's bridge.
+	// Port is the other end on the segment's bridge.
 	Port    string
 	Segment Segment
-	// Addresses holds one IPv4 and one IPv6 address, each with its network's length.
+	// Addresses are an IPv4 and an IPv6 address with the prefix lengths of their networks.
 	Addresses []netip.Prefix
 }
 
-// Route is a static route; several gateways share the traffic equally.
+// Route is a static route; gateways share traffic equally.
 type Route struct {
 	Destination netip.Prefix
 	Gateways    []netip.Addr
 }
 
-// Sysctl is a setting of a host's network namespace.
+// Sysctl is a setting of a network namespace.
 type Sysctl struct {
 	// Name is a path below /proc/sys.
 	Name  string
 	Value string
 }
 
-// Host is one machine of the lab.
+// Host is a machine of the lab.
 type Host struct {
 	Name       string
 	Role       Role
 	Interfaces []Interface
 	Routes     []Route
 	Sysctls    []Sysctl
-	// PodCIDRs is set for nodes: IPv4, then IPv6.
+	// PodCIDRs of nodes: IPv4, then IPv6.
 	PodCIDRs []netip.Prefix
 }
 
@@ -123,12 +119,10 @@ type Topology struct {
 	Hosts []Host
 }
 
-// New plans a lab of the given numbers of nodes and routers. Static routes lead between the
-// nodes' pods.
+// New plans a lab with static routes between the nodes' pods.
 func New(nodes, routers int) (Topology, error) { return plan(nodes, routers, false) }
 
-// NewRouted plans a lab whose CNI leads packets to the pods of other nodes. Its nodes also
-// check sources strictly.
+// NewRouted plans a lab whose CNI routes between nodes' pods. Nodes filter strictly by reverse path.
 func NewRouted(nodes, routers int) (Topology, error) { return plan(nodes, routers, true) }
 
 func plan(nodes, routers int, ownRoutes bool) (Topology, error) {
@@ -150,7 +144,7 @@ func plan(nodes, routers int, ownRoutes bool) (Topology, error) {
 	return Topology{Hosts: hosts}, nil
 }
 
-// Host returns the host of a name.
+// Host returns the host with a name.
 func (t Topology) Host(name string) (Host, bool) {
 	for _, host := range t.Hosts {
 		if host.Name == name {
@@ -160,7 +154,7 @@ func (t Topology) Host(name string) (Host, bool) {
 	return Host{}, false
 }
 
-// WithRole returns the hosts of a role, in order.
+// WithRole returns the hosts with a role, in order.
 func (t Topology) WithRole(role Role) []Host {
 	var hosts []Host
 	for _, host := range t.Hosts {
@@ -171,5 +165,5 @@ func (t Topology) WithRole(role Role) []Host {
 	return hosts
 }
 
-// ControlPlane returns the host that runs the Kubernetes control plane.
+// ControlPlane returns the control plane host.
 func (t Topology) ControlPlane() Host { return t.WithRole(RoleControlPlane)[0] }

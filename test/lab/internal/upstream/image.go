@@ -16,16 +16,15 @@ import (
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
-// programs are those of this machine that the tests' shell lines use, by their names there.
+// programs maps commands in the tests' shell scripts to this machine's programs.
 var programs = map[string]string{
 	"sh": "sh", "seq": "seq", "sleep": "sleep", "date": "date", "cat": "cat", "hostname": "hostname",
 	"curl": "curl", "wget": "wget",
-	// Others of this name have other options.
+	// Other implementations have different options.
 	"nc": "nc.openbsd",
 }
 
-// loadImages makes the images that the tests name, all with the same files, and gives them
-// to the nodes. Those that Kubernetes publishes hold the same programs.
+// loadImages builds the images that the tests use, all with the same files, and loads them into the nodes.
 func loadImages(ctx context.Context, cluster *harness.Cluster, options Options) (err error) {
 	names, err := images(ctx, options.Tests)
 	if err != nil {
@@ -63,8 +62,7 @@ func writeImage(archive, name string, files []oci.File) error {
 	return errors.Join(err, file.Close())
 }
 
-// imageFiles are the workload and this machine's programs with the libraries that they are
-// linked with.
+// imageFiles returns the workload and this machine's programs with their libraries.
 func imageFiles(ctx context.Context, workload string) ([]oci.File, error) {
 	sources := map[string]string{"/agnhost": workload}
 	for name, program := range programs {
@@ -83,7 +81,7 @@ func imageFiles(ctx context.Context, workload string) ([]oci.File, error) {
 			}
 		}
 	}
-	// As the wget of busybox, which Kubernetes' own images have: one try.
+	// One attempt, like busybox's wget in Kubernetes' images.
 	files := []oci.File{{Path: "/etc/wgetrc", Mode: 0o644, Content: []byte("tries = 1\n")}}
 	for path, source := range sources {
 		content, err := os.ReadFile(source)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package upstream runs Kubernetes' own end-to-end tests on a running lab.
+// Package upstream runs Kubernetes' end-to-end tests on a running lab.
 package upstream
 
 import (
@@ -18,24 +18,23 @@ import (
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
-// Options are the programs and places of a run.
+// Options configure Run.
 type Options struct {
-	// Tests is the program with the tests, Workload the one that they run in pods.
+	// Tests is the test program, Workload the program in pods.
 	Tests, Workload string
-	// Kubernetes is the program that has kubectl.
+	// Kubernetes is the program with kubectl.
 	Kubernetes, Kubeconfig string
-	// Folder is the lab's, which all its hosts see.
+	// Folder is the lab's directory, which is visible on all hosts.
 	Folder string
-	// Reports is the directory that gets the output and the report.
+	// Reports is the directory for the output and the report.
 	Reports string
-	// Focus and Skip are regular expressions of tests.
+	// Focus and Skip are regular expressions for test names.
 	Focus, Skip string
 }
 
-// errFailed says that tests failed; the report names them.
 var errFailed = errors.New("not every test passed")
 
-// Run installs Millrace, runs the tests on the client and prints what became of each.
+// Run installs Millrace, runs the tests on the client and prints their results.
 func Run(ctx context.Context, cluster *harness.Cluster, options Options, out io.Writer) error {
 	if err := os.MkdirAll(options.Reports, 0o755); err != nil {
 		return fmt.Errorf("make the directory of reports: %w", err)
@@ -84,11 +83,11 @@ func Run(ctx context.Context, cluster *harness.Cluster, options Options, out io.
 //go:embed manifests/dns.yaml
 var dns string
 
-// outsideAddress is the client's while the tests run: they take whatever shares 16 bits
-// with a node's address for a part of the cluster. No VIP of the tests has it.
+// outsideAddress is the client's address during the tests, which treat addresses with the same 16-bit
+// prefix as a node as inside the cluster. No VIP has it.
 const outsideAddress = "203.0.113.240"
 
-// moveClient has the client send from another network than the nodes'.
+// moveClient makes the client send from another network than the nodes'.
 func moveClient(ctx context.Context, cluster *harness.Cluster) error {
 	script := "ip -4 address replace " + outsideAddress + "/32 dev lo && " +
 		"ip -4 route replace $(ip -4 route show default) src " + outsideAddress
@@ -99,7 +98,7 @@ func moveClient(ctx context.Context, cluster *harness.Cluster) error {
 	return err
 }
 
-// writeKubectl writes the program that the tests call kubectl.
+// writeKubectl writes the kubectl wrapper of the tests.
 func writeKubectl(options Options) (string, error) {
 	path := filepath.Join(options.Folder, "kubectl.sh")
 	script := fmt.Sprintf("#!/bin/sh\nKUBECACHEDIR=%s KUBERC=off exec %s kubectl \"$@\"\n",
@@ -110,7 +109,7 @@ func writeKubectl(options Options) (string, error) {
 	return path, nil
 }
 
-// report is the part we read of a JUnit report.
+// report is the part of a JUnit report that is read.
 type report struct {
 	Tests []struct {
 		Name    string  `xml:"name,attr"`
@@ -120,7 +119,7 @@ type report struct {
 	} `xml:"testsuite>testcase"`
 }
 
-// summarize prints the tests of a report that were chosen.
+// summarize prints the selected tests of a report.
 func summarize(file string, out io.Writer) error {
 	content, err := os.ReadFile(file)
 	if err != nil {
@@ -132,8 +131,7 @@ func summarize(file string, out io.Writer) error {
 	}
 	passed, all := 0, 0
 	for _, test := range read.Tests {
-		// What has no test's name is the suite's own preparation; what is skipped without
-		// having run was not chosen.
+		// Other names are setup steps; skipped tests without a duration were not selected.
 		if !strings.HasPrefix(test.Name, "[It]") || test.Status == "skipped" && test.Seconds == 0 {
 			continue
 		}
@@ -150,7 +148,7 @@ func summarize(file string, out io.Writer) error {
 	return nil
 }
 
-// images returns the images that the tests of Services run in pods.
+// images returns the images used by the tests of Services.
 func images(ctx context.Context, tests string) ([]string, error) {
 	raw, err := exec.CommandContext(ctx, tests, "--list-images").Output()
 	if err != nil {

@@ -24,13 +24,11 @@ const (
 	datagrams = 200
 	megabytes = 1 << 20
 
-	// conntrackSeconds is how long the kernels remember UDP here, in place of 30 and 120 s, and
-	// idle is longer.
+	// conntrackSeconds replaces conntrack's UDP timeouts of 30 and 120 s; idle is longer.
 	conntrackSeconds = "3"
 	idle             = 8 * time.Second
 )
 
-// onNodes runs a command on every node.
 func onNodes(ctx context.Context, command ...string) error {
 	var errs []error
 	for n := 1; n <= nodes; n++ {
@@ -40,7 +38,7 @@ func onNodes(ctx context.Context, command ...string) error {
 	return errors.Join(errs...)
 }
 
-// The pods see the client's own address, whichever node took its packets.
+// Pods see the client's address on every path.
 func TestTraffic(t *testing.T) {
 	for _, service := range []string{"echo", "echo-local"} {
 		for _, vip := range vips(t, service) {
@@ -59,7 +57,7 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// allServe waits until the agents have heard of each pod.
+// allServe waits until the agents have programmed each pod.
 func allServe(t *testing.T, vip netip.Addr) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -78,8 +76,8 @@ func TestTransfers(t *testing.T) {
 	}
 }
 
-// A pod sends first after the kernel has forgotten the flow: the client gets it from the VIP,
-// and the pod sees no other client afterwards.
+// A pod sends after conntrack has expired the flow. The packet must have the VIP as source, and the pod
+// must see one client afterwards.
 func TestIdleUDP(t *testing.T) {
 	must(t, onNodes(t.Context(), "sh", "-ec", "cd /proc/sys/net/netfilter; for name in nf_conntrack_udp_timeout "+
 		"nf_conntrack_udp_timeout_stream; do echo "+conntrackSeconds+" > $name; done"))
@@ -87,7 +85,7 @@ func TestIdleUDP(t *testing.T) {
 	count := 0
 	for _, service := range []string{"echo", "echo-local"} {
 		for _, vip := range vips(t, service) {
-			// The ways of several flows differ.
+			// Flows differ in their paths.
 			for range 3 {
 				count++
 				go func() {
@@ -107,7 +105,7 @@ func TestIdleUDP(t *testing.T) {
 	}
 }
 
-// The kernels forget all connections again and again, while pods send and while they receive.
+// The conntrack tables are flushed repeatedly while pods send and receive.
 func TestForgottenTCP(t *testing.T) {
 	for _, vip := range vips(t, "echo") {
 		ended := make(chan error, 1)
@@ -130,7 +128,7 @@ func TestForgottenTCP(t *testing.T) {
 	}
 }
 
-// VIPs serve those inside the cluster, too.
+// Clients inside the cluster reach VIPs, too.
 func TestClientsInside(t *testing.T) {
 	echo := filepath.Join(cluster.Root(), "bin", "echo")
 	out, err := cluster.Kubectl(t.Context(), "get", "pods", "-l", "app=echo", "-o", "name")
@@ -153,8 +151,8 @@ func TestClientsInside(t *testing.T) {
 	}
 }
 
-// Nothing translates the VIPs for a process of a node, as where a CNI's programs at sockets do not
-// see it: its packets leave the node, and a router brings them back to some node.
+// Nothing translates VIPs for a process of a node, as if the CNI's socket programs did not see it: its
+// packets reach a node via a router.
 func TestUntranslatedClient(t *testing.T) {
 	const table = "untranslated"
 	t.Cleanup(func() {
@@ -166,12 +164,12 @@ func TestUntranslatedClient(t *testing.T) {
 		if vip.Is6() {
 			family = "ip6"
 		}
-		// What conntrack does not see has no NAT.
+		// Untracked packets are not translated.
 		_, err := cluster.Exec(t.Context(), "node1", "nft", fmt.Sprintf("add table inet %s; "+
 			"add chain inet %[1]s output { type filter hook output priority raw; }; "+
 			"add rule inet %[1]s output %s daddr %s notrack", table, family, vip))
 		must(t, err)
-		// A reply whose ports an earlier, translated flow had would get another source port.
+		// A flow with a previously translated tuple would get another source port.
 		_, err = cluster.Exec(t.Context(), "node1", "conntrack", "-F")
 		must(t, err)
 		echo := filepath.Join(cluster.Root(), "bin", "echo")
@@ -186,7 +184,6 @@ func TestUntranslatedClient(t *testing.T) {
 	}
 }
 
-// restrict writes the source ranges of a Service as JSON.
 func restrict(t *testing.T, ranges string) {
 	t.Helper()
 	_, err := cluster.Kubectl(t.Context(), "patch", "service", "echo", "--type=merge",
@@ -194,7 +191,6 @@ func restrict(t *testing.T, ranges string) {
 	must(t, err)
 }
 
-// admitted waits until all datagrams of the client are answered, or none.
 func admitted(t *testing.T, vips []netip.Addr, want bool) {
 	t.Helper()
 	for _, vip := range vips {
@@ -211,7 +207,7 @@ func admitted(t *testing.T, vips []netip.Addr, want bool) {
 	}
 }
 
-// Source ranges and blocks of policies that have the client, and others.
+// Source ranges and policy blocks with the client, and others.
 var (
 	theClient = []string{"198.51.100.130/32", "2001:db8:0:2::130/128"}
 	another   = []string{"198.51.100.131/32", "2001:db8:0:2::131/128"}
@@ -219,7 +215,7 @@ var (
 
 func quoted(ranges []string) string { return `["` + strings.Join(ranges, `","`) + `"]` }
 
-// Source ranges admit by the client's own address.
+// Source ranges match the client's address.
 func TestSourceRanges(t *testing.T) {
 	addresses := vips(t, "echo")
 	restrict(t, quoted(theClient))
@@ -230,10 +226,9 @@ func TestSourceRanges(t *testing.T) {
 	admitted(t, addresses, true)
 }
 
-// hasPolicies are the CNIs that hold pods to network policies.
+// hasPolicies are the CNIs that enforce network policies.
 var hasPolicies = []string{"calico", "cilium", "cilium-vxlan", "cilium-kpr"}
 
-// policy returns a network policy that admits ranges alone to the pods.
 func policy(ranges []string) string {
 	var blocks string
 	for _, cidr := range ranges {
@@ -251,7 +246,7 @@ spec:
 ` + blocks
 }
 
-// Policies see the client's own address. Source ranges and a policy both have to admit it.
+// Policies match the client's address. Source ranges and policy must both admit it.
 func TestNetworkPolicy(t *testing.T) {
 	if !slices.Contains(hasPolicies, cni()) {
 		t.Skipf("the CNI %q has no network policies", cni())

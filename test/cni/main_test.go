@@ -25,7 +25,7 @@ var cluster *harness.Cluster
 
 func TestMain(m *testing.M) { os.Exit(harness.RunTests(m, "cni", prepare)) }
 
-// clientPod is a pod on the node's network, which asks as well as the pods of the Services.
+// clientPod is a client pod on the host network.
 const clientPod = `
 apiVersion: v1
 kind: Pod
@@ -38,8 +38,7 @@ spec:
   containers: [{name: echo, image: "millrace.test/echo:dev", imagePullPolicy: IfNotPresent}]
 `
 
-// prepare brings up the cluster, Millrace, six pods, a Service for each traffic policy, and a
-// pod on a node's network.
+// prepare starts the cluster with Millrace, six pods, a Service per traffic policy and a host network pod.
 func prepare(ctx context.Context, c *harness.Cluster) error {
 	cluster = c
 	if err := cluster.Up(ctx); err != nil {
@@ -62,8 +61,8 @@ func prepare(ctx context.Context, c *harness.Cluster) error {
 	return connected(ctx)
 }
 
-// connected waits until a pod on each node reaches one on every other by its own address. Until then
-// the CNI has not set up its routes, and kube-proxy sends clients inside the cluster into the void.
+// connected waits for pod connectivity between all nodes. Before, the CNI has no routes and kube-proxy's
+// connections fail.
 func connected(ctx context.Context) error {
 	var pods corev1.PodList
 	if err := cluster.Get(ctx, &pods, "pods", "-l", "app=echo"); err != nil {
@@ -93,10 +92,9 @@ func connected(ctx context.Context) error {
 	return nil
 }
 
-// patience is for what takes moments on a machine that is idle.
 const patience = time.Minute
 
-// vips returns both addresses of a Service, once the router has routes to all nodes.
+// vips returns both addresses of a Service once the router has routes to all nodes.
 func vips(t *testing.T, service string) []netip.Addr {
 	t.Helper()
 	var all []netip.Addr
@@ -111,7 +109,6 @@ func vips(t *testing.T, service string) []netip.Addr {
 	return all
 }
 
-// cni is the name of the lab's CNI.
 func cni() string { return os.Getenv("MILLRACE_LAB_CNI") }
 
 func client(vip netip.Addr) netip.Addr {

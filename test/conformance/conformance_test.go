@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/gateway-api/conformance/utils/suite"
 )
 
-// profiles are those that Millrace is held to: all of Gateways.
+// profiles are the claimed conformance profiles.
 var profiles = []suite.ConformanceProfileName{
 	suite.GatewayHTTPConformanceProfileName,
 	suite.GatewayGRPCConformanceProfileName,
@@ -24,8 +24,8 @@ var profiles = []suite.ConformanceProfileName{
 	suite.GatewayUDPConformanceProfileName,
 }
 
-// TestConformance runs the tests of all features that the GatewayClass says it supports. The
-// suite's own flags choose others, such as -run-test=HTTPRouteWeight.
+// TestConformance runs the tests of the GatewayClass's supported features. Flags of the suite select
+// others, such as -run-test=HTTPRouteWeight.
 func TestConformance(t *testing.T) {
 	options := conformance.DefaultOptions(t)
 	options.GatewayClassName = "millrace"
@@ -36,12 +36,12 @@ func TestConformance(t *testing.T) {
 		Contact: []string{"https://github.com/millrace-lb/millrace/issues"},
 	}
 	options.ReportOutputPath = filepath.Join(os.Getenv(onClient), "dist", "conformance", "report.yaml")
-	// The one is of the lab's pool, the other of none.
+	// The first is in the lab's pool, the second in no pool.
 	options.UsableNetworkAddresses = []gatewayv1.GatewaySpecAddress{address("203.0.113.190")}
 	options.UnusableNetworkAddresses = []gatewayv1.GatewaySpecAddress{address("203.0.113.250")}
-	// The lab goes down after the tests.
+	// The lab is stopped after the tests.
 	options.CleanupBaseResources = false
-	// No limit of the client's own: the tests poll.
+	// The tests poll, so client-side rate limits are disabled.
 	options.RestConfig.QPS = -1
 	conformance.RunConformanceWithOptions(t, options)
 }

@@ -24,8 +24,7 @@ import (
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
-// programs are the packages of the programs in the images that the tests name, by the last
-// word of the image's name. The tests' server is built from their own module.
+// programs maps the last path element of the tests' images to the packages of their programs.
 var programs = map[string]string{
 	"echo-basic": "sigs.k8s.io/gateway-api/conformance/echo-basic",
 	"coredns":    "./test/conformance/whoami",
@@ -33,7 +32,6 @@ var programs = map[string]string{
 
 var imageName = regexp.MustCompile(`(?m)^\s*(?:- )?image: *(\S+)$`)
 
-// images are the names of all images in the tests' manifests.
 func images() ([]string, error) {
 	var names []string
 	err := fs.WalkDir(conformance.Manifests, ".", func(file string, entry fs.DirEntry, err error) error {
@@ -54,7 +52,6 @@ func images() ([]string, error) {
 	return slices.Compact(names), err
 }
 
-// loadImages makes the images that the tests name and gives them to the nodes.
 func loadImages(ctx context.Context, cluster *harness.Cluster) (err error) {
 	names, err := images()
 	if err != nil {
@@ -88,7 +85,6 @@ func loadImages(ctx context.Context, cluster *harness.Cluster) (err error) {
 	return err
 }
 
-// build returns the program of a package.
 func build(ctx context.Context, root, source, output string) ([]byte, error) {
 	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", output, source)
 	command.Dir = root

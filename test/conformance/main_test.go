@@ -17,8 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
-// onClient is the environment variable that the tests have where they run on the client. Its
-// value is the root of this checkout.
+// onClient is set to the checkout's root in the process on the client.
 const onClient = "MILLRACE_CONFORMANCE_CLIENT"
 
 func TestMain(m *testing.M) {
@@ -28,7 +27,6 @@ func TestMain(m *testing.M) {
 	os.Exit(harness.RunOn("conformance", prepare, onTheClient))
 }
 
-// prepare brings up the cluster with Millrace and its gateway.
 func prepare(ctx context.Context, cluster *harness.Cluster) error {
 	if err := cluster.Up(ctx); err != nil {
 		return err
@@ -48,7 +46,7 @@ func prepare(ctx context.Context, cluster *harness.Cluster) error {
 	return oneProxy(ctx, cluster)
 }
 
-// oneProxy has each Gateway run a single proxy: the tests make a hundred of them.
+// oneProxy limits each of the tests' hundred Gateways to a single proxy.
 func oneProxy(ctx context.Context, cluster *harness.Cluster) error {
 	err := cluster.Apply(ctx, `
 apiVersion: v1
@@ -63,7 +61,7 @@ data: {replicas: "1"}`)
 	return err
 }
 
-// onTheClient runs this program with its arguments on the lab's client, and returns its exit code.
+// onTheClient runs this program on the lab's client and returns its exit code.
 func onTheClient(ctx context.Context, cluster *harness.Cluster) int {
 	if err := run(ctx, cluster); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -9,8 +9,7 @@ import (
 	"slices"
 )
 
-// expectedFailures are tests that do not pass yet, each with the reason. They are not run.
+// expectedFailures maps tests that are skipped to the reason.
 var expectedFailures = map[string]string{}
 
-// skipped are the names of the tests that are not run.
 func skipped() []string { return slices.Sorted(maps.Keys(expectedFailures)) }

@@ -23,14 +23,14 @@ import (
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
-// conditions records what the condition of LBPeers with canaries is as it changes.
+// conditions records changes of the condition of LBPeers with canaries.
 type conditions struct {
 	mu    sync.Mutex
 	lines []string
 	rest  []byte
 }
 
-// watch records until the context is done: kubectl's own watch ends at the first of several objects.
+// watch repeats `kubectl get --watch`, which ends at the first of several objects.
 func (c *conditions) watch(ctx context.Context) {
 	const columns = `{range .items[*]}{.metadata.name} {range .status.conditions[?(@.type=="` +
 		millracev1beta1.ConditionReachedThroughRouters + `")]}{.status} {.reason} {.message}{end}{"\n"}{end}`
@@ -43,7 +43,6 @@ func (c *conditions) watch(ctx context.Context) {
 	}
 }
 
-// Write takes what kubectl prints.
 func (c *conditions) Write(printed []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -57,7 +56,7 @@ func (c *conditions) Write(printed []byte) (int, error) {
 	}
 }
 
-// alarms are those since the n-th line, of an LBPeer. It also returns how many lines there are.
+// alarms returns the alarms of an LBPeer after line since, and the number of lines.
 func (c *conditions) alarms(since int, peer string) (alarms []string, lines int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,7 +68,7 @@ func (c *conditions) alarms(since int, peer string) (alarms []string, lines int)
 	return alarms, len(c.lines)
 }
 
-// canaryMinutes is how long no alarm may be told: MILLRACE_CANARY, such as 60m.
+// canaryMinutes is the duration of MILLRACE_CANARY, such as 60m.
 func canaryMinutes(t *testing.T) time.Duration {
 	t.Helper()
 	text := os.Getenv("MILLRACE_CANARY")
@@ -83,9 +82,8 @@ func canaryMinutes(t *testing.T) time.Duration {
 	return limit
 }
 
-// No LBPeer is told not to reach nodes while agents are killed and restarted, pods come and go and the
-// router resets sessions. Routers reach nodes all the time, since routes are kept by graceful restart;
-// after a reset they do so again before that counts.
+// No LBPeer reports unreached nodes while agents are killed and restarted, pods change and the router
+// resets sessions. Graceful restart retains routes, and after a reset they return within the tolerance.
 func TestCanaryTellsNoFalseAlarm(t *testing.T) {
 	limit := canaryMinutes(t)
 	for _, c := range canaries {
@@ -122,7 +120,7 @@ func TestCanaryTellsNoFalseAlarm(t *testing.T) {
 		t.Logf("%s after the start: %s", time.Since(began).Round(time.Second), what)
 	}
 
-	// A fault is seen by the same watch.
+	// The same watch detects a real fault.
 	allVerified(t)
 	t.Cleanup(func() { filterThird(t, false) })
 	filterThird(t, true)
@@ -136,8 +134,8 @@ func TestCanaryTellsNoFalseAlarm(t *testing.T) {
 	}
 }
 
-// clearSession has router1 end the session with a neighbor, or with all (*), and waits until they
-// are established again and their routes are back. The end of a session may come after the command.
+// clearSession makes router1 reset its sessions with a neighbor, or with all (*), and waits for them and
+// their routes. The reset may follow the command's end.
 func clearSession(t *testing.T, neighbor string) {
 	t.Helper()
 	before, err := establishments(t.Context())
@@ -163,7 +161,7 @@ func clearSession(t *testing.T, neighbor string) {
 	}
 }
 
-// establishments are how often router1's session with each neighbor was established.
+// establishments returns how often router1's session with each neighbor was established.
 func establishments(ctx context.Context) (map[string]int, error) {
 	raw, err := cluster.Run(ctx, "vtysh", "router1", "--", "-c", "show bgp neighbors json")
 	if err != nil {
@@ -178,7 +176,7 @@ func establishments(ctx context.Context) (map[string]int, error) {
 		var neighbor struct {
 			Times *int `json:"connectionsEstablished"`
 		}
-		// The rest, such as vrfId, is of no neighbor.
+		// Other keys, such as vrfId, are not neighbors.
 		if json.Unmarshal(text, &neighbor) == nil && neighbor.Times != nil {
 			times[address] = *neighbor.Times
 		}
@@ -189,7 +187,7 @@ func establishments(ctx context.Context) (map[string]int, error) {
 	return times, nil
 }
 
-// disturb does something that is no fault of a router, waits until it is over, and says what it was.
+// disturb causes an event that is not a router's fault, waits for its end and returns its description.
 func disturb(t *testing.T, random *rand.Rand, round int) string {
 	t.Helper()
 	node := 1 + random.IntN(3)

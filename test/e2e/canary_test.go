@@ -20,7 +20,7 @@ import (
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
-// routerCanary is a canary of an LBPeer of the lab, over the session of its own family.
+// routerCanary is a canary of an LBPeer over the session of its own family.
 type routerCanary struct{ peer, address, family, prefixes string }
 
 // canaries are in no pool.
@@ -29,8 +29,8 @@ var canaries = []routerCanary{
 	{"router1-v6", "2001:db8:cafe:1::250", "ipv6", "ipv6"},
 }
 
-// The operator says of LBPeers with a canary whether the router reaches all nodes, and names the one
-// whose route the router filters. That it is repaired is told, too.
+// The condition of LBPeers reports whether the router reaches all nodes and names the node whose route the
+// router filters, and its repair.
 func TestCanaryTellsFilteredRoute(t *testing.T) {
 	for _, c := range canaries {
 		cleanup(t, "patch", "lbpeer", c.peer, "--type=merge", "--patch", `{"spec":{"canaries":null}}`)
@@ -63,7 +63,7 @@ func TestCanaryTellsFilteredRoute(t *testing.T) {
 	}
 }
 
-// allVerified waits until each node is known to be reached from both others.
+// allVerified waits until each node is reached from both others.
 func allVerified(t *testing.T) {
 	t.Helper()
 	eventually(t, time.Minute, func(ctx context.Context) error {
@@ -74,7 +74,7 @@ func allVerified(t *testing.T) {
 	})
 }
 
-// filterThird has router1 filter the third node's routes of canaries, or no longer.
+// filterThird adds or removes router1's filter of the third node's canary routes.
 func filterThird(t *testing.T, on bool) {
 	t.Helper()
 	args := []string{"vtysh", "router1", "--", "-c", "configure terminal"}
@@ -108,7 +108,6 @@ func (c *routerCanary) condition(ctx context.Context) (*metav1.Condition, error)
 	return meta.FindStatusCondition(peer.Status.Conditions, millracev1beta1.ConditionReachedThroughRouters), nil
 }
 
-// reachedThroughRouter waits for the condition of all LBPeers with canaries.
 func reachedThroughRouter(t *testing.T, limit time.Duration, want metav1.ConditionStatus, reason, node string) {
 	t.Helper()
 	begun := time.Now()
@@ -127,7 +126,6 @@ func reachedThroughRouter(t *testing.T, limit time.Duration, want metav1.Conditi
 	}
 }
 
-// logCanaries logs what is known of canaries where the test failed.
 func logCanaries(t *testing.T) {
 	t.Helper()
 	if !t.Failed() {

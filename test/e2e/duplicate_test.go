@@ -18,8 +18,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// The pool is in the network of the nodes. The host of the control plane, which is no Node, is there,
-// too.
+// The pool is in the nodes' network, which also contains the control plane's host.
 const duplicateObjects = `
 apiVersion: millrace.io/v1beta1
 kind: VIPPool
@@ -43,12 +42,11 @@ spec:
   ports: [{name: http, port: 80, targetPort: 8080}]
 `
 
-// A VIP that a host of the nodes' network has already is told, with the host, and not announced until
-// the host has left.
+// A VIP whose address a host uses is reported with the host and not announced until the host has left.
 func TestDuplicateAddress(t *testing.T) {
 	held := []string{"198.51.100.120", "2001:db8:0:1::120"}
 	link := strings.Fields(onControlPlane(t, "ip", "-o", "-4", "address", "show", "to", "198.51.100.2"))[1]
-	// "link/ether 02:… brd …" is behind the flags.
+	// "link/ether 02:… brd …" follows the flags.
 	_, ethernet, _ := strings.Cut(onControlPlane(t, "ip", "-o", "link", "show", "dev", strings.TrimSuffix(link, ":")), "link/ether ")
 	mac := strings.Fields(ethernet)[0]
 	leave := func() {
@@ -65,7 +63,7 @@ func TestDuplicateAddress(t *testing.T) {
 			leave()
 		}
 	})
-	// The last one comes first: a pool stays while it has VIPs.
+	// A pool with VIPs cannot be deleted, so the Service is deleted first.
 	cleanup(t, "delete", "vippool/duplicate", "vipadvertisement/duplicate", "--ignore-not-found")
 	cleanup(t, "delete", "service/duplicate", "--ignore-not-found")
 	must(t, cluster.Apply(t.Context(), duplicateObjects))

@@ -20,7 +20,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// Names and targets by annotations; else targets are what the statuses say.
+// Targets are from annotations, or else from statuses.
 const named = `
 apiVersion: v1
 kind: Service
@@ -71,8 +71,7 @@ spec:
   rules: [{backendRefs: [{name: echo, port: 80}]}]
 `
 
-// TestExternalDNS has ExternalDNS' own sources read Services, Ingresses and routes of Gateways, as
-// Millrace writes their statuses.
+// TestExternalDNS reads Services, Ingresses and routes with ExternalDNS' sources.
 func TestExternalDNS(t *testing.T) {
 	must(t, cluster.InstallGateway(t.Context()))
 	cleanup(t, "delete", "service/named", "service/aimed", "ingress/named", "ingress/aimed", "gateway/named", "httproute/named", "--ignore-not-found")
@@ -96,7 +95,6 @@ func TestExternalDNS(t *testing.T) {
 	})
 }
 
-// externalDNS builds the program that prints the records.
 func externalDNS(t *testing.T) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "externaldns")
@@ -109,7 +107,6 @@ func externalDNS(t *testing.T) string {
 	return program
 }
 
-// wantedRecords are those of the objects, with the VIPs of the Services behind them.
 func wantedRecords(ctx context.Context) ([]string, error) {
 	records := []string{"aimed.example.com A 203.0.113.7", "aimed-ingress.example.com CNAME edge.example.com"}
 	add := func(name, service string) error {

@@ -18,15 +18,14 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// holdTime is that of the peers in the manifests; the router may take a
-// moment more to act on it.
+// holdTime is the peers' hold time with a margin for the router.
 const holdTime = 9*time.Second + 3*time.Second
 
 func TestNodeKilledAndBootedAgain(t *testing.T) {
 	s := addresses(t, "echo")
 	s.routed(t, 30*time.Second, 1, 2, 3)
 	t.Cleanup(func() {
-		// A start of a node that runs is refused; that is no failure here.
+		// Starting a running node fails.
 		_, _ = cluster.Run(context.Background(), "node", "start", "node3")
 	})
 
@@ -37,7 +36,6 @@ func TestNodeKilledAndBootedAgain(t *testing.T) {
 	eventually(t, 90*time.Second, func(ctx context.Context) error { return nodeReady(ctx, "node3", corev1.ConditionUnknown) })
 	eventually(t, 30*time.Second, func(ctx context.Context) error { return reportReady(ctx, "node3", metav1.ConditionUnknown) })
 	for _, vip := range []netip.Addr{s.ipv4, s.ipv6} {
-		// The agents follow the endpoints within moments.
 		eventually(t, 20*time.Second, func(ctx context.Context) error { return allSucceed(ctx, vip, 100) })
 		must(t, allSucceed(t.Context(), vip, 1000))
 	}
@@ -71,8 +69,8 @@ func nodeReady(ctx context.Context, name string, want corev1.ConditionStatus) er
 	return fmt.Errorf("node %s has no condition Ready", name)
 }
 
-// reportReady checks the condition Ready of a node's LBNodeReport. Whatever it is, the
-// report's NodeReady has to agree: it is there only for a Node that is not ready.
+// reportReady checks the condition Ready of a node's LBNodeReport and that NodeReady is present only for a
+// Node that is not ready.
 func reportReady(ctx context.Context, name string, want metav1.ConditionStatus) error {
 	var report millracev1beta1.LBNodeReport
 	if err := cluster.Get(ctx, &report, "lbnodereport", name); err != nil {

@@ -19,7 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// healthService is Local, so the API server gives it a port for health checks.
+// healthService has policy Local and therefore a health check port.
 const healthService = `
 apiVersion: v1
 kind: Service
@@ -32,8 +32,7 @@ spec:
   ports: [{name: http, port: 80, targetPort: 8080}]
 `
 
-// Beside kube-proxy the agents answer no health checks: each port has one listener for a family,
-// and kube-proxy gets it.
+// With kube-proxy the agents open no health check ports, because a port has one listener per family.
 func TestHealthChecksBesideKubeProxy(t *testing.T) {
 	cleanup(t, "delete", "service", "health", "--ignore-not-found")
 	must(t, cluster.Apply(t.Context(), healthService))
@@ -53,7 +52,7 @@ func TestHealthChecksBesideKubeProxy(t *testing.T) {
 		must(t, err)
 	}
 
-	// A kube-proxy that starts again gets its ports back.
+	// A restarted kube-proxy gets its ports back.
 	previous, err := onlyProxy(t.Context(), "node1", port)
 	must(t, err)
 	pid := regexp.MustCompile(`pid=(\d+),`).FindStringSubmatch(previous)
@@ -71,8 +70,7 @@ func TestHealthChecksBesideKubeProxy(t *testing.T) {
 	})
 }
 
-// onlyProxy returns the sockets that listen at a port of a node, and whose they are. It fails where
-// there is not one for each family, or one is the agent's.
+// onlyProxy returns a port's listeners. It fails unless there is one per family, none of them the agent.
 func onlyProxy(ctx context.Context, node, port string) (string, error) {
 	out, err := cluster.Exec(ctx, node, "ss", "-Hltnp", "sport", "=", ":"+port)
 	if err == nil && (strings.Count(string(out), "\n") != 2 || strings.Contains(string(out), "lbagent")) {
@@ -81,8 +79,8 @@ func onlyProxy(ctx context.Context, node, port string) (string, error) {
 	return string(out), err
 }
 
-// internal returns the addresses of a node, of both families. In mode nftables kube-proxy answers
-// at these alone.
+// internal returns a node's addresses of both families, the only ones that kube-proxy in nftables mode
+// answers at.
 func internal(t *testing.T, name string) []string {
 	t.Helper()
 	node := &corev1.Node{}
@@ -99,7 +97,6 @@ func internal(t *testing.T, name string) []string {
 	return addresses
 }
 
-// healthOf compares what a node answers with the number of its ready pods.
 func healthOf(ctx context.Context, node, address string, pods int) error {
 	out, err := cluster.Exec(ctx, node, "curl", "--silent", "--show-error", "--fail", "--max-time", "2", "http://"+address+"/healthz")
 	if err != nil {

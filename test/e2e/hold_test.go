@@ -20,43 +20,38 @@ import (
 
 const (
 	heldConnections = 1000
-	// udpInterval is well below the 180 s for which an idle UDP flow is remembered.
+	// udpInterval is well below the timeout of 180 s of idle UDP flows.
 	udpInterval = 30 * time.Second
 	udpBurst    = 8000
-	// flowTimeout is long, for TCP waits twice as long after each loss: only a
-	// connection that does not come back at all is broken.
+	// flowTimeout exceeds TCP's exponential retransmission backoff, so that only dead connections count as
+	// broken.
 	flowTimeout = 40 * time.Second
 )
 
-// holders keep connections and UDP flows through the Service "hold".
 type holders struct {
 	tcp, udp *harness.Hold
-	// lost is how many datagrams had been lost at the last check.
-	lost int64
+	lost     int64
 }
 
-// holdService brings up the Service whose connections are held, with so many pods.
+// holdService creates the Service for held connections with the given number of pods.
 func holdService(t *testing.T, pods int) service {
 	t.Helper()
 	cleanup(t, "delete", "deployment/hold", "service/hold", "--ignore-not-found")
-	// Pods that a previous test left for the garbage collector would be endpoints for a moment.
-	// Their nodes would then be former owners of rows, and UDP is asked for there first: in
-	// vain on a node that the test stops.
+	// Terminating pods of a previous test would be endpoints for a moment. Their nodes would be previous
+	// owners of rows, which UDP packets visit first, in vain if the test stops them.
 	podsLeft(t, 0)
 	must(t, cluster.Apply(t.Context(), harness.Held))
 	scaleHold(t, pods)
 	return addresses(t, "hold")
 }
 
-// scaleHold sets the number of pods and waits until so many are ready and no other is
-// left.
+// scaleHold sets the number of pods and waits until exactly these are ready.
 func scaleHold(t *testing.T, pods int) {
 	t.Helper()
 	kubectl(t, "scale", "deployment/hold", "--replicas="+strconv.Itoa(pods))
 	podsLeft(t, pods)
 }
 
-// podsLeft waits until so many pods to be held are ready and no other is left.
 func podsLeft(t *testing.T, pods int) {
 	t.Helper()
 	eventually(t, 90*time.Second, func(ctx context.Context) error {
@@ -68,13 +63,13 @@ func podsLeft(t *testing.T, pods int) {
 	})
 }
 
-// hold opens the connections and UDP flows, half of each family.
+// hold opens connections and UDP flows, half of each family.
 func hold(t *testing.T, s service) *holders {
 	t.Helper()
 	from := clientAddresses(t)
 	vips := []netip.Addr{s.ipv4, s.ipv6}
 	h := &holders{}
-	// They end by End, after the test's own context.
+	// They end by End, after the test's context.
 	ctx := context.WithoutCancel(t.Context())
 	group := errgroup.Group{}
 	group.Go(func() (err error) {
@@ -100,15 +95,14 @@ func hold(t *testing.T, s service) *holders {
 		}
 	})
 	if err := group.Wait(); err != nil {
-		// Before the Service and its state go.
+		// Before the Service and its state are deleted.
 		cluster.TellLogs(t.Context(), "e2e")
 		t.Fatal(err)
 	}
 	return h
 }
 
-// clientAddresses gives the client three more addresses of each family for the time of
-// the test, so that there are ports for all flows, and returns all of them.
+// clientAddresses temporarily adds three client addresses per family, for enough ports, and returns all.
 func clientAddresses(t *testing.T) []netip.Addr {
 	t.Helper()
 	all := []netip.Addr{harness.ClientIPv4, harness.ClientIPv6}
@@ -129,8 +123,8 @@ func clientAddresses(t *testing.T) []netip.Addr {
 	return all
 }
 
-// survived has all flows make a request and fails where a connection broke whose pod
-// lives, where a UDP flow left a pod that lives, or where one gets no answer.
+// survived probes all flows and fails if a connection of a live pod broke, or a UDP flow left a live pod or
+// has no answer.
 func (h *holders) survived(t *testing.T, event string) {
 	t.Helper()
 	var tcp, udp held.Report
@@ -168,7 +162,7 @@ func (h *holders) survived(t *testing.T, event string) {
 	}
 }
 
-// brokenAlive counts the connections that broke though their pod lives, and logs some.
+// brokenAlive counts and logs broken connections of live pods.
 func brokenAlive(t *testing.T, event string, tcp held.Report, live map[string]string) int {
 	t.Helper()
 	broken := 0

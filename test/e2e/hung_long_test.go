@@ -16,9 +16,8 @@ import (
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
-// TestConnectionsSurviveHungAgent stops an agent as a node does that has no processor for it. Its
-// programs forward on, its routes go by the hold time, and the kubelet kills it after a minute. No
-// connection breaks, and no request fails, since no pod comes or goes meanwhile.
+// TestConnectionsSurviveHungAgent stops an agent with SIGSTOP. Its programs forward, its routes expire by
+// the hold time, and the kubelet kills it after a minute. No connection breaks and no request fails.
 func TestConnectionsSurviveHungAgent(t *testing.T) {
 	echo := addresses(t, "echo")
 	s := holdService(t, 6)
@@ -56,8 +55,7 @@ func TestConnectionsSurviveHungAgent(t *testing.T) {
 	}
 }
 
-// signalAgent sends a signal to a node's agent. One that was stopped goes on when the test ends; one
-// that the kubelet has killed meanwhile is another process.
+// signalAgent sends a signal to a node's agent and continues a stopped agent at the test's end.
 func signalAgent(t *testing.T, node, signal string) {
 	t.Helper()
 	send := func(ctx context.Context, signal string) error {

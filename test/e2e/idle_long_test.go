@@ -24,13 +24,12 @@ import (
 const (
 	manyServices  = 100
 	manyEndpoints = 20
-	// idleTime is longer than the half minute after which numbers alone are written.
+	// idleTime exceeds the interval of half a minute for writes of counters.
 	idleTime = time.Minute
 )
 
-// TestIdleWritesNothing applies many Services with endpoints that we make by
-// hand, waits until all are announced, and then counts the writes that the API
-// server gets for the kinds that Millrace writes.
+// TestIdleWritesNothing creates many Services with manual endpoints, waits until all are announced and
+// counts writes of Millrace's kinds.
 func TestIdleWritesNothing(t *testing.T) {
 	cleanup(t, "delete", "namespace", "many", "--ignore-not-found", "--timeout=120s")
 	kubectl(t, "create", "namespace", "many")
@@ -42,8 +41,7 @@ func TestIdleWritesNothing(t *testing.T) {
 	eventually(t, 60*time.Second, func(ctx context.Context) error { return allAssigned(ctx) })
 	eventually(t, 90*time.Second, func(ctx context.Context) error { return allAnnounced(ctx) })
 
-	// The last status writes are coalesced and may still be under way: numbers alone are written
-	// twice a minute. After that one idle time must pass without any.
+	// The last status writes may be pending, because counters are written twice a minute.
 	var last map[string]int
 	var since time.Time
 	eventually(t, 100*time.Second+idleTime, func(ctx context.Context) error {
@@ -57,7 +55,7 @@ func TestIdleWritesNothing(t *testing.T) {
 			return err
 		}
 		if quiet := time.Since(since); quiet < idleTime {
-			// To ask for its metrics is work for the API server, too.
+			// Reading metrics also loads the API server.
 			select {
 			case <-ctx.Done():
 			case <-time.After(min(idleTime-quiet, 5*time.Second)):
@@ -107,8 +105,7 @@ func allAssigned(ctx context.Context) error {
 	return nil
 }
 
-// allAnnounced checks that every node says that it announces all VIPs, and
-// that the router has them.
+// allAnnounced checks that every node reports all VIPs as announced and that the router has them.
 func allAnnounced(ctx context.Context) error {
 	var reports millracev1beta1.LBNodeReportList
 	if err := cluster.Get(ctx, &reports, "lbnodereports"); err != nil {
@@ -138,13 +135,11 @@ func allAnnounced(ctx context.Context) error {
 	return nil
 }
 
-// requestTotal matches the API server's counter of finished requests.
 var requestTotal = regexp.MustCompile(`(?m)^apiserver_request_total\{(.*)\} ([0-9.e+]+)$`)
 
 var label = regexp.MustCompile(`([a-z_]+)="([^"]*)"`)
 
-// writes returns the API server's write requests so far by resource and verb,
-// for Millrace's own kinds and for Services.
+// writes returns the API server's write requests by resource and verb, for Millrace's kinds and Services.
 func writes(ctx context.Context) (map[string]int, error) {
 	raw, err := cluster.Kubectl(ctx, "get", "--raw", "/metrics")
 	if err != nil {

@@ -23,7 +23,6 @@ import (
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
-// webProxies is the Deployment of the proxies of the class web.
 const webProxies = "ingressclass-web"
 
 var webHosts = []string{"web.example.com", "rpc.example.com"}
@@ -31,8 +30,8 @@ var webHosts = []string{"web.example.com", "rpc.example.com"}
 // webRate is in requests per second of each of the five kinds: 200 in all.
 const webRate = 40
 
-// TestIngressUnderLoad sends requests of all kinds through proxies behind VIPs, and holds that
-// none fails whatever changes meanwhile. A stream ends only where its proxy or its pod does.
+// TestIngressUnderLoad sends requests of all kinds through proxies during changes. None fails, and a stream
+// ends only with its proxy or pod.
 func TestIngressUnderLoad(t *testing.T) {
 	announceFromLabelled(t)
 	must(t, cluster.InstallGateway(t.Context()))
@@ -61,10 +60,9 @@ func TestIngressUnderLoad(t *testing.T) {
 	}
 }
 
-// proxyPods selects the pods of all proxies; no other test has any meanwhile.
+// proxyPods selects the pods of all proxies.
 const proxyPods = "app.kubernetes.io/component=proxy"
 
-// webLoad is requests under way.
 type webLoad struct {
 	t    *testing.T
 	ca   *authority
@@ -79,7 +77,6 @@ func (l *webLoad) routed(nodes ...int) {
 	}
 }
 
-// start begins the requests, when all proxies serve.
 func (l *webLoad) start() {
 	l.t.Helper()
 	for _, host := range webHosts {
@@ -93,7 +90,7 @@ func (l *webLoad) start() {
 			})
 		}
 	}
-	// It ends by End, after the test's own context.
+	// It ends by End, after the test's context.
 	web, err := cluster.StartWeb(context.WithoutCancel(l.t.Context()), harness.WebOptions{
 		VIPs: l.vips, Host: webHosts[0], GRPCHost: webHosts[1], CA: l.ca.pem, Rate: webRate,
 	})
@@ -106,7 +103,7 @@ func (l *webLoad) start() {
 	})
 }
 
-// during holds that no request fails while f works. ends reports whether streams may end.
+// during checks that no request fails while f runs. ends is true if streams may end.
 func (l *webLoad) during(event string, ends bool, f func(context.Context) error) {
 	l.t.Run(event, func(t *testing.T) {
 		if err := f(t.Context()); err != nil {
@@ -127,7 +124,7 @@ func (l *webLoad) during(event string, ends bool, f func(context.Context) error)
 			if kind.Reopened > 0 && !ends {
 				t.Errorf("%s: %d streams ended, and their proxies and pods live", name, kind.Reopened)
 			}
-			// A client that starves on a busy machine would prove nothing.
+			// A starved client would prove nothing.
 			if want := int((report.To - report.From) * webRate / 2); kind.Requests < want {
 				t.Errorf("%s: %d requests, want %d at least", name, kind.Requests, want)
 			}
@@ -135,14 +132,14 @@ func (l *webLoad) during(event string, ends bool, f func(context.Context) error)
 	})
 }
 
-// editRoutes changes the Ingress 100 times: other paths, other Services, other orders.
+// editRoutes changes the Ingress 100 times: paths, Services and their order.
 func editRoutes(ctx context.Context) error {
 	var edits strings.Builder
 	for i := range 100 {
 		path := fmt.Sprintf(`{path: "/%d", pathType: Exact, backend: {service: {name: none, port: {number: %d}}}}`, i, i+1)
 		whole := `{path: /, pathType: Prefix, backend: {service: {name: web, port: {name: http}}}}`
 		if i%2 == 1 {
-			// The same pods by another port of the Service, which has its own pool of connections.
+			// Another port of the Service has another connection pool.
 			whole = `{path: /, pathType: ImplementationSpecific, backend: {service: {name: web, port: {number: 80}}}}`
 		}
 		if i == 99 {
@@ -164,7 +161,7 @@ spec:
 	return cluster.Apply(ctx, edits.String())
 }
 
-// rotate replaces the certificate once a second, and awaits that all proxies have the last.
+// rotate replaces the certificate every second and waits until all proxies serve the last one.
 func rotate(ctx context.Context, t *testing.T, ca *authority) error {
 	const times = 10
 	each := time.NewTicker(time.Second)
@@ -182,8 +179,7 @@ func rotate(ctx context.Context, t *testing.T, ca *authority) error {
 	return nil
 }
 
-// leaveAlone kills the controllers and keeps them away for a minute. Meanwhile a node no
-// longer announces, and does again.
+// leaveAlone removes the controllers for a minute, in which a node stops and resumes announcing.
 func (l *webLoad) leaveAlone(ctx context.Context) error {
 	const away = time.Minute
 	if _, err := cluster.Kubectl(ctx, "-n", "millrace-system", "scale", "deployment/millrace-gateway", "--replicas=0"); err != nil {
@@ -215,7 +211,6 @@ func (l *webLoad) leaveAlone(ctx context.Context) error {
 
 const gatewayPods = "app.kubernetes.io/component=gateway"
 
-// replace restarts a Deployment and waits until its old pods are gone.
 func replace(ctx context.Context, namespace, deployment, selector string, pods int) error {
 	if _, err := cluster.Kubectl(ctx, "-n", namespace, "rollout", "restart", "deployment/"+deployment); err != nil {
 		return err
@@ -226,7 +221,6 @@ func replace(ctx context.Context, namespace, deployment, selector string, pods i
 	return onlyPods(ctx, namespace, selector, pods)
 }
 
-// onlyPods waits until so many pods live, and no other is left.
 func onlyPods(ctx context.Context, namespace, selector string, pods int) error {
 	return harness.Eventually(ctx, 2*time.Minute, func(ctx context.Context) error {
 		live, all, err := cluster.LivePods(ctx, namespace, selector)
@@ -237,7 +231,6 @@ func onlyPods(ctx context.Context, namespace, selector string, pods int) error {
 	})
 }
 
-// scaleProxies sets the number of proxies by the parameters of their class.
 func scaleProxies(ctx context.Context, count int) error {
 	patch := fmt.Sprintf(`{"data":{"replicas":"%d"}}`, count)
 	if _, err := cluster.Kubectl(ctx, "patch", "configmap/web", "--type=merge", "--patch", patch); err != nil {
@@ -246,7 +239,6 @@ func scaleProxies(ctx context.Context, count int) error {
 	return onlyPods(ctx, "millrace-system", proxyPods, count)
 }
 
-// authority signs certificates for the hosts of the Ingress.
 type authority struct {
 	certificate *x509.Certificate
 	key         *ecdsa.PrivateKey
@@ -269,7 +261,6 @@ func newAuthority(t *testing.T) *authority {
 	return &authority{signer, key, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))}
 }
 
-// manifest is the Secret web with a new certificate.
 func (a *authority) manifest(t *testing.T, serial int64) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -20,18 +20,17 @@ import (
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
-// proxies is the Deployment that serves all Ingresses of the class millrace, and the
-// service account of its pods.
+// proxies is the Deployment for all Ingresses of the class millrace, and its service account.
 const proxies = "ingressclass-millrace"
 
-// hosts are those of the Ingress, which share a certificate.
+// hosts share a certificate.
 var hosts = []string{"shop.example.com", "blog.example.com"}
 
-// TestIngress leads two hosts with TLS through proxies behind a VIP, and holds that no
-// request fails while certificates are replaced, and while the proxies are.
+// TestIngress serves two hosts with TLS behind a VIP. No request fails while certificates and proxies are
+// replaced.
 func TestIngress(t *testing.T) {
 	must(t, cluster.InstallGateway(t.Context()))
-	// The gateway takes its proxies away when the Ingress is gone.
+	// The gateway deletes its proxies with the Ingress.
 	cleanup(t, "-n", "millrace-system", "wait", "--for=delete", "deployment/"+proxies, "service/"+proxies, "--timeout=50s")
 	first := newCertificate(t)
 	ca := first.chain
@@ -49,7 +48,7 @@ func TestIngress(t *testing.T) {
 	t.Run("proxies cannot read Secrets", testRights)
 }
 
-// certificate is one of both hosts, which is its own CA.
+// certificate is a self-signed certificate of both hosts.
 type certificate struct{ chain, key string }
 
 func newCertificate(t *testing.T) certificate {
@@ -59,10 +58,8 @@ func newCertificate(t *testing.T) certificate {
 	return certificate{chain: string(chain), key: string(key)}
 }
 
-// manifest is the Secret of the Ingress with this certificate.
 func (c certificate) manifest() string { return c.secret("site") }
 
-// secret is the certificate in a Secret.
 func (c certificate) secret(name string) string {
 	encode := func(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }
 	return fmt.Sprintf(`
@@ -73,8 +70,7 @@ type: kubernetes.io/tls
 data: {tls.crt: %s, tls.key: %s}`, name, encode(c.chain), encode(c.key))
 }
 
-// ingressAddresses waits until an Ingress says where it is: an address of each family, both
-// ports.
+// ingressAddresses waits until the Ingress's status has an address of each family and both ports.
 func ingressAddresses(t *testing.T, name string) []netip.Addr {
 	t.Helper()
 	var vips []netip.Addr
@@ -108,12 +104,12 @@ func testSites(t *testing.T, vips []netip.Addr, ca string) {
 		for _, host := range hosts {
 			for _, trusted := range []string{"", ca} {
 				site := harness.Site{Host: host, VIP: vip, CA: trusted}
-				// The first connections may come before all proxies have the certificate.
+				// Some proxies may not have the certificate yet.
 				eventually(t, 30*time.Second, func(ctx context.Context) error {
 					_, err := cluster.Visit(ctx, site, 20)
 					return err
 				})
-				// So many that chance alone takes no pod below half of its share.
+				// The number makes shares below half improbable.
 				load, err := cluster.Visit(t.Context(), site, 600)
 				must(t, err)
 				if err := load.Check(6, client(vip)); err != nil {
@@ -130,7 +126,7 @@ func testSites(t *testing.T, vips []netip.Addr, ca string) {
 	}
 }
 
-// undisturbed visits both addresses while f works, and holds that no request fails.
+// undisturbed checks that no request to either address fails while f runs.
 func undisturbed(t *testing.T, vips []netip.Addr, ca string, f func(context.Context) error) {
 	t.Helper()
 	type result struct {
@@ -161,10 +157,10 @@ func undisturbed(t *testing.T, vips []netip.Addr, ca string, f func(context.Cont
 	}
 }
 
-// testCertificates replaces the certificate again and again, and returns the CA of the last one.
+// testCertificates replaces the certificate repeatedly and returns the CA of the last one.
 func testCertificates(t *testing.T, vips []netip.Addr, ca string) string {
 	trusted, last := ca, ca
-	// All CAs are trusted from the start: which certificate a connection gets is open.
+	// All CAs are trusted, because a connection may get any certificate.
 	next := make([]certificate, 15)
 	for i := range next {
 		next[i] = newCertificate(t)
@@ -176,7 +172,7 @@ func testCertificates(t *testing.T, vips []netip.Addr, ca string) string {
 				return err
 			}
 			last = certificate.chain
-			// It is served within moments; the client that trusts no other one says when.
+			// The client that trusts only the last one detects it.
 			if err := harness.Eventually(ctx, 15*time.Second, func(ctx context.Context) error {
 				_, err := cluster.Visit(ctx, harness.Site{Host: hosts[0], VIP: vips[0], CA: last}, 10)
 				return err
@@ -197,7 +193,7 @@ func testProxiesReplaced(t *testing.T, vips []netip.Addr, ca string) {
 		if err := cluster.RolledOut(ctx, "millrace-system", "deployment/"+proxies); err != nil {
 			return err
 		}
-		// The old ones drain after the rollout is called complete.
+		// Old proxies drain after the rollout completes.
 		return harness.Eventually(ctx, time.Minute, func(ctx context.Context) error {
 			_, all, err := cluster.LivePods(ctx, "millrace-system", "app.kubernetes.io/component=proxy")
 			if err == nil && all != 2 {
@@ -211,7 +207,7 @@ func testProxiesReplaced(t *testing.T, vips []netip.Addr, ca string) {
 func testRights(t *testing.T) {
 	account := "system:serviceaccount:millrace-system:" + proxies
 	for _, verb := range []string{"get", "list", "watch"} {
-		// The answer "no" is a failure of the command, too.
+		// The command fails for the answer "no", too.
 		out, err := cluster.Kubectl(t.Context(), "auth", "can-i", verb, "secrets", "--all-namespaces", "--as", account)
 		if answer := strings.TrimSpace(string(out)); answer != "no" {
 			t.Errorf("whether proxies may %s Secrets: %q (%v)", verb, answer, err)

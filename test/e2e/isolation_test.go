@@ -18,8 +18,7 @@ import (
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
-// TestAgentWritesOnlyItsOwnNode uses the token of one node's agent to write
-// another node's status, and anything else.
+// TestAgentWritesOnlyItsOwnNode attempts writes to other objects with an agent's token.
 func TestAgentWritesOnlyItsOwnNode(t *testing.T) {
 	pod := agents(t)[0]
 	var agent corev1.Pod
@@ -37,7 +36,7 @@ func TestAgentWritesOnlyItsOwnNode(t *testing.T) {
 		}
 	})
 
-	// The agent itself may write in between, so this may have to be tried again.
+	// The agent may write concurrently.
 	eventually(t, 20*time.Second, func(ctx context.Context) error {
 		return errors.Join(
 			putStatus(ctx, token, "lbnode", own, func(*millracev1beta1.LBNode) {}),
@@ -60,8 +59,7 @@ func TestAgentWritesOnlyItsOwnNode(t *testing.T) {
 	}
 }
 
-// putStatus reads an object of a node as the administrator, changes it and writes its
-// status with a token.
+// putStatus reads an object as administrator, changes it and writes its status with a token.
 func putStatus[T any](ctx context.Context, token *harness.Token, kind, name string, change func(*T)) error {
 	object := new(T)
 	if err := cluster.Get(ctx, object, kind+"s.v1beta1.millrace.io", name); err != nil {
@@ -76,7 +74,6 @@ func putStatus[T any](ctx context.Context, token *harness.Token, kind, name stri
 	return err
 }
 
-// refused checks that a request failed because it is not allowed.
 func refused(t *testing.T, what string, err error) {
 	t.Helper()
 	if err == nil {

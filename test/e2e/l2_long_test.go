@@ -12,8 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
-// Connections and requests to VIPs survive what is planned for the node that answers for them on its links:
-// it is cordoned, and its agent is replaced.
+// Connections and requests survive cordoning the node that answers for the VIPs and replacing its agent.
 func TestL2Planned(t *testing.T) {
 	s, leader := l2Service(t)
 	hold := s.held(t, leader)
@@ -35,7 +34,7 @@ func TestL2Planned(t *testing.T) {
 	})
 }
 
-// keeps does something while requests are made. None fails, and no connection breaks.
+// keeps checks that no request fails and no connection breaks while f runs.
 func (s service) keeps(t *testing.T, hold *harness.Hold, what string, f func(context.Context) error) {
 	t.Helper()
 	load, err := cluster.RequestsWhile(t.Context(), s.ipv4, 200, f)

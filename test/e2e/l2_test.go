@@ -18,9 +18,8 @@ import (
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
-// The VIPs are in the network of nodes and router, which finds them by ARP and Neighbor Discovery
-// as any host there. No peer is told of them. Of nodes with the ids 1 to 3, the same one answers
-// for both.
+// The VIPs are in the network of nodes and router and not announced by BGP. The election selects the same
+// of the nodes 1 to 3 for both.
 const l2Objects = `
 apiVersion: millrace.io/v1beta1
 kind: VIPPool
@@ -47,11 +46,11 @@ spec:
 const (
 	l2IPv4 = "198.51.100.117"
 	l2IPv6 = "2001:db8:0:1::117"
-	// l2Gap is how long a dead leader may be missed.
+	// l2Gap bounds the outage after the leader's death.
 	l2Gap = time.Second
 )
 
-// l2Service makes VIPs that nodes answer for on their links, and returns which one does.
+// l2Service creates VIPs for L2 and returns the node that answers for them.
 func l2Service(t *testing.T) (s service, leader string) {
 	t.Helper()
 	podsLeft(t, 0)
@@ -72,8 +71,7 @@ func l2Service(t *testing.T) (s service, leader string) {
 	return s, leader
 }
 
-// held holds connections to the VIPs. Their pods are on other nodes than the leader: a connection
-// dies with the node that has its pod, whoever answers.
+// held opens connections to pods on other nodes than the leader, because they would end with it.
 func (s service) held(t *testing.T, leader string) *harness.Hold {
 	t.Helper()
 	kubectl(t, "patch", "deployment", "hold", "--type=strategic", "-p", fmt.Sprintf(`{"spec":{"template":{"spec":{"affinity":{"nodeAffinity":
@@ -89,9 +87,8 @@ func (s service) held(t *testing.T, leader string) *harness.Hold {
 	return hold
 }
 
-// A router that checks where its neighbours are asks a VIP alone, and has an answer. Where the
-// agent of the node that answers hangs, another node does. Connections and requests survive the
-// death of the node.
+// The node answers a router's unicast probes. If its agent hangs, another node answers. Connections and
+// requests survive the node's death.
 func TestL2(t *testing.T) {
 	s, leader := l2Service(t)
 	s.probed(t)
@@ -106,7 +103,7 @@ func TestL2(t *testing.T) {
 	}
 	loaded := make(chan outcome, 1)
 	go func() {
-		// Requests that a gap delays by more than this count as failed, so that the gap is seen.
+		// The short timeout makes the gap visible.
 		load, err := cluster.PatientRequestsFor(t.Context(), s.ipv4, 200, 15*time.Second, 500*time.Millisecond)
 		loaded <- outcome{load, err}
 	}()
@@ -136,7 +133,7 @@ func unbroken(t *testing.T, hold *harness.Hold, what string) {
 	}
 }
 
-// leader waits until one node answers for both addresses, the wanted one if it is not empty.
+// leader waits until one node answers for both addresses, the wanted one unless it is empty.
 func (s service) leader(t *testing.T, wanted string) (node string) {
 	t.Helper()
 	eventually(t, 90*time.Second, func(ctx context.Context) error {
@@ -164,8 +161,7 @@ func (s service) left(t *testing.T, previous string) (nodes []string) {
 	return nodes
 }
 
-// probed has the router check its neighbours, as it does after half a minute (RFC 4861, section
-// 7.3.3).
+// probed makes the router probe its neighbours (RFC 4861, section 7.3.3).
 func (s service) probed(t *testing.T) {
 	t.Helper()
 	for _, vip := range []netip.Addr{s.ipv4, s.ipv6} {
@@ -188,14 +184,13 @@ func (s service) probed(t *testing.T) {
 }
 
 const (
-	// l2Hung is how long nobody answers for the VIPs of a node whose agent hangs, 4 s and a pass;
-	// l2Back how long two nodes do after it went on, a second and a pass. A busy machine takes
-	// longer.
+	// l2Hung bounds the outage after an agent hangs: 4 s and a pass. l2Back bounds the time with two nodes
+	// answering after it continues: a second and a pass. Both have a margin for busy machines.
 	l2Hung = 8 * time.Second
 	l2Back = 4 * time.Second
 )
 
-// outlivesHungAgent stops the agent of the node that answers, which the data plane goes on without.
+// outlivesHungAgent stops the agent of the node that answers; its data plane continues.
 func (s service) outlivesHungAgent(t *testing.T, leader string) {
 	t.Helper()
 	listeners, err := cluster.Exec(t.Context(), leader, "ss", "-Hltnp")
@@ -233,8 +228,7 @@ func (s service) outlivesHungAgent(t *testing.T, leader string) {
 	s.leader(t, leader)
 }
 
-// claiming are the nodes that answer for the IPv6 address, as far as they know: they are in its
-// group.
+// claiming returns the nodes in the IPv6 address's multicast group, which regard themselves as the leader.
 func (s service) claiming(ctx context.Context) (nodes []string, err error) {
 	for _, node := range []string{"node1", "node2", "node3"} {
 		groups, err := cluster.Exec(ctx, node, "ip", "-6", "maddress")
@@ -248,7 +242,7 @@ func (s service) claiming(ctx context.Context) (nodes []string, err error) {
 	return nodes, nil
 }
 
-// answering are the nodes at which the router has the addresses.
+// answering returns the nodes in the router's neighbour table for the addresses.
 func (s service) answering(ctx context.Context) (nodes []string, err error) {
 	for _, vip := range []netip.Addr{s.ipv4, s.ipv6} {
 		if _, err := cluster.Requests(ctx, vip, 1); err != nil {
@@ -272,10 +266,9 @@ func (s service) answering(ctx context.Context) (nodes []string, err error) {
 	return nodes, nil
 }
 
-// nodeOf is the node with a hardware address.
 func nodeOf(ctx context.Context, mac string) (string, error) {
 	for _, node := range []string{"node1", "node2", "node3"} {
-		// One that is stopped has no links.
+		// A stopped node has no links.
 		links, _ := cluster.Exec(ctx, node, "ip", "-o", "link")
 		if strings.Contains(string(links), mac) {
 			return node, nil

@@ -28,12 +28,11 @@ import (
 
 const (
 	splitTolerance = 0.02
-	// splitFlows are held of each protocol.
-	splitFlows = 300
+	splitFlows     = 300
 )
 
-// TestLayer4Routes leads a Gateway's TCP and UDP at port 80 to the Services echo and hold by
-// weight, and changes the weights while connections live.
+// TestLayer4Routes routes TCP and UDP of a Gateway to Services by weight and changes weights during
+// connections.
 func TestLayer4Routes(t *testing.T) {
 	must(t, cluster.InstallGateway(t.Context()))
 	own := holdService(t, 6)
@@ -66,7 +65,7 @@ spec:
   - {name: tcp, port: 80, protocol: TCP}
   - {name: udp, port: 80, protocol: UDP}`
 
-// split makes both routes lead to Services by weight, written as "echo*90".
+// split sets the routes' backends by weight, such as "echo*90".
 func split(t *testing.T, backends ...string) {
 	t.Helper()
 	var references []string
@@ -85,8 +84,7 @@ spec:
 	}
 }
 
-// leads waits until the VIPRoutes have exactly these backends: "name*weight", an invalid one
-// without a name.
+// leads waits until the VIPRoutes have exactly these backends, "name*weight"; an invalid one has no name.
 func leads(t *testing.T, want ...string) {
 	t.Helper()
 	for _, protocol := range []string{"tcp", "udp"} {
@@ -107,7 +105,6 @@ func leads(t *testing.T, want ...string) {
 	}
 }
 
-// layer4Addresses waits until the Gateway is programmed, and returns an address of each family.
 func layer4Addresses(t *testing.T) []netip.Addr {
 	t.Helper()
 	var vips []netip.Addr
@@ -135,7 +132,6 @@ func layer4Addresses(t *testing.T) []netip.Addr {
 	return vips
 }
 
-// shareOf returns which part of the answers pods of a Deployment gave.
 func shareOf(load harness.Load, deployment string) float64 {
 	count, all := 0, 0
 	for pod, answers := range load.PerPod {
@@ -147,8 +143,7 @@ func shareOf(load harness.Load, deployment string) float64 {
 	return float64(count) / float64(max(all, 1))
 }
 
-// isSplit reports with an error whether something failed, hold did not get its share, or pods
-// saw another client.
+// isSplit returns an error for failures, a wrong share of hold, or another client address.
 func isSplit(load harness.Load, share float64, client netip.Addr, tolerance float64) error {
 	if load.Errors != 0 {
 		return fmt.Errorf("%d of %d failed: %q", load.Errors, load.Requests, load.FirstErrors)
@@ -164,7 +159,7 @@ func isSplit(load harness.Load, share float64, client netip.Addr, tolerance floa
 
 func layer4Weights(t *testing.T, vips []netip.Addr) {
 	for _, vip := range vips {
-		// The first ones may come before all nodes have the routes.
+		// Some nodes may not have the routes yet.
 		eventually(t, time.Minute, func(ctx context.Context) error {
 			load, err := cluster.Requests(ctx, vip, 300)
 			if err == nil {
@@ -190,7 +185,7 @@ func layer4Weights(t *testing.T, vips []netip.Addr) {
 	}
 }
 
-// layer4OnNodes asks from a pod and from a process of a node: kube-proxy takes their packets first.
+// layer4OnNodes sends from a pod and a host process, whose packets kube-proxy handles.
 func layer4OnNodes(t *testing.T, vips []netip.Addr) {
 	const requests = 1000
 	pod := strings.Fields(kubectl(t, "get", "pods", "-l", "app=echo", "-o", "name"))[0]
@@ -215,7 +210,7 @@ func layer4OnNodes(t *testing.T, vips []netip.Addr) {
 				return load, nil
 			}
 			for _, udp := range []bool{false, true} {
-				// kube-proxy takes a moment for what is new.
+				// kube-proxy updates with a delay.
 				eventually(t, time.Minute, func(ctx context.Context) error {
 					_, err := ask(ctx, 20, udp)
 					return err
@@ -232,7 +227,6 @@ func layer4OnNodes(t *testing.T, vips []netip.Addr) {
 	}
 }
 
-// livingFlows are held flows of both protocols.
 type livingFlows struct{ tcp, udp *harness.Hold }
 
 func holdLayer4(t *testing.T, vips []netip.Addr) (*livingFlows, held.Report) {
@@ -258,7 +252,7 @@ func holdLayer4(t *testing.T, vips []netip.Addr) (*livingFlows, held.Report) {
 	return flows, report
 }
 
-// stayed has all flows make a request, and fails where one broke or left its pod.
+// stayed probes all flows and fails if one broke or changed its pod.
 func (f *livingFlows) stayed(t *testing.T, event string) {
 	t.Helper()
 	tcp, err := f.tcp.Check()
@@ -293,8 +287,7 @@ func newConnections(t *testing.T, vips []netip.Addr, share float64) {
 	}
 }
 
-// layer4Living holds flows while the weights change, a backend gets weight 0, leaves its route,
-// and ends.
+// layer4Living holds flows while weights change and a backend gets weight 0, leaves its route and ends.
 func layer4Living(t *testing.T, vips []netip.Addr) {
 	flows, first := holdLayer4(t, vips)
 	ofHold := 0
@@ -322,7 +315,7 @@ func layer4Living(t *testing.T, vips []netip.Addr) {
 		flows.stayed(t, step.name)
 	}
 
-	// With its pods the backend goes, and takes nobody else's connections.
+	// A backend without pods does not affect connections of others.
 	scaleHold(t, 0)
 	leads(t, "echo*10")
 	report, err := flows.tcp.Check()
@@ -337,8 +330,7 @@ func layer4Living(t *testing.T, vips []netip.Addr) {
 	}
 }
 
-// layer4Invalid holds that a backend that does not exist refuses its share, and another that
-// has no pods.
+// layer4Invalid checks that the shares of missing and empty backends are rejected.
 func layer4Invalid(t *testing.T, vips []netip.Addr) {
 	split(t, "echo*60", "missing*30", "hold*10")
 	leads(t, "echo*60", "*30", "hold*10")
@@ -347,7 +339,7 @@ func layer4Invalid(t *testing.T, vips []netip.Addr) {
 		refused := func(ctx context.Context) (harness.Load, float64, error) {
 			load, err := cluster.Requests(ctx, vip, requests)
 			if load.Requests > 0 {
-				// Errors are an error of the command, too.
+				// The command also fails after rejected requests.
 				err = nil
 			}
 			return load, float64(load.Errors) / float64(max(load.Requests, 1)), err

@@ -62,7 +62,6 @@ func TestDeletedServiceLeavesNothing(t *testing.T) {
 	}
 }
 
-// agents returns the names of the agents' pods.
 func agents(t *testing.T) []string {
 	t.Helper()
 	var pods corev1.PodList
@@ -77,7 +76,7 @@ func agents(t *testing.T) []string {
 	return names
 }
 
-// mapsHold checks whether a node's pinned maps name a VIP anywhere.
+// mapsHold checks whether a node's maps contain a VIP.
 func mapsHold(ctx context.Context, agent string, vip netip.Addr, want bool) error {
 	out, err := cluster.Kubectl(ctx, "-n", "millrace-system", "exec", agent, "--", "/lbagent", "dump", "--output", "json")
 	if err != nil {
@@ -190,8 +189,7 @@ func TestBadInputIsNamedAndHarmsNothing(t *testing.T) {
 	must(t, load.Check(6, harness.ClientIPv4))
 }
 
-// notReadyNames checks that an object is not ready and that its condition
-// names the field.
+// notReadyNames checks that an object's condition Ready is false and names the field.
 func notReadyNames(ctx context.Context, kind, name, field string) error {
 	var object struct {
 		Status struct {

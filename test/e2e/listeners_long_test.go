@@ -28,17 +28,16 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// maxGrowth is the memory by which clients without credentials can make a process grow, in KiB.
+// maxGrowth is the accepted memory growth by unauthenticated clients in KiB.
 const maxGrowth = 32 << 10
 
-// process is a program of ours in a container of the lab.
+// process is a program of Millrace in a container of the lab.
 type process struct {
 	program string
 	pid     int
 }
 
-// processes finds the programs of ours by the path of their executables, which is "/PROGRAM" in
-// their containers.
+// processes finds programs by their executables, "/PROGRAM" in their containers.
 func processes(t *testing.T) []process {
 	t.Helper()
 	var found []process
@@ -59,7 +58,6 @@ func processes(t *testing.T) []process {
 
 var programs = []string{"operator", "lbagent", "lbbfd", "gateway", "liveapi"}
 
-// listening returns the TCP ports on which a process listens.
 func (p process) listening(t *testing.T) []int {
 	t.Helper()
 	sockets := map[string]bool{}
@@ -89,8 +87,7 @@ func (p process) listening(t *testing.T) []int {
 	return ports
 }
 
-// memory returns a field of /proc/PID/status in KiB: VmRSS is the resident set, VmHWM its maximum
-// since resetMemory.
+// memory returns a field of /proc/PID/status in KiB: VmRSS, or VmHWM since resetMemory.
 func (p process) memory(t *testing.T, field string) int {
 	t.Helper()
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.pid))
@@ -109,11 +106,9 @@ func (p process) resetMemory(t *testing.T) {
 	must(t, os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", p.pid), []byte("5"), 0))
 }
 
-// dialer connects from inside the network namespace of a process.
 type dialer struct{ namespace netns.NsHandle }
 
-// dial connects to a port of the process from a loopback address. Each loopback address
-// counts as a separate source.
+// dial connects from a loopback address; each counts as a separate source.
 func (d dialer) dial(source, port int) (net.Conn, error) {
 	type result struct {
 		conn net.Conn
@@ -121,7 +116,7 @@ func (d dialer) dial(source, port int) (net.Conn, error) {
 	}
 	results := make(chan result, 1)
 	go func() {
-		// The thread ends with the goroutine, since it is never unlocked.
+		// The thread is not unlocked, so that it ends with the goroutine.
 		runtime.LockOSThread()
 		if err := netns.Set(d.namespace); err != nil {
 			results <- result{err: err}
@@ -138,8 +133,8 @@ func (d dialer) dial(source, port int) (net.Conn, error) {
 	return got.conn, got.conn.SetDeadline(time.Now().Add(10 * time.Second))
 }
 
-// attacks are ways to make a server keep memory before it has authenticated the client. Each ends
-// when the server closes the connection or its deadline has passed.
+// attacks use a server's memory before authentication. They end when the server closes the connection or at
+// their deadline.
 var attacks = map[string]func(net.Conn) error{
 	"header without end": func(conn net.Conn) error { return endlessHeader(conn) },
 	"header without end over TLS": func(conn net.Conn) error {
@@ -156,7 +151,6 @@ var attacks = map[string]func(net.Conn) error{
 	},
 }
 
-// endlessHeader sends 4 MiB of a request's header.
 func endlessHeader(conn net.Conn) error {
 	_, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: test\r\n")
 	line := append([]byte("X: "), bytes.Repeat([]byte("x"), 4<<10)...)
@@ -170,8 +164,7 @@ func endlessHeader(conn net.Conn) error {
 	return errors.Join(err, drain(conn))
 }
 
-// manyStreams opens 256 streams whose headers repeat one field of 4 KiB by its index, and sends
-// no request to its end.
+// manyStreams opens 256 unfinished requests whose headers repeat an indexed field of 4 KiB.
 func manyStreams(conn net.Conn) error {
 	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
 		return err
@@ -203,8 +196,8 @@ func drain(conn net.Conn) error {
 	return err
 }
 
-// TestListeners floods every listening socket of these programs, with 300 connections from four
-// sources for each attack. No process grows by more than maxGrowth.
+// TestListeners attacks every listening socket with 300 connections from four sources. No process may grow
+// by more than maxGrowth.
 func TestListeners(t *testing.T) {
 	must(t, cluster.InstallGateway(t.Context()))
 	must(t, cluster.InstallLive(t.Context()))
@@ -234,7 +227,7 @@ func (p process) flood(t *testing.T) {
 			var group sync.WaitGroup
 			for i := range 300 {
 				group.Go(func() {
-					// A refused or closed connection is how a server bounds them.
+					// Servers may reject or close connections.
 					if conn, err := (dialer{namespace}).dial(2+i%4, port); err == nil {
 						defer conn.Close()
 						_ = attack(conn)

@@ -20,8 +20,7 @@ import (
 	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
 )
 
-// TestLiveAPI asks kubectl for the present state, while requests go to a VIP. None of them fails,
-// whatever becomes of the aggregated API and of its agents.
+// TestLiveAPI queries the aggregated API during requests to a VIP, none of which fails.
 func TestLiveAPI(t *testing.T) {
 	s := addresses(t, "echo")
 	s.routed(t, 30*time.Second, 1, 2, 3)
@@ -55,8 +54,7 @@ func TestLiveAPI(t *testing.T) {
 	}
 }
 
-// liveRelay awaits that all agents are told of EndpointSlices by the aggregated API. What the other
-// tests see of endpoints came that way.
+// liveRelay waits until all agents use a relay for EndpointSlices.
 func liveRelay(t *testing.T) {
 	eventually(t, 2*time.Minute, func(context.Context) error {
 		logs := kubectl(t, "-n", "millrace-system", "logs", "-l", "app.kubernetes.io/component=agent", "-c", "lbagent", "--tail=-1")
@@ -67,7 +65,7 @@ func liveRelay(t *testing.T) {
 	})
 }
 
-// liveTraffic awaits the load that the test makes: 50 requests a second, each a new connection.
+// liveTraffic waits for the rates of 50 new connections per second.
 func liveTraffic(t *testing.T) {
 	eventually(t, time.Minute, func(ctx context.Context) error {
 		traffic := livev1alpha1.ServiceTraffic{}
@@ -143,7 +141,7 @@ func liveSchemas(t *testing.T) {
 	}
 }
 
-// liveTenants asks as a user who may view one namespace, and as nobody.
+// liveTenants queries as a user with access to one namespace and as an anonymous user.
 func liveTenants(t *testing.T) {
 	cleanup(t, "delete", "rolebinding", "tenant", "--ignore-not-found")
 	kubectl(t, "create", "rolebinding", "tenant", "--clusterrole=view", "--user=tenant")
@@ -162,7 +160,7 @@ func liveTenants(t *testing.T) {
 	}
 }
 
-// silentAgents stops the agent of one node, and then all: answers say so, and a namespace is deleted.
+// silentAgents stops one agent and then all: responses report it, and a namespace can be deleted.
 func silentAgents(t *testing.T) {
 	signal := func(ctx context.Context, name string, nodes ...string) error {
 		var all error
@@ -200,8 +198,8 @@ func silentAgents(t *testing.T) {
 	kubectl(t, "wait", "apiservice/v1alpha1.live.millrace.io", "--for=condition=Available", "--timeout=1s")
 }
 
-// liveCommands runs millrace as somebody who may read the aggregated API and ask no agent, and as
-// somebody who may ask agents alone: both are shown the same. A tenant sees the rates of a namespace.
+// liveCommands runs millrace with access to the aggregated API only and with access to agents only; both
+// have the same output. A tenant sees the rates of a namespace.
 func liveCommands(t *testing.T, s service) {
 	const reader, asker = "reader", "asker"
 	cleanup(t, "delete", "clusterrolebinding,clusterrole", reader, asker, "--ignore-not-found")
@@ -239,7 +237,7 @@ func liveCommands(t *testing.T, s service) {
 	topByBoth(t, s, asker)
 }
 
-// frontends are those that `millrace top` shows.
+// frontends is the output of `millrace top`.
 type frontends struct {
 	Nodes     int
 	Window    float64 `json:"windowSeconds"`
@@ -249,8 +247,7 @@ type frontends struct {
 	}
 }
 
-// topByBoth compares the rates that a tenant sees with those that agents tell, while there are 50 new
-// connections in a second.
+// topByBoth compares a tenant's rates with those of agents at 50 new connections per second.
 func topByBoth(t *testing.T, s service, asker string) {
 	cleanup(t, "delete", "rolebinding", "top", "--ignore-not-found")
 	kubectl(t, "create", "rolebinding", "top", "--clusterrole=view", "--user=tenant")
@@ -259,7 +256,7 @@ func topByBoth(t *testing.T, s service, asker string) {
 		if err != nil {
 			return shown, fmt.Errorf("millrace top as %s: %w: %s", user, err, complaints)
 		}
-		// Who may not read the aggregated API is told that agents are asked.
+		// Users without access to the aggregated API get a notice.
 		if told := strings.Contains(complaints, "the agents are asked"); told != (user == asker) {
 			return shown, fmt.Errorf("millrace top as %s complains: %s", user, complaints)
 		}
@@ -294,7 +291,6 @@ func topByBoth(t *testing.T, s service, asker string) {
 	})
 }
 
-// installedObjects are those of kinds that an installation has, by kind, namespace and name.
 func installedObjects(t *testing.T) []string {
 	t.Helper()
 	listed, err := listInstalled(t.Context())
@@ -314,8 +310,7 @@ func listInstalled(ctx context.Context) ([]string, error) {
 	return lines, err
 }
 
-// uninstallLive runs the commands of docs/live.md as they are: nothing is left, and namespaces are
-// deleted.
+// uninstallLive runs the commands of docs/live.md: all objects are removed, and namespaces can be deleted.
 func uninstallLive(t *testing.T, before []string) {
 	must(t, cluster.RemoveLive(t.Context()))
 	eventually(t, time.Minute, func(ctx context.Context) error {

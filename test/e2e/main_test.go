@@ -22,8 +22,7 @@ var cluster *harness.Cluster
 
 func TestMain(m *testing.M) { os.Exit(harness.RunTests(m, "e2e", prepare)) }
 
-// prepare brings up what all tests share: the cluster, Millrace, six pods
-// and one Service for each traffic policy.
+// prepare creates the shared environment: the cluster, Millrace, six pods and a Service per traffic policy.
 func prepare(ctx context.Context, c *harness.Cluster) error {
 	cluster = c
 	if err := cluster.Up(ctx); err != nil {
@@ -44,13 +43,11 @@ func prepare(ctx context.Context, c *harness.Cluster) error {
 	return cluster.RolledOut(ctx, "default", "deployment/echo")
 }
 
-// service is a Service of the tests with its addresses.
 type service struct {
 	name       string
 	ipv4, ipv6 netip.Addr
 }
 
-// addresses waits until a dual-stack Service has both its addresses.
 func addresses(t *testing.T, name string) service {
 	t.Helper()
 	s := service{name: name}
@@ -61,8 +58,7 @@ func addresses(t *testing.T, name string) service {
 	return s
 }
 
-// routed waits until the router uses exactly the given nodes for both
-// addresses of a Service.
+// routed waits until the router uses exactly the given nodes for both addresses.
 func (s service) routed(t *testing.T, limit time.Duration, nodes ...int) {
 	t.Helper()
 	for _, vip := range []netip.Addr{s.ipv4, s.ipv6} {
@@ -100,7 +96,7 @@ func kubectl(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// cleanup runs kubectl when the test is over, whatever became of it.
+// cleanup runs kubectl at the test's end.
 func cleanup(t *testing.T, args ...string) {
 	t.Helper()
 	t.Cleanup(func() {

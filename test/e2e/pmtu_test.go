@@ -17,19 +17,18 @@ import (
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
-// narrowMTU is the size of packets that reach the client, in bytes.
+// narrowMTU is the MTU towards the client in bytes.
 const narrowMTU = 1400
 
-// Header sizes in bytes of a datagram, and what encapsulation adds.
+// Header sizes of a datagram and of the encapsulation in bytes.
 const (
 	headersIPv4, headersIPv6 = 28, 48
 	overhead                 = 60
 	linkMTU                  = 1500
 )
 
-// narrow makes the way from the router to the client one of 1,400 bytes. What is larger
-// and must not be fragmented is answered by the router with an ICMP error, to the
-// VIP. The other direction stays as it is.
+// narrow reduces the MTU from the router to the client to 1,400 bytes. The router answers larger
+// unfragmentable packets with an ICMP error to the VIP. The other direction is unchanged.
 func narrow(t *testing.T, clients ...netip.Addr) {
 	t.Helper()
 	for _, client := range clients {
@@ -44,13 +43,11 @@ func narrow(t *testing.T, clients ...netip.Addr) {
 	}
 }
 
-// TestPathMTUIsDiscovered sends from pods in full-size packets that must not be
-// fragmented, through a narrower hop behind the router.
+// TestPathMTUIsDiscovered sends full-size unfragmentable packets from pods through a narrow hop.
 func TestPathMTUIsDiscovered(t *testing.T) {
 	s := addresses(t, "echo")
 	s.routed(t, 30*time.Second, 1, 2, 3)
-	// A pod's kernel remembers what it learns about a client's address: new pods know
-	// nothing, and TCP and UDP have clients of their own.
+	// Pods cache the path MTU per client, so the test uses new pods and separate clients for TCP and UDP.
 	kubectl(t, "rollout", "restart", "deployment/echo")
 	must(t, cluster.RolledOut(t.Context(), "default", "deployment/echo"))
 	all := clientAddresses(t)
@@ -85,7 +82,6 @@ func TestPathMTUIsDiscovered(t *testing.T) {
 	}
 }
 
-// routerCounter reads a counter of the router's kernel.
 func routerCounter(t *testing.T, name string) int {
 	t.Helper()
 	out, err := cluster.Exec(t.Context(), "router1", "nstat", "--zeros", "--ignore", "--noupdate", name)
@@ -101,8 +97,7 @@ func routerCounter(t *testing.T, name string) int {
 	return 0
 }
 
-// TestTooBigForTheFabric sends datagrams as large as the client's link takes, and that
-// are too large once encapsulated.
+// TestTooBigForTheFabric sends datagrams that fit the client's link and not the encapsulation.
 func TestTooBigForTheFabric(t *testing.T) {
 	s := addresses(t, "echo")
 	s.routed(t, 30*time.Second, 1, 2, 3)
@@ -116,7 +111,7 @@ func TestTooBigForTheFabric(t *testing.T) {
 			fits := largest - overhead
 			refused := 0
 			for range 12 {
-				// The client's kernel remembers what it was told.
+				// Flush cached path MTUs.
 				_, err := cluster.Exec(t.Context(), "client", "ip", test.family, "route", "flush", "cache")
 				must(t, err)
 				result, err := cluster.ProbeMTU(t.Context(), client(test.vip), test.vip, []int{largest, fits}, nil)
@@ -127,9 +122,8 @@ func TestTooBigForTheFabric(t *testing.T) {
 				}
 			}
 			t.Logf("of 12 flows %d were told that %d bytes are too much", refused, largest)
-			// Each flow has its pod on another node than the router's choice with a
-			// probability of two thirds. While rows have lately moved, as when pods came or
-			// went, others are asked about the rest, too, and all are told.
+			// With a probability of two thirds a flow's pod is on another node. After recent row changes
+			// flows are also encapsulated to previous owners.
 			if refused == 0 {
 				t.Error("no flow was encapsulated, or all fitted")
 			}

@@ -15,16 +15,15 @@ import (
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 )
 
-// preflightImage is the agent's, which the lab's nodes have.
 const preflightImage = "millrace.test/lbagent:dev"
 
-// preflight is what `millrace preflight` told before Millrace was installed.
+// preflight is the output of `millrace preflight` before the installation.
 var preflight struct {
 	out string
 	err error
 }
 
-// findings are those of each node that are not OK, as "Level check", and the checks that were made.
+// findings returns each node's findings that are not OK, as "Level check", and the executed checks.
 func findings(t *testing.T, out string) (bad map[string][]string, checks []string) {
 	t.Helper()
 	var told struct {
@@ -46,7 +45,7 @@ func findings(t *testing.T, out string) (bad map[string][]string, checks []strin
 	return bad, slices.Compact(checks)
 }
 
-// Before the installation nothing is in the way on the lab's nodes, and each reaches the others.
+// Before the installation the nodes have no findings and reach each other.
 func TestPreflightBefore(t *testing.T) {
 	must(t, preflight.err)
 	bad, checks := findings(t, preflight.out)
@@ -65,11 +64,10 @@ func TestPreflightBefore(t *testing.T) {
 	}
 }
 
-// Afterwards the agents answer. Both they and the pods of a trial tell that node3 has a table of
-// iptables-legacy, which not every user may see. A second installation beside ours would meet its programs, ports and
-// sessions. Nothing of either is left.
+// After the installation, agents and preflight pods report node3's table of iptables-legacy. A second
+// installation would conflict with programs, ports and sessions. Nothing remains of the preflight.
 func TestPreflightAfter(t *testing.T) {
-	// A table goes with its namespace only: it stays while the lab is up, and accepts as without it.
+	// The table exists until its namespace is deleted, and accepts all packets.
 	_, err := cluster.Exec(t.Context(), "node3", "iptables-legacy", "-P", "FORWARD", "ACCEPT")
 	must(t, err)
 	const legacy = "Warning iptables-legacy"

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
-// TestRolloutLosesNoRequest restarts agent and operator under load: the
-// pinned programs go on forwarding and the router keeps the routes.
+// TestRolloutLosesNoRequest restarts agent and operator under load: programs forward and the router retains
+// routes.
 func TestRolloutLosesNoRequest(t *testing.T) {
 	s := addresses(t, "echo")
 	s.routed(t, 30*time.Second, 1, 2, 3)

@@ -44,8 +44,7 @@ func TestRoutesFollowTheEndpoints(t *testing.T) {
 	must(t, load.Check(6, client(cluster4.ipv6)))
 }
 
-// scale sets the number of echo pods and waits until that many are ready and
-// no other is left.
+// scale sets the number of echo pods and waits until exactly these are ready.
 func scale(t *testing.T, replicas int) {
 	t.Helper()
 	kubectl(t, "scale", "deployment/echo", "--replicas="+strconv.Itoa(replicas))
@@ -65,7 +64,6 @@ func scale(t *testing.T, replicas int) {
 	})
 }
 
-// nodesWithPods returns the numbers of the nodes that have a ready echo pod.
 func nodesWithPods(t *testing.T) []int {
 	t.Helper()
 	pods, err := cluster.PodsByNode(t.Context(), "default", "app=echo")

@@ -23,11 +23,9 @@ import (
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
-// unusedPort is one that no Service of the tests has.
 const unusedPort = 9
 
-// Packets to an unused port of a VIP are told by the node that dropped them, while
-// they are followed on all nodes.
+// Followed drops on all nodes include packets to an unused port of a VIP.
 func TestDropsAreFollowed(t *testing.T) {
 	s := addresses(t, "echo")
 	s.routed(t, 30*time.Second, 1, 2, 3)
@@ -41,7 +39,7 @@ func TestDropsAreFollowed(t *testing.T) {
 				followed <- out
 			}()
 			for range 50 {
-				// The agents are asked meanwhile: some packets come before they listen.
+				// Agents may not listen yet, so packets are repeated.
 				_, err := cluster.Exec(t.Context(), "client", "bash", "-c",
 					fmt.Sprintf("echo question >/dev/udp/%s/%d; sleep 0.2", vip, unusedPort))
 				must(t, err)
@@ -71,8 +69,7 @@ func TestDropsAreFollowed(t *testing.T) {
 	}
 }
 
-// As text, the counters come first; an interrupt ends the command without a complaint,
-// and what was started on the nodes with it.
+// Counters are printed first; an interrupt ends the command and its processes on the nodes.
 func TestDropsEndOnTheNodes(t *testing.T) {
 	s := addresses(t, "echo")
 	s.routed(t, 30*time.Second, 1, 2, 3)
@@ -99,7 +96,7 @@ func TestDropsEndOnTheNodes(t *testing.T) {
 	}
 	for _, node := range []string{"node1", "node2", "node3"} {
 		eventually(t, 30*time.Second, func(ctx context.Context) error {
-			// The brackets keep the search from finding itself.
+			// The brackets exclude the search itself.
 			out, err := cluster.Exec(ctx, node, "bash", "-c", "pgrep -f '[l]bagent drops --follow' || true")
 			if err == nil && strings.TrimSpace(string(out)) != "" {
 				err = fmt.Errorf("%s still runs `lbagent drops` as %q", node, out)
@@ -109,13 +106,13 @@ func TestDropsEndOnTheNodes(t *testing.T) {
 	}
 }
 
-// way is what `millrace trace -o json` prints.
+// way is the output of `millrace trace -o json`.
 type way struct {
 	Hops []consoleapi.Trace `json:"hops"`
 	Pod  string             `json:"pod"`
 }
 
-// exitDropped is the exit code of `millrace trace` for a packet that is dropped.
+// exitDropped is the exit code for a dropped packet.
 const exitDropped = 3
 
 func traced(t *testing.T, args ...string) way {
@@ -137,7 +134,6 @@ func traced(t *testing.T, args ...string) way {
 	return w
 }
 
-// The agents say who announces a VIP, to `millrace vips`.
 func TestVIPsAreAsked(t *testing.T) {
 	s := addresses(t, "echo")
 	s.routed(t, 30*time.Second, 1, 2, 3)
@@ -163,7 +159,7 @@ func TestVIPsAreAsked(t *testing.T) {
 	}
 }
 
-// Whatever node the router chooses, a flow is traced to the same running pod.
+// A flow is traced to the same running pod from every node.
 func TestTraceLeadsToThePod(t *testing.T) {
 	s := addresses(t, "echo")
 	s.routed(t, 30*time.Second, 1, 2, 3)
@@ -210,7 +206,7 @@ func TestTraceLeadsToThePod(t *testing.T) {
 	}
 }
 
-// The rates of a VIP under load are those of the load.
+// The rates match the load.
 func TestTopShowsTheLoad(t *testing.T) {
 	s := addresses(t, "echo")
 	s.routed(t, 30*time.Second, 1, 2, 3)

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
-// dnsPods answer the datagrams; they run on two of the three nodes.
+// dnsPods run on two of the three nodes.
 const dnsPods = `
 apiVersion: apps/v1
 kind: Deployment
@@ -47,7 +47,6 @@ spec:
         resources: {requests: {cpu: 10m, memory: 16Mi}, limits: {memory: 128Mi}}
 `
 
-// sharer is a Service with the sharing key "dns" and port 53 of a protocol.
 func sharer(name, app, protocol, policy string) string {
 	return fmt.Sprintf(`
 apiVersion: v1
@@ -62,7 +61,6 @@ spec:
 `, name, policy, app, protocol)
 }
 
-// dnsNodes returns the numbers of the nodes that have a pod of dns.
 func dnsNodes(ctx context.Context) ([]int, error) {
 	pods, err := cluster.PodsByNode(ctx, "default", "app=dns")
 	var nodes []int
@@ -77,7 +75,6 @@ func dnsNodes(ctx context.Context) ([]int, error) {
 	return nodes, err
 }
 
-// answeredBy checks that all answers are of pods of one Deployment.
 func answeredBy(load harness.Load, deployment string) error {
 	for pod := range load.PerPod {
 		if !strings.HasPrefix(pod, deployment+"-") {
@@ -87,8 +84,7 @@ func answeredBy(load harness.Load, deployment string) error {
 	return nil
 }
 
-// Two Services share an address: TCP port 53, policy Cluster, by six pods, and UDP
-// port 53, policy Local, by two others that one of the nodes has none of.
+// Two Services share an address: TCP port 53 with policy Cluster and UDP port 53 with policy Local.
 func TestTwoServicesShareAnAddress(t *testing.T) {
 	cleanup(t, "delete", "service/dns-tcp", "service/dns-udp", "service/dns-late", "deployment/dns", "--ignore-not-found")
 	must(t, cluster.Apply(t.Context(), dnsPods))
@@ -114,7 +110,7 @@ func TestTwoServicesShareAnAddress(t *testing.T) {
 		}
 	}
 
-	// Who comes late to a port of an address that it asks for is told so, and takes nothing.
+	// A later Service that requests a used port is rejected.
 	asking := fmt.Sprintf(`millrace.io/sharing-key: dns, millrace.io/addresses: "%s,%s"`, tcp.ipv4, tcp.ipv6)
 	must(t, cluster.Apply(t.Context(), strings.Replace(sharer("dns-late", "dns", "TCP", "Cluster"), "millrace.io/sharing-key: dns", asking, 1)))
 	eventually(t, 20*time.Second, func(ctx context.Context) error {
@@ -126,7 +122,7 @@ func TestTwoServicesShareAnAddress(t *testing.T) {
 	})
 	requestsAnswered(t, tcp.ipv4)
 
-	// One goes: the other keeps the address, and the one who waits gets the port.
+	// After the deletion of one the other keeps the address and the waiting Service gets the port.
 	kubectl(t, "delete", "service", "dns-tcp")
 	late := addresses(t, "dns-late")
 	if late.ipv4 != udp.ipv4 || late.ipv6 != udp.ipv6 {
@@ -141,7 +137,7 @@ func TestTwoServicesShareAnAddress(t *testing.T) {
 	}
 }
 
-// tellDrops logs the last drops of packets with a word when the test has failed.
+// tellDrops logs recent drops with a word after a failure.
 func tellDrops(t *testing.T, word string) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -168,8 +164,7 @@ func tellDrops(t *testing.T, word string) {
 	})
 }
 
-// datagramsAnswered waits until the two pods of dns answer a VIP's UDP port 53:
-// the agents may hear of them one after the other.
+// datagramsAnswered waits until both pods of dns answer at UDP port 53.
 func datagramsAnswered(t *testing.T, vip netip.Addr) {
 	t.Helper()
 	eventually(t, 30*time.Second, func(ctx context.Context) error {
@@ -184,7 +179,6 @@ func datagramsAnswered(t *testing.T, vip netip.Addr) {
 	})
 }
 
-// requestsAnswered checks that the six pods of echo answer a VIP's TCP port 53.
 func requestsAnswered(t *testing.T, vip netip.Addr) {
 	t.Helper()
 	load, err := cluster.RequestsTo(t.Context(), netip.AddrPortFrom(vip, 53), 600)

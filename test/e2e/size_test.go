@@ -6,15 +6,15 @@ package e2e
 
 import "time"
 
-// The sizes that CI has time for. Those behind the build tag long are the full ones.
+// Sizes for CI; the build tag long selects the full sizes.
 const (
 	heldUDPFlows = 8192
 	floodTime    = 8 * time.Second
-	// splitConnections is so many that the weights must show within splitTolerance.
+	// splitConnections makes the weights visible within splitTolerance.
 	splitConnections = 4000
-	// everyStep is whether tests also take the steps that wait for long.
+	// everyStep enables steps with long waits.
 	everyStep = false
 )
 
-// scalingSteps are how many pods there are, one after another.
+// scalingSteps are consecutive numbers of pods.
 var scalingSteps = []int{12, 4}

@@ -20,8 +20,7 @@ import (
 
 var nodeNames = []string{"node1", "node2", "node3"}
 
-// TestConnectionsSurviveTheirBalancers does to the nodes' balancers whatever may
-// happen to them while all pods live.
+// TestConnectionsSurviveTheirBalancers disturbs the nodes' agents and routes while all pods live.
 func TestConnectionsSurviveTheirBalancers(t *testing.T) {
 	s := holdService(t, 6)
 	announceFromLabelled(t)
@@ -50,7 +49,7 @@ func TestConnectionsSurviveTheirBalancers(t *testing.T) {
 	h.survived(t, "SYN flood")
 }
 
-// announceFromLabelled has nodes announce that have a label, and gives it to all.
+// announceFromLabelled restricts announcements to nodes with a label, which all nodes get.
 func announceFromLabelled(t *testing.T) {
 	t.Helper()
 	cleanup(t, "label", "nodes", "--all", "millrace.test/announce-")
@@ -59,7 +58,7 @@ func announceFromLabelled(t *testing.T) {
 	kubectl(t, "patch", "vipadvertisement", "all", "--type=merge", "--patch", `{"spec":{"nodeSelector":{"matchLabels":{"millrace.test/announce":"yes"}}}}`)
 }
 
-// withdraw ends a node's announcements and waits until the router uses the others.
+// withdraw stops a node's announcements and waits for the router.
 func withdraw(t *testing.T, node string, s service, others ...int) {
 	t.Helper()
 	kubectl(t, "label", "node", node, "millrace.test/announce-")
@@ -72,7 +71,7 @@ func announce(t *testing.T, node string, s service, all ...int) {
 	s.routed(t, 30*time.Second, all...)
 }
 
-// wipeFlows empties all tables of a node that hold what it learned from packets.
+// wipeFlows deletes all learned state of a node.
 func wipeFlows(t *testing.T, node string) {
 	t.Helper()
 	var wiped map[string]int
@@ -82,7 +81,6 @@ func wipeFlows(t *testing.T, node string) {
 	}
 }
 
-// flowsOn runs bin/flows on a node and reads what it prints.
 func flowsOn(t *testing.T, node string, out any, args ...string) {
 	t.Helper()
 	raw, err := cluster.Exec(t.Context(), node, append([]string{filepath.Join(cluster.Root(), "bin", "flows")}, args...)...)
@@ -90,7 +88,7 @@ func flowsOn(t *testing.T, node string, out any, args ...string) {
 	must(t, json.Unmarshal(raw, out))
 }
 
-// killAgents kills the agents of nodes at once, without any warning, and waits until they are back.
+// killAgents kills agents with SIGKILL and waits for their restart.
 func killAgents(t *testing.T, nodes ...string) {
 	t.Helper()
 	before := agentRestarts(t)
@@ -110,7 +108,6 @@ func killAgents(t *testing.T, nodes ...string) {
 	must(t, cluster.RolledOut(t.Context(), "millrace-system", "daemonset/millrace-agent"))
 }
 
-// agentRestarts counts those of the agents' containers by node.
 func agentRestarts(t *testing.T) map[string]int32 {
 	t.Helper()
 	var pods corev1.PodList
@@ -124,7 +121,7 @@ func agentRestarts(t *testing.T) map[string]int32 {
 	return restarts
 }
 
-// upgradeAgents replaces every agent by one with other programs.
+// upgradeAgents replaces all agents by a version with other programs.
 func upgradeAgents(t *testing.T) {
 	t.Helper()
 	image, err := cluster.LoadChangedAgent(t.Context())
@@ -159,7 +156,6 @@ func setAgentImage(t *testing.T, image string) {
 	}
 }
 
-// attachedPrograms returns the tags of a node's programs by the names of their pins.
 func attachedPrograms(t *testing.T, node string) map[string]string {
 	t.Helper()
 	var tags map[string]string
@@ -170,13 +166,13 @@ func attachedPrograms(t *testing.T, node string) map[string]string {
 // floodRate is in SYNs per second and address family.
 const floodRate = 5000
 
-// floodSources are networks that nobody in the lab has.
+// floodSources are unused in the lab.
 var floodSources = []netip.Prefix{
 	netip.MustParsePrefix("203.0.113.200/29"),
 	netip.MustParsePrefix("2001:db8:f100::/40"),
 }
 
-// floodSYN floods the VIPs and makes new connections meanwhile.
+// floodSYN floods the VIPs during new connections.
 func floodSYN(t *testing.T, s service) {
 	t.Helper()
 	group, ctx := errgroup.WithContext(t.Context())
@@ -194,7 +190,7 @@ func floodSYN(t *testing.T, s service) {
 			return err
 		})
 		group.Go(func() error {
-			// TCP itself repeats what a loaded network loses.
+			// The timeout covers TCP retransmissions.
 			load, err := cluster.PatientRequestsFor(ctx, vip, 20, floodTime, 20*time.Second)
 			if err == nil && load.Errors > 0 {
 				err = fmt.Errorf("%d of %d new connections to %s failed during the flood: %s", load.Errors, load.Requests, vip, strings.Join(load.FirstErrors, "; "))
@@ -206,16 +202,16 @@ func floodSYN(t *testing.T, s service) {
 	must(t, group.Wait())
 }
 
-// TestConnectionsSurviveNodes has a node join that knows nothing, and another drained;
-// both take part in announcing, so that the routers' choice changes at the same time.
+// TestConnectionsSurviveNodes adds a node without state and drains another; both announce, so routes change
+// at the same time.
 func TestConnectionsSurviveNodes(t *testing.T) {
 	announceFromLabelled(t)
-	// The pods that the drain moves come back to all nodes.
+	// Restart pods so that they spread over all nodes again.
 	cleanup(t, "rollout", "status", "deployment/echo", "--timeout=50s")
 	cleanup(t, "rollout", "restart", "deployment/echo")
 	cleanup(t, "uncordon", "node1", "node3")
 	t.Cleanup(func() {
-		// A start of a node that runs is refused; that is no failure here.
+		// Starting a running node fails.
 		_, _ = cluster.Run(context.Background(), "node", "start", "node3")
 	})
 	kubectl(t, "cordon", "node3")
@@ -231,7 +227,7 @@ func TestConnectionsSurviveNodes(t *testing.T) {
 	scaleHold(t, 9)
 	s.routed(t, 60*time.Second, 1, 2, 3)
 	h.survived(t, "node3 joined")
-	// What nodes learned of flows that a former owner has may go at any time.
+	// Exceptions may be lost at any time.
 	for _, node := range nodeNames {
 		var wiped map[string]int
 		flowsOn(t, node, &wiped, "wipe", "exceptions")
@@ -246,12 +242,10 @@ func TestConnectionsSurviveNodes(t *testing.T) {
 	h.survived(t, "node1 drained")
 }
 
-// TestConnectionsSurviveScaling changes the number of pods in steps.
 func TestConnectionsSurviveScaling(t *testing.T) {
 	s := holdService(t, 3)
 	s.routed(t, 30*time.Second, 1, 2, 3)
-	// One pod with connections outlives the others: which pods a ReplicaSet deletes first is
-	// up to chance where their ages are alike.
+	// The deletion cost protects one pod with connections; otherwise the ReplicaSet's choice is random.
 	oldest, err := cluster.Kubectl(t.Context(), "get", "pods", "-l", "app=hold", "-o", "name")
 	must(t, err)
 	kubectl(t, "annotate", strings.Fields(string(oldest))[0], "controller.kubernetes.io/pod-deletion-cost=100")

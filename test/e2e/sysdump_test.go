@@ -20,15 +20,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// isSecret leaves out certificates, which everybody gets who connects, and what is found everywhere by
-// chance: numbers, words and times.
+// isSecret excludes certificates, which are public, and short or common values.
 func isSecret(key string, value []byte) bool {
 	_, err := time.Parse(time.RFC3339Nano, string(value))
 	return len(value) >= 16 && err != nil && !strings.HasSuffix(key, ".crt")
 }
 
-// The archive of a real cluster has what agents, the API server and kubelets know, and no byte of a
-// Secret.
+// The archive contains the state of agents, API server and kubelets and no content of Secrets.
 func TestSysdump(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "dump.tar.gz")
 	out, err := cluster.Millrace(t.Context(), "sysdump", "--file", file)

@@ -29,8 +29,7 @@ func TestEveryPodServesAndSeesTheClient(t *testing.T) {
 	}
 }
 
-// balanced waits until every node forwards to all pods of the Deployment echo: those that a
-// previous test moved may just have become ready.
+// balanced waits until every node forwards to all pods of the Deployment echo.
 func (s service) balanced(t *testing.T) {
 	t.Helper()
 	for _, vip := range []netip.Addr{s.ipv4, s.ipv6} {

@@ -18,9 +18,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestWebhookRotation has the certificate of the webhook replaced 29 days before its end, as it
-// always is, while objects are written: none is refused, and no warning is lost. Then the
-// certificate is one that has ended.
+// TestWebhookRotation checks that writes succeed with all warnings while the certificate is replaced 29
+// days before it expires, and with an expired one.
 func TestWebhookRotation(t *testing.T) {
 	const switches = 29*24*time.Hour + 3*time.Minute
 	writeCertificate(t, makeCertificate(t, switches))
@@ -44,7 +43,7 @@ func TestWebhookRotation(t *testing.T) {
 	}
 	t.Logf("%d requests were warned of", requests)
 
-	// The operator replaces one that has ended, as soon as it sees it.
+	// The operator replaces an expired certificate.
 	writeCertificate(t, makeCertificate(t, -time.Hour))
 	eventually(t, 3*time.Minute, func(ctx context.Context) error {
 		if _, err := cluster.Warned(ctx, fmt.Sprintf(unannounced, "ended", "publik"), "--dry-run=server"); err != nil {
@@ -54,7 +53,6 @@ func TestWebhookRotation(t *testing.T) {
 	})
 }
 
-// writeCertificate makes the Secret of the webhook.
 func writeCertificate(t *testing.T, p pair) {
 	t.Helper()
 	encode := base64.StdEncoding.EncodeToString
@@ -63,7 +61,6 @@ func writeCertificate(t *testing.T, p pair) {
 		  data: {tls.crt: %s, tls.key: %s}}`, encode(p.certificate), encode(p.key))))
 }
 
-// servedSecret returns the certificate that replicas are to serve.
 func servedSecret(t *testing.T) []byte {
 	t.Helper()
 	var secret corev1.Secret
@@ -71,7 +68,6 @@ func servedSecret(t *testing.T) []byte {
 	return secret.Data[corev1.TLSCertKey]
 }
 
-// served reports whether all replicas serve a certificate.
 func served(ctx context.Context, certificate []byte) error {
 	var pods corev1.PodList
 	if err := cluster.Get(ctx, &pods, "-n", "millrace-system", "pods", "-l", "app.kubernetes.io/component=operator"); err != nil {
@@ -85,7 +81,6 @@ func served(ctx context.Context, certificate []byte) error {
 		if err != nil {
 			return fmt.Errorf("pod %s: %w", pods.Items[i].Name, err)
 		}
-		// It prints the certificates as PEM.
 		out, err := cluster.Exec(ctx, "cp", "curl", "--insecure", "--silent", "--show-error", "--max-time", "5",
 			"--output", "/dev/null", "--write-out", "%{certs}", "https://"+netip.AddrPortFrom(address, 9443).String()+"/warnings")
 		if err != nil {
@@ -98,7 +93,7 @@ func served(ctx context.Context, certificate []byte) error {
 	return nil
 }
 
-// everyWarning writes objects, each of which has a warning of its own.
+// everyWarning writes objects with distinct warnings.
 func everyWarning(ctx context.Context, requests *int) error {
 	const objects = 50
 	var manifest strings.Builder

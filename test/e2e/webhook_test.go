@@ -26,8 +26,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestWebhook has the API server ask for warnings through the Service of the operator, and then
-// takes away one thing after another. Requests to a VIP go on all the time.
+// TestWebhook checks warnings through the operator's Service and removes its parts one by one during
+// requests to a VIP.
 func TestWebhook(t *testing.T) {
 	s := addresses(t, "echo")
 	s.routed(t, 30*time.Second, 1, 2, 3)
@@ -46,7 +46,7 @@ func TestWebhook(t *testing.T) {
 	}
 }
 
-// installWebhook changes the installation to the one with warnings, until the test is over.
+// installWebhook installs the overlay with warnings until the test's end.
 func installWebhook(t *testing.T) {
 	t.Helper()
 	install := func(ctx context.Context, overlay string) error {
@@ -73,20 +73,18 @@ func installWebhook(t *testing.T) {
 	eventually(t, 3*time.Minute, func(ctx context.Context) error { return errors.Join(mountSecret(ctx), warned(ctx)) })
 }
 
-// mountSecret has the kubelets mount the Secret as it is by now: they look at pods that change.
-// Without it they take a minute or two.
+// mountSecret changes pods so that the kubelets mount the current Secret at once instead of after minutes.
 func mountSecret(ctx context.Context) error {
 	_, err := cluster.Kubectl(ctx, "-n", "millrace-system", "annotate", "pods", "--overwrite",
 		"-l", "app.kubernetes.io/component=operator", "millrace.test/mounted="+time.Now().Format("150405.000"))
 	return err
 }
 
-// unannounced is an advertisement that is legal and of no use.
+// unannounced is a valid advertisement without effect.
 const unannounced = `{apiVersion: millrace.io/v1beta1, kind: VIPAdvertisement, metadata: {name: %s}, spec: {pools: [%s]}}
 ---
 `
 
-// warned reports whether a warning arrives at a client.
 func warned(ctx context.Context) error {
 	const want = `spec.pools[0]: VIPPool "publik" does not exist`
 	warnings, err := cluster.Warned(ctx, fmt.Sprintf(unannounced, "warned", "publik"), "--dry-run=server")
@@ -96,7 +94,7 @@ func warned(ctx context.Context) error {
 	return err
 }
 
-// warningArrives looks at what kubectl prints for a Service, with and without a dry run.
+// warningArrives checks kubectl's output with and without a dry run.
 func warningArrives(t *testing.T) {
 	const service = `{apiVersion: v1, kind: Service, metadata: {name: warned, annotations: {millrace.io/pool: %s}},
 	  spec: {type: LoadBalancer, loadBalancerClass: millrace.io/lb, ports: [{port: 80}]}}`
@@ -115,7 +113,6 @@ func warningArrives(t *testing.T) {
 	}
 }
 
-// defaultsAreFilledIn creates a Service in a namespace that asks for defaults.
 func defaultsAreFilledIn(t *testing.T) {
 	cleanup(t, "delete", "namespace", "filled", "--ignore-not-found", "--wait=false")
 	must(t, cluster.Apply(t.Context(), "{apiVersion: v1, kind: Namespace, metadata: {name: filled, labels: {millrace.io/service-defaults: enabled}}}"))
@@ -136,11 +133,11 @@ func defaultsAreFilledIn(t *testing.T) {
 	})
 }
 
-// swappedCA writes another CA: warnings are away, which is told, and come back by themselves.
+// swappedCA replaces the CA: warnings stop, which is reported, and are restored.
 func swappedCA(t *testing.T) {
 	var configuration admissionregistrationv1.ValidatingWebhookConfiguration
 	must(t, cluster.Get(t.Context(), &configuration, "validatingwebhookconfiguration", "millrace-warnings"))
-	// Events of an earlier run in the same lab say nothing.
+	// Ignore events of earlier runs.
 	kubectl(t, "-n", "millrace-system", "delete", "events", "--field-selector", "involvedObject.name=millrace-webhook")
 	other := makeCertificate(t, 90*24*time.Hour)
 	var patch []map[string]any
@@ -153,7 +150,7 @@ func swappedCA(t *testing.T) {
 	must(t, err)
 	kubectl(t, "patch", "validatingwebhookconfiguration", "millrace-warnings", "--type=json", "--patch", string(body))
 	eventually(t, time.Minute, func(ctx context.Context) error {
-		// Whether it is repaired or not: nothing is refused.
+		// Writes succeed in any case.
 		if _, err := cluster.Warned(ctx, fmt.Sprintf(unannounced, "swapped", "publik"), "--dry-run=server"); err != nil {
 			t.Errorf("refused while the CA is another one: %v", err)
 		}
@@ -161,7 +158,6 @@ func swappedCA(t *testing.T) {
 	})
 }
 
-// told reports whether there is an event about the webhook.
 func told(ctx context.Context, reason string) error {
 	var events corev1.EventList
 	err := cluster.Get(ctx, &events, "-n", "millrace-system", "events", "--field-selector", "involvedObject.name=millrace-webhook")
@@ -171,10 +167,9 @@ func told(ctx context.Context, reason string) error {
 	return err
 }
 
-// hangingReplicas stops the processes of all replicas: the API server waits for each webhook for
-// three seconds, and goes on.
+// hangingReplicas stops all replicas: the API server waits three seconds per webhook and continues.
 func hangingReplicas(t *testing.T) {
-	// It returns how many nodes have a replica: pkill fails on the others.
+	// It returns the number of nodes with a replica: pkill fails on the others.
 	signal := func(ctx context.Context, name string) (nodes int) {
 		for _, node := range []string{"node1", "node2", "node3"} {
 			if _, err := cluster.Exec(ctx, node, "pkill", "-"+name, "-x", "operator"); err == nil {
@@ -192,7 +187,6 @@ func hangingReplicas(t *testing.T) {
 	eventually(t, 2*time.Minute, warned)
 }
 
-// noReplica has no operator at all.
 func noReplica(t *testing.T) {
 	scale := func(ctx context.Context, replicas string) error {
 		_, err := cluster.Kubectl(ctx, "-n", "millrace-system", "scale", "deployment/millrace-operator", "--replicas="+replicas)
@@ -207,7 +201,7 @@ func noReplica(t *testing.T) {
 	eventually(t, 2*time.Minute, func(ctx context.Context) error { return errors.Join(mountSecret(ctx), warned(ctx)) })
 }
 
-// asEver creates and deletes a namespace with a Service and a pod, and objects of ours.
+// asEver creates and deletes a namespace with a Service, a pod and Millrace's objects.
 func asEver(t *testing.T, name string) {
 	t.Helper()
 	manifest := strings.ReplaceAll(`
@@ -235,10 +229,8 @@ func asEver(t *testing.T, name string) {
 	kubectl(t, removed...)
 }
 
-// pair is a certificate and its key, as PEM.
 type pair struct{ certificate, key []byte }
 
-// makeCertificate makes one for the webhook that signs itself, as the operator does.
 func makeCertificate(t *testing.T, lifetime time.Duration) pair {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

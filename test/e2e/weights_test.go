@@ -16,8 +16,8 @@ import (
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
-// TestEachPodHasAnEqualShare holds that the router weighs the nodes by their pods, under
-// externalTrafficPolicy Local, and alike without the link bandwidth community.
+// TestEachPodHasAnEqualShare checks that the router weights nodes by their pods for policy Local, and
+// equally without link bandwidth communities.
 func TestEachPodHasAnEqualShare(t *testing.T) {
 	s := holdService(t, 4)
 	cleanup(t, "patch", "vipadvertisement", "all", "--type=merge", "--patch", `{"spec":{"linkBandwidth":null}}`)
@@ -31,7 +31,7 @@ func TestEachPodHasAnEqualShare(t *testing.T) {
 	s.weighed(t, false)
 }
 
-// weighed waits until the router weighs each node with endpoints by their number, or all alike.
+// weighed waits until the router weights nodes by endpoints, or equally.
 func (s service) weighed(t *testing.T, byPods bool) {
 	t.Helper()
 	for _, vip := range []netip.Addr{s.ipv4, s.ipv6} {
@@ -60,7 +60,7 @@ func (s service) weighed(t *testing.T, byPods bool) {
 				if !byPods {
 					want = 1 / float64(len(pods))
 				}
-				// FRR gives weights in percent.
+				// FRR's weights are in percent.
 				if share := float64(w) / float64(weight); share < want-0.02 || share > want+0.02 {
 					return wrong
 				}
@@ -70,7 +70,6 @@ func (s service) weighed(t *testing.T, byPods bool) {
 	}
 }
 
-// endpointsOf counts the endpoints of the Service by the nodes' addresses.
 func endpointsOf(ctx context.Context, vip netip.Addr) (map[netip.Addr]int, error) {
 	var slices discoveryv1.EndpointSliceList
 	if err := cluster.Get(ctx, &slices, "endpointslices", "-l", discoveryv1.LabelServiceName+"=hold"); err != nil {

@@ -17,8 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A pod that is deleted and its node's agent that is killed are told later, with node and time, by
-// what that node recorded before.
+// The history reports a deleted pod and a killed agent with node and time.
 func TestWhyTellsLater(t *testing.T) {
 	addresses(t, "echo").routed(t, 30*time.Second, 1, 2, 3)
 	var pods corev1.PodList
@@ -34,7 +33,7 @@ func TestWhyTellsLater(t *testing.T) {
 	endpoint := net.JoinHostPort(pod.Status.PodIP, "8080")
 	recorded(t, began, node, "default/echo: endpoint "+endpoint)
 	recorded(t, began, "", "Pod default/"+pod.Name+": Killing")
-	// What is in the file outlives the process.
+	// The file outlives the process.
 	_, err := cluster.Exec(t.Context(), node, "sh", "-c", "kill -9 $(pidof lbagent)")
 	must(t, err)
 	recorded(t, began, node, "the agent started")
@@ -42,8 +41,7 @@ func TestWhyTellsLater(t *testing.T) {
 	must(t, cluster.RolledOut(t.Context(), "millrace-system", "daemonset/millrace-agent"))
 }
 
-// recorded waits until millrace tells of Service echo that a node recorded something since a time, or
-// the API server where node is empty.
+// recorded waits until `millrace why` reports an entry of a node, or of the API server if node is empty.
 func recorded(t *testing.T, since time.Time, node, what string) {
 	t.Helper()
 	eventually(t, 60*time.Second, func(ctx context.Context) error {

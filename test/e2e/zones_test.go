@@ -20,9 +20,8 @@ import (
 
 var zoneOf = map[string]string{"node1": "east", "node2": "west", "node3": "west"}
 
-// TestConnectionsSurviveTheirZones moves connections between zones: the hints come
-// while they last, the router hands them to nodes of the other zone and back, and
-// the hints go. New ones stay in the zone.
+// TestConnectionsSurviveTheirZones adds and removes zone hints during connections and moves them between
+// zones by routing. New connections stay in the zone.
 func TestConnectionsSurviveTheirZones(t *testing.T) {
 	labelZones(t)
 	s := holdService(t, 6)
@@ -49,15 +48,14 @@ func TestConnectionsSurviveTheirZones(t *testing.T) {
 	east.survived(t, "those of east by west")
 	newStay(t, s, "west")
 
-	// The agents follow one after the other, and the router at the same time.
+	// The agents and the router update at different times.
 	distribute(t, "null", false)
 	announce(t, "node1", s, 1, 2, 3)
 	h.survived(t, "hints gone, all nodes")
 	east.survived(t, "hints gone, those of east")
 }
 
-// labelZones gives the nodes their zones for the time of the test, and waits until the
-// agents can know.
+// labelZones sets the nodes' zones for the test and waits for the agents.
 func labelZones(t *testing.T) {
 	t.Helper()
 	cleanup(t, "label", "nodes", "--all", corev1.LabelTopologyZone+"-")
@@ -74,8 +72,7 @@ func labelZones(t *testing.T) {
 	}
 }
 
-// distribute sets spec.trafficDistribution of the Service and waits until all its endpoints
-// have hints, or none.
+// distribute sets spec.trafficDistribution and waits until all endpoints have hints, or none.
 func distribute(t *testing.T, distribution string, hinted bool) {
 	t.Helper()
 	kubectl(t, "patch", "service", "hold", "--type=merge", "--patch", `{"spec":{"trafficDistribution":`+distribution+`}}`)
@@ -95,7 +92,6 @@ func distribute(t *testing.T, distribution string, hinted bool) {
 	})
 }
 
-// newStay waits until all new connections go to pods in the zone.
 func newStay(t *testing.T, s service, zone string) {
 	t.Helper()
 	eventually(t, 30*time.Second, func(ctx context.Context) error {
@@ -121,8 +117,7 @@ func newStay(t *testing.T, s service, zone string) {
 	})
 }
 
-// connections are held through the Service "hold", without UDP flows: those may change their
-// pod when they come in by another zone.
+// connections excludes UDP flows, which may change their pod when they enter another zone.
 type connections struct{ *harness.Hold }
 
 func holdConnections(t *testing.T, s service, flows int) connections {
@@ -139,7 +134,7 @@ func holdConnections(t *testing.T, s service, flows int) connections {
 	return connections{h}
 }
 
-// survived has all connections make a request and fails where one broke whose pod lives.
+// survived probes all connections and fails if one of a live pod broke.
 func (c connections) survived(t *testing.T, event string) {
 	t.Helper()
 	report, err := c.Check()

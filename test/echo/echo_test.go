@@ -59,7 +59,7 @@ func TestLaterWanted(t *testing.T) {
 }
 
 func TestUDPWithoutAnswer(t *testing.T) {
-	// Port 9 is discard; nobody listens there, and the kernel says so.
+	// Port 9 has no listener, so the kernel returns an error.
 	got, err := runJSON[report](t, udp, "--to", "127.0.0.1:9", "--count", "3", "--timeout", "100ms")
 	if !errors.Is(err, errFailed) || got.Errors != 3 {
 		t.Errorf("got %+v, %v", got, err)

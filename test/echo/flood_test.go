@@ -13,8 +13,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// TestFloodArrives checks, by the kernel's own receive path, that the packets are
-// whole, and that their sources are those that were asked for.
+// TestFloodArrives checks packets and sources through the kernel's receive path.
 func TestFloodArrives(t *testing.T) {
 	for _, test := range []struct{ network, listen, from string }{
 		{"udp4", "127.0.0.1:0", "127.44.0.0/16"},
@@ -45,7 +44,7 @@ func TestFloodArrives(t *testing.T) {
 	}
 }
 
-// TestFloodKinds has a decoder of packets that is not ours read one of each kind.
+// TestFloodKinds decodes one packet of each kind with an independent decoder.
 func TestFloodKinds(t *testing.T) {
 	for _, addresses := range []ends{
 		{netip.MustParseAddrPort("203.0.113.1:1025"), netip.MustParseAddrPort("203.0.113.2:80")},
@@ -81,7 +80,7 @@ func TestFloodKinds(t *testing.T) {
 	}
 }
 
-// covered tells each layer what its checksum covers beside itself.
+// covered sets the pseudo-header of each layer's checksum.
 func covered(t *testing.T, packet gopacket.Packet) {
 	t.Helper()
 	var network gopacket.NetworkLayer

@@ -17,7 +17,6 @@ import (
 	"github.com/millrace-lb/millrace/test/echo/held"
 )
 
-// session is a hold that a test drives.
 type session struct {
 	t       *testing.T
 	stdin   *io.PipeWriter
@@ -65,7 +64,6 @@ func (s *session) end() held.Report {
 	return report
 }
 
-// TestHoldTellsOfSilence lets one connection of two wait for ever.
 func TestHoldTellsOfSilence(t *testing.T) {
 	var silent atomic.Bool
 	first := make(chan string, 1)
@@ -110,7 +108,7 @@ func TestHoldRefusedConnections(t *testing.T) {
 	s.end()
 }
 
-// TestHoldDatagrams moves flows from one pod to another and then silences it.
+// TestHoldDatagrams moves flows to another pod and then silences it.
 func TestHoldDatagrams(t *testing.T) {
 	socket, err := net.ListenPacket("udp4", "127.0.0.1:0")
 	if err != nil {
@@ -144,7 +142,7 @@ func TestHoldDatagrams(t *testing.T) {
 	pod.Store("b")
 	before := received.Load()
 	report := s.check()
-	// Each goes on after the first answer.
+	// Each flow continues after the first answer.
 	if got := received.Load() - before; got < 2*flows {
 		t.Errorf("%d datagrams for %d flows with a new pod, want two each", got, flows)
 	}

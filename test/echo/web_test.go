@@ -17,7 +17,6 @@ import (
 	"github.com/millrace-lb/millrace/test/echo/visited"
 )
 
-// visit runs web against a server.
 type visit struct {
 	t       *testing.T
 	stdin   *io.PipeWriter
@@ -25,7 +24,7 @@ type visit struct {
 	ended   chan error
 }
 
-// newVisit awaits the report that says that all has begun. On a busy machine it counts requests.
+// newVisit waits for the first report, which includes requests on a busy machine.
 func newVisit(t *testing.T, server *httptest.Server, args ...string) *visit {
 	t.Helper()
 	stdin, stdinWriter := io.Pipe()
@@ -58,7 +57,6 @@ func (v *visit) check() visited.Report {
 	return v.report()
 }
 
-// until checks until the sum of all checks is enough.
 func (v *visit) until(enough func(visited.Kind) bool) map[string]visited.Kind {
 	v.t.Helper()
 	sum := map[string]visited.Kind{}
@@ -88,7 +86,6 @@ func (v *visit) until(enough func(visited.Kind) bool) map[string]visited.Kind {
 	}
 }
 
-// end closes the input, and gives the last report.
 func (v *visit) end() visited.Report {
 	v.t.Helper()
 	v.stdin.Close()
@@ -110,7 +107,6 @@ func startWeb(t *testing.T, handler http.Handler) *httptest.Server {
 
 var kinds = []string{visited.Kept, visited.Fresh, visited.HTTP2, visited.GRPC, visited.WebSocket}
 
-// TestWebCountsFailures has a server that serves nothing any more.
 func TestWebCountsFailures(t *testing.T) {
 	kept := newSite(identity{Pod: "p1"})
 	broken := make(chan struct{})
@@ -127,7 +123,7 @@ func TestWebCountsFailures(t *testing.T) {
 	v.check()
 	kept.streams.close()
 	for name, kind := range v.until(func(kind visited.Kind) bool { return kind.Failed > 0 }) {
-		// A stream is opened again until the request's time is over: its ends say why it failed.
+		// A stream is reopened until the request's timeout, so its ends contain the error.
 		why := fmt.Sprint(kind.FirstFailures[0].Error, kind.FirstEnds)
 		if !strings.Contains(why, "503") {
 			t.Errorf("%s: %+v; want 503", name, kind)

@@ -18,7 +18,6 @@ import (
 
 const content = "the package of a kernel"
 
-// testKernel is one whose package holds content.
 func testKernel() kernel {
 	long, short := sha256.Sum256([]byte(content)), sha1.Sum([]byte(content))
 	return kernel{
@@ -27,7 +26,6 @@ func testKernel() kernel {
 	}
 }
 
-// gives is a source of a file.
 func gives(what string) source {
 	return source{"a mirror that gives", func(_ context.Context, k kernel, directory string) error {
 		return os.WriteFile(filepath.Join(directory, k.file()), []byte(what), 0o600)
@@ -62,7 +60,7 @@ func TestKernelIsFetched(t *testing.T) {
 		name    string
 		cached  string
 		sources []source
-		// want is empty where the package is had, else a part of the error.
+		// want is empty for success, else a part of the error.
 		want string
 	}{
 		{name: "in the cache", cached: content, sources: []source{{"a mirror", lacks}}},
@@ -100,7 +98,6 @@ func TestKernelIsFetched(t *testing.T) {
 	}
 }
 
-// checkFiles checks that nothing else is left in the directory.
 func checkFiles(t *testing.T, directory string, want ...string) {
 	t.Helper()
 	entries, err := os.ReadDir(directory)
@@ -112,7 +109,6 @@ func checkFiles(t *testing.T, directory string, want ...string) {
 	}
 }
 
-// The list in the sources is one that can be read.
 func TestListOfKernels(t *testing.T) {
 	kernels, err := readKernels("kernels.txt")
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// TestInterrupted ends `up` at several moments, once by each signal.
+// TestInterrupted interrupts `up` at several moments by each signal.
 func TestInterrupted(t *testing.T) {
 	lab := newTester(t)
 	lab.cleanUp()
@@ -27,7 +27,7 @@ func TestInterrupted(t *testing.T) {
 		t.Run("kill after "+after, func(t *testing.T) {
 			lab := &tester{t, lab.program, lab.state}
 			lab.interrupt(after, syscall.SIGKILL)
-			// Its machines live on; of the network alone `up` would clear what is left.
+			// Its machines run; `up` would remove a lab that has only networks.
 			if after != "network:" {
 				lab.refused(1, "bin/lab down", "up")
 			}
@@ -63,8 +63,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// TestUpClearsWhatEnded kills all that runs in a lab, as a restart of the machine or of a container
-// does: the next `up` needs no `down`.
+// TestUpClearsWhatEnded kills all processes of a lab, like a reboot: the next `up` needs no `down`.
 func TestUpClearsWhatEnded(t *testing.T) {
 	lab := newTester(t)
 	lab.cleanUp()
@@ -81,7 +80,6 @@ func TestUpClearsWhatEnded(t *testing.T) {
 	}
 }
 
-// killAll kills what runs on the hosts of the lab, and waits for its end.
 func (t *tester) killAll() {
 	t.Helper()
 	all := processesOf(t.T, t)
@@ -97,8 +95,7 @@ func (t *tester) killAll() {
 	}
 }
 
-// interrupt sends a signal to `up` when it has printed a line with the word, and
-// returns its exit code.
+// interrupt sends a signal to `up` after a line with the word and returns its exit code.
 func (t *tester) interrupt(word string, signal syscall.Signal) int {
 	t.Helper()
 	command := t.command("up")

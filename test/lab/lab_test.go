@@ -19,7 +19,6 @@ import (
 	"time"
 )
 
-// workload is six pods on three nodes.
 const workload = `
 apiVersion: apps/v1
 kind: Deployment
@@ -153,7 +152,7 @@ func testRoutes(t *tester) {
 			}
 		}
 	}
-	// A pod's address must not be reachable through a router.
+	// Pod addresses must not be reachable through a router.
 	for _, address := range []string{"198.18.1.1", "198.19.0.1", "2001:db8:100:1::1"} {
 		if output, code := t.try("", "exec", "router1", "--", "ip", "route", "get", address); code == 0 {
 			t.Errorf("router1 has a route to %s: %s", address, output)
@@ -169,7 +168,6 @@ func testRoutes(t *tester) {
 	}
 }
 
-// podList is what we read of `kubectl get pods -o json`.
 type podList struct {
 	Items []struct {
 		Metadata struct{ Name string }
@@ -251,8 +249,7 @@ func testImages(t *tester) {
 	t.refused(1, "no such file", "image", "load", "/no-such-archive")
 }
 
-// testKubectlCache has kubectl look up the server's kinds: what it keeps of them is of
-// this lab, and goes with it.
+// testKubectlCache checks that kubectl's discovery cache belongs to the lab.
 func testKubectlCache(t *tester) {
 	command := t.command("kubectl", "get", "nodes")
 	home := t.TempDir()

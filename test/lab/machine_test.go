@@ -16,15 +16,15 @@ import (
 	"testing"
 )
 
-// look is the state of the machine that a lab could leave something of.
+// look is the machine's state that a lab might leave changed.
 type look struct {
-	// things are sorted lines, each beginning with what it is about.
+	// things are sorted lines.
 	things  []string
 	sysctls map[string]string
 }
 
-// lookAtMachine reads mounts, cgroups, namespaces, links, sysctls, and what there is in
-// directories that the programs of a lab write to by default.
+// lookAtMachine reads mounts, cgroups, namespaces, links, sysctls and default directories of the lab's
+// programs.
 func lookAtMachine(t *testing.T) look {
 	t.Helper()
 	found := append(mounts(t), labCgroups(t)...)
@@ -41,10 +41,10 @@ func lookAtMachine(t *testing.T) look {
 	} {
 		entries, err := os.ReadDir(dir)
 		if err != nil {
-			continue // it need not be there
+			continue // it may be missing
 		}
 		for _, entry := range entries {
-			// In /run others come and go.
+			// Other programs change /run.
 			if dir != "/run" || strings.Contains(entry.Name(), "millrace") {
 				found = append(found, "file "+filepath.Join(dir, entry.Name()))
 			}
@@ -54,7 +54,6 @@ func lookAtMachine(t *testing.T) look {
 	return look{things: found, sysctls: sysctls(t)}
 }
 
-// compare fails the test for everything that only one look has.
 func (l look) compare(t *testing.T, after look) {
 	t.Helper()
 	for _, line := range l.things {
@@ -70,8 +69,7 @@ func (l look) compare(t *testing.T, after look) {
 	l.compareSysctls(t, after)
 }
 
-// compareSysctls fails the test for every setting that changed. New ones are those of
-// kernel modules that were loaded meanwhile.
+// compareSysctls fails for changed settings. New ones are from loaded kernel modules.
 func (l look) compareSysctls(t *testing.T, after look) {
 	t.Helper()
 	for name, value := range l.sysctls {
@@ -81,7 +79,7 @@ func (l look) compareSysctls(t *testing.T, after look) {
 	}
 }
 
-// mounts leaves out the namespaces that others name meanwhile.
+// mounts excludes namespaces of other programs.
 func mounts(t *testing.T) []string {
 	t.Helper()
 	content, err := os.ReadFile("/proc/self/mountinfo")
@@ -114,7 +112,7 @@ func labCgroups(t *testing.T) []string {
 	return found
 }
 
-// volatile are settings that change by themselves or count something.
+// volatile are settings that change by themselves.
 var volatile = []string{
 	"/proc/sys/fs/dentry-state", "/proc/sys/fs/file-nr", "/proc/sys/fs/inode-nr", "/proc/sys/fs/inode-state",
 	"/proc/sys/fs/aio-nr", "/proc/sys/fs/quota", "/proc/sys/kernel/ns_last_pid", "/proc/sys/kernel/random",
@@ -122,7 +120,6 @@ var volatile = []string{
 	"/proc/sys/kernel/perf_cpu_time_max_percent", "/proc/sys/net/core/netdev_rss_key",
 }
 
-// sysctls reads every setting of the machine.
 func sysctls(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -146,20 +143,19 @@ func sysctls(t *testing.T) map[string]string {
 	return found
 }
 
-// process is one that ran at some moment.
 type process struct {
 	pid     int
 	start   string
 	command string
 }
 
-// alive reports whether that process, and not a later one of its number, runs.
+// alive detects reused PIDs by the start time.
 func (p process) alive() bool {
 	stat := statOf(p.pid)
 	return len(stat) > 0 && stat[19] == p.start && stat[0] != "Z"
 }
 
-// statOf returns the fields of /proc/PID/stat from the third on, the state.
+// statOf returns the fields of /proc/PID/stat from the third, the state.
 func statOf(pid int) []string {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -168,9 +164,8 @@ func statOf(pid int) []string {
 	return strings.Fields(string(content[strings.LastIndexByte(string(content), ')')+1:]))
 }
 
-// strays fails the test for every process that names the lab's program or directory.
-// What runs on a machine without naming them cannot outlive the first process of its
-// PID namespace, which does.
+// strays fails for processes that name the lab's program or directory. Others end with the first process of
+// their PID namespace, which does.
 func (t *tester) strays() {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
@@ -185,7 +180,6 @@ func (t *tester) strays() {
 	}
 }
 
-// processesOf returns all processes of all machines of a lab that is up.
 func processesOf(t *testing.T, lab *tester) []process {
 	t.Helper()
 	var found []process
@@ -201,7 +195,6 @@ func processesOf(t *testing.T, lab *tester) []process {
 	return found
 }
 
-// pid returns the process id of a host's machine.
 func (t *tester) pid(host string) int {
 	t.Helper()
 	var pid int
@@ -224,8 +217,7 @@ func lineOf(table, host string) string {
 	return ""
 }
 
-// descendants returns a process and all that come from it. In a PID namespace nobody
-// else becomes the parent of orphans.
+// descendants returns a process and its descendants, including orphans, which stay in a PID namespace.
 func descendants(t *testing.T, root int) []process {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")

@@ -14,7 +14,6 @@ import (
 	"testing"
 )
 
-// tester runs the lab's program.
 type tester struct {
 	*testing.T
 	program, state string
@@ -27,7 +26,7 @@ func newTester(t *testing.T) *tester {
 	}
 	dir := t.TempDir()
 	for at := dir; at != os.TempDir() && at != "/"; at = filepath.Dir(at) {
-		// TestNotRoot runs the program as somebody else.
+		// TestNotRoot runs the program as another user.
 		if err := os.Chmod(at, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +44,7 @@ func (t *tester) command(args ...string) *exec.Cmd {
 	return command
 }
 
-// try runs the lab and returns its output, both streams, and its exit code.
+// try runs the lab and returns its output and exit code.
 func (t *tester) try(stdin string, args ...string) (string, int) {
 	t.Helper()
 	command := t.command(args...)
@@ -58,7 +57,7 @@ func (t *tester) try(stdin string, args ...string) (string, int) {
 	return string(output), command.ProcessState.ExitCode()
 }
 
-// run runs the lab, which must succeed, and returns its standard output.
+// run runs the lab, which must succeed, and returns its stdout.
 func (t *tester) run(args ...string) string {
 	t.Helper()
 	command := t.command(args...)
@@ -71,7 +70,7 @@ func (t *tester) run(args ...string) string {
 	return string(output)
 }
 
-// refused runs the lab, which must fail with one line that holds the words.
+// refused runs the lab, which must fail with one line that contains the words.
 func (t *tester) refused(code int, words string, args ...string) {
 	t.Helper()
 	output, got := t.try("", args...)
@@ -88,7 +87,6 @@ func (t *tester) cleanUp() {
 	})
 }
 
-// otherNamespace makes a network namespace as anybody may, beside the lab.
 func otherNamespace(t *testing.T, name string) {
 	t.Helper()
 	if output, err := exec.Command("ip", "netns", "add", name).CombinedOutput(); err != nil {

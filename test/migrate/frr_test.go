@@ -16,15 +16,14 @@ import (
 )
 
 const (
-	// nativeMode is MetalLB's own BGP, without IPv6.
+	// nativeMode is MetalLB's native BGP, without IPv6.
 	nativeMode = "native"
-	// frrMode has an FRR beside each speaker, which writes its configuration and has it reloaded.
+	// frrMode has an FRR per speaker, which reloads its configuration.
 	frrMode = "frr"
-	// frrK8sMode has an FRR of its own on each node, in a pod of frr-k8s.
+	// frrK8sMode has an FRR per node in a pod of frr-k8s.
 	frrK8sMode = "frr-k8s"
 )
 
-// announcedByFRR has the routes of both families announced, each by a session of its own.
 const announcedByFRR = `
 apiVersion: metallb.io/v1beta1
 kind: BGPAdvertisement
@@ -37,8 +36,8 @@ metadata: {name: router1-v6, namespace: metallb-system}
 spec: {myASN: 64513, peerASN: 64512, peerAddress: "2001:db8:0:1::101", holdTime: 9s}
 `
 
-// TestMetalLBFRR is TestMetalLB with the speakers' mode frr, by the FRR of this machine, and with
-// dual-stack Services that MetalLB announces. Each node moves with both of its sessions.
+// TestMetalLBFRR is TestMetalLB in mode frr, with this machine's FRR and dual-stack Services. Each node
+// moves with both sessions.
 func TestMetalLBFRR(t *testing.T) {
 	begin(t, frrMode)
 	must(t, cluster.Apply(t.Context(), metalLBObjects))
@@ -53,7 +52,6 @@ func TestMetalLBFRR(t *testing.T) {
 	m.back(t)
 }
 
-// take has Millrace take packets.
 func (m *move) take(t *testing.T) {
 	t.Helper()
 	m.step(t, "Millrace takes packets", 0, few, func() {
@@ -63,14 +61,14 @@ func (m *move) take(t *testing.T) {
 	})
 }
 
-// there moves the nodes. No second session keeps what kube-proxy has.
+// there moves the nodes. No second session retains kube-proxy's connections.
 func (m *move) there(t *testing.T) {
 	t.Helper()
 	m.step(t, "to Millrace", switchRequests, heldConnections, func() { t.Log(millrace(t, "migrate", "nodes")) })
 	must(t, m.held.End())
 }
 
-// back moves them back, and uninstalls Millrace.
+// back moves the nodes back and uninstalls Millrace.
 func (m *move) back(t *testing.T) {
 	t.Helper()
 	m.hold(t)
@@ -83,22 +81,21 @@ func (m *move) back(t *testing.T) {
 	must(t, m.held.End())
 }
 
-// hostPaths are what FRR and its reload script need of this machine. Nodes of the lab have its files.
+// hostPaths are mounted for FRR and its reload script.
 var hostPaths = map[string]string{
 	"usr": "/usr", "bin": "/bin", "sbin": "/sbin", "lib": "/lib", "lib64": "/lib64",
 	"passwd": "/etc/passwd", "group": "/etc/group",
 }
 
-// frrImage is that of FRR in MetalLB's manifest. Here it has one file: Debian's of that name says nothing of
-// accounts, and vtysh complains of that amid its output.
+// frrImage is FRR's image in MetalLB's manifest. The PAM file replaces Debian's, which lacks accounts, so
+// that vtysh prints no errors.
 const (
 	frrImage    = "quay.io/frrouting/frr:9.1.0"
 	frrPAMFile  = "/etc/pam.d/frr"
 	frrPAMRules = "auth sufficient pam_permit.so\naccount sufficient pam_permit.so\n"
 )
 
-// withDebiansFRR has the pods of a manifest's DaemonSets run the FRR of this machine, in place of an image
-// from a registry.
+// withDebiansFRR makes the manifest's DaemonSets run this machine's FRR instead of an image.
 func withDebiansFRR(manifest string) (string, error) {
 	documents := strings.Split(manifest, "\n---\n")
 	replaced := 0
@@ -126,7 +123,7 @@ func withDebiansFRR(manifest string) (string, error) {
 	return strings.Join(documents, "\n---\n"), nil
 }
 
-// useDebiansFRR reports whether the pod had to be changed. Proxies that serve its metrics over TLS leave it.
+// useDebiansFRR reports whether the pod was changed. It removes proxies for metrics over TLS.
 func useDebiansFRR(pod *corev1.PodSpec) bool {
 	pod.Containers = slices.DeleteFunc(pod.Containers, func(c corev1.Container) bool { return strings.HasPrefix(c.Name, "kube-rbac-proxy") })
 	changed := false
@@ -146,8 +143,7 @@ func useDebiansFRR(pod *corev1.PodSpec) bool {
 	return changed
 }
 
-// runOnHostFiles gives a container this machine's files. FRR's image has a script that starts it under a
-// name of its own, and a shell that knows [[.
+// runOnHostFiles mounts this machine's files and replaces paths of FRR's image.
 func runOnHostFiles(container *corev1.Container) {
 	for i, argument := range container.Command {
 		argument = strings.ReplaceAll(argument, "/sbin/tini -- /usr/lib/frr/docker-start", "/usr/lib/frr/frrinit.sh start")

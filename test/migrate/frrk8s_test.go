@@ -20,7 +20,7 @@ import (
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
-// othersRouter is a BGP daemon on host cp, with sessions that are none of MetalLB's.
+// othersRouter is a BGP daemon on host cp with sessions outside of MetalLB.
 const othersRouter = `
 router bgp 64520
  bgp router-id 198.51.100.2
@@ -33,7 +33,7 @@ router bgp 64520
  neighbor 198.51.100.13 peer-group nodes
 `
 
-// ofOthers has frr-k8s hold a session with it, as whoever shares the daemon with MetalLB does.
+// ofOthers configures a session of another user of frr-k8s.
 const ofOthers = `
 apiVersion: frrk8s.metallb.io/v1beta1
 kind: FRRConfiguration
@@ -41,7 +41,7 @@ metadata: {name: others, namespace: metallb-system}
 spec: {bgp: {routers: [{asn: 64513, neighbors: [{address: 198.51.100.2, asn: 64520, holdTime: 9s, keepaliveTime: 3s}]}]}}
 `
 
-// learning needs MetalLB's own session.
+// learning requires MetalLB's session.
 const learning = `
 apiVersion: frrk8s.metallb.io/v1beta1
 kind: FRRConfiguration
@@ -51,8 +51,8 @@ spec:
   bgp: {routers: [{asn: 64513, neighbors: [{address: 198.51.100.101, asn: 64512, holdTime: 9s, keepaliveTime: 3s, toReceive: {allowed: {prefixes: [{prefix: 198.51.100.224/28}]}}}]}]}
 `
 
-// TestMetalLBFRRK8s is TestMetalLBFRR with the mode frr-k8s, in which a daemon of its own has the sessions,
-// of MetalLB and of others. Those of others are never lost.
+// TestMetalLBFRRK8s is TestMetalLBFRR in mode frr-k8s, whose daemon has sessions of MetalLB and others.
+// Sessions of others are never lost.
 func TestMetalLBFRRK8s(t *testing.T) {
 	begin(t, frrK8sMode)
 	others := startOthersRouter(t)
@@ -75,7 +75,7 @@ func TestMetalLBFRRK8s(t *testing.T) {
 	}
 }
 
-// onlyOthers looks at what frr-k8s is told while all nodes are Millrace's.
+// onlyOthers checks the configuration of frr-k8s while Millrace has all nodes.
 func onlyOthers(t *testing.T) {
 	t.Helper()
 	var left metav1.PartialObjectMetadataList
@@ -85,7 +85,7 @@ func onlyOthers(t *testing.T) {
 	}
 }
 
-// refused has somebody's FRRConfiguration need a session that Millrace needs, too.
+// refused adds an FRRConfiguration that requires a session that Millrace needs.
 func refused(t *testing.T) {
 	t.Helper()
 	must(t, cluster.Apply(t.Context(), learning))
@@ -100,7 +100,6 @@ func refused(t *testing.T) {
 	kubectl(t, "-n", metalLBNamespace, "delete", "frrconfiguration", "learning")
 }
 
-// othersDaemon is the directory of the BGP daemon on host cp.
 type othersDaemon string
 
 func startOthersRouter(t *testing.T) othersDaemon {
@@ -108,7 +107,7 @@ func startOthersRouter(t *testing.T) othersDaemon {
 	directory := t.TempDir()
 	config, pid := filepath.Join(directory, "bgpd.conf"), filepath.Join(directory, "bgpd.pid")
 	must(t, writeFile(config, othersRouter))
-	// It has no zebra, no kernel's routes, and no user of its own.
+	// It runs without zebra, kernel routes and user.
 	_, err := cluster.Exec(t.Context(), "cp", "/usr/lib/frr/bgpd", "-d", "-n", "-Z", "-S", "-f", config, "-i", pid, "--vty_socket", directory)
 	must(t, err)
 	t.Cleanup(func() {
@@ -120,7 +119,7 @@ func startOthersRouter(t *testing.T) othersDaemon {
 	return othersDaemon(directory)
 }
 
-// sessions waits until it has one with each node, and says how many each has had.
+// sessions waits for a session with each node and returns how many each has had.
 func (d othersDaemon) sessions(t *testing.T) map[string]int {
 	t.Helper()
 	had := map[string]int{}

@@ -15,22 +15,21 @@ import (
 )
 
 const (
-	// requestRate is that of all clients together, in requests per second.
+	// requestRate is the total rate of all clients per second.
 	requestRate = 200
-	// switchRequests are those of one switch at least.
+	// switchRequests is the minimum number of requests per switch.
 	switchRequests = 12_000
 )
 
-// portsOf are those of a client. They stand for other hosts: all Services here have the same pods, which
-// would else see one host's port again from a Service, a moment after it closed a connection of another.
+// portsOf returns a client's ports, distinct like those of different hosts: all Services have the same
+// pods, which would see a port reused for another connection.
 func portsOf(client int) harness.Ports {
 	const first, each = 33_000, 1_500
 	return harness.Ports{First: uint16(first + client*each), Last: uint16(first + client*each + each - 1)}
 }
 
-// whileAsked has a client for each target send requests on new connections, all together at
-// requestRate, while f runs and until there are enough of them. It returns how many there were, and
-// how many of them failed.
+// whileAsked sends requests to all targets on new connections at requestRate while f runs and until there
+// are enough. It returns the number of requests and failures.
 func whileAsked(t *testing.T, targets []netip.AddrPort, enough int, f func()) (requests, failed int) {
 	t.Helper()
 	ctx, end := context.WithCancel(t.Context())
@@ -41,16 +40,16 @@ func whileAsked(t *testing.T, targets []netip.AddrPort, enough int, f func()) (r
 	start := time.Now()
 	clientsOf := map[bool]int{}
 	for i, target := range targets {
-		// A host's addresses of both families are two hosts to the pods.
+		// Addresses of different families are different hosts to pods.
 		ports := portsOf(clientsOf[target.Addr().Is4()])
 		clientsOf[target.Addr().Is4()]++
 		clients.Go(func() {
-			// An interrupted client finishes what it has begun and reports.
+			// An interrupted client finishes its requests and reports.
 			loads[i], errs[i] = cluster.PatientRequestsFrom(ctx, ports, target, rate, 15*time.Second)
 		})
 	}
 	f()
-	// The clients have a schedule: time makes requests. The second is for those that begin late.
+	// Clients follow a schedule; the extra second is for late starts.
 	rest := time.Second + time.Duration(float64(enough)/float64(rate*len(targets))*float64(time.Second)) - time.Since(start)
 	select {
 	case <-time.After(rest):

@@ -35,13 +35,11 @@ const (
 	metalLBNamespace = "metallb-system"
 	metalLBModule    = "go.universe.tf/metallb"
 	frrK8sModule     = "github.com/metallb/frr-k8s"
-	// frrK8sVersion is that of MetalLB's manifest and of its module.
-	frrK8sVersion = "v0.0.20"
-	reloader      = "frr-reloader.sh"
+	frrK8sVersion    = "v0.0.20"
+	reloader         = "frr-reloader.sh"
 )
 
-// begin brings up a cluster of the test's own, whose Services MetalLB serves, with pods for them. Its
-// modes are those of its manifests.
+// begin starts a cluster with MetalLB in a mode and pods for its Services.
 func begin(t *testing.T, mode string) {
 	t.Helper()
 	ctx := t.Context()
@@ -50,7 +48,7 @@ func begin(t *testing.T, mode string) {
 	readNodes(t)
 	t.Cleanup(func() {
 		if t.Failed() {
-			// The next test takes the lab down.
+			// The next test stops the lab.
 			cluster.TellLogs(context.WithoutCancel(ctx), "migrate-"+mode)
 		}
 	})
@@ -61,8 +59,7 @@ func begin(t *testing.T, mode string) {
 	must(t, cluster.RolledOut(ctx, "default", "deployment/echo"))
 }
 
-// installMetalLB builds MetalLB's programs, loads them under the names of its images, and applies its
-// manifest of a mode.
+// installMetalLB builds MetalLB's programs, loads them as its images and applies its manifest of a mode.
 func installMetalLB(ctx context.Context, mode string) (err error) {
 	module := filepath.Join(cluster.Root(), "hack", "tools", "metallb")
 	sources, version, err := metalLBRelease(ctx, module)
@@ -81,8 +78,7 @@ func installMetalLB(ctx context.Context, mode string) (err error) {
 	if err != nil {
 		return err
 	}
-	// Its schema lets AS numbers have 32 bits without a sign, as a format with one. Kubernetes since
-	// 1.36 takes no object by it.
+	// The schema has a signed format for 32-bit AS numbers, which Kubernetes rejects since 1.36.
 	fixed := unsigned.ReplaceAllString(string(manifest), "format: int64$1")
 	workloads := []string{"deployment/controller", "daemonset/speaker"}
 	if mode != nativeMode {
@@ -105,14 +101,13 @@ func installMetalLB(ctx context.Context, mode string) (err error) {
 
 var unsigned = regexp.MustCompile(`format: int32(\n +maximum: 4294967295)`)
 
-// loadMetalLB builds MetalLB's programs, and loads them as its Dockerfiles would.
 func loadMetalLB(ctx context.Context, module, directory, version, mode string) error {
 	images := map[string][]string{
 		"metallb/controller:" + version: {"controller"},
 		"metallb/speaker:" + version:    {"speaker"},
 	}
 	packages := map[string]string{"controller": metalLBModule + "/controller", "speaker": metalLBModule + "/speaker"}
-	// Each has the reloader of FRR's configuration for its own.
+	// Each mode has its own reloader of FRR's configuration.
 	switch mode {
 	case frrMode:
 		packages["cp-tool"], packages["frr-metrics"] = metalLBModule+"/frr-tools/cp-tool", metalLBModule+"/frr-tools/metrics"
@@ -152,14 +147,13 @@ func loadMetalLB(ctx context.Context, module, directory, version, mode string) e
 	return cluster.LoadFiles(ctx, frrImage, "/usr/bin/vtysh", rules+":"+frrPAMFile)
 }
 
-// copyReloader makes it executable, which no file of a module is.
+// copyReloader sets the executable bit, which module files lack.
 func copyReloader(ctx context.Context, module, of, directory string) error {
 	return harness.RunIn(ctx, module, "bash", "-c", `install -m 755 "$(go list -m -f '{{.Dir}}' "$0")/frr-tools/reloader/$1" "$2"`,
 		of, reloader, filepath.Join(directory, reloader))
 }
 
-// metalLBRelease is where the sources of MetalLB are, and their version. It downloads them: of what is
-// not there `go list` says no directory.
+// metalLBRelease downloads MetalLB's sources and returns their directory and version.
 func metalLBRelease(ctx context.Context, module string) (sources, version string, err error) {
 	download := exec.CommandContext(ctx, "go", "mod", "download", "-json", metalLBModule)
 	download.Dir = module

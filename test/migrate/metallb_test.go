@@ -21,8 +21,7 @@ import (
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
-// metalLBObjects have the addresses of all Services. MetalLB's native BGP announces no IPv6, so nothing
-// announces those of both families.
+// metalLBObjects are the pools of all Services. MetalLB's native BGP announces no IPv6.
 const metalLBObjects = `
 apiVersion: metallb.io/v1beta1
 kind: IPAddressPool
@@ -50,7 +49,7 @@ metadata: {name: router1, namespace: metallb-system}
 spec: {myASN: 64513, peerASN: 64512, peerAddress: 198.51.100.101, holdTime: 9s}
 `
 
-// announceBoth has Millrace announce what MetalLB could not.
+// announceBoth announces the dual-stack Services through Millrace.
 const announceBoth = `
 apiVersion: millrace.io/v1beta1
 kind: VIPAdvertisement
@@ -75,8 +74,7 @@ spec:
   %s
 `
 
-// twentyServices are of all kinds: plain ones, ones that share an address, that ask for an address or a
-// pool, and of both families.
+// twentyServices are of all kinds: plain, sharing, with requested addresses or pools, and dual-stack.
 func twentyServices() string {
 	var all strings.Builder
 	add := func(name, annotation string, port int, more string) {
@@ -97,7 +95,7 @@ func twentyServices() string {
 	return all.String()
 }
 
-// overlap is a session beside MetalLB's, over IPv6, with the routes of IPv4.
+// overlap is a session beside MetalLB's, over IPv6 with IPv4 routes.
 const overlap = `
 apiVersion: millrace.io/v1beta1
 kind: LBPeer
@@ -111,8 +109,8 @@ spec:
   keepaliveTime: 3s
 `
 
-// TestMetalLB moves the nodes of a cluster from MetalLB to Millrace one by one, and back, while
-// clients ask all Services. No address changes, and no new request fails.
+// TestMetalLB moves nodes from MetalLB to Millrace one by one and back during requests. No address changes,
+// and no new request fails.
 func TestMetalLB(t *testing.T) {
 	begin(t, nativeMode)
 	must(t, cluster.Apply(t.Context(), metalLBObjects))
@@ -121,15 +119,14 @@ func TestMetalLB(t *testing.T) {
 	m.served(t)
 	m.hold(t)
 
-	// Packets change hands at once. What kube-proxy has stays its own, while routers send it to the same
-	// node.
+	// New connections move at once. kube-proxy keeps its connections while routers use the same node.
 	m.step(t, "Millrace takes packets", 0, few, func() {
 		installMillrace(t)
 		converted := millrace(t, "migrate", "metallb", "--by-node", metalLBFile(t))
 		must(t, cluster.Apply(t.Context(), converted))
 		claimed(t, m.given)
 	})
-	// Routers send what kube-proxy has to other nodes as a speaker leaves.
+	// Connections of kube-proxy break when routes change.
 	m.step(t, "to Millrace", switchRequests, heldConnections, func() { t.Log(millrace(t, "migrate", "nodes")) })
 	must(t, m.held.End())
 	m.bothFamilies(t)
@@ -139,7 +136,7 @@ func TestMetalLB(t *testing.T) {
 	m.step(t, "kube-proxy takes packets", 0, few, func() { serviceProxy(t, "takes") })
 	must(t, m.held.End())
 
-	// Where the router has a second session, no route ever goes, and so no connection.
+	// With a second session no route is lost, and no connection breaks.
 	m.hold(t)
 	must(t, cluster.Apply(t.Context(), overlap))
 	m.routed(t)
@@ -156,17 +153,15 @@ func TestMetalLB(t *testing.T) {
 	must(t, m.held.End())
 }
 
-// move is a cluster between two load balancers.
 type move struct {
 	given   map[string][]string
 	targets []netip.AddrPort
 	held    *harness.Hold
-	// ports are below those of connections that are held.
+	// ports are below those of held connections.
 	ports uint16
 }
 
-// step does something while clients ask, of which no request may fail and so many held connections may
-// break.
+// step runs f during requests, none of which may fail, and bounds the number of broken connections.
 func (m *move) step(t *testing.T, name string, enough, mayBreak int, f func()) {
 	t.Helper()
 	requests, failed := whileAsked(t, m.targets, enough, func() {
@@ -183,7 +178,6 @@ func (m *move) step(t *testing.T, name string, enough, mayBreak int, f func()) {
 	unchanged(t, m.given)
 }
 
-// routed waits until the router has all that MetalLB announces from all nodes.
 func (m *move) routed(t *testing.T) {
 	t.Helper()
 	m.routedWithin(t, time.Minute)
@@ -196,17 +190,16 @@ func (m *move) routedWithin(t *testing.T, limit time.Duration) {
 	}
 }
 
-// setUp is how long MetalLB may take to announce everything. FRR's configuration is loaded anew for each
-// change. Where that fails, as it may while FRR starts, MetalLB looks after half a minute, and tries again.
+// setUp bounds MetalLB's announcements. It reloads FRR for each change and retries a failure after half a
+// minute.
 const setUp = 3 * time.Minute
 
-// served waits until MetalLB announces everything, and kube-proxy takes it on all nodes. MetalLB waits for
-// no kube-proxy. A node whose kube-proxy is late sends packets back to the router until their TTL is
-// over, of which a client hears "no route to host".
+// served waits until MetalLB announces all VIPs and kube-proxy on all nodes serves them, because MetalLB
+// does not wait for kube-proxy. Before, packets loop until their TTL expires.
 func (m *move) served(t *testing.T) {
 	t.Helper()
 	m.routedWithin(t, setUp)
-	// So many find all three nodes, but for one in 10^17.
+	// This reaches all three nodes with a probability of 1 - 10^-17.
 	const connections = 100
 	for _, target := range m.targets {
 		eventually(t, setUp, func(ctx context.Context) error {
@@ -219,8 +212,8 @@ func (m *move) served(t *testing.T) {
 	}
 }
 
-// hold has ports of its own. A pod knows a client's port once, whichever VIP it comes through. Where both
-// pods of a node have a connection of a port, a request from there has no pod (tuple_conflict).
+// hold uses separate ports. Pods see a client's port once for all VIPs, so a port used on both pods of a
+// node leaves no pod for another connection (tuple_conflict).
 func (m *move) hold(t *testing.T) {
 	t.Helper()
 	m.ports = max(m.ports, firstHeld) + heldConnections
@@ -240,7 +233,6 @@ func (m *move) hold(t *testing.T) {
 	m.held = hold
 }
 
-// bothFamilies has Millrace announce what MetalLB could not, for a moment.
 func (m *move) bothFamilies(t *testing.T) {
 	t.Helper()
 	must(t, cluster.Apply(t.Context(), announceBoth))
@@ -259,16 +251,15 @@ func (m *move) bothFamilies(t *testing.T) {
 	kubectl(t, "delete", "vipadvertisement", "both")
 }
 
-// serviceProxy restarts the agents, one by one, with another value of --service-proxy.
 func serviceProxy(t *testing.T, mode string) {
 	t.Helper()
-	// installMillrace put it behind the two flags of config/default.
+	// installMillrace appends it to the two flags of config/default.
 	patch := fmt.Sprintf(`[{"op": "replace", "path": "/spec/template/spec/containers/0/args/2", "value": "--service-proxy=%s"}]`, mode)
 	kubectl(t, "-n", "millrace-system", "patch", "daemonset", "millrace-agent", "--type=json", "-p", patch)
 	must(t, cluster.RolledOut(t.Context(), "millrace-system", "daemonset/millrace-agent"))
 }
 
-// uninstall takes Millrace away, and leaves what MetalLB has of the Services.
+// uninstall removes Millrace and leaves MetalLB's Services.
 func uninstall(t *testing.T, given map[string][]string) {
 	t.Helper()
 	kubectl(t, "-n", "millrace-system", "delete", "deployment", "millrace-operator")
@@ -281,7 +272,6 @@ func uninstall(t *testing.T, given map[string][]string) {
 	}
 }
 
-// installMillrace installs it beside MetalLB, as docs/migrate.md says.
 func installMillrace(t *testing.T) {
 	t.Helper()
 	manifest := kubectl(t, "kustomize", filepath.Join(cluster.Root(), "config", "lab"))
@@ -301,7 +291,7 @@ func installMillrace(t *testing.T) {
 	must(t, cluster.RolledOut(t.Context(), "millrace-system", "deployment/millrace-operator", "daemonset/millrace-agent"))
 }
 
-// metalLBFile has MetalLB's objects, and those of more kinds, as kubectl prints them.
+// metalLBFile returns a file with MetalLB's objects and the given kinds.
 func metalLBFile(t *testing.T, more ...string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "metallb.yaml")
@@ -337,7 +327,6 @@ func addressesOf(service *corev1.Service) []string {
 	return addresses
 }
 
-// givenAddresses waits until all twenty Services have an address for each family.
 func givenAddresses(t *testing.T) map[string][]string {
 	t.Helper()
 	given := map[string][]string{}
@@ -360,7 +349,6 @@ func givenAddresses(t *testing.T) map[string][]string {
 	return given
 }
 
-// announcedTargets are what MetalLB's speakers announce, with the Services' ports.
 func announcedTargets(t *testing.T, mode string) []netip.AddrPort {
 	t.Helper()
 	all, err := services(t.Context())
@@ -377,7 +365,7 @@ func announcedTargets(t *testing.T, mode string) []netip.AddrPort {
 	return targets
 }
 
-// claimed waits until Millrace has claims on all addresses, and every node has them in its maps.
+// claimed waits until Millrace has claimed all addresses and programmed them on every node.
 func claimed(t *testing.T, given map[string][]string) {
 	t.Helper()
 	distinct := map[string]bool{}
@@ -415,7 +403,6 @@ func unchanged(t *testing.T, given map[string][]string) {
 	}
 }
 
-// routedToAll waits until the router's kernel has one next hop for a VIP on each node.
 func routedToAll(t *testing.T, vip netip.Addr, limit time.Duration) {
 	t.Helper()
 	eventually(t, limit, func(ctx context.Context) error {
@@ -435,11 +422,9 @@ func routedToAll(t *testing.T, vip netip.Addr, limit time.Duration) {
 	})
 }
 
-// nodeOf are the nodes (from 1) by their addresses: those of links, too, which FRR gives to routers as next
-// hops of IPv6.
+// nodeOf maps addresses to nodes (from 1), including link-local ones, which FRR uses as next hops.
 var nodeOf map[netip.Addr]int
 
-// readNodes fills nodeOf.
 func readNodes(t *testing.T) {
 	t.Helper()
 	nodeOf = map[netip.Addr]int{}
@@ -466,10 +451,10 @@ func eventually(t *testing.T, limit time.Duration, check func(context.Context) e
 }
 
 const (
-	// heldConnections are those that clients hold, with a request each second.
+	// heldConnections each send a request per second.
 	heldConnections = 240
-	// firstHeld is below the ports that requests come from.
+	// firstHeld is below the ports of requests.
 	firstHeld = 20_000
-	// few may break where none should: on a busy machine two did once.
+	// few tolerates broken connections on a busy machine.
 	few = heldConnections / 20
 )

@@ -19,16 +19,16 @@ import (
 )
 
 const (
-	// layoutsVariable names OCI layouts, with : between them. With it this program is a registry.
+	// layoutsVariable lists OCI layouts, separated by colons, and makes this program a registry.
 	layoutsVariable = "MILLRACE_TEST_LAYOUTS"
 	user            = "millrace"
 	password        = "secret"
 )
 
-// serve serves the images of the layouts to those who have the password, until it fails.
+// serve serves the layouts' images with a password.
 func serve(layouts []string) error {
 	images := inmemory.New(inmemory.Logger(log.New(io.Discard, "", 0)))
-	// They are pushed without a password, by a door of their own.
+	// They are pushed to an internal server without password.
 	inner := httptest.NewServer(images)
 	for _, directory := range layouts {
 		if err := push(directory, strings.TrimPrefix(inner.URL, "http://")); err != nil {
@@ -46,7 +46,6 @@ func serve(layouts []string) error {
 	}))
 }
 
-// push copies a layout, under the names that its images have.
 func push(directory, host string) error {
 	index, err := layout.ImageIndexFromPath(directory)
 	if err != nil {

@@ -29,9 +29,9 @@ import (
 
 var (
 	cluster *harness.Cluster
-	// work is a directory of the checkout, which all hosts of the lab see.
+	// work is a directory visible on all hosts of the lab.
 	work string
-	// helm is the program that is pinned in hack/tools.
+	// helm is the version pinned in hack/tools.
 	helm string
 )
 
@@ -45,10 +45,9 @@ func TestMain(m *testing.M) {
 
 var nodes = []string{"node1", "node2", "node3"}
 
-// Nodes take a registry without TLS at this address alone. So each has one of its own.
+// containerd accepts registries without TLS on localhost only, so each node has its own.
 const registry = "localhost:5000"
 
-// prepare brings up a cluster without images of ours.
 func prepare(ctx context.Context, c *harness.Cluster) error {
 	cluster, work = c, filepath.Join(c.Root(), "dist", "test-release")
 	helm = filepath.Join(work, "helm")
@@ -64,15 +63,14 @@ func prepare(ctx context.Context, c *harness.Cluster) error {
 	if err := cluster.Up(ctx); err != nil {
 		return err
 	}
-	// The server that is asked is no part of a release.
+	// The echo server is not part of a release.
 	_, err := cluster.Run(ctx, "image", "load", filepath.Join(cluster.Root(), "dist/images/echo-"+runtime.GOARCH+".tar"))
 	return err
 }
 
-// made are the releases that there are.
 var made = map[string]bool{}
 
-// releases makes releases of the same programs, each once: that takes a minute or two.
+// releases builds each release once, which takes minutes.
 func releases(t *testing.T, versions ...string) {
 	t.Helper()
 	for _, version := range versions {
@@ -95,7 +93,7 @@ func goRun(ctx context.Context, arguments ...string) error {
 	return nil
 }
 
-// linkPrograms takes those of this checkout for all systems: nobody runs the others.
+// linkPrograms uses this checkout's programs for all systems.
 func linkPrograms() error {
 	bin := filepath.Join(cluster.Root(), "bin")
 	for _, system := range []string{"linux-amd64", "linux-arm64", "darwin-amd64", "darwin-arm64", "windows-amd64", "windows-arm64"} {
@@ -115,10 +113,9 @@ func linkPrograms() error {
 	return nil
 }
 
-// makeRelease makes one and unpacks what is carried to a network without a way out.
 func makeRelease(ctx context.Context, version string) error {
 	output, program := filepath.Join(work, version), filepath.Join(work, "release")
-	// Not go run: what that starts goes on when go is killed.
+	// go run would leave its child after a kill.
 	if err := goRun(ctx, "build", "-o", program, "./hack/release"); err != nil {
 		return err
 	}
@@ -142,7 +139,7 @@ func chart(version string) string {
 	return filepath.Join(airGap(version), "millrace-"+strings.TrimPrefix(version, "v")+".tgz")
 }
 
-// startRegistries runs this program as the registry of each node, with releases, until the test is over.
+// startRegistries runs this program as the registry of each node until the test's end.
 func startRegistries(t *testing.T, versions ...string) {
 	t.Helper()
 	releases(t, versions...)
@@ -167,7 +164,7 @@ func startRegistries(t *testing.T, versions ...string) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			// It ends by the interrupt alone; a registry that is not there is noticed below.
+			// It ends by an interrupt only; later steps detect a missing registry.
 			_ = cluster.Stream(ctx, io.Discard, "exec", node, "--", "env", layoutsVariable+"="+strings.Join(layouts, ":"), program)
 		}()
 		t.Cleanup(func() {
@@ -186,7 +183,6 @@ func startRegistries(t *testing.T, versions ...string) {
 	}
 }
 
-// runHelm runs helm beside the API server.
 func runHelm(ctx context.Context, arguments ...string) (string, error) {
 	all := []string{
 		"env", "HOME=" + work, helm, "--kubeconfig", cluster.Kubeconfig(), "--namespace", "kube-system",
@@ -195,14 +191,13 @@ func runHelm(ctx context.Context, arguments ...string) (string, error) {
 	return string(out), err
 }
 
-// settings are those of a lab whose nodes have little memory.
+// settings are for nodes with little memory.
 var settings = []string{
 	"--set", "namespaces=false,imagePullSecrets[0].name=registry",
 	"--set", "operator.args={--default-class},agent.args={--connections=65536,--udp-flows=65536}",
 	"--wait", "--timeout", "4m",
 }
 
-// makePullSecret makes the namespace of Millrace, and the Secret in it.
 func makePullSecret(t *testing.T) {
 	t.Helper()
 	kubectl(t, "apply", "-k", filepath.Join(cluster.Root(), "config/namespace"))
@@ -211,8 +206,8 @@ func makePullSecret(t *testing.T) {
 		"--docker-server="+registry, "--docker-username="+user, "--docker-password="+password)
 }
 
-// TestPreflight: before the installation the nodes are looked at by the image of the registry, whose
-// password is in a Secret. Nothing is left of it.
+// TestPreflight checks nodes before the installation with an image that needs a password, and leaves no
+// objects.
 func TestPreflight(t *testing.T) {
 	startRegistries(t, "v0.1.0")
 	makePullSecret(t)
@@ -231,8 +226,7 @@ func TestPreflight(t *testing.T) {
 	}
 }
 
-// faults gives each node one, and looks at them again: node1 does not forward, long packets do not get to
-// node2, and none to node3.
+// faults breaks each node: forwarding on node1, long packets to node2, all packets to node3.
 func faults(t *testing.T, image string) {
 	t.Helper()
 	const drop = "table inet fault { chain input { type filter hook input priority filter; iifname != lo udp dport 6081 %s drop; }; }"
@@ -276,8 +270,7 @@ func faults(t *testing.T, image string) {
 	}
 }
 
-// TestRelease installs a release, replaces it by the next under load, and goes back; then nothing of it
-// is left.
+// TestRelease installs, upgrades under load, rolls back and uninstalls a release.
 func TestRelease(t *testing.T) {
 	if err := goRun(t.Context(), "build", "-modfile=hack/tools/helm/go.mod", "-o", helm, "helm.sh/helm/v4/cmd/helm"); err != nil {
 		t.Fatal(err)
@@ -314,7 +307,7 @@ func TestRelease(t *testing.T) {
 	if load, err := cluster.Requests(t.Context(), vip, 100); err != nil || load.Errors > 0 {
 		t.Errorf("after the refusal: %v: %+v", err, load)
 	}
-	// Helm says now that it is being uninstalled. This is how one changes one's mind.
+	// A rollback reverts the started uninstallation.
 	underLoad(t, vip, "rollback", "millrace", "3", "--wait", "--timeout", "4m")
 	underLoad(t, vip, append([]string{"upgrade", "millrace", chart("v0.1.1")}, settings...)...)
 	kubectl(t, "-n", "millrace-system", "annotate", "deployment", "millrace-operator", "millrace.io/release-services=true")
@@ -323,7 +316,7 @@ func TestRelease(t *testing.T) {
 	kubectl(t, "delete", "service", "echo", "--timeout=30s")
 }
 
-// underLoad runs helm while requests go to a VIP, of which none may fail.
+// underLoad runs helm during requests to a VIP, none of which may fail.
 func underLoad(t *testing.T, vip netip.Addr, arguments ...string) {
 	t.Helper()
 	load, err := cluster.RequestsWhile(t.Context(), vip, 100, func(ctx context.Context) error {
@@ -338,7 +331,6 @@ func underLoad(t *testing.T, vip netip.Addr, arguments ...string) {
 	}
 }
 
-// runs holds all pods to be of a release.
 func runs(t *testing.T, version string) {
 	t.Helper()
 	images := strings.Fields(kubectl(t, "-n", "millrace-system", "get", "pods", "--field-selector=status.phase=Running",
@@ -353,7 +345,6 @@ func runs(t *testing.T, version string) {
 	}
 }
 
-// nothingLeft looks for objects, and into the kernels.
 func nothingLeft(t *testing.T) {
 	t.Helper()
 	for _, kind := range []string{

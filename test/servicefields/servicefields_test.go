@@ -14,7 +14,6 @@ import (
 
 const root = "../.."
 
-// fieldsOf returns the JSON names of a struct's fields.
 func fieldsOf[T any](prefix string) []string {
 	var names []string
 	for i := range reflect.TypeFor[T]().NumField() {
@@ -24,8 +23,7 @@ func fieldsOf[T any](prefix string) []string {
 	return names
 }
 
-// TestEveryField fails when the API of a new version of Kubernetes has a field that docs/service.md
-// says nothing of.
+// TestEveryField fails if docs/service.md lacks a field of the Kubernetes API.
 func TestEveryField(t *testing.T) {
 	fields, err := Documented(root)
 	if err != nil {
@@ -61,7 +59,7 @@ func TestEveryField(t *testing.T) {
 	}
 }
 
-// hasTest reports whether a package calls Run: it then compares the fields itself.
+// hasTest reports whether a package calls Run, which then compares the fields.
 func hasTest(t *testing.T, name string) bool {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(root, name, "*_test.go"))

@@ -102,7 +102,7 @@ func TestFill(t *testing.T) {
 	}
 }
 
-// Two labs want the same programs: one builds, the other one waits and takes them.
+// Of two concurrent builds one waits for the other.
 func TestFillAtOnce(t *testing.T) {
 	var told atomic.Int32
 	store := &Cache{dir: filepath.Join(t.TempDir(), "cache"), progress: func(string, ...any) { told.Add(1) }}
@@ -130,7 +130,7 @@ func TestFillAtOnce(t *testing.T) {
 	}
 }
 
-// What a killed build left goes with the next one, but not the draft of another target.
+// Stale drafts of a target are deleted, others are not.
 func TestFillRemovesStaleDrafts(t *testing.T) {
 	store := &Cache{dir: filepath.Join(t.TempDir(), "cache")}
 	stale, other := filepath.Join(store.dir, ".draft-tool-1-123"), filepath.Join(store.dir, ".draft-tool-2-123")

@@ -67,8 +67,8 @@ func TestHiddenFoldersCoverBinds(t *testing.T) {
 	}
 }
 
-// TestLongestSocket keeps the sockets of FRR, the longest of the lab, below the
-// kernel's limit wherever the checkout lies.
+// TestLongestSocket keeps FRR's socket paths, the longest of the lab, below the kernel's limit in any
+// checkout.
 func TestLongestSocket(t *testing.T) {
 	lab := testLab(t)
 	lab.State = "/" + strings.Repeat("very-long-name/", 20)

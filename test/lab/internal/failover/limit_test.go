@@ -61,7 +61,6 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// TestRow checks that a row says its limit, and whether it was held.
 func TestRow(t *testing.T) {
 	e := &event{title: "node killed hard", limit: halfGap}
 	held := row(e, result{requests: 2200, failed: 39, gap: 350 * time.Millisecond, lost: 66})
@@ -89,8 +88,7 @@ func TestAttribute(t *testing.T) {
 	}
 }
 
-// TestEvents checks that events can be told apart, and that each is one of the two kinds: with a
-// limit of its requests, or with another one.
+// TestEvents checks that names are unique and that each event has a limit.
 func TestEvents(t *testing.T) {
 	seen := map[string]bool{}
 	for i := range events {

@@ -44,7 +44,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestParseCounter reads what nft 1.0.6 prints.
+// TestParseCounter parses output of nft 1.0.6.
 func TestParseCounter(t *testing.T) {
 	const listed = `{"nftables": [{"metainfo": {"version": "1.0.6", "release_name": "Lester Gooch #5", "json_schema_version": 1}},
 		{"counter": {"family": "netdev", "name": "encapsulated", "table": "millrace_flood", "handle": 2, "packets": 41, "bytes": 9}}]}`

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// TestPidOfAnother gives the number to a process that is not the machine's.
+// TestPidOfAnother assigns the PID to another process.
 func TestPidOfAnother(t *testing.T) {
 	spec := Spec{Name: "node1", Namespace: "no-such-namespace", Dir: t.TempDir()}
 	if err := os.WriteFile(filepath.Join(spec.Dir, pidFile), []byte("1"), 0o644); err != nil {
@@ -36,7 +36,7 @@ func TestEnded(t *testing.T) {
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
-	// Nobody has waited for it yet: at its end it stays as a zombie.
+	// A zombie until it is waited for.
 	for start := time.Now(); !ended(command.Process.Pid); time.Sleep(time.Millisecond) {
 		if time.Since(start) > 10*time.Second {
 			t.Fatal("a process that ended has not ended")

@@ -14,7 +14,6 @@ import (
 
 func TestMain(m *testing.M) { isolated.Main(m) }
 
-// TestBesideOthers makes and deletes namespaces while others use `ip netns`.
 func TestBesideOthers(t *testing.T) {
 	const own, others = "mrlab-test", "others"
 	create := func() error { return Create(own) }
@@ -23,7 +22,7 @@ func TestBesideOthers(t *testing.T) {
 		name  string
 		steps []func() error
 	}{
-		// The first `ip netns add` of a machine is the one that changes /run/netns.
+		// The first `ip netns add` of a machine changes /run/netns.
 		{"theirs is made during ours", []func() error{create, add}},
 		{"theirs is made before ours", []func() error{add, create}},
 	} {
@@ -50,7 +49,6 @@ func TestBesideOthers(t *testing.T) {
 	}
 }
 
-// gone fails the test where anything of a namespace is left.
 func gone(t *testing.T, name string) {
 	t.Helper()
 	mounts, err := os.ReadFile("/proc/self/mountinfo")

@@ -49,12 +49,10 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/watch"
 )
 
-// tellTimeout bounds how long an agent that fails to start waits for its boot to be reported to the other
-// nodes.
+// tellTimeout bounds the wait of a failing agent until its boot is reported to the other nodes.
 const tellTimeout = 5 * time.Second
 
-// lockTimeout bounds the wait for the previous agent, which has 20 s to terminate
-// (terminationGracePeriodSeconds of config/lbagent).
+// lockTimeout exceeds terminationGracePeriodSeconds of the previous agent (20 s, config/lbagent).
 const lockTimeout = 30 * time.Second
 
 // Run runs the agent until ctx is done, and then returns nil. Programs and maps stay: the kernel continues to
@@ -86,8 +84,7 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 	}
 	// Released last, because the next agent may be waiting for it.
 	defer lock.Close()
-	// Loading the programs and listing many Services take seconds each, so the boot report and the watches
-	// start first.
+	// Loading the programs and listing many Services take seconds each.
 	reading := read(ctx, objects)
 	defer reading.end()
 	told := make(chan struct{})
@@ -135,7 +132,6 @@ func lockDataplane(ctx context.Context, pinRoot string, logger logr.Logger) (io.
 	}
 }
 
-// parts holds the dependencies whose setup can fail.
 type parts struct {
 	clients  *source.Clients
 	objects  *source.Source
@@ -234,8 +230,8 @@ func newInputs(config Config, checkpointer *checkpoint.Checkpointer, networks *u
 	return read
 }
 
-// newProber returns nil if nodes are not probed. The prober resumes with the nodes of the checkpoint and adds
-// its own nodes to the next one.
+// newProber returns nil if nodes are not probed. It resumes from the checkpoint and adds its nodes to the
+// next one.
 func newProber(config Config, checkpointer *checkpoint.Checkpointer, logger logr.Logger) *probe.Prober {
 	if config.ProbePort == 0 {
 		return nil
@@ -246,8 +242,7 @@ func newProber(config Config, checkpointer *checkpoint.Checkpointer, logger logr
 	return prober
 }
 
-// proberOf returns the prober of a watch, with packets received from routers as its proof of the node's own
-// connectivity; nil without a prober.
+// proberOf returns the prober, or nil. Packets from routers prove that the node itself is connected.
 func proberOf(prober *probe.Prober, heard func(now time.Time) time.Time) watch.Prober {
 	if prober == nil {
 		return nil

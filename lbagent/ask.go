@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/dump"
 )
 
-// Dump prints the contents of the node's pinned maps as a table, or as one consoleapi.Maps if asJSON is set.
-// It needs no running agent.
+// Dump prints the node's pinned maps as a table, or as one consoleapi.Maps if asJSON is set, even without an
+// agent.
 func Dump(pinRoot string, asJSON bool, out io.Writer) error {
 	state, err := dataplane.Read(pinRoot)
 	if err != nil {

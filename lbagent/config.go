@@ -27,11 +27,9 @@ type Config struct {
 	// Uplinks are interface names or globs; empty means the interfaces that carry a default route, one of the
 	// node's addresses or a network with a BGP peer.
 	Uplinks []string
-	// VethTransmit allows transmission by XDP on veth uplinks, whose other ends must run a native XDP
-	// program.
+	// VethTransmit allows transmission by XDP on veth uplinks, whose other ends must run a native XDP program.
 	VethTransmit bool
-	// ServiceProxy is the service proxy's part of the VIPs' connections during a migration from or to another
-	// load balancer.
+	// ServiceProxy is the service proxy's part of the VIPs' connections during a migration.
 	ServiceProxy dataplane.ServiceProxy
 	// PinRoot is a directory of a BPF file system for the pinned maps and links.
 	PinRoot string
@@ -41,31 +39,27 @@ type Config struct {
 	MaxFrontends, MaxNodeTables, MaxEndpointTables, MaxEndpoints, MaxVIPs, MaxSourceRanges int
 	// Connections is the capacity for TCP connections per address family.
 	Connections int
-	// Datagrams is the capacity for UDP flows, Affinities that for clients of Services with session affinity;
-	// zero means a share of Connections.
+	// Datagrams (UDP flows) and Affinities (clients with session affinity) default to a share of Connections.
 	Datagrams, Affinities int
-	// Exceptions is the capacity per address family for flows held by another node than their row's primary;
-	// zero means Connections.
+	// Exceptions is the capacity per family for flows held by other nodes than the primary; zero means
+	// Connections.
 	Exceptions int
 	// MetricsBindAddress and HealthBindAddress are host:port; "0" disables the endpoint.
 	MetricsBindAddress, HealthBindAddress string
-	// MetricsSecure serves metrics over TLS to users authorized by the API server, else over plain HTTP to
-	// everyone.
+	// MetricsSecure serves metrics over TLS to authorized users, else over plain HTTP to everyone.
 	MetricsSecure bool
 	// FrontendMetrics selects the series of frontend counters.
 	FrontendMetrics metrics.Frontends
 	// MetricsCertDir contains tls.crt and tls.key for the metrics; empty means a self-signed certificate.
 	MetricsCertDir string
-	// StateDir is the directory, in a tmpfs, of the checkpoint for an agent that starts without the API
-	// server; empty disables it.
+	// StateDir is the checkpoint's directory in a tmpfs; empty disables it.
 	StateDir string
 	// Socket is the path of the console's socket; empty disables it.
 	Socket string
 	// LiveBindAddress is the host:port of the aggregated API; "0" disables it. LiveCertificates is a
 	// directory with its ca.crt, tls.crt and tls.key; requests are rejected until they exist.
 	LiveBindAddress, LiveCertificates string
-	// Relay is the URL of EndpointSlice relays, verified by the ca.crt of LiveCertificates; empty means the
-	// API server only.
+	// Relay is the URL of EndpointSlice relays, verified by the same ca.crt; empty uses the API server only.
 	Relay string
 	// RelayToken is the file of the token for relays (relay.Audience), renewed by the kubelet.
 	RelayToken string
@@ -81,11 +75,9 @@ type Config struct {
 	DuplicateDetection bool
 	// NATExempt exempts replies of VIPs from NAT by an nftables rule.
 	NATExempt bool
-	// DrainDelay is how long a departing node announces its routes with GRACEFUL_SHUTDOWN (RFC 8326) before
-	// it withdraws them.
+	// DrainDelay is how long a departing node announces GRACEFUL_SHUTDOWN (RFC 8326) before it withdraws.
 	DrainDelay time.Duration
-	// UnreadyDelay is how long a VIP of externalTrafficPolicy Cluster stays announced without a ready
-	// endpoint.
+	// UnreadyDelay is how long a VIP of externalTrafficPolicy Cluster stays announced without a ready endpoint.
 	UnreadyDelay time.Duration
 	// RemovalHold is how long objects that were removed in bulk are retained; zero disables it.
 	RemovalHold time.Duration

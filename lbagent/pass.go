@@ -27,8 +27,7 @@ type pass struct {
 	model   *model.Model
 	changes *model.Changes
 	step    *reconcile.Step
-	// programErr is the error of map writes, keyErr that of keys for packets between nodes, bgpErr that of
-	// the speaker.
+	// programErr is the error of map writes, keyErr of tunnel keys, bgpErr of the speaker.
 	programErr, keyErr, bgpErr error
 	errs                       []error
 	// again is the delay until the next requested pass; 0 means none.
@@ -65,8 +64,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 
 func (p *pass) wait(again time.Duration) { p.again = wake.Soonest(p.again, again) }
 
-// readInputs reads the input of the pass. The keys are updated first, because other nodes drop packets
-// without a valid tag.
+// readInputs updates the keys first, because other nodes drop packets without a valid tag.
 func (p *pass) readInputs() {
 	p.read = p.inputs.Read(p.watch, p.now)
 	p.wait(p.read.Again)

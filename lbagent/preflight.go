@@ -26,8 +26,7 @@ type PreflightOf struct {
 	Installed bool
 }
 
-// Preflight writes the obstacles to running Millrace on this node, as a line of package api/console. It
-// changes nothing.
+// Preflight writes findings about this node as a line of package api/console. It changes nothing.
 func Preflight(ctx context.Context, of PreflightOf, out io.Writer) error {
 	facts, err := preflight.Read(of.Uplinks, of.Addresses)
 	if err != nil {

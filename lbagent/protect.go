@@ -16,8 +16,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/source"
 )
 
-// protect returns TLS and authorization for the metrics, as configured. A watcher of the certificate runs in
-// group.
+// protect returns TLS and authorization for the metrics. A watcher of the certificate runs in group.
 func protect(ctx context.Context, group *errgroup.Group, config Config, clients *source.Clients) (metrics.Protection, error) {
 	if !config.MetricsSecure {
 		return metrics.Protection{}, nil

@@ -43,8 +43,7 @@ type workers struct {
 	links chan struct{}
 }
 
-// runUntil runs the workers until ctx is done and the routes are handed over, unless another agent follows
-// soon.
+// runUntil runs the workers until ctx is done and, unless another agent follows, the routes are handed over.
 func (w workers) runUntil(ctx context.Context, config Config, p parts) error {
 	working, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()

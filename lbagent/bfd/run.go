@@ -29,8 +29,7 @@ type Config struct {
 	Socket string
 	// State is the path of the file by which sessions are handed over to the next process.
 	State string
-	// RestartTime is how long peers wait for the next process after a planned shutdown; zero disables the
-	// handover.
+	// RestartTime is how long peers wait for the next process; zero disables the handover.
 	RestartTime time.Duration
 }
 

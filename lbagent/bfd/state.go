@@ -36,7 +36,6 @@ func reserve(path string) error {
 	return nil
 }
 
-// save writes the sessions atomically.
 func save(path string, sessions []engine.Saved, until time.Time) error {
 	content, err := json.Marshal(state{until, sessions})
 	if err != nil {

@@ -4,8 +4,7 @@ package bfd
 
 import "time"
 
-// Saved is an established session at a planned shutdown. The next process continues it unnoticed by the peer
-// (see Session.Stretch).
+// Saved is an established session for the next process, which continues it unnoticed (see Session.Stretch).
 type Saved struct {
 	Parameters    Parameters
 	Discriminator uint32
@@ -28,8 +27,7 @@ func (s *Session) Save() (Saved, bool) {
 	}, true
 }
 
-// Resume returns the session of a previous process in state Up. It requests the parameters' intervals again,
-// and starts a detection time.
+// Resume returns the session of a previous process in state Up with a new detection time.
 func Resume(saved Saved, random func() float64, now time.Time) *Session {
 	s := NewSession(saved.Parameters, saved.Discriminator, random, now)
 	s.state, s.since, s.losses = Up, saved.Since, saved.Losses

@@ -9,11 +9,9 @@ const slowInterval = time.Second
 
 // Parameters are the parameters of a session.
 type Parameters struct {
-	// TransmitInterval is the minimum interval of sent packets, ReceiveInterval that of received ones. The
-	// slower side decides.
+	// TransmitInterval and ReceiveInterval are the minimum intervals; the slower side decides.
 	TransmitInterval, ReceiveInterval time.Duration
-	// DetectMultiplier is the number of lost packets after which the peer considers the session down; at
-	// least 1.
+	// DetectMultiplier is the number of lost packets after which the peer considers the session down.
 	DetectMultiplier uint8
 }
 
@@ -29,15 +27,13 @@ type Session struct {
 	// peer is the peer's last packet, or zero if the detection time expired.
 	peer Packet
 
-	// desiredMinTx and requiredMinRx are the advertised values. The used values differ from them during a
-	// Poll Sequence (section 6.8.3).
+	// The used values differ from the advertised ones during a Poll Sequence (section 6.8.3).
 	desiredMinTx, requiredMinRx time.Duration
 	usedMinTx, usedMinRx        time.Duration
 	// polling is true during a Poll Sequence, pollAgain if another must follow.
 	polling, pollAgain bool
 
-	// sent is the time of the last periodic packet, jitter the factor of the interval until the next. urgent
-	// requests a packet at once.
+	// sent is the time of the last periodic packet, jitter the factor of the next interval. urgent skips it.
 	sent   time.Time
 	jitter float64
 	urgent bool
@@ -77,8 +73,7 @@ func (s *Session) Proves(p Packet) bool {
 	return s.state == Up && p.MyDiscriminator == s.peerDiscriminator && p.YourDiscriminator == s.discriminator
 }
 
-// Receive processes a packet of this session, and returns the immediate reply, if any (RFC 5880, section
-// 6.8.6).
+// Receive processes a packet, and returns the immediate reply, if any (RFC 5880, section 6.8.6).
 func (s *Session) Receive(p Packet, now time.Time) (answer Packet, send bool) {
 	if s.state == AdminDown {
 		return Packet{}, false

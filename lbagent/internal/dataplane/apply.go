@@ -142,8 +142,7 @@ func (d *Dataplane) frontendMap(key forwarding.FrontendKey) (*ebpf.Map, string, 
 	return d.maps.Frontends6, bpf.DatapathMapFrontends6, key.Hash(d.hash)
 }
 
-// findFrontend returns the id of a frontend in the maps, or zero if it is missing. A hash collision is an
-// error.
+// findFrontend returns the id of a frontend in the maps, or zero. A hash collision is an error.
 func (d *Dataplane) findFrontend(key forwarding.FrontendKey) (forwarding.FrontendID, error) {
 	entry, found, err := d.lookUpFrontend(key)
 	if err != nil {

@@ -63,10 +63,9 @@ func (d *Dataplane) Attachments() []Attachment {
 	return slices.Clone(d.attachments)
 }
 
-// Attach attaches the programs to these uplinks and detaches them from all others. Attached programs, also
-// those of a previous process, are replaced without a gap. A failure affects one uplink only; the errors are
-// joined, each an *UplinkError that is also in its Attachment. Uplinks may have at most 8 different MAC
-// addresses.
+// Attach attaches the programs to these uplinks, detaches them from all others, and replaces attached ones
+// without a gap. A failure affects one uplink only; the errors are joined, each an *UplinkError that is also
+// in its Attachment. Uplinks may have at most 8 different MAC addresses.
 func (d *Dataplane) Attach(uplinks []Uplink) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -120,8 +119,7 @@ func (d *Dataplane) Attach(uplinks []Uplink) error {
 	return nil
 }
 
-// attachOne attaches egress first, so that no request arrives whose reply cannot be translated. tried
-// contains the devices of other uplinks.
+// attachOne attaches egress first, so that every reply is translated. tried are devices of other uplinks.
 func (d *Dataplane) attachOne(uplink *Uplink, a *Attachment, tried map[int]attach.Result) {
 	a.Err = d.hooks.Egress(a.Index, d.programs.Egress)
 	if a.Err == nil {

@@ -33,8 +33,7 @@ const (
 	maxHalfOpen = 262144
 	minOthers   = 4096
 	maxFlows    = math.MaxInt32 / 2
-	// freePerCPU is the number of free entries that a CPU may reserve (LOCAL_FREE_TARGET of the kernel's
-	// bpf_lru_list.c).
+	// freePerCPU is the number of free entries per CPU (LOCAL_FREE_TARGET of the kernel's bpf_lru_list.c).
 	freePerCPU = 128
 	// A VIP's quota of new entries per second is the table's size divided by these, so that one VIP takes
 	// longer to fill a table than its entries last: 60 s and 180 s. Connections last longer, but an idle
@@ -86,8 +85,7 @@ func (c *Config) halfOpen() int {
 	return min(max(c.Connections/8, minHalfOpen), maxHalfOpen)
 }
 
-// halfOpenBuckets is the number of buckets of one table, a power of two, with room for nearly twice the
-// wanted flows, because the hash does not spread them evenly.
+// halfOpenBuckets is a power of two, with room for nearly twice the flows, which spread unevenly.
 func (c *Config) halfOpenBuckets() uint32 {
 	return uint32(max(1<<bits.Len32(uint32(c.halfOpen()-1))/4, 1))
 }
@@ -99,8 +97,7 @@ func (c *Config) datagrams() int {
 	return max(c.Connections/4, minOthers)
 }
 
-// halfOpenQuota, connectionQuota and datagramQuota return the number of entries that a VIP may add to a table
-// per second (bpf/src/quota.h).
+// The quotas are the numbers of entries that a VIP may add to a table per second (bpf/src/quota.h).
 func (c *Config) halfOpenQuota() uint32 { return uint32(max(c.halfOpen()/halfOpenParts, 1)) }
 
 func (c *Config) connectionQuota() uint32 { return uint32(max(c.Connections/connectionParts, 1)) }
@@ -121,8 +118,8 @@ func (c *Config) exceptions() int {
 	return max(c.Connections, minOthers)
 }
 
-// affinityBuckets is the number of buckets of one half of the table, a power of two, with room for two to
-// four times the wanted clients, because the hash does not spread them evenly.
+// affinityBuckets, of one half of the table, is a power of two with room for two to four times the clients,
+// which spread unevenly.
 func (c *Config) affinityBuckets() uint32 {
 	return uint32(max(1<<bits.Len32(uint32(c.affinities()-1))/4, 1))
 }
@@ -138,8 +135,7 @@ func lruSize(n int) uint32 {
 	return uint32(n + freePerCPU*ebpf.MustPossibleCPU())
 }
 
-// sizes returns the entries of the maps whose size is configurable. Arrays have an additional entry for the
-// reserved index 0.
+// sizes returns the configurable map sizes. Arrays have an additional entry for the reserved index 0.
 func (c *Config) sizes() map[string]uint32 {
 	frontends := uint32(c.Limits.Frontends)
 	connections, datagrams := lruSize(c.Connections), lruSize(c.datagrams())

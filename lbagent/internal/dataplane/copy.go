@@ -14,8 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/layout"
 )
 
-// batchSize is the number of entries per system call. It must not be less than the longest chain of a hash
-// bucket.
+// batchSize is the number of entries per system call, at least the longest chain of a hash bucket.
 const batchSize = 4096
 
 type batch struct{ keys, values reflect.Value }
@@ -41,8 +40,7 @@ func (b batch) each(m *ebpf.Map, visit func(n int) error) error {
 	}
 }
 
-// convert converts the first n entries to the layout of another map, and returns their number: values that do
-// not fit into an LRU are skipped.
+// convert converts the first n entries and returns their number. LRUs skip values that do not fit.
 func (b batch) convert(n int, converter *layout.Converter, to *ebpf.Map) (out batch, count int, err error) {
 	if converter == nil {
 		return b, n, nil
@@ -67,8 +65,7 @@ func (b batch) convert(n int, converter *layout.Converter, to *ebpf.Map) (out ba
 	return out, count, nil
 }
 
-// copyMap copies all entries into a map of another size or layout. Entries that do not fit are an error,
-// except in an LRU.
+// copyMap copies all entries. Entries that do not fit are an error, except in an LRU.
 func copyMap(from, to *ebpf.Map, converter *layout.Converter, how ebpf.MapUpdateFlags) error {
 	if from.Type() == ebpf.PerCPUArray {
 		return copyCounters(from, to, converter)
@@ -95,8 +92,7 @@ func copyMap(from, to *ebpf.Map, converter *layout.Converter, how ebpf.MapUpdate
 	})
 }
 
-// copyPlaces writes the first n entries of an array. Entries beyond its end must be zero, which means unused
-// in all our arrays.
+// copyPlaces copies entries of an array. Those beyond its end must be zero, which means unused.
 func copyPlaces(b batch, n int, to *ebpf.Map) error {
 	zero := make([]byte, to.ValueSize())
 	fit := 0

@@ -33,8 +33,7 @@ type Counters struct {
 	Losses []UplinkLosses
 	// Events counts packets outside the common path, by event.
 	Events map[string]uint64
-	// SamplesSkipped counts drops above a CPU's sampling rate, SamplesLost drops while the ring buffer was
-	// full.
+	// SamplesSkipped counts drops above a CPU's sampling rate, SamplesLost drops while the ring buffer was full.
 	SamplesSkipped, SamplesLost uint64
 }
 
@@ -60,7 +59,6 @@ var names = sync.OnceValues(func() (map[string][]string, error) {
 		if err := spec.Types.TypeByName(enum, &found); err != nil {
 			return nil, fmt.Errorf("read enum %s of the compiled BPF programs: %w", enum, err)
 		}
-		// The last value is the number of the others.
 		for _, value := range found.Values[:len(found.Values)-1] {
 			all[enum] = append(all[enum], strings.ToLower(strings.TrimPrefix(value.Name, prefix)))
 		}
@@ -74,16 +72,16 @@ func DropReasons() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The first value means that a packet was not dropped.
+	// The first value is DROP_NONE.
 	return all["drop_reason"][1:], nil
 }
 
+// Counters reads all counters.
 func (d *Dataplane) Counters() (Counters, error) {
 	return d.CountersOf(func(forwarding.FrontendKey) bool { return true })
 }
 
-// CountersOf is like Counters, restricted to wanted frontends, each of which costs a system call; nil
-// excludes all.
+// CountersOf is Counters of wanted frontends, each of which costs a system call; nil excludes all.
 func (d *Dataplane) CountersOf(wanted func(forwarding.FrontendKey) bool) (Counters, error) {
 	counters := Counters{Frontends: map[forwarding.FrontendKey]FrontendCounters{}}
 	all, err := names()

@@ -26,8 +26,7 @@ import (
 
 // Config specifies the pin directory and the sizes of the maps.
 type Config struct {
-	// PinRoot is a directory of a mounted bpf file system, such as /sys/fs/bpf/millrace. It is created if
-	// missing.
+	// PinRoot is a directory of a bpf file system, such as /sys/fs/bpf/millrace. It is created if missing.
 	PinRoot string
 	// Limits are the sizes of the forwarding maps, all positive. Ids and slots range from 1 to the limit.
 	Limits forwarding.Limits
@@ -43,8 +42,7 @@ type Config struct {
 	// Exceptions is the number of flows per address family that are sent to another node than their row's
 	// primary, at 128 bytes each. Zero means Connections.
 	Exceptions int
-	// HalfOpen is the number of half-open flows per table. Zero means an eighth of Connections, between 4,096
-	// and 262,144.
+	// HalfOpen is the number of half-open flows per table, by default Connections/8 within 4,096 and 262,144.
 	HalfOpen int
 	// UnknownPerVIP is the maximum rate of a VIP's packets, per second and protocol, of flows unknown to all
 	// nodes. Zero means the programs' defaults, which are lower for TCP (bpf/src/second_chance_limit.h).
@@ -53,14 +51,11 @@ type Config struct {
 	Seed flowhash.Seed
 	// ServiceProxy is the service proxy's part of the VIPs' connections.
 	ServiceProxy ServiceProxy
-	// Clsact uses clsact filters instead of tcx, as kernels before 6.6 require. Attached programs stay at
-	// their hook.
+	// Clsact uses clsact filters instead of tcx, as kernels before 6.6 do. Attached programs are not moved.
 	Clsact bool
-	// VethTransmit allows transmission by XDP on veth uplinks. Their other ends must run a native XDP
-	// program; otherwise veth drops such frames.
+	// VethTransmit allows XDP to transmit on veth uplinks, whose other ends must run a native XDP program.
 	VethTransmit bool
-	// TakesRedirects reports whether the driver of the interface with this index transmits redirected frames.
-	// Nil means all do.
+	// TakesRedirects reports whether an interface's driver transmits redirected frames; nil means all do.
 	TakesRedirects func(device int) (bool, error)
 }
 
@@ -87,23 +82,20 @@ type Dataplane struct {
 	lossErr       error
 	lossesCounted bool
 	lossNames     lossNames
-	// self, trust, ingress, tunnelKeys and bloom mirror the maps settings, tunnel_trust, node_uplinks,
-	// tunnel_keys and vip_filter.
+	// self, trust, ingress, tunnelKeys and bloom mirror maps.
 	self bpf.DatapathSelf
 	// nodes and hops mirror the map nodes; hops may contain nodes that are not in the map yet.
 	nodes map[forwarding.NodeID]bpf.DatapathNode
 	hops  map[forwarding.NodeID]forwarding.Hop
 	down  map[forwarding.NodeID]bool
-	// unfinished are the nodes whose last change failed halfway, with all addresses that may be accepted as
-	// theirs.
+	// unfinished are the nodes whose last change failed halfway, with all addresses possibly accepted.
 	unfinished map[forwarding.NodeID][]bpf.DatapathAddress
 	trust      bpf.DatapathTrust
 	ingress    map[forwarding.NodeID]bpf.DatapathIngressInterfaces
 	tunnelKeys [forwarding.MaxTunnelKey + 1]bpf.DatapathTunnelKey
 	bloom      *vipBloom
 
-	// swept is the result of the last sweep of exceptions; rowsWritten is true if rows were written since it
-	// began.
+	// swept is the last sweep of exceptions; rowsWritten is true if rows were written since it began.
 	swept       sweepState
 	rowsWritten bool
 	rowUpdates  []byte
@@ -167,8 +159,7 @@ func (d *Dataplane) load(spec *ebpf.CollectionSpec) error {
 	return d.restore()
 }
 
-// restore reads the settings, the nodes and the VIPs, and deletes addresses of an interrupted change, which
-// belong to no node.
+// restore reads the maps' state and deletes addresses of an interrupted change.
 func (d *Dataplane) restore() error {
 	if err := d.maps.Settings.Lookup(uint32(0), &d.self); err != nil {
 		return fmt.Errorf("read map settings: %w", err)

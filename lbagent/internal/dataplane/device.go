@@ -18,8 +18,7 @@ type device struct {
 	macs []uint64
 	// transmits reports whether the driver sends frames returned by XDP or redirected to it.
 	transmits bool
-	// tagsBeside is the reason why XDP may not see the tags of a VLAN uplink, or nil. native is true once the
-	// program is attached in native mode.
+	// tagsBeside is the reason why XDP may not see a VLAN uplink's tags, or nil. native is the attached mode.
 	tagsBeside error
 	native     bool
 }
@@ -55,7 +54,6 @@ func inspect(uplink *Uplink, vethTransmit bool) (device, error) {
 	return result, nil
 }
 
-// sendFlags returns the program's transmission settings, which apply to all devices.
 func sendFlags(devices map[int]device) (flags uint32) {
 	for _, d := range devices {
 		if !d.sends() {
@@ -111,8 +109,7 @@ func inspectAll(uplinks []Uplink, vethTransmit bool) (map[int]device, map[int]er
 	return devices, errs
 }
 
-// uplinkSettings returns settings for the devices. If previous is set, addresses of the old settings are
-// retained as far as they fit.
+// uplinkSettings returns settings for the devices. With previous, old addresses are retained if they fit.
 func uplinkSettings(settings bpf.DatapathSelf, devices map[int]device, previous bool) bpf.DatapathSelf {
 	var macs []uint64
 	settings.Flags &^= uint32(bpf.DatapathSelfFlagSELF_NO_TRANSMIT | bpf.DatapathSelfFlagSELF_TAGS_BESIDE)

@@ -12,8 +12,8 @@ import (
 )
 
 // SetDown marks nodes as down, in addition to those that operations mark. Their packets go to the next node
-// of each row at once: planning and writing the rows of all tables may take most of a second. A node that
-// cannot be written is an error and is retried by the next call; the others are written.
+// of each row at once, because writing the rows of all tables may take most of a second. It returns the
+// errors of nodes that cannot be written, which the next call retries.
 func (d *Dataplane) SetDown(down map[forwarding.NodeID]bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -35,8 +35,7 @@ func (d *Dataplane) SetDown(down map[forwarding.NodeID]bool) error {
 	return errors.Join(errs...)
 }
 
-// marked returns the node's entry, without a prepared hop if it is down, so that the fast path does not send
-// to it.
+// marked returns the node's entry, without a prepared hop if it is down.
 func (d *Dataplane) marked(id forwarding.NodeID, node bpf.DatapathNode) bpf.DatapathNode {
 	if node == (bpf.DatapathNode{}) {
 		return node

@@ -35,7 +35,7 @@ type Drop struct {
 	Frontend forwarding.FrontendID
 }
 
-// DropReader reads samples of dropped packets.
+// DropReader reads drop samples.
 type DropReader struct {
 	ring    *ringbuf.Reader
 	reasons []string
@@ -96,8 +96,7 @@ func decodeDrop(raw []byte, reasons []string) (Drop, error) {
 	}, nil
 }
 
-// reasonName also names reasons unknown to this process, which programs of another version report during an
-// upgrade.
+// reasonName accepts unknown reasons, because programs of another version run during an upgrade.
 func reasonName(reasons []string, reason uint32) string {
 	if int(reason) < len(reasons) {
 		return reasons[reason]
@@ -153,7 +152,6 @@ func (d *Dataplane) DropCounts() (DropCounts, error) {
 			}
 		}
 	}
-	// Last, so that the totals are not below the sums of the frontends.
 	if counts.Reasons, err = readNamed(d.maps.DropCounts, reasons); err != nil {
 		return DropCounts{}, err
 	}

@@ -119,7 +119,6 @@ func (d *Dataplane) dumpTables(state *forwarding.State) error {
 	slots := slices.SortedFunc(maps.Keys(used), func(a, b forwarding.NodeTableSlot) int { return cmp.Compare(a.First(), b.First()) })
 	known, paths := newTableSet(), make([]byte, forwarding.MostRows*pathSize)
 	if d.programs.ReadRows == nil {
-		// Read opens only the maps.
 		return readMap(d.maps.Rows, func(index uint32, row bpf.DatapathRow) {
 			if len(slots) == 0 || index < slots[0].First() {
 				return

@@ -130,8 +130,7 @@ func nodeHas(node bpf.DatapathNode, address bpf.DatapathAddress) bool {
 	return false
 }
 
-// encodeEndpoint adds a tag, so that a connection detects that its endpoint's id was reused. Ids are not
-// reused soon, so 32 bits suffice.
+// encodeEndpoint adds a tag that detects reuse of the id. Ids are not reused soon, so 32 bits suffice.
 func encodeEndpoint(endpoint forwarding.Endpoint) bpf.DatapathEndpoint {
 	digest := fnv.New32a()
 	address := endpoint.Address.As16()
@@ -246,8 +245,7 @@ func decodeRow(row bpf.DatapathRow) forwarding.Row {
 	return out
 }
 
-// encodeMAC returns the address as loaded by the program, first byte lowest, or zero if it is not an Ethernet
-// address.
+// encodeMAC returns the address with its first byte lowest, or zero if it is not an Ethernet address.
 func encodeMAC(mac net.HardwareAddr) uint64 {
 	if len(mac) != 6 {
 		return 0

@@ -11,14 +11,12 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// The index counts endpoints by address and port. It is not pinned, but rebuilt from the endpoints at every
-// start.
+// The index counts endpoints by address and port. It is rebuilt at every start.
 
 func endpointPort(endpoint bpf.DatapathEndpoint) bpf.DatapathEndpointPort {
 	return bpf.DatapathEndpointPort{Address: endpoint.Address, Port: endpoint.Port}
 }
 
-// indexEndpoint updates the index for a replaced endpoint. Endpoints without a port are not counted.
 func (d *Dataplane) indexEndpoint(old, endpoint bpf.DatapathEndpoint) error {
 	from, to := endpointPort(old), endpointPort(endpoint)
 	if from == to {
@@ -47,7 +45,6 @@ func showEndpointPort(key bpf.DatapathEndpointPort) string {
 	return fmt.Sprintf("%s port %d", decodeAddress(key.Address), hostPort(key.Port))
 }
 
-// restoreEndpointPorts rebuilds the index.
 func (d *Dataplane) restoreEndpointPorts() error {
 	counts := map[bpf.DatapathEndpointPort]uint32{}
 	err := readMap(d.maps.Endpoints, func(_ uint32, endpoint bpf.DatapathEndpoint) {

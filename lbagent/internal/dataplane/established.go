@@ -77,8 +77,7 @@ func (d *Dataplane) makeFilter() error {
 	return err
 }
 
-// noteConnections adds all clients of the tables, also of entries without a counterpart in the other
-// direction.
+// noteConnections adds the clients of all tables, also of entries in one direction only.
 func (d *Dataplane) noteConnections() error {
 	found := foundClients{dataplane: d}
 	err := readMap(d.maps.Connections4, func(key bpf.DatapathConnectionKey4, _ bpf.DatapathConnection) {

@@ -33,7 +33,6 @@ func (c *Config) exceptionBuckets() uint32 {
 	return 1 << bits.Len32(uint32(c.exceptions()-1))
 }
 
-// makeExceptionSecret generates the node's secret unless the maps have one.
 func (d *Dataplane) makeExceptionSecret() error {
 	var secret bpf.DatapathExceptionSecret
 	if err := d.maps.ExceptionKey.Lookup(uint32(0), &secret); err != nil {
@@ -43,7 +42,6 @@ func (d *Dataplane) makeExceptionSecret() error {
 		return nil
 	}
 	random := make([]byte, 8*len(secret.Word))
-	// rand.Read never fails.
 	_, _ = rand.Read(random)
 	for i := range secret.Word {
 		secret.Word[i] = binary.NativeEndian.Uint64(random[8*i:])
@@ -62,15 +60,14 @@ const (
 )
 
 type sweepState struct {
-	ended bool
-	// learned is the number of exceptions learned before the sweep.
+	ended   bool
 	learned uint64
 	// left counts remaining exceptions, marked counts rows marked because of exceptions.
 	left, marked uint32
 }
 
-// SweepExceptions removes expired exceptions and clears the marks of their rows. It returns at once if
-// nothing changed since a sweep that left no exception.
+// SweepExceptions removes expired exceptions and clears their rows' marks. It returns at once if nothing
+// changed.
 func (d *Dataplane) SweepExceptions() error {
 	learned, err := d.learned()
 	if err != nil {
@@ -104,7 +101,6 @@ func (d *Dataplane) sweep(learned uint64) (sweepState, error) {
 	return state, nil
 }
 
-// sweepAll runs the program over all indexes in chunks of atOnce.
 func sweepAll(p *ebpf.Program, request *bpf.DatapathExceptionSweep, places, atOnce uint32) error {
 	for first := uint32(0); first < places; first += atOnce {
 		request.First, request.Count = first, min(atOnce, places-first)
@@ -167,8 +163,7 @@ func copyExceptions(from, to *ebpf.Map) error {
 	return nil
 }
 
-// addException adds a new exception to the first free slot of its first bucket, else of its second, and
-// returns the bucket.
+// addException adds a new exception to its first or second bucket, and returns the bucket.
 func addException(buckets []bpf.DatapathExceptionBucket, exception bpf.DatapathException) (place uint32, added bool) {
 	mask, print := uint64(len(buckets)-1), exception.Print
 	places := [...]uint32{uint32(print & mask), uint32(print >> 32 & mask)}

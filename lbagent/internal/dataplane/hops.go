@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// SetHops replaces the prepared next hops of nodes. For a node without one, the program looks up the next hop
-// of each packet in the kernel's FIB. An invalid hop is an error and counts as missing; the others are set.
+// SetHops replaces the prepared next hops of nodes. For other nodes, the program looks up the next hop of
+// each packet in the kernel's FIB. It sets all valid hops and returns an error for the others.
 //
 // A node whose address changes loses its hop until the next call. Hops are valid only while RenewLease is
 // called.

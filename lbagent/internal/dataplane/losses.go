@@ -37,8 +37,7 @@ type UplinkLosses struct {
 	Transmit, Redirect uint64
 }
 
-// Losses returns the counters of frames rejected by drivers since their interfaces became uplinks, sorted by
-// name, also if zero.
+// Losses returns the counters since the interfaces became uplinks, sorted by name, also if zero.
 func (d *Dataplane) Losses() ([]UplinkLosses, error) {
 	var losses []UplinkLosses
 	var perCPU []bpf.LossesUnsent
@@ -117,8 +116,7 @@ func (d *Dataplane) watchLosses() error {
 	return nil
 }
 
-// countLosses attaches programs to the kernel's tracepoints, in place of those of a previous process, that
-// count the losses of this process's XDP program.
+// countLosses attaches tracepoint programs that count this process's losses, in place of previous ones.
 func (d *Dataplane) countLosses() error {
 	if err := d.watchLosses(); err != nil || d.lossesCounted {
 		return err
@@ -176,8 +174,7 @@ func (d *Dataplane) loadLosses() (*bpf.LossesObjects, error) {
 	return &objects, nil
 }
 
-// attachTracepoint attaches the program and replaces the pinned link. A link to a tracepoint cannot be
-// updated.
+// attachTracepoint replaces the pinned link, because a link to a tracepoint cannot be updated.
 func attachTracepoint(name string, program *ebpf.Program, path string) error {
 	l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: name, Program: program})
 	if err != nil {

@@ -100,8 +100,7 @@ func openMaps(root string, spec *ebpf.CollectionSpec, seed flowhash.Seed) (*mapS
 	return set, nil
 }
 
-// open uses the pinned maps if possible. previous are maps replaced by an agent that ended before it attached
-// its programs.
+// open uses the pinned maps if possible. previous are those that attached programs may still use.
 func (s *mapSet) open(specs map[string]*ebpf.MapSpec, want *schema, current, previous *pinnedMaps) error {
 	decided := judge(specs, current, want)
 	if before := judge(specs, previous, want); decided.adoption.Kind == Rebuilt && before.usable() {
@@ -144,7 +143,6 @@ func (s *mapSet) goBack(current *pinnedMaps) error {
 	return nil
 }
 
-// goOnFrom registers the previous maps for catchUp.
 func (s *mapSet) goOnFrom(previous *pinnedMaps, decided migration) {
 	for name, m := range previous.maps {
 		converter, copied := decided.copied[name]
@@ -294,7 +292,6 @@ func (s *mapSet) add(spec *ebpf.MapSpec, pinned *ebpf.Map, converter *layout.Con
 func (c *copiedMap) copy(flags ebpf.MapUpdateFlags) error {
 	switch c.name {
 	case bpf.DatapathMapExceptionFilter:
-		// addAll opens it.
 		return nil
 	case bpf.DatapathMapExceptions:
 		return copyExceptions(c.old, c.new)
@@ -358,7 +355,6 @@ func (s *mapSet) commit() error {
 
 func (s *mapSet) programMaps() map[string]*ebpf.Map { return maps.Clone(s.maps) }
 
-// close closes all maps; pins remain.
 func (s *mapSet) close() {
 	closeMaps(s.maps)
 	s.closePrevious()

@@ -68,8 +68,7 @@ func (p *pinnedMaps) empty() bool { return len(p.maps) == 0 }
 // A migration is the decision about the pinned maps.
 type migration struct {
 	adoption Adoption
-	// copied are the maps whose entries are copied, by name, with the converter, or nil if the layout is
-	// unchanged.
+	// copied are the copied maps, by name, with their converter, or nil for an unchanged layout.
 	copied map[string]*layout.Converter
 	new    []string
 }

@@ -15,7 +15,6 @@ import (
 // sourceSetBits is the length of the set's id, which precedes the address in a key.
 const sourceSetBits = 32
 
-// rangeMap returns the map of the range's family, its name, and the encoded key.
 func (d *Dataplane) rangeMap(source forwarding.SourceRange) (*ebpf.Map, string, any) {
 	address, bits := source.Prefix.Addr(), uint32(sourceSetBits+source.Prefix.Bits())
 	if address.Is4() {

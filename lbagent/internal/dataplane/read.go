@@ -18,8 +18,7 @@ import (
 // ErrNoMaps is returned if no complete set of maps is pinned.
 var ErrNoMaps = errors.New("no maps are pinned")
 
-// Read reads the pinned maps of a node, with or without a running agent. It changes nothing, and may observe
-// a change in part.
+// Read reads the pinned maps, with or without an agent. It may observe a change in part.
 func Read(pinRoot string) (*forwarding.State, error) {
 	spec, err := bpf.LoadDatapath()
 	if err != nil {

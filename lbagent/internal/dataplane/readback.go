@@ -112,8 +112,7 @@ func (d *Dataplane) readBackFrontend(state *forwarding.State, key forwarding.Fro
 	return nil
 }
 
-// readBackTables reads node tables and endpoint tables, and omits those without a frontend. Unchanged tables
-// keep their pointer.
+// readBackTables omits tables without a frontend. Unchanged tables keep their pointer.
 func (d *Dataplane) readBackTables(state *forwarding.State, slots []any) error {
 	nodeTables, endpointTables := usedTables(state)
 	maps.DeleteFunc(state.NodeTables, func(slot forwarding.NodeTableSlot, _ *forwarding.NodeTable) bool {

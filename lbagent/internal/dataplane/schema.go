@@ -16,8 +16,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/layout"
 )
 
-// schemaFormat specifies the format of the map with the schema. The agent rebuilds the maps if the pinned
-// schema has another format.
+// schemaFormat is the format of the schema. Maps with another one are rebuilt.
 const schemaFormat uint32 = 1
 
 const schemaHead = 4 + flowhash.SeedSize

@@ -55,8 +55,7 @@ func (p *ServiceProxy) Type() string { return "none|yields|takes" }
 // proxiedConnections is the capacity for the service proxy's connections, an LRU of about 120 bytes each.
 const proxiedConnections = 1 << 17
 
-// proxyOffers is the capacity for service proxy connections between SYN-ACK and the client's ACK. A SYN flood
-// evicts the oldest.
+// proxyOffers is the capacity for connections between SYN-ACK and ACK. A SYN flood evicts the oldest.
 const proxyOffers = 1 << 16
 
 // modePlace is the index of the ServiceProxy value in map taken_frontends; it is no valid frontend id.
@@ -82,8 +81,7 @@ func (p ServiceProxy) offers() uint32 {
 	return lruSize(proxyOffers)
 }
 
-// restoreTaken reads the taken frontends. If the service proxy did not yield before, all present frontends
-// count as taken, because their connections are ours.
+// restoreTaken reads the taken frontends: all present ones if the service proxy did not yield before.
 func (d *Dataplane) restoreTaken() error {
 	d.taken = map[forwarding.FrontendID]bool{}
 	var mode uint32

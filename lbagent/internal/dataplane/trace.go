@@ -45,8 +45,7 @@ type Trace struct {
 	// Packet is the resulting IP packet, unless it is dropped.
 	Packet []byte
 
-	// VIP reports whether the destination is a VIP, OtherStation whether the frame has another host's MAC
-	// address.
+	// VIP reports a VIP as destination, OtherStation another host's MAC address.
 	VIP, OtherStation bool
 	// FromNode reports whether a node encapsulated it, SourceChecked whether its frontend restricts sources.
 	FromNode, SourceChecked bool
@@ -72,8 +71,7 @@ type Trace struct {
 	// SecondChance reports whether it is sent to a former owner of the row, Returned whether it is returned
 	// to the node that asked, OtherZone whether it is sent to the primary of another zone's table.
 	SecondChance, Returned, OtherZone bool
-	// HandedOn reports whether another node of the row selects the endpoint, because this node's agent is
-	// silent.
+	// HandedOn reports whether another node selects the endpoint, because this node's agent is silent.
 	HandedOn bool
 	// Exception reports whether an exception led to the node of its flow, Notifies whether it is returned to
 	// its ingress node as a notice that the flow is here, Notified whether it was such a notice.

@@ -17,8 +17,7 @@ import (
 // cniMark are the mark bits of Cilium's programs. They are zero in our mark.
 const cniMark = 0x0f00
 
-// restoreTrust reads the trust in packets from other nodes, and generates the node's mark if it is zero, as
-// after a boot.
+// restoreTrust reads the trust in other nodes' packets, and generates the node's mark after a boot.
 func (d *Dataplane) restoreTrust() error {
 	if err := d.maps.TunnelTrust.Lookup(uint32(0), &d.trust); err != nil {
 		return fmt.Errorf("read map %s: %w", bpf.DatapathMapTunnelTrust, err)
@@ -26,7 +25,6 @@ func (d *Dataplane) restoreTrust() error {
 	trust := d.trust
 	for trust.Mark == 0 {
 		var random [4]byte
-		// rand.Read never fails.
 		_, _ = rand.Read(random[:])
 		trust.Mark = binary.NativeEndian.Uint32(random[:]) &^ cniMark
 	}
@@ -64,8 +62,7 @@ func (d *Dataplane) trustEgress() error {
 	return d.writeTrust(trust)
 }
 
-// WrongUplinks returns the number of packets dropped because they arrived on an uplink that does not lead to
-// their node.
+// WrongUplinks counts packets dropped because they arrived on an uplink that does not lead to their node.
 func (d *Dataplane) WrongUplinks() (uint64, error) {
 	var perCPU []uint64
 	if err := d.maps.DropCounts.Lookup(uint32(bpf.DatapathDropReasonDROP_TUNNEL_UPLINK), &perCPU); err != nil {

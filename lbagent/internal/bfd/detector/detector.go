@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package detector resets BGP sessions whose BFD sessions are lost. It observes the BFD process by package
-// control.
+// Package detector resets BGP sessions whose BFD sessions are lost, as reported by the BFD process.
 package detector
 
 import (
@@ -28,20 +27,17 @@ type Process interface {
 	Report() (control.Report, error)
 }
 
-// Detector resets a BGP session as soon as its BFD session is lost, without waiting for a pass, which may
-// take seconds.
+// Detector resets BGP sessions at once, without waiting for a pass, which may take seconds.
 type Detector struct {
 	process Process
-	// down resets the session with a peer.
-	down   func(peer, reason string) error
-	logger logr.Logger
+	down    func(peer, reason string) error
+	logger  logr.Logger
 	// sources are the last known source addresses by peer. Only Want uses them.
 	sources map[string]netip.Addr
 
 	mu sync.Mutex
 	// wanted is true if any session is configured.
 	wanted bool
-	// losses are the last reported losses by peer.
 	losses map[string]uint64
 }
 

@@ -28,9 +28,8 @@ const (
 	// batch bounds the datagrams read per socket before timeouts are processed. A full batch is followed by a
 	// pause, because this real-time thread must not occupy a CPU during a flood. MaxSessions send fewer in 10
 	// ms.
-	batch = 64
-	pause = time.Millisecond
-	// reopen is the retry interval for sockets.
+	batch  = 64
+	pause  = time.Millisecond
 	reopen = 2 * time.Second
 )
 
@@ -71,14 +70,12 @@ type Engine struct {
 	published time.Time
 }
 
-// session is a bfd.Session with its socket.
 type session struct {
 	*bfd.Session
 	peer  control.Peer
 	fd    int
 	scope uint32
-	// problem is the error of the last transmission; retry is the time of the next attempt to open the
-	// socket.
+	// problem is the error of the last transmission; retry is the time of the next attempt to open the socket.
 	problem string
 	retry   time.Time
 	// until is the time at which a session in shutdown is deleted, else zero.
@@ -105,6 +102,7 @@ type remote struct {
 	multihop bool
 }
 
+// New returns an Engine without sessions.
 func New() (*Engine, error) {
 	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
@@ -364,12 +362,10 @@ func (e *Engine) find(d datagram, k kind) (*session, bfd.Packet, string) {
 	case d.ttl < int(s.leastTTL()):
 		return nil, p, "ttl"
 	case s.remote() != from && (p.YourDiscriminator == 0 || !s.Proves(p)):
-		// The peer's address may change once the session is up (RFC 5880, section 6.3) if both discriminators
-		// match.
+		// Both discriminators match if the peer's address changed (RFC 5880, section 6.3).
 		return nil, p, "other_address"
 	case k.multihop && s.State() == bfd.Up && !s.Proves(p):
-		// Packets with the peer's address may be spoofed. A restarted peer is accepted after the detection
-		// time.
+		// Packets with the peer's address may be spoofed. A restarted peer is accepted after the detection time.
 		return nil, p, "other_discriminator"
 	}
 	return s, p, ""

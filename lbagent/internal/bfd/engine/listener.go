@@ -8,13 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listener is the socket of a kind.
 type listener struct {
 	fd    int
 	err   error
 	retry time.Time
-	// admits is the Engine's version of the filter, dropped the socket's drop counter at the last call of
-	// countDrops.
+	// admits is the Engine's version of the filter, dropped the drop counter at the last countDrops.
 	admits  uint64
 	dropped uint32
 }

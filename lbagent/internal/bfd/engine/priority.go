@@ -15,8 +15,7 @@ const (
 	// fifoPriority is the lowest real-time priority, above all ordinary threads.
 	fifoPriority = 1
 	bestNice     = -20
-	// threads has a directory per thread of this process (proc_pid_task(5)).
-	threads = "/proc/self/task"
+	threads      = "/proc/self/task"
 )
 
 // realtime gives all threads of this process real-time priority (SCHED_FIFO, sched(7)), which requires

@@ -46,7 +46,6 @@ func (e *Engine) makeReport() *control.Report {
 	return report
 }
 
-// message returns the reason why a session is not up.
 func (e *Engine) message(s *session) string {
 	if s.State() == bfd.Up {
 		return ""

@@ -54,7 +54,6 @@ type datagram struct {
 	ttl   int
 }
 
-// listen opens the listener of a kind with its filter.
 func listen(k kind, admits admission) (int, error) {
 	fd, err := udpSocket(k.v6)
 	if err != nil {
@@ -82,7 +81,7 @@ func listen(k kind, admits admission) (int, error) {
 	return -1, fmt.Errorf("listen at UDP port %d: %w", k.port(), err)
 }
 
-// sender opens the sending socket of a session, with a source port of its own (RFC 5881, section 4).
+// sender opens the sending socket of a session, with a separate source port (RFC 5881, section 4).
 func sender(source netip.Addr, v6 bool) (int, error) {
 	fd, err := udpSocket(v6)
 	if err != nil {
@@ -161,7 +160,6 @@ func socketAddress(address netip.Addr, v6 bool, port int, scope uint32) unix.Soc
 	return to
 }
 
-// receive returns the next datagram; false if the queue is empty.
 func receive(fd int, payload, control []byte) (datagram, bool) {
 	n, controlled, _, from, err := unix.Recvmsg(fd, payload, control, unix.MSG_DONTWAIT)
 	if err != nil {
@@ -196,7 +194,6 @@ func ttlOf(control []byte) int {
 	return -1
 }
 
-// scopeOf returns the interface index of a link-local address's zone; 0 for others.
 func scopeOf(address netip.Addr) (uint32, error) {
 	if address.Zone() == "" {
 		return 0, nil

@@ -84,8 +84,7 @@ type Result struct {
 	Err       error
 }
 
-// XDP attaches a program to a device, which may be a bond with members. It keeps the mode of an existing
-// link, else tries native, then generic.
+// XDP attaches a program to a device or bond. It keeps a link's mode, else tries native, then generic.
 func (h Hooks) XDP(device int, members []int, program *ebpf.Program) Result {
 	for _, kind := range []Kind{linkNative, linkGeneric} {
 		found, err := h.pin(device, kind).update(program)

@@ -67,8 +67,7 @@ func Pins(dir string) ([]Pin, error) {
 	return pins, nil
 }
 
-// open loads the link. It returns fs.ErrNotExist if there is no pin, and also, after removing the pin, if the
-// link's interface is gone.
+// open loads the link. If the link's interface is gone, it removes the pin and returns fs.ErrNotExist.
 func (p Pin) open() (link.Link, error) {
 	l, err := link.LoadPinnedLink(p.path, nil)
 	if err != nil {

@@ -78,7 +78,6 @@ func (p Pin) takeTags() error {
 	return p.forgetFilter()
 }
 
-// withFeatures calls change with the name of the interface, unless it is gone.
 func withFeatures(ifindex int, change func(tool *ethtool.Ethtool, name string) error) error {
 	iface, err := net.InterfaceByIndex(ifindex)
 	if err != nil {

@@ -11,8 +11,7 @@ import (
 // ErrTooLarge is returned if a number does not fit into a narrower field.
 var ErrTooLarge = errors.New("a number does not fit")
 
-// Converter converts entries between layouts. New fields are zero, removed ones are dropped, and numbers in
-// native byte order may change their size.
+// Converter converts entries: new fields are zero, removed ones dropped, native numbers may change size.
 type Converter struct {
 	key, value mover
 	// Gone lists the removed fields.
@@ -56,7 +55,6 @@ func newMover(name string, from, to *Type) (mover, error) {
 	return m, err
 }
 
-// add collects the parts of a type at these offsets.
 func (m *mover) add(name string, from, to *Type, fromOffset, toOffset uint32) error {
 	switch {
 	case from.Fields != nil && to.Fields != nil:

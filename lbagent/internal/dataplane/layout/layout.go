@@ -12,14 +12,15 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
+// Map is the layout of a map's entries.
 type Map struct {
 	Key   Type `json:"key"`
 	Value Type `json:"value"`
-	// Meaning is incremented when equal bytes change their meaning. Such a change requires a converter of its
-	// own.
+	// Meaning is incremented when equal bytes change their meaning, which requires a special converter.
 	Meaning int `json:"meaning,omitempty"`
 }
 
+// Type is a number, an array or a structure.
 type Type struct {
 	// Size is in bytes.
 	Size uint32 `json:"size"`
@@ -40,6 +41,7 @@ type Field struct {
 	Type   Type   `json:"type"`
 }
 
+// Equal reports whether two maps have the same layout and meaning.
 func Equal(a, b Map) bool { return reflect.DeepEqual(a, b) }
 
 // Of returns the layout of a compiled map.

@@ -40,8 +40,7 @@ const priority = 1
 // Two handles, so that a new filter can be added next to the old one.
 var handles = [2]uint32{0x4d4c, 0x4d4d}
 
-// Attach makes the program with this descriptor the first at the hook. It replaces an attached one without a
-// gap.
+// Attach makes the program with this descriptor the first at the hook, and replaces ours without a gap.
 func Attach(hook Hook, program int) error {
 	if err := addQdisc(hook.Interface); err != nil {
 		return err
@@ -103,8 +102,7 @@ func Attached(hook Hook) (bool, error) {
 	return len(ours(hook, filters)) > 0, err
 }
 
-// Detach removes our program, and the qdisc if it has no other filter. A missing program or interface is no
-// error.
+// Detach removes our program and an empty qdisc. A missing program or interface is no error.
 func Detach(hook Hook) error {
 	filters, err := list(hook)
 	if err != nil {
@@ -131,8 +129,7 @@ func remove(filter *netlink.BpfFilter) error {
 	return nil
 }
 
-// gone reports whether the error means a missing interface, qdisc or filter, for which the kernel has several
-// codes.
+// gone reports whether an interface, qdisc or filter is missing, for which the kernel has several codes.
 func gone(err error) bool {
 	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL)
 }

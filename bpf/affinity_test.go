@@ -13,7 +13,6 @@ import (
 
 const affinitySeconds = 600
 
-// affineWorld enables session affinity on portCluster, without records.
 func affineWorld(t *testing.T, w *world, f family) {
 	t.Helper()
 	w.forget(t)
@@ -199,7 +198,6 @@ func TestAffinityInDatagramFlood(t *testing.T) {
 				t.Fatalf("the flood made %d records, too few to fill a table", n)
 			}
 			w.pointTo(t, f, 1)
-			// The endpoint has one row left: only a record leads there.
 			w.putEndpointRows(t, f, func(row int) int { return min(row, 1) })
 			defer w.pointTo(t, f, 0)
 			again := client.fromPort(2000)
@@ -299,7 +297,6 @@ func TestDatagramAffinityIsShared(t *testing.T) {
 	}
 }
 
-// answeredFlood sends answered datagrams of new clients, two of each.
 func (w *world) answeredFlood(t *testing.T, f family, n int) {
 	t.Helper()
 	s := newSpoofer(w, f.udp(portCluster))

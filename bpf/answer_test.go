@@ -16,7 +16,6 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// echo returns an echo request to the VIP, and its reply.
 func (f family) echo(payload string) (request, reply packet) {
 	kind := icmpKind{kind: 8, rest: 0x12340001}
 	answer := icmpKind{kind: 0, rest: kind.rest}
@@ -29,23 +28,19 @@ func (f family) echo(payload string) (request, reply packet) {
 	return request, reply
 }
 
-// sentBack sets the addresses of a frame returned to the router.
 func sentBack(p *packet) { p.source, p.destination = uplinkMAC, routerMAC }
 
-// answered marks a packet as created by the program.
 func answered(p *packet) {
 	sentBack(p)
 	p.made, p.ttl = true, 64
 }
 
-// refused returns the reset of a SYN.
 func (f family) refused(syn packet) packet {
 	return packet{from: syn.to, to: syn.from, protocol: layers.IPProtocolTCP, flags: "RA", tcp: func(tcp *layers.TCP) {
 		tcp.Seq, tcp.Ack, tcp.Window = 0, 1001+uint32(len(syn.payload)), 0
 	}}.with(answered)
 }
 
-// cut returns the reset of a packet of a connection that has ended.
 func (f family) cut(ack packet) packet {
 	return packet{from: ack.to, to: ack.from, protocol: layers.IPProtocolTCP, flags: "R", tcp: func(tcp *layers.TCP) {
 		tcp.Seq, tcp.Ack, tcp.Window = cmp.Or(ack.acknowledged, 2000), 0, 0
@@ -190,7 +185,6 @@ func noTransmit(t *testing.T, w *world) {
 	w.setFlags(t, bpf.DatapathSelfFlagSELF_NO_TRANSMIT)
 }
 
-// setFlags sets the flags of the node until the test ends.
 func (w *world) setFlags(t *testing.T, flags bpf.DatapathSelfFlag) {
 	t.Helper()
 	w.changeSelf(t, func(self *bpf.DatapathSelf) { self.Flags |= uint32(flags) })

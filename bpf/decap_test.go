@@ -78,7 +78,6 @@ func fromNodes(outer, inner family) []fixture {
 		shorten(outer, whole, len(whole)-len(syn.payload)-1)))
 }
 
-// shorten truncates a frame and adapts its outer lengths.
 func shorten(outer family, frame []byte, length int) []byte {
 	out := append([]byte{}, frame[:length]...)
 	udp := 14 + 20
@@ -112,7 +111,6 @@ func TestOwnerBefore(t *testing.T) {
 			return p.arrived(v4, selfID, chain...).with(func(t *tunnel) { t.ingress = 3 })
 		}
 		handedOn := func(name string, in tunnel) fixture {
-			// No other node is asked, in no zone.
 			last := from3(in.inner).onwards(v4.node2).with(func(t *tunnel) { t.chooser, t.zones = 2, 8 })
 			return fixture{name: name, given: owned(in.inner, 2), in: in.frame(), verdict: xdpTX, out: toNode2(last), counts: asked}
 		}

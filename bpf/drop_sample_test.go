@@ -214,7 +214,6 @@ func (w *world) unsampled(t *testing.T, reason uint32) (skipped, lost uint64) {
 	return skipped, lost
 }
 
-// clearSampling resets the limits of all CPUs.
 func clearSampling(t testing.TB, w *world) {
 	t.Helper()
 	zero := make([]bpf.DatapathSampling, ebpf.MustPossibleCPU())

@@ -15,8 +15,7 @@ import (
 
 // A replyFixture is a frame that leaves by an uplink.
 type replyFixture struct {
-	name string
-	// before are frames received earlier.
+	name   string
 	before []packet
 	given  func(t *testing.T, w *world)
 	in     packet
@@ -225,9 +224,8 @@ func TestConflictWithIdle(t *testing.T) {
 	for _, f := range families {
 		syn, fin := f.tcp(portCluster, "S"), f.tcp(portCluster, "FA")
 		for _, test := range []struct {
-			name  string
-			first packet
-			// fin is the client's next packet, finReply the endpoint's.
+			name          string
+			first         packet
 			fin, finReply *packet
 			idle          uint32
 		}{
@@ -258,7 +256,6 @@ func TestConflictWithIdle(t *testing.T) {
 				if got := w.ingress(t, twin.frame()).verdict; got != xdpPass {
 					t.Errorf("%d s idle: verdict %v, want %v", test.idle+5, got, xdpPass)
 				}
-				// Replies belong to the later flow, also once it is established.
 				w.establish(t, twin, f.pods[0])
 				reply := answer(twin, f.pods[0], "A")
 				translated := reply

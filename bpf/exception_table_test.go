@@ -40,7 +40,6 @@ func (w *world) mustSweep(t testing.TB) {
 	}
 }
 
-// learn processes a notice that node 2 holds the packet's flow.
 func (w *world) learn(t testing.TB, p packet) {
 	t.Helper()
 	notice := withFlags(p.arrived(v4, 2), flagNotice).with(func(in *tunnel) { in.ingress = selfID })

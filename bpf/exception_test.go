@@ -17,7 +17,6 @@ func (w *world) ago(t testing.TB, seconds uint32) uint32 {
 	return uint32(w.tick(t)) - seconds*w.ticks(t)
 }
 
-// tick returns the kernel's time, as recorded by a heartbeat.
 func (w *world) tick(t testing.TB) uint64 {
 	t.Helper()
 	w.renewLease(t)
@@ -98,14 +97,11 @@ func (w *world) exception(t testing.TB, p packet) uint32 {
 
 const none = 0
 
-// exceptionCase is a fixture and the resulting exception of its flow.
 type exceptionCase struct {
 	fixture
-	of packet
-	// except is the exception before, after the one after, or zero.
+	of            packet
 	except, after uint32
-	// idle is the age of its last use in seconds.
-	idle uint32
+	idle          uint32
 }
 
 func TestExceptions(t *testing.T) {

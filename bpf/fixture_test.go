@@ -17,7 +17,6 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// fixture is a packet with preconditions and expected results.
 type fixture struct {
 	name string
 	// given changes the world; the test restores only flows and endpoints.
@@ -104,7 +103,6 @@ func (f family) received(p packet) tally {
 	return tally{name + "packets": 1, name + "bytes": uint64(len(p.ip()))}
 }
 
-// opened returns the counters of a new flow on the endpoint's node.
 func (f family) opened(port uint16) tally {
 	return tally{fmt.Sprintf("%s port %d connections", f.name, port): 1}
 }
@@ -191,7 +189,6 @@ func (p packet) with(change func(*packet)) packet {
 	return p
 }
 
-// onwards returns an arrived packet as forwarded to another node.
 func (t tunnel) onwards(to netip.Addr, chain ...uint16) tunnel {
 	t.from, t.to, t.tos = v4.self, to, t.inner.tos
 	if to.Is6() {

@@ -47,7 +47,6 @@ func newSpoofer(w *world, p packet) *spoofer {
 	}
 }
 
-// l4 returns the transport header.
 func (s *spoofer) l4() []byte {
 	if s.ipv4 {
 		return s.run.Data[14+20:]
@@ -65,14 +64,12 @@ func (s *spoofer) newSource() {
 	binary.BigEndian.PutUint16(s.l4(), uint16(s.random.Uint32()))
 }
 
-// tcp sets the flags and random numbers.
 func (s *spoofer) tcp(flags byte) {
 	binary.BigEndian.PutUint64(s.l4()[4:], s.random.Uint64())
 	s.l4()[13] = flags
 }
 
 func (s *spoofer) send(t *testing.T) verdict {
-	// The kernel sets the length of the output.
 	s.run.DataOut = s.run.DataOut[:cap(s.run.DataOut)]
 	code, err := s.w.Ingress.Run(&s.run)
 	if err != nil {

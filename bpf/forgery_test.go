@@ -134,7 +134,6 @@ func TestLaterHandshakeTakesTheEntry(t *testing.T) {
 			w.play(t, first, answer(first, pod, "SA"), later)
 			synAck := answer(later, pod, "SA").with(func(p *packet) { p.sequence = 1 << 30 })
 			checkFrame(t, w.egress(t, synAck.frame()), synAck.with(func(p *packet) { p.from = later.to }).frame())
-			// The previous number is invalid now.
 			w.play(t, f.tcp(portCluster, "A"), ack)
 			if got := w.place(t, later); got != "established" {
 				t.Errorf("the later connection is %s, want established", got)

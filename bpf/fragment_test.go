@@ -20,7 +20,6 @@ func part(offset uint16, more bool, id uint32) func(*packet) {
 	}
 }
 
-// ageFragments ages the records of first fragments by seconds.
 func (w *world) ageFragments(t testing.TB, seconds uint32) {
 	t.Helper()
 	ticks := seconds * w.ticks(t)

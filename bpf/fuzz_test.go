@@ -11,7 +11,6 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// seeds are one frame of every kind that the programs distinguish.
 func seeds(w *world) [][]byte {
 	var frames [][]byte
 	add := func(fixtures []fixture) {
@@ -203,7 +202,6 @@ func FuzzTunnelTag(f *testing.F) {
 	})
 }
 
-// notTaken returns the drops because of invalid tunnel headers.
 func (w *world) notTaken(t *testing.T) (n uint64) {
 	t.Helper()
 	for _, reason := range []bpf.DatapathDropReason{

@@ -15,7 +15,6 @@ import (
 
 const rowGroup = int(bpf.DatapathShapeROW_GROUP)
 
-// groupOf returns packets of one client, one per row of a group.
 func groupOf(t testing.TB, p packet) []packet {
 	t.Helper()
 	group, found := make([]packet, rowGroup), 0
@@ -64,7 +63,6 @@ func (w *world) rowPath(t testing.TB, p packet) uint64 {
 	return row.Path
 }
 
-// awaitTick waits for the kernel's next tick.
 func (w *world) awaitTick(t testing.TB) {
 	t.Helper()
 	for before := w.tick(t); w.tick(t) == before; {
@@ -72,7 +70,6 @@ func (w *world) awaitTick(t testing.TB) {
 	}
 }
 
-// mates are the rows of a group and their expected states.
 type mates struct {
 	*world
 	family  family
@@ -140,7 +137,6 @@ func slicesHave(all []bool) bool {
 	return false
 }
 
-// hear learns that the flow of a row is at node 2.
 func (m *mates) hear(t testing.TB) {
 	row := m.random.IntN(len(m.rows))
 	m.learn(t, m.packets[row])
@@ -163,7 +159,6 @@ func (m *mates) rest(t testing.TB) {
 	}
 }
 
-// forgetAll expires all exceptions.
 func (m *mates) forgetAll(t testing.TB) {
 	m.clearExceptions(t)
 	clear(m.held)
@@ -187,7 +182,6 @@ func (m *mates) pass(t testing.TB) {
 // ticksOfMoves are the seconds after which a moved row is at rest for datagrams and for connections.
 var ticksOfMoves = [2]int{300, 7600}
 
-// sendAll sends a packet on each row, which clears expired marks.
 func (m *mates) sendAll(t testing.TB) {
 	for row, p := range m.packets {
 		before := m.tally(t)
@@ -197,7 +191,6 @@ func (m *mates) sendAll(t testing.TB) {
 			t.Errorf("row %d: an exception is used: %v, want %v", row, used, want)
 		}
 		if m.rows[row].primary == 2 && m.rowPath(t, p)&rowExcepted != 0 {
-			// The packet deletes it.
 			m.held[row] = false
 		}
 	}

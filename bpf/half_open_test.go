@@ -57,7 +57,6 @@ func TestHalfOpenFlowsBeyondTheRoom(t *testing.T) {
 				s.send(t)
 			}
 		}
-		// From now on the VIP is over its quota.
 		const share = 200
 		flood(share)
 		first, last := f.handshakes(512), f.handshakes(1024)[512:]

@@ -41,7 +41,6 @@ func constantsOf(seed flowhash.Seed) hashConstants {
 	return hashConstants(all)
 }
 
-// hashing are the constants of new worlds.
 var hashing = publicHash
 
 // setHash sets the constants of programs. Those without a seed are compiled in.
@@ -200,7 +199,6 @@ func TestHashDistribution(t *testing.T) {
 func TestHashAvalanche(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	const flows = 2048
-	// Six standard deviations of a fair coin.
 	limit := 6 * math.Sqrt(flows) / 2
 	for _, f := range families {
 		t.Run(f.name, func(t *testing.T) {

@@ -19,7 +19,6 @@ type icmpKind struct {
 	rest       uint32
 }
 
-// errorKinds are the ICMP errors that a VIP accepts.
 func (f family) errorKinds() []icmpKind {
 	if f.vip.Is4() {
 		return []icmpKind{

@@ -210,7 +210,6 @@ func stage2(f family) []fixture {
 		}
 		return fixture
 	}
-	// idle ages the flows before the packet.
 	idle := func(seconds uint32, fixture fixture) fixture {
 		given := fixture.given
 		fixture.given = func(t *testing.T, w *world) {
@@ -328,7 +327,6 @@ func stage2(f family) []fixture {
 	return fixtures
 }
 
-// setTTL sets the TTL or hop limit and updates the checksum.
 func setTTL(frame []byte, ttl byte) {
 	if frame[12] == 0x86 {
 		frame[14+7] = ttl

@@ -164,12 +164,10 @@ func TestLocalFlowIsTold(t *testing.T) {
 		for _, test := range []struct {
 			name   string
 			before []packet
-			// later is the delay of the packet in seconds.
-			later uint32
-			given func(*testing.T)
-			in    packet
-			// out is nil if the packet is delivered.
-			out []byte
+			later  uint32
+			given  func(*testing.T)
+			in     packet
+			out    []byte
 		}{
 			{name: "a handshake's first packet", in: syn},
 			{name: "its last", before: []packet{syn, synAck}, in: ack, out: told(ack, selfID)},

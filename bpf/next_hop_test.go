@@ -67,7 +67,6 @@ func TestIngressPrepared(t *testing.T) {
 
 func TestPreparedHop(t *testing.T) {
 	w := newWorld(t)
-	// beat sets the age of the lease in seconds.
 	beat := func(seconds uint64) func(*testing.T, *world) {
 		return func(t *testing.T, w *world) {
 			w.renewLease(t)
@@ -86,7 +85,6 @@ func TestPreparedHop(t *testing.T) {
 		}
 	}
 	w.prepareHop(t, 2, w.uplink, uplinkMAC, hopMAC)
-	// No route leads there.
 	w.prepareHop(t, 5, w.uplink, uplinkMAC, hopMAC)
 	for _, f := range families {
 		syn, lost := f.tcp(portNode2, "S"), f.tcp(portNoRoute, "S")

@@ -21,7 +21,6 @@ func TestOwnSource(t *testing.T) {
 		syn, ack, udp := own(f.tcp(portChain, "S")), own(f.tcp(portChain, "A")), own(f.udp(portChain))
 		asked := event(bpf.DatapathEventEVENT_SECOND_CHANCE)
 		toPrimary := event(bpf.DatapathEventEVENT_SECOND_CHANCE_RETURNED)
-		// No other zone is asked.
 		last := func(t tunnel) tunnel { return t.with(func(t *tunnel) { t.zones = 8 }) }
 		// All rows belong to this node, except the one visited in this step.
 		otherRow := func(p packet, step uint32) func(*testing.T, *world) {

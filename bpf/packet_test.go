@@ -47,12 +47,10 @@ type packet struct {
 	// shown is the number of bytes of transport header and payload; zero means all.
 	shown      int
 	extensions []extension
-	// divisible clears the IPv4 DF flag.
-	divisible bool
+	divisible  bool
 	// made marks packets of the programs: without identification and flow label.
-	made bool
-	tcp  func(*layers.TCP)
-	// zeroChecksum clears the UDP checksum.
+	made         bool
+	tcp          func(*layers.TCP)
 	zeroChecksum bool
 	// source and destination default to the router's and the uplink's MAC address.
 	source, destination net.HardwareAddr
@@ -219,10 +217,9 @@ type tunnel struct {
 	version      uint8
 	extraOptions int
 	noOption     bool
-	// noTag omits the option.
-	noTag     bool
-	protocol  layers.EthernetType
-	ipOptions []layers.IPv4Option
+	noTag        bool
+	protocol     layers.EthernetType
+	ipOptions    []layers.IPv4Option
 }
 
 const (
@@ -331,7 +328,6 @@ func (t tunnel) frame() []byte {
 	return ethernet(routerMAC, uplinkMAC, t.to.Is4(), t.ip())
 }
 
-// sent returns the frame as sent to a neighbour.
 func (t tunnel) sent(source, destination net.HardwareAddr) []byte {
 	return ethernet(source, destination, t.to.Is4(), t.ip())
 }

@@ -71,7 +71,6 @@ func probes(f family) []fixture {
 			counts: event(bpf.DatapathEventEVENT_PROBE_ANSWERED),
 		}
 	}
-	// ago is the age of the agent's last beat; zero means no beat.
 	agent := func(name string, ago time.Duration, kind uint32) fixture {
 		fixture := answered(name, good, kind)
 		fixture.given = func(t *testing.T, w *world) {

@@ -176,7 +176,6 @@ func TestPortIsUsedForTwoFrontendsInTurn(t *testing.T) {
 			syn, other := f.tcp(portCluster, "S"), f.tcp(portClusterTwin, "S")
 			w.forget(t)
 			w.pointTo(t, f, 0)
-			// The first connection ends, and the endpoint challenges the second one.
 			w.play(t, syn, answer(syn, pod, "SA"), f.tcp(portCluster, "A"), answer(syn, pod, "FA"), f.tcp(portCluster, "FA"),
 				other, answer(other, pod, "A"), f.tcp(portClusterTwin, "R"))
 			w.play(t, syn)

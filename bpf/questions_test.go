@@ -45,7 +45,6 @@ func newAnswerer(t *testing.T) *answerer {
 	return a
 }
 
-// beat sets the age of the agent's last beat.
 func (a *answerer) beat(t *testing.T, ago int64) {
 	t.Helper()
 	var now unix.Timespec
@@ -86,7 +85,6 @@ func arpAnswer(t *testing.T, asker netip.Addr) []byte {
 	})
 }
 
-// neighbourFrame returns a message of Neighbor Discovery.
 func neighbourFrame(t *testing.T, to, from net.HardwareAddr, source, destination netip.Addr, m ndp.Message) []byte {
 	t.Helper()
 	body, err := ndp.MarshalMessageChecksum(m, source, destination)
@@ -166,7 +164,6 @@ func TestAnswerQuestions(t *testing.T) {
 	}
 }
 
-// check compares the response; nil means no response.
 func (a *answerer) check(t *testing.T, in, want []byte) {
 	t.Helper()
 	out := make([]byte, len(in)+64)

@@ -31,7 +31,6 @@ func TestOverQuota(t *testing.T) {
 	}
 }
 
-// neighbour returns the family with another VIP.
 func (w *world) neighbour(t *testing.T, f family, vip netip.Addr) family {
 	t.Helper()
 	f.vip = vip
@@ -57,7 +56,6 @@ func quietFlows(f family, kind layers.IPProtocol, firstPort int) []packet {
 // A flood of one VIP breaks no flow of others: connections, handshakes, requests, answered datagrams and
 // ports of fragments.
 func TestFloodOfOneVIP(t *testing.T) {
-	// Below the quota of connections.
 	const connections = 250
 	w := newWorld(t)
 	for _, f := range families {
@@ -110,7 +108,6 @@ func TestFloodOfOneVIP(t *testing.T) {
 				}
 			})
 		}
-		// Flows of the quiet VIP continue in its own tables.
 		for i := range handshakes {
 			w.play(t, answer(handshakes[i], f.pods[0], "SA"), handshakes[i].with(func(p *packet) { p.flags = "A" }))
 			w.play(t, answer(questions[i], f.pods[0], ""), questions[i])
@@ -175,7 +172,6 @@ func TestOverQuotaEnds(t *testing.T) {
 	}
 }
 
-// ageQuotas ages the quota records by seconds.
 func (w *world) ageQuotas(t *testing.T, seconds uint32) {
 	t.Helper()
 	ticks := seconds * w.ticks(t)

@@ -40,7 +40,6 @@ func refusedShares(f family) []fixture {
 	told, handed := event(bpf.DatapathEventEVENT_REFUSED), event(bpf.DatapathEventEVENT_HANDED_TO_KERNEL)
 	all := func(t *testing.T, w *world) { w.putEndpointRows(t, f, func(int) int { return refused }) }
 	back := func(p *packet) { p.source, p.destination = routerMAC, uplinkMAC }
-	// before starts the flow while no row refuses.
 	before := func(p packet, established bool, in packet) fixture {
 		return fixture{
 			given: func(t *testing.T, w *world) {

@@ -36,7 +36,6 @@ func TestQuestionsThroughTwoFrontends(t *testing.T) {
 			ask(first, f.pods[1])
 			ask(twin, f.pods[0])
 
-			// Without another endpoint, it must be older.
 			w.forget(t)
 			w.pointTo(t, f, 0)
 			ask(first, f.pods[0])
@@ -84,10 +83,8 @@ func TestRemainsAreAvoided(t *testing.T) {
 	for _, f := range families {
 		for _, test := range []struct {
 			name string
-			// pods are the endpoints of the rows, in rotation.
 			pods int
 			age  uint32
-			// twin sends through the other frontend instead of the same one.
 			twin bool
 			want int
 		}{

@@ -39,11 +39,9 @@ type xdpContext struct {
 type result struct {
 	verdict verdict
 	frame   []byte
-	// note is the metadata in front of the frame.
-	note []byte
+	note    []byte
 }
 
-// ingress runs the XDP program on a frame from the uplink.
 func (w *world) ingress(t testing.TB, frame []byte) result {
 	t.Helper()
 	return w.runIngress(t, w.Ingress, frame)
@@ -73,7 +71,6 @@ const (
 	tcxDrop = 2
 )
 
-// egress runs the tcx program on a frame to the uplink.
 func (w *world) egress(t testing.TB, frame []byte) []byte {
 	t.Helper()
 	verdict, out := w.runEgress(t, frame)
@@ -95,7 +92,6 @@ func (w *world) runEgress(t testing.TB, frame []byte) (verdict int32, out []byte
 	return int32(code), run.DataOut
 }
 
-// tally maps the names of nonzero counters to their values.
 type tally map[string]uint64
 
 func (w *world) tally(t testing.TB) tally {
@@ -304,7 +300,6 @@ func checkFrame(t testing.TB, got, want []byte) {
 // wayBack requests transmission by the ingress interface.
 const wayBack = 0
 
-// handoverNote returns the metadata that requests an egress interface.
 func handoverNote(ifindex int) []byte {
 	note := binary.NativeEndian.AppendUint32(nil, 0x4d4c5248)
 	return binary.NativeEndian.AppendUint32(note, uint32(ifindex))
@@ -321,7 +316,6 @@ func (w *world) evictReverse(t testing.TB) {
 	must(w.halfOpen().EvictAnswers())
 }
 
-// ticks returns the number of ticks per second.
 func (w *world) ticks(t testing.TB) (perSecond uint32) {
 	t.Helper()
 	if err := w.TicksPerSecond.Get(&perSecond); err != nil {

@@ -106,7 +106,6 @@ func TestSCTPReply(t *testing.T) {
 					t.Errorf("next packet of the client: %v", got.verdict)
 				}
 			}
-			// Not of an association through the VIP.
 			other := answer(f.sctp("S"), f.pods[1], "SA")
 			checkFrame(t, w.egress(t, other.frame()), other.frame())
 		})

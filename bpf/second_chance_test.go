@@ -41,9 +41,8 @@ func TestChainIsAskedForItsHistory(t *testing.T) {
 			return fixture{in: ack.frame(), verdict: xdpTX, out: toNode2(t), counts: join(f.received(ack), asked)}
 		}
 		for _, test := range []struct {
-			name string
-			row  table
-			// moved is the time since the row's move in seconds.
+			name  string
+			row   table
 			moved uint32
 			want  fixture
 		}{
@@ -85,7 +84,6 @@ func TestChainIsAskedForItsHistory(t *testing.T) {
 func networked(f family, network, port int) packet {
 	return f.tcp(portChain, "A").with(func(p *packet) {
 		client := p.from.Addr().AsSlice()
-		// The last byte of a /24 or /64.
 		client[map[int]int{4: 2, 16: 7}[len(client)]] = byte(network)
 		address, _ := netip.AddrFromSlice(client)
 		p.from = netip.AddrPortFrom(address, uint16(1024+port))
@@ -121,7 +119,6 @@ func TestSecondChanceLimit(t *testing.T) {
 			w.pointTo(t, f, 0)
 			known := networked(f, 1, 60000)
 			w.establish(t, known, f.pods[0])
-			// unknown sends packets of flows that returned unknown.
 			next := 0
 			unknown := func(network, n int) {
 				for range n {

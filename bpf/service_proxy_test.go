@@ -12,7 +12,6 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// serviceProxyMode is the mode of new worlds.
 var serviceProxyMode bpf.DatapathServiceProxyMode
 
 func newWorldBeside(t *testing.T, mode bpf.DatapathServiceProxyMode) *world {
@@ -40,7 +39,6 @@ func (w *world) proxied(t *testing.T, flow bpf.DatapathFlow) bool {
 	return w.Proxied.Lookup(flow, &noted) == nil
 }
 
-// step is a packet, and whether it belongs to the service proxy.
 type step struct {
 	name string
 	packet
@@ -80,7 +78,6 @@ func TestServiceProxyYields(t *testing.T) {
 			if w.proxied(t, flowOf(f, before.from, before.to, 6)) || !w.proxied(t, flowOf(f, begun.from, begun.to, 6)) {
 				t.Error("the program notes connections that begin, and no others")
 			}
-			// The agent records the existing ones.
 			put(t, w.Proxied, flowOf(f, before.from, before.to, 6), uint32(1))
 			w.take(t, f, portCluster, portNode2)
 			w.steps(t, []step{
@@ -140,7 +137,6 @@ func TestServiceProxyTakes(t *testing.T) {
 			w.steps(t, []step{
 				{"it goes on, to another node", acknowledging(from(f.tcp(portNode2, "A"), 50001), 78), true},
 			})
-			// Replies from a port without a frontend are ignored.
 			w.offer(t, from(f.tcp(9, "S"), 50001), 77)
 			var number uint32
 			if w.ProxyOffers.Lookup(flowOf(f, from(f.tcp(9, "S"), 50001).from, f.tcp(9, "S").to, 6), &number) == nil {

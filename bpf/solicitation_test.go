@@ -16,7 +16,6 @@ var groupMAC = func() net.HardwareAddr {
 	return net.HardwareAddr{0x33, 0x33, 0xff, vip[13], vip[14], vip[15]}
 }()
 
-// solicitation is a neighbour's unicast solicitation.
 func solicitation(target netip.Addr, kind byte) packet {
 	p := icmp(v6.other, v6.vip, icmpKind{kind: kind}, append(target.AsSlice(), 1, 1, 2, 0, 0, 0, 0, 9))
 	p.ttl = 255

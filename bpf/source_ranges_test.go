@@ -13,7 +13,6 @@ import (
 
 const rangeSet = 7
 
-// changeFrontends changes the frontends of a port until the test ends.
 func (w *world) changeFrontends(t *testing.T, f family, port uint16, change func(*bpf.DatapathFrontend)) {
 	t.Helper()
 	for _, protocol := range []layers.IPProtocol{layers.IPProtocolTCP, layers.IPProtocolUDP} {
@@ -25,7 +24,6 @@ func (w *world) changeFrontends(t *testing.T, f family, port uint16, change func
 	}
 }
 
-// admit adds prefixes to a set until the test ends.
 func (w *world) admit(t *testing.T, set uint32, prefixes ...string) {
 	t.Helper()
 	for _, text := range prefixes {

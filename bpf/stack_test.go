@@ -16,7 +16,6 @@ import (
 const maxStack = 400
 
 type function struct {
-	// stack is in bytes.
 	stack int
 	calls []string
 }

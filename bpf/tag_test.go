@@ -79,7 +79,6 @@ func tagWords(ip []byte) (pairs [][2]uint32) {
 	return pairs
 }
 
-// tag returns the encoded tag of a packet.
 func tag(number int, ip []byte) []byte {
 	key := tunnelKeys[number]
 	sums := key.Start

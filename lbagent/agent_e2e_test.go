@@ -51,16 +51,12 @@ const (
 	// agentProcess is set in the agent's process; the variables below configure it.
 	agentProcess = "MILLRACE_TEST_AGENT"
 	// agentBoot is the path of a file that replaces the kernel's boot id.
-	agentBoot = "MILLRACE_TEST_BOOT"
-	// agentHold replaces --removal-hold.
-	agentHold = "MILLRACE_TEST_HOLD"
-	// agentRetention replaces --endpoint-retention.
+	agentBoot      = "MILLRACE_TEST_BOOT"
+	agentHold      = "MILLRACE_TEST_HOLD"
 	agentRetention = "MILLRACE_TEST_RETENTION"
-	// agentState is the directory of the checkpoint.
-	agentState = "MILLRACE_TEST_STATE"
-	// agentRoom is the capacity of all maps.
-	agentRoom = "MILLRACE_TEST_ROOM"
-	agentNode = "MILLRACE_TEST_NODE"
+	agentState     = "MILLRACE_TEST_STATE"
+	agentRoom      = "MILLRACE_TEST_ROOM"
+	agentNode      = "MILLRACE_TEST_NODE"
 
 	agentUser = "agent"
 	// operatorUser is the service account of config/rbac/operator.
@@ -140,7 +136,6 @@ func runAgent() error {
 	return Run(ctx, config, logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, nil)))
 }
 
-// world is the environment of the agent under test.
 type world struct {
 	*frr.Router
 	t          *testing.T
@@ -150,13 +145,10 @@ type world struct {
 	pinRoot    string
 	// stateDir is the checkpoint's directory; empty disables it.
 	stateDir string
-	// hold is the agents' --removal-hold.
-	hold time.Duration
-	boot string
-	// room is the capacity of all maps.
-	room int
-	// log receives the agents' output if set.
-	log *controlplane.Log
+	hold     time.Duration
+	boot     string
+	room     int
+	log      *controlplane.Log
 	// relays are the agents' EndpointSlice relays, or nil.
 	relays *relays
 }
@@ -293,7 +285,6 @@ func (w *world) create(object client.Object) {
 	}
 }
 
-// populate creates the objects of the operator and the control plane.
 func (w *world) populate() {
 	w.t.Helper()
 	objects := cluster()

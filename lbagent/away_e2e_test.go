@@ -88,7 +88,6 @@ func exists(file string) bool {
 	return err == nil
 }
 
-// limitRestart bounds the router's restart time.
 func (w *world) limitRestart() {
 	w.t.Helper()
 	peer := &millracev1beta1.LBPeer{}
@@ -116,7 +115,6 @@ func (w *world) awayKubeconfig() string {
 	return file
 }
 
-// keepsRoute checks that the router keeps the route for a time.
 func (w *world) keepsRoute(limit time.Duration) {
 	w.t.Helper()
 	for end := time.Now().Add(limit); time.Now().Before(end); {

@@ -10,7 +10,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// anyMaps accepts all writes without cost.
 type anyMaps struct{ *node }
 
 func (anyMaps) Apply(forwarding.Op) error { return nil }

@@ -17,11 +17,9 @@ import (
 
 const (
 	canaryAddress = "203.0.113.250"
-	// toldWithin bounds the time until a fault is reported.
-	toldWithin = 10 * time.Second
+	toldWithin    = 10 * time.Second
 )
 
-// verdict returns the verdict on the router from the nodes' reports.
 func (w *world) verdict() canary.Verdict {
 	w.t.Helper()
 	reports, nodes := &millracev1beta1.LBNodeReportList{}, &millracev1beta1.LBNodeList{}

@@ -15,7 +15,6 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// repairedWithin bounds the time until a repaired fault is no longer reported.
 const repairedWithin = 30 * time.Second
 
 func (w *world) awaitReached() {

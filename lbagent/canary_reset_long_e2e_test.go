@@ -74,7 +74,6 @@ func TestResetIsNoFault(t *testing.T) {
 	}
 	t.Logf("%d alarms, %d resets in %s", alarms, resets, limit)
 	w.awaitReached()
-	// A real fault is still detected.
 	w.Configure("ip prefix-list NOCANARY seq 5 deny "+canaryAddress+"/32", "ip prefix-list NOCANARY seq 10 permit any",
 		"router bgp 64500", "address-family ipv4 unicast", "neighbor 198.51.100.4 prefix-list NOCANARY in")
 	w.awaitVerdict(millracev1beta1.ReasonRouteMissing, thirdNode)

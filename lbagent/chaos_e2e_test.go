@@ -89,7 +89,6 @@ type chaos struct {
 	changes int
 }
 
-// use modifies the Services of one user until ctx ends.
 func (c *chaos) use(ctx context.Context, user, users int, random *rand.Rand) error {
 	for ctx.Err() == nil {
 		n := 1 + user + users*random.IntN(chaosServices/users)
@@ -185,7 +184,7 @@ func (c *chaos) kill(ctx context.Context, random *rand.Rand) {
 			c.agent = c.start()
 			c.done["agents killed"]++
 		case 1:
-			// Before the process handles the signal, it terminates as for any other.
+			// The signal terminates a process that does not handle it yet.
 			c.Await(time.Minute, "the agent has begun", answers)
 			must(c.agent.end(syscall.SIGTERM))
 			c.agent = c.start()

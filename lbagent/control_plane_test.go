@@ -50,8 +50,7 @@ const (
 	servicesVariable = "MILLRACE_SERVICES"
 	movesVariable    = "MILLRACE_MOVES"
 	podsOfService    = 10
-	// perSecond is the rate of moved pods.
-	perSecond = 100
+	perSecond        = 100
 	// One in zonalOf Services is zonal, one in restrictedOf has source ranges.
 	zonalOf, restrictedOf = 20, 10
 	zonesOfNodes          = 3
@@ -257,7 +256,6 @@ func (c *generated) movePod() {
 	}
 }
 
-// open starts an agent, on pinned maps if present.
 func (c *generated) open() {
 	var err error
 	if c.plane, err = dataplane.Open(c.config); err != nil {
@@ -362,7 +360,6 @@ func (c *generated) moves(report *figures.Report) {
 	}
 }
 
-// oneMove returns the median in ms.
 func (c *generated) oneMove() float64 {
 	var took []time.Duration
 	for range 20 {

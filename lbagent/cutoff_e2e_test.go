@@ -69,7 +69,6 @@ func cutOff(t *testing.T) *world {
 	w := newWorld(t)
 	t.Cleanup(func() {
 		report := &millracev1beta1.LBNodeReport{}
-		// The test's own context is done.
 		if t.Failed() && w.client.Get(context.Background(), client.ObjectKey{Name: thisNode}, report) == nil {
 			t.Logf("the LBNodeReport says %+v", report.Status)
 		}
@@ -193,7 +192,6 @@ func (w *world) hearRouter() {
 	})
 }
 
-// servePods accepts connections on this node's pods.
 func (w *world) servePods() {
 	w.t.Helper()
 	run(w.t, "ip -n "+routerSpace+" route add 198.18.0.0/15 via "+nodeAddress)
@@ -308,7 +306,6 @@ func (w *world) awaitWatching() {
 	})
 }
 
-// paths returns the communities of the VIP's paths at the router, by node address.
 func (w *world) paths() map[string]string {
 	w.t.Helper()
 	var found struct {

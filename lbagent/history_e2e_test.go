@@ -17,7 +17,6 @@ import (
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 )
 
-// historyOf returns the recorded history of a Service, over all agents.
 func (w *world) historyOf(service string) []consoleapi.HistoryEntry {
 	w.t.Helper()
 	var out bytes.Buffer

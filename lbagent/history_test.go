@@ -18,7 +18,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/history/recorder"
 )
 
-// recording runs a recorder until stop or the end of the test.
 func recording(t *testing.T, directory string, n *node) (r *recorder.Recorder, stop func()) {
 	t.Helper()
 	r = recorder.New(directory, recorder.Source{
@@ -38,7 +37,6 @@ func recording(t *testing.T, directory string, n *node) (r *recorder.Recorder, s
 	return r, stop
 }
 
-// awaitEntries waits for recorded entries in any order.
 func awaitEntries(t *testing.T, r *recorder.Recorder, want ...string) {
 	t.Helper()
 	slices.Sort(want)

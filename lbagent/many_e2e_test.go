@@ -56,7 +56,8 @@ func TestOneMore(t *testing.T) {
 		more = 10
 	}
 	w := newWorld(t)
-	// An eighth of the node tables is reserved for Cluster frontends; the capacity must exceed it.
+	// An eighth of the node tables is reserved for Cluster frontends. Without room, each change affects all
+	// Local ones.
 	w.room = (many + 2*more) * 8 / 7
 	w.install()
 	w.operate()
@@ -121,7 +122,6 @@ func (w *world) countVIPs() int {
 	return count
 }
 
-// phases are delays since the start of a Service's creation.
 type phases struct {
 	// created: the API server responded; told: the Service's status has the address; routed: the router's
 	// kernel has the route.
@@ -136,7 +136,6 @@ func (p phases) String() string {
 		ms(p.created), ms(p.told), ms(p.routed), p.passes, ms(p.passing))
 }
 
-// operate starts the operator with its RBAC role.
 func (w *world) operate() {
 	w.t.Helper()
 	w.installOperator()

@@ -44,22 +44,19 @@ type node struct {
 	t     testing.TB
 	state *forwarding.State
 	// maps, if set, are in the kernel, and state is their expected content.
-	maps *kernelMaps
-	// killed reports whether the agent is killed at a failed write.
+	maps   *kernelMaps
 	killed func() bool
 	// fails reports whether an operation, Dump, ReadBack, Attach or Set fails.
-	fails func(what string) bool
-	// refuses reports whether a single operation fails.
+	fails   func(what string) bool
 	refuses func(op forwarding.Op) bool
 
 	attachments []dataplane.Attachment
 	uplinks     []netdev.Link
 	leads       map[netip.Addr][]int
-	// keepsOff are uplinks that reject programs.
-	keepsOff map[string]bool
-	targets  map[forwarding.NodeID]fib.Target
-	devices  map[int][]int
-	routes   map[netip.Addr]bool
+	keepsOff    map[string]bool
+	targets     map[forwarding.NodeID]fib.Target
+	devices     map[int][]int
+	routes      map[netip.Addr]bool
 	// closed are VIPs with source ranges.
 	closed map[netip.Addr]bool
 	sets   int

@@ -15,7 +15,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/watch"
 )
 
-// judge is a prober with a given verdict.
 type judge struct {
 	verdict membership.Verdict
 	known   []membership.Known

@@ -23,7 +23,6 @@ const (
 
 func pointer[T any](value T) *T { return &value }
 
-// cluster returns a cluster of two nodes without Services.
 func cluster() *model.Snapshot {
 	lbNode := func(name string, id int32, addresses ...string) *millracev1beta1.LBNode {
 		return &millracev1beta1.LBNode{

@@ -62,7 +62,6 @@ func TestAgentMetrics(t *testing.T) {
 	w.retainConnections()
 }
 
-// scrape returns the status and body of the response; 0 without one.
 func (w *world) scrape(token string) (int, string) {
 	w.t.Helper()
 	client := &http.Client{

@@ -14,7 +14,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/readiness"
 )
 
-// unready returns a snapshot with unready endpoints of some Services.
 func unready(s *model.Snapshot, which ...int) *model.Snapshot {
 	result := *s
 	result.EndpointSlices = nil

@@ -39,7 +39,6 @@ func (w *world) retainConnections() {
 		connection := w.dialVIP()
 		return connection != nil && connection.ask() == nil && connection.endpoint == current
 	})
-	// Three times --withdraw-delay.
 	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
 		if err := old.ask(); err != nil || old.endpoint != previous {
 			w.t.Fatalf("the connection to %s, which left its EndpointSlice: answer of %s, error %v", previous, old.endpoint, err)

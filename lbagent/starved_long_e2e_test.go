@@ -21,7 +21,6 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// trio is three nodes on a switch, each with an agent.
 type trio struct {
 	*world
 	// this is the agent under test; third is the agent of the node that fails.
@@ -161,7 +160,6 @@ func starve(t *testing.T, process, thousandths int) (feed func()) {
 // probed returns the maximum number of consecutively failed health checks.
 func probed(stop <-chan struct{}) (worst <-chan int) {
 	result := make(chan int, 1)
-	// As in config/lbagent, but more often.
 	client := &http.Client{Timeout: 5 * time.Second}
 	go func() {
 		failed, most := 0, 0

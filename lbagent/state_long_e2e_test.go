@@ -85,7 +85,6 @@ func reconfigure(t *testing.T, directory, flag string) {
 	}
 }
 
-// stateFault starts an agent with a temporary fault.
 func stateFault(t *testing.T, options string, spoil func(*testing.T, string) func()) (*world, *agent) {
 	t.Helper()
 	w := newWorld(t)

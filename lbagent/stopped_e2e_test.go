@@ -37,7 +37,6 @@ func (w *world) overLine() *frozen.Line {
 	return line
 }
 
-// stop stops the agent until resume is called or the test ends.
 func (a *agent) stop() (resume func()) {
 	a.t.Helper()
 	if err := a.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
@@ -51,7 +50,6 @@ func (a *agent) stop() (resume func()) {
 	}
 }
 
-// replaceVIP replaces the VIP by otherVIP.
 func (w *world) replaceVIP() {
 	w.t.Helper()
 	if err := w.client.Delete(w.t.Context(), &millracev1beta1.VIP{ObjectMeta: metav1.ObjectMeta{Name: vip}}); err != nil {

@@ -21,7 +21,6 @@ import (
 type disturbance string
 
 const (
-	// oneFails: one write fails.
 	oneFails disturbance = "one fails"
 	// restFails: all writes from one on fail, until the story ends.
 	restFails disturbance = "it and all after it fail"
@@ -33,9 +32,8 @@ var errKilled = errors.New("killed")
 
 // saboteur injects the fault at the k-th write of a story.
 type saboteur struct {
-	what disturbance
-	k    int
-	// writes counts the writes so far.
+	what   disturbance
+	k      int
 	writes int
 	over   bool
 	// killed is true until another agent is started.
@@ -141,7 +139,6 @@ type outcome struct {
 	Targets   map[forwarding.NodeID]fib.Target
 }
 
-// effect is the forwarding of packets to a frontend.
 type effect struct {
 	Entry      forwarding.Frontend
 	Admits     []netip.Prefix

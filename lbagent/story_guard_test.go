@@ -24,8 +24,7 @@ type guard struct {
 	mu sync.Mutex
 	// refuses selects the failing calls; nil means none.
 	refuses func(writeCall) bool
-	// broken is the reason why the guard failed.
-	broken error
+	broken  error
 }
 
 // writeCall describes a call: the map's name as stored in the kernel, or "" for a program run.
@@ -123,7 +122,6 @@ func (g *guard) control(request uintptr, argument unsafe.Pointer) error {
 	return nil
 }
 
-// fail stops the guard: pending calls then fail, too.
 func (g *guard) fail(err error) {
 	g.mu.Lock()
 	g.broken = err

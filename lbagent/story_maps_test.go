@@ -197,7 +197,6 @@ func newNodeOn(t *testing.T, kernel *kernelMaps) *node {
 	return n
 }
 
-// way is a map and the kind of operation that writes it.
 type way struct {
 	operation string
 	call      writeCall

@@ -130,7 +130,6 @@ func showEndpoint(e forwarding.Endpoint) string {
 	return netip.AddrPortFrom(e.Address, e.Port).String()
 }
 
-// idle returns the endpoints in no table.
 func idle(s *forwarding.State, used map[forwarding.EndpointID]bool) []string {
 	var texts []string
 	for id, endpoint := range s.Endpoints {

@@ -126,7 +126,6 @@ func TestStories(t *testing.T) {
 // storyLimits are the default capacities of the maps.
 var storyLimits = forwarding.Limits{Frontends: 16, NodeTables: 8, EndpointTables: 8, Endpoints: 32, VIPs: 8, SourceRanges: 16}
 
-// player plays a story on a node with a witness.
 type player struct {
 	story   *story
 	node    *node

@@ -43,8 +43,7 @@ type witness struct {
 	// announced are the VIPs known to the agent as announced, limits those of the maps.
 	announced map[netip.Addr]bool
 	limits    forwarding.Limits
-	// err is the first violation.
-	err error
+	err       error
 }
 
 func newWitness(delay time.Duration) *witness {
@@ -54,7 +53,6 @@ func newWitness(delay time.Duration) *witness {
 	}
 }
 
-// begin sets the objects of the next pass.
 func (w *witness) begin(snapshot *model.Snapshot, now time.Time) {
 	w.now, w.model, w.has = now, model.Build(snapshot), map[any]bool{}
 	for _, vip := range w.model.VIPs {

@@ -20,7 +20,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/l2"
 )
 
-// stuckSpeaker blocks until it is released.
 type stuckSpeaker struct {
 	speakerOf
 	entered, release chan struct{}

@@ -75,7 +75,6 @@ func TestFloodEndsNoSession(t *testing.T) {
 	}
 }
 
-// send sends the flood from a namespace, and returns the number of packets.
 func (f flood) send(namespace string) (sent int, err error) {
 	done := make(chan struct{})
 	go func() {

@@ -72,7 +72,6 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// process is lbbfd in a namespace of the lab, with a client of its socket.
 type process struct {
 	*control.Client
 	t   *testing.T
@@ -154,7 +153,6 @@ func await(t *testing.T, limit time.Duration, what string, condition func() (boo
 	}
 }
 
-// peers returns a session of each kind with the router.
 func peers() []control.Peer {
 	return []control.Peer{
 		{Name: routerName4, Address: routerIPv4, Parameters: standard},

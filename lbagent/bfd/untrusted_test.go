@@ -58,7 +58,6 @@ func TestFloodFromOffTheLink(t *testing.T) {
 			_, found := p.queued(table, 3784)
 			return found, table
 		})
-		// The process reads nothing meanwhile.
 		p.signal(syscall.SIGSTOP)
 		l.sendAsRouter(to, 3784, packets, flood)
 		if octets, _ := p.queued(table, 3784); octets > 0 {

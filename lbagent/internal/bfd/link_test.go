@@ -11,7 +11,6 @@ import (
 	"pgregory.net/rapid"
 )
 
-// link simulates two sessions and the link between them.
 type link struct {
 	t     *rapid.T
 	now   time.Time
@@ -49,7 +48,6 @@ func newLink(t *rapid.T) *link {
 	return l
 }
 
-// run advances both ends for a duration.
 func (l *link) run(duration time.Duration, check func()) {
 	end := l.now.Add(duration)
 	for {

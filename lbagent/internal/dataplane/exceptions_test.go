@@ -53,7 +53,6 @@ func (n *network) rows(t *testing.T) *forwarding.NodeTable {
 	return state.NodeTables[1]
 }
 
-// moveRows moves all rows to a node, with a history, on the given nodes.
 func (n *network) moveRows(t *testing.T, to forwarding.NodeID) {
 	t.Helper()
 	n.moveSomeRows(t, to, func(int) bool { return true })
@@ -466,7 +465,6 @@ func TestDatagramsComeInByANodeThatBegins(t *testing.T) {
 	checkNoDrops(t, newcomer)
 }
 
-// ageMoves makes all moves of rows old.
 func ageMoves(t *testing.T, d *Dataplane) {
 	t.Helper()
 	const groups = uint32(forwarding.Rows / bpf.DatapathShapeROW_GROUP)

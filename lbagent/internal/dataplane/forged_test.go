@@ -126,7 +126,6 @@ func testForgedHere(t *testing.T, clsact bool) {
 	}
 	await(t, "all forged packets are counted", func() bool { return counters(t, attacker).Drops["tunnel_egress"] == sent })
 	n.checkUntouched(t, victim)
-	// The node's own packets still leave.
 	checkUDP(t, netip.AddrPortFrom(vip4, clusterPort))
 	checkUDP(t, netip.AddrPortFrom(vip6, clusterPort))
 }

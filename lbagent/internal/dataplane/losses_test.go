@@ -17,7 +17,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// lossWorld is a node that forwards from one uplink to a node behind another.
 type lossWorld struct {
 	*Dataplane
 	first, second Uplink
@@ -152,7 +151,6 @@ func TestLosses(t *testing.T) {
 	if lost, err := w.Losses(); err != nil || !slices.Equal(lost, want) {
 		t.Errorf("losses %+v, %v, want %+v", lost, err, want)
 	}
-	// A new agent counts each loss once.
 	next := openDataplane(t, config)
 	if err := next.Attach([]Uplink{w.first, w.second}); err != nil {
 		t.Fatal(err)

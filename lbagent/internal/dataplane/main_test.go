@@ -20,7 +20,6 @@ func TestMain(m *testing.M) {
 	isolated.Main(m)
 }
 
-// mountBPF mounts a bpf file system and returns a pin root in it.
 func mountBPF(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -18,7 +18,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// pinAs pins the maps as a version with other layouts does.
 func pinAs(t *testing.T, cfg Config, change func(layouts map[string]layout.Map)) {
 	t.Helper()
 	spec, err := newSpec(cfg)

@@ -38,7 +38,6 @@ var masquerades = map[string][2]string{
 	},
 }
 
-// natWorld is a node with a masquerading CNI and one pod.
 type natWorld struct {
 	node *node
 	pod  pod
@@ -64,7 +63,6 @@ func (w *natWorld) exempt(t *testing.T) {
 	inNamespace(t, w.node.name, func() error { return natexempt.Install(w.node.dataplane.NATExempt()) })
 }
 
-// forget empties the conntrack table.
 func (w *natWorld) forget(t *testing.T) {
 	t.Helper()
 	run(t, "ip", "netns", "exec", w.node.name, "conntrack", "-F")
@@ -112,7 +110,6 @@ func listen(t *testing.T, namespace string, at netip.AddrPort) *net.UDPConn {
 	return socket
 }
 
-// send sends a datagram and returns the source seen by the receiver.
 func send(t *testing.T, from, to *net.UDPConn, at netip.AddrPort) netip.AddrPort {
 	t.Helper()
 	message := []byte("message " + strconv.Itoa(nextPort()))

@@ -230,7 +230,6 @@ func (n *network) findUplink(t testing.TB, node *node) {
 	})
 }
 
-// routeVIP distributes the VIPs over the nodes.
 func (n *network) routeVIP(t testing.TB, nodes ...*node) {
 	t.Helper()
 	route4, route6 := "route replace "+vip4.String(), "route replace "+vip6.String()

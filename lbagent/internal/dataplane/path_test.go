@@ -115,7 +115,6 @@ func checkShares(t *testing.T, served map[string]int) {
 	}
 }
 
-// checkCensus waits for the last packets of closed connections.
 func checkCensus(t *testing.T, n *network) {
 	t.Helper()
 	s := connect(t, netip.AddrPortFrom(vip6, clusterPort))

@@ -11,7 +11,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// change updates the node's maps to the changed state.
 func (n *node) change(t *testing.T, change func(*forwarding.State)) {
 	t.Helper()
 	have, err := n.dataplane.Dump()

@@ -57,7 +57,6 @@ func wireVLAN(tagsInFrame bool) wiring {
 	}
 }
 
-// wireBond makes the uplink a bond of eth0 and eth1.
 func wireBond(t testing.TB, node string) string {
 	t.Helper()
 	in(t, node, "link add bond0 type bond mode active-backup miimon 50")

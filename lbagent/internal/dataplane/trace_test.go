@@ -28,7 +28,6 @@ func traceOn(t *testing.T, node *node, packet []byte) Trace {
 	return trace
 }
 
-// tcpPacket returns a client's SYN, or ACK if midstream.
 func tcpPacket(t *testing.T, from, to netip.AddrPort, midstream bool) []byte {
 	t.Helper()
 	tcp := &layers.TCP{
@@ -119,7 +118,6 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// whole returns all counters of the nodes.
 func whole(t *testing.T, n *network) string {
 	t.Helper()
 	var text string

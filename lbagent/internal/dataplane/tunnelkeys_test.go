@@ -137,7 +137,6 @@ func TestTunnelKeyRotation(t *testing.T) {
 	for _, node := range n.nodes {
 		checkNoDrops(t, node)
 	}
-	// The others keep key 2.
 	setTunnelKeys(t, n.nodes[0].dataplane, tunnelKeys(true, 1, 1, 2))
 	for i := range 64 {
 		conn := dialUDP(t, netip.AddrPortFrom(vip4, clusterPort))

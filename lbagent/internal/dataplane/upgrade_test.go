@@ -33,7 +33,6 @@ func (n *network) reopen(t testing.TB, node *node, cfg Config) {
 	t.Cleanup(func() { d.Close() })
 }
 
-// load is a set of UDP clients, each with one outstanding request.
 type load struct {
 	stop     atomic.Bool
 	answered atomic.Int64

@@ -17,10 +17,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 )
 
-// wire is a packet socket at the far end of a veth uplink.
 type wire struct {
-	socket int
-	// arrived counts frames for the other node.
+	socket  int
 	arrived int
 }
 

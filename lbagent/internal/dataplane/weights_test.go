@@ -90,7 +90,6 @@ func slicesOf(node *node, pod pod) []*discoveryv1.EndpointSlice {
 	return []*discoveryv1.EndpointSlice{slice(discoveryv1.AddressTypeIPv4, pod.ipv4), slice(discoveryv1.AddressTypeIPv6, pod.ipv6)}
 }
 
-// routedNode plans a node's maps from objects, as its agent does.
 type routedNode struct {
 	*node
 	planner *plan.Planner

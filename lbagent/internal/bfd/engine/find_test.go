@@ -21,7 +21,6 @@ var (
 	elsewhere   = netip.MustParseAddr("198.51.100.77")
 )
 
-// engineWith returns an Engine with one session.
 func engineWith(t *testing.T, multihop, up bool) (*Engine, *session) {
 	t.Helper()
 	e, err := New()

@@ -13,7 +13,7 @@ import (
 
 var aggregate = netip.MustParsePrefix("203.0.113.0/28")
 
-// aggregated is the base with a second VIP, and an advertisement that aggregates both.
+// aggregated is base with a second VIP and an aggregate of both.
 func aggregated() *model.Model {
 	m := base()
 	second := vip4.Next()
@@ -79,8 +79,7 @@ func TestAggregates(t *testing.T) {
 	}
 }
 
-// The advertisement that is first by name says the attributes of an aggregate, in whichever
-// order its VIPs are.
+// An aggregate's attributes are those of the first advertisement by name, in any order of the VIPs.
 func TestAttributesOfAggregates(t *testing.T) {
 	low, high := uint32(1), uint32(2)
 	for _, firstVIP := range []int{0, 1} {
@@ -98,7 +97,7 @@ func TestAttributesOfAggregates(t *testing.T) {
 	}
 }
 
-// A departing node marks an aggregate when nobody needs it any more.
+// A departing node marks an aggregate once no VIP of it needs the node.
 func TestDepartureOfAggregates(t *testing.T) {
 	for alone, marked := range map[bool]bool{false: true, true: false} {
 		m := aggregated()

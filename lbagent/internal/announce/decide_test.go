@@ -31,8 +31,8 @@ func labelled(value string) labels.Selector {
 	return labels.SelectorFromSet(labels.Set{"tier": value})
 }
 
-// base is a model in which the VIP is announced to both peers: one Service
-// under policy Cluster with an endpoint on this node and one elsewhere.
+// base is a model with a VIP announced to both peers, with a Cluster Service and endpoints on this node and
+// another.
 func base() *model.Model {
 	return &model.Model{
 		Self: forwarding.Self{ID: 1, IPv4: node4, IPv6: node6},
@@ -67,8 +67,7 @@ func nodeWith(programmed, want *forwarding.State) *Node {
 	return &Node{Programmed: programmed, Planned: want}
 }
 
-// TestDecide changes the base in one way each. programmed is what the maps
-// hold after the change of the model, unless the case changes it.
+// Each case changes base in one way. The maps match the changed model unless the case changes them.
 func TestDecide(t *testing.T) {
 	both := []string{"r1", "r2"}
 	key := base().Frontends[0].Key
@@ -81,7 +80,6 @@ func TestDecide(t *testing.T) {
 			Weights: map[forwarding.NodeID]uint32{},
 		})
 	}
-	// restrict restricts one of the frontends.
 	restrict := func(number int) func(*model.Model) {
 		return func(m *model.Model) {
 			if number > 0 {
@@ -91,7 +89,6 @@ func TestDecide(t *testing.T) {
 			m.Frontends[number].Sources = []netip.Prefix{netip.MustParsePrefix("198.51.0.0/16")}
 		}
 	}
-	// edit changes what the maps hold of a frontend.
 	edit := func(key forwarding.FrontendKey, change func(*forwarding.Frontend)) func(*forwarding.State) {
 		return func(s *forwarding.State) {
 			f := s.Frontends[key]
@@ -99,7 +96,7 @@ func TestDecide(t *testing.T) {
 			s.Frontends[key] = f
 		}
 	}
-	// elsewhere has two Local Services, of which the second has its endpoint on node 2.
+	// elsewhere adds a second Local Service with an endpoint on node 2.
 	elsewhere := func(m *model.Model) {
 		secondService(m)
 		for i := range m.Frontends {
@@ -111,7 +108,7 @@ func TestDecide(t *testing.T) {
 		name  string
 		model func(*model.Model)
 		state func(*forwarding.State)
-		// planned changes what is planned and programmed.
+		// planned changes the planned and programmed state.
 		planned    func(*forwarding.State)
 		announced  map[netip.Addr]bool
 		unattached map[string]string
@@ -280,13 +277,13 @@ func TestAttributes(t *testing.T) {
 	}
 	routes, decisions := Decide(m, nodeWith(planned(m), planned(m)))
 	want := Routes{
-		// Outside our autonomous system a local preference means nothing.
+		// External peers ignore the local preference.
 		"r1": {
 			{Prefix: netip.PrefixFrom(vip4, 32), NextHop: node4, LargeCommunities: [][3]uint32{{1, 2, 3}}, Prepend: 1},
 			{Prefix: netip.PrefixFrom(vip6, 128), NextHop: node6, LargeCommunities: [][3]uint32{{1, 2, 3}}, Prepend: 1},
 		},
-		// The first advertisement by name decides; r2 is for IPv4 alone, and within our system,
-		// where no path gets longer.
+		// The first advertisement by name decides. r2 is internal and IPv4 only, so its path is not
+		// prepended.
 		"r2": {{Prefix: netip.PrefixFrom(vip4, 32), NextHop: node4, Communities: []uint32{1}, LocalPreference: &high, MED: &low}},
 	}
 	if !reflect.DeepEqual(routes, want) {
@@ -298,7 +295,6 @@ func TestAttributes(t *testing.T) {
 	}
 }
 
-// The weight of a node is what its endpoints of Local frontends weigh.
 func TestWeight(t *testing.T) {
 	m := base()
 	m.Advertisements[0].Weighed = true
@@ -333,9 +329,8 @@ func TestWeight(t *testing.T) {
 	}
 }
 
-// TestAnnouncedOnlyWhenProgrammed applies the operations one by one: the VIP
-// is announced only once the last of what it needs is in the maps, and a VIP
-// that is to go is not announced before the first removal.
+// The VIP is announced only after all required operations have been applied, and withdrawn before the first
+// removal.
 func TestAnnouncedOnlyWhenProgrammed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := base()

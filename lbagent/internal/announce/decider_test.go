@@ -19,8 +19,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
 )
 
-// TestDecider has a Decider decide over histories of models, of what agents see beside them and of
-// writes that fail, and compares each time with Decide.
+// TestDecider compares a Decider with Decide over random histories of models, nodes and failed writes.
 func TestDecider(t *testing.T) {
 	parts := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -39,7 +38,6 @@ func TestDecider(t *testing.T) {
 	}
 }
 
-// history is an agent's, pass by pass.
 type history struct {
 	m       *model.Model
 	node    Node
@@ -73,7 +71,7 @@ func (h *history) pass(t *rapid.T) {
 	added := schedule.Add(write)
 	h.follow(schedule, &added)
 	if rapid.IntRange(0, 9).Draw(t, "the maps cannot be read") == 0 {
-		// Nothing is decided, and the next plan is a whole one. It is of another model.
+		// Nothing is decided, and the next plan is complete and for another model.
 		h.pending = nil
 		return
 	}
@@ -99,7 +97,6 @@ func (h *history) follow(schedule *forwarding.Schedule, outcome *forwarding.Outc
 	}
 }
 
-// edit changes VIPs of the model, and says which.
 func (h *history) edit(t *rapid.T, last *model.Model) *model.Changes {
 	changes := &model.Changes{Since: last}
 	h.m.VIPs, h.m.Frontends = slices.Clone(h.m.VIPs), slices.Clone(h.m.Frontends)
@@ -165,7 +162,6 @@ func drawVIP(t *rapid.T, address netip.Addr) (model.VIP, []*model.Frontend) {
 	return vip, frontends
 }
 
-// see draws what else decisions depend on. Mostly nothing of it changes.
 func (h *history) see(t *rapid.T) {
 	h.node.Announced = maps.Clone(h.node.Announced)
 	if h.node.Announced == nil {
@@ -222,7 +218,7 @@ func (h *history) see(t *rapid.T) {
 	}
 }
 
-// TestDeciderKeepsLists: what has not changed is the same list, so that nobody needs to compare it.
+// TestDeciderKeepsLists checks that unchanged lists keep their memory.
 func TestDeciderKeepsLists(t *testing.T) {
 	m := base()
 	state := planned(m)

@@ -44,12 +44,12 @@ func TestDepartureAdvances(t *testing.T) {
 	}
 }
 
-// A departing node's routes get the community, then go, unless nobody else would serve.
+// A departing node's routes carry GRACEFUL_SHUTDOWN and are then withdrawn, unless no other node can serve.
 func TestDecideDeparture(t *testing.T) {
 	for name, test := range map[string]struct {
 		phase  Phase
 		change func(*model.Model)
-		// announced, and as one to be left.
+		// leaving is true for routes with GRACEFUL_SHUTDOWN.
 		announced, leaving bool
 	}{
 		"present": {Present, func(*model.Model) {}, true, false},
@@ -95,7 +95,7 @@ func TestDecideDeparture(t *testing.T) {
 	}
 }
 
-// A VIP that is given up is left by all nodes, also by those that do not depart.
+// All nodes release a VIP, including those that do not depart.
 func TestDecideRelease(t *testing.T) {
 	for _, test := range []struct {
 		release            millracev1beta1.ReleasePhase
@@ -126,8 +126,7 @@ func TestDecideRelease(t *testing.T) {
 	}
 }
 
-// Whatever departs, a VIP that one node would announce without departures, one announces with
-// them.
+// A VIP that a node would announce without departures is announced by at least one node with them.
 func TestDepartureLeavesNoVIPWithoutPath(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := rapid.IntRange(1, 5).Draw(t, "nodes")
@@ -144,7 +143,7 @@ func TestDepartureLeavesNoVIPWithoutPath(t *testing.T) {
 				m.Frontends[0].Weights[id] = 1
 			}
 		}
-		// Each node decides for itself, with what it sees of the others.
+		// Each node decides with its own view.
 		would, does := false, false
 		for _, self := range m.Nodes {
 			own := *m
@@ -158,7 +157,7 @@ func TestDepartureLeavesNoVIPWithoutPath(t *testing.T) {
 			state := planned(&own)
 			node := nodeWith(state, state)
 			_, decisions := Decide(&own, node)
-			// A booting node's agent is not up.
+			// A booting node's agent is not running.
 			would = would || decisions[0].Reason == "" && !self.Booting
 			if self.Departing != "" {
 				node.Phase = Left
@@ -172,8 +171,7 @@ func TestDepartureLeavesNoVIPWithoutPath(t *testing.T) {
 	})
 }
 
-// A node that is cut off from the others announces its VIPs as those to be left, whether it has an
-// endpoint of its own or not. A VIP that nobody serves goes as ever, and none comes.
+// A cut-off node announces VIPs with GRACEFUL_SHUTDOWN even without endpoints of its own.
 func TestDecideCutOff(t *testing.T) {
 	for name, test := range map[string]struct {
 		local, own, unreached, before bool

@@ -19,7 +19,7 @@ import (
 
 var segment = netip.MustParsePrefix("203.0.113.0/24")
 
-// cluster is a model of nodes 1 to n that can all answer for the VIP, seen from one of them.
+// cluster is a model of nodes 1 to n that can all answer for the VIP, from the view of self.
 func cluster(n int, self forwarding.NodeID) *model.Model {
 	m := base()
 	m.Self.ID = self
@@ -34,7 +34,7 @@ func cluster(n int, self forwarding.NodeID) *model.Model {
 	return m
 }
 
-// leaderOf is the node that a model has answer for an address, 0 for none.
+// leaderOf returns the elected node, or 0.
 func leaderOf(m *model.Model, vip netip.Addr, silent ...forwarding.NodeID) forwarding.NodeID {
 	node := &Node{Silent: map[forwarding.NodeID]bool{}}
 	for _, id := range silent {
@@ -49,7 +49,7 @@ func leaderOf(m *model.Model, vip netip.Addr, silent ...forwarding.NodeID) forwa
 
 func vipNumber(i int) netip.Addr { return netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}) }
 
-// All nodes choose the same one, and a node that goes or comes moves only VIPs that it had or gets.
+// All nodes elect the same leader, and a change of a node moves only its own VIPs.
 func TestElectionMovesLeast(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(2, 12).Draw(t, "nodes")
@@ -63,7 +63,7 @@ func TestElectionMovesLeast(t *testing.T) {
 					t.Fatalf("node %d has %d answer for %s, node 1 has %d", self, got, vip, before)
 				}
 			}
-			// A node believes itself to be up, whatever others think of it.
+			// A node regards itself as up.
 			self := forwarding.NodeID(1)
 			if gone == self {
 				self = 2
@@ -89,7 +89,7 @@ func TestElectionMovesLeast(t *testing.T) {
 	})
 }
 
-// VIPs are spread over the nodes: none has a third more than its part of many.
+// No node leads a third more VIPs than its share.
 func TestElectionSpreads(t *testing.T) {
 	const nodes, vips = 5, 5000
 	m := cluster(nodes, 1)
@@ -114,7 +114,7 @@ func TestElection(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		change func(*model.Model)
-		// among are those that may be chosen; none where nobody can.
+		// among are the possible leaders.
 		among []forwarding.NodeID
 	}{
 		"all can":                        {func(*model.Model) {}, []forwarding.NodeID{1, 2, 3}},
@@ -154,7 +154,6 @@ func depart3(m *model.Model, nodes ...forwarding.NodeID) {
 	}
 }
 
-// What becomes of a VIP on this node, which is node 1, when it leads or another one does.
 func TestDecideLayer2(t *testing.T) {
 	links := map[string][]Link{"lan": {{"eth0", segment}}}
 	leads := func(m *model.Model) { delete(m.Reach, 2) }
@@ -244,8 +243,7 @@ func TestReach(t *testing.T) {
 	}
 }
 
-// A node that is cut off answers for no VIP with endpoints on nodes that it lost. It answers for a VIP
-// whose endpoints it all reaches.
+// A cut-off node answers only for VIPs without endpoints on lost nodes.
 func TestLayer2CutOff(t *testing.T) {
 	for name, test := range map[string]struct {
 		weights         map[forwarding.NodeID]uint32
@@ -280,7 +278,7 @@ func TestLayer2CutOff(t *testing.T) {
 	}
 }
 
-// A Decider that decides about what changed alone sees that another node is to answer.
+// A partial decision detects a new leader.
 func TestDeciderLayer2(t *testing.T) {
 	links := map[string][]Link{"lan": {{"eth0", segment}}}
 	for name, change := range map[string]func(*model.Model, *Node){

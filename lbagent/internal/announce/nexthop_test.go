@@ -32,7 +32,6 @@ func TestNextHop(t *testing.T) {
 	}
 }
 
-// What takes effect is what established sessions carry.
 func TestObserved(t *testing.T) {
 	sessions := Sessions{"both": {IPv4: true, IPv6: true}, "only6": {IPv6: true}}
 	for name, test := range map[string]struct {

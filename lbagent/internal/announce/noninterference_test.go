@@ -22,7 +22,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
 )
 
-// Addresses of the worlds: few, so that objects meet.
+// Few addresses, so that objects conflict.
 var (
 	someVIPs    = []string{"203.0.113.1", "203.0.113.2", "203.0.113.3", "203.0.113.4"}
 	somePods    = []string{"198.18.1.1", "198.18.1.2", "198.18.2.1", "198.18.2.2", "198.18.3.1", "203.0.113.200"}
@@ -37,7 +37,7 @@ func pick[T any](t *rapid.T, label string, values ...T) T {
 
 func pointer[T any](value T) *T { return &value }
 
-// objectIn returns the metadata of an object that was created at a time, in seconds.
+// objectIn returns the metadata of an object created at a Unix time.
 func objectIn(namespace, name string, created int64) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace: namespace, Name: name, UID: types.UID(namespace + "/" + name), CreationTimestamp: metav1.Unix(created, 0),
@@ -45,7 +45,7 @@ func objectIn(namespace, name string, created int64) metav1.ObjectMeta {
 	}
 }
 
-// drawWorld draws the objects of a cluster that serves, all of them created in second 1. The owner's namespace is "old".
+// drawWorld draws objects of a working cluster, created in second 1 by the owner of namespace "old".
 func drawWorld(t *rapid.T) *model.Snapshot {
 	s := &model.Snapshot{NodeName: "node1", Node: &corev1.Node{ObjectMeta: objectIn("", "node1", 1)}}
 	for i := range int32(3) {
@@ -82,7 +82,6 @@ func drawWorld(t *rapid.T) *model.Snapshot {
 	return s
 }
 
-// settlePools writes the statuses of pools as the operator does.
 func settlePools(s *model.Snapshot) {
 	var occupied []desired.Occupied
 	for _, node := range s.LBNodes {
@@ -152,7 +151,7 @@ func drawPeer(t *rapid.T, name string, created int64, addresses ...string) *mill
 	}
 }
 
-// addTo adds an object of another owner, created in second 2, and returns its kind.
+// addTo adds another owner's object, created in second 2, and returns its kind.
 func addTo(t *rapid.T, s *model.Snapshot) (kind string) {
 	name := pick(t, "name", someObjects...)
 	all := slices.Concat(someVIPs, somePods, someHosts)
@@ -202,7 +201,6 @@ func addTo(t *rapid.T, s *model.Snapshot) (kind string) {
 	return kind
 }
 
-// served is the model of a snapshot with the maps, routes and decisions that result from it.
 type served struct {
 	model     *model.Model
 	state     *forwarding.State
@@ -210,7 +208,6 @@ type served struct {
 	decisions map[netip.Addr]Decision
 }
 
-// serve makes a pass that follows another one.
 func serve(s *model.Snapshot, before *served, limits forwarding.Limits) *served {
 	m := model.Build(s)
 	want, _ := plan.NewPlanner(before.state).Plan(before.state, m, limits)
@@ -230,7 +227,7 @@ func serve(s *model.Snapshot, before *served, limits forwarding.Limits) *served 
 	return now
 }
 
-// lost returns the frontends, endpoints and routes that a later pass lacks.
+// lost returns the frontends, endpoints and routes missing in a later pass.
 func (before *served) lost(now *served, addsNode bool) (lost []string) {
 	add := func(format string, arguments ...any) { lost = append(lost, fmt.Sprintf(format, arguments...)) }
 	for _, frontend := range before.model.Frontends {
@@ -270,8 +267,8 @@ func (before *served) lost(now *served, addsNode bool) (lost []string) {
 	return lost
 }
 
-// A new object removes no frontend, no endpoint and no announcement of an older object that another owner has, whatever
-// it says and however full the maps are.
+// A new object removes no frontend, endpoint or announcement of another owner's older object, even with
+// full maps.
 func TestNewObjectsTakeNothingAway(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawWorld(t)

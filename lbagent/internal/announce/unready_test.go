@@ -19,8 +19,7 @@ func withoutEndpoint(m *model.Model) {
 	}
 }
 
-// A VIP of policy Cluster stays for a while when its last endpoint goes; one of policy Local does
-// not, nor one that was not announced.
+// Announced Cluster VIPs without endpoints stay for the delay, others do not.
 func TestUnready(t *testing.T) {
 	const delay = 2 * time.Second
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -63,7 +62,7 @@ func TestUnready(t *testing.T) {
 	}
 }
 
-// Gaps shorter than the delay withdraw nothing, longer ones do, and an endpoint announces at once.
+// Only gaps longer than the delay withdraw a VIP, and an endpoint announces it at once.
 func TestUnreadyGaps(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const delay = 2 * time.Second

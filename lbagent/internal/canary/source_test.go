@@ -67,7 +67,6 @@ func awaitLocal(t *testing.T, address netip.Addr) {
 	}
 }
 
-// exchange sends from all ports to the Geneve port of an address, and back.
 func exchange(t *testing.T, way netdev.Way, from, to netip.Addr) {
 	t.Helper()
 	receiver, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, probe.Port)))

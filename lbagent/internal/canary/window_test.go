@@ -63,7 +63,6 @@ func TestWindow(t *testing.T) {
 	if r := w.result(); !r.equal(healthy) {
 		t.Errorf("%+v, want %+v", r, healthy)
 	}
-	// Losses shorter than a few rounds are ignored.
 	play(&w, misses-1, func(int) int { return 0 })
 	if r := w.result(); !r.equal(healthy) {
 		t.Errorf("%+v after a short loss, want %+v", r, healthy)

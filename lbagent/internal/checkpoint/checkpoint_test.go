@@ -28,7 +28,6 @@ const (
 	node = "node1"
 )
 
-// example returns a state with an object of each kind.
 func example() State {
 	meta := metav1.ObjectMeta{
 		Namespace: "default", Name: "web", UID: "u", Generation: 3,

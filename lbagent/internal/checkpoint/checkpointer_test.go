@@ -19,7 +19,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// saves is a store in memory.
 type saves struct {
 	mu    sync.Mutex
 	all   []State
@@ -44,7 +43,6 @@ func (s *saves) count() int {
 	return len(s.all)
 }
 
-// apiServer holds objects that tests can delay.
 type apiServer struct {
 	objects       *model.Snapshot
 	synced        chan struct{}
@@ -55,13 +53,11 @@ func (a *apiServer) Snapshot() *model.Snapshot { copied := *a.objects; return &c
 func (a *apiServer) Synced() <-chan struct{}   { return a.synced }
 func (a *apiServer) PasswordsRead() bool       { return a.passwordsRead }
 
-// newCheckpointer returns a Checkpointer for an API server with these objects.
 func newCheckpointer(live *model.Snapshot, before *State, store store) (*Checkpointer, *apiServer) {
 	api := &apiServer{objects: live, synced: make(chan struct{}), passwordsRead: true}
 	return &Checkpointer{live: api, before: before, store: store, logger: logr.Discard(), wake: make(chan struct{}, 1)}, api
 }
 
-// cluster returns two nodes and a router.
 func cluster() *model.Snapshot {
 	return &model.Snapshot{
 		LBNodes: []*millracev1beta1.LBNode{{}, {}},

@@ -17,7 +17,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 )
 
-// talking has one established session and one that is not established.
 type talking struct{}
 
 var sessionBegan = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)

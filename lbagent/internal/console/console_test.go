@@ -27,7 +27,6 @@ import (
 
 const patience = 20 * time.Second
 
-// samples returns sent drops until it is closed.
 type samples struct {
 	drops chan dataplane.Drop
 	once  sync.Once
@@ -52,7 +51,6 @@ func (s *samples) Close() error {
 	return nil
 }
 
-// plane is a data plane with fixed results.
 type plane struct {
 	counters dataplane.Counters
 	trace    dataplane.Trace
@@ -95,13 +93,11 @@ func testDirectory() *Directory {
 	}
 }
 
-// rig is a server that runs until the test ends.
 type rig struct {
-	path    string
-	hub     *Hub
-	samples *samples
-	plane   *plane
-	// decisions are nil until a test stores some.
+	path      string
+	hub       *Hub
+	samples   *samples
+	plane     *plane
 	decisions atomic.Pointer[Decisions]
 }
 
@@ -246,7 +242,6 @@ func TestSlowReader(t *testing.T) {
 	}
 }
 
-// lineWriter sends each written line to a channel.
 type lineWriter chan<- consoleapi.Line
 
 func (w lineWriter) Write(text []byte) (int, error) {

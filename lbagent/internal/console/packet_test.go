@@ -45,7 +45,6 @@ func TestPacket(t *testing.T) {
 	}
 }
 
-// reference returns the packet of gopacket.
 func reference(t *testing.T, flow clientPacket, transport gopacket.SerializableLayer) []byte {
 	t.Helper()
 	source, destination := flow.Source.Addr().AsSlice(), flow.Destination.Addr().AsSlice()

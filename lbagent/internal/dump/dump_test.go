@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// heldState has one of each thing, and frontends that differ in all that is told of them.
+// heldState has an entry of each kind, and frontends that differ in every printed property.
 func heldState() *forwarding.State {
 	s := forwarding.NewState()
 	s.Self = forwarding.Self{ID: 1, IPv4: netip.MustParseAddr("198.51.100.11"), Zone: 2}
@@ -45,7 +45,7 @@ func heldState() *forwarding.State {
 	return s
 }
 
-// JSON loses nothing, and the table tells the same.
+// The JSON output is complete and the table equivalent.
 func TestDump(t *testing.T) {
 	held := heldBy(heldState())
 	encoded, err := json.Marshal(held)

@@ -26,8 +26,8 @@ import (
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
-// A new VIP waits while a host on the uplink's network has its address. A router that answers for
-// it, as by proxy ARP, is no such host, and a VIP in no network of the uplink is not asked for.
+// A new VIP waits while a host on the uplink uses its address. Routers with proxy ARP do not count, and
+// VIPs outside of the uplink's networks are not probed.
 func TestDuplicatesOfKernel(t *testing.T) {
 	if !isolated.Test(t) {
 		return
@@ -41,7 +41,7 @@ func TestDuplicatesOfKernel(t *testing.T) {
 			}
 		}
 	}
-	// Each host has a port of a bridge of its own namespace: the node's uplink is the other end.
+	// Each host is on a port of a bridge in its own namespace, whose other end is the uplink.
 	const host = "others"
 	in(fmt.Sprintf(`mount --make-rprivate /
 		mount -t tmpfs tmpfs /run
@@ -92,7 +92,7 @@ func TestDuplicatesOfKernel(t *testing.T) {
 			t.Errorf("ended with %v", err)
 		}
 	}()
-	// await makes passes until exactly these VIPs wait.
+	// await runs passes until exactly these VIPs wait.
 	await := func(want map[netip.Addr]string) {
 		t.Helper()
 		deadline := time.After(20 * time.Second)
@@ -147,7 +147,7 @@ func TestDuplicatesOfKernel(t *testing.T) {
 	await(nil)
 }
 
-// learnRouter has the kernel send to a router, as BGP does, and awaits that it knows the router.
+// learnRouter makes the kernel resolve a router, as BGP does.
 func learnRouter(t *testing.T, router netip.Addr) {
 	t.Helper()
 	conn, err := net.Dial("udp", netip.AddrPortFrom(router, 9).String())

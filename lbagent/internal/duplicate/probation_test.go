@@ -83,7 +83,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// A VIP in no network of a link is not asked for, and one that comes back begins anew.
+// VIPs outside of all networks are not probed, and a returning VIP starts again.
 func TestJudgeForgets(t *testing.T) {
 	var p Probation
 	vip := VIP{Address: web, Created: begin}

@@ -15,7 +15,6 @@ import (
 	"github.com/go-logr/logr/funcr"
 )
 
-// link has hosts that answer, and notes what is asked.
 type link struct {
 	holders map[Question]Answer
 	asked   map[Question][]time.Time
@@ -41,7 +40,6 @@ func (l *link) ask(ctx context.Context, questions []Question) (map[Question]Answ
 	return answers, nil
 }
 
-// startProber runs until the bubble of the test ends. Each change is counted.
 func startProber(t *testing.T, l *link) (p *Prober, changes *int) {
 	changes = new(int)
 	l.asked = map[Question][]time.Time{}
@@ -68,8 +66,7 @@ func addresses(n int, urgent bool) []Wanted {
 	return wanted
 }
 
-// A look is answered beside the questions that are wanted, which it does not disturb: trusted hosts are
-// in its answer alone.
+// Look does not disturb scheduled questions, and only its answer includes trusted hosts.
 func TestLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &link{holders: map[Question]Answer{onEth0: {HardwareAddr: printer, Trusted: true}, onEth1: {HardwareAddr: printer}}}
@@ -92,7 +89,7 @@ func TestLook(t *testing.T) {
 	})
 }
 
-// New questions are answered within seconds, and only news is told.
+// New questions are answered within seconds, and only changes are signalled.
 func TestProber(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &link{holders: map[Question]Answer{onEth1: {HardwareAddr: printer}}}
@@ -108,7 +105,7 @@ func TestProber(t *testing.T) {
 		if *changes != 1 {
 			t.Errorf("%d changes are told in an hour in which nothing changed, want 1", *changes)
 		}
-		// The host leaves, and then comes to the other link.
+		// The host leaves and then moves to the other link.
 		l.holders = nil
 		time.Sleep(heldAgain + 2*window)
 		if answer, found := p.Want(wanted, 3)[onEth1]; !found || answer.HardwareAddr != nil {
@@ -125,8 +122,7 @@ func TestProber(t *testing.T) {
 	})
 }
 
-// An address that is given up, and soon given to another VIP, is asked for anew: a host may have
-// taken it meanwhile.
+// An address that is soon reused for another VIP is probed again.
 func TestProberOfAnotherVIP(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &link{}
@@ -151,7 +147,7 @@ func TestProberOfAnotherVIP(t *testing.T) {
 			l.holders = nil
 			time.Sleep(heldAgain + 2*window)
 		}
-		// Nobody has seen that there was no VIP for a moment.
+		// No pass saw the absence of the VIP.
 		again := []Wanted{{Question: onEth0, Created: time.Now(), Urgent: true}}
 		if answers := p.Want(again, 3); len(answers) > 0 {
 			t.Errorf("the answer about the former VIP counts: %v", answers)
@@ -163,7 +159,7 @@ func TestProberOfAnotherVIP(t *testing.T) {
 	})
 }
 
-// However many VIPs there are, a link carries few questions, and all are asked in turn.
+// The number of VIPs does not increase the rate, and all are probed in turn.
 func TestProberOfMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &link{}
@@ -207,7 +203,7 @@ func TestProberOfMany(t *testing.T) {
 	})
 }
 
-// What nobody waits for is asked in turn, by all nodes together not more than by ten.
+// Non-urgent probes of all nodes together are limited to the rate of ten nodes.
 func TestProberOfMostNodes(t *testing.T) {
 	for nodes, most := range map[int]int{3: 600, 10: 600, 500: 12} {
 		synctest.Test(t, func(t *testing.T) {

@@ -91,7 +91,6 @@ func TestHops(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*Network)
 		want   hops
-		// needed is the number of neighbors that must be resolved.
 		needed int
 	}{
 		"as it is":     {func(*Network) {}, hops{1: near, 2: far}, 2},

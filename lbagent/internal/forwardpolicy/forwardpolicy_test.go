@@ -77,8 +77,7 @@ func base(family, rules string) string {
 
 func TestNFTables(t *testing.T) {
 	for _, test := range []struct {
-		name, ruleset string
-		// The packets that the policy drops.
+		name, ruleset   string
 		request, answer bool
 	}{
 		{"no rules", base("ip", ""), true, true},
@@ -124,13 +123,11 @@ func TestNFTables(t *testing.T) {
 	}
 }
 
-// The programs, with a pod of their family.
 var tools = map[string]string{"iptables-nft": pod4, "ip6tables-nft": pod6}
 
-// The names of chains by program.
 var chains = map[string]string{"iptables-nft": "ip", "ip6tables-nft": "ip6"}
 
-// The rules that kube-proxy and CNIs add by iptables.
+// Rules of kube-proxy and CNIs.
 func TestIPTables(t *testing.T) {
 	const established = "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"
 	for _, test := range []struct {

@@ -15,11 +15,11 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/checkpoint"
 )
 
-// asked is a Gate, and how often it asked for what.
+// asked is a Gate that counts its calls.
 type asked struct {
 	*Gate
 	confirms, passes, told int
-	// answer is after how long the API server answers.
+	// answer is the response time of the API server.
 	answer time.Duration
 }
 
@@ -42,15 +42,14 @@ func newAsked() *asked {
 	return a
 }
 
-// takes returns how long a wait took.
 func (a *asked) takes(ctx context.Context) time.Duration {
 	began := time.Now()
 	a.Wait(ctx)
 	return time.Since(began)
 }
 
-// Objects that are old are asked for, and what they change is done, before a router is told. Several
-// routers that come at once ask once.
+// Stale objects are confirmed and applied before routes are announced. Concurrent sessions share a
+// confirmation.
 func TestGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsked()
@@ -74,7 +73,7 @@ func TestGate(t *testing.T) {
 	})
 }
 
-// Announcements outlive the API server: a router waits for the patience of an agent that starts.
+// Without the API server a session waits for checkpoint.Patience.
 func TestGateWithoutAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsked()

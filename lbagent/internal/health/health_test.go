@@ -13,7 +13,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 )
 
-// A pass is alive while it makes progress. A node is ready once its sessions were, or after a while.
+// A pass is alive while it progresses. A node is ready once its sessions were established, or after the
+// grace period.
 func TestHealth(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	clock := func() time.Time { return now }
@@ -44,7 +45,7 @@ func TestHealth(t *testing.T) {
 	expect("pass failed", true, false)
 }
 
-// A pass that was under way when somebody asked for one may not have seen what it is to see.
+// A pass that was already running does not count.
 func TestAwaitPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := New(time.Now)

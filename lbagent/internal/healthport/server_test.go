@@ -30,7 +30,6 @@ const (
 
 func TestMain(m *testing.M) { isolated.Main(m) }
 
-// node is a Server in a new network namespace.
 type node struct {
 	t    *testing.T
 	sick atomic.Bool
@@ -73,7 +72,6 @@ var (
 	port = Key{Port: 30001}
 )
 
-// none is the result of get without a response.
 const none = "nobody"
 
 // get sends a request like a load balancer, over a new connection.
@@ -93,7 +91,6 @@ func (n *node) get(address string) string {
 		response.Header.Get("Content-Type"), response.Header.Get("X-Content-Type-Options"), body)
 }
 
-// await waits until the response starts with the text.
 func (n *node) await(address, want string) {
 	n.t.Helper()
 	got := ""
@@ -105,7 +102,7 @@ func (n *node) await(address, want string) {
 	n.t.Fatalf("%s answers %q, want %q", address, got, want)
 }
 
-// holds fails if the response changes for longer than the patience of the Server.
+// holds fails if the response changes within the Server's patience.
 func (n *node) holds(address, want string) {
 	n.t.Helper()
 	for end := time.Now().Add(3 * time.Second / 2); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {

@@ -55,7 +55,6 @@ func pod(n byte) forwarding.Endpoint {
 	return forwarding.Endpoint{Address: netip.AddrFrom4([4]byte{192, 0, 2, n}), Port: 8080}
 }
 
-// frontend returns a frontend with endpoints on this node, and as many elsewhere.
 func frontend(elsewhere uint32, ready, draining []forwarding.Endpoint) *model.Frontend {
 	weights := map[forwarding.NodeID]uint32{}
 	if elsewhere > 0 {
@@ -83,7 +82,6 @@ func announced(peers ...string) []announce.Decision {
 	return []announce.Decision{decision}
 }
 
-// TestStory runs a sequence of events.
 func TestStory(t *testing.T) {
 	k := NewKeeper()
 	at := start

@@ -26,7 +26,6 @@ func TestCards(t *testing.T) {
 	}
 }
 
-// host is a data plane with a problem of each kind.
 type host struct{}
 
 func (host) Attachments() []dataplane.Attachment {
@@ -37,7 +36,6 @@ func (host) Losses() ([]dataplane.UplinkLosses, error)    { return nil, nil }
 func (host) LossesUncounted() error                       { return errors.New("no tracepoints") }
 func (host) WrongUplinks() (uint64, error)                { return 0, nil }
 
-// TestProblems checks that the report contains the problems of each check.
 func TestProblems(t *testing.T) {
 	checks := New(host{}, func() error { return errors.New("no xt_bpf") }, false, logr.Discard())
 	checks.order.tell("eth0: program 12")

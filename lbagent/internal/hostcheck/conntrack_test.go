@@ -8,7 +8,6 @@ import (
 	"testing"
 )
 
-// The table is reported from 90 % of the limit on until it is below 80 %.
 func TestConntrackTable(t *testing.T) {
 	var c conntrackTable
 	for _, step := range []struct {

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/uplink"
 )
 
-// others are nodes of which the second is down; none is asked.
+// others is a Nodes in which node 2 is down, without probes.
 type others struct{}
 
 func (others) Answers(*model.Snapshot) func(string) bool { return nil }
@@ -34,8 +34,7 @@ func peer(name string) *millracev1beta1.LBPeer {
 	return &millracev1beta1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
 }
 
-// Removals at once are held, and reported until they are obeyed. What the node sees itself is in
-// what it works by, and not in what it leaves to the next agent.
+// Mass removals are held and reported. Local observations are in Objects but not in Believed.
 func TestRead(t *testing.T) {
 	const hold = time.Minute
 	objects := &model.Snapshot{Peers: []*millracev1beta1.LBPeer{peer("a"), peer("b"), peer("c"), peer("d")}}

@@ -28,7 +28,7 @@ func sameRing(t *testing.T, what string, got, want tunnelkey.Ring) {
 	}
 }
 
-// A node goes through the changes of three keys, and is restarted at each step.
+// A node rotates three keys and restarts at each step.
 func TestChanges(t *testing.T) {
 	one, two, three := tunnelkey.New(5), tunnelkey.New(6), tunnelkey.New(7)
 	held := Held{}
@@ -60,7 +60,7 @@ func TestChanges(t *testing.T) {
 		if again := held.Adopt(step.state); !again.Equal(held) {
 			t.Errorf("%s: read again, it is %+v", step.name, again.Ring)
 		}
-		// A restart, with the Secret as it is, or without it.
+		// Restarts with and without the Secret.
 		for _, known := range []*tunnelkey.State{step.state, nil} {
 			restored := Restore(keys, known, append([]uint32{5, 6, 7}, before...))
 			if !restored.Equal(held) {
@@ -76,7 +76,7 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// Without Secret and report, keys have the first generations of their numbers.
+// Without Secret and report, generations are the first with their numbers.
 func TestRestoreUnknown(t *testing.T) {
 	left := forwarding.TunnelKeys{
 		Accepted: []forwarding.TunnelKey{{Number: 3, Secret: tunnelkey.New(1).Secret}, {Number: 4, Secret: tunnelkey.New(2).Secret}},
@@ -84,7 +84,7 @@ func TestRestoreUnknown(t *testing.T) {
 	}
 	held := Restore(left, nil, nil)
 	sameRing(t, "restored", held.Ring, tunnelkey.Ring{Accepted: []uint32{3, 4}, Sending: 4, Required: true})
-	// Another key of a number that is in use takes its place.
+	// Another key replaces one with the same number.
 	next := held.Adopt(state(tunnelkey.Publishing, 0, true, tunnelkey.New(8)))
 	sameRing(t, "adopted", next.Ring, tunnelkey.Ring{Accepted: []uint32{3, 8}, Sending: 8, Required: true})
 	if err := next.Keys().Check(); err != nil {

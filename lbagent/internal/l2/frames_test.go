@@ -21,7 +21,6 @@ var (
 	itsMAC  = net.HardwareAddr{2, 0, 0, 0, 0, 9}
 )
 
-// request is an ARP request, changed in one way.
 func request(t testing.TB, change func(*arp.Packet)) []byte {
 	t.Helper()
 	packet := arp.Packet{
@@ -89,7 +88,6 @@ func TestAnswerARP(t *testing.T) {
 	}
 }
 
-// solicitation is an IPv6 packet that asks for the VIP. change is what of the packet is wrong.
 func solicitation(t testing.TB, source netip.Addr, options []ndp.Option, change func([]byte)) []byte {
 	t.Helper()
 	return solicitationFor(t, vip6, source, options, change)
@@ -119,7 +117,7 @@ func TestReadSolicitation(t *testing.T) {
 		source  netip.Addr
 		options []ndp.Option
 		change  func([]byte)
-		// from is empty where it is no question.
+		// from is empty for no request.
 		from net.HardwareAddr
 	}{
 		"a host asks":                    {client6, itself, right, itsMAC},
@@ -152,7 +150,6 @@ func TestReadSolicitation(t *testing.T) {
 	}
 }
 
-// checkAdvertisement reads an advertisement of the VIP.
 func checkAdvertisement(t testing.TB, m message, destination netip.Addr, solicited bool) {
 	t.Helper()
 	body := m.payload[ipv6HeaderSize:]
@@ -191,7 +188,7 @@ func TestGroupOf(t *testing.T) {
 	}
 }
 
-// Whatever comes in, what is taken for a question is one that can be answered to one host.
+// Every accepted request can be answered to a single host.
 func FuzzFrames(f *testing.F) {
 	itself := []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: itsMAC}}
 	f.Add(request(f, func(*arp.Packet) {}))
@@ -213,7 +210,7 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// An answer that cannot be built is counted.
+// Answers that cannot be built are counted.
 func TestAnswerNotBuilt(t *testing.T) {
 	l := &link{counts: &counters{}, isSilent: (&Responder{}).isSilent, vips: map[netip.Addr]bool{vip4: true}}
 	asked := question{target: vip4, asker: client4, from: itsMAC}

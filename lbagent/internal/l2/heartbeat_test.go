@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// The programs of a node without VIPs on links need the heartbeat, too.
+// Heartbeats are sent without VIPs on links, too.
 func TestHeartbeatWithoutLinks(t *testing.T) {
 	beaten := make(chan struct{}, 1)
 	heartbeat := NewHeartbeat(func() error {

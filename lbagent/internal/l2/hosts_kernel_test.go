@@ -18,20 +18,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hosts are some on eth2, which send what they like.
+// hosts sends frames of several hosts on eth2.
 type hosts struct {
 	t    *testing.T
 	conn *packet.Conn
 }
 
-// newHosts returns some who read what is for one of them.
+// newHosts returns hosts that read frames to one of them.
 func newHosts(t *testing.T, reads net.HardwareAddr) *hosts {
 	t.Helper()
 	device, err := net.InterfaceByName("eth2")
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What they send is in the sockets, too.
+	// Sent frames are in the sockets, too.
 	toThem, err := bpf.Assemble([]bpf.Instruction{
 		bpf.LoadAbsolute{Off: 0, Size: 4},
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: binary.BigEndian.Uint32(reads), SkipTrue: 2},
@@ -51,10 +51,8 @@ func newHosts(t *testing.T, reads net.HardwareAddr) *hosts {
 	return &hosts{t, conn}
 }
 
-// hostMAC is the address of one of some hosts.
 func hostMAC(n int) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 1, byte(n >> 8), byte(n)} }
 
-// send sends a frame with a question.
 func (h *hosts) send(from, to net.HardwareAddr, protocol uint16, payload []byte) {
 	h.t.Helper()
 	h.sendFrame(frameOf(from, to, protocol, payload))
@@ -71,7 +69,6 @@ func (h *hosts) sendFrame(frame []byte) {
 	}
 }
 
-// ask has a host ask for an address.
 func (h *hosts) ask(from net.HardwareAddr, target netip.Addr) {
 	h.t.Helper()
 	if target.Is4() {
@@ -84,7 +81,7 @@ func (h *hosts) ask(from net.HardwareAddr, target netip.Addr) {
 	h.send(from, multicastOf(groupOf(target)), unix.ETH_P_IPV6, solicitationFor(h.t, target, client6, itself, func([]byte) {}))
 }
 
-// answered waits a second at most until a host receives an answer.
+// answered waits a second for an answer to the host.
 func (h *hosts) answered(host net.HardwareAddr) error {
 	if err := h.conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
 		return err
@@ -101,7 +98,7 @@ func (h *hosts) answered(host net.HardwareAddr) error {
 	}
 }
 
-// awaitAnswer has a host resolve an address. The link may lose frames, so the host repeats its question.
+// awaitAnswer repeats requests, because the link may lose frames.
 func (h *hosts) awaitAnswer(host net.HardwareAddr, target netip.Addr) {
 	h.t.Helper()
 	await(h.t, func() bool {
@@ -110,8 +107,7 @@ func (h *hosts) awaitAnswer(host net.HardwareAddr, target netip.Addr) {
 	})
 }
 
-// flood sends 40,000 questions or more, at a rate a second at most. The function waits for the 40,000
-// and ends the flood.
+// flood sends at least 40,000 requests at up to rate per second and returns after 40,000; end stops it.
 func (h *hosts) flood(rate float64, one func(n int)) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -131,8 +127,7 @@ func (h *hosts) flood(rate float64, one func(n int)) (end func()) {
 	}
 }
 
-// untrustedHosts are frames of 100,000 spoofed hosts with addresses of their own, which ask for the
-// VIPs.
+// untrustedHosts returns requests for the VIPs from 100,000 spoofed hosts.
 func (h *hosts) untrustedHosts() (frames [][]byte) {
 	h.t.Helper()
 	const all = 100000

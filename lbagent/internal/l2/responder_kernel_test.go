@@ -25,8 +25,7 @@ const (
 	mac2 = "02:00:00:00:00:02"
 )
 
-// The client finds the VIPs at the node that answers, and at the next one as soon as that takes
-// over, without asking again.
+// The client's neighbour entry follows the node that takes over without a request.
 func TestKernelFollowsLeader(t *testing.T) {
 	if !isolated.Test(t) {
 		return
@@ -47,7 +46,7 @@ func TestKernelFollowsLeader(t *testing.T) {
 	if counts := two.Counts()["eth2"]; counts.Answered > 0 {
 		t.Errorf("node2 was asked: %+v", counts)
 	}
-	// Whoever forgets, asks; only node2 answers.
+	// After a deletion of the entry only node2 answers.
 	for _, vip := range vips {
 		before := two.Counts()["eth2"].Answered
 		w.run("ip", "-n", "client", "neigh", "del", vip.String(), "dev", "lan")
@@ -55,8 +54,8 @@ func TestKernelFollowsLeader(t *testing.T) {
 		w.knows(vip, "lan", mac2)
 		await(t, func() bool { return two.Counts()["eth2"].Answered > before })
 	}
-	// Told to do so again, node2 corrects a client whose entry is wrong. The second Set does not cancel
-	// that. The frames of a new VIP, which would correct the entry as well, are all sent before.
+	// An announcement with again corrects a wrong entry and is not cancelled by a later Set. The initial
+	// announcements, which would correct it too, are finished.
 	await(t, func() bool { return two.Counts()["eth2"].Told >= uint64(len(tells)*len(vips)) })
 	for _, vip := range vips {
 		w.run("ip", "-n", "client", "neigh", "replace", vip.String(), "dev", "lan", "lladdr", "02:00:00:00:00:07", "nud", "stale")
@@ -68,8 +67,7 @@ func TestKernelFollowsLeader(t *testing.T) {
 	}
 }
 
-// An interface that is a VLAN or a bond is one as any other. One that goes and comes is served
-// again.
+// VLANs and bonds work like other interfaces, and an interface that returns is used again.
 func TestKernelInterfaces(t *testing.T) {
 	if !isolated.Test(t) {
 		return
@@ -121,8 +119,8 @@ func TestKernelInterfaces(t *testing.T) {
 	}
 }
 
-// A host resolves VIPs during a flood of 25,000 questions a second, either for other addresses or from
-// one host for the VIPs. The limit applies to the flooding host alone. Here the sockets answer.
+// A host resolves VIPs during a flood of 25,000 requests per second for other addresses, or for the VIPs
+// from one host, to which alone the limit applies. The sockets answer.
 func TestKernelFlood(t *testing.T) {
 	if !isolated.Test(t) {
 		return
@@ -160,8 +158,8 @@ func TestKernelFlood(t *testing.T) {
 	}
 }
 
-// A flood of 100,000 spoofed hosts that ask for the VIPs, as fast as this machine sends, keeps no
-// other host from its answers, and costs the agent nothing: the kernel answers, whoever asks.
+// A flood of 100,000 spoofed hosts prevents no answer and costs the agent no CPU, because the kernel
+// answers.
 func TestKernelUntrustedHosts(t *testing.T) {
 	if !isolated.Test(t) {
 		return
@@ -190,7 +188,7 @@ func TestKernelUntrustedHosts(t *testing.T) {
 	}
 }
 
-// What is no question is counted. Of what very many hosts ask at once, so is what finds no room.
+// Malformed packets and requests beyond the socket buffer are counted.
 func TestKernelCounts(t *testing.T) {
 	if !isolated.Test(t) {
 		return
@@ -200,7 +198,7 @@ func TestKernelCounts(t *testing.T) {
 	node.Set(map[string][]netip.Addr{"eth1": {vip4}}, false)
 	await(t, func() bool { return node.Counts()["eth1"].Told > 0 })
 	some := newHosts(t, nowhere)
-	// The client asks for the VIP, and its answer shows that what was sent before it was read.
+	// The answer to the last request proves that the previous packets were read.
 	some.ask(hostMAC(1), netip.MustParseAddr("198.51.100.81"))
 	some.send(hostMAC(1), broadcast, unix.ETH_P_ARP, request(t, func(p *arp.Packet) { p.SenderHardwareAddr = broadcast }))
 	some.ask(hostMAC(1), vip4)
@@ -208,8 +206,7 @@ func TestKernelCounts(t *testing.T) {
 	if counts := node.Counts()["eth1"]; counts.Malformed != 1 || counts.Limited > 0 || counts.Failed > 0 {
 		t.Errorf("counted %+v", counts)
 	}
-	// The agent reads no question while the lock is held, so the kernel drops those beyond the room of
-	// the socket.
+	// The lock stops reading, so that the kernel drops requests beyond the socket buffer.
 	link := node.links["eth1"]
 	link.mu.Lock()
 	for n := range 6 * perInterface {
@@ -222,8 +219,8 @@ func TestKernelCounts(t *testing.T) {
 	})
 }
 
-// The kernel has room for the VIPs of a large cluster. Where it has none for more, all are answered
-// for all the same, and it is told.
+// The map has room for the VIPs of a large cluster. Beyond that, sockets answer for all, and the error is
+// reported.
 func TestKernelManyVIPs(t *testing.T) {
 	if !isolated.Test(t) {
 		return
@@ -248,8 +245,8 @@ func TestKernelManyVIPs(t *testing.T) {
 	}
 }
 
-// A node says that it works, from the first time on that it is told what to answer for. One that
-// hung tells hosts of its VIPs again: another node may have answered for them meanwhile.
+// Heartbeats start with the first Set. After a hang all VIPs are announced again, because another node may
+// have answered.
 func TestKernelHungNode(t *testing.T) {
 	if !isolated.Test(t) {
 		return
@@ -270,7 +267,7 @@ func TestKernelHungNode(t *testing.T) {
 	began := time.Now()
 	await(t, func() bool { return time.Since(began) > hung+beats })
 	w.knows(vip4, "lan", mac2)
-	// Another node answers now: this one does not, neither by the kernel nor by its sockets.
+	// Another node answers now, so neither kernel nor sockets answer.
 	told, answered := node.Counts()["eth1"].Told, node.Counts()["eth1"].Answered
 	asker := newHosts(t, hostMAC(2))
 	asker.ask(hostMAC(2), vip4)
@@ -282,8 +279,7 @@ func TestKernelHungNode(t *testing.T) {
 	await(t, func() bool { return node.Counts()["eth1"].Told >= told+3 })
 }
 
-// A node that was stopped claims nothing by what it knew before: the VIP may be gone, or be
-// somebody else's.
+// A node that was stopped does not use its stale VIPs.
 func TestKernelStoppedNode(t *testing.T) {
 	if !isolated.Test(t) {
 		return
@@ -311,7 +307,7 @@ func TestKernelStoppedNode(t *testing.T) {
 	case <-time.After(5 * time.Second):
 		t.Error("nobody was asked what holds now")
 	}
-	// A pass of objects from before does not change that.
+	// A pass with stale objects does not change that.
 	node.Set(map[string][]netip.Addr{"eth1": {vip4}}, true)
 	asker := newHosts(t, hostMAC(2))
 	asker.ask(hostMAC(2), vip4)
@@ -326,13 +322,12 @@ func TestKernelStoppedNode(t *testing.T) {
 		t.Errorf("hosts were told %d times more", now-told)
 	}
 
-	// It answers for what comes then.
+	// It answers for the VIPs of a current pass.
 	node.Set(map[string][]netip.Addr{"eth1": {vip4}}, false)
 	w.knows(vip4, "lan", mac1)
 }
 
-// A node that may not say that it works leaves its VIPs to others: it neither answers nor tells
-// hosts, until it may again.
+// A node that cannot send heartbeats neither answers nor announces until it can.
 func TestKernelSilentNode(t *testing.T) {
 	if !isolated.Test(t) {
 		return
@@ -381,7 +376,7 @@ func await(t *testing.T, done func() bool) {
 	}
 }
 
-// All groups are joined, whatever the kernel lets one socket join.
+// All groups are joined despite the limit per socket.
 func TestKernelGroups(t *testing.T) {
 	if !isolated.Test(t) {
 		return

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
-// gratuitous are the frames by which a host claims the VIPs.
+// gratuitous returns announcements of the VIPs by another host.
 func (h *hosts) gratuitous(from net.HardwareAddr) (frames [][]byte) {
 	h.t.Helper()
 	messages, err := tellARP(from, vip4)
@@ -30,8 +30,7 @@ func (h *hosts) gratuitous(from net.HardwareAddr) (frames [][]byte) {
 	return append(frames, frameOf(from, m.to, unix.ETH_P_IPV6, m.payload))
 }
 
-// Two balancers that answer for the same VIPs, such as nodes of two clusters, do not fight: each tells of
-// its VIPs as if it were alone. Nor does a storm of gratuitous frames have a node send any.
+// Two balancers with the same VIPs do not react to each other's announcements, not even to a storm.
 func TestKernelRival(t *testing.T) {
 	if !isolated.Test(t) {
 		return
@@ -66,11 +65,11 @@ func TestKernelRival(t *testing.T) {
 	}
 	counts := one.Counts()["eth1"]
 	t.Logf("%d gratuitous frames in %s: %+v", sent, time.Since(began), counts)
-	// The link itself loses frames where the machine is busy.
+	// The link may lose frames on a busy machine.
 	if lost > 2 || counts.Answered > 20 {
 		t.Errorf("%d of 20 questions were not answered: %+v", lost, counts)
 	}
-	// The VIPs may have been told of again, as every half a minute.
+	// The periodic announcement may have happened.
 	if counts.Told > all+uint64(len(vips)) {
 		t.Errorf("a storm had the node tell of its VIPs: %+v", counts)
 	}

@@ -15,13 +15,11 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// wire is a client's link with two nodes on it. All nodes are in the test's namespace; what the
-// kernel there has is on no interface, as on real nodes.
+// wire is a client's link with two nodes in the test's namespace. VIPs are on no interface.
 type wire struct {
 	t     *testing.T
 	nodes map[string]*Responder
-	// beats counts how often nodes said that they work; while stopped is true, saying it takes
-	// until it is not.
+	// beats counts heartbeats; while stopped is true they block.
 	beats   atomic.Int64
 	stopped atomic.Bool
 }
@@ -34,8 +32,7 @@ func (w *wire) beat() error {
 	return nil
 }
 
-// newWire makes links eth1 and eth2 of two nodes, with a VLAN on eth1, a bond above eth3, and the
-// client.
+// newWire creates links eth1 and eth2 of two nodes, a VLAN on eth1, a bond on eth3, and the client.
 func newWire(t *testing.T) *wire {
 	t.Helper()
 	w := &wire{t: t, nodes: map[string]*Responder{}}
@@ -73,13 +70,12 @@ func (w *wire) run(arguments ...string) string {
 	return string(output)
 }
 
-// start runs a node.
 func (w *wire) start(name string) *Responder {
 	w.t.Helper()
 	return w.serve(name, New(w.beat, logr.Discard()))
 }
 
-// startAlone runs a node as on a kernel without tcx: its sockets answer.
+// startAlone runs a node as on a kernel without tcx.
 func (w *wire) startAlone(name string) *Responder {
 	w.t.Helper()
 	r := New(w.beat, logr.Discard())
@@ -101,7 +97,7 @@ func (w *wire) serve(name string, r *Responder) *Responder {
 	return r
 }
 
-// knows waits until the client's kernel has an address at a hardware address.
+// knows waits until the client's neighbour entry has a hardware address.
 func (w *wire) knows(address netip.Addr, device, mac string) {
 	w.t.Helper()
 	deadline := time.Now().Add(10 * time.Second)
@@ -120,7 +116,7 @@ func (w *wire) knows(address netip.Addr, device, mac string) {
 	}
 }
 
-// ask has the client's kernel ask, unless it knows.
+// ask makes the client's kernel resolve an address unless it is resolved.
 func (w *wire) ask(address netip.Addr, device string) {
 	w.t.Helper()
 	w.run("ip", "-n", "client", "neigh", "replace", address.String(), "dev", device, "use")

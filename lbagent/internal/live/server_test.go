@@ -32,7 +32,6 @@ import (
 	liveapi "github.com/millrace-lb/millrace/api/live"
 )
 
-// authority signs certificates.
 type authority struct {
 	certificate *x509.Certificate
 	key         *ecdsa.PrivateKey
@@ -50,7 +49,6 @@ func newAuthority(t *testing.T) *authority {
 	return &authority{certificate: certificate, key: key}
 }
 
-// sign signs a certificate, or self-signs that of a new authority.
 func (a *authority) sign(t *testing.T, template *x509.Certificate) ([]byte, *ecdsa.PrivateKey) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -77,7 +75,6 @@ func (a *authority) pair(t *testing.T, name string, usage x509.ExtKeyUsage) tls.
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// write writes a pair as files of a mounted Secret.
 func (a *authority) write(t *testing.T, directory string, pair tls.Certificate) {
 	t.Helper()
 	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
@@ -95,7 +92,6 @@ func (a *authority) write(t *testing.T, directory string, pair tls.Certificate) 
 	}
 }
 
-// known is a Source with fixed data.
 type known struct {
 	counting
 	deciding
@@ -111,7 +107,6 @@ func (k *known) Flows(service string, clients netip.Prefix, limit int) ([]liveap
 	return []liveapi.Flow{{Protocol: fmt.Sprintf("%s %s %d", service, clients, limit)}}, limit < 10, nil
 }
 
-// served is a server that runs until the test ends.
 type served struct {
 	address   string
 	directory string
@@ -139,7 +134,6 @@ func serve(t *testing.T, source Source) *served {
 	return s
 }
 
-// client trusts the authority and presents a certificate.
 func (s *served) client(t *testing.T, shown ...tls.Certificate) *http.Client {
 	t.Helper()
 	roots := x509.NewCertPool()

@@ -18,7 +18,6 @@ import (
 	liveapi "github.com/millrace-lb/millrace/api/live"
 )
 
-// deciding is a node with decisions of the test.
 type deciding struct {
 	time     time.Time
 	vips     map[netip.Addr]console.VIPGroup
@@ -40,7 +39,6 @@ func (d *deciding) decisions(at time.Time) (*console.VIPs, error) {
 
 func (d *deciding) peers() []console.BGPPeer { return slices.Clone(d.sessions) }
 
-// follower applies differences.
 type follower struct {
 	cursor   string
 	vips     map[netip.Addr]string

@@ -18,7 +18,6 @@ import (
 	liveapi "github.com/millrace-lb/millrace/api/live"
 )
 
-// counting has frontends with counters of the test.
 type counting struct {
 	frontends map[console.FrontendName]*console.Frontend
 	drops     map[string]uint64
@@ -59,7 +58,6 @@ func (c *counting) read() (*console.Counters, error) {
 	return counters, c.err
 }
 
-// startSampler runs a sampler until the test's bubble ends.
 func startSampler(t *testing.T, c *counting) *sampler {
 	s := newSampler(c.read)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -84,7 +82,6 @@ func ask(t *testing.T, s *sampler, cursor string) *liveapi.Traffic {
 	return traffic
 }
 
-// reader sums the increases.
 type reader struct {
 	cursor         string
 	packets, drops uint64
@@ -135,7 +132,7 @@ func checkTraffic(t *testing.T, random *rand.Rand) {
 		time.Sleep(liveapi.SampleInterval)
 		synctest.Wait()
 		for i := range readers {
-			// Some are late, but never by more samples than are kept.
+			// Some readers are late, but never by more samples than are retained.
 			if late[i]++; late[i] < keptSamples-1 && random.IntN(i+1) > 0 {
 				continue
 			}

@@ -13,25 +13,24 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// detection is after how long a router is known to have been heard.
+// detection is the delay after which a router is known to have been heard.
 const detection = 550 * time.Millisecond
 
-// step is what happens to the nodes, and what the verdict is when it has been known for a second
-// and a half.
+// step is an event with the verdict 1.5 s after its detection.
 type step struct {
-	// after is how long nothing else happened before.
+	// after is the time since the previous step.
 	after      time.Duration
 	die, live  []forwarding.NodeID
 	down, held []forwarding.NodeID
 	cutOff     bool
 }
 
-// Each history once put nodes that are dead back among the living, or never took them for down.
+// Each of these histories once had a wrong verdict.
 func TestHistories(t *testing.T) {
 	type ids = []forwarding.NodeID
 	for name, test := range map[string]struct {
 		others int
-		// heard is true where a router is heard throughout.
+		// heard is true if a router is heard throughout.
 		heard bool
 		steps []step
 	}{
@@ -90,7 +89,6 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-// history is a network whose nodes die and come back.
 type history struct {
 	*network
 	dead map[forwarding.NodeID]bool
@@ -114,8 +112,7 @@ func (h *history) change(die, live []forwarding.NodeID) {
 	}
 }
 
-// pass lets time pass, in which a router is heard or not. Of long times only the begin and the end
-// are run.
+// pass advances time, with or without hearing a router. The middle of long times is skipped.
 func (h *history) pass(duration time.Duration, heard bool) {
 	const most = 4 * time.Second
 	if duration > most {
@@ -133,10 +130,9 @@ func (h *history) pass(duration time.Duration, heard bool) {
 	}
 }
 
-// Whatever happens: a node that is down stays down until it answers. While a router is heard the
-// dead are down, all of them, and no other node. Without one, a part of the nodes that is less than
-// half of those that are up is down, and a larger one is held. This node is cut off once it lost
-// half of three nodes or more.
+// A node that is down stays down until it answers. While a router is heard exactly the dead nodes are down.
+// Otherwise a minority of the nodes that are up is down and a majority is held. This node is cut off once
+// it lost half of three or more nodes.
 func TestAnyHistory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := newHistory(rapid.IntRange(1, 12).Draw(t, "others"))
@@ -175,8 +171,8 @@ func TestAnyHistory(t *testing.T) {
 	})
 }
 
-// A partition into two parts is seen alike by both: the larger part, or of halves the one with the
-// lowest id, takes the other nodes for down, and the other part is cut off. Of two nodes neither is.
+// Both sides of a partition agree: the larger part, or the half with the lowest ID, declares the others
+// down, and the other part is cut off. Of two nodes neither is.
 func TestBothSidesOfAPartition(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := rapid.IntRange(2, 12).Draw(t, "nodes")

@@ -15,21 +15,20 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// network is one node that probes others, whose answers come as alive says.
+// network is a node that probes others; alive returns whether they answer.
 type network struct {
 	Membership
 	now      time.Time
 	nodes    []forwarding.NodeID
 	interval time.Duration
 	alive    func(id forwarding.NodeID) bool
-	// slots are the nodes that are probed in each Repeat of an interval.
-	slots [][]forwarding.NodeID
-	// slot is the number of the next one.
+	// slots are the nodes probed in each Repeat of an interval.
+	slots  [][]forwarding.NodeID
 	slot   int
 	probes int
 }
 
-// self is the probing node. Its id is higher than those of the other nodes, so it loses each tie.
+// self is the probing node, with the highest ID, so that it loses ties.
 const self forwarding.NodeID = 5000
 
 func newNetwork(others int) *network {
@@ -43,7 +42,6 @@ func newNetwork(others int) *network {
 	return n
 }
 
-// probeFrom has a node probe others.
 func (n *network) probeFrom(node forwarding.NodeID, others []forwarding.NodeID) {
 	n.nodes = others
 	n.slots = make([][]forwarding.NodeID, n.interval/Repeat(len(others)))
@@ -54,11 +52,10 @@ func (n *network) probeFrom(node forwarding.NodeID, others []forwarding.NodeID) 
 	n.SetNodes(node, others)
 }
 
-// closely is for how long after a change each probe is followed by a verdict.
+// closely is how long after a change each probe is followed by a verdict.
 const closely = 2 * time.Second
 
-// run probes every node once in each interval and urgent ones in each Repeat, and calls judged with
-// verdicts.
+// run probes nodes at their intervals and calls judged with verdicts.
 func (n *network) run(duration time.Duration, judged func(v Verdict)) {
 	start := n.now
 	step := n.interval / time.Duration(len(n.slots))
@@ -115,13 +112,13 @@ func TestDeathIsSeen(t *testing.T) {
 	}
 }
 
-// answers reports whether a probe and its answer arrive, which are lost with a probability each.
+// answers reports whether probe and answer arrive, each lost with probability loss.
 func answers(random *rand.Rand, loss float64) bool {
 	return random.Float64() >= 1-(1-loss)*(1-loss)
 }
 
-// Lossy paths take no node for down, a death is found all the same, and only the node whose own
-// link is lossy has more than half of its paths lossy.
+// Packet loss takes no node down, dead nodes are detected, and only the node with a lossy link has more
+// than half of its paths lossy.
 func TestLossIsNoDeath(t *testing.T) {
 	for name, test := range map[string]struct {
 		loss   float64
@@ -171,14 +168,14 @@ func TestLossIsNoDeath(t *testing.T) {
 	}
 }
 
-// Answers that take longer than an interval, or than the repeats, are no loss.
+// Answers later than an interval or the repeats are not lost.
 func TestSlowPath(t *testing.T) {
 	for _, late := range []int{1, 3, 6} {
 		n := newNetwork(9)
 		n.alive = func(forwarding.NodeID) bool { return true }
 		n.run(time.Second, nil)
 		sent := map[forwarding.NodeID]int{}
-		// Of the last probes to a node, the one before so many others is answered now.
+		// Answer the probe sent late probes earlier.
 		n.alive = func(id forwarding.NodeID) bool {
 			if sent[id]++; sent[id] > late {
 				n.Answered(id, late, n.now)
@@ -193,7 +190,7 @@ func TestSlowPath(t *testing.T) {
 	}
 }
 
-// A path is narrow after ten long probes in a row without an answer, unless short ones are lost, too.
+// A path is narrow after ten unanswered long probes in a row with answered short ones.
 func TestNarrowPath(t *testing.T) {
 	n := newNetwork(3)
 	n.run(time.Second, nil)
@@ -231,7 +228,7 @@ func TestNarrowPath(t *testing.T) {
 	}
 }
 
-// A node that never answered is not down: its programs may not be attached yet.
+// A node that never answered is not down, because its programs may not be attached.
 func TestSilentFromTheStartIsNotDown(t *testing.T) {
 	n := newNetwork(4)
 	n.alive = func(id forwarding.NodeID) bool { return id != 3 }
@@ -242,15 +239,13 @@ func TestSilentFromTheStartIsNotDown(t *testing.T) {
 	})
 }
 
-// keepsQuorum reports whether the other nodes and this one can take lost ones for down. Of two
-// nodes neither can, and of other halves the one with the lowest id.
+// keepsQuorum reports whether this node may declare the lost ones down.
 func keepsQuorum(others, lost []forwarding.NodeID) bool {
 	half := len(others) + 1 - 2*len(lost)
 	return half > 0 || half == 0 && len(others) > 1 && !slices.Contains(lost, slices.Min(others))
 }
 
-// However many nodes there are: nothing is down while half of them are lost at once, also not in
-// the first moments and not after a long time; fewer are down.
+// Half of the nodes lost at once are never down, fewer are.
 func TestHalfAtOnceIsAPartition(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		others := rapid.IntRange(1, 40).Draw(t, "others")
@@ -277,7 +272,6 @@ func TestHalfAtOnceIsAPartition(t *testing.T) {
 	})
 }
 
-// Nodes that die one after another are down, even if few are left.
 func TestOneAfterAnotherIsNoPartition(t *testing.T) {
 	n := newNetwork(4)
 	n.run(time.Second, nil)
@@ -286,7 +280,7 @@ func TestOneAfterAnotherIsNoPartition(t *testing.T) {
 	for _, id := range []forwarding.NodeID{2, 3, 4} {
 		dead[id] = true
 		n.run(time.Second, nil)
-		// Of the last two nodes none can tell which of them is cut off.
+		// Of the last two nodes neither can know which one is cut off.
 		if v := n.Judge(); len(v.Down) != len(dead) {
 			t.Errorf("%d nodes died, down are %v", len(dead), down(v))
 		}
@@ -298,7 +292,7 @@ func TestOneAfterAnotherIsNoPartition(t *testing.T) {
 	}
 }
 
-// A node that comes and goes is longer away each time, and forgiven later.
+// A flapping node returns later each time, until it is forgiven.
 func TestFlappingIsDamped(t *testing.T) {
 	n := newNetwork(4)
 	n.run(time.Second, nil)
@@ -323,7 +317,7 @@ func TestFlappingIsDamped(t *testing.T) {
 	}
 }
 
-// This node was busy: it sent nothing for a while, and took the answers before it went on.
+// A busy prober reads pending answers before it continues.
 func TestBusyProberAccusesNobody(t *testing.T) {
 	n := newNetwork(10)
 	n.run(time.Second, nil)
@@ -341,7 +335,7 @@ func TestBusyProberAccusesNobody(t *testing.T) {
 	}
 }
 
-// A node that is removed is forgotten, and a new one is not judged by it.
+// A removed node is forgotten, and its successor starts anew.
 func TestRemovedNodeIsForgotten(t *testing.T) {
 	n := newNetwork(4)
 	n.run(time.Second, nil)
@@ -358,7 +352,7 @@ func TestRemovedNodeIsForgotten(t *testing.T) {
 	}
 }
 
-// BenchmarkSecondOf1000Nodes is what a second of watching 999 nodes costs, without sockets.
+// BenchmarkSecondOf1000Nodes measures one second of probing 999 nodes without sockets.
 func BenchmarkSecondOf1000Nodes(b *testing.B) {
 	n := newNetwork(999)
 	for b.Loop() {
@@ -367,7 +361,7 @@ func BenchmarkSecondOf1000Nodes(b *testing.B) {
 	b.ReportMetric(float64(n.probes)/float64(b.N), "probes/op")
 }
 
-// resumed is an agent on the network after the one before, of which it knows what that knew.
+// resumed returns the next agent with the persisted state.
 func (n *network) resumed() *network {
 	next := newNetwork(len(n.nodes))
 	next.now = n.now
@@ -377,8 +371,8 @@ func (n *network) resumed() *network {
 	return next
 }
 
-// An agent that starts knows who was down, and notices who died while no agent was there. Who
-// never answered is not down.
+// A new agent knows the down nodes and detects those that died meanwhile. Nodes that never answered are not
+// down.
 func TestResume(t *testing.T) {
 	n := newNetwork(9)
 	n.alive = func(id forwarding.NodeID) bool { return id != 4 }
@@ -408,7 +402,7 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// An agent that starts on a node that is cut off takes nobody for down.
+// A new agent on a cut-off node takes no node down.
 func TestResumeCutOff(t *testing.T) {
 	n := newNetwork(9)
 	n.run(time.Second, nil)
@@ -424,7 +418,7 @@ func TestResumeCutOff(t *testing.T) {
 	}
 }
 
-// Whatever is known changes with a count, so that it is written only then.
+// Changes of Known increase the counter.
 func TestChangesCountWhatIsKnown(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := newNetwork(rapid.IntRange(1, 6).Draw(t, "others"))
@@ -444,12 +438,11 @@ func TestChangesCountWhatIsKnown(t *testing.T) {
 	})
 }
 
-// A node that a router still hears is not cut off, however many there are. Neither is in doubt
-// again once that is known.
+// A node that hears a router is not cut off in a cluster of any size.
 func TestWitness(t *testing.T) {
 	for name, test := range map[string]struct {
 		others int
-		// heard is how long before each moment a router was heard; zero: not.
+		// heard is how long before each moment a router was heard; zero: never.
 		heard time.Duration
 		want  time.Duration
 	}{
@@ -484,8 +477,7 @@ func TestWitness(t *testing.T) {
 	}
 }
 
-// A node that is cut off loses the router as late as its detection time allows, and takes the
-// other one for down at no moment.
+// A cut-off node loses the router within its detection time and never takes the other node down.
 func TestCutOffNodeOfTwo(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := newNetwork(1)

@@ -25,7 +25,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// plain returns counters of frontends without drops.
 type plain map[forwarding.FrontendKey]dataplane.FrontendCounters
 
 func (p plain) CountersOf(wanted func(forwarding.FrontendKey) bool) (dataplane.Counters, error) {
@@ -41,7 +40,6 @@ func frontendAt(port int) forwarding.FrontendKey {
 	return forwarding.FrontendKey{VIP: netip.AddrFrom4([4]byte{203, 0, 113, byte(port >> 8)}), Port: uint16(port), Protocol: 6}
 }
 
-// scrape returns the series of frontends in the text format, sorted.
 func scrape(t testing.TB, c *Collector) []string {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
@@ -57,7 +55,6 @@ func scrape(t testing.TB, c *Collector) []string {
 	return series
 }
 
-// scraper returns a function that scrapes.
 func scraper(handler http.Handler) func() string {
 	return func() string {
 		recorder := httptest.NewRecorder()
@@ -141,7 +138,7 @@ func TestSumsOnlyGrow(t *testing.T) {
 	}
 }
 
-// manyFrontends is the default limit of a node, here of 2,048 Services.
+// manyFrontends is the default limit of a node.
 const manyFrontends = 8192
 
 // served serves the metrics of a node with many frontends, of which one in every has packets. It returns
@@ -151,7 +148,6 @@ func served(t testing.TB, frontends Frontends, every int) (scrape func() []byte)
 	return servedOf(t, frontends, manyFrontends, 4, every)
 }
 
-// servedOf serves many frontends, several for each Service.
 func servedOf(t testing.TB, frontends Frontends, many, each, every int) (scrape func() []byte) {
 	t.Helper()
 	counters, names := plain{}, map[forwarding.FrontendKey]string{}
@@ -200,8 +196,7 @@ func TestScrapeSize(t *testing.T) {
 	for _, test := range []struct {
 		frontends Frontends
 		every     int
-		// most is in KiB.
-		most int
+		most      int
 	}{
 		{EachFrontend, 64, 96}, {EachService, 64, 64}, {NoFrontends, 64, 16},
 		{EachService, 1, 1024}, {NoFrontends, 1, 16},

@@ -60,7 +60,6 @@ func services() map[forwarding.FrontendKey]string {
 	}
 }
 
-// passes returns Passes with a successful pass, and a failed one a second later.
 func passes() *Passes {
 	p := NewPasses()
 	state := forwarding.NewState()

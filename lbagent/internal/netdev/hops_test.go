@@ -60,7 +60,6 @@ func newFar(t *testing.T) *far {
 	return &far{handle, namespace}
 }
 
-// in runs a function in the far namespace.
 func (f *far) in(t *testing.T, do func()) {
 	t.Helper()
 	near, err := netns.Get()

@@ -28,16 +28,16 @@ import (
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
-// lookVariable makes this program one that looks at the node, as a pod of `millrace preflight` does.
+// lookVariable makes this program check the node, like a pod of `millrace preflight`.
 const lookVariable = "MILLRACE_TEST_PREFLIGHT"
 
-// looking is what it is asked for, in JSON.
+// looking is the request in JSON.
 type looking struct {
 	Patterns         []string
 	Addresses, Nodes []netip.Addr
-	// Old has the kernel say that it is of the time of Linux 2.6.
+	// Old makes the kernel report version 2.6.
 	Old bool
-	// Answer answers other nodes until standard input ends.
+	// Answer answers other nodes until stdin ends.
 	Answer bool
 }
 
@@ -52,7 +52,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// uname26 is UNAME26 of linux/personality.h.
 const uname26 = 0x20000
 
 func look(text string) error {
@@ -82,7 +81,7 @@ func look(text string) error {
 	return json.NewEncoder(os.Stdout).Encode(Judge(facts, false))
 }
 
-// self is a process of this program with the user and groups of the pods of `millrace preflight`.
+// self is a process of this program with the user and groups of `millrace preflight` pods.
 func self(t *testing.T, of looking) *exec.Cmd {
 	t.Helper()
 	text, err := json.Marshal(of)
@@ -95,7 +94,7 @@ func self(t *testing.T, of looking) *exec.Cmd {
 	return cmd
 }
 
-// findings are what an unprivileged process finds that is not OK.
+// findings returns an unprivileged process's findings that are not OK.
 func findings(t *testing.T, of looking) []consoleapi.Finding {
 	t.Helper()
 	cmd := self(t, of)
@@ -113,7 +112,7 @@ func findings(t *testing.T, of looking) []consoleapi.Finding {
 	return slices.DeleteFunc(all, func(f consoleapi.Finding) bool { return f.Level == consoleapi.LevelOK })
 }
 
-// sh runs commands, a line each. Their words have no spaces.
+// sh runs commands, one per line, whose words have no spaces.
 func sh(t *testing.T, commands string) {
 	t.Helper()
 	for line := range strings.Lines(commands) {
@@ -132,11 +131,11 @@ func set(t *testing.T, name, value string) {
 	write(t, "/proc/sys/"+name, value)
 }
 
-// healthy makes a node of its own on which nothing is wrong, and one more at 198.51.100.2, in the
-// namespace far, that answers.
+// healthy creates a node without findings, and a second one at 198.51.100.2 in the namespace far, which
+// answers.
 func healthy(t *testing.T) looking {
 	t.Helper()
-	// ip(8) keeps its namespaces there.
+	// ip(8) stores namespaces there.
 	must(t, unix.Mount("tmpfs", "/run", "tmpfs", 0, ""))
 	must(t, unix.Mount("bpf", bpffsDirectory, "bpf", 0, ""))
 	sh(t, `
@@ -158,7 +157,7 @@ func healthy(t *testing.T) looking {
 	return looking{Addresses: []netip.Addr{here}, Nodes: []netip.Addr{there}}
 }
 
-// within does something in a network namespace. Its thread stays, as processes end with theirs.
+// within runs do in a namespace. Its thread remains, because children end with their thread.
 func within(namespace string, do func() error) error {
 	done := make(chan error)
 	go func() {
@@ -176,7 +175,6 @@ func within(namespace string, do func() error) error {
 	return <-done
 }
 
-// answer answers other nodes until the test ends.
 func answer(t *testing.T, where func(do func() error) error) {
 	t.Helper()
 	cmd := self(t, looking{Answer: true})
@@ -190,9 +188,9 @@ func answer(t *testing.T, where func(do func() error) error) {
 	})
 }
 
-// realFault is something wrong with a node that is right otherwise.
+// realFault is a single fault of a node.
 type realFault struct {
-	// make makes it, and heal does what the message tells to do.
+	// make causes it, and heal follows the message's advice.
 	make, heal func(t *testing.T, of *looking)
 	check      string
 	level      consoleapi.Level
@@ -201,7 +199,7 @@ type realFault struct {
 
 const warns, breaks = consoleapi.LevelWarning, consoleapi.LevelFault
 
-// commands runs such of iproute2, and those of sysctl as name=value.
+// commands runs iproute2 commands and sysctls as name=value.
 func commands(text string) func(*testing.T, *looking) {
 	return func(t *testing.T, _ *looking) {
 		t.Helper()
@@ -227,10 +225,10 @@ func unmount(directory string) func(*testing.T, *looking) {
 	return func(t *testing.T, _ *looking) { must(t, unix.Unmount(directory, 0)) }
 }
 
-// alone asks no other nodes: they do not answer, either, and that is told, too.
+// alone disables probing of other nodes, which would not answer.
 func alone(_ *testing.T, of *looking) { of.Nodes = nil }
 
-// addTun makes an interface without an Ethernet header, as WireGuard's are, that is up while the test runs.
+// addTun creates an interface without Ethernet, like WireGuard's.
 func addTun(t *testing.T, _ *looking) {
 	must(t, netlink.LinkAdd(&netlink.Tuntap{
 		LinkAttrs: netlink.LinkAttrs{Name: "wg0"}, Mode: netlink.TUNTAP_MODE_TUN, NonPersist: true, Queues: 1,
@@ -261,7 +259,7 @@ func listen(t *testing.T, network, address string) {
 	t.Cleanup(func() { must(t, listener.Close()) })
 }
 
-// openSession has a session with the other node, which is a router here.
+// openSession opens a connection to the other node as a router.
 func openSession(t *testing.T, _ *looking) {
 	must(t, within("far", func() error {
 		listener, err := net.Listen("tcp", "198.51.100.2:179")
@@ -275,7 +273,6 @@ func openSession(t *testing.T, _ *looking) {
 	t.Cleanup(func() { must(t, session.Close()) })
 }
 
-// inOrder does one after another.
 func inOrder(steps ...func(*testing.T, *looking)) func(*testing.T, *looking) {
 	return func(t *testing.T, of *looking) {
 		for _, step := range steps {
@@ -284,8 +281,7 @@ func inOrder(steps ...func(*testing.T, *looking)) func(*testing.T, *looking) {
 	}
 }
 
-// Faults of a node are made, and told with what to do. Once that is done nothing is told any more. Needs
-// root.
+// Faults are reported with their remedy, and not any more once it is applied. It needs root.
 func TestRealFaults(t *testing.T) {
 	for _, faults := range []map[string]realFault{hostFaults(), uplinkFaults(), networkFaults()} {
 		for name, fault := range faults {
@@ -298,7 +294,6 @@ func TestRealFaults(t *testing.T) {
 	}
 }
 
-// trip makes a fault, and heals it.
 func trip(t *testing.T, fault *realFault) {
 	t.Helper()
 	of := healthy(t)
@@ -333,8 +328,7 @@ func release(t *testing.T) string {
 	return unix.ByteSliceToString(name.Release[:])
 }
 
-// varying is what is another one each time: the id of a program, and what of its release a kernel keeps
-// that says it is old.
+// varying matches program IDs and the release under Old.
 var varying = regexp.MustCompile(`\bid [0-9]+|\b2\.6\.[^ ]+`)
 
 func sameFindings(got, want []consoleapi.Finding) bool {
@@ -346,7 +340,7 @@ func sameFindings(got, want []consoleapi.Finding) bool {
 	})
 }
 
-// expected is what is told of a node on which nothing is wrong: below Linux 6.6, that it has no tcx.
+// expected returns the findings of a healthy node: below Linux 6.6 that tcx is missing.
 func expected(t *testing.T) []consoleapi.Finding {
 	t.Helper()
 	if atLeast(release(t), 6, 6) {

@@ -12,7 +12,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 )
 
-// fine is a node on which nothing is wrong.
 func fine() *Facts {
 	return &Facts{
 		Kernel: "6.12.48-amd64", BTF: true, BPFFS: true, Forwarding: map[string]bool{forwardIPv4: true, forwardIPv6: true},
@@ -35,7 +34,7 @@ func TestFine(t *testing.T) {
 	}
 }
 
-// Each check is tripped, and by its own fault alone.
+// Each fault causes exactly its own finding.
 func TestFaults(t *testing.T) {
 	const warns, breaks = consoleapi.LevelWarning, consoleapi.LevelFault
 	router := netip.MustParseAddrPort("198.51.100.254:179")
@@ -91,7 +90,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// What agents make themselves is no fault once they run.
+// Resources of running agents are not findings.
 func TestInstalled(t *testing.T) {
 	facts := fine()
 	facts.Cards[0].Program, facts.Ports, facts.BGP = 7, []string{"TCP 7480"}, []Socket{{Listens: true}}

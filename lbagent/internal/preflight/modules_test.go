@@ -18,11 +18,10 @@ import (
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
-// onOtherKernels is true in the machines of make test-kernels, which have modules and cards that most
-// machines have not.
+// onOtherKernels is true in the machines of make test-kernels, which have rare modules and cards.
 func onOtherKernels() bool { return os.Getenv("MILLRACE_TEST_MODULES") != "" }
 
-// Of linux/openvswitch.h.
+// From linux/openvswitch.h.
 const (
 	ovsNew          = 1
 	ovsDatapathName = 1
@@ -33,7 +32,7 @@ const (
 	ovsPortNetdev   = 1
 )
 
-// openVSwitchRequest is a message of Open vSwitch: its header, and that of generic netlink before it.
+// openVSwitchRequest is a generic netlink message with an Open vSwitch header.
 type openVSwitchRequest struct {
 	version  byte
 	datapath int
@@ -59,7 +58,7 @@ func openVSwitchNew(t *testing.T, family string, header openVSwitchRequest, attr
 	}
 }
 
-// addBridge makes the bridge br-ex of Open vSwitch, to which eth0 belongs.
+// addBridge creates the Open vSwitch bridge br-ex with port eth0.
 func addBridge(t *testing.T) {
 	t.Helper()
 	nobody := nl.Uint32Attr(0)
@@ -72,8 +71,7 @@ func addBridge(t *testing.T) {
 		nl.NewRtAttr(ovsPortPID, nobody))
 }
 
-// Neither the bridge that has the node's address is an uplink for us, nor the card that belongs to it.
-// Needs root.
+// Neither a bridge of Open vSwitch nor its port is a supported uplink. It needs root.
 func TestOpenVSwitch(t *testing.T) {
 	if !isolated.Test(t) {
 		return
@@ -88,7 +86,7 @@ func TestOpenVSwitch(t *testing.T) {
 		ip addr flush dev eth0
 		ip addr add 198.51.100.1/24 dev br-ex
 		ip route add default via 198.51.100.254`)
-	// It forwards nothing: no program tells it what to do.
+	// The bridge has no flows and forwards nothing.
 	of.Nodes = nil
 	for name, patterns := range map[string][]string{"br-ex": nil, "eth0": {"eth0"}} {
 		of.Patterns = patterns
@@ -102,8 +100,8 @@ func TestOpenVSwitch(t *testing.T) {
 	}
 }
 
-// A card is told that hashes UDP by addresses, and no more once it hashes as advised. One without such a
-// hash is not: its queues are chosen otherwise. The cards are those of test/kernels.
+// A card that hashes UDP by addresses is reported until it is configured as advised; one without such a
+// hash is not. The cards are those of test/kernels.
 func TestReceiveQueues(t *testing.T) {
 	if !onOtherKernels() {
 		t.Skip("make test-kernels runs the test on a machine whose cards have several queues")

@@ -26,7 +26,6 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// addUplink makes a veth with an address and a default route.
 func addUplink(t *testing.T) netlink.Link {
 	t.Helper()
 	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0", MTU: 1400}, PeerName: "far"}
@@ -52,7 +51,7 @@ func write(t *testing.T, file, text string) {
 	must(t, os.WriteFile(file, []byte(text), 0o644))
 }
 
-// Each fault is made on a real node, one after the other. Needs root.
+// Faults are caused on a real node one by one. It needs root.
 func TestRead(t *testing.T) {
 	if !isolated.Test(t) {
 		return
@@ -125,7 +124,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// A node that answers, one that does not, and a path that is too narrow. Needs root.
+// Nodes that answer or not, and a narrow path. It needs root.
 func TestAsk(t *testing.T) {
 	if !isolated.Test(t) {
 		return

@@ -9,8 +9,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// While keys are introduced and changed, each node believes what any other one uses that is at
-// most one step ahead or behind.
+// During a rotation nodes at most one step apart accept each other's probes.
 func TestKeysOverlapWhileTheyChange(t *testing.T) {
 	key := func(number uint8) forwarding.TunnelKey {
 		return forwarding.TunnelKey{Number: number, Secret: [forwarding.TunnelSecretSize]byte{number}}

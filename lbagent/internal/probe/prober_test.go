@@ -19,16 +19,16 @@ import (
 
 const testPort = 47482
 
-// responder answers as the XDP program of a node does, on an address of the loopback.
+// responder answers on a loopback address like a node's XDP program.
 type responder struct {
 	id     forwarding.NodeID
 	socket *net.UDPConn
 	key    Key
-	// silent is true for a dead node, forged for one whose answers have no proof.
+	// silent simulates a dead node, forged invalid tags.
 	silent, forged atomic.Bool
-	// hangs is true if the node's agent does not work.
+	// hangs simulates a silent agent.
 	hangs atomic.Bool
-	// narrow is true if the path to the node loses long probes.
+	// narrow drops long probes.
 	narrow atomic.Bool
 }
 
@@ -86,7 +86,7 @@ func startProber(t testing.TB, want Want) *Prober {
 	return p
 }
 
-// resumeProber starts a prober after one that knew some nodes, and returns what ends it.
+// resumeProber starts a prober with the state of a previous one; end stops it.
 func resumeProber(t testing.TB, want Want, previous []membership.Known) (_ *Prober, end func()) {
 	t.Helper()
 	p := New(testPort, logr.Discard())
@@ -95,7 +95,6 @@ func resumeProber(t testing.TB, want Want, previous []membership.Known) (_ *Prob
 	return p, run(t, p)
 }
 
-// run runs a prober, and returns what ends it.
 func run(t testing.TB, p *Prober) (end func()) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
@@ -112,7 +111,6 @@ func run(t testing.TB, p *Prober) (end func()) {
 	return end
 }
 
-// await waits until a condition holds, and fails the test where it does not.
 func await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !holds(); time.Sleep(time.Millisecond) {
@@ -127,7 +125,7 @@ func isDown(p *Prober, id forwarding.NodeID) bool {
 	return found
 }
 
-// A node that falls silent is down, and so is one that cannot prove its answers; both come back.
+// Silent nodes and nodes with invalid tags are down until they answer.
 func TestProber(t *testing.T) {
 	keys := []Key{{1}, {2}}
 	want := Want{Self: 1, Targets: map[forwarding.NodeID]fib.Target{}, Keys: keys}
@@ -157,7 +155,7 @@ func TestProber(t *testing.T) {
 	}
 }
 
-// RouterAnswer accepts the answer of any node, whether its agent works or hangs, and no request.
+// RouterAnswer accepts answers of nodes with working and silent agents, and no requests.
 func TestRouterAnswer(t *testing.T) {
 	key := Key{1}
 	for kind, want := range map[kind]bool{request: false, answer: true, alone: true} {
@@ -168,7 +166,7 @@ func TestRouterAnswer(t *testing.T) {
 	}
 }
 
-// A node whose agent hangs is up, and the verdict names it.
+// A node with a silent agent is up and named in the verdict.
 func TestProberNamesHangingAgents(t *testing.T) {
 	want := Want{Self: 1, Targets: map[forwarding.NodeID]fib.Target{}, Keys: []Key{{1}}}
 	var nodes []*responder
@@ -191,8 +189,8 @@ func TestProberNamesHangingAgents(t *testing.T) {
 	await(t, "node 2 is down alone", func() bool { return isDown(p, 2) && len(p.Verdict().Alone) == 0 })
 }
 
-// A prober goes on with what the one before knew: who is down is down from the first look, and
-// who died meanwhile is noticed. An id that is another node's by now says nothing of that.
+// A resumed prober knows down nodes at once and detects those that died meanwhile. A reassigned ID is not
+// resumed.
 func TestProberGoesOn(t *testing.T) {
 	want := Want{Self: 1, Targets: map[forwarding.NodeID]fib.Target{}, Keys: []Key{{1}}}
 	var nodes []*responder
@@ -215,7 +213,7 @@ func TestProberGoesOn(t *testing.T) {
 	for id, to := range want.Targets {
 		moved.Targets[id] = to
 	}
-	// Nobody answers there.
+	// No responder has this address.
 	moved.Targets[8] = target4(88)
 	next := New(testPort, logr.Discard())
 	next.Resume(first.Known())
@@ -235,7 +233,7 @@ func TestProberGoesOn(t *testing.T) {
 	}
 }
 
-// A path that loses long packets is narrow until one arrives again, and its node stays up.
+// A path is narrow until a long probe arrives, and its node stays up.
 func TestNarrowPath(t *testing.T) {
 	want := Want{Self: 1, Targets: map[forwarding.NodeID]fib.Target{2: target4(2), 3: target4(3)}, Keys: []Key{{1}}}
 	narrow := newResponder(t, 2, want.Keys[0])
@@ -250,7 +248,7 @@ func TestNarrowPath(t *testing.T) {
 	await(t, "the path to node 2 is not narrow any more", func() bool { return len(p.Verdict().Narrow) == 0 })
 }
 
-// In a cluster of two nodes a router says whether it is this one that is cut off.
+// With two nodes a router decides which one is cut off.
 func TestProberOfTwo(t *testing.T) {
 	want := Want{Self: 1, Targets: map[forwarding.NodeID]fib.Target{2: target4(2)}, Keys: []Key{{1}}}
 	other := newResponder(t, 2, want.Keys[0])
@@ -276,7 +274,7 @@ func TestProberOfTwo(t *testing.T) {
 	await(t, "node 2 is back", func() bool { return !isDown(p, 2) })
 }
 
-// Answers count only with proof, from the address that was asked, to a probe that was sent.
+// Answers need a valid tag, the probed address and a sent nonce.
 func TestOnlyAnswersCount(t *testing.T) {
 	p := New(testPort, logr.Discard())
 	key := Key{9}

@@ -11,8 +11,7 @@ import (
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
-// Nobody makes nodes look dead by a flood: what answers no probe takes no room in the socket, so an
-// answer behind any number of other datagrams gets in.
+// A flood cannot fill the socket, because the filter drops datagrams without the secret.
 func TestAnswerBehindFlood(t *testing.T) {
 	const secret, many = 0x01020304, 20_000
 	key := Key{1}
@@ -38,7 +37,7 @@ func TestAnswerBehindFlood(t *testing.T) {
 			}
 			forged := message{kind: answer, from: 1, to: 2, nonce: secret << 32}.encode(key)
 			for i := range many {
-				// Some are too short to have a nonce.
+				// Some are too short for a nonce.
 				send(forged[:messageSize-i%messageSize])
 			}
 			real := message{kind: answer, from: 1, to: 2, nonce: 7<<32 | secret}.encode(key)
@@ -58,7 +57,7 @@ func TestAnswerBehindFlood(t *testing.T) {
 	}
 }
 
-// ICMP errors about probes, which anybody can forge, make no way to another node narrow.
+// Forged ICMP errors do not lower the path MTU.
 func TestProbesLearnNoPathMTU(t *testing.T) {
 	if !isolated.Test(t) {
 		return

@@ -13,7 +13,6 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// held is a socket that counts in a list of open ones.
 type held struct {
 	address netip.Addr
 	open    map[netip.Addr]int
@@ -24,7 +23,7 @@ func (h held) Close() error {
 	return nil
 }
 
-// Sockets are opened once, closed when nobody needs them, and tried again only after a while.
+// Sockets are opened once, closed when unused, and retried after a delay.
 func TestSockets(t *testing.T) {
 	first, second := netip.MustParseAddr("198.51.100.2"), netip.MustParseAddr("2001:db8::2")
 	open, refused, attempts := map[netip.Addr]int{}, map[netip.Addr]bool{second: true}, 0
@@ -62,7 +61,7 @@ func TestSockets(t *testing.T) {
 	expect("nothing lacks", 3, first, second)
 	sockets.Need(map[netip.Addr]bool{second: true}, now)
 	expect("one left", 3, second)
-	// Another set is opened at once, also while an address fails.
+	// A changed set is opened at once, even while an address fails.
 	refused[first] = true
 	sockets.Need(both, now)
 	refused[first] = false

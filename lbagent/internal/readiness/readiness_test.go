@@ -15,7 +15,7 @@ import (
 
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// States of a pod, one letter each.
+// States of a pod.
 const (
 	ready       = 'R'
 	unready     = 'U'
@@ -23,8 +23,7 @@ const (
 	gone        = '-'
 )
 
-// slicesOf makes an EndpointSlice of each text, which has the state of a pod on each of the nodes 0,
-// 1, ...
+// slicesOf returns an EndpointSlice per text, with the states of pods on nodes 0, 1, ...
 func slicesOf(services ...string) []*discoveryv1.EndpointSlice {
 	var all []*discoveryv1.EndpointSlice
 	for n, pods := range services {
@@ -47,7 +46,7 @@ func slicesOf(services ...string) []*discoveryv1.EndpointSlice {
 	return all
 }
 
-// readyOf is the contrary of slicesOf, where each pod is ready or, as anything else, not.
+// readyOf is the inverse of slicesOf, with ready and unready pods.
 func readyOf(all []*discoveryv1.EndpointSlice, nodes int) (services []string) {
 	for _, object := range all {
 		pods := slices.Repeat([]byte{gone}, nodes)
@@ -64,11 +63,9 @@ func readyOf(all []*discoveryv1.EndpointSlice, nodes int) (services []string) {
 func everywhere(string) bool { return true }
 
 type look struct {
-	after time.Duration
-	pods  []string
-	// silent are the nodes that do not answer.
+	after  time.Duration
+	pods   []string
 	silent string
-	// want are the pods that are to be served.
 	want   []string
 	served Served
 }
@@ -81,10 +78,10 @@ func TestThreshold(t *testing.T) {
 			{pods: all, want: all},
 			{pods: none, want: all, served: Served{9, 3}},
 			{after: time.Hour, pods: none, want: all, served: Served{9, 3}},
-			// Nodes are back one after another.
+			// Nodes recover one by one.
 			{after: time.Second, pods: []string{"RUU", "RUU", "RUU"}, want: all, served: Served{6, 3}},
 			{after: time.Second, pods: []string{"RRU", "RRR", "RRR"}, want: all, served: Served{1, 1}},
-			// The last ones have a while to follow, and those that turn unready now have a moment.
+			// The last pods have AtOnce to follow, and newly unready ones a moment.
 			{after: time.Second, pods: []string{"RRU", "RUR", "RRR"}, want: all, served: Served{2, 2}},
 			{after: moment, pods: []string{"RRU", "RUR", "RRR"}, want: []string{"RRR", "R-R", "RRR"}, served: Served{1, 1}},
 			{after: AtOnce, pods: []string{"RRU", "RUR", "RRR"}, want: []string{"RR-", "R-R", "RRR"}},
@@ -166,8 +163,8 @@ func TestThreshold(t *testing.T) {
 	}
 }
 
-// An agent that is killed while the API server is away finds all pods unready: what was kept says
-// that they were ready. An agent after that one finds the same.
+// An agent restarted during the API server's outage uses the checkpoint's ready pods, and so do later
+// agents.
 func TestThresholdAfterRestart(t *testing.T) {
 	kept := slicesOf("RRR", "RRR")
 	for range 3 {
@@ -182,7 +179,7 @@ func TestThresholdAfterRestart(t *testing.T) {
 	}
 }
 
-// What is the same is the same object, so that nothing is read again for it.
+// Unchanged slices are the same objects.
 func TestThresholdKeepsObjects(t *testing.T) {
 	threshold := New(nil)
 	all, none := slicesOf("RRR", "RRR"), slicesOf("UUU", "UUU")
@@ -198,9 +195,9 @@ func TestThresholdKeepsObjects(t *testing.T) {
 	}
 }
 
-// Whatever happens: only pods that were served before, are still there, do not terminate and are on
-// a node that answers are served unready; a single Service's unreadiness is always obeyed; and where
-// all pods turn unready in one step, those on nodes that answer go on being served.
+// Only pods that were served, exist, do not terminate and are on answering nodes are served unready. A
+// single Service's unreadiness takes effect, and if all pods become unready in one step, those on answering
+// nodes are served.
 func TestAnyHistory(t *testing.T) {
 	const nodes = 4
 	states := []rune{ready, ready, unready, terminating, gone}
@@ -210,7 +207,7 @@ func TestAnyHistory(t *testing.T) {
 		pods := slices.Repeat([]string{"RRRR"}, services)
 		threshold.Advance(slicesOf(pods...), everywhere, now)
 		was := slices.Clone(pods)
-		// turned is when each pod was found unready that had been ready.
+		// turned is the time at which a ready pod became unready.
 		turned := map[[2]int]time.Time{}
 		for range rapid.IntRange(1, 12).Draw(t, "looks") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 40).Draw(t, "after, s")) * time.Second)
@@ -245,7 +242,7 @@ func TestAnyHistory(t *testing.T) {
 						t.Fatalf("pod %d of %v is ready and not served: %v", i, pods[n], shown[n])
 					case pods[n][i] != ready && is:
 						count++
-						// While others are served unready, nothing is forgotten.
+						// While the threshold is exceeded nothing is forgotten.
 						since := turned[[2]int{n, i}]
 						known := !since.IsZero() && (on || now.Sub(since) < AtOnce)
 						if pods[n][i] != unready || was[n][i] == gone && !known || slices.Contains(silent, i) {

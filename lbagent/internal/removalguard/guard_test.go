@@ -45,7 +45,7 @@ func namesOf(s *model.Snapshot) []string {
 	return names
 }
 
-// look is what is there at a time, and what is to be worked by then.
+// look is a pass with its expected result.
 type look struct {
 	after   time.Duration
 	present *model.Snapshot
@@ -142,7 +142,7 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// What the agent before kept counts as what was there.
+// The checkpoint's objects count as present before.
 func TestHoldAfterRestart(t *testing.T) {
 	h := New(limit, peers("a"))
 	if result, held, _ := h.Advance(peers(), start); len(result.Peers) != 1 || len(held) != 1 || held[0].Kind != "LBPeer" {
@@ -170,7 +170,7 @@ func vip(address, service string) *millracev1beta1.VIP {
 	}
 }
 
-// VIPs are held whose Service is without an address then, and no others.
+// VIPs are held only if their Service would lose its address.
 func TestHoldOfVIPs(t *testing.T) {
 	const held, goes = true, false
 	for what, test := range map[string]struct {
@@ -198,8 +198,8 @@ func TestHoldOfVIPs(t *testing.T) {
 	}
 }
 
-// Whatever comes and goes: what is there is worked by, nothing else is for longer than the guard keeps it,
-// and never more than half of many goes in one step unless that was held.
+// Present objects are used, missing ones no longer than the limit, and more than half of many is never
+// removed in one step unless held before.
 func TestHoldProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := New(limit, nil)

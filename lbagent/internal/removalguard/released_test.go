@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// shop is a Service with a VIP and EndpointSlices, and another one beside it.
+// shop is a Service with a VIP and EndpointSlices, and another Service.
 func shop(edit func(*corev1.Service), sliceNames ...string) *model.Snapshot {
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "1"}}
 	edit(service)
@@ -31,7 +31,7 @@ func shop(edit func(*corev1.Service), sliceNames ...string) *model.Snapshot {
 		}})
 	}
 	for _, name := range sliceNames {
-		// Named after the Service, as those of the controller.
+		// Slices are named after the Service.
 		of, _, _ := strings.Cut(name, "-")
 		s.EndpointSlices = append(s.EndpointSlices, &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
 			Namespace: "shop", Name: name, UID: types.UID(name), Labels: map[string]string{discoveryv1.LabelServiceName: of},
@@ -49,7 +49,7 @@ func sliceNames(s *model.Snapshot) []string {
 	return names
 }
 
-// Foreground deletion removes the EndpointSlices of a Service that still has its VIP.
+// Foreground deletion removes EndpointSlices before the VIP is released.
 func TestEndpointsOfReleasedService(t *testing.T) {
 	present := func(*corev1.Service) {}
 	deleted := func(service *corev1.Service) { service.DeletionTimestamp = &metav1.Time{Time: start} }
@@ -83,7 +83,7 @@ func TestEndpointsOfReleasedService(t *testing.T) {
 		for _, limit := range []time.Duration{0, limit} {
 			h := New(limit, shop(present, all...))
 			for i := range 3 {
-				// Also what is held goes on to be held.
+				// Held slices stay held.
 				result, _, _ := h.Advance(test.present, start.Add(time.Duration(i)*time.Hour))
 				if got := sliceNames(result); !slices.Equal(got, test.want) {
 					t.Errorf("%s, held for %s, look %d: %v, want %v", what, limit, i, got, test.want)

@@ -17,8 +17,8 @@ import (
 
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// parseSlices parses EndpointSlices as "slice=namespace/service:8080: pod pod pod!": a pod is an
-// address, "!" means that it terminates, and its node has the name of the address.
+// parseSlices parses "slice=namespace/service:8080: pod pod pod!". A pod is an address, which is also its
+// node's name; "!" means terminating.
 func parseSlices(t *testing.T, texts ...string) (list []*discoveryv1.EndpointSlice) {
 	t.Helper()
 	for _, text := range texts {
@@ -51,7 +51,7 @@ func parseSlices(t *testing.T, texts ...string) (list []*discoveryv1.EndpointSli
 	return list
 }
 
-// format formats the EndpointSlices of retained endpoints as "namespace/service:port,port: pod pod".
+// format formats retained EndpointSlices as "namespace/service:port,port: pod pod".
 func format(list []*discoveryv1.EndpointSlice) string {
 	var texts []string
 	for _, slice := range list {
@@ -67,7 +67,6 @@ func format(list []*discoveryv1.EndpointSlice) string {
 	return strings.Join(texts, "; ")
 }
 
-// step is the EndpointSlices after a time, with the retained endpoints that are expected.
 type step struct {
 	after  time.Duration
 	slices []string
@@ -157,7 +156,7 @@ func TestRetention(t *testing.T) {
 					if same, _ := r.Advance(present, cluster, now); !slices.Equal(same, result) {
 						t.Errorf("step %d: another result without a change", i)
 					}
-					// The next agent checks again.
+					// The next agent checks the address twice again.
 					if restarts && name != "the node has the address no more" {
 						r = New(result, limits)
 					}
@@ -174,7 +173,7 @@ func TestRetentionDisabled(t *testing.T) {
 	}
 }
 
-// Endpoints of UDP are shown as not serving: a datagram of a flow gets another endpoint.
+// Retained endpoints do not serve, so that UDP flows move to others.
 func TestRetainedConditions(t *testing.T) {
 	r := New(parseSlices(t, "s-1=a/s:80: p1"), Limits{Timeout: time.Minute, Endpoints: 1})
 	result, _ := r.Advance(nil, Cluster{IsServed: func(types.NamespacedName) bool { return true }}, start)

@@ -15,15 +15,15 @@ import (
 	"github.com/millrace-lb/millrace/api/tunnelkey"
 )
 
-// The Secret decides, without it what is pinned. A node with neither waits, and never guesses.
+// The Secret takes precedence over the pinned maps. A node with neither waits.
 func TestChoose(t *testing.T) {
 	none, one, two := flowhash.Seed{}, flowhash.Seed{1}, flowhash.Seed{2}
 	for name, test := range map[string]struct {
 		pinned *flowhash.Seed
-		// secret is nil where it cannot be read.
+		// secret is nil if it cannot be read.
 		secret *flowhash.Seed
 		hangs  bool
-		// waits is where the Secret can be read a minute later.
+		// waits makes the Secret readable a minute later.
 		waits bool
 		want  flowhash.Seed
 		took  time.Duration

@@ -12,8 +12,7 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// Only an agent whose DaemonSet was seen and is gone, or whose node shuts down, hands its routes
-// over before it ends.
+// Routes are handed over only if the DaemonSet was deleted or the node shuts down.
 func TestHandover(t *testing.T) {
 	type answer struct {
 		there bool
@@ -22,12 +21,12 @@ func TestHandover(t *testing.T) {
 	yes, no, fails := answer{true, nil}, answer{false, nil}, answer{false, errors.New("injected")}
 	for what, test := range map[string]struct {
 		learned, asked answer
-		// node is what the Node says when the agent is told to end, later what it says then.
+		// node is the Node's state at SIGTERM, later its state afterwards.
 		node, later answer
-		// seen is true where a pass saw that the node shuts down.
+		// seen is true if a pass saw that the node shuts down.
 		seen  bool
 		final bool
-		// after is how long the agent asks.
+		// after is the duration of the check.
 		after time.Duration
 	}{
 		"restart":             {yes, yes, no, no, false, false, lookAgain},
@@ -81,7 +80,7 @@ func TestHandover(t *testing.T) {
 	}
 }
 
-// The end does not wait for ever, nor for an agent that fails meanwhile.
+// The handover is bounded, even if the agent fails.
 func TestHandoverIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gone := func(context.Context) (bool, error) { return false, nil }

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// slice is an EndpointSlice of a Service with endpoints such as "a@node1", or "a@node1-" if it is not ready.
+// slice returns an EndpointSlice with endpoints such as "a@node1", or "a@node1-" if unready.
 func slice(service string, endpoints ...string) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Name: service + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: service}},
@@ -29,7 +29,6 @@ func slice(service string, endpoints ...string) *discoveryv1.EndpointSlice {
 	return s
 }
 
-// ready returns the addresses of the ready endpoints.
 func ready(all []*discoveryv1.EndpointSlice) (addresses []string) {
 	for _, s := range all {
 		for i := range s.Endpoints {
@@ -42,7 +41,7 @@ func ready(all []*discoveryv1.EndpointSlice) (addresses []string) {
 	return addresses
 }
 
-// The agent of node 3 is silent from 60 s on. Steps begin at the time of the same row, in seconds.
+// The agent of node 3 is silent from 60 s on. Times are in seconds.
 func TestAdvance(t *testing.T) {
 	type step struct {
 		at      int
@@ -102,8 +101,7 @@ func TestAdvance(t *testing.T) {
 	}
 }
 
-// A model is built again of EndpointSlices that are other objects. So a pass without a change gets the same
-// ones, and the objects of the cache are not changed.
+// Without a change the result has the same objects, and cached objects are not modified.
 func TestSameObjects(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	silent := map[string]time.Time{"node3": start}

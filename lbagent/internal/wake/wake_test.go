@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Values that come while one waits are one; none is lost that comes after it was taken.
+// Pending values coalesce, and none after a receive is lost.
 func TestForward(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

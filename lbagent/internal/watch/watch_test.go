@@ -20,7 +20,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/probe"
 )
 
-// judge is a prober with a verdict that the test gives.
 type judge struct {
 	verdict membership.Verdict
 	want    probe.Want
@@ -34,7 +33,7 @@ func watchBy(prober Prober) *Watch {
 	return New(prober, func([][probe.KeySize]byte) error { return nil }, ReportAfter, logr.Discard())
 }
 
-// The data plane is told without a pass, of a return as of a loss.
+// The data plane is updated without a pass after losses and returns.
 func TestNodeDownIsMarked(t *testing.T) {
 	j := &judge{verdict: membership.Verdict{Down: map[forwarding.NodeID]time.Time{2: time.Now()}}}
 	w := watchBy(j)
@@ -54,7 +53,7 @@ func TestNodeDownIsMarked(t *testing.T) {
 	}
 }
 
-// A node whose agent is silent answers for no VIP on links, and goes on forwarding.
+// A node with a silent agent answers for no VIP on links and still forwards.
 func TestAgentHangs(t *testing.T) {
 	j := &judge{verdict: membership.Verdict{
 		Held: map[forwarding.NodeID]time.Time{3: {}}, Alone: map[forwarding.NodeID]time.Time{2: time.Now()},
@@ -66,7 +65,7 @@ func TestAgentHangs(t *testing.T) {
 	}
 }
 
-// Endpoints that appear on a node whose agent is silent get no new flows while there are others.
+// New endpoints on nodes with silent agents get no new flows while there are others.
 func TestSilentAgentGetsNoNewEndpoints(t *testing.T) {
 	pods := func(on ...string) []*discoveryv1.EndpointSlice {
 		slice := &discoveryv1.EndpointSlice{}
@@ -94,7 +93,7 @@ func TestSilentAgentGetsNoNewEndpoints(t *testing.T) {
 	}
 }
 
-// The targets are those of the model that is wanted last, though most models share their nodes.
+// Targets follow the last model, although most models share their nodes.
 func TestWantFollowsNodes(t *testing.T) {
 	address := netip.MustParseAddr
 	j := &judge{}
@@ -131,7 +130,7 @@ func TestWantFollowsNodes(t *testing.T) {
 	}
 }
 
-// A node that is cut off reports it before the others report that this node is down.
+// A cut-off node reports itself before others report it as down.
 func TestCutOffIsReported(t *testing.T) {
 	lost := time.Unix(1e9, 0)
 	since := map[forwarding.NodeID]time.Time{2: lost, 3: lost}

@@ -18,7 +18,7 @@ import (
 
 var errInjected = errors.New("injected")
 
-// keyMaps have the keys of the tunnel, and outlive an agent.
+// keyMaps are the tunnel keys of a data plane, which survive agents.
 type keyMaps struct {
 	keys   forwarding.TunnelKeys
 	writes int
@@ -49,7 +49,6 @@ func secretOf(phase tunnelkey.Phase, sending uint32, keys ...tunnelkey.Key) mode
 	return model.TunnelSecret{State: &tunnelkey.State{Phase: phase, Accepted: keys, Sending: sending, Required: true}}
 }
 
-// expect updates a keeper and compares what it says.
 func expect(t *testing.T, keeper *Keeper, secret model.TunnelSecret, want tunnelkey.Ring, reason, message string) {
 	t.Helper()
 	observed, err := keeper.Update(secret)
@@ -72,31 +71,31 @@ func TestKeeper(t *testing.T) {
 	if maps.writes != 1 || maps.keys.Sending != 1 {
 		t.Errorf("after %d writes the maps have %v", maps.writes, maps.keys)
 	}
-	// Deleted or garbled: nothing changes.
+	// A deleted or invalid Secret changes nothing.
 	expect(t, keeper, model.TunnelSecret{}, ring, millracev1beta1.ReasonKeyAbsent, "goes on with key 1")
 	expect(t, keeper, model.TunnelSecret{Err: errors.New("nonsense")}, ring, millracev1beta1.ReasonKeyInvalid, "nonsense; the node goes on with key 1")
 	if maps.writes != 1 {
 		t.Error("the maps were written without a Secret")
 	}
-	// The maps cannot be written: it is tried again.
+	// A failed write is retried.
 	maps.err = errInjected
 	expect(t, keeper, secretOf(tunnelkey.Switching, 2, one, two), ring, millracev1beta1.ReasonKeyFailed, "injected")
 	maps.err = nil
 	ring = tunnelkey.Ring{Accepted: []uint32{1, 2}, Sending: 2, Required: true}
 	expect(t, keeper, secretOf(tunnelkey.Switching, 2, one, two), ring, "", "")
 
-	// A restart while the Secret is away, or there.
+	// Restarts with and without the Secret.
 	expect(t, newKeeper(maps, 2, 1), model.TunnelSecret{}, ring, millracev1beta1.ReasonKeyAbsent, "goes on with key 2")
 	expect(t, newKeeper(maps), secretOf(tunnelkey.Switching, 2, one, two), ring, "", "")
 	if maps.writes != 2 {
 		t.Errorf("%d writes, want 2: a restart wrote", maps.writes)
 	}
-	// Another Secret: the previous key goes on until all nodes have the new one.
+	// With another Secret the previous key is used until all nodes have the new one.
 	ring = tunnelkey.Ring{Accepted: []uint32{1, 2, 3}, Sending: 2, Required: true}
 	expect(t, newKeeper(maps, 2, 1), secretOf(tunnelkey.Publishing, 0, tunnelkey.New(3)), ring, "", "")
 }
 
-// Another seed in the Secret is told as long as it is there, and changes nothing.
+// Another seed in the Secret is reported and changes nothing.
 func TestOtherSeed(t *testing.T) {
 	maps := &keyMaps{}
 	keeper := newKeeper(maps)

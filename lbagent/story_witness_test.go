@@ -18,14 +18,14 @@ import (
 // witness checks a node's maps and routes after each write, for invariants that hold whatever fails:
 //
 //   - a frontend in the maps has all entries that it refers to, endpoints of its family, and a distinct key;
-//   - an announced VIP is in the maps with a serving frontend, and the frontends that it had when it was announced stay;
-//     a newly announced one is in the maps with all its frontends, except for lack of room; its peer accepts its family,
+//   - an announced VIP is in the maps with a serving frontend, and the frontends of its announcement stay; a newly
+//     announced one is in the maps with all its frontends, except for lack of room; its peer accepts its family,
 //     and the next hop is this node's address of that family;
-//   - no client is newly admitted against its Service, and none rejected that was and is admitted, except by a frontend
-//     that is closed because it admits others, too;
+//   - no client is newly admitted against its Service, and no client rejected that was and is admitted, except
+//     by a frontend that is closed because it admits others, too;
 //   - when routes are set, no frontend behind them admits a client against its Service;
 //   - a row that gets another owner keeps the previous ones that exist;
-//   - entries of existing objects are not removed, and those of deleted ones not before the delay, counted from the
+//   - entries of existing objects are not removed, and those of deleted ones not before the delay after the
 //     withdrawal of their routes; likewise the node tables of zones while a frontend has its own.
 type witness struct {
 	delay time.Duration

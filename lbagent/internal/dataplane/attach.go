@@ -74,6 +74,7 @@ func (d *Dataplane) Attach(uplinks []Uplink) error {
 		return err
 	}
 	d.showAllTags(uplinks, devices)
+	// Previous MAC addresses stay until previous uplinks are detached.
 	if err := d.writeSettings(uplinkSettings(d.self, devices, true)); err != nil {
 		return err
 	}

@@ -39,6 +39,7 @@ func (d *Dataplane) SetHops(hops map[forwarding.NodeID]forwarding.Hop) error {
 			continue
 		}
 		if err := d.writeNode(id, d.nodes[id]); err != nil {
+			// The next call retries.
 			d.hops[id] = previous[id]
 			errs = append(errs, err)
 		}

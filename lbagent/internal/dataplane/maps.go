@@ -104,7 +104,7 @@ func openMaps(root string, spec *ebpf.CollectionSpec, seed flowhash.Seed) (*mapS
 func (s *mapSet) open(specs map[string]*ebpf.MapSpec, want *schema, current, previous *pinnedMaps) error {
 	decided := judge(specs, current, want)
 	if before := judge(specs, previous, want); decided.adoption.Kind == Rebuilt && before.usable() {
-		// That agent was newer. The attached programs use the previous maps.
+		// The current maps are of a newer agent. The attached programs use the previous ones.
 		if err := s.goBack(current); err != nil {
 			return err
 		}
@@ -235,6 +235,7 @@ func loadPinnedMaps(directory string, specs map[string]*ebpf.MapSpec) (*pinnedMa
 	return p, nil
 }
 
+// loadPinnedMap returns nil if the map is not pinned.
 func loadPinnedMap(directory, name string) (*ebpf.Map, error) {
 	m, err := ebpf.LoadPinnedMap(filepath.Join(directory, name), nil)
 	if errors.Is(err, fs.ErrNotExist) {

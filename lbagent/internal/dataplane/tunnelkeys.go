@@ -68,6 +68,7 @@ func (d *Dataplane) SetTunnelKeys(keys forwarding.TunnelKeys) error {
 	if err := d.writeSettings(settings); err != nil {
 		return err
 	}
+	// Retired keys are wiped once they are unused.
 	for number := uint8(1); number <= forwarding.MaxTunnelKey; number++ {
 		if err := d.writeTunnelKey(number, expanded[number]); err != nil {
 			return err

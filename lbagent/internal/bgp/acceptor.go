@@ -18,30 +18,27 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// acceptor takes the connections of passive peers' routers, at the BGP port of all of the
-// node's addresses. It listens only while there are such peers. It is not safe for concurrent
-// use.
+// acceptor accepts connections of passive peers at the BGP port of all node addresses. It listens only while
+// there are such peers or ranges. It is not safe for concurrent use.
 type acceptor struct {
-	// take gets each connection, from whomever it is.
+	// take receives each connection, from any source.
 	take func(conn *net.TCPConn)
-	// listeners are those of IPv4 (true) and IPv6 (false).
+	// listeners are keyed by family: IPv4 is true.
 	listeners map[bool]*listener
-	// dropped is how many packets previous listeners dropped.
+	// dropped counts the packets dropped by closed listeners.
 	dropped uint64
 }
 
 type listener struct {
 	*net.TCPListener
-	// passwords are those in the kernel, by the router's address or the network of routers: what
-	// it gets from there without the password's digest it drops (RFC 2385). Of several the
-	// longest prefix counts.
+	// passwords are set in the kernel by router or network, of which the longest prefix applies. The kernel
+	// drops segments without the password's digest (RFC 2385).
 	passwords map[netip.Prefix]string
-	// routers are the networks that the kernel takes connections from, sorted; nil before there is
-	// a filter.
+	// routers are the sorted networks that the socket filter admits; nil without a filter.
 	routers []netip.Prefix
 }
 
-// want listens for passive peers and those of ranges, with their passwords, and no others.
+// want opens, updates and closes listeners for passive peers and ranges.
 func (a *acceptor) want(peers map[string]model.Peer, ranges []model.Range, passwords map[string]string) error {
 	wanted := map[bool]map[netip.Prefix]string{}
 	add := func(routers netip.Prefix, secret string) {
@@ -52,7 +49,7 @@ func (a *acceptor) want(peers map[string]model.Peer, ranges []model.Range, passw
 		wanted[family][routers] = passwords[secret]
 	}
 	for _, peer := range peers {
-		// The range has the password of its routers.
+		// The range sets the password of its routers.
 		if peer.Passive && peer.OfRange == "" {
 			add(netip.PrefixFrom(peer.Address.WithZone(""), peer.Address.BitLen()), peer.PasswordSecret)
 		}
@@ -82,7 +79,7 @@ func (a *acceptor) wantFamily(ipv4 bool, passwords map[netip.Prefix]string) erro
 		if err != nil {
 			return err
 		}
-		// The port is open, and nobody is let in before the filter and the passwords are set.
+		// Connections are accepted only after the filter and the passwords are set.
 		have = &listener{TCPListener: opened, passwords: map[netip.Prefix]string{}}
 		a.listeners[ipv4] = have
 		defer func() { go accept(opened, a.take) }()
@@ -90,7 +87,6 @@ func (a *acceptor) wantFamily(ipv4 bool, passwords map[netip.Prefix]string) erro
 	return errors.Join(have.admit(slices.SortedFunc(maps.Keys(passwords), netip.Prefix.Compare)), have.protect(passwords))
 }
 
-// admit makes the kernel drop what comes from other networks.
 func (l *listener) admit(routers []netip.Prefix) error {
 	if l.routers != nil && slices.Equal(routers, l.routers) {
 		return nil
@@ -102,7 +98,7 @@ func (l *listener) admit(routers []netip.Prefix) error {
 	return nil
 }
 
-// drops is how many packets of untrusted hosts, or for want of room, the kernel has dropped.
+// drops counts the packets dropped by filters or for lack of queue space.
 func (a *acceptor) drops() uint64 {
 	drops := a.dropped
 	for _, l := range a.listeners {
@@ -111,7 +107,6 @@ func (a *acceptor) drops() uint64 {
 	return drops
 }
 
-// protect makes the passwords in the kernel what is wanted.
 func (l *listener) protect(passwords map[netip.Prefix]string) error {
 	var errs []error
 	set := func(routers netip.Prefix, password string) {
@@ -147,8 +142,8 @@ func setPassword(l *net.TCPListener, routers netip.Prefix, password string) erro
 	return nil
 }
 
-// listen listens at the BGP port of one family. The handshake has the highest TTL: routers
-// with TTL security (RFC 5082) drop others.
+// listen opens the BGP port of one family. SYN-ACKs have the highest TTL, because routers with TTL security
+// (RFC 5082) drop others.
 func listen(ipv4 bool) (*net.TCPListener, error) {
 	network, level, ttl := "tcp6", unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS
 	if ipv4 {
@@ -161,7 +156,7 @@ func listen(ipv4 bool) (*net.TCPListener, error) {
 		})
 		return errors.Join(err, failure)
 	}}
-	// Sockets of Multipath TCP, which Go listens with by itself, have no passwords.
+	// Multipath TCP, Go's default for listeners, has no TCP MD5 signatures.
 	config.SetMultipathTCP(false)
 	opened, err := config.Listen(context.Background(), network, fmt.Sprintf(":%d", bgpPort))
 	if errors.Is(err, syscall.EADDRINUSE) {
@@ -178,7 +173,6 @@ func listen(ipv4 bool) (*net.TCPListener, error) {
 	return tcp, nil
 }
 
-// accept gives take each connection until the listener is closed.
 func accept(listener *net.TCPListener, take func(*net.TCPConn)) {
 	budget := newBudget(acceptedAtOnce, acceptPause)
 	for {
@@ -193,8 +187,8 @@ func accept(listener *net.TCPListener, take func(*net.TCPConn)) {
 	}
 }
 
-// accepted gives a connection to the session of the router that it comes from. One of a router
-// of a range has to prove itself for a session; any other is closed.
+// accepted passes a connection to its router's session. A router of a range has to send an OPEN first; other
+// connections are closed.
 func (s *Server) accepted(conn *net.TCPConn) {
 	remote := addrPort(conn.RemoteAddr()).Addr()
 	s.mu.Lock()
@@ -221,8 +215,7 @@ func (s *Server) accepted(conn *net.TCPConn) {
 	go s.greet(conn, of, s.routerID)
 }
 
-// passive is the session of a router that connects, and that a connection comes from; nil without
-// one.
+// passive returns the passive session with the connection's addresses, or nil.
 func (s *Server) passive(conn *net.TCPConn) *session {
 	remote, local := addrPort(conn.RemoteAddr()), addrPort(conn.LocalAddr())
 	for _, session := range s.sessions {

@@ -14,20 +14,19 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/socketfilter"
 )
 
-// The queue of the BGP port is one for all routers: connections that nobody takes would keep the
-// routers' out. So the kernel drops what comes from other addresses (SO_ATTACH_FILTER, socket(7)),
-// before it takes room. Connections that are there keep the filter that they began with.
+// All routers share the accept queue of the BGP port, so connections of other hosts could keep them out. The
+// kernel drops packets of other sources before they are queued (SO_ATTACH_FILTER, socket(7)). Accepted
+// connections keep the filter of their SYN.
 
-// mostInstructions bounds a filter: enough for 60 networks of IPv6, or 150 of IPv4. With more it
-// lets all through, and untrusted hosts are closed. A socket has 20 KiB for filters before Linux
-// 6.7 (net.core.optmem_max). While one replaces another both count, and the kernel makes up to two
-// instructions of 8 bytes of each.
+// mostInstructions bounds a filter to about 60 networks of IPv6 or 150 of IPv4. Beyond, all sources are
+// admitted and the agent closes connections of unknown ones. Before Linux 6.7 a socket has 20 KiB for
+// filters (net.core.optmem_max): during a replacement both filters count, and the kernel translates an
+// instruction to up to two of 8 bytes.
 const mostInstructions = 600
 
-// Offsets of the source in the IP headers.
 const sourceV4At, sourceV6At = 12, 8
 
-// admission is a filter that lets packets of these networks through, all of one family.
+// admission returns a filter that accepts packets of these networks, all of one family.
 func admission(routers []netip.Prefix) []bpf.Instruction {
 	const wordBits = 32
 	take, drop := bpf.RetConstant{Val: ^uint32(0)}, bpf.RetConstant{}
@@ -38,8 +37,7 @@ func admission(routers []netip.Prefix) []bpf.Instruction {
 			at = sourceV6At
 		}
 		octets := network.Masked().Addr().AsSlice()
-		// From the last word to the first, for each skips what follows of the network where it
-		// differs.
+		// Built from the last word to the first, because a mismatch jumps over the rest of the block.
 		block := []bpf.Instruction{take}
 		for word := (network.Bits() - 1) / wordBits; word >= 0 && network.Bits() > 0; word-- {
 			one := []bpf.Instruction{bpf.LoadAbsolute{Off: socketfilter.NetworkHeader + at + 4*uint32(word), Size: 4}}
@@ -59,7 +57,7 @@ func admission(routers []netip.Prefix) []bpf.Instruction {
 	return append(program, drop)
 }
 
-// admit makes a listener drop what comes from other networks.
+// admit attaches the filter for these networks to a listener.
 func admit(l *net.TCPListener, routers []netip.Prefix) error {
 	err := onSocket(l, func(fd int) error { return socketfilter.Attach(fd, admission(routers)) })
 	if err != nil {
@@ -68,7 +66,7 @@ func admit(l *net.TCPListener, routers []netip.Prefix) error {
 	return nil
 }
 
-// dropped is how many packets a listener has dropped.
+// dropped returns the number of packets that the listener's socket has dropped.
 func dropped(l *net.TCPListener) (drops uint32) {
 	_ = onSocket(l, func(fd int) error {
 		drops = socketfilter.Drops(fd)

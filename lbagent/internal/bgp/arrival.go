@@ -18,21 +18,21 @@ import (
 )
 
 const (
-	// mostPending connections of one router may wait for their OPEN.
+	// mostPending bounds the connections of one router that wait for their OPEN.
 	mostPending = 4
-	// answersWithin is how long the other end of a connection has for its answer.
+	// answersWithin is the timeout of the liveness check of the current connection.
 	answersWithin = 3 * time.Second
 )
 
-// arrival is a connection with the router that is the next to be used.
+// arrival is the next connection with the router.
 type arrival struct {
 	router *net.TCPConn
-	// open is the router's OPEN, where it has been read already.
+	// open is the router's OPEN if it was read already.
 	open []byte
 }
 
-// offer takes a connection of a passive peer's router. Where there is none, it is used. Else it
-// has to prove itself: anybody on the router's address can connect.
+// offer uses the connection of a passive peer's router if there is none. Otherwise it has to send a valid
+// OPEN first, because any host at the router's address can connect.
 func (t *transport) offer(conn *net.TCPConn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -45,7 +45,7 @@ func (t *transport) offer(conn *net.TCPConn) {
 	go t.await(conn, t.peer)
 }
 
-// hold has a connection be pending, in place of the oldest where there are too many; mu is held.
+// hold adds a pending connection and evicts the oldest beyond mostPending; mu is held.
 func (t *transport) hold(conn *net.TCPConn) {
 	if len(t.pending) == mostPending {
 		_ = t.pending[0].Close()
@@ -54,7 +54,7 @@ func (t *transport) hold(conn *net.TCPConn) {
 	t.pending = append(t.pending, conn)
 }
 
-// await has a connection replace the one of now when its OPEN has come.
+// await validates the OPEN of a pending connection before it may replace the current one.
 func (t *transport) await(conn *net.TCPConn, peer model.Peer) {
 	open, err := readOpen(conn, &peer, t.self)
 	if err != nil {
@@ -67,15 +67,14 @@ func (t *transport) await(conn *net.TCPConn, peer model.Peer) {
 	t.succeed(arrival{conn, open})
 }
 
-// forget takes a connection off those that are pending, and reports whether it was among them; mu
-// is held.
+// forget removes a pending connection and reports whether it was found; mu is held.
 func (t *transport) forget(conn *net.TCPConn) bool {
 	before := len(t.pending)
 	t.pending = slices.DeleteFunc(t.pending, func(other *net.TCPConn) bool { return other == conn })
 	return len(t.pending) < before
 }
 
-// arrive takes a connection of a passive peer's router whose OPEN has come, and returns at once.
+// arrive takes a passive peer's connection whose OPEN was read, without blocking.
 func (t *transport) arrive(next arrival) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -83,10 +82,10 @@ func (t *transport) arrive(next arrival) {
 	go t.succeed(next)
 }
 
-// succeed has a pending connection replace the one of now, where that is dead: a router that has lost
-// it connects again (RFC 4724, section 5). Its end tells nobody to forget our routes. Where the
-// other end still answers, the connection of now is kept (RFC 4271, section 6.8): there are two
-// speakers on the router's address, or somebody in its place.
+// succeed replaces a dead current connection with a pending one: a router that has lost its connection
+// reconnects (RFC 4724, section 5). The old one ends without a NOTIFICATION, so the router retains our
+// routes. If the current one still answers, it is kept (RFC 4271, section 6.8): two speakers use the
+// router's address, or a host spoofs it.
 func (t *transport) succeed(next arrival) {
 	t.mu.Lock()
 	current := t.router
@@ -108,7 +107,7 @@ func (t *transport) succeed(next arrival) {
 	_ = next.router.Close()
 }
 
-// readOpen reads a router's OPEN. Where it is refused the router is told why.
+// readOpen reads and validates a router's OPEN. An invalid one is answered with a NOTIFICATION.
 func readOpen(conn *net.TCPConn, peer *model.Peer, self netip.Addr) ([]byte, error) {
 	if err := secure(conn, peer); err != nil {
 		return nil, err
@@ -130,14 +129,13 @@ func readOpen(conn *net.TCPConn, peer *model.Peer, self netip.Addr) ([]byte, err
 	return message, err
 }
 
-// use has a connection that was made for it replace the one of now.
 func (t *transport) use(next arrival) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.replace(next)
 }
 
-// replace ends the connection of now, without a NOTIFICATION, for another one; mu is held.
+// replace closes the current connection without a NOTIFICATION in favor of next; mu is held.
 func (t *transport) replace(next arrival) {
 	t.withdrawOffer()
 	t.offered <- next
@@ -146,7 +144,7 @@ func (t *transport) replace(next arrival) {
 	}
 }
 
-// withdrawOffer closes a connection that nobody has used; mu is held.
+// withdrawOffer closes the offered connection if it was not used; mu is held.
 func (t *transport) withdrawOffer() {
 	select {
 	case previous := <-t.offered:
@@ -155,7 +153,6 @@ func (t *transport) withdrawOffer() {
 	}
 }
 
-// take makes a connection the one of now.
 func (t *transport) take(next arrival) {
 	t.observed.phase("")
 	t.mu.Lock()
@@ -163,7 +160,6 @@ func (t *transport) take(next arrival) {
 	t.router = next.router
 }
 
-// accept waits for the router's connection until ctx is done.
 func (t *transport) accept(ctx context.Context, peer *model.Peer) (arrival, error) {
 	t.observed.phase(millracev1beta1.SessionActive)
 	for {
@@ -186,8 +182,8 @@ func (t *transport) accept(ctx context.Context, peer *model.Peer) (arrival, erro
 	}
 }
 
-// secure sets what the peer asks for on a connection that the router made. Its password is
-// that of the socket that listens.
+// secure sets the peer's socket options on an accepted connection, which has the password of the listening
+// socket.
 func secure(conn *net.TCPConn, peer *model.Peer) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {

@@ -18,30 +18,28 @@ import (
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
 )
 
-// connection is a connection of GoBGP's and one of the router's that belong together.
+// connection pairs a connection of GoBGP with one of the router.
 type connection struct {
 	*transport
 	speaker, router *net.TCPConn
-	// early is the router's OPEN, where it has been read already.
+	// early is the router's OPEN if it was read already.
 	early []byte
 
-	// patience is how long the router is waited for.
 	patience patience
-	// write is held while something is written to the router.
+	// write serializes writes to the router.
 	write sync.Mutex
-	// broken is why nothing more can be written to the router; nil while it can.
+	// broken is the first write error, or nil.
 	broken atomic.Pointer[error]
-	// told is true after a NOTIFICATION, after which the end is no news.
+	// told is true after a NOTIFICATION, so that the close is not reported as well.
 	told atomic.Bool
-	// opened is the router's OPEN; nil before it.
+	// opened is nil before the router's OPEN.
 	opened atomic.Pointer[routerOpen]
-	// left is true after GoBGP has ended its side, hurried once it is known to do so.
+	// left is true after GoBGP has closed its side, hurried once it is expected to.
 	left, hurried atomic.Bool
 }
 
-// carry carries GoBGP's OPEN, and then messages both ways, until one side has ended. It
-// returns true where the router ended the connection before its OPEN: GoBGP has not noticed
-// this connection then, and waits for the next.
+// carry relays GoBGP's OPEN, and then messages both ways, until one side closes. It returns true if the
+// router closed before its OPEN: GoBGP is unaware of this connection and waits for the next.
 func (c *connection) carry(open []byte, queue <-chan []byte) (again bool) {
 	ended, finished := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -56,10 +54,10 @@ func (c *connection) carry(open []byte, queue <-chan []byte) (again bool) {
 		return true
 	}
 	if !c.hurried.Load() {
-		// GoBGP learns that the router has left.
+		// Signal the router's close to GoBGP.
 		_ = c.speaker.Close()
 	}
-	// Its last messages are of no use then, but for the reason that they may tell.
+	// Queued messages are dropped; a NOTIFICATION among them still has the reason.
 	for message := range queue {
 		if kindOf(message) == bgp.BGP_MSG_NOTIFICATION {
 			c.tell("could not send", message)
@@ -69,8 +67,8 @@ func (c *connection) carry(open []byte, queue <-chan []byte) (again bool) {
 	return false
 }
 
-// explain tells why a connection ended that no NOTIFICATION did: GoBGP says none where it waits
-// for the router to take what was said before.
+// explain reports why a connection ended without a NOTIFICATION: GoBGP sends none while the router does not
+// read.
 func (c *connection) explain() {
 	if c.told.Load() {
 		return
@@ -84,9 +82,8 @@ func (c *connection) explain() {
 	}
 }
 
-// outbound carries GoBGP's messages to the router until the connection has ended. When GoBGP
-// has left, the router has a moment to read all of them: closing at once could reset the
-// connection before.
+// outbound relays GoBGP's messages until the connection has ended. After GoBGP has closed, the router has
+// time to read the rest, because closing at once could reset the connection.
 func (c *connection) outbound(open []byte, queue <-chan []byte, ended <-chan struct{}) {
 	for message, more := open, true; more; {
 		if err := c.pass(message); err != nil {
@@ -104,9 +101,8 @@ func (c *connection) outbound(open []byte, queue <-chan []byte, ended <-chan str
 	_ = c.router.CloseWrite()
 }
 
-// abandon ends a connection to which nothing more can be written. Reading may go on for ever
-// where the way to the router is cut, so it ends, too: at once where the router took nothing for
-// too long, else when what the router had said has been read.
+// abandon ends a connection after a write error. Reading could block forever on a cut path, so the
+// connection is closed at once after a write timeout, and otherwise after the received data is read.
 func (c *connection) abandon(err error) {
 	const words = "the router takes none of our messages: the way to it is cut, or it hangs"
 	switch stuck := errors.Is(err, os.ErrDeadlineExceeded); {
@@ -124,8 +120,7 @@ func (c *connection) abandon(err error) {
 	_ = c.router.Close()
 }
 
-// hurry ends a connection that GoBGP leaves, or has left: what is not said yet is of no use but
-// for a NOTIFICATION, and the router has a moment to take that.
+// hurry bounds the end of a connection that GoBGP closes: of unsent messages only a NOTIFICATION matters.
 func (c *connection) hurry() {
 	if !c.hurried.Swap(true) {
 		c.patience.end(c.router)
@@ -133,7 +128,7 @@ func (c *connection) hurry() {
 	}
 }
 
-// pass carries one of GoBGP's messages to the router, as it is to see it.
+// pass sends one of GoBGP's messages to the router, adapted to its capabilities.
 func (c *connection) pass(message []byte) error {
 	switch kindOf(message) {
 	case bgp.BGP_MSG_NOTIFICATION:
@@ -159,20 +154,19 @@ func (c *connection) pass(message []byte) error {
 	return c.send(message)
 }
 
-// longestEndOfRIB bounds how late the End-of-RIB is: after a start with nothing to forward by, the
-// router may use no route before it.
+// longestEndOfRIB bounds the delay of End-of-RIB: a router restarted without forwarding state may use no
+// route before it.
 const longestEndOfRIB = 5 * time.Second
 
-// sendLater sends the End-of-RIB to a router that has restarted once each other node has had time
-// to try and connect. The router forwards by the routes of before until it has the End-of-RIB of
-// all its sessions (RFC 4724, section 4.1), but it may know of those alone that are there: with
-// that of one node FRR goes over to that node's routes.
+// sendLater sends End-of-RIB to a restarted router after the other nodes have had time to connect. The
+// router forwards by stale routes until it has End-of-RIB from all peers (RFC 4724, section 4.1), but may
+// count only established ones: FRR would switch to the routes of the first node.
 func (c *connection) sendLater(endOfRIB []byte) {
 	c.mu.Lock()
 	pause := min(c.peer.ConnectRetryTime, longestEndOfRIB)
 	c.mu.Unlock()
 	message := slices.Clone(endOfRIB)
-	// Where the connection has ended by then, there is nobody to tell.
+	// Write errors are ignored: the connection has ended.
 	time.AfterFunc(pause, func() { _ = c.send(message) })
 }
 
@@ -184,9 +178,8 @@ func (c *connection) send(message []byte) error {
 	return err
 }
 
-// tell notes a NOTIFICATION, the first of a connection. One of ours that says that the router
-// was silent leaves the routes lost, not withdrawn: the router may have heard nothing. So does
-// one that was not sent.
+// tell records the first NOTIFICATION of a connection. The routes count as lost, not withdrawn, if it was
+// not sent or its code is Hold Timer Expired, because the router may not have received it.
 func (c *connection) tell(verb string, message []byte) {
 	if c.told.Swap(true) {
 		return
@@ -202,8 +195,7 @@ func (c *connection) tell(verb string, message []byte) {
 	c.fail(text)
 }
 
-// inbound carries to GoBGP what it is to hear of the router's messages. It returns whether there was
-// an OPEN among them.
+// inbound relays the router's messages, as filtered, to GoBGP and reports whether an OPEN was received.
 func (c *connection) inbound() (opened bool) {
 	c.mu.Lock()
 	peer := c.peer
@@ -223,7 +215,7 @@ func (c *connection) inbound() (opened bool) {
 			c.refuse(err)
 			return filter.open != nil
 		}
-		// What is not read waits at the router: TCP holds it up.
+		// TCP flow control holds back unread messages.
 		c.throttle(flood.take())
 		now := time.Now()
 		c.patience.hear(now)
@@ -248,20 +240,17 @@ func (c *connection) inbound() (opened bool) {
 			if !alive.has(now) {
 				continue
 			}
-			// An UPDATE starts the hold timer again, as a KEEPALIVE does (RFC 4271,
-			// section 4.4): routers need not send one between UPDATEs.
+			// An UPDATE restarts the hold timer like a KEEPALIVE (RFC 4271, section 4.4).
 			pass = encode(bgp.BGP_MSG_KEEPALIVE)
 		}
 		if _, err := c.speaker.Write(pass); err != nil {
-			// GoBGP has left, and said why, if anything, to the router. What is still in
-			// the socket is read until the router closes, so that it is not reset.
+			// GoBGP has closed. The socket is read until the router closes, too, so that it is not reset.
 			_, _ = io.Copy(io.Discard, reader)
 			return filter.open != nil
 		}
 	}
 }
 
-// next reads the router's next message.
 func (c *connection) next(from io.Reader, buffer []byte) ([]byte, error) {
 	if message := c.early; message != nil {
 		c.early = nil
@@ -270,7 +259,7 @@ func (c *connection) next(from io.Reader, buffer []byte) ([]byte, error) {
 	return readMessage(from, buffer)
 }
 
-// refuse ends the connection for an error of reading it: the router's, or its end.
+// refuse ends the connection for a read error, with a NOTIFICATION if a message was invalid.
 func (c *connection) refuse(err error) {
 	var protocol *protocolError
 	if errors.As(err, &protocol) {
@@ -301,7 +290,7 @@ func (c *connection) refuse(err error) {
 	c.fail(err.Error())
 }
 
-// holdTime is the negotiated one: the shorter of both (RFC 4271, section 4.2).
+// holdTime returns the negotiated hold time (RFC 4271, section 4.2).
 func (c *connection) holdTime(router time.Duration) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()

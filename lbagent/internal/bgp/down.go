@@ -4,10 +4,9 @@ package bgp
 
 import "fmt"
 
-// Down ends the session with a peer at once and opens it again, as when its hold timer
-// expires: the way to the peer is cut (RFC 5882, section 4.2). The peer learns it, where it
-// can, by a Cease, and keeps no route as stale. reason is told as the session's message. A
-// session that is not there, or not established, stays as it is.
+// Down closes an established session with a Cease and reopens it, as if its hold timer had expired (RFC
+// 5882, section 4.2), so the peer retains no stale routes. reason becomes the session's message. Unknown and
+// unestablished sessions are ignored.
 func (s *Server) Down(peer, reason string) error {
 	s.mu.Lock()
 	session, found := s.sessions[peer]

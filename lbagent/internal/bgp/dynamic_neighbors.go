@@ -16,30 +16,27 @@ import (
 )
 
 const (
-	// forgetAfter is how long a router of a range keeps its place after its session was lost, at
-	// most: as long as it had been established. So nobody takes the place of a router by a short
-	// session.
+	// forgetAfter bounds how long a router keeps its place in a range after its session was lost: as long as
+	// it was established, so that short sessions cannot occupy places.
 	forgetAfter = 10 * time.Minute
-	// provesWithin is how long a router has a place before its session is established, and after a
-	// session that was shorter.
+	// provesWithin is how long a router keeps its place before its first session, and after a shorter one.
 	provesWithin = 30 * time.Second
-	// mostUnproven connections of routers without a place may wait for their OPEN.
+	// mostUnproven bounds the connections of routers without a place that wait for their OPEN.
 	mostUnproven = 64
 )
 
-// dynamicNeighbors are the routers of ranges that have connected. The Server's lock guards them.
+// dynamicNeighbors are the connected routers of ranges. The Server's lock guards them.
 //
-// Anybody in the network of a range without a password can connect. A connection alone takes no
-// place, but one with an OPEN that a router of the range could send; and what was no session for
-// long is forgotten as soon.
+// Any host in a range without a password can connect, so a router gets its place only with a valid OPEN, and
+// loses it soon after a short session.
 type dynamicNeighbors struct {
 	ranges  []model.Range
 	routers map[netip.Addr]*dynamicNeighbor
-	// unproven are connections that have sent no OPEN yet, the oldest first: one of each router.
+	// unproven are connections without an OPEN, the oldest first, one per router.
 	unproven []*net.TCPConn
-	// refused are routers that there was no place for, one of each range, by its name.
+	// refused are routers without a place, one per range by its name.
 	refused map[string]refusal
-	// forget wakes the Server when a router may have lost its place.
+	// forget wakes the Server when a place may expire.
 	forget *time.Timer
 }
 
@@ -47,28 +44,26 @@ func newDynamicNeighbors() dynamicNeighbors {
 	return dynamicNeighbors{routers: map[netip.Addr]*dynamicNeighbor{}, refused: map[string]refusal{}}
 }
 
-// dynamicNeighbor is a router that has a place.
 type dynamicNeighbor struct {
-	// seen is when it got its place or last had a session, lasted how long the longest one was
-	// established.
+	// seen is when the router got its place or last had a session; lasted is the duration of the longest.
 	seen   time.Time
 	lasted time.Duration
-	// next waits for a session; nil where there is one.
+	// next waits for a session to be opened; nil if there is one.
 	next *arrival
 }
 
-// refusal is a router that there was no place for, and when it last connected.
+// refusal is a router without a place and the time of its last connection.
 type refusal struct {
 	router netip.Addr
 	at     time.Time
 }
 
-// until is when a router without a session loses its place.
+// until returns when the place of a router without a session expires.
 func (n *dynamicNeighbor) until() time.Time {
 	return n.seen.Add(min(max(n.lasted, provesWithin), forgetAfter))
 }
 
-// want takes the ranges that have their password.
+// want sets the ranges, without those whose password is missing.
 func (c *dynamicNeighbors) want(ranges []model.Range, passwords map[string]string) {
 	c.ranges = slices.DeleteFunc(slices.Clone(ranges), func(r model.Range) bool {
 		return r.Session.PasswordSecret != "" && !isPassword(passwords[r.Session.PasswordSecret])
@@ -78,7 +73,7 @@ func (c *dynamicNeighbors) want(ranges []model.Range, passwords map[string]strin
 	})
 }
 
-// rangeOf is the range that a router is of; nil where it is of none.
+// rangeOf returns the range of a router, or nil.
 func (c *dynamicNeighbors) rangeOf(router netip.Addr) *model.Range {
 	at := slices.IndexFunc(c.ranges, func(r model.Range) bool { return r.Prefix.Contains(router) })
 	if at < 0 {
@@ -87,9 +82,9 @@ func (c *dynamicNeighbors) rangeOf(router netip.Addr) *model.Range {
 	return &c.ranges[at]
 }
 
-// isFull reports whether a router of a range would get no place, and whether it is the one that is
-// told of from now on. That is the first one, for as long as it tries: untrusted hosts may come
-// from many addresses, and each would be a pass of the agent and a write of its report.
+// isFull reports whether the range has no place for a router, and whether status changes to show this
+// router. The first refused router is shown as long as it retries, because untrusted hosts may use many
+// addresses, each costing a reconcile pass and a status write.
 func (c *dynamicNeighbors) isFull(of *model.Range, router netip.Addr) (full, news bool) {
 	if c.routers[router] != nil || c.within(of.Prefix) < of.Most {
 		return false, false
@@ -103,8 +98,8 @@ func (c *dynamicNeighbors) isFull(of *model.Range, router netip.Addr) (full, new
 	return true, !found || previous.router != router
 }
 
-// wait has a connection wait for its OPEN, in place of another one of the same router, or the
-// oldest.
+// wait adds a connection that has sent no OPEN. It replaces the router's previous one, or the oldest beyond
+// mostUnproven.
 func (c *dynamicNeighbors) wait(conn *net.TCPConn) {
 	router := addrPort(conn.RemoteAddr()).Addr()
 	at := slices.IndexFunc(c.unproven, func(other *net.TCPConn) bool { return addrPort(other.RemoteAddr()).Addr() == router })
@@ -118,8 +113,7 @@ func (c *dynamicNeighbors) wait(conn *net.TCPConn) {
 	c.unproven = append(c.unproven, conn)
 }
 
-// call takes the connection of a router that has sent its OPEN; it reports whether it is one of a
-// range with a place for it.
+// call stores the connection of a router after its OPEN and reports whether a range has a place for it.
 func (c *dynamicNeighbors) call(router netip.Addr, next arrival) bool {
 	of := c.rangeOf(router)
 	if of == nil {
@@ -154,7 +148,7 @@ func (c *dynamicNeighbors) within(network netip.Prefix) int {
 	return count
 }
 
-// taken is the connection that waits for the session of a router; nil without one.
+// taken removes and returns the connection that waits for a router's session, or nil.
 func (c *dynamicNeighbors) taken(router netip.Addr) *arrival {
 	have := c.routers[router]
 	if have == nil {
@@ -165,7 +159,7 @@ func (c *dynamicNeighbors) taken(router netip.Addr) *arrival {
 	return next
 }
 
-// awaited tells of the ranges of which no router has connected.
+// awaited returns a Session for each range without a connected router.
 func (c *dynamicNeighbors) awaited() []Session {
 	var sessions []Session
 	for _, r := range c.ranges {
@@ -179,7 +173,7 @@ func (c *dynamicNeighbors) awaited() []Session {
 	return sessions
 }
 
-// turnedAway tells of one router for each range without a place for it.
+// turnedAway returns a Session for one refused router of each full range.
 func (c *dynamicNeighbors) turnedAway() []Session {
 	var sessions []Session
 	for _, r := range c.ranges {
@@ -195,7 +189,7 @@ func (c *dynamicNeighbors) turnedAway() []Session {
 	return sessions
 }
 
-// greet waits for the OPEN of a router without a session, and gives it a place then.
+// greet reads the OPEN of a router without a session, and then assigns a place.
 func (s *Server) greet(conn *net.TCPConn, of *model.Range, self netip.Addr) {
 	peer := of.Session
 	peer.Address = addrPort(conn.RemoteAddr()).Addr()
@@ -219,9 +213,8 @@ func (s *Server) greet(conn *net.TCPConn, of *model.Range, self netip.Addr) {
 	}
 }
 
-// DynamicNeighbors are the routers of ranges that have a place, and are to be among the peers of
-// Set, sorted. One without a session loses its place after a time that depends on how long it had
-// one.
+// DynamicNeighbors returns the routers of ranges that have a place, sorted, to be passed to Set as peers.
+// Places of routers without a session expire, the later the longer the session lasted.
 func (s *Server) DynamicNeighbors() []netip.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -247,7 +240,7 @@ func (s *Server) DynamicNeighbors() []netip.Addr {
 	return slices.SortedFunc(maps.Keys(s.neighbors.routers), netip.Addr.Compare)
 }
 
-// prove notes what the sessions with a router prove of it, and reports whether one is established.
+// prove updates a neighbor from its sessions and reports whether one is established.
 func (s *Server) prove(router netip.Addr, neighbor *dynamicNeighbor, now time.Time) (established bool) {
 	for _, session := range s.sessions {
 		if session.peer.Address != router {
@@ -265,7 +258,7 @@ func (s *Server) prove(router netip.Addr, neighbor *dynamicNeighbor, now time.Ti
 	return established
 }
 
-// hasAddress reports whether a peer has the address of a router for itself.
+// hasAddress reports whether a configured peer has this address.
 func (s *Server) hasAddress(router netip.Addr) bool {
 	for _, session := range s.sessions {
 		if session.peer.Address == router && session.peer.OfRange == "" {

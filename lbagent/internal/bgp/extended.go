@@ -8,9 +8,9 @@ import (
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
 )
 
-// withoutExtended is an UPDATE of GoBGP's for a router that does not take IPv6 next hops for IPv4
-// routes (RFC 8950, section 4). One with such a next hop becomes a withdrawal: the router may have
-// a route of before, with another next hop. Others are not touched.
+// withoutExtended returns GoBGP's UPDATE for a router without the Extended Next Hop Encoding capability (RFC
+// 8950, section 4). IPv4 routes with an IPv6 next hop become withdrawals, because the router may have an
+// older route with another next hop.
 func withoutExtended(update []byte) []byte {
 	routes := extendedRoutes(update)
 	if routes == nil {
@@ -21,8 +21,8 @@ func withoutExtended(update []byte) []byte {
 	return encode(bgp.BGP_MSG_UPDATE, append(body, 0, 0)...)
 }
 
-// extendedRoutes are the prefixes of an MP_REACH_NLRI of IPv4 unicast (RFC 4760, section 3), as
-// they are in the UPDATE; nil where it has none.
+// extendedRoutes returns the encoded prefixes of an MP_REACH_NLRI of IPv4 unicast (RFC 4760, section 3), or
+// nil.
 func extendedRoutes(update []byte) []byte {
 	const (
 		mpReach        = 14
@@ -48,7 +48,7 @@ func extendedRoutes(update []byte) []byte {
 		}
 		value := attributes[start : start+length]
 		attributes = attributes[start+length:]
-		// Family, length of the next hop, next hop, an octet for nothing, prefixes.
+		// AFI, SAFI, next hop length, next hop, reserved octet, NLRI.
 		if kind != mpReach || len(value) < 5 || binary.BigEndian.Uint16(value) != bgp.AFI_IP || value[2] != bgp.SAFI_UNICAST {
 			continue
 		}
@@ -59,7 +59,7 @@ func extendedRoutes(update []byte) []byte {
 	return nil
 }
 
-// counted is what follows its length in two octets, and the rest.
+// counted returns the content after a two-octet length, and the rest.
 func counted(octets []byte) (content, rest []byte, ok bool) {
 	if len(octets) < 2 || len(octets) < 2+int(binary.BigEndian.Uint16(octets)) {
 		return nil, nil, false

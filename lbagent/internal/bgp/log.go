@@ -9,13 +9,12 @@ import (
 	bgplog "github.com/osrg/gobgp/v3/pkg/log"
 )
 
-// logAdapter is the logger of a GoBGP server.
 type logAdapter struct{ logger logr.Logger }
 
-// SetLevel has no effect: logr decides.
+// SetLevel has no effect: logr's verbosity applies.
 func (l *logAdapter) SetLevel(bgplog.LogLevel) {}
 
-// GetLevel keeps GoBGP from preparing entries for nobody.
+// GetLevel lets GoBGP skip debug entries that logr would drop.
 func (l *logAdapter) GetLevel() bgplog.LogLevel {
 	if l.logger.V(3).Enabled() {
 		return bgplog.DebugLevel
@@ -23,8 +22,7 @@ func (l *logAdapter) GetLevel() bgplog.LogLevel {
 	return bgplog.InfoLevel
 }
 
-// Panic and Fatal are GoBGP's internal errors; they end neither the process
-// nor the other sessions.
+// Panic and Fatal log an internal error of GoBGP without ending the process or other sessions.
 func (l *logAdapter) Panic(message string, fields bgplog.Fields) { l.Error(message, fields) }
 func (l *logAdapter) Fatal(message string, fields bgplog.Fields) { l.Error(message, fields) }
 

@@ -14,14 +14,14 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// Messages of RFC 4271, section 4.1, in octets. Extended messages (RFC 8654) are not offered.
+// Lengths of messages (RFC 4271, section 4.1) in octets. Extended messages (RFC 8654) are not offered.
 const (
 	headerLength  = 19
 	longestLength = 4096
 	markerLength  = 16
 )
 
-// Codes and subcodes of NOTIFICATIONs that we send ourselves (RFC 4271, section 4.5).
+// Codes and subcodes of NOTIFICATIONs that the agent sends (RFC 4271, section 4.5).
 const (
 	codeHeader        = 1
 	codeOpen          = 2
@@ -37,18 +37,18 @@ const (
 	subcodeHoldTime   = 6
 	subcodeCapability = 7
 	subcodeOpenSent   = 1
-	// subcodeOpenConfirm and subcodeEstablished are those of RFC 6608.
+	// subcodeOpenConfirm and subcodeEstablished are defined in RFC 6608.
 	subcodeOpenConfirm = 2
 	subcodeEstablished = 3
-	// subcodeCollision is that of RFC 4486.
+	// subcodeCollision is defined in RFC 4486.
 	subcodeCollision = 7
 )
 
-// protocolError is why a router's message is refused, with the NOTIFICATION that tells it.
+// protocolError is an invalid message of a router, with the NOTIFICATION to send.
 type protocolError struct {
 	code, subcode byte
 	what          string
-	// data is what follows the codes in the NOTIFICATION.
+	// data follows the codes in the NOTIFICATION.
 	data []byte
 }
 
@@ -56,12 +56,10 @@ func (e *protocolError) Error() string {
 	return fmt.Sprintf("%s: sent NOTIFICATION %s", e.what, notificationName(e.code, e.subcode))
 }
 
-// notification is the message that tells the error.
 func (e *protocolError) notification() []byte {
 	return encode(bgp.BGP_MSG_NOTIFICATION, append([]byte{e.code, e.subcode}, e.data...)...)
 }
 
-// encode returns a message.
 func encode(kind byte, body ...byte) []byte {
 	message := make([]byte, headerLength, headerLength+len(body))
 	for i := range markerLength {
@@ -72,8 +70,7 @@ func encode(kind byte, body ...byte) []byte {
 	return append(message, body...)
 }
 
-// readMessage reads one message into buffer, which must hold the longest. It never reads, nor
-// keeps, more than one.
+// readMessage reads exactly one message into buffer, which must have longestLength octets.
 func readMessage(r io.Reader, buffer []byte) ([]byte, error) {
 	header := buffer[:headerLength]
 	if _, err := io.ReadFull(r, header); err != nil {
@@ -96,7 +93,6 @@ func readMessage(r io.Reader, buffer []byte) ([]byte, error) {
 
 func kindOf(message []byte) byte { return message[headerLength-1] }
 
-// headerError is why a message is refused for its header, with the data that tells it.
 func headerError(subcode byte, data []byte, format string, values ...any) error {
 	return &protocolError{code: codeHeader, subcode: subcode, what: fmt.Sprintf(format, values...), data: slices.Clone(data)}
 }
@@ -107,8 +103,7 @@ func isEndOfRIB(message []byte) bool {
 	return is
 }
 
-// endOfRIBOf is the family that an UPDATE is the End-of-RIB of: without anything, or with an empty
-// MP_UNREACH_NLRI alone. is is false where it is no End-of-RIB.
+// endOfRIBOf returns the family of an End-of-RIB: an empty UPDATE, or an empty MP_UNREACH_NLRI alone.
 func endOfRIBOf(message []byte) (afi uint16, safi byte, is bool) {
 	const (
 		mpUnreach      = 15
@@ -137,7 +132,6 @@ func endOfRIBOf(message []byte) (afi uint16, safi byte, is bool) {
 	return binary.BigEndian.Uint16(family), family[2], true
 }
 
-// endOfRIBFor is the End-of-RIB of a family of unicast routes.
 func endOfRIBFor(afi uint16) []byte {
 	if afi == bgp.AFI_IP {
 		return encode(bgp.BGP_MSG_UPDATE, 0, 0, 0, 0)
@@ -146,26 +140,24 @@ func endOfRIBFor(afi uint16) []byte {
 	return encode(bgp.BGP_MSG_UPDATE, 0, 0, 0, 6, optional, mpUnreach, 3, 0, byte(afi), bgp.SAFI_UNICAST)
 }
 
-// inbound decides what GoBGP hears of a router's messages. It sees none of them, but what is written
-// here in their place, with what matters of them: so no router reaches GoBGP's parsers. GoBGP keeps
-// every route that it is sent, and we use none: an UPDATE is dropped, and only says that the router
-// lives. GoBGP queues without a bound, so it hears nothing that a router may send often.
+// inbound validates a router's messages and replaces each with an equivalent one for GoBGP, or none, so that
+// no router reaches GoBGP's parsers. UPDATEs are dropped, because GoBGP would retain routes that are never
+// used. GoBGP's queues have no bound, so messages that a router may send often are dropped, too.
 type inbound struct {
 	peer *model.Peer
-	// self is the node's identifier; invalid where it does not matter.
+	// self is the node's BGP identifier; an invalid one is not compared.
 	self netip.Addr
 
-	// open is the router's OPEN; nil before it. carried are the families of the session then.
+	// open is nil before the router's OPEN; carried are the negotiated families.
 	open      *routerOpen
 	carried   families
 	confirmed bool
-	// ended are the families whose End-of-RIB came.
+	// ended are the families whose End-of-RIB was received.
 	ended families
 }
 
-// check returns what GoBGP hears of a message; nil where nothing. The error, if any, ends the session.
-// What GoBGP does not expect in a state is kept from it: an OPEN in an established session panics
-// there.
+// check returns the message for GoBGP, or nil if there is none. An error ends the session. Messages that
+// GoBGP does not expect in a state are errors: it panics on an OPEN in Established.
 func (i *inbound) check(message []byte) (pass []byte, err error) {
 	kind := kindOf(message)
 	switch {
@@ -185,7 +177,7 @@ func (i *inbound) check(message []byte) (pass []byte, err error) {
 		if len(message) != headerLength {
 			return nil, lengthError(message, "a KEEPALIVE with a body")
 		}
-		// Those after the first one only say that the router lives.
+		// Later KEEPALIVEs only prove that the router is alive.
 		if i.confirmed {
 			return nil, nil
 		}
@@ -202,12 +194,10 @@ func (i *inbound) check(message []byte) (pass []byte, err error) {
 	}
 }
 
-// lengthError refuses a message for its length.
 func lengthError(message []byte, what string) error {
 	return headerError(subcodeLength, message[markerLength:headerLength-1], "%s", what)
 }
 
-// begin takes the router's OPEN.
 func (i *inbound) begin(message []byte) (pass []byte, err error) {
 	open, err := parseOpen(message)
 	if err != nil {
@@ -220,7 +210,7 @@ func (i *inbound) begin(message []byte) (pass []byte, err error) {
 	return open.forGoBGP(i.carried), nil
 }
 
-// update takes an UPDATE: of each family of the session its first End-of-RIB passes.
+// update passes the first End-of-RIB of each negotiated family.
 func (i *inbound) update(message []byte) (pass []byte) {
 	afi, safi, is := endOfRIBOf(message)
 	if !is || !i.carried.has(afi, safi) || i.ended.has(afi, safi) {
@@ -230,8 +220,8 @@ func (i *inbound) update(message []byte) (pass []byte) {
 	return endOfRIBFor(afi)
 }
 
-// refresh takes a ROUTE-REFRESH (RFC 2918). Those of families that the session does not carry are
-// ignored, and so are the marks of RFC 7313, which is not offered.
+// refresh passes a ROUTE-REFRESH (RFC 2918) of a negotiated family. Demarcations of RFC 7313, which is not
+// offered, are ignored.
 func (i *inbound) refresh(message []byte) (pass []byte, err error) {
 	body := message[headerLength:]
 	if len(body) != familyLength {

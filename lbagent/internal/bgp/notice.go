@@ -8,28 +8,26 @@ import (
 )
 
 const (
-	// changesAtOnce are told at once; beyond, one each changePause, in which others are merged.
-	// Each has the agent look at all that it announces. Routers, and untrusted hosts in the network
-	// of a range, can make hundreds in a second.
+	// changesAtOnce notifications are sent without delay, later ones are merged into one per changePause.
+	// Each triggers a reconcile pass, and routers or untrusted hosts in a range can cause hundreds a second.
 	changesAtOnce = 16
 	changePause   = 100 * time.Millisecond
 )
 
-// notice tells that something has changed.
+// notice coalesces notifications of changes.
 type notice struct {
 	changed chan struct{}
 
 	mu     sync.Mutex
 	budget *budget
-	// waits is true while a change is to be told later.
-	waits bool
+	waits  bool
 }
 
 func newNotice() notice {
 	return notice{changed: make(chan struct{}, 1), budget: newBudget(changesAtOnce, changePause)}
 }
 
-// tell tells of a change, now or once the budget has room.
+// tell sends a notification, delayed if the budget is spent.
 func (n *notice) tell() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

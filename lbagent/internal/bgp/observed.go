@@ -9,18 +9,18 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// observed is what has been seen of a session. Its lock is never held while
-// GoBGP is called, since GoBGP's own goroutine waits for it.
+// observed is the observed state of a session. GoBGP must not be called while its lock is held, because
+// GoBGP's goroutine waits for the lock.
 type observed struct {
 	notify func()
 
 	mu    sync.Mutex
 	state millracev1beta1.SessionState
-	// connecting is what the transport does while GoBGP waits for the router's OPEN; empty
-	// where the router is connected.
+	// connecting is the transport's state while GoBGP waits for the router's OPEN; empty while the router is
+	// connected.
 	connecting millracev1beta1.SessionState
 	since      time.Time
-	// lasted is how long the last session that was lost had been established.
+	// lasted is how long the last lost session was established.
 	lasted   time.Duration
 	flaps    uint64
 	failure  string
@@ -31,18 +31,17 @@ func newObserved(notify func()) *observed {
 	return &observed{notify: notify, state: millracev1beta1.SessionIdle, since: time.Now()}
 }
 
-// ending is what a state of the session has ended.
 type ending int
 
 const (
 	nothingEnded ending = iota
-	// attemptEnded after GoBGP had sent OPEN, and before the session was established.
+	// attemptEnded follows OpenSent or OpenConfirm.
 	attemptEnded
-	// sessionEnded after it was established.
+	// sessionEnded follows Established.
 	sessionEnded
 )
 
-// enter notes a state, and returns what has ended with it.
+// enter records a state and returns which kind of connection it ended.
 func (o *observed) enter(state millracev1beta1.SessionState, now time.Time) ending {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -58,7 +57,7 @@ func (o *observed) enter(state millracev1beta1.SessionState, now time.Time) endi
 		o.lasted = now.Sub(o.since)
 	}
 	if was || is {
-		// The steps of an attempt are told only to those who ask.
+		// Steps of an attempt are not worth a notification.
 		o.since = now
 		o.notify()
 	}
@@ -71,21 +70,19 @@ func (o *observed) enter(state millracev1beta1.SessionState, now time.Time) endi
 	return nothingEnded
 }
 
-// lastedFor returns how long the last session that was lost had been established.
 func (o *observed) lastedFor() time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.lasted
 }
 
-// phase notes what the transport does.
 func (o *observed) phase(state millracev1beta1.SessionState) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.connecting = state
 }
 
-// fail notes why there is no session, or will be none in a moment.
+// fail records why the session is down, or about to go down.
 func (o *observed) fail(message string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -102,7 +99,7 @@ func (o *observed) established() bool {
 	return o.state == millracev1beta1.SessionEstablished
 }
 
-// wasEstablished reports whether the session was established before, by this process.
+// wasEstablished reports whether an established session was lost since the process started.
 func (o *observed) wasEstablished() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

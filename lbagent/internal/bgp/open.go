@@ -14,49 +14,48 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// shortestHold is the shortest hold time (RFC 4271, section 4.2).
+// shortestHold is the minimum hold time (RFC 4271, section 4.2).
 const shortestHold = 3 * time.Second
 
-// families are address families of unicast routes.
+// families is a set of unicast address families.
 type families struct{ ipv4, ipv6 bool }
 
-// add adds a family, if it is one of these two.
+// add ignores other families.
 func (f *families) add(afi uint16, safi byte) {
 	f.ipv4 = f.ipv4 || afi == bgp.AFI_IP && safi == bgp.SAFI_UNICAST
 	f.ipv6 = f.ipv6 || afi == bgp.AFI_IP6 && safi == bgp.SAFI_UNICAST
 }
 
-// has reports whether a family is among them.
 func (f families) has(afi uint16, safi byte) bool {
 	return safi == bgp.SAFI_UNICAST && (afi == bgp.AFI_IP && f.ipv4 || afi == bgp.AFI_IP6 && f.ipv6)
 }
 
-// both are the families that are in both.
+// both returns the intersection.
 func (f families) both(other families) families {
 	return families{ipv4: f.ipv4 && other.ipv4, ipv6: f.ipv6 && other.ipv6}
 }
 
-// routerOpen is what a router's OPEN says (RFC 4271, section 4.2), as far as anybody here uses it.
+// routerOpen is a router's OPEN (RFC 4271, section 4.2), limited to the used fields.
 type routerOpen struct {
 	version byte
-	// asn is the router's autonomous system, of four octets where fourOctets is true (RFC 6793).
+	// asn is the four-octet AS number if fourOctets is true (RFC 6793).
 	asn        uint32
 	fourOctets bool
 	holdTime   time.Duration
 	id         netip.Addr
-	// offered are the families that the router takes routes of (RFC 4760, section 8).
+	// offered are the families that the router accepts (RFC 4760, section 8).
 	offered families
-	// multiprotocol is true after a capability for any family. Without one it is IPv4.
+	// multiprotocol is true if the capability is present; otherwise IPv4 is implied.
 	multiprotocol bool
-	// extended is true where IPv4 routes may have IPv6 next hops (RFC 8950, section 4).
+	// extended is true if the router accepts IPv6 next hops of IPv4 routes (RFC 8950, section 4).
 	extended bool
-	// restart is the flags and the time of graceful restart (RFC 4724, section 3); nil without it.
-	// keeps are the families that it names.
+	// restart is the flags and time of graceful restart (RFC 4724, section 3), or nil; keeps are its
+	// families.
 	restart []byte
 	keeps   families
 }
 
-// Codes of capabilities that matter here, and of the optional parameter that has them (RFC 5492).
+// Codes of the used capabilities and of the optional parameter that contains them (RFC 5492).
 const (
 	parameterCapabilities   = 2
 	capabilityMultiprotocol = 1
@@ -67,13 +66,12 @@ const (
 	familyLength            = 4
 )
 
-// openError is why an OPEN is refused.
 func openError(subcode byte, format string, values ...any) error {
 	return &protocolError{code: codeOpen, subcode: subcode, what: "an OPEN " + fmt.Sprintf(format, values...)}
 }
 
-// parseOpen reads a router's OPEN. Parameters may have the extended length of RFC 9072.
-// Capabilities that nobody here uses may be anything. Its errors are protocolErrors.
+// parseOpen parses a router's OPEN, with extended optional parameters (RFC 9072) if present. Unused
+// capabilities are not validated. Its errors are protocolErrors.
 func parseOpen(message []byte) (*routerOpen, error) {
 	const (
 		fixed    = 10
@@ -115,7 +113,7 @@ func parseOpen(message []byte) (*routerOpen, error) {
 	return o, nil
 }
 
-// sized is what follows its length, which has one octet or two, and the rest.
+// sized returns the content after a length of one or two octets, and the rest.
 func sized(octets []byte, lengthOctets int) (content, rest []byte, ok bool) {
 	if lengthOctets == 2 {
 		return counted(octets)
@@ -126,7 +124,6 @@ func sized(octets []byte, lengthOctets int) (content, rest []byte, ok bool) {
 	return content, rest, ok
 }
 
-// addCapabilities takes all capabilities of a parameter (RFC 5492, section 4).
 func (o *routerOpen) addCapabilities(capabilities []byte) error {
 	for len(capabilities) > 0 {
 		value, rest, ok := sized(capabilities[1:], 1)
@@ -168,7 +165,7 @@ func (o *routerOpen) addCapability(code byte, value []byte) error {
 		if len(value) < 2 {
 			return badLength
 		}
-		// The last one counts (RFC 4724, section 3).
+		// The last instance applies (RFC 4724, section 3).
 		o.restart, o.keeps = slices.Clone(value[:2]), families{}
 		for rest := value[2:]; len(rest) >= familyLength; rest = rest[familyLength:] {
 			o.keeps.add(binary.BigEndian.Uint16(rest), rest[2])
@@ -177,16 +174,16 @@ func (o *routerOpen) addCapability(code byte, value []byte) error {
 	return nil
 }
 
-// isRestarting reports whether the OPEN is that of a router that has restarted.
+// isRestarting reports whether the Restart State bit is set.
 func (o *routerOpen) isRestarting() bool { return len(o.restart) > 0 && o.restart[0]&restartState != 0 }
 
-// common are the families of the peer's that the router has offered.
+// common returns the families of the peer that the router offers.
 func (o *routerOpen) common(peer *model.Peer) families {
 	return o.offered.both(families{ipv4: peer.IPv4, ipv6: peer.IPv6})
 }
 
-// check refuses what is no OPEN of a peer's router (RFC 4271, section 6.2, and RFC 6286), for a node
-// with an identifier. An invalid one is not compared.
+// check validates the OPEN of a peer's router (RFC 4271, section 6.2, and RFC 6286). self is the node's
+// identifier; an invalid one is not compared.
 func (o *routerOpen) check(peer *model.Peer, self netip.Addr) error {
 	const version = 4
 	switch {
@@ -205,7 +202,7 @@ func (o *routerOpen) check(peer *model.Peer, self netip.Addr) error {
 	case o.asn == peer.LocalASN && o.id == self:
 		return openError(subcodeBadID, "with this node's identifier, %s, in an internal session", o.id)
 	case o.holdTime == 0:
-		// The router would never be seen to be dead, nor would this node.
+		// Without a hold timer neither side detects the other's failure.
 		return openError(subcodeHoldTime, "without a hold time: give the router one of %s at least", shortestHold)
 	case o.holdTime < shortestHold:
 		return openError(subcodeHoldTime, "with a hold time of %s", o.holdTime)
@@ -215,8 +212,8 @@ func (o *routerOpen) check(peer *model.Peer, self netip.Addr) error {
 	return nil
 }
 
-// forGoBGP is an OPEN with the same meaning in a session of these families. Nothing else of the
-// router's gets to GoBGP: that which it would ignore, or read in another way than we do.
+// forGoBGP returns an equivalent OPEN for these families without any other data of the router, which GoBGP
+// might interpret differently.
 func (o *routerOpen) forGoBGP(common families) []byte {
 	as := o.asn
 	if as > 1<<16-1 {
@@ -226,7 +223,7 @@ func (o *routerOpen) forGoBGP(common families) []byte {
 	add := func(code byte, value ...byte) {
 		capabilities = append(append(capabilities, code, byte(len(value))), value...)
 	}
-	// A router may ask for a refresh that it does not offer (RFC 2918, section 3): we do.
+	// A router may send ROUTE-REFRESH without the capability, because we offer it (RFC 2918, section 3).
 	add(capabilityRefresh)
 	if common.ipv4 {
 		add(capabilityMultiprotocol, 0, bgp.AFI_IP, 0, bgp.SAFI_UNICAST)
@@ -238,7 +235,7 @@ func (o *routerOpen) forGoBGP(common families) []byte {
 		add(capabilityFourOctets, binary.BigEndian.AppendUint32(nil, o.asn)...)
 	}
 	if o.restart != nil {
-		// GoBGP does not use a family's flags.
+		// GoBGP ignores the flags of families.
 		value := slices.Clone(o.restart)
 		if common.ipv4 && o.keeps.ipv4 {
 			value = append(value, 0, bgp.AFI_IP, bgp.SAFI_UNICAST, 0)

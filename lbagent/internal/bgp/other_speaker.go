@@ -14,12 +14,10 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 )
 
-// bgpPort is where BGP speakers listen (RFC 4271, section 8.2.1).
 const bgpPort = 179
 
-// otherSpeaker says which other process of this node has a connection with the peer's router, such
-// as the BGP speaker of a CNI: routers take one session from an address. It is empty where none
-// is seen.
+// otherSpeaker describes a connection of another process of this node, such as a CNI's BGP speaker, to the
+// peer's router, or returns an empty string. Routers accept one session from an address.
 func otherSpeaker(peer *model.Peer) string {
 	family := uint8(unix.AF_INET)
 	if peer.Address.Is6() {
@@ -27,12 +25,12 @@ func otherSpeaker(peer *model.Peer) string {
 	}
 	families := []uint8{family}
 	if family == unix.AF_INET {
-		// Who listens for both families gets IPv4 as mapped addresses of IPv6.
+		// Dual-stack sockets have IPv4-mapped addresses.
 		families = append(families, unix.AF_INET6)
 	}
 	var connections []netdev.Connection
 	for _, family := range families {
-		// Without an answer nothing is known, and nothing more can be told.
+		// The description is best effort, so errors are ignored.
 		if some, err := netdev.Connections(family); err == nil {
 			connections = append(connections, some...)
 		}
@@ -40,8 +38,8 @@ func otherSpeaker(peer *model.Peer) string {
 	return describeSpeaker(peer, connections, ownInodes)
 }
 
-// describeSpeaker finds the first of the connections that is one with the peer's router and
-// whose inode is none of our own, which are asked for only then.
+// describeSpeaker describes the first connection with the peer's router whose inode is not in own, which is
+// called only if there is a connection.
 func describeSpeaker(peer *model.Peer, connections []netdev.Connection, own func() map[uint64]bool) string {
 	connections = slices.DeleteFunc(connections, func(c netdev.Connection) bool {
 		return c.Remote.Addr() != peer.Address.WithZone("") || c.Remote.Port() != peer.Port && c.Local.Port() != bgpPort
@@ -59,7 +57,6 @@ func describeSpeaker(peer *model.Peer, connections []netdev.Connection, own func
 	return ""
 }
 
-// ownInodes are those of this process's descriptors.
 func ownInodes() map[uint64]bool {
 	inodes := map[uint64]bool{}
 	entries, err := os.ReadDir("/proc/self/fd")
@@ -72,7 +69,7 @@ func ownInodes() map[uint64]bool {
 			continue
 		}
 		var status unix.Stat_t
-		// A descriptor may be closed meanwhile.
+		// The descriptor may have been closed.
 		if unix.Fstat(fd, &status) == nil {
 			inodes[status.Ino] = true
 		}

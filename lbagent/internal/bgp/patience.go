@@ -9,30 +9,26 @@ import (
 )
 
 const (
-	// sendHoldTimes is after how many hold times a router that takes nothing is given up (the
-	// SendHoldTime of RFC 9687). The RFC recommends 8 minutes at least; but a router that takes no
-	// withdrawal goes on sending packets to this node, so it is as short as FRR has it.
+	// sendHoldTimes is the SendHoldTime (RFC 9687) in hold times. The RFC recommends at least 8 minutes, but
+	// a router that reads no withdrawal still forwards packets to this node, so it is FRR's value.
 	sendHoldTimes = 2
-	// longestSendHold is the SendHoldTime before the router's OPEN, and of a session without a
-	// hold time.
+	// longestSendHold is the SendHoldTime before a hold time is negotiated.
 	longestSendHold = 8 * time.Minute
-	// lastWrite is how long the router has for a message of a connection that ends.
+	// lastWrite is the write timeout of a closing connection.
 	lastWrite = time.Second
 )
 
-// patience sets the deadlines of a connection with a router: each message has to be taken within
-// the SendHoldTime (RFC 9687), the OPEN has to come within openTimeout, and a connection that ends
-// has lastWords left. The zero value is that of a new connection.
+// patience sets the deadlines of a router's connection: SendHoldTime per message (RFC 9687), openTimeout for
+// its OPEN, lastWords for closing. The zero value is a new connection.
 type patience struct {
 	mu     sync.Mutex
 	ending bool
-	// holdTime is the negotiated one; zero before the router's OPEN, and where there is none.
+	// holdTime is the negotiated hold time; zero before the router's OPEN.
 	holdTime time.Duration
-	// heard is when the last message came.
+	// heard is the time of the last received message.
 	heard time.Time
 }
 
-// begin waits for the router's OPEN.
 func (p *patience) begin(router *net.TCPConn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -41,7 +37,7 @@ func (p *patience) begin(router *net.TCPConn) {
 	}
 }
 
-// opened waits for the router for ever: GoBGP has the hold timer.
+// opened removes the read deadline, because GoBGP runs the hold timer.
 func (p *patience) opened(router *net.TCPConn, holdTime time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -51,14 +47,13 @@ func (p *patience) opened(router *net.TCPConn, holdTime time.Duration) {
 	}
 }
 
-// hear notes that a message came.
 func (p *patience) hear(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.heard = now
 }
 
-// silent is how long nothing came, where that is the hold time at least; else zero.
+// silent returns the time since the last message if it has reached the hold time, else zero.
 func (p *patience) silent(now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -68,7 +63,6 @@ func (p *patience) silent(now time.Time) time.Duration {
 	return 0
 }
 
-// beforeWrite bounds how long the next message may take.
 func (p *patience) beforeWrite(router *net.TCPConn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,8 +76,7 @@ func (p *patience) beforeWrite(router *net.TCPConn) {
 	_ = router.SetWriteDeadline(time.Now().Add(limit))
 }
 
-// end leaves the connection its last words, in both directions. A message that waits for the
-// router has to be taken now.
+// end bounds the remaining reads and writes, including a blocked write.
 func (p *patience) end(router *net.TCPConn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// notificationNames are the codes of RFC 4271, section 4.5, with their subcodes: those of
-// RFC 4486, 5492, 6608, 8538, 9234 and 9384 too.
+// notificationNames are the error codes and subcodes of RFC 4271, section 4.5, and of RFC 4486, 5492, 6608,
+// 8538, 9234, 9384 and 9687.
 var notificationNames = map[byte]struct {
 	name     string
 	subcodes map[byte]string
@@ -43,7 +43,6 @@ var notificationNames = map[byte]struct {
 	8: {"Send Hold Timer Expired", nil},
 }
 
-// notificationName names a code and a subcode.
 func notificationName(code, subcode byte) string {
 	known, found := notificationNames[code]
 	if !found {
@@ -58,7 +57,7 @@ func notificationName(code, subcode byte) string {
 	return fmt.Sprintf("%s: subcode %d", known.name, subcode)
 }
 
-// hints are what is most often wrong where a router sends a NOTIFICATION.
+// hints are the most frequent causes of a received NOTIFICATION, by code and subcode.
 var hints = map[[2]byte]string{
 	{2, 2}: "the router expects another localASN",
 	{2, 3}: "another speaker has this node's BGP identifier, or the router has it itself",
@@ -67,7 +66,7 @@ var hints = map[[2]byte]string{
 	{6, 7}: "another speaker of this node has the session with the router",
 }
 
-// hintFor is what is most often wrong where a router sends a NOTIFICATION, in brackets; it may be empty.
+// hintFor returns the hint for a NOTIFICATION in brackets, or an empty string.
 func hintFor(message []byte) string {
 	if len(message) >= headerLength+2 {
 		if hint := hints[[2]byte(message[headerLength:headerLength+2])]; hint != "" {
@@ -77,8 +76,7 @@ func hintFor(message []byte) string {
 	return ""
 }
 
-// describeNotification says in words what a NOTIFICATION tells, its shutdown communication
-// (RFC 9003) included.
+// describeNotification formats a NOTIFICATION with its shutdown communication (RFC 9003).
 func describeNotification(message []byte) string {
 	if len(message) < headerLength+2 {
 		return "NOTIFICATION without a code"
@@ -94,8 +92,8 @@ func describeNotification(message []byte) string {
 	return text
 }
 
-// shutdownCommunication is the text of RFC 9003: its length in an octet, then UTF-8. It is
-// empty where it is not that.
+// shutdownCommunication decodes RFC 9003: a length octet, then UTF-8. It returns an empty string if the data
+// is malformed.
 func shutdownCommunication(data []byte) string {
 	if len(data) == 0 || int(data[0]) > len(data)-1 {
 		return ""

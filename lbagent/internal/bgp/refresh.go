@@ -8,15 +8,14 @@ import (
 	"time"
 )
 
-// refresher passes a router's requests for all routes (ROUTE-REFRESH, RFC 2918) to GoBGP, which sends
-// all of a family for each and queues them without a bound. So of more than a budget those of a
-// family become one, which comes later. What the router sends meanwhile is read.
+// refresher forwards a router's ROUTE-REFRESH requests (RFC 2918) to GoBGP, which queues all routes of a
+// family for each without a bound. Requests beyond the budget are delayed and merged per family, while the
+// connection is still read.
 type refresher struct {
 	to io.Writer
 
-	mu     sync.Mutex
-	budget *budget
-	// waiting are the requests that come later.
+	mu      sync.Mutex
+	budget  *budget
 	waiting map[string]bool
 }
 
@@ -24,7 +23,6 @@ func newRefresher(to io.Writer) *refresher {
 	return &refresher{to: to, budget: newBudget(refreshes, refreshPause), waiting: map[string]bool{}}
 }
 
-// ask passes a request on, at once or later.
 func (r *refresher) ask(request []byte, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -46,5 +44,5 @@ func (r *refresher) ask(request []byte, now time.Time) {
 	})
 }
 
-// pass writes a request. Where GoBGP has left, nobody has asked.
+// pass ignores write errors, because GoBGP has closed the connection then.
 func (r *refresher) pass(request []byte) { _, _ = r.to.Write(request) }

@@ -2,15 +2,15 @@
 
 package bgp
 
-// restartState is the bit of graceful restart's flags that says that the speaker has restarted.
+// restartState is the Restart State bit of the graceful restart flags.
 const restartState = 0x80
 
-// withoutRestart is an OPEN of GoBGP's without the Restart State bit (RFC 4724, section 3). GoBGP
-// sets it wherever the Forwarding State bits are set. Those are right after a connection was lost:
-// without them the router drops the routes that it kept. But this node has not restarted then. A
-// router that has would not wait for the routes of one that says so (RFC 4724, section 4.1).
+// withoutRestart returns GoBGP's OPEN with the Restart State bit cleared (RFC 4724, section 3). GoBGP sets
+// it together with the Forwarding State bits. After a lost connection the router needs the latter to retain
+// our routes, but this node has not restarted, and a restarted router does not wait for the End-of-RIB of a
+// peer that has restarted, too (section 4.1).
 func withoutRestart(open []byte) []byte {
-	// fixed are version, system, hold time and identifier (RFC 4271, section 4.2).
+	// Version, AS number, hold time and identifier (RFC 4271, section 4.2).
 	const fixed = 9
 	changed := append([]byte(nil), open...)
 	if len(changed) <= headerLength+fixed {
@@ -32,7 +32,7 @@ func withoutRestart(open []byte) []byte {
 	return changed
 }
 
-// prefixed is what follows its length in one octet.
+// prefixed returns the content after a one-octet length.
 func prefixed(octets []byte) ([]byte, bool) {
 	if len(octets) == 0 || len(octets) < 1+int(octets[0]) {
 		return nil, false

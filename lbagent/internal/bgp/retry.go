@@ -4,13 +4,12 @@ package bgp
 
 import "time"
 
-// firstPause is the pause after the first of a row of attempts to connect.
+// firstPause follows the first failed connection attempt.
 const firstPause = 250 * time.Millisecond
 
-// retryPause is the time from the last attempt to connect until the next one, after so many
-// attempts of a row. It doubles with each, up to settled, the peer's ConnectRetryTime: a router
-// that starts again is back soon, and one that refuses is not asked often. Jitter, from 0 up to
-// 1, takes a quarter of it at most (RFC 4271, section 10).
+// retryPause returns the time between the last connection attempt and the next one. It doubles per attempt
+// up to settled, the peer's ConnectRetryTime, so that a restarted router is reached soon and a refusing one
+// is not flooded. jitter, from 0 to 1, shortens it by up to a quarter (RFC 4271, section 10).
 func retryPause(attempts int, settled time.Duration, jitter float64) time.Duration {
 	if attempts == 0 {
 		return 0

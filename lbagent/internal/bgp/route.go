@@ -19,8 +19,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// path is GoBGP's form of a route to a peer. Only within one autonomous system there is a
-// local preference, and only between two a longer path.
+// path encodes a route for GoBGP: LOCAL_PREF for internal peers only, prepending for external ones only.
 func path(route announce.Route, peer model.Peer) (*api.Path, error) {
 	nlri, err := anypb.New(&api.IPAddressPrefix{
 		Prefix:    route.Prefix.Addr().String(),
@@ -38,7 +37,7 @@ func path(route announce.Route, peer model.Peer) (*api.Path, error) {
 	if route.NextHop.Is4() {
 		attributes.add(&api.NextHopAttribute{NextHop: route.NextHop.String()})
 	} else {
-		// Of IPv4 routes too (RFC 8950).
+		// Also for IPv4 prefixes (RFC 8950).
 		attributes.add(&api.MpReachNLRIAttribute{
 			Family:   family,
 			NextHops: []string{route.NextHop.String()},
@@ -62,7 +61,7 @@ func path(route announce.Route, peer model.Peer) (*api.Path, error) {
 		attributes.add(&api.MultiExitDiscAttribute{Med: *route.MED})
 	}
 	if route.Prepend > 0 && peer.External() {
-		// GoBGP puts it before the path once more.
+		// GoBGP prepends the AS number once more.
 		attributes.add(&api.AsPathAttribute{Segments: []*api.AsSegment{{
 			Type: api.AsSegment_AS_SEQUENCE, Numbers: slices.Repeat([]uint32{peer.LocalASN}, int(route.Prepend)),
 		}}})
@@ -88,11 +87,11 @@ func largeCommunities(triples [][3]uint32) []*api.LargeCommunity {
 	return communities
 }
 
-// perWeight is the link bandwidth, in bytes a second, of a weight of one: 1 Gbit/s. Routers
-// compare the bandwidths of paths, and show them in such units.
+// perWeight is the link bandwidth of a weight of one in bytes per second: 1 Gbit/s, the unit in which
+// routers compare and show it.
 const perWeight = 125_000_000
 
-// asTrans stands for a system of four octets where there is room for two (RFC 6793).
+// asTrans replaces a four-octet AS number in a two-octet field (RFC 6793).
 const asTrans = 23456
 
 func extendedCommunities(route announce.Route, localASN uint32) ([]*anypb.Any, error) {
@@ -129,7 +128,7 @@ func ofSystem(c desired.ExtendedCommunity) proto.Message {
 	}
 }
 
-// attributeList encodes path attributes and keeps the first error.
+// attributeList encodes path attributes and retains the first error.
 type attributeList struct {
 	encoded []*anypb.Any
 	err     error
@@ -143,10 +142,8 @@ func (l *attributeList) add(attribute proto.Message) {
 	l.encoded = append(l.encoded, encoded)
 }
 
-// RouterID returns the BGP identifier of a node: its IPv4 address or, where it
-// has none, a number made from its IPv6 address, in the form of an IPv4
-// address. An identifier must differ among the speakers of one autonomous
-// system only (RFC 6286). It is invalid where the node has no address.
+// RouterID returns the BGP identifier of a node: its IPv4 address, or else a hash of its IPv6 address.
+// Identifiers must be unique within an AS only (RFC 6286). It is invalid if the node has no address.
 func RouterID(ipv4, ipv6 netip.Addr) netip.Addr {
 	if ipv4.Is4() && !ipv4.IsUnspecified() {
 		return ipv4

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bgp announces routes to BGP peers with an embedded GoBGP. It is told
-// which peers and routes there should be, and finds out itself what to change.
+// Package bgp announces routes to BGP peers with an embedded GoBGP. Set takes the desired peers and routes,
+// and applies the differences.
 package bgp
 
 import (
@@ -23,125 +23,117 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// ErrNotWithdrawn is in Set's error where a peer still has a route that it
-// should not have.
+// ErrNotWithdrawn is in Set's error if a peer still has a route that it should not have.
 var ErrNotWithdrawn = errors.New("route not withdrawn")
 
-// ErrNoRouterID is returned by Set when there are peers and no router id.
+// ErrNoRouterID is returned by Set if there are peers but no router ID.
 var ErrNoRouterID = errors.New("no BGP identifier: it must be an IPv4 address other than 0.0.0.0 (RFC 6286)")
 
-// Config of a Server.
+// Config configures a Server.
 type Config struct {
-	// Restarting is true when forwarding went on while the agent was away.
-	// The first sessions then ask their peers to keep the routes that they
-	// still have of us until all routes have been sent again. They do so by the
-	// Restart State and Forwarding State bits (RFC 4724, section 3).
+	// Restarting is true if forwarding continued while the agent was down. The first sessions then set the
+	// Restart State and Forwarding State bits (RFC 4724, section 3), so that peers retain our routes until
+	// End-of-RIB.
 	Restarting bool
-	// Confirm, where it is not nil, is called when a router is connected, before it is told of any
-	// route. It may take the time to learn which routes are good. It returns when ctx is done.
+	// Confirm, if not nil, is called when a router is connected, before any route is announced. It may block
+	// until the routes are current, and returns when ctx is done.
 	Confirm func(ctx context.Context)
-	// Logger takes what GoBGP has to say.
+	// Logger receives GoBGP's log entries.
 	Logger logr.Logger
 }
 
-// Want is what there should be.
+// Want is the desired state.
 type Want struct {
-	// RouterID is the BGP identifier (RFC 6286) in the form of an IPv4
-	// address. All sessions are reset when it changes.
+	// RouterID is the BGP identifier (RFC 6286) as an IPv4 address. A change resets all sessions.
 	RouterID netip.Addr
 	Peers    []model.Peer
-	// Ranges are the networks of routers that connect and have no peer yet; see DynamicNeighbors.
+	// Ranges are the networks of routers that connect without a peer; see DynamicNeighbors.
 	Ranges []model.Range
 	// Routes of peers that are not in Peers are ignored.
 	Routes announce.Routes
-	// Passwords are the passwords of sessions (RFC 2385) by the name of the Secret. A peer
-	// whose Secret is absent has no session; one that is established goes on.
+	// Passwords are the passwords of sessions (RFC 2385) by the name of the Secret. A peer without its
+	// Secret has no new session; an established one continues.
 	Passwords map[string]string
-	// Turn is how long this node waits before it makes an established session again for a
-	// peer that was edited, by the name of the peer; see Turn. Absent means at once.
+	// Turn is the delay, by name of the peer, of resetting an established session for an edited peer; see
+	// Turn.
 	Turn map[string]time.Duration
 }
 
-// Session is what is known of the session with one peer.
+// Session is the observed state of the session with a peer.
 type Session struct {
 	// Peer is the name of the LBPeer.
 	Peer    string
 	Address netip.Addr
 	State   millracev1beta1.SessionState
-	// Since is when the session got into or out of Established.
+	// Since is when the session last entered or left Established.
 	Since time.Time
-	// Message says why the session is not established, routes are withheld, or an edit is not
-	// carried out; it may be empty.
+	// Message is why the session is down, routes are withheld or an edit is not applied, or empty.
 	Message string
-	// Withheld are the families whose routes the established session does not carry.
+	// Withheld are the families that the established session does not carry.
 	Withheld []millracev1beta1.AddressFamily
-	// LastError is why the last attempt or session ended, at LastErrorTime, also while the
-	// session is established again; it may be empty.
+	// LastError is why the last attempt or session ended, at LastErrorTime, or empty. It is retained when
+	// the session is established again.
 	LastError     string
 	LastErrorTime time.Time
-	// Due is when the session will be made again for an edited peer, at the earliest; zero
-	// where it need not be.
+	// Due is the earliest time of a reset for an edited peer; zero if there is none.
 	Due time.Time
 	// Local is the node's address in the session; invalid without a connection.
 	Local netip.Addr
-	// Flaps is how often the session was established and then lost.
+	// Flaps counts how often the established session was lost.
 	Flaps uint64
-	// Families are those whose routes the peer is told.
+	// Families are the families that the session carries.
 	Families []string
-	// Routes is the number of routes that the peer is, or will be, told.
+	// Routes is the number of routes that are, or will be, announced to the peer.
 	Routes int
-	// UpdatesSent and UpdatesReceived count UPDATE messages since the agent started. What a
-	// router announces is counted and dropped.
+	// UpdatesSent and UpdatesReceived count UPDATE messages since the agent started. Routes received are
+	// dropped.
 	UpdatesSent, UpdatesReceived uint64
-	// Throttled is for how long what the router sent was left unread, since it sent too much.
+	// Throttled is the total time for which the router's messages were left unread for their rate.
 	Throttled time.Duration
 }
 
-// IsEstablished reports whether routes can be exchanged.
+// IsEstablished reports whether the session is in state Established.
 func (s *Session) IsEstablished() bool { return s.State == millracev1beta1.SessionEstablished }
 
-// Server holds one session with every peer. Nothing listens for routers unless a peer is
-// passive, and no route is accepted from a peer.
+// Server runs one session with every peer. It listens only for passive peers and ranges, and accepts no
+// routes.
 //
-// When the process ends without Set having removed the peers, sessions end
-// without a NOTIFICATION. So a peer that helps with graceful restart keeps the
-// routes (RFC 4724, section 4.2).
+// If the process ends before Set removes the peers, sessions end without a NOTIFICATION, so graceful restart
+// helpers retain the routes (RFC 4724, section 4.2).
 type Server struct {
 	config Config
 	notice notice
 
-	mu      sync.Mutex
-	started bool
-	// routerID is that of the last Set.
+	mu       sync.Mutex
+	started  bool
 	routerID netip.Addr
 	sessions map[string]*session
 	// prepared are sessions that the first Set opens.
 	prepared map[string]*session
 	// refused are peers that cannot have a session, with the reason.
 	refused map[string]Session
-	// idle are GoBGP servers without a peer. GoBGP cannot end a server, so
-	// they are used again.
+	// idle are GoBGP servers for reuse, because GoBGP cannot end a server.
 	idle      []*speaker
 	acceptor  acceptor
 	neighbors dynamicNeighbors
 	closed    Refused
-	// announced are the prefixes of all sessions; nil where that is to be found out.
+	// announced are the prefixes of all sessions; nil if they must be computed again.
 	announced *announce.Prefixes
 	// previous are the passwords of established sessions whose Secret is gone.
 	previous map[string]string
 }
 
-// Refused are how many connections to the BGP port were refused since the agent started.
+// Refused counts the refused connections to the BGP port since the agent started.
 type Refused struct {
-	// UnknownSources came from an address of no router, Unopened sent no OPEN that a router of
-	// their range could send, and Surplus were of a router beyond the range's maxPeers.
+	// UnknownSources came from other addresses than those of peers and ranges, Unopened sent no valid OPEN,
+	// and Surplus exceeded the range's maxPeers.
 	UnknownSources, Unopened, Surplus uint64
-	// Dropped are packets that the kernel dropped at the port: of untrusted hosts, or for want of
-	// room.
+	// Dropped counts the packets that the kernel dropped at the port, from untrusted hosts or for lack of
+	// queue space.
 	Dropped uint64
 }
 
-// Refused returns how many connections were closed.
+// Refused returns the counters of refused connections.
 func (s *Server) Refused() Refused {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,16 +156,13 @@ func New(config Config) *Server {
 	return s
 }
 
-// Changed receives a value after the state of a session has changed. Changes
-// that nobody has received yet are merged into one.
+// Changed receives a value after the state of a session has changed. Pending changes are merged.
 func (s *Server) Changed() <-chan struct{} { return s.notice.changed }
 
 func (s *Server) notify() { s.notice.tell() }
 
-// Prepare has the first Set open sessions sooner, by as much as comes between the two: GoBGP
-// begins with these, which takes it one to two seconds, and connects to no router. Routes play no
-// part. After a Set
-// it does nothing.
+// Prepare starts GoBGP for the sessions of the first Set, because that takes one to two seconds. It connects
+// to no router, ignores routes, and does nothing after a Set.
 func (s *Server) Prepare(want Want) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,19 +177,17 @@ func (s *Server) Prepare(want Want) {
 		}
 		session, err := s.newSession(peer, want.Passwords[peer.PasswordSecret], want.RouterID)
 		if err != nil {
-			// Set tries, and tells.
+			// Set retries, and returns the error.
 			continue
 		}
 		s.prepared[name] = session
 	}
 }
 
-// Set makes sessions and routes what want says. A changed route touches no
-// session, and a changed peer none but its own. See compare for what each edit of a
-// peer asks of its session. A new session is opened after its routes are in place, so
-// that its End-of-RIB (RFC 4724, section 2) follows all of them. What failed
-// is in the error and is tried again by the next Set. Changed has a value when Set is to be
-// called again for a session whose turn has come.
+// Set applies the desired sessions and routes. A changed route resets no session, and a changed peer at most
+// its own; see compare. A new session is opened after its routes are in place, so that End-of-RIB (RFC 4724,
+// section 2) follows all of them. Failures are returned and retried by the next Set. Changed receives a
+// value when a delayed reset is due.
 func (s *Server) Set(want Want) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -243,7 +230,7 @@ func (s *Server) Set(want Want) error {
 	return errors.Join(errs...)
 }
 
-// end ends a session with a Cease.
+// end closes a session with a Cease.
 func (s *Server) end(name string) {
 	s.sessions[name].stop(s.release)
 	delete(s.sessions, name)
@@ -251,7 +238,6 @@ func (s *Server) end(name string) {
 	s.notify()
 }
 
-// setPeer makes a session and its routes what is wanted.
 func (s *Server) setPeer(peer model.Peer, want *Want) error {
 	password := want.Passwords[peer.PasswordSecret]
 	session, found := s.sessions[peer.Name]
@@ -260,7 +246,7 @@ func (s *Server) setPeer(peer model.Peer, want *Want) error {
 		if what < again {
 			session.due, session.trial = time.Time{}, nil
 		} else if !s.hasTurn(session, want.Turn[peer.Name]) {
-			// What holds at once holds for the session that there is.
+			// Until then, only routes are applied.
 			return session.setRoutes(want.Routes[peer.Name])
 		} else if what == again && compare(session.peer, peer, true) < again && session.observed.established() {
 			s.try(session, peer, password)
@@ -285,9 +271,9 @@ func (s *Server) setPeer(peer model.Peer, want *Want) error {
 	return s.open(peer, password, want)
 }
 
-// hasTurn reports whether a session may be made again now: one that is not established at
-// once; another when the node's turn has come and no other session of the node is away. So an
-// edit takes the node's last path only where there is no other.
+// hasTurn reports whether a session may be reset now: an unestablished one at once, others when the node's
+// turn has come and no other session of the node is away, so that an edit removes the node's last path only
+// if there is no other.
 func (s *Server) hasTurn(session *session, turn time.Duration) bool {
 	if !session.observed.established() {
 		return true
@@ -311,7 +297,6 @@ func (s *Server) hasTurn(session *session, turn time.Duration) bool {
 	return true
 }
 
-// open opens a session.
 func (s *Server) open(peer model.Peer, password string, want *Want) error {
 	session, err := s.takePrepared(peer, password, want.RouterID), error(nil)
 	if session == nil {
@@ -349,8 +334,8 @@ func (s *Server) newSession(peer model.Peer, password string, routerID netip.Add
 		observed:  observed,
 		routes:    map[netip.Prefix]announce.Route{},
 	}
-	// Forwarding state survives everything but the first start: sessions of
-	// later peers are opened with maps that are in use already.
+	// Forwarding state is lost only at the first start: sessions of later peers are opened with maps already
+	// in use.
 	if err := session.prepare(s.config.Restarting || s.started); err != nil {
 		session.stop(s.release)
 		return nil, err
@@ -358,8 +343,7 @@ func (s *Server) newSession(peer model.Peer, password string, routerID netip.Add
 	return session, nil
 }
 
-// takePrepared returns the session that was prepared for a peer; nil where there is none, or where
-// it is for another peer of that name.
+// takePrepared returns the session that was prepared for exactly this peer, or nil.
 func (s *Server) takePrepared(peer model.Peer, password string, routerID netip.Addr) *session {
 	session := s.prepared[peer.Name]
 	if session == nil || session.peer != peer || session.password != password || session.routerID != routerID {
@@ -369,7 +353,7 @@ func (s *Server) takePrepared(peer model.Peer, password string, routerID netip.A
 	return session
 }
 
-// withoutPassword moves the peers whose password is not known to the refused ones.
+// withoutPassword moves peers whose password is missing or too long to refused.
 func withoutPassword(peers map[string]model.Peer, refused map[string]Session, passwords map[string]string) {
 	for name, peer := range peers {
 		if peer.PasswordSecret == "" {
@@ -391,8 +375,8 @@ func withoutPassword(peers map[string]model.Peer, refused map[string]Session, pa
 	}
 }
 
-// distinct returns the peers by name. Of several peers with one address and
-// port the first by name is taken: a router has one session with a node.
+// distinct returns the peers by name. Of several peers with one address and port the first by name is used,
+// because a router has one session with a node.
 func distinct(peers []model.Peer) (map[string]model.Peer, map[string]Session) {
 	taken := map[netip.AddrPort]string{}
 	byName := map[string]model.Peer{}
@@ -437,7 +421,7 @@ func (s *Server) Sessions() []Session {
 	return sessions
 }
 
-// Routes returns the routes that each peer is, or will be, told.
+// Routes returns the routes that are, or will be, announced to each peer.
 func (s *Server) Routes() announce.Routes {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -448,8 +432,8 @@ func (s *Server) Routes() announce.Routes {
 	return routes
 }
 
-// Announced returns the prefixes of which a peer is, or will be, told a route. While these are the
-// same, so is the pointer.
+// Announced returns the prefixes announced, or to be announced, to any peer. The pointer changes only with
+// the set.
 func (s *Server) Announced() *announce.Prefixes {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -477,7 +461,7 @@ func (s *Server) acquire() *speaker {
 	return newSpeaker(s.config.Logger)
 }
 
-// release takes back a GoBGP server that has been stopped.
+// release returns a stopped GoBGP server for reuse.
 func (s *Server) release(speaker *speaker) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

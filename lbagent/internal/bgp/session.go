@@ -19,7 +19,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// session is the session with one peer and the routes that the peer is told.
 type session struct {
 	routerID  netip.Addr
 	speaker   *speaker
@@ -28,29 +27,28 @@ type session struct {
 	ctx       context.Context
 	cancel    context.CancelFunc
 
-	// due is when the session is to be made again for a peer that has been edited; zero
-	// where it need not be; remade is when it last was. The Server guards both.
+	// due is when the session is to be reset for an edited peer, zero if it need not be; remade is when it
+	// last was. The Server guards both.
 	due, remade time.Time
-	// trial is that of an edit; nil without. The Server guards it.
+	// trial may be nil. The Server guards it.
 	trial *trial
 
-	// mu is held while something is asked of the speaker.
+	// mu is held during calls of the speaker.
 	mu       sync.Mutex
 	peer     model.Peer
 	password string
 	stopped  bool
-	// restarting is what GoBGP's peer was last added with; see reopen.
+	// restarting is the last argument of addPeer; see reopen.
 	restarting bool
 	routes     map[netip.Prefix]announce.Route
-	// set is the list that routes was last made of, nil where that failed in part. changed is true
-	// from when routes changes until the Server has seen it.
+	// set is the list of routes that was applied last, nil if that failed in part. changed is true from a
+	// change of routes until takeChanged.
 	set     []announce.Route
 	changed bool
 }
 
-// stop ends the session with a NOTIFICATION of type Cease (RFC 4486), upon
-// which the peer removes our routes at once. It does not wait: a peer that
-// does not read may keep the connection's end waiting.
+// stop ends the session with a Cease (RFC 4486), upon which the peer removes our routes at once. It does not
+// block, because a peer that does not read delays closing.
 func (s *session) stop(release func(*speaker)) {
 	s.mu.Lock()
 	s.stopped = true
@@ -64,8 +62,8 @@ func (s *session) stop(release func(*speaker)) {
 	}()
 }
 
-// isAway reports whether the session was established not long ago and is expected back. One
-// that is to be made again counts before it has left.
+// isAway reports whether the session was lost, or reset, recently and is expected back. A reset session
+// counts before its connection has ended.
 func (s *session) isAway(now time.Time) bool {
 	observed := s.observed.session()
 	left := observed.Since
@@ -78,7 +76,6 @@ func (s *session) isAway(now time.Time) bool {
 	return now.Sub(left) < comingBack
 }
 
-// rename gives the session to a peer that differs in its name.
 func (s *session) rename(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,8 +83,7 @@ func (s *session) rename(name string) {
 	s.transport.configure(s.peer, s.password)
 }
 
-// adopt takes what holds from the next connection on. A session that is not established is
-// opened with it at once.
+// adopt sets the parameters of the next connection. An unestablished session is reopened with them at once.
 func (s *session) adopt(peer model.Peer, password string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,15 +92,15 @@ func (s *session) adopt(peer model.Peer, password string) error {
 	if s.observed.established() {
 		return nil
 	}
-	// It may just have been lost: the router still has our routes then.
+	// The session may just have been lost, with its routes retained by the router.
 	return s.reopen(s.restarting)
 }
 
-// reset makes an established session again, without a NOTIFICATION, over another connection,
-// or the next one where there is none yet.
+// reset re-establishes a session without a NOTIFICATION over another connection, or over a new one if that
+// is nil.
 func (s *session) reset(peer model.Peer, password string, over *net.TCPConn) error {
 	err := s.adopt(peer, password)
-	// Upon the end of its connection the session is opened again.
+	// The session is reopened when its connection ends.
 	if over != nil {
 		s.transport.use(arrival{router: over})
 	} else {
@@ -113,10 +109,9 @@ func (s *session) reset(peer model.Peer, password string, over *net.TCPConn) err
 	return err
 }
 
-// reopen has GoBGP begin again at once, where it would wait; mu is held. A restarting session
-// has the Forwarding State bits: GoBGP sets them only in the first session of a peer that is
-// added so. Without them a peer that held our routes as stale ones drops them when the session
-// opens (RFC 4724, section 4.2), although they were good all the time.
+// reopen adds GoBGP's peer again, without its idle hold time; mu is held. GoBGP sets the Forwarding State
+// bits only in the first session of a peer that is added as restarting. Without them the peer drops our
+// stale routes when the session opens (RFC 4724, section 4.2), although forwarding went on.
 func (s *session) reopen(restarting bool) error {
 	at := s.transport.address()
 	if err := s.speaker.deletePeer(at); err != nil {
@@ -126,8 +121,7 @@ func (s *session) reopen(restarting bool) error {
 	return s.speaker.addPeer(s.peer, at, restarting)
 }
 
-// setRoutes makes the session's routes what routes says, sorted by prefix. The very list that was set
-// last changes nothing.
+// setRoutes applies routes, sorted by prefix. The slice that was applied last is skipped.
 func (s *session) setRoutes(routes []announce.Route) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,7 +161,6 @@ func comparePrefix(route announce.Route, prefix netip.Prefix) int {
 	return route.Prefix.Compare(prefix)
 }
 
-// takeChanged reports whether routes have changed since the last time.
 func (s *session) takeChanged() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,7 +169,6 @@ func (s *session) takeChanged() bool {
 	return changed
 }
 
-// handle takes a state of the session.
 func (s *session) handle(state millracev1beta1.SessionState) {
 	ended := s.observed.enter(state, time.Now())
 	if ended == nothingEnded {
@@ -200,7 +192,6 @@ func (s *session) handle(state millracev1beta1.SessionState) {
 	}
 }
 
-// addAnnounced adds the prefixes of the session's routes to those of others.
 func (s *session) addAnnounced(to *announce.Prefixes) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -209,7 +200,6 @@ func (s *session) addAnnounced(to *announce.Prefixes) {
 	}
 }
 
-// told are the routes that the peer is, or will be, told.
 func (s *session) told() []announce.Route {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,31 +13,28 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// change is what an edit of a peer asks of its session. Of two, the higher includes the lower.
+// change is the effect of a peer's edit on its session. Higher values include lower ones.
 type change int
 
 const (
-	// unchanged asks for nothing.
 	unchanged change = iota
-	// nextSession is told in OPEN, or is of connecting: it holds from the next session.
+	// nextSession changes the OPEN or the way of connecting, which applies from the next session.
 	nextSession
-	// again asks for a new connection to the same speaker. It is made without a
-	// NOTIFICATION, so a router that helps with graceful restart keeps the routes.
+	// again needs a new connection to the same speaker, made without a NOTIFICATION so that a graceful
+	// restart helper retains the routes.
 	again
-	// another asks for a session with another router, or of another node as the router sees
-	// it: the old one ends with a Cease.
+	// another changes the router, or the node as the router sees it: the session ends with a Cease.
 	another
 )
 
-// compare says what it takes to come from one peer to another of the same name.
+// compare returns the change between two versions of a peer.
 func compare(have, want model.Peer, samePassword bool) change {
 	same := have
 	same.HoldTime, same.KeepaliveTime, same.ConnectRetryTime = want.HoldTime, want.KeepaliveTime, want.ConnectRetryTime
 	same.RestartTime, same.PasswordSecret = want.RestartTime, want.PasswordSecret
-	// Only the routes differ: the capability is in every OPEN.
+	// ExtendedNextHop changes only routes: the capability is in every OPEN.
 	same.ExtendedNextHop = want.ExtendedNextHop
-	// A passive peer's password is that of the socket that listens, and there is no other way to
-	// find out whether it is the router's than to wait for it.
+	// A passive peer's password is set on the listening socket, and only the next connection can verify it.
 	listens := have.Passive && want.Passive
 	if same == want && (samePassword || listens) {
 		if have == want && samePassword {
@@ -55,8 +52,8 @@ func compare(have, want model.Peer, samePassword bool) change {
 	return another
 }
 
-// rename gives sessions whose peer is gone to peers of another name with the same router, if no new
-// session with it is needed. Their routes are replaced in the same Set.
+// rename moves sessions of removed peers to peers of another name with the same router if their sessions
+// need no Cease. The same Set replaces the routes.
 func (s *Server) rename(peers map[string]model.Peer) {
 	for name, session := range s.sessions {
 		if _, wanted := peers[name]; wanted {
@@ -77,21 +74,19 @@ func (s *Server) rename(peers map[string]model.Peer) {
 }
 
 const (
-	// turnInterval is the time that a node has for its session to come back, before the next
-	// node's turn.
+	// turnInterval is the time for a node's session to return before the next node's turn.
 	turnInterval = 10 * time.Second
-	// turns are at most so many, so that a change is everywhere after five minutes.
+	// turns bounds the number of steps, so that an edit is applied everywhere after five minutes.
 	turns = 30
-	// turnPause is after how long a session looks again whether the node's others are up.
+	// turnPause is the interval of checking whether the node's other sessions are up.
 	turnPause = time.Second
-	// comingBack is how long a session that was lost is waited for by the node's others.
+	// comingBack is how long a lost session delays resets of the node's other sessions.
 	comingBack = 30 * time.Second
 )
 
-// Turn is how long a node waits, after it has seen the change of a peer, before it makes its
-// session again. All agents compute the same order from the nodes' ids, so nobody has to be
-// asked, and a thirtieth of the nodes at most, or one, does so at a time. The order differs
-// between peers. Nodes need not be those that the peer selects.
+// Turn returns the delay between the observed edit of a peer and the reset of this node's session. All
+// agents compute the same order from the node IDs without coordination, and at most a thirtieth of the
+// nodes, or one, resets at a time. The order differs between peers, and nodes may include unselected ones.
 func Turn(peer string, self forwarding.NodeID, nodes []forwarding.NodeID) time.Duration {
 	weight := func(id forwarding.NodeID) uint64 {
 		hash := fnv.New64a()

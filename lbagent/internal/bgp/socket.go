@@ -17,11 +17,11 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// highestTTL is what both ends of a session with TTL security send by (RFC 5082).
+// highestTTL is the TTL of both ends of a session with TTL security (RFC 5082).
 const highestTTL = 255
 
-// dial connects to a peer. The options are set before the first packet is sent, so there is
-// never a connection without the password.
+// dial connects to a peer. Socket options are set before the SYN, so the connection is never without its
+// password.
 func dial(ctx context.Context, peer *model.Peer, password string, timeout time.Duration) (*net.TCPConn, error) {
 	dialer := net.Dialer{
 		Timeout: timeout,
@@ -52,7 +52,7 @@ func dial(ctx context.Context, peer *model.Peer, password string, timeout time.D
 	return tcp, nil
 }
 
-// explain says what a failure to connect may come from.
+// explain adds likely causes to a connection error.
 func explain(err error, peer *model.Peer, password string) error {
 	var operation *net.OpError
 	switch {
@@ -66,8 +66,7 @@ func explain(err error, peer *model.Peer, password string) error {
 	return err
 }
 
-// SourceOf is the address that a session with a peer comes from; invalid where the kernel
-// chooses.
+// SourceOf returns the local address of a session with a peer; invalid if the kernel chooses it.
 func SourceOf(peer *model.Peer) (netip.Addr, error) {
 	if peer.Source.IsValid() || peer.SourceInterface == "" {
 		return peer.Source, nil
@@ -85,8 +84,7 @@ func SourceOf(peer *model.Peer) (netip.Addr, error) {
 		if err != nil {
 			continue
 		}
-		// A link-local peer is reached from a link-local address, others are not; the
-		// loopback address is nobody's.
+		// A link-local peer needs a link-local source, and other peers a global one.
 		own := prefix.Addr()
 		if own.Is4() == peer.Address.Is4() && own.IsLinkLocalUnicast() == peer.Address.IsLinkLocalUnicast() && !own.IsLoopback() {
 			if own.Is6() && own.IsLinkLocalUnicast() {
@@ -98,7 +96,7 @@ func SourceOf(peer *model.Peer) (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("source interface %s has no address of the family of %s", peer.SourceInterface, peer.Address)
 }
 
-// setOptions sets what the peer asks for on a socket that is not connected yet.
+// setOptions sets the TTL, the minimum TTL and the password, if any, of a socket.
 func setOptions(fd int, peer *model.Peer, password string) error {
 	level, ttl, least := unix.IPPROTO_IP, unix.IP_TTL, unix.IP_MINTTL
 	if peer.Address.Is6() {
@@ -129,13 +127,13 @@ func setOptions(fd int, peer *model.Peer, password string) error {
 	return nil
 }
 
-// answers reports whether the other end of a connection answers within a time: to what was sent, or to
-// a probe (keep-alive, RFC 9293, section 3.8.4). A host that has lost the connection resets it.
+// answers reports whether the remote end acknowledges data or a keep-alive probe (RFC 9293, section 3.8.4)
+// in time. A host that has lost the connection resets it.
 func answers(conn *net.TCPConn, within time.Duration) bool {
 	const (
 		established = 1 // TCP_ESTABLISHED of Linux
 		look        = 20 * time.Millisecond
-		// clock is more than the tick that the kernel counts answers by.
+		// clock exceeds the kernel's tick for acknowledgments.
 		clock = 20 * time.Millisecond
 	)
 	raw, err := conn.SyscallConn()
@@ -143,9 +141,9 @@ func answers(conn *net.TCPConn, within time.Duration) bool {
 		return false
 	}
 	began := time.Now()
-	// Linux probes at once where the last answer is longer ago.
+	// Linux probes at once if the last acknowledgment is older.
 	_ = conn.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second})
-	// Zero values are what Go sets itself.
+	// Zero values restore Go's defaults.
 	defer func() { _ = conn.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true}) }()
 	for ; time.Since(began) < within; time.Sleep(look) {
 		var info *unix.TCPInfo
@@ -160,12 +158,12 @@ func answers(conn *net.TCPConn, within time.Duration) bool {
 	return false
 }
 
-// signature is the kernel's form of a password (tcp(7), TCP_MD5SIG): a sockaddr and the key.
+// signature returns the value of TCP_MD5SIG (tcp(7)): a sockaddr and the key.
 func signature(address netip.Addr, password string) *unix.TCPMD5Sig {
 	sig := &unix.TCPMD5Sig{Keylen: uint16(len(password))}
 	copy(sig.Key[:], password)
-	// Addr.Data follows the family: two octets of port, then the IPv4 address, or four of
-	// flow information more, then the IPv6 address.
+	// Data is the sockaddr without its family: port (2 octets) and IPv4 address, or port, flow information
+	// (4 octets) and IPv6 address.
 	if address.Is4() {
 		sig.Addr.Family = unix.AF_INET
 		octets := address.As4()
@@ -178,8 +176,8 @@ func signature(address netip.Addr, password string) *unix.TCPMD5Sig {
 	return sig
 }
 
-// isOwn reports whether the other end of a connection over the loopback interface is a socket
-// of this process. Other processes of the host can connect to such a listener, too.
+// isOwn reports whether the remote end of a loopback connection is a socket of this process. Other processes
+// of the host can connect to the listener, too.
 func isOwn(conn *net.TCPConn) bool {
 	local, remote := addrPort(conn.LocalAddr()), addrPort(conn.RemoteAddr())
 	entries, err := os.ReadDir("/proc/self/fd")
@@ -191,7 +189,7 @@ func isOwn(conn *net.TCPConn) bool {
 		if _, err := fmt.Sscanf(entry.Name(), "%d", &fd); err != nil {
 			continue
 		}
-		// A descriptor that is closed meanwhile, or no socket, gives an error.
+		// Closed descriptors and other files return an error.
 		name, err := unix.Getsockname(fd)
 		if err != nil || socketAddress(name) != remote {
 			continue

@@ -21,9 +21,8 @@ var (
 	ipv6Unicast = &api.Family{Afi: api.Family_AFI_IP6, Safi: api.Family_SAFI_UNICAST}
 )
 
-// speaker is a GoBGP server with one peer at most: peers differ in their
-// routes, in the attributes of a route and in our AS number, and GoBGP keeps
-// one routing table in a server.
+// speaker is a GoBGP server with at most one peer, because GoBGP has one routing table per server and peers
+// differ in their routes, attributes and local AS number.
 type speaker struct{ server *server.BgpServer }
 
 func newSpeaker(logger logr.Logger) *speaker {
@@ -32,7 +31,6 @@ func newSpeaker(logger logr.Logger) *speaker {
 	return s
 }
 
-// start makes the server ready for routes and a peer.
 func (s *speaker) start(asn uint32, routerID netip.Addr) error {
 	ctx := context.Background()
 	err := s.server.StartBgp(ctx, &api.StartBgpRequest{Global: &api.Global{
@@ -43,8 +41,7 @@ func (s *speaker) start(asn uint32, routerID netip.Addr) error {
 	if err != nil {
 		return fmt.Errorf("start BGP as AS%d with identifier %s: %w", asn, routerID, err)
 	}
-	// Only our own routes get into the table: whatever a peer sends is
-	// neither used nor sent on.
+	// Only local routes are imported; a peer's routes are neither used nor propagated.
 	own := &api.Policy{Name: "own", Statements: []*api.Statement{{
 		Name:       "own",
 		Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL},
@@ -65,7 +62,7 @@ func (s *speaker) start(asn uint32, routerID netip.Addr) error {
 	return nil
 }
 
-// stop ends the session, if any, with a Cease, and forgets everything.
+// stop closes the session, if any, with a Cease, and removes all peers and routes.
 func (s *speaker) stop() {
 	// StopBgp fails only for a nil request.
 	_ = s.server.StopBgp(context.Background(), &api.StopBgpRequest{})
@@ -85,7 +82,7 @@ func (s *speaker) watch(ctx context.Context, handle func(millracev1beta1.Session
 	return nil
 }
 
-// addPeer opens a session with a peer that is reached at an address of its transport.
+// addPeer adds the peer at an address of its transport.
 func (s *speaker) addPeer(peer model.Peer, at netip.AddrPort, restarting bool) error {
 	request := &api.AddPeerRequest{Peer: neighbor(peer, at, restarting)}
 	if err := s.server.AddPeer(context.Background(), request); err != nil {
@@ -125,8 +122,7 @@ func (s *speaker) deleteRoute(route announce.Route) error {
 	return nil
 }
 
-// neighbor is GoBGP's configuration of a peer. It does not know the router's address: its
-// connection is with the transport, which keeps trying to connect.
+// neighbor returns GoBGP's configuration of a peer, with the transport's address instead of the router's.
 func neighbor(peer model.Peer, at netip.AddrPort, restarting bool) *api.Peer {
 	graceful := peer.RestartTime > 0
 	var families []*api.AfiSafi

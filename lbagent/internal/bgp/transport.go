@@ -20,82 +20,77 @@ import (
 )
 
 const (
-	// lastWords is how long the end of a connection may take once GoBGP has left it: the
-	// router must get the NOTIFICATION, and need not want to.
+	// lastWords bounds the end of a connection after GoBGP has closed it, to deliver the NOTIFICATION.
 	lastWords = 2 * time.Second
-	// openTimeout is how long a router that is connected has for its OPEN. RFC 4271, section
-	// 8.2.2, suggests four minutes, in which nobody would be told why nothing happens.
+	// openTimeout bounds the wait for a router's OPEN. RFC 4271, section 8.2.2, suggests four minutes,
+	// during which the status would show no error.
 	openTimeout = 10 * time.Second
-	// keepalives of a router, or UPDATEs in their place, GoBGP sees at once; beyond, one each
+	// keepalives is the burst of KEEPALIVEs, or UPDATEs in their place, passed to GoBGP, then one per
 	// keepalivePause. The shortest hold time is three seconds.
 	keepalives     = 16
 	keepalivePause = 500 * time.Millisecond
-	// refreshes a router may ask for at once; beyond, one each refreshPause.
+	// refreshes is the burst of ROUTE-REFRESH requests, then one per refreshPause.
 	refreshes    = 8
 	refreshPause = time.Second
-	// queued messages of GoBGP's wait for the connection.
+	// queued bounds GoBGP's messages that wait for the connection.
 	queued = 16
-	// acceptedAtOnce connections may come from routers; beyond, one each acceptPause.
+	// acceptedAtOnce is the burst of accepted connections, then one per acceptPause.
 	acceptedAtOnce = 64
 	acceptPause    = 2 * time.Millisecond
-	// readAtOnce messages of a router are read as fast as they come; beyond, one each readPause. A
-	// full table in one UPDATE for each fourth route is read at once.
+	// readAtOnce is the burst of a router's messages, then one per readPause. It fits a full table with four
+	// routes per UPDATE.
 	readAtOnce = 250_000
 	readPause  = 100 * time.Microsecond
-	// throttledFor is for how long a router that sent too much is told to.
+	// throttledFor is how long a session is shown as throttled.
 	throttledFor = 10 * time.Second
-	// readBuffer is what is read at once, in octets: thousands of small messages cost few system calls.
+	// readBuffer, in octets, fits many small messages per system call.
 	readBuffer = 1 << 14
 )
 
-// transport carries the messages of a session between GoBGP and the router. GoBGP connects to
-// a listener on the loopback interface, and the transport connects to the router. So the
-// router's socket is ours: its options are set before the first packet, it can be closed
-// without a NOTIFICATION, a failure is known from the connection and from NOTIFICATIONs, and
-// GoBGP never sees, or keeps, what the router announces.
+// transport relays the messages of a session between the router and GoBGP, which connects to a loopback
+// listener. It owns the router's socket, so it sets options before the SYN, can close without a
+// NOTIFICATION, observes the cause of failures, and keeps the router's routes from GoBGP.
 type transport struct {
 	listener *net.TCPListener
-	// self is the node's BGP identifier.
 	self     netip.Addr
 	observed *observed
-	// confirm is that of Config.
+	// confirm is Config.Confirm.
 	confirm func(ctx context.Context)
 	done    chan struct{}
 	cancel  context.CancelFunc
-	// begun is closed when the router may be connected to.
+	// begun is closed by begin.
 	begun chan struct{}
-	// offered has the next connection with the router, until it is used.
+	// offered holds the next connection with the router until it is used.
 	offered chan arrival
 
-	// received counts the router's UPDATEs, sent ours.
+	// received and sent count UPDATEs.
 	received, sent atomic.Uint64
-	// throttled is for how long, in nanoseconds, the router's messages were left unread, being too many;
-	// throttledAt is when that was last, in nanoseconds of Unix time.
+	// throttled is the total time, in nanoseconds, for which the router's messages were left unread;
+	// throttledAt is the last such time, in nanoseconds of Unix time.
 	throttled, throttledAt atomic.Int64
 
 	mu       sync.Mutex
 	peer     model.Peer
 	password string
-	// attempt is when the router was last connected to; attempts are those of the row.
+	// attempt is the time of the last connection attempt; attempts counts them for retryPause.
 	attempt  time.Time
 	attempts int
 	router   *net.TCPConn
-	// pending are connections of a passive peer's router that may replace the one of now.
+	// pending are connections of a passive peer's router that may replace the current one.
 	pending []*net.TCPConn
-	// carried is the connection of now; nil where there is none.
+	// carried is the current connection, or nil.
 	carried *connection
-	// ended is closed when the connection of now has ended; verdict is what it ended with.
+	// ended is closed when the current connection has ended, with verdict.
 	ended   chan struct{}
 	verdict verdict
 }
 
-// verdict is how a connection ended.
 type verdict struct {
-	// lost is true where no NOTIFICATION told the router to forget our routes.
+	// lost is true if no NOTIFICATION made the router remove our routes.
 	lost bool
 }
 
-// newTransport listens for GoBGP, which has an identifier. close must be called.
+// newTransport starts a transport for a node with the BGP identifier self. The caller must call close.
 func newTransport(self netip.Addr, observed *observed, confirm func(ctx context.Context)) (*transport, error) {
 	listener, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -113,27 +108,26 @@ func newTransport(self netip.Addr, observed *observed, confirm func(ctx context.
 	return t, nil
 }
 
-// address is where GoBGP connects to.
 func (t *transport) address() netip.AddrPort { return addrPort(t.listener.Addr()) }
 
-// begin has the router connected to. Before that, GoBGP's OPEN waits. It is called once.
+// begin permits connections to the router; GoBGP's OPEN waits until then. It is called once.
 func (t *transport) begin() { close(t.begun) }
 
-// configure says how the next connection to the router is made.
+// configure sets the parameters of the next connection to the router.
 func (t *transport) configure(peer model.Peer, password string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.peer, t.password = peer, password
 }
 
-// retrySoon begins a new row of attempts to connect, whose first pauses are short.
+// retrySoon resets the backoff of connection attempts.
 func (t *transport) retrySoon() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.attempts = 0
 }
 
-// local is our end of the connection with the router; invalid where there is none.
+// local returns our end of the connection with the router; invalid without one.
 func (t *transport) local() netip.AddrPort {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -143,8 +137,7 @@ func (t *transport) local() netip.AddrPort {
 	return addrPort(t.router.LocalAddr())
 }
 
-// withheld are the families of the peer's whose routes the router of the connection of now does not
-// take, and why; empty without a connection.
+// withheld returns the peer's families that the connected router does not accept, and why.
 func (t *transport) withheld() (families []millracev1beta1.AddressFamily, why string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -170,8 +163,8 @@ func (t *transport) withheld() (families []millracev1beta1.AddressFamily, why st
 	return families, strings.Join(reasons, "; ")
 }
 
-// leave ends the connection without a NOTIFICATION: a router that helps with graceful restart
-// keeps our routes (RFC 4724, section 4.2).
+// leave closes the connection without a NOTIFICATION, so that a graceful restart helper retains our routes
+// (RFC 4724, section 4.2).
 func (t *transport) leave() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -180,8 +173,8 @@ func (t *transport) leave() {
 	}
 }
 
-// mute has the end of the connection of now, which the caller knows the reason of, not told.
-// GoBGP is about to leave it.
+// mute suppresses the close reason of the current connection, which GoBGP is about to close; the caller
+// reports it.
 func (t *transport) mute() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -192,8 +185,8 @@ func (t *transport) mute() {
 	}
 }
 
-// hurry bounds how long the connection of now goes on once GoBGP leaves it. Otherwise a router
-// that takes nothing would hold it, and all that wait for its end, for as long as TCP tries.
+// hurry bounds how long the current connection outlives GoBGP's close. Otherwise a router that does not read
+// would block it until TCP times out.
 func (t *transport) hurry() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -202,7 +195,7 @@ func (t *transport) hurry() {
 	}
 }
 
-// wait returns how the connection of now, which GoBGP has left, ended, or the last one.
+// wait blocks until the current connection, which GoBGP has closed, has ended.
 func (t *transport) wait(ctx context.Context) verdict {
 	t.hurry()
 	t.mu.Lock()
@@ -219,7 +212,7 @@ func (t *transport) wait(ctx context.Context) verdict {
 	return t.verdict
 }
 
-// close ends the transport after GoBGP's last words have been carried to the router.
+// close ends the transport after GoBGP's last messages are sent, or after lastWords.
 func (t *transport) close() {
 	_ = t.listener.Close()
 	select {
@@ -238,8 +231,8 @@ func (t *transport) close() {
 	t.pending = nil
 }
 
-// run carries messages until ctx is done and the connection of then has ended. GoBGP has one
-// connection at a time: a new one says that it has left the one before.
+// run relays connections until the listener is closed. GoBGP has one at a time, so a new one implies that
+// GoBGP has closed the previous one.
 func (t *transport) run(ctx context.Context) {
 	defer close(t.done)
 	var serving sync.WaitGroup
@@ -250,7 +243,7 @@ func (t *transport) run(ctx context.Context) {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			// For want of descriptors or memory: others may give some back.
+			// Descriptors or memory are exhausted: retry.
 			select {
 			case <-ctx.Done():
 				return
@@ -271,9 +264,8 @@ func (t *transport) run(ctx context.Context) {
 	}
 }
 
-// serve carries the messages of one connection of GoBGP's. Connections that the router ends
-// before its OPEN are not GoBGP's business, which would wait for seconds after each: its OPEN
-// goes over the next one.
+// serve relays one connection of GoBGP. It reuses GoBGP's OPEN for the next router connection if the router
+// closes before its own OPEN, because GoBGP would wait for seconds after each.
 func (t *transport) serve(ctx context.Context, speaker *net.TCPConn) {
 	ended := make(chan struct{})
 	t.mu.Lock()
@@ -318,7 +310,7 @@ func (t *transport) serve(ctx context.Context, speaker *net.TCPConn) {
 	}
 }
 
-// readAll puts messages into a queue until there are no more, or nobody wants them.
+// readAll queues messages until a read fails or unwanted is closed.
 func readAll(from io.Reader, queue chan<- []byte, unwanted <-chan struct{}) {
 	for {
 		message, err := readMessage(from, make([]byte, longestLength))
@@ -333,8 +325,8 @@ func readAll(from io.Reader, queue chan<- []byte, unwanted <-chan struct{}) {
 	}
 }
 
-// connect connects to the router, trying again after each retryPause, until ctx is done. A
-// session that was lost soon after the attempt waits for the rest of the pause.
+// connect connects to the router, with retryPause between attempts, until ctx is done. The pause also
+// applies after a session that was lost soon.
 func (t *transport) connect(ctx context.Context) (arrival, error) {
 	for {
 		t.mu.Lock()
@@ -381,7 +373,7 @@ func (t *transport) connect(ctx context.Context) (arrival, error) {
 	}
 }
 
-// fail notes why there is no session, and what else keeps it from being there.
+// fail records why the session is down, with a connection of another speaker, if any.
 func (t *transport) fail(message string) {
 	t.mu.Lock()
 	peer := t.peer
@@ -392,7 +384,6 @@ func (t *transport) fail(message string) {
 	t.observed.fail(message)
 }
 
-// throttle notes that the router's messages were left unread for some time.
 func (t *transport) throttle(unread time.Duration) {
 	if unread == 0 {
 		return
@@ -405,7 +396,7 @@ func (t *transport) throttle(unread time.Duration) {
 	}
 }
 
-// untilUnthrottled has it told when the router sends no longer too much.
+// untilUnthrottled notifies when the session is no longer shown as throttled.
 func (t *transport) untilUnthrottled() {
 	if t.throttles(time.Now()) {
 		time.AfterFunc(throttledFor, t.untilUnthrottled)
@@ -414,12 +405,12 @@ func (t *transport) untilUnthrottled() {
 	t.observed.notify()
 }
 
-// throttles reports whether the router sent too much of late.
+// throttles reports whether messages were left unread within throttledFor.
 func (t *transport) throttles(now time.Time) bool {
 	return now.UnixNano()-t.throttledAt.Load() <= int64(throttledFor)
 }
 
-// budget lets a number of events pass at once, then one in each pause.
+// budget permits a burst of events, then one per pause.
 type budget struct {
 	most  int
 	pause time.Duration
@@ -428,7 +419,7 @@ type budget struct {
 
 func newBudget(most int, pause time.Duration) *budget { return &budget{most: most, pause: pause} }
 
-// ahead is how long an event would have to wait.
+// ahead returns the delay of the next event, which may be negative.
 func (b *budget) ahead(now time.Time) time.Duration {
 	if b.at.Before(now) {
 		b.at = now
@@ -436,7 +427,7 @@ func (b *budget) ahead(now time.Time) time.Duration {
 	return b.at.Add(b.pause).Sub(now) - time.Duration(b.most)*b.pause
 }
 
-// has reports whether an event may pass at once, which it takes.
+// has reports whether an event may pass now, and if so spends it.
 func (b *budget) has(now time.Time) bool {
 	if b.ahead(now) > 0 {
 		return false
@@ -445,14 +436,14 @@ func (b *budget) has(now time.Time) bool {
 	return true
 }
 
-// spend takes an event, and returns after how long it may pass.
+// spend spends an event and returns its delay, which may be negative.
 func (b *budget) spend(now time.Time) time.Duration {
 	ahead := b.ahead(now)
 	b.at = b.at.Add(b.pause)
 	return ahead
 }
 
-// take waits until an event may pass, and returns for how long.
+// take blocks until an event may pass and returns the time waited.
 func (b *budget) take() time.Duration {
 	now := time.Now()
 	ahead := b.spend(now)

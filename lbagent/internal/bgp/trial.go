@@ -15,26 +15,25 @@ import (
 // trialPause is the time between two trials of the same password.
 const trialPause = 30 * time.Second
 
-// trial is an attempt to connect to the router of an established session with a new password. The
-// session goes over to the connection when there is one, and stays as it is until then. So a
-// password that the router does not have takes no session down, on any node.
+// trial is an attempt to connect to the router of an established session with a new password. The session
+// moves to the new connection if that succeeds and is unchanged otherwise, so a password that the router
+// lacks takes down no session on any node.
 type trial struct {
 	peer     model.Peer
 	password string
-	// ended is when it failed, with failure; zero while it goes on.
+	// ended is the time of the failure; zero while the trial runs.
 	ended   time.Time
 	failure string
 }
 
-// goesOn reports whether a trial has not ended yet.
 func (t *trial) goesOn() bool { return t != nil && t.ended.IsZero() }
 
-// isFor reports whether a trial goes on for an edit, or has failed not long ago.
+// isFor reports whether a trial of this edit is running or failed within trialPause.
 func (t *trial) isFor(peer model.Peer, password string) bool {
 	return t != nil && t.peer == peer && t.password == password && (t.goesOn() || time.Since(t.ended) < trialPause)
 }
 
-// try begins a trial, if there is none; s.mu is held.
+// try starts a trial unless isFor is true; s.mu is held.
 func (s *Server) try(session *session, peer model.Peer, password string) {
 	if session.trial.isFor(peer, password) {
 		return
@@ -49,7 +48,7 @@ func (s *Server) try(session *session, peer model.Peer, password string) {
 	}()
 }
 
-// tried makes the session again over the connection of a trial; s.mu is held.
+// tried resets the session over the connection of a trial; s.mu is held.
 func (s *Server) tried(session *session, t *trial, conn *net.TCPConn, err error) {
 	wanted := session.trial == t && s.sessions[t.peer.Name] == session
 	switch {
@@ -69,8 +68,7 @@ func (s *Server) tried(session *session, t *trial, conn *net.TCPConn, err error)
 	}
 }
 
-// retained returns the passwords with those of established sessions whose Secret is gone, or has
-// no password: these sessions go on with the one that they have.
+// retained adds the passwords in use by established sessions whose Secret is gone or invalid.
 func (s *Server) retained(passwords map[string]string) map[string]string {
 	all := maps.Clone(passwords)
 	if all == nil {
@@ -90,7 +88,7 @@ func (s *Server) retained(passwords map[string]string) map[string]string {
 	return all
 }
 
-// goesOn says what a session that is established waits for; empty where for nothing.
+// goesOn returns why an established session still uses its previous password, or an empty string.
 func (s *Server) goesOn(session *session) string {
 	if t := session.trial; t != nil && t.failure != "" {
 		return "the session goes on with the previous password: " + t.failure

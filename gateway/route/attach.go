@@ -12,8 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// attach attaches a route to one parent and returns the route's conditions for it, or nil if the parent
-// is not managed by this controller.
+// attach returns the route's conditions for a parent, or nil if the parent is of another controller.
 func (c *compilation) attach(of *route, parent gatewayv1.ParentReference) []metav1.Condition {
 	listeners, ours := c.parentListeners(of, parent)
 	if !ours {
@@ -47,8 +46,7 @@ func (c *compilation) attach(of *route, parent gatewayv1.ParentReference) []meta
 	return conditions
 }
 
-// parentListeners returns the listeners of a parent, and false if the parent is not managed by this
-// controller.
+// parentListeners returns false if the parent is not managed by this controller.
 func (c *compilation) parentListeners(of *route, parent gatewayv1.ParentReference) ([]*listener, bool) {
 	if parent.Group != nil && *parent.Group != gatewayv1.GroupName {
 		return nil, false
@@ -70,7 +68,6 @@ func (c *compilation) parentListeners(of *route, parent gatewayv1.ParentReferenc
 	return nil, false
 }
 
-// candidate is a listener that accepts a route, with the intersection of their host names.
 type candidate struct {
 	listener *listener
 	hosts    []hostname
@@ -81,7 +78,6 @@ type candidate struct {
 func (c *compilation) attachAll(of *route, parent gatewayv1.ParentReference, listeners []*listener) *refusal {
 	refused := refuse(ReasonNotFound, gatewayv1.RouteReasonNoMatchingParent, "spec.parentRefs: the parent has no such listener")
 	var accepting []candidate
-	// The reason of the last check that a listener reached is reported.
 	closest := 0
 	for _, at := range listeners {
 		if !at.isSelectedBy(parent) {
@@ -108,14 +104,12 @@ func (c *compilation) attachAll(of *route, parent gatewayv1.ParentReference, lis
 	return nil
 }
 
-// isSelectedBy reports whether a parent reference selects the listener.
 func (l *listener) isSelectedBy(parent gatewayv1.ParentReference) bool {
 	return (value(parent.SectionName) == "" || *parent.SectionName == l.spec.Name) &&
 		(value(parent.Port) == 0 || *parent.Port == l.spec.Port)
 }
 
-// accept returns the host names under which a listener accepts a route. If it does not, step is the number
-// of the failed check.
+// accept returns the host names under which a listener accepts a route, or the number of the failed check.
 func (l *listener) accept(of *route) (hosts []hostname, step int, refused *refusal) {
 	if !l.allows(of.kind) || !l.namespaces(of.object.GetNamespace()) {
 		return nil, 1, refuse(ReasonInvalid, gatewayv1.RouteReasonNotAllowedByListeners,
@@ -144,7 +138,6 @@ func (l *listener) attach(of *route, hosts []hostname) {
 	}
 }
 
-// intersection returns the host names that match both the route and the listener.
 func (l *listener) intersection(hosts []hostname) []hostname {
 	if l.layer4() {
 		return hosts
@@ -180,8 +173,7 @@ func (l *listener) hostConflict(of *route, hosts []hostname) *refusal {
 		"spec.hostnames: %s %s is older and has %s, too", older.kind, name, host)
 }
 
-// claimsOf returns the host name claims of a route kind. They are built on first use: most listeners have
-// routes of one kind and look up only the other kind.
+// claimsOf builds the claims of a kind on first use: most listeners have routes of one kind only.
 func (l *listener) claimsOf(kind string) *ownership.Claims[*route] {
 	if l.claims[kind] == nil {
 		if l.claims == nil {
@@ -197,8 +189,7 @@ func (l *listener) claimsOf(kind string) *ownership.Claims[*route] {
 	return l.claims[kind]
 }
 
-// claim adds the host names of an attachment to the claims of its kind, if those were built. A route that
-// is not accepted blocks no other route.
+// claim adds an attachment to claims that were built. A route that is not accepted blocks no other route.
 func (l *listener) claim(of attachment) {
 	if !slices.Contains(l.attachedKinds, of.route.kind) {
 		l.attachedKinds = append(l.attachedKinds, of.route.kind)

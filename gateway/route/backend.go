@@ -20,10 +20,9 @@ const (
 	appProtocolWSS       = "kubernetes.io/wss"
 	appProtocolHTTPS     = "https"
 	appProtocolHTTPSName = "kubernetes.io/https"
-	// Names without a prefix are registered by IANA or in use with other controllers.
-	appProtocolGRPC     = "grpc"
-	appProtocolHTTP2    = "http2"
-	appProtocolPlainH2C = "h2c"
+	appProtocolGRPC      = "grpc"
+	appProtocolHTTP2     = "http2"
+	appProtocolPlainH2C  = "h2c"
 )
 
 // refusal is the reason why a reference, rule or object is rejected.
@@ -39,7 +38,6 @@ func refuse[T ~string](reason string, condition T, format string, arguments ...a
 	return &refusal{reason: reason, condition: string(condition), message: fmt.Sprintf(format, arguments...)}
 }
 
-// at returns the refusal with its message prefixed by a field.
 func (r *refusal) at(field string, arguments ...any) *refusal {
 	found := *r
 	found.message = fmt.Sprintf(field, arguments...) + ": " + r.message
@@ -48,16 +46,15 @@ func (r *refusal) at(field string, arguments ...any) *refusal {
 
 // backend is a Service port with the protocol and TLS settings of connections to it.
 type backend struct {
-	name     string
-	service  ServicePort
-	resource *resource.Backend
-	// authorities are the certificate authorities that resource.tls references.
+	name        string
+	service     ServicePort
+	resource    *resource.Backend
 	authorities []*resource.Resource
-	// policy is the policy that resource.tls comes from, or nil.
+	// policy is the origin of resource.tls, or nil.
 	policy *policy
 }
 
-// servicePort finds a port of a Service by name, or by number if the name is empty.
+// servicePort finds a port by name, or by number if the name is empty.
 func (c *compilation) servicePort(
 	of key, name string, number int32, protocol corev1.Protocol,
 ) (*corev1.ServicePort, *refusal) {
@@ -92,12 +89,10 @@ type upstream struct {
 	protocol resource.Backend_Protocol
 	// passthrough is true if the client's TLS is passed through, so that no policy applies.
 	passthrough bool
-	// tls requires TLS to the backend, which needs a policy; with unverified, no policy is needed and any
-	// certificate is accepted.
+	// tls requires TLS, and so a policy; with unverified, any certificate is accepted without a policy.
 	tls, unverified bool
 }
 
-// backend returns the backend of a Service port, with TLS if a policy selects the port.
 func (c *compilation) backend(of key, port *corev1.ServicePort, spec upstream) (*backend, *refusal) {
 	protocol := spec.protocol
 	var policy *policy
@@ -144,8 +139,7 @@ func (c *compilation) backend(of key, port *corev1.ServicePort, spec upstream) (
 	return found, nil
 }
 
-// wantsProxyProtocol reports whether a Service requests PROXY protocol headers. HTTP backends get header
-// fields instead.
+// wantsProxyProtocol is false for HTTP backends, which get header fields instead.
 func (c *compilation) wantsProxyProtocol(of key, protocol resource.Backend_Protocol) (bool, *refusal) {
 	asked, ok := c.index.services[of].Annotations[AnnotationProxyProtocol]
 	if protocol != resource.Backend_TCP {
@@ -166,7 +160,6 @@ func (b *backend) refused() *refusal {
 	return b.policy.accepted.at("requests are refused: BackendTLSPolicy %s", b.policy.object.Name)
 }
 
-// backendKey identifies a backend: a Service port and the protocol of connections to it.
 type backendKey struct {
 	service   key
 	port      int32
@@ -176,7 +169,6 @@ type backendKey struct {
 	unverified bool
 }
 
-// String returns the name of the resource.
 func (k backendKey) String() string {
 	name := "backend/" + k.service.namespace + "/" + k.service.name + "/" + strconv.Itoa(int(k.port))
 	switch {
@@ -193,7 +185,6 @@ func (k backendKey) String() string {
 	return name
 }
 
-// use adds a backend and its certificate authorities to the proxy.
 func (b *builder) use(found *backend) {
 	if b.has(found.name) {
 		return

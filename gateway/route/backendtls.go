@@ -18,7 +18,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// policy is a BackendTLSPolicy.
 type policy struct {
 	object *gatewayv1.BackendTLSPolicy
 	// tls is nil if the policy is invalid; accepted is the reason. Its targets are refused, never reached
@@ -27,27 +26,23 @@ type policy struct {
 	authorities []*resource.Resource
 	// accepted and resolved are nil if the condition is true.
 	accepted, resolved *refusal
-	// notes are appended to the message of condition Accepted.
-	notes []string
+	notes              []string
 	// gateways are the Gateways with routes to a target. without are the ones among them that the status
 	// has no room for.
 	gateways map[key]bool
 	excluded []key
 }
 
-// target is a Service, or one named port of it.
 type target struct {
 	service key
 	section string
 }
 
-// policies indexes the policies by Service port.
 type policies struct {
 	all       []*policy
 	effective map[target]*policy
 	targeting map[key][]*policy
-	// unmatched are policies that select a port which their Service does not have. The ports of the
-	// Service that no other policy selects are refused, because the policy was meant for one of them.
+	// unmatched are policies for a missing port. They close all ports of the Service without another policy.
 	unmatched map[key]*policy
 }
 
@@ -74,8 +69,7 @@ var tlsVersions = map[string]uint32{
 	"1.0": tls.VersionTLS10, "1.1": tls.VersionTLS11, "1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13,
 }
 
-// readOptions parses the TLS versions and cipher suites for the backend. An invalid value makes the
-// policy invalid; an unknown key is ignored.
+// readOptions makes the policy invalid if a value is invalid, and ignores unknown keys.
 func (p *policy) readOptions(into *resource.BackendTLS) bool {
 	for _, name := range slices.Sorted(maps.Keys(p.object.Spec.Options)) {
 		var err error
@@ -112,7 +106,6 @@ func parseCipherSuites(text string) (numbers []uint32, err error) {
 	return numbers, nil
 }
 
-// readTargets computes the targets that a policy takes effect for.
 func (c *compilation) readTargets(of *policy) {
 	won := false
 	var lost []*refusal
@@ -163,7 +156,6 @@ func (c *compilation) refuseTarget(of *policy, index int) {
 	c.problem(Object{Kind: kindBackendTLSPolicy, Namespace: of.object.Namespace, Name: of.object.Name}, field, ReasonUnsupported, message)
 }
 
-// lacksPort reports whether a Service exists without the TCP port that a target names.
 func (c *compilation) lacksPort(of target) bool {
 	service := c.index.services[of.service]
 	return service != nil && !slices.ContainsFunc(service.Spec.Ports, func(port corev1.ServicePort) bool {
@@ -171,15 +163,13 @@ func (c *compilation) lacksPort(of target) bool {
 	})
 }
 
-// addUnmatched records a policy that selects a port which the Service does not have.
 func (p *policies) addUnmatched(found *policy, service key, refused *refusal) {
 	if p.unmatched[service] == nil {
 		p.unmatched[service] = &policy{object: found.object, accepted: refused, gateways: found.gateways}
 	}
 }
 
-// forPort returns the policy of a Service port. A policy for the named port takes precedence over one for all
-// ports.
+// forPort prefers the policy of the named port to the policy of all ports.
 func (p *policies) forPort(service key, port *corev1.ServicePort) *policy {
 	if len(p.targeting) == 0 {
 		return nil
@@ -195,7 +185,6 @@ func (p *policies) forPort(service key, port *corev1.ServicePort) *policy {
 	return p.unmatched[service]
 }
 
-// readPolicy reads the TLS settings and the certificate validation of a policy.
 func (c *compilation) readPolicy(of *policy) {
 	validation := &of.object.Spec.Validation
 	host, err := ownership.ParseHost(string(validation.Hostname))
@@ -225,8 +214,7 @@ func (c *compilation) readPolicy(of *policy) {
 	of.tls = found
 }
 
-// readAuthorities reads the certificate authorities of a policy. An unresolved reference is reported; if
-// no reference resolves, the policy is invalid.
+// readAuthorities makes the policy invalid if no reference resolves.
 func (c *compilation) readAuthorities(of *policy, into *resource.BackendTLS) bool {
 	validation := &of.object.Spec.Validation
 	if len(validation.CACertificateRefs) == 0 {
@@ -262,7 +250,6 @@ func (c *compilation) readAuthorities(of *policy, into *resource.BackendTLS) boo
 	return true
 }
 
-// addGateway records that routes of a Gateway reference a Service.
 func (p *policies) addGateway(service, by key) {
 	for _, found := range p.targeting[service] {
 		found.gateways[by] = true
@@ -319,8 +306,6 @@ func (c *compilation) policyStatuses() {
 	}
 }
 
-// conditions returns the conditions, which are the same for all ancestors. They name the Gateways without
-// an entry.
 func (p *policy) conditions() []metav1.Condition {
 	generation, notes := p.object.Generation, slices.Clone(p.notes)
 	if len(p.excluded) > 0 {

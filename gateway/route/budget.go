@@ -21,24 +21,19 @@ const (
 )
 
 const (
-	// entryBytes is the overhead of a host or a listener.
 	entryBytes = 128
-	// pathBytes is the overhead of a path of an Ingress.
-	pathBytes = 64
-	// reserveParts sets the reserve of a namespace to one part of its limit, for rules that answer 500 in
-	// place of protecting objects without room.
+	pathBytes  = 64
+	// reserveParts divides a namespace's limit: one part is for rules that answer 500 for objects without room.
 	reserveParts = 4
-	// readLimitFactor is the multiple of its limit up to which routes of a namespace are read at all: parsing
-	// them delays all other namespaces.
+	// readLimitFactor times its limit is read of a namespace's routes: parsing them delays all other namespaces.
 	readLimitFactor = 2
 )
 
-// budget limits what each namespace uses in the configuration of one proxy. A Gateway's own listeners and
-// the settings of a class are not counted: their author controls all others.
+// budget limits the usage of each namespace in a proxy's configuration. The author of the Gateway or class is
+// not limited.
 type budget struct {
-	// limit is the limit of one namespace.
 	limit int64
-	// fixed is the usage of a namespace without its routes, used the usage with them.
+	// fixed is the usage without routes, used the usage with them.
 	fixed, used map[string]int64
 	// reserve is the limit of each namespace for closed paths, closing its usage.
 	reserve int64
@@ -63,7 +58,7 @@ func (b *budget) allocateReserve(namespace string, bytes int64) bool {
 	return !b.closed[namespace]
 }
 
-// allocate adds bytes to the usage of a namespace, and reports whether they are within the limit.
+// allocate reports whether the usage is within the limit.
 func (b *budget) allocate(namespace string, bytes int64) bool {
 	if b.used[namespace]+bytes > b.limit {
 		return false
@@ -72,10 +67,8 @@ func (b *budget) allocate(namespace string, bytes int64) bool {
 	return true
 }
 
-// setFixed makes the current usage fixed.
 func (b *budget) setFixed() { b.fixed = maps.Clone(b.used) }
 
-// reset resets the usage to the fixed part.
 func (b *budget) reset() {
 	b.used = maps.Clone(b.fixed)
 	clear(b.closing)
@@ -122,10 +115,9 @@ func certificateBytes(of *certificate) int64 {
 	return int64(len(found.GetChain()) + len(found.GetKey()))
 }
 
-// certificateSet is the set of certificates that are already counted.
 type certificateSet map[*resource.Resource]bool
 
-// bytes returns the size of the certificates that were not counted before.
+// bytes counts only certificates that were not counted before.
 func (c certificateSet) bytes(certificates []*certificate) (bytes int64) {
 	for _, each := range certificates {
 		if !c[each.resource] {
@@ -136,7 +128,6 @@ func (c certificateSet) bytes(certificates []*certificate) (bytes int64) {
 	return bytes
 }
 
-// admitListener takes room for a listener of a ListenerSet, or refuses the listener.
 func (g *gateway) admitListener(of *listener, settings *Settings) {
 	if of.accepted != nil {
 		return
@@ -147,7 +138,6 @@ func (g *gateway) admitListener(of *listener, settings *Settings) {
 	}
 }
 
-// shareListeners lowers the limits until all ListenerSets fit together, and fixes their usage.
 func (g *gateway) shareListeners(settings *Settings) {
 	if g.budget.share(settings.ProxyBytes) {
 		g.budget.reset()
@@ -191,7 +181,6 @@ func (c *compilation) admitRoute(of *route, at []candidate) *refusal {
 	return c.settings.noRoom("spec.rules", namespace)
 }
 
-// charge is a host name of a route at a Gateway.
 type charge struct {
 	gateway *gateway
 	host    hostname
@@ -209,8 +198,7 @@ func (c *compilation) refuseUnread(of *route, listeners []*listener) *refusal {
 	return c.settings.noRoom("spec.rules", namespace)
 }
 
-// closeProtected attaches the protecting rules of a route without room. They answer 500, so that no other
-// rule serves their requests.
+// closeProtected attaches a route without room, with its protecting rules answering 500.
 func (c *compilation) closeProtected(of *route, at []candidate) {
 	if !of.protects {
 		return
@@ -230,7 +218,6 @@ func (c *compilation) closeProtected(of *route, at []candidate) {
 // at one listener and closed at another.
 const closedAge = 1 << 32
 
-// closed returns a copy of the route whose protecting rules, or all rules, answer 500.
 func (r *route) closed(onlyProtecting bool) *route {
 	closed := &route{
 		kind: r.kind, object: r.object, hosts: r.hosts, age: r.age + closedAge, isRead: true,
@@ -249,8 +236,7 @@ func (r *route) closed(onlyProtecting bool) *route {
 	return closed
 }
 
-// attachShared attaches all routes. If the proxies have no room for them, it lowers the limits of
-// namespaces and attaches all routes again.
+// attachShared attaches all routes, again with lower limits of namespaces if they exceed the total.
 func (c *compilation) attachShared(all []*route) {
 	c.attachRoutes(all)
 	again := false
@@ -269,8 +255,8 @@ func (c *compilation) attachShared(all []*route) {
 	c.attachRoutes(all)
 }
 
-// admit removes the Ingresses of a set that exceed the limit of their namespace; the oldest take
-// precedence. The paths of protecting Ingresses without room answer 500.
+// admit removes Ingresses beyond their namespace's limit, the youngest first. Paths of protecting ones answer
+// 500.
 func (c *compilation) admit(of *ingressSet) {
 	room, bytes := newBudget(c.settings.NamespaceBytes), make([]int64, len(of.members))
 	certificates := certificateSet{}
@@ -305,7 +291,6 @@ func (c *compilation) admit(of *ingressSet) {
 	of.members = slices.DeleteFunc(admitted, func(ingress *networkingv1.Ingress) bool { return room.closed[ingress.Namespace] })
 }
 
-// closedBytes estimates the encoded size of an Ingress whose paths answer 500.
 func closedBytes(of *networkingv1.Ingress) (bytes int64) {
 	for i := range of.Spec.Rules {
 		rule := &of.Spec.Rules[i]
@@ -320,7 +305,7 @@ func closedBytes(of *networkingv1.Ingress) (bytes int64) {
 	return bytes
 }
 
-// ingressBytes estimates the encoded size of an Ingress, with the certificates that are not counted yet.
+// ingressBytes estimates the encoded size of an Ingress with the certificates not counted yet.
 func (c *compilation) ingressBytes(of *networkingv1.Ingress, certificates certificateSet) (bytes int64) {
 	annotations := c.annotationBytes(of)
 	bytes = c.usersBytes(of)

@@ -12,19 +12,16 @@ import (
 )
 
 type builder struct {
-	proxy     *Proxy
-	resources map[string]*resource.Resource
-	services  map[ServicePort]bool
-	// last are the resources of the previous result.
-	last []*resource.Resource
-	// clientCertificate is presented to backends with TLS.
+	proxy             *Proxy
+	resources         map[string]*resource.Resource
+	services          map[ServicePort]bool
+	last              []*resource.Resource
 	clientCertificate *certificate
-	// gateway is nil for Ingresses. excluded is a policy whose status has no room for the Gateway.
+	// gateway is nil for Ingresses.
 	gateway  *key
 	excluded *policy
 }
 
-// newBuilder returns a builder, with maps sized for the previous result.
 func (c *compilation) newBuilder(owner Object) *builder {
 	last := c.previous[owner]
 	return &builder{
@@ -52,8 +49,7 @@ func (b *builder) certificate(found *certificate) string {
 	return found.resource.Name
 }
 
-// finish returns the proxy with sorted resources. A resource that is equal to the previous one is the
-// same pointer.
+// finish sorts the resources and reuses the pointers of unchanged ones.
 func (b *builder) finish() *Proxy {
 	b.proxy.Resources = reuse(b.last, b.resources)
 	b.proxy.Backends = slices.SortedFunc(maps.Keys(b.services), func(a, b ServicePort) int {
@@ -62,8 +58,7 @@ func (b *builder) finish() *Proxy {
 	return b.proxy
 }
 
-// Merge returns the resources of a Proxy and the Endpoints that they reference, sorted by name. The
-// Endpoints may be in any order.
+// Merge returns the resources of a Proxy and their Endpoints, given in any order, sorted by name.
 func Merge(resources, endpoints []*resource.Resource) []*resource.Resource {
 	endpoints = slices.SortedFunc(slices.Values(endpoints), func(a, b *resource.Resource) int {
 		return strings.Compare(a.GetName(), b.GetName())

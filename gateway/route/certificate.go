@@ -21,23 +21,19 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// certificate is the content of a Secret of type kubernetes.io/tls.
 type certificate struct {
 	resource *resource.Resource
-	// leaf is nil if the certificate is assumed (Settings.AssumeCertificates).
+	// leaf is nil with Settings.AssumeCertificates.
 	leaf *x509.Certificate
-	// problem is the reason why the certificate cannot be served, or empty.
+	// problem is why the certificate cannot be served, or empty.
 	problem string
-	// flaw is a problem of a certificate that is served nevertheless, or empty. isStale marks the
-	// previous certificate of a Secret whose current one has a problem.
+	// flaw is a problem of a certificate served nevertheless; isStale marks a Secret's previous certificate.
 	flaw    string
 	isStale bool
-	// last is the previous good certificate of the Secret, or nil.
-	last *certificate
+	last    *certificate
 }
 
-// covers reports whether clients accept the certificate for a host. A wildcard host needs the same
-// wildcard in the certificate; every certificate covers "".
+// covers requires the same wildcard for a wildcard host. Every certificate covers "".
 func (c *certificate) covers(host hostname) bool {
 	if host == "" || c.leaf == nil {
 		return true
@@ -50,8 +46,7 @@ func (c *certificate) covers(host hostname) bool {
 	return c.leaf.VerifyHostname(string(host)) == nil
 }
 
-// names returns the host names of the certificate. The common name is used only without alternative
-// names.
+// names includes the common name only without alternative names.
 func (c *certificate) names() []string {
 	if isNamedByCommonName(c.leaf) {
 		return []string{c.leaf.Subject.CommonName}
@@ -59,15 +54,13 @@ func (c *certificate) names() []string {
 	return c.leaf.DNSNames
 }
 
-// isNamedByCommonName reports whether a certificate has no alternative names. Browsers and Go reject such
-// certificates since 2017; OpenSSL and older clients accept them.
+// isNamedByCommonName reports names that browsers and Go reject since 2017, unlike OpenSSL.
 func isNamedByCommonName(leaf *x509.Certificate) bool {
 	return leaf.Subject.CommonName != "" &&
 		len(leaf.DNSNames)+len(leaf.IPAddresses)+len(leaf.URIs)+len(leaf.EmailAddresses) == 0
 }
 
-// hasEllipticKey reports whether the key is an elliptic curve key, which is preferred because it is
-// smaller and faster.
+// hasEllipticKey reports an elliptic curve key, preferred because handshakes are faster.
 func (c *certificate) hasEllipticKey() bool {
 	if c.leaf == nil {
 		return false
@@ -101,7 +94,6 @@ func (c *compilation) certificateOf(of key) (*certificate, *refusal) {
 // needs, and less than OpenSSL clients accept (SSL_CTX_set_max_cert_list: 100 KB).
 const maxChain = 64 << 10
 
-// parseCertificate parses a Secret and verifies that certificate and key match.
 func parseCertificate(secret *corev1.Secret) *certificate {
 	if secret.Type != "" && secret.Type != corev1.SecretTypeTLS && secret.Type != corev1.SecretTypeOpaque {
 		return &certificate{problem: fmt.Sprintf("its type is %s, not %s", secret.Type, corev1.SecretTypeTLS)}
@@ -135,7 +127,7 @@ func parseCertificate(secret *corev1.Secret) *certificate {
 	}}
 }
 
-// readableBlocks returns the chain without blocks that are not certificates, and a flaw if there are any.
+// readableBlocks omits blocks that are not certificates, and reports them as a flaw.
 func readableBlocks(chain []byte) (readable []byte, flaw string) {
 	found, begun := 0, bytes.Count(chain, []byte("-----BEGIN "))
 	for rest := chain; ; {
@@ -162,11 +154,9 @@ type version struct {
 // certificateCache caches parsed certificates of Secrets while they are used.
 type certificateCache struct {
 	current, previous map[version]*certificate
-	// used are the certificates of this compilation. good and lastGood are the ones without a problem in
-	// this and in the previous compilation.
+	// used are the certificates of this compilation, good and lastGood those without a problem, now and previously.
 	used, good, lastGood map[key]*certificate
-	// stale are the Secrets whose previous certificate is served.
-	stale map[key]bool
+	stale                map[key]bool
 }
 
 func (c *certificateCache) begin() {
@@ -177,8 +167,7 @@ func (c *certificateCache) begin() {
 
 func (c *certificateCache) end() { c.previous, c.used, c.lastGood = nil, nil, nil }
 
-// get returns the certificate of a Secret. If it cannot be served, or is outside its validity, the
-// previous good certificate of the Secret is retained.
+// get retains the Secret's previous good certificate while the current one is invalid or outside its validity.
 func (c *certificateCache) get(secret *corev1.Secret, now time.Time) *certificate {
 	at := keyOf(secret)
 	if found := c.used[at]; found != nil {
@@ -205,8 +194,7 @@ func (c *certificateCache) get(secret *corev1.Secret, now time.Time) *certificat
 	return served
 }
 
-// previousFor returns the previous certificate of the Secret for a host that the current one does not
-// cover, or nil.
+// previousFor returns the Secret's previous certificate for a host that the current one does not cover.
 func (c *certificateCache) previousFor(host hostname, of key, found *certificate) *certificate {
 	if found.last == nil || !found.last.covers(host) {
 		return nil
@@ -234,7 +222,7 @@ func (c *certificate) at(now time.Time) *certificate {
 	return &flawed
 }
 
-// read returns the certificate of a Secret and parses each version once.
+// read parses each version of a Secret once.
 func (c *certificateCache) read(secret *corev1.Secret) *certificate {
 	if secret.UID == "" || secret.ResourceVersion == "" {
 		return parseCertificate(secret)
@@ -257,7 +245,6 @@ type Certificate struct {
 	NotBefore, NotAfter time.Time
 }
 
-// list returns the certificates of the compilation, sorted.
 func (c *certificateCache) list() []Certificate {
 	found := make([]Certificate, 0, len(c.used))
 	for _, at := range sortedKeys(c.used) {

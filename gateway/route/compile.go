@@ -27,9 +27,8 @@ func Compile(objects *Objects, settings Settings) *Result {
 type Compiler struct {
 	certificates certificateCache
 	previous     previous
-	// good are the last versions of objects that compiled without a failure.
-	good versions
-	// backends is the number of backends of the previous result, the initial size of the next map.
+	good         versions
+	// backends is the number of backends of the previous result.
 	backends int
 }
 
@@ -71,7 +70,6 @@ func (c *Compiler) Compile(objects *Objects, settings Settings) *Result {
 	return run.result
 }
 
-// run compiles objects, of which retained are previous versions because the current ones failed.
 func (c *Compiler) run(objects *Objects, settings Settings, retained map[Object][]Problem) *compilation {
 	run := &compilation{
 		settings:      settings.withBounds(),
@@ -97,7 +95,6 @@ func (c *Compiler) run(objects *Objects, settings Settings, retained map[Object]
 	return run
 }
 
-// compilation is one run of Compile.
 type compilation struct {
 	settings     Settings
 	index        *index
@@ -105,20 +102,16 @@ type compilation struct {
 	previous     previous
 	result       *Result
 
-	policies    policies
-	backends    map[backendKey]*backend
-	authorities map[key]*resource.Resource
-	// gatewayByKey are the Gateways of this controller, sets the ListenerSets that reference them.
+	policies     policies
+	backends     map[backendKey]*backend
+	authorities  map[key]*resource.Resource
 	gatewayByKey map[key]*gateway
 	sets         map[key]*listenerSet
 	// nginxSettings are the annotations of ingress-nginx of Ingresses whose class enables them.
 	nginxSettings map[*networkingv1.Ingress]*nginxSettings
 	// widest is the largest size that annotations of an Ingress add to a path, by namespace.
-	widest map[string]int64
-	// read is the size of the routes that were read, by namespace.
-	read map[string]int64
-	// good are the objects that were read, failed the failures of objects, and retained the failures of
-	// objects that are compiled in a previous version.
+	widest           map[string]int64
+	read             map[string]int64
 	good             versions
 	failed, retained map[Object][]Problem
 	// charged are the host names at which the current route is counted; charges lists them in order.

@@ -8,7 +8,6 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// portUse is the usage of a port of a Gateway.
 type portUse struct {
 	// first is the first listener of the port; all others must be able to share the port with it.
 	first *listener
@@ -59,7 +58,6 @@ func conflicts(listeners []*listener) {
 	}
 }
 
-// ownConflicts refuses the listeners of the Gateway itself that conflict with each other.
 func ownConflicts(listeners []*listener) {
 	var own []*listener
 	for _, found := range listeners {
@@ -76,7 +74,6 @@ func ownConflicts(listeners []*listener) {
 	}
 }
 
-// conflict returns why a listener cannot share the port, or nil.
 func (u *portUse) conflict(found *listener) *refusal {
 	if refused := conflict(found, u.first); refused != nil {
 		return refused
@@ -87,7 +84,6 @@ func (u *portUse) conflict(found *listener) *refusal {
 	return nil
 }
 
-// conflict returns why two listeners of a port cannot be distinguished, or nil.
 func conflict(a, b *listener) *refusal {
 	if a.transport() != b.transport() {
 		return nil
@@ -106,8 +102,7 @@ func conflict(a, b *listener) *refusal {
 	return refuse(ReasonConflict, reason, "hostname: %s has the same host name and port", a.nameOf(b))
 }
 
-// nameOf returns the name of another listener for messages. It does not disclose names of other
-// namespaces.
+// nameOf hides names of other namespaces in messages.
 func (l *listener) nameOf(other *listener) string {
 	if other.ownerKind == kindListenerSet && other.owner.GetNamespace() != l.owner.GetNamespace() {
 		return "a listener of an older object of another namespace"
@@ -115,8 +110,7 @@ func (l *listener) nameOf(other *listener) string {
 	return fmt.Sprintf("listener %s of %s %s/%s", other.spec.Name, other.ownerKind, other.owner.GetNamespace(), other.owner.GetName())
 }
 
-// family maps a protocol to the protocol it shares ports with: HTTPS and TLS listeners are selected by
-// server name.
+// family maps HTTPS and TLS, which share ports by server name, to one protocol.
 func family(l *listener) gatewayv1.ProtocolType {
 	if l.spec.Protocol == gatewayv1.HTTPSProtocolType {
 		return gatewayv1.TLSProtocolType

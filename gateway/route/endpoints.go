@@ -39,7 +39,6 @@ func Endpoints(service *corev1.Service, port int32, endpointSlices []*discoveryv
 	return &resource.Endpoints{Endpoints: found}
 }
 
-// endpointsOf returns the endpoints of a named port and an address family.
 func endpointsOf(
 	name string, family discoveryv1.AddressType, endpointSlices []*discoveryv1.EndpointSlice,
 ) []*resource.Endpoint {
@@ -69,8 +68,7 @@ func endpointsOf(
 	return found
 }
 
-// addEndpoint adds a ready or draining endpoint. An endpoint of two slices is ready if it is ready in one
-// of them.
+// addEndpoint prefers ready if two slices have the endpoint.
 func addEndpoint(draining map[netip.AddrPort]bool, endpoint *discoveryv1.Endpoint, port int32) {
 	conditions := endpoint.Conditions
 	ready := conditions.Ready == nil || *conditions.Ready
@@ -118,7 +116,6 @@ func sameProtocol(a, b corev1.Protocol) bool { return a == b || isTCP(a) && isTC
 
 func isTCP(protocol corev1.Protocol) bool { return protocol == "" || protocol == corev1.ProtocolTCP }
 
-// value returns the value of a pointer, or the zero value for nil.
 func value[T any](pointer *T) T {
 	if pointer == nil {
 		var zero T

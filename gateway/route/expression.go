@@ -26,9 +26,8 @@ const (
 	runesInStep = 8
 )
 
-// expressionSteps returns the size of an RE2 expression in instructions, or an error if the expression is
-// invalid or too large. Proxies match whole values by adding a group, so the expression must be valid
-// inside a group, too.
+// expressionSteps returns the size of an RE2 expression in instructions. The expression must be valid inside a
+// group, too, because proxies add one.
 func expressionSteps(text string) (int, error) {
 	if len(text) > maxExpression {
 		return 0, fmt.Errorf("the regular expression has %d characters, the limit is %d", len(text), maxExpression)
@@ -46,7 +45,6 @@ func expressionSteps(text string) (int, error) {
 	return 0, fmt.Errorf("the regular expression compiles to more than %d instructions: use smaller repetition counts", maxSteps)
 }
 
-// parseError shortens an error that contains a long expression.
 func parseError(err error) error {
 	var of *syntax.Error
 	if errors.As(err, &of) && len(of.Expr) > 100 {
@@ -55,8 +53,7 @@ func parseError(err error) error {
 	return err
 }
 
-// steps estimates the number of instructions of an expression without compiling it. It returns at most
-// maxSteps.
+// steps estimates the instructions of an expression without compiling it, up to maxSteps.
 func steps(of *syntax.Regexp) int {
 	found := 1 + len(of.Rune)/runesInStep
 	switch of.Op {
@@ -84,12 +81,11 @@ func validExpression(text string) error {
 	return err
 }
 
-// addExpressions adds the instructions of a rule's expressions to its route, and refuses a rule beyond
-// the limit. It removes the expressions from the matches of a refused rule, except for literal prefixes.
+// addExpressions refuses a rule whose expressions exceed the route's limit, and widens its matches to literal
+// prefixes.
 func (r *route) addExpressions(matches []*orderedRule) *refusal {
 	needed := 0
 	count := func(text string) {
-		// It is valid: otherwise its match would have been removed.
 		found, _ := expressionSteps(text)
 		needed += found
 	}
@@ -117,7 +113,6 @@ func (r *route) addExpressions(matches []*orderedRule) *refusal {
 	return nil
 }
 
-// widen removes the expressions of a match, except for the literal prefix of its path.
 func widen(of *resource.Match) {
 	if of.GetPath().GetKind() == resource.PathMatch_REGULAR_EXPRESSION {
 		of.Path = couldMatch(of.Path.Value)

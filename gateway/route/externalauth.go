@@ -11,8 +11,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// externalAuth reads an ExternalAuth filter (GEP-1494). If its backend does not resolve, no filter is
-// returned and the rule answers 500.
+// externalAuth reads an ExternalAuth filter (GEP-1494). The rule answers 500 if the backend does not resolve.
 func (c *compilation) externalAuth(of *route, filter *gatewayv1.HTTPExternalAuthFilter) (*resource.Filter, *refusal) {
 	switch {
 	case filter == nil:
@@ -38,8 +37,6 @@ func (c *compilation) externalAuth(of *route, filter *gatewayv1.HTTPExternalAuth
 	return &resource.Filter{Kind: &resource.Filter_ExternalAuthorization{ExternalAuthorization: made}}, nil
 }
 
-// authorizationRequest returns the path and headers of requests to the authorization server, and the
-// headers of its responses that are forwarded to backends.
 func authorizationRequest(with *gatewayv1.HTTPAuthConfig) *resource.ExternalAuthorization {
 	made := &resource.ExternalAuthorization{AsRequested: true, OnlyOk: true, ResponseHeaders: []string{"*"}}
 	if with == nil {
@@ -55,7 +52,6 @@ func authorizationRequest(with *gatewayv1.HTTPAuthConfig) *resource.ExternalAuth
 		}
 	}
 	for _, name := range with.AllowedResponseHeaders {
-		// The Host header is set by the rule.
 		if lower := strings.ToLower(name); lower != "host" && lower != "authority" && name != "*" {
 			made.ResponseHeaders = append(made.ResponseHeaders, name)
 		}
@@ -66,11 +62,9 @@ func authorizationRequest(with *gatewayv1.HTTPAuthConfig) *resource.ExternalAuth
 	return made
 }
 
-// alwaysSent are the headers that every authorization request has, in lower case.
 var alwaysSent = map[string]bool{"host": true, "method": true, "path": true, "content-length": true, "authorization": true, "*": true}
 
-// limitExternalAuth refuses more than most ExternalAuth filters. A rule has at most one and its backends
-// have no such filter.
+// limitExternalAuth refuses more than most filters: one for a rule, none for its backends.
 func limitExternalAuth(filters []*resource.Filter, most int) *refusal {
 	for _, filter := range filters {
 		if filter.GetExternalAuthorization() == nil {

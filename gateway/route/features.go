@@ -76,7 +76,6 @@ func Features() []features.FeatureName {
 	return slices.Sorted(slices.Values(supported))
 }
 
-// supportedFeatures returns Features in the form of the GatewayClass status.
 func supportedFeatures() []gatewayv1.SupportedFeature {
 	var found []gatewayv1.SupportedFeature
 	for _, name := range Features() {

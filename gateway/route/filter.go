@@ -31,8 +31,7 @@ func grpcFilters(of []gatewayv1.GRPCRouteFilter) []filter {
 	return found
 }
 
-// filters converts the filters of a rule. An unknown filter refuses the rule, because skipping it would
-// be unsafe.
+// filters refuses a rule with an unknown filter, because skipping it would be unsafe.
 func (c *compilation) filters(of *route, filters []filter) ([]*resource.Filter, *refusal) {
 	var found []*resource.Filter
 	redirects, rewrites := false, false
@@ -56,7 +55,7 @@ func (c *compilation) filters(of *route, filters []filter) ([]*resource.Filter, 
 	return found, nil
 }
 
-// filter converts one filter. It returns nil for a mirror with an unresolved backend.
+// filter returns nil for a mirror with an unresolved backend.
 func (c *compilation) filter(of *route, filter *filter) (*resource.Filter, *refusal) {
 	empty := refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue, "type: %s has no settings", filter.Type)
 	switch filter.Type {
@@ -137,7 +136,6 @@ func rewrite(of *gatewayv1.HTTPURLRewriteFilter) (*resource.Filter, *refusal) {
 		Rewrite: &resource.Rewrite{Hostname: string(value(of.Hostname)), Path: path}}}, refused
 }
 
-// pathChange converts the path modifier of a redirect or rewrite.
 func pathChange(of *gatewayv1.HTTPPathModifier, field string) (*resource.PathChange, *refusal) {
 	if of == nil {
 		return nil, nil
@@ -163,7 +161,6 @@ func replacesPrefix(filters []*resource.Filter) bool {
 	return false
 }
 
-// checkPrefixMatches refuses matches that are not prefixes if a filter replaces the matched prefix.
 func checkPrefixMatches(filters []*resource.Filter, matches []*orderedRule) *refusal {
 	if !replacesPrefix(filters) {
 		return nil

@@ -13,24 +13,19 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// gateway is a Gateway of this controller, with its ListenerSets.
 type gateway struct {
 	object    *gatewayv1.Gateway
 	builder   *builder
 	listeners []*listener
 	sets      []*listenerSet
-	// refused is why the Gateway is not accepted, or nil. resolved is why its client certificate is not
-	// usable.
+	// refused is why the Gateway is not accepted, resolved why its client certificate is not usable.
 	refused, resolved *refusal
-	// budget limits the namespaces of its ListenerSets and routes; certificates are the ones already
-	// counted.
-	budget       *budget
-	certificates certificateSet
+	budget            *budget
+	certificates      certificateSet
 }
 
 func (g *gateway) accepted() bool { return g.refused == nil }
 
-// gateways compiles the Gateways of this controller's GatewayClasses, with all objects attached to them.
 func (c *compilation) gateways(objects *Objects) {
 	classes := c.gatewayClasses(objects)
 	sets, routes := c.setsByGateway(objects.ListenerSets), c.orderedRoutes(objects)
@@ -67,8 +62,7 @@ func (c *compilation) usePolicies() {
 
 type gatewayClass struct{ parameters Parameters }
 
-// gatewayClasses reads the GatewayClasses. A class with invalid parameters keeps serving, with defaults
-// for the invalid ones.
+// gatewayClasses reads the GatewayClasses, with defaults for invalid parameters.
 func (c *compilation) gatewayClasses(objects *Objects) map[string]*gatewayClass {
 	found := map[string]*gatewayClass{}
 	for _, object := range oldestFirst(objects.GatewayClasses) {
@@ -95,7 +89,6 @@ func (c *compilation) gatewayClasses(objects *Objects) map[string]*gatewayClass 
 	return found
 }
 
-// gatewayParameters reads a ConfigMap with parameters of a GatewayClass or a Gateway.
 func (c *compilation) gatewayParameters(group gatewayv1.Group, kind gatewayv1.Kind, at key) (Parameters, *refusal) {
 	if group != "" || kind != kindConfigMap {
 		return Parameters{}, refuse(ReasonUnsupported, "", "parameters must be a ConfigMap of the core group, not a %s", kind)
@@ -176,7 +169,6 @@ func (c *compilation) readInfrastructure(of *gateway, infrastructure *gatewayv1.
 	}
 }
 
-// finishGateway adds the proxy, the frontends and the status of a Gateway to the result.
 func (c *compilation) finishGateway(of *gateway) {
 	ports := map[int32]bool{}
 	for _, listener := range of.listeners {
@@ -241,7 +233,6 @@ func (g *gateway) addListener(of *listener, target uint32) {
 	g.builder.listener(of.name, wire)
 }
 
-// sortedKeys returns the keys of a map, sorted by namespace and name.
 func sortedKeys[T any](of map[key]T) []key {
 	return slices.SortedFunc(maps.Keys(of), compareKeys)
 }

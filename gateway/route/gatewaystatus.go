@@ -48,12 +48,9 @@ func (l *listener) conditions() []metav1.Condition {
 	return found
 }
 
-// summary aggregates the conditions of listeners.
 type summary struct {
-	// accepted and programmed report whether at least one listener is accepted or programmed.
 	accepted, programmed bool
-	// refused lists the listeners that are not accepted, message the ones that are not programmed.
-	refused, message string
+	refused, message     string
 }
 
 func summarize(listeners []*listener) summary {

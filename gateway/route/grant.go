@@ -22,7 +22,6 @@ func GrantCommand(role, namespace string) string {
 		role, namespace)
 }
 
-// missingSecret returns the refusal of a reference to a Secret that does not exist or is not readable.
 func (i *index) missingSecret(at key, of corev1.SecretType) *refusal {
 	if i.readable != nil && !i.readable[at.namespace] {
 		return refuse(ReasonNotPermitted, "", "the gateway may not read Secrets of namespace %s; to permit it: %s",

@@ -11,15 +11,13 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// hostRoutes are the routes of one host name at some listeners.
 type hostRoutes struct {
 	listeners []string
 	host      hostname
 	routes    []*route
 }
 
-// addGroups adds one route group for each host name of each listener. Listeners with the same routes for
-// a host name share a group.
+// addGroups adds a route group for each host name. Listeners with the same routes share it.
 func (g *gateway) addGroups() {
 	// The previous result has about one listener, group and backend for each group.
 	room := len(g.builder.last) / 3
@@ -57,7 +55,6 @@ func (g *gateway) addGroups() {
 	}
 }
 
-// services returns the Services that the layer 7 routes of a Gateway reference.
 func (g *gateway) services() map[key]bool {
 	seen := map[*route]bool{}
 	found := map[key]bool{}
@@ -79,7 +76,6 @@ func (g *gateway) services() map[key]bool {
 	return found
 }
 
-// effectiveRoute returns an attached route as the listener serves it.
 func (l *listener) effectiveRoute(of attachment) *route {
 	if of.route.tls != nil && !l.passthrough() {
 		return of.route.tls
@@ -90,7 +86,6 @@ func (l *listener) effectiveRoute(of attachment) *route {
 	return of.route
 }
 
-// byHost groups the routes of a listener by host name, the oldest first.
 func (l *listener) byHost() map[hostname][]*route {
 	found := make(map[hostname][]*route, len(l.attachments))
 	for _, attachment := range l.attachments {
@@ -104,7 +99,6 @@ func (l *listener) byHost() map[hostname][]*route {
 	return found
 }
 
-// signatureOf returns a string that is equal for equal host names and routes.
 func signatureOf(host hostname, routes []*route) string {
 	signature := append([]byte(host), 0)
 	for _, found := range routes {
@@ -113,8 +107,7 @@ func signatureOf(host hostname, routes []*route) string {
 	return string(signature)
 }
 
-// mergeRules returns the rules of routes in order of precedence. Rules of the same rank keep the order of
-// their routes, which are sorted by age.
+// mergeRules sorts rules by precedence. Rules of the same rank keep the order of their routes by age.
 func mergeRules(routes []*route) []*resource.Rule {
 	var ordered []*orderedRule
 	for _, found := range routes {
@@ -130,7 +123,6 @@ func mergeRules(routes []*route) []*resource.Rule {
 	return rules
 }
 
-// compareRank sorts the larger rank first.
 func compareRank(a, b *orderedRule) int {
 	return slices.Compare(b.rank[:], a.rank[:])
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// readGRPCRoute reads the rules of a GRPCRoute, whose methods are request paths.
 func (c *compilation) readGRPCRoute(of *route, object *gatewayv1.GRPCRoute) {
 	var dropped []*refusal
 	for i := range object.Spec.Rules {
@@ -28,7 +27,6 @@ func (c *compilation) readGRPCRoute(of *route, object *gatewayv1.GRPCRoute) {
 	slices.SortStableFunc(of.rules, compareRank)
 }
 
-// readGRPCRule reads one rule, like readHTTPRule.
 func (c *compilation) readGRPCRule(of *route, rule *gatewayv1.GRPCRouteRule, index int) *refusal {
 	matches, refused := grpcMatches(rule.Matches)
 	refused = cmp.Or(refused, of.addExpressions(matches))
@@ -42,7 +40,6 @@ func (c *compilation) readGRPCRule(of *route, rule *gatewayv1.GRPCRouteRule, ind
 	return cmp.Or(refused, wrong)
 }
 
-// grpcAction reads the filters and backends of a rule.
 func (c *compilation) grpcAction(of *route, rule *gatewayv1.GRPCRouteRule, name string) (*resource.Rule, *refusal) {
 	made := &resource.Rule{Route: name}
 	var refused *refusal
@@ -64,7 +61,6 @@ func (c *compilation) grpcAction(of *route, rule *gatewayv1.GRPCRouteRule, name 
 	return made, nil
 }
 
-// grpcMatches reads the matches of a rule, like httpMatches.
 func grpcMatches(of []gatewayv1.GRPCRouteMatch) (found []*orderedRule, refused *refusal) {
 	if len(of) == 0 {
 		of = []gatewayv1.GRPCRouteMatch{{}}
@@ -109,7 +105,7 @@ func grpcMatch(of *gatewayv1.GRPCRouteMatch) (*orderedRule, *refusal) {
 	}, refused
 }
 
-// grpcPath returns the match of path /service/method. An empty service or method matches any.
+// grpcPath matches path /service/method. An empty service or method matches any.
 func grpcPath(service, method string, kind gatewayv1.GRPCMethodMatchType) (*resource.PathMatch, *refusal) {
 	if kind != gatewayv1.GRPCMethodMatchRegularExpression && kind != gatewayv1.GRPCMethodMatchExact && kind != "" {
 		return nil, refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedValue, "method.type: unknown type %s", kind)

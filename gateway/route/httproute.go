@@ -16,8 +16,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// readHTTPRoute reads the rules of an HTTPRoute. An invalid rule is reported; if all rules are invalid,
-// the route is not accepted.
+// readHTTPRoute reads and reports the rules of an HTTPRoute. A route with invalid rules only is not accepted.
 func (c *compilation) readHTTPRoute(of *route, object *gatewayv1.HTTPRoute) {
 	rules := object.Spec.Rules
 	if len(rules) == 0 {
@@ -36,7 +35,6 @@ func (c *compilation) readHTTPRoute(of *route, object *gatewayv1.HTTPRoute) {
 	slices.SortStableFunc(of.rules, compareRank)
 }
 
-// setDropped reports invalid rules, of all rules.
 func (r *route) setDropped(dropped []*refusal, of int) {
 	switch {
 	case len(dropped) == 0:
@@ -49,9 +47,8 @@ func (r *route) setDropped(dropped []*refusal, of int) {
 	}
 }
 
-// readHTTPRule adds an entry for each match of a rule. A rule with valid matches and an invalid action
-// answers 500, because its requests must not match a less specific, perhaps less strict rule. A
-// protecting rule with an invalid match answers 500 for all requests that the match could include.
+// readHTTPRule adds the rule once for each match. A rule with an invalid action answers 500, as does a
+// protecting rule with an invalid match, for all requests that the match could include.
 func (c *compilation) readHTTPRule(of *route, rule *gatewayv1.HTTPRouteRule, index int) *refusal {
 	matches, refused := httpMatches(rule.Matches)
 	refused = cmp.Or(refused, of.addExpressions(matches))
@@ -68,7 +65,6 @@ func (c *compilation) readHTTPRule(of *route, rule *gatewayv1.HTTPRouteRule, ind
 	return cmp.Or(refused, wrong)
 }
 
-// httpAction reads the filters, backends, timeouts and sessions of a rule.
 func (c *compilation) httpAction(of *route, rule *gatewayv1.HTTPRouteRule, name string) (*resource.Rule, *refusal) {
 	made := &resource.Rule{Route: name}
 	of.isAuthUnresolved = false
@@ -103,7 +99,6 @@ func (c *compilation) httpAction(of *route, rule *gatewayv1.HTTPRouteRule, name 
 	return made, nil
 }
 
-// add adds an entry for each match of a rule. Entries share all but the match.
 func (r *route) add(rule *resource.Rule, matches []*orderedRule, protects bool) {
 	for _, match := range matches {
 		match.rule, match.protects = withMatch(rule, match.rule.Match), protects
@@ -111,7 +106,7 @@ func (r *route) add(rule *resource.Rule, matches []*orderedRule, protects bool) 
 	}
 }
 
-// withMatch returns the rule with another match. All else is shared.
+// withMatch returns a copy that shares all but the match.
 func withMatch(rule *resource.Rule, match *resource.Match) *resource.Rule {
 	return &resource.Rule{
 		Route: rule.Route, Match: match, Filters: rule.Filters, Backends: rule.Backends,
@@ -119,8 +114,7 @@ func withMatch(rule *resource.Rule, match *resource.Match) *resource.Rule {
 	}
 }
 
-// weightedBackend converts backend reference i of the current rule. The share of an unresolved backend is
-// answered with 500. An invalid filter refuses the rule.
+// weightedBackend refuses an invalid filter. The share of an unresolved backend is answered with 500.
 func (c *compilation) weightedBackend(
 	of *route, i int, reference gatewayv1.BackendRef, filters []filter, protocol resource.Backend_Protocol,
 ) (*resource.WeightedBackend, *refusal) {
@@ -139,7 +133,6 @@ func (c *compilation) weightedBackend(
 	return made, nil
 }
 
-// resolveBackend resolves a backend reference and returns the name of the backend.
 func (c *compilation) resolveBackend(of *route, reference gatewayv1.BackendObjectReference, spec upstream) (string, *refusal) {
 	at, port, refused := c.serviceOf(of.referrer(), reference, corev1.ProtocolTCP)
 	if refused != nil {
@@ -155,7 +148,6 @@ func (c *compilation) resolveBackend(of *route, reference gatewayv1.BackendObjec
 	return found.name, nil
 }
 
-// weight returns the weight of a backend, 1 by default.
 func weight(of *int32) uint32 {
 	if of == nil {
 		return 1
@@ -180,8 +172,7 @@ func timeouts(of *gatewayv1.HTTPRouteTimeouts) (*resource.Timeouts, *refusal) {
 // immediately.
 const maxAttempts = 10
 
-// retry reads the retry policy of a rule. The API has no maximum for attempts, so a larger value is
-// lowered.
+// retry lowers attempts to maxAttempts.
 func (r *route) retry(of *gatewayv1.HTTPRouteRetry) (*resource.Retry, *refusal) {
 	if of == nil {
 		return nil, nil
@@ -214,7 +205,6 @@ func isToken(text string) bool {
 	})
 }
 
-// persistence reads the session persistence of a rule.
 func (r *route) persistence(of *gatewayv1.SessionPersistence, route string) (*resource.SessionPersistence, *refusal) {
 	if of == nil {
 		return nil, nil

@@ -52,7 +52,6 @@ func byKey[T metav1.Object](objects []T) map[key]T {
 	return found
 }
 
-// oldestFirst sorts objects by age, then by namespace and name.
 func oldestFirst[T metav1.Object](objects []T) []T {
 	return slices.SortedFunc(slices.Values(objects), func(a, b T) int { return desired.CompareAge(a, b) })
 }

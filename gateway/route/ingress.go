@@ -22,14 +22,12 @@ const listenerHTTP = "listener/http"
 
 var plainListener = []string{listenerHTTP}
 
-// ingressRun compiles the Ingresses of one VIP.
 type ingressRun struct {
 	*compilation
 	*ingressSet
 	builder *builder
 	hosts   map[hostname]*ingressHost
 	ingressCertificates
-	// defaults are the default backends for unknown hosts, oldest first.
 	defaults []*ingressRule
 	// expressions are the hosts whose paths are regular expressions.
 	expressions map[hostname]bool
@@ -45,37 +43,30 @@ type ingressRun struct {
 	refused map[*networkingv1.Ingress][]refusedTLS
 }
 
-// refusedTLS is a host without the certificate that an Ingress requests.
 type refusedTLS struct {
 	host   hostname
 	reason string
 }
 
-// ingressHost holds the rules of all Ingresses for one host.
 type ingressHost struct {
-	rules map[ingressPath]*ingressRule
-	// isOwned is false if all rules are from namespaces that do not own the host.
+	rules   map[ingressPath]*ingressRule
 	isOwned bool
-	// isInherited is true if the owner's rules are inherited from the wildcard above.
+	// isInherited is true if the owner's rules come from the wildcard above.
 	isInherited bool
-	// fallback is the default backend of the owner's oldest Ingress with this host and a default backend.
+	// fallback is from the owner's oldest Ingress with this host and a default backend.
 	fallback *ingressRule
-	// root redirects "/", or is nil.
-	root *resource.Rule
+	root     *resource.Rule
 	// bytes caches the encoded size of the rules; 0 is unknown.
 	bytes int64
 }
 
-// ingressRule is one path of one Ingress.
 type ingressRule struct {
-	rule     *resource.Rule
-	ingress  *networkingv1.Ingress
-	redirect redirection
-	// backend is the backend in the Ingress.
-	backend *networkingv1.IngressBackend
-	// expression caches the compiled expression of the path.
+	rule       *resource.Rule
+	ingress    *networkingv1.Ingress
+	redirect   redirection
+	backend    *networkingv1.IngressBackend
 	expression *regexp.Regexp
-	// canary receives a share of the requests, or is nil.
+	// canary is nil unless a canary receives a share of the requests.
 	canary *canary
 }
 
@@ -202,9 +193,9 @@ func (r *ingressRun) groups() {
 	}
 }
 
-// httpsListeners returns the listeners that serve each host. Proxies select the listener and the route
-// group of a request independently, each by the most specific name. So a host is served by the most
-// specific listener for it, and by the listeners for which it is the most specific host.
+// httpsListeners returns the listeners of each host. Proxies select listener and route group independently by
+// the most specific name, so a host needs the most specific listener and all listeners it is the most specific
+// host for.
 func (r *ingressRun) httpsListeners() map[hostname][]string {
 	found := make(map[hostname][]string, len(r.hosts))
 	join := func(host, listener hostname) {
@@ -248,7 +239,6 @@ func bestHost[T any](hosts map[hostname]T, host hostname) (hostname, bool) {
 	return "", ok
 }
 
-// statuses adds the status of each Ingress to the result.
 func (r *ingressRun) statuses() {
 	for _, ingress := range r.members {
 		status := IngressStatus{
@@ -261,8 +251,7 @@ func (r *ingressRun) statuses() {
 	}
 }
 
-// httpsError returns why a host of an Ingress with TLS has no certificate, not even from another Ingress;
-// empty if all have one.
+// httpsError returns why a TLS host of an Ingress has no certificate, not even of another Ingress.
 func (r *ingressRun) httpsError(ingress *networkingv1.Ingress) string {
 	for _, refused := range r.refused[ingress] {
 		if len(r.tlsOf(refused.host).certificates) == 0 {

@@ -12,7 +12,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// ingressClass is an IngressClass of this controller.
 type ingressClass struct {
 	name string
 	classParameters
@@ -20,12 +19,12 @@ type ingressClass struct {
 
 type ingressClasses struct {
 	managed map[string]*ingressClass
-	// defaultClass is the default class, even if another controller implements it.
+	// defaultClass may be of another controller.
 	defaultClass string
 }
 
-// ingressClasses reads the classes. If several are the default, the newest takes effect, then the first
-// by name, as in the API server's admission plugin.
+// ingressClasses prefers the newest of several default classes, then the first by name, as the admission plugin
+// does.
 func (c *compilation) ingressClasses(objects []*networkingv1.IngressClass) ingressClasses {
 	found := ingressClasses{managed: map[string]*ingressClass{}}
 	var standard *networkingv1.IngressClass
@@ -76,8 +75,7 @@ func (c *compilation) ingressParameters(class *networkingv1.IngressClass) classP
 	return found
 }
 
-// of returns the class of an Ingress, or nil if this controller does not implement it. The field takes
-// precedence over the annotation; an Ingress with neither has the default class.
+// of returns an Ingress's class, or nil for another controller's. The field precedes the annotation.
 func (c ingressClasses) of(ingress *networkingv1.Ingress) *ingressClass {
 	name, annotated := ingress.Annotations[AnnotationIngressClass]
 	switch {
@@ -89,12 +87,11 @@ func (c ingressClasses) of(ingress *networkingv1.Ingress) *ingressClass {
 	return c.managed[name]
 }
 
-// ingressSet is the set of Ingresses of one VIP, oldest first.
 type ingressSet struct {
 	owner   Object
 	class   *ingressClass
 	members []*networkingv1.Ingress
-	// closed are the Ingresses of namespaces that exceeded the reserve for paths of protecting objects.
+	// closed are the Ingresses of namespaces that exceeded the reserve.
 	closed []*networkingv1.Ingress
 	// owners are the owners of hosts; ages are the positions of the Ingresses by age.
 	owners *ownership.Hosts
@@ -103,7 +100,6 @@ type ingressSet struct {
 	catchAll string
 }
 
-// ingressSets groups the Ingresses of this controller's classes by VIP.
 func (c *compilation) ingressSets(objects *Objects) []*ingressSet {
 	classes := c.ingressClasses(objects.IngressClasses)
 	shared := map[string]*ingressSet{}
@@ -137,7 +133,6 @@ func (c *compilation) ingressSets(objects *Objects) []*ingressSet {
 	return all
 }
 
-// ingressBool parses a boolean annotation, and returns otherwise if it is missing or invalid.
 func (c *compilation) ingressBool(ingress *networkingv1.Ingress, annotation string, otherwise bool) bool {
 	text, found := ingress.Annotations[annotation]
 	if !found {

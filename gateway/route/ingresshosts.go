@@ -21,7 +21,7 @@ const (
 	pathOwned = "the path of the host belongs to an older object of another namespace"
 )
 
-// claimHosts computes the owner of each host of a set. Ingresses without room own their hosts, too.
+// claimHosts includes Ingresses without room, which own their hosts, too.
 func (c *compilation) claimHosts(of *ingressSet) {
 	of.owners = ownership.NewHosts(of.class.hostOwnership())
 	of.ages = make(map[*networkingv1.Ingress]int, len(of.members))
@@ -43,7 +43,6 @@ func (c *compilation) claimHosts(of *ingressSet) {
 	}
 }
 
-// claimNames claims the names that annotations of an Ingress add to one of its hosts.
 func (c *compilation) claimNames(of *ingressSet, ingress *networkingv1.Ingress, host hostname) {
 	settings, owner := c.nginxSettings[ingress], ownership.Owner{Namespace: ingress.Namespace, Age: of.ages[ingress]}
 	if settings == nil {
@@ -59,7 +58,6 @@ func (c *compilation) claimNames(of *ingressSet, ingress *networkingv1.Ingress, 
 	}
 }
 
-// otherWWW adds or removes the prefix "www." of a host. It returns "" if there is no such name.
 func otherWWW(host hostname) hostname {
 	if host == "" || host.IsWildcard() {
 		return ""
@@ -75,9 +73,8 @@ func otherWWW(host hostname) hostname {
 	return found
 }
 
-// mayBeGuest reports whether an Ingress may add a path to a host that another namespace owns. Only the
-// owner decides whether paths are expressions, and a rule that would answer 500 leaves its requests to
-// the owner.
+// mayBeGuest reports whether an Ingress may add a path to another namespace's host. A guest adds no expressions
+// and no rules that would answer 500.
 func (r *ingressRun) mayBeGuest(ingress *networkingv1.Ingress, path string, at ingressAt) bool {
 	settings := r.nginxSettings[ingress]
 	if settings == nil {
@@ -94,7 +91,7 @@ func (r *ingressRun) mayBeGuest(ingress *networkingv1.Ingress, path string, at i
 	return true
 }
 
-// other returns a rule of another namespace for the same path, of any match type, or nil.
+// other ignores the match type.
 func (h *ingressHost) other(path ingressPath, namespace string) *ingressRule {
 	for _, value := range []string{path.value, trimPrefix(path.value)} {
 		for kind := range pathOrder {
@@ -106,8 +103,8 @@ func (h *ingressHost) other(path ingressPath, namespace string) *ingressRule {
 	return nil
 }
 
-// inheritWildcards adds the paths of a wildcard to each host below it that only guests have paths for, so
-// that guests get the requests for their own paths only.
+// inheritWildcards adds a wildcard's paths to hosts with paths of guests only, so that guests get no other
+// requests.
 func (r *ingressRun) inheritWildcards() {
 	for name, host := range r.hosts {
 		if name == "" || name.IsWildcard() || host.isOwned {
@@ -121,8 +118,7 @@ func (r *ingressRun) inheritWildcards() {
 	}
 }
 
-// inherit adds the paths that the owner of the host name has in base to a host that has paths of guests
-// only. If two paths are equal, the older object's is kept.
+// inherit adds the owner's paths in base to a host of guests. Of equal paths the older object's is kept.
 func (r *ingressRun) inherit(host, base *ingressHost, name hostname) {
 	host.isOwned, host.fallback, host.root = true, base.fallback, base.root
 	owned := make(map[ingressPath]*ingressRule, len(base.rules))
@@ -148,15 +144,13 @@ func (r *ingressRun) inherit(host, base *ingressHost, name hostname) {
 	}
 }
 
-// addNames adds the rules and names that annotations add to whole hosts, after the rules of all
-// Ingresses. Names are last because they copy all paths of their host, including the ones that
+// addNames runs after the rules of all Ingresses: names copy all paths of their host, including those that
 // annotations add.
 func (r *ingressRun) addNames() {
 	r.forEachHost(r.addHostRules)
 	r.forEachHost(r.addHostNames)
 }
 
-// forEachHost calls do for each host of an Ingress whose annotations are enabled.
 func (r *ingressRun) forEachHost(do func(ingress *networkingv1.Ingress, host hostname)) {
 	for _, ingress := range r.members {
 		settings := r.nginxSettings[ingress]
@@ -174,8 +168,8 @@ func (r *ingressRun) forEachHost(do func(ingress *networkingv1.Ingress, host hos
 	}
 }
 
-// addName adds a host name with the paths that the owner of another host has in base, and reports whether
-// the name had no rules of the owner before.
+// addName adds a host name with its owner's paths in base, and reports whether the name had no rules of the
+// owner.
 func (r *ingressRun) addName(name hostname, base *ingressHost, of hostname) bool {
 	known := r.hosts[name]
 	switch {
@@ -191,7 +185,6 @@ func (r *ingressRun) addName(name hostname, base *ingressHost, of hostname) bool
 	return true
 }
 
-// hasGuests reports whether a host has paths of namespaces that do not own it.
 func (r *ingressRun) hasGuests(host *ingressHost, name hostname) bool {
 	for _, rule := range host.rules {
 		if !r.owners.Owns(name, rule.ingress.Namespace) {
@@ -201,7 +194,6 @@ func (r *ingressRun) hasGuests(host *ingressHost, name hostname) bool {
 	return false
 }
 
-// passthroughRule passes the TLS connections of a host through to a backend.
 func (r *ingressRun) passthroughRule(ingress *networkingv1.Ingress, to *networkingv1.IngressBackend) *resource.Rule {
 	rule := &resource.Rule{
 		Route:    "ingress/" + ingress.Namespace + "/" + ingress.Name + "/passthrough",

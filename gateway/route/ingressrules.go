@@ -57,7 +57,6 @@ func (r *ingressRun) addRules(ingress *networkingv1.Ingress) {
 	}
 }
 
-// host returns the entry of a host and creates it if necessary.
 func (r *ingressRun) host(name hostname) *ingressHost {
 	if r.hosts[name] == nil {
 		r.hosts[name] = &ingressHost{rules: make(map[ingressPath]*ingressRule, 1)}
@@ -65,7 +64,6 @@ func (r *ingressRun) host(name hostname) *ingressHost {
 	return r.hosts[name]
 }
 
-// ingressAt is the position of a path in its Ingress.
 type ingressAt struct {
 	rule, path int
 	redirect   redirection
@@ -75,8 +73,7 @@ func (a ingressAt) field() string {
 	return fmt.Sprintf("spec.rules[%d].http.paths[%d]", a.rule, a.path)
 }
 
-// addPath adds one path. If two paths are equal, the older object's is kept. A namespace that does not
-// own the host can add only paths that no older object has.
+// addPath keeps the older of two equal paths. Guests can add only paths that no older object has.
 func (r *ingressRun) addPath(
 	ingress *networkingv1.Ingress, name hostname, path *networkingv1.HTTPIngressPath, at ingressAt,
 ) {
@@ -121,8 +118,8 @@ func (r *ingressRun) addPath(
 	host.rules[key] = &ingressRule{ingress: ingress, redirect: at.redirect, rule: rule, backend: &path.Backend}
 }
 
-// closeHosts adds a rule that answers 500 to the hosts of closed namespaces, so that no wildcard or
-// default backend of others serves their requests. It adds at most as many as fit into the reserve.
+// closeHosts answers 500 at hosts of closed namespaces, up to the reserve, so that no wildcard or default
+// backend serves their requests.
 func (r *ingressRun) closeHosts() {
 	bytes, all := map[string]int64{}, ingressPath{resource.PathMatch_PREFIX, "/"}
 	for _, ingress := range r.closed {
@@ -146,8 +143,7 @@ func (r *ingressRun) closeHosts() {
 	}
 }
 
-// parseIngressPath parses a path. ImplementationSpecific is a prefix. A trailing slash of a prefix has no
-// effect.
+// parseIngressPath reads ImplementationSpecific as a prefix, and ignores a prefix's trailing slash.
 func parseIngressPath(path *networkingv1.HTTPIngressPath) (ingressPath, error) {
 	found := ingressPath{kind: resource.PathMatch_PREFIX, value: path.Path}
 	switch value(path.PathType) {
@@ -203,7 +199,6 @@ func (r *ingressRun) addDefault(ingress *networkingv1.Ingress, redirect redirect
 	return nil
 }
 
-// backend returns the backend of a path. Requests for an unresolved backend are answered with 500.
 func (r *ingressRun) backend(
 	ingress *networkingv1.Ingress, backend *networkingv1.IngressBackend, spec upstream, field func() string,
 ) []*resource.WeightedBackend {
@@ -227,8 +222,7 @@ func (r *ingressRun) backend(
 	return []*resource.WeightedBackend{{Backend: name, Weight: 1}}
 }
 
-// service adds the backend of a Service port and returns its name, even if a policy refuses it: proxies
-// answer in its place.
+// service adds the backend even if a policy refuses it: proxies answer in its place.
 func (r *ingressRun) service(of key, name string, number int32, spec upstream) (string, *refusal) {
 	port, refused := r.servicePort(of, name, number, corev1.ProtocolTCP)
 	if refused != nil {
@@ -267,8 +261,7 @@ func (r *ingressRun) addClassDefault() {
 	}})
 }
 
-// hostFallback returns the rule for paths of a host that no other rule matches: the default backend of
-// the host's own Ingresses or of the class, not of other Ingresses.
+// hostFallback uses the default backend of the host's own Ingresses or of the class, not of other Ingresses.
 func (r *ingressRun) hostFallback(name hostname, host *ingressHost) *ingressRule {
 	if host.fallback != nil {
 		return host.fallback
@@ -281,26 +274,22 @@ func (r *ingressRun) hostFallback(name hostname, host *ingressHost) *ingressRule
 	return nil
 }
 
-// ingressEntry is a rule of a host with its path.
 type ingressEntry struct {
 	path ingressPath
 	rule *ingressRule
 }
 
-// redirection is the condition for redirecting plain HTTP to HTTPS.
 type redirection int
 
 const (
 	noRedirect redirection = iota
-	// redirectSecured redirects hosts that are secured.
 	redirectSecured
-	// redirectWanted redirects hosts for which an Ingress requests TLS (ingress-nginx: ssl-redirect).
+	// redirectWanted: ingress-nginx's ssl-redirect, for hosts for which an Ingress requests TLS.
 	redirectWanted
-	// redirectAll redirects all hosts (ingress-nginx: force-ssl-redirect).
+	// redirectAll: ingress-nginx's force-ssl-redirect, for all hosts.
 	redirectAll
 )
 
-// at reports whether plain HTTP of a host is redirected.
 func (r redirection) at(of security) bool {
 	switch r {
 	case redirectSecured:
@@ -334,8 +323,7 @@ func (r *ingressRun) redirection(ingress *networkingv1.Ingress) redirection {
 	return noRedirect
 }
 
-// sorted returns the rules in order of precedence: the longest path first, exact before prefix. plain are
-// the rules for HTTP, and redirected reports whether they differ.
+// sorted returns rules by precedence: the longest path first, exact before prefix. plain are those for HTTP.
 func (h *ingressHost) sorted(fallback *ingressRule, of func(*ingressRule) security) (rules, plain []*resource.Rule, redirected bool) {
 	entries := make([]ingressEntry, 0, len(h.rules)+1)
 	for path, rule := range h.rules {
@@ -364,7 +352,7 @@ func (h *ingressHost) sorted(fallback *ingressRule, of func(*ingressRule) securi
 	return rules, append(plain, plainRules(entries, of)...), true
 }
 
-// redirectRule returns the rule with a redirect to HTTPS. Status 308 preserves the method.
+// redirectRule redirects with 308, which preserves the method.
 func redirectRule(rule *resource.Rule) *resource.Rule {
 	made := withMatch(rule, rule.Match)
 	made.Filters = append(slices.Clip(rule.Filters), &resource.Filter{Kind: &resource.Filter_Redirect{Redirect: &resource.Redirect{
@@ -377,8 +365,6 @@ func redirectRule(rule *resource.Rule) *resource.Rule {
 // but not to a host without a certificate.
 const challenges = "/.well-known/acme-challenge"
 
-// plainRules returns the HTTP rules of a host with redirects. A host without a certificate serves
-// challenges over plain HTTP.
 func plainRules(entries []ingressEntry, securityOf func(*ingressRule) security) []*resource.Rule {
 	plain := make([]*resource.Rule, 0, len(entries)+1)
 	isAnswered := false
@@ -402,7 +388,6 @@ func plainRules(entries []ingressEntry, securityOf func(*ingressRule) security) 
 	return plain
 }
 
-// challengeRule returns the rule, restricted to challenges.
 func challengeRule(rule *resource.Rule) *resource.Rule {
 	return withMatch(rule, &resource.Match{
 		Path:    &resource.PathMatch{Kind: resource.PathMatch_PREFIX, Value: challenges},
@@ -410,7 +395,7 @@ func challengeRule(rule *resource.Rule) *resource.Rule {
 	})
 }
 
-// isBelow reports whether a path is equal to a prefix or below it, by path elements.
+// isBelow compares path elements.
 func isBelow(path, prefix string) bool {
 	return strings.HasPrefix(path+"/", strings.TrimSuffix(prefix, "/")+"/")
 }

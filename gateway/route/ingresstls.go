@@ -21,30 +21,22 @@ type ingressTLS struct {
 	owner *networkingv1.Ingress
 }
 
-// namespacedHost is a host in an Ingress of a namespace.
 type namespacedHost struct {
 	namespace string
 	host      hostname
 }
 
-// ingressCertificates holds the TLS settings of the Ingresses of a VIP.
 type ingressCertificates struct {
-	// provided are the certificates of a namespace for a host. wanted are the hosts for which it requests
-	// TLS, with or without a certificate.
+	// wanted are hosts for which TLS is requested, with or without a certificate.
 	provided map[namespacedHost]*ingressTLS
 	wanted   map[namespacedHost]bool
-	// firstNamespace is the first namespace with a certificate for a host. It is used if the host has no
-	// owner.
+	// firstNamespace applies to hosts without an owner.
 	firstNamespace map[hostname]string
-	// classDefault is the default certificate of the class, or nil.
-	classDefault *ingressTLS
-	// passthroughs are the hosts whose TLS connections are passed through.
-	passthroughs map[hostname]*ingressTLS
-	// listenerHosts are the hosts with a listener.
-	listenerHosts map[hostname]*ingressTLS
+	classDefault   *ingressTLS
+	passthroughs   map[hostname]*ingressTLS
+	listenerHosts  map[hostname]*ingressTLS
 }
 
-// sorted returns the certificates, elliptic keys first.
 func (t *ingressTLS) sorted() []*certificate {
 	if len(t.certificates) < 2 {
 		return t.certificates
@@ -61,7 +53,6 @@ func number(b bool) int {
 	return 0
 }
 
-// addDefaultCertificate reads the class's certificate for all hosts without another one.
 func (r *ingressRun) addDefaultCertificate() {
 	at := r.class.defaultCertificate
 	if at.name == "" {
@@ -101,13 +92,12 @@ func (r *ingressRun) ownTLS(namespace string, host hostname) *ingressTLS {
 
 var noTLS = &ingressTLS{}
 
-// tlsOf returns the TLS configuration of a host. Only the owner decides. A namespace that shares a name
-// below a wildcard can add a certificate for that name, unless the owner passes its connections through.
+// tlsOf lets only the owner decide. A guest can add a certificate for its name below a wildcard, unless the
+// owner passes the name's connections through.
 func (r *ingressRun) tlsOf(host hostname) *ingressTLS {
 	return r.tlsBy(host, r.certificateNamespace(host))
 }
 
-// tlsBy is tlsOf for certificates of a given namespace.
 func (r *ingressRun) tlsBy(host hostname, by string) *ingressTLS {
 	if found := r.passthroughs[host]; found != nil {
 		return found
@@ -142,8 +132,8 @@ func (r *ingressRun) tlsBy(host hostname, by string) *ingressTLS {
 	return noTLS
 }
 
-// findListenerHosts computes the hosts that need a listener because their TLS differs from that of the wider
-// name. A host without TLS below a name with TLS has a listener that rejects handshakes.
+// findListenerHosts finds hosts whose TLS differs from the wider name's. One without TLS gets a listener that
+// rejects handshakes.
 func (r *ingressRun) findListenerHosts() {
 	r.listenerHosts = make(map[hostname]*ingressTLS, len(r.provided)+len(r.passthroughs))
 	wildcards, exact := []hostname{""}, make([]hostname, 0, len(r.hosts)+len(r.provided))
@@ -178,17 +168,14 @@ func (t *ingressTLS) same(as *ingressTLS) bool {
 
 func isSameCertificate(a, b *certificate) bool { return a.resource.Name == b.resource.Name }
 
-// security is the TLS protection of a host.
 type security struct {
 	// secured reports TLS or a request for it, certified a certificate.
 	secured, certified bool
-	// wanted reports a request for TLS by the host itself.
-	wanted bool
+	wanted             bool
 }
 
-// securityOf returns the security of a host for the rules of a namespace: certificates and TLS requests
-// of a guest apply to the guest's rules only. If TLS is requested and not available, the host must not
-// serve plain text.
+// securityOf applies certificates and TLS requests of a guest to its rules only. A host whose requested TLS is
+// unavailable must not serve plain text.
 func (r *ingressRun) securityOf(host hostname, namespace string) security {
 	by := r.certificateNamespace(host)
 	owner, owned := r.owners.Owner(host)
@@ -207,7 +194,6 @@ func (r *ingressRun) securityOf(host hostname, namespace string) security {
 	return found
 }
 
-// securities returns a function that computes the security of a host for each of its rules.
 func (r *ingressRun) securities(host hostname) func(*ingressRule) security {
 	known := map[string]security{}
 	return func(rule *ingressRule) security {
@@ -259,18 +245,15 @@ func (r *ingressRun) addTLS(ingress *networkingv1.Ingress) {
 	}
 }
 
-// refuseTLS records hosts for which an Ingress has no certificate.
 func (r *ingressRun) refuseTLS(ingress *networkingv1.Ingress, hosts []tlsHost, reason string) {
 	for _, host := range hosts {
 		r.refused[ingress] = append(r.refused[ingress], refusedTLS{host.name, reason})
 	}
 }
 
-// tlsHost is a host of an entry of spec.tls, and its position.
 type tlsHost struct {
 	name hostname
-	// entry is the index in spec.tls, host the index in the entry's hosts, or -1, and rule the index of
-	// the rule with the host, or -1.
+	// entry, host and rule are indexes in spec.tls, the entry's hosts and the rules, or -1.
 	entry, host, rule int
 }
 
@@ -284,8 +267,7 @@ func (h tlsHost) field() string {
 	return fmt.Sprintf("spec.tls[%d]", h.entry)
 }
 
-// tlsHosts returns the hosts of an entry. An entry without hosts applies to all hosts of the Ingress's
-// rules.
+// tlsHosts applies an entry without hosts to all hosts of the rules.
 func (r *ingressRun) tlsHosts(ingress *networkingv1.Ingress, entry *networkingv1.IngressTLS, number int) []tlsHost {
 	hosts := make([]tlsHost, 0, max(len(entry.Hosts), 1))
 	known := make(map[hostname]bool, len(entry.Hosts))
@@ -320,8 +302,7 @@ func (r *ingressRun) tlsHosts(ingress *networkingv1.Ingress, entry *networkingv1
 	return hosts
 }
 
-// addCertificate adds a certificate of the Ingress's namespace for a host, unless an older Ingress of the
-// namespace has another one.
+// addCertificate keeps the certificate of the namespace's oldest Ingress for the host.
 func (r *ingressRun) addCertificate(ingress *networkingv1.Ingress, at tlsHost, found *certificate) {
 	host, own := at.name, namespacedHost{ingress.Namespace, at.name}
 	if !found.covers(host) {

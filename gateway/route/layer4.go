@@ -24,8 +24,7 @@ func (c *compilation) readUDPRoute(of *route, object *gatewayv1.UDPRoute) {
 	}
 }
 
-// readLayer4 reads the backends of the first rule; further rules match the same connections and are
-// dropped.
+// readLayer4 reads the first rule; further rules match the same connections and are dropped.
 func (c *compilation) readLayer4(of *route, references []gatewayv1.BackendRef, protocol corev1.Protocol, rules int) {
 	for i, reference := range references {
 		at, port, refused := c.serviceOf(of.referrer(), reference.BackendObjectReference, protocol)
@@ -44,7 +43,6 @@ func (c *compilation) readLayer4(of *route, references []gatewayv1.BackendRef, p
 	of.onlyFirst(rules)
 }
 
-// onlyFirst reports that rules after the first one are dropped.
 func (r *route) onlyFirst(rules int) {
 	if rules > 1 {
 		r.partial = refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedValue,
@@ -52,8 +50,7 @@ func (r *route) onlyFirst(rules int) {
 	}
 }
 
-// frontend adds the frontend of a TCP or UDP listener. If several routes are attached, the oldest one is
-// used.
+// frontend uses the oldest route of a TCP or UDP listener.
 func (c *compilation) frontend(of *listener) {
 	found := &Frontend{
 		Gateway:  Object{Kind: kindGateway, Namespace: of.gateway.object.Namespace, Name: of.gateway.object.Name},
@@ -76,8 +73,7 @@ func compareFrontends(a, b *Frontend) int {
 	return cmp.Or(compareObjects(a.Gateway, b.Gateway), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
 }
 
-// readTLSRoute reads the backends of a TLSRoute twice, because a BackendTLSPolicy applies at listeners
-// that terminate TLS, but not at passthrough listeners.
+// readTLSRoute reads the backends twice: a BackendTLSPolicy applies only at listeners that terminate TLS.
 func (c *compilation) readTLSRoute(of *route, object *gatewayv1.TLSRoute) {
 	if len(object.Spec.Rules) == 0 {
 		return

@@ -13,29 +13,23 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// listener is a listener of a Gateway or of an attached ListenerSet.
 type listener struct {
 	gateway *gateway
 	// owner is the Gateway or ListenerSet. References are resolved from its namespace.
 	owner     metav1.Object
 	ownerKind string
 	spec      gatewayv1.Listener
-	// name is the name of the resource.
-	name string
-	host hostname
+	name      string
+	host      hostname
 
 	// accepted, resolved and conflict are the reasons of negative conditions, or nil.
 	accepted, resolved, conflict *refusal
 	overlaps                     bool
-	// flaw is the flaw of a certificate that is served nevertheless, or empty.
-	flaw string
-	// hasNoRoom is true if its namespace has no room for the listener.
-	hasNoRoom bool
-	// attachedKinds are the kinds of the attached routes.
-	attachedKinds []string
+	flaw                         string
+	hasNoRoom                    bool
+	attachedKinds                []string
 	// claims are the host names of attached routes, by kind, built on first use.
-	claims map[string]*ownership.Claims[*route]
-	// kinds are the kinds of routes that may attach.
+	claims      map[string]*ownership.Claims[*route]
 	kinds       []gatewayv1.RouteGroupKind
 	namespaces  func(namespace string) bool
 	attachments []attachment
@@ -46,7 +40,6 @@ type listener struct {
 	authorities  []*resource.Resource
 }
 
-// attachment is a route at a listener, with the host names that match both.
 type attachment struct {
 	route *route
 	hosts []hostname
@@ -61,7 +54,6 @@ var listenerProtocols = map[gatewayv1.ProtocolType][]string{
 	gatewayv1.UDPProtocolType:   {kindUDPRoute},
 }
 
-// newListener reads a listener without comparing it to others.
 func (c *compilation) newListener(of *gateway, owner metav1.Object, ownerKind string, spec gatewayv1.Listener) *listener {
 	found := &listener{gateway: of, owner: owner, ownerKind: ownerKind, spec: spec}
 	found.name = "listener/" + string(spec.Name)
@@ -89,12 +81,11 @@ func (l *listener) refuseResolved(refused *refusal) {
 	}
 }
 
-// layer4 reports whether the listener needs no proxy.
+// layer4 listeners need no proxy.
 func (l *listener) layer4() bool {
 	return l.spec.Protocol == gatewayv1.TCPProtocolType || l.spec.Protocol == gatewayv1.UDPProtocolType
 }
 
-// terminatesTLS reports whether the listener terminates TLS.
 func (l *listener) terminatesTLS() bool {
 	return l.spec.Protocol == gatewayv1.HTTPSProtocolType ||
 		l.spec.Protocol == gatewayv1.TLSProtocolType && !l.passthrough()
@@ -105,17 +96,14 @@ func (l *listener) passthrough() bool {
 		value(l.spec.TLS.Mode) == gatewayv1.TLSModePassthrough
 }
 
-// exposed reports whether the VIP has the listener's port.
 func (l *listener) exposed() bool {
 	return l.gateway.accepted() && l.accepted == nil && l.conflict == nil
 }
 
-// programmed reports whether the listener is in the configuration.
 func (l *listener) programmed() bool {
 	return l.exposed() && (!l.terminatesTLS() || len(l.certificates) > 0)
 }
 
-// readKinds computes the kinds of routes that may attach.
 func (l *listener) readKinds() {
 	kinds, known := listenerProtocols[l.spec.Protocol]
 	if !known {
@@ -156,7 +144,6 @@ func routeKind(kind string) gatewayv1.RouteGroupKind {
 	return gatewayv1.RouteGroupKind{Group: &group, Kind: gatewayv1.Kind(kind)}
 }
 
-// readHost reads the host name. Layer 4 listeners do not use it.
 func (l *listener) readHost() {
 	if l.layer4() || l.spec.Hostname == nil {
 		return
@@ -169,13 +156,11 @@ func (l *listener) readHost() {
 	l.host = host
 }
 
-// allowedNamespaces is the common part of RouteNamespaces and ListenerNamespaces.
 type allowedNamespaces struct {
 	from     gatewayv1.FromNamespaces
 	selector *metav1.LabelSelector
 }
 
-// routeNamespaces returns the namespaces whose routes may attach, by default the listener's own.
 func routeNamespaces(allowed *gatewayv1.AllowedRoutes) allowedNamespaces {
 	found := allowedNamespaces{from: gatewayv1.NamespacesFromSame}
 	if allowed != nil && allowed.Namespaces != nil {

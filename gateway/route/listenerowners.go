@@ -37,7 +37,6 @@ func (c *compilation) protectOwners(of *gateway, routes []*route) {
 	}
 }
 
-// isOwnedBefore reports whether an object is of another namespace and older.
 func isOwnedBefore(other, of metav1.Object) bool {
 	return other.GetNamespace() != of.GetNamespace() && desired.CompareAge(other, of) < 0
 }
@@ -47,8 +46,8 @@ type portHost struct {
 	host hostname
 }
 
-// claimsAt returns the host names that routes have at the Gateway's own listeners of a port. A route
-// without host names has no claims.
+// claimsAt returns the host names of routes at the Gateway's own listeners of a port, without names for all
+// hosts.
 func (c *compilation) claimsAt(of *gateway, routes []*route, port int32) *ownership.Claims[*route] {
 	claims := ownership.NewClaims[*route]()
 	for age, each := range routes {
@@ -67,7 +66,6 @@ func (c *compilation) claimsAt(of *gateway, routes []*route, port int32) *owners
 	return claims
 }
 
-// withoutCatchAll returns the host names without the name for all hosts.
 func withoutCatchAll(hosts []hostname) []hostname {
 	found := hosts[:0:0]
 	for _, host := range hosts {

@@ -7,7 +7,6 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// listenerSet is a ListenerSet whose parent is a Gateway of this controller.
 type listenerSet struct {
 	object    *gatewayv1.ListenerSet
 	gateway   *gateway
@@ -16,7 +15,6 @@ type listenerSet struct {
 	refused *refusal
 }
 
-// setsByGateway groups ListenerSets by their parent, oldest first.
 func (c *compilation) setsByGateway(objects []*gatewayv1.ListenerSet) map[key][]*gatewayv1.ListenerSet {
 	found := map[key][]*gatewayv1.ListenerSet{}
 	for _, object := range oldestFirst(objects) {
@@ -33,7 +31,7 @@ func (c *compilation) setsByGateway(objects []*gatewayv1.ListenerSet) map[key][]
 	return found
 }
 
-// attachSets attaches the ListenerSets that the Gateway allows. The default of the API is no ListenerSet.
+// attachSets attaches the ListenerSets that the Gateway allows, by default none.
 func (c *compilation) attachSets(of *gateway, objects []*gatewayv1.ListenerSet) {
 	allowed := allowedNamespaces{from: gatewayv1.NamespacesFromNone}
 	if listeners := of.object.Spec.AllowedListeners; listeners != nil && listeners.Namespaces != nil {
@@ -68,7 +66,6 @@ func (c *compilation) attachSets(of *gateway, objects []*gatewayv1.ListenerSet) 
 	of.shareListeners(&c.settings)
 }
 
-// attached reports whether a listener of the set is in the configuration.
 func (s *listenerSet) attached() bool {
 	return s.refused == nil && summarize(s.listeners).programmed
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// readTLS reads the certificates and the client certificate validation of a listener.
 func (c *compilation) readTLS(of *listener) {
 	if of.spec.Protocol == gatewayv1.HTTPSProtocolType && of.spec.TLS != nil &&
 		value(of.spec.TLS.Mode) == gatewayv1.TLSModePassthrough {
@@ -59,7 +58,6 @@ func (c *compilation) readTLS(of *listener) {
 	c.readValidation(of)
 }
 
-// readValidation reads the Gateway's frontend validation for the listener's port.
 func (c *compilation) readValidation(of *listener) {
 	validation := frontendValidation(of.gateway.object, of.spec.Port)
 	if validation == nil {
@@ -89,7 +87,6 @@ func (c *compilation) readValidation(of *listener) {
 	}
 }
 
-// frontendValidation returns the client certificate validation of a Gateway for a port, or nil.
 func frontendValidation(of *gatewayv1.Gateway, port int32) *gatewayv1.FrontendTLSValidation {
 	if of.Spec.TLS == nil || of.Spec.TLS.Frontend == nil {
 		return nil
@@ -102,7 +99,6 @@ func frontendValidation(of *gatewayv1.Gateway, port int32) *gatewayv1.FrontendTL
 	return of.Spec.TLS.Frontend.Default.Validation
 }
 
-// insecureFallback reports whether a Gateway admits clients without a valid certificate at any port.
 func insecureFallback(of *gatewayv1.Gateway) bool {
 	if of.Spec.TLS == nil || of.Spec.TLS.Frontend == nil {
 		return false
@@ -119,9 +115,8 @@ func insecureFallback(of *gatewayv1.Gateway) bool {
 // authorityKey is the key of CA certificates in a ConfigMap (Gateway API: caCertificateRefs).
 const authorityKey = "ca.crt"
 
-// authorityOf resolves a reference to CA certificates. It returns both results if the ConfigMap has
-// become invalid and its previous version is used. An empty ConfigMap is not replaced by its previous
-// version, because that is how CA certificates are revoked.
+// authorityOf returns both results if an invalid ConfigMap's previous version is used. An empty ConfigMap
+// revokes its certificates, so it is not replaced.
 func (c *compilation) authorityOf(from referrer, reference gatewayv1.ObjectReference) (*resource.Resource, *refusal) {
 	if reference.Group != "" || reference.Kind != kindConfigMap {
 		return nil, refuse(ReasonUnsupported, gatewayv1.ListenerReasonInvalidCACertificateKind,
@@ -164,7 +159,6 @@ func (c *compilation) authorityOf(from referrer, reference gatewayv1.ObjectRefer
 	return found, c.retainedAuthority(at)
 }
 
-// retainedAuthority returns the failure of a ConfigMap whose previous version is used, or nil.
 func (c *compilation) retainedAuthority(at key) *refusal {
 	for _, failure := range c.retained[Object{Kind: kindConfigMap, Namespace: at.namespace, Name: at.name}] {
 		return refuse(ReasonInvalidCertificate, gatewayv1.ListenerReasonInvalidCACertificateRef,
@@ -173,7 +167,6 @@ func (c *compilation) retainedAuthority(at key) *refusal {
 	return nil
 }
 
-// validAuthorities returns why a text is not a list of PEM certificates, or nil.
 func validAuthorities(text []byte) error {
 	count := 0
 	for {

@@ -21,8 +21,7 @@ const (
 	rankExact
 )
 
-// httpMatches reads the matches of a rule. A rule without matches matches all requests. An invalid match
-// is widened: it includes all requests that it could match.
+// httpMatches widens an invalid match to include all requests that it could match.
 func httpMatches(of []gatewayv1.HTTPRouteMatch) (found []*orderedRule, refused *refusal) {
 	if len(of) == 0 {
 		of = []gatewayv1.HTTPRouteMatch{{}}
@@ -39,7 +38,7 @@ func httpMatches(of []gatewayv1.HTTPRouteMatch) (found []*orderedRule, refused *
 	return found, refused
 }
 
-// httpMatch reads one match and its rank. It ignores invalid conditions.
+// httpMatch ignores invalid conditions.
 func httpMatch(of *gatewayv1.HTTPRouteMatch) (*orderedRule, *refusal) {
 	path, rank, refused := pathMatch(of.Path)
 	match := &resource.Match{Path: path, Method: string(value(of.Method))}
@@ -69,8 +68,7 @@ func httpMatch(of *gatewayv1.HTTPRouteMatch) (*orderedRule, *refusal) {
 	}}, refused
 }
 
-// lengthOf returns the length by which a path is ranked. For an expression it is the length in the
-// object.
+// lengthOf ranks an expression by its length in the object.
 func lengthOf(path *resource.PathMatch, of *gatewayv1.HTTPPathMatch) int {
 	if of != nil && of.Value != nil && path.Kind == resource.PathMatch_REGULAR_EXPRESSION {
 		return len(*of.Value)
@@ -78,7 +76,7 @@ func lengthOf(path *resource.PathMatch, of *gatewayv1.HTTPPathMatch) int {
 	return len(path.Value)
 }
 
-// pathMatch reads a path; nil matches all paths. An invalid path is widened by couldMatch.
+// pathMatch reads a path; nil matches all paths, and an invalid path is widened.
 func pathMatch(of *gatewayv1.HTTPPathMatch) (*resource.PathMatch, int, *refusal) {
 	found, rank := &resource.PathMatch{Value: "/"}, rankPrefix
 	if of == nil {
@@ -126,7 +124,6 @@ func addValue(to []*resource.ValueMatch, name, text string, regular bool) ([]*re
 	return append(to, &resource.ValueMatch{Name: name, Value: text, RegularExpression: regular}), nil
 }
 
-// milliseconds parses a duration of Gateway API (GEP-2257).
 func milliseconds(of *gatewayv1.Duration, field string) (uint64, *refusal) {
 	if of == nil {
 		return 0, nil

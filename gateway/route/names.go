@@ -12,12 +12,11 @@ const (
 	GatewayController = "millrace.io/gateway"
 )
 
-// AnnotationProxyOf is an annotation of every object of an owner's proxies. Its value is the owner's
-// kind, namespace and name, joined by slashes. The label of the same name has a hash of this value and
-// selects the pods.
+// AnnotationProxyOf, on every object of an owner's proxies, is the owner's kind, namespace and name, joined by
+// slashes. The label of the same name has its hash and selects the pods.
 const AnnotationProxyOf = "millrace.io/proxy-of"
 
-// OwnerKey returns the owner of proxies as one string: "Gateway/namespace/name".
+// OwnerKey returns an owner as "Gateway/namespace/name".
 func OwnerKey(owner Object) string {
 	return owner.Kind + "/" + owner.Namespace + "/" + owner.Name
 }
@@ -33,8 +32,8 @@ const (
 	AnnotationIngressClass = "kubernetes.io/ingress.class"
 )
 
-// AnnotationProxyProtocol is an annotation of a Service. "v2" sends its backends a PROXY protocol header
-// with the client's address at the start of connections of a TLSRoute or of ssl-passthrough.
+// AnnotationProxyProtocol "v2" of a Service sends backends of a TLSRoute or of ssl-passthrough a PROXY protocol
+// header.
 const AnnotationProxyProtocol = "millrace.io/proxy-protocol"
 
 // ReasonPolicyFull is the reason of a Gateway that refuses Services, because the status of their

@@ -15,34 +15,27 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// nginxSettings are the settings of an Ingress by annotations of ingress-nginx, in a class that enables them.
 type nginxSettings struct {
 	*nginx.Settings
-	// isRefused marks an Ingress whose rules answer 500.
 	isRefused bool
 	// hasNoRoom marks an Ingress that is refused because its namespace has no room for it.
 	hasNoRoom bool
-	// filters, retry and session are common to all rules of the Ingress.
-	filters []*resource.Filter
-	retry   *resource.Retry
-	session *resource.SessionPersistence
-	// steps is the size of its regular expressions, in instructions.
-	steps int
-	// rules are all rules of the Ingress. asking is the authorization request whose backend is the
-	// backend of another rule, or nil.
+	filters   []*resource.Filter
+	retry     *resource.Retry
+	session   *resource.SessionPersistence
+	steps     int
+	// authorization is the request whose backend is the backend of another rule, or nil.
 	rules         []*resource.Rule
 	authorization *resource.ExternalAuthorization
 }
 
-// isCanary reports whether an Ingress only adds backends to paths of other Ingresses.
 func (s *nginxSettings) isCanary() bool { return s != nil && s.Canary != nil }
 
-// rewrites reports whether a path is rewritten. As in nginx, a target equal to the path is no rewrite.
+// rewrites is false for a target equal to the path, as in nginx.
 func (s *nginxSettings) rewrites(path string) bool {
 	return s.RewriteTarget != "" && s.RewriteTarget != path
 }
 
-// readNginx reads the annotations of an Ingress whose class enables them.
 func (c *compilation) readNginx(ingress *networkingv1.Ingress) {
 	readable, broken := readableAnnotations(ingress)
 	settings, problems := nginx.Read(readable)
@@ -71,10 +64,9 @@ func (c *compilation) readNginx(ingress *networkingv1.Ingress) {
 	}
 }
 
-// readableAnnotations returns the annotations of an Ingress that are valid UTF-8, and the sorted short
-// names of invalid annotations of ingress-nginx. The API server accepts any bytes from protobuf clients,
-// and messages to proxies must be valid UTF-8. Other strings of Ingresses, Services and ConfigMaps are
-// validated by the API server or only compared with names.
+// readableAnnotations returns the valid UTF-8 annotations, and the names of invalid ingress-nginx ones. The API
+// server accepts any bytes from protobuf clients, but messages to proxies must be UTF-8. Other strings are
+// validated by the API server or only compared.
 func readableAnnotations(ingress *networkingv1.Ingress) (readable map[string]string, broken []string) {
 	for name, text := range ingress.Annotations {
 		if short, is := strings.CutPrefix(name, nginx.Prefix); is && !utf8.ValidString(text) {
@@ -96,16 +88,14 @@ func (c *compilation) annotation(ingress *networkingv1.Ingress, name, reason, me
 	c.problem(ingressObject(ingress), "metadata.annotations["+nginx.Prefix+name+"]", reason, message)
 }
 
-// refuseIngress makes all rules of an Ingress answer 500, because serving them without the annotation
-// would be unsafe.
+// refuseIngress makes all rules answer 500, because serving them without the annotation would be unsafe.
 func (c *compilation) refuseIngress(ingress *networkingv1.Ingress, name, message string) {
 	c.nginxSettings[ingress].isRefused = true
 	c.annotation(ingress, name, ReasonAnnotationRefused, message+
 		"; requests of the Ingress get 500: correct the annotation, or remove it if no client has to be rejected")
 }
 
-// refuseGuarded refuses an Ingress with restricting annotations of ingress-nginx if the parameters of its
-// class are unknown, so that the annotations may be enabled.
+// refuseGuarded refuses restricting annotations of a class with unknown parameters, which may enable them.
 func (c *compilation) refuseGuarded(ingress *networkingv1.Ingress) {
 	for _, name := range slices.Sorted(maps.Keys(ingress.Annotations)) {
 		if isGuard(ingress, name) {
@@ -116,13 +106,11 @@ func (c *compilation) refuseGuarded(ingress *networkingv1.Ingress) {
 	}
 }
 
-// isGuard reports whether an annotation of ingress-nginx restricts clients.
 func isGuard(ingress *networkingv1.Ingress, name string) bool {
 	short, is := strings.CutPrefix(name, nginx.Prefix)
 	return is && nginx.Protects(short) && protects(name, ingress.Annotations[name])
 }
 
-// isGuarded reports whether an Ingress has annotations of ingress-nginx that restrict clients.
 func isGuarded(ingress *networkingv1.Ingress) bool {
 	for name := range ingress.Annotations {
 		if isGuard(ingress, name) {
@@ -135,7 +123,6 @@ func isGuarded(ingress *networkingv1.Ingress) bool {
 // canaryRules is the maximum number of rules that a canary adds to a path.
 const canaryRules = 4
 
-// readWidest computes the largest size that canaries can repeat for each path, by namespace.
 func (c *compilation) readWidest(of []*networkingv1.Ingress) {
 	for _, ingress := range of {
 		if settings := c.nginxSettings[ingress]; settings != nil && !settings.isCanary() {
@@ -144,7 +131,7 @@ func (c *compilation) readWidest(of []*networkingv1.Ingress) {
 	}
 }
 
-// annotationBytes estimates the encoded size that the annotations of an Ingress add to each of its paths.
+// annotationBytes estimates the encoded size that annotations add to each path of an Ingress.
 func (c *compilation) annotationBytes(of *networkingv1.Ingress) (bytes int64) {
 	settings := c.nginxSettings[of]
 	switch {
@@ -165,7 +152,6 @@ func (c *compilation) annotationBytes(of *networkingv1.Ingress) (bytes int64) {
 	return bytes
 }
 
-// usersBytes returns the size of the Secret with the users of an Ingress.
 func (c *compilation) usersBytes(of *networkingv1.Ingress) (bytes int64) {
 	settings := c.nginxSettings[of]
 	if settings == nil || settings.Auth == nil {
@@ -179,7 +165,6 @@ func (c *compilation) usersBytes(of *networkingv1.Ingress) (bytes int64) {
 	return bytes
 }
 
-// headersOf returns the ConfigMap data of custom-headers, without validation.
 func (c *compilation) headersOf(of *networkingv1.Ingress) map[string]string {
 	settings := c.nginxSettings[of]
 	if settings == nil || settings.CustomHeaders == "" {
@@ -192,7 +177,6 @@ func (c *compilation) headersOf(of *networkingv1.Ingress) map[string]string {
 	return nil
 }
 
-// ownKey parses "name" or "namespace/name", and reports whether it is in the Ingress's namespace.
 func ownKey(of *networkingv1.Ingress, text string) (key, bool) {
 	namespace, name, found := strings.Cut(text, "/")
 	if !found {
@@ -201,8 +185,7 @@ func ownKey(of *networkingv1.Ingress, text string) (key, bool) {
 	return key{namespace, name}, namespace == of.Namespace
 }
 
-// NeedsUsers reports whether an Ingress may require Secrets with users: a class enables the annotations
-// of ingress-nginx, and an Ingress has auth-secret.
+// NeedsUsers reports whether a class enables ingress-nginx annotations and an Ingress has auth-secret.
 func NeedsUsers(objects *Objects) bool {
 	if !slices.ContainsFunc(objects.Ingresses, func(ingress *networkingv1.Ingress) bool {
 		return ingress.Annotations[nginx.Prefix+"auth-secret"] != ""

@@ -14,14 +14,12 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// canary is a second backend of a path.
 type canary struct {
 	*nginx.Canary
 	ingress  *networkingv1.Ingress
 	backends []*resource.WeightedBackend
 }
 
-// addCanary adds the backends of a canary to the paths of other Ingresses.
 func (r *ingressRun) addCanary(ingress *networkingv1.Ingress) {
 	settings := r.nginxSettings[ingress]
 	for i := range ingress.Spec.Rules {
@@ -53,13 +51,11 @@ func (r *ingressRun) addCanary(ingress *networkingv1.Ingress) {
 	}
 }
 
-// reportUnmatchedCanary reports a canary for a path that no other Ingress has.
 func (r *ingressRun) reportUnmatchedCanary(ingress *networkingv1.Ingress, field string) {
 	r.problem(ingressObject(ingress), field, ReasonNotFound,
 		"no other Ingress of the namespace has the path: a canary by itself is not served")
 }
 
-// withCanary returns the rules of a path with its canary: by header, by cookie, then by weight.
 func (r *ingressRule) withCanary() []*resource.Rule {
 	if r.canary == nil || len(r.rule.Backends) == 0 {
 		return []*resource.Rule{r.rule}
@@ -89,7 +85,6 @@ func (r *ingressRule) withCanary() []*resource.Rule {
 	return append(rules, r.weightedRule())
 }
 
-// weightedRule returns the rule that distributes the remaining requests by weight.
 func (r *ingressRule) weightedRule() *resource.Rule {
 	if r.canary.Weight == 0 {
 		return r.rule

@@ -15,18 +15,14 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// externalAuthorization returns the filter that sends an authorization request to a Service for each
-// request. If the Service does not resolve, the Ingress is refused. A Service of another namespace
-// receives the clients' credentials and load, so its namespace must permit the reference by a
-// ReferenceGrant.
+// externalAuthorization refuses the Ingress if its Service does not resolve. A Service of another namespace
+// gets clients' credentials and load, so its namespace must permit the reference by a ReferenceGrant.
 func (r *ingressRun) externalAuthorization(ingress *networkingv1.Ingress, of *nginx.External) *resource.Filter {
 	request := &resource.ExternalAuthorization{
 		Path: of.Path, Host: of.Host, Method: of.Method, RequestHeaders: []string{"*"},
 		ResponseHeaders: of.ResponseHeaders, SetCookies: true, SignIn: of.SignIn, Redirect: of.Redirect,
 	}
 	if of.Service == "" {
-		// Its backend is the backend of another rule, which resolveAuthorization looks up after all rules
-		// are added.
 		r.nginxSettings[ingress].authorization = request
 		return &resource.Filter{Kind: &resource.Filter_ExternalAuthorization{ExternalAuthorization: request}}
 	}
@@ -48,8 +44,7 @@ func (r *ingressRun) externalAuthorization(ingress *networkingv1.Ingress, of *ng
 // maxMatches bounds the lookups of authorization backends for all Ingresses of a VIP.
 const maxMatches = 1_000_000
 
-// resolveAuthorization sets the backend of authorization requests to the host of the Ingress. Without
-// such a backend the Ingress is refused.
+// resolveAuthorization uses the backend of the Ingress's own host, and refuses the Ingress without one.
 func (r *ingressRun) resolveAuthorization(ingress *networkingv1.Ingress) {
 	settings := r.nginxSettings[ingress]
 	if settings == nil || settings.isRefused || settings.authorization == nil {
@@ -75,7 +70,6 @@ func (r *ingressRun) resolveAuthorization(ingress *networkingv1.Ingress) {
 	r.refuseAuthorization(ingress, fmt.Sprintf("no other Ingress of the namespace routes %q at the host to a Service", settings.authorization.Path))
 }
 
-// refuseAuthorization refuses an Ingress after its rules were added.
 func (r *ingressRun) refuseAuthorization(ingress *networkingv1.Ingress, message string) {
 	for _, rule := range r.nginxSettings[ingress].rules {
 		rule.Backends, rule.Filters = nil, nil
@@ -83,10 +77,8 @@ func (r *ingressRun) refuseAuthorization(ingress *networkingv1.Ingress, message 
 	r.refuseIngress(ingress, "auth-url", message)
 }
 
-// resolveAuthorizationAt sets the backend of authorization requests to another host of the class. The
-// owner of that host decides on the backend. The path is public, so no ReferenceGrant is needed, unless
-// the rule has guards, which authorization requests would bypass. A younger object of another namespace
-// must not decide on the clients of an older one.
+// resolveAuthorizationAt uses a rule of another host, whose owner decides. The path is public, so no
+// ReferenceGrant is needed unless the rule has guards, which authorization requests would bypass.
 func (r *ingressRun) resolveAuthorizationAt(ingress *networkingv1.Ingress) {
 	settings := r.nginxSettings[ingress]
 	name, err := ownership.ParseHost(settings.External.Host)
@@ -111,7 +103,6 @@ func (r *ingressRun) resolveAuthorizationAt(ingress *networkingv1.Ingress) {
 	}
 }
 
-// blocksAuthorization reports whether a filter would reject or redirect an authorization request.
 func blocksAuthorization(filter *resource.Filter) bool {
 	switch filter.Kind.(type) {
 	case *resource.Filter_ClientAddresses, *resource.Filter_BasicAuthentication, *resource.Filter_ExternalAuthorization,
@@ -121,9 +112,8 @@ func blocksAuthorization(filter *resource.Filter) bool {
 	return filter.GetRewrite().GetPath() != nil
 }
 
-// ruleAt returns the first matching rule for a path of a host, among the rules for which may returns
-// true, or nil. It returns nil after maxMatches lookups. Rules of other namespaces are skipped even if
-// their paths are longer.
+// ruleAt returns the first rule that matches a target and may, or nil after maxMatches lookups. Rules of other
+// namespaces are skipped even if their paths are longer.
 func (r *ingressRun) ruleAt(host hostname, target string, may func(*ingressRule) bool) *ingressRule {
 	parsed, err := url.ParseRequestURI(target)
 	of := r.hosts[host]
@@ -142,15 +132,14 @@ func (r *ingressRun) ruleAt(host hostname, target string, may func(*ingressRule)
 	return of.rules[slices.MinFunc(paths, comparePaths)]
 }
 
-// mayAuthorize reports whether an Ingress may use the Service of a rule for authorization: the rule is of the
-// same namespace, or of an older Ingress whose namespace permits it by a ReferenceGrant.
+// mayAuthorize requires a rule of the same namespace, or of an older Ingress whose namespace grants the
+// reference.
 func (r *ingressRun) mayAuthorize(ingress *networkingv1.Ingress, of *ingressRule) bool {
 	return of.backend != nil && of.backend.Service != nil &&
 		(of.ingress.Namespace == ingress.Namespace || r.ages[of.ingress] < r.ages[ingress]) &&
 		r.permitted(referrer{kindIngress, ingress.Namespace}, kindService, key{of.ingress.Namespace, of.backend.Service.Name})
 }
 
-// matches reports whether a rule matches a path.
 func (r *ingressRule) matches(path string) bool {
 	switch of := r.rule.Match.GetPath(); of.GetKind() {
 	case resource.PathMatch_EXACT:
@@ -159,7 +148,6 @@ func (r *ingressRule) matches(path string) bool {
 		return isBelow(path, decodedPath(of))
 	default:
 		if r.expression == nil {
-			// It is valid: otherwise the rule would not exist.
 			r.expression = regexp.MustCompile("^(?:" + of.GetValue() + ")$")
 		}
 		return r.expression.MatchString(path)

@@ -18,8 +18,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// prepareFilters converts the annotations of an Ingress to the filters, retries and sessions of all its
-// rules.
 func (r *ingressRun) prepareFilters(ingress *networkingv1.Ingress) {
 	settings := r.nginxSettings[ingress]
 	if settings == nil || settings.isRefused || settings.isCanary() {
@@ -87,8 +85,8 @@ func texts(of []netip.Prefix) []string {
 	return found
 }
 
-// clientLimits returns the rate and connection limits, which all rules of an Ingress share. The burst is
-// one higher than in nginx, which counts only the excess.
+// clientLimits shares limits among all rules of the Ingress. The burst is one higher than nginx's, which counts
+// only the excess.
 func clientLimits(ingress *networkingv1.Ingress, of *nginx.Limits) []*resource.ClientLimit {
 	var found []*resource.ClientLimit
 	exempt := texts(of.Exempt)
@@ -108,7 +106,6 @@ func clientLimits(ingress *networkingv1.Ingress, of *nginx.Limits) []*resource.C
 	return found
 }
 
-// authentication returns the filter for basic authentication. Without users the Ingress is refused.
 func (r *ingressRun) authentication(ingress *networkingv1.Ingress, of *nginx.Auth) *resource.Filter {
 	at, is := ownKey(ingress, of.Secret)
 	if !is {
@@ -150,7 +147,7 @@ func (r *ingressRun) authentication(ingress *networkingv1.Ingress, of *nginx.Aut
 // UsersKey is the key of an htpasswd file in a Secret.
 const UsersKey = "auth"
 
-// htpasswd returns the users of a Secret in htpasswd format, and the number of unsupported lines.
+// htpasswd also returns the number of unsupported lines.
 func htpasswd(secret *corev1.Secret, isMap bool) (text []byte, left int) {
 	lines := strings.Split(string(secret.Data[UsersKey]), "\n")
 	if isMap {
@@ -192,7 +189,6 @@ func IsHash(text string) bool {
 
 func isSpace(c rune) bool { return c <= ' ' || c == 0x7f || c == '\uFFFD' }
 
-// customHeaders returns the filter that sets the response headers of a ConfigMap.
 func (r *ingressRun) customHeaders(ingress *networkingv1.Ingress) *resource.Filter {
 	settings := r.nginxSettings[ingress]
 	if settings.CustomHeaders == "" {
@@ -244,13 +240,12 @@ func snippetHeaders(of *nginx.Headers) (filters []*resource.Filter) {
 	return filters
 }
 
-// framing are headers of message framing and connections, which custom headers must not set.
+// framing headers must not be set by custom headers.
 var framing = map[string]bool{
 	"connection": true, "content-length": true, "keep-alive": true, "te": true, "trailer": true, "transfer-encoding": true,
 	"upgrade": true, "proxy-connection": true,
 }
 
-// mirrorTarget returns the filter that mirrors requests to a Service of the namespace.
 func (r *ingressRun) mirrorTarget(ingress *networkingv1.Ingress) *resource.Filter {
 	of := r.nginxSettings[ingress].Mirror
 	if of == nil {
@@ -276,7 +271,6 @@ func redirectTo(of *nginx.Redirect) *resource.Filter {
 	}}}
 }
 
-// upstream returns the protocol of the backends of an Ingress.
 func (s *nginxSettings) upstream() upstream {
 	if s == nil {
 		return upstream{protocol: resource.Backend_HTTP1}
@@ -289,8 +283,7 @@ func (s *nginxSettings) upstream() upstream {
 	return spec
 }
 
-// applyAnnotations adds the annotations of an Ingress to one of its rules. path and backend are the ones
-// in the Ingress.
+// applyAnnotations adds annotations to one rule, with the path and backend in the Ingress.
 func (r *ingressRun) applyAnnotations(rule *resource.Rule, ingress *networkingv1.Ingress, path string, backend *networkingv1.IngressBackend) {
 	settings := r.nginxSettings[ingress]
 	switch {
@@ -315,7 +308,6 @@ func (r *ingressRun) applyAnnotations(rule *resource.Rule, ingress *networkingv1
 	}
 }
 
-// upstreamHost returns the Host header for a backend: upstream-vhost with variables replaced.
 func upstreamHost(text string, ingress *networkingv1.Ingress, service *networkingv1.IngressServiceBackend) string {
 	if service == nil || !strings.Contains(text, "$") {
 		return text
@@ -328,7 +320,6 @@ func upstreamHost(text string, ingress *networkingv1.Ingress, service *networkin
 		"$ingress_name", ingress.Name).Replace(text)
 }
 
-// rewritePath returns the path modifier of rewrite-target for a rule.
 func (r *ingressRun) rewritePath(ingress *networkingv1.Ingress, rule *resource.Rule, path string) *resource.PathChange {
 	target := r.nginxSettings[ingress].RewriteTarget
 	if !strings.ContainsAny(target, "$?") {

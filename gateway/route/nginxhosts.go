@@ -12,8 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// addHostRules adds the rules of annotations that apply to a whole host, if the Ingress's namespace owns
-// the host.
+// addHostRules ignores Ingresses whose namespace does not own the host.
 func (r *ingressRun) addHostRules(ingress *networkingv1.Ingress, host hostname) {
 	settings := r.nginxSettings[ingress]
 	if !r.owners.Owns(host, ingress.Namespace) {
@@ -35,7 +34,7 @@ func (r *ingressRun) addHostRules(ingress *networkingv1.Ingress, host hostname) 
 	}
 }
 
-// addHostNames adds aliases and the www redirect of a host, if the Ingress's namespace owns the host.
+// addHostNames ignores Ingresses whose namespace does not own the host.
 func (r *ingressRun) addHostNames(ingress *networkingv1.Ingress, host hostname) {
 	if !r.owners.Owns(host, ingress.Namespace) {
 		return
@@ -46,7 +45,6 @@ func (r *ingressRun) addHostNames(ingress *networkingv1.Ingress, host hostname) 
 	}
 }
 
-// rootRule returns the rule of path "/" of a host, or nil.
 func (h *ingressHost) rootRule() *ingressRule {
 	for _, kind := range []resource.PathMatch_Kind{resource.PathMatch_EXACT, resource.PathMatch_PREFIX} {
 		if found := h.rules[ingressPath{kind, "/"}]; found != nil {
@@ -56,7 +54,6 @@ func (h *ingressHost) rootRule() *ingressRule {
 	return nil
 }
 
-// addAppRoot redirects path "/" of a host to app-root.
 func (r *ingressRun) addAppRoot(ingress *networkingv1.Ingress, host hostname) {
 	root := r.hosts[host].rootRule()
 	// A younger path of a guest is no conflict.
@@ -75,7 +72,6 @@ func (r *ingressRun) addAppRoot(ingress *networkingv1.Ingress, host hostname) {
 	}
 }
 
-// addAliases adds the rules of a host to its aliases, with the certificates that cover them.
 func (r *ingressRun) addAliases(ingress *networkingv1.Ingress, host hostname) {
 	for _, text := range r.nginxSettings[ingress].Aliases {
 		alias, err := ownership.ParseHost(text)
@@ -107,7 +103,6 @@ func (r *ingressRun) addAliases(ingress *networkingv1.Ingress, host hostname) {
 // aliasPart limits repeated rules to one part of the limit of a namespace, and of the proxy.
 const aliasPart = 4
 
-// roomForAlias takes room for another copy of the owner's rules of a host.
 func (r *ingressRun) roomForAlias(ingress *networkingv1.Ingress, host hostname) bool {
 	of := r.hosts[host]
 	if of.bytes == 0 {
@@ -130,7 +125,6 @@ func (r *ingressRun) roomForAlias(ingress *networkingv1.Ingress, host hostname) 
 	return true
 }
 
-// shareTLS adds the certificates of a namespace for a host to a name that they cover.
 func (r *ingressRun) shareTLS(namespace string, host, alias hostname) {
 	at := namespacedHost{namespace, alias}
 	if r.securityOf(host, namespace).wanted {
@@ -151,7 +145,6 @@ func (r *ingressRun) shareTLS(namespace string, host, alias hostname) {
 	}
 }
 
-// addWWW redirects the host name with "www." added or removed to the host.
 func (r *ingressRun) addWWW(ingress *networkingv1.Ingress, host hostname) {
 	from := otherWWW(host)
 	switch {
@@ -174,8 +167,8 @@ func (r *ingressRun) addWWW(ingress *networkingv1.Ingress, host hostname) {
 	}
 }
 
-// passThrough passes the TLS connections of a host through to the backend of path "/", if no older
-// Ingress has a rule for the host. The paths of younger Ingresses are then served over plain HTTP only.
+// passThrough passes TLS through to the backend of "/", unless an older Ingress has a rule for the host. Paths
+// of younger ones are then served over plain HTTP only.
 func (r *ingressRun) passThrough(ingress *networkingv1.Ingress, host hostname) {
 	root := r.hosts[host].rootRule()
 	settings := r.nginxSettings[ingress]
@@ -192,7 +185,6 @@ func (r *ingressRun) passThrough(ingress *networkingv1.Ingress, host hostname) {
 	}
 }
 
-// hasOlder reports whether an older Ingress has a rule for a host.
 func (r *ingressRun) hasOlder(host hostname, than *networkingv1.Ingress) bool {
 	for _, rule := range r.hosts[host].rules {
 		if r.ages[rule.ingress] < r.ages[than] {

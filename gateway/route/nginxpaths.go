@@ -18,8 +18,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// findExpressions finds the hosts whose paths are regular expressions: one Ingress of the owner with
-// use-regex or a rewrite is enough.
+// findExpressions finds hosts whose paths are expressions: one owner's Ingress with use-regex or a rewrite is
+// enough.
 func (r *ingressRun) findExpressions() {
 	for _, ingress := range r.members {
 		settings := r.nginxSettings[ingress]
@@ -41,7 +41,7 @@ func (r *ingressRun) findExpressions() {
 	}
 }
 
-// parsePath parses a path of an Ingress. Paths of guests are never expressions.
+// parsePath never reads paths of guests as expressions.
 func (r *ingressRun) parsePath(
 	ingress *networkingv1.Ingress, host hostname, path *networkingv1.HTTPIngressPath,
 ) (ingressPath, *resource.PathMatch, error) {
@@ -83,8 +83,8 @@ func (r *ingressRun) parsePath(
 	return found, &resource.PathMatch{Kind: found.kind, Value: expression}, nil
 }
 
-// redirectSlashes adds, for each string prefix with a trailing slash, a redirect from the path without
-// the slash, as nginx does. A rule for that path, and a host of another namespace, take precedence.
+// redirectSlashes redirects /a to the string prefix /a/, as nginx does, unless a rule or another namespace has
+// the path.
 func (r *ingressRun) redirectSlashes() {
 	for name, host := range r.hosts {
 		if r.expressions[name] {
@@ -113,7 +113,6 @@ func (r *ingressRun) redirectSlashes() {
 	}
 }
 
-// at returns the rule of a path, of any match type, or nil.
 func (h *ingressHost) at(path string) *ingressRule {
 	for kind := range pathOrder {
 		if found := h.rules[ingressPath{kind, path}]; found != nil {
@@ -123,8 +122,7 @@ func (h *ingressHost) at(path string) *ingressRule {
 	return nil
 }
 
-// closedPath returns a match for all requests that an invalid path could match. The key keeps the
-// precedence of the path.
+// closedPath matches all requests that an invalid path could match, with the precedence of the path.
 func (r *ingressRun) closedPath(host hostname, path *networkingv1.HTTPIngressPath) (ingressPath, *resource.PathMatch) {
 	text := strings.ToValidUTF8(path.Path, "#")
 	if at := strings.IndexAny(text, "?#"); at >= 0 && !r.expressions[host] {
@@ -140,7 +138,6 @@ func (r *ingressRun) closedPath(host hostname, path *networkingv1.HTTPIngressPat
 	return ingressPath{kind: match.Kind, value: path.Path}, match
 }
 
-// validRegularPath returns why a path with a valid or invalid expression cannot be used, or nil.
 func validRegularPath(path string) error {
 	switch {
 	case !strings.HasPrefix(path, "/"):

@@ -14,14 +14,13 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// cookieAt is the name of a session cookie at a host.
 type cookieAt struct {
 	host hostname
 	name string
 }
 
-// setSessionPath sets the cookie path of a rule's session to the path of the rule. It adds a suffix to the
-// cookie name if another Service of the host uses it, because a client needs one cookie for each Service.
+// setSessionPath sets a cookie's path to the rule's. A suffix of the name separates the cookies of each
+// Service.
 func (r *ingressRun) setSessionPath(
 	rule *resource.Rule, ingress *networkingv1.Ingress, host hostname, path ingressPath, service *networkingv1.IngressServiceBackend,
 ) {
@@ -51,8 +50,7 @@ func (r *ingressRun) setSessionPath(
 	}
 }
 
-// sessionOf returns a copy of the session with a path and, unless of is empty, a name suffix derived from
-// of.
+// sessionOf copies a session with a path and, unless of is empty, a name suffix derived from of.
 func sessionOf(session *resource.SessionPersistence, path, of string) *resource.SessionPersistence {
 	name := session.SessionName
 	if of != "" {

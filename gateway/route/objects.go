@@ -11,8 +11,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// Objects is the input of Compile: all relevant objects of the cluster, in any order. Compile does not
-// modify them.
+// Objects is the input of Compile, in any order, which Compile does not modify.
 type Objects struct {
 	IngressClasses []*networkingv1.IngressClass
 	Ingresses      []*networkingv1.Ingress
@@ -30,16 +29,14 @@ type Objects struct {
 
 	Services   []*corev1.Service
 	Namespaces []*corev1.Namespace
-	// Secrets are at least all Secrets of type kubernetes.io/tls, Users all Secrets of type Opaque with
-	// users.
+	// Secrets holds at least those of type kubernetes.io/tls, Users those of type Opaque with users.
 	Secrets    []*corev1.Secret
 	Users      []*corev1.Secret
 	ConfigMaps []*corev1.ConfigMap
 	// SecretNamespaces are the namespaces whose Secrets the gateway may read; nil means all.
 	SecretNamespaces map[string]bool
 
-	// GatewayAPIVersion is the version of the Gateway API CRDs (annotation
-	// gateway.networking.k8s.io/bundle-version), or empty without the annotation.
+	// GatewayAPIVersion is annotation gateway.networking.k8s.io/bundle-version of the CRDs, or empty.
 	GatewayAPIVersion string
 }
 
@@ -49,20 +46,17 @@ type Settings struct {
 	IngressController string
 	// GatewayController is the spec.controllerName of the GatewayClasses to compile.
 	GatewayController gatewayv1.GatewayController
-	// AssumeCertificates treats every referenced Secret as one with users or with a valid certificate for
-	// its hosts, for callers that may not read Secrets. The resources then contain no keys.
+	// AssumeCertificates treats every referenced Secret as valid, for callers that may not read Secrets.
 	AssumeCertificates bool
 	// Now is the time for checking the validity of certificates; zero disables the check.
 	Now time.Time
 	// ReservedPorts are ports of proxies for other purposes, such as probes and metrics.
 	ReservedPorts []int32
-	// NamespaceBytes limits what the objects of one namespace add to the configuration of an owner's
-	// proxies, and ProxyBytes what all namespaces add, in bytes of messages. The defaults are 64 MiB and
-	// 256 MiB.
+	// NamespaceBytes limits the configuration by one namespace, ProxyBytes by all, in bytes of messages. The
+	// defaults are 64 MiB and 256 MiB.
 	NamespaceBytes, ProxyBytes int64
 }
 
-// withBounds returns the settings with default limits in place of 0.
 func (s Settings) withBounds() Settings {
 	s.NamespaceBytes, s.ProxyBytes = cmp.Or(s.NamespaceBytes, defaultNamespaceBytes), cmp.Or(s.ProxyBytes, defaultProxyBytes)
 	return s

@@ -68,22 +68,16 @@ const (
 
 // Parameters are the settings of the proxies of a class or a Gateway.
 type Parameters struct {
-	// Replicas and MaxReplicas are 0 by default.
-	Replicas, MaxReplicas int32
-	// Pool and Addresses are annotations of the proxies' Service.
-	Pool, Addresses string
-	TrustedHops     uint32
-	TLSPolicy       resource.Listener_TLSPolicy
-	// DrainPeriod and ResponseTimeout are 0 by default.
+	Replicas, MaxReplicas        int32
+	Pool, Addresses              string
+	TrustedHops                  uint32
+	TLSPolicy                    resource.Listener_TLSPolicy
 	DrainPeriod, ResponseTimeout time.Duration
-	// AccessLog and RouteMetrics are false by default.
-	AccessLog, RouteMetrics bool
-	// PullSecrets, NodeSelector and Tolerations are fields of the proxies' pods.
-	PullSecrets  []corev1.LocalObjectReference
-	NodeSelector map[string]string
-	Tolerations  []corev1.Toleration
-	// TracingEndpoint is a collector of spans; empty disables tracing. An empty TracingRatio is the
-	// proxy's default.
+	AccessLog, RouteMetrics      bool
+	PullSecrets                  []corev1.LocalObjectReference
+	NodeSelector                 map[string]string
+	Tolerations                  []corev1.Toleration
+	// An empty TracingEndpoint disables tracing; an empty TracingRatio is the proxy's default.
 	TracingEndpoint, TracingRatio string
 }
 
@@ -91,20 +85,17 @@ const maxPeriod = 7 * 24 * time.Hour
 
 type classParameters struct {
 	Parameters
-	// defaultBackend has an empty name if it is not set.
 	defaultBackend     key
 	defaultBackendPort string
 	defaultCertificate key
 	sslRedirect        bool
 	dedicatedVIP       bool
 	annotations        annotationsOf
-	// sharing is the parameter hostOwnership, if isSharingSet.
-	sharing      ownership.Sharing
-	isSharingSet bool
+	sharing            ownership.Sharing
+	isSharingSet       bool
 }
 
-// hostOwnership returns whether namespaces share hosts. Like ingress-nginx, classes with its annotations
-// share hosts by default.
+// hostOwnership defaults to shared hosts in classes with ingress-nginx annotations, like ingress-nginx.
 func (p *classParameters) hostOwnership() ownership.Sharing {
 	if !p.isSharingSet && p.annotations == annotationsOfNginx {
 		return ownership.InterNamespaceAllowed
@@ -112,10 +103,8 @@ func (p *classParameters) hostOwnership() ownership.Sharing {
 	return p.sharing
 }
 
-// valueOfNginx is the value of parameter annotations that enables the annotations of ingress-nginx.
 const valueOfNginx = "ingress-nginx"
 
-// annotationsOf selects the annotations that a class enables in addition to Millrace's own.
 type annotationsOf int
 
 const (
@@ -127,7 +116,7 @@ const (
 
 type parameterProblem struct{ key, reason, message string }
 
-// parseParameters parses a ConfigMap. An invalid parameter has its default value.
+// parseParameters replaces invalid parameters by defaults.
 func parseParameters(configMap *corev1.ConfigMap, ingress bool) (classParameters, []parameterProblem) {
 	var found classParameters
 	var problems []parameterProblem

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/internal/literal"
 )
 
-// canonicalPath returns the path of a rule in the form that request paths are compared with, or an error
-// if no request can have the path and the rule would never match.
+// canonicalPath returns the form that request paths are compared with, or an error if no request can have the
+// path.
 func canonicalPath(path string) (string, error) {
 	switch {
 	case !strings.HasPrefix(path, "/"):
@@ -34,7 +34,7 @@ func canonicalPath(path string) (string, error) {
 // maxPath is the limit of Gateway API, applied to Ingresses, too.
 const maxPath = 1024
 
-// trimPrefix removes the trailing slash of a canonical prefix, because /a/ and /a match the same paths.
+// trimPrefix removes a canonical prefix's trailing slash, because /a/ and /a match the same paths.
 func trimPrefix(path string) string {
 	if trimmed := strings.TrimSuffix(path, "/"); trimmed != "" {
 		return trimmed
@@ -42,7 +42,6 @@ func trimPrefix(path string) string {
 	return "/"
 }
 
-// literalExpression returns an expression for all paths that begin with a canonical path.
 func literalExpression(path string) string {
 	decoded := decodedPath(&resource.PathMatch{Value: path})
 	var expression strings.Builder
@@ -65,7 +64,6 @@ func couldMatch(expression string) *resource.PathMatch {
 	}
 }
 
-// decodedPath returns the decoded path of a match, which the compiler has encoded.
 func decodedPath(of *resource.PathMatch) string {
 	decoded, _ := url.PathUnescape(of.GetValue())
 	return decoded

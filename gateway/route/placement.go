@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// setPlacement parses scheduling and image pull settings. It rejects values that the API server would
-// reject, because otherwise no proxies would be created and no problem reported.
+// setPlacement rejects values that the API server would reject, which would prevent proxies without a problem
+// reported.
 func (p *classParameters) setPlacement(name, text string) (known bool, err error) {
 	switch name {
 	case ParameterPullSecrets:
@@ -32,7 +32,7 @@ func (p *classParameters) setPlacement(name, text string) (known bool, err error
 	return true, err
 }
 
-// parseYAML parses a list. It does not modify into if an item is invalid.
+// parseYAML does not modify into if an item is invalid.
 func parseYAML[T any](text string, into *[]T, wrong func(T) []string) error {
 	var list []T
 	if err := yaml.UnmarshalStrict([]byte(text), &list); err != nil {

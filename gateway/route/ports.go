@@ -16,8 +16,7 @@ const lowPortOffset = 8000
 // firstSparePort is the first target port for ports whose usual target is taken or reserved.
 const firstSparePort = 20000
 
-// targetPorts maps each port of a VIP to the port at which the proxy listens. A port keeps its target
-// when other ports are added or removed, unless spare targets collide.
+// targetPorts maps VIP ports to proxy ports. A port keeps its target unless spare targets collide.
 func targetPorts(ports map[int32]bool, reserved []int32) []Port {
 	taken := map[int32]bool{}
 	for _, port := range reserved {

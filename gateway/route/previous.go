@@ -15,8 +15,8 @@ import (
 // reused by pointer, without tracking the objects that they depend on.
 type previous map[Object][]*resource.Resource
 
-// reuse returns resources sorted by name, with the previous pointer for each unchanged one. Nearly all
-// names are those of the previous result, in the same order, so few have to be sorted.
+// reuse sorts resources by name and keeps unchanged pointers. Nearly all names are in the previous order, so
+// few are sorted.
 func reuse(before []*resource.Resource, resources map[string]*resource.Resource) []*resource.Resource {
 	kept := make([]*resource.Resource, 0, len(resources))
 	for _, previous := range before {
@@ -94,7 +94,6 @@ func sameRule(a, b *resource.Rule) bool {
 		})
 }
 
-// isPlain reports whether a rule has only a route, a match and backends.
 func isPlain(of *resource.Rule) bool {
 	return len(of.GetFilters()) == 0 && of.GetTimeouts() == nil && of.GetRetry() == nil && of.GetSessionPersistence() == nil &&
 		!slices.ContainsFunc(of.GetBackends(), func(b *resource.WeightedBackend) bool { return len(b.GetFilters()) > 0 })

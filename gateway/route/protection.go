@@ -41,8 +41,7 @@ var protectingPrefixes = map[string]bool{
 	"zalando.org":                   true,
 }
 
-// protectingNames are further annotations that restrict clients, or may: some reference an object of the
-// other controller.
+// protectingNames are further annotations that restrict clients, or may.
 var protectingNames = map[string]bool{
 	"alb.ingress.kubernetes.io/inbound-cidrs":          true,
 	"alb.ingress.kubernetes.io/mutual-authentication":  true,
@@ -72,8 +71,7 @@ var protectingValues = map[string]string{
 	"tailscale.com/funnel":             "false",
 }
 
-// unprotected adds a problem for annotations of other controllers that restrict clients and have no
-// effect here. carriesNginx is true if the class enables the annotations of ingress-nginx.
+// unprotected adds a problem for restricting annotations of other controllers without effect here.
 func (c *compilation) unprotected(object Object, annotations map[string]string, carriesNginx bool) {
 	var found []string
 	for _, name := range slices.Sorted(maps.Keys(annotations)) {
@@ -88,14 +86,12 @@ func (c *compilation) unprotected(object Object, annotations map[string]string, 
 	}
 }
 
-// isSnippet reports whether an annotation is a configuration snippet of another proxy, which may restrict
-// clients.
+// isSnippet reports another proxy's configuration snippet, which may restrict clients.
 func isSnippet(name string) bool {
 	prefix, rest, _ := strings.Cut(name, "/")
 	return protectingPrefixes[prefix] && (strings.HasSuffix(rest, "-snippet") || strings.HasSuffix(rest, "-snippets"))
 }
 
-// protects reports whether an annotation restricts clients in its controller.
 func protects(name, value string) bool {
 	if wanted, is := protectingValues[name]; is {
 		return strings.EqualFold(strings.TrimSpace(value), wanted)
@@ -123,12 +119,10 @@ var harmless = map[gatewayv1.HTTPRouteFilterType]bool{
 	gatewayv1.HTTPRouteFilterCORS:                   true,
 }
 
-// protectsRule reports whether filters of a rule may reject requests.
 func protectsRule(filters []gatewayv1.HTTPRouteFilterType) bool {
 	return slices.ContainsFunc(filters, func(of gatewayv1.HTTPRouteFilterType) bool { return !harmless[of] })
 }
 
-// httpRuleFilters returns the types of all filters of a rule and its backends.
 func httpRuleFilters(rule *gatewayv1.HTTPRouteRule) (kinds []gatewayv1.HTTPRouteFilterType) {
 	add := func(filters []gatewayv1.HTTPRouteFilter) {
 		for i := range filters {
@@ -142,7 +136,6 @@ func httpRuleFilters(rule *gatewayv1.HTTPRouteRule) (kinds []gatewayv1.HTTPRoute
 	return kinds
 }
 
-// grpcRuleFilters returns the types of all filters of a rule and its backends.
 func grpcRuleFilters(rule *gatewayv1.GRPCRouteRule) (kinds []gatewayv1.HTTPRouteFilterType) {
 	add := func(filters []gatewayv1.GRPCRouteFilter) {
 		for i := range filters {
@@ -156,8 +149,8 @@ func grpcRuleFilters(rule *gatewayv1.GRPCRouteRule) (kinds []gatewayv1.HTTPRoute
 	return kinds
 }
 
-// closedFor returns the rule in place of one with a refused match or action. If only the match is
-// refused, the guards of the rule still run before the 500.
+// closedFor replaces a rule with a refused match or action. Without a refused action its guards still run
+// before the 500.
 func closedFor(made *resource.Rule, name string, match, action *refusal) *resource.Rule {
 	switch {
 	case action != nil:

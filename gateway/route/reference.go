@@ -10,7 +10,6 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// The kinds of objects that reference others across namespaces.
 const (
 	kindGateway          = "Gateway"
 	kindListenerSet      = "ListenerSet"
@@ -36,8 +35,7 @@ func (r referrer) group() string {
 	return gatewayv1.GroupName
 }
 
-// permitted reports whether an object may reference an object of the core group: in its own namespace, or
-// by a ReferenceGrant.
+// permitted reports whether a reference stays in its namespace or has a ReferenceGrant.
 func (c *compilation) permitted(from referrer, kind string, to key) bool {
 	if from.namespace == to.namespace {
 		return true

@@ -20,11 +20,9 @@ type Problem = desired.Problem
 
 // Result is the result of Compile. Every list is sorted.
 type Result struct {
-	// Proxies are sorted by owner.
 	Proxies []*Proxy
 	// Frontends are the TCP and UDP listeners, which need no proxy.
 	Frontends []*Frontend
-	// Ingresses are the Ingresses of the compiled classes.
 	Ingresses []IngressStatus
 	Statuses  Statuses
 	// Retained are the objects whose previous version is compiled because the current one failed, sorted.
@@ -40,21 +38,16 @@ type Result struct {
 type Proxy struct {
 	// Owner is a Gateway, an IngressClass, or an Ingress with a dedicated VIP.
 	Owner Object
-	// Ports are the ports of the Service that proxies serve, sorted. A Gateway with TCP and UDP listeners
-	// only has none. The port of a listener without its certificate is included, so that the VIP is kept
-	// until the certificate exists.
+	// Ports are the ports of the Service that proxies serve, sorted. A listener without its certificate keeps its
+	// port, so that the VIP is kept. TCP and UDP listeners have none.
 	Ports []Port
-	// Resources are all resources except Endpoints, sorted by name. They are shared between results and
-	// must not be modified.
+	// Resources, except Endpoints, are sorted by name. They are shared between results and must not be modified.
 	Resources []*resource.Resource
 	// Backends are the Service ports whose Endpoints the proxy needs, sorted.
-	Backends []ServicePort
-	// Parameters come from the ConfigMap of the class or Gateway.
+	Backends   []ServicePort
 	Parameters Parameters
-	// Addresses are the addresses that a Gateway requests.
-	Addresses []gatewayv1.GatewaySpecAddress
-	// Labels and Annotations are added to all objects created for the owner (Gateway:
-	// spec.infrastructure).
+	Addresses  []gatewayv1.GatewaySpecAddress
+	// Labels and Annotations are added to all objects of the owner (Gateway: spec.infrastructure).
 	Labels, Annotations map[string]string
 }
 
@@ -82,7 +75,6 @@ type ServicePort struct {
 
 // Frontend is a layer 4 listener.
 type Frontend struct {
-	// Gateway is the Gateway with the VIP.
 	Gateway Object
 	// Listener is the listener's name in its Gateway or ListenerSet.
 	Listener string
@@ -105,8 +97,7 @@ type WeightedService struct {
 // IngressStatus is the proxy and the ports of an Ingress.
 type IngressStatus struct {
 	Namespace, Name string
-	// Owner is the owner of the Proxy.
-	Owner Object
+	Owner           Object
 	// Ports are the ports of the VIP at which the Ingress is served, or should be, sorted.
 	Ports []IngressPort
 }
@@ -118,13 +109,11 @@ type IngressPort struct {
 	Error string
 }
 
-// Status is the status of one object. Its conditions have no LastTransitionTime, because that depends on
-// the conditions in the API server.
+// Status is the status of one object, without LastTransitionTimes.
 type Status[T any] struct {
 	Namespace, Name string
-	// Generation is the generation of the compiled object.
-	Generation int64
-	Status     T
+	Generation      int64
+	Status          T
 }
 
 // Statuses are the statuses of Gateway API objects, sorted by namespace and name.

@@ -13,16 +13,14 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// versions are the versions of objects that compiled without a failure.
 type versions map[Object]metav1.Object
 
-// recordVersion records a compiled object.
 func (c *compilation) recordVersion(kind string, object metav1.Object) {
 	c.good[Object{Kind: kind, Namespace: object.GetNamespace(), Name: object.GetName()}] = object
 }
 
-// addFailure records that the content of an object is invalid. If a previous version of the object was valid,
-// that version is compiled instead.
+// addFailure records invalid content of an object, which is compiled in its previous valid version if there is
+// one.
 func (c *compilation) addFailure(object Object, field, reason, message string) {
 	// The effects named after these words do not apply to the previous version.
 	for _, result := range []string{"; requests ", "; its requests "} {
@@ -31,13 +29,11 @@ func (c *compilation) addFailure(object Object, field, reason, message string) {
 	c.failed[object] = append(c.failed[object], Problem{Object: object, Field: field, Reason: reason, Message: message})
 }
 
-// addRouteFailure is addFailure for a route of Gateway API.
 func (c *compilation) addRouteFailure(of *route, refused *refusal) {
 	c.addFailure(of.name(), "spec", refused.reason, strings.TrimPrefix(refused.message, "Dropped Rule: "))
 }
 
-// isFailure reports whether a problem is caused by the object's own content. Problems of backends are
-// caused by other objects.
+// isFailure excludes problems of backends, which are caused by other objects.
 func isFailure(object Object, field, reason string) bool {
 	switch {
 	case object.Kind == kindConfigMap, reason == ReasonAnnotationRefused:
@@ -48,8 +44,7 @@ func isFailure(object Object, field, reason string) bool {
 	return !strings.Contains(field, ".backend") && !strings.Contains(field, "defaultBackend")
 }
 
-// restore returns the objects with failed ones replaced by their previous versions, and the failures of
-// the replaced objects.
+// restore replaces failed objects by their previous versions, and returns the failures.
 func (v versions) restore(objects *Objects, failed map[Object][]Problem) (*Objects, map[Object][]Problem) {
 	restored, retained := *objects, map[Object][]Problem{}
 	if len(v) == 0 || len(failed) == 0 {
@@ -95,20 +90,19 @@ func (v versions) restore(objects *Objects, failed map[Object][]Problem) (*Objec
 	return &restored, retained
 }
 
-// metaOf returns the metadata of a previous version with the current generation, which statuses report.
+// metaOf keeps the current generation, which statuses report.
 func metaOf(last, now *metav1.ObjectMeta) metav1.ObjectMeta {
 	found := *last
 	found.Generation = now.Generation
 	return found
 }
 
-// restorer replaces failed objects.
 type restorer struct {
 	versions         versions
 	failed, retained map[Object][]Problem
 }
 
-// previousOf replaces the failed objects of a kind. previous returns nil for an unchanged object.
+// previousOf replaces failed objects of a kind. previous returns nil for an unchanged object.
 func previousOf[T metav1.Object](swap restorer, kind string, objects []T, previous func(last, now T) T) []T {
 	isCopied := false
 	for i, object := range objects {
@@ -129,8 +123,7 @@ func previousOf[T metav1.Object](swap restorer, kind string, objects []T, previo
 	return objects
 }
 
-// next returns the versions for the next compilation: the objects that compiled without a failure, and
-// the previous versions of retained objects.
+// next returns objects that compiled, and the previous versions of retained ones.
 func (v versions) next(run *compilation) versions {
 	for name := range run.failed {
 		delete(run.good, name)
@@ -141,7 +134,7 @@ func (v versions) next(run *compilation) versions {
 	return run.good
 }
 
-// addRetained adds the failures of retained objects. Routes have a condition instead.
+// addRetained skips routes, which have a condition instead.
 func (c *compilation) addRetained() {
 	for _, failures := range c.retained {
 		for _, failure := range failures {

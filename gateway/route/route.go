@@ -15,7 +15,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// route is the common part of a route of any kind.
 type route struct {
 	kind    string
 	object  metav1.Object
@@ -27,35 +26,28 @@ type route struct {
 	read   func(*compilation, *route)
 	isRead bool
 
-	// ruleIndex is the index of the rule that is being read.
 	ruleIndex int
-	// isAuthUnresolved is true if the current rule has an ExternalAuth filter whose backend does not resolve.
+	// isAuthUnresolved marks a rule whose ExternalAuth backend does not resolve.
 	isAuthUnresolved bool
-	// protects marks a route with a rule that may reject requests.
-	protects bool
-	// steps is the size of its regular expressions, in instructions.
-	steps int
-	// rules are in order of precedence; backends are all backends of the rules.
+	protects         bool
+	// steps is the size of regular expressions, in instructions.
+	steps    int
 	rules    []*orderedRule
 	backends []*backend
 	// bytes is the encoded size of the rules.
-	bytes int64
-	// layer4 are the backends of a TCPRoute or UDPRoute.
+	bytes  int64
 	layer4 []WeightedService
-	// tls is the variant of a TLSRoute for listeners that terminate TLS, where policies apply to its
-	// backends. Its age differs from the age of the route.
+	// tls is a TLSRoute's variant for listeners that terminate TLS, with another age.
 	tls *route
 
 	// accepted, resolved and partial are the reasons of negative conditions, or nil.
 	accepted, resolved *refusal
 	partial            *refusal
-	// hostError is the refusal of a host name.
-	hostError *refusal
-	// notes name fields with a value that is bounded or replaced.
+	hostError          *refusal
+	// notes name fields with a bounded or replaced value.
 	notes []string
 }
 
-// note adds a note about a field of the current rule.
 func (r *route) note(format string, arguments ...any) {
 	r.notes = append(r.notes, fmt.Sprintf("spec.rules[%d].", r.ruleIndex)+fmt.Sprintf(format, arguments...))
 }
@@ -75,8 +67,7 @@ func (r *route) refuseResolved(refused *refusal) {
 type orderedRule struct {
 	rule *resource.Rule
 	// rank is compared element by element; the larger one takes precedence.
-	rank [6]int
-	// protects marks a rule that may reject requests.
+	rank     [6]int
 	protects bool
 }
 
@@ -91,7 +82,7 @@ func (c *compilation) orderedRoutes(objects *Objects) []*route {
 	return all
 }
 
-// attachRoutes attaches routes, oldest first, and sets their statuses.
+// attachRoutes attaches the oldest routes first and sets statuses.
 func (c *compilation) attachRoutes(all []*route) {
 	statuses := map[string][]Status[gatewayv1.RouteStatus]{}
 	for _, found := range all {
@@ -180,7 +171,7 @@ func newRoute(
 	return found
 }
 
-// readRules reads the rules of a route once.
+// readRules reads the rules once.
 func (c *compilation) readRules(of *route) {
 	if !of.isRead {
 		of.isRead = true

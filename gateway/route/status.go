@@ -29,7 +29,6 @@ var ownConditions = []string{
 // OwnsCondition reports whether this controller writes and removes conditions of a type.
 func OwnsCondition(of string) bool { return slices.Contains(ownConditions, of) }
 
-// condition returns a condition without a transition time.
 func condition[T, R ~string](of T, status bool, reason R, message string, generation int64) metav1.Condition {
 	found := metav1.Condition{
 		Type: string(of), Status: metav1.ConditionFalse, Reason: string(reason),

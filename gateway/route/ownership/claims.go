@@ -2,8 +2,7 @@
 
 package ownership
 
-// Claims are the host names of the routes of one kind at a listener of a Gateway. A lookup costs one map
-// access for each label of a name, independent of the number of routes.
+// Claims are host names of routes of one kind at a listener. Lookups cost one map access for each label.
 type Claims[T any] struct {
 	// at maps a name to its oldest claim, under maps a wildcard to the oldest claim below it.
 	at, under map[Host]claim[T]

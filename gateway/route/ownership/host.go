@@ -84,8 +84,7 @@ func (h Host) Resource(kind resource.Hostname_Wildcard) *resource.Hostname {
 	return &resource.Hostname{Name: string(h)}
 }
 
-// isUnder reports whether a Gateway API wildcard, which matches one or more labels, includes all hosts of
-// h.
+// isUnder matches one or more labels, as in Gateway API.
 func (h Host) isUnder(wildcard Host) bool {
 	return wildcard.IsWildcard() && len(h) > len(wildcard)-1 && strings.HasSuffix(string(h), string(wildcard[1:]))
 }

@@ -9,8 +9,7 @@
 // host in spec.tls or with a default backend. A rule for all hosts does not own the names of other rules.
 package ownership
 
-// Sharing is whether a host of one namespace may have paths of other namespaces (OpenShift:
-// namespaceOwnership).
+// Sharing is whether namespaces may share a host (OpenShift: namespaceOwnership).
 type Sharing int
 
 const (
@@ -20,15 +19,13 @@ const (
 	InterNamespaceAllowed
 )
 
-// An Owner is the namespace that owns a host. Age is the position of the oldest object with a claim among
-// all objects, oldest first.
+// An Owner is the namespace that owns a host. Age is the position of its oldest claim.
 type Owner struct {
 	Namespace string
 	Age       int
 }
 
-// Hosts are the owners of the host names of one Ingress class. The zero value is strict and has no
-// claims.
+// Hosts are the owners of an Ingress class's host names. The zero value is strict.
 type Hosts struct {
 	sharing Sharing
 	claims  map[Host]Owner
@@ -51,15 +48,13 @@ func (h *Hosts) Claim(host Host, of Owner) bool {
 	return true
 }
 
-// ClaimWhole claims a host that an annotation adds, with all its paths, and reports whether the namespace
-// owns the host.
+// ClaimWhole claims a host that an annotation adds with all paths, and reports whether the namespace owns it.
 func (h *Hosts) ClaimWhole(host Host, of Owner) bool {
 	owner, known := h.Owner(host)
 	return (!known || owner.Namespace == of.Namespace) && h.Claim(host, of)
 }
 
-// Owner returns the owner of a host: the older of the claims for the name and for the wildcard that
-// covers it.
+// Owner returns the older of the claims for the name and its wildcard.
 func (h *Hosts) Owner(host Host) (owner Owner, known bool) {
 	owner, known = h.claims[host]
 	if host == "" || host.IsWildcard() {
@@ -77,16 +72,14 @@ func (h *Hosts) Owns(host Host, namespace string) bool {
 	return known && owner.Namespace == namespace
 }
 
-// Admits reports whether a namespace may have rules for a host: no other namespace owns the host, or the
-// class shares hosts.
+// Admits reports whether a namespace owns a host, or may share it.
 func (h *Hosts) Admits(host Host, namespace string) bool {
 	owner, known := h.Owner(host)
 	return !known || owner.Namespace == namespace || h.sharing == InterNamespaceAllowed
 }
 
-// Certifier returns the namespace whose certificates take precedence for a host: the owner, or the
-// namespace that was admitted to a name below an older wildcard. For a host without rules it is the owner
-// of the rules for all hosts.
+// Certifier returns the namespace whose certificates take precedence: the owner, or a namespace admitted below
+// an older wildcard. Without rules it is the owner of the rules for all hosts.
 func (h *Hosts) Certifier(host Host) (namespace string, known bool) {
 	for _, at := range []Host{host, host.Parent(), ""} {
 		if claim, has := h.claims[at]; has {

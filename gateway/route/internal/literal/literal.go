@@ -12,8 +12,7 @@ import (
 // maxLength bounds a prefix, in bytes, so that an expression for it stays small.
 const maxLength = 128
 
-// Prefix returns the literal prefix of all texts that a regular expression in Perl syntax matches at
-// their start. It returns "" for an expression without such a prefix or with unusual syntax.
+// Prefix returns the literal prefix of all texts that a regular expression in Perl syntax matches, or "".
 func Prefix(expression string) string {
 	expression = strings.TrimPrefix(expression, "^")
 	if hasAlternatives(expression) {
@@ -28,7 +27,6 @@ func Prefix(expression string) string {
 			break
 		}
 		if rest = rest[size:]; rest != "" && strings.ContainsRune("*?{", rune(rest[0])) {
-			// The character may be absent.
 			break
 		}
 		prefix.WriteRune(char)
@@ -36,13 +34,11 @@ func Prefix(expression string) string {
 	return prefix.String()
 }
 
-// isPunctuation reports whether an escaped character is a literal.
 func isPunctuation(c byte) bool {
 	return c < utf8.RuneSelf && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z')
 }
 
-// hasAlternatives reports whether an expression may have alternatives at the top level: a "|" outside of
-// parentheses, or parentheses that cannot be counted.
+// hasAlternatives reports a "|" outside of parentheses, or parentheses that cannot be counted.
 func hasAlternatives(expression string) bool {
 	depth, isClass := 0, false
 	for i := 0; i < len(expression); i++ {

@@ -49,7 +49,6 @@ const leaseName = "millrace-gateway"
 
 // Config configures the controller.
 type Config struct {
-	// REST is the API server's client configuration.
 	REST *rest.Config
 	// LeaderElect enables leader election; it is required for more than one replica.
 	LeaderElect bool
@@ -59,36 +58,32 @@ type Config struct {
 	LoadBalancerClass string
 	// ServeAddress is the "host:port" on which proxies fetch their configuration.
 	ServeAddress string
-	// ControllerAddress is the "host:port" at which proxies reach the controller; defaults to the cluster
-	// IP and port of the controller's Service.
+	// ControllerAddress is the "host:port" of the controller for proxies; defaults to its Service's cluster IP and
+	// port.
 	ControllerAddress string
-	// ProxyImage and ProxyPullPolicy apply to the proxy containers. If ProxyImage is empty, the image of
-	// the init container lbproxy in the controller's own pod, PodName, is used.
+	// ProxyImage and ProxyPullPolicy apply to proxy containers. The default image is that of init container lbproxy
+	// in PodName.
 	ProxyImage      string
 	PodName         string
 	ProxyPullPolicy string
-	// ProxyPullSecrets apply to proxies whose parameters do not specify any. If ProxyImage is empty, the
-	// controller pod's pull secrets are used instead.
+	// ProxyPullSecrets apply unless parameters specify any; without ProxyImage the controller pod's are used.
 	ProxyPullSecrets []corev1.LocalObjectReference
-	// ProxyCPU and ProxyMemory are the resource requests of each proxy, ProxyMemoryLimit is its memory
-	// limit.
+	// ProxyCPU and ProxyMemory are resource requests, ProxyMemoryLimit is the limit.
 	ProxyCPU, ProxyMemory, ProxyMemoryLimit resource.Quantity
-	// NamespaceBytes limits the share of one namespace's objects in the configuration of an owner's
-	// proxies, ProxyBytes the whole configuration. They default to 64 MiB and 256 MiB.
+	// NamespaceBytes limits one namespace's share of an owner's configuration, ProxyBytes the whole. They default
+	// to 64 MiB and 256 MiB.
 	NamespaceBytes, ProxyBytes resource.Quantity
-	// APILossAfter is the time without an answer of the API server after which the controller is not ready
-	// and disconnects its proxies; defaults to 30 seconds.
+	// APILossAfter without an answer of the API server the controller is not ready and disconnects its proxies;
+	// defaults to 30 seconds.
 	APILossAfter time.Duration
 	// APISilenceAfter is the idle timeout of connections to the API server; defaults to three minutes.
 	APISilenceAfter time.Duration
 	// MetricsAddress and ProbeAddress are "host:port" to listen on; "0" disables the listener.
 	MetricsAddress string
 	ProbeAddress   string
-	// MetricsSecure serves metrics over TLS to authenticated and authorized clients; otherwise metrics are
-	// served over plain HTTP without authentication.
+	// MetricsSecure serves metrics over TLS to authorized clients, instead of over plain HTTP to all.
 	MetricsSecure bool
-	// MetricsCertDir contains tls.crt and tls.key of the metrics endpoint. Without these files a
-	// self-signed certificate is used.
+	// MetricsCertDir contains tls.crt and tls.key; without them a self-signed certificate is used.
 	MetricsCertDir string
 }
 
@@ -118,10 +113,9 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 	return nil
 }
 
-// proxyContainer is the init container of the controller's pod that runs the proxies' image.
 const proxyContainer = "lbproxy"
 
-// imageOfPod copies the proxy image and the pull secrets from the controller's own pod.
+// imageOfPod copies image and pull secrets from the controller's own pod.
 func (c *Config) imageOfPod(ctx context.Context, reader client.Reader) error {
 	pod := &corev1.Pod{}
 	if err := reader.Get(ctx, types.NamespacedName{Namespace: c.Namespace, Name: c.PodName}, pod); err != nil {
@@ -137,7 +131,6 @@ func (c *Config) imageOfPod(ctx context.Context, reader client.Reader) error {
 		c.Namespace, c.PodName, proxyContainer)
 }
 
-// controller holds the running components.
 type controller struct {
 	config Config
 	mgr    ctrl.Manager
@@ -150,10 +143,8 @@ type controller struct {
 	listening atomic.Bool
 }
 
-// serverName is the DNS name in the controller's serving certificate.
 func (c Config) serverName() string { return leaseName + "." + c.Namespace + ".svc" }
 
-// setup creates the components and adds them to the manager.
 func (c *controller) setup(ctx context.Context) error {
 	api, err := discovery.NewDiscoveryClientForConfigAndClient(c.mgr.GetConfig(), c.mgr.GetHTTPClient())
 	if err != nil {
@@ -224,7 +215,6 @@ func (c *controller) newIdentity() *identity.Manager {
 	}
 }
 
-// touch enqueues a pass of the writer and of the refusal reporter.
 func (c *controller) touch() {
 	c.writer.Touch()
 	c.nacks.Touch()
@@ -237,7 +227,6 @@ func routeSettings(config *Config) route.Settings {
 	return settings
 }
 
-// isLeader reports whether this replica is the leader.
 func (c *controller) isLeader() bool {
 	select {
 	case <-c.mgr.Elected():
@@ -247,7 +236,6 @@ func (c *controller) isLeader() bool {
 	}
 }
 
-// watchObjects enqueues a pass of all writers when an object of a written kind changes.
 func (c *controller) watchObjects(ctx context.Context) error {
 	for _, object := range write.Kinds() {
 		informer, err := c.mgr.GetCache().GetInformer(ctx, object, cache.BlockUntilSynced(false))
@@ -269,8 +257,7 @@ func (c *controller) watchObjects(ctx context.Context) error {
 	return nil
 }
 
-// proxySettings returns the settings shared by all proxies; the result is false until a serving certificate
-// exists.
+// proxySettings returns false until a serving certificate exists.
 func (c *controller) proxySettings(ctx context.Context) (infrastructure.Settings, bool, error) {
 	settings := infrastructure.Settings{
 		Namespace: c.config.Namespace, LoadBalancerClass: c.config.LoadBalancerClass,
@@ -298,8 +285,7 @@ func (c *controller) proxySettings(ctx context.Context) (infrastructure.Settings
 	return settings, true, nil
 }
 
-// proxyConnections exceeds the number of proxies in any cluster. A proxy holds one connection, and a second
-// one while it reconnects.
+// proxyConnections exceeds any cluster's proxies. A proxy holds a second connection while it reconnects.
 var proxyConnections = serving.Limits{Connections: 4096, PerSource: 8}
 
 // listener serves configurations to proxies on every replica.
@@ -328,7 +314,7 @@ func (c *controller) server(configurations *server.Server) listener {
 	}
 }
 
-// ready is the readiness check: it fails until this replica can serve configurations.
+// ready fails until this replica can serve configurations.
 func (c *controller) ready(*http.Request) error {
 	switch {
 	case !c.listening.Load():

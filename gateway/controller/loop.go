@@ -23,16 +23,14 @@ import (
 )
 
 const (
-	// gather delays a pass to coalesce changes, so that objects applied together take effect
-	// together.
+	// gather coalesces changes, so that objects applied together take effect together.
 	gather = 25 * time.Millisecond
 	// minInterval is the minimum interval between two full compilations.
 	minInterval = 100 * time.Millisecond
-	// retry is the delay after a failed pass.
-	retry = time.Second
+	retry       = time.Second
 )
 
-// configurations stores the resources per owner; server.Server implements it.
+// configurations stores resources per owner; server.Server implements it.
 type configurations interface {
 	Advance(order uint64)
 	Set(owner string, resources []*resource.Resource) bool
@@ -42,15 +40,12 @@ type configurations interface {
 
 // loop compiles changed objects and publishes the result. It runs in one goroutine.
 type loop struct {
-	source   *source.Source
-	served   configurations
-	settings route.Settings
-	// namespace is the controller's namespace.
+	source    *source.Source
+	served    configurations
+	settings  route.Settings
 	namespace string
-	// compiled is called after each full compilation.
-	compiled func()
-	// secrets returns the secrets shared by an owner's proxies.
-	secrets func(owner string) (values [][]byte, known bool, err error)
+	compiled  func()
+	secrets   func(owner string) (values [][]byte, known bool, err error)
 	// follows reports whether the writer depends on the endpoints of a Service.
 	follows func(types.NamespacedName) bool
 	log     logr.Logger
@@ -58,24 +53,21 @@ type loop struct {
 	compiler route.Compiler
 	// boundary triggers a compilation when the validity period of a certificate begins or ends.
 	boundary *time.Timer
-	// owners is the set of owners with published resources.
-	owners map[string]bool
+	owners   map[string]bool
 	// dependents maps each Service to the owners whose proxies need its endpoints.
 	dependents map[types.NamespacedName][]dependent
-	// cached contains endpoints by Service and port.
-	cached map[types.NamespacedName]map[int32]cachedEndpoints
+	cached     map[types.NamespacedName]map[int32]cachedEndpoints
 
 	latest atomic.Pointer[write.Compiled]
 	fleets atomic.Pointer[map[types.NamespacedName]authentication.Fleet]
 }
 
-// dependent is one owner's reference to the endpoints of a Service port.
 type dependent struct {
 	owner string
 	port  route.ServicePort
 }
 
-// cachedEndpoints is a cached endpoints resource and the Service that it was computed from.
+// cachedEndpoints is a cached resource and the Service that it was computed from.
 type cachedEndpoints struct {
 	service   *corev1.Service
 	endpoints *resource.Resource
@@ -107,7 +99,6 @@ func (l *loop) Deployments() map[string]types.NamespacedName {
 	return found
 }
 
-// Start compiles until the context ends.
 func (l *loop) Start(ctx context.Context) error {
 	l.owners, l.cached = map[string]bool{}, map[types.NamespacedName]map[int32]cachedEndpoints{}
 	var last time.Time
@@ -139,7 +130,7 @@ func (l *loop) Start(ctx context.Context) error {
 	}
 }
 
-// try runs a step and reports whether it succeeded. After a failure a full compilation is scheduled.
+// try schedules a full compilation after a failure.
 func (l *loop) try(ctx context.Context, step func(context.Context) error) bool {
 	err := step(ctx)
 	if err == nil || ctx.Err() != nil {
@@ -159,7 +150,6 @@ func sleep(ctx context.Context, pause time.Duration) {
 	}
 }
 
-// full compiles all objects and publishes the result.
 func (l *loop) full(ctx context.Context) error {
 	l.served.Advance(l.source.Position())
 	objects, ready := l.source.Objects()
@@ -240,7 +230,6 @@ func sharedSecret(values [][]byte) *resource.Resource {
 	}
 }
 
-// serve publishes the resources of all owners and removes the other owners.
 func (l *loop) serve(owned map[string][]*resource.Resource) {
 	for owner := range l.owners {
 		if _, kept := owned[owner]; !kept {
@@ -254,7 +243,6 @@ func (l *loop) serve(owned map[string][]*resource.Resource) {
 	}
 }
 
-// endpoints publishes the endpoints of the given Services without a compilation.
 func (l *loop) endpoints(ctx context.Context, services []types.NamespacedName) error {
 	l.served.Advance(l.source.Position())
 	changed := map[string][]*resource.Resource{}
@@ -276,7 +264,6 @@ func (l *loop) endpoints(ctx context.Context, services []types.NamespacedName) e
 	return nil
 }
 
-// endpointsOf returns the endpoints of a Service port, from the cache if the Service did not change.
 func (l *loop) endpointsOf(ctx context.Context, port route.ServicePort) (*resource.Resource, error) {
 	name := types.NamespacedName{Namespace: port.Namespace, Name: port.Name}
 	service, err := l.source.Service(name)
@@ -305,8 +292,8 @@ func (l *loop) endpointsOf(ctx context.Context, port route.ServicePort) (*resour
 	return r, nil
 }
 
-// fleetsOf maps service accounts to owners. If two owners share an account, the first one keeps it and the
-// writer reports the other.
+// fleetsOf maps service accounts to owners. Of two owners with one account the first keeps it; the writer
+// reports the other.
 func (l *loop) fleetsOf(compiled *write.Compiled) map[types.NamespacedName]authentication.Fleet {
 	found := map[types.NamespacedName]authentication.Fleet{}
 	for _, owner := range compiled.Owners {
@@ -320,7 +307,6 @@ func (l *loop) fleetsOf(compiled *write.Compiled) map[types.NamespacedName]authe
 	return found
 }
 
-// ownersOf returns the owner object of each proxy.
 func ownersOf(result *route.Result, objects *route.Objects) []infrastructure.Owner {
 	found := map[route.Object]infrastructure.Owner{}
 	for _, ingress := range objects.Ingresses {

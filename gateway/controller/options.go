@@ -27,13 +27,11 @@ import (
 
 func managerOptions(configuration Config, scheme *runtime.Scheme, logger logr.Logger) ctrl.Options {
 	return ctrl.Options{
-		Scheme:                  scheme,
-		Logger:                  logger,
-		LeaderElection:          configuration.LeaderElect,
-		LeaderElectionID:        leaseName,
-		LeaderElectionNamespace: configuration.Namespace,
-		// Run returns right after the manager has stopped, so the Lease can be released for the next
-		// leader.
+		Scheme:                        scheme,
+		Logger:                        logger,
+		LeaderElection:                configuration.LeaderElect,
+		LeaderElectionID:              leaseName,
+		LeaderElectionNamespace:       configuration.Namespace,
 		LeaderElectionReleaseOnCancel: true,
 		// Package managed serves the metrics.
 		Metrics: metricsserver.Options{BindAddress: "0"},
@@ -42,7 +40,6 @@ func managerOptions(configuration Config, scheme *runtime.Scheme, logger logr.Lo
 	}
 }
 
-// cacheOptions limits the informer caches to the objects and fields that are read.
 func cacheOptions() cache.Options {
 	proxies := cache.ByObject{Label: labels.SelectorFromSet(infrastructure.Selector())}
 	pods := &metav1.PartialObjectMetadata{}
@@ -63,7 +60,6 @@ func cacheOptions() cache.Options {
 	}
 }
 
-// stripSecret retains tls.crt and tls.key only.
 func stripSecret(object any) (any, error) {
 	secret, ok := object.(*corev1.Secret)
 	if !ok {
@@ -78,7 +74,7 @@ func stripSecret(object any) (any, error) {
 	return stripped, nil
 }
 
-// secretInformer returns an informer for the Secrets of a type in a namespace; "" means all namespaces.
+// secretInformer selects a type and a namespace; "" means all.
 func secretInformer(core toolscache.Getter, namespace string, kind corev1.SecretType) (toolscache.SharedIndexInformer, error) {
 	listed := toolscache.NewFilteredListWatchFromClient(core, "secrets", namespace, func(options *metav1.ListOptions) {
 		options.FieldSelector = fields.OneTermEqualSelector("type", string(kind)).String()
@@ -91,7 +87,7 @@ func secretInformer(core toolscache.Getter, namespace string, kind corev1.Secret
 	return informer, informer.SetTransform(strip)
 }
 
-// stripUsers retains password hashes. The names of other keys are kept without their values.
+// stripUsers retains password hashes, and only the names of other keys.
 func stripUsers(object any) (any, error) {
 	secret, ok := object.(*corev1.Secret)
 	if !ok {
@@ -117,7 +113,7 @@ func stripConfigMap(object any) (any, error) {
 	return &stripped, nil
 }
 
-// stripNamespace retains the labels, which route admission selects by.
+// stripNamespace retains the labels for the admission of routes.
 func stripNamespace(object any) (any, error) {
 	namespace, ok := object.(*corev1.Namespace)
 	if !ok {
@@ -128,7 +124,6 @@ func stripNamespace(object any) (any, error) {
 	return stripped, nil
 }
 
-// stripSlice retains the service name label, ports and endpoints.
 func stripSlice(object any) (any, error) {
 	slice, ok := object.(*discoveryv1.EndpointSlice)
 	if !ok {
@@ -151,7 +146,6 @@ func stripSlice(object any) (any, error) {
 	return stripped, nil
 }
 
-// bare retains identity, version and timestamps of the metadata.
 func bare(object *metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace:         object.Namespace,

@@ -10,16 +10,13 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// readTimeout exceeds all regular intervals: HTTP/2 pings every 30 seconds, watch bookmarks over HTTP/1.1
-// every minute.
+// readTimeout exceeds the intervals of HTTP/2 pings (30 s) and of watch bookmarks over HTTP/1.1 (1 min).
 const readTimeout = 3 * time.Minute
 
-// withReadTimeout sets a read timeout on connections to the API server. Over HTTP/1.1 a watch on a dead
-// connection would hang forever.
+// withReadTimeout ends connections to a dead API server. Over HTTP/1.1 a watch would otherwise hang forever.
 func withReadTimeout(config *rest.Config, limit time.Duration) *rest.Config {
 	dial := config.Dial
 	if dial == nil {
-		// The defaults of client-go.
 		dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
 	}
 	limited := rest.CopyConfig(config)
@@ -33,7 +30,6 @@ func withReadTimeout(config *rest.Config, limit time.Duration) *rest.Config {
 	return limited
 }
 
-// timeoutConn fails reads after limit without data.
 type timeoutConn struct {
 	net.Conn
 	limit time.Duration

@@ -25,7 +25,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// Backoff between connection attempts to the controller.
 const (
 	minRetry = 200 * time.Millisecond
 	maxRetry = 5 * time.Second
@@ -34,8 +33,7 @@ const (
 // Update is the difference between two versions of a proxy's configuration.
 type Update struct {
 	Version string
-	// Whole means that Changed is the complete configuration. Otherwise Changed adds or replaces resources
-	// by name, and Removed deletes them.
+	// Whole marks Changed as the complete configuration. Otherwise Removed deletes resources by name.
 	Whole   bool
 	Changed []*resource.Resource
 	Removed []string
@@ -43,41 +41,32 @@ type Update struct {
 
 // Client follows the configuration of one proxy.
 type Client struct {
-	// Address is the controller's "host:port".
-	Address string
-	// Transport authenticates the controller.
+	Address   string
 	Transport credentials.TransportCredentials
-	// Token returns the proxy's token. It is called for each stream, because projected tokens are rotated.
+	// Token is called for each stream, because projected tokens are rotated.
 	Token func() (string, error)
 	// Store persists the last applied version; nil disables persistence.
 	Store *Store
-	// Apply applies an update. On error the proxy keeps its configuration, and the error is sent to the
-	// controller.
+	// Apply keeps the previous configuration on error, which is sent to the controller.
 	Apply func(Update) error
-	// Refused returns the rejected resources of the applied version, sorted, which are sent to the
-	// controller. It may be nil.
+	// Refused returns the rejected resources of the applied version, sorted. It may be nil.
 	Refused func() []*resource.Refusal
 	Log     *slog.Logger
 
-	// received contains the resources sent by the controller by name, version is their version.
 	received map[string]received
 	version  string
-	// pending are the names changed since the last applied version, including changes of rejected updates.
-	// It is nil until the first version is applied.
+	// pending are names changed since the last applied version, including rejected updates; nil before the first.
 	pending map[string]bool
-	// unread contains resources that could not be parsed. The previous resource of the same name is
-	// retained.
+	// unread contains unparsable resources, whose previous version is retained.
 	unread map[string]*resource.Refusal
 }
 
-// received is a received resource and its version.
 type received struct {
 	version  string
 	resource *resource.Resource
 }
 
-// Run applies the stored configuration and then follows the controller until the context ends. It retries
-// forever; without a controller the proxy keeps serving its configuration.
+// Run applies the stored configuration and follows the controller until the context ends. It retries forever.
 func (c *Client) Run(ctx context.Context) error {
 	c.received, c.unread = map[string]received{}, map[string]*resource.Refusal{}
 	c.restore()
@@ -102,8 +91,7 @@ func (c *Client) Run(ctx context.Context) error {
 	return nil
 }
 
-// connect prepares a connection for one stream. A new connection per stream lets the proxy reach another
-// replica behind the Service after one ends its stream, for example because it lost the API server.
+// connect opens a connection per stream, so that the proxy reaches another replica after one ends its stream.
 func (c *Client) connect() (*grpc.ClientConn, error) {
 	connection, err := grpc.NewClient(c.Address,
 		grpc.WithTransportCredentials(c.Transport),
@@ -118,8 +106,7 @@ func (c *Client) connect() (*grpc.ClientConn, error) {
 	return connection, nil
 }
 
-// restore applies the stored configuration. If there is no readable one, the proxy waits for the
-// controller.
+// restore waits for the controller if there is no readable stored configuration.
 func (c *Client) restore() {
 	if c.Store == nil {
 		return
@@ -145,7 +132,7 @@ func (c *Client) restore() {
 	}
 }
 
-// follow handles one stream until it ends; answered reports whether the controller sent a response.
+// follow serves one stream; answered reports whether the controller sent a response.
 func (c *Client) follow(ctx context.Context) (answered bool, err error) {
 	connection, err := c.connect()
 	if err != nil {
@@ -193,8 +180,7 @@ func (c *Client) follow(ctx context.Context) (answered bool, err error) {
 	}
 }
 
-// take merges and applies a response and returns the applied update. A rejected response stays merged,
-// because the next response is relative to it.
+// take merges and applies a response. A rejected one stays merged, because the next response is relative to it.
 func (c *Client) take(response *discovery.DeltaDiscoveryResponse) (*Update, error) {
 	c.merge(response)
 	c.version = response.GetSystemVersionInfo()
@@ -206,7 +192,7 @@ func (c *Client) take(response *discovery.DeltaDiscoveryResponse) (*Update, erro
 	return &update, nil
 }
 
-// merge merges a response into received. An unreadable resource is recorded and does not affect others.
+// merge records unreadable resources, which do not affect others.
 func (c *Client) merge(response *discovery.DeltaDiscoveryResponse) {
 	changed := func(name string) {
 		delete(c.unread, name)
@@ -236,7 +222,6 @@ func (c *Client) merge(response *discovery.DeltaDiscoveryResponse) {
 	}
 }
 
-// refused returns the rejected and unreadable resources, sorted within each group.
 func (c *Client) refused() []*resource.Refusal {
 	var all []*resource.Refusal
 	if c.Refused != nil {
@@ -248,7 +233,6 @@ func (c *Client) refused() []*resource.Refusal {
 	return all
 }
 
-// update returns the difference between the applied and the received configuration.
 func (c *Client) update(version string) Update {
 	if c.pending == nil {
 		update := Update{Version: version, Whole: true, Changed: make([]*resource.Resource, 0, len(c.received))}
@@ -268,7 +252,6 @@ func (c *Client) update(version string) Update {
 	return update
 }
 
-// save persists an applied update.
 func (c *Client) save(change *Update) {
 	if c.Store == nil || change == nil {
 		return
@@ -278,7 +261,6 @@ func (c *Client) save(change *Update) {
 	}
 }
 
-// tokenSource sends the token as per-RPC credentials.
 type tokenSource func() (string, error)
 
 func (t tokenSource) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {

@@ -11,10 +11,8 @@ package distribution
 const (
 	// TypeURL is the only served type, gateway/resource.Resource.
 	TypeURL = "type.googleapis.com/millrace.gateway.v1.Resource"
-	// MaxRequestBytes limits a request. The first request of a stream lists the proxy's versions, less than
-	// 150 bytes per resource.
+	// MaxRequestBytes limits a request. The first one lists the proxy's versions, under 150 bytes each.
 	MaxRequestBytes = 16 << 20
-	// MaxResponseBytes limits a response. The first response contains all resources; 5,000 certificates
-	// take 25 MB.
+	// MaxResponseBytes limits a response. The first one has all resources; 5,000 certificates take 25 MB.
 	MaxResponseBytes = 512 << 20
 )

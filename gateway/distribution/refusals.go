@@ -20,8 +20,8 @@ const (
 	maxReason = 512
 )
 
-// NewRefusals returns the error detail of an acknowledgement with rejected resources. A controller that
-// cannot decode the details treats the whole version as rejected.
+// NewRefusals encodes rejected resources. A controller that cannot decode them treats the whole version as
+// rejected.
 func NewRefusals(refused []*resource.Refusal) *rpc.Status {
 	said := &resource.Refusals{Total: uint32(len(refused))}
 	for _, each := range refused[:min(len(refused), maxRefusals)] {

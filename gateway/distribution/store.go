@@ -27,12 +27,10 @@ import (
 // The file is a journal: the whole configuration followed by changes, so that saving costs as much as the
 // change. When the changes reach a quarter of the whole, the file is rewritten.
 type Store struct {
-	// Path is the file; its directory must exist.
 	Path string
 
 	// journal is open for appending changes; nil requires a rewrite.
-	journal *os.File
-	// whole and changes are the sizes of both parts in bytes.
+	journal        *os.File
 	whole, changes int64
 }
 
@@ -41,8 +39,7 @@ const (
 	magic = "millrace-proxy-1\n"
 	// minChanges is the minimum size of changes in bytes before a rewrite.
 	minChanges = 1 << 20
-	// maxRecord is the maximum size of an appended change in bytes. A larger one causes a rewrite, which
-	// uses many records.
+	// maxRecord is the maximum size of an appended change in bytes; a larger one causes a rewrite.
 	maxRecord = 64 << 20
 )
 
@@ -54,8 +51,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // errTorn is returned for an incomplete last record, left by a crash.
 var errTorn = errors.New("the last record is incomplete")
 
-// Load calls take for each saved message in order: parts of the whole, then changes, which may remove
-// earlier resources. An incomplete last record is skipped. A missing file is not an error.
+// Load calls take for each saved message: the whole, then changes. It skips an incomplete last record. A
+// missing file is no error.
 func (s *Store) Load(take func(*discovery.DeltaDiscoveryResponse) error) error {
 	content, err := os.ReadFile(s.Path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -88,7 +85,6 @@ func (s *Store) Load(take func(*discovery.DeltaDiscoveryResponse) error) error {
 	return nil
 }
 
-// cutRecord splits off the first record.
 func cutRecord(content []byte) (record, rest []byte, err error) {
 	if len(content) < recordHeader {
 		return nil, nil, errTorn
@@ -108,8 +104,8 @@ func cutRecord(content []byte) (record, rest []byte, err error) {
 	return record, rest, nil
 }
 
-// Save persists a change; all is the configuration including the change. After an error the previous
-// content may be lost, and the next call rewrites the file.
+// Save persists a change; all includes it. After an error the content may be lost, and the next call rewrites
+// the file.
 func (s *Store) Save(change Update, all map[string]received) error {
 	if s.journal == nil || s.changes > max(minChanges, s.whole/4) {
 		return s.rewrite(change.Version, all)
@@ -139,7 +135,6 @@ func (s *Store) Save(change Update, all map[string]received) error {
 	return err
 }
 
-// pack encodes a resource into a message, reusing the message's buffer.
 func pack(into *discovery.Resource, r *resource.Resource, version string) (err error) {
 	into.Name, into.Version, into.Resource.TypeUrl = r.GetName(), version, TypeURL
 	if into.Resource.Value, err = (proto.MarshalOptions{}).MarshalAppend(into.Resource.Value[:0], r); err != nil {
@@ -148,7 +143,6 @@ func pack(into *discovery.Resource, r *resource.Resource, version string) (err e
 	return nil
 }
 
-// rewrite replaces the file atomically.
 func (s *Store) rewrite(version string, all map[string]received) error {
 	if s.journal != nil {
 		_ = s.journal.Close()
@@ -194,8 +188,7 @@ func writeAll(file io.Writer, version string, all map[string]received) (length i
 	return length, buffered.Flush()
 }
 
-// writeRecord encodes and writes one message, reusing the buffer. A failed write leaves an incomplete
-// record.
+// writeRecord reuses the buffer. A failed write leaves an incomplete record.
 func writeRecord(to io.Writer, buffer *[]byte, message *discovery.DeltaDiscoveryResponse) (int64, error) {
 	var header [recordHeader]byte
 	record, err := proto.MarshalOptions{}.MarshalAppend(append((*buffer)[:0], header[:]...), message)

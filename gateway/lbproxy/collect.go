@@ -10,14 +10,13 @@ import (
 )
 
 const (
-	// headroom is the minimum allocation in bytes between two garbage collections. The default of Go, as
-	// much as the live heap, would collect every few thousand requests on a small heap.
+	// headroom in bytes is the least allocation between collections. Go's default collects small heaps every few
+	// thousand requests.
 	headroom = 64 << 20
 	// minPercent is Go's default, used for large heaps.
 	minPercent = 100
 )
 
-// percentFor returns the GC percentage for the size of the live heap in bytes.
 func percentFor(alive uint64) int {
 	// The percentage also scales Go's minimum heap, 4 MiB at 100.
 	return int(max(headroom*100/max(alive, 4<<20), minPercent))
@@ -32,7 +31,6 @@ type collector struct {
 // sentinel is an unreachable object whose finalizer runs after each collection.
 type sentinel struct{ *collector }
 
-// tuneCollector starts a collector unless GOGC is set.
 func tuneCollector() (stop func()) {
 	if before := debug.SetGCPercent(minPercent); before != minPercent {
 		debug.SetGCPercent(before)

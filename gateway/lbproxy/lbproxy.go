@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lbproxy runs a proxy in a pod: it fetches the configuration from the controller, serves traffic,
-// and exposes probes and metrics.
+// Package lbproxy runs a proxy in a pod: its configuration, traffic, probes and metrics.
 package lbproxy
 
 import (
@@ -21,15 +20,13 @@ import (
 type Config struct {
 	// Controller is the controller's "host:port", ControllerName the DNS name in its certificate.
 	Controller, ControllerName string
-	// ControllerCA is a file with the CAs of the controller, Token a file with the proxy's token. Both are
-	// read for each connection, because they are rotated.
+	// ControllerCA and Token are files, read for each connection because they are rotated.
 	ControllerCA, Token string
 	// Store is the file of the last configuration; empty disables it. It contains private keys.
 	Store string
 	// AdminAddress is the "host:port" of /healthz, /readyz and /metrics.
 	AdminAddress string
-	// Tracing configures the export of spans.
-	Tracing Tracing
+	Tracing      Tracing
 	// Proxy configures the data path. Its Tracer is set from Tracing.
 	Proxy proxy.Settings
 }
@@ -74,7 +71,6 @@ func Run(ctx context.Context, config Config) error {
 	return errors.Join(err, <-followed)
 }
 
-// follower returns the client that fetches and applies the configuration.
 func follower(config Config, served *proxy.Proxy) *distribution.Client {
 	client := &distribution.Client{
 		Address:   config.Controller,
@@ -98,7 +94,6 @@ func readToken(file string) (string, error) {
 	return strings.TrimSpace(string(content)), nil
 }
 
-// apply returns the function that applies an update to the proxy.
 func apply(served *proxy.Proxy, log *slog.Logger) func(distribution.Update) error {
 	return func(update distribution.Update) error {
 		if err := served.Apply(proxy.Update{

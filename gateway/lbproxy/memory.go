@@ -32,8 +32,8 @@ func memoryLimit(root string) int64 {
 	return 0
 }
 
-// limitMemory sets the runtime's memory limit and divides the memory: 60 percent for requests of clients, a
-// quarter of that for a single client. The rest is for the configuration, backend connections and garbage.
+// limitMemory allots 60 percent to requests, a quarter of that to a single client. The rest is for
+// configuration, backend connections and garbage.
 func limitMemory(limit int64, settings *proxy.Settings) {
 	if limit == 0 {
 		return

@@ -21,17 +21,14 @@ import (
 
 // Tracing configures the export and sampling of spans.
 type Tracing struct {
-	// Endpoint is an OTLP collector over gRPC, http://HOST:PORT or https://HOST:PORT; empty disables
-	// tracing.
+	// Endpoint is an OTLP collector over gRPC, http://HOST:PORT or https://HOST:PORT; empty disables tracing.
 	Endpoint string
 	// Ratio of sampled requests, from 0 to 1.
 	Ratio float64
 }
 
-// instrumentation is the scope name of the spans.
 const instrumentation = "github.com/millrace-lb/millrace/gateway/proxy"
 
-// exportTimeout is the timeout of the final export at shutdown.
 const exportTimeout = 5 * time.Second
 
 // Validate returns an error if a setting is invalid.
@@ -49,8 +46,8 @@ func (t Tracing) Validate() error {
 	return nil
 }
 
-// start returns a tracer and a function that flushes it. Spans are exported from a bounded queue and
-// dropped if the collector is too slow, so that requests are not delayed.
+// start returns a tracer and its flush. Spans are dropped if the collector is too slow, so that requests are
+// not delayed.
 func (t Tracing) start(ctx context.Context, log *slog.Logger) (trace.Tracer, func(), error) {
 	if t.Endpoint == "" {
 		return nil, func() {}, nil
@@ -78,8 +75,8 @@ func (t Tracing) start(ctx context.Context, log *slog.Logger) (trace.Tracer, fun
 	return provider.Tracer(instrumentation), stop, nil
 }
 
-// sampler samples a ratio of the requests at random. It follows an existing decision of a local parent or
-// of a trusted downstream proxy. The trace ID is ignored, because clients choose it.
+// sampler samples at random, except for decisions of a local parent or trusted proxy. Clients choose the trace
+// ID, so it is ignored.
 type sampler struct{ ratio float64 }
 
 func (s sampler) ShouldSample(p sdktrace.SamplingParameters) sdktrace.SamplingResult {

@@ -13,14 +13,12 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// trust verifies the controller with the CAs read from a file at each handshake, because the kubelet
-// replaces the file when CAs change.
+// trust reads the controller's CAs at each handshake, because the kubelet replaces the file.
 type trust struct {
 	credentials.TransportCredentials
 	file, name string
 }
 
-// newTrust returns credentials that verify the server name with the CAs in the file.
 func newTrust(file, name string) credentials.TransportCredentials {
 	// The embedded credentials only provide the server name; ClientHandshake is overridden.
 	return trust{TransportCredentials: credentials.NewTLS(&tls.Config{ServerName: name}), file: file, name: name}

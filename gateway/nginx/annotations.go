@@ -2,11 +2,10 @@
 
 package nginx
 
-// annotation describes the support of an annotation.
 type annotation struct {
 	handling Handling
 	note     string
-	// read is nil if there is nothing to parse, or another annotation's function parses it.
+	// read is nil if another annotation's function parses the value, or there is nothing to parse.
 	read func(*reader, string) error
 	// isStrict refuses the Ingress if the value is invalid.
 	isStrict bool
@@ -42,7 +41,6 @@ func supported(note string, read func(*reader, string) error) annotation {
 	return annotation{handling: Supported, note: note, read: read}
 }
 
-// strict refuses the Ingress if the value is invalid.
 func strict(note string, read func(*reader, string) error) annotation {
 	return annotation{handling: Supported, note: note, read: read, isStrict: true}
 }
@@ -51,7 +49,6 @@ func ignored(note string) annotation     { return annotation{handling: Ignored, 
 func unsupported(note string) annotation { return annotation{handling: Unsupported, note: note} }
 func refused(note string) annotation     { return annotation{handling: Refused, note: note} }
 
-// routing are annotations that select or change the destination of requests.
 func routing() map[string]annotation {
 	return map[string]annotation{
 		"ssl-redirect":            supported("default `true`, for hosts with TLS; status 308", (*reader).sslRedirect),
@@ -77,7 +74,6 @@ func routing() map[string]annotation {
 	}
 }
 
-// responses are annotations that change responses.
 func responses() map[string]annotation {
 	return map[string]annotation{
 		"enable-cors":                              supported("", (*reader).enableCORS),
@@ -109,7 +105,6 @@ func responses() map[string]annotation {
 	}
 }
 
-// sharing are annotations that distribute requests to several backends.
 func sharing() map[string]annotation {
 	return map[string]annotation{
 		"affinity":                     supported("`cookie`", (*reader).affinity),
@@ -135,7 +130,6 @@ func sharing() map[string]annotation {
 	}
 }
 
-// restricting are annotations that restrict clients.
 func restricting() map[string]annotation {
 	group := map[string]annotation{
 		"whitelist-source-range": strict("other clients get 403", (*reader).allow),
@@ -186,7 +180,6 @@ func restricting() map[string]annotation {
 	return group
 }
 
-// performance are annotations that affect performance only.
 func performance() map[string]annotation {
 	group := map[string]annotation{
 		"proxy-connect-timeout": ignored("connection attempts time out after seconds"),

@@ -15,30 +15,24 @@ import (
 
 // External configures an authorization request to a Service for each request.
 type External struct {
-	// Service is empty if the URL has the host of the request, or another host name. The rules of that
-	// host then determine the Service.
+	// Service is empty if the rules of the URL's host, or of the request's, determine the Service.
 	Namespace, Service string
 	Port               int32
-	// TLS selects https.
-	TLS bool
-	// Host is the Host header of the authorization request, empty for the host of the client's request.
-	// Path is its path and query.
+	TLS                bool
+	// Host is empty for the host of the client's request. Path includes the query.
 	Host, Path string
 	// Method is empty for GET.
 	Method string
-	// ResponseHeaders are the headers of the authorization response that are added to the client's
-	// request.
+	// ResponseHeaders of the authorization response are added to the client's request.
 	ResponseHeaders []string
-	// SignIn is the URL for clients with a 401 response, and Redirect the value of
-	// X-Auth-Request-Redirect; both may be empty. $scheme, $host, $request_uri and $escaped_request_uri
-	// are variables of the client's request.
+	// SignIn is the URL for clients with a 401, Redirect the value of X-Auth-Request-Redirect. Both may be empty
+	// and contain $scheme, $host, $request_uri and $escaped_request_uri.
 	SignIn, Redirect string
 }
 
 // WantedURL is the form of auth-url that is always supported.
 const WantedURL = "use the URL of a Service, as http://NAME.NAMESPACE.svc.cluster.local:PORT/oauth2/auth"
 
-// authURL parses auth-url and its related annotations.
 func (r *reader) authURL(text string) error {
 	if IsOff(text) {
 		return nil
@@ -66,10 +60,8 @@ func (r *reader) authURL(text string) error {
 	return nil
 }
 
-// ownHosts matches the start of a URL with the host of the request.
 var ownHosts = regexp.MustCompile(`^(https?|\$scheme|\$pass_access_scheme)://\$(host|http_host|best_http_host)/`)
 
-// parseExternal parses the URL of a Service.
 func parseExternal(text string) (*External, error) {
 	if begin := ownHosts.FindString(text); begin != "" {
 		target, err := parsePlainURL("http://own/" + text[len(begin):])
@@ -108,7 +100,6 @@ func parseExternal(text string) (*External, error) {
 	return found, nil
 }
 
-// parsePlainURL parses an http or https URL without variables.
 func parsePlainURL(text string) (*url.URL, error) {
 	target, err := url.Parse(text)
 	switch {
@@ -127,8 +118,7 @@ func parsePlainURL(text string) (*url.URL, error) {
 	return target, nil
 }
 
-// authMethod parses the method of authorization requests. It accepts no unknown method, because the
-// server could admit clients by mistake.
+// authMethod accepts no unknown method, because the server could admit clients by mistake.
 func (r *reader) authMethod() (string, error) {
 	switch method := r.values["auth-method"]; method {
 	case "", "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS":
@@ -138,8 +128,7 @@ func (r *reader) authMethod() (string, error) {
 	}
 }
 
-// messageHeaders are headers of one message or connection. Copied to a backend's request, they could change
-// its framing.
+// messageHeaders could change the framing of a backend's request if copied to it.
 var messageHeaders = map[string]bool{
 	"connection": true, "content-length": true, "expect": true, "host": true, "http2-settings": true, "keep-alive": true,
 	"proxy-authenticate": true, "proxy-authorization": true, "proxy-connection": true, "te": true, "trailer": true,
@@ -196,7 +185,6 @@ func checkClientURL(text string) error {
 
 var variable = regexp.MustCompile(`\$(\{\w*\}|\w*)`)
 
-// knownVariables maps the variables of nginx in URLs for clients to the variables of proxies.
 var knownVariables = map[string]string{
 	"$scheme": "$scheme", "$pass_access_scheme": "$scheme",
 	"$host": "$host", "$http_host": "$host", "$best_http_host": "$host", "$server_name": "$host",
@@ -208,7 +196,6 @@ var knownVariables = map[string]string{
 // maxURL is the maximum length of a URL in responses.
 const maxURL = 2048
 
-// replaceVariables replaces the variables of nginx by the variables of proxies.
 func replaceVariables(text string) (string, error) {
 	switch {
 	case !isPrintable(text) || strings.Contains(text, " "):
@@ -231,7 +218,6 @@ func replaceVariables(text string) (string, error) {
 	return found, nil
 }
 
-// refuseWithAuthURL refuses an annotation that changes the authorization request in an unsupported way.
 func (r *reader) refuseWithAuthURL(text string) error {
 	if !IsOff(r.values["auth-url"]) && !IsOff(text) {
 		r.refuse("it is not supported: %s", annotations[r.name].note)
@@ -239,7 +225,6 @@ func (r *reader) refuseWithAuthURL(text string) error {
 	return nil
 }
 
-// externalAuth are the annotations for external authorization.
 func externalAuth() map[string]annotation {
 	group := map[string]annotation{
 		"auth-url": strict("sends an authorization request for each request; to a Service, as `http://NAME.NAMESPACE.svc:PORT/PATH`, of another namespace with a ReferenceGrant; or to `https://$host/PATH` or `https://NAME/PATH`, if another Ingress of the class serves it",

@@ -32,10 +32,8 @@ func (h Handling) String() string {
 
 // Annotation is an annotation of ingress-nginx.
 type Annotation struct {
-	// Name has no prefix.
 	Name string
 	Handling
-	// Note describes the support, or why there is no support.
 	Note string
 }
 
@@ -48,8 +46,7 @@ func Annotations() []Annotation {
 	return found
 }
 
-// lookup returns the handling of an annotation by its name without the prefix. An unknown annotation is
-// refused if a word of its name indicates that it restricts clients.
+// lookup returns the handling of an annotation. An unknown one is refused if its name has a restricting word.
 func lookup(name string) Annotation {
 	if found, is := annotations[name]; is {
 		return Annotation{Name: name, Handling: found.handling, Note: found.note}
@@ -60,15 +57,13 @@ func lookup(name string) Annotation {
 	return Annotation{Name: name, Handling: Unsupported, Note: "it is unknown"}
 }
 
-// restrictingWords are words in the names of annotations that restrict clients.
 var restrictingWords = map[string]bool{
 	"auth": true, "oauth": true, "oauth2": true, "oidc": true, "jwt": true, "csrf": true,
 	"allow": true, "allowlist": true, "whitelist": true, "deny": true, "denylist": true, "blacklist": true, "blocklist": true,
 	"waf": true, "wafv2": true, "modsecurity": true, "owasp": true, "protect": true,
 }
 
-// Protects reports whether the name of an annotation, of any controller and without prefix, contains a
-// word that indicates that it restricts clients.
+// Protects reports whether a word of an annotation's name, without prefix, indicates that it restricts clients.
 func Protects(name string) bool {
 	return slices.ContainsFunc(strings.FieldsFunc(name, func(r rune) bool { return r == '-' || r == '_' || r == '.' }),
 		func(word string) bool { return restrictingWords[word] })
@@ -85,9 +80,7 @@ func IsOff(value string) bool {
 
 // Problem is an annotation that is unsupported or invalid, as a whole or in part.
 type Problem struct {
-	// Name has no prefix.
-	Name string
-	// Invalid is true if the value is invalid.
+	Name    string
 	Invalid bool
 	// Refuses is true if the Ingress must not be served.
 	Refuses bool
@@ -111,14 +104,12 @@ func Read(raw map[string]string) (*Settings, []Problem) {
 	return r.settings, r.problems
 }
 
-// reader parses the annotations of one Ingress.
 type reader struct {
-	// values maps names without the prefix to values that are not empty.
+	// values maps names without the prefix to non-empty values.
 	values   map[string]string
 	settings *Settings
 	problems []Problem
-	// name is the name of the current annotation.
-	name string
+	name     string
 }
 
 func (r *reader) read(of annotation, value string) {

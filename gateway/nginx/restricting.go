@@ -22,8 +22,7 @@ func (r *reader) deny(text string) error {
 	return err
 }
 
-// satisfy parses whether one of several guards is sufficient. Without an allowlist the other guards are
-// required.
+// satisfy parses whether one guard is sufficient. Without an allowlist the other guards are required.
 func (r *reader) satisfy(text string) error {
 	isAllowing := r.values["whitelist-source-range"] != "" || r.values["allowlist-source-range"] != ""
 	hasPassword, hasURL := !IsOff(r.values["auth-type"]), !IsOff(r.values["auth-url"])

@@ -75,7 +75,6 @@ func (r *reader) temporalRedirect(text string) error {
 	return r.redirect(text, r.redirectCode("temporal-redirect-code", 302))
 }
 
-// redirectCode parses the status of a redirect.
 func (r *reader) redirectCode(name string, otherwise uint32) uint32 {
 	switch found := r.number(name, 300, 308, otherwise); found {
 	case 300, 304, 305, 306:
@@ -86,8 +85,7 @@ func (r *reader) redirectCode(name string, otherwise uint32) uint32 {
 	}
 }
 
-// redirect parses a URL. Of nginx's variables only those are supported that keep parts of the request's
-// URL.
+// redirect supports only the variables that keep parts of the request's URL.
 func (r *reader) redirect(text string, status uint32) error {
 	to := &Redirect{Status: status}
 	site, keeps := strings.CutSuffix(text, "$request_uri")
@@ -102,7 +100,6 @@ func (r *reader) redirect(text string, status uint32) error {
 	return nil
 }
 
-// readLocation parses a URL without variables, or a path.
 func (to *Redirect) readLocation(text string) error {
 	target, err := url.Parse(text)
 	if err != nil || target.Host == "" && !strings.HasPrefix(text, "/") || target.Scheme != "" && target.Scheme != "http" && target.Scheme != "https" {
@@ -112,7 +109,6 @@ func (to *Redirect) readLocation(text string) error {
 	return checkLocation(text)
 }
 
-// readSite parses a scheme and a host in front of $request_uri.
 func (to *Redirect) readSite(text string) error {
 	scheme, host, is := strings.Cut(text, "://")
 	switch {

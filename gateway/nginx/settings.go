@@ -47,8 +47,7 @@ type Settings struct {
 	// SatisfyAny admits clients of Allow without Auth and External, and other clients with both.
 	SatisfyAny bool
 	Auth       *Auth
-	// External authorizes each request, if not nil.
-	External *External
+	External   *External
 	// BodyLimit is the maximum size of a request body in bytes; 0 means no limit.
 	BodyLimit int64
 	Limits    Limits
@@ -57,7 +56,6 @@ type Settings struct {
 // Protocol is the protocol of connections to backends.
 type Protocol int
 
-// Protocols of backends.
 const (
 	HTTP Protocol = iota
 	HTTPS
@@ -67,8 +65,7 @@ const (
 
 // Redirect is a redirect for all requests.
 type Redirect struct {
-	// Location is the URL, or empty to keep the path and query of the request. Then Scheme, Host and Port
-	// replace parts of the request's URL; an empty or zero one keeps the request's.
+	// Location is empty to keep the request's URL except for a Scheme, Host and Port that are set.
 	Location     string
 	Scheme, Host string
 	Port         uint32
@@ -77,7 +74,6 @@ type Redirect struct {
 
 // Retry configures retries.
 type Retry struct {
-	// Attempts is the maximum number of retries.
 	Attempts uint32
 	// Statuses are response statuses that are retried, in addition to failures.
 	Statuses []uint32
@@ -99,8 +95,7 @@ type Session struct {
 	MaxAge time.Duration
 }
 
-// Canary adds the backend of the Ingress to the paths of another Ingress. The header takes precedence
-// over the cookie, and the cookie over the weight.
+// Canary adds the Ingress's backend to another Ingress's paths: by header, by cookie, then by weight.
 type Canary struct {
 	// Header selects by "always" or "never" if neither Value nor Pattern is set. Value takes precedence
 	// over Pattern, an RE2 expression that is searched in the value.

@@ -44,7 +44,6 @@ func (r *reader) enableCORS(text string) error {
 
 var origin = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*://(\*\.)?[A-Za-z0-9._\[\]:-]+$`)
 
-// origins parses cors-allow-origin without invalid origins.
 func (r *reader) origins() []string {
 	text, found := r.values["cors-allow-origin"]
 	if !found {
@@ -61,7 +60,6 @@ func (r *reader) origins() []string {
 	return all
 }
 
-// tokens parses a list of methods or headers without invalid ones.
 func (r *reader) tokens(name, otherwise string) []string {
 	text, found := r.values[name]
 	if !found {
@@ -152,8 +150,7 @@ func (r *reader) canary(text string) error {
 	return nil
 }
 
-// mirrorTarget parses the URL of a Service: http://NAME.NAMESPACE.svc…:PORT, with or without
-// $request_uri.
+// mirrorTarget parses http://NAME.NAMESPACE.svc…:PORT, with or without $request_uri.
 func (r *reader) mirrorTarget(text string) error {
 	site := strings.TrimSuffix(strings.TrimSuffix(text, "$request_uri"), "/")
 	target, err := url.Parse(site)

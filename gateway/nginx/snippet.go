@@ -18,8 +18,7 @@ type Headers struct {
 	RemoveRequest, RemoveResponse        []string
 }
 
-// configurationSnippet parses directives that set headers to fixed values. Any other directive refuses
-// the Ingress, because it may restrict clients.
+// configurationSnippet refuses the Ingress if a directive does other than set headers to fixed values.
 func (r *reader) configurationSnippet(text string) error {
 	if IsOff(text) {
 		return nil
@@ -38,7 +37,6 @@ func (r *reader) configurationSnippet(text string) error {
 	return nil
 }
 
-// add adds the change of one directive.
 func (h *Headers) add(words []string) error {
 	name, arguments := words[0], words[1:]
 	hasNoOptions := len(arguments) > 0 && !strings.HasPrefix(arguments[0], "-")
@@ -63,7 +61,7 @@ func (h *Headers) add(words []string) error {
 		quoted(strings.Join(words, " ")))
 }
 
-// addChange adds a header to set, or to remove if it has no value.
+// addChange removes a header without a value.
 func addChange(name, value string, set *[]Header, remove *[]string) error {
 	switch {
 	case !isToken(name) || messageHeaders[strings.ToLower(name)] && !strings.EqualFold(name, "host"):
@@ -89,8 +87,7 @@ var sentHeaders = map[string]string{
 	"x-original-url": "$scheme://$http_host$request_uri $scheme://$host$request_uri",
 }
 
-// authSnippet refuses the Ingress unless each directive sets a header that authorization requests have by
-// default.
+// authSnippet refuses the Ingress unless each directive sets a header that authorization requests have anyway.
 func (r *reader) authSnippet(text string) error {
 	if IsOff(r.values["auth-url"]) || IsOff(text) {
 		return nil

@@ -10,22 +10,18 @@ import (
 	"strings"
 )
 
-// reportUnsupported reports that the current annotation is not supported, as a whole or in part.
 func (r *reader) reportUnsupported(format string, arguments ...any) {
 	r.problems = append(r.problems, Problem{Name: r.name, Message: fmt.Sprintf(format, arguments...)})
 }
 
-// refuse reports that the current annotation is not supported and the Ingress is not served.
 func (r *reader) refuse(format string, arguments ...any) {
 	r.problems = append(r.problems, Problem{Name: r.name, Refuses: true, Message: fmt.Sprintf(format, arguments...)})
 }
 
-// reportInvalid reports an invalid value of another annotation, and its replacement.
 func (r *reader) reportInvalid(name string, err error) {
 	r.problems = append(r.problems, Problem{Name: name, Invalid: true, Message: err.Error()})
 }
 
-// isTrue parses a boolean annotation in the syntax of Go; otherwise is the default.
 func (r *reader) isTrue(name string, otherwise bool) bool {
 	text, found := r.values[name]
 	if !found {
@@ -39,7 +35,6 @@ func (r *reader) isTrue(name string, otherwise bool) bool {
 	return value
 }
 
-// number parses a number. It returns otherwise if the annotation is missing or invalid.
 func (r *reader) number(name string, lowest, highest, otherwise uint32) uint32 {
 	text, found := r.values[name]
 	if !found {
@@ -78,7 +73,6 @@ func quoted(text string) string {
 	return strconv.Quote(text)
 }
 
-// splitList splits a comma-separated list.
 func splitList(text string) []string {
 	var found []string
 	for part := range strings.SplitSeq(text, ",") {
@@ -92,7 +86,6 @@ func splitList(text string) []string {
 // maxPrefixes is the maximum length of a list of addresses.
 const maxPrefixes = 10_000
 
-// parsePrefixes parses a list of prefixes and addresses.
 func parsePrefixes(text string) ([]netip.Prefix, error) {
 	parts := splitList(text)
 	switch {
@@ -132,8 +125,7 @@ func parseSize(text string) (int64, error) {
 	return value * unit, nil
 }
 
-// isToken reports whether a text is a token (RFC 9110, section 5.6.2), such as the name of a header or a
-// cookie.
+// isToken: RFC 9110, section 5.6.2.
 func isToken(text string) bool {
 	for i := range len(text) {
 		c := text[i]
@@ -144,7 +136,6 @@ func isToken(text string) bool {
 	return text != ""
 }
 
-// isPrintable reports whether a text may be the value of a header.
 func isPrintable(text string) bool {
 	for _, c := range text {
 		if c < ' ' || c == 0x7f || c == '\uFFFD' {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package resource defines the resources of a proxy's configuration, in Go and as Protocol Buffers. See resource.proto.
+// Package resource defines the resources of a proxy's configuration. See resource.proto.
 package resource
 
 //go:generate go run ../../hack/protogen resource.proto

@@ -25,7 +25,8 @@ const (
 	pathBytes  = 64
 	// reserveParts divides a namespace's limit: one part is for rules that answer 500 for objects without room.
 	reserveParts = 4
-	// readLimitFactor times its limit is read of a namespace's routes: parsing them delays all other namespaces.
+	// readLimitFactor is the multiple of its limit up to which a namespace's routes are read: parsing delays
+	// others.
 	readLimitFactor = 2
 )
 

@@ -64,7 +64,7 @@ func authorizationRequest(with *gatewayv1.HTTPAuthConfig) *resource.ExternalAuth
 
 var alwaysSent = map[string]bool{"host": true, "method": true, "path": true, "content-length": true, "authorization": true, "*": true}
 
-// limitExternalAuth refuses more than most filters: one for a rule, none for its backends.
+// limitExternalAuth refuses more than most filters: one for a rule, 0 for its backends.
 func limitExternalAuth(filters []*resource.Filter, most int) *refusal {
 	for _, filter := range filters {
 		if filter.GetExternalAuthorization() == nil {

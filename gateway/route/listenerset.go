@@ -31,7 +31,7 @@ func (c *compilation) setsByGateway(objects []*gatewayv1.ListenerSet) map[key][]
 	return found
 }
 
-// attachSets attaches the ListenerSets that the Gateway allows, by default none.
+// attachSets attaches the ListenerSets that the Gateway allows; the default is no ListenerSet.
 func (c *compilation) attachSets(of *gateway, objects []*gatewayv1.ListenerSet) {
 	allowed := allowedNamespaces{from: gatewayv1.NamespacesFromNone}
 	if listeners := of.object.Spec.AllowedListeners; listeners != nil && listeners.Namespaces != nil {

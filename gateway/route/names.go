@@ -12,8 +12,9 @@ const (
 	GatewayController = "millrace.io/gateway"
 )
 
-// AnnotationProxyOf, on every object of an owner's proxies, is the owner's kind, namespace and name, joined by
-// slashes. The label of the same name has its hash and selects the pods.
+// AnnotationProxyOf is an annotation of every object of an owner's proxies. Its value is the owner's
+// kind, namespace and name, joined by slashes. The label of the same name has a hash of this value and
+// selects the pods.
 const AnnotationProxyOf = "millrace.io/proxy-of"
 
 // OwnerKey returns an owner as "Gateway/namespace/name".
@@ -32,8 +33,8 @@ const (
 	AnnotationIngressClass = "kubernetes.io/ingress.class"
 )
 
-// AnnotationProxyProtocol "v2" of a Service sends backends of a TLSRoute or of ssl-passthrough a PROXY protocol
-// header.
+// AnnotationProxyProtocol is an annotation of a Service. "v2" sends its backends a PROXY protocol header
+// with the client's address at the start of connections of a TLSRoute or of ssl-passthrough.
 const AnnotationProxyProtocol = "millrace.io/proxy-protocol"
 
 // ReasonPolicyFull is the reason of a Gateway that refuses Services, because the status of their

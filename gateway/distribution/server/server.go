@@ -22,34 +22,29 @@ import (
 type Identity struct {
 	// Owner is the Gateway or IngressClass that the proxy serves.
 	Owner string
-	// Pod is the proxy's pod, "namespace/name".
-	Pod string
+	Pod   string
 }
 
-// Authenticate returns the identity of a token's holder. The error is sent to the proxy and must not
-// contain the token.
+// Authenticate returns the holder of a token. Errors are sent to the proxy and must not contain the token.
 type Authenticate func(ctx context.Context, token string) (Identity, error)
 
 // Server distributes resources per owner to the owner's proxies. It is safe for concurrent use.
 type Server struct {
 	discovery.UnimplementedAggregatedDiscoveryServiceServer
 	authenticate Authenticate
-	// OnAcknowledge is called when the rejections returned by Proxies may have changed. It may be nil, must not
-	// block, and must be set before the server runs.
+	// OnAcknowledge, if not nil, is called when rejections may have changed. It must not block, and must be set
+	// before the server runs.
 	OnAcknowledge func()
 
-	mu     sync.Mutex
-	owners map[string]*ownerState
-	// proxies are the connected proxies.
+	mu      sync.Mutex
+	owners  map[string]*ownerState
 	proxies map[*Proxy]bool
-	// order is the order of the next versions.
-	order uint64
-	// serving is canceled by halt to move proxies to other replicas.
+	order   uint64
+	// serving is canceled to move proxies to other replicas.
 	serving context.Context
 	halt    context.CancelFunc
 }
 
-// ownerState is the configuration of one owner.
 type ownerState struct {
 	current *snapshot
 	// replaced is closed when current is replaced or removed.
@@ -65,8 +60,7 @@ type Proxy struct {
 	Acknowledged string
 	// Refusal is the reason for rejecting the last version as a whole, else empty.
 	Refusal string
-	// Refused are the rejected resources of the acknowledged version, nil if all are applied. It must not
-	// be modified.
+	// Refused are rejected resources of the acknowledged version, which must not be modified.
 	Refused *resource.Refusals
 }
 
@@ -77,8 +71,7 @@ func NewServer(authenticate Authenticate) *Server {
 	return s
 }
 
-// Advance sets the order of the next versions: the highest resourceVersion seen before their objects were
-// read.
+// Advance sets the next versions' order: the highest resourceVersion seen before their objects were read.
 func (s *Server) Advance(order uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,8 +90,8 @@ func (s *Server) Suspend(suspended bool) {
 	}
 }
 
-// Set replaces an owner's resources, which must be sorted by name and not modified afterwards. Only
-// differences are sent; it reports whether there are any.
+// Set replaces an owner's resources, sorted by name, and reports differences. They must not be modified
+// afterwards.
 func (s *Server) Set(owner string, resources []*resource.Resource) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,7 +123,7 @@ func (s *Server) Update(owner string, resources []*resource.Resource) bool {
 	return !same
 }
 
-// replace sets the owner's current snapshot. The caller holds the mutex.
+// replace requires the mutex.
 func (s *Server) replace(of *ownerState, entries []*entry) {
 	of.current = &snapshot{order: s.order, entries: entries}
 	close(of.replaced)

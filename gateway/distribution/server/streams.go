@@ -47,7 +47,6 @@ func (s *Server) NewGRPC(ctx context.Context, transport credentials.TransportCre
 
 type identityKey struct{}
 
-// intercept authenticates the proxy of a stream.
 func (s *Server) intercept(serving context.Context, service any, stream grpc.ServerStream, next grpc.StreamHandler) error {
 	token, found := bearer(stream.Context())
 	if !found {
@@ -63,7 +62,6 @@ func (s *Server) intercept(serving context.Context, service any, stream grpc.Ser
 	return next(service, &authenticated{ServerStream: stream, ctx: ctx})
 }
 
-// bearer returns the bearer token of a stream.
 func bearer(ctx context.Context) (string, bool) {
 	incoming, _ := metadata.FromIncomingContext(ctx)
 	for _, value := range incoming.Get("authorization") {
@@ -74,7 +72,6 @@ func bearer(ctx context.Context) (string, bool) {
 	return "", false
 }
 
-// authenticated is a stream with the proxy's identity in its context.
 type authenticated struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -82,11 +79,10 @@ type authenticated struct {
 
 func (a *authenticated) Context() context.Context { return a.ctx }
 
-// deltaStream is the server's side of a stream.
 type deltaStream = discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesServer
 
-// DeltaAggregatedResources sends all missing resources and then each change. Only one response is
-// outstanding; changes until its acknowledgement are combined into the next one.
+// DeltaAggregatedResources sends missing resources, then each change. Changes are combined until an
+// acknowledgement.
 func (s *Server) DeltaAggregatedResources(stream deltaStream) error {
 	identity, _ := stream.Context().Value(identityKey{}).(Identity)
 	first, err := stream.Recv()
@@ -106,7 +102,7 @@ func (s *Server) DeltaAggregatedResources(stream deltaStream) error {
 	return f.serve(first.GetInitialResourceVersions())
 }
 
-// receive reads requests until the stream ends and then closes the channel.
+// receive closes the channel when the stream ends.
 func receive(stream deltaStream) <-chan *discovery.DeltaDiscoveryRequest {
 	requests := make(chan *discovery.DeltaDiscoveryRequest)
 	go func() {
@@ -126,30 +122,26 @@ func receive(stream deltaStream) <-chan *discovery.DeltaDiscoveryRequest {
 	return requests
 }
 
-// follower serves one stream.
 type follower struct {
 	server   *Server
 	stream   deltaStream
 	proxy    *Proxy
 	requests <-chan *discovery.DeltaDiscoveryRequest
 	nonce    uint64
-	// serving is canceled when the server is suspended.
-	serving context.Context
-	// initialVersion is the proxy's version at the start of the stream. Until catchUpTimer fires, no older version is sent.
+	serving  context.Context
+	// initialVersion is the proxy's at the start. Until catchUpTimer fires, no older version is sent.
 	initialVersion string
 	catchUpTimer   <-chan time.Time
 }
 
-// catchUp is how long a proxy with a newer version waits for this replica to see the same resourceVersion.
-// A replica that lags longer is suspended by then; otherwise the API server was restored from a backup, and
-// its state is valid.
+// catchUp is how long a newer proxy waits for this replica to see its resourceVersion. A replica that lags
+// longer is suspended; otherwise the API server was restored from a backup and its state is valid.
 const catchUp = time.Minute
 
 // errSuspended makes a proxy reconnect to another replica.
 var errSuspended = status.Error(codes.Unavailable,
 	"this replica cannot reach the API server, and its configuration may be outdated: connect to another replica")
 
-// serve sends the differences from the proxy's versions and then each change.
 func (f *follower) serve(versions map[string]string) error {
 	var sent *snapshot
 	for {
@@ -200,7 +192,6 @@ func (f *follower) name(current *snapshot, differs bool) string {
 	return current.version()
 }
 
-// send sends a difference and waits for its acknowledgement.
 func (f *follower) send(current *snapshot, changed []*entry, removed []string) error {
 	version := f.name(current, len(changed)+len(removed) > 0)
 	f.nonce++
@@ -235,8 +226,7 @@ func (f *follower) send(current *snapshot, changed []*entry, removed []string) e
 	}
 }
 
-// acknowledge records the acknowledgement or rejection of a version. unsent are resources missing in the
-// response.
+// acknowledge takes unsent, the resources missing in the response.
 func (f *follower) acknowledge(version string, detail *rpc.Status, unsent []*resource.Refusal) {
 	refusal, refused := detail.GetMessage(), distribution.ReadRefusals(detail)
 	if refused != nil {
@@ -261,8 +251,7 @@ func (f *follower) acknowledge(version string, detail *rpc.Status, unsent []*res
 	}
 }
 
-// wait blocks until the version is replaced or late fires. It reports whether the stream ended, and its
-// error.
+// wait reports whether the stream ended, and its error.
 func (f *follower) wait(replaced <-chan struct{}) (ended bool, err error) {
 	for {
 		select {
@@ -284,7 +273,7 @@ func (f *follower) wait(replaced <-chan struct{}) (ended bool, err error) {
 	}
 }
 
-// connect registers a proxy. The returned context is canceled when the server is suspended.
+// connect returns a context that is canceled when the server is suspended.
 func (s *Server) connect(proxy *Proxy) context.Context {
 	s.mu.Lock()
 	defer s.mu.Unlock()

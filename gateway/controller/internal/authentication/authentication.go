@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package authentication maps a proxy's service account token to the owner of the proxy.
+// Package authentication maps a proxy's service account token to the proxy's owner.
 //
-// The API server returns the pod and service account of a token. The owner comes from the controller's own
-// compilation, so that no edit of a pod or service account can assign it another owner.
+// The API server returns the token's pod and service account, and the compilation their owner, which no edit of
+// a pod can change.
 package authentication
 
 import (
@@ -25,7 +25,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/distribution/server"
 )
 
-// Extra claims of pod-bound tokens.
 const (
 	claimPodName = "authentication.kubernetes.io/pod-name"
 	claimPodUID  = "authentication.kubernetes.io/pod-uid"
@@ -36,14 +35,12 @@ var podKind = corev1.SchemeGroupVersion.WithKind("Pod")
 // Fleet is the set of proxies of one owner.
 type Fleet struct {
 	// Owner is the infrastructure.Key of the owner.
-	Owner string
-	// Selector matches the owner's pods.
+	Owner    string
 	Selector map[string]string
 }
 
 // Authenticator authenticates proxies by TokenReview.
 type Authenticator struct {
-	// Reviews creates TokenReviews.
 	Reviews client.Writer
 	// Cached is read first, then Live, because a pod may be newer than the cache.
 	Cached, Live client.Reader
@@ -80,7 +77,7 @@ func (a *Authenticator) Authenticate(ctx context.Context, token string) (server.
 	return server.Identity{Owner: fleet.Owner, Pod: pod.String()}, nil
 }
 
-// checkPod returns an error if the pod was deleted or does not belong to the owner's Deployment.
+// checkPod returns an error if the pod is deleted or not of the owner's Deployment.
 func (a *Authenticator) checkPod(ctx context.Context, name types.NamespacedName, uid types.UID, fleet Fleet) error {
 	if name.Name == "" || uid == "" {
 		return errors.New("it is not bound to a pod")
@@ -104,7 +101,6 @@ func (a *Authenticator) checkPod(ctx context.Context, name types.NamespacedName,
 	return nil
 }
 
-// claim returns the value of an extra attribute, or "" unless it has exactly one value.
 func claim(user authenticationv1.UserInfo, name string) string {
 	if values := user.Extra[name]; len(values) == 1 {
 		return values[0]

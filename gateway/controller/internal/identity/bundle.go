@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package identity manages the controller's identity: its own CA and a serving certificate, stored in a
-// Secret in the controller's namespace. The leader creates and renews them; every replica serves with them.
+// Package identity manages the controller's CA and serving certificate in a Secret. The leader renews them;
+// every replica serves with them.
 //
-// A new CA is distributed for a day before it signs, so that every proxy trusts it by then. The old CA
-// stays trusted until it expires.
-//
-// The Secret also contains a random value per day. The proxies' shared secrets are derived from these values.
+// A new CA is distributed for a day before it signs, so that every proxy trusts it, and trusted until it
+// expires. The Secret's random value per day is the source of the proxies' shared secrets.
 package identity
 
 import (
@@ -28,7 +26,6 @@ import (
 	"k8s.io/client-go/util/keyutil"
 )
 
-// Validity and renewal periods of certificates.
 const (
 	caLife       = 365 * 24 * time.Hour
 	caRenewal    = 90 * 24 * time.Hour
@@ -61,8 +58,7 @@ func (b Bundle) Trusted() []byte {
 	return all
 }
 
-// Renew returns the bundle with expiring and unreadable parts replaced, for the given DNS names, and
-// reports whether it differs from b.
+// Renew replaces expiring and unreadable parts, for the given DNS names, and reports whether b differs.
 func (b Bundle) Renew(now time.Time, names []string) (Bundle, bool, error) {
 	secrets, err := renewSecrets(b.Secrets, now)
 	if err != nil {
@@ -107,8 +103,7 @@ func signerOf(authorities []parsed, now time.Time) parsed {
 	return authorities[0]
 }
 
-// isUsable reports whether the bundle's certificate is valid for all names, not due for renewal and signed
-// by signer.
+// isUsable reports whether the certificate is valid for all names, not due for renewal and signed by signer.
 func isUsable(b Bundle, signer parsed, now time.Time, names []string) bool {
 	chain, err := cert.ParseCertsPEM(b.Chain)
 	if err != nil || len(chain) == 0 {
@@ -125,7 +120,6 @@ func isUsable(b Bundle, signer parsed, now time.Time, names []string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return leaf.VerifyHostname(name) != nil })
 }
 
-// parsed is a parsed Authority.
 type parsed struct {
 	pem         Authority
 	certificate *x509.Certificate
@@ -185,7 +179,6 @@ func newAuthority(now time.Time) (parsed, error) {
 	return parse(Authority{Certificate: certificate, Key: encoded})
 }
 
-// sign issues a serving certificate for the names and returns it with its key, PEM-encoded.
 func (p parsed) sign(now time.Time, names []string) (certificate, encoded []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -210,7 +203,6 @@ func (p parsed) sign(now time.Time, names []string) (certificate, encoded []byte
 	return certificate, encoded, err
 }
 
-// create signs a certificate and returns it PEM-encoded.
 func create(template, parent *x509.Certificate, public crypto.PublicKey, key *ecdsa.PrivateKey) ([]byte, error) {
 	var err error
 	if template.SerialNumber, err = rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127)); err != nil {

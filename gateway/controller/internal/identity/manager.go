@@ -36,10 +36,9 @@ const (
 	keySecret = "secret."
 )
 
-// Manager reads and renews the identity of the controller. It reads one small object three times per
-// LossAfter, bypassing the cache, so that a successful read also proves that the API server is reachable.
+// Manager reads and renews the identity. It reads one small object three times per LossAfter, past the cache,
+// so that success proves that the API server is reachable.
 type Manager struct {
-	// Reader bypasses the cache.
 	Reader client.Reader
 	Writer client.Writer
 	// Secret stores the identity, Names are the DNS names of the serving certificate.
@@ -55,13 +54,11 @@ type Manager struct {
 	Lost func(bool)
 	Log  logr.Logger
 
-	current atomic.Pointer[active]
-	// answered is the time of the last answer.
+	current  atomic.Pointer[active]
 	answered time.Time
 	lost     atomic.Bool
 }
 
-// active is the identity in use.
 type active struct {
 	trusted     []byte
 	certificate tls.Certificate
@@ -76,8 +73,8 @@ func (k *Manager) Trusted() string {
 	return ""
 }
 
-// Secrets returns the secrets of an owner's proxies, the sealing one first. It returns none if an older
-// version wrote the Secret; known is false before the first read.
+// Secrets returns the secrets of an owner's proxies, the sealing one first; known is false before the first
+// read.
 func (k *Manager) Secrets(owner string) (values [][]byte, known bool, err error) {
 	current := k.current.Load()
 	if current == nil {
@@ -122,7 +119,6 @@ func (k *Manager) Start(ctx context.Context) error {
 // IsLost reports whether the API server is lost, so that cached objects may be stale.
 func (k *Manager) IsLost() bool { return k.lost.Load() }
 
-// updateLost updates and logs whether the API server is lost.
 func (k *Manager) updateLost(now time.Time) {
 	lost := now.Sub(k.answered) > k.LossAfter
 	switch before := k.lost.Swap(lost); {
@@ -134,7 +130,6 @@ func (k *Manager) updateLost(now time.Time) {
 	k.Lost(lost)
 }
 
-// step reads the Secret, renews it on the leader, and takes it into use.
 func (k *Manager) step(ctx context.Context, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, k.LossAfter/6)
 	defer cancel()
@@ -165,7 +160,7 @@ func (k *Manager) step(ctx context.Context, now time.Time) error {
 	return k.serve(bundle, now)
 }
 
-// write creates or updates the Secret. The update fails if the Secret changed since it was read.
+// write fails if the Secret changed since it was read.
 func (k *Manager) write(ctx context.Context, secret *corev1.Secret, bundle Bundle, missing bool) error {
 	secret.Type = corev1.SecretTypeOpaque
 	secret.Data = data(bundle)
@@ -182,7 +177,6 @@ func (k *Manager) write(ctx context.Context, secret *corev1.Secret, bundle Bundl
 	return nil
 }
 
-// serve takes a bundle into use.
 func (k *Manager) serve(bundle Bundle, now time.Time) error {
 	certificate, err := tls.X509KeyPair(bundle.Chain, bundle.Key)
 	if err != nil {

@@ -21,15 +21,14 @@ type Secret struct {
 
 const (
 	secretLength = 32
-	// lead is the time between creation of a secret and its first day, so that every proxy can open tokens
-	// sealed with it before any proxy seals with it.
+	// lead is how early a secret is created, so that every proxy can open its tokens before any seals one.
 	lead = 12 * time.Hour
 )
 
 func day(at time.Time) string { return at.UTC().Format(time.DateOnly) }
 
-// renewSecrets returns the current secrets, sorted by day: one in use and its predecessor or successor.
-// Older secrets are deleted, so that data sealed with them becomes unreadable.
+// renewSecrets returns the current secret and its predecessor or successor, sorted by day. Data sealed with
+// older ones becomes unreadable.
 func renewSecrets(secrets []Secret, now time.Time) ([]Secret, error) {
 	if len(secrets) == 0 {
 		made, err := newSecret(day(now))
@@ -72,7 +71,6 @@ func inUse(secrets []Secret, now time.Time) [][]byte {
 	return values
 }
 
-// derive computes the owner's secrets with HKDF.
 func derive(values [][]byte, owner string) ([][]byte, error) {
 	derived := make([][]byte, 0, len(values))
 	for _, value := range values {

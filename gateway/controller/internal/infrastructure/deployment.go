@@ -27,7 +27,7 @@ const (
 	portAdmin   = "admin"
 )
 
-// deployment runs the proxies as unprivileged pods without API permissions.
+// deployment runs unprivileged pods without API permissions.
 func (p planner) deployment() Object {
 	replicas, none, one := p.replicas(), intstr.FromInt32(0), intstr.FromInt32(1)
 	deployment := &appsv1.Deployment{
@@ -55,7 +55,6 @@ func (p planner) deployment() Object {
 	return deployment
 }
 
-// podAnnotations returns the user's annotations only.
 func (p planner) podAnnotations() map[string]string {
 	if len(p.proxy.Annotations) == 0 {
 		return nil
@@ -131,8 +130,7 @@ func (p planner) container() corev1.Container {
 	}
 }
 
-// arguments returns the flags of cmd/lbproxy. Defaults are omitted, because a new argument rolls the
-// Deployment.
+// arguments omits defaults, because a new argument rolls the Deployment.
 func (p planner) arguments() []string {
 	arguments := []string{
 		"--controller=" + p.settings.Controller,
@@ -167,8 +165,7 @@ func probe(path string) corev1.ProbeHandler {
 	}}
 }
 
-// volumes returns the volumes of a proxy. The configuration contains private keys, so it is stored in
-// memory only.
+// volumes keeps the configuration in memory, because it contains private keys.
 func (p planner) volumes() []corev1.Volume {
 	seconds, mode := int64(tokenSeconds), int32(defaultMode)
 	return []corev1.Volume{

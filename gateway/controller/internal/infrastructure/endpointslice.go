@@ -16,21 +16,18 @@ import (
 )
 
 const (
-	// ManagedBy is the value of the label endpointslice.kubernetes.io/managed-by on the gateway's
-	// EndpointSlices.
+	// ManagedBy is the value of endpointslice.kubernetes.io/managed-by on EndpointSlices.
 	ManagedBy = "millrace-gateway"
 	// maxEndpoints is the maximum number of endpoints per slice; the API permits 1,000.
 	maxEndpoints = 500
 )
 
-// Backends returns the name of a Service port and the Service's EndpointSlices; known is false if the port
-// does not exist.
+// Backends returns a Service port's name and the EndpointSlices; known is false without the port.
 type Backends func(of route.ServicePort, protocol corev1.Protocol) (name string, found []*discoveryv1.EndpointSlice, known bool, err error)
 
-// EndpointSlices returns the slices of the owner's Service for its layer-4 listeners. The agents on the
-// nodes use the VIPRoutes instead; the slices are for service proxies such as kube-proxy, which translate
-// the VIP for local pods and processes before the packets reach the agent. They distribute evenly over all
-// endpoints of backends with a weight.
+// EndpointSlices returns slices for the owner's layer-4 listeners, for service proxies such as kube-proxy,
+// which translate the VIP for local pods before packets reach the agent. They ignore weights. Agents use
+// VIPRoutes.
 func EndpointSlices(
 	proxy *route.Proxy, frontends []*route.Frontend, owner Owner, settings Settings, backends Backends,
 ) ([]Object, error) {
@@ -57,7 +54,6 @@ func EndpointSlices(
 	return objects, nil
 }
 
-// sliceKey identifies the endpoints that fit into one slice.
 type sliceKey struct {
 	family discoveryv1.AddressType
 	port   int32
@@ -70,7 +66,7 @@ func (k sliceKey) compare(other sliceKey) int {
 	return int(k.port - other.port)
 }
 
-// gathering contains endpoints by their first address; the API defines no meaning for further addresses.
+// gathering is keyed by the first address; the API defines no meaning for further ones.
 type gathering map[sliceKey]map[string]discoveryv1.Endpoint
 
 func (g gathering) add(name string, protocol corev1.Protocol, found []*discoveryv1.EndpointSlice) {
@@ -89,8 +85,7 @@ func (g gathering) add(name string, protocol corev1.Protocol, found []*discovery
 					continue
 				}
 				address := endpoint.Addresses[0]
-				// If two slices contain an address, as during a migration, a ready endpoint takes
-				// precedence.
+				// An address may be in two slices during a migration; a ready endpoint takes precedence.
 				if before, known := g[key][address]; !known || !isReady(before) {
 					g[key][address] = discoveryv1.Endpoint{
 						Addresses: []string{address}, Conditions: endpoint.Conditions, NodeName: endpoint.NodeName,
@@ -112,12 +107,11 @@ func isPort(port *discoveryv1.EndpointPort, name string, protocol corev1.Protoco
 	return has == name && of == protocol && port.Port != nil
 }
 
-// isReady reports whether an endpoint is ready; an unset condition means ready.
+// isReady treats an unset condition as ready.
 func isReady(endpoint discoveryv1.Endpoint) bool {
 	return endpoint.Conditions.Ready == nil || *endpoint.Conditions.Ready
 }
 
-// endpointSlices returns the slices of one address family and port.
 func (p planner) endpointSlices(frontend *route.Frontend, of sliceKey, endpoints map[string]discoveryv1.Endpoint) []Object {
 	all := make([]discoveryv1.Endpoint, 0, len(endpoints))
 	for _, address := range slices.Sorted(maps.Keys(endpoints)) {

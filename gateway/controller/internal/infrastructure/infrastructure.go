@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package infrastructure computes the cluster objects of an owner (an IngressClass, an Ingress with its own
-// VIP, or a Gateway): the Service of its VIP, the proxies' Deployment and related objects, and a VIPRoute
-// and EndpointSlices for each layer-4 listener. It is pure; package write applies the objects.
+// Package infrastructure computes the cluster objects of an owner (IngressClass, Ingress with its own VIP, or
+// Gateway), which package write applies. It is pure.
 //
-// Names and labels follow GEP-1762 of Gateway API. All objects of an owner share a namespace and, except
-// for VIPRoutes and EndpointSlices, a name. Objects of a Gateway or an Ingress are in its own namespace, so
-// that its TLS keys stay there; those of an IngressClass are in the controller's namespace.
+// Names and labels follow GEP-1762. An owner's objects share a namespace and, except for VIPRoutes and
+// EndpointSlices, a name. The namespace is that of the Gateway or Ingress, so that its TLS keys stay there, or
+// the controller's.
 package infrastructure
 
 import (
@@ -26,7 +25,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// Labels and annotations of the objects.
 const (
 	// LabelOwner is a label of an owner's proxies. Its value is a hash of the owner's key and selects the pods.
 	LabelOwner = "millrace.io/proxy-of"
@@ -47,7 +45,6 @@ const Audience = "millrace-gateway"
 // AdminPort serves a proxy's probes and metrics.
 const AdminPort = 15090
 
-// Mount paths of a proxy.
 const (
 	caDirectory    = "/etc/millrace/controller"
 	tokenDirectory = "/var/run/secrets/millrace"
@@ -66,20 +63,17 @@ type Object interface {
 
 // Settings apply to all owners.
 type Settings struct {
-	// Namespace is the controller's namespace.
 	Namespace string
 	// LoadBalancerClass is the class of the proxies' Services; defaults to millrace.io/lb.
 	LoadBalancerClass string
-	// Image and PullPolicy apply to the proxy container; an empty PullPolicy is the cluster's default.
+	// Image and PullPolicy apply to the proxy container; PullPolicy may be empty.
 	Image      string
 	PullPolicy corev1.PullPolicy
 	// PullSecrets apply to proxies whose parameters do not specify any.
 	PullSecrets []corev1.LocalObjectReference
 	// Controller is the controller's "host:port" for proxies, ServerName the DNS name in its certificate.
-	Controller, ServerName string
-	// CAs verify the controller's certificate, in PEM.
-	CAs string
-	// CPU and Memory are the resource requests of each proxy, MemoryLimit is its memory limit.
+	Controller, ServerName   string
+	CAs                      string
 	CPU, Memory, MemoryLimit resource.Quantity
 }
 
@@ -87,8 +81,7 @@ type Settings struct {
 type Owner struct {
 	route.Object
 	// UID is optional for an IngressClass.
-	UID types.UID
-	// Class is the GatewayClass of a Gateway.
+	UID   types.UID
 	Class string
 }
 
@@ -116,15 +109,14 @@ func Key(owner route.Object) string {
 	return route.OwnerKey(owner)
 }
 
-// hash shortens text that exceeds the limit of a label. Labels are not trusted: authentication uses the
-// compiled owners.
+// hash shortens labels, which are not trusted: authentication uses the compiled owners.
 func hash(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:16])
 }
 
-// Objects returns the objects of an owner in the order in which they are applied. It returns none without
-// ports, and no proxies without a layer-7 listener.
+// Objects returns an owner's objects in order of application: none without ports, and no proxies without a
+// layer-7 listener.
 func Objects(proxy *route.Proxy, frontends []*route.Frontend, owner Owner, settings Settings) []Object {
 	if len(proxy.Ports) == 0 && len(frontends) == 0 {
 		return nil
@@ -145,7 +137,6 @@ func Objects(proxy *route.Proxy, frontends []*route.Frontend, owner Owner, setti
 	return objects
 }
 
-// planner computes the objects of one owner.
 type planner struct {
 	proxy     *route.Proxy
 	frontends []*route.Frontend
@@ -154,10 +145,8 @@ type planner struct {
 	at        types.NamespacedName
 }
 
-// replicas returns the minimum number of proxies.
 func (p planner) replicas() int32 { return cmp.Or(p.proxy.Parameters.Replicas, defaultReplicas) }
 
-// scales reports whether the Deployment has an autoscaler.
 func (p planner) scales() bool { return p.proxy.Parameters.MaxReplicas > p.replicas() }
 
 func (p planner) metadata() metav1.ObjectMeta {
@@ -167,8 +156,7 @@ func (p planner) metadata() metav1.ObjectMeta {
 	metadata := metav1.ObjectMeta{
 		Namespace: p.at.Namespace, Name: p.at.Name, Labels: p.labels(), Annotations: annotations,
 	}
-	// An owner without a namespace, or in another one, cannot be an ownerReference; its objects are deleted
-	// by label.
+	// An owner of another namespace cannot be an ownerReference; its objects are deleted by label.
 	if p.owner.Namespace == p.at.Namespace && p.owner.UID != "" {
 		metadata.OwnerReferences = []metav1.OwnerReference{p.reference()}
 	}
@@ -186,7 +174,6 @@ func (p planner) reference() metav1.OwnerReference {
 	}
 }
 
-// labels returns the labels of every object and of the pods.
 func (p planner) labels() map[string]string {
 	all := map[string]string{}
 	maps.Copy(all, p.proxy.Labels)
@@ -215,7 +202,6 @@ func Selector() map[string]string {
 	return map[string]string{labelName: "millrace", labelComponent: "proxy"}
 }
 
-// labelValue returns an object's name as a label value, shortened if it exceeds 63 bytes.
 func labelValue(name string) string {
 	if len(validation.IsValidLabelValue(name)) == 0 {
 		return name

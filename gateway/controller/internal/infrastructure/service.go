@@ -31,7 +31,7 @@ func (p planner) serviceAccount() Object {
 	}
 }
 
-// configMap contains the CAs of the controller. The kubelet propagates changes into running pods.
+// configMap contains the controller's CAs, which the kubelet propagates into running pods.
 func (p planner) configMap() Object {
 	return &corev1.ConfigMap{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
@@ -40,7 +40,6 @@ func (p planner) configMap() Object {
 	}
 }
 
-// service returns the Service whose VIPs the layer-4 operator allocates.
 func (p planner) service() Object {
 	metadata := p.metadata()
 	if pool := p.proxy.Parameters.Pool; pool != "" {
@@ -77,8 +76,7 @@ func (p planner) service() Object {
 	return service
 }
 
-// families returns the IP families of the VIPs: both, or a single one if only addresses of that family are
-// requested.
+// families returns both IP families, or the single one of the requested addresses.
 func (p planner) families() (corev1.IPFamilyPolicy, []corev1.IPFamily) {
 	found := map[corev1.IPFamily]bool{}
 	if slices.ContainsFunc(p.proxy.Addresses, func(a gatewayv1.GatewaySpecAddress) bool { return a.Value == "" }) {
@@ -99,7 +97,6 @@ func (p planner) families() (corev1.IPFamilyPolicy, []corev1.IPFamily) {
 	return corev1.IPFamilyPolicySingleStack, slices.Collect(maps.Keys(found))
 }
 
-// addresses returns the static VIPs of the Gateway, else those of the parameters.
 func (p planner) addresses() string {
 	var asked []string
 	for _, address := range p.proxy.Addresses {

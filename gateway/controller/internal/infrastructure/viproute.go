@@ -12,18 +12,15 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// noPort is the targetPort of ports with a VIPRoute. No proxy container has a port of this name, so
-// Kubernetes adds no proxy to the endpoints of these ports. The backends are in the gateway's own
-// EndpointSlices.
+// noPort is the targetPort of ports with a VIPRoute. No container has a port of this name, so Kubernetes adds
+// no proxy to their endpoints.
 const noPort = "viproute"
 
-// frontendName returns the name of a frontend's port in the Service, such as "udp-53".
 func frontendName(frontend *route.Frontend) string {
 	return fmt.Sprintf("%s-%d", strings.ToLower(string(frontend.Protocol)), frontend.Port)
 }
 
-// vipRoute returns the VIPRoute of a layer-4 listener. One object per listener, so that a change rewrites
-// only its own.
+// vipRoute creates one object per listener, so that a change rewrites only its own.
 func (p planner) vipRoute(frontend *route.Frontend) Object {
 	metadata := p.metadata()
 	metadata.Name += "-" + frontendName(frontend)
@@ -40,8 +37,7 @@ func (p planner) vipRoute(frontend *route.Frontend) Object {
 	}
 }
 
-// vipRouteBackend converts a backend. An invalid backend has no name, because the reference may not be a
-// Service.
+// vipRouteBackend omits the name of an invalid backend, which may not be a Service.
 func vipRouteBackend(of route.WeightedService) millracev1beta1.VIPRouteBackend {
 	backend := millracev1beta1.VIPRouteBackend{Weight: of.Weight, Invalid: of.Invalid}
 	if !of.Invalid {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nack reports configurations that proxies reject. A proxy sends the rejection only to the
-// replica that it is connected to, but only the leader writes statuses. Therefore each replica stores the
-// rejections of its proxies in an annotation of their Deployment, which the leader reads.
+// Package nack reports configurations that proxies reject. Only the leader writes statuses, so each replica
+// stores the rejections of its proxies in an annotation of their Deployment, which the leader reads.
 package nack
 
 import (
@@ -22,26 +21,24 @@ import (
 const Annotation = "millrace.io/refused-configuration"
 
 const (
-	// maxMessage is the maximum length in bytes of a stored message, which comes from a proxy.
 	maxMessage = 512
-	// maxParts is the maximum number of stored resources.
-	maxParts = 50
+	maxParts   = 50
 )
 
-// Rejection describes the rejection of a configuration by a proxy. The zero value is no rejection.
+// Rejection is a proxy's rejection of a configuration. The zero value is no rejection.
 type Rejection struct {
 	// Proxy is the pod, "namespace/name".
 	Proxy string `json:"proxy"`
 	// Version is the first version rejected for this reason.
 	Version string `json:"version"`
-	// Message is the reason if the whole version is rejected; empty if everything except Parts is served.
+	// Message is why the whole version is rejected; empty if all but Parts is served.
 	Message string `json:"message,omitempty"`
 	// Parts are rejected resources, Total is their number before truncation.
 	Parts []Part `json:"parts,omitempty"`
 	Total int    `json:"total,omitempty"`
 }
 
-// Part is a rejected resource, or the rules of one object in it.
+// Part is a rejected resource, or one object's rules in it.
 type Part struct {
 	Resource string `json:"resource"`
 	// Route is the object, "httproute/namespace/name"; empty means the whole resource.
@@ -57,12 +54,10 @@ func (r Rejection) IsZero() bool { return r.Message == "" && len(r.Parts) == 0 }
 // IsWhole reports whether the proxy serves a previous version.
 func (r Rejection) IsWhole() bool { return r.Message != "" }
 
-// equalExceptVersion reports whether two rejections are equal except for the version.
 func (r Rejection) equalExceptVersion(other Rejection) bool {
 	return r.Proxy == other.Proxy && r.Message == other.Message && r.Total == other.Total && slices.Equal(r.Parts, other.Parts)
 }
 
-// fromProxy returns the rejection by a connected proxy.
 func fromProxy(proxy server.Proxy) Rejection {
 	if proxy.Refusal != "" {
 		return Rejection{Proxy: proxy.Pod, Version: proxy.Sent, Message: shorten(proxy.Refusal, maxMessage)}
@@ -110,8 +105,7 @@ func (r Rejection) TextOf(part Part) string {
 	return "proxy " + r.Proxy + " rejects it: " + part.Reason
 }
 
-// decide computes the annotation of a Deployment from its current value and the proxies connected to this
-// replica. For proxies of other replicas only the existence of the pod is known.
+// decide computes a Deployment's annotation. Of other replicas' proxies only the existence of the pod is known.
 func decide(written Rejection, proxies []server.Proxy, podExists func(pod string) bool) Rejection {
 	var own Rejection
 	for _, proxy := range slices.SortedFunc(slices.Values(proxies), func(a, b server.Proxy) int { return cmp.Compare(a.Pod, b.Pod) }) {
@@ -132,8 +126,8 @@ func decide(written Rejection, proxies []server.Proxy, podExists func(pod string
 	return written
 }
 
-// hasNewerAcknowledgement reports whether a proxy sent a newer acknowledgement to this replica. An old connection of
-// the proxy may still be open here after it moved to another replica.
+// hasNewerAcknowledgement excludes a connection that is still open here after the proxy moved to another
+// replica.
 func hasNewerAcknowledgement(proxy server.Proxy, written Rejection) bool {
 	answered := proxy.Acknowledged
 	if proxy.Refusal != "" {

@@ -27,17 +27,14 @@ import (
 const (
 	// gather delays a pass to coalesce acknowledgements.
 	gather = 100 * time.Millisecond
-	// retry is the delay after a failed pass.
-	retry = 5 * time.Second
+	retry  = 5 * time.Second
 )
 
-// refusing counts the connected proxies that reject their configuration.
 var refusing = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Name: "millrace_gateway_refusing_proxies",
 	Help: "Proxies connected to this replica that reject their configuration and serve the previous one.",
 }, []string{"owner"})
 
-// refused is the number of rejected resources per owner, the maximum over its connected proxies.
 var refused = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Name: "millrace_gateway_refused_resources",
 	Help: "Resources rejected by a proxy connected to this replica; it serves all others.",
@@ -90,7 +87,6 @@ func (r *Reporter) Start(ctx context.Context) error {
 	}
 }
 
-// pass patches the annotations that differ.
 func (r *Reporter) pass(ctx context.Context) error {
 	connected := map[string][]server.Proxy{}
 	for _, proxy := range r.Proxies() {

@@ -21,9 +21,7 @@ type Changes struct {
 
 // Change is a set of changes since the previous one.
 type Change struct {
-	// Full requests a full compilation.
-	Full bool
-	// Services have changed endpoints.
+	Full     bool
 	Services []types.NamespacedName
 }
 

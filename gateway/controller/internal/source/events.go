@@ -1,5 +1,3 @@
-// SPDX-License-Identifier: Apache-2.0
-
 package source
 
 import (
@@ -13,7 +11,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// handler records changes of compiled objects.
 func (s *Source) handler() toolscache.ResourceEventHandler {
 	return toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { s.changes.requestFull() },
@@ -29,7 +26,6 @@ func (s *Source) handler() toolscache.ResourceEventHandler {
 	}
 }
 
-// sliceHandler records the Services of changed EndpointSlices.
 func (s *Source) sliceHandler() toolscache.ResourceEventHandler {
 	note := func(object any) {
 		if gone, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
@@ -70,13 +66,11 @@ func isCompiled(before, after any) bool {
 	return !ok1 || !ok2 || isRewritten(old, updated)
 }
 
-// differs compares one part of two versions of an object.
 func differs[T any](before any, after T, part func(T) any) bool {
 	old, is := before.(T)
 	return !is || !equality.Semantic.DeepEqual(part(old), part(after))
 }
 
-// isRewritten reports whether anything except the status differs.
 func isRewritten(old, updated client.Object) bool {
 	return old.GetUID() != updated.GetUID() ||
 		old.GetGeneration() != updated.GetGeneration() ||
@@ -85,7 +79,7 @@ func isRewritten(old, updated client.Object) bool {
 		old.GetDeletionTimestamp().IsZero() != updated.GetDeletionTimestamp().IsZero()
 }
 
-// isWritten reports whether the resource version differs, which it does not after a resync.
+// isWritten is false after a resync.
 func isWritten(before, after any) bool {
 	old, ok1 := before.(client.Object)
 	updated, ok2 := after.(client.Object)

@@ -12,16 +12,13 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// kind is a kind of object that is compiled.
 type kind struct {
 	object client.Object
-	// read appends all objects of the kind to objects.
-	read func(indexer toolscache.Indexer, objects *route.Objects)
+	read   func(indexer toolscache.Indexer, objects *route.Objects)
 	// indexer is set while the kind is watched.
 	indexer toolscache.Indexer
 }
 
-// builtin returns the kinds that exist in every cluster.
 func builtin() []kind {
 	return []kind{
 		read(&networkingv1.IngressClass{}, func(o *route.Objects) *[]*networkingv1.IngressClass { return &o.IngressClasses }),
@@ -48,8 +45,8 @@ func gatewayAPI() map[string]kind {
 	}
 }
 
-// read returns the kind of an object; list selects its field in Objects. The objects are shared with the
-// cache and must not be modified. An unchanged object keeps its pointer.
+// read selects the kind's field in Objects. The objects are the cache's and must not be modified. An unchanged
+// object keeps its pointer.
 func read[T client.Object](object T, list func(*route.Objects) *[]T) kind {
 	return kind{object: object, read: func(indexer toolscache.Indexer, objects *route.Objects) {
 		items := indexer.List()

@@ -25,7 +25,6 @@ type secretScope struct {
 	kind      corev1.SecretType
 }
 
-// secretReader is the running informer of a secretScope.
 type secretReader struct {
 	informer toolscache.SharedIndexInformer
 	stop     context.CancelFunc
@@ -33,18 +32,16 @@ type secretReader struct {
 	wasDenied bool
 }
 
-// secrets tracks the readable Secrets. Secrets with passwords (type Opaque) are read once an Ingress refers
-// to one.
+// secrets tracks readable Secrets. Type Opaque is read once an Ingress needs users.
 type secrets struct {
-	// needed receives a value when Secrets with passwords are required.
 	needed chan struct{}
-	// needsUsers is accessed by Start only.
+	// needsUsers belongs to the goroutine of Start.
 	needsUsers bool
 
-	// The fields below are guarded by Source.mu. hasUsers is set once the Secrets with passwords are read.
+	// Source.mu guards the fields below. hasUsers is set once the Secrets with passwords are read.
 	readers         map[secretScope]*secretReader
 	ready, hasUsers bool
-	// namespaces contains the namespaces with readable Secrets; nil means all.
+	// namespaces have readable Secrets; nil means all.
 	namespaces map[string]bool
 }
 
@@ -74,9 +71,8 @@ func (s *Source) readSecrets(objects *route.Objects) bool {
 	return false
 }
 
-// discoverSecrets starts informers for newly permitted Secrets and stops those whose permission was
-// withdrawn. Errors change nothing, nor does a single denial, because an API server may not have loaded all
-// bindings right after its start.
+// discoverSecrets starts and stops informers as permissions change. A single denial changes nothing, because an
+// API server may not have loaded all bindings after its start.
 func (s *Source) discoverSecrets(ctx context.Context) error {
 	namespaces, err := s.readableNamespaces(ctx)
 	if err != nil {
@@ -111,8 +107,7 @@ func (s *Source) discoverSecrets(ctx context.Context) error {
 			reader.wasDenied = true
 		}
 	}
-	// Compilation waits until Secrets of all namespaces are read. With permission per namespace, one
-	// namespace does not delay others.
+	// Compilation waits for Secrets of all namespaces, but with permission per namespace not for single ones.
 	isWhole := namespaces != nil || len(next) >= len(kinds)
 	s.mu.Lock()
 	s.secrets.readers, s.secrets.namespaces = next, readableOf(next, namespaces)
@@ -127,7 +122,6 @@ func (s *Source) discoverSecrets(ctx context.Context) error {
 	return nil
 }
 
-// readableOf returns the namespaces whose Secrets are read or permitted; nil means all.
 func readableOf(readers map[secretScope]*secretReader, permitted map[string]bool) map[string]bool {
 	if permitted == nil {
 		return nil
@@ -142,8 +136,7 @@ func readableOf(readers map[secretScope]*secretReader, permitted map[string]bool
 	return found
 }
 
-// startReaders starts a reader for each scope without one, waits for the initial lists, and reports whether
-// it added any. Scopes that fail are retried in the next period.
+// startReaders waits for initial lists and reports whether it added any. Failed scopes are retried next period.
 func (s *Source) startReaders(ctx context.Context, scopes map[secretScope]bool, readers map[secretScope]*secretReader) bool {
 	var (
 		mu    sync.Mutex
@@ -193,7 +186,6 @@ func (s *Source) startReader(ctx context.Context, scope secretScope) (*secretRea
 	return reader, nil
 }
 
-// stopReader stops a reader.
 func (s *Source) stopReader(reader *secretReader) {
 	reader.stop()
 	s.mu.Lock()
@@ -201,8 +193,7 @@ func (s *Source) stopReader(reader *secretReader) {
 	s.informers = slices.DeleteFunc(s.informers, func(i toolscache.SharedIndexInformer) bool { return i == reader.informer })
 }
 
-// readableNamespaces returns the namespaces whose Secrets the gateway may list; nil means all. It reviews
-// the namespaces with a RoleBinding named after the ClusterRole.
+// readableNamespaces reviews namespaces with a RoleBinding named after the ClusterRole; nil means all.
 func (s *Source) readableNamespaces(ctx context.Context) (map[string]bool, error) {
 	all, err := s.mayList(ctx, "")
 	if err != nil || all {
@@ -226,7 +217,6 @@ func (s *Source) readableNamespaces(ctx context.Context) (map[string]bool, error
 	return found, nil
 }
 
-// mayList reports whether the gateway may list the Secrets of a namespace; "" means all namespaces.
 func (s *Source) mayList(ctx context.Context, namespace string) (bool, error) {
 	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
 		ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "list", Resource: "secrets"},

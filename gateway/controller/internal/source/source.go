@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package source reads the compiler's input objects from the manager's cache and reports relevant changes.
+// Package source reads the compiler's input from the manager's cache and reports relevant changes.
 package source
 
 import (
@@ -29,12 +29,9 @@ import (
 )
 
 const (
-	// discoveryPeriod is the interval of discovery of Gateway API kinds.
 	discoveryPeriod = 10 * time.Second
-	// syncTimeout limits the initial list of a kind.
-	syncTimeout = time.Minute
-	// indexService indexes EndpointSlices by Service name.
-	indexService = "service"
+	syncTimeout     = time.Minute
+	indexService    = "service"
 )
 
 // Source reads the compiler's input.
@@ -43,27 +40,22 @@ type Source struct {
 	kinds   Kinds
 	log     logr.Logger
 	changes *Changes
-	// touched is called when an object changes in fields that only the leader's writer reads.
+	// touched is called for changes that only the leader's writer reads.
 	touched func()
 
 	builtin  []kind
 	services toolscache.Indexer
 
-	mu sync.Mutex
-	// informers are the informers of all compiled objects.
+	mu        sync.Mutex
 	informers []toolscache.SharedIndexInformer
-	// present contains the Gateway API kinds being watched.
-	present map[string]kind
-	// version is the bundle version of the CRDs.
-	version string
-	// ready is set after the first successful discovery.
-	ready   bool
-	secrets secrets
+	present   map[string]kind
+	version   string
+	ready     bool
+	secrets   secrets
 }
 
 // Kinds discovers kinds, permissions and Secrets.
 type Kinds struct {
-	// Served lists the installed Gateway API kinds.
 	Served discovery.DiscoveryInterface
 	// API bypasses the cache, Reviews creates SelfSubjectAccessReviews.
 	API     client.Reader
@@ -72,8 +64,7 @@ type Kinds struct {
 	Secrets func(namespace string, kind corev1.SecretType) (toolscache.SharedIndexInformer, error)
 }
 
-// New creates a Source and its informers. touched is called for changes that the compiler does not read,
-// such as statuses.
+// New starts informers. touched is called for changes that the compiler does not read, such as statuses.
 func New(ctx context.Context, informers cache.Cache, kinds Kinds, touched func(), log logr.Logger) (*Source, error) {
 	s := &Source{
 		cache: informers, kinds: kinds, log: log,
@@ -124,8 +115,8 @@ func (s *Source) watch(
 	return shared.GetIndexer(), nil
 }
 
-// Position returns the highest resourceVersion seen in a list, watch event or bookmark. Resource versions
-// of one API server increase across kinds, so positions of replicas are comparable.
+// Position returns the highest resourceVersion seen. Versions of one API server increase across kinds, so
+// replicas' positions are comparable.
 func (s *Source) Position() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,7 +151,6 @@ func (s *Source) Start(ctx context.Context) error {
 	}
 }
 
-// discover starts watches of newly installed kinds and stops watches of removed kinds.
 func (s *Source) discover(ctx context.Context) error {
 	served, err := s.served()
 	if err != nil {
@@ -202,7 +192,6 @@ func (s *Source) discover(ctx context.Context) error {
 	return nil
 }
 
-// watchAndSync watches a kind and waits for its initial list.
 func (s *Source) watchAndSync(ctx context.Context, object client.Object) (toolscache.Indexer, error) {
 	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
@@ -216,7 +205,7 @@ func (s *Source) watchAndSync(ctx context.Context, object client.Object) (toolsc
 	return indexer, nil
 }
 
-// served returns the names of the Gateway API kinds served in the compiled version.
+// served lists the kinds in the compiled version.
 func (s *Source) served() (map[string]bool, error) {
 	list, err := s.kinds.Served.ServerResourcesForGroupVersion(gatewayv1.GroupVersion.String())
 	if apierrors.IsNotFound(err) {
@@ -232,7 +221,6 @@ func (s *Source) served() (map[string]bool, error) {
 	return found, nil
 }
 
-// installed returns the bundle version annotation of the Gateway API CRDs.
 func (s *Source) installed(ctx context.Context) (string, error) {
 	crd := &metav1.PartialObjectMetadata{}
 	crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
@@ -243,9 +231,8 @@ func (s *Source) installed(ctx context.Context) (string, error) {
 	return crd.Annotations[consts.BundleVersionAnnotation], nil
 }
 
-// Objects returns the compiler's input. ready is false until every kind has been read once; the manager
-// waits for the builtin kinds, begin for the others. The objects must not be modified; an unchanged object
-// keeps its pointer.
+// Objects returns the compiler's input, not ready until every kind was read once. Objects must not be modified;
+// an unchanged one keeps its pointer.
 func (s *Source) Objects() (objects *route.Objects, ready bool) {
 	s.mu.Lock()
 	present, version, ready := s.present, s.version, s.ready
@@ -308,8 +295,8 @@ func (s *Source) HasEndpoints(ctx context.Context, of route.ServicePort, protoco
 	return route.HasEndpoints(service, of.Port, protocol, found), nil
 }
 
-// Backends returns the name of a Service port and the Service's EndpointSlices, which must not be modified;
-// known is false if the port does not exist.
+// Backends returns a Service port's name and the EndpointSlices, which must not be modified; known is false
+// without the port.
 func (s *Source) Backends(
 	ctx context.Context, of route.ServicePort, protocol corev1.Protocol,
 ) (name string, found []*discoveryv1.EndpointSlice, known bool, err error) {

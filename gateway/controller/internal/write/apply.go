@@ -36,7 +36,7 @@ const annotationApplied = "millrace.io/applied"
 // errTaken is returned when an object of another owner has the name of one to be created.
 var errTaken = errors.New("the name is taken")
 
-// apply applies one object if it differs from live, its cached state; live is nil if it does not exist.
+// apply applies an object unless live, its cached state or nil, is as wanted.
 func (w *Writer) apply(ctx context.Context, wanted infrastructure.Object, live client.Object) error {
 	owner := wanted.GetAnnotations()[infrastructure.AnnotationOwner]
 	if live == nil {
@@ -78,19 +78,17 @@ func (w *Writer) apply(ctx context.Context, wanted infrastructure.Object, live c
 	return nil
 }
 
-// isUnauthorized reports whether an RBAC permission is missing. Exceeded quotas are Forbidden too and
-// differ only in the text of the error.
+// isUnauthorized reports a missing RBAC permission. Exceeded quotas are Forbidden too and differ only in the
+// text.
 func isUnauthorized(err error) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), " cannot ")
 }
 
-// named formats an object's kind and key for messages.
 func named(object infrastructure.Object) string {
 	return object.GetObjectKind().GroupVersionKind().Kind + " " + client.ObjectKeyFromObject(object).String()
 }
 
-// checkNotTaken returns an error if the object exists and belongs to another owner. It reads past the cache,
-// which is restricted to objects with the gateway's labels.
+// checkNotTaken reads past the cache, which is restricted to objects with the gateway's labels.
 func (w *Writer) checkNotTaken(ctx context.Context, wanted infrastructure.Object, owner string) error {
 	found := &metav1.PartialObjectMetadata{}
 	found.SetGroupVersionKind(wanted.GetObjectKind().GroupVersionKind())
@@ -106,7 +104,6 @@ func (w *Writer) checkNotTaken(ctx context.Context, wanted infrastructure.Object
 	return nil
 }
 
-// setAppliedHash sets annotationApplied.
 func setAppliedHash(wanted infrastructure.Object) error {
 	content, err := json.Marshal(wanted)
 	if err != nil {
@@ -119,8 +116,7 @@ func setAppliedHash(wanted infrastructure.Object) error {
 	return nil
 }
 
-// keepReplicas keeps the replicas set by the autoscaler, because a field that is no longer applied resets
-// to one.
+// keepReplicas keeps the autoscaler's replicas, because a field no longer applied resets to one.
 func keepReplicas(wanted infrastructure.Object, live client.Object) {
 	deployment, ok := wanted.(*appsv1.Deployment)
 	if !ok || deployment.Spec.Replicas != nil {
@@ -131,8 +127,7 @@ func keepReplicas(wanted infrastructure.Object, live client.Object) {
 	}
 }
 
-// isAsWanted reports whether the live object contains all applied fields. Fields added by others and
-// defaults of the API server are ignored.
+// isAsWanted ignores fields added by others and defaults of the API server.
 func isAsWanted(configuration map[string]any, wanted infrastructure.Object, live client.Object) bool {
 	if reflect.TypeOf(wanted) != reflect.TypeOf(live) {
 		return false
@@ -158,8 +153,7 @@ func isAsWanted(configuration map[string]any, wanted infrastructure.Object, live
 	return true
 }
 
-// contains reports whether a JSON value contains another one: all its fields, or its elements as the first
-// elements.
+// contains compares all fields of a JSON object, and the first elements of a list.
 func contains(has, wanted any) bool {
 	switch wanted := wanted.(type) {
 	case nil:
@@ -187,7 +181,6 @@ func contains(has, wanted any) bool {
 	return has == wanted
 }
 
-// configurationOf returns the apply configuration: the object without status and empty timestamps.
 func configurationOf(wanted infrastructure.Object) (*unstructured.Unstructured, error) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(wanted)
 	if err != nil {

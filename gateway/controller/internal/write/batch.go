@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// batch runs functions concurrently, up to parallel at once. The zero value is ready to use.
+// batch runs up to parallel functions at once. The zero value is ready to use.
 type batch struct {
 	group    errgroup.Group
 	limited  bool
@@ -17,7 +17,7 @@ type batch struct {
 	problems []error
 }
 
-// do runs work and then passes its error to done. Calls of done are serialized.
+// do passes the error of work to done, whose calls are serialized.
 func (b *batch) do(work func() error, done func(error)) {
 	if !b.limited {
 		b.group.SetLimit(parallel)
@@ -33,7 +33,6 @@ func (b *batch) do(work func() error, done func(error)) {
 	})
 }
 
-// wait waits for all functions and joins their errors.
 func (b *batch) wait() error {
 	// Errors are collected in problems, so that a failure cancels no other function.
 	_ = b.group.Wait()

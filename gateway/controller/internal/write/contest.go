@@ -28,7 +28,6 @@ const (
 		"30 s only; metadata.managedFields names it: a second installation of Millrace, or a tool that has it in its manifests"
 )
 
-// contested counts the contested objects.
 var contested = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Name: "millrace_gateway_contested_objects",
 	Help: "Objects that another program overwrites again and again, or their statuses, so they are written every 30 s only; at the leader.",
@@ -36,17 +35,15 @@ var contested = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 
 func init() { metrics.Registry.MustRegister(contested) }
 
-// contestState tracks writes of one object, or of its status, by another controller with the same class or
-// names.
+// contestState tracks another controller's writes of an object or its status.
 type contestState struct {
 	conflict.Detector[client.Object]
 	object client.Object
-	// whole is set for objects owned by the gateway; otherwise only the status is contested.
+	// whole marks objects owned by the gateway; of others only the status is contested.
 	whole bool
-	// previous is the version replaced by our last write, which the cache may still contain.
+	// previous was replaced by our last write and may still be cached.
 	previous string
-	// pass is the last pass that observed the object.
-	pass int
+	pass     int
 }
 
 // observe records the cached object and returns the remaining pause before its next write.
@@ -72,7 +69,7 @@ type contests struct {
 	of   map[objectKey]*contestState
 }
 
-// look calls do with the object's rivalry, serialized.
+// look serializes calls of do.
 func (c *contests) look(object client.Object, do func(*contestState)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -89,8 +86,8 @@ func (c *contests) look(object client.Object, do func(*contestState)) {
 	do(known)
 }
 
-// end finishes a pass: it drops the objects not observed in it, and returns the contested objects and the
-// time until the first pause ends, or zero without a pause.
+// end drops objects not observed in this pass, and returns the contested ones and the first end of a pause, or
+// zero.
 func (c *contests) end(now time.Time) (found map[route.Object]contestedObject, again time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -112,7 +109,6 @@ func (c *contests) end(now time.Time) (found map[route.Object]contestedObject, a
 	return found, again
 }
 
-// contestedObject is an object that is contested, as a whole or in its status.
 type contestedObject struct {
 	client.Object
 	whole bool
@@ -122,8 +118,7 @@ func objectOf(object client.Object) route.Object {
 	return route.Object{Kind: reflect.TypeOf(object).Elem().Name(), Namespace: object.GetNamespace(), Name: object.GetName()}
 }
 
-// endContests finishes a pass and publishes the contested objects. It enqueues another pass if their set
-// changed.
+// endContests publishes the contested objects and enqueues a pass if their set changed.
 func (w *Writer) endContests() {
 	found, again := w.contests.end(time.Now())
 	if w.contestTimer != nil {
@@ -143,7 +138,6 @@ func (w *Writer) endContests() {
 	}
 }
 
-// contestProblems returns the problems of contested objects and these objects.
 func contestProblems(found map[route.Object]contestedObject) (problems []route.Problem, regarding map[route.Object]client.Object) {
 	regarding = make(map[route.Object]client.Object, len(found))
 	for object, of := range found {
@@ -157,7 +151,6 @@ func contestProblems(found map[route.Object]contestedObject) (problems []route.P
 	return problems, regarding
 }
 
-// contestedCondition is the condition of a Gateway with a contested status.
 func contestedCondition(generation int64) metav1.Condition {
 	return metav1.Condition{
 		Type: route.ConditionStatusContested, Status: metav1.ConditionTrue, Reason: millracev1beta1.ReasonStatusContested,
@@ -165,9 +158,8 @@ func contestedCondition(generation int64) metav1.Condition {
 	}
 }
 
-// putStatus patches the status of an object if it differs from the cache, unless the object is contested
-// and was written recently. isOurs reports whether an object has the wanted status. With a stale cache the
-// patch fails with a conflict, and a later pass retries with the newer object.
+// putStatus patches a status that differs from the cache, unless a contest pauses it. With a stale cache the
+// patch fails with a conflict, and a later pass retries.
 func (w *Writer) putStatus(ctx context.Context, present, changed client.Object, isOurs func(client.Object) bool) error {
 	if !w.mayWrite(present, false, isOurs) || !w.statusBudget.take(present.GetNamespace(), time.Now()) {
 		return nil
@@ -183,9 +175,8 @@ func (w *Writer) putStatus(ctx context.Context, present, changed client.Object, 
 	return nil
 }
 
-// mayWrite records the cached object and reports whether to write it: it differs from the wanted state, and
-// it is not paused because of a contest. whole is set for objects owned by the gateway. isOurs reports
-// whether an object has the wanted state.
+// mayWrite records the cached object and reports whether it differs and is not paused by a contest. whole is
+// set for objects owned by the gateway.
 func (w *Writer) mayWrite(present client.Object, whole bool, isOurs func(client.Object) bool) bool {
 	may, isRight := false, isOurs(present)
 	w.contests.look(present, func(c *contestState) {
@@ -205,7 +196,7 @@ func (w *Writer) mayWrite(present client.Object, whole bool, isOurs func(client.
 	return may
 }
 
-// wrote records a write of the object; present is its previous state.
+// wrote records a write that replaced present.
 func (w *Writer) wrote(present client.Object, isOurs func(client.Object) bool) {
 	w.contests.look(present, func(c *contestState) {
 		c.previous = present.GetResourceVersion()

@@ -24,7 +24,6 @@ import (
 const annotationDraining = "millrace.io/draining"
 
 const (
-	// defaultDrain is the drain period of a backend that was removed from its route.
 	defaultDrain = time.Hour
 	// maxBackends is the API's limit per VIPRoute port.
 	maxBackends = 64
@@ -33,9 +32,8 @@ const (
 // draining maps backends removed from a route to the start of their draining.
 type draining map[route.ServicePort]time.Time
 
-// drain adds the backends of the live VIPRoute that are no longer wanted to wanted, with weight zero:
-// agents keep their connections but assign no new ones. A backend drains until it has no endpoints or the
-// period ends. It also returns the earliest end of a period, or zero if no backend drains.
+// drain adds backends of live that are no longer wanted with weight zero: agents keep their connections. A
+// backend drains until it has no endpoints or the period ends. It returns the earliest end, too, or zero.
 func drain(wanted, live *millracev1beta1.VIPRoute, serves func(route.ServicePort) bool, period time.Duration, now time.Time) (draining, time.Time) {
 	since, next := draining{}, time.Time{}
 	if live == nil || len(wanted.Spec.Ports) != 1 || len(live.Spec.Ports) != 1 {
@@ -69,7 +67,7 @@ func drain(wanted, live *millracev1beta1.VIPRoute, serves func(route.ServicePort
 	return since, next
 }
 
-// bound drops the backends that have drained longest until at most most remain.
+// bound drops the longest-draining backends until at most most remain.
 func (d draining) bound(most int) {
 	for at := range slices.Values(d.oldestFirst()) {
 		if len(d) <= most {
@@ -101,7 +99,6 @@ func servicePort(of millracev1beta1.VIPRouteBackend) route.ServicePort {
 	return route.ServicePort{Namespace: of.Namespace, Name: of.Name, Port: of.Port}
 }
 
-// drainingSince is an entry of annotationDraining.
 type drainingSince struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
@@ -109,7 +106,7 @@ type drainingSince struct {
 	Since     time.Time `json:"since"`
 }
 
-// readDraining parses annotationDraining. Draining restarts if the annotation is invalid.
+// readDraining restarts draining if the annotation is invalid.
 func readDraining(of *millracev1beta1.VIPRoute) draining {
 	var entries []drainingSince
 	if err := json.Unmarshal([]byte(of.Annotations[annotationDraining]), &entries); err != nil {
@@ -141,20 +138,17 @@ func (d draining) write(to *millracev1beta1.VIPRoute) error {
 	return nil
 }
 
-// drains collects the draining backends of a pass.
 type drains struct {
 	services map[types.NamespacedName]bool
 	next     time.Time
 }
 
-// Follows reports whether the writer depends on the endpoints of a Service: a draining backend or a layer-4
-// listener refers to it.
+// Follows reports whether a draining backend or a layer-4 listener refers to a Service.
 func (w *Writer) Follows(service types.NamespacedName) bool {
 	services := w.followed.Load()
 	return services != nil && (*services)[service]
 }
 
-// keepDraining adds the draining backends to a VIPRoute; other objects are left unchanged.
 func (w *Writer) keepDraining(ctx context.Context, wanted infrastructure.Object, live any, period time.Duration, found *drains) error {
 	to, ok := wanted.(*millracev1beta1.VIPRoute)
 	if !ok {
@@ -184,7 +178,6 @@ func protocolOf(of *millracev1beta1.VIPRoute) corev1.Protocol {
 	return cmp.Or(of.Spec.Ports[0].Protocol, corev1.ProtocolTCP)
 }
 
-// watchDrains schedules a pass at the end of the next drain period.
 func (w *Writer) watchDrains(found drains) {
 	w.followed.Store(&found.services)
 	if w.drainTimer != nil {

@@ -13,7 +13,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// recordBackends returns a Backends function that records the requested Services in followed.
 func (w *Writer) recordBackends(ctx context.Context, followed map[types.NamespacedName]bool) infrastructure.Backends {
 	return func(of route.ServicePort, protocol corev1.Protocol) (string, []*discoveryv1.EndpointSlice, bool, error) {
 		followed[types.NamespacedName{Namespace: of.Namespace, Name: of.Name}] = true

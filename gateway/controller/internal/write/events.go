@@ -19,20 +19,17 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// Limits of events.
 const (
 	// maxEvents is the limit per pass; further events follow after pauseOfEvents.
 	maxEvents     = 50
 	pauseOfEvents = 10 * time.Second
-	// burst and eventEvery are the token bucket of a namespace, because each change by a tenant may cause a
-	// new problem.
+	// burst and eventEvery limit each namespace, because each change by a tenant may cause a new problem.
 	burst      = 50
 	eventEvery = time.Second
 	// maxNote is the maximum length in bytes of an event's note (events.k8s.io/v1).
 	maxNote = 1024
 )
 
-// reported contains the current problems that have been reported.
 type reported map[route.Problem]bool
 
 // eventLimits are the token buckets by namespace. Cluster-scoped objects share one.
@@ -50,17 +47,15 @@ func (a eventLimits) forget(now time.Time) {
 	maps.DeleteFunc(a, func(_ string, left *rate.Limiter) bool { return left.TokensAt(now) >= burst })
 }
 
-// pendingEvent is one event: the problems of an object with the same reason. The first fresh ones are not
-// reported yet.
+// pendingEvent is an object's problems with one reason. The first fresh ones are not reported yet.
 type pendingEvent struct {
 	object   client.Object
 	problems []route.Problem
 	fresh    int
 }
 
-// report emits events for new problems, because Ingresses have no conditions. found contains problems that do
-// not come from the compiler, regarding compiled objects or others. Namespaces take turns, so that a
-// namespace with many problems does not delay events of others.
+// report emits events for new problems. found are problems that do not come from the compiler, regarding
+// compiled objects or others. Namespaces take turns, so that many problems of one do not delay another's.
 func (w *Writer) report(compiled *Compiled, found []route.Problem, others map[route.Object]client.Object) {
 	regarding := regardingOf(compiled.Objects)
 	maps.Copy(regarding, others)
@@ -95,7 +90,6 @@ func (w *Writer) report(compiled *Compiled, found []route.Problem, others map[ro
 	}
 }
 
-// pendingEvents groups the problems by object and reason.
 func (w *Writer) pendingEvents(problems []route.Problem, regarding map[route.Object]client.Object) []*pendingEvent {
 	type key struct {
 		object route.Object
@@ -136,7 +130,7 @@ func boolOrder(a, b bool) int {
 	return 1
 }
 
-// roundRobin sorts events round-robin by namespace, those with the most remaining tokens first.
+// roundRobin sorts by namespace in turns, the most remaining tokens first.
 func roundRobin(all []*pendingEvent, left eventLimits, now time.Time) []*pendingEvent {
 	type turn struct {
 		notice *pendingEvent
@@ -165,8 +159,8 @@ func roundRobin(all []*pendingEvent, left eventLimits, now time.Time) []*pending
 	return all
 }
 
-// send emits an event. The recorder merges events with the same object, version and reason, dropping later
-// notes, so the reference includes the field.
+// send includes the field in the reference, because the recorder merges events with equal object, version and
+// reason.
 func (w *Writer) send(of *pendingEvent) {
 	texts := make([]string, 0, len(of.problems))
 	for _, problem := range of.problems {
@@ -181,7 +175,6 @@ func (w *Writer) send(of *pendingEvent) {
 	w.Recorder.Eventf(regarding, nil, corev1.EventTypeWarning, of.problems[0].Reason, "Compile", "%s", shorten(strings.Join(texts, "; ")))
 }
 
-// regardingOf maps problem subjects to API objects.
 func regardingOf(objects *route.Objects) map[route.Object]client.Object {
 	found := map[route.Object]client.Object{}
 	add := func(kind string, object client.Object) {

@@ -10,7 +10,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// expiries exposes the expiry of each certificate that proxies serve.
 var expiries = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Name: "millrace_gateway_certificate_expiry_seconds",
 	Help: "Unix time at which the served certificate of a Secret expires; at the leader.",
@@ -18,7 +17,7 @@ var expiries = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 
 func init() { metrics.Registry.MustRegister(expiries) }
 
-// setExpiries exports the expiry of each served certificate and deletes the series of unused Secrets.
+// setExpiries deletes the series of unused Secrets.
 func (w *Writer) setExpiries(certificates []route.Certificate) {
 	current := make(map[types.NamespacedName]bool, len(certificates))
 	for _, each := range certificates {

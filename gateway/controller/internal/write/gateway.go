@@ -19,8 +19,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// writeGatewayAPI writes the statuses of Gateway API objects. failed contains the errors of applying
-// objects by owner.
+// writeGatewayAPI writes statuses. failed contains errors of applying objects by owner.
 func (w *Writer) writeGatewayAPI(ctx context.Context, compiled *Compiled, live map[objectKey]client.Object, failed map[string]error) error {
 	statuses := &compiled.Result.Statuses
 	at, contested, refused := gatewayStates(compiled, live, failed), w.contested, readRejections(compiled, live)
@@ -92,14 +91,12 @@ func writeOne[O client.Object, S any](ctx context.Context, w *Writer, status *ro
 	})
 }
 
-// newObject returns an empty object.
 func newObject[O client.Object]() O {
 	var none O
 	return reflect.New(reflect.TypeOf(none).Elem()).Interface().(O)
 }
 
-// mergeConditions merges wanted into previous. Unchanged conditions keep their transition time, unrelated ones
-// are kept.
+// mergeConditions keeps unrelated conditions and the transition time of unchanged ones.
 func mergeConditions(previous, wanted []metav1.Condition) []metav1.Condition {
 	merged := slices.Clone(previous)
 	for _, condition := range wanted {
@@ -115,7 +112,6 @@ func mergeOwned(previous, wanted []metav1.Condition) []metav1.Condition {
 	})
 }
 
-// mergeGateway merges the compiled status with the state of the Gateway in the cluster.
 func mergeGateway(status *gatewayv1.GatewayStatus, wanted gatewayv1.GatewayStatus, at gatewayState) {
 	lacks := at.unmet()
 	wanted.Conditions = setUnprogrammed(wanted.Conditions, lacks)
@@ -134,7 +130,7 @@ func mergeGateway(status *gatewayv1.GatewayStatus, wanted gatewayv1.GatewayStatu
 	status.Addresses = at.addresses
 }
 
-// mergeListenerSet is mergeGateway for a ListenerSet, which shares its Gateway's addresses.
+// mergeListenerSet uses the addresses of the set's Gateway.
 func mergeListenerSet(status *gatewayv1.ListenerSetStatus, wanted gatewayv1.ListenerSetStatus, at gatewayState) {
 	lacks := at.unmet()
 	wanted.Conditions = setUnprogrammed(wanted.Conditions, lacks.pending())
@@ -180,7 +176,6 @@ func (w *Writer) mergeRoute(status *gatewayv1.RouteStatus, wanted gatewayv1.Rout
 // maxAncestors is the limit of Gateway API.
 const maxAncestors = 16
 
-// mergePolicy is mergeRoute for policies.
 func (w *Writer) mergePolicy(status *gatewayv1.PolicyStatus, wanted gatewayv1.PolicyStatus) {
 	var ancestors []gatewayv1.PolicyAncestorStatus
 	for _, ancestor := range status.Ancestors {

@@ -20,12 +20,10 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// gatewayState is the state of a Gateway in the cluster.
 type gatewayState struct {
 	// served reports whether it has ports, proxied whether some of them lead to proxies.
 	served, proxied bool
-	// failed is the error of applying its objects, or nil.
-	failed error
+	failed          error
 	// asked are the requested static addresses, addresses the assigned ones.
 	asked     []string
 	addresses []gatewayv1.GatewayStatusAddress
@@ -37,12 +35,10 @@ type gatewayState struct {
 	refused nack.Rejection
 }
 
-// gatewayKey returns the owner key of a Gateway.
 func gatewayKey(namespace, name string) string {
 	return infrastructure.Key(route.Object{Kind: "Gateway", Namespace: namespace, Name: name})
 }
 
-// gatewayStates returns the state of all owners.
 func gatewayStates(compiled *Compiled, live map[objectKey]client.Object, failed map[string]error) map[string]gatewayState {
 	found := map[string]gatewayState{}
 	for _, gateway := range compiled.Result.Statuses.Gateways {
@@ -101,7 +97,6 @@ func (r gatewayState) has(text string) bool {
 	})
 }
 
-// missing returns the requested addresses that are not assigned.
 func (r gatewayState) missing() []string {
 	var found []string
 	for _, address := range r.asked {
@@ -162,7 +157,6 @@ func (l unmet) pending() unmet {
 	return l
 }
 
-// ofListener returns the lack of a listener with the given supported kinds.
 func (l unmet) ofListener(kinds []gatewayv1.RouteGroupKind) unmet {
 	layer4 := slices.ContainsFunc(kinds, func(k gatewayv1.RouteGroupKind) bool { return k.Kind == "TCPRoute" || k.Kind == "UDPRoute" })
 	if l.proxyOnly && layer4 {
@@ -171,7 +165,6 @@ func (l unmet) ofListener(kinds []gatewayv1.RouteGroupKind) unmet {
 	return l.pending()
 }
 
-// setUnprogrammed returns the conditions with Programmed set to false if anything is lacking.
 func setUnprogrammed(wanted []metav1.Condition, lacks unmet) []metav1.Condition {
 	programmed := meta.FindStatusCondition(wanted, string(gatewayv1.GatewayConditionProgrammed))
 	if lacks.reason == "" || programmed == nil || programmed.Status != metav1.ConditionTrue {

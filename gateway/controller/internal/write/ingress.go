@@ -17,7 +17,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// servicesOf returns the proxies' Services by owner.
 func servicesOf(live map[objectKey]client.Object) map[string]*corev1.Service {
 	found := map[string]*corev1.Service{}
 	for _, object := range live {
@@ -28,8 +27,7 @@ func servicesOf(live map[objectKey]client.Object) map[string]*corev1.Service {
 	return found
 }
 
-// writeIngresses writes the addresses of all Ingresses. An Ingress that is no longer served loses them if
-// all are addresses of proxies.
+// writeIngresses writes addresses. An Ingress no longer served loses them if all are addresses of proxies.
 func (w *Writer) writeIngresses(ctx context.Context, compiled *Compiled, services map[string]*corev1.Service) error {
 	wanted := make(map[types.NamespacedName]*route.IngressStatus, len(compiled.Result.Ingresses))
 	for i := range compiled.Result.Ingresses {
@@ -52,7 +50,6 @@ func (w *Writer) writeIngresses(ctx context.Context, compiled *Compiled, service
 	return all.wait()
 }
 
-// addressesOf returns the addresses of all proxies.
 func addressesOf(services map[string]*corev1.Service) map[string]bool {
 	found := map[string]bool{}
 	for _, service := range services {
@@ -63,7 +60,6 @@ func addressesOf(services map[string]*corev1.Service) map[string]bool {
 	return found
 }
 
-// hasOnly reports whether an Ingress has addresses and all of them are in the set.
 func hasOnly(ingress *networkingv1.Ingress, addresses map[string]bool) bool {
 	points := ingress.Status.LoadBalancer.Ingress
 	for _, point := range points {
@@ -74,8 +70,7 @@ func hasOnly(ingress *networkingv1.Ingress, addresses map[string]bool) bool {
 	return len(points) > 0
 }
 
-// pointsOf returns the addresses of a Service with the ports of one Ingress. Errors of a port are copied
-// from the Service.
+// pointsOf combines a Service's addresses with an Ingress's ports, and copies the Service's port errors.
 func pointsOf(service *corev1.Service, ports []route.IngressPort) []networkingv1.IngressLoadBalancerIngress {
 	if service == nil {
 		return nil
@@ -101,7 +96,6 @@ func pointsOf(service *corev1.Service, ports []route.IngressPort) []networkingv1
 	return points
 }
 
-// writeIngress writes the addresses if they differ from the cache.
 func (w *Writer) writeIngress(ctx context.Context, compiled *networkingv1.Ingress, points []networkingv1.IngressLoadBalancerIngress) error {
 	// The compiled object may be older than the last write.
 	ingress := &networkingv1.Ingress{}

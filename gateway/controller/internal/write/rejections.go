@@ -19,15 +19,11 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// rejections contains the rejected configurations of all proxies.
 type rejections struct {
-	// of contains rejections by owner.
-	of map[route.Object]nack.Rejection
-	// gateways maps ListenerSets to their Gateways.
+	of       map[route.Object]nack.Rejection
 	gateways map[types.NamespacedName]route.Object
 }
 
-// readRejections reads the rejections from the proxy Deployments.
 func readRejections(compiled *Compiled, live map[objectKey]client.Object) rejections {
 	owners := make(map[string]route.Object, len(compiled.Result.Proxies))
 	for _, proxy := range compiled.Result.Proxies {
@@ -58,15 +54,14 @@ func readRejections(compiled *Compiled, live map[objectKey]client.Object) reject
 	return found
 }
 
-// owners returns the owners with rejections in a stable order, so that repeated passes write the same.
+// owners has a stable order, so that repeated passes write the same.
 func (r rejections) owners() []route.Object {
 	return slices.SortedFunc(maps.Keys(r.of), func(a, b route.Object) int {
 		return cmp.Compare(infrastructure.Key(a), infrastructure.Key(b))
 	})
 }
 
-// problems returns the rejections as problems of the owner, or of the Ingress whose rule was rejected.
-// Routes have a condition instead.
+// problems excludes routes, which have a condition instead.
 func (r rejections) problems() []route.Problem {
 	var found []route.Problem
 	for _, owner := range r.owners() {
@@ -89,7 +84,7 @@ func (r rejections) problems() []route.Problem {
 	return found
 }
 
-// ruleObject parses a rule name, "httproute/namespace/name". It returns the zero value for other names.
+// ruleObject returns the zero value for a name other than "httproute/namespace/name".
 func ruleObject(name string) route.Object {
 	kinds := map[string]string{
 		"ingress": "Ingress", "httproute": "HTTPRoute", "grpcroute": "GRPCRoute", "tlsroute": "TLSRoute",
@@ -101,7 +96,6 @@ func ruleObject(name string) route.Object {
 	return route.Object{Kind: kinds[parts[0]], Namespace: parts[1], Name: parts[2]}
 }
 
-// ofGateway returns the Gateway's condition about rejected resources, or nil if nothing is rejected.
 func (r rejections) ofGateway(gateway *gatewayv1.Gateway) *metav1.Condition {
 	refused := r.of[objectOfGateway(gateway.Namespace, gateway.Name)]
 	if len(refused.Parts) == 0 {
@@ -134,7 +128,6 @@ func (r rejections) ofRoute(of client.Object, wanted gatewayv1.RouteStatus) gate
 	return wanted
 }
 
-// gatewayOf resolves a parent reference to its Gateway.
 func (r rejections) gatewayOf(parent gatewayv1.ParentReference, namespace string) route.Object {
 	if parent.Namespace != nil {
 		namespace = string(*parent.Namespace)
@@ -149,7 +142,7 @@ func hasCondition(conditions []metav1.Condition, kind string) bool {
 	return slices.ContainsFunc(conditions, func(c metav1.Condition) bool { return c.Type == kind })
 }
 
-// partiallyInvalid returns the PartiallyInvalid condition. Gateway API specifies the prefixes of its message.
+// partiallyInvalid uses the message prefixes that Gateway API specifies.
 func partiallyInvalid(refused nack.Rejection, part nack.Part, generation int64) metav1.Condition {
 	prefix := "Dropped Rule: "
 	if part.Retained {

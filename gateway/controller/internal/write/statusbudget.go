@@ -8,14 +8,14 @@ import (
 )
 
 const (
-	// unlimitedPeriod is the duration at the start of a pass without a limit of status writes.
+	// unlimitedPeriod is the start of a pass without a limit of status writes.
 	unlimitedPeriod = 250 * time.Millisecond
 	// budgetPerNamespace is the maximum number of status writes per namespace in a longer pass.
 	budgetPerNamespace = 25
 )
 
-// statusBudget limits the status writes per namespace in a pass, so that a tenant that keeps changing all its
-// routes does not delay statuses of other tenants. The zero value is ready to use.
+// statusBudget limits a namespace's status writes in a pass, so that a busy tenant does not delay others. The
+// zero value is ready to use.
 type statusBudget struct {
 	mu     sync.Mutex
 	until  time.Time
@@ -23,7 +23,6 @@ type statusBudget struct {
 	more   bool
 }
 
-// begin starts a pass.
 func (s *statusBudget) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,7 +44,6 @@ func (s *statusBudget) take(namespace string, now time.Time) bool {
 	return true
 }
 
-// isMore reports whether statuses were left to the next pass.
 func (s *statusBudget) isMore() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

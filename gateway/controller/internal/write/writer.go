@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package write implements the leader's writes: it applies the objects that run the proxies, patches
-// statuses and emits events.
+// Package write implements the leader's writes: it applies proxies' objects, patches statuses and emits events.
 package write
 
 import (
@@ -32,8 +31,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// Pauses between passes: gather coalesces changes, the others are the range of the backoff after a failed
-// pass. New changes do not wait for the backoff.
+// Pauses between passes: gather coalesces changes; the others bound the backoff after failures, which new
+// changes skip.
 const (
 	gather       = 50 * time.Millisecond
 	firstPause   = time.Second
@@ -53,45 +52,35 @@ type Compiled struct {
 
 // Writer writes the compiled state to the API server.
 type Writer struct {
-	// Client reads from the cache, Live bypasses it.
 	Client client.Client
 	Live   client.Reader
 	// Compiled returns the latest compilation, or nil before the first.
 	Compiled func() *Compiled
-	// Settings returns the settings of all proxies; ready is false until the controller has an identity.
-	Settings func(context.Context) (settings infrastructure.Settings, ready bool, err error)
-	// HasEndpoints reports whether a Service port has an endpoint that is serving.
+	// Settings is not ready until the controller has an identity.
+	Settings     func(context.Context) (settings infrastructure.Settings, ready bool, err error)
 	HasEndpoints func(context.Context, route.ServicePort, corev1.Protocol) (bool, error)
-	// Backends returns the name of a Service port and the Service's EndpointSlices; known is false if the
-	// port does not exist.
+	// Backends is infrastructure.Backends, read from the cache.
 	Backends func(context.Context, route.ServicePort, corev1.Protocol) (name string, found []*discoveryv1.EndpointSlice, known bool, err error)
 	// Controller identifies this controller's entries in statuses.
 	Controller gatewayv1.GatewayController
 	Recorder   events.EventRecorder
-	// Scheme resolves the kinds of objects in events.
-	Scheme *runtime.Scheme
-	Log    logr.Logger
+	Scheme     *runtime.Scheme
+	Log        logr.Logger
 
-	wake     chan struct{}
-	reported reported
-	// expiring are the Secrets with an expiry series.
-	expiring map[types.NamespacedName]bool
-	// eventLimits limits events per namespace, eventTimer schedules delayed events, statusBudget limits status writes
-	// per pass.
+	wake         chan struct{}
+	reported     reported
+	expiring     map[types.NamespacedName]bool
 	eventLimits  eventLimits
 	eventTimer   *time.Timer
 	statusBudget statusBudget
-	// contests tracks conflicting writers, contested is the result of the last pass, contestTimer is the
-	// timer for the end of the next pause.
 	contests     contests
 	contested    map[route.Object]contestedObject
 	contestTimer *time.Timer
 	// behind is set when a write of this pass conflicted because of a stale cache.
 	behind atomic.Bool
-	// failed contains the lasting errors of the last pass by owner.
+	// failed contains the last pass's persistent errors by owner.
 	failed map[string]error
-	// followed are the Services whose endpoints are required, drainTimer is the timer for the next end of a
-	// drain period.
+	// followed are the Services whose endpoints are required.
 	followed   atomic.Pointer[map[types.NamespacedName]bool]
 	drainTimer *time.Timer
 }
@@ -147,7 +136,7 @@ func wait(ctx context.Context, pause time.Duration) {
 	}
 }
 
-// pass writes all differences. Failures are independent of each other.
+// pass writes all differences. Failures are independent.
 func (w *Writer) pass(ctx context.Context) error {
 	compiled := w.Compiled()
 	if compiled == nil {
@@ -169,8 +158,7 @@ func (w *Writer) pass(ctx context.Context) error {
 		// A newer object or a deferred status requires another pass.
 		w.Touch()
 	case applied.wanted != nil && ingresses == nil:
-		// A Service is deleted only after all Ingress statuses are updated: its addresses identify them as
-		// ours.
+		// A Service is deleted after all Ingress statuses are updated, because its addresses identify them as ours.
 		problems = append(problems, w.removeOrphans(ctx, compiled, applied.wanted, live))
 	}
 	if applied.wanted != nil && !maps.EqualFunc(w.failed, applied.failed, func(a, b error) bool { return a.Error() == b.Error() }) {
@@ -185,7 +173,7 @@ func (w *Writer) pass(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-// isBehind reports whether a write conflicted because of a stale cache; the next pass retries it.
+// isBehind reports a conflict caused by a stale cache; the next pass retries it.
 func (w *Writer) isBehind(err error) bool {
 	if apierrors.IsConflict(err) {
 		w.behind.Store(true)
@@ -194,7 +182,6 @@ func (w *Writer) isBehind(err error) bool {
 	return false
 }
 
-// objectKey identifies an object.
 type objectKey struct {
 	kind string
 	types.NamespacedName
@@ -204,7 +191,6 @@ func objectKeyOf(object client.Object) objectKey {
 	return objectKey{kind: fmt.Sprintf("%T", object), NamespacedName: client.ObjectKeyFromObject(object)}
 }
 
-// listApplied returns all cached objects of proxies.
 func (w *Writer) listApplied(ctx context.Context) (map[objectKey]client.Object, error) {
 	found := map[objectKey]client.Object{}
 	for _, list := range lists() {
@@ -224,8 +210,7 @@ func (w *Writer) listApplied(ctx context.Context) (map[objectKey]client.Object, 
 	return found, nil
 }
 
-// Kinds returns the kinds of applied objects except EndpointSlices, most of which belong to other
-// controllers; their changes arrive through Follows.
+// Kinds returns the applied kinds except EndpointSlices: most belong to others, and Follows covers ours.
 func Kinds() []client.Object {
 	return []client.Object{
 		&millracev1beta1.VIPRoute{},
@@ -243,15 +228,12 @@ func lists() []client.ObjectList {
 	}
 }
 
-// applied is the result of applying the objects of all owners.
 type applied struct {
-	// wanted contains the wanted objects; nil until they are known.
 	wanted map[objectKey]bool
-	// failed contains errors that persist until a user changes something, by owner.
+	// failed contains persistent errors by owner.
 	failed map[string]error
 }
 
-// applyAll applies the objects of all owners.
 func (w *Writer) applyAll(ctx context.Context, compiled *Compiled, live map[objectKey]client.Object) (applied, error) {
 	settings, ready, err := w.Settings(ctx)
 	if err != nil || !ready {
@@ -293,7 +275,6 @@ func (w *Writer) applyAll(ctx context.Context, compiled *Compiled, live map[obje
 	return done, all.wait()
 }
 
-// applyOwner applies the objects of one owner in order.
 func (w *Writer) applyOwner(ctx context.Context, objects []infrastructure.Object, live map[objectKey]client.Object) error {
 	var problems []error
 	for _, object := range objects {
@@ -307,7 +288,7 @@ func (w *Writer) applyOwner(ctx context.Context, objects []infrastructure.Object
 	return errors.Join(problems...)
 }
 
-// isPersistent reports whether an error, or one of several, persists until a user changes something.
+// isPersistent reports errors that persist until a user changes something.
 func isPersistent(err error) bool {
 	if all, ok := err.(interface{ Unwrap() []error }); ok {
 		return slices.ContainsFunc(all.Unwrap(), isPersistent)
@@ -331,7 +312,6 @@ func failedProblems(compiled *Compiled, failed map[string]error) (problems []rou
 	return problems
 }
 
-// refused returns the Gateways of this controller that are not accepted.
 func refused(compiled *Compiled) map[string]bool {
 	found := map[string]bool{}
 	for _, gateway := range compiled.Result.Statuses.Gateways {
@@ -343,9 +323,8 @@ func refused(compiled *Compiled) map[string]bool {
 	return found
 }
 
-// removeOrphans deletes objects of deleted owners. The label alone does not identify them, because users
-// may have copied it. A Gateway that is no longer accepted keeps its objects: an error in its spec must not
-// release its VIP.
+// removeOrphans deletes objects of deleted owners, not by the label alone, which users may have copied. A
+// Gateway no longer accepted keeps its objects, so that an error in its spec releases no VIP.
 func (w *Writer) removeOrphans(ctx context.Context, compiled *Compiled, wanted map[objectKey]bool, live map[objectKey]client.Object) error {
 	var problems []error
 	kept := refused(compiled)

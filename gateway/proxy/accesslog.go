@@ -11,7 +11,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// done records metrics and the access log entry of a request.
 func (p *Proxy) done(x *exchange, w *answer) {
 	took := time.Since(x.begun)
 	x.finished(w.status)

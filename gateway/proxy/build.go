@@ -24,22 +24,20 @@ type builder struct {
 	settings *upstream.Settings
 	metrics  *metrics
 	now      time.Time
-	// secret is used if the configuration contains no shared secret.
-	secret []byte
+	secret   []byte
 
 	old, table *table
 	// changes are the resources that differ from the old table, by name.
 	changes map[string]change
-	// relisted is set if a listener was added, removed or rebuilt.
+	// relisted is set after a listener was added, removed or rebuilt.
 	relisted bool
-	// faults are the errors of the current step.
-	faults faults
+	faults   faults
 }
 
-// faults are the errors of resources by name. All errors of a build step are reported together.
+// faults are errors of resources by name, reported together for a build step.
 type faults map[string]error
 
-// Error joins the errors in the order of names, so that it is deterministic.
+// Error joins the errors in the order of names.
 func (f faults) Error() string {
 	texts := make([]string, 0, len(f))
 	for _, name := range slices.Sorted(maps.Keys(f)) {
@@ -48,7 +46,7 @@ func (f faults) Error() string {
 	return strings.Join(texts, "; ")
 }
 
-// fault records the error of a resource. The first one counts.
+// fault keeps the first error of a resource.
 func (b *builder) fault(name string, err error) {
 	if b.faults[name] == nil {
 		b.faults[name] = err
@@ -58,7 +56,6 @@ func (b *builder) fault(name string, err error) {
 // change contains the old and new version of a resource; nil if it does not exist.
 type change struct{ old, now *resource.Resource }
 
-// build returns the table after an update. The error is of type faults.
 func (b *builder) build(update Update) (*table, error) {
 	b.table, b.faults = &table{version: update.Version}, faults{}
 	b.merge(update)
@@ -75,8 +72,7 @@ func (b *builder) build(update Update) (*table, error) {
 	return b.table, nil
 }
 
-// merge applies the update to the resources. An equal resource keeps its pointer, so that later steps
-// compare pointers.
+// merge keeps the pointers of equal resources, so that later steps compare pointers.
 func (b *builder) merge(update Update) {
 	b.changes = make(map[string]change, len(update.Resources)+len(update.Removed))
 	gone := update.Removed
@@ -129,7 +125,7 @@ func patched[C, T any](old map[string]T, room int, changes map[string]C, becomes
 	return current
 }
 
-// reuse returns the value from the old table if the resource and its parts are unchanged, else creates it.
+// reuse returns the old value if the resource and its parts are unchanged.
 func reuse[T any](old map[string]built[T], r *resource.Resource, parts []any, create func() (T, error)) (built[T], error) {
 	if before, ok := old[r.GetName()]; ok && before.from == r && slices.Equal(before.parts, parts) {
 		return before, nil
@@ -141,7 +137,6 @@ func reuse[T any](old map[string]built[T], r *resource.Resource, parts []any, cr
 	return built[T]{from: r, parts: parts, value: value}, nil
 }
 
-// touched reports whether a resource of a kind was added, removed or changed.
 func touched[K comparable](b *builder, kind func(*resource.Resource) K) bool {
 	var none K
 	for _, each := range b.changes {
@@ -152,8 +147,8 @@ func touched[K comparable](b *builder, kind func(*resource.Resource) K) bool {
 	return false
 }
 
-// each rebuilds the values of changed resources of a kind, or of all if their dependencies changed. Errors
-// are recorded as faults.
+// each rebuilds changed resources of a kind, or all if their dependencies changed, and records errors as
+// faults.
 func each[K comparable, T any](
 	b *builder, all bool, old map[string]built[T], kind func(*resource.Resource) K,
 	create func(*resource.Resource) (built[T], error),
@@ -243,7 +238,7 @@ func (b *builder) makeBackends() {
 	b.table.backends = each(b, true, b.old.backends, (*resource.Resource).GetBackend, b.makeBackend)
 }
 
-// touchedTLS reports whether a certificate or an authority changed, on which listeners and backends depend.
+// touchedTLS reports changes of certificates and authorities, which listeners and backends depend on.
 func (b *builder) touchedTLS() bool {
 	return touched(b, (*resource.Resource).GetCertificate) || touched(b, (*resource.Resource).GetCertificateAuthority)
 }

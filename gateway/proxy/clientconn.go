@@ -13,8 +13,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 )
 
-// clientConn is a client connection with a write timeout. It accounts the headers being read, and releases
-// its ledger entry on Close.
+// clientConn is a client connection with a write timeout. It accounts headers and releases its ledger entry on
+// Close.
 type clientConn struct {
 	net.Conn
 	timeout time.Duration
@@ -23,8 +23,7 @@ type clientConn struct {
 	evictions prometheus.Counter
 	handshake handshake
 	reading   reading
-	// begun is set after the first byte of a request.
-	begun bool
+	begun     bool
 	// emptyBytes is the number of CR and LF bytes still ignored before the first request.
 	emptyBytes int
 }
@@ -32,7 +31,6 @@ type clientConn struct {
 // maxEmptyBytes permits two empty lines, as many as net/http ignores after a POST.
 const maxEmptyBytes = 4
 
-// clientConnOf returns the clientConn below a connection, or nil.
 func clientConnOf(conn net.Conn) *clientConn {
 	for {
 		if patient, ok := conn.(*clientConn); ok {
@@ -46,7 +44,6 @@ func clientConnOf(conn net.Conn) *clientConn {
 	}
 }
 
-// entryOf returns the ledger entry of a connection, or nil.
 func entryOf(conn net.Conn) *admission.Connection {
 	if patient := clientConnOf(conn); patient != nil {
 		return patient.entry
@@ -54,10 +51,8 @@ func entryOf(conn net.Conn) *admission.Connection {
 	return nil
 }
 
-// connKey is the context key of a request's *clientConn.
 type connKey struct{}
 
-// connOf returns the connection of a request, or nil.
 func connOf(r *http.Request) *clientConn {
 	conn, _ := r.Context().Value(connKey{}).(*clientConn)
 	return conn
@@ -83,7 +78,7 @@ func (c *clientConn) Read(b []byte) (int, error) {
 	}
 }
 
-// begin removes leading empty lines and returns the number of remaining bytes.
+// begin returns the number of bytes after leading empty lines.
 func (c *clientConn) begin(b []byte) int {
 	empty := 0
 	for empty < min(len(b), c.emptyBytes) && (b[empty] == '\r' || b[empty] == '\n') {
@@ -110,7 +105,6 @@ func (c *clientConn) read(b []byte) (int, error) {
 	return n, err
 }
 
-// multiplexed marks the connection as HTTP/2.
 func (c *clientConn) multiplexed() {
 	c.reading.frames.Store(true)
 	c.entry.Multiplexed()
@@ -123,8 +117,6 @@ func (c *clientConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// NetConn returns the underlying connection.
 func (c *clientConn) NetConn() net.Conn { return c.Conn }
 
-// CloseWrite closes the sending direction.
 func (c *clientConn) CloseWrite() error { return closeWrite(c.Conn) }

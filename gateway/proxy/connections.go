@@ -15,9 +15,8 @@ import (
 
 // connections tracks the open connections of an http.Server, without tunnels.
 type connections struct {
-	mutex sync.Mutex
-	open  map[net.Conn]bool
-	// closed receives a value after a connection was closed.
+	mutex  sync.Mutex
+	open   map[net.Conn]bool
 	closed chan struct{}
 }
 
@@ -25,7 +24,6 @@ func newConnections() *connections {
 	return &connections{open: map[net.Conn]bool{}, closed: make(chan struct{}, 1)}
 }
 
-// setState implements http.Server.ConnState.
 func (c *connections) setState(conn net.Conn, state http.ConnState) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
@@ -51,7 +49,6 @@ func (c *connections) setState(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// awaitClosed waits until clients have closed all connections or the context ends.
 func (c *connections) awaitClosed(ctx context.Context) {
 	for c.any(func(net.Conn) bool { return true }) {
 		select {
@@ -62,7 +59,7 @@ func (c *connections) awaitClosed(ctx context.Context) {
 	}
 }
 
-// awaitRead waits until no connection has unread bytes in the kernel, by polling, or until the context ends.
+// awaitRead polls until no connection has unread bytes in the kernel, or the context ends.
 func (c *connections) awaitRead(ctx context.Context) {
 	for ctx.Err() == nil && c.any(unread) {
 		pause(ctx, time.Millisecond)
@@ -80,7 +77,6 @@ func (c *connections) any(is func(net.Conn) bool) bool {
 	return false
 }
 
-// unread reports whether the kernel has unread bytes of a connection.
 func unread(conn net.Conn) bool {
 	for {
 		switch inner := conn.(type) {

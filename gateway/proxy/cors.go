@@ -31,8 +31,8 @@ func newCORS(r *resource.CORS) *cors {
 	}
 }
 
-// allows reports whether an origin is allowed: by "*", by its name, or by a name whose "*" stands for one label or,
-// unless the filter is restricted, for several.
+// allows accepts "*", a name, or a name whose "*" stands for one label, or several unless the filter is
+// restricted.
 func (c *cors) allows(origin string) bool {
 	for _, allowed := range c.GetAllowOrigins() {
 		if allowed == "*" || strings.EqualFold(allowed, origin) {
@@ -51,13 +51,11 @@ func (c *cors) allows(origin string) bool {
 	return false
 }
 
-// isPreflight reports whether a request is a CORS preflight.
 func isPreflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" &&
 		r.Header.Get("Access-Control-Request-Method") != ""
 }
 
-// answer sets the headers of a preflight response.
 func (c *cors) answer(r *http.Request, header http.Header) {
 	if !c.decorate(r, header) {
 		return
@@ -82,8 +80,7 @@ func (c *cors) answer(r *http.Request, header http.Header) {
 	}
 }
 
-// decorate sets the CORS headers of a response, replacing those of the backend, and reports whether the
-// origin is allowed.
+// decorate replaces the backend's CORS headers and reports whether the origin is allowed.
 func (c *cors) decorate(r *http.Request, header http.Header) bool {
 	for _, name := range []string{
 		"Access-Control-Allow-Origin", "Access-Control-Allow-Credentials", "Access-Control-Allow-Methods",

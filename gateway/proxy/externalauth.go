@@ -22,11 +22,9 @@ import (
 const (
 	// maxAuthorizationHeader limits the header of an authorization response in bytes.
 	maxAuthorizationHeader = 64 << 10
-	// maxAuthorizationBody limits the body forwarded to the client; a longer one is dropped. Of other
-	// responses so many bytes are read to reuse the connection.
+	// maxAuthorizationBody limits the body forwarded to the client, or read to reuse the connection.
 	maxAuthorizationBody = 16 << 10
-	// authorizationBytes is the memory of an authorization request: headers, buffers and the response body.
-	authorizationBytes = 16<<10 + maxAuthorizationBody
+	authorizationBytes   = 16<<10 + maxAuthorizationBody
 )
 
 // Reasons in denied_total.
@@ -37,8 +35,7 @@ const (
 
 var errSecondAuthorization = errors.New("a rule has at most one external authorization")
 
-// unauthorized returns the denial after a failed authorization request. Errors of connections are replaced,
-// because they may contain bytes of a response and thus cookies.
+// unauthorized hides errors of connections, which may contain bytes of a response and thus cookies.
 func unauthorized(err error) *denial {
 	text := "its response could not be read"
 	for _, each := range []error{
@@ -58,7 +55,6 @@ var (
 	errAuthorizationStatus   = errors.New("its response is neither 2xx nor 401 nor 403")
 )
 
-// addAuthorization adds an external authorization to the rule.
 func (g *guards) addAuthorization(from *resource.ExternalAuthorization) (err error) {
 	if g.authorization != nil {
 		return errSecondAuthorization
@@ -67,8 +63,7 @@ func (g *guards) addAuthorization(from *resource.ExternalAuthorization) (err err
 	return err
 }
 
-// authorize requests external authorization and reports whether the request may continue; otherwise it has
-// been answered.
+// authorize reports whether the request may continue; otherwise it has been answered.
 func (x *exchange) authorize(w *answer) bool {
 	filter := x.rule.filters.guards.authorization
 	if filter == nil {
@@ -103,7 +98,6 @@ func (x *exchange) authorize(w *answer) bool {
 	return x.applyAuthorization(w, filter, request, reply)
 }
 
-// authorizationRequest returns the request as the authorization backend gets it.
 func (x *exchange) authorizationRequest() *extauth.Request {
 	origin, chain := x.origin(), x.chain()
 	return &extauth.Request{
@@ -112,7 +106,6 @@ func (x *exchange) authorizationRequest() *extauth.Request {
 	}
 }
 
-// authorization is a response of the authorization backend.
 type authorization struct {
 	status int
 	header http.Header
@@ -120,7 +113,6 @@ type authorization struct {
 	body []byte
 }
 
-// requestAuthorization sends an authorization request.
 func (x *exchange) requestAuthorization(ctx context.Context, filter *extauth.Filter, of *extauth.Request) (*authorization, error) {
 	backend := x.table.backend(filter.Backend)
 	switch {
@@ -164,7 +156,7 @@ func (x *exchange) requestAuthorization(ctx context.Context, filter *extauth.Fil
 	return reply, nil
 }
 
-// applyAuthorization applies an authorization response and reports whether the request may continue.
+// applyAuthorization reports whether the request may continue.
 func (x *exchange) applyAuthorization(w *answer, filter *extauth.Filter, of *extauth.Request, reply *authorization) bool {
 	verdict := filter.Evaluate(reply.status)
 	if verdict == extauth.Allowed {

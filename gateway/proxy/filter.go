@@ -15,22 +15,18 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// filters are the filters of a rule, or of one of its backends.
 type filters struct {
 	request, response []headerChange
-	// host is the value of a header change for Host, or empty. net/http stores Host separately from the
-	// header.
-	host     string
-	redirect *resource.Redirect
-	rewrite  *resource.Rewrite
-	// expression is the regular expression of rewrite, or nil.
+	// host is the value for Host, which net/http stores separately from the header.
+	host       string
+	redirect   *resource.Redirect
+	rewrite    *resource.Rewrite
 	expression *rewrite.Expression
 	mirrors    []*resource.Mirror
 	cors       *cors
 	guards     guards
 }
 
-// newFilters parses the filters of a rule or of one of its backends.
 func newFilters(route string, list []*resource.Filter) (filters, error) {
 	var f filters
 	for i, filter := range list {
@@ -75,7 +71,6 @@ func (f *filters) add(route string, filter *resource.Filter) error {
 	return nil
 }
 
-// unreadable adds the kind of filter to an error.
 func unreadable(kind string, err error) error {
 	if err != nil {
 		return fmt.Errorf("(%s): %w", kind, err)
@@ -134,7 +129,6 @@ func changeHeaders(changes []headerChange, header http.Header) {
 	}
 }
 
-// addRewrite sets the rewrite, replacing an earlier one.
 func (f *filters) addRewrite(of *resource.Rewrite) (err error) {
 	f.rewrite, f.expression = of, nil
 	if change := of.GetPath().GetExpression(); change != nil {
@@ -144,10 +138,8 @@ func (f *filters) addRewrite(of *resource.Rewrite) (err error) {
 	return plan.CheckPathChange(of.GetPath())
 }
 
-// changesPath reports whether the filters rewrite the path.
 func (f *filters) changesPath() bool { return f.rewrite.GetPath() != nil }
 
-// rewriteTarget rewrites host and path of a request.
 func rewriteTarget(of *resource.Rewrite, prefix string, out *http.Request) {
 	if of.GetHostname() != "" {
 		out.Host = of.GetHostname()

@@ -26,7 +26,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 )
 
-// newForward returns the ReverseProxy shared by all exchanges.
 func newForward(unlogged *log.Logger) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Rewrite:        rewriteRequest,
@@ -38,7 +37,6 @@ func newForward(unlogged *log.Logger) *httputil.ReverseProxy {
 	}
 }
 
-// rewriteRequest modifies the backend request.
 func rewriteRequest(pr *httputil.ProxyRequest) {
 	x, out := exchangeOf(pr.In.Context()), pr.Out
 	if x.path != out.URL.Path && !x.keepsPath() {
@@ -70,14 +68,13 @@ func rewriteRequest(pr *httputil.ProxyRequest) {
 	}
 }
 
-// keepsPath reports whether the path is forwarded unchanged although it is not canonical. Rewrites apply to
-// the canonical path.
+// keepsPath reports whether a path that is not canonical is forwarded unchanged. Rewrites apply to the
+// canonical one.
 func (x *exchange) keepsPath() bool {
 	return !x.rule.filters.changesPath() && !x.share.filters.changesPath() && plan.IsForwardable(x.in.URL.Path)
 }
 
-// forwarded sets the headers that describe the client's request. Values of the request itself count only behind
-// trusted proxies.
+// forwarded describes the client's request. Values of the request itself count only behind trusted proxies.
 func (x *exchange) forwarded(header http.Header) {
 	origin, chain := x.origin(), x.chain()
 	scheme := []string{origin.Scheme}
@@ -96,17 +93,14 @@ func newRequestID() string {
 	return fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64())
 }
 
-// origin returns the origin as seen by the client.
 func (x *exchange) origin() canonical.Origin {
 	return canonical.OriginOf(x.in.Header, x.in.Host, x.in.TLS != nil, x.site.resource.GetPort())
 }
 
-// chain returns canonical.Chain of the request.
 func (x *exchange) chain() []string {
 	return canonical.Chain(x.in.RemoteAddr, x.in.Header["X-Forwarded-For"], x.trustedHops())
 }
 
-// transport sends a request to the backend of its exchange.
 type transport struct{}
 
 func (transport) RoundTrip(request *http.Request) (*http.Response, error) {
@@ -148,14 +142,13 @@ func (x *exchange) client() netip.Addr {
 	return admission.Client(address.Addr())
 }
 
-// endedBody closes the client's body when the backend ends the stream, so that a pending read does not
-// delay the response. The reader supplied by ReverseProxy cannot be closed.
+// endedBody closes the client's body when the backend ends the stream, so that a pending read does not delay
+// the response.
 type endedBody struct {
 	io.Reader
 	io.Closer
 }
 
-// modify modifies a response.
 func modify(response *http.Response) error {
 	x := exchangeOf(response.Request.Context())
 	if err := x.accountResponse(response); err != nil {
@@ -199,7 +192,6 @@ func (t *trailerResponse) Read(b []byte) (int, error) {
 // statusClientClosed is nginx's status code in access logs for a client that disconnected.
 const statusClientClosed = 499
 
-// failed sends the error response after a failed backend request.
 func failed(w http.ResponseWriter, r *http.Request, err error) {
 	x := exchangeOf(r.Context())
 	x.err = err
@@ -242,7 +234,6 @@ func failed(w http.ResponseWriter, r *http.Request, err error) {
 	http.Error(w, http.StatusText(status), status)
 }
 
-// buffers is the pool of buffers for copying bodies.
 type buffers struct{ pool sync.Pool }
 
 const bufferSize = 32 << 10

@@ -17,20 +17,16 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// guards are the access filters of a rule.
 type guards struct {
 	addresses []*access.List
-	// sufficient are lists whose clients need neither a password nor an authorization.
+	// sufficient lists admit clients without a password or an authorization.
 	sufficient []*access.List
-	// password is the Basic authentication filter, or nil; challenge is its WWW-Authenticate value (RFC
-	// 7617, section 2).
+	// password is nil without Basic authentication; challenge is WWW-Authenticate (RFC 7617, section 2).
 	password  *resource.BasicAuthentication
 	challenge string
 	// body limits the request body in bytes; 0 is unlimited.
-	body int64
-	// limits are limits per client.
-	limits []limited
-	// authorization is the external authorization, or nil.
+	body          int64
+	limits        []limited
 	authorization *extauth.Filter
 }
 
@@ -38,7 +34,6 @@ func (g *guards) any() bool {
 	return len(g.addresses) > 0 || len(g.sufficient) > 0 || len(g.limits) > 0 || g.password != nil || g.authorization != nil || g.body > 0
 }
 
-// addList adds an address list.
 func (g *guards) addList(from *resource.ClientAddresses) error {
 	list, err := access.New(from)
 	if from.GetSufficient() {
@@ -49,15 +44,15 @@ func (g *guards) addList(from *resource.ClientAddresses) error {
 	return err
 }
 
-// limitBody sets the limit of the request body; the smallest of several limits applies.
+// limitBody applies the smallest of several limits.
 func (g *guards) limitBody(bytes uint64) {
 	if most := int64(min(bytes, math.MaxInt64)); most > 0 && (g.body == 0 || most < g.body) {
 		g.body = most
 	}
 }
 
-// admits reports whether the address lists admit a client. Sufficient lists replace a password or an
-// authorization, and count like other lists if the rule has neither.
+// admits reports whether the address lists admit a client. Sufficient ones count only if no password or
+// authorization is required.
 func (g *guards) admits(client netip.Addr) bool {
 	return admitBy(g.addresses, client) && (g.password != nil || g.authorization != nil || admitBy(g.sufficient, client))
 }
@@ -73,7 +68,6 @@ type denial struct {
 	reason, text string
 }
 
-// Error returns the log message.
 func (d *denial) Error() string { return d.text }
 
 var (
@@ -83,7 +77,6 @@ var (
 	deniedBody    = &denial{http.StatusRequestEntityTooLarge, "body", "the body exceeds the rule's limit"}
 )
 
-// admit applies the address lists and returns the denial, or nil.
 func (x *exchange) admit() *denial {
 	guards := &x.rule.filters.guards
 	if len(guards.addresses)+len(guards.sufficient) > 0 && !guards.admits(x.address()) {
@@ -92,8 +85,8 @@ func (x *exchange) admit() *denial {
 	return nil
 }
 
-// checkGuards applies the filters of requests that are neither redirected nor preflights. If it returns false,
-// the request has been answered.
+// checkGuards applies filters, except to redirects and preflights. If it returns false, the request has been
+// answered.
 func (x *exchange) checkGuards(w *answer) bool {
 	guards := &x.rule.filters.guards
 	if len(guards.sufficient) > 0 && admitBy(guards.sufficient, x.address()) {
@@ -120,7 +113,6 @@ func (x *exchange) checkGuards(w *answer) bool {
 // address returns the client's address according to trusted proxies; invalid if they did not send one.
 func (x *exchange) address() netip.Addr { return canonical.Client(x.chain()) }
 
-// deny sends the response of a denial.
 func (x *exchange) deny(w *answer, denied *denial) {
 	x.noteDenied(denied)
 	if cors := x.rule.filters.cors; cors != nil {
@@ -135,8 +127,7 @@ func (x *exchange) noteDenied(denied *denial) {
 	x.proxy.metrics.denied.WithLabelValues(denied.reason).Inc()
 }
 
-// boundBody rejects a body longer than the rule's limit, or limits reading a body of unknown length.
-// net/http enforces Content-Length.
+// boundBody limits a body of unknown length and rejects a longer Content-Length, which net/http enforces.
 func (x *exchange) boundBody(w *answer) *denial {
 	most := x.rule.filters.guards.body
 	switch {
@@ -150,8 +141,7 @@ func (x *exchange) boundBody(w *answer) *denial {
 	return nil
 }
 
-// changeTarget applies the rule's rewrite expression. Other rewrites depend on the backend and follow
-// later.
+// changeTarget applies the rewrite expression. Other rewrites depend on the backend and follow later.
 func (x *exchange) changeTarget() *denial {
 	x.query = x.in.URL.RawQuery
 	expression := x.rule.filters.expression
@@ -169,7 +159,7 @@ func (x *exchange) changeTarget() *denial {
 	return nil
 }
 
-// tooLong reports whether an error was caused by exceeding the body limit of the rule or the proxy.
+// tooLong reports whether a body exceeded the limit of the rule or the proxy.
 func (x *exchange) tooLong(err error) bool {
 	var tooLarge *http.MaxBytesError
 	if !errors.As(err, &tooLarge) {
@@ -181,8 +171,7 @@ func (x *exchange) tooLong(err error) bool {
 	return true
 }
 
-// clientBehind returns the client's address. It is unknown behind trusted proxies, except for a single one
-// that sends a PROXY protocol header.
+// clientBehind knows the client behind a single trusted proxy only, if that sends a PROXY protocol header.
 func clientBehind(site *site, conn net.Conn) netip.Addr {
 	hops := site.TrustedHops()
 	if patient := clientConnOf(conn); patient != nil {

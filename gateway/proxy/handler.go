@@ -15,7 +15,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// handle serves a request.
 func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 	p := s.proxy
 	if r.Body != nil && r.Body != http.NoBody {
@@ -46,8 +45,8 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 	defer x.takeBack(out)
 	defer out.finish()
 	if leave || p.draining.Load() || s.leaving.Load() {
-		// net/http sends GOAWAY instead on HTTP/2. Idle connections are not closed, which would lose
-		// requests in flight.
+		// On HTTP/2 net/http sends GOAWAY. Idle connections stay open, because closing them loses requests in
+		// flight.
 		w.Header().Set("Connection", "close")
 	}
 	switch {
@@ -68,7 +67,6 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 	x.serve(out)
 }
 
-// receive sets the size limit and timeout of a request's body.
 func (x *exchange) receive(w http.ResponseWriter, out *answer) {
 	r, settings := x.in, &x.proxy.settings
 	if r.Body == nil || r.Body == http.NoBody {
@@ -86,9 +84,8 @@ func (x *exchange) receive(w http.ResponseWriter, out *answer) {
 	}
 }
 
-// takeBack counts an HTTP/2 request that the client has reset. After too many resets the connection is
-// closed gracefully: for the header Connection net/http sends GOAWAY, accepts no further requests and lets
-// open ones end. If the response header was already sent, the connection is closed at once.
+// takeBack counts client resets of HTTP/2 requests. After too many, header Connection makes net/http send
+// GOAWAY and finish open requests. If the response header was already sent, the connection is closed at once.
 func (x *exchange) takeBack(w *answer) {
 	if x.takenBack || x.in.ProtoMajor != 2 || x.in.Context().Err() == nil {
 		return
@@ -110,11 +107,11 @@ func isGRPC(r *http.Request) bool {
 	return r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
 }
 
-// requestBytes is the memory of a request in addition to its header: goroutines, buffers and state.
+// requestBytes is the memory of a request without its header.
 const requestBytes = 40 << 10
 
-// beginRequest accounts a request and reports whether there is room; the caller must call end. A connection with too
-// many rejected requests in progress is closed.
+// beginRequest reports whether there is room; the caller must call end. leave closes a connection with too many
+// rejected requests.
 func (s *server) beginRequest(r *http.Request) (room, leave bool, end func()) {
 	entry := entryIn(r)
 	if entry == nil {
@@ -150,8 +147,7 @@ func (s *server) beginRequest(r *http.Request) (room, leave bool, end func()) {
 	return room, leave, func() { entry.Refused(bytes) }
 }
 
-// bufferedBody returns the maximum number of body bytes buffered by the proxy. Over HTTP/1.1 they remain with
-// the client.
+// bufferedBody is the maximum of buffered body bytes. Over HTTP/1.1 they remain with the client.
 func bufferedBody(r *http.Request) int64 {
 	switch {
 	case r.ProtoMajor != 2 || r.Body == nil || r.Body == http.NoBody:
@@ -162,7 +158,7 @@ func bufferedBody(r *http.Request) int64 {
 	return admission.RequestBodyBytes
 }
 
-// accountResponse accounts the response header and, for an HTTP/2 backend, its buffered body, until release.
+// accountResponse accounts response header and buffered HTTP/2 body until release.
 func (x *exchange) accountResponse(response *http.Response) error {
 	// The header being read was accounted with a higher cost.
 	x.less(x.heading)
@@ -182,8 +178,7 @@ func (x *exchange) accountResponse(response *http.Response) error {
 	return nil
 }
 
-// responseHeaderBytes returns the memory of a response header, with a copy for the client, beyond its part of
-// requestBytes.
+// responseHeaderBytes returns the memory of a response header and its copy, beyond requestBytes.
 func responseHeaderBytes(header http.Header) (bytes int64) {
 	for name, values := range header {
 		for _, value := range values {
@@ -223,7 +218,6 @@ func (x *exchange) more(bytes int64) bool {
 	return room
 }
 
-// less releases a part of the bytes added by more.
 func (x *exchange) less(bytes int64) {
 	if entry := entryIn(x.in); entry != nil && bytes > 0 {
 		entry.Less(bytes)
@@ -231,10 +225,8 @@ func (x *exchange) less(bytes int64) {
 	}
 }
 
-// release releases all bytes added by more.
 func (x *exchange) release() { x.less(x.held) }
 
-// entryIn returns the ledger entry of a request's connection, or nil.
 func entryIn(r *http.Request) *admission.Connection {
 	if conn := connOf(r); conn != nil {
 		return conn.entry
@@ -242,7 +234,7 @@ func entryIn(r *http.Request) *admission.Connection {
 	return nil
 }
 
-// route finds the rule for a canonical request, or returns the status code of the rejection.
+// route returns the status code of a rejection, or 0.
 func (x *exchange) route(number uint16) int {
 	r := x.in
 	message := plan.Message{
@@ -265,7 +257,6 @@ func (x *exchange) route(number uint16) int {
 	return status
 }
 
-// serve applies a rule to a request.
 func (x *exchange) serve(w *answer) {
 	filters := &x.rule.filters
 	if denied := x.admit(); denied != nil {
@@ -295,7 +286,6 @@ func (x *exchange) serve(w *answer) {
 	}
 }
 
-// selectBackend selects the backend and forwards the request.
 func (x *exchange) selectBackend(w *answer) {
 	x.choose()
 	if x.share != nil && plan.Redirects(x.share.filters.redirect, x.in.Header, x.in.TLS != nil) {
@@ -322,7 +312,6 @@ func (x *exchange) selectBackend(w *answer) {
 	x.forward(w)
 }
 
-// forward forwards a request within the rule's timeout.
 func (x *exchange) forward(w *answer) {
 	ctx := context.WithValue(x.in.Context(), exchangeKey{}, x)
 	if x.rule.timeout > 0 {
@@ -338,7 +327,6 @@ func (x *exchange) forward(w *answer) {
 	x.proxy.forward.ServeHTTP(w, x.in.WithContext(ctx))
 }
 
-// choose selects a backend by session or weight.
 func (x *exchange) choose() {
 	if x.rule.session != nil {
 		x.sticky = x.rule.session.find(x, x.begun)
@@ -362,7 +350,6 @@ func (x *exchange) redirect(w *answer, redirect *resource.Redirect) {
 	w.WriteHeader(plan.RedirectStatus(redirect))
 }
 
-// refuse sends an error response.
 func (x *exchange) refuse(w *answer, status int) {
 	if x.in.Method == http.MethodConnect {
 		w.Header().Set("Connection", "close")

@@ -14,8 +14,7 @@ import (
 // maxHandshakes leaves a CPU for requests, if there are several.
 func maxHandshakes() int { return max(runtime.GOMAXPROCS(0)-1, 1) }
 
-// handshake acquires a turn for the computation between two reads of a TLS handshake, so that thousands of
-// concurrent handshakes do not delay requests.
+// handshake acquires a turn between two reads, so that thousands of handshakes do not delay requests.
 type handshake struct {
 	under  atomic.Bool
 	queue  *admission.FairQueue
@@ -30,7 +29,6 @@ func (h *handshake) begin(turns *admission.FairQueue, client netip.Addr) {
 	h.under.Store(true)
 }
 
-// acquire blocks until the client has a turn.
 func (h *handshake) acquire() {
 	if !h.under.Load() {
 		return
@@ -43,7 +41,6 @@ func (h *handshake) acquire() {
 	}
 }
 
-// release releases the turn.
 func (h *handshake) release() {
 	if !h.under.Load() {
 		return
@@ -60,7 +57,6 @@ func (h *handshake) releaseLocked() {
 	}
 }
 
-// end marks the end of the handshake.
 func (h *handshake) end() {
 	if !h.under.Load() {
 		return

@@ -13,13 +13,11 @@ import (
 // maxCounted is the maximum number of counted clients in all zones, 400 bytes each.
 const maxCounted = 50_000
 
-// limited is a client limit and its denials.
 type limited struct {
 	*limit.Rule
 	tooOften, tooMany *denial
 }
 
-// limitClients adds a client limit.
 func (g *guards) limitClients(from *resource.ClientLimit, route string) error {
 	rule, err := limit.New(from, route)
 	if err != nil {

@@ -9,13 +9,10 @@ import (
 )
 
 const (
-	// loopHeader lists the proxies that a request has passed (RFC 8586). Unlike Via it does not affect
-	// backends, some of which disable compression for requests with Via.
+	// loopHeader lists passed proxies (RFC 8586). Unlike Via it does not make backends disable compression.
 	loopHeader = "Cdn-Loop"
-	// loopName is the value added by every proxy, whatever its Gateway or class.
-	loopName = "millrace"
-	// maxHops is the maximum number of proxies in a chain. A Gateway whose backend is another one's VIP
-	// takes two.
+	loopName   = "millrace"
+	// maxHops bounds a chain of proxies. A Gateway whose backend is another one's VIP takes two.
 	maxHops = 8
 )
 
@@ -25,7 +22,6 @@ var errLoop = errors.New("the request has passed eight Millrace proxies: a backe
 // firstHop is the header value of the first hop. It is shared, and its capacity forces append to copy it.
 var firstHop = []string{loopName}
 
-// hops returns the number of proxies that have forwarded a request.
 func hops(header http.Header) (count int) {
 	for _, value := range header[loopHeader] {
 		for entry := range strings.SplitSeq(value, ",") {
@@ -39,8 +35,7 @@ func hops(header http.Header) (count int) {
 	return count
 }
 
-// addHop adds this proxy to the loop header of a backend request. in is the original header, so that filters
-// cannot remove earlier hops.
+// addHop takes the original header in, so that filters cannot remove earlier hops.
 func addHop(in, out http.Header) {
 	before := in[loopHeader]
 	if len(before) == 0 {

@@ -13,8 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are the proxy's metrics. Series of listeners and backends are created by their first request and
-// deleted with the listener or backend.
+// metrics creates series of listeners and backends on first use, and deletes them with the object.
 type metrics struct {
 	registry    *prometheus.Registry
 	requests    *prometheus.CounterVec
@@ -35,9 +34,8 @@ type metrics struct {
 	applied     prometheus.Histogram
 
 	listeners, backends sync.Map
-	// counted are the routes with their own series.
-	counted       sync.Map
-	countedRoutes atomic.Int64
+	counted             sync.Map
+	countedRoutes       atomic.Int64
 }
 
 func newMetrics(routes bool) *metrics {
@@ -83,7 +81,6 @@ func newMetrics(routes bool) *metrics {
 // maxRouteSeries is the maximum number of routes with their own series. The others share one.
 const maxRouteSeries = 10_000
 
-// route counts a request of a rule, if enabled.
 func (m *metrics) route(name string, status int) {
 	if m.routes == nil {
 		return
@@ -99,7 +96,6 @@ func (m *metrics) route(name string, status int) {
 	m.routes.WithLabelValues(name, strconv.Itoa(status/100)+"xx").Inc()
 }
 
-// listenerMetrics caches the series of a listener.
 type listenerMetrics struct {
 	metrics *metrics
 	name    string
@@ -108,8 +104,7 @@ type listenerMetrics struct {
 	length  prometheus.Observer
 }
 
-// counters are counters by status, 0 for an error. A slice saves memory, because most listeners use few
-// statuses.
+// counters are counters by status, 0 for an error. A slice saves memory, as most listeners use few statuses.
 type counters struct {
 	mutex sync.Mutex
 	known atomic.Pointer[[]coded]
@@ -136,8 +131,8 @@ func (c *counters) inc(vec *prometheus.CounterVec, name string, status int) {
 	}
 }
 
-// codeText returns the label of a status. Unregistered statuses share one label per class, so that a
-// backend cannot create hundreds of series.
+// codeText returns one label per class for unregistered statuses, so that a backend cannot create hundreds of
+// series.
 func codeText(status int) string {
 	switch {
 	case status == 0:
@@ -169,12 +164,10 @@ func (l *listenerMetrics) observe(status int, took time.Duration) {
 	l.length.Observe(took.Seconds())
 }
 
-// tunnel returns the function that counts the result of a tunnel.
 func (l *listenerMetrics) tunnel() func(result string) {
 	return func(result string) { l.metrics.tunnels.WithLabelValues(l.name, result).Inc() }
 }
 
-// backendMetrics caches the series of a backend.
 type backendMetrics struct {
 	metrics *metrics
 	name    string
@@ -222,7 +215,6 @@ func (m *metrics) tableReplaced(current *table, changes map[string]change, took 
 	}
 }
 
-// forgetRoutes deletes the series of removed rules.
 func (m *metrics) forgetRoutes(current *table) {
 	if m.routes == nil {
 		return

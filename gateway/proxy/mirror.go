@@ -20,15 +20,14 @@ import (
 // mirrorTimeout is the timeout of mirrored requests of rules without a timeout.
 const mirrorTimeout = 30 * time.Second
 
-// mirrors limits the mirrored requests in flight, in total and, to a quarter, per backend namespace, so
-// that unresponsive backends do not affect other tenants.
+// mirrors limits mirrored requests in flight, a quarter of them per namespace, so that unresponsive backends do
+// not affect other tenants.
 type mirrors struct {
 	most int
 
 	mutex sync.Mutex
 	all   int
-	// of is the number by namespace.
-	of map[string]int
+	of    map[string]int
 }
 
 func newMirrors(most int) *mirrors { return &mirrors{most: most, of: map[string]int{}} }
@@ -42,7 +41,6 @@ func tenant(backend string) string {
 	return backend
 }
 
-// take reports whether another mirrored request may be sent.
 func (m *mirrors) take(backend string) bool {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
@@ -72,7 +70,7 @@ func (x *exchange) mirrorsOf() []*resource.Mirror {
 	return append(x.rule.filters.mirrors[:len(x.rule.filters.mirrors):len(x.rule.filters.mirrors)], x.share.filters.mirrors...)
 }
 
-// bufferForMirrors reads the body of a mirrored request into memory. It returns false after a read error.
+// bufferForMirrors returns false after a read error.
 func (x *exchange) bufferForMirrors() bool {
 	if len(x.mirrorsOf()) == 0 || upgrades(x.in) {
 		return true
@@ -100,13 +98,11 @@ func (x *exchange) bufferForMirrors() bool {
 	return true
 }
 
-// replayed is a body replayed from memory.
 type replayed struct {
 	io.Reader
 	io.Closer
 }
 
-// mirror sends copies of a backend request to the mirror backends.
 func (x *exchange) mirror(request *http.Request) {
 	if !x.mirrors {
 		return

@@ -16,20 +16,17 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// maxRounds is the maximum number of builds per update. Each round replaces all faulty resources of one
-// build step, and a resource has at most four forms.
+// maxRounds bounds builds per update. A round replaces all faulty resources of a step, each with at most four
+// forms.
 const maxRounds = 64
 
-// rejected is a rejected resource.
 type rejected struct {
 	wanted   *resource.Resource
 	refusals []*resource.Refusal
-	// failing are the objects whose rules are replaced by 500 responses, because they have no previous
-	// version.
+	// failing objects have no previous version: their rules answer 500.
 	failing map[string]bool
 }
 
-// refusals returns the reported rejections, sorted.
 func refusals(of map[string]*rejected) []*resource.Refusal {
 	var all []*resource.Refusal
 	for _, each := range of {
@@ -42,24 +39,22 @@ func refusals(of map[string]*rejected) []*resource.Refusal {
 	return all
 }
 
-// fallback determines the servable part of an update. Faulty resources are replaced by their previous
-// version or by a reduced form. A replacement never admits requests that the resource would reject: in
-// doubt they are answered with 500 or not at all.
+// fallback determines the servable part of an update, with faulty resources in a previous or reduced form. A
+// replacement never admits requests that the resource would reject: in doubt they get 500 or no answer.
 type fallback struct {
 	old     *table
 	version string
 	whole   bool
 	// now contains the resources to apply, nil for those to remove.
 	now map[string]*resource.Resource
-	// wanted contains the original versions of resources in now.
+	// wanted contains the original versions.
 	wanted map[string]*resource.Resource
-	// step is the current form of a replaced resource; without an entry it is the original.
-	step map[string]form
-	// before are the rejections of the current version.
+	// step is the current form of a replaced resource.
+	step            map[string]form
 	before, refused map[string]*rejected
 }
 
-// form is a replacement for a faulty resource. Forms are tried in order.
+// form is a replacement for a faulty resource, tried in order.
 type form int
 
 const (
@@ -90,7 +85,6 @@ func newFallback(old *table, before map[string]*rejected, update Update) *fallba
 	return s
 }
 
-// update returns the update with replacements.
 func (s *fallback) update() Update {
 	update := Update{Version: s.version, Whole: s.whole, Resources: make([]*resource.Resource, 0, len(s.now))}
 	for name, r := range s.now {
@@ -103,7 +97,6 @@ func (s *fallback) update() Update {
 	return update
 }
 
-// find returns a resource as it would be applied, or nil.
 func (s *fallback) find(name string) *resource.Resource {
 	if r, known := s.now[name]; known || s.whole {
 		return r
@@ -111,10 +104,8 @@ func (s *fallback) find(name string) *resource.Resource {
 	return s.old.resources[name]
 }
 
-// list returns the rejections so far.
 func (s *fallback) list() []*resource.Refusal { return refusals(s.refused) }
 
-// reasons joins the reasons of all rejections.
 func (s *fallback) reasons() string {
 	texts := make([]string, 0, len(s.refused))
 	for _, each := range s.list() {
@@ -142,7 +133,6 @@ func (s *fallback) replaceFaulty(err error) bool {
 	return true
 }
 
-// replace gives a resource its next form.
 func (s *fallback) replace(name string, current *resource.Resource, fault error) {
 	of := s.refused[name]
 	for step := s.step[name]; ; step++ {
@@ -154,7 +144,7 @@ func (s *fallback) replace(name string, current *resource.Resource, fault error)
 	}
 }
 
-// form returns a form of a rejected resource, or nil if it does not apply, and updates the reported rejections.
+// form returns nil if a form does not apply to the resource, and updates the rejections.
 func (s *fallback) form(of *rejected, step form, fault error) *resource.Resource {
 	name := of.wanted.GetName()
 	say := func(previous bool) {
@@ -189,8 +179,8 @@ func (s *fallback) form(of *rejected, step form, fault error) *resource.Resource
 	return nil
 }
 
-// previous returns the served version. It is not used for endpoints, whose addresses may belong to other
-// pods by now, for users, who may have been removed, and for groups, which are handled per object.
+// previous returns the served version, except of endpoints, whose addresses may belong to other pods by now, of
+// users, who may have been removed, and of groups.
 func (s *fallback) previous(of *rejected, say func(bool)) *resource.Resource {
 	before := s.old.resources[of.wanted.GetName()]
 	if before == nil || of.wanted.GetEndpoints() != nil || of.wanted.GetUsers() != nil ||
@@ -201,7 +191,6 @@ func (s *fallback) previous(of *rejected, say func(bool)) *resource.Resource {
 	return before
 }
 
-// part returns the valid part of a resource.
 func (s *fallback) part(of *rejected, say func(bool)) *resource.Resource {
 	name := of.wanted.GetName()
 	switch kind := of.wanted.GetKind().(type) {
@@ -232,7 +221,6 @@ func (s *fallback) part(of *rejected, say func(bool)) *resource.Resource {
 	return nil
 }
 
-// readable returns the valid endpoints.
 func readable(of *resource.Endpoints) *resource.Endpoints {
 	kept := &resource.Endpoints{}
 	for _, endpoint := range of.GetEndpoints() {
@@ -244,7 +232,6 @@ func readable(of *resource.Endpoints) *resource.Endpoints {
 	return kept
 }
 
-// listeners returns the existing listeners of a group.
 func (s *fallback) listeners(of *resource.RouteGroup) []string {
 	var found []string
 	for _, name := range of.GetListeners() {

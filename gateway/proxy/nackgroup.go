@@ -18,9 +18,8 @@ func routeObject(rule *resource.Rule) string {
 	return strings.Join(parts[:min(len(parts), 3)], "/")
 }
 
-// partOfGroup replaces the rules of each faulty object by its previous ones, all of them, so that a route
-// never mixes two versions. Without previous rules, its rules respond with 500. The rules of other objects
-// are unchanged.
+// partOfGroup replaces all rules of a faulty object by its previous ones, so that a route never mixes versions,
+// or by 500 responses. Rules of other objects are unchanged.
 func (s *fallback) partOfGroup(of *rejected, wanted *resource.RouteGroup) *resource.Resource {
 	name := of.wanted.GetName()
 	bad, unmatched := s.badObjects(wanted)
@@ -58,8 +57,7 @@ func (s *fallback) partOfGroup(of *rejected, wanted *resource.RouteGroup) *resou
 	}}}
 }
 
-// badObjects returns the objects with faulty rules and their errors; unmatched are the rules with an
-// invalid match.
+// badObjects returns the errors of objects with faulty rules; unmatched rules have an invalid match.
 func (s *fallback) badObjects(group *resource.RouteGroup) (bad map[string]error, unmatched map[int]bool) {
 	bad, unmatched = map[string]error{}, map[int]bool{}
 	for i, rule := range group.GetRules() {
@@ -93,8 +91,8 @@ func (s *fallback) action(rule *resource.Rule) error {
 	return nil
 }
 
-// previousRules returns the served rules of faulty objects, if all rules of the object are still valid and
-// at least as restrictive as the wanted ones.
+// previousRules returns served rules of faulty objects that are all valid and at least as restrictive as the
+// wanted ones.
 func (s *fallback) previousRules(name string, wanted *resource.RouteGroup, bad map[string]error) map[string][]*resource.Rule {
 	kept, useless, previous := map[string][]*resource.Rule{}, map[string]bool{}, s.old.resources[name].GetRouteGroup()
 	if before := s.before[name]; before != nil {
@@ -116,8 +114,7 @@ func (s *fallback) previousRules(name string, wanted *resource.RouteGroup, bad m
 	return kept
 }
 
-// precedence returns the rank of a rule, higher ranks first. It is the precedence of Gateway API, and that
-// of Ingress if two rules can match the same request.
+// precedence ranks as Gateway API does, and as Ingress for two rules that can match the same request.
 func precedence(rule *resource.Rule) [5]int {
 	of, kind := rule.GetMatch(), 0
 	switch of.GetPath().GetKind() {
@@ -133,8 +130,8 @@ func precedence(rule *resource.Rule) [5]int {
 	return [5]int{kind, len(of.GetPath().GetValue()), method, len(of.GetHeaders()), len(of.GetQueryParameters())}
 }
 
-// mergePrevious merges previous rules into others, both sorted by precedence. Between equal ranks the
-// previous order decides; new rules come before previous ones.
+// mergePrevious merges two lists sorted by precedence. Of equal ranks the previous order decides; new rules
+// precede.
 func mergePrevious(others, before []*resource.Rule, previous *resource.RouteGroup) []*resource.Rule {
 	if len(before) == 0 {
 		return others

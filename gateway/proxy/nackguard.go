@@ -11,7 +11,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// accessKey returns a key of the access filters of a rule.
 func accessKey(rule *resource.Rule) string {
 	words := ""
 	for _, filter := range rule.GetFilters() {
@@ -25,8 +24,8 @@ func accessKey(rule *resource.Rule) string {
 	return words
 }
 
-// isAsRestrictive reports whether the previous rules of an object are at least as restrictive as the wanted
-// ones: all rules of both have the same access filters, or the wanted rules have no filters.
+// isAsRestrictive reports whether both versions have the same access filters in all rules, or the wanted one
+// has no filters.
 func isAsRestrictive(object string, wanted, previous *resource.RouteGroup) bool {
 	of := func(group *resource.RouteGroup) []string {
 		words := map[string]bool{}

@@ -24,7 +24,6 @@ var (
 	deniedClientBusy    = &denial{http.StatusTooManyRequests, "verifications", "too many passwords of the client are queued for verification"}
 )
 
-// requirePassword adds Basic authentication to the rule.
 func (g *guards) requirePassword(with *resource.BasicAuthentication) error {
 	switch {
 	case g.password != nil:
@@ -39,7 +38,6 @@ func (g *guards) requirePassword(with *resource.BasicAuthentication) error {
 	return nil
 }
 
-// authenticate verifies the client's password if the rule requires one. It returns the denial, or nil.
 func (x *exchange) authenticate(w *answer) *denial {
 	guards := &x.rule.filters.guards
 	if guards.password == nil {

@@ -14,8 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// makePorts combines listeners and groups into ports. If no listener changed, only changed groups are
-// replaced.
+// makePorts replaces only changed groups if no listener changed.
 func (b *builder) makePorts() {
 	if b.old.ports != nil && !b.relisted {
 		b.patchPorts()
@@ -31,7 +30,7 @@ func (b *builder) makePorts() {
 		slices.Values(slices.SortedFunc(maps.Keys(b.table.groups), b.previousFirst)))
 }
 
-// previousFirst compares names: of conflicting resources an unchanged one precedes a new one.
+// previousFirst orders names so that an unchanged resource precedes a new conflicting one.
 func (b *builder) previousFirst(one, other string) int {
 	isNew := func(name string) int {
 		if before := b.old.resources[name]; before != nil && before == b.table.resources[name] {
@@ -58,7 +57,6 @@ func (b *builder) ports(listeners, groups iter.Seq[string]) {
 	}
 }
 
-// addSite adds a listener to its port.
 func (b *builder) addSite(name string) error {
 	listener := b.table.listeners[name].value
 	number, err := plan.PortNumber(listener.resource.GetTargetPort())
@@ -84,7 +82,6 @@ func (b *builder) addSite(name string) error {
 	return nil
 }
 
-// addGroup adds a group to its sites.
 func (b *builder) addGroup(name string, sites map[string]*site) {
 	group := b.table.groups[name]
 	for _, at := range group.from.GetRouteGroup().GetListeners() {
@@ -99,15 +96,13 @@ func (b *builder) addGroup(name string, sites map[string]*site) {
 	}
 }
 
-// patchPorts replaces the sites of changed groups by modified copies, because requests still use the old
-// ones.
+// patchPorts copies the sites of changed groups, because requests still use the old ones.
 func (b *builder) patchPorts() {
 	b.table.ports, b.table.sites = b.old.ports, b.old.sites
 	names := b.changedGroups()
 	if len(names) == 0 {
 		return
 	}
-	// changed are the copied sites by listener.
 	changed := map[string]*site{}
 	own := func(listeners []string) {
 		for _, name := range listeners {
@@ -136,7 +131,6 @@ func (b *builder) patchPorts() {
 	}
 }
 
-// changedGroups returns the names of added, removed and changed groups in order.
 func (b *builder) changedGroups() []string {
 	var names []string
 	for name, each := range b.changes {
@@ -148,7 +142,6 @@ func (b *builder) changedGroups() []string {
 	return names
 }
 
-// replaceSites replaces the sites of listeners in the new table.
 func (b *builder) replaceSites(changed map[string]*site) {
 	b.table.sites, b.table.ports = maps.Clone(b.table.sites), maps.Clone(b.table.ports)
 	copied := map[uint16]*port{}

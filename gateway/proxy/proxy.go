@@ -28,10 +28,8 @@ type Proxy struct {
 	secret   []byte
 	metrics  *metrics
 	ledger   *admission.Ledger
-	// queue limits the CPU usage of TLS handshakes and HTTP/2 frames.
 	queue    *admission.FairQueue
 	verifier *credentials.Verifier
-	// limits counts requests for client limits of rules.
 	limits   *limit.Table
 	forward  *httputil.ReverseProxy
 	unlogged *log.Logger
@@ -46,11 +44,8 @@ type Proxy struct {
 	// mutex guards changes of the configuration and of the listening servers.
 	mutex   sync.Mutex
 	servers map[uint16]*server
-	// refused are the rejected resources by name.
 	refused map[string]*rejected
-	// closed is set when all listeners are closed.
-	closed bool
-	// leaving are the servers of removed ports.
+	closed  bool
 	leaving sync.WaitGroup
 	// ended is canceled to end tunnels.
 	ended  context.Context
@@ -64,8 +59,7 @@ func New(settings Settings) *Proxy {
 		upstream: settings.Upstream.settings(),
 		secret:   make([]byte, 32),
 		metrics:  newMetrics(settings.RouteMetrics),
-		// Errors of single connections, which clients can cause, are counted and logged at debug level
-		// only.
+		// Errors of single connections, which clients can cause, are logged at debug level only.
 		unlogged: slog.NewLogLogger(settings.Log.Handler(), slog.LevelDebug),
 		ledger: admission.New(admission.Limits{
 			Connections: settings.MaxConnections, ClientConnections: settings.MaxConnections / 4,
@@ -84,8 +78,8 @@ func New(settings Settings) *Proxy {
 	return p
 }
 
-// Apply applies an update. Invalid resources are rejected individually (Refused) and the others served. On
-// error nothing is changed; the error is the same for each version with the same fault.
+// Apply rejects invalid resources (Refused) and serves the others. An error changes nothing, and is the same
+// for each version with the same fault.
 func (p *Proxy) Apply(update Update) error {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
@@ -120,7 +114,6 @@ func (p *Proxy) Apply(update Update) error {
 	return nil
 }
 
-// serve switches to a new table.
 func (p *Proxy) serve(old, current *table, changes map[string]change, opened map[uint16]*server) {
 	p.table.Store(current)
 	for number, server := range opened {
@@ -167,9 +160,8 @@ func (p *Proxy) Ready() bool { return p.table.Load().ports != nil && !p.unready.
 // Version returns the version of the current configuration.
 func (p *Proxy) Version() string { return p.table.Load().version }
 
-// Shutdown drains the proxy. It is unready but serves for DrainWait. Then, for DrainGrace, responses ask
-// clients to close their connections. Finally the remaining connections are closed, WebSockets with a Close
-// frame. The context shortens the periods.
+// Shutdown drains the proxy: it serves unready for DrainWait, asks clients for DrainGrace to close, and closes
+// the remaining connections, WebSockets with a Close frame. The context shortens the periods.
 func (p *Proxy) Shutdown(ctx context.Context) error {
 	p.unready.Store(true)
 	pause(ctx, p.settings.DrainWait)

@@ -14,9 +14,8 @@ import (
 // errNoTCP is returned for a PROXY protocol header without TCP addresses.
 var errNoTCP = errors.New("the PROXY protocol header has no TCP addresses")
 
-// balancedConn is a connection from a trusted load balancer. It may begin with a PROXY protocol header,
-// version 1 or 2, whose addresses RemoteAddr and LocalAddr return. All methods except Close block until the
-// first bytes arrive.
+// balancedConn is a trusted load balancer's connection, which may begin with a PROXY protocol header (version 1
+// or 2) that RemoteAddr and LocalAddr return. All methods except Close block until the first bytes arrive.
 type balancedConn struct{ *proxyproto.Conn }
 
 func newBalancedConn(conn net.Conn, limit time.Duration) balancedConn {
@@ -29,14 +28,11 @@ func newBalancedConn(conn net.Conn, limit time.Duration) balancedConn {
 		}))}
 }
 
-// NetConn returns the underlying connection.
 func (c balancedConn) NetConn() net.Conn { return c.Raw() }
 
-// CloseWrite closes the sending direction.
 func (c balancedConn) CloseWrite() error { return closeWrite(c.Raw()) }
 
-// headerHops returns 1 if the connection began with a PROXY protocol header, whose sender is one of the
-// trusted hops.
+// headerHops returns 1 for a PROXY protocol header, whose sender is one of the trusted hops.
 func (c *clientConn) headerHops() int {
 	if balanced, ok := c.Conn.(balancedConn); ok && balanced.ProxyHeader() != nil {
 		return 1
@@ -44,7 +40,6 @@ func (c *clientConn) headerHops() int {
 	return 0
 }
 
-// headerHopsOf returns headerHops of a request's connection.
 func headerHopsOf(r *http.Request) int {
 	if conn := connOf(r); conn != nil {
 		return conn.headerHops()
@@ -52,5 +47,4 @@ func headerHopsOf(r *http.Request) int {
 	return 0
 }
 
-// trustedHops returns the number of trusted proxies whose headers are used.
 func (x *exchange) trustedHops() int { return x.site.TrustedHops() - headerHopsOf(x.in) }

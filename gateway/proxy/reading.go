@@ -12,23 +12,18 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 )
 
-// turnBytes is the number of bytes after which a reading connection yields the CPU. The Go scheduler alone
-// would let it run for 10 ms.
+// turnBytes bounds reads until a connection yields the CPU. The Go scheduler would let it run for 10 ms.
 const turnBytes = 4 << 10
 
-// maxTurn is the maximum time of a turn. Processing between two reads takes much less, except for a
-// blocked TLS write.
+// maxTurn bounds a turn. Processing between two reads takes less, except for a blocked TLS write.
 const maxTurn = 20 * time.Millisecond
 
-// reading acquires a turn for each 4 KiB read on an HTTP/2 connection until the next read. 4 KiB may
-// contain 450 cheap frames (PING, PRIORITY, WINDOW_UPDATE, SETTINGS, empty DATA), whose processing must not
-// delay other clients.
+// reading acquires a turn for each 4 KiB read over HTTP/2, until the next read: up to 450 cheap frames (PING,
+// PRIORITY, WINDOW_UPDATE, SETTINGS, empty DATA), which must not delay other clients.
 type reading struct {
-	queue  *admission.FairQueue
-	client netip.Addr
-	// frames is set for HTTP/2.
-	frames atomic.Bool
-	// sinceTurn is the number of bytes read since the last turn.
+	queue     *admission.FairQueue
+	client    netip.Addr
+	frames    atomic.Bool
 	sinceTurn int
 
 	mutex sync.Mutex
@@ -36,7 +31,6 @@ type reading struct {
 	limit *time.Timer
 }
 
-// account acquires a turn if one is due.
 func (r *reading) account(bytes int) {
 	if !r.frames.Load() || r.queue == nil {
 		if bytes >= turnBytes {
@@ -59,7 +53,6 @@ func (r *reading) account(bytes int) {
 	}
 }
 
-// release releases the turn.
 func (r *reading) release() {
 	if !r.frames.Load() {
 		return

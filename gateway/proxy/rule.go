@@ -15,7 +15,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// rule is a compiled rule.
 type rule struct {
 	from  *resource.Rule
 	route string
@@ -130,7 +129,6 @@ func newRule(from *resource.Rule) (*rule, error) {
 	return r, nil
 }
 
-// names returns the backends that the rule refers to.
 func (r *rule) names() []string {
 	var names []string
 	collect := func(f *filters) {
@@ -151,7 +149,7 @@ func (r *rule) names() []string {
 	return names
 }
 
-// draw selects a backend by weight; nil without backends.
+// draw returns nil without backends.
 func (r *rule) draw() *share {
 	switch len(r.shares) {
 	case 0:

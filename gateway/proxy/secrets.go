@@ -17,7 +17,7 @@ import (
 // secrets are the immutable secrets shared by all proxies of an owner (resource.SharedSecret).
 type secrets struct {
 	values [][]byte
-	// seals are for session tokens, one for each value. The first one seals, all of them open.
+	// seals are for session tokens. The first one seals, all of them open.
 	seals []cipher.AEAD
 }
 
@@ -66,7 +66,7 @@ func (b *builder) makeSecrets() {
 	b.table.secrets = made
 }
 
-// secretValues returns the values of the shared secret. Of two resources the existing one counts.
+// secretValues prefers the existing one of two resources.
 func (b *builder) secretValues() (values [][]byte) {
 	var names []string
 	for name, r := range b.table.resources {

@@ -19,25 +19,21 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
 )
 
-// server accepts connections at a port and dispatches them by the current table: to HTTP, HTTPS or a
-// tunnel.
+// server accepts connections at a port for HTTP, HTTPS or tunnels.
 type server struct {
-	proxy    *Proxy
-	number   uint16
-	listener net.Listener
-	plain    *http.Server
-	secure   *http.Server
-	// plainConns and secureConns pass connections to plain and secure.
+	proxy                   *Proxy
+	number                  uint16
+	listener                net.Listener
+	plain                   *http.Server
+	secure                  *http.Server
 	plainConns, secureConns *handover
-	// open are the connections of both HTTP servers, tunnels the hijacked and passed-through ones.
+	// open are connections of both HTTP servers, tunnels hijacked and passed-through ones.
 	open    *connections
 	tunnels sync.WaitGroup
-	// leaving is set when the port is closed.
 	leaving atomic.Bool
 }
 
-// listen opens the new ports of a table, all or none. A port that cannot be opened is a fault of its
-// listeners.
+// listen opens all new ports or none. A port that cannot be opened is a fault of its listeners.
 func (p *Proxy) listen(current *table) (map[uint16]*server, error) {
 	opened, failed := map[uint16]*server{}, faults{}
 	for number, port := range current.ports {
@@ -62,7 +58,6 @@ func (p *Proxy) listen(current *table) (map[uint16]*server, error) {
 	return nil, failed
 }
 
-// closePorts closes the ports missing in a table and drains their connections.
 func (p *Proxy) closePorts(current *table) {
 	for number, server := range p.servers {
 		if current.ports[number] != nil {
@@ -111,8 +106,7 @@ func (s *server) httpServer() *http.Server {
 		DisableGeneralOptionsHandler: true,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: settings.MaxStreams,
-			// The minimum. net/http allocates a buffer for a whole frame after its header and keeps it:
-			// with the default, nine bytes would cost 1 MiB.
+			// The minimum: net/http keeps a buffer for a whole frame, so nine bytes would cost 1 MiB by default.
 			MaxReadFrameSize: 16 << 10,
 			// Accounted for each request with a body. The default is 1 MiB.
 			MaxReceiveBufferPerStream: admission.RequestBodyBytes,
@@ -125,8 +119,7 @@ func (s *server) httpServer() *http.Server {
 	return server
 }
 
-// configFor returns the TLS configuration for a server name. Without a certificate crypto/tls sends the
-// alert unrecognized_name.
+// configFor returns no certificate for an unknown name: crypto/tls then sends the alert unrecognized_name.
 func (s *server) configFor(serverName string) *tls.Config {
 	if name, ok := match.ServerName(serverName); ok {
 		if site := s.proxy.table.Load().site(s.number, name); site != nil && site.tls != nil && !site.tunnels() {
@@ -136,7 +129,6 @@ func (s *server) configFor(serverName string) *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12}
 }
 
-// run accepts connections until the listener is closed.
 func (s *server) run() {
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = s.plain.Serve(s.plainConns) })
@@ -158,7 +150,7 @@ func (s *server) run() {
 	serving.Wait()
 }
 
-// admit accounts a connection and dispatches it, or closes it without room.
+// admit closes a connection without room.
 func (s *server) admit(conn net.Conn) {
 	s.proxy.metrics.connections.Inc()
 	port := s.proxy.table.Load().ports[s.number]
@@ -205,14 +197,12 @@ func (s *server) accepted(conn net.Conn, port *port) {
 	}
 }
 
-// shutdown closes the port and drains its connections until the context ends. Clients may close idle
-// connections first, because http.Server.Shutdown closes them at once and loses requests that it has not
-// read yet.
+// shutdown lets clients close idle connections first, because http.Server.Shutdown closes them at once and
+// loses requests that it has not read yet.
 func (s *server) shutdown(ctx context.Context) error {
 	s.leaving.Store(true)
 	_ = s.listener.Close()
-	// Reserved for connections that clients do not close: net/http waits one second between two GOAWAY
-	// frames, and clients need time to respond.
+	// For connections that clients do not close: net/http waits one second between two GOAWAY frames.
 	last := min(s.proxy.settings.DrainGrace/2, 2500*time.Millisecond)
 	patient, cancel := beforeEnd(ctx, last)
 	s.open.awaitClosed(patient)
@@ -235,7 +225,6 @@ func (s *server) shutdown(ctx context.Context) error {
 	return err
 }
 
-// beforeEnd returns a context with an earlier deadline.
 func beforeEnd(ctx context.Context, early time.Duration) (context.Context, context.CancelFunc) {
 	if end, limited := ctx.Deadline(); limited {
 		return context.WithDeadline(ctx, end.Add(-early))
@@ -243,7 +232,6 @@ func beforeEnd(ctx context.Context, early time.Duration) (context.Context, conte
 	return context.WithCancel(ctx)
 }
 
-// awaitTunnels waits until no tunnel is open or the context ends.
 func (s *server) awaitTunnels(ctx context.Context) {
 	ended := make(chan struct{})
 	go func() {
@@ -276,7 +264,6 @@ func (h *handover) give(conn net.Conn) {
 	}
 }
 
-// Accept implements net.Listener.
 func (h *handover) Accept() (net.Conn, error) {
 	select {
 	case conn := <-h.conns:
@@ -286,11 +273,9 @@ func (h *handover) Accept() (net.Conn, error) {
 	}
 }
 
-// Close implements net.Listener.
 func (h *handover) Close() error {
 	h.once.Do(func() { close(h.closed) })
 	return nil
 }
 
-// Addr implements net.Listener.
 func (h *handover) Addr() net.Addr { return h.address }

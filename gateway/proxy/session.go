@@ -16,19 +16,16 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// session implements session persistence. The token contains the endpoint and the start of the session,
-// encrypted with a key shared by all proxies of the owner, so that any proxy can read it while clients can
-// neither read nor modify it.
+// session implements session persistence. The token has the endpoint and the start, encrypted with a key shared
+// by all proxies of the owner, so that clients can neither read nor modify it.
 type session struct {
 	header    bool
 	name      string
 	lifetime  time.Duration
 	permanent bool
-	// path is the cookie's path.
-	path string
+	path      string
 }
 
-// backendID identifies a backend in tokens.
 type backendID [8]byte
 
 func newBackendID(name string) backendID {
@@ -36,8 +33,7 @@ func newBackendID(name string) backendID {
 	return backendID(digest[:8])
 }
 
-// Layout of a token's plaintext, big endian: backend ID (8 bytes), address (16), port (2), start in Unix
-// seconds (8). Sealing adds nonce and tag.
+// Plaintext layout, big endian: backend ID (8 bytes), address (16), port (2), start in Unix seconds (8).
 const (
 	offsetAddress = 8
 	offsetPort    = offsetAddress + 16
@@ -64,7 +60,6 @@ func newSession(r *resource.SessionPersistence) *session {
 	return s
 }
 
-// sticky is the content of a token.
 type sticky struct {
 	share    *share
 	endpoint *balance.Endpoint
@@ -73,7 +68,6 @@ type sticky struct {
 	old bool
 }
 
-// seal creates a token.
 func seal(key cipher.AEAD, backend backendID, endpoint netip.AddrPort, began time.Time) string {
 	var open [lengthOpen]byte
 	copy(open[:], backend[:])
@@ -84,7 +78,7 @@ func seal(key cipher.AEAD, backend backendID, endpoint netip.AddrPort, began tim
 	return base64.RawURLEncoding.EncodeToString(key.Seal(nil, nil, open[:], nil))
 }
 
-// find returns the content of a request's token; zero without a valid one.
+// find returns zero without a valid token.
 func (s *session) find(x *exchange, now time.Time) sticky {
 	text := x.in.Header.Get(s.name)
 	if !s.header {
@@ -111,7 +105,6 @@ func (s *session) find(x *exchange, now time.Time) sticky {
 	return sticky{}
 }
 
-// read decodes the plaintext of a token and looks up its endpoint.
 func (s *session) read(x *exchange, open []byte, now time.Time) sticky {
 	began := time.Unix(int64(binary.BigEndian.Uint64(open[offsetBegan:])), 0)
 	if s.lifetime > 0 && !began.Add(s.lifetime).After(now) {
@@ -131,7 +124,7 @@ func (s *session) read(x *exchange, open []byte, now time.Time) sticky {
 	return sticky{}
 }
 
-// setToken sends a token to the client if the endpoint changed or the token is old.
+// setToken sends a token if the endpoint changed or the token is old.
 func (s *session) setToken(x *exchange, header http.Header) {
 	began := x.sticky.began
 	switch {

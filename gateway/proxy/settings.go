@@ -16,8 +16,7 @@ import (
 type Settings struct {
 	// Address is the IP address to listen on; empty means all.
 	Address string
-	// Log receives messages for the operator.
-	Log *slog.Logger
+	Log     *slog.Logger
 	// AccessLog receives a record per request; nil disables it.
 	AccessLog *slog.Logger
 	// RouteMetrics enables request counters per rule and class of status. 5,000 rules have up to 25,000
@@ -26,13 +25,12 @@ type Settings struct {
 	// Tracer creates and samples spans; nil disables tracing.
 	Tracer trace.Tracer
 
-	// MaxConnections is the maximum of open connections; a client may have a quarter of them. A further
-	// connection replaces the longest idle one, or is closed if no connection is idle.
+	// MaxConnections limits open connections, a quarter for a client. Further ones replace the longest idle one, or
+	// are closed.
 	MaxConnections int
-	// MaxBytes limits the estimated memory of connections and requests, MaxClientBytes that of a client, by
-	// address or IPv6 /64; 0 is unlimited. On ports with TrustedHops only MaxBytes applies. The longest
-	// idle connections are closed first. Requests beyond the limit receive 503; above three quarters,
-	// responses ask the client to close its connection.
+	// MaxBytes limits the estimated memory, MaxClientBytes that of a client, by address or IPv6 /64; 0 is
+	// unlimited. Ports with TrustedHops use MaxBytes only. The longest idle connections are closed first. Requests
+	// beyond the limit receive 503; above three quarters, responses ask to close the connection.
 	MaxBytes, MaxClientBytes int64
 	// MaxHeaderBytes limits a request's header; longer ones receive 431.
 	MaxHeaderBytes int
@@ -44,23 +42,20 @@ type Settings struct {
 	HeaderTimeout time.Duration
 	// BodyTimeout is the maximum time between two reads of a request's body.
 	BodyTimeout time.Duration
-	// ResponseTimeout is the maximum time until a backend starts its response. It does not apply to rules
-	// with their own timeouts and to gRPC.
+	// ResponseTimeout is the wait for a response's start, except for gRPC and rules with their own timeouts.
 	ResponseTimeout time.Duration
 	// WriteTimeout is the maximum time of a write to a client.
 	WriteTimeout time.Duration
 	// IdleTimeout applies to client connections without a request and to tunnels without data.
 	IdleTimeout time.Duration
-	// MaxMirrorBytes limits the body of mirrored requests; longer ones are not mirrored. MaxMirrors limits
-	// those in flight.
+	// MaxMirrorBytes limits mirrored bodies; longer ones are not mirrored. MaxMirrors limits those in flight.
 	MaxMirrorBytes int64
 	MaxMirrors     int
 
-	// Upstream configures connections to backends.
 	Upstream Upstream
 
-	// DrainWait is how long new connections are accepted after the proxy becomes unready.
-	// DrainGrace is the time for open requests after that; HTTP/2 needs two seconds.
+	// DrainWait is how long new connections are accepted when unready, DrainGrace the time for open requests after
+	// that; HTTP/2 needs two seconds.
 	DrainWait, DrainGrace time.Duration
 }
 
@@ -70,22 +65,19 @@ type Upstream struct {
 	DialTimeout, HandshakeTimeout time.Duration
 	// IdleTimeout closes connections without a request.
 	IdleTimeout time.Duration
-	// MaxIdle is the maximum number of idle connections per endpoint, MaxIdleOfAll that of all; two per
-	// endpoint are always kept.
+	// MaxIdle bounds idle connections per endpoint, MaxIdleOfAll those of all; two per endpoint are kept.
 	MaxIdle, MaxIdleOfAll int
-	// MaxHeaderBytes limits the header of a response.
-	MaxHeaderBytes int64
+	MaxHeaderBytes        int64
 	// ConnectAttempts is the maximum number of endpoints to dial.
 	ConnectAttempts int
 	// MaxRequests is the maximum of concurrent requests per endpoint; 0 is unlimited.
 	MaxRequests int64
-	// MaxPorts limits the local ports of single-use connections to an endpoint, including those in
-	// TIME_WAIT; 0 is unlimited.
+	// MaxPorts limits an endpoint's local ports of single-use connections, including TIME_WAIT; 0 is unlimited.
 	MaxPorts int
 	// SlowStart is the period of growth of a new endpoint's share.
 	SlowStart time.Duration
-	// EjectAfter consecutive failures eject an endpoint for EjectFor, doubled each time up to EjectForMost.
-	// At most half of the endpoints are ejected.
+	// EjectAfter failures eject an endpoint for EjectFor, doubled each time up to EjectForMost, and at most half of
+	// all.
 	EjectAfter             int
 	EjectFor, EjectForMost time.Duration
 }
@@ -103,8 +95,7 @@ func Defaults() Settings {
 		BodyTimeout:     60 * time.Second,
 		ResponseTimeout: 60 * time.Second,
 		WriteTimeout:    60 * time.Second,
-		// A compromise: the pools of cloud clients and browsers keep connections for longer, but each one
-		// costs memory.
+		// Cloud clients and browsers keep connections for longer, but each one costs memory.
 		IdleTimeout:    180 * time.Second,
 		MaxMirrorBytes: 64 << 10,
 		MaxMirrors:     1000,

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// table is an immutable version of the configuration, as used by requests.
+// table is an immutable version of the configuration.
 type table struct {
 	version   string
 	resources map[string]*resource.Resource
@@ -32,8 +32,7 @@ type table struct {
 	sites map[string]*site
 }
 
-// built is the value built from a resource and the resources it refers to. It is rebuilt if one of them
-// changes.
+// built is a value built from a resource and its dependencies, and rebuilt if one of them changes.
 type built[T any] struct {
 	from  *resource.Resource
 	parts []any
@@ -43,17 +42,14 @@ type built[T any] struct {
 // port is a listening port.
 type port struct {
 	number uint16
-	// tls is set if clients start with a ClientHello, bytes if it must be parsed to distinguish HTTPS from
-	// tunnels.
+	// tls is set if clients start with a ClientHello, bytes if it must be parsed.
 	tls, bytes bool
 	// shared is set if a listener trusts proxies in front, whose connections carry many clients.
-	shared bool
-	// exposed is set if a listener does not trust proxies in front.
+	shared  bool
 	exposed bool
 	sites   match.Hosts[*site]
 }
 
-// site is a listener with its rule groups.
 type site struct {
 	*listener
 	groups match.Hosts[*group]
@@ -65,7 +61,6 @@ func (s *site) TrustedHops() int                 { return int(s.resource.GetTrus
 func (s *site) AnyServerName() bool              { return s.resource.GetAnyServerName() }
 func (s *site) Group(host string) (*group, bool) { return s.groups.Find(host) }
 
-// listener is a listener without attached groups.
 type listener struct {
 	name     string
 	resource *resource.Listener
@@ -73,20 +68,16 @@ type listener struct {
 	metrics  *listenerMetrics
 }
 
-// group is the rule set of a hostname.
 type group struct {
-	matcher *match.Group
-	rules   []*rule
-	// backends are the backends that the rules refer to.
+	matcher  *match.Group
+	rules    []*rule
 	backends []string
-	// users are the user lists that the rules refer to.
-	users []string
+	users    []string
 }
 
 // Matcher implements plan.Group.
 func (g *group) Matcher() *match.Group { return g.matcher }
 
-// site returns the listener for a normalized hostname, or nil.
 func (t *table) site(number uint16, host string) *site {
 	port := t.ports[number]
 	if port == nil {

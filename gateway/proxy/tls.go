@@ -16,10 +16,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// certificate is a certificate chain with its key.
 type certificate struct {
-	pair tls.Certificate
-	// names are the DNS names of the leaf.
+	pair  tls.Certificate
 	names []*resource.Hostname
 }
 
@@ -39,7 +37,6 @@ func newCertificate(r *resource.Certificate) (*certificate, error) {
 	return c, nil
 }
 
-// tunnels reports whether the listener forwards a byte stream.
 func (l *listener) tunnels() bool { return plan.Tunnels(l.resource) }
 
 func (b *builder) makeListeners() {
@@ -91,7 +88,6 @@ func (b *builder) makeListener(r *resource.Resource) (built[*listener], error) {
 	})
 }
 
-// serverTLS returns the TLS configuration of a listener.
 func (b *builder) serverTLS(l *listener, certificates []*certificate, authorities []*upstream.Authority) (*tls.Config, error) {
 	config := &tls.Config{
 		// Without certificates crypto/tls sends the alert unrecognized_name.
@@ -128,8 +124,8 @@ func (b *builder) serverTLS(l *listener, certificates []*certificate, authoritie
 	return config, nil
 }
 
-// choose returns GetCertificate for the given certificates: the exact server name first, then a wildcard,
-// then the first certificate. Of several, the first one supported by the client is used.
+// choose prefers the exact server name, then a wildcard, then the first certificate, each if the client
+// supports it.
 func choose(certificates []*certificate) func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if len(certificates) == 0 {
 		return nil

@@ -9,15 +9,15 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// intermediateSuites are the TLS 1.2 suites of Mozilla's intermediate configuration ("Server Side TLS",
-// version 5.7) that crypto/tls implements. It implements no DHE.
+// intermediateSuites are the TLS 1.2 suites of Mozilla's "Server Side TLS" 5.7, without DHE, which crypto/tls
+// lacks.
 var intermediateSuites = []uint16{
 	tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
 	tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
 	tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256, tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
 }
 
-// oldSuites are the further suites of Mozilla's old configuration.
+// oldSuites are the additional suites of Mozilla's old configuration.
 var oldSuites = []uint16{
 	tls.TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256,
 	tls.TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA, tls.TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA,
@@ -26,7 +26,6 @@ var oldSuites = []uint16{
 	tls.TLS_RSA_WITH_AES_128_CBC_SHA, tls.TLS_RSA_WITH_AES_256_CBC_SHA, tls.TLS_RSA_WITH_3DES_EDE_CBC_SHA,
 }
 
-// setPolicy sets the protocol versions and cipher suites of a policy.
 func setPolicy(config *tls.Config, policy resource.Listener_TLSPolicy) error {
 	config.MinVersion, config.CipherSuites = tls.VersionTLS12, intermediateSuites
 	switch policy {

@@ -18,16 +18,14 @@ import (
 // traceContext handles the headers traceparent and tracestate (W3C Trace Context).
 var traceContext propagation.TraceContext
 
-// spans are the spans of an exchange: server for the client's request, client for the backend request. They
-// are nil without tracing.
+// spans are nil without tracing: server for the client's request, client for the backend request.
 type spans struct {
 	server, client trace.Span
-	// context contains the server span.
-	context context.Context
+	context        context.Context
 }
 
-// traced starts the server span as a child of the client's trace. The client's sampling decision is used
-// only behind trusted proxies, because otherwise any client could enable sampling.
+// traced uses the client's sampling decision only behind trusted proxies; otherwise any client could enable
+// sampling.
 func (x *exchange) traced() {
 	tracer := x.proxy.settings.Tracer
 	if tracer == nil {
@@ -97,7 +95,6 @@ func (x *exchange) received(response *http.Response, err error) {
 	span.End()
 }
 
-// finished ends the server span.
 func (x *exchange) finished(status int) {
 	span := x.spans.server
 	if span == nil {

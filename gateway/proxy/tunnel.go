@@ -19,7 +19,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// dispatchTLS parses the ClientHello of a connection and dispatches the connection by its server name.
 func (s *server) dispatchTLS(conn net.Conn) {
 	asked, again, err := clienthello.Read(conn, s.proxy.settings.HeaderTimeout)
 	if err != nil {
@@ -35,8 +34,7 @@ func (s *server) dispatchTLS(conn net.Conn) {
 	}
 	switch {
 	case site == nil:
-		// Closed without an alert, because no listener terminates TLS for this name (Gateway API,
-		// TLSRoute).
+		// No alert, because no listener terminates TLS for this name (Gateway API, TLSRoute).
 		_ = conn.Close()
 	case site.resource.GetProtocol() == resource.Listener_TLS_PASSTHROUGH:
 		s.tunnel(again, table, destination{site, host, asked.ID})
@@ -56,17 +54,16 @@ func (s *server) dispatchTLS(conn net.Conn) {
 	}
 }
 
-// tunnelBytes is the memory of a tunnel in addition to the client's connection: a buffer per direction.
+// tunnelBytes is the memory of a tunnel: a buffer per direction.
 const tunnelBytes = 2 * bufferSize
 
-// destination is the target of a tunnel.
 type destination struct {
 	site *site
 	host string
 	mark clienthello.ID
 }
 
-// rule returns the rule for a client's connection, or nil and the result for the metric.
+// rule returns nil and the result for the metric if no rule matches.
 func (d *destination) rule(client net.Conn) (of *rule, result string) {
 	group, ok := d.site.groups.Find(d.host)
 	if !ok || len(group.rules) == 0 {
@@ -84,8 +81,7 @@ func (d *destination) rule(client net.Conn) (of *rule, result string) {
 	return of, ""
 }
 
-// enter selects the backend for a client's connection, or returns nil and the result for the metric. The
-// caller must call leave.
+// enter returns nil and the result for the metric if it fails. The caller must call leave.
 func (s *server) enter(to *destination, client net.Conn) (of *share, leave func(), result string) {
 	leave = func() {}
 	rule, result := to.rule(client)
@@ -104,7 +100,7 @@ func (s *server) enter(to *destination, client net.Conn) (of *share, leave func(
 	return of, leave, ""
 }
 
-// tunnel forwards bytes between a client and an endpoint until both directions are closed.
+// tunnel forwards bytes until both directions are closed.
 func (s *server) tunnel(client net.Conn, table *table, to destination) {
 	defer client.Close()
 	site := to.site
@@ -172,8 +168,7 @@ func (s *server) clientOf(table *table, conn net.Conn) netip.Addr {
 	return admission.Client(addressOf(conn))
 }
 
-// pipe copies in both directions. Closing one direction leaves the other open. Both are closed after idle
-// without data.
+// pipe copies in both directions. One may end before the other; both end after idle without data.
 func pipe(a, b net.Conn, idle time.Duration) {
 	var last atomic.Int64
 	last.Store(time.Now().UnixNano())

@@ -9,15 +9,14 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/clienthello"
 )
 
-// tunnelLoops detects tunnels that lead back to this proxy through one of its VIPs. Each round of such a
-// loop would add a connection until the client's memory limit is reached. A byte stream cannot carry a hop
-// count, but is identified by the random value in its ClientHello. The zero value is ready to use.
+// tunnelLoops detects tunnels that lead back to this proxy, by the random value in the ClientHello. Each round
+// of a loop would add a connection until the client's memory limit. The zero value is ready to use.
 type tunnelLoops struct {
 	mutex sync.Mutex
-	// open counts the tunnels with the same ClientHello. Each proxy counts its own.
+	// open counts this proxy's tunnels with the same ClientHello.
 	open map[clienthello.ID]int
-	// originated maps TLS connections opened by tunnels of this proxy to the places visited before. Those
-	// of other proxies are unknown: a loop through several proxies ends when one of them reaches itself.
+	// originated maps TLS connections of this proxy to the places visited before. A loop through several proxies
+	// ends when one of them reaches itself.
 	originated map[clienthello.ID][]string
 }
 
@@ -42,7 +41,6 @@ func (l *tunnelLoops) enter(mark clienthello.ID, place string) (path []string, l
 	}, true
 }
 
-// began records the ClientHello of an originated TLS connection until end.
 func (l *tunnelLoops) began(begin []byte, path []string) (end func()) {
 	var mark clienthello.ID
 	copy(mark[:], begin)

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// goingAway is an unmasked Close frame with status 1001, "going away" (RFC 6455, sections 5.5.1 and 7.4.1).
+// goingAway is an unmasked Close frame with status 1001 (RFC 6455, sections 5.5.1 and 7.4.1).
 var goingAway = []byte{0x88, 2, 1001 >> 8, 1001 & 0xff}
 
 // closeTimeout is the timeout for sending a Close frame, and then for the client's response.
@@ -22,11 +22,9 @@ func isWebSocket(r *http.Request) bool {
 	return strings.EqualFold(r.Header.Get("Upgrade"), "websocket")
 }
 
-// webSocket is the client's connection after an upgrade. When the proxy shuts down, it sends a Close frame
-// unless the backend is within a frame.
+// webSocket sends a Close frame when the proxy shuts down, unless the backend is within a frame.
 type webSocket struct {
 	net.Conn
-	// stop cancels the shutdown callback.
 	stop func() bool
 
 	mutex  sync.Mutex
@@ -39,7 +37,6 @@ func newWebSocket(ended context.Context, conn net.Conn) *webSocket {
 	return w
 }
 
-// Write implements net.Conn.
 func (w *webSocket) Write(b []byte) (int, error) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
@@ -48,14 +45,12 @@ func (w *webSocket) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Close implements net.Conn.
 func (w *webSocket) Close() error {
 	w.stop()
 	return w.Conn.Close()
 }
 
-// sendClose sends a Close frame and closes the connection after closeTimeout. The client's response is forwarded to
-// the backend.
+// sendClose closes the connection after closeTimeout. The client's response is forwarded to the backend.
 func (w *webSocket) sendClose() {
 	// Bounds a write in progress, which holds the mutex.
 	_ = w.SetWriteDeadline(time.Now().Add(closeTimeout))
@@ -74,20 +69,17 @@ func (w *webSocket) sendClose() {
 
 // frames tracks the frame boundaries of one direction (RFC 6455, section 5.2).
 type frames struct {
-	// header contains the first length bytes of an incomplete frame header.
+	// header contains an incomplete frame header.
 	header [14]byte
 	length int
-	// left is the number of remaining payload bytes.
-	left uint64
-	// closed is set after a Close frame, the last frame of a direction.
+	left   uint64
+	// closed is set after a Close frame, the last of a direction.
 	closed bool
 }
 
-// between reports whether the next byte starts a frame. A control frame may be inserted there, also within
-// a fragmented message (section 5.4).
+// between reports whether a control frame may be inserted, also within a fragmented message (section 5.4).
 func (f *frames) between() bool { return f.length == 0 && f.left == 0 }
 
-// advance processes forwarded bytes.
 func (f *frames) advance(b []byte) {
 	for len(b) > 0 {
 		if f.left > 0 {
@@ -104,7 +96,6 @@ func (f *frames) advance(b []byte) {
 	}
 }
 
-// headerLength returns the length of the header, determined by its second byte.
 func (f *frames) headerLength() int {
 	length := 2
 	switch f.header[1] & 0x7f {
@@ -119,7 +110,6 @@ func (f *frames) headerLength() int {
 	return length
 }
 
-// payload returns the payload length of a complete header.
 func (f *frames) payload() uint64 {
 	switch length := f.header[1] & 0x7f; length {
 	case 126:

@@ -12,14 +12,12 @@ import (
 // Message contains the routing input of a canonical request (canonical.Request).
 type Message struct {
 	Method string
-	// Host is the value of the Host header or :authority.
-	Host string
+	Host   string
 	// Path is decoded.
 	Path, RawQuery string
 	Header         http.Header
-	// TLS reports whether it arrives over TLS; ServerName is that of the ClientHello.
-	TLS        bool
-	ServerName string
+	TLS            bool
+	ServerName     string
 	// HeaderHops is the number of trusted proxies covered by the PROXY protocol header.
 	HeaderHops int
 }
@@ -47,9 +45,8 @@ type Match[S, G any] struct {
 	Rule int
 }
 
-// Find returns the rule for a message, or the status code of the rejection (0 if there is a rule). The
-// proxy and Plan both use it. It removes untrusted headers (canonical.RemoveForwarded). site returns the
-// listener for a normalized hostname.
+// Find returns the rule, or the status code of the rejection, for the proxy and for Plan. It removes untrusted
+// headers (canonical.RemoveForwarded). site returns the listener for a normalized hostname.
 func Find[S Site[G], G Group](message *Message, site func(host string) (S, bool)) (result Match[S, G], status int) {
 	host, ok := match.Host(message.Host)
 	if !ok {

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
 )
 
-// CanonicalPath returns the PathMatch value of kind EXACT or PREFIX for the path in an API object. That may
-// be percent-encoded; "%" without two hexadecimal digits is literal.
+// CanonicalPath returns the PathMatch value (EXACT or PREFIX) of an API object's path; "%" without two
+// hexadecimal digits is literal.
 func CanonicalPath(path string) string {
 	decoded, err := url.PathUnescape(path)
 	if err != nil {

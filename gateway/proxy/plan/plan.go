@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plan routes requests: it selects listener, group and rule, and computes the location of
-// redirects. It performs no I/O and is portable. The proxy executes its decisions, and the command line
-// explains them.
+// Package plan selects listener, group and rule of a request, and the location of a redirect, without I/O. The
+// proxy executes its decisions, and the command line explains them.
 package plan
 
 import (
@@ -17,17 +16,14 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// Plan is a configuration evaluated like in the proxy. Certificates and backend TLS are ignored, so that no
-// keys are needed.
+// Plan evaluates a configuration like the proxy. It ignores certificates and backend TLS, and so needs no keys.
 type Plan struct {
-	// sites are listeners by target port.
 	sites    map[uint16]*match.Hosts[*site]
 	backends map[string]*resource.Backend
-	// endpoints are the candidates for new requests.
+	// endpoints are for new requests.
 	endpoints map[string][]netip.AddrPort
 }
 
-// site is a listener with its rule groups.
 type site struct {
 	name     string
 	listener *resource.Listener
@@ -39,7 +35,6 @@ func (s *site) TrustedHops() int                 { return int(s.listener.GetTrus
 func (s *site) AnyServerName() bool              { return s.listener.GetAnyServerName() }
 func (s *site) Group(host string) (*group, bool) { return s.groups.Find(host) }
 
-// group is the rule set of a hostname.
 type group struct {
 	name    string
 	matcher *match.Group
@@ -154,7 +149,7 @@ func Addresses(from *resource.Endpoints) ([]Address, error) {
 	return addresses, nil
 }
 
-// candidates returns the endpoints for new requests: draining ones only if all are draining.
+// candidates returns draining endpoints only if all are draining.
 func candidates(from *resource.Endpoints) ([]netip.AddrPort, error) {
 	addresses, err := Addresses(from)
 	if err != nil {
@@ -182,7 +177,6 @@ func PortNumber(number uint32) (uint16, error) {
 	return uint16(number), nil
 }
 
-// at returns the lookup of listeners at a target port by host.
 func (p *Plan) at(port uint16) func(host string) (*site, bool) {
 	return func(host string) (*site, bool) {
 		if p.sites[port] == nil {
@@ -311,7 +305,6 @@ func (p *Plan) DecideTLS(port uint16, serverName string) Decision {
 	return decision
 }
 
-// shares sets the backends of the decision's rule.
 func (p *Plan) shares(decision *Decision) {
 	total, refused := uint64(0), 0
 	for _, from := range decision.Rule.GetBackends() {

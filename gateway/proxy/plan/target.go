@@ -104,8 +104,7 @@ func Location(redirect *resource.Redirect, prefix string, from *Target) string {
 	return target.String()
 }
 
-// Redirects reports whether a redirect, which may be nil, applies to a request. Untrusted headers must have
-// been removed (Find).
+// Redirects reports whether a redirect or nil applies. Untrusted headers must have been removed (Find).
 func Redirects(redirect *resource.Redirect, header http.Header, tls bool) bool {
 	return redirect != nil && (!redirect.GetInsecureOnly() || canonical.Scheme(header, tls) == "http")
 }

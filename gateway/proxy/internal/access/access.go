@@ -17,12 +17,10 @@ import (
 // List is an immutable access list that may be shared.
 type List struct {
 	allow, deny *netipx.IPSet
-	// only restricts access to the addresses in allow.
-	only bool
+	only        bool
 }
 
-// New parses a list. An invalid prefix is an error, because ignoring it in deny would admit clients. An
-// empty list is an error too.
+// New rejects an invalid prefix, because ignoring it in deny would admit clients, and an empty list.
 func New(from *resource.ClientAddresses) (*List, error) {
 	if len(from.GetAllow()) == 0 && len(from.GetDeny()) == 0 {
 		return nil, errors.New("neither allow nor deny has a prefix")
@@ -48,8 +46,8 @@ func (l *List) Admits(client netip.Addr) bool {
 	return !l.only || l.allow.Contains(client)
 }
 
-// Set parses prefixes and addresses. Host bits of a prefix are ignored. IPv4-mapped addresses (RFC 4291,
-// section 2.5.5.2) are converted to IPv4, like client addresses.
+// Set parses prefixes and addresses without host bits. IPv4-mapped addresses (RFC 4291, section 2.5.5.2) become
+// IPv4.
 func Set(texts []string) (*netipx.IPSet, error) {
 	var builder netipx.IPSetBuilder
 	for _, text := range texts {
@@ -87,5 +85,4 @@ func parse(text string) (netip.Prefix, error) {
 	return prefix.Masked(), nil
 }
 
-// mappedBits is the length of the IPv4-mapped prefix.
 const mappedBits = 96

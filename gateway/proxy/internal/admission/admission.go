@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package admission limits the connections and the memory used for clients, in total and per client. Memory
-// is estimated conservatively.
+// Package admission limits connections and estimated memory, in total and per client.
 package admission
 
 import (
@@ -17,47 +16,38 @@ import (
 
 // Limits are the limits of a Ledger; 0 is unlimited.
 type Limits struct {
-	// Connections is the maximum of open connections, ClientConnections that of a client.
 	Connections, ClientConnections int
-	// Bytes is the maximum memory of all connections and requests, ClientBytes that of a client.
-	Bytes, ClientBytes int64
+	Bytes, ClientBytes             int64
 }
 
-// ConnectionBytes is the cost of an idle TLS connection: buffers, goroutines and the HPACK tables of
-// HTTP/2.
+// ConnectionBytes is the cost of an idle TLS connection with HTTP/2.
 const ConnectionBytes = 48 << 10
 
-// FieldBytes is the cost of a header field in addition to its text, because net/http stores fields in a
-// map.
+// FieldBytes is the cost of a header field in the map of net/http, beyond its text.
 const FieldBytes = 96
 
-// OpenHeaderBytes is the maximum cost of an incomplete HTTP/2 header; a connection has at most one. The
-// bytes received are no measure, because HPACK may encode a field in one byte.
+// OpenHeaderBytes is the maximum cost of an incomplete HTTP/2 header. The bytes received are no measure,
+// because HPACK may encode a field in one byte.
 const OpenHeaderBytes = 128 << 10
 
-// Maximum body bytes that net/http buffers per HTTP/2 stream: of a request if the backend does not read,
-// and of a response if the client does not read. The first one permits 6 MB/s from clients at a round trip
-// time of 20 ms; backends are near.
+// Maximum body bytes that net/http buffers per HTTP/2 stream if the receiver does not read. That of a request
+// permits 6 MB/s at a round trip time of 20 ms; backends are near.
 const (
 	RequestBodyBytes = 128 << 10
 	AnswerBodyBytes  = 64 << 10
 )
 
-// UnreadHeaderCost is the cost per byte of a header being read, whose fields are not known yet: net/http
-// needs 1 MiB for 64 KiB of the shortest fields.
+// UnreadHeaderCost is the cost per byte of a header being read: 64 KiB of the shortest fields take 1 MiB.
 const UnreadHeaderCost = 16
 
 const (
-	// openHeaderFrom is the number of bytes without a request after which an HTTP/2 connection is charged
-	// OpenHeaderBytes.
+	// openHeaderFrom bytes without a request charge an HTTP/2 connection OpenHeaderBytes.
 	openHeaderFrom = 512
-	// freeHeaderBytes are included in ConnectionBytes. They suffice for most headers, so that a client at
-	// its limit still receives an error response.
+	// freeHeaderBytes are included in ConnectionBytes, so that a client at its limit receives an error response.
 	freeHeaderBytes = 2 << 10
 )
 
-// Client returns the address that identifies a client: for IPv6 the /64 prefix, which a single host may
-// own.
+// Client returns the address that identifies a client: the /64 prefix for IPv6, which one host may own.
 func Client(address netip.Addr) netip.Addr {
 	address = address.Unmap().WithZone("")
 	if address.Is6() {
@@ -74,9 +64,9 @@ type Ledger struct {
 	mutex sync.Mutex
 	open  int
 	bytes int64
-	// idleBytes is the memory of idle connections, which can be evicted for requests.
+	// idleBytes can be evicted for requests.
 	idleBytes int64
-	// refused is the memory of rejected requests that are still in progress.
+	// refused is the memory of rejected requests in progress.
 	refused int64
 	clients map[netip.Addr]*client
 	// idleClients is a heap of the clients with idle connections, ordered by eviction.
@@ -86,13 +76,11 @@ type Ledger struct {
 }
 
 type client struct {
-	address netip.Addr
-	open    int
-	// bytes is the total, idleBytes the part of idle connections.
+	address          netip.Addr
+	open             int
 	bytes, idleBytes int64
 	// idle contains connections without a request, longest idle first.
-	idle list.List
-	// heapIndex is the index in the heap.
+	idle      list.List
 	heapIndex int
 }
 
@@ -104,17 +92,14 @@ type Connection struct {
 	shared bool
 	close  func()
 	ended  bool
-	// idle is the element in client.idle; nil while the connection has a request.
-	idle *list.Element
-	// idleSince is the value of Ledger.idleSequence when the connection became idle.
+	// idle is nil while the connection has a request.
+	idle      *list.Element
 	idleSince int64
 	// received is the number of bytes read without a request, header their cost.
 	received, header int64
-	// reads is set while a request header is being read.
-	reads atomic.Bool
-	// multiplexed is set for HTTP/2 connections; requests is their number of accounted requests.
-	multiplexed bool
-	requests    int
+	reads            atomic.Bool
+	multiplexed      bool
+	requests         int
 	// resets limits canceled requests; nil before the first.
 	resets *rate.Limiter
 }
@@ -124,9 +109,8 @@ func New(limits Limits) *Ledger {
 	return &Ledger{limits: limits, clients: map[netip.Addr]*client{}}
 }
 
-// Open adds an idle connection. If it exceeds a limit, the longest idle connections are evicted: of the
-// same client if that is at its limit, else of the client with the most. It returns nil if there is still
-// no room. evicted is the number of closed connections.
+// Open adds an idle connection. Beyond a limit it evicts the longest idle ones: of the same client if that is
+// at its limit, else of the client with the most. It returns nil without room.
 func (l *Ledger) Open(address netip.Addr, shared bool, closes func()) (opened *Connection, evicted int) {
 	evicted = l.evicting(func(victims *[]*Connection) {
 		of := l.clients[address]
@@ -152,8 +136,7 @@ func (l *Ledger) Open(address netip.Addr, shared bool, closes func()) (opened *C
 	return opened, evicted
 }
 
-// makeRoom reports whether the bytes fit and evicts idle connections if that is sufficient. A client with
-// large usage does not evict connections of clients with small usage.
+// makeRoom evicts idle connections if that suffices, but none of small clients for a client with large usage.
 func (l *Ledger) makeRoom(of *client, shared bool, bytes int64, victims *[]*Connection) bool {
 	share, all := int64(math.MaxInt64), int64(math.MaxInt64)
 	if !shared && l.limits.ClientBytes > 0 {
@@ -185,7 +168,6 @@ func (l *Ledger) makeRoom(of *client, shared bool, bytes int64, victims *[]*Conn
 	return true
 }
 
-// isLarge reports whether the usage of a client is large.
 func (l *Ledger) isLarge(bytes int64) bool { return bytes > l.limits.Bytes/64 }
 
 // evict closes the longest idle connection of the client with the most idle memory.
@@ -245,7 +227,6 @@ func (c *Connection) markBusy() {
 	}
 }
 
-// count adds to the memory of idle connections.
 func (c *Connection) count(bytes int64) {
 	l, of := c.ledger, c.client
 	before := of.idleBytes
@@ -261,8 +242,7 @@ func (c *Connection) count(bytes int64) {
 	}
 }
 
-// Read accounts bytes read. Without a request they belong to a header and count until Busy. If there is no
-// room, the longest idle connections are closed, possibly including this one. evicted is their number.
+// Read accounts bytes, which belong to a header until Busy. It may evict idle connections, even this one.
 func (c *Connection) Read(bytes int) (evicted int) {
 	if c == nil || bytes <= 0 || !c.reads.Load() {
 		return 0
@@ -285,7 +265,6 @@ func (c *Connection) Read(bytes int) (evicted int) {
 	return len(victims)
 }
 
-// headerCost returns the cost of the header being read.
 func (c *Connection) headerCost() int64 {
 	switch {
 	case !c.multiplexed:
@@ -296,8 +275,7 @@ func (c *Connection) headerCost() int64 {
 	return 0
 }
 
-// Multiplexed marks an HTTP/2 connection: a further header may be read during requests, and is charged with
-// the first one.
+// Multiplexed marks HTTP/2: a further header, read during requests, is charged with the first request.
 func (c *Connection) Multiplexed() {
 	if c == nil {
 		return
@@ -337,9 +315,8 @@ func (c *Connection) Close() {
 	c.end()
 }
 
-// Begin adds a request; the caller must call End with the same bytes. It evicts idle connections, first of
-// the same client if that is at its limit, else of the client with the most. Nothing is added without room.
-// leave advises to close the connection because memory is scarce.
+// Begin adds a request; the caller must call End with the same bytes. It evicts idle connections like Open, and
+// adds nothing without room. leave advises to close the connection, because memory is scarce.
 func (c *Connection) Begin(bytes int64) (room, leave bool, evicted int) {
 	l := c.ledger
 	evicted = l.evicting(func(victims *[]*Connection) {
@@ -354,7 +331,6 @@ func (c *Connection) Begin(bytes int64) (room, leave bool, evicted int) {
 	return room, leave, evicted
 }
 
-// take adds bytes if there is room.
 func (c *Connection) take(bytes int64, victims *[]*Connection) (room bool) {
 	if room = c.ledger.makeRoom(c.client, c.shared, bytes, victims); room {
 		c.ledger.add(c.client, bytes)
@@ -362,8 +338,8 @@ func (c *Connection) take(bytes int64, victims *[]*Connection) (room bool) {
 	return room
 }
 
-// evicting runs change with the mutex held, then closes the evicted connections without it, because closing
-// may block. It returns their number.
+// evicting runs change with the mutex held and closes evicted connections without it, because closing may
+// block.
 func (l *Ledger) evicting(change func(victims *[]*Connection)) (evicted int) {
 	var victims []*Connection
 	l.mutex.Lock()
@@ -401,8 +377,8 @@ func (c *Connection) Less(bytes int64) {
 	c.ledger.add(c.client, -bytes)
 }
 
-// Refuse adds a rejected request, until Refused with the same bytes. It reports whether to send an error
-// response: rejected requests may use a sixteenth of all memory.
+// Refuse adds a rejected request until Refused, and reports whether to send an error response: rejected
+// requests may use a sixteenth of all memory.
 func (c *Connection) Refuse(bytes int64) bool {
 	l := c.ledger
 	l.mutex.Lock()

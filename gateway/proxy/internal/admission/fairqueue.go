@@ -8,15 +8,13 @@ import (
 	"sync"
 )
 
-// FairQueue is a fair semaphore for CPU-bound work. Waiting clients are served round-robin, so that a client
-// with many connections does not delay others. A newly waiting client comes first, as in FQ-CoDel (RFC
-// 8290, section 4.2).
+// FairQueue is a fair semaphore for CPU-bound work. Clients take turns, regardless of their connections. A
+// newly waiting client comes first, as in FQ-CoDel (RFC 8290, section 4.2).
 type FairQueue struct {
 	mutex sync.Mutex
 	free  int
-	// waiting contains the waiters by client; arrived and order are the clients with waiters.
-	waiting map[netip.Addr][]chan struct{}
-	// waiters is the total number of waiters.
+	// arrived and order are the clients with waiters.
+	waiting        map[netip.Addr][]chan struct{}
 	waiters        int
 	arrived, order []netip.Addr
 }
@@ -29,8 +27,7 @@ func NewFairQueue(count int) *FairQueue {
 // Acquire blocks until the client has a turn, which ends with Release.
 func (t *FairQueue) Acquire(client netip.Addr) { t.TryAcquire(client, math.MaxInt, math.MaxInt) }
 
-// TryAcquire is Acquire with limits of the queue length, in total and per client. If a limit is reached, it
-// returns at once and reports which one.
+// TryAcquire does not wait beyond a limit of the queue length, in total or per client, and reports which one.
 func (t *FairQueue) TryAcquire(client netip.Addr, mostOfAll, mostOfClient int) (all, own bool) {
 	t.mutex.Lock()
 	if t.free > 0 {

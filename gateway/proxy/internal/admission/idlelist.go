@@ -14,7 +14,6 @@ func (r idleList) Less(i, j int) bool {
 	return r[i].idleSince() < r[j].idleSince()
 }
 
-// idleSince returns the sequence number of the client's longest idle connection.
 func (c *client) idleSince() int64 {
 	if front := c.idle.Front(); front != nil {
 		return front.Value.(*Connection).idleSince

@@ -8,16 +8,15 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// A connection may cancel resetBurst requests, and resetRate more per second, before their responses are
-// complete. A reset costs the client 13 bytes, but may cost the proxy a backend connection. It frees a
-// stream at once, so that MaxStreams does not limit it (CVE-2023-44487).
+// A connection may cancel resetBurst requests, and resetRate more per second. A reset costs 13 bytes and frees
+// a stream at once, so MaxStreams does not limit it (CVE-2023-44487).
 const (
 	resetBurst = 200
 	resetRate  = 20
 )
 
-// Reset counts a canceled request and reports whether there are too many. Connections of trusted proxies
-// are exempt, because they carry requests of many clients.
+// Reset counts a canceled request and reports an excess. Trusted proxies are exempt, because they carry many
+// clients.
 func (c *Connection) Reset(now time.Time) (excess bool) {
 	if c == nil {
 		return false

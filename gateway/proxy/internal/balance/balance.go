@@ -14,7 +14,6 @@ import (
 	"time"
 )
 
-// Errors returned by Pick.
 var (
 	ErrNone = errors.New("the backend has no endpoints")
 	ErrBusy = errors.New("all endpoints of the backend are at their limit of requests")
@@ -26,13 +25,11 @@ type Settings struct {
 	SlowStart time.Duration
 	// EjectAfter is the number of consecutive failures before ejection; 0 disables it.
 	EjectAfter int
-	// EjectFor is the duration of the first ejection. It doubles with each consecutive ejection, up to
-	// EjectForMost.
+	// EjectFor is the first ejection. It doubles with each consecutive one, up to EjectForMost.
 	EjectFor, EjectForMost time.Duration
 	// MaxRequests is the maximum number of concurrent requests per endpoint; 0 is unlimited.
 	MaxRequests int64
-	// MaxPorts is the maximum number of local ports used by single-use connections to an endpoint,
-	// including those in TIME_WAIT; 0 is unlimited.
+	// MaxPorts limits an endpoint's local ports of single-use connections, including TIME_WAIT; 0 is unlimited.
 	MaxPorts int
 }
 
@@ -42,8 +39,7 @@ type Address struct {
 	Draining bool
 }
 
-// Endpoint is a backend endpoint. It is kept across successive sets as long as its address is present,
-// including its counters.
+// Endpoint is a backend endpoint, kept with its counters while its address is in successive sets.
 type Endpoint struct {
 	Address netip.AddrPort
 
@@ -54,12 +50,10 @@ type Endpoint struct {
 	failures     atomic.Int32
 	ejections    atomic.Int32
 	ejectedUntil atomic.Int64
-	// present is canceled when the endpoint is removed.
-	present context.Context
-	leave   context.CancelFunc
-	singles Singles
-	// text is the address as "host:port".
-	text string
+	present      context.Context
+	leave        context.CancelFunc
+	singles      Singles
+	text         string
 }
 
 // Set is the immutable set of a backend's endpoints.
@@ -67,8 +61,7 @@ type Set struct {
 	settings *Settings
 	all      []*Endpoint
 	at       map[netip.AddrPort]*Endpoint
-	// open are the candidates for new requests: the endpoints that are not draining, or all if all are
-	// draining.
+	// open are the candidates for new requests: endpoints that are not draining, or all if all are.
 	open []*Endpoint
 	// next is the set that replaced this one, or nil.
 	next atomic.Pointer[Set]
@@ -139,7 +132,7 @@ func (s *Set) Candidates() []netip.AddrPort {
 	return addresses
 }
 
-// Without returns the endpoints that are missing in next. The set may be nil.
+// Without returns endpoints missing in next. The set may be nil.
 func (s *Set) Without(next *Set) []*Endpoint {
 	if s == nil {
 		return nil
@@ -185,7 +178,6 @@ func (s *Set) Pick(now time.Time, tried []*Endpoint) (*Endpoint, error) {
 	return nil, ErrBusy
 }
 
-// better returns the less loaded of the usable endpoints, or nil.
 func better(a, b *Endpoint, now time.Time, tried []*Endpoint) *Endpoint {
 	switch at := now.UnixNano(); {
 	case !a.wanted(at, tried):
@@ -261,8 +253,8 @@ func (e *Endpoint) Succeeded() {
 	}
 }
 
-// Failed records a failure and ejects the endpoint after EjectAfter consecutive ones. At most half of the
-// endpoints are ejected, because more failures indicate another cause.
+// Failed ejects an endpoint after EjectAfter consecutive failures. At most half are ejected, because more
+// failures indicate another cause.
 func (s *Set) Failed(endpoint *Endpoint, now time.Time) {
 	if s.settings.EjectAfter <= 0 || endpoint.failures.Add(1) < int32(s.settings.EjectAfter) {
 		return

@@ -11,32 +11,28 @@ import (
 // timeWait is the kernel's TIME_WAIT. Until it ends, the local port cannot be reused for the same endpoint.
 const timeWait = 60 * time.Second
 
-// Singles limits the connections to an endpoint that serve a single request (upgrades, requests with
-// Expect) or tunnel. Without a limit, clients that open and close them could exhaust the local ports or the
-// requests of the endpoint. A client may use half of each limit. The zero value is ready to use.
+// Singles limits connections to an endpoint for one request (upgrades, Expect) or tunnel, which could exhaust
+// its local ports or requests. A client may use half of each limit. The zero value is ready to use.
 type Singles struct {
 	mutex sync.Mutex
-	// open counts connections that count as requests, ports counts used local ports, including those in
-	// TIME_WAIT.
+	// open counts connections that count as requests, ports counts local ports, including those in TIME_WAIT.
 	open, ports tally
-	// inTimeWait are the ports in TIME_WAIT, in order of expiry.
+	// inTimeWait is in order of expiry.
 	inTimeWait []usedPort
 }
 
-// usedPort is a port in TIME_WAIT.
 type usedPort struct {
 	client netip.Addr
 	until  time.Time
 }
 
-// tally counts per client. The zero address stands for clients that cannot be distinguished and has no
-// limit of its own.
+// tally counts per client. The zero address stands for indistinguishable clients without a limit of their own.
 type tally struct {
 	all int
 	of  map[netip.Addr]int
 }
 
-// has reports whether there is room for another connection; most is the total limit, 0 is unlimited.
+// has reports whether there is room; most is the total limit, 0 is unlimited.
 func (c *tally) has(client netip.Addr, most int) bool {
 	return most <= 0 || c.all < most && (!client.IsValid() || c.of[client] < max(most/2, 1))
 }
@@ -56,9 +52,9 @@ func (c *tally) less(client netip.Addr) {
 	}
 }
 
-// TakeSingle reserves a connection for a client; the address is zero for a shared connection. The caller
-// must call end; rests reports whether the port enters TIME_WAIT. request counts the connection as a
-// request of the endpoint, half of which may be single connections.
+// TakeSingle reserves a connection; the address is zero for a shared one. The caller must call end; rests
+// reports whether the port enters TIME_WAIT. request counts it as a request of the endpoint, which may be half
+// of them.
 func (e *Endpoint) TakeSingle(client netip.Addr, request bool, now time.Time) (end func(rests bool, now time.Time), ok bool) {
 	s := &e.singles
 	s.mutex.Lock()
@@ -85,7 +81,6 @@ func (e *Endpoint) TakeSingle(client netip.Addr, request bool, now time.Time) (e
 	}, true
 }
 
-// expire releases the ports whose TIME_WAIT has ended.
 func (s *Singles) expire(now time.Time) {
 	expired := 0
 	for expired < len(s.inTimeWait) && !s.inTimeWait[expired].until.After(now) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package canonical canonicalizes client requests before routing and rejects ambiguous ones, so that backends
-// parse the same request that was routed.
+// Package canonical canonicalizes requests and rejects ambiguous ones, so that backends parse the request that
+// was routed.
 package canonical
 
 import (
@@ -13,12 +13,10 @@ import (
 func Request(r *http.Request) int {
 	switch {
 	case !isToken(r.Method) || r.Method != strings.ToUpper(r.Method) || r.Method == "PRI":
-		// Some backends accept "get" as GET, which would bypass method matching (RFC 9110, section 9.1).
-		// PRI is the beginning of a malformed HTTP/2 preface.
+		// Some backends accept "get" as GET (RFC 9110, section 9.1). PRI begins a malformed HTTP/2 preface.
 		return http.StatusBadRequest
 	case r.Method == http.MethodConnect, r.Method == http.MethodTrace:
-		// CONNECT would turn a pooled backend connection into a tunnel. TRACE would reveal headers added by
-		// the proxy.
+		// CONNECT would turn a pooled connection into a tunnel, TRACE reveal headers added by the proxy.
 		return http.StatusMethodNotAllowed
 	case !hasOneHost(r) || !hasHostAndScheme(r) || !isValidTarget(r) || !matchesLength(r):
 		return http.StatusBadRequest
@@ -28,8 +26,7 @@ func Request(r *http.Request) int {
 			delete(r.Header, name)
 		}
 	}
-	// CGI exposes the header Proxy to programs as HTTP_PROXY, which many use for their own requests
-	// (CVE-2016-5385).
+	// CGI exposes Proxy as HTTP_PROXY, which many programs use for their own requests (CVE-2016-5385).
 	delete(r.Header, "Proxy")
 	canonicalExpect(r)
 	canonicalUpgrade(r)
@@ -37,9 +34,8 @@ func Request(r *http.Request) int {
 	return 0
 }
 
-// hasOneHost reports whether a request has one host. An HTTP/2 request may have a host field next to
-// :authority, which net/http leaves in the header: it must be equal (RFC 9113, section 8.3.1) and is
-// removed. Routing, certificate selection and the backend all use r.Host.
+// hasOneHost removes an HTTP/2 host field next to :authority, and rejects a different one (RFC 9113, section
+// 8.3.1). Routing, certificate selection and the backend all use r.Host.
 func hasOneHost(r *http.Request) bool {
 	for _, host := range r.Header["Host"] {
 		if !strings.EqualFold(host, r.Host) {
@@ -59,14 +55,12 @@ func hasHostAndScheme(r *http.Request) bool {
 	return r.URL.Scheme == "" || r.URL.Scheme == "http" || r.URL.Scheme == "https"
 }
 
-// matchesLength reports whether the body length matches Content-Length (RFC 9113, section 8.1.1). For HTTP/1,
-// net/http checks it.
+// matchesLength compares HTTP/2 bodies with Content-Length (RFC 9113, section 8.1.1); net/http checks HTTP/1.
 func matchesLength(r *http.Request) bool {
 	length := r.Header.Get("Content-Length")
 	return r.ProtoMajor < 2 || r.ContentLength != 0 || length == "" || length == "0"
 }
 
-// isToken reports whether text is a token (RFC 9110, section 5.6.2).
 func isToken(text string) bool {
 	for i := range len(text) {
 		c := text[i]

@@ -8,8 +8,7 @@ import (
 	"strings"
 )
 
-// Chain returns the trusted addresses that a request came through: the last hops entries of
-// X-Forwarded-For, followed by the peer of the connection.
+// Chain returns the trusted addresses of a request: the last hops entries of X-Forwarded-For, then the peer.
 func Chain(remote string, forwarded []string, hops int) []string {
 	peer, _, err := net.SplitHostPort(remote)
 	if err != nil {
@@ -35,8 +34,7 @@ func RealIP(chain []string) string {
 	return chain[len(chain)-1]
 }
 
-// Client returns the first address of a chain: the client, or the peer of the first trusted proxy. A port
-// is removed. It is invalid if the entry is not an address, such as "unknown".
+// Client returns the first address of a chain without its port; invalid for an entry such as "unknown".
 func Client(chain []string) netip.Addr {
 	first := chain[0]
 	address, err := netip.ParseAddr(first)

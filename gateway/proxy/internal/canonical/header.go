@@ -24,8 +24,8 @@ func RemoveForwarded(header http.Header) {
 	}
 }
 
-// Scheme returns the scheme of a client's request, "http" or "https": the first entry of X-Forwarded-Proto, or
-// the scheme of the connection. Without trusted proxies, Disown has removed the header.
+// Scheme returns "http" or "https" of the client: the first entry of X-Forwarded-Proto, or the connection's.
+// Without trusted proxies, RemoveForwarded has removed the header.
 func Scheme(header http.Header, tls bool) string {
 	switch given := strings.ToLower(first(header, "X-Forwarded-Proto")); {
 	case given == "http", given == "https":
@@ -36,7 +36,6 @@ func Scheme(header http.Header, tls bool) string {
 	return "http"
 }
 
-// first returns the first entry of a list header, set by the proxy next to the client.
 func first(header http.Header, name string) string {
 	entry, _, _ := strings.Cut(header.Get(name), ",")
 	return strings.TrimSpace(entry)
@@ -48,8 +47,8 @@ type Origin struct {
 	Port         uint32
 }
 
-// OriginOf returns the origin of a request from the headers of trusted proxies, or from the connection: its
-// host, whether it is over TLS, and the port of its listener.
+// OriginOf returns the origin from headers of trusted proxies, or from the connection and the port of its
+// listener.
 func OriginOf(header http.Header, host string, tls bool, port uint32) Origin {
 	origin := Origin{Scheme: Scheme(header, tls), Host: cmp.Or(first(header, "X-Forwarded-Host"), host), Port: port}
 	switch given, err := strconv.ParseUint(first(header, "X-Forwarded-Port"), 10, 16); {
@@ -70,8 +69,8 @@ func canonicalExpect(r *http.Request) {
 	}
 }
 
-// canonicalUpgrade removes Upgrade from requests other than HTTP/1.1 (RFC 9110, section 7.8) and upgrades
-// to HTTP or TLS: after an upgrade to cleartext HTTP/2, requests would bypass routing.
+// canonicalUpgrade keeps Upgrade in HTTP/1.1 only (RFC 9110, section 7.8), except to HTTP or TLS: over
+// cleartext HTTP/2, requests would bypass routing.
 func canonicalUpgrade(r *http.Request) {
 	delete(r.Header, "Http2-Settings")
 	if r.Header["Upgrade"] == nil {
@@ -93,8 +92,8 @@ func canonicalUpgrade(r *http.Request) {
 	}
 }
 
-// canonicalTrailer removes all but a few known trailers, because a backend may merge trailers into headers
-// (RFC 9110, section 6.5.1).
+// canonicalTrailer removes most trailers, because backends may merge them into headers (RFC 9110, section
+// 6.5.1).
 func canonicalTrailer(r *http.Request) {
 	if len(r.Trailer) == 0 {
 		return
@@ -114,7 +113,6 @@ func trimTrailer(trailer http.Header) {
 	})
 }
 
-// trailerBody filters the trailers at the end of a body.
 type trailerBody struct {
 	io.ReadCloser
 	trailer http.Header
@@ -128,8 +126,8 @@ func (t *trailerBody) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// TrimResponseTrailer removes trailers that are only valid as headers (RFC 9110, section 6.5.1): a client
-// that merges them would use another length, content type or cookie.
+// TrimResponseTrailer removes trailers such as length, content type and cookies, which clients may merge into
+// headers (RFC 9110, section 6.5.1).
 func TrimResponseTrailer(trailer http.Header) {
 	maps.DeleteFunc(trailer, func(name string, _ []string) bool { return !httpguts.ValidTrailerHeader(name) })
 }

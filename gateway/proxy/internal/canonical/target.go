@@ -7,10 +7,9 @@ import (
 	"strings"
 )
 
-// isValidTarget reports whether the request target is valid and unambiguous.
 func isValidTarget(r *http.Request) bool {
-	// An HTTP/2 path may contain any byte, including line ends of the HTTP/1 request line. A fragment is
-	// not part of a target (RFC 9112, section 3.2).
+	// An HTTP/2 path may contain any byte, such as line ends. A fragment is not part of a target (RFC 9112, section
+	// 3.2).
 	for i := range len(r.RequestURI) {
 		if c := r.RequestURI[i]; c <= ' ' || c == 0x7f || c == '#' {
 			return false
@@ -26,8 +25,8 @@ func isValidTarget(r *http.Request) bool {
 	return strings.HasPrefix(r.URL.Path, "/") && !hasHiddenDots(r.URL.Path)
 }
 
-// hasHiddenDots reports whether some servers interpret an element of the decoded path as a dot segment: those
-// that strip parameters ("..;x") or treat a backslash as a slash.
+// hasHiddenDots reports elements that some servers read as dot segments: "..;x", or with a backslash as a
+// slash.
 func hasHiddenDots(path string) bool {
 	if !strings.Contains(path, ".") || !strings.ContainsAny(path, `;\`) {
 		return false

@@ -16,8 +16,8 @@ import (
 // errRead aborts the handshake after the ClientHello.
 var errRead = errors.New("the ClientHello is read")
 
-// ID is the first bytes of a TLS connection, up to the end of the ClientHello's random value. It is
-// unique per connection unless the connection is forwarded (RFC 8446, section 4.1.2).
+// ID is the first bytes of a TLS connection through the ClientHello's random value. Only forwarded connections
+// share it (RFC 8446, section 4.1.2).
 type ID [43]byte
 
 // Info is the parsed part of a ClientHello.
@@ -26,8 +26,7 @@ type Info struct {
 	ID         ID
 }
 
-// Read parses a ClientHello, which may span segments and records. The returned connection replays its
-// bytes.
+// Read parses a ClientHello of any segments and records. The returned connection replays its bytes.
 func Read(conn net.Conn, limit time.Duration) (read Info, again net.Conn, err error) {
 	if err := conn.SetReadDeadline(time.Now().Add(limit)); err != nil {
 		return Info{}, nil, fmt.Errorf("set the read deadline: %w", err)
@@ -50,7 +49,7 @@ func Read(conn net.Conn, limit time.Duration) (read Info, again net.Conn, err er
 	return read, &replay{Conn: conn, reader: io.MultiReader(&recorder.read, conn)}, nil
 }
 
-// recorder records the bytes read and discards writes, such as the final alert.
+// recorder records reads and discards writes, such as the final alert.
 type recorder struct {
 	net.Conn
 	read bytes.Buffer
@@ -64,7 +63,6 @@ func (r *recorder) Read(b []byte) (int, error) {
 
 func (r *recorder) Write(b []byte) (int, error) { return len(b), nil }
 
-// replay is a connection that first returns recorded bytes.
 type replay struct {
 	net.Conn
 	reader io.Reader
@@ -72,7 +70,6 @@ type replay struct {
 
 func (r *replay) Read(b []byte) (int, error) { return r.reader.Read(b) }
 
-// NetConn returns the underlying connection.
 func (r *replay) NetConn() net.Conn { return r.Conn }
 
 // CloseWrite half-closes the connection if supported, else closes it.

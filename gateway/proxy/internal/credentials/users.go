@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package credentials verifies passwords of Basic authentication (RFC 7617) and limits the CPU time that
-// this takes.
+// Package credentials verifies passwords of Basic authentication (RFC 7617) with limited CPU time.
 package credentials
 
 import (
@@ -15,30 +14,28 @@ import (
 )
 
 const (
-	// maxCost is the maximum cost of bcrypt. Cost 12 takes 0.2 s of CPU, and each increment doubles it;
-	// without a limit a single file could exhaust the CPUs shared by all tenants.
+	// maxCost is the maximum cost of bcrypt, 0.2 s of CPU; each increment doubles it. A single file must not
+	// exhaust the CPUs shared by all tenants.
 	maxCost = 12
-	// maxPassword is the maximum length of a password in bytes, because MD5 hashes it 1,000 times.
+	// maxPassword is in bytes, because MD5 hashes a password 1,000 times.
 	maxPassword = 1024
 )
 
 // Users are the users of an htpasswd file. It is immutable and may be shared.
 type Users struct {
 	users map[string]user
-	// slowest is the user with the slowest hash, used for unknown names to equalize response times.
+	// slowest verifies unknown names, so that their response times do not differ.
 	slowest *user
 }
 
-// user is a password hash.
 type user struct {
-	// hash is the secret hash as in the file.
 	hash string
 	htpasswd.EncodedPasswd
 	cost int
 }
 
-// Parse parses an htpasswd file. It returns the users of all valid lines and an error about invalid lines,
-// which contains no part of their content.
+// Parse returns the users of all valid lines and an error about invalid ones, which contains none of their
+// content.
 func Parse(file []byte) (*Users, error) {
 	u := &Users{users: map[string]user{}}
 	var errs []error
@@ -66,11 +63,9 @@ func Parse(file []byte) (*Users, error) {
 	return u, errors.Join(errs...)
 }
 
-// maxErrors is the maximum number of reported lines.
 const maxErrors = 3
 
-// parseLine parses "NAME:HASH", optionally followed by ":" and a comment. The name of an empty or comment
-// line is empty.
+// parseLine parses "NAME:HASH", with an optional ":" and comment. Empty lines and comments have no name.
 func parseLine(line string) (name string, read user, err error) {
 	if strings.TrimSpace(line) == "" || strings.HasPrefix(line, "#") {
 		return "", read, nil
@@ -90,7 +85,7 @@ const (
 	costMD5
 )
 
-// parseHash parses a hash. Errors of the hash parsers are dropped, because they contain the hash.
+// parseHash drops errors of the hash parsers, because they contain the hash.
 func parseHash(hash string) (user, error) {
 	parse, cost := htpasswd.AcceptSha, costSHA
 	switch {
@@ -128,8 +123,7 @@ func Readable(file []byte) []byte {
 	return kept
 }
 
-// lookup returns the hash to verify for a name and reports whether the user exists. The hash is nil for a file
-// without users.
+// lookup reports whether the user exists. The hash is nil for a file without users.
 func (u *Users) lookup(name string) (proof *user, known bool) {
 	if found, ok := u.users[name]; ok {
 		return &found, true

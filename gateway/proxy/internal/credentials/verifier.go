@@ -30,22 +30,21 @@ const (
 )
 
 const (
-	// maxWaiting and maxPerClient limit the queued verifications in total and per client. On a single CPU
-	// with the highest cost, the last one waits six seconds.
+	// maxWaiting and maxPerClient limit the queue. On one CPU with the highest cost, the last one waits six
+	// seconds.
 	maxWaiting, maxPerClient = 32, 4
 	// maxVerified is the size of the cache of verified passwords, 200 bytes each.
 	maxVerified = 20_000
 )
 
-// Verifier verifies passwords with bounded concurrency and caches the correct ones, so that password
-// guessing uses a bounded share of the CPUs and does not delay users with cached passwords.
+// Verifier verifies passwords with bounded concurrency and caches correct ones, so that password guessing does
+// not delay users with cached passwords.
 type Verifier struct {
 	key   []byte
 	queue *admission.FairQueue
 
 	mutex sync.Mutex
-	// cached is keyed by an HMAC of name, password and stored hash, so that a changed password
-	// invalidates the entry.
+	// cached is keyed by an HMAC of name, password and hash, so that a changed password invalidates it.
 	cached *lru.Cache[[sha256.Size]byte, struct{}]
 }
 
@@ -59,8 +58,8 @@ func NewVerifier(atOnce int) *Verifier {
 	return v
 }
 
-// Verify verifies a password in the client's turn. For an unknown name it takes as long as for the slowest
-// hash. It returns Busy if the context ends while queued.
+// Verify waits for the client's turn. An unknown name takes as long as the slowest hash. It returns Busy if the
+// context ends while queued.
 func (v *Verifier) Verify(ctx context.Context, users *Users, client netip.Addr, name, password string) Result {
 	proof, known := users.lookup(name)
 	if proof == nil || len(password) > maxPassword {

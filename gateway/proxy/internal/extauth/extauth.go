@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package extauth builds requests to external authorization services and interprets their responses. It
-// performs no I/O.
+// Package extauth builds authorization requests and interprets responses, without I/O.
 package extauth
 
 import (
@@ -27,17 +26,16 @@ const (
 type Filter struct {
 	// Backend is the name of the authorization service's backend.
 	Backend string
-	// Timeout is the timeout of the whole exchange.
+	// Timeout applies to the whole exchange.
 	Timeout time.Duration
 	// SetCookies forwards the cookies of an allowing response to the client.
 	SetCookies bool
 
 	// target is the URL to request; asRequested appends the path of the client's request.
-	target      *url.URL
-	asRequested bool
-	method      string
-	host        string
-	// request and response are canonical header names; allRequest and allResponse include all headers.
+	target                  *url.URL
+	asRequested             bool
+	method                  string
+	host                    string
 	request, response       []string
 	allRequest, allResponse bool
 	onlyOK                  bool
@@ -45,7 +43,7 @@ type Filter struct {
 	signIn, redirect *template
 }
 
-// New parses a filter. An invalid field is an error, because ignoring it might admit requests.
+// New rejects invalid fields, because ignoring one might admit requests.
 func New(from *resource.ExternalAuthorization) (*Filter, error) {
 	f := &Filter{
 		Backend: from.GetBackend(), Timeout: time.Duration(from.GetTimeout()) * time.Millisecond, SetCookies: from.GetSetCookies(),
@@ -85,7 +83,6 @@ func New(from *resource.ExternalAuthorization) (*Filter, error) {
 	return f, nil
 }
 
-// check validates all fields except lists and URLs.
 func (f *Filter) check(from *resource.ExternalAuthorization) error {
 	switch {
 	case f.Backend == "":
@@ -100,7 +97,6 @@ func (f *Filter) check(from *resource.ExternalAuthorization) error {
 	return nil
 }
 
-// readPath parses the path of the authorization request.
 func (f *Filter) readPath(text string) (*url.URL, error) {
 	if text == "" && f.asRequested {
 		return &url.URL{}, nil
@@ -135,7 +131,6 @@ func names(list []string) (canonical []string, all bool, err error) {
 	return canonical, false, nil
 }
 
-// isHopByHop reports whether a header describes a single message: its framing or a hop.
 func isHopByHop(key string) bool {
 	switch key {
 	case "Connection", "Content-Length", "Expect", "Host", "Http2-Settings", "Keep-Alive", "Proxy-Authenticate",
@@ -145,8 +140,8 @@ func isHopByHop(key string) bool {
 	return false
 }
 
-// isBodyHeader reports whether a header describes or negotiates the body. The authorization request has no
-// body, and its response is not the client's.
+// isBodyHeader reports headers of bodies: the authorization request has none, and its response is not the
+// client's.
 func isBodyHeader(key string) bool {
 	return strings.HasPrefix(key, "Content-") || strings.HasPrefix(key, "If-") || key == "Range" || key == "Accept-Encoding"
 }
@@ -187,7 +182,7 @@ func (f *Filter) NewRequest(of *Request) *http.Request {
 	return question
 }
 
-// endToEnd returns the request's headers except framing, hop-by-hop and body headers.
+// endToEnd omits framing, hop-by-hop and body headers.
 func endToEnd(in http.Header) http.Header {
 	out, hop := make(http.Header, len(in)), map[string]bool{}
 	for _, value := range in["Connection"] {
@@ -203,7 +198,6 @@ func endToEnd(in http.Header) http.Header {
 	return out
 }
 
-// header returns the headers of the authorization request.
 func (f *Filter) header(of *Request) http.Header {
 	in, out := of.In.Header, http.Header{}
 	if f.allRequest {

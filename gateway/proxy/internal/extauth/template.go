@@ -8,14 +8,12 @@ import (
 	"strings"
 )
 
-// template is a URL with variables of a request.
 type template struct {
 	// texts are the literals around the variables: one more than variables.
 	texts     []string
 	variables []variable
 }
 
-// variable is a request variable in a template.
 type variable int
 
 const (
@@ -38,7 +36,6 @@ var variables = []struct {
 	{"$request_method", varMethod}, {"$uri", varPath}, {"$args", varQuery}, {"$remote_addr", varClient},
 }
 
-// maxTemplate is the maximum length of a template in bytes.
 const maxTemplate = 4096
 
 // newTemplate parses a template. It rejects control characters, which are invalid in header values.
@@ -77,7 +74,6 @@ func isWord(c byte) bool {
 	return c == '_' || c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z'
 }
 
-// expand expands the template for a request.
 func (t *template) expand(of *Request) string {
 	var b strings.Builder
 	for i, text := range t.texts {

@@ -36,7 +36,6 @@ func (f *Filter) Location(of *Request) string { return f.signIn.expand(of) }
 
 // Grant contains headers of an allowing response.
 type Grant struct {
-	// removed are header names to remove from the client's request.
 	removed []string
 	set     http.Header
 	// Cookies are added to the response to the client.

@@ -21,9 +21,8 @@ import (
 
 // Rule is an immutable limit per client. It may be shared.
 type Rule struct {
-	// zone identifies the counters.
 	zone string
-	// every is the rate, or rate.Inf without a rate limit.
+	// every is rate.Inf without a rate limit.
 	every rate.Limit
 	burst int
 	// concurrent is the maximum of concurrent requests; 0 is unlimited.
@@ -77,7 +76,6 @@ const (
 	ConcurrencyExceeded
 )
 
-// key identifies the counters of a client.
 type key struct {
 	zone   string
 	client netip.Addr
@@ -88,8 +86,7 @@ type client struct {
 	open    int
 }
 
-// Table counts a bounded number of clients. The least recently used one is evicted, which resets its
-// counters.
+// Table counts a bounded number of clients. Evicting the least recently used one resets its counters.
 type Table struct {
 	mutex   sync.Mutex
 	clients *lru.Cache[key, *client]
@@ -98,8 +95,7 @@ type Table struct {
 // NewTable returns a Table with the given capacity.
 func NewTable(most int) *Table { return &Table{clients: lru.New[key, *client](most)} }
 
-// Begin counts a request of a client, by its address or, for IPv6, its /64. The caller must call End on the
-// result.
+// Begin counts a request of an address, or an IPv6 /64. The caller must call End on the result.
 func (t *Table) Begin(rule *Rule, address netip.Addr, now time.Time) (*Counted, Result) {
 	address = address.Unmap().WithZone("")
 	if rule.exempt.Contains(address) {

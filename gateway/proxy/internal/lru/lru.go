@@ -9,8 +9,7 @@ import "container/list"
 type Cache[K comparable, V any] struct {
 	most    int
 	entries map[K]*list.Element
-	// order contains the entries, most recently used first.
-	order list.List
+	order   list.List
 }
 
 type entry[K comparable, V any] struct {

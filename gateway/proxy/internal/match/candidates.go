@@ -5,24 +5,19 @@ package match
 // maxLinear is the maximum number of rules per path that are tried sequentially. More rules are indexed.
 const maxLinear = 8
 
-// candidates are the rules of one path in order of precedence.
 type candidates struct {
-	all []int32
-	// index is nil for few rules.
+	all   []int32
 	index *index
 }
 
-// index finds rules by an exact method, header or query parameter. Each rule is indexed by its condition
-// shared with the fewest other rules. Each list is in order of precedence.
+// index finds rules by their exact condition that the fewest others share. Lists are in order of precedence.
 type index struct {
 	methods    map[string][]int32
 	headers    map[string]map[string][]int32
 	parameters map[string]map[string][]int32
-	// others have no exact condition.
-	others []int32
+	others     []int32
 }
 
-// trait is an indexable condition of a rule.
 type trait struct {
 	kind        traitKind
 	name, value string
@@ -37,7 +32,6 @@ const (
 	parameterTrait
 )
 
-// traits returns the indexable conditions of a rule.
 func (c *conditions) traits() []trait {
 	var found []trait
 	for _, header := range c.headers {
@@ -56,7 +50,6 @@ func (c *conditions) traits() []trait {
 	return found
 }
 
-// buildIndex builds the index after all rules are added.
 func (c *candidates) buildIndex(of []conditions) {
 	if len(c.all) <= maxLinear {
 		return
@@ -99,7 +92,6 @@ func (x *index) add(by trait, rule int32) {
 	named[by.name][by.value] = append(named[by.name][by.value], rule)
 }
 
-// first returns the first matching candidate, or best if that precedes it.
 func (g *Group) first(of *candidates, best int32, request *Request) int32 {
 	if of == nil {
 		return best
@@ -116,8 +108,7 @@ func (g *Group) first(of *candidates, best int32, request *Request) int32 {
 	return best
 }
 
-// firstByHeader iterates over the smaller of the indexed header names and the request's headers, whose
-// number is limited.
+// firstByHeader iterates over the smaller of indexed names and request headers.
 func (g *Group) firstByHeader(headers map[string]map[string][]int32, best int32, request *Request) int32 {
 	if len(headers) <= len(request.Header) {
 		for name, values := range headers {
@@ -140,7 +131,6 @@ func (g *Group) firstByHeader(headers map[string]map[string][]int32, best int32,
 	return best
 }
 
-// firstByParameter is firstByHeader for query parameters.
 func (g *Group) firstByParameter(parameters map[string]map[string][]int32, best int32, request *Request) int32 {
 	asked := request.parameters()
 	if len(parameters) <= len(asked) {

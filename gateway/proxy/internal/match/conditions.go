@@ -10,13 +10,12 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// conditions are the conditions of a rule, except for indexed paths.
+// conditions are a rule's conditions, except for indexed paths.
 type conditions struct {
 	method     string
 	headers    []value
 	parameters []value
-	// path is nil unless the path is a regular expression.
-	path *expression
+	path       *expression
 }
 
 type value struct {

@@ -8,11 +8,9 @@ import (
 )
 
 const (
-	// maxSteps limits the matching work per request to about 0.2 s, at 10 ns per step of a regular
-	// expression. Without a limit, a tenant's rules and a long header could take minutes of CPU time shared
-	// by all tenants.
-	maxSteps = 16 << 20
-	// conditionSteps is the cost of a rule's other conditions.
+	// maxSteps limits a request to about 0.2 s, at 10 ns per step of a regular expression. A tenant's rules and a
+	// long header could otherwise take minutes of CPU time.
+	maxSteps       = 16 << 20
 	conditionSteps = 8
 	// bytesInStep is the number of bytes copied in the time of a step.
 	bytesInStep = 64
@@ -21,13 +19,11 @@ const (
 // Exhausted reports whether matching exceeded maxSteps.
 func (r *Request) Exhausted() bool { return r.steps > maxSteps }
 
-// spend adds steps and reports whether the limit permits them.
 func (r *Request) spend(steps int) bool {
 	r.steps += steps
 	return !r.Exhausted()
 }
 
-// expression is an anchored regular expression.
 type expression struct {
 	*regexp.Regexp
 	// size is the number of instructions, each of which may run once per byte of the value.

@@ -11,9 +11,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// Hosts maps hostnames to values. Lookup returns the most specific one: the exact name, then the longest
-// wildcard (single-label before multi-label of the same suffix), then the catch-all. The zero value is
-// empty. It may be shared once complete.
+// Hosts finds the most specific value of a hostname: the exact name, the longest wildcard (single-label before
+// multi-label), the catch-all. The zero value is empty. It may be shared once complete.
 type Hosts[T any] struct {
 	exact  map[string]T
 	label  map[string]T
@@ -45,7 +44,6 @@ func (h *Hosts[T]) Add(hostname *resource.Hostname, value T) error {
 	return nil
 }
 
-// names returns the map for a hostname's kind, or nil for an unknown kind.
 func (h *Hosts[T]) names(hostname *resource.Hostname) *map[string]T {
 	switch hostname.GetWildcard() {
 	case resource.Hostname_NONE:
@@ -81,8 +79,7 @@ func (h *Hosts[T]) Replace(hostname *resource.Hostname, value T) {
 	}
 }
 
-// All returns all hostnames in the notation of API objects with their values. A single-label wildcard has
-// "?" in place of "*".
+// All yields hostnames as in API objects, with "?" for "*" in a single-label wildcard.
 func (h *Hosts[T]) All() iter.Seq2[string, T] {
 	return func(yield func(string, T) bool) {
 		for prefix, names := range map[string]map[string]T{"": h.exact, "?.": h.label, "*.": h.labels} {

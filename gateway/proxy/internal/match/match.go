@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package match finds the rule for a request. It is pure. The result is the first matching rule in order of
-// precedence, found by indexes instead of trying each rule.
+// Package match finds the first matching rule for a request in order of precedence by indexes. It is pure.
 package match
 
 import (
@@ -26,7 +25,6 @@ type Request struct {
 	Header map[string][]string
 
 	query url.Values
-	// steps is the work done, limited by maxSteps.
 	steps int
 }
 
@@ -41,8 +39,8 @@ func (r *Request) parameters() url.Values {
 // Group is the immutable rule set of a hostname. It may be shared.
 type Group struct {
 	conditions []conditions
-	// exact and prefixes index rules by path. Prefixes have no trailing slash; the root prefix is "". A
-	// rule with a regular expression is indexed by the prefix of complete literal elements.
+	// exact and prefixes index rules by path, without a trailing slash. A regular expression is indexed by its
+	// literal elements.
 	exact    map[string]*candidates
 	prefixes map[string]*candidates
 	// depths contains the depths, in path elements, that have a prefix.
@@ -117,20 +115,19 @@ func (g *Group) addPrefix(prefix string, rule int32) {
 	g.depths[depth] = true
 }
 
-// literalElements returns the literal path elements at the start of an expression, without a trailing
-// slash: "/a/b" for "/a/b/c.*".
+// literalElements returns literal elements at the start of an expression: "/a/b" for "/a/b/c.*".
 func literalElements(pattern string) string {
 	literal, _ := regexp.MustCompile(pattern).LiteralPrefix()
 	return literal[:max(strings.LastIndexByte(literal, '/'), 0)]
 }
 
-// Find returns the index of the first matching rule. If the work limit is exceeded (Exhausted) it returns
-// no match, because a less specific rule must not take the request.
+// Find returns the first matching rule, and none if the request is Exhausted: a less specific rule must not
+// take it.
 func (g *Group) Find(request *Request) (rule int, ok bool) {
 	none := int32(len(g.conditions))
 	best := g.first(g.exact[request.Path], none, request)
-	// Only depths with a prefix require a lookup, so that neither a long path nor a long prefix slows down
-	// all requests.
+	// Only depths with a prefix are looked up, so that neither a long path nor a long prefix slows down all
+	// requests.
 	if len(g.depths) > 0 {
 		end := cutElements(request.Path, len(g.depths)-1)
 		for depth := strings.Count(request.Path[:end], "/"); ; depth-- {
@@ -147,7 +144,6 @@ func (g *Group) Find(request *Request) (rule int, ok bool) {
 	return int(best), best < none && !request.Exhausted()
 }
 
-// cutElements returns the length of the first elements of a path.
 func cutElements(path string, elements int) int {
 	for i := range len(path) {
 		if path[i] != '/' {

@@ -11,8 +11,8 @@ import (
 // maxName is the maximum length of a DNS name without the trailing dot (RFC 1035, section 2.3.4).
 const maxName = 253
 
-// Host normalizes the value of a Host header to lower case without port and trailing dot, and reports
-// whether it is valid. An empty value is valid.
+// Host normalizes a Host header to lower case without port and trailing dot, and reports validity. Empty is
+// valid.
 func Host(value string) (string, bool) {
 	if strings.HasPrefix(value, "[") {
 		return literal(value)
@@ -77,10 +77,9 @@ func isPort(port string) bool {
 	return true
 }
 
-// Path returns the canonical form of a decoded path, without dot segments (RFC 3986, section 5.2.4) and
-// empty elements. Rules and requests are compared in this form, so that a path remains below the matched
-// prefix in backends that resolve dots or merge slashes. A canonical path is returned without an
-// allocation.
+// Path returns a decoded path without dot segments (RFC 3986, section 5.2.4) and empty elements. Rules and
+// requests are compared in this form, so that a path stays below the matched prefix in backends that resolve
+// dots or merge slashes. It does not allocate for a canonical path.
 func Path(path string) string {
 	if !strings.HasPrefix(path, "/") || isPlain(path) {
 		return path
@@ -103,8 +102,7 @@ func Path(path string) string {
 	return string(kept)
 }
 
-// isPlain reports whether no slash is followed by a slash or a dot. It runs for each request and is faster
-// as a single pass than two searches.
+// isPlain runs for each request; a single pass is faster than two searches.
 func isPlain(path string) bool {
 	for i := 1; i < len(path); i++ {
 		if path[i] <= '/' && (path[i] == '/' || path[i] == '.') && path[i-1] == '/' {
@@ -114,10 +112,9 @@ func isPlain(path string) bool {
 	return true
 }
 
-// IsForwardable reports whether a decoded path that is not canonical can be forwarded unchanged: it may
-// contain empty elements, which are significant for some backends (object store keys, URLs as parameters),
-// but neither dot segments nor two leading slashes, which resolve to another path or host (RFC 3986,
-// section 4.2).
+// IsForwardable reports whether a path that is not canonical can be forwarded unchanged: with empty elements,
+// significant for some backends (object store keys), but no dot segments or two leading slashes, which resolve
+// to another path or host (RFC 3986, section 4.2).
 func IsForwardable(path string) bool {
 	if strings.HasPrefix(path, "//") {
 		return false

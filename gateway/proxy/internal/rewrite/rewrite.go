@@ -15,11 +15,9 @@ import (
 )
 
 const (
-	// maxSteps limits the work per request, as instructions times path bytes. The limit takes 25 ms at
-	// most.
+	// maxSteps limits instructions times path bytes, 25 ms at most.
 	maxSteps = 4 << 20
-	// maxLength is the maximum length of a rewritten path and query in bytes, because ten references to a
-	// long group multiply the length.
+	// maxLength limits a rewritten path and query in bytes: ten references to a long group multiply the length.
 	maxLength = 64 << 10
 )
 
@@ -33,10 +31,9 @@ var ErrTooExpensive = errors.New("the rule's expression takes too long for the r
 type Expression struct {
 	pattern *regexp.Regexp
 	// size is the number of the pattern's instructions.
-	size int
-	// path and query are the substitution.
+	size        int
 	path, query template
-	// hasQuery reports whether the substitution has a query, which may be empty.
+	// hasQuery is true for an empty query, too.
 	hasQuery bool
 }
 
@@ -74,8 +71,8 @@ func New(from *resource.ExpressionChange) (*Expression, error) {
 
 func control(r rune) bool { return r < ' ' || r == 0x7f }
 
-// Apply returns the rewritten path and query, or the given ones if the pattern does not match. The path is
-// decoded and contains no dot segments, and neither does the result.
+// Apply returns the given path and query if the pattern does not match. Neither the decoded path nor the result
+// has dot segments.
 func (e *Expression) Apply(path, query string) (newPath, newQuery string, err error) {
 	if e.size*(len(path)+1) > maxSteps {
 		return "", "", ErrTooExpensive
@@ -99,9 +96,8 @@ func (e *Expression) Apply(path, query string) (newPath, newQuery string, err er
 	return newPath, newQuery, nil
 }
 
-// hasDotSegments reports whether some server interprets an element as a dot segment: "..", "..;x", or after a
-// backslash. Package canonical handles those of the request, but a group may extract one from within an element,
-// such as "/static../secret".
+// hasDotSegments reports elements that some server reads as a dot segment: "..", "..;x", or after a backslash.
+// A group may extract one from within an element, such as "/static../secret".
 func hasDotSegments(path string) bool {
 	for element := range strings.FieldsFuncSeq(path, func(r rune) bool { return r == '/' || r == '\\' }) {
 		if name, _, _ := strings.Cut(element, ";"); name == "." || name == ".." {
@@ -111,13 +107,11 @@ func hasDotSegments(path string) bool {
 	return false
 }
 
-// found is a match of the pattern.
 type found struct {
 	path   string
 	groups []int
 }
 
-// group returns the text of a group, or "" if it did not match.
 func (m found) group(number int) string {
 	if 2*number+1 >= len(m.groups) || m.groups[2*number] < 0 {
 		return ""
@@ -128,7 +122,6 @@ func (m found) group(number int) string {
 // template is text with references to groups.
 type template []part
 
-// part is a literal followed by a group; 0 means no group.
 type part struct {
 	text  string
 	group int

@@ -139,7 +139,7 @@ func lruSize(n int) uint32 {
 func (c *Config) sizes() map[string]uint32 {
 	frontends := uint32(c.Limits.Frontends)
 	connections, datagrams := lruSize(c.Connections), lruSize(c.datagrams())
-	overflowConnections := lruSize(c.Connections / 2)
+	overflowConnections := lruSize(max(c.Connections/2, minOthers))
 	rows := uint32(c.Limits.NodeTables+1) * forwarding.Rows
 	return map[string]uint32{
 		bpf.DatapathMapFrontends4:      frontends,

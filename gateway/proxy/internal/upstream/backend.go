@@ -19,13 +19,13 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// Backend is a Service port, as requests see it. It does not change.
+// Backend is an immutable Service port with the connections to its endpoints.
 type Backend struct {
 	Name     string
 	Protocol resource.Backend_Protocol
-	// Refuse says that nothing may be sent.
+	// Refuse rejects every request with ErrRefused.
 	Refuse bool
-	// ProxyProtocol sends a header of PROXY protocol before the bytes of a client.
+	// ProxyProtocol prefixes TCP streams with a PROXY protocol version 2 header.
 	ProxyProtocol bool
 
 	Set *balance.Set
@@ -33,20 +33,18 @@ type Backend struct {
 
 	settings  *Settings
 	transport *Transport
-	// tlsConfig is for bytes; requests have that of their transport.
+	// tlsConfig is for Dial; requests use the transport's.
 	tlsConfig *tls.Config
 }
 
-// Transports are by protocol and TLS identity, so that backends which differ in nothing
-// else share connections, and others never do.
+// Transports is keyed by protocol and TLS identity, so that backends share connections only if both are equal.
 type Transports map[string]*Transport
 
-// Transport has the connections to all endpoints of such backends.
+// Transport pools the connections to all endpoints of the backends that share it.
 type Transport struct {
 	*http.Transport
-	// direct is for HTTP/1.1, but for what it does not take; nil with HTTP/2.
-	direct *direct
-	// multiplexed is for HTTP/2; nil with HTTP/1.1.
+	// direct is nil for HTTP/2, multiplexed for HTTP/1.1.
+	direct      *direct
 	multiplexed *multiplexed
 }
 
@@ -61,8 +59,7 @@ func (t *Transport) CloseIdleConnections() {
 	}
 }
 
-// Forget closes the connections without a request to an endpoint that has left. Those in use
-// end with their request.
+// Forget closes idle connections to a removed endpoint; those in use close after their request.
 func (t *Transport) Forget(endpoint *balance.Endpoint) {
 	if t.direct != nil {
 		t.direct.forget(endpoint.Address)
@@ -82,21 +79,21 @@ func (t *Transport) roundTrip(request *http.Request, endpoint *balance.Endpoint,
 	return t.multiplexed.roundTrip(request, endpoint)
 }
 
-// isSingle reports whether a request has a connection of its own.
+// isSingle reports whether a request uses a connection that is not reused.
 func (t *Transport) isSingle(request *http.Request) bool {
 	return t.direct != nil && !t.direct.takes(request)
 }
 
-// Connection is what leads to a backend's endpoints.
+// Connection contains a backend's endpoints, TLS and shared transports.
 type Connection struct {
 	Set *balance.Set
-	// TLS is nil for plain text.
+	// TLS is nil for plaintext.
 	TLS *TLS
-	// Old are the transports until now, and Current those from now on.
+	// Old are the transports of the previous configuration; New adds to those of the Current one.
 	Old, Current Transports
 }
 
-// New makes a backend.
+// New returns a Backend that reuses a transport of connection.Old if protocol and TLS are unchanged.
 func New(name string, backend *resource.Backend, settings *Settings, connection Connection) *Backend {
 	b := &Backend{
 		Name:     name,
@@ -114,7 +111,7 @@ func New(name string, backend *resource.Backend, settings *Settings, connection 
 	return b
 }
 
-// Keep marks the backend's transport as one of current.
+// Keep adds the backend's transport to current.
 func (b *Backend) Keep(current Transports) {
 	if b.transport != nil {
 		current[transportKey(b.Protocol, b.TLS)] = b.transport
@@ -136,12 +133,12 @@ func (t Transports) take(protocol resource.Backend_Protocol, with *TLS, settings
 	return t[key]
 }
 
-// notEstablished is an error of a connection over which nothing was sent.
+// notEstablished wraps the error of an unprocessed request, which is retried whatever its method.
 type notEstablished struct{ error }
 
 func (e notEstablished) Unwrap() error { return e.error }
 
-// uncountedHeaderBytes limits headers and trailers of responses for which nobody asks for room.
+// uncountedHeaderBytes bounds response headers and trailers that Policy.Room does not account.
 const uncountedHeaderBytes = 32 << 10
 
 func newTransport(protocol resource.Backend_Protocol, with *TLS, settings *Settings) *Transport {
@@ -151,13 +148,13 @@ func newTransport(protocol resource.Backend_Protocol, with *TLS, settings *Setti
 		MaxIdleConnsPerHost:    settings.MaxIdlePerEndpoint,
 		IdleConnTimeout:        settings.IdleTimeout,
 		MaxResponseHeaderBytes: settings.MaxResponseHeaderBytes,
-		// What the client asked for goes through as it is.
+		// Otherwise net/http would add Accept-Encoding and decompress responses.
 		DisableCompression:    true,
 		ExpectContinueTimeout: time.Second,
 		Protocols:             new(http.Protocols),
 		HTTP2: &http.HTTP2Config{
 			SendPingTimeout: 15 * time.Second, PingTimeout: 5 * time.Second,
-			// Each answer counts so much. The default is four megabytes.
+			// The accounted memory of a response; net/http's default is 4 MiB.
 			MaxReceiveBufferPerStream: admission.AnswerBodyBytes,
 		},
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -185,8 +182,7 @@ func newTransport(protocol resource.Backend_Protocol, with *TLS, settings *Setti
 	switch {
 	case protocol != resource.Backend_H2C:
 		transport.Protocols.SetHTTP1(true)
-		// What is left for it are upgrades and Expect. Their connections serve nothing else. Nobody
-		// asks for room for their headers.
+		// http.Transport sends only upgrades and "Expect: 100-continue", each on its own connection.
 		transport.DisableKeepAlives = true
 		transport.MaxResponseHeaderBytes = min(settings.MaxResponseHeaderBytes, uncountedHeaderBytes)
 		made.direct = newDirect(settings, dial)
@@ -195,8 +191,6 @@ func newTransport(protocol resource.Backend_Protocol, with *TLS, settings *Setti
 			transport.DialTLSContext = singly(dial)
 		}
 	case with != nil:
-		// Nobody asks for room before the header is there, nor for trailers, which stay until the
-		// client has taken the body.
 		transport.MaxResponseHeaderBytes = min(settings.MaxResponseHeaderBytes, uncountedHeaderBytes)
 		transport.Protocols.SetHTTP2(true)
 		made.multiplex("https")
@@ -214,8 +208,7 @@ func (t *Transport) multiplex(scheme string) {
 	})
 }
 
-// unacknowledged is how long an endpoint may leave bytes without an acknowledgement, or a probe of
-// an idle connection: its node is dead then. Without it the kernel repeats them for 15 minutes.
+// unacknowledged is TCP_USER_TIMEOUT. By default the kernel retransmits to a dead node for 15 minutes.
 const unacknowledged = 20 * time.Second
 
 func newDialer(settings *Settings) *net.Dialer {
@@ -232,12 +225,10 @@ func newDialer(settings *Settings) *net.Dialer {
 	}
 }
 
-// contextDialer is what net.Dialer is.
 type contextDialer interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// stallingDialer makes connections whose writes have their time.
 type stallingDialer struct{ *net.Dialer }
 
 func (d stallingDialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
@@ -248,7 +239,7 @@ func (d stallingDialer) DialContext(ctx context.Context, network, address string
 	return stalling(conn), nil
 }
 
-// announced tells what connections begin with.
+// announced passes the first write of each connection, the whole ClientHello, to begins before it is sent.
 type announced struct {
 	dialer contextDialer
 	begins func([]byte)
@@ -267,7 +258,6 @@ type announcedConn struct {
 	begins func([]byte)
 }
 
-// Write is first called with all of the ClientHello.
 func (c *announcedConn) Write(b []byte) (int, error) {
 	if c.begins != nil {
 		c.begins(b)
@@ -294,9 +284,8 @@ func dialTLS(dialer contextDialer, config *tls.Config, limit time.Duration) func
 	}
 }
 
-// Dial connects to an endpoint for bytes of a client. The
-// connection gives the endpoint back when it is closed. Where TLS is made anew, begins is called with what
-// it begins with, before that is sent.
+// Dial connects to an endpoint for a TCP stream; closing the connection releases the endpoint. If the proxy
+// originates TLS, begins is called with the ClientHello before it is sent.
 func (b *Backend) Dial(ctx context.Context, from Caller, begins func([]byte)) (net.Conn, error) {
 	if b.Refuse {
 		return nil, ErrRefused
@@ -345,7 +334,6 @@ func (c *counted) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite ends one direction.
 func (c *counted) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

@@ -27,8 +27,7 @@ func closeBody(request *http.Request) {
 	}
 }
 
-// guardedBody is a request's body that a transport cannot close before it has read of it, so
-// that another attempt can send it.
+// guardedBody ignores Close before the first Read, so that a retry can still send the body.
 type guardedBody struct {
 	io.ReadCloser
 	touched atomic.Bool
@@ -52,7 +51,6 @@ func (g *guardedBody) Close() error {
 	return nil
 }
 
-// releasingBody gives the endpoint back at the end of a response.
 type releasingBody struct {
 	io.ReadCloser
 	release func()
@@ -63,7 +61,7 @@ func (r *releasingBody) Close() error {
 	return r.ReadCloser.Close()
 }
 
-// upgradedBody is that of a response 101: both directions of a connection.
+// upgradedBody is both directions of a connection after 101 Switching Protocols.
 type upgradedBody struct {
 	io.ReadWriteCloser
 	release func()

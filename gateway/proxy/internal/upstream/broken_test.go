@@ -24,14 +24,13 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// TestLengths: where a response's length is not what it says, or is said twice, its connection
-// serves no other request, and what is missing is no end.
+// TestLengths checks that wrong framing prevents reuse of the connection and truncation is an error.
 func TestLengths(t *testing.T) {
 	const ok = "HTTP/1.1 200 OK\r\n"
 	for name, test := range map[string]struct {
 		response string
 		want     string
-		// fails says that there is no whole response, closes that its connection is not used again.
+		// fails: the response is incomplete. closes: the connection is not reused.
 		fails, closes bool
 	}{
 		"equal lengths":                    {response: ok + "Content-Length: 4\r\nContent-Length: 4\r\n\r\nfine", want: "fine"},
@@ -92,7 +91,7 @@ func TestLengths(t *testing.T) {
 	}
 }
 
-// TestNothingIsUnpacked: what is compressed passes as it is. A small answer could be a large one.
+// TestNothingIsUnpacked checks that compressed bodies are passed through unchanged.
 func TestNothingIsUnpacked(t *testing.T) {
 	var packed bytes.Buffer
 	writer := gzip.NewWriter(&packed)
@@ -120,8 +119,7 @@ func TestNothingIsUnpacked(t *testing.T) {
 	}
 }
 
-// TestMultiplexedTLS: over TLS, too, requests share a connection, whose streams are known before
-// they are used.
+// TestMultiplexedTLS checks that requests over TLS share a connection after its stream limit is known.
 func TestMultiplexedTLS(t *testing.T) {
 	for _, streams := range []int{10, unknownStreams} {
 		t.Run(fmt.Sprint(streams), func(t *testing.T) {
@@ -171,7 +169,7 @@ func TestMultiplexedTLS(t *testing.T) {
 	}
 }
 
-// TestBrokenBodyIsTheCause: where a body cannot be read, that is why there is no response.
+// TestBrokenBodyIsTheCause checks that a read error of the request body is returned.
 func TestBrokenBodyIsTheCause(t *testing.T) {
 	at := serve(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
 	b := backendAt(settings(), nil, at.address)

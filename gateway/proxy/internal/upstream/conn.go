@@ -22,29 +22,26 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
 )
 
-// directConn is a connection that has one request at a time.
+// directConn is an HTTP/1.1 connection without pipelining.
 type directConn struct {
 	net.Conn
 	pool     *direct
 	endpoint *balance.Endpoint
 	reader   *bufio.Reader
 	writer   *bufio.Writer
-	// left is how many bytes may be read still, of a header. free are those for which room need not
-	// be asked; room may be nil.
+	// left is the remaining header limit, free the part not passed to room, which may be nil.
 	left, free int64
 	room       func(bytes int64) bool
-	// since is when the connection was put aside.
-	since time.Time
-	// used says that there were requests before. answered says that something came for
-	// this one.
+	since      time.Time
+	// used marks a reused connection, answered that bytes of the current response have arrived.
 	used, answered bool
 
-	// encrypted and records are the connection where it has TLS, and what is below.
+	// encrypted and records, the layer below crypto/tls, are nil for plaintext.
 	encrypted *tls.Conn
 	records   *recordConn
 	raw       syscall.RawConn
 	peek      func(fd uintptr) bool
-	// quiet is what peek found.
+	// quiet is the result of peek: open, and nothing to read.
 	quiet bool
 }
 
@@ -58,7 +55,7 @@ func newDirectConn(pool *direct, made net.Conn, endpoint *balance.Endpoint) *dir
 		}
 	}
 	if has, ok := made.(syscall.Conn); ok {
-		// Without it the connection is used as it is; a request may then fail and be repeated.
+		// Without a raw connection alive skips the check; a request may then fail and be retried.
 		conn.raw, _ = has.SyscallConn()
 	}
 	conn.peek = func(fd uintptr) bool {
@@ -70,8 +67,7 @@ func newDirectConn(pool *direct, made net.Conn, endpoint *balance.Endpoint) *dir
 	return conn
 }
 
-// alive reports whether the other end has neither closed the connection nor sent what
-// nobody asked for: that must not be taken for the next response.
+// alive reports whether the connection is open without unsolicited bytes, which would become the next response.
 func (c *directConn) alive() bool {
 	if c.reader.Buffered() > 0 {
 		return false
@@ -85,7 +81,7 @@ func (c *directConn) alive() bool {
 	return c.raw.Read(c.peek) == nil && c.quiet
 }
 
-// limited reads from a connection up to its limit.
+// limited enforces left and accounts bytes beyond free.
 type limited directConn
 
 func (l *limited) Read(b []byte) (int, error) {
@@ -107,14 +103,13 @@ func (l *limited) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// freeHeaderBytes are those of a header for which nobody asks for room: what one read gives.
+// freeHeaderBytes of each response header are not accounted: one read of the bufio.Reader.
 const freeHeaderBytes = 4 << 10
 
-// past ends what is under way.
+// past is a deadline that interrupts pending reads and writes.
 var past = time.Unix(1, 0)
 
-// exchange sends a request and reads the header of its response. The connection is given
-// back, or closed, at the end of the response's body.
+// exchange sends a request; the end of the response body returns the connection to the pool or closes it.
 func (c *directConn) exchange(request *http.Request) (*http.Response, error) {
 	c.left, c.free, c.answered = c.pool.settings.MaxResponseHeaderBytes, freeHeaderBytes, false
 	stop := context.AfterFunc(request.Context(), func() { _ = c.SetDeadline(past) })
@@ -133,7 +128,6 @@ func (c *directConn) exchange(request *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// send writes a request and reads the header of its response.
 func (c *directConn) send(request *http.Request) (*http.Response, *sending, error) {
 	if hasBody(request) {
 		s := c.begin(request)
@@ -153,7 +147,7 @@ func (c *directConn) send(request *http.Request) (*http.Response, *sending, erro
 	return response, nil, err
 }
 
-// receive reads the header of a response.
+// receive returns the final response, skips 100 Continue and passes other 1xx responses to Got1xxResponse.
 func (c *directConn) receive(request *http.Request) (*http.Response, error) {
 	for {
 		response, err := http.ReadResponse(c.reader, request)
@@ -182,16 +176,16 @@ func (c *directConn) receive(request *http.Request) (*http.Response, error) {
 	}
 }
 
-// directBody is the body of a response. Reading it to its end sets the connection free.
+// directBody returns its connection to the pool at EOF.
 type directBody struct {
 	conn *directConn
 	body io.ReadCloser
-	// sending is the request, where it has a body.
+	// sending is nil for requests without a body.
 	sending *sending
 	stop    func() bool
-	// keep says that the endpoint takes further requests.
+	// keep is false after "Connection: close".
 	keep bool
-	// mutex guards ended: a body may be closed while it is read.
+	// mutex guards ended, because Close may be concurrent with Read.
 	mutex sync.Mutex
 	ended bool
 }
@@ -210,13 +204,12 @@ func (b *directBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close ends the response. What was not read would take as long as it likes.
+// Close does not drain an unread rest, which could take unlimited time, but closes the connection.
 func (b *directBody) Close() error {
 	b.end(false)
 	return nil
 }
 
-// end is the end of a response, which has been read completely or not.
 func (b *directBody) end(complete bool) {
 	b.mutex.Lock()
 	ended := b.ended
@@ -225,7 +218,7 @@ func (b *directBody) end(complete bool) {
 	if ended {
 		return
 	}
-	// Where it is too late to stop it, the deadline is set, or will be.
+	// If stop fails, past is or will be the deadline of the connection.
 	if !b.sending.complete() || !b.stop() || !complete || !b.keep || b.conn.reader.Buffered() > 0 {
 		abort(b.conn.Conn)
 		return

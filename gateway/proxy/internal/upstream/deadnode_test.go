@@ -24,12 +24,9 @@ import (
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
-// deadAfter is how long a request may take whose endpoint is on a dead node.
 const deadAfter = 35 * time.Second
 
-// TestDeadNode: the link of a node vanishes, so nothing comes back from it, not even a reset. Requests
-// that it has, that are sent on connections to it, and that open new ones have an end. Two of three
-// endpoints are there.
+// TestDeadNode checks that all requests end when the node of two of three endpoints stops responding.
 func TestDeadNode(t *testing.T) {
 	t.Parallel()
 	if !isolated.Test(t) {
@@ -41,7 +38,6 @@ func TestDeadNode(t *testing.T) {
 		for _, policy := range []*Policy{{}, {Attempts: 2}} {
 			c := &deadCase{t: t, name: name, policy: policy, entered: make(chan struct{}, 100)}
 			c.backend = c.newBackend(protocol, node)
-			// Every endpoint has connections that nobody uses, and requests.
 			c.before()
 			cases = append(cases, c)
 		}
@@ -56,10 +52,8 @@ func TestDeadNode(t *testing.T) {
 	}
 }
 
-// node is a network namespace behind a bridge.
 type node struct {
-	t *testing.T
-	// there and between are the names of the namespaces of the node and of the switch.
+	t               *testing.T
 	there, between  string
 	near, namespace netns.NsHandle
 	address         []string
@@ -106,7 +100,6 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
-// listen listens at an address of the node.
 func (n *node) listen(address string) net.Listener {
 	n.t.Helper()
 	if err := netns.Set(n.namespace); err != nil {
@@ -122,8 +115,7 @@ func (n *node) listen(address string) net.Listener {
 	return listener
 }
 
-// vanish has the switch drop what goes to the node. The carrier stays, so neither end is told, and the
-// node's link-layer address stays known, as that of a router would.
+// vanish drops packets to the node in the bridge; carrier and neighbor entries remain.
 func (n *node) vanish() {
 	n.t.Helper()
 	out, err := exec.Command("ip", "-n", n.there, "-brief", "link", "show", "dev", "eth0").Output()
@@ -137,7 +129,6 @@ func (n *node) vanish() {
 	n.run("ip -n SWITCH link set far nomaster")
 }
 
-// deadCase is a backend with two endpoints on the node and one elsewhere.
 type deadCase struct {
 	t        *testing.T
 	name     string
@@ -177,7 +168,7 @@ func (c *deadCase) newBackend(protocol resource.Backend_Protocol, node *node) *B
 	return New("backend", &resource.Backend{Protocol: protocol}, settings, Connection{Set: set, Current: Transports{}})
 }
 
-// answer answers at once, but for /wait at endpoints of the node.
+// answer responds at once, except to /wait at endpoints of the node.
 func (c *deadCase) answer(waits bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -186,14 +177,13 @@ func (c *deadCase) answer(waits bool) http.HandlerFunc {
 			<-r.Context().Done()
 			return
 		case r.URL.Path == "/together":
-			// So that each has a connection of its own.
 			time.Sleep(50 * time.Millisecond)
 		}
 		_, _ = io.WriteString(w, "fine")
 	}
 }
 
-// send sends a request to an endpoint of the node first, or where chance has it.
+// send selects an endpoint of the node first, or a random one.
 func (c *deadCase) send(method, path string, prefer int) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(c.t.Context(), 2*deadAfter)
@@ -234,7 +224,6 @@ func (c *deadCase) before() {
 	}
 }
 
-// after sends requests for as long as the node may be unknown to be dead.
 func (c *deadCase) after() {
 	for i := range 2 {
 		for _, method := range []string{http.MethodGet, http.MethodPost} {

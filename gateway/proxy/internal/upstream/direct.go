@@ -14,17 +14,15 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
 )
 
-// direct sends HTTP/1.1 requests. The goroutine of a request writes it and reads the response;
-// only a body has one of its own. http.Transport would pass all to goroutines of the connection,
-// which takes half of the time of a small request. It also gives a connection to the next request
-// before it looks for bytes that nobody asked for, which that request then takes for its response.
-// The messages are written and read by net/http.
+// direct sends HTTP/1.1 requests in the caller's goroutine; only a request body needs another one. http.Transport
+// passes messages between goroutines, half of the cost of a small request, and reuses a connection before it
+// detects unsolicited bytes.
 type direct struct {
 	settings *Settings
 	dial     func(ctx context.Context, network, address string) (net.Conn, error)
 
 	mutex sync.Mutex
-	// idle connections of an endpoint, the one used last at the end.
+	// idle lists connections per endpoint, the most recently used last.
 	idle  map[netip.AddrPort][]*directConn
 	sweep *time.Timer
 }
@@ -33,8 +31,7 @@ func newDirect(settings *Settings, dial func(context.Context, string, string) (n
 	return &direct{settings: settings, dial: dial, idle: map[netip.AddrPort][]*directConn{}}
 }
 
-// takes reports whether a request may be sent this way: unless it waits for a word of the backend
-// before its end.
+// takes reports whether direct supports the request, which excludes Upgrade and Expect.
 func (d *direct) takes(request *http.Request) bool {
 	return d != nil && request.Header["Upgrade"] == nil && request.Header["Expect"] == nil
 }
@@ -45,8 +42,8 @@ var (
 	errLongHead = errors.New("the header of the backend's response is too long")
 )
 
-// roundTrip is http.RoundTripper's, for one endpoint. A connection may be closed by the
-// endpoint just when it is used again. What may be repeated then goes over another one.
+// roundTrip retries an idempotent request without a body if the endpoint closed a reused connection before
+// any byte of the response (RFC 9112, section 9.3.1).
 func (d *direct) roundTrip(request *http.Request, endpoint *balance.Endpoint, room func(int64) bool) (*http.Response, error) {
 	for {
 		conn, err := d.take(request.Context(), endpoint)
@@ -65,7 +62,6 @@ func (d *direct) roundTrip(request *http.Request, endpoint *balance.Endpoint, ro
 	}
 }
 
-// take gives an idle connection, or a new one.
 func (d *direct) take(ctx context.Context, endpoint *balance.Endpoint) (*directConn, error) {
 	for {
 		conn := d.pop(endpoint.Address)
@@ -94,31 +90,29 @@ func (d *direct) pop(address netip.AddrPort) *directConn {
 	}
 	conn := conns[len(conns)-1]
 	conns[len(conns)-1] = nil
-	// The list stays, for the connection to come back to.
+	// The empty list retains its capacity for the connection's return.
 	d.idle[address] = conns[:len(conns)-1]
 	d.settings.idle.Add(-1)
 	return conn
 }
 
-// put keeps a connection for the next request, or closes it.
 func (d *direct) put(conn *directConn) {
 	if !d.keep(conn) {
 		_ = conn.Close()
 	}
 }
 
-// fewIdle is how many unused connections an endpoint keeps where all have too many.
+// fewIdle is the number of idle connections per endpoint that MaxIdle does not limit.
 const fewIdle = 2
 
 func (d *direct) keep(conn *directConn) bool {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
 	conns := d.idle[conn.endpoint.Address]
-	// Within the lock: who forgets an endpoint marks it first.
+	// Under the mutex, because an endpoint is marked as gone before its connections are closed.
 	if len(conns) >= d.settings.MaxIdlePerEndpoint || conn.endpoint.Gone() {
 		return false
 	}
-	// Who has many endpoints must not fill the memory with connections to them.
 	if most := d.settings.MaxIdle; most > 0 && len(conns) >= fewIdle && d.settings.idle.Load() >= most {
 		return false
 	}
@@ -131,7 +125,7 @@ func (d *direct) keep(conn *directConn) bool {
 	return true
 }
 
-// expire closes what nobody has used for its time.
+// expire closes connections idle for IdleTimeout and rearms sweep.
 func (d *direct) expire() {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
@@ -160,7 +154,6 @@ func (d *direct) expire() {
 	d.sweep.Reset(time.Until(next.Add(d.settings.IdleTimeout)))
 }
 
-// forget closes the idle connections of an endpoint that is gone.
 func (d *direct) forget(address netip.AddrPort) {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()

@@ -24,7 +24,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// TestPooled: requests one after another share a connection, also those with a body.
+// TestPooled checks that sequential requests, also with a body, share a connection.
 func TestPooled(t *testing.T) {
 	for name, test := range map[string]struct{ method, body string }{
 		"without a body": {http.MethodGet, ""},
@@ -47,7 +47,7 @@ func TestPooled(t *testing.T) {
 	}
 }
 
-// TestPoolLimits: of connections used at once some are kept, for their time.
+// TestPoolLimits checks the limit and timeout of idle connections.
 func TestPoolLimits(t *testing.T) {
 	var arrived sync.WaitGroup
 	arrived.Add(5)
@@ -73,7 +73,7 @@ func TestPoolLimits(t *testing.T) {
 	})
 }
 
-// TestStale: a connection that the endpoint closes while it is idle costs no request.
+// TestStale checks that no request fails if the endpoint closes an idle connection.
 func TestStale(t *testing.T) {
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
 		t.Run(method, func(t *testing.T) {
@@ -93,8 +93,7 @@ func TestStale(t *testing.T) {
 	}
 }
 
-// TestClosedInUse: an endpoint closes a connection just when it gets the second request. Only
-// what may be repeated is sent again.
+// TestClosedInUse checks that only repeatable requests are retried if a reused connection is closed.
 func TestClosedInUse(t *testing.T) {
 	for method, want := range map[string]int32{http.MethodGet: 3, http.MethodDelete: 3, http.MethodPost: 2, http.MethodPatch: 2} {
 		t.Run(method, func(t *testing.T) {
@@ -121,7 +120,7 @@ func TestClosedInUse(t *testing.T) {
 	}
 }
 
-// corked is a connection that sends what was written at once, with uncork.
+// corked is a connection that buffers writes until uncork.
 type corked struct {
 	net.Conn
 	held []byte
@@ -141,8 +140,7 @@ func (c *corked) uncork(bytes int) {
 	c.held, c.cork = c.held[len(c.held)-bytes:], false
 }
 
-// TestUnasked: what an endpoint sends without being asked is nobody's response. With TLS it may
-// be in a record that was read ahead, or in the rest of one.
+// TestUnasked checks that unsolicited bytes, also buffered by crypto/tls, are not parsed as a response.
 func TestUnasked(t *testing.T) {
 	web := httptest.NewTLSServer(nil)
 	defer web.Close()
@@ -155,13 +153,12 @@ func TestUnasked(t *testing.T) {
 		none = "HTTP/1.1 204 No Content\r\n\r\n"
 		head = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n"
 	)
-	// A response that fills the buffer of the reader above TLS exactly.
+	// Exactly fills the buffer of the reader above TLS.
 	full := "HTTP/1.1 204 No Content\r\nX: " + strings.Repeat("x", 4096-len("HTTP/1.1 204 No Content\r\nX: \r\n\r\n")) + "\r\n\r\n"
 	for name, test := range map[string]struct {
 		method, body, response string
-		// late is how many bytes of what nobody asked for come after the rest, in time.
-		late int
-		// records are those that the response and the rest are in.
+		// late is the number of unsolicited bytes that follow in time after the buffered rest.
+		late    int
 		records int
 	}{
 		"GET":                    {http.MethodGet, "", fine, 0, 2},
@@ -216,7 +213,6 @@ func TestUnasked(t *testing.T) {
 					}
 					below.uncork(test.late)
 					if next() {
-						// The rest is what this request must not get.
 						_, _ = below.Conn.Write(below.held)
 					}
 					close(sent)
@@ -236,8 +232,7 @@ func TestUnasked(t *testing.T) {
 	}
 }
 
-// TestEndOfResponse: where the end of a response is not known, or not read, its connection
-// is not used again.
+// TestEndOfResponse checks that a connection is not reused if the end of a response is unknown or unread.
 func TestEndOfResponse(t *testing.T) {
 	for name, test := range map[string]struct {
 		response string
@@ -284,7 +279,7 @@ func TestEndOfResponse(t *testing.T) {
 	}
 }
 
-// TestHeads: what comes before a response, and responses that are none.
+// TestHeads checks 1xx responses and invalid response headers.
 func TestHeads(t *testing.T) {
 	for name, test := range map[string]struct {
 		response string
@@ -324,7 +319,7 @@ func TestHeads(t *testing.T) {
 	}
 }
 
-// TestLeaves: a client that leaves, and a time limit, end an exchange wherever it is.
+// TestLeaves checks that cancellation and timeouts end an exchange in every phase.
 func TestLeaves(t *testing.T) {
 	for name, begin := range map[string]string{
 		"before the header": "", "in the header": "HTTP/1.1 200 OK\r\n", "in the body": "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nfine",
@@ -360,8 +355,7 @@ func TestLeaves(t *testing.T) {
 	}
 }
 
-// TestForget: connections to an endpoint that is gone are closed, those in use after their
-// request.
+// TestForget checks that connections to a removed endpoint close, those in use after their request.
 func TestForget(t *testing.T) {
 	hold, held := make(chan struct{}), make(chan struct{})
 	s := serve(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -381,7 +375,6 @@ func TestForget(t *testing.T) {
 	<-held
 	other := backendAt(settings(), nil, s.address)
 	must(t, other, http.MethodGet, "")
-	// The request in use took the first connection, so another is made idle.
 	must(t, b, http.MethodGet, "")
 	endpoint.Leave()
 	b.transport.Forget(endpoint)

@@ -29,7 +29,6 @@ func settings() *Settings {
 	}
 }
 
-// backendAt is a backend that speaks HTTP/1.1 with these addresses.
 func backendAt(settings *Settings, with *TLS, addresses ...string) *Backend {
 	var list []balance.Address
 	for _, address := range addresses {
@@ -48,7 +47,6 @@ func newRequest(t *testing.T, method, body string) *http.Request {
 	return request
 }
 
-// ask sends a request and reads the whole response.
 func ask(t *testing.T, b *Backend, request *http.Request, policy *Policy) (status int, body string, exchange Exchange, err error) {
 	t.Helper()
 	response, exchange, err := b.RoundTrip(request, policy)
@@ -60,7 +58,6 @@ func ask(t *testing.T, b *Backend, request *http.Request, policy *Policy) (statu
 	return response.StatusCode, string(text), exchange, err
 }
 
-// must is ask for a request that has to succeed.
 func must(t *testing.T, b *Backend, method, body string) string {
 	t.Helper()
 	status, text, _, err := ask(t, b, newRequest(t, method, body), &Policy{})
@@ -70,7 +67,6 @@ func must(t *testing.T, b *Backend, method, body string) string {
 	return text
 }
 
-// server counts its connections.
 type server struct {
 	address          string
 	accepted, closed atomic.Int32
@@ -96,7 +92,7 @@ func (s *server) count(_ net.Conn, state http.ConnState) {
 	}
 }
 
-// script serves connections by a function: the number of the connection, and its requests.
+// script runs each for every connection, with its number and parsed requests.
 func script(t *testing.T, each func(number int, conn net.Conn, next func() (*http.Request, bool))) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// frozenHTTP2 is a backend of HTTP/2 that says what it takes, and then does what a function does.
+// frozenHTTP2 returns an HTTP/2 backend that sends SETTINGS with a large window and then calls a function.
 func frozenHTTP2(t *testing.T, then func(conn net.Conn, framer *http2.Framer)) *frames {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -40,8 +40,7 @@ func frozenHTTP2(t *testing.T, then func(conn net.Conn, framer *http2.Framer)) *
 	return &frames{address: listener.Addr().String()}
 }
 
-// TestUnansweredPing: a backend that answers no PING loses its connection, also with streams of gRPC,
-// which have no time limit.
+// TestUnansweredPing checks that a connection without PING responses is closed, also for gRPC streams.
 func TestUnansweredPing(t *testing.T) {
 	t.Parallel()
 	f := frozenHTTP2(t, func(conn net.Conn, _ *http2.Framer) { _, _ = io.Copy(io.Discard, conn) })
@@ -52,14 +51,12 @@ func TestUnansweredPing(t *testing.T) {
 	}
 }
 
-// endless is a body without end.
 type endless struct{}
 
 func (endless) Read(b []byte) (int, error) { return len(b), nil }
 func (endless) Close() error               { return nil }
 
-// TestStalledBackend: a backend that reads nothing loses its connection, though it sends frames: else
-// what is given up would wait to be written for as long as it likes.
+// TestStalledBackend checks that the connection of a backend that sends frames without reading is closed.
 func TestStalledBackend(t *testing.T) {
 	t.Parallel()
 	f := frozenHTTP2(t, func(conn net.Conn, framer *http2.Framer) {
@@ -74,7 +71,7 @@ func TestStalledBackend(t *testing.T) {
 	request.Body, request.ContentLength = endless{}, -1
 	began := time.Now()
 	_, _, _, err := ask(t, over(settings(), f), request, &Policy{})
-	// The kernel gives up before us.
+	// TCP_USER_TIMEOUT is shorter than stalled.
 	if took := time.Since(began); err == nil || took > unacknowledged+10*time.Second {
 		t.Errorf("after %s: %v; want an error after %s", took, err, unacknowledged)
 	}

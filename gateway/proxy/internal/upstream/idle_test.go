@@ -9,8 +9,7 @@ import (
 	"testing"
 )
 
-// TestIdleOfAll: all endpoints together keep so many unused connections, and a few more each. Those that
-// expire, are used or forgotten make room.
+// TestIdleOfAll checks MaxIdle and fewIdle; expired, reused and forgotten connections do not count.
 func TestIdleOfAll(t *testing.T) {
 	with := settings()
 	with.MaxIdle = 10

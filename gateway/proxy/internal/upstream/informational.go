@@ -11,27 +11,25 @@ import (
 )
 
 const (
-	// maxInformational is how many informational answers a request may have over HTTP/2. Over
-	// HTTP/1.1 they count as header.
+	// maxInformational bounds 1xx responses per HTTP/2 request; HTTP/1.1 counts them as header bytes.
 	maxInformational = 100
-	// untakenInformational is how many of them wait for the client. Beyond, they are dropped.
+	// untakenInformational is the queue length for a slow client; further responses are dropped.
 	untakenInformational = 16
 )
 
 var errInformational = errors.New("the backend sends informational answers without end")
 
-// informational is a context that has the informational answers of a request over HTTP/2 (103, say)
-// go to the client in a goroutine of its own. net/http gives them to whoever reads the connection:
-// a client that takes nothing would hold up the answers of all others.
+// informational is a context that forwards 1xx responses in a separate goroutine. net/http calls Got1xxResponse
+// in the HTTP/2 connection's read loop, where a slow client would block all other streams.
 type informational struct {
 	context.Context
 	trace *httptrace.ClientTrace
-	// to is whoever wants them.
+	// to is the caller's Got1xxResponse.
 	to func(code int, header textproto.MIMEHeader) error
 
 	mutex sync.Mutex
 	count int
-	// queue is there from the first one on, and done is closed when all of it has been given.
+	// queue and done are nil before the first response; done is closed once the queue is forwarded.
 	queue chan answer
 	done  chan struct{}
 	ended bool
@@ -52,7 +50,7 @@ func newInformational(ctx context.Context) *informational {
 	return i
 }
 
-// Value implements context.Context. There is one trace, and httptrace can only add to it.
+// Value replaces the trace of the parent context.
 func (i *informational) Value(key any) any {
 	value := i.Context.Value(key)
 	if _, ok := value.(*httptrace.ClientTrace); ok {
@@ -84,12 +82,12 @@ func (i *informational) got(code int, header textproto.MIMEHeader) error {
 func (i *informational) give() {
 	defer close(i.done)
 	for each := range i.queue {
-		// The client's end ends the request, too.
+		// After an error of the client the request is canceled, too.
 		_ = i.to(each.code, each.header)
 	}
 }
 
-// end waits until the client has taken what waits for it. Nothing follows.
+// end drops later responses and waits until the client has received the queued ones.
 func (i *informational) end() {
 	i.mutex.Lock()
 	queue := i.queue

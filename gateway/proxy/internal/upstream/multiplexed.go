@@ -20,30 +20,26 @@ import (
 )
 
 const (
-	// maxConnections is how many connections of HTTP/2 an endpoint may have. Where it lets 64
-	// streams be open on each, that is room for all the requests that it may have.
+	// maxConnections bounds the connections of an endpoint: enough for all requests at 64 streams each.
 	maxConnections = 64
-	// maxIdleConnections is how many of them are kept without a request.
+	// maxIdleConnections stay open without a stream.
 	maxIdleConnections = 4
-	// refusals is how often a request is sent to an endpoint that refuses its stream, each time
-	// where another stream may be open. It then goes to another endpoint.
+	// refusals is the number of attempts at an endpoint that refuses the stream.
 	refusals = 3
-	// unknownStreams is how many streams net/http lets be open before the endpoint says how many,
-	// and settling how long that is waited for: else all requests that wait for a connection would
-	// go there, and be refused.
+	// unknownStreams is net/http's stream limit before the peer's SETTINGS frame. settling is the wait for
+	// that frame, so that pending requests do not all use the connection and get refused.
 	unknownStreams = 100
 	settling       = 250 * time.Millisecond
-	// stalled is how long a write to a backend may take. Flow control is for those that are slow.
+	// stalled is the write timeout of a connection; it does not depend on flow control of slow backends.
 	stalled = 30 * time.Second
 )
 
-// ErrTooManyStreams is of an endpoint that lets too few streams be open.
+// ErrTooManyStreams is returned when an endpoint permits no further stream and no connection can be added.
 var ErrTooManyStreams = errors.New("the endpoint has as many connections as it may have, and takes no further stream on them")
 
-// multiplexed sends HTTP/2 requests. The connections are those of net/http, and the choice among
-// them is not: http.Transport makes as many as an endpoint asks for by a low
-// MAX_CONCURRENT_STREAMS, keeps them, and sends a request whose stream is refused seven times to
-// the same endpoint, in 63 seconds.
+// multiplexed sends HTTP/2 requests over connections of net/http, but manages the pool: http.Transport opens
+// and retains as many connections as a low SETTINGS_MAX_CONCURRENT_STREAMS demands, and retries a refused
+// stream seven times in 63 seconds at the same endpoint.
 type multiplexed struct {
 	dial func(ctx context.Context, address string) (*http.ClientConn, error)
 
@@ -51,10 +47,10 @@ type multiplexed struct {
 	lines map[netip.AddrPort]*line
 }
 
-// line is what leads to an endpoint.
+// line holds the connections to an endpoint.
 type line struct {
 	conns []*http.ClientConn
-	// dialing is there while a connection is made.
+	// dialing is nil unless a connection is being established.
 	dialing *dialing
 }
 
@@ -67,8 +63,7 @@ func newMultiplexed(dial func(ctx context.Context, address string) (*http.Client
 	return &multiplexed{dial: dial, lines: map[netip.AddrPort]*line{}}
 }
 
-// roundTrip is http.RoundTripper's, for one endpoint. What the endpoint has not begun to serve is
-// notEstablished (RFC 9113, section 8.7).
+// roundTrip returns notEstablished for an unprocessed request (RFC 9113, section 8.7).
 func (m *multiplexed) roundTrip(request *http.Request, endpoint *balance.Endpoint) (*http.Response, error) {
 	for tries := 1; ; tries++ {
 		conn, err := m.take(request.Context(), endpoint)
@@ -90,8 +85,7 @@ func (m *multiplexed) roundTrip(request *http.Request, endpoint *balance.Endpoin
 	}
 }
 
-// unserved reports whether a request failed that the endpoint has not begun to serve. The errors of
-// net/http have no names; TestUnserved holds their texts to a real connection.
+// unserved reports whether a request is unprocessed. net/http does not export the errors (see TestUnserved).
 func unserved(err error) bool {
 	var stream http2.StreamError
 	if errors.As(err, &stream) {
@@ -105,9 +99,8 @@ func unserved(err error) bool {
 	return false
 }
 
-// take reserves a stream on a connection, which may be a new one.
 func (m *multiplexed) take(ctx context.Context, endpoint *balance.Endpoint) (*http.ClientConn, error) {
-	// An endpoint that closes each connection at once must not be asked for ever.
+	// Bounded, because an endpoint may close each connection at once.
 	for range 2 * maxConnections {
 		if conn := m.reserve(endpoint); conn != nil {
 			return conn, nil
@@ -119,8 +112,7 @@ func (m *multiplexed) take(ctx context.Context, endpoint *balance.Endpoint) (*ht
 	return nil, notEstablished{ErrTooManyStreams}
 }
 
-// reserve gives a connection with a stream that is ours, or nil. Within the lock: a connection that
-// is not in the list any more gets no further request.
+// reserve holds the mutex, so that a connection removed from the pool gets no further request.
 func (m *multiplexed) reserve(endpoint *balance.Endpoint) *http.ClientConn {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
@@ -136,7 +128,7 @@ func (m *multiplexed) reserve(endpoint *balance.Endpoint) *http.ClientConn {
 	return nil
 }
 
-// more waits for one connection more.
+// more waits for one additional connection; concurrent callers share the dial.
 func (m *multiplexed) more(ctx context.Context, endpoint *balance.Endpoint) error {
 	m.mutex.Lock()
 	at := m.lines[endpoint.Address]
@@ -150,7 +142,7 @@ func (m *multiplexed) more(ctx context.Context, endpoint *balance.Endpoint) erro
 			return notEstablished{ErrTooManyStreams}
 		}
 		at.dialing = &dialing{done: make(chan struct{})}
-		// Others may wait for it, also when this request has ended.
+		// The dial continues after this request is canceled, because other requests may wait for it.
 		go m.connect(context.WithoutCancel(ctx), endpoint, at, at.dialing)
 	}
 	under := at.dialing
@@ -169,7 +161,7 @@ func (m *multiplexed) connect(ctx context.Context, endpoint *balance.Endpoint, a
 	if err == nil {
 		settle(ctx, conn, made.conn)
 		if conn.Available() == 0 {
-			// It was closed, or takes no stream at all.
+			// Closed, or the peer permits no stream at all.
 			err = notEstablished{cmp.Or(conn.Err(), ErrTooManyStreams)}
 			_ = conn.Close()
 		}
@@ -185,16 +177,15 @@ func (m *multiplexed) connect(ctx context.Context, endpoint *balance.Endpoint, a
 	if err == nil {
 		conn.SetStateHook(func(conn *http.ClientConn) {
 			if conn.Err() != nil || conn.InFlight() == 0 {
-				// Whoever calls it may have the lock.
+				// The hook may run with the mutex locked.
 				go m.changed(endpoint, conn)
 			}
 		})
 	}
 }
 
-// settle waits until it is known how many streams a new connection may have. Nothing tells of less,
-// so it has to look. Where an endpoint says what net/http supposes, it is enough that something
-// came.
+// settle polls until the stream limit of a new connection is known, because net/http does not signal it. If
+// the peer's limit equals unknownStreams, received bytes end the wait.
 func settle(ctx context.Context, conn *http.ClientConn, below *stallingConn) {
 	heard := 0
 	for end := time.Now().Add(settling); conn.Available() == unknownStreams && heard < 3 && time.Now().Before(end); {
@@ -205,7 +196,7 @@ func settle(ctx context.Context, conn *http.ClientConn, below *stallingConn) {
 	}
 }
 
-// changed is called when the last request on a connection has ended, and when the connection has.
+// changed closes a failed connection, or an idle one beyond maxIdleConnections or to a removed endpoint.
 func (m *multiplexed) changed(endpoint *balance.Endpoint, conn *http.ClientConn) {
 	m.mutex.Lock()
 	at := m.lines[endpoint.Address]
@@ -233,14 +224,13 @@ func (m *multiplexed) changed(endpoint *balance.Endpoint, conn *http.ClientConn)
 	}
 }
 
-// tidy forgets a line that leads nowhere.
 func (m *multiplexed) tidy(address netip.AddrPort) {
 	if at := m.lines[address]; at != nil && len(at.conns) == 0 && at.dialing == nil {
 		delete(m.lines, address)
 	}
 }
 
-// leave closes a connection after its requests. Nobody begins any more.
+// leave closes a connection after its last stream; the caller has removed it from the pool.
 func leave(conn *http.ClientConn) {
 	conn.SetStateHook(func(conn *http.ClientConn) {
 		if conn.InFlight() == 0 {
@@ -252,7 +242,6 @@ func leave(conn *http.ClientConn) {
 	}
 }
 
-// forget closes the connections to an endpoint that is gone, those in use after their requests.
 func (m *multiplexed) forget(address netip.AddrPort) {
 	m.mutex.Lock()
 	at := m.lines[address]
@@ -279,24 +268,22 @@ func (m *multiplexed) closeAll() {
 	}
 }
 
-// stallingConn ends a connection whose peer does not read. Else each request that is given up would
-// leave one that waits to be written.
+// stallingConn sets a write timeout; otherwise requests canceled while the peer does not read block in writes.
 type stallingConn struct {
 	net.Conn
 	read atomic.Int64
-	// before is what was read in the handshake of TLS.
+	// before is the value of read after the TLS handshake.
 	before int64
 }
 
-// madeConn is what a dial has made, for whoever asked for it with madeKey.
+// madeConn receives the dialed connection, as the context value of madeKey.
 type madeConn struct{ conn *stallingConn }
 
 type madeKey struct{}
 
-// stalling makes the connections of a dial so.
 func stalling(conn net.Conn) net.Conn { return &stallingConn{Conn: conn} }
 
-// announce tells whoever dials what was made. The handshake is over.
+// announce stores a dialed connection in the context's madeConn after the TLS handshake.
 func announce(ctx context.Context, conn net.Conn) {
 	made, ok := ctx.Value(madeKey{}).(*madeConn)
 	for ok && made.conn == nil {

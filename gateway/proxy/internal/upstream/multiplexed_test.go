@@ -26,30 +26,26 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// frames is a backend of HTTP/2 that sends what it likes.
+// frames is an HTTP/2 backend that sends arbitrary frames.
 type frames struct {
 	address string
-	// opened are connections, open those of them that are not closed, and requests what came.
+	// opened and open count connections, requests the received HEADERS frames.
 	opened, open, requests atomic.Int32
 	settings               []http2.Setting
-	// late is how long the settings are held back, and all else with them.
+	// late delays the SETTINGS frame and all following frames.
 	late time.Duration
-	// answer is called with each header that comes, by the reader of its connection.
+	// answer is called in the read loop for each HEADERS frame.
 	answer func(c *framesConn, stream uint32)
 }
 
 type framesConn struct {
 	*http2.Framer
-	conn net.Conn
-	// number is which connection it is.
-	number int32
-	// streams are for TestFewStreams.
+	conn    net.Conn
+	number  int32
 	streams uint32
-	// mutex guards writes.
-	mutex sync.Mutex
+	mutex   sync.Mutex
 }
 
-// header writes a header.
 func (c *framesConn) header(stream uint32, status string, ends bool) {
 	var block writer
 	_ = hpack.NewEncoder(&block).WriteField(hpack.HeaderField{Name: ":status", Value: status})
@@ -127,7 +123,6 @@ func (f *frames) serve(conn net.Conn, number int32) {
 	}
 }
 
-// over is a backend that speaks HTTP/2 with these.
 func over(settings *Settings, backends ...*frames) *Backend {
 	var list []balance.Address
 	for _, each := range backends {
@@ -147,16 +142,14 @@ func resets(code http2.ErrCode) func(*framesConn, uint32) {
 	}
 }
 
-// TestUnserved: a request that an endpoint has not begun to serve goes over another connection, or
-// to another endpoint. Any other one is sent once, as is one whose body has been read.
+// TestUnserved checks that only unprocessed requests with an unread body are retried.
 func TestUnserved(t *testing.T) {
 	type test struct {
-		first func(c *framesConn, stream uint32)
-		// second is the other endpoint, where there is one.
+		first  func(c *framesConn, stream uint32)
 		second bool
 		body   string
 		fails  bool
-		// most is how often the first endpoint may get it.
+		// most bounds the attempts at the first endpoint.
 		most int32
 	}
 	leaves := func(last func(stream uint32) uint32) func(c *framesConn, stream uint32) {
@@ -209,7 +202,7 @@ func TestUnserved(t *testing.T) {
 			if took := time.Since(began); took > 5*time.Second {
 				t.Errorf("it took %s", took)
 			}
-			// One of a body of which nothing was read yet may be refused, and goes on.
+			// A request may be refused and retried as long as its body is unread.
 			if n := first.requests.Load(); n > test.most || n < 1 {
 				t.Errorf("the endpoint got %d requests; want 1 to %d", n, test.most)
 			}
@@ -220,8 +213,7 @@ func TestUnserved(t *testing.T) {
 	}
 }
 
-// TestFewStreams: an endpoint that lets few streams be open has so many connections at most, and
-// keeps few of them. What is beyond is refused, and is no fault of the endpoint.
+// TestFewStreams checks that requests beyond the connection limit fail without affecting the endpoint.
 func TestFewStreams(t *testing.T) {
 	for _, streams := range []uint32{0, 1} {
 		t.Run(fmt.Sprint(streams), func(t *testing.T) {
@@ -265,7 +257,7 @@ func TestFewStreams(t *testing.T) {
 			for range maxConnections {
 				count(<-outcomes)
 			}
-			// On a busy machine some may be sent before it is known how many streams there may be.
+			// A slow machine may send requests before the stream limit is known.
 			if n := most.Load(); n > maxConnections || streams > 0 && (n < maxConnections/2 || served < maxConnections/2) || refused == 0 {
 				t.Errorf("%d requests were served and %d refused, on %d connections at once; want %d at most", served, refused, n, maxConnections)
 			}
@@ -277,8 +269,7 @@ func TestFewStreams(t *testing.T) {
 	}
 }
 
-// TestManyStreams: as many requests as an endpoint takes share a connection, and each further
-// connection goes when nobody needs it.
+// TestManyStreams checks that requests up to the stream limit share a connection; others close when idle.
 func TestManyStreams(t *testing.T) {
 	var connections, came, failed atomic.Int32
 	hold := make(chan struct{})
@@ -331,7 +322,7 @@ func TestManyStreams(t *testing.T) {
 	await(t, "an endpoint that is gone has no connections", func() bool { return connections.Load() == 0 })
 }
 
-// traced is a request whose informational answers are given to a function.
+// traced returns a request whose 1xx responses are passed to a function.
 func traced(t *testing.T, got func() error) *http.Request {
 	t.Helper()
 	request := newRequest(t, http.MethodGet, "")
@@ -340,8 +331,7 @@ func traced(t *testing.T, got func() error) *http.Request {
 	}))
 }
 
-// TestInformationalHoldUpNobody: a client that does not take informational answers does not hold up
-// the answers of others on the same connection; it gets its own when it takes them.
+// TestInformationalHoldUpNobody checks that a client that does not read 1xx responses delays no other stream.
 func TestInformationalHoldUpNobody(t *testing.T) {
 	f := (&frames{answer: func(c *framesConn, stream uint32) {
 		if stream == 1 {
@@ -375,8 +365,7 @@ func TestInformationalHoldUpNobody(t *testing.T) {
 	}
 }
 
-// TestInformationalWithoutEnd: informational answers have an end, also of a stream of gRPC, whose
-// answer may take as long as it likes.
+// TestInformationalWithoutEnd checks the limit of 1xx responses, also for gRPC streams without a timeout.
 func TestInformationalWithoutEnd(t *testing.T) {
 	f := (&frames{answer: func(c *framesConn, stream uint32) {
 		for range 10 * maxInformational {
@@ -388,7 +377,7 @@ func TestInformationalWithoutEnd(t *testing.T) {
 		taken++
 		return nil
 	}), &Policy{})
-	// net/http does not wrap it.
+	// net/http does not wrap the error.
 	if err == nil || !strings.Contains(err.Error(), errInformational.Error()) || taken == 0 || taken > maxInformational {
 		t.Errorf("%d informational answers, then %v; want %v", taken, err, errInformational)
 	}

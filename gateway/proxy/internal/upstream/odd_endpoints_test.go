@@ -13,13 +13,12 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// TestResettingEndpointIsLeftOut: an endpoint that resets its streams gets no more requests after some.
-// Those that it refuses are served elsewhere.
+// TestResettingEndpointIsLeftOut checks ejection of an endpoint that resets streams, and retries if refused.
 func TestResettingEndpointIsLeftOut(t *testing.T) {
 	const ejectAfter, requests = 3, 200
 	for _, test := range []struct {
 		code http2.ErrCode
-		// failed is how many requests fail, reset how many streams the endpoint sees.
+		// failed counts failed requests, reset the streams that the endpoint received.
 		failed, reset int
 	}{
 		{http2.ErrCodeInternal, ejectAfter, ejectAfter},
@@ -32,7 +31,7 @@ func TestResettingEndpointIsLeftOut(t *testing.T) {
 			odd := (&frames{answer: resets(test.code)}).start(t)
 			settings := settings()
 			settings.Balance.EjectAfter, settings.Balance.EjectFor, settings.Balance.EjectForMost = ejectAfter, time.Hour, time.Hour
-			// More than half of the endpoints are never left out.
+			// At most half of the endpoints are ejected.
 			backend := over(settings, odd, (&frames{answer: isFine}).start(t), (&frames{answer: isFine}).start(t))
 			failed := 0
 			for range requests {
@@ -47,8 +46,8 @@ func TestResettingEndpointIsLeftOut(t *testing.T) {
 	}
 }
 
-// TestSettingsHeldBack: an endpoint that says late how few streams it takes gets no more of them where
-// it is not later than settling. Where it is, what it refuses is sent again, so often as refusals says.
+// TestSettingsHeldBack checks that SETTINGS within settling limit the streams sent; later, refused requests
+// are retried up to refusals times.
 func TestSettingsHeldBack(t *testing.T) {
 	for late, isAwaited := range map[time.Duration]bool{50 * time.Millisecond: true, 500 * time.Millisecond: false} {
 		t.Run(late.String(), func(t *testing.T) {

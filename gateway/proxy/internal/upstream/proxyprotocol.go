@@ -11,15 +11,14 @@ import (
 	"github.com/pires/go-proxyproto"
 )
 
-// Caller is the client whose bytes a backend gets.
+// Caller is the downstream client of a TCP stream.
 type Caller struct {
-	// Address counts connections. It is zero for clients that share an address.
+	// Address is the key of connection limits; zero if several clients share an address.
 	Address netip.Addr
-	// Source and Destination are the ends of its connection, for a header of PROXY protocol.
+	// Source and Destination are the addresses in the PROXY protocol header.
 	Source, Destination net.Addr
 }
 
-// dialer returns the dialer for bytes of a client.
 func (b *Backend) dialer(from *Caller) contextDialer {
 	dialer := newDialer(b.settings)
 	if !b.ProxyProtocol {
@@ -28,7 +27,7 @@ func (b *Backend) dialer(from *Caller) contextDialer {
 	return introducing{dialer, proxyproto.HeaderProxyFromAddrs(2, from.Source, from.Destination)}
 }
 
-// introducing makes connections that begin with a header of PROXY protocol.
+// introducing dials connections that begin with a PROXY protocol header.
 type introducing struct {
 	contextDialer
 	header *proxyproto.Header

@@ -9,24 +9,22 @@ import (
 	"os"
 )
 
-// recordConn is the connection below crypto/tls, which reads ahead: what it holds, neither the
-// kernel nor the reader above can see. recordConn follows the records that pass (RFC 8446,
-// section 5.1; the same in TLS 1.2), so that the end of one is known.
+// recordConn tracks record boundaries (RFC 8446, section 5.1; equal in TLS 1.2) below crypto/tls, whose
+// read-ahead is visible neither to the kernel nor to the reader above.
 type recordConn struct {
 	net.Conn
-	// header is what has come of a record's header, its first length bytes.
+	// header contains the first length bytes of a record header.
 	header [5]byte
 	length int
-	// left is what is still to come of a record.
+	// left is the unread rest of the current record in bytes.
 	left int
-	// held says that nothing more is read: crypto/tls has to do with what it has.
+	// held makes Read time out, so that crypto/tls returns only buffered data.
 	held bool
 }
 
-// Read implements net.Conn.
 func (c *recordConn) Read(b []byte) (int, error) {
 	if c.held {
-		// crypto/tls remembers other errors, but not those of a deadline.
+		// crypto/tls returns all errors again on the next read, except timeouts.
 		return 0, os.ErrDeadlineExceeded
 	}
 	n, err := c.Conn.Read(b)
@@ -49,8 +47,7 @@ func (c *recordConn) pass(b []byte) {
 	}
 }
 
-// drained reports whether crypto/tls holds nothing of what has come: no data, and no part of a
-// record. Other records than data, such as session tickets, it takes note of.
+// drained reports whether crypto/tls buffers neither data nor part of a record; it processes session tickets.
 func (c *recordConn) drained(above *tls.Conn) bool {
 	c.held = true
 	defer func() { c.held = false }()

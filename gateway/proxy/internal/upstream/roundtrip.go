@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
 )
 
-// Errors of RoundTrip, beside those of balance.Pick.
+// Errors of RoundTrip, in addition to those of balance.Pick.
 var (
 	ErrRefused = errors.New("the backend's configuration is invalid, so nothing is sent")
 	ErrTimeout = errors.New("the time limit of the request is over")
@@ -22,36 +22,33 @@ var (
 	errLeft    = errors.New("the endpoint has left, and had not answered")
 )
 
-// Policy is what a rule wants of an exchange with a backend.
+// Policy configures retries and timeouts of RoundTrip.
 type Policy struct {
-	// Attempts is how often a request may be sent again, with Backoff in between, where a
-	// response has one of Statuses or the backend fails.
+	// Attempts is the number of retries, Backoff apart, after one of Statuses or a failed attempt.
 	Attempts int
 	Statuses []uint32
 	Backoff  time.Duration
-	// Timeout is for each attempt, up to the end of its response. 0 is none.
+	// Timeout bounds each attempt including the response body; 0 is unlimited.
 	Timeout time.Duration
-	// Silence is for the header of a response, when the request has been sent. 0 is no limit.
+	// Silence bounds the time from the end of the request to the response header; 0 is unlimited.
 	Silence time.Duration
-	// Prefer is the endpoint of the session, or nil.
+	// Prefer is the endpoint of the client's session, or nil.
 	Prefer *balance.Endpoint
-	// Room is asked for each part of a response's header beyond the first 4 KiB, in bytes. Where it
-	// reports that there is none, the request ends with ErrNoRoom. It may be nil.
+	// Room accounts header bytes beyond the first 4 KiB; if false, the request fails with ErrNoRoom. May be nil.
 	Room func(bytes int64) bool
-	// Client is who sends the request; zero where many share an address.
+	// Client is the source address for connection limits; zero if several clients share it.
 	Client netip.Addr
-	// Tried is called with the outcome of each attempt; it may be nil.
+	// Tried is called with the result of each attempt; it may be nil.
 	Tried func(status int, err error)
 }
 
-// Exchange is a response and who gave it.
+// Exchange contains the last endpoint and the number of attempts.
 type Exchange struct {
 	Endpoint *balance.Endpoint
 	Attempts int
 }
 
-// RoundTrip sends a request to one endpoint, or to others where it may be sent again. The
-// endpoint is given back when the response's body is closed.
+// RoundTrip sends a request, retried as policy permits; closing the response body releases the endpoint.
 func (b *Backend) RoundTrip(request *http.Request, policy *Policy) (*http.Response, Exchange, error) {
 	if b.Refuse {
 		closeBody(request)
@@ -78,7 +75,7 @@ func (b *Backend) RoundTrip(request *http.Request, policy *Policy) (*http.Respon
 			return response, exchange, err
 		}
 		if response != nil {
-			// A short rest is read, so that the connection can be used again.
+			// Drain a short rest, so that the connection can be reused.
 			_, _ = io.CopyN(io.Discard, response.Body, 4096)
 			_ = response.Body.Close()
 		}
@@ -95,16 +92,15 @@ func (b *Backend) choose(policy *Policy, tried []*balance.Endpoint) (*balance.En
 	}
 	set := b.Set
 	if len(tried) > 0 && tried[len(tried)-1].Gone() {
-		// The set is of the configuration that the request began with.
+		// The request started with an older configuration.
 		set = set.Latest()
 	}
 	return set.Pick(now, tried)
 }
 
-// repeats reports whether a request may be sent again that an endpoint may have served.
+// repeats reports whether a request can be retried although an endpoint may have processed it.
 func repeats(request *http.Request) bool { return !hasBody(request) && idempotent(request.Method) }
 
-// attempt sends a request to an endpoint.
 func (b *Backend) attempt(request *http.Request, endpoint *balance.Endpoint, policy *Policy) (*http.Response, error) {
 	switched, end := false, func(bool, time.Time) {}
 	if b.transport.isSingle(request) {
@@ -131,7 +127,7 @@ func (b *Backend) attempt(request *http.Request, endpoint *balance.Endpoint, pol
 	response, err := b.send(request.WithContext(ctx), endpoint, silence, policy)
 	silence.over()
 	if err != nil {
-		// Before the release, which ends the context, too.
+		// Before release, which also cancels the context.
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
 		}
@@ -153,14 +149,12 @@ func (b *Backend) attempt(request *http.Request, endpoint *balance.Endpoint, pol
 	return response, nil
 }
 
-// send sends a request to an endpoint and reads the header of its response.
 func (b *Backend) send(request *http.Request, endpoint *balance.Endpoint, silence *silence, policy *Policy) (*http.Response, error) {
 	if body, ok := request.Body.(*guardedBody); ok {
 		body.sent = silence.sent
 	} else {
 		silence.sent()
 	}
-	// The copy is shallow: only the address differs from one attempt to the next.
 	target := *request.URL
 	target.Scheme = "http"
 	if b.TLS != nil {
@@ -170,15 +164,14 @@ func (b *Backend) send(request *http.Request, endpoint *balance.Endpoint, silenc
 	request.URL = &target
 	response, err := b.transport.roundTrip(request, endpoint, policy.Room)
 	if err == nil && response.StatusCode < 100 {
-		// The server would panic over it.
+		// net/http's server panics on such a status code.
 		_ = response.Body.Close()
 		return nil, errStatus
 	}
 	return response, err
 }
 
-// judge notes what an attempt says about its endpoint. A client that leaves says nothing, nor does one
-// that has or sends too much.
+// judge updates passive health; cancellation by the client and exceeded limits do not count.
 func (b *Backend) judge(endpoint *balance.Endpoint, response *http.Response, err error) {
 	var tooLarge *http.MaxBytesError
 	switch {
@@ -199,17 +192,17 @@ type outcome struct {
 	err      error
 	attempts int
 	hasBody  bool
-	// touched says that part of the body has been read, so it cannot be read again.
+	// touched marks a partly read body, which cannot be sent again.
 	touched bool
 }
 
-// again reports whether a request is sent once more.
+// again reports whether to retry the request.
 func (b *Backend) again(request *http.Request, policy *Policy, o outcome) bool {
 	if request.Context().Err() != nil || o.touched || errors.Is(o.err, ErrNoRoom) {
 		return false
 	}
 	if o.err == nil {
-		// The endpoint has answered that it has not served it.
+		// A configured status means that the endpoint has not processed the request; any method is retried.
 		return !o.hasBody && o.attempts <= policy.Attempts && slices.Contains(policy.Statuses, uint32(o.response.StatusCode))
 	}
 	var unsent notEstablished
@@ -223,7 +216,7 @@ func (b *Backend) again(request *http.Request, policy *Policy, o outcome) bool {
 	}
 }
 
-// idempotent methods are those of RFC 9110, section 9.2.2.
+// idempotent implements RFC 9110, section 9.2.2.
 func idempotent(method string) bool {
 	switch method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// closedAddress is one that nobody listens at.
+// closedAddress returns an address without a listener.
 func closedAddress(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -30,7 +30,7 @@ func closedAddress(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// TestConnectElsewhere: what no endpoint has seen goes to another one, whatever it is.
+// TestConnectElsewhere checks that any request is retried on another endpoint if connecting fails.
 func TestConnectElsewhere(t *testing.T) {
 	for _, body := range []string{"", "body"} {
 		s := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -51,8 +51,7 @@ func TestConnectElsewhere(t *testing.T) {
 	}
 }
 
-// TestAgain: what an endpoint may have served is sent again only where the policy has it and
-// it can be.
+// TestAgain checks that a possibly processed request is retried only if policy, method and body permit it.
 func TestAgain(t *testing.T) {
 	const breaks, refuses = "breaks", "refuses"
 	for name, test := range map[string]struct {
@@ -99,8 +98,7 @@ func TestAgain(t *testing.T) {
 	}
 }
 
-// TestEndpointLimit: an endpoint has no more requests than it may have, until the end of a
-// response's body.
+// TestEndpointLimit checks that requests count until the end of the response body.
 func TestEndpointLimit(t *testing.T) {
 	s := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, strings.Repeat("a", 1<<20)) })
 	limits := settings()
@@ -117,7 +115,7 @@ func TestEndpointLimit(t *testing.T) {
 	must(t, b, http.MethodGet, "")
 }
 
-// TestRefused: to a backend whose configuration is invalid nothing is sent.
+// TestRefused checks that a backend with invalid configuration receives no request.
 func TestRefused(t *testing.T) {
 	b := New("backend", &resource.Backend{Refuse: true}, settings(), Connection{Current: Transports{}})
 	if _, _, _, err := ask(t, b, newRequest(t, http.MethodGet, ""), &Policy{}); !errors.Is(err, ErrRefused) {
@@ -128,7 +126,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestResumedIsVerified: a resumed session shows no certificate, and is verified all the same.
+// TestResumedIsVerified checks verification of a resumed session, which has no Certificate message.
 func TestResumedIsVerified(t *testing.T) {
 	web := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", "close")
@@ -152,7 +150,7 @@ func TestResumedIsVerified(t *testing.T) {
 			t.Fatalf("connection %d: resumed %q, want %q", i, got, want)
 		}
 	}
-	// The same session, to which only another name gives the right.
+	// The same session, but the new configuration requires another name.
 	with.Resource = &resource.BackendTLS{Hostname: "example.com", SubjectAltNames: []*resource.SubjectAltName{
 		{Kind: &resource.SubjectAltName_Hostname{Hostname: "other.example.org"}},
 	}}
@@ -161,7 +159,7 @@ func TestResumedIsVerified(t *testing.T) {
 	}
 }
 
-// TestIdentity: backends share connections only where they would verify the same.
+// TestIdentity checks that backends share connections only with equal verification.
 func TestIdentity(t *testing.T) {
 	s, settings := closedAddress(t), settings()
 	transports := Transports{}

@@ -9,23 +9,19 @@ import (
 	"time"
 )
 
-// sending is a request with a body on its way. A goroutine writes it, since the response may
-// come before the body's end.
+// sending is a request written by a goroutine, because the response may arrive before the end of its body.
 type sending struct {
 	body io.ReadCloser
-	// left is how much of the body has not been read, in bytes; negative where its length is not
-	// known.
+	// left is the unread rest of the body in bytes; negative if the length is unknown.
 	left int64
-	// read says that the whole body has been read. With a length that is so before its end was
-	// seen: the last bytes may reach the backend first.
+	// read is set at the end of the body; with a Content-Length before EOF, because the response may come first.
 	read atomic.Bool
-	// done is closed at the end. Then failed is why the body could not be read, and err why the
-	// request could not be written, which includes that.
+	// done is closed after the write. Then failed is the read error of the body, and err any error, failed included.
 	done        chan struct{}
 	failed, err error
 }
 
-// begin writes a request. Where its body cannot be read, the wait for the response ends.
+// begin starts to write a request. A read error of its body interrupts the wait for the response.
 func (c *directConn) begin(request *http.Request) *sending {
 	s := &sending{body: request.Body, left: -1, done: make(chan struct{})}
 	if request.ContentLength > 0 {
@@ -37,7 +33,7 @@ func (c *directConn) begin(request *http.Request) *sending {
 		if s.err = copied.Write(c.writer); s.err == nil {
 			s.err = c.writer.Flush()
 		}
-		// First, so that whoever the deadline wakes finds the cause.
+		// Before the deadline, so that the interrupted reader finds the cause.
 		close(s.done)
 		if s.failed != nil {
 			_ = c.SetDeadline(past)
@@ -46,7 +42,6 @@ func (c *directConn) begin(request *http.Request) *sending {
 	return s
 }
 
-// Read implements io.Reader, for what writes the request.
 func (s *sending) Read(b []byte) (int, error) {
 	n, err := s.body.Read(b)
 	if s.left > 0 {
@@ -61,15 +56,12 @@ func (s *sending) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Close implements io.Closer.
 func (s *sending) Close() error { return s.body.Close() }
 
-// lastWrite is how long the end of a request may take whose response is complete. It is a write
-// of a few bytes, which has to wait only for a backend that answers what it does not read.
+// lastWrite bounds the last write after a complete response; only a backend that does not read blocks it.
 const lastWrite = time.Second
 
-// complete reports whether the whole request has been written, when its response is complete.
-// If not, nobody reads the rest of the body.
+// complete reports whether the request is written when its response has ended; if not, it closes the body.
 func (s *sending) complete() bool {
 	if s == nil {
 		return true
@@ -91,7 +83,7 @@ func (s *sending) complete() bool {
 	}
 }
 
-// cause is why there is no response, if that is the request's body.
+// cause returns the read error of the request body if there is one, else err.
 func (s *sending) cause(err error) error {
 	if s == nil {
 		return err

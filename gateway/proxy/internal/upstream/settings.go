@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package upstream speaks with backends: connections and their TLS, the choice of an
-// endpoint for each attempt, and which requests may be sent again.
+// Package upstream implements the client side of the proxy: connections to backends and their TLS, endpoint
+// selection per attempt, and retries.
 package upstream
 
 import (
@@ -11,23 +11,18 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
 )
 
-// Settings say how backends are spoken with.
+// Settings configures connections to backends.
 type Settings struct {
 	Balance balance.Settings
-	// DialTimeout is for the connection, HandshakeTimeout for its TLS.
+	// DialTimeout bounds the TCP handshake, HandshakeTimeout the TLS handshake.
 	DialTimeout, HandshakeTimeout time.Duration
-	// IdleTimeout closes a connection that nobody uses.
-	IdleTimeout time.Duration
-	// MaxIdlePerEndpoint is how many unused connections an endpoint may have.
-	MaxIdlePerEndpoint int
-	// MaxIdle is how many unused connections all endpoints may have over HTTP/1.1. Beyond, an endpoint
-	// keeps fewIdle. 0 is no limit.
+	IdleTimeout                   time.Duration
+	MaxIdlePerEndpoint            int
+	// MaxIdle bounds the idle HTTP/1.1 connections of all endpoints beyond fewIdle each; 0 is unlimited.
 	MaxIdle int64
-	// idle is how many there are.
-	idle atomic.Int64
-	// MaxResponseHeaderBytes limits what is read before a response's body.
+	idle    atomic.Int64
+	// MaxResponseHeaderBytes bounds all bytes before a response's body.
 	MaxResponseHeaderBytes int64
-	// ConnectAttempts is how many endpoints are tried for a request that no endpoint has
-	// seen yet.
+	// ConnectAttempts is the number of endpoints tried for a request that is still unprocessed.
 	ConnectAttempts int
 }

@@ -10,11 +10,10 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
 )
 
-// leftGrace is what a request that cannot be sent again has to be answered, when its endpoint is
-// gone.
+// leftGrace is the response time left to a removed endpoint for a request that cannot be retried.
 const leftGrace = 30 * time.Second
 
-// silence ends an attempt that gets no answer: in time, or since its endpoint is gone.
+// silence cancels an attempt that has no response within limit or whose endpoint is removed.
 type silence struct {
 	limit  time.Duration
 	cancel context.CancelCauseFunc
@@ -25,7 +24,6 @@ type silence struct {
 	stop     func() bool
 }
 
-// newSilence begins with an attempt. repeats says that the request may be sent elsewhere.
 func newSilence(endpoint *balance.Endpoint, limit time.Duration, repeats bool, cancel context.CancelCauseFunc) *silence {
 	s := &silence{limit: limit, cancel: cancel}
 	grace := leftGrace
@@ -36,7 +34,7 @@ func newSilence(endpoint *balance.Endpoint, limit time.Duration, repeats bool, c
 	return s
 }
 
-// sent says that the request has been written: from now on the backend has its time.
+// sent starts limit when the request is written.
 func (s *silence) sent() {
 	if s.limit > 0 {
 		s.after(s.limit, ErrTimeout)
@@ -59,7 +57,7 @@ func (s *silence) end(cause error) {
 	}
 }
 
-// over says that an answer has come, or an error.
+// over stops all timers after a response header or an error.
 func (s *silence) over() {
 	s.stop()
 	s.mutex.Lock()

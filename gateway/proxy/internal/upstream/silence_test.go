@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
 )
 
-// silent is an endpoint that reads requests, says so, and answers none.
+// silent returns an endpoint that signals each request and never responds.
 func silent(t *testing.T, reached chan<- struct{}) string {
 	return script(t, func(_ int, _ net.Conn, next func() (*http.Request, bool)) {
 		for {
@@ -30,8 +30,7 @@ func silent(t *testing.T, reached chan<- struct{}) string {
 	})
 }
 
-// TestSilence: a backend that does not answer is waited for only so long, from the end of the
-// request to the header of the response.
+// TestSilence checks the timeout from the end of the request to the response header.
 func TestSilence(t *testing.T) {
 	const limit = 200 * time.Millisecond
 	quiet := silent(t, make(chan struct{}, 10))
@@ -65,8 +64,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// TestLeft: when an endpoint is removed that has not answered, a request goes to those that are
-// there now, if it may be sent again.
+// TestLeft checks that a repeatable request pending at a removed endpoint is retried on the current ones.
 func TestLeft(t *testing.T) {
 	reached := make(chan struct{}, 1)
 	settings := settings()
@@ -109,7 +107,6 @@ func TestLeft(t *testing.T) {
 	}
 }
 
-// TestUnacknowledged: the kernel gives a connection up well before its own 15 minutes.
 func TestUnacknowledged(t *testing.T) {
 	s := serve(t, func(http.ResponseWriter, *http.Request) {})
 	conn, err := newDialer(settings()).DialContext(t.Context(), "tcp", s.address)

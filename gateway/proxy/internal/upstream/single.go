@@ -12,12 +12,11 @@ import (
 	"sync/atomic"
 )
 
-// ErrTooManyConnections is of a client, or of all, with too many connections that serve one request each.
+// ErrTooManyConnections is returned when a client, or all, reach the limit of single-request connections.
 var ErrTooManyConnections = errors.New("too many connections to the endpoints that serve one request each")
 
-// abort closes a connection at which nobody waits for anything more. The kernel then forgets it: else
-// it would keep the port for a minute, and a client that sends many such requests would use all that
-// there are for an endpoint.
+// abort resets a connection, which avoids TIME_WAIT. Otherwise a client with many such requests could use up
+// the local ports to an endpoint for a minute.
 func abort(conn net.Conn) {
 	below := conn
 	for below != nil {
@@ -36,8 +35,7 @@ func abort(conn net.Conn) {
 	_ = conn.Close()
 }
 
-// single is a connection that serves one request. It is aborted at the end, unless the backend has
-// switched protocols: then its last bytes may be on their way.
+// single is a connection for one request, reset by Close except after 101, when bytes may be in flight.
 type single struct {
 	net.Conn
 	switched atomic.Bool
@@ -51,7 +49,6 @@ func (s *single) Close() error {
 	return nil
 }
 
-// CloseWrite ends one direction.
 func (s *single) CloseWrite() error {
 	if half, ok := s.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -61,7 +58,6 @@ func (s *single) CloseWrite() error {
 
 type dial = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// singly makes the connections of a dial single.
 func singly(with dial) dial {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := with(ctx, network, address)
@@ -72,14 +68,12 @@ func singly(with dial) dial {
 	}
 }
 
-// roundTripSingle sends a request over a connection of its own.
 func (t *Transport) roundTripSingle(request *http.Request) (*http.Response, error) {
 	var made *single
 	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { made, _ = info.Conn.(*single) }}
 	request = request.WithContext(httptrace.WithClientTrace(request.Context(), trace))
 	if request.Header["Upgrade"] == nil {
-		// Without it the transport would read the body after a final response, and the server would send
-		// 100 to the client for that.
+		// Otherwise the transport reads the body after a final response, and the client gets 100 Continue.
 		request.Close = true
 	}
 	response, err := t.RoundTrip(request)

@@ -11,19 +11,19 @@ import (
 	"errors"
 	"fmt"
 
-	// An image without certificates of the system has these.
+	// Roots for images without system certificates.
 	_ "golang.org/x/crypto/x509roots/fallback"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// Authority is certificates to trust.
+// Authority is a set of trusted certificates.
 type Authority struct {
 	Certificates []*x509.Certificate
 	digest       [sha256.Size]byte
 }
 
-// NewAuthority reads certificates in PEM. All blocks have to be certificates.
+// NewAuthority parses certificates in PEM; a block of another type is an error.
 func NewAuthority(text []byte) (*Authority, error) {
 	authority := &Authority{digest: sha256.Sum256(text)}
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
@@ -39,10 +39,10 @@ func NewAuthority(text []byte) (*Authority, error) {
 	return authority, nil
 }
 
-// Digest is the same for the same text.
+// Digest returns the SHA-256 of the PEM text.
 func (a *Authority) Digest() []byte { return a.digest[:] }
 
-// Pool gives the certificates of authorities as roots.
+// Pool returns the certificates of all authorities.
 func Pool(authorities []*Authority) *x509.CertPool {
 	pool := x509.NewCertPool()
 	for _, authority := range authorities {
@@ -53,16 +53,16 @@ func Pool(authorities []*Authority) *x509.CertPool {
 	return pool
 }
 
-// TLS is how a backend proves who it is, and we to it.
+// TLS configures verification of a backend and the client certificate.
 type TLS struct {
 	Resource *resource.BackendTLS
-	// Authorities are the roots; none means those of the system.
+	// Authorities are the trusted roots; empty selects those of the system.
 	Authorities []*Authority
-	// Certificate is ours, or nil.
+	// Certificate is the client certificate, or nil.
 	Certificate *tls.Certificate
 }
 
-// identity is the same for backends that may share connections.
+// identity returns the TLS part of the key by which backends share connections.
 func (t *TLS) identity() string {
 	if t == nil {
 		return ""
@@ -91,8 +91,7 @@ func (t *TLS) config(protocols []string) *tls.Config {
 		MinVersion: cmp.Or(uint16(t.Resource.GetMinVersion()), tls.VersionTLS12),
 		ServerName: t.Resource.GetHostname(),
 		NextProtos: protocols,
-		// VerifyConnection verifies, on resumed sessions too. The standard verification
-		// knows neither names apart from the server name nor URIs.
+		// VerifyConnection also verifies resumed sessions, and URIs and names other than ServerName.
 		InsecureSkipVerify: true,
 		ClientSessionCache: tls.NewLRUClientSessionCache(64),
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// answers starts a backend that sends literal responses.
 func answers(t *testing.T, text func(target string) string) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -46,7 +45,6 @@ func answers(t *testing.T, text func(target string) string) string {
 	return listener.Addr().String()
 }
 
-// shortAnswerFields is a header of 200 KiB with distinct field names.
 var shortAnswerFields = func() string {
 	var b strings.Builder
 	for i := 0; b.Len() < 200<<10; i++ {
@@ -56,7 +54,7 @@ var shortAnswerFields = func() string {
 }()
 
 // TestAnswerHeadersFillNoMemory checks that complete headers count until the client reads them, and
-// incomplete ones until the backend ends them. net/http needs megabytes for 200 KiB of short fields.
+// incomplete ones until their end. net/http needs megabytes for 200 KiB of short fields.
 func TestAnswerHeadersFillNoMemory(t *testing.T) {
 	for name, rest := range map[string]string{"whole": "Content-Length: 100000000\r\n\r\n", "not whole": ""} {
 		t.Run(name, func(t *testing.T) {
@@ -82,7 +80,6 @@ func TestAnswerHeadersFillNoMemory(t *testing.T) {
 					t.Fatalf("%d headers of megabytes have room in 32 MiB", clients)
 				}
 			}
-			// Neither the endpoint nor other clients are affected.
 			if got := get(t, client(t, port, nil), "http://a/fine"); got.StatusCode != http.StatusOK {
 				t.Errorf("another client: %d; want 200", got.StatusCode)
 			}
@@ -94,7 +91,7 @@ func TestAnswerHeadersFillNoMemory(t *testing.T) {
 	}
 }
 
-// awaitRoom waits until the client's requests are admitted again, after all memory is released.
+// awaitRoom waits until the client's requests are admitted again.
 func awaitRoom(t *testing.T, port uint32) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
@@ -148,8 +145,7 @@ func TestUnknownStatusesShareSeries(t *testing.T) {
 	}
 }
 
-// TestMirrorsOfOneBackend checks that an unresponsive mirror backend does not affect others and that stored
-// bodies count.
+// TestMirrorsOfOneBackend checks that an unresponsive mirror does not affect others and stored bodies count.
 func TestMirrorsOfOneBackend(t *testing.T) {
 	port := freePort(t)
 	copies := make(chan struct{}, 100)
@@ -183,8 +179,7 @@ func TestMirroredBodiesCount(t *testing.T) {
 	f := start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes = 0, 4<<20 }, all(
 		one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a", filter))),
 		backend("a", serve(t, echo("a"))), backend("m", serve(t, echo("m"))))...)
-	// A connection with an unread request is idle and may be evicted, so more than the permitted number are
-	// sent.
+	// A connection with an unread request is idle and may be evicted, so send more than permitted.
 	for sent := 0; testutil.ToFloat64(f.metrics.unmirrored) == 0; sent++ {
 		if sent == 300 {
 			t.Fatal("300 bodies of 64 KiB, with requests of 88, have room in 4 MiB")

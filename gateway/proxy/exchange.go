@@ -18,44 +18,40 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
 )
 
-// exchange is a request on its way, and what has been decided about it.
+// exchange is the state of a request.
 type exchange struct {
 	proxy *Proxy
 	in    *http.Request
 	table *table
 	begun time.Time
 
-	// host and path are normalised.
+	// host and path are normalized.
 	host, path string
-	// query is that for the backend.
-	query   string
-	site    *site
-	rule    *rule
-	share   *share
-	backend *upstream.Backend
+	query      string
+	site       *site
+	rule       *rule
+	share      *share
+	backend    *upstream.Backend
 
-	// sticky is what the request's token says of its session.
 	sticky sticky
 
-	// granted is what an external authorization gave the request, waited how long that took.
+	// granted is the result of external authorization, waited its duration.
 	granted *extauth.Grant
 	waited  time.Duration
 
 	endpoint *balance.Endpoint
 	attempts int
 	err      error
-	// timer ends the request where its rule has a time limit; else it is nil.
+	// timer is nil unless the rule has a timeout.
 	timer *time.Timer
-	// body is that of the request where it has a time limit.
-	body *patientBody
-	// mirrored is the body for mirrors, where there is one.
+	// body is nil unless the request body has a timeout.
+	body     *patientBody
 	mirrored []byte
 	mirrors  bool
 	spans    spans
-	// takenBack says that the client's reset of the request was counted.
+	// takenBack prevents counting a reset by the client twice.
 	takenBack bool
-	// held are bytes that count beside the request: of its answer, and of a body for mirrors. Of these
-	// heading are for a header of which the end has not come.
+	// held are the accounted bytes of response and mirrored body, including heading for an incomplete header.
 	held, heading int64
 }
 
@@ -73,7 +69,7 @@ func (x *exchange) scheme() string {
 	return "http"
 }
 
-// rawPath is the path as the client encoded it, where that is the path that was matched.
+// rawPath returns the client's encoding of the path, or "" if normalization changed the path.
 func (x *exchange) rawPath() string {
 	if x.path != x.in.URL.Path {
 		return ""
@@ -81,19 +77,17 @@ func (x *exchange) rawPath() string {
 	return x.in.URL.RawPath
 }
 
-// answer is a ResponseWriter that knows what was answered, and ends what a client does
-// not read.
+// answer is a ResponseWriter that records status and size and applies write timeouts.
 type answer struct {
 	http.ResponseWriter
 	controller *http.ResponseController
-	// body is that of the request, or nil.
-	body   *patientBody
-	status int
-	bytes  int64
-	// late ends an HTTP/2 stream; of HTTP/1 the connection has its own limit.
+	body       *patientBody
+	status     int
+	bytes      int64
+	// late resets a stalled HTTP/2 stream; HTTP/1 has a timeout per connection.
 	late    *time.Timer
 	timeout time.Duration
-	// webSocket ends with the proxy; nil: the request asks for no WebSocket.
+	// webSocket is canceled when the proxy stops; nil unless the request is a WebSocket handshake.
 	webSocket context.Context
 	isHTTP10  bool
 }
@@ -106,8 +100,7 @@ func newAnswer(w http.ResponseWriter, r *http.Request, timeout time.Duration) *a
 	return a
 }
 
-// WriteHeader implements http.ResponseWriter. It drops informational responses to clients of HTTP/1.0
-// (RFC 9110, section 15.2).
+// WriteHeader drops 1xx responses to HTTP/1.0 clients (RFC 9110, section 15.2).
 func (a *answer) WriteHeader(status int) {
 	if status < 200 && a.isHTTP10 {
 		return
@@ -115,8 +108,7 @@ func (a *answer) WriteHeader(status int) {
 	if a.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
 		a.status = status
 		if header := a.Header(); header["Content-Type"] == nil {
-			// Without the name in the map net/http would guess the type from the body, and a
-			// browser would run what the backend meant to be text.
+			// Otherwise net/http would sniff a type, and a browser could execute content meant as text.
 			header["Content-Type"] = nil
 		}
 		if a.body != nil {
@@ -126,13 +118,13 @@ func (a *answer) WriteHeader(status int) {
 	a.ResponseWriter.WriteHeader(status)
 }
 
-// limit begins the time that the client has to take bytes. It is over with the result.
+// limit starts the write timeout and returns the function that stops it.
 func (a *answer) limit() func() {
 	if a.timeout <= 0 {
 		return func() {}
 	}
 	if a.late == nil {
-		// The stream's own deadline would also end one that has nothing to write.
+		// A write deadline would also reset a stream without pending writes.
 		a.late = time.AfterFunc(a.timeout, func() { _ = a.controller.SetWriteDeadline(time.Unix(1, 0)) })
 	} else {
 		a.late.Reset(a.timeout)
@@ -142,8 +134,7 @@ func (a *answer) limit() func() {
 
 func (a *answer) stop() { a.late.Stop() }
 
-// finish waits until an HTTP/2 client has taken what net/http has buffered. Without it the request
-// would stay in memory, uncounted and without an end, when it has been handled.
+// finish waits until an HTTP/2 client has received the buffered data, which no limit covers after the handler.
 func (a *answer) finish() {
 	if a.timeout > 0 && a.status != 0 && (a.bytes > 0 || a.status == http.StatusServiceUnavailable) {
 		_ = a.FlushError()
@@ -160,8 +151,7 @@ func (a *answer) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// flushBroken sends the received part of a response that its backend has broken off. net/http then
-// closes the connection or resets the stream without a flush.
+// flushBroken flushes the received part of an aborted response before net/http closes connection or stream.
 func (a *answer) flushBroken() {
 	if broken := recover(); broken != nil {
 		_ = a.FlushError()
@@ -169,21 +159,18 @@ func (a *answer) flushBroken() {
 	}
 }
 
-// FlushError is for http.ResponseController.
 func (a *answer) FlushError() error {
 	defer a.limit()()
 	return a.controller.Flush()
 }
 
-// Unwrap is for http.ResponseController.
 func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// Hijack is for upgrades.
 func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	a.status = http.StatusSwitchingProtocols
 	conn, buffered, err := a.controller.Hijack()
 	if err == nil {
-		// The limits of requests do not hold for what follows.
+		// Timeouts of requests do not apply after an upgrade.
 		_ = conn.SetDeadline(time.Time{})
 		if buffered.Reader.Buffered() > 0 {
 			conn = &earlyConn{Conn: conn, reader: buffered.Reader}
@@ -195,14 +182,12 @@ func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, buffered, err
 }
 
-// earlyConn is the client's connection after an upgrade, if the client sent bytes behind its request.
-// net/http has read them, and httputil.ReverseProxy reads the connection only.
+// earlyConn first returns bytes buffered by net/http, because httputil.ReverseProxy reads from the connection.
 type earlyConn struct {
 	net.Conn
 	reader *bufio.Reader
 }
 
-// Read implements net.Conn.
 func (c *earlyConn) Read(b []byte) (int, error) {
 	if c.reader != nil && c.reader.Buffered() > 0 {
 		return c.reader.Read(b[:min(len(b), c.reader.Buffered())])
@@ -211,22 +196,19 @@ func (c *earlyConn) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
-// CloseWrite closes the sending direction.
 func (c *earlyConn) CloseWrite() error { return closeWrite(c.Conn) }
 
-// patientBody is a request's body of which something has to come now and then. On HTTP/2
-// that is until the answer begins: then both sides may talk as they like.
+// patientBody is a request body with an idle timeout, which on HTTP/2 ends with the response header.
 type patientBody struct {
 	io.ReadCloser
 	controller *http.ResponseController
 	timeout    time.Duration
 	http2      bool
 
-	mutex sync.Mutex
-	armed time.Time
-	// reading says that somebody waits for bytes.
+	mutex   sync.Mutex
+	armed   time.Time
 	reading bool
-	// done says that there is no limit any more, closed that nobody wants to read.
+	// done disables the timeout; closed marks a body whose rest is not needed.
 	done, closed bool
 	err          error
 }
@@ -239,7 +221,7 @@ func (p *patientBody) Read(b []byte) (int, error) {
 	p.reading = false
 	switch {
 	case err == io.EOF:
-		// On HTTP/1 the limit would also end the wait for an answer.
+		// On HTTP/1 the read deadline would also interrupt the wait for the response.
 		p.finish()
 	case err != nil && (!p.closed || errors.Is(err, os.ErrDeadlineExceeded)):
 		p.err = err
@@ -247,8 +229,7 @@ func (p *patientBody) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Close is for a stream that the backend has ended: what cannot be read then is no fault of
-// the client's.
+// Close is called when the backend has ended the stream; later read errors are not the client's.
 func (p *patientBody) Close() error {
 	p.mutex.Lock()
 	p.closed = true
@@ -260,7 +241,7 @@ func (p *patientBody) arm() {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	p.reading = true
-	// Not for each read: on HTTP/2 it costs a message to the connection.
+	// Not per read, because on HTTP/2 each deadline is a message to the connection's goroutine.
 	if now := time.Now(); !p.done && now.Sub(p.armed) > p.timeout/4 {
 		p.armed = now
 		_ = p.controller.SetReadDeadline(now.Add(p.timeout))
@@ -274,8 +255,7 @@ func (p *patientBody) finish() {
 	p.done = true
 }
 
-// answered says that the answer begins. On HTTP/1 the server then reads what is left of
-// the body, so the limit stays.
+// answered handles the response header. On HTTP/1 the server then drains the body, so the timeout remains.
 func (p *patientBody) answered() {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
@@ -287,14 +267,14 @@ func (p *patientBody) answered() {
 	}
 }
 
-// broken gives why the client's body could not be read, where that is so.
+// broken returns the error of reading the client's body, or nil.
 func (p *patientBody) broken() error {
 	if p == nil {
 		return nil
 	}
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
-	// With its deadline net/http ends the request's context, before the read returns that says so.
+	// At the deadline net/http cancels the request's context before Read returns the error.
 	if p.err == nil && p.reading && !p.done && time.Since(p.armed) >= p.timeout {
 		return os.ErrDeadlineExceeded
 	}

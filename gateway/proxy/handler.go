@@ -18,8 +18,8 @@ import (
 func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 	p := s.proxy
 	if r.Body != nil && r.Body != http.NoBody {
-		// net/http detects by the type of the body in its own request whether it may wait for the rest;
-		// after Expect it would wait for a body that was never requested.
+		// net/http decides by the type of its own request's body whether to drain the rest; after Expect it
+		// would wait for a body that was never requested.
 		r = r.WithContext(r.Context())
 	}
 	x := &exchange{proxy: p, in: r, table: p.table.Load(), begun: time.Now()}
@@ -45,8 +45,7 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 	defer x.takeBack(out)
 	defer out.finish()
 	if leave || p.draining.Load() || s.leaving.Load() {
-		// On HTTP/2 net/http sends GOAWAY. Idle connections stay open, because closing them loses requests in
-		// flight.
+		// On HTTP/2 net/http sends GOAWAY. Idle connections are not closed, which would lose requests in flight.
 		w.Header().Set("Connection", "close")
 	}
 	switch {
@@ -84,8 +83,8 @@ func (x *exchange) receive(w http.ResponseWriter, out *answer) {
 	}
 }
 
-// takeBack counts client resets of HTTP/2 requests. After too many, header Connection makes net/http send
-// GOAWAY and finish open requests. If the response header was already sent, the connection is closed at once.
+// takeBack counts an HTTP/2 request reset by the client. After too many, the header Connection makes net/http
+// send GOAWAY and drain the streams; once the response header is sent, the connection is closed at once.
 func (x *exchange) takeBack(w *answer) {
 	if x.takenBack || x.in.ProtoMajor != 2 || x.in.Context().Err() == nil {
 		return
@@ -110,8 +109,7 @@ func isGRPC(r *http.Request) bool {
 // requestBytes is the memory of a request without its header.
 const requestBytes = 40 << 10
 
-// beginRequest reports whether there is room; the caller must call end. leave closes a connection with too many
-// rejected requests.
+// beginRequest accounts a request and reports whether there is room; the caller must call end.
 func (s *server) beginRequest(r *http.Request) (room, leave bool, end func()) {
 	entry := entryIn(r)
 	if entry == nil {
@@ -147,7 +145,7 @@ func (s *server) beginRequest(r *http.Request) (room, leave bool, end func()) {
 	return room, leave, func() { entry.Refused(bytes) }
 }
 
-// bufferedBody is the maximum of buffered body bytes. Over HTTP/1.1 they remain with the client.
+// bufferedBody bounds the body bytes buffered by the proxy; over HTTP/1.1 they remain with the client.
 func bufferedBody(r *http.Request) int64 {
 	switch {
 	case r.ProtoMajor != 2 || r.Body == nil || r.Body == http.NoBody:
@@ -178,7 +176,7 @@ func (x *exchange) accountResponse(response *http.Response) error {
 	return nil
 }
 
-// responseHeaderBytes returns the memory of a response header and its copy, beyond requestBytes.
+// responseHeaderBytes returns the memory of a response header and its copy beyond freeResponseHeaderBytes.
 func responseHeaderBytes(header http.Header) (bytes int64) {
 	for name, values := range header {
 		for _, value := range values {

@@ -12,7 +12,6 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
-// certificate is a self-signed certificate with its key.
 type certificate struct{ chain, key string }
 
 func newCertificate(names ...string) (certificate, error) {
@@ -31,7 +30,6 @@ data: {tls.crt: %s, tls.key: %s}
 `, name, encode(c.chain), encode(c.key))
 }
 
-// certificates creates the certificates of the examples and the client's CA file.
 func (d *demo) certificates(ctx context.Context) error {
 	shop, err := newCertificate("shop.example.com", "*.example.com")
 	if err != nil {

@@ -49,7 +49,6 @@ func (d *demo) change(ctx context.Context, policy string, pods int) error {
 	return err
 }
 
-// onePodServes checks that one pod is live and that all packets reach its node.
 func (d *demo) onePodServes(ctx context.Context) error {
 	pods, err := d.cluster.PodsByNode(ctx, "default", selector)
 	if err != nil {

@@ -62,6 +62,5 @@ func (d *demo) drain(ctx context.Context) (err error) {
 	if _, err := d.cluster.Kubectl(ctx, "uncordon", "node1"); err != nil {
 		return err
 	}
-	// The operator may have run on the node.
 	return d.cluster.RolledOut(ctx, "millrace-system", "deployment/millrace-operator")
 }

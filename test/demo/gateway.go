@@ -17,7 +17,6 @@ import (
 // proxies is the Deployment that serves all Ingresses of the class millrace.
 const proxies = "deployment/ingressclass-millrace"
 
-// ingress checks the Ingress of docs/gateway.md with TLS.
 func (d *demo) ingress(ctx context.Context) error {
 	d.step("An Ingress with TLS: proxies behind a VIP of their own, which see the client's address")
 	if err := d.cluster.InstallGateway(ctx); err != nil {
@@ -57,7 +56,6 @@ func (d *demo) ingress(ctx context.Context) error {
 	return d.showMillrace(ctx, "trace", "https://shop.example.com/", "--from", harness.ClientIPv4.String())
 }
 
-// gateway checks the Gateway of docs/gateway.md with its routes and policy.
 func (d *demo) gateway(ctx context.Context) error {
 	d.step("A Gateway: an HTTPRoute by weight, TLS up to the pods, and a TCPRoute by XDP alone")
 	for _, heading := range []string{"A Gateway and an HTTPRoute", "A TCPRoute", "A BackendTLSPolicy"} {
@@ -120,7 +118,6 @@ func (d *demo) routed(ctx context.Context, vip netip.Addr) error {
 	return d.curl(ctx, vip, "http://"+netip.AddrPortFrom(vip, 5432).String()+"/", `"client":"`+client)
 }
 
-// weighed is the number of requests to weighted backends.
 const weighed = 300
 
 func (d *demo) example(ctx context.Context, heading string) error {

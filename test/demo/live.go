@@ -13,7 +13,6 @@ import (
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
-// live installs the aggregated API and queries the current traffic.
 func (d *demo) live(ctx context.Context) (err error) {
 	d.step("The present traffic, by kubectl and by RBAC: the aggregated API live.millrace.io")
 	if err := d.cluster.InstallLive(ctx); err != nil {

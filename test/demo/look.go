@@ -14,7 +14,6 @@ import (
 
 const unusedPort = 81
 
-// trace prints the path of a packet, computed by the nodes' programs.
 func (d *demo) trace(ctx context.Context) error {
 	d.step("What becomes of a packet? The nodes' own programs say, without sending one")
 	from, to := netip.AddrPortFrom(harness.ClientIPv4, 40000), netip.AddrPortFrom(d.ipv4, 80)
@@ -23,7 +22,6 @@ func (d *demo) trace(ctx context.Context) error {
 
 const dropsTime = 4 * time.Second
 
-// drops sends packets to an unused port of the VIP and prints the reported drops.
 func (d *demo) drops(ctx context.Context) error {
 	d.step("Packets to a port that the Service does not have: dropped; each is shown with node, Service and reason")
 	d.say("(datagrams from the client to port %d of %s meanwhile)", unusedPort, d.ipv4)

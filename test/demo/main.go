@@ -39,7 +39,6 @@ const patience = 2 * time.Minute
 
 const selector = "app=echo"
 
-// demo is one run, with the state shared by its steps.
 type demo struct {
 	cluster    *harness.Cluster
 	out        io.Writer
@@ -47,10 +46,8 @@ type demo struct {
 	steps      int
 	title      string
 	ipv4, ipv6 netip.Addr
-	// trusted is the client's CA file.
-	trusted string
-	// authority is the content of trusted.
-	authority string
+	trusted    string
+	authority  string
 }
 
 func run(ctx context.Context, out io.Writer, keep bool) (err error) {
@@ -80,7 +77,6 @@ func run(ctx context.Context, out io.Writer, keep bool) (err error) {
 // failed saves the logs, stops the cluster and returns the failed step and its error.
 func (d *demo) failed(ctx context.Context, err error, keep bool) error {
 	err = fmt.Errorf("step %d (%s) failed: %w", d.steps, d.title, err)
-	// An interrupt needs no logs.
 	if ctx.Err() == nil {
 		d.say("this failed; keeping the logs")
 		logs, keepErr := d.cluster.KeepLogs(ctx, "demo")
@@ -95,7 +91,6 @@ func (d *demo) failed(ctx context.Context, err error, keep bool) error {
 	return errors.Join(err, d.down())
 }
 
-// down stops the cluster, even after an interrupt.
 func (d *demo) down() error {
 	d.step("Taking everything down")
 	if err := d.cluster.Down(context.Background()); err != nil {
@@ -115,7 +110,6 @@ func (d *demo) say(format string, args ...any) {
 	fmt.Fprintf(d.out, "   "+format+"\n", args...)
 }
 
-// show runs a lab command and prints it with its output.
 func (d *demo) show(ctx context.Context, args ...string) error {
 	d.say("$ bin/lab %s", strings.Join(args, " "))
 	out, err := d.cluster.Run(ctx, args...)
@@ -238,7 +232,6 @@ spec:
   addresses: [203.0.113.128/25]
 `
 
-// mistakes shows requests that the API server rejects.
 func (d *demo) mistakes(ctx context.Context) error {
 	d.step("Mistakes are refused, with the way out")
 	d.say("a pool with addresses of another one:")
@@ -250,7 +243,6 @@ func (d *demo) mistakes(ctx context.Context) error {
 	return d.refused(err, "millrace.io/confirm-removal")
 }
 
-// refused prints the reason of a rejection, and returns an error if there was none.
 func (d *demo) refused(err error, wayOut string) error {
 	if err == nil {
 		return errors.New("it was not refused")

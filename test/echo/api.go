@@ -18,10 +18,8 @@ import (
 	"time"
 )
 
-// serviceAccountDir is the mount path of the pod's credentials.
 const serviceAccountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// api gets a path from the API server with the pod's service account and prints the response.
 func api(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("api", flag.ContinueOnError)
 	path := flags.String("path", "/version", "what to get")

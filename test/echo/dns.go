@@ -24,7 +24,6 @@ const (
 	dnsTimeout    = 4 * time.Second
 )
 
-// lookup returns the cluster IPs of a Service, or errNotFound.
 type lookup func(ctx context.Context, namespace, name string) ([]netip.Addr, error)
 
 // dns resolves names of Services (Kubernetes DNS specification, section 2.3.1) with a request to the API

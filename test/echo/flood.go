@@ -20,7 +20,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// batchSize is the number of packets per system call.
 const batchSize = 64
 
 type floodConfig struct {
@@ -29,8 +28,7 @@ type floodConfig struct {
 	kind floodKind
 	// inner is the destination of packets in the tunnel.
 	inner netip.AddrPort
-	// size is the payload of a datagram in bytes.
-	size int
+	size  int
 	// flows is the number of distinct sources; 0: each packet has a new one.
 	flows int
 	// rate is in packets per second; 0: unlimited.
@@ -157,7 +155,6 @@ func (c floodConfig) run(ctx context.Context, send func([]ipv4.Message) (int, er
 		count, err := send(batch[:due])
 		report.Packets += int64(max(count, 0))
 		if err != nil {
-			// For example a full queue; the next packet may pass.
 			report.Failed++
 			if report.FirstError == "" {
 				report.FirstError = err.Error()

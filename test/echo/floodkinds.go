@@ -23,15 +23,13 @@ const (
 type floodPacket struct {
 	ends
 	inner netip.AddrPort
-	// size is the payload of a datagram in bytes.
-	size int
+	size  int
 	// random is the source of all arbitrary fields.
 	random uint64
 }
 
 type floodKind func(p floodPacket) []byte
 
-// floodKinds are the packet kinds of flood by name.
 var floodKinds = map[string]floodKind{
 	"syn":        segmentsWith(tcpSYN),
 	"ack":        segmentsWith(tcpACK),
@@ -136,7 +134,6 @@ func tunnelPacket(p floodPacket) []byte {
 	return ipPacket(p.ends, unix.IPPROTO_UDP, datagram, 6)
 }
 
-// client returns the spoofed inner source.
 func client(p floodPacket) netip.AddrPort {
 	address := p.inner.Addr().AsSlice()
 	binary.BigEndian.PutUint16(address[len(address)-2:], uint16(p.random>>48))

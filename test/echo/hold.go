@@ -20,24 +20,20 @@ import (
 )
 
 type holdConfig struct {
-	to    []netip.AddrPort
-	from  []netip.Addr
-	flows int
-	// interval is the interval of requests per flow.
+	to       []netip.AddrPort
+	from     []netip.Addr
+	flows    int
 	interval time.Duration
 	// timeout is the wait after which a TCP connection counts as broken and a UDP flow as silent.
 	timeout time.Duration
-	// burst is the maximum number of flows probed per second in a check.
-	burst int
+	burst   int
 	// firstPort is the lowest local port, with a distinct port per connection; 0: the kernel selects.
 	firstPort uint16
 }
 
 // flows is a set of held flows, which answer checks through the tally.
 type flows interface {
-	// open starts all flows and returns once each has its first answer or has failed.
 	open(ctx context.Context) error
-	// patience is the maximum duration of a check.
 	patience() time.Duration
 	// report returns the state of the flows and resets the values of the reporting period.
 	report() held.Report

@@ -28,8 +28,7 @@ type tcpFlows struct {
 	flows   []tcpFlow
 	broken  []held.BrokenFlow
 	opening sync.WaitGroup
-	// times are the response times since the previous report.
-	times []time.Duration
+	times   []time.Duration
 }
 
 // tcpFlow is one connection, guarded by the mutex of tcpFlows.
@@ -65,7 +64,6 @@ func (f *tcpFlows) patience() time.Duration {
 	return f.config.interval + f.config.timeout + time.Second
 }
 
-// hold maintains flow i until ctx ends or the connection breaks.
 func (f *tcpFlows) hold(ctx context.Context, i int) {
 	opened := sync.OnceFunc(f.opening.Done)
 	defer opened()
@@ -140,7 +138,6 @@ func (f *tcpFlows) good(i int, pod string, asked time.Time) {
 	flow.requests++
 }
 
-// breaks records the end of flow i, unless ctx has ended.
 func (f *tcpFlows) breaks(ctx context.Context, i int, record held.BrokenFlow, err error) {
 	if ctx.Err() != nil {
 		return

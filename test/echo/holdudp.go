@@ -18,14 +18,12 @@ import (
 )
 
 const (
-	// tick is the interval of sending due datagrams.
 	tick = 5 * time.Millisecond
 	// repeatAfter is the retransmission time of a check.
 	repeatAfter = time.Second
 	// burstPerWindow bounds unanswered datagrams of a check to 50 ms at full rate.
 	burstPerWindow = 20
-	// maxScan bounds the search for a due flow.
-	maxScan = 4096
+	maxScan        = 4096
 )
 
 // udpFlows are UDP flows. Flows that differ only in addresses share a socket, because there may be more
@@ -41,8 +39,7 @@ type udpFlows struct {
 	// next is the next flow to send; used by the sender only.
 	next int
 
-	mu sync.Mutex
-	// pending is the number of flows without an answer.
+	mu      sync.Mutex
 	pending int
 	flows   []udpFlow
 	totals  held.Report
@@ -66,9 +63,8 @@ type udpFlow struct {
 	pod string
 	// sequence is the number of the last datagram, answered that of the last answered one.
 	sequence, answered int
-	// round is the round of the last datagram.
-	round int
-	sent  time.Time
+	round              int
+	sent               time.Time
 	// waiting is the time of the first unanswered datagram.
 	waiting time.Time
 	longest time.Duration
@@ -192,7 +188,6 @@ func (f *udpFlows) send(ctx context.Context) {
 	}
 }
 
-// sendNext sends a datagram of the next due flow, or returns false.
 func (f *udpFlows) sendNext(now time.Time, checking bool) bool {
 	for range min(len(f.flows), maxScan) {
 		i := f.next

@@ -29,7 +29,6 @@ type schedule struct {
 	rate float64
 }
 
-// due returns the start time of request i, from 0.
 func (s schedule) due(start time.Time, i int) time.Time {
 	if s.rate == 0 {
 		return time.Time{}
@@ -132,7 +131,6 @@ func load(ctx context.Context, args []string, stdout io.Writer) error {
 	results := drive(ctx, plan, func(ctx context.Context, _ int) (answer, error) {
 		from, err := ask(ctx, client, *url)
 		if *forwarded {
-			// The report counts addresses without ports.
 			from.Client = net.JoinHostPort(from.Forwarded, "0")
 		}
 		return from, err

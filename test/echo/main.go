@@ -49,7 +49,6 @@ var commands = map[string]command{
 	"web":    web,
 }
 
-// errFailed is returned after a client has printed its failures.
 var errFailed = errors.New("not everything succeeded")
 
 func main() {
@@ -80,7 +79,6 @@ func run(ctx context.Context, args []string) int {
 	}
 }
 
-// parse parses flags and rejects other arguments.
 func parse(flags *flag.FlagSet, args []string) error {
 	if err := flags.Parse(args); err != nil {
 		return err

@@ -22,11 +22,9 @@ const (
 	// sizePrefix starts a datagram "size N …", which is answered with N unfragmented bytes.
 	sizePrefix = "size "
 	// tooBig is the answer if the path MTU is known to be too small.
-	tooBig = "too big"
-	// shortAnswer is the answer size of upstream probes.
+	tooBig      = "too big"
 	shortAnswer = 64
-	// tryFor is the timeout of one datagram.
-	tryFor = time.Second
+	tryFor      = time.Second
 )
 
 type mtuReport struct {
@@ -34,14 +32,11 @@ type mtuReport struct {
 	Down []mtuResult `json:"down"`
 }
 
-// mtuResult is the result for one payload size.
 type mtuResult struct {
 	Size     int  `json:"size"`
 	Answered bool `json:"answered"`
-	// Refused is true if the sender received an error about the path MTU.
-	Refused bool `json:"refused"`
-	// Lost counts datagrams without either result.
-	Lost int `json:"lost"`
+	Refused  bool `json:"refused"`
+	Lost     int  `json:"lost"`
 }
 
 // mtu probes payload sizes in both directions without fragmentation. It repeats each size until an answer,
@@ -91,7 +86,6 @@ func mtu(ctx context.Context, args []string, stdout io.Writer) error {
 	return nil
 }
 
-// sizeRequest returns a request of length bytes for an answer of answer bytes.
 func sizeRequest(answer, length int) string {
 	request := sizePrefix + strconv.Itoa(answer) + " "
 	return request + strings.Repeat("x", max(0, length-len(request)))
@@ -139,7 +133,6 @@ func (p sizeProbe) try(ctx context.Context, size int, request string) mtuResult 
 	return result
 }
 
-// setDontFragment sets or resets the DF flag of a socket's datagrams.
 func setDontFragment(connection *net.UDPConn, ipv6, on bool) error {
 	level, option, value := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_WANT
 	if ipv6 {
@@ -163,7 +156,6 @@ func setDontFragment(connection *net.UDPConn, ipv6, on bool) error {
 	return nil
 }
 
-// sizeWanted parses "size N …".
 func sizeWanted(payload []byte) (size int, found bool) {
 	rest, found := strings.CutPrefix(string(payload), sizePrefix)
 	if !found {
@@ -174,7 +166,6 @@ func sizeWanted(payload []byte) (size int, found bool) {
 	return size, err == nil && size >= 0 && size <= maxDatagram
 }
 
-// answerOfSize answers "size N …".
 func answerOfSize(connection *net.UDPConn, ipv6 bool, size int, send func([]byte) error) {
 	if err := setDontFragment(connection, ipv6, true); err != nil {
 		return

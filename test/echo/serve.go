@@ -19,13 +19,11 @@ import (
 const (
 	// defaultLinger is how long new connections are accepted after SIGTERM, until nodes and routers have
 	// applied the changed endpoints.
-	defaultLinger = 5 * time.Second
-	// shutdownTimeout bounds the wait for requests in flight.
+	defaultLinger   = 5 * time.Second
 	shutdownTimeout = time.Minute
 	headerTimeout   = 10 * time.Second
-	// maxBytes bounds /bytes and /sum.
-	maxBytes = 1 << 30
-	maxSlow  = time.Minute
+	maxBytes        = 1 << 30
+	maxSlow         = time.Minute
 )
 
 func serve(ctx context.Context, args []string, stdout io.Writer) error {
@@ -167,7 +165,6 @@ func writeBytes(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(w, newPattern(seed, count))
 }
 
-// sum is the response to POST /sum.
 type sum struct {
 	Bytes  int64  `json:"bytes"`
 	SHA256 string `json:"sha256"`

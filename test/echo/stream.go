@@ -70,13 +70,11 @@ func (s *streams) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 	defer s.open.Done()
 	conn, err := upgrader.Upgrade(w, r, nil)
 	if err != nil {
-		// The upgrader has sent the error.
 		return
 	}
 	defer conn.Close()
 	defer context.AfterFunc(s.ending, func() {
 		goodbye := websocket.FormatCloseMessage(websocket.CloseGoingAway, "the server ends")
-		// The client may have disconnected.
 		_ = conn.WriteControl(websocket.CloseMessage, goodbye, time.Now().Add(goodbyeTimeout))
 		_ = conn.SetReadDeadline(time.Now().Add(goodbyeTimeout))
 	})()

@@ -48,7 +48,6 @@ func (t *tally) answer(flow, round int) {
 	}
 }
 
-// leave excludes a flow from further checks.
 func (t *tally) leave(flow int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -74,7 +73,6 @@ func (t *tally) open() bool {
 	return t.waiting > 0
 }
 
-// missing returns the number of flows that have not answered.
 func (t *tally) missing() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

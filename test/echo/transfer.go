@@ -82,7 +82,6 @@ func patternSum(address string) (string, error) {
 	return expected.SHA256, err
 }
 
-// upload posts a pattern and compares the sum in the response.
 func upload(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("upload", flag.ContinueOnError)
 	to := flags.String("url", "", "where to post it, such as http://address/sum")

@@ -34,7 +34,6 @@ func udp(ctx context.Context, args []string, stdout io.Writer) error {
 	return results.finish(stdout)
 }
 
-// payloadOf returns a unique payload of at least size bytes.
 func payloadOf(i, size int) string {
 	word := fmt.Sprintf("datagram-%d-", i)
 	return word + strings.Repeat("x", max(0, size-len(word)))
@@ -61,7 +60,6 @@ func exchange(ctx context.Context, to, payload string) (answer, error) {
 	return parseReply(string(buffer[:n]), payload)
 }
 
-// parseReply parses "POD NODE CLIENT PAYLOAD".
 func parseReply(reply, payload string) (answer, error) {
 	words := strings.SplitN(reply, " ", 4)
 	if len(words) != 4 || words[3] != payload {

@@ -24,7 +24,6 @@ const (
 
 var pending atomic.Int32
 
-// laterWanted parses "later DURATION …".
 func laterWanted(payload []byte) (time.Duration, bool) {
 	words := strings.Fields(string(payload))
 	if len(words) < 2 || words[0] != laterWord {
@@ -89,7 +88,6 @@ func push(ctx context.Context, args []string, stdout io.Writer) error {
 	return nil
 }
 
-// askOnce sends a payload unless it is empty, and waits for an answer to await.
 func askOnce(connection net.Conn, payload, await string, limit time.Duration) (answer, error) {
 	if err := connection.SetDeadline(time.Now().Add(limit)); err != nil {
 		return answer{}, err

@@ -17,10 +17,9 @@ const maxDatagram = 65535
 // "later DURATION" again after that time. It answers from the datagram's destination address, which needs a
 // socket per family.
 type udpServer struct {
-	id identity
-	v4 *ipv4.PacketConn
-	v6 *ipv6.PacketConn
-	// raw4 and raw6 are the connections of v4 and v6.
+	id         identity
+	v4         *ipv4.PacketConn
+	v6         *ipv6.PacketConn
 	raw4, raw6 *net.UDPConn
 }
 

@@ -116,7 +116,6 @@ func newVisitors(config webConfig, rounds *rounds) *visitors {
 	return &visitors{config: config, rounds: rounds}
 }
 
-// dial connects to the addresses in turn.
 func (v *visitors) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	next := v.config.to[int(v.dialled.Add(1))%len(v.config.to)]
 	return (&net.Dialer{}).DialContext(ctx, "tcp", next.String())

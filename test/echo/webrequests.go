@@ -13,10 +13,8 @@ import (
 	"github.com/millrace-lb/millrace/test/echo/visited"
 )
 
-// asker sends request i and returns the pod that answered.
 type asker func(ctx context.Context, i int) (string, error)
 
-// askers send the kinds without streams.
 func (v *visitors) askers() map[string]asker {
 	protocols := func(set func(*http.Protocols, bool)) *http.Protocols {
 		p := new(http.Protocols)
@@ -37,7 +35,6 @@ func (v *visitors) askers() map[string]asker {
 }
 
 const (
-	// maxIdle is the number of idle connections.
 	maxIdle = 100
 	// everyPost is the interval of requests with a body, which cannot be repeated.
 	everyPost = 4

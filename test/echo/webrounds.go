@@ -36,7 +36,6 @@ func newRounds() *rounds {
 	return &rounds{start: now, current: &round{start: now, kinds: map[string]*visits{}}}
 }
 
-// report ends the round and waits for its requests.
 func (r *rounds) report() visited.Report {
 	r.mu.Lock()
 	ended := r.current

@@ -18,7 +18,6 @@ import (
 	"github.com/millrace-lb/millrace/test/echo/visited"
 )
 
-// stream is a connection with one message in flight.
 type stream struct {
 	send  func(text string) error
 	close func()
@@ -107,7 +106,6 @@ func (v *visitors) openGRPC(ctx context.Context) (*stream, error) {
 	return newStream(send, receive, end), nil
 }
 
-// conversation is a stream that is reopened when it ends.
 type conversation struct {
 	visitors *visitors
 	kind     string

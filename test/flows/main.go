@@ -18,7 +18,6 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// pinRoot is the agent's default.
 const pinRoot = "/sys/fs/bpf/millrace"
 
 type node struct{ root string }

@@ -13,7 +13,6 @@ import (
 
 // Line is a TCP proxy.
 type Line struct {
-	// Address is the listening address.
 	Address string
 
 	mutex sync.Mutex

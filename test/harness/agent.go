@@ -17,7 +17,6 @@ import (
 	"runtime"
 )
 
-// changedImage is an agent image with modified BPF programs.
 const changedImage = "millrace.test/lbagent:changed"
 
 // LoadChangedAgent builds an agent with equivalent but different BPF programs, loads its image into all

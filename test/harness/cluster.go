@@ -28,9 +28,8 @@ var (
 
 // Cluster is the lab's cluster with Millrace.
 type Cluster struct {
-	root string
-	lab  string
-	// progress receives the lab's progress.
+	root     string
+	lab      string
 	progress io.Writer
 }
 
@@ -87,7 +86,6 @@ func (c *Cluster) run(ctx context.Context, stdin io.Reader, args ...string) ([]b
 	return stdout, err
 }
 
-// outputs is like run but also returns stderr.
 func (c *Cluster) outputs(ctx context.Context, stdin io.Reader, args ...string) (out, complaints []byte, err error) {
 	command := exec.CommandContext(ctx, c.lab, args...)
 	// SIGINT lets the lab end its processes in the namespaces.

@@ -11,10 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// gatewayAPIVersion is the annotation with the version of Gateway API's CRDs.
 const gatewayAPIVersion = "gateway.networking.k8s.io/bundle-version"
 
-// installGatewayAPI installs the CRDs of Gateway API unless there are any of any version.
 func (c *Cluster) installGatewayAPI(ctx context.Context) error {
 	var kinds metav1.PartialObjectMetadataList
 	if err := c.Get(ctx, &kinds, "customresourcedefinitions"); err != nil {

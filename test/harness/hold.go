@@ -16,7 +16,6 @@ import (
 
 // HoldOptions configure Hold.
 type HoldOptions struct {
-	// VIPs share the flows, all to port 80.
 	VIPs []netip.Addr
 	// From are the client addresses that share the flows; empty: the kernel selects.
 	From []netip.Addr
@@ -25,8 +24,7 @@ type HoldOptions struct {
 	UDP       bool
 	Flows     int
 	Interval  time.Duration
-	// Timeout is the maximum wait for an answer.
-	Timeout time.Duration
+	Timeout   time.Duration
 	// Burst is the number of UDP flows probed per second in a check.
 	Burst int
 }
@@ -34,7 +32,6 @@ type HoldOptions struct {
 // Hold is a client with many flows through a VIP.
 type Hold struct {
 	*reporter
-	// seen is the number of reported broken connections.
 	seen int
 }
 

@@ -62,7 +62,6 @@ func (c *Cluster) RemoveLive(ctx context.Context, more ...string) error {
 	return errors.Join(err, c.RolledOut(ctx, "millrace-system", "deployment/millrace-operator", "daemonset/millrace-agent"))
 }
 
-// commands returns the words of the commands in a section's code blocks.
 func commands(page, section string) (blocks [][][]string) {
 	_, text, _ := strings.Cut(page, "\n## "+section+"\n")
 	text, _, _ = strings.Cut(text, "\n## ")

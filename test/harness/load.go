@@ -27,7 +27,6 @@ type Load struct {
 	Gap float64 `json:"gap"`
 }
 
-// clientTime is the timeout of a client run.
 const clientTime = 2 * time.Minute
 
 func (c *Cluster) echo(ctx context.Context, out any, args ...string) error {

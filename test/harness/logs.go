@@ -39,7 +39,6 @@ func (c *Cluster) KeepLogs(ctx context.Context, name string) (string, error) {
 	return directory, errors.Join(append(errs, c.keepState(ctx, directory))...)
 }
 
-// states maps output files to lab commands that print the cluster's state.
 func (c *Cluster) states() map[string][]string {
 	states := map[string][]string{
 		"objects.txt": {"kubectl", "get", "-A", "-o", "wide", "nodes,pods,services,endpointslices,deployments,daemonsets"},

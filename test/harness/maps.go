@@ -23,8 +23,7 @@ import (
 type nodeMaps struct {
 	local     bool
 	endpoints map[netip.Addr]bool
-	// shares are the rows per node in the frontend's table.
-	shares map[netip.Addr]int
+	shares    map[netip.Addr]int
 }
 
 // Balanced checks that the maps of all Ready nodes forward TCP port 80 of a VIP to exactly the live pods of
@@ -138,7 +137,6 @@ func (m nodeMaps) checkShares(nodes map[string]netip.Addr, pods map[string]map[n
 
 var errNoFrontend = errors.New("no such frontend")
 
-// parseMaps parses the output of `lbagent dump --output json` for one TCP frontend.
 func parseMaps(dump []byte, frontend netip.AddrPort) (nodeMaps, error) {
 	found := nodeMaps{endpoints: map[netip.Addr]bool{}, shares: map[netip.Addr]int{}}
 	var held consoleapi.Maps

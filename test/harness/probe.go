@@ -37,9 +37,8 @@ type PathMTU struct {
 type SizeResult struct {
 	Size     int  `json:"size"`
 	Answered bool `json:"answered"`
-	// Refused is true if the sender received a path MTU error.
-	Refused bool `json:"refused"`
-	Lost    int  `json:"lost"`
+	Refused  bool `json:"refused"`
+	Lost     int  `json:"lost"`
 }
 
 // ProbeMTU sends datagrams of the sizes up to a VIP and requests answers of the sizes down, as one flow.

@@ -56,7 +56,6 @@ func family(address netip.Addr) string {
 	return "-6"
 }
 
-// parseRoutes returns the gateways of the lowest-metric routes with their weights.
 func parseRoutes(raw []byte) (map[netip.Addr]int, error) {
 	var routes []kernelRoute
 	if err := json.Unmarshal(raw, &routes); err != nil {

@@ -33,7 +33,6 @@ type Site struct {
 	CA string
 }
 
-// arguments returns arguments of `echo load` with a connection per request.
 func (s Site) arguments(more ...string) []string {
 	scheme, port := "http", uint16(80)
 	if s.CA != "" {
@@ -73,8 +72,7 @@ type WebOptions struct {
 	VIPs []netip.Addr
 	// Host serves requests and WebSockets, GRPCHost gRPC streams.
 	Host, GRPCHost string
-	// CA has the trusted certificates in PEM.
-	CA string
+	CA             string
 	// Rate is in requests per second and kind (package visited).
 	Rate int
 }

@@ -47,7 +47,6 @@ func again(self string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
-	// ip(8) stores namespaces in /run.
 	if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, ""); err != nil {
 		return fmt.Errorf("mount /run: %w", err)
 	}

@@ -32,7 +32,6 @@ func boot(ctx context.Context, k kernel, directory string, o options) error {
 		return fmt.Errorf("write kernel %s: %w", k.name, err)
 	}
 	fmt.Printf("kernel %s (%s):\n", k.name, k.version)
-	// A reboot ends qemu.
 	args := []string{
 		"-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "3072",
 		"-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot",

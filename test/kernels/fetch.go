@@ -17,14 +17,12 @@ import (
 	"time"
 )
 
-// fetchLimit bounds the download of a 70 MB package from one source.
 const fetchLimit = 15 * time.Minute
 
 // snapshot has every file that Debian published, by SHA-1 (https://salsa.debian.org/snapshot-team/snapshot,
 // API).
 const snapshot = "https://snapshot.debian.org/file"
 
-// pool has the current kernels of all Debian releases.
 const pool = "https://deb.debian.org/debian/pool/main/l/linux-signed-amd64"
 
 type source struct {
@@ -67,7 +65,6 @@ func (k kernel) cached(ctx context.Context, cache string, sources []source) (str
 		k.file(), errors.Join(errs...), file)
 }
 
-// fetch downloads the package and moves it into place when it is complete.
 func (k kernel) fetch(ctx context.Context, file string, s source) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchLimit)
 	defer cancel()

@@ -13,7 +13,6 @@ import (
 	"strings"
 )
 
-// tools are host programs that the tests use.
 var tools = []string{"ip", "ethtool", "nft", "iptables-legacy", "ip6tables-legacy"}
 
 // initramfs is a cpio archive in the newc format (Linux,
@@ -114,7 +113,6 @@ func (a *initramfs) tree(from, to string) error {
 	})
 }
 
-// tools copies programs with their libraries.
 func (a *initramfs) tools(ctx context.Context) error {
 	done := map[string]bool{}
 	for _, tool := range tools {

@@ -18,7 +18,6 @@ import (
 	"strings"
 )
 
-// kernel is a Debian kernel package.
 type kernel struct{ name, pkg, version, sha256, sha1 string }
 
 func readKernels(file string) ([]kernel, error) {
@@ -133,7 +132,6 @@ func (p packed) unpack(ctx context.Context) ([]byte, error) {
 	return content, nil
 }
 
-// add appends a module after its dependencies.
 func (i *image) add(ctx context.Context, all map[string]packed, name string) error {
 	if slices.ContainsFunc(i.modules, func(m module) bool { return m.name == name }) {
 		return nil

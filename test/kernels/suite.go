@@ -37,7 +37,6 @@ func (o options) arguments() []string {
 var emulated = []string{"-test.skip",
 	"^Test(ShrinkRefused|InterruptedStart|ConfigValidation|Apply.*|Counters.*|DropReasons|HashDistribution|UnreadSamplesAreLost)$"}
 
-// build compiles static test programs and the initial process.
 func build(ctx context.Context, directory string) error {
 	for _, pkg := range suite {
 		if err := compile(ctx, "test", "-c", "-o", filepath.Join(directory, programOf(pkg)), "./"+pkg); err != nil {

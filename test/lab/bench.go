@@ -33,7 +33,6 @@ fewer, but costs little in the processor time of each.`,
 			if options.Rounds < 1 || options.Duration < 100*time.Millisecond || options.Flows < 1 {
 				return usageError{errBenchOptions}
 			}
-			// This reports errors if the lab is not running.
 			if _, err := a.open(); err != nil {
 				return err
 			}

@@ -37,7 +37,6 @@ func (a *app) stateDir() (string, error) {
 	return filepath.Join(root, ".lab"), nil
 }
 
-// open returns the running lab.
 func (a *app) open() (*cluster.Lab, error) {
 	if err := cluster.RequireRoot(); err != nil {
 		return nil, err

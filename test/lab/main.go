@@ -19,7 +19,6 @@ const (
 	exitUsage   = 2
 )
 
-// exitCode is the exit code of a command run for the caller.
 type exitCode int
 
 func (e exitCode) Error() string { return fmt.Sprintf("the command ended with code %d", int(e)) }

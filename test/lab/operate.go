@@ -25,7 +25,6 @@ On nodes, ctr and runc are on the PATH.`,
 			return a.exec(args[0], args[1:])
 		},
 	}
-	// Arguments after the host belong to the command.
 	command.Flags().SetInterspersed(false)
 	return command
 }

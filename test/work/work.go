@@ -13,7 +13,6 @@ import (
 	"testing"
 )
 
-// size is the environment variable with the input size in counting processes.
 const size = "MILLRACE_TEST_WORK"
 
 // Counter is a test program of a package that counts blocks.

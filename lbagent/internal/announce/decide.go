@@ -48,8 +48,7 @@ type Node struct {
 	Announced  map[netip.Addr]bool
 	// Unready are VIPs that remain announced without endpoints; see Unready.Advance.
 	Unready map[netip.Addr]bool
-	// Phase is the phase of the node's planned departure.
-	Phase Phase
+	Phase   Phase
 	// Final is true if the node leaves even if no other node can take over.
 	Final bool
 	// Links are the interfaces that can answer for VIPs, as returned by Reach.
@@ -90,7 +89,6 @@ func Decide(m *model.Model, node *Node) (Routes, []Decision) {
 	return gathered.routes(), decisions
 }
 
-// deciding holds the inputs shared by all decisions of a pass.
 type deciding struct {
 	model *model.Model
 	node  *Node
@@ -286,7 +284,6 @@ func isRestricted(frontend *model.Frontend, entry forwarding.Frontend) bool {
 	return entry.Ranges != 0 && (entry.Ranges != forwarding.Nobody || len(frontend.Sources) == 0)
 }
 
-// attracts reports whether the frontend can serve new connections.
 func attracts(frontend *model.Frontend) bool {
 	if frontend.Local {
 		return len(frontend.Endpoints) > 0 && !frontend.Terminating
@@ -304,7 +301,6 @@ func withoutEndpoints(frontends []*model.Frontend) Decision {
 	return Decision{Reason: ReasonNoEndpoints, Message: noneOf(frontends) + " has a usable endpoint"}
 }
 
-// noneOf returns the frontends' Services as the subject of a sentence.
 func noneOf(frontends []*model.Frontend) string {
 	var names []string
 	for _, frontend := range frontends {

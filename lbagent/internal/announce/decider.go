@@ -86,7 +86,6 @@ func (d *Decider) electsAlike(m *model.Model, node *Node) bool {
 		reflect.DeepEqual(m.Reach, last.Reach) && reflect.DeepEqual(node.Links, d.node.Links)
 }
 
-// decidePart decides the given VIPs, which are sorted.
 func (d *Decider) decidePart(m *model.Model, vips []netip.Addr, node *Node) {
 	changes := changing[Decision]{list: d.decisions}
 	routes := map[string]*changing[Route]{}

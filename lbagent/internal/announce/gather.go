@@ -16,7 +16,6 @@ func holds(programmed *forwarding.State, aggregate netip.Prefix) bool {
 	return found
 }
 
-// gathering maps an LBPeer to its routes.
 type gathering map[string]*gatheredRoutes
 
 // gatheredRoutes are the routes of one peer; aggregates are indexes into list.
@@ -25,7 +24,6 @@ type gatheredRoutes struct {
 	aggregates map[netip.Prefix]int
 }
 
-// gathered is a route of one or more VIPs.
 type gathered struct {
 	route         Route
 	advertisement *model.Advertisement
@@ -78,7 +76,6 @@ func finished(route Route, peer *model.Peer, leaving bool) Route {
 	return route
 }
 
-// routeTo returns the single-address route of a VIP.
 func routeTo(target model.Target, m *model.Model, vip netip.Addr) Route {
 	advertisement := target.Advertisement
 	route := Route{

@@ -196,7 +196,6 @@ func rendezvous(vip netip.Addr, node forwarding.NodeID) uint64 {
 	return mixed
 }
 
-// answer adds the interfaces of the L2 election to a decision.
 func (e *election) answer(decision Decision, self forwarding.NodeID) Decision {
 	if !e.wanted {
 		return decision

@@ -9,8 +9,7 @@ import (
 
 // Prefixes is a set of route prefixes. The zero value is empty.
 type Prefixes struct {
-	vips map[netip.Addr]struct{}
-	// aggregates are prefixes shorter than a single address.
+	vips       map[netip.Addr]struct{}
 	aggregates []netip.Prefix
 }
 

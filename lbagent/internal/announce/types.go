@@ -45,9 +45,8 @@ type Routes map[string][]Route
 
 // Decision is the peers and interfaces on which a VIP is announced, or the reason why it is not.
 type Decision struct {
-	VIP   netip.Addr
-	Peers []string
-	// Interfaces are those on which this node answers ARP or Neighbor Discovery for the VIP.
+	VIP        netip.Addr
+	Peers      []string
 	Interfaces []string
 	// Elsewhere is true if another node answers for the VIP.
 	Elsewhere bool

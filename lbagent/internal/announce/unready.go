@@ -51,7 +51,6 @@ func (u *Unready) Advance(
 	return stay, again
 }
 
-// look updates the idle VIPs from the model and its changes.
 func (u *Unready) look(m *model.Model, changes *model.Changes) {
 	if changes != nil && changes.Since == u.model && u.model != nil {
 		for _, vip := range changes.VIPs {

@@ -23,8 +23,7 @@ import (
 const (
 	// interval is the interval of rounds. Answers count until the next round.
 	interval = time.Second
-	// reopen is the delay before failed sockets are opened again.
-	reopen = 5 * time.Second
+	reopen   = 5 * time.Second
 )
 
 // Target is a canary and a router to probe it through.

@@ -42,7 +42,6 @@ type source struct {
 	packets int
 }
 
-// openSource opens the ports and calls take for each received datagram.
 func openSource(address netip.Addr, take func(source netip.Addr, at int, from netip.AddrPort, payload []byte)) (*source, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -101,7 +100,6 @@ func (s *source) read(at int, take func(source netip.Addr, at int, from netip.Ad
 	}
 }
 
-// send sends a datagram to the Geneve port of a canary through a router.
 func (s *source) send(by netdev.Way, at int, to netip.Addr, payload []byte) error {
 	packet, protocol, err := encode(s.address, to, s.numbers[at], payload)
 	if err != nil {

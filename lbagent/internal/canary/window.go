@@ -23,14 +23,12 @@ const (
 )
 
 type port struct {
-	// nonce and long identify this round's probes; zero after the answer.
 	nonce, long uint64
 	// node is the last node that answered. missed and longMissed count unanswered rounds since.
 	node               forwarding.NodeID
 	missed, longMissed int
 }
 
-// window is the state of probes to one canary through one router in the last rounds.
 type window struct {
 	ports [canary.Ports]port
 	// rounds counts ended rounds, announced the latest consecutive rounds in which the node announced the
@@ -40,7 +38,6 @@ type window struct {
 	heard map[forwarding.NodeID]int
 }
 
-// probed starts the round of a port. long is zero without a long probe.
 func (w *window) probed(at int, nonce, long uint64) {
 	w.ports[at].nonce, w.ports[at].long = nonce, long
 }
@@ -88,13 +85,11 @@ func (w *window) end(announced bool) {
 // Result is the result for a canary through a router.
 type Result struct {
 	Announced bool
-	// Known is false until settled rounds have ended.
-	Known bool
+	Known     bool
 	// Reached are the nodes that answered in the last rounds, Short the ones that answered short probes
 	// only.
 	Reached, Short map[int32]bool
-	// Unanswered is the number of ports without answers.
-	Unanswered int32
+	Unanswered     int32
 }
 
 func (w *window) result() Result {

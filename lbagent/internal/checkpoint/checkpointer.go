@@ -28,26 +28,21 @@ const (
 	// times the duration of a write, so that writing takes at most 2 % of a CPU.
 	shortestSave = 250 * time.Millisecond
 	saveShare    = 50
-	// saveAgain is the delay before a failed write is retried.
-	saveAgain = 30 * time.Second
+	saveAgain    = 30 * time.Second
 )
 
 // Objects reads the objects of the API server.
 type Objects interface {
 	Snapshot() *model.Snapshot
-	// Synced is closed when all objects have been listed.
 	Synced() <-chan struct{}
-	// PasswordsRead reports whether the Snapshot has all passwords.
 	PasswordsRead() bool
 }
 
 // Checkpointer provides the objects for passes: the ones of the API server or, until all are listed, the
 // ones that the previous agent saved. A nil Checkpointer saves nothing.
 type Checkpointer struct {
-	live Objects
-	// before is the state of the previous agent, or nil.
+	live   Objects
 	before *State
-	// store is nil if objects are not saved.
 	store  store
 	logger logr.Logger
 	// known returns the nodes that have answered probes; nil if nodes are not probed.
@@ -64,7 +59,6 @@ type store interface {
 
 // Config configures a Checkpointer.
 type Config struct {
-	// Directory is where objects are saved; empty disables saving.
 	Directory string
 	// BootID and Node identify a checkpoint; others are ignored.
 	BootID, Node string
@@ -121,7 +115,6 @@ func (c *Checkpointer) Await(ctx context.Context) error {
 
 var errNotRead = errors.New("the API server has not answered since this agent started")
 
-// isLive reports whether Objects returns the objects of the API server.
 func (c *Checkpointer) isLive() bool {
 	select {
 	case <-c.live.Synced():
@@ -249,7 +242,6 @@ func (c *Checkpointer) Run(ctx context.Context) error {
 	}
 }
 
-// tell logs the first failure and the recovery of saving.
 func (c *Checkpointer) tell(err error, failing bool) {
 	switch {
 	case err != nil && !failing:

@@ -33,12 +33,10 @@ type State struct {
 	// Generations are the generations of the node's tunnel keys. The maps contain only a part of each
 	// number.
 	Generations []uint32
-	// Nodes are the nodes that have answered probes.
-	Nodes []membership.Known
+	Nodes       []membership.Known
 }
 
 type content struct {
-	// The maps of another boot are gone.
 	BootID         string
 	NodeName       string
 	Node           *corev1.Node
@@ -80,7 +78,6 @@ func sum(body []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// decode parses a file and verifies that it is of a boot of a node.
 func decode(file []byte, bootID, nodeName string) (*State, error) {
 	rest, found := bytes.CutPrefix(file, []byte(header))
 	if !found {

@@ -28,7 +28,6 @@ type clientPacket struct {
 	Midstream bool
 }
 
-// marshal returns the IP packet with valid checksums and no payload.
 func marshal(flow clientPacket) ([]byte, error) {
 	source, destination := flow.Source.Addr().Unmap(), flow.Destination.Addr().Unmap()
 	if !source.IsValid() || !destination.IsValid() || source.Is4() != destination.Is4() {

@@ -36,18 +36,14 @@ const (
 // Request is the one line that a client sends.
 type Request struct {
 	Command Command `json:"command"`
-	// Follow requests new drops until the client disconnects; otherwise recent drops are returned.
-	Follow bool `json:"follow,omitempty"`
+	Follow  bool    `json:"follow,omitempty"`
 	// Interval is the interval between lines of top; 0 means one line.
-	Interval time.Duration `json:"interval,omitempty"`
-	// Packet is the packet to trace.
-	Packet *consoleapi.Packet `json:"packet,omitempty"`
+	Interval time.Duration      `json:"interval,omitempty"`
+	Packet   *consoleapi.Packet `json:"packet,omitempty"`
 	// Addresses are the VIPs for vips or top, by default all. For duplicates they may be any addresses.
-	Addresses []netip.Addr `json:"addresses,omitempty"`
-	// Namespace is the namespace of the Services for top, by default all.
-	Namespace string `json:"namespace,omitempty"`
-	// History is the query for history.
-	History *consoleapi.HistoryQuery `json:"history,omitempty"`
+	Addresses []netip.Addr             `json:"addresses,omitempty"`
+	Namespace string                   `json:"namespace,omitempty"`
+	History   *consoleapi.HistoryQuery `json:"history,omitempty"`
 }
 
 func (r *Request) wants(key forwarding.FrontendKey, service string) bool {
@@ -55,7 +51,6 @@ func (r *Request) wants(key forwarding.FrontendKey, service string) bool {
 		(r.Namespace == "" || strings.HasPrefix(service, r.Namespace+"/"))
 }
 
-// minInterval bounds the load by a reader of counters.
 const minInterval = 100 * time.Millisecond
 
 // maxHosts is the maximum number of addresses for hosts, because each is a broadcast on every uplink.
@@ -99,25 +94,20 @@ type DataPlane interface {
 
 // Directory holds the names of objects that the data plane identifies by number.
 type Directory struct {
-	Node string
-	// Zone is this node's zone, or empty.
-	Zone string
-	// Services are namespace/name.
+	Node     string
+	Zone     string
 	Services map[forwarding.FrontendKey]string
 	// Local are the frontends of Services with externalTrafficPolicy Local.
-	Local map[forwarding.FrontendKey]bool
-	// Backends are the backends of frontends with a VIPRoute.
+	Local    map[forwarding.FrontendKey]bool
 	Backends map[forwarding.FrontendKey][]Backend
 	Nodes    map[forwarding.NodeID]string
 }
 
 // Backend is a Service of a VIPRoute.
 type Backend struct {
-	Service string
-	Weight  uint32
-	// Refused is true if the share of the backend is refused.
-	Refused bool
-	// Endpoints are the endpoints on this node.
+	Service   string
+	Weight    uint32
+	Refused   bool
 	Endpoints []netip.AddrPort
 }
 

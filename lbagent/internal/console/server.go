@@ -22,9 +22,7 @@ import (
 )
 
 const (
-	// maxClients is the maximum number of concurrent clients.
-	maxClients = 32
-	// requestTime is the timeout for reading a request, and for writing a line.
+	maxClients  = 32
 	requestTime = 10 * time.Second
 	// maxRequest is the maximum size of a request in bytes: about 1,500 VIPs, or a packet in base64.
 	maxRequest = 64 * 1024
@@ -39,10 +37,8 @@ type Server struct {
 	Directory func() *Directory
 	Decisions func() *Decisions
 	Speaker   Speaker
-	// Hosts probes which hosts have addresses.
-	Hosts func(context.Context, []netip.Addr) (*consoleapi.Hosts, error)
-	// History returns recorded entries.
-	History func(*consoleapi.HistoryQuery) (*consoleapi.History, error)
+	Hosts     func(context.Context, []netip.Addr) (*consoleapi.Hosts, error)
+	History   func(*consoleapi.HistoryQuery) (*consoleapi.History, error)
 }
 
 // Listen opens the socket for this user only. It replaces the socket of a previous agent, unless an agent

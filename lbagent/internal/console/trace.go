@@ -82,7 +82,6 @@ func (e *description) backends() {
 	}
 }
 
-// backend returns the Service of an endpoint, for a frontend with a VIPRoute.
 func (e *description) backend(endpoint netip.AddrPort) string {
 	for _, backend := range e.names.Backends[e.trace.Key] {
 		if slices.Contains(backend.Endpoints, endpoint) {
@@ -92,7 +91,6 @@ func (e *description) backend(endpoint netip.AddrPort) string {
 	return ""
 }
 
-// destination returns the destination address in the packet's IP header.
 func destination(packet []byte) string {
 	switch {
 	case len(packet) >= 20 && packet[0]>>4 == 4:

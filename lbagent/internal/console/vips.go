@@ -15,14 +15,10 @@ import (
 
 // Decisions are the decisions of the last pass that computed routes.
 type Decisions struct {
-	// Time is the start of that pass.
-	Time time.Time
-	// VIPs are sorted by address.
-	VIPs []announce.Decision
-	// Established are the routes of established sessions.
+	Time        time.Time
+	VIPs        []announce.Decision
 	Established announce.Sessions
-	// Sessions are the statuses of sessions, including BFD.
-	Sessions []millracev1beta1.SessionStatus
+	Sessions    []millracev1beta1.SessionStatus
 }
 
 // VIPs returns the decisions about some VIPs, or about all without addresses. It returns an error before

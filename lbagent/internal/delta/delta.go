@@ -38,7 +38,6 @@ func IsSameMap[K comparable, V any](a, b map[K]V) bool {
 	return reflect.ValueOf(a).UnsafePointer() == reflect.ValueOf(b).UnsafePointer()
 }
 
-// without returns the non-zero elements that are not in others.
 func without[T comparable](list, others []T) []T {
 	if len(list) == 0 {
 		return nil

@@ -109,7 +109,6 @@ func withholding(verdict Verdict) map[netip.Addr]announce.Decision {
 	return withheld
 }
 
-// hostsOf returns the addresses of nodes, peers and gateways.
 func hostsOf(m *model.Model, gateways model.Gateways) []netip.Addr {
 	var hosts []netip.Addr
 	for i := range m.Nodes {
@@ -172,7 +171,6 @@ func (d *Detector) ask(ctx context.Context, questions []Question) (map[Question]
 	for _, question := range questions {
 		link, err := net.InterfaceByName(question.Interface)
 		if err != nil {
-			// The interface has been deleted.
 			continue
 		}
 		key := fib.NeighbourKey{Interface: link.Index, Address: question.Address}

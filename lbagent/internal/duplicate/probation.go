@@ -23,7 +23,6 @@ const (
 // VIP is a VIP that has a Service.
 type VIP struct {
 	Address netip.Addr
-	// Created is the creation time of the VIP object.
 	Created time.Time
 	// Waits is true if any node found a duplicate before the VIP was first announced.
 	Waits bool
@@ -46,26 +45,22 @@ type Question struct {
 // Answer is the latest answer to a Question. HardwareAddr is empty if no host has the address.
 type Answer struct {
 	HardwareAddr net.HardwareAddr
-	// Trusted is true for a node or router, which may answer for VIPs.
-	Trusted bool
+	Trusted      bool
 }
 
 // Holder is a host that uses the address of a VIP.
 type Holder struct {
 	Question
 	HardwareAddr net.HardwareAddr
-	// Withheld is true if the VIP is not announced for this reason.
-	Withheld bool
+	Withheld     bool
 }
 
 // Probation tracks the VIPs that wait for probes. The zero value is ready to use.
 type Probation struct {
-	// known are the VIPs in a network of a link.
 	known map[netip.Addr]trial
 }
 
 type trial struct {
-	// created is the creation time of the VIP.
 	created, since time.Time
 	waits          bool
 }

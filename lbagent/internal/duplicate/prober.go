@@ -12,7 +12,6 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// afterFailure is the delay before the next attempt if the kernel rejects a probe.
 const afterFailure = 10 * time.Second
 
 // Ask sends probes until ctx is done and returns the answers of hosts that have the address.
@@ -25,8 +24,7 @@ type Prober struct {
 	logger  logr.Logger
 	wake    chan struct{}
 	looks   chan look
-	// said is the last logged error.
-	said string
+	said    string
 
 	mu     sync.Mutex
 	wanted []Wanted
@@ -43,7 +41,6 @@ func NewProber(ask Ask, changed func(), logger logr.Logger) *Prober {
 	return &Prober{ask: ask, changed: changed, logger: logger, wake: make(chan struct{}, 1), looks: make(chan look)}
 }
 
-// look is an immediate, single probe.
 type look struct {
 	questions []Question
 	answer    chan<- looked
@@ -93,7 +90,6 @@ func (p *Prober) Want(wanted []Wanted, nodes int) map[Question]Answer {
 	return p.answered
 }
 
-// forget drops answers to questions that are no longer scheduled.
 func (p *Prober) forget(now time.Time) {
 	since, created := make(map[Question]time.Time, len(p.wanted)), make(map[Question]time.Time, len(p.wanted))
 	answered := make(map[Question]Answer, len(p.wanted))
@@ -116,7 +112,6 @@ func (p *Prober) hand(s *schedule) {
 	s.want(p.wanted, p.nodes, p.since)
 }
 
-// tell publishes the answers.
 func (p *Prober) tell(known map[Question]asked) {
 	answered := make(map[Question]Answer, len(known))
 	p.mu.Lock()
@@ -159,7 +154,6 @@ func (p *Prober) Run(ctx context.Context) error {
 	}
 }
 
-// round sends one batch of probes and returns the delay until the next round.
 func (p *Prober) round(ctx context.Context, s *schedule, questions []Question) (wait time.Duration) {
 	began := time.Now()
 	limited, cancel := context.WithTimeout(ctx, window)

@@ -30,16 +30,13 @@ type Wanted struct {
 	Question
 	// Created is the creation time of the VIP. A VIP created again with the same address is probed again.
 	Created time.Time
-	// Urgent is true if a VIP waits for the answer.
-	Urgent bool
+	Urgent  bool
 }
 
 type schedule struct {
 	wanted []Wanted
 	asked  map[Question]asked
-	// turn is the interval between non-urgent probes.
-	turn time.Duration
-	// turned is the time of the last repeated probe for a free address.
+	turn   time.Duration
 	turned time.Time
 }
 
@@ -97,7 +94,6 @@ func (s *schedule) due(now time.Time) (questions []Question, wait time.Duration)
 	return nil, wait
 }
 
-// urgency is lower for questions that were never sent.
 func (s *schedule) urgency(question Question) int {
 	if _, found := s.asked[question]; !found {
 		return 0
@@ -105,7 +101,6 @@ func (s *schedule) urgency(question Question) int {
 	return 1
 }
 
-// answer records the answers; a question without an answer is free.
 func (s *schedule) answer(questions []Question, answers map[Question]Answer, now time.Time) {
 	for _, question := range questions {
 		s.asked[question] = asked{at: now, Answer: answers[question]}

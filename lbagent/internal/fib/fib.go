@@ -38,7 +38,6 @@ func Targets(self forwarding.Self, nodes map[forwarding.NodeID]forwarding.Node) 
 
 // Route is the kernel's route to a Target.
 type Route struct {
-	// Interface is the index of the outgoing interface.
 	Interface int
 	// Gateway is the next router, or invalid if the target is on the link.
 	Gateway netip.Addr
@@ -50,12 +49,10 @@ type Route struct {
 type Interface struct {
 	MAC [6]byte
 	MTU int
-	// Up is true if the interface is up and has carrier.
-	Up bool
+	Up  bool
 	// Lower is the lower interface of an 802.1Q device; zero for other interfaces.
 	Lower int
-	// VLAN is the VLAN ID of an 802.1Q device.
-	VLAN uint16
+	VLAN  uint16
 }
 
 // NeighbourKey identifies an entry of the kernel's neighbor tables.
@@ -66,7 +63,6 @@ type NeighbourKey struct {
 
 // Neighbour is an entry of the kernel's neighbor tables.
 type Neighbour struct {
-	// MAC is zero if the entry is not resolved.
 	MAC [6]byte
 	// Kept is true if the entry is permanent, or managed by the kernel, and so remains valid.
 	Kept bool

@@ -24,7 +24,6 @@ type Packet struct {
 
 func (p *Packet) is4() bool { return p.Source.Is4() || p.Destination.Is4() }
 
-// ruleset reads chains and maps of nftables.
 type ruleset interface {
 	rules(table *nftables.Table, chain string) ([]*nftables.Rule, error)
 	verdicts(table *nftables.Table, set string) (verdicts, error)
@@ -58,9 +57,7 @@ func matches(is bool) match {
 }
 
 type outcome struct {
-	// mayAccept is true if a rule may accept the packet.
 	mayAccept bool
-	// mayReturn is true if the packet may reach the end of the chain.
 	mayReturn bool
 }
 
@@ -77,14 +74,11 @@ type walk struct {
 	packet *Packet
 	from   ruleset
 	// marked is true if a rule may have set the packet's mark, which is initially zero.
-	marked bool
-	// passed is the number of evaluated rules.
-	passed int
-	// registers are the known contents of registers.
+	marked    bool
+	passed    int
 	registers map[uint32][]byte
 }
 
-// policyDrops reports whether the packet certainly reaches the end of the base chain.
 func policyDrops(packet *Packet, chain *nftables.Chain, from ruleset) (bool, error) {
 	w := walk{packet: packet, from: from}
 	result, err := w.chain(chain.Table, chain.Name, 0)
@@ -213,7 +207,6 @@ func (w *walk) expression(e expr.Any) match {
 		return w.extension(e)
 	case *expr.Counter, *expr.Log, *expr.Immediate, *expr.Notrack, *expr.FlowOffload, *expr.Objref:
 	default:
-		// Another condition, or an unsupported register.
 		return maybe
 	}
 	return yes

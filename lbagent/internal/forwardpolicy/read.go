@@ -44,7 +44,6 @@ func Dropping(packet *Packet) ([]string, error) {
 	return found, errors.Join(errs...)
 }
 
-// concerns reports whether the packet passes the chain, and the policy of the chain is drop.
 func concerns(chain *nftables.Chain, packet *Packet) bool {
 	if chain.Hooknum == nil || *chain.Hooknum != *nftables.ChainHookForward ||
 		chain.Policy == nil || *chain.Policy != nftables.ChainPolicyDrop {

@@ -34,18 +34,15 @@ const (
 type Monitor struct {
 	now func() time.Time
 
-	mu sync.Mutex
-	// since is the start of the pass in progress; zero between passes.
+	mu    sync.Mutex
 	since time.Time
-	// moved is the time of the last progress, step the current step.
 	moved time.Time
 	step  string
 	// begun counts passes, ended is its value at the last end. turn is closed and replaced at each end.
 	begun, ended uint64
 	turn         chan struct{}
 	first        time.Time
-	// failure is the error of the last pass.
-	failure error
+	failure      error
 	// announcing is true once all sessions were established or SessionGrace has passed. Later losses of
 	// routers do not affect readiness.
 	announcing bool
@@ -153,7 +150,6 @@ func (h *Monitor) Watch(ctx context.Context, every time.Duration, logger logr.Lo
 	}
 }
 
-// stacks returns the stacks of all goroutines, with equal ones merged.
 func stacks() string {
 	var all strings.Builder
 	_ = pprof.Lookup("goroutine").WriteTo(&all, 1)

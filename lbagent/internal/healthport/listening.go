@@ -16,7 +16,6 @@ import (
 // listen is the state of a listening socket in /proc/net/tcp (TCP_LISTEN).
 const listen = "0A"
 
-// listening reports whether a process on the node listens on a TCP port, at any address.
 func listening(port uint16) (bool, error) {
 	for _, name := range []string{"/proc/self/net/tcp", "/proc/self/net/tcp6"} {
 		file, err := os.Open(name)

@@ -42,9 +42,8 @@ type Config struct {
 	// Pause is the interval for checking ProxyPort, and Retry the interval for retrying a port that
 	// another process uses.
 	Pause, Retry time.Duration
-	// Alive returns why the agent is not working, or nil.
-	Alive  func() error
-	Logger logr.Logger
+	Alive        func() error
+	Logger       logr.Logger
 }
 
 // Server serves health ports. The kernel gives a port to one process only, so a node never has two
@@ -61,10 +60,8 @@ type Server struct {
 	open map[Key]*http.Server
 	// refused is the time of the next attempt for a port that another process uses.
 	refused map[Key]time.Time
-	// seen is when a service proxy was last detected.
-	seen time.Time
-	// left is true while the ports are left to a service proxy.
-	left bool
+	seen    time.Time
+	left    bool
 }
 
 // New returns a Server without open ports.
@@ -182,7 +179,6 @@ func (s *Server) closeAll() {
 	clear(s.refused)
 }
 
-// answer is the response body of kube-proxy.
 type answer struct {
 	Service             service `json:"service"`
 	LocalEndpoints      int     `json:"localEndpoints"`

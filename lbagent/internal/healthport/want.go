@@ -18,8 +18,7 @@ type Key struct {
 
 // Check is the response of a port.
 type Check struct {
-	Service model.ServiceName
-	// Endpoints is the number of ready pods on this node.
+	Service   model.ServiceName
 	Endpoints int
 }
 

@@ -46,13 +46,10 @@ type bucket struct {
 	at   time.Time
 }
 
-// budget limits the recorded entries, and counts dropped ones.
 type budget struct {
 	buckets map[consoleapi.HistoryKind]*bucket
-	// left counts dropped entries since they were last reported.
-	left map[leftKey]uint64
-	// all counts all dropped entries.
-	all map[consoleapi.HistoryKind]uint64
+	left    map[leftKey]uint64
+	all     map[consoleapi.HistoryKind]uint64
 }
 
 type leftKey struct {
@@ -61,10 +58,8 @@ type leftKey struct {
 	service string
 }
 
-// maxLeft is the maximum number of Services with a separate count of dropped entries.
 const maxLeft = 64
 
-// maxTold is the maximum number of lines per minute that report dropped entries.
 const maxTold = 8
 
 func newBudget() *budget {
@@ -110,7 +105,6 @@ func (b *budget) leave(entry *consoleapi.HistoryEntry) {
 	}
 }
 
-// leftOut returns entries that report dropped entries, the largest counts first.
 func (b *budget) leftOut(now time.Time) []consoleapi.HistoryEntry {
 	keys := slices.SortedFunc(maps.Keys(b.left), func(x, y leftKey) int {
 		return cmp.Or(cmp.Compare(b.left[y], b.left[x]), cmp.Compare(x.kind, y.kind), cmp.Compare(x.service, y.service))

@@ -18,9 +18,8 @@ import (
 
 // State is the state of a node at one time. It must not be modified.
 type State struct {
-	Time  time.Time
-	Model *model.Model
-	// Decisions are about VIPs, sorted by address.
+	Time      time.Time
+	Model     *model.Model
 	Decisions []announce.Decision
 	Sessions  []Session
 	// Down are the nodes that do not answer probes. CutOff is true if this node is cut off.
@@ -35,10 +34,8 @@ type Session struct {
 	Address     netip.Addr
 	Established bool
 	// Since is the time when the session last entered or left state Established.
-	Since time.Time
-	// Flaps counts lost sessions.
-	Flaps uint64
-	// Message is why the session is not established, or was last lost.
+	Since   time.Time
+	Flaps   uint64
 	Message string
 	// BFD is the state of the BFD session, such as Up, or empty without one.
 	BFD, BFDMessage string
@@ -46,18 +43,14 @@ type Session struct {
 
 // Problem is a message about a Service or the node.
 type Problem struct {
-	// Service is namespace/name, or empty for the node.
 	Service string
 	Text    string
 }
 
 const (
-	// listed is the maximum number of names in an entry.
-	listed = 32
-	// maxProblems is the maximum number of compared problems.
+	listed      = 32
 	maxProblems = 256
-	// maxMessage is the maximum length of a message in bytes.
-	maxMessage = 300
+	maxMessage  = 300
 	// failingEvery is the minimum time between two entries about a session that is not established.
 	failingEvery = time.Minute
 )
@@ -65,10 +58,8 @@ const (
 // Entry is a line of the history.
 type Entry = consoleapi.HistoryEntry
 
-// changes computes the changes between two States.
 type changes struct {
-	before *State
-	// failing are the last reported failures of sessions.
+	before  *State
 	failing map[peerKey]failure
 }
 
@@ -155,7 +146,6 @@ func (c *changes) session(before, now *Session, at time.Time) (entries []Entry) 
 	return entries
 }
 
-// bfdUp is the state Up of millracev1beta1.
 const bfdUp = "Up"
 
 func orNow(at, now time.Time) time.Time {

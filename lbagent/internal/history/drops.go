@@ -13,7 +13,6 @@ import (
 
 // Counters count dropped packets since the creation of the maps, or of a frontend in them.
 type Counters struct {
-	// Reasons counts all packets.
 	Reasons map[string]uint64
 	// Frontends counts packets of frontends. Reasons without packets are absent.
 	Frontends map[forwarding.FrontendKey]map[string]uint64
@@ -63,7 +62,6 @@ func grew(before, now uint64) uint64 {
 	return now - before
 }
 
-// drops returns the most frequent drops, and the sum of all others.
 func drops(grown map[dropKey]uint64) []consoleapi.HistoryDrop {
 	keys := slices.SortedFunc(maps.Keys(grown), func(a, b dropKey) int {
 		return cmp.Or(cmp.Compare(grown[b], grown[a]), cmp.Compare(a.reason, b.reason), cmp.Compare(a.service, b.service))

@@ -84,7 +84,6 @@ func told(decision *announce.Decision) (what, message string) {
 	return "Announced", "to " + strings.Join(to, ", ")
 }
 
-// named adds Services to entries.
 func named(groups map[string]*Entry, before, now *State) []Entry {
 	var entries []Entry
 	for _, key := range slices.Sorted(maps.Keys(groups)) {
@@ -133,15 +132,11 @@ const (
 	ready
 )
 
-// whats are the words for the new state of an endpoint.
 var whats = map[served]string{gone: "Gone", draining: "NotReady", ready: "Ready"}
 
-// turned are the changes of a Service's endpoints on this node.
 type turned struct {
-	before, after map[forwarding.Endpoint]served
-	// usable is the number of endpoints of a frontend that accept new connections.
-	usable int
-	// had and has are true if any node has a usable endpoint.
+	before, after   map[forwarding.Endpoint]served
+	usable          int
 	had, has, known bool
 }
 

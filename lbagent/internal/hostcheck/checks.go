@@ -32,8 +32,7 @@ type Plane interface {
 }
 
 type Checks struct {
-	plane Plane
-	// exempt returns why replies are not exempt from NAT, or nil.
+	plane  Plane
 	exempt func() error
 	logger logr.Logger
 
@@ -74,7 +73,6 @@ func (c *Checks) Problems(m *model.Model, uplinks []string) []string {
 // nodes.
 func (c *Checks) OtherUplink() bool { return c.otherUplink.told.Load() }
 
-// tagsBeside returns messages about uplinks whose VLAN tags the programs cannot read.
 func tagsBeside(attachments []dataplane.Attachment) []string {
 	var found []string
 	for i := range attachments {

@@ -16,7 +16,6 @@ import (
 )
 
 const (
-	// conntrackDir has the size and the limit of the kernel's connection table.
 	conntrackDir = "/proc/sys/net/netfilter"
 	// nearlyFull is the percentage of the limit at which the table is reported, roomAgain the one
 	// below which it is not.
@@ -26,7 +25,6 @@ const (
 // conntrackTable reports whether the kernel's connection table is nearly full. Once it is full, the
 // kernel drops packets of new connections that its filter would track.
 type conntrackTable struct {
-	// notice is the limit of the table.
 	notice
 }
 
@@ -42,7 +40,6 @@ func (c *conntrackTable) observe(count, limit uint64) (changed bool) {
 	return false
 }
 
-// run reads the table's size until ctx is done, and calls changed when the notice changes.
 func (c *conntrackTable) run(ctx context.Context, changed func(), logger logr.Logger) error {
 	return watchCounter(ctx, func() (bool, error) {
 		count, limit, err := readConntrack(conntrackDir)

@@ -22,9 +22,7 @@ const firewallEvery = time.Minute
 
 // firewall detects firewalls of the node whose policy drops packets to and from its pods.
 type firewall struct {
-	// served are the pods and uplinks of the latest pass.
 	served atomic.Pointer[servedPods]
-	// notice names the chains, such as "ip filter FORWARD".
 	notice
 }
 
@@ -66,7 +64,6 @@ func podsOf(m *model.Model) []netip.Addr {
 	return slices.DeleteFunc([]netip.Addr{least4, least6}, func(a netip.Addr) bool { return !a.IsValid() })
 }
 
-// observe checks which chains drop the packets, and reports whether the result has changed.
 func (f *firewall) observe(dropping func(*forwardpolicy.Packet) ([]string, error)) (changed bool, err error) {
 	var chains []string
 	if served := f.served.Load(); served != nil {

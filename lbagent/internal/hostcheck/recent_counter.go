@@ -11,10 +11,8 @@ import (
 )
 
 const (
-	// recentEvery is the interval for reading the counter.
 	recentEvery = 10 * time.Second
-	// recentFor is how long an increase is reported.
-	recentFor = 10 * time.Minute
+	recentFor   = 10 * time.Minute
 )
 
 // recentCounter reports whether a counter of drops has increased within recentFor.
@@ -38,7 +36,6 @@ func (o *recentCounter) observe(count uint64, now time.Time) (changed bool) {
 	return o.told.Swap(recent) != recent
 }
 
-// run reads the counter until ctx is done, and calls changed when the reported value has changed.
 func (o *recentCounter) run(ctx context.Context, read func() (uint64, error), changed func(), logger logr.Logger) error {
 	return watchCounter(ctx, func() (bool, error) {
 		count, err := read()
@@ -46,12 +43,10 @@ func (o *recentCounter) run(ctx context.Context, read func() (uint64, error), ch
 	}, changed, logger)
 }
 
-// watchCounter is watchEvery for counters.
 func watchCounter(ctx context.Context, look func() (bool, error), changed func(), logger logr.Logger) error {
 	return watchEvery(ctx, recentEvery, look, changed, logger)
 }
 
-// watchEvery calls look periodically until ctx is done, and changed whenever look returns true.
 func watchEvery(
 	ctx context.Context, pause time.Duration, look func() (bool, error), changed func(), logger logr.Logger,
 ) error {

@@ -19,11 +19,9 @@ const orderEvery = 30 * time.Second
 // tcxOrder detects programs of other owners that tcx runs before Millrace's program, so that they process
 // replies first.
 type tcxOrder struct {
-	// notice names the programs, such as "eth0: program 12 (name)".
 	notice
 }
 
-// observe processes the programs by uplink, and reports whether the result has changed.
 func (f *tcxOrder) observe(programs map[string][]string) (changed bool) {
 	var found []string
 	for _, uplink := range slices.Sorted(maps.Keys(programs)) {

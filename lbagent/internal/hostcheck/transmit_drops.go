@@ -16,9 +16,7 @@ import (
 
 // transmitDrops detects drivers that recently did not transmit frames from XDP.
 type transmitDrops struct {
-	// vethTransmit is Config.VethTransmit.
 	vethTransmit bool
-	// notice names the interfaces and the drop reasons, such as "eth0 (redirect)".
 	notice
 
 	counters map[string]*recentCounter

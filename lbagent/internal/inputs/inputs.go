@@ -22,7 +22,6 @@ import (
 
 // Inputs assembles the input of passes and is used by passes only.
 type Inputs struct {
-	// Objects returns the objects of the API server or of the checkpoint.
 	Objects func() *model.Snapshot
 	// Guard holds mass removals; nil disables it.
 	Guard *removalguard.Guard
@@ -32,9 +31,8 @@ type Inputs struct {
 	Retention *retention.Retainer
 	// IsAddressGone reports whether no local pod has the address; used by Retention.
 	IsAddressGone func(address netip.Addr) bool
-	// Networks finds the node's networks; nil finds none.
-	Networks *uplink.Networks
-	Logger   logr.Logger
+	Networks      *uplink.Networks
+	Logger        logr.Logger
 
 	held    []removalguard.Held
 	unready readiness.Served
@@ -69,8 +67,7 @@ type Read struct {
 	Held    []removalguard.Held
 	Unready readiness.Served
 	// Again is the delay until the input may change by time alone; 0 if it does not.
-	Again time.Duration
-	// NetworksErr is the error for which previous networks are used, or nil.
+	Again       time.Duration
 	NetworksErr error
 }
 
@@ -94,7 +91,6 @@ func (i *Inputs) Read(nodes Nodes, now time.Time) Read {
 func (i *Inputs) ready(nodes Nodes, now time.Time) (*model.Snapshot, time.Duration) {
 	objects := i.Objects()
 	if listed := retention.Listed(objects.EndpointSlices); len(listed) < len(objects.EndpointSlices) {
-		// The objects are from the checkpoint.
 		withoutRetained := *objects
 		withoutRetained.EndpointSlices = listed
 		objects = &withoutRetained

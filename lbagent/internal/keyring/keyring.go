@@ -23,7 +23,6 @@ func Number(generation uint32) uint8 {
 // Held are the keys of a node.
 type Held struct {
 	Ring tunnelkey.Ring
-	// tags are the keys for tags by generation.
 	tags map[uint32][forwarding.TunnelSecretSize]byte
 }
 

@@ -27,8 +27,7 @@ type Answerer struct {
 	responder *Responder
 	logger    logr.Logger
 
-	links map[string][]announce.Link
-	// answering maps the VIPs of the last pass to their interfaces.
+	links     map[string][]announce.Link
 	answering map[netip.Addr][]string
 	up        map[forwarding.NodeID]bool
 	elsewhere map[netip.Addr]bool
@@ -93,7 +92,6 @@ func (a *Answerer) Answer(m *model.Model, decisions []announce.Decision, silent 
 	a.responder.Set(wanted, lost)
 }
 
-// couldAnswer returns the nodes that can answer for VIPs on a link.
 func couldAnswer(m *model.Model, silent map[forwarding.NodeID]bool) map[forwarding.NodeID]bool {
 	up := map[forwarding.NodeID]bool{}
 	for i := range m.Nodes {
@@ -105,7 +103,6 @@ func couldAnswer(m *model.Model, silent map[forwarding.NodeID]bool) map[forwardi
 	return up
 }
 
-// tell logs the VIPs for which this node started or stopped answering.
 func (a *Answerer) tell(answering map[netip.Addr][]string) {
 	var begun, ceased []string
 	for vip, interfaces := range answering {

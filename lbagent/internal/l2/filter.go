@@ -23,12 +23,10 @@ import (
 // fit, the sockets receive all requests and look the targets up.
 type filter struct {
 	objects programs.QuestionsObjects
-	// answers is nil if the kernel has no tcx.
 	answers tcx.Link
 	holds   map[netip.Addr]bool
 }
 
-// newFilter loads the programs for an interface with hardware address own.
 func newFilter(own net.HardwareAddr) (*filter, error) {
 	f := &filter{holds: map[netip.Addr]bool{}}
 	spec, err := programs.LoadQuestions()
@@ -101,14 +99,12 @@ func (f *filter) set(addresses []netip.Addr) error {
 	return nil
 }
 
-// refused returns the number of requests above a host's rate limit.
 func (f *filter) refused() uint64 {
 	count := uint64(0)
 	_ = f.objects.RefusedQuestions.Lookup(uint32(0), &count)
 	return count
 }
 
-// answered returns the number of requests that the kernel answered.
 func (f *filter) answered() (count uint64) {
 	var of []uint64
 	_ = f.objects.AnsweredQuestions.Lookup(uint32(0), &of)
@@ -118,7 +114,6 @@ func (f *filter) answered() (count uint64) {
 	return count
 }
 
-// attach replaces the socket's filter by the program.
 func (f *filter) attach(conn *packet.Conn) error {
 	return onSocket(conn, "filter questions", func(socket int) error {
 		return unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_ATTACH_BPF, f.objects.Question.FD())

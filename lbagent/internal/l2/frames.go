@@ -13,7 +13,6 @@ import (
 	"github.com/mdlayher/ndp"
 )
 
-// message is a packet without its Ethernet header.
 type message struct {
 	to      net.HardwareAddr
 	payload []byte
@@ -23,8 +22,7 @@ type question struct {
 	target netip.Addr
 	// asker is unspecified for duplicate address detection (RFC 5227, RFC 4862).
 	asker netip.Addr
-	// from is the sender's hardware address.
-	from net.HardwareAddr
+	from  net.HardwareAddr
 }
 
 var (
@@ -132,7 +130,6 @@ func readSolicitation(payload []byte, from net.HardwareAddr) (question, error) {
 	return asked, nil
 }
 
-// sourceOf returns the source link-layer address option, or nil.
 func sourceOf(solicitation *ndp.NeighborSolicitation) net.HardwareAddr {
 	for _, option := range solicitation.Options {
 		if own, is := option.(*ndp.LinkLayerAddress); is && own.Direction == ndp.Source {

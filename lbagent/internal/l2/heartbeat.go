@@ -7,8 +7,7 @@ import "sync/atomic"
 // A Heartbeat signals BPF programs and other nodes that this node's agent works.
 type Heartbeat struct {
 	send, alive func() error
-	// others is true while other nodes could answer.
-	others atomic.Bool
+	others      atomic.Bool
 }
 
 // NewHeartbeat returns a Heartbeat that calls send while alive returns no error.

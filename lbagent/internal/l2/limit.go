@@ -21,7 +21,6 @@ type bucket struct {
 
 func newBucket(rate float64) bucket { return bucket{rate: rate, left: rate} }
 
-// take consumes a token and reports whether there was one.
 func (b *bucket) take(now time.Time) bool {
 	if passed := now.Sub(b.filled).Seconds(); passed > 0 {
 		b.left = min(b.rate, b.left+passed*b.rate)

@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// link holds the sockets of an interface.
 type link struct {
 	name   string
 	index  int
@@ -26,7 +25,6 @@ type link struct {
 	ipv6   *packet.Conn
 	groups groups
 	counts *counters
-	// filter is nil while the sockets receive all requests.
 	filter *filter
 	// socketsAlone disables the kernel program, as on kernels without tcx.
 	socketsAlone bool
@@ -41,7 +39,6 @@ type link struct {
 	vips map[netip.Addr]bool
 }
 
-// openLink opens the interface's sockets and reads them until close.
 func openLink(name string, counts *counters, of *Responder) (*link, error) {
 	device, err := net.InterfaceByName(name)
 	if err != nil {
@@ -84,7 +81,6 @@ func listen(device *net.Interface, protocol int, filter []bpf.Instruction) (*pac
 	return conn, nil
 }
 
-// read answers requests from a socket until it is closed.
 func (l *link) read(
 	conn *packet.Conn, parse func([]byte, net.HardwareAddr) (question, error), answer func(*question, net.HardwareAddr) (message, error),
 ) {
@@ -101,7 +97,6 @@ func (l *link) read(
 			return
 		}
 		for now := time.Now(); !limit.take(now); now = time.Now() {
-			// Requests queue in the socket meanwhile.
 			time.Sleep(pause)
 		}
 		if stats.take(time.Now()) {
@@ -120,7 +115,6 @@ func (l *link) read(
 	}
 }
 
-// countDropped adds the kernel's drops since the previous call.
 func (l *link) countDropped(conn *packet.Conn) {
 	if stats, err := conn.Stats(); err == nil {
 		l.counts.dropped.Add(uint64(stats.Drops))
@@ -141,7 +135,6 @@ func (l *link) answer(conn *packet.Conn, asked *question, answer func(*question,
 	}
 }
 
-// tell announces the address to all hosts of the link.
 func (l *link) tell(address netip.Addr) {
 	conn := l.arp
 	messages, err := tellARP(l.own, address)
@@ -173,7 +166,6 @@ func (l *link) send(conn *packet.Conn, m message) error {
 	return nil
 }
 
-// set replaces the VIPs and returns the added ones.
 func (l *link) set(addresses []netip.Addr) (added []netip.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -214,7 +206,6 @@ func (l *link) sift(addresses []netip.Addr) (err error) {
 	return errors.Join(err, l.takeAll(next))
 }
 
-// beat records a heartbeat for the kernel program.
 func (l *link) beat() error {
 	if l.filter == nil {
 		return nil
@@ -222,7 +213,6 @@ func (l *link) beat() error {
 	return l.filter.beat()
 }
 
-// takeAll removes the filter, so that the sockets receive all requests.
 func (l *link) takeAll(previous *filter) error {
 	arp, err := assemble(questionsARP)
 	if err != nil {
@@ -255,7 +245,6 @@ func (l *link) owned() map[netip.Addr]bool {
 	return maps.Clone(l.vips)
 }
 
-// join joins the solicited-node groups of the addresses.
 func (l *link) join(addresses []netip.Addr) error {
 	wanted := map[netip.Addr]bool{}
 	for _, address := range addresses {

@@ -28,8 +28,7 @@ const (
 	retell = 30 * time.Second
 	// atOnce is the number of announcements between pauses: at most 20,000 per second.
 	atOnce, pause = 200, 10 * time.Millisecond
-	// afterFailure is the delay before an interface is tried again.
-	afterFailure = time.Second
+	afterFailure  = time.Second
 	// beats is the heartbeat interval. After hung without one, other nodes take over.
 	beats, hung = time.Second, 4 * time.Second
 )
@@ -41,12 +40,9 @@ type Counts struct {
 	// Dropped counts requests that the kernel dropped because the sockets' buffers were full.
 	Dropped   uint64
 	Malformed uint64
-	// Told counts gratuitous announcements.
-	Told uint64
-	// Failed counts packets that could not be built or sent.
-	Failed uint64
-	// VIPs is the number of VIPs that the node answers for.
-	VIPs int
+	Told      uint64
+	Failed    uint64
+	VIPs      int
 }
 
 type counters struct {
@@ -103,9 +99,8 @@ type Responder struct {
 	beaten  time.Time
 	beatErr error
 	// away is true after the process was stopped, until confirm returns and closes asked.
-	away  bool
-	asked chan struct{}
-	// socketsAlone disables the kernel programs, as on kernels without tcx.
+	away         bool
+	asked        chan struct{}
 	socketsAlone bool
 }
 
@@ -315,7 +310,6 @@ func (r *Responder) apply(wanted map[string][]netip.Addr, now time.Time) (again 
 	return again
 }
 
-// serve sets the VIPs of an interface and schedules announcements of new ones.
 func (r *Responder) serve(name string, addresses []netip.Addr, now time.Time) error {
 	open := r.links[name]
 	if open == nil {
@@ -337,7 +331,6 @@ func (r *Responder) serve(name string, addresses []netip.Addr, now time.Time) er
 	return errors.Join(open.join(addresses), open.sift(addresses))
 }
 
-// report stores an interface's error and logs changes.
 func (r *Responder) report(name string, err error) {
 	r.mu.Lock()
 	before := r.errs[name]
@@ -367,7 +360,6 @@ func (r *Responder) tellAll(again bool, now time.Time) {
 	}
 }
 
-// tell sends the due announcements and returns the delay until the next.
 func (r *Responder) tell(now time.Time) (wait time.Duration) {
 	wait = retell
 	told := 0

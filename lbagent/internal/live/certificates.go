@@ -20,8 +20,7 @@ import (
 type Certificates struct {
 	directory string
 
-	mu sync.Mutex
-	// files are the contents that config was created from.
+	mu     sync.Mutex
 	files  [3][]byte
 	config *tls.Config
 }
@@ -42,7 +41,6 @@ func (c *Certificates) Config() *tls.Config {
 	}
 }
 
-// current returns the configuration, created again after a file has changed.
 func (c *Certificates) current() (*tls.Config, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,7 +10,6 @@ import (
 // cursorOf encodes a position in a sequence of responses. Each sequence has its own epoch.
 func cursorOf(epoch string, number int) string { return epoch + "-" + strconv.Itoa(number) }
 
-// numberIn returns the position of a cursor, if it has the epoch.
 func numberIn(cursor, epoch string) (number int, known bool) {
 	of, place, found := strings.Cut(cursor, "-")
 	if !found || of != epoch {

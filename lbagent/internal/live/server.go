@@ -26,7 +26,6 @@ import (
 )
 
 const (
-	// handshakeTime is the timeout of a handshake, and of reading a request.
 	handshakeTime = 5 * time.Second
 	// idleTime is longer than the pause of a reader between two requests.
 	idleTime = 2 * time.Minute
@@ -34,15 +33,11 @@ const (
 
 // Source provides the state of the agent. Its methods may be called at any time.
 type Source interface {
-	// Node returns the node's name.
 	Node() string
-	// Counters returns the counters of all frontends.
 	Counters() (*console.Counters, error)
 	// VIPs returns the decisions about all VIPs, or nil if they are not later than at.
 	VIPs(at time.Time) (*console.VIPs, error)
-	// Sessions returns the BGP sessions, sorted by peer.
 	Sessions() []console.BGPPeer
-	// Drops returns recent samples, the oldest first.
 	Drops() []console.Drop
 	// Flows returns up to limit flows of a Service (namespace/name) with a client in the prefix, or with
 	// any client if the prefix is invalid. more reports whether there are others.

@@ -18,7 +18,6 @@ type DataPlane interface {
 	Flows(limit int, wanted func(forwarding.FrontendKey, netip.Addr) bool) (flows []dataplane.Flow, more bool, err error)
 }
 
-// consoleSource provides the state from the console.
 type consoleSource struct {
 	console  *console.Server
 	datapath DataPlane

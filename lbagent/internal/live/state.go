@@ -24,26 +24,22 @@ const (
 	keptGone = 4096
 )
 
-// journal records the last change of each part of the state.
 type journal struct {
 	// vips returns nil if the decisions are not later than at.
 	vips     func(at time.Time) (*console.VIPs, error)
 	sessions func() []console.BGPPeer
 
-	mu    sync.Mutex
-	epoch string
-	// number is the number of the last change.
+	mu     sync.Mutex
+	epoch  string
 	number int
-	// at is the time of the last read decisions.
-	at time.Time
+	at     time.Time
 	// decided are the current VIPs, gone the numbers at which others were removed. forgotten is the last
 	// number whose removals may be incomplete.
 	decided   map[netip.Addr]decision
 	gone      map[netip.Addr]int
 	forgotten int
-	// peers are the sessions since change number changed.
-	peers   []console.BGPPeer
-	changed int
+	peers     []console.BGPPeer
+	changed   int
 }
 
 type decision struct {
@@ -56,7 +52,6 @@ func newJournal(vips func(at time.Time) (*console.VIPs, error), sessions func() 
 	return &journal{vips: vips, sessions: sessions, decided: map[netip.Addr]decision{}, gone: map[netip.Addr]int{}}
 }
 
-// look reads the state and records changes.
 func (j *journal) look() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -84,7 +79,6 @@ func (j *journal) look() error {
 	return nil
 }
 
-// decide records the decisions, and reports whether any has changed.
 func (j *journal) decide(groups []console.VIPGroup, next int) (changed bool) {
 	there := 0
 	for i := range groups {
@@ -145,7 +139,6 @@ func (j *journal) after(ctx context.Context, cursor string) (*liveapi.State, err
 	}
 }
 
-// tell returns the difference to a cursor; same reports whether it is empty.
 func (j *journal) tell(cursor string) (state *liveapi.State, same bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

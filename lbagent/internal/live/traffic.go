@@ -19,8 +19,7 @@ import (
 const (
 	// keptSamples is the number of samples by which a reader may be late: half a minute.
 	keptSamples = 6
-	// wantedFor is how long counters are read after a request.
-	wantedFor = keptSamples * liveapi.SampleInterval
+	wantedFor   = keptSamples * liveapi.SampleInterval
 )
 
 // sampler reads the counters periodically while there are requests, and returns to each reader the
@@ -29,26 +28,20 @@ type sampler struct {
 	read func() (*console.Counters, error)
 	now  func() time.Time
 
-	mu sync.Mutex
-	// asked is the time of the last request.
+	mu    sync.Mutex
 	asked time.Time
-	// wake receives a value on the first request.
-	wake chan struct{}
+	wake  chan struct{}
 	// epoch identifies a sequence of samples without a gap; empty without a sequence.
 	epoch string
-	// last is the number of the last sample, from 0, and taken its time.
 	last  int
 	taken time.Time
 	// totals are the counters of the last sample; dropped and uplinks are its counters of all packets.
 	totals  map[console.FrontendName]console.Frontend
 	dropped map[string]uint64
 	uplinks map[string]console.Uplink
-	// added are the increases of the last samples, the latest last.
-	added []sample
-	// err is the error of the last sample.
-	err error
-	// next is closed by the next sample.
-	next chan struct{}
+	added   []sample
+	err     error
+	next    chan struct{}
 }
 
 type sample struct {
@@ -62,7 +55,6 @@ func newSampler(read func() (*console.Counters, error)) *sampler {
 	return &sampler{read: read, now: time.Now, wake: make(chan struct{}, 1), next: make(chan struct{})}
 }
 
-// run takes samples until ctx is done.
 func (s *sampler) run(ctx context.Context) {
 	for {
 		select {
@@ -240,7 +232,6 @@ func (s *sampler) after(ctx context.Context, cursor string) (*liveapi.Traffic, e
 	}
 }
 
-// tell returns nil if there is no later sample.
 func (s *sampler) tell(cursor string) *liveapi.Traffic {
 	if s.epoch == "" {
 		return nil

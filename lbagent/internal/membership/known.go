@@ -18,8 +18,7 @@ type Known struct {
 	ID forwarding.NodeID
 	// Address is the probed address, to detect that the ID was reassigned.
 	Address netip.Addr
-	// Lost is the time of the loss; zero if the node is not lost.
-	Lost time.Time `json:",omitzero"`
+	Lost    time.Time `json:",omitzero"`
 	// Settled is true once the node counted as down, Contested if at least half of the nodes were lost with
 	// it.
 	Settled   bool `json:",omitempty"`

@@ -18,7 +18,6 @@ type window struct {
 	lossy time.Time
 }
 
-// send counts a probe before it is sent.
 func (w *window) send(now time.Time) {
 	if w.sent == windowSize {
 		switch lost := w.sent - w.answered; {

@@ -51,20 +51,16 @@ func Repeat(nodes int) time.Duration { return max(shortestRepeat, Interval(nodes
 
 type peer struct {
 	// seen is true once the node has answered; its programs may not be attached before.
-	seen bool
-	// unanswered counts the probes sent after the last answered one.
+	seen       bool
 	unanswered int
 	loss       window
 	long       longProbes
-	// lost is true from the loss at since until the return.
-	lost  bool
-	since time.Time
+	lost       bool
+	since      time.Time
 	// answering is the time since which a lost node answers without a miss, or zero.
 	answering time.Time
-	// returns is how long the node must answer before it returns.
-	returns time.Duration
-	// alone is the time since which the node's agent is silent, or zero.
-	alone time.Time
+	returns   time.Duration
+	alone     time.Time
 	// settled is true once the lost node counted as down, contested if at least half of the nodes were lost
 	// with it.
 	settled, contested bool
@@ -72,19 +68,16 @@ type peer struct {
 
 // Membership tracks the other nodes. The zero value is ready to use. It is not safe for concurrent use.
 type Membership struct {
-	self  forwarding.NodeID
-	peers map[forwarding.NodeID]*peer
-	// urgent are the nodes whose last probe is unanswered.
+	self   forwarding.NodeID
+	peers  map[forwarding.NodeID]*peer
 	urgent map[forwarding.NodeID]bool
 	// heard is a time after which a router was heard, or zero.
-	heard time.Time
-	// changes counts changes to the result of Known.
+	heard   time.Time
 	changes uint64
 }
 
 // Verdict is the state of the other nodes.
 type Verdict struct {
-	// Down maps nodes that are down to the time of their loss.
 	Down map[forwarding.NodeID]time.Time
 	// Held maps lost nodes that count as up to the time of their loss: at least half of the nodes are lost,
 	// and no router was heard since.
@@ -238,7 +231,6 @@ func (m *Membership) Judge() Verdict {
 	return verdict
 }
 
-// contested returns the number of lost nodes that were lost with at least half of the nodes.
 func (m *Membership) contested() (count int) {
 	for _, p := range m.peers {
 		if p.lost && p.contested {
@@ -248,7 +240,6 @@ func (m *Membership) contested() (count int) {
 	return count
 }
 
-// alone returns the answering nodes whose agents are silent, or nil.
 func (m *Membership) alone() (alone map[forwarding.NodeID]time.Time) {
 	for id, p := range m.peers {
 		if !p.alone.IsZero() && !p.lost {
@@ -261,9 +252,7 @@ func (m *Membership) alone() (alone map[forwarding.NodeID]time.Time) {
 	return alone
 }
 
-// A census counts the nodes that were up before the current losses.
 type census struct {
-	// up counts answering nodes and this one, lost the others.
 	up, lost int
 	// lowest is the lowest ID of all nodes; isLowestUp is true if that node is up.
 	lowest     forwarding.NodeID

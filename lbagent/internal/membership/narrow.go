@@ -12,12 +12,10 @@ import (
 // path narrow.
 const longMisses = 10
 
-// longProbes is the state of the MTU-sized probes to a node.
 type longProbes struct {
 	pending bool
 	missed  int
-	// narrow is the time since which the path is narrow, or zero.
-	narrow time.Time
+	narrow  time.Time
 }
 
 // LongSent records an MTU-sized probe before it is sent. The previous one counts as missed only if the node

@@ -91,10 +91,8 @@ func serviceLabelsOf(service string) []string {
 // it again.
 type sums struct {
 	mutex sync.Mutex
-	// last are the last counts of each frontend for its Service.
-	last map[owned]dataplane.FrontendCounters
-	// gone are the counts of removed frontends, by Service.
-	gone map[string]dataplane.FrontendCounters
+	last  map[owned]dataplane.FrontendCounters
+	gone  map[string]dataplane.FrontendCounters
 }
 
 type owned struct {
@@ -102,7 +100,6 @@ type owned struct {
 	service string
 }
 
-// add processes the current counters and returns the sums.
 func (s *sums) add(counters map[forwarding.FrontendKey]dataplane.FrontendCounters, services map[forwarding.FrontendKey]string) map[string]dataplane.FrontendCounters {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()

@@ -27,16 +27,14 @@ type Passes struct {
 // Pass is the result of a pass.
 type Pass struct {
 	// Fill is the number of entries in the maps, nil if unknown; Limits are their capacities.
-	Fill   *forwarding.Fill
-	Limits forwarding.Limits
-	// Uplinks are the interfaces with the modes of their XDP programs.
+	Fill    *forwarding.Fill
+	Limits  forwarding.Limits
 	Uplinks []millracev1beta1.InterfaceStatus
 	// Held is the number of objects that count as present after many were removed at once.
 	Held int
 	// Unready is the number of endpoints that are served although not ready, because most became unready
 	// at once.
-	Unready int
-	// Retained are the endpoints that left their EndpointSlices without terminating.
+	Unready  int
 	Retained retention.Counts
 }
 

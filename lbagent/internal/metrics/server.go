@@ -29,8 +29,7 @@ type Health struct {
 // Protection restricts access to metrics. The zero value is unrestricted.
 type Protection struct {
 	// TLS is nil for plain HTTP.
-	TLS *tls.Config
-	// Filter rejects requests without permission; nil accepts all.
+	TLS    *tls.Config
 	Filter func(http.Handler) http.Handler
 }
 

@@ -17,7 +17,6 @@ var (
 	watchDiscardedDescription = description("probes_discarded_total", "Datagrams to the port of probes that answer none.")
 )
 
-// watched monitors other nodes.
 type watched interface {
 	Verdict() membership.Verdict
 	Counters() probe.Counters

@@ -13,7 +13,6 @@ const interval = 10 * time.Second
 
 // Keeper installs the rule and restores it after its removal.
 type Keeper struct {
-	// Filter is the program's descriptor for Install.
 	Filter  int
 	Changed func(err error)
 

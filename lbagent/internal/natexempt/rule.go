@@ -44,8 +44,7 @@ const (
 )
 
 type family struct {
-	table *nftables.Table
-	// offset and length locate the source address in the IP header.
+	table          *nftables.Table
 	offset, length uint32
 }
 

@@ -15,8 +15,7 @@ type Card struct {
 	// Kind is the kernel's type of the interface, such as veth, and empty for most hardware interfaces.
 	// Master is the type of its master.
 	Kind, Master string
-	// Program is the ID of the attached XDP program, or 0.
-	Program uint32
+	Program      uint32
 	// Native reports whether the driver supports XDP, if Known.
 	Native, Known bool
 }

@@ -13,8 +13,7 @@ import (
 // Connection is an established TCP connection of the node's network namespace.
 type Connection struct {
 	Local, Remote netip.AddrPort
-	// Inode is the inode of the socket (sock_diag(7)).
-	Inode uint64
+	Inode         uint64
 }
 
 // Connections returns the established connections of an address family, AF_INET or AF_INET6. IPv4-mapped

@@ -26,7 +26,6 @@ const (
 	everything
 )
 
-// fibCache caches the kernel's routes, interfaces and neighbors that the targets depend on.
 type fibCache struct {
 	handle  *netlink.Handle
 	network fib.Network

@@ -46,7 +46,6 @@ func FindHolders(ctx context.Context, asked []fib.NeighbourKey) (map[fib.Neighbo
 	return awaitNeighbours(ctx, updates, waiting)
 }
 
-// askNeighbour makes the kernel probe a neighbor, and reports whether the link exists.
 func askNeighbour(key fib.NeighbourKey) (bool, error) {
 	// Otherwise the kernel would use a fresh entry without a probe.
 	err := forgetNeighbour(key)
@@ -103,7 +102,6 @@ func KnownNeighbours(addresses []netip.Addr) (map[int][][6]byte, error) {
 	return known, nil
 }
 
-// fixedNeighbours returns the entries that the kernel does not probe.
 func fixedNeighbours() (map[fib.NeighbourKey]bool, error) {
 	list, err := retryInterrupted(func() ([]netlink.Neigh, error) { return netlink.NeighList(0, netlink.FAMILY_ALL) })
 	if err != nil {

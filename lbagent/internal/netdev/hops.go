@@ -35,15 +35,13 @@ const (
 
 // HopConfig configures a HopWatcher.
 type HopConfig struct {
-	// Set replaces the prepared hops.
 	Set func(map[forwarding.NodeID]forwarding.Hop) error
 	// SetIngress sets the ingress interfaces of each node. Packets of a node without an entry are
 	// accepted on any interface.
 	SetIngress func(map[forwarding.NodeID][]int) error
 	// RenewLease confirms the last set of hops. The program does not use hops beyond their lease.
 	RenewLease func() error
-	// Report is called with the first error, and with nil after recovery.
-	Report func(error)
+	Report     func(error)
 }
 
 // HopWatcher keeps the prepared next hops to other nodes consistent with the kernel's routes, interfaces
@@ -152,11 +150,9 @@ type watching struct {
 	// pause is the minimum delay of the next flush.
 	pause   time.Duration
 	failure error
-	// full is the time of the last complete read.
-	full time.Time
+	full    time.Time
 }
 
-// watch watches until ctx is done or events were lost, and returns the reason.
 func (w *HopWatcher) watch(ctx context.Context, report func(error)) error {
 	done := make(chan struct{})
 	defer close(done)

@@ -38,7 +38,6 @@ func (c *fibCache) readLeads() error {
 	return nil
 }
 
-// prefixes are the interfaces of unicast routes in the main table, by prefix.
 type prefixes struct {
 	links map[netip.Prefix][]int
 	// lengths are the prefix lengths, longest first; the key is true for IPv4.
@@ -81,7 +80,6 @@ func (p *prefixes) add(prefix netip.Prefix, links []int) {
 	p.links[prefix.Masked()] = append(p.links[prefix.Masked()], links...)
 }
 
-// to returns the interfaces of the longest prefix that contains the address.
 func (p *prefixes) to(address netip.Addr) []int {
 	for _, bits := range p.lengths[address.Is4()] {
 		if links := p.links[netip.PrefixFrom(address, bits).Masked()]; len(links) > 0 {

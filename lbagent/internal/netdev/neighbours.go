@@ -41,7 +41,6 @@ func subscribeNeighbours(changes chan<- netlink.NeighUpdate, done <-chan struct{
 	return nil
 }
 
-// readNeighbours reads all entries on relevant interfaces.
 func (c *fibCache) readNeighbours() error {
 	list, err := listNeighbours()
 	if err != nil {

@@ -42,7 +42,6 @@ func leads(peers []netip.Addr, uplinks []Link, interfaces map[int]iface) map[net
 	return found
 }
 
-// outgoing returns the interface indexes of a unicast route.
 func outgoing(route *netlink.Route) []int {
 	if route.Type != unix.RTN_UNICAST {
 		return nil

@@ -27,7 +27,6 @@ type rxnfc struct {
 	_                 [176]byte
 }
 
-// spread is the receive queue configuration of an interface.
 type spread struct {
 	queues uint64
 	// hashes are hash flags by flow type. Flow types that the driver does not report are missing.

@@ -12,11 +12,9 @@ import (
 type iface struct {
 	link Link
 	// lower is the lower interface of a VLAN, and tag the VLAN tag of its frames.
-	lower int
-	tag   VLANTag
-	// master is the master of the interface.
-	master int
-	// aggregate is true for a bond or team.
+	lower     int
+	tag       VLANTag
+	master    int
 	aggregate bool
 }
 
@@ -73,7 +71,6 @@ func stack(interfaces map[int]iface, selected, carrying map[int]bool) ([]Link, m
 	return links, uplinks
 }
 
-// wholeOf returns the bond or team of an interface, or the interface itself.
 func wholeOf(interfaces map[int]iface, index int) int {
 	if master := interfaces[index].master; interfaces[master].aggregate {
 		return master

@@ -14,8 +14,7 @@ import (
 // for a service proxy.
 type Translated struct {
 	Client, Destination netip.AddrPort
-	// Protocol is the IP protocol number.
-	Protocol uint8
+	Protocol            uint8
 }
 
 // TCP states of ended connections (enum tcp_conntrack of nf_conntrack_tcp.h). Netfilter keeps them for

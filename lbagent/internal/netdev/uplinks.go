@@ -21,17 +21,14 @@ import (
 type Link struct {
 	Name  string
 	Index int
-	// MTU in bytes.
-	MTU int
-	// MAC is the hardware address as text, or empty.
-	MAC string
+	MTU   int
+	MAC   string
 	// Ethernet reports whether packets have an Ethernet header. The programs cannot run on interfaces
 	// without, such as tun and WireGuard.
 	Ethernet bool
 	// Carries reports whether the interface or a member has one of the node's addresses.
 	Carries bool
-	// Up is true if the interface is up and has carrier.
-	Up bool
+	Up      bool
 	// Device is the index of the interface whose driver receives the frames: the one below a VLAN, else
 	// the interface itself.
 	Device int
@@ -43,7 +40,6 @@ type Link struct {
 
 // VLANTag is the tag of a VLAN.
 type VLANTag struct {
-	// Protocol is the tag's EtherType.
 	Protocol uint16
 	ID       uint16
 }
@@ -55,12 +51,10 @@ const HoldOff = 10 * time.Second
 
 // Uplinks is the result of Find.
 type Uplinks struct {
-	// Links are the uplinks, sorted by name.
 	Links []Link
 	// Leads maps the address of a BGP peer to the indexes of the uplinks with the kernel's route to it.
 	// Peers without a route by an uplink are missing.
 	Leads map[netip.Addr][]int
-	// Again is the delay until the result may change without an event; 0 means never.
 	Again time.Duration
 }
 

@@ -10,7 +10,6 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// resubscribe is the delay before subscribing again.
 const resubscribe = time.Second
 
 // Watch calls changed after each change that may affect the uplinks, and whenever a change may have been

@@ -17,9 +17,8 @@ import (
 // Way is the next hop to a router.
 type Way struct {
 	Interface int
-	// MAC is the address of the router, or of the gateway to it.
-	MAC [6]byte
-	MTU int
+	MAC       [6]byte
+	MTU       int
 }
 
 var errUnresolved = errors.New("the kernel knows no Ethernet address of it")

@@ -80,7 +80,6 @@ func xdpFeatures(index int) (features uint64, known bool, err error) {
 	return features, true, nil
 }
 
-// parseXDPFeatures returns the flags of an interface, or 0.
 func parseXDPFeatures(message []byte) (features uint64, err error) {
 	if len(message) < nl.SizeofGenlmsg {
 		return 0, fmt.Errorf("%d bytes are no message", len(message))

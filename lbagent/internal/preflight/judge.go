@@ -17,12 +17,10 @@ import (
 
 // Facts are the facts of a node.
 type Facts struct {
-	// Kernel is the release, such as 6.12.48-amd64.
 	Kernel string
 	// BTF is true if the kernel has BTF, BPFFS if the BPF file system is mounted at the agents' path.
 	BTF, BPFFS bool
-	// Addresses are those of the Node; empty if unknown.
-	Addresses []netip.Addr
+	Addresses  []netip.Addr
 	// Forwarding maps sysctls to their values; missing sysctls are absent, for example without IPv6.
 	Forwarding map[string]bool
 	Uplinks    []netdev.Link
@@ -36,7 +34,6 @@ type Facts struct {
 	Ports   []string
 	BGP     []Socket
 	Reached []Reached
-	// Unasked is the reason why no node was probed, or "".
 	Unasked string
 }
 

@@ -30,7 +30,6 @@ const (
 // magic is the prefix of requests; other packets are ignored.
 var magic = []byte("millrace preflight")
 
-// tokenLength is the length of the token that an answer repeats.
 const tokenLength = 16
 
 // Answer answers other nodes until ctx is done. Answers are shorter than requests to prevent amplification.
@@ -80,7 +79,6 @@ func (f *Facts) Ask(ctx context.Context, own, nodes []netip.Addr) {
 	}
 }
 
-// ask returns the reason why no node could be probed, or "".
 func ask(ctx context.Context, nodes []Reached) (unasked string) {
 	listener := net.ListenConfig{Control: unfragmented}
 	listened, err := listener.ListenPacket(ctx, "udp", fmt.Sprintf(":%d", askPort))
@@ -105,15 +103,13 @@ func ask(ctx context.Context, nodes []Reached) (unasked string) {
 type asker struct {
 	connection *net.UDPConn
 
-	mutex sync.Mutex
-	// waiting maps tokens to the results to set.
+	mutex   sync.Mutex
 	waiting map[[tokenLength]byte]*bool
 	// unanswered counts missing answers of the current try; done receives a value when it is 0.
 	unanswered int
 	done       chan struct{}
 }
 
-// again probes nodes without answers and reports whether there were any.
 func (a *asker) again(nodes []Reached) (asked bool) {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
@@ -167,7 +163,6 @@ func (a *asker) read() {
 	}
 }
 
-// headers returns the size of IP and UDP headers in bytes.
 func headers(address netip.Addr) int {
 	if address.Is4() {
 		return 20 + 8

@@ -118,7 +118,6 @@ func legacy() (found []string) {
 	return found
 }
 
-// taken returns the agents' ports that other programs use.
 func taken() (found []string) {
 	for _, port := range ports {
 		var closer interface{ Close() error }

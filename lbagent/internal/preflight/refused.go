@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// securityContext contains the SELinux or AppArmor context of this process.
 const securityContext = "/proc/self/attr/current"
 
 // ExplainRefusal adds likely causes to a permission error of the kernel: missing capabilities, a security

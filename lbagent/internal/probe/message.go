@@ -71,7 +71,6 @@ func (m message) encode(key Key) [messageSize]byte {
 	return b
 }
 
-// decode parses a message that one of the keys authenticates.
 func decode(b []byte, keys []Key) (message, bool) {
 	if len(b) != messageSize || binary.BigEndian.Uint32(b[4:]) != vni<<8 {
 		return message{}, false

@@ -15,8 +15,6 @@ const (
 	longest = 9216
 )
 
-// roomTo returns the payload size of the longest datagram that the route takes unfragmented, or 0 without a
-// route.
 func roomTo(to netip.Addr) int {
 	family, level, option, headers := unix.AF_INET, unix.IPPROTO_IP, unix.IP_MTU, 20+8
 	if to.Is6() {

@@ -26,8 +26,7 @@ const (
 	// together is the number of nodes probed at once, shortestSlot the minimum delay between such groups.
 	together     = 16
 	shortestSlot = 10 * time.Millisecond
-	// reopen is the delay before sockets are opened again after a failure.
-	reopen = time.Second
+	reopen       = time.Second
 	// drainLimit bounds the datagrams read at once, because untrusted hosts can send some too.
 	drainLimit = 1 << 16
 )
@@ -48,15 +47,12 @@ func (w Want) equal(other Want) bool {
 // Counters are the counters since the start of a Prober.
 type Counters struct {
 	Sent, Answered uint64
-	// Discarded counts datagrams that answer no probe.
-	Discarded uint64
+	Discarded      uint64
 }
 
 type target struct {
 	fib.Target
-	// at is the time of the last probe.
-	at time.Time
-	// nonces is a ring of the last probes' nonces.
+	at     time.Time
 	nonces [remembered]uint64
 	sent   uint64
 	// long is the nonce of the last MTU-sized probe; 0 once it is answered.
@@ -97,9 +93,8 @@ type Prober struct {
 	targets    map[forwarding.NodeID]*target
 	order      []forwarding.NodeID
 	next       int
-	// due is the time of the next regular probes.
-	due     time.Time
-	sockets Sockets[*socket]
+	due        time.Time
+	sockets    Sockets[*socket]
 }
 
 // New returns a Prober that sends from the UDP port.
@@ -214,7 +209,6 @@ func (p *Prober) take(now time.Time) {
 	p.open(now)
 }
 
-// resume restores the previous agent's state for the first targets.
 func (p *Prober) resume() {
 	if len(p.targets) == 0 {
 		return
@@ -227,7 +221,6 @@ func (p *Prober) resume() {
 	p.previous = nil
 }
 
-// learn publishes changes of the known nodes.
 func (p *Prober) learn() {
 	changes := p.membership.Changes()
 	if changes == p.knownAt || p.previous != nil {
@@ -273,7 +266,6 @@ func (p *Prober) step() time.Duration {
 	return wait
 }
 
-// turn probes the next group of nodes and returns the delay until the next turn.
 func (p *Prober) turn(now time.Time) time.Duration {
 	interval := membership.Interval(len(p.order))
 	slots := min(len(p.order)/together+1, int(interval/shortestSlot))
@@ -326,7 +318,6 @@ func (p *Prober) probeLong(id forwarding.NodeID, to *target, s *socket, now time
 	p.sent.Add(1)
 }
 
-// nonce returns a random nonce that the sockets' filters accept.
 func (p *Prober) nonce() uint64 { return uint64(p.random.Uint32())<<32 | uint64(p.secret) }
 
 func (p *Prober) drain(now time.Time) {
@@ -348,7 +339,6 @@ func (p *Prober) drain(now time.Time) {
 	}
 }
 
-// isAnswer processes a datagram and reports whether it answers a probe.
 func (p *Prober) isAnswer(b []byte, local netip.Addr, from netip.AddrPort, now time.Time) bool {
 	m, ok := decode(b, p.current.Keys)
 	if !ok || !m.isAnswer() || m.from != p.current.Self {
@@ -378,7 +368,6 @@ func (p *Prober) isAnswer(b []byte, local netip.Addr, from netip.AddrPort, now t
 	return false
 }
 
-// judge publishes a changed verdict.
 func (p *Prober) judge(now time.Time) {
 	if p.witness != nil {
 		p.membership.Heard(p.witness(now))

@@ -21,7 +21,6 @@ const (
 	buffer = 1 << 20
 )
 
-// socket is a non-blocking UDP socket bound to an address of the node.
 type socket struct {
 	fd    int
 	local netip.AddrPort
@@ -29,7 +28,6 @@ type socket struct {
 	drops uint32
 }
 
-// openSocket opens a socket that accepts only datagrams with the secret in their nonce.
 func openSocket(local netip.AddrPort, secret uint32) (*socket, error) {
 	family := unix.AF_INET6
 	if local.Addr().Is4() {
@@ -85,7 +83,6 @@ func answersOnly(secret uint32) []bpf.Instruction {
 	}
 }
 
-// dropped returns the number of datagrams dropped since the previous call.
 func (s *socket) dropped() uint64 {
 	drops := socketfilter.Drops(s.fd)
 	since := drops - s.drops
@@ -100,7 +97,6 @@ func (s *socket) send(to netip.Addr, b []byte) error {
 	return unix.Sendto(s.fd, b, unix.MSG_DONTWAIT, sockaddr(netip.AddrPortFrom(to, Port)))
 }
 
-// receive returns the next datagram, or false if none is queued.
 func (s *socket) receive(b []byte) (n int, from netip.AddrPort, ok bool) {
 	n, address, err := unix.Recvfrom(s.fd, b, unix.MSG_DONTWAIT)
 	if err != nil {

@@ -14,9 +14,7 @@ import (
 // Sockets manages a prober's sockets, one value per local address that it sends from. It is not safe for
 // concurrent use.
 type Sockets[S io.Closer] struct {
-	// Open opens the sockets at an address.
-	Open func(local netip.Addr) (S, error)
-	// Retry is the delay before a failed Open is repeated.
+	Open  func(local netip.Addr) (S, error)
 	Retry time.Duration
 	// Subject starts the log messages, such as "Nodes".
 	Subject string

@@ -31,10 +31,8 @@ type Served struct {
 // Threshold tracks endpoints that become unready. The zero value is ready to use. It is not safe for
 // concurrent use.
 type Threshold struct {
-	// last is the input of the previous take.
-	last  []*discoveryv1.EndpointSlice
-	known map[types.NamespacedName]*slice
-	// losing is the subset of known with lost endpoints.
+	last   []*discoveryv1.EndpointSlice
+	known  map[types.NamespacedName]*slice
 	losing map[types.NamespacedName]*slice
 	// on is true while the threshold is exceeded and for AtOnce after over, the time at which it no longer
 	// was.
@@ -42,7 +40,6 @@ type Threshold struct {
 	over time.Time
 }
 
-// slice is an EndpointSlice with its lost endpoints.
 type slice struct {
 	present *discoveryv1.EndpointSlice
 	ready   int
@@ -127,7 +124,6 @@ func (t *Threshold) advance(answers func(node string) bool, now time.Time) (sinc
 	return since
 }
 
-// take records the endpoints that became unready since the previous call.
 func (t *Threshold) take(present []*discoveryv1.EndpointSlice, now time.Time) {
 	if t.known == nil {
 		t.known = make(map[types.NamespacedName]*slice, len(present))
@@ -163,7 +159,6 @@ func (t *Threshold) note(name types.NamespacedName, s *slice) {
 	}
 }
 
-// take replaces the slice by a newer version.
 func (s *slice) take(object *discoveryv1.EndpointSlice, now time.Time) {
 	wasReady := map[string]bool{}
 	if s.present != nil {
@@ -210,7 +205,6 @@ func (t *Threshold) forget(now time.Time) (oldest time.Time) {
 
 // isExceeded reports whether most endpoints of most Services became unready while their nodes answer.
 func (t *Threshold) isExceeded(answers func(node string) bool) bool {
-	// Fast path.
 	if len(t.losing) == 0 {
 		return false
 	}

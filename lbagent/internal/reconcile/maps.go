@@ -36,11 +36,9 @@ type Config struct {
 	WithdrawDelay time.Duration
 	// Take takes over new connections to the entries in the maps from the service proxy; nil if that is
 	// not necessary.
-	Take func(have *forwarding.State) error
-	// Explain adds a remedy to an error of the Plane.
+	Take    func(have *forwarding.State) error
 	Explain func(err error) error
-	// Moved is called before each write, as a sign of progress.
-	Moved func()
+	Moved   func()
 	// Repaired is called with the number of entries that another program has modified.
 	Repaired func(entries int)
 	Logger   logr.Logger
@@ -107,10 +105,8 @@ func (m *Maps) Dump() error {
 
 // Step is one pass over the maps.
 type Step struct {
-	// Want is the desired content, Differs the entries that differ from it; nil means any.
-	Want    *forwarding.State
-	Differs *forwarding.Entries
-	// Unplanned are problems of objects without room.
+	Want      *forwarding.State
+	Differs   *forwarding.Entries
 	Unplanned []plan.Problem
 
 	maps     *Maps

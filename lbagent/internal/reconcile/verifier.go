@@ -17,7 +17,6 @@ const (
 	VerifyParts = 100
 )
 
-// verifier is the schedule for reading back parts of the maps.
 type verifier struct {
 	due  time.Time
 	part uint32

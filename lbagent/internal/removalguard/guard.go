@@ -33,7 +33,6 @@ const (
 type Held struct {
 	Kind  string
 	Count int
-	// Until is the time at which all removals take effect.
 	Until time.Time
 }
 
@@ -47,19 +46,15 @@ func Count(held []Held) (count int) {
 
 // Guard holds mass removals. The zero value holds nothing longer than a moment.
 type Guard struct {
-	// For is the holding time.
 	For time.Duration
 
-	before *model.Snapshot
-	kinds  map[string]*kind
-	// services is the list from which deleted was computed.
+	before   *model.Snapshot
+	kinds    map[string]*kind
 	services []*corev1.Service
 	deleted  map[serviceName]*corev1.Service
 }
 
-// kind is the state of a kind's removals.
 type kind struct {
-	// gone maps objects to the time of their removal.
 	gone map[string]time.Time
 	last time.Time
 	// held is the time since which removals are excessive, or zero.

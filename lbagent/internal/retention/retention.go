@@ -26,15 +26,12 @@ const (
 
 // Limits bound the retained endpoints.
 type Limits struct {
-	// Timeout is how long an endpoint is retained; 0 disables the retention.
-	Timeout time.Duration
-	// Endpoints is the maximum number of retained endpoints on all nodes.
+	Timeout   time.Duration
 	Endpoints int
 }
 
 // Cluster is the state outside of EndpointSlices.
 type Cluster struct {
-	// IsServed reports whether a VIP leads to the Service's endpoints.
 	IsServed func(service types.NamespacedName) bool
 	Node     string
 	// IsGone reports whether no local pod has the address. It must be true twice in a row.
@@ -43,16 +40,12 @@ type Cluster struct {
 
 // Retainer retains endpoints. It is not safe for concurrent use.
 type Retainer struct {
-	limits Limits
-	// last is the input of the previous Advance.
-	last []*discoveryv1.EndpointSlice
-	// endpoints are the retained ones by address.
+	limits    Limits
+	last      []*discoveryv1.EndpointSlice
 	endpoints map[string][]*endpoint
 	count     int
-	// evicted counts endpoints evicted by the limit.
-	evicted int
-	// due is the time of the next timeout or check, or zero.
-	due time.Time
+	evicted   int
+	due       time.Time
 	// shown are the EndpointSlices of retained endpoints, result the last result of Advance.
 	shown  map[group]*discoveryv1.EndpointSlice
 	result []*discoveryv1.EndpointSlice
@@ -66,8 +59,7 @@ type endpoint struct {
 	node    *string
 	// since is when it left its EndpointSlice, check when its address is checked next.
 	since, check time.Time
-	// isMissing is the result of the last check.
-	isMissing bool
+	isMissing    bool
 	// listed maps EndpointSlices that listed the address already before to their Services.
 	listed map[types.NamespacedName]types.NamespacedName
 }
@@ -118,7 +110,6 @@ func (r *Retainer) Advance(
 	return r.result, max(r.due.Sub(now), time.Millisecond)
 }
 
-// update updates the retained endpoints and reports whether they changed.
 func (r *Retainer) update(present []*discoveryv1.EndpointSlice, cluster Cluster, now time.Time) (changed bool) {
 	came, went := delta.Between(r.last, present)
 	r.last = present
@@ -169,7 +160,6 @@ func (r *Retainer) drop(address string, match func(*endpoint) bool) bool {
 	return dropped > 0
 }
 
-// expire drops endpoints whose timeout expired or whose pod is gone.
 func (r *Retainer) expire(cluster Cluster, now time.Time) (changed bool) {
 	for address := range maps.Clone(r.endpoints) {
 		changed = r.drop(address, func(e *endpoint) bool {

@@ -66,7 +66,6 @@ func value[T any](pointer *T) (v T) {
 	return v
 }
 
-// sliceOf returns the EndpointSlice of a group, created at the time when its endpoints left.
 func sliceOf(g group, endpoints []*endpoint) *discoveryv1.EndpointSlice {
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{

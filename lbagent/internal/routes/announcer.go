@@ -32,11 +32,8 @@ type Speaker interface {
 
 // Handover exchanges the state of a node shutdown with passes.
 type Handover interface {
-	// See records whether the node shuts down.
 	See(shutsDown bool)
-	// HasBegun reports whether the node must withdraw all routes.
 	HasBegun() bool
-	// Withdrawn records that no route is announced any more.
 	Withdrawn()
 }
 
@@ -48,13 +45,10 @@ type Config struct {
 	DrainDelay time.Duration
 	// UnreadyDelay is how long a Cluster VIP without a ready endpoint remains announced.
 	UnreadyDelay time.Duration
-	// Duplicates detects hosts with the address of a VIP; nil disables detection.
-	Duplicates *duplicate.Detector
-	// Layer2 answers for VIPs on links; nil disables it.
-	Layer2 *l2.Answerer
-	// Moved is called with the name of each step of a pass.
-	Moved  func(step string)
-	Logger logr.Logger
+	Duplicates   *duplicate.Detector
+	Layer2       *l2.Answerer
+	Moved        func(step string)
+	Logger       logr.Logger
 }
 
 // Announcer announces the decisions of passes. It is not safe for concurrent use.
@@ -68,8 +62,7 @@ type Announcer struct {
 	// may have announced.
 	announced map[netip.Addr]bool
 	// told are the prefixes that the speaker announced when announced was computed.
-	told *announce.Prefixes
-	// begun is true after the first call of Speaker.Set.
+	told  *announce.Prefixes
 	begun bool
 	// established reports the peers with an established session at the last log.
 	established map[string]bool
@@ -82,11 +75,9 @@ func New(have *forwarding.State, config Config) *Announcer {
 
 // Pass is the input of Announce.
 type Pass struct {
-	Model   *model.Model
-	Objects *model.Snapshot
-	// Change is the change since the previous pass.
-	Change announce.Change
-	// Programmed is the content of the maps, Planned the desired content.
+	Model               *model.Model
+	Objects             *model.Snapshot
+	Change              announce.Change
 	Programmed, Planned *forwarding.State
 	// Unattached maps peers whose packets the programs do not all receive to the reason.
 	Unattached map[string]string
@@ -104,8 +95,7 @@ type Result struct {
 	// L2 is the status of links for the LBNode, Answering the VIPs that this node answers for.
 	L2        []millracev1beta1.L2Reach
 	Answering []netip.Addr
-	// Again is the delay until routes may change without an event; zero means never.
-	Again time.Duration
+	Again     time.Duration
 }
 
 // Prepare starts the sessions of the first model, before routes are decided.

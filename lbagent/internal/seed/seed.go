@@ -17,8 +17,7 @@ import (
 const (
 	// patience bounds one read of the Secret.
 	patience = 2 * time.Second
-	// pause is the interval between reads.
-	pause = time.Second
+	pause    = time.Second
 )
 
 // OfNode returns the seed of the Secret or, if it cannot be read, that of the pinned maps. Without either
@@ -37,8 +36,8 @@ func OfNode(
 	return choose(ctx, had, read, logger)
 }
 
-// choose waits for the Secret where no maps are pinned, pinned is nil then: the other nodes
-// have the Secret's seed, and who guesses another one sends their connections elsewhere.
+// choose waits for the Secret if pinned is nil. With a guessed seed, this node would send the connections of
+// other nodes to other endpoints.
 func choose(
 	ctx context.Context, pinned *flowhash.Seed, read func(context.Context) (*tunnelkey.State, error), logger logr.Logger,
 ) (flowhash.Seed, error) {

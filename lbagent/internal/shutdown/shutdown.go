@@ -38,8 +38,7 @@ type Handover struct {
 
 	// known is true once the DaemonSet was seen; agents may also run without one.
 	known atomic.Bool
-	// down is true if the last pass saw that the node is shutting down.
-	down atomic.Bool
+	down  atomic.Bool
 	// begun is true once the node must withdraw all routes; left receives a value when they are withdrawn.
 	begun atomic.Bool
 	left  chan struct{}

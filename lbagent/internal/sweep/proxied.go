@@ -18,7 +18,6 @@ const (
 
 // ProxiedPlane is a data plane that leaves connections to the node's service proxy.
 type ProxiedPlane interface {
-	// SweepProxied removes ended connections.
 	SweepProxied() error
 }
 

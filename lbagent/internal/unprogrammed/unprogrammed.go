@@ -95,7 +95,6 @@ func (t *Tracker) Advance(present []*discoveryv1.EndpointSlice, silent map[strin
 	return result
 }
 
-// take records endpoints that became ready since the previous call.
 func (t *Tracker) take(present []*discoveryv1.EndpointSlice, now time.Time) {
 	isFirst := t.known == nil
 	if isFirst {

@@ -40,7 +40,6 @@ type Uplinks struct {
 	plane  Plane
 	logger logr.Logger
 
-	// found is the last result of find, or nil.
 	found *netdev.Uplinks
 	// attached are the uplinks of the last Attach; failed is true if it must be repeated.
 	attached []netdev.Link
@@ -57,14 +56,10 @@ func New(find Finder, plane Plane, logger logr.Logger) *Uplinks {
 
 // Coverage reports which packets from routers and nodes the programs receive.
 type Coverage struct {
-	// Unattached maps the names of LBPeers whose packets the programs do not all receive to the reason.
 	Unattached map[string]string
-	// Lacking are the uplinks that need the programs and do not have them.
-	Lacking []string
-	// Interfaces are the uplinks for the report.
+	Lacking    []string
 	Interfaces []millracev1beta1.InterfaceStatus
-	// Again is the delay until the coverage may change without an event; zero means never.
-	Again time.Duration
+	Again      time.Duration
 }
 
 // Update attaches the programs to changed uplinks.
@@ -91,7 +86,6 @@ func (u *Uplinks) Update(m *model.Model, now time.Time) (Coverage, error) {
 	return c, errors.Join(findErr, attachErr)
 }
 
-// note stores the found uplinks and when each was first found.
 func (u *Uplinks) note(found *netdev.Uplinks, now time.Time) {
 	since := map[int]time.Time{}
 	for _, link := range found.Links {
@@ -223,7 +217,6 @@ func (u *Uplinks) lacking(ingress []netdev.Link, without map[int]bool, now time.
 	return lacking
 }
 
-// withoutEthernet returns the status of an uplink that no program can run on.
 func withoutEthernet(link *netdev.Link) millracev1beta1.InterfaceStatus {
 	return millracev1beta1.InterfaceStatus{
 		Name: link.Name, XDPMode: millracev1beta1.XDPNone,
@@ -231,7 +224,6 @@ func withoutEthernet(link *netdev.Link) millracev1beta1.InterfaceStatus {
 	}
 }
 
-// tell logs the uplinks if they have changed.
 func (u *Uplinks) tell(interfaces []millracev1beta1.InterfaceStatus) {
 	if texts := describeInterfaces(interfaces); !slices.Equal(texts, u.told) {
 		u.told = texts

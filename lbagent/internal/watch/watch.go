@@ -39,7 +39,6 @@ type Prober interface {
 	Known() []membership.Known
 }
 
-// noProber is used if probing is disabled.
 type noProber struct{}
 
 func (noProber) Want(probe.Want)             {}
@@ -48,19 +47,16 @@ func (noProber) Known() []membership.Known   { return nil }
 
 // Watch is the state of the other nodes. Except for Mark, it is used by passes only.
 type Watch struct {
-	prober Prober
-	// setKeys sets the keys of probes that the data plane answers.
+	prober      Prober
 	setKeys     func(keys [][probe.KeySize]byte) error
 	logger      logr.Logger
 	reportAfter time.Duration
 
-	verdict membership.Verdict
-	// endpoints finds endpoints that silent agents have not programmed.
+	verdict   membership.Verdict
 	endpoints *unprogrammed.Tracker
 	names     map[forwarding.NodeID]string
-	// of are the nodes from which names and targets were computed.
-	of      watched
-	targets map[forwarding.NodeID]fib.Target
+	of        watched
+	targets   map[forwarding.NodeID]fib.Target
 }
 
 type watched struct {

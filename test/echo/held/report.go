@@ -21,9 +21,8 @@ type Report struct {
 	// report.
 	LongestGap float64 `json:"longestGap"`
 	// P50 and P99 are quantiles of TCP response times since the previous report, in milliseconds.
-	P50 float64 `json:"p50"`
-	P99 float64 `json:"p99"`
-	// Broken are all connections broken since the start.
+	P50    float64      `json:"p50"`
+	P99    float64      `json:"p99"`
 	Broken []BrokenFlow `json:"broken"`
 	// Moved counts UDP flows whose pod changed since the previous report.
 	Moved []Movement `json:"moved"`
@@ -37,11 +36,10 @@ type BrokenFlow struct {
 	Local  string `json:"local"`
 	Remote string `json:"remote"`
 	// Pod is the pod of the latest answer, or empty.
-	Pod      string `json:"pod"`
-	Requests int    `json:"requests"`
-	// At is in seconds since the start.
-	At    float64 `json:"at"`
-	Error string  `json:"error"`
+	Pod      string  `json:"pod"`
+	Requests int     `json:"requests"`
+	At       float64 `json:"at"`
+	Error    string  `json:"error"`
 }
 
 // Movement counts flows that moved from one pod to another.

@@ -29,9 +29,8 @@ type Kind struct {
 	FirstFailures []Event `json:"firstFailures"`
 	// Reopened counts streams that ended and were reopened, Resent their unanswered messages, which were
 	// repeated.
-	Reopened int `json:"reopened"`
-	Resent   int `json:"resent"`
-	// FirstEnds are the first few ends of streams.
+	Reopened  int            `json:"reopened"`
+	Resent    int            `json:"resent"`
 	FirstEnds []Event        `json:"firstEnds"`
 	PerPod    map[string]int `json:"perPod"`
 	// P50, P99 and Max are in milliseconds from the time when the request was due.

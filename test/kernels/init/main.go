@@ -22,7 +22,6 @@ func main() {
 	if err := run(); err != nil {
 		fmt.Println(err)
 	}
-	// qemu ends at a reboot.
 	unix.Sync()
 	if err := unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART); err != nil {
 		fmt.Println("reboot:", err)
@@ -50,7 +49,6 @@ func run() error {
 
 func say(what string) { fmt.Printf("\n%s%s\n", console.Mark, what) }
 
-// prepare mounts file systems and loads the modules in order.
 func prepare() error {
 	for _, m := range []struct{ what, where string }{
 		{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"}, {"tmpfs", "/run"}, {"bpf", "/sys/fs/bpf"},

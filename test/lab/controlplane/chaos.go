@@ -19,7 +19,6 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// chaosVariable sets the duration of chaos tests, such as 10m.
 const chaosVariable = "MILLRACE_CHAOS"
 
 // ChaosFor returns the duration of MILLRACE_CHAOS, by default usual.

@@ -35,7 +35,6 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/internal/pki"
 )
 
-// startTimeout bounds the start of etcd and the API server.
 const startTimeout = 2 * time.Minute
 
 const adminToken = "admin"
@@ -43,7 +42,6 @@ const adminToken = "admin"
 // frontProxy is the API server's user for aggregated APIs, and the directory of its key.
 const frontProxy = "front-proxy-client"
 
-// auditPolicy logs write requests only.
 const auditPolicy = `{
   "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
   "rules": [{"level": "Metadata", "verbs": ["create", "update", "patch", "delete", "deletecollection"]}, {"level": "None"}]
@@ -52,10 +50,9 @@ const auditPolicy = `{
 // Server is a running API server.
 type Server struct {
 	program, dir string
-	// root is the project's directory.
-	root  string
-	host  string
-	users []string
+	root         string
+	host         string
+	users        []string
 	// apiServer is the process started with arguments; exited and etcdExit receive the end of it and of
 	// etcd.
 	apiServer        *os.Process
@@ -105,7 +102,6 @@ func (s *Server) start(t *testing.T) error {
 	return s.Restart(t)
 }
 
-// freePorts returns two unused ports.
 func freePorts() (int, int, error) {
 	first, err := listenOnFree()
 	if err != nil {
@@ -249,7 +245,6 @@ func (s *Server) run(t *testing.T, name string, arguments ...string) (*os.Proces
 		return nil, nil, fmt.Errorf("starting %s: %w", name, err)
 	}
 	t.Cleanup(func() {
-		// The data is discarded, so no graceful end is needed.
 		_ = command.Process.Kill()
 		<-done
 		_ = output.Close()
@@ -404,7 +399,6 @@ func (s *Server) Writes() ([]Write, error) {
 	for decoder := json.NewDecoder(file); ; {
 		var event auditv1.Event
 		err := decoder.Decode(&event)
-		// The last line may be incomplete.
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 			return writes, nil
 		}

@@ -34,8 +34,7 @@ const (
 	// with many VIPs.
 	recordPause = 100 * time.Millisecond
 	recordShare = 100
-	// countEvery is the interval for counting dropped packets.
-	countEvery = time.Minute
+	countEvery  = time.Minute
 )
 
 // Recorder records a history of the node. A nil Recorder records nothing.

@@ -24,8 +24,7 @@ const (
 	// Segments is the maximum number of files.
 	Segments = 16
 	// Limit is the total size of all files in bytes.
-	Limit = SegmentSize * Segments
-	// pattern is the name of a file, by number.
+	Limit   = SegmentSize * Segments
 	pattern = "%08d.jsonl"
 )
 
@@ -102,7 +101,6 @@ func (l *Log) path(number uint64) string {
 	return filepath.Join(l.directory, fmt.Sprintf(pattern, number))
 }
 
-// drop removes the oldest files until at most most remain.
 func (l *Log) drop(most int) error {
 	for len(l.numbers) > most {
 		path := l.path(l.numbers[0])

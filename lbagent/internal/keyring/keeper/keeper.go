@@ -33,12 +33,9 @@ type Keeper struct {
 	// previous returns the generations in the checkpoint, used if there is no report.
 	previous func() []uint32
 	logger   logr.Logger
-	// seed is the data plane's seed of the flow hash.
-	seed flowhash.Seed
+	seed     flowhash.Seed
 
-	// held is nil until it is restored from the data plane.
-	held *keyring.Held
-	// toldSeed is the last logged difference of seeds.
+	held     *keyring.Held
 	toldSeed string
 }
 

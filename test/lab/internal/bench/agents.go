@@ -21,7 +21,6 @@ type operation struct {
 	Value string `json:"value,omitempty"`
 }
 
-// letXDPSend sets the flag until the end of the benchmark.
 func (b *bench) letXDPSend(ctx context.Context) error {
 	var agents appsv1.DaemonSet
 	if err := b.cluster.Get(ctx, &agents, "-n", "millrace-system", "daemonset", "millrace-agent"); err != nil {

@@ -36,20 +36,17 @@ const (
 )
 
 var (
-	// externalIP is the external IP of kube-proxy's Service in the manifest.
 	externalIP = netip.MustParseAddr("203.0.113.250")
 	// nowhere is an address whose packets the router discards.
 	nowhere = netip.MustParseAddr("203.0.113.251")
-	// source is the client; flows differ in ports.
-	source = netip.PrefixFrom(harness.ClientIPv4, 32)
+	source  = netip.PrefixFrom(harness.ClientIPv4, 32)
 )
 
 // Options configure Run.
 type Options struct {
 	Rounds   int
 	Duration time.Duration
-	// Flows is the number of alternating flows.
-	Flows int
+	Flows    int
 	// Strict makes Run fail if a forwarding node is too slow compared with kube-proxy.
 	Strict bool
 }
@@ -59,7 +56,6 @@ type bench struct {
 	options Options
 	out     io.Writer
 	vip     netip.Addr
-	// device is the node's side of the pod's veth.
 	device  string
 	threads []string
 	// letKernelSend removes the agents' flag; nil if it was set before.
@@ -166,7 +162,6 @@ func (b *bench) findDevice(ctx context.Context) error {
 	return fmt.Errorf("no link to pod %s: %q", pods.Items[0].Status.PodIP, out)
 }
 
-// enterBy makes the router send an address's packets to one node.
 func (b *bench) enterBy(ctx context.Context, address netip.Addr, node int) error {
 	_, err := b.cluster.Exec(ctx, "router1", "ip", "route", "replace", address.String(), "via",
 		harness.NodeAddress(node, address).String(), "metric", "1")

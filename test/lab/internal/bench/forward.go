@@ -24,23 +24,19 @@ import (
 const (
 	// nearEnd and farEnd are a veth without a node, for the common cost of all ways.
 	nearEnd, farEnd = "bench-near", "bench-far"
-	// repeats is the number of frames per system call.
-	repeats = 1 << 16
+	repeats         = 1 << 16
 	// forwardWarmUp is the time to learn flows and wake up CPUs.
 	forwardWarmUp = 200 * time.Millisecond
 )
 
-// way is one path of frames.
 type way struct {
 	name   string
 	sender *ebpf.Program
-	// far processes frames at the link's far end; nil if they go to the node.
-	far *ebpf.Program
+	far    *ebpf.Program
 }
 
 type forwarder struct {
 	*bench
-	// port is the far end of the node's link.
 	port    string
 	count   *ebpf.Map
 	sink    *ebpf.Program
@@ -96,7 +92,6 @@ func (f *forwarder) addWays(station net.HardwareAddr) error {
 	return nil
 }
 
-// remove restores the node's link.
 func (f *forwarder) remove() error {
 	err := errors.Join(netns.AttachPass(f.port), netns.DeletePort(nearEnd))
 	for _, w := range f.ways {
@@ -113,7 +108,6 @@ func (f *forwarder) remove() error {
 	return err
 }
 
-// measureForwarding measures all ways in turn on the calling thread.
 func (b *bench) measureForwarding(ctx context.Context) (results []result, err error) {
 	raw, err := b.cluster.Exec(ctx, otherNodeName, "cat", "/sys/class/net/eth0/address")
 	if err != nil {

@@ -30,7 +30,6 @@ type sample struct {
 	cost float64
 }
 
-// result has one sample of a path per round.
 type result struct {
 	path
 	samples []sample
@@ -49,7 +48,6 @@ const idleTime = time.Second
 // maxOtherWork is the CPU share that other processes may use.
 const maxOtherWork = 0.1
 
-// warnOfOthers warns if other processes use the machine.
 func (b *bench) warnOfOthers(ctx context.Context) error {
 	share, err := busyShare(ctx, idleTime)
 	if err == nil && share > maxOtherWork {
@@ -139,7 +137,6 @@ func (b *bench) measure(ctx context.Context, p path) (sample, error) {
 }
 
 type counts struct {
-	// delivered is the number of packets sent to the pod.
 	delivered uint64
 	// softirq is the CPU time of ksoftirqd.
 	softirq time.Duration

@@ -23,7 +23,6 @@ func (r result) figures(base *result) string {
 	return text + fmt.Sprintf("%.0f ± %.0f\t%.0f\t\n", nodes.median, (nodes.high-nodes.low)/2, float64(time.Second)/nodes.median)
 }
 
-// times returns the ratios of ours to proxy in packets per second, over the rounds.
 func times(base, proxy, ours result) middle {
 	slow, fast := proxy.inNodes(base), ours.inNodes(base)
 	var ratios []float64
@@ -58,7 +57,6 @@ func (b *bench) print(results []result) error {
 	return nil
 }
 
-// Indexes of the results of a forwarding node.
 const (
 	noNode = iota
 	sentBack

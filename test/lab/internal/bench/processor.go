@@ -39,7 +39,6 @@ func busyTime(stat string) (time.Duration, error) {
 	return busy, nil
 }
 
-// busyShare returns the share of busy CPU time during a period.
 func busyShare(ctx context.Context, watched time.Duration) (float64, error) {
 	var times [2]time.Duration
 	for i := range times {
@@ -73,7 +72,6 @@ func softirqThreads(proc string) ([]string, error) {
 	}
 	var directories []string
 	for _, name := range names {
-		// The process may have ended.
 		if comm, err := os.ReadFile(name); err == nil && strings.HasPrefix(string(comm), "ksoftirqd/") {
 			directories = append(directories, filepath.Dir(name))
 		}

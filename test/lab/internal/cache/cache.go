@@ -164,10 +164,8 @@ func (c *Cache) build(ctx context.Context, target Target, output string) error {
 	return nil
 }
 
-// workDir is the working directory of Prepare scripts, inside the output.
 const workDir = ".work"
 
-// prepare runs a target's script and returns the build directory.
 func (c *Cache) prepare(ctx context.Context, target Target, output string) (string, error) {
 	directory := filepath.Join(c.root, target.Dir)
 	if target.Prepare == "" {
@@ -189,7 +187,6 @@ func (c *Cache) prepare(ctx context.Context, target Target, output string) (stri
 	return directory, nil
 }
 
-// reportInterval is the interval of progress messages.
 const reportInterval = 10 * time.Second
 
 func tellEvery(interval time.Duration, f func()) (stop func()) {

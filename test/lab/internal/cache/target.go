@@ -15,13 +15,10 @@ import (
 
 // Target is a set of programs built from one Go module.
 type Target struct {
-	// Name is the display name and the prefix of the directory.
-	Name string
-	// Dir is the build directory, relative to the project's root.
+	Name     string
 	Dir      string
 	Packages []string
-	// Test is true for test programs of the packages.
-	Test bool
+	Test     bool
 	// CGO is true if a C compiler is required. All programs are static.
 	CGO     bool
 	Tags    []string
@@ -128,7 +125,6 @@ func KubernetesTests() (tests, workload Target) {
 	return tests, workload
 }
 
-// arguments returns the arguments of the go command.
 func (t Target) arguments(output string) []string {
 	args := []string{"build", "-v"}
 	if t.Test {

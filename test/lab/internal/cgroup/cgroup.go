@@ -25,8 +25,7 @@ const (
 	mountRoot = "/sys/fs/cgroup"
 	// initLeaf holds a version 2 node's first process, because a cgroup that enables controllers may not
 	// contain processes (cgroups(7), "no internal processes").
-	initLeaf = "init"
-	// removeTimeout bounds the wait for the removal of a cgroup whose processes have ended.
+	initLeaf      = "init"
 	removeTimeout = 10 * time.Second
 )
 

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// asideSuffix is the name suffix of the cgroup for moved processes, see Delegate.
 const asideSuffix = "aside"
 
 // needed are the version 2 controllers that the kubelet requires, and io.
@@ -77,7 +76,6 @@ func Undelegate(prefix string, controllers []string) error {
 	return RemoveTree(aside)
 }
 
-// missing returns required controllers that are available but not enabled.
 func missing(group string) ([]string, error) {
 	available, err := words(filepath.Join(group, "cgroup.controllers"))
 	if err != nil {
@@ -104,7 +102,6 @@ func control(group, sign string, controllers []string) error {
 	return nil
 }
 
-// moveAll moves processes until no process remains.
 func moveAll(from, to string) error {
 	for {
 		pids, err := words(filepath.Join(from, "cgroup.procs"))

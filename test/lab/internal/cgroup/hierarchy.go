@@ -10,7 +10,6 @@ import (
 	"strings"
 )
 
-// hierarchy is a cgroup hierarchy with a process's cgroup.
 type hierarchy struct {
 	// name is the second field of /proc/PID/cgroup: comma-separated controllers, "name=…" without
 	// controllers, or empty for version 2.

@@ -28,7 +28,6 @@ const (
 
 var errNotFound = errors.New("not found")
 
-// client returns an HTTP client with the administrator's certificate.
 func (l *Lab) client() (*http.Client, error) {
 	keys := l.KeyDir()
 	certificate, err := tls.LoadX509KeyPair(pki.CertFile(keys, config.Admin), pki.KeyFile(keys, config.Admin))
@@ -91,7 +90,6 @@ func (l *Lab) awaitAPI(ctx context.Context) error {
 	}
 }
 
-// node is the part of a Node that is read.
 type node struct {
 	Metadata struct {
 		Name string `json:"name"`
@@ -105,7 +103,6 @@ type node struct {
 	} `json:"status"`
 }
 
-// ready returns whether the node is Ready and the time of its last heartbeat.
 func (n node) ready() (bool, time.Time) {
 	for _, condition := range n.Status.Conditions {
 		if condition.Type == "Ready" {
@@ -115,7 +112,6 @@ func (n node) ready() (bool, time.Time) {
 	return false, time.Time{}
 }
 
-// heartbeat returns the time of a node's last heartbeat, or zero.
 func (l *Lab) heartbeat(ctx context.Context, name string) (time.Time, error) {
 	client, err := l.client()
 	if err != nil {
@@ -137,7 +133,6 @@ func (l *Lab) heartbeat(ctx context.Context, name string) (time.Time, error) {
 	return last, nil
 }
 
-// awaitNodes waits until every node is Ready and calls ready for each.
 func (l *Lab) awaitNodes(ctx context.Context, ready func(name string)) error {
 	waiting := map[string]time.Time{}
 	for _, node := range l.Topology.WithRole(topology.RoleNode) {

@@ -19,7 +19,6 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/internal/topology"
 )
 
-// kindsTimeout bounds the wait for new CRDs to be served.
 const kindsTimeout = time.Minute
 
 // introduceCNI creates the RBAC objects of the CNI's daemons and sets the nodes' pod networks.

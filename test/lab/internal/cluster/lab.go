@@ -39,8 +39,7 @@ type state struct {
 	ProxyMode   string            `json:"proxyMode"`
 	Router      config.Router     `json:"router"`
 	Programs    map[string]string `json:"programs"`
-	// Controllers are the cgroup controllers that Delegate enabled.
-	Controllers []string `json:"controllers,omitempty"`
+	Controllers []string          `json:"controllers,omitempty"`
 }
 
 // Lab is the lab of a state directory.
@@ -131,7 +130,6 @@ func (l *Lab) node(name string) (topology.Host, error) {
 	return host, err
 }
 
-// inControlPlane dials from the control plane's namespace.
 func inControlPlane(ctx context.Context, network, address string) (net.Conn, error) {
 	var connection net.Conn
 	err := netns.Do(config.Namespace("cp"), func() (err error) {

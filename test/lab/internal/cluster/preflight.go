@@ -39,7 +39,6 @@ func RequireRoot() error {
 	return nil
 }
 
-// preflight checks for conditions that would make Up fail later.
 func preflight(options Options, progress Progress) error {
 	if _, err := topology.New(options.Nodes, options.Routers); err != nil {
 		return err

@@ -31,11 +31,10 @@ type Options struct {
 	NodeGrace time.Duration
 	// IPv4Nodes makes Nodes list IPv4 addresses only. A dual-stack kube-proxy answers health checks of an
 	// IPv4 Service on these only, while Kubernetes' tests probe all addresses of a Node.
-	IPv4Nodes bool
-	CNI       config.CNI
-	ProxyMode string
-	Router    config.Router
-	// Root is the project's directory, State the lab's.
+	IPv4Nodes   bool
+	CNI         config.CNI
+	ProxyMode   string
+	Router      config.Router
 	Root, State string
 }
 
@@ -210,7 +209,6 @@ func bridgeSysctls() []topology.Sysctl {
 	return sysctls
 }
 
-// connect creates a host's namespace and its links.
 func (l *Lab) connect(host topology.Host) error {
 	namespace := config.Namespace(host.Name)
 	if err := netns.Create(namespace); err != nil {
@@ -251,7 +249,6 @@ func (l *Lab) bootAll(ctx context.Context) error {
 	return group.Wait()
 }
 
-// boot starts a host's machine in its existing namespace.
 func (l *Lab) boot(host topology.Host) error {
 	spec, files, err := l.Machine(host)
 	if err != nil {

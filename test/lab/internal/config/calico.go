@@ -15,7 +15,6 @@ func (l Lab) calicoFiles(host topology.Host) []templateFile {
 	}}}
 }
 
-// calicoServices run the parts of calico-node except BGP.
 func (l Lab) calicoServices(spec machine.Spec, host topology.Host, ready *machine.Probe) []machine.Service {
 	iface := "interface=" + host.Interfaces[0].Name
 	environment := []string{

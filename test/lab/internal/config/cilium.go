@@ -77,7 +77,6 @@ func (l Lab) ciliumDatapath() []string {
 	return append(flags, "--kube-proxy-replacement=false", "--enable-bpf-masquerade=false")
 }
 
-// ciliumSysctls are the machine's settings that Cilium writes.
 func ciliumSysctls() map[string]string {
 	return map[string]string{"kernel/timer_migration": "1", "kernel/unprivileged_bpf_disabled": "2"}
 }

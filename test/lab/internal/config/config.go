@@ -40,22 +40,18 @@ const KubernetesTiming time.Duration = 0
 // Lab is the input of the configuration.
 type Lab struct {
 	Topology topology.Topology
-	// State is the lab's directory.
-	State string
-	// Programs maps targets to their directories.
+	State    string
 	Programs map[string]string
 	// NodeGrace is the grace period of failed nodes, or KubernetesTiming.
 	NodeGrace time.Duration
 	// Snapshotter is containerd's: overlayfs, or native if overlays cannot be nested.
 	Snapshotter string
-	// IPv4Nodes makes kubelets publish IPv4 addresses only.
-	IPv4Nodes bool
-	CNI       CNI
+	IPv4Nodes   bool
+	CNI         CNI
 	// ProxyMode is kube-proxy's: nftables or iptables.
 	ProxyMode string
 	Router    Router
-	// MTU of links and of pods without an overlay, in bytes.
-	MTU int
+	MTU       int
 }
 
 // File is a configuration file of a machine.

@@ -10,9 +10,7 @@ import (
 )
 
 const (
-	// frrUser is the account of the Debian and Ubuntu packages.
-	frrUser = "frr"
-	// frrPrograms is the daemons' directory in these packages.
+	frrUser     = "frr"
 	frrPrograms = "/usr/lib/frr"
 	// frrConfig and frrSockets are compiled into the daemons and vtysh.
 	frrConfig  = "/etc/frr"

@@ -33,7 +33,6 @@ func HiddenFolders() []string {
 	return directories
 }
 
-// node runs containerd, the kubelet, kube-proxy and the CNI's daemons.
 func (l Lab) node(spec machine.Spec, host topology.Host) (machine.Spec, []File, error) {
 	spec.Path = l.Programs["containerd"] + ":" + l.Programs["runc"] + ":" + systemPath
 	spec.Cgroup = NamespacePrefix + host.Name

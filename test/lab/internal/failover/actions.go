@@ -20,7 +20,6 @@ import (
 
 type action = func(ctx context.Context, r *run) error
 
-// all runs actions in sequence until an error.
 func all(actions ...action) action {
 	return func(ctx context.Context, r *run) error {
 		for _, do := range actions {
@@ -48,7 +47,6 @@ func patchPeers(patch string) action {
 	return func(ctx context.Context, r *run) error { return r.patchPeers(ctx, patch, peerNames()...) }
 }
 
-// bothFamilies makes every session carry both families.
 func bothFamilies(ctx context.Context, r *run) error {
 	if err := patchPeers(`{"spec":{"families":["IPv4","IPv6"]}}`)(ctx, r); err != nil {
 		return err
@@ -61,7 +59,6 @@ func (r *run) patchPeers(ctx context.Context, patch string, names ...string) err
 	return err
 }
 
-// peerNames returns the LBPeers of peers.yaml.
 func peerNames() (names []string) {
 	for _, host := range routers {
 		names = append(names, peerName(host, false), peerName(host, true))
@@ -80,7 +77,6 @@ func patchAdvertisement(patch string) action {
 	return kubectl("patch", "vipadvertisement", "all", "--type=merge", "-p", patch)
 }
 
-// evict drains a node like an operator.
 var evict = kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=90s")
 
 // reboot is a planned reboot (docs/operate.md, "Take a node out").
@@ -103,7 +99,6 @@ func unblock(ctx context.Context, r *run) error {
 	return err
 }
 
-// killAgents kills the agents of all nodes with SIGKILL.
 func killAgents(ctx context.Context, r *run) error {
 	for _, host := range nodes {
 		if err := signalProgram(ctx, r, host, "/lbagent", "KILL"); err != nil {
@@ -148,7 +143,6 @@ func running(ps, program string) (pids []string) {
 	return pids
 }
 
-// stopAPI stops the API server for a minute, during another action.
 func stopAPI(meanwhile action) action {
 	return func(ctx context.Context, r *run) (err error) {
 		if err := signalProgram(ctx, r, "cp", "kube-apiserver", "STOP"); err != nil {
@@ -184,7 +178,6 @@ func restartRouter(host string) action {
 		if err := signalProgram(ctx, r, host, r.routers.daemon(), "KILL"); err != nil {
 			return err
 		}
-		// The daemon started after the last check without it.
 		absent := time.Now()
 		err = harness.Eventually(ctx, time.Minute, func(ctx context.Context) error {
 			looked := time.Now()
@@ -261,13 +254,11 @@ func leaveForGood(ctx context.Context, r *run) error {
 	)(ctx, r)
 }
 
-// install reinstalls Millrace.
 func install(ctx context.Context, r *run) error {
 	_, err := r.Kubectl(ctx, "apply", "--server-side", "--force-conflicts", "-k", filepath.Join(r.Root(), "config", "lab"))
 	return err
 }
 
-// nodePort returns the node port that kube-proxy serves for the VIP's pods.
 func (r *run) nodePort(ctx context.Context) (netip.AddrPort, error) {
 	var service corev1.Service
 	if err := r.Get(ctx, &service, "service", "echo"); err != nil {

@@ -11,17 +11,13 @@ import (
 	"time"
 )
 
-// event is a failure or change of the cluster.
 type event struct {
 	name, title string
-	// lasts is how long the load continues after the event.
-	lasts time.Duration
-	limit limit
-	// prepare sets up the lab before the load; it may be nil.
-	prepare action
-	do      action
-	// undo restores the lab; it may be nil.
-	undo action
+	lasts       time.Duration
+	limit       limit
+	prepare     action
+	do          action
+	undo        action
 	// dies is true if pods of the node end with their connections.
 	dies bool
 	// nodePort is true if requests use a node port instead of the VIP.
@@ -40,7 +36,6 @@ func (e *event) selected(only []string) bool {
 	return slices.Contains(only, e.name)
 }
 
-// Limits of most events.
 var (
 	unnoticed = limit{}
 	halfGap   = limit{gap: 500 * time.Millisecond}

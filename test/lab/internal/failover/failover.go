@@ -30,8 +30,7 @@ const (
 	// patience is the request timeout, below the SYN retransmission after a second, so that lost packets
 	// count.
 	patience = 900 * time.Millisecond
-	// before is the duration of the load before the event.
-	before = 3 * time.Second
+	before   = 3 * time.Second
 	// settled bounds the recovery of the lab after an event.
 	settled = 3 * time.Minute
 	// tick is the interval of timers that detect a busy machine, worthTelling the lateness from which
@@ -40,7 +39,6 @@ const (
 	worthTelling = 200 * time.Millisecond
 	heldTimeout  = 15 * time.Second
 
-	// node is the failing or departing node, victim its number.
 	node   = "node3"
 	victim = 3
 )
@@ -71,11 +69,9 @@ type run struct {
 	out     io.Writer
 	// vip is of a Service with traffic policy Cluster, local of one with policy Local.
 	vip, local netip.Addr
-	// back is the time from a router daemon's restart to its routes.
-	back time.Duration
-	// alarms counts unexpectedly lost sessions.
-	alarms  int
-	remarks []string
+	back       time.Duration
+	alarms     int
+	remarks    []string
 }
 
 // Run measures the named events, or all, and prints a table. It returns an error if an event could not be
@@ -131,7 +127,6 @@ func (r *run) prepare(ctx context.Context) error {
 	return r.settle(ctx)
 }
 
-// settle waits for the normal state before an event.
 func (r *run) settle(ctx context.Context) error {
 	if err := r.RolledOut(ctx, "millrace-system", "deployment/millrace-operator", "daemonset/millrace-agent"); err != nil {
 		return err
@@ -198,7 +193,6 @@ func (r *run) spread(ctx context.Context) error {
 	return r.RolledOut(ctx, "default", "deployment/echo")
 }
 
-// measure runs an event under load and reverts it.
 func (r *run) measure(ctx context.Context, e *event) (got result, err error) {
 	r.back, r.alarms, r.remarks = 0, 0, nil
 	defer func() {
@@ -255,7 +249,6 @@ func (r *run) targets(ctx context.Context, e *event) ([]netip.AddrPort, error) {
 // hold opens connections; check counts those that the event broke.
 func (r *run) hold(ctx context.Context, e *event) (check func(*result) error, end func() error, err error) {
 	if e.nodePort {
-		// They would use the VIP, which is removed.
 		return func(*result) error { return nil }, func() error { return nil }, nil
 	}
 	flows, _, err := r.Hold(ctx, harness.HoldOptions{
@@ -280,7 +273,6 @@ func (r *run) hold(ctx context.Context, e *event) (check func(*result) error, en
 	return check, flows.End, nil
 }
 
-// tellBroken reports how many broken connections were of policy Local.
 func (r *run) tellBroken(flows []held.BrokenFlow) {
 	if len(flows) == 0 {
 		return

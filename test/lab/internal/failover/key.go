@@ -41,7 +41,6 @@ func (r *run) reports(ctx context.Context) ([]millracev1beta1.LBNodeReport, erro
 	return list.Items, err
 }
 
-// newestKey returns the latest generation that a node sends.
 func (r *run) newestKey(ctx context.Context) (newest int64, err error) {
 	reports, err := r.reports(ctx)
 	for i := range reports {

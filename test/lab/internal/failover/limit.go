@@ -10,32 +10,25 @@ import (
 	"github.com/millrace-lb/millrace/test/echo/held"
 )
 
-// limit bounds the effects of an event. The zero value allows none.
 type limit struct {
-	// gap is how long new connections may fail.
 	gap time.Duration
 	// any allows all request failures: the lab's client does not learn that a router has lost its routes.
 	any    bool
 	unheld bool
 	// back bounds the time until a restarted router has all routes; 0: unlimited.
-	back time.Duration
-	// quiet is true if no session may be lost.
+	back  time.Duration
 	quiet bool
 }
 
 type result struct {
 	requests, failed int
-	// gap is the longest period of failed requests.
-	gap time.Duration
+	gap              time.Duration
 	// broken counts held connections that broke although their pods live, lost those whose pods ended.
 	broken, lost int
-	// back is the time until a restarted router had all routes.
-	back time.Duration
-	// alarms counts unexpectedly lost sessions.
-	alarms int
+	back         time.Duration
+	alarms       int
 }
 
-// missed returns the exceeded limits.
 func (l limit) missed(got result) (missed []string) {
 	if got.requests == 0 {
 		missed = append(missed, "no request was made")

@@ -29,7 +29,6 @@ stringData: {password: the-%s-password}
 `, name, name)
 }
 
-// protectSessions sets the first password on all sessions.
 func protectSessions(ctx context.Context, r *run) error {
 	for _, name := range []string{"first", "second"} {
 		if err := r.Apply(ctx, secret(name)); err != nil {

@@ -12,11 +12,8 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/internal/config"
 )
 
-// router operates the lab's routers, router1 and router2.
 type router interface {
-	// daemon is the BGP daemon.
 	daemon() string
-	// bfdProgram is the process with the BFD sessions.
 	bfdProgram() string
 	// useBFD enables BFD of 100 ms × 3 with the nodes, also after a restart.
 	useBFD(ctx context.Context, r *run, host string) error
@@ -24,7 +21,6 @@ type router interface {
 	graceful(ctx context.Context, r *run, host string, on bool) error
 	// password sets the password of a family's sessions; empty removes it.
 	password(ctx context.Context, r *run, host string, ipv6 bool, password string) error
-	// paths returns the number of a VIP's routes.
 	paths(ctx context.Context, r *run, host string, vip netip.Addr) (int, error)
 }
 

@@ -31,7 +31,6 @@ func (r *run) sessions(ctx context.Context) ([]consoleapi.BGP, error) {
 	return found.Nodes, nil
 }
 
-// allUp returns an error unless all sessions are established with BFD.
 func allUp(sessions []consoleapi.BGP) error {
 	up := 0
 	for _, node := range sessions {
@@ -60,7 +59,6 @@ func isUp(node string, peer *consoleapi.BGPPeer) error {
 	return nil
 }
 
-// established returns an error unless all nodes have an established session for an LBPeer.
 func established(sessions []consoleapi.BGP, name string) error {
 	up := 0
 	for _, node := range sessions {
@@ -87,7 +85,6 @@ func (r *run) tellLost(ctx context.Context, before []consoleapi.BGP) {
 	}
 }
 
-// alarms returns the sessions lost between two queries.
 func alarms(before, after []consoleapi.BGP) (lost []string) {
 	type key struct{ node, peer string }
 	flaps := map[key]uint64{}

@@ -11,7 +11,6 @@ import (
 	"time"
 )
 
-// table has the counter in the fabric's network namespace.
 const table = "millrace_flood"
 
 // encapsulated counts tunnel packets from nodes at the fabric's bridge.
@@ -39,7 +38,6 @@ table netdev %[1]s {
 	})
 }
 
-// read returns the count and its time.
 func (e encapsulated) read() (packets uint64, at time.Time, err error) {
 	err = e.fabric(func([]string) error {
 		raw, err := exec.Command("nft", "-j", "list", "counter", "netdev", table, "encapsulated").Output()

@@ -31,9 +31,8 @@ const (
 	heldInterval = time.Second
 	heldTimeout  = 15 * time.Second
 	// quietTime is the duration of the baseline measurement before each flood.
-	quietTime = 15 * time.Second
-	setupTime = 2 * time.Minute
-	// firstBroken is the number of reported broken connections.
+	quietTime   = 15 * time.Second
+	setupTime   = 2 * time.Minute
 	firstBroken = 5
 )
 
@@ -44,8 +43,7 @@ type Fabric func(func(ports []string) error) error
 type Options struct {
 	// Packets is the number per flood, Rate is per second.
 	Packets, Rate int
-	// Kinds are names of floods; empty for all.
-	Kinds []string
+	Kinds         []string
 }
 
 type run struct {
@@ -92,7 +90,6 @@ func Run(ctx context.Context, cluster *harness.Cluster, fabric Fabric, options O
 	return errors.Join(failures...)
 }
 
-// prepare installs Millrace if necessary and creates the Services.
 func (r *run) prepare(ctx context.Context) error {
 	if err := r.Installed(ctx, r.out); err != nil {
 		return err

@@ -11,7 +11,6 @@ import (
 	"github.com/millrace-lb/millrace/test/echo/held"
 )
 
-// errLimit is returned if a flood exceeded its limits.
 var errLimit = errors.New("limits were missed")
 
 const (
@@ -23,7 +22,6 @@ const (
 )
 
 type kind struct {
-	// name is the kind of `echo flood`.
 	name string
 	// byNodes is true if packets have a node's source address.
 	byNodes bool
@@ -63,8 +61,7 @@ func Check(names []string) error {
 
 type result struct {
 	packets int64
-	// rate is in packets per second.
-	rate float64
+	rate    float64
 	// encapsulated is the number of packets between nodes per packet of the flood.
 	encapsulated float64
 	broken       int
@@ -74,7 +71,6 @@ type result struct {
 	quiet, loud float64
 }
 
-// missed returns the exceeded limits.
 func (k kind) missed(got result) (missed []string) {
 	most := float64(mostEncapsulated)
 	if k.byNodes {

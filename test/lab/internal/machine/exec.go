@@ -96,7 +96,6 @@ func run(command *exec.Cmd) (int, error) {
 			if fromKeyboard && (received == unix.SIGINT || received == unix.SIGQUIT) {
 				continue
 			}
-			// The command may have ended.
 			_ = command.Process.Signal(received)
 		}
 	}()

@@ -18,10 +18,8 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/internal/cgroup"
 )
 
-// bootedAnswer is sent to the starter after the boot.
 const bootedAnswer = "booted"
 
-// errNotInit is returned if the hidden command is called manually.
 var errNotInit = errors.New("only the lab itself starts machines: use `lab up` or `lab node start`")
 
 // Init is the first process of the machine in dir. It returns only on failure.

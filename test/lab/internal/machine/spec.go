@@ -16,8 +16,7 @@ type Spec struct {
 	Name      string `json:"name"`
 	Namespace string `json:"namespace"`
 	// Dir is the machine's disk, which outlives its processes.
-	Dir string `json:"dir"`
-	// Path is the search path of services and commands.
+	Dir  string `json:"dir"`
 	Path string `json:"path"`
 	// Binds mount directories of the disk over paths.
 	Binds []Bind `json:"binds,omitempty"`
@@ -54,8 +53,7 @@ type Service struct {
 	// Once is true if the program ends; it is then ready.
 	Once bool `json:"once,omitempty"`
 	// Ready is the condition for starting dependent services.
-	Ready *Probe `json:"ready,omitempty"`
-	// After names services that must be ready first.
+	Ready *Probe   `json:"ready,omitempty"`
 	After []string `json:"after,omitempty"`
 	// Until is a condition outside of the machine for the start.
 	Until *Probe `json:"until,omitempty"`

@@ -133,7 +133,6 @@ func Inode(path string) (uint64, error) {
 	return stat.Ino, nil
 }
 
-// onOwnThread runs f on a new thread that ends afterwards with its changes.
 func onOwnThread(f func() error) error {
 	result := make(chan error, 1)
 	go func() {

@@ -108,7 +108,6 @@ func (p planner) defaultRoutes(segment Segment) []Route {
 	return []Route{v4, v6}
 }
 
-// podRoutes returns the routes to a node's pods via the node.
 func podRoutes(n int) []Route {
 	cidrs, gateways := podCIDRs(n), addressesOn(Fabric, numberNodes+n)
 	return []Route{

@@ -17,7 +17,6 @@ import (
 // Role is the role of a host.
 type Role string
 
-// The roles of hosts.
 const (
 	RoleClient       Role = "client"
 	RoleRouter       Role = "router"
@@ -34,7 +33,6 @@ const (
 // Segment is a layer 2 network, and the name of its bridge.
 type Segment string
 
-// The segments.
 const (
 	// Fabric connects nodes, control plane and routers.
 	Fabric Segment = "fabric"

@@ -20,15 +20,12 @@ import (
 
 // Options configure Run.
 type Options struct {
-	// Tests is the test program, Workload the program in pods.
-	Tests, Workload string
-	// Kubernetes is the program with kubectl.
+	Tests, Workload        string
 	Kubernetes, Kubeconfig string
 	// Folder is the lab's directory, which is visible on all hosts.
 	Folder string
 	// Reports is the directory for the output and the report.
-	Reports string
-	// Focus and Skip are regular expressions for test names.
+	Reports     string
 	Focus, Skip string
 }
 
@@ -87,7 +84,6 @@ var dns string
 // prefix as a node as inside the cluster. No VIP has it.
 const outsideAddress = "203.0.113.240"
 
-// moveClient makes the client send from another network than the nodes'.
 func moveClient(ctx context.Context, cluster *harness.Cluster) error {
 	script := "ip -4 address replace " + outsideAddress + "/32 dev lo && " +
 		"ip -4 route replace $(ip -4 route show default) src " + outsideAddress
@@ -98,7 +94,6 @@ func moveClient(ctx context.Context, cluster *harness.Cluster) error {
 	return err
 }
 
-// writeKubectl writes the kubectl wrapper of the tests.
 func writeKubectl(options Options) (string, error) {
 	path := filepath.Join(options.Folder, "kubectl.sh")
 	script := fmt.Sprintf("#!/bin/sh\nKUBECACHEDIR=%s KUBERC=off exec %s kubectl \"$@\"\n",
@@ -109,7 +104,6 @@ func writeKubectl(options Options) (string, error) {
 	return path, nil
 }
 
-// report is the part of a JUnit report that is read.
 type report struct {
 	Tests []struct {
 		Name    string  `xml:"name,attr"`
@@ -148,7 +142,6 @@ func summarize(file string, out io.Writer) error {
 	return nil
 }
 
-// images returns the images used by the tests of Services.
 func images(ctx context.Context, tests string) ([]string, error) {
 	raw, err := exec.CommandContext(ctx, tests, "--list-images").Output()
 	if err != nil {

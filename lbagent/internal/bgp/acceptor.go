@@ -21,12 +21,10 @@ import (
 // acceptor accepts connections of passive peers at the BGP port of all node addresses. It listens only while
 // there are such peers or ranges. It is not safe for concurrent use.
 type acceptor struct {
-	// take receives each connection, from any source.
 	take func(conn *net.TCPConn)
 	// listeners are keyed by family: IPv4 is true.
 	listeners map[bool]*listener
-	// dropped counts the packets dropped by closed listeners.
-	dropped uint64
+	dropped   uint64
 }
 
 type listener struct {
@@ -98,7 +96,6 @@ func (l *listener) admit(routers []netip.Prefix) error {
 	return nil
 }
 
-// drops counts the packets dropped by filters or for lack of queue space.
 func (a *acceptor) drops() uint64 {
 	drops := a.dropped
 	for _, l := range a.listeners {
@@ -142,8 +139,8 @@ func setPassword(l *net.TCPListener, routers netip.Prefix, password string) erro
 	return nil
 }
 
-// listen opens the BGP port of one family. SYN-ACKs have the highest TTL, because routers with TTL security
-// (RFC 5082) drop others.
+// listen opens the BGP port of one family. SYN-ACKs have the highest TTL for routers with TTL security (RFC
+// 5082).
 func listen(ipv4 bool) (*net.TCPListener, error) {
 	network, level, ttl := "tcp6", unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS
 	if ipv4 {
@@ -187,8 +184,7 @@ func accept(listener *net.TCPListener, take func(*net.TCPConn)) {
 	}
 }
 
-// accepted passes a connection to its router's session. A router of a range has to send an OPEN first; other
-// connections are closed.
+// accepted passes a connection to its router's session. A router of a range must send an OPEN first.
 func (s *Server) accepted(conn *net.TCPConn) {
 	remote := addrPort(conn.RemoteAddr()).Addr()
 	s.mu.Lock()
@@ -215,7 +211,6 @@ func (s *Server) accepted(conn *net.TCPConn) {
 	go s.greet(conn, of, s.routerID)
 }
 
-// passive returns the passive session with the connection's addresses, or nil.
 func (s *Server) passive(conn *net.TCPConn) *session {
 	remote, local := addrPort(conn.RemoteAddr()), addrPort(conn.LocalAddr())
 	for _, session := range s.sessions {

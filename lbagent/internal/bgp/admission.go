@@ -15,8 +15,7 @@ import (
 )
 
 // All routers share the accept queue of the BGP port, so connections of other hosts could keep them out. The
-// kernel drops packets of other sources before they are queued (SO_ATTACH_FILTER, socket(7)). Accepted
-// connections keep the filter of their SYN.
+// kernel drops packets of other sources before they are queued (SO_ATTACH_FILTER, socket(7)).
 
 // mostInstructions bounds a filter to about 60 networks of IPv6 or 150 of IPv4. Beyond, all sources are
 // admitted and the agent closes connections of unknown ones. Before Linux 6.7 a socket has 20 KiB for
@@ -57,7 +56,6 @@ func admission(routers []netip.Prefix) []bpf.Instruction {
 	return append(program, drop)
 }
 
-// admit attaches the filter for these networks to a listener.
 func admit(l *net.TCPListener, routers []netip.Prefix) error {
 	err := onSocket(l, func(fd int) error { return socketfilter.Attach(fd, admission(routers)) })
 	if err != nil {
@@ -66,7 +64,6 @@ func admit(l *net.TCPListener, routers []netip.Prefix) error {
 	return nil
 }
 
-// dropped returns the number of packets that the listener's socket has dropped.
 func dropped(l *net.TCPListener) (drops uint32) {
 	_ = onSocket(l, func(fd int) error {
 		drops = socketfilter.Drops(fd)

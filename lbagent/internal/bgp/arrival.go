@@ -24,10 +24,9 @@ const (
 	answersWithin = 3 * time.Second
 )
 
-// arrival is the next connection with the router.
 type arrival struct {
 	router *net.TCPConn
-	// open is the router's OPEN if it was read already.
+	// open is nil if the router's OPEN was not read yet.
 	open []byte
 }
 
@@ -82,10 +81,9 @@ func (t *transport) arrive(next arrival) {
 	go t.succeed(next)
 }
 
-// succeed replaces a dead current connection with a pending one: a router that has lost its connection
-// reconnects (RFC 4724, section 5). The old one ends without a NOTIFICATION, so the router retains our
-// routes. If the current one still answers, it is kept (RFC 4271, section 6.8): two speakers use the
-// router's address, or a host spoofs it.
+// succeed replaces a dead current connection without a NOTIFICATION, because a router that has lost its
+// connection reconnects (RFC 4724, section 5). If the current one still answers, it is kept (RFC 4271,
+// section 6.8): two speakers use the router's address, or a host spoofs it.
 func (t *transport) succeed(next arrival) {
 	t.mu.Lock()
 	current := t.router
@@ -182,8 +180,7 @@ func (t *transport) accept(ctx context.Context, peer *model.Peer) (arrival, erro
 	}
 }
 
-// secure sets the peer's socket options on an accepted connection, which has the password of the listening
-// socket.
+// secure sets the peer's socket options on an accepted connection, except the password.
 func secure(conn *net.TCPConn, peer *model.Peer) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {

@@ -19,13 +19,12 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/socketfilter"
 )
 
-// end is a far end of a connection, whose near end is a transport's.
+// end is the far end of a connection of a transport.
 type end struct {
 	t *testing.T
 	*net.TCPConn
 }
 
-// connect returns both ends of a new connection.
 func connect(t *testing.T) (far end, near *net.TCPConn) {
 	t.Helper()
 	listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -44,7 +43,6 @@ func connect(t *testing.T) (far end, near *net.TCPConn) {
 	return end{t, conn}, near
 }
 
-// expect reads a message of a kind.
 func (e end) expect(kind byte) {
 	e.t.Helper()
 	_ = e.SetReadDeadline(time.Now().Add(10 * time.Second))
@@ -64,7 +62,7 @@ func (e end) send(message []byte) {
 	}
 }
 
-// dialTransport is what GoBGP does.
+// dialTransport connects like GoBGP.
 func dialTransport(t *testing.T, at *transport) end {
 	t.Helper()
 	conn, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(at.address()))
@@ -77,8 +75,7 @@ func dialTransport(t *testing.T, at *transport) end {
 	return speaker
 }
 
-// A router that is connected is told nothing before Confirm has returned, and nothing at all where the
-// session is ended meanwhile.
+// The router receives nothing before Confirm returns, and nothing at all if the session ends before that.
 func TestConfirmComesFirst(t *testing.T) {
 	for _, ends := range []bool{false, true} {
 		asked, confirmed := make(chan struct{}), make(chan struct{})
@@ -117,8 +114,8 @@ func TestConfirmComesFirst(t *testing.T) {
 	}
 }
 
-// Whoever connects from the address of a passive peer's router ends the session only with an OPEN
-// that the peer could send.
+// A second connection from a passive peer's address replaces the session only with a valid OPEN (RFC 4271,
+// section 6.8).
 func TestSecondConnection(t *testing.T) {
 	transport, err := newTransport(nodeIPv4, newObserved(func() {}), nil)
 	if err != nil {
@@ -128,7 +125,6 @@ func TestSecondConnection(t *testing.T) {
 	peer := passivePeer()
 	transport.configure(peer, "")
 	speaker := dialTransport(t, transport)
-	// A session with the router.
 	first, near := connect(t)
 	transport.offer(near)
 	first.expect(bgp.BGP_MSG_OPEN)
@@ -146,7 +142,6 @@ func TestSecondConnection(t *testing.T) {
 	}
 	goesOn("the first connection")
 
-	// More than may wait, which say nothing.
 	for range mostPending + 2 {
 		_, silent := connect(t)
 		transport.offer(silent)
@@ -160,7 +155,6 @@ func TestSecondConnection(t *testing.T) {
 		other, near := connect(t)
 		transport.offer(near)
 		other.send(message)
-		// It is closed, after a NOTIFICATION or without.
 		_ = other.SetReadDeadline(time.Now().Add(10 * time.Second))
 		buffer := make([]byte, longestLength)
 		for err = nil; err == nil; {
@@ -169,7 +163,7 @@ func TestSecondConnection(t *testing.T) {
 		goesOn(what)
 	}
 
-	// Another speaker on the router's address, while the first connection answers.
+	// Another speaker uses the router's address.
 	other, near := connect(t)
 	transport.offer(near)
 	other.send(openMessage(t, peer.ASN))
@@ -179,10 +173,9 @@ func TestSecondConnection(t *testing.T) {
 		t.Errorf("of another speaker it is told: %q", told)
 	}
 
-	// The router itself, which has lost the first connection, and resets it or drops its packets: it is
-	// answered on the new connection, when GoBGP has come again.
+	// The router has lost the first connection and resets it or drops its packets.
 	for what, lose := range map[string]func(*net.TCPConn){"forgotten": forgetConnection, "cut": cutConnection} {
-		// An acknowledgement that is under way would be taken for an answer.
+		// A pending acknowledgment would count as an answer.
 		transport.mu.Lock()
 		current := transport.router
 		transport.mu.Unlock()
@@ -206,7 +199,6 @@ func TestSecondConnection(t *testing.T) {
 	transport.close()
 }
 
-// awaitAcknowledged waits until the other end has acknowledged all that was sent to it.
 func awaitAcknowledged(t *testing.T, conn *net.TCPConn) {
 	t.Helper()
 	raw, err := conn.SyscallConn()
@@ -225,7 +217,7 @@ func awaitAcknowledged(t *testing.T, conn *net.TCPConn) {
 	}
 }
 
-// forgetConnection has the kernel lose a connection without a word, as a host that starts again.
+// forgetConnection closes without FIN or RST, like a rebooted host.
 func forgetConnection(conn *net.TCPConn) {
 	raw, err := conn.SyscallConn()
 	if err == nil {
@@ -234,7 +226,6 @@ func forgetConnection(conn *net.TCPConn) {
 	_ = conn.Close()
 }
 
-// cutConnection has the kernel drop all that comes over a connection.
 func cutConnection(conn *net.TCPConn) {
 	raw, err := conn.SyscallConn()
 	if err == nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/test/bird"
 )
 
-// attributed is a route with every attribute that an external session carries.
+// attributed returns a route with all attributes of an external session.
 func attributed() announce.Route {
 	route, med := testRoute(vip4), uint32(77)
 	route.Communities = []uint32{64512<<16 | 100, 0xffff0000}
@@ -25,14 +25,13 @@ func attributed() announce.Route {
 	return route
 }
 
-// A router has the attributes as they were asked for. A change of one route is one UPDATE,
-// and no other route is sent again.
+// A changed route is one UPDATE; other routes are not sent again.
 func TestAttributesAtFRR(t *testing.T) {
 	l := newLab(t, staticNeighbor)
 	p := l.speaker("fresh")
 	p.set(testWant(testRoute(vip4), testRoute(vip6)))
 	l.awaitRoutes(20*time.Second, both)
-	// An UPDATE for each family, and behind them the End-of-RIBs.
+	// Two UPDATEs, then two End-of-RIBs.
 	l.Await(10*time.Second, "the End-of-RIBs", func() bool { return l.updates() >= 4 })
 	before, session := l.updates(), l.neighborState()
 
@@ -69,7 +68,6 @@ func TestAttributesAtFRR(t *testing.T) {
 	}
 }
 
-// updates is how many UPDATEs the router has received.
 func (l *lab) updates() int {
 	l.t.Helper()
 	var neighbors map[string]struct {
@@ -103,7 +101,7 @@ func TestAttributesAtBIRD(t *testing.T) {
 	}
 }
 
-// Within one autonomous system there is a local preference, and no longer path.
+// Internal sessions have LOCAL_PREF and no prepending.
 func TestAttributesWithinOneSystem(t *testing.T) {
 	l := newLab(t, strings.ReplaceAll(staticNeighbor, "remote-as 64512", "remote-as internal"))
 	route, preference := attributed(), uint32(250)

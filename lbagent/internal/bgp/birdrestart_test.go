@@ -12,9 +12,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/test/bird"
 )
 
-// BIRD is killed and started again with graceful restart: its kernel loses no IPv4 route meanwhile,
-// and the routes are good in the end. The node does not say that it has restarted: BIRD would not
-// wait for its routes. IPv6 routes are not looked at: BIRD 2.0 changes one by removing it first.
+// A graceful restart of BIRD loses no IPv4 route in its kernel and removes stale routes. IPv6 is not
+// checked, because BIRD 2.0 removes a changed IPv6 route first.
 func TestRestartOfBIRDKeepsRoutes(t *testing.T) {
 	l := newLink(t)
 	router := bird.Start(t, l.RouterSpace, strings.Replace(birdNeighbor("graceful restart on;"), "graceful restart aware; ", "", 1))
@@ -33,12 +32,12 @@ func TestRestartOfBIRDKeepsRoutes(t *testing.T) {
 		}
 	}
 	router.Await(20*time.Second, "the routes in the kernel", has(vip4, vip6, gone))
-	// End-of-RIB has to be behind, or there is nothing to recover.
+	// Without End-of-RIB there is no recovery.
 	l.await(p, 20*time.Second, "up", isUp)
 
 	lost := l.watchRoutes()
 	router.Restart()
-	// What BIRD cannot know: a route that goes while it is away.
+	// A withdrawal during the restart.
 	p.set(testWant(testRoute(vip4), testRoute(vip6)))
 	router.Await(60*time.Second, "the recovery ends, and the route goes that the node has withdrawn", has(vip4, vip6))
 	routes := lost()
@@ -48,7 +47,6 @@ func TestRestartOfBIRDKeepsRoutes(t *testing.T) {
 	}
 }
 
-// birdRoutes are the destinations of BIRD's routes in the router's kernel.
 func (l *lab) birdRoutes() map[string]bool {
 	l.t.Helper()
 	routes := map[string]bool{}
@@ -64,8 +62,7 @@ func (l *lab) birdRoutes() map[string]bool {
 	return routes
 }
 
-// watchRoutes notes which routes go from the router's kernel until the result is called, which
-// returns their destinations.
+// watchRoutes returns a function that stops and returns the destinations deleted from the router's kernel.
 func (l *lab) watchRoutes() func() map[string]bool {
 	l.t.Helper()
 	var out strings.Builder

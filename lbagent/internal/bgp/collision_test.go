@@ -19,7 +19,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// callNode connects to the node's BGP port from an address, with a password or without.
 func callNode(from netip.Addr, password string) (net.Conn, error) {
 	node := &model.Peer{Address: nodeIPv4}
 	dialer := net.Dialer{
@@ -34,9 +33,8 @@ func callNode(from netip.Addr, password string) (net.Conn, error) {
 	return dialer.DialContext(context.Background(), "tcp", netip.AddrPortFrom(nodeIPv4, bgpPort).String())
 }
 
-// Routers that connect beside their session, again and again, with identifiers above and below the node's,
-// with the password or without, lose no session (RFC 4271, section 6.8): one that the node connects to, and
-// one that connects.
+// Repeated connections beside a session, with any identifier and with or without the password, close neither
+// an active nor a passive session (RFC 4271, section 6.8).
 func TestCollisions(t *testing.T) {
 	t.Parallel()
 	l := newLink(t)

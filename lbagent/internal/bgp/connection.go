@@ -22,8 +22,7 @@ import (
 type connection struct {
 	*transport
 	speaker, router *net.TCPConn
-	// early is the router's OPEN if it was read already.
-	early []byte
+	early           []byte
 
 	patience patience
 	// write serializes writes to the router.
@@ -54,7 +53,6 @@ func (c *connection) carry(open []byte, queue <-chan []byte) (again bool) {
 		return true
 	}
 	if !c.hurried.Load() {
-		// Signal the router's close to GoBGP.
 		_ = c.speaker.Close()
 	}
 	// Queued messages are dropped; a NOTIFICATION among them still has the reason.
@@ -67,8 +65,8 @@ func (c *connection) carry(open []byte, queue <-chan []byte) (again bool) {
 	return false
 }
 
-// explain reports why a connection ended without a NOTIFICATION: GoBGP sends none while the router does not
-// read.
+// explain records why a connection ended without a NOTIFICATION, which GoBGP cannot send to a blocked
+// router.
 func (c *connection) explain() {
 	if c.told.Load() {
 		return
@@ -128,7 +126,6 @@ func (c *connection) hurry() {
 	}
 }
 
-// pass sends one of GoBGP's messages to the router, adapted to its capabilities.
 func (c *connection) pass(message []byte) error {
 	switch kindOf(message) {
 	case bgp.BGP_MSG_NOTIFICATION:
@@ -154,8 +151,7 @@ func (c *connection) pass(message []byte) error {
 	return c.send(message)
 }
 
-// longestEndOfRIB bounds the delay of End-of-RIB: a router restarted without forwarding state may use no
-// route before it.
+// longestEndOfRIB is for routers restarted without forwarding state, which may use no route before it.
 const longestEndOfRIB = 5 * time.Second
 
 // sendLater sends End-of-RIB to a restarted router after the other nodes have had time to connect. The
@@ -166,7 +162,6 @@ func (c *connection) sendLater(endOfRIB []byte) {
 	pause := min(c.peer.ConnectRetryTime, longestEndOfRIB)
 	c.mu.Unlock()
 	message := slices.Clone(endOfRIB)
-	// Write errors are ignored: the connection has ended.
 	time.AfterFunc(pause, func() { _ = c.send(message) })
 }
 
@@ -259,7 +254,6 @@ func (c *connection) next(from io.Reader, buffer []byte) ([]byte, error) {
 	return readMessage(from, buffer)
 }
 
-// refuse ends the connection for a read error, with a NOTIFICATION if a message was invalid.
 func (c *connection) refuse(err error) {
 	var protocol *protocolError
 	if errors.As(err, &protocol) {

@@ -33,7 +33,6 @@ const (
 	answeringPort = 7000
 )
 
-// startNode runs a node's speaker and its BFD, and has its routes announced.
 func (f *fabric) startNode(node *fabricNode, program string) {
 	f.t.Helper()
 	dir := f.t.TempDir()
@@ -66,14 +65,12 @@ func (f *fabric) startNode(node *fabricNode, program string) {
 	speaker.set(want)
 }
 
-// bfdPeer is what bfdd shows of a session.
 type bfdPeer struct {
 	Status   string `json:"status"`
 	Transmit int64  `json:"remote-transmit-interval"`
 	Losses   int    `json:"session-down"`
 }
 
-// awaitFabric waits until the router has all routes of all nodes in its kernel, and BFD is up.
 func (f *fabric) awaitFabric() {
 	f.t.Helper()
 	f.Await(2*time.Minute, "BFD is up with all nodes", func() bool {
@@ -97,7 +94,6 @@ func (f *fabric) awaitFabric() {
 	})
 }
 
-// losses are how many sessions the router's BFD has lost.
 func (f *fabric) losses() (losses int) {
 	f.t.Helper()
 	var peers []bfdPeer
@@ -108,7 +104,7 @@ func (f *fabric) losses() (losses int) {
 	return losses
 }
 
-// kernelPaths are how many paths the router's kernel has for each prefix.
+// kernelPaths returns the number of next hops per prefix in the router's kernel.
 func (f *fabric) kernelPaths() map[netip.Prefix]int {
 	f.t.Helper()
 	space, err := netns.GetFromName(f.RouterSpace)
@@ -134,8 +130,8 @@ func (f *fabric) kernelPaths() map[netip.Prefix]int {
 	return paths
 }
 
-// followRoutes returns a function that ends it, and tells the times of the first and the last change
-// of a route in a namespace, and how many there were.
+// followRoutes returns a function that stops and returns the times of the first and last route change, and
+// their count.
 func followRoutes(t *testing.T, space string) func() (first, last time.Time, count int) {
 	t.Helper()
 	at, err := netns.GetFromName(space)
@@ -171,8 +167,7 @@ func followRoutes(t *testing.T, space string) func() (first, last time.Time, cou
 	}
 }
 
-// hurry gives the client, and what answers it, the priority of the router's programs: none of them
-// shares its processors with these.
+// hurry gives the client the priority of the router's programs.
 func hurry(t *testing.T) {
 	t.Helper()
 	threads, err := os.ReadDir("/proc/self/task")
@@ -181,17 +176,16 @@ func hurry(t *testing.T) {
 	}
 	for _, thread := range threads {
 		id, _ := strconv.Atoi(thread.Name())
-		// A thread may have ended. Later ones have the priority of those that make them.
+		// Threads may have ended; new ones inherit the priority.
 		_ = unix.Setpriority(unix.PRIO_PROCESS, id, -20)
 	}
 }
 
-// inSpace runs a function on a thread that is in a namespace.
 func inSpace(t *testing.T, name string, do func() error) {
 	t.Helper()
 	failed := make(chan error)
 	go func() {
-		// The thread ends with the goroutine.
+		// The locked thread ends with the goroutine.
 		runtime.LockOSThread()
 		space, err := netns.GetFromName(name)
 		if err == nil {
@@ -208,7 +202,6 @@ func inSpace(t *testing.T, name string, do func() error) {
 	}
 }
 
-// listenIn opens a UDP socket in a namespace until the test ends.
 func listenIn(t *testing.T, space string, at netip.AddrPort) *ipv4.PacketConn {
 	t.Helper()
 	var socket *net.UDPConn
@@ -220,7 +213,7 @@ func listenIn(t *testing.T, space string, at netip.AddrPort) *ipv4.PacketConn {
 	return ipv4.NewPacketConn(socket)
 }
 
-// answerAt has a node answer for all VIPs: the request, and its number.
+// answerAt echoes requests to all VIPs with the node's number.
 func answerAt(t *testing.T, space string, number byte) {
 	t.Helper()
 	socket := listenIn(t, space, netip.AddrPortFrom(netip.IPv4Unspecified(), answeringPort))
@@ -233,13 +226,13 @@ func answerAt(t *testing.T, space string, number byte) {
 			if err != nil {
 				return
 			}
-			// Without its link a node cannot answer.
+			// Fails after the node's link is cut.
 			_, _ = socket.WriteTo(append(buffer[:n], number), &ipv4.ControlMessage{Src: asked.Dst}, from)
 		}
 	}()
 }
 
-// prober asks VIPs, from one port: each is a flow of its own.
+// prober sends requests to VIPs from one port, a flow per VIP.
 type prober struct {
 	t      *testing.T
 	socket *ipv4.PacketConn
@@ -249,8 +242,7 @@ type prober struct {
 	flows map[netip.Addr]*flow
 }
 
-// flow is what is known of the flow to a VIP: who answered last, and the longest time between two
-// answers.
+// flow is the last answering node and the longest gap between answers of a VIP.
 type flow struct {
 	node byte
 	last time.Time
@@ -286,11 +278,11 @@ func (p *prober) answered(vip netip.Addr, node byte) {
 }
 
 func (p *prober) ask(vip netip.Addr) {
-	// What is not sent has no answer, and is found as a gap.
+	// A failed send shows as a gap.
 	_, _ = p.socket.WriteTo([]byte("?"), nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(vip, answeringPort)))
 }
 
-// flowsOf are VIPs whose requests come to the first nodes, from all parts of the router's table.
+// flowsOf returns VIPs, spread over the table, that hash to the first nodes.
 func (p *prober) flowsOf(nodes int) []netip.Addr {
 	p.t.Helper()
 	const candidates = watched * fabricSize * 2
@@ -313,7 +305,6 @@ func (p *prober) flowsOf(nodes int) []netip.Addr {
 	return some
 }
 
-// askUntilAnswered asks each VIP, again where no answer came.
 func (p *prober) askUntilAnswered(vips []netip.Addr) {
 	p.t.Helper()
 	const atOnce = 50
@@ -334,7 +325,7 @@ func (p *prober) askUntilAnswered(vips []netip.Addr) {
 	}
 }
 
-// follow asks VIPs every tick until end, and returns when all have been answered for a while.
+// follow sends requests every tick until end, and returns when all flows are answered.
 func (p *prober) follow(vips []netip.Addr) {
 	p.t.Helper()
 	const settled = 20 * tick
@@ -371,7 +362,6 @@ func (p *prober) follow(vips []netip.Addr) {
 	}
 }
 
-// answeredSince reports whether there are so many flows, and each was answered after a time.
 func (p *prober) answeredSince(since time.Time, count int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -383,7 +373,6 @@ func (p *prober) answeredSince(since time.Time, count int) bool {
 	return len(p.flows) == count
 }
 
-// end returns the longest gap of each flow.
 func (p *prober) end() []time.Duration {
 	p.stop()
 	p.mu.Lock()

@@ -25,16 +25,14 @@ import (
 const (
 	deadVIPs   = 20_000
 	fabricSize = 6
-	// watched is how many VIPs are asked, each of them every tick.
+	// watched is the number of VIPs probed every tick.
 	watched = 200
 	tick    = 10 * time.Millisecond
 )
 
-// TestDeadNodes has nodes die that announce 20,000 VIPs to FRR, with ECMP over six, and prints for how
-// long a client gets no answers: what the router leaves of a failure. The nodes have this package's
-// Server and lbbfd; in place of the data plane something answers for all VIPs. A node dies as a
-// machine does behind a switch: no link of the router goes down. What is late is a failure with
-// STRICT=1 only, which is for a quiet machine: docs/performance.md has what was measured.
+// TestDeadNodes cuts off nodes that announce 20,000 VIPs to FRR with ECMP over six, and logs the client's
+// gaps. It runs Server and lbbfd without the data plane. Links of the router stay up, as behind a switch.
+// Limits apply with STRICT=1 only; docs/performance.md has the figures.
 func TestDeadNodes(t *testing.T) {
 	const usual = 100 * time.Millisecond
 	for _, test := range []struct {
@@ -58,21 +56,19 @@ func TestDeadNodes(t *testing.T) {
 	}
 }
 
-// fabric is FRR, with a client on one link, and a network of nodes on another.
+// fabric is FRR between a client's link and a network of nodes.
 type fabric struct {
 	*lab
-	nodes []*fabricNode
-	probe *prober
-	// bits is the length of the routes' prefixes, interval that of BFD's packets.
+	nodes    []*fabricNode
+	probe    *prober
 	bits     int
 	interval time.Duration
 }
 
-// fabricNode is a node.
 type fabricNode struct {
 	space   string
 	address netip.Addr
-	// port is the node's end of its link, and door its namespace.
+	// port is the node's end of its link, and door a handle of its namespace.
 	port netlink.Link
 	door *netlink.Handle
 	kill func()
@@ -80,7 +76,6 @@ type fabricNode struct {
 
 func deadVIP(n int) netip.Addr { return netip.AddrFrom4([4]byte{198, 18, byte(n >> 8), byte(n)}) }
 
-// newFabric has everything run, with routes of so many bits, and BFD at an interval.
 func newFabric(t *testing.T, bits int, interval time.Duration) *fabric {
 	t.Helper()
 	hurry(t)
@@ -103,7 +98,6 @@ func newFabric(t *testing.T, bits int, interval time.Duration) *fabric {
 	return f
 }
 
-// deadPrefixes are those of all VIPs.
 func deadPrefixes(bits int) []netip.Prefix {
 	var prefixes []netip.Prefix
 	for n := range deadVIPs {
@@ -114,7 +108,7 @@ func deadPrefixes(bits int) []netip.Prefix {
 	return prefixes
 }
 
-// cable makes the link the client's, and the network of the nodes, around a switch.
+// cable connects the client, and the nodes through a bridge, to the router.
 func (f *fabric) cable() {
 	f.t.Helper()
 	router, client, center := f.RouterSpace, f.NodeSpace, f.RouterSpace+"-s"
@@ -146,7 +140,6 @@ func (f *fabric) cable() {
 	f.probe = newProber(f.t, client)
 }
 
-// space makes a namespace.
 func (f *fabric) space(name string) {
 	f.t.Helper()
 	f.Run("ip", "netns", "add", name)
@@ -154,7 +147,7 @@ func (f *fabric) space(name string) {
 	f.Run("ip", "-n", name, "link", "set", "lo", "up")
 }
 
-// open has the node's link ready to be cut by one system call.
+// open prepares cutting the node's link with one system call.
 func (f *fabric) open(node *fabricNode) {
 	f.t.Helper()
 	space, err := netns.GetFromName(node.space)
@@ -171,7 +164,6 @@ func (f *fabric) open(node *fabricNode) {
 	}
 }
 
-// kill cuts nodes off and returns the longest gap of a client.
 func (f *fabric) kill(dead int) time.Duration {
 	f.t.Helper()
 	flows := f.probe.flowsOf(dead)
@@ -188,7 +180,7 @@ func (f *fabric) kill(dead int) time.Duration {
 	for _, node := range f.nodes[:dead] {
 		node.kill()
 	}
-	// Longer than the hold time, by which a router notices without BFD.
+	// Longer than the hold time, after which a router without BFD notices.
 	f.Await(30*time.Second, "all flows are answered", func() bool { return f.probe.answeredSince(start.Add(10*time.Second), len(flows)) })
 	gaps := f.probe.end()
 	first, last, count := changes()

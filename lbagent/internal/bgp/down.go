@@ -4,9 +4,8 @@ package bgp
 
 import "fmt"
 
-// Down closes an established session with a Cease and reopens it, as if its hold timer had expired (RFC
-// 5882, section 4.2), so the peer retains no stale routes. reason becomes the session's message. Unknown and
-// unestablished sessions are ignored.
+// Down closes an established session with a Cease, so that the peer retains no stale routes, and reopens it
+// (RFC 5882, section 4.2). reason becomes the session's message.
 func (s *Server) Down(peer, reason string) error {
 	s.mu.Lock()
 	session, found := s.sessions[peer]

@@ -7,16 +7,15 @@ import (
 	"time"
 )
 
-// A session that is taken down withdraws its routes from the router at once: it does not wait
-// for the hold timer, nor keeps the router them for a restart.
+// Down withdraws routes at once, without hold timer or graceful restart.
 func TestDownWithdraws(t *testing.T) {
-	// The figure that is wanted is 500 ms; the test's bound allows for a busy machine.
+	// The goal is 500 ms; the bound allows for load.
 	const bound = 4 * time.Second
 	l := newLab(t, staticNeighbor)
 	p := l.speaker("fresh")
 	p.set(testWant(testRoute(vip4), testRoute(vip6)))
 	l.awaitRoutes(90*time.Second, both)
-	// The session does not come back before it was seen to have gone.
+	// Keep the session down until the withdrawal is seen.
 	l.Run("ip", "netns", "exec", l.RouterSpace, "nft", `
 		table inet test {
 			chain input {

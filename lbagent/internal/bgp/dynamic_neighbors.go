@@ -25,10 +25,9 @@ const (
 	mostUnproven = 64
 )
 
-// dynamicNeighbors are the connected routers of ranges. The Server's lock guards them.
-//
-// Any host in a range without a password can connect, so a router gets its place only with a valid OPEN, and
-// loses it soon after a short session.
+// dynamicNeighbors are the connected routers of ranges, guarded by the Server's lock. Any host in a range
+// without a password can connect, so a router gets its place only with a valid OPEN, and loses it soon after
+// a short session.
 type dynamicNeighbors struct {
 	ranges  []model.Range
 	routers map[netip.Addr]*dynamicNeighbor
@@ -52,18 +51,15 @@ type dynamicNeighbor struct {
 	next *arrival
 }
 
-// refusal is a router without a place and the time of its last connection.
 type refusal struct {
 	router netip.Addr
 	at     time.Time
 }
 
-// until returns when the place of a router without a session expires.
 func (n *dynamicNeighbor) until() time.Time {
 	return n.seen.Add(min(max(n.lasted, provesWithin), forgetAfter))
 }
 
-// want sets the ranges, without those whose password is missing.
 func (c *dynamicNeighbors) want(ranges []model.Range, passwords map[string]string) {
 	c.ranges = slices.DeleteFunc(slices.Clone(ranges), func(r model.Range) bool {
 		return r.Session.PasswordSecret != "" && !isPassword(passwords[r.Session.PasswordSecret])
@@ -73,7 +69,6 @@ func (c *dynamicNeighbors) want(ranges []model.Range, passwords map[string]strin
 	})
 }
 
-// rangeOf returns the range of a router, or nil.
 func (c *dynamicNeighbors) rangeOf(router netip.Addr) *model.Range {
 	at := slices.IndexFunc(c.ranges, func(r model.Range) bool { return r.Prefix.Contains(router) })
 	if at < 0 {
@@ -98,8 +93,7 @@ func (c *dynamicNeighbors) isFull(of *model.Range, router netip.Addr) (full, new
 	return true, !found || previous.router != router
 }
 
-// wait adds a connection that has sent no OPEN. It replaces the router's previous one, or the oldest beyond
-// mostUnproven.
+// wait replaces the router's previous connection without an OPEN, or the oldest beyond mostUnproven.
 func (c *dynamicNeighbors) wait(conn *net.TCPConn) {
 	router := addrPort(conn.RemoteAddr()).Addr()
 	at := slices.IndexFunc(c.unproven, func(other *net.TCPConn) bool { return addrPort(other.RemoteAddr()).Addr() == router })
@@ -159,7 +153,6 @@ func (c *dynamicNeighbors) taken(router netip.Addr) *arrival {
 	return next
 }
 
-// awaited returns a Session for each range without a connected router.
 func (c *dynamicNeighbors) awaited() []Session {
 	var sessions []Session
 	for _, r := range c.ranges {
@@ -189,7 +182,6 @@ func (c *dynamicNeighbors) turnedAway() []Session {
 	return sessions
 }
 
-// greet reads the OPEN of a router without a session, and then assigns a place.
 func (s *Server) greet(conn *net.TCPConn, of *model.Range, self netip.Addr) {
 	peer := of.Session
 	peer.Address = addrPort(conn.RemoteAddr()).Addr()
@@ -258,7 +250,6 @@ func (s *Server) prove(router netip.Addr, neighbor *dynamicNeighbor, now time.Ti
 	return established
 }
 
-// hasAddress reports whether a configured peer has this address.
 func (s *Server) hasAddress(router netip.Addr) bool {
 	for _, session := range s.sessions {
 		if session.peer.Address == router && session.peer.OfRange == "" {

@@ -17,7 +17,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// Only so many routers of a range have a place, and those of no range none.
 func TestDynamicNeighbors(t *testing.T) {
 	at := netip.MustParseAddr
 	c := newDynamicNeighbors()
@@ -52,7 +51,7 @@ func TestDynamicNeighbors(t *testing.T) {
 	}
 }
 
-// A place is kept as long as the longest session lasted: half a minute at least, ten at most.
+// A place is kept for the duration of the longest session, between half a minute and ten.
 func TestPlaceIsKept(t *testing.T) {
 	seen := time.Unix(1e9, 0)
 	for lasted, want := range map[time.Duration]time.Duration{
@@ -72,7 +71,7 @@ func TestPlaceIsKept(t *testing.T) {
 	}
 	past := time.Now().Add(-time.Minute)
 	s.neighbors.routers[router].seen, s.neighbors.routers[router].lasted = past, time.Hour
-	// A place is not kept by another OPEN.
+	// Another OPEN does not keep a place.
 	s.neighbors.routers[untrusted].seen = past
 	s.neighbors.call(untrusted, arrival{})
 	if got := s.DynamicNeighbors(); !slices.Equal(got, []netip.Addr{router}) {
@@ -87,7 +86,7 @@ func TestPlaceIsKept(t *testing.T) {
 	}
 }
 
-// Of connections without an OPEN each router has one, and all together have a bound.
+// Connections without an OPEN are bounded to one per router and mostUnproven in total.
 func TestUnproven(t *testing.T) {
 	c := newDynamicNeighbors()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -122,8 +121,7 @@ func TestUnproven(t *testing.T) {
 	}
 }
 
-// Routers of a network connect, with its password alone. Each gets routes and has a state; one
-// that has an LBPeer of its own is none of the range.
+// Routers of a range connect with the range's password. An LBPeer with the same address takes precedence.
 func TestRange(t *testing.T) {
 	for name, start := range connecting(" neighbor 198.51.100.2 password right\n", `password "right";`) {
 		t.Run(name, func(t *testing.T) {
@@ -162,7 +160,6 @@ func TestRange(t *testing.T) {
 				t.Errorf("routers of the range are %v", found)
 			}
 
-			// An LBPeer of its own, which the node connects.
 			want.Peers, want.Ranges = []model.Peer{testPeer()}, nil
 			want.Peers[0].PasswordSecret = secret
 			p.set(want)
@@ -174,7 +171,7 @@ func TestRange(t *testing.T) {
 	}
 }
 
-// awaitWithout is Await where the router may be another than FRR.
+// awaitWithout is Await for routers other than FRR.
 func (l *lab) awaitWithout(limit time.Duration, what string, condition func() bool) {
 	l.t.Helper()
 	for deadline := time.Now().Add(limit); !condition(); time.Sleep(20 * time.Millisecond) {

@@ -15,8 +15,7 @@ import (
 // GoBGP's minimum, because our routes do not depend on the peer's.
 const deferralSeconds = 1
 
-// prepare starts GoBGP for the session, which takes one to two seconds. Nothing is sent to the router before
-// begin.
+// prepare starts GoBGP for the session, which takes one to two seconds. The router receives nothing.
 func (s *session) prepare(restarting bool) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.ctx, s.cancel = ctx, cancel
@@ -31,8 +30,7 @@ func (s *session) prepare(restarting bool) error {
 }
 
 // begin opens the session after its routes are in GoBGP's table, so that End-of-RIB (RFC 4724, section 2)
-// follows all of them: the peer then removes the stale routes that were not announced again. A restarting
-// session sends End-of-RIB after the deferral time.
+// follows all of them and the peer removes only stale routes that are gone.
 func (s *session) begin(routes []announce.Route) error {
 	if err := s.setRoutes(routes); err != nil {
 		return err

@@ -8,9 +8,8 @@ import (
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
 )
 
-// withoutExtended returns GoBGP's UPDATE for a router without the Extended Next Hop Encoding capability (RFC
-// 8950, section 4). IPv4 routes with an IPv6 next hop become withdrawals, because the router may have an
-// older route with another next hop.
+// withoutExtended adapts an UPDATE to a router without Extended Next Hop Encoding (RFC 8950, section 4).
+// IPv4 routes with an IPv6 next hop become withdrawals, because it may have older routes.
 func withoutExtended(update []byte) []byte {
 	routes := extendedRoutes(update)
 	if routes == nil {
@@ -21,8 +20,7 @@ func withoutExtended(update []byte) []byte {
 	return encode(bgp.BGP_MSG_UPDATE, append(body, 0, 0)...)
 }
 
-// extendedRoutes returns the encoded prefixes of an MP_REACH_NLRI of IPv4 unicast (RFC 4760, section 3), or
-// nil.
+// extendedRoutes returns the NLRI in an MP_REACH_NLRI of IPv4 unicast (RFC 4760, section 3), or nil.
 func extendedRoutes(update []byte) []byte {
 	const (
 		mpReach        = 14
@@ -48,7 +46,6 @@ func extendedRoutes(update []byte) []byte {
 		}
 		value := attributes[start : start+length]
 		attributes = attributes[start+length:]
-		// AFI, SAFI, next hop length, next hop, reserved octet, NLRI.
 		if kind != mpReach || len(value) < 5 || binary.BigEndian.Uint16(value) != bgp.AFI_IP || value[2] != bgp.SAFI_UNICAST {
 			continue
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/test/bird"
 )
 
-// Only an UPDATE with an IPv6 next hop for IPv4 routes changes, to a withdrawal of the same.
+// Only IPv4 routes with an IPv6 next hop become withdrawals.
 func TestWithoutExtended(t *testing.T) {
 	serialize := func(attributes []bgp.PathAttributeInterface, withdrawn, prefixes []*bgp.IPAddrPrefix) []byte {
 		t.Helper()
@@ -56,7 +56,6 @@ func TestWithoutExtended(t *testing.T) {
 	}
 }
 
-// Whatever the octets are, nothing panics.
 func FuzzWithoutExtended(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 4, 0x90, 14, 0, 9, 0, 1, 1, 0, 0, 8, 10})
 	f.Fuzz(func(_ *testing.T, body []byte) {
@@ -88,9 +87,8 @@ const (
 `
 )
 
-// IPv4 routes with an IPv6 next hop are in the kernel of a router that offers the capability, by
-// a global and by a link-local next hop. One that does not offer it gets the IPv6 routes alone,
-// and loses the IPv4 routes that it had with another next hop.
+// A router with the capability installs IPv4 routes with global and link-local IPv6 next hops. A router
+// without it gets IPv6 routes only, and loses IPv4 routes with another next hop.
 func TestExtendedNextHop(t *testing.T) {
 	for name, test := range map[string]struct {
 		neighbor, capability    string
@@ -135,7 +133,7 @@ func TestExtendedNextHop(t *testing.T) {
 						s.Withheld[0] == millracev1beta1.FamilyIPv4
 				})
 				up := p.session(peerName).Since
-				// To and fro: the session stays.
+				// Toggling does not reset the session.
 				for range 2 {
 					want.Peers[0].ExtendedNextHop, want.Routes[peerName][0] = false, testRoute(vip4)
 					p.set(want)
@@ -154,7 +152,6 @@ func TestExtendedNextHop(t *testing.T) {
 	}
 }
 
-// BIRD takes IPv4 routes with an IPv6 next hop where its channel says so, and its kernel has them.
 func TestExtendedNextHopAtBIRD(t *testing.T) {
 	const neighbor = `protocol bgp node {
 	local 2001:db8::1 as 64500;

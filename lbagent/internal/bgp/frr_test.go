@@ -18,11 +18,9 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/test/link"
 )
 
-// The tests of this package that need root run a real router (FRR's zebra and
-// bgpd) and this package's Server in a process of its own, each in a network
-// namespace, with one link between them.
+// Tests that need root run FRR and a Server process, each in a network namespace, with a link between.
 
-// speakerVariable makes the test program a speaker instead of running tests.
+// speakerVariable makes the test binary run a Server.
 const speakerVariable = "MILLRACE_BGP_TEST_SPEAKER"
 
 func TestMain(m *testing.M) {
@@ -36,14 +34,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// request is what a speaker is asked: to set Want, if any, and to take the session with a peer
-// down, if any.
+// request sets Want and takes down a session, if given.
 type request struct {
 	Want *Want
 	Down string
 }
 
-// reply is a speaker's answer to a request: a line of JSON each.
+// reply is a line of JSON.
 type reply struct {
 	Error            string
 	Sessions         []Session
@@ -51,7 +48,6 @@ type reply struct {
 	Refused          Refused
 }
 
-// runSpeaker does every request that it reads.
 func runSpeaker(restarting bool, in io.Reader, out io.Writer) error {
 	s := New(Config{Restarting: restarting, Logger: logr.Discard()})
 	decoder, encoder := json.NewDecoder(in), json.NewEncoder(out)
@@ -81,7 +77,6 @@ func runSpeaker(restarting bool, in io.Reader, out io.Writer) error {
 	}
 }
 
-// process is a Server in a process of its own.
 type process struct {
 	t     *testing.T
 	cmd   *exec.Cmd
@@ -95,7 +90,6 @@ func (l *lab) speaker(mode string) *process {
 	return l.speakerAt(l.NodeSpace, mode)
 }
 
-// speakerAt runs a speaker in a namespace.
 func (l *lab) speakerAt(space, mode string) *process {
 	l.t.Helper()
 	cmd := exec.Command("ip", "netns", "exec", space, os.Args[0])
@@ -117,7 +111,7 @@ func (l *lab) speakerAt(space, mode string) *process {
 	return p
 }
 
-// kill ends the process as an agent's crash would.
+// kill simulates an agent's crash.
 func (p *process) kill() {
 	if p.ended {
 		return
@@ -166,7 +160,7 @@ func (p *process) session(name string) Session {
 	return Session{}
 }
 
-// lab is a router and a node. Router is nil where the router is not FRR.
+// lab is a router and a node. Router is nil if the router is not FRR.
 type lab struct {
 	*link.Link
 	*frr.Router
@@ -180,7 +174,7 @@ var (
 	nodeIPv6   = link.NodeIPv6
 )
 
-// neighbors of the router, in FRR's configuration.
+// Neighbors in FRR's configuration.
 const (
 	staticNeighbor = ` neighbor 198.51.100.2 remote-as 64512
  neighbor 198.51.100.2 timers connect 1
@@ -211,7 +205,7 @@ func newLab(t *testing.T, neighbors string) *lab {
 	return l
 }
 
-// newLink is a lab without a router.
+// newLink returns a lab without a router.
 func newLink(t *testing.T) *lab {
 	t.Helper()
 	return &lab{Link: link.New(t, "mrbgp"), t: t}

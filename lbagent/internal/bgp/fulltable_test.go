@@ -18,10 +18,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// fullTable is how many routes a router sends.
 const fullTable = 1_000_000
 
-// floodingRouter accepts a session, and sends a full table and then KEEPALIVEs.
 func floodingRouter(t *testing.T) (netip.AddrPort, <-chan int) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -74,7 +72,7 @@ func floodingRouter(t *testing.T) (netip.AddrPort, <-chan int) {
 	return addrPort(listener.Addr()), done
 }
 
-// A router that sends a full table costs no memory, and its session stays.
+// A received full table is not retained and does not close the session.
 func TestFullTable(t *testing.T) {
 	at, done := floodingRouter(t)
 	s := New(Config{Logger: logr.Discard()})

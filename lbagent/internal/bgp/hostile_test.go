@@ -27,7 +27,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/test/frr"
 )
 
-// inRouterSpace runs f in a goroutine of the router's network namespace.
 func (l *lab) inRouterSpace(f func()) {
 	l.t.Helper()
 	namespace, err := os.Open("/run/netns/" + l.RouterSpace)
@@ -37,7 +36,7 @@ func (l *lab) inRouterSpace(f func()) {
 	done := make(chan error)
 	go func() {
 		defer func() { _ = namespace.Close() }()
-		// The thread ends with the goroutine: it is in the other namespace.
+		// The locked thread ends with the goroutine, because it is in the other namespace.
 		runtime.LockOSThread()
 		err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET)
 		done <- err
@@ -50,13 +49,12 @@ func (l *lab) inRouterSpace(f func()) {
 	}
 }
 
-// dialNode connects to the node from an address of the router's namespace.
 func dialNode(from netip.Addr) (net.Conn, error) {
 	dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), Timeout: 5 * time.Second}
 	return dialer.DialContext(context.Background(), "tcp", netip.AddrPortFrom(nodeIPv4, bgpPort).String())
 }
 
-// resident returns the memory of a process in octets.
+// resident returns the resident set size of the process in octets.
 func (p *process) resident() int64 {
 	p.t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.cmd.Process.Pid))
@@ -70,7 +68,7 @@ func (p *process) resident() int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// table are UPDATEs of a router with so many prefixes, 500 in each.
+// table returns UPDATEs with 500 prefixes each.
 func table(t *testing.T, prefixes int) []byte {
 	t.Helper()
 	template := updateMessage(t, "100.64.0.0/24")
@@ -88,7 +86,7 @@ func table(t *testing.T, prefixes int) []byte {
 	return all
 }
 
-// largest is an UPDATE with an unknown attribute that fills it.
+// largest returns an UPDATE of the maximum length with an unknown attribute.
 func largest() []byte {
 	const optionalTransitiveExtended, unknown, head = 0xd0, 99, 4
 	value := longestLength - headerLength - 4 - head
@@ -98,10 +96,8 @@ func largest() []byte {
 	return encode(bgp.BGP_MSG_UPDATE, append(body, make([]byte, value)...)...)
 }
 
-// A router sends a full table, then as many messages of each kind as the session takes: small ones,
-// and those with the longest attributes. The agent's processor time and memory are bounded, its
-// session with that router stays though no KEEPALIVE comes, and a change reaches another router in
-// time.
+// A flood of small and large messages after a full table does not exceed the agent's CPU and memory bounds,
+// close the session or delay a change to another router.
 func TestFlood(t *testing.T) {
 	l := newLab(t, staticNeighbor)
 	const port = 1179
@@ -180,8 +176,8 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// A router that connects twenty times a second, opens a session and ends it, costs little. Other
-// sessions stay, and its own comes back once it stays.
+// A router that opens and closes 20 sessions a second does not affect other sessions, and can establish one
+// later.
 func TestFlappingRouter(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, staticNeighbor)
@@ -238,7 +234,7 @@ func TestFlappingRouter(t *testing.T) {
 	}
 	session := p.session("flapping")
 	t.Logf("%d of %d connections were answered, %d sessions lost", opened, rounds, session.Flaps)
-	// An answer within the moment that the router waits is luck.
+	// Answers within the router's timeout are not guaranteed.
 	if opened == 0 && session.Flaps == 0 {
 		t.Error("no connection was answered")
 	}
@@ -251,8 +247,7 @@ func TestFlappingRouter(t *testing.T) {
 	l.awaitWithout(20*time.Second, "the router that stays has a session", func() bool { return isUp(p.session("flapping")) })
 }
 
-// Untrusted hosts of a range's network, who connect all the time and send nothing, or an OPEN of
-// another system, take no place. A router gets its own meanwhile.
+// Untrusted hosts of a range that send no valid OPEN occupy no place.
 func TestUntrustedTakeNoPlace(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, strings.Replace(staticNeighbor, " neighbor 198.51.100.2 passive\n", "", 1))
@@ -270,7 +265,7 @@ func TestUntrustedTakeNoPlace(t *testing.T) {
 	stop := make(chan struct{})
 	p.set(want)
 	l.inRouterSpace(func() {
-		// The last few stay open: nobody closes them but the node.
+		// The last connections are closed only by the node.
 		var open []net.Conn
 		for n := 0; ; n++ {
 			select {
@@ -315,14 +310,12 @@ func TestUntrustedTakeNoPlace(t *testing.T) {
 	}
 }
 
-// knocking is a host that connects to the node, as fast as a clock ticks, and waits for nothing.
+// knocking is a host that connects on every tick without waiting.
 type knocking struct {
 	from             netip.Addr
 	tried, connected atomic.Int64
 }
 
-// run connects until stop is closed, many times with each tick. Each connection has the time of
-// some more.
 func (k *knocking) run(t *testing.T, stop <-chan struct{}) {
 	const atOnce, waiting = 32, 1024
 	var open []int
@@ -356,19 +349,17 @@ func (k *knocking) knock() (fd int, err error) {
 		return 0, err
 	}
 	err = errors.Join(
-		// Closing resets the connection, so that the port is free again.
+		// SO_LINGER resets the connection and frees the port.
 		unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}),
 		unix.Bind(fd, &unix.SockaddrInet4{Addr: k.from.As4()}))
 	if err != nil {
 		return 0, errors.Join(err, unix.Close(fd))
 	}
 	k.tried.Add(1)
-	// Most are under way still.
 	_ = unix.Connect(fd, &unix.SockaddrInet4{Port: bgpPort, Addr: nodeIPv4.As4()})
 	return fd, nil
 }
 
-// leave closes connections, and counts those that were made.
 func (k *knocking) leave(fds []int) {
 	for _, fd := range fds {
 		if _, err := unix.Getpeername(fd); err == nil {
@@ -378,7 +369,7 @@ func (k *knocking) leave(fds []int) {
 	}
 }
 
-// A host that is no router, and connects as fast as it can, keeps no router out of the BGP port.
+// Connections of an untrusted host do not fill the accept queue for routers.
 func TestUntrustedFillNoQueue(t *testing.T) {
 	l := newLink(t)
 	untrusted := &knocking{from: netip.MustParseAddr("198.51.100.9")}
@@ -400,7 +391,7 @@ func TestUntrustedFillNoQueue(t *testing.T) {
 	}
 }
 
-// One router without a place is told of, however many there are, and stays the same while it tries.
+// A full range shows one refused router, which stays the same while it retries.
 func TestUntrustedAreToldOfOnce(t *testing.T) {
 	network := netip.MustParsePrefix("198.51.100.0/24")
 	c := newDynamicNeighbors()
@@ -416,7 +407,7 @@ func TestUntrustedAreToldOfOnce(t *testing.T) {
 		if isNews {
 			news++
 		}
-		// As with each pass of the agent.
+		// As in each reconcile pass.
 		c.want([]model.Range{of}, nil)
 		for _, session := range c.turnedAway() {
 			told[session.Peer] = true

@@ -23,33 +23,29 @@ const (
 
 // Codes and subcodes of NOTIFICATIONs that the agent sends (RFC 4271, section 4.5).
 const (
-	codeHeader        = 1
-	codeOpen          = 2
-	codeFSM           = 5
-	codeCease         = 6
-	subcodeMarker     = 1
-	subcodeLength     = 2
-	subcodeType       = 3
-	subcodeVersion    = 1
-	subcodeBadAS      = 2
-	subcodeBadID      = 3
-	subcodeParameter  = 4
-	subcodeHoldTime   = 6
-	subcodeCapability = 7
-	subcodeOpenSent   = 1
-	// subcodeOpenConfirm and subcodeEstablished are defined in RFC 6608.
+	codeHeader         = 1
+	codeOpen           = 2
+	codeFSM            = 5
+	codeCease          = 6
+	subcodeMarker      = 1
+	subcodeLength      = 2
+	subcodeType        = 3
+	subcodeVersion     = 1
+	subcodeBadAS       = 2
+	subcodeBadID       = 3
+	subcodeParameter   = 4
+	subcodeHoldTime    = 6
+	subcodeCapability  = 7
+	subcodeOpenSent    = 1
 	subcodeOpenConfirm = 2
 	subcodeEstablished = 3
-	// subcodeCollision is defined in RFC 4486.
-	subcodeCollision = 7
+	subcodeCollision   = 7
 )
 
-// protocolError is an invalid message of a router, with the NOTIFICATION to send.
 type protocolError struct {
 	code, subcode byte
 	what          string
-	// data follows the codes in the NOTIFICATION.
-	data []byte
+	data          []byte
 }
 
 func (e *protocolError) Error() string {
@@ -103,7 +99,7 @@ func isEndOfRIB(message []byte) bool {
 	return is
 }
 
-// endOfRIBOf returns the family of an End-of-RIB: an empty UPDATE, or an empty MP_UNREACH_NLRI alone.
+// endOfRIBOf recognizes an empty UPDATE and an empty MP_UNREACH_NLRI alone.
 func endOfRIBOf(message []byte) (afi uint16, safi byte, is bool) {
 	const (
 		mpUnreach      = 15
@@ -148,12 +144,10 @@ type inbound struct {
 	// self is the node's BGP identifier; an invalid one is not compared.
 	self netip.Addr
 
-	// open is nil before the router's OPEN; carried are the negotiated families.
 	open      *routerOpen
 	carried   families
 	confirmed bool
-	// ended are the families whose End-of-RIB was received.
-	ended families
+	ended     families
 }
 
 // check returns the message for GoBGP, or nil if there is none. An error ends the session. Messages that
@@ -177,7 +171,6 @@ func (i *inbound) check(message []byte) (pass []byte, err error) {
 		if len(message) != headerLength {
 			return nil, lengthError(message, "a KEEPALIVE with a body")
 		}
-		// Later KEEPALIVEs only prove that the router is alive.
 		if i.confirmed {
 			return nil, nil
 		}
@@ -210,7 +203,6 @@ func (i *inbound) begin(message []byte) (pass []byte, err error) {
 	return open.forGoBGP(i.carried), nil
 }
 
-// update passes the first End-of-RIB of each negotiated family.
 func (i *inbound) update(message []byte) (pass []byte) {
 	afi, safi, is := endOfRIBOf(message)
 	if !is || !i.carried.has(afi, safi) || i.ended.has(afi, safi) {
@@ -220,8 +212,7 @@ func (i *inbound) update(message []byte) (pass []byte) {
 	return endOfRIBFor(afi)
 }
 
-// refresh passes a ROUTE-REFRESH (RFC 2918) of a negotiated family. Demarcations of RFC 7313, which is not
-// offered, are ignored.
+// refresh passes a ROUTE-REFRESH (RFC 2918), but no demarcation of RFC 7313, which is not offered.
 func (i *inbound) refresh(message []byte) (pass []byte, err error) {
 	body := message[headerLength:]
 	if len(body) != familyLength {

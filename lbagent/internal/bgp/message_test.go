@@ -13,7 +13,7 @@ import (
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
 )
 
-// openMessage is a router's OPEN with a four-octet system and both families.
+// openMessage returns a router's OPEN with a four-octet AS number and both families.
 func openMessage(t testing.TB, asn uint32) []byte {
 	t.Helper()
 	capabilities := []bgp.ParameterCapabilityInterface{
@@ -51,7 +51,7 @@ func endOfRIB(t testing.TB, family bgp.RouteFamily) []byte {
 	return message
 }
 
-// Each step of a session passes what GoBGP expects there, and refuses the rest.
+// Each state passes the expected messages and refuses others.
 func TestInbound(t *testing.T) {
 	open := openMessage(t, 64500)
 	onlyIPv4 := withCapabilities(capIPv4, capFour)
@@ -119,8 +119,7 @@ func TestDescribeNotification(t *testing.T) {
 	}
 }
 
-// Whatever a router sends, nothing panics. What passes is whole, is nothing that GoBGP refuses in this
-// session, and is short; no OPEN passes twice.
+// No input panics. Passed messages are complete, short and accepted by GoBGP; no OPEN passes twice.
 func FuzzInbound(f *testing.F) {
 	open := openMessage(f, 64500)
 	f.Add(bytes.Join([][]byte{open, keepalive, updateMessage(f, "203.0.113.0/24"), endOfRIB(f, bgp.RF_IPv6_UC)}, nil))
@@ -164,7 +163,6 @@ func FuzzInbound(f *testing.F) {
 	})
 }
 
-// goBGPTakes fails where GoBGP would refuse a message, in a session of testPeer's that has its families.
 func goBGPTakes(t *testing.T, message []byte) {
 	t.Helper()
 	const longest = headerLength + 80

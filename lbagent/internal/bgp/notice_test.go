@@ -10,8 +10,7 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// Changes without an end, such as a hostile router makes, are told at most so often. The first ones are
-// told at once, and the last one is told.
+// Notifications are rate limited, except for a first burst, and the last change is notified.
 func TestChangesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Config{Logger: logr.Discard()})

@@ -16,15 +16,13 @@ type observed struct {
 
 	mu    sync.Mutex
 	state millracev1beta1.SessionState
-	// connecting is the transport's state while GoBGP waits for the router's OPEN; empty while the router is
-	// connected.
+	// connecting is the transport's state until the router is connected, empty afterwards.
 	connecting millracev1beta1.SessionState
 	since      time.Time
-	// lasted is how long the last lost session was established.
-	lasted   time.Duration
-	flaps    uint64
-	failure  string
-	failedAt time.Time
+	lasted     time.Duration
+	flaps      uint64
+	failure    string
+	failedAt   time.Time
 }
 
 func newObserved(notify func()) *observed {
@@ -35,13 +33,10 @@ type ending int
 
 const (
 	nothingEnded ending = iota
-	// attemptEnded follows OpenSent or OpenConfirm.
 	attemptEnded
-	// sessionEnded follows Established.
 	sessionEnded
 )
 
-// enter records a state and returns which kind of connection it ended.
 func (o *observed) enter(state millracev1beta1.SessionState, now time.Time) ending {
 	o.mu.Lock()
 	defer o.mu.Unlock()

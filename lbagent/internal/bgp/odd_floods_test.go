@@ -18,7 +18,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// serving returns a Server with sessions with these routers, with a route each.
 func serving(t *testing.T, peers ...model.Peer) *Server {
 	t.Helper()
 	want := Want{RouterID: nodeIPv4, Peers: peers, Routes: announce.Routes{}}
@@ -33,8 +32,7 @@ func serving(t *testing.T, peers ...model.Peer) *Server {
 	return s
 }
 
-// A router that asks for all routes all the time keeps its session: its KEEPALIVEs, which are behind
-// hundreds of requests, are read in time. It gets the routes a bounded number of times.
+// A ROUTE-REFRESH flood does not block KEEPALIVEs, and the routes are sent a bounded number of times.
 func TestRefreshFlood(t *testing.T) {
 	t.Parallel()
 	const rounds, pause, holdTime = 14, 500 * time.Millisecond, 3 * time.Second
@@ -75,8 +73,8 @@ func TestRefreshFlood(t *testing.T) {
 	}
 }
 
-// Routers that end each session at once, with a NOTIFICATION or without, are tried again at a bounded
-// rate. They take nothing that stays taken, and another router's session stays.
+// Routers that close each session at once are retried at a bounded rate, without leaking goroutines or
+// affecting other sessions.
 func TestNotificationFlood(t *testing.T) {
 	t.Parallel()
 	const routers, flaps = 20, 3
@@ -94,7 +92,7 @@ func TestNotificationFlood(t *testing.T) {
 	}
 	s := serving(t, peers...)
 	began := time.Now()
-	// lost is how often sessions were, and told how often somebody was woken for that.
+	// Notifications received.
 	lost, told := uint64(0), 0
 	await := func(flaps uint64) int {
 		t.Helper()
@@ -126,7 +124,7 @@ func TestNotificationFlood(t *testing.T) {
 	if most := changesAtOnce + int(took/changePause) + 1; told > most {
 		t.Errorf("changes were told %d times in %s", told, took)
 	}
-	// A session has some more at one time than at another.
+	// The number per session varies.
 	if after > before+5*routers {
 		t.Errorf("%d goroutines, after %d sessions more %d", before, flaps*routers, after)
 	}

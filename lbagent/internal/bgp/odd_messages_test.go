@@ -10,15 +10,14 @@ import (
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
 )
 
-// open is an OPEN as it is written.
+// open encodes an OPEN of any content.
 type open struct {
-	version byte
-	as      uint16
-	hold    uint16
-	id      [4]byte
-	// parameters are all of the optional ones, after their length.
+	version    byte
+	as         uint16
+	hold       uint16
+	id         [4]byte
 	parameters []byte
-	// length is that of the parameters; nil where it is right.
+	// length is the encoded length of the parameters; nil is the correct one.
 	length []byte
 }
 
@@ -33,27 +32,22 @@ func (o open) encode() []byte {
 	return encode(bgp.BGP_MSG_OPEN, slices.Concat(body, o.length, o.parameters)...)
 }
 
-// goodOpen is an OPEN of the router's without parameters.
 func goodOpen() open { return open{version: 4, as: 64500, hold: 90, id: [4]byte{198, 51, 100, 1}} }
 
-// opening is a good OPEN but for a change.
 func opening(change func(*open)) []byte {
 	o := goodOpen()
 	change(&o)
 	return o.encode()
 }
 
-// capability is one of RFC 5492, as it is written.
 func capability(code byte, value ...byte) []byte {
 	return append([]byte{code, byte(len(value))}, value...)
 }
 
-// parameter is an optional one.
 func parameter(kind byte, value ...byte) []byte {
 	return append([]byte{kind, byte(len(value))}, value...)
 }
 
-// withCapabilities is an OPEN with these.
 func withCapabilities(capabilities ...[]byte) []byte {
 	return opening(func(o *open) { o.parameters = parameter(2, slices.Concat(capabilities...)...) })
 }
@@ -65,14 +59,14 @@ var (
 	keepalive = encode(bgp.BGP_MSG_KEEPALIVE)
 )
 
-// odd is what a router may say that it should not.
+// odd is an invalid or unusual behavior of a router.
 type odd struct {
 	name string
-	// says is what it says first, in place of an OPEN; then is what it says once it has our routes.
+	// says replaces the OPEN; then follows our routes.
 	says, then []byte
-	// tells is what is told of the session; empty where it is established, and stays.
+	// tells is part of LastError; empty if the session stays established.
 	tells string
-	// notified is the NOTIFICATION that the router gets, if any.
+	// notified is the expected NOTIFICATION, if any.
 	notified [2]byte
 }
 
@@ -122,12 +116,10 @@ var oddOpens = []odd{
 	{name: "OPEN of 5,000 octets", says: append(bytes.Repeat([]byte{0xff}, 16), 0x13, 0x88, 1), tells: "Bad Message Length", notified: [2]byte{1, 2}},
 }
 
-// attribute is a path attribute.
 func attribute(flags, kind byte, value ...byte) []byte {
 	return append([]byte{flags, kind, byte(len(value))}, value...)
 }
 
-// update is an UPDATE as it is written.
 func update(withdrawn []byte, attributes []byte, prefixes ...byte) []byte {
 	body := binary.BigEndian.AppendUint16(nil, uint16(len(withdrawn)))
 	body = append(body, withdrawn...)
@@ -143,7 +135,6 @@ var (
 	prefix  = []byte{24, 203, 0, 113}
 )
 
-// endOf is an End-of-RIB of any family.
 func endOf(flags byte, afi uint16, safi byte) []byte {
 	return update(nil, []byte{flags, 15, 3, byte(afi >> 8), byte(afi), safi})
 }

@@ -19,20 +19,19 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// rawRouter speaks BGP as it is told to, octet by octet.
+// rawRouter sends given octets as a BGP speaker.
 type rawRouter struct {
 	t        *testing.T
 	listener *net.TCPListener
-	// serve is what it does with each connection; the first has number 0.
+	// serve handles each connection; n starts at 0.
 	serve func(n int, conn *rawConn)
-	// connections are how many it had, and heard how many messages it got.
+	// Messages received.
 	connections, heard atomic.Int64
 
 	mu   sync.Mutex
 	told [][2]byte
 }
 
-// rawConn is a connection of a rawRouter's.
 type rawConn struct {
 	*net.TCPConn
 	router *rawRouter
@@ -47,7 +46,6 @@ func newRawRouter(t *testing.T, serve func(n int, conn *rawConn)) *rawRouter {
 	return serveRaw(t, listener, serve)
 }
 
-// serveRaw is newRawRouter where there is a listener.
 func serveRaw(t *testing.T, listener *net.TCPListener, serve func(n int, conn *rawConn)) *rawRouter {
 	t.Helper()
 	r := &rawRouter{t: t, listener: listener, serve: serve}
@@ -82,7 +80,6 @@ func serveRaw(t *testing.T, listener *net.TCPListener, serve func(n int, conn *r
 	return r
 }
 
-// peer is the LBPeer of the router.
 func (r *rawRouter) peer(name string) model.Peer {
 	at := addrPort(r.listener.Addr())
 	peer := testPeer()
@@ -90,14 +87,14 @@ func (r *rawRouter) peer(name string) model.Peer {
 	return peer
 }
 
-// notified are the codes and subcodes of the NOTIFICATIONs that the router got.
+// notified returns codes and subcodes of received NOTIFICATIONs.
 func (r *rawRouter) notified() [][2]byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.told)
 }
 
-// await reads messages until one of a kind comes; false at the end of the connection.
+// await reads messages up to one of a kind; false at the end of the connection.
 func (c *rawConn) await(kind byte) ([]byte, bool) {
 	buffer := make([]byte, longestLength)
 	for {
@@ -117,16 +114,14 @@ func (c *rawConn) await(kind byte) ([]byte, bool) {
 	}
 }
 
-// drain reads until the end of the connection.
 func (c *rawConn) drain() { c.await(0) }
 
-// behave is a good router on this connection: it opens a session and keeps it, until the end.
+// behave runs a valid session until the connection ends.
 func (c *rawConn) behave() {
 	_, _ = c.Write(slices.Concat(openMessage(c.router.t, 64500), encode(bgp.BGP_MSG_KEEPALIVE)))
 	c.keep()
 }
 
-// keep keeps a session alive until the end.
 func (c *rawConn) keep() {
 	ended := make(chan struct{})
 	defer close(ended)
@@ -145,12 +140,12 @@ func (c *rawConn) keep() {
 	c.drain()
 }
 
-// oddRouter is odd until it behaves.
+// oddRouter sends odd's messages until behaves is set.
 type oddRouter struct {
 	odd
 	*rawRouter
 	behaves atomic.Bool
-	// served is true once it has got routes, after all that it says.
+	// served is true after routes were received following odd's messages.
 	served atomic.Bool
 }
 
@@ -168,7 +163,7 @@ func newOddRouter(t *testing.T, o odd) *oddRouter {
 		_, _ = conn.Write(slices.Concat(hello, keepalive))
 		_, served := conn.await(bgp.BGP_MSG_UPDATE)
 		if served && r.then != nil {
-			// The session goes on where these routes come.
+			// A refresh proves that the session continues.
 			_, _ = conn.Write(slices.Concat(r.then, refreshOf(1, 0, 1)))
 			_, served = conn.await(bgp.BGP_MSG_UPDATE)
 		}
@@ -180,7 +175,6 @@ func newOddRouter(t *testing.T, o odd) *oddRouter {
 	return r
 }
 
-// ends reports whether what it does has come to the end that it should.
 func (r *oddRouter) ends(session Session) bool {
 	if r.tells == "" {
 		return isUp(session) && r.served.Load()
@@ -189,7 +183,6 @@ func (r *oddRouter) ends(session Session) bool {
 		(r.odd.notified == [2]byte{} || slices.Contains(r.rawRouter.notified(), r.odd.notified))
 }
 
-// awaitAll waits until a condition holds of all routers.
 func awaitAll(t *testing.T, s *Server, routers []*oddRouter, what string, holds func(*oddRouter, Session) bool) map[string]Session {
 	t.Helper()
 	const limit = 30 * time.Second
@@ -211,9 +204,8 @@ func awaitAll(t *testing.T, s *Server, routers []*oddRouter, what string, holds 
 	}
 }
 
-// Whatever a router says, the agent survives, sessions with other routers stay, and what is wrong is
-// told to the router and to the operator. What does no harm ends no session. The session is
-// established once the router behaves.
+// Invalid messages result in a NOTIFICATION and LastError, unusual ones close no session, and other sessions
+// are unaffected.
 func TestOddRouters(t *testing.T) {
 	const longestLine = 1024
 	good := newRawRouter(t, func(_ int, conn *rawConn) { conn.behave() })
@@ -267,13 +259,13 @@ func TestOddRouters(t *testing.T) {
 	}
 }
 
-// Routers that know systems of two octets alone get the routes of any system (RFC 6793, section 4.2.2).
+// Routers with two-octet AS numbers get AS4_PATH when needed (RFC 6793, section 4.2.2).
 func TestTwoOctetRouter(t *testing.T) {
 	t.Parallel()
 	trans := byte(bgp.BGP_ATTR_TYPE_AS4_PATH)
 	for name, test := range map[string]struct {
 		local, asn uint32
-		// attributes are those of the route that must, or must not, be there.
+		// Attribute types that must be present or absent.
 		has, hasNot []byte
 	}{
 		"external":                {64512, 64500, nil, []byte{trans}},

@@ -17,7 +17,6 @@ import (
 // shortestHold is the minimum hold time (RFC 4271, section 4.2).
 const shortestHold = 3 * time.Second
 
-// families is a set of unicast address families.
 type families struct{ ipv4, ipv6 bool }
 
 // add ignores other families.
@@ -30,12 +29,11 @@ func (f families) has(afi uint16, safi byte) bool {
 	return safi == bgp.SAFI_UNICAST && (afi == bgp.AFI_IP && f.ipv4 || afi == bgp.AFI_IP6 && f.ipv6)
 }
 
-// both returns the intersection.
 func (f families) both(other families) families {
 	return families{ipv4: f.ipv4 && other.ipv4, ipv6: f.ipv6 && other.ipv6}
 }
 
-// routerOpen is a router's OPEN (RFC 4271, section 4.2), limited to the used fields.
+// routerOpen has the used fields of a router's OPEN (RFC 4271, section 4.2).
 type routerOpen struct {
 	version byte
 	// asn is the four-octet AS number if fourOctets is true (RFC 6793).
@@ -49,13 +47,12 @@ type routerOpen struct {
 	multiprotocol bool
 	// extended is true if the router accepts IPv6 next hops of IPv4 routes (RFC 8950, section 4).
 	extended bool
-	// restart is the flags and time of graceful restart (RFC 4724, section 3), or nil; keeps are its
-	// families.
+	// restart is the flags and time of graceful restart (RFC 4724, section 3), or nil.
 	restart []byte
 	keeps   families
 }
 
-// Codes of the used capabilities and of the optional parameter that contains them (RFC 5492).
+// Codes of used capabilities and of their optional parameter (RFC 5492).
 const (
 	parameterCapabilities   = 2
 	capabilityMultiprotocol = 1
@@ -70,8 +67,8 @@ func openError(subcode byte, format string, values ...any) error {
 	return &protocolError{code: codeOpen, subcode: subcode, what: "an OPEN " + fmt.Sprintf(format, values...)}
 }
 
-// parseOpen parses a router's OPEN, with extended optional parameters (RFC 9072) if present. Unused
-// capabilities are not validated. Its errors are protocolErrors.
+// parseOpen supports the extended length of RFC 9072 and ignores unused capabilities. Its errors are
+// protocolErrors.
 func parseOpen(message []byte) (*routerOpen, error) {
 	const (
 		fixed    = 10
@@ -174,16 +171,13 @@ func (o *routerOpen) addCapability(code byte, value []byte) error {
 	return nil
 }
 
-// isRestarting reports whether the Restart State bit is set.
 func (o *routerOpen) isRestarting() bool { return len(o.restart) > 0 && o.restart[0]&restartState != 0 }
 
-// common returns the families of the peer that the router offers.
 func (o *routerOpen) common(peer *model.Peer) families {
 	return o.offered.both(families{ipv4: peer.IPv4, ipv6: peer.IPv6})
 }
 
-// check validates the OPEN of a peer's router (RFC 4271, section 6.2, and RFC 6286). self is the node's
-// identifier; an invalid one is not compared.
+// check validates an OPEN (RFC 4271, section 6.2, and RFC 6286). An invalid self is not compared.
 func (o *routerOpen) check(peer *model.Peer, self netip.Addr) error {
 	const version = 4
 	switch {
@@ -212,8 +206,7 @@ func (o *routerOpen) check(peer *model.Peer, self netip.Addr) error {
 	return nil
 }
 
-// forGoBGP returns an equivalent OPEN for these families without any other data of the router, which GoBGP
-// might interpret differently.
+// forGoBGP returns an equivalent OPEN without any data that GoBGP might interpret differently.
 func (o *routerOpen) forGoBGP(common families) []byte {
 	as := o.asn
 	if as > 1<<16-1 {
@@ -235,7 +228,6 @@ func (o *routerOpen) forGoBGP(common families) []byte {
 		add(capabilityFourOctets, binary.BigEndian.AppendUint32(nil, o.asn)...)
 	}
 	if o.restart != nil {
-		// GoBGP ignores the flags of families.
 		value := slices.Clone(o.restart)
 		if common.ipv4 && o.keeps.ipv4 {
 			value = append(value, 0, bgp.AFI_IP, bgp.SAFI_UNICAST, 0)

@@ -11,7 +11,7 @@ import (
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
 )
 
-// What GoBGP hears of an OPEN says the same, for the families of the session.
+// The OPEN passed to GoBGP is equivalent for the session's families.
 func TestOpenForGoBGP(t *testing.T) {
 	refresh := capability(2)
 	restart := capability(64, 0x80, 120, 0, 1, 1, 0x80, 0, 2, 1, 0x80)
@@ -40,7 +40,6 @@ func TestOpenForGoBGP(t *testing.T) {
 	}
 }
 
-// Of the router's OPEN it depends on the LBPeer what is refused.
 func TestOpenOfPeer(t *testing.T) {
 	for name, test := range map[string]struct {
 		says    open

@@ -17,7 +17,7 @@ import (
 const bgpPort = 179
 
 // otherSpeaker describes a connection of another process of this node, such as a CNI's BGP speaker, to the
-// peer's router, or returns an empty string. Routers accept one session from an address.
+// router, or returns an empty string. Routers accept one session from an address.
 func otherSpeaker(peer *model.Peer) string {
 	family := uint8(unix.AF_INET)
 	if peer.Address.Is6() {
@@ -30,7 +30,6 @@ func otherSpeaker(peer *model.Peer) string {
 	}
 	var connections []netdev.Connection
 	for _, family := range families {
-		// The description is best effort, so errors are ignored.
 		if some, err := netdev.Connections(family); err == nil {
 			connections = append(connections, some...)
 		}
@@ -38,8 +37,7 @@ func otherSpeaker(peer *model.Peer) string {
 	return describeSpeaker(peer, connections, ownInodes)
 }
 
-// describeSpeaker describes the first connection with the peer's router whose inode is not in own, which is
-// called only if there is a connection.
+// describeSpeaker calls own only if there is a connection with the peer's router.
 func describeSpeaker(peer *model.Peer, connections []netdev.Connection, own func() map[uint64]bool) string {
 	connections = slices.DeleteFunc(connections, func(c netdev.Connection) bool {
 		return c.Remote.Addr() != peer.Address.WithZone("") || c.Remote.Port() != peer.Port && c.Local.Port() != bgpPort
@@ -69,7 +67,6 @@ func ownInodes() map[uint64]bool {
 			continue
 		}
 		var status unix.Stat_t
-		// The descriptor may have been closed.
 		if unix.Fstat(fd, &status) == nil {
 			inodes[status.Ino] = true
 		}

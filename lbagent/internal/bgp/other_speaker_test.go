@@ -35,13 +35,12 @@ func TestDescribeSpeaker(t *testing.T) {
 	}
 }
 
-// Another speaker of the node that has the session with the router is told, whichever of the
-// two connected.
+// Another speaker with a session to the router is reported, whichever connected first.
 func TestOtherSpeaker(t *testing.T) {
 	l := newLink(t)
 	bird.Start(t, l.RouterSpace, birdNeighbor(""))
 	peer := testPeer()
-	// A router that helps with graceful restart takes the newer connection.
+	// A graceful restart helper accepts the newer connection.
 	peer.RestartTime = 0
 	want := Want{RouterID: nodeIPv4, Peers: []model.Peer{peer}}
 	first, second := l.speaker("fresh"), l.speaker("fresh")

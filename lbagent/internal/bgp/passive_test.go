@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/test/bird"
 )
 
-// connecting are routers that connect to the node themselves, with an option each.
+// connecting returns routers that initiate the connection, each with an option.
 func connecting(frrOption, birdOption string) map[string]func(t *testing.T) *lab {
 	return map[string]func(t *testing.T) *lab{
 		"FRR": func(t *testing.T) *lab {
@@ -34,8 +34,8 @@ func passivePeer() model.Peer {
 	return peer
 }
 
-// The router connects, with the right password alone, and with TTL security. It comes back
-// after the session was made again. Of two processes one can listen.
+// Passive peers need the password and TTL security, and the session is re-established after a reset. Only
+// one process can listen.
 func TestPassive(t *testing.T) {
 	for name, start := range connecting(" neighbor 198.51.100.2 password right\n neighbor 198.51.100.2 ttl-security hops 1\n",
 		`password "right"; ttl security on;`) {
@@ -57,7 +57,7 @@ func TestPassive(t *testing.T) {
 				l.awaitRoutes(20*time.Second, map[string]string{vip4: nodeIPv4.String()})
 			}
 
-			// A source that the router does not connect to.
+			// The router does not connect to this source.
 			up := p.session(peerName).Since
 			want.Peers[0].Source = nodeIPv4
 			p.set(want)

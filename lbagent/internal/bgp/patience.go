@@ -14,8 +14,7 @@ const (
 	sendHoldTimes = 2
 	// longestSendHold is the SendHoldTime before a hold time is negotiated.
 	longestSendHold = 8 * time.Minute
-	// lastWrite is the write timeout of a closing connection.
-	lastWrite = time.Second
+	lastWrite       = time.Second
 )
 
 // patience sets the deadlines of a router's connection: SendHoldTime per message (RFC 9687), openTimeout for
@@ -23,10 +22,9 @@ const (
 type patience struct {
 	mu     sync.Mutex
 	ending bool
-	// holdTime is the negotiated hold time; zero before the router's OPEN.
+	// holdTime is zero until it is negotiated.
 	holdTime time.Duration
-	// heard is the time of the last received message.
-	heard time.Time
+	heard    time.Time
 }
 
 func (p *patience) begin(router *net.TCPConn) {
@@ -76,7 +74,6 @@ func (p *patience) beforeWrite(router *net.TCPConn) {
 	_ = router.SetWriteDeadline(time.Now().Add(limit))
 }
 
-// end bounds the remaining reads and writes, including a blocked write.
 func (p *patience) end(router *net.TCPConn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -16,9 +16,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// A session that was prepared is opened by Set, and at once: GoBGP has had the second that it takes. No
-// router hears of it before, since one that keeps routes as stale ones forgets at End-of-RIB which it
-// did not get. A peer that was edited meanwhile has a session of its own.
+// A prepared session is established by Set without GoBGP's start delay and not before, because End-of-RIB
+// would remove stale routes. An edited peer gets a new session.
 func TestPrepare(t *testing.T) {
 	want := func(router *stuckRouter) Want {
 		peer := testPeer()
@@ -79,8 +78,8 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
-// GoBGP gives a session up after four minutes in which no OPEN came (RFC 4271, section 8.2.2), also while
-// it is prepared, and comes again. The router hears nothing of that, whenever it is connected to.
+// GoBGP's OPEN timeout of four minutes (RFC 4271, section 8.2.2) in a prepared session is not visible to the
+// router.
 func TestPrepareOutlastsGoBGP(t *testing.T) {
 	transport, err := newTransport(nodeIPv4, newObserved(func() {}), nil)
 	if err != nil {
@@ -93,7 +92,7 @@ func TestPrepareOutlastsGoBGP(t *testing.T) {
 		speaker := dialTransport(t, transport)
 		speaker.send(encode(bgp.BGP_MSG_NOTIFICATION, bgp.BGP_ERROR_HOLD_TIMER_EXPIRED, 0))
 		_ = speaker.CloseWrite()
-		// The transport has noticed when it closes.
+		// The transport has noticed once it closes.
 		_ = speaker.SetReadDeadline(time.Now().Add(10 * time.Second))
 		if _, err := speaker.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 			t.Fatalf("GoBGP's connection goes on: %v", err)

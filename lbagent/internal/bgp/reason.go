@@ -66,7 +66,6 @@ var hints = map[[2]byte]string{
 	{6, 7}: "another speaker of this node has the session with the router",
 }
 
-// hintFor returns the hint for a NOTIFICATION in brackets, or an empty string.
 func hintFor(message []byte) string {
 	if len(message) >= headerLength+2 {
 		if hint := hints[[2]byte(message[headerLength:headerLength+2])]; hint != "" {
@@ -92,8 +91,7 @@ func describeNotification(message []byte) string {
 	return text
 }
 
-// shutdownCommunication decodes RFC 9003: a length octet, then UTF-8. It returns an empty string if the data
-// is malformed.
+// shutdownCommunication decodes RFC 9003: a length octet, then UTF-8. Malformed data is ignored.
 func shutdownCommunication(data []byte) string {
 	if len(data) == 0 || int(data[0]) > len(data)-1 {
 		return ""

@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// refresher forwards a router's ROUTE-REFRESH requests (RFC 2918) to GoBGP, which queues all routes of a
-// family for each without a bound. Requests beyond the budget are delayed and merged per family, while the
-// connection is still read.
+// refresher forwards ROUTE-REFRESH requests (RFC 2918) to GoBGP, which queues all routes for each without a
+// bound. Requests beyond the budget are delayed and merged per family.
 type refresher struct {
 	to io.Writer
 

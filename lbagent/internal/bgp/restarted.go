@@ -2,7 +2,6 @@
 
 package bgp
 
-// restartState is the Restart State bit of the graceful restart flags.
 const restartState = 0x80
 
 // withoutRestart returns GoBGP's OPEN with the Restart State bit cleared (RFC 4724, section 3). GoBGP sets
@@ -10,7 +9,6 @@ const restartState = 0x80
 // our routes, but this node has not restarted, and a restarted router does not wait for the End-of-RIB of a
 // peer that has restarted, too (section 4.1).
 func withoutRestart(open []byte) []byte {
-	// Version, AS number, hold time and identifier (RFC 4271, section 4.2).
 	const fixed = 9
 	changed := append([]byte(nil), open...)
 	if len(changed) <= headerLength+fixed {

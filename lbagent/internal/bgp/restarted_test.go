@@ -33,7 +33,7 @@ func restartOpen(t *testing.T, restart bool) []byte {
 	return message
 }
 
-// The bit goes, and nothing else; what the message was made from is not touched.
+// Only the Restart State bit changes, in a copy.
 func TestWithoutRestart(t *testing.T) {
 	with, without := restartOpen(t, true), restartOpen(t, false)
 	given := bytes.Clone(with)
@@ -55,8 +55,7 @@ func TestWithoutRestart(t *testing.T) {
 	}
 }
 
-// A router that has restarted gets the routes at once. It gets the End-of-RIB when other nodes have
-// had time to connect, too; one that has not restarted gets it behind the routes.
+// End-of-RIB to a restarted router is delayed (RFC 4724, section 4.1); routes are not.
 func TestRestartedRouterGetsEndOfRIBLate(t *testing.T) {
 	const pause = time.Second
 	for name, restarted := range map[string]bool{"restarted": true, "not restarted": false} {

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// Pauses double up to ConnectRetryTime, which they never exceed; jitter takes a quarter at most.
+// Pauses double up to ConnectRetryTime; jitter shortens them by up to a quarter.
 func TestRetryPause(t *testing.T) {
 	const ms = time.Millisecond
 	for _, test := range []struct {
@@ -41,15 +41,14 @@ func TestRetryPause(t *testing.T) {
 	}
 }
 
-// startingRouter does to each connection what a router does that is starting, then takes one.
+// startingRouter refuses the first connections.
 type startingRouter struct {
 	t        *testing.T
 	listener net.Listener
-	// began has the time at which each connection began.
+	// began receives the time of each connection.
 	began chan time.Time
 }
 
-// newStartingRouter calls refuse with each of the first connections, as many as there are.
 func newStartingRouter(t *testing.T, refusals int, refuse func(net.Conn)) *startingRouter {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -89,7 +88,6 @@ func readUntilEnd(conn net.Conn) {
 	}
 }
 
-// await returns when the next connection began.
 func (r *startingRouter) await(limit time.Duration) time.Time {
 	r.t.Helper()
 	select {
@@ -101,7 +99,6 @@ func (r *startingRouter) await(limit time.Duration) time.Time {
 	return time.Time{}
 }
 
-// speaker returns a Server with the router as its peer, until the test ends.
 func (r *startingRouter) speaker(connectRetryTime time.Duration) *Server {
 	r.t.Helper()
 	at := addrPort(r.listener.Addr())
@@ -118,15 +115,14 @@ func (r *startingRouter) speaker(connectRetryTime time.Duration) *Server {
 	return s
 }
 
-// A router that ends the first connections is reached soon after it takes them, and pauses
-// grow. The default ConnectRetryTime is that of the API.
+// A router that closes the first connections is reached soon afterwards.
 func TestStartingRouterIsReachedSoon(t *testing.T) {
 	const retryTime = 3 * time.Second
 	cease := encode(bgp.BGP_MSG_NOTIFICATION, 6, 5)
 	for name, test := range map[string]struct {
 		refuse   func(net.Conn)
 		refusals int
-		// most is how long it may take from the first connection until the one that it takes.
+		// most is the limit from the first connection to the accepted one.
 		most time.Duration
 	}{
 		"closes": {func(net.Conn) {}, 2, 1500 * time.Millisecond},
@@ -141,7 +137,7 @@ func TestStartingRouterIsReachedSoon(t *testing.T) {
 				_ = tcp.SetLinger(0)
 			}
 		}, 2, 1500 * time.Millisecond},
-		// Here GoBGP begins again, which takes it one to two seconds each time.
+		// GoBGP restarts, which takes one to two seconds each time.
 		"refuses after its OPEN": {func(conn net.Conn) {
 			_, _ = conn.Write(openMessage(t, 64500))
 			_, _ = conn.Write(cease)
@@ -176,8 +172,7 @@ func TestStartingRouterIsReachedSoon(t *testing.T) {
 	}
 }
 
-// The short pauses begin again after a session that was established for ConnectRetryTime, and
-// after no other: a router that takes sessions and ends them at once is asked ever less often.
+// The backoff resets only after a session was established for ConnectRetryTime.
 func TestShortPausesBeginAgain(t *testing.T) {
 	const retryTime = time.Second
 	for name, test := range map[string]struct {

@@ -87,8 +87,7 @@ func largeCommunities(triples [][3]uint32) []*api.LargeCommunity {
 	return communities
 }
 
-// perWeight is the link bandwidth of a weight of one in bytes per second: 1 Gbit/s, the unit in which
-// routers compare and show it.
+// perWeight is the link bandwidth in bytes per second of a weight of one: 1 Gbit/s.
 const perWeight = 125_000_000
 
 // asTrans replaces a four-octet AS number in a two-octet field (RFC 6793).
@@ -128,7 +127,6 @@ func ofSystem(c desired.ExtendedCommunity) proto.Message {
 	}
 }
 
-// attributeList encodes path attributes and retains the first error.
 type attributeList struct {
 	encoded []*anypb.Any
 	err     error

@@ -21,7 +21,7 @@ const (
 	password = "right"
 )
 
-// birdNeighbor is the node in BIRD's configuration; options are those of the protocol.
+// birdNeighbor returns the node's protocol in BIRD's configuration.
 func birdNeighbor(options string) string {
 	return fmt.Sprintf(`protocol bgp node {
 	local 198.51.100.1 as 64500;
@@ -34,7 +34,7 @@ func birdNeighbor(options string) string {
 `, options)
 }
 
-// routers are FRR and BIRD with a neighbor that has the same option.
+// routers returns FRR and BIRD with equivalent options.
 func routers(frrOption, birdOption string) map[string]func(t *testing.T) *lab {
 	return map[string]func(t *testing.T) *lab{
 		"FRR": func(t *testing.T) *lab {
@@ -53,7 +53,6 @@ func routers(frrOption, birdOption string) map[string]func(t *testing.T) *lab {
 	}
 }
 
-// await waits until a condition holds of the session.
 func (l *lab) await(p *process, limit time.Duration, what string, holds func(Session) bool) {
 	l.t.Helper()
 	var session Session
@@ -69,13 +68,12 @@ func (l *lab) await(p *process, limit time.Duration, what string, holds func(Ses
 
 func isUp(session Session) bool { return session.State == millracev1beta1.SessionEstablished }
 
-// tells returns whether a session is down, with these words as the reason.
+// The predicate is true if the session is down with these words in its message.
 func tells(words string) func(Session) bool {
 	return func(session Session) bool { return !isUp(session) && strings.Contains(session.Message, words) }
 }
 
-// The right password opens the session, a wrong or missing one never does and says so, and takes no
-// session down that is there.
+// Only the right password establishes a session, and a wrong new one does not close it.
 func TestPassword(t *testing.T) {
 	for name, start := range routers("password "+password, `password "`+password+`";`) {
 		t.Run(name, func(t *testing.T) {
@@ -98,7 +96,7 @@ func TestPassword(t *testing.T) {
 			if again := p.session(peerName); !again.Since.Equal(up.Since) {
 				t.Errorf("another Secret touched the session: %+v, %+v", up, again)
 			}
-			// What the router does not go along with is told, and touches no session.
+			// A password that the router lacks is reported without a reset.
 			stays := func(what string, words ...string) {
 				t.Helper()
 				l.await(p, 15*time.Second, what, func(s Session) bool {
@@ -123,7 +121,7 @@ func TestPassword(t *testing.T) {
 			if s := p.session(peerName); s.Message != "" {
 				t.Errorf("with the password back: %+v", s)
 			}
-			// Over a lost connection, too.
+			// The old password also survives a lost connection.
 			set(nil)
 			l.Run("ip", "netns", "exec", l.NodeSpace, "ss", "--kill", "--tcp", "dst", routerIPv4.String())
 			l.await(p, 20*time.Second, "up again without the Secret", func(s Session) bool { return isUp(s) && s.Flaps == 1 })
@@ -131,16 +129,16 @@ func TestPassword(t *testing.T) {
 	}
 }
 
-// untilNoOpen is until a node says that no OPEN came: the time that it gives the router, twice, since
-// the router may reset the first connection, beside that of SYNs that are sent again on a busy machine.
+// untilNoOpen is twice openTimeout, because the router may reset the first connection, plus SYN
+// retransmissions under load.
 const untilNoOpen = 2*openTimeout + 40*time.Second
 
-// TTL security opens the session where both sides have it, and not where one has not.
+// A session needs TTL security (RFC 5082) on both sides.
 func TestTTLSecurity(t *testing.T) {
 	secured, open := testPeer(), testPeer()
 	secured.SecurityHops = 1
-	// Each with a router of its own: what one without TTL security sends to close a connection
-	// does not reach the router either, and BIRD takes no other until its hold timer expires.
+	// Each case has its own router: without TTL security a FIN or NOTIFICATION does not reach it, and BIRD
+	// refuses connections until its hold timer expires.
 	for name, start := range routers("ttl-security hops 1", "ttl security on;") {
 		t.Run("only "+name, func(t *testing.T) {
 			l := start(t)
@@ -165,8 +163,7 @@ func TestTTLSecurity(t *testing.T) {
 	}
 }
 
-// The session comes from the address, or the interface's address, that is asked for; a router
-// of another system than expected is refused in words.
+// The session uses the configured source address or interface; an unexpected AS number is reported.
 func TestSourceAndSystem(t *testing.T) {
 	for name, start := range routers("", "") {
 		t.Run(name, func(t *testing.T) {
@@ -203,7 +200,7 @@ func TestSourceAndSystem(t *testing.T) {
 	}
 }
 
-// A session with a link-local address carries routes with the node's own next hop.
+// Routes of a link-local session have the node's own next hop.
 func TestLinkLocal(t *testing.T) {
 	l := newLab(t, ` neighbor fe80::22 remote-as external
  neighbor fe80::22 interface eth0

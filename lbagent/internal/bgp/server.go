@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bgp announces routes to BGP peers with an embedded GoBGP. Set takes the desired peers and routes,
-// and applies the differences.
+// Package bgp announces routes to BGP peers with an embedded GoBGP and applies changes of peers and routes.
 package bgp
 
 import (
@@ -32,8 +31,7 @@ var ErrNoRouterID = errors.New("no BGP identifier: it must be an IPv4 address ot
 // Config configures a Server.
 type Config struct {
 	// Restarting is true if forwarding continued while the agent was down. The first sessions then set the
-	// Restart State and Forwarding State bits (RFC 4724, section 3), so that peers retain our routes until
-	// End-of-RIB.
+	// Restart State and Forwarding State bits (RFC 4724, section 3), so that peers retain our routes.
 	Restarting bool
 	// Confirm, if not nil, is called when a router is connected, before any route is announced. It may block
 	// until the routes are current, and returns when ctx is done.
@@ -54,8 +52,7 @@ type Want struct {
 	// Passwords are the passwords of sessions (RFC 2385) by the name of the Secret. A peer without its
 	// Secret has no new session; an established one continues.
 	Passwords map[string]string
-	// Turn is the delay, by name of the peer, of resetting an established session for an edited peer; see
-	// Turn.
+	// Turn is the delay, by peer name, of resetting an established session; see the function Turn.
 	Turn map[string]time.Duration
 }
 
@@ -71,22 +68,18 @@ type Session struct {
 	Message string
 	// Withheld are the families that the established session does not carry.
 	Withheld []millracev1beta1.AddressFamily
-	// LastError is why the last attempt or session ended, at LastErrorTime, or empty. It is retained when
-	// the session is established again.
+	// LastError is why the last attempt or session ended, at LastErrorTime, even if it is established again.
 	LastError     string
 	LastErrorTime time.Time
 	// Due is the earliest time of a reset for an edited peer; zero if there is none.
-	Due time.Time
-	// Local is the node's address in the session; invalid without a connection.
+	Due   time.Time
 	Local netip.Addr
 	// Flaps counts how often the established session was lost.
-	Flaps uint64
-	// Families are the families that the session carries.
+	Flaps    uint64
 	Families []string
 	// Routes is the number of routes that are, or will be, announced to the peer.
 	Routes int
-	// UpdatesSent and UpdatesReceived count UPDATE messages since the agent started. Routes received are
-	// dropped.
+	// UpdatesSent and UpdatesReceived count UPDATE messages since the agent started.
 	UpdatesSent, UpdatesReceived uint64
 	// Throttled is the total time for which the router's messages were left unread for their rate.
 	Throttled time.Duration
@@ -96,10 +89,8 @@ type Session struct {
 func (s *Session) IsEstablished() bool { return s.State == millracev1beta1.SessionEstablished }
 
 // Server runs one session with every peer. It listens only for passive peers and ranges, and accepts no
-// routes.
-//
-// If the process ends before Set removes the peers, sessions end without a NOTIFICATION, so graceful restart
-// helpers retain the routes (RFC 4724, section 4.2).
+// routes. If the process ends before Set removes the peers, sessions end without a NOTIFICATION, so graceful
+// restart helpers retain the routes (RFC 4724, section 4.2).
 type Server struct {
 	config Config
 	notice notice
@@ -108,7 +99,6 @@ type Server struct {
 	started  bool
 	routerID netip.Addr
 	sessions map[string]*session
-	// prepared are sessions that the first Set opens.
 	prepared map[string]*session
 	// refused are peers that cannot have a session, with the reason.
 	refused map[string]Session
@@ -128,8 +118,7 @@ type Refused struct {
 	// UnknownSources came from other addresses than those of peers and ranges, Unopened sent no valid OPEN,
 	// and Surplus exceeded the range's maxPeers.
 	UnknownSources, Unopened, Surplus uint64
-	// Dropped counts the packets that the kernel dropped at the port, from untrusted hosts or for lack of
-	// queue space.
+	// Dropped counts packets that the kernel dropped at the port, from untrusted hosts or for lack of space.
 	Dropped uint64
 }
 
@@ -177,7 +166,6 @@ func (s *Server) Prepare(want Want) {
 		}
 		session, err := s.newSession(peer, want.Passwords[peer.PasswordSecret], want.RouterID)
 		if err != nil {
-			// Set retries, and returns the error.
 			continue
 		}
 		s.prepared[name] = session
@@ -185,9 +173,8 @@ func (s *Server) Prepare(want Want) {
 }
 
 // Set applies the desired sessions and routes. A changed route resets no session, and a changed peer at most
-// its own; see compare. A new session is opened after its routes are in place, so that End-of-RIB (RFC 4724,
-// section 2) follows all of them. Failures are returned and retried by the next Set. Changed receives a
-// value when a delayed reset is due.
+// its own; see compare. Failures are returned and retried by the next Set. Changed receives a value when a
+// delayed reset is due.
 func (s *Server) Set(want Want) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -230,7 +217,6 @@ func (s *Server) Set(want Want) error {
 	return errors.Join(errs...)
 }
 
-// end closes a session with a Cease.
 func (s *Server) end(name string) {
 	s.sessions[name].stop(s.release)
 	delete(s.sessions, name)
@@ -271,9 +257,8 @@ func (s *Server) setPeer(peer model.Peer, want *Want) error {
 	return s.open(peer, password, want)
 }
 
-// hasTurn reports whether a session may be reset now: an unestablished one at once, others when the node's
-// turn has come and no other session of the node is away, so that an edit removes the node's last path only
-// if there is no other.
+// hasTurn reports whether a session may be reset now. An established one waits for the node's turn and for
+// the node's other sessions, so that an edit does not remove the last path.
 func (s *Server) hasTurn(session *session, turn time.Duration) bool {
 	if !session.observed.established() {
 		return true
@@ -317,7 +302,6 @@ func (s *Server) open(peer model.Peer, password string, want *Want) error {
 	return nil
 }
 
-// newSession returns a session that begin opens.
 func (s *Server) newSession(peer model.Peer, password string, routerID netip.Addr) (*session, error) {
 	observed := newObserved(s.notify)
 	transport, err := newTransport(routerID, observed, s.config.Confirm)
@@ -334,8 +318,7 @@ func (s *Server) newSession(peer model.Peer, password string, routerID netip.Add
 		observed:  observed,
 		routes:    map[netip.Prefix]announce.Route{},
 	}
-	// Forwarding state is lost only at the first start: sessions of later peers are opened with maps already
-	// in use.
+	// Forwarding state is lost only at the first start; later peers use existing maps.
 	if err := session.prepare(s.config.Restarting || s.started); err != nil {
 		session.stop(s.release)
 		return nil, err
@@ -353,7 +336,6 @@ func (s *Server) takePrepared(peer model.Peer, password string, routerID netip.A
 	return session
 }
 
-// withoutPassword moves peers whose password is missing or too long to refused.
 func withoutPassword(peers map[string]model.Peer, refused map[string]Session, passwords map[string]string) {
 	for name, peer := range peers {
 		if peer.PasswordSecret == "" {
@@ -375,7 +357,7 @@ func withoutPassword(peers map[string]model.Peer, refused map[string]Session, pa
 	}
 }
 
-// distinct returns the peers by name. Of several peers with one address and port the first by name is used,
+// distinct returns the peers by name, and refuses peers with the address and port of an earlier name,
 // because a router has one session with a node.
 func distinct(peers []model.Peer) (map[string]model.Peer, map[string]Session) {
 	taken := map[netip.AddrPort]string{}
@@ -432,8 +414,7 @@ func (s *Server) Routes() announce.Routes {
 	return routes
 }
 
-// Announced returns the prefixes announced, or to be announced, to any peer. The pointer changes only with
-// the set.
+// Announced returns the prefixes of all sessions. The pointer changes only with the set.
 func (s *Server) Announced() *announce.Prefixes {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -461,7 +442,6 @@ func (s *Server) acquire() *speaker {
 	return newSpeaker(s.config.Logger)
 }
 
-// release returns a stopped GoBGP server for reuse.
 func (s *Server) release(speaker *speaker) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -68,7 +68,6 @@ func (l *lab) awaitEstablished(p *process) {
 	})
 }
 
-// neighborState is what the router says of its session with the node.
 type neighborState struct {
 	Established int `json:"connectionsEstablished"`
 	Dropped     int `json:"connectionsDropped"`
@@ -81,8 +80,7 @@ func (l *lab) neighborState() neighborState {
 	return neighbors[nodeIPv4.String()]
 }
 
-// Routes of both families appear over one session, change in place with
-// their communities, and go, without the session noticing.
+// Routes of both families are added, changed and withdrawn without a session reset.
 func TestRoutesFollowWant(t *testing.T) {
 	l := newLab(t, staticNeighbor)
 	p := l.speaker("fresh")
@@ -119,8 +117,7 @@ func TestRoutesFollowWant(t *testing.T) {
 	}
 }
 
-// The agent is killed and started again: the router forwards throughout, to
-// routes that come back, and forgets the one that does not.
+// A restarted agent keeps the router forwarding, and stale routes are removed.
 func TestRestartKeepsRoutes(t *testing.T) {
 	for name, neighbor := range map[string]string{"static": staticNeighbor, "dynamic": dynamicRange} {
 		t.Run(name, func(t *testing.T) {
@@ -155,15 +152,13 @@ func TestRestartKeepsRoutes(t *testing.T) {
 	}
 }
 
-// A node that vanishes is forgotten when the hold time is over, in spite of
-// graceful restart.
+// The hold timer removes routes despite graceful restart.
 func TestHoldTimerDropsRoutes(t *testing.T) {
 	l := newLab(t, staticNeighbor)
 	p := l.speaker("fresh")
 	p.set(testWant(testRoute(vip4), testRoute(vip6)))
 	l.awaitRoutes(20*time.Second, both)
-	// Frames to an address that nobody has: the links stay up, so that
-	// nothing but the hold timer tells the router.
+	// Frames go to an unused address: the links stay up, so only the hold timer detects the loss.
 	const nobody = "02:00:00:00:00:01"
 	l.Run("ip", "-n", l.NodeSpace, "neigh", "replace", routerIPv4.String(), "lladdr", nobody, "dev", "eth0", "nud", "permanent")
 	l.Run("ip", "-n", l.RouterSpace, "neigh", "replace", nodeIPv4.String(), "lladdr", nobody, "dev", "eth0", "nud", "permanent")
@@ -178,8 +173,7 @@ func TestHoldTimerDropsRoutes(t *testing.T) {
 	}
 }
 
-// A connection that breaks while both sides live costs no route: the session
-// that follows has the Forwarding State bits.
+// After a lost connection the Forwarding State bits preserve the routes.
 func TestLostConnectionKeepsRoutes(t *testing.T) {
 	l := newLab(t, staticNeighbor)
 	p := l.speaker("fresh")
@@ -194,12 +188,12 @@ func TestLostConnectionKeepsRoutes(t *testing.T) {
 		session := p.session(peerName)
 		return session.State == millracev1beta1.SessionEstablished && session.Since.After(before.Since)
 	})
-	// Past End-of-RIB.
+	// After End-of-RIB.
 	p.set(testWant(testRoute(vip6)))
 	l.awaitRoutes(10*time.Second, map[string]string{vip6: nodeIPv6.String()})
 }
 
-// A removed peer loses its routes at once, and the other session does not notice.
+// Removing a peer withdraws its routes at once without affecting another session.
 func TestPeerRemoved(t *testing.T) {
 	l := newLab(t, staticNeighbor+` neighbor 2001:db8::2 remote-as 64512
  address-family ipv6 unicast
@@ -216,7 +210,7 @@ func TestPeerRemoved(t *testing.T) {
 	l.awaitRoutes(20*time.Second, both)
 	first := p.session(peerName)
 
-	// Twice, so that the second session uses again what the first one left.
+	// The second round reuses the GoBGP server.
 	for range 2 {
 		without := want
 		without.Peers = want.Peers[:1]
@@ -230,12 +224,11 @@ func TestPeerRemoved(t *testing.T) {
 	}
 }
 
-// The router restarts: the session comes back and all routes are sent again.
 func TestRouterRestart(t *testing.T) {
 	l := newLab(t, staticNeighbor)
 	p := l.speaker("fresh")
 	want := testWant(testRoute(vip4), testRoute(vip6))
-	// The default.
+	// The API's default.
 	want.Peers[0].ConnectRetryTime = 3 * time.Second
 	p.set(want)
 	l.awaitRoutes(20*time.Second, both)
@@ -252,14 +245,14 @@ func TestRouterRestart(t *testing.T) {
 	}
 }
 
-// A router listens before it knows its neighbors, as FRR does when its configuration comes after
-// its start: the connections that it closes meanwhile do not keep the session away for long.
+// A router that closes connections before its neighbors are configured, such as FRR, delays the session only
+// briefly.
 func TestRouterLearnsNeighborsLate(t *testing.T) {
 	const bound = 10 * time.Second
 	l := newLab(t, "")
 	p := l.speaker("fresh")
 	want := testWant(testRoute(vip4), testRoute(vip6))
-	// The default.
+	// The API's default.
 	want.Peers[0].ConnectRetryTime = 3 * time.Second
 	p.set(want)
 	l.await(p, 20*time.Second, "a connection was closed", func(s Session) bool {
@@ -275,7 +268,6 @@ func TestRouterLearnsNeighborsLate(t *testing.T) {
 	}
 }
 
-// learnt is the number of routes of a family in bgpd's table.
 func (l *lab) learnt(family string) int {
 	l.t.Helper()
 	var table struct{ Routes map[string]any }
@@ -283,8 +275,7 @@ func (l *lab) learnt(family string) int {
 	return len(table.Routes)
 }
 
-// More routes than the data plane has VIPs by default are at the router soon after the start, and
-// one more at once.
+// A table of the data plane's default VIP limit is announced soon, and another route at once.
 func TestManyRoutes(t *testing.T) {
 	const many = 20_000
 	l := newLab(t, staticNeighbor)

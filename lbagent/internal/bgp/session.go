@@ -27,11 +27,10 @@ type session struct {
 	ctx       context.Context
 	cancel    context.CancelFunc
 
-	// due is when the session is to be reset for an edited peer, zero if it need not be; remade is when it
-	// last was. The Server guards both.
+	// due is the time of a pending reset for an edited peer, or zero; remade is the last reset. The Server
+	// guards due, remade and trial.
 	due, remade time.Time
-	// trial may be nil. The Server guards it.
-	trial *trial
+	trial       *trial
 
 	// mu is held during calls of the speaker.
 	mu       sync.Mutex
@@ -41,14 +40,13 @@ type session struct {
 	// restarting is the last argument of addPeer; see reopen.
 	restarting bool
 	routes     map[netip.Prefix]announce.Route
-	// set is the list of routes that was applied last, nil if that failed in part. changed is true from a
-	// change of routes until takeChanged.
+	// set is the slice that was applied last, nil if that failed in part. takeChanged clears changed.
 	set     []announce.Route
 	changed bool
 }
 
-// stop ends the session with a Cease (RFC 4486), upon which the peer removes our routes at once. It does not
-// block, because a peer that does not read delays closing.
+// stop sends a Cease (RFC 4486), upon which the peer removes our routes at once. It does not block on the
+// peer.
 func (s *session) stop(release func(*speaker)) {
 	s.mu.Lock()
 	s.stopped = true
@@ -62,8 +60,7 @@ func (s *session) stop(release func(*speaker)) {
 	}()
 }
 
-// isAway reports whether the session was lost, or reset, recently and is expected back. A reset session
-// counts before its connection has ended.
+// isAway reports whether the session was lost or is being reset, and is expected back.
 func (s *session) isAway(now time.Time) bool {
 	observed := s.observed.session()
 	left := observed.Since
@@ -96,11 +93,9 @@ func (s *session) adopt(peer model.Peer, password string) error {
 	return s.reopen(s.restarting)
 }
 
-// reset re-establishes a session without a NOTIFICATION over another connection, or over a new one if that
-// is nil.
+// reset re-establishes a session without a NOTIFICATION, over a given or a new connection.
 func (s *session) reset(peer model.Peer, password string, over *net.TCPConn) error {
 	err := s.adopt(peer, password)
-	// The session is reopened when its connection ends.
 	if over != nil {
 		s.transport.use(arrival{router: over})
 	} else {

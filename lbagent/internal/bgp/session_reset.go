@@ -52,8 +52,7 @@ func compare(have, want model.Peer, samePassword bool) change {
 	return another
 }
 
-// rename moves sessions of removed peers to peers of another name with the same router if their sessions
-// need no Cease. The same Set replaces the routes.
+// rename moves sessions of removed peers to renamed peers if that needs no Cease.
 func (s *Server) rename(peers map[string]model.Peer) {
 	for name, session := range s.sessions {
 		if _, wanted := peers[name]; wanted {
@@ -74,7 +73,7 @@ func (s *Server) rename(peers map[string]model.Peer) {
 }
 
 const (
-	// turnInterval is the time for a node's session to return before the next node's turn.
+	// turnInterval is the time for a session to return before the next node's turn.
 	turnInterval = 10 * time.Second
 	// turns bounds the number of steps, so that an edit is applied everywhere after five minutes.
 	turns = 30

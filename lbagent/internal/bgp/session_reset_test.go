@@ -49,7 +49,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// A new password of a passive peer is for the router's next connection.
+// A passive peer's password applies to the next connection.
 func TestComparePassive(t *testing.T) {
 	want := passivePeer()
 	if got := compare(passivePeer(), want, false); got != nextSession {
@@ -64,8 +64,7 @@ func TestComparePassive(t *testing.T) {
 	}
 }
 
-// Of any nodes one begins, no more than a share have the same turn, and all have had theirs
-// after turns intervals, whichever of them computes it, in whichever order.
+// One node has turn zero, shares are bounded, and the order is the same on all nodes.
 func TestTurn(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ids := rapid.SliceOfNDistinct(rapid.Uint16Range(1, 4000), 1, 300, rapid.ID[uint16]).Draw(t, "ids")
@@ -96,8 +95,8 @@ func TestTurn(t *testing.T) {
 	})
 }
 
-// An edit that needs no new session makes none, and holds in the next one. One that needs a
-// new session makes it without that the router loses a route, when the node's turn has come.
+// Edits of session parameters apply to the next session. Edits that need a reset lose no route and wait for
+// the node's turn.
 func TestPeerEdits(t *testing.T) {
 	l := newLab(t, staticNeighbor)
 	p := l.speaker("fresh")
@@ -128,7 +127,7 @@ func TestPeerEdits(t *testing.T) {
 	if session := p.session(peerName); session.Due.Before(time.Now().Add(time.Minute)) || !session.Since.Equal(second.Since) {
 		t.Errorf("before the node's turn: %+v", session)
 	}
-	// Other edits wait for none; the routes of the session that there is follow.
+	// Other edits apply at once to the current session.
 	want.Routes = announce.Routes{peerName: {testRoute(vip6)}}
 	p.set(want)
 	l.awaitRoutes(5*time.Second, map[string]string{vip6: nodeIPv6.String()})
@@ -136,7 +135,7 @@ func TestPeerEdits(t *testing.T) {
 	p.set(want)
 	l.awaitRoutes(5*time.Second, both)
 
-	// Taken back: nothing is due any more.
+	// Reverting the edit cancels the reset.
 	want.Peers[0].MultiHopTTL = 0
 	p.set(want)
 	if session := p.session(peerName); !session.Due.IsZero() || !session.Since.Equal(second.Since) {
@@ -150,8 +149,7 @@ func TestPeerEdits(t *testing.T) {
 	}
 }
 
-// A peer of another name with the same router takes over the session, also if it exists beside the
-// previous one for a while, whichever name is first.
+// A renamed peer takes over the session, even if both names exist for a while.
 func TestPeerReplaced(t *testing.T) {
 	l := newLab(t, staticNeighbor)
 	p := l.speaker("fresh")
@@ -187,7 +185,7 @@ func TestPeerReplaced(t *testing.T) {
 	}
 }
 
-// awaitAgain waits for a session after another one, during which no route may be lost.
+// awaitAgain awaits another session and fails if a route is lost meanwhile.
 func (l *lab) awaitAgain(p *process, before Session) {
 	l.t.Helper()
 	l.Await(20*time.Second, "session established again", func() bool {
@@ -208,7 +206,7 @@ func (l *lab) holdTime() time.Duration {
 	return time.Duration(neighbors[nodeIPv4.String()].HoldTime) * time.Millisecond
 }
 
-// While one session of a node is away, another is not taken down for an edit.
+// A session is not reset while another one of the node is down.
 func TestOneSessionAtATime(t *testing.T) {
 	l := newLab(t, staticNeighbor+` neighbor 2001:db8::2 remote-as 64512
  address-family ipv6 unicast

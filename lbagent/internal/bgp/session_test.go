@@ -50,7 +50,7 @@ func TestEqual(t *testing.T) {
 	}
 }
 
-// Two LBPeers for one router: one has the session, the other is told why not.
+// Of two LBPeers with one router the second is refused.
 func TestSameAddress(t *testing.T) {
 	first, second, third := testPeer(), testPeer(), testPeer()
 	first.Name, second.Name, third.Name, third.Port = "a", "b", "c", 1179
@@ -88,7 +88,6 @@ func TestNoRouterID(t *testing.T) {
 	}
 }
 
-// What is observed becomes the session's state, message and last error.
 func TestObserved(t *testing.T) {
 	established, idle := millracev1beta1.SessionEstablished, millracev1beta1.SessionIdle
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -133,12 +132,11 @@ func TestObserved(t *testing.T) {
 	}
 }
 
-// What a peer will be told is known before its session is established, and follows what is
-// wanted.
+// Routes reports desired routes before the session is established.
 func TestRoutesAndFamilies(t *testing.T) {
 	s := New(Config{Logger: logr.Discard()})
 	want := testWant(testRoute(vip4))
-	// Nothing listens there.
+	// A closed port.
 	want.Peers[0].Address, want.Peers[0].Port, want.Peers[0].IPv6 = netip.MustParseAddr("127.0.0.1"), 1, false
 	t.Cleanup(func() {
 		if err := s.Set(Want{}); err != nil {

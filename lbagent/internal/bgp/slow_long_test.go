@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// A router that connects and sends no OPEN, or one octet of it each second, loses the connection after ten
-// seconds, and the reason is told. So does one that sends an OPEN and no KEEPALIVE, after the hold time.
+// Routers without a complete OPEN are disconnected after openTimeout, and without a KEEPALIVE after the hold
+// time.
 func TestSlowRouters(t *testing.T) {
 	t.Parallel()
 	const holdTime = 5 * time.Second
@@ -70,8 +70,7 @@ func TestSlowRouters(t *testing.T) {
 	}
 }
 
-// A first pass that takes longer than GoBGP waits for an OPEN, four minutes: the session is opened when the
-// routes are set, and the router hears nothing before.
+// A first pass longer than GoBGP's OPEN timeout of four minutes still opens the session.
 func TestLongFirstPass(t *testing.T) {
 	t.Parallel()
 	const goBGPWaits = 4 * time.Minute
@@ -81,7 +80,7 @@ func TestLongFirstPass(t *testing.T) {
 	t.Cleanup(func() { _ = s.Set(Want{}) })
 	s.Prepare(want)
 	prepared := s.prepared[peerName]
-	// GoBGP has given up once, and has sent an OPEN again.
+	// GoBGP has timed out and sent another OPEN.
 	time.Sleep(goBGPWaits)
 	for gaveUp, deadline := false, time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		state := prepared.observed.session().State

@@ -20,8 +20,7 @@ import (
 // highestTTL is the TTL of both ends of a session with TTL security (RFC 5082).
 const highestTTL = 255
 
-// dial connects to a peer. Socket options are set before the SYN, so the connection is never without its
-// password.
+// dial sets all socket options before the SYN, so the connection is never without its password.
 func dial(ctx context.Context, peer *model.Peer, password string, timeout time.Duration) (*net.TCPConn, error) {
 	dialer := net.Dialer{
 		Timeout: timeout,
@@ -52,7 +51,6 @@ func dial(ctx context.Context, peer *model.Peer, password string, timeout time.D
 	return tcp, nil
 }
 
-// explain adds likely causes to a connection error.
 func explain(err error, peer *model.Peer, password string) error {
 	var operation *net.OpError
 	switch {
@@ -96,7 +94,6 @@ func SourceOf(peer *model.Peer) (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("source interface %s has no address of the family of %s", peer.SourceInterface, peer.Address)
 }
 
-// setOptions sets the TTL, the minimum TTL and the password, if any, of a socket.
 func setOptions(fd int, peer *model.Peer, password string) error {
 	level, ttl, least := unix.IPPROTO_IP, unix.IP_TTL, unix.IP_MINTTL
 	if peer.Address.Is6() {
@@ -127,8 +124,7 @@ func setOptions(fd int, peer *model.Peer, password string) error {
 	return nil
 }
 
-// answers reports whether the remote end acknowledges data or a keep-alive probe (RFC 9293, section 3.8.4)
-// in time. A host that has lost the connection resets it.
+// answers reports whether the remote end acknowledges data or a keep-alive probe (RFC 9293, section 3.8.4).
 func answers(conn *net.TCPConn, within time.Duration) bool {
 	const (
 		established = 1 // TCP_ESTABLISHED of Linux
@@ -162,8 +158,8 @@ func answers(conn *net.TCPConn, within time.Duration) bool {
 func signature(address netip.Addr, password string) *unix.TCPMD5Sig {
 	sig := &unix.TCPMD5Sig{Keylen: uint16(len(password))}
 	copy(sig.Key[:], password)
-	// Data is the sockaddr without its family: port (2 octets) and IPv4 address, or port, flow information
-	// (4 octets) and IPv6 address.
+	// Data is a sockaddr without its family: port and IPv4 address, or port, flow information and IPv6
+	// address.
 	if address.Is4() {
 		sig.Addr.Family = unix.AF_INET
 		octets := address.As4()
@@ -176,8 +172,7 @@ func signature(address netip.Addr, password string) *unix.TCPMD5Sig {
 	return sig
 }
 
-// isOwn reports whether the remote end of a loopback connection is a socket of this process. Other processes
-// of the host can connect to the listener, too.
+// isOwn reports whether this process has the remote end of a loopback connection; others can connect, too.
 func isOwn(conn *net.TCPConn) bool {
 	local, remote := addrPort(conn.LocalAddr()), addrPort(conn.RemoteAddr())
 	entries, err := os.ReadDir("/proc/self/fd")

@@ -62,13 +62,11 @@ func (s *speaker) start(asn uint32, routerID netip.Addr) error {
 	return nil
 }
 
-// stop closes the session, if any, with a Cease, and removes all peers and routes.
 func (s *speaker) stop() {
 	// StopBgp fails only for a nil request.
 	_ = s.server.StopBgp(context.Background(), &api.StopBgpRequest{})
 }
 
-// watch calls handle with every state of the session until ctx is done.
 func (s *speaker) watch(ctx context.Context, handle func(millracev1beta1.SessionState)) error {
 	request := &api.WatchEventRequest{Peer: &api.WatchEventRequest_Peer{}}
 	err := s.server.WatchEvent(ctx, request, func(event *api.WatchEventResponse) {
@@ -82,7 +80,6 @@ func (s *speaker) watch(ctx context.Context, handle func(millracev1beta1.Session
 	return nil
 }
 
-// addPeer adds the peer at an address of its transport.
 func (s *speaker) addPeer(peer model.Peer, at netip.AddrPort, restarting bool) error {
 	request := &api.AddPeerRequest{Peer: neighbor(peer, at, restarting)}
 	if err := s.server.AddPeer(context.Background(), request); err != nil {
@@ -91,7 +88,6 @@ func (s *speaker) addPeer(peer model.Peer, at netip.AddrPort, restarting bool) e
 	return nil
 }
 
-// deletePeer closes the session, if any, with a Cease.
 func (s *speaker) deletePeer(at netip.AddrPort) error {
 	request := &api.DeletePeerRequest{Address: at.Addr().String()}
 	if err := s.server.DeletePeer(context.Background(), request); err != nil {
@@ -122,7 +118,7 @@ func (s *speaker) deleteRoute(route announce.Route) error {
 	return nil
 }
 
-// neighbor returns GoBGP's configuration of a peer, with the transport's address instead of the router's.
+// neighbor configures the transport's address instead of the router's.
 func neighbor(peer model.Peer, at netip.AddrPort, restarting bool) *api.Peer {
 	graceful := peer.RestartTime > 0
 	var families []*api.AfiSafi

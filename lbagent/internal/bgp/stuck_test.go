@@ -20,20 +20,17 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// hold is the hold time of a session with a stuckRouter.
 const hold = 6 * time.Second
 
-// stuckRouter establishes each session and then reads nothing, as where the way back is cut. It
-// sends a KEEPALIVE each second while alive is true.
+// stuckRouter establishes sessions and then reads nothing. It sends KEEPALIVEs if alive is true.
 type stuckRouter struct {
 	address netip.AddrPort
-	// began has the time at which each connection began.
-	began chan time.Time
+	began   chan time.Time
 }
 
 func newStuckRouter(t *testing.T, alive bool) *stuckRouter {
 	t.Helper()
-	// So that little fits into the connection.
+	// Small buffers block the sender early.
 	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
 		failure := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 4096) })
 		return errors.Join(err, failure)
@@ -76,7 +73,6 @@ func newStuckRouter(t *testing.T, alive bool) *stuckRouter {
 	return r
 }
 
-// speaker returns a Server that has given the router more than the connection takes.
 func (r *stuckRouter) speaker(t *testing.T) *Server {
 	t.Helper()
 	peer := model.Peer{
@@ -87,7 +83,7 @@ func (r *stuckRouter) speaker(t *testing.T) *Server {
 	var routes []announce.Route
 	for i := range uint32(12_000) {
 		route := testRoute(netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}).String())
-		// So that each has an UPDATE of its own, and a long one.
+		// Unique long attributes prevent packing into few UPDATEs.
 		route.LargeCommunities = make([][3]uint32, 40)
 		route.LargeCommunities[0][0] = i
 		routes = append(routes, route)
@@ -100,7 +96,7 @@ func (r *stuckRouter) speaker(t *testing.T) *Server {
 	return s
 }
 
-// again returns how long it took from a time until the router has another connection.
+// again returns the time from since to the router's next connection.
 func (r *stuckRouter) again(t *testing.T, s *Server, since time.Time, limit time.Duration) time.Duration {
 	t.Helper()
 	select {
@@ -112,7 +108,6 @@ func (r *stuckRouter) again(t *testing.T, s *Server, since time.Time, limit time
 	return 0
 }
 
-// awaitSession waits until a condition holds of the Server's only session.
 func awaitSession(t *testing.T, s *Server, limit time.Duration, what string, holds func(Session) bool) {
 	t.Helper()
 	for deadline := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) {
@@ -126,8 +121,7 @@ func awaitSession(t *testing.T, s *Server, limit time.Duration, what string, hol
 	}
 }
 
-// awaitStuck waits until the transport waits for the router to take a message. It returns when
-// the last one was taken, at the earliest.
+// awaitStuck waits until writes block and returns the time of the last one.
 func awaitStuck(t *testing.T, s *Server) time.Time {
 	t.Helper()
 	var sent uint64
@@ -141,17 +135,16 @@ func awaitStuck(t *testing.T, s *Server) time.Time {
 	return since
 }
 
-// A router that takes nothing more, be it silent or not, ends the session in the end, with the
-// reason, and the next one is tried.
+// A router that does not read is disconnected by the SendHoldTimer (RFC 9687) and retried.
 func TestSendHoldTimer(t *testing.T) {
 	for name, test := range map[string]struct {
 		alive bool
 		limit time.Duration
-		// reasons are those of which one is told.
+		// reasons are alternatives.
 		reasons []string
 	}{
 		"which sends": {true, sendHoldTimes * hold, []string{"takes none of our messages"}},
-		// The hold timer, which is GoBGP's. It may give up before it has queued its NOTIFICATION.
+		// GoBGP's hold timer may expire before its NOTIFICATION is queued.
 		"silent": {false, hold, []string{"takes none of our messages", "Hold Timer Expired"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -171,7 +164,7 @@ func TestSendHoldTimer(t *testing.T) {
 	}
 }
 
-// A session that is taken down while the router takes nothing is opened again at once.
+// Down does not wait for a router that does not read.
 func TestDownWhileStuck(t *testing.T) {
 	const limit = 8 * time.Second
 	r := newStuckRouter(t, true)
@@ -188,7 +181,7 @@ func TestDownWhileStuck(t *testing.T) {
 	}
 }
 
-// A session that is deleted while the router takes nothing ends soon, and leaves nothing behind.
+// Deleting a peer that does not read leaks nothing.
 func TestDeleteWhileStuck(t *testing.T) {
 	t.Parallel()
 	const limit = lastWords + lastWrite + 5*time.Second

@@ -22,8 +22,8 @@ import (
 const (
 	// lastWords bounds the end of a connection after GoBGP has closed it, to deliver the NOTIFICATION.
 	lastWords = 2 * time.Second
-	// openTimeout bounds the wait for a router's OPEN. RFC 4271, section 8.2.2, suggests four minutes,
-	// during which the status would show no error.
+	// openTimeout is less than the four minutes of RFC 4271, section 8.2.2, so that the status shows an
+	// error.
 	openTimeout = 10 * time.Second
 	// keepalives is the burst of KEEPALIVEs, or UPDATEs in their place, passed to GoBGP, then one per
 	// keepalivePause. The shortest hold time is three seconds.
@@ -37,13 +37,12 @@ const (
 	// acceptedAtOnce is the burst of accepted connections, then one per acceptPause.
 	acceptedAtOnce = 64
 	acceptPause    = 2 * time.Millisecond
-	// readAtOnce is the burst of a router's messages, then one per readPause. It fits a full table with four
-	// routes per UPDATE.
+	// readAtOnce is the burst of a router's messages, enough for a full table, then one per readPause.
 	readAtOnce = 250_000
 	readPause  = 100 * time.Microsecond
 	// throttledFor is how long a session is shown as throttled.
 	throttledFor = 10 * time.Second
-	// readBuffer, in octets, fits many small messages per system call.
+	// readBuffer is in octets.
 	readBuffer = 1 << 14
 )
 
@@ -54,33 +53,28 @@ type transport struct {
 	listener *net.TCPListener
 	self     netip.Addr
 	observed *observed
-	// confirm is Config.Confirm.
-	confirm func(ctx context.Context)
-	done    chan struct{}
-	cancel  context.CancelFunc
-	// begun is closed by begin.
-	begun chan struct{}
+	confirm  func(ctx context.Context)
+	done     chan struct{}
+	cancel   context.CancelFunc
+	begun    chan struct{}
 	// offered holds the next connection with the router until it is used.
 	offered chan arrival
 
 	// received and sent count UPDATEs.
 	received, sent atomic.Uint64
-	// throttled is the total time, in nanoseconds, for which the router's messages were left unread;
-	// throttledAt is the last such time, in nanoseconds of Unix time.
+	// throttled is the total time of leaving the router's messages unread, and throttledAt its last Unix
+	// time, both in nanoseconds.
 	throttled, throttledAt atomic.Int64
 
 	mu       sync.Mutex
 	peer     model.Peer
 	password string
-	// attempt is the time of the last connection attempt; attempts counts them for retryPause.
 	attempt  time.Time
 	attempts int
 	router   *net.TCPConn
 	// pending are connections of a passive peer's router that may replace the current one.
 	pending []*net.TCPConn
-	// carried is the current connection, or nil.
 	carried *connection
-	// ended is closed when the current connection has ended, with verdict.
 	ended   chan struct{}
 	verdict verdict
 }
@@ -110,17 +104,15 @@ func newTransport(self netip.Addr, observed *observed, confirm func(ctx context.
 
 func (t *transport) address() netip.AddrPort { return addrPort(t.listener.Addr()) }
 
-// begin permits connections to the router; GoBGP's OPEN waits until then. It is called once.
+// begin permits connections to the router. It is called once.
 func (t *transport) begin() { close(t.begun) }
 
-// configure sets the parameters of the next connection to the router.
 func (t *transport) configure(peer model.Peer, password string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.peer, t.password = peer, password
 }
 
-// retrySoon resets the backoff of connection attempts.
 func (t *transport) retrySoon() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -163,8 +155,7 @@ func (t *transport) withheld() (families []millracev1beta1.AddressFamily, why st
 	return families, strings.Join(reasons, "; ")
 }
 
-// leave closes the connection without a NOTIFICATION, so that a graceful restart helper retains our routes
-// (RFC 4724, section 4.2).
+// leave sends no NOTIFICATION, so a graceful restart helper retains our routes (RFC 4724, section 4.2).
 func (t *transport) leave() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -173,8 +164,7 @@ func (t *transport) leave() {
 	}
 }
 
-// mute suppresses the close reason of the current connection, which GoBGP is about to close; the caller
-// reports it.
+// mute suppresses the close reason of the current connection; the caller reports it.
 func (t *transport) mute() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -185,8 +175,7 @@ func (t *transport) mute() {
 	}
 }
 
-// hurry bounds how long the current connection outlives GoBGP's close. Otherwise a router that does not read
-// would block it until TCP times out.
+// hurry bounds how long the current connection outlives GoBGP's close. Otherwise TCP's timeout applies.
 func (t *transport) hurry() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -231,8 +220,7 @@ func (t *transport) close() {
 	t.pending = nil
 }
 
-// run relays connections until the listener is closed. GoBGP has one at a time, so a new one implies that
-// GoBGP has closed the previous one.
+// run serves one connection of GoBGP at a time, because a new one implies that the previous one is closed.
 func (t *transport) run(ctx context.Context) {
 	defer close(t.done)
 	var serving sync.WaitGroup
@@ -264,8 +252,8 @@ func (t *transport) run(ctx context.Context) {
 	}
 }
 
-// serve relays one connection of GoBGP. It reuses GoBGP's OPEN for the next router connection if the router
-// closes before its own OPEN, because GoBGP would wait for seconds after each.
+// serve relays one connection of GoBGP. If the router closes before its OPEN, the next router connection
+// reuses GoBGP's OPEN, because GoBGP would wait for seconds.
 func (t *transport) serve(ctx context.Context, speaker *net.TCPConn) {
 	ended := make(chan struct{})
 	t.mu.Lock()
@@ -310,7 +298,6 @@ func (t *transport) serve(ctx context.Context, speaker *net.TCPConn) {
 	}
 }
 
-// readAll queues messages until a read fails or unwanted is closed.
 func readAll(from io.Reader, queue chan<- []byte, unwanted <-chan struct{}) {
 	for {
 		message, err := readMessage(from, make([]byte, longestLength))
@@ -325,8 +312,7 @@ func readAll(from io.Reader, queue chan<- []byte, unwanted <-chan struct{}) {
 	}
 }
 
-// connect connects to the router, with retryPause between attempts, until ctx is done. The pause also
-// applies after a session that was lost soon.
+// connect retries until ctx is done. The pause also applies after a session that was lost soon.
 func (t *transport) connect(ctx context.Context) (arrival, error) {
 	for {
 		t.mu.Lock()
@@ -396,7 +382,6 @@ func (t *transport) throttle(unread time.Duration) {
 	}
 }
 
-// untilUnthrottled notifies when the session is no longer shown as throttled.
 func (t *transport) untilUnthrottled() {
 	if t.throttles(time.Now()) {
 		time.AfterFunc(throttledFor, t.untilUnthrottled)
@@ -405,7 +390,6 @@ func (t *transport) untilUnthrottled() {
 	t.observed.notify()
 }
 
-// throttles reports whether messages were left unread within throttledFor.
 func (t *transport) throttles(now time.Time) bool {
 	return now.UnixNano()-t.throttledAt.Load() <= int64(throttledFor)
 }
@@ -419,7 +403,6 @@ type budget struct {
 
 func newBudget(most int, pause time.Duration) *budget { return &budget{most: most, pause: pause} }
 
-// ahead returns the delay of the next event, which may be negative.
 func (b *budget) ahead(now time.Time) time.Duration {
 	if b.at.Before(now) {
 		b.at = now
@@ -427,7 +410,7 @@ func (b *budget) ahead(now time.Time) time.Duration {
 	return b.at.Add(b.pause).Sub(now) - time.Duration(b.most)*b.pause
 }
 
-// has reports whether an event may pass now, and if so spends it.
+// has spends an event if it may pass now.
 func (b *budget) has(now time.Time) bool {
 	if b.ahead(now) > 0 {
 		return false
@@ -436,14 +419,13 @@ func (b *budget) has(now time.Time) bool {
 	return true
 }
 
-// spend spends an event and returns its delay, which may be negative.
+// spend returns the delay of the event, which may be negative.
 func (b *budget) spend(now time.Time) time.Duration {
 	ahead := b.ahead(now)
 	b.at = b.at.Add(b.pause)
 	return ahead
 }
 
-// take blocks until an event may pass and returns the time waited.
 func (b *budget) take() time.Duration {
 	now := time.Now()
 	ahead := b.spend(now)

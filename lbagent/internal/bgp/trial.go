@@ -12,7 +12,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// trialPause is the time between two trials of the same password.
 const trialPause = 30 * time.Second
 
 // trial is an attempt to connect to the router of an established session with a new password. The session
@@ -33,7 +32,7 @@ func (t *trial) isFor(peer model.Peer, password string) bool {
 	return t != nil && t.peer == peer && t.password == password && (t.goesOn() || time.Since(t.ended) < trialPause)
 }
 
-// try starts a trial unless isFor is true; s.mu is held.
+// try needs s.mu held.
 func (s *Server) try(session *session, peer model.Peer, password string) {
 	if session.trial.isFor(peer, password) {
 		return
@@ -48,7 +47,7 @@ func (s *Server) try(session *session, peer model.Peer, password string) {
 	}()
 }
 
-// tried resets the session over the connection of a trial; s.mu is held.
+// tried needs s.mu held.
 func (s *Server) tried(session *session, t *trial, conn *net.TCPConn, err error) {
 	wanted := session.trial == t && s.sessions[t.peer.Name] == session
 	switch {

@@ -15,11 +15,11 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// A new password that the router has is used over the connection that tried it. The session of
-// before ends only for that, and other sessions of the node wait meanwhile.
+// A new password is used over the connection that verified it, without a reset before that, and other resets
+// wait.
 func TestNewPassword(t *testing.T) {
 	loopback := netip.MustParseAddr("127.0.0.1")
-	// Multipath TCP, which Go listens for by itself, has no passwords.
+	// Multipath TCP has no TCP MD5 signatures.
 	var config net.ListenConfig
 	config.SetMultipathTCP(false)
 	opened, err := config.Listen(t.Context(), "tcp4", "127.0.0.1:0")
@@ -31,7 +31,7 @@ func TestNewPassword(t *testing.T) {
 	if !is {
 		t.Fatalf("the listener is a %T", opened)
 	}
-	// The sessions that there are keep the password that they were accepted with.
+	// Accepted sessions keep their password.
 	takes := func(password string) {
 		t.Helper()
 		if err := setPassword(listener, netip.PrefixFrom(loopback, 32), password); err != nil {
@@ -83,7 +83,7 @@ func TestNewPassword(t *testing.T) {
 		t.Errorf("%d connections, %d of them ended", connections.Load(), ended.Load())
 	}
 	takes("new")
-	// As after trialPause.
+	// Simulate the end of trialPause.
 	s.mu.Lock()
 	s.sessions[peerName].trial.ended = time.Now().Add(-trialPause)
 	s.mu.Unlock()

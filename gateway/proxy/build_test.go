@@ -138,7 +138,6 @@ func mistakes(t *testing.T, authority *ca, resources []*resource.Resource) map[s
 	}
 }
 
-// told formats the rejections of a proxy.
 func told(p *Proxy) string {
 	var text strings.Builder
 	for _, each := range p.Refused() {

@@ -152,7 +152,6 @@ func TestUsersChange(t *testing.T) {
 	}
 	f.change(usersFile("u", "b:"+hashMD5))
 	at("the file at last", 200, "b")
-	// A new password filter with missing users, where there was none before.
 	f.change(group())
 	at("no password", 200, "a")
 	f.change(group(password("missing", "r")))

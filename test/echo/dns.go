@@ -18,7 +18,6 @@ import (
 )
 
 const (
-	// clusterSuffix is the suffix of NAME.NAMESPACE.svc.cluster.local.
 	clusterSuffix = ".svc.cluster.local."
 	dnsTTL        = 5
 	dnsTimeout    = 4 * time.Second

@@ -39,8 +39,7 @@ type floodConfig struct {
 type floodReport struct {
 	Packets int64   `json:"packets"`
 	Seconds float64 `json:"seconds"`
-	// CPUSeconds is the CPU time of the sending thread. Between namespaces of one machine it includes the
-	// packets' whole path.
+	// CPUSeconds of the sending thread include the packets' whole path between namespaces of one machine.
 	CPUSeconds float64 `json:"cpuSeconds"`
 	// Failed counts packets that the kernel rejected.
 	Failed     int64  `json:"failed"`
@@ -166,8 +165,7 @@ func (c floodConfig) run(ctx context.Context, send func([]ipv4.Message) (int, er
 	return report
 }
 
-// threadTime returns the CPU time of the calling thread; see clock_gettime(2), which cannot fail with this
-// clock.
+// threadTime returns the CPU time of the calling thread (clock_gettime(2), which cannot fail here).
 func threadTime() time.Duration {
 	var spent unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &spent)

@@ -80,7 +80,6 @@ func TestFloodKinds(t *testing.T) {
 	}
 }
 
-// covered sets the pseudo-header of each layer's checksum.
 func covered(t *testing.T, packet gopacket.Packet) {
 	t.Helper()
 	var network gopacket.NetworkLayer

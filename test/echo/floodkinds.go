@@ -49,8 +49,7 @@ func segmentsWith(flags byte) floodKind {
 	}
 }
 
-// fragmentPacket returns the first or the last fragment of a datagram, by chance (RFC 791, section 3.2, RFC
-// 8200, section 4.5).
+// fragmentPacket returns a random first or last fragment (RFC 791 section 3.2, RFC 8200 section 4.5).
 func fragmentPacket(p floodPacket) []byte {
 	const firstBytes = 256
 	last := p.random&1 != 0
@@ -83,8 +82,8 @@ func fragmentPacket(p floodPacket) []byte {
 	return slices.Concat(header, extension, payload)
 }
 
-// errorPacket returns a router's ICMP error about a packet of the VIP that is too big (RFC 1191, section 4,
-// RFC 4443, section 3.2).
+// errorPacket returns a router's ICMP "too big" about a packet of the VIP (RFC 1191 section 4, RFC 4443 section
+// 3.2).
 func errorPacket(p floodPacket) []byte {
 	const mtu = 1400
 	about := tcpPacket(ends{from: p.to, to: p.from}, tcpACK, uint32(p.random), uint32(p.random>>32))

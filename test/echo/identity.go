@@ -9,8 +9,7 @@ type identity struct {
 	Node string `json:"node"`
 }
 
-// ownIdentity reads POD and NODE, which the manifest sets by the downward API. POD defaults to the host
-// name.
+// ownIdentity reads POD and NODE of the downward API. POD defaults to the host name.
 func ownIdentity() identity {
 	id := identity{Pod: os.Getenv("POD"), Node: os.Getenv("NODE")}
 	if id.Pod == "" {

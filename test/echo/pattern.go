@@ -11,8 +11,7 @@ import (
 	"math/rand/v2"
 )
 
-// newPattern returns count pseudo-random bytes for a seed, whose sum detects lost, repeated and moved
-// bytes.
+// newPattern returns pseudo-random bytes, whose sum detects lost, repeated and moved bytes.
 func newPattern(seed, count int64) io.Reader {
 	var key [32]byte
 	binary.LittleEndian.PutUint64(key[:], uint64(seed))

@@ -23,7 +23,6 @@ func newTally(flows int) *tally {
 	return &tally{answered: make([]int, flows), gone: make([]bool, flows), done: make(chan struct{})}
 }
 
-// current returns the round of a request that starts now.
 func (t *tally) current() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

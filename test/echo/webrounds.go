@@ -63,7 +63,6 @@ type request struct {
 	due    time.Time
 }
 
-// begin records the start of a request, which must end.
 func (r *rounds) begin(kind string, due time.Time) *request {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/test/rig"
 )
 
-// subject is a program and the check of its result, without which its time does not count.
+// subject is a program and the check of its result.
 type subject struct {
 	name    string
 	program *ebpf.Program
@@ -95,7 +95,6 @@ const idleTime = 6 * time.Second
 
 type contenders struct {
 	floors *floorsObjects
-	// other and katran are nil if not requested.
 	other  *otherPrograms
 	katran *katranPrograms
 }
@@ -124,9 +123,8 @@ func (w *world) build(f family, names *regexp.Regexp, beside contenders) ([]*ben
 type builder struct {
 	*world
 	contenders
-	family family
-	names  *regexp.Regexp
-	// nothing is the empty program for frames of clients.
+	family  family
+	names   *regexp.Regexp
 	nothing subject
 
 	all []*benchCase
@@ -269,8 +267,7 @@ func (b *builder) addReplies() {
 	b.add(reverseMany, replies(many), answer, nothing, bare, ours)
 }
 
-// markedCases are stage 1 with rows that are not at rest, and frontends with further features. SYNs have random
-// sources.
+// markedCases are stage 1 with rows in transition and frontends with further features; SYNs have random sources.
 var markedCases = []struct {
 	name  string
 	port  uint16
@@ -309,8 +306,7 @@ func (c *benchCase) close() error {
 	return c.stream.close()
 }
 
-// encapsulated returns the first flow's frame as encapsulated by another node. The program creates it, because
-// only the program knows the format.
+// encapsulated returns the first flow's frame as encapsulated by another node's program.
 func (w *world) encapsulated(f family) ([]byte, error) {
 	inner := f
 	// The frame's length must be a multiple of 8.

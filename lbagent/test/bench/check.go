@@ -19,7 +19,6 @@ type check func(sent, got []byte) error
 
 func anything(_, _ []byte) error { return nil }
 
-// unchanged is for frames that pass.
 func unchanged(sent, got []byte) error {
 	if !bytes.Equal(sent, got) {
 		return fmt.Errorf("it was changed to %x", got)

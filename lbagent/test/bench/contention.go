@@ -99,7 +99,7 @@ func cookieMaker() *ebpf.ProgramSpec {
 	return &ebpf.ProgramSpec{Type: ebpf.XDP, License: "Dual BSD/GPL", Instructions: instructions}
 }
 
-// updateAtOnce adds entries on several CPUs at once and returns the nanoseconds per entry.
+// updateAtOnce returns the nanoseconds per entry.
 func updateAtOnce(flags uint32, cpus int) (float64, error) {
 	table, err := ebpf.NewMap(&ebpf.MapSpec{
 		Type: ebpf.LRUHash, KeySize: 16, ValueSize: 16, MaxEntries: contendedEntries, Flags: flags,

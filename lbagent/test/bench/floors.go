@@ -14,7 +14,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/test/rig"
 )
 
-// newFloors loads the floor programs with maps of the data plane's size and content.
 func newFloors(contents *forwarding.State) (*floorsObjects, error) {
 	spec, err := loadFloors()
 	if err != nil {

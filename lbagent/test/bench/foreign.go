@@ -17,8 +17,7 @@ const (
 	portGeneve = 6081
 )
 
-// foreignVNI is a CNI's VNI, at the same offset in VXLAN (RFC 7348 section 5) and Geneve (RFC 8926 section
-// 3.4).
+// foreignVNI is a CNI's VNI, at equal offsets in VXLAN (RFC 7348 section 5) and Geneve (RFC 8926 section 3.4).
 const foreignVNI = 7
 
 // foreign is a packet encapsulated by a CNI.

@@ -27,7 +27,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// isolated is the environment variable set in the isolated process.
 const isolated = "MILLRACE_BENCH_ISOLATED"
 
 type options struct {
@@ -89,7 +88,6 @@ func run(o options, out io.Writer) error {
 	return err
 }
 
-// standardDirectory is systemd's mount point of the BPF file system.
 const standardDirectory = "/sys/fs/bpf"
 
 // mountStandard mounts the BPF file system at its standard place for a pin, like bpftool. It stays mounted.

@@ -59,7 +59,7 @@ func (w *world) load(o options) (beside contenders, err error) {
 	return beside, nil
 }
 
-// measureRounds measures the cases and fails if packets took another path than the measured one.
+// measureRounds fails if packets took another path than the measured one.
 func (w *world) measureRounds(cases []*benchCase, rounds int) (figures, error) {
 	before, err := w.losses()
 	if err != nil {
@@ -89,7 +89,7 @@ func (w *world) measureRounds(cases []*benchCase, rounds int) (figures, error) {
 	return results, nil
 }
 
-// buildAll creates the cases of all families. On failure, the caller must close the returned cases.
+// buildAll returns cases that the caller must close, also on failure.
 func (w *world) buildAll(o options, beside contenders) ([]*benchCase, error) {
 	var cases []*benchCase
 	for _, f := range families {
@@ -114,7 +114,7 @@ func (w *world) establishAll(needed bool) error {
 	return nil
 }
 
-// fillTables fills the tables of new flows as in a flood, so that each new entry evicts another.
+// fillTables makes each new entry evict another, as in a flood.
 func (w *world) fillTables(cases []*benchCase) error {
 	for _, c := range cases {
 		if c.stream.flows != random {

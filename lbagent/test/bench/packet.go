@@ -108,7 +108,6 @@ func (f family) ipHeader() uint32 {
 	return 40
 }
 
-// clientFields returns the fields of a frame from the client with its IP header at l3.
 func (f family) clientFields(l3 uint32) fields {
 	address, l4 := l3+14, l3+f.ipHeader()
 	if f.client.Is6() {

@@ -143,7 +143,6 @@ func report(results figures, o options, out io.Writer) error {
 	return p.err
 }
 
-// ratios returns the ratio of the measured times, and of the times less the empty program's.
 func (l limit) ratios(results figures, family string) (raw, net float64) {
 	a, aEmpty := results.fastest(key{family, l.name, datapath}), results.fastest(key{family, l.name, empty})
 	b, bEmpty := results.fastest(key{family, l.than, l.floor}), results.fastest(key{family, l.than, empty})

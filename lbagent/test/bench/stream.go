@@ -93,11 +93,10 @@ func (s *stream) aim(p *ebpf.Program) error {
 	return nil
 }
 
-// outcome is the result of a program for the last of many frames.
 type outcome struct {
 	verdict int32
 	frame   []byte
-	// cpu is the thread time for all frames.
+	// cpu is the thread time of all frames.
 	cpu time.Duration
 }
 

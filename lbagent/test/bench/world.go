@@ -13,7 +13,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/test/rig"
 )
 
-// uplinkName is the interface on which packets arrive.
 const uplinkName = "millrace-bench"
 
 var (
@@ -103,8 +102,7 @@ var families = []family{
 
 const podPort = 8080
 
-// nodes returns 20 nodes with IPv4, 20 with IPv6, and the holders. Nodes with both families would be reached
-// over IPv4.
+// nodes returns 20 nodes with IPv4, 20 with IPv6, and the holders; dual-stack nodes would be reached over IPv4.
 func nodes() map[forwarding.NodeID]forwarding.Node {
 	all := map[forwarding.NodeID]forwarding.Node{}
 	for i := range forwarding.NodeID(perNodes) {
@@ -171,7 +169,6 @@ func state() *forwarding.State {
 
 const sourceSet = 1
 
-// table returns the slot of a port's node table. portHere has the first one.
 func (f family) table(port uint16) forwarding.NodeTableSlot {
 	first := 2
 	if f.client.Is6() {
@@ -189,7 +186,6 @@ func config() dataplane.Config {
 	agent := lbagent.DefaultConfig()
 	c := agent.Dataplane()
 	c.Connections = connections
-	// The exceptions of the two ports.
 	c.Exceptions = fewExceptions + manyExceptions
 	return c
 }

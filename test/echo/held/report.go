@@ -14,11 +14,9 @@ type Report struct {
 	Lost     int64 `json:"lost"`
 	// Silent counts UDP flows without an answer at this check.
 	Silent int `json:"silent"`
-	// SilentPerPath counts silent flows that were probed, by "OWN ADDRESS to VIP"; the others were queued
-	// behind them.
+	// SilentPerPath counts the probed ones by "OWN ADDRESS to VIP"; others were queued behind them.
 	SilentPerPath map[string]int `json:"silentPerPath,omitempty"`
-	// LongestGap is the longest time in seconds that an intact flow waited for an answer since the previous
-	// report.
+	// LongestGap is the longest wait of an intact flow since the previous report, in seconds.
 	LongestGap float64 `json:"longestGap"`
 	// P50 and P99 are quantiles of TCP response times since the previous report, in milliseconds.
 	P50    float64      `json:"p50"`

@@ -27,8 +27,7 @@ type Kind struct {
 	Requests      int     `json:"requests"`
 	Failed        int     `json:"failed"`
 	FirstFailures []Event `json:"firstFailures"`
-	// Reopened counts streams that ended and were reopened, Resent their unanswered messages, which were
-	// repeated.
+	// Reopened counts ended and reopened streams, Resent their unanswered messages, which were repeated.
 	Reopened  int            `json:"reopened"`
 	Resent    int            `json:"resent"`
 	FirstEnds []Event        `json:"firstEnds"`

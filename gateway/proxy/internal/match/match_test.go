@@ -417,7 +417,7 @@ func TestExhausted(t *testing.T) {
 	}
 }
 
-// joined requires a header with several values and one that no request has.
+// joined requires a header with several values, and another that is absent.
 var joined = &resource.Match{
 	Path: &resource.PathMatch{Value: "/"},
 	Headers: []*resource.ValueMatch{

@@ -37,7 +37,6 @@ import (
 	"github.com/millrace-lb/millrace/test/frozen"
 )
 
-// TestController runs the controller against a real API server.
 func TestController(t *testing.T) {
 	e := newEnvironment(t)
 	for _, scenario := range []struct {
@@ -114,7 +113,6 @@ func fromProxiesToStatus(t *testing.T, e *environment) {
 	e.assign(t, shared, "203.0.113.10", "2001:db8:cafe::10")
 	e.served(t, ingress, "203.0.113.10 80", "2001:db8:cafe::10 80")
 
-	// Modified fields are reverted, added ones are kept.
 	deployment := &appsv1.Deployment{}
 	e.await(t, deployment, shared)
 	before := client.MergeFrom(deployment.DeepCopy())
@@ -135,7 +133,6 @@ func fromProxiesToStatus(t *testing.T, e *environment) {
 	}
 
 	quiet(t, e)
-	// Another controller finds nothing to write.
 	stop()
 	e.run(t, nil)
 	quiet(t, e)
@@ -201,7 +198,6 @@ func unrelatedChanges(t *testing.T, e *environment) {
 		change := client.MergeFrom(web.DeepCopy())
 		web.Annotations = map[string]string{"note": fmt.Sprint(i)}
 		must(t, e.client.Patch(t.Context(), web, change))
-		// The event is the last write of a pass.
 		change = client.MergeFrom(web.DeepCopy())
 		web.Spec.DefaultBackend = &networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{
 			Name: fmt.Sprintf("missing-%d", i), Port: networkingv1.ServiceBackendPort{Number: 80},
@@ -228,7 +224,6 @@ func unrelatedChanges(t *testing.T, e *environment) {
 	}
 }
 
-// leadsTo checks that a configuration has exactly these endpoints of a Service.
 func leadsTo(service string, addresses ...string) func(configuration) error {
 	return func(has configuration) error {
 		name := "endpoints/" + namespace + "/" + service + "/80"
@@ -319,7 +314,6 @@ func twoReplicas(t *testing.T, e *environment) {
 	ofFirst := e.proxy(t, first, token).gets(t, leadsTo("web", "198.18.0.1"))
 	second, _ := e.run(t, func(c *controller.Config) { c.ControllerAddress = first })
 	ofSecond := e.proxy(t, second, token).gets(t, leadsTo("web", "198.18.0.1"))
-	// Both distribute the same derived secret, which differs from the Secret's values.
 	secret := &corev1.Secret{}
 	must(t, e.client.Get(t.Context(), types.NamespacedName{Namespace: systemNamespace, Name: "millrace-gateway"}, secret))
 	values := ofFirst["secret"].GetSharedSecret().GetValues()
@@ -368,8 +362,7 @@ func (l *line) cut(isCut bool) {
 	}
 }
 
-// cutOff checks that a replica without the API server is not ready and disconnects its proxies until it
-// recovers.
+// cutOff checks that a replica without the API server is not ready and disconnects its proxies.
 func cutOff(t *testing.T, e *environment) {
 	first, _ := e.run(t, nil)
 	e.ingress(t, "web", "web.example.com")
@@ -414,8 +407,7 @@ func cutOff(t *testing.T, e *environment) {
 	p.gets(t, leadsTo("web", "198.18.0.2"))
 }
 
-// hungWatches silently freezes the connections of a replica while new ones work. The replica detects it by
-// HTTP/2 pings or, over HTTP/1.1, by the read timeout.
+// hungWatches freezes a replica's connections, which HTTP/2 pings or the read timeout must detect.
 func hungWatches(t *testing.T, e *environment) {
 	e.ingress(t, "web", "web.example.com")
 	for i, protocol := range []string{"h2", "http/1.1"} {
@@ -446,8 +438,7 @@ func hungWatches(t *testing.T, e *environment) {
 	}
 }
 
-// refusals checks that a rejection sent to a follower becomes an event and a metric until the configuration
-// is accepted.
+// refusals checks that a rejection sent to a follower is an event and a metric until it is accepted.
 func refusals(t *testing.T, e *environment) {
 	first, _ := e.run(t, nil)
 	e.ingress(t, "web", "web.example.com")
@@ -524,8 +515,7 @@ func objectsOfOthers(t *testing.T, e *environment) {
 	stop()
 }
 
-// problemsAreEvents checks that each problem of an Ingress causes an event, including several with the same
-// reason and one that appears while the Ingress is unchanged.
+// problemsAreEvents includes problems with the same reason, and one that appears later.
 func problemsAreEvents(t *testing.T, e *environment) {
 	e.run(t, nil)
 	ingress := e.ingress(t, "web", "web.example.com")

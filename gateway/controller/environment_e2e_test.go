@@ -38,18 +38,15 @@ import (
 )
 
 const (
-	// gatewayUser is the service account of config/rbac/gateway, so that the controller runs with its
-	// installed permissions.
+	// gatewayUser is the service account of config/rbac/gateway, with the installed permissions.
 	gatewayUser     = "system:serviceaccount:millrace-system:millrace-gateway"
 	systemNamespace = "millrace-system"
 	namespace       = "shop"
 	patience        = 20 * time.Second
 )
 
-// shared is the place of the shared proxies' objects.
 var shared = types.NamespacedName{Namespace: systemNamespace, Name: "ingressclass-millrace"}
 
-// environment is a real API server with the controller's RBAC.
 type environment struct {
 	server *controlplane.Server
 	client *controlplane.Objects
@@ -71,7 +68,6 @@ func (e *environment) create(t *testing.T, object client.Object) {
 	e.client.Make(t, object)
 }
 
-// run starts a controller and returns its serving address.
 func (e *environment) run(t *testing.T, change func(*controller.Config)) (address string, stop func()) {
 	t.Helper()
 	address = fmt.Sprintf("127.0.0.1:%d", controlplane.FreePort(t))
@@ -122,7 +118,6 @@ func eventually(t *testing.T, condition func(context.Context) error) {
 	controlplane.Eventually(t, patience, condition)
 }
 
-// ingress creates a Service with one endpoint and an Ingress for it.
 func (e *environment) ingress(t *testing.T, name, host string) *networkingv1.Ingress {
 	t.Helper()
 	e.create(t, &corev1.Service{
@@ -181,7 +176,6 @@ func (e *environment) assign(t *testing.T, name types.NamespacedName, addresses 
 	must(t, e.client.Status().Patch(t.Context(), service, before))
 }
 
-// pod creates a pod of the proxies' Deployment.
 func (e *environment) pod(t *testing.T, of types.NamespacedName, name string) *corev1.Pod {
 	t.Helper()
 	deployment := &appsv1.Deployment{}
@@ -192,7 +186,6 @@ func (e *environment) pod(t *testing.T, of types.NamespacedName, name string) *c
 	return pod
 }
 
-// token requests a token like the kubelet.
 func (e *environment) token(t *testing.T, account types.NamespacedName, audience string, pod *corev1.Pod) string {
 	t.Helper()
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}}}
@@ -204,16 +197,13 @@ func (e *environment) token(t *testing.T, account types.NamespacedName, audience
 	return request.Status.Token
 }
 
-// proxy is a client of the distribution server.
 type proxy struct {
 	updates chan distribution.Update
 	said    *controlplane.Log
 	has     configuration
-	// refuses is the error returned for updates, or nil.
 	refuses atomic.Pointer[string]
 }
 
-// configuration contains the resources of a proxy by name.
 type configuration map[string]*resource.Resource
 
 func (c configuration) carryOut(update distribution.Update) {
@@ -246,7 +236,6 @@ func (e *environment) proxy(t *testing.T, address, token string) *proxy {
 	return p
 }
 
-// follow runs a proxy's client until the test ends.
 func (e *environment) follow(t *testing.T, follower *distribution.Client) {
 	t.Helper()
 	// The CA is in the ConfigMap of each owner.
@@ -268,7 +257,6 @@ func (e *environment) follow(t *testing.T, follower *distribution.Client) {
 	t.Cleanup(func() { cancel(); must(t, <-done) })
 }
 
-// gets waits for a configuration that passes the check.
 func (p *proxy) gets(t *testing.T, wanted func(configuration) error) configuration {
 	t.Helper()
 	deadline := time.After(patience)

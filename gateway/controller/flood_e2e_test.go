@@ -1,5 +1,3 @@
-// SPDX-License-Identifier: Apache-2.0
-
 //go:build e2e && long
 
 package controller_test
@@ -45,16 +43,15 @@ const (
 	floodFor  = 20 * time.Second
 )
 
-// Maximum delays of another tenant's changes during the flood, while API server, etcd, tenant and
-// controller share the machine.
+// Maximum delays during the flood, while API server, etcd, tenant and controller share the machine.
 const (
 	longestToProxy  = 5 * time.Second
 	longestToStatus = 5 * time.Second
 	longestToEvent  = 30 * time.Second
 )
 
-// TestFlood changes routes, Ingresses and certificates of one tenant a thousand times per second, and
-// measures the delay of another tenant's changes and the controller's CPU time, memory and writes.
+// TestFlood changes a tenant's objects a thousand times per second, and measures the delay of another tenant's
+// changes and the controller's resources.
 func TestFlood(t *testing.T) {
 	e := newEnvironment(t, tenant)
 	e.gatewayAPI(t)
@@ -99,7 +96,6 @@ func TestFlood(t *testing.T) {
 	v.measure(t, "after", 3)
 }
 
-// permit grants the tenant all permissions in its namespace.
 func (e *environment) permit(t *testing.T) {
 	t.Helper()
 	e.create(t, &rbacv1.Role{
@@ -127,10 +123,8 @@ func (e *environment) otherWrites(t *testing.T) map[string]int {
 	return writes
 }
 
-// program is the controller in its own process.
 type program struct{ pid int }
 
-// runProgram runs the controller in its own process until the test ends.
 func (e *environment) runProgram(t *testing.T, arguments ...string) (address string, running *program) {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "gateway")
@@ -157,7 +151,6 @@ func (e *environment) runProgram(t *testing.T, arguments ...string) (address str
 	return address, &program{pid: command.Process.Pid}
 }
 
-// cpu returns the CPU time used.
 func (p *program) cpu(t *testing.T) time.Duration {
 	t.Helper()
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.pid))
@@ -170,7 +163,6 @@ func (p *program) cpu(t *testing.T) time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
-// memory returns the resident memory in bytes.
 func (p *program) memory(t *testing.T) int64 {
 	t.Helper()
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.pid))
@@ -180,7 +172,6 @@ func (p *program) memory(t *testing.T) int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// bystander is another tenant, in the namespace shop.
 type bystander struct {
 	*environment
 	route   *gatewayv1.HTTPRoute
@@ -189,7 +180,6 @@ type bystander struct {
 	changes int
 }
 
-// waited contains the longest delays.
 type waited struct{ proxy, status, event time.Duration }
 
 // measure changes the route and the Ingress several times and waits until each change has arrived.
@@ -225,7 +215,6 @@ func (b *bystander) measure(t *testing.T, when string, times int) (most waited) 
 	return waited{all[0][times-1], all[1][times-1], all[2][times-1]}
 }
 
-// redirectsTo checks that a configuration redirects to a host.
 func redirectsTo(host string) func(configuration) error {
 	return func(has configuration) error {
 		for _, r := range has {
@@ -273,14 +262,12 @@ func (b *bystander) awaitEvent(t *testing.T, text string) {
 	})
 }
 
-// flood is a tenant that changes its objects continuously.
 type flood struct {
 	client       client.Client
 	secrets      [2]map[string][]byte
 	made, failed atomic.Int64
 }
 
-// flood creates the tenant's objects.
 func (e *environment) flood(t *testing.T) *flood {
 	t.Helper()
 	f := &flood{}
@@ -321,7 +308,6 @@ func (e *environment) flood(t *testing.T) *flood {
 	return f
 }
 
-// run makes changes at floodRate until the context ends.
 func (f *flood) run(ctx context.Context) {
 	var wait sync.WaitGroup
 	work := make(chan int64, floodRate)
@@ -354,14 +340,12 @@ func (f *flood) run(ctx context.Context) {
 			case work <- i:
 				i++
 			default:
-				// Limited by the API server.
 			}
 		}
 	}
 }
 
-// change makes one change: six of ten to routes, three to Ingresses, each with a new problem, one to
-// certificates.
+// change makes one change: six of ten to routes, three to Ingresses, one to certificates.
 func (f *flood) change(ctx context.Context, i int64) error {
 	at := metav1.ObjectMeta{Namespace: floodNamespace}
 	patch := func(object client.Object, format string, arguments ...any) error {

@@ -32,16 +32,13 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// otherNamespace is the namespace of a second installation.
 const otherNamespace = "millrace-other"
 
-// gatewayAPI installs the CRDs until the test ends or remove is called.
 func (e *environment) gatewayAPI(t *testing.T) (remove func()) {
 	t.Helper()
 	return e.gatewayAPIOf(t, "standard")
 }
 
-// gatewayAPIOf installs the CRDs of a channel.
 func (e *environment) gatewayAPIOf(t *testing.T, channel string) (remove func()) {
 	t.Helper()
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api").Output()
@@ -97,12 +94,10 @@ func laterGatewayAPI(t *testing.T, e *environment) {
 		}
 		return nil
 	})
-	// Ingresses are still served.
 	e.assign(t, shared, "203.0.113.21")
 	e.served(t, ingress, "203.0.113.21 80")
 }
 
-// httpRoute routes all requests of a Gateway to the Service of the same name.
 func (e *environment) httpRoute(t *testing.T, gateway, service string) *gatewayv1.HTTPRoute {
 	t.Helper()
 	port := gatewayv1.PortNumber(80)
@@ -115,8 +110,8 @@ func (e *environment) httpRoute(t *testing.T, gateway, service string) *gatewayv
 	return route
 }
 
-// tokensOfGateways checks that a proxy cannot get the configuration of another Gateway in its namespace,
-// neither with its own token nor with a pod that uses the other's account.
+// tokensOfGateways checks that a proxy cannot get another Gateway's configuration, even with a pod of its
+// account.
 func tokensOfGateways(t *testing.T, e *environment) {
 	e.gatewayAPI(t)
 	e.class(t)
@@ -163,8 +158,8 @@ func (e *environment) programmed(t *testing.T, gateway *gatewayv1.Gateway, reaso
 	})
 }
 
-// contestedStatuses overwrites the statuses of an Ingress, a Gateway and a route ten times per second. The
-// controller limits its writes and reports the contest.
+// contestedStatuses overwrites statuses ten times per second. The controller must limit its writes and report
+// it.
 func contestedStatuses(t *testing.T, e *environment) {
 	e.gatewayAPI(t)
 	e.class(t)
@@ -222,7 +217,6 @@ func contestedStatuses(t *testing.T, e *environment) {
 	})
 }
 
-// statusWrites counts the controller's status writes by resource.
 func (e *environment) statusWrites(t *testing.T) map[string]int {
 	t.Helper()
 	all, err := e.server.Writes()
@@ -236,13 +230,11 @@ func (e *environment) statusWrites(t *testing.T) map[string]int {
 	return writes
 }
 
-// warned waits for a warning event of an object.
 func (e *environment) warned(t *testing.T, object client.Object, reason string) {
 	t.Helper()
 	e.warnedOf(t, object, reason, "")
 }
 
-// warnedOf waits for a warning event that contains a text.
 func (e *environment) warnedOf(t *testing.T, object client.Object, reason, text string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -259,8 +251,7 @@ func (e *environment) warnedOf(t *testing.T, object client.Object, reason, text 
 	})
 }
 
-// twoInstallations runs a second gateway in another namespace, which contests the objects of a Gateway.
-// Neither keeps rolling the proxies, and both report the contest.
+// twoInstallations runs a second gateway for the same Gateway. Neither may keep rolling the proxies.
 func twoInstallations(t *testing.T, e *environment) {
 	e.gatewayAPI(t)
 	e.class(t)
@@ -297,7 +288,6 @@ func twoInstallations(t *testing.T, e *environment) {
 	}
 }
 
-// contested waits until the metric has one contested object of a kind.
 func (e *environment) contested(t *testing.T, kind string) {
 	t.Helper()
 	eventually(t, func(context.Context) error {
@@ -308,7 +298,6 @@ func (e *environment) contested(t *testing.T, kind string) {
 	})
 }
 
-// writesOf counts all writes of a resource in the test's namespace.
 func (e *environment) writesOf(t *testing.T, resource string) (count int) {
 	t.Helper()
 	all, err := e.server.Writes()

@@ -31,9 +31,8 @@ import (
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
-// TestGuards runs the controller against a real API server with a real proxy. Access filters must hold for
-// each spelling of a path, and also if the rule is invalid, exceeds its size limit, or has an annotation
-// that is not UTF-8.
+// TestGuards checks access filters with a real proxy for each spelling of a path, and for rules that are
+// invalid, too large or not UTF-8.
 func TestGuards(t *testing.T) {
 	if !isolated.Test(t) {
 		return
@@ -107,7 +106,6 @@ func TestGuards(t *testing.T) {
 		must(t, e.client.Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: name}, ingress))
 		e.warnedOf(t, ingress, want[0], want[1])
 	}
-	// The host still gets new rules, and a new proxy gets the host.
 	e.create(t, guarded("later-odd", "odd", "/later", nil))
 	eventually(t, func(ctx context.Context) error {
 		if got, err := raw(ctx, 8080, "odd.example.com", "/later"); err != nil || got != "200 shop /later" {
@@ -148,7 +146,6 @@ func raw(ctx context.Context, port int, host, target string) (string, error) {
 	return fmt.Sprint("200 ", strings.TrimSuffix(string(text), " "+host)), err
 }
 
-// guarded returns an Ingress with one path and annotations of ingress-nginx.
 func guarded(name, host, path string, annotations map[string]string) *networkingv1.Ingress {
 	class, kind := "nginx", networkingv1.PathTypeImplementationSpecific
 	ingress := &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Annotations: map[string]string{}}}
@@ -164,8 +161,7 @@ func guarded(name, host, path string, annotations map[string]string) *networking
 	return ingress
 }
 
-// guards creates the class and, for each host, an open and several protected Ingresses. Ingresses with
-// invalid strings are written as protobuf, because the API server does not validate its strings.
+// guards writes Ingresses with invalid strings as protobuf, which the API server does not validate.
 func (e *environment) guards(t *testing.T) {
 	t.Helper()
 	e.create(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: systemNamespace, Name: "nginx"}, Data: map[string]string{"annotations": "ingress-nginx"}})
@@ -201,7 +197,6 @@ func (e *environment) guards(t *testing.T) {
 	}
 }
 
-// guardedRoute returns a route with an open rule and rules whose authorization server rejects all clients.
 func guardedRoute() *gatewayv1.HTTPRoute {
 	port := gatewayv1.PortNumber(80)
 	reference := func(name string) gatewayv1.BackendObjectReference {

@@ -25,10 +25,8 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// edge is the place of the objects of the Gateway edge.
 var edge = types.NamespacedName{Namespace: namespace, Name: "edge-millrace"}
 
-// class creates the GatewayClass.
 func (e *environment) class(t *testing.T) *gatewayv1.GatewayClass {
 	t.Helper()
 	class := &gatewayv1.GatewayClass{
@@ -40,7 +38,6 @@ func (e *environment) class(t *testing.T) *gatewayv1.GatewayClass {
 	return class
 }
 
-// gateway creates the Gateway edge with listeners such as "TCP/5432".
 func (e *environment) gateway(t *testing.T, listeners ...string) *gatewayv1.Gateway {
 	t.Helper()
 	return e.gatewayNamed(t, "edge", listeners...)
@@ -66,7 +63,6 @@ func (e *environment) gatewayNamed(t *testing.T, name string, listeners ...strin
 	return gateway
 }
 
-// references parses backends such as "name*weight".
 func references(backends ...string) []gatewayv1.BackendRef {
 	var found []gatewayv1.BackendRef
 	for _, text := range backends {
@@ -80,7 +76,6 @@ func references(backends ...string) []gatewayv1.BackendRef {
 	return found
 }
 
-// leads waits until the VIPRoute of a port has exactly these backends: "name*weight".
 func (e *environment) leads(t *testing.T, port string, want ...string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -103,7 +98,6 @@ func (e *environment) leads(t *testing.T, port string, want ...string) {
 	})
 }
 
-// layer4 checks the VIPRoutes of a Gateway without proxies.
 func layer4(t *testing.T, e *environment) {
 	e.gatewayAPI(t)
 	e.run(t, nil)
@@ -129,7 +123,6 @@ func layer4(t *testing.T, e *environment) {
 
 	e.leads(t, "tcp-5432", "one*90", "two*10", "*5!")
 	e.leads(t, "udp-53")
-	// Service proxies get the endpoints of all backends with a weight; both Services have the same.
 	e.proxied(t, "tcp-5432", "198.18.0.1")
 	e.proxied(t, "udp-53")
 	must(t, e.client.DeleteAllOf(t.Context(), &discoveryv1.EndpointSlice{}, client.InNamespace(namespace),
@@ -161,7 +154,6 @@ func layer4(t *testing.T, e *environment) {
 	must(t, e.client.Delete(t.Context(), slice("one")))
 	e.leads(t, "tcp-5432", "two*3")
 	e.proxied(t, "tcp-5432", "198.18.0.1")
-	// Endpoint changes of a backend are copied.
 	must(t, e.client.Patch(t.Context(), slice("two", "198.18.0.2", "198.18.0.3"), client.MergeFrom(slice("two"))))
 	e.proxied(t, "tcp-5432", "198.18.0.2", "198.18.0.3")
 
@@ -174,7 +166,6 @@ func layer4(t *testing.T, e *environment) {
 	service := &corev1.Service{}
 	e.await(t, service, edge)
 	uid := service.UID
-	// The proxies must not be endpoints of layer-4 ports.
 	for _, port := range service.Spec.Ports {
 		if port.Port != 80 && port.TargetPort.Type != intstr.String {
 			t.Errorf("port %d of the Service leads to port %s of the proxies", port.Port, port.TargetPort.String())
@@ -193,7 +184,6 @@ func layer4(t *testing.T, e *environment) {
 	}
 	quiet(t, e)
 
-	// A Gateway that is no longer accepted keeps its VIP.
 	before = client.MergeFrom(gateway.DeepCopy())
 	hostname := gatewayv1.HostnameAddressType
 	gateway.Spec.Addresses = []gatewayv1.GatewaySpecAddress{{Type: &hostname, Value: "edge.example.com"}}
@@ -205,7 +195,6 @@ func layer4(t *testing.T, e *environment) {
 		t.Errorf("the Service is another one, or the Gateway is at %v", gateway.Status.Addresses)
 	}
 
-	// A requested address that is not assigned is reported.
 	before = client.MergeFrom(gateway.DeepCopy())
 	gateway.Spec.Addresses = []gatewayv1.GatewaySpecAddress{{Value: "203.0.113.99"}}
 	must(t, e.client.Patch(t.Context(), gateway, before))
@@ -225,7 +214,6 @@ func layer4(t *testing.T, e *environment) {
 	e.gone(t, &millracev1beta1.VIPRoute{}, types.NamespacedName{Namespace: namespace, Name: edge.Name + "-tcp-5432"})
 }
 
-// proxied waits until the EndpointSlices of a port have exactly these endpoints.
 func (e *environment) proxied(t *testing.T, port string, want ...string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -249,7 +237,6 @@ func (e *environment) proxied(t *testing.T, port string, want ...string) {
 	})
 }
 
-// gone waits until an object is deleted.
 func (e *environment) gone(t *testing.T, object client.Object, name types.NamespacedName) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {

@@ -32,7 +32,6 @@ import (
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
-// Addresses of clients and pods.
 const (
 	permitted, stranger = "127.77.0.2", "127.77.0.3"
 	podOfShop           = "198.18.0.1"
@@ -40,8 +39,7 @@ const (
 	podOfAuth           = "198.18.0.3"
 )
 
-// TestIngressNginx runs the controller against a real API server with a real proxy, and Ingresses written
-// for ingress-nginx in a class with its annotations.
+// TestIngressNginx serves Ingresses written for ingress-nginx with a real proxy.
 func TestIngressNginx(t *testing.T) {
 	if !isolated.Test(t) {
 		return
@@ -116,7 +114,6 @@ func TestIngressNginx(t *testing.T) {
 	t.Run("another password", e.newPassword)
 }
 
-// pods creates a Service with one endpoint that echoes requests.
 func (e *environment) pods(t *testing.T, name, address string) {
 	t.Helper()
 	e.create(t, &corev1.Service{
@@ -138,7 +135,6 @@ func (e *environment) pods(t *testing.T, name, address string) {
 	t.Cleanup(func() { must(t, server.Close()) })
 }
 
-// nginxObjects creates the class and Ingresses written for ingress-nginx.
 func (e *environment) nginxObjects(t *testing.T) {
 	t.Helper()
 	chain, key, err := routetest.Certificate("shop.example.com")
@@ -152,7 +148,6 @@ func (e *environment) nginxObjects(t *testing.T) {
 	e.apply(t, "testdata/ingress-nginx.yaml")
 }
 
-// apply creates the ConfigMaps, IngressClasses, Services and Ingresses of a file.
 func (e *environment) apply(t *testing.T, file string) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -172,7 +167,6 @@ func (e *environment) apply(t *testing.T, file string) {
 	}
 }
 
-// sha returns an htpasswd hash.
 func sha(password string) string {
 	sum := sha1.Sum([]byte(password))
 	return "{SHA}" + base64.StdEncoding.EncodeToString(sum[:])
@@ -231,7 +225,6 @@ func send(ctx context.Context, of ask) (*http.Response, string, error) {
 	return response, string(text), err
 }
 
-// test sends a request that must succeed.
 func test(t *testing.T, of ask) *http.Response {
 	t.Helper()
 	response, _, err := send(t.Context(), of)
@@ -282,7 +275,6 @@ func (e *environment) keepsSession(t *testing.T) {
 	}
 }
 
-// newPassword checks that a changed Secret is applied and that deleting it rejects all clients.
 func (e *environment) newPassword(t *testing.T) {
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "users"}, Data: map[string][]byte{"auth": []byte("jane:" + sha("fresh"))}}
 	must(t, e.client.Update(t.Context(), secret))

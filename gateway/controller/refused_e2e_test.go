@@ -38,7 +38,6 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// ofProxies is the address of the proxies in this test.
 const ofProxies = "127.77.0.1"
 
 // olderProxy is a proxy of an older version, which does not know a kind of filter.
@@ -47,7 +46,6 @@ type olderProxy struct {
 	unknown func(*resource.Filter) bool
 }
 
-// olderProxy runs one until the test ends.
 func (e *environment) olderProxy(t *testing.T, address, token string, unknown func(*resource.Filter) bool) {
 	t.Helper()
 	settings := dataplane.Defaults()
@@ -104,13 +102,11 @@ func (p *olderProxy) read(of *resource.Resource) (*resource.Resource, error) {
 	return read, nil
 }
 
-// refusedResources returns the metric of an owner.
 func refusedResources(t *testing.T, owner string) float64 {
 	t.Helper()
 	return gauge(t, "millrace_gateway_refused_resources", owner)
 }
 
-// gauge returns the value of a metric with the given label.
 func gauge(t *testing.T, name, label string) float64 {
 	t.Helper()
 	families, err := metrics.Registry.Gather()
@@ -128,7 +124,6 @@ func gauge(t *testing.T, name, label string) float64 {
 	return 0
 }
 
-// redirected returns a route that redirects all requests of a host.
 func redirected(name, to string) *gatewayv1.HTTPRoute {
 	target := gatewayv1.PreciseHostname(to)
 	route := &gatewayv1.HTTPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
@@ -140,7 +135,6 @@ func redirected(name, to string) *gatewayv1.HTTPRoute {
 	return route
 }
 
-// marked adds the filter that olderProxy does not know.
 func marked(route *gatewayv1.HTTPRoute) {
 	rule := &route.Spec.Rules[0]
 	rule.Filters = append(rule.Filters, gatewayv1.HTTPRouteFilter{
@@ -157,7 +151,6 @@ func (e *environment) edit(t *testing.T, route *gatewayv1.HTTPRoute, change func
 	must(t, e.client.Patch(t.Context(), route, before))
 }
 
-// answers waits for a response with this status and location.
 func (e *environment) answers(t *testing.T, port uint16, name string, status int, place string) {
 	t.Helper()
 	direct := &http.Client{
@@ -184,7 +177,6 @@ func (e *environment) answers(t *testing.T, port uint16, name string, status int
 	})
 }
 
-// partlyInvalid waits until the route has the condition with this message prefix, or no condition for "".
 func (e *environment) partlyInvalid(t *testing.T, route *gatewayv1.HTTPRoute, prefix string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -206,7 +198,6 @@ func (e *environment) partlyInvalid(t *testing.T, route *gatewayv1.HTTPRoute, pr
 	})
 }
 
-// refusesAt waits until the Gateway and the metric report the number of rejected resources.
 func (e *environment) refusesAt(t *testing.T, gateway *gatewayv1.Gateway, count int, why string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -232,8 +223,7 @@ func (e *environment) refusesAt(t *testing.T, gateway *gatewayv1.Gateway, count 
 	})
 }
 
-// refusedResourcesAreTold has a proxy reject rules of a route, a listener and rules of an Ingress. Each is
-// reported on its own object until it is repaired, and other objects are unaffected.
+// refusedResourcesAreTold checks that rejections are reported on their own objects until repaired.
 func refusedResourcesAreTold(t *testing.T, e *environment) {
 	e.gatewayAPI(t)
 	e.class(t)
@@ -263,7 +253,6 @@ func refusedResourcesAreTold(t *testing.T, e *environment) {
 	e.refusesAt(t, gateway, 0, "")
 	e.answers(t, port, "web", http.StatusFound, "http://b.example.com")
 
-	// A new route has no previous rules.
 	fresh := redirected("fresh", "a.example.com")
 	marked(fresh)
 	e.create(t, fresh)
@@ -273,7 +262,6 @@ func refusedResourcesAreTold(t *testing.T, e *environment) {
 	must(t, e.client.Delete(t.Context(), fresh))
 	e.refusesAt(t, gateway, 0, "")
 
-	// A listener is reported on the Gateway.
 	blocker, err := net.Listen("tcp", net.JoinHostPort(ofProxies, strconv.Itoa(int(taken))))
 	must(t, err)
 	defer blocker.Close()
@@ -293,7 +281,6 @@ func refusedResourcesAreTold(t *testing.T, e *environment) {
 	t.Run("an Ingress", func(t *testing.T) { refusedIngress(t, e, address) })
 }
 
-// refusedIngress checks that the event is on the Ingress, not on the shared class.
 func refusedIngress(t *testing.T, e *environment, address string) {
 	ingress := e.ingress(t, "web", "web.example.com")
 	e.olderProxy(t, address, e.token(t, shared, infrastructure.Audience, e.pod(t, shared, "shared-1")),
@@ -330,8 +317,7 @@ func refusedIngress(t *testing.T, e *environment, address string) {
 	})
 }
 
-// noRoom checks that a change of one route causes one write, even if other routes exceed the size limit
-// because of it.
+// noRoom checks that one change causes one write, even if other routes exceed the limit because of it.
 func noRoom(t *testing.T, e *environment) {
 	e.gatewayAPI(t)
 	e.class(t)
@@ -384,7 +370,6 @@ func noRoom(t *testing.T, e *environment) {
 	}
 }
 
-// refusedRoutes checks the number of routes rejected because of the size limit.
 func (e *environment) refusedRoutes(ctx context.Context, want int) error {
 	list, found := &gatewayv1.HTTPRouteList{}, 0
 	if err := e.client.List(ctx, list, client.InNamespace(namespace)); err != nil {

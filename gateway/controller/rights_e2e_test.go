@@ -1,5 +1,3 @@
-// SPDX-License-Identifier: Apache-2.0
-
 //go:build e2e
 
 package controller_test
@@ -29,7 +27,6 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// asGateway returns a client with the gateway's permissions.
 func (e *environment) asGateway(t *testing.T) client.Client {
 	t.Helper()
 	made, err := client.New(e.server.User(gatewayUser), client.Options{Scheme: e.client.Scheme()})
@@ -37,7 +34,6 @@ func (e *environment) asGateway(t *testing.T) client.Client {
 	return made
 }
 
-// revokeAll removes the cluster-wide bindings until the test ends.
 func (e *environment) revokeAll(t *testing.T) {
 	t.Helper()
 	for _, role := range []string{gatewayroute.RoleSecrets, gatewayroute.RoleProxies} {
@@ -49,7 +45,6 @@ func (e *environment) revokeAll(t *testing.T) {
 	})
 }
 
-// grant runs the command printed by the gateway.
 func (e *environment) grant(t *testing.T, role string) {
 	t.Helper()
 	_, err := e.server.Kubectl(t.Context(), strings.Fields(gatewayroute.GrantCommand(role, namespace))[1:]...)
@@ -116,7 +111,6 @@ func permittedNamespaces(t *testing.T, e *environment) {
 	})
 }
 
-// hasRights compares the gateway's permissions without any granted namespace with a table.
 func (e *environment) hasRights(t *testing.T) {
 	asGateway := e.asGateway(t)
 	for _, test := range []struct {
@@ -232,7 +226,6 @@ func limitedWrites(t *testing.T, e *environment) {
 		{"a Service of others' pods", patch(service, "/spec/selector", `{"app": "web"}`), "selects proxies"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			// A new policy takes effect with a delay.
 			eventually(t, func(ctx context.Context) error {
 				err := test.do(ctx)
 				if test.want == "" && err != nil || test.want != "" && (!apierrors.IsInvalid(err) || !strings.Contains(err.Error(), test.want)) {

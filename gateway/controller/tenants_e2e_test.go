@@ -30,8 +30,7 @@ import (
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
-// TestTenants runs the controller against a real API server with a real proxy. A tenant with all
-// permissions in its namespace must not affect older hosts of another namespace in a shared class.
+// TestTenants checks with a real proxy that a tenant cannot affect older hosts of another namespace.
 func TestTenants(t *testing.T) {
 	if !isolated.Test(t) {
 		return
@@ -88,8 +87,7 @@ func TestTenants(t *testing.T) {
 	})
 }
 
-// editBadly breaks the key of the older Secret and an access filter of an older Ingress, and waits until
-// the gateway has reported both.
+// editBadly breaks an older Secret and Ingress, and waits until both are reported.
 func (e *environment) editBadly(t *testing.T) {
 	t.Helper()
 	secret, ingress := &corev1.Secret{}, &networkingv1.Ingress{}
@@ -106,7 +104,6 @@ func (e *environment) editBadly(t *testing.T) {
 	e.warnedOf(t, ingress, gatewayroute.ReasonInvalidCertificate, "the previous certificate is still served")
 }
 
-// certificate creates the Secret tls in a namespace.
 func (e *environment) certificate(t *testing.T, of string, names ...string) {
 	t.Helper()
 	chain, key, err := routetest.Certificate(names...)
@@ -117,7 +114,6 @@ func (e *environment) certificate(t *testing.T, of string, names ...string) {
 	})
 }
 
-// securePod creates a Service with one TLS endpoint.
 func (e *environment) securePod(t *testing.T, name, address string) {
 	t.Helper()
 	e.create(t, &corev1.Service{
@@ -152,7 +148,6 @@ func (e *environment) isOlder(t *testing.T, name string) {
 	})
 }
 
-// refusesTLS checks that the handshake for a host fails.
 func refusesTLS(t *testing.T, host string) {
 	t.Helper()
 	connection, err := net.Dial("tcp", ofProxies+":8443")

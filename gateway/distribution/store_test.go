@@ -15,7 +15,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// kept returns the content of a store.
 func kept(tb interface{ Fatal(...any) }, path string) (version string, versions map[string]string) {
 	versions = map[string]string{}
 	if err := (&Store{Path: path}).Load(func(part *discovery.DeltaDiscoveryResponse) error {
@@ -41,8 +40,7 @@ func authority(name string, content []byte) *resource.Resource {
 	}}
 }
 
-// TestStoreKeeps checks that the store contains the configuration after each change, including rewrites,
-// and that a file truncated within the last change contains the previous configuration.
+// TestStoreKeeps checks the content after each change, and after a truncation within the last one.
 func TestStoreKeeps(t *testing.T) {
 	directory := t.TempDir()
 	number := 0
@@ -104,7 +102,6 @@ func size(t *rapid.T, path string) int64 {
 	return found.Size()
 }
 
-// TestStoreRefusesDamage checks that a file damaged before its end is not used.
 func TestStoreRefusesDamage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kept")
 	store := &Store{Path: path}
@@ -128,7 +125,6 @@ func TestStoreRefusesDamage(t *testing.T) {
 	}
 }
 
-// TestStoreWritesAgain checks that the file is rewritten after a failed write.
 func TestStoreWritesAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kept")
 	store := &Store{Path: path}

@@ -25,7 +25,6 @@ func TestPercentFor(t *testing.T) {
 	}
 }
 
-// percentage returns the current GC percentage.
 func percentage() int {
 	now := debug.SetGCPercent(100)
 	debug.SetGCPercent(now)

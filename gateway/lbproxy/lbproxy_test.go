@@ -46,15 +46,13 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// world contains a distribution server, a backend and the files of a proxy's pod.
 type world struct {
 	directory      string
 	configurations *server.Server
 	address        string
 	backend        *httptest.Server
-	// many are backends of sessions.
-	many []*resource.Endpoint
-	port int
+	many           []*resource.Endpoint
+	port           int
 }
 
 func newWorld(t *testing.T) *world {
@@ -93,7 +91,6 @@ func (w *world) write(t *testing.T, name string, content []byte) {
 	must(t, os.WriteFile(w.file(name), content, 0o600))
 }
 
-// control runs the server with a new certificate, stored in the pod's files, until stop.
 func (w *world) control(t *testing.T) (stop func()) {
 	t.Helper()
 	chain, key, err := cert.GenerateSelfSignedCertKey(name, nil, nil)
@@ -114,7 +111,6 @@ func (w *world) control(t *testing.T) (stop func()) {
 	return stop
 }
 
-// resources routes all requests to the backend and adds a marker.
 func (w *world) resources(t *testing.T, marker string) []*resource.Resource {
 	t.Helper()
 	at, err := url.Parse(w.backend.URL)
@@ -151,7 +147,6 @@ type running struct {
 	ended chan error
 }
 
-// said is the log of a proxy.
 type said struct {
 	mutex sync.Mutex
 	text  strings.Builder
@@ -174,7 +169,6 @@ func (w *world) run(t *testing.T) *running {
 	return w.runAt(t, "127.0.0.1", "configuration")
 }
 
-// runAt runs a proxy at a loopback address with a configuration file.
 func (w *world) runAt(t *testing.T, address, store string) *running {
 	t.Helper()
 	words := &said{}
@@ -235,7 +229,6 @@ func (r *running) ready(t *testing.T, want int) {
 	})
 }
 
-// serves waits until the proxy serves the version with this marker.
 func (w *world) serves(t *testing.T, marker string) {
 	t.Helper()
 	eventually(t, func() error {
@@ -272,7 +265,6 @@ func TestRun(t *testing.T) {
 	stop = w.control(t)
 	w.serves(t, "three")
 
-	// Without a controller a new proxy serves the stored configuration.
 	stop()
 	first.stop()
 	first.ready(t, http.StatusServiceUnavailable)
@@ -287,8 +279,7 @@ func TestRun(t *testing.T) {
 	w.serves(t, "four")
 }
 
-// TestBadResource sends resources that are invalid, unreadable or cannot be encoded. The proxy serves all
-// others of each version, and the controller records the rejected ones.
+// TestBadResource checks that the proxy serves all but resources that are invalid or cannot be encoded.
 func TestBadResource(t *testing.T) {
 	w := newWorld(t)
 	bad := map[string]*resource.Resource{
@@ -298,8 +289,7 @@ func TestBadResource(t *testing.T) {
 		}}},
 		"certificate/bad": {Kind: &resource.Resource_Certificate{Certificate: &resource.Certificate{Chain: []byte("none")}}},
 		"endpoints/bad":   {Kind: &resource.Resource_Endpoints{Endpoints: &resource.Endpoints{Endpoints: []*resource.Endpoint{{Address: "none", Port: 1}}}}},
-		// Strings that are not UTF-8 cannot be encoded.
-		"backend/bad": {Kind: &resource.Resource_Backend{Backend: &resource.Backend{Endpoints: "\xff"}}},
+		"backend/bad":     {Kind: &resource.Resource_Backend{Backend: &resource.Backend{Endpoints: "\xff"}}},
 	}
 	set := func(marker string, names ...string) {
 		all := w.resources(t, marker)
@@ -347,8 +337,7 @@ func TestBadResource(t *testing.T) {
 	told()
 }
 
-// TestHungStream freezes the connection to the controller. The proxy detects it by keepalive, 20 + 10
-// seconds after the last byte, and reconnects.
+// TestHungStream checks keepalive: a frozen connection is replaced 20 + 10 seconds after the last byte.
 func TestHungStream(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -374,7 +363,6 @@ func TestHungStream(t *testing.T) {
 	}
 }
 
-// TestStranger checks that a controller with an untrusted certificate is rejected.
 func TestStranger(t *testing.T) {
 	w := newWorld(t)
 	w.set(t, "one")

@@ -37,7 +37,6 @@ func TestMemoryLimit(t *testing.T) {
 	}
 }
 
-// TestBoundMemory checks the memory limit and the derived limits of clients.
 func TestBoundMemory(t *testing.T) {
 	before := debug.SetMemoryLimit(-1)
 	t.Cleanup(func() { debug.SetMemoryLimit(before) })

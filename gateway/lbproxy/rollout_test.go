@@ -18,7 +18,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// fleet is the set of proxies that receive requests.
 type fleet struct {
 	mutex   sync.Mutex
 	serving []*replica
@@ -30,7 +29,6 @@ type replica struct {
 	address string
 }
 
-// next returns the proxies in turn.
 func (f *fleet) next() *replica {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
@@ -55,10 +53,8 @@ func (f *fleet) remove(r *replica) {
 	}
 }
 
-// session is a client with a session cookie.
 type session struct{ backend, cookie string }
 
-// ask sends a request over a new connection and returns the backend's name.
 func (f *fleet) ask(s *session) (backend string, err error) {
 	request, err := http.NewRequest(http.MethodGet, "http://"+f.next().address+"/", nil)
 	if err != nil {
@@ -83,8 +79,8 @@ func (f *fleet) ask(s *session) (backend string, err error) {
 	return string(body), err
 }
 
-// TestSessionsThroughRollout replaces three proxies one by one, like a Deployment, while the next day's
-// secret arrives. Each of 100 sessions must keep its endpoint at all proxies, and no request may fail.
+// TestSessionsThroughRollout replaces three proxies one by one during a change of secrets. Each session must
+// keep its endpoint, and no request may fail.
 func TestSessionsThroughRollout(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -127,7 +123,6 @@ func TestSessionsThroughRollout(t *testing.T) {
 			}
 		}
 	}()
-	// another waits until all sessions have sent another request.
 	another := func() {
 		t.Helper()
 		before := rounds.Load()
@@ -160,7 +155,6 @@ func TestSessionsThroughRollout(t *testing.T) {
 	t.Logf("%d rounds of %d sessions", rounds.Load(), len(sessions))
 }
 
-// withSessions returns resources with eight endpoints, session persistence and secrets.
 func (w *world) withSessions(t *testing.T, secrets ...byte) []*resource.Resource {
 	t.Helper()
 	all := w.resources(t, "sessions")
@@ -179,7 +173,6 @@ func (w *world) withSessions(t *testing.T, secrets ...byte) []*resource.Resource
 	return append(all, &resource.Resource{Name: "secret", Kind: &resource.Resource_SharedSecret{SharedSecret: shared}})
 }
 
-// endpoints returns eight backends that respond with their names.
 func (w *world) endpoints(t *testing.T) []*resource.Endpoint {
 	t.Helper()
 	for len(w.many) < 8 {

@@ -23,7 +23,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// receiver is an OTLP collector that records spans.
 type receiver struct {
 	collectorv1.UnimplementedTraceServiceServer
 	mutex sync.Mutex
@@ -54,8 +53,7 @@ func (r *receiver) listen(t *testing.T) string {
 	return "http://" + listener.Addr().String()
 }
 
-// traced sends a request with a traceparent through a proxy, and returns the exported spans and the
-// traceparent of the backend request.
+// traced returns the exported spans and the traceparent of the backend request.
 func traced(t *testing.T, tracing Tracing, trustedHops uint32, parent string) (spans []*tracev1.Span, received string) {
 	t.Helper()
 	var collected receiver
@@ -102,7 +100,6 @@ func traced(t *testing.T, tracing Tracing, trustedHops uint32, parent string) (s
 	return collected.spans, received
 }
 
-// site routes all requests at a port to a backend.
 func site(at netip.AddrPort, backend string, trustedHops uint32) []*resource.Resource {
 	to := netip.MustParseAddrPort(backend)
 	return []*resource.Resource{
@@ -159,7 +156,6 @@ func TestTracing(t *testing.T) {
 	}
 }
 
-// checkSpans compares the spans with the request and with each other.
 func checkSpans(t *testing.T, spans []*tracev1.Span, received, parent string) {
 	t.Helper()
 	byKind := map[tracev1.Span_SpanKind]*tracev1.Span{}
@@ -196,13 +192,11 @@ func checkSpans(t *testing.T, spans []*tracev1.Span, received, parent string) {
 	}
 }
 
-// TestNoCollector checks that requests do not wait for an unreachable collector.
 func TestNoCollector(t *testing.T) {
 	tracer, stop, err := Tracing{Endpoint: "http://127.0.0.1:1", Ratio: 1}.start(t.Context(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Exceeds the queue.
 	begun := time.Now()
 	for range 10_000 {
 		_, span := tracer.Start(t.Context(), "x")

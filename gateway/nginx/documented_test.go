@@ -1,5 +1,3 @@
-// SPDX-License-Identifier: Apache-2.0
-
 package nginx
 
 import (
@@ -18,7 +16,6 @@ const (
 	ends   = "<!-- The table ends. -->\n"
 )
 
-// TestDocumented compares the table of annotations in the documentation with their handling.
 func TestDocumented(t *testing.T) {
 	content, err := os.ReadFile(page)
 	if err != nil {

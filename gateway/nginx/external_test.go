@@ -9,7 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestExternal parses auth-url and its related annotations, valid and invalid.
 func TestExternal(t *testing.T) {
 	with := func(change func(*External)) *External {
 		of := &External{Namespace: "auth", Service: "oauth2-proxy", Port: 80, Host: "oauth2-proxy.auth.svc", Path: "/oauth2/auth"}
@@ -32,7 +31,6 @@ func TestExternal(t *testing.T) {
 		{[]string{"auth-url: https://oauth2-proxy.auth.svc"}, with(func(of *External) { of.Port, of.TLS, of.Path = 443, true, "/" }), ""},
 		{[]string{"auth-url: off"}, nil, ""},
 		{[]string{"auth-signin: https://a.example/", "auth-method: NONSENSE", "auth-snippet: x"}, nil, ""},
-		// URLs that are not of a Service.
 		{[]string{"auth-url: https://$host/oauth2/auth?a=b"}, &External{Path: "/oauth2/auth?a=b"}, ""},
 		{[]string{"auth-url: $scheme://$http_host/auth"}, &External{Path: "/auth"}, ""},
 		{[]string{"auth-url: https://$host.example/auth"}, nil, "auth-url?!"},
@@ -52,7 +50,6 @@ func TestExternal(t *testing.T) {
 		{[]string{"auth-url: http://oauth2-proxy.auth.svc:0/auth"}, nil, "auth-url?!"},
 		{[]string{"auth-url: http://oauth2-proxy.auth.svc/a/../b"}, nil, "auth-url?!"},
 		{[]string{"auth-url: http://oauth2-proxy.auth.svc/a#b"}, nil, "auth-url?!"},
-		// Related annotations.
 		{[]string{service, "auth-method: POST"}, with(func(of *External) { of.Method = "POST" }), ""},
 		{[]string{service, "auth-method: CONNECT"}, nil, "auth-url?!"},
 		{[]string{service, "auth-response-headers: X-Auth-Request-User, Authorization"}, with(func(of *External) {

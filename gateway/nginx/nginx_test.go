@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// annotated parses annotations from "name: value" lines.
 func annotated(lines ...string) map[string]string {
 	found := map[string]string{}
 	for _, line := range lines {
@@ -32,7 +31,6 @@ var onlyAddresses = cmp.Options{
 	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
 }
 
-// TestRead parses valid annotations.
 func TestRead(t *testing.T) {
 	for name, test := range map[string]struct {
 		given map[string]string
@@ -103,8 +101,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestReadProblems parses invalid and unsupported annotations. The ones that restrict clients or change
-// requests for backends refuse the Ingress.
+// TestReadProblems checks that unsupported annotations that restrict clients or change requests refuse the
+// Ingress.
 func TestReadProblems(t *testing.T) {
 	for _, test := range []struct {
 		given []string
@@ -180,8 +178,7 @@ func TestReadProblems(t *testing.T) {
 	}
 }
 
-// TestKnown checks that each annotation whose name suggests that it restricts clients is supported,
-// refuses the Ingress, or has a note why it does not.
+// TestKnown checks that annotations with restricting names are supported, refused, or documented by a note.
 func TestKnown(t *testing.T) {
 	all := Annotations()
 	if !slices.IsSortedFunc(all, func(a, b Annotation) int { return strings.Compare(a.Name, b.Name) }) || len(all) < 100 {

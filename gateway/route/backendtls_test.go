@@ -82,7 +82,6 @@ spec:
 	}
 }
 
-// TestPolicyOptions compiles the documented example of spec.options: a minimum version and cipher suites.
 func TestPolicyOptions(t *testing.T) {
 	for options, want := range map[string]struct {
 		version uint32
@@ -130,7 +129,6 @@ spec:
 	}
 }
 
-// backendOf returns a backend of the first proxy.
 func backendOf(t *testing.T, result *route.Result, name string) *resource.Backend {
 	t.Helper()
 	for _, each := range result.Proxies[0].Resources {
@@ -194,7 +192,6 @@ spec:
 	}
 }
 
-// passedBackend returns the backend of a TLSRoute at a passthrough listener.
 func passedBackend(result *route.Result) *resource.Backend {
 	for _, proxy := range result.Proxies {
 		for _, each := range proxy.Resources {
@@ -206,8 +203,7 @@ func passedBackend(result *route.Result) *resource.Backend {
 	return nil
 }
 
-// TestPolicyRetainsAuthorities checks that invalid CA certificates are replaced by the previous ones,
-// with a condition, and that removed CA certificates are not trusted any more.
+// TestPolicyRetainsAuthorities checks that previous CA certificates replace invalid ones, but not removed ones.
 func TestPolicyRetainsAuthorities(t *testing.T) {
 	var compiler route.Compiler
 	chain, _, err := routetest.Certificate("ca.example")

@@ -26,15 +26,13 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-// leastBad is the minimum number of bad objects in the scenarios.
 const leastBad = 100
 
 // field matches the field in the message of a bad object or listener.
 var field = regexp.MustCompile(`(^|: |; )(spec|data|metadata|tls|hostname|protocol|port|allowedRoutes)([.:\[]|$)`)
 
-// TestBadObjects checks that each invalid object of the scenarios has a condition or a problem that names
-// the field, and affects no valid object: none of good.yaml, and for the folder "bad" none of its own
-// scenario.
+// TestBadObjects checks that each invalid object of the scenarios has a condition or a problem that names the
+// field, and affects no valid object.
 func TestBadObjects(t *testing.T) {
 	text, err := os.ReadFile("testdata/good.yaml")
 	if err != nil {
@@ -75,7 +73,6 @@ func TestBadObjects(t *testing.T) {
 	}
 }
 
-// selected returns the good objects, and the others whose "KIND NAMESPACE/NAME" is wanted.
 func selected(good, others *route.Objects, wanted func(name string) bool) *route.Objects {
 	found := *good
 	into, from := reflect.ValueOf(&found).Elem(), reflect.ValueOf(others).Elem()
@@ -154,10 +151,8 @@ func faults(result *route.Result) map[string][]string {
 			case "Conflicted", "PartiallyInvalid":
 				wrong = condition.Status == metav1.ConditionTrue
 			case "OverlappingTLSConfig", "SupportedVersion":
-				// Not an error of the object.
 				wrong = false
 			case "Programmed":
-				// Another condition has the cause.
 				wrong = false
 			}
 			if wrong {
@@ -225,7 +220,6 @@ func notDisturbed(t *testing.T, bad string, targets []string, was, is map[string
 	}
 }
 
-// outcome is a result without one object: resources, frontends and conditions.
 func outcome(result *route.Result, but string) map[string]string {
 	kind, name, _ := strings.Cut(but, " ")
 	rules := strings.ToLower(kind) + "/" + name + "/"
@@ -260,8 +254,7 @@ func outcome(result *route.Result, but string) map[string]string {
 	return found
 }
 
-// TestTooManyAncestors checks that a policy is not implemented for Gateways without room in its status.
-// They refuse the Services and report it. Gateways with an entry keep it.
+// TestTooManyAncestors checks that Gateways without room in a policy's status refuse its Services.
 func TestTooManyAncestors(t *testing.T) {
 	text := `
 apiVersion: gateway.networking.k8s.io/v1
@@ -307,7 +300,6 @@ spec: {parentRefs: [%s], rules: [{backendRefs: [{name: s, port: 443}]}]}
 	}
 	result := route.Compile(objects, route.DefaultSettings())
 	ancestors := result.Statuses.BackendTLSPolicies[0].Status.Ancestors
-	// One of the 16 entries is of another controller.
 	if len(ancestors) != 15 {
 		t.Fatalf("%d entries, want 15", len(ancestors))
 	}

@@ -19,7 +19,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-// long returns rules of about some kilobytes.
 func long(kilobytes int) []gatewayv1.HTTPRouteRule {
 	rule := gatewayv1.HTTPRouteRule{}
 	for i := range kilobytes {
@@ -29,7 +28,6 @@ func long(kilobytes int) []gatewayv1.HTTPRouteRule {
 	return []gatewayv1.HTTPRouteRule{rule}
 }
 
-// longRoute returns the i-th route of a namespace, by age, with long rules.
 func longRoute(namespace string, i, kilobytes int, hosts ...gatewayv1.Hostname) *gatewayv1.HTTPRoute {
 	found := &gatewayv1.HTTPRoute{ObjectMeta: young("h", i)}
 	found.Namespace = namespace
@@ -83,8 +81,7 @@ func upTo(count int) (numbers []int) {
 	return numbers
 }
 
-// TestRoomOfANamespace checks that the oldest routes of a namespace fit, without effect on other
-// namespaces. A route counts for each of its hosts.
+// TestRoomOfANamespace checks that the oldest routes of a namespace fit. A route counts for each of its hosts.
 func TestRoomOfANamespace(t *testing.T) {
 	objects := emptyGateway()
 	for i := range 10 {
@@ -135,8 +132,7 @@ func TestRoomIsShared(t *testing.T) {
 	}
 }
 
-// TestRoomOfListeners checks that a route at all listeners of a Gateway, and 64 ListenerSets with a
-// certificate each, stay within the limit of a proxy.
+// TestRoomOfListeners checks the limit of a proxy with a route at all listeners and 64 ListenerSets.
 func TestRoomOfListeners(t *testing.T) {
 	chain, key, err := routetest.Certificate("*.example.com")
 	if err != nil {
@@ -191,8 +187,7 @@ func TestRoomOfListeners(t *testing.T) {
 	}
 }
 
-// attachedSets counts the accepted ListenerSets, which must be the oldest. Others must have reason
-// NoRoom.
+// attachedSets counts accepted ListenerSets, which must be the oldest.
 func attachedSets(t *testing.T, result *route.Result) (accepted int) {
 	t.Helper()
 	youngest := 0
@@ -220,7 +215,6 @@ func ingressClass() *networkingv1.IngressClass {
 	}
 }
 
-// longIngress returns the i-th Ingress of a namespace, by age, with paths of a kilobyte.
 func longIngress(namespace string, i, kilobytes int) *networkingv1.Ingress {
 	class, prefix := "web", networkingv1.PathTypePrefix
 	ingress := &networkingv1.Ingress{ObjectMeta: young("i", i), Spec: networkingv1.IngressSpec{IngressClassName: &class}}
@@ -240,7 +234,6 @@ func longIngress(namespace string, i, kilobytes int) *networkingv1.Ingress {
 	return ingress
 }
 
-// TestRoomOfIngresses checks that Ingresses without room are not served and have an event.
 func TestRoomOfIngresses(t *testing.T) {
 	objects := &route.Objects{IngressClasses: []*networkingv1.IngressClass{ingressClass()}}
 	for i := range 10 {
@@ -272,7 +265,6 @@ func TestRoomOfIngresses(t *testing.T) {
 	}
 }
 
-// TestUnreadRoutes checks that routes of a namespace that exceeds its limit by far are not read.
 func TestUnreadRoutes(t *testing.T) {
 	objects := emptyGateway()
 	for i := range 10 {
@@ -296,8 +288,8 @@ func TestUnreadRoutes(t *testing.T) {
 	}
 }
 
-// TestNoRoomSaysNoSums checks that the message without room is independent of changes of other objects.
-// Otherwise each change would rewrite the statuses of all objects without room.
+// TestNoRoomSaysNoSums checks that the message does not change with other objects, which would rewrite all
+// statuses.
 func TestNoRoomSaysNoSums(t *testing.T) {
 	settings := route.DefaultSettings()
 	settings.NamespaceBytes, settings.ProxyBytes = 100_000, 150_000

@@ -13,7 +13,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-// checkFilters checks lines OWNER [METHOD] URL [NAME: VALUE]… => EFFECT; EFFECT…
 func checkFilters(t *testing.T, result *route.Result, wanted []string) {
 	for _, line := range wanted {
 		request, want, found := strings.Cut(line, "=>")
@@ -26,7 +25,6 @@ func checkFilters(t *testing.T, result *route.Result, wanted []string) {
 	}
 }
 
-// done describes the effects of a rule except for its backends.
 func done(t *testing.T, result *route.Result, line string) string {
 	owner, rest, _ := strings.Cut(line, " ")
 	request, err := parseRequest(strings.Fields(rest))

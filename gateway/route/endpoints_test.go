@@ -14,7 +14,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// EndpointSlices of a Service.
 const (
 	six = `
 addressType: IPv6
@@ -72,7 +71,6 @@ func parseSlices(t *testing.T, texts []string) []*discoveryv1.EndpointSlice {
 	return found
 }
 
-// dual is a Service of both families with a port of each protocol.
 func dual() *corev1.Service {
 	return &corev1.Service{Spec: corev1.ServiceSpec{
 		IPFamilies: []corev1.IPFamily{corev1.IPv6Protocol, corev1.IPv4Protocol},

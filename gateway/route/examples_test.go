@@ -13,7 +13,6 @@ import (
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
-// surroundings are the objects that the examples of docs/gateway.md reference.
 const surroundings = `
 apiVersion: networking.k8s.io/v1
 kind: IngressClass

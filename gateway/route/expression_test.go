@@ -15,7 +15,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// compiled returns the configuration of a Gateway with routes, and whether each route is accepted.
 func compiled(t *testing.T, routes ...*gatewayv1.HTTPRoute) ([]*resource.Resource, []bool) {
 	t.Helper()
 	meta := metav1.ObjectMeta{Namespace: "shared", Name: "gw"}
@@ -49,7 +48,6 @@ func compiled(t *testing.T, routes ...*gatewayv1.HTTPRoute) ([]*resource.Resourc
 	return result.Proxies[0].Resources, accepted
 }
 
-// matching returns a route of a tenant with rules that match headers.
 func matching(name string, rules ...[]string) *gatewayv1.HTTPRoute {
 	namespace, kind := gatewayv1.Namespace("shared"), gatewayv1.HeaderMatchRegularExpression
 	r := &gatewayv1.HTTPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: name}}
@@ -67,9 +65,8 @@ func matching(name string, rules ...[]string) *gatewayv1.HTTPRoute {
 	return r
 }
 
-// TestExpressionsOfTenants checks that proxies accept all expressions that the compiler accepts.
-// Otherwise the expression of one tenant would make them refuse each further configuration of all
-// tenants.
+// TestExpressionsOfTenants checks that proxies accept all expressions that the compiler accepts. Otherwise one
+// tenant's expression would block the configurations of all.
 func TestExpressionsOfTenants(t *testing.T) {
 	distinct := func(part string, times int) string {
 		parts := make([]string, times)
@@ -110,7 +107,6 @@ func TestExpressionsOfTenants(t *testing.T) {
 	}
 }
 
-// TestExpressionsOfRoute checks the limit for all expressions of a route.
 func TestExpressionsOfRoute(t *testing.T) {
 	var rules [][]string
 	for range 16 {

@@ -15,8 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// TestFeaturesAreDocumented compares the lists of docs/gateway.md with the code, and with all features of
-// Gateway API.
+// TestFeaturesAreDocumented compares docs/gateway.md with the code and with all features of Gateway API.
 func TestFeaturesAreDocumented(t *testing.T) {
 	content, err := os.ReadFile("../../docs/gateway.md")
 	if err != nil {
@@ -46,7 +45,6 @@ func TestFeaturesAreDocumented(t *testing.T) {
 
 var featureName = regexp.MustCompile("`([A-Za-z0-9]+)`")
 
-// named returns the features in a text.
 func named(text string) []features.FeatureName {
 	var found []features.FeatureName
 	for _, match := range featureName.FindAllStringSubmatch(text, -1) {

@@ -14,7 +14,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// classStatus compiles a GatewayClass with CRDs of a version.
 func classStatus(t *testing.T, version string) gatewayv1.GatewayClassStatus {
 	t.Helper()
 	class := &gatewayv1.GatewayClass{

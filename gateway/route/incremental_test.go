@@ -20,8 +20,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-// Templates of the objects of a small cluster. Each edit draws one of the alternatives between brackets.
-// References resolve often, but not always.
+// Templates of objects: each edit draws an alternative between brackets. References resolve often, but not
+// always.
 var world = []string{
 	`{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {team: [a|b]}}}`,
 	`{apiVersion: v1, kind: Namespace, metadata: {name: pay, labels: {team: [a|b]}}}`,
@@ -91,14 +91,12 @@ func draw(t *rapid.T, template string) string {
 	}
 }
 
-// edits is a cluster whose objects are created, changed and deleted.
 type edits struct {
 	live    map[int]*route.Objects
 	created map[int]time.Time
 	version int
 }
 
-// edit changes the object of one template. Other objects keep their pointers.
 func (e *edits) edit(t *rapid.T, at int) {
 	e.version++
 	if _, lives := e.live[at]; lives && rapid.IntRange(0, 3).Draw(t, "delete") == 0 {
@@ -151,9 +149,8 @@ func (e *edits) objects() *route.Objects {
 	return all
 }
 
-// TestCompilerFollows checks that a Compiler returns the results of Compile after any sequence of edits,
-// unless it retains previous versions of objects, and that equal resources of two results are the same
-// pointers.
+// TestCompilerFollows checks that a Compiler returns the results of Compile after any sequence of edits, unless
+// it retains previous versions, and reuses pointers of equal resources.
 func TestCompilerFollows(t *testing.T) {
 	seen, compared := map[string]bool{}, 0
 	rapid.Check(t, func(t *rapid.T) {

@@ -14,8 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-// TestAliasesHaveRoom checks that repeated rules may use a quarter of the limit of a namespace, with a
-// problem beyond it; the rules themselves remain.
+// TestAliasesHaveRoom checks that repeated rules may use a quarter of a namespace's limit.
 func TestAliasesHaveRoom(t *testing.T) {
 	const (
 		class = "{apiVersion: networking.k8s.io/v1, kind: IngressClass, metadata: {name: web}, spec: {controller: millrace.io/ingress, parameters: {kind: ConfigMap, scope: Namespace, namespace: a, name: b}}}\n---\n" +
@@ -56,8 +55,8 @@ func TestAliasesHaveRoom(t *testing.T) {
 	}
 }
 
-// TestGuardsWithoutRoom checks that the requests of a protecting object without room do not reach other
-// rules, and that a namespace is closed if its reserve is too small for all such objects.
+// TestGuardsWithoutRoom checks that requests of a protecting object without room reach no other rule, and that
+// a namespace without reserve is closed.
 func TestGuardsWithoutRoom(t *testing.T) {
 	settings := route.DefaultSettings()
 	settings.NamespaceBytes = 60_000
@@ -103,8 +102,7 @@ func TestGuardsWithoutRoom(t *testing.T) {
 	}
 }
 
-// guardedIngresses returns an open Ingress, younger Ingresses with long address lists, and an Ingress of
-// another namespace.
+// guardedIngresses returns an open Ingress, younger ones with long address lists, and another namespace's.
 func guardedIngresses(t *testing.T, guards int) *route.Objects {
 	t.Helper()
 	ingress := "{apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {namespace: %s, name: open}, spec: {ingressClassName: web, rules: [{host: %s, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: s, port: {number: 1}}}}]}}]}}\n---\n"

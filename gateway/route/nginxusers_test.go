@@ -9,8 +9,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-// TestNeedsUsers checks that Secrets with passwords are needed only if a class enables the annotations
-// and an Ingress names one.
 func TestNeedsUsers(t *testing.T) {
 	const (
 		class   = "{apiVersion: networking.k8s.io/v1, kind: IngressClass, metadata: {name: web}, spec: {controller: millrace.io/ingress, parameters: {kind: ConfigMap, scope: Namespace, namespace: a, name: b}}}\n---\n"

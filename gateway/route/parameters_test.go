@@ -16,7 +16,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// TestDrainPeriod checks the parameter of a GatewayClass. An invalid value is replaced by the default.
 func TestDrainPeriod(t *testing.T) {
 	namespace := gatewayv1.Namespace("infra")
 	for text, want := range map[string]time.Duration{
@@ -51,7 +50,6 @@ func TestDrainPeriod(t *testing.T) {
 	}
 }
 
-// TestPlacement checks the scheduling parameters. Invalid values are reported and have no effect.
 func TestPlacement(t *testing.T) {
 	seconds := int64(5)
 	for _, test := range []struct {
@@ -106,7 +104,6 @@ func TestPlacement(t *testing.T) {
 	}
 }
 
-// TestTLSPolicy checks the TLS policy of a class and of a Gateway at listeners that terminate TLS.
 func TestTLSPolicy(t *testing.T) {
 	result := route.Compile(parse(t, "testdata/gateway/none", []byte(`
 apiVersion: v1

@@ -8,8 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestTargetPorts checks that targets are distinct, at least 1024 and never reserved. Common ports keep
-// their target independent of other ports.
+// TestTargetPorts checks that targets are distinct, at least 1024 and never reserved.
 func TestTargetPorts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		some := rapid.OneOf(rapid.Int32Range(1, 65535), rapid.Int32Range(8000, 9100), rapid.Int32Range(1, 1100), rapid.Int32Range(20000, 21100))

@@ -28,7 +28,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-// scenarios returns the objects of all scenarios, by file.
 func scenarios(t *testing.T) map[string]*route.Objects {
 	t.Helper()
 	files, err := filepath.Glob("testdata/*/*.txtar")
@@ -70,7 +69,6 @@ func dump(result *route.Result) string {
 	return text.String()
 }
 
-// permuted returns the objects in another order.
 func permuted(t *rapid.T, objects *route.Objects) *route.Objects {
 	other := *objects
 	fields := reflect.ValueOf(&other).Elem()
@@ -111,8 +109,7 @@ func TestOrder(t *testing.T) {
 // disturbs maps annotations of an Ingress that change rules of others to the kind of change.
 const disturbs = "test/disturbs"
 
-// TestNeighbors checks that without one object, all other rules are the same, in the same order. The
-// object is the youngest, because an older one may take precedence.
+// TestNeighbors checks that an object, the youngest, does not change the rules of others.
 func TestNeighbors(t *testing.T) {
 	for file, objects := range scenarios(t) {
 		t.Run(file, func(t *testing.T) {
@@ -141,7 +138,6 @@ func TestNeighbors(t *testing.T) {
 	}
 }
 
-// undisturbed compares the rules with and without one object's.
 func undisturbed(t *testing.T, without, with *route.Objects, prefix string) {
 	t.Helper()
 	before := rulesByHost(route.Compile(without, route.DefaultSettings()), prefix)
@@ -153,7 +149,6 @@ func undisturbed(t *testing.T, without, with *route.Objects, prefix string) {
 	}
 }
 
-// rulesByHost lists the rules of each proxy, port and host name, except for the rules of one object.
 func rulesByHost(result *route.Result, prefix string) map[string][]string {
 	found := map[string][]string{}
 	for _, proxy := range result.Proxies {
@@ -172,8 +167,7 @@ func rulesByHost(result *route.Result, prefix string) map[string][]string {
 	return found
 }
 
-// TestWhole checks that every referenced name exists, and that every listener has a target port of its
-// proxy.
+// TestWhole checks that every referenced name and target port exists.
 func TestWhole(t *testing.T) {
 	for file, objects := range scenarios(t) {
 		t.Run(file, func(t *testing.T) {
@@ -194,8 +188,8 @@ func TestWhole(t *testing.T) {
 	}
 }
 
-// TestCompilerReuses checks that unchanged resources are the same pointers, and that a Compiler returns
-// the results of Compile.
+// TestCompilerReuses checks that a Compiler returns the results of Compile, with pointers of unchanged
+// resources.
 func TestCompilerReuses(t *testing.T) {
 	for file, objects := range scenarios(t) {
 		t.Run(file, func(t *testing.T) {
@@ -222,8 +216,7 @@ var odd = []string{
 	"/admin(?!/public).*", "://", "http://[", "0", "-1", "99999999999999999999", "1e9", "true", strings.Repeat("x", 5000), "\xff", "a\xff", "/\xff",
 }
 
-// TestEverythingIsTaken checks that the proxy can decode and apply the complete output of the compiler
-// for objects with odd strings. Objects of Gateway API are JSON, which is UTF-8.
+// TestEverythingIsTaken checks that the proxy applies the compiler's output for objects with odd strings.
 func TestEverythingIsTaken(t *testing.T) {
 	worlds := scenarios(t)
 	files := slices.Sorted(maps.Keys(worlds))
@@ -284,8 +277,7 @@ func deepCopied(of *route.Objects) *route.Objects {
 	return &copied
 }
 
-// spoil collects setters for the strings of a value, except for object names, which the API server
-// validates.
+// spoil collects setters for strings, except for object names, which the API server validates.
 func spoil(value reflect.Value, places *[]func(string)) {
 	switch value.Kind() {
 	case reflect.Pointer, reflect.Interface:

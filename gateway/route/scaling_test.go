@@ -24,7 +24,6 @@ func young(kind string, i int) metav1.ObjectMeta {
 	}
 }
 
-// emptyGateway returns a Gateway that admits all namespaces, and a Service.
 func emptyGateway() *route.Objects {
 	all := gatewayv1.NamespacesFromAll
 	return &route.Objects{
@@ -41,7 +40,6 @@ func emptyGateway() *route.Objects {
 	}
 }
 
-// toService returns the spec of a route to the Service.
 func toService(hosts ...gatewayv1.Hostname) gatewayv1.HTTPRouteSpec {
 	port := gatewayv1.PortNumber(80)
 	return gatewayv1.HTTPRouteSpec{
@@ -98,7 +96,6 @@ var growths = map[string]func(objects *route.Objects, i int){
 	},
 }
 
-// TestPortsOfAGateway checks that the listener of the youngest ListenerSet beyond maxPorts is refused.
 func TestPortsOfAGateway(t *testing.T) {
 	objects := emptyGateway()
 	for i := range 40 {
@@ -114,7 +111,6 @@ func TestPortsOfAGateway(t *testing.T) {
 			t.Fatal(err)
 		}
 		for j, listener := range set.Status.Listeners {
-			// One port is the Gateway's own.
 			want := metav1.ConditionTrue
 			if 8*i+j >= 255 {
 				want = metav1.ConditionFalse
@@ -127,8 +123,8 @@ func TestPortsOfAGateway(t *testing.T) {
 	}
 }
 
-// TestWorkGrowsWithObjects checks that the time grows linearly with the objects of one tenant, because it
-// delays all tenants.
+// TestWorkGrowsWithObjects checks that the time is linear in one tenant's objects, because it delays all
+// tenants.
 func TestWorkGrowsWithObjects(t *testing.T) {
 	counter := work.New(t, "./...")
 	for name, add := range growths {

@@ -68,7 +68,6 @@ func play(t *testing.T, file string) {
 	}
 }
 
-// checks are the sections of a scenario.
 var checks = map[string]func(*testing.T, *route.Result, []string){
 	"requests":     checkRequests,
 	"certificates": checkCertificates,
@@ -121,7 +120,6 @@ func parse(t *testing.T, file string, text []byte) *route.Objects {
 	return objects
 }
 
-// lines returns the lines that are neither empty nor comments, with single spaces.
 func lines(text []byte) []string {
 	found := []string{}
 	for line := range strings.Lines(string(text)) {
@@ -157,7 +155,6 @@ func ingresses(result *route.Result) []string {
 	return found
 }
 
-// certificates returns the line OWNER HOST with the certificates of that host's listener.
 func certificates(result *route.Result, line string) string {
 	fields := strings.Fields(line)[:2]
 	for _, proxy := range result.Proxies {
@@ -182,7 +179,6 @@ func displayHost(name *resource.Hostname) string {
 	return name.Name
 }
 
-// answer describes the handling of a request OWNER [METHOD] URL [NAME: VALUE]….
 func answer(t *testing.T, result *route.Result, line string) string {
 	owner, rest, _ := strings.Cut(line, " ")
 	request, err := parseRequest(strings.Fields(rest))
@@ -229,7 +225,6 @@ func parseRequest(fields []string) (routetest.Request, error) {
 	return request, nil
 }
 
-// display describes a matched rule: the route and its backends.
 func display(resources []*resource.Resource, answer routetest.Answer) string {
 	switch {
 	case answer.Listener == "":

@@ -20,8 +20,7 @@ func sized(tb testing.TB, create func() (*route.Objects, error)) *route.Objects 
 	return objects
 }
 
-// TestSize checks that a cluster of full size compiles and is served completely, and that one change
-// keeps the pointers of all other resources.
+// TestSize checks a cluster of full size, and that one change keeps all other pointers.
 func TestSize(t *testing.T) {
 	for name, objects := range map[string]*route.Objects{"ingress": sized(t, routetest.Ingresses), "gateway": sized(t, routetest.Gateways)} {
 		t.Run(name, func(t *testing.T) {
@@ -65,11 +64,9 @@ func benchmark(b *testing.B, objects *route.Objects) {
 	for range b.N {
 		compiler.Compile(objects, route.DefaultSettings())
 	}
-	// CPU time does not depend on other processes.
 	b.ReportMetric(float64((processorTime(b)-before).Milliseconds())/float64(b.N), "cpu-ms/op")
 }
 
-// processorTime returns the CPU time of the process, with the garbage collector's part.
 func processorTime(tb testing.TB) time.Duration {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {

@@ -14,7 +14,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// checkStatuses compares lines SUBJECT TOKEN… with the statuses of a result.
 func checkStatuses(t *testing.T, result *route.Result, wanted []string) {
 	t.Helper()
 	found := displayStatuses(result)
@@ -48,7 +47,6 @@ func checkStatuses(t *testing.T, result *route.Result, wanted []string) {
 	}
 }
 
-// displayStatuses returns the conditions of each object, listener and parent.
 func displayStatuses(result *route.Result) map[string][]string {
 	found := map[string][]string{}
 	statuses := &result.Statuses

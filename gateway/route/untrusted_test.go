@@ -16,8 +16,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// TestCertificateOfOwnNamespace checks that an Ingress of the namespace that owns a host can replace the
-// class's certificate for it.
+// TestCertificateOfOwnNamespace checks that the owner of a host can replace the class's certificate for it.
 func TestCertificateOfOwnNamespace(t *testing.T) {
 	const file = "testdata/ingress/tls_strangers.txtar"
 	archive, err := os.ReadFile(file)
@@ -44,8 +43,8 @@ func TestCertificateOfOwnNamespace(t *testing.T) {
 	}
 }
 
-// TestInvalidUTF8Paths checks that invalid UTF-8 in a path, which a protobuf client of the API server can
-// write, is not sent to proxies, where it would block all configurations.
+// TestInvalidUTF8Paths checks that invalid UTF-8 from a protobuf client is not sent to proxies, where it would
+// block all configurations.
 func TestInvalidUTF8Paths(t *testing.T) {
 	const file = "testdata/ingress/path_rules.txtar"
 	archive, err := os.ReadFile(file)

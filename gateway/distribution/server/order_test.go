@@ -18,7 +18,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/distribution"
 )
 
-// having sets the proxy's version in the stream's metadata.
 func having(t *testing.T, version string) func(context.Context) context.Context {
 	t.Helper()
 	return func(ctx context.Context) context.Context {
@@ -87,8 +86,7 @@ func TestVersionsAreOfTheContent(t *testing.T) {
 	}
 }
 
-// TestSuspended checks that proxies of a suspended replica reconnect to another one behind the Service, and
-// may return.
+// TestSuspended checks that proxies of a suspended replica reconnect to another one, and may return.
 func TestSuspended(t *testing.T) {
 	one, two := startController(t), startController(t)
 	for _, c := range []*controller{one, two} {

@@ -40,8 +40,7 @@ func (s *pipedStream) Send(response *discovery.DeltaDiscoveryResponse) error {
 	return nil
 }
 
-// TestRestored checks that after a restore of the API server from a backup, with lower versions, a proxy
-// receives updates after a minute, and without delay from then on.
+// TestRestored checks that after a restore of the API server from a backup a proxy gets updates after a minute.
 func TestRestored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer(nil)

@@ -51,7 +51,6 @@ type controller struct {
 	stop     func()
 }
 
-// authenticate accepts the token "of OWNER".
 func authenticate(_ context.Context, token string) (Identity, error) {
 	owner, pod, found := cut(token)
 	if !found {
@@ -94,11 +93,9 @@ func startController(t *testing.T) *controller {
 	return c
 }
 
-// proxy is a running Client and its applied updates.
 type proxy struct {
 	updates chan distribution.Update
-	// refuse is called before an update is applied.
-	refuse func(distribution.Update) error
+	refuse  func(distribution.Update) error
 	// has is the configuration after the updates returned by next.
 	has map[string]string
 }
@@ -159,7 +156,6 @@ func (c *controller) set(t *testing.T, owner string, contents map[string]string)
 	c.Set(owner, certificates(contents))
 }
 
-// carryOut applies an update to a configuration.
 func carryOut(have map[string]string, update distribution.Update) map[string]string {
 	have = maps.Clone(have)
 	if update.Whole || have == nil {
@@ -174,7 +170,6 @@ func carryOut(have map[string]string, update distribution.Update) map[string]str
 	return have
 }
 
-// wantContents waits for an update and compares the resulting configuration.
 func (p *proxy) wantContents(t *testing.T, want map[string]string) distribution.Update {
 	t.Helper()
 	update := p.next(t)
@@ -184,7 +179,6 @@ func (p *proxy) wantContents(t *testing.T, want map[string]string) distribution.
 	return update
 }
 
-// awaitProxy waits until the only proxy fulfills a condition.
 func (c *controller) awaitProxy(t *testing.T, what string, so func(Proxy) bool) Proxy {
 	t.Helper()
 	deadline := time.Now().Add(patience)
@@ -258,7 +252,6 @@ func TestRefusedVersion(t *testing.T) {
 	c.awaitProxy(t, "accepts again", func(p Proxy) bool { return p.Refusal == "" && p.Acknowledged == p.Sent })
 }
 
-// raw opens a stream with the given first request.
 func raw(
 	t *testing.T, c *controller, token string, first *discovery.DeltaDiscoveryRequest, as ...func(context.Context) context.Context,
 ) discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesClient {
@@ -280,7 +273,6 @@ func raw(
 	if err != nil {
 		t.Fatal(err)
 	}
-	// On io.EOF from Send, Recv returns the stream's error.
 	if err := stream.Send(first); err != nil && !errors.Is(err, io.EOF) {
 		t.Fatal(err)
 	}
@@ -334,8 +326,7 @@ func names(response *discovery.DeltaDiscoveryResponse) []string {
 	return all
 }
 
-// TestControllersAgreeOnVersions checks that another replica with the same configuration sends differences
-// only.
+// TestControllersAgreeOnVersions checks that another replica sends differences only.
 func TestControllersAgreeOnVersions(t *testing.T) {
 	one, two := startController(t), startController(t)
 	one.set(t, "blue", map[string]string{"a": "1", "b": "1", "c": "1"})
@@ -358,7 +349,6 @@ func TestControllersAgreeOnVersions(t *testing.T) {
 	}
 }
 
-// awaitKept waits until a version is saved.
 func awaitKept(t *testing.T, path, version string) {
 	t.Helper()
 	kept := ""
@@ -375,14 +365,12 @@ func awaitKept(t *testing.T, path, version string) {
 	}
 }
 
-// TestStore checks that a proxy without a controller applies the saved configuration.
 func TestStore(t *testing.T) {
 	store := &distribution.Store{Path: filepath.Join(t.TempDir(), "configuration")}
 	c := startController(t)
 	c.set(t, "blue", map[string]string{"a": "1", "b": "1"})
 	p := startProxy(t, c, "of blue", store, nil)
 	first := p.next(t)
-	// A version is saved after it was acknowledged.
 	awaitKept(t, store.Path, first.Version)
 	c.stop()
 	again := startProxy(t, c, "of blue", store, nil)
@@ -396,8 +384,7 @@ func TestStore(t *testing.T) {
 	startProxy(t, other, "of blue", store, nil).wantContents(t, map[string]string{"a": "2"})
 }
 
-// TestOwnerGoes checks that a proxy keeps the configuration of a removed owner and follows it when it
-// returns.
+// TestOwnerGoes checks that a proxy keeps the configuration of a removed owner until it returns.
 func TestOwnerGoes(t *testing.T) {
 	c := startController(t)
 	c.set(t, "blue", map[string]string{"a": "1"})
@@ -408,8 +395,7 @@ func TestOwnerGoes(t *testing.T) {
 	p.wantContents(t, map[string]string{"b": "1"})
 }
 
-// TestSnapshots checks that a difference leads from one version to the other, is minimal, and shares
-// unchanged entries.
+// TestSnapshots checks that a difference is minimal and shares unchanged entries.
 func TestSnapshots(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		draw := rapid.MapOfN(rapid.StringMatching("[a-h]"), rapid.StringMatching("[0-2]"), 0, 8)

@@ -53,8 +53,7 @@ func TestOldest(t *testing.T) {
 	}
 }
 
-// TestClaimsGrowWithNames checks that the cost of a lookup depends on the labels of names, not on the
-// number of routes.
+// TestClaimsGrowWithNames checks that a lookup does not depend on the number of routes.
 func TestClaimsGrowWithNames(t *testing.T) {
 	const routes = 20_000
 	known := NewClaims[int]()

@@ -54,12 +54,10 @@ func interferes(t *rapid.T) (compared int) {
 }
 
 var (
-	// askedHosts and askedPaths are the hosts and paths of requests.
 	askedHosts = []string{"a.x", "b.x", "c.x", "a.y", "www.a.y", "b.y", "c.y", "z"}
 	askedPaths = []string{"/", "/p", "/p/q", "/P/q", "/pxq", "/r", "/.well-known/acme-challenge/t", "/oauth2/auth"}
 )
 
-// served is the configuration of the proxies of one owner.
 type served struct {
 	*plan.Plan
 	resources map[string]*resource.Resource
@@ -88,8 +86,7 @@ func newServed(t *rapid.T, proxy *route.Proxy) *served {
 	return s
 }
 
-// handshake is the handling of a TLS connection: the backend for passthrough, or the certificates; empty
-// if it is refused. group is the group of the passthrough rule.
+// handshake returns passthrough backend and group, or certificates; empty if refused.
 func (s *served) handshake(name string) (result, group string) {
 	decision := s.DecideTLS(s.ports[443], name)
 	if decision.Rule != nil {
@@ -98,7 +95,6 @@ func (s *served) handshake(name string) (result, group string) {
 	return strings.Join(s.resources[decision.Listener].GetListener().GetCertificates(), " "), ""
 }
 
-// answer is the handling of a request.
 func (s *served) answer(host, path string, tls bool) (plan.Decision, bool) {
 	scheme, port := "http", s.ports[80]
 	if tls {
@@ -161,15 +157,13 @@ func (w *world) compare(t *rapid.T, before, after *served, owner route.Object) (
 	return compared
 }
 
-// takesAll reports whether an Ingress of namespace b serves hosts without an owner.
 func (w *world) takesAll() bool {
 	return slices.ContainsFunc(w.of["b"].Ingresses, func(ingress *networkingv1.Ingress) bool {
 		return len(ingress.Spec.Rules) == 0 || slices.ContainsFunc(ingress.Spec.Rules, func(rule networkingv1.IngressRule) bool { return rule.Host == "" })
 	})
 }
 
-// claims reports whether a route of namespace a has a host name at its Gateway's own HTTP or TLS
-// listener.
+// claims reports whether a route of a has a host at its Gateway's own HTTP or TLS listener.
 func (w *world) claims(host string, tls bool) bool {
 	matches := func(name gatewayv1.Hostname) bool {
 		_, both := ownership.Intersect(ownership.Host(host), ownership.Host(name))
@@ -194,7 +188,6 @@ func (w *world) claims(host string, tls bool) bool {
 		slices.ContainsFunc(of.GRPCRoutes, func(r *gatewayv1.GRPCRoute) bool { return slices.ContainsFunc(r.Spec.Hostnames, matches) })
 }
 
-// isTaken reports whether a rule is a path that an Ingress of namespace b has for a host.
 func (w *world) isTaken(host string, rule *resource.Rule) bool {
 	parts := strings.Split(rule.GetRoute(), "/")
 	if len(parts) != 5 || parts[1] != "b" {
@@ -207,7 +200,6 @@ func (w *world) isTaken(host string, rule *resource.Rule) bool {
 	})
 }
 
-// owns reports whether namespace a owns a host, by a rule or by an annotation.
 func (w *world) owns(host string, owner route.Object) bool {
 	_, parent, _ := strings.Cut(host, ".")
 	return slices.ContainsFunc(w.of["a"].Ingresses, func(ingress *networkingv1.Ingress) bool {
@@ -222,7 +214,6 @@ func isServedBy(ingress *networkingv1.Ingress, owner route.Object) bool {
 	return owner.Kind == "IngressClass"
 }
 
-// namesOf returns the host names of an Ingress, except for all hosts.
 func (w *world) namesOf(ingress *networkingv1.Ingress) (names []string) {
 	carries := w.parameters.Data["annotations"] == "ingress-nginx"
 	if carries && ingress.Annotations[nginx.Prefix+"canary"] != "" {
@@ -242,8 +233,7 @@ func (w *world) namesOf(ingress *networkingv1.Ingress) (names []string) {
 	return names
 }
 
-// isBelowWildcard reports whether b has rules for a name below a wildcard of a: if hosts are shared, the
-// certificate of b is served for the name.
+// isBelowWildcard reports names of b below a wildcard of a: shared hosts have b's certificate.
 func (w *world) isBelowWildcard(host string, owner route.Object) bool {
 	for _, ingress := range w.of["a"].Ingresses {
 		if isServedBy(ingress, owner) && slices.Contains(w.namesOf(ingress), host) {

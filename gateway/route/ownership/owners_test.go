@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestOwner checks that the owner of a host is the namespace of the oldest admitted claim for the name or
-// for the wildcard above, and that a class with Strict admits only the owner.
+// TestOwner checks that the oldest claim for a name or its wildcard owns it, and that Strict admits no other
+// namespace.
 func TestOwner(t *testing.T) {
 	type claimed struct {
 		host Host

@@ -23,7 +23,6 @@ var (
 	worldPaths = []string{"/", "/p", "/p/q", "/P", "/p.q", "/p(/|$)(.*)", "/.*", "/.well-known/acme-challenge/t", "/oauth2/auth", ""}
 )
 
-// world holds the objects of two namespaces.
 type world struct {
 	classes      []*networkingv1.IngressClass
 	parameters   *corev1.ConfigMap
@@ -31,7 +30,6 @@ type world struct {
 	of           map[string]*route.Objects
 }
 
-// objects returns the objects of the class and of some namespaces.
 func (w *world) objects(namespaces ...string) *route.Objects {
 	all := &route.Objects{
 		IngressClasses: w.classes, ConfigMaps: []*corev1.ConfigMap{w.parameters},
@@ -193,7 +191,6 @@ func drawIngress(t *rapid.T, at metav1.ObjectMeta) *networkingv1.Ingress {
 	return found
 }
 
-// annotationValues are values that have an effect.
 var annotationValues = map[string][]string{
 	"server-alias": {"b.x", "a.y", "b.y,*.x", "www.a.y"}, "app-root": {"/app"}, "rewrite-target": {"/", "/$2", "/p"},
 	"auth-url": {"https://$host/oauth2/auth", "http://s.a.svc/auth", "https://a.y/oauth2/auth", "https://b.x/"}, "auth-secret": {"users"},
@@ -221,7 +218,6 @@ var annotationNames = func() []string {
 	return names
 }()
 
-// drawGatewayAPI draws a Gateway in namespace a that both namespaces may use, and routes.
 func drawGatewayAPI(t *rapid.T, into *route.Objects, namespace string, age int) {
 	const edge = "edge"
 	if namespace == "a" {
@@ -281,7 +277,6 @@ func drawGatewayAPI(t *rapid.T, into *route.Objects, namespace string, age int) 
 	}
 }
 
-// drawListenerSets draws ListenerSets with one listener, and a route for each.
 func drawListenerSets(t *rapid.T, into *route.Objects, namespace string, age int) {
 	of, kind := gatewayv1.Namespace("a"), gatewayv1.Kind("ListenerSet")
 	for i := range rapid.IntRange(0, 2).Draw(t, "listener sets") {

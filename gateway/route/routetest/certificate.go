@@ -40,7 +40,6 @@ var keys = struct {
 	err             error
 }{}
 
-// makeKeys generates the keys of all certificates of a test run.
 func makeKeys() error {
 	keys.Do(func() {
 		if keys.elliptic, keys.err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); keys.err != nil {
@@ -86,7 +85,6 @@ func certificate(template *x509.Certificate, signer crypto.Signer) (chain, key [
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), nil
 }
 
-// fill adds the certificate of a Secret's annotations to the Secret.
 func fill(secret *corev1.Secret) error {
 	names := secret.Annotations[AnnotationCertificate]
 	if names == "" {

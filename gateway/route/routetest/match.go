@@ -33,8 +33,7 @@ type Answer struct {
 	Rule *resource.Rule
 }
 
-// Match returns the rule of a request: the first matching rule in the most specific group of the most
-// specific listener of the port.
+// Match returns the first matching rule of the most specific group and listener of the port.
 func Match(resources []*resource.Resource, request Request) Answer {
 	listener := matchListener(resources, request.Port, request.Host)
 	if listener == nil {

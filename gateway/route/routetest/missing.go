@@ -10,8 +10,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// Missing returns the names that the resources of a proxy reference without a resource. A proxy refuses
-// such a configuration.
+// Missing returns names without a resource that others reference. A proxy refuses such a configuration.
 func Missing(proxy *route.Proxy) []string {
 	known := map[string]bool{"": true}
 	for _, found := range proxy.Resources {

@@ -100,7 +100,6 @@ func complete(object metav1.Object, count int) {
 	}
 }
 
-// slot returns the list for a kind, or nil.
 func slot(objects *route.Objects, kind string) any {
 	return map[string]any{
 		"IngressClass":     &objects.IngressClasses,

@@ -35,7 +35,6 @@ func Hosts(i int) [2]string {
 	return [2]string{fmt.Sprintf("host-%d.example", i), fmt.Sprintf("other-%d.example", i)}
 }
 
-// sizeCertificates are generated once, because generating takes longer than compiling them.
 var sizeCertificates = sync.OnceValues(func() ([]*corev1.Secret, error) {
 	secrets := make([]*corev1.Secret, Routes)
 	for i := range secrets {
@@ -96,8 +95,8 @@ func Ingresses() (*route.Objects, error) {
 	return objects, nil
 }
 
-// Gateways returns one Gateway, a ListenerSet for each certificate, and an HTTPRoute that is attached to
-// the ListenerSet and to the Gateway's plain HTTP listener.
+// Gateways returns one Gateway, and for each certificate a ListenerSet and an HTTPRoute at it and at plain
+// HTTP.
 func Gateways() (*route.Objects, error) {
 	objects, err := sizeCommon()
 	if err != nil {

@@ -24,7 +24,6 @@ func renew(t *testing.T, bundle identity.Bundle, now time.Time) (identity.Bundle
 	return renewed, changed
 }
 
-// verify verifies the bundle's certificate with the given CAs.
 func verify(bundle identity.Bundle, trusted []byte, now time.Time) error {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(trusted)
@@ -36,8 +35,7 @@ func verify(bundle identity.Bundle, trusted []byte, now time.Time) error {
 	return err
 }
 
-// TestEveryDayOfThreeYears renews once a day. A proxy with CAs that are a day old must always trust the
-// controller, whose certificate must always be valid.
+// TestEveryDayOfThreeYears checks daily renewals against proxies whose CAs are a day old.
 func TestEveryDayOfThreeYears(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	bundle, changed := renew(t, identity.Bundle{}, now)

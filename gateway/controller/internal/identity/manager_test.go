@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// answers is an API server with a fixed response.
 type answers struct {
 	client.Reader
 	err error
@@ -24,16 +23,14 @@ func (a *answers) Get(context.Context, client.ObjectKey, client.Object, ...clien
 	return a.err
 }
 
-// TestLost checks that the API server is lost only if there was no response for LossAfter, whatever its
-// status.
+// TestLost checks that any response, whatever its status, within LossAfter means that the API server is there.
 func TestLost(t *testing.T) {
 	api, lost := &answers{}, false
 	const lossAfter = 30 * time.Second
 	k := &Manager{LossAfter: lossAfter, Reader: api, Leads: func() bool { return false }, Lost: func(is bool) { lost = is }, Log: logr.Discard()}
 	for _, test := range []struct {
-		name string
-		err  error
-		// after is the time since the read.
+		name  string
+		err   error
 		after time.Duration
 		want  bool
 	}{

@@ -9,9 +9,8 @@ import (
 	"time"
 )
 
-// TestSecretsOfAMonth renews the secrets hourly for a month, with a second replica an hour behind. Two
-// secrets are valid at a time, each seals for a day, both replicas open tokens of each other, and the
-// leader writes once a day.
+// TestSecretsOfAMonth renews hourly for a month with two replicas an hour apart. Each secret seals for a day,
+// both replicas open each other's tokens, and the leader writes once a day.
 func TestSecretsOfAMonth(t *testing.T) {
 	now := time.Date(2026, 2, 1, 15, 0, 0, 0, time.UTC)
 	secrets, err := renewSecrets(nil, now)
@@ -50,8 +49,7 @@ func contains(values [][]byte, value []byte) bool {
 	return slices.ContainsFunc(values, func(v []byte) bool { return bytes.Equal(v, value) })
 }
 
-// TestSecretsAfterAPause renews after a week without a leader. The old secret seals until all proxies have
-// the next.
+// TestSecretsAfterAPause checks that the old secret seals until all proxies have the next one.
 func TestSecretsAfterAPause(t *testing.T) {
 	now := time.Date(2026, 2, 1, 3, 0, 0, 0, time.UTC)
 	secrets := []Secret{{"2026-01-24", bytes.Repeat([]byte{1}, 32)}, {"2026-01-25", bytes.Repeat([]byte{2}, 32)}}

@@ -16,8 +16,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// slice returns an EndpointSlice with the port "db" and endpoints such as "198.18.0.1", or "198.18.0.1!"
-// for one that is not ready.
+// slice returns a slice of port "db"; "198.18.0.1!" is not ready.
 func slice(family discoveryv1.AddressType, port int32, endpoints ...string) *discoveryv1.EndpointSlice {
 	name, other, tcp, udp := "db", "metrics", corev1.ProtocolTCP, corev1.ProtocolUDP
 	made := &discoveryv1.EndpointSlice{AddressType: family, Ports: []discoveryv1.EndpointPort{

@@ -40,7 +40,6 @@ func web() []route.Port {
 	}
 }
 
-// listens returns the resources of a proxy with a listener.
 func listens() []*wire.Resource {
 	return []*wire.Resource{{Name: "listener/web", Kind: &wire.Resource_Listener{Listener: &wire.Listener{}}}}
 }
@@ -51,7 +50,6 @@ var (
 	gateway = infrastructure.Owner{Object: route.Object{Kind: "Gateway", Namespace: "shop", Name: "web"}, UID: "u2", Class: "millrace"}
 )
 
-// find returns the object of a type.
 func find[T infrastructure.Object](t *testing.T, objects []infrastructure.Object) T {
 	t.Helper()
 	for _, object := range objects {
@@ -237,8 +235,7 @@ func TestNoPortsNoObjects(t *testing.T) {
 	}
 }
 
-// TestWithoutListenersTheServiceStays checks that a Gateway with a broken certificate keeps its VIP without
-// pods.
+// TestWithoutListenersTheServiceStays checks that a Gateway with a broken certificate keeps its VIP.
 func TestWithoutListenersTheServiceStays(t *testing.T) {
 	objects := infrastructure.Objects(&route.Proxy{Ports: web()}, nil, gateway, settings())
 	if len(objects) != 1 || len(find[*corev1.Service](t, objects).Spec.Ports) != 2 {
@@ -246,7 +243,6 @@ func TestWithoutListenersTheServiceStays(t *testing.T) {
 	}
 }
 
-// frontends returns a TCP listener with three backends and a UDP listener without backends.
 func frontends() []*route.Frontend {
 	at := func(name string, port int32) route.ServicePort {
 		return route.ServicePort{Namespace: "data", Name: name, Port: port}
@@ -323,7 +319,6 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-// TestSeeing checks that observability flags are set only if enabled.
 func TestSeeing(t *testing.T) {
 	arguments := func(parameters route.Parameters) string {
 		objects := infrastructure.Objects(&route.Proxy{Owner: class.Object, Ports: web(), Resources: listens(), Parameters: parameters}, nil, class, settings())
@@ -342,7 +337,6 @@ func TestSeeing(t *testing.T) {
 	}
 }
 
-// TestPlacement checks that the pods use exactly the placement parameters.
 func TestPlacement(t *testing.T) {
 	settings := settings()
 	pod := func(parameters route.Parameters) corev1.PodSpec {

@@ -10,7 +10,6 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestMonitorSelectsProxies checks that the PodMonitor selects the proxies.
 func TestMonitorSelectsProxies(t *testing.T) {
 	content, err := os.ReadFile("../../../../config/monitors/proxy.yaml")
 	if err != nil {

@@ -14,7 +14,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// proxy returns a proxy that was sent version 5 and acknowledged another one, or none for 0.
 func proxy(pod string, acknowledged uint64, refused string) server.Proxy {
 	found := server.Proxy{Identity: server.Identity{Pod: pod}, Sent: "5-ab", Refusal: refused}
 	if acknowledged > 0 {

@@ -7,7 +7,6 @@ import (
 	"testing"
 )
 
-// TestContains checks that additions are ignored, while changed and missing fields are differences.
 func TestContains(t *testing.T) {
 	for name, test := range map[string]struct {
 		has, wanted string

@@ -8,7 +8,6 @@ import (
 	"github.com/millrace-lb/millrace/hack/catalogue"
 )
 
-// TestCatalogue checks that the documentation lists all exported metrics.
 func TestCatalogue(t *testing.T) {
 	contested.WithLabelValues("some").Set(0)
 	expiries.WithLabelValues("some", "secret").Set(0)

@@ -43,8 +43,7 @@ func TestPreviousVersionIsNoAnswer(t *testing.T) {
 	}
 }
 
-// TestContestIsToldWithTheNextWrite checks that the pass that detects a contest leaves the write to the
-// next pass, which includes the condition.
+// TestContestIsToldWithTheNextWrite checks that the pass after the detection writes the condition.
 func TestContestIsToldWithTheNextWrite(t *testing.T) {
 	var c contestState
 	now := time.Unix(1e9, 0)

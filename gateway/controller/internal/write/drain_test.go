@@ -14,7 +14,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// vipRoute returns a VIPRoute with backends such as "name*weight", or "!*weight" for an invalid one.
 func vipRoute(backends ...string) *millracev1beta1.VIPRoute {
 	port := millracev1beta1.VIPRoutePort{Port: 80}
 	for _, text := range backends {
@@ -44,7 +43,6 @@ func backendsOf(of *millracev1beta1.VIPRoute) string {
 	return strings.Join(found, " ")
 }
 
-// TestDrain applies successive states of a route.
 func TestDrain(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 5, time.UTC)
 	const period = time.Hour

@@ -47,7 +47,6 @@ func TestProtectionIsToldOnce(t *testing.T) {
 	}
 }
 
-// many returns the Ingresses of a namespace, each with a problem specific to the round.
 func many(namespace string, count, round int) (ingresses []*networkingv1.Ingress, problems []route.Problem) {
 	for i := range count {
 		name := fmt.Sprintf("i-%d", i)
@@ -62,7 +61,6 @@ func many(namespace string, count, round int) (ingresses []*networkingv1.Ingress
 	return ingresses, problems
 }
 
-// taken returns the recorded events.
 func taken(recorder *events.FakeRecorder) (all []string) {
 	for {
 		select {
@@ -74,8 +72,7 @@ func taken(recorder *events.FakeRecorder) (all []string) {
 	}
 }
 
-// TestEventsOfATenantAreBounded checks that a tenant with new problems in each pass is limited to its
-// burst, without delaying the event of another tenant.
+// TestEventsOfATenantAreBounded checks that new problems in each pass do not delay another tenant's event.
 func TestEventsOfATenantAreBounded(t *testing.T) {
 	recorder := events.NewFakeRecorder(10_000)
 	w := &Writer{Recorder: recorder}
@@ -104,8 +101,7 @@ func TestEventsOfATenantAreBounded(t *testing.T) {
 	}
 }
 
-// TestProblemsOfAnObjectAreOneEvent checks that problems with the same reason share an event, which lists
-// new ones first.
+// TestProblemsOfAnObjectAreOneEvent checks that an event lists new problems first.
 func TestProblemsOfAnObjectAreOneEvent(t *testing.T) {
 	recorder := events.NewFakeRecorder(100)
 	w := &Writer{Recorder: recorder}

@@ -12,7 +12,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// TestPointsOf checks that a port has the error of the Service or that of a missing certificate.
 func TestPointsOf(t *testing.T) {
 	below := "millrace.io/NotAnnounced"
 	service := &corev1.Service{}

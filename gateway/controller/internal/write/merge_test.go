@@ -24,7 +24,6 @@ func condition(kind string, status metav1.ConditionStatus, at metav1.Time) metav
 	return metav1.Condition{Type: kind, Status: status, Reason: "Because", LastTransitionTime: at}
 }
 
-// recent clears times that were just set.
 func recent(c []metav1.Condition) []metav1.Condition {
 	for i := range c {
 		if time.Since(c[i].LastTransitionTime.Time) < time.Minute {
@@ -77,8 +76,7 @@ func TestMergeRoute(t *testing.T) {
 	}
 }
 
-// TestConditionsOfOthers checks that conditions of other controllers are kept and obsolete own ones
-// removed.
+// TestConditionsOfOthers checks that only obsolete conditions of our own are removed.
 func TestConditionsOfOthers(t *testing.T) {
 	theirs := condition("example.com/Audited", "True", long)
 	before := []metav1.Condition{theirs, condition("Programmed", "True", long), condition("ResolvedRefs", "False", long)}
@@ -123,7 +121,6 @@ func TestMergePolicyKeepsOthersAndTheLimit(t *testing.T) {
 	}
 }
 
-// denied returns the condition of the layer-4 operator for an unassigned address.
 func denied(message string) *metav1.Condition {
 	return &metav1.Condition{Type: "millrace.io/AddressAssigned", Status: metav1.ConditionFalse, Reason: "AddressInUse", Message: message}
 }
@@ -141,9 +138,8 @@ func TestMergeGateway(t *testing.T) {
 	addresses := []gatewayv1.GatewayStatusAddress{{Type: &kind, Value: "203.0.113.1"}, {Type: &kind, Value: "2001:db8::1"}}
 	asked := []string{"203.0.113.1", "2001:DB8:0::1"}
 	for name, test := range map[string]struct {
-		at     gatewayState
-		reason string
-		// listeners are the reasons of web and tcp.
+		at        gatewayState
+		reason    string
 		listeners [2]string
 	}{
 		"no VIP":   {gatewayState{served: true, proxied: true, available: true}, "AddressNotAssigned", [2]string{"Pending", "Pending"}},

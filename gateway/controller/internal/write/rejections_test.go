@@ -17,8 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// TestRefusedPartsAreTold checks that rejections are reported on their objects only: by conditions of
-// routes and Gateways, and by events of Ingresses and owners.
+// TestRefusedPartsAreTold checks that rejections are reported on their objects only.
 func TestRefusedPartsAreTold(t *testing.T) {
 	owner := route.Object{Kind: "Gateway", Namespace: "edge", Name: "gw"}
 	compiled := &Compiled{
@@ -80,7 +79,6 @@ func TestRefusedPartsAreTold(t *testing.T) {
 	}
 }
 
-// listenerSet returns a ListenerSet in the namespace shop of a Gateway in the namespace edge.
 func listenerSet(name, gateway string) *gatewayv1.ListenerSet {
 	edge := gatewayv1.Namespace("edge")
 	return &gatewayv1.ListenerSet{

@@ -43,7 +43,6 @@ func TestPrefix(t *testing.T) {
 	}
 }
 
-// FuzzPrefix checks that each match of an RE2 expression begins with its prefix.
 func FuzzPrefix(f *testing.F) {
 	for _, seed := range [][2]string{{"/a|/b", "/b"}, {"/a?b", "/b"}, {"/a[]|]b", "/a|b"}, {`/\Qa|b\E`, "/a|b"}, {"/a[[:alpha:]|]", "/a|"}, {"(?i)/a", "/A"}} {
 		f.Add(seed[0], seed[1])

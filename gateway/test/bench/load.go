@@ -17,10 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// benchCase is a kind of load.
 type benchCase struct {
-	name string
-	// count is the number of requests or handshakes of a round.
+	name  string
 	count int
 	// target is the minimum ratio to HAProxy.
 	target float64
@@ -50,7 +48,6 @@ var headers = []string{
 
 var succeeded = regexp.MustCompile(`(\d+) total, .* (\d+) succeeded, .*\nstatus codes: (\d+) 2xx`)
 
-// h2load sends requests and returns an error unless all succeed.
 func (w *world) h2load(ctx context.Context, count int, target string, port int, arguments ...string) error {
 	line := []string{"ip", "netns", "exec", clientSpace, "taskset", "--cpu-list", w.others, "h2load", "-t1",
 		"-n", strconv.Itoa(count), "--connect-to", net.JoinHostPort(proxyAddress, strconv.Itoa(port))}
@@ -69,11 +66,9 @@ func (w *world) h2load(ctx context.Context, count int, target string, port int, 
 	return nil
 }
 
-// handshakers is the number of concurrent handshakes.
 const handshakers = 8
 
-// handshakes opens connections with a full handshake each. The key exchange is X25519, because not all of
-// the proxies support others.
+// handshakes uses X25519, because not all proxies support other key exchanges.
 func handshakes(ctx context.Context, _ *world, s *subject, count int) error {
 	config := &tls.Config{
 		ServerName: hostname, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13,
@@ -148,7 +143,6 @@ func (w *world) measure(ctx context.Context, o options) (figures, error) {
 		count := max(int(float64(c.count)*o.scale), 100)
 		for round := range o.rounds + 1 {
 			for i := range subjects {
-				// The order changes from round to round.
 				s := subjects[(i+round)%len(subjects)]
 				if !o.subjects.MatchString(s.name) {
 					continue
@@ -170,7 +164,6 @@ func (w *world) measure(ctx context.Context, o options) (figures, error) {
 	return found, nil
 }
 
-// cost returns the CPU time of one request.
 func (w *world) cost(ctx context.Context, c benchCase, s *subject, count int) (time.Duration, error) {
 	before, err := s.process.processorTime()
 	if err != nil {

@@ -36,8 +36,7 @@ type options struct {
 	cases    *regexp.Regexp
 	subjects *regexp.Regexp
 	rounds   int
-	// scale multiplies the number of requests.
-	scale float64
+	scale    float64
 }
 
 func main() {
@@ -70,7 +69,6 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	if self := strconv.Itoa(os.Getpid()); os.Getenv(isolated) != self {
 		return isolate(self)
 	}
-	// The processes are stopped when their parent thread ends.
 	runtime.LockOSThread()
 	w, err := newWorld(o)
 	defer func() { err = errors.Join(err, w.close()) }()
@@ -103,7 +101,6 @@ func isolate(self string) error {
 	return unix.Exec("/proc/self/exe", os.Args, os.Environ())
 }
 
-// sh runs a command and returns its output.
 func sh(ctx context.Context, line ...string) (string, error) {
 	output, err := exec.CommandContext(ctx, line[0], line[1:]...).CombinedOutput()
 	if err != nil {

@@ -20,7 +20,6 @@ import (
 
 const controllerName = "controller.example.com"
 
-// startOurs starts Millrace's proxy and a configuration server for it.
 func startOurs(w *world, s *subject) (*process, error) {
 	resources, err := w.resources(s)
 	if err != nil {
@@ -74,7 +73,6 @@ func (w *world) serve(resources []*resource.Resource) (address string, err error
 	return listener.Addr().String(), nil
 }
 
-// resources returns a configuration that forwards all requests for the host name to the backend.
 func (w *world) resources(s *subject) ([]*resource.Resource, error) {
 	chain, err := os.ReadFile(w.chain)
 	if err != nil {

@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// figures are the CPU times of one request, by case and subject.
 type figures map[[2]string][]time.Duration
 
 func (f figures) add(name, of string, took time.Duration) {
@@ -68,7 +67,6 @@ func processTime(pid int) (time.Duration, error) {
 	return time.Duration(at.Nano()), nil
 }
 
-// report prints the table and the missed targets.
 func report(out io.Writer, f figures, o options) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(table, "µs of processor time\t")

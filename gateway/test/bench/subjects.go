@@ -19,7 +19,6 @@ type subject struct {
 	process     *process
 }
 
-// Names of the subjects.
 const (
 	ours    = "millrace"
 	haproxy = "HAProxy"
@@ -27,8 +26,7 @@ const (
 	caddy   = "Caddy"
 )
 
-// subjects do the same work: they match the host, set the headers for the client's address and the
-// scheme, and reuse connections to the backend, without access logs.
+// subjects do the same work: match the host, set client headers, reuse connections, no access logs.
 var subjects = []*subject{
 	{name: ours, http: 10080, https: 10443, start: startOurs},
 	{name: haproxy, http: 11080, https: 11443, start: startHAProxy},
@@ -60,7 +58,6 @@ func (w *world) startAll(chosen *regexp.Regexp) error {
 	return nil
 }
 
-// startBackend starts a server that answers all requests with 1 KiB.
 func (w *world) startBackend() (*process, error) {
 	configuration, err := w.write("backend.conf", fmt.Sprintf(`
 daemon off; worker_processes 1; pid backend.pid; error_log stderr; user root;

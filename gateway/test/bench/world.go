@@ -23,7 +23,6 @@ import (
 	"time"
 )
 
-// The namespaces, their addresses and the ports. The proxies share an address, not ports.
 const (
 	clientSpace, proxySpace, backendSpace = "client", "proxy", "backend"
 
@@ -35,11 +34,9 @@ const (
 	patience    = 20 * time.Second
 )
 
-// world holds the namespaces and the processes in them.
 type world struct {
-	directory string
-	programs  string
-	// chain and key are files with the certificate and the key of the proxies, pair has both.
+	directory        string
+	programs         string
 	chain, key, pair string
 	// processor is the CPU of the proxy, others are the CPUs of load and backend: "0", "1-3".
 	processor, others string
@@ -84,7 +81,6 @@ func newWorld(o options) (*world, error) {
 	return w, w.startAll(o.subjects)
 }
 
-// close stops all processes. The namespaces end with this process.
 func (w *world) close() error {
 	w.control()
 	var errs []error
@@ -103,7 +99,6 @@ func (w *world) write(name, content string) (string, error) {
 	return w.file(name), os.WriteFile(w.file(name), []byte(content), 0o644)
 }
 
-// writeCertificate generates the certificate of all proxies: ECDSA with P-256.
 func (w *world) writeCertificate() error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -131,7 +126,6 @@ func (w *world) writeCertificate() error {
 	return errors.Join(errs[:]...)
 }
 
-// process runs in a namespace.
 type process struct {
 	command *exec.Cmd
 	// ended is closed when the process has ended.
@@ -156,14 +150,12 @@ func (w *world) start(name, space, processors string, line ...string) (*process,
 	}
 	go func() {
 		defer close(p.ended)
-		// The output contains the cause.
 		_ = p.command.Wait()
 	}()
 	w.started = append(w.started, p)
 	return p, nil
 }
 
-// stop terminates a process and its children.
 func (p *process) stop() error {
 	defer p.output.Close()
 	err := syscall.Kill(-p.command.Process.Pid, syscall.SIGKILL)
@@ -174,7 +166,6 @@ func (p *process) stop() error {
 	return err
 }
 
-// reachable waits until an address accepts connections from a namespace.
 func (w *world) reachable(p *process, space, address string) error {
 	deadline := time.Now().Add(patience)
 	for {

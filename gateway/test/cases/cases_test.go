@@ -24,8 +24,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-// step is a document of a case with the key checks. The objects of the following documents are created or
-// replaced before the requests of the step are sent.
+// step is a document with checks. Its following objects are applied before its requests are sent.
 type step struct {
 	Checks []check `json:"checks"`
 	// Problems are expressions. Each must match a problem or a condition.
@@ -37,34 +36,27 @@ type step struct {
 	Restart bool `json:"restart"`
 }
 
-// check is one request.
 type check struct {
 	// Ask is METHOD and URL. Scheme and port of the URL select the port of the VIP.
 	Ask string `json:"ask"`
-	// With are header fields of the request, or one of the pseudo fields RawPath (the request target,
-	// sent unchanged), SNI and Body.
+	// With are header fields, or RawPath (the request target, sent unchanged), SNI or Body.
 	With []string `json:"with"`
 	// Keep sends the cookies of the previous responses of the step.
 	Keep bool `json:"keep"`
-	// Proxy is the name of the IngressClass, Ingress or Gateway that owns the proxies. It may be empty if
-	// only one owner listens.
-	Proxy string `json:"proxy"`
-	// Want are expectations; see answer.satisfies.
-	Want []string `json:"want"`
-	// Name replaces Ask in messages.
-	Name string `json:"name"`
+	// Proxy is the owner of the proxies. It may be empty if only one listens.
+	Proxy string   `json:"proxy"`
+	Want  []string `json:"want"`
+	Name  string   `json:"name"`
 }
 
-// document is an object of a case as YAML.
 type document struct{ kind, namespace, name, text string }
 
-// TestCases runs the files testdata/*.yaml. A file has one or more steps: a document with checks, and the
-// objects that the step creates or replaces. Each object is younger than the objects before it. The first
-// step also has the objects of common.yaml, unless it has objects of the same names.
+// TestCases runs the files testdata/*.yaml: steps with checks and objects, each younger than the ones before.
+// The first step also has the objects of common.yaml, unless it has objects of the same names.
 //
-// Annotations of a Service select the behavior of its endpoints: test/speaks "tls", test/mode '{"status":
-// 401, "headers": {"X-User": "a"}}', test/replicas "5". An endpoint returns the Service's name in the
-// header X-Backend, and the received request as the body.
+// Annotations of a Service select the behavior of its endpoints: test/speaks "tls", test/mode '{"status": 401,
+// "headers": {"X-User": "a"}}', test/replicas "5". An endpoint returns the Service's name in X-Backend, and the
+// request as the body.
 func TestCases(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.yaml")
 	if err != nil {
@@ -131,7 +123,6 @@ func runCase(t *testing.T, file string) {
 	}
 }
 
-// read splits a file into documents. A document with checks has no kind.
 func read(file string) (documents []document, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -18,13 +18,11 @@ import (
 	"time"
 )
 
-// client sends the requests of a step.
 type client struct {
 	proxies *proxies
 	cookies []*http.Cookie
 }
 
-// answer is a response, or the error of the connection.
 type answer struct {
 	*http.Response
 	body        string
@@ -153,7 +151,6 @@ func (c *client) send(of check) (*answer, error) {
 	return got, nil
 }
 
-// exchange sends a request and reads the response.
 func (a *answer) exchange(address string, encrypted bool, name, method, text string) error {
 	conn, err := net.DialTimeout("tcp", address, 20*time.Second)
 	if err != nil {

@@ -21,7 +21,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// proxies are one proxy for each owner, and the endpoints of all Services.
 type proxies struct {
 	t       *testing.T
 	version int
@@ -39,7 +38,6 @@ func newProxies(t *testing.T) *proxies {
 	}
 }
 
-// apply starts proxies for new owners and applies a result to all.
 func (p *proxies) apply(services []*corev1.Service, result *route.Result) {
 	p.version++
 	p.applied = nil
@@ -94,7 +92,6 @@ func (p *proxies) start() *proxy.Proxy {
 	return running
 }
 
-// port returns the local port of an owner for a port of its VIP.
 func (p *proxies) port(owner route.Object, number uint32) uint32 {
 	if p.ports[owner] == nil {
 		p.ports[owner] = map[uint32]uint32{}
@@ -110,7 +107,6 @@ func (p *proxies) port(owner route.Object, number uint32) uint32 {
 	return p.ports[owner][number]
 }
 
-// address returns the local address for a port of the VIP of the only owner, or of the owner with a name.
 func (p *proxies) address(name string, number uint32) (string, error) {
 	var found []route.Object
 	for _, owner := range p.applied {

@@ -25,11 +25,9 @@ import (
 
 var programs = flag.Bool("programs", false, "also use nginx, HAProxy, Node and gunicorn as backends")
 
-// kind starts a backend and returns its address and protocol. The backend records its parsed requests in
-// the world.
+// kind starts a backend, which records parsed requests in the world.
 type kind func(t *testing.T, w *world, name string) (netip.AddrPort, *resource.Backend)
 
-// kinds returns the kinds of backends selected by flags.
 func kinds(t *testing.T) map[string]kind {
 	t.Helper()
 	all := map[string]kind{"h1": startPlain, "h1 TLS": startTLS, "h2c": startH2C}
@@ -76,8 +74,7 @@ func startGo(t *testing.T, w *world, name string, start func(*httptest.Server)) 
 	return netip.MustParseAddrPort(server.Listener.Addr().String())
 }
 
-// program returns a kind of backend that is a process. The process reads a file of testdata and forwards
-// each request to a recorder, with the parsed request line in X-Parsed headers.
+// program is a backend process, which forwards to a recorder with the parsed request line in X-Parsed headers.
 func program(file, command string, args ...string) kind {
 	return func(t *testing.T, w *world, name string) (netip.AddrPort, *resource.Backend) {
 		t.Helper()
@@ -106,7 +103,6 @@ func program(file, command string, args ...string) kind {
 	}
 }
 
-// run starts a program and waits until it listens.
 func run(t *testing.T, address, command string, args ...string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -29,7 +29,6 @@ type request struct {
 	Chunked bool
 }
 
-// content returns the body in HTTP/1.1 encoding, and the header that describes it.
 func (r request) content() (field []string, text string) {
 	switch half := len(r.Body) / 2; {
 	case r.Body == "":
@@ -46,8 +45,7 @@ func (r request) content() (field []string, text string) {
 	return nil, text
 }
 
-// clients send a request and return the status of the response. They return "400" if the connection or
-// stream ends without a response.
+// clients return the status of the response, or "400" if the connection or stream ends without one.
 var clients = map[string]func(*testing.T, *world, request) string{
 	"h1": func(t *testing.T, w *world, r request) string {
 		t.Helper()

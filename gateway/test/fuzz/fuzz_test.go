@@ -19,7 +19,6 @@ var (
 	seed  = flag.Uint64("seed", 1, "seed of TestRandom")
 )
 
-// testCase is a case of cases.yaml. Its defaults are the values of the case "plain".
 type testCase struct {
 	Name   string   `json:"name"`
 	Method string   `json:"method"`
@@ -78,8 +77,7 @@ func checkHeader(t *testing.T, name string, p parsed) {
 	}
 }
 
-// TestRandom sends random requests and checks that each one that reaches a backend is unmodified and
-// routed to the right backend. Each kind of backend gets the same number.
+// TestRandom checks that each random request that reaches a backend is unmodified and at the right one.
 func TestRandom(t *testing.T) {
 	for kind, backends := range kinds(t) {
 		t.Run(kind, func(t *testing.T) { sendRandom(t, newWorld(t, backends)) })

@@ -23,8 +23,7 @@ import (
 
 var poisonings = flag.Int("poisonings", 300, "number of poisoned responses of TestPoisoning")
 
-// segment is a connection that can delay writes until flush, so that several TLS records share one
-// segment.
+// segment delays writes until flush, so that several TLS records share a segment.
 type segment struct {
 	net.Conn
 	held    []byte
@@ -52,7 +51,6 @@ var poisoned = []struct{ method, path, response string }{
 	{http.MethodGet, "/304", "HTTP/1.1 304 Not Modified\r\n\r\n"},
 }
 
-// startPoisoning is a kind of backend over TLS.
 func startPoisoning(t *testing.T, _ *world, _ string) (netip.AddrPort, *resource.Backend) {
 	t.Helper()
 	web := httptest.NewTLSServer(nil)
@@ -107,8 +105,7 @@ func poison(below *segment, config *tls.Config) {
 	}
 }
 
-// TestPoisoning checks that no client gets the unsolicited response that a TLS backend sends after a
-// response without a body, in a record of the same segment.
+// TestPoisoning checks that no client gets an unsolicited response that shares a segment with another one.
 func TestPoisoning(t *testing.T) {
 	w := newWorld(t, startPoisoning)
 	var asked, got atomic.Int64

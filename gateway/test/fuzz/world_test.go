@@ -28,7 +28,6 @@ const (
 	internal = "internal.example.com"
 )
 
-// world is a proxy on loopback with its backends.
 type world struct {
 	plain, secure string
 	mutex         sync.Mutex
@@ -36,7 +35,6 @@ type world struct {
 	parsed []parsed
 }
 
-// parsed is a request as a backend has parsed it.
 type parsed struct {
 	backend, method, target, host string
 	header                        http.Header
@@ -91,7 +89,6 @@ func newWorld(t *testing.T, kind kind) *world {
 	return w
 }
 
-// record records a parsed request and answers it.
 func (w *world) record(out http.ResponseWriter, r *http.Request, p parsed) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -104,7 +101,6 @@ func (w *world) record(out http.ResponseWriter, r *http.Request, p parsed) {
 	w.parsed = append(w.parsed, p)
 }
 
-// taken returns the recorded requests and removes them.
 func (w *world) taken() []parsed {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
@@ -135,7 +131,6 @@ func rule(prefix, backend string) *resource.Rule {
 	}
 }
 
-// guarded returns a rule that rejects clients on loopback.
 func guarded() *resource.Rule {
 	guarded := rule("/guarded", "internal")
 	guarded.Filters = []*resource.Filter{{Kind: &resource.Filter_ClientAddresses{
@@ -143,7 +138,6 @@ func guarded() *resource.Rule {
 	return guarded
 }
 
-// asked returns a rule with an authorization service that rejects all requests.
 func asked() *resource.Rule {
 	asked := rule("/asked", "internal")
 	asked.Filters = []*resource.Filter{{Kind: &resource.Filter_ExternalAuthorization{ExternalAuthorization: &resource.ExternalAuthorization{
@@ -151,8 +145,7 @@ func asked() *resource.Rule {
 	return asked
 }
 
-// denying returns an authorization service that rejects all requests, and fails the test if it receives a
-// body.
+// denying rejects all requests, and fails the test if it receives a body.
 func denying(t *testing.T) []*resource.Resource {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -170,7 +163,6 @@ func denying(t *testing.T) []*resource.Resource {
 	}
 }
 
-// rewritten returns a rule that rewrites the path by an expression.
 func rewritten() *resource.Rule {
 	change := &resource.ExpressionChange{Pattern: "^/rewritten(/?)(.*)", Substitution: "/public/$2"}
 	rewritten := rule("/rewritten", "public")
@@ -185,7 +177,6 @@ func routes(host string, rules ...*resource.Rule) *resource.Resource {
 	}}}
 }
 
-// certificate returns the certificate of net/http's test server.
 func certificate(t *testing.T) *resource.Resource {
 	t.Helper()
 	server := httptest.NewTLSServer(nil)
@@ -211,7 +202,6 @@ func freePort(t *testing.T) uint32 {
 	return uint32(listener.Addr().(*net.TCPAddr).Port)
 }
 
-// dialTLS connects with an ALPN protocol.
 func dialTLS(t *testing.T, address, protocol string) net.Conn {
 	t.Helper()
 	conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, ServerName: public, NextProtos: []string{protocol}})

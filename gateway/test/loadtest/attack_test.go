@@ -22,7 +22,6 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// Flags of the test binary as an attacker process.
 var (
 	attack  = flag.String("attack", "", "used by the test itself: attack with \"hellos\", \"idle\" connections, \"streams\", \"questions\", \"guesses\" of passwords or a flood of frames")
 	target  = flag.String("target", "", "host:port to attack")
@@ -32,8 +31,7 @@ var (
 	first   = flag.Int("first", 2, "last byte of the first source address, 127.1.0.x")
 )
 
-// done is the output of an attacker that has sent everything. Its connections stay open until its input
-// ends.
+// done is written after everything is sent. Connections stay open until the attacker's input ends.
 const done = "done\n"
 
 func TestMain(m *testing.M) {
@@ -61,8 +59,7 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// closed counts connections that the proxy has closed, asked and refused count requests, and sent counts
-// frames of a flood.
+// closed counts connections closed by the proxy, asked and refused requests, sent the frames of a flood.
 var closed, asked, refused, sent atomic.Int64
 
 // all opens connections, atOnce at a time, and returns the number of opened ones.
@@ -104,7 +101,6 @@ func dial(index int, protocol string) (net.Conn, error) {
 	return secure, nil
 }
 
-// openIdle opens a connection without requests.
 func openIdle(index int) error {
 	conn, err := dial(index, "h2")
 	if err != nil {
@@ -124,8 +120,7 @@ func openIdle(index int) error {
 	return nil
 }
 
-// floodHellos starts many TLS handshakes at once and never finishes them. All send the same ClientHello,
-// so that the attacker needs no CPU time.
+// floodHellos starts TLS handshakes with one ClientHello, so that the attacker needs no CPU time.
 func floodHellos() (opened int) {
 	var group sync.WaitGroup
 	conns := make([]net.Conn, *count)
@@ -150,7 +145,6 @@ func floodHellos() (opened int) {
 	return opened
 }
 
-// clientHello returns the first message of a handshake.
 func clientHello() []byte {
 	near, far := net.Pipe()
 	go func() {
@@ -162,9 +156,8 @@ func clientHello() []byte {
 	return message[:n]
 }
 
-// floodStreams opens a connection with 250 requests of 60 kB of headers. The requests of every second
-// connection are held by the backend, or with "questions" by the authorization service; the other
-// connections have a flow control window of 0.
+// floodStreams opens 250 requests of 60 kB of headers, held by the backend, by the authorization service
+// ("questions"), or by a flow control window of 0.
 func floodStreams(index int) error {
 	conn, err := dial(index, "h2")
 	if err != nil {
@@ -204,7 +197,6 @@ func floodStreams(index int) error {
 	return nil
 }
 
-// writeHeader writes a header block in as many frames as necessary.
 func writeHeader(framer *http2.Framer, stream uint32, block []byte) error {
 	const most = 16 << 10
 	err := framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block[:most], EndStream: true})
@@ -230,7 +222,6 @@ func readAnswers(conn net.Conn, framer *http2.Framer) {
 	}
 }
 
-// attacker is an attacking process.
 type attacker struct {
 	command *exec.Cmd
 	stdin   io.Closer
@@ -238,7 +229,6 @@ type attacker struct {
 	said chan string
 }
 
-// startAttack starts an attacker at the lowest priority.
 func startAttack(t *testing.T, arguments ...string) *attacker {
 	t.Helper()
 	self, err := os.Executable()

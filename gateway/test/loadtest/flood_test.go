@@ -16,11 +16,9 @@ import (
 // lasting is the duration of a flood of frames.
 var lasting = flag.Duration("lasting", 5*time.Second, "used by the test itself: duration of a flood of frames")
 
-// frames writes frames of a flood and returns the next stream ID.
 type frames func(framer *http2.Framer, block []byte, next uint32) uint32
 
-// floods are frames that the protocol lets a client send without limit. Before them, the connection has a
-// request on stream 1 whose body does not end.
+// floods are frames without a limit in the protocol, after a request on stream 1 whose body does not end.
 var floods = map[string]frames{
 	// CVE-2023-44487: streams that are opened and reset at once.
 	"resets": func(framer *http2.Framer, block []byte, next uint32) uint32 {
@@ -100,7 +98,6 @@ func floodOne(conn net.Conn, of frames) {
 	}
 }
 
-// block returns the header block of a request, which does not use the dynamic table.
 func block(method, path string) []byte {
 	var encoded bytes.Buffer
 	encoder := hpack.NewEncoder(&encoded)

@@ -15,7 +15,6 @@ import (
 // dearest is a bcrypt hash with the highest cost that a proxy supports.
 const dearest = "$2y$12$abcdefghijklmnopqrstuuAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
 
-// protected returns a rule with basic authentication, and its users.
 func protected() (*resource.Rule, *resource.Resource) {
 	rule := rule("/password", "backend")
 	rule.Filters = []*resource.Filter{{Kind: &resource.Filter_BasicAuthentication{

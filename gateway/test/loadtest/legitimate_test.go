@@ -14,7 +14,6 @@ import (
 	"time"
 )
 
-// legitimateClient is a legitimate client that sends one request at a time.
 type legitimateClient struct {
 	name    string
 	client  *http.Client

@@ -23,7 +23,6 @@ func part(count int) int {
 	return count / 8
 }
 
-// size is the memory limit of the proxy in bytes.
 func size() int { return part(1 << 30) }
 
 // limit is the maximum of the 99th percentile of other clients' response times. CI machines are shared.
@@ -34,8 +33,7 @@ func limit() time.Duration {
 	return 2 * time.Second
 }
 
-// TestAttacks attacks a proxy in several ways. The proxy must not crash and must serve other clients in
-// time. Idle connections are kept while requests are sent.
+// TestAttacks attacks a proxy, which must not crash and must serve other clients in time.
 func TestAttacks(t *testing.T) {
 	w := newWorld(t)
 	w.attack(t, "hellos", 1, "-count", strconv.Itoa(part(5000)), "-waves", "5", "-sources", "20")
@@ -51,7 +49,6 @@ func TestAttacks(t *testing.T) {
 	}
 }
 
-// attack runs attacking processes, each from its own addresses, until all have sent everything.
 func (w *world) attack(t *testing.T, kind string, processes int, arguments ...string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -35,8 +35,7 @@ const (
 	patience       = 20 * time.Second
 )
 
-// world is a proxy that runs as in a pod, and its backends. Requests below /held get no response before
-// the end of the test.
+// world is a proxy as in a pod. Requests below /held get no response before the end of the test.
 type world struct {
 	plain, secure, admin string
 	cgroup               string
@@ -90,8 +89,7 @@ func serve(t *testing.T, handler http.HandlerFunc) *resource.Endpoint {
 	return &resource.Endpoint{Address: at.IP.String(), Port: uint32(at.Port)}
 }
 
-// freeAddress returns a free address with a port below the ephemeral range: otherwise a connection of
-// another test could use the port before the proxy does.
+// freeAddress returns a port below the ephemeral range, which connections of other tests cannot use.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	var failures []error
@@ -108,7 +106,6 @@ func freeAddress(t *testing.T) string {
 	return ""
 }
 
-// control serves the configuration to the proxy.
 func (w *world) control(t *testing.T, directory string, backend *resource.Endpoint, held []*resource.Endpoint) (address string) {
 	t.Helper()
 	chain, key, err := cert.GenerateSelfSignedCertKey(controllerName, nil, nil)
@@ -175,7 +172,6 @@ func rule(prefix, backend string) *resource.Rule {
 	}
 }
 
-// asking returns a rule whose authorization service does not answer.
 func asking() *resource.Rule {
 	rule := rule("/asked", "backend")
 	rule.Filters = []*resource.Filter{{Kind: &resource.Filter_ExternalAuthorization{ExternalAuthorization: &resource.ExternalAuthorization{
@@ -252,7 +248,6 @@ func (w *world) words() string {
 	return string(text)
 }
 
-// alive fails the test if the proxy has ended.
 func (w *world) alive(t *testing.T) {
 	t.Helper()
 	select {
@@ -275,7 +270,6 @@ func (w *world) most(t *testing.T) string {
 	return "unknown"
 }
 
-// shed returns the proxy's metrics of refused requests and closed connections.
 func (w *world) shed(t *testing.T) string {
 	t.Helper()
 	answer, err := http.Get("http://" + w.admin + "/metrics")

@@ -60,7 +60,6 @@ func main() {
 	}
 }
 
-// kinds are the measured configurations.
 var kinds = []struct {
 	name   string
 	create func() (*route.Objects, error)
@@ -177,7 +176,6 @@ func measure(
 	return f, nil
 }
 
-// change compiles a change, waits until all proxies serve it, and records the cost.
 func (w *world) change(ctx context.Context, objects *route.Objects, f *figures) error {
 	before := w.version()
 	mine, theirs, err := w.times()
@@ -193,7 +191,6 @@ func (w *world) change(ctx context.Context, objects *route.Objects, f *figures) 
 		return err
 	}
 	f.delays = append(f.delays, time.Since(begun))
-	// Work after the change is served is part of its cost.
 	select {
 	case <-ctx.Done():
 		return ctx.Err()

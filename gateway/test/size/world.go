@@ -30,7 +30,6 @@ const (
 	patience       = 2 * time.Minute
 )
 
-// world is a controller and its proxies.
 type world struct {
 	directory string
 	address   string
@@ -90,7 +89,6 @@ func (w *world) close() error {
 	return os.RemoveAll(w.directory)
 }
 
-// startProxies starts proxy processes, each with its own address.
 func (w *world) startProxies(o options) error {
 	for i := range o.proxies {
 		said, err := os.Create(w.file(fmt.Sprintf("proxy-%d.log", i)))
@@ -111,7 +109,6 @@ func (w *world) startProxies(o options) error {
 	return nil
 }
 
-// compile compiles and serves the objects, and returns the number of changed resources.
 func (w *world) compile(objects *route.Objects) (int, error) {
 	result := w.compiler.Compile(objects, route.DefaultSettings())
 	if len(result.Proxies) != 1 {
@@ -132,7 +129,6 @@ func (w *world) compile(objects *route.Objects) (int, error) {
 	return w.differ(resources), nil
 }
 
-// differ returns the number of resources that the previous configuration did not have.
 func (w *world) differ(resources []*resource.Resource) int {
 	current, differ := make(map[*resource.Resource]bool, len(resources)), 0
 	for _, r := range resources {
@@ -145,7 +141,6 @@ func (w *world) differ(resources []*resource.Resource) int {
 	return differ
 }
 
-// endpoints returns three endpoints for a Service.
 func endpoints(name string, service int) *resource.Resource {
 	found := &resource.Endpoints{}
 	for i := range 3 {
@@ -157,7 +152,6 @@ func endpoints(name string, service int) *resource.Resource {
 	return &resource.Resource{Name: name, Kind: &resource.Resource_Endpoints{Endpoints: found}}
 }
 
-// version returns the version that the proxies have acknowledged.
 func (w *world) version() string {
 	for _, proxy := range w.server.Proxies() {
 		return proxy.Acknowledged
@@ -191,7 +185,6 @@ func (w *world) served(ctx context.Context, before string) error {
 	}
 }
 
-// times returns the CPU time of the controller, and of all proxies together.
 func (w *world) times() (mine, theirs time.Duration, err error) {
 	if mine, err = processTime(os.Getpid()); err != nil {
 		return 0, 0, err
@@ -216,7 +209,6 @@ func processTime(pid int) (time.Duration, error) {
 	return time.Duration(at.Nano()), nil
 }
 
-// memory returns the highest current anonymous memory of a proxy.
 func (w *world) memory() (uint64, error) {
 	var most uint64
 	for _, proxy := range w.proxies {

@@ -40,20 +40,17 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/webhook"
 )
 
-// leaseName is the Lease of the leader.
 const leaseName = "millrace-operator"
 
-// reconcileTimeout bounds one reconciliation, so that a request without an answer does not block all Services.
+// reconcileTimeout bounds a reconciliation that gets no answer from the API server.
 const reconcileTimeout = time.Minute
 
 // Config configures the operator.
 type Config struct {
-	// REST is the configuration of the API client.
 	REST *rest.Config
 	// LeaderElect enables leader election between replicas.
 	LeaderElect bool
-	// LeaderElectionNamespace is the namespace of the Lease and of the ConfigMap of node IDs; default: the
-	// namespace of the operator's pod.
+	// LeaderElectionNamespace is that of the Lease and of the ConfigMap of node IDs; default: the pod's.
 	LeaderElectionNamespace string
 	// LoadBalancerClass is the loadBalancerClass of the served Services; default millrace.io/lb.
 	LoadBalancerClass string
@@ -63,29 +60,24 @@ type Config struct {
 	AnnotationsOf string
 	// Adopt assigns only the addresses in the status of Services.
 	Adopt bool
-	// ReleaseDelay is how long a released address is still announced with GRACEFUL_SHUTDOWN (RFC 8326). Zero
-	// releases addresses immediately.
+	// ReleaseDelay is how long a released address is announced with GRACEFUL_SHUTDOWN (RFC 8326), or 0.
 	ReleaseDelay time.Duration
 	// MetricsAddress and ProbeAddress are "host:port" to listen on; "0" disables them.
 	MetricsAddress string
 	ProbeAddress   string
-	// MetricsSecure serves metrics over TLS to clients that the API server authenticates and authorizes.
-	// Otherwise they are served to all clients over plain HTTP.
+	// MetricsSecure serves metrics over TLS to clients that the API server authorizes, else to all.
 	MetricsSecure bool
-	// MetricsCertDir contains tls.crt and tls.key for metrics. If it is empty or they are missing, a
-	// self-signed certificate is used.
+	// MetricsCertDir contains tls.crt and tls.key; without them a self-signed certificate is used.
 	MetricsCertDir string
 	// WebhookAddress is "host:port" of the admission webhooks; "0" disables them.
 	WebhookAddress string
 	// WebhookCertDir contains tls.crt and tls.key of the webhooks.
 	WebhookCertDir string
-	// WebhookSelfSigned makes the leader create and renew that certificate in the mounted Secret, and set
-	// caBundle.
+	// WebhookSelfSigned makes the leader renew that certificate in the mounted Secret, and set caBundle.
 	WebhookSelfSigned bool
-	// LiveSelfSigned makes the leader create and renew the certificates of the aggregated API live.millrace.io
-	// and of its agents, and set caBundle.
+	// LiveSelfSigned makes the leader renew the certificates of live.millrace.io and set caBundle.
 	LiveSelfSigned bool
-	// TunnelKeyLifetime is the age at which the tunnel key is replaced. Zero: never.
+	// TunnelKeyLifetime is the age at which the tunnel key is replaced, or 0 for never.
 	TunnelKeyLifetime time.Duration
 	// TunnelKeyNodeTimeout is how long a key rotation waits for a node that does not confirm it.
 	TunnelKeyNodeTimeout time.Duration
@@ -139,7 +131,6 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 	return nil
 }
 
-// setupServers adds the configured probes, metrics, webhooks and certificates to the manager.
 func setupServers(mgr ctrl.Manager, configuration Config, reading convert.Reading) error {
 	if err := errors.Join(
 		managed.AddProbes(mgr, configuration.ProbeAddress, "caches", synced(mgr.GetCache())),
@@ -199,8 +190,7 @@ func managerOptions(configuration Config, scheme *runtime.Scheme, logger logr.Lo
 	}
 }
 
-// ownNamespace returns the configured namespace, else that of the pod (mounted beside its token), else that of
-// our manifests.
+// ownNamespace returns the configured namespace, else the pod's, else that of our manifests.
 func ownNamespace(configured string) string {
 	const mounted = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 	if configured != "" {

@@ -36,7 +36,6 @@ type Objects struct {
 
 // A Result is the outcome of applying the objects.
 type Result struct {
-	// VIPs are the resulting VIPs.
 	VIPs     []millracev1beta1.VIP
 	Problems []desired.Problem
 	// Remarks are messages about checks that were not possible and surprising results.
@@ -76,16 +75,12 @@ func Cluster(objects *Objects) *Result {
 	return &c.result
 }
 
-// A cluster is a review in progress.
 type cluster struct {
 	*Objects
 	occupied   []desired.Occupied
 	namespaces map[string]labels.Set
-	// nodes are the labels of the Nodes.
-	nodes []labels.Set
-	// labels are the labels of each Service.
-	labels map[types.NamespacedName]labels.Set
-	// routers and advertised are the valid LBPeers and VIPAdvertisements, by name.
+	nodes      []labels.Set
+	labels     map[types.NamespacedName]labels.Set
 	routers    []desired.Peer
 	advertised []desired.Advertisement
 	result     Result
@@ -119,7 +114,6 @@ func (c *cluster) add(problems ...desired.Problem) {
 	c.result.Problems = append(c.result.Problems, problems...)
 }
 
-// warn adds warnings about an object that is used nevertheless.
 func (c *cluster) warn(object desired.Object, reason string, messages ...string) {
 	for _, message := range messages {
 		c.add(desired.Problem{Object: object, Reason: reason, Message: message})
@@ -145,7 +139,6 @@ func Occupied(nodes []corev1.Node, peers []millracev1beta1.LBPeer, networks []ne
 	return occupied
 }
 
-// state returns the input for the review of one object.
 func (c *cluster) state() *State {
 	return &State{
 		Pools: c.Pools, VIPs: c.VIPs, Peers: c.Peers, Advertisements: c.Advertisements,
@@ -207,7 +200,6 @@ func (c *cluster) advertisements() {
 	}
 }
 
-// selects reports advertisements that select no node or no peer.
 func (c *cluster) selects(advertisement *desired.Advertisement) {
 	name := desired.Object{Kind: "VIPAdvertisement", Name: advertisement.Name}
 	if !c.anyNode(advertisement.Nodes) {
@@ -229,7 +221,6 @@ func (c *cluster) selects(advertisement *desired.Advertisement) {
 	}
 }
 
-// conflicts reports advertisements that yield to others or select no VIP.
 func (c *cluster) conflicts() {
 	all := c.advertisedVIPs()
 	nodes := c.nodes
@@ -250,12 +241,10 @@ func (c *cluster) conflicts() {
 	}
 }
 
-// told reports whether the object has a problem.
 func (c *cluster) told(object desired.Object) bool {
 	return slices.ContainsFunc(c.result.Problems, func(problem desired.Problem) bool { return problem.Object == object })
 }
 
-// valid returns the valid objects.
 func valid[O, T any](objects []O, parse func(*O) (T, []desired.Problem)) []T {
 	var found []T
 	for i := range objects {

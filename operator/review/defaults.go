@@ -21,7 +21,6 @@ type Change struct {
 	Value any
 }
 
-// Fields of Service.spec that have defaults.
 const (
 	fieldClass     = "loadBalancerClass"
 	fieldNodePorts = "allocateLoadBalancerNodePorts"
@@ -31,8 +30,8 @@ const (
 // A Write is a write of a Service. Before is nil for a create.
 type Write struct{ Service, Before *corev1.Service }
 
-// Defaults returns the defaults for a Service in a namespace with the label, for the operator's class. It is
-// idempotent. If it is unclear whether a user has set a field, a warning says what was done.
+// Defaults returns the defaults for a Service of the class in a labeled namespace. It is idempotent. If it
+// is unclear whether a user has set a field, it warns.
 func Defaults(class desired.Class, write Write, namespace labels.Set, state *State) (changes []Change, warnings []string) {
 	service, before := write.Service, write.Before
 	name := cmp.Or(class.Name, millracev1beta1.Class)
@@ -59,7 +58,6 @@ func Defaults(class desired.Class, write Write, namespace labels.Set, state *Sta
 	return changes, warnings
 }
 
-// concerns reports whether a Service gets defaults: it has the class of this name, or may get it.
 func concerns(name string, service *corev1.Service, mayGetClass bool) bool {
 	if service.Labels[millracev1beta1.LabelServiceDefaults] == millracev1beta1.ServiceDefaultsDisabled {
 		return false
@@ -84,8 +82,8 @@ func namesNodePort(service *corev1.Service) bool {
 	return false
 }
 
-// saysNodePorts reports whether a user has set the field. The API server defaults it before webhooks run, so
-// only records of the request show it: managed fields of server-side apply, or the annotation of kubectl apply.
+// saysNodePorts reads managed fields or the annotation of kubectl apply, because the API server defaults
+// the field before webhooks run.
 func saysNodePorts(service *corev1.Service) bool {
 	for _, entry := range service.ManagedFields {
 		if entry.Operation == metav1.ManagedFieldsOperationApply && entry.FieldsV1 != nil &&
@@ -96,7 +94,6 @@ func saysNodePorts(service *corev1.Service) bool {
 	return says([]byte(service.Annotations[corev1.LastAppliedConfigAnnotation]), "spec", fieldNodePorts)
 }
 
-// says reports whether a field is set in a nested object of a JSON document.
 func says(content []byte, object, field string) bool {
 	var all map[string]json.RawMessage
 	var fields map[string]json.RawMessage

@@ -14,9 +14,8 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// unannouncedFamilies returns a message for each family of the pool's addresses that no peer of the pool's
-// advertisements announces. It skips a pool without advertisements or without peers, which have
-// messages of their own.
+// unannouncedFamilies returns a message for each family of the pool that no peer announces. Missing
+// advertisements and peers are reported elsewhere.
 func unannouncedFamilies(pool *desired.Pool, advertisements []desired.Advertisement, peers []desired.Peer) (messages []string) {
 	var selected []desired.Peer
 	for i := range advertisements {
@@ -53,7 +52,6 @@ func unannouncedFamilies(pool *desired.Pool, advertisements []desired.Advertisem
 	return messages
 }
 
-// names returns the names of peers, each once.
 func names(peers []desired.Peer) string {
 	var found []string
 	for i := range peers {
@@ -63,7 +61,6 @@ func names(peers []desired.Peer) string {
 	return strings.Join(slices.Compact(found), ", ")
 }
 
-// prefixed returns messages with the field in front.
 func prefixed(field string, messages []string) (texts []string) {
 	for _, message := range messages {
 		texts = append(texts, field+": "+message)

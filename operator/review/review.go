@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package review predicts the effect of an object before it is written: it makes the same plans as the
-// operator, with the same parsers, without writing them. It is pure.
+// Package review predicts the effect of an object by the operator's parsers and plans, without writes. It
+// is pure.
 package review
 
 import (
@@ -20,7 +20,6 @@ import (
 
 // State holds the cluster's objects.
 type State struct {
-	// Reading parses Services.
 	Reading        convert.Reading
 	Pools          []millracev1beta1.VIPPool
 	VIPs           []millracev1beta1.VIP
@@ -34,8 +33,7 @@ type State struct {
 	Endpoints []desired.Endpoint
 }
 
-// Service returns the new addresses that a Service in a namespace with these labels would get, and warnings
-// about refused ones. Concurrent writes may change the result.
+// Service returns the addresses that a Service would get now, and warnings about refused ones.
 func Service(service *corev1.Service, namespace labels.Set, state *State) (gets, warnings []string) {
 	plan, err := plan(service, namespace, state)
 	if err != nil {
@@ -60,7 +58,6 @@ func Service(service *corev1.Service, namespace labels.Set, state *State) (gets,
 	return gets, warnings
 }
 
-// plan returns the operator's plan for a Service.
 func plan(service *corev1.Service, namespace labels.Set, state *State) (ipam.Plan, error) {
 	pools, _ := desired.Pools(state.Pools, desired.NewOccupation(state.Occupied))
 	request, err := state.Reading.Request(service, namespace, pools)
@@ -70,7 +67,6 @@ func plan(service *corev1.Service, namespace labels.Set, state *State) (ipam.Pla
 	return ipam.Make(table(state), convert.Pools(pools), request), nil
 }
 
-// table returns the existing VIPs.
 func table(state *State) *ipam.Table {
 	table := ipam.NewTable()
 	for i := range state.VIPs {
@@ -81,7 +77,6 @@ func table(state *State) *ipam.Table {
 	return table
 }
 
-// askedBy returns the field that requests addresses, as a prefix for messages.
 func askedBy(reading convert.Reading, service *corev1.Service) string {
 	for _, annotation := range reading.Asking() {
 		if service.Annotations[annotation] != "" {
@@ -101,7 +96,6 @@ func origin(pool string) string {
 	return fmt.Sprintf("VIPPool %q", pool)
 }
 
-// announced reports whether any valid advertisement selects VIPs of a pool with such a Service.
 func announced(pool string, service labels.Set, advertisements []millracev1beta1.VIPAdvertisement) bool {
 	return slices.ContainsFunc(advertisements, func(object millracev1beta1.VIPAdvertisement) bool {
 		advertisement, problems := desired.ParseAdvertisement(&object)
@@ -141,10 +135,8 @@ func overlapping(added *netipx.IPSet, state *State) []string {
 	return []string{message}
 }
 
-// namespacesInWarnings is the maximum number of listed namespaces above their quota.
 const namespacesInWarnings = 5
 
-// exceeded lists the namespaces above their quota.
 func exceeded(pool *desired.Pool, state *State) (warnings []string) {
 	table, planned := table(state), convert.Pools([]desired.Pool{*pool})[0]
 	more := 0
@@ -184,8 +176,7 @@ func Advertisement(object *millracev1beta1.VIPAdvertisement, state *State) []str
 	return warnings
 }
 
-// Peer returns warnings about an LBPeer whose Secret has no valid password. The Secret is nil if it does not
-// exist.
+// Peer returns warnings about an LBPeer without a valid password. secret is nil if it does not exist.
 func Peer(peer *millracev1beta1.LBPeer, secret *corev1.Secret) []string {
 	reference := peer.Spec.PasswordSecretRef
 	if reference == nil {
@@ -207,7 +198,6 @@ func Peer(peer *millracev1beta1.LBPeer, secret *corev1.Secret) []string {
 	return nil
 }
 
-// messages returns the messages of an object's problems.
 func messages(problems []desired.Problem, object desired.Object) []string {
 	var texts []string
 	for _, problem := range problems {

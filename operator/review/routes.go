@@ -44,7 +44,6 @@ func (c *cluster) routes() {
 	}
 }
 
-// backends reports the backends of a port whose share is refused.
 func (c *cluster) backends(name desired.Object, port *desired.RoutePort, services map[types.NamespacedName]*corev1.Service) {
 	for i := range port.Backends {
 		backend := &port.Backends[i]

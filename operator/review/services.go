@@ -19,7 +19,6 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/validation"
 )
 
-// A planned Service and its plan.
 type planned struct {
 	service *corev1.Service
 	plan    ipam.Plan
@@ -54,8 +53,7 @@ func (c *cluster) services() {
 	}
 }
 
-// ours returns the Services of the operator with the defaults of their namespaces and of the API. Services that
-// request addresses come first, so that these are not assigned to others.
+// ours returns defaulted Services, first those that request addresses, which others must not get.
 func (c *cluster) ours() []*corev1.Service {
 	state, unknown := c.state(), map[string]bool{}
 	var found []*corev1.Service
@@ -89,7 +87,6 @@ func (c *cluster) ours() []*corev1.Service {
 	return found
 }
 
-// fill applies defaults to a Service.
 func fill(service *corev1.Service, changes []Change) {
 	for _, change := range changes {
 		switch value := change.Value.(type) {
@@ -131,8 +128,7 @@ func UIDOf(service *corev1.Service) types.UID {
 	return cmp.Or(service.UID, types.UID(service.Namespace+"/"+service.Name))
 }
 
-// family returns the default family of Services: the first of the cluster's Service networks or, if these are
-// unknown, IPv4, unless no pool has an IPv4 address.
+// family returns the family of the first Service network, else IPv4 unless no pool has IPv4.
 func (c *cluster) family() corev1.IPFamily {
 	texts := []string{}
 	for i := range c.ServiceCIDRs {

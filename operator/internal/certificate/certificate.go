@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package certificate creates and rotates the certificates of the operator's webhooks and of the aggregated
-// API. Each certificate is trusted before its first use and until its last one.
+// API.
 package certificate
 
 import (
@@ -12,11 +12,9 @@ import (
 	"time"
 )
 
-// Times of a certificate.
 const (
 	lifetime = 90 * 24 * time.Hour
-	// announcedFor is how long before its expiry a certificate has a successor; usedFor is how long before its
-	// expiry the successor replaces it.
+	// announcedFor is how long before expiry a successor is created; usedFor is when it takes over.
 	announcedFor = 30 * 24 * time.Hour
 	usedFor      = 29 * 24 * time.Hour
 	// skew is the tolerated clock skew.
@@ -26,8 +24,7 @@ const (
 // ErrExpired is returned for a certificate that has expired or is not valid yet.
 var ErrExpired = errors.New("a certificate is not valid at present")
 
-// webhook describes the Secret of the webhooks. The current certificate has the keys of a Secret of type
-// kubernetes.io/tls, which replicas mount.
+// webhook describes the Secret of the webhooks, of type kubernetes.io/tls, which replicas mount.
 func webhook(host string) generations {
 	return generations{
 		current: "tls.", next: "next.", previous: "previous.", files: []string{"crt", "key"}, trusted: "crt",
@@ -41,8 +38,7 @@ func webhook(host string) generations {
 	}
 }
 
-// Renew returns the desired content of the webhooks' Secret, and whether it differs from data. Invalid content
-// is replaced.
+// Renew returns the desired content of the webhooks' Secret, and whether it differs from data.
 func Renew(now time.Time, host string, data map[string][]byte) (renewed map[string][]byte, changed bool, err error) {
 	return webhook(host).renew(now, data)
 }
@@ -73,7 +69,6 @@ func Verify(now time.Time, host string, served *tls.Certificate, bundle []byte) 
 	return err
 }
 
-// remaining returns how long a certificate is valid, or 0 if it is invalid.
 func remaining(now time.Time, host string, certificate, private []byte) time.Duration {
 	pair, err := tls.X509KeyPair(certificate, private)
 	if err != nil || pair.Leaf.VerifyHostname(host) != nil || now.Before(pair.Leaf.NotBefore) {

@@ -13,24 +13,21 @@ import (
 // Files of one generation of the aggregated API's certificates. All are signed by one CA, whose key is
 // discarded after signing.
 const (
-	fileCA                    = "ca.crt"
-	fileAPI, fileAPIKey       = "api.crt", "api.key"
-	fileClient, fileClientKey = "client.crt", "client.key"
-	fileAgents, fileAgentsKey = "agents.crt", "agents.key"
-	liveCurrent               = "current."
-	// The serving certificate has the keys of a Secret of type kubernetes.io/tls.
+	fileCA                       = "ca.crt"
+	fileAPI, fileAPIKey          = "api.crt", "api.key"
+	fileClient, fileClientKey    = "client.crt", "client.key"
+	fileAgents, fileAgentsKey    = "agents.crt", "agents.key"
+	liveCurrent                  = "current."
 	servedCertificate, servedKey = "tls.crt", "tls.key"
 )
 
-// A role is the only usage of a certificate of the aggregated API.
 type role struct {
 	certificate, key string
 	host             string
 	usage            x509.ExtKeyUsage
 }
 
-// roles returns the aggregated API as a server, the aggregated API as a client of agents, and agents as
-// servers. Nodes hold the last one, which is not valid for clients or under other names.
+// roles returns the aggregated API as a server and as a client of agents, and agents as servers.
 func roles(host string) []role {
 	return []role{
 		{fileAPI, fileAPIKey, host, x509.ExtKeyUsageServerAuth},
@@ -39,7 +36,6 @@ func roles(host string) []role {
 	}
 }
 
-// aggregated describes the Secret with all certificates. host is that of the aggregated API.
 func aggregated(host string) generations {
 	files := []string{fileCA}
 	for _, role := range roles(host) {
@@ -52,8 +48,7 @@ func aggregated(host string) generations {
 	}
 }
 
-// RenewLive returns the desired content of the Secret with all certificates of the aggregated API, and whether
-// it differs from data. Invalid content is replaced.
+// RenewLive returns the desired content of the aggregated API's Secret, and whether it differs from data.
 func RenewLive(now time.Time, host string, data map[string][]byte) (renewed map[string][]byte, changed bool, err error) {
 	return aggregated(host).renew(now, data)
 }
@@ -111,7 +106,6 @@ func makeAll(now time.Time, host string) (map[string][]byte, error) {
 	return files, nil
 }
 
-// leftOfAll returns how long all files are valid, or 0 if one is invalid.
 func leftOfAll(now time.Time, host string, files map[string][]byte) time.Duration {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(files[fileCA]) {

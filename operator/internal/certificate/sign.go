@@ -14,13 +14,11 @@ import (
 	"time"
 )
 
-// signed is a certificate and its key.
 type signed struct {
 	certificate *x509.Certificate
 	key         *ecdsa.PrivateKey
 }
 
-// newTemplate returns the common fields of all certificates.
 func newTemplate(now time.Time, name string) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
@@ -57,7 +55,6 @@ func sign(template *x509.Certificate, parent *signed) (*signed, error) {
 	return &signed{certificate, key}, nil
 }
 
-// encode returns the certificate and the key in PEM.
 func (s *signed) encode() (certificate, private []byte, err error) {
 	encoded, err := x509.MarshalPKCS8PrivateKey(s.key)
 	if err != nil {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package control implements the parts that all controllers of the operator share: construction with back-off,
-// events and patches.
+// Package control implements the back-off, events and patches that all controllers of the operator share.
 package control
 
 import (
@@ -45,8 +44,7 @@ type Queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 // Coalesce is how long changes of VIPs and pools are gathered before dependent statuses are written.
 const Coalesce = 500 * time.Millisecond
 
-// Gathered returns a handler that coalesces events within Coalesce into one request without a name, for all
-// objects.
+// Gathered returns a handler that coalesces events into one request without a name.
 func Gathered() handler.EventHandler {
 	add := func(q Queue) { q.AddAfter(reconcile.Request{}, Coalesce) }
 	return handler.Funcs{

@@ -16,8 +16,7 @@ import (
 // slicesPerPage is the number of EndpointSlices per request; 500 have 50,000 endpoints at most.
 const slicesPerPage = 500
 
-// EndpointsWithin lists all EndpointSlices from the API server and returns the endpoints with an address of a
-// set.
+// EndpointsWithin lists EndpointSlices from the API server and returns the endpoints within a set.
 func EndpointsWithin(ctx context.Context, live client.Reader, set *netipx.IPSet) (found []desired.Endpoint, err error) {
 	for next := ""; ; {
 		list := &discoveryv1.EndpointSliceList{}

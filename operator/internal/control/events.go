@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// recorderName is the reportingController of events.
 const recorderName = "millrace-operator"
 
 // maxNote is the maximum length of an event's note, in bytes (events.k8s.io/v1).
@@ -24,11 +23,9 @@ const maxNote = 1024
 // lookTimeout bounds the read of a namespace before an event.
 const lookTimeout = 5 * time.Second
 
-// A Recorder emits events that the API server accepts: it truncates long notes and drops events in namespaces
-// that are being deleted.
+// A Recorder truncates long notes and drops events in namespaces that are being deleted.
 type Recorder struct {
 	events.EventRecorder
-	// Cached and Live read namespaces. Live reads past the cache.
 	Cached, Live client.Reader
 }
 
@@ -50,8 +47,7 @@ func (r Recorder) Eventf(regarding, related runtime.Object, severity, reason, ac
 	r.EventRecorder.Eventf(regarding, related, severity, reason, action, "%s", message)
 }
 
-// isTerminating reports whether the namespace of an object is being deleted. The deletion of the object may
-// precede the event of its namespace, so then the API server is asked.
+// isTerminating reads past the cache, because an object may be deleted before the event of its namespace.
 func (r Recorder) isTerminating(object runtime.Object) bool {
 	accessor, err := meta.Accessor(object)
 	if err != nil || accessor.GetNamespace() == "" {

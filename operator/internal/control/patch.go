@@ -11,11 +11,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// SameObject is a patch that fails with a conflict if the object was deleted and created again under the same
-// name.
+// SameObject is a patch that fails with a conflict if the object was recreated under the same name.
 type SameObject struct {
 	client.Patch
-	// UID is the UID of the object.
 	UID types.UID
 }
 

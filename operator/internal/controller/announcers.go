@@ -18,15 +18,13 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/nodes"
 )
 
-// announcers counts the nodes that can announce VIPs: nodes with an established BGP session and, for a
-// VIPAdvertisement with L2, all ready nodes. As an event handler it enqueues the Services with addresses when a
-// VIPAdvertisement gets its first such node or loses its last one. It does not track individual VIPs.
+// announcers counts the nodes that can announce VIPs. As an event handler it enqueues the Services with
+// addresses when a VIPAdvertisement gets its first such node or loses its last one.
 type announcers struct {
 	ledger *ledger
 
-	mu    sync.Mutex
-	nodes map[string]announcer
-	// notReady is the number of nodes that are not ready.
+	mu       sync.Mutex
+	nodes    map[string]announcer
 	notReady int
 	// asked caches the result for each advertisement, by name.
 	asked map[string]announced
@@ -34,10 +32,9 @@ type announcers struct {
 
 // An announcer is a node, known by its Node, its LBNodeReport or both.
 type announcer struct {
-	// exists reports whether the Node exists; labels are its labels.
 	exists bool
 	labels labels.Set
-	// established reports whether the node has an established BGP session; notReady, that it is not ready.
+	// established and notReady are states of the node's BGP sessions and of the node.
 	established, notReady bool
 }
 
@@ -69,7 +66,6 @@ func (a *announcers) able(advertisement desired.Advertisement) bool {
 	return known.able
 }
 
-// anyFor stops at the first node that can announce, so it is cheap while most nodes can.
 func (a *announcers) anyFor(asked *announced) bool {
 	for _, node := range a.nodes {
 		// The LBNode, not this type, shows whether a node has a link in the network of the VIP.
@@ -81,16 +77,14 @@ func (a *announcers) anyFor(asked *announced) bool {
 	return false
 }
 
-// can reports whether a node announces according to its agent's last report. The report of a node that is not
-// ready may be stale. If most nodes are not ready, the API server was unreachable, and reports count
-// nevertheless.
+// can reports whether a node announces according to its report. A report of a node that is not ready may be
+// stale, but counts if most nodes are not ready: then the API server was unreachable.
 func (a *announcers) can(node announcer) bool {
 	return node.established && node.exists && (!node.notReady || a.mostNotReady())
 }
 
 func (a *announcers) mostNotReady() bool { return 2*a.notReady > len(a.nodes) }
 
-// change applies change to a node and reports whether the result for any advertisement changed.
 func (a *announcers) change(name string, change func(*announcer)) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -128,8 +122,7 @@ func (a *announcers) review(before, after announcer, all bool) (changed bool) {
 	return changed
 }
 
-// events returns an event handler. read copies an object into the announcer; gone is called when the object is
-// deleted.
+// events returns an event handler that updates the node by read or, after a deletion, by gone.
 func (a *announcers) events(read func(client.Object, *announcer), gone func(*announcer)) handler.EventHandler {
 	note := func(q queue, object client.Object, change func(*announcer)) {
 		if a.change(object.GetName(), change) {
@@ -146,7 +139,6 @@ func (a *announcers) events(read func(client.Object, *announcer), gone func(*ann
 	}
 }
 
-// ofNodes handles Nodes, by whose labels advertisements select.
 func (a *announcers) ofNodes() handler.EventHandler {
 	return a.events(func(object client.Object, node *announcer) {
 		node.exists, node.labels = true, object.GetLabels()
@@ -154,7 +146,6 @@ func (a *announcers) ofNodes() handler.EventHandler {
 	}, func(node *announcer) { node.exists, node.labels, node.notReady = false, nil, false })
 }
 
-// ofReports handles LBNodeReports, whose sessions show what agents announce.
 func (a *announcers) ofReports() handler.EventHandler {
 	return a.events(func(object client.Object, node *announcer) {
 		node.established = slices.ContainsFunc(object.(*millracev1beta1.LBNodeReport).Status.Sessions, isEstablished)
@@ -168,8 +159,7 @@ func isEstablished(session millracev1beta1.SessionStatus) bool {
 // maxSessions is the maximum number of sessions in an LBNodeReport. Established sessions come last.
 const maxSessions = 64
 
-// oneEstablished returns one established session, if any. If the list is full, established sessions may have
-// been cut off.
+// If the list is full, established sessions may have been cut off.
 func oneEstablished(sessions []millracev1beta1.SessionStatus) []millracev1beta1.SessionStatus {
 	if len(sessions) >= maxSessions || slices.ContainsFunc(sessions, isEstablished) {
 		return []millracev1beta1.SessionStatus{{State: millracev1beta1.SessionEstablished}}

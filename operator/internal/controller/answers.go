@@ -11,9 +11,8 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/nodes"
 )
 
-// answerTracker maps VIPs to the node that answers for them on its links, from LBNodeReports. As an event
-// handler it enqueues the objects of addresses whose node changed. The node that reported last wins, because
-// the previous one may have gone without a report. Nodes that are not ready do not count.
+// answerTracker maps VIPs to the ready node that answers for them on its links and reported last. As an
+// event handler it enqueues the objects of addresses whose node changed.
 type answerTracker struct {
 	enqueue func(q queue, addresses []netip.Addr)
 
@@ -27,7 +26,6 @@ func newAnswerTracker(enqueue func(q queue, addresses []netip.Addr)) *answerTrac
 	return &answerTracker{enqueue: enqueue, nodes: map[netip.Addr][]string{}, byNode: map[string][]netip.Addr{}}
 }
 
-// of returns the node that answers for an address, or "".
 func (c *answerTracker) of(address netip.Addr) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -41,7 +39,6 @@ func (c *answerTracker) last(address netip.Addr) string {
 	return ""
 }
 
-// set replaces the addresses of a node and returns the addresses whose node changed.
 func (c *answerTracker) set(node string, answering []string) (changed []netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

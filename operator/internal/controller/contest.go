@@ -13,8 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/api/conflict"
 )
 
-// ownStatus is the part of a Service's status that the operator writes. Its fields are exported for semantic
-// comparison.
+// ownStatus is the part of a Service's status that the operator writes, exported for semantic comparison.
 type ownStatus struct {
 	Ingress    []corev1.LoadBalancerIngress
 	Conditions []metav1.Condition
@@ -34,15 +33,13 @@ func ownStatusOf(service *corev1.Service) ownStatus {
 
 func (s ownStatus) isSame(other ownStatus) bool { return equality.Semantic.DeepEqual(s, other) }
 
-// statusContest tracks other writers of one Service's status.
 type statusContest struct {
 	conflict.Detector[ownStatus]
-	uid types.UID
-	// told holds the conditions of the last events, by type.
+	uid  types.UID
 	told map[string]metav1.Condition
 }
 
-// contests holds the contest of each Service. Only the worker that holds the turn uses it.
+// contests is used only by the worker that holds the turn.
 type contests map[types.NamespacedName]*statusContest
 
 func (c contests) of(service *corev1.Service) *statusContest {

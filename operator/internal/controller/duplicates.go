@@ -15,14 +15,12 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/validation"
 )
 
-// duplicateTracker maps VIPs to hosts that use the same address, from LBNodeReports. As an event handler it
-// enqueues the objects of addresses whose reported duplicate changed. It reports one node only, so its result
-// hardly depends on how many nodes find the host.
+// duplicateTracker maps VIPs to a host that uses the same address, from LBNodeReports. As an event handler
+// it enqueues the objects of addresses whose reported duplicate changed.
 type duplicateTracker struct {
 	enqueue func(q queue, addresses []netip.Addr)
 
-	mu sync.Mutex
-	// hosts is indexed by address, then by node; byNode lists the addresses of a node.
+	mu     sync.Mutex
 	hosts  map[netip.Addr]map[string]millracev1beta1.DuplicateAddress
 	byNode map[string][]netip.Addr
 }
@@ -33,7 +31,6 @@ func newDuplicateTracker(enqueue func(q queue, addresses []netip.Addr)) *duplica
 	}
 }
 
-// of returns the duplicate of an address, or the zero value.
 func (c *duplicateTracker) of(address netip.Addr) validation.Duplicate {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -60,7 +57,6 @@ func (c *duplicateTracker) describe(address netip.Addr) validation.Duplicate {
 	}
 }
 
-// set replaces the duplicates that a node has found and returns the addresses whose reported duplicate changed.
 func (c *duplicateTracker) set(node string, found []millracev1beta1.DuplicateAddress) []netip.Addr {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -106,7 +102,6 @@ func (c *duplicateTracker) update(q queue, name string, report *millracev1beta1.
 	c.enqueue(q, c.set(name, found))
 }
 
-// setUnique sets the condition Unique of a VIP.
 func setUnique(conditions *[]metav1.Condition, generation int64, duplicate validation.Duplicate) {
 	if duplicate == (validation.Duplicate{}) {
 		meta.RemoveStatusCondition(conditions, millracev1beta1.ConditionUnique)

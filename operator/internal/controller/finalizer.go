@@ -20,11 +20,9 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// finalizers are the finalizers that the operator adds to Services with addresses.
 var finalizers = []string{millracev1beta1.Finalizer, millracev1beta1.SharedFinalizer}
 
-// addFinalizers adds the finalizers and records the class of the Service. It reports whether the Service
-// changed.
+// addFinalizers also records the class, and reports whether the Service changed.
 func addFinalizers(service *corev1.Service) (changed bool) {
 	for _, finalizer := range finalizers {
 		changed = controllerutil.AddFinalizer(service, finalizer) || changed
@@ -32,7 +30,6 @@ func addFinalizers(service *corev1.Service) (changed bool) {
 	return noteClass(service, service.Spec.LoadBalancerClass) || changed
 }
 
-// ensureFinalizers adds the finalizers to a Service with addresses if any are missing.
 func (r *serviceReconciler) ensureFinalizers(ctx context.Context, service *corev1.Service, plan ipam.Plan) error {
 	if len(plan.Addresses) == 0 {
 		return nil
@@ -44,8 +41,8 @@ func (r *serviceReconciler) ensureFinalizers(ctx context.Context, service *corev
 	return r.unlessGoing(ctx, base, r.patchFinalizers(ctx, base, service, "adding the finalizers to"))
 }
 
-// unlessGoing returns the error of a write that adds finalizers, or errServiceChanged if the Service is being
-// deleted: the API server rejects new finalizers then.
+// unlessGoing replaces the error by errServiceChanged for a Service that is being deleted, because the API
+// server rejects new finalizers then.
 func (r *serviceReconciler) unlessGoing(ctx context.Context, service *corev1.Service, err error) error {
 	if apierrors.IsInvalid(err) && r.isGoing(ctx, service) {
 		return errServiceChanged
@@ -53,8 +50,7 @@ func (r *serviceReconciler) unlessGoing(ctx context.Context, service *corev1.Ser
 	return err
 }
 
-// noteClass records the class of the address in an annotation, or removes the annotation for nil. It reports
-// whether the Service changed.
+// noteClass records the class in an annotation, or removes it for nil, and reports a change.
 func noteClass(service *corev1.Service, class *string) (changed bool) {
 	noted, exists := service.Annotations[millracev1beta1.AnnotationClass]
 	if class == nil {
@@ -93,9 +89,8 @@ func (r *serviceReconciler) patchFinalizers(ctx context.Context, base, service *
 }
 
 // isOurs reports whether the operator may remove the finalizers of a Service. The shared finalizer does not
-// show it, because every load balancer adds it. The operator's own finalizer, its class or a trace of its
-// address do; the condition AddressAssigned is removed last for that reason. A Service that was left alone
-// because of another load balancer's address is not ours.
+// show it, because every load balancer adds it; our finalizer, class or a trace of its address do. The
+// condition AddressAssigned is removed last for that reason.
 func (r *serviceReconciler) isOurs(service *corev1.Service) bool {
 	alive := *service
 	alive.DeletionTimestamp = nil
@@ -106,15 +101,13 @@ func (r *serviceReconciler) isOurs(service *corev1.Service) bool {
 		len(r.heldBy(service)) > 0
 }
 
-// hasTraces reports whether the Service has finalizers, claims or conditions of the operator.
 func (r *serviceReconciler) hasTraces(service *corev1.Service) bool {
 	finalizer := slices.ContainsFunc(service.Finalizers, func(f string) bool { return slices.Contains(finalizers, f) })
 	return len(r.heldBy(service)) > 0 || finalizer && r.isOurs(service) ||
 		isKept(service) && meta.FindStatusCondition(service.Status.Conditions, millracev1beta1.ConditionAddressAssigned) != nil
 }
 
-// isKept reports whether a Service remains without our finalizers: it is not being deleted, or another
-// controller's finalizer delays the deletion.
+// isKept reports whether a Service is not deleted once our finalizers are removed.
 func isKept(service *corev1.Service) bool {
 	return service.DeletionTimestamp == nil ||
 		slices.ContainsFunc(service.Finalizers, func(f string) bool { return !slices.Contains(finalizers, f) })

@@ -20,9 +20,9 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/validation"
 )
 
-// heldAddresses records the addresses that Services have had from this operator, so that a status entry of a
-// manually deleted VIP is not mistaken for another load balancer's. It lasts as long as the process; after a
-// restart only the VIPs are known. Only the worker that holds the turn uses it.
+// heldAddresses records the addresses that Services have had since the process started, so that the status
+// entry of a deleted VIP is not mistaken for another load balancer's. Only the worker that holds the turn
+// uses it.
 type heldAddresses map[types.NamespacedName]*holding
 
 type holding struct {
@@ -41,7 +41,6 @@ func (h heldAddresses) note(key types.NamespacedName, uid types.UID, addresses .
 	}
 }
 
-// has reports whether a Service has or had an address from this operator.
 func (h heldAddresses) has(key types.NamespacedName, uid types.UID, address netip.Addr) bool {
 	of := h[key]
 	if of == nil || of.uid != uid {
@@ -51,15 +50,14 @@ func (h heldAddresses) has(key types.NamespacedName, uid types.UID, address neti
 	return ok
 }
 
-// hasAny reports whether a Service has or had any address from this operator.
 func (h heldAddresses) hasAny(key types.NamespacedName, uid types.UID) bool {
 	of := h[key]
 	return of != nil && of.uid == uid && len(of.addresses) > 0
 }
 
-// refreshUnclaimed reads the VIPs of addresses in the status of a Service that has no claim on them in the ledger.
-// Another operator may have assigned them, because the watch of VIPs can lag behind that of Services. A status that is
-// already reported as foreign is not read again: an operator that assigns addresses replaces that reason.
+// refreshUnclaimed reads the VIPs of addresses in a Service's status without a claim in the ledger, because
+// the watch of VIPs may lag behind another operator's assignment. A status already reported as foreign is
+// not read again.
 func (r *serviceReconciler) refreshUnclaimed(ctx context.Context, service *corev1.Service) error {
 	assigned := meta.FindStatusCondition(service.Status.Conditions, millracev1beta1.ConditionAddressAssigned)
 	if assigned != nil && assigned.Reason == millracev1beta1.ReasonForeignAddress {
@@ -69,7 +67,6 @@ func (r *serviceReconciler) refreshUnclaimed(ctx context.Context, service *corev
 	for _, entry := range service.Status.LoadBalancer.Ingress {
 		address, err := desired.ParseAddress(entry.IP)
 		if err != nil {
-			// A host name has no VIP.
 			continue
 		}
 		if vip := r.ledger.object(address); vip != nil && slices.ContainsFunc(vip.Spec.Claims, mine) {
@@ -82,8 +79,7 @@ func (r *serviceReconciler) refreshUnclaimed(ctx context.Context, service *corev
 	return nil
 }
 
-// foreignIngress returns the entries of a Service's status for which ours returns false, and entries without a
-// valid IP address.
+// foreignIngress returns the status entries that ours rejects or that have no valid IP address.
 func foreignIngress(service *corev1.Service, ours func(netip.Addr) bool) []corev1.LoadBalancerIngress {
 	return slices.DeleteFunc(slices.Clone(service.Status.LoadBalancer.Ingress), func(entry corev1.LoadBalancerIngress) bool {
 		address, err := desired.ParseAddress(entry.IP)
@@ -91,8 +87,6 @@ func foreignIngress(service *corev1.Service, ours func(netip.Addr) bool) []corev
 	})
 }
 
-// foreignIngress returns the entries of a Service's status that ours rejects, and entries without a valid IP
-// address.
 func namesOf(entries []corev1.LoadBalancerIngress) string {
 	var names []string
 	for _, entry := range entries[:min(len(entries), control.MaxNamed)] {
@@ -104,9 +98,8 @@ func namesOf(entries []corev1.LoadBalancerIngress) string {
 	return strings.Join(names, ", ")
 }
 
-// ingressOf returns Service.status.loadBalancer.ingress: the assigned addresses followed by foreign entries. It
-// returns the current list if nothing differs. With ipMode VIP, kube-proxy expects packets with the address as
-// destination.
+// ingressOf returns the assigned addresses followed by foreign entries. With ipMode VIP, kube-proxy expects
+// packets with the address as destination.
 func ingressOf(
 	service *corev1.Service, addresses []netip.Addr, failed []validation.PortError, foreign []corev1.LoadBalancerIngress,
 ) []corev1.LoadBalancerIngress {

@@ -20,21 +20,19 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// A ledger is the operator's view of VIPs: objects from the watch and, ahead of it, its own writes. Plans from
-// the cache alone could assign an address twice while the watch lags behind.
+// A ledger merges VIPs from the watch with the operator's writes, because plans from the cache alone could
+// assign an address twice while the watch lags behind.
 type ledger struct {
-	// changes counts changes that may help a waiting Service: an address or port became free or sharable. It is
-	// incremented with mu held, so that a plan made with mu held has seen all counted changes.
+	// changes counts released or newly sharable addresses and ports. It is incremented with mu held, so
+	// that a plan made with mu held has seen all of them.
 	changes atomic.Uint64
 
 	mu      sync.Mutex
 	table   *ipam.Table
 	objects map[netip.Addr]*millracev1beta1.VIP
-	// promised is the set of addresses of plans that are being written. The table already contains their
-	// claims.
+	// promised is the set of addresses of plans that are being written. Their claims are in the table.
 	promised map[netip.Addr]struct{}
-	// former is the set of UIDs in claims whose Service no longer exists. Plans treat these claims as
-	// reservations.
+	// former is the set of UIDs in claims whose Service no longer exists; they are reservations.
 	former map[string]struct{}
 }
 
@@ -47,15 +45,14 @@ func newLedger() *ledger {
 	return l
 }
 
-// addressOf returns the address of a VIP, and false if its name does not match: the API server would not keep
-// such a VIP from being a second one for the address.
+// addressOf returns false if the name of a VIP does not match its address, because the API server would
+// accept a second such VIP.
 func addressOf(object *millracev1beta1.VIP) (netip.Addr, bool) {
 	address, problems := desired.ParseVIP(object)
 	return address, len(problems) == 0
 }
 
-// put stores an object, which must not be changed afterwards. It returns false if the ledger has this version
-// or a newer one.
+// put returns false if the ledger has this version or a newer one. The object must not change afterwards.
 func (l *ledger) put(object *millracev1beta1.VIP) bool {
 	address, ok := addressOf(object)
 	if !ok {
@@ -86,7 +83,6 @@ func (l *ledger) planned(address netip.Addr, object *millracev1beta1.VIP) ipam.V
 	return vip
 }
 
-// inherit makes plans treat the claims of a UID that no Service has as reservations.
 func (l *ledger) inherit(object *millracev1beta1.VIP, uid string) {
 	address, ok := addressOf(object)
 	l.mu.Lock()
@@ -97,7 +93,6 @@ func (l *ledger) inherit(object *millracev1beta1.VIP, uid string) {
 	}
 }
 
-// isFormer reports whether no Service has the UID of a claim any more.
 func (l *ledger) isFormer(uid string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -105,7 +100,7 @@ func (l *ledger) isFormer(uid string) bool {
 	return former
 }
 
-// older reports whether a is an earlier version than b. Resource versions of one resource are ordered numbers.
+// older compares versions: resource versions of one resource are ordered numbers.
 func older(a, b *millracev1beta1.VIP) bool {
 	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
 	return err != nil || order < 0
@@ -161,7 +156,6 @@ func (l *ledger) promise(plan ipam.Plan) {
 	}
 }
 
-// settle ends a promise and reports whether all of the plan's claims were written.
 func (l *ledger) settle(plan ipam.Plan) (kept bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -183,12 +177,10 @@ func (l *ledger) settle(plan ipam.Plan) (kept bool) {
 	return kept
 }
 
-// isPromised reports whether another plan is being written to one of the plan's VIPs.
 func (l *ledger) isPromised(plan ipam.Plan) bool {
 	return slices.ContainsFunc(writtenBy(plan), l.isPromisedAddress)
 }
 
-// isPromisedAddress reports whether a plan is being written to the VIP of an address.
 func (l *ledger) isPromisedAddress(address netip.Addr) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -196,7 +188,6 @@ func (l *ledger) isPromisedAddress(address netip.Addr) bool {
 	return promised
 }
 
-// isUsed reports whether an address has a VIP or is promised.
 func (l *ledger) isUsed(address netip.Addr) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -204,7 +195,6 @@ func (l *ledger) isUsed(address netip.Addr) bool {
 	return used
 }
 
-// claimed returns the VIPs with a claim of a Service of that name.
 func (l *ledger) claimed(namespace, name string) []*millracev1beta1.VIP {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -219,7 +209,6 @@ func (l *ledger) claimed(namespace, name string) []*millracev1beta1.VIP {
 	return objects
 }
 
-// owners returns the names of all Services with an address, each once.
 func (l *ledger) owners() []types.NamespacedName {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -9,14 +9,13 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// linkTracker counts the networks on the links of nodes that answer for VIPs, from LBNodes. As an event handler
-// it enqueues the Services with addresses when the first node of a network appears or the last one disappears.
+// linkTracker counts the networks on the links of nodes that answer for VIPs. As an event handler it
+// enqueues the Services with addresses when a network appears or disappears.
 type linkTracker struct {
 	ledger *ledger
 
 	mu sync.Mutex
-	// nodes counts the nodes of each network, by the name of the VIPAdvertisement; byNode lists the networks of
-	// a node.
+	// nodes counts the nodes of each network by VIPAdvertisement; byNode lists the networks of a node.
 	nodes  map[string]map[netip.Prefix]int
 	byNode map[string][]millracev1beta1.L2Reach
 }
@@ -25,7 +24,6 @@ func newLinkTracker(l *ledger) *linkTracker {
 	return &linkTracker{ledger: l, nodes: map[string]map[netip.Prefix]int{}, byNode: map[string][]millracev1beta1.L2Reach{}}
 }
 
-// of returns the networks of all nodes for an advertisement.
 func (c *linkTracker) of(advertisement string) (networks []netip.Prefix) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -35,7 +33,6 @@ func (c *linkTracker) of(advertisement string) (networks []netip.Prefix) {
 	return networks
 }
 
-// set replaces the networks of a node and reports whether any network appeared or disappeared.
 func (c *linkTracker) set(node string, reach []millracev1beta1.L2Reach) (changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -48,7 +45,6 @@ func (c *linkTracker) set(node string, reach []millracev1beta1.L2Reach) (changed
 	return added || removed
 }
 
-// count adds by to the networks of a node and reports whether any network appeared or disappeared.
 func (c *linkTracker) count(reach []millracev1beta1.L2Reach, by int) (changed bool) {
 	for _, one := range reach {
 		for _, text := range one.Networks {

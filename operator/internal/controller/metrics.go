@@ -29,22 +29,19 @@ import (
 // collectTimeout bounds how long a scrape waits for caches to sync.
 const collectTimeout = time.Second
 
-// stateFree is a state of a pool's addresses in addition to the phases of VIPs.
 const stateFree = "Free"
 
-// reasonOther replaces unknown reasons: users who may write the status of Services must not be able to create
-// series.
+// reasonOther replaces unknown reasons, so that writers of a Service's status cannot create series.
 const reasonOther = "Other"
 
-// waitingReasons are the reasons why a Service may wait for an address.
 var waitingReasons = []string{
 	millracev1beta1.ReasonExhausted, millracev1beta1.ReasonNoPool, millracev1beta1.ReasonAddressInUse,
 	millracev1beta1.ReasonAddressForbidden, millracev1beta1.ReasonPortConflict, millracev1beta1.ReasonInvalid,
 	millracev1beta1.ReasonQuotaExceeded, millracev1beta1.ReasonForeignAddress, millracev1beta1.ReasonWriteFailed, reasonOther,
 }
 
-// nodeConditions are the conditions of LBNodeReports that are True or absent on a node without problems. Other
-// conditions have no series, because an agent writes the report and must not be able to create series.
+// nodeConditions are True or absent on a node without problems. Others have no series, so that agents
+// cannot create any.
 var nodeConditions = []string{
 	millracev1beta1.ConditionReady, millracev1beta1.ConditionProgrammed, millracev1beta1.ConditionAttached,
 	millracev1beta1.ConditionBGPEstablished, millracev1beta1.ConditionHostCompatible, millracev1beta1.ConditionNodesReached,
@@ -52,7 +49,6 @@ var nodeConditions = []string{
 	millracev1beta1.ConditionTunnelKeyCurrent, millracev1beta1.ConditionFlowSeed, millracev1beta1.ConditionNodeReady,
 }
 
-// announcerCounts are label values for the number of nodes that can announce a VIP.
 var announcerCounts = [...]string{"none", "one", "several"}
 
 var (
@@ -74,8 +70,7 @@ var (
 		"Nodes with Linux, by whether their agent has reported: true or false.", []string{"reported"}, nil)
 )
 
-// setupMetrics registers metrics computed from the caches. Only the leader exposes them, so that sums over
-// replicas are right.
+// setupMetrics registers metrics that only the leader exposes, so that sums over replicas are right.
 func setupMetrics(mgr ctrl.Manager) error {
 	if err := metrics.Registry.Register(&collector{objects: mgr.GetClient(), elected: mgr.Elected()}); err != nil {
 		return fmt.Errorf("registering the metrics: %w", err)
@@ -83,21 +78,18 @@ func setupMetrics(mgr ctrl.Manager) error {
 	return nil
 }
 
-// A collector computes the operator's metrics from cached objects at each scrape.
 type collector struct {
 	objects client.Reader
-	// elected is closed when this operator becomes the leader.
 	elected <-chan struct{}
 }
 
-// Describe implements prometheus.Collector.
 func (c *collector) Describe(descriptions chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{poolDescription, quotaDescription, quotaUsedDescription, waitingDescription, announcersDescription, problemDescription, peerDescription, nodesDescription} {
 		descriptions <- d
 	}
 }
 
-// Collect implements prometheus.Collector. Objects that cannot be read have no series.
+// Collect emits no series for objects that cannot be read.
 func (c *collector) Collect(series chan<- prometheus.Metric) {
 	select {
 	case <-c.elected:
@@ -118,7 +110,6 @@ func (c *collector) Collect(series chan<- prometheus.Metric) {
 	objects.collect(series)
 }
 
-// counted holds the cached objects of one scrape.
 type counted struct {
 	namespaces     metav1.PartialObjectMetadataList
 	pools          millracev1beta1.VIPPoolList
@@ -167,7 +158,6 @@ func (o *counted) collect(series chan<- prometheus.Metric) {
 	o.collectNodes(gauge)
 }
 
-// collectNodes emits the failing conditions of nodes.
 func (o *counted) collectNodes(gauge func(d *prometheus.Desc, count int64, values ...string)) {
 	reported := map[string]bool{}
 	for i := range o.reports.Items {
@@ -191,7 +181,7 @@ func (o *counted) collectNodes(gauge func(d *prometheus.Desc, count int64, value
 	}
 }
 
-// phases counts VIPs by pool and phase. A manually created VIP counts for the pool that contains its address.
+// phases counts VIPs by pool and phase, manually created VIPs in the pool of their address.
 func (o *counted) phases() map[string]map[millracev1beta1.VIPPhase]int64 {
 	counts := map[string]map[millracev1beta1.VIPPhase]int64{}
 	pools := make([]desired.Pool, 0, len(o.pools.Items))
@@ -216,13 +206,11 @@ func (o *counted) phases() map[string]map[millracev1beta1.VIPPhase]int64 {
 	return counts
 }
 
-// usedQuota is the usage and limit of a namespace in a pool.
 type usedQuota struct {
 	pool, namespace string
 	used, most      int64
 }
 
-// quotas returns the quotas with any usage.
 func (o *counted) quotas() []usedQuota {
 	pools, _ := desired.Pools(o.pools.Items, desired.NewOccupation(nil))
 	if !slices.ContainsFunc(pools, func(pool desired.Pool) bool { _, limited := pool.Quota(nil); return limited }) {
@@ -265,8 +253,7 @@ func (o *counted) waiting() map[string]int64 {
 	return counts
 }
 
-// announcers counts the VIPs of Services that no node, one node or more nodes can announce. A node counts if an
-// advertisement of the VIP selects it and, for BGP, it has an established session.
+// announcers counts the VIPs of Services that no node, one node or more nodes can announce.
 func (o *counted) announcers() (counts [len(announcerCounts)]int64) {
 	able := o.able()
 	var advertisements []desired.Advertisement
@@ -305,7 +292,6 @@ func (o *counted) announcers() (counts [len(announcerCounts)]int64) {
 	return counts
 }
 
-// able returns the nodes that can announce.
 func (o *counted) able() *announcers {
 	all := newAnnouncers(nil)
 	for i := range o.nodes.Items {
@@ -321,7 +307,6 @@ func (o *counted) able() *announcers {
 	return all
 }
 
-// two returns the names of nodes that can announce, at most two.
 func (a *announcers) two(asked *announced) (names []string) {
 	for name, node := range a.nodes {
 		node.established = node.established || asked.l2

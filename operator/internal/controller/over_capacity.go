@@ -14,9 +14,8 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
-// capacityTracker maps Services to the nodes whose BPF maps cannot hold them, from LBNodeReports. As an event
-// handler it enqueues the Services whose reported nodes changed. The report names one node only, so that few
-// writes follow when nodes fill up one after another.
+// capacityTracker maps Services to one node whose BPF maps cannot hold them, so that few writes follow when
+// nodes fill up one after another. As an event handler it enqueues Services whose reported nodes changed.
 type capacityTracker struct {
 	mu     sync.Mutex
 	byNode map[string][]types.NamespacedName
@@ -27,8 +26,7 @@ func newCapacityTracker() *capacityTracker {
 	return &capacityTracker{byNode: map[string][]types.NamespacedName{}, nodes: map[types.NamespacedName]sets.Set[string]{}}
 }
 
-// nodesOf names the first node without capacity for a Service and says whether there are more. It returns "" if
-// there is none.
+// nodesOf returns the first node without capacity and whether there are more, or "".
 func (c *capacityTracker) nodesOf(service types.NamespacedName) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -46,7 +44,6 @@ func (c *capacityTracker) describe(service types.NamespacedName) string {
 	return slices.Min(nodes) + " and others"
 }
 
-// set replaces the Services that do not fit on a node and returns the Services whose reported nodes changed.
 func (c *capacityTracker) set(node string, references []millracev1beta1.ServiceReference) []types.NamespacedName {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -27,11 +27,9 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// poolReconciler writes the status of all VIPPools in one pass, because their usable addresses depend on each
-// other.
+// poolReconciler writes all VIPPool statuses in one pass, because their usable addresses interact.
 type poolReconciler struct {
-	client client.Client
-	// live reads from the API server, past the cache.
+	client   client.Client
 	live     client.Reader
 	recorder events.EventRecorder
 	pools    *poolIndex
@@ -52,7 +50,6 @@ func setupPools(mgr ctrl.Manager) error {
 	return controller.Complete(r)
 }
 
-// Reconcile patches the changed statuses of pools.
 func (r *poolReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	list := &millracev1beta1.VIPPoolList{}
 	if err := r.client.List(ctx, list); err != nil {
@@ -101,7 +98,6 @@ func fillPoolStatus(object *millracev1beta1.VIPPool, view poolView, problems []d
 	meta.SetStatusCondition(&object.Status.Conditions, condition)
 }
 
-// limitedCondition returns the Ready condition of a pool that can assign only part of its addresses.
 func limitedCondition(condition metav1.Condition, limits []desired.Problem) metav1.Condition {
 	var messages []string
 	for _, limit := range limits {

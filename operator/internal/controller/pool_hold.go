@@ -18,12 +18,10 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// actionHold is the action of events about held pools (events.k8s.io/v1, Event.action).
 const actionHold = "HoldPool"
 
-// hold sets condition OverlapsEndpoints of pools that add addresses of endpoints and returns the resulting view
-// of all pools. Agents reject endpoints with addresses that are usable for VIPs, so such a pool would withdraw
-// VIPs.
+// hold sets condition OverlapsEndpoints of pools that add addresses of endpoints, because agents would
+// reject these endpoints and withdraw VIPs, and returns the resulting view of all pools.
 func (r *poolReconciler) hold(ctx context.Context, objects []millracev1beta1.VIPPool, vips []ipam.VIP) (poolView, error) {
 	view := r.pools.pools(objects)
 	var all netipx.IPSetBuilder
@@ -50,8 +48,7 @@ func (r *poolReconciler) hold(ctx context.Context, objects []millracev1beta1.VIP
 	return r.pools.pools(objects), nil
 }
 
-// holdPool sets or removes condition OverlapsEndpoints of a pool that adds addresses. Endpoints with the
-// address of a VIP are not pods.
+// holdPool sets or removes condition OverlapsEndpoints. Endpoints with a VIP's address are not pods.
 func holdPool(object *millracev1beta1.VIPPool, added *netipx.IPSet, endpoints []desired.Endpoint, vips []ipam.VIP) {
 	if desired.IsHeld(object) {
 		return
@@ -75,7 +72,6 @@ func holdPool(object *millracev1beta1.VIPPool, added *netipx.IPSet, endpoints []
 	})
 }
 
-// emitHeld emits an event when a pool becomes held or is held because of other endpoints.
 func (r *poolReconciler) emitHeld(before, now *millracev1beta1.VIPPool) {
 	held := meta.FindStatusCondition(now.Status.Conditions, millracev1beta1.ConditionOverlapsEndpoints)
 	known := meta.FindStatusCondition(before.Status.Conditions, millracev1beta1.ConditionOverlapsEndpoints)

@@ -26,17 +26,14 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// A poolIndex caches the pools and the addresses that other objects occupy: nodes and their pods, routers and
-// the Service network.
+// A poolIndex caches the pools and the addresses of nodes, pods, routers and the Service network.
 type poolIndex struct {
 	mu       sync.Mutex
 	occupied map[occupant][]desired.Occupied
 	// hosts maps addresses to the nodes and routers that have them, sorted by Occupied.By.
-	hosts map[netip.Addr][]desired.Occupied
-	// version is incremented with each change of occupied.
+	hosts   map[netip.Addr][]desired.Occupied
 	version int
-	// madeFrom and versions identify the input of the cached view. Every Service needs the view, and computing
-	// it takes milliseconds with thousands of nodes.
+	// madeFrom and versions identify the input of the cached view, which takes milliseconds to compute.
 	madeFrom int
 	versions []poolVersion
 	made     poolView
@@ -44,26 +41,20 @@ type poolIndex struct {
 	hasAdded bool
 }
 
-// A poolView is an immutable view of all pools.
 type poolView struct {
-	// number identifies the view.
-	number int
-	// usable are the valid pools; planned are the same pools for plans.
-	usable  []desired.Pool
-	planned []ipam.Pool
-	// problems are those of invalid pools.
+	number   int
+	usable   []desired.Pool
+	planned  []ipam.Pool
 	problems []desired.Problem
 }
 
-// An occupant is an object that has addresses.
 type occupant struct{ kind, namespace, name string }
 
 func newPoolIndex() *poolIndex {
 	return &poolIndex{occupied: map[occupant][]desired.Occupied{}, hosts: map[netip.Addr][]desired.Occupied{}}
 }
 
-// watch updates the index from the events of a controller; its workers start after the initial sync. then is
-// called after each change with the addresses of nodes and routers that appeared or disappeared.
+// watch updates the index from events. then is called with the changed addresses of nodes and routers.
 func (x *poolIndex) watch(mgr ctrl.Manager, controller *builder.Builder, then func(q queue, hosts []netip.Addr)) error {
 	controller.Watches(&corev1.Node{}, x.events("Node", then, func(object client.Object) []desired.Occupied {
 		return desired.OccupiedByNode(object.(*corev1.Node))
@@ -75,8 +66,7 @@ func (x *poolIndex) watch(mgr ctrl.Manager, controller *builder.Builder, then fu
 	_, err := mgr.GetRESTMapper().RESTMapping(serviceCIDR.GroupKind(), serviceCIDR.Version)
 	switch {
 	case meta.IsNoMatchError(err):
-		// Before Kubernetes 1.33 only the API server knows the Service network, so the cluster IPs in use are
-		// taken.
+		// Before Kubernetes 1.33 only the API server knows the Service network, so used cluster IPs count.
 		controller.Watches(&corev1.Service{}, x.events("Service", then, func(object client.Object) []desired.Occupied {
 			return desired.OccupiedByService(object.(*corev1.Service))
 		}))
@@ -105,8 +95,7 @@ func (x *poolIndex) events(
 	}
 }
 
-// put stores an object's addresses and reports whether they changed. hosts are the addresses of nodes and
-// routers that appeared or disappeared.
+// put stores an object's addresses and returns the changed addresses of nodes and routers.
 func (x *poolIndex) put(key occupant, occupied []desired.Occupied) (hosts []netip.Addr, changed bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -122,7 +111,6 @@ func (x *poolIndex) put(key occupant, occupied []desired.Occupied) (hosts []neti
 	return hosts, true
 }
 
-// putHosts replaces the previous addresses of an object by its current ones.
 func (x *poolIndex) putHosts(before, now []desired.Occupied) (changed []netip.Addr) {
 	for _, occupied := range before {
 		address := occupied.Range.From()
@@ -147,8 +135,7 @@ func (x *poolIndex) putHosts(before, now []desired.Occupied) (changed []netip.Ad
 	return changed
 }
 
-// host returns a node or router with the address of a VIP: as occupant if it keeps the address, as younger if
-// the VIP does. Both are empty without such a host.
+// host returns a node or router with the address of a VIP, as younger if the VIP keeps the address.
 func (x *poolIndex) host(address netip.Addr, vip *millracev1beta1.VIP) (occupant, younger string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -161,7 +148,6 @@ func (x *poolIndex) host(address netip.Addr, vip *millracev1beta1.VIP) (occupant
 	return "", younger
 }
 
-// pools returns the view of all pools.
 func (x *poolIndex) pools(objects []millracev1beta1.VIPPool) poolView {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -193,7 +179,6 @@ func (x *poolIndex) poolOf(address netip.Addr) (name string, ok bool) {
 	return "", false
 }
 
-// poolVersion identifies the specification of a VIPPool and its usable addresses.
 type poolVersion struct {
 	uid        types.UID
 	generation int64

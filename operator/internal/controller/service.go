@@ -28,18 +28,16 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// maxPlans bounds how often a plan is remade after conflicts before the Service is requeued with back-off.
+// maxPlans bounds how often a plan is remade before the Service is requeued with back-off.
 const maxPlans = 5
 
-// brokenPromisePause is the delay before Services are retried that were refused an address because of a promise
-// that was not kept.
+// brokenPromisePause is the retry delay of Services refused because of a promise that was not kept.
 const brokenPromisePause = time.Second
 
 // serviceReconciler assigns and releases the addresses of Services. Several workers run it in turns.
 type serviceReconciler struct {
-	turns  turns
-	client client.Client
-	// live reads from the API server, past the cache.
+	turns     turns
+	client    client.Client
 	live      client.Reader
 	recorder  events.EventRecorder
 	class     string
@@ -50,25 +48,20 @@ type serviceReconciler struct {
 
 	ledger  *ledger
 	waiting *waitingServices
-	// serving is true while Services are reconciled that have waited longer than another one. later requeues a
-	// Service after a pause or, for 0, with back-off.
+	// serving is true while Services that have waited longer are reconciled. later requeues a Service after
+	// a pause or, for 0, with back-off.
 	serving      bool
 	later        func(service types.NamespacedName, pause time.Duration)
 	zones        *zoneTracker
 	overCapacity *capacityTracker
-	// duplicates are hosts with the address of a VIP.
-	duplicates *duplicateTracker
-	// announcers are the nodes that can announce; links are the networks on their links.
-	announcers *announcers
-	links      *linkTracker
-	// reading parses Services.
-	reading convert.Reading
-	written writtenVersions
-	had     heldAddresses
-	// unkept holds the addresses that were planned for a Service when the last write failed. They are assigned
-	// again if they are still free.
-	unkept map[types.NamespacedName][]netip.Addr
-	// contests tracks Services whose status another program also writes.
+	duplicates   *duplicateTracker
+	announcers   *announcers
+	links        *linkTracker
+	reading      convert.Reading
+	written      writtenVersions
+	had          heldAddresses
+	// unkept holds addresses whose write failed; they are assigned again if they are still free.
+	unkept   map[types.NamespacedName][]netip.Addr
 	contests contests
 	pools    *poolIndex
 }
@@ -107,8 +100,7 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 			}
 			return nil
 		})).
-		// Workers start when all sources are synced, so that the ledger has all VIPs before the first address
-		// is assigned.
+		// The ledger must have all VIPs before the first address is assigned.
 		WatchesRawSource(vips).
 		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNode{}, updates(r.zones.update))).
 		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNode{}, updates(r.links.update))).
@@ -134,7 +126,6 @@ func (r *serviceReconciler) connect(objects client.Client, events control.Record
 	r.client, r.live, r.recorder = writer{objects, &r.turns}, events.Live, events
 }
 
-// Reconcile makes the addresses of one Service match its specification.
 func (r *serviceReconciler) Reconcile(ctx context.Context, request ctrl.Request) (result ctrl.Result, err error) {
 	before := r.waiting.present()
 	defer func() {
@@ -195,20 +186,17 @@ func (r *serviceReconciler) bringInLine(ctx context.Context, request ctrl.Reques
 	return r.assign(ctx, service)
 }
 
-// serves reports whether the operator assigns addresses to the Service.
 func (r *serviceReconciler) serves(service *corev1.Service) bool {
 	return desired.Class{Name: r.class, IsDefault: r.isDefault}.Serves(service)
 }
 
 // isOfAnotherOperator reports whether a Service of another class has its address from an operator for that
-// class: another operator, or this one before its flag changed. The address is released only when the Service
-// is deleted or leaves that class.
+// class, which releases it only when the Service is deleted or leaves that class.
 func isOfAnotherOperator(service *corev1.Service) bool {
 	return service.DeletionTimestamp == nil && desired.HasClassOfAddress(service)
 }
 
-// assign remakes the plan until it could be written. It returns the delay until the next step of a release, or
-// 0.
+// assign remakes the plan until it could be written and returns the delay until the next step, or 0.
 func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service) (again time.Duration, err error) {
 	// The Service waits from here on, so that pools and VIPs that change during the pass requeue it.
 	key := client.ObjectKeyFromObject(service)
@@ -220,7 +208,6 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 	if err != nil {
 		return 0, err
 	}
-	// Later changes of views requeue the Service.
 	views := r.waiting.present().views
 	namespace, err := r.namespaceLabels(ctx, service.Namespace)
 	if err != nil {
@@ -275,9 +262,8 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 	return 0, fmt.Errorf("assigning addresses to Service %s: others took them %d times in a row", key, maxPlans)
 }
 
-// outcomeOf returns the result for a Service if the plan is written. Status entries that the Service neither
-// has, had nor gets are another load balancer's. If all its entries are foreign, the Service is left alone,
-// because a second address would move clients away from the first.
+// outcomeOf returns the result for a Service if the plan is written. If all status entries are another load
+// balancer's, the Service is left alone, because a second address would move clients away.
 func (r *serviceReconciler) outcomeOf(service *corev1.Service, plan ipam.Plan, misunderstood error) outcome {
 	key := client.ObjectKeyFromObject(service)
 	for _, vip := range r.heldBy(service) {

@@ -14,12 +14,11 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
-// withdrawnFor is how long a VIP is withdrawn before another Service can have it, so that agents and routers
-// have applied the withdrawal.
+// withdrawnFor is how long a VIP is withdrawn, on agents and routers, before another Service can have it.
 const withdrawnFor = 3 * time.Second
 
-// advanceRelease returns the phase of a claim's release and the delay until the next step, or 0 if the claim is
-// to be removed. The delays are bounded even if the clock of a previous operator was ahead.
+// advanceRelease returns the next phase and its duration, or 0 if the claim is to be removed. Durations are
+// bounded even if the clock of a previous operator was ahead.
 func advanceRelease(
 	release *millracev1beta1.ClaimRelease, delay time.Duration, now time.Time,
 ) (_ *millracev1beta1.ClaimRelease, again time.Duration) {
@@ -41,7 +40,6 @@ func advanceRelease(
 	return begin(millracev1beta1.ReleaseWithdrawn), withdrawnFor
 }
 
-// delayFor returns how long the released addresses of a Service are still announced.
 func (r *serviceReconciler) delayFor(service *corev1.Service) time.Duration {
 	if _, confirmed := service.Annotations[millracev1beta1.AnnotationConfirmRemoval]; confirmed {
 		return 0
@@ -49,8 +47,7 @@ func (r *serviceReconciler) delayFor(service *corev1.Service) time.Duration {
 	return r.releaseDelay
 }
 
-// letGo advances the release of VIPs by one step and returns the delay until the next step, or 0 if the Service
-// has no claims on them any more.
+// letGo advances the release by one step and returns the delay until the next, or 0 when done.
 func (r *serviceReconciler) letGo(
 	ctx context.Context, service *corev1.Service, vips []*millracev1beta1.VIP,
 ) (again time.Duration, err error) {
@@ -96,7 +93,6 @@ func (r *serviceReconciler) letGo(
 	return again, nil
 }
 
-// sooner returns the shorter of two delays; 0 means no delay.
 func sooner(a, b time.Duration) time.Duration {
 	if a == 0 || b == 0 {
 		return max(a, b)

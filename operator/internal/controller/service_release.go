@@ -19,7 +19,6 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// matchClaim selects claims.
 type matchClaim func(millracev1beta1.VIPClaim) bool
 
 func claimsNamed(namespace, name string) matchClaim {
@@ -38,8 +37,7 @@ func withoutClaims(claims []millracev1beta1.VIPClaim, match matchClaim) []millra
 	return slices.DeleteFunc(slices.Clone(claims), match)
 }
 
-// giveUp releases the addresses of a Service that is being deleted or is no longer ours: status, VIPs,
-// finalizer, conditions. The conditions go last because they show whose the finalizer was.
+// giveUp releases all addresses. Conditions go last, because they show whose the finalizer was.
 func (r *serviceReconciler) giveUp(ctx context.Context, cached *corev1.Service) (again time.Duration, err error) {
 	if !r.hasTraces(cached) {
 		return 0, nil
@@ -71,11 +69,10 @@ func (r *serviceReconciler) giveUp(ctx context.Context, cached *corev1.Service) 
 	return 0, r.clearConditions(ctx, service)
 }
 
-// notedWithin is the time within which an operator records its class on a Service after it created the VIPs.
+// notedWithin is how long an operator may take to record its class after it created the VIPs.
 const notedWithin = time.Minute
 
-// untilNoted returns how long the VIPs of a Service may belong to an operator for its class that has not
-// recorded the class yet, or 0.
+// untilNoted returns how long another operator may still take to record its class, or 0.
 func (r *serviceReconciler) untilNoted(service *corev1.Service, held []*millracev1beta1.VIP) (wait time.Duration) {
 	_, isNoted := service.Annotations[millracev1beta1.AnnotationClass]
 	if isNoted || service.DeletionTimestamp != nil ||
@@ -88,7 +85,6 @@ func (r *serviceReconciler) untilNoted(service *corev1.Service, held []*millrace
 	return min(wait, notedWithin)
 }
 
-// heldBy returns the VIPs with a claim of the Service's UID.
 func (r *serviceReconciler) heldBy(service *corev1.Service) []*millracev1beta1.VIP {
 	mine := claimsWithUID(service.Namespace, service.Name, service.UID)
 	return slices.DeleteFunc(r.ledger.claimed(service.Namespace, service.Name), func(vip *millracev1beta1.VIP) bool {
@@ -104,8 +100,7 @@ func joinAddresses(vips []*millracev1beta1.VIP) string {
 	return strings.Join(addresses, ", ")
 }
 
-// clearIngress removes from the status the addresses of VIPs that the Service has or had. Entries of other load
-// balancers stay, even if another Service has a VIP with such an address.
+// clearIngress removes addresses of VIPs that the Service has or had, and no other load balancer's.
 func (r *serviceReconciler) clearIngress(ctx context.Context, service *corev1.Service) error {
 	if !isKept(service) {
 		return nil
@@ -120,7 +115,6 @@ func (r *serviceReconciler) clearIngress(ctx context.Context, service *corev1.Se
 	return r.patchServiceStatus(ctx, base, service)
 }
 
-// clearConditions removes the operator's conditions from a Service that stays.
 func (r *serviceReconciler) clearConditions(ctx context.Context, service *corev1.Service) error {
 	if !isKept(service) {
 		return nil
@@ -132,7 +126,7 @@ func (r *serviceReconciler) clearConditions(ctx context.Context, service *corev1
 	return r.patchServiceStatus(ctx, base, service)
 }
 
-// releaseSurplus releases addresses that the Service no longer needs, after they were removed from its status.
+// releaseSurplus releases addresses after they were removed from the status.
 func (r *serviceReconciler) releaseSurplus(
 	ctx context.Context, service *corev1.Service, addresses []netip.Addr,
 ) (again time.Duration, err error) {
@@ -145,8 +139,7 @@ func (r *serviceReconciler) releaseSurplus(
 	return r.letGo(ctx, service, vips)
 }
 
-// release removes claims from a VIP. Without other claims the VIP is deleted or stays reserved, according to
-// its reclaim policy. A VIP that changed meanwhile is retried.
+// release removes claims. Without other claims, the reclaim policy decides whether the VIP is deleted.
 func (r *serviceReconciler) release(ctx context.Context, vip *millracev1beta1.VIP, match matchClaim) error {
 	address, _ := addressOf(vip)
 	for range maxPlans {
@@ -182,8 +175,7 @@ func (r *serviceReconciler) tryRelease(ctx context.Context, vip *millracev1beta1
 	return false, fmt.Errorf("deleting VIP %s: %w", vip.Name, err)
 }
 
-// retains reports whether a VIP stays after its last claim: by its own reclaim policy or by the current one of
-// its pool.
+// retains applies the reclaim policy of the VIP or else the current one of its pool.
 func (r *serviceReconciler) retains(ctx context.Context, vip *millracev1beta1.VIP) (bool, error) {
 	if vip.Spec.ReclaimPolicy == millracev1beta1.ReclaimRetain || vip.Spec.Pool == "" {
 		return vip.Spec.ReclaimPolicy == millracev1beta1.ReclaimRetain, nil
@@ -198,8 +190,8 @@ func (r *serviceReconciler) retains(ctx context.Context, vip *millracev1beta1.VI
 	return pool.Spec.ReclaimPolicy == millracev1beta1.ReclaimRetain, nil
 }
 
-// claimsAfter returns the claims of a VIP after those that match are released. A retained VIP stays reserved
-// for its last Service: the claim loses its UID, so that any Service of that name gets the address.
+// claimsAfter returns the remaining claims. A retained VIP keeps its last claim without UID, so that any
+// Service of that name gets the address.
 func claimsAfter(vip *millracev1beta1.VIP, match matchClaim, retained bool) []millracev1beta1.VIPClaim {
 	others := withoutClaims(vip.Spec.Claims, match)
 	isLast := !slices.ContainsFunc(others, func(claim millracev1beta1.VIPClaim) bool { return claim.UID != "" })

@@ -23,29 +23,26 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// Actions of events (events.k8s.io/v1, Event.action).
 const (
 	actionAssign  = "AssignAddress"
 	actionRelease = "ReleaseAddress"
 	actionServe   = "Serve"
 )
 
-// serviceConditions are the types of the operator's conditions on a Service.
 var serviceConditions = []string{millracev1beta1.ConditionAddressAssigned, millracev1beta1.ConditionServed}
 
-// An outcome is the result of planning for a Service.
 type outcome struct {
 	plan ipam.Plan
 	// misunderstood is the first invalid field of the Service, or nil.
 	misunderstood error
 	// foreign are status entries that another load balancer wrote.
 	foreign []corev1.LoadBalancerIngress
-	// leftAlone reports that the Service gets no address because of foreign entries.
+	// leftAlone is true if the Service gets no address because of foreign entries.
 	leftAlone bool
 }
 
-// report writes an outcome to the Service's status, adds finalizers if it has addresses, and emits events for
-// changed conditions. Foreign entries stay in the status.
+// report writes an outcome to the Service's status, where foreign entries stay, adds finalizers if it has
+// addresses, and emits events for changed conditions.
 func (r *serviceReconciler) report(ctx context.Context, service *corev1.Service, result outcome) error {
 	base := service.DeepCopy()
 	verdict, err := r.judge(ctx, service, result)
@@ -78,7 +75,7 @@ func (r *serviceReconciler) report(ctx context.Context, service *corev1.Service,
 	return r.ensureFinalizers(ctx, service, result.plan)
 }
 
-// reportFailure sets AddressAssigned to False after a failed write. The Service keeps its addresses.
+// reportFailure sets AddressAssigned to False after a failed write; the addresses stay.
 func (r *serviceReconciler) reportFailure(ctx context.Context, service *corev1.Service, failure error) error {
 	if ctx.Err() != nil || errors.Is(failure, errServiceChanged) {
 		return nil
@@ -107,8 +104,7 @@ func (r *serviceReconciler) reportFailure(ctx context.Context, service *corev1.S
 	return nil
 }
 
-// emitOnce emits an event for a condition that differs from the last event, so that another program that
-// overwrites the status causes no repeated events.
+// emitOnce compares a condition with the last event, not with the status, which others may overwrite.
 func (r *serviceReconciler) emitOnce(service, base *corev1.Service, condition metav1.Condition, result outcome) {
 	before := meta.FindStatusCondition(base.Status.Conditions, condition.Type)
 	contested := r.contests.of(service)
@@ -122,8 +118,7 @@ func (r *serviceReconciler) emitOnce(service, base *corev1.Service, condition me
 	r.tell(service, before, condition)
 }
 
-// isPlain reports whether a condition only confirms that the Service has what it requests. New plain conditions
-// cause no event.
+// isPlain reports whether a new condition is a mere confirmation, which causes no event.
 func isPlain(condition metav1.Condition, result outcome) bool {
 	if condition.Status != metav1.ConditionTrue {
 		return false
@@ -132,7 +127,6 @@ func isPlain(condition metav1.Condition, result outcome) bool {
 		condition.Type == millracev1beta1.ConditionAddressAssigned && condition.Message == assignedSentence(result.plan)
 }
 
-// tell emits an event if a condition differs from the previous one.
 func (r *serviceReconciler) tell(service *corev1.Service, before *metav1.Condition, condition metav1.Condition) {
 	if before != nil && before.Status == condition.Status && before.Reason == condition.Reason && before.Message == condition.Message {
 		return
@@ -166,7 +160,6 @@ func (r *serviceReconciler) patchServiceStatus(ctx context.Context, base, servic
 	return nil
 }
 
-// emitNotes emits events for the notes of a written plan.
 func (r *serviceReconciler) emitNotes(service *corev1.Service, plan ipam.Plan) {
 	for _, note := range plan.Notes {
 		severity, reason := corev1.EventTypeWarning, millracev1beta1.ReasonQuotaNearlyUsed
@@ -177,7 +170,6 @@ func (r *serviceReconciler) emitNotes(service *corev1.Service, plan ipam.Plan) {
 	}
 }
 
-// assignedCondition returns the condition AddressAssigned of an outcome.
 func assignedCondition(result outcome) metav1.Condition {
 	plan, misunderstood := result.plan, result.misunderstood
 	condition := metav1.Condition{
@@ -221,16 +213,14 @@ func assignedSentence(plan ipam.Plan) string {
 	return "has " + strings.Join(texts, ", ")
 }
 
-// writtenVersions records the resource version of the last write to each Service. With an older version from
-// the cache, the operator would write and report the same plan twice. Only the worker that holds the turn uses
-// it.
+// writtenVersions records the resource version of the last write to each Service, since a cached older one
+// would cause the same write and report again. Only the worker that holds the turn uses it.
 type writtenVersions map[types.NamespacedName]string
 
 func (w writtenVersions) note(service *corev1.Service) {
 	w[client.ObjectKeyFromObject(service)] = service.ResourceVersion
 }
 
-// outdated reports whether a Service from the cache is older than the last write, whose event is still to come.
 func (w writtenVersions) outdated(service *corev1.Service) bool {
 	written, ok := w[client.ObjectKeyFromObject(service)]
 	if !ok {

@@ -25,7 +25,6 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/validation"
 )
 
-// judge returns which parts of the Service cannot be served.
 func (r *serviceReconciler) judge(ctx context.Context, service *corev1.Service, result outcome) (validation.Result, error) {
 	list := &millracev1beta1.VIPAdvertisementList{}
 	if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
@@ -58,7 +57,6 @@ func (r *serviceReconciler) judge(ctx context.Context, service *corev1.Service, 
 	return validation.Validate(subject, surroundings), nil
 }
 
-// labelsOn returns the labels of all Services that share a VIP.
 func (r *serviceReconciler) labelsOn(ctx context.Context, vip *millracev1beta1.VIP, own *corev1.Service) []labels.Set {
 	sets := []labels.Set{own.Labels}
 	for _, claim := range vip.Spec.Claims {
@@ -74,7 +72,6 @@ func (r *serviceReconciler) labelsOn(ctx context.Context, vip *millracev1beta1.V
 	return sets
 }
 
-// servedCondition returns the condition Served of a verdict.
 func servedCondition(verdict validation.Result) metav1.Condition {
 	condition := metav1.Condition{
 		Type:   millracev1beta1.ConditionServed,
@@ -92,8 +89,7 @@ func servedCondition(verdict validation.Result) metav1.Condition {
 	return condition
 }
 
-// portStatuses returns LoadBalancerIngress.ports of an address: all ports of the Service if any of them is not
-// served, as the API requires, or nil.
+// portStatuses returns all ports of the Service if any of them is not served, as the API requires.
 func portStatuses(service *corev1.Service, address string, failed []validation.PortError) []corev1.PortStatus {
 	here := func(e validation.PortError) bool { return e.Address.String() == address }
 	if !slices.ContainsFunc(failed, here) {
@@ -113,8 +109,7 @@ func portStatuses(service *corev1.Service, address string, failed []validation.P
 	return statuses
 }
 
-// zoneTracker counts the zones of nodes. As an event handler it enqueues the Services with addresses when the
-// number of zones exceeds the limit or falls below it again.
+// zoneTracker enqueues the Services with addresses when the number of zones crosses the limit.
 type zoneTracker struct {
 	ledger *ledger
 
@@ -133,7 +128,6 @@ func (c *zoneTracker) count() int {
 	return len(c.nodes)
 }
 
-// set replaces the zone of a node, "" for none, and reports whether that changes what can be served.
 func (c *zoneTracker) set(node, zone string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -162,9 +156,8 @@ func (c *zoneTracker) update(q queue, name string, node *millracev1beta1.LBNode)
 	}
 }
 
-// enqueueServed enqueues all Services with an address after a delay, which coalesces changes. They have a lower
-// priority than other Services: when the first node announces 20,000 Services, their conditions take minutes to
-// write, and new Services must not wait for that.
+// enqueueServed enqueues Services with delay and low priority: when the first node announces 20,000
+// Services, their conditions take minutes to write, and new Services must not wait for that.
 func enqueueServed(l *ledger, q queue) {
 	options := priorityqueue.AddOpts{After: control.Coalesce, Priority: new(handler.LowPriority)}
 	for _, owner := range l.owners() {
@@ -177,7 +170,6 @@ func enqueueServed(l *ledger, q queue) {
 	}
 }
 
-// advertised enqueues all Services with an address when a VIPAdvertisement changes.
 func advertised(l *ledger) handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, _ event.CreateEvent, q queue) { enqueueServed(l, q) },
@@ -186,9 +178,8 @@ func advertised(l *ledger) handler.EventHandler {
 	}
 }
 
-// serviceEvents enqueues a Service and, when its labels change, the Services that share an address with it,
-// because VIPAdvertisements select by these labels. created is called for each Service that is new to the
-// operator; atStart is true during the initial list.
+// serviceEvents enqueues a Service and, when its labels change, the Services that share an address with it.
+// created is called for each new Service; atStart is true during the initial list.
 func serviceEvents(l *ledger, created func(service *corev1.Service, atStart bool)) handler.EventHandler {
 	add := func(q queue, service client.Object) {
 		q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(service)})

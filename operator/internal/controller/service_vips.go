@@ -19,8 +19,7 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// errServiceChanged is returned when a Service or its Namespace differs from the cache. The event of the change
-// enqueues the Service.
+// errServiceChanged is returned for a stale Service or Namespace; the change's event enqueues it again.
 var errServiceChanged = errors.New("the Service has changed meanwhile")
 
 // changedMeanwhile converts conflicts and NotFound errors of writes to a Service into errServiceChanged.
@@ -31,8 +30,8 @@ func changedMeanwhile(err error) error {
 	return err
 }
 
-// carryOut writes the VIPs of a plan. It returns false if the plan was made from stale VIPs; the ledger then
-// has the current ones. Until it returns, other plans see the promised claims.
+// carryOut writes the VIPs of a plan, which other plans see as promised meanwhile. It returns false if the
+// plan was made from stale VIPs; the ledger then has the current ones.
 func (r *serviceReconciler) carryOut(
 	ctx context.Context, service *corev1.Service, plan ipam.Plan, objects map[netip.Addr]*millracev1beta1.VIP,
 ) (carriedOut bool, err error) {
@@ -52,8 +51,8 @@ func (r *serviceReconciler) carryOut(
 		r.callJoining()
 		r.turns.tell()
 	}()
-	// For new VIPs the status patch adds the finalizers: if the Service is deleted before, the claim leads to
-	// settleStale. An existing VIP may already be known to others, so the finalizers come first.
+	// If the Service is deleted before the status patch adds its finalizers, settleStale handles new VIPs.
+	// Existing VIPs may already be known to others, so the finalizers come first.
 	if len(plan.Bind) > 0 {
 		if err := r.ensureFinalizers(ctx, service, plan); err != nil {
 			return false, err
@@ -82,8 +81,7 @@ func (r *serviceReconciler) writeVIPs(
 	return true, nil
 }
 
-// createVIP creates a VIP. Its name is the address, so that of two operators that assign the same address only
-// one succeeds.
+// createVIP names the VIP by its address, so that only one of two operators can assign it.
 func (r *serviceReconciler) createVIP(ctx context.Context, write ipam.Write) (bool, error) {
 	vip := newVIP(write)
 	err := r.client.Create(ctx, vip)
@@ -108,14 +106,12 @@ func newVIP(write ipam.Write) *millracev1beta1.VIP {
 	}
 }
 
-// bindVIP adds a claim to the version of a VIP that the plan was made from, so that of two operators that
-// assign ports of one VIP only one succeeds.
+// bindVIP updates the planned version, so that only one of two operators assigns ports of a VIP.
 func (r *serviceReconciler) bindVIP(ctx context.Context, planned *millracev1beta1.VIP, claim ipam.Claim) (bool, error) {
 	return r.updateClaims(ctx, boundVIP(planned, claim))
 }
 
-// boundVIP returns a copy of a VIP with the claim. An existing claim keeps its position; a new claim, or one
-// that replaces a reservation, comes last.
+// boundVIP keeps the position of an existing claim and appends a new or formerly reserved one.
 func boundVIP(planned *millracev1beta1.VIP, claim ipam.Claim) *millracev1beta1.VIP {
 	vip := planned.DeepCopy()
 	written := claimObject(claim)
@@ -128,7 +124,7 @@ func boundVIP(planned *millracev1beta1.VIP, claim ipam.Claim) *millracev1beta1.V
 	return vip
 }
 
-// updateClaims writes a VIP. It returns false if the VIP was changed or deleted meanwhile.
+// updateClaims returns false if the VIP was changed or deleted meanwhile.
 func (r *serviceReconciler) updateClaims(ctx context.Context, vip *millracev1beta1.VIP) (bool, error) {
 	address, _ := addressOf(vip)
 	err := r.client.Update(ctx, vip)
@@ -142,7 +138,6 @@ func (r *serviceReconciler) updateClaims(ctx context.Context, vip *millracev1bet
 	return true, nil
 }
 
-// refresh reads the VIP of an address from the API server into the ledger.
 func (r *serviceReconciler) refresh(ctx context.Context, address netip.Addr) error {
 	vip := &millracev1beta1.VIP{}
 	err := r.live.Get(ctx, types.NamespacedName{Name: millracev1beta1.VIPName(address)}, vip)

@@ -18,14 +18,11 @@ import (
 
 // Options configures the controllers.
 type Options struct {
-	// LoadBalancerClass is the loadBalancerClass of Services that the operator serves; default millrace.io/lb.
 	LoadBalancerClass string
 	// DefaultLoadBalancer also serves Services without a loadBalancerClass.
 	DefaultLoadBalancer bool
-	// Reading parses Services.
-	Reading convert.Reading
-	// ReleaseDelay is how long a released address is still announced with low preference. Zero releases
-	// addresses immediately.
+	Reading             convert.Reading
+	// ReleaseDelay is how long a released address is still announced with low preference, or 0.
 	ReleaseDelay time.Duration
 }
 
@@ -47,14 +44,13 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	return fillCaches(ctx, mgr)
 }
 
-// fillCaches makes standby replicas cache the numerous objects, so that a new leader does not have to list
-// them. Their controllers do not start (EnableWarmup), because their queues would grow without workers.
+// fillCaches makes standby replicas cache the numerous objects, so that a new leader does not list them.
+// EnableWarmup would start controllers, whose queues grow without workers.
 func fillCaches(ctx context.Context, mgr ctrl.Manager) error {
 	for _, object := range []client.Object{
 		&corev1.Service{}, &corev1.Node{}, control.NamespaceMetadata(), &millracev1beta1.VIP{}, &millracev1beta1.VIPPool{},
 		&millracev1beta1.VIPAdvertisement{}, &millracev1beta1.LBPeer{}, &millracev1beta1.LBNode{}, &millracev1beta1.LBNodeReport{},
 	} {
-		// The manager fills the informer when it starts.
 		if _, err := mgr.GetCache().GetInformer(ctx, object); err != nil {
 			return fmt.Errorf("setting up the cache of %T: %w", object, err)
 		}

@@ -17,10 +17,8 @@ import (
 )
 
 // settleStale handles the claims of a Service name whose UID no Service has: after a restore, or because a
-// Service was deleted without its finalizers. service is the current Service of the name, or nil.
-//
-// The current Service inherits such a claim. Without a Service, the claim of a restored VIP becomes a
-// reservation and any other claim is released, as are claims that were being released.
+// Service was deleted without its finalizers. The current Service inherits such a claim. Without one, the
+// claim of a restored VIP becomes a reservation and any other claim is released.
 func (r *serviceReconciler) settleStale(ctx context.Context, key types.NamespacedName, service *corev1.Service) error {
 	if service != nil && isOfAnotherOperator(service) {
 		return nil
@@ -50,8 +48,7 @@ func (r *serviceReconciler) settleStale(ctx context.Context, key types.Namespace
 	return nil
 }
 
-// staleClaims matches the claims of a Service name that have another UID than the current Service. Claims without
-// a UID are reservations.
+// staleClaims matches claims of the name with another UID. Claims without a UID are reservations.
 func staleClaims(key types.NamespacedName, service *corev1.Service) matchClaim {
 	current := ""
 	if service != nil {
@@ -62,7 +59,6 @@ func staleClaims(key types.NamespacedName, service *corev1.Service) matchClaim {
 	}
 }
 
-// confirmGone reports whether the API server has no Service of that name and UID.
 func (r *serviceReconciler) confirmGone(ctx context.Context, key types.NamespacedName, uid types.UID) (bool, error) {
 	if r.ledger.isFormer(string(uid)) {
 		return true, nil
@@ -78,7 +74,6 @@ func (r *serviceReconciler) confirmGone(ctx context.Context, key types.Namespace
 	return service.UID != uid, nil
 }
 
-// dropStale releases a stale claim or, if mayReserve is true and the VIP was restored, makes it a reservation.
 func (r *serviceReconciler) dropStale(ctx context.Context, vip *millracev1beta1.VIP, claim millracev1beta1.VIPClaim, mayReserve bool) error {
 	stale := claimsWithUID(claim.Namespace, claim.Name, types.UID(claim.UID))
 	if mayReserve {
@@ -93,8 +88,8 @@ func (r *serviceReconciler) dropStale(ctx context.Context, vip *millracev1beta1.
 	return r.release(ctx, vip, stale)
 }
 
-// isRestored reports whether no operator has written the VIP since it was created in this cluster. Field managers
-// of a previous cluster, which backup tools may restore, are older than the object.
+// isRestored reports whether no operator has written the VIP in this cluster. Field managers of a previous
+// cluster, which backup tools may restore, are older than the object.
 func (r *serviceReconciler) isRestored(ctx context.Context, vip *millracev1beta1.VIP) (bool, error) {
 	stored := &millracev1beta1.VIP{}
 	if err := r.live.Get(ctx, client.ObjectKeyFromObject(vip), stored); err != nil {
@@ -109,7 +104,6 @@ func (r *serviceReconciler) isRestored(ctx context.Context, vip *millracev1beta1
 	return stored.UID == vip.UID, nil
 }
 
-// reserve removes the UID from a claim: any future Service of its name has the address.
 func (r *serviceReconciler) reserve(ctx context.Context, vip *millracev1beta1.VIP, match matchClaim) error {
 	address, _ := addressOf(vip)
 	for range maxPlans {
@@ -126,7 +120,6 @@ func (r *serviceReconciler) reserve(ctx context.Context, vip *millracev1beta1.VI
 	return fmt.Errorf("reserving VIP of %s: others changed it %d times in a row", address, maxPlans)
 }
 
-// releaseStale releases the stale claims that a Service with all its addresses did not need.
 func (r *serviceReconciler) releaseStale(ctx context.Context, service *corev1.Service) error {
 	key := client.ObjectKeyFromObject(service)
 	for _, vip := range r.ledger.claimed(key.Namespace, key.Name) {

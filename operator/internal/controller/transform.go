@@ -13,9 +13,8 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/nodes"
 )
 
-// TransformNode reduces a Node before it is cached to the input of its LBNode and LBNodeReport, the addresses
-// that no pool may assign, and the labels by which peers and advertisements select. Heartbeats of a kubelet do
-// not change the result.
+// TransformNode reduces a Node, before it is cached, to the fields that controllers and selectors read;
+// heartbeats of a kubelet do not change the result.
 func TransformNode(object any) (any, error) {
 	node, ok := object.(*corev1.Node)
 	if !ok {
@@ -39,8 +38,7 @@ func TransformNode(object any) (any, error) {
 	return slimmed, nil
 }
 
-// TransformReport reduces an LBNodeReport before it is cached to its owner, the fields that controllers read
-// and one established session.
+// TransformReport reduces an LBNodeReport, before it is cached, to the fields that controllers read.
 func TransformReport(object any) (any, error) {
 	report, ok := object.(*millracev1beta1.LBNodeReport)
 	if !ok {
@@ -67,7 +65,7 @@ func TransformReport(object any) (any, error) {
 	return slimmed, nil
 }
 
-// probed returns the sessions with canaries, reduced to the fields that conflict verdicts need.
+// probed returns the sessions with canaries, reduced to the input of conflict verdicts.
 func probed(sessions []millracev1beta1.SessionStatus) (kept []millracev1beta1.SessionStatus) {
 	for i := range sessions {
 		if session := &sessions[i]; len(session.Canaries) > 0 {

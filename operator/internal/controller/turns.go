@@ -11,22 +11,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// serviceWorkers is the number of Services that are reconciled concurrently. Workers mostly wait for the API
-// server.
+// serviceWorkers is the number of concurrent reconciliations, which mostly wait for the API server.
 const serviceWorkers = 8
 
-// turns serializes workers: one runs while the others wait for the API server. The code between two calls to
-// the API server is therefore atomic. During a call everything may change except the worker's own Service.
+// turns serializes workers: one runs while the others wait for the API server, so the code between two
+// calls is atomic. During a call everything may change except the worker's own Service.
 type turns struct {
 	// alone is write-locked by a worker that must be the only one and read-locked by the others.
-	alone sync.RWMutex
-	// mu is held by the running worker.
-	mu sync.Mutex
-	// isAlone is true while a worker holds alone exclusively.
-	isAlone bool
-	// active is the set of Services that workers are reconciling.
-	active map[types.NamespacedName]struct{}
-	// progress is signaled when a waiting worker may continue.
+	alone    sync.RWMutex
+	mu       sync.Mutex
+	isAlone  bool
+	active   map[types.NamespacedName]struct{}
 	progress sync.Cond
 }
 
@@ -64,7 +59,6 @@ func (t *turns) beside(service types.NamespacedName, work func() error) error {
 	return work()
 }
 
-// areActive reports whether workers are reconciling all of these Services.
 func (t *turns) areActive(services []types.NamespacedName) bool {
 	for _, service := range services {
 		if _, active := t.active[service]; !active {
@@ -74,13 +68,10 @@ func (t *turns) areActive(services []types.NamespacedName) bool {
 	return true
 }
 
-// wait lets other workers run until one of them has made progress.
 func (t *turns) wait() { t.progress.Wait() }
 
-// tell wakes waiting workers.
 func (t *turns) tell() { t.progress.Broadcast() }
 
-// reader reads from the API server and releases the turn during calls.
 type reader struct {
 	client.Reader
 	turns *turns
@@ -96,13 +87,11 @@ func (r reader) List(ctx context.Context, list client.ObjectList, options ...cli
 	return r.Reader.List(ctx, list, options...)
 }
 
-// leave releases the turn until the returned function is called.
 func (t *turns) leave() (enter func()) {
 	t.mu.Unlock()
 	return t.mu.Lock
 }
 
-// writer reads from the cache and releases the turn while it writes.
 type writer struct {
 	client.Client
 	turns *turns

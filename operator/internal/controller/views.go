@@ -18,19 +18,15 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
-// views holds the inputs of plans besides the ledger: pools and the labels of namespaces. A change requeues
-// only the waiting Services that it may affect, because something always changes in a large cluster, and
-// thousands of needless passes would delay other Services.
+// views holds the pools and namespace labels that plans use. A change requeues only the waiting Services
+// that it may affect, because needless passes in a large cluster would delay other Services.
 type views struct {
-	// number counts the changes that affect any waiting Service.
 	number uint64
 	// pools is the view of the last plan; its number is 0 before the first one.
-	pools poolView
-	// namespaces holds the labels of all namespaces.
+	pools      poolView
 	namespaces map[string]labels.Set
 }
 
-// viewPools stores the pools for further plans.
 func (w *waitingServices) viewPools(now poolView) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -53,8 +49,8 @@ func (w *waitingServices) viewPools(now poolView) {
 	})
 }
 
-// changedPools returns the previous versions of changed or deleted pools, and the new versions of changed or
-// added ones.
+// changedPools returns previous versions of changed or deleted pools, and new versions of changed or added
+// ones.
 func changedPools(before, now []desired.Pool) (changed []desired.Pool) {
 	for _, pools := range [...][2][]desired.Pool{{before, now}, {now, before}} {
 		for _, pool := range pools[0] {
@@ -66,7 +62,7 @@ func changedPools(before, now []desired.Pool) (changed []desired.Pool) {
 	return changed
 }
 
-// viewNamespace stores the labels of a namespace. Most labels do not matter to any pool.
+// viewNamespace stores a namespace's labels. Most labels do not matter to any pool.
 func (w *waitingServices) viewNamespace(name string, now labels.Set) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -85,9 +81,8 @@ func (w *waitingServices) forgetNamespace(name string) {
 	delete(w.views.namespaces, name)
 }
 
-// concern marks the Services that a change of views may help or whose reported refusal it may make wrong.
-// Services that are being planned may or may not have seen the change and are marked as well. w.mu must be
-// held.
+// concern marks the Services that a change of views may help or whose refusal it may make wrong, including
+// those being planned, which may not have seen it. w.mu must be held.
 func (w *waitingServices) concern(may func(*waiter) bool) {
 	w.views.number++
 	for _, waiting := range w.line {
@@ -101,14 +96,12 @@ func (w *waitingServices) concern(may func(*waiter) bool) {
 // lookAtPools is a request without a name that makes a worker check all pools.
 var lookAtPools = reconcile.Request{}
 
-// poolEvents enqueues lookAtPools.
 func poolEvents() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
 		return []reconcile.Request{lookAtPools}
 	})
 }
 
-// poolChanges passes events that may change the addresses a pool assigns.
 func poolChanges() predicate.Predicate {
 	return predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, wasPool := e.ObjectOld.(*millracev1beta1.VIPPool)
@@ -120,7 +113,6 @@ func poolChanges() predicate.Predicate {
 // lookAtPoolsSoon enqueues lookAtPools with a delay that coalesces events of many nodes.
 func lookAtPoolsSoon(q queue) { q.AddAfter(lookAtPools, control.Coalesce) }
 
-// namespaceEvents stores the labels of namespaces and requeues affected Services.
 func namespaceEvents(waiting *waitingServices) handler.EventHandler {
 	note := func(q queue, namespace client.Object) {
 		waiting.viewNamespace(namespace.GetName(), namespace.GetLabels())

@@ -27,10 +27,8 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// indexPool is the field index of VIPs by spec.pool.
 const indexPool = "spec.pool"
 
-// vipReconciler writes the status of VIPs.
 type vipReconciler struct {
 	client     client.Client
 	pools      *poolIndex
@@ -58,7 +56,7 @@ func setupVIPs(ctx context.Context, mgr ctrl.Manager) error {
 	return controller.Complete(r)
 }
 
-// enqueueVIPs enqueues the VIPs of addresses, which need not exist.
+// enqueueVIPs also accepts addresses without a VIP.
 func enqueueVIPs(q queue, addresses []netip.Addr) {
 	for _, address := range addresses {
 		q.Add(ctrl.Request{NamespacedName: types.NamespacedName{Name: millracev1beta1.VIPName(address)}})
@@ -78,7 +76,6 @@ func (r *vipReconciler) vipsOf(ctx context.Context, pool client.Object) []ctrl.R
 	return requests
 }
 
-// Reconcile writes the phase and conditions of one VIP.
 func (r *vipReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	vip := &millracev1beta1.VIP{}
 	if err := r.client.Get(ctx, request.NamespacedName, vip); err != nil {
@@ -103,8 +100,8 @@ func (r *vipReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ct
 	return ctrl.Result{}, client.IgnoreNotFound(err)
 }
 
-// isPlainVIP reports whether the status of a VIP adds nothing to its spec: one Service has it, no node answers
-// for it on its links, and no condition has a message. Such a status is written only to replace a previous one.
+// isPlainVIP reports whether the status adds nothing to the spec: one Service has the VIP, no node answers
+// for it, and no condition has a message. It is written only to replace another status.
 func isPlainVIP(vip *millracev1beta1.VIP) bool {
 	return len(vip.Spec.Claims) == 1 && isBound(vip) && vip.Status.AnsweredBy == "" &&
 		!slices.ContainsFunc(vip.Status.Conditions, func(condition metav1.Condition) bool {
@@ -122,19 +119,17 @@ func phaseOf(vip *millracev1beta1.VIP) millracev1beta1.VIPPhase {
 	return millracev1beta1.VIPBound
 }
 
-// isBound reports whether a Service has a VIP. Claims without a UID are reservations.
+// isBound ignores claims without a UID, which are reservations.
 func isBound(vip *millracev1beta1.VIP) bool {
 	return slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1beta1.VIPClaim) bool { return claim.UID != "" })
 }
 
-// isReleasing reports whether all Services of a VIP are releasing it.
 func isReleasing(vip *millracev1beta1.VIP) bool {
 	return !slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1beta1.VIPClaim) bool {
 		return claim.UID != "" && claim.Release == nil
 	})
 }
 
-// claimants lists the Services of claims, at most control.MaxNamed of them.
 func claimants(claims []millracev1beta1.VIPClaim) string {
 	var names []string
 	for _, claim := range claims[:min(len(claims), control.MaxNamed)] {
@@ -180,7 +175,7 @@ func (r *vipReconciler) condition(ctx context.Context, vip *millracev1beta1.VIP)
 	return control.Ready(vip.Generation, nil, note), nil
 }
 
-// portsTwice reports ports that two claims list. Only manual claims can do that; the first one has the port.
+// portsTwice reports ports of two claims, which must be manual; the first one has the port.
 func portsTwice(vip *millracev1beta1.VIP) []desired.Problem {
 	var problems []desired.Problem
 	owners := map[ipam.Port]millracev1beta1.VIPClaim{}

@@ -24,42 +24,37 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// waitingServices is the queue of Services that need an address and may get it when a VIP, a pool or a
-// namespace changes, ordered by how long they have waited.
+// waitingServices orders, by waiting time, the Services that may get an address after a change.
 type waitingServices struct {
 	mu       sync.Mutex
 	services map[types.NamespacedName]*waiter
-	// line holds the waiting Services in order.
-	line   []*waiter
-	waking waking
+	line     []*waiter
+	waking   waking
 	// changes counts changes of VIPs that may help a waiting Service.
 	changes *atomic.Uint64
 	views   views
-	// joining holds the Services that will add a claim to a VIP as soon as no other plan is being written to
-	// it.
+	// joining holds the Services that add a claim to a VIP once no other plan is being written to it.
 	joining map[types.NamespacedName]*waiter
 	// recall is true if further joining Services may be called.
 	recall bool
 }
 
-// A waiter is a waiting Service.
 type waiter struct {
 	name types.NamespacedName
 	uid  types.UID
 	// since is when the Service began to wait; created breaks ties.
 	since, created time.Time
-	// tried and viewed are the numbers of the last changes of VIPs and views before the last plan, and wish is
-	// the part that it did not get. isKnown is true after the first plan, isPlanned during one.
+	// tried and viewed are the last changes of VIPs and views before the last plan, and wish is its refused
+	// part. isKnown is true after the first plan, isPlanned during one.
 	tried, viewed      uint64
 	wish               wish
 	isKnown, isPlanned bool
-	// owed and concerned are the numbers of the last changes of VIPs and views that may help the Service;
-	// looked and seen those of the last changes before a worker reconciled it. isWoken is true while it is
-	// queued for that.
+	// owed and concerned are the last changes of VIPs and views that may help; looked and seen, those
+	// before a worker reconciled the Service. isWoken is true while it is queued for that.
 	owed, looked    uint64
 	concerned, seen uint64
 	isWoken         bool
-	// joins are the addresses that the Service will share; isCalled is true once it was requeued for that.
+	// joins are the addresses to share; isCalled is true once the Service was requeued for that.
 	joins    []netip.Addr
 	isCalled bool
 }
@@ -71,8 +66,8 @@ func newWaitingServices(l *ledger) *waitingServices {
 	}
 }
 
-// begin adds a Service that has waited since a time, unless it is already waiting. The transition time of its
-// condition AddressAssigned takes precedence, since it survives restarts of the operator.
+// begin adds a Service that has waited since a time or since the transition of its condition
+// AddressAssigned, which survives restarts of the operator.
 func (w *waitingServices) begin(service *corev1.Service, since time.Time) {
 	condition := meta.FindStatusCondition(service.Status.Conditions, millracev1beta1.ConditionAddressAssigned)
 	if condition != nil && condition.Status == metav1.ConditionFalse {
@@ -90,7 +85,6 @@ func (w *waitingServices) begin(service *corev1.Service, since time.Time) {
 	}
 }
 
-// end removes a Service that no longer waits.
 func (w *waitingServices) end(service types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -106,7 +100,6 @@ func (w *waitingServices) forget(service types.NamespacedName) {
 	}
 }
 
-// leave removes a Service from those that join.
 func (w *waitingServices) leave(service types.NamespacedName) {
 	if known := w.joining[service]; known != nil {
 		known.joins, w.recall = nil, true
@@ -114,8 +107,7 @@ func (w *waitingServices) leave(service types.NamespacedName) {
 	}
 }
 
-// join records that a Service will add claims to the VIPs of its plan when no other plan is being written to
-// them.
+// join records that a Service waits for pending writes to the VIPs of its plan.
 func (w *waitingServices) join(service types.NamespacedName, plan ipam.Plan) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -125,14 +117,12 @@ func (w *waitingServices) join(service types.NamespacedName, plan ipam.Plan) {
 	}
 }
 
-// stopJoining removes a Service from those that join because a worker reconciles it.
 func (w *waitingServices) stopJoining(service types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.leave(service)
 }
 
-// mayJoin records that a VIP was written, so that others may join it.
 func (w *waitingServices) mayJoin() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -151,8 +141,8 @@ func (w *waitingServices) joinsBefore(service types.NamespacedName, plan ipam.Pl
 	return false
 }
 
-// call returns the Services that can join now: for each address without a pending write the first ones in the
-// line, at most as many as there are workers. Each is returned once.
+// call returns the Services that can join now: for each address without a pending write the first ones in
+// the line, at most as many as there are workers.
 func (w *waitingServices) call(isPromised func(netip.Addr) bool) (called []types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -181,13 +171,11 @@ func (w *waitingServices) call(isPromised func(netip.Addr) bool) (called []types
 	return called
 }
 
-// isJoinedBy reports whether a plan writes to a VIP that the Service joins.
 func (w *waiter) isJoinedBy(plan ipam.Plan) bool {
 	written := writtenBy(plan)
 	return slices.ContainsFunc(w.joins, func(address netip.Addr) bool { return slices.Contains(written, address) })
 }
 
-// writtenBy returns the addresses of the VIPs that a plan writes.
 func writtenBy(plan ipam.Plan) []netip.Addr {
 	addresses := make([]netip.Addr, 0, len(plan.Create)+len(plan.Bind))
 	for _, writes := range [...][]ipam.Write{plan.Create, plan.Bind} {
@@ -207,7 +195,7 @@ func (w *waitingServices) present() moment {
 	return moment{w.changes.Load(), w.views.number}
 }
 
-// plan records that a plan is being made for a Service, from the current VIPs and from views with this number.
+// plan records that a plan is being made, from the current VIPs and views with this number.
 func (w *waitingServices) plan(service types.NamespacedName, views uint64) moment {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -217,7 +205,6 @@ func (w *waitingServices) plan(service types.NamespacedName, views uint64) momen
 	return moment{w.changes.Load(), views}
 }
 
-// try records the state that a Service is tried with.
 func (w *waitingServices) try(service types.NamespacedName, with moment) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -226,7 +213,6 @@ func (w *waitingServices) try(service types.NamespacedName, with moment) {
 	}
 }
 
-// want records the part of its request that a Service did not get.
 func (w *waitingServices) want(service types.NamespacedName, wish wish) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -235,8 +221,8 @@ func (w *waitingServices) want(service types.NamespacedName, wish wish) {
 	}
 }
 
-// ahead returns the Services, in order, that have waited longer than a Service, may want an address of its
-// plan, and were not tried since the last change. Services that join a VIP want no other address.
+// ahead returns, in order, Services that have waited longer, may want an address of the plan and were not
+// tried since the last change. Joining Services want no other address.
 func (w *waitingServices) ahead(service types.NamespacedName, plan ipam.Plan) []types.NamespacedName {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -255,7 +241,6 @@ func (w *waitingServices) ahead(service types.NamespacedName, plan ipam.Plan) []
 	return ahead
 }
 
-// compare orders Services by how long they have waited.
 func (w *waitingServices) compare(a, b types.NamespacedName) int {
 	x, y := w.services[a], w.services[b]
 	if x == nil || y == nil {
@@ -276,7 +261,6 @@ func rankOf(w *waiter) int {
 	return 0
 }
 
-// refused returns the Services that did not get all that they want.
 func (w *waitingServices) refused() []types.NamespacedName {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -289,8 +273,7 @@ func (w *waitingServices) refused() []types.NamespacedName {
 	return refused
 }
 
-// noteWaiting adds a Service that is new to the operator, until its first pass. Services that existed when the
-// operator started are ordered by age.
+// noteWaiting adds a new Service until its first pass. Those of the initial list are ordered by age.
 func (r *serviceReconciler) noteWaiting(service *corev1.Service, atStart bool) {
 	if !r.serves(service) {
 		return
@@ -302,20 +285,18 @@ func (r *serviceReconciler) noteWaiting(service *corev1.Service, atStart bool) {
 	r.waiting.begin(service, since)
 }
 
-// errJoins is returned if a Service has to wait until other plans are written to a VIP. It is requeued then.
+// errJoins is returned if a Service has to wait, and be requeued, until other plans are written.
 var errJoins = errors.New("others write to the VIP at the moment")
 
-// callJoining requeues the Services that can join a VIP now.
 func (r *serviceReconciler) callJoining() {
 	for _, service := range r.waiting.call(r.ledger.isPromisedAddress) {
 		r.later(service, atOnce)
 	}
 }
 
-// serveAhead lets Services that have waited longer be planned first, and returns the resulting plan of this
-// Service. Failures and remaining work of the others go to the queue. With other workers running, it waits for
-// the Services that these have and returns errAlone if there are more. It returns errJoins if another plan is
-// being or must first be written to one of its VIPs, because a waiting worker would delay all other Services.
+// serveAhead lets Services that have waited longer be planned first, and returns the resulting plan. It
+// returns errAlone if this needs other workers to pause, and errJoins if another plan must first be written
+// to one of its VIPs, because a waiting worker would delay all other Services.
 func (r *serviceReconciler) serveAhead(
 	ctx context.Context, service types.NamespacedName, plan func() ipam.Plan,
 ) (ipam.Plan, error) {
@@ -326,7 +307,7 @@ func (r *serviceReconciler) serveAhead(
 	}
 	for !r.turns.isAlone {
 		if len(planned.Create)+len(planned.Bind) == 0 {
-			// The plan takes nothing from others. Comparing thousands of waiting Services would be expensive.
+			// The plan takes nothing from others; comparing thousands of Services would be expensive.
 			return planned, nil
 		}
 		ahead := r.waiting.ahead(service, planned)

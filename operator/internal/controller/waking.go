@@ -16,18 +16,15 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// waking selects the waiting Services to requeue when VIPs change. A freed address can serve any Service that
-// wants an address of its pool: the first one in the line is requeued, and the next one if that one cannot use
-// it. Services that a change may help in another way are owed a pass. Only a few are requeued at a time,
-// because thousands in the queue would delay other Services.
+// waking selects the waiting Services to requeue when VIPs change. For a freed address it is the first
+// Service that wants one of the pool, then the next if that one cannot use it. Only a few are requeued at a
+// time, because thousands in the queue would delay other Services.
 type waking struct {
-	// freed holds free addresses that waiting Services may still want.
 	freed map[poolFamily]*freedAddresses
 	// isOwing is true if Services may be owed a pass; isDue, if more Services may have to be requeued.
 	isOwing, isDue bool
 }
 
-// poolFamily identifies the addresses of one family in a pool.
 type poolFamily struct {
 	pool   string
 	family ipam.Family
@@ -39,21 +36,19 @@ type freedAddresses struct {
 	number    uint64
 }
 
-// A wish is the unsatisfied part of a Service's request.
 type wish struct {
-	wants []ipam.Want
-	// sharingKey is the Service's sharing key: changes of VIPs with that key may help.
+	wants      []ipam.Want
 	sharingKey string
 	// isOpen is true if any change may help.
 	isOpen bool
-	// labels are the Service's labels, which pools may select. asks is true if the Service requests a pool or
-	// addresses, is invalid or already has an address; then any pool may matter.
+	// labels are selected by pools. asks is true if the Service requests a pool or addresses, is invalid or
+	// already has an address; then any pool may matter.
 	labels labels.Set
 	asks   bool
 }
 
-// wishOf returns the unsatisfied part of a Service's request. If a quota withholds one of several addresses,
-// they depend on each other: another pool for the first address may help.
+// wishOf returns the unsatisfied part of a request. If a quota withholds one of several addresses, another
+// pool for the first address may help.
 func wishOf(service *corev1.Service, request *ipam.Request, result *outcome) wish {
 	overQuota := slices.ContainsFunc(result.plan.Wants, func(want ipam.Want) bool { return want.OverQuota })
 	several := len(request.Families) > 1 || len(request.Asked) > 1
@@ -63,7 +58,6 @@ func wishOf(service *corev1.Service, request *ipam.Request, result *outcome) wis
 	}
 }
 
-// vipChange is a VIP that was created, deleted or whose claims changed.
 type vipChange struct {
 	address netip.Addr
 	// namespaces and keys are those of its claims before and after the change.
@@ -81,9 +75,8 @@ func newVIPChange(address netip.Addr, before, after []millracev1beta1.VIPClaim) 
 	return change
 }
 
-// mayHelp reports whether a change may help a Service or makes its reported refusal wrong. It ignores freed
-// addresses that any Service of the pool could take. A Service that is being planned may or may not have seen
-// the change.
+// mayHelp reports whether a change, apart from freed addresses, may help a Service or makes its refusal
+// wrong. A Service that is being planned may not have seen the change.
 func (c vipChange) mayHelp(w *waiter) bool {
 	if !w.isKnown || w.isPlanned || w.wish.isOpen {
 		return w.isPlanned || w.wish.isOpen
@@ -101,7 +94,7 @@ func (c vipChange) mayHelp(w *waiter) bool {
 	return isSharer && sameKey || (isSharer || overQuota) && sameNamespace
 }
 
-// change marks the Services that a change of a VIP may help. The ledger must already have the change.
+// change marks the Services that a change of a VIP, already in the ledger, may help.
 func (w *waitingServices) change(change vipChange) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -114,7 +107,6 @@ func (w *waitingServices) change(change vipChange) {
 	w.waking.isDue = true
 }
 
-// free records that an address of a pool became free.
 func (w *waitingServices) free(address netip.Addr, pool string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -130,7 +122,7 @@ func (w *waitingServices) free(address netip.Addr, pool string) {
 	freed.number, w.waking.isDue = w.changes.Load(), true
 }
 
-// looked records the state that a worker reconciled a Service with. The queue retries failures.
+// looked records the state that a worker reconciled a Service with.
 func (w *waitingServices) looked(service types.NamespacedName, with moment) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -140,7 +132,7 @@ func (w *waitingServices) looked(service types.NamespacedName, with moment) {
 	}
 }
 
-// wake returns the Services to requeue now. Each is requeued once until its next pass.
+// wake returns the Services to requeue now, each once until its next pass.
 func (w *waitingServices) wake(isUsed func(netip.Addr) bool) (woken []types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -178,17 +170,15 @@ func (w *waitingServices) wake(isUsed func(netip.Addr) bool) (woken []types.Name
 	w.waking.isOwing = owed > 0
 	for of := range left {
 		if !wanted[of] {
-			// All waiting Services were tried with it; new Services are planned anyway.
+			// All waiting Services were tried with it.
 			delete(w.waking.freed, of)
 		}
 	}
 	return woken
 }
 
-// isEnough reports whether the rest of the line needs no check.
 func isEnough(owed int, left map[poolFamily]int) bool { return owed > serviceWorkers && len(left) == 0 }
 
-// stillFree removes addresses that are used again and returns the number of free addresses.
 func (w *waking) stillFree(isUsed func(netip.Addr) bool) map[poolFamily]int {
 	left := map[poolFamily]int{}
 	for of, freed := range w.freed {
@@ -201,8 +191,8 @@ func (w *waking) stillFree(isUsed func(netip.Addr) bool) map[poolFamily]int {
 	return left
 }
 
-// offer returns the pool and family of a freed address that the Service wants, was not tried with, and that is
-// not left to Services before it.
+// offer returns the pool of a freed address that the Service wants, was not tried with, and that is not
+// left to earlier Services.
 func (w *waking) offer(waiting *waiter, left map[poolFamily]int) (poolFamily, bool) {
 	if len(left) == 0 {
 		return poolFamily{}, false
@@ -216,20 +206,17 @@ func (w *waking) offer(waiting *waiter, left map[poolFamily]int) (poolFamily, bo
 	return poolFamily{}, false
 }
 
-// known is the number of the last change of VIPs before the Service was tried.
 func (w *waiter) known() uint64 { return max(w.tried, w.looked) }
 
-// isOwed reports whether a change since the last try may help the Service.
 func (w *waiter) isOwed() bool { return w.owed > w.known() || w.concerned > max(w.viewed, w.seen) }
 
-// wakeWaiting requeues the Services that may get an address now.
 func (r *serviceReconciler) wakeWaiting() {
 	for _, service := range r.waiting.wake(r.ledger.isUsed) {
 		r.later(service, atOnce)
 	}
 }
 
-// wake enqueues Services after a change of a VIP. isFreed reports that the address no longer has a VIP.
+// wake enqueues Services after a change. isFreed is true if the address no longer has a VIP.
 func (h vipEvents) wake(q queue, before, after *millracev1beta1.VIP, isFreed bool) {
 	address, ok := addressOf(before)
 	if !ok {

@@ -20,8 +20,7 @@ import (
 
 type queue = control.Queue
 
-// updates returns a handler that passes the name of each changed object and its current state to update;
-// the state of a deleted object is nil.
+// updates returns a handler that calls update with nil for a deleted object.
 func updates[T client.Object](update func(q queue, name string, object T)) handler.TypedEventHandler[T, reconcile.Request] {
 	return handler.TypedFuncs[T, reconcile.Request]{
 		CreateFunc: func(_ context.Context, e event.TypedCreateEvent[T], q queue) { update(q, e.Object.GetName(), e.Object) },
@@ -35,8 +34,7 @@ func updates[T client.Object](update func(q queue, name string, object T)) handl
 	}
 }
 
-// vipEvents updates the ledger and enqueues the Services that a change of a VIP affects: those with a claim,
-// and waiting Services that it may help.
+// vipEvents updates the ledger and enqueues Services with a claim and waiting ones.
 type vipEvents struct {
 	ledger  *ledger
 	waiting *waitingServices
@@ -54,7 +52,6 @@ func (h vipEvents) Create(_ context.Context, e event.TypedCreateEvent[*millracev
 	}
 }
 
-// isShared reports whether the VIP has a sharing key.
 func isShared(vip *millracev1beta1.VIP) bool {
 	return slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1beta1.VIPClaim) bool { return claim.SharingKey != "" })
 }
@@ -78,7 +75,6 @@ func (h vipEvents) Delete(_ context.Context, e event.TypedDeleteEvent[*millracev
 	h.wake(q, e.Object, nil, true)
 }
 
-// Generic is not called, because no source emits such events.
 func (h vipEvents) Generic(context.Context, event.TypedGenericEvent[*millracev1beta1.VIP], queue) {}
 
 func (h vipEvents) enqueueClaims(q queue, objects ...*millracev1beta1.VIP) {
@@ -89,9 +85,8 @@ func (h vipEvents) enqueueClaims(q queue, objects ...*millracev1beta1.VIP) {
 	}
 }
 
-// enqueueChanged enqueues the Services whose claims changed. Services that share the address may have to report
-// something else; they are enqueued with a delay that coalesces changes, because hundreds of Services may share
-// one address.
+// enqueueChanged enqueues the Services whose claims changed and, with a delay that coalesces changes, all
+// that share the address, which may be hundreds.
 func (h vipEvents) enqueueChanged(q queue, before, after []millracev1beta1.VIPClaim) {
 	request := func(claim *millracev1beta1.VIPClaim) reconcile.Request {
 		return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}}
@@ -114,7 +109,6 @@ func (h vipEvents) enqueueChanged(q queue, before, after []millracev1beta1.VIPCl
 	}
 }
 
-// enqueueClaimants enqueues the Services that have one of the addresses.
 func enqueueClaimants(q queue, l *ledger, addresses []netip.Addr) {
 	for _, address := range addresses {
 		vip := l.object(address)

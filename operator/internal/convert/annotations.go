@@ -24,7 +24,6 @@ type Reading struct {
 // Annotations are names of annotations. The first one that a Service has counts.
 type Annotations struct{ Addresses, Pools, SharingKeys []string }
 
-// others are the equivalent annotations of other load balancers.
 var others = map[string]Annotations{
 	"metallb": {
 		Addresses:   []string{"metallb.io/loadBalancerIPs", "metallb.universe.tf/loadBalancerIPs"},
@@ -59,14 +58,12 @@ func ParseAnnotations(names string) (Annotations, error) {
 	return all, nil
 }
 
-// Asking returns the annotations that request addresses.
 func (r Reading) Asking() []string {
 	own := []string{millracev1beta1.AnnotationAddresses, millracev1beta1.AnnotationPool, millracev1beta1.AnnotationSharingKey}
 	return slices.Concat(own, r.Others.Addresses, r.Others.Pools, r.Others.SharingKeys)
 }
 
-// valueOf returns the value of our annotation or else of the first of others, and the name of the field for
-// messages, which is empty without an annotation.
+// valueOf returns the value of our annotation or else of the first of others, and the field for messages.
 func valueOf(service *corev1.Service, own string, others []string) (text, field string) {
 	for _, name := range append([]string{own}, others...) {
 		if text, found := service.Annotations[name]; found {

@@ -7,7 +7,7 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// Pools converts pools for plans, in the same order.
+// Pools keeps the order of pools.
 func Pools(pools []desired.Pool) []ipam.Pool {
 	converted := make([]ipam.Pool, 0, len(pools))
 	for i := range pools {

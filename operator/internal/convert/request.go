@@ -23,8 +23,8 @@ func OwnerOf(service *corev1.Service) ipam.Owner {
 	return ipam.Owner{Namespace: service.Namespace, Name: service.Name, UID: string(service.UID)}
 }
 
-// Request returns the request of a Service in a namespace with these labels. The error names the invalid field
-// or annotation; the request then keeps the Service's addresses and asks for no new ones.
+// Request parses a Service. The error names the invalid field or annotation; the request then keeps the
+// Service's addresses and asks for no new ones.
 func (r Reading) Request(service *corev1.Service, namespace labels.Set, pools []desired.Pool) (ipam.Request, error) {
 	policy := service.Spec.IPFamilyPolicy
 	request := ipam.Request{
@@ -66,7 +66,6 @@ func (r Reading) Request(service *corev1.Service, namespace labels.Set, pools []
 	return request, nil
 }
 
-// adopt requests the addresses in the Service's status.
 func adopt(request *ipam.Request) {
 	request.Adopt = true
 	request.Asked = slices.Clone(request.Hints)
@@ -74,7 +73,7 @@ func adopt(request *ipam.Request) {
 	request.RequireAll = false
 }
 
-// ports returns the ports of a Service, sorted. The default protocol is TCP, as in the API.
+// ports sorts; the default protocol is TCP, as in the API.
 func ports(service *corev1.Service) []ipam.Port {
 	var list []ipam.Port
 	for _, port := range service.Spec.Ports {
@@ -84,7 +83,6 @@ func ports(service *corev1.Service) []ipam.Port {
 	return slices.Compact(list)
 }
 
-// maxSharingKey is the maximum length of a key in a VIP's claim, in bytes.
 const maxSharingKey = 253
 
 func (r Reading) sharingKey(service *corev1.Service) (string, error) {
@@ -95,7 +93,6 @@ func (r Reading) sharingKey(service *corev1.Service) (string, error) {
 	return key, nil
 }
 
-// maxAsked is the maximum number of requested addresses of a family.
 const maxAsked = 8
 
 // askedAddresses parses the annotation or, without it, the deprecated Service.spec.loadBalancerIP.

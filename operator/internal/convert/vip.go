@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// VIP converts a VIP with this address for plans.
+// VIP converts a VIP for plans.
 func VIP(address netip.Addr, object *millracev1beta1.VIP) ipam.VIP {
 	claims := make([]ipam.Claim, 0, len(object.Spec.Claims))
 	for _, claim := range object.Spec.Claims {

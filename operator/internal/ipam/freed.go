@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// runs maps used addresses to a later address of the same run of consecutive addresses (union-find). Addresses
-// are added but never removed. Searches shorten the paths, so that long runs are cheap.
+// runs maps used addresses to a later address of the same run (union-find with shortened paths). Addresses
+// are never removed.
 type runs map[netip.Addr]netip.Addr
 
 func (r runs) add(address netip.Addr) {
@@ -19,7 +19,7 @@ func (r runs) add(address netip.Addr) {
 	}
 }
 
-// behind returns the first unused address at or after an address. It is invalid if the family ends before.
+// behind returns the first unused address at or after an address, invalid past the family's end.
 func (r runs) behind(address netip.Addr) netip.Addr {
 	end := address
 	for next, known := r[end]; known; next, known = r[end] {
@@ -31,21 +31,17 @@ func (r runs) behind(address netip.Addr) netip.Addr {
 	return end
 }
 
-// freedAddresses are free addresses that were used before, in the order in which they became free, indexed by
-// block.
+// freedAddresses are previously used, free addresses in the order of their release, by block.
 type freedAddresses struct {
-	order map[netip.Addr]uint64
-	// retired counts how often any address became free.
+	order   map[netip.Addr]uint64
 	retired uint64
 	all     freedQueue
 	blocks  map[netip.Prefix]*freedBlock
 }
 
-// A freedQueue holds addresses in the order in which they became free. It may contain entries that are stale:
-// used again, or freed again later.
+// A freedQueue is in the order of release and may contain stale entries: used again, or freed later.
 type freedQueue []freedAddress
 
-// A freedBlock holds the freed addresses of one block.
 type freedBlock struct {
 	queue freedQueue
 	count int
@@ -56,7 +52,6 @@ type freedAddress struct {
 	order uint64
 }
 
-// blockBits is the number of host bits of a block.
 const blockBits = 8
 
 func newFreedAddresses() freedAddresses {
@@ -69,7 +64,6 @@ func blockOf(address netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(address, address.BitLen()-blockBits).Masked()
 }
 
-// add records that an address became free.
 func (f *freedAddresses) add(address netip.Addr) {
 	f.remove(address)
 	f.retired++
@@ -85,8 +79,8 @@ func (f *freedAddresses) add(address netip.Addr) {
 	f.push(&f.all, address, len(f.order))
 }
 
-// push appends the address that became free last to a queue with count valid entries, and compacts the queue
-// when stale entries prevail.
+// push appends the last freed address and compacts the queue, of count valid entries, if stale ones
+// prevail.
 func (f *freedAddresses) push(queue *freedQueue, address netip.Addr, count int) {
 	*queue = append(*queue, freedAddress{address, f.retired})
 	if len(*queue) > 2*count+1<<blockBits {
@@ -94,7 +88,6 @@ func (f *freedAddresses) push(queue *freedQueue, address netip.Addr, count int) 
 	}
 }
 
-// head returns the valid entry that has been free for longest, if any.
 func (f *freedAddresses) head(queue *freedQueue) (freedAddress, bool) {
 	for len(*queue) > 0 && f.isOver((*queue)[0]) {
 		*queue = (*queue)[1:]
@@ -105,10 +98,8 @@ func (f *freedAddresses) head(queue *freedQueue) (freedAddress, bool) {
 	return (*queue)[0], true
 }
 
-// isOver reports whether an entry is stale.
 func (f *freedAddresses) isOver(freed freedAddress) bool { return f.order[freed.Addr] != freed.order }
 
-// remove records that an address is used again.
 func (f *freedAddresses) remove(address netip.Addr) {
 	if _, known := f.order[address]; !known {
 		return
@@ -122,7 +113,6 @@ func (f *freedAddresses) remove(address netip.Addr) {
 	}
 }
 
-// forget keeps only the addresses freed last, as many as left.
 func (f *freedAddresses) forget(left int) {
 	longest := slices.SortedFunc(maps.Keys(f.order), func(a, b netip.Addr) int { return cmp.Compare(f.order[a], f.order[b]) })
 	for _, address := range longest[:len(longest)-left] {

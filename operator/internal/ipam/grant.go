@@ -47,8 +47,7 @@ func (p *planner) grantAsked() {
 	p.keepSpares()
 }
 
-// grantMissing assigns addresses to families without one, and replaces addresses that are not from the
-// requested pool.
+// grantMissing fills families without address and replaces addresses outside the requested pool.
 func (p *planner) grantMissing() {
 	var missing []Family
 	for _, family := range p.request.Families {
@@ -87,7 +86,6 @@ func (p *planner) refuseToAllocate(missing []Family) {
 		"no address yet, and the operator's flag --adopt has it give none of its own"})
 }
 
-// firstOf returns the only slot of a family without requested addresses.
 func firstOf(family Family) slot { return slot{family: family} }
 
 func (p *planner) asked(family Family) bool {
@@ -99,20 +97,17 @@ func (p *planner) wantsMove(family Family) bool {
 	return p.ofAnotherPool(held) || p.request.Pool != "" && !p.served(p.request.Pool) && p.table.vips[held].Pool == ""
 }
 
-// served reports whether a pool exists and may serve the Service.
 func (p *planner) served(name string) bool {
 	return slices.ContainsFunc(p.pools, func(pool Pool) bool { return pool.Name == name }) &&
 		slices.Contains(p.request.Eligible, name)
 }
 
-// ofAnotherPool reports whether a VIP was not taken from the requested pool.
 func (p *planner) ofAnotherPool(address netip.Addr) bool {
 	pool := p.table.vips[address].Pool
 	return p.request.Pool != "" && pool != "" && pool != p.request.Pool
 }
 
-// candidates returns the pools to assign addresses from, best first: pools of the Service's other addresses,
-// then by priority and name.
+// candidates sorts pools: those of the Service's other addresses, then by priority and name.
 func (p *planner) candidates() []Pool {
 	var candidates []Pool
 	for _, pool := range p.pools {
@@ -238,7 +233,6 @@ func (p *planner) noPool(family Family) string {
 	return fmt.Sprintf("pool %q, which is asked for, has no %s addresses", name, family)
 }
 
-// poolOf returns the eligible pool that contains an address.
 func (p *planner) poolOf(address netip.Addr) (Pool, bool) {
 	for _, pool := range p.pools {
 		if p.mayServe(pool) && pool.Addresses.Contains(address) {

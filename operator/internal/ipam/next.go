@@ -8,32 +8,26 @@ import (
 	"time"
 )
 
-// Freed addresses are reused last, because packets of previous clients may still arrive and DNS caches still
-// have them. While the table lives, it knows the order in which addresses became free. After a restart only the
-// VIPs are known: the search continues after the VIP that was created last, by creation time.
+// Freed addresses are reused last, because packets of previous clients and DNS caches may outlive them.
+// After a restart the order of release is unknown, and the search continues after the VIP created last.
 
-// maxFreed bounds the number of remembered freed addresses; beyond, those that have been free for longest count
-// as never used.
+// maxFreed bounds remembered freed addresses; those free for longest then count as never used.
 const maxFreed = 65536
 
-// A series is the sequence of addresses of one family in a pool.
 type series struct {
 	pool   string
 	family Family
 }
 
-// A place is the address of a VIP and its creation time.
 type place struct {
 	made    time.Time
 	address netip.Addr
 }
 
-// compare orders places by time, and by address within the same second.
 func (p place) compare(other place) int {
 	return cmp.Or(p.made.Compare(other.made), p.address.Compare(other.address))
 }
 
-// advance records that a VIP exists.
 func (t *Table) advance(vip VIP) {
 	t.freed.remove(vip.Address)
 	t.taken.add(vip.Address)
@@ -44,7 +38,6 @@ func (t *Table) advance(vip VIP) {
 	}
 }
 
-// retire records that an address became free.
 func (t *Table) retire(address netip.Addr) {
 	t.freed.add(address)
 	if t.freed.len() <= maxFreed {
@@ -60,8 +53,8 @@ func (t *Table) retire(address netip.Addr) {
 	}
 }
 
-// next returns the next address of a pool to assign: the first free one after the VIP created last, wrapping
-// around at the end, and of previously used addresses the one that has been free for longest.
+// next returns the first free address after the VIP created last, wrapping around, or else the previously
+// used address that has been free for longest.
 func (t *Table) next(pool Pool, family Family) (netip.Addr, bool) {
 	if last, known := t.last[series{pool.Name, family}]; known {
 		// The last address of a family has no successor.

@@ -15,21 +15,18 @@ type Pool struct {
 	Priority int32
 	// AutoAssign is false if Services must request the pool.
 	AutoAssign bool
-	// Addresses are the assignable addresses, without reserved ones.
-	Addresses Addresses
+	Addresses  Addresses
 	// SharedByAll lets Services of different namespaces share an address.
 	SharedByAll bool
 }
 
-// A Request is a Service's request for addresses.
 type Request struct {
 	Owner Owner
 	// Families are in the order of Service.spec.ipFamilies: one address each, or as many as are requested.
 	Families []Family
 	// RequireAll is false if one family is enough (PreferDualStack).
 	RequireAll bool
-	// Eligible are the names of the pools that may serve the Service.
-	Eligible []string
+	Eligible   []string
 	// Pool is the requested pool; empty: any.
 	Pool string
 	// Asked are the requested addresses, each once; a family may have several.
@@ -42,15 +39,13 @@ type Request struct {
 	SharingKey string
 	// Ports of the Service, sorted, without duplicates.
 	Ports []Port
-	// Quotas limits the addresses of a pool that the Services of the namespace can have, by pool name. Pools
-	// without an entry are unlimited.
+	// Quotas limits the addresses by pool name that the namespace can have; others are unlimited.
 	Quotas map[string]int
 }
 
 // Reason is the reason why an address was refused.
 type Reason uint8
 
-// Reasons of refusals.
 const (
 	// NoMatchingPool: no eligible pool has addresses of the family.
 	NoMatchingPool Reason = iota + 1
@@ -70,8 +65,7 @@ const (
 	QuotaExceeded
 	// NothingToAdopt: the status of the Service has no address to adopt.
 	NothingToAdopt
-	// OtherAddress: the Service keeps its address although Services with its sharing key have another one. Its
-	// requirements are met.
+	// OtherAddress: the Service keeps its address although its sharing key has another one.
 	OtherAddress
 )
 
@@ -91,7 +85,6 @@ type Note struct {
 // NoteKind is the kind of a note.
 type NoteKind uint8
 
-// Kinds of notes.
 const (
 	// QuotaNearlyUsed: the namespace uses most of a quota.
 	QuotaNearlyUsed NoteKind = iota + 1
@@ -99,14 +92,13 @@ const (
 	AnotherAddress
 )
 
-// A Want is an address that a Service does not get because other Services have it or, if Address is invalid,
-// any address of a family in a pool.
+// A Want is an address that other Services have or, if Address is invalid, any address of a pool and
+// family.
 type Want struct {
 	Address netip.Addr
 	Pool    string
 	Family  Family
-	// OverQuota is true if the quota of the Service's namespace prevents the assignment: only other addresses
-	// of the namespace matter, not whether one is free.
+	// OverQuota is true if a quota prevents the assignment: then only the namespace's addresses matter.
 	OverQuota bool
 }
 
@@ -140,20 +132,16 @@ type Conflict struct {
 
 // A Plan is the result for a request.
 type Plan struct {
-	// Addresses are the Service's addresses after the plan, in the order of its families and requested
-	// addresses.
+	// Addresses are those after the plan, in the order of families and requested addresses.
 	Addresses []netip.Addr
-	// Create are addresses that need a VIP.
-	Create []Write
+	Create    []Write
 	// Bind are existing VIPs without an up-to-date claim of the Service.
 	Bind []Write
 	// Release are VIPs that the Service no longer needs.
-	Release []netip.Addr
-	// Refusals are the addresses that the Service does not get.
+	Release  []netip.Addr
 	Refusals []Refusal
 	// Wants are the refused addresses that other Services have.
-	Wants []Want
-	// Conflicts are the ports that the Service does not get on Addresses.
+	Wants     []Want
 	Conflicts []Conflict
 	// Notes are messages about new assignments. A plan without new assignments has none.
 	Notes []Note
@@ -163,8 +151,7 @@ type Plan struct {
 	Waiting bool
 }
 
-// Make plans a request. The owner keeps its addresses unless it requests others that are available. A plan
-// without Create, Bind and Release changes nothing.
+// Make plans a request. The owner keeps its addresses unless other requested ones are available.
 func Make(table *Table, pools []Pool, request Request) Plan {
 	p := newPlanner(table, pools, request)
 	p.grantAsked()
@@ -172,14 +159,12 @@ func Make(table *Table, pools []Pool, request Request) Plan {
 	return p.finish()
 }
 
-// A grant is an address for the owner and its pool.
 type grant struct {
 	address netip.Addr
 	pool    string
 }
 
-// A slot is one address of a Service: the only one of a family or, if addresses of the family are requested,
-// the one with this index.
+// A slot is the only address of a family or, if addresses are requested, the one with this index.
 type slot struct {
 	family Family
 	number int
@@ -190,7 +175,6 @@ type planner struct {
 	pools   []Pool
 	request Request
 
-	// slots are all addresses that the owner can have, in the order of its families.
 	slots []slot
 	// held and granted are the current address of a slot and its replacement or addition.
 	held    map[slot]netip.Addr
@@ -207,15 +191,13 @@ type planner struct {
 	askedRefused bool
 }
 
-// newPlanner returns a planner with the owner's current addresses.
 func newPlanner(table *Table, pools []Pool, request Request) *planner {
 	p := &planner{table: table, pools: pools, request: request, slots: slotsOf(&request), full: map[Family]Refusal{}}
 	p.keepHeld()
 	return p
 }
 
-// keepHeld keeps the requested addresses that the owner has and, for families without requested addresses, the
-// best of its addresses.
+// keepHeld keeps the requested addresses and, for families without any, the best address.
 func (p *planner) keepHeld() {
 	p.held, p.granted = map[slot]netip.Addr{}, map[slot]grant{}
 	for _, address := range p.table.Held(p.request.Owner) {
@@ -225,7 +207,7 @@ func (p *planner) keepHeld() {
 			p.held[at] = address
 		}
 	}
-	// The addresses are sorted, and a stable sort keeps that order for equal ranks.
+	// A stable sort keeps the order of addresses of equal ranks.
 	slices.SortStableFunc(p.spare, func(a, b netip.Addr) int { return cmp.Compare(p.rank(a), p.rank(b)) })
 	for _, at := range p.slots {
 		if !p.asked(at.family) {
@@ -234,7 +216,6 @@ func (p *planner) keepHeld() {
 	}
 }
 
-// keepSpare fills an empty slot with the best spare address.
 func (p *planner) keepSpare(at slot) {
 	if p.has(at) {
 		return
@@ -245,15 +226,13 @@ func (p *planner) keepSpare(at slot) {
 	}
 }
 
-// keepSpares fills all empty slots with spare addresses.
 func (p *planner) keepSpares() {
 	for _, at := range p.slots {
 		p.keepSpare(at)
 	}
 }
 
-// rank orders spare addresses, lowest first: addresses of the requested pool, then those in the status, then
-// those being released, and reservations last.
+// rank prefers addresses of the requested pool, then those in the status; reservations come last.
 func (p *planner) rank(address netip.Addr) int {
 	switch {
 	case p.request.Pool != "" && p.table.vips[address].Pool == p.request.Pool:
@@ -285,7 +264,6 @@ func slotsOf(request *Request) []slot {
 	return slots
 }
 
-// slotOf returns the slot of a requested address.
 func (p *planner) slotOf(address netip.Addr) (at slot, asked bool) {
 	at.family = FamilyOf(address)
 	for _, other := range p.request.Asked {
@@ -299,7 +277,6 @@ func (p *planner) slotOf(address netip.Addr) (at slot, asked bool) {
 	return slot{}, false
 }
 
-// has reports whether a slot has an address.
 func (p *planner) has(at slot) bool {
 	_, held := p.held[at]
 	_, granted := p.granted[at]
@@ -326,7 +303,6 @@ func (p *planner) finish() Plan {
 	return plan
 }
 
-// changes returns the plan for the chosen addresses.
 func (p *planner) changes() Plan {
 	plan := Plan{}
 	final := map[netip.Addr]bool{}
@@ -358,12 +334,10 @@ func (p *planner) changes() Plan {
 	return plan
 }
 
-// complete reports whether all slots have an address.
 func (p *planner) complete() bool {
 	return !slices.ContainsFunc(p.slots, func(at slot) bool { return !p.has(at) })
 }
 
-// releasing reports whether the owner is releasing an address.
 func (p *planner) releasing(address netip.Addr) bool {
 	vip := p.table.vips[address]
 	i := vip.claimOf(p.request.Owner)

@@ -10,17 +10,14 @@ import (
 	"slices"
 )
 
-// A quota limits the addresses of a pool that the Services of a namespace can have. A VIP counts once for each
-// namespace with a claim on it, so sharing an address within a namespace is free. Reservations count, and so do
-// claims that are being released.
+// A VIP counts against a quota once for each namespace with a claim on it, so sharing within a namespace is
+// free. Reservations and claims that are being released count, too.
 
 // nearQuotaPercent is the share of a quota from which its usage is reported.
 const nearQuotaPercent = 80
 
-// A quotaOwner is a namespace with addresses of a pool.
 type quotaOwner struct{ pool, namespace string }
 
-// charge adds a VIP to the usage of its claims' namespaces, or removes it.
 func (t *Table) charge(vip VIP, times int) {
 	namespaces := map[string]struct{}{}
 	for _, claim := range vip.Claims {
@@ -41,8 +38,7 @@ func (t *Table) charge(vip VIP, times int) {
 	}
 }
 
-// Used returns the number of addresses of a pool that a namespace has. A manually created VIP without a pool
-// counts for the pool that contains its address.
+// Used returns how many addresses a namespace has. A VIP without a pool counts where its address is.
 func (t *Table) Used(pool Pool, namespace string) int {
 	used := t.usage[quotaOwner{pool.Name, namespace}]
 	for address := range t.unpooled[namespace] {
@@ -69,8 +65,7 @@ func (t *Table) Users(pool Pool) []string {
 	return slices.Sorted(maps.Keys(namespaces))
 }
 
-// usage returns the namespace's usage of a pool before and after the given and all other grants of the plan.
-// During a move both addresses count, because the old one is released later.
+// usage returns the usage before and after all grants of the plan. During a move both addresses count.
 func (p *planner) usage(pool Pool, wanted map[slot]grant) (has, will int) {
 	has = p.table.Used(pool, p.request.Owner.Namespace)
 	will = has
@@ -91,7 +86,6 @@ func (p *planner) chargedPool(granted grant) string {
 	return cmp.Or(p.table.vips[granted.address].Pool, granted.pool)
 }
 
-// isCharged reports whether the namespace is already charged for an address.
 func (p *planner) isCharged(address netip.Addr) bool {
 	return slices.ContainsFunc(p.table.vips[address].Claims, func(claim Claim) bool {
 		return claim.Namespace == p.request.Owner.Namespace
@@ -120,7 +114,6 @@ func (p *planner) overQuota(wanted map[slot]grant) string {
 	return ""
 }
 
-// nearQuota returns notes for the nearly used quotas of pools that the plan takes addresses from.
 func (p *planner) nearQuota() []Note {
 	given := map[string]struct{}{}
 	for _, granted := range p.granted {

@@ -11,14 +11,12 @@ import (
 	"go4.org/netipx"
 )
 
-// MaxCount is the highest reported number of addresses, 2^53-1: the largest integer that every JSON reader
-// keeps exact.
+// MaxCount is 2^53-1, the largest integer that every JSON reader keeps exact.
 const MaxCount = 1<<53 - 1
 
 // Family is an IP family.
 type Family uint8
 
-// IP families.
 const (
 	IPv4 Family = 4
 	IPv6 Family = 6
@@ -50,7 +48,7 @@ func lowest(family Family) netip.Addr {
 // Addresses is a set of addresses for many searches. The zero value is the empty set.
 type Addresses struct {
 	set *netipx.IPSet
-	// ranges are the sorted, disjoint ranges of the set, which copies them at each call of Ranges.
+	// ranges caches the set's ranges, which the set copies at each call.
 	ranges []netipx.IPRange
 }
 
@@ -64,12 +62,10 @@ func (a Addresses) Contains(address netip.Addr) bool {
 	return a.set != nil && a.set.Contains(address)
 }
 
-// hasFamily reports whether the set contains addresses of a family.
 func (a Addresses) hasFamily(family Family) bool {
 	return slices.ContainsFunc(a.ranges, func(r netipx.IPRange) bool { return FamilyOf(r.From()) == family })
 }
 
-// count returns the number of addresses, at most MaxCount.
 func (a Addresses) count() int64 {
 	var total uint64
 	for _, r := range a.ranges {
@@ -88,13 +84,12 @@ func countRange(r netipx.IPRange) uint64 {
 	return low + 1
 }
 
-// overlaps reports whether the set contains an address of a block.
 func (a Addresses) overlaps(block netip.Prefix) bool {
 	return a.set != nil && a.set.OverlapsPrefix(block)
 }
 
-// firstFree returns the lowest free address of the set at or after from, of the same family. behind returns the
-// first free address at or after its argument. The cost is linear in the number of ranges after from.
+// firstFree returns the lowest free address at or after from, of its family, given behind, which returns
+// the first free address at or after one. The cost is linear in the number of ranges.
 func (a Addresses) firstFree(from netip.Addr, behind func(netip.Addr) netip.Addr) (netip.Addr, bool) {
 	first, _ := slices.BinarySearchFunc(a.ranges, from, func(r netipx.IPRange, from netip.Addr) int {
 		return r.To().Compare(from)

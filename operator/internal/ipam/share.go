@@ -12,11 +12,10 @@ import (
 // maxClaims is the maximum number of Services that share a VIP (maxItems of its claims).
 const maxClaims = 64
 
-// maxNamed is the number of ports that a message lists.
 const maxNamed = 5
 
-// join assigns the address of the Service's sharing key to a family, or refuses it. It returns false if the
-// Service needs another address: if no Service has one of the requested pool yet, or theirs has no room.
+// join assigns the address of the Service's sharing key, or refuses it. It returns false if no Service has
+// one of the requested pool yet, or theirs has no room.
 func (p *planner) join(family Family) bool {
 	if p.request.SharingKey == "" {
 		return false
@@ -58,7 +57,6 @@ func (p *planner) join(family Family) bool {
 	return true
 }
 
-// isReleased reports whether all owners of the Service's ports on an address are releasing it.
 func (p *planner) isReleased(address netip.Addr) bool {
 	vip := p.table.vips[address]
 	return !slices.ContainsFunc(p.taken(vip), func(conflict Conflict) bool {
@@ -66,7 +64,6 @@ func (p *planner) isReleased(address netip.Addr) bool {
 	})
 }
 
-// notes returns notes about new assignments.
 func (p *planner) notes() []Note {
 	notes := p.nearQuota()
 	for _, family := range p.request.Families {
@@ -78,8 +75,7 @@ func (p *planner) notes() []Note {
 	return notes
 }
 
-// lostShare returns the lowest address of the Service's sharing key in its namespace that no pool can assign to
-// it. It is invalid if a pool is requested.
+// lostShare returns the lowest address of the sharing key in the namespace that no pool can assign.
 func (p *planner) lostShare(family Family) netip.Addr {
 	own := p.table.keyed[sharing{p.request.Owner.Namespace, p.request.SharingKey, family}]
 	if own == nil || p.request.Pool != "" {
@@ -97,14 +93,12 @@ func (p *planner) lostShare(family Family) netip.Addr {
 	return netip.Addr{}
 }
 
-// canShare reports whether refuseShare returns no reason.
 func (p *planner) canShare(address netip.Addr, pool Pool) bool {
 	_, refused := p.refuseShare(address, pool)
 	return refused == ""
 }
 
-// refuseShare returns why the Service cannot share an address of a pool with its current Services; the message
-// is empty if it can.
+// refuseShare returns why the Service cannot share an address; the message is empty if it can.
 func (p *planner) refuseShare(address netip.Addr, pool Pool) (Reason, string) {
 	vip := p.table.vips[address]
 	inUse := func(claim Claim, why string) (Reason, string) {
@@ -143,8 +137,7 @@ func conflictMessage(address netip.Addr, taken []Conflict) string {
 	return fmt.Sprintf("others have ports of %s: %s", address, strings.Join(names, ", "))
 }
 
-// taken returns the ports of the Service that others have on a VIP. If two claims list a port, which only
-// manual claims can do, the first one has it.
+// taken returns ports that others have on a VIP; of two (manual) claims the first one has a port.
 func (p *planner) taken(vip VIP) []Conflict {
 	owners := map[Port]int{}
 	for i := len(vip.Claims) - 1; i >= 0; i-- {
@@ -162,9 +155,8 @@ func (p *planner) taken(vip VIP) []Conflict {
 	return found
 }
 
-// tellOtherAddresses adds refusals for addresses of the sharing key that the Service could have instead of its
-// exclusive one, the lowest of each family. Services are not moved because of a key. A Service that already
-// shares gets none, because a key has as many addresses as its ports need.
+// tellOtherAddresses adds refusals for addresses of the sharing key, to which Services are not moved. A
+// Service that already shares gets none, because a key has as many addresses as its ports need.
 func (p *planner) tellOtherAddresses() {
 	if p.request.SharingKey == "" {
 		return
@@ -187,7 +179,7 @@ func (p *planner) tellOtherAddresses() {
 	}
 }
 
-// claim returns the Service's claim on one of its addresses. Ports that another Service has there are refused.
+// claim lists the Service's ports except those of other Services.
 func (p *planner) claim(address netip.Addr) Claim {
 	claim := Claim{Owner: p.request.Owner, SharingKey: p.request.SharingKey}
 	vip := p.table.vips[address]
@@ -208,7 +200,6 @@ func (p *planner) claim(address netip.Addr) Claim {
 		}
 		return claim
 	}
-	// Both lists are in the order of the request.
 	for _, port := range p.request.Ports {
 		if len(taken) > 0 && taken[0].Port == port {
 			taken = taken[1:]
@@ -219,8 +210,8 @@ func (p *planner) claim(address netip.Addr) Claim {
 	return claim
 }
 
-// unsettled reports whether an earlier claim has to list its ports first: that of a Service which had the
-// address exclusively, without ports, until a manual claim was added.
+// unsettled reports whether an earlier claim must list its ports first: the claim of a Service that had the
+// address exclusively until a manual claim was added.
 func unsettled(vip VIP, mine int) bool {
 	before := vip.Claims
 	if mine >= 0 && vip.Claims[mine].UID != "" {

@@ -7,22 +7,19 @@ import (
 	"slices"
 )
 
-// sharing identifies Services that may share addresses of a family. The namespace is empty for pools that all
-// namespaces share.
+// sharing identifies Services that may share addresses; without namespace, in pools shared by all.
 type sharing struct {
 	namespace, key string
 	family         Family
 }
 
-// sharers are the addresses that have a claim with the sharing key.
+// sharers are the sorted addresses that have a claim with the sharing key.
 type sharers struct {
-	// addresses are sorted.
 	addresses []netip.Addr
 	// ports counts the addresses that list each port.
 	ports map[Port]int
 }
 
-// within returns the addresses of a range.
 func (s *sharers) within(from, to netip.Addr) []netip.Addr {
 	first, _ := slices.BinarySearchFunc(s.addresses, from, netip.Addr.Compare)
 	end, found := slices.BinarySearchFunc(s.addresses, to, netip.Addr.Compare)
@@ -32,12 +29,10 @@ func (s *sharers) within(from, to netip.Addr) []netip.Addr {
 	return s.addresses[first:end]
 }
 
-// haveAny reports whether each of the addresses lists one of the ports.
 func (s *sharers) haveAny(ports []Port) bool {
 	return slices.ContainsFunc(ports, func(port Port) bool { return s.ports[port] == len(s.addresses) })
 }
 
-// share adds a VIP to the sharers of its claims' keys, or removes it.
 func (t *Table) share(vip VIP, add bool) {
 	listed := map[Port]bool{}
 	groups := map[sharing]bool{}
@@ -79,9 +74,8 @@ func (s *sharers) list(ports map[Port]bool, times int) {
 	}
 }
 
-// shared returns the lowest fitting address of the Service's sharing key in the pools that may serve it. Keys
-// of other namespaces matter only if the pool is shared by all. If all addresses of a range list a port of
-// without, they are skipped together.
+// shared returns the lowest fitting address of the Service's sharing key, also of other namespaces if the
+// pool is shared by all. Ranges whose addresses all list a port of without are skipped together.
 func (p *planner) shared(family Family, without []Port, fits func(address netip.Addr, pool Pool) bool) (lowest netip.Addr, of Pool) {
 	own := p.table.keyed[sharing{p.request.Owner.Namespace, p.request.SharingKey, family}]
 	all := p.table.keyed[sharing{"", p.request.SharingKey, family}]
@@ -103,7 +97,6 @@ func (p *planner) shared(family Family, without []Port, fits func(address netip.
 	return lowest, of
 }
 
-// first returns the lowest address of the pool among the sharers that fits.
 func (p Pool) first(family Family, sharers *sharers, fits func(address netip.Addr, pool Pool) bool) netip.Addr {
 	for _, r := range p.Addresses.ranges {
 		if FamilyOf(r.From()) != family {

@@ -12,8 +12,7 @@ import (
 	"time"
 )
 
-// An Owner is a Service that has or requests an address. An empty UID is a reservation for any Service of the
-// name, made manually or left by a deleted Service.
+// An Owner is a Service. An empty UID is a reservation for any Service of the name.
 type Owner struct {
 	Namespace, Name, UID string
 }
@@ -90,13 +89,11 @@ type addressSet map[netip.Addr]struct{}
 // A Table holds the existing VIPs. It is not safe for concurrent use.
 type Table struct {
 	vips map[netip.Addr]VIP
-	// held maps the names of owners to their addresses.
 	held map[ownerName]addressSet
 	// usage counts the addresses of a pool that a namespace has; unpooled are addresses without a pool.
 	usage    map[quotaOwner]int
 	unpooled map[string]addressSet
-	// keyed indexes addresses by the sharing keys of their claims.
-	keyed map[sharing]*sharers
+	keyed    map[sharing]*sharers
 	// last is the VIP of each series that was created last, even if it was deleted.
 	last map[series]place
 	// freed are free addresses that were used before; taken are those and the addresses of VIPs.

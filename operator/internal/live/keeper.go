@@ -24,7 +24,6 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/certificate"
 )
 
-// Names of objects in config/liveapi.
 const (
 	serviceName    = "millrace-liveapi"
 	apiServiceName = "v1alpha1.live.millrace.io"
@@ -34,12 +33,11 @@ const (
 	agentsSecretName = "millrace-live-agents"
 )
 
-// lookEvery is the interval of checks.
 const lookEvery = 5 * time.Second
 
 // A keeper maintains the certificates on the leader.
 type keeper struct {
-	// live reads past the caches: the operator may read only these objects, not all of their kinds.
+	// live reads past the caches: the operator may not list objects of these kinds.
 	live      client.Reader
 	client    client.Client
 	namespace string
@@ -54,8 +52,6 @@ func KeepCertificates(mgr ctrl.Manager, namespace string) error {
 	})
 }
 
-// Start implements manager.Runnable. It runs as long as the operator: without certificates only the live API is
-// unavailable.
 func (k *keeper) Start(ctx context.Context) error {
 	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
@@ -71,8 +67,7 @@ func (k *keeper) Start(ctx context.Context) error {
 	}
 }
 
-// keep updates all objects. A new CA is distributed a day before its first use, so the order of writes does not
-// matter.
+// keep writes in any order, because a new CA is distributed a day before its first use.
 func (k *keeper) keep(ctx context.Context) error {
 	var all map[string][]byte
 	host := fmt.Sprintf("%s.%s.svc", serviceName, k.namespace)
@@ -94,7 +89,6 @@ func (k *keeper) keep(ctx context.Context) error {
 	return k.keepTrust(ctx, certificate.LiveTrusted(all))
 }
 
-// keepSecret writes a Secret that differs from its desired content.
 func (k *keeper) keepSecret(
 	ctx context.Context, name string, kind corev1.SecretType, wanted func(data map[string][]byte) (map[string][]byte, error),
 ) error {
@@ -123,8 +117,7 @@ func (k *keeper) keepSecret(
 	return nil
 }
 
-// keepTrust sets the caBundle of the APIService. A missing APIService is not created, because uninstalling
-// removes it first.
+// keepTrust sets the caBundle of an existing APIService; uninstalling removes it first.
 func (k *keeper) keepTrust(ctx context.Context, bundle []byte) error {
 	service := &unstructured.Unstructured{}
 	service.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiregistration.k8s.io", Version: "v1", Kind: "APIService"})

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodeid assigns node IDs (LBNode.spec.id). Freed IDs are reused late, so that packets and agents do
-// not mistake a new node for its predecessor: IDs that were never used come first, then those that have been
-// free for longest. Short IDs come before long ones. The package is pure; State must be persisted.
+// Package nodeid assigns node IDs (LBNode.spec.id). Freed IDs are reused late, so that packets and agents
+// do not mistake a new node for its predecessor: IDs never used come first, then those free for longest.
+// Short IDs come before long ones. The package is pure; State must be persisted.
 package nodeid
 
 import (
@@ -17,20 +17,18 @@ const (
 	Max = 16383
 	// Short is the highest ID of 12 bits. Longer IDs make packets to and from the node longer.
 	Short = 4095
-	// resting is the number of short IDs, freed last, that are not assigned while there are others.
+	// resting is how many short IDs, freed last, are assigned only if there are no others.
 	resting = 64
 )
 
 // A State records which IDs were assigned and which of them are free. The zero State is that of a new cluster.
 type State struct {
-	// Highest is the highest ID that was ever assigned.
 	Highest int32
 	// Free are unused IDs up to Highest, in the order in which they became free.
 	Free []int32
 }
 
-// Observe returns the state for the given used IDs. IDs that became free since the last call are appended in
-// ascending order. IDs out of range are ignored.
+// Observe updates the state from the used IDs, ignoring IDs out of range.
 func (s State) Observe(used map[int32]struct{}) State {
 	next := State{Highest: s.Highest}
 	for id := range used {
@@ -72,8 +70,7 @@ func (s State) Give() (int32, State, bool) {
 	return s.Free[i], State{Highest: s.Highest, Free: slices.Delete(slices.Clone(s.Free), i, i+1)}, true
 }
 
-// freeShort returns the index of the short ID that has been free for longest, and whether more than resting are
-// free.
+// freeShort returns the short ID that has been free for longest, and whether more than resting are free.
 func (s State) freeShort() (place int, rested bool) {
 	count := 0
 	for i, id := range s.Free {
@@ -93,7 +90,6 @@ func (s State) Equal(other State) bool {
 	return s.Highest == other.Highest && slices.Equal(s.Free, other.Free)
 }
 
-// Keys of a persisted State.
 const (
 	keyHighest = "highest"
 	keyFree    = "free"

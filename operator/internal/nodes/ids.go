@@ -21,28 +21,24 @@ import (
 // idsName is the ConfigMap with the nodeid.State in the operator's namespace.
 const idsName = "millrace-node-ids"
 
-// idStore assigns node IDs and persists the state, so that IDs are reused late even after the operator is
-// replaced. If two operators run, only one write succeeds.
+// idStore persists the state, so that IDs are reused late even after the operator is replaced. If two
+// operators run, only one write succeeds.
 type idStore struct {
-	client client.Client
-	// live reads the ConfigMap, which is not cached.
+	client    client.Client
 	live      client.Reader
 	namespace string
 
-	// storing is held by the worker that reads or writes the stored state.
 	storing sync.Mutex
 	// stored is the last version of the ConfigMap that was read or written; nil if it must be read.
 	stored *corev1.ConfigMap
 
-	// mu guards the fields below.
 	mu sync.Mutex
 	// given holds IDs of LBNodes that the cache may not have yet, by name.
 	given map[string]int32
-	// asking holds pending requests. The worker that stores next assigns an ID to each.
+	// asking holds requests for the worker that stores next.
 	asking []*askedID
 }
 
-// askedID is a request for an ID and its result.
 type askedID struct {
 	node   string
 	id     int32
@@ -51,8 +47,8 @@ type askedID struct {
 	isDone bool
 }
 
-// give returns an unused ID, or false if all are in use. The state is stored before the ID is used. Concurrent
-// requests share one write. A node whose LBNode is not in the cache yet keeps the ID that it was given.
+// give returns an unused ID after storing the state, or false if all are in use. Concurrent requests share
+// one write. A node keeps its ID until its LBNode is in the cache.
 func (n *idStore) give(ctx context.Context, node string) (int32, bool, error) {
 	asked := &askedID{node: node}
 	n.mu.Lock()
@@ -76,7 +72,7 @@ func (n *idStore) give(ctx context.Context, node string) (int32, bool, error) {
 	return asked.id, asked.ok, asked.err
 }
 
-// answer assigns an ID to each request. The caller must hold storing.
+// answer needs storing to be held.
 func (n *idStore) answer(ctx context.Context, all []*askedID) {
 	err := func() error {
 		state, next, err := n.observe(ctx)
@@ -105,7 +101,6 @@ func (n *idStore) shown(node string) {
 	delete(n.given, node)
 }
 
-// note stores the IDs that became free.
 func (n *idStore) note(ctx context.Context) error {
 	n.storing.Lock()
 	defer n.storing.Unlock()
@@ -116,7 +111,6 @@ func (n *idStore) note(ctx context.Context) error {
 	return n.write(ctx, state, next)
 }
 
-// observe returns the stored state and the state updated with the used IDs.
 func (n *idStore) observe(ctx context.Context) (stored, now nodeid.State, err error) {
 	used, err := n.used(ctx)
 	if err != nil {
@@ -126,7 +120,6 @@ func (n *idStore) observe(ctx context.Context) (stored, now nodeid.State, err er
 	return stored, stored.Observe(used), err
 }
 
-// used returns the IDs of all LBNodes.
 func (n *idStore) used(ctx context.Context) (map[int32]struct{}, error) {
 	// Read before the list, so that LBNodes that appear in between are counted.
 	used := n.notShown()

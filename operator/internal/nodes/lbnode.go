@@ -27,15 +27,13 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/nodeid"
 )
 
-// lbNodeReconciler maintains one LBNode per Node.
 type lbNodeReconciler struct {
 	client   client.Client
 	recorder events.EventRecorder
 	ids      *idStore
 }
 
-// indexID is the index of LBNodes by spec.id. Without it each event would scan all LBNodes, which is quadratic
-// when a cluster starts.
+// indexID is the index of LBNodes by spec.id, without which the start of a cluster is quadratic.
 const indexID = "spec.id"
 
 func byID(object client.Object) []string {
@@ -62,7 +60,7 @@ func setupLBNodes(ctx context.Context, mgr ctrl.Manager, namespace string) error
 		Complete(r)
 }
 
-// nodeChanged drops updates of a Node that do not change its LBNode, such as heartbeats.
+// nodeChanged drops updates that do not change the LBNode, such as heartbeats.
 func nodeChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok1 := e.ObjectOld.(*corev1.Node)
@@ -75,7 +73,6 @@ func nodeChanged() predicate.Predicate {
 	}}
 }
 
-// sharingID maps an LBNode to itself and to the LBNodes with the same ID.
 func (r *lbNodeReconciler) sharingID(ctx context.Context, object client.Object) []ctrl.Request {
 	requests := []ctrl.Request{{NamespacedName: client.ObjectKeyFromObject(object)}}
 	node, ok := object.(*millracev1beta1.LBNode)
@@ -84,7 +81,6 @@ func (r *lbNodeReconciler) sharingID(ctx context.Context, object client.Object) 
 	}
 	others, err := r.withID(ctx, node)
 	if err != nil {
-		// Listing from the cache fails only when the manager stops.
 		return requests
 	}
 	for i := range others {
@@ -93,7 +89,7 @@ func (r *lbNodeReconciler) sharingID(ctx context.Context, object client.Object) 
 	return requests
 }
 
-// withID returns the other LBNodes with the same ID, from the cache. Callers must not change them.
+// withID returns other LBNodes with the same ID from the cache, which callers must not change.
 func (r *lbNodeReconciler) withID(ctx context.Context, node *millracev1beta1.LBNode) ([]millracev1beta1.LBNode, error) {
 	list := &millracev1beta1.LBNodeList{}
 	if err := r.client.List(ctx, list, client.MatchingFields{indexID: byID(node)[0]}, client.UnsafeDisableDeepCopy); err != nil {
@@ -102,7 +98,7 @@ func (r *lbNodeReconciler) withID(ctx context.Context, node *millracev1beta1.LBN
 	return slices.DeleteFunc(list.Items, func(other millracev1beta1.LBNode) bool { return other.Name == node.Name }), nil
 }
 
-// Reconcile creates or updates the LBNode of one Node. The garbage collector deletes it after the Node.
+// Reconcile creates or updates an LBNode, which the garbage collector deletes after the Node.
 func (r *lbNodeReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	node := &corev1.Node{}
 	if err := r.client.Get(ctx, request.NamespacedName, node); apierrors.IsNotFound(err) {

@@ -13,20 +13,17 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/rotation"
 )
 
-// Actions of events about nodes.
 const (
 	actionNumber = "AssignNodeID"
 	actionRotate = "RotateTunnelKey"
 )
 
-// workers is the number of nodes that are reconciled concurrently. Workers mostly wait for the API server.
+// workers is the number of concurrent reconciliations, which mostly wait for the API server.
 const workers = 8
 
 // Options configures the controllers.
 type Options struct {
-	// Namespace is the namespace of persistent objects.
 	Namespace string
-	// TunnelKey configures the rotation of the tunnel key.
 	TunnelKey rotation.Settings
 }
 

@@ -22,8 +22,7 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
-// reportReconciler maintains one LBNodeReport per LBNode and sets the conditions of nodes that are not ready.
-// Agents write the rest of the status.
+// reportReconciler maintains one LBNodeReport per LBNode and the conditions of nodes that are not ready.
 type reportReconciler struct {
 	client client.Client
 	// live reads whole reports: the cache holds only parts of them.
@@ -39,14 +38,12 @@ func setupReports(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// replaced drops updates that keep the object's UID.
 func replaced() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return e.ObjectOld.GetUID() != e.ObjectNew.GetUID()
 	}}
 }
 
-// reportChanged drops updates by agents.
 func reportChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok1 := e.ObjectOld.(*millracev1beta1.LBNodeReport)
@@ -57,7 +54,7 @@ func reportChanged() predicate.Predicate {
 	}}
 }
 
-// readinessChanged drops updates of a Node that do not change its readiness, such as heartbeats.
+// readinessChanged drops heartbeats.
 func readinessChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok1 := e.ObjectOld.(*corev1.Node)
@@ -66,8 +63,7 @@ func readinessChanged() predicate.Predicate {
 	}}
 }
 
-// NotReady returns the condition NodeReady for the report of a node that is not ready, with the Node's
-// transition time. It is nil if the Node is ready or has no Ready condition.
+// NotReady returns the condition NodeReady, with the Node's transition time, of a node that is not ready.
 func NotReady(node *corev1.Node) *metav1.Condition {
 	for _, condition := range node.Status.Conditions {
 		if condition.Type != corev1.NodeReady || condition.Status == corev1.ConditionTrue {
@@ -93,7 +89,6 @@ func ReadyCondition(conditions []metav1.Condition) *metav1.Condition {
 	return meta.FindStatusCondition(conditions, millracev1beta1.ConditionNodeReady)
 }
 
-// sameReadiness compares two conditions, each of which may be nil.
 func sameReadiness(a, b *metav1.Condition) bool {
 	if a == nil || b == nil {
 		return a == b
@@ -101,8 +96,7 @@ func sameReadiness(a, b *metav1.Condition) bool {
 	return a.Status == b.Status && a.LastTransitionTime.Equal(&b.LastTransitionTime)
 }
 
-// Reconcile creates or updates the LBNodeReport of one LBNode. The garbage collector deletes it after the
-// LBNode.
+// Reconcile creates or updates the report, which the garbage collector deletes after the LBNode.
 func (r *reportReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	lbNode := &millracev1beta1.LBNode{}
 	if err := r.client.Get(ctx, request.NamespacedName, lbNode); err != nil {
@@ -120,7 +114,6 @@ func (r *reportReconciler) Reconcile(ctx context.Context, request ctrl.Request) 
 		return ctrl.Result{}, err
 	}
 	if !equality.Semantic.DeepEqual(report.OwnerReferences, owners) {
-		// The event of this write enqueues the report again.
 		return ctrl.Result{}, r.own(ctx, report, owners)
 	}
 	node := &corev1.Node{}
@@ -142,7 +135,6 @@ func (r *reportReconciler) create(ctx context.Context, name string, owners []met
 	return nil
 }
 
-// own sets the current LBNode as the owner of the report.
 func (r *reportReconciler) own(
 	ctx context.Context, report *millracev1beta1.LBNodeReport, owners []metav1.OwnerReference,
 ) error {
@@ -154,9 +146,8 @@ func (r *reportReconciler) own(
 	return nil
 }
 
-// tell sets NodeReady to False and Ready to Unknown in the report of a node that is not ready, or resets them
-// if notReady is nil. An agent that still runs may overwrite the conditions: the operator writes them again
-// only when the Node changes, so that the two do not alternate.
+// tell sets NodeReady to False and Ready to Unknown, or resets them if notReady is nil. It writes only when
+// the Node changes, so that it does not alternate with an agent that still runs.
 func (r *reportReconciler) tell(
 	ctx context.Context, cached *millracev1beta1.LBNodeReport, notReady *metav1.Condition,
 ) error {

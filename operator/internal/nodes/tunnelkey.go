@@ -29,7 +29,7 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/rotation"
 )
 
-// tunnelKeyReconciler maintains the Secret with the tunnel keys. It has no access to other Secrets.
+// tunnelKeyReconciler has access to no other Secret.
 type tunnelKeyReconciler struct {
 	client   client.Client
 	live     client.Reader
@@ -38,7 +38,7 @@ type tunnelKeyReconciler struct {
 	now      func() time.Time
 	// invalid is the last reported error of an unreadable Secret.
 	invalid string
-	// seed is the seed of the flow hash from the Secret. It is kept if the Secret is deleted.
+	// seed is kept if the Secret is deleted.
 	seed flowhash.Seed
 }
 
@@ -68,7 +68,6 @@ func agentAppeared() predicate.Predicate {
 	}}
 }
 
-// keysChanged drops updates of a report that do not change its keys.
 func keysChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok1 := e.ObjectOld.(*millracev1beta1.LBNodeReport)
@@ -79,7 +78,6 @@ func keysChanged() predicate.Predicate {
 	}}
 }
 
-// Reconcile takes the next step of the key rotation if it is due.
 func (r *tunnelKeyReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	nodes, reports, err := r.nodes(ctx)
 	if err != nil {
@@ -210,8 +208,8 @@ func firstNames(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:control.MaxNamed], ", "), len(names)-control.MaxNamed)
 }
 
-// tellInvalid emits an event for an unreadable Secret. The Secret is not replaced: agents keep their keys, and
-// its intended content is unknown.
+// tellInvalid emits an event. The unreadable Secret stays: its intended content is unknown, and agents keep
+// their keys.
 func (r *tunnelKeyReconciler) tellInvalid(ctx context.Context, secret *corev1.Secret, err error) {
 	if message := secret.ResourceVersion + err.Error(); message != r.invalid {
 		r.invalid = message
@@ -232,7 +230,6 @@ func KeyCurrent(conditions []metav1.Condition) *metav1.Condition {
 	return &conditions[i]
 }
 
-// sameKeyCurrent compares two conditions, each of which may be nil.
 func sameKeyCurrent(a, b *metav1.Condition) bool {
 	if a == nil || b == nil {
 		return a == b

@@ -22,14 +22,13 @@ import (
 // lagTold is how long a phase lasts before nodes that do not follow are reported.
 const lagTold = 5 * time.Minute
 
-// tell updates the condition TunnelKeyCurrent of all reports. It returns the delay until the next call, or 0.
+// tell updates TunnelKeyCurrent of all reports and returns the delay until the next call, or 0.
 func (r *tunnelKeyReconciler) tell(
 	ctx context.Context, state *tunnelkey.State, nodes []rotation.Node,
 	reports map[string]*millracev1beta1.LBNodeReport, now time.Time,
 ) (again time.Duration, err error) {
 	lagging := sets.New(rotation.Lagging(state, nodes)...)
 	if wait := state.Since.Add(lagTold).Sub(now); wait > 0 && len(lagging) > 0 {
-		// Conditions of a previous phase stay meanwhile.
 		again = wait
 		for name := range lagging {
 			if reports[name] == nil || KeyCurrent(reports[name].Status.Conditions) == nil {
@@ -54,7 +53,6 @@ func (r *tunnelKeyReconciler) tell(
 	return again, allOf(writes)
 }
 
-// allOf runs writes concurrently, at most as many as there are workers, and returns all errors.
 func allOf(writes []func() error) error {
 	var group errgroup.Group
 	group.SetLimit(workers)
@@ -68,7 +66,6 @@ func allOf(writes []func() error) error {
 	return errors.Join(group.Wait(), errors.Join(failed...))
 }
 
-// lagMessage describes the effect of a node that lags behind.
 func (r *tunnelKeyReconciler) lagMessage(state *tunnelkey.State) string {
 	newest := state.Newest().Generation
 	until := state.Since.Add(r.settings.NodeTimeout).UTC().Format(time.RFC3339)
@@ -85,7 +82,6 @@ func (r *tunnelKeyReconciler) lagMessage(state *tunnelkey.State) string {
 	return fmt.Sprintf("the agent has not reported that it sends with key %d: the other nodes drop its packets until it does", newest)
 }
 
-// tellReport sets or removes the condition of one report.
 func (r *tunnelKeyReconciler) tellReport(
 	ctx context.Context, cached *millracev1beta1.LBNodeReport, want *metav1.Condition,
 ) error {
@@ -109,7 +105,6 @@ func (r *tunnelKeyReconciler) tellReport(
 	return nil
 }
 
-// soonest returns the shorter of two delays; 0 means no delay.
 func soonest(a, b time.Duration) time.Duration {
 	if a == 0 || b == 0 {
 		return max(a, b)

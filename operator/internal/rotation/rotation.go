@@ -12,19 +12,17 @@ import (
 	"github.com/millrace-lb/millrace/api/tunnelkey"
 )
 
-// Settle is the minimum duration of a phase. It lets packets in flight arrive and agents that just started read
-// the newest Secret.
+// Settle is the minimum duration of a phase, for packets in flight and agents that just started.
 const Settle = 5 * time.Second
 
 // A Node is the state of a node whose agent has run.
 type Node struct {
 	Name string
-	// Does is the ring that its agent reported last. The zero value means no ring, as for an agent without tags.
+	// Does is the ring that its agent reported last, or zero for no ring or an agent without tags.
 	Does tunnelkey.Ring
 	// LostSince is the time since when the node itself is lost, or zero.
 	LostSince time.Time
-	// Served reports whether its agent has ever had a data plane. Without one, the agent is waiting for the
-	// first Secret and has only reported the boot of its node.
+	// Served is true if its agent ever had a data plane; otherwise it is waiting for the first Secret.
 	Served bool
 }
 
@@ -50,10 +48,9 @@ type Step struct {
 	Left []string
 }
 
-// First returns the State for a missing Secret, with one new key. Nodes that have keys keep them meanwhile.
-//
-// seed is the seed of the flow hash from a lost Secret, or zero if it is unknown. A new seed is
-// chosen only if no node has served yet: later it would move flows.
+// First returns the State for a missing Secret, with one new key; nodes keep theirs meanwhile. seed is the
+// seed of the flow hash from the lost Secret, or zero. A new seed is chosen only if no node has served yet:
+// later it would move flows.
 func First(nodes []Node, seed flowhash.Seed, now time.Time) *tunnelkey.State {
 	if seed == (flowhash.Seed{}) && !slices.ContainsFunc(nodes, func(node Node) bool { return node.Served }) {
 		seed = flowhash.NewSeed()
@@ -78,8 +75,7 @@ func First(nodes []Node, seed flowhash.Seed, now time.Time) *tunnelkey.State {
 	}
 }
 
-// Next returns the next step of a State. asked requests a new key; the request is done when the phase of the
-// Step changes.
+// Next returns the next step. asked requests a new key, until the phase changes.
 func Next(state *tunnelkey.State, nodes []Node, settings Settings, asked bool, now time.Time) Step {
 	if wait := state.Since.Add(Settle).Sub(now); wait > 0 {
 		return Step{Next: state, Again: wait}
@@ -105,7 +101,6 @@ func Next(state *tunnelkey.State, nodes []Node, settings Settings, asked bool, n
 	}
 }
 
-// advance returns a copy of a State in another phase.
 func advance(state *tunnelkey.State, phase tunnelkey.Phase, now time.Time) *tunnelkey.State {
 	next := *state
 	next.Accepted = slices.Clone(state.Accepted)
@@ -113,7 +108,7 @@ func advance(state *tunnelkey.State, phase tunnelkey.Phase, now time.Time) *tunn
 	return &next
 }
 
-// confirm returns a Step that waits for nodes without the required ring, up to the timeout of the phase.
+// confirm waits for nodes without the required ring, up to the timeout of the phase.
 func confirm(
 	state *tunnelkey.State, nodes []Node, settings Settings, now time.Time, does func(tunnelkey.Ring) bool,
 ) Step {
@@ -138,7 +133,7 @@ func confirm(
 	return step
 }
 
-// patient is confirm without a timeout. Only nodes that have been lost for long are not waited for.
+// patient is confirm without a timeout, except for nodes that have been lost for long.
 func patient(
 	state *tunnelkey.State, nodes []Node, settings Settings, now time.Time, does func(tunnelkey.Ring) bool,
 ) Step {
@@ -204,7 +199,6 @@ func Lagging(state *tunnelkey.State, nodes []Node) []string {
 	return names
 }
 
-// soonest returns the shorter of two delays; 0 means no delay.
 func soonest(a, b time.Duration) time.Duration {
 	if a == 0 || b == 0 {
 		return max(a, b)

@@ -19,8 +19,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// conflicts returns the advertisements that yield to others. VIPs and Nodes are read only if there are several
-// advertisements.
+// conflicts returns the advertisements that yield, reading VIPs and Nodes only if there are several.
 func (r *reconciler) conflicts(
 	ctx context.Context,
 	advertisements []millracev1beta1.VIPAdvertisement,
@@ -47,7 +46,6 @@ func (r *reconciler) conflicts(
 	return desired.Conflicts(valid, validPeers, nodeLabels, r.advertised(ctx, vips.Items)), nil
 }
 
-// parsed returns the valid objects.
 func parsed[O, T any](objects []O, parse func(*O) (T, []desired.Problem)) []T {
 	valid := make([]T, 0, len(objects))
 	for i := range objects {
@@ -58,7 +56,6 @@ func parsed[O, T any](objects []O, parse func(*O) (T, []desired.Problem)) []T {
 	return valid
 }
 
-// advertised returns the VIPs that have a Service.
 func (r *reconciler) advertised(ctx context.Context, vips []millracev1beta1.VIP) iter.Seq[desired.AdvertisedVIP] {
 	return func(yield func(desired.AdvertisedVIP) bool) {
 		for i := range vips {
@@ -81,7 +78,6 @@ func (r *reconciler) advertised(ctx context.Context, vips []millracev1beta1.VIP)
 	}
 }
 
-// conflictingCondition returns the condition Conflicting of an advertisement.
 func conflictingCondition(generation int64, conflicts map[string]desired.Conflict, name string) metav1.Condition {
 	condition := metav1.Condition{
 		Type:               millracev1beta1.ConditionConflicting,

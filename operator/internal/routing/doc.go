@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package routing implements the controllers of LBPeers and VIPAdvertisements, which write statuses, and emits
-// events about the BGP sessions of nodes.
+// Package routing writes the statuses of LBPeers and VIPAdvertisements and emits events about BGP sessions.
 package routing
 
 import (

@@ -18,7 +18,6 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// canariesChanged drops updates of reports without changes of canaries.
 func canariesChanged() predicate.Predicate {
 	has := func(object client.Object) bool {
 		report, ok := object.(*millracev1beta1.LBNodeReport)
@@ -41,7 +40,7 @@ func canariesChanged() predicate.Predicate {
 	}
 }
 
-// verdicts returns the results of probes through the routers of peers. Without canaries it reads nothing.
+// verdicts reads nothing if there are no canaries.
 func (r *reconciler) verdicts(ctx context.Context, peers []millracev1beta1.LBPeer) ([]canary.Verdict, error) {
 	if !slices.ContainsFunc(peers, func(peer millracev1beta1.LBPeer) bool { return len(peer.Spec.Canaries) > 0 }) {
 		return nil, nil
@@ -55,8 +54,7 @@ func (r *reconciler) verdicts(ctx context.Context, peers []millracev1beta1.LBPee
 	return canary.Judge(reports.Items, canary.IDs(nodes.Items)), nil
 }
 
-// setReached sets the condition that the routers of a peer reach the nodes. Of several faults, that of the
-// first router is reported.
+// setReached reports the fault of the first router.
 func setReached(peer *millracev1beta1.LBPeer, verdicts []canary.Verdict) {
 	if len(peer.Spec.Canaries) == 0 {
 		meta.RemoveStatusCondition(&peer.Status.Conditions, millracev1beta1.ConditionReachedThroughRouters)
@@ -88,7 +86,6 @@ func setReached(peer *millracev1beta1.LBPeer, verdicts []canary.Verdict) {
 	meta.SetStatusCondition(&peer.Status.Conditions, condition)
 }
 
-// about returns a verdict's message, prefixed with its subject.
 func about(verdict *canary.Verdict) string {
 	return fmt.Sprintf("router %s, canary %s: %s", verdict.Address, verdict.Canary, verdict.Message)
 }

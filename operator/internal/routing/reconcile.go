@@ -20,8 +20,7 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
-// reconciler writes the status of all LBPeers and VIPAdvertisements in one pass, because they refer to each
-// other, to pools and, by labels, to nodes and Services.
+// reconciler writes all LBPeers and VIPAdvertisements in one pass, because they refer to each other.
 type reconciler struct {
 	client client.Client
 }
@@ -38,7 +37,6 @@ func setupObjects(mgr ctrl.Manager) error {
 		Complete(&reconciler{client: mgr.GetClient()})
 }
 
-// Reconcile patches the changed statuses of peers and advertisements.
 func (r *reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	pools := &millracev1beta1.VIPPoolList{}
 	peers := &millracev1beta1.LBPeerList{}

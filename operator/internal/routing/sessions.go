@@ -22,24 +22,23 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
-// sessionPause is the minimum time between two events about the sessions of one node, so that flapping sessions
-// do not cost a write each time.
+// sessionPause bounds events and writes about flapping sessions of one node.
 const sessionPause = 5 * time.Minute
 
-// sessionReconciler emits an event when not all BGP sessions of a node are established any more, and when they
-// are again. Agents may not write events.
+// sessionReconciler emits events when sessions of a node go down and are all established again, because
+// agents may not write events.
 type sessionReconciler struct {
 	client   client.Client
 	recorder events.EventRecorder
 	now      func() time.Time
-	// told holds the last event of each node, by name. Only one worker uses it.
+	// told holds the last event of each node. Only one worker uses it.
 	told map[string]toldSessions
 }
 
 type toldSessions struct {
 	uid    types.UID
 	status metav1.ConditionStatus
-	// at is zero if no event was emitted since the operator started.
+	// at is zero before the first event.
 	at time.Time
 }
 
@@ -50,7 +49,6 @@ func setupSessions(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// sessionsChanged drops updates without changes of sessions.
 func sessionsChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok1 := e.ObjectOld.(*millracev1beta1.LBNodeReport)
@@ -70,8 +68,7 @@ func established(conditions []metav1.Condition) *metav1.Condition {
 	return meta.FindStatusCondition(conditions, millracev1beta1.ConditionBGPEstablished)
 }
 
-// Reconcile emits an event if the state of a node's sessions differs from the last one. The first state after a
-// start is not reported.
+// Reconcile emits an event if the sessions' state differs from the last one or, after a start, the first.
 func (r *sessionReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	report := &millracev1beta1.LBNodeReport{}
 	if err := r.client.Get(ctx, request.NamespacedName, report); err != nil {

@@ -37,9 +37,7 @@ type Subject struct {
 // An Address is a VIP of a Service.
 type Address struct {
 	netip.Addr
-	// Pool is VIP.spec.pool.
-	Pool string
-	// Services are the labels of all Services that have the VIP.
+	Pool     string
 	Services []labels.Set
 	// Host names a node or router that has the address, or is empty.
 	Host string
@@ -49,26 +47,22 @@ type Address struct {
 
 // Inputs are the other inputs.
 type Inputs struct {
-	// Advertisements are the valid VIPAdvertisements.
 	Advertisements []desired.Advertisement
-	// Announced reports for each advertisement whether it selects a node that can announce: one with an
-	// established BGP session or, with L2, a ready one.
+	// Announced lists, for each advertisement, whether it selects a node with an established BGP session
+	// or, with L2, a ready one.
 	Announced []bool
 	// Networks lists for each L2 advertisement the networks on the links of its nodes.
 	Networks [][]netip.Prefix
-	// Zones is the number of zones with nodes.
-	Zones int
+	Zones    int
 }
 
 // A Problem is a requested feature that the Service does not get.
 type Problem struct {
-	// Reason is a condition reason of the API.
-	Reason string
-	// Message is a sentence.
+	Reason  string
 	Message string
 }
 
-// A PortError is a port of a Service that is not served on an address. Reason is a condition reason of the API.
+// A PortError is a port that is not served on an address.
 type PortError struct {
 	Address netip.Addr
 	Port    ipam.Port
@@ -126,7 +120,6 @@ func (j *validator) refusePort(address netip.Addr, port ipam.Port, reason string
 	}
 }
 
-// checkHosts reports addresses that nodes, routers or other hosts have.
 func (j *validator) checkHosts() {
 	for _, address := range j.subject.Addresses {
 		if address.Duplicate != (Duplicate{}) {
@@ -146,7 +139,6 @@ func portOf(spec *corev1.ServicePort) ipam.Port {
 	return ipam.Port{Number: uint16(spec.Port), Protocol: cmp.Or(string(spec.Protocol), string(corev1.ProtocolTCP))}
 }
 
-// checkAdvertisements reports addresses that no node announces.
 func (j *validator) checkAdvertisements() {
 	for _, address := range j.subject.Addresses {
 		j.checkAnnounced(address)
@@ -190,12 +182,11 @@ func (j *validator) checkAnnounced(address Address) {
 	}
 }
 
-// isLinked reports whether any node has a link in the network of an address.
 func (j *validator) isLinked(advertisement int, address netip.Addr) bool {
 	return slices.ContainsFunc(j.inputs.Networks[advertisement], func(network netip.Prefix) bool { return network.Contains(address) })
 }
 
-// checkSources reports invalid source ranges, and addresses of families without any admitted source.
+// checkSources also reports families without any admitted source.
 func (j *validator) checkSources() {
 	sources, problems := desired.ParseSources(j.subject.Service)
 	for _, problem := range problems {
@@ -216,7 +207,6 @@ func (j *validator) checkSources() {
 	}
 }
 
-// checkConflicts reports ports that other Services have.
 func (j *validator) checkConflicts() {
 	for _, conflict := range j.subject.Conflicts {
 		j.problem(millracev1beta1.ReasonPortConflict, "port %s of %s is served for Service %s",
@@ -225,8 +215,7 @@ func (j *validator) checkConflicts() {
 	}
 }
 
-// checkPorts reports ports that no endpoint could serve. Named ports may differ between endpoints, which only
-// agents see.
+// checkPorts ignores named ports, which may differ between endpoints.
 func (j *validator) checkPorts() {
 	for i := range j.subject.Service.Spec.Ports {
 		spec := &j.subject.Service.Spec.Ports[i]
@@ -256,7 +245,6 @@ func unserved(port *corev1.ServicePort) string {
 	return fmt.Sprintf("protocol: %s is not supported, only TCP, UDP and SCTP are", port.Protocol)
 }
 
-// checkZones reports that the traffic distribution by zone is ignored.
 func (j *validator) checkZones() {
 	spec := &j.subject.Service.Spec
 	if j.inputs.Zones <= MaxZones || spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {

@@ -11,7 +11,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Names of config/webhook.
 const (
 	warningsName = "millrace-warnings"
 	defaultsName = "millrace-service-defaults"
@@ -21,14 +20,11 @@ const (
 
 // A configuration is a webhook configuration of the API server.
 type configuration struct {
-	object client.Object
-	// kind and name are for messages.
+	object     client.Object
 	kind, name string
-	// calls are the client configurations of its webhooks: the address and the trusted CAs.
-	calls []*admissionregistrationv1.WebhookClientConfig
+	calls      []*admissionregistrationv1.WebhookClientConfig
 }
 
-// readConfigurations returns the existing configurations of config/webhook; each is optional.
 func readConfigurations(ctx context.Context, reader client.Reader) ([]configuration, error) {
 	validating := &admissionregistrationv1.ValidatingWebhookConfiguration{}
 	if err := reader.Get(ctx, client.ObjectKey{Name: warningsName}, validating); client.IgnoreNotFound(err) != nil {
@@ -49,7 +45,6 @@ func readConfigurations(ctx context.Context, reader client.Reader) ([]configurat
 	return []configuration{warnings, defaults}, nil
 }
 
-// serverName returns the host that the certificate must be valid for.
 func serverName(call *admissionregistrationv1.WebhookClientConfig) string {
 	if call.Service != nil {
 		return hostOf(call.Service.Name, call.Service.Namespace)

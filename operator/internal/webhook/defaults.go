@@ -12,15 +12,14 @@ import (
 	"github.com/millrace-lb/millrace/operator/review"
 )
 
-// An operation changes one field (RFC 6902). Other fields, including those of newer API versions, are
-// preserved.
+// An operation (RFC 6902) changes one field and preserves others, also of newer API versions.
 type operation struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
 	Value any    `json:"value"`
 }
 
-// fillIn returns defaults for a Service as a JSON patch. After an error it leaves the Service unchanged.
+// fillIn leaves the Service unchanged after an error.
 func (h *handler) fillIn(ctx context.Context, request admission.Request) admission.Response {
 	response := admission.Allowed("")
 	changes, warnings, err := h.defaults(ctx, request)

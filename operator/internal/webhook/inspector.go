@@ -39,14 +39,14 @@ const (
 	reasonRestored = "CABundleRestored"
 )
 
-// A problem is the reason why the API server rejects a replica's certificate. The zero value is no problem.
+// A problem is why the API server rejects the certificate; the zero value is none.
 type problem struct{ reason, message string }
 
 // mountTime is how long a kubelet may take to mount a new Secret.
 const mountTime = 3 * time.Minute
 
-// An inspector reports that the API server does not trust the certificate of this replica, since the API server
-// silently proceeds without warnings. Every replica runs one, because each has its own copy of the certificate.
+// An inspector checks the certificate mounted in this replica, because the API server silently proceeds
+// without warnings if it does not trust it.
 type inspector struct {
 	live            client.Reader
 	directory       string
@@ -76,7 +76,6 @@ func newGauges() (expiry, trusted prometheus.Gauge) {
 		})
 }
 
-// Start implements manager.Runnable.
 func (i *inspector) Start(ctx context.Context) error {
 	every(ctx, func() { i.look(ctx) })
 	return nil
@@ -120,7 +119,6 @@ func findProblem(now time.Time, pair *tls.Certificate, configurations []configur
 	return problem{}
 }
 
-// tell emits an event and a log entry when a problem starts, and when it ends.
 func (i *inspector) tell(ctx context.Context, found problem) {
 	none := found == problem{}
 	i.trusted.Set(0)
@@ -141,7 +139,6 @@ func (i *inspector) tell(ctx context.Context, found problem) {
 	i.teller.event(ctx, corev1.EventTypeWarning, found.reason, "Inspect", replica+": there are no warnings: "+found.message)
 }
 
-// A teller emits events about the webhook on its Service.
 type teller struct {
 	services  client.Reader
 	recorder  events.EventRecorder

@@ -18,13 +18,11 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/certificate"
 )
 
-// lookEvery is the interval of checks of the Secret, the configurations and the certificate.
 const lookEvery = 5 * time.Second
 
-// A keeper creates and renews the certificate and sets caBundle, on the leader. It runs as long as the
-// operator: without a certificate only warnings are missing.
+// A keeper renews the certificate and sets caBundle, on the leader. Errors only cost warnings.
 type keeper struct {
-	// live reads past the caches: the operator may read only these objects, not all of their kinds.
+	// live reads past the caches: the operator may not list objects of these kinds.
 	live      client.Reader
 	client    client.Client
 	namespace string
@@ -40,7 +38,6 @@ func KeepCertificate(mgr ctrl.Manager, namespace string) error {
 	})
 }
 
-// Start implements manager.Runnable.
 func (k *keeper) Start(ctx context.Context) error {
 	every(ctx, func() {
 		if err := k.keep(ctx); err != nil && ctx.Err() == nil {
@@ -99,7 +96,6 @@ func (k *keeper) keep(ctx context.Context) error {
 	return nil
 }
 
-// keepSecret returns the content of the Secret, and whether it was just written.
 func (k *keeper) keepSecret(ctx context.Context) (data map[string][]byte, renewed bool, err error) {
 	secret := &corev1.Secret{}
 	err = k.live.Get(ctx, client.ObjectKey{Namespace: k.namespace, Name: serviceName}, secret)

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package webhook implements admission webhooks that warn of valid objects without the intended effect, and
-// that default Services in namespaces with a label. It never rejects an object; after an error it accepts
-// without warnings.
+// Package webhook warns of valid objects without the intended effect, and defaults Services in namespaces
+// with a label. It never rejects an object; after an error it accepts without warnings.
 package webhook
 
 import (
@@ -36,7 +35,6 @@ import (
 	"github.com/millrace-lb/millrace/operator/review"
 )
 
-// Paths of the webhooks.
 const (
 	warningsPath = "/warnings"
 	defaultsPath = "/service-defaults"
@@ -45,22 +43,19 @@ const (
 // connections leaves room for the API servers of a large control plane beside other clients.
 var connections = serving.Limits{Connections: 128, PerSource: 32}
 
-// requests bounds the memory of reviews. A review has at most two objects of 1 MiB each.
+// requests bounds memory: a review has at most two objects of 1 MiB each.
 var requests = serving.Requests{BodyBytes: 3 << 20, InFlight: 8, PerSource: 2}
 
 // Options configures the webhooks.
 type Options struct {
 	// Address is "host:port" to listen on.
 	Address string
-	// CertDir contains tls.crt and tls.key. They are read for each connection, so they may be replaced or
-	// appear later.
+	// CertDir contains tls.crt and tls.key, which are read for each connection and may appear later.
 	CertDir string
 	// Namespace is that of the Service, which events about the certificate refer to.
 	Namespace string
-	// Class selects the Services of the operator.
-	Class desired.Class
-	// Reading parses Services.
-	Reading convert.Reading
+	Class     desired.Class
+	Reading   convert.Reading
 }
 
 // Setup adds the webhooks to a manager. All replicas serve them.
@@ -82,7 +77,7 @@ func Setup(mgr ctrl.Manager, options Options) error {
 	server := webhook.NewServer(webhook.Options{})
 	server.Register(warningsPath, &webhook.Admission{Handler: h})
 	server.Register(defaultsPath, &webhook.Admission{Handler: admission.HandlerFunc(h.fillIn)})
-	// Fill the caches before the first request; on replicas that do not lead they are empty.
+	// On replicas that do not lead, the caches would be empty at the first request.
 	filled := manager.RunnableFunc(func(ctx context.Context) error {
 		if _, err := h.state(ctx); err != nil {
 			h.logger.Error(err, "warnings begin later")
@@ -103,7 +98,6 @@ func Setup(mgr ctrl.Manager, options Options) error {
 // everywhere also runs on replicas that do not lead.
 type everywhere struct{ manager.Runnable }
 
-// NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (everywhere) NeedLeaderElection() bool { return false }
 
 type handler struct {
@@ -117,7 +111,6 @@ type handler struct {
 	logger  logr.Logger
 }
 
-// Handle responds with warnings and never rejects.
 func (h *handler) Handle(ctx context.Context, request admission.Request) admission.Response {
 	warnings, err := h.warnings(ctx, request)
 	if err != nil {
@@ -170,7 +163,6 @@ func (h *handler) ofPool(ctx context.Context, request admission.Request) ([]stri
 	return review.Pool(pool, state), nil
 }
 
-// namespaces returns the labels of all namespaces.
 func (h *handler) namespaces(ctx context.Context) (map[string]labels.Set, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NamespaceList"))
@@ -223,7 +215,7 @@ func (h *handler) ofService(ctx context.Context, request admission.Request) ([]s
 	return warnings, nil
 }
 
-// services returns the new and the old version of a Service; the old one is nil for a create.
+// services returns both versions of a Service; the old one is nil for a create.
 func (h *handler) services(request admission.Request) (service, before *corev1.Service, err error) {
 	service = &corev1.Service{}
 	if err := h.decoder.Decode(request, service); err != nil {
@@ -238,7 +230,6 @@ func (h *handler) services(request admission.Request) (service, before *corev1.S
 	return service, before, nil
 }
 
-// around reads the labels of the Service's namespace and the state.
 func (h *handler) around(ctx context.Context, name string) (labels.Set, *review.State, error) {
 	namespace := &metav1.PartialObjectMetadata{}
 	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
@@ -249,13 +240,11 @@ func (h *handler) around(ctx context.Context, name string) (labels.Set, *review.
 	return namespace.Labels, state, err
 }
 
-// asksForTheSame reports whether two versions of a Service request the same addresses.
 func asksForTheSame(a, b *corev1.Service) bool {
 	return equality.Semantic.DeepEqual(a.Spec, b.Spec) && equality.Semantic.DeepEqual(a.Labels, b.Labels) &&
 		equality.Semantic.DeepEqual(a.Annotations, b.Annotations)
 }
 
-// state reads the cluster's objects from the caches.
 func (h *handler) state(ctx context.Context) (*review.State, error) {
 	pools, vips := &millracev1beta1.VIPPoolList{}, &millracev1beta1.VIPList{}
 	peers, advertisements := &millracev1beta1.LBPeerList{}, &millracev1beta1.VIPAdvertisementList{}
@@ -272,8 +261,7 @@ func (h *handler) state(ctx context.Context) (*review.State, error) {
 	return state, err
 }
 
-// serviceNetworks returns the addresses of cluster IPs, from ServiceCIDRs or, before Kubernetes 1.33, from
-// existing Services.
+// serviceNetworks uses existing Services before Kubernetes 1.33, which has no ServiceCIDRs.
 func (h *handler) serviceNetworks(ctx context.Context) ([]desired.Occupied, error) {
 	var occupied []desired.Occupied
 	kind := networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR")

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package liveapi serves the aggregated API live.millrace.io: the current measurements and state of agents,
-// which are not stored.
+// Package liveapi serves the aggregated API live.millrace.io with current data of agents.
 package liveapi
 
 import (
@@ -30,16 +29,13 @@ const nodesEvery = time.Second
 
 // Config configures the server.
 type Config struct {
-	// REST configures the client of the API server, and Kubeconfig is its file; empty: the pod's service
-	// account.
+	// REST configures the API client; Kubeconfig is its file, empty: the pod's service account.
 	REST       *rest.Config
 	Kubeconfig string
 	// Address is "host:port" of the API, probes and metrics.
 	Address string
-	// CertDir has tls.crt and tls.key of the server, and client.crt, client.key and ca.crt for connections
-	// to agents.
-	CertDir string
-	// AgentPort is the agents' port.
+	// CertDir has tls.crt, tls.key, and client.crt, client.key and ca.crt for connections to agents.
+	CertDir   string
 	AgentPort uint16
 	// Relay enables the relay, which sends changes of EndpointSlices to agents in place of the API server.
 	Relay bool
@@ -78,7 +74,6 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 	return group.Wait()
 }
 
-// streams starts the relay in the group, if configured, and returns its handler.
 func streams(ctx context.Context, group *errgroup.Group, configuration Config, logger logr.Logger) map[string]http.Handler {
 	if !configuration.Relay {
 		return nil
@@ -90,7 +85,6 @@ func streams(ctx context.Context, group *errgroup.Group, configuration Config, l
 	return map[string]http.Handler{wire.PathEndpointSlices: relay.NewHandler(ctx, log, logger)}
 }
 
-// ended returns the error of a part that ended before the context.
 func ended(ctx context.Context, part string, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -101,7 +95,6 @@ func ended(ctx context.Context, part string, err error) error {
 	return fmt.Errorf("%s: %w", part, err)
 }
 
-// followNodes updates the nodes of the collector.
 func followNodes(ctx context.Context, copied *cluster.Cluster, collector *collect.Collector) error {
 	if !copied.Synced(ctx) {
 		return errors.New("the cache of the API server's objects is not synced")
@@ -123,7 +116,6 @@ func followNodes(ctx context.Context, copied *cluster.Cluster, collector *collec
 	}
 }
 
-// received waits for an element; it returns false if the context ends.
 func received[T any](ctx context.Context, from <-chan T) bool {
 	select {
 	case <-ctx.Done():

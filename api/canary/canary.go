@@ -20,31 +20,26 @@ import (
 // Ports is the number of source ports that a node probes from.
 const Ports = 64
 
-// lossy is the number of unanswered ports from which on loss counts as a fault, because some probes are
-// lost without one.
+// lossy is the number of unanswered ports that counts as a fault; some probes are lost without one.
 const lossy = Ports / 8
 
-// samples is the number of probes per path that prove that a path without a probe is unused: with 256
-// nodes, one gets none by chance with a probability below 10⁻⁶. While agents start, fewer nodes probe.
+// samples is how many probes per path prove that a path without a probe is unused: with 256 nodes, one gets
+// none by chance with a probability below 10⁻⁶. While agents start, fewer nodes probe.
 const samples = 20
 
 // Router is one router of an LBPeer with one of its canaries.
 type Router struct {
-	// Peer is the name of the LBPeer.
-	Peer string `json:"peer"`
-	// Address is the router's address in BGP.
+	Peer    string `json:"peer"`
 	Address string `json:"address"`
 	Canary  string `json:"canary"`
 }
 
 // Node is the state of one node for a router.
 type Node struct {
-	Name string `json:"name"`
-	ID   int32  `json:"id"`
-	// Announces is true if the node announces the canary to the router.
-	Announces bool `json:"announces"`
-	// ReachedBy is the number of other nodes from which the router reaches this one; a single node counts
-	// itself.
+	Name      string `json:"name"`
+	ID        int32  `json:"id"`
+	Announces bool   `json:"announces"`
+	// ReachedBy counts the other nodes from which the router reaches this one; a single node counts itself.
 	ReachedBy int `json:"reachedBy"`
 	// Unanswered is the number of its ports without an answer; nil if the node does not probe.
 	Unanswered *int32 `json:"unanswered,omitempty"`
@@ -69,7 +64,6 @@ func (v *Verdict) Known() bool {
 	return v.Reason != millracev1beta1.ReasonNothingProved && v.Reason != millracev1beta1.ReasonHashWithoutPorts
 }
 
-// observation is a node's report about a router.
 type observation struct {
 	node   string
 	status *millracev1beta1.CanaryStatus
@@ -84,8 +78,7 @@ func IDs(nodes []millracev1beta1.LBNode) map[string]int32 {
 	return ids
 }
 
-// Judge returns a verdict for each router with canaries in reports, sorted. ids are the ids of nodes by
-// name. Reports of nodes that the operator marked as not ready are ignored.
+// Judge returns sorted verdicts for routers with canaries. Reports of nodes that are not ready are ignored.
 func Judge(reports []millracev1beta1.LBNodeReport, ids map[string]int32) []Verdict {
 	routers := map[Router][]observation{}
 	for i := range reports {
@@ -115,17 +108,14 @@ func Judge(reports []millracev1beta1.LBNodeReport, ids map[string]int32) []Verdi
 	return verdicts
 }
 
-// evidence sums up the observations of all nodes about a router.
 type evidence struct {
 	probing, announcing int
 	// silent are nodes without any answer, lossy nodes with at least lossy unanswered ports.
 	silent, lossy []string
-	// missing are nodes that announce but answer no probe, unsure those with too few samples, short those
-	// that answer no long probe.
+	// missing announce but answer no probe, unsure have too few samples, short answer no long probe.
 	missing, unsure, short []string
 	unanswered             int
-	// answered are all nodes that answered any node, including itself. spread is true if several nodes
-	// answered the same node.
+	// answered are nodes that answered any node. spread is true if several answered the same node.
 	answered map[int32]bool
 	spread   bool
 }
@@ -145,8 +135,7 @@ func judge(router Router, observations []observation, ids map[string]int32) Verd
 		found.spread = found.spread || len(reached) > 1
 		for _, id := range reached {
 			found.answered[id] = true
-			// A node's answer to itself counts only if no other node probes, because it does not prove the
-			// router's path.
+			// An answer to itself does not prove the router's path; it counts only if no other node probes.
 			if id != ids[o.node] || found.others(o.status.Unanswered) == 0 {
 				reachedBy[id]++
 			}
@@ -173,7 +162,7 @@ func judge(router Router, observations []observation, ids map[string]int32) Verd
 	return verdict
 }
 
-// others returns the number of other nodes that probe, for a node with this number of unanswered ports.
+// others returns how many other nodes probe.
 func (e *evidence) others(unanswered *int32) int {
 	if unanswered == nil {
 		return e.probing
@@ -181,7 +170,6 @@ func (e *evidence) others(unanswered *int32) int {
 	return e.probing - 1
 }
 
-// add adds a node. paths is the known number of the router's paths.
 func (e *evidence) add(node *Node, paths int) {
 	if node.Unanswered != nil {
 		e.unanswered += int(*node.Unanswered)
@@ -229,7 +217,6 @@ func (e *evidence) conclude() (reason, message string) {
 	return millracev1beta1.ReasonNodesReached, ""
 }
 
-// concludeMissing returns the reason for missing nodes, or "".
 func (e *evidence) concludeMissing() (reason, message string) {
 	hashed := !e.spread && len(e.answered) > 1
 	switch {
@@ -246,7 +233,6 @@ func (e *evidence) concludeMissing() (reason, message string) {
 		e.announcing-len(e.missing), e.announcing, e.likely(), list(e.missing))
 }
 
-// likely returns the causes for a router that uses the routes of some nodes only, the most likely first.
 func (e *evidence) likely() string {
 	if len(e.answered) == 1 && e.announcing > 2 {
 		return "has only one path (maximum-paths, or multipath is off), or filters the others"
@@ -254,14 +240,13 @@ func (e *evidence) likely() string {
 	return "filters the others, or has fewer paths (maximum-paths)"
 }
 
-// lostTo reports whether enough probes are unanswered that they may have gone to the missing nodes. If the
-// router sent them none, other nodes would answer all probes.
+// lostTo reports whether the missing nodes may have got the unanswered probes. If the router sent them
+// none, other nodes would answer all.
 func (e *evidence) lostTo() bool {
 	share := float64(len(e.missing)) / float64(e.announcing)
 	return float64(e.unanswered) >= share*Ports*float64(e.probing)/4 && e.unanswered > 0
 }
 
-// listed limits the nodes in a message.
 const listed = 5
 
 func list(names []string) string {

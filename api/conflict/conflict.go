@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package conflict detects another controller writing the same status. Without a limit each would overwrite
-// the other forever. After Overwrites overwrites within Window a status is contested, and is written at most
-// once per Pause, until no other write occurs during one Pause.
-//
-// The operator has a Detector for the status of each Service, the gateway's controller for the statuses of
-// Ingresses, Gateways and routes.
+// Package conflict detects another controller writing the same status, since each would overwrite the other
+// forever. After Overwrites overwrites within Window a status is contested, and is written at most once per
+// Pause, until no other write occurs during one Pause.
 package conflict
 
 import (
@@ -22,12 +19,10 @@ const (
 	Pause = 30 * time.Second
 )
 
-// Detector tracks the writers of one status, which is observed as T. The zero value is a status that was
-// never written. It is not safe for concurrent use.
+// Detector tracks the writers of one status, observed as T. It is not safe for concurrent use.
 type Detector[T any] struct {
 	// isOurs reports whether a status equals the one last written or found; nil after it was overwritten.
-	isOurs func(T) bool
-	// overwritten are the times of overwrites in the last Window.
+	isOurs      func(T) bool
 	overwritten []time.Time
 	// on is true if the status is contested; written is the time of the last own write since then.
 	on      bool
@@ -58,8 +53,7 @@ func (c *Detector[T]) Left(now time.Time) time.Duration {
 	return max(0, min(Pause, c.written.Add(Pause).Sub(now)))
 }
 
-// Found records a status that is correct without a write. isOurs reports whether a status is equally
-// correct.
+// Found records a status that is correct without a write; isOurs recognizes it.
 func (c *Detector[T]) Found(isOurs func(T) bool) { c.isOurs = isOurs }
 
 // Wrote records a write, after which isOurs holds for the status.

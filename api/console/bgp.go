@@ -9,61 +9,50 @@ import (
 
 // BGP represents the state of a node's BGP sessions, or their routes.
 type BGP struct {
-	Node string `json:"node"`
-	// Peers is the result of `bgp peers`, sorted by name.
-	Peers []BGPPeer `json:"peers,omitempty"`
-	// Routes is the result of `bgp routes`, sorted by prefix and peer.
+	Node   string     `json:"node"`
+	Peers  []BGPPeer  `json:"peers,omitempty"`
 	Routes []BGPRoute `json:"routes,omitempty"`
 }
 
 // BGPPeer represents the session with one LBPeer.
 type BGPPeer struct {
-	// Peer is the name of the LBPeer.
 	Peer    string     `json:"peer"`
 	Address netip.Addr `json:"address"`
 	// LocalAddress is the node's address in the session; absent without a connection.
 	LocalAddress netip.Addr `json:"localAddress,omitzero"`
-	// State is the state of RFC 4271, section 8.2.2. Since is the time at which the session last entered or
-	// left Established.
+	// State is that of RFC 4271, section 8.2.2; Since is when the session last entered or left Established.
 	State string    `json:"state"`
 	Since time.Time `json:"since,omitzero"`
-	// LastError is the reason why the last session or attempt ended, at LastErrorTime. It is kept while the
-	// next session is established.
+	// LastError is why the last session or attempt ended, at LastErrorTime; a new session keeps it.
 	LastError     string    `json:"lastError,omitempty"`
 	LastErrorTime time.Time `json:"lastErrorTime,omitzero"`
 	// Flaps counts the lost sessions since the agent started.
-	Flaps uint64 `json:"flaps"`
-	// Families are the announced address families: IPv4, IPv6.
+	Flaps    uint64   `json:"flaps"`
 	Families []string `json:"families,omitempty"`
-	// RoutesSent is the number of routes that are announced to the peer, or will be once the session is
-	// established.
+	// RoutesSent counts routes that are announced, or will be once the session is established.
 	RoutesSent int `json:"routesSent"`
-	// RoutesAccepted is always absent, because BGP does not provide it, and the agent receives no BMP (RFC
-	// 8671).
+	// RoutesAccepted is always absent, because it would need BMP (RFC 8671).
 	RoutesAccepted *int `json:"routesAccepted,omitempty"`
 	// UpdatesSent and UpdatesReceived count UPDATE messages since the agent started.
 	UpdatesSent     uint64 `json:"updatesSent"`
 	UpdatesReceived uint64 `json:"updatesReceived"`
 	// Due is the earliest time at which the session restarts because of a changed LBPeer.
 	Due time.Time `json:"due,omitzero"`
-	// BFD is the state of the BFD session; empty unless one is configured. BFDMessage is the reason why it
-	// is not up.
+	// BFD is the state of a configured BFD session; BFDMessage is the reason why it is not up.
 	BFD        string `json:"bfd,omitempty"`
 	BFDMessage string `json:"bfdMessage,omitempty"`
 }
 
 // BGPRoute represents a route that is announced to a peer, or will be.
 type BGPRoute struct {
-	Prefix  netip.Prefix `json:"prefix"`
-	Peer    string       `json:"peer"`
-	NextHop netip.Addr   `json:"nextHop"`
-	// Established reports whether the session with the peer is established.
-	Established bool `json:"established"`
-	// Communities have the format of a VIPAdvertisement.
-	Communities     []string `json:"communities,omitempty"`
-	MED             *uint32  `json:"med,omitempty"`
-	LocalPreference *uint32  `json:"localPreference,omitempty"`
-	Prepend         uint8    `json:"asPathPrepend,omitempty"`
+	Prefix          netip.Prefix `json:"prefix"`
+	Peer            string       `json:"peer"`
+	NextHop         netip.Addr   `json:"nextHop"`
+	Established     bool         `json:"established"`
+	Communities     []string     `json:"communities,omitempty"`
+	MED             *uint32      `json:"med,omitempty"`
+	LocalPreference *uint32      `json:"localPreference,omitempty"`
+	Prepend         uint8        `json:"asPathPrepend,omitempty"`
 	// Weight is the value of the link bandwidth community; 0 if it is not sent.
 	Weight uint32 `json:"weight,omitempty"`
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package console defines the answers of an agent's console: the lines of JSON that `lbagent drops`, `top`,
-// `trace`, `vips`, `bgp`, `duplicates` and `history` print and that `millrace` parses, and the output of
-// `lbagent dump`. Fields may be added, but are never renamed or given another meaning.
+// Package console defines the answers of an agent's console: lines of JSON that `lbagent` prints and
+// `millrace` parses, and the output of `lbagent dump`. Fields may be added, but are never renamed or given
+// another meaning.
 package console
 
 import (
@@ -20,23 +20,15 @@ type Line struct {
 	Error string `json:"error,omitempty"`
 	// Drops is the first line of `drops`.
 	Drops *Drops `json:"drops,omitempty"`
-	// Drop is a dropped packet.
-	Drop *Drop `json:"drop,omitempty"`
+	Drop  *Drop  `json:"drop,omitempty"`
 	// Missed counts samples that were skipped because this reader was too slow.
-	Missed uint64 `json:"missed,omitempty"`
-	// Counters is a line of `top`.
-	Counters *Counters `json:"counters,omitempty"`
-	// Trace is the line of `trace`.
-	Trace *Trace `json:"trace,omitempty"`
-	// VIPs is the line of `vips`.
-	VIPs *VIPs `json:"vips,omitempty"`
-	// BGP is the line of `bgp`.
-	BGP *BGP `json:"bgp,omitempty"`
-	// Hosts is the line of `duplicates`.
-	Hosts *Hosts `json:"hosts,omitempty"`
-	// History is the line of `history`.
-	History *History `json:"history,omitempty"`
-	// Preflight is the line of `preflight`.
+	Missed    uint64     `json:"missed,omitempty"`
+	Counters  *Counters  `json:"counters,omitempty"`
+	Trace     *Trace     `json:"trace,omitempty"`
+	VIPs      *VIPs      `json:"vips,omitempty"`
+	BGP       *BGP       `json:"bgp,omitempty"`
+	Hosts     *Hosts     `json:"hosts,omitempty"`
+	History   *History   `json:"history,omitempty"`
 	Preflight *Preflight `json:"preflight,omitempty"`
 }
 
@@ -44,8 +36,7 @@ type Line struct {
 type Drops struct {
 	Node    string            `json:"node"`
 	Reasons map[string]uint64 `json:"reasons"`
-	// Skipped counts drops without a sample because of the rate limit of their reason, Lost those without a
-	// sample because the agent did not read.
+	// Skipped counts drops beyond the rate limit of samples, Lost those that the agent did not read.
 	Skipped uint64 `json:"skipped"`
 	Lost    uint64 `json:"lost"`
 }
@@ -55,8 +46,7 @@ type Drop struct {
 	Time   time.Time `json:"time"`
 	Node   string    `json:"node"`
 	Reason string    `json:"reason"`
-	// Source and Destination are those of the client's packet; for a dropped reply, Source is the client. A
-	// port is 0 for packets without ports.
+	// Source and Destination are those of the client's packet; for a dropped reply, Source is the client.
 	Source      netip.AddrPort `json:"source"`
 	Destination netip.AddrPort `json:"destination"`
 	Protocol    string         `json:"protocol"`
@@ -68,14 +58,13 @@ type Drop struct {
 	Length int `json:"length"`
 }
 
-// Counters represents the counters of a node at one time. They restart at zero when the node's maps are
-// created again; those of a frontend, when the frontend is.
+// Counters represents a node's counters, which restart at zero when its maps or a frontend are recreated.
 type Counters struct {
 	Time      time.Time         `json:"time"`
 	Node      string            `json:"node"`
 	Frontends []Frontend        `json:"frontends"`
 	Drops     map[string]uint64 `json:"drops"`
-	// Uplinks are the interfaces whose drivers did not accept frames from XDP. Drops includes these frames.
+	// Uplinks are interfaces whose drivers rejected frames from XDP, which Drops includes.
 	Uplinks []Uplink `json:"uplinks,omitempty"`
 }
 
@@ -92,8 +81,7 @@ type FrontendName struct {
 	VIP      netip.Addr `json:"vip"`
 	Port     uint16     `json:"port"`
 	Protocol string     `json:"protocol"`
-	// Service is namespace/name.
-	Service string `json:"service,omitempty"`
+	Service  string     `json:"service,omitempty"`
 }
 
 // Compare compares names by VIP, port and protocol.
@@ -117,41 +105,34 @@ type Frontend struct {
 type Packet struct {
 	Source      netip.AddrPort `json:"source,omitzero"`
 	Destination netip.AddrPort `json:"destination,omitzero"`
-	// Protocol is TCP, UDP or SCTP.
-	Protocol string `json:"protocol,omitempty"`
-	// Midstream specifies a packet of an established connection, for TCP an ACK, instead of one that opens
-	// it.
+	Protocol    string         `json:"protocol,omitempty"`
+	// Midstream specifies a packet of an established connection, for TCP an ACK.
 	Midstream bool `json:"midstream,omitempty"`
 	// Raw is an IP packet; the other fields are then empty.
 	Raw []byte `json:"raw,omitempty"`
 }
 
-// VIPs represents the decisions of a node about its VIPs: the peers that it announces each of them to, or
-// the reason why it does not.
+// VIPs represents the peers to which a node announces each VIP, or the reason why it does not.
 type VIPs struct {
 	Node string `json:"node"`
 	// Time is the start of the reconcile pass with these decisions.
-	Time time.Time `json:"time"`
-	// Groups contain each requested VIP of the node once.
+	Time   time.Time  `json:"time"`
 	Groups []VIPGroup `json:"groups"`
 }
 
 // VIPGroup is a group of VIPs with the same decision.
 type VIPGroup struct {
-	// Peers are the LBPeers with an established session that the VIPs are announced to.
 	Peers []string `json:"peers,omitempty"`
 	// Reason is one word, Message a sentence, if Peers is empty.
-	Reason  string `json:"reason,omitempty"`
-	Message string `json:"message,omitempty"`
-	// Addresses are sorted.
+	Reason    string       `json:"reason,omitempty"`
+	Message   string       `json:"message,omitempty"`
 	Addresses []netip.Addr `json:"addresses"`
 }
 
 // Hosts represents the hosts on the links of a node's uplinks that have addresses, as just probed.
 type Hosts struct {
 	Node string `json:"node"`
-	// Hosts has an element for each address and each uplink whose network contains it; empty without such
-	// an uplink.
+	// Hosts has an element for each address and each uplink whose network contains it.
 	Hosts []Host `json:"hosts,omitempty"`
 }
 
@@ -161,15 +142,13 @@ type Host struct {
 	Interface string     `json:"interface"`
 	// HardwareAddr is absent if no host answered, or if no probe was sent.
 	HardwareAddr string `json:"hardwareAddress,omitempty"`
-	// Known is true for a node or a router of the cluster, which may answer for VIPs (proxy ARP). Their own
-	// addresses are not probed.
+	// Known is true for a node or router, which may answer for VIPs (proxy ARP) and is not probed itself.
 	Known bool `json:"known,omitempty"`
 }
 
 // Verdict represents the result for a packet.
 type Verdict string
 
-// Verdicts.
 const (
 	// NotOurs passes the packet to the node's network stack.
 	NotOurs Verdict = "NotOurs"
@@ -194,11 +173,9 @@ type Trace struct {
 	// Reason is the drop reason of Dropped.
 	Reason string `json:"reason,omitempty"`
 	// Service is namespace/name of the frontend.
-	Service string `json:"service,omitempty"`
-	// NextNode is the destination of Sent, and Packet the encapsulated packet.
-	NextNode string `json:"nextNode,omitempty"`
-	Packet   []byte `json:"packet,omitempty"`
-	// Endpoint is the destination of Delivered.
+	Service  string         `json:"service,omitempty"`
+	NextNode string         `json:"nextNode,omitempty"`
+	Packet   []byte         `json:"packet,omitempty"`
 	Endpoint netip.AddrPort `json:"endpoint,omitzero"`
 }
 

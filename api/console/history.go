@@ -9,13 +9,11 @@ import (
 
 // History represents the history recorded by a node's agent, the line of `history`.
 type History struct {
-	Node string `json:"node"`
-	// Entries are ordered by time.
+	Node    string         `json:"node"`
 	Entries []HistoryEntry `json:"entries"`
 	// Since is the time of the oldest entry, selected or not; zero if there is no entry.
 	Since time.Time `json:"since,omitzero"`
-	// Damaged counts lines that cannot be parsed, for example a line that the agent was writing when it was
-	// killed.
+	// Damaged counts lines that cannot be parsed, such as one that a killed agent was writing.
 	Damaged int `json:"damaged,omitempty"`
 	// Omitted counts older entries beyond the query's limit.
 	Omitted int `json:"omitted,omitempty"`
@@ -24,7 +22,6 @@ type History struct {
 // HistoryKind is the subject of an entry.
 type HistoryKind string
 
-// Kinds.
 const (
 	// HistoryAgent is Started or Ended.
 	HistoryAgent HistoryKind = "Agent"
@@ -43,19 +40,18 @@ const (
 	HistoryLeftOut HistoryKind = "LeftOut"
 )
 
-// HistoryEntry is a line of the history and of its file. Fields that do not apply are absent.
+// HistoryEntry is a line of the history and of its file.
 type HistoryEntry struct {
 	Time time.Time   `json:"time"`
 	Kind HistoryKind `json:"kind"`
 	What string      `json:"what,omitempty"`
-	// Services are namespace/name. An entry without Services is about the node, and applies to all of them.
+	// Services are namespace/name. Without Services, an entry is about the node.
 	Services []string     `json:"services,omitempty"`
 	VIPs     []netip.Addr `json:"vips,omitempty"`
 	// Names are names of nodes or LBPeers.
 	Names     []string         `json:"names,omitempty"`
 	Endpoints []netip.AddrPort `json:"endpoints,omitempty"`
-	// Count is, depending on the kind, the remaining endpoints of the node that accept new connections, the
-	// number of VIPs that the entry represents, or the number of omitted entries.
+	// Count is, by kind, the node's remaining ready endpoints, the represented VIPs, or omitted entries.
 	Count   uint64        `json:"count,omitempty"`
 	Message string        `json:"message,omitempty"`
 	Drops   []HistoryDrop `json:"drops,omitempty"`

@@ -4,8 +4,7 @@ package console
 
 import "net/netip"
 
-// Maps represents the content of a node's pinned maps, as printed by `lbagent dump --output json`. All
-// lists are sorted.
+// Maps represents a node's pinned maps, sorted, as printed by `lbagent dump --output json`.
 type Maps struct {
 	Self           MapNode            `json:"self"`
 	Nodes          []MapNode          `json:"nodes,omitempty"`
@@ -28,19 +27,17 @@ type MapNode struct {
 	Zone uint8 `json:"zone,omitempty"`
 }
 
-// MapFrontend represents a VIP, a port and a protocol. Tables are identified by their slots; 0 without a
-// table.
+// MapFrontend represents a VIP, a port and a protocol. Tables are slots; 0 without a table.
 type MapFrontend struct {
 	VIP      netip.Addr `json:"vip"`
 	Port     uint16     `json:"port"`
 	Protocol string     `json:"protocol"`
 	ID       uint32     `json:"id"`
 	// OwnEndpointsFirst is true if the ingress node prefers its own endpoints.
-	OwnEndpointsFirst bool   `json:"ownEndpointsFirst,omitempty"`
-	NodeTable         uint32 `json:"nodeTable,omitempty"`
-	EndpointTable     uint32 `json:"endpointTable,omitempty"`
-	// Zones are the node tables by zone number, if there is more than one.
-	Zones map[uint8]uint32 `json:"zones,omitempty"`
+	OwnEndpointsFirst bool             `json:"ownEndpointsFirst,omitempty"`
+	NodeTable         uint32           `json:"nodeTable,omitempty"`
+	EndpointTable     uint32           `json:"endpointTable,omitempty"`
+	Zones             map[uint8]uint32 `json:"zones,omitempty"`
 	// AffinitySeconds is the timeout of session affinity; 0: disabled.
 	AffinitySeconds uint32 `json:"affinitySeconds,omitempty"`
 	// Sources is the set of admitted prefixes; 0: all sources are admitted; absent: no source is admitted.

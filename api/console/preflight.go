@@ -11,7 +11,6 @@ type Preflight struct {
 // Level represents the severity of a Finding.
 type Level string
 
-// Levels.
 const (
 	LevelOK Level = "OK"
 	// LevelWarning is a limitation, or requires attention.
@@ -22,7 +21,6 @@ const (
 
 // Finding represents the result of a check.
 type Finding struct {
-	// Check is its name, such as kernel.
 	Check string `json:"check"`
 	Level Level  `json:"level"`
 	// Message is the result, with advice for a warning or fault.

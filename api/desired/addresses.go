@@ -80,7 +80,6 @@ func parseCIDR(text string) (netipx.IPRange, error) {
 	return netipx.RangeOfPrefix(prefix), nil
 }
 
-// rangeText formats a range in the shortest form for ParseRange: an address, a CIDR or "first-last".
 func rangeText(r netipx.IPRange) string {
 	if r.From() == r.To() {
 		return r.From().String()
@@ -91,7 +90,6 @@ func rangeText(r netipx.IPRange) string {
 	return r.String()
 }
 
-// special is a prefix that no router forwards to a host.
 type special struct {
 	prefix netip.Prefix
 	kind   string

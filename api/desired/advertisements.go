@@ -22,16 +22,12 @@ type Advertisement struct {
 	Name string
 	// Pools and Peers are sorted names; empty: all.
 	Pools, Peers []string
-	// Services selects VIPs by the labels of their Services. nil selects all VIPs, including those without
-	// a Service.
+	// Services selects VIPs by labels of their Services; nil selects all, also without a Service.
 	Services labels.Selector
-	// Nodes selects the nodes that announce, by their labels.
-	Nodes labels.Selector
-	// Communities are values of RFC 1997, LargeCommunities triples of RFC 8092; both are sorted without
-	// duplicates.
-	Communities      []uint32
-	LargeCommunities [][3]uint32
-	// ExtendedCommunities are sorted without duplicates.
+	Nodes    labels.Selector
+	// Communities are from RFC 1997, LargeCommunities from RFC 8092, sorted without duplicates.
+	Communities         []uint32
+	LargeCommunities    [][3]uint32
 	ExtendedCommunities []ExtendedCommunity
 	// LocalPreference and MED are nil if not set (RFC 4271, sections 5.1.5 and 5.1.4).
 	LocalPreference, MED *uint32
@@ -41,13 +37,12 @@ type Advertisement struct {
 	Weighed bool
 	// Length4 and Length6 are the prefix lengths of aggregates; 0: one route per VIP.
 	Length4, Length6 int
-	// L2 is true if nodes answer for the VIPs on their links, instead of announcing them to peers.
-	// Interfaces are the names of the links; empty: those whose network contains the VIP.
+	// L2 is true if nodes answer for the VIPs on their links instead of announcing them. Interfaces are
+	// these links; empty: those whose network contains the VIP.
 	L2         bool
 	Interfaces []string
 }
 
-// Bounds of aggregates' lengths, as in the schema.
 const (
 	shortestAggregate4, longestAggregate4 = 8, 32
 	shortestAggregate6, longestAggregate6 = 32, 128
@@ -76,7 +71,6 @@ type ExtendedCommunity struct {
 	ASN, Value uint32
 }
 
-// Subtypes of extended communities.
 const (
 	RouteTarget  byte = 2
 	SiteOfOrigin byte = 3
@@ -97,8 +91,8 @@ var wellKnown = map[string]uint32{
 	"no-peer":             0xffffff04, // RFC 3765
 }
 
-// ParseAdvertisement parses a VIPAdvertisement. If it is invalid, only Name and Nodes are usable; Nodes is
-// nil if the selector itself is invalid.
+// ParseAdvertisement parses a VIPAdvertisement. If it is invalid, only Name and Nodes, unless nil, are
+// usable.
 func ParseAdvertisement(object *millracev1beta1.VIPAdvertisement) (Advertisement, []Problem) {
 	p := problems{object: Object{Kind: "VIPAdvertisement", Name: object.Name}}
 	spec := &object.Spec
@@ -143,7 +137,6 @@ func ParseAdvertisement(object *millracev1beta1.VIPAdvertisement) (Advertisement
 	return advertisement, p.found
 }
 
-// aggregation parses the lengths of aggregates.
 func (p *problems) aggregation(advertisement *Advertisement, spec *millracev1beta1.VIPAdvertisementSpec) {
 	read := func(field string, length *int32, shortest, longest int64) int {
 		if length == nil || int64(*length) == longest {
@@ -158,8 +151,7 @@ func (p *problems) aggregation(advertisement *Advertisement, spec *millracev1bet
 	}
 }
 
-// l2 parses the links on which nodes answer. Fields for peers are invalid with it, because they would have
-// no effect.
+// l2 rejects fields for peers, which would have no effect.
 func (p *problems) l2(advertisement *Advertisement, spec *millracev1beta1.VIPAdvertisementSpec) {
 	if spec.L2 == nil {
 		return
@@ -172,8 +164,8 @@ func (p *problems) l2(advertisement *Advertisement, spec *millracev1beta1.VIPAdv
 	}
 }
 
-// addCommunity adds "a:b", two 16-bit numbers (RFC 1997), "a:b:c", three 32-bit numbers (RFC 8092), an
-// extended community, "rt:a:b" or "soo:a:b", or a well-known community by name.
+// addCommunity adds "a:b" (RFC 1997), "a:b:c" (RFC 8092), an extended community, "rt:a:b" or "soo:a:b", or
+// a well-known community by name.
 func (a *Advertisement) addCommunity(text string) error {
 	if value, found := wellKnown[text]; found {
 		a.Communities = append(a.Communities, value)
@@ -210,8 +202,7 @@ func (a *Advertisement) addCommunity(text string) error {
 	return nil
 }
 
-// addExtended adds an extended community with an ASN: a two-octet ASN leaves four octets for the value, a
-// four-octet ASN two.
+// addExtended leaves four octets for the value after a two-octet ASN, two after a longer one.
 func (a *Advertisement) addExtended(subtype byte, text string, parts []string) error {
 	if len(parts) != 2 {
 		return fmt.Errorf("%q: an extended community has two numbers after its name (rt:64512:100)", text)
@@ -232,8 +223,7 @@ func (a *Advertisement) addExtended(subtype byte, text string, parts []string) e
 	return nil
 }
 
-// Advertisements returns the problems of VIPAdvertisements, including references to missing pools and
-// peers.
+// Advertisements returns problems including references to missing pools and peers.
 func Advertisements(
 	objects []millracev1beta1.VIPAdvertisement,
 	pools []millracev1beta1.VIPPool,
@@ -265,8 +255,7 @@ func (p *problems) references(field, kind string, names []string, existing sets.
 	}
 }
 
-// Selects reports whether the advertisement selects a VIP of a pool whose Services have these labels. It
-// does not check nodes and peers.
+// Selects reports whether the advertisement selects a VIP by its pool and the labels of its Services.
 func (a *Advertisement) Selects(pool string, services []labels.Set) bool {
 	if len(a.Pools) > 0 && !slices.Contains(a.Pools, pool) {
 		return false

@@ -16,14 +16,12 @@ import (
 
 // AdvertisedVIP has the attributes of a VIP that advertisements select by.
 type AdvertisedVIP struct {
-	Address netip.Addr
-	Pool    string
-	// Services are the labels of each Service that has the address.
+	Address  netip.Addr
+	Pool     string
 	Services []labels.Set
 }
 
-// Conflict describes VIPs that two advertisements select for the same peer and node with different
-// attributes.
+// Conflict describes VIPs that two advertisements announce to the same peer with different attributes.
 type Conflict struct {
 	// By is the advertisement whose attributes apply: the first by name that selects the VIP.
 	By string
@@ -31,8 +29,7 @@ type Conflict struct {
 	Peer string
 	VIP  netip.Addr
 	VIPs int
-	// Aggregate is the VIP's aggregate, if the other advertisement does not select the VIP itself, but
-	// other VIPs of the aggregate.
+	// Aggregate is the VIP's aggregate, if the other advertisement selects only other VIPs of it.
 	Aggregate netip.Prefix
 }
 
@@ -49,10 +46,9 @@ func (c Conflict) Message() string {
 		c.VIP, c.Peer, others, c.By, reason)
 }
 
-// Conflicts returns the first conflict of each advertisement with an earlier one by name, by the name of
-// the later, overruled advertisement: about a VIP that both select, or about VIPs of the same aggregate.
-// Only valid advertisements and peers may be passed, both sorted by name. A VIP counts once for each
-// overruled advertisement.
+// Conflicts returns the first conflict of each advertisement with an earlier one by name: about a VIP that
+// both select, or VIPs of one aggregate. Only valid advertisements and peers may be passed, sorted by name.
+// A VIP counts once for each overruled advertisement.
 func Conflicts(
 	advertisements []Advertisement,
 	peers []Peer,
@@ -90,13 +86,11 @@ func Conflicts(
 	return conflicts
 }
 
-// sharedAggregate is an aggregate of an advertisement.
 type sharedAggregate struct {
 	yields string
 	prefix netip.Prefix
 }
 
-// sharing describes a sharedAggregate.
 type aggregateUse struct {
 	// by is the first pair by name whose other advertisement uses the aggregate, too, or nil.
 	by *advertisementPair
@@ -106,8 +100,7 @@ type aggregateUse struct {
 
 type sharedAggregates map[sharedAggregate]*aggregateUse
 
-// add adds a VIP of a pair. An advertisement that is overruled for the VIP does not announce it with an
-// aggregate.
+// add skips a VIP that an advertisement is overruled for and does not announce with an aggregate.
 func (s sharedAggregates) add(pair *advertisementPair, vip *AdvertisedVIP, overruled map[string]bool) {
 	if pair.peer(vip.Address) == "" {
 		return
@@ -135,7 +128,6 @@ func (s sharedAggregates) add(pair *advertisementPair, vip *AdvertisedVIP, overr
 	}
 }
 
-// addTo adds the conflicts about VIPs of the same aggregate.
 func (s sharedAggregates) addTo(conflicts map[string]Conflict) {
 	keys := slices.SortedFunc(maps.Keys(s), func(a, b sharedAggregate) int { return a.prefix.Compare(b.prefix) })
 	for _, key := range keys {
@@ -153,8 +145,8 @@ func (s sharedAggregates) addTo(conflicts map[string]Conflict) {
 	}
 }
 
-// advertisementPair is a pair of advertisements with different attributes for a common peer of a common node. ipv4
-// and ipv6 are the first such peers by name for each family, or empty.
+// advertisementPair differs in attributes for a common peer of a common node; ipv4 and ipv6 are the first
+// such peers of each family.
 type advertisementPair struct {
 	decides, yields *Advertisement
 	ipv4, ipv6      string
@@ -167,8 +159,8 @@ func (r *advertisementPair) peer(vip netip.Addr) string {
 	return r.ipv6
 }
 
-// conflictingPairs returns all pairs, ordered by the name of the overruled one. Each selector is evaluated once per
-// node: pairs and peers then compare sets of nodes.
+// conflictingPairs sorts by the overruled name. It evaluates each selector once per node and then compares
+// sets of nodes.
 func conflictingPairs(advertisements []Advertisement, peers []Peer, nodes []labels.Set) []advertisementPair {
 	selected := selections{nodes: nodes, known: map[string]nodeSet{}}
 	ofAdvertisements, ofPeers := make([]nodeSet, len(advertisements)), make([]nodeSet, len(peers))
@@ -206,7 +198,6 @@ func (r *advertisementPair) complete(peer *Peer) bool {
 		!r.decides.isFor(peer.Name) || !r.yields.isFor(peer.Name)
 }
 
-// add adds a peer that both advertisements announce to, on a node that all three select.
 func (r *advertisementPair) add(peer *Peer) {
 	if peer.IPv4 {
 		r.ipv4 = cmp.Or(r.ipv4, peer.Name)
@@ -216,12 +207,10 @@ func (r *advertisementPair) add(peer *Peer) {
 	}
 }
 
-// nodeSet has a bit for each node.
 type nodeSet []uint64
 
 func words(nodes int) int { return (nodes + 63) / 64 }
 
-// intersect sets s to the intersection of two sets, and reports whether it is not empty.
 func (s nodeSet) intersect(a, b nodeSet) bool {
 	var all uint64
 	for i := range s {
@@ -231,7 +220,6 @@ func (s nodeSet) intersect(a, b nodeSet) bool {
 	return all != 0
 }
 
-// meets reports whether two sets have a common node.
 func (s nodeSet) meets(other nodeSet) bool {
 	for i := range s {
 		if s[i]&other[i] != 0 {
@@ -241,7 +229,6 @@ func (s nodeSet) meets(other nodeSet) bool {
 	return false
 }
 
-// selections caches the nodes that selectors select.
 type selections struct {
 	nodes []labels.Set
 	known map[string]nodeSet
@@ -282,8 +269,7 @@ func (a *Advertisement) isFor(peer string) bool {
 	return len(a.Peers) == 0 || slices.Contains(a.Peers, peer)
 }
 
-// attributesKey returns a key that is equal for advertisements with equal route attributes. Lists are
-// sorted.
+// attributesKey is equal for equal route attributes; lists are sorted.
 func attributesKey(a *Advertisement) string {
 	number := func(value *uint32) string {
 		if value == nil {

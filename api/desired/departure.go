@@ -17,8 +17,7 @@ const taintShutdown = "node.cloudprovider.kubernetes.io/shutdown"
 // shuttingDown is the message of the condition Ready during kubelet's graceful node shutdown (KEP-2000).
 const shuttingDown = "node is shutting down"
 
-// NodeDeparture returns the reason why a node's routes are to be withdrawn, or "". Of several reasons it
-// returns the strongest.
+// NodeDeparture returns the strongest reason to withdraw a node's routes, or "".
 func NodeDeparture(node *corev1.Node) millracev1beta1.Departure {
 	tainted := func(key string) bool {
 		return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key })
@@ -40,8 +39,7 @@ func NodeDeparture(node *corev1.Node) millracev1beta1.Departure {
 	return ""
 }
 
-// KeepDeparture copies the fields that NodeDeparture reads to a stripped copy of a node. The copy has the
-// condition Ready, without its message.
+// KeepDeparture copies the fields that NodeDeparture reads, the condition Ready without its message.
 func KeepDeparture(stripped, node *corev1.Node) {
 	stripped.Spec.Unschedulable = node.Spec.Unschedulable
 	for _, taint := range node.Spec.Taints {

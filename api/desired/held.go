@@ -36,8 +36,8 @@ func EndpointsWithin(slice *discoveryv1.EndpointSlice, set *netipx.IPSet) (found
 	return found
 }
 
-// Added returns the addresses of a pool that VIPPool.status.usable does not have yet. Until it has them, agents
-// accept endpoints with these addresses and no VIP is assigned from them.
+// Added returns the addresses that VIPPool.status.usable does not have yet. Until it has them, agents
+// accept endpoints with them and no VIP is assigned from them.
 func (p *Pool) Added(object *millracev1beta1.VIPPool) *netipx.IPSet {
 	if isTruncated(object) {
 		return setOf()
@@ -66,14 +66,13 @@ func Admitted(pools []Pool, objects []millracev1beta1.VIPPool) (admitted []Pool)
 	return admitted
 }
 
-// IsHeld reports whether the operator holds a pool because of endpoints in its added addresses. It does so until
-// spec changes, because the next pod may get another of these addresses.
+// IsHeld reports whether endpoints have added addresses. It stays true until spec changes, because the next
+// pod may get another of these addresses.
 func IsHeld(object *millracev1beta1.VIPPool) bool {
 	held := meta.FindStatusCondition(object.Status.Conditions, millracev1beta1.ConditionOverlapsEndpoints)
 	return held != nil && held.Status == metav1.ConditionTrue && held.ObservedGeneration == object.Generation
 }
 
-// dropHeld removes the added addresses of a held pool, and adds a limit.
 func (p *Pool) dropHeld(object *millracev1beta1.VIPPool) {
 	if !IsHeld(object) {
 		return
@@ -85,7 +84,6 @@ func (p *Pool) dropHeld(object *millracev1beta1.VIPPool) {
 	p.Limits = append(p.Limits, found.found...)
 }
 
-// endpointsInMessage is the number of endpoints that OverlapMessage names.
 const endpointsInMessage = 3
 
 // OverlapMessage returns why a pool with endpoints among its added addresses is held, or "" without any.

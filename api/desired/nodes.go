@@ -7,8 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// NodeAddresses returns a Node's internal addresses in canonical form, the first of each family
-// (Node.status.addresses, type InternalIP).
+// NodeAddresses returns the first InternalIP of each family of Node.status.addresses in canonical form.
 func NodeAddresses(node *corev1.Node) []string {
 	var addresses []string
 	seen := sets.New[bool]()
@@ -26,8 +25,7 @@ func NodeAddresses(node *corev1.Node) []string {
 	return addresses
 }
 
-// NodePodCIDRs returns the networks of a Node's pods in canonical form, the first of each family
-// (Node.spec.podCIDRs).
+// NodePodCIDRs returns the first of each family of Node.spec.podCIDRs in canonical form.
 func NodePodCIDRs(node *corev1.Node) []string {
 	var networks []string
 	seen := sets.New[bool]()

@@ -26,8 +26,7 @@ type Occupied struct {
 	Created int64
 }
 
-// Precedes reports whether a host has its address before a VIP: the older object keeps it, and the host if
-// both were created in the same second.
+// Precedes reports whether the host keeps its address: if it is not younger than the VIP in seconds.
 func (o Occupied) Precedes(vip *millracev1beta1.VIP) bool { return o.Created <= created(vip) }
 
 func created(object metav1.Object) int64 {
@@ -38,7 +37,6 @@ func created(object metav1.Object) int64 {
 	return at.Unix()
 }
 
-// occupiedByHost returns the range of one address.
 func occupiedByHost(address netip.Addr, by string, object metav1.Object) Occupied {
 	return Occupied{Range: netipx.IPRangeFrom(address, address), By: by, Host: true, Created: created(object)}
 }
@@ -55,8 +53,7 @@ func OccupiedVIP(vip netip.Addr, by string) string {
 		"give the Service another address", vip, by)
 }
 
-// OccupiedByNode returns the addresses of a Node (Node.status.addresses, types InternalIP and ExternalIP)
-// and the networks of its pods (Node.spec.podCIDRs).
+// OccupiedByNode returns InternalIPs, ExternalIPs and pod networks of a Node.
 func OccupiedByNode(node *corev1.Node) []Occupied {
 	var occupied []Occupied
 	for _, candidate := range node.Status.Addresses {
@@ -74,8 +71,7 @@ func OccupiedByNode(node *corev1.Node) []Occupied {
 	return append(occupied, networks(cidrs, fmt.Sprintf("the pods of Node %q", node.Name))...)
 }
 
-// OccupiedByLBNode returns the addresses of a node and the networks of its pods, as written by the
-// operator.
+// OccupiedByLBNode returns the addresses and pod networks of an LBNode.
 func OccupiedByLBNode(node *millracev1beta1.LBNode) []Occupied {
 	by := fmt.Sprintf("LBNode %q", node.Name)
 	var occupied []Occupied
@@ -144,11 +140,10 @@ func NewOccupation(all []Occupied) Occupation {
 	return Occupation{all: all, set: setOf(ranges...)}
 }
 
-// maxNamed limits the addresses or owners in a message.
 const maxNamed = 5
 
-// dropOccupied removes the used addresses from a pool, and adds one limit that lists the first of them.
-// Reserved addresses are not reported.
+// dropOccupied removes used addresses, and adds one limit that lists the first. Reserved ones are not
+// reported.
 func (p *Pool) dropOccupied(object *millracev1beta1.VIPPool, occupation Occupation) {
 	if occupation.set == nil || isEmpty(Common(p.Addresses, occupation.set)) {
 		return
@@ -174,7 +169,6 @@ func (p *Pool) dropOccupied(object *millracev1beta1.VIPPool, occupation Occupati
 	p.Limits = append(p.Limits, found.found...)
 }
 
-// namedRanges formats the first ranges.
 func namedRanges(ranges []netipx.IPRange) string {
 	var names []string
 	for _, r := range ranges[:min(len(ranges), maxNamed)] {

@@ -11,9 +11,8 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// dropOverlap removes the addresses of older pools from a pool, and adds a limit for each entry that loses
-// some. Reserved addresses of an older pool count, because other hosts have them. Addresses that this pool
-// reserves, too, are not reported.
+// dropOverlap removes the addresses of older pools, also reserved ones, because other hosts have them, and
+// adds a limit for each entry that loses addresses that this pool does not reserve.
 func (p *Pool) dropOverlap(object *millracev1beta1.VIPPool, older []*Pool) {
 	found := problems{object: poolObject(object)}
 	for _, other := range older {
@@ -36,8 +35,8 @@ func (p *Pool) dropOverlap(object *millracev1beta1.VIPPool, older []*Pool) {
 	p.Limits = append(p.Limits, found.found...)
 }
 
-// overlaps returns for each pool the earlier pools with a common address, in their order. It takes O(n log
-// n) for n ranges, plus the number of overlapping pairs of ranges.
+// overlaps returns for each pool the earlier pools with a common address, in O(n log n) for n ranges plus
+// the number of overlapping pairs.
 func overlaps(pools []*Pool) [][]*Pool {
 	type entry struct {
 		netipx.IPRange

@@ -37,20 +37,16 @@ const LongestPassword = 80
 
 // Peer is a valid LBPeer.
 type Peer struct {
-	// Session is the session with the router. Each router of a range has a copy.
+	// Session has a copy for each router of a range.
 	Session
-	// Gateway is the family of the node's default route whose gateway is the router; empty if Address is
-	// set.
+	// Gateway is the family of the default route whose gateway is the router; empty if Address is set.
 	Gateway millracev1beta1.AddressFamily
-	// Range is the network of the routers, MaxPeers the maximum number of routers with a session to a node;
-	// invalid and 0 for a single router.
+	// Range is the network of routers, MaxPeers their maximum with a session to a node; else invalid and 0.
 	Range    netip.Prefix
 	MaxPeers int
-	// Nodes selects the nodes that have the session, by their labels.
-	Nodes labels.Selector
+	Nodes    labels.Selector
 	// BFD is the zero value if the peer has no BFD session.
-	BFD BFD
-	// Canaries are the addresses for probes through the router.
+	BFD      BFD
 	Canaries []netip.Addr
 }
 
@@ -74,12 +70,10 @@ type Session struct {
 	MultiHopTTL uint8
 	// SecurityHops is the maximum distance of the router in hops with TTL security (RFC 5082); 0: disabled.
 	SecurityHops uint8
-	// Source is the node's address in the session, or SourceInterface the interface that has it. Without
-	// both, the kernel selects the address.
+	// Source is the node's address, or SourceInterface has it; without both, the kernel selects it.
 	Source          netip.Addr
 	SourceInterface string
-	// PasswordSecret is the name of the Secret with the password (RFC 2385), if any.
-	PasswordSecret string
+	PasswordSecret  string
 	// IPv4 and IPv6 are the families whose routes are announced.
 	IPv4, IPv6 bool
 	// ExtendedNextHop is true if IPv4 routes have an IPv6 next hop (RFC 8950).
@@ -88,8 +82,7 @@ type Session struct {
 	RestartTime time.Duration
 }
 
-// ParsePeer parses an LBPeer. If it is invalid, only Name and Nodes are usable; Nodes is nil if the
-// selector itself is invalid.
+// ParsePeer parses an LBPeer. If it is invalid, only Name and Nodes, unless nil, are usable.
 func ParsePeer(object *millracev1beta1.LBPeer) (Peer, []Problem) {
 	p := problems{object: Object{Kind: "LBPeer", Name: object.Name}}
 	spec := &object.Spec
@@ -117,7 +110,6 @@ func ParsePeer(object *millracev1beta1.LBPeer) (Peer, []Problem) {
 	return peer, p.found
 }
 
-// canaries parses the addresses of probes through the router.
 func (p *problems) canaries(peer *Peer, texts []string) {
 	const field = "spec.canaries"
 	for _, text := range texts {
@@ -139,7 +131,6 @@ func (p *problems) canaries(peer *Peer, texts []string) {
 	}
 }
 
-// router parses the location of the router.
 func (p *problems) router(peer *Peer, router *millracev1beta1.Router) {
 	switch {
 	case router.Gateway != "":
@@ -177,7 +168,6 @@ func (p *problems) gateway(peer *Peer, router *millracev1beta1.Router) {
 	peer.Gateway = router.Gateway
 }
 
-// routers parses the network of the routers.
 func (p *problems) routers(peer *Peer, router *millracev1beta1.Router) {
 	prefix, err := ParsePrefix(router.Range)
 	if err != nil {
@@ -199,7 +189,6 @@ func (p *problems) routers(peer *Peer, router *millracev1beta1.Router) {
 	}
 }
 
-// isFamily reports whether the router is, or the routers are, of a family.
 func (p *Peer) isFamily(family millracev1beta1.AddressFamily) bool {
 	if p.Gateway != "" {
 		return p.Gateway == family
@@ -209,7 +198,6 @@ func (p *Peer) isFamily(family millracev1beta1.AddressFamily) bool {
 	return is4 && family == millracev1beta1.FamilyIPv4 || is6 && family == millracev1beta1.FamilyIPv6
 }
 
-// systems parses the autonomous systems.
 func (p *problems) systems(session *Session, spec *millracev1beta1.LBPeerSpec) {
 	if spec.DynamicASN == "" {
 		session.ASN = uint32(p.within("spec.peerASN", spec.PeerASN, 1, math.MaxUint32))
@@ -226,7 +214,6 @@ func (p *problems) systems(session *Session, spec *millracev1beta1.LBPeerSpec) {
 	}
 }
 
-// security parses the protection of the session.
 func (p *problems) security(session *Session, spec *millracev1beta1.LBPeerSpec) {
 	if spec.TTLSecurityHops != nil {
 		session.SecurityHops = uint8(p.within("spec.ttlSecurityHops", int64(*spec.TTLSecurityHops), 1, math.MaxUint8-1))
@@ -242,7 +229,6 @@ func (p *problems) security(session *Session, spec *millracev1beta1.LBPeerSpec) 
 	}
 }
 
-// source parses the node's end of the session.
 func (p *problems) source(peer *Peer, spec *millracev1beta1.LBPeerSpec) {
 	peer.SourceInterface = spec.SourceInterface
 	if peer.Range.IsValid() && (spec.SourceAddress != "" || spec.SourceInterface != "") {
@@ -265,8 +251,7 @@ func (p *problems) source(peer *Peer, spec *millracev1beta1.LBPeerSpec) {
 	peer.Source = address
 }
 
-// parseRouter parses the address of a router. It may be a loopback address on the node itself. Some
-// providers' routers have IPv4 link-local addresses.
+// parseRouter accepts loopback addresses of the node and link-local IPv4 addresses of some providers.
 func parseRouter(text string) (netip.Addr, error) {
 	address, err := ParseAddress(text)
 	if err != nil {
@@ -349,7 +334,7 @@ func (p *problems) wholeSeconds(field string, value time.Duration) {
 	}
 }
 
-// Peers returns the problems of LBPeers. Of two for the same router and the same nodes the older is used.
+// Peers returns the problems of LBPeers. The older one for the same router and nodes is used.
 func Peers(objects []millracev1beta1.LBPeer) []Problem {
 	ordered := slices.Clone(objects)
 	slices.SortFunc(ordered, func(a, b millracev1beta1.LBPeer) int { return CompareAge(&a, &b) })
@@ -397,8 +382,7 @@ func Peers(objects []millracev1beta1.LBPeer) []Problem {
 	return found
 }
 
-// sameRouters reports whether two peers are for the same router, or have ranges with common routers. A
-// single router never equals a router of a range.
+// sameRouters reports common routers. A single router never equals a router of a range.
 func sameRouters(a, b *Peer) bool {
 	if a.Range.IsValid() || b.Range.IsValid() {
 		return a.Range.IsValid() && b.Range.IsValid() && a.Range.Overlaps(b.Range)

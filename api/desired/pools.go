@@ -22,25 +22,20 @@ type Pool struct {
 	Priority int32
 	// AutoAssign is false if Services must request the pool.
 	AutoAssign bool
-	// Addresses can be assigned: those of the pool without the reserved and the avoided ones. Pools also
-	// removes those of older pools and those used in the cluster.
+	// Addresses are assignable: not reserved or avoided nor, from Pools, of older pools or used.
 	Addresses *netipx.IPSet
 	// Reserved are addresses of other hosts, in this pool or outside.
 	Reserved *netipx.IPSet
 	// SharedByAll lets Services of different namespaces share an address.
 	SharedByAll bool
-	// Limits are the reasons why addresses are not assigned.
-	Limits []Problem
+	Limits      []Problem
 
-	// quotas of namespaces; the first that selects a namespace applies.
-	quotas []quota
-	// all addresses of the pool, including reserved ones.
+	quotas     []quota
 	all        *netipx.IPSet
 	namespaces labels.Selector
 	services   labels.Selector
 }
 
-// quota limits the number of addresses of namespaces.
 type quota struct {
 	namespaces labels.Selector
 	max        int
@@ -68,7 +63,7 @@ func ParsePool(object *millracev1beta1.VIPPool) (Pool, []Problem) {
 	}, p.found
 }
 
-// set parses ranges. Ranges that are invalid, or rejected by check, are left out.
+// set leaves out invalid ranges and those that check rejects.
 func (p *problems) set(field string, texts []string, check func(netipx.IPRange) error) *netipx.IPSet {
 	var ranges []netipx.IPRange
 	for i, text := range texts {
@@ -85,7 +80,6 @@ func (p *problems) set(field string, texts []string, check func(netipx.IPRange) 
 	return setOf(ranges...)
 }
 
-// avoided returns the special addresses of a pool's CIDRs that are not assigned.
 func (p *problems) avoided(object *millracev1beta1.VIPPool) *netipx.IPSet {
 	kinds := map[millracev1beta1.AvoidedAddress]bool{}
 	for i, kind := range object.Spec.Avoid {
@@ -165,9 +159,8 @@ func (p Pool) Equal(other Pool) bool {
 		sameSelector(p.namespaces, other.namespaces) && sameSelector(p.services, other.services)
 }
 
-// Pools returns the usable pools, and the problems of the others. Common addresses of pools belong to the
-// oldest one; used addresses belong to none. A pool that loses addresses has an entry in Limits, and a pool
-// without any usable address is not returned.
+// Pools returns the usable pools, and the problems of the others. Common addresses belong to the oldest
+// pool, used ones to none. Pools that lose addresses have Limits; those that lose all are left out.
 func Pools(objects []millracev1beta1.VIPPool, occupation Occupation) ([]Pool, []Problem) {
 	ordered := slices.Clone(objects)
 	slices.SortFunc(ordered, func(a, b millracev1beta1.VIPPool) int { return CompareAge(&a, &b) })
@@ -200,12 +193,10 @@ func Pools(objects []millracev1beta1.VIPPool, occupation Occupation) ([]Pool, []
 	return pools, found
 }
 
-// maxUsable limits VIPPool.status.usable: twice as many as spec.addresses, because each of as many reserved
-// ranges can split one.
+// maxUsable is twice the maximum of spec.addresses, because as many reserved ranges can split them.
 const maxUsable = 512
 
-// UsableRanges returns the addresses of a pool for VIPPool.status.usable, sorted. If there are too many
-// ranges, it returns the largest.
+// UsableRanges returns the sorted ranges for VIPPool.status.usable, the largest if there are too many.
 func (p *Pool) UsableRanges() []string {
 	ranges := p.Addresses.Ranges()
 	if len(ranges) > maxUsable {
@@ -229,7 +220,6 @@ func sizeOf(r netipx.IPRange) *big.Int {
 func ParseUsable(object *millracev1beta1.VIPPool, pool Pool) *netipx.IPSet {
 	var ranges []netipx.IPRange
 	for _, text := range object.Status.Usable {
-		// Invalid entries are ignored.
 		if r, err := ParseRange(text); err == nil {
 			ranges = append(ranges, r)
 		}

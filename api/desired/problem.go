@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package desired converts API objects to typed values and a list of their problems. The operator and the
-// agents use it, so that both interpret objects equally. It is pure.
-//
-// ParsePool, ParsePeer, ParseAdvertisement and ParseVIP parse one object each and return all its problems,
-// as needed by an admission webhook. Pools, Peers and Advertisements also compare the objects of a kind
-// with each other.
+// Package desired converts API objects to typed values and problems, so that operator and agents interpret
+// them equally. It is pure.
 package desired
 
 import (
@@ -36,7 +32,6 @@ type Problem struct {
 	Message string
 }
 
-// problems collects problems of one object.
 type problems struct {
 	object Object
 	found  []Problem
@@ -46,12 +41,11 @@ func (p *problems) add(reason, field, message string) {
 	p.found = append(p.found, Problem{Object: p.object, Field: field, Reason: reason, Message: field + ": " + message})
 }
 
-// invalid adds the problem of an invalid field.
 func (p *problems) invalid(field, format string, arguments ...any) {
 	p.add(millracev1beta1.ReasonInvalid, field, fmt.Sprintf(format, arguments...))
 }
 
-// selector parses a selector. An absent one selects everything; it returns nil for an invalid one.
+// selector returns everything for an absent selector and nil for an invalid one.
 func (p *problems) selector(field string, selector *metav1.LabelSelector) labels.Selector {
 	if selector == nil {
 		return labels.Everything()
@@ -77,8 +71,7 @@ func Older(a, b metav1.Object) bool {
 	return CompareAge(a, b) < 0
 }
 
-// CompareAge orders objects of a kind by creation time, then namespace and name. In a conflict the first
-// one wins.
+// CompareAge orders objects by creation time, then name. In a conflict the first one wins.
 func CompareAge(a, b metav1.Object) int {
 	return cmp.Or(
 		a.GetCreationTimestamp().Time.Compare(b.GetCreationTimestamp().Time),

@@ -32,13 +32,11 @@ type RouteBackend struct {
 	Service types.NamespacedName
 	Port    uint16
 	Weight  uint32
-	// Refused is true if the backend is unusable: its share of connections is rejected. Service and Port
-	// may be empty.
+	// Refused backends are unusable: their share of connections is rejected. Service and Port may be empty.
 	Refused bool
 }
 
-// Flaw returns why a port of a VIPRoute has no effect on its Service, or "". service is nil if it does not
-// exist.
+// Flaw returns why a port has no effect on its Service, which is nil if it does not exist, or "".
 func (p *RoutePort) Flaw(service *corev1.Service) string {
 	switch {
 	case service == nil:
@@ -84,8 +82,7 @@ func (p *RoutePort) Taken(older string) string {
 	return fmt.Sprintf("%s: port %d/%s of Service %s is that of VIPRoute %s, which is older", p.Field, p.Port, p.Protocol, p.Service, older)
 }
 
-// ParseRoute returns the ports of a VIPRoute. An invalid port is left out; an invalid backend keeps its
-// weight, and its share is rejected.
+// ParseRoute leaves out an invalid port; the share of an invalid backend is rejected.
 func ParseRoute(object *millracev1beta1.VIPRoute) ([]RoutePort, []Problem) {
 	p := problems{object: Object{Kind: "VIPRoute", Namespace: object.Namespace, Name: object.Name}}
 	if object.Spec.ServiceName == "" {

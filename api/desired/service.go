@@ -17,8 +17,7 @@ import (
 type Class struct {
 	// Name is the value of Service.spec.loadBalancerClass; empty: millrace.io/lb.
 	Name string
-	// IsDefault is true for the default load balancer of the cluster, which also serves Services without a
-	// class.
+	// IsDefault is true for the default load balancer, which also serves Services without a class.
 	IsDefault bool
 }
 
@@ -42,8 +41,7 @@ func (c Class) Serves(service *corev1.Service) bool {
 	return *class == cmp.Or(c.Name, millracev1beta1.Class)
 }
 
-// HasClassOfAddress reports whether a Service is of type LoadBalancer and still has the class for which its
-// address was assigned.
+// HasClassOfAddress reports whether a load balancer Service still has the class of its address.
 func HasClassOfAddress(service *corev1.Service) bool {
 	class := service.Spec.LoadBalancerClass
 	return service.Spec.Type == corev1.ServiceTypeLoadBalancer && class != nil &&

@@ -4,7 +4,6 @@ package desired
 
 import "go4.org/netipx"
 
-// setOf returns the union of valid ranges.
 func setOf(ranges ...netipx.IPRange) *netipx.IPSet {
 	var builder netipx.IPSetBuilder
 	for _, r := range ranges {
@@ -13,7 +12,6 @@ func setOf(ranges ...netipx.IPRange) *netipx.IPSet {
 	return built(&builder)
 }
 
-// minus returns the addresses of a that are not in b.
 func minus(a, b *netipx.IPSet) *netipx.IPSet {
 	var builder netipx.IPSetBuilder
 	builder.AddSet(a)
@@ -31,7 +29,6 @@ func Common(a, b *netipx.IPSet) *netipx.IPSet {
 
 func isEmpty(set *netipx.IPSet) bool { return set.Equal(&netipx.IPSet{}) }
 
-// built returns the set of a builder with valid ranges only, which has no errors.
 func built(builder *netipx.IPSetBuilder) *netipx.IPSet {
 	set, _ := builder.IPSet()
 	return set

@@ -18,9 +18,8 @@ type Sources struct {
 	Admitted   *netipx.IPSet
 }
 
-// ParseSources parses Service.spec.loadBalancerSourceRanges or, if that is empty, the annotation that
-// preceded it. An invalid prefix admits no client; the others apply. As in Kubernetes, host bits of a
-// prefix are ignored.
+// ParseSources parses Service.spec.loadBalancerSourceRanges or else the older annotation. An invalid prefix
+// admits no client. As in Kubernetes, host bits of a prefix are ignored.
 func ParseSources(service *corev1.Service) (Sources, []Problem) {
 	p := problems{object: Object{Kind: "Service", Namespace: service.Namespace, Name: service.Name}}
 	field, texts := "spec.loadBalancerSourceRanges", service.Spec.LoadBalancerSourceRanges

@@ -19,8 +19,7 @@ func ParseAddressOrName(text string) (netip.Addr, error) {
 	return ParseAddress(text)
 }
 
-// ParseVIP returns the address of a VIP. The object must have the name derived from the address, because
-// the API server guarantees unique addresses by unique names.
+// ParseVIP returns the address, from which the name must be derived: unique names make unique addresses.
 func ParseVIP(object *millracev1beta1.VIP) (netip.Addr, []Problem) {
 	p := problems{object: Object{Kind: "VIP", Name: object.Name}}
 	address, err := ParseHost(object.Spec.Address)

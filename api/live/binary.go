@@ -14,14 +14,12 @@ import (
 	"github.com/millrace-lb/millrace/api/console"
 )
 
-// trafficVersion is the first byte of a Traffic.
 const trafficVersion = 1
 
-// The encoding of a Traffic is the version, followed by node, cursor, seconds, reasons, drops, uplinks and
-// frontends. Numbers are uvarints; strings and lists are prefixed with their length. Drops are pairs of an
-// index into the list of reasons and a count. The Service of a frontend is encoded as the length of the
-// common prefix with the previous one and the rest. A Traffic with 500 frontends takes about ten kilobytes,
-// and decoding costs a hundredth of JSON.
+// A Traffic is encoded as version, node, cursor, seconds, reasons, drops, uplinks and frontends. Numbers
+// are uvarints; strings and lists are prefixed with their length. Drops are pairs of an index into reasons
+// and a count. A frontend's Service is the length of the common prefix with the previous one and the rest.
+// With 500 frontends it takes ten kilobytes and a hundredth of the decoding time of JSON.
 
 // AppendBinary implements encoding.BinaryAppender. It returns no error.
 func (t *Traffic) AppendBinary(body []byte) ([]byte, error) {
@@ -123,7 +121,7 @@ func (t *Traffic) UnmarshalBinary(body []byte) error {
 	return r.err
 }
 
-// reader decodes a body. After an error it returns zero values.
+// reader returns zero values after an error.
 type reader struct {
 	body    []byte
 	reasons []string
@@ -149,7 +147,7 @@ func (r *reader) number() uint64 {
 	return value
 }
 
-// count returns the length of a list whose elements have at least the given number of bytes.
+// count returns the length of a list of elements of at least this many bytes.
 func (r *reader) count(least int) int {
 	count := r.number()
 	if count > uint64(len(r.body)/least) {

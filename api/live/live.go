@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package live defines the protocol between agents and the aggregated API (cmd/liveapi) over HTTPS:
-// counters and the state of announcements as changes since the last answer, and flows and drops on request.
-// Bodies are JSON, except for Traffic. Both ends authenticate with certificates of one CA, which has no
-// other purpose. Fields may be added, but are never renamed or given another meaning; a Traffic starts with
-// its version.
+// counters and announcements as changes since the last answer, and flows and drops on request. Bodies are
+// JSON, except for Traffic. Both ends authenticate with certificates of one CA without other purpose.
+// Fields may be added, but are never renamed or given another meaning; a Traffic starts with its version.
 package live
 
 import (
@@ -16,13 +15,11 @@ import (
 	"github.com/millrace-lb/millrace/api/console"
 )
 
-// Names in the certificates. The agents of all nodes share one, so a client verifies this name instead of
-// the node's address.
+// Names in the certificates. All agents share one, so clients verify this name instead of an address.
 const (
 	// AgentName is the DNS name of an agent's certificate (extended key usage serverAuth).
 	AgentName = "agent.live.millrace.io"
-	// ClientName is the DNS name of the aggregated API's client certificate (extended key usage
-	// clientAuth). An agent accepts no other client.
+	// ClientName is the DNS name of the only accepted client certificate (extended key usage clientAuth).
 	ClientName = "client.live.millrace.io"
 )
 
@@ -31,19 +28,16 @@ const Port = 7482
 
 // Paths for GET requests. An error has a status of at least 400 and a body of one line.
 const (
-	// PathTraffic waits for the next sample after parameter since, a Traffic.Cursor, and returns a Traffic.
-	// Without since it returns at once.
+	// PathTraffic waits for the sample after parameter since, a Traffic.Cursor, if set, and returns a
+	// Traffic.
 	PathTraffic = "/v1/traffic"
-	// PathState waits until the state differs from parameter since, a State.Cursor, at most for WaitLimit,
-	// and returns a State. Without since it returns at once.
+	// PathState waits, up to WaitLimit, for changes after parameter since, a State.Cursor, if set, and
+	// returns a State.
 	PathState = "/v1/state"
-	// PathFlows returns Flows.
 	PathFlows = "/v1/flows"
-	// PathDrops returns Drops.
 	PathDrops = "/v1/drops"
 )
 
-// Parameters of queries.
 const (
 	ParameterSince = "since"
 	// ParameterService is namespace/name, for flows and drops. It is required.
@@ -63,14 +57,13 @@ const (
 	MaxLimit = 1000
 )
 
-// Traffic represents a node's counts between two samples. It is encoded by AppendBinary and decoded by
-// UnmarshalBinary instead of JSON.
+// Traffic represents a node's counts between two samples, encoded by AppendBinary instead of JSON.
 type Traffic struct {
 	Node string
 	// Cursor identifies the later sample: the next request's parameter since.
 	Cursor string
-	// Seconds is the time between the samples. It is 0 if there is no earlier one, or the agent has
-	// forgotten it: then all counts are zero, and Cursor starts again.
+	// Seconds is the time between the samples; 0 without a known earlier one: then all counts are zero, and
+	// Cursor starts again.
 	Seconds float64
 	// Frontends are those with counts, sorted by Service and name.
 	Frontends []FrontendTraffic
@@ -85,17 +78,15 @@ type FrontendTraffic struct {
 	console.FrontendName
 	// Packets and Bytes (of IP packets) count packets that the node received from routers.
 	Packets, Bytes uint64
-	// Connections counts new connections to pods on the node.
-	Connections uint64
-	// Drops are packets that were not forwarded, by reason.
-	Drops map[string]uint64
+	Connections    uint64
+	Drops          map[string]uint64
 }
 
 // chunk is the maximum size of a single write in bytes.
 const chunk = 4 << 10
 
-// WriteBody writes a body in small pieces, each of which is a frame of HTTP/2 and a record of TLS. The
-// client reads from a thousand agents, and its memory for each is that of the largest piece.
+// WriteBody writes a body in small pieces, each one HTTP/2 frame and TLS record, because a client of a
+// thousand agents needs memory for the largest piece of each.
 func WriteBody(w io.Writer, body []byte) error {
 	for piece := range slices.Chunk(body, chunk) {
 		if _, err := w.Write(piece); err != nil {
@@ -109,16 +100,13 @@ func WriteBody(w io.Writer, body []byte) error {
 type State struct {
 	Node   string `json:"node"`
 	Cursor string `json:"cursor"`
-	// Whole is true if the state is complete and replaces the previous state of the node. Otherwise it has
-	// the changes since the request's cursor, which may be empty.
+	// Whole is true if the state replaces the previous one; otherwise it has changes since the cursor.
 	Whole bool `json:"whole,omitempty"`
-	// Sessions are all BGP sessions of the node, sorted by peer. They are absent if no session changed, or
-	// from a complete state without sessions.
+	// Sessions are all BGP sessions sorted by peer; absent if none changed or a complete state has none.
 	Sessions []console.BGPPeer `json:"sessions,omitempty"`
 	// VIPs are all VIPs of the node, or those whose decision changed.
 	VIPs []console.VIPGroup `json:"vips,omitempty"`
-	// Gone are VIPs that the node no longer has. They may be unknown to the reader, if they were added and
-	// removed between two requests.
+	// Gone are VIPs that the node no longer has, and that the reader may never have known.
 	Gone []netip.Addr `json:"gone,omitempty"`
 }
 
@@ -142,7 +130,6 @@ type Flow struct {
 	State string `json:"state"`
 }
 
-// States of a flow.
 const (
 	FlowEstablished = "Established"
 	FlowClosing     = "Closing"
@@ -150,8 +137,7 @@ const (
 
 // Drops represents samples of dropped packets of a Service, the latest first.
 type Drops struct {
-	Node  string         `json:"node"`
-	Items []console.Drop `json:"items"`
-	// Truncated is true if there may be more of them.
-	Truncated bool `json:"truncated,omitempty"`
+	Node      string         `json:"node"`
+	Items     []console.Drop `json:"items"`
+	Truncated bool           `json:"truncated,omitempty"`
 }

@@ -11,8 +11,8 @@ import (
 
 var errRuns = errors.New("a change of a slice does not fit the slice that it changes")
 
-// Diff returns how the endpoints after are composed of those before and of new ones, and the indexes of the
-// new ones. Endpoints are compared by their texts, which must be unique.
+// Diff returns how after is composed of before and new endpoints, with the indexes of the new ones. Texts
+// must be unique.
 func Diff(before, after []string) (runs []Run, added []int) {
 	places := make(map[string]int, len(before))
 	for i, endpoint := range before {

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package relay defines the protocol between agents and a relay of EndpointSlices. A relay watches the API
-// server once, and sends thousands of agents only the changes of a slice instead of the whole slice.
-//
-// An answer is a stream of events like a watch of the API server (Kubernetes API concepts, "Efficient
-// detection of changes"), with the same resource versions, so that an agent can continue with another
-// relay, or with the API server.
+// Package relay defines the protocol between agents and a relay of EndpointSlices, which watches the API
+// server once, and sends thousands of agents only the changes of a slice. An answer is a stream of events
+// like a watch of the API server, with the same resource versions, so that an agent can continue with
+// another relay or with the API server.
 package relay
 
 import (
@@ -22,16 +20,13 @@ import (
 // PathEndpointSlices is the path of agents' requests, with the parameters of a Request.
 const PathEndpointSlices = "/relay/v1alpha1/endpointslices"
 
-// Audience is the audience of the tokens that agents present to relays. The API server accepts no such
-// token.
+// Audience is that of agents' tokens for relays, which the API server does not accept.
 const Audience = "millrace-relay"
 
-// format identifies the fields of slices that this version of agents reads, and the encoding of events. A
-// relay with another format rejects the request. It must be increased when Slim keeps a field that it did
-// not keep before.
+// format identifies the fields that Slim keeps and the encoding of events; increase it with the fields. A
+// relay with another format rejects the request.
 const format = "1"
 
-// Parameters of a Request.
 const (
 	parameterSince    = "resourceVersion"
 	parameterSnapshot = "sendInitialEvents"
@@ -71,8 +66,7 @@ func ParseRequest(values url.Values) (r Request, err error) {
 	return r, nil
 }
 
-// ParseVersion parses a resource version. Versions are increasing numbers (Kubernetes API concepts,
-// "Resource versions"); empty is zero.
+// ParseVersion parses a resource version, an increasing number (Kubernetes API concepts), or zero.
 func ParseVersion(version string) (uint64, error) {
 	if version == "" {
 		return 0, nil
@@ -111,23 +105,19 @@ type Event struct {
 
 // Run is a sequence of endpoints: the next new ones of the Change, or some of the previous slice.
 type Run struct {
-	// New is true for the next new endpoints of the Change.
-	New bool
-	// From is the index of the first endpoint in the previous slice, if not New.
-	From int
-	// Count is the number of endpoints, at least one.
+	New   bool
+	From  int
 	Count int
 }
 
-// BookmarkEvery is the interval of bookmarks without other events, so that agents detect a relay that
-// hangs, or whose node has lost power.
+// BookmarkEvery is the interval of bookmarks by which agents detect a relay that hangs.
 const BookmarkEvery = 2 * time.Second
 
 // HeaderBookmarkEvery of an answer is the interval of bookmarks in seconds.
 const HeaderBookmarkEvery = "Millrace-Bookmark-Seconds"
 
-// Silence returns how long an agent waits for an event of a relay whose answer has this header: three
-// bookmarks. Without the header the relay is of a version that sends bookmarks every ten seconds.
+// Silence returns how long an agent waits for an event: three bookmarks. Relays without the header send one
+// every ten seconds.
 func Silence(header http.Header) time.Duration {
 	const bookmarks, before = 3, 10 * time.Second
 	seconds, err := strconv.ParseUint(header.Get(HeaderBookmarkEvery), 10, 16)

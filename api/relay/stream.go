@@ -16,8 +16,7 @@ import (
 
 const (
 	// maxEvent limits an event in bytes. The largest slices have 1,000 endpoints and 100 KiB.
-	maxEvent = 4 << 20
-	// maxEndpoints limits the endpoints of a composed slice.
+	maxEvent     = 4 << 20
 	maxEndpoints = 1 << 16
 )
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package serving provides the listeners and HTTP servers of all programs. They bound connections,
-// header bytes, bodies and time, so that a client without credentials cannot make a program grow.
+// Package serving provides listeners and HTTP servers that bound connections, headers, bodies and time, so
+// that a client without credentials cannot make a program grow.
 package serving
 
 import (
@@ -13,15 +13,14 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// MaxHeaderBytes is the size of a request's header that a server accepts. Tokens of ServiceAccounts
-// take 1 to 2 KiB.
+// MaxHeaderBytes limits a request's header; tokens of ServiceAccounts take 1 to 2 KiB.
 const MaxHeaderBytes = 16 << 10
 
 // Local returns the limits of a port for probes and metrics, which has a few clients.
 func Local() Limits { return Limits{Connections: 64, PerSource: 16} }
 
-// NewHTTP returns an HTTP/1.1 server. Its timeouts cover the TLS handshake as well. HTTP/2 is off:
-// one connection could hold many requests.
+// NewHTTP returns an HTTP/1.1 server with timeouts that cover the TLS handshake. HTTP/2 is off: one
+// connection could hold many requests.
 func NewHTTP(handler http.Handler) *http.Server {
 	protocols := &http.Protocols{}
 	protocols.SetHTTP1(true)
@@ -38,16 +37,13 @@ func NewHTTP(handler http.Handler) *http.Server {
 
 // Requests bounds the requests that a handler serves at a time.
 type Requests struct {
-	// BodyBytes is the size of a request's body.
 	BodyBytes int64
-	// InFlight is the number of requests of all sources.
-	InFlight int64
+	InFlight  int64
 	// PerSource is the number of requests of one source, an IPv4 address or an IPv6 /64.
 	PerSource int64
 }
 
-// LimitRequests delays requests beyond the limits and fails reads of bodies that are too long. A
-// delayed request holds its connection alone: its body has not been read.
+// LimitRequests delays requests beyond the limits, with unread bodies, and fails reads of long bodies.
 func LimitRequests(handler http.Handler, limits Requests) http.Handler {
 	all := semaphore.NewWeighted(limits.InFlight)
 	sources := &semaphores{size: limits.PerSource, of: map[netip.Prefix]*shared{}}
@@ -67,8 +63,8 @@ func LimitRequests(handler http.Handler, limits Requests) http.Handler {
 	})
 }
 
-// LimitHeader rejects requests whose header is larger than bytes. It is for servers that another package makes with
-// a higher limit: such a header is read, but not held while the request is authenticated.
+// LimitHeader rejects larger headers in servers of other packages with a higher limit, so that they are not
+// held while the request is authenticated.
 func LimitHeader(handler http.Handler, bytes int) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		size := len(r.RequestURI)
@@ -89,7 +85,6 @@ func LimitHeader(handler http.Handler, bytes int) http.Handler {
 // fieldBytes is the overhead of a header field in addition to its name and value (RFC 9113, section 6.5.2).
 const fieldBytes = 32
 
-// semaphores has a semaphore for each source with requests.
 type semaphores struct {
 	size int64
 
@@ -123,7 +118,6 @@ func (s *semaphores) put(source netip.Prefix) {
 	}
 }
 
-// address is a remote address in net/http's text form.
 type address string
 
 func (address) Network() string  { return "tcp" }

@@ -10,24 +10,19 @@ import (
 	"sync"
 )
 
-// sourceBits is the length of the IPv6 prefix that counts as one source: a host can use any address
-// of its /64 (RFC 4291, section 2.5.4).
+// sourceBits makes an IPv6 /64 one source: a host can use any of its addresses (RFC 4291, section 2.5.4).
 const sourceBits = 64
 
 // Limits bounds the connections that a listener holds open.
 type Limits struct {
-	// Connections is the number of open connections of all sources.
 	Connections int
-	// PerSource is the number of open connections of one source, an IPv4 address or an IPv6 /64.
-	// 0 means no limit.
+	// PerSource limits one source, an IPv4 address or an IPv6 /64; 0 means no limit.
 	PerSource int
 }
 
-// Listener is a TCP listener that bounds its open connections.
-//
-// It closes new connections of a source that has reached its limit. When the listener is full, it
-// closes the oldest connection of the source with the most, so a source with many connections
-// neither excludes nor disconnects a source with few.
+// Listener is a TCP listener that bounds its open connections, in total and per source. When it is full, it
+// closes the oldest connection of the source with the most, so a source with many connections neither
+// excludes nor disconnects a source with few.
 type Listener struct {
 	net.Listener
 	limits Limits
@@ -71,8 +66,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// admit adds a connection unless its source has reached its limit, and returns the connection that
-// is evicted for it, or nil.
+// admit returns the connection that is evicted, or nil, unless the source has reached its limit.
 func (l *Listener) admit(accepted *connection) (evicted *connection, admitted bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -113,7 +107,6 @@ func sourceOf(remote net.Addr) netip.Prefix {
 	return netip.PrefixFrom(address, bits).Masked()
 }
 
-// connection counts against the limits of its listener until it is closed.
 type connection struct {
 	net.Conn
 	of     *Listener

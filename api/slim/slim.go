@@ -5,8 +5,7 @@ package slim
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// Meta returns the metadata of a cluster-scoped object that identifies it and its version, and that is
-// required to write its status.
+// Meta returns the metadata that identifies a cluster-scoped object and is required to write its status.
 func Meta(object *metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Name:              object.Name,

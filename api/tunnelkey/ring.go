@@ -6,8 +6,7 @@ import (
 	"slices"
 )
 
-// MaxAccepted is the maximum number of keys of a node: two during a rotation, and one more if the Secret
-// was lost meanwhile.
+// MaxAccepted is two keys during a rotation, and one more if the Secret was lost meanwhile.
 const MaxAccepted = 3
 
 // Ring is the state of a node's keys, by generations.
@@ -30,10 +29,8 @@ func (r Ring) Equal(other Ring) bool {
 	return r.Sending == other.Sending && r.Required == other.Required && slices.Equal(r.Accepted, other.Accepted)
 }
 
-// Adopt returns the next Ring of a node with the ring has, which is zero after a boot, for a State.
-//
-// The node keeps its keys until the phase is Steady. So if the State does not contain the keys in use, for
-// example after the Secret was lost, no packet is dropped because of that.
+// Adopt returns the next Ring of a node, whose previous one is zero after a boot. Until the phase is Steady
+// the node keeps its keys, so if the Secret was lost meanwhile, no packet is dropped.
 func Adopt(has Ring, state *State) Ring {
 	ring := Ring{Sending: state.Sending, Required: state.Required}
 	for _, key := range state.Accepted {
@@ -58,7 +55,6 @@ func Adopt(has Ring, state *State) Ring {
 	return ring
 }
 
-// keep accepts the keys of the previous ring up to MaxAccepted, the sending key first.
 func (r *Ring) keep(has Ring) {
 	previous := slices.Clone(has.Accepted)
 	slices.SortFunc(previous, func(a, b uint32) int { return int(int64(b) - int64(a)) })

@@ -21,7 +21,7 @@ const (
 	entrySince    = "since"
 	entryMade     = "made"
 	prefixKey     = "key-"
-	// entrySeed is the seed of the flow hash. It is optional.
+	// entrySeed is the optional seed of the flow hash.
 	entrySeed = "flow-seed"
 )
 
@@ -43,7 +43,7 @@ func (s *State) Data() map[string][]byte {
 	return data
 }
 
-// Parse parses the data of a Secret. Unknown entries are ignored. Errors do not contain secrets.
+// Parse ignores unknown entries. Errors do not contain secrets.
 func Parse(data map[string][]byte) (*State, error) {
 	state := &State{Phase: Phase(data[entryPhase])}
 	var errs []error

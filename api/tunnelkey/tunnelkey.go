@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tunnelkey defines the keys for authenticating packets between nodes: the format of the Secret
-// that the operator writes, and how agents apply it. It is pure.
+// Package tunnelkey defines the Secret with the keys that authenticate packets between nodes, and how
+// agents apply it. It is pure.
 package tunnelkey
 
 import (
@@ -15,7 +15,6 @@ import (
 	"github.com/millrace-lb/millrace/api/flowhash"
 )
 
-// The Secret that has the State.
 const (
 	Namespace  = "millrace-system"
 	SecretName = "millrace-tunnel-key"
@@ -69,7 +68,6 @@ func Derive(secret [Size]byte, label string) [Size]byte {
 // Phase is the phase of a key rotation.
 type Phase string
 
-// Phases.
 const (
 	// Steady: only the keys of the State are accepted.
 	Steady Phase = "Steady"
@@ -82,14 +80,13 @@ const (
 // State is the content of the Secret.
 type State struct {
 	Phase Phase
-	// Accepted are one or two keys, the newest last. Except in phase Steady, nodes also accept their
-	// existing keys.
+	// Accepted are one or two keys, the newest last. Nodes also accept their others until Steady.
 	Accepted []Key
-	// Sending is the generation used for sending. Zero: nodes continue with their current one, if any.
+	// Sending is the generation used for sending, or zero to continue with the current one.
 	Sending uint32
-	// Required makes nodes drop packets without a tag. Nodes on which it is set keep it until Steady.
+	// Required makes nodes drop packets without a tag, until Steady.
 	Required bool
-	// Seed is the seed of the flow hash, or zero. It does not change with the keys.
+	// Seed is the seed of the flow hash, or zero.
 	Seed flowhash.Seed
 	// Since is the start of the phase, Made the creation time of the newest key, both to the second.
 	Since, Made time.Time

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command gateway compiles Ingresses and the objects of Gateway API, and serves the result to the proxies
-// that it deploys.
+// Command gateway compiles Ingresses and Gateway API objects for the proxies that it deploys.
 package main
 
 import (
@@ -23,7 +22,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/controller"
 )
 
-// version is set by the linker.
 var version string
 
 func main() {
@@ -51,7 +49,6 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 	return controller.Run(ctx, *configuration, logger)
 }
 
-// register adds the flags and returns the configuration that they set.
 func register(flags *flag.FlagSet) *controller.Config {
 	c := &controller.Config{
 		ProxyCPU:         resource.MustParse("100m"),

@@ -17,8 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent"
 )
 
-// consoleCommands returns commands that query the console of the agent in this container and print lines of
-// JSON as defined in package api/console. `millrace` runs them on every node.
+// consoleCommands print lines of JSON (api/console). `millrace` runs them on every node.
 func consoleCommands(config *lbagent.Config, stdin io.Reader) []*cobra.Command {
 	commands := []*cobra.Command{
 		dropsCommand(config), topCommand(config), traceCommand(config), vipsCommand(config), bgpCommand(config), duplicatesCommand(config),
@@ -109,12 +108,10 @@ func vipsCommand(config *lbagent.Config) *cobra.Command {
 	}
 }
 
-// ask sends a request and prints the answer.
 func ask(cmd *cobra.Command, config *lbagent.Config, request lbagent.Request) error {
 	return lbagent.Ask(cmd.Context(), config.Socket, request, cmd.OutOrStdout())
 }
 
-// askAddresses sends a request about addresses.
 func askAddresses(cmd *cobra.Command, config *lbagent.Config, command lbagent.Command, texts []string) error {
 	addresses, err := parseVIPs(texts)
 	if err != nil {
@@ -183,7 +180,6 @@ func historyCommand(config *lbagent.Config) *cobra.Command {
 	return command
 }
 
-// parseTime parses a flag's time; empty text is the zero time.
 func parseTime(flag, text string) (at time.Time, err error) {
 	if text == "" {
 		return time.Time{}, nil

@@ -19,7 +19,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent"
 )
 
-// version is set at build time.
 var version = "dev"
 
 func main() {
@@ -32,7 +31,7 @@ func main() {
 	}
 }
 
-// command returns the command line. getenv returns defaults of flags.
+// command returns the command line; getenv returns defaults of flags.
 func command(getenv func(string) string, stdin io.Reader, stdout, stderr io.Writer) *cobra.Command {
 	config := lbagent.DefaultConfig()
 	config.Version = version
@@ -130,7 +129,6 @@ func versionCommand() *cobra.Command {
 	}
 }
 
-// newLogger returns a logger of JSON lines.
 func newLogger(level string, out io.Writer) (logr.Logger, error) {
 	var least slog.Level
 	if err := least.UnmarshalText([]byte(level)); err != nil {

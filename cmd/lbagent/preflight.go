@@ -40,7 +40,6 @@ func preflightCommand(config *lbagent.Config) *cobra.Command {
 	return command
 }
 
-// parseNodes splits the addresses of nodes into those of this node and of others.
 func parseNodes(self string, nodes []string) (own, others []netip.Addr, err error) {
 	for _, text := range nodes {
 		name, address, _ := strings.Cut(text, "=")

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command lbbfd runs the BFD sessions of a node (RFC 5880). It is a sidecar of lbagent, which configures
-// the sessions.
+// Command lbbfd runs the BFD sessions of a node (RFC 5880) as a sidecar of lbagent.
 package main
 
 import (
@@ -18,18 +17,16 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/bfd"
 )
 
-// version is set by the linker.
 var version string
 
-// The process allocates nothing per packet, and some KiB for each request of the agent. The collector is
-// off, so that it never delays a packet; it runs only if memory reaches this limit in bytes.
+// memoryLimit is when the collector, otherwise off, runs: it must not delay packets, for which nothing is
+// allocated.
 const memoryLimit = 64 << 20
 
 func main() {
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(memoryLimit)
-	// The sending thread must never wait for another thread: the number exceeds that of concurrent
-	// goroutines.
+	// More threads than goroutines: the sending thread must never wait.
 	runtime.GOMAXPROCS(4)
 	program.Main("lbbfd", run)
 }
@@ -44,7 +41,6 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 	return bfd.Run(ctx, *config, logger)
 }
 
-// register adds the flags and returns the configuration that they set.
 func register(flags *flag.FlagSet) *bfd.Config {
 	config := bfd.DefaultConfig()
 	flags.StringVar(&config.Socket, "socket", config.Socket, "path of the socket for the agent")

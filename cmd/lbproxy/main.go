@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command lbproxy is a layer 7 proxy. It has no permissions on the API: its configuration comes from the
-// controller (cmd/gateway), which creates its pods.
+// Command lbproxy is a layer 7 proxy without API permissions, configured and deployed by cmd/gateway.
 package main
 
 import (
@@ -16,7 +15,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy"
 )
 
-// version is set by the linker.
 var version string
 
 func main() {
@@ -44,7 +42,6 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 	return lbproxy.Run(ctx, *c)
 }
 
-// register adds the flags and returns the configuration that they set.
 func register(flags *flag.FlagSet) (c *lbproxy.Config, accessLog *bool) {
 	c = &lbproxy.Config{Proxy: proxy.Defaults()}
 	flags.StringVar(&c.Controller, "controller", "", "host:port of the controller")

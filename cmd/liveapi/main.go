@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command liveapi serves the aggregated API live.millrace.io: the current measurements and state of agents.
+// Command liveapi serves the aggregated API live.millrace.io.
 package main
 
 import (
@@ -22,11 +22,9 @@ import (
 	"github.com/millrace-lb/millrace/liveapi"
 )
 
-// version is set by the linker.
 var version string
 
-// garbage is GOGC. It is low, because agents' answers are decoded and discarded every five seconds, and CPU
-// time is available for collection.
+// garbage is a low GOGC, because agents' answers are decoded and discarded every five seconds.
 const garbage = 30
 
 func main() {
@@ -60,7 +58,6 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 	return liveapi.Run(ctx, *configuration, logger)
 }
 
-// register adds the flags and returns the configuration that they set.
 func register(flags *flag.FlagSet) (*liveapi.Config, *uint) {
 	c := &liveapi.Config{}
 	flags.StringVar(&c.Address, "bind-address", ":8443", "listen address for the API, probes and metrics")

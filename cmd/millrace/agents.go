@@ -15,14 +15,14 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
-// agentRequest is a request to agents. The function of selects the answer in the first line of output.
+// agentRequest selects its answer in the first line of output by the function of.
 type agentRequest[T any] struct {
 	request []string
 	of      func(*consoleapi.Line) *T
 }
 
-// ask sends the request to the agents of nodes, or of all nodes if nodes is empty, and returns the answers
-// in the order of the nodes. Failures of single agents are written to stderr.
+// ask sends the request to the agents of nodes, or of all, and returns the answers in the order of the
+// nodes. Failures of single agents are written to stderr.
 func (q agentRequest[T]) ask(ctx context.Context, env environment, config cluster.Config, nodes []string) ([]T, error) {
 	var found agents
 	var err error

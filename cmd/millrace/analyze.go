@@ -66,8 +66,7 @@ func (a *analyze) run() error {
 	})
 }
 
-// printAnalysis prints an analysis of files, and returns errProblems if it has problems. The namespace
-// applies to objects without one.
+// printAnalysis returns errProblems if the analysis has problems. The namespace is a default.
 func printAnalysis(
 	env environment, files []string, namespace string, format render.Format, analyze func(*manifests.Objects) (*analysis.View, error),
 ) error {

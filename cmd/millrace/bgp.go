@@ -30,7 +30,6 @@ func bgpCommand(env environment, config *cluster.Config) *cobra.Command {
 	return command
 }
 
-// bgpListCommand builds the command that lists one kind of an agent's BGP state.
 func bgpListCommand(
 	env environment, config *cluster.Config, name, short string, write func(io.Writer, []consoleapi.BGP, render.Options) error,
 ) *cobra.Command {
@@ -58,8 +57,7 @@ func bgpListCommand(
 	return command
 }
 
-// askBGP returns the BGP state of nodes, sorted by node. Sessions are read from the aggregated API if
-// possible; routes are available from agents only.
+// askBGP returns sorted BGP states: sessions from the aggregated API if possible, routes from agents.
 func askBGP(ctx context.Context, env environment, config cluster.Config, nodes []string, what string) ([]consoleapi.BGP, error) {
 	liveErr := cluster.ErrNoLive
 	if what == "peers" {

@@ -18,8 +18,7 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
 )
 
-// errProblems is the result of `status --exit-code` and `analyze` if there are problems, which have already
-// been printed.
+// errProblems is the result of `status --exit-code` and `analyze` after problems were printed.
 var errProblems = errors.New("there are problems")
 
 func newCommand(env environment) *cobra.Command {
@@ -64,7 +63,6 @@ func newCommand(env environment) *cobra.Command {
 	return root
 }
 
-// kubectlFlags returns kubectl's flags that select the cluster and the user.
 func kubectlFlags(config *cluster.Config) *genericclioptions.ConfigFlags {
 	return &genericclioptions.ConfigFlags{
 		KubeConfig: &config.Kubeconfig, Context: &config.Context, ClusterName: &config.Cluster, AuthInfoName: &config.User,
@@ -84,7 +82,6 @@ func installNamespace(env environment) string {
 	return "millrace-system"
 }
 
-// parseFormat validates the value of -o against the common formats and those in more.
 func parseFormat(text string, more ...render.Format) (render.Format, error) {
 	format := render.Format(text)
 	if text == "" || slices.Contains(formats(), text) || slices.Contains(more, format) {
@@ -100,8 +97,7 @@ func parseFormat(text string, more ...render.Format) (render.Format, error) {
 	return "", fmt.Errorf("--output=%s: must be one of %s, jsonpath=TEMPLATE", text, strings.Join(allowed, ", "))
 }
 
-// namespaceFlag adds -n to a command that shows objects of namespaces. The command fails if the namespace does not
-// exist.
+// namespaceFlag adds -n; the command fails if the namespace does not exist.
 func namespaceFlag(command *cobra.Command, config *cluster.Config, namespace *string, objects string, with completions) {
 	command.Flags().StringVarP(namespace, "namespace", "n", "", "only "+objects+" of this `namespace` (default all)")
 	mustComplete(command, "namespace", with)
@@ -113,7 +109,7 @@ func namespaceFlag(command *cobra.Command, config *cluster.Config, namespace *st
 	})
 }
 
-// vipFlag adds --vip to a command. The command fails if no VIP has the address.
+// vipFlag adds --vip; the command fails if no VIP has the address.
 func vipFlag(command *cobra.Command, config *cluster.Config, vip *netip.Addr, usage string) {
 	command.Flags().Var((*addressFlag)(vip), "vip", usage)
 	mustComplete(command, "vip", complete(config, addresses))
@@ -125,7 +121,6 @@ func vipFlag(command *cobra.Command, config *cluster.Config, vip *netip.Addr, us
 	})
 }
 
-// checkBefore adds a check of flags that runs before the command.
 func checkBefore(command *cobra.Command, check func(context.Context) error) {
 	previous := command.PreRunE
 	command.PreRunE = func(command *cobra.Command, args []string) error {
@@ -138,19 +133,17 @@ func checkBefore(command *cobra.Command, check func(context.Context) error) {
 	}
 }
 
-// nodesFlag adds --node to a command that queries agents.
 func nodesFlag(command *cobra.Command, config *cluster.Config, nodes *[]string) {
 	command.Flags().StringSliceVar(nodes, "node", nil, "only these `nodes` (default all)")
 	mustComplete(command, "node", complete(config, cluster.Nodes))
 }
 
-// jsonFlag adds -o to a command whose only format is json.
 func jsonFlag(command *cobra.Command, output *string, usage string) {
 	command.Flags().StringVarP(output, "output", "o", "", usage)
 	mustComplete(command, "output", fixed(string(render.JSON)))
 }
 
-// isOf reports whether a Service, as namespace/name, is in the namespace. An empty namespace matches all.
+// isOf reports whether a Service is in the namespace; an empty one matches all.
 func isOf(service, namespace string) bool {
 	return namespace == "" || strings.HasPrefix(service, namespace+"/")
 }

@@ -22,7 +22,6 @@ const completionTime = 3 * time.Second
 
 type completions = cobra.CompletionFunc
 
-// complete returns the words of list that start with the text to complete.
 func complete(config *cluster.Config, list func(context.Context, cluster.Config) ([]string, error)) completions {
 	return func(command *cobra.Command, _ []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(command.Context(), completionTime)
@@ -44,14 +43,13 @@ func fixed(words ...string) completions {
 	return cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
 }
 
-// mustComplete adds completions to a flag. It panics if the flag does not exist.
+// mustComplete panics if the flag does not exist.
 func mustComplete(command *cobra.Command, flag string, with completions) {
 	if err := command.RegisterFlagCompletionFunc(flag, with); err != nil {
 		panic(fmt.Sprintf("complete --%s of %s: %v", flag, command.Name(), err))
 	}
 }
 
-// formats returns the values of -o that all lists support, besides the default, text.
 func formats() []string {
 	return []string{string(render.Wide), string(render.JSON), string(render.YAML)}
 }
@@ -66,7 +64,6 @@ func argument(index int, with completions) completions {
 	}
 }
 
-// addresses returns the addresses of VIPs, each with its Services as description.
 func addresses(ctx context.Context, config cluster.Config) ([]string, error) {
 	vips, err := cluster.VIPs(ctx, config)
 	var words []string
@@ -80,8 +77,7 @@ func addresses(ctx context.Context, config cluster.Config) ([]string, error) {
 	return words, err
 }
 
-// addressesAndServices returns the addresses of VIPs and the Services that have one. With a namespace, it
-// returns only the Services of this namespace, without their namespace.
+// addressesAndServices returns VIPs and their Services, with a namespace only its Services by name.
 func addressesAndServices(namespace *string) func(context.Context, cluster.Config) ([]string, error) {
 	return func(ctx context.Context, config cluster.Config) ([]string, error) {
 		words, err := addresses(ctx, config)
@@ -106,7 +102,6 @@ func serviceNames(ctx context.Context, config cluster.Config, namespace string) 
 	return words, err
 }
 
-// namespaces returns the namespaces of Services with a VIP.
 func namespaces(ctx context.Context, config cluster.Config) ([]string, error) {
 	var words []string
 	err := eachClaim(ctx, config, func(_ *millracev1beta1.VIP, claim millracev1beta1.VIPClaim) {

@@ -19,7 +19,6 @@ import (
 )
 
 const (
-	// drainInterval is the interval between queries of the agent.
 	drainInterval = time.Second
 	// quietTime is the time without packets after which a node counts as drained.
 	quietTime = 3 * time.Second
@@ -85,25 +84,20 @@ func undrainCommand(env environment, config *cluster.Config) *cobra.Command {
 
 // draining is the progress of a drain as observed at the node.
 type draining struct {
-	// departs is true once LBNode.spec.departure is set.
-	departs bool
-	// announced are the VIPs that the node still announces.
+	departs   bool
 	announced []netip.Addr
-	// packets counts the packets that the node received from routers; it has not changed since the time
-	// since.
+	// packets counts packets from routers; it has not changed since the time since.
 	packets uint64
 	since   time.Time
 	counted bool
 }
 
-// count records the counter's value.
 func (d *draining) count(packets uint64, now time.Time) {
 	if !d.counted || packets != d.packets {
 		d.packets, d.since, d.counted = packets, now, true
 	}
 }
 
-// done reports whether the node is drained, and otherwise the reason why not.
 func (d *draining) done(now time.Time) (bool, string) {
 	switch {
 	case !d.departs:
@@ -127,7 +121,6 @@ func nameVIPs(addresses []netip.Addr) string {
 	return strings.Join(names, ", ")
 }
 
-// look queries the node's agent once.
 func (d *draining) look(ctx context.Context, runner console.Runner, node string, now time.Time) error {
 	line, err := console.Ask(ctx, runner, node, []string{"vips"})
 	if err != nil {

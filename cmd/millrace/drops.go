@@ -66,7 +66,6 @@ func dropsCommand(env environment, config *cluster.Config) *cobra.Command {
 	return command
 }
 
-// addressFlag is a flag with an IP address.
 type addressFlag netip.Addr
 
 func (f *addressFlag) Set(text string) error {
@@ -98,7 +97,6 @@ func orAll(nodes []string, found *cluster.Agents) []string {
 	return found.Nodes()
 }
 
-// nodeLine is a line of JSON output.
 type nodeLine struct {
 	Node string `json:"node"`
 	consoleapi.Line
@@ -106,9 +104,8 @@ type nodeLine struct {
 
 // dropWatch follows the drops of many nodes.
 type dropWatch struct {
-	env    environment
-	reason string
-	// namespace selects Services; empty: all.
+	env       environment
+	reason    string
 	namespace string
 	vip       netip.Addr
 	json      bool
@@ -117,8 +114,7 @@ type dropWatch struct {
 	headed   bool
 	counters []consoleapi.Drops
 	waiting  []string
-	// reasons is the union of the drop reasons of all agents that answered.
-	reasons map[string]bool
+	reasons  map[string]bool
 }
 
 func (w *dropWatch) run(ctx context.Context, runner console.Runner, nodes []string) error {

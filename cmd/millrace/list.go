@@ -25,25 +25,21 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
-// agents are the running agents of a cluster.
 type agents interface {
 	console.Runner
 	Nodes() []string
 }
 
-// runningAgents finds the agents among pods.
 func runningAgents(config cluster.Config, pods []corev1.Pod) (agents, error) {
 	return cluster.AgentsOf(config, pods)
 }
 
-// list is a command that prints a report, or a part of it.
 type list struct {
 	env    environment
 	config *cluster.Config
 	output string
 	watch  bool
-	// more are formats besides those of all commands.
-	more []render.Format
+	more   []render.Format
 	// shown is the last output; --watch skips output that is equal.
 	shown string
 
@@ -58,7 +54,6 @@ type list struct {
 	write     func(io.Writer, *report.View, render.Options) error
 }
 
-// flags adds the flags of every list.
 func (l *list) flags(command *cobra.Command) {
 	allowed := formats()
 	for _, one := range l.more {
@@ -69,7 +64,6 @@ func (l *list) flags(command *cobra.Command) {
 	mustComplete(command, "output", fixed(allowed...))
 }
 
-// run prints the list, with --watch after each change of objects.
 func (l *list) run(ctx context.Context) error {
 	format, err := parseFormat(l.output, l.more...)
 	if err != nil {
@@ -86,7 +80,6 @@ func (l *list) run(ctx context.Context) error {
 	return l.show(ctx, in, options)
 }
 
-// rest returns the pause of --watch after each output.
 func (l *list) rest() cluster.Rest {
 	if l.asks {
 		return console.RestAfter
@@ -94,7 +87,6 @@ func (l *list) rest() cluster.Rest {
 	return cluster.NoRest
 }
 
-// show prints the list once.
 func (l *list) show(ctx context.Context, in *report.Input, options render.Options) error {
 	if l.selects != nil {
 		if err := l.selects(in); err != nil {
@@ -126,13 +118,11 @@ func (l *list) show(ctx context.Context, in *report.Input, options render.Option
 	return err
 }
 
-// structured reports whether the output is machine-readable.
 func (l *list) structured() bool {
 	return render.Format(l.output).Structured() || l.output == string(render.Name)
 }
 
-// framed returns text as --watch prints it: on a terminal it replaces the previous output, else it follows
-// it.
+// framed makes text replace the previous output of --watch on a terminal, else follow it.
 func (l *list) framed(text string, again bool) string {
 	switch {
 	case !l.watch:
@@ -150,7 +140,7 @@ func (l *list) framed(text string, again bool) string {
 	}
 }
 
-// ask adds the VIPs that each node announces to the input, from the aggregated API or else from the agents.
+// ask adds announced VIPs from the aggregated API or else from the agents.
 func (l *list) ask(ctx context.Context, in *report.Input) error {
 	find := l.env.agents
 	if find == nil {
@@ -179,7 +169,6 @@ func (l *list) ask(ctx context.Context, in *report.Input) error {
 	return ctx.Err()
 }
 
-// agentsOf sorts answers and errors by node.
 func agentsOf(answers map[string]console.Answer) report.Agents {
 	sorted := report.Agents{Answers: map[string]*consoleapi.VIPs{}, Failures: map[string]string{}}
 	for node, answer := range answers {
@@ -262,8 +251,7 @@ func parseSelector(text string) (labels.Selector, error) {
 	return selector, nil
 }
 
-// maxAsked limits the addresses in a request to agents. With more VIPs, agents return all that they
-// announce.
+// maxAsked limits addresses in a request; with more VIPs, agents return all.
 const maxAsked = 256
 
 func vipsCommand(env environment, config *cluster.Config) *cobra.Command {
@@ -307,8 +295,7 @@ func vipsCommand(env environment, config *cluster.Config) *cobra.Command {
 	return command
 }
 
-// inContext sets the default namespace of Services that are given by name alone to that of the context,
-// unless -n or -A is given.
+// inContext sets the default namespace of Services to the context's, unless -n or -A is given.
 func inContext(choice *report.Choice, all bool, config cluster.Config) error {
 	if all || choice.Namespace != "" {
 		return nil
@@ -327,7 +314,7 @@ func inContext(choice *report.Choice, all bool, config cluster.Config) error {
 	return nil
 }
 
-// namedAddresses returns the addresses of the VIPs in the input, or nil if there are more than maxAsked.
+// namedAddresses returns the input's VIPs, or nil for more than maxAsked.
 func namedAddresses(in *report.Input) []string {
 	if len(in.VIPs) > maxAsked {
 		return nil

@@ -19,11 +19,9 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
-// Commands try the aggregated API first. On any error they query the agents (pods/exec), which have the
-// same data, and the error is printed only if agents cannot replace the answer. Warnings of the API are
-// printed together with the answer that they belong to.
+// On any error of the aggregated API, commands query the agents (pods/exec), which have the same data. The
+// error is printed only if they cannot replace the answer, warnings with their answer.
 
-// announcedLive reads the nodes that announce VIPs from the aggregated API, for the named VIPs or all.
 func announcedLive(ctx context.Context, env environment, config cluster.Config, named, running []string) (report.Agents, error) {
 	var warnings bytes.Buffer
 	api, err := cluster.OpenLive(ctx, config, &warnings)
@@ -50,8 +48,7 @@ func announcedLive(ctx context.Context, env environment, config cluster.Config, 
 	return told, err
 }
 
-// sessionsLive reads the BGP sessions of nodes from the aggregated API. A warning lists nodes that do not
-// answer.
+// sessionsLive warns of nodes that do not answer.
 func sessionsLive(ctx context.Context, env environment, config cluster.Config, nodes []string) ([]consoleapi.BGP, error) {
 	var warnings bytes.Buffer
 	api, err := cluster.OpenLive(ctx, config, &warnings)
@@ -82,8 +79,7 @@ func sessionsLive(ctx context.Context, env environment, config cluster.Config, n
 // errNobody is returned if the aggregated API has no answer of any node, for example just after its start.
 var errNobody = errors.New("live.millrace.io has no data of any node")
 
-// withLive adds liveErr, the aggregated API's error, to err, the agents' error, when both report a missing
-// right.
+// withLive adds the aggregated API's error to the agents' if both report a missing right.
 func withLive(err, liveErr error) error {
 	if errors.Is(err, cluster.ErrForbidden) && errors.Is(liveErr, cluster.ErrForbidden) {
 		return fmt.Errorf("%w; to read live.millrace.io instead: %s", err, strings.TrimPrefix(liveErr.Error(), cluster.ErrForbidden.Error()+": "))
@@ -91,11 +87,10 @@ func withLive(err, liveErr error) error {
 	return err
 }
 
-// errShow is returned if rates could not be printed.
 var errShow = errors.New("show the rates")
 
-// runLive prints the rates of the aggregated API after each sample. It returns an error of the first
-// request; later errors are printed, and the request is retried.
+// runLive prints rates after each sample. It returns an error of the first request, and prints and retries
+// later ones.
 func (w *topWatch) runLive(ctx context.Context, config cluster.Config) error {
 	var warnings bytes.Buffer
 	api, err := cluster.OpenLive(ctx, config, &warnings)

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command millrace shows what Millrace does in a cluster and what is wrong. Installed as kubectl-millrace
-// on the PATH it is the plug-in `kubectl millrace`.
+// Command millrace shows what Millrace does in a cluster. As kubectl-millrace it is a plug-in of kubectl.
 package main
 
 import (
@@ -29,7 +28,6 @@ import (
 // version is set by the linker.
 var version = "dev"
 
-// Exit codes.
 const (
 	exitOK = iota
 	exitError
@@ -41,9 +39,7 @@ const (
 
 // environment is the process's environment, which tests replace.
 type environment struct {
-	// args start with the name of the program.
-	args []string
-	// getenv returns an environment variable.
+	args   []string
 	getenv func(string) string
 	stdin  io.Reader
 	stdout io.Writer
@@ -58,8 +54,7 @@ type environment struct {
 }
 
 func main() {
-	// client-go logs each stream that is cut off, even if this program closed it. Failures are returned as
-	// errors.
+	// client-go logs streams that are cut off, even by this program; failures are returned as errors.
 	klog.SetLogger(logr.Discard())
 	ctrllog.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -68,8 +63,8 @@ func main() {
 	os.Exit(code)
 }
 
-// processEnvironment reads the size of the terminal. Without a terminal the width is 100 columns. NO_COLOR
-// disables colours (https://no-color.org).
+// processEnvironment assumes 100 columns without a terminal. NO_COLOR disables colours
+// (https://no-color.org).
 func processEnvironment() environment {
 	env := environment{args: os.Args, getenv: os.Getenv, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, width: 100}
 	if terminal := int(os.Stdout.Fd()); term.IsTerminal(terminal) {
@@ -107,11 +102,10 @@ func exitCode(err error) int {
 	}
 }
 
-// completer is the name of the executable that kubectl runs to complete arguments of this plug-in
-// (k8s.io/kubectl/pkg/cmd, plugin_completion.go).
+// completer is run by kubectl to complete arguments (k8s.io/kubectl/pkg/cmd, plugin_completion.go).
 const completer = "kubectl_complete-millrace"
 
-// arguments returns the arguments for cobra. Run as completer, the program prints completions.
+// arguments returns the arguments for cobra, for completer those that print completions.
 func arguments(args []string) []string {
 	if filepath.Base(args[0]) == completer {
 		return append([]string{cobra.ShellCompRequestCmd}, args[1:]...)

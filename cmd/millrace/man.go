@@ -10,8 +10,7 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-// manCommand writes the manual pages of all commands, for release archives. Their date is
-// SOURCE_DATE_EPOCH.
+// manCommand writes manual pages for release archives, dated SOURCE_DATE_EPOCH.
 func manCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "man DIRECTORY",

@@ -24,9 +24,8 @@ import (
 // conversion is a subcommand that converts another load balancer's objects to Millrace's.
 type conversion struct {
 	name, owner string
-	// get are the arguments of the kubectl command that prints the objects.
-	get     string
-	convert func(io.Reader) (migration.Result, error)
+	get         string
+	convert     func(io.Reader) (migration.Result, error)
 }
 
 var conversions = []conversion{
@@ -107,7 +106,7 @@ func (c *conversion) command(env environment) *cobra.Command {
 	return command
 }
 
-// inputs returns the concatenated documents of files: standard input if the list is empty, or for "-".
+// inputs concatenates files, or standard input for none or "-".
 func inputs(stdin io.Reader, files []string) (io.Reader, error) {
 	if len(files) == 0 {
 		return stdin, nil
@@ -129,7 +128,6 @@ func inputs(stdin io.Reader, files []string) (io.Reader, error) {
 	return io.MultiReader(all...), nil
 }
 
-// writeConverted writes notes as comments, then the objects.
 func writeConverted(out io.Writer, result migration.Result) error {
 	for _, note := range result.Notes {
 		if _, err := fmt.Fprintf(out, "# %s\n", note); err != nil {
@@ -158,7 +156,6 @@ func writeConverted(out io.Writer, result migration.Result) error {
 	return nil
 }
 
-// manifest encodes an object as YAML without status and creationTimestamp.
 func manifest(object any) ([]byte, error) {
 	raw, err := json.Marshal(object)
 	if err != nil {

@@ -52,7 +52,6 @@ func migrateNodesCommand(env environment, config *cluster.Config) *cobra.Command
 	return command
 }
 
-// movable is the interface to the cluster.
 type movable interface {
 	KeepOff(ctx context.Context) error
 	Unclaimed(ctx context.Context) ([]string, error)
@@ -103,7 +102,7 @@ func migrateNodes(ctx context.Context, moving movable, mover *handover.Mover, no
 	return nil
 }
 
-// mayMove returns an error if nodes cannot be moved, and prints which other programs need frr-k8s.
+// mayMove also prints which other programs need frr-k8s.
 func mayMove(ctx context.Context, moving movable, tell func(string), nodes []string) error {
 	if err := allClaimed(ctx, moving); err != nil {
 		return err

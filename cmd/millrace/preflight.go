@@ -67,13 +67,12 @@ func preflightCommand(env environment, config *cluster.Config) *cobra.Command {
 	return command
 }
 
-// trialOptions are the options of the trial DaemonSet for nodes without an agent.
 type trialOptions struct {
 	image                string
 	pullSecrets, uplinks []string
 }
 
-// trialImage returns the image and its pull Secrets. Secrets without a namespace are in the given one.
+// trialImage returns the image and its pull Secrets, by default in the given namespace.
 func (o trialOptions) trialImage(namespace string) cluster.TrialImage {
 	image := cluster.TrialImage{Name: o.image}
 	for _, text := range o.pullSecrets {
@@ -86,7 +85,7 @@ func (o trialOptions) trialImage(namespace string) cluster.TrialImage {
 	return image
 }
 
-// preflight runs the checks in the agents, or in a trial DaemonSet if Millrace is not installed.
+// preflight uses the agents, or a trial DaemonSet if Millrace is not installed.
 func preflight(ctx context.Context, env environment, config cluster.Config, options trialOptions) (_ []consoleapi.Preflight, err error) {
 	request := []string{"preflight"}
 	for _, uplink := range options.uplinks {
@@ -118,11 +117,9 @@ func preflight(ctx context.Context, env environment, config cluster.Config, opti
 	return askPreflight(ctx, trial, trial.Nodes(), request, trial.Missing), ctx.Err()
 }
 
-// checkPod is the check that reports the state of the pod that runs the checks.
 const checkPod = "pod"
 
-// askPreflight returns the checks of nodes. Nodes in missing, and nodes that do not answer, get a failed
-// check with the reason.
+// askPreflight adds a failed check for nodes in missing, or without answer.
 func askPreflight(ctx context.Context, runner console.Runner, nodes, request []string, missing map[string]string) (told []consoleapi.Preflight) {
 	round := console.Round{Runner: runner, Limit: preflightLimit, Stop: cluster.ErrForbidden}
 	silent := maps.Clone(missing)

@@ -52,12 +52,10 @@ func routesCommand(env environment, config *cluster.Config) *cobra.Command {
 	return command
 }
 
-// hosts returns the host names of routes.
 func hosts(ctx context.Context, config cluster.Config) ([]string, error) {
 	return ofRules(ctx, config, func(rule *routing.Rule) string { return rule.Hostname })
 }
 
-// routeNamespaces returns the namespaces of routes.
 func routeNamespaces(ctx context.Context, config cluster.Config) ([]string, error) {
 	return ofRules(ctx, config, func(rule *routing.Rule) string { return rule.Route.Namespace })
 }

@@ -68,20 +68,16 @@ func topCommand(env environment, config *cluster.Config) *cobra.Command {
 	return command
 }
 
-// topWatch follows the counters of many nodes.
 type topWatch struct {
-	env      environment
-	interval time.Duration
-	once     bool
-	json     bool
-	// namespace selects Services; empty: all.
+	env       environment
+	interval  time.Duration
+	once      bool
+	json      bool
 	namespace string
-	// vip selects frontends; invalid: all.
-	vip netip.Addr
+	vip       netip.Addr
 
 	// spans has the last two lines of each node whose stream is open.
-	spans map[string]report.Span
-	// failed counts the nodes whose stream ended with an error.
+	spans  map[string]report.Span
 	failed int
 }
 
@@ -113,7 +109,6 @@ func (w *topWatch) run(ctx context.Context, runner console.Runner, nodes []strin
 	}
 }
 
-// arguments restrict the agent's answer to the data that is shown.
 func (w *topWatch) arguments() []string {
 	arguments := []string{"top", "--interval", w.interval.String()}
 	if w.namespace != "" {
@@ -125,7 +120,7 @@ func (w *topWatch) arguments() []string {
 	return arguments
 }
 
-// end runs when the streams of all nodes have ended. With --once it prints the rates.
+// end prints the rates with --once.
 func (w *topWatch) end(ctx context.Context, nodes int) error {
 	switch {
 	case w.failed == nodes:
@@ -137,7 +132,6 @@ func (w *topWatch) end(ctx context.Context, nodes int) error {
 	}
 }
 
-// take stores a line of an agent.
 func (w *topWatch) take(answer console.Answer) {
 	done := w.once && w.spans[answer.Node].Before != nil
 	if answer.Ended && !done {
@@ -152,7 +146,6 @@ func (w *topWatch) take(answer console.Answer) {
 	}
 }
 
-// complete counts the nodes that have sent at least two lines.
 func (w *topWatch) complete() int {
 	n := 0
 	for _, span := range w.spans {

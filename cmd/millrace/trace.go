@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	// maxHops exceeds the longest valid path: a route exception and, in each of eight zones, a primary, its
-	// chain of former owners and the way back.
+	// maxHops exceeds the longest path: a route exception and, in each of eight zones, a primary, its
+	// former owners and the way back.
 	maxHops = 48
 	// traceTime is the time limit of one node.
 	traceTime = 30 * time.Second
@@ -91,7 +91,7 @@ func traceCommand(env environment, config *cluster.Config) *cobra.Command {
 	return command
 }
 
-// packetWay traces a packet from an ingress node, by default the first of the agents'.
+// packetWay starts by default at the first of the agents' nodes.
 func packetWay(ctx context.Context, config cluster.Config, node string, first []string) (tracePath, error) {
 	found, err := cluster.FindAgents(ctx, config)
 	if err != nil {
@@ -103,7 +103,6 @@ func packetWay(ctx context.Context, config cluster.Config, node string, first []
 	return follow(ctx, found, node, first)
 }
 
-// traceArguments returns the arguments for the agent of the ingress node.
 func traceArguments(args []string, proto string, ack bool) ([]string, error) {
 	if !slices.Contains([]string{"tcp", "udp", "sctp"}, strings.ToLower(proto)) {
 		return nil, fmt.Errorf("--proto=%s: must be tcp, udp or sctp", proto)
@@ -126,16 +125,14 @@ func traceArguments(args []string, proto string, ack bool) ([]string, error) {
 	return command, nil
 }
 
-// tracePath is the result of a trace.
 type tracePath struct {
 	Hops []*consoleapi.Trace `json:"hops"`
-	// Pod is namespace/name of the pod that receives the packet.
-	Pod string `json:"pod,omitempty"`
-	// Request is the result for the request that starts with the packet, if a URL is traced.
+	Pod  string              `json:"pod,omitempty"`
+	// Request is the result for the request of the packet, if a URL is traced.
 	Request *routing.Answer `json:"request,omitempty"`
 }
 
-// end returns errDropped if the last node drops the packet, or if the proxy rejects the request.
+// end returns errDropped if a node drops the packet, or the proxy rejects the request.
 func (w tracePath) end() error {
 	if w.Request != nil && w.Request.Refused() {
 		return errDropped
@@ -146,13 +143,12 @@ func (w tracePath) end() error {
 	return nil
 }
 
-// tracers are the agents of a cluster.
 type tracers interface {
 	console.Runner
 	PodAt(ctx context.Context, service, address string) (string, error)
 }
 
-// follow traces the packet from node to node. If a hop fails, it returns the hops so far and an error.
+// follow returns an error and the hops so far if a hop fails.
 func follow(ctx context.Context, runner tracers, node string, command []string) (tracePath, error) {
 	var w tracePath
 	for range maxHops {

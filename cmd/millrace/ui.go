@@ -39,7 +39,6 @@ func uiCommand(env environment, config *cluster.Config) *cobra.Command {
 // endTime limits open requests after the command was interrupted.
 const endTime = 3 * time.Second
 
-// serveUI serves the page until ctx is done.
 func serveUI(ctx context.Context, env environment, config cluster.Config, port uint16) error {
 	listener, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port))))
 	if err != nil {
@@ -74,7 +73,7 @@ func serveUI(ctx context.Context, env environment, config cluster.Config, port u
 	return nil
 }
 
-// serve serves until ctx is done, then waits up to endTime for open requests.
+// serve waits up to endTime for open requests after ctx is done.
 func serve(ctx context.Context, listener net.Listener, handler *ui.Handler) error {
 	server := &http.Server{
 		Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,

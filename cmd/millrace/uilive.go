@@ -49,8 +49,8 @@ func (s *uiSource) followLive(ctx context.Context) {
 	}
 }
 
-// noLive records why the aggregated API could not be read, and reports whether it is installed and allowed
-// but did not answer. Only in this case the last answer is kept, with its time.
+// noLive records the error, and reports whether the API is available but did not answer. Only then the last
+// answer is kept, with its time.
 func (s *uiSource) noLive(asked time.Time, err error) (noAnswer bool) {
 	noAnswer = !errors.Is(err, cluster.ErrNoLive) && !errors.Is(err, cluster.ErrForbidden)
 	s.announcementsOld.Store(true)
@@ -64,7 +64,7 @@ func (s *uiSource) noLive(asked time.Time, err error) (noAnswer bool) {
 	return noAnswer
 }
 
-// readLive reads the traffic and announcements. Either list may be forbidden.
+// readLive ignores one forbidden list.
 func (s *uiSource) readLive(ctx context.Context, api *cluster.Live) error {
 	asked := time.Now()
 	traffic, err := api.Traffic(ctx, "")

@@ -30,21 +30,18 @@ const (
 	attention = 10 * time.Second
 	// openAgain is the retry interval if the aggregated API is not installed, or forbidden.
 	openAgain = 30 * time.Second
-	// probeInterval is the interval and the time limit of health checks of the API server while pages
-	// request the state. It is also the retry interval of a failed watch.
+	// probeInterval is the interval and limit of health checks while pages request the state, and the retry
+	// interval of a failed watch.
 	probeInterval = 5 * time.Second
-	// ratesNodes limits the agents queried for the rates of a Service. Larger clusters need the aggregated
-	// API.
+	// ratesNodes limits the agents queried for rates; larger clusters need the aggregated API.
 	ratesNodes = 60
 )
 
-// uiSource observes a cluster by watches, by the aggregated API while pages request the state, and by
-// agents on demand.
+// uiSource observes a cluster by watches, the aggregated API while pages request it, and agents on demand.
 type uiSource struct {
 	env    environment
 	config cluster.Config
-	// ready is closed once there is a state.
-	ready chan struct{}
+	ready  chan struct{}
 	// wake and wakeProbe are signalled when a page requests the state after a pause.
 	wake, wakeProbe chan struct{}
 	// announcementsOld is true if announcements have changed since they were read.
@@ -53,13 +50,11 @@ type uiSource struct {
 	mu     sync.Mutex
 	looked time.Time
 	// state is shared with readers and immutable; next collects changes.
-	state *view.State
-	next  view.State
-	fresh bool
-	// answered and liveAnswered are the times of the last answers of the API server and the aggregated API.
+	state                  *view.State
+	next                   view.State
+	fresh                  bool
 	answered, liveAnswered time.Time
-	// again cancels the watches so that they restart.
-	again context.CancelFunc
+	again                  context.CancelFunc
 }
 
 func newUISource(env environment, config cluster.Config) *uiSource {
@@ -70,8 +65,7 @@ func newUISource(env environment, config cluster.Config) *uiSource {
 	return s
 }
 
-// run follows the cluster until ctx is done. It returns an error only before the first state; later errors
-// are part of the state.
+// run returns an error only before the first state; later errors are part of the state.
 func (s *uiSource) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.followObjects(ctx) })
@@ -90,7 +84,6 @@ func (s *uiSource) run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// followObjects watches the API server's objects.
 func (s *uiSource) followObjects(ctx context.Context) error {
 	first := sync.OnceFunc(func() { close(s.ready) })
 	for ctx.Err() == nil {
@@ -122,8 +115,7 @@ func (s *uiSource) followObjects(ctx context.Context) error {
 	return nil
 }
 
-// putObjects stores the objects of watches that started at began. Watches from before an outage do not
-// prove its end.
+// putObjects ignores watches from before an outage, which do not prove its end.
 func (s *uiSource) putObjects(began time.Time, in *report.Input, refused []cluster.Refused) {
 	s.put(func(next *view.State) {
 		next.Input, next.Refused = in, nil
@@ -149,7 +141,6 @@ func (s *uiSource) away(asked time.Time, err error) {
 	s.next.Away, s.fresh = outage(s.next.Away, asked, s.answered, err.Error()), true
 }
 
-// outage updates the message of had, or returns a new outage.
 func outage(had *view.Outage, since, seen time.Time, message string) *view.Outage {
 	if had == nil {
 		return &view.Outage{Since: since, Seen: seen, Message: message}
@@ -157,8 +148,7 @@ func outage(had *view.Outage, since, seen time.Time, message string) *view.Outag
 	return &view.Outage{Since: had.Since, Seen: had.Seen, Message: message}
 }
 
-// probe checks the API server's health while pages request the state. After an outage it restarts the
-// watches, because their missed events and retry delays are unknown.
+// probe restarts the watches after an outage, because their missed events and retry delays are unknown.
 func (s *uiSource) probe(ctx context.Context) {
 	ticker := time.NewTicker(probeInterval)
 	defer ticker.Stop()
@@ -191,8 +181,7 @@ func (s *uiSource) probe(ctx context.Context) {
 	}
 }
 
-// backAgain records an answer to a request sent at asked. The objects are at least as new, since events
-// arrive before the answer.
+// backAgain records an answer; the objects are at least as new, since events arrive earlier.
 func (s *uiSource) backAgain(asked time.Time, failed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,7 +200,6 @@ func (s *uiSource) put(change func(*view.State)) {
 	s.fresh = true
 }
 
-// State implements ui.Source.
 func (s *uiSource) State() *view.State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -231,7 +219,6 @@ func (s *uiSource) State() *view.State {
 	return s.state
 }
 
-// attended reports whether a page has requested the state within attention.
 func (s *uiSource) attended() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -253,7 +240,6 @@ func (s *uiSource) quiet() (env environment, stdout *bytes.Buffer, warnings func
 	}
 }
 
-// Ask implements ui.Source.
 func (s *uiSource) Ask(ctx context.Context, id string) (*ui.Answer, error) {
 	state := s.State()
 	kind, name, _ := strings.Cut(id, "/")
@@ -268,7 +254,7 @@ func (s *uiSource) Ask(ctx context.Context, id string) (*ui.Answer, error) {
 	return &ui.Answer{}, nil
 }
 
-// askNode returns the sessions and the rates of a node. Either may be forbidden.
+// askNode accepts that sessions or rates are forbidden.
 func (s *uiSource) askNode(ctx context.Context, node string) (*ui.Answer, error) {
 	answer := &ui.Answer{}
 	var sessionsErr, ratesErr error
@@ -299,7 +285,7 @@ func (s *uiSource) askNode(ctx context.Context, node string) (*ui.Answer, error)
 	return answer, nil
 }
 
-// askService returns the announcements of a Service's VIPs, and its rates if the aggregated API lacks them.
+// askService returns rates only if the aggregated API lacks them.
 func (s *uiSource) askService(ctx context.Context, state *view.State, service string) (*ui.Answer, error) {
 	in := *state.Input
 	in.VIPs = slices.DeleteFunc(slices.Clone(in.VIPs), func(vip millracev1beta1.VIP) bool {
@@ -350,7 +336,7 @@ func (s *uiSource) serviceRates(ctx context.Context, state *view.State, service 
 	return rates, nil
 }
 
-// rates measures rates over two seconds with the agents of nodes, or of all nodes if nodes is empty.
+// rates measures over two seconds with the agents of nodes, or of all.
 func (s *uiSource) rates(ctx context.Context, namespace string, nodes []string) (*report.Rates, error) {
 	found, err := cluster.FindAgents(ctx, s.config)
 	if err != nil {
@@ -368,7 +354,6 @@ func (s *uiSource) rates(ctx context.Context, namespace string, nodes []string) 
 	return &rates, nil
 }
 
-// Why implements ui.Source.
 func (s *uiSource) Why(ctx context.Context, query ui.WhyQuery) (*ui.Timeline, error) {
 	env, _, warnings := s.quiet()
 	asked := &why{env: env, config: &s.config, at: query.At, around: query.Around}
@@ -379,7 +364,6 @@ func (s *uiSource) Why(ctx context.Context, query ui.WhyQuery) (*ui.Timeline, er
 	return &ui.Timeline{Why: told, Warnings: warnings()}, nil
 }
 
-// Trace implements ui.Source.
 func (s *uiSource) Trace(ctx context.Context, packet ui.Packet) (any, error) {
 	first, err := traceArguments([]string{packet.Source.String(), packet.Destination.String()}, packet.Protocol, packet.Midstream)
 	if err != nil {

@@ -26,10 +26,8 @@ var (
 	someIPv6 = netip.MustParseAddr("2001:db8::1")
 )
 
-// somePort is the default port of the client.
 const somePort = 40000
 
-// urlFlags are the flags of a request to trace.
 type urlFlags struct {
 	from, vip, method string
 	headers           []string
@@ -43,7 +41,6 @@ func (f *urlFlags) add(flags *pflag.FlagSet) {
 	flags.StringArrayVarP(&f.headers, "header", "H", nil, "with a URL: a header as `'NAME: VALUE'`; repeatable")
 }
 
-// unused returns an error if a flag for URLs is given without a URL.
 func (f *urlFlags) unused() error {
 	for _, name := range []string{"from", "vip", "method", "header"} {
 		if f.given(name) {
@@ -53,7 +50,7 @@ func (f *urlFlags) unused() error {
 	return nil
 }
 
-// request parses the URL and flags. The address is the client's, from source.
+// request parses the URL and flags; the address is the client's.
 func (f *urlFlags) request(text string) (*routing.Request, netip.AddrPort, error) {
 	var none netip.AddrPort
 	target, err := url.Parse(text)
@@ -92,7 +89,6 @@ func (f *urlFlags) request(text string) (*routing.Request, netip.AddrPort, error
 	return request, from, nil
 }
 
-// source returns the client's address for a VIP of either family.
 func (f *urlFlags) source(vip netip.Addr) (netip.AddrPort, error) {
 	if f.from == "" {
 		if vip.IsValid() && vip.Unmap().Is6() {
@@ -110,7 +106,6 @@ func (f *urlFlags) source(vip netip.Addr) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), nil
 }
 
-// urlTrace is a URL to trace.
 type urlTrace struct {
 	url   string
 	flags urlFlags
@@ -118,7 +113,7 @@ type urlTrace struct {
 	json  bool
 }
 
-// traceURL traces the first packet of a request to a proxy, and then the request.
+// traceURL traces the first packet of a request, and then the request.
 func traceURL(ctx context.Context, env environment, config cluster.Config, asked urlTrace) error {
 	request, from, err := asked.flags.request(asked.url)
 	if err != nil {
@@ -155,7 +150,6 @@ func traceURL(ctx context.Context, env environment, config cluster.Config, asked
 	return found.end()
 }
 
-// arrived reports whether the packet reaches a pod.
 func arrived(found tracePath) bool {
 	last := len(found.Hops) - 1
 	return last >= 0 && found.Hops[last].Verdict == consoleapi.Delivered

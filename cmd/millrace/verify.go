@@ -54,7 +54,6 @@ func bgpVerifyCommand(env environment, config *cluster.Config) *cobra.Command {
 	return command
 }
 
-// of returns the condition on the LBPeer's name for an error message, if a name was given.
 func of(args []string) string {
 	if len(args) == 0 {
 		return ""

@@ -13,7 +13,6 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
-// versions are those of this program and of the servers in the cluster.
 type versions struct {
 	Client  string          `json:"client"`
 	Servers []report.Server `json:"servers"`

@@ -18,7 +18,6 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/timeline"
 )
 
-// why is the command that shows the history of a Service.
 type why struct {
 	env       environment
 	config    *cluster.Config
@@ -67,8 +66,7 @@ func (w *why) run(ctx context.Context, service string, now time.Time) error {
 	return render.Timeline(w.env.stdout, told, render.Options{Format: w.format, Width: w.env.width})
 }
 
-// tell collects the history from agents and the API server. Failures of single sources are written to
-// stderr.
+// tell writes failures of single sources to stderr.
 func (w *why) tell(ctx context.Context, service string, now time.Time) (render.Why, error) {
 	at, err := timeline.Moment(w.at, now)
 	if err != nil {
@@ -114,7 +112,7 @@ func (w *why) tell(ctx context.Context, service string, now time.Time) (render.W
 	return told, nil
 }
 
-// named splits namespace/name. A name alone is in the namespace of the flag, else of the context.
+// named splits namespace/name; by default the namespace is the flag's or the context's.
 func (w *why) named(service string) (namespace, name string, err error) {
 	namespace, name, found := strings.Cut(service, "/")
 	switch {

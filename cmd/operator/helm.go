@@ -13,8 +13,7 @@ import (
 )
 
 const (
-	// helmUninstalling is the status of Helm's record while a release is being uninstalled. Helm writes
-	// it before the pre-delete hooks run.
+	// helmUninstalling is the status of Helm's record before the pre-delete hooks run.
 	helmUninstalling = "uninstalling"
 	// helmReleaseAnnotation is set by Helm on each object that it installs, except hooks.
 	helmReleaseAnnotation = "meta.helm.sh/release-name"
@@ -40,16 +39,14 @@ func parseHelmRelease(release, revisions string) (*helmRelease, error) {
 	return r, nil
 }
 
-// helmRecord is the newest of Helm's records of a release.
 type helmRecord struct {
 	revision int
 	// status is deployed, superseded, uninstalling …
 	status string
 }
 
-// verdict reports whether Helm uninstalls the release, and else why the hook has nothing to do.
-// record is nil if it does not exist. installedByHelm is true if Helm installed the workloads: then a
-// missing record leaves open whether they are being uninstalled, and is an error.
+// verdict reports whether Helm uninstalls the release, or why the hook has nothing to do. If Helm installed
+// the workloads, a missing (nil) record leaves that open and is an error.
 func (r *helmRelease) verdict(record *helmRecord, installedByHelm bool) (bool, string, error) {
 	switch {
 	case record == nil && installedByHelm:
@@ -69,8 +66,7 @@ func (r *helmRelease) verdict(record *helmRecord, installedByHelm bool) (bool, s
 	return true, "", nil
 }
 
-// newest returns the newest record that Helm keeps in Secrets, or in ConfigMaps if there is no Secret.
-// It is nil if there is neither.
+// newest returns Helm's newest record from Secrets, else from ConfigMaps, or nil.
 func (r *helmRelease) newest(ctx context.Context, client kubernetes.Interface) (*helmRecord, error) {
 	secrets, configMaps := client.CoreV1().Secrets(r.namespace), client.CoreV1().ConfigMaps(r.namespace)
 	for _, kind := range []func(string) (metav1.Object, error){
@@ -92,8 +88,8 @@ func (r *helmRelease) newest(ctx context.Context, client kubernetes.Interface) (
 	return nil, nil
 }
 
-// isUnderWay reports whether the release of the hook is being uninstalled, and prints why not. Without
-// a release, an administrator runs the program.
+// isUnderWay reports whether the hook's release is being uninstalled, and prints why not. Without a
+// release, an administrator runs the program.
 func (u uninstallation) isUnderWay(ctx context.Context) (bool, error) {
 	if u.helm == nil {
 		return true, nil
@@ -115,7 +111,6 @@ func (u uninstallation) isUnderWay(ctx context.Context) (bool, error) {
 	return acts, err
 }
 
-// installedByHelm reports whether Helm has installed the agents or the operator.
 func (u uninstallation) installedByHelm(ctx context.Context) (bool, error) {
 	set, err := u.client.AppsV1().DaemonSets(u.namespace).Get(ctx, agents, metav1.GetOptions{})
 	if err == nil && set.Annotations[helmReleaseAnnotation] != "" {

@@ -21,7 +21,6 @@ import (
 	"github.com/millrace-lb/millrace/operator"
 )
 
-// version is set by the linker.
 var version string
 
 func main() {
@@ -49,7 +48,6 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 	return operator.Run(ctx, *configuration, logger)
 }
 
-// register adds the flags and returns the configuration that they set.
 func register(flags *flag.FlagSet) *operator.Config {
 	c := &operator.Config{}
 	flags.BoolVar(&c.LeaderElect, "leader-elect", false, "let one of several replicas work and the others wait")

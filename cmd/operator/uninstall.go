@@ -41,8 +41,7 @@ const (
 
 // An uninstallation runs the hooks of the Helm chart before anything is deleted.
 type uninstallation struct {
-	client kubernetes.Interface
-	// namespace is the namespace of the installation.
+	client    kubernetes.Interface
 	namespace string
 	// release removes the addresses from Services regardless of annotations.
 	release bool
@@ -114,8 +113,7 @@ func (u uninstallation) prepare(ctx context.Context) error {
 	return u.remove(ctx, agents, u.client.AppsV1().DaemonSets(u.namespace).Delete)
 }
 
-// mayTake returns nil if the removal of addresses is confirmed. After an interrupted attempt the operator's
-// Deployment may be deleted already.
+// mayTake returns nil if the removal of addresses is confirmed.
 func (u uninstallation) mayTake(ctx context.Context, services []corev1.Service) error {
 	if u.release {
 		return nil
@@ -161,7 +159,6 @@ func (u uninstallation) record(ctx context.Context) error {
 	return nil
 }
 
-// holders returns the Services that have an address.
 func (u uninstallation) holders(ctx context.Context) ([]corev1.Service, error) {
 	list, err := u.client.CoreV1().Services(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -172,7 +169,6 @@ func (u uninstallation) holders(ctx context.Context) ([]corev1.Service, error) {
 	}), nil
 }
 
-// names returns the names of the first few Services.
 func names(services []corev1.Service) string {
 	const most = 10
 	var list []string
@@ -209,7 +205,7 @@ func (u uninstallation) free(ctx context.Context, service *corev1.Service) error
 	return nil
 }
 
-// remove deletes a workload of the installation and waits until its pods are gone.
+// remove waits until the pods of a deleted workload are gone.
 func (u uninstallation) remove(ctx context.Context, name string, remove func(context.Context, string, metav1.DeleteOptions) error) error {
 	foreground := metav1.DeletePropagationForeground
 	err := remove(ctx, name, metav1.DeleteOptions{PropagationPolicy: &foreground})
@@ -275,8 +271,7 @@ func (u uninstallation) pods(ctx context.Context, component string) ([]corev1.Po
 	return list.Items, nil
 }
 
-// poll calls check until it is done. Errors are reported only after the timeout, because the API server may be
-// unavailable briefly.
+// poll reports errors only after the timeout, because the API server may be unavailable briefly.
 func (u uninstallation) poll(ctx context.Context, check func(context.Context) (bool, error)) error {
 	var last error
 	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package crd validates objects against CRDs as an API server does: schemas, defaults and CEL rules. It
-// embeds the CRDs of Millrace.
+// Package crd validates objects against CRDs, by default Millrace's, as an API server does.
 package crd
 
 import (
@@ -31,12 +30,10 @@ var files embed.FS
 
 // Kind is a kind in one of its versions.
 type Kind struct {
-	// Namespaced is false for cluster-scoped objects.
 	Namespaced bool
 	validator  validation.SchemaValidator
 	structural *structuralschema.Structural
-	// rules is nil for a kind without rules.
-	rules *cel.Validator
+	rules      *cel.Validator
 }
 
 // Kinds returns the kinds of group millrace.io, by version and kind.
@@ -102,8 +99,7 @@ func newKind(properties *apiextensionsv1.JSONSchemaProps) (*Kind, error) {
 	}, nil
 }
 
-// Problems returns the errors of an API server about creating an object, including unknown fields. It
-// applies defaults to the object.
+// Problems returns the errors of creating an object, including unknown fields, and applies defaults.
 func (k *Kind) Problems(object *unstructured.Unstructured) (found []string) {
 	unknown := structuralpruning.PruneWithOptions(object.Object, k.structural, true, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})
 	for _, path := range unknown {

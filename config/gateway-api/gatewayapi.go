@@ -20,8 +20,7 @@ import (
 //go:embed standard/gateway.networking.k8s.io_*.yaml experimental/gateway.networking.k8s.io_*.yaml
 var files embed.FS
 
-// Channels of Gateway API's release. Experimental is a superset of Standard, with fields that may still
-// change.
+// Channels of Gateway API. Experimental is a superset of Standard, with fields that may still change.
 const (
 	Standard     = "standard"
 	Experimental = "experimental"
@@ -35,8 +34,8 @@ type Kinds struct {
 	read map[string]map[schema.GroupVersionKind]*crd.Kind
 }
 
-// Problems returns the errors of an API server with the CRDs of a channel about creating an object. It
-// applies defaults to the object. A kind or version that the channel does not have is an error.
+// Problems returns the errors of creating an object with the CRDs of a channel, and applies defaults.
+// Unknown kinds and versions are errors.
 func (k *Kinds) Problems(channel string, object *unstructured.Unstructured) ([]string, error) {
 	name := object.GroupVersionKind()
 	kind, err := k.kind(channel, name)
@@ -49,7 +48,6 @@ func (k *Kinds) Problems(channel string, object *unstructured.Unstructured) ([]s
 	return kind.Problems(object), nil
 }
 
-// kind returns a kind of a channel, or nil.
 func (k *Kinds) kind(channel string, name schema.GroupVersionKind) (*crd.Kind, error) {
 	file := path.Join(channel, Group+"_"+plural(name.Kind)+".yaml")
 	kinds, is := k.read[file]
@@ -72,7 +70,6 @@ func (k *Kinds) kind(channel string, name schema.GroupVersionKind) (*crd.Kind, e
 	return kinds[name], nil
 }
 
-// plural returns the name of a kind's resource.
 func plural(kind string) string {
 	lower := strings.ToLower(kind)
 	if stem, is := strings.CutSuffix(lower, "y"); is && !strings.HasSuffix(lower, "ay") {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package catalogue compares docs/metrics.md with the registries of the programs, and docs/reference.md
-// with their flags. A test next to each registry or program passes its content; rules and dashboards are
-// compared with the page.
+// with their flags. Each registry or program has a test that passes its content.
 package catalogue
 
 import (
@@ -42,8 +41,8 @@ type Metric struct {
 	Labels           []string
 }
 
-// Own compares a section of the page with the project's metrics of collectors. All metrics must have a
-// series, because only series have the type; and names must follow Prometheus' conventions.
+// Own compares a section with the project's metrics. All metrics must have a series, because only series
+// have the type; and names must follow Prometheus' conventions.
 func Own(t *testing.T, section string, collectors ...prometheus.Collector) {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
@@ -77,8 +76,7 @@ func Own(t *testing.T, section string, collectors ...prometheus.Collector) {
 	hold(t, section, "| Metric | Type | Labels | What |\n|---|---|---|---|\n"+strings.Join(lines, "\n"))
 }
 
-// Foreign compares a section with the names that libraries add to a registry. Of the metrics of the Go
-// runtime, which change between versions, only go_goroutines is included.
+// Foreign compares a section with libraries' metrics, of the Go runtime's only go_goroutines.
 func Foreign(t *testing.T, section string, registry prometheus.Collector) {
 	t.Helper()
 	var names []string
@@ -101,7 +99,6 @@ func (m Metric) row() string {
 // A Desc has no getters.
 var descPattern = regexp.MustCompile(`^Desc\{fqName: ("(?:[^"\\]|\\.)*"), help: ("(?:[^"\\]|\\.)*"), unit: "[^"]*", constLabels: \{.*\}, variableLabels: \{(.*)\}\}$`)
 
-// described returns the metrics that collectors describe, by name.
 func described(t *testing.T, collectors ...prometheus.Collector) []Metric {
 	t.Helper()
 	found := map[string]Metric{}
@@ -135,7 +132,7 @@ func unquoted(t *testing.T, text string) string {
 	return plain
 }
 
-// hold compares a section of the page of metrics with the text that it must have, or writes it.
+// hold compares or writes a section of the page of metrics.
 func hold(t *testing.T, section, want string) {
 	t.Helper()
 	holdIn(t, Page, Update, section, want)
@@ -202,8 +199,7 @@ var (
 	namePattern = regexp.MustCompile("(?m)^`([a-z0-9_]+)`,?$")
 )
 
-// Read returns the labels of all metrics of the page by the names of their series; nil: unknown. The
-// metrics are those that Own and Foreign compare.
+// Read returns the labels of the page's metrics by the names of their series; nil: unknown.
 func Read(t *testing.T) map[string][]string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(Root(t), Page))

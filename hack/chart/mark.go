@@ -9,8 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// argumentsOf maps the names of an object and a container to the value with the container's additional
-// arguments.
+// argumentsOf maps an object and a container to the value with additional arguments.
 var argumentsOf = map[[2]string]string{
 	{"millrace-operator", "operator"}: "operator",
 	{"millrace-agent", "lbagent"}:     "agent",
@@ -18,8 +17,7 @@ var argumentsOf = map[[2]string]string{
 	{"millrace-liveapi", "liveapi"}:   "liveapi",
 }
 
-// mark marks the parts of an object that depend on values: its labels, and the images and arguments of its
-// pods.
+// mark marks labels, images and arguments, which depend on values.
 func mark(object *unstructured.Unstructured) error {
 	metadata, _, err := unstructured.NestedMap(object.Object, "metadata")
 	if err != nil {

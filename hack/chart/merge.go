@@ -10,8 +10,7 @@ import (
 	"strings"
 )
 
-// merge returns base with the additions of extended, each under a condition. extended must contain base
-// unchanged: components may only add.
+// merge returns base with conditional additions of extended, which must contain base unchanged.
 func merge(base, extended any, condition string) (any, error) {
 	switch extended := extended.(type) {
 	case map[string]any:
@@ -82,7 +81,6 @@ func mergeLists(base, extended []any, condition string) (any, error) {
 	return append(result, marks...), nil
 }
 
-// isMarked reports whether a component added an item.
 func isMarked(item any) bool {
 	switch item := item.(type) {
 	case string:
@@ -97,7 +95,6 @@ func isMarked(item any) bool {
 	return false
 }
 
-// markItem marks the first text of an item: itself, or its first key.
 func markItem(item any, condition string) (any, error) {
 	switch item := item.(type) {
 	case string:

@@ -13,16 +13,14 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Marks are placeholders in an object for template syntax that YAML cannot represent; expand replaces them.
-// They are appended to a text or key, so that it keeps its place in the order, or replace a value.
+// Marks are placeholders for template syntax that YAML cannot represent; expand replaces them. They are
+// appended to a text or key, so that it keeps its place in the order, or replace a value.
 
-// onlyIf marks a key that exists, with its value, only if a condition is true.
+// onlyIf marks a key, with its value, as conditional.
 func onlyIf(condition, key string) string { return key + "@@if " + condition + "@@" }
 
-// itemIf marks the text of an item, or its first key.
 func itemIf(condition, text string) string { return text + "@@item " + condition + "@@" }
 
-// value returns the mark for the value of an expression.
 func value(expression string) string { return "@@value " + expression + "@@" }
 
 // block returns the mark for the list or map of an expression.
@@ -36,7 +34,6 @@ const labels = "@@labels"
 
 func marked(text string) bool { return strings.Contains(text, "@@") }
 
-// template returns the template of an object that may have marks.
 func template(object *unstructured.Unstructured) ([]byte, error) {
 	text, err := yaml.Marshal(object.Object)
 	if err != nil {
@@ -54,7 +51,6 @@ var (
 	labelsLine      = regexp.MustCompile(`^( *)'@@labels': true$`)
 )
 
-// expand replaces the marks in YAML by template syntax.
 func expand(text []byte) ([]byte, error) {
 	lines := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 	for i := 0; i < len(lines); i++ {
@@ -95,8 +91,8 @@ func expand(text []byte) ([]byte, error) {
 	return []byte(out), nil
 }
 
-// inside reports whether a line belongs to the key or item that starts at an indent. The items of a list
-// have the same indent as its key.
+// inside reports whether a line belongs to the key or item at an indent. A list's items have its key's
+// indent.
 func inside(indent string, item bool, line string) bool {
 	rest, found := strings.CutPrefix(line, indent)
 	switch {

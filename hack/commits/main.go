@@ -19,7 +19,7 @@ import (
 // maxColumns is the maximum length of a subject.
 const maxColumns = 72
 
-// subject matches "area: verb object". An area is a package, a directory or a list of them.
+// subject matches "area: verb object"; an area is a package, a directory or a list of them.
 var subject = regexp.MustCompile(`^[\w./{},* -]+: [a-z][\w-]* \S`)
 
 func main() {
@@ -45,7 +45,7 @@ func run(since string, files []string) error {
 	return check(string(message))
 }
 
-// checkHistory verifies the commits after base. A clone without base, such as a shallow one, is not verified.
+// checkHistory ignores a clone without base, such as a shallow one.
 func checkHistory(base string) error {
 	if err := exec.Command("git", "merge-base", "--is-ancestor", base, "HEAD").Run(); err != nil {
 		fmt.Fprintf(os.Stderr, "commits: messages are not verified: this clone does not contain %s\n", base)
@@ -65,7 +65,7 @@ func checkHistory(base string) error {
 	return errors.Join(problems...)
 }
 
-// check returns the first problem of a message. Lines that start with # are comments of git.
+// check returns the first problem; lines that start with # are comments of git.
 func check(message string) error {
 	var lines []string
 	for line := range strings.Lines(message) {

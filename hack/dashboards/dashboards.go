@@ -32,16 +32,14 @@ type Row struct {
 // Panel shows queries.
 type Panel struct {
 	Title string
-	// What is the description.
-	What string
+	What  string
 	// Kind is a Grafana panel type: timeseries, stat, bargauge or table.
 	Kind string
 	// Unit is a Grafana unit, such as pps.
 	Unit    string
 	Queries []Query
 	// Bad is the threshold from which on the value is red; 0: no threshold.
-	Bad float64
-	// Stacked stacks the series.
+	Bad     float64
 	Stacked bool
 }
 

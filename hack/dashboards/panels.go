@@ -2,12 +2,10 @@
 
 package dashboards
 
-// series returns a panel of lines.
 func series(title, unit, what string, queries ...Query) Panel {
 	return Panel{Title: title, What: what, Kind: "timeseries", Unit: unit, Queries: queries}
 }
 
-// stacked returns a panel of areas.
 func stacked(title, unit, what string, queries ...Query) Panel {
 	panel := series(title, unit, what, queries...)
 	panel.Stacked = true
@@ -19,7 +17,6 @@ func number(title, unit, what, expr string, bad float64) Panel {
 	return Panel{Title: title, What: what, Kind: "stat", Unit: unit, Queries: []Query{{expr, ""}}, Bad: bad}
 }
 
-// bars returns a panel with a bar for each series.
 func bars(title, unit, what string, bad float64, queries ...Query) Panel {
 	return Panel{Title: title, What: what, Kind: "bargauge", Unit: unit, Queries: queries, Bad: bad}
 }

@@ -57,7 +57,6 @@ func newCommand() *cobra.Command {
 	return command
 }
 
-// readFiles reads arguments of the form FILE:/PATH.
 func readFiles(args []string) ([]oci.File, error) {
 	files := make([]oci.File, 0, len(args))
 	for _, arg := range args {
@@ -73,8 +72,7 @@ func readFiles(args []string) ([]oci.File, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read mode of a file for the image: %w", err)
 		}
-		// Only the executable bit is kept: umask and owner of the build host must not
-		// change the image.
+		// Umask and owner of the build host must not change the image.
 		mode := int64(0o644)
 		if info.Mode()&0o111 != 0 {
 			mode = 0o755

@@ -30,7 +30,6 @@ func main() {
 	}
 }
 
-// generate compiles the file and writes the output of protoc-gen-go to its directory.
 func generate(ctx context.Context, path string) error {
 	directory, name := filepath.Split(path)
 	compiler := protocompile.Compiler{

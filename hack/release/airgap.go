@@ -17,8 +17,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// writeAirGap writes all images as an OCI layout, with the manifests, into one archive. The layers are
-// already compressed.
+// writeAirGap writes all images as an OCI layout, already compressed, with the manifests.
 func writeAirGap(c configuration, built []builtImage) error {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, image := range built {

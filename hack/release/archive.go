@@ -17,13 +17,11 @@ import (
 	"time"
 )
 
-// entry is a file of an archive.
 type entry struct {
 	name string
 	mode int64
 	// link is the target of a symbolic link.
-	link string
-	// path is the file to read if content is nil.
+	link    string
 	path    string
 	content []byte
 }
@@ -43,8 +41,7 @@ func (e entry) open() (io.ReadCloser, int64, error) {
 	return file, info.Size(), nil
 }
 
-// writeFile writes an archive in the format of its name: .tar, .tar.gz, .tgz or .zip. Entries are sorted,
-// and have the given time.
+// writeFile writes a sorted archive in the format of its name: .tar, .tar.gz, .tgz or .zip.
 func writeFile(name string, created time.Time, entries []entry) error {
 	file, err := os.Create(name)
 	if err != nil {
@@ -119,7 +116,6 @@ func writeEntry(e entry, begin func(size int64) (io.Writer, error)) error {
 	return nil
 }
 
-// sumOf returns the SHA-256 of a file in hexadecimal.
 func sumOf(path string) (string, error) {
 	file, err := os.Open(path)
 	if err != nil {

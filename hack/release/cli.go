@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// system is a platform of the command line.
 type system struct{ os, arch string }
 
 var systems = []system{
@@ -99,7 +98,6 @@ func pagesAndCompletions(ctx context.Context, c configuration) ([]entry, error) 
 	return entries, nil
 }
 
-// run runs the command line and returns its output.
 func (c configuration) run(ctx context.Context, arguments ...string) ([]byte, error) {
 	command := exec.CommandContext(ctx, c.millrace, arguments...)
 	command.Env = append(os.Environ(), "SOURCE_DATE_EPOCH="+strconv.FormatInt(c.created.Unix(), 10))

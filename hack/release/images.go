@@ -20,8 +20,7 @@ import (
 	"github.com/millrace-lb/millrace/hack/mkimage/oci"
 )
 
-// program is an image of the release. Its binaries are in the root directory; the entrypoint is the first
-// one.
+// program is an image of binaries in the root directory, the first one being the entrypoint.
 type program struct {
 	name, description string
 	programs          []string
@@ -47,7 +46,6 @@ func (p program) files() []string {
 // architectures are the supported architectures of nodes.
 var architectures = []string{"amd64", "arm64"}
 
-// builtImage is an image for all architectures.
 type builtImage struct {
 	program
 	index v1.ImageIndex
@@ -123,7 +121,6 @@ func buildImage(c configuration, p program) (builtImage, error) {
 	return result, nil
 }
 
-// push pushes the images and their signatures to their registry.
 func push(ctx context.Context, built []builtImage) error {
 	for i := range built {
 		image := &built[i]

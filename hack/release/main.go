@@ -24,7 +24,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// configuration configures one release.
 type configuration struct {
 	// version is semantic, with a leading v.
 	version string
@@ -35,15 +34,13 @@ type configuration struct {
 	registry string
 	// downloads is the base URL of the archives of the command line, for Krew.
 	downloads string
-	// root is the checkout, with config/ and LICENSE.
-	root string
+	root      string
 	// programs has a directory for each system, such as linux-amd64.
 	programs string
 	// millrace is the command line for this machine, which generates its manual pages and completions.
 	millrace string
 	output   string
-	// push pushes the images to the registry.
-	push bool
+	push     bool
 	// signer is nil if the release is not signed.
 	signer *signer
 }
@@ -146,10 +143,8 @@ func build(ctx context.Context, c configuration, out io.Writer) error {
 	return push(ctx, built)
 }
 
-// sumsFile has the checksums of all files.
 const sumsFile = "SHA256SUMS"
 
-// writeSums writes SHA256SUMS over all files of a directory, as sha256sum does.
 func writeSums(directory string) error {
 	var lines strings.Builder
 	err := filepath.WalkDir(directory, func(path string, entry fs.DirEntry, err error) error {

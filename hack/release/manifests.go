@@ -49,7 +49,6 @@ func writeManifests(ctx context.Context, c configuration, built []builtImage) er
 	return writeConfig(c, built)
 }
 
-// chartArchive returns the file name in Helm's format.
 func (c configuration) chartArchive() string {
 	return "millrace-" + strings.TrimPrefix(c.version, "v") + ".tgz"
 }
@@ -72,7 +71,6 @@ func writeChart(ctx context.Context, c configuration, built []builtImage) error 
 	return writeFile(filepath.Join(c.output, c.chartArchive()), c.created, entries)
 }
 
-// withImages replaces the images of a checkout by those of the release.
 func withImages(content []byte, built []builtImage) ([]byte, error) {
 	for _, image := range built {
 		content = bytes.ReplaceAll(content, []byte("image: "+imagesOf+image.name+tagOf+"\n"), []byte("image: "+image.reference+"\n"))
@@ -85,10 +83,9 @@ func withImages(content []byte, built []builtImage) ([]byte, error) {
 	return content, nil
 }
 
-// ofCheckout are the directories of config/ that are not released. The chart has its own archive.
+// ofCheckout are directories of config/ without release; the chart has its own archive.
 var ofCheckout = []string{"chart", "lab", "lab-gateway", "lab-live", "lab-webhook", "testdata"}
 
-// writeConfig writes config/ with the images of the release.
 func writeConfig(c configuration, built []builtImage) error {
 	config := filepath.Join(c.root, "config")
 	var entries []entry

@@ -13,8 +13,7 @@ import (
 	cyclonedx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// writeBillsOfMaterials writes an SBOM for each program of each system, from the build information in the
-// binary.
+// writeBillsOfMaterials writes SBOMs from the build information in the binaries.
 func writeBillsOfMaterials(c configuration) error {
 	if err := os.MkdirAll(filepath.Join(c.output, "sbom"), 0o755); err != nil {
 		return fmt.Errorf("making the directory of SBOMs: %w", err)

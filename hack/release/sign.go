@@ -28,25 +28,22 @@ import (
 	"github.com/sigstore/sigstore/pkg/signature/payload"
 )
 
-// Environment variables with the key, if --sign-key is not given, and with the password of an encrypted
-// key, as in cosign.
+// Environment variables with the key, unless --sign-key is given, and its password, as in cosign.
 const (
 	variableKey      = "MILLRACE_SIGNING_KEY"
 	variablePassword = "COSIGN_PASSWORD"
 )
 
-// Names and types of cosign's signatures
-// (https://github.com/sigstore/cosign/blob/main/specs/SIGNATURE_SPEC.md).
+// Names of https://github.com/sigstore/cosign/blob/main/specs/SIGNATURE_SPEC.md.
 const (
 	payloadType         types.MediaType = "application/vnd.dev.cosign.simplesigning.v1+json"
 	signatureAnnotation string          = "dev.cosignproject.cosign/signature"
 )
 
-// signer signs with a key. Signatures are deterministic: Ed25519 by definition, and ECDSA according to RFC
-// 6979.
+// signer makes deterministic signatures: Ed25519 by definition, and ECDSA according to RFC 6979.
 type signer struct{ key crypto.Signer }
 
-// loadSigner reads a PEM key from a file or else from the environment. It returns nil without a key.
+// loadSigner reads a PEM key from a file or else the environment, or returns nil.
 func loadSigner(file string, getenv func(string) string) (*signer, error) {
 	content, source := []byte(getenv(variableKey)), "$"+variableKey
 	if file != "" {
@@ -89,7 +86,6 @@ func (s *signer) sign(content []byte) (string, error) {
 	return base64.StdEncoding.EncodeToString(signature), nil
 }
 
-// publicKey returns the PEM public key.
 func (s *signer) publicKey() ([]byte, error) {
 	return cryptoutils.MarshalPublicKeyToPEM(s.key.Public())
 }
@@ -145,8 +141,7 @@ func (s *signer) signDigest(tag name.Tag, digest v1.Hash) (signatureImage, error
 	return signatureImage{tag.Tag(strings.Replace(digest.String(), ":", "-", 1) + ".sig"), image}, err
 }
 
-// writeSignatures writes the images' signatures as an OCI layout, for users who push the images from a
-// layout, and the public key.
+// writeSignatures writes the public key and, for users who push from a layout, signatures as an OCI layout.
 func (s *signer) writeSignatures(c configuration, built []builtImage) error {
 	key, err := s.publicKey()
 	if err != nil {
@@ -172,7 +167,6 @@ func (s *signer) writeSignatures(c configuration, built []builtImage) error {
 	return writeFile(filepath.Join(c.output, "millrace-"+c.version+"-signatures.tar"), c.created, entries)
 }
 
-// signSums writes SHA256SUMS.sig.
 func (s *signer) signSums(directory string) error {
 	file := filepath.Join(directory, sumsFile)
 	content, err := os.ReadFile(file)
@@ -186,7 +180,6 @@ func (s *signer) signSums(directory string) error {
 	return os.WriteFile(file+".sig", []byte(signature), 0o644)
 }
 
-// pushSignatures pushes the signatures of an image to its registry.
 func pushSignatures(ctx context.Context, of *builtImage) error {
 	for _, signed := range of.signatures {
 		err := remote.Write(signed.tag, signed.image, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain))

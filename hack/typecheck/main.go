@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command typecheck verifies that the command line compiles for all its systems. It type-checks all
-// dependencies of cmd/millrace without generating code, which takes seconds instead of the minutes of
-// hack/build-cli.sh.
+// Command typecheck type-checks cmd/millrace and its dependencies for all systems without generating code,
+// which takes seconds instead of the minutes of hack/build-cli.sh.
 package main
 
 import (
@@ -19,7 +18,6 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// command is the package to check.
 const command = "./cmd/millrace"
 
 // withoutBody matches the errors of go/types about packages whose function bodies were removed.
@@ -48,7 +46,6 @@ func run() error {
 	return errors.Join(problems...)
 }
 
-// check returns the errors of the packages that the command imports on a system.
 func check(root, system, architecture string) error {
 	own := root + string(filepath.Separator)
 	loaded, err := packages.Load(&packages.Config{

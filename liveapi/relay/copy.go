@@ -61,8 +61,7 @@ func (o observed) Watch(options metav1.ListOptions) (watch.Interface, error) {
 	return o.WatchWithContext(context.Background(), options)
 }
 
-// store receives the objects of a reflector. Encoding errors cannot occur, because the API server could not
-// have sent such slices.
+// store cannot fail to encode slices that the API server has sent.
 type store struct {
 	log    *Log
 	logger logr.Logger

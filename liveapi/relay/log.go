@@ -18,7 +18,6 @@ import (
 // maxLog limits the retained changes for agents that reconnect, in bytes.
 const maxLog = 32 << 20
 
-// Errors of Open and Next.
 var (
 	errNotReady = errors.New("the relay has not read all EndpointSlices yet")
 	errCut      = errors.New("the relay has no connection with the API server")
@@ -26,18 +25,15 @@ var (
 	errExpired  = errors.New("the relay no longer has the changes after this resource version")
 )
 
-// Log contains all slices and their latest changes, encoded for sending. The zero value is empty and not
-// ready.
+// Log contains all slices and their latest changes, encoded for sending.
 type Log struct {
 	mu     sync.Mutex
 	slices map[types.NamespacedName]*state
-	// entries are the latest changes. first is the index of the first of them in the sequence of all
-	// changes.
+	// entries are the latest changes; first is the index of the first one in all changes.
 	entries []entry
 	first   int64
 	size    int
-	// version is the version up to which the log is complete; zero before the first list. Changes after
-	// floor are in entries.
+	// version is the complete one, zero before the first list. Changes after floor are in entries.
 	version, floor uint64
 	// changed is closed after the next change; nil without waiting readers.
 	changed chan struct{}
@@ -45,7 +41,6 @@ type Log struct {
 	cut time.Time
 }
 
-// state is the current state of a slice.
 type state struct {
 	// put is the encoded event with the whole slice.
 	put []byte
@@ -53,21 +48,18 @@ type state struct {
 	place int64
 }
 
-// entry is a change.
 type entry struct {
-	// version is the version up to which the log is complete with this entry.
+	// version is the complete one with this entry.
 	version uint64
-	// whole is the encoded event for readers without the previous slice, change for readers with it; nil:
-	// no event.
+	// whole is for readers without the previous slice, change for others; nil: no event.
 	whole, change []byte
 	// before is the index of the entry with the previous slice.
 	before int64
 }
 
-// place returns the index of the next entry.
 func (l *Log) place() int64 { return l.first + int64(len(l.entries)) }
 
-// Put adds or replaces a slice. The slice is not retained.
+// Put adds or replaces a slice, which it does not retain.
 func (l *Log) Put(slice *discoveryv1.EndpointSlice) error {
 	version, err := relay.ParseVersion(slice.ResourceVersion)
 	if err != nil {
@@ -111,7 +103,7 @@ func (l *Log) keep(name types.NamespacedName, s *state) {
 	l.slices[name] = s
 }
 
-// change encodes the event that turns the slice of a Put into another one.
+// change encodes the event from a Put to another slice.
 func change(put []byte, slice *discoveryv1.EndpointSlice) ([]byte, error) {
 	before, err := relay.DecodeOne(put)
 	if err != nil {
@@ -176,8 +168,8 @@ func (l *Log) delete(name types.NamespacedName, resourceVersion string, version 
 	return nil
 }
 
-// Replace sets the slices to those of a list at a version. A reader may have received any part of the
-// changes in between, so no reader can continue from an earlier version.
+// Replace sets the slices to those of a list. No reader can continue from an earlier version, because any
+// part of the changes in between may be missing.
 func (l *Log) Replace(list []*discoveryv1.EndpointSlice, resourceVersion string) error {
 	version, err := relay.ParseVersion(resourceVersion)
 	if err != nil {
@@ -217,14 +209,13 @@ func (l *Log) Replace(list []*discoveryv1.EndpointSlice, resourceVersion string)
 	return nil
 }
 
-// restart ends all streams, because versions start again, for example after etcd was restored from a
-// backup. Agents with later versions are redirected to the API server, which rejects these versions.
+// restart ends all streams, because versions start again, for example after etcd was restored. Agents with
+// later versions are redirected to the API server, which rejects these versions.
 func (l *Log) restart() {
 	l.first, l.entries, l.size = l.place()+1, nil, 0
 	l.version = 0
 }
 
-// tells reports whether a Put contains this version of a slice.
 func tells(put []byte, slice *discoveryv1.EndpointSlice) (bool, error) {
 	known, err := relay.DecodeOne(put)
 	if err != nil {
@@ -317,8 +308,8 @@ func (l *Log) next() <-chan struct{} {
 // Reader reads the log from an index.
 type Reader struct {
 	log *Log
-	// place is the index of the next entry to read, told that of the first one of the stream: the reader
-	// has the slices of entries since then. It is zero after a snapshot, which has all slices.
+	// place is the next entry to read, told the first of the stream, whose slices the reader has; zero
+	// after a snapshot.
 	place, told int64
 }
 
@@ -352,8 +343,7 @@ func (l *Log) snapshot() (*Reader, [][]byte, error) {
 	return &Reader{log: l, place: l.place()}, append(all, end), nil
 }
 
-// Next returns the events since the last call. Without events it returns a channel that is closed after the
-// next change.
+// Next returns new events, or a channel that is closed after the next change.
 func (r *Reader) Next() (events [][]byte, changed <-chan struct{}, err error) {
 	l := r.log
 	l.mu.Lock()

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package relay sends changes of EndpointSlices to agents in place of the API server: it watches the API
-// server once, and sends only the changes of each slice. See api/relay.
+// Package relay sends changes of EndpointSlices to agents in place of the API server (api/relay).
 package relay
 
 import (
@@ -20,27 +19,26 @@ import (
 const (
 	// aheadFor is how long a request waits for a version that this relay does not have yet.
 	aheadFor = 3 * time.Second
-	// cutFor is how long the API server may be unreachable. Then agents are sent away to another relay, or
-	// to the API server, because only this relay may be affected.
+	// cutFor is how long the API server may be unreachable before agents are sent away, because only this
+	// relay may be affected.
 	cutFor = 10 * time.Second
-	// gather is how long a change waits for others, and between is the minimum interval of writes, because
-	// writing to thousands of streams is expensive. Agents themselves wait for 40 ms.
+	// gather is how long a change waits for others, and between the minimum interval of writes, because
+	// writing to thousands of streams is expensive.
 	gather, between = 5 * time.Millisecond, 25 * time.Millisecond
 	// writeFor is the time limit of a write to an agent.
 	writeFor = 30 * time.Second
-	// streamFor is the minimum duration of a stream; the maximum is twice as long. Then the agent
-	// reconnects, possibly to another relay, so that a restarted relay gets its share.
+	// streamFor is the minimum duration of a stream, half the maximum. Then the agent reconnects, so that a
+	// restarted relay gets its share.
 	streamFor = 10 * time.Minute
 	// room limits the bytes of one write.
 	room = 1 << 16
 )
 
-// Handler serves agents. Requests are already authenticated.
+// Handler serves authenticated requests of agents.
 type Handler struct {
 	log    *Log
 	logger logr.Logger
-	// ended is closed when all streams are to end.
-	ended <-chan struct{}
+	ended  <-chan struct{}
 }
 
 // NewHandler returns a handler that serves from a log until the context ends.
@@ -98,7 +96,6 @@ func (h *Handler) await(ctx context.Context, version uint64) {
 	}
 }
 
-// stream is the answer to one agent.
 type stream struct {
 	response   http.ResponseWriter
 	controller *http.ResponseController
@@ -110,7 +107,6 @@ type stream struct {
 	wrote  time.Time
 }
 
-// run writes the first events, followed by changes.
 func (s *stream) run(ctx context.Context, first [][]byte) error {
 	if err := s.write(first); err != nil {
 		return err
@@ -149,7 +145,7 @@ func (s *stream) run(ctx context.Context, first [][]byte) error {
 	}
 }
 
-// pause waits for more changes. It returns false if the stream is to end.
+// pause waits for more changes, and returns false if the stream is to end.
 func (s *stream) pause(ctx context.Context) bool {
 	select {
 	case <-time.After(max(gather, time.Until(s.wrote.Add(between)))):
@@ -161,8 +157,7 @@ func (s *stream) pause(ctx context.Context) bool {
 	}
 }
 
-// bookmark writes a bookmark, which is also a sign of life. It returns an error without a connection to the
-// API server.
+// bookmark is also a sign of life, and returns an error without a connection to the API server.
 func (s *stream) bookmark() error {
 	if err := s.log.Ready(time.Now().Add(-cutFor)); err != nil {
 		return err

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package managed adds the HTTP servers of package serving to a controller-runtime manager: probes,
-// metrics and webhooks. The manager's own servers have no bounds on connections.
+// Package managed adds HTTP servers of package serving to a controller-runtime manager, whose own servers
+// have no bounds on connections.
 package managed
 
 import (
@@ -25,18 +25,14 @@ import (
 
 // Server is a server to add.
 type Server struct {
-	// Name appears in log lines.
-	Name string
-	// Address is "host:port".
+	Name    string
 	Address string
-	// Limits bounds its connections.
-	Limits serving.Limits
+	Limits  serving.Limits
 	// TLS is nil for plain HTTP.
 	TLS *tls.Config
 }
 
-// Add opens the listener and adds a server to the manager. It serves on every replica, from before
-// the caches are filled.
+// Add opens the listener and serves on every replica, even before the caches are filled.
 func Add(mgr manager.Manager, s Server, handler http.Handler) error {
 	var listener net.Listener
 	listener, err := serving.Listen(s.Address, s.Limits)
@@ -52,8 +48,7 @@ func Add(mgr manager.Manager, s Server, handler http.Handler) error {
 	return nil
 }
 
-// AddProbes serves /healthz and /readyz at address, or nothing if it is "0". The process is ready
-// when ready returns nil.
+// AddProbes serves /healthz and /readyz unless address is "0". ready returns nil when ready.
 func AddProbes(mgr manager.Manager, address, check string, ready healthz.Checker) error {
 	if address == "0" {
 		return nil
@@ -71,7 +66,6 @@ func AddProbes(mgr manager.Manager, address, check string, ready healthz.Checker
 
 // Metrics configures how metrics are served.
 type Metrics struct {
-	// Address is "host:port", or "0" for no server.
 	Address string
 	// Secure serves over TLS and requires a token that the API server authenticates and authorizes.
 	Secure bool
@@ -103,8 +97,7 @@ func AddMetrics(mgr manager.Manager, m Metrics) error {
 	return Add(mgr, server, mux)
 }
 
-// certificate returns a configuration that serves the certificate of a directory and follows its
-// replacements, or a self-signed certificate if the directory has none.
+// certificate follows replacements of the directory's certificate, or is self-signed without one.
 func certificate(mgr manager.Manager, dir string) (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
 	file, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")

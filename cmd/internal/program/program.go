@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package program implements the common parts of the main packages of Millrace's servers, which have only
-// flags and run until they receive a signal.
+// Package program implements the common parts of the main packages of servers.
 package program
 
 import (
@@ -42,8 +41,8 @@ func Flags(name string, stderr io.Writer) *flag.FlagSet {
 
 const versionFlag = "version"
 
-// Parse parses flags returned by Flags. done reports whether the program is to exit, because it has printed
-// the version. linked is the version that the linker set, or empty.
+// Parse parses flags returned by Flags; linked is the linker's version, or empty. done reports that the
+// version was printed.
 func Parse(flags *flag.FlagSet, arguments []string, linked string, stdout io.Writer) (done bool, err error) {
 	if err := flags.Parse(arguments); err != nil {
 		return false, err

@@ -10,8 +10,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// newEtcdCommand returns a single-member etcd that serves clients on one URL.
-// It skips fsync: the lab's data lives only as long as the lab.
+// newEtcdCommand returns a single-member etcd without fsync: data lives as long as the lab.
 func newEtcdCommand() *cobra.Command {
 	var dir, listen string
 	command := &cobra.Command{

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command kubernetes is the control plane, the node programs and kubectl of the
-// lab in one static program; the first argument names the one to be.
+// Command kubernetes is the lab's control plane, node programs and kubectl, named by the first argument.
 package main
 
 import (
@@ -22,9 +21,8 @@ import (
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
-// programs holds constructors, not commands: the API server's constructor
-// already installs the process-wide signal context, and the kubelet panics when
-// it finds one. Only the named program may be constructed.
+// programs holds constructors, of which only one may run: the API server's installs the process-wide signal
+// context, and the kubelet panics when it finds one.
 var programs = map[string]func() *cobra.Command{
 	"etcd":                    newEtcdCommand,
 	"kube-apiserver":          apiserver.NewAPIServerCommand,

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package oci writes single-layer container images as OCI image layout archives
-// (https://github.com/opencontainers/image-spec, image-layout.md). The same
-// input gives the same bytes.
+// Package oci writes single-layer container images as reproducible OCI image layout archives
+// (https://github.com/opencontainers/image-spec, image-layout.md).
 package oci
 
 import (
@@ -30,14 +29,12 @@ const (
 
 // File is one regular file of an image.
 type File struct {
-	// Path is absolute inside the image.
-	Path string
-	// Mode holds the permission bits.
+	Path    string
 	Mode    int64
 	Content []byte
 }
 
-// Image is what to write.
+// Image is an image to write.
 type Image struct {
 	// Name is the full reference, such as "millrace.test/echo:dev".
 	Name string
@@ -45,9 +42,8 @@ type Image struct {
 	Architecture string
 	Entrypoint   []string
 	// User is "uid", "uid:gid" or a name of the image's /etc/passwd; empty means root.
-	User  string
-	Files []File
-	// Labels are org.opencontainers.image.* and the like.
+	User   string
+	Files  []File
 	Labels map[string]string
 	// Created is when the image was made; zero leaves it out.
 	Created time.Time
@@ -109,7 +105,6 @@ func assemble(image Image, layer v1.Layer) (v1.Image, error) {
 	return mutate.AppendLayers(configured, layer)
 }
 
-// layoutFiles returns the files of the image's layout.
 func layoutFiles(image Image, built v1.Image, layer []byte) ([]File, error) {
 	index := mutate.AppendManifests(mutate.IndexMediaType(empty.Index, types.OCIImageIndex), mutate.IndexAddendum{
 		Add: built,
@@ -144,8 +139,7 @@ func layoutFiles(image Image, built v1.Image, layer []byte) ([]File, error) {
 	return files, nil
 }
 
-// buildLayer adds to the caller's files what programs expect of a root file system:
-// mount points, /tmp and the two users root and nonroot.
+// buildLayer adds mount points, /tmp and the users root and nonroot to the files.
 func buildLayer(files []File) ([]byte, error) {
 	directories := map[string]int64{
 		"/dev": 0o755, "/etc": 0o755, "/proc": 0o555, "/sys": 0o555, "/tmp": 0o1777,
@@ -178,8 +172,7 @@ func buildLayer(files []File) ([]byte, error) {
 	return layer.Bytes(), nil
 }
 
-// writeTar writes directories, then files, each sorted by path, owned by root
-// and dated to the epoch.
+// writeTar sorts by path, directories first, owned by root and dated to the epoch.
 func writeTar(w io.Writer, directories map[string]int64, files []File) error {
 	archive := tar.NewWriter(w)
 	for _, name := range sortedKeys(directories) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command cert-manager runs the controllers of cert-manager for certificates of a private issuer, and
-// cainjector. Its original programs have modules that cannot be built from the module proxy.
+// Command cert-manager runs cert-manager's controllers of private issuers, and cainjector. Its original
+// programs have modules that cannot be built from the module proxy.
 package main
 
 import (
@@ -40,7 +40,7 @@ import (
 	_ "github.com/cert-manager/cert-manager/pkg/issuer/selfsigned"
 )
 
-// names are the controllers to run. The others are for issuers that Millrace does not use.
+// names are the controllers of issuers that Millrace uses.
 var names = []string{
 	issuers.ControllerName, approver.ControllerName, selfsigned.CRControllerName, ca.CRControllerName,
 	issuing.ControllerName, keymanager.ControllerName, readiness.ControllerName, requestmanager.ControllerName,
@@ -104,7 +104,6 @@ func run(ctx context.Context, kubeconfig string) error {
 	}
 }
 
-// inject runs cainjector.
 func inject(ctx context.Context, config *rest.Config) error {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{

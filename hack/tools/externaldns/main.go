@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command externaldns prints the records that ExternalDNS computes from a cluster's Services, Ingresses and
-// HTTPRoutes, with its own sources: one per line, NAME TYPE TARGET…
+// Command externaldns prints ExternalDNS's records of a cluster, one per line, NAME TYPE TARGET…
 package main
 
 import (

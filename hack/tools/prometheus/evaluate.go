@@ -18,7 +18,6 @@ import (
 
 var promQL = parser.NewParser(parser.Options{})
 
-// parse returns the selectors and grouping of a query.
 func parse(text string) Query {
 	expression, err := promQL.ParseExpr(text)
 	if err != nil {
@@ -48,8 +47,7 @@ func parse(text string) Query {
 	return query
 }
 
-// evaluate evaluates rules each interval up to a time, as promtool does, and returns the alerts that fire
-// then.
+// evaluate returns the alerts that fire at a time after evaluating rules each interval, as promtool does.
 func evaluate(file string, wanted Case) (alerts []Alert, err error) {
 	interval, err := model.ParseDuration(wanted.Interval)
 	if err != nil {

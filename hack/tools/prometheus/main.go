@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command prometheus parses queries, and evaluates rules over synthetic series, with promtool's libraries.
-// It reads a Request as JSON from standard input, and writes an Answer.
+// Command prometheus parses queries and evaluates rules over synthetic series, as promtool does, from a
+// JSON Request on standard input to an Answer.
 package main
 
 import (
@@ -16,7 +16,6 @@ import (
 
 // Request is the input.
 type Request struct {
-	// Queries are in PromQL.
 	Queries []string `json:"queries"`
 	// Rules is a file of rules. Each case is evaluated separately.
 	Rules string `json:"rules"`
@@ -34,7 +33,6 @@ type Case struct {
 	At       string   `json:"at"`
 }
 
-// Series is a series of a case.
 type Series struct {
 	Series string `json:"series"`
 	Values string `json:"values"`
@@ -44,7 +42,6 @@ type Series struct {
 type Answer struct {
 	Queries []Query  `json:"queries"`
 	Cases   []Result `json:"cases"`
-	// Objects are the errors of each object, or "".
 	Objects []string `json:"objects"`
 }
 
@@ -68,7 +65,6 @@ type Result struct {
 	Alerts []Alert `json:"alerts,omitempty"`
 }
 
-// Alert is a firing alert.
 type Alert struct {
 	Name        string            `json:"name"`
 	Labels      map[string]string `json:"labels"`

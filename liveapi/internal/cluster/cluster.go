@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cluster caches Services, their endpoints and nodes. It is the only package that reads them from
-// the API server.
+// Package cluster caches Services, endpoints and nodes, which no other package reads.
 package cluster
 
 import (
@@ -27,7 +26,6 @@ import (
 	"github.com/millrace-lb/millrace/liveapi/internal/store"
 )
 
-// byService is an index of EndpointSlices.
 const byService = "service"
 
 // Cluster is a cache of these objects.
@@ -158,8 +156,7 @@ func (c *Cluster) Service(ctx context.Context, name store.Name) (found Service, 
 	return known(service), count(slices)[name], true, nil
 }
 
-// NodesOf returns the nodes with endpoints of a Service that may have flows, including terminating
-// endpoints.
+// NodesOf returns nodes with endpoints that may have flows, including terminating ones.
 func (c *Cluster) NodesOf(ctx context.Context, name store.Name) ([]string, error) {
 	found, err := c.slices(ctx, name)
 	if err != nil {

@@ -25,8 +25,7 @@ import (
 // maxAnswer limits an answer in bytes; an agent with 100,000 VIPs sends less.
 const maxAnswer = 64 << 20
 
-// newClient returns a client that authenticates to agents with the certificate of a directory, and trusts
-// the directory's CA. It keeps one connection to each agent.
+// newClient authenticates to agents with the directory's certificate, and keeps a connection to each.
 func newClient(directory string) *http.Client {
 	slots, shared := make(chan struct{}, connecting), &certificates{directory: directory}
 	dialer := &net.Dialer{Timeout: 3 * time.Second, KeepAlive: 15 * time.Second}
@@ -54,12 +53,11 @@ func newClient(directory string) *http.Client {
 	}}
 }
 
-// certificates caches the TLS configuration of a directory, which a thousand connections share.
+// certificates caches the TLS configuration, which a thousand connections share.
 type certificates struct {
 	directory string
 
-	mu sync.Mutex
-	// read is the content of the files, and made the configuration built from it.
+	mu   sync.Mutex
 	read []byte
 	made *tls.Config
 }
@@ -98,7 +96,7 @@ func (c *certificates) config() (*tls.Config, error) {
 // bodies are buffers for answers, because a thousand agents answer every five seconds.
 var bodies = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// get decodes an agent's answer as JSON. It returns an error if the answer is from another node.
+// get returns an error if the answer is from another node.
 func (c *Collector) get(ctx context.Context, a *agent, path string, parameters url.Values, answer any) error {
 	return c.fetch(ctx, a, path, parameters, func(body []byte) (node string, err error) {
 		err = json.Unmarshal(body, answer)
@@ -106,8 +104,7 @@ func (c *Collector) get(ctx context.Context, a *agent, path string, parameters u
 	})
 }
 
-// fetch sends a request to an agent, and passes the body to read, which also returns the node in it. The
-// body must not be retained.
+// fetch passes the body, not to be retained, to read, which also returns the node in it.
 func (c *Collector) fetch(
 	ctx context.Context, a *agent, path string, parameters url.Values, read func(body []byte) (node string, err error),
 ) error {

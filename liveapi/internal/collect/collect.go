@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package collect queries agents: it continuously copies the counters and announcements of all nodes to a
-// store, and queries flows and drops on request.
+// Package collect continuously copies counters and announcements of all nodes to a store, and queries flows
+// and drops on request.
 package collect
 
 import (
@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// firstPause and lastPause are the bounds of the retry interval of an agent that failed.
+	// firstPause and lastPause bound the retry interval of an agent that failed.
 	firstPause, lastPause = 250 * time.Millisecond, 8 * time.Second
 	// grace is the time limit of an answer in addition to the time that the agent waits.
 	grace = 10 * time.Second
@@ -29,8 +29,7 @@ const (
 	askTimeout, asked = 5 * time.Second, 32
 	// connecting limits concurrent connection attempts, because each costs a TLS handshake.
 	connecting = 16
-	// wholes limits concurrent requests for complete states, because a state with 10,000 VIPs takes a
-	// megabyte while it is decoded.
+	// wholes limits concurrent complete states, each a megabyte with 10,000 VIPs while it is decoded.
 	wholes = 4
 )
 
@@ -43,10 +42,9 @@ type Node struct {
 // Options of a Collector.
 type Options struct {
 	Store *store.Store
-	// Directory has the certificates: ca.crt, client.crt and client.key. They are read for each connection.
+	// Directory has ca.crt, client.crt and client.key, which are read for each connection.
 	Directory string
-	// Port is the agents' port.
-	Port uint16
+	Port      uint16
 	// Report is called with the error when a node starts to fail, and with nil when it answers again.
 	Report func(node string, err error)
 }
@@ -56,7 +54,6 @@ type Collector struct {
 	options Options
 	client  *http.Client
 
-	// whole has an element for each request for a complete state.
 	whole chan struct{}
 
 	mu     sync.Mutex
@@ -111,11 +108,9 @@ func (c *Collector) SetNodes(ctx context.Context, nodes []Node) {
 	}
 }
 
-// traffics are reused for decoding.
 var traffics = sync.Pool{New: func() any { return new(live.Traffic) }}
 
-// follow queries the traffic and the state of an agent until the context ends. The state is queried once a
-// connection is established, because both share it.
+// follow queries the state once the traffic's connection, which both share, is established.
 func (c *Collector) follow(ctx context.Context, a *agent) {
 	var others sync.WaitGroup
 	defer others.Wait()
@@ -166,7 +161,6 @@ func (c *Collector) followState(ctx context.Context, a *agent) {
 	})
 }
 
-// getWhole queries the complete state, limited to wholes concurrent requests.
 func (c *Collector) getWhole(ctx context.Context, a *agent, state *live.State) error {
 	select {
 	case c.whole <- struct{}{}:
@@ -208,7 +202,6 @@ func (c *Collector) repeat(ctx context.Context, a *agent, path string, ask func(
 	}
 }
 
-// report reports when the agent starts and stops to fail.
 func (a *agent) report(path string, err error, report func(string, error)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -56,7 +56,6 @@ func sessionCells(object runtime.Object, now time.Time) []any {
 	}
 }
 
-// Get implements rest.Getter.
 func (b *bgpSessions) Get(ctx context.Context, name string, _ *metav1.GetOptions) (runtime.Object, error) {
 	list, coverage := b.collect(nil)
 	warnSilent(ctx, coverage)
@@ -68,7 +67,6 @@ func (b *bgpSessions) Get(ctx context.Context, name string, _ *metav1.GetOptions
 	return nil, apierrors.NewNotFound(groupResource(livev1alpha1.ResourceBGPSessions), name)
 }
 
-// List implements rest.Lister.
 func (b *bgpSessions) List(ctx context.Context, options *internalversion.ListOptions) (runtime.Object, error) {
 	list, coverage := b.collect(options)
 	warnSilent(ctx, coverage)
@@ -90,7 +88,6 @@ func (b *bgpSessions) collect(options *internalversion.ListOptions) (*livev1alph
 	return list, coverage
 }
 
-// Watch implements rest.Watcher.
 func (b *bgpSessions) Watch(ctx context.Context, options *internalversion.ListOptions) (watch.Interface, error) {
 	return watchItems(ctx, options, source[livev1alpha1.BGPSession]{
 		every: watchEvery, generations: newGenerations(b.sources.Store),

@@ -48,7 +48,7 @@ func newFlows(sources Sources) *flows {
 	}}
 }
 
-// List implements rest.Lister. It queries the nodes with pods of the Service.
+// List queries the nodes with pods of the Service.
 func (f *flows) List(ctx context.Context, options *internalversion.ListOptions) (runtime.Object, error) {
 	query, err := queryOf(ctx, livev1alpha1.ResourceFlows, options)
 	if err != nil {

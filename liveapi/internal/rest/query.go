@@ -41,8 +41,7 @@ func AddFields(scheme *runtime.Scheme) error {
 	return nil
 }
 
-// questionOf parses the query for flows or drops. A selector of another label than that of the Service
-// returns an empty list, because flows and drops have no other labels.
+// queryOf returns an empty list for a selector of labels that flows and drops do not have.
 func queryOf(ctx context.Context, resource string, options *internalversion.ListOptions) (collect.Query, error) {
 	query := collect.Query{Service: store.Name{Namespace: request.NamespaceValue(ctx)}, Limit: live.MaxLimit}
 	if options == nil {
@@ -64,7 +63,6 @@ func queryOf(ctx context.Context, resource string, options *internalversion.List
 	return query, nil
 }
 
-// readFields parses a field selector.
 func readFields(query *collect.Query, resource string, selector fields.Selector) error {
 	if selector == nil {
 		return nil
@@ -92,13 +90,11 @@ func none(options *internalversion.ListOptions, service string) bool {
 	return options != nil && options.LabelSelector != nil && !options.LabelSelector.Matches(labels.Set{livev1alpha1.LabelService: service})
 }
 
-// warnTruncated adds a warning that the list is incomplete.
 func warnTruncated(ctx context.Context, resource string, count int) {
 	warning.AddWarning(ctx, "", fmt.Sprintf("there are more %s than these %d: restrict them with --field-selector %s=ADDRESS or PREFIX",
 		resource, count, livev1alpha1.FieldClient))
 }
 
-// known returns an error if the Service does not exist.
 func (s *Sources) known(ctx context.Context, name store.Name) error {
 	_, _, ok, err := s.Cluster.Service(ctx, name)
 	if err != nil {
@@ -110,7 +106,6 @@ func (s *Sources) known(ctx context.Context, name store.Name) error {
 	return nil
 }
 
-// objectName returns a name derived from the identifying parts of an object.
 func objectName(parts ...string) string {
 	return strings.ToLower(strings.NewReplacer(":", "-", "[", "", "]", "", "%", "-", "/", "-").Replace(strings.Join(parts, "-")))
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rest implements the resources of live.millrace.io/v1alpha1. Their objects are computed on
-// request.
+// Package rest implements the resources of live.millrace.io/v1alpha1, computed on request.
 package rest
 
 import (
@@ -57,25 +56,18 @@ type resource struct {
 	cells func(object runtime.Object, now time.Time) []any
 }
 
-// New implements rest.Storage.
 func (r *resource) New() runtime.Object { return r.object() }
 
-// Destroy implements rest.Storage.
 func (r *resource) Destroy() {}
 
-// NamespaceScoped implements rest.Scoper.
 func (r *resource) NamespaceScoped() bool { return r.namespaced }
 
-// GetSingularName implements rest.SingularNameProvider.
 func (r *resource) GetSingularName() string { return r.singular }
 
-// ShortNames implements rest.ShortNamesProvider.
 func (r *resource) ShortNames() []string { return r.shortNames }
 
-// NewList implements rest.Lister.
 func (r *resource) NewList() runtime.Object { return r.list() }
 
-// ConvertToTable implements rest.TableConvertor.
 func (r *resource) ConvertToTable(_ context.Context, object, options runtime.Object) (*metav1.Table, error) {
 	table, now := &metav1.Table{}, time.Now()
 	add := func(one runtime.Object) error {
@@ -111,12 +103,10 @@ func nameColumn() metav1.TableColumnDefinition {
 	return metav1.TableColumnDefinition{Name: "Name", Type: "string", Format: "name", Description: "Name of the object."}
 }
 
-// version returns the resourceVersion of an answer: the time in milliseconds, because the replicas have no
-// common counter.
+// version returns milliseconds, because the replicas have no common counter.
 func version(now time.Time) string { return strconv.FormatInt(now.UnixMilli(), 10) }
 
-// selected reports whether a request selects an object. Watches of a single object have a field selector of
-// the name.
+// selected supports the field selector of watches of a single object.
 func selected(options *internalversion.ListOptions, object *metav1.ObjectMeta) bool {
 	if options == nil {
 		return true
@@ -142,7 +132,6 @@ func (s labelSet) Lookup(label string) (value string, ok bool) {
 // namesInWarnings limits the silent nodes in a warning.
 const namesInWarnings = 10
 
-// warnSilent adds a warning if an answer is partial.
 func warnSilent(ctx context.Context, coverage store.Coverage) {
 	if text := partial(coverage); text != "" {
 		warning.AddWarning(ctx, "", text)
@@ -181,10 +170,8 @@ func short(value float64) string {
 	return strconv.FormatFloat(math.Round(value*10)/10, 'f', -1, 64)
 }
 
-// rounded returns a rate rounded to thousandths, the precision of objects.
 func rounded(value float64) float64 { return math.Round(value*1e3) / 1e3 }
 
-// age formats the time since then.
 func age(then *metav1.Time, now time.Time) string {
 	if then.IsZero() {
 		return "<none>"

@@ -71,7 +71,6 @@ func trafficCells(object runtime.Object, now time.Time) []any {
 	}
 }
 
-// Get implements rest.Getter.
 func (s *serviceTraffic) Get(ctx context.Context, name string, _ *metav1.GetOptions) (runtime.Object, error) {
 	now, asked := time.Now(), store.Name{Namespace: request.NamespaceValue(ctx), Name: name}
 	service, endpoints, ok, err := s.sources.Cluster.Service(ctx, asked)
@@ -90,7 +89,6 @@ func (s *serviceTraffic) Get(ctx context.Context, name string, _ *metav1.GetOpti
 	return &made, nil
 }
 
-// List implements rest.Lister.
 func (s *serviceTraffic) List(ctx context.Context, options *internalversion.ListOptions) (runtime.Object, error) {
 	list, traffic, err := s.collect(ctx, options)
 	if err != nil {
@@ -133,7 +131,6 @@ func (s *serviceTraffic) collect(ctx context.Context, options *internalversion.L
 	return list, &traffic, nil
 }
 
-// Watch implements rest.Watcher.
 func (s *serviceTraffic) Watch(ctx context.Context, options *internalversion.ListOptions) (watch.Interface, error) {
 	return watchItems(ctx, options, source[livev1alpha1.ServiceTraffic]{
 		every: live.SampleInterval,
@@ -169,7 +166,7 @@ func trafficOf(service *cluster.Service, endpoints cluster.Endpoints, traffic *s
 	return made
 }
 
-// frontendsOf returns the frontends with counts, and the other frontends of the Service.
+// frontendsOf returns the frontends with counts, and the Service's others.
 func frontendsOf(service *cluster.Service, counted []store.Frontend) []livev1alpha1.FrontendTraffic {
 	all := slices.Clone(counted)
 	for _, address := range service.Addresses {

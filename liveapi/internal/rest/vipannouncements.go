@@ -82,7 +82,6 @@ func announcementCells(object runtime.Object, _ time.Time) []any {
 	}
 }
 
-// Get implements rest.Getter.
 func (v *vipAnnouncements) Get(ctx context.Context, name string, _ *metav1.GetOptions) (runtime.Object, error) {
 	address, ok := addressOf(name)
 	if !ok {
@@ -98,7 +97,6 @@ func (v *vipAnnouncements) Get(ctx context.Context, name string, _ *metav1.GetOp
 	return &made, nil
 }
 
-// addressOf returns the address of a VIP with this name.
 func addressOf(name string) (netip.Addr, bool) {
 	address, err := netip.ParseAddr(name)
 	if err != nil {
@@ -107,7 +105,6 @@ func addressOf(name string) (netip.Addr, bool) {
 	return address, err == nil && millracev1beta1.VIPName(address) == name
 }
 
-// List implements rest.Lister.
 func (v *vipAnnouncements) List(ctx context.Context, options *internalversion.ListOptions) (runtime.Object, error) {
 	list, coverage := v.collect(options)
 	warnSilent(ctx, coverage)
@@ -130,7 +127,6 @@ func (v *vipAnnouncements) collect(options *internalversion.ListOptions) (*livev
 	return list, coverage
 }
 
-// Watch implements rest.Watcher.
 func (v *vipAnnouncements) Watch(ctx context.Context, options *internalversion.ListOptions) (watch.Interface, error) {
 	return watchItems(ctx, options, source[livev1alpha1.VIPAnnouncement]{
 		every: watchEvery, generations: newGenerations(v.sources.Store),
@@ -144,7 +140,7 @@ func (v *vipAnnouncements) Watch(ctx context.Context, options *internalversion.L
 	}), nil
 }
 
-// generations detects changes of a store since the last call, including changes of the set of silent nodes.
+// generations detects changes of a store, including of the set of silent nodes.
 type generations struct {
 	store  *store.Store
 	known  bool
@@ -162,8 +158,7 @@ func (g *generations) changed() bool {
 	return changed
 }
 
-// since reports whether the store changed after a resourceVersion, or within the second before, because the
-// replicas' clocks differ.
+// since includes the second before a resourceVersion, because the replicas' clocks differ.
 func (g *generations) since(resourceVersion string) bool {
 	millis, err := strconv.ParseInt(resourceVersion, 10, 64)
 	_, last := g.store.Changes()
@@ -191,7 +186,6 @@ func announcementOf(found *store.Announcement, nodes int) livev1alpha1.VIPAnnoun
 	return made
 }
 
-// withoutRanges removes the fields that are meaningful in a list only.
 func withoutRanges(announcement *livev1alpha1.VIPAnnouncement) {
 	for i := range announcement.Announced {
 		announcement.Announced[i].NodeRanges = ""

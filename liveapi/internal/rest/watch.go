@@ -19,13 +19,12 @@ type polled struct {
 	every time.Duration
 	// look returns the current objects, or previous if unchanged.
 	look func(previous *snapshot) (*snapshot, error)
-	// changedSince reports whether objects may have changed since a resourceVersion; nil: the check is
-	// unnecessary.
+	// changedSince reports whether objects may have changed since a resourceVersion; nil: always.
 	changedSince func(resourceVersion string) bool
 	bookmark     func() runtime.Object
 }
 
-// snapshot are the objects at a time, by namespace and name.
+// snapshot is indexed by namespace and name.
 type snapshot struct {
 	version string
 	order   []string
@@ -42,7 +41,6 @@ func newSnapshot(version string) *snapshot {
 	return &snapshot{version: version, objects: map[string]seen{}}
 }
 
-// watched is an object of a watch.
 type watched interface {
 	runtime.Object
 	metav1.Object
@@ -56,18 +54,15 @@ func (l *snapshot) add(object watched, tells any) {
 	l.objects[key] = seen{object, tells}
 }
 
-// source is the list that is watched, computed repeatedly.
 type source[Item any] struct {
 	every time.Duration
-	// list returns the items, and the resourceVersion of the answer.
-	list func() ([]Item, string, error)
+	list  func() ([]Item, string, error)
 	// ignore clears fields whose changes are not sent; nil: all are sent.
 	ignore func(*Item)
 	// generations detects changes of the store; nil: the list is computed each time.
 	generations *generations
 }
 
-// watchItems watches a source.
 func watchItems[Item any, Object interface {
 	*Item
 	watched
@@ -100,15 +95,14 @@ func watchItems[Item any, Object interface {
 	return startWatch(ctx, options, made)
 }
 
-// watcher sends differences.
 type watcher struct {
 	polled
 	stop   context.CancelFunc
 	result chan watch.Event
 }
 
-// startWatch sends all objects first if the client has none. A client with a list receives the changes from
-// now on, but no events for objects that were deleted between its list and now.
+// startWatch sends all objects if the client has no list, and then changes, but no events for objects that
+// were deleted between its list and now.
 func startWatch(ctx context.Context, options *internalversion.ListOptions, polled polled) watch.Interface {
 	ctx, stop := context.WithCancel(ctx)
 	made := &watcher{polled: polled, stop: stop, result: make(chan watch.Event)}
@@ -116,10 +110,8 @@ func startWatch(ctx context.Context, options *internalversion.ListOptions, polle
 	return made
 }
 
-// Stop implements watch.Interface.
 func (w *watcher) Stop() { w.stop() }
 
-// ResultChan implements watch.Interface.
 func (w *watcher) ResultChan() <-chan watch.Event { return w.result }
 
 func (w *watcher) run(ctx context.Context, options *internalversion.ListOptions) {
@@ -148,7 +140,6 @@ func (w *watcher) run(ctx context.Context, options *internalversion.ListOptions)
 	}
 }
 
-// begin sends the initial events.
 func (w *watcher) begin(ctx context.Context, options *internalversion.ListOptions, all *snapshot) bool {
 	if options == nil {
 		options = &internalversion.ListOptions{}
@@ -204,7 +195,6 @@ func (w *watcher) sendDifference(ctx context.Context, last, next *snapshot) bool
 	return true
 }
 
-// sendBookmark ends the initial events.
 func (w *watcher) sendBookmark(ctx context.Context, all *snapshot) bool {
 	object := w.bookmark()
 	if accessor, err := meta.Accessor(object); err == nil {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package server implements the API server behind the aggregation layer. It delegates authentication and
-// authorization of users to the cluster's API server.
+// Package server implements the aggregated API server, which delegates authentication and authorization to
+// the cluster's API server.
 package server
 
 import (
@@ -31,26 +31,23 @@ import (
 	liverest "github.com/millrace-lb/millrace/liveapi/internal/rest"
 )
 
-// connections are enough for the agents of 5,000 nodes, which watch EndpointSlices here, and for replicas
-// of the cluster's API server.
+// connections suffice for the agents of 5,000 nodes and replicas of the cluster's API server.
 var connections = serving.Limits{Connections: 6144, PerSource: 16}
 
-// maxHeaderBytes is the maximum size of a request's header. The API server lists a user's groups in it. The
-// library reads up to 1 MiB in any case.
+// maxHeaderBytes leaves room for a user's groups. The library reads up to 1 MiB in any case.
 const maxHeaderBytes = 64 << 10
 
 // Options of a Server.
 type Options struct {
 	// Address is "host:port" to listen on.
 	Address string
-	// CertDir has tls.crt and tls.key. They are reloaded when they change.
+	// CertDir has tls.crt and tls.key, which are reloaded when they change.
 	CertDir string
 	// Kubeconfig is the API server for authentication and authorization; empty: the pod's service account.
 	Kubeconfig string
-	// Storage are the resources.
-	Storage map[string]rest.Storage
-	// Synced waits for the first complete data. Readiness depends on it, but on no agent, because an
-	// unavailable API blocks the deletion of all namespaces.
+	Storage    map[string]rest.Storage
+	// Synced waits for the first complete data, but for no agent, because an unavailable API blocks the
+	// deletion of all namespaces.
 	Synced func(context.Context) bool
 	// Streams are handlers of other paths, whose requests have no time limit.
 	Streams map[string]http.Handler
@@ -127,7 +124,6 @@ func New(options Options) (*Server, error) {
 	return &Server{prepared: generic.PrepareRun()}, nil
 }
 
-// apply opens the listener, and configures authentication and authorization.
 func apply(options Options, configuration *genericapiserver.Config) error {
 	listener, err := serving.Listen(options.Address, connections)
 	if err != nil {

@@ -4,7 +4,6 @@ package store
 
 import "math/bits"
 
-// bitset is a set of node numbers.
 type bitset []uint64
 
 func (b *bitset) set(number int) {
@@ -20,7 +19,6 @@ func (b bitset) clear(number int) {
 	}
 }
 
-// add sets b to the union with others.
 func (b *bitset) add(others bitset) {
 	for len(*b) < len(others) {
 		*b = append(*b, 0)
@@ -30,7 +28,6 @@ func (b *bitset) add(others bitset) {
 	}
 }
 
-// common returns the size of the intersection.
 func (b bitset) common(others bitset) int {
 	count := 0
 	for i := range min(len(b), len(others)) {

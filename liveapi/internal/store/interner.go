@@ -2,7 +2,7 @@
 
 package store
 
-// interner assigns numbers to values, from 1 on. Numbers of values without references are reused.
+// interner assigns numbers from 1 on, and reuses those of values without references.
 type interner[K comparable] struct {
 	numbers    map[K]uint32
 	values     []K
@@ -14,7 +14,6 @@ func newInterner[K comparable]() interner[K] {
 	return interner[K]{numbers: map[K]uint32{}, values: make([]K, 1), references: make([]uint32, 1)}
 }
 
-// acquire returns the number of a value, and adds a reference.
 func (i *interner[K]) acquire(value K) uint32 {
 	number, ok := i.numbers[value]
 	if !ok {
@@ -31,7 +30,6 @@ func (i *interner[K]) acquire(value K) uint32 {
 	return number
 }
 
-// release removes a reference.
 func (i *interner[K]) release(number uint32) {
 	i.references[number]--
 	if i.references[number] > 0 {
@@ -43,5 +41,4 @@ func (i *interner[K]) release(number uint32) {
 	i.free = append(i.free, number)
 }
 
-// limit returns the upper bound of numbers, exclusive.
 func (i *interner[K]) limit() int { return len(i.values) }

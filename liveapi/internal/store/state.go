@@ -20,11 +20,9 @@ type Session struct {
 
 // Announcement are the nodes' decisions about a VIP.
 type Announcement struct {
-	Address netip.Addr
-	// Announcing is the number of nodes that announce it.
+	Address    netip.Addr
 	Announcing int
-	// Groups are nodes with the same decision: first those that announce it, by their peers, then the
-	// others by reason and message.
+	// Groups first announce the VIP, by their peers, then do not, by reason and message.
 	Groups []Group
 }
 
@@ -36,8 +34,7 @@ type Group struct {
 	Count           int
 	// Nodes are sorted, and limited on request.
 	Nodes []string
-	// Ranges are the indexes of all these nodes among the nodes that answered, from 0: the first and the
-	// last of each range.
+	// Ranges are the first and last indexes of ranges of all these nodes among those that answered.
 	Ranges [][2]int32
 }
 
@@ -74,14 +71,13 @@ func (s *Store) SetState(name string, state *live.State, now time.Time) {
 	}
 }
 
-// change counts a change.
 func (s *Store) change(now time.Time) {
 	s.generation++
 	s.changedAt = now
 }
 
-// Changes returns a counter of changes of announcements, sessions and the set of nodes, with the time of
-// the last change. It does not count nodes that become silent or answer again.
+// Changes counts changes of announcements, sessions and nodes, not of silent ones, and returns the time of
+// the last.
 func (s *Store) Changes() (generation uint64, last time.Time) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -113,7 +109,6 @@ func (s *Store) decide(node *node, address netip.Addr, decided decision) {
 	}
 }
 
-// undecide removes a node's decision about a VIP, if any.
 func (s *Store) undecide(node *node, vip uint32) {
 	if int(vip) >= len(node.decisions) || node.decisions[vip] == 0 {
 		return
@@ -131,7 +126,6 @@ func (s *Store) forgetState(node *node) {
 	node.decisions = nil
 }
 
-// answering returns the nodes that answer.
 func (s *Store) answering(now time.Time) bitset {
 	var set bitset
 	for _, node := range s.ordered {
@@ -142,8 +136,7 @@ func (s *Store) answering(now time.Time) bitset {
 	return set
 }
 
-// Announcing calls each with a function that counts the nodes that announce at least one of some addresses.
-// The store is locked meanwhile.
+// Announcing counts nodes that announce any of some addresses; the store is locked meanwhile.
 func (s *Store) Announcing(now time.Time, each func(count func(addresses []netip.Addr) int)) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -160,8 +153,7 @@ func (s *Store) Announcing(now time.Time, each func(count func(addresses []netip
 	})
 }
 
-// Announcements returns the decisions about all VIPs, sorted by address, with the first names of each
-// group.
+// Announcements returns all VIPs, sorted, with the first names of each group.
 func (s *Store) Announcements(now time.Time, names int) ([]Announcement, Coverage) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -211,7 +203,6 @@ func (s *Store) Announcement(now time.Time, address netip.Addr) (found Announcem
 	return s.announcement(vip, groups), coverage, len(groups) > 0
 }
 
-// decisionGroup is a group of nodes with the same decision about one VIP.
 type decisionGroup struct {
 	decision uint32
 	count    int

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package store is pure. It stores the latest answers of agents, and aggregates nodes on request. It has no
-// clock: callers pass the time.
-//
-// Its memory stays small with many nodes and VIPs. Traffic takes 16 bytes for a frontend on each node with
-// counts, twice. A decision about a VIP takes 4 bytes on each node; its text is shared by all nodes and
-// VIPs.
+// Package store stores the latest answers of agents, and aggregates nodes on request. It is pure: callers
+// pass the time. A frontend takes twice 16 bytes on each node with counts, a decision about a VIP 4 bytes
+// on each node; its text is shared.
 package store
 
 import (
@@ -28,43 +25,34 @@ type Name struct{ Namespace, Name string }
 
 // Coverage lists the nodes in an answer.
 type Coverage struct {
-	// Nodes is the number of nodes with an agent.
-	Nodes int
-	// Answered are the nodes in the answer, and Silent the others, both sorted.
+	Nodes            int
 	Answered, Silent []string
 }
 
 // Store is safe for concurrent use.
 type Store struct {
-	mu sync.RWMutex
-	// nodes are the nodes with an agent, and ordered the same sorted by name.
+	mu      sync.RWMutex
 	nodes   map[string]*node
 	ordered []*node
 	// slots are the nodes by their numbers in bitsets; nil for a free number.
-	slots []*node
-	// frontends and reasons (of drops) are those of samples.
+	slots     []*node
 	frontends interner[console.FrontendName]
 	reasons   interner[string]
-	// vips are those with a decision of a node, announcers, by the VIP's number, the nodes that announce
-	// it.
+	// vips have a decision; announcers are, by the VIP's number, the nodes that announce it.
 	vips       interner[netip.Addr]
 	announcers []bitset
 	decisions  interner[decision]
-	// generation counts changes of announcements and sessions. The last change was at changedAt.
+	// generation counts changes of announcements and sessions, the last at changedAt.
 	generation uint64
 	changedAt  time.Time
 }
 
-// node is the latest state of one agent.
 type node struct {
-	name   string
-	number int
-	// samples are the last two, the later one first.
-	samples [2]sample
-	// trafficAt is the time of the last sample.
+	name      string
+	number    int
+	samples   [2]sample
 	trafficAt time.Time
-	// hasState is true once a state was received, and failingSince is the time since which requests for the
-	// next one fail.
+	// hasState is true after the first state; failingSince is the start of failed requests.
 	hasState     bool
 	failingSince time.Time
 	// decisions are by the number of the VIP: 0 for a VIP that the node does not have.
@@ -83,7 +71,7 @@ func New() *Store {
 	}
 }
 
-// SetNodes sets the nodes with an agent. Data of other nodes is removed.
+// SetNodes removes the data of all other nodes.
 func (s *Store) SetNodes(names []string, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,7 +128,6 @@ func (s *Store) coverage(now time.Time) Coverage {
 	return coverage
 }
 
-// answers reports whether the node's data is current.
 func (n *node) answers(now time.Time) bool {
 	return !n.trafficAt.IsZero() && now.Sub(n.trafficAt) <= silentAfter &&
 		n.hasState && (n.failingSince.IsZero() || now.Sub(n.failingSince) <= silentAfter)

@@ -13,12 +13,12 @@ import (
 	"github.com/millrace-lb/millrace/api/live"
 )
 
-// sample are the counts of a node in one interval. Entries are sorted by the frontend's number.
+// sample has the counts of a node in one interval, sorted by the frontend's number.
 type sample struct {
 	seconds float64
 	entries []entry
 	drops   []dropped
-	// all are the drops of all packets, whose frontend is 0. Uplinks lost frames.
+	// all are the drops of all packets, whose frontend is 0.
 	all     []dropped
 	uplinks []console.Uplink
 }
@@ -65,15 +65,14 @@ type Traffic struct {
 	// Oldest is the time of the oldest sample; zero if there is no sample.
 	Oldest time.Time
 	// Window is the longest averaging period of a node.
-	Window time.Duration
-	// Services are the Services with traffic.
+	Window   time.Duration
 	Services map[Name]Service
 	// Drops are drops of all packets, by reason, and Uplinks the uplinks that lost frames.
 	Drops   map[string]float64
 	Uplinks []Uplink
 }
 
-// SetTraffic adds a sample of a node. Nodes that SetNodes does not contain are ignored.
+// SetTraffic adds a sample of a node, and ignores unknown nodes.
 func (s *Store) SetTraffic(name string, traffic *live.Traffic, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +110,6 @@ func (s *Store) newSample(traffic *live.Traffic) sample {
 	return made
 }
 
-// dropped appends the drops of a frontend.
 func (s *Store) dropped(to []dropped, frontend uint32, drops map[string]uint64) []dropped {
 	for reason, count := range drops {
 		to = append(to, dropped{frontend, s.reasons.acquire(reason), count})
@@ -196,7 +194,6 @@ func (s *Store) TrafficOf(now time.Time, name Name) Traffic {
 	return traffic
 }
 
-// addTo adds a sample's counts of a frontend.
 func (s *Store) addTo(rates *Rates, of *sample, frontend uint32, seconds float64) {
 	at, found := slices.BinarySearchFunc(of.entries, frontend, func(e entry, frontend uint32) int { return cmp.Compare(e.frontend, frontend) })
 	if !found {
@@ -212,7 +209,6 @@ func (s *Store) addTo(rates *Rates, of *sample, frontend uint32, seconds float64
 	}
 }
 
-// add adds a frontend to its Service.
 func (t *Traffic) add(name *console.FrontendName, rates Rates) {
 	namespace, service, _ := strings.Cut(name.Service, "/")
 	key := Name{namespace, service}
@@ -237,13 +233,12 @@ func (t *Traffic) sort() {
 	}
 }
 
-// nodeSample is a sample of a node; its seconds are the sum of both samples of the node.
+// nodeSample has the sum of the seconds of both samples of the node.
 type nodeSample struct {
 	sample
 	node string
 }
 
-// window returns the samples of nodes that answer.
 func (s *Store) window(now time.Time) (Traffic, []nodeSample) {
 	traffic := Traffic{Coverage: s.coverage(now)}
 	samples := make([]nodeSample, 0, 2*len(s.nodes))

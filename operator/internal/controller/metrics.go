@@ -31,7 +31,8 @@ const collectTimeout = time.Second
 
 const stateFree = "Free"
 
-// reasonOther replaces unknown reasons, so that writers of a Service's status cannot create series.
+// reasonOther replaces unknown reasons: users who may write the status of Services must not be able to create
+// series.
 const reasonOther = "Other"
 
 var waitingReasons = []string{

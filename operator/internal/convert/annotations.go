@@ -58,6 +58,7 @@ func ParseAnnotations(names string) (Annotations, error) {
 	return all, nil
 }
 
+// Asking returns the annotations that request addresses.
 func (r Reading) Asking() []string {
 	own := []string{millracev1beta1.AnnotationAddresses, millracev1beta1.AnnotationPool, millracev1beta1.AnnotationSharingKey}
 	return slices.Concat(own, r.Others.Addresses, r.Others.Pools, r.Others.SharingKeys)

@@ -20,6 +20,7 @@ type Pool struct {
 	SharedByAll bool
 }
 
+// A Request is a Service's request for addresses.
 type Request struct {
 	Owner Owner
 	// Families are in the order of Service.spec.ipFamilies: one address each, or as many as are requested.

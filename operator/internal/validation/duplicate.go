@@ -18,6 +18,7 @@ type Duplicate struct {
 	Withheld bool
 }
 
+// Reason returns the condition reason.
 func (d Duplicate) Reason() string {
 	if d.Withheld {
 		return millracev1beta1.ReasonDuplicateAddress
@@ -25,6 +26,7 @@ func (d Duplicate) Reason() string {
 	return millracev1beta1.ReasonDuplicateInUse
 }
 
+// Message returns the condition message.
 func (d Duplicate) Message() string {
 	if d.Withheld {
 		return fmt.Sprintf("%s was in use before by host %s on the network of %s, so nodes there do not announce it until the host "+

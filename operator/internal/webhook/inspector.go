@@ -39,7 +39,7 @@ const (
 	reasonRestored = "CABundleRestored"
 )
 
-// A problem is why the API server rejects the certificate; the zero value is none.
+// A problem is why the API server rejects the certificate; the zero value means no problem.
 type problem struct{ reason, message string }
 
 // mountTime is how long a kubelet may take to mount a new Secret.

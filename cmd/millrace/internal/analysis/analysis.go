@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package analysis computes the effect of manifests offline, from the schemas of the CRDs, the operator's
-// plans and the gateway's compiler. It is pure.
+// Package analysis computes the effect of manifests offline, from the CRDs' schemas, the operator's plans
+// and the gateway's compiler. It is pure.
 package analysis
 
 import (
@@ -29,19 +29,14 @@ import (
 
 // Options are settings that manifests do not contain.
 type Options struct {
-	// Class determines which Services Millrace serves.
-	Class desired.Class
-	// AssumeSecrets assumes a valid password for every Secret that an LBPeer names.
+	Class         desired.Class
 	AssumeSecrets bool
-	// Namespace is Millrace's.
-	Namespace string
+	Namespace     string
 }
 
 // View is the result. Its lists are sorted.
 type View struct {
-	// Objects counts the objects that were analyzed.
-	Objects int `json:"objects"`
-	// VIPs are the planned VIPs.
+	Objects  int       `json:"objects"`
 	VIPs     []VIP     `json:"vips"`
 	Problems []Problem `json:"problems"`
 	Remarks  []string  `json:"remarks,omitempty"`
@@ -57,7 +52,6 @@ type VIP struct {
 // Problem is a problem that the objects would have.
 type Problem struct {
 	report.Problem
-	// Source is the file of the object.
 	Source string `json:"source,omitempty"`
 }
 
@@ -80,7 +74,6 @@ func Analyze(objects *manifests.Objects, options Options) (*View, error) {
 	return view, a.finish(view)
 }
 
-// refused adds the problems of objects that an API server would reject.
 func (a *analysis) refused() {
 	for _, problem := range a.objects.Problems {
 		a.problem(problem.Object, review.ReasonRefused, problem.Message)
@@ -88,7 +81,6 @@ func (a *analysis) refused() {
 	}
 }
 
-// finish compiles the routes, and adds all problems to the view, sorted.
 func (a *analysis) finish(view *View) error {
 	routes, err := routing.Compile(&a.routing).View(routing.Choice{})
 	if err != nil {
@@ -128,7 +120,6 @@ func (a *analysis) problem(object desired.Object, reason, message string) {
 	})
 }
 
-// sort distributes the objects to the inputs of the operator's and the gateway's plans.
 func (a *analysis) sort() {
 	a.cluster.Class, a.cluster.AssumeSecrets = a.options.Class, a.options.AssumeSecrets
 	a.routing.Namespace = a.options.Namespace
@@ -235,8 +226,7 @@ func (a *analysis) addClasses() {
 	}
 }
 
-// endpoints adds problems of Services without a selector that have an address and no ready endpoint. Other
-// Services get their endpoints from pods, which do not exist yet.
+// endpoints ignores Services with a selector, whose pods do not exist yet.
 func (a *analysis) endpoints(vips []millracev1beta1.VIP) {
 	selecting := map[string]bool{}
 	// Claims use the UIDs of the plan.
@@ -265,7 +255,6 @@ func vipOf(object *millracev1beta1.VIP) VIP {
 	return vip
 }
 
-// notLookedAt returns a remark with the kinds that Millrace does not read.
 func (a *analysis) notLookedAt() string {
 	var kinds []string
 	for _, kind := range slices.Sorted(maps.Keys(a.objects.Others)) {

@@ -16,9 +16,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// IngressNginx returns the problems that the Ingresses of ingress-nginx would have in classes of Millrace with the
-// parameter annotations: ingress-nginx. Other controllers keep their Ingresses. Secrets are assumed to exist, and
-// Services too if the manifests contain no Service.
+// IngressNginx returns the problems of ingress-nginx's Ingresses in classes of Millrace with the parameter
+// annotations: ingress-nginx. Secrets are assumed to exist, and Services too if the manifests contain none.
 func IngressNginx(objects *manifests.Objects, options Options) (*View, error) {
 	a := &analysis{objects: objects, options: options}
 	a.sort()
@@ -32,7 +31,7 @@ func IngressNginx(objects *manifests.Objects, options Options) (*View, error) {
 	return view, a.finish(view)
 }
 
-// moveClasses replaces the controller of the classes of ingress-nginx, and adds classes that the manifests lack.
+// moveClasses replaces the controller of ingress-nginx's classes, and adds missing ones.
 func (a *analysis) moveClasses() {
 	const parameters = "millrace-migrate-ingress-nginx"
 	o := &a.routing.Objects
@@ -86,8 +85,7 @@ func (a *analysis) assumeServices() {
 		if !slices.ContainsFunc(service.Spec.Ports, func(of corev1.ServicePort) bool {
 			return port.Name != "" && of.Name == port.Name || port.Name == "" && of.Port == port.Number
 		}) {
-			// Any unique number works, because the number of a named port is not used; negative numbers
-			// cannot collide.
+			// The number of a named port is not used but unique: negative numbers cannot collide.
 			number := cmp.Or(port.Number, -int32(len(service.Spec.Ports))-1)
 			service.Spec.Ports = append(service.Spec.Ports, corev1.ServicePort{Name: port.Name, Port: number})
 		}

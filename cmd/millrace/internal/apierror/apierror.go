@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package apierror converts errors of requests to the API server to one sentence: the object, the missing
-// permission, and what to do.
+// Package apierror converts API server errors to one sentence: object, permission, and advice.
 package apierror
 
 import (
@@ -28,9 +27,7 @@ var (
 
 // Request is the context of a request that failed.
 type Request struct {
-	// Host is the API server.
-	Host string
-	// Namespace is Millrace's.
+	Host      string
 	Namespace string
 	// Names returns the names of the objects of a resource; nil: no name is suggested.
 	Names func(schema.GroupResource) []string
@@ -82,7 +79,7 @@ func isNamed(details *metav1.StatusDetails) bool {
 	})
 }
 
-// deniedText matches RBAC's message. Errors of streams contain it as plain text only.
+// deniedText matches RBAC's message, which errors of streams contain as plain text only.
 var deniedText = regexp.MustCompile(`(?:"([^"]*)" is forbidden: )?User "([^"]*)" cannot (\S+) resource "([^"]+)" in API group "([^"]*)"` +
 	`(?: in the namespace "([^"]*)")?`)
 
@@ -100,7 +97,6 @@ func parseDenied(err error) (denied, bool) {
 	return denied{found[1], found[2], found[3], found[4], found[5], found[6]}, true
 }
 
-// sentence returns the user, the missing permission, and the role that grants it.
 func (d denied) sentence(installed string) string {
 	text := fmt.Sprintf("user %s may not %s %s", d.user, d.verb, schema.GroupResource{Group: d.group, Resource: d.resource})
 	if d.name != "" {

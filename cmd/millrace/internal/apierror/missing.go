@@ -11,16 +11,13 @@ import (
 
 // Missing is the error about an object that does not exist.
 type Missing struct {
-	// Kind is the kind as written in messages: node, VIPPool.
 	Kind, Name string
-	// Names are the names of the objects that exist, or nil.
-	Names []string
+	Names      []string
 }
 
 // listed limits the names in a message without a similar name.
 const listed = 5
 
-// Error implements error.
 func (m *Missing) Error() string {
 	text := "no " + m.Kind + " " + m.Name
 	names := slices.Sorted(slices.Values(m.Names))
@@ -33,7 +30,6 @@ func (m *Missing) Error() string {
 	return text
 }
 
-// kinds maps resources to the kinds in messages.
 var kinds = map[string]string{
 	"nodes": "node", "namespaces": "namespace", "pods": "pod", "services": "Service", "secrets": "Secret", "daemonsets": "DaemonSet",
 	"vippools": "VIPPool", "vips": "VIP", "lbpeers": "LBPeer", "vipadvertisements": "VIPAdvertisement", "viproutes": "VIPRoute",
@@ -47,8 +43,7 @@ func kindOf(resource schema.GroupResource) string {
 	return resource.String()
 }
 
-// nearest returns the name with the least distance to given, or "" if all distances exceed a third of its
-// length.
+// nearest returns "" if all distances exceed a third of the name's length.
 func nearest(given string, names []string) string {
 	found, least := "", max(1, (len(given)+1)/3)+1
 	for _, name := range names {
@@ -59,7 +54,6 @@ func nearest(given string, names []string) string {
 	return found
 }
 
-// distance returns the Levenshtein distance of a and b.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

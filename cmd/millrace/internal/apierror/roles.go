@@ -4,7 +4,6 @@ package apierror
 
 import "slices"
 
-// grant is a rule of a Role or ClusterRole for users.
 type grant struct {
 	role string
 	// own is true for a Role in Millrace's namespace, and false for a ClusterRole.
@@ -15,8 +14,7 @@ type grant struct {
 
 var read = []string{"get", "list", "watch"}
 
-// grants are the rules of the roles in config/rbac and config/liveapi, followed by those of Kubernetes'
-// role view that commands need.
+// grants are the rules in config/rbac and config/liveapi, then those needed of Kubernetes' role view.
 var grants = []grant{
 	{"millrace-viewer", false, "millrace.io", []string{"vippools", "vips", "lbpeers", "vipadvertisements", "viproutes", "lbnodes", "lbnodereports"}, read},
 	{"millrace-viewer", false, "live.millrace.io", []string{"vipannouncements", "bgpsessions"}, read},
@@ -39,7 +37,7 @@ var grants = []grant{
 // builtin is Kubernetes' ClusterRole that permits reading most objects of a namespace.
 const builtin = "view"
 
-// role names the first role that permits a request, or returns "". installed is the namespace of Millrace.
+// role names the first role that permits a request, or "".
 func (d denied) role(installed string) string {
 	for _, of := range grants {
 		permits := of.group == d.group && slices.Contains(of.resources, d.resource) && slices.Contains(of.verbs, d.verb)

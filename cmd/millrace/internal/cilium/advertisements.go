@@ -34,14 +34,12 @@ var wellKnown = map[string]string{
 	"no-llgr":                    "65535:7",
 }
 
-// announced are the LBPeers that select a CiliumBGPAdvertisement.
 type announced struct {
 	peers []string
 	// part is true if a session of two families selects it for only one of them.
 	part bool
 }
 
-// announce adds the peers of a session to the advertisements that its families select.
 func (c *converter) announce(s *session, peers []string) {
 	families := map[string]int{}
 	count := 0
@@ -67,7 +65,7 @@ func (c *converter) announce(s *session, peers []string) {
 	}
 }
 
-// selected returns the names of advertisements with these labels. A nil selector selects none.
+// selected returns no advertisements for a nil selector.
 func (c *converter) selected(by *metav1.LabelSelector, note noter) (names []string) {
 	selector, err := metav1.LabelSelectorAsSelector(by)
 	if err != nil {
@@ -98,7 +96,6 @@ func (c *converter) advertisements(from *advertisement) {
 	}
 }
 
-// advertised converts one entry to a VIPAdvertisement.
 func (c *converter) advertised(from *advertisement, i int, peers []string, note noter) {
 	entry := &from.Spec.Advertisements[i]
 	switch {
@@ -124,7 +121,6 @@ func (c *converter) advertised(from *advertisement, i int, peers []string, note 
 	c.result.Advertisements = append(c.result.Advertisements, to)
 }
 
-// announces reports whether addresses of type LoadBalancerIP are announced.
 func announces(addresses []string, note noter) (loadBalancers bool) {
 	for _, kind := range addresses {
 		if kind == loadBalancerIP {
@@ -236,8 +232,7 @@ func (n *neighbor) session(names []string, localASN int64, nodes *metav1.LabelSe
 	}
 }
 
-// pathAttributes converts the attributes that a neighbor gets with the addresses of some pools to
-// VIPAdvertisements.
+// pathAttributes adds VIPAdvertisements for attributes of addresses of some pools.
 func (c *converter) pathAttributes(router *virtualRouter, neighbor *neighbor, peers, names []string) {
 	note := c.noter(kindPolicy, names[0])
 	for _, path := range neighbor.AdvertisedPathAttributes {
@@ -259,7 +254,6 @@ func (c *converter) pathAttributes(router *virtualRouter, neighbor *neighbor, pe
 	}
 }
 
-// poolsOf returns the names of the pools that currently have these labels.
 func (c *converter) poolsOf(by *metav1.LabelSelector, note noter) (names []string) {
 	selector, err := metav1.LabelSelectorAsSelector(by)
 	if err != nil {

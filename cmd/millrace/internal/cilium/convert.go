@@ -68,7 +68,6 @@ func (c *converter) noter(kind, name string) noter {
 	return func(format string, args ...any) { c.result.Notes.Add(kind, name, format, args...) }
 }
 
-// name returns a name that no other object of the kind has.
 func (c *converter) name(kind string, parts ...string) string {
 	name := migration.Name(parts...)
 	unique := name
@@ -104,7 +103,6 @@ func (c *converter) pool(from *ipPool) {
 	c.result.Pools = append(c.result.Pools, to)
 }
 
-// addresses returns a CIDR or a range in the format of a VIPPool.
 func (b *block) addresses(note noter) (string, bool) {
 	if b.CIDR != "" {
 		return migration.Masked(b.CIDR), true
@@ -141,7 +139,6 @@ func split(selector *metav1.LabelSelector) (namespaces, services *metav1.LabelSe
 	return unlessEmpty(namespaces), unlessEmpty(services)
 }
 
-// unlessEmpty returns nil for a selector that selects everything.
 func unlessEmpty(selector *metav1.LabelSelector) *metav1.LabelSelector {
 	if selector == nil || len(selector.MatchLabels)+len(selector.MatchExpressions) == 0 {
 		return nil
@@ -149,7 +146,7 @@ func unlessEmpty(selector *metav1.LabelSelector) *metav1.LabelSelector {
 	return selector
 }
 
-// labelled adds a note if a selector requires labels that Services have only in Cilium's selectors.
+// labelled notes labels that Services have only in Cilium's selectors.
 func labelled(selector *metav1.LabelSelector, note noter) {
 	for _, label := range []string{labelName, labelNamespace} {
 		if selects(selector, label) {
@@ -199,7 +196,6 @@ func (c *converter) layer2(from *l2Policy) {
 // aName matches a regular expression that matches a single interface name.
 var aName = regexp.MustCompile(`^\^?([A-Za-z0-9_-]|\\?\.){1,15}\$?$`)
 
-// interfaceName returns the interface name that an expression matches, if it is a single one.
 func interfaceName(expression string) (string, bool) {
 	if !aName.MatchString(expression) {
 		return "", false
@@ -208,7 +204,6 @@ func interfaceName(expression string) (string, bool) {
 	return strings.ReplaceAll(name, `\.`, "."), true
 }
 
-// unused adds a note for each object without a reference to it.
 func (c *converter) unused() {
 	for i := range c.objects.configs {
 		name := c.objects.configs[i].Metadata.Name

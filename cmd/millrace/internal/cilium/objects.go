@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cilium converts Cilium's objects of LB-IPAM, BGP control plane and L2 announcements to equivalent
-// objects of Millrace.
+// Package cilium converts Cilium's objects of LB-IPAM, BGP and L2 announcements to those of Millrace.
 package cilium
 
 import (
@@ -13,8 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/migration"
 )
 
-// The converted fields of Cilium's kinds (cilium.io/v2 and v2alpha1, up to Cilium 1.20). They are copied,
-// because importing Cilium's types adds 600 packages.
+// The converted fields (cilium.io/v2 and v2alpha1, up to Cilium 1.20); Cilium's types add 600 packages.
 
 type ipPool struct {
 	migration.Meta
@@ -216,8 +214,8 @@ type Objects struct {
 	unknown        migration.Notes
 }
 
-// Read parses a stream of YAML or JSON objects or lists, as printed by kubectl. Kinds of other projects are
-// an error; Cilium's kinds that do not concern load balancing are ignored.
+// Read parses a stream of YAML or JSON objects. Kinds of other projects are an error; Cilium's kinds that
+// do not concern load balancing are ignored.
 func Read(r io.Reader) (*Objects, error) {
 	objects := &Objects{}
 	if err := migration.Read(r, "Cilium", objects.add); err != nil {
@@ -246,8 +244,7 @@ func (o *Objects) add(object migration.Object) error {
 	case "CiliumBGPPeeringPolicy":
 		return migration.Decode(object, &o.policies, &o.unknown)
 	default:
-		// Network policies, endpoints and other kinds, including those that Cilium derives from the kinds
-		// above.
+		// Network policies, endpoints and other kinds, some derived from the kinds above.
 		return nil
 	}
 }

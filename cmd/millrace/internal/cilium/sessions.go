@@ -15,8 +15,7 @@ import (
 )
 
 const (
-	// defaultHoldTime and defaultConnectRetryTime are Cilium's defaults in seconds. Its API server writes
-	// them into each object, so that they do not indicate a user's choice.
+	// Cilium's defaults in seconds are written into each object, so they do not show a user's choice.
 	defaultHoldTime         = 90
 	defaultConnectRetryTime = 120
 	// longestConnectRetryTime is the maximum of an LBPeer in seconds.
@@ -25,20 +24,18 @@ const (
 	secretsNamespace = "kube-system"
 )
 
-// session is a BGP session that each of some nodes has with a router, merged from all objects.
+// session is a BGP session of some nodes with a router, merged from all objects.
 type session struct {
-	note     noter
-	name     []string
-	nodes    *metav1.LabelSelector
-	localASN int64
-	peer     *peer
-	settings *peerSettings
-	// noteSettings is for notes about the settings, which several sessions may share.
+	note         noter
+	name         []string
+	nodes        *metav1.LabelSelector
+	localASN     int64
+	peer         *peer
+	settings     *peerSettings
 	noteSettings noter
 	overrides    []sessionOverride
 }
 
-// sessionOverride is the override of one node.
 type sessionOverride struct {
 	node, address string
 	localASN      int64
@@ -72,7 +69,6 @@ func (c *converter) cluster(from *clusterConfig) {
 	}
 }
 
-// settings looks up the CiliumBGPPeerConfig.
 func (c *converter) settings(s *session, name string) {
 	i := slices.IndexFunc(c.objects.configs, func(config peerConfig) bool { return config.Metadata.Name == name })
 	if i < 0 {
@@ -83,7 +79,7 @@ func (c *converter) settings(s *session, name string) {
 	s.settings, s.noteSettings = &c.objects.configs[i].Spec, c.noter(kindConfig, name)
 }
 
-// overrides returns the overrides of nodes. Their objects have the names of the nodes.
+// overrides returns the overrides of nodes, whose objects have the nodes' names.
 func (c *converter) overrides(instance *instance, peer *peer) (all []sessionOverride) {
 	for i := range c.objects.overrides {
 		node := c.objects.overrides[i].Metadata.Name
@@ -120,7 +116,6 @@ func (c *converter) overrides(instance *instance, peer *peer) (all []sessionOver
 	return all
 }
 
-// session converts a session to an LBPeer, and one more for each node with an override.
 func (c *converter) session(s *session) (names []string) {
 	to := migration.NewPeer(c.name("LBPeer", s.name...))
 	to.Spec.Router = s.router()
@@ -176,7 +171,7 @@ func withNodes(selector *metav1.LabelSelector, operator metav1.LabelSelectorOper
 	return narrowed
 }
 
-// router returns the router of the session, or the zero value if the peer has no address.
+// router returns the zero value if the peer has no address.
 func (s *session) router() millracev1beta1.Router {
 	discovery := s.peer.AutoDiscovery
 	switch {
@@ -191,7 +186,6 @@ func (s *session) router() millracev1beta1.Router {
 	}
 }
 
-// routerAt returns a router with an address, which may have a zone.
 func routerAt(address string, note noter) millracev1beta1.Router {
 	at, err := netip.ParseAddr(address)
 	if err != nil {
@@ -203,7 +197,6 @@ func routerAt(address string, note noter) millracev1beta1.Router {
 	return millracev1beta1.Router{Address: at.WithZone("").String(), Interface: at.Zone()}
 }
 
-// apply converts the settings of a peer.
 func (s *session) apply(to *millracev1beta1.LBPeerSpec) {
 	settings, note := s.settings, s.noteSettings
 	if transport := settings.Transport; transport != nil {
@@ -243,8 +236,7 @@ func (s *session) apply(to *millracev1beta1.LBPeerSpec) {
 	to.Families = slices.Compact(to.Families)
 }
 
-// hops converts the multihop TTL. Cilium's number applies to external sessions only; its internal sessions
-// reach any router.
+// hops converts the multihop TTL, which in Cilium applies to external sessions only.
 func (s *session) hops(to *millracev1beta1.LBPeerSpec) {
 	hops := s.settings.EBGPMultihop
 	switch {

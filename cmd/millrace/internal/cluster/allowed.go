@@ -21,7 +21,6 @@ import (
 
 // Refused is a kind that the user may not read, or that the API server does not serve.
 type Refused struct {
-	// Kind is the plural, as in RBAC.
 	Kind string
 	Err  error
 }
@@ -33,8 +32,8 @@ const rightsAgain = time.Minute
 var errRights = errors.New("the rights have changed")
 
 // WatchAllowed calls each with the readable part of a report's input and the refused kinds, at once and
-// after changes, until ctx is done or each returns an error. It waits rest between calls. Errors that
-// concern a single kind do not end it.
+// after changes with pauses of rest, until ctx is done or each returns an error. Errors that concern a
+// single kind do not end it.
 func WatchAllowed(ctx context.Context, config Config, rest time.Duration, each func(*report.Input, []Refused) error) error {
 	for {
 		err := watchAllowed(ctx, config, rest, each)
@@ -104,18 +103,15 @@ func awaitRights(ctx context.Context, reader client.Reader, namespace string, re
 	}
 }
 
-// inputKind is a kind of a report's input.
 type inputKind struct {
 	plural string
 	object client.Object
 	list   func() client.ObjectList
-	// put stores a list in the input.
-	put func(client.ObjectList, *report.Input)
+	put    func(client.ObjectList, *report.Input)
 	// own is true if only objects in Millrace's namespace are read.
 	own bool
 }
 
-// kindOf builds an inputKind from the types of an object and its list.
 func kindOf[L any, P interface {
 	*L
 	client.ObjectList
@@ -149,7 +145,6 @@ func inputKinds() []inputKind {
 	}
 }
 
-// options returns the options for listing the kind.
 func (k inputKind) options(namespace string, more ...client.ListOption) []client.ListOption {
 	if k.own {
 		more = append(more, client.InNamespace(namespace))

@@ -30,15 +30,12 @@ import (
 
 // Config selects the cluster.
 type Config struct {
-	// Kubeconfig is a file; empty: KUBECONFIG, then ~/.kube/config, then the service account of the pod
-	// that the program runs in.
+	// Kubeconfig is a file; empty: KUBECONFIG, ~/.kube/config, then the pod's service account.
 	Kubeconfig string
 	// Context of the kubeconfig; empty: its current context.
-	Context string
-	// Namespace that Millrace is installed in.
+	Context   string
 	Namespace string
-	// Timeout of one request.
-	Timeout time.Duration
+	Timeout   time.Duration
 	// Cluster and User are names in the kubeconfig; empty: those of the context.
 	Cluster, User string
 	// As, AsUID and AsGroups are the identity to impersonate, if any.
@@ -143,7 +140,6 @@ func readList(ctx context.Context, config Config, objects client.ObjectList) err
 	return nil
 }
 
-// client returns a client of the cluster.
 func (c Config) client() (*rest.Config, client.Reader, error) {
 	restConfig, err := c.rest()
 	if err != nil {
@@ -156,7 +152,6 @@ func (c Config) client() (*rest.Config, client.Reader, error) {
 	return restConfig, reader, nil
 }
 
-// loading finds the kubeconfig as kubectl does.
 func (c Config) loading() clientcmd.ClientConfig {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = c.Kubeconfig
@@ -232,7 +227,7 @@ func kinds() (*runtime.Scheme, meta.RESTMapper, error) {
 	return scheme, mapper, nil
 }
 
-// read lists all kinds concurrently. Of several errors it returns that of the first kind.
+// read lists kinds concurrently and returns the error of the first failed kind.
 func read(ctx context.Context, reader client.Reader, namespace string, kinds []inputKind, options ...client.ListOption) (*report.Input, error) {
 	in := &report.Input{Namespace: namespace}
 	lists, errs := make([]client.ObjectList, len(kinds)), make([]error, len(kinds))

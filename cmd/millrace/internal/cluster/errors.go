@@ -29,20 +29,17 @@ func explainConfig(err error) error {
 	return fmt.Errorf("%w: %w; see --kubeconfig and --context", ErrNoConfig, err)
 }
 
-// explain turns the error of a request into one sentence with advice.
 func (c Config) explain(host string, err error) error {
 	return apierror.Explain(err, apierror.Request{Host: host, Namespace: c.Namespace})
 }
 
-// explainNamed is explain for a request that names an object. If it does not exist, it suggests a similar
-// name.
+// explainNamed suggests a similar name if the named object does not exist.
 func (c Config) explainNamed(ctx context.Context, host string, err error) error {
 	return apierror.Explain(err, apierror.Request{
 		Host: host, Namespace: c.Namespace, Names: func(resource schema.GroupResource) []string { return c.names(ctx, resource) },
 	})
 }
 
-// names returns the names of a resource's objects, or nil if they cannot be listed.
 func (c Config) names(ctx context.Context, resource schema.GroupResource) []string {
 	_, mapper, err := kinds()
 	if err != nil {

@@ -29,8 +29,8 @@ type EventQuery struct {
 	From, To           time.Time
 }
 
-// EventsOf returns the Events about a Service, its VIPs, EndpointSlices and pods, and about nodes and
-// peers, in the period. Deleted pods are recognized by their controller's part of the name, see stem.
+// EventsOf returns the Events about a Service, its VIPs, EndpointSlices and pods, nodes and peers. Deleted
+// pods are recognized by their stem.
 func EventsOf(ctx context.Context, config Config, query EventQuery) ([]timeline.Event, error) {
 	namespace, service := query.Namespace, query.Service
 	restConfig, clients, err := config.clients()
@@ -79,7 +79,6 @@ func EventsOf(ctx context.Context, config Config, query EventQuery) ([]timeline.
 	return told, nil
 }
 
-// noService returns the error about a Service that does not exist.
 func (c Config) noService(ctx context.Context, clients kubernetes.Interface, name types.NamespacedName) error {
 	missing := &apierror.Missing{Kind: "Service", Name: name.String()}
 	services, err := clients.CoreV1().Services(name.Namespace).List(ctx, metav1.ListOptions{})
@@ -91,7 +90,7 @@ func (c Config) noService(ctx context.Context, clients kubernetes.Interface, nam
 	return missing
 }
 
-// subjects are names by kind. Names of pods are stems.
+// subjects are names by kind, for pods stems.
 type subjects map[string]map[string]bool
 
 func (s subjects) addSlices(slices []discoveryv1.EndpointSlice) {
@@ -123,8 +122,7 @@ func stem(name string) string {
 	return name
 }
 
-// has reports whether an Event is about one of the subjects, or about an object that all Services depend
-// on.
+// has includes Events about objects that all Services depend on.
 func (s subjects) has(event *corev1.Event, namespace string) bool {
 	of := event.InvolvedObject
 	switch of.Kind {
@@ -139,7 +137,6 @@ func (s subjects) has(event *corev1.Event, namespace string) bool {
 	}
 }
 
-// timeOf returns the last time of an Event.
 func timeOf(event *corev1.Event) time.Time {
 	switch {
 	case event.Series != nil:

@@ -69,9 +69,8 @@ func (a *Agents) Nodes() []string {
 	return slices.SortedFunc(maps.Keys(a.pods), report.CompareNames)
 }
 
-// Run runs the agent's program in the agent's container of a node, copies its output to out, and waits
-// until it ends or ctx is done. Nothing is written to out after Run has returned. The remote program ends
-// when this program ends, even if it is killed.
+// Run runs the agent's program on a node, until it ends or ctx is done, and copies its output to out.
+// Nothing is written after Run has returned. The remote program ends with this one, even a killed one.
 func (a *Agents) Run(ctx context.Context, node string, args []string, out io.Writer) error {
 	pod := a.pods[node]
 	if pod == nil {
@@ -96,11 +95,9 @@ type inContainer struct {
 	pod       *corev1.Pod
 	container string
 	command   []string
-	// own is true for a pod of Millrace.
-	own bool
+	own       bool
 }
 
-// explain turns a Forbidden error into a sentence with the role that permits the command.
 func (c inContainer) explain(err error) error {
 	of := Config{}
 	if c.own {
@@ -114,8 +111,8 @@ func NoAgent(node string, running []string) error {
 	return &apierror.Missing{Kind: "agent on node", Name: node, Names: running}
 }
 
-// runIn runs a command, copies its output to out, and returns its standard error. Nothing is written after
-// it has returned. The command's standard input stays open as long as this program lives.
+// runIn copies the output to out, not after it has returned, and returns standard error. Standard input
+// stays open as long as this program lives.
 func runIn(ctx context.Context, config *rest.Config, what inContainer, out io.Writer) (complaints string, err error) {
 	executor, err := newExecutor(config, what)
 	if err != nil {
@@ -158,7 +155,6 @@ func (g *gate) Write(text []byte) (int, error) {
 	return g.out.Write(text)
 }
 
-// shut waits for the current write to end.
 func (g *gate) shut() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -187,7 +183,6 @@ func newExecutor(config *rest.Config, what inContainer) (remotecommand.Executor,
 	})
 }
 
-// url returns the URL of the pod's subresource exec.
 func (c inContainer) url(config *rest.Config) (*url.URL, error) {
 	base, _, err := rest.DefaultServerURL(config.Host, "/api", corev1.SchemeGroupVersion, true)
 	if err != nil {
@@ -207,8 +202,7 @@ func (c inContainer) url(config *rest.Config) (*url.URL, error) {
 	return target, nil
 }
 
-// PodAt returns the name of the pod with an address among the endpoints of a Service, given as
-// namespace/name, or "".
+// PodAt returns the pod with an address among the endpoints of a Service (namespace/name), or "".
 func (a *Agents) PodAt(ctx context.Context, service, address string) (string, error) {
 	namespace, name, _ := strings.Cut(service, "/")
 	var endpoints discoveryv1.EndpointSliceList

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/apierror"
 )
 
-// CheckNamespace returns an *apierror.Missing if the namespace does not exist. It returns nil if the user may not
-// read namespaces, and for any other error, which the next request reports.
+// CheckNamespace returns an *apierror.Missing if the namespace does not exist, and nil if that is unknown:
+// the next request reports other errors.
 func CheckNamespace(ctx context.Context, config Config, name string) error {
 	restConfig, reader, err := config.client()
 	if err != nil {
@@ -32,7 +32,7 @@ func CheckNamespace(ctx context.Context, config Config, name string) error {
 	return nil
 }
 
-// CheckVIP returns an *apierror.Missing if no VIP has the address. It returns nil if the VIPs cannot be listed.
+// CheckVIP returns an *apierror.Missing if no listed VIP has the address.
 func CheckVIP(ctx context.Context, config Config, address netip.Addr) error {
 	vips, err := VIPs(ctx, config)
 	if err != nil {

@@ -28,14 +28,11 @@ import (
 
 // Handover is a cluster whose nodes move from MetalLB's speakers, or back.
 type Handover struct {
-	explain func(context.Context, error) error
-	reader  client.Reader
-	clients kubernetes.Interface
-	// configurations are the FRRConfigurations of frr-k8s.
-	configurations dynamic.NamespaceableResourceInterface
-	// run runs a command in a container, and returns its output.
-	run func(context.Context, inContainer) ([]byte, error)
-	// namespace and name identify the speakers' DaemonSet.
+	explain         func(context.Context, error) error
+	reader          client.Reader
+	clients         kubernetes.Interface
+	configurations  dynamic.NamespaceableResourceInterface
+	run             func(context.Context, inContainer) ([]byte, error)
 	namespace, name string
 }
 
@@ -72,7 +69,7 @@ func NewHandover(config Config, speaker string) (*Handover, error) {
 	}, nil
 }
 
-// KeepOff excludes nodes with LabelAnnouncer from the speakers' DaemonSet. It also sets the update strategy
+// KeepOff excludes nodes with LabelAnnouncer from the speakers' DaemonSet, and sets the update strategy
 // OnDelete, so that no pod restarts because of the change.
 func (h *Handover) KeepOff(ctx context.Context) error {
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
@@ -97,7 +94,6 @@ func (h *Handover) speakers(ctx context.Context) (*appsv1.DaemonSet, error) {
 	return set, nil
 }
 
-// keepOff reports whether it changed the spec.
 func keepOff(spec *appsv1.DaemonSetSpec) bool {
 	ours := corev1.NodeSelectorRequirement{Key: millracev1beta1.LabelAnnouncer, Operator: corev1.NodeSelectorOpDoesNotExist}
 	pod := &spec.Template.Spec
@@ -196,8 +192,7 @@ func (h *Handover) Report(ctx context.Context, node string) (*millracev1beta1.LB
 	return report, nil
 }
 
-// Speaker implements handover.Cluster. The sessions are read from FRR if it runs, and otherwise from the
-// metrics of the native speaker.
+// Speaker reads sessions from FRR or else from the metrics of the native speaker.
 func (h *Handover) Speaker(ctx context.Context, node string) (handover.Speaker, error) {
 	set, err := h.speakers(ctx)
 	if err != nil {
@@ -225,7 +220,7 @@ func (h *Handover) Speaker(ctx context.Context, node string) (handover.Speaker, 
 		speaker.Established, speaker.Sessions = sessions.Established(sessions.Peers()), len(sessions)
 		return speaker, err
 	}
-	// The pod may not answer yet: then it counts as a speaker without sessions.
+	// The pod may not answer yet and then has no sessions.
 	metrics, err := h.clients.CoreV1().Pods(h.namespace).ProxyGet("http", pod.Name, metricsPort(pod), "metrics", nil).DoRaw(ctx)
 	if err == nil {
 		speaker.Established, speaker.Sessions = speakerSessions(metrics)
@@ -233,8 +228,7 @@ func (h *Handover) Speaker(ctx context.Context, node string) (handover.Speaker, 
 	return speaker, nil
 }
 
-// metricsPort returns the port with the name used in MetalLB's manifests and charts, or the speaker's
-// default.
+// metricsPort returns the port named as in MetalLB's manifests and charts, or the default.
 func metricsPort(pod *corev1.Pod) string {
 	for _, container := range pod.Spec.Containers {
 		for _, port := range container.Ports {
@@ -246,10 +240,8 @@ func metricsPort(pod *corev1.Pod) string {
 	return "7472"
 }
 
-// sessionUp matches the metric of a session.
 var sessionUp = regexp.MustCompile(`(?m)^metallb_bgp_session_up\{(?:.*,)?peer="([^"]*)".*\} ([01])$`)
 
-// speakerSessions counts the sessions in a speaker's metrics.
 func speakerSessions(metrics []byte) (established, all int) {
 	up := map[string]bool{}
 	for _, match := range sessionUp.FindAllSubmatch(metrics, -1) {
@@ -267,8 +259,8 @@ func speakerSessions(metrics []byte) (established, all int) {
 	return established, all
 }
 
-// isShadow reports whether a series is a leftover: native speakers of 0.15 create one by the router's
-// address, which they never update, besides the one by address and port.
+// isShadow reports whether native speakers of 0.15 never update a series: one by the router's address,
+// besides the one by address and port.
 func isShadow(peer string, all map[string]bool) bool {
 	for other := range all {
 		if strings.HasPrefix(other, peer+":") {

@@ -19,8 +19,7 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/handover"
 )
 
-// leavesBGP reports whether MetalLB is in mode frr-k8s: the speakers have no sessions themselves, and those
-// of frr-k8s outlive them.
+// leavesBGP reports whether MetalLB is in mode frr-k8s, whose sessions outlive the speakers.
 func leavesBGP(pod *corev1.PodSpec) bool {
 	for i := range pod.Containers {
 		for _, variable := range pod.Containers[i].Env {
@@ -32,7 +31,6 @@ func leavesBGP(pod *corev1.PodSpec) bool {
 	return false
 }
 
-// byFRRK8s adds the sessions that frr-k8s has for the speaker of a node.
 func (h *Handover) byFRRK8s(ctx context.Context, node string, speaker handover.Speaker) (handover.Speaker, error) {
 	all, err := h.frrConfigurations(ctx)
 	if err != nil {
@@ -59,8 +57,8 @@ func bySpeakerOf(configuration *frrk8s.Configuration, node string) bool {
 	return configuration.BySpeaker() && configuration.Metadata.Name == frrk8s.NameFor(node)
 }
 
-// Withdraw implements handover.Cluster. In mode frr-k8s a stopped speaker leaves its FRRConfiguration and
-// thereby its sessions. Withdraw deletes it; the speaker recreates it when it starts again.
+// Withdraw deletes the FRRConfiguration that a stopped speaker leaves in mode frr-k8s, and thereby its
+// sessions. A started speaker recreates it.
 func (h *Handover) Withdraw(ctx context.Context, node string) error {
 	set, err := h.speakers(ctx)
 	if err != nil || !leavesBGP(&set.Spec.Template.Spec) {
@@ -108,8 +106,8 @@ func (h *Handover) Kept(ctx context.Context, node string) (string, error) {
 	return "", nil
 }
 
-// Others describes FRRConfigurations that no speaker wrote, or returns nothing if MetalLB does not use
-// frr-k8s. It returns an error if one of them has a session that Millrace needs on a node.
+// Others describes FRRConfigurations that no speaker wrote, in mode frr-k8s. It returns an error if one of
+// them has a session that Millrace needs on a node.
 func (h *Handover) Others(ctx context.Context, nodes []string) ([]string, error) {
 	set, err := h.speakers(ctx)
 	if err != nil || !leavesBGP(&set.Spec.Template.Spec) {
@@ -177,7 +175,6 @@ func (h *Handover) wantedPeers(ctx context.Context) (map[frrk8s.Peer]string, err
 	return wanted, nil
 }
 
-// frrConfigurations lists the FRRConfigurations of all namespaces; empty if the kind is not installed.
 func (h *Handover) frrConfigurations(ctx context.Context) ([]frrk8s.Configuration, error) {
 	list, err := h.configurations.List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) {
@@ -195,7 +192,6 @@ func (h *Handover) frrConfigurations(ctx context.Context) ([]frrk8s.Configuratio
 	return all, nil
 }
 
-// frrPod returns the pod of frr-k8s on a node, in any namespace, or nil.
 func (h *Handover) frrPod(ctx context.Context, node string) (*corev1.Pod, error) {
 	pods, err := h.clients.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
 	if err != nil {
@@ -215,7 +211,6 @@ func hasFRR(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == frrk8s.Container })
 }
 
-// sessions returns the sessions of FRR in a pod.
 func (h *Handover) sessions(ctx context.Context, pod *corev1.Pod) (frrk8s.Sessions, error) {
 	printed, err := h.run(ctx, inContainer{pod: pod, container: frrk8s.Container, command: frrk8s.ShowSessions})
 	if errors.Is(err, ErrForbidden) {

@@ -11,8 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// asInstalled returns the arguments of a command in an agent's pod. To `preflight --installed` it adds the
-// agent's uplinks and the addresses of the Node, from which uplinks are detected.
+// asInstalled adds the agent's uplinks and the Node's addresses to `preflight --installed`.
 func asInstalled(pod *corev1.Pod, args []string) []string {
 	if len(args) == 0 || args[0] != "preflight" || !slices.Contains(args, "--installed") {
 		return args
@@ -29,7 +28,6 @@ func asInstalled(pod *corev1.Pod, args []string) []string {
 	return args
 }
 
-// uplinksOf returns the values of --uplinks of the agent in a pod.
 func uplinksOf(pod *corev1.Pod) []string {
 	var uplinks []string
 	for i := range pod.Spec.Containers {
@@ -37,7 +35,7 @@ func uplinksOf(pod *corev1.Pod) []string {
 		if container.Name != agentContainer {
 			continue
 		}
-		// Other flags are ignored. Flags are valid, because an agent with invalid ones does not run.
+		// A running agent has valid flags; others are ignored.
 		flags := pflag.NewFlagSet(agentContainer, pflag.ContinueOnError)
 		flags.ParseErrorsAllowlist.UnknownFlags = true
 		flags.SetOutput(io.Discard)

@@ -21,18 +21,16 @@ import (
 // ErrNoLive is returned if the aggregated API live.millrace.io is not installed.
 var ErrNoLive = errors.New("live.millrace.io is not installed")
 
-// Live is a client of the aggregated API. Callers fall back to the agents if it is not installed or
-// forbidden.
+// Live is a client of the aggregated API. Callers fall back to the agents without it.
 type Live struct {
-	of     Config
-	config *rest.Config
-	client client.WithWatch
-	// resources are the resources that the API serves.
+	of        Config
+	config    *rest.Config
+	client    client.WithWatch
 	resources map[string]bool
 }
 
-// OpenLive discovers the aggregated API. The error is ErrNoLive if it is not installed, and another one if
-// it does not answer. The API's warnings are written to warnings in kubectl's format.
+// OpenLive discovers the aggregated API and returns ErrNoLive if it is not installed. The API's warnings
+// are written to warnings in kubectl's format.
 func OpenLive(ctx context.Context, config Config, warnings io.Writer) (*Live, error) {
 	restConfig, err := config.rest()
 	if err != nil {
@@ -88,7 +86,6 @@ func (l *Live) Traffic(ctx context.Context, namespace string) (*livev1alpha1.Ser
 	return list, l.list(ctx, livev1alpha1.ResourceServiceTraffic, list, client.InNamespace(namespace))
 }
 
-// list reads a list.
 func (l *Live) list(ctx context.Context, resource string, list client.ObjectList, options ...client.ListOption) error {
 	if !l.resources[resource] {
 		return ErrNoLive
@@ -106,8 +103,7 @@ func (l *Live) list(ctx context.Context, resource string, list client.ObjectList
 // liveAgain is the retry interval of the watch of announcements.
 const liveAgain = 30 * time.Second
 
-// FollowAnnouncements calls changed after each change of the announcements in the aggregated API until ctx
-// is done.
+// FollowAnnouncements calls changed after each change in the aggregated API until ctx is done.
 func FollowAnnouncements(ctx context.Context, config Config, changed func()) {
 	config.Timeout = 0
 	for watched := false; ctx.Err() == nil; {

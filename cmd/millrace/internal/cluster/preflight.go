@@ -23,10 +23,8 @@ import (
 // Trial is a DaemonSet in a temporary namespace that checks the nodes before Millrace is installed.
 type Trial struct {
 	*Agents
-	// Addresses are the addresses of the nodes with a running pod, by node.
 	Addresses map[string][]string
-	// Missing is the reason why no pod runs, by node.
-	Missing map[string]string
+	Missing   map[string]string
 
 	clients   kubernetes.Interface
 	namespace string
@@ -97,7 +95,7 @@ func (c Config) clients() (*rest.Config, kubernetes.Interface, error) {
 
 const (
 	trialName = "millrace-preflight"
-	// look is the polling interval of the pods, patience the time limit for all of them to run.
+	// look is the polling interval of pods, patience their time limit.
 	look     = 500 * time.Millisecond
 	patience = 90 * time.Second
 )
@@ -105,12 +103,11 @@ const (
 // TrialImage is the image of a trial.
 type TrialImage struct {
 	Name string
-	// PullSecrets have the credentials of its registry. They are copied into the trial's namespace.
+	// PullSecrets of its registry are copied into the trial's namespace.
 	PullSecrets []types.NamespacedName
 }
 
-// StartTrial creates the DaemonSet, and waits until it runs. The caller must call Remove, even after an
-// error.
+// StartTrial waits until the DaemonSet runs. The caller must call Remove, even after an error.
 func StartTrial(ctx context.Context, config Config, image TrialImage) (*Trial, error) {
 	restConfig, clients, err := config.clients()
 	if err != nil {
@@ -141,7 +138,7 @@ func StartTrial(ctx context.Context, config Config, image TrialImage) (*Trial, e
 	return trial, trial.await(ctx)
 }
 
-// readPullSecrets returns copies of Secrets with unique names.
+// readPullSecrets gives the copies unique names.
 func readPullSecrets(ctx context.Context, clients kubernetes.Interface, names []types.NamespacedName) ([]corev1.Secret, error) {
 	var copies []corev1.Secret
 	for i, name := range names {
@@ -168,7 +165,6 @@ func (c Config) explainTrial(host string, err error) error {
 	return err
 }
 
-// await waits until the pods run on all nodes, at most for patience.
 func (t *Trial) await(ctx context.Context) error {
 	err := utilwait.PollUntilContextTimeout(ctx, look, patience, true, func(ctx context.Context) (bool, error) {
 		nodes, err := t.clients.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: corev1.LabelOSStable + "!=windows"})
@@ -194,7 +190,6 @@ func (t *Trial) await(ctx context.Context) error {
 	return nil
 }
 
-// note records the state of the pods.
 func (t *Trial) note(nodes []corev1.Node, pods []corev1.Pod) {
 	t.pods, t.Addresses, t.Missing = map[string]*corev1.Pod{}, map[string][]string{}, map[string]string{}
 	for i := range nodes {
@@ -223,7 +218,6 @@ func (t *Trial) note(nodes []corev1.Node, pods []corev1.Pod) {
 	}
 }
 
-// trouble returns why a pod does not run.
 func trouble(pod *corev1.Pod) string {
 	for _, status := range pod.Status.ContainerStatuses {
 		if ended := status.LastTerminationState.Terminated; ended != nil {

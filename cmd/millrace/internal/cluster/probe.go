@@ -15,11 +15,9 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Probe lists VIPPools, limited to one, and returns the error if the API server did not answer within
-// limit. NotFound and Forbidden are answers. Watches do not detect a server that hangs, because their
-// connections stay open.
-//
-// The kubeconfig is read each time, because credentials in it are replaced.
+// Probe returns an error if the API server does not answer a request for one VIPPool within limit; NotFound
+// and Forbidden are answers. Watches do not detect a server that hangs. The kubeconfig is read each time,
+// because credentials in it are replaced.
 func Probe(ctx context.Context, config Config, limit time.Duration) error {
 	restConfig, reader, err := config.client()
 	if err != nil {

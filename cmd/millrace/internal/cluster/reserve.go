@@ -20,9 +20,8 @@ import (
 // maxTries limits retries after the chosen address was taken by another client.
 const maxTries = 20
 
-// Reserve creates a VIP with a free address of a pool, for a Service, or with an empty name for any Service
-// that requests it. The VIP's name is derived from the address, so the API server rejects an address that
-// is in use.
+// Reserve creates a VIP with a free address of a pool, for a Service or, with an empty name, for any that
+// requests it. The name is the address, so the API server rejects used addresses.
 func Reserve(ctx context.Context, config Config, pool, family string, service types.NamespacedName) (netip.Addr, error) {
 	restConfig, reader, err := config.client()
 	if err != nil {

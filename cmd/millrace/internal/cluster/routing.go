@@ -25,8 +25,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// ReadRouting reads the gateway's input without Secrets. Kinds of Gateway API that are not installed are
-// skipped; kinds that the user may not list are reported in a remark.
+// ReadRouting reads the gateway's input without Secrets and kinds that are not installed; kinds that the
+// user may not list are reported in a remark.
 func ReadRouting(ctx context.Context, config Config) (*routing.Input, error) {
 	restConfig, reader, err := config.client()
 	if err != nil {
@@ -115,7 +115,6 @@ func readGatewayAPI(ctx context.Context, reader client.Reader, in *routing.Input
 // gatewayDeployment is the gateway's Deployment in Millrace's namespace.
 const gatewayDeployment = "millrace-gateway"
 
-// readRoom reads the limits of namespaces from the arguments of the gateway's Deployment.
 func readRoom(ctx context.Context, reader client.Reader, in *routing.Input) error {
 	found := &appsv1.Deployment{}
 	name := types.NamespacedName{Namespace: in.Namespace, Name: gatewayDeployment}
@@ -142,7 +141,6 @@ func readRoom(ctx context.Context, reader client.Reader, in *routing.Input) erro
 	return nil
 }
 
-// readQuantity parses the value of a flag, if arguments contain it.
 func readQuantity(arguments []string, flag string, into *int64) error {
 	for i, argument := range arguments {
 		value, found := strings.CutPrefix(argument, flag+"=")
@@ -195,7 +193,6 @@ func readConfigMaps(ctx context.Context, reader client.Reader, in *routing.Input
 	return err
 }
 
-// configMapNames are the names of ConfigMaps that objects refer to.
 type configMapNames map[types.NamespacedName]bool
 
 func (n configMapNames) add(namespace, kind, name string) {
@@ -204,7 +201,6 @@ func (n configMapNames) add(namespace, kind, name string) {
 	}
 }
 
-// referredConfigMaps returns the ConfigMaps with parameters, and those with CA certificates.
 func referredConfigMaps(objects *route.Objects) []types.NamespacedName {
 	found := configMapNames{}
 	for _, class := range objects.IngressClasses {
@@ -242,7 +238,6 @@ func (n configMapNames) addGateway(gateway *gatewayv1.Gateway) {
 	}
 }
 
-// frontendAuthorities returns the CAs of client certificates.
 func frontendAuthorities(gateway *gatewayv1.Gateway) []gatewayv1.ObjectReference {
 	if gateway.Spec.TLS == nil || gateway.Spec.TLS.Frontend == nil {
 		return nil

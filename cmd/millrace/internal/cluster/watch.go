@@ -23,10 +23,9 @@ type Rest func(took time.Duration) time.Duration
 // NoRest is for calls without requests to the cluster.
 func NoRest(time.Duration) time.Duration { return 0 }
 
-// Watch calls each with the input of a report, at once and after objects have changed, until ctx is done or
-// each returns an error. Changes while each runs, and during the rest after it, result in one call. If
-// announcements is true, it also follows the announcements of the aggregated API. It returns nil when ctx
-// is done.
+// Watch calls each with the input of a report, at once and after changes, which it merges while each runs
+// and rests, until ctx is done, for which it returns nil, or each returns an error. It can also follow the
+// announcements of the aggregated API.
 func Watch(ctx context.Context, config Config, rest Rest, announcements bool, each func(*report.Input) error) error {
 	// An error of reading a list is returned, while informers would retry forever.
 	in, err := Read(ctx, config)
@@ -66,7 +65,6 @@ func Watch(ctx context.Context, config Config, rest Rest, announcements bool, ea
 	return unlessDone(ctx, group.Wait())
 }
 
-// repeat calls each at once and after changes, with a rest after each call.
 func repeat(ctx context.Context, changed <-chan struct{}, rest Rest, each func() error) error {
 	for {
 		start := time.Now()
@@ -108,7 +106,6 @@ func unlessDone(ctx context.Context, err error) error {
 	return err
 }
 
-// watcher caches the objects of a report.
 type watcher struct {
 	config  Config
 	host    string
@@ -147,7 +144,7 @@ func (w *watcher) open() error {
 	return nil
 }
 
-// failed records permanent errors. Informers retry others.
+// failed records permanent errors; informers retry others.
 func (w *watcher) failed(_ context.Context, _ *toolscache.Reflector, err error) {
 	if !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err) && !apierrors.IsNotFound(err) {
 		return
@@ -167,7 +164,6 @@ func (w *watcher) refused(ctx context.Context) error {
 	}
 }
 
-// follow signals every change of objects of some kinds.
 func (w *watcher) follow(ctx context.Context, kinds []inputKind) error {
 	for _, kind := range kinds {
 		informer, err := w.cache.GetInformer(ctx, kind.object, cache.BlockUntilSynced(false))
@@ -193,8 +189,7 @@ func (w *watcher) notify() {
 	}
 }
 
-// read returns the cached objects of some kinds once all caches are synced. The objects are shared and must
-// not be modified.
+// read returns the shared cached objects, which must not be modified, once caches are synced.
 func (w *watcher) read(ctx context.Context, kinds []inputKind) (*report.Input, error) {
 	if !w.cache.WaitForCacheSync(ctx) {
 		return nil, ctx.Err()

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package console queries the consoles of agents on many nodes. Answers are lines as defined in package
-// api/console.
+// Package console queries the consoles of agents (api/console) on many nodes.
 package console
 
 import (
@@ -19,8 +18,7 @@ import (
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 )
 
-// Runner runs the agent's program on a node; see cluster.Agents. It must not write to out after it has
-// returned.
+// Runner runs the agent's program on a node, and writes nothing after it has returned.
 type Runner interface {
 	Run(ctx context.Context, node string, args []string, out io.Writer) error
 }
@@ -40,8 +38,8 @@ const AtOnce = 16
 // ErrEnded is returned when an agent ends a stream, for example because it restarts.
 var ErrEnded = errors.New("the agent ended")
 
-// Follow runs a command on all nodes and sends their lines. The channel is closed when the streams of all
-// nodes have ended. Streams that end because ctx is done have no error.
+// Follow sends the lines of all nodes and closes the channel after all streams have ended. Streams that end
+// because ctx is done have no error.
 func Follow(ctx context.Context, runner Runner, nodes, args []string) <-chan Answer {
 	answers := make(chan Answer)
 	var group sync.WaitGroup
@@ -82,15 +80,12 @@ func Ask(ctx context.Context, runner Runner, node string, args []string) (consol
 // Round is a query of many agents.
 type Round struct {
 	Runner Runner
-	// Limit is the time limit of each agent.
-	Limit time.Duration
-	// Stop is an error that applies to all agents: after the first, the remaining agents are not queried
-	// and get this error.
+	Limit  time.Duration
+	// Stop is an error that applies to all agents, so that the remaining ones are not queried.
 	Stop error
 }
 
-// Ask runs a command that prints one line on each node, concurrently on AtOnce nodes, and returns the
-// answers by node.
+// Ask returns the one-line answers by node, from AtOnce nodes concurrently.
 func (r Round) Ask(ctx context.Context, nodes, args []string) map[string]Answer {
 	var mu sync.Mutex
 	var stopped error
@@ -124,8 +119,8 @@ const (
 	restFactor = 9
 )
 
-// RestAfter returns the pause after a round, so that queries take at most a tenth of the time. It is at
-// most maxRest, because the duration of a round with silent agents is no measure of its cost.
+// RestAfter returns a pause that limits queries to a tenth of the time. It is at most maxRest, because the
+// duration of a round with silent agents is no measure of its cost.
 func RestAfter(took time.Duration) time.Duration {
 	return min(max(minRest, restFactor*took), maxRest)
 }
@@ -140,8 +135,7 @@ func (r Round) one(ctx context.Context, node string, args []string) (consoleapi.
 	return line, err
 }
 
-// Bounded returns a Runner that runs a command concurrently on at most AtOnce nodes and ends it on a node
-// after a number of lines.
+// Bounded returns a Runner for at most AtOnce concurrent commands, each ended after a number of lines.
 func Bounded(runner Runner, lines int) Runner {
 	return bounded{runner, lines, make(chan struct{}, AtOnce)}
 }
@@ -169,7 +163,6 @@ func (b bounded) Run(ctx context.Context, node string, args []string, out io.Wri
 	return err
 }
 
-// countdown forwards a number of lines, then calls enough.
 type countdown struct {
 	out    io.Writer
 	left   int
@@ -199,7 +192,6 @@ func (c *countdown) Write(text []byte) (int, error) {
 // maxLine is the maximum length of a line in bytes: the counters of all frontends.
 const maxLine = 64 << 20
 
-// lines decodes a stream of lines.
 type lines struct {
 	rest []byte
 	each func(consoleapi.Line)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package frrk8s reads FRRConfigurations of frr-k8s and the sessions of its FRR. MetalLB's speakers write
-// one FRRConfiguration for each node; other programs may write more. It is pure.
+// Package frrk8s reads FRRConfigurations and the sessions of their FRR, for MetalLB's speakers (one per
+// node) and other programs. It is pure.
 package frrk8s
 
 import (
@@ -32,7 +32,6 @@ var ShowSessions = []string{"vtysh", "-c", "show bgp vrf all neighbors json"}
 
 // Peer is a neighbour of FRR.
 type Peer struct {
-	// VRF is empty for the default VRF.
 	VRF string
 	// ID is the address, or the interface of an unnumbered session.
 	ID string

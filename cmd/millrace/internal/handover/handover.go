@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package handover moves the routers' sessions from MetalLB's speakers to Millrace's agents and back, one
-// node after another. A router accepts one session from a node's address, so the old speaker stops before
-// the new one starts.
+// Package handover moves routers' sessions from MetalLB's speakers to agents and back, node by node. A
+// router accepts one session from a node's address, so the old speaker stops first.
 package handover
 
 import (
@@ -22,9 +21,7 @@ const interval = 500 * time.Millisecond
 
 // Speaker is the state of MetalLB's speaker on a node.
 type Speaker struct {
-	// Pod is its name; empty if no speaker runs.
-	Pod string
-	// Established and Sessions count its BGP sessions.
+	Pod                   string
 	Established, Sessions int
 }
 
@@ -33,41 +30,35 @@ type Cluster interface {
 	// SetAnnouncer labels a Node with millracev1beta1.LabelAnnouncer; an empty value removes it.
 	SetAnnouncer(ctx context.Context, node, value string) error
 	Speaker(ctx context.Context, node string) (Speaker, error)
-	// Withdraw removes the frr-k8s configuration that a stopped speaker left for a node, which ends its
-	// sessions.
+	// Withdraw removes the frr-k8s configuration that a stopped speaker left, with its sessions.
 	Withdraw(ctx context.Context, node string) error
-	// Kept describes a session of frr-k8s on a node with a router that Millrace needs; empty if there is
-	// none.
+	// Kept describes a session of frr-k8s with a router that Millrace needs, or is empty.
 	Kept(ctx context.Context, node string) (string, error)
 	// MovingPeers are the LBPeers that select nodes by this label.
 	MovingPeers(ctx context.Context) (map[string]bool, error)
-	// Report returns the report of the node's agent.
 	Report(ctx context.Context, node string) (*millracev1beta1.LBNodeReport, error)
 }
 
 // Mover moves nodes.
 type Mover struct {
-	Cluster Cluster
-	// Patience is the time limit of one step of one node.
+	Cluster  Cluster
 	Patience time.Duration
-	// Tell is called with a line about each step.
-	Tell func(line string)
+	Tell     func(line string)
 }
 
 // ErrMovedBack is returned when a node could not be moved and was restored.
 var ErrMovedBack = errors.New("the node was moved back")
 
-// Move moves the node's sessions to Millrace. If this fails, it moves them back to MetalLB.
+// Move moves the node's sessions to Millrace or, after a failure, back.
 func (m *Mover) Move(ctx context.Context, node string) error {
 	return m.orElse(ctx, node, m.toMillrace, m.toMetalLB)
 }
 
-// Return moves the node's sessions to MetalLB. If this fails, it moves them back to Millrace.
+// Return moves the node's sessions to MetalLB or, after a failure, back.
 func (m *Mover) Return(ctx context.Context, node string) error {
 	return m.orElse(ctx, node, m.toMetalLB, m.toMillrace)
 }
 
-// orElse runs step, and if it fails undo, even if ctx is done.
 func (m *Mover) orElse(ctx context.Context, node string, step, undo func(context.Context, string) error) error {
 	failed := step(ctx, node)
 	if failed == nil {
@@ -122,7 +113,7 @@ func (m *Mover) toMetalLB(ctx context.Context, node string) error {
 	return nil
 }
 
-// await polls a condition until it holds. A condition returns the missing fact, or "".
+// await polls a condition, which returns the missing fact or "".
 func (m *Mover) await(ctx context.Context, node string, condition func(context.Context, string) (waitsFor string, err error)) error {
 	ctx, cancel := context.WithTimeout(ctx, m.Patience)
 	defer cancel()
@@ -137,7 +128,7 @@ func (m *Mover) await(ctx context.Context, node string, condition func(context.C
 		case err == nil:
 			last, failed = waitsFor, ""
 		case ctx.Err() == nil:
-			// The error may be caused by the expired context. So the missing fact is reported, too.
+			// The error may be caused by the expired context.
 			failed = "; lately: " + err.Error()
 		}
 		select {
@@ -169,8 +160,7 @@ func (m *Mover) speakerAnnounces(ctx context.Context, node string) (string, erro
 	return "", nil
 }
 
-// agentLeft checks only sessions of LBPeers that move: others stay, such as a session over IPv6 besides
-// MetalLB's over IPv4.
+// agentLeft ignores LBPeers that do not move, such as IPv6 sessions besides MetalLB's over IPv4.
 func (m *Mover) agentLeft(ctx context.Context, node string) (string, error) {
 	report, err := m.Cluster.Report(ctx, node)
 	if err != nil {
@@ -216,8 +206,7 @@ func silence(status *millracev1beta1.LBNodeReportStatus) string {
 	return ""
 }
 
-// Unclaimed returns the addresses that MetalLB assigned to Services and that Millrace could not announce
-// because it has no VIP of them, with their Services.
+// Unclaimed returns addresses that MetalLB assigned and Millrace has no VIP of, with their Services.
 func Unclaimed(services []corev1.Service, vips []millracev1beta1.VIP) []string {
 	claimed := map[string]bool{}
 	for i := range vips {

@@ -32,20 +32,17 @@ func Convert(objects *Objects) migration.Result {
 }
 
 type converter struct {
-	result migration.Result
-	// withOwn are the namespaces that have their own pool.
+	result  migration.Result
 	withOwn []string
 	// interfaces maps pools to the interface of their addresses.
 	interfaces map[string]string
-	// layer2 is true if a speaker uses ARP and NDP.
-	layer2 bool
+	layer2     bool
 }
 
 func (c *converter) noter(kind, name string) noter {
 	return func(format string, args ...any) { c.result.Notes.Add(kind, name, format, args...) }
 }
 
-// speaker converts the environment of kube-vip's pods.
 func (c *converter) speaker(from *speaker) {
 	note := c.noter(from.kind, from.name)
 	env, found := from.environment(note)
@@ -84,7 +81,6 @@ func (c *converter) speaker(from *speaker) {
 	}
 }
 
-// nodes returns a selector of the nodes that the pods run on.
 func (s *speaker) nodes(note noter) *metav1.LabelSelector {
 	selector := &metav1.LabelSelector{MatchLabels: s.spec.NodeSelector}
 	if terms := s.terms(); len(terms) > 0 {
@@ -112,8 +108,7 @@ func (s *speaker) nodes(note noter) *metav1.LabelSelector {
 	return selector
 }
 
-// terms returns the terms of the node affinity, without the deprecated label of the control plane, which
-// kube-vip's own manifest has in addition to the current one.
+// terms drops the deprecated label of the control plane, which kube-vip's manifest also has.
 func (s *speaker) terms() []corev1.NodeSelectorTerm {
 	affinity := s.spec.Affinity
 	if affinity == nil || affinity.NodeAffinity == nil || affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
@@ -128,7 +123,6 @@ func (s *speaker) terms() []corev1.NodeSelectorTerm {
 	})
 }
 
-// links adds one layer 2 advertisement for each interface.
 func (c *converter) links(name string, env *environment, nodes *metav1.LabelSelector, note noter) {
 	c.layer2 = true
 	general := env.values["vip_servicesinterface"]
@@ -170,7 +164,6 @@ func (c *converter) link(name string, pools []string, on string, nodes *metav1.L
 	c.result.Advertisements = append(c.result.Advertisements, to)
 }
 
-// isTrue reports whether the variable is true.
 func (e *environment) isTrue(name string) bool {
 	value, err := strconv.ParseBool(e.values[name])
 	return err == nil && value

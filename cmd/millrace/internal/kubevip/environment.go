@@ -8,18 +8,15 @@ import (
 	"strings"
 )
 
-// environment has the variables of kube-vip's container.
 type environment struct{ values map[string]string }
 
-// used are the variables that are converted.
 var used = []string{
 	"bgp_as", "bgp_enable", "bgp_hold_time", "bgp_keepalive_interval", "bgp_multihop", "bgp_peeraddress", "bgp_peeras",
 	"bgp_peerpass", "bgp_peers", "bgp_sourceif", "bgp_sourceip", "cp_enable", "lb_class_name", "lb_class_only",
 	"mpbgp_ipv4", "mpbgp_ipv6", "mpbgp_nexthop", "svc_enable", "vip_arp", "vip_interface", "vip_servicesinterface",
 }
 
-// withoutCounterpart are variables for Services without an equivalent. Agents choose their router id
-// themselves.
+// withoutCounterpart have no equivalent; agents choose their router id themselves.
 var withoutCounterpart = []string{
 	"bgp_attach_ip_to_interface", "bgp_routerid", "bgp_routerinterface", "dhcp_mode", "enable_service_security",
 	"enable_upnp", "mirror_dest_interface", "svc_namespace", "vip_ddns", "vip_routingtable", "vip_wireguard", "zebra_enable",

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubevip converts the settings of kube-vip and of its cloud provider to equivalent objects of
-// Millrace.
+// Package kubevip converts settings of kube-vip and its cloud provider to objects of Millrace.
 package kubevip
 
 import (
@@ -18,7 +17,6 @@ type configMap struct {
 	Data map[string]string `json:"data"`
 }
 
-// workload is a DaemonSet of kube-vip.
 type workload struct {
 	migration.Meta
 	Spec struct {
@@ -28,13 +26,11 @@ type workload struct {
 	} `json:"spec"`
 }
 
-// pod is a static pod of kube-vip.
 type pod struct {
 	migration.Meta
 	Spec podSpec `json:"spec"`
 }
 
-// podSpec has the fields with settings of addresses and sessions.
 type podSpec struct {
 	NodeSelector map[string]string `json:"nodeSelector"`
 	Affinity     *corev1.Affinity  `json:"affinity"`
@@ -44,7 +40,6 @@ type podSpec struct {
 	} `json:"containers"`
 }
 
-// speaker is the pod template of a DaemonSet, or a static pod.
 type speaker struct {
 	kind, name string
 	spec       *podSpec
@@ -56,8 +51,7 @@ type Objects struct {
 	speakers   []speaker
 }
 
-// Read parses a stream of YAML or JSON objects or lists, as printed by kubectl. Kinds other than ConfigMap,
-// DaemonSet and Pod are an error.
+// Read parses a stream of YAML or JSON objects; kinds other than ConfigMap, DaemonSet and Pod are an error.
 func Read(r io.Reader) (*Objects, error) {
 	objects := &Objects{}
 	if err := migration.Read(r, "kube-vip", objects.add); err != nil {

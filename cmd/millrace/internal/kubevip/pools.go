@@ -35,8 +35,7 @@ const (
 
 type noter func(format string, args ...any)
 
-// configured converts a ConfigMap of the cloud provider. Keys of a namespace take precedence over those of
-// all namespaces, and CIDRs over ranges.
+// configured prefers keys of a namespace to global ones, and CIDRs to ranges.
 func (c *converter) configured(from *configMap) {
 	note := c.noter(kindConfigMap, from.Metadata.Name)
 	own := from.namespaces(note)
@@ -66,7 +65,6 @@ func known(key string) bool {
 	return key == keySearchOrder || key == keySkipEnds
 }
 
-// namespaces returns the namespaces with their own addresses, followed by "global".
 func (m *configMap) namespaces(note noter) (all []string) {
 	for key := range m.Data {
 		for _, prefix := range []string{prefixCIDR, prefixRange} {
@@ -139,7 +137,6 @@ func (c *converter) pool(from *configMap, namespace string, addresses []string, 
 	c.result.Pools = append(c.result.Pools, to)
 }
 
-// shared reports whether Services of a namespace share addresses.
 func (m *configMap) shared(namespace string) bool {
 	value, ok := m.Data[prefixShare+namespace]
 	if !ok {
@@ -161,7 +158,7 @@ func (c *converter) overlaps(note noter) {
 	}
 }
 
-// set returns the addresses of a pool. Invalid entries are skipped; the API server rejects them.
+// set skips invalid entries, which the API server rejects.
 func set(pool *millracev1beta1.VIPPool) *netipx.IPSet {
 	var builder netipx.IPSetBuilder
 	for _, addresses := range pool.Spec.Addresses {
@@ -178,7 +175,6 @@ func set(pool *millracev1beta1.VIPPool) *netipx.IPSet {
 	return all
 }
 
-// interfaceOf records the interface of the addresses of a namespace.
 func (c *converter) interfaceOf(from *configMap, key string, note noter) {
 	namespace, ok := strings.CutPrefix(key, prefixInterface)
 	if !ok {

@@ -17,7 +17,6 @@ import (
 )
 
 const (
-	// Defaults of kube-vip.
 	defaultASN           = 65000
 	defaultHoldTime      = 30
 	defaultKeepaliveTime = 10
@@ -25,7 +24,6 @@ const (
 	bgpPort              = 179
 )
 
-// router is a peer of kube-vip, with the colon-separated parts of an entry of bgp_peers.
 type router struct {
 	address, on                  string
 	asn, password, multihop      string
@@ -73,7 +71,7 @@ func (e *environment) routers() (all []router) {
 	return all
 }
 
-// parseRouter parses ADDRESS:AS:PASSWORD:MULTIHOP:PORT:NEXTHOPS:BFD. An IPv6 address is in brackets.
+// parseRouter parses ADDRESS:AS:PASSWORD:MULTIHOP:PORT:NEXTHOPS:BFD with [IPv6].
 func parseRouter(text string) router {
 	var r router
 	if rest, ok := strings.CutPrefix(text, "unnumbered:"); ok {
@@ -130,7 +128,6 @@ func (r *router) peer(env *environment, note noter) (millracev1beta1.LBPeer, err
 	return to, nil
 }
 
-// source sets the node's address for the session.
 func source(env *environment, to *millracev1beta1.LBPeerSpec, router netip.Addr, note noter) {
 	on, address := env.values["bgp_sourceif"], env.values["bgp_sourceip"]
 	switch {
@@ -144,8 +141,7 @@ func source(env *environment, to *millracev1beta1.LBPeerSpec, router netip.Addr,
 	}
 }
 
-// families enables both families if MP-BGP is on. The next hop of the other family is the node's own
-// address.
+// families enables both with MP-BGP; the other family's next hop is the node's own address.
 func (r *router) families(env *environment, to *millracev1beta1.LBPeerSpec, note noter) {
 	mode := env.values["mpbgp_nexthop"]
 	for option := range strings.SplitSeq(r.nextHops, ";") {

@@ -36,21 +36,17 @@ import (
 
 // Objects are the objects of files.
 type Objects struct {
-	// Known are the objects of kinds that Millrace reads, without duplicates. Objects of Millrace and of
-	// Gateway API that an API server would reject are left out.
+	// Known are objects of kinds that Millrace reads, unique and not rejected by an API server.
 	Known []runtime.Object
 	// Others counts the objects of other kinds.
 	Others map[string]int
 	// Problems are the reasons why objects, or fields of them, would be rejected.
 	Problems []Problem
-	// Remarks are sentences about objects that only some API servers reject.
-	Remarks []string
-	// Sources are the files of objects.
-	Sources map[desired.Object]string
+	Remarks  []string
+	Sources  map[desired.Object]string
 }
 
-// Problem is the reason why an object would be rejected. An object without a readable name is identified as
-// Document with its number in the file.
+// Problem is why an object, named Document and its number if unreadable, would be rejected.
 type Problem struct {
 	Source  string
 	Object  desired.Object
@@ -59,11 +55,10 @@ type Problem struct {
 
 // Reader reads manifests.
 type Reader struct {
-	kinds   map[schema.GroupVersionKind]*crd.Kind
-	gateway gatewayapi.Kinds
-	scheme  *runtime.Scheme
-	decoder runtime.Decoder
-	// namespace is the namespace of objects without one.
+	kinds     map[schema.GroupVersionKind]*crd.Kind
+	gateway   gatewayapi.Kinds
+	scheme    *runtime.Scheme
+	decoder   runtime.Decoder
 	namespace string
 	found     Objects
 }
@@ -110,7 +105,7 @@ func (r *Reader) ReadPath(path string) error {
 	})
 }
 
-// Read reads the documents of a file. Errors of objects are recorded as problems instead.
+// Read reads the documents of a file; errors of objects are recorded as problems.
 func (r *Reader) Read(source string, from io.Reader) error {
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(from))
 	for number := 1; ; number++ {
@@ -127,7 +122,6 @@ func (r *Reader) Read(source string, from io.Reader) error {
 	}
 }
 
-// document reads one object, or a list of objects.
 func (r *Reader) document(source string, text []byte) error {
 	content, err := yaml.YAMLToJSONStrict(text)
 	if err != nil || bytes.Equal(bytes.TrimSpace(content), []byte("null")) {
@@ -152,7 +146,6 @@ func (r *Reader) refuse(source string, object desired.Object, message string) {
 	r.found.Problems = append(r.found.Problems, Problem{Source: source, Object: object, Message: message})
 }
 
-// object reads an object of any kind.
 func (r *Reader) object(source string, object *unstructured.Unstructured) {
 	kind := object.GroupVersionKind()
 	if kind.Group == gatewayv1.GroupName && !r.scheme.Recognizes(kind) {
@@ -187,8 +180,8 @@ func (r *Reader) object(source string, object *unstructured.Unstructured) {
 	}
 }
 
-// servedGateway reports whether an API server would accept an object of Gateway API. If only the CRDs of
-// the experimental channel accept it, it adds a remark.
+// servedGateway reports whether an API server would accept an object, with a remark if only the CRDs of the
+// experimental channel do.
 func (r *Reader) servedGateway(source string, object *unstructured.Unstructured) bool {
 	name := nameOf(object)
 	experimental := object.DeepCopy()
@@ -227,7 +220,7 @@ func (r *Reader) isNamespaced(kind schema.GroupVersionKind, ours *crd.Kind) bool
 	return !slices.Contains(clusterScoped, kind.Kind)
 }
 
-// ours reads an object of one of Millrace's kinds. Objects that an API server would reject are not added.
+// ours leaves out objects that an API server would reject.
 func (r *Reader) ours(source string, kind *crd.Kind, object *unstructured.Unstructured) {
 	name := nameOf(object)
 	problems := kind.Problems(object)
@@ -265,7 +258,7 @@ func newOurs(kind string) runtime.Object {
 	}
 }
 
-// builtin reads an object of another kind that Millrace reads. Objects with unknown fields are added, too.
+// builtin adds objects with unknown fields, too.
 func (r *Reader) builtin(source string, object *unstructured.Unstructured) {
 	content, err := object.MarshalJSON()
 	if err != nil {

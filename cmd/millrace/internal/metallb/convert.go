@@ -16,8 +16,7 @@ import (
 )
 
 const (
-	// firstPriority is the priority of the pools with MetalLB's lowest priority number, which it prefers.
-	// Pools without a number come last.
+	// firstPriority is that of MetalLB's lowest, preferred number; pools without a number come last.
 	firstPriority = 1_000_000
 	// maxTTL is the TTL of MetalLB's multihop sessions.
 	maxTTL = 255
@@ -25,8 +24,8 @@ const (
 	profileInterval = 300
 )
 
-// Convert returns equivalent objects of Millrace. MetalLB matches any of several selectors; only the first
-// is converted, so that no object selects more than before.
+// Convert returns equivalent objects of Millrace. Of several selectors, any of which may match in MetalLB,
+// it uses the first, so that no object selects more than before.
 func Convert(objects *Objects) migration.Result {
 	c := &converter{objects: objects}
 	c.result.Notes = objects.unknown
@@ -85,7 +84,6 @@ func (c *converter) pool(from *addressPool) {
 	c.result.Pools = append(c.result.Pools, to)
 }
 
-// first returns the first selector, and adds a note if there are more.
 func first(selectors []metav1.LabelSelector, note func(string, ...any), field string) *metav1.LabelSelector {
 	if len(selectors) == 0 {
 		return nil
@@ -196,8 +194,7 @@ func (c *converter) advertisement(from *bgpAdvertisement) {
 	c.result.Advertisements = append(c.result.Advertisements, to)
 }
 
-// layer2 converts an L2Advertisement. It becomes a VIPAdvertisement as BGPAdvertisements do, so the name
-// gets a suffix if both have the same.
+// layer2 adds a suffix to a name that a BGPAdvertisement also has.
 func (c *converter) layer2(from *l2Advertisement) {
 	note := func(format string, args ...any) { c.note("L2Advertisement", from.Metadata, format, args...) }
 	spec := &from.Spec
@@ -244,7 +241,6 @@ func (c *converter) frr(from *frrk8s.Configuration) {
 	}
 }
 
-// unless returns nil for a number that is the default.
 func unless(number *int32, standard int32) *int32 {
 	if number == nil || *number == standard {
 		return nil
@@ -252,8 +248,7 @@ func unless(number *int32, standard int32) *int32 {
 	return number
 }
 
-// pools returns the names of pools that are named or currently selected. If selected is false, all pools
-// are meant.
+// pools returns the names of pools that are named or selected; if selected is false, all are meant.
 func (c *converter) pools(names []string, selectors []metav1.LabelSelector, note func(string, ...any)) (all []string, selected bool) {
 	all = slices.Clone(names)
 	for i := range selectors {
@@ -275,7 +270,6 @@ func (c *converter) pools(names []string, selectors []metav1.LabelSelector, note
 	return slices.Compact(all), len(names)+len(selectors) > 0
 }
 
-// community returns the value of an alias, or the number itself.
 func (c *converter) community(name string) (value string, known bool) {
 	if strings.Contains(name, ":") {
 		return name, true

@@ -118,8 +118,7 @@ type Objects struct {
 	unknown        migration.Notes
 }
 
-// Read parses a stream of YAML or JSON objects or lists, as printed by kubectl. Kinds of other projects
-// than MetalLB and frr-k8s are an error.
+// Read parses a stream of YAML or JSON objects; kinds of other projects are an error.
 func Read(r io.Reader) (*Objects, error) {
 	objects := &Objects{}
 	if err := migration.Read(r, "MetalLB", objects.add); err != nil {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package migration provides the common parts of converting other load balancers' objects: a parser, and
-// constructors for objects of Millrace.
+// Package migration parses other load balancers' objects and constructs objects of Millrace.
 package migration
 
 import (
@@ -29,8 +28,8 @@ type Object struct {
 	fields map[string]any
 }
 
-// Read parses a stream of YAML or JSON objects or lists, as printed by kubectl, and passes each object to
-// take, until take returns an error. The owner, such as "MetalLB", is used in errors.
+// Read passes each YAML or JSON object to take until it returns an error. The owner, such as "MetalLB", is
+// used in errors.
 func Read(r io.Reader, owner string, take func(Object) error) error {
 	decoder := yaml.NewYAMLOrJSONDecoder(r, 4096)
 	for {
@@ -48,7 +47,6 @@ func Read(r io.Reader, owner string, take func(Object) error) error {
 	}
 }
 
-// each calls take for an object, or for the items of a list.
 func each(fields map[string]any, take func(Object) error) error {
 	if len(fields) == 0 {
 		return nil
@@ -73,9 +71,8 @@ func each(fields map[string]any, take func(Object) error) error {
 // ErrForeign returns the error about an object of another project.
 func (o Object) ErrForeign() error { return fmt.Errorf("%s %q is not supported", o.APIVersion, o.Kind) }
 
-// Decode decodes an object, and appends it to all. Fields that T does not have are reported in notes, so
-// that nothing is lost silently; nil notes are for kinds of which only some fields are needed. Statuses are
-// ignored.
+// Decode appends an object to all. Fields that T lacks are reported in notes, unless nil, so that nothing
+// is lost silently. Statuses are ignored.
 func Decode[T any](object Object, all *[]T, notes *Notes) error {
 	fields := maps.Clone(object.fields)
 	for _, known := range []string{"apiVersion", "kind", "status"} {

@@ -15,8 +15,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Notes describe settings without an equivalent, and manual steps, prefixed with the object. They have no
-// duplicates.
+// Notes are unique and describe, by object, settings without equivalent and manual steps.
 type Notes []string
 
 // Add adds a note about an object.
@@ -98,8 +97,7 @@ func Masked(addresses string) string {
 	return addresses
 }
 
-// AvoidEnds excludes the first and the last address of each CIDR of a pool from assignment, except for
-// CIDRs of one or two addresses.
+// AvoidEnds excludes the first and last address of each CIDR of more than two addresses.
 func AvoidEnds(pool *millracev1beta1.VIPPool) {
 	AvoidEndsIPv4(pool)
 	for _, addresses := range pool.Spec.Addresses {

@@ -51,7 +51,6 @@ func Analysis(out io.Writer, view *analysis.View, options Options) error {
 	return err
 }
 
-// counted formats a number of things, such as "2 objects".
 func counted(number int, thing string) string {
 	if number == 1 {
 		return "1 " + thing

@@ -81,7 +81,6 @@ func BGPRoutes(out io.Writer, nodes []consoleapi.BGP, options Options) error {
 	return writeTable(out, t, options, "No routes.")
 }
 
-// attributes formats the attributes other than the next hop, as routers show them.
 func attributes(route *consoleapi.BGPRoute) string {
 	var parts []string
 	if len(route.Communities) > 0 {
@@ -102,7 +101,6 @@ func attributes(route *consoleapi.BGPRoute) string {
 	return strings.Join(parts, "; ")
 }
 
-// moment formats a time to the second in UTC, as in LBNodeReports.
 func moment(at time.Time) string {
 	if at.IsZero() {
 		return none

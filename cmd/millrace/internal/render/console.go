@@ -14,8 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
-// DropCounters returns lines about the drops since the nodes' maps were created, the most frequent reason
-// first.
+// DropCounters returns lines about the drops, the most frequent reason first.
 func DropCounters(nodes []consoleapi.Drops, width int) []string {
 	t := &table{columns: []column{{heading: "REASON"}, {heading: "PACKETS"}, {heading: "NODES", cut: true}}}
 	totals, details := map[string]uint64{}, map[string][]string{}
@@ -53,7 +52,6 @@ func count(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// dropLayout has a column for each field, wide enough for most values.
 const dropLayout = "%-12s  %-10s  %-18s  %-24s  %-24s  %-5s  %s"
 
 // DropHeading returns the heading of lines of Drop.

@@ -11,8 +11,7 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
-// VIPDetails writes the Services of each VIP, the decision of every node, and its problems. Formats other
-// than Text are the same as those of VIPs.
+// VIPDetails writes Services, decisions of nodes and problems of each VIP; only Text differs from VIPs.
 func VIPDetails(out io.Writer, view *report.View, options Options) error {
 	if options.Format != Text {
 		return VIPs(out, view, options)
@@ -55,7 +54,6 @@ func vipDetails(text *strings.Builder, view *report.View, vip *report.VIP, optio
 	}
 }
 
-// routeTable has a row for each backend of VIPRoutes.
 func routeTable(services []report.Service) *table {
 	t := &table{columns: []column{{heading: "PORT"}, {heading: "LEADS TO", cut: true}, {heading: "WEIGHT"}, {heading: "READY"}}}
 	for _, service := range services {
@@ -73,7 +71,6 @@ func routeTable(services []report.Service) *table {
 	return t
 }
 
-// nodeDecisions has a row for each node whose agent has reported its decision about the VIP.
 func nodeDecisions(view *report.View, vip *report.VIP) *table {
 	type decision struct{ peers, reason string }
 	decisions := map[string]decision{}
@@ -96,7 +93,6 @@ func nodeDecisions(view *report.View, vip *report.VIP) *table {
 	return t
 }
 
-// reasonLines returns the message of each reason.
 func reasonLines(list []report.Withheld, width int) []string {
 	var lines []string
 	for _, withheld := range list {

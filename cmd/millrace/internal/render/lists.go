@@ -17,7 +17,6 @@ const none = "-"
 // unknown fills a cell if no agent has answered.
 const unknown = "?"
 
-// vipTable has a row for each Service of each VIP.
 func vipTable(view *report.View, format Format) *table {
 	nodes := len(view.Nodes)
 	t := &table{columns: []column{
@@ -50,7 +49,6 @@ func vipTable(view *report.View, format Format) *table {
 // cells are the cells of a Service.
 type cells struct{ name, policy, ready, ports string }
 
-// serviceCells returns the cells of each Service of a VIP, at least one row.
 func serviceCells(services []report.Service) []cells {
 	if len(services) == 0 {
 		return []cells{{name: "(reserved)", policy: none, ready: none, ports: none}}
@@ -66,8 +64,8 @@ func serviceCells(services []report.Service) []cells {
 	return rows
 }
 
-// announcers groups nodes by their peers: "node1,node2 to router1". Groups of more than few nodes are a
-// number. A group of all nodes of the cluster is "all 3 nodes", if nodes is their number and not 0.
+// announcers groups nodes by peers: "node1,node2 to router1", more than few as a number, and all nodes, if
+// not 0, as "all 3 nodes".
 func announcers(list []report.Announcement, nodes, few int) string {
 	var parts []string
 	for _, announcement := range list {
@@ -140,7 +138,6 @@ func sessions(list []report.Session) string {
 	return orNone(strings.Join(parts, ","))
 }
 
-// problemLines returns each problem with its message wrapped below its object.
 func problemLines(problems []report.Problem, width int) []string {
 	var lines []string
 	for _, problem := range problems {
@@ -165,7 +162,6 @@ func Remarks(view *report.View) []string {
 	return remarks
 }
 
-// remarkLines returns the remarks below a list.
 func remarkLines(view *report.View, width int) []string {
 	var lines []string
 	for _, remark := range Remarks(view) {
@@ -174,7 +170,6 @@ func remarkLines(view *report.View, width int) []string {
 	return lines
 }
 
-// listLines returns each item with a leading dash.
 func listLines(items []string, width int) []string {
 	var lines []string
 	for _, item := range items {
@@ -189,7 +184,6 @@ func listLines(items []string, width int) []string {
 	return lines
 }
 
-// summary returns the report in one line.
 func summary(view *report.View) string {
 	ready, established, sessions, unsure, announced, inUse := 0, 0, 0, 0, 0, 0
 	for _, node := range view.Nodes {

@@ -29,7 +29,6 @@ func (p *Preflight) count(level consoleapi.Level) (count int) {
 	return count
 }
 
-// finding is a finding of several nodes, or of the cluster if nodes is empty.
 type finding struct {
 	consoleapi.Finding
 	nodes []string
@@ -91,7 +90,6 @@ func (p *Preflight) Write(out io.Writer, options Options) error {
 	return err
 }
 
-// where names few nodes, and counts many.
 func (p *Preflight) where(nodes []string) string {
 	const most = 6
 	switch {

@@ -23,7 +23,7 @@ import (
 // Format is an output format.
 type Format string
 
-// Formats. Text fits the terminal, Wide has all columns.
+// Formats: Text fits the terminal, Wide has all columns.
 const (
 	Text Format = ""
 	Wide Format = "wide"
@@ -59,8 +59,7 @@ func (f Format) template() (printers.ResourcePrinter, error) {
 // Options of text.
 type Options struct {
 	Format Format
-	// Width of the screen in characters; 0: unlimited.
-	Width int
+	Width  int
 	// Colour enables colours for the verdict.
 	Colour bool
 }
@@ -172,7 +171,7 @@ func encode(out io.Writer, format Format, value any) error {
 	return err
 }
 
-// fill executes a template on a report. As in kubectl, the elements of a list are its items.
+// fill executes a template; as in kubectl, the elements of a list are its items.
 func fill(out io.Writer, format Format, raw []byte) error {
 	printer, err := format.template()
 	if err != nil {
@@ -188,7 +187,6 @@ func fill(out io.Writer, format Format, raw []byte) error {
 	return printer.PrintObj(&unstructured.Unstructured{Object: object}, out)
 }
 
-// names writes the names of objects of a resource, one on each line.
 func names(out io.Writer, resource string, names []string) error {
 	for _, name := range names {
 		if _, err := fmt.Fprintf(out, "%s.%s/%s\n", resource, millracev1beta1.GroupVersion.Group, name); err != nil {
@@ -225,7 +223,6 @@ func more(text *strings.Builder, count int, command string) {
 	}
 }
 
-// Colours of ECMA-48, select graphic rendition.
 const (
 	red   = "31"
 	green = "32"

@@ -46,7 +46,7 @@ func Answer(answer *routing.Answer, pod string) []string {
 	return lines
 }
 
-// backendText formats a backend. bytes is true if the proxy balances connections instead of requests.
+// backendText formats shares of connections, if bytes is true, or of requests.
 func backendText(backend *routing.Backend, total int64, bytes bool) string {
 	what := "requests"
 	if bytes {

@@ -53,8 +53,7 @@ func Routes(out io.Writer, view *routing.View, options Options) error {
 	return err
 }
 
-// owner writes the rules of an owner, at most left rows, and returns the number of omitted rows. A negative
-// left is unlimited.
+// owner writes at most left rows, unless negative, and returns the number of omitted rows.
 func owner(text *strings.Builder, of *routing.Owner, left *int, options Options) (hidden int) {
 	where := "no VIP yet"
 	if len(of.VIPs) > 0 {
@@ -108,7 +107,6 @@ func hasProxies(of *routing.Owner) bool {
 	return false
 }
 
-// ruleRows has a row for each backend of each rule.
 func ruleRows(rules []routing.Rule, wide bool) [][]string {
 	var rows [][]string
 	for i := range rules {
@@ -138,7 +136,6 @@ func ruleRows(rules []routing.Rule, wide bool) [][]string {
 	return rows
 }
 
-// refusals returns each problem with its message wrapped below its object.
 func refusals(problems []routing.Problem, width int) []string {
 	var lines []string
 	for _, problem := range problems {

@@ -11,7 +11,6 @@ import (
 // least is the width in characters below which no column is cut.
 const least = 12
 
-// column is a column of a table.
 type column struct {
 	heading string
 	// cut allows shortening the column if the table is too wide.
@@ -23,8 +22,7 @@ type table struct {
 	rows    [][]string
 }
 
-// lines formats the table with two spaces between columns, in at most width characters if cutting columns
-// allows it; 0: unlimited.
+// lines formats the table in at most width characters, if cutting columns allows it; 0: unlimited.
 func (t *table) lines(width int) []string {
 	widths := make([]int, len(t.columns))
 	for i, column := range t.columns {
@@ -47,7 +45,6 @@ func (t *table) lines(width int) []string {
 	return lines
 }
 
-// shrink reduces the widest column with cut until the table fits.
 func (t *table) shrink(widths []int, width int) {
 	total := 2 * (len(widths) - 1)
 	for _, w := range widths {
@@ -86,8 +83,7 @@ func cut(text string, width int) string {
 	return string([]rune(text)[:width-1]) + "…"
 }
 
-// wrap breaks text between words into lines of at most width characters; a longer word gets its own line.
-// Width 0 is unlimited.
+// wrap breaks text into lines of at most width characters, except longer words; 0 is unlimited.
 func wrap(text string, width int) []string {
 	words := strings.Fields(text)
 	if width <= 0 || len(words) == 0 {

@@ -63,7 +63,6 @@ func Timeline(out io.Writer, why Why, options Options) error {
 	return err
 }
 
-// whereOf names up to three nodes, or counts them.
 func whereOf(nodes []string, all int) string {
 	switch {
 	case len(nodes) == 0:

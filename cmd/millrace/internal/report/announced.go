@@ -20,11 +20,10 @@ type agreement struct {
 	missing map[string]firstAddresses
 	// stale are addresses that are not VIPs.
 	stale map[string]firstAddresses
-	// bound is the number of VIPs that belong to Services.
 	bound int
 }
 
-// few keeps the first addresses of a list and counts the others.
+// firstAddresses keeps the first addresses and counts the others.
 type firstAddresses struct {
 	first []string
 	more  int
@@ -45,8 +44,7 @@ func (f firstAddresses) String() string {
 	return fmt.Sprintf("%s and %d more", strings.Join(f.first, ", "), f.more)
 }
 
-// decided records the decision of a node, both as numbers to save memory: there is one for each VIP and
-// node.
+// decided has numbers to save memory: there is one for each VIP and node.
 type decided struct{ decision, node int32 }
 
 // decisions numbers distinct decisions.
@@ -66,7 +64,6 @@ func (d *decisions) number(group consoleapi.VIPGroup) int32 {
 	return number
 }
 
-// announced adds the agents' announcements to vips, which are sorted by address.
 func (l *lookup) announced(vips []VIP) agreement {
 	index := make(map[netip.Addr]int, len(vips))
 	for i := range vips {
@@ -114,7 +111,6 @@ func (l *lookup) announced(vips []VIP) agreement {
 	return found
 }
 
-// grouped groups nodes by their decision about a VIP.
 func grouped(list []decided, decisions []consoleapi.VIPGroup, nodes []string) (announced []Announcement, withheld []Withheld) {
 	slices.SortStableFunc(list, func(a, b decided) int { return cmp.Compare(a.decision, b.decision) })
 	for len(list) > 0 {
@@ -137,7 +133,6 @@ func grouped(list []decided, decisions []consoleapi.VIPGroup, nodes []string) (a
 	return announced, withheld
 }
 
-// remarks describes the data that is missing because the user may not query agents.
 func remarks(in *Input) []string {
 	if !in.Agents.Forbidden {
 		return nil

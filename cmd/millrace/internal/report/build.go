@@ -41,7 +41,6 @@ func Build(in *Input) *View {
 	return view
 }
 
-// family keys the endpoints of a Service by address type.
 type family struct {
 	service types.NamespacedName
 	kind    discoveryv1.AddressType
@@ -49,23 +48,19 @@ type family struct {
 
 type endpoints struct{ ready, total int }
 
-// lookup indexes the input.
 type lookup struct {
 	in        *Input
 	services  map[types.NamespacedName]*corev1.Service
 	endpoints map[family]endpoints
 	vips      map[string]*millracev1beta1.VIP
-	// routes are the backends of ports with VIPRoutes.
-	routes map[routedPort][]millracev1beta1.VIPRouteBackend
+	routes    map[routedPort][]millracev1beta1.VIPRouteBackend
 	// nodes are sorted by name; agents are the agents' pods by node.
 	nodes  []nodeObjects
 	agents map[string]*corev1.Pod
 }
 
-// nodeObjects are the objects of one node.
 type nodeObjects struct {
 	lbNode *millracev1beta1.LBNode
-	// report is empty if the node has no LBNodeReport.
 	report *millracev1beta1.LBNodeReport
 }
 
@@ -102,8 +97,7 @@ func newLookup(in *Input) *lookup {
 	return l
 }
 
-// countEndpoints counts each address of a Service once, even if several slices list it. A missing condition
-// ready means true (EndpointConditions in discovery.k8s.io/v1).
+// countEndpoints counts each address once. A missing condition ready means true (discovery.k8s.io/v1).
 func countEndpoints(endpointSlices []discoveryv1.EndpointSlice) map[family]endpoints {
 	addresses := map[family]map[string]bool{}
 	for i := range endpointSlices {
@@ -161,8 +155,7 @@ func (l *lookup) vip(vip *millracev1beta1.VIP) VIP {
 	return out
 }
 
-// claimedPorts returns the ports of a claim. The claim of a Service that does not share the VIP may list
-// none, which stands for all of the Service's ports.
+// claimedPorts returns all of the Service's ports for an unshared claim without ports.
 func claimedPorts(claim millracev1beta1.VIPClaim, service *corev1.Service, shared bool) []string {
 	listed := claim.Ports
 	if len(listed) == 0 && !shared {
@@ -177,8 +170,7 @@ func claimedPorts(claim millracev1beta1.VIPClaim, service *corev1.Service, share
 	return ports
 }
 
-// claimed returns the Service of a claim, or nil if it was deleted or replaced by another with the same
-// name.
+// claimed returns nil for a Service that was deleted or replaced.
 func (l *lookup) claimed(claim millracev1beta1.VIPClaim) *corev1.Service {
 	service := l.services[types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}]
 	switch {

@@ -21,7 +21,6 @@ var ErrNoSuchVIP = errors.New("no such VIP")
 
 // Choice selects the VIPs of a report.
 type Choice struct {
-	// Namespace is the namespace of Services; empty: all.
 	Namespace string
 	// Wanted are addresses and Services, as namespace/name or as names in Namespace; empty: all VIPs.
 	Wanted []string
@@ -31,7 +30,7 @@ type Choice struct {
 	Services labels.Selector
 }
 
-// Apply removes the other VIPs from the input. It returns ErrNoSuchVIP if an entry of Wanted has no VIP.
+// Apply removes other VIPs, or returns ErrNoSuchVIP for an entry of Wanted without one.
 func (c Choice) Apply(in *Input) error {
 	chosen := make([]bool, len(in.VIPs))
 	if len(c.Wanted) == 0 {
@@ -67,7 +66,6 @@ func (c Choice) Apply(in *Input) error {
 	return nil
 }
 
-// missing returns an error if wanted is a Service that does not exist.
 func (c Choice) missing(in *Input, wanted string) error {
 	if _, err := netip.ParseAddr(wanted); err == nil {
 		return nil
@@ -91,7 +89,6 @@ func (c Choice) missing(in *Input, wanted string) error {
 	return missing
 }
 
-// matcher returns the predicate of a wanted VIP, and the error text without a match.
 func (c Choice) matcher(wanted string) (matches func(*millracev1beta1.VIP) bool, subject string) {
 	if address, err := netip.ParseAddr(wanted); err == nil {
 		return func(vip *millracev1beta1.VIP) bool {
@@ -117,7 +114,6 @@ func (c Choice) matcher(wanted string) (matches func(*millracev1beta1.VIP) bool,
 	}, subject
 }
 
-// selected returns a predicate that reports whether a Service of a VIP matches the label selector.
 func (c Choice) selected(in *Input) func(*millracev1beta1.VIP) bool {
 	if c.Services == nil || c.Services.Empty() {
 		return func(*millracev1beta1.VIP) bool { return true }

@@ -19,8 +19,8 @@ import (
 // noLiveAnswer is the error of a node that does not answer the aggregated API.
 const noLiveAnswer = "it does not answer live.millrace.io"
 
-// AnnouncedLive converts announcements of the aggregated API to agents' answers, for the given addresses or
-// all. Silent nodes without a running agent are ignored.
+// AnnouncedLive converts announcements to agents' answers, for the given addresses or all. Silent nodes
+// without a running agent are ignored.
 func AnnouncedLive(list *livev1alpha1.VIPAnnouncementList, addresses, running []string) (Agents, error) {
 	told := Agents{Answers: map[string]*consoleapi.VIPs{}, Failures: map[string]string{}}
 	for _, node := range list.Silent {
@@ -57,7 +57,6 @@ func AnnouncedLive(list *livev1alpha1.VIPAnnouncementList, addresses, running []
 	return told, nil
 }
 
-// liveAnswers adds VIPs to the answers of nodes.
 type liveAnswers struct {
 	nodes   []string
 	answers map[string]*consoleapi.VIPs
@@ -118,8 +117,7 @@ func rangeOf(text string, limit int) (from, to int, err error) {
 	return from, to, nil
 }
 
-// SessionsLive converts sessions of the aggregated API to agents' answers, for the given nodes or all.
-// Nodes missing from the result have not answered.
+// SessionsLive converts sessions to answers of the given nodes or all. Missing nodes have not answered.
 func SessionsLive(list *livev1alpha1.BGPSessionList, nodes []string) []consoleapi.BGP {
 	byNode := map[string]*consoleapi.BGP{}
 	for _, node := range list.Answered {
@@ -167,8 +165,8 @@ func ToSeconds(peer consoleapi.BGPPeer) consoleapi.BGPPeer {
 	return peer
 }
 
-// RatesLive converts traffic of the aggregated API to rates, for the frontends of vip, or of all VIPs if it
-// is invalid. In a list of all namespaces, drops are of all packets; otherwise of the namespace's Services.
+// RatesLive converts traffic to rates of vip's frontends, or of all if it is invalid. In a list of all
+// namespaces, drops are of all packets; otherwise of the namespace's Services.
 func RatesLive(list *livev1alpha1.ServiceTrafficList, namespace string, vip netip.Addr) Rates {
 	rates := Rates{
 		Nodes: int(list.AnsweredNodes), Window: list.Window.Seconds(),

@@ -15,8 +15,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// nodeProblems returns the problems of nodes: conditions, agents, and maps that differ from the VIPs of the
-// API server. nodes are in the order of l.nodes.
+// nodeProblems returns the problems of nodes, which are in the order of l.nodes.
 func (l *lookup) nodeProblems(nodes []Node, found agreement) []Problem {
 	var problems []Problem
 	for i, node := range l.nodes {
@@ -33,8 +32,7 @@ func (l *lookup) nodeProblems(nodes []Node, found agreement) []Problem {
 	return append(problems, l.versions(nodes)...)
 }
 
-// agent returns the problem of a node whose agent is not running or not ready, because its report may be
-// old.
+// agent returns the problem of a missing or unready agent, whose report may be old.
 func (l *lookup) agent(node nodeObjects, summary Node) []Problem {
 	problem := Problem{Kind: "LBNode", Name: node.name()}
 	switch summary.Agent {
@@ -54,8 +52,8 @@ func (l *lookup) agent(node nodeObjects, summary Node) []Problem {
 // reported reports whether the node's agent has ever written its report.
 func reported(node nodeObjects) bool { return len(node.report.Status.Conditions) > 0 }
 
-// unmet returns conditions that are not true. Ready summarizes the others, so it is reported only if none
-// of them explains it. If the Node itself is not ready, its other conditions are unreliable and left out.
+// unmet returns conditions that are not true, of Ready only if no other explains it. Conditions of a Node
+// that is not ready are unreliable and left out.
 func unmet(node nodeObjects) []Problem {
 	if !reported(node) {
 		return []Problem{{
@@ -97,8 +95,7 @@ func notTrue(node nodeObjects, kind string) []Problem {
 	}}
 }
 
-// differences returns the VIPs that the node has not programmed, and the addresses in its maps that are not
-// VIPs. For a node that did not answer, the counts of its report are used.
+// differences returns missing VIPs and stale addresses, or counts of the report of silent nodes.
 func (l *lookup) differences(node nodeObjects, found agreement) []Problem {
 	var problems []Problem
 	add := func(reason, message string) {
@@ -125,8 +122,7 @@ func (l *lookup) differences(node nodeObjects, found agreement) []Problem {
 	return problems
 }
 
-// excepted returns the number of VIPs that a node does not announce for a reason, with the first of the
-// report's exceptions, or "".
+// excepted returns how many VIPs are not announced for a reason, and the first exception, or "".
 func excepted(report *millracev1beta1.LBNodeReport, reason string) string {
 	for _, exception := range report.Status.Exceptions {
 		if exception.Reason != reason {
@@ -161,8 +157,7 @@ func (l *lookup) withoutLBNode() []Problem {
 	return problems
 }
 
-// notServed returns the objects that agents cannot serve as specified: the message of a condition
-// Programmed that is true.
+// notServed returns messages of a true condition Programmed.
 func (l *lookup) notServed() []Problem {
 	said := map[string][]string{}
 	for _, node := range l.nodes {
@@ -174,7 +169,6 @@ func (l *lookup) notServed() []Problem {
 	return once(ReasonObjects, said)
 }
 
-// generic returns uplinks that run the XDP program in generic mode.
 func generic(nodes []Node) []Problem {
 	said := map[string][]string{}
 	for _, node := range nodes {
@@ -191,7 +185,6 @@ func generic(nodes []Node) []Problem {
 	return once(ReasonGenericXDP, said)
 }
 
-// unanswered returns nodes whose agents did not answer.
 func (l *lookup) unanswered() []Problem {
 	said := map[string][]string{}
 	for _, node := range slices.SortedFunc(maps.Keys(l.in.Agents.Failures), CompareNames) {
@@ -214,7 +207,6 @@ func once(reason string, said map[string][]string) []Problem {
 	return problems
 }
 
-// versions returns a problem if agents run different versions, for example during an upgrade.
 func (l *lookup) versions(nodes []Node) []Problem {
 	counts := map[string]int{}
 	for _, node := range nodes {

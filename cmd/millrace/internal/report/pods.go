@@ -23,7 +23,7 @@ func component(pod *corev1.Pod) string {
 	return pod.Labels[labelComponent]
 }
 
-// AgentPods returns the agents' pods by node. During a replacement the new pod wins.
+// AgentPods returns the agents' pods by node, new ones during a replacement.
 func AgentPods(pods []corev1.Pod) map[string]*corev1.Pod {
 	byNode := map[string]*corev1.Pod{}
 	for i := range pods {
@@ -59,8 +59,7 @@ func podReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// podTrouble returns why a pod is not ready: its container's waiting or terminated state, or a condition of
-// the pod.
+// podTrouble returns a container's state or a condition of the pod.
 func podTrouble(pod *corev1.Pod) string {
 	for _, container := range pod.Status.ContainerStatuses {
 		if waiting := container.State.Waiting; waiting != nil {
@@ -86,8 +85,7 @@ func sentence(reason, message string) string {
 	return reason + ": " + message
 }
 
-// installation returns the problem of the operator's pods, if any. Problems of agents are reported with
-// their nodes.
+// installation leaves out agents, which are reported with their nodes.
 func (l *lookup) installation() []Problem {
 	var operators []*corev1.Pod
 	for i := range l.in.Pods {

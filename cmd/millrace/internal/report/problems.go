@@ -15,8 +15,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// configuration returns pools, peers, advertisements and VIPs that are not in use, and pools with addresses
-// that are not in use.
+// configuration returns objects that are not, or not fully, in use.
 func configuration(in *Input) []Problem {
 	var pools, peers, advertisements, vips []Problem
 	for i := range in.Pools {
@@ -40,8 +39,7 @@ func configuration(in *Input) []Problem {
 	return slices.Concat(sorted(pools), sorted(peers), sorted(advertisements), sorted(vips))
 }
 
-// unready returns a problem unless the condition Ready is true for the current generation, and has no
-// reason that excludes addresses of a pool.
+// unready requires the condition Ready for the current generation and all addresses of a pool.
 func unready(kind string, object metav1.ObjectMeta, conditions []metav1.Condition) []Problem {
 	ready := meta.FindStatusCondition(conditions, millracev1beta1.ConditionReady)
 	switch {
@@ -57,15 +55,13 @@ func unready(kind string, object metav1.ObjectMeta, conditions []metav1.Conditio
 	}
 }
 
-// limits reports whether a reason, which a ready pool may have, excludes some of its addresses from
-// assignment.
+// limits reports whether a ready pool's reason excludes some of its addresses.
 func limits(reason string) bool {
 	return reason == millracev1beta1.ReasonOverlap || reason == millracev1beta1.ReasonOccupied ||
 		reason == millracev1beta1.ReasonOverlapsEndpoints
 }
 
-// ours reports whether Millrace serves a Service: by its class, or for other classes by the condition that
-// the operator has set.
+// ours decides by the class or, for other classes, by the operator's condition.
 func ours(service *corev1.Service) bool {
 	if service.Spec.Type != corev1.ServiceTypeLoadBalancer {
 		return false
@@ -76,7 +72,6 @@ func ours(service *corev1.Service) bool {
 	return meta.FindStatusCondition(service.Status.Conditions, millracev1beta1.ConditionAddressAssigned) != nil
 }
 
-// waiting returns Services that wait for an address.
 func (l *lookup) waiting() []Problem {
 	var problems []Problem
 	for i := range l.in.Services {
@@ -100,8 +95,7 @@ func (l *lookup) waiting() []Problem {
 	return sorted(problems)
 }
 
-// unserved returns VIPs that belong to a Service and that no node announces, and VIPs that disagree with
-// their Service.
+// unserved returns VIPs that no node announces or that disagree with their Service.
 func (l *lookup) unserved(vips []VIP) []Problem {
 	var problems []Problem
 	for _, vip := range vips {
@@ -120,9 +114,8 @@ func (l *lookup) unserved(vips []VIP) []Problem {
 	return problems
 }
 
-// announcedByOneNode returns VIPs that only one node announces although others should: a Service with
-// externalTrafficPolicy Cluster has an endpoint, and the VIP is selected for other nodes, too. VIPs of the
-// same node with the same cause are merged.
+// announcedByOneNode returns VIPs that only one node announces although others are selected and could
+// forward to an endpoint. VIPs of the same node with the same cause are merged.
 func (l *lookup) announcedByOneNode(vips []VIP) []Problem {
 	type cause struct{ node, reason, message string }
 	var problems []Problem
@@ -179,8 +172,7 @@ func idle(vip VIP) []Problem {
 	return problems
 }
 
-// whyNot returns why no node announces a VIP, the closest cause first. The reason is empty if it is unknown
-// because agents did not answer.
+// whyNot returns the closest cause, or nothing if agents did not answer.
 func (l *lookup) whyNot(vip VIP) (reason, message string) {
 	ready := 0
 	var names []string
@@ -207,7 +199,6 @@ func (l *lookup) whyNot(vip VIP) (reason, message string) {
 	return ReasonNotAnnounced, nobody + withheld(vip.WithheldBy)
 }
 
-// withheld returns the first node's cause, with the number of other nodes.
 func withheld(by []Withheld) string {
 	text := cmp.Or(by[0].Message, by[0].Reason, "the reason is unknown")
 	if name := by[0].Nodes[0]; name != "" {
@@ -256,7 +247,6 @@ func hasIngress(service *corev1.Service, address string) bool {
 	})
 }
 
-// sorted sorts the problems of one kind of object by its name.
 func sorted(problems []Problem) []Problem {
 	slices.SortFunc(problems, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))

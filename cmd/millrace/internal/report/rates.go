@@ -12,7 +12,6 @@ import (
 
 // Rates are rates per second, summed over all nodes.
 type Rates struct {
-	// Nodes is the number of nodes in the sums.
 	Nodes int `json:"nodes"`
 	// Window is the longest averaging period of a node in seconds.
 	Window    float64        `json:"windowSeconds"`
@@ -23,8 +22,7 @@ type Rates struct {
 	Uplinks []UplinkRate `json:"uplinks"`
 }
 
-// UplinkRate is the rate of frames that the driver of an interface did not accept. At least one rate is not
-// zero.
+// UplinkRate is the rate, not zero, of frames that an interface's driver did not accept.
 type UplinkRate struct {
 	Node      string  `json:"node"`
 	Interface string  `json:"interface"`
@@ -73,7 +71,6 @@ func RatesOf(spans []Span) Rates {
 	return rates
 }
 
-// sort puts the busiest frontend first.
 func (r *Rates) sort() {
 	slices.SortFunc(r.Frontends, func(a, b FrontendRate) int {
 		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(b.Drops, a.Drops), a.Compare(b.FrontendName))
@@ -83,7 +80,6 @@ func (r *Rates) sort() {
 	})
 }
 
-// uplinks returns the uplinks that lost frames.
 func (s Span) uplinks(seconds float64) []UplinkRate {
 	before := map[string]consoleapi.Uplink{}
 	for _, uplink := range s.Before.Uplinks {
@@ -131,7 +127,6 @@ func (s Span) add(sums map[consoleapi.FrontendName]*FrontendRate, seconds float6
 	}
 }
 
-// keyOf returns the key of a frontend without its Service, which may differ between nodes.
 func keyOf(frontend consoleapi.Frontend) consoleapi.FrontendName {
 	name := frontend.FrontendName
 	name.Service = ""

@@ -15,13 +15,12 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// routedPort is a port of a Service, such as "53/UDP".
 type routedPort struct {
 	service types.NamespacedName
 	port    string
 }
 
-// routedPorts returns the backends of ports with VIPRoutes. Of two routes for a port the older one wins.
+// routedPorts returns the backends of ports; the older of two VIPRoutes wins.
 func routedPorts(routes []millracev1beta1.VIPRoute) map[routedPort][]millracev1beta1.VIPRouteBackend {
 	ordered := make([]*millracev1beta1.VIPRoute, 0, len(routes))
 	for i := range routes {
@@ -46,7 +45,6 @@ func PortText(port int32, protocol corev1.Protocol) string {
 	return fmt.Sprintf("%d/%s", port, cmp.Or(protocol, corev1.ProtocolTCP))
 }
 
-// backends returns the Services that a Service's ports are forwarded to.
 func (l *lookup) backends(service *corev1.Service, kind discoveryv1.AddressType) []Backend {
 	var backends []Backend
 	for _, port := range service.Spec.Ports {
@@ -74,8 +72,7 @@ func hasPort(service *corev1.Service, number int32, protocol corev1.Protocol) bo
 	})
 }
 
-// count counts the endpoints of a Service: its own, unless all of its ports have VIPRoutes, and those of
-// its backends, each backend once.
+// count counts the Service's own endpoints, unless all ports have VIPRoutes, and each backend once.
 func (l *lookup) count(service *corev1.Service, backends []Backend, kind discoveryv1.AddressType) (ready, total int) {
 	name := types.NamespacedName{Namespace: service.Namespace, Name: service.Name}
 	ownPort := len(service.Spec.Ports) == 0 || slices.ContainsFunc(service.Spec.Ports, func(port corev1.ServicePort) bool {

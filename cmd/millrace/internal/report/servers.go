@@ -14,7 +14,6 @@ import (
 
 // Server is a group of pods of a component with the same image.
 type Server struct {
-	// Component is the pods' label: operator, agent, gateway or proxy.
 	Component string `json:"component"`
 	// Version is the version that agents report; for other components the tag or digest of the image.
 	Version string `json:"version,omitempty"`
@@ -53,7 +52,6 @@ func Servers(pods []corev1.Pod, reports []millracev1beta1.LBNodeReport) []Server
 	return servers
 }
 
-// imageVersion returns the tag of an image, or else its digest, or "".
 func imageVersion(image string) string {
 	name, digest, _ := strings.Cut(image, "@")
 	// A colon before the last slash separates the registry's port.

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package report computes a report of a cluster from the API server's objects and the agents' answers: the
-// VIPs with the nodes that announce them, the nodes, and all problems. It is pure, and its cost is linear
-// in its input: no list is searched for each item of another.
+// Package report computes a report of a cluster from API objects and agents' answers: VIPs, nodes and
+// problems. It is pure, and linear in its input: no list is searched for each item of another.
 package report
 
 import (
@@ -19,7 +18,6 @@ import (
 type Input struct {
 	Services       []corev1.Service
 	EndpointSlices []discoveryv1.EndpointSlice
-	// Namespace that Millrace is installed in, and the Pods there.
 	Namespace      string
 	Pods           []corev1.Pod
 	Pools          []millracev1beta1.VIPPool
@@ -29,29 +27,23 @@ type Input struct {
 	Routes         []millracev1beta1.VIPRoute
 	LBNodes        []millracev1beta1.LBNode
 	LBNodeReports  []millracev1beta1.LBNodeReport
-	// Agents are the announcements of each node, which no object lists.
-	Agents Agents
+	Agents         Agents
 }
 
-// Agents are the answers of the agents' consoles to the command vips, or their equivalent from the
-// aggregated API.
+// Agents are the agents' answers to the command vips, or those of the aggregated API.
 type Agents struct {
-	// Answers are by node.
-	Answers map[string]*consoleapi.VIPs
-	// Failures are the errors of agents that did not answer, by node.
+	Answers  map[string]*consoleapi.VIPs
 	Failures map[string]string
-	// Forbidden is true if the user may not query agents, and LiveForbidden if the aggregated API is
-	// installed and may not be read either.
+	// Forbidden is true if the user may not query agents, LiveForbidden if also not the aggregated API.
 	Forbidden, LiveForbidden bool
 }
 
-// View is the report. Its lists are sorted, so that reports of equal states are equal.
+// View is the report, sorted so that reports of equal states are equal.
 type View struct {
 	VIPs     []VIP     `json:"vips"`
 	Nodes    []Node    `json:"nodes"`
 	Problems []Problem `json:"problems"`
-	// Answered is the number of agents whose announcements are known. For other nodes only counts are
-	// known.
+	// Answered counts agents with known announcements; for other nodes only counts are known.
 	Answered int `json:"answeredAgents"`
 	// Remarks describe data missing from the report, with the reason.
 	Remarks []string `json:"remarks,omitempty"`
@@ -67,13 +59,11 @@ type Allocation struct {
 
 // VIP is an allocated or reserved address.
 type VIP struct {
-	// Object is the name of the VIP object.
 	Object string `json:"-"`
 	Allocation
 	// Services that have the address; empty for a reserved address.
 	Services []Service `json:"services,omitempty"`
-	// Programmed is the number of nodes with the address in their maps, among the nodes whose agents
-	// answered.
+	// Programmed counts the answering nodes with the address in their maps.
 	Programmed int `json:"programmed"`
 	// AnnouncedBy are the nodes that announce it, WithheldBy those that have it programmed but do not.
 	AnnouncedBy []Announcement `json:"announcedBy,omitempty"`
@@ -105,14 +95,12 @@ type Service struct {
 	Total int `json:"totalEndpoints"`
 	// Ports are the Service's ports on the VIP, such as "53/UDP".
 	Ports []string `json:"ports,omitempty"`
-	// Backends are the backends of VIPRoutes for its ports. Their endpoints are counted instead of the
-	// Service's.
+	// Backends of VIPRoutes, whose endpoints are counted instead of the Service's.
 	Backends []Backend `json:"backends,omitempty"`
 }
 
 // Backend is a Service that a VIPRoute forwards a port to.
 type Backend struct {
-	// Port is the VIP's port, such as "53/UDP".
 	Port string `json:"port"`
 	// Namespace and Name are empty if the VIPRoute names no Service.
 	Namespace string `json:"namespace,omitempty"`
@@ -198,8 +186,7 @@ type Problem struct {
 	Message string `json:"message"`
 }
 
-// Object returns the object as written by kubectl, with its namespace if any: "VIPPool/public",
-// "Service/web (default)".
+// Object returns the object as in kubectl, such as "Service/web (default)".
 func (p Problem) Object() string {
 	if p.Namespace == "" {
 		return p.Kind + "/" + p.Name

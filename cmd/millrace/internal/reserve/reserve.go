@@ -13,9 +13,8 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Next returns the address of a family to reserve, with the operator's algorithm: the first free address
-// after that of the pool's newest VIP, with wrap-around. family is "IPv4" or "IPv6"; empty: the first
-// family of the pool.
+// Next returns the first free address after the pool's newest VIP, as the operator does, of family "IPv4"
+// or "IPv6"; empty: the first of the pool.
 func Next(object *millracev1beta1.VIPPool, vips []millracev1beta1.VIP, family string) (netip.Addr, error) {
 	pool, problems := desired.ParsePool(object)
 	if len(problems) > 0 {
@@ -54,7 +53,6 @@ func Next(object *millracev1beta1.VIPPool, vips []millracev1beta1.VIP, family st
 	return first, nil
 }
 
-// usedOf returns the addresses of VIPs, and the address of the newest VIP of a pool and family.
 func usedOf(pool string, vips []millracev1beta1.VIP, family string) (used map[netip.Addr]bool, newest netip.Addr) {
 	used = map[netip.Addr]bool{}
 	var last *millracev1beta1.VIP
@@ -77,7 +75,6 @@ func usedOf(pool string, vips []millracev1beta1.VIP, family string) (used map[ne
 	return used, newest
 }
 
-// freeIn returns the first free address of a range that is not less than from.
 func freeIn(r netipx.IPRange, from netip.Addr, used map[netip.Addr]bool) netip.Addr {
 	for address := from; r.Contains(address); address = address.Next() {
 		if !used[address] {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rivals detects other programs in a cluster that serve Services of type LoadBalancer, or have BGP
-// sessions with the routers. It is pure.
+// Package rivals detects other programs that serve load balancer Services or have BGP sessions with the
+// routers. It is pure.
 package rivals
 
 import (
@@ -23,13 +23,11 @@ type Cluster struct {
 	Workloads []Workload
 	// Cilium are the settings of its ConfigMap; nil without Cilium.
 	Cilium map[string]string
-	// Kubelets are the versions of the nodes' kubelets, Server is the version of the API server, such as
-	// v1.36.1.
+	// Kubelets and Server are versions such as v1.36.1.
 	Kubelets []string
 	Server   string
 }
 
-// Names of checks.
 const (
 	CheckVersion = "kubernetes"
 	CheckRivals  = "rivals"

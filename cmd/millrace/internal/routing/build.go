@@ -17,10 +17,8 @@ import (
 
 // Choice selects rules.
 type Choice struct {
-	// Namespace is the namespace of routes; empty: all.
 	Namespace string
-	// Host is the host of a request, or a wildcard as in routes; empty: all. Only the rules that a request
-	// for this host reaches are selected.
+	// Host selects rules that a request for a host or wildcard reaches; empty: all.
 	Host string
 }
 
@@ -64,7 +62,6 @@ func (c *Compiled) owner(of route.Object) Owner {
 	return owner
 }
 
-// addProxy adds the listeners and rules of a proxy.
 func (c *Compiled) addProxy(owner *Owner, of *route.Proxy, choice Choice) error {
 	chosen, err := c.chosen(of, choice.Host)
 	if err != nil {
@@ -106,7 +103,7 @@ func (c *Compiled) addProxy(owner *Owner, of *route.Proxy, choice Choice) error 
 	return nil
 }
 
-// listenAt adds the listeners of a rule, and marks them as used.
+// listenAt also marks the listeners as used.
 func (r *Rule) listenAt(names []string, listeners map[string]*resource.Listener, used map[string]bool) {
 	for _, name := range names {
 		used[name] = true
@@ -150,7 +147,6 @@ func (c *Compiled) chosen(of *route.Proxy, host string) (map[at]bool, error) {
 	return found, nil
 }
 
-// addFrontend adds a layer 4 listener.
 func (c *Compiled) addFrontend(owner *Owner, of *route.Frontend, choice Choice) {
 	if choice.Host != "" {
 		return
@@ -182,7 +178,6 @@ func (c *Compiled) addFrontend(owner *Owner, of *route.Frontend, choice Choice) 
 	sortListeners(owner.Listeners)
 }
 
-// layer4Endpoints returns the endpoints of a TCP or UDP port.
 func (c *Compiled) layer4Endpoints(port route.ServicePort, protocol corev1.Protocol) *resource.Endpoints {
 	if protocol == corev1.ProtocolTCP {
 		return c.endpointsOf(port)

@@ -16,19 +16,17 @@ import (
 
 // Compiled is the gateway's configuration of all proxies, with their Services.
 type Compiled struct {
-	in       *Input
-	result   *route.Result
-	services map[key]*corev1.Service
-	slices   map[key][]*discoveryv1.EndpointSlice
-	// fleets are the Services of proxies by owner (route.OwnerKey).
-	fleets map[string]*corev1.Service
-	// endpoints caches the endpoints of Service ports.
+	in        *Input
+	result    *route.Result
+	services  map[key]*corev1.Service
+	slices    map[key][]*discoveryv1.EndpointSlice
+	fleets    map[string]*corev1.Service
 	endpoints map[route.ServicePort]*resource.Endpoints
 }
 
 type key struct{ namespace, name string }
 
-// Compile compiles the objects. Secrets are not read; all certificates are assumed to be valid.
+// Compile compiles the objects, assuming valid certificates.
 func Compile(in *Input) *Compiled {
 	settings := route.DefaultSettings()
 	settings.AssumeCertificates = true
@@ -53,8 +51,8 @@ func Compile(in *Input) *Compiled {
 	return c
 }
 
-// fleet returns the Service of an owner's proxies, or nil. Only a Service in the owner's namespace counts,
-// because users of other namespaces could forge one.
+// fleet returns the Service of an owner's proxies in its namespace, or nil: users of other namespaces could
+// forge one.
 func (c *Compiled) fleet(owner route.Object) *corev1.Service {
 	namespace := owner.Namespace
 	if namespace == "" {
@@ -100,7 +98,6 @@ func (c *Compiled) proxiesOf(service *corev1.Service) int {
 	return len(ready)
 }
 
-// endpointsOf returns the endpoints of a Service port.
 func (c *Compiled) endpointsOf(port route.ServicePort) *resource.Endpoints {
 	if known := c.endpoints[port]; known != nil {
 		return known
@@ -126,7 +123,6 @@ func (c *Compiled) plan(of *route.Proxy) (*plan.Plan, error) {
 	return plan.New(resources)
 }
 
-// listenersOf returns the listeners of a proxy by resource name.
 func listenersOf(of *route.Proxy) map[string]*resource.Listener {
 	found := map[string]*resource.Listener{}
 	for _, r := range of.Resources {
@@ -137,7 +133,6 @@ func listenersOf(of *route.Proxy) map[string]*resource.Listener {
 	return found
 }
 
-// backendsOf returns the backends of a proxy by resource name.
 func backendsOf(of *route.Proxy) map[string]*resource.Backend {
 	found := map[string]*resource.Backend{}
 	for _, r := range of.Resources {

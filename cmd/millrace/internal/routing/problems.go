@@ -17,8 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// problems returns the compiler's problems, and those in the statuses that the gateway has written, because
-// only the gateway can read certificates.
+// problems includes statuses that the gateway has written, since only it can read certificates.
 func (c *Compiled) problems(choice Choice) []Problem {
 	found := []Problem{}
 	for _, problem := range c.result.Problems {
@@ -53,8 +52,8 @@ func (c *Compiled) problems(choice Choice) []Problem {
 	return slices.Compact(found)
 }
 
-// certificateProblems returns the Ingresses that the compiler serves at port 443 assuming valid
-// certificates, but whose status, written by the gateway, has an error of this port or lacks it.
+// certificateProblems returns Ingresses that would serve port 443 with valid certificates, but whose
+// written status has an error of this port or lacks it.
 func (c *Compiled) certificateProblems() []Problem {
 	written := make(map[key]*networkingv1.Ingress, len(c.in.Objects.Ingresses))
 	for _, ingress := range c.in.Objects.Ingresses {
@@ -78,13 +77,12 @@ func (c *Compiled) certificateProblems() []Problem {
 
 const portHTTPS int32 = 443
 
-// certificateErrors are the errors of ports whose hosts lack a certificate. Layer 4 has others.
+// certificateErrors are the errors of ports whose hosts lack a certificate.
 var certificateErrors = []string{
 	millracev1beta1.PortErrorPrefix + route.ReasonNotFound, millracev1beta1.PortErrorPrefix + route.ReasonInvalidCertificate,
 }
 
-// isServed reports whether the status of an Ingress has an address with the port and without a missing
-// certificate; port 0 matches any.
+// isServed requires a status address with the port, 0 for any, without a missing certificate.
 func isServed(ingress *networkingv1.Ingress, port int32) bool {
 	return slices.ContainsFunc(ingress.Status.LoadBalancer.Ingress, func(point networkingv1.IngressLoadBalancerIngress) bool {
 		return slices.ContainsFunc(point.Ports, func(p networkingv1.IngressPortStatus) bool {
@@ -129,7 +127,6 @@ func (c *Compiled) gatewayProblems() []Problem {
 	return found
 }
 
-// writtenRoutes returns the routes' statuses as stored in the API server.
 func writtenRoutes[T metav1.Object](objects []T, status func(T) gatewayv1.RouteStatus) map[key]gatewayv1.RouteStatus {
 	found := make(map[key]gatewayv1.RouteStatus, len(objects))
 	for _, object := range objects {
@@ -172,9 +169,8 @@ func value[T any](pointer *T) T {
 	return *pointer
 }
 
-// conditionProblems returns the problems in compiled conditions, and those in written conditions that the
-// compiler did not find. Programmed=False is reported only without another problem, which is its cause as a
-// rule.
+// conditionProblems returns problems in compiled and other written conditions. Programmed=False is left out
+// if there is another problem, which is its cause as a rule.
 func conditionProblems(object Name, part string, compiled, written []metav1.Condition) []Problem {
 	var found, consequences []Problem
 	refused := map[string]bool{}
@@ -209,7 +205,6 @@ func bad(condition metav1.Condition) bool {
 	return false
 }
 
-// datagramEndpoints returns the endpoints of a Service's UDP port.
 func (c *Compiled) datagramEndpoints(of route.ServicePort) *resource.Endpoints {
 	found := &resource.Endpoints{}
 	service := c.services[key{of.Namespace, of.Name}]

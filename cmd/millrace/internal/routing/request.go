@@ -15,7 +15,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// Errors of Find.
 var (
 	ErrNotServed = errors.New("not served")
 	ErrAmbiguous = errors.New("served at several VIPs")
@@ -59,8 +58,8 @@ type Place struct {
 	target   uint16
 }
 
-// Find returns the place of a request: at its VIP, or at the only VIP with rules for its host. The error is
-// ErrNotServed or ErrAmbiguous.
+// Find returns the place at the request's VIP, or at the only one with rules for its host, or ErrNotServed
+// or ErrAmbiguous.
 func (c *Compiled) Find(request *Request) (*Place, error) {
 	port, err := request.port()
 	if err != nil {
@@ -102,8 +101,7 @@ func (c *Compiled) Find(request *Request) (*Place, error) {
 	return nil, fmt.Errorf("%w: %s at %s; specify --vip", ErrAmbiguous, host, strings.Join(vips, ", "))
 }
 
-// place returns the place of a request at a proxy, or nil; grouped reports whether rules exist for its
-// host.
+// place returns nil if the proxy does not serve it; grouped is true if rules exist for its host.
 func (c *Compiled) place(of *route.Proxy, port int32, request *Request) (place *Place, grouped bool, err error) {
 	at := slices.IndexFunc(of.Ports, func(p route.Port) bool { return p.VIP == port })
 	vips := vipsOf(c.fleet(of.Owner))
@@ -137,7 +135,7 @@ type Answer struct {
 	VIP   string `json:"vip"`
 	// Listener is absent if no listener matches the host.
 	Listener *Listener `json:"listener,omitempty"`
-	// Rule is absent if no rule matches the request. Its backends are those with a share.
+	// Rule is absent without a match; its backends are those with a share.
 	Rule *Rule `json:"rule,omitempty"`
 	// Status is the proxy's own response; absent: a backend responds.
 	Status   int    `json:"status,omitempty"`

@@ -12,7 +12,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// rule converts a rule of the configuration.
 func (c *Compiled) rule(from *resource.Rule, backends map[string]*resource.Backend) Rule {
 	rule := Rule{Match: matchText(from.GetMatch()), Filters: filtersText(from.GetFilters())}
 	rule.Route, rule.Rule = routeOf(from.GetRoute())
@@ -78,7 +77,6 @@ func routeOf(name string) (Name, string) {
 	return Name{Name: name}, ""
 }
 
-// matchText formats the conditions of a rule.
 func matchText(match *resource.Match) string {
 	var parts []string
 	if method := match.GetMethod(); method != "" {
@@ -156,7 +154,6 @@ func redirectText(redirect *resource.Redirect) string {
 	return text
 }
 
-// hostname formats a host name as in routes.
 func hostname(of *resource.Hostname) string {
 	switch {
 	case of.GetName() == "":

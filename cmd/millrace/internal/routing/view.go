@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package routing shows the gateway's configuration for Ingresses and objects of Gateway API: listeners,
-// rules, backends, and rejected objects. It uses the gateway's own compiler, without Secrets. It is pure.
+// Package routing shows the gateway's configuration: listeners, rules, backends, and rejected objects, by
+// the gateway's own compiler without Secrets. It is pure.
 package routing
 
 import (
@@ -16,8 +16,7 @@ import (
 type Input struct {
 	Objects        route.Objects
 	EndpointSlices []*discoveryv1.EndpointSlice
-	// Namespace is Millrace's, which has the proxies of IngressClasses.
-	Namespace string
+	Namespace      string
 	// NamespaceBytes and ProxyBytes are the gateway's limits in bytes; 0: the defaults.
 	NamespaceBytes, ProxyBytes int64
 	// Remarks describe objects that could not be read.
@@ -58,8 +57,7 @@ type Owner struct {
 
 // Listener is a listener at a port of the VIPs.
 type Listener struct {
-	// Name is the name of the Gateway's or ListenerSet's listener; listeners of Ingresses are named "http"
-	// and "https/HOST".
+	// Name is that of a Gateway's or ListenerSet's listener, or "http" or "https/HOST" of an Ingress.
 	Name     string `json:"name"`
 	Port     int32  `json:"port"`
 	Protocol string `json:"protocol"`
@@ -94,8 +92,7 @@ type Backend struct {
 	// TLS is the name in the backend's certificate, or "" for plain text.
 	TLS string `json:"tls,omitempty"`
 	// Refused is true if the backend's share is answered with an error, or the connection is rejected.
-	Refused bool `json:"refused,omitempty"`
-	// Endpoints are the endpoints that accept new requests.
+	Refused   bool     `json:"refused,omitempty"`
 	Endpoints []string `json:"endpoints"`
 }
 

@@ -31,7 +31,7 @@ func newArchive(out io.Writer, now time.Time) *archive {
 	return &archive{gzip: compressed, tar: tar.NewWriter(compressed), now: now}
 }
 
-// add adds a file. Write errors are returned by close.
+// add adds a file; close returns write errors.
 func (a *archive) add(name string, content []byte) {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
@@ -44,14 +44,12 @@ func (a *archive) add(name string, content []byte) {
 	}
 }
 
-// miss records missing data with the error.
 func (a *archive) miss(what string, err error) {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
 	a.problems = append(a.problems, fmt.Sprintf("%s: %v", what, err))
 }
 
-// close finishes the archive, and returns the missing data.
 func (a *archive) close() (missing []string, err error) {
 	slices.Sort(a.problems)
 	if len(a.problems) > 0 {

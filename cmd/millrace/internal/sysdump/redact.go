@@ -9,8 +9,8 @@ import (
 // removed replaces values that may be secret.
 const removed = "<removed by millrace sysdump>"
 
-// redact removes values that may be copies of secrets: values of containers' environment variables, and
-// kubectl's annotation with the last applied object. It also removes managedFields, which are not needed.
+// redact removes values that may be copies of secrets: environment variables, and kubectl's annotation with
+// the last applied object. It also removes managedFields.
 func redact(object *unstructured.Unstructured) {
 	annotations := object.GetAnnotations()
 	if _, found := annotations["kubectl.kubernetes.io/last-applied-configuration"]; found {

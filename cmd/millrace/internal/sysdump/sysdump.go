@@ -30,21 +30,18 @@ type Runner interface {
 
 // Cluster is the cluster to dump.
 type Cluster struct {
-	Objects dynamic.Interface
-	Clients kubernetes.Interface
-	// Agents is nil if no agent runs, for the reason in Why.
-	Agents Runner
-	Why    error
-	// Namespace is Millrace's, Version the version of this program.
+	Objects            dynamic.Interface
+	Clients            kubernetes.Interface
+	Agents             Runner
+	Why                error
 	Namespace, Version string
 }
 
 // Limits bound a dump.
 type Limits struct {
-	// Whole is the time limit of the dump, Node of all requests to one node, Request of any other request.
+	// Whole limits the dump, Node all requests to one node, Request any other request.
 	Whole, Node, Request time.Duration
-	// AtOnce limits concurrent requests.
-	AtOnce int
+	AtOnce               int
 	// LogBytes limits each log to its last bytes.
 	LogBytes int64
 }
@@ -77,7 +74,7 @@ var questions = map[string][]string{
 	"history.json": {"history", "--last=20000"},
 }
 
-// Dump writes the archive, and returns the missing data. Errors of single requests do not end the dump.
+// Dump returns the missing data; errors of single requests do not end the dump.
 func Dump(ctx context.Context, of Cluster, limits Limits, now time.Time, out io.Writer) (missing []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limits.Whole)
 	defer cancel()
@@ -128,7 +125,6 @@ func (d *dump) versions() {
 	d.archive.add("versions.json", append(content, '\n'))
 }
 
-// list dumps the objects of a resource, given as group/version/name.
 func (d *dump) list(ctx context.Context, resource, namespace string) {
 	parts := strings.Split(resource, "/")
 	name := parts[2]
@@ -157,8 +153,7 @@ func (d *dump) list(ctx context.Context, resource, namespace string) {
 	d.archive.add("objects/"+name+".yaml", out.Bytes())
 }
 
-// events dumps the Events of Millrace's namespace, and those about cluster-scoped objects, which are in the
-// namespace default.
+// events also dumps Events about cluster-scoped objects, which are in the namespace default.
 func (d *dump) events(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, d.limits.Request)
 	defer cancel()
@@ -179,7 +174,6 @@ func (d *dump) events(ctx context.Context) {
 	d.archive.add("events.txt", out.Bytes())
 }
 
-// logs dumps the logs of all containers of Millrace, including their previous instances.
 func (d *dump) logs(ctx context.Context) {
 	limited, cancel := context.WithTimeout(ctx, d.limits.Request)
 	defer cancel()
@@ -220,7 +214,7 @@ func (d *dump) logsOf(ctx context.Context, pod *corev1.Pod) {
 	}
 }
 
-// node dumps the state of an agent. An agent that hangs delays only its own part, and is listed as missing.
+// node delays only its own part if the agent hangs, and lists it as missing.
 func (d *dump) node(ctx context.Context, node string) {
 	ctx, cancel := context.WithTimeout(ctx, d.limits.Node)
 	defer cancel()

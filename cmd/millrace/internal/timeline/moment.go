@@ -10,8 +10,8 @@ import (
 // clocks are the formats of times without a date.
 var clocks = []string{"15:04", "15:04:05"}
 
-// Moment parses a time: RFC 3339, or a time of day in the zone of now, which is its latest occurrence
-// before now. Empty text and "now" are now.
+// Moment parses RFC 3339, or a time of day as its latest occurrence before now, in now's zone. Empty text
+// and "now" are now.
 func Moment(text string, now time.Time) (time.Time, error) {
 	if text == "" || text == "now" {
 		return now, nil

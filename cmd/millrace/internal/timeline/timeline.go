@@ -32,24 +32,19 @@ type Line struct {
 	Time time.Time `json:"time"`
 	// Nodes are the nodes that recorded it, sorted; empty for an Event.
 	Nodes []string `json:"nodes,omitempty"`
-	// Kind is the kind of a HistoryEntry, or Event.
-	Kind string `json:"kind"`
-	Text string `json:"text"`
-	// Count is the number of dropped packets, summed over nodes.
-	Count uint64 `json:"count,omitempty"`
+	Kind  string   `json:"kind"`
+	Text  string   `json:"text"`
+	Count uint64   `json:"count,omitempty"`
 }
 
 const (
-	// KindEvent is the kind of an Event.
 	KindEvent = "Event"
-	// gap is the maximum time between equal records of nodes that are merged to one line. Each node records
-	// its dropped packets once a minute.
+	// gap merges equal records of nodes; each node records its dropped packets once a minute.
 	gap      = 2 * time.Second
 	dropsGap = time.Minute
 )
 
-// Join returns the lines of nodes and events, by time. Equal records of several nodes at about the same
-// time are merged.
+// Join returns lines by time, with equal records of several nodes at about the same time merged.
 func Join(nodes []consoleapi.History, events []Event) []Line {
 	var lines []Line
 	for _, node := range nodes {
@@ -66,8 +61,7 @@ func Join(nodes []consoleapi.History, events []Event) []Line {
 	return merged(lines)
 }
 
-// merged merges lines of several nodes that are equal. Lines of the same node are kept, because a node may
-// record an event twice.
+// merged keeps equal lines of the same node, which may record an event twice.
 func merged(lines []Line) []Line {
 	type key struct{ kind, text string }
 	last := map[key]int{}
@@ -93,7 +87,6 @@ func merged(lines []Line) []Line {
 	return out
 }
 
-// linesOf returns one line for an entry, or one for each reason of drops.
 func linesOf(node string, entry *consoleapi.HistoryEntry) []Line {
 	line := Line{Time: entry.Time, Nodes: []string{node}, Kind: string(entry.Kind), Text: textOf(entry)}
 	if entry.Kind != consoleapi.HistoryDrops {

@@ -9,13 +9,12 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/ui/view"
 )
 
-// backlog is the number of events that a page may lag behind. With more it is sent the whole state again.
+// backlog is how many events a page may lag behind before it is sent the whole state again.
 const backlog = 8
 
 // nothing is the event of an interval without changes; it keeps the connection alive.
 var nothing = []byte("{}")
 
-// hub sends the same changes to all pages.
 type hub struct {
 	mu      sync.Mutex
 	state   *view.State
@@ -25,7 +24,7 @@ type hub struct {
 	closed  bool
 }
 
-// join adds a page. Its first event is the whole state, if there is one.
+// join sends a page the whole state, if there is one.
 func (h *hub) join(source Source) chan []byte {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -55,7 +54,6 @@ func (h *hub) leave(client chan []byte) {
 	delete(h.clients, client)
 }
 
-// close ends all connections.
 func (h *hub) close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -76,7 +74,6 @@ func (h *hub) watched() bool {
 	return len(h.clients) > 0
 }
 
-// latest returns the state and its view.
 func (h *hub) latest(source Source) (*view.State, *view.View) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -86,7 +83,7 @@ func (h *hub) latest(source Source) (*view.State, *view.View) {
 	return h.state, h.view
 }
 
-// refresh reads the state, and reports whether it has changed.
+// refresh reports whether the state has changed.
 func (h *hub) refresh(source Source) bool {
 	state := source.State()
 	if state == nil || state == h.state {
@@ -101,7 +98,6 @@ func (h *hub) refresh(source Source) bool {
 	return true
 }
 
-// update sends the changes to all pages.
 func (h *hub) update(source Source) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -19,8 +19,7 @@ import (
 // Answer is the answer of agents about a row. Fields that do not apply are absent.
 type Answer struct {
 	// VIPs are a Service's VIPs, with the state of each node's announcement.
-	VIPs []report.VIP `json:"vips,omitempty"`
-	// Problems are the problems of these VIPs.
+	VIPs     []report.VIP     `json:"vips,omitempty"`
 	Problems []report.Problem `json:"problems,omitempty"`
 	// Sessions are the BGP sessions of a node.
 	Sessions []consoleapi.BGPPeer `json:"sessions,omitempty"`
@@ -33,13 +32,11 @@ type Answer struct {
 // Timeline is the history of a Service.
 type Timeline struct {
 	render.Why
-	// Warnings describe missing data.
 	Warnings []string `json:"warnings,omitempty"`
 }
 
 // WhyQuery selects a Service and a period.
 type WhyQuery struct {
-	// Service is namespace/name.
 	Service string
 	// At is a time in the format of `millrace why --at`.
 	At string
@@ -70,8 +67,7 @@ func whyQuery(values url.Values) (WhyQuery, error) {
 // Packet is a packet to trace.
 type Packet struct {
 	Source, Destination netip.AddrPort
-	// Protocol is tcp, udp or sctp.
-	Protocol string
+	Protocol            string
 	// Node is the ingress node; empty: the first node.
 	Node string
 	// Midstream is true for a packet of an established connection.

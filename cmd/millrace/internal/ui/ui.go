@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ui serves the page of `millrace ui`: routers, nodes, Services and pods with their problems.
-// Static files are embedded and need no token. All data of the cluster requires one: the state is sent as
-// server-sent events, answers of agents on request.
+// Package ui serves the page of `millrace ui`. Static files are embedded and need no token. All data of the
+// cluster requires one: the state is sent as server-sent events, answers of agents on request.
 package ui
 
 import (
@@ -28,8 +27,8 @@ var embedded embed.FS
 
 // Source reads a cluster. Its methods may be called concurrently.
 type Source interface {
-	// State returns the current state: the same pointer until it changes, and nil before the first complete
-	// read. A source may pause its requests to the cluster when State is not called for a while.
+	// State returns the same pointer until the state changes, and nil before the first complete read. A
+	// source may pause its requests to the cluster when State is not called for a while.
 	State() *view.State
 	// Ask queries agents, or the aggregated API in their place, about the row with an ID.
 	Ask(ctx context.Context, id string) (*Answer, error)
@@ -41,11 +40,8 @@ type Source interface {
 
 // Options configure a Handler.
 type Options struct {
-	// Token is required in the Authorization header of requests for data of the cluster.
-	Token string
-	// Hosts are the accepted values of the Host header.
-	Hosts []string
-	// Interval is the interval at which changes are sent; 0: DefaultInterval.
+	Token    string
+	Hosts    []string
 	Interval time.Duration
 }
 
@@ -72,7 +68,7 @@ func NewToken() string {
 	return hex.EncodeToString(token)
 }
 
-// New returns a handler. Changes are sent while Run runs.
+// New returns a handler, which sends changes while Run runs.
 func New(source Source, options Options) (*Handler, error) {
 	if options.Token == "" {
 		return nil, errors.New("serve the page: there is no token")
@@ -95,8 +91,7 @@ func New(source Source, options Options) (*Handler, error) {
 	return h, nil
 }
 
-// serveFiles serves the page. It handles missing files itself, because http.Error, which http.FileServerFS
-// uses, removes Cache-Control.
+// serveFiles handles missing files itself, because http.Error of http.FileServerFS removes Cache-Control.
 func serveFiles(files fs.FS) http.Handler {
 	serve := http.FileServerFS(files)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -140,8 +135,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("Cross-Origin-Resource-Policy", "same-origin")
 	header.Set("Cross-Origin-Opener-Policy", "same-origin")
 	header.Set("Cache-Control", "no-store")
-	// Reject other host names that resolve to this address: otherwise their pages would have the same
-	// origin as this one (DNS rebinding).
+	// Other host names that resolve to this address would make pages of the same origin (DNS rebinding).
 	if !slices.Contains(h.options.Hosts, strings.ToLower(r.Host)) {
 		fail(w, http.StatusMisdirectedRequest, fmt.Errorf("host %q is not served; open the address that was printed", r.Host))
 		return
@@ -149,8 +143,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.mux.ServeHTTP(w, r)
 }
 
-// authorized requires the token. It is sent in a header, because browsers send cookies to all ports of a
-// host (RFC 6265, section 8.5) and with requests of other pages.
+// authorized requires the token in a header, because browsers send cookies to all ports of a host (RFC
+// 6265, section 8.5) and with requests of other pages.
 func (h *Handler) authorized(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, is := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -162,7 +156,6 @@ func (h *Handler) authorized(next http.HandlerFunc) http.Handler {
 	})
 }
 
-// events sends the state, then its changes.
 func (h *Handler) events(w http.ResponseWriter, r *http.Request) {
 	client := h.hub.join(h.source)
 	defer h.hub.leave(client)
@@ -228,7 +221,6 @@ func (h *Handler) trace(w http.ResponseWriter, r *http.Request) {
 	h.answer(w, r, func(ctx context.Context) (any, error) { return h.source.Trace(ctx, packet) })
 }
 
-// answer limits concurrency to asksAtOnce, calls ask, and writes its result.
 func (h *Handler) answer(w http.ResponseWriter, r *http.Request, ask func(context.Context) (any, error)) {
 	select {
 	case h.asks <- struct{}{}:

@@ -8,8 +8,7 @@ import (
 	"strings"
 )
 
-// Denied returns RBAC's message that rejects listing a path, such as /apis/millrace.io/v1beta1/vips or
-// /api/v1/namespaces/shop/pods.
+// Denied returns RBAC's rejection of listing a path such as /apis/millrace.io/v1beta1/vips.
 func Denied(path string) string {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	group, rest := "", parts[2:]

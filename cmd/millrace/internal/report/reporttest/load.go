@@ -24,7 +24,7 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
-// Load reads objects.yaml of a directory, and agents.yaml if it exists. Unknown fields fail the test.
+// Load reads objects.yaml and, if present, agents.yaml. Unknown fields fail the test.
 func Load(t *testing.T, directory string) *report.Input {
 	t.Helper()
 	in := loadObjects(t, filepath.Join(directory, "objects.yaml"))
@@ -32,7 +32,6 @@ func Load(t *testing.T, directory string) *report.Input {
 	return in
 }
 
-// loadAgents reads the answers of agents.
 func loadAgents(t *testing.T, file string) report.Agents {
 	t.Helper()
 	var agents struct {
@@ -70,7 +69,6 @@ func loadObjects(t *testing.T, file string) *report.Input {
 		}
 		object, kind, err := decoder.Decode(document, nil, nil)
 		if runtime.IsMissingKind(err) {
-			// The document has only comments.
 			continue
 		}
 		if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-// Load reads objects.yaml of a directory. Unknown fields fail the test.
+// Load reads objects.yaml of a directory; unknown fields fail the test.
 func Load(t *testing.T, directory string) *routing.Input {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(directory, "objects.yaml"))

@@ -29,10 +29,8 @@ import (
 type Source struct {
 	mu    sync.Mutex
 	state *view.State
-	// Hops and Pod are the result of Trace.
-	Hops []*consoleapi.Trace
-	Pod  string
-	// Lines are the result of Why.
+	Hops  []*consoleapi.Trace
+	Pod   string
 	Lines []timeline.Line
 }
 
@@ -53,8 +51,7 @@ func (s *Source) State() *view.State {
 	return s.state
 }
 
-// Ask implements ui.Source. The nodes that announce a VIP are those of the state's announcements, or of its
-// input's agents.
+// Ask implements ui.Source from the state's announcements or its input's agents.
 func (s *Source) Ask(_ context.Context, id string) (*ui.Answer, error) {
 	answer := &ui.Answer{}
 	in := *s.State().Input
@@ -99,16 +96,14 @@ func (s *Source) Trace(context.Context, ui.Packet) (any, error) {
 // Size is the size of a generated cluster.
 type Size struct {
 	Nodes, VIPs, Zones int
-	// Down counts nodes whose second session is down, NotReady those without a ready agent, and Unserved
-	// Services without a ready endpoint.
+	// Down counts nodes with a session down, NotReady those without ready agent, Unserved Services without
+	// endpoint.
 	Down, NotReady, Unserved int
 }
 
-// routers are the LBPeers of a generated cluster.
 var routers = []string{"tor-a", "tor-b"}
 
-// Cluster returns a cluster with the aggregated API, in which each node has a session with each of two
-// routers, and each VIP belongs to a Service that all nodes announce.
+// Cluster returns a cluster whose nodes have sessions with two routers and announce each Service.
 func Cluster(size Size) *view.State {
 	in := &report.Input{Namespace: "millrace-system"}
 	ready := []metav1.Condition{{Type: millracev1beta1.ConditionReady, Status: metav1.ConditionTrue, Reason: millracev1beta1.ReasonValid}}

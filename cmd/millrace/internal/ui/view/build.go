@@ -16,8 +16,7 @@ const (
 	few = 60
 	// fewPods is the maximum number of endpoints in a cluster whose rows name endpoints.
 	fewPods = 200
-	// longRanges limits the ranges of a row in bytes. Longer ranges are left out; the page requests them
-	// when the row is selected.
+	// longRanges limits the ranges of a row in bytes; the page requests longer ones on selection.
 	longRanges = 400
 	// suspects limits the VIPs with at most one announcing node that the report explains.
 	suspects = 200
@@ -40,29 +39,22 @@ func Build(state *State) *View {
 	return view
 }
 
-// builder indexes the state.
 type builder struct {
-	state   *State
-	report  *report.View
-	refused map[string]bool
-	// announced has an entry for each VIP whose announcing nodes are known.
+	state     *State
+	report    *report.View
+	refused   map[string]bool
 	announced map[string]announced
-	// rows maps VIPs to the IDs of their rows.
-	rows map[string][]string
-	// worst maps the ID of a row to its worst problem.
-	worst map[string]Problem
-	// found are the report's problems.
-	found []report.Problem
+	rows      map[string][]string
+	worst     map[string]Problem
+	found     []report.Problem
 }
 
-// announced is the number of nodes that announce a VIP, and the nodes themselves: names in small clusters,
-// ranges in others.
+// announced has the nodes of a VIP as names in small clusters, as ranges in others.
 type announced struct {
 	count  int
 	nodes  []string
 	ranges []string
-	// stale is true if the aggregated API does not answer any more.
-	stale bool
+	stale  bool
 }
 
 func newBuilder(state *State) *builder {
@@ -90,7 +82,7 @@ func newBuilder(state *State) *builder {
 	return b
 }
 
-// rowsOf returns the IDs of the rows of a VIP's Services, or else the ID of the VIP's own row.
+// rowsOf returns the rows of a VIP's Services, or else the VIP's own.
 func rowsOf(vip *report.VIP) []string {
 	var rows []string
 	for _, service := range vip.Services {
@@ -111,7 +103,6 @@ func announcedBy(vip *report.VIP) announced {
 	return announced{count: len(nodes), nodes: nodes}
 }
 
-// addLive adds the announcements of the aggregated API.
 func (b *builder) addLive() {
 	list := b.state.Announcements
 	for i := range list.Items {
@@ -136,8 +127,7 @@ func (b *builder) addLive() {
 	}
 }
 
-// addReports adds the announcements that the counts in the nodes' reports prove: a node announces all VIPs
-// of Services, or no VIP. Other counts do not identify the VIPs.
+// addReports uses counts of the nodes' reports that identify VIPs: all VIPs of Services, or no VIP.
 func (b *builder) addReports() {
 	inUse := 0
 	for i := range b.report.VIPs {
@@ -168,13 +158,12 @@ func (b *builder) addReports() {
 	}
 }
 
-// isStale reports whether a node's report may be old.
 func (b *builder) isStale(node *report.Node) bool {
 	return b.refused["pods"] || node.Agent != report.AgentReady || node.Ready == "Unknown"
 }
 
-// explained returns the report's problems of VIPs that at most one node announces. The report is built for
-// these VIPs only, because expanding the decisions of all nodes about all VIPs is too expensive.
+// explained builds the report for VIPs that at most one node announces, because expanding the decisions of
+// all nodes about all VIPs is too expensive.
 func (b *builder) explained() []report.Problem {
 	if b.state.Announcements == nil || len(b.state.Input.Agents.Answers) > 0 {
 		return nil
@@ -270,7 +259,6 @@ func levelOf(problem report.Problem) Level {
 	return Warning
 }
 
-// rowOf returns the ID of the row that a problem is about.
 func (b *builder) rowOf(problem report.Problem) string {
 	switch problem.Kind {
 	case "LBNode":
@@ -291,7 +279,6 @@ func (b *builder) rowOf(problem report.Problem) string {
 // collective are reasons of problems that are reported once, at the first of many nodes.
 var collective = map[string]bool{report.ReasonGenericXDP: true, report.ReasonObjects: true, report.ReasonNoAnswer: true}
 
-// index collects the worst problem of each row.
 func (b *builder) index(problems []Problem) {
 	for _, problem := range problems {
 		if problem.Row == "" || collective[problem.Reason] {

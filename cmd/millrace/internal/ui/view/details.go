@@ -27,8 +27,7 @@ type Details struct {
 	Conditions []Condition `json:"conditions,omitempty"`
 	// Sessions are the sessions of a node or with a router, sorted with those that are down first.
 	Sessions []SessionDetails `json:"sessions,omitempty"`
-	// Pods are the endpoints of a Service.
-	Pods []Pod `json:"pods,omitempty"`
+	Pods     []Pod            `json:"pods,omitempty"`
 	// Frontends and Drops are from the aggregated API.
 	Frontends []Frontend         `json:"frontends,omitempty"`
 	Drops     map[string]float64 `json:"drops,omitempty"`
@@ -62,8 +61,7 @@ type SessionDetails struct {
 	Message    string    `json:"message,omitempty"`
 	BFD        string    `json:"bfd,omitempty"`
 	BFDMessage string    `json:"bfdMessage,omitempty"`
-	// Stale is true if the node's report may be old.
-	Stale bool `json:"stale,omitempty"`
+	Stale      bool      `json:"stale,omitempty"`
 }
 
 // Pod is an endpoint.
@@ -115,7 +113,6 @@ func DetailsOf(state *State, view *View, id string) (*Details, bool) {
 	return details, found
 }
 
-// addressesOf returns the VIPs of a row.
 func addressesOf(view *View, id string) []string {
 	for i := range view.Services {
 		if view.Services[i].ID == id {
@@ -174,7 +171,6 @@ func (d *Details) ofNode(state *State, name string) bool {
 	return true
 }
 
-// sessions adds a node's sessions with one LBPeer, or with all if peer is empty.
 func (d *Details) sessions(from *millracev1beta1.LBNodeReport, peer string) {
 	for _, session := range from.Status.Sessions {
 		if peer != "" && session.Peer != peer {
@@ -194,7 +190,7 @@ func (d *Details) sessions(from *millracev1beta1.LBNodeReport, peer string) {
 	}
 }
 
-// sort puts the sessions that are down first, and cuts long lists.
+// sort also cuts long lists.
 func (d *Details) sort() {
 	slices.SortFunc(d.Sessions, func(a, b SessionDetails) int {
 		return cmp.Or(rank(a.Up)-rank(b.Up), report.CompareNames(a.Node, b.Node), report.CompareNames(a.Peer, b.Peer))
@@ -297,7 +293,7 @@ func podsOf(slice *discoveryv1.EndpointSlice) (pods []Pod) {
 	return pods
 }
 
-// sortPods sorts pods that are not ready first, and merges the entries of a pod with two addresses.
+// sortPods puts unready pods first and merges entries of a pod with two addresses.
 func sortPods(pods []Pod) []Pod {
 	slices.SortFunc(pods, func(a, b Pod) int {
 		return cmp.Or(rank(a.Ready)-rank(b.Ready), report.CompareNames(a.Node, b.Node), report.CompareNames(a.Name, b.Name),

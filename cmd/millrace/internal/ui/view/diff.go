@@ -19,10 +19,8 @@ type rows map[string]json.RawMessage
 // Change is the difference between two views. Applied to the previous view it results in the new one.
 type Change struct {
 	// Full is true if the change is from an empty view; the page drops its rows first.
-	Full bool `json:"full,omitempty"`
-	// Head is absent if unchanged.
-	Head json.RawMessage `json:"head,omitempty"`
-	// Answered is View.Answered, absent if unchanged.
+	Full     bool            `json:"full,omitempty"`
+	Head     json.RawMessage `json:"head,omitempty"`
 	Answered json.RawMessage `json:"answered,omitempty"`
 	Routers  *RowChange      `json:"routers,omitempty"`
 	Nodes    *RowChange      `json:"nodes,omitempty"`
@@ -63,7 +61,6 @@ func Encode(view *View) (*Encoded, error) {
 	return out, err
 }
 
-// put encodes a row, unless err is set.
 func (r rows) put(err error, id string, row any) error {
 	if err != nil {
 		return err
@@ -74,7 +71,7 @@ func (r rows) put(err error, id string, row any) error {
 	return nil
 }
 
-// Changes returns the difference between two views. A nil view is empty.
+// Changes returns the difference between two views; nil is empty.
 func Changes(from, to *Encoded) Change {
 	change := Change{Full: from == nil}
 	if from == nil {

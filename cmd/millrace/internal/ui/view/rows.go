@@ -55,7 +55,6 @@ func departureNote(departure millracev1beta1.Departure) string {
 	return "does not announce: " + string(departure)
 }
 
-// bfdStates returns the states of BFD sessions by node and LBPeer.
 func (b *builder) bfdStates() map[[2]string]string {
 	states := map[[2]string]string{}
 	for i := range b.state.Input.LBNodeReports {
@@ -69,7 +68,6 @@ func (b *builder) bfdStates() map[[2]string]string {
 	return states
 }
 
-// routers returns the LBPeers, with the nodes' sessions.
 func (b *builder) routers(nodes []Node) []Router {
 	routers := make([]Router, 0, len(b.state.Input.Peers))
 	place := map[string]int{}
@@ -104,7 +102,7 @@ func (b *builder) routers(nodes []Node) []Router {
 	return routers
 }
 
-// judge sets the level of a router: by its own problem, or by its sessions.
+// judge uses the router's own problem or its sessions.
 func (b *builder) judge(router *Router) {
 	if problem, is := b.worst[router.ID]; is {
 		router.Level, router.Note = problem.Level, problem.Message
@@ -126,7 +124,6 @@ func (b *builder) judge(router *Router) {
 	}
 }
 
-// routerAddress returns the address of a router, or the method of discovery.
 func routerAddress(peer *millracev1beta1.LBPeer) string {
 	return cmp.Or(peer.Spec.Router.Address, peer.Spec.Router.Range, "default gateway")
 }
@@ -176,7 +173,6 @@ func (b *builder) services() []Service {
 	return services
 }
 
-// addVIP adds a VIP to the row of a Service.
 func (b *builder) addVIP(row *Service, vip *report.VIP, service report.Service) {
 	row.VIPs = append(row.VIPs, vip.Address)
 	row.Endpoints.Good += service.Ready
@@ -233,7 +229,6 @@ func (b *builder) addTraffic(rows map[string]*Service) {
 	}
 }
 
-// addPods adds the endpoints in clusters with at most fewPods of them.
 func (b *builder) addPods(rows map[string]*Service) {
 	all := 0
 	for _, row := range rows {

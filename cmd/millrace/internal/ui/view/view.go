@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package view computes the content of the page of `millrace ui` from the API server's objects and the
-// aggregated API. It is pure. Rows are compared by their JSON, so that only changed rows are sent to the
-// page.
+// Package view computes the page of `millrace ui` from API objects and the aggregated API. It is pure. Rows
+// are compared by their JSON, so that only changed rows are sent to the page.
 package view
 
 import (
@@ -16,9 +15,7 @@ import (
 type State struct {
 	// Cluster is the name of the context, or the host of the API server.
 	Cluster string
-	// Input are the objects, without the kinds in Refused.
-	Input *report.Input
-	// Refused are the kinds that could not be read.
+	Input   *report.Input
 	Refused []Refusal
 	// Traffic and Announcements are from the aggregated API; nil if they could not be read.
 	Traffic       *livev1alpha1.ServiceTrafficList
@@ -33,27 +30,22 @@ type State struct {
 type Outage struct {
 	// Since is the time of the first request without an answer.
 	Since time.Time `json:"since"`
-	// Seen is the time of the last answer, from which the shown data is. It is zero if no data of the server is
-	// shown.
-	Seen time.Time `json:"seen,omitzero"`
-	// Message is the error of the last request.
-	Message string `json:"message"`
+	// Seen is the time of the last answer with the shown data, or zero without such data.
+	Seen    time.Time `json:"seen,omitzero"`
+	Message string    `json:"message"`
 }
 
 // Refusal is a kind that the user may not read, or that the API server does not serve.
 type Refusal struct {
 	// Kind is the plural, as in RBAC.
-	Kind string `json:"kind"`
-	// Message is the API server's error.
+	Kind    string `json:"kind"`
 	Message string `json:"message"`
 }
 
 // Level is the severity of a row.
 type Level string
 
-// Levels, from bad to good.
 const (
-	// Bad does not work.
 	Bad Level = "bad"
 	// Warning works in part, or needs attention.
 	Warning Level = "warning"
@@ -61,7 +53,6 @@ const (
 	Unknown Level = "unknown"
 	// Idle is out of service on purpose: a drained node, or a reserved address.
 	Idle Level = "idle"
-	// Good works.
 	Good Level = "good"
 )
 
@@ -107,8 +98,7 @@ type Head struct {
 	Nodes    Count  `json:"nodes"`
 	Sessions Count  `json:"sessions"`
 	BFD      Count  `json:"bfd"`
-	// VIPs counts VIPs with Services. Those that a node announces, according to the aggregated API or else
-	// the nodes' reports, are good.
+	// VIPs counts VIPs with Services; announced ones, by the aggregated API or reports, are good.
 	VIPs      Count `json:"vips"`
 	Endpoints Count `json:"endpoints"`
 	// Rates are absent without the aggregated API.
@@ -155,8 +145,7 @@ type Node struct {
 	Name  string `json:"name"`
 	Zone  string `json:"zone,omitempty"`
 	Level Level  `json:"level"`
-	// Note is the message of the node's worst problem.
-	Note string `json:"note,omitempty"`
+	Note  string `json:"note,omitempty"`
 	// Reason is the reason of Note, by which the page groups nodes.
 	Reason   string    `json:"reason,omitempty"`
 	Sessions []Session `json:"sessions,omitempty"`
@@ -188,12 +177,10 @@ type Service struct {
 	Announcing *int `json:"announcing,omitempty"`
 	// By are these nodes in small clusters.
 	By []string `json:"by,omitempty"`
-	// Ranges are these nodes in large clusters, as indexes into View.Answered; see livev1alpha1.Announced.
-	// It is absent if it would be long.
+	// Ranges are short indexes into View.Answered in large clusters; see livev1alpha1.Announced.
 	Ranges string `json:"ranges,omitempty"`
-	// Pods are the endpoints in small clusters.
-	Pods  []Pod  `json:"pods,omitempty"`
-	Rates *Rates `json:"rates,omitempty"`
+	Pods   []Pod  `json:"pods,omitempty"`
+	Rates  *Rates `json:"rates,omitempty"`
 }
 
 // Problem is a problem of the report, with its row.

@@ -36,7 +36,7 @@ type Line struct {
 type Drops struct {
 	Node    string            `json:"node"`
 	Reasons map[string]uint64 `json:"reasons"`
-	// Skipped counts drops beyond the rate limit of samples, Lost those that the agent did not read.
+	// Skipped counts drops beyond the rate limit of samples, Lost the samples that the agent did not read.
 	Skipped uint64 `json:"skipped"`
 	Lost    uint64 `json:"lost"`
 }

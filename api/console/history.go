@@ -13,7 +13,7 @@ type History struct {
 	Entries []HistoryEntry `json:"entries"`
 	// Since is the time of the oldest entry, selected or not; zero if there is no entry.
 	Since time.Time `json:"since,omitzero"`
-	// Damaged counts lines that cannot be parsed, such as one that a killed agent was writing.
+	// Damaged counts lines that cannot be parsed, such as the last line of a killed agent.
 	Damaged int `json:"damaged,omitempty"`
 	// Omitted counts older entries beyond the query's limit.
 	Omitted int `json:"omitted,omitempty"`

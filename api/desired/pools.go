@@ -63,7 +63,7 @@ func ParsePool(object *millracev1beta1.VIPPool) (Pool, []Problem) {
 	}, p.found
 }
 
-// set leaves out invalid ranges and those that check rejects.
+// set leaves out ranges that are invalid or that check rejects.
 func (p *problems) set(field string, texts []string, check func(netipx.IPRange) error) *netipx.IPSet {
 	var ranges []netipx.IPRange
 	for i, text := range texts {

@@ -105,7 +105,7 @@ func exitCode(err error) int {
 // completer is run by kubectl to complete arguments (k8s.io/kubectl/pkg/cmd, plugin_completion.go).
 const completer = "kubectl_complete-millrace"
 
-// arguments returns the arguments for cobra, for completer those that print completions.
+// arguments returns the arguments for cobra; as completer the program prints completions.
 func arguments(args []string) []string {
 	if filepath.Base(args[0]) == completer {
 		return append([]string{cobra.ShellCompRequestCmd}, args[1:]...)

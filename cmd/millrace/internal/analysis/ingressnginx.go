@@ -17,7 +17,7 @@ import (
 )
 
 // IngressNginx returns the problems of ingress-nginx's Ingresses in classes of Millrace with the parameter
-// annotations: ingress-nginx. Secrets are assumed to exist, and Services too if the manifests contain none.
+// annotations: ingress-nginx. Secrets are assumed to exist, and Services too if the manifests lack them.
 func IngressNginx(objects *manifests.Objects, options Options) (*View, error) {
 	a := &analysis{objects: objects, options: options}
 	a.sort()

@@ -54,8 +54,7 @@ spec:
   rules: [{host: a.example.com, http: {paths: [{path: /oauth2, pathType: Prefix, backend: {service: {name: oauth2-proxy, port: {number: 4180}}}}]}}]
 `
 
-// TestAuthorizationOfAnIngress checks annotations of ingress-nginx from the Ingress to the client's
-// response.
+// TestAuthorizationOfAnIngress checks annotations of ingress-nginx through to the client's response.
 func TestAuthorizationOfAnIngress(t *testing.T) {
 	objects, err := routetest.Parse([]byte(askingIngress))
 	if err != nil {

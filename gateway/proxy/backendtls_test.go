@@ -102,7 +102,6 @@ func TestBackendTLS(t *testing.T) {
 	}
 }
 
-// TestBackendTLSAfterAChange checks that resumed sessions are verified against the current roots.
 func TestBackendTLSAfterAChange(t *testing.T) {
 	port, authority, others := freePort(t), newCA(t), newCA(t)
 	resumed := make(chan bool, 10)

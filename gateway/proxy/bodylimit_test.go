@@ -22,8 +22,7 @@ func bodyLimit(bytes uint64) *resource.Filter {
 	return &resource.Filter{Kind: &resource.Filter_BodyLimit{BodyLimit: &resource.BodyLimit{Bytes: bytes}}}
 }
 
-// TestBodyLimit checks the limit with and without Content-Length, and that the backend gets no complete
-// longer body.
+// TestBodyLimit checks that the backend gets no complete body beyond the limit.
 func TestBodyLimit(t *testing.T) {
 	port := freePort(t)
 	var whole, longest atomic.Int64
@@ -104,8 +103,7 @@ func TestBodyLimit(t *testing.T) {
 	}
 }
 
-// TestBodyLimitAsksForNothing checks that a request with Expect is rejected before its body (RFC 9110,
-// section 10.1.1).
+// TestBodyLimitAsksForNothing checks rejections before the body (RFC 9110, section 10.1.1).
 func TestBodyLimitAsksForNothing(t *testing.T) {
 	port := freePort(t)
 	start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a", bodyLimit(100)))),

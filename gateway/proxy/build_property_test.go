@@ -16,7 +16,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// drawnResource draws a resource with few names, so that many references resolve.
 func drawnResource(t *rapid.T, certificates []*resource.Resource) *resource.Resource {
 	number := func(what string, below int) int { return rapid.IntRange(0, below-1).Draw(t, what) }
 	some := func(kind string, below int) string { return fmt.Sprint(kind, number(kind, below)) }
@@ -53,7 +52,6 @@ func drawnResource(t *rapid.T, certificates []*resource.Resource) *resource.Reso
 	return &resource.Resource{Name: some("c", 2), Kind: from.GetKind()}
 }
 
-// drawnFilters draws access filters, some of them invalid.
 func drawnFilters(t *rapid.T) []*resource.Filter {
 	switch rapid.IntRange(0, 5).Draw(t, "filter") {
 	case 0:
@@ -110,8 +108,8 @@ func shape(of *table) map[string]string {
 	return words
 }
 
-// TestChangesLeadToTheWhole checks that incremental changes result in the same table as a complete build,
-// and that a change is rejected exactly if the complete build is, leaving the table unchanged.
+// TestChangesLeadToTheWhole checks that incremental changes and a complete build have the same table and
+// errors.
 func TestChangesLeadToTheWhole(t *testing.T) {
 	authority := newCA(t)
 	certificates := []*resource.Resource{authority.resource("c", "a.example"), authority.resource("c", "b.example")}

@@ -1,5 +1,3 @@
-// SPDX-License-Identifier: Apache-2.0
-
 package proxy
 
 import (
@@ -27,7 +25,6 @@ func full(t *testing.T, authority *ca) []*resource.Resource {
 	), b, backend("m"))
 }
 
-// TestApplyKeepsWhatIsUnchanged checks that unchanged resources keep their objects.
 func TestApplyKeepsWhatIsUnchanged(t *testing.T) {
 	resources := full(t, newCA(t))
 	f := start(t, nil, resources...)

@@ -70,7 +70,6 @@ func TestUpgradeHasTimeouts(t *testing.T) {
 	}
 }
 
-// TestBadStatus checks that a status below 100 is a bad response and releases the endpoint.
 func TestBadStatus(t *testing.T) {
 	port := freePort(t)
 	address := rawBackend(t, answering("HTTP/1.1 099 None\r\nContent-Length: 0\r\n\r\n"))
@@ -89,7 +88,6 @@ func TestBadStatus(t *testing.T) {
 	}
 }
 
-// TestNoContentType checks that the proxy does not detect a content type.
 func TestNoContentType(t *testing.T) {
 	port := freePort(t)
 	start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))),
@@ -112,8 +110,7 @@ func TestNoContentType(t *testing.T) {
 	}
 }
 
-// TestPathSpellings checks the table of docs/proxy.md: the match of each path spelling and the backend's
-// path.
+// TestPathSpellings checks the table of docs/proxy.md.
 func TestPathSpellings(t *testing.T) {
 	port := freePort(t)
 	says := func(name string) string {

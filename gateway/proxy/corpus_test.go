@@ -17,9 +17,8 @@ import (
 	"golang.org/x/tools/txtar"
 )
 
-// TestCorpus reads files with a raw request ("request", with escaped \r and \n, ignoring line breaks), the
-// statuses received by the client ("status"), and the requests received by backends ("reached"), starting
-// with method and target.
+// TestCorpus reads files with a raw request ("request", with escaped \r and \n), the client's statuses
+// ("status"), and the backends' requests ("reached").
 func TestCorpus(t *testing.T) {
 	files, err := filepath.Glob("testdata/abuse/*.txt")
 	if err != nil || len(files) == 0 {
@@ -51,8 +50,7 @@ func TestCorpus(t *testing.T) {
 	}
 }
 
-// abuse sends raw bytes and returns the response statuses and the backend requests. After the wanted
-// responses it closes the sending direction and reads to the end.
+// abuse returns response statuses and backend requests. After the wanted responses it half-closes and reads on.
 func abuse(t *testing.T, raw string, wanted int) (statuses, reached []string) {
 	port := freePort(t)
 	var mutex sync.Mutex
@@ -63,7 +61,6 @@ func abuse(t *testing.T, raw string, wanted int) (statuses, reached []string) {
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
-			// The backend detects an incomplete request.
 			return
 		}
 		mutex.Lock()

@@ -43,8 +43,7 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// TestShutdownLosesNothing checks that clients with continuous requests on kept connections see no failure
-// until the port is closed, over HTTP/1.1 and HTTP/2.
+// TestShutdownLosesNothing checks that no request on kept connections fails until the port is closed.
 func TestShutdownLosesNothing(t *testing.T) {
 	port, authority := freePort(t), newCA(t)
 	begun, goOn := make(chan struct{}), make(chan struct{})
@@ -85,7 +84,6 @@ func TestShutdownLosesNothing(t *testing.T) {
 					asked.Add(1)
 				}
 				if draining.Load() && asked.Load() > 0 && closing.Load() {
-					// Like a load balancer that removed the endpoint.
 					return
 				}
 			}
@@ -171,7 +169,6 @@ func TestPortsChange(t *testing.T) {
 	}
 }
 
-// silent is a body that blocks until it is ended.
 type silent struct{ ended chan struct{} }
 
 func (s silent) Read([]byte) (int, error) {
@@ -181,8 +178,8 @@ func (s silent) Read([]byte) (int, error) {
 
 func (s silent) Close() error { return nil }
 
-// TestSlowBodyIsClosedFirst checks that a body timeout is attributed to the client although net/http
-// cancels the context before the read returns, and the transport then closes the body.
+// TestSlowBodyIsClosedFirst checks that a body timeout is attributed to the client, although net/http cancels
+// the context before the read returns.
 func TestSlowBodyIsClosedFirst(t *testing.T) {
 	body := &patientBody{
 		ReadCloser: silent{make(chan struct{})}, timeout: time.Minute,

@@ -19,7 +19,6 @@ import (
 	"pgregory.net/rapid"
 )
 
-// connect returns a client connection after one request.
 func connect(t *testing.T, port uint32, config *tls.Config) (net.Conn, *bufio.Reader) {
 	t.Helper()
 	conn, err := net.Dial("tcp", client127(port))
@@ -53,7 +52,6 @@ func ask(t *testing.T, conn net.Conn, reader *bufio.Reader, request string) *htt
 	return response
 }
 
-// closedPort waits until a port refuses connections.
 func closedPort(t *testing.T, port uint32) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); ; pause(t.Context(), time.Millisecond) {
@@ -68,8 +66,7 @@ func closedPort(t *testing.T, port uint32) {
 	}
 }
 
-// TestIdleConnectionsAreAnsweredAtTheEnd checks that a request on an idle connection is answered after the
-// port is closed, because clients cannot retry a POST.
+// TestIdleConnectionsAreAnsweredAtTheEnd sends requests after the port is closed: clients cannot retry a POST.
 func TestIdleConnectionsAreAnsweredAtTheEnd(t *testing.T) {
 	plain, secure, authority := freePort(t), freePort(t), newCA(t)
 	f := start(t, func(s *Settings) { s.DrainWait, s.DrainGrace = 10*time.Millisecond, 8*time.Second }, all(
@@ -92,7 +89,6 @@ func TestIdleConnectionsAreAnsweredAtTheEnd(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("shutdown: %v", err)
 	}
-	// Both connections are closed by then.
 	if waited := time.Since(begun); waited > time.Second {
 		t.Errorf("the end took %s more", waited)
 	}
@@ -142,7 +138,6 @@ func TestUnreadRequestsAreSeen(t *testing.T) {
 	open.awaitClosed(t.Context())
 }
 
-// frame returns an unmasked frame.
 func frame(opcode byte, payload []byte) []byte {
 	header := []byte{0x80 | opcode}
 	switch n := len(payload); {
@@ -156,8 +151,7 @@ func frame(opcode byte, payload []byte) []byte {
 	return append(header, payload...)
 }
 
-// TestWebSocketsAreToldOfTheEnd checks that clients get a Close frame with 1001, unless the backend is
-// within a frame or has sent a Close frame.
+// TestWebSocketsAreToldOfTheEnd checks for Close frames, unless the backend is within a frame or has sent one.
 func TestWebSocketsAreToldOfTheEnd(t *testing.T) {
 	for name, tc := range map[string]struct {
 		sent, want []byte

@@ -1,5 +1,3 @@
-// SPDX-License-Identifier: Apache-2.0
-
 package proxy
 
 import (
@@ -11,8 +9,7 @@ import (
 	"time"
 )
 
-// TestRefusedBeforeItsBody checks that requests with Expect (RFC 9110, section 10.1.1) or a long body are
-// rejected before the body.
+// TestRefusedBeforeItsBody checks requests with Expect (RFC 9110, section 10.1.1) or a long body.
 func TestRefusedBeforeItsBody(t *testing.T) {
 	port := freePort(t)
 	start(t, nil, httpListener("l", port, nil))

@@ -13,8 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// TestAuthorizationBackends checks HTTP/2 and TLS to the authorization backend, including certificate
-// verification.
+// TestAuthorizationBackends checks HTTP/2 and TLS to the authorization backend.
 func TestAuthorizationBackends(t *testing.T) {
 	authority, others := newCA(t), newCA(t)
 	answers := func(w http.ResponseWriter, r *http.Request) {

@@ -18,7 +18,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// asking returns a filter with the backend "auth" and the given path.
 func asking(path string, change ...func(*resource.ExternalAuthorization)) *resource.Filter {
 	of := &resource.ExternalAuthorization{
 		Backend: "auth", Path: path, Host: "auth.example.com", RequestHeaders: []string{"*"},
@@ -30,13 +29,11 @@ func asking(path string, change ...func(*resource.ExternalAuthorization)) *resou
 	return &resource.Filter{Kind: &resource.Filter_ExternalAuthorization{ExternalAuthorization: of}}
 }
 
-// authorizer responds depending on the path and records the last request.
 type authorizer struct {
 	mutex sync.Mutex
 	last  *http.Request
 	asked atomic.Int64
-	// gone receives a value when a hanging request is canceled.
-	gone chan struct{}
+	gone  chan struct{}
 }
 
 func (a *authorizer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -53,7 +50,6 @@ func (a *authorizer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch header := w.Header(); r.URL.Path {
 	case "/cookie":
-		// Allow requests with the session cookie.
 		if _, err := r.Cookie("session"); err != nil {
 			header.Set("Www-Authenticate", "Bearer")
 			header.Set("X-Secret", "not for clients")
@@ -110,8 +106,7 @@ func (a *authorizer) question() *http.Request {
 	return a.last
 }
 
-// TestExternalAuthorization checks that a request is forwarded only if the authorization backend allows it,
-// over each protocol.
+// TestExternalAuthorization checks that only allowed requests are forwarded, over each protocol.
 func TestExternalAuthorization(t *testing.T) {
 	port := freePort(t)
 	auth := &authorizer{gone: make(chan struct{}, 100)}
@@ -146,9 +141,8 @@ func TestExternalAuthorization(t *testing.T) {
 	for _, test := range []struct {
 		path, cookie string
 		status       int
-		// has are response headers, "Name: value"; body is a prefix of the body.
-		has  []string
-		body string
+		has          []string
+		body         string
 	}{
 		{"/ok", "", 200, nil, ""},
 		{"/cookie", "", 401, []string{"Www-Authenticate: Bearer", "Set-Cookie: csrf=1"}, "who are you?"},
@@ -289,8 +283,7 @@ func TestAuthorizationQuestion(t *testing.T) {
 	}
 }
 
-// TestAuthorizationOrder checks that rejected addresses, preflights and redirects need no authorization,
-// while other OPTIONS, WebSockets and bodies do.
+// TestAuthorizationOrder checks that rejected addresses, preflights and redirects need no authorization.
 func TestAuthorizationOrder(t *testing.T) {
 	port := freePort(t)
 	auth := &authorizer{}
@@ -331,8 +324,7 @@ func TestAuthorizationOrder(t *testing.T) {
 	}
 }
 
-// TestAuthorizationClientLeaves checks that the authorization request is canceled when the client
-// disconnects.
+// TestAuthorizationClientLeaves checks that a disconnect cancels the authorization request.
 func TestAuthorizationClientLeaves(t *testing.T) {
 	port := freePort(t)
 	auth := &authorizer{gone: make(chan struct{}, 1)}
@@ -358,7 +350,6 @@ func TestAuthorizationClientLeaves(t *testing.T) {
 	awaitMetric(t, f, `millrace_proxy_requests_total{code="499",listener="l"} 1`)
 }
 
-// TestAuthorizationTimeLimit checks that the rule's timeout includes the authorization request.
 func TestAuthorizationTimeLimit(t *testing.T) {
 	port := freePort(t)
 	auth := &authorizer{gone: make(chan struct{}, 1)}
@@ -371,8 +362,7 @@ func TestAuthorizationTimeLimit(t *testing.T) {
 	}
 }
 
-// TestAuthorizationRoom checks that hanging authorization requests are limited to the client's memory and
-// do not affect other clients.
+// TestAuthorizationRoom checks that hanging authorization requests use the client's memory only.
 func TestAuthorizationRoom(t *testing.T) {
 	port := freePort(t)
 	auth := &authorizer{gone: make(chan struct{}, 1000)}
@@ -412,7 +402,6 @@ func TestAuthorizationRoom(t *testing.T) {
 	for _, conn := range conns {
 		_ = conn.Close()
 	}
-	// Their memory is released.
 	awaitMetric(t, f, "millrace_proxy_active_requests 0")
 	again := dialFrom(t, "127.0.0.2", port)
 	fmt.Fprint(again, "GET / HTTP/1.1\r\nHost: a.example.com\r\n\r\n")
@@ -421,7 +410,6 @@ func TestAuthorizationRoom(t *testing.T) {
 	}
 }
 
-// TestAuthorizationGivesBack checks that the memory is released before the request is forwarded.
 func TestAuthorizationGivesBack(t *testing.T) {
 	port := freePort(t)
 	const share = 16 * (admission.ConnectionBytes + requestBytes + tunnelBytes)
@@ -439,7 +427,6 @@ func TestAuthorizationGivesBack(t *testing.T) {
 	}
 }
 
-// TestAuthorizationsAtOnce checks that concurrent requests get their own responses.
 func TestAuthorizationsAtOnce(t *testing.T) {
 	port := freePort(t)
 	auth := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -487,8 +474,8 @@ func TestAuthorizationsAtOnce(t *testing.T) {
 	}
 }
 
-// TestAuthorizationIsNoWayIn checks that an invalid filter rejects all requests, and that previous rules
-// without or with another authorization are not used instead.
+// TestAuthorizationIsNoWayIn checks that an invalid filter rejects all requests, instead of previous rules with
+// another authorization.
 func TestAuthorizationIsNoWayIn(t *testing.T) {
 	bad := func(change func(*resource.ExternalAuthorization)) *resource.Filter { return asking("/", change) }
 	for name, after := range map[string][]*resource.Filter{
@@ -523,7 +510,6 @@ func TestAuthorizationIsNoWayIn(t *testing.T) {
 			}
 		}
 	}
-	// With the same filter and another fault, the previous rules are served.
 	port := freePort(t)
 	f := start(t, nil, all(one(httpListener("l", port, nil), routes("g", "l", nil, of("ingress/one/i", "/", "a", asking("/forbidden")))),
 		backend("a", serve(t, echo("a"))), backend("auth", serve(t, new(authorizer).ServeHTTP)))...)
@@ -531,7 +517,6 @@ func TestAuthorizationIsNoWayIn(t *testing.T) {
 	if got := get(t, client(t, port, nil), "http://a.example.com/"); got.StatusCode != 403 {
 		t.Errorf("the previous rules: %d; want 403", got.StatusCode)
 	}
-	// Remove the authorization backend.
 	if err := f.Apply(Update{Version: "gone", Removed: []string{"auth"}}); err != nil {
 		t.Fatal(err)
 	}

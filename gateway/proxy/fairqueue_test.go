@@ -13,8 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 )
 
-// TestFramesTakeTurns checks that HTTP/2 frames acquire turns and that waiting does not delay other
-// connections.
+// TestFramesTakeTurns checks that HTTP/2 frames do not delay other connections.
 func TestFramesTakeTurns(t *testing.T) {
 	port := freePort(t)
 	f := start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))),
@@ -62,13 +61,11 @@ func TestFramesTakeTurns(t *testing.T) {
 			t.Fatal("with turns not all pings were answered")
 		}
 	}
-	// No turn was lost.
 	for range maxHandshakes() {
 		f.queue.Acquire(others)
 	}
 }
 
-// TestTurnIsGivenBack checks that a turn is released after maxTurn without another read.
 func TestTurnIsGivenBack(t *testing.T) {
 	turns := admission.NewFairQueue(1)
 	r := &reading{queue: turns, client: netip.MustParseAddr("198.51.100.1")}

@@ -26,7 +26,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// fixture is a proxy on loopback.
 type fixture struct {
 	*Proxy
 	t        *testing.T
@@ -51,7 +50,6 @@ func start(t *testing.T, change func(*Settings), resources ...*resource.Resource
 	return f
 }
 
-// apply applies a whole configuration.
 func (f *fixture) apply(resources ...*resource.Resource) {
 	f.t.Helper()
 	f.versions++
@@ -60,7 +58,6 @@ func (f *fixture) apply(resources ...*resource.Resource) {
 	}
 }
 
-// change adds or replaces resources.
 func (f *fixture) change(resources ...*resource.Resource) {
 	f.t.Helper()
 	f.versions++
@@ -97,7 +94,6 @@ func routes(name, listener string, hostname *resource.Hostname, rules ...*resour
 	}}}
 }
 
-// toward returns a rule for a prefix.
 func toward(prefix, backend string, filters ...*resource.Filter) *resource.Rule {
 	return &resource.Rule{
 		Route:    "httproute/default/" + backend + "/0",
@@ -107,7 +103,6 @@ func toward(prefix, backend string, filters ...*resource.Filter) *resource.Rule 
 	}
 }
 
-// backend returns a Backend and its Endpoints.
 func backend(name string, addresses ...string) []*resource.Resource {
 	return []*resource.Resource{
 		{Name: name, Kind: &resource.Resource_Backend{Backend: &resource.Backend{Endpoints: name + "/endpoints"}}},
@@ -136,7 +131,6 @@ func all(lists ...[]*resource.Resource) []*resource.Resource {
 
 func one(r ...*resource.Resource) []*resource.Resource { return r }
 
-// serve starts a backend and returns its address.
 func serve(t *testing.T, handler http.HandlerFunc) string {
 	t.Helper()
 	server := httptest.NewServer(handler)
@@ -144,7 +138,6 @@ func serve(t *testing.T, handler http.HandlerFunc) string {
 	return server.Listener.Addr().String()
 }
 
-// echo responds with the received request.
 func echo(name string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -155,7 +148,6 @@ func echo(name string) http.HandlerFunc {
 	}
 }
 
-// client connects to a port of the proxy, independent of the URL's host.
 func client(t *testing.T, port uint32, config *tls.Config, protocols ...func(*http.Protocols, bool)) *http.Client {
 	t.Helper()
 	transport := &http.Transport{
@@ -189,7 +181,6 @@ func get(t *testing.T, c *http.Client, target string, headers ...string) reply {
 	return send(t, c, http.MethodGet, target, "", headers...)
 }
 
-// send sends a request with headers "Name: value".
 func send(t *testing.T, c *http.Client, method, target, body string, headers ...string) reply {
 	t.Helper()
 	request, err := http.NewRequest(method, target, strings.NewReader(body))
@@ -215,7 +206,6 @@ func send(t *testing.T, c *http.Client, method, target, body string, headers ...
 	return reply{response, string(text)}
 }
 
-// ca issues certificates.
 type ca struct {
 	t           *testing.T
 	certificate *x509.Certificate

@@ -1,5 +1,3 @@
-// SPDX-License-Identifier: Apache-2.0
-
 package proxy
 
 import (
@@ -18,7 +16,6 @@ func addresses(allow, deny []string) *resource.Filter {
 	return &resource.Filter{Kind: &resource.Filter_ClientAddresses{ClientAddresses: &resource.ClientAddresses{Allow: allow, Deny: deny}}}
 }
 
-// both returns clients for HTTP/1.1 and cleartext HTTP/2.
 func both(t *testing.T, port uint32) map[string]*http.Client {
 	t.Helper()
 	return map[string]*http.Client{
@@ -112,7 +109,6 @@ func TestClientAddresses(t *testing.T) {
 	}
 }
 
-// TestConnectionAddresses checks address lists of tunnels.
 func TestConnectionAddresses(t *testing.T) {
 	port, trusting := freePort(t), freePort(t)
 	authority := newCA(t)
@@ -143,8 +139,7 @@ func TestConnectionAddresses(t *testing.T) {
 	}
 }
 
-// TestPreviousRulesAreNoWayIn checks that previous rules of rejected ones are served only if they are at
-// least as restrictive.
+// TestPreviousRulesAreNoWayIn checks that previous rules are served only if at least as restrictive.
 func TestPreviousRulesAreNoWayIn(t *testing.T) {
 	others, unreadable := addresses([]string{"198.51.100.0/24"}, nil), addresses([]string{"nowhere"}, nil)
 	own := addresses([]string{"127.0.0.0/8"}, nil)
@@ -175,7 +170,6 @@ func TestPreviousRulesAreNoWayIn(t *testing.T) {
 			t.Errorf("%s: %d after it, refused %q", name, got.StatusCode, told(f.Proxy))
 		}
 	}
-	// A rule without a list does not justify serving a previous rule without one.
 	port := freePort(t)
 	f := start(t, nil, all(one(httpListener("l", port, nil), routes("g", "l", nil,
 		of("ingress/one/i", "/secret", "a"), of("ingress/one/i", "/", "a"))), backend("a", serve(t, echo("a"))))...)

@@ -19,7 +19,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// h2conn is an HTTP/2 client that sends arbitrary frames.
 type h2conn struct {
 	*http2.Framer
 	net.Conn
@@ -39,7 +38,6 @@ func dialHTTP2(t *testing.T, port uint32) *h2conn {
 	return overHTTP2(t, conn)
 }
 
-// overHTTP2 starts HTTP/2 on a connection.
 func overHTTP2(t *testing.T, conn net.Conn) *h2conn {
 	t.Helper()
 	c, err := tryHTTP2(t, conn)
@@ -49,7 +47,6 @@ func overHTTP2(t *testing.T, conn net.Conn) *h2conn {
 	return c
 }
 
-// tryHTTP2 returns an error if the proxy has closed the connection already.
 func tryHTTP2(t *testing.T, conn net.Conn) (*h2conn, error) {
 	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
 	c := &h2conn{Framer: http2.NewFramer(conn, conn), Conn: conn, t: t, stream: 1}
@@ -64,7 +61,6 @@ func tryHTTP2(t *testing.T, conn net.Conn) (*h2conn, error) {
 // request sends a header of "name value" fields, which ends the stream, and returns the stream ID.
 func (c *h2conn) request(fields ...string) (uint32, error) { return c.begin(true, fields...) }
 
-// begin sends a header, which may end the stream.
 func (c *h2conn) begin(ends bool, fields ...string) (uint32, error) {
 	c.block.Reset()
 	for _, field := range fields {
@@ -88,7 +84,6 @@ func (c *h2conn) begin(ends bool, fields ...string) (uint32, error) {
 	return stream, err
 }
 
-// outcome returns the status of a stream, or "refused".
 func (c *h2conn) outcome(stream uint32) string {
 	for {
 		frame, err := c.ReadFrame()
@@ -166,8 +161,7 @@ func TestHTTP2Abuse(t *testing.T) {
 	}
 }
 
-// TestHTTP2Host checks that the backend gets the routed host although the field host differs from
-// :authority.
+// TestHTTP2Host checks that the backend gets the routed host, not another field host.
 func TestHTTP2Host(t *testing.T) {
 	port := freePort(t)
 	hosts := make(chan string, 1)
@@ -211,7 +205,6 @@ func TestHTTP2Host(t *testing.T) {
 	}
 }
 
-// stalled is a Writer that blocks until it is closed.
 type stalled chan struct{}
 
 func (s stalled) Write(record []byte) (int, error) {
@@ -219,8 +212,7 @@ func (s stalled) Write(record []byte) (int, error) {
 	return len(record), nil
 }
 
-// TestRapidReset checks that streams opened and reset at once end the connection. The requests block, so
-// that the result does not depend on scheduling.
+// TestRapidReset blocks the requests, so that the result does not depend on scheduling.
 func TestRapidReset(t *testing.T) {
 	port := freePort(t)
 	var active, most atomic.Int32

@@ -11,8 +11,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// TestEndlessInformational checks that endless informational responses do not extend ResponseTimeout. Over
-// HTTP/1.1 they count as header bytes and end earlier.
+// TestEndlessInformational checks ResponseTimeout. Over HTTP/1.1 they count as header bytes and end earlier.
 func TestEndlessInformational(t *testing.T) {
 	for name, protocol := range map[string]resource.Backend_Protocol{"HTTP/1.1": resource.Backend_HTTP1, "HTTP/2": resource.Backend_H2C} {
 		t.Run(name, func(t *testing.T) {

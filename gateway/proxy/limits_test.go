@@ -46,23 +46,19 @@ func TestClientLimits(t *testing.T) {
 	protocols := both(t, trusting)
 	c, second := protocols["HTTP/1.1"], protocols["HTTP/2.0"]
 	at(c, "/one", "198.51.100.1", 200, 200)
-	// Other rules of the zone, protocols and listeners share the counters.
 	at(second, "/other", "198.51.100.1", 200, 503, 503)
 	at(c, "/one", "198.51.100.1", 503)
 	at(c, "/one", "198.51.100.2", 200)
 	at(c, "/one", "2001:db8::1", 200, 200)
 	at(c, "/one", "2001:db8::2", 200, 503)
 	at(c, "/429", "198.51.100.1", 200, 429)
-	// Requests rejected by the second limit are not counted as concurrent.
 	at(c, "/two", "198.51.100.1", 200, 200, 503, 503)
 	at(c, "/exempt", "198.51.100.7", 200, 200, 200)
 	at(c, "/exempt", "198.51.100.8", 200, 503)
 	at(c, "/password", "198.51.100.1", 401, 401, 503)
 	at(c, "/moved", "198.51.100.1", 302, 302, 302)
-	// A client without a forwarded address has its own counter.
 	own := client(t, port, nil)
 	at(own, "/one", "198.51.100.1", 200, 200, 200, 503)
-	// Another version of the configuration keeps the counters.
 	f.apply(all(resources(), backend("a", serve(t, echo("a"))))...)
 	at(c, "/one", "198.51.100.1", 503)
 	awaitMetric(t, f, `millrace_proxy_denied_total{reason="rate"} 11`)

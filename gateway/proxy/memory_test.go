@@ -21,7 +21,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 )
 
-// dialFrom connects from a loopback address.
 func dialFrom(t *testing.T, address string, port uint32) net.Conn {
 	t.Helper()
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
@@ -33,15 +32,13 @@ func dialFrom(t *testing.T, address string, port uint32) net.Conn {
 	return conn
 }
 
-// isClosed reports whether a connection is closed in time.
 func isClosed(conn net.Conn, patience time.Duration) bool {
 	_ = conn.SetReadDeadline(time.Now().Add(patience))
 	_, err := conn.Read(make([]byte, 1))
 	return err != nil && !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// TestIdleConnections checks that the longest idle connections of a client beyond its limit are closed, not
-// those of others.
+// TestIdleConnections checks that the client's own longest idle connections are closed.
 func TestIdleConnections(t *testing.T) {
 	port := freePort(t)
 	start(t, func(s *Settings) { s.MaxConnections, s.MaxClientBytes = 20, 5*admission.ConnectionBytes },
@@ -63,7 +60,6 @@ func TestIdleConnections(t *testing.T) {
 	}
 }
 
-// TestIdleConnectionsMakeRoom checks that idle connections are evicted for a request.
 func TestIdleConnectionsMakeRoom(t *testing.T) {
 	port := freePort(t)
 	start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes = 24*admission.ConnectionBytes, 0 },
@@ -78,8 +74,8 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 	}
 }
 
-// TestConnectionsOfOneAddress checks that clients behind one address (NAT) have at most a quarter of the
-// connections. If all are in use, a new one replaces the longest idle one of the client with the most.
+// TestConnectionsOfOneAddress checks that one address (NAT) has at most a quarter of the connections. A new one
+// replaces the longest idle one of the client with the most.
 func TestConnectionsOfOneAddress(t *testing.T) {
 	port := freePort(t)
 	f := start(t, func(s *Settings) { s.MaxConnections, s.MaxBytes, s.MaxClientBytes = 20, 0, 0 },
@@ -119,8 +115,8 @@ func TestConnectionsOfOneAddress(t *testing.T) {
 	}
 }
 
-// TestHeadersFillNoMemory checks that requests beyond the memory limit receive 503 and GOAWAY. If the
-// client continues, its connection is reset, and responses may be lost. Other clients are served.
+// TestHeadersFillNoMemory checks for 503 and GOAWAY. If the client continues, its connection is reset, and
+// responses may be lost.
 func TestHeadersFillNoMemory(t *testing.T) {
 	port := freePort(t)
 	held, done := make(chan struct{}, 1000), make(chan struct{})
@@ -191,7 +187,6 @@ func TestHeadersFillNoMemory(t *testing.T) {
 	}
 }
 
-// TestLongFramesAreRefused checks that the length of a frame does not cause allocation of a buffer.
 func TestLongFramesAreRefused(t *testing.T) {
 	port := freePort(t)
 	start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), backend("a", serve(t, echo("a"))))...)
@@ -223,8 +218,7 @@ var fields = func() string {
 	return b.String()
 }()
 
-// TestEndlessHeadersFillNoMemory checks that endless headers count and the longest idle connections are
-// evicted.
+// TestEndlessHeadersFillNoMemory checks that endless headers evict the longest idle connections.
 func TestEndlessHeadersFillNoMemory(t *testing.T) {
 	port := freePort(t)
 	start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes, s.HeaderTimeout = 40<<20, 8<<20, time.Minute },
@@ -232,7 +226,6 @@ func TestEndlessHeadersFillNoMemory(t *testing.T) {
 	var conns []net.Conn
 	for range 40 {
 		conn := dialFrom(t, "127.0.0.2", port)
-		// Further writes may fail.
 		_, _ = conn.Write([]byte("GET / HTTP/1.1\r\nHost: a\r\n" + fields))
 		conns = append(conns, conn)
 	}
@@ -319,8 +312,8 @@ func TestShortFieldsFillNoMemory(t *testing.T) {
 	}
 }
 
-// TestRefusedConnectionsEnd checks that connections of clients that do not read error responses are closed
-// when rejected requests use a sixteenth of all memory.
+// TestRefusedConnectionsEnd checks that connections are closed when rejected requests use a sixteenth of all
+// memory.
 func TestRefusedConnectionsEnd(t *testing.T) {
 	port := freePort(t)
 	var written atomic.Int64

@@ -1,5 +1,3 @@
-// SPDX-License-Identifier: Apache-2.0
-
 package proxy
 
 import (
@@ -90,7 +88,6 @@ func TestMetricsAndAccessLog(t *testing.T) {
 	if strings.Contains(lines[0], "secret") {
 		t.Errorf("the query is in the log: %s", lines[0])
 	}
-	// The series are deleted with the listener and the backend.
 	f.apply()
 	if _, text := status(t, f.Admin(), "/metrics"); strings.Contains(text, `listener="l"`) || strings.Contains(text, `route="`) || strings.Contains(text, `backend="a"`) {
 		t.Errorf("series of what has gone are still there:\n%s", text)

@@ -4,8 +4,7 @@ package proxy
 
 import "testing"
 
-// TestMirrorsOfTenants checks that unresponsive backends of one namespace leave room for others and release
-// theirs.
+// TestMirrorsOfTenants checks that unresponsive backends of one namespace leave room for others.
 func TestMirrorsOfTenants(t *testing.T) {
 	m := newMirrors(1000)
 	var taken []string

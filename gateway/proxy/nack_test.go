@@ -19,18 +19,15 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// of returns a rule of an object for a prefix.
 func of(object, prefix, backend string, filters ...*resource.Filter) *resource.Rule {
 	rule := toward(prefix, backend, filters...)
 	rule.Route = object + "/0"
 	return rule
 }
 
-// unknown returns a filter of an unknown kind.
 func unknown() *resource.Filter { return &resource.Filter{} }
 
-// TestRefusedRulesKeepTheirPreviousOnes checks with two tenants at one host that rejected rules keep all
-// their previous versions while the other tenant's change is applied.
+// TestRefusedRulesKeepTheirPreviousOnes checks that another tenant's change at the same host is applied.
 func TestRefusedRulesKeepTheirPreviousOnes(t *testing.T) {
 	port := freePort(t)
 	a, b := serve(t, echo("a")), serve(t, echo("b"))
@@ -55,7 +52,6 @@ func TestRefusedRulesKeepTheirPreviousOnes(t *testing.T) {
 	if got := told(f.Proxy); got != want {
 		t.Errorf("refused: %s, want %s", got, want)
 	}
-	// Another change of the other tenant, while the rules are still rejected.
 	f.change(endpoints("a/endpoints", b))
 	at("/one", "b")
 	f.change(endpoints("a/endpoints", a), first)
@@ -65,8 +61,7 @@ func TestRefusedRulesKeepTheirPreviousOnes(t *testing.T) {
 	}
 }
 
-// TestRefusedRulesWithoutPreviousOnes checks that all rules of a rejected object respond with 500, and that
-// less specific rules of others do not match instead.
+// TestRefusedRulesWithoutPreviousOnes checks that less specific rules of others do not match instead.
 func TestRefusedRulesWithoutPreviousOnes(t *testing.T) {
 	port := freePort(t)
 	b := serve(t, echo("b"))
@@ -81,7 +76,6 @@ func TestRefusedRulesWithoutPreviousOnes(t *testing.T) {
 				t.Errorf("%s: status %d, want %d", path, got.StatusCode, want)
 			}
 		}
-		// Rules that respond with 500 are not previous rules.
 		f.change(group(unknown()), httpListener("other", freePort(t), nil))
 		if got := told(f.Proxy); !strings.HasSuffix(got, "is not known false\n") {
 			t.Errorf("refused: %q, want no retained rules", got)
@@ -118,7 +112,6 @@ func TestRefusedLetsNothingIn(t *testing.T) {
 	}
 }
 
-// TestPortThatIsTaken checks that a port in use is rejected and opened once it is free.
 func TestPortThatIsTaken(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -140,8 +133,8 @@ func TestPortThatIsTaken(t *testing.T) {
 	}
 }
 
-// TestAnyUpdateIsServed applies random updates: resources that are not rejected are served as wanted, the
-// served configuration is valid as a whole, and nothing is rejected without a fault.
+// TestAnyUpdateIsServed applies random updates: exactly the faulty resources are rejected, and the rest is
+// valid.
 func TestAnyUpdateIsServed(t *testing.T) {
 	authority := newCA(t)
 	certificates := []*resource.Resource{authority.resource("c", "a.example"), authority.resource("c", "b.example"), {Kind: &resource.Resource_Certificate{
@@ -232,7 +225,6 @@ func TestAnyUpdateIsServed(t *testing.T) {
 	}
 }
 
-// spoil makes a resource invalid independent of others.
 func spoil(r *resource.Resource) {
 	switch kind := r.GetKind().(type) {
 	case *resource.Resource_Listener:
@@ -248,8 +240,7 @@ func spoil(r *resource.Resource) {
 	}
 }
 
-// TestOneBadResource checks that one invalid resource of any kind, and resources that refer to it, are the
-// only rejected ones.
+// TestOneBadResource checks that only an invalid resource and those that refer to it are rejected.
 func TestOneBadResource(t *testing.T) {
 	authority := newCA(t)
 	var good []*resource.Resource

@@ -18,8 +18,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// renaming replaces the server name in the ClientHello by one of the same length, because crypto/tls
-// removes a trailing dot.
+// renaming changes the server name in the ClientHello, because crypto/tls removes a trailing dot.
 type renaming struct {
 	net.Conn
 	from, to string
@@ -32,8 +31,7 @@ func (r *renaming) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestNames checks that no spelling of a name, in the handshake or the request, bypasses the validation of
-// a listener. See testdata/names.txt.
+// TestNames checks that no spelling bypasses the validation of a listener. See testdata/names.txt.
 func TestNames(t *testing.T) {
 	text, err := os.ReadFile("testdata/names.txt")
 	if err != nil {
@@ -99,6 +97,5 @@ func nameTried(t *testing.T, authority *ca, port uint32, serverName, host string
 	if _, err := io.Copy(io.Discard, response.Body); err != nil {
 		return err.Error()
 	}
-	// Backends are named after their listeners.
 	return strings.TrimSpace(fmt.Sprint(response.StatusCode, " ", response.Header.Get("X-Backend")))
 }

@@ -109,8 +109,7 @@ func TestBasicAuthentication(t *testing.T) {
 	}
 }
 
-// TestUsersChange checks that changed users apply at once, and that missing or invalid users reject all
-// requests.
+// TestUsersChange checks that missing or invalid users reject all requests.
 func TestUsersChange(t *testing.T) {
 	port := freePort(t)
 	group := func(filters ...*resource.Filter) *resource.Resource {
@@ -156,15 +155,13 @@ func TestUsersChange(t *testing.T) {
 	at("no password", 200, "a")
 	f.change(group(password("missing", "r")))
 	at("a password of users who are missing", 500, "a")
-	// With the same password and another fault, the previous rules are served.
 	f.change(group(password("u", "r")))
 	f.change(group(password("u", "r"), unknown()))
 	at("another fault", 200, "b")
 	at("another fault", 401, "a")
 }
 
-// TestGuesses checks that password guessing with slow hashes delays neither other clients nor users with
-// cached passwords.
+// TestGuesses checks that password guessing delays neither other clients nor cached passwords.
 func TestGuesses(t *testing.T) {
 	port, trusting := freePort(t), freePort(t)
 	trusted := httpListener("trusting", trusting, nil)

@@ -14,7 +14,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// planned returns a configuration with all features covered by plans.
 func planned(port uint32) []*resource.Resource {
 	redirect := &resource.Filter{Kind: &resource.Filter_Redirect{Redirect: &resource.Redirect{Scheme: "https", Status: 301}}}
 	shared := toward("/", "a")

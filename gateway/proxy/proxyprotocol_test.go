@@ -19,7 +19,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// header returns a PROXY protocol header from 192.0.2.1.
 func header(t *testing.T, version byte, local bool) string {
 	t.Helper()
 	h := proxyproto.HeaderProxyFromAddrs(version, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 4711}, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 2), Port: 443})
@@ -33,8 +32,7 @@ func header(t *testing.T, version byte, local bool) string {
 	return string(text)
 }
 
-// TestProxyProtocolAccepted checks that a PROXY protocol header is used within trusted hops, counts as one
-// of them, and is rejected otherwise.
+// TestProxyProtocolAccepted checks that a header within trusted hops counts as one of them.
 func TestProxyProtocolAccepted(t *testing.T) {
 	for name, test := range map[string]struct {
 		hops   uint32
@@ -72,8 +70,7 @@ func TestProxyProtocolAccepted(t *testing.T) {
 	}
 }
 
-// forwardedFor sends a PROXY protocol header and a request, and returns the backend's X-Forwarded-For, or
-// "" if the request is rejected.
+// forwardedFor returns the backend's X-Forwarded-For, or "" if the request is rejected.
 func forwardedFor(t *testing.T, port uint32, encrypted bool, header string) string {
 	t.Helper()
 	conn := dialFrom(t, "127.0.0.1", port)
@@ -158,8 +155,8 @@ func TestProxyProtocolSent(t *testing.T) {
 	}
 }
 
-// TestProxyProtocolGuards checks that address lists of a TLSRoute use the address of the PROXY protocol
-// header if its sender is the only trusted hop.
+// TestProxyProtocolGuards checks that address lists use the header's address if its sender is the only trusted
+// hop.
 func TestProxyProtocolGuards(t *testing.T) {
 	for name, test := range map[string]struct {
 		hops   uint32
@@ -188,7 +185,6 @@ func TestProxyProtocolGuards(t *testing.T) {
 	}
 }
 
-// serveOnce accepts one connection.
 func serveOnce(t *testing.T, handle func(net.Conn)) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// TestResetsAreBounded checks that a client that keeps resetting requests gets GOAWAY, even if it waits
-// until each one reaches the backend, so that net/http's limit is not exceeded.
+// TestResetsAreBounded checks for GOAWAY even if each request reaches the backend, so that net/http's limit is
+// not exceeded.
 func TestResetsAreBounded(t *testing.T) {
 	for name, answers := range map[string]bool{"before the answer": false, "in the answer": true} {
 		t.Run(name, func(t *testing.T) {

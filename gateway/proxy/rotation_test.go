@@ -16,8 +16,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// TestAuthoritiesRotateUnderTraffic replaces the CA of a backend: trust both, change the certificate,
-// remove the old CA. No request may fail, and the old CA must not be trusted at the end.
+// TestAuthoritiesRotateUnderTraffic replaces a backend's CA. No request may fail, and the old CA must not be
+// trusted.
 func TestAuthoritiesRotateUnderTraffic(t *testing.T) {
 	port, first, two := freePort(t), newCA(t), newCA(t)
 	var certificate atomic.Pointer[tls.Certificate]

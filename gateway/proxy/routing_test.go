@@ -106,15 +106,13 @@ func TestForwarded(t *testing.T) {
 	}
 }
 
-// requestID returns the request ID echoed by a backend.
 func requestID(of reply) string {
 	_, after, _ := strings.Cut(of.body, "X-Request-Id: ")
 	id, _, _ := strings.Cut(after, "\r\n")
 	return id
 }
 
-// TestRedirectInsecureOnly checks that requests that arrived over TLS at a trusted proxy are not
-// redirected, and that headers of untrusted clients are ignored.
+// TestRedirectInsecureOnly checks that requests over TLS at a trusted proxy are not redirected.
 func TestRedirectInsecureOnly(t *testing.T) {
 	port, trusting := freePort(t), freePort(t)
 	trusted := httpListener("trusting", trusting, nil)
@@ -158,8 +156,7 @@ func TestRedirectInsecureOnly(t *testing.T) {
 	}
 }
 
-// TestStreamsAndTrailers checks that parts of a body are forwarded without delay in both directions, with
-// trailers.
+// TestStreamsAndTrailers checks that parts of a body are forwarded at once in both directions.
 func TestStreamsAndTrailers(t *testing.T) {
 	for name, protocol := range map[string]resource.Backend_Protocol{"h1": resource.Backend_HTTP1, "h2c": resource.Backend_H2C} {
 		t.Run(name, func(t *testing.T) {
@@ -223,8 +220,7 @@ func TestStreamsAndTrailers(t *testing.T) {
 	}
 }
 
-// TestBackendEndsStream checks that the client sees the end of the response at once while it is still
-// sending, as gRPC servers end streams with a status.
+// TestBackendEndsStream checks that a response ends before the request, like gRPC streams with a status.
 func TestBackendEndsStream(t *testing.T) {
 	for name, protocol := range map[string]resource.Backend_Protocol{"h1": resource.Backend_HTTP1, "h2c": resource.Backend_H2C} {
 		t.Run(name, func(t *testing.T) {
@@ -269,7 +265,6 @@ func TestBackendEndsStream(t *testing.T) {
 	}
 }
 
-// upgraded is a backend that echoes lines after an upgrade.
 func upgraded(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Upgrade") == "" {
 		echo("plain")(w, r)
@@ -316,7 +311,6 @@ func TestUpgrade(t *testing.T) {
 		if got, err := buffered.ReadString('\n'); err != nil || got != fmt.Sprintf("got line %d\n", i) {
 			t.Fatalf("line %d came as %q, %v", i, got, err)
 		}
-		// A configuration change leaves it open.
 		f.change(routes("r", "l", nil, toward(fmt.Sprintf("/%d", i), "a")))
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// shared returns a SharedSecret.
 func shared(values ...byte) *resource.Resource {
 	secret := &resource.SharedSecret{}
 	for _, value := range values {
@@ -24,8 +23,7 @@ func shared(values ...byte) *resource.Resource {
 	return &resource.Resource{Name: "secret", Kind: &resource.Resource_SharedSecret{SharedSecret: secret}}
 }
 
-// TestSessionsAtThreeProxies checks that 100 sessions keep their endpoint at all proxies during daily
-// rotation of the secret.
+// TestSessionsAtThreeProxies checks that sessions keep their endpoint during rotation of the secret.
 func TestSessionsAtThreeProxies(t *testing.T) {
 	addresses := make([]string, 8)
 	for i := range addresses {
@@ -77,8 +75,7 @@ func TestSessionsAtThreeProxies(t *testing.T) {
 	}
 }
 
-// TestSessionBegan checks that a client cannot extend its session, and that resealing a token keeps its
-// start.
+// TestSessionBegan checks that resealing a token keeps its start.
 func TestSessionBegan(t *testing.T) {
 	rule := toward("/", "a")
 	rule.SessionPersistence = &resource.SessionPersistence{Kind: resource.SessionPersistence_HEADER, SessionName: "S", AbsoluteTimeout: 3_600_000}
@@ -127,7 +124,6 @@ func TestSessionBegan(t *testing.T) {
 	}
 }
 
-// exchangeFor returns an exchange with the only rule of a proxy.
 func exchangeFor(f *fixture) *exchange {
 	table := f.table.Load()
 	return &exchange{

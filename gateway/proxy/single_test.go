@@ -1,5 +1,3 @@
-// SPDX-License-Identifier: Apache-2.0
-
 package proxy
 
 import (
@@ -38,8 +36,8 @@ func resting(t *testing.T, address string) (count int) {
 	return count
 }
 
-// TestPortsAreFreeAgain checks that requests with their own connection, or aborted ones, leave no port in
-// TIME_WAIT. Otherwise 470 per second would exhaust the ports of an endpoint.
+// TestPortsAreFreeAgain checks for no port in TIME_WAIT. Otherwise 470 requests per second would exhaust the
+// ports of an endpoint.
 func TestPortsAreFreeAgain(t *testing.T) {
 	port := freePort(t)
 	address := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -69,7 +67,6 @@ func TestPortsAreFreeAgain(t *testing.T) {
 	}
 }
 
-// switches opens an upgraded connection and returns the status.
 func switches(t *testing.T, from string, port uint32) (net.Conn, int) {
 	t.Helper()
 	conn := dialFrom(t, from, port)
@@ -82,8 +79,7 @@ func switches(t *testing.T, from string, port uint32) (net.Conn, int) {
 	return conn, response.StatusCode
 }
 
-// TestUpgradesAreBounded checks that upgrades use at most half of an endpoint's requests, a quarter per
-// client.
+// TestUpgradesAreBounded checks for half of an endpoint's requests, and a quarter per client.
 func TestUpgradesAreBounded(t *testing.T) {
 	port := freePort(t)
 	address := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -126,7 +122,6 @@ func TestUpgradesAreBounded(t *testing.T) {
 	if _, text := status(t, f.Admin(), "/metrics"); !strings.Contains(text, `millrace_proxy_shed_total{what="backend connection"} 2`) {
 		t.Error("what is refused is not counted")
 	}
-	// Closed upgrades make room for others.
 	for _, want := range []int{101, 101, 503} {
 		_ = open[0].Close()
 		open = open[1:]

@@ -184,7 +184,6 @@ func TestClientValidation(t *testing.T) {
 	}
 }
 
-// sharedCache shares one entry for all servers.
 type sharedCache struct{ tls.ClientSessionCache }
 
 func (c sharedCache) Get(string) (*tls.ClientSessionState, bool) { return c.ClientSessionCache.Get("") }
@@ -229,7 +228,6 @@ func TestRotation(t *testing.T) {
 		t.Error("a session was not resumed after its certificate was renewed")
 	}
 
-	// Another proxy with the same secret accepts the ticket.
 	other := freePort(t)
 	moved := tlsListener("la", other, hostname("a.example.com"), "c")
 	resources[2] = moved
@@ -239,8 +237,7 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// TestHandshakesTakeTurns checks that TLS handshakes acquire turns, do not delay open connections, and
-// release their turn when they are aborted.
+// TestHandshakesTakeTurns checks that aborted handshakes release their turn.
 func TestHandshakesTakeTurns(t *testing.T) {
 	port, plain, authority := freePort(t), freePort(t), newCA(t)
 	f := start(t, nil, all(one(
@@ -286,7 +283,6 @@ func TestHandshakesTakeTurns(t *testing.T) {
 	if code := <-answered; code != 200 {
 		t.Errorf("with a turn: %d; want 200", code)
 	}
-	// No turn was lost.
 	for range maxHandshakes() {
 		f.queue.Acquire(others)
 	}

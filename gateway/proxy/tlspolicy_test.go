@@ -11,7 +11,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// TestTLSPolicy tries each policy with clients of different ages.
 func TestTLSPolicy(t *testing.T) {
 	clients := map[string]*tls.Config{
 		"TLS 1.3": {MinVersion: tls.VersionTLS13},

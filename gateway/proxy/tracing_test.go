@@ -8,7 +8,6 @@ import (
 	"testing"
 )
 
-// TestTracingOffCostsNothing checks that disabled tracing does not allocate.
 func TestTracingOffCostsNothing(t *testing.T) {
 	x := &exchange{proxy: New(Defaults()), in: httptest.NewRequest(http.MethodGet, "http://a.example/x", nil)}
 	if allocations := testing.AllocsPerRun(100, func() {

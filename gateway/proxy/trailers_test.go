@@ -21,8 +21,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// hostileTrailers are fields that are valid only in headers or only from proxies. The first two are
-// permitted.
+// hostileTrailers are valid only in headers or from proxies, except for the first two.
 var hostileTrailers = []string{
 	"grpc-status 0", "repr-digest sha-256=:x:", "content-length 100", "transfer-encoding chunked", "host internal.example.com",
 	"x-forwarded-for 203.0.113.9", "x_forwarded_for 203.0.113.9", "authorization Basic YTpi", "cdn-loop other", "te trailers",
@@ -54,7 +53,6 @@ func encode(fields ...string) []byte {
 	return block.Bytes()
 }
 
-// chunked returns an HTTP/1.1 body with trailers.
 func chunked(body string, trailers []string) string {
 	text := fmt.Sprintf("%x\r\n%s\r\n0\r\n", len(body), body)
 	for _, field := range trailers {
@@ -64,8 +62,7 @@ func chunked(body string, trailers []string) string {
 	return text + "\r\n"
 }
 
-// startTrailing starts a backend that sends arbitrary trailers and records the received ones, without the
-// checks of net/http.
+// startTrailing sends and records trailers without the checks of net/http.
 func startTrailing(t *testing.T, serve func(conn net.Conn, got chan<- []string)) (address string, got chan []string) {
 	t.Helper()
 	got = make(chan []string, 10)
@@ -159,7 +156,6 @@ func trailHTTP2(trailers []string) func(net.Conn, chan<- []string) {
 	}
 }
 
-// writeTrailer sends a trailing header of any length, which ends the stream.
 func writeTrailer(framer *http2.Framer, stream uint32, block []byte) {
 	const most = 16 << 10
 	first := block[:min(len(block), most)]
@@ -172,8 +168,7 @@ func writeTrailer(framer *http2.Framer, stream uint32, block []byte) {
 	}
 }
 
-// TestTrailers checks that backends receive only permitted trailers and clients none that belong into a
-// header (RFC 9110, section 6.5.1), over all protocols, and that the connection remains usable.
+// TestTrailers checks for permitted trailers only (RFC 9110, section 6.5.1), and a usable connection.
 func TestTrailers(t *testing.T) {
 	announced := "Trailer: Grpc-Status, Repr-Digest, X-Forwarded-For, Cookie\r\n"
 	clients := map[string]func(t *testing.T, port uint32) []string{
@@ -266,8 +261,7 @@ func TestTrailers(t *testing.T) {
 	}
 }
 
-// TestLongTrailers checks the limit of response trailers over HTTP/2, which stay in memory until the client
-// has read the body.
+// TestLongTrailers checks their limit over HTTP/2: they stay in memory until the client has read the body.
 func TestLongTrailers(t *testing.T) {
 	var long []string
 	for i := range 5000 {

@@ -17,8 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// serveBytes starts a backend that reads to the end before it responds, which requires half-closed
-// connections.
+// serveBytes reads to the end before it responds, which requires half-closed connections.
 func serveBytes(t *testing.T, name string, config *tls.Config) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -79,7 +78,6 @@ func exchangeBytes(t *testing.T, port uint32, config *tls.Config, text string) (
 	return string(got), err
 }
 
-// TestTunnels checks HTTPS, passthrough and terminate on one port.
 func TestTunnels(t *testing.T) {
 	port, ours, theirs := freePort(t), newCA(t), newCA(t)
 	again := bytesBackend("again", serveBytes(t, "again", &tls.Config{Certificates: []tls.Certificate{theirs.pair("again.example.com")}}))
@@ -116,7 +114,6 @@ func TestTunnels(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %q", tc.host, got, err, tc.want)
 		}
 	}
-	// A ClientHello larger than 16 KiB.
 	config := &tls.Config{ServerName: "a.pass.example.com", RootCAs: theirs.pool()}
 	for range 150 {
 		config.NextProtos = append(config.NextProtos, strings.Repeat("p", 200))
@@ -143,8 +140,7 @@ func TestTunnels(t *testing.T) {
 	}
 }
 
-// TestTunnelsCount checks that tunnels count with their buffers, and that those beyond the client's limit
-// are closed.
+// TestTunnelsCount checks that tunnels beyond the client's memory limit are closed.
 func TestTunnelsCount(t *testing.T) {
 	const most = 10
 	port, authority := freePort(t), newCA(t)
@@ -158,7 +154,6 @@ func TestTunnelsCount(t *testing.T) {
 	config := &tls.Config{ServerName: "a.example.com", RootCAs: authority.pool()}
 	var conns []net.Conn
 	for range 2 * most {
-		// A connection beyond the limit is closed at once.
 		if conn, err := tls.Dial("tcp", client127(port), config); err == nil {
 			defer conn.Close()
 			conns = append(conns, conn)
@@ -201,7 +196,6 @@ func TestTunnelEndsWhenNobodySpeaks(t *testing.T) {
 	if _, err := conn.Read(make([]byte, 1)); err == nil || timedOut(err) {
 		t.Errorf("an idle tunnel: %v; want it to be closed", err)
 	}
-	// A client that sends nothing.
 	silent, err := net.Dial("tcp", client127(port))
 	if err != nil {
 		t.Fatal(err)
@@ -218,8 +212,7 @@ func timedOut(err error) bool {
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// TestTunnelLoop checks that a tunnel back to the proxy's own port, as through its VIP, ends after a few
-// rounds, with passthrough and with new TLS connections.
+// TestTunnelLoop checks that a tunnel back to the proxy's own port ends after a few rounds.
 func TestTunnelLoop(t *testing.T) {
 	authority := newCA(t)
 	for name, rounds := range map[string]int{"passed through": maxHops, "made anew": 1} {
@@ -253,7 +246,6 @@ func TestTunnelLoop(t *testing.T) {
 	}
 }
 
-// forgotten waits until a proxy has no tunnel state.
 func forgotten(t *testing.T, f *fixture) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {

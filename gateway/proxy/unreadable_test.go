@@ -8,7 +8,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// TestUnreadableFilters checks that invalid filters are rejected instead of ignored.
 func TestUnreadableFilters(t *testing.T) {
 	for name, filter := range map[string]*resource.Filter{
 		"of an unknown kind":                     {},
@@ -37,7 +36,6 @@ func TestUnreadableFilters(t *testing.T) {
 	}
 }
 
-// TestGuardsAreOfRules checks that access filters of backends are rejected.
 func TestGuardsAreOfRules(t *testing.T) {
 	for name, filter := range map[string]*resource.Filter{
 		"addresses":    addresses([]string{"127.0.0.0/8"}, nil),

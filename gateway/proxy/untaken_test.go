@@ -17,7 +17,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// TestUntakenAnswersCount checks that requests count while the client does not read the responses.
 func TestUntakenAnswersCount(t *testing.T) {
 	port := freePort(t)
 	start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes = 40<<20, 10<<20 },
@@ -45,7 +44,6 @@ func TestUntakenAnswersCount(t *testing.T) {
 	t.Error("200 requests of about 85 KiB were answered, and no GOAWAY came; want those of 10 MiB")
 }
 
-// endlessly returns a cleartext HTTP/2 backend with responses of unknown length.
 func endlessly(t *testing.T) []*resource.Resource {
 	t.Helper()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -66,14 +64,13 @@ func TestUntakenHTTP2AnswersCount(t *testing.T) {
 	port := freePort(t)
 	start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes = 0, 2<<20 },
 		all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), endlessly(t))...)
-	// Three quarters of 2 MiB leave 1,360 KiB beside the connection and a header in progress: 13 requests
-	// of 40 KiB with responses of 64. GOAWAY comes before or after the headers of the next.
+	// Three quarters of 2 MiB leave 1,360 KiB: 13 requests of 40 KiB with responses of 64, and perhaps the next
+	// headers.
 	if got := answersUntilGoAway(t, withoutWindow(t, port)); got < 13 || got > 14 {
 		t.Errorf("GOAWAY came after %d answers, want 13 or 14", got)
 	}
 }
 
-// answersUntilGoAway sends requests until GOAWAY and returns the number of responses.
 func answersUntilGoAway(t *testing.T, c *h2conn) (answers int) {
 	t.Helper()
 	for ; ; answers++ {
@@ -117,10 +114,8 @@ func TestUntakenBodiesCount(t *testing.T) {
 	for range 10 {
 		begin()
 	}
-	// 1,872 of 2,048 KiB are left beside the connection and a header in progress: for 4 requests of 41 KiB
-	// and 10 of 168.
+	// 1,872 of 2,048 KiB are left for 4 requests of 41 KiB and 10 of 168.
 	begin()
-	// The rejected one depends on scheduling.
 	for {
 		frame, err := c.ReadFrame()
 		if err != nil {
@@ -167,7 +162,6 @@ func TestWindowsOfHTTP2(t *testing.T) {
 	}
 }
 
-// initialWindow reads the first SETTINGS frame.
 func initialWindow(t *testing.T, framer *http2.Framer) uint32 {
 	t.Helper()
 	frame, err := framer.ReadFrame()

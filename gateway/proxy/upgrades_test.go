@@ -14,7 +14,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 )
 
-// switching starts a backend that echoes after an upgrade.
 func switching(t *testing.T) string {
 	t.Helper()
 	return serve(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -29,7 +28,6 @@ func switching(t *testing.T) string {
 	})
 }
 
-// upgrade requests an upgrade and returns its status and connection.
 func upgrade(t *testing.T, address string, port uint32) (int, net.Conn, *bufio.Reader) {
 	t.Helper()
 	conn := dialFrom(t, address, port)
@@ -43,8 +41,7 @@ func upgrade(t *testing.T, address string, port uint32) (int, net.Conn, *bufio.R
 	return response.StatusCode, conn, reader
 }
 
-// TestUpgradesCount checks that WebSockets count with their buffers and that those beyond the limit receive
-// 503.
+// TestUpgradesCount checks that WebSockets beyond the memory limit receive 503.
 func TestUpgradesCount(t *testing.T) {
 	port := freePort(t)
 	const each, all4 = admission.ConnectionBytes + requestBytes + tunnelBytes, 40
@@ -67,8 +64,7 @@ func TestUpgradesCount(t *testing.T) {
 	}
 }
 
-// TestUpgradesStay checks that a WebSocket survives changes and removal of its route and endpoint, until
-// one side closes it.
+// TestUpgradesStay checks that a WebSocket survives the removal of its route and endpoint.
 func TestUpgradesStay(t *testing.T) {
 	port, address := freePort(t), switching(t)
 	f := start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), backend("a", address))...)

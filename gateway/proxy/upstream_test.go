@@ -17,8 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// TestConnectionRefusedIsRetried checks that an unreachable endpoint fails no request, with and without a
-// body.
+// TestConnectionRefusedIsRetried checks that an unreachable endpoint fails no request.
 func TestConnectionRefusedIsRetried(t *testing.T) {
 	port := freePort(t)
 	start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))),
@@ -84,7 +83,6 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// TestEndpointsChange checks requests during endpoint changes; draining endpoints get no new ones.
 func TestEndpointsChange(t *testing.T) {
 	port := freePort(t)
 	addresses := []string{serve(t, echo("0")), serve(t, echo("1")), serve(t, echo("2"))}
@@ -206,7 +204,6 @@ func TestSession(t *testing.T) {
 			t.Fatal("a session does not end")
 		}
 	}
-	// Removing the endpoint ends the session.
 	f.change(endpoints("a/endpoints"), endpoints("b/endpoints", serve(t, echo("4"))))
 	for {
 		got := get(t, c, "http://a/cookie", "Cookie: s="+value)
@@ -220,7 +217,6 @@ func TestSession(t *testing.T) {
 	}
 }
 
-// TestConnectionsAreReused checks that requests share backend connections.
 func TestConnectionsAreReused(t *testing.T) {
 	port := freePort(t)
 	var accepted atomic.Int32

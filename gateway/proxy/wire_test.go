@@ -14,7 +14,6 @@ import (
 	"time"
 )
 
-// rawBackend runs script for each connection after the request header.
 func rawBackend(t *testing.T, script func(conn net.Conn, reader *bufio.Reader)) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -44,15 +43,12 @@ func rawBackend(t *testing.T, script func(conn net.Conn, reader *bufio.Reader)) 
 	return listener.Addr().String()
 }
 
-// answering returns a script that sends text and closes the connection.
 func answering(text string) func(net.Conn, *bufio.Reader) {
 	return func(conn net.Conn, _ *bufio.Reader) { _, _ = io.WriteString(conn, text) }
 }
 
-// date matches the field added by net/http.
 var date = regexp.MustCompile("Date: [^\r]*\r\n")
 
-// TestWire compares the raw response bytes over HTTP/1.
 func TestWire(t *testing.T) {
 	const fine = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine"
 	const closed = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\nfine"

@@ -25,7 +25,6 @@ func TestClient(t *testing.T) {
 	}
 }
 
-// opener opens connections and records the names of closed ones.
 type opener struct {
 	*Ledger
 	closed []string
@@ -36,8 +35,7 @@ func (o *opener) open(name string, address netip.Addr, shared bool) *Connection 
 	return opened
 }
 
-// TestHeadersCountWhileRead checks that bytes read without a request count until there is one, evicting the
-// longest idle connections if necessary, and that bytes read during a request do not count.
+// TestHeadersCountWhileRead checks that bytes read without a request count until there is one.
 func TestHeadersCountWhileRead(t *testing.T) {
 	const room = 64 << 10
 	o := &opener{Ledger: New(Limits{ClientBytes: 3*ConnectionBytes + room})}
@@ -71,8 +69,7 @@ func TestHeadersCountWhileRead(t *testing.T) {
 	}
 }
 
-// TestOpenHeadersCount checks that an HTTP/2 connection is charged an open header with its first request,
-// and without a request after more than keepalive bytes.
+// TestOpenHeadersCount checks that an open header is charged with the first request, or beyond keepalive bytes.
 func TestOpenHeadersCount(t *testing.T) {
 	l := New(Limits{})
 	c, _ := l.Open(alice, false, func() {})
@@ -102,8 +99,7 @@ func TestOpenHeadersCount(t *testing.T) {
 	check("closed", 0)
 }
 
-// TestLongestIdleGoes checks that a further connection evicts the longest idle one, of the same client if
-// that is at its limit, but never one with a request.
+// TestLongestIdleGoes checks that no connection with a request is evicted.
 func TestLongestIdleGoes(t *testing.T) {
 	o := &opener{Ledger: New(Limits{Connections: 3, ClientBytes: 2 * ConnectionBytes})}
 	first, second := o.open("a1", alice, false), o.open("a2", alice, false)
@@ -130,7 +126,6 @@ func TestLongestIdleGoes(t *testing.T) {
 	}
 }
 
-// TestShare checks that only a client at its byte limit is rejected, and that a trusted proxy has no limit.
 func TestShare(t *testing.T) {
 	o := &opener{Ledger: New(Limits{Bytes: 100 << 20, ClientBytes: 20 << 20})}
 	greedy, modest, front := o.open("a", alice, false), o.open("b", bob, false), o.open("f", netip.MustParseAddr("203.0.113.1"), true)
@@ -161,8 +156,7 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// TestRefusedEnd checks that rejected requests count until they end, and that beyond a sixteenth of all
-// memory no response is sent.
+// TestRefusedEnd checks that no response is sent beyond a sixteenth of all memory.
 func TestRefusedEnd(t *testing.T) {
 	o := &opener{Ledger: New(Limits{Bytes: 16 << 20})}
 	c := o.open("a", alice, false)
@@ -179,8 +173,7 @@ func TestRefusedEnd(t *testing.T) {
 	}
 }
 
-// TestIdleMakeRoom checks that idle connections are evicted for requests, of the client with the most
-// first, but only if that is sufficient.
+// TestIdleMakeRoom checks that connections are evicted only if that is sufficient.
 func TestIdleMakeRoom(t *testing.T) {
 	o := &opener{Ledger: New(Limits{Bytes: 8 * ConnectionBytes})}
 	asking := o.open("b1", bob, true)
@@ -201,8 +194,7 @@ func TestIdleMakeRoom(t *testing.T) {
 	}
 }
 
-// TestLittleHasRoom checks that the last eighth is reserved for clients with small usage, whose idle
-// connections are not evicted for larger clients.
+// TestLittleHasRoom checks that the last eighth is reserved for clients with small usage.
 func TestLittleHasRoom(t *testing.T) {
 	o := &opener{Ledger: New(Limits{Bytes: 640 * ConnectionBytes})}
 	modest := o.open("b", bob, false)

@@ -49,7 +49,6 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestTurnsWithin checks the limits of the queue.
 func TestTurnsWithin(t *testing.T) {
 	turns := NewFairQueue(1)
 	turns.Acquire(alice)
@@ -96,7 +95,6 @@ func (t *FairQueue) waits() int {
 	return t.queued()
 }
 
-// queued returns the number of waiters.
 func (t *FairQueue) queued() (count int) {
 	for _, waiting := range t.waiting {
 		count += len(waiting)

@@ -7,7 +7,6 @@ import (
 	"time"
 )
 
-// TestResets checks the burst and rate of resets, which do not apply to trusted proxies.
 func TestResets(t *testing.T) {
 	l := New(Limits{})
 	now := time.Unix(1_800_000_000, 0)

@@ -45,8 +45,7 @@ func TestPickTakesTheLessBusy(t *testing.T) {
 	}
 }
 
-// TestPickComparesTwo checks that two different endpoints are compared, so that the busier one of two gets
-// no requests.
+// TestPickComparesTwo checks that the busier one of two endpoints gets no requests.
 func TestPickComparesTwo(t *testing.T) {
 	set := NewSet(&Settings{}, addresses(2), nil, start)
 	busy := set.all[0]

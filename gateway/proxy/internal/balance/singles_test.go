@@ -10,8 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestSingles checks that connections and ports stay within the limits in total and per client, and are all
-// released.
+// TestSingles checks that connections and ports stay within the limits and are all released.
 func TestSingles(t *testing.T) {
 	clients := []netip.Addr{{}, netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("203.0.113.2"), netip.MustParseAddr("2001:db8::")}
 	rapid.Check(t, func(t *rapid.T) {

@@ -82,8 +82,7 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// TestHTTPoxy checks that the header Proxy is removed (httpoxy). HTTP/2 field names are in lower case,
-// which net/http canonicalizes.
+// TestHTTPoxy checks that the header Proxy is removed, in lower case over HTTP/2, too.
 func TestHTTPoxy(t *testing.T) {
 	request := httptest.NewRequest(http.MethodGet, "/", nil)
 	request.Header.Add("proxy", "203.0.113.9:3128")

@@ -13,8 +13,7 @@ import (
 	"time"
 )
 
-// clientHello returns the ClientHello of crypto/tls in records of at most size bytes. More protocols make
-// it longer.
+// clientHello returns records of at most size bytes. More protocols make it longer.
 func clientHello(t *testing.T, protocols, size int) []byte {
 	t.Helper()
 	var written bytes.Buffer
@@ -53,7 +52,6 @@ func (s *sink) Close() error                    { return nil }
 func (s *sink) SetDeadline(time.Time) error     { return nil }
 func (s *sink) SetReadDeadline(time.Time) error { return nil }
 
-// read sends segments one by one and compares the replayed bytes with them.
 func read(t *testing.T, segments ...[]byte) {
 	t.Helper()
 	client, server := net.Pipe()

@@ -22,7 +22,6 @@ const (
 
 var someone = netip.MustParseAddr("198.51.100.1")
 
-// hashed returns the output of htpasswd -s.
 func hashed(password string) string {
 	sum := sha1.Sum([]byte(password))
 	return "{SHA}" + base64.StdEncoding.EncodeToString(sum[:])
@@ -68,8 +67,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// TestRemembersNoOldPassword checks that the cache key includes the stored hash and the whole name and
-// password.
+// TestRemembersNoOldPassword checks that the cache key includes the hash, name and password.
 func TestRemembersNoOldPassword(t *testing.T) {
 	v := NewVerifier(1)
 	parse := func(text string) *Users {
@@ -105,7 +103,6 @@ func TestRememberedCostNothing(t *testing.T) {
 	if got := v.Verify(t.Context(), users, someone, "a", "myPassword"); got != Right {
 		t.Fatal(got)
 	}
-	// Occupy the only turn.
 	v.queue.Acquire(netip.Addr{})
 	results := make(chan Result, 100)
 	guess := func(client netip.Addr) {

@@ -47,7 +47,6 @@ func TestRate(t *testing.T) {
 	begin(second, alice, 400*time.Millisecond, RateExceeded)
 	begin(second, alice, 600*time.Millisecond, Admitted)
 	begin(second, alice, 600*time.Millisecond, RateExceeded)
-	// Other zones and figures have separate counters.
 	begin(rule(t, &resource.ClientLimit{Zone: "other", Requests: 2, Period: 1000, Burst: 4}), alice, 0, Admitted)
 	begin(rule(t, &resource.ClientLimit{Requests: 2, Period: 1000, Burst: 5}), alice, 0, Admitted)
 	begin(rule(t, &resource.ClientLimit{Zone: "route", Requests: 2, Period: 1000, Burst: 4}), alice, 600*time.Millisecond, RateExceeded)
@@ -68,7 +67,6 @@ func TestRate(t *testing.T) {
 	}
 	begin(exempt, bob, 0, Admitted)
 	begin(exempt, bob, 0, RateExceeded)
-	// Unknown clients share one counter.
 	begin(exempt, netip.Addr{}, 0, Admitted)
 	begin(exempt, netip.Addr{}, 0, RateExceeded)
 }
@@ -101,8 +99,7 @@ func TestConcurrent(t *testing.T) {
 	})
 }
 
-// TestTableIsBounded checks that the least recently used client is evicted and that ending its requests is
-// harmless.
+// TestTableIsBounded checks that ending the requests of an evicted client is harmless.
 func TestTableIsBounded(t *testing.T) {
 	table := NewTable(10)
 	one := rule(t, &resource.ClientLimit{Concurrent: 1})

@@ -9,7 +9,6 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestMap compares the map with a truncated list.
 func TestMap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		most := rapid.IntRange(0, 4).Draw(t, "most")

@@ -17,7 +17,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// firstInOrder is the reference implementation.
 func firstInOrder(rules []*resource.Match, request Request) (int, bool) {
 	for i, rule := range rules {
 		if matches(rule, request) {

@@ -51,8 +51,7 @@ func TestHost(t *testing.T) {
 	}
 }
 
-// FuzzServerName checks that TLS and HTTP normalize names in the same way; otherwise requests could bypass
-// the client validation of a listener.
+// FuzzServerName checks that TLS and HTTP agree; otherwise requests could bypass client validation.
 func FuzzServerName(f *testing.F) {
 	for _, seed := range []string{"A.example.", "a", "a.b.", "..", "A:1"} {
 		f.Add(seed)
@@ -105,8 +104,7 @@ func TestPath(t *testing.T) {
 	}
 }
 
-// FuzzPath checks that the canonical form has neither dot segments nor empty elements, and that isPlain is
-// exact.
+// FuzzPath checks for neither dot segments nor empty elements, and that isPlain is exact.
 func FuzzPath(f *testing.F) {
 	for _, seed := range []string{"/", "/a//../b", "//a", "/a/./", "/a/..", "/.a//b.", "*"} {
 		f.Add(seed)
@@ -134,7 +132,6 @@ func FuzzPath(f *testing.F) {
 	})
 }
 
-// mergeSlashes implements one half of Path.
 func mergeSlashes(path string) string {
 	for strings.Contains(path, "//") {
 		path = strings.ReplaceAll(path, "//", "/")

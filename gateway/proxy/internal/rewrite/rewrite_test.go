@@ -27,7 +27,6 @@ func compiled(t testing.TB, pattern, substitution string) *Expression {
 
 func TestApply(t *testing.T) {
 	for _, test := range []struct{ pattern, substitution, path, query, want string }{
-		// The example of ingress-nginx.
 		{`^/something(/|$)(.*)`, "/$2", "/something", "", "/"},
 		{`^/something(/|$)(.*)`, "/$2", "/something/", "", "/"},
 		{`^/something(/|$)(.*)`, "/$2", "/something/new", "a=b", "/new?a=b"},
@@ -57,7 +56,6 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// TestNoPaths rejects dot segments that a group extracts from an element.
 func TestNoPaths(t *testing.T) {
 	static := compiled(t, `^/static(.*)`, "/files/$1")
 	for _, path := range []string{
@@ -142,7 +140,6 @@ func FuzzApply(f *testing.F) {
 		if match.Path(path) != path {
 			t.Fatalf("%q has dot segments", path)
 		}
-		// Parse it like the backend.
 		again := (&url.URL{Path: path, RawQuery: query}).RequestURI()
 		read, err := url.ParseRequestURI(again)
 		if err != nil || read.Path != path || read.RawQuery != query || e.pattern.MatchString(match.Path(u.Path)) && strings.HasPrefix(again, "//") {

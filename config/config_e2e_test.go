@@ -52,7 +52,6 @@ func newClient(t *testing.T, config *rest.Config) client.Client {
 	return c
 }
 
-// newWarningClient returns an administrator's client and the warnings that it receives.
 func newWarningClient(t *testing.T, server *controlplane.Server) (client.Client, *controlplane.Warnings) {
 	t.Helper()
 	warnings := &controlplane.Warnings{}
@@ -61,8 +60,7 @@ func newWarningClient(t *testing.T, server *controlplane.Server) (client.Client,
 	return newClient(t, config), warnings
 }
 
-// eventually retries until the API server has observed previous writes: kinds, roles and policies reach it
-// through its own caches.
+// eventually retries until the API server's caches have observed previous writes.
 func eventually(t *testing.T, what string, try func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -95,8 +93,7 @@ func install(t *testing.T, server *controlplane.Server, admin client.Client, dir
 	}
 }
 
-// TestManifests applies all manifests to an API server that rejects unknown fields, and then verifies
-// permissions.
+// TestManifests applies all manifests with strict validation, and then verifies permissions.
 func TestManifests(t *testing.T) {
 	server := controlplane.Start(t, "..", viewer)
 	admin := newClient(t, server.Admin())
@@ -122,8 +119,7 @@ func TestManifests(t *testing.T) {
 	t.Run("Gateway API", func(t *testing.T) { testGatewayAPI(t, admin) })
 }
 
-// testVIPNames creates VIPs, of which those with other names than their address must be rejected, and
-// changes one that was created before the rule.
+// testVIPNames includes changes of a VIP that was created before the rule.
 func testVIPNames(t *testing.T, admin client.Client) {
 	for _, test := range []struct {
 		name, address string
@@ -157,8 +153,7 @@ func testVIPNames(t *testing.T, admin client.Client) {
 	}
 }
 
-// testGatewayAPI installs other versions of Gateway API over the installed one, and the installed one over
-// a newer one.
+// testGatewayAPI installs other versions of Gateway API over the installed one, and vice versa.
 func testGatewayAPI(t *testing.T, admin client.Client) {
 	const version = "gateway.networking.k8s.io/bundle-version"
 	kind := &unstructured.Unstructured{}
@@ -183,12 +178,10 @@ func testGatewayAPI(t *testing.T, admin client.Client) {
 			}
 		}
 	}
-	// The policy is in force after the first rejection. Gateway API's own policy rejects versions before
-	// v1.6; either error may be returned.
+	// Gateway API's own policy rejects versions before v1.6; either error may be returned.
 	installed := "v1.6.3"
 	for _, older := range []string{"v1.6.2", "v1.6.0-rc.1"} {
 		eventually(t, older+" over "+installed, func(ctx context.Context) error {
-			// Restore the installed version if an older one was accepted.
 			return errors.Join(refused(older)(ctx), write(installed)(ctx))
 		})
 	}
@@ -204,7 +197,6 @@ func testGatewayAPI(t *testing.T, admin client.Client) {
 	}
 }
 
-// testAgent impersonates agents, with and without the node claim of a token.
 func testAgent(t *testing.T, server *controlplane.Server, admin client.Client) {
 	for i, name := range []string{"node1", "node2"} {
 		object := ofNode("LBNode", name)
@@ -235,8 +227,7 @@ func testAgent(t *testing.T, server *controlplane.Server, admin client.Client) {
 	}
 }
 
-// testAgentWrites patches the status of objects of the agent's node and of other nodes. The patch has a
-// verb for a text that is new each time.
+// testAgentWrites patches statuses of all nodes. The patch has a verb for a text that is new each time.
 func testAgentWrites(t *testing.T, server *controlplane.Server, kind, format string) {
 	write := func(ctx context.Context, claims []string, node string) error {
 		config := server.Admin()
@@ -279,7 +270,6 @@ func testAgentWrites(t *testing.T, server *controlplane.Server, kind, format str
 	}
 }
 
-// ofNode returns an object of a kind that has the names of nodes.
 func ofNode(kind, name string) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{}
 	object.SetAPIVersion("millrace.io/v1beta1")

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package config has no code; its tests read the manifests, and apply them to a real API server of the
-// lab's build.
+// Package config tests the manifests, also with a real API server.
 package config
 
 import (
@@ -28,8 +27,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// load returns the objects of a kustomization that only has resources, like all kustomizations except
-// config/lab.
+// load accepts kustomizations that only have resources, which all but config/lab are.
 func load(t *testing.T, directory string) []*unstructured.Unstructured {
 	t.Helper()
 	var kustomization struct {
@@ -79,7 +77,6 @@ func read(t *testing.T, file string) []*unstructured.Unstructured {
 	}
 }
 
-// find returns the single object of a kind.
 func find[T any](t *testing.T, objects []*unstructured.Unstructured, kind string) *T {
 	t.Helper()
 	var found *T
@@ -129,8 +126,7 @@ func TestImagesAreOurs(t *testing.T) {
 	}
 }
 
-// Each NetworkPolicy of the gateway selects existing pods, names their ports, and admits all of them. The
-// ports of proxies are in package infrastructure.
+// NetworkPolicies of the gateway select existing pods and ports; those of proxies are in infrastructure.
 func TestNetworkPoliciesFit(t *testing.T) {
 	objects := load(t, "gateway")
 	template := find[appsv1.Deployment](t, objects, "Deployment").Spec.Template
@@ -179,7 +175,6 @@ func TestNetworkPoliciesFit(t *testing.T) {
 	}
 }
 
-// The NetworkPolicy of the operator matches its pods and permits each of their ports except the kubelet's.
 func TestOperatorNetworkPolicy(t *testing.T) {
 	objects := load(t, "operator")
 	template := find[appsv1.Deployment](t, objects, "Deployment").Spec.Template
@@ -188,7 +183,6 @@ func TestOperatorNetworkPolicy(t *testing.T) {
 	if err != nil || !selector.Matches(labels.Set(template.Labels)) {
 		t.Errorf("the policy does not match the operator's pods: %v, %v", selector, err)
 	}
-	// config/webhook adds the port.
 	ports := []string{"webhook"}
 	var permitted []string
 	for _, rule := range policy.Spec.Ingress {
@@ -219,15 +213,13 @@ func TestAgentsRollOutInParts(t *testing.T) {
 	}
 }
 
-// A drain, a rolling update or the failure of a node leaves an operator and a gateway running, and they
-// also run in a cluster of one node.
+// A drain, an update or the failure of a node leaves an operator and a gateway running.
 func TestControllersAreTwice(t *testing.T) {
 	for _, directory := range []string{"operator", "gateway"} {
 		t.Run(directory, func(t *testing.T) { testTwice(t, load(t, directory)) })
 	}
 }
 
-// The operator's memory limit for Go follows the limit of its container.
 func TestOperatorKnowsItsMemoryLimit(t *testing.T) {
 	container := find[appsv1.Deployment](t, load(t, "operator"), "Deployment").Spec.Template.Spec.Containers[0]
 	if container.Resources.Limits.Memory().IsZero() {

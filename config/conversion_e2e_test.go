@@ -31,15 +31,13 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// nextVersion is an API server whose LBPeers get a version of another shape.
 type nextVersion struct {
 	server *controlplane.Server
 	admin  client.Client
 }
 
-// TestNextVersion adds a version of LBPeer with another shape, as docs/design/api-versions.md
-// describes, and reads and writes LBPeers by both versions. While the conversion webhook is
-// unavailable, requests for LBPeers fail with its name, and other kinds are unaffected.
+// TestNextVersion adds a version of LBPeer as in docs/design/api-versions.md. While the conversion webhook
+// is unavailable, requests for LBPeers fail with its name, and other kinds are unaffected.
 func TestNextVersion(t *testing.T) {
 	server := controlplane.Start(t, "..")
 	n := &nextVersion{server: server, admin: newClient(t, server.Admin())}
@@ -76,7 +74,6 @@ func TestNextVersion(t *testing.T) {
 	n.store(t, peers)
 }
 
-// createPeers returns LBPeers, and the expected spec.where of each in the next version.
 func (n *nextVersion) createPeers(t *testing.T) (peers []*unstructured.Unstructured, where map[string]string) {
 	where = map[string]string{}
 	for _, peer := range []struct {
@@ -123,7 +120,6 @@ func serveConversion(t *testing.T, address string) *httptest.Server {
 	return server
 }
 
-// add adds version v1 to the CRD of LBPeer, with conversion by webhook.
 func (n *nextVersion) add(t *testing.T, webhook *httptest.Server) {
 	t.Helper()
 	bundle := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: webhook.Certificate().Raw})
@@ -151,8 +147,7 @@ func (n *nextVersion) get(ctx context.Context, object *unstructured.Unstructured
 	return got, n.admin.Get(ctx, client.ObjectKeyFromObject(object), got)
 }
 
-// sameMeaning verifies that LBPeers still parse to the same peers. Durations may be formatted
-// differently, 2m0s for 120s, so specs are not compared as text.
+// sameMeaning compares parsed peers, because durations may be formatted differently.
 func (n *nextVersion) sameMeaning(t *testing.T, peers []*unstructured.Unstructured) {
 	t.Helper()
 	for _, peer := range peers {
@@ -178,7 +173,6 @@ func parsed(t *testing.T, object *unstructured.Unstructured) desired.Peer {
 	return result
 }
 
-// write labels existing LBPeers by the next version, and creates one.
 func (n *nextVersion) write(t *testing.T, peers []*unstructured.Unstructured) {
 	for _, peer := range peers {
 		n.kubectl(t, "label", "lbpeers.v1.millrace.io/"+peer.GetName(), "written=v1")
@@ -234,8 +228,7 @@ func (n *nextVersion) unavailable(t *testing.T, peer *unstructured.Unstructured)
 	}
 }
 
-// store stores LBPeers as v1 and as v1beta1 again, by the command of the page for maintainers, and
-// then removes v1.
+// store stores LBPeers as v1, as v1beta1 again, and then removes v1.
 func (n *nextVersion) store(t *testing.T, peers []*unstructured.Unstructured) {
 	for number, version := range []string{"v1beta1", "v1"} {
 		other := 1 - number
@@ -258,7 +251,6 @@ func (n *nextVersion) store(t *testing.T, peers []*unstructured.Unstructured) {
 	n.sameMeaning(t, peers)
 }
 
-// rewrite runs the command of docs/design/api-versions.md that rewrites all objects.
 func (n *nextVersion) rewrite(t *testing.T) {
 	t.Helper()
 	page, err := os.ReadFile("../docs/design/api-versions.md")

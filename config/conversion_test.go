@@ -20,10 +20,8 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// A next version of LBPeer with another shape demonstrates docs/design/api-versions.md. The stored version
-// is the hub.
+// A next version of LBPeer with another shape demonstrates docs/design/api-versions.md.
 
-// nextPeer is an LBPeer of the next version.
 type nextPeer struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -34,11 +32,10 @@ type nextPeer struct {
 
 // nextSpec has one string for the router, and groups the timers. It has no field for maxPeers.
 type nextSpec struct {
-	// Where is an address, with the interface of a link-local one, or a range, or the family of the
-	// node's gateway: 198.51.100.1, fe80::1%eth0, 198.51.100.0/28, IPv6.
-	Where  string     `json:"where"`
-	Timers nextTimers `json:"timers,omitempty"`
-	// Unchanged holds the fields of the same shape.
+	// Where is an address with an interface if link-local, a range, or the family of the node's gateway:
+	// 198.51.100.1, fe80::1%eth0, 198.51.100.0/28, IPv6.
+	Where     string                     `json:"where"`
+	Timers    nextTimers                 `json:"timers,omitempty"`
 	Unchanged millracev1beta1.LBPeerSpec `json:"unchanged"`
 }
 
@@ -56,7 +53,6 @@ func (p *nextPeer) DeepCopyObject() runtime.Object {
 // maxPeersAnnotation retains a field that the next version cannot express.
 const maxPeersAnnotation = "test.millrace.io/max-peers"
 
-// fromHub converts an LBPeer to the next version.
 func fromHub(_ context.Context, hub *millracev1beta1.LBPeer, peer *nextPeer) error {
 	hub = hub.DeepCopy()
 	spec := &hub.Spec
@@ -77,7 +73,6 @@ func fromHub(_ context.Context, hub *millracev1beta1.LBPeer, peer *nextPeer) err
 	return nil
 }
 
-// toHub converts an LBPeer to the stored version.
 func toHub(_ context.Context, peer *nextPeer, hub *millracev1beta1.LBPeer) error {
 	copied := (&millracev1beta1.LBPeer{ObjectMeta: peer.ObjectMeta, Spec: peer.Spec.Unchanged, Status: peer.Status}).DeepCopy()
 	hub.ObjectMeta, hub.Spec, hub.Status = copied.ObjectMeta, copied.Spec, copied.Status
@@ -108,7 +103,6 @@ func toHub(_ context.Context, peer *nextPeer, hub *millracev1beta1.LBPeer) error
 	return nil
 }
 
-// converter returns the handler of the API server's ConversionReviews.
 func converter() (http.Handler, error) {
 	scheme := runtime.NewScheme()
 	kind := millracev1beta1.GroupVersion.WithKind("LBPeer")

@@ -26,15 +26,12 @@ import (
 // leastRefused is the minimum number of different rejected objects.
 const leastRefused = 100
 
-// input is an object that the API server must reject or accept.
 type input struct {
-	// Name describes the input.
 	Name string
 	Kind string
 	// NameOf is the name of the object; empty: subject.
 	NameOf string `json:"name-of"`
-	// Given are objects that exist before.
-	Given []given
+	Given  []given
 	// Before is the spec of the object until it is changed or deleted; it is created if nil.
 	Before, Spec map[string]any
 	Delete       bool
@@ -73,7 +70,6 @@ func objectOf(kind, name string, spec map[string]any) *unstructured.Unstructured
 	return object
 }
 
-// object returns the object of an input with a spec.
 func (i *input) object(spec map[string]any) *unstructured.Unstructured {
 	name := i.NameOf
 	if name == "" {
@@ -85,7 +81,6 @@ func (i *input) object(spec map[string]any) *unstructured.Unstructured {
 	return objectOf(i.Kind, name, spec)
 }
 
-// attempt creates, changes or deletes the object of an input; dryRun is nil or metav1.DryRunAll.
 func (i *input) attempt(ctx context.Context, admin client.Client, dryRun []string) error {
 	object := i.object(i.Spec)
 	switch {
@@ -102,7 +97,6 @@ func (i *input) attempt(ctx context.Context, admin client.Client, dryRun []strin
 	}
 }
 
-// prepare creates the objects that exist before, and returns a function that removes them.
 func (i *input) prepare(t *testing.T, admin client.Client) (remove func()) {
 	t.Helper()
 	var objects []client.Object
@@ -120,8 +114,7 @@ func (i *input) prepare(t *testing.T, admin client.Client) (remove func()) {
 	return func() { removeAll(t, admin, objects) }
 }
 
-// removeAll deletes objects in this order. A pool is deleted after its VIPs, when the policies observe
-// their deletion.
+// removeAll keeps the order, because policies reject deleting a pool before its VIPs.
 func removeAll(t *testing.T, admin client.Client, objects []client.Object) {
 	t.Helper()
 	for _, object := range objects {
@@ -131,8 +124,7 @@ func removeAll(t *testing.T, admin client.Client, objects []client.Object) {
 	}
 }
 
-// testRefused creates invalid objects, first as a dry run. Each must be rejected, by its schema or by a
-// policy, with the invalid field in the message.
+// testRefused expects each rejection, by schema or policy, to name the invalid field.
 func testRefused(t *testing.T, admin client.Client) {
 	inputs := readInputs(t, "testdata/refused.yaml")
 	different := map[string]string{}
@@ -165,7 +157,6 @@ func testRefused(t *testing.T, admin client.Client) {
 	}
 }
 
-// judge returns an error if err is not the expected rejection.
 func (i *input) judge(err error) error {
 	if err == nil {
 		return errors.New("not refused")
@@ -181,8 +172,7 @@ func (i *input) judge(err error) error {
 	return nil
 }
 
-// testWarned verifies the warnings about valid objects. Only dry runs: later inputs overlap the same
-// addresses.
+// testWarned uses only dry runs: later inputs overlap the same addresses.
 func testWarned(t *testing.T, server *controlplane.Server) {
 	admin, told := newWarningClient(t, server)
 	for _, input := range readInputs(t, "testdata/warned.yaml") {
@@ -190,7 +180,6 @@ func testWarned(t *testing.T, server *controlplane.Server) {
 	}
 }
 
-// expectWarning applies an input as a dry run until the API server accepts it with the expected warning.
 func (i *input) expectWarning(t *testing.T, admin client.Client, told *controlplane.Warnings) {
 	t.Helper()
 	defer i.prepare(t, admin)()
@@ -209,7 +198,6 @@ func (i *input) expectWarning(t *testing.T, admin client.Client, told *controlpl
 	})
 }
 
-// testAccepted creates valid objects. Each exists while the next ones are created.
 func testAccepted(t *testing.T, admin client.Client) {
 	var objects []client.Object
 	defer func() { removeAll(t, admin, objects) }()
@@ -230,8 +218,7 @@ func testAccepted(t *testing.T, admin client.Client) {
 	}
 }
 
-// testFullPools creates pools with the maximum number of entries of the longest kind. An error of the last
-// entry is detected: the policies stay within the API server's budget.
+// testFullPools keeps pools of the maximum size within the API server's budget for policies.
 func testFullPools(t *testing.T, server *controlplane.Server) {
 	admin, told := newWarningClient(t, server)
 	entries := func(network int) []any {

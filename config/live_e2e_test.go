@@ -20,8 +20,7 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// testLiveComponent renders the overlay of docs/live.md, and verifies that its parts match and the API
-// server accepts them.
+// testLiveComponent verifies the overlay of docs/live.md.
 func testLiveComponent(t *testing.T, server *controlplane.Server, admin client.Client) {
 	objects := render(t, server, "liveapi")
 	for _, object := range objects {
@@ -99,7 +98,6 @@ func testLiveRights(t *testing.T, objects []*unstructured.Unstructured) {
 	}
 }
 
-// named returns the object of a kind and a name.
 func named[T any](t *testing.T, objects []*unstructured.Unstructured, kind, name string) *T {
 	t.Helper()
 	return find[T](t, slices.DeleteFunc(slices.Clone(objects), func(o *unstructured.Unstructured) bool { return o.GetName() != name }), kind)

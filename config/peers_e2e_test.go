@@ -19,7 +19,6 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// testPeerWarnings creates LBPeers for routers that already have an LBPeer.
 func testPeerWarnings(t *testing.T, server *controlplane.Server) {
 	admin, told := newWarningClient(t, server)
 	peer := func(name string, change func(*millracev1beta1.LBPeerSpec)) *millracev1beta1.LBPeer {
@@ -51,7 +50,7 @@ func testPeerWarnings(t *testing.T, server *controlplane.Server) {
 	for _, test := range []struct {
 		name   string
 		change func(*millracev1beta1.LBPeerSpec)
-		// field and other appear in the warning. If empty, no warning is expected.
+		// field and other appear in the warning; empty: no warning.
 		field, other string
 	}{
 		{"the same address", at("2001:DB8:7:0::1"), "spec.router.address: 2001:DB8:7:0::1", "by-address"},
@@ -96,7 +95,6 @@ func testPeerWarnings(t *testing.T, server *controlplane.Server) {
 	}
 }
 
-// testRouterColumn verifies the column of "kubectl get lbpeers" that shows the location of a router.
 func testRouterColumn(t *testing.T, server *controlplane.Server, admin client.Client) {
 	routers := map[string]struct{ router, shown string }{
 		"address": {`{"address":"fe80::1","interface":"eth0"}`, "fe80::1"},

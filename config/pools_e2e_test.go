@@ -30,7 +30,6 @@ const (
 	garbageCollector = "system:serviceaccount:kube-system:generic-garbage-collector"
 )
 
-// testPoolPolicies verifies which requests the policies for pools permit.
 func testPoolPolicies(t *testing.T, server *controlplane.Server, admin client.Client) {
 	t.Run("confirmed", func(t *testing.T) { testConfirmedRemoval(t, admin) })
 	t.Run("garbage collector", func(t *testing.T) { testCollectedPool(t, server, admin) })
@@ -71,7 +70,6 @@ func inUse(t *testing.T, admin client.Client) (*millracev1beta1.VIPPool, *millra
 	return pool, vip
 }
 
-// refusal returns nil for the error of a policy with a text.
 func refusal(err error, text string) error {
 	if err == nil {
 		return errors.New("not refused")
@@ -110,7 +108,6 @@ func testCollectedPool(t *testing.T, server *controlplane.Server, admin client.C
 	}
 }
 
-// testPoolsInUse deletes all pools in one request.
 func testPoolsInUse(t *testing.T, admin client.Client) {
 	pool, vip := inUse(t, admin)
 	defer removeAll(t, admin, []client.Object{vip, pool})
@@ -140,8 +137,7 @@ func testOperatorsClaims(t *testing.T, server *controlplane.Server) {
 	}
 }
 
-// testOverlappingPools verifies that pools with common addresses can be written, without a warning unless
-// the write adds an overlap.
+// testOverlappingPools expects a warning only if the write adds an overlap.
 func testOverlappingPools(t *testing.T, server *controlplane.Server) {
 	admin, told := newWarningClient(t, server)
 	first, second := newPool("first", "192.0.2.0/24", "198.51.100.0/24"), newPool("second", "198.51.100.0/25", "192.0.2.0/25")
@@ -180,8 +176,8 @@ func testOverlappingPools(t *testing.T, server *controlplane.Server) {
 	}
 }
 
-// testPoolChangesByGitOps splits, merges and renames pools by one manifest each, first as a dry run of all
-// objects, as Flux does, and then in the order of the manifest.
+// testPoolChangesByGitOps splits, merges and renames pools, first as a dry run of all objects, as Flux
+// does.
 func testPoolChangesByGitOps(t *testing.T, server *controlplane.Server, admin client.Client) {
 	document := func(name, addresses, annotations string) string {
 		return fmt.Sprintf("apiVersion: millrace.io/v1beta1\nkind: VIPPool\nmetadata: {name: %s, annotations: {%s}}\nspec: {addresses: [%s]}\n---\n",

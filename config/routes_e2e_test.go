@@ -17,8 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// TestDecodableRoutes creates HTTPRoutes that the experimental CRD permits. Those that Go clients cannot
-// decode are rejected, at any place of the filter.
+// TestDecodableRoutes rejects HTTPRoutes of the experimental CRD that Go clients cannot decode.
 func TestDecodableRoutes(t *testing.T) {
 	server := controlplane.Start(t, "..")
 	admin := newClient(t, server.Admin())

@@ -21,14 +21,13 @@ import (
 )
 
 const (
-	// notPlaced is the API server's error about running a command in a pod without a node: roles and
-	// policies have permitted the request.
+	// notPlaced is the error about a pod without a node, after roles and policies have permitted the
+	// request.
 	notPlaced = "does not have a host assigned"
 	byPolicy  = "the only commands here are"
 )
 
-// testTracer runs commands in an agent's pod, with the Role millrace-tracer and as an administrator of the
-// namespace.
+// testTracer runs commands with the Role millrace-tracer and as an administrator of the namespace.
 func testTracer(t *testing.T, server *controlplane.Server, admin client.Client) {
 	pod := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1", "kind": "Pod",
@@ -99,7 +98,6 @@ func testTracer(t *testing.T, server *controlplane.Server, admin client.Client) 
 	}
 }
 
-// bind grants the user with the same name a role in Millrace's namespace.
 func bind(t *testing.T, admin client.Client, user, role string) {
 	t.Helper()
 	binding := &unstructured.Unstructured{Object: map[string]any{
@@ -114,14 +112,12 @@ func bind(t *testing.T, admin client.Client, user, role string) {
 	}
 }
 
-// as impersonates a user.
 func as(server *controlplane.Server, user string) *rest.Config {
 	config := server.Admin()
 	config.Impersonate = rest.ImpersonationConfig{UserName: user}
 	return config
 }
 
-// execute requests to run a command in the pod, and returns the message of the rejection.
 func execute(ctx context.Context, config *rest.Config, command []string) (string, error) {
 	connection, err := rest.HTTPClientFor(config)
 	if err != nil {

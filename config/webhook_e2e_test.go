@@ -24,7 +24,6 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// render returns the objects of an overlay of config/default with components.
 func render(t *testing.T, server *controlplane.Server, components ...string) []*unstructured.Unstructured {
 	t.Helper()
 	overlay := t.TempDir()
@@ -49,7 +48,6 @@ func render(t *testing.T, server *controlplane.Server, components ...string) []*
 	return build(t, server, overlay)
 }
 
-// build returns the objects of a kustomization.
 func build(t *testing.T, server *controlplane.Server, directory string) []*unstructured.Unstructured {
 	t.Helper()
 	output, err := server.Kubectl(t.Context(), "kustomize", directory)
@@ -63,8 +61,7 @@ func build(t *testing.T, server *controlplane.Server, directory string) []*unstr
 	return read(t, file)
 }
 
-// testWebhookComponents renders the overlays of docs/install.md, and verifies that their parts match.
-// Objects that need cert-manager are not applied.
+// testWebhookComponents verifies the overlays of docs/install.md, without objects of cert-manager.
 func testWebhookComponents(t *testing.T, server *controlplane.Server, admin client.Client) {
 	for component, from := range map[string]string{
 		"webhook-self-signed":  "",
@@ -97,7 +94,6 @@ func testWebhookComponents(t *testing.T, server *controlplane.Server, admin clie
 	}
 }
 
-// testWebhookFits compares the Deployment, the Service and the webhooks.
 func testWebhookFits(t *testing.T, objects []*unstructured.Unstructured) {
 	template := find[appsv1.Deployment](t, objects, "Deployment").Spec.Template
 	container := template.Spec.Containers[0]

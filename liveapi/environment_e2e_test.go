@@ -46,11 +46,9 @@ import (
 )
 
 const (
-	// liveUser is the service account of config/liveapi: the program runs with exactly its installed
-	// permissions.
-	liveUser = "system:serviceaccount:millrace-system:millrace-liveapi"
-	tenant   = "tenant"
-	// agentUser is the service account of config/rbac/agent.
+	// liveUser is the service account of config/liveapi, with exactly its installed permissions.
+	liveUser  = "system:serviceaccount:millrace-system:millrace-liveapi"
+	tenant    = "tenant"
 	agentUser = "system:serviceaccount:millrace-system:millrace-agent"
 
 	systemNamespace = "millrace-system"
@@ -63,13 +61,11 @@ type environment struct {
 	server *controlplane.Server
 	client *controlplane.Objects
 	told   *controlplane.Warnings
-	// directory has the program's certificates behind a symbolic link, like the kubelet's; authority signs
-	// them and those of agents.
+	// directory has the certificates behind a symbolic link, like the kubelet's.
 	directory string
 	authority *authority
-	// port is the port of the agents of all nodes.
-	port   uint16
-	agents map[string]*agent
+	port      uint16
+	agents    map[string]*agent
 	// address is the program's address, and apiService points to it.
 	address    string
 	apiService *unstructured.Unstructured
@@ -104,12 +100,10 @@ func (e *environment) mount(t *testing.T, from *authority, trusted []byte) {
 	previous, _ := os.Readlink(e.directory)
 	must(t, os.Symlink(directory, e.directory+".next"))
 	must(t, os.Rename(e.directory+".next", e.directory))
-	// This triggers the reload.
 	must(t, os.RemoveAll(previous))
 }
 
-// token returns a token of a service account of millrace-system for the audiences, by default the API
-// server's.
+// token returns a token for the audiences, by default the API server's.
 func (e *environment) token(t *testing.T, account string, audiences ...string) string {
 	t.Helper()
 	of := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: systemNamespace, Name: account}}
@@ -123,7 +117,6 @@ func (e *environment) create(t *testing.T, object client.Object) {
 	e.client.Make(t, object)
 }
 
-// node creates a node with a scripted agent at a loopback address.
 func (e *environment) node(t *testing.T, name string, number int) *agent {
 	t.Helper()
 	address := fmt.Sprintf("127.0.1.%d", number)
@@ -158,8 +151,7 @@ func (e *environment) service(t *testing.T, namespace, name, vip string, nodes .
 	e.create(t, slice)
 }
 
-// run starts the program and makes the API server forward requests to it. Its host is localhost instead of
-// pods; its certificate is that of the Service.
+// run makes the API server forward requests to localhost instead of pods.
 func (e *environment) run(t *testing.T) (address string, stop func()) {
 	t.Helper()
 	port := controlplane.FreePort(t)
@@ -196,7 +188,6 @@ func (e *environment) run(t *testing.T) (address string, stop func()) {
 	return address, stop
 }
 
-// register makes the API server forward requests to a port of this machine.
 func (e *environment) register(t *testing.T, port uint16) {
 	t.Helper()
 	e.create(t, &corev1.Service{
@@ -213,7 +204,6 @@ func (e *environment) register(t *testing.T, port uint16) {
 	e.create(t, e.apiService)
 }
 
-// agent is a scripted agent that serves api/live over TLS.
 type agent struct {
 	name string
 	stop func()
@@ -224,13 +214,11 @@ type agent struct {
 	// traffic is returned repeatedly, as that of five seconds.
 	traffic live.Traffic
 	state   live.State
-	// changed is closed when the state changes.
 	changed chan struct{}
 	version int
 	flows   []live.Flow
 	drops   live.Drops
-	// asked are the requests for flows and drops.
-	asked []string
+	asked   []string
 }
 
 func newAgent(t *testing.T, name, address string, authority *authority) *agent {
@@ -291,7 +279,6 @@ func (a *agent) trust(t *testing.T, authority *authority, clients *x509.CertPool
 	}
 }
 
-// count counts connections with a verified peer.
 func (a *agent) count(connection net.Conn, state http.ConnState) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -353,7 +340,6 @@ func (a *agent) serveState(w http.ResponseWriter, r *http.Request) {
 	write(w, state)
 }
 
-// says changes the agent's answers.
 func (a *agent) says(change func(*agent)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -381,7 +367,6 @@ func writeTraffic(w http.ResponseWriter, traffic live.Traffic) {
 	_ = live.WriteBody(w, body)
 }
 
-// authority signs certificates.
 type authority struct {
 	key         *ecdsa.PrivateKey
 	certificate *x509.Certificate
@@ -409,7 +394,6 @@ func (a *authority) pool() *x509.CertPool {
 	return pool
 }
 
-// bundle encodes certificates for caBundle fields.
 func bundle(certificates []byte) string { return base64.StdEncoding.EncodeToString(certificates) }
 
 func (a *authority) encoded() []byte {
@@ -429,7 +413,6 @@ func (a *authority) issue(t *testing.T, host string, usage x509.ExtKeyUsage) tls
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// write writes a certificate, its key and the CA into a directory.
 func (a *authority) write(t *testing.T, directory, name, host string, usage x509.ExtKeyUsage) {
 	t.Helper()
 	pair := a.issue(t, host, usage)
@@ -449,7 +432,6 @@ func must(t testing.TB, err error) {
 	controlplane.Must(t, err)
 }
 
-// eventually waits until a condition holds.
 func eventually(t *testing.T, condition func(context.Context) error) {
 	t.Helper()
 	controlplane.Eventually(t, patience, condition)

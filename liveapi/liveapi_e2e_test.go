@@ -40,8 +40,7 @@ const (
 	mailVIP = "198.51.100.2"
 )
 
-// TestLive sends requests to a real API server, which forwards them to the program with the agents of three
-// nodes.
+// TestLive sends requests through a real API server, with the agents of three nodes.
 func TestLive(t *testing.T) {
 	e := newEnvironment(t)
 	a, b, c := e.node(t, "node-a", 1), e.node(t, "node-b", 2), e.node(t, "node-c", 3)
@@ -198,8 +197,7 @@ func testFlows(t *testing.T, e *environment) {
 	if len(rows) != 3 || !strings.HasPrefix(rows[1], "203.0.113.9:40001 198.51.100.1:80 TCP 10.0.0.1:8080 node-b Established ") {
 		t.Errorf("got %q", rows)
 	}
-	// Only nodes with endpoints, including endpoints that are not ready, because their flows may still
-	// exist.
+	// Flows of endpoints that are not ready may still exist.
 	for name, want := range map[string]int{"node-a": 1, "node-b": 1, "node-c": 0} {
 		asked := e.agents[name].questions()
 		if len(asked) != want || want > 0 && asked[0] != "/v1/flows?client=203.0.113.0%2F24&limit=1000&service=shop%2Fweb" {
@@ -359,7 +357,6 @@ func testTenants(t *testing.T, e *environment) {
 	}
 }
 
-// testCommand runs millrace without agents: as an administrator, and as the tenant of testTenants.
 func testCommand(t *testing.T, e *environment) {
 	program := filepath.Join(t.TempDir(), "millrace")
 	if output, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../cmd/millrace").CombinedOutput(); err != nil {
@@ -393,7 +390,6 @@ func testCommand(t *testing.T, e *environment) {
 	}
 }
 
-// testStrangers connects to the program without the API server.
 func testStrangers(t *testing.T, address string) {
 	stranger := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	for path, want := range map[string]int{
@@ -423,8 +419,7 @@ func testStrangers(t *testing.T, address string) {
 	}
 }
 
-// testRelay uses the relay as agents do, with the roles of config/. Other tokens are rejected, including
-// the agents' tokens for the API server.
+// testRelay rejects other tokens, including the agents' for the API server.
 func testRelay(t *testing.T, e *environment) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{
 		MinVersion: tls.VersionTLS13, RootCAs: e.authority.pool(), ServerName: serviceName + "." + systemNamespace + ".svc",
@@ -435,7 +430,6 @@ func testRelay(t *testing.T, e *environment) {
 		want  int
 	}{
 		{e.token(t, "millrace-agent", relay.Audience), http.StatusOK},
-		// Tokens for the API server, and for other audiences.
 		{e.token(t, "millrace-agent"), http.StatusUnauthorized},
 		{e.token(t, "millrace-agent", "millrace-gateway"), http.StatusUnauthorized},
 		{agentUser, http.StatusUnauthorized},
@@ -463,7 +457,6 @@ func testRelay(t *testing.T, e *environment) {
 	}
 }
 
-// snapshot reads a snapshot to its end, and checks for the slices of the Services.
 func snapshot(t *testing.T, stream io.Reader) {
 	t.Helper()
 	names := map[string]bool{}
@@ -552,7 +545,6 @@ func testRotation(t *testing.T, e *environment) {
 	}
 }
 
-// testPartial stops an agent and checks the warnings.
 func testPartial(t *testing.T, e *environment) {
 	e.agents["node-c"].stop()
 	const want = "1 of 3 nodes did not answer: node-c"
@@ -595,8 +587,7 @@ func answersOf(list client.ObjectList) livev1alpha1.NodeAnswers {
 	return livev1alpha1.NodeAnswers{}
 }
 
-// testNamespaces deletes a namespace with all agents stopped; Kubernetes then lists the objects of each
-// API.
+// testNamespaces deletes a namespace with all agents stopped; Kubernetes lists each API's objects.
 func testNamespaces(t *testing.T, e *environment) {
 	for _, agent := range e.agents {
 		agent.stop()

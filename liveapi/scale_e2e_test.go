@@ -45,7 +45,6 @@ var (
 	scaleStrict   = flag.Bool("strict", false, "fail where it costs more than the goals, on a machine that does nothing else")
 )
 
-// limits bound the cost.
 type limits struct {
 	// list is the time of `kubectl get`: the maximum with -strict, else the median.
 	list       time.Duration
@@ -53,8 +52,7 @@ type limits struct {
 	memory     int64
 }
 
-// goals are the figures of docs/live.md, and slack the limits on a machine with other load, where only
-// lists wait for processors.
+// goals are the figures of docs/live.md; slack is for a machine with other load.
 var (
 	goals = limits{list: time.Second, processors: 0.5, memory: 300 << 20}
 	slack = limits{list: 4 * time.Second, processors: 0.7, memory: 330 << 20}
@@ -128,7 +126,6 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// addressOf returns the address of a simulated node.
 func addressOf(node int) netip.Addr {
 	return netip.AddrFrom4([4]byte{127, 1, byte(node >> 8), byte(node)})
 }
@@ -202,7 +199,6 @@ func (e *environment) simulate(t *testing.T) {
 	t.Cleanup(func() { _ = server.Close() })
 }
 
-// populate creates the objects.
 func (e *environment) populate(t *testing.T) {
 	t.Helper()
 	group, ctx := errgroup.WithContext(t.Context())
@@ -244,13 +240,11 @@ func (e *environment) populate(t *testing.T) {
 	must(t, group.Wait())
 }
 
-// process is the program in its own process.
 type process struct {
 	id   int
 	port uint16
 }
 
-// start builds and starts the program.
 func (e *environment) start(t *testing.T) process {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "liveapi")
@@ -281,7 +275,6 @@ func (e *environment) start(t *testing.T) process {
 	return process{command.Process.Pid, port}
 }
 
-// cpu returns the used CPU time.
 func (p process) cpu(t *testing.T) time.Duration {
 	t.Helper()
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.id))
@@ -296,7 +289,6 @@ func (p process) cpu(t *testing.T) time.Duration {
 	return ticks * 10 * time.Millisecond
 }
 
-// memory returns its resident memory, current and maximum.
 func (p process) memory(t *testing.T) (now, peak int64) {
 	t.Helper()
 	file, err := os.Open(fmt.Sprintf("/proc/%d/status", p.id))

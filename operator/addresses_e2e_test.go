@@ -21,7 +21,6 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// avoidedAddresses verifies that Services keep addresses that a pool begins to avoid.
 func avoidedAddresses(t *testing.T, e *environment) {
 	e.run(t)
 	pool := e.pool(t, "main", nil, "203.0.113.0/30", "2001:db8:cafe::/126")
@@ -57,8 +56,7 @@ func avoidedAddresses(t *testing.T, e *environment) {
 	e.addresses(t, before, "203.0.113.0", "2001:db8:cafe::")
 }
 
-// firstComeFirstServed passes the only address of a pool from one Service to the next, across a restart of the
-// operator and with new Services.
+// firstComeFirstServed passes a pool's only address on, across a restart and with new Services.
 func firstComeFirstServed(t *testing.T, e *environment) {
 	running := e.run(t)
 	e.pool(t, "main", nil, "203.0.113.7/32")
@@ -107,7 +105,6 @@ func firstComeFirstServed(t *testing.T, e *environment) {
 	next()
 }
 
-// quotas verifies a pool with three addresses per namespace.
 func quotas(t *testing.T, e *environment) {
 	scrape := freeAddress(t)
 	e.run(t, "--metrics-bind-address="+scrape, "--metrics-secure=false")
@@ -138,7 +135,6 @@ func quotas(t *testing.T, e *environment) {
 	e.addresses(t, e.service(t, "other", elsewhere), "203.0.113.3")
 	scraped(t, scrape, `millrace_pool_quota_used_addresses{namespace="office",pool="main"} 2`)
 
-	// Another Service is deleted, and then the quota is raised by a label of the namespace.
 	must(t, e.client.Delete(t.Context(), third))
 	e.addresses(t, over, "203.0.113.4")
 	late := e.service(t, "late")
@@ -161,8 +157,7 @@ func quotas(t *testing.T, e *environment) {
 	e.addresses(t, first, "203.0.113.0")
 }
 
-// reservedByCommand reserves many addresses concurrently with `millrace reserve`, while an operator assigns
-// addresses of the same pool.
+// reservedByCommand reserves addresses while an operator assigns those of the same pool.
 func reservedByCommand(t *testing.T, e *environment) {
 	cli := filepath.Join(t.TempDir(), "millrace")
 	output, err := exec.Command("go", "build", "-o", cli, "../cmd/millrace").CombinedOutput()
@@ -211,7 +206,6 @@ func reservedByCommand(t *testing.T, e *environment) {
 		return counted(pool, 2*each, *pool.Status.Free)
 	})
 
-	// By the name of a Service, and by the name of the VIP.
 	family := families(corev1.IPFamilyPolicySingleStack, corev1.IPv6Protocol)
 	named, err := reserve("main", "--family=IPv6", "--for="+namespace+"/named")
 	if err != nil || named != "2001:db8:cafe::1" {

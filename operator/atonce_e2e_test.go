@@ -24,15 +24,12 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// TestOperatorsAtOnce runs two active operators. Each is killed and restarted, and one at a time is suspended
-// for moments, so that it continues with stale state. The API server calls the webhooks of one operator and is
-// paused, once for longer than clients keep their connections. Meanwhile Services, 2,000 with the build tag
-// long, are created, changed and deleted at random, for a minute with that tag or for MILLRACE_CHAOS. At first
-// there are fewer IPv4 addresses than Services. Some Services share one address, and a few another one that is
-// created and deleted all the time. The witness verifies each version of each VIP and Service.
-//
-// The test is random: it may miss a lost claim within milliseconds. TestBindWritesWhatThePlanWasMadeFrom covers
-// that case.
+// TestOperatorsAtOnce runs two active operators, which are killed, restarted and suspended, so that they
+// continue with stale state, and pauses the API server, once for longer than clients keep their
+// connections. Meanwhile Services, 2,000 with the build tag long, are created, changed and deleted at
+// random, for a minute with that tag or for MILLRACE_CHAOS, some of them with shared addresses. The witness
+// verifies each version of each VIP and Service. For claims lost within milliseconds see
+// TestBindWritesWhatThePlanWasMadeFrom.
 func TestOperatorsAtOnce(t *testing.T) {
 	duration := controlplane.ChaosFor(t, atOnceFor)
 	var customers []*customer
@@ -97,8 +94,8 @@ func TestOperatorsAtOnce(t *testing.T) {
 	t.Logf("at rest %s after the last change", time.Since(ended).Round(time.Second))
 }
 
-// stopAPIServer pauses the API server several times, once for longer than a client waits for the answer to a
-// ping (HTTP2_READ_IDLE_TIMEOUT_SECONDS and HTTP2_PING_TIMEOUT_SECONDS of apimachinery).
+// stopAPIServer pauses the API server, once for longer than HTTP2_READ_IDLE_TIMEOUT_SECONDS and
+// HTTP2_PING_TIMEOUT_SECONDS of apimachinery.
 func (e *environment) stopAPIServer(ctx context.Context, duration time.Duration, random *rand.Rand) error {
 	const times, lost = 6, 50 * time.Second
 	for i := range times {
@@ -131,7 +128,6 @@ func pauses(ctx context.Context, t *testing.T, duration time.Duration, random *r
 	}
 }
 
-// A customer changes its Services at random.
 type customer struct {
 	client   client.Client
 	number   int
@@ -139,8 +135,7 @@ type customer struct {
 	// key is the sharing key of all its Services, whose ports no other Service has.
 	key    string
 	random *rand.Rand
-	// done counts operations by kind.
-	done map[string]int
+	done   map[string]int
 }
 
 func (c *customer) createAll(ctx context.Context) error {
@@ -152,7 +147,6 @@ func (c *customer) createAll(ctx context.Context) error {
 	return nil
 }
 
-// work runs until the context ends, which is not an error.
 func (c *customer) work(ctx context.Context) error {
 	for ctx.Err() == nil {
 		i := c.random.IntN(c.services)
@@ -223,7 +217,6 @@ func (c *customer) remove(ctx context.Context, i int) error {
 	return client.IgnoreNotFound(err)
 }
 
-// wish sets ports and, for Services without a sharing key, maybe requests an address that others request, too.
 func (c *customer) wish(service *corev1.Service, i int) {
 	if c.key != "" {
 		own := 1000 + 100*c.number + 2*i + c.random.IntN(2)

@@ -7,7 +7,7 @@ package operator_test
 import "time"
 
 const (
-	// servicesAtOnce is the number of Services of each of four customers, enough to keep both operators busy.
+	// servicesAtOnce keeps both operators busy; four customers have as many each.
 	servicesAtOnce = 500
 	atOnceFor      = time.Minute
 )

@@ -35,9 +35,8 @@ import (
 // certManagerPatience is the time for a start of cert-manager, which retries the first requests of a CA.
 const certManagerPatience = 2 * time.Minute
 
-// TestCertManager lets cert-manager issue the webhook's certificate by config/webhook-cert-manager and renew it
-// while Services are written. The API server calls the webhook by its Service's name and gets a response for
-// each request.
+// TestCertManager lets cert-manager issue and renew the webhook's certificate by
+// config/webhook-cert-manager while Services are written.
 func TestCertManager(t *testing.T) {
 	e := newEnvironment(t)
 	e.pool(t, "public", nil, "203.0.113.0/28")
@@ -85,7 +84,6 @@ func TestCertManager(t *testing.T) {
 	w.warned(t, w.loadBalancer("web"), answer)
 }
 
-// certManager runs cert-manager with its CRDs.
 func (e *environment) certManager(t *testing.T) {
 	t.Helper()
 	const module = "../hack/tools/cert-manager"
@@ -128,8 +126,7 @@ func (e *environment) certManager(t *testing.T) {
 	})
 }
 
-// callByService makes the API server call the webhook by the name of its Service, which resolves to this
-// machine, and lets cert-manager set caBundle.
+// callByService makes the Service's name resolve to this machine, and cert-manager set caBundle.
 func (w *webhooks) callByService(t *testing.T) {
 	t.Helper()
 	update(t, w.environment, w.service, func(service *corev1.Service) {
@@ -156,7 +153,6 @@ func (w *webhooks) callByService(t *testing.T) {
 	update[client.Object](t, w.environment, w.defaults, change)
 }
 
-// injected returns an error unless caBundle is the CA of a Secret.
 func (w *webhooks) injected(ctx context.Context, secret *corev1.Secret) error {
 	if err := errors.Join(w.get(ctx, secret), w.get(ctx, w.config), w.get(ctx, w.defaults)); err != nil {
 		return err
@@ -169,7 +165,6 @@ func (w *webhooks) injected(ctx context.Context, secret *corev1.Secret) error {
 	return nil
 }
 
-// mount copies a Secret to the directory, like the kubelet.
 func (w *webhooks) mount(t *testing.T, secret *corev1.Secret) {
 	t.Helper()
 	for _, key := range []string{"tls.key", "tls.crt"} {
@@ -201,7 +196,6 @@ func (w *webhooks) renew(t *testing.T) {
 	})
 }
 
-// serves returns an error unless the operator serves a certificate.
 func (w *webhooks) serves(ctx context.Context, certificate []byte) error {
 	// The certificate is compared, so it need not be trusted.
 	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}
@@ -217,7 +211,6 @@ func (w *webhooks) serves(ctx context.Context, certificate []byte) error {
 	return nil
 }
 
-// writing is a set of clients that write Services without a pause.
 type writing struct {
 	served atomic.Int64
 	stop   context.CancelFunc
@@ -226,7 +219,7 @@ type writing struct {
 	wrong  []error
 }
 
-// load starts the clients. Each response must contain the text as a warning.
+// load expects the text as a warning in each response.
 func (w *webhooks) load(t *testing.T, text string) *writing {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -257,7 +250,6 @@ func (w *webhooks) load(t *testing.T, text string) *writing {
 	return load
 }
 
-// goesOn waits for more requests.
 func (l *writing) goesOn(t *testing.T) {
 	t.Helper()
 	since := l.served.Load()
@@ -269,7 +261,6 @@ func (l *writing) goesOn(t *testing.T) {
 	})
 }
 
-// end stops the clients and reports errors.
 func (l *writing) end(t *testing.T) {
 	t.Helper()
 	l.stop()

@@ -29,9 +29,8 @@ const (
 	kindCiliumPools = "ciliumloadbalancerippools"
 )
 
-// TestCilium takes the Services of Cilium's LB-IPAM over from its own operator and gives them back: shared
-// addresses, requested addresses, selected pools and dual stack. No address changes, and while both run they do
-// not overwrite each other.
+// TestCilium takes Services over from Cilium's LB-IPAM and gives them back. No address changes, and while
+// both run they do not overwrite each other.
 func TestCilium(t *testing.T) {
 	e := newEnvironment(t)
 	stop := e.cilium(t)
@@ -86,7 +85,7 @@ func TestCilium(t *testing.T) {
 	}
 }
 
-// bothConditions verifies that each writer preserves the other's condition. Cilium writes whole statuses.
+// bothConditions: Cilium writes whole statuses, but each writer preserves the other's condition.
 func (e *environment) bothConditions(t *testing.T, services []*corev1.Service) {
 	t.Helper()
 	for _, service := range services {
@@ -98,12 +97,10 @@ func (e *environment) bothConditions(t *testing.T, services []*corev1.Service) {
 	}
 }
 
-// tier sets a label that Cilium's pools select.
 func tier(name string) option {
 	return func(service *corev1.Service) { service.Labels = map[string]string{"tier": name} }
 }
 
-// servicesOfCilium returns twenty Services of all kinds.
 func (e *environment) servicesOfCilium(t *testing.T) []*corev1.Service {
 	t.Helper()
 	var services []*corev1.Service
@@ -128,7 +125,6 @@ func (e *environment) servicesOfCilium(t *testing.T) []*corev1.Service {
 	return services
 }
 
-// cilium installs Cilium's CRDs and pools and runs its operator.
 func (e *environment) cilium(t *testing.T) (stop func()) {
 	t.Helper()
 	crds := filepath.Join(sourcesOf(t, ciliumModule, "github.com/cilium/cilium"), "pkg/k8s/apis/cilium.io/client/crds")
@@ -141,7 +137,6 @@ func (e *environment) cilium(t *testing.T) (stop func()) {
 	return e.runCilium(t)
 }
 
-// inputOfCilium verifies that the API server accepts the test input of the conversion.
 func (e *environment) inputOfCilium(t *testing.T) {
 	t.Helper()
 	content, err := os.ReadFile("../cmd/millrace/testdata/cilium.yaml")
@@ -154,8 +149,7 @@ func (e *environment) inputOfCilium(t *testing.T) {
 	must(t, err)
 }
 
-// poolsOfCilium puts requested addresses into a separate pool, because Cilium assigns any free address to
-// Services without a request.
+// poolsOfCilium has a separate pool of requested addresses, because Cilium assigns any free one.
 func (e *environment) poolsOfCilium(t *testing.T) {
 	t.Helper()
 	e.poolOfCilium(t, "public", map[string]any{"matchExpressions": []any{
@@ -185,7 +179,6 @@ func (e *environment) deletePools(t *testing.T) {
 	must(t, err)
 }
 
-// runCilium runs Cilium's operator until stop is called, or the test ends.
 func (e *environment) runCilium(t *testing.T, flags ...string) (stop func()) {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "cilium-operator")

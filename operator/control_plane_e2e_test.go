@@ -25,15 +25,13 @@ import (
 )
 
 const (
-	// createdVariable sets the number of Services of TestControlPlane; createdPerSecond is the rate of
-	// creation.
+	// createdVariable sets the number of Services, createdPerSecond is the rate of creation.
 	createdVariable  = "MILLRACE_CREATED"
 	createdPerSecond = 50
 )
 
-// TestControlPlane measures the operator with a real API server while Services are created at a rate and then
-// deleted together. By default it creates few Services and verifies only the result; make bench-control takes
-// the figures.
+// TestControlPlane measures the operator while Services are created at a rate and then deleted. By default
+// it verifies only the result of few Services; make bench-control takes the figures.
 func TestControlPlane(t *testing.T) {
 	services := 60
 	if text := os.Getenv(createdVariable); text != "" {
@@ -78,7 +76,6 @@ func TestControlPlane(t *testing.T) {
 	report.Print(t, fmt.Sprintf("Operator: %d Services created at %d/s", services, createdPerSecond))
 }
 
-// servicesAtRate creates Services and returns their creation times.
 func (e *environment) servicesAtRate(t *testing.T, services int) map[string]time.Time {
 	t.Helper()
 	created := map[string]time.Time{}
@@ -93,13 +90,11 @@ func (e *environment) servicesAtRate(t *testing.T, services int) map[string]time
 	return created
 }
 
-// An assignment is the time at which a Service got its address.
 type assignment struct {
 	service string
 	at      time.Time
 }
 
-// firstAddresses watches for the first address of each Service.
 func (e *environment) firstAddresses(t *testing.T, namespace string, services int) <-chan assignment {
 	t.Helper()
 	watching, err := client.NewWithWatch(e.server.Admin(), client.Options{Scheme: e.client.Scheme()})
@@ -128,7 +123,6 @@ func (e *environment) firstAddresses(t *testing.T, namespace string, services in
 	return assigned
 }
 
-// awaitAssigned returns the durations of all Services, sorted, and the time of the last assignment.
 func awaitAssigned(t *testing.T, assigned <-chan assignment, created map[string]time.Time) (took []time.Duration, last time.Time) {
 	t.Helper()
 	deadline := time.After(10 * time.Minute)
@@ -149,7 +143,6 @@ func awaitAssigned(t *testing.T, assigned <-chan assignment, created map[string]
 	return took, last
 }
 
-// operatorWrites counts the operator's writes of Services, VIPs and events.
 func (e *environment) operatorWrites(t *testing.T) int {
 	t.Helper()
 	all, err := e.server.Writes()

@@ -22,8 +22,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// serviceDefaults writes Services by all kinds of requests in a namespace with defaults. The fields that the
-// API server fills in before the webhook differ between them.
+// serviceDefaults writes Services by requests that differ in the fields that the API server fills in.
 func serviceDefaults(t *testing.T, e *environment) {
 	e.pool(t, "public", nil, "203.0.113.0/24", "2001:db8:cafe::/64")
 	e.pool(t, "ipv4", func(spec *millracev1beta1.VIPPoolSpec) { spec.AutoAssign = new(bool) }, "198.51.100.0/28")
@@ -64,7 +63,6 @@ func serviceDefaults(t *testing.T, e *environment) {
 	w.defaultsOfApply(t, all)
 	w.defaultsOfUpdates(t)
 
-	// A dry run returns the same and creates nothing.
 	dry := serviceFrom(t, "dry", `{}`, `{}`)
 	must(t, w.client.Create(t.Context(), dry, client.DryRunAll))
 	if got := filledIn(dry); got != all {
@@ -77,7 +75,6 @@ func serviceDefaults(t *testing.T, e *environment) {
 
 const ours = "class: millrace.io/lb"
 
-// filledIn formats the defaulted fields of a Service.
 func filledIn(service *corev1.Service) string {
 	var texts []string
 	if class := service.Spec.LoadBalancerClass; class != nil {
@@ -92,7 +89,6 @@ func filledIn(service *corev1.Service) string {
 	return strings.Join(texts, ", ")
 }
 
-// serviceFrom builds a Service from YAML of its metadata and spec.
 func serviceFrom(t *testing.T, name, metadata, spec string) *corev1.Service {
 	t.Helper()
 	service := &corev1.Service{}
@@ -114,7 +110,6 @@ func (w *webhooks) posts(t *testing.T, what, metadata, spec, want string) {
 	}
 }
 
-// filledOf creates a Service, compares the defaulted fields, and deletes it.
 func (w *webhooks) filledOf(ctx context.Context, service *corev1.Service, want string) error {
 	if err := w.client.Create(ctx, service); err != nil {
 		return err
@@ -143,8 +138,7 @@ func (w *webhooks) deleted(ctx context.Context, service *corev1.Service) error {
 	}
 }
 
-// defaultsOfApply applies Services with kubectl. Their managed fields or annotation distinguish the user's node
-// ports from the API's default.
+// defaultsOfApply: managed fields or annotation distinguish node ports from the API's default.
 func (w *webhooks) defaultsOfApply(t *testing.T, all string) {
 	for _, side := range []string{"--server-side=false", "--server-side=true"} {
 		for spec, want := range map[string]string{
@@ -156,7 +150,6 @@ func (w *webhooks) defaultsOfApply(t *testing.T, all string) {
 			must(t, os.WriteFile(file, []byte("{apiVersion: v1, kind: Service, metadata: {name: applied, namespace: "+namespace+
 				"}, spec: {type: LoadBalancer, ports: [{port: 80}]"+spec+"}}"), 0o600))
 			service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "applied"}}
-			// The second request changes nothing.
 			for _, again := range []string{"", ", again"} {
 				_, err := w.server.Kubectl(t.Context(), "apply", side, "-f", file)
 				must(t, err)
@@ -170,7 +163,6 @@ func (w *webhooks) defaultsOfApply(t *testing.T, all string) {
 	}
 }
 
-// defaultsOfUpdates changes existing Services.
 func (w *webhooks) defaultsOfUpdates(t *testing.T) {
 	service := serviceFrom(t, "updated", `{}`, `{}`)
 	must(t, w.client.Create(t.Context(), service))
@@ -190,7 +182,6 @@ func (w *webhooks) defaultsOfUpdates(t *testing.T) {
 	const with = ours + ", ipFamilyPolicy: PreferDualStack, nodePorts: true"
 	check("created", without)
 
-	// The original manifest is sent again by PUT. Without the class it would be rejected.
 	w.told.Take()
 	eventually(t, func(ctx context.Context) error {
 		return w.client.Update(ctx, serviceFrom(t, "updated", `{}`, `{}`))

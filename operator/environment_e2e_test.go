@@ -34,8 +34,7 @@ import (
 )
 
 const (
-	// operatorUser is the service account of config/rbac/operator: the program runs with the rights of an
-	// installation.
+	// operatorUser is the service account of config/rbac/operator, with the rights of an installation.
 	operatorUser = "system:serviceaccount:millrace-system:millrace-operator"
 
 	systemNamespace = "millrace-system"
@@ -70,7 +69,6 @@ func newEnvironment(t *testing.T) *environment {
 	return e
 }
 
-// clean removes the objects of a scenario.
 func (e *environment) clean(t *testing.T) {
 	t.Helper()
 	for _, namespace := range []string{namespace, otherNamespace} {
@@ -94,16 +92,13 @@ func (e *environment) clean(t *testing.T) {
 	}
 }
 
-// An instance is a running operator.
 type instance struct {
 	command *exec.Cmd
 	exited  chan error
 	log     string
-	// began is the length of the log when the command started.
-	began int64
+	began   int64
 }
 
-// run starts an operator and stops it at the end of the scenario.
 func (e *environment) run(t *testing.T, arguments ...string) *instance {
 	t.Helper()
 	log, err := os.CreateTemp(t.TempDir(), "operator-*.log")
@@ -139,7 +134,6 @@ func (i *instance) start(t *testing.T) {
 	must(t, <-started)
 }
 
-// stop terminates an operator like the kubelet and expects success.
 func (i *instance) stop(t *testing.T) {
 	t.Helper()
 	if i.command == nil {
@@ -149,8 +143,7 @@ func (i *instance) stop(t *testing.T) {
 	i.await(t, "stopped", false)
 }
 
-// signal sends a signal to an operator. An operator that exited because the API server did not answer its start
-// is restarted first, like by the kubelet.
+// signal first restarts an operator that exited because the API server did not answer its start.
 func (i *instance) signal(t *testing.T, sent os.Signal) {
 	t.Helper()
 	err := i.command.Process.Signal(sent)
@@ -180,7 +173,6 @@ func (i *instance) signal(t *testing.T, sent os.Signal) {
 	}
 }
 
-// kill sends SIGKILL to an operator.
 func (i *instance) kill(t *testing.T) {
 	t.Helper()
 	i.signal(t, syscall.SIGKILL)
@@ -209,7 +201,6 @@ func (i *instance) await(t *testing.T, what string, expectError bool) {
 	}
 }
 
-// processorTime returns the CPU time of an operator.
 func (i *instance) processorTime(t *testing.T) time.Duration {
 	t.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", i.command.Process.Pid))
@@ -262,7 +253,6 @@ func (e *environment) service(t *testing.T, name string, options ...option) *cor
 	return service
 }
 
-// unmade returns a Service of our class that is not created.
 func (e *environment) unmade(namespace, name string) *corev1.Service {
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -285,7 +275,6 @@ func (e *environment) pool(t *testing.T, name string, change func(*millracev1bet
 	return pool
 }
 
-// update changes an object and retries conflicts.
 func update[T client.Object](t *testing.T, e *environment, object T, change func(T)) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -301,7 +290,6 @@ func (e *environment) get(ctx context.Context, object client.Object) error {
 	return e.client.Get(ctx, client.ObjectKeyFromObject(object), object)
 }
 
-// addresses waits until the status of a Service has exactly these addresses.
 func (e *environment) addresses(t *testing.T, service *corev1.Service, want ...string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -396,7 +384,6 @@ func (e *environment) gone(t *testing.T, object client.Object) {
 	})
 }
 
-// ready waits for the Ready condition of an object.
 func (e *environment) ready(t *testing.T, object client.Object, conditions *[]metav1.Condition, reason, message string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {

@@ -15,8 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// warmFailover verifies that a standby replica is ready only after it has cached all objects: it may not list
-// them when it becomes the leader.
+// warmFailover: a standby replica is ready only after it has cached all objects, not to be listed later.
 func warmFailover(t *testing.T, e *environment) {
 	first := e.run(t, "--leader-elect")
 	e.pool(t, "main", nil, "203.0.113.0/24")
@@ -44,7 +43,7 @@ func (e *environment) mayReadServices(t *testing.T, role *rbacv1.ClusterRole, al
 			if !slices.Equal(rule.Resources, []string{"services"}) {
 				continue
 			}
-			// A watch can start with a list. Running watches continue.
+			// A watch can start with a list; running watches continue.
 			rule.Verbs = slices.DeleteFunc(rule.Verbs, func(verb string) bool { return verb == "list" || verb == "watch" })
 			if allowed {
 				rule.Verbs = append(rule.Verbs, "list", "watch")
@@ -65,7 +64,6 @@ func (e *environment) mayReadServices(t *testing.T, role *rbacv1.ClusterRole, al
 	})
 }
 
-// isReady probes an operator like the kubelet.
 func isReady(ctx context.Context, address string) error {
 	if _, err := getPage(ctx, address, "/readyz"); err != nil {
 		return fmt.Errorf("the operator is not ready: %w", err)

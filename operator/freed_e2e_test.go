@@ -21,8 +21,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// freedManually removes the operator before its Services. The template and the patch of docs/install.md release
-// these and keep foreign finalizers.
+// freedManually removes the operator before its Services, which docs/install.md then releases.
 func freedManually(t *testing.T, e *environment) {
 	running := e.run(t)
 	e.pool(t, "main", nil, "203.0.113.0/24")
@@ -59,7 +58,6 @@ func freedManually(t *testing.T, e *environment) {
 	e.finalizers(t, foreign, millracev1beta1.SharedFinalizer)
 }
 
-// documented returns the arguments of kubectl in docs/install.md.
 func documented(t *testing.T) (list *template.Template, patch []byte) {
 	t.Helper()
 	page, err := os.ReadFile("../docs/install.md")

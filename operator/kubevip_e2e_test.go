@@ -23,8 +23,8 @@ const (
 	kubeVIPAnnotation = "kube-vip.io/loadbalancerIPs"
 )
 
-// TestKubeVIP takes over Services with addresses from kube-vip's cloud provider and gives them back. The
-// provider writes its choice like a request of the user. No address changes, and neither writes at rest.
+// TestKubeVIP takes Services over from kube-vip's cloud provider, which writes its choice like a user's
+// request, and gives them back. No address changes, and neither writes at rest.
 func TestKubeVIP(t *testing.T) {
 	e := newEnvironment(t)
 	config := &corev1.ConfigMap{
@@ -40,7 +40,6 @@ func TestKubeVIP(t *testing.T) {
 	services := e.servicesOfKubeVIP(t)
 	given := e.askedBy(t, services)
 
-	// The provider stopped; Millrace assigns its previous choice.
 	stop()
 	e.migrate(t, "kube-vip", "configmap", config.Name, "--namespace="+config.Namespace)
 	operator := e.run(t, "--default-class", "--annotations-of=kube-vip")
@@ -64,7 +63,6 @@ func TestKubeVIP(t *testing.T) {
 	e.unchanged(t, services, now)
 }
 
-// servicesOfKubeVIP returns Services of two namespaces, one of them with its own pool.
 func (e *environment) servicesOfKubeVIP(t *testing.T) []*corev1.Service {
 	t.Helper()
 	var services []*corev1.Service
@@ -78,7 +76,6 @@ func (e *environment) servicesOfKubeVIP(t *testing.T) []*corev1.Service {
 	return services
 }
 
-// askedBy waits until all Services request addresses of each family and returns them.
 func (e *environment) askedBy(t *testing.T, services []*corev1.Service) map[string][]string {
 	t.Helper()
 	asked := map[string][]string{}
@@ -97,8 +94,7 @@ func (e *environment) askedBy(t *testing.T, services []*corev1.Service) map[stri
 	return asked
 }
 
-// runKubeVIP runs kube-vip's cloud provider until stop is called or the test ends. It reads the kubeconfig from
-// a home directory.
+// runKubeVIP: the provider reads the kubeconfig from a home directory.
 func (e *environment) runKubeVIP(t *testing.T) (stop func()) {
 	t.Helper()
 	home := t.TempDir()

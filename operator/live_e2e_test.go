@@ -24,8 +24,7 @@ import (
 	"github.com/millrace-lb/millrace/api/live"
 )
 
-// liveCertificates verifies that the operator creates the certificates of the aggregated API with the rights of
-// config/liveapi, and restores them after any deletion or change.
+// liveCertificates have the rights of config/liveapi and are restored after any change.
 func liveCertificates(t *testing.T, e *environment) {
 	e.client.MakeOf(t, "liveapi/operator_role.yaml", "liveapi/api_service.yaml")
 	service := &unstructured.Unstructured{}
@@ -63,7 +62,6 @@ func liveCertificates(t *testing.T, e *environment) {
 		t.Error("there is another CA, and nothing was wrong with it")
 	}
 
-	// Deleting the Secret replaces all keys at once.
 	must(t, e.client.Delete(t.Context(), all))
 	eventually(t, func(ctx context.Context) error {
 		if err := right(ctx); err != nil {
@@ -84,7 +82,6 @@ func liveCertificates(t *testing.T, e *environment) {
 	}
 }
 
-// believes verifies a certificate of a Secret as its peer does.
 func believes(bundle []byte, data map[string][]byte, name, host string, usage x509.ExtKeyUsage) error {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(bundle)

@@ -28,9 +28,8 @@ import (
 // nodesVariable sets the number of nodes of TestManyNodes.
 const nodesVariable = "MILLRACE_NODES"
 
-// TestManyNodes measures the operator with many nodes that join and report together, as after an upgrade or the
-// loss of a router. By default there are few nodes and only the result is verified; make bench-control takes
-// the figures.
+// TestManyNodes measures the operator with many nodes that join and report together, as after an upgrade.
+// By default only the result with few nodes is verified; make bench-control takes the figures.
 func TestManyNodes(t *testing.T) {
 	c := newManyNodes(t)
 	c.joins(t)
@@ -41,14 +40,12 @@ func TestManyNodes(t *testing.T) {
 	c.report.Print(t, fmt.Sprintf("Operator: %d nodes", c.nodes))
 }
 
-// manyNodes is a cluster of many nodes with simulated agents.
 type manyNodes struct {
 	*environment
 	nodes    int
 	operator *instance
-	// keys is the ring of all agents.
-	keys   tunnelkey.Ring
-	report *figures.Report
+	keys     tunnelkey.Ring
+	report   *figures.Report
 }
 
 func newManyNodes(t *testing.T) *manyNodes {
@@ -70,7 +67,6 @@ func newManyNodes(t *testing.T) *manyNodes {
 	return c
 }
 
-// atOnce calls do for each node, a few concurrently.
 func (c *manyNodes) atOnce(t *testing.T, do func(ctx context.Context, number int) error) {
 	t.Helper()
 	group, ctx := errgroup.WithContext(t.Context())
@@ -83,7 +79,6 @@ func (c *manyNodes) atOnce(t *testing.T, do func(ctx context.Context, number int
 
 func nodeName(number int) string { return fmt.Sprintf("node%05d", number) }
 
-// joins creates the Nodes and waits until all have IDs and reports.
 func (c *manyNodes) joins(t *testing.T) {
 	before, began := c.operatorWrites(t), time.Now()
 	c.atOnce(t, func(ctx context.Context, number int) error {
@@ -164,7 +159,6 @@ func (c *manyNodes) losesRouter(t *testing.T) {
 	c.report.Add("the same: writes of the operator", float64(writes), 20, "")
 }
 
-// serves creates Services at a rate.
 func (c *manyNodes) serves(t *testing.T) {
 	const services = 100
 	assigned := c.firstAddresses(t, namespace, services)
@@ -190,7 +184,6 @@ func (c *manyNodes) restarts(t *testing.T) {
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// residentMemory returns the operator's resident memory in bytes.
 func (c *manyNodes) residentMemory(t *testing.T) int {
 	t.Helper()
 	statm, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", c.operator.command.Process.Pid))

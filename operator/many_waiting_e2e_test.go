@@ -29,12 +29,11 @@ const (
 	waitingVariable = "MILLRACE_WAITING"
 	// disturbed is the duration of each phase of changes, in seconds.
 	disturbed = 15
-	// phases is the number of phases.
-	phases = 4
+	phases    = 4
 )
 
-// TestManyWaiting measures the cost of Services that wait for an address while irrelevant changes occur every
-// second. By default there are few Services; make bench-control takes the figures.
+// TestManyWaiting measures the cost of waiting Services while irrelevant changes occur every second. make
+// bench-control takes the figures, with more Services.
 func TestManyWaiting(t *testing.T) {
 	waiting := 200
 	if text := os.Getenv(waitingVariable); text != "" {
@@ -75,14 +74,12 @@ func TestManyWaiting(t *testing.T) {
 	})
 	measure("the address of a node", func(second int) { e.setAddresses(t, node, fmt.Sprintf("198.51.100.%d", 30+second)) })
 	report.Print(t, fmt.Sprintf("Operator: %d Services wait", waiting))
-	// The Services that have waited longest get the addresses.
 	update(t, e, &millracev1beta1.VIPPool{ObjectMeta: metav1.ObjectMeta{Name: "full"}}, func(pool *millracev1beta1.VIPPool) {
 		pool.Spec.Addresses = append(pool.Spec.Addresses, "198.51.100.11/32")
 	})
 	e.bound(t, "198.51.100.11", first)
 }
 
-// wait creates Services and waits until they report that they wait.
 func (e *environment) wait(t *testing.T, count int) {
 	t.Helper()
 	group, ctx := errgroup.WithContext(t.Context())
@@ -114,8 +111,7 @@ func (e *environment) wait(t *testing.T, count int) {
 	})
 }
 
-// whileChanging makes a change and creates Services each second, and returns the sorted durations of their
-// assignment.
+// whileChanging makes a change and creates Services each second, and returns sorted durations.
 func (e *environment) whileChanging(t *testing.T, change func(second int)) []time.Duration {
 	t.Helper()
 	const inSecond = 5

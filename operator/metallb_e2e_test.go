@@ -15,9 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// TestMetalLB takes the Services of MetalLB over from its own controller and gives them back: shared addresses,
-// requested addresses and pools, and dual stack. No address changes, and while both run they do not overwrite
-// each other.
+// TestMetalLB takes Services over from MetalLB and gives them back. No address changes, and while both run
+// they do not overwrite each other.
 func TestMetalLB(t *testing.T) {
 	e := newEnvironment(t)
 	stop := e.metalLB(t)
@@ -37,7 +36,6 @@ func TestMetalLB(t *testing.T) {
 	given = e.givenTo(t, services)
 	e.claimed(t, services, given)
 
-	// MetalLB stops, and Millrace assigns addresses.
 	operator.stop(t)
 	stop()
 	operator = e.run(t, flags...)
@@ -56,7 +54,6 @@ func TestMetalLB(t *testing.T) {
 	e.unchanged(t, services, given)
 }
 
-// servicesOfMetalLB returns twenty Services of all kinds.
 func (e *environment) servicesOfMetalLB(t *testing.T) []*corev1.Service {
 	t.Helper()
 	var services []*corev1.Service
@@ -80,7 +77,6 @@ func (e *environment) servicesOfMetalLB(t *testing.T) []*corev1.Service {
 	return services
 }
 
-// metalLB installs MetalLB's CRDs and pools and runs its controller.
 func (e *environment) metalLB(t *testing.T) (stop func()) {
 	t.Helper()
 	crds := filepath.Join(sourcesOf(t, metalLBModule, "go.universe.tf/metallb"), "config", "crd", "bases")
@@ -108,7 +104,6 @@ func (e *environment) poolOfMetalLB(t *testing.T, name string, auto bool, addres
 	}}, &client.CreateOptions{}))
 }
 
-// runMetalLB runs MetalLB's controller until stop is called, or the test ends.
 func (e *environment) runMetalLB(t *testing.T) (stop func()) {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "controller")

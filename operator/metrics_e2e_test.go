@@ -18,7 +18,6 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// operatorMetrics scrapes a leader, whose caches have synced.
 func operatorMetrics(t *testing.T, e *environment) {
 	address := freeAddress(t)
 	e.run(t, "--metrics-bind-address="+address, "--metrics-secure=false")
@@ -33,7 +32,6 @@ func operatorMetrics(t *testing.T, e *environment) {
 		`millrace_services_waiting{reason="PoolExhausted"} 1`, `millrace_vips_announcers{nodes="one"} 2`)
 }
 
-// freeAddress returns an unused address to listen on.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -42,7 +40,6 @@ func freeAddress(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// getPage reads a page of an operator over plain HTTP.
 func getPage(ctx context.Context, address, path string) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
 	if err != nil {
@@ -59,7 +56,6 @@ func getPage(ctx context.Context, address, path string) ([]byte, error) {
 	return io.ReadAll(response.Body)
 }
 
-// scraped waits until a scrape contains lines.
 func scraped(t *testing.T, address string, lines ...string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {

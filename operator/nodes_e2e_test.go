@@ -53,7 +53,6 @@ func routing(t *testing.T, e *environment) {
 	conflicts(t, e, advertisement)
 }
 
-// conflicts adds an advertisement that yields to the first one, with a VIP and a session.
 func conflicts(t *testing.T, e *environment, first *millracev1beta1.VIPAdvertisement) {
 	t.Helper()
 	second := &millracev1beta1.VIPAdvertisement{
@@ -102,7 +101,6 @@ func (e *environment) setAddresses(t *testing.T, node *corev1.Node, addresses ..
 	must(t, e.client.Status().Update(t.Context(), node))
 }
 
-// lbNode waits for the LBNode of a Node with its addresses.
 func (e *environment) lbNode(t *testing.T, node *corev1.Node, addresses ...string) *millracev1beta1.LBNode {
 	t.Helper()
 	lbNode := &millracev1beta1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
@@ -150,8 +148,7 @@ func nodes(t *testing.T, e *environment) {
 		return nil
 	})
 
-	// A node that registers again keeps its ID; a new node gets no recently used ID, even after a restart of
-	// the operator.
+	// A node that registers again keeps its ID; a new node gets no recently used ID.
 	must(t, e.client.Delete(t.Context(), all[3]))
 	all[3] = e.node(t, all[3].Name, "198.51.100.45")
 	if after := e.lbNode(t, all[3], "198.51.100.45"); after.Spec.ID != before.Spec.ID {
@@ -174,7 +171,6 @@ func nodes(t *testing.T, e *environment) {
 	}
 }
 
-// departures verifies that an LBNode has the reason why its Node departs, until it no longer does.
 func departures(t *testing.T, e *environment) {
 	e.run(t)
 	node := e.node(t, "departing", "198.51.100.1")
@@ -200,7 +196,6 @@ func departures(t *testing.T, e *environment) {
 	departs("", func(node *corev1.Node) { node.Spec.Unschedulable = false })
 }
 
-// zones verifies that an LBNode has the zone of its Node's label.
 func zones(t *testing.T, e *environment) {
 	e.run(t)
 	label := func(node *corev1.Node, zone string) {
@@ -255,7 +250,6 @@ func boots(t *testing.T, e *environment) {
 	}
 }
 
-// idsWrap verifies that freed IDs are reused at the end of the range, the last freed one last.
 func idsWrap(t *testing.T, e *environment) {
 	for name, id := range map[string]int32{"one": 1, "highest": 4095} {
 		must(t, e.client.Create(t.Context(), &millracev1beta1.LBNode{
@@ -275,8 +269,7 @@ func idsWrap(t *testing.T, e *environment) {
 	}
 }
 
-// reports verifies that each LBNode has a report, whose conditions are Unknown while the node is not ready
-// until its agent reports again.
+// reports: conditions are Unknown while the node is not ready until its agent reports again.
 func reports(t *testing.T, e *environment) {
 	e.run(t)
 	node := e.node(t, "reporting", "198.51.100.1")
@@ -309,7 +302,6 @@ func reports(t *testing.T, e *environment) {
 	agent(metav1.ConditionTrue)
 	kubelet(corev1.ConditionUnknown, 2)
 	alive := conditions("Ready=True", "Programmed=True", "NodeReady=Unknown")
-	// Its report follows the pass over the previous one.
 	e.node(t, "another")
 	eventually(t, func(ctx context.Context) error {
 		return e.get(ctx, &millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: "another"}})
@@ -328,7 +320,6 @@ func reports(t *testing.T, e *environment) {
 	})
 }
 
-// report waits until the report of the node "reporting" passes check.
 func (e *environment) report(t *testing.T, what string, check func(*millracev1beta1.LBNodeReport) error) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {

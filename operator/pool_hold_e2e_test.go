@@ -17,8 +17,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// poolOverPods verifies that a pool with addresses of endpoints becomes usable for nothing before it is corrected, and
-// that other pools work on.
+// poolOverPods: a pool with addresses of endpoints assigns nothing until it is corrected.
 func poolOverPods(t *testing.T, e *environment) {
 	e.run(t)
 	slice := &discoveryv1.EndpointSlice{

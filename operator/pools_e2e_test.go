@@ -20,7 +20,6 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// counted compares the counters of a pool.
 func counted(pool *millracev1beta1.VIPPool, assigned, free int64) error {
 	status := pool.Status
 	if status.Assigned == nil || status.Free == nil || *status.Assigned != assigned || *status.Free != free {
@@ -29,7 +28,6 @@ func counted(pool *millracev1beta1.VIPPool, assigned, free int64) error {
 	return nil
 }
 
-// refusedPools verifies pools that the API server rejects.
 func refusedPools(t *testing.T, e *environment) {
 	for text, want := range map[string]string{
 		"203.0.113.1/24": "bits set behind", "2001:db8::1/64": "bits set behind", "10.0.0.1/8": "bits set behind",
@@ -67,7 +65,6 @@ func refusedPools(t *testing.T, e *environment) {
 	}
 }
 
-// refusedCommunities verifies communities that the API server rejects.
 func refusedCommunities(t *testing.T, e *environment) {
 	for text, want := range map[string]string{
 		"65535:65535": "", "0:0": "", "00064512:1": "", "4294967295:4294967295:0": "",
@@ -120,7 +117,6 @@ func poolColumns(t *testing.T, e *environment) {
 	shows("4", "0")
 }
 
-// row returns the output of kubectl get for an object, by column.
 func (e *environment) row(ctx context.Context, resource, name string) (map[string]any, error) {
 	config := rest.CopyConfig(e.server.Admin())
 	config.GroupVersion = &millracev1beta1.GroupVersion
@@ -143,7 +139,6 @@ func (e *environment) row(ctx context.Context, resource, name string) (map[strin
 	return row, nil
 }
 
-// usable waits until a pool is ready with exactly these usable addresses.
 func (e *environment) usable(t *testing.T, pool *millracev1beta1.VIPPool, want ...string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -175,7 +170,6 @@ func overlappingPools(t *testing.T, e *environment) {
 	if meta.IsStatusConditionTrue(inside.Status.Conditions, millracev1beta1.ConditionReady) {
 		t.Error("a pool without an address is ready")
 	}
-	// After the deletion of the older pool, the younger pools have the addresses.
 	must(t, e.client.Delete(t.Context(), good))
 	e.usable(t, inside, "203.0.113.4/31")
 	e.usable(t, overlapping, "203.0.113.8-203.0.113.17")
@@ -201,7 +195,6 @@ func occupiedPools(t *testing.T, e *environment) {
 	e.condition(t, asks, metav1.ConditionFalse, millracev1beta1.ReasonAddressForbidden, "203.0.113.1 is not among the addresses")
 	e.addresses(t, e.service(t, "web"), "10.97.0.0")
 
-	// A waiting Service gets freed addresses.
 	must(t, e.client.Delete(t.Context(), router))
 	e.addresses(t, asks, "203.0.113.1")
 	// Assigned addresses stay when another object gets them, and the pool reports it.

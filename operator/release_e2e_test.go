@@ -17,7 +17,6 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// reservedFor waits until a VIP has no Service and is reserved for a name; "" for none.
 func (e *environment) reservedFor(t *testing.T, address, name string) *millracev1beta1.VIP {
 	t.Helper()
 	vip := vipOf(address)
@@ -63,13 +62,11 @@ func retain(t *testing.T, e *environment) {
 		}
 	}
 
-	// It also stays reserved for a Service of another type.
 	update(t, e, service, toClusterIP)
 	e.reservedFor(t, "203.0.113.0", "web")
 	update(t, e, service, toLoadBalancer)
 	e.addresses(t, service, "203.0.113.0")
 
-	// Without claims, any Service that requests the address gets it.
 	must(t, e.client.Delete(t.Context(), service))
 	e.gone(t, service)
 	vip := e.reservedFor(t, "203.0.113.0", "web")
@@ -87,7 +84,6 @@ func toLoadBalancer(service *corev1.Service) {
 	class(millracev1beta1.Class)(service)
 }
 
-// bare waits until a Service has no traces of the operator.
 func (e *environment) bare(t *testing.T, service *corev1.Service) {
 	t.Helper()
 	e.addresses(t, service)
@@ -125,9 +121,8 @@ func typeChange(t *testing.T, e *environment) {
 	e.bare(t, service)
 }
 
-// cloudController makes the writes of the service controller of a cloud-controller-manager
-// (k8s.io/cloud-provider/controllers/service) to a deleted Service of any class: it removes the shared
-// finalizer and empties the status, both by patches of the subresource.
+// cloudController removes the shared finalizer and empties the status of a deleted Service, as the service
+// controller of k8s.io/cloud-provider does.
 func cloudController(t *testing.T, e *environment) {
 	e.run(t, "--release-delay=1s")
 	e.pool(t, "main", nil, "203.0.113.0/32")
@@ -210,14 +205,12 @@ func freedLast(t *testing.T, e *environment) {
 	running = e.run(t)
 	give("fourth", "203.0.113.3")
 	free(third)
-	// Addresses that were never used come first, then freed ones.
 	give("fifth", "203.0.113.0")
 	give("sixth", "203.0.113.1")
 	give("seventh", "203.0.113.2")
 	running.stop(t)
 }
 
-// releasing waits until a VIP is in a phase of its release.
 func (e *environment) releasing(t *testing.T, address string, phase millracev1beta1.ReleasePhase) {
 	t.Helper()
 	vip := vipOf(address)

@@ -19,7 +19,6 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// keptThoughWrong verifies that unsupported settings of a Service are reported and its address is kept.
 func keptThoughWrong(t *testing.T, e *environment) {
 	e.run(t)
 	e.pool(t, "main", nil, "203.0.113.0/31")
@@ -44,7 +43,6 @@ func keptThoughWrong(t *testing.T, e *environment) {
 	e.bound(t, "203.0.113.0", service)
 }
 
-// longEvent verifies that notes of events are truncated to 1,024 bytes and conditions are not.
 func longEvent(t *testing.T, e *environment) {
 	e.run(t)
 	value := "nonsense-" + strings.Repeat("ä", 2000)
@@ -58,8 +56,7 @@ func longEvent(t *testing.T, e *environment) {
 	})
 }
 
-// terminatingNamespace deletes a namespace with Services: events can no longer be created there, and objects
-// disappear during writes.
+// terminatingNamespace: events can no longer be created, and objects disappear during writes.
 func terminatingNamespace(t *testing.T, e *environment) {
 	running := e.run(t)
 	e.pool(t, "main", nil, "203.0.113.0/24")

@@ -17,8 +17,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// restored verifies that Services have their addresses again in a cluster that is restored from a backup of the VIPs,
-// where they have other UIDs, in each order of steps.
+// restored: in a cluster restored from a backup of the VIPs, Services have other UIDs, and their addresses.
 func restored(t *testing.T, e *environment) {
 	running := e.run(t)
 	e.pool(t, "main", nil, "203.0.113.0/28")
@@ -86,8 +85,7 @@ func restored(t *testing.T, e *environment) {
 	}
 }
 
-// keptByAnother verifies that a deleted Service, which another controller's finalizer keeps, does not show the address
-// that another Service has by then.
+// keptByAnother: a deleted Service, kept by a foreign finalizer, does not show another's address.
 func keptByAnother(t *testing.T, e *environment) {
 	e.run(t)
 	e.pool(t, "tiny", nil, "203.0.113.240/32")

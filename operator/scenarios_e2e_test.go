@@ -38,13 +38,11 @@ func requestedAddress(t *testing.T, e *environment) {
 	wrong := e.service(t, "wrong", annotated(millracev1beta1.AnnotationAddresses, "203.0.113.300"))
 	e.condition(t, wrong, metav1.ConditionFalse, millracev1beta1.ReasonInvalid, `metadata.annotations[millrace.io/addresses]: "203.0.113.300"`)
 
-	// The owner moves, and the waiting Service gets the address.
 	update(t, e, owner, annotated(millracev1beta1.AnnotationAddresses, "203.0.113.21"))
 	e.addresses(t, owner, "203.0.113.21")
 	e.addresses(t, other, "203.0.113.20")
 	e.bound(t, "203.0.113.20", other)
 
-	// Several addresses of a family, and the deprecated field. Another Service has the first one initially.
 	several := e.service(t, "several", func(service *corev1.Service) { service.Spec.LoadBalancerIP = "203.0.113.21, 203.0.113.30,203.0.113.31" })
 	e.condition(t, several, metav1.ConditionFalse, millracev1beta1.ReasonAddressInUse, "203.0.113.21")
 	e.addresses(t, several)
@@ -145,7 +143,6 @@ func classes(t *testing.T, e *environment) {
 	}
 }
 
-// twoClasses runs two operators of different classes in one cluster.
 func twoClasses(t *testing.T, e *environment) {
 	const internal = "example.com/internal-vip"
 	e.pool(t, "main", nil, "203.0.113.0/30")
@@ -171,14 +168,12 @@ func twoClasses(t *testing.T, e *environment) {
 		e.bound(t, address, service)
 	}
 
-	// Either operator releases the address of a deleted Service.
 	must(t, e.client.Delete(t.Context(), public))
 	e.gone(t, public)
 	e.gone(t, vipOf("203.0.113.0"))
 }
 
-// foreignAddresses makes the operator the default in a cluster where another load balancer serves Services
-// without a class.
+// foreignAddresses: another load balancer serves Services without a class, which become ours.
 func foreignAddresses(t *testing.T, e *environment) {
 	serve := func(name, address string) *corev1.Service {
 		t.Helper()
@@ -195,7 +190,7 @@ func foreignAddresses(t *testing.T, e *environment) {
 	e.addresses(t, outside, "198.51.100.77")
 	e.addresses(t, first, "203.0.113.7")
 
-	// With a pool, its addresses are taken over. Services that shared them keep them.
+	// Addresses of a pool are taken over; Services that shared them keep them.
 	e.pool(t, "main", nil, "203.0.113.0/24")
 	e.condition(t, first, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 203.0.113.7")
 	running.stop(t)
@@ -242,7 +237,6 @@ func splitBrain(t *testing.T, e *environment) {
 		}
 		return nil
 	})
-	// Statuses match VIPs.
 	services := &corev1.ServiceList{}
 	must(t, e.client.List(t.Context(), services, client.InNamespace(namespace)))
 	for i := range services.Items {
@@ -345,7 +339,6 @@ func steadyState(t *testing.T, e *environment) {
 		}
 	}
 
-	// A restart writes nothing.
 	e.run(t)
 	if after := e.settled(t, 5*time.Second)[before:]; len(after) != len(writes) {
 		t.Errorf("a restart wrote %+v", after[len(writes):])

@@ -22,7 +22,6 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// served waits until a Service has the condition Served and a matching event.
 func (e *environment) served(t *testing.T, service *corev1.Service, status metav1.ConditionStatus, reason, message string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -40,7 +39,6 @@ func (e *environment) served(t *testing.T, service *corev1.Service, status metav
 	})
 }
 
-// portErrors waits for the ports and errors in the status of a Service.
 func (e *environment) portErrors(t *testing.T, service *corev1.Service, want ...string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -74,7 +72,6 @@ func (e *environment) advertisement(t *testing.T, name string, change func(*mill
 	return advertisement
 }
 
-// session creates a node, unless it exists, and reports a BGP session in a state.
 func (e *environment) session(t *testing.T, name string, state millracev1beta1.SessionState) {
 	t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -134,8 +131,7 @@ func servedOrNot(t *testing.T, e *environment) {
 	e.bare(t, service)
 }
 
-// servedTogether verifies port conflicts between Services, and labels of one Service that select the shared
-// address.
+// servedTogether: port conflicts, and labels of one Service that select the shared address.
 func servedTogether(t *testing.T, e *environment) {
 	e.run(t)
 	e.session(t, "announcing", millracev1beta1.SessionEstablished)
@@ -194,8 +190,7 @@ func servedZones(t *testing.T, e *environment) {
 	})
 }
 
-// servedDuplicates verifies that a host with the address of a VIP is reported on the VIP and its Service while
-// a node finds it.
+// servedDuplicates: a host with a VIP's address is reported while a node finds it.
 func servedDuplicates(t *testing.T, e *environment) {
 	e.run(t)
 	e.session(t, "announcing", millracev1beta1.SessionEstablished)
@@ -242,8 +237,7 @@ func servedDuplicates(t *testing.T, e *environment) {
 	e.served(t, service, metav1.ConditionTrue, millracev1beta1.ReasonServed, "")
 }
 
-// servedOnLinks verifies that a VIP names the node that answers for it on its links, and that its Service
-// reports missing links.
+// servedOnLinks: a VIP names the node that answers for it, and its Service missing links.
 func servedOnLinks(t *testing.T, e *environment) {
 	e.run(t)
 	e.session(t, "answering", millracev1beta1.SessionIdle)
@@ -287,7 +281,6 @@ func servedOnLinks(t *testing.T, e *environment) {
 	}
 }
 
-// inZone creates a node in a new zone.
 func (e *environment) inZone(t *testing.T, i int) *corev1.Node {
 	t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{

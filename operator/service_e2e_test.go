@@ -198,7 +198,6 @@ func exhaustion(t *testing.T, e *environment) {
 	})
 }
 
-// assignments returns the address and VIP UID of each Service.
 func (e *environment) assignments(t *testing.T) map[string]string {
 	t.Helper()
 	list := &millracev1beta1.VIPList{}
@@ -212,7 +211,6 @@ func (e *environment) assignments(t *testing.T) map[string]string {
 	return found
 }
 
-// allAssigned waits until count Services have addresses.
 func (e *environment) allAssigned(t *testing.T, count int) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -249,8 +247,7 @@ func restart(t *testing.T, e *environment) {
 	before := e.assignments(t)
 	first.kill(t)
 
-	// Addresses stay although the pool is deleted, a better one exists and a new Service may be reconciled
-	// first.
+	// Addresses stay without the pool, and although a new Service may be reconciled first.
 	must(t, e.client.DeleteAllOf(t.Context(), &millracev1beta1.VIPPool{}))
 	better := func(spec *millracev1beta1.VIPPoolSpec) { spec.Priority = 100 }
 	pool := e.pool(t, "better", better, "203.0.113.0/29", "198.51.100.0/24")

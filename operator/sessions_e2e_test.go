@@ -15,7 +15,6 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// sessionEvents verifies events about lost and recovered sessions.
 func sessionEvents(t *testing.T, e *environment) {
 	e.run(t)
 	e.node(t, "node0", "198.51.100.1")

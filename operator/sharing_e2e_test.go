@@ -19,7 +19,6 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// ports sets the ports of a Service, as "53/UDP".
 func ports(texts ...string) option {
 	return func(service *corev1.Service) {
 		service.Spec.Ports = nil
@@ -98,7 +97,6 @@ func sharing(t *testing.T, e *environment) {
 		return nil
 	})
 
-	// A Service whose port is taken gets another address, unless it requests this one. It takes nothing.
 	elsewhere := e.service(t, "elsewhere", key("dns"), ports("53/UDP"))
 	e.addresses(t, elsewhere, "203.0.113.1")
 	eventually(t, func(ctx context.Context) error {
@@ -116,7 +114,6 @@ func sharing(t *testing.T, e *environment) {
 	e.condition(t, alone, metav1.ConditionFalse, millracev1beta1.ReasonAddressInUse, "in use by Service shop/dns-tcp")
 	e.claims(t, "203.0.113.0", "dns-tcp 53/TCP", "dns-udp 53/UDP")
 
-	// After a deletion the others keep the address, and a waiting Service gets the ports.
 	must(t, e.client.Delete(t.Context(), udp))
 	e.gone(t, udp)
 	e.addresses(t, late, "203.0.113.0")
@@ -129,7 +126,6 @@ func sharing(t *testing.T, e *environment) {
 		t.Error("the VIP was made again")
 	}
 	e.gone(t, vipOf("2001:db8:cafe::"))
-	// The last Service releases the address, and a Service without a key gets it.
 	must(t, e.client.Delete(t.Context(), late))
 	e.addresses(t, alone, "203.0.113.0")
 	if after := e.claims(t, "203.0.113.0", "alone "); after.UID == vip.UID {
@@ -148,7 +144,6 @@ func sharedPorts(t *testing.T, e *environment) {
 	second := e.service(t, "second", key("web"), ports("81/TCP", "443/TCP"))
 	e.addresses(t, second, "203.0.113.0")
 
-	// Neither Service takes a port of the other.
 	update(t, e, second, ports("80/TCP", "443/TCP"))
 	e.condition(t, second, metav1.ConditionFalse, millracev1beta1.ReasonPortConflict,
 		"has 203.0.113.0; others have ports of 203.0.113.0: 80/TCP (Service shop/first)")
@@ -160,7 +155,6 @@ func sharedPorts(t *testing.T, e *environment) {
 	e.addresses(t, first, "203.0.113.0")
 	e.addresses(t, second, "203.0.113.0")
 
-	// The second Service gets the released port.
 	update(t, e, first, ports("8080/TCP"))
 	e.claims(t, "203.0.113.0", "first 8080/TCP", "second 80/TCP,443/TCP")
 	e.condition(t, first, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 203.0.113.0")
@@ -234,7 +228,6 @@ func sharedByHand(t *testing.T, e *environment) {
 	e.condition(t, second, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 203.0.113.0")
 }
 
-// sharers creates each Services for each of keys keys.
 func (e *environment) sharers(t *testing.T, keys, each int) {
 	t.Helper()
 	for i := range each {
@@ -283,8 +276,7 @@ func sharedRestart(t *testing.T, e *environment) {
 	}
 }
 
-// checkSharers verifies that no port of a VIP has two owners, that the Services have all their addresses and,
-// unless vips is 0, the number of VIPs.
+// checkSharers: no port of a VIP has two owners, and the number of VIPs, unless 0, is right.
 func (e *environment) checkSharers(t *testing.T, vips int) {
 	t.Helper()
 	list := &millracev1beta1.VIPList{}

@@ -24,10 +24,7 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// Helpers of the migration tests.
-
-// migrate converts another load balancer's pools with the command line. The API server accepts the result,
-// including that of the conversion's test input.
+// migrate converts pools with the command line for the API server, also the conversion's test input.
 func (e *environment) migrate(t *testing.T, from string, objects ...string) {
 	t.Helper()
 	program, directory := filepath.Join(t.TempDir(), "millrace"), t.TempDir()
@@ -45,7 +42,6 @@ func (e *environment) migrate(t *testing.T, from string, objects ...string) {
 	must(t, err)
 }
 
-// sourcesOf returns the directory of a module that another module depends on.
 func sourcesOf(t *testing.T, module, path string) string {
 	t.Helper()
 	list := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", path)
@@ -64,7 +60,6 @@ func buildOf(t *testing.T, module string, arguments ...string) {
 	}
 }
 
-// runForeign runs a program until stop is called, or the test ends.
 func runForeign(t *testing.T, command *exec.Cmd) (stop func()) {
 	t.Helper()
 	name := filepath.Base(command.Path)
@@ -79,7 +74,6 @@ func runForeign(t *testing.T, command *exec.Cmd) (stop func()) {
 		}
 		stopped = true
 		must(t, command.Process.Signal(syscall.SIGTERM))
-		// The exit status does not matter.
 		_ = command.Wait()
 		must(t, log.Close())
 	}
@@ -99,7 +93,6 @@ func onPort(port int32) option {
 	return func(service *corev1.Service) { service.Spec.Ports[0].Port = port }
 }
 
-// givenTo waits until all Services have addresses, and returns them.
 func (e *environment) givenTo(t *testing.T, services []*corev1.Service) map[string][]string {
 	t.Helper()
 	given := map[string][]string{}
@@ -117,7 +110,6 @@ func (e *environment) givenTo(t *testing.T, services []*corev1.Service) map[stri
 	return given
 }
 
-// claimed waits until the Services have claims on exactly these addresses.
 func (e *environment) claimed(t *testing.T, services []*corev1.Service, given map[string][]string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -142,7 +134,6 @@ func (e *environment) claimed(t *testing.T, services []*corev1.Service, given ma
 	})
 }
 
-// unchanged verifies that the statuses have the same addresses and are not contested.
 func (e *environment) unchanged(t *testing.T, services []*corev1.Service, given map[string][]string) {
 	t.Helper()
 	for _, service := range services {
@@ -157,7 +148,6 @@ func (e *environment) unchanged(t *testing.T, services []*corev1.Service, given 
 	}
 }
 
-// atRest waits until no Service has been written for some seconds.
 func (e *environment) atRest(t *testing.T, services []*corev1.Service) {
 	t.Helper()
 	versions, since := map[string]string{}, time.Now()
@@ -177,7 +167,6 @@ func (e *environment) atRest(t *testing.T, services []*corev1.Service) {
 	})
 }
 
-// same verifies that Services have their previous addresses.
 func (e *environment) same(t *testing.T, before, now map[string][]string) {
 	t.Helper()
 	for name, had := range before {

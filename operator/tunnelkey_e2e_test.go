@@ -37,15 +37,12 @@ func (e *environment) tunnelState(ctx context.Context) (*tunnelkey.State, error)
 	return tunnelkey.Parse(secret.Data)
 }
 
-// keyedNode is a Node with an agent that supports tags, without a data plane.
 type keyedNode struct {
-	name string
-	does tunnelkey.Ring
-	// silent makes the agent ignore the Secret.
+	name   string
+	does   tunnelkey.Ring
 	silent bool
 }
 
-// follow lets the agents read the Secret and report.
 func (e *environment) follow(ctx context.Context, nodes []*keyedNode) error {
 	state, err := e.tunnelState(ctx)
 	if err != nil {
@@ -77,7 +74,6 @@ func (e *environment) follow(ctx context.Context, nodes []*keyedNode) error {
 	return nil
 }
 
-// reaches lets the agents follow until the Secret is in a phase.
 func (e *environment) reaches(t *testing.T, nodes []*keyedNode, phase tunnelkey.Phase, sending uint32, required bool) *tunnelkey.State {
 	t.Helper()
 	var state *tunnelkey.State
@@ -111,7 +107,6 @@ func (e *environment) keyed(t *testing.T, names ...string) []*keyedNode {
 	return keyed
 }
 
-// tunnelKeys verifies the first key, rotations on demand and by age, and a deleted or invalid Secret.
 func tunnelKeys(t *testing.T, e *environment) {
 	first := e.run(t, "--tunnel-key-lifetime=0")
 	nodes := e.keyed(t, "node0", "node1", "node2")
@@ -122,7 +117,6 @@ func tunnelKeys(t *testing.T, e *environment) {
 	e.reaches(t, nodes, tunnelkey.Switching, 1, false)
 	e.reaches(t, nodes, tunnelkey.Steady, 1, true)
 
-	// On demand, with a new operator in the middle.
 	update(t, e, tunnelSecret(), func(secret *corev1.Secret) {
 		secret.Annotations = map[string]string{tunnelkey.AnnotationRotate: "now"}
 	})
@@ -155,13 +149,11 @@ func tunnelKeys(t *testing.T, e *environment) {
 	second.stop(t)
 	e.keysOfLog(t, second)
 
-	// By age: the key is some seconds old.
 	e.run(t, "--tunnel-key-lifetime=1s")
 	e.reaches(t, nodes, tunnelkey.Publishing, 3, true)
 }
 
-// flowSeed verifies that an installation gets one seed, which rotations, a new operator and the loss of the
-// Secret preserve, and that an installation without a seed stays without.
+// flowSeed: rotations, a new operator and the loss of the Secret preserve the seed, or its absence.
 func flowSeed(t *testing.T, e *environment) {
 	none := flowhash.Seed{}
 	// No agent has run there yet.
@@ -203,7 +195,6 @@ func flowSeed(t *testing.T, e *environment) {
 	has(e.reaches(t, nodes, tunnelkey.Steady, 3, true), none, "where agents have run without")
 }
 
-// garbledKey verifies that an invalid Secret is left unchanged and reported.
 func (e *environment) garbledKey(t *testing.T) {
 	t.Helper()
 	good := tunnelSecret()
@@ -226,7 +217,6 @@ func (e *environment) secretEvent(ctx context.Context, secret *corev1.Secret, re
 	return e.eventOf(ctx, &corev1.Service{ObjectMeta: secret.ObjectMeta}, "", reason, note)
 }
 
-// keysOfLog verifies that the logs of operators have no keys.
 func (e *environment) keysOfLog(t *testing.T, operator *instance) {
 	t.Helper()
 	state, err := e.tunnelState(t.Context())
@@ -256,14 +246,12 @@ func tunnelKeysLate(t *testing.T, e *environment) {
 	state := e.reaches(t, nodes, tunnelkey.Publishing, 1, true)
 	must(t, e.follow(t.Context(), nodes))
 
-	// After ten minutes the node is reported.
 	e.since(t, state, 10*time.Minute)
 	e.keyCurrent(t, "late", "the other nodes wait until")
 	e.keyCurrent(t, "node0", "")
 	if state, err := e.tunnelState(t.Context()); err != nil || state.Phase != tunnelkey.Publishing {
 		t.Errorf("the Secret says %+v, %v", state, err)
 	}
-	// After an hour the rotation continues.
 	e.since(t, state, 2*time.Hour)
 	state = e.reaches(t, nodes, tunnelkey.Switching, 2, true)
 	e.since(t, state, 2*time.Hour)
@@ -289,14 +277,12 @@ func tunnelSecretOf(ctx context.Context, e *environment) *corev1.Secret {
 	return secret
 }
 
-// since backdates a phase.
 func (e *environment) since(t *testing.T, state *tunnelkey.State, age time.Duration) {
 	t.Helper()
 	state.Since = time.Now().Add(-age)
 	update(t, e, tunnelSecret(), func(secret *corev1.Secret) { secret.Data = state.Data() })
 }
 
-// keyCurrent waits for the condition of a node that lags behind, or for its absence if text is empty.
 func (e *environment) keyCurrent(t *testing.T, node, text string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {

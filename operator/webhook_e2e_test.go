@@ -37,19 +37,15 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// webhooks is an API server that calls the webhooks of an operator.
 type webhooks struct {
 	*environment
-	told    *controlplane.Warnings
-	client  client.Client
-	address string
-	// metrics is the address of the operator's metrics.
-	metrics string
-	// service is the subject of events; the API server does not use it.
-	service *corev1.Service
-	certs   string
-	config  *admissionregistrationv1.ValidatingWebhookConfiguration
-	// defaults is the mutating configuration.
+	told     *controlplane.Warnings
+	client   client.Client
+	address  string
+	metrics  string
+	service  *corev1.Service
+	certs    string
+	config   *admissionregistrationv1.ValidatingWebhookConfiguration
 	defaults *admissionregistrationv1.MutatingWebhookConfiguration
 }
 
@@ -89,7 +85,6 @@ func (w *webhooks) read(t *testing.T, file string, object client.Object) {
 	must(t, yaml.UnmarshalStrict(content, object))
 }
 
-// calls returns the client configurations of all webhooks.
 func (w *webhooks) calls() (all []*admissionregistrationv1.WebhookClientConfig) {
 	for i := range w.config.Webhooks {
 		all = append(all, &w.config.Webhooks[i].ClientConfig)
@@ -100,7 +95,6 @@ func (w *webhooks) calls() (all []*admissionregistrationv1.WebhookClientConfig) 
 	return all
 }
 
-// certificate writes a new key and a self-signed certificate, and returns the latter.
 func (w *webhooks) certificate(t *testing.T) []byte {
 	t.Helper()
 	return w.certificateUntil(t, time.Now().Add(time.Hour))
@@ -132,7 +126,6 @@ func makeCertificate(t *testing.T, end time.Time) (certificate, private []byte) 
 		pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: encoded})
 }
 
-// trust sets caBundle of all webhooks.
 func (w *webhooks) trust(t *testing.T, bundle []byte) {
 	t.Helper()
 	change := func(client.Object) {
@@ -144,7 +137,6 @@ func (w *webhooks) trust(t *testing.T, bundle []byte) {
 	update[client.Object](t, w.environment, w.defaults, change)
 }
 
-// reported waits for an event about the webhook.
 func (w *webhooks) reported(t *testing.T, reason, note string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error { return w.event(ctx, w.service, reason, note) })
@@ -292,7 +284,6 @@ func warnings(t *testing.T, e *environment) {
 	must(t, w.warns(t.Context(), w.loadBalancer("unattended"), ""))
 }
 
-// warningsOfFollowers verifies warnings by a replica that does not lead.
 func warningsOfFollowers(t *testing.T, e *environment) {
 	e.pool(t, "public", nil, "203.0.113.0/28")
 	e.run(t, "--leader-elect")
@@ -307,7 +298,7 @@ func selfSigned(t *testing.T, e *environment) {
 	e.client.MakeOf(t, "webhook-self-signed/role.yaml")
 	e.pool(t, "public", nil, "203.0.113.0/28")
 	w := newWebhooks(t, e)
-	// The API server expects the name of a Service. No Service is reachable here, so the test connects.
+	// No Service is reachable here, so the test connects by the name of one.
 	w.trust(t, nil)
 	w.serve(t, "--webhook-self-signed")
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: systemNamespace, Name: "millrace-webhook"}}
@@ -345,7 +336,6 @@ func selfSigned(t *testing.T, e *environment) {
 	}
 }
 
-// handshakes connects like the API server for each webhook.
 func (w *webhooks) handshakes(ctx context.Context) error {
 	for _, call := range w.calls() {
 		if err := w.handshake(ctx, call.CABundle); err != nil {
@@ -355,7 +345,6 @@ func (w *webhooks) handshakes(ctx context.Context) error {
 	return nil
 }
 
-// handshake connects like the API server to the Service.
 func (w *webhooks) handshake(ctx context.Context, bundle []byte) error {
 	trusted := x509.NewCertPool()
 	trusted.AppendCertsFromPEM(bundle)

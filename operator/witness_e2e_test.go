@@ -25,20 +25,18 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// A witness records all versions of VIPs and Services by their resource versions, which are ordered across both
-// kinds. The recorded history is therefore exact: it misses no transient error and reports none because of two
-// lists at different times.
+// A witness records all versions of VIPs and Services by resource version. The history is exact: it misses
+// no transient error and reports none because of two lists at different times.
 type witness struct {
 	client client.WithWatch
 
-	mu      sync.Mutex
-	changes []witnessed
-	// versions are the current resource versions, by kind and name.
+	mu       sync.Mutex
+	changes  []witnessed
 	versions map[string]string
 	ended    error
 }
 
-// witnessed is a version of a VIP or a Service. Both are nil after a deletion.
+// witnessed is a version of a VIP or a Service, nil after a deletion.
 type witnessed struct {
 	revision uint64
 	name     string
@@ -133,8 +131,8 @@ func (w *witness) hasAll(ctx context.Context) error {
 	return w.ended
 }
 
-// testify replays the history and fails the test if, at any revision, two claims had one port, Services without
-// a common key shared an address, or the status of a Service had an address without a claim.
+// testify fails the test if, at any revision, two claims had one port, Services without a common key shared
+// an address, or a status had an unclaimed address.
 func (w *witness) testify(t *testing.T) {
 	t.Helper()
 	w.mu.Lock()
@@ -156,19 +154,16 @@ func (w *witness) testify(t *testing.T) {
 	}
 }
 
-// replay is the state of the cluster at a revision.
 type replay struct {
 	vips     map[string]*millracev1beta1.VIP
 	services map[string]*corev1.Service
-	// told maps addresses to the Services whose status has them.
-	told map[string]map[string]bool
+	told     map[string]map[string]bool
 }
 
 func newReplay() *replay {
 	return &replay{vips: map[string]*millracev1beta1.VIP{}, services: map[string]*corev1.Service{}, told: map[string]map[string]bool{}}
 }
 
-// apply applies the next version and returns the resulting errors.
 func (r *replay) apply(change witnessed) (errs []error) {
 	addresses := map[string]bool{}
 	if before := r.vips[change.name]; before != nil {
@@ -210,7 +205,6 @@ func (r *replay) forget(name string) {
 	delete(r.vips, name)
 }
 
-// unclaimed returns errors for Services whose status has the address without a claim.
 func (r *replay) unclaimed(address string) (errs []error) {
 	var claims []millracev1beta1.VIPClaim
 	if vip := r.vips[witnessName(vipOf(address))]; vip != nil {
@@ -225,7 +219,6 @@ func (r *replay) unclaimed(address string) (errs []error) {
 	return errs
 }
 
-// sharedWrongly returns errors in the claims of a VIP.
 func sharedWrongly(spec *millracev1beta1.VIPSpec) (errs []error) {
 	owned := map[millracev1beta1.ClaimedPort]string{}
 	for _, claim := range spec.Claims {

@@ -15,8 +15,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// fewWrites verifies that a Service causes one write for each of its VIPs and one for its status and
-// finalizers; its deletion causes as many.
+// fewWrites: a Service causes one write per VIP and one of its own; its deletion as many.
 func fewWrites(t *testing.T, e *environment) {
 	e.run(t)
 	e.pool(t, "main", nil, "203.0.113.0/24", "2001:db8:cafe::/64")
@@ -56,8 +55,7 @@ func fewWrites(t *testing.T, e *environment) {
 	}
 }
 
-// writesOfServices returns the operator's writes after it is idle, without the counters of pools, which are
-// written every half second.
+// writesOfServices leaves out the counters of pools, which are written every half second.
 func (e *environment) writesOfServices(t *testing.T) []string {
 	t.Helper()
 	var writes []string

@@ -14,18 +14,13 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// simulated are nodes behind a router that hashes the ports of probes.
 type simulated struct {
-	nodes int
-	// paths are the nodes that the router uses, lost those whose packets are lost, short those without long
-	// packets.
+	nodes       int
 	paths       []int
 	lost, short map[int]bool
-	// pick selects the path of a node's port.
-	pick func(node, port int) int
+	pick        func(node, port int) int
 }
 
-// reports returns the agents' reports.
 func (s *simulated) reports() ([]millracev1beta1.LBNodeReport, map[string]int32) {
 	reports, ids := []millracev1beta1.LBNodeReport{}, map[string]int32{}
 	for node := 1; node <= s.nodes; node++ {
@@ -91,7 +86,6 @@ func (s *simulated) judge(t *rapid.T) Verdict {
 	return verdicts[0]
 }
 
-// A router without a fault results in no false alarm, for any hash.
 func TestNoFalseAlarm(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawRouter(t)
@@ -102,12 +96,11 @@ func TestNoFalseAlarm(t *testing.T) {
 }
 
 // There is no false alarm while some agents start: the router keeps the routes of these nodes, and they do
-// not probe. Some of them have sessions, and some do not.
+// not probe.
 func TestNoFalseAlarmWhileAgentsStart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawRouter(t)
 		reports, ids := s.reports()
-		// Prefer few probing nodes.
 		probing := rapid.IntRange(1, s.nodes).Draw(t, "probing")
 		if rapid.Bool().Draw(t, "few") {
 			probing = min(probing, 1+probing%8)
@@ -127,7 +120,6 @@ func TestNoFalseAlarmWhileAgentsStart(t *testing.T) {
 	})
 }
 
-// Each fault is detected, with its nodes.
 func TestFaults(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawRouter(t)
@@ -157,8 +149,7 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// TestLossyBound: a node whose probes lack an eighth of the answers is reported, and none with one answer
-// more.
+// TestLossyBound: an eighth of the answers may be missing, and no more.
 func TestLossyBound(t *testing.T) {
 	for unanswered, want := range map[int32]string{
 		Ports/8 - 1: millracev1beta1.ReasonNodesReached,
@@ -173,7 +164,6 @@ func TestLossyBound(t *testing.T) {
 	}
 }
 
-// A router with fewer paths than nodes is detected, with the number of used paths.
 func TestFewerPaths(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawRouter(t)
@@ -186,8 +176,7 @@ func TestFewerPaths(t *testing.T) {
 	})
 }
 
-// A router that hashes addresses alone is not reported for nodes without probes, unless all probes reached
-// the same node. Nodes with lost probes are reported nevertheless.
+// A router that hashes addresses alone is reported only if all probes reached the same node, or were lost.
 func TestHashWithoutPorts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawRouter(t)

@@ -19,7 +19,6 @@ func newSharedStatus() *sharedStatus { return &sharedStatus{now: time.Unix(1e9, 
 
 func isOurs(status string) bool { return status == "ours" }
 
-// look is the controller's check of the status after some time.
 func (r *sharedStatus) look(later time.Duration) {
 	r.now = r.now.Add(later)
 	pause := r.Observe(r.status, r.now)
@@ -35,7 +34,6 @@ func (r *sharedStatus) look(later time.Duration) {
 
 func (r *sharedStatus) overwrite() { r.status = "theirs" }
 
-// A program that overwrites each write is answered once per pause, until it stops.
 func TestContested(t *testing.T) {
 	r := newSharedStatus()
 	r.look(0)
@@ -65,7 +63,6 @@ func TestContested(t *testing.T) {
 	}
 }
 
-// Occasional overwrites are corrected at once.
 func TestRareOverwrites(t *testing.T) {
 	r := newSharedStatus()
 	r.look(0)

@@ -95,7 +95,6 @@ func TestUsableRangesAreBounded(t *testing.T) {
 	if rest := minus(told, pools[0].Addresses); !rest.Equal(&netipx.IPSet{}) {
 		t.Errorf("told are addresses that are not usable: %v", rest.Ranges())
 	}
-	// The end of the range is beyond all nodes, and the largest part.
 	if r, _ := ParseRange("10.128.0.0/9"); !told.ContainsRange(r) {
 		t.Error("the largest range is not told")
 	}

@@ -13,7 +13,6 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// usableOf lists pools with their usable addresses, as "name range ...".
 func usableOf(pools []Pool) []string {
 	var lines []string
 	for i := range pools {
@@ -111,8 +110,6 @@ func TestOverlap(t *testing.T) {
 	}
 }
 
-// Each address belongs to one pool: the oldest that contains it, unless it is reserved there or used by
-// another object.
 func TestEachAddressHasOnePool(t *testing.T) {
 	at := func(offset int) netip.Addr {
 		if offset < 16 {

@@ -18,7 +18,6 @@ import (
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// poolAged returns a pool that was created so many seconds after others of age 0.
 func poolAged(name string, age int, addresses ...string) millracev1beta1.VIPPool {
 	return millracev1beta1.VIPPool{
 		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(epoch.Add(time.Duration(age) * time.Second))},
@@ -216,7 +215,6 @@ func TestSelects(t *testing.T) {
 	}
 }
 
-// countOf counts the addresses of a small set of IPv4.
 func countOf(set *netipx.IPSet) int {
 	count := 0
 	for _, r := range set.Ranges() {

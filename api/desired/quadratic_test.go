@@ -15,7 +15,6 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// rivalsByDefinition compares each pair, peer and node.
 func pairsByDefinition(advertisements []Advertisement, peers []Peer, nodes []labels.Set) []advertisementPair {
 	var pairs []advertisementPair
 	for j := range advertisements {
@@ -47,7 +46,6 @@ func pairsByDefinition(advertisements []Advertisement, peers []Peer, nodes []lab
 	return pairs
 }
 
-// countingSelector counts evaluations.
 type countingSelector struct {
 	labels.Selector
 	asked *int
@@ -58,7 +56,6 @@ func (s countingSelector) Matches(set labels.Labels) bool {
 	return s.Selector.Matches(set)
 }
 
-// rivals equals the definition, and evaluates each selector once per node.
 func TestRivalsAreThoseOfTheDefinition(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		asked := 0
@@ -101,7 +98,6 @@ func TestRivalsAreThoseOfTheDefinition(t *testing.T) {
 	})
 }
 
-// overlaps returns the pairs of pools with a common address, the older of each pair first.
 func TestOverlapsAreThoseOfTheDefinition(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var pools []*Pool

@@ -33,7 +33,6 @@ func testType(t *testing.T) {
 	}
 }
 
-// The API server keeps clusterIP equal to the first of clusterIPs. No pool assigns any of them.
 func testClusterIPs(t *testing.T) {
 	service := &corev1.Service{Spec: corev1.ServiceSpec{
 		ClusterIP: "203.0.113.1", ClusterIPs: []string{"203.0.113.1", "2001:db8::1"},

@@ -12,7 +12,6 @@ import (
 	"testing"
 )
 
-// repeated returns a seed of equal bytes.
 func repeated(b byte) (seed Seed) {
 	for i := range seed {
 		seed[i] = b
@@ -20,7 +19,6 @@ func repeated(b byte) (seed Seed) {
 	return seed
 }
 
-// roots returns the first 64 bits of the fractional parts of the square roots of the first primes.
 func roots() (roots [11]uint64) {
 	for i, prime := range []int64{2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31} {
 		root := new(big.Int).Sqrt(new(big.Int).Lsh(big.NewInt(prime), 128))
@@ -57,7 +55,6 @@ func TestConstants(t *testing.T) {
 	}
 }
 
-// No multiplier loses a bit, and different seeds have no common multiplier.
 func TestMultipliers(t *testing.T) {
 	seen := map[uint64]Seed{}
 	for range 1000 {

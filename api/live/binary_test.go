@@ -59,7 +59,6 @@ func TestTrafficIsReadAsWritten(t *testing.T) {
 	}
 }
 
-// A truncated body is an error, and so are trailing bytes.
 func TestTrafficIsCut(t *testing.T) {
 	body := encoded(t, some(5))
 	for length := range body {
@@ -72,7 +71,6 @@ func TestTrafficIsCut(t *testing.T) {
 	}
 }
 
-// A decoded value is encoded and decoded to the same value.
 func FuzzTraffic(f *testing.F) {
 	f.Add(encoded(f, some(0)))
 	f.Add(encoded(f, some(7)))

@@ -47,7 +47,6 @@ func TestApplyIsWhatDiffSays(t *testing.T) {
 	})
 }
 
-// One changed endpoint of many takes one endpoint.
 func TestDiffIsShort(t *testing.T) {
 	var before []string
 	for i := range 100 {
@@ -166,7 +165,6 @@ func TestRequest(t *testing.T) {
 	}
 }
 
-// The time limit of an agent is three bookmark intervals.
 func TestSilence(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"": 30 * time.Second, "2": 6 * time.Second, "10": 30 * time.Second,

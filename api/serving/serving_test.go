@@ -16,10 +16,8 @@ import (
 	"time"
 )
 
-// deadline bounds each wait of these tests.
 const deadline = 20 * time.Second
 
-// serve serves handler on loopback with limits, and returns the address.
 func serve(t *testing.T, limits Limits, handler http.Handler) string {
 	t.Helper()
 	listener, err := Listen("127.0.0.1:0", limits)
@@ -47,7 +45,6 @@ func dial(t *testing.T, source, address string) net.Conn {
 	return conn
 }
 
-// get sends a request and returns the status code, or an error if the connection is closed.
 func get(conn net.Conn, header string) (int, error) {
 	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: test\r\n%s\r\n", header); err != nil {
 		return 0, err
@@ -127,7 +124,6 @@ func TestLimitHeader(t *testing.T) {
 	}
 }
 
-// slowBodies serves requests whose handler reads the body, and counts those in the handler.
 type slowBodies struct {
 	mu           sync.Mutex
 	inside, most int

@@ -12,7 +12,6 @@ import (
 	"github.com/millrace-lb/millrace/hack/catalogue"
 )
 
-// docs/reference.md has the flags.
 func TestReference(t *testing.T) {
 	root := command(func(string) string { return "" }, strings.NewReader(""), io.Discard, io.Discard)
 	flags := pflag.NewFlagSet("lbagent", pflag.ContinueOnError)

@@ -30,7 +30,6 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// Errors of the command line name the flags.
 func TestWrongFlags(t *testing.T) {
 	for name, test := range map[string]struct {
 		args []string
@@ -58,7 +57,6 @@ func TestWrongFlags(t *testing.T) {
 	}
 }
 
-// The page on installing names every flag of the agent.
 func TestFlagsAreDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/install.md")
 	if err != nil {
@@ -87,7 +85,6 @@ func TestNodeNameFromEnvironment(t *testing.T) {
 	}
 }
 
-// cleanup --check fails until cleanup was run; with --wait it runs until a signal.
 func TestCleanup(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "millrace")
 	if err := os.Mkdir(root, 0o700); err != nil {

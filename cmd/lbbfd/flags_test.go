@@ -10,7 +10,6 @@ import (
 	"github.com/millrace-lb/millrace/hack/catalogue"
 )
 
-// docs/reference.md has the flags.
 func TestReference(t *testing.T) {
 	flags := program.Flags("lbbfd", io.Discard)
 	_ = register(flags)

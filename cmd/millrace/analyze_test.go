@@ -15,7 +15,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// TestAnalyze compares the analysis of directories with the files next to them. No cluster is available.
+// TestAnalyze compares analyses with the files next to them, without a cluster.
 func TestAnalyze(t *testing.T) {
 	for directory, want := range map[string]int{"good": exitOK, "faults": exitProblems} {
 		t.Run(directory, func(t *testing.T) {

@@ -8,7 +8,6 @@ import (
 	"testing"
 )
 
-// Two VIPs of a Service, and a reserved one.
 var completed = map[string]string{
 	"vips": `{"metadata":{"name":"203.0.113.1"},"spec":{"address":"203.0.113.1","claims":[{"namespace":"shop","name":"web"}]}},
 		{"metadata":{"name":"v6"},"spec":{"address":"2001:db8:cafe::1","claims":[{"namespace":"shop","name":"web"}]}},

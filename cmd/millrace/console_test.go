@@ -18,12 +18,10 @@ import (
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 )
 
-// fleet are agents that print prepared lines and then, unless they are to end, wait until the client closes
-// the stream.
+// fleet are agents that print prepared lines and then wait for the client, unless they are to end.
 type fleet struct {
 	lines map[string][]consoleapi.Line
 	ends  map[string]error
-	// trace answers the arguments of a trace.
 	trace func(node string, args []string) (consoleapi.Line, error)
 	pods  map[string]string
 }
@@ -49,7 +47,6 @@ func (f fleet) PodAt(_ context.Context, service, address string) (string, error)
 	return f.pods[service+" "+address], nil
 }
 
-// output is written by a command and read by the test.
 type output struct {
 	chunks chan string
 }
@@ -59,7 +56,6 @@ func (o output) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// until collects output until it contains the text.
 func (o output) until(t *testing.T, text string) string {
 	t.Helper()
 	all := ""
@@ -131,7 +127,6 @@ func TestDropsAsJSON(t *testing.T) {
 	runner := fleet{lines: map[string][]consoleapi.Line{"node1": {headLine("node1", 1), {Missed: 2}}}, ends: map[string]error{"node1": nil}}
 	var stdout, stderr bytes.Buffer
 	watch := dropWatch{env: environment{stdout: &stdout, stderr: &stderr}, json: true}
-	// The only agent ends.
 	if err := watch.run(t.Context(), runner, []string{"node1"}); !errors.Is(err, errNoAgent) {
 		t.Errorf("ended with %v", err)
 	}
@@ -143,7 +138,6 @@ func TestDropsAsJSON(t *testing.T) {
 	}
 }
 
-// An unknown reason is an error that lists the known ones.
 func TestDropsOfNoReason(t *testing.T) {
 	runner := fleet{lines: map[string][]consoleapi.Line{"node1": {headLine("node1", 1)}}}
 	for _, asJSON := range []bool{false, true} {
@@ -272,7 +266,6 @@ node2, in by bond0
 	}
 }
 
-// If a hop fails, the previous hops are shown.
 func TestTraceEndsHalfWay(t *testing.T) {
 	runner := fleet{trace: func(node string, _ []string) (consoleapi.Line, error) {
 		if node == "node2" {
@@ -307,7 +300,6 @@ func TestTraceArguments(t *testing.T) {
 	}
 }
 
-// A dropped packet has its own exit code.
 func TestTraceExitCode(t *testing.T) {
 	for verdict, want := range map[consoleapi.Verdict]int{
 		consoleapi.Dropped: exitDropped, consoleapi.Delivered: exitOK, consoleapi.Answered: exitOK, consoleapi.NotOurs: exitOK,

@@ -76,7 +76,6 @@ func TestDrainLooks(t *testing.T) {
 	}
 }
 
-// The error of a drain that times out has the missing fact.
 func TestDrainTimesOut(t *testing.T) {
 	runner := fleet{trace: func(_ string, args []string) (consoleapi.Line, error) {
 		if args[0] == "vips" {

@@ -25,7 +25,6 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
 )
 
-// listed are two nodes, and the VIPs of two Services in namespaces shop and default.
 var listed = map[string]string{
 	"vips": `{"metadata":{"name":"203.0.113.1"},"spec":{"address":"203.0.113.1","claims":[{"namespace":"shop","name":"web"}]}},
 		{"metadata":{"name":"203.0.113.2"},"spec":{"address":"203.0.113.2","claims":[{"namespace":"default","name":"web"}]}}`,
@@ -35,7 +34,6 @@ var listed = map[string]string{
 		{"metadata":{"name":"node2"},"status":{"vips":{"announced":1,"programmed":2}}}`,
 }
 
-// pool is a set of agents with scripted answers to vips, which records requests.
 type pool struct {
 	answers map[string]*consoleapi.VIPs
 	errors  map[string]error
@@ -67,14 +65,12 @@ func announces(node string, vips ...string) *consoleapi.VIPs {
 	return answer
 }
 
-// both announce both VIPs.
 func both() *pool {
 	return &pool{answers: map[string]*consoleapi.VIPs{
 		"node1": announces("node1", "203.0.113.1", "203.0.113.2"), "node2": announces("node2", "203.0.113.1", "203.0.113.2"),
 	}}
 }
 
-// runWith runs a command line with these agents.
 func runWith(t *testing.T, p *pool, line string) (stdout, stderr string, code int) {
 	t.Helper()
 	var out, complaints bytes.Buffer
@@ -156,7 +152,6 @@ func TestVIPsWithoutAnAgent(t *testing.T) {
 	}
 }
 
-// Without the permission to query agents, counts are shown with a remark.
 func TestVIPsForbidden(t *testing.T) {
 	kubeconfig := " --kubeconfig " + fakeCluster(t, listed)
 	forbidden := fmt.Errorf("%w: to run a command in pod a", cluster.ErrForbidden)
@@ -211,7 +206,6 @@ func (l living) ServeHTTP(out http.ResponseWriter, request *http.Request) {
 	}
 }
 
-// of returns the events of a resource; only VIPs have events.
 func (l living) of(resource string) chan string {
 	if resource == "vips" {
 		return l.events

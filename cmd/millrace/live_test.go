@@ -23,8 +23,7 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
 )
 
-// aggregated is an aggregated API in front of a cluster: it answers paths in the map with an object or a
-// status code, and other paths as the cluster does.
+// aggregated answers paths in the map with an object or a status code, and others as the cluster does.
 type aggregated map[string]any
 
 const (
@@ -94,8 +93,7 @@ func (a aggregated) with(path string, answer any) aggregated {
 	return changed
 }
 
-// Commands use the aggregated API if it is installed and readable, and the agents otherwise, with the same
-// output.
+// Commands print the same with the aggregated API and with agents.
 func TestLiveOrAgents(t *testing.T) {
 	const agent, api, warned = "router1", "by-live", "Warning: 1 of 3 nodes did not answer: node3\n"
 	nobody := livev1alpha1.VIPAnnouncementList{}
@@ -153,7 +151,6 @@ func TestLiveOrAgents(t *testing.T) {
 	}
 }
 
-// with returns agents that announce both VIPs to a peer.
 func with(peer string) *pool {
 	made := both()
 	for _, answer := range made.answers {
@@ -162,7 +159,6 @@ func with(peer string) *pool {
 	return made
 }
 
-// Without both permissions, the remark names both.
 func TestNeitherLiveNorAgents(t *testing.T) {
 	server := httptest.NewServer(there().with(liveAnnouncements, http.StatusForbidden))
 	defer server.Close()
@@ -185,7 +181,6 @@ func httptestOf(t *testing.T, handler http.Handler) string {
 	return server.URL
 }
 
-// announcing is a cluster with an aggregated API whose announcing peer changes, with an event for watches.
 type announcing struct {
 	living
 	api     aggregated

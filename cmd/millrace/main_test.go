@@ -14,13 +14,11 @@ import (
 	"testing"
 )
 
-// listKinds are the kinds of lists by resource.
 var listKinds = map[string]string{
 	"vippools": "VIPPoolList", "vips": "VIPList", "lbpeers": "LBPeerList", "vipadvertisements": "VIPAdvertisementList",
 	"lbnodes": "LBNodeList", "lbnodereports": "LBNodeReportList", "nodes": "NodeList", "services": "ServiceList", "endpointslices": "EndpointSliceList", "pods": "PodList",
 }
 
-// emptyCluster starts a cluster where Millrace was just installed; it returns a kubeconfig.
 func emptyCluster(t *testing.T) string {
 	t.Helper()
 	return fakeCluster(t, nil)
@@ -46,7 +44,6 @@ func listsOf(items map[string]string) http.Handler {
 	})
 }
 
-// kubeconfigOf writes a kubeconfig for an API server.
 func kubeconfigOf(t *testing.T, url string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "config")

@@ -17,10 +17,8 @@ import (
 
 var updateMigrated = flag.Bool("update-migrated", false, "write what `migrate` prints as what is wanted")
 
-// migrated are the load balancers with objects in testdata.
 var migrated = []string{"metallb", "cilium", "kube-vip"}
 
-// migrate runs the command with an input of testdata, and returns its output.
 func migrate(t *testing.T, from string, flags ...string) string {
 	t.Helper()
 	var out, complaints bytes.Buffer
@@ -66,7 +64,6 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
-// TestMigrateByNode: every LBPeer also selects the label of nodes that have been moved.
 func TestMigrateByNode(t *testing.T) {
 	for _, from := range migrated {
 		t.Run(from, func(t *testing.T) {

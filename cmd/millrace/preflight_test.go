@@ -16,8 +16,7 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
 )
 
-// looked are nodes: node2 is old, node3 does not answer, and the agent of node10 does not support
-// preflight.
+// looked are nodes: node2 is old, node3 is silent, and the agent of node10 does not support preflight.
 type looked struct{}
 
 func (looked) Run(_ context.Context, node string, _ []string, out io.Writer) error {
@@ -34,7 +33,6 @@ func (looked) Run(_ context.Context, node string, _ []string, out io.Writer) err
 	return json.NewEncoder(out).Encode(consoleapi.Line{Preflight: &consoleapi.Preflight{Findings: []consoleapi.Finding{finding, warning}}})
 }
 
-// Nodes without an answer are faults, and common findings are merged.
 func TestPreflight(t *testing.T) {
 	nodes := []string{"node1", "node2", "node3", "node10"}
 	told := askPreflight(t.Context(), looked{}, nodes, []string{"preflight"}, map[string]string{"node4": "ErrImagePull: no such image"})

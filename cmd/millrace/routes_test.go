@@ -15,7 +15,6 @@ import (
 	"testing"
 )
 
-// routed is an Ingress at a VIP, and a Gateway in its own namespace.
 var routed = map[string]string{
 	"ingressclasses": `{"metadata":{"name":"millrace"},"spec":{"controller":"millrace.io/ingress"}}`,
 	"ingresses": `{"metadata":{"namespace":"default","name":"site"},"spec":{"ingressClassName":"millrace",
@@ -42,8 +41,7 @@ var routedKinds = map[string]string{
 	"gatewayclasses": "GatewayClassList", "gateways": "GatewayList", "httproutes": "HTTPRouteList", "namespaces": "NamespaceList",
 }
 
-// refusingCluster is a cluster where only some kinds may be listed. It fails the test if Secrets are
-// requested.
+// refusingCluster fails the test if Secrets are requested.
 func refusingCluster(t *testing.T, items map[string]string) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -105,8 +103,7 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// TestRoutesHaveTheRoomOfTheCluster: objects that exceed the gateway's limits are rejected here, too, for
-// all formats of its flags.
+// TestRoutesHaveTheRoomOfTheCluster: objects beyond the gateway's limits are rejected.
 func TestRoutesHaveTheRoomOfTheCluster(t *testing.T) {
 	const small = `"--namespace-configuration=100"`
 	for arguments, want := range map[string]string{

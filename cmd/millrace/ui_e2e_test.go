@@ -22,17 +22,14 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// outages follows the events of a page, and has the last head and the rows of nodes.
 type outages struct {
-	t     *testing.T
-	next  func() view.Change
-	head  view.Head
-	nodes map[string]bool
-	// changed is true if the last event has the row of a node.
+	t       *testing.T
+	next    func() view.Change
+	head    view.Head
+	nodes   map[string]bool
 	changed bool
 }
 
-// until reads events until the condition holds for the head.
 func (o *outages) until(wanted func(*view.Head) bool) {
 	o.t.Helper()
 	deadline := time.Now().Add(time.Minute)
@@ -62,7 +59,6 @@ func (o *outages) until(wanted func(*view.Head) bool) {
 	}
 }
 
-// fails breaks the API server, and waits until the page reports it.
 func (o *outages) fails(broken func() error, message string) {
 	o.t.Helper()
 	began := time.Now()
@@ -121,7 +117,6 @@ func TestUIOutage(t *testing.T) {
 	}
 }
 
-// statusOf returns the status of a request to the page.
 func statusOf(t *testing.T, printed, path string) int {
 	t.Helper()
 	address, token, _ := strings.Cut(strings.TrimSpace(printed), "/#token=")

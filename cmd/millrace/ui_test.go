@@ -15,7 +15,6 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/ui/view"
 )
 
-// changesOf follows the events of a page with the printed address.
 func changesOf(t *testing.T, printed string) func() view.Change {
 	t.Helper()
 	address, token, found := strings.Cut(strings.TrimSpace(printed), "/#token=")
@@ -50,7 +49,6 @@ func changesOf(t *testing.T, printed string) func() view.Change {
 	}
 }
 
-// The page has the readable kinds, lists the forbidden ones, and follows changes.
 func TestUI(t *testing.T) {
 	l := living{make(chan string)}
 	refused := there().with(liveRoot, http.StatusNotFound)

@@ -13,8 +13,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// verified are three nodes with sessions with two routers. The first router has an LBPeer with a canary,
-// with one line of reports per node; the second router reaches all nodes.
+// verified are nodes with two routers: one with a canary and a report per node, one that reaches all.
 func verified(t *testing.T, reports ...string) string {
 	t.Helper()
 	items := map[string]string{}
@@ -35,7 +34,6 @@ func verified(t *testing.T, reports ...string) string {
 	return fakeCluster(t, items)
 }
 
-// canaryLine is a node's report of its canary.
 func canaryLine(announced bool, reached string, unanswered int) string {
 	return fmt.Sprintf(`{"address":"203.0.113.250","announced":%t,"reached":%q,"unanswered":%d}`, announced, reached, unanswered)
 }

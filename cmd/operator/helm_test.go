@@ -25,17 +25,15 @@ func secretRecord(revision int, status string) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: recordMeta(revision, status)}
 }
 
-// TestUnderWay verifies that hooks act only while Helm's newest record has the status uninstalling, and fail if
-// a required record is missing.
+// TestUnderWay: hooks act only while Helm's newest record is uninstalling, and fail without it.
 func TestUnderWay(t *testing.T) {
 	ofHelm := metav1.ObjectMeta{
 		Namespace: "millrace-system", Name: agents, Annotations: map[string]string{helmReleaseAnnotation: "millrace"},
 	}
 	for _, test := range []struct {
-		name    string
-		objects []runtime.Object
-		acts    bool
-		// printed and err are parts of the output and of the error.
+		name         string
+		objects      []runtime.Object
+		acts         bool
 		printed, err string
 	}{
 		{name: "applied without Helm", printed: "nothing to do: there is no Helm release millrace in namespace kube-system"},
@@ -92,7 +90,6 @@ func TestUnderWay(t *testing.T) {
 	}
 }
 
-// TestByHand verifies that the program acts without a release, as run by an administrator.
 func TestByHand(t *testing.T) {
 	if acts, err := (uninstallation{client: fake.NewClientset()}).isUnderWay(t.Context()); !acts || err != nil {
 		t.Errorf("acts: %v, %v", acts, err)

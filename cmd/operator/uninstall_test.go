@@ -52,7 +52,6 @@ func uninstalls(t *testing.T, release bool, objects ...runtime.Object) (uninstal
 	return uninstallation{client: fake.NewClientset(objects...), namespace: "millrace-system", out: out}, out
 }
 
-// left returns the workloads that were not deleted.
 func left(t *testing.T, u uninstallation) []string {
 	t.Helper()
 	var names []string
@@ -96,14 +95,12 @@ func TestUninstall(t *testing.T) {
 	if out.String() != "millrace-agent has ended\n" {
 		t.Errorf("printed %q", out)
 	}
-	// A previous attempt does not interfere.
 	if err := u.prepare(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestUninstallReleases verifies that Services of the operator can be deleted afterwards, and that others are
-// untouched.
+// TestUninstallReleases: Services of the operator can be deleted afterwards; others are untouched.
 func TestUninstallReleases(t *testing.T) {
 	u, _ := uninstalls(t, true,
 		service("web", "example.com/own", millracev1beta1.Finalizer, millracev1beta1.SharedFinalizer),
@@ -132,8 +129,7 @@ func TestUninstallReleases(t *testing.T) {
 	}
 }
 
-// TestUninstallGoesOn verifies that an attempt continues after one that has deleted the operator and its
-// annotation.
+// TestUninstallGoesOn continues an attempt that has deleted the operator with its annotation.
 func TestUninstallGoesOn(t *testing.T) {
 	u, out := uninstalls(t, true, service("early", millracev1beta1.Finalizer), service("late", millracev1beta1.Finalizer))
 	client := u.client.(*fake.Clientset)
@@ -209,7 +205,6 @@ func remove(t *testing.T, u uninstallation, names []string) {
 	}
 }
 
-// TestUninstallWaits verifies that messages name workloads and nodes that are not finished.
 func TestUninstallWaits(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

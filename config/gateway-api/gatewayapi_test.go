@@ -44,7 +44,6 @@ func TestProblems(t *testing.T) {
 	}
 }
 
-// TestFiles: each CRD that is embedded is found by its kind.
 func TestFiles(t *testing.T) {
 	var kinds Kinds
 	found := 0

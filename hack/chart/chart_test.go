@@ -19,7 +19,6 @@ func parse(t *testing.T, text string) map[string]any {
 	return object
 }
 
-// TestMerge merges the additions of two components, one after the other.
 func TestMerge(t *testing.T) {
 	base := parse(t, `{args: [--a], ports: [{name: one, port: 1}], name: x}`)
 	first, err := mergeMaps(base, parse(t, `{args: [--a, "--b=:1"], ports: [{name: one, port: 1}, {name: two, port: 2}], name: x}`), ".Values.first")
@@ -78,7 +77,6 @@ func TestMergeRefuses(t *testing.T) {
 	}
 }
 
-// TestFiles generates the chart of this checkout. The test with Helm is in helm_long_test.go.
 func TestFiles(t *testing.T) {
 	files, err := Files(t.Context(), "../..", Version{
 		Chart: "1.2.3", App: "v1.2.3", Registry: "registry.example.com/millrace", Digests: map[string]string{"operator": "sha256:0"},

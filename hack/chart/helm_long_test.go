@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// onDisk returns the directory of the chart of this checkout.
 func onDisk(t *testing.T) string {
 	t.Helper()
 	files, err := Files(t.Context(), "../..", Development)
@@ -37,7 +36,6 @@ func onDisk(t *testing.T) string {
 	return directory
 }
 
-// helm runs the Helm version pinned in hack/tools.
 func helm(t *testing.T, arguments ...string) (out, complaints string, err error) {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), "go", append([]string{"tool", "-modfile=hack/tools/helm/go.mod", "helm"}, arguments...)...)
@@ -61,7 +59,6 @@ func rendered(t *testing.T, arguments ...string) []*unstructured.Unstructured {
 	return found
 }
 
-// byKey returns objects without Helm's labels.
 func byKey(t *testing.T, objects []*unstructured.Unstructured) map[key]map[string]any {
 	t.Helper()
 	found := map[key]map[string]any{}

@@ -27,7 +27,7 @@ const held = `{"apiVersion": "v1", "kind": "Service",
   "metadata": {"namespace": "default", "name": "web", "finalizers": ["millrace.io/address"]},
   "spec": {"ports": [{"port": 80}]}}`
 
-// hookRunner runs the programs of the hooks' Jobs with the rights of their ServiceAccount.
+// hookRunner runs the hooks' Jobs with the rights of their ServiceAccount.
 type hookRunner struct {
 	server              *controlplane.Server
 	directory, operator string
@@ -67,7 +67,6 @@ func (h *hookRunner) apply(t *testing.T, manifest string) {
 	h.kubectl(t, "apply", "--server-side", "--force-conflicts", "-f", file)
 }
 
-// helm runs helm for the release millrace of the namespace kube-system.
 func (h *hookRunner) helm(t *testing.T, arguments ...string) (string, error) {
 	t.Helper()
 	out, complaints, err := helm(t, append(arguments, "--namespace=kube-system", "--kubeconfig="+h.kubeconfig)...)
@@ -83,7 +82,6 @@ func (h *hookRunner) mustHelm(t *testing.T, arguments ...string) string {
 	return out
 }
 
-// run runs the program of a Job.
 func (h *hookRunner) run(ctx context.Context, job string) (string, error) {
 	text, err := h.server.Kubectl(ctx, "-n", "millrace-system", "get", "job", job, "-o", "jsonpath={.spec.template.spec.containers[0].args}")
 	if err != nil {
@@ -116,14 +114,12 @@ func (h *hookRunner) run(ctx context.Context, job string) (string, error) {
 	return string(output), err
 }
 
-// jobs returns the Jobs of the hooks, as NAME/UID.
 func (h *hookRunner) jobs(ctx context.Context) []string {
 	jobs, _ := h.server.Kubectl(ctx, "-n", "millrace-system", "get", "jobs", "-o", `jsonpath={range .items[*]}{.metadata.name}/{.metadata.uid}{"\n"}{end}`)
 	return strings.Fields(string(jobs))
 }
 
-// play runs the Jobs that Helm creates, and makes the pods of the cleanup ready, until ctx is done. The Jobs in
-// before were applied by another tool and have ended.
+// play acts as Helm's Jobs and cleanup pods until ctx is done, except for the Jobs in before.
 func (h *hookRunner) play(ctx context.Context, before []string) {
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
@@ -150,7 +146,6 @@ func (h *hookRunner) play(ctx context.Context, before []string) {
 	}
 }
 
-// finish runs a Job's program and writes the Job's status.
 func (h *hookRunner) finish(ctx context.Context, job string) {
 	output, err := h.run(ctx, job)
 	h.mu.Lock()
@@ -166,7 +161,6 @@ func (h *hookRunner) finish(ctx context.Context, job string) {
 	_, _ = h.server.Kubectl(ctx, "-n", "millrace-system", "patch", "job", job, "--subresource=status", "--type=merge", "-p", status)
 }
 
-// uninstall runs `helm uninstall` and returns the output of the hooks.
 func (h *hookRunner) uninstall(t *testing.T) (string, error) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -188,7 +182,6 @@ func (h *hookRunner) uninstall(t *testing.T) (string, error) {
 	return output, err
 }
 
-// pods returns the pods of a component that are not being deleted.
 func (h *hookRunner) pods(ctx context.Context, component string) []string {
 	names, _ := h.server.Kubectl(ctx, "-n", "millrace-system", "get", "pods", "-l", "app.kubernetes.io/component="+component, "-o", "name")
 	return strings.Fields(string(names))
@@ -221,8 +214,7 @@ func (h *hookRunner) changesNothing(t *testing.T, want string) {
 	}
 }
 
-// TestHooks: pre-delete hooks that another tool applies as ordinary objects change nothing, and those of
-// `helm uninstall` refuse and clean up.
+// TestHooks: pre-delete hooks that another tool applies as ordinary objects change nothing.
 func TestHooks(t *testing.T) {
 	h, chart := newHookRunner(t), onDisk(t)
 	applied := h.mustHelm(t, "template", "millrace", chart)

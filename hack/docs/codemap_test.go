@@ -25,7 +25,6 @@ const (
 	mapEnds      = "<!-- The code map ends. -->\n"
 )
 
-// TestCodeMap compares the code map of CONTRIBUTING.md with the packages' comments.
 func TestCodeMap(t *testing.T) {
 	content, err := os.ReadFile(contributing)
 	if err != nil {
@@ -48,7 +47,6 @@ func TestCodeMap(t *testing.T) {
 	}
 }
 
-// codeMap returns a table of all packages for each top-level folder.
 func codeMap(t *testing.T) string {
 	t.Helper()
 	purposes := map[string]string{}
@@ -90,7 +88,6 @@ func codeMap(t *testing.T) string {
 
 var ownName = regexp.MustCompile(`^(Package|Command) \w+ `)
 
-// purposeOf returns the first sentence of a package's comment, or "".
 func purposeOf(directory string) (string, error) {
 	files, err := filepath.Glob(filepath.Join(directory, "*.go"))
 	if err != nil {

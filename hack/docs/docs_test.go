@@ -18,7 +18,6 @@ import (
 
 const root = "../.."
 
-// pages returns all Markdown files, by path below the project, without their code blocks.
 func pages(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -48,7 +47,6 @@ func pages(t *testing.T) map[string]string {
 	return found
 }
 
-// withoutCode empties the lines of fenced and of indented code.
 func withoutCode(page string) string {
 	lines := strings.Split(page, "\n")
 	fenced := false
@@ -86,7 +84,6 @@ func anchors(page string) map[string]bool {
 	return found
 }
 
-// broken returns the missing target of a link, or "".
 func broken(pages map[string]string, page, link string) string {
 	to, err := url.Parse(link)
 	if err != nil {
@@ -108,7 +105,6 @@ func broken(pages map[string]string, page, link string) string {
 	return ""
 }
 
-// Links between pages have existing targets.
 func TestLinks(t *testing.T) {
 	all := pages(t)
 	links := 0
@@ -148,7 +144,6 @@ func TestBroken(t *testing.T) {
 // columns is the maximum width of a line in characters. Tables, code and unbreakable text may be wider.
 const columns = 100
 
-// Text is wrapped, so that diffs are readable.
 func TestColumns(t *testing.T) {
 	for page, content := range pages(t) {
 		for i, line := range strings.Split(content, "\n") {

@@ -21,7 +21,6 @@ import (
 	"github.com/millrace-lb/millrace/config/crd"
 )
 
-// blocks returns the fenced and the indented code of a page, without its indentation.
 func blocks(page string) (found []string) {
 	var block []string
 	indent := ""
@@ -89,7 +88,7 @@ func TestExamplesFit(t *testing.T) {
 
 var ours = regexp.MustCompile(`(?m)^apiVersion: millrace\.io/v`)
 
-// objects returns Millrace's complete objects in a block. In a shell's block they are its here documents.
+// objects returns complete objects, from here documents in a shell's block.
 func objects(block string) (found []unstructured.Unstructured) {
 	if !ours.MatchString(block) {
 		return nil
@@ -109,7 +108,6 @@ func objects(block string) (found []unstructured.Unstructured) {
 		if err != nil || strings.Contains(string(part[:n]), "…") {
 			continue
 		}
-		// Numbers have the types of an API server.
 		content, err := yaml.YAMLToJSON(part[:n])
 		if err != nil || object.UnmarshalJSON(content) != nil {
 			continue
@@ -122,7 +120,6 @@ func objects(block string) (found []unstructured.Unstructured) {
 
 var set = regexp.MustCompile(`--set(?:-string|-json)? '?([A-Za-z0-9_.\[\]]+)=`)
 
-// Chart values that pages set exist.
 func TestValuesExist(t *testing.T) {
 	content, err := os.ReadFile(root + "/config/chart/values.schema.json")
 	if err != nil {

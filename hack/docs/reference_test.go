@@ -27,16 +27,13 @@ import (
 // trees are the folders with user-visible constants.
 var trees = []string{"api", "operator", "lbagent", "gateway", "liveapi", "cmd"}
 
-// own is the prefix of our annotations, labels and conditions.
 const own = "millrace.io/"
 
-// constant is a constant whose value is a string.
 type constant struct {
 	name, value string
 	// doc is its comment, and block the comment of its group.
 	doc, block string
-	// where is its package, relative to the root.
-	where string
+	where      string
 }
 
 // sources calls visit with each source file of the trees, without tests.
@@ -67,7 +64,6 @@ func sources(t *testing.T, visit func(directory string, files *token.FileSet, fi
 	}
 }
 
-// constants returns the constants of all trees.
 func constants(t *testing.T) (found []constant) {
 	t.Helper()
 	sources(t, func(directory string, _ *token.FileSet, file *ast.File) {
@@ -113,8 +109,8 @@ func (c constant) has(prefix string) bool {
 	return strings.HasPrefix(c.name, prefix) || strings.HasPrefix(c.name, strings.ToLower(prefix[:1])+prefix[1:])
 }
 
-// isMark reports whether the constant is the key of an annotation or a label, or a similar name. Foreign
-// names that only one package uses are left out.
+// isMark reports whether the constant is the key of an annotation or a label; foreign ones must be
+// exported.
 func (c constant) isMark() bool {
 	if c.has("Condition") || c.value == own {
 		return false
@@ -133,7 +129,6 @@ var (
 	page = regexp.MustCompile(`\bdocs/([a-z0-9/_-]+\.md(?:#[a-z0-9-]+)?)`)
 )
 
-// cell returns the constant's comment without its name, or else the comment of its group.
 func (c constant) cell() string {
 	text := strings.Join(strings.Fields(c.doc), " ")
 	if text == "" {
@@ -155,7 +150,6 @@ func sentence(text string) string {
 	return strings.ReplaceAll(text, "|", `\|`)
 }
 
-// table has a row for each constant, by value.
 func table(t *testing.T, head string, chosen []constant) string {
 	t.Helper()
 	slices.SortStableFunc(chosen, func(a, b constant) int { return strings.Compare(a.value, b.value) })
@@ -174,7 +168,6 @@ func table(t *testing.T, head string, chosen []constant) string {
 	return text.String()
 }
 
-// choose filters constants.
 func choose(all []constant, fits func(constant) bool) (chosen []constant) {
 	for _, c := range all {
 		if fits(c) {
@@ -194,8 +187,7 @@ func TestReference(t *testing.T) {
 	catalogue.HoldReference(t, "packet events", counted(t, "bpf/src/event.h", "event", "EVENT_"))
 }
 
-// reasons returns a heading and a table for each group of constants whose comment has the form "Reasons of
-// something: more", and one table for the others.
+// reasons returns a table for each group of constants with a comment "Reasons of something: more".
 func reasons(t *testing.T, all []constant) string {
 	t.Helper()
 	const others = "Other reasons"
@@ -220,7 +212,6 @@ func reasons(t *testing.T, all []constant) string {
 	return strings.Join(parts, "\n\n")
 }
 
-// wrapped wraps text at the maximum width.
 func wrapped(text string) string {
 	var lines []string
 	line := ""
@@ -235,8 +226,7 @@ func wrapped(text string) string {
 
 var member = regexp.MustCompile(`(?s)/\*(.*?)\*/\s*([A-Z0-9_]+),`)
 
-// counted returns the table of an enum of the BPF programs. The compiled programs must have the same
-// members.
+// counted compares an enum of the BPF programs with the compiled programs.
 func counted(t *testing.T, header, name, prefix string) string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(root, header))
@@ -296,8 +286,7 @@ func TestNamesAreConstants(t *testing.T) {
 	})
 }
 
-// eventWithoutConstant reports whether a call records an event with a literal reason. The reason is the
-// fourth argument (k8s.io/client-go/tools/events).
+// eventWithoutConstant checks the fourth argument, the reason (k8s.io/client-go/tools/events).
 func eventWithoutConstant(call *ast.CallExpr) bool {
 	function, ok := call.Fun.(*ast.SelectorExpr)
 	return ok && function.Sel.Name == "Eventf" && len(call.Args) > 4 && isString(call.Args[3])

@@ -12,14 +12,12 @@ import (
 )
 
 var (
-	// replaced matches a line of the table of words with a forbidden word.
 	replaced = regexp.MustCompile(`(?m)^\| ([^|]+) \|[^|]+\| (\w+) \|$`)
 	// identifier matches an identifier of C or Go, after comments and strings were removed.
 	identifier = regexp.MustCompile(`[A-Za-z_]\w*`)
 	aside      = regexp.MustCompile("(?s)//[^\n]*|/\\*.*?\\*/|\"(?:[^\"\\\\\n]|\\\\.)*\"|`[^`]*`")
 )
 
-// words returns the forbidden words, each with its replacement.
 func words(t *testing.T) map[string]string {
 	t.Helper()
 	page, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
@@ -36,7 +34,6 @@ func words(t *testing.T) map[string]string {
 	return found
 }
 
-// unwanted returns the identifiers of a source that contain one of the words.
 func unwanted(source string, words map[string]string) (found []string) {
 	for _, name := range identifier.FindAllString(aside.ReplaceAllString(source, " "), -1) {
 		for word := range words {

@@ -11,7 +11,6 @@ import (
 	"testing"
 )
 
-// of returns series of lines, each a series and its values by the minute.
 func of(lines ...string) (made []series) {
 	for _, line := range lines {
 		at := strings.LastIndex(line, "} ")
@@ -54,7 +53,6 @@ func operatorLabels(more ...string) map[string]string {
 	return labelled(append(slices.Clone(onOperator), more...)...)
 }
 
-// problem is a case of a condition of a node.
 func problem(condition, at, quiet string) alertCase {
 	name := `millrace_node_problem{condition="` + condition + `",node="n1",` + operator + `} `
 	return alertCase{
@@ -63,7 +61,6 @@ func problem(condition, at, quiet string) alertCase {
 	}
 }
 
-// value is a case of one series.
 func value(at, name, fires, quiet string, labels map[string]string) alertCase {
 	return alertCase{at: at, fires: of(name + " " + fires), quiet: of(name + " " + quiet), labels: labels}
 }
@@ -189,9 +186,8 @@ var alertCases = map[string]alertCase{
 		fires: of(`leader_election_master_status{name="l",job="millrace-operator",pod="o1"} 0x60`, `leader_election_master_status{name="l",job="millrace-gateway",pod="g1"} 1x60`),
 		quiet: of(`leader_election_master_status{name="l",job="millrace-operator",pod="o1"} 0x60`, `leader_election_master_status{name="l",job="millrace-operator",pod="o2"} 1x60`),
 	},
-	"MillraceOperatorErrors": value("30m", `controller_runtime_reconcile_errors_total{controller="service",`+operator+`}`, "0+60x60", "0+1x60", labelled("controller", "service")),
-	"MillraceOperatorStuck":  value("10m", `workqueue_longest_running_processor_seconds{name="service",`+operator+`}`, "0+60x60", "1x60", operatorLabels("name", "service")),
-	// The time begins at 0.
+	"MillraceOperatorErrors":            value("30m", `controller_runtime_reconcile_errors_total{controller="service",`+operator+`}`, "0+60x60", "0+1x60", labelled("controller", "service")),
+	"MillraceOperatorStuck":             value("10m", `workqueue_longest_running_processor_seconds{name="service",`+operator+`}`, "0+60x60", "1x60", operatorLabels("name", "service")),
 	"MillraceWebhookCertificateExpires": value("62m", `millrace_webhook_certificate_expiry_timestamp_seconds{`+operator+`}`, "864000x70", "2592000x70", operatorLabels()),
 	"MillraceWebhookNotTrusted":         value("11m", `millrace_webhook_certificate_trusted{`+operator+`}`, "0x60", "1x60", operatorLabels()),
 	"MillraceGatewayDown": {

@@ -16,10 +16,8 @@ import (
 	"github.com/millrace-lb/millrace/hack/dashboards"
 )
 
-// updateDashboards is the environment variable that makes this test write the files.
 const updateDashboards = "MILLRACE_UPDATE_DASHBOARDS"
 
-// The files equal the generated ones, and there are no others.
 func TestDashboards(t *testing.T) {
 	directory := filepath.Join(root, "config", "dashboards")
 	kustomization, err := os.ReadFile(filepath.Join(directory, "kustomization.yaml"))

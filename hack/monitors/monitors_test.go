@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package monitors checks that alerts, dashboards and PodMonitors match the metrics and pods of the
-// programs. Its tests behind the build tag long use Prometheus' parser and rule engine.
+// Package monitors checks alerts, dashboards and PodMonitors; tag long uses Prometheus' rule engine.
 package monitors
 
 import (
@@ -28,7 +27,6 @@ type alert struct {
 	Annotations map[string]string `json:"annotations"`
 }
 
-// alerts returns the alerts of config/rules, and the rules file for Prometheus.
 func alerts(t *testing.T) (found []alert, file string) {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(root, "config", "rules", "prometheus_rule.yaml"))
@@ -63,11 +61,9 @@ func alerts(t *testing.T) (found []alert, file string) {
 	return found, string(raw.Spec)
 }
 
-// metricPattern matches the names of our metrics in a query.
 var metricPattern = regexp.MustCompile(`\bmillrace_[a-z0-9_]+`)
 
-// TestQueriesNameMetrics reads names only. The tests behind the build tag long parse the queries and
-// check their labels with Prometheus' parser, which takes two minutes to compile.
+// TestQueriesNameMetrics reads names only, because Prometheus' parser takes two minutes to compile.
 func TestQueriesNameMetrics(t *testing.T) {
 	metrics := catalogue.Read(t)
 	if len(metrics) < 60 {

@@ -14,7 +14,6 @@ import (
 	"github.com/millrace-lb/millrace/hack/chart"
 )
 
-// rendered returns the objects of config/ with all components.
 func rendered(t *testing.T) []*unstructured.Unstructured {
 	t.Helper()
 	objects, err := chart.Render(t.Context(), root, []string{"default", "gateway"}, []string{"liveapi", "monitors", "rules"})
@@ -24,7 +23,6 @@ func rendered(t *testing.T) []*unstructured.Unstructured {
 	return objects
 }
 
-// monitored has the fields of a PodMonitor that pods must match.
 type monitored struct {
 	Spec struct {
 		Selector struct {
@@ -40,8 +38,7 @@ type monitored struct {
 	} `json:"spec"`
 }
 
-// Each PodMonitor selects the pods of one workload, at an existing port, with an existing token. The
-// gateway creates proxies; its own tests check their labels and port.
+// Each PodMonitor selects the pods of one workload, at an existing port; the gateway tests its proxies'.
 func TestMonitorsSelectPods(t *testing.T) {
 	templates, tokens := map[string]corev1.PodTemplateSpec{}, map[string]bool{}
 	var monitors []*unstructured.Unstructured

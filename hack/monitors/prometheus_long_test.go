@@ -19,7 +19,6 @@ import (
 	"github.com/millrace-lb/millrace/hack/dashboards"
 )
 
-// The input and output of hack/tools/prometheus.
 type (
 	request struct {
 		Queries []string    `json:"queries,omitempty"`
@@ -79,7 +78,6 @@ func built(m *testing.M) int {
 	return m.Run()
 }
 
-// ask runs Prometheus' libraries on a request.
 func ask(t *testing.T, asked request) answer {
 	t.Helper()
 	input, err := json.Marshal(asked)
@@ -102,8 +100,7 @@ func ask(t *testing.T, asked request) answer {
 // scraped are the labels that Prometheus adds to scraped series, by config/monitors.
 var scraped = []string{"job", "instance", "namespace", "pod", "node", "container", "endpoint"}
 
-// hold compares queries with the metrics of the page, which are tested against the programs. what are their
-// names.
+// hold compares queries, named by what, with the metrics of the page.
 func hold(t *testing.T, what, queries []string) {
 	t.Helper()
 	metrics := catalogue.Read(t)
@@ -139,7 +136,6 @@ func hold(t *testing.T, what, queries []string) {
 	}
 }
 
-// Queries are valid, and their metrics and labels exist.
 func TestAlertsAskForMetrics(t *testing.T) {
 	found, _ := alerts(t)
 	var names, queries []string
@@ -149,7 +145,6 @@ func TestAlertsAskForMetrics(t *testing.T) {
 	hold(t, names, queries)
 }
 
-// All queries are valid, and their metrics and labels exist.
 func TestDashboardsAskForMetrics(t *testing.T) {
 	var what, queries []string
 	for _, dashboard := range dashboards.All() {

@@ -21,7 +21,6 @@ import (
 	"github.com/sigstore/sigstore/pkg/signature/payload"
 )
 
-// cosign is the program pinned in hack/tools, with a separate login.
 type cosign struct {
 	program, home string
 }
@@ -38,7 +37,7 @@ func buildCosign(t *testing.T) cosign {
 	return cosign{program, directory}
 }
 
-// verify runs the command of docs/install.md. It returns the signed images.
+// verify runs the command of docs/install.md.
 func (c cosign) verify(t *testing.T, key, image string) ([]payload.SimpleContainerImage, string, error) {
 	t.Helper()
 	var complaints strings.Builder
@@ -55,8 +54,7 @@ func (c cosign) verify(t *testing.T, key, image string) ([]payload.SimpleContain
 	return claims, complaints.String(), nil
 }
 
-// TestCosign verifies the images of a release with cosign, with keys of both kinds. Verification fails with
-// another key, or if the tag has another image.
+// TestCosign verifies images with keys of both kinds, and rejects another key or image.
 func TestCosign(t *testing.T) {
 	program := buildCosign(t)
 	_, second, err := ed25519.GenerateKey(rand.Reader)
@@ -94,7 +92,6 @@ func TestCosign(t *testing.T) {
 	}
 }
 
-// testCosign verifies each image by its tag, and by the digest of each architecture.
 func testCosign(t *testing.T, program cosign, key string, built []builtImage) {
 	for i := range built {
 		repository := built[i].tagged[:strings.LastIndex(built[i].tagged, ":")]

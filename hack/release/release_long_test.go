@@ -38,8 +38,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// prepared returns a release of real programs. Only the command line is real: building all programs for all
-// systems takes minutes, and archives do not depend on the content.
+// prepared builds only the command line, because building all programs for all systems takes minutes.
 func prepared(t *testing.T, registry string) configuration {
 	t.Helper()
 	directory := t.TempDir()
@@ -73,7 +72,6 @@ func put(t *testing.T, from, to string) {
 	}
 }
 
-// passwordFor requires a name and password in front of a handler.
 func passwordFor(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(out http.ResponseWriter, request *http.Request) {
 		if user, password, _ := request.BasicAuth(); user != "millrace" || password != "secret" {
@@ -129,8 +127,7 @@ func TestRelease(t *testing.T) {
 	testSignedImages(t, c, built)
 }
 
-// sums returns the checksums of all files by name, without SHA256SUMS, which must be equal, and its
-// signature.
+// sums returns checksums without SHA256SUMS, which must be equal, and its signature.
 func sums(t *testing.T, directory string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -180,7 +177,6 @@ func testFiles(t *testing.T, c configuration, files map[string]string) {
 	}
 }
 
-// unpacked returns a directory with the content of an archive.
 func unpacked(t *testing.T, archive string) string {
 	t.Helper()
 	directory := t.TempDir()
@@ -195,7 +191,6 @@ func airGap(t *testing.T, c configuration) string {
 	return unpacked(t, filepath.Join(c.output, "millrace-"+c.version+"-airgap.tar"))
 }
 
-// testImages reads the images from the archive for networks without a registry.
 func testImages(t *testing.T, c configuration) {
 	index, err := layout.ImageIndexFromPath(airGap(t, c))
 	if err != nil {
@@ -345,7 +340,6 @@ func testChart(t *testing.T, c configuration, printed string) {
 	}
 }
 
-// testCommandLine reads each archive, and runs the program of this machine's platform.
 func testCommandLine(t *testing.T, c configuration) {
 	common := []string{
 		"LICENSE", "completions/millrace.bash", "completions/millrace.zsh", "completions/millrace.fish",
@@ -471,7 +465,6 @@ func logIn(t *testing.T, host string) {
 	t.Setenv("DOCKER_CONFIG", directory)
 }
 
-// testPushed pulls each image by the printed digest, as nodes do.
 func testPushed(t *testing.T, printed string) {
 	for _, text := range strings.Fields(printed) {
 		// The library accepts either a tag or a digest, like registries.

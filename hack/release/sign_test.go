@@ -50,7 +50,6 @@ func verifierOf(t *testing.T, file string) signature.Verifier {
 	return verifier
 }
 
-// TestSigner: keys from a file and from the environment, and invalid ones.
 func TestSigner(t *testing.T) {
 	inPEM := func(kind string, key any) string {
 		der, err := x509.MarshalPKCS8PrivateKey(key)

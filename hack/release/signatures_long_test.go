@@ -23,7 +23,6 @@ import (
 	"github.com/sigstore/sigstore/pkg/signature/payload"
 )
 
-// testSignedSums verifies the signature with openssl, of the file and of one with a byte changed.
 func testSignedSums(t *testing.T, directory string) {
 	content, err := os.ReadFile(filepath.Join(directory, sumsFile))
 	if err != nil {
@@ -55,8 +54,7 @@ func testSignedSums(t *testing.T, directory string) {
 	}
 }
 
-// testSignedImages verifies the signatures of all images in the registry, as cosign does: by the tag
-// derived from the digest. The archive has the same signatures.
+// testSignedImages finds signatures as cosign does: by the tag derived from the digest.
 func testSignedImages(t *testing.T, c configuration, built []builtImage) {
 	verifier := verifierOf(t, filepath.Join(c.output, "cosign.pub"))
 	carried, err := layout.ImageIndexFromPath(unpacked(t, filepath.Join(c.output, "millrace-"+c.version+"-signatures.tar")))
@@ -93,7 +91,7 @@ func testSignedImages(t *testing.T, c configuration, built []builtImage) {
 	}
 }
 
-// verifySignature returns the signed payload, and checks that verification fails when a byte of it changes.
+// verifySignature also checks that verification fails when a byte changes.
 func verifySignature(t *testing.T, verifier signature.Verifier, image v1.Image) payload.SimpleContainerImage {
 	t.Helper()
 	manifest, err := image.Manifest()

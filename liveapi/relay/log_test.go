@@ -20,7 +20,6 @@ import (
 	"github.com/millrace-lb/millrace/api/relay"
 )
 
-// slice returns a slice with endpoints, at a version.
 func slice(name string, version uint64, addresses ...string) *discoveryv1.EndpointSlice {
 	made := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Namespace: "shop", Name: name, ResourceVersion: strconv.FormatUint(version, 10)},
@@ -40,7 +39,6 @@ type agent struct {
 	version uint64
 }
 
-// take applies events.
 func (a *agent) take(events [][]byte) error {
 	for decoder := relay.NewDecoder(bytes.NewReader(bytes.Join(events, nil))); ; {
 		event, err := decoder.Decode()
@@ -90,7 +88,6 @@ func (a *agent) connect(l *Log, since bool) error {
 	return a.take(events)
 }
 
-// read reads some of the new events: the connection may end anywhere.
 func (a *agent) read(some func(count int) int) error {
 	events, _, err := a.reader.Next()
 	if err != nil {
@@ -177,7 +174,6 @@ func must(t interface{ Fatal(...any) }, err error) {
 	}
 }
 
-// One changed endpoint of a hundred takes a tenth of the bytes.
 func TestChangeIsShort(t *testing.T) {
 	l := &Log{}
 	must(t, l.Replace(nil, "1"))

@@ -28,8 +28,8 @@ import (
 )
 
 const (
-	// agentsOf makes a process run the agents of TestManyAgents, with the URL of the relay. snapshotOf is
-	// the size of the snapshot: decoding it would cost the agents more than sending costs the relay.
+	// agentsOf makes a process run the agents, with the relay's URL; snapshotOf is the snapshot's size,
+	// which they do not decode, because that would cost more than sending it.
 	agentsOf, snapshotOf = "MILLRACE_RELAY", "MILLRACE_SNAPSHOT"
 	// manyAgents are half of 5,000 nodes, because there are two relays.
 	manyAgents, manySlices = 2500, 20000
@@ -42,7 +42,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// beAgents connects all agents, reports it, and reads until the process is ended.
 func beAgents(address string) {
 	size, _ := strconv.ParseInt(os.Getenv(snapshotOf), 10, 64)
 	told := make(chan error)
@@ -118,7 +117,6 @@ func fill(t *testing.T, l *Log) {
 	must(t, l.Replace(all, "1"))
 }
 
-// filled returns a slice with ten endpoints, one of which differs between versions.
 func filled(number, version int) *discoveryv1.EndpointSlice {
 	name := fmt.Sprintf("web-%d", number)
 	made := slice(name+"-x7b2k", uint64(version))
@@ -132,7 +130,6 @@ func filled(number, version int) *discoveryv1.EndpointSlice {
 	return made
 }
 
-// resident returns the memory of this process in MiB (proc(5)).
 func resident(t *testing.T) int {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/status")
@@ -143,7 +140,6 @@ func resident(t *testing.T) int {
 	return kilobytes >> 10
 }
 
-// used returns the CPU time of this process.
 func used(t *testing.T) time.Duration {
 	t.Helper()
 	var usage syscall.Rusage

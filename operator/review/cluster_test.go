@@ -14,7 +14,6 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// plain returns a cluster without problems.
 func plain() *Objects {
 	return &Objects{
 		Class: desired.Class{IsDefault: true},

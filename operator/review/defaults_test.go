@@ -14,7 +14,6 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// written returns a Service as a webhook receives it, with the API's default for node ports.
 func written(changes ...func(*corev1.Service)) *corev1.Service {
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"},
@@ -98,7 +97,6 @@ func TestDefaults(t *testing.T) {
 		if !reflect.DeepEqual(got, test.want) || (len(warnings) > 0) != test.warned {
 			t.Errorf("%s: %v with warnings %q, want %v", name, got, warnings, test.want)
 		}
-		// Defaults are idempotent.
 		again := test.service.DeepCopy()
 		for _, change := range got {
 			switch value := change.Value.(type) {

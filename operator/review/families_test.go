@@ -12,7 +12,6 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// TestFamilies verifies warnings about addresses of a family that no selected peer announces.
 func TestFamilies(t *testing.T) {
 	const v6 = `no LBPeer of the VIPAdvertisements of VIPPool "public" announces IPv6, so no node announces its IPv6 addresses: ` +
 		`add IPv6 to spec.families of LBPeer "tor1"`

@@ -12,7 +12,6 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// viproute returns a VIPRoute of port 80 with one backend.
 func viproute(name, service string, backend millracev1beta1.VIPRouteBackend) millracev1beta1.VIPRoute {
 	return millracev1beta1.VIPRoute{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name},
@@ -22,7 +21,6 @@ func viproute(name, service string, backend millracev1beta1.VIPRouteBackend) mil
 	}
 }
 
-// TestRoutes verifies problems of VIPRoutes for port 80 of Service shop/web.
 func TestRoutes(t *testing.T) {
 	api := millracev1beta1.VIPRouteBackend{Name: "api", Port: 80, Weight: 1}
 	for name, test := range map[string]struct {
@@ -67,7 +65,6 @@ func udp(route millracev1beta1.VIPRoute) millracev1beta1.VIPRoute {
 	return route
 }
 
-// typed changes the type of a Service.
 func typed(name string, to corev1.ServiceType) func(*Objects) {
 	return func(o *Objects) {
 		for i := range o.Services {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package e2e builds Kubernetes' end-to-end tests of the network, as k8s.io/kubernetes/test/e2e builds all
-// tests.
+// Package e2e builds Kubernetes' end-to-end tests of the network.
 package e2e
 
 import (

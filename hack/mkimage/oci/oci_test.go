@@ -64,7 +64,6 @@ func readEntry(t *testing.T, archive []byte, name string) []byte {
 	}
 }
 
-// unpacked writes an archive's entries to a directory and returns its layout.
 func unpacked(t *testing.T, archive []byte) layout.Path {
 	t.Helper()
 	directory := t.TempDir()

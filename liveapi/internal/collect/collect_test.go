@@ -34,7 +34,6 @@ import (
 
 const patience = 20 * time.Second
 
-// authority signs certificates of agents and of the collector.
 type authority struct {
 	t           *testing.T
 	key         *ecdsa.PrivateKey
@@ -68,7 +67,6 @@ func (a *authority) issue(host string, usage x509.ExtKeyUsage) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// write writes the collector's files.
 func (a *authority) write(directory string) {
 	client := a.issue(live.ClientName, x509.ExtKeyUsageClientAuth)
 	key, err := x509.MarshalPKCS8PrivateKey(client.PrivateKey)
@@ -88,7 +86,6 @@ func (a *authority) pool() *x509.CertPool {
 	return pool
 }
 
-// start starts a server in the role of an agent.
 func start(t *testing.T, a *authority, host string, handler http.Handler) (server *httptest.Server, at netip.AddrPort) {
 	t.Helper()
 	server = httptest.NewUnstartedServer(handler)
@@ -127,7 +124,6 @@ func answering(node string, also http.HandlerFunc) http.Handler {
 	return mux
 }
 
-// told are the reports of a collector.
 type told struct {
 	mu   sync.Mutex
 	last map[string]error

@@ -78,8 +78,7 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// Frontends without traffic are those of the Service, and frontends with traffic may no longer belong to
-// it.
+// Frontends with traffic may no longer belong to the Service.
 func TestFrontends(t *testing.T) {
 	address, other := netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1")
 	service := &cluster.Service{
@@ -101,7 +100,6 @@ func TestFrontends(t *testing.T) {
 	}
 }
 
-// A watch sends the difference between two polls, and nothing without a poll.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		looks := []map[string]int{{"a": 1, "b": 1}, nil, {"a": 1, "b": 2}, {"b": 2, "c": 1}}

@@ -25,7 +25,6 @@ var (
 	vip6  = netip.MustParseAddr("2001:db8::1")
 )
 
-// answering returns a store whose nodes answered at a time, without data.
 func answering(now time.Time, nodes ...string) *Store {
 	s := New()
 	s.SetNodes(nodes, start)
@@ -93,7 +92,6 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// A node without data, or without new data, is silent.
 func TestCoverage(t *testing.T) {
 	s := New()
 	s.SetNodes([]string{"c", "b", "a"}, start)
@@ -170,7 +168,6 @@ func TestAnnouncements(t *testing.T) {
 	if of4, of6, both := counts(); of4 != 0 || of6 != 3 || both != 3 {
 		t.Errorf("%d, %d and %d nodes announce", of4, of6, both)
 	}
-	// Indexes are among the nodes that answer, and may have gaps.
 	s.StateFailed("a", start)
 	for _, node := range []string{"b", "c", "d"} {
 		s.SetTraffic(node, counted(5), start.Add(time.Minute))

@@ -16,7 +16,6 @@ import (
 
 const host = "webhook.example.svc"
 
-// trusts verifies a certificate as the API server does.
 func trusts(t *testing.T, bundle, certificate []byte, now time.Time) error {
 	t.Helper()
 	pool := x509.NewCertPool()
@@ -32,8 +31,8 @@ func trusts(t *testing.T, bundle, certificate []byte, now time.Time) error {
 	return err
 }
 
-// TestTrustedAllTheTime verifies over two years that the API server trusts the certificate of each replica,
-// even if a replica or the API server reads its copy twelve hours late.
+// TestTrustedAllTheTime: for two years, the API server trusts all replicas even if one reads its copy
+// twelve hours late.
 func TestTrustedAllTheTime(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	data, changed, err := Renew(now, host, nil)
@@ -67,7 +66,6 @@ func TestTrustedAllTheTime(t *testing.T) {
 	}
 }
 
-// Invalid certificates are replaced immediately.
 func TestMadeAgain(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	good, _, err := Renew(now, host, nil)

@@ -13,7 +13,6 @@ import (
 	"github.com/millrace-lb/millrace/api/live"
 )
 
-// believes verifies a certificate as its peer does, for a name and a usage.
 func believes(bundle, certificate, key []byte, now time.Time, host string, usage x509.ExtKeyUsage) error {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(bundle)
@@ -25,8 +24,8 @@ func believes(bundle, certificate, key []byte, now time.Time, host string, usage
 	return err
 }
 
-// TestLiveTrustedAllTheTime verifies over two years that the API server, the aggregated API and agents trust
-// each other, even if one of them reads its Secret twelve hours late.
+// TestLiveTrustedAllTheTime: for two years, all trust each other even if one reads its Secret twelve hours
+// late.
 func TestLiveTrustedAllTheTime(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	data, changed, err := RenewLive(now, host, nil)
@@ -44,7 +43,6 @@ func TestLiveTrustedAllTheTime(t *testing.T) {
 			t.Fatalf("at %s: changed is %t", now, changed)
 		}
 		used[string(LiveAgents(data)["tls.crt"])] = true
-		// Days without changes are all alike.
 		if maps.EqualFunc(data, late, bytes.Equal) && now.Hour() > 0 {
 			continue
 		}
@@ -108,7 +106,6 @@ func TestLiveKeysOfNodes(t *testing.T) {
 	}
 }
 
-// If one file is invalid, all are replaced.
 func TestLiveMadeAgain(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	good, _, err := RenewLive(now, host, nil)

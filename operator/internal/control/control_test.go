@@ -9,7 +9,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Failures are retried at least every 30 seconds.
 func TestPausesAreBounded(t *testing.T) {
 	limiter, request := pauses(), reconcile.Request{}
 	last := limiter.When(request)

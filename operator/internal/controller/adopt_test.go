@@ -61,13 +61,11 @@ func TestAdopt(t *testing.T) {
 	if vips := c.vips(); len(vips) != 2 {
 		t.Errorf("%d VIPs, want those of two addresses: %+v", len(vips), vips)
 	}
-	// The other load balancer assigns an address, which is adopted.
 	c.setIngress("new", "203.0.113.1")
 	c.expectIngress("new", "203.0.113.1")
 	if reason := c.reasonOfAssigned("new"); reason != millracev1beta1.ReasonAssigned {
 		t.Errorf("after another load balancer has given an address: %s", reason)
 	}
-	// The other load balancer changes and removes addresses; claimed ones stay.
 	c.setIngress("new", "203.0.113.0")
 	c.expectIngress("new", "203.0.113.0")
 	c.setIngress("given")

@@ -99,7 +99,6 @@ func TestServedKnowsWhenNoNodeAnnounces(t *testing.T) {
 	c.expect("web", millracev1beta1.ConditionServed, "True Served ", "Normal Served all that the Service asks for is served")
 }
 
-// The cached part of a report retains one established session.
 func TestStrippedReportTellsOfASession(t *testing.T) {
 	idle := millracev1beta1.SessionStatus{Peer: "a", State: millracev1beta1.SessionIdle}
 	up := millracev1beta1.SessionStatus{Peer: "b", State: millracev1beta1.SessionEstablished}

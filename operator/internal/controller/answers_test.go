@@ -12,7 +12,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// The node that reported last wins while it is ready. Each change returns its VIPs.
+// The node that reported last wins while it is ready.
 func TestAnswerTracker(t *testing.T) {
 	var told []netip.Addr
 	c := newAnswerTracker(func(_ queue, addresses []netip.Addr) { told = addresses })

@@ -14,8 +14,7 @@ import (
 
 const otherClass = "example.com/lb"
 
-// A Service of another class keeps the address of another operator: this operator's flag may have changed, or
-// two operators may run.
+// Two operators may run, or this operator's flag may have changed.
 func TestServiceOfAnotherOperator(t *testing.T) {
 	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), advertiseAll(), ours("web", nil))
 	c.reconcile("web")
@@ -40,8 +39,7 @@ func TestServiceOfAnotherOperator(t *testing.T) {
 	}
 }
 
-// An operator creates a VIP before it writes to the Service. Another operator does not release it until
-// notedWithin has passed.
+// An operator creates a VIP before it writes to the Service; notedWithin lies between.
 func TestUnnotedServiceOfAnotherOperator(t *testing.T) {
 	web := ours("web", func(service *corev1.Service) {
 		other := otherClass

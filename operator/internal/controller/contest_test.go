@@ -16,7 +16,6 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// tick advances the clock, reconciles a Service once and returns the number of writes.
 func (c *cluster) tick(wait time.Duration, name string) int {
 	c.t.Helper()
 	now := c.reconciler.now().Add(wait)
@@ -29,7 +28,6 @@ func (c *cluster) tick(wait time.Duration, name string) int {
 	return c.writes - before
 }
 
-// overwrite writes the status as another program; with conditions it also removes ours.
 func (c *cluster) overwrite(name string, conditions bool, addresses ...string) {
 	c.t.Helper()
 	service := c.service(name)
@@ -64,7 +62,6 @@ func TestContestedStatus(t *testing.T) {
 			if writes < conflict.Overwrites || writes > conflict.Overwrites+1 {
 				t.Errorf("%d writes in 20 s", writes)
 			}
-			// After the pause the status is written again and is contested.
 			c.tick(conflict.Pause, "web")
 			if reason := c.reasonOfServed("web"); reason != millracev1beta1.ReasonStatusContested {
 				t.Errorf("the reason is %q", reason)
@@ -102,7 +99,6 @@ func TestContestEnds(t *testing.T) {
 	}
 }
 
-// Rare overwrites are always corrected immediately.
 func TestRareOverwritesAreNoContest(t *testing.T) {
 	c := newDrainingCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil), advertiseAll())
 	c.reconcile("web")

@@ -40,7 +40,6 @@ func TestDuplicateTracker(t *testing.T) {
 	step("a", []millracev1beta1.DuplicateAddress{inUse}, "node a", false, web)
 	step("a", nil, "node b", false, web)
 	step("d", []millracev1beta1.DuplicateAddress{inUse}, "node b", false)
-	// The node that withholds the VIP is reported, regardless of its name.
 	step("d", []millracev1beta1.DuplicateAddress{found(web, phone, true)}, "node d", true, web)
 	step("d", nil, "node b", false, web)
 	step("c", nil, "node b", false)

@@ -15,7 +15,6 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// ofOthers returns a Service without a class that another load balancer serves.
 func ofOthers(name string, entries ...corev1.LoadBalancerIngress) *corev1.Service {
 	return ours(name, func(service *corev1.Service) {
 		service.Spec.LoadBalancerClass, service.UID = nil, types.UID(name)
@@ -32,7 +31,6 @@ func at(addresses ...string) []corev1.LoadBalancerIngress {
 	return entries
 }
 
-// names returns the addresses and host names in a Service's status.
 func (c *cluster) names(service string) []string {
 	c.t.Helper()
 	var names []string
@@ -49,7 +47,6 @@ func (c *cluster) expectIngress(service string, want ...string) {
 	}
 }
 
-// reasonOfAssigned returns the reason of AddressAssigned, or "".
 func (c *cluster) reasonOfAssigned(service string) string {
 	for _, condition := range c.service(service).Status.Conditions {
 		if condition.Type == millracev1beta1.ConditionAddressAssigned {
@@ -59,8 +56,7 @@ func (c *cluster) reasonOfAssigned(service string) string {
 	return ""
 }
 
-// If the operator becomes the default in a cluster with another load balancer, existing addresses and
-// finalizers stay, with and without a pool.
+// Addresses and finalizers of another load balancer stay, with and without a pool.
 func TestAddressesOfOthersStay(t *testing.T) {
 	for name, pools := range map[string][]client.Object{
 		"without a pool": nil,
@@ -85,7 +81,6 @@ func TestAddressesOfOthersStay(t *testing.T) {
 				t.Errorf("VIPs are %+v", vips)
 			}
 
-			// Resetting the flag or deleting the Service leaves the foreign status and finalizers.
 			c.reconciler.isDefault = false
 			c.reconcile("web")
 			c.expectIngress("web", "198.51.100.77")
@@ -105,8 +100,7 @@ func TestAddressesOfOthersStay(t *testing.T) {
 	}
 }
 
-// The first Service with an address of a pool takes it over. A Service that shared it keeps it in its status
-// until both have a sharing key.
+// The first Service with an address of a pool takes it over; others need a common sharing key.
 func TestAddressesAreTakenOver(t *testing.T) {
 	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete),
 		ofOthers("web", at("203.0.113.2")...), ofOthers("dns", at("203.0.113.2")...))
@@ -150,7 +144,6 @@ func TestAddressOfAnotherOperatorIsNotForeign(t *testing.T) {
 	}
 }
 
-// A Service gets an address after its foreign one was removed.
 func TestServiceIsServedOnceItsForeignAddressIsGone(t *testing.T) {
 	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ofOthers("web", at("198.51.100.77")...))
 	c.reconciler.isDefault = true
@@ -179,7 +172,6 @@ func TestForeignAddressBesideOurs(t *testing.T) {
 		"stop the load balancer that gave it for this Service, then remove the entry"
 	c.expect("web", millracev1beta1.ConditionServed, "False ForeignAddress "+foreign, "Warning ForeignAddress "+foreign)
 
-	// An entry of a deleted VIP is not foreign.
 	c.setIngress("web", "203.0.113.0")
 	vip := &c.vips()[0]
 	if err := c.api.Delete(t.Context(), vip); err != nil {

@@ -33,8 +33,7 @@ func TestLedger(t *testing.T) {
 	tests := []struct {
 		name  string
 		steps []step
-		// want is the resulting version, or "".
-		want string
+		want  string
 	}{
 		{"an event after our own write is no news", []step{
 			{put: vipAt("7", "a", "web"), news: true},
@@ -74,7 +73,6 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-// checkLedger compares the object and the table entry of the address.
 func checkLedger(t *testing.T, l *ledger, want string) {
 	t.Helper()
 	known := l.object(address)

@@ -16,10 +16,9 @@ func TestLinkTracker(t *testing.T) {
 		return []millracev1beta1.L2Reach{{Advertisement: "lan", Networks: networks}}
 	}
 	for _, step := range []struct {
-		node    string
-		reach   []millracev1beta1.L2Reach
-		changed bool
-		// networks is the resulting number of networks.
+		node     string
+		reach    []millracev1beta1.L2Reach
+		changed  bool
 		networks int
 	}{
 		{"node1", nil, false, 0},

@@ -79,7 +79,6 @@ func nodeAndReport(name string, state millracev1beta1.SessionState) []client.Obj
 	}
 }
 
-// reportWith returns a report with False conditions beside a True one.
 func reportWith(name string, problems ...string) *millracev1beta1.LBNodeReport {
 	report := &millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	report.Status.Conditions = []metav1.Condition{{Type: millracev1beta1.ConditionProgrammed, Status: metav1.ConditionTrue}}
@@ -89,7 +88,6 @@ func reportWith(name string, problems ...string) *millracev1beta1.LBNodeReport {
 	return report
 }
 
-// missedPeer returns an LBPeer whose routers do not reach all nodes.
 func missedPeer(name string) *millracev1beta1.LBPeer {
 	return &millracev1beta1.LBPeer{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -99,7 +97,6 @@ func missedPeer(name string) *millracev1beta1.LBPeer {
 	}
 }
 
-// advertisementOf selects a node by name and a pool; empty: all.
 func advertisementOf(name, node, pool string) *millracev1beta1.VIPAdvertisement {
 	object := &millracev1beta1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if node != "" {
@@ -111,7 +108,6 @@ func advertisementOf(name, node, pool string) *millracev1beta1.VIPAdvertisement 
 	return object
 }
 
-// seriesOf returns the series with a nonzero value, as "name{values}".
 func seriesOf(t *testing.T, c prometheus.Collector) map[string]float64 {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()

@@ -20,8 +20,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// A pool does not add addresses of endpoints. It is held until its specification changes and keeps the
-// previously usable addresses.
+// A pool with addresses of endpoints is held until its specification changes.
 func TestPoolIsHeldForEndpoints(t *testing.T) {
 	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, AddressType: discoveryv1.AddressTypeIPv4}
 	for _, address := range []string{"203.0.113.9", "203.0.113.8", "203.0.113.11", "203.0.113.10", "x"} {
@@ -31,12 +30,10 @@ func TestPoolIsHeldForEndpoints(t *testing.T) {
 	for name, test := range map[string]struct {
 		pool *millracev1beta1.VIPPool
 		// usable is the previous status, for generation 1.
-		usable []string
-		vips   []string
-		want   []string
-		// held is part of the message; empty if the pool is not held.
-		held string
-		// admitted reports whether any address may be assigned.
+		usable   []string
+		vips     []string
+		want     []string
+		held     string
 		admitted bool
 	}{
 		"beside the endpoints":          {poolWith("203.0.113.0/30"), nil, nil, []string{"203.0.113.0/30"}, "", true},
@@ -86,7 +83,6 @@ func TestPoolIsHeldForEndpoints(t *testing.T) {
 				}
 			}
 			look()
-			// Without the endpoints the pool stays held.
 			if err := api.Delete(t.Context(), slice); err != nil {
 				t.Fatal(err)
 			}
@@ -112,8 +108,7 @@ func reserving(pool *millracev1beta1.VIPPool, texts ...string) *millracev1beta1.
 	return pool
 }
 
-// New addresses are not assigned before the pool was checked. A pool with too many ranges for its status is
-// admitted as a whole.
+// A pool is checked before its new addresses are assigned, unless its status has no room for them.
 func TestAddedAddressesAreNotAssigned(t *testing.T) {
 	grown := poolWith("203.0.113.0/24")
 	grown.Generation, grown.Status.Usable = 1, []string{"203.0.113.0/31"}

@@ -14,8 +14,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// The index returns the object with an address and the changed addresses. Networks do not count as addresses of
-// hosts.
+// Networks do not count as addresses of hosts.
 func TestHosts(t *testing.T) {
 	b := newPoolIndex()
 	one, two := netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("203.0.113.2")

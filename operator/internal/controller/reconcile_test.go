@@ -31,7 +31,6 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
-// cluster runs the reconciler of Services with objects in memory and a cache without lag.
 type cluster struct {
 	t          *testing.T
 	api        client.Client
@@ -41,7 +40,6 @@ type cluster struct {
 	writes     int
 }
 
-// testScheme is cached, because building it takes longer than most tests.
 var testScheme = sync.OnceValue(func() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, millracev1beta1.AddToScheme} {
@@ -88,7 +86,6 @@ func newCluster(t *testing.T, objects ...client.Object) *cluster {
 	return c
 }
 
-// count counts a write; workers may write concurrently.
 func (c *cluster) count() {
 	c.counting.Lock()
 	defer c.counting.Unlock()
@@ -174,7 +171,6 @@ func poolOf(policy millracev1beta1.ReclaimPolicy) *millracev1beta1.VIPPool {
 	}
 }
 
-// State of a Service after it is no longer a load balancer of this operator.
 func TestServiceIsGivenUp(t *testing.T) {
 	earlier := func(service *corev1.Service) {
 		service.Finalizers = []string{"example.com/other", millracev1beta1.SharedFinalizer}
@@ -218,7 +214,6 @@ func TestServiceIsGivenUp(t *testing.T) {
 	}
 }
 
-// ending returns a client that fails after a number of writes, like a process that is killed.
 func ending(api client.Client, writes int) client.Client {
 	count := func() error {
 		if writes--; writes < 0 {
@@ -254,7 +249,6 @@ func ending(api client.Client, writes int) client.Client {
 	})
 }
 
-// restart replaces the operator by a new one with the stored objects.
 func (c *cluster) restart(api client.Client) {
 	c.t.Helper()
 	c.reconciler.client, c.reconciler.written, c.reconciler.ledger = api, writtenVersions{}, newLedger()
@@ -299,8 +293,8 @@ func TestGivingUpGoesOnAfterACrash(t *testing.T) {
 	}
 }
 
-// After a crash between any two writes, assigning completes with the address of the created VIP and finalizers.
-// If the Service was deleted meanwhile, the address is released.
+// After a crash between any two writes, assigning completes, or the address is released if the Service was
+// deleted.
 func TestAssigningGoesOnAfterACrash(t *testing.T) {
 	for writes, ended := 0, false; !ended; writes++ {
 		for _, deleted := range []bool{false, true} {
@@ -333,8 +327,7 @@ func TestAssigningGoesOnAfterACrash(t *testing.T) {
 	}
 }
 
-// For an existing VIP the finalizers are written first: otherwise a deleted Service would free its address
-// without the release delay.
+// Otherwise a deleted Service would free its address without the release delay.
 func TestReservedAddressIsTakenBehindTheFinalizers(t *testing.T) {
 	reserved := &millracev1beta1.VIP{
 		ObjectMeta: metav1.ObjectMeta{Name: "203.0.113.1"},

@@ -44,7 +44,6 @@ func TestReleaseAdvances(t *testing.T) {
 	}
 }
 
-// after advances the clock, reconciles a Service and returns the delay until the next pass.
 func (c *cluster) after(wait time.Duration, name string) time.Duration {
 	c.t.Helper()
 	now := c.reconciler.now().Add(wait)
@@ -57,7 +56,6 @@ func (c *cluster) after(wait time.Duration, name string) time.Duration {
 	return result.RequeueAfter
 }
 
-// phases returns the release phases of claims, as "address phase".
 func (c *cluster) phases() []string {
 	c.t.Helper()
 	var phases []string
@@ -88,8 +86,7 @@ func newDrainingCluster(t *testing.T, objects ...client.Object) *cluster {
 	return c
 }
 
-// A deleted Service that another controller's finalizer keeps shows neither an address nor conditions, also if
-// the operator ends between its writes and the address is another Service's by then.
+// The operator may end between its writes, and the address be another Service's by then.
 func TestDeletedServiceThatIsKeptShowsNoAddress(t *testing.T) {
 	for writes, ended := 0, false; !ended; writes++ {
 		c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", func(service *corev1.Service) {
@@ -117,8 +114,7 @@ func TestDeletedServiceThatIsKeptShowsNoAddress(t *testing.T) {
 	}
 }
 
-// A moved Service gets its new address immediately; the old one is released with a delay unless it is requested
-// again.
+// A moved Service gets its new address at once; the old one is released with a delay unless requested.
 func TestMovedServiceDeparts(t *testing.T) {
 	c := newDrainingCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil))
 	c.reconcile("web")
@@ -139,7 +135,6 @@ func TestMovedServiceDeparts(t *testing.T) {
 	c.after(10*time.Second, "web")
 	c.expectPhases("203.0.113.0 kept", "203.0.113.2 Withdrawn")
 
-	// Without the annotation the Service keeps its address.
 	c.change("web", func(service *corev1.Service) { service.Annotations = nil })
 	c.expectPhases("203.0.113.0 kept", "203.0.113.2 Withdrawn")
 	if again := c.after(withdrawnFor, "web"); again != 0 {

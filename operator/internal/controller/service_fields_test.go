@@ -31,7 +31,6 @@ func TestServiceFields(t *testing.T) {
 	})
 }
 
-// reported returns the status of a Service after a pass with a pool and an advertisement.
 func reported(t *testing.T, change func(*corev1.Service)) *corev1.ServiceStatus {
 	t.Helper()
 	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), advertiseAll(), ours("web", change))
@@ -53,7 +52,7 @@ func testStatusConditions(t *testing.T) {
 	}
 }
 
-// Foreign entries follow ours. The Service had our address before, so it is not left alone.
+// The Service had our address before, so it is not left alone.
 func testIngress(t *testing.T) {
 	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), advertiseAll(), ours("web", nil))
 	c.reconcile("web")

@@ -37,7 +37,6 @@ func TestServedCondition(t *testing.T) {
 	}
 }
 
-// All ports of a Service are listed if one is not served, otherwise the list is empty.
 func TestPortStatuses(t *testing.T) {
 	service := &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{
 		{Port: 53, Protocol: "TCP"}, {Port: 53, Protocol: "UDP"},
@@ -58,7 +57,6 @@ func TestPortStatuses(t *testing.T) {
 	}
 }
 
-// Services are enqueued only when the number of zones exceeds the limit, changes above it or falls below it.
 func TestZoneTracker(t *testing.T) {
 	c := newZoneTracker(newLedger())
 	step := func(node, zone string, count int, concerns bool) {
@@ -79,8 +77,7 @@ func TestZoneTracker(t *testing.T) {
 	step("n1", "", validation.MaxZones-1, false)
 }
 
-// Services are enqueued when their first node changes, or when the number of nodes changes between one and
-// several.
+// Services are enqueued when their first node changes, or "one" becomes "several".
 func TestCapacityTracker(t *testing.T) {
 	c := newCapacityTracker()
 	web, dns := types.NamespacedName{Namespace: "shop", Name: "web"}, types.NamespacedName{Namespace: "shop", Name: "dns"}

@@ -22,8 +22,7 @@ func sharer(name string, port int32) millracev1beta1.VIPClaim {
 	}
 }
 
-// A claim that another operator wrote after the plan was made, and that the watch has delivered, is not
-// overwritten: the plan is remade.
+// A claim that another operator wrote after the plan was made is not overwritten.
 func TestBindWritesWhatThePlanWasMadeFrom(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := millracev1beta1.AddToScheme(scheme); err != nil {
@@ -106,7 +105,7 @@ func TestReleaseDeletesWhatItKnows(t *testing.T) {
 	}
 }
 
-// A claim keeps its position when its ports change. A reservation that is bound moves to the end.
+// A claim keeps its position when its ports change; a bound reservation moves to the end.
 func TestBindKeepsTheOrderOfClaims(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := millracev1beta1.AddToScheme(scheme); err != nil {

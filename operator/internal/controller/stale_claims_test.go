@@ -17,7 +17,6 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
-// claimed returns a VIP of pool main with a claim of shop/web.
 func claimed(address string, uid types.UID, change func(*millracev1beta1.VIP)) *millracev1beta1.VIP {
 	vip := &millracev1beta1.VIP{
 		ObjectMeta: metav1.ObjectMeta{Name: address, UID: types.UID(address)},
@@ -31,7 +30,6 @@ func claimed(address string, uid types.UID, change func(*millracev1beta1.VIP)) *
 	return vip
 }
 
-// byOperator marks a VIP as created by an operator at a time relative to its creation.
 func byOperator(after time.Duration) func(*millracev1beta1.VIP) {
 	created := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	return func(vip *millracev1beta1.VIP) {
@@ -60,8 +58,7 @@ func TestStaleClaims(t *testing.T) {
 	for name, test := range map[string]struct {
 		service *corev1.Service
 		vips    []*millracev1beta1.VIP
-		// want are the VIPs that remain, as "address UID".
-		want []string
+		want    []string
 	}{
 		"inherited":                    {web, []*millracev1beta1.VIP{claimed("203.0.113.2", "former", nil)}, []string{"203.0.113.2 1"}},
 		"inherited from an operator":   {web, []*millracev1beta1.VIP{claimed("203.0.113.2", "former", byOperator(0))}, []string{"203.0.113.2 1"}},

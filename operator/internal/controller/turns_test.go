@@ -23,8 +23,7 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// runAll runs workers on Services, in this order, until all have succeeded. Requeued Services are reconciled
-// again.
+// runAll runs workers on Services, also requeued ones, until all have succeeded.
 func (c *cluster) runAll(names ...string) {
 	c.t.Helper()
 	r := c.reconciler
@@ -70,7 +69,6 @@ func TestWorkersTakeTurns(t *testing.T) {
 		c.reconciler.noteWaiting(c.service(name), false)
 		names = append(names, name)
 	}
-	// The queue has another order than the line.
 	shuffled := slices.Clone(names)
 	for i := range shuffled {
 		j := (i * 37) % len(shuffled)
@@ -191,7 +189,6 @@ func TestAlone(t *testing.T) {
 	}
 }
 
-// watchedReader calls asked before it reads metadata.
 type watchedReader struct {
 	client.Reader
 	asked func()
@@ -227,7 +224,6 @@ func TestEventsLetOthersRun(t *testing.T) {
 	}
 }
 
-// heldClient blocks updates of VIPs until it is released.
 type heldClient struct {
 	client.Client
 	released chan struct{}
@@ -266,7 +262,6 @@ func TestSharersHoldUpNobody(t *testing.T) {
 		defer close(done)
 		c.runAll(names...)
 	}()
-	// One Service writes; the others join after it.
 	waiting := c.reconciler.waiting
 	joining := func() int {
 		waiting.mu.Lock()

@@ -17,8 +17,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Changes that do not affect waiting Services do not requeue them: labels that no pool selects, other pools,
-// addresses of nodes. Other changes requeue a few at a time.
+// Changes requeue only the Services that they may affect, a few at a time.
 func TestViewsWakeWhomTheyConcern(t *testing.T) {
 	const waiting = 100
 	other := poolWith("203.0.113.8/31")
@@ -91,7 +90,6 @@ func TestViewsWakeWhomTheyConcern(t *testing.T) {
 	expect("room in their pool", waiting-4, "web-0005")
 }
 
-// changeViews changes a pool or a label of a namespace; the event is delivered later.
 func (w *queued) changeViews(t *rapid.T) error {
 	if rapid.Bool().Draw(t, "namespace changes") {
 		farm := &corev1.Namespace{}

@@ -18,7 +18,6 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// add creates a Service with its own UID.
 func (c *cluster) add(name string, change func(*corev1.Service)) {
 	c.t.Helper()
 	service := ours(name, change)
@@ -28,7 +27,6 @@ func (c *cluster) add(name string, change func(*corev1.Service)) {
 	}
 }
 
-// remove deletes a Service and releases its address.
 func (c *cluster) remove(name string) {
 	c.t.Helper()
 	if err := c.api.Delete(c.t.Context(), c.service(name)); err != nil {
@@ -82,7 +80,6 @@ func TestLongestWaitingIsServedFirst(t *testing.T) {
 	c.reconcile("asks")
 	c.has(map[string]string{"asks": "198.51.100.1", "b-second": "-"})
 
-	// When a pool grows, the last Service in the line is reconciled first.
 	pool := &millracev1beta1.VIPPool{}
 	if err := c.api.Get(t.Context(), client.ObjectKey{Name: "main"}, pool); err != nil {
 		t.Fatal(err)
@@ -137,8 +134,7 @@ func TestLineOutlivesTheOperator(t *testing.T) {
 	}
 }
 
-// Only Services that may want the same address are tried first; otherwise each new Service would try thousands
-// that wait for another pool.
+// Otherwise each new Service would try thousands that wait for another pool.
 func TestAheadAreThoseThatWantTheSame(t *testing.T) {
 	l := newLedger()
 	waiting := newWaitingServices(l)

@@ -27,16 +27,14 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// queued is a cluster with the controller's queue and events of VIPs.
 type queued struct {
 	*cluster
 	queue queue
 	vips  vipEvents
 	// known holds the VIPs of the last delivered events; looks counts passes.
-	known   map[string]millracev1beta1.VIP
-	pending []func()
-	looks   int
-	// namespaces maps Services to their namespaces.
+	known      map[string]millracev1beta1.VIP
+	pending    []func()
+	looks      int
 	namespaces map[string]string
 }
 
@@ -62,7 +60,6 @@ func newQueued(t *testing.T, objects ...client.Object) *queued {
 	return w
 }
 
-// create creates a Service and delivers its event.
 func (w *queued) create(service *corev1.Service) error {
 	service.UID = types.UID(fmt.Sprintf("%s %d", service.Name, w.writes))
 	w.namespaces[service.Name] = service.Namespace
@@ -80,7 +77,6 @@ func (w *queued) delete(name string) error {
 	return client.IgnoreNotFound(w.api.Delete(w.t.Context(), service))
 }
 
-// happen records changes of VIPs, whose events are delivered later.
 func (w *queued) happen() error {
 	list := &millracev1beta1.VIPList{}
 	if err := w.api.List(w.t.Context(), list); err != nil {
@@ -112,7 +108,6 @@ func (w *queued) happen() error {
 	return nil
 }
 
-// show delivers the events of VIPs.
 func (w *queued) show() {
 	for _, deliver := range w.pending {
 		deliver()
@@ -120,7 +115,6 @@ func (w *queued) show() {
 	w.pending = nil
 }
 
-// look runs a worker on one Service of the queue.
 func (w *queued) look() error {
 	request, _ := w.queue.Get()
 	defer w.queue.Done(request)
@@ -132,7 +126,6 @@ func (w *queued) look() error {
 	return errors.Join(err, w.happen())
 }
 
-// rest delivers events and runs workers until the queue is empty.
 func (w *queued) rest() error {
 	for {
 		w.show()
@@ -147,8 +140,7 @@ func (w *queued) rest() error {
 	}
 }
 
-// With thousands waiting for a full pool, a freed address requeues only the first Service. If that cannot use
-// it, the next one is requeued.
+// With thousands waiting, a freed address requeues only the first Service, then the next.
 func TestFreedAddressWakesOne(t *testing.T) {
 	const waiting = 100
 	six := poolWith("2001:db8::/128")
@@ -191,7 +183,6 @@ func TestFreedAddressWakesOne(t *testing.T) {
 	}
 }
 
-// drawWaiting returns a random Service that may have to wait.
 func drawWaiting(t *rapid.T, name string) *corev1.Service {
 	return ours(name, func(service *corev1.Service) {
 		service.Namespace = rapid.SampledFrom([]string{"shop", "farm"}).Draw(t, "namespace")
@@ -278,7 +269,6 @@ func TestWakingFewIsAsGoodAsAll(t *testing.T) {
 			default:
 				must(w.reserveOrFree(rapid.SampledFrom([]string{"203.0.113.0", "203.0.113.9", "2001:db8::"}).Draw(rt, "reserved")))
 			}
-			// Workers and events are interleaved at random.
 			for range rapid.IntRange(0, 6).Draw(rt, "looks") {
 				if w.queue.Len() > 0 {
 					must(w.look())
@@ -312,7 +302,6 @@ func fewChecks(t *testing.T, number string) {
 	}
 }
 
-// reserveOrFree creates a VIP manually, or deletes one without a Service.
 func (w *queued) reserveOrFree(address string) error {
 	vip := &millracev1beta1.VIP{ObjectMeta: metav1.ObjectMeta{Name: millracev1beta1.VIPName(netip.MustParseAddr(address))}}
 	err := w.api.Get(w.t.Context(), client.ObjectKeyFromObject(vip), vip)
@@ -326,7 +315,6 @@ func (w *queued) reserveOrFree(address string) error {
 	return errors.Join(w.api.Create(w.t.Context(), vip), w.happen())
 }
 
-// claims returns the Services with an address, by address.
 func (w *queued) claims() map[string]string {
 	claims := map[string]string{}
 	for _, vip := range w.cluster.vips() {

@@ -146,7 +146,6 @@ func TestAnnotationsOfOthers(t *testing.T) {
 	}
 }
 
-// Adopted requests are the addresses in the status, regardless of annotations.
 func TestAdopt(t *testing.T) {
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"millrace.io/addresses": "203.0.113.9", "millrace.io/pool": "any"}},

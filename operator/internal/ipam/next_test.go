@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The table remembers maxFreed freed addresses. One more drops the half that has been free for longest.
+// One address more than maxFreed drops the half that has been free for longest.
 func TestFreedAddressesAreBounded(t *testing.T) {
 	for _, test := range []struct{ highest, want string }{
 		{"198.18.255.255", "198.18.255.255"},
@@ -32,7 +32,6 @@ func TestFreedAddressesAreBounded(t *testing.T) {
 	}
 }
 
-// A lease is a pool whose addresses are assigned to and released by one Service each.
 type lease struct {
 	t     *rapid.T
 	pool  Pool
@@ -65,7 +64,6 @@ func newLease(t *rapid.T) *lease {
 	}
 }
 
-// give returns the address of the next Service.
 func (l *lease) give() (netip.Addr, bool) {
 	l.count++
 	owner := Owner{Namespace: "ns", Name: fmt.Sprint(l.count), UID: fmt.Sprint(l.count)}
@@ -90,7 +88,6 @@ func (l *lease) free(address netip.Addr) {
 	l.freed = append(l.freed, address)
 }
 
-// restart fills a new table from the VIPs only, in random order.
 func (l *lease) restart() {
 	l.table = NewTable()
 	for _, vip := range l.vips {
@@ -142,8 +139,7 @@ func TestFreedIsGivenLast(t *testing.T) {
 	})
 }
 
-// After a restart the search continues after the VIP created last: no address is assigned twice before the end
-// of the pool.
+// After a restart the search continues after the VIP created last.
 func TestFreedIsGivenLastAfterRestart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := newLease(t)
@@ -227,7 +223,6 @@ func TestUsedUpPoolIsCheap(t *testing.T) {
 	}
 }
 
-// usedUp returns a pool each of whose addresses was a VIP once.
 func usedUp(prefix netip.Prefix) (*Table, Pool) {
 	table := NewTable()
 	for address := prefix.Addr(); prefix.Contains(address); address = address.Next() {
@@ -237,7 +232,6 @@ func usedUp(prefix netip.Prefix) (*Table, Pool) {
 	return table, Pool{Name: "p", AutoAssign: true, Addresses: setOf(netipx.RangeOfPrefix(prefix))}
 }
 
-// The address of a set that has been free for longest is found, regardless of blocks.
 func TestFirstOfTheFreed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		freed := newFreedAddresses()

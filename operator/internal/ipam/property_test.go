@@ -14,7 +14,6 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A world is a cluster of pools, Services and VIPs.
 type world struct {
 	pools    []Pool
 	reserved map[string]Addresses
@@ -31,7 +30,6 @@ func (w *world) table() *Table {
 	return table
 }
 
-// carryOut applies a plan like the controller.
 func (w *world) carryOut(t *rapid.T, owner Owner, plan Plan) {
 	for _, write := range plan.Create {
 		if _, exists := w.vips[write.Address]; exists {
@@ -71,7 +69,6 @@ func isRetained(address netip.Addr) bool {
 	return address.As16()[15]%2 == 1
 }
 
-// withClaim replaces the owner's claim in place, or appends it.
 func withClaim(claims []Claim, claim Claim) []Claim {
 	claims = slices.Clone(claims)
 	if i := slices.IndexFunc(claims, func(c Claim) bool { return c.Owner == claim.Owner }); i >= 0 {
@@ -81,7 +78,6 @@ func withClaim(claims []Claim, claim Claim) []Claim {
 	return append(slices.DeleteFunc(claims, func(c Claim) bool { return c.sameName(claim.Owner) }), claim)
 }
 
-// checkBind verifies a claim on an existing VIP.
 func (w *world) checkBind(t *rapid.T, vip VIP, write Write) {
 	owner := write.Claim.Owner
 	request := w.services[owner]
@@ -114,7 +110,6 @@ func (w *world) reconcile(t *rapid.T, owner Owner) Plan {
 
 var poolNames = []string{"p0", "p1", "p2", "p3"}
 
-// drawPools divides a few addresses into disjoint pools.
 func drawPools(t *rapid.T) ([]Pool, map[string]Addresses) {
 	byPool := map[string][]netipx.IPRange{}
 	for offset := range 16 {
@@ -188,7 +183,6 @@ func (w *world) owners() []Owner {
 	return slices.SortedFunc(maps.Keys(w.services), func(a, b Owner) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// held returns the addresses of an owner, without reservations.
 func (w *world) held(owner Owner) []netip.Addr {
 	return slices.DeleteFunc(w.table().Held(owner), func(address netip.Addr) bool {
 		vip := w.vips[address]
@@ -196,7 +190,6 @@ func (w *world) held(owner Owner) []netip.Addr {
 	})
 }
 
-// check verifies the invariants of any plan.
 func (w *world) check(t *rapid.T, owner Owner, plan Plan) {
 	request := w.services[owner]
 	held := w.held(owner)
@@ -229,7 +222,6 @@ func (w *world) check(t *rapid.T, owner Owner, plan Plan) {
 	w.checkGrants(t, request, plan)
 }
 
-// checkGrants verifies new addresses.
 func (w *world) checkGrants(t *rapid.T, request Request, plan Plan) {
 	for _, grant := range plan.Create {
 		pool := w.pools[slices.Index(poolNames, grant.Pool)]
@@ -280,7 +272,6 @@ func TestNeverTwoOwnersAndSticky(t *testing.T) {
 	})
 }
 
-// checkOwners verifies that no port of a VIP has two owners.
 func (w *world) checkOwners(t *rapid.T) {
 	for _, vip := range w.vips {
 		listed := map[Port]Owner{}
@@ -295,7 +286,6 @@ func (w *world) checkOwners(t *rapid.T) {
 	}
 }
 
-// ports returns the ports of an owner on each of its VIPs.
 func (w *world) ports(owner Owner) map[netip.Addr][]Port {
 	ports := map[netip.Addr][]Port{}
 	for _, address := range w.held(owner) {
@@ -305,8 +295,7 @@ func (w *world) ports(owner Owner) map[netip.Addr][]Port {
 	return ports
 }
 
-// checkPorts verifies that a Service keeps its ports and has all ports that no other Service has, wherever it
-// shares or would share.
+// checkPorts: a Service keeps its ports and has all others that are free on its addresses.
 func (w *world) checkPorts(t *rapid.T, owner Owner, before map[netip.Addr][]Port) {
 	request := w.services[owner]
 	for address, now := range w.ports(owner) {
@@ -330,8 +319,7 @@ func (w *world) checkPorts(t *rapid.T, owner Owner, before map[netip.Addr][]Port
 	}
 }
 
-// With manual claims beside that of a Service, without keys and ports, the Service keeps its ports, and the
-// others go to one of the claims, in any order of passes.
+// Beside manual claims without keys and ports, the Service keeps its ports, in any order of passes.
 func TestClaimsByHand(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{services: map[Owner]Request{}, vips: map[netip.Addr]VIP{}}
@@ -371,8 +359,7 @@ func TestClaimsByHand(t *testing.T) {
 	})
 }
 
-// checkSticky verifies that a Service without requests keeps its addresses, whatever happens to pools and other
-// Services; of several requested before, it keeps one.
+// checkSticky: a Service without requests keeps its addresses; of several requested before, one.
 func (w *world) checkSticky(t *rapid.T, owner Owner, before []netip.Addr, plan Plan) {
 	request := w.services[owner]
 	for _, address := range before {
@@ -442,7 +429,6 @@ func TestOrderDoesNotMatter(t *testing.T) {
 	})
 }
 
-// The pool of the highest priority with a free address is used.
 func TestPriority(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWorld(t)

@@ -9,7 +9,6 @@ import (
 )
 
 func TestQuota(t *testing.T) {
-	// Another Service of web's namespace has an address of pool a.
 	has := vip("203.0.113.1", "a", other)
 	elsewhere := Owner{Namespace: "office", Name: "fax", UID: "3"}
 	keyed := func(v VIP, key string) VIP {
@@ -154,7 +153,6 @@ func TestQuotaIsTold(t *testing.T) {
 	}
 }
 
-// spent counts the namespace's addresses by pool.
 func (w *world) spent(namespace string) map[string]int {
 	spent := map[string]int{}
 	for _, vip := range w.vips {
@@ -173,7 +171,6 @@ func (w *world) spent(namespace string) map[string]int {
 	return spent
 }
 
-// checkQuota verifies that a namespace gets nothing beyond its quotas.
 func (w *world) checkQuota(t *rapid.T, owner Owner, before map[string]int, plan Plan) {
 	after := w.spent(owner.Namespace)
 	for pool, most := range w.services[owner].Quotas {

@@ -17,7 +17,6 @@ func rangeOf(first, last string) netipx.IPRange {
 
 func setOf(ranges ...netipx.IPRange) Addresses { return without(ranges) }
 
-// without returns the addresses of ranges minus those of others.
 func without(ranges []netipx.IPRange, others ...netipx.IPRange) Addresses {
 	var builder netipx.IPSetBuilder
 	for _, r := range ranges {
@@ -59,7 +58,6 @@ func TestCount(t *testing.T) {
 	}
 }
 
-// past returns a linear search for the first unused address.
 func past(used func(netip.Addr) bool) func(netip.Addr) netip.Addr {
 	return func(address netip.Addr) netip.Addr {
 		for address.IsValid() && used(address) {
@@ -81,8 +79,7 @@ func TestFirstFreeAtTheEndsOfAFamily(t *testing.T) {
 	}
 }
 
-// The sets are small enough to compare with a linear model: offsets 0 to 31 are the last IPv4 addresses, 32 to
-// 63 the first IPv6 ones.
+// Offsets 0 to 31 are the last IPv4 addresses, 32 to 63 the first IPv6 ones, for a linear model.
 func addressAt(offset int) netip.Addr {
 	if offset < 32 {
 		return netip.AddrFrom4([4]byte{255, 255, 255, byte(224 + offset)})

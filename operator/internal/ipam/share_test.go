@@ -44,8 +44,7 @@ type shareCase struct {
 	name    string
 	vips    []VIP
 	request Request
-	// want are the writes, as "create 203.0.113.1 [53/UDP]", and the releases; refusals are parts of the
-	// messages, with their reasons.
+	// want are writes, as "create 203.0.113.1 [53/UDP]", and releases; refusals are parts of messages.
 	want      []string
 	refusals  []string
 	satisfied bool
@@ -322,7 +321,6 @@ func checkShare(t *testing.T, test shareCase) {
 	}
 }
 
-// A message lists at most maxNamed ports.
 func TestConflictMessage(t *testing.T) {
 	var taken []Conflict
 	for i := range 7 {

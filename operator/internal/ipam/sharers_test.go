@@ -11,8 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// lookAtAll is join by a scan of all addresses of the sharing key: it returns the address, or why the first one
-// is refused; full reports that only room is missing.
+// lookAtAll is join by a scan: the address, or why the first is refused; full if only room is missing.
 func lookAtAll(p *planner, family Family) (address netip.Addr, why string, full bool) {
 	for _, address := range keyedAddresses(p) {
 		pool, mayHave := p.poolOf(address)
@@ -37,7 +36,6 @@ func lookAtAll(p *planner, family Family) (address netip.Addr, why string, full 
 	return netip.Addr{}, why, full
 }
 
-// keyedAddresses returns all addresses with a claim of the Service's key, sorted.
 func keyedAddresses(p *planner) (addresses []netip.Addr) {
 	for address, vip := range p.table.vips {
 		if slices.ContainsFunc(vip.Claims, func(c Claim) bool { return c.SharingKey == p.request.SharingKey }) {
@@ -75,7 +73,6 @@ func TestSharersByIndex(t *testing.T) {
 				p.refusals = nil
 				found := p.join(family)
 				if full {
-					// As for a refusal, but the Service gets another address.
 					p.refusals, found = append(p.refusals, p.full[family]), !found
 				}
 				if found != (want.IsValid() || why != "") || p.granted[firstOf(family)].address != want {
@@ -109,7 +106,6 @@ func TestSharersByIndex(t *testing.T) {
 	}
 }
 
-// checkOthers compares the reported other addresses with a scan.
 func checkOthers(t *rapid.T, table *Table, pools []Pool, request Request, plan Plan) (told int) {
 	if request.SharingKey == "" {
 		return 0
@@ -143,8 +139,7 @@ func checkOthers(t *rapid.T, table *Table, pools []Pool, request Request, plan P
 	return told
 }
 
-// manyKeyed returns a table of VIPs with the same key and port, each of a different namespace or of the same
-// one.
+// manyKeyed returns VIPs with the same key and port, by namespace.
 func manyKeyed(count int, pool string, namespace func(i int) string) *Table {
 	table := NewTable()
 	address := netip.MustParseAddr("198.18.0.0")
@@ -171,8 +166,7 @@ var keyedByMany = []struct {
 	{"of a namespace each, shared by all, with the port", namespaceEach, true, tcp80},
 }
 
-// planAmong returns a function that plans a Service whose sharing key many VIPs have, with and without an
-// address.
+// planAmong plans a Service whose sharing key many VIPs have, with and without an address.
 func planAmong(vips int, namespace func(int) string, shared bool, port Port) func() {
 	pools := []Pool{{Name: "p", AutoAssign: true, Addresses: setOf(rangeOf("198.18.0.0", "198.18.255.255")), SharedByAll: shared}}
 	table := manyKeyed(vips, "p", namespace)

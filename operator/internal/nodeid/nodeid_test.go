@@ -36,7 +36,6 @@ func TestGive(t *testing.T) {
 	for id := int32(resting + 7); id >= 7; id-- {
 		resters = append(resters, id)
 	}
-	// A long ID has been free for longer.
 	resters = append([]int32{Max}, resters...)
 	for name, test := range map[string]struct {
 		state State
@@ -67,7 +66,6 @@ func TestGive(t *testing.T) {
 // Nodes come and go, and the operator is restarted or crashes between storing a state and using the ID.
 func TestLeastRecentlyFreedFirst(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		// Start close to the maximum, so that IDs are exhausted.
 		last := rapid.SampledFrom([]int32{Short, Max}).Draw(t, "last")
 		start := rapid.Int32Range(last-6, last).Draw(t, "highest")
 		state, used := State{Highest: start}, set()
@@ -96,7 +94,6 @@ func TestLeastRecentlyFreedFirst(t *testing.T) {
 					used[id] = struct{}{}
 					delete(freed, id)
 				} else {
-					// The operator crashed before it created the LBNode.
 					freed[id] = step
 				}
 			case "leave":
@@ -115,7 +112,7 @@ func TestLeastRecentlyFreedFirst(t *testing.T) {
 	})
 }
 
-// givenNext returns the ID that the next node must get for the highest one so far, or 0 if all are in use.
+// givenNext returns the ID that the next node must get, or 0 if all are in use.
 func givenNext(highest int32, freed map[int32]int) int32 {
 	longest := func(ids []int32) int32 {
 		return slices.MinFunc(ids, func(a, b int32) int { return freed[a] - freed[b] })

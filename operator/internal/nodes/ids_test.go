@@ -27,8 +27,8 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/nodeid"
 )
 
-// laggingClient lists LBNodes from a cache that catches up at every tenth list. Some writes fail; those of the
-// ConfigMap fail after they were applied.
+// laggingClient catches up at every tenth list. Some writes fail, those of the ConfigMap after they were
+// applied.
 type laggingClient struct {
 	client.Client
 	lists, creates, stores, failed atomic.Int64
@@ -45,7 +45,6 @@ func (c *laggingClient) List(ctx context.Context, list client.ObjectList, option
 	selected := client.ListOptions{}
 	selected.ApplyOptions(options)
 	if selected.FieldSelector != nil {
-		// The test fails if two nodes have the same ID.
 		return nil
 	}
 	c.mu.Lock()
@@ -96,8 +95,7 @@ func (c *laggingClient) Update(ctx context.Context, object client.Object, option
 	return err
 }
 
-// Workers never assign an ID twice, whatever the cache returns and whichever write fails, and share writes of
-// the state.
+// Workers never assign an ID twice, whatever write fails, and share writes of the state.
 func TestIDsAtOnce(t *testing.T) {
 	const count = 200
 	scheme := runtime.NewScheme()

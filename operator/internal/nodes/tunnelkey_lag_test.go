@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Conditions are written concurrently, at most by as many workers as configured, and each error is returned.
+// Conditions are written by a bounded number of workers, and each error is returned.
 func TestConditionsAreWrittenAtOnce(t *testing.T) {
 	var mu sync.Mutex
 	running, most := 0, 0

@@ -14,19 +14,16 @@ import (
 	"github.com/millrace-lb/millrace/api/tunnelkey"
 )
 
-// A member is a node of a simulated cluster.
 type member struct {
 	// does is the ring of its data plane, which outlives the agent; keys are its secrets.
 	does tunnelkey.Ring
-	// seen is the last version of the Secret that the agent has read. Versions are read in order, with gaps.
-	seen int
-	// reported is the ring that the operator knows.
+	// seen is the last version read; versions are read in order, with gaps.
+	seen     int
 	reported tunnelkey.Ring
 	// tags is false while an agent without support for tags runs.
 	tags bool
 }
 
-// A cluster has nodes that read the Secret and report at random times.
 type cluster struct {
 	members []*member
 	secret  *tunnelkey.State
@@ -36,7 +33,6 @@ type cluster struct {
 	losses   int
 }
 
-// propertySeed is the seed in all versions of the Secret.
 var propertySeed = flowhash.Seed{9}
 
 func (c *cluster) store(state *tunnelkey.State) {
@@ -55,7 +51,6 @@ func (c *cluster) nodes() []Node {
 	return nodes
 }
 
-// recovers reports whether tags are required and only the nodes have the keys for them.
 func (c *cluster) recovers() bool {
 	if len(c.versions) == 0 {
 		return false
@@ -64,17 +59,14 @@ func (c *cluster) recovers() bool {
 	return last.Required && (last.Sending == 0 || c.secret == nil)
 }
 
-// required reports whether a version of the Secret required tags.
 func (c *cluster) required() bool {
 	return slices.ContainsFunc(c.versions, func(state *tunnelkey.State) bool { return state.Required })
 }
 
-// reported reports whether a node has reported that tags are required, if any requires them.
 func (c *cluster) reported() bool {
 	return !c.required() || slices.ContainsFunc(c.members, func(m *member) bool { return m.reported.Required })
 }
 
-// settle upgrades all nodes and lets them follow until tags are required.
 func (c *cluster) settle() {
 	for range 8 {
 		c.operator(false)
@@ -87,7 +79,7 @@ func (c *cluster) settle() {
 	}
 }
 
-// operator takes a step of the operator. It never proceeds without a node here.
+// operator never proceeds without a node here.
 func (c *cluster) operator(asked bool) {
 	if c.secret == nil {
 		c.store(First(c.nodes(), propertySeed, c.now))
@@ -99,7 +91,6 @@ func (c *cluster) operator(asked bool) {
 	}
 }
 
-// read makes a node read a version of the Secret, at least as new as its last one.
 func (m *member) read(versions []*tunnelkey.State, version int) {
 	if m.tags && version >= m.seen && versions[version] != nil {
 		m.does = tunnelkey.Adopt(m.does, versions[version])
@@ -143,10 +134,9 @@ func TestNoPacketIsRefused(t *testing.T) {
 				m := someone(t)
 				m.reported = m.does
 			},
-			// The agent is upgraded to one with support for tags.
 			"upgrade": func(t *rapid.T) { someone(t).tags = true },
-			// A new node exists before it reads the newest version of the Secret. If that lacks the key that
-			// others send with, the node must wait.
+			// A new node must wait for the newest version of the Secret if it lacks the key that others
+			// send with.
 			"join": func(t *rapid.T) {
 				if len(c.members) < 6 && !c.recovers() {
 					// A node without tags cannot join once they are required.

@@ -42,7 +42,6 @@ func TestFirst(t *testing.T) {
 	if again.Newest().Generation != 8 || !again.Required || again.Sending != 0 {
 		t.Errorf("the State after a loss is %+v", again)
 	}
-	// The seed is chosen only if no node has served, and never changes.
 	if first.Seed == none || again.Seed != none {
 		t.Errorf("the seeds are %v, and %v where agents run", first.Seed, again.Seed)
 	}

@@ -18,7 +18,6 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// watched is a node whose sessions change, with its own clock.
 type watched struct {
 	t          *testing.T
 	reconciler *sessionReconciler
@@ -44,7 +43,6 @@ func newWatched(t *testing.T) *watched {
 	return w
 }
 
-// see lets the operator observe the sessions and returns the delay until its next pass.
 func (w *watched) see(up bool) time.Duration {
 	w.t.Helper()
 	condition := metav1.Condition{
@@ -65,7 +63,6 @@ func (w *watched) see(up bool) time.Duration {
 	return result.RequeueAfter
 }
 
-// expect compares the next event; empty: none.
 func (w *watched) expect(want string) {
 	w.t.Helper()
 	got := ""
@@ -86,7 +83,6 @@ func TestSessionEvents(t *testing.T) {
 	w.expect("Warning NotEstablished BGP sessions are not established: tor1 (198.51.100.1): no answer")
 	w.see(false)
 	w.expect("")
-	// A quick recovery is reported after the pause.
 	w.now = w.now.Add(time.Minute)
 	if wait := w.see(true); wait != sessionPause-time.Minute {
 		t.Errorf("looks again after %s", wait)

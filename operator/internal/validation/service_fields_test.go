@@ -18,7 +18,6 @@ func TestServiceFields(t *testing.T) {
 	servicefields.Run(t, "../../..", map[string]func(*testing.T){"spec.ports.targetPort": testTargetPort})
 }
 
-// An unsupported targetPort is reported on each address.
 func testTargetPort(t *testing.T) {
 	result := Validate(Subject{
 		Service: &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{

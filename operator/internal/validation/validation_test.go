@@ -46,10 +46,8 @@ func TestJudge(t *testing.T) {
 		overCapacity string
 		foreign      string
 		contested    bool
-		// silent reports that no selected node has a session.
-		silent bool
-		// networks are the networks on the links of nodes.
-		networks []netip.Prefix
+		silent       bool
+		networks     []netip.Prefix
 
 		problems, notes, ports []string
 	}{

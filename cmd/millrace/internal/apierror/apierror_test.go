@@ -89,8 +89,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// TestGrants: each role of the table permits its requests, and the table lists each rule of a role for
-// users.
+// TestGrants compares the table with the rules of the roles for users.
 func TestGrants(t *testing.T) {
 	type right struct{ role, group, resource, verb string }
 	rights := map[right]bool{}

@@ -18,7 +18,6 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/apierror/apierrortest"
 )
 
-// server is an API server for lists: bodies by path, or a failure status.
 type server struct {
 	lists    map[string]string
 	failures map[string]int
@@ -73,7 +72,6 @@ func lists() map[string]string {
 	}
 }
 
-// kubeconfig writes a kubeconfig for a server and returns its file.
 func kubeconfig(t *testing.T, address string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "config")

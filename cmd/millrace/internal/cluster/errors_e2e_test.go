@@ -25,8 +25,7 @@ import (
 
 const viewerUser = "jane"
 
-// TestErrors checks the messages for missing objects and for requests that RBAC does not permit, on a real
-// API server. Each role that a message names permits the request.
+// TestErrors checks messages of a real API server. Each role that a message names permits the request.
 func TestErrors(t *testing.T) {
 	server := controlplane.Start(t, "../../../..", viewerUser)
 	objects := server.Install(t, server.Admin(), client.Options{})
@@ -65,7 +64,7 @@ func TestErrors(t *testing.T) {
 		name string
 		do   func(context.Context) error
 		want string
-		// cluster and own are the roles that are bound afterwards. Then the request is permitted.
+		// cluster and own are the roles that permit the request.
 		cluster, own string
 	}{
 		{name: "drain", do: func(ctx context.Context) error { return SetDrain(ctx, admin, "nodeX", true) }, want: "no node nodeX; did you mean node1?"},

@@ -13,7 +13,6 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Only Events about the Service, its parts, or objects that all Services depend on are returned.
 func TestEventsAbout(t *testing.T) {
 	about := subjects{"Service": {"web": true}, "EndpointSlice": {}, "Pod": {}, "VIP": {}}
 	about.addSlices([]discoveryv1.EndpointSlice{{

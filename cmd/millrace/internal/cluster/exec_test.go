@@ -9,7 +9,6 @@ import (
 	"testing"
 )
 
-// slow is a writer that blocks until the test releases it.
 type slow struct {
 	entered, leave chan struct{}
 	inside         atomic.Bool

@@ -26,7 +26,6 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/handover"
 )
 
-// peers is a reader of a cluster that has LBPeers.
 type peers []millracev1beta1.LBPeer
 
 func (p peers) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
@@ -48,7 +47,6 @@ spec:
   bgp: {routers: [{asn: 64513, neighbors: [{address: 198.51.100.101, asn: 64512}, {address: "2001:db8:0:1::101", asn: 64512}]}]}
 `
 
-// learner is the FRRConfiguration of a user who learns routes, from another router or from MetalLB's.
 func learner(router, more string) string {
 	return `
 apiVersion: frrk8s.metallb.io/v1beta1
@@ -107,7 +105,6 @@ func inFRRK8sMode(t *testing.T, printed string, configurations ...string) *Hando
 const oneOfTwo = `{"default": {"vrfId": 0, "198.51.100.101": {"bgpState": "Established"}, "2001:db8:0:1::101": {"bgpState": "Active"},
 	"198.51.100.102": {"bgpState": "Established"}}}`
 
-// Only the sessions of the speaker's FRRConfiguration count.
 func TestSpeakerByFRRK8s(t *testing.T) {
 	for name, test := range map[string]struct {
 		configurations []string
@@ -126,14 +123,12 @@ func TestSpeakerByFRRK8s(t *testing.T) {
 	}
 }
 
-// The FRRConfiguration of a stopped speaker is deleted, others are kept.
 func TestWithdraw(t *testing.T) {
 	h := inFRRK8sMode(t, oneOfTwo, speakersOwn, learner("198.51.100.102", ""))
 	kept, err := h.Kept(t.Context(), "node1")
 	if err != nil || !strings.Contains(kept, "198.51.100.101") {
 		t.Errorf("before: %q, %v", kept, err)
 	}
-	// Repeating an interrupted command works.
 	for range 2 {
 		if err := h.Withdraw(t.Context(), "node1"); err != nil {
 			t.Fatal(err)
@@ -154,7 +149,6 @@ func TestWithdraw(t *testing.T) {
 	}
 }
 
-// A router that another FRRConfiguration uses, too, would reject Millrace.
 func TestOthers(t *testing.T) {
 	const raw = "  raw: {rawConfig: \"router bgp 64513\"}\n"
 	for name, test := range map[string]struct {

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The preflight of an installed agent uses the agent's settings; other commands are unchanged.
 func TestAsInstalled(t *testing.T) {
 	for _, test := range []struct{ args, flags, hosts, want string }{
 		{"preflight --installed", "", "", "preflight --installed"},

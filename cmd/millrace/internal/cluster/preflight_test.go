@@ -12,7 +12,6 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// Secrets of any namespaces are copied under unique names, and the pods use all of them.
 func TestPullSecrets(t *testing.T) {
 	secret := func(namespace string, kind corev1.SecretType) *corev1.Secret {
 		return &corev1.Secret{

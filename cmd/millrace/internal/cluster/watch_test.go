@@ -10,7 +10,6 @@ import (
 	"time"
 )
 
-// Calls are separated by the rest that each requires, and the last change is reported.
 func TestRepeatRests(t *testing.T) {
 	for name, test := range map[string]struct {
 		rest        Rest

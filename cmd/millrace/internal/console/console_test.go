@@ -16,7 +16,6 @@ import (
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 )
 
-// scripted prints its text in pieces of so many bytes.
 type scripted struct {
 	text  string
 	piece int
@@ -88,7 +87,6 @@ func TestEndWhenDone(t *testing.T) {
 // agents do not end before AtOnce of them run; they record the maximum.
 type agents struct {
 	text string
-	// ends is true if an agent ends after its text instead of waiting for the client.
 	ends bool
 
 	mu            sync.Mutex
@@ -142,7 +140,6 @@ func TestRoundIsBounded(t *testing.T) {
 	}
 }
 
-// Streams without an end are limited to AtOnce agents, too.
 func TestBounded(t *testing.T) {
 	c := &agents{text: strings.Repeat(`{"missed":1}`+"\n", 3)}
 	lines := map[string]int{}
@@ -163,7 +160,6 @@ func TestBounded(t *testing.T) {
 	}
 }
 
-// counted counts concurrent runs.
 type counted struct {
 	running, most, runs atomic.Int32
 	err                 error
@@ -204,7 +200,6 @@ func TestNotMoreAtOnce(t *testing.T) {
 	}
 }
 
-// An error that applies to all agents stops the round.
 func TestRoundStops(t *testing.T) {
 	refused := errors.New("refused")
 	c := &counted{err: refused}
@@ -214,7 +209,6 @@ func TestRoundStops(t *testing.T) {
 	}
 }
 
-// An agent that times out does not affect the others' answers.
 func TestRoundLimit(t *testing.T) {
 	answers := Round{Runner: &counted{hold: time.Hour}, Limit: time.Millisecond}.Ask(t.Context(), names(3), nil)
 	for node, answer := range answers {
@@ -224,7 +218,6 @@ func TestRoundLimit(t *testing.T) {
 	}
 }
 
-// Agents are queried at most a tenth of the time, but often enough for a watch.
 func TestRestAfter(t *testing.T) {
 	for took, want := range map[time.Duration]time.Duration{
 		0: 2 * time.Second, 100 * time.Millisecond: 2 * time.Second, 3 * time.Second: 27 * time.Second, time.Hour: time.Minute,

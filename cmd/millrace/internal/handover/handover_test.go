@@ -22,13 +22,10 @@ type node struct {
 	speakerStays        bool
 	agentHasNoSession   bool
 	speakerHasNoSession bool
-	// limited rejects requests near the deadline, as the client's rate limiter does.
-	limited bool
-	// kept is true if frr-k8s keeps the sessions until they are withdrawn, stays if it keeps them even
-	// then.
+	limited             bool
+	// kept is true if frr-k8s keeps the sessions until they are withdrawn, stays if even then.
 	kept, stays bool
-	// overlap is true if both had sessions at the same time.
-	overlap bool
+	overlap     bool
 }
 
 func (n *node) SetAnnouncer(ctx context.Context, _, value string) error {
@@ -88,9 +85,8 @@ func mover(n *node) *Mover {
 
 func TestMove(t *testing.T) {
 	for name, test := range map[string]struct {
-		node node
-		back bool
-		// label is the final one, failure a part of the error.
+		node           node
+		back           bool
 		label, failure string
 	}{
 		"to Millrace":                  {node{}, false, millracev1beta1.AnnouncerMillrace, ""},
@@ -120,7 +116,6 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// An interrupt leaves no node without a speaker.
 func TestMoveIsInterrupted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -132,7 +127,6 @@ func TestMoveIsInterrupted(t *testing.T) {
 	})
 }
 
-// The missing fact is reported, even if the last request failed.
 func TestMoveTellsWhatIsMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{label: millracev1beta1.AnnouncerMillrace, speakerHasNoSession: true, limited: true}

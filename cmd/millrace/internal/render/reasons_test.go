@@ -16,10 +16,8 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report/reporttest"
 )
 
-// apiNames is the file with the reasons of objects and agents.
 const apiNames = "../../../../api/v1beta1/names.go"
 
-// knownReasons returns the values of the constants Reason… of the API.
 func knownReasons(t *testing.T) map[string]bool {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), apiNames, nil, parser.SkipObjectResolution)

@@ -91,7 +91,6 @@ func TestAnnouncers(t *testing.T) {
 	}
 }
 
-// A large cluster still fits one screen, and is complete in JSON.
 func TestStatusIsOneScreen(t *testing.T) {
 	view := &report.View{Answered: 200}
 	for i := range 200 {

@@ -14,8 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/routing/routingtest"
 )
 
-// TestRoutesGolden renders the routes of each directory of the package routing's testdata and compares with
-// the files next to them.
+// TestRoutesGolden uses the testdata of package routing.
 func TestRoutesGolden(t *testing.T) {
 	directories, err := filepath.Glob("../routing/testdata/*")
 	if err != nil || len(directories) == 0 {
@@ -52,7 +51,6 @@ func TestRoutesGolden(t *testing.T) {
 	}
 }
 
-// TestRoutesAreOneScreen shows 5,000 routes in a few lines, and all of them in JSON.
 func TestRoutesAreOneScreen(t *testing.T) {
 	view := &routing.View{}
 	for i := range 2 {

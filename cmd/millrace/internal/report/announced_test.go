@@ -13,7 +13,6 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// problemsOf returns the problems with a reason, as "object: message".
 func problemsOf(view *View, reason string) []string {
 	var found []string
 	for _, problem := range view.Problems {

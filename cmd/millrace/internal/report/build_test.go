@@ -209,7 +209,6 @@ func TestAgentBeingReplaced(t *testing.T) {
 	}
 }
 
-// The report does not depend on the order of lists.
 func TestReportIsStable(t *testing.T) {
 	var in Input
 	for _, address := range []string{"203.0.113.9", "203.0.113.10", "2001:db8::1"} {

@@ -80,7 +80,6 @@ func TestAnnouncedLiveOfSome(t *testing.T) {
 	if groups := told.Answers["node3"].Groups; err != nil || len(groups) != 1 || len(groups[0].Addresses) != 1 || groups[0].Addresses[0].String() != "203.0.113.2" {
 		t.Errorf("%+v, %v", groups, err)
 	}
-	// Ranges that are missing or invalid are rejected.
 	for _, ranges := range []string{"", "3", "2-1", "0-3", "x", "-1"} {
 		list.Items[0].Announced = []livev1alpha1.Announced{{Peers: []string{"a"}, NodeRanges: ranges}}
 		if _, err := AnnouncedLive(list, nil, nil); err == nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/millrace-lb/millrace/test/work"
 )
 
-// sized returns a cluster of so many nodes and VIPs, each VIP with a Service with one endpoint. All nodes
-// announce all VIPs but every tenth, which has policy Local.
+// sized returns VIPs of Services with an endpoint, announced by all nodes except every tenth (policy
+// Local).
 func sized(nodes, vips int) *Input {
 	in := &Input{
 		Namespace: "millrace-system", Peers: make([]millracev1beta1.LBPeer, 1), Advertisements: make([]millracev1beta1.VIPAdvertisement, 1),

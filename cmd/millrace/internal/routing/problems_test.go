@@ -11,8 +11,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-// TestCertificatesOfIngresses: an Ingress whose certificate the gateway rejects is a problem, although only
-// the gateway can read the certificate.
+// TestCertificatesOfIngresses: only the gateway can read certificates, and reports invalid ones.
 func TestCertificatesOfIngresses(t *testing.T) {
 	for name, test := range map[string]struct {
 		tls, status string

@@ -16,7 +16,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// many returns a class with a number of Ingresses, each with a host and TLS.
 func many(count int) *routing.Input {
 	in := &routing.Input{Namespace: "millrace-system"}
 	in.Objects.IngressClasses = []*networkingv1.IngressClass{{
@@ -48,7 +47,6 @@ func many(count int) *routing.Input {
 	return in
 }
 
-// TestSize finds one host among those of 5,000 Ingresses.
 func TestSize(t *testing.T) {
 	compiled := routing.Compile(many(5000))
 	view, err := compiled.View(routing.Choice{})

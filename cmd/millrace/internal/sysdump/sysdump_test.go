@@ -27,11 +27,9 @@ import (
 // marker is the content of a Secret that must not be in the archive.
 const marker = "bWFya2VyLW9mLWEtc2VjcmV0"
 
-// agents are the agents of many nodes, of which some hang.
 type agents struct {
-	count int
-	hangs map[string]bool
-	// most is the maximum of concurrent requests.
+	count         int
+	hangs         map[string]bool
 	running, most atomic.Int64
 }
 
@@ -55,7 +53,6 @@ func (a *agents) Run(ctx context.Context, node string, args []string, out io.Wri
 	return err
 }
 
-// objects returns objects of dumped kinds, and a Secret, all with the marker.
 func objects(t *testing.T) []runtime.Object {
 	t.Helper()
 	applied := map[string]any{"kubectl.kubernetes.io/last-applied-configuration": `{"data": {"password": "` + marker + `"}}`}
@@ -127,7 +124,6 @@ func dumped(t *testing.T, of Cluster, limits Limits) (files map[string]string, m
 	}
 }
 
-// The archive has the required data, and no secrets.
 func TestNoSecrets(t *testing.T) {
 	files, missing := dumped(t, clusterOf(t, &agents{count: 2}), Usual)
 	if len(missing) > 0 {
@@ -150,13 +146,11 @@ func TestNoSecrets(t *testing.T) {
 			t.Errorf("%s has no %q: %s", name, text, files[name])
 		}
 	}
-	// Pods of other namespaces are not dumped.
 	if strings.Contains(files["objects/pods.yaml"], "namespace: shop") {
 		t.Errorf("pods are %s", files["objects/pods.yaml"])
 	}
 }
 
-// A node that hangs delays only its own part and is named; the number of concurrent requests is bounded.
 func TestNodesThatHang(t *testing.T) {
 	limits := Usual
 	limits.Node = 200 * time.Millisecond
@@ -177,7 +171,6 @@ func TestNodesThatHang(t *testing.T) {
 	}
 }
 
-// The dump ends in time even if every node hangs, with the available data.
 func TestLimit(t *testing.T) {
 	limits := Usual
 	limits.Whole, limits.Node = 300*time.Millisecond, time.Hour

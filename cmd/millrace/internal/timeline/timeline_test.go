@@ -147,7 +147,6 @@ func TestMoment(t *testing.T) {
 			t.Errorf("%q: %s, %v; want %q", text, told, err, want)
 		}
 	}
-	// The first of a month, after midnight.
 	if got, err := Moment("23:59", time.Date(2026, 3, 1, 0, 5, 0, 0, time.UTC)); err != nil || !got.Equal(time.Date(2026, 2, 28, 23, 59, 0, 0, time.UTC)) {
 		t.Errorf("before midnight: %s, %v", got, err)
 	}

@@ -33,31 +33,25 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/ui/view"
 )
 
-// screenshots is the directory of screenshots for manual review.
 const screenshots = "../../../../dist/ui"
 
-// page is a browser that shows the page.
 type page struct {
 	context.Context
-	t *testing.T
-	// url is the page's, without a fragment, and token its token.
+	t          *testing.T
 	url, token string
 	// broken is true in tests with failing requests, which the console logs.
 	broken bool
 
-	mu sync.Mutex
-	// requested are the requested URLs, and told the console's lines.
+	mu              sync.Mutex
 	requested, told []string
 }
 
-// open starts Chromium on a cluster. All its requests are recorded.
 func open(t *testing.T, source *uitest.Source) *page {
 	t.Helper()
 	server, _ := serve(t, source)
 	return openAt(t, server.URL, token)
 }
 
-// openAt starts Chromium for a page that is already served.
 func openAt(t *testing.T, url, token string) *page {
 	t.Helper()
 	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.ExecPath("chromium"), chromedp.NoSandbox, chromedp.WindowSize(1600, 900))
@@ -87,7 +81,6 @@ func openAt(t *testing.T, url, token string) *page {
 	return p
 }
 
-// listen records events until the page ends.
 func listen[E any](p *page, listening *sync.WaitGroup, of cdp.Event[E], keep func(E)) {
 	events := chromedp.Events(p, of)
 	listening.Go(func() {
@@ -111,7 +104,6 @@ func (p *page) run(actions ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// evaluate returns the value of an expression.
 func evaluate[T any](p *page, expression string) T {
 	p.t.Helper()
 	value, err := chromedp.Run(p, chromedp.Evaluate[T](expression))
@@ -121,7 +113,6 @@ func evaluate[T any](p *page, expression string) T {
 	return value
 }
 
-// until waits for an expression to be true.
 func (p *page) until(expression string) {
 	p.t.Helper()
 	if _, err := chromedp.Run(p, chromedp.Poll[bool](expression)); err != nil {
@@ -131,7 +122,6 @@ func (p *page) until(expression string) {
 	}
 }
 
-// selects selects a row, and waits for an element of the panel.
 func (p *page) selects(id, shown string) {
 	p.t.Helper()
 	evaluate[string](p, `location.hash = `+quoted(id))
@@ -152,7 +142,6 @@ func (p *page) load(fragment string) time.Duration {
 
 func quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `\'`) + "'" }
 
-// picture writes a screenshot.
 func (p *page) picture(name string) {
 	p.t.Helper()
 	picture, err := chromedp.Run(p, chromedp.CaptureScreenshot())
@@ -182,8 +171,7 @@ func (p *page) check() {
 	}
 }
 
-// named returns the names of a role in the accessibility tree. An interactive node without a name fails the
-// test.
+// named fails for an interactive node without a name in the accessibility tree.
 func (p *page) named(role string) []string {
 	p.t.Helper()
 	var names []string
@@ -285,7 +273,6 @@ func TestBrowserSize(t *testing.T) {
 	} {
 		t.Run(size.name, func(t *testing.T) {
 			state := uitest.Cluster(size.of)
-			// Its address has the prefix that is searched for, and it is sorted first because it is red.
 			state.Announcements.Items[70].Nodes.Announcing, state.Announcements.Items[70].Announced = 0, nil
 			// Two nodes announce this one, as with externalTrafficPolicy: Local.
 			two := &state.Announcements.Items[8]
@@ -306,7 +293,6 @@ func TestBrowserSize(t *testing.T) {
 	}
 }
 
-// search looks for a VIP and for a zone by keyboard.
 func search(t *testing.T, p *page, size uitest.Size) {
 	address := netip.AddrFrom4([4]byte{203, 0, 113, 7}).String()
 	began := time.Now()
@@ -329,7 +315,6 @@ func search(t *testing.T, p *page, size uitest.Size) {
 	p.picture(strings.ReplaceAll(t.Name(), "/", "-") + "-search")
 }
 
-// drawn counts the lines of the selection between two columns.
 func drawn(p *page, from, to string) int {
 	p.t.Helper()
 	return evaluate[int](p, fmt.Sprintf(`(() => {
@@ -342,15 +327,13 @@ func drawn(p *page, from, to string) int {
 	})()`, quoted(from), quoted(to)))
 }
 
-// lines checks the lines of the selection with grouped nodes: of a Service that two nodes announce, of one
-// that all do, of a node in a closed group, and of a router.
+// lines checks the lines of Services that two nodes or all announce, a node in a closed group, and a
+// router.
 func lines(t *testing.T, p *page) {
-	// The search may have hidden the following Services.
 	evaluate[string](p, `document.getElementById('search').value = ''`)
 	evaluate[bool](p, `document.getElementById('search').dispatchEvent(new Event('input'))`)
 	for _, test := range []struct {
-		id, shown string
-		// The minimum number of lines of the selection, from routers and to Services.
+		id, shown         string
 		routers, services int
 		exact             bool
 	}{

@@ -13,7 +13,6 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/ui/uitest"
 )
 
-// focused returns an expression that is true if a row of a column has the focus and an outline.
 func focused(column, label string) string {
 	return `(() => {
 		const list = document.querySelector('#` + column + ` .list');
@@ -24,7 +23,6 @@ func focused(column, label string) string {
 	})()`
 }
 
-// outlined returns an expression that is true if an element has the focus and an indicator.
 func outlined(selector string) string {
 	return `(() => {
 		const element = document.querySelector(` + quoted(selector) + `), look = element && getComputedStyle(element);
@@ -32,7 +30,6 @@ func outlined(selector string) string {
 	})()`
 }
 
-// step is a key, and the expression that is true afterwards.
 type step struct{ key, name, then string }
 
 // All of the page is usable by keyboard, with a visible focus.
@@ -75,7 +72,6 @@ func TestBrowserKeyboard(t *testing.T) {
 	evaluate[bool](p, `document.querySelector('#panel .back').focus() || true`)
 	p.run(chromedp.KeyEvent(kb.Escape))
 	p.awaits(step{name: "Escape in the details", then: selected + `'' && ` + focused("nodes", "node node-001")}, 0)
-	// The focus follows a link of the details.
 	p.selects("node/node-001", "#panel .link")
 	evaluate[bool](p, `document.querySelector('#panel .link').focus({ focusVisible: true }) || true`)
 	p.awaits(step{name: "a link", then: outlined("#panel .link")}, 0)
@@ -86,14 +82,12 @@ func TestBrowserKeyboard(t *testing.T) {
 	p.awaits(step{name: "Tab", then: outlined("#panel .back")}, 0)
 }
 
-// awaits waits until the expression of a step is true.
 func (p *page) awaits(step step, at int) {
 	p.t.Helper()
 	p.t.Logf("key %d, %s", at+1, step.name)
 	p.until(step.then)
 }
 
-// Enter opens and closes groups of nodes.
 func TestBrowserKeyboardGroups(t *testing.T) {
 	p := open(t, uitest.NewSource(uitest.Cluster(uitest.Size{Nodes: 70, VIPs: 4, Zones: 1})))
 	p.load("")

@@ -24,8 +24,6 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// running starts `millrace ui`, and returns the address of its page, the token, and a function that ends
-// it.
 func running(t *testing.T, kubeconfig string) (url, token string, end func()) {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "millrace")
@@ -54,13 +52,12 @@ func running(t *testing.T, kubeconfig string) (url, token string, end func()) {
 	return url, token, end
 }
 
-// contains returns an expression that is true if an element contains a text.
 func contains(selector, text string) string {
 	return `(document.querySelector(` + quoted(selector) + `)?.textContent ?? '').includes(` + quoted(text) + `)`
 }
 
-// TestBrowserOutage: the page reports an API server that hangs, one that is gone, an agent that does not
-// answer, and a stopped millrace ui. It keeps its content, and recovers.
+// TestBrowserOutage: the page reports an API server that hangs or is gone, a silent agent, and a stopped
+// millrace ui, keeps its content, and recovers.
 func TestBrowserOutage(t *testing.T) {
 	server := controlplane.Start(t, "../../../..")
 	objects := server.Install(t, server.Admin(), client.Options{})

@@ -27,7 +27,6 @@ import (
 
 const token = "0123456789abcdef"
 
-// serve serves the page of a source, and returns a function that ends it.
 func serve(t *testing.T, source ui.Source) (*httptest.Server, context.CancelFunc) {
 	t.Helper()
 	server := httptest.NewUnstartedServer(nil)
@@ -53,7 +52,6 @@ func serve(t *testing.T, source ui.Source) (*httptest.Server, context.CancelFunc
 
 func small() *view.State { return uitest.Cluster(uitest.Size{Nodes: 3, VIPs: 4, Zones: 1}) }
 
-// get sends a request as the page does, unless change modifies it.
 func get(t *testing.T, server *httptest.Server, path string, change func(*http.Request)) *http.Response {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+path, nil)
@@ -137,7 +135,6 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// Without a token every request would be accepted.
 func TestNoToken(t *testing.T) {
 	if _, err := ui.New(uitest.NewSource(small()), ui.Options{Hosts: []string{"127.0.0.1:1"}}); err == nil {
 		t.Error("a handler without a token was made")
@@ -173,7 +170,6 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// follow reads events.
 func follow(t *testing.T, server *httptest.Server) func() (view.Change, error) {
 	t.Helper()
 	response := get(t, server, "/api/events", nil)

@@ -11,13 +11,11 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/ui/view"
 )
 
-// count sets the number of announced VIPs in a node's report, of two programmed ones.
 func count(state *view.State, node int, announced int32) {
 	state.Input.LBNodeReports[node].Status.VIPs = millracev1beta1.VIPCounts{Programmed: 2, Announced: announced}
 }
 
-// TestUnknown: with a source that is absent, stale or partial, each number and level of the page is known
-// from another source, or is unknown.
+// TestUnknown: without a source, each number and level is known from another one, or unknown.
 func TestUnknown(t *testing.T) {
 	refuse := func(state *view.State, kinds ...string) {
 		for _, kind := range kinds {

@@ -23,7 +23,6 @@ func load(t *testing.T, name string) *view.State {
 	return &view.State{Input: reporttest.Load(t, "../../render/testdata/"+name)}
 }
 
-// told formats rows, one per line.
 func told(built *view.View) string {
 	var text strings.Builder
 	for _, router := range built.Routers {
@@ -53,7 +52,6 @@ func TestHealthy(t *testing.T) {
 	}
 }
 
-// The page has all problems of the report, each with a row.
 func TestTrouble(t *testing.T) {
 	state := load(t, "trouble")
 	built := view.Build(state)
@@ -77,7 +75,6 @@ func TestTrouble(t *testing.T) {
 	}
 }
 
-// Unknown facts are not problems.
 func TestRefused(t *testing.T) {
 	state := load(t, "healthy")
 	state.Input.Pods, state.Input.LBNodeReports, state.Input.Services, state.Input.EndpointSlices = nil, nil, nil, nil
@@ -178,7 +175,6 @@ func TestDetails(t *testing.T) {
 	}
 }
 
-// A change applied to the previous view results in the new one.
 func TestChanges(t *testing.T) {
 	encode := func(size uitest.Size) *view.Encoded {
 		encoded, err := view.Encode(view.Build(uitest.Cluster(size)))

@@ -12,11 +12,11 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// Affinities are the records of session affinity of a data plane, with the secret by which their
-// buckets are found (bpf/src/affinity_table.h).
+// Affinities is the session affinity table of a data plane, with the secret of its hash
+// (bpf/src/affinity_table.h).
 type Affinities struct{ Table, Key *ebpf.Map }
 
-// Affinities opens the table.
+// Affinities opens the session affinity table.
 func (r *Rig) Affinities() (*Affinities, error) {
 	table, err := r.Map(bpf.DatapathMapAffinities)
 	if err != nil {

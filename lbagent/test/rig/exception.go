@@ -14,8 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// exceptionPrint is what stands for a flow in the table of exceptions, as
-// bpf/src/exception_table.h says.
+// exceptionPrint returns the fingerprint of a flow in the exception table (bpf/src/exception_table.h).
 func exceptionPrint(secret *bpf.DatapathExceptionSecret, client, vip netip.AddrPort, protocol uint8) uint64 {
 	key := secret.Word[:]
 	c, v := Words(client.Addr()), Words(vip.Addr())
@@ -26,14 +25,13 @@ func exceptionPrint(secret *bpf.DatapathExceptionSecret, client, vip netip.AddrP
 	return printOf((uint64(c[3])+key[0])*(uint64(v[3])+key[1]) + (ports+key[2])*(uint64(protocol)+key[3]))
 }
 
-// print6 is exception_print6 of these words.
+// print6 is exception_print6 of the BPF programs.
 func print6(secret *bpf.DatapathExceptionSecret, c, v [4]uint32, ports uint64, protocol uint8) uint64 {
 	word := func(value uint32, at int) uint64 { return uint64(value) + secret.Word[at] }
 	return printOf(word(c[0], 4)*word(c[1], 5) + word(c[2], 6)*word(c[3], 7) + word(v[0], 8)*word(v[1], 9) + word(v[2], 10)*word(v[3], 11) +
 		(ports+secret.Word[2])*(uint64(protocol)+secret.Word[3]))
 }
 
-// printOf is the print of a sum of products.
 func printOf(sum uint64) uint64 {
 	for _, factor := range []uint64{0xff51afd7ed558ccd, 0xc4ceb9fe1a85ec53, 1} {
 		sum = (sum ^ sum>>33) * factor
@@ -44,36 +42,35 @@ func printOf(sum uint64) uint64 {
 	return sum
 }
 
-// Fields of what a slot says.
+// Bit fields of a slot's About.
 const (
 	exceptionNode = 24
 	exceptionRow  = 36
-	// exceptionTicks is how many ticks the unit of its time has, as a power of two.
+	// exceptionTicks is the unit of time in ticks, as a power of two.
 	exceptionTicks = 8
 	exceptionSeen  = 1<<21 - 1
-	// Of a node's id the lower bits are in one place, the upper two in another.
+	// The lower bits of a node ID are at exceptionNode, the upper two at exceptionNodeHigh.
 	exceptionNodeHigh = 21
 	nodeLowBits       = 12
 	nodeLow           = 1<<nodeLowBits - 1
 	nodeHigh          = 3
 )
 
-// ExceptionNode is the node that an exception names.
+// ExceptionNode returns the node ID in an exception.
 func ExceptionNode(about uint64) uint32 {
 	return uint32(about>>exceptionNode&nodeLow | about>>exceptionNodeHigh&nodeHigh<<nodeLowBits)
 }
 
-// ExceptionAbout is what a slot says: that the node holds a flow of TCP on the row, last used at
-// the tick.
+// ExceptionAbout encodes an exception: the node holds a TCP flow of the row, last used at tick.
 func ExceptionAbout(row, node uint32, tick uint64) uint64 {
 	return uint64(row)<<exceptionRow | uint64(node&nodeLow)<<exceptionNode | uint64(node>>nodeLowBits)<<exceptionNodeHigh |
 		tick>>exceptionTicks&exceptionSeen
 }
 
-// Exceptions is the table of exceptions of a data plane, with its filter and its secret.
+// Exceptions is the exception table of a data plane, with its filter and hash secret.
 type Exceptions struct{ Table, Filter, Key *ebpf.Map }
 
-// Exceptions opens the table of exceptions.
+// Exceptions opens the exception table.
 func (r *Rig) Exceptions() (*Exceptions, error) {
 	table, err := r.Map(bpf.DatapathMapExceptions)
 	if err != nil {
@@ -87,7 +84,7 @@ func (r *Rig) Exceptions() (*Exceptions, error) {
 	return &Exceptions{Table: table, Filter: filter, Key: key}, err
 }
 
-// Find is what the table says of a flow; zero means nothing.
+// Find returns the exception of a flow, or zero.
 func (e *Exceptions) Find(client, vip netip.AddrPort, protocol uint8) (about uint64, err error) {
 	print, err := e.print(client, vip, protocol)
 	if err != nil {
@@ -110,7 +107,6 @@ func (e *Exceptions) Find(client, vip netip.AddrPort, protocol uint8) (about uin
 	return 0, nil
 }
 
-// checkFilter fails if the filter hides an exception.
 func (e *Exceptions) checkFilter(print uint64) error {
 	var word uint64
 	if err := e.Filter.Lookup(e.places(print)[0]/uint32(bpf.DatapathShapeEXCEPTION_FILTERED), &word); err != nil {
@@ -124,7 +120,7 @@ func (e *Exceptions) checkFilter(print uint64) error {
 
 func filterBits(print uint64) uint64 { return 1<<(print>>58) | 1<<(print>>52&63) }
 
-// Put writes what the table says of flows, by their clients. Programs must not write it meanwhile.
+// Put writes exceptions by client. BPF programs must not write the table meanwhile.
 func (e *Exceptions) Put(vip netip.AddrPort, protocol uint8, clients iter.Seq2[netip.AddrPort, uint64]) error {
 	var secret bpf.DatapathExceptionSecret
 	if err := e.Key.Lookup(uint32(0), &secret); err != nil {
@@ -185,7 +181,7 @@ func (e *Exceptions) print(client, vip netip.AddrPort, protocol uint8) (uint64, 
 	return exceptionPrint(&secret, client, vip, protocol), nil
 }
 
-// places are the buckets of a print.
+// places returns the two buckets of a fingerprint.
 func (e *Exceptions) places(print uint64) [2]uint32 {
 	mask := uint64(e.Table.MaxEntries() - 1)
 	return [2]uint32{uint32(print & mask), uint32(print >> 32 & mask)}

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// Of the marks of the table of half-open flows (bpf/src/half_open.h).
+// Bit fields of the marks in the table of half-open flows (bpf/src/half_open.h).
 const (
 	halfOpenTables  = 4
 	halfOpenTag     = 1<<16 - 1
@@ -20,8 +20,8 @@ const (
 	halfOpenTags    = 1<<32 - 1
 )
 
-// HalfOpen is the table of half-open flows of a data plane, with the secret of its prints. Programs
-// must not write it while it is read.
+// HalfOpen is the table of half-open flows of a data plane, with its hash secret. BPF programs must not
+// write it while it is read.
 type HalfOpen struct{ Table, Key *ebpf.Map }
 
 // HalfOpen opens the table of half-open flows.
@@ -34,7 +34,7 @@ func (r *Rig) HalfOpen() (*HalfOpen, error) {
 	return &HalfOpen{Table: table, Key: key}, err
 }
 
-// Find is the entry of a flow, from the client's table or the second one of crowded VIPs, or nil.
+// Find returns the entry of a flow, from the client's bucket or the overflow bucket of crowded VIPs, or nil.
 func (h *HalfOpen) Find(client, vip netip.AddrPort, protocol uint8) (*bpf.DatapathHalfOpen, error) {
 	var secret bpf.DatapathExceptionSecret
 	if err := h.Key.Lookup(uint32(0), &secret); err != nil {
@@ -62,7 +62,7 @@ func (h *HalfOpen) Find(client, vip netip.AddrPort, protocol uint8) (*bpf.Datapa
 	return nil, nil
 }
 
-// Change rewrites every entry that has a flow, and the marks of all.
+// Change rewrites all occupied entries and their marks.
 func (h *HalfOpen) Change(with func(*bpf.DatapathHalfOpen), mark func(uint64) uint64) error {
 	keys := make([]uint32, h.Table.MaxEntries())
 	buckets := make([]bpf.DatapathHalfOpenBucket, len(keys))
@@ -89,18 +89,18 @@ func (h *HalfOpen) Change(with func(*bpf.DatapathHalfOpen), mark func(uint64) ui
 	return nil
 }
 
-// Count is how many slots are taken.
+// Count returns the number of occupied slots.
 func (h *HalfOpen) Count() (taken int, err error) {
 	err = h.Change(func(*bpf.DatapathHalfOpen) { taken++ }, func(mark uint64) uint64 { return mark })
 	return taken, err
 }
 
-// EvictAnswers removes the direction of the endpoints.
+// EvictAnswers removes the reply direction of all flows.
 func (h *HalfOpen) EvictAnswers() error {
 	return h.Change(func(*bpf.DatapathHalfOpen) {}, func(mark uint64) uint64 { return mark &^ (halfOpenTag << halfOpenAnswers) })
 }
 
-// Age makes all flows older.
+// Age makes all flows older by ticks.
 func (h *HalfOpen) Age(ticks uint32) error {
 	return h.Change(func(e *bpf.DatapathHalfOpen) { e.Connection.Seen -= ticks }, func(mark uint64) uint64 { return mark })
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rig runs the programs of the data plane on packets that a test makes. The agent's own
-// code loads them, fills their maps and attaches them to a TAP interface. It needs root and,
-// for a private BPF file system, a mount namespace of the process's own.
+// Package rig runs the BPF programs of the data plane on packets of tests. The agent's own code loads them,
+// fills their maps and attaches them to a TAP interface. It needs root and a private mount namespace for its
+// BPF file system.
 package rig
 
 import (
@@ -23,7 +23,7 @@ import (
 
 // Rig is one node's data plane.
 type Rig struct {
-	// Uplink is the interface by which packets seem to come in and leave.
+	// Uplink is the interface of received and sent packets.
 	Uplink net.Interface
 	Plane  *dataplane.Dataplane
 	// Ingress and Egress are the attached programs.
@@ -34,8 +34,7 @@ type Rig struct {
 	contents  *forwarding.State
 }
 
-// New opens a data plane and attaches it to a new interface of the name. The PinRoot of the
-// configuration is the rig's own.
+// New opens a data plane and attaches it to a new interface. It overrides the configuration's PinRoot.
 func New(name string, mac net.HardwareAddr, cfg dataplane.Config) (*Rig, error) {
 	r := &Rig{contents: forwarding.NewState()}
 	if err := r.open(name, mac, cfg); err != nil {
@@ -67,11 +66,10 @@ func (r *Rig) open(name string, mac net.HardwareAddr, cfg dataplane.Config) (err
 
 func (r *Rig) root() string { return filepath.Join(r.directory, "millrace") }
 
-// Contents is the content of the maps.
+// Contents returns the state of the maps.
 func (r *Rig) Contents() *forwarding.State { return r.contents }
 
-// Become writes the content of the maps. The next hop to every other node becomes the given
-// Ethernet address.
+// Become writes the state of the maps. next is the Ethernet address of the next hop to every other node.
 func (r *Rig) Become(want *forwarding.State, next net.HardwareAddr) error {
 	for _, op := range forwarding.Diff(r.contents, want) {
 		if err := r.Plane.Apply(op); err != nil {
@@ -97,7 +95,6 @@ func (r *Rig) Map(name string) (*ebpf.Map, error) {
 	return m, nil
 }
 
-// findPrograms gets the programs from the links that attach them.
 func (r *Rig) findPrograms(directory string) error {
 	entries, err := os.ReadDir(directory)
 	if err != nil {
@@ -137,7 +134,7 @@ func attached(path string) (*ebpf.Program, error) {
 	return p, nil
 }
 
-// Close removes everything. Interface and file system end with the process.
+// Close removes all pins and closes the interface.
 func (r *Rig) Close() error {
 	var errs []error
 	for _, p := range []*ebpf.Program{r.Ingress, r.Egress} {

@@ -13,14 +13,14 @@ type XDPContext struct {
 	Data, DataEnd, DataMeta, IngressIfindex, RxQueueIndex, EgressIfindex uint32
 }
 
-// SKBContext is the start of struct __sk_buff that the kernel takes for a test run.
+// SKBContext is the part of struct __sk_buff that the kernel accepts for a test run.
 type SKBContext struct {
 	_       [40]byte
 	Ifindex uint32
 	_       [148]byte
 }
 
-// Verdicts.
+// Return codes of the programs.
 const (
 	XDPDrop int32 = 1
 	XDPPass int32 = 2
@@ -28,10 +28,10 @@ const (
 	TCXNext int32 = -1
 )
 
-// growth is how many bytes longer a program may make a frame.
+// growth bounds how many bytes a program adds to a frame.
 const growth = 256
 
-// Result is what a program did with a frame.
+// Result is a program's return code and output frame.
 type Result struct {
 	Verdict int32
 	Frame   []byte

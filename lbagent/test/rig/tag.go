@@ -24,7 +24,7 @@ const (
 	family6        = 10
 )
 
-// CheckTag checks that a frame to another node has the tag by the key.
+// CheckTag verifies the authentication tag of a frame to another node.
 func CheckTag(key forwarding.TunnelKey, frame []byte) error {
 	ip := frame[ethernetLength:]
 	at := 20 + udpLength + geneveLength + optionLength
@@ -41,11 +41,11 @@ func CheckTag(key forwarding.TunnelKey, frame []byte) error {
 	return nil
 }
 
-// tagOption is the option with the tag of an encapsulated packet. Its two halves are sums of
-// products of two words of the packet, each added to one of the key's; the upper half counts.
+// tagOption returns the Geneve option with the tag. Each half is a sum of products of two packet words, each
+// added to a key word; the upper 32 bits count.
 func tagOption(key forwarding.TunnelKey, ip []byte) ([]byte, error) {
 	pairs := tagged(ip)
-	// Two words that the sums begin with, and four for each pair of the longest packet.
+	// Two initial words, and four for each pair of the longest packet.
 	stream, err := hkdf.Key(sha256.New, key.Secret[:], nil, "millrace tunnel tag 1", 8*(2+4*11))
 	if err != nil {
 		return nil, err
@@ -63,9 +63,9 @@ func tagOption(key forwarding.TunnelKey, ip []byte) ([]byte, error) {
 	return option, nil
 }
 
-// tagged are the words that a tag covers, in pairs: the path; the families, the type of its option
-// and the protocol, with the second word of the inner IP header; the first two words behind that;
-// the inner and the outer addresses.
+// tagged returns the authenticated words in pairs: the path; families, option type and protocol, with the
+// second word of the inner IP header; the first two words of the transport header; the inner and outer
+// addresses.
 func tagged(ip []byte) [][2]uint32 {
 	outer, outerAddresses, udp := readIP(ip)
 	option := udp[udpLength+geneveLength:]
@@ -87,8 +87,7 @@ func tagged(ip []byte) [][2]uint32 {
 	return append(append(pairs, addresses...), outerAddresses...)
 }
 
-// readIP returns the family, the words of both addresses, and what follows the header within the
-// packet.
+// readIP returns the family, the words of both addresses, and the payload.
 func readIP(ip []byte) (family uint32, addresses [][2]uint32, rest []byte) {
 	family, from, length := uint32(family4), 12, 4
 	header, end := 4*int(ip[0]&0xf), int(binary.BigEndian.Uint16(ip[2:]))

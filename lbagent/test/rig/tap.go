@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mtu lets every packet of interest fit after encapsulation.
+// mtu fits all test packets after encapsulation.
 const mtu = 9000
 
-// tap is a TAP interface. It exists while its file is open. Its driver runs XDP and, unlike that
-// of veth, sends XDP_TX frames whatever runs at the other end.
+// tap is a TAP interface, which exists while its file is open. Unlike veth's, its driver sends XDP_TX frames
+// without a program at the other end.
 type tap struct {
 	file *os.File
 	net.Interface

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 )
 
-// Words are the words of an address as loaded from a packet. An IPv4 address is the last one.
+// Words returns the words of an address as loaded from a packet; IPv4 is the last one.
 func Words(address netip.Addr) (out [4]uint32) {
 	b := address.As16()
 	for i := range out {
@@ -16,7 +16,7 @@ func Words(address netip.Addr) (out [4]uint32) {
 	return out
 }
 
-// NetworkPort is a port as loaded from a packet.
+// NetworkPort returns a port as loaded from a packet.
 func NetworkPort(port uint16) uint16 {
 	return binary.NativeEndian.Uint16([]byte{byte(port >> 8), byte(port)})
 }

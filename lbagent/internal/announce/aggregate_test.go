@@ -102,7 +102,6 @@ func TestDepartureOfAggregates(t *testing.T) {
 	for alone, marked := range map[bool]bool{false: true, true: false} {
 		m := aggregated()
 		if alone {
-			// Its endpoints are on this node only.
 			m.Frontends[1].Local, m.Frontends[1].Weights = true, map[forwarding.NodeID]uint32{1: 1}
 		}
 		state := planned(m)

@@ -9,9 +9,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// decideCanary decides on a canary address. Its route is announced only to its own LBPeer and with the
-// attributes of VIP routes, so that the router applies the same policy. A draining or cut-off node
-// withdraws it.
+// decideCanary announces a canary only to its own LBPeer and with the attributes of VIP routes, so that the
+// router applies the same policy. A draining or cut-off node withdraws it.
 func (d *deciding) decideCanary(vip *model.VIP, add func(target model.Target, route Route, leaving bool)) Decision {
 	decision := Decision{VIP: vip.Address}
 	_, programmed := d.node.Programmed.VIPs[vip.Address]

@@ -105,10 +105,9 @@ func TestDecide(t *testing.T) {
 		m.Frontends[1].Weights = map[forwarding.NodeID]uint32{2: 1}
 	}
 	cases := []struct {
-		name  string
-		model func(*model.Model)
-		state func(*forwarding.State)
-		// planned changes the planned and programmed state.
+		name       string
+		model      func(*model.Model)
+		state      func(*forwarding.State)
 		planned    func(*forwarding.State)
 		announced  map[netip.Addr]bool
 		unattached map[string]string
@@ -329,7 +328,7 @@ func TestWeight(t *testing.T) {
 	}
 }
 
-// The VIP is announced only after all required operations have been applied, and withdrawn before the first
+// The VIP is announced only once all required operations are applied, and withdrawn before the first
 // removal.
 func TestAnnouncedOnlyWhenProgrammed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

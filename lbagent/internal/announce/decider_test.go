@@ -218,7 +218,6 @@ func (h *history) see(t *rapid.T) {
 	}
 }
 
-// TestDeciderKeepsLists checks that unchanged lists keep their memory.
 func TestDeciderKeepsLists(t *testing.T) {
 	m := base()
 	state := planned(m)

@@ -107,7 +107,6 @@ func TestDecideRelease(t *testing.T) {
 		{millracev1beta1.ReleaseDraining, Present, true, true, ""},
 		{millracev1beta1.ReleaseDraining, Left, false, false, ReasonNodeDraining},
 		{millracev1beta1.ReleaseWithdrawn, Present, false, false, ReasonReleasing},
-		// A phase of a later version.
 		{"Later", Present, true, true, ""},
 	} {
 		m := base()
@@ -143,7 +142,6 @@ func TestDepartureLeavesNoVIPWithoutPath(t *testing.T) {
 				m.Frontends[0].Weights[id] = 1
 			}
 		}
-		// Each node decides with its own view.
 		would, does := false, false
 		for _, self := range m.Nodes {
 			own := *m

@@ -34,7 +34,6 @@ func cluster(n int, self forwarding.NodeID) *model.Model {
 	return m
 }
 
-// leaderOf returns the elected node, or 0.
 func leaderOf(m *model.Model, vip netip.Addr, silent ...forwarding.NodeID) forwarding.NodeID {
 	node := &Node{Silent: map[forwarding.NodeID]bool{}}
 	for _, id := range silent {
@@ -63,7 +62,6 @@ func TestElectionMovesLeast(t *testing.T) {
 					t.Fatalf("node %d has %d answer for %s, node 1 has %d", self, got, vip, before)
 				}
 			}
-			// A node regards itself as up.
 			self := forwarding.NodeID(1)
 			if gone == self {
 				self = 2
@@ -114,8 +112,7 @@ func TestElection(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		change func(*model.Model)
-		// among are the possible leaders.
-		among []forwarding.NodeID
+		among  []forwarding.NodeID
 	}{
 		"all can":                        {func(*model.Model) {}, []forwarding.NodeID{1, 2, 3}},
 		"one has no link":                {func(m *model.Model) { delete(m.Reach, 1) }, []forwarding.NodeID{2, 3}},
@@ -278,7 +275,6 @@ func TestLayer2CutOff(t *testing.T) {
 	}
 }
 
-// A partial decision detects a new leader.
 func TestDeciderLayer2(t *testing.T) {
 	links := map[string][]Link{"lan": {{"eth0", segment}}}
 	for name, change := range map[string]func(*model.Model, *Node){

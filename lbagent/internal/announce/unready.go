@@ -10,9 +10,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// Unready delays the withdrawal of VIPs without usable endpoints, so that a single failed probe causes no
-// route flap. Connections to such a VIP are rejected meanwhile, as in Kubernetes. The zero value is ready
-// to use.
+// Unready delays the withdrawal of VIPs without usable endpoints, so that a failed probe causes no route
+// flap. Connections are rejected meanwhile. The zero value is ready to use.
 type Unready struct {
 	since map[netip.Addr]time.Time
 	// idle are VIPs of the last model with a Cluster frontend but without usable endpoints.

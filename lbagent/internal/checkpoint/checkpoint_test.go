@@ -148,7 +148,6 @@ func TestStoreFull(t *testing.T) {
 	}
 }
 
-// TestStoreLater checks that a later Save creates a directory that could not be created at first.
 func TestStoreLater(t *testing.T) {
 	directory := memory(t)
 	if err := os.WriteFile(directory, nil, 0o600); err != nil {

@@ -103,7 +103,6 @@ func TestPatience(t *testing.T) {
 	})
 }
 
-// TestPasswordsOfBefore checks that previous passwords are used until the Secrets have been read.
 func TestPasswordsOfBefore(t *testing.T) {
 	before := cluster()
 	before.Passwords = map[string]string{"tor": "old"}
@@ -179,7 +178,6 @@ func TestKeeping(t *testing.T) {
 	})
 }
 
-// TestKeepingFails checks that saving is retried after a failure.
 func TestKeepingFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &saves{fails: true}
@@ -205,7 +203,6 @@ func TestKeepingFails(t *testing.T) {
 	})
 }
 
-// TestKnownNodesAreKept checks that a change of the known nodes is saved without a pass.
 func TestKnownNodesAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &saves{}
@@ -238,7 +235,6 @@ func TestKnownNodesAreKept(t *testing.T) {
 		if store.count() != 2 {
 			t.Fatalf("kept %d times, want twice", store.count())
 		}
-		// The last change is saved, too.
 		known = []membership.Known{{ID: 2, Lost: time.Now()}}
 		cancel()
 		<-ended

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package checkpoint saves the objects of an agent for the next agent, which may start while the API
-// server is unreachable. The file has a version, is replaced atomically, and is valid for one boot of one
-// node. It contains passwords of BGP sessions, so it is written to memory only: see Open.
+// Package checkpoint saves an agent's objects for the next one, which may start without the API server. The
+// file is valid for one boot of one node. It contains passwords, so it is written to memory only: see Open.
 package checkpoint
 
 import (

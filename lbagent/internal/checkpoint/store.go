@@ -22,10 +22,9 @@ type Store struct {
 
 var errDisk = errors.New("it is not in a tmpfs: passwords do not go to a disk")
 
-// Open returns the Store in a directory and creates the directory. The directory must be in memory
-// (tmpfs), so that a reboot removes it together with the pinned maps, and no password of a BGP session is
-// written to a disk. The file is as protected as Secrets that the kubelet mounts: only root of the node
-// can read it. A directory that cannot be created is created by the next Save.
+// Open returns the Store in a directory, which must be in memory (tmpfs), so that a reboot removes it with
+// the pinned maps and no BGP password reaches a disk. Only root can read the file. If the directory cannot
+// be created, the next Save tries again.
 func Open(directory, bootID, nodeName string) (*Store, error) {
 	s := &Store{path: filepath.Join(directory, name), bootID: bootID, nodeName: nodeName}
 	if err := s.prepare(); errors.Is(err, errDisk) {

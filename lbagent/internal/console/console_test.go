@@ -157,7 +157,6 @@ func TestRecentDrops(t *testing.T) {
 	for i := range sent {
 		r.samples.drops <- sample(i)
 	}
-	// The last sample may not have arrived yet.
 	deadline := time.Now().Add(patience)
 	for len(r.hub.history()) < recentDrops || r.hub.history()[recentDrops-1].Time != time.Unix(sent-1, 0) {
 		if time.Now().After(deadline) {
@@ -284,7 +283,6 @@ func TestTop(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	// Repeated until the reader has enough.
 	again, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	repeated := make(chan consoleapi.Line)

@@ -88,7 +88,6 @@ func TestSCTP(t *testing.T) {
 		if got := layers.SCTPChunkType(header.Payload[0]); got != kind {
 			t.Errorf("chunk %v, want %v", got, kind)
 		}
-		// The checksum that gopacket computes for the same bytes.
 		buffer := gopacket.NewSerializeBuffer()
 		again := *header
 		if err := gopacket.SerializeLayers(buffer, gopacket.SerializeOptions{ComputeChecksums: true}, &again, gopacket.Payload(header.Payload)); err != nil {

@@ -77,7 +77,6 @@ func TestVIPs(t *testing.T) {
 	}
 }
 
-// TestVIPsWithoutOneSession checks that a lost session affects its peer only.
 func TestVIPsWithoutOneSession(t *testing.T) {
 	decisions := testDecisions()
 	delete(decisions.Established, "r2")

@@ -11,9 +11,8 @@ import (
 // few is the length up to which lists are compared pairwise.
 const few = 8
 
-// Between returns the objects that only after contains (came) and those that only before contains (went).
-// An object is at most once in a list, and the zero T is no object. The cost is linear if objects keep
-// their positions, and constant for identical lists.
+// Between returns the objects only in after (came) and only in before (went). A list contains an object at
+// most once, and the zero T is no object. Identical lists cost nothing.
 func Between[T comparable](before, after []T) (came, went []T) {
 	if IsSame(before, after) {
 		return nil, nil

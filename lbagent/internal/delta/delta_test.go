@@ -9,7 +9,6 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestBetween compares the result with set operations.
 func TestBetween(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		list := rapid.SliceOfNDistinct(rapid.IntRange(0, 30), 0, 25, rapid.ID[int])

@@ -92,7 +92,6 @@ func TestDuplicatesOfKernel(t *testing.T) {
 			t.Errorf("ended with %v", err)
 		}
 	}()
-	// await runs passes until exactly these VIPs wait.
 	await := func(want map[netip.Addr]string) {
 		t.Helper()
 		deadline := time.After(20 * time.Second)

@@ -74,9 +74,8 @@ type Verdict struct {
 	Again time.Duration
 }
 
-// Judge computes which VIPs wait. questions has the probes of each VIP in a network of a link. An unproven
-// VIP waits until no host has its address. A VIP in use is never withheld: a host that takes the address
-// later, possibly maliciously, is only reported.
+// Judge computes which VIPs wait. An unproven VIP waits until no host has its address. A VIP in use is
+// never withheld: a host that takes the address later, possibly maliciously, is only reported.
 func (p *Probation) Judge(vips []VIP, questions map[netip.Addr][]Question, answers map[Question]Answer, now time.Time) Verdict {
 	known := make(map[netip.Addr]trial, len(questions))
 	verdict := Verdict{Checking: map[netip.Addr]bool{}}

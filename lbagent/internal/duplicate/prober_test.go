@@ -105,7 +105,6 @@ func TestProber(t *testing.T) {
 		if *changes != 1 {
 			t.Errorf("%d changes are told in an hour in which nothing changed, want 1", *changes)
 		}
-		// The host leaves and then moves to the other link.
 		l.holders = nil
 		time.Sleep(heldAgain + 2*window)
 		if answer, found := p.Want(wanted, 3)[onEth1]; !found || answer.HardwareAddr != nil {
@@ -186,7 +185,6 @@ func TestProberOfMany(t *testing.T) {
 		if l.most > batch+1 {
 			t.Errorf("%d questions at once, want at most %d", l.most, batch+1)
 		}
-		// A new VIP does not wait for the others.
 		next := append(slices.Clone(wanted), Wanted{Question: onEth1, Urgent: true})
 		p.Want(next, 3)
 		time.Sleep(2*window + leastTurn)

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fib computes the prepared next hops to other nodes from the kernel's routes, interfaces and
-// neighbors. It is pure: no I/O, clock or logger.
-//
-// For a multipath route, all packets to a node use the same path; nodes are distributed over the paths.
-// Without a prepared hop the program looks up the route in the kernel for each packet.
+// Package fib computes prepared next hops to other nodes from the kernel's routes, interfaces and
+// neighbors. Nodes are distributed over the paths of a multipath route. Without a prepared hop the program
+// looks up the route for each packet. It is pure.
 package fib
 
 import (

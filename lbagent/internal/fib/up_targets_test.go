@@ -10,7 +10,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// TestUpTargets checks that targets are computed again only after this node or another one has changed.
 func TestUpTargets(t *testing.T) {
 	self := forwarding.Self{IPv4: self4}
 	nodes := map[forwarding.NodeID]forwarding.Node{1: {IPv4: near4}, 2: {IPv4: far4}}

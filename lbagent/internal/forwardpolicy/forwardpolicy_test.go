@@ -13,7 +13,6 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// inNamespace runs the rest of the test in a new network namespace.
 func inNamespace(t *testing.T) {
 	t.Helper()
 	runtime.LockOSThread()
@@ -127,7 +126,6 @@ var tools = map[string]string{"iptables-nft": pod4, "ip6tables-nft": pod6}
 
 var chains = map[string]string{"iptables-nft": "ip", "ip6tables-nft": "ip6"}
 
-// Rules of kube-proxy and CNIs.
 func TestIPTables(t *testing.T) {
 	const established = "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"
 	for _, test := range []struct {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package forwardpolicy finds firewalls of the node that drop packets which XDP passes to the stack for
-// pods: base chains of nftables at the hook forward, including those of iptables-nft, with policy drop
-// and without a rule that accepts these packets. It only reads, and needs CAP_NET_ADMIN.
+// Package forwardpolicy finds nftables base chains at the hook forward, including those of iptables-nft,
+// whose policy drops packets to pods because no rule accepts them. It only reads, and needs CAP_NET_ADMIN.
 package forwardpolicy
 
 import (

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package freshness delays announcements after a disconnection until the objects are known to be current.
-//
-// An outage that cuts a node off from its routers, or stops its agent, often breaks its watches too, and
-// these recover later: client-go detects a dead connection after 45 seconds and backs off for up to a
-// minute. A VIP removed meanwhile would be announced again until then.
+// Package freshness delays announcements after a disconnection until the objects are current. Watches
+// recover later than BGP: client-go detects a dead connection after 45 seconds and backs off for up to a
+// minute, in which a removed VIP would be announced again.
 package freshness
 
 import (

@@ -19,8 +19,7 @@ import (
 type asked struct {
 	*Gate
 	confirms, passes, told int
-	// answer is the response time of the API server.
-	answer time.Duration
+	answer                 time.Duration
 }
 
 func newAsked() *asked {

@@ -74,7 +74,6 @@ var (
 
 const none = "nobody"
 
-// get sends a request like a load balancer, over a new connection.
 func (n *node) get(address string) string {
 	n.t.Helper()
 	client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
@@ -183,7 +182,6 @@ func TestTakenPort(t *testing.T) {
 			n.await("127.0.0.1:30002", "200 2")
 			_ = other.Close()
 			n.await("127.0.0.1:30001", "200 2")
-			// A second listener must be impossible.
 			if second, err := net.Listen("tcp", address); err == nil {
 				_ = second.Close()
 				t.Errorf("somebody else listens at %s, too", address)

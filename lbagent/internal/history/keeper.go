@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package history computes what to record of a node: drops, sessions, announcements, endpoints and other
-// nodes. It limits each kind, so that a flood of one kind does not displace others. It is pure; package
-// segments writes files.
+// Package history computes the recorded events of a node. It limits each kind, so that a flood of one kind
+// does not displace others. It is pure; package segments writes files.
 package history
 
 import (

@@ -228,7 +228,6 @@ func TestDropsOfManyServices(t *testing.T) {
 	}
 }
 
-// TestDayHasRoom checks that the files have room for the entries of a day.
 func TestDayHasRoom(t *testing.T) {
 	if got, room := PerDay(), segments.Kept(MaxLine); got > room {
 		t.Errorf("%d bytes may be recorded in a day, and %d are kept", got, room)
@@ -277,7 +276,6 @@ func TestFlood(t *testing.T) {
 	})
 }
 
-// TestClockGoesBack checks that a clock that is set back and forth adds no room.
 func TestClockGoesBack(t *testing.T) {
 	b := newBudget()
 	kind := consoleapi.HistoryAgent
@@ -364,7 +362,6 @@ func TestSelection(t *testing.T) {
 	}
 }
 
-// FuzzSelection checks that a reader accepts any line.
 func FuzzSelection(f *testing.F) {
 	f.Add([]byte(`{"time":"2026-11-26T03:12:00Z","kind":"Drops","drops":[{"reason":"a","service":"default/web"}]}`))
 	f.Add([]byte(`{"time":"2026-11-26T03:12:00Z","endpoints":["x"]}`))

@@ -22,9 +22,8 @@ import (
 // Plane is the data plane as a source of observations about the host.
 type Plane interface {
 	Attachments() []dataplane.Attachment
-	// ProgramsBefore returns programs of other owners by uplink. Losses returns counters of frames that
-	// drivers did not transmit. WrongUplinks counts packets of nodes that arrived on an uplink that does
-	// not lead to those nodes.
+	// ProgramsBefore returns other owners' programs by uplink, Losses the frames that drivers did not
+	// transmit, WrongUplinks the number of packets of nodes on uplinks that do not lead to them.
 	ProgramsBefore() (map[string][]string, error)
 	Losses() ([]dataplane.UplinkLosses, error)
 	LossesUncounted() error

@@ -14,7 +14,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// TestCards checks that the interfaces of a bond are its members.
 func TestCards(t *testing.T) {
 	loopback := 1
 	got := cards([]dataplane.Attachment{

@@ -7,7 +7,6 @@ import (
 	"time"
 )
 
-// TestRecentCounter checks that a drop is reported until some time after the last one.
 func TestRecentCounter(t *testing.T) {
 	start := time.Unix(0, 0)
 	var o recentCounter

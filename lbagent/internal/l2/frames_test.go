@@ -210,7 +210,6 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// Answers that cannot be built are counted.
 func TestAnswerNotBuilt(t *testing.T) {
 	l := &link{counts: &counters{}, isSilent: (&Responder{}).isSilent, vips: map[netip.Addr]bool{vip4: true}}
 	asked := question{target: vip4, asker: client4, from: itsMAC}

@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hosts sends frames of several hosts on eth2.
 type hosts struct {
 	t    *testing.T
 	conn *packet.Conn
@@ -81,7 +80,6 @@ func (h *hosts) ask(from net.HardwareAddr, target netip.Addr) {
 	h.send(from, multicastOf(groupOf(target)), unix.ETH_P_IPV6, solicitationFor(h.t, target, client6, itself, func([]byte) {}))
 }
 
-// answered waits a second for an answer to the host.
 func (h *hosts) answered(host net.HardwareAddr) error {
 	if err := h.conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
 		return err

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package l2 answers ARP requests (RFC 826) and neighbour solicitations (RFC 4861) for VIPs on the node's
-// links and announces a VIP to the hosts of a link when this node takes it over. Package announce selects
-// the VIPs. They are assigned to no interface, so the kernel does not answer.
+// Package l2 answers ARP requests (RFC 826) and neighbour solicitations (RFC 4861) for the VIPs that
+// package announce selects, and announces VIPs on links. The kernel does not answer, because VIPs are on no
+// interface.
 package l2
 
 import (
@@ -206,9 +206,8 @@ func (r *Responder) nextBeat(now time.Time) time.Duration {
 	return r.beaten.Add(beats).Sub(now)
 }
 
-// say sends a heartbeat. It reports whether heartbeats were missing for so long that other nodes may have
-// answered. After the process was stopped, heartbeats resume only after confirm, because the VIPs may be
-// stale.
+// say sends a heartbeat and reports whether heartbeats were missing so long that other nodes may have
+// answered. After the process was stopped, it waits for confirm, because the VIPs may be stale.
 func (r *Responder) say(ctx context.Context, now time.Time) (missed bool) {
 	if now.Sub(r.beaten) < beats && !r.away {
 		return false

@@ -322,7 +322,6 @@ func TestKernelStoppedNode(t *testing.T) {
 		t.Errorf("hosts were told %d times more", now-told)
 	}
 
-	// It answers for the VIPs of a current pass.
 	node.Set(map[string][]netip.Addr{"eth1": {vip4}}, false)
 	w.knows(vip4, "lan", mac1)
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
-// gratuitous returns announcements of the VIPs by another host.
 func (h *hosts) gratuitous(from net.HardwareAddr) (frames [][]byte) {
 	h.t.Helper()
 	messages, err := tellARP(from, vip4)

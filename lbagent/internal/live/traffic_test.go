@@ -153,7 +153,6 @@ func checkTraffic(t *testing.T, random *rand.Rand) {
 	}
 }
 
-// TestTrafficOfNewFrontend checks that a frontend that is written again counts from zero.
 func TestTrafficOfNewFrontend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &counting{}
@@ -194,7 +193,6 @@ func TestTrafficOfNoFrontend(t *testing.T) {
 	})
 }
 
-// TestTrafficCursor checks that an unknown or old cursor starts a new sequence.
 func TestTrafficCursor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &counting{}

@@ -13,12 +13,11 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// detection is the delay after which a router is known to have been heard.
+// detection is the delay after which a received packet of a router is known.
 const detection = 550 * time.Millisecond
 
 // step is an event with the verdict 1.5 s after its detection.
 type step struct {
-	// after is the time since the previous step.
 	after      time.Duration
 	die, live  []forwarding.NodeID
 	down, held []forwarding.NodeID
@@ -30,9 +29,8 @@ func TestHistories(t *testing.T) {
 	type ids = []forwarding.NodeID
 	for name, test := range map[string]struct {
 		others int
-		// heard is true if a router is heard throughout.
-		heard bool
-		steps []step
+		heard  bool
+		steps  []step
 	}{
 		"a second loss soon after": {others: 4, steps: []step{
 			{die: ids{2}, down: ids{2}},
@@ -91,8 +89,7 @@ func TestHistories(t *testing.T) {
 
 type history struct {
 	*network
-	dead map[forwarding.NodeID]bool
-	// judged is called with each verdict.
+	dead   map[forwarding.NodeID]bool
 	judged func(v Verdict)
 }
 
@@ -112,7 +109,7 @@ func (h *history) change(die, live []forwarding.NodeID) {
 	}
 }
 
-// pass advances time, with or without hearing a router. The middle of long times is skipped.
+// pass advances time, with or without packets of a router. The middle of long times is skipped.
 func (h *history) pass(duration time.Duration, heard bool) {
 	const most = 4 * time.Second
 	if duration > most {
@@ -130,9 +127,9 @@ func (h *history) pass(duration time.Duration, heard bool) {
 	}
 }
 
-// A node that is down stays down until it answers. While a router is heard exactly the dead nodes are down.
-// Otherwise a minority of the nodes that are up is down and a majority is held. This node is cut off once
-// it lost half of three or more nodes.
+// A node that is down stays down until it answers. While a router is reachable exactly the dead nodes are
+// down. Otherwise a minority of the nodes that are up is down and a majority is held. This node is cut off
+// once it lost half of three or more nodes.
 func TestAnyHistory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := newHistory(rapid.IntRange(1, 12).Draw(t, "others"))

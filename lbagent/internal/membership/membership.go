@@ -5,7 +5,7 @@
 //
 // A node is lost after several unanswered probes in a row, and returns after it has answered for a while. A
 // lost node is down, unless at least half of the nodes that were up are lost at once, because then this
-// node may be cut off. Such losses are held until a router is heard or fewer nodes are lost. If a partition
+// node may be cut off. Such losses are held until a packet of a router arrives or fewer nodes are lost. If a partition
 // halves four or more nodes, the half with the lowest node ID declares the other one down.
 package membership
 
@@ -71,7 +71,7 @@ type Membership struct {
 	self   forwarding.NodeID
 	peers  map[forwarding.NodeID]*peer
 	urgent map[forwarding.NodeID]bool
-	// heard is a time after which a router was heard, or zero.
+	// heard is a time after which a packet of a router arrived, or zero.
 	heard   time.Time
 	changes uint64
 }
@@ -80,14 +80,14 @@ type Membership struct {
 type Verdict struct {
 	Down map[forwarding.NodeID]time.Time
 	// Held maps lost nodes that count as up to the time of their loss: at least half of the nodes are lost,
-	// and no router was heard since.
+	// and no packet of a router arrived since.
 	Held map[forwarding.NodeID]time.Time
 	// CutOff is true if a partition is more likely than the death of the other nodes: of at least three
 	// nodes that were up, at least half were lost at once and still are.
 	CutOff bool
 	// Lossy is the time since which this node's link loses packets, or zero.
 	Lossy time.Time
-	// Narrow maps nodes that answer short probes but no probes of MTU size to the time of the first miss.
+	// Narrow maps nodes that answer short probes but no MTU-sized ones to the time since when.
 	Narrow map[forwarding.NodeID]time.Time
 	// Alone maps nodes that answer, but whose agents are silent, to the time since when.
 	Alone map[forwarding.NodeID]time.Time
@@ -279,9 +279,9 @@ func (c *census) hasQuorum() bool {
 
 func (c *census) isPair() bool { return c.up+c.lost <= 2 }
 
-// Heard sets a time after which this node heard a router. Zero means that it may hear none.
+// Heard sets a time after which a packet of a router arrived; zero if that is unknown.
 func (m *Membership) Heard(after time.Time) { m.heard = after }
 
-// isWitnessed reports whether a router was heard after the loss. Then this node is not cut off, and an
+// isWitnessed reports whether a packet of a router arrived after the loss. Then this node is not cut off, and an
 // unreachable node is useless to it, dead or not.
 func (m *Membership) isWitnessed(since time.Time) bool { return m.heard.After(since) }

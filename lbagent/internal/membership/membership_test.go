@@ -361,7 +361,6 @@ func BenchmarkSecondOf1000Nodes(b *testing.B) {
 	b.ReportMetric(float64(n.probes)/float64(b.N), "probes/op")
 }
 
-// resumed returns the next agent with the persisted state.
 func (n *network) resumed() *network {
 	next := newNetwork(len(n.nodes))
 	next.now = n.now
@@ -418,7 +417,6 @@ func TestResumeCutOff(t *testing.T) {
 	}
 }
 
-// Changes of Known increase the counter.
 func TestChangesCountWhatIsKnown(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := newNetwork(rapid.IntRange(1, 6).Draw(t, "others"))
@@ -438,11 +436,11 @@ func TestChangesCountWhatIsKnown(t *testing.T) {
 	})
 }
 
-// A node that hears a router is not cut off in a cluster of any size.
+// A node that receives packets of a router is not cut off in a cluster of any size.
 func TestWitness(t *testing.T) {
 	for name, test := range map[string]struct {
 		others int
-		// heard is how long before each moment a router was heard; zero: never.
+		// heard is the age of the last packet of a router at each moment; zero: none.
 		heard time.Duration
 		want  time.Duration
 	}{

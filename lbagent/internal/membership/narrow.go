@@ -8,8 +8,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// longMisses is the number of unanswered MTU-sized probes in a row, with short ones answered, that make a
-// path narrow.
+// longMisses is the number of unanswered MTU-sized probes in a row after which a path that carries short
+// probes is narrow.
 const longMisses = 10
 
 type longProbes struct {

@@ -23,7 +23,6 @@ type silent struct{}
 func (silent) Verdict() membership.Verdict { return membership.Verdict{} }
 func (silent) Counters() probe.Counters    { return probe.Counters{} }
 
-// TestCatalogue compares the documentation with the exported metrics.
 func TestCatalogue(t *testing.T) {
 	sessions := func() []bgp.Session {
 		return []bgp.Session{{Peer: "tor1", State: millracev1beta1.SessionActive, Since: time.Unix(1, 0), LastErrorTime: time.Unix(2, 0)}}

@@ -86,9 +86,8 @@ func serviceLabelsOf(service string) []string {
 	return []string{namespace, name}
 }
 
-// sums are counters by Service that do not decrease while the Service has frontends: the counts of
-// removed frontends are retained, because Prometheus would treat a lower sum as a reset and count all of
-// it again.
+// sums are counters by Service that never decrease while the Service has frontends, because Prometheus
+// would treat a decrease as a reset.
 type sums struct {
 	mutex sync.Mutex
 	last  map[owned]dataplane.FrontendCounters

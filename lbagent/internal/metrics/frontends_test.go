@@ -118,7 +118,6 @@ func TestSumsOnlyGrow(t *testing.T) {
 		{plain{frontendAt(80): {Packets: 100}, frontendAt(443): {Packets: 10}}, 110},
 		{plain{frontendAt(80): {Packets: 101}}, 111},
 		{plain{frontendAt(80): {Packets: 102}}, 112},
-		// 443 is added again.
 		{plain{frontendAt(80): {Packets: 102}, frontendAt(443): {Packets: 1}}, 113},
 		// 80 was removed and added again between two scrapes.
 		{plain{frontendAt(80): {Packets: 5}, frontendAt(443): {Packets: 1}}, 118},
@@ -191,7 +190,6 @@ func servedOf(t testing.TB, frontends Frontends, many, each, every int) (scrape 
 	}
 }
 
-// TestScrapeSize bounds the size of a scrape with many frontends.
 func TestScrapeSize(t *testing.T) {
 	for _, test := range []struct {
 		frontends Frontends

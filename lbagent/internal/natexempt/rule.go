@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package natexempt exempts replies of VIPs from a CNI's source NAT with an nftables rule that precedes all
-// others. It matters for connections that the data plane knows and the kernel's connection table does not
-// (docs/design/replies.md). The rule outlives the process, like the attached programs, until Remove. It
-// requires CAP_NET_ADMIN and a kernel with nft_compat and xt_bpf.
+// Package natexempt exempts replies of VIPs from a CNI's source NAT with an nftables rule, for connections
+// that the kernel's connection table lacks (docs/design/replies.md). The rule outlives the process until
+// Remove. It requires CAP_NET_ADMIN, nft_compat and xt_bpf.
 package natexempt
 
 import (

@@ -12,11 +12,10 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
 )
 
-// IsAddressGone reports whether no pod of this node has an address: the node has no route to it but
-// the default route, or it is on a link and its neighbour does not answer. A call starts neighbour
-// resolution, whose result the next call returns; that may come in the moment before the answer, so
-// two calls in a row count. If a gateway of the CNI leads to the address, as with Cilium's default
-// routing, the answer is false.
+// IsAddressGone reports whether no local pod has the address: only the default route leads to it, or its
+// neighbour does not answer. A call starts neighbour resolution, and the next call returns the result, so
+// it must be true twice in a row. It returns false if the CNI routes to pods by a gateway, as Cilium does
+// by default.
 func IsAddressGone(address netip.Addr) bool {
 	routes, err := netlink.RouteGetWithOptions(address.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
 	if err != nil || len(routes) == 0 {

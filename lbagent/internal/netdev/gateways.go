@@ -12,9 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Gateways returns the next hops of the default routes in the main table with the lowest metric, by
-// netlink family (FAMILY_V4, FAMILY_V6), sorted and without duplicates. IPv6 link-local next hops have
-// the interface as their zone. A default route without a gateway has no next hop.
+// Gateways returns the next hops of the main table's default routes with the lowest metric, by netlink
+// family (FAMILY_V4, FAMILY_V6), sorted. Link-local next hops have the interface as zone.
 func Gateways() (map[int][]netip.Addr, error) {
 	gateways := map[int][]netip.Addr{}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {

@@ -15,10 +15,9 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
 )
 
-// FindHolders probes whether hosts on the links have addresses, by ARP (RFC 826) or Neighbor Discovery
-// (RFC 4861), and returns the hardware addresses of hosts that answered before ctx is done. The kernel
-// sends the probes, so no raw socket is needed: existing neighbor entries are deleted before the probe,
-// and learned ones after it. Missing links and permanent entries are skipped.
+// FindHolders probes addresses on links by ARP (RFC 826) or Neighbor Discovery (RFC 4861) and returns the
+// hardware addresses that answered before ctx is done. The kernel sends the probes: neighbor entries are
+// deleted before and afterwards. Missing links and permanent entries are skipped.
 func FindHolders(ctx context.Context, asked []fib.NeighbourKey) (map[fib.NeighbourKey][6]byte, error) {
 	done := make(chan struct{})
 	updates := make(chan netlink.NeighUpdate)

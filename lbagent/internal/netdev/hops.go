@@ -18,10 +18,8 @@ import (
 )
 
 const (
-	// gather is the minimum delay between a change and the next update of the hops. The next update is
-	// also delayed by rest times the duration of the last one, to limit CPU usage. With thousands of
-	// nodes the first update is slow, because it adds all neighbors to the kernel; longest limits the
-	// delay so that their replies are processed.
+	// gather is the minimum delay from a change to the update of hops. To limit CPU usage, the delay is
+	// also rest times the last update's duration, up to longest, so that neighbor replies are processed.
 	gather  = 10 * time.Millisecond
 	rest    = 5
 	longest = time.Second
@@ -44,9 +42,8 @@ type HopConfig struct {
 	Report     func(error)
 }
 
-// HopWatcher keeps the prepared next hops to other nodes consistent with the kernel's routes, interfaces
-// and neighbors. It also makes the kernel keep the neighbors resolved, because packets that XDP sends
-// neither resolve nor confirm them.
+// HopWatcher updates prepared next hops from the kernel's routes, interfaces and neighbors. It makes the
+// kernel keep neighbors resolved, because packets sent by XDP neither resolve nor confirm them.
 type HopWatcher struct {
 	config HopConfig
 	wake   chan struct{}

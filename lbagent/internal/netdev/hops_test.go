@@ -275,7 +275,6 @@ func TestHopsNotSet(t *testing.T) {
 	}
 }
 
-// TestLostMessages checks that a lost subscription invalidates the cache.
 func TestLostMessages(t *testing.T) {
 	events := &changes{make(chan netlink.LinkUpdate), make(chan netlink.RouteUpdate), make(chan netlink.NeighUpdate)}
 	s := &watching{HopWatcher: NewHopWatcher(HopConfig{}), events: events, cache: &fibCache{},

@@ -13,10 +13,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
 )
 
-// readLeads computes the interfaces that the kernel may use for each target: all next hops of the
-// current route, and the routes of the same prefix that would replace it. Routes with shorter prefixes
-// are ignored: if one link leads to the nodes and another has the default route, nodes are reached by the
-// first one only.
+// readLeads computes the interfaces that the kernel may use for each target: all next hops of its route and
+// of routes with the same prefix, but not of shorter prefixes such as a default route.
 func (c *fibCache) readLeads() error {
 	table, err := readPrefixes()
 	if err != nil {

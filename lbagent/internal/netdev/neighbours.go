@@ -14,10 +14,9 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
 )
 
-// The kernel limits the neighbors of a family for the whole machine to 1,024 by default (gc_thresh3 in
-// ip-sysctl). Entries that are learned externally (NTF_EXT_LEARNED) do not count, and the kernel keeps
-// managed entries (NTF_EXT_MANAGED, Linux 5.16) resolved. With both flags, all nodes can be on one link
-// without an effect on other programs.
+// The kernel limits the neighbors of a family to 1,024 by default (gc_thresh3 in ip-sysctl), except
+// externally learned ones (NTF_EXT_LEARNED). It keeps managed ones (NTF_EXT_MANAGED, Linux 5.16) resolved.
+// Both flags allow any number of nodes on a link.
 const (
 	keepFlags    = netlink.NTF_EXT_LEARNED
 	keepFlagsExt = netlink.NTF_EXT_MANAGED

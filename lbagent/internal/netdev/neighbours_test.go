@@ -103,7 +103,6 @@ func awaitKept(t *testing.T, want int) {
 	}
 }
 
-// kept counts the neighbors that the kernel keeps for Millrace.
 func kept(t *testing.T) int {
 	t.Helper()
 	keys, err := KeptNeighbours()

@@ -33,9 +33,8 @@ type spread struct {
 	hashes map[uint32]uint64
 }
 
-// UnspreadTunnel returns messages about interfaces that place all encapsulated packets of a node in one
-// receive queue, and so on one CPU, because they hash UDP by addresses only. Interfaces that are missing
-// or whose driver reports no hash are skipped.
+// UnspreadTunnel returns messages about interfaces that hash UDP by addresses only, so that one receive
+// queue and CPU gets all encapsulated packets of a node. Unknown interfaces are skipped.
 func UnspreadTunnel(interfaces []string) []string {
 	var told []string
 	for _, name := range interfaces {

@@ -33,7 +33,6 @@ func TestUnspreadTunnel(t *testing.T) {
 			}
 		}
 	}
-	// The loopback interface has no driver, and the other interface does not exist.
 	if told := UnspreadTunnel([]string{"lo", "absent0", "a-name-that-is-too-long"}); told != nil {
 		t.Errorf("told %q of interfaces without a card", told)
 	}

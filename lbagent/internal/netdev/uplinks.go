@@ -44,9 +44,8 @@ type VLANTag struct {
 	ID       uint16
 }
 
-// HoldOff is how long an existing interface remains an uplink after its default route or address is
-// removed, so that a short absence, for example during a DHCP renewal, has no effect. It is also the time
-// for a new uplink to get its program.
+// HoldOff is how long an uplink outlives its default route or address, for example during a DHCP renewal,
+// and how long a new uplink may lack its program.
 const HoldOff = 10 * time.Second
 
 // Uplinks is the result of Find.
@@ -65,9 +64,8 @@ type Finder struct {
 	seen map[int]time.Time
 }
 
-// NewFinder returns a Finder for interface names or path.Match patterns: every existing interface that
-// matches is an uplink, except for the loopback interface. Without patterns the uplinks are the
-// interfaces with a default route of the main table, one of the node's addresses, or a network with a BGP
+// NewFinder returns a Finder of interfaces that match names or path.Match patterns, except loopback.
+// Without patterns, uplinks have a default route of the main table, a node address, or a network with a BGP
 // peer. A bond or team replaces its members.
 func NewFinder(patterns []string) *Finder {
 	return &Finder{patterns: patterns, seen: map[int]time.Time{}}

@@ -65,7 +65,6 @@ func TestCheckPatterns(t *testing.T) {
 	}
 }
 
-// addLink adds a veth pair: name and name+"-peer".
 func addLink(t *testing.T, name, address string) netlink.Link {
 	t.Helper()
 	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name + "-peer"}

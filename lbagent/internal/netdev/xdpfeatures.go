@@ -31,10 +31,9 @@ func (genericHeader) Len() int { return nl.SizeofGenlmsg }
 
 func (h genericHeader) Serialize() []byte { return h[:] }
 
-// TakesRedirects reports whether the driver of an interface transmits frames that an XDP program of
-// another interface redirects to it (NETDEV_XDP_ACT_NDO_XMIT). Some drivers do only while they have an
-// XDP program themselves. It returns true for a missing interface, and before Linux 6.3, where this is
-// unknown.
+// TakesRedirects reports whether the driver transmits frames redirected by XDP on another interface
+// (NETDEV_XDP_ACT_NDO_XMIT), which may require an XDP program of its own. It returns true for a missing
+// interface and before Linux 6.3.
 func TakesRedirects(index int) (bool, error) {
 	features, known, err := xdpFeatures(index)
 	return !known || features&xdpTransmits != 0, err

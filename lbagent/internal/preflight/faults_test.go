@@ -31,7 +31,6 @@ import (
 // lookVariable makes this program check the node, like a pod of `millrace preflight`.
 const lookVariable = "MILLRACE_TEST_PREFLIGHT"
 
-// looking is the request in JSON.
 type looking struct {
 	Patterns         []string
 	Addresses, Nodes []netip.Addr
@@ -94,7 +93,6 @@ func self(t *testing.T, of looking) *exec.Cmd {
 	return cmd
 }
 
-// findings returns an unprivileged process's findings that are not OK.
 func findings(t *testing.T, of looking) []consoleapi.Finding {
 	t.Helper()
 	cmd := self(t, of)
@@ -135,7 +133,6 @@ func set(t *testing.T, name, value string) {
 // answers.
 func healthy(t *testing.T) looking {
 	t.Helper()
-	// ip(8) stores namespaces there.
 	must(t, unix.Mount("tmpfs", "/run", "tmpfs", 0, ""))
 	must(t, unix.Mount("bpf", bpffsDirectory, "bpf", 0, ""))
 	sh(t, `
@@ -188,7 +185,6 @@ func answer(t *testing.T, where func(do func() error) error) {
 	})
 }
 
-// realFault is a single fault of a node.
 type realFault struct {
 	// make causes it, and heal follows the message's advice.
 	make, heal func(t *testing.T, of *looking)

@@ -90,7 +90,6 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// Resources of running agents are not findings.
 func TestInstalled(t *testing.T) {
 	facts := fine()
 	facts.Cards[0].Program, facts.Ports, facts.BGP = 7, []string{"TCP 7480"}, []Socket{{Listens: true}}

@@ -32,7 +32,6 @@ const (
 	ovsPortNetdev   = 1
 )
 
-// openVSwitchRequest is a generic netlink message with an Open vSwitch header.
 type openVSwitchRequest struct {
 	version  byte
 	datapath int

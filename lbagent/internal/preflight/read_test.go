@@ -161,7 +161,6 @@ func TestAsk(t *testing.T) {
 	stop()
 	must(t, <-answered)
 
-	// A CNI with Geneve.
 	geneve, err := net.ListenPacket("udp", ":6081")
 	must(t, err)
 	defer geneve.Close()

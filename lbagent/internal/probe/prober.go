@@ -81,7 +81,7 @@ type Prober struct {
 	mu   sync.Mutex
 	want Want
 
-	// witness returns a time after which a router was heard; nil without routers.
+	// witness returns a time after which a packet of a router arrived; nil without routers.
 	witness func(now time.Time) time.Time
 	// previous are the nodes known to the previous agent, until the first targets are set.
 	previous []membership.Known
@@ -146,7 +146,7 @@ func (p *Prober) Resume(previous []membership.Known) {
 	p.verdict.Store(&verdict)
 }
 
-// Witness sets a function that returns a time after which a router was heard, or zero. It must be called
+// Witness sets a function that returns a time after which a packet of a router arrived, or zero. It must be called
 // before Run.
 func (p *Prober) Witness(heard func(now time.Time) time.Time) { p.witness = heard }
 

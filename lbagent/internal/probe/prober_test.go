@@ -26,10 +26,8 @@ type responder struct {
 	key    Key
 	// silent simulates a dead node, forged invalid tags.
 	silent, forged atomic.Bool
-	// hangs simulates a silent agent.
-	hangs atomic.Bool
-	// narrow drops long probes.
-	narrow atomic.Bool
+	hangs          atomic.Bool
+	narrow         atomic.Bool
 }
 
 func newResponder(t testing.TB, id forwarding.NodeID, key Key) *responder {
@@ -213,7 +211,6 @@ func TestProberGoesOn(t *testing.T) {
 	for id, to := range want.Targets {
 		moved.Targets[id] = to
 	}
-	// No responder has this address.
 	moved.Targets[8] = target4(88)
 	next := New(testPort, logr.Discard())
 	next.Resume(first.Known())

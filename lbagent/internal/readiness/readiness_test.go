@@ -15,7 +15,6 @@ import (
 
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// States of a pod.
 const (
 	ready       = 'R'
 	unready     = 'U'
@@ -78,7 +77,6 @@ func TestThreshold(t *testing.T) {
 			{pods: all, want: all},
 			{pods: none, want: all, served: Served{9, 3}},
 			{after: time.Hour, pods: none, want: all, served: Served{9, 3}},
-			// Nodes recover one by one.
 			{after: time.Second, pods: []string{"RUU", "RUU", "RUU"}, want: all, served: Served{6, 3}},
 			{after: time.Second, pods: []string{"RRU", "RRR", "RRR"}, want: all, served: Served{1, 1}},
 			// The last pods have AtOnce to follow, and newly unready ones a moment.
@@ -207,7 +205,6 @@ func TestAnyHistory(t *testing.T) {
 		pods := slices.Repeat([]string{"RRRR"}, services)
 		threshold.Advance(slicesOf(pods...), everywhere, now)
 		was := slices.Clone(pods)
-		// turned is the time at which a ready pod became unready.
 		turned := map[[2]int]time.Time{}
 		for range rapid.IntRange(1, 12).Draw(t, "looks") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 40).Draw(t, "after, s")) * time.Second)

@@ -60,9 +60,8 @@ type Maps struct {
 	// pending is the part of have that waits for removal; nil if the maps differ from the last desired
 	// state otherwise.
 	pending *forwarding.Pending
-	// due is the time at which each waiting removal is permitted. A removal does not keep waiting over a
-	// pass in which the maps could not be read or a route not withdrawn, because its entry may be
-	// announced since.
+	// due is the earliest time of each removal. It is reset by a pass that cannot read maps or withdraw
+	// routes, because the entry may be announced since.
 	due map[removal]time.Time
 }
 

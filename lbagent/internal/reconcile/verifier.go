@@ -25,10 +25,9 @@ type verifier struct {
 // VerifyFrom enables the verification of the maps from a time on.
 func (m *Maps) VerifyFrom(first time.Time) { m.verifier = &verifier{due: first} }
 
-// Verify reads back a part of the maps if it is due, and makes the next pass write all entries that
-// differ from the written ones, because another program may have modified them. It returns the delay
-// until the next part; 0 means never. Nothing is read while removals are waiting or entries are not
-// written.
+// Verify reads back the part of the maps that is due and schedules the repair of entries that another
+// program has modified. It returns the delay until the next part, or 0. It does nothing while changes are
+// pending.
 func (m *Maps) Verify(now time.Time) (time.Duration, error) {
 	v := m.verifier
 	if v == nil {

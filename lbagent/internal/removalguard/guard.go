@@ -66,14 +66,10 @@ func New(limit time.Duration, before *model.Snapshot) *Guard {
 	return &Guard{For: limit, before: before, kinds: map[string]*kind{}}
 }
 
-// Advance returns the objects to use, including held ones, and the delay until its next call is due, 0 if
-// none is.
-//
-// If all objects of a kind, or more than half of many, are removed within a moment, they are held. Other
-// removals take effect after that moment. Objects with the annotation AnnotationConfirmRemoval and VIPs
-// that no Service needs are removed at once.
-//
-// EndpointSlices of a Service that is being deleted remain while it has a VIP.
+// Advance returns the objects to use, including held ones, and the delay until its next call is due, or 0.
+// If all objects of a kind, or more than half of many, are removed within a moment, they are held. Objects
+// with AnnotationConfirmRemoval and VIPs that no Service needs are removed at once. EndpointSlices of a
+// Service that is being deleted remain while it has a VIP.
 func (g *Guard) Advance(objects *model.Snapshot, now time.Time) (*model.Snapshot, []Held, time.Duration) {
 	result := *objects
 	result.EndpointSlices = endpointSlices(g.before, objects, g.releasedServices(objects))

@@ -45,7 +45,6 @@ func namesOf(s *model.Snapshot) []string {
 	return names
 }
 
-// look is a pass with its expected result.
 type look struct {
 	after   time.Duration
 	present *model.Snapshot

@@ -31,7 +31,6 @@ func shop(edit func(*corev1.Service), sliceNames ...string) *model.Snapshot {
 		}})
 	}
 	for _, name := range sliceNames {
-		// Slices are named after the Service.
 		of, _, _ := strings.Cut(name, "-")
 		s.EndpointSlices = append(s.EndpointSlices, &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
 			Namespace: "shop", Name: name, UID: types.UID(name), Labels: map[string]string{discoveryv1.LabelServiceName: of},

@@ -33,9 +33,8 @@ func wantBGP(m *model.Model, routes announce.Routes, passwords map[string]string
 	return want
 }
 
-// announced returns the VIPs that peers may have a route to, from this agent or the previous one: the
-// ones that the speaker announces and, if the speaker could not be set, the previously announced ones
-// that are still wanted.
+// announced returns the VIPs that peers may have a route to. If the speaker could not be set, these include
+// previously announced VIPs that are still wanted.
 func announced(
 	before map[netip.Addr]bool, decisions []announce.Decision, told *announce.Prefixes, failure error,
 ) map[netip.Addr]bool {

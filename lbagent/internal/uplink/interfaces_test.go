@@ -12,7 +12,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/attach"
 )
 
-// TestInterfaceStatus checks the status of an uplink: the mode, and why it is not native.
 func TestInterfaceStatus(t *testing.T) {
 	card := dataplane.Attachment{Interface: "eth0", Index: 2, Device: 2, DeviceName: "eth0", Mode: attach.Native}
 	with := func(change func(*dataplane.Attachment)) dataplane.Attachment {
@@ -23,8 +22,7 @@ func TestInterfaceStatus(t *testing.T) {
 	for name, test := range map[string]struct {
 		attachment dataplane.Attachment
 		mode       millracev1beta1.XDPMode
-		// message is a part of the message; empty means no message.
-		message string
+		message    string
 	}{
 		"native": {card, millracev1beta1.XDPNative, ""},
 		"generic": {with(func(a *dataplane.Attachment) {

@@ -28,9 +28,8 @@ func NewNetworks(read func() ([]netdev.Network, error), gateways func() (map[int
 	return &Networks{read: read, gateways: gateways}
 }
 
-// Add adds the networks of the node's interfaces and the gateways to the objects: packets for hosts there
-// are not dropped, and the node's addresses there are next hops. A family without a gateway keeps its
-// previous one, so that a session ends when the router fails, not when a route is replaced.
+// Add adds the node's networks and gateways to the objects. A family without a gateway keeps its previous
+// one, so that a replaced default route does not end a session.
 func (n *Networks) Add(objects *model.Snapshot) error {
 	if n == nil {
 		return nil

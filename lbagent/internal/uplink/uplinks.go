@@ -137,9 +137,8 @@ func withoutUplinks(err error) error {
 	return err
 }
 
-// cover computes the uplinks that packets may arrive on, and whether they have the programs. Routers send
-// to the node's addresses as next hops, and a peer also by the uplinks of the route to it. If that route
-// is unknown, packets may arrive on any uplink.
+// cover computes the uplinks that packets may arrive on, and whether they have the programs. A peer sends
+// to node addresses or by the uplinks of the route to it, or by any uplink if there is no route.
 func (u *Uplinks) cover(peers []model.Peer, now time.Time) Coverage {
 	c := Coverage{Unattached: map[string]string{}, Interfaces: interfaces(u.plane.Attachments())}
 	if u.found == nil {

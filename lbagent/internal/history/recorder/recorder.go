@@ -29,9 +29,8 @@ import (
 )
 
 const (
-	// recordPause is the minimum interval between two comparisons of states. Shorter changes are not
-	// recorded. The interval is at least recordShare times the duration of a comparison, which is long
-	// with many VIPs.
+	// recordPause is the minimum interval between comparisons of states, which is also at least recordShare
+	// times the duration of a comparison.
 	recordPause = 100 * time.Millisecond
 	recordShare = 100
 	countEvery  = time.Minute

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package segments stores lines in files of bounded size and removes the oldest file when all are full.
-// Each line is intact or damaged independently: a line that was being written when the process was killed
-// is separated from later lines.
+// Package segments stores lines in files of bounded size and removes the oldest file when all are full. A
+// partial line of a killed process does not damage others.
 package segments
 
 import (

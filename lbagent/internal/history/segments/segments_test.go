@@ -186,7 +186,6 @@ func TestReadsTheEnd(t *testing.T) {
 	})
 }
 
-// FuzzOpen checks that the history continues after files with any content.
 func FuzzOpen(f *testing.F) {
 	f.Add([]byte("{}\n{\"time\""), []byte("x"))
 	f.Add([]byte("\n\n\n"), []byte{0, 1, 2})

@@ -77,7 +77,6 @@ func TestKeeper(t *testing.T) {
 	if maps.writes != 1 {
 		t.Error("the maps were written without a Secret")
 	}
-	// A failed write is retried.
 	maps.err = errInjected
 	expect(t, keeper, secretOf(tunnelkey.Switching, 2, one, two), ring, millracev1beta1.ReasonKeyFailed, "injected")
 	maps.err = nil

@@ -73,8 +73,8 @@ type Config struct {
 	// NamespaceBytes limits one namespace's share of an owner's configuration, ProxyBytes the whole. They default
 	// to 64 MiB and 256 MiB.
 	NamespaceBytes, ProxyBytes resource.Quantity
-	// APILossAfter without an answer of the API server the controller is not ready and disconnects its proxies;
-	// defaults to 30 seconds.
+	// APILossAfter is how long the API server may not answer before the controller is unready and disconnects its
+	// proxies; defaults to 30 seconds.
 	APILossAfter time.Duration
 	// APISilenceAfter is the idle timeout of connections to the API server; defaults to three minutes.
 	APISilenceAfter time.Duration

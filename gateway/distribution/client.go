@@ -47,7 +47,7 @@ type Client struct {
 	Token func() (string, error)
 	// Store persists the last applied version; nil disables persistence.
 	Store *Store
-	// Apply keeps the previous configuration on error, which is sent to the controller.
+	// Apply must keep the previous configuration on error; the error is sent to the controller.
 	Apply func(Update) error
 	// Refused returns the rejected resources of the applied version, sorted. It may be nil.
 	Refused func() []*resource.Refusal

@@ -27,7 +27,7 @@ const (
 // annotations are the annotations of ingress-nginx up to 1.12, by name.
 var annotations map[string]annotation
 
-// The read functions refer to known, so a plain initializer would be a cycle.
+// The read functions refer to annotations, so a plain initializer would be a cycle.
 func init() {
 	annotations = map[string]annotation{}
 	for _, group := range []map[string]annotation{routing(), responses(), sharing(), restricting(), externalAuth(), performance()} {

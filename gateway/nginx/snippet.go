@@ -18,7 +18,7 @@ type Headers struct {
 	RemoveRequest, RemoveResponse        []string
 }
 
-// configurationSnippet refuses the Ingress if a directive does other than set headers to fixed values.
+// configurationSnippet refuses the Ingress unless all directives set headers to fixed values.
 func (r *reader) configurationSnippet(text string) error {
 	if IsOff(text) {
 		return nil

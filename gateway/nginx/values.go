@@ -125,7 +125,7 @@ func parseSize(text string) (int64, error) {
 	return value * unit, nil
 }
 
-// isToken: RFC 9110, section 5.6.2.
+// isToken implements the token of RFC 9110, section 5.6.2.
 func isToken(text string) bool {
 	for i := range len(text) {
 		c := text[i]

@@ -73,8 +73,8 @@ type candidate struct {
 	hosts    []hostname
 }
 
-// attachAll attaches a route to all listeners that accept it, or returns why none does. A route that is
-// not accepted does not increase attachedRoutes; its valid rules answer 500.
+// attachAll attaches a route to the listeners that accept it, or returns the refusal. A refused route does not
+// increase attachedRoutes; its valid rules answer 500.
 func (c *compilation) attachAll(of *route, parent gatewayv1.ParentReference, listeners []*listener) *refusal {
 	refused := refuse(ReasonNotFound, gatewayv1.RouteReasonNoMatchingParent, "spec.parentRefs: the parent has no such listener")
 	var accepting []candidate

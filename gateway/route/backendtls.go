@@ -27,8 +27,7 @@ type policy struct {
 	// accepted and resolved are nil if the condition is true.
 	accepted, resolved *refusal
 	notes              []string
-	// gateways are the Gateways with routes to a target. without are the ones among them that the status
-	// has no room for.
+	// gateways are the Gateways with routes to a target, excluded those that the status has no room for.
 	gateways map[key]bool
 	excluded []key
 }

@@ -59,7 +59,7 @@ func (b *budget) allocateReserve(namespace string, bytes int64) bool {
 	return !b.closed[namespace]
 }
 
-// allocate reports whether the usage is within the limit.
+// allocate adds bytes unless the usage would exceed the limit.
 func (b *budget) allocate(namespace string, bytes int64) bool {
 	if b.used[namespace]+bytes > b.limit {
 		return false

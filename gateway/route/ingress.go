@@ -53,7 +53,7 @@ type ingressHost struct {
 	isOwned bool
 	// isInherited is true if the owner's rules come from the wildcard above.
 	isInherited bool
-	// fallback is from the owner's oldest Ingress with this host and a default backend.
+	// fallback is the default backend of the owner's oldest Ingress with this host and a default backend.
 	fallback *ingressRule
 	root     *resource.Rule
 	// bytes caches the encoded size of the rules; 0 is unknown.

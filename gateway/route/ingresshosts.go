@@ -91,7 +91,7 @@ func (r *ingressRun) mayBeGuest(ingress *networkingv1.Ingress, path string, at i
 	return true
 }
 
-// other ignores the match type.
+// other returns another namespace's rule for a path, whatever the match type.
 func (h *ingressHost) other(path ingressPath, namespace string) *ingressRule {
 	for _, value := range []string{path.value, trimPrefix(path.value)} {
 		for kind := range pathOrder {

@@ -284,9 +284,9 @@ type redirection int
 const (
 	noRedirect redirection = iota
 	redirectSecured
-	// redirectWanted: ingress-nginx's ssl-redirect, for hosts for which an Ingress requests TLS.
+	// redirectWanted redirects hosts for which an Ingress requests TLS (ingress-nginx: ssl-redirect).
 	redirectWanted
-	// redirectAll: ingress-nginx's force-ssl-redirect, for all hosts.
+	// redirectAll redirects all hosts (ingress-nginx: force-ssl-redirect).
 	redirectAll
 )
 

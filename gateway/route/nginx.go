@@ -95,7 +95,7 @@ func (c *compilation) refuseIngress(ingress *networkingv1.Ingress, name, message
 		"; requests of the Ingress get 500: correct the annotation, or remove it if no client has to be rejected")
 }
 
-// refuseGuarded refuses restricting annotations of a class with unknown parameters, which may enable them.
+// refuseGuarded refuses an Ingress with restricting annotations if its class's parameters are unknown.
 func (c *compilation) refuseGuarded(ingress *networkingv1.Ingress) {
 	for _, name := range slices.Sorted(maps.Keys(ingress.Annotations)) {
 		if isGuard(ingress, name) {

@@ -147,7 +147,7 @@ func (r *ingressRun) authentication(ingress *networkingv1.Ingress, of *nginx.Aut
 // UsersKey is the key of an htpasswd file in a Secret.
 const UsersKey = "auth"
 
-// htpasswd also returns the number of unsupported lines.
+// htpasswd returns the users of a Secret and the number of unsupported lines.
 func htpasswd(secret *corev1.Secret, isMap bool) (text []byte, left int) {
 	lines := strings.Split(string(secret.Data[UsersKey]), "\n")
 	if isMap {

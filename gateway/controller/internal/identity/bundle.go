@@ -58,7 +58,7 @@ func (b Bundle) Trusted() []byte {
 	return all
 }
 
-// Renew replaces expiring and unreadable parts, for the given DNS names, and reports whether b differs.
+// Renew replaces expiring and unreadable parts, for the given DNS names, and reports whether any changed.
 func (b Bundle) Renew(now time.Time, names []string) (Bundle, bool, error) {
 	secrets, err := renewSecrets(b.Secrets, now)
 	if err != nil {

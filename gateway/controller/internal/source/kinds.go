@@ -45,8 +45,8 @@ func gatewayAPI() map[string]kind {
 	}
 }
 
-// read selects the kind's field in Objects. The objects are the cache's and must not be modified. An unchanged
-// object keeps its pointer.
+// read selects the kind's field in Objects. The cache owns the objects: they must not be modified, and
+// unchanged ones keep their pointer.
 func read[T client.Object](object T, list func(*route.Objects) *[]T) kind {
 	return kind{object: object, read: func(indexer toolscache.Indexer, objects *route.Objects) {
 		items := indexer.List()

@@ -107,7 +107,7 @@ func (s *Source) discoverSecrets(ctx context.Context) error {
 			reader.wasDenied = true
 		}
 	}
-	// Compilation waits for Secrets of all namespaces, but with permission per namespace not for single ones.
+	// Only Secrets of all namespaces delay compilation: one namespace must not delay others.
 	isWhole := namespaces != nil || len(next) >= len(kinds)
 	s.mu.Lock()
 	s.secrets.readers, s.secrets.namespaces = next, readableOf(next, namespaces)

@@ -33,7 +33,7 @@ const (
 type draining map[route.ServicePort]time.Time
 
 // drain adds backends of live that are no longer wanted with weight zero: agents keep their connections. A
-// backend drains until it has no endpoints or the period ends. It returns the earliest end, too, or zero.
+// backend drains until it has no endpoints or the period ends. The time is the earliest end, or zero.
 func drain(wanted, live *millracev1beta1.VIPRoute, serves func(route.ServicePort) bool, period time.Duration, now time.Time) (draining, time.Time) {
 	since, next := draining{}, time.Time{}
 	if live == nil || len(wanted.Spec.Ports) != 1 || len(live.Spec.Ports) != 1 {

@@ -41,7 +41,7 @@ const (
 const UnreadHeaderCost = 16
 
 const (
-	// openHeaderFrom bytes without a request charge an HTTP/2 connection OpenHeaderBytes.
+	// openHeaderFrom is the number of bytes without a request that adds OpenHeaderBytes.
 	openHeaderFrom = 512
 	// freeHeaderBytes are included in ConnectionBytes, so that a client at its limit receives an error response.
 	freeHeaderBytes = 2 << 10

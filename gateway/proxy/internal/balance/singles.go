@@ -53,8 +53,7 @@ func (c *tally) less(client netip.Addr) {
 }
 
 // TakeSingle reserves a connection; the address is zero for a shared one. The caller must call end; rests
-// reports whether the port enters TIME_WAIT. request counts it as a request of the endpoint, which may be half
-// of them.
+// reports whether the port enters TIME_WAIT. request counts it as a request, as half of the endpoint's may be.
 func (e *Endpoint) TakeSingle(client netip.Addr, request bool, now time.Time) (end func(rests bool, now time.Time), ok bool) {
 	s := &e.singles
 	s.mutex.Lock()

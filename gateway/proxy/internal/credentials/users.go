@@ -24,7 +24,7 @@ const (
 // Users are the users of an htpasswd file. It is immutable and may be shared.
 type Users struct {
 	users map[string]user
-	// slowest verifies unknown names, so that their response times do not differ.
+	// slowest is verified for unknown names, so that their response times do not differ.
 	slowest *user
 }
 

@@ -17,7 +17,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// restored: in a cluster restored from a backup of the VIPs, Services have other UIDs, and their addresses.
+// restored: in a cluster restored from a backup of the VIPs, Services with other UIDs get their addresses.
 func restored(t *testing.T, e *environment) {
 	running := e.run(t)
 	e.pool(t, "main", nil, "203.0.113.0/28")

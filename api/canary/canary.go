@@ -135,7 +135,8 @@ func judge(router Router, observations []observation, ids map[string]int32) Verd
 		found.spread = found.spread || len(reached) > 1
 		for _, id := range reached {
 			found.answered[id] = true
-			// An answer to itself does not prove the router's path; it counts only if no other node probes.
+			// A node's answer to itself counts only if no other node probes: it does not prove the router's
+			// path.
 			if id != ids[o.node] || found.others(o.status.Unanswered) == 0 {
 				reachedBy[id]++
 			}

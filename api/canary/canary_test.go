@@ -149,7 +149,7 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// TestLossyBound: an eighth of the answers may be missing, and no more.
+// TestLossyBound: a node that lacks an eighth of the answers is reported, and none with one answer more.
 func TestLossyBound(t *testing.T) {
 	for unanswered, want := range map[int32]string{
 		Ports/8 - 1: millracev1beta1.ReasonNodesReached,
@@ -176,7 +176,8 @@ func TestFewerPaths(t *testing.T) {
 	})
 }
 
-// A router that hashes addresses alone is reported only if all probes reached the same node, or were lost.
+// A router that hashes addresses alone is not reported for nodes without probes, unless all probes reached
+// the same node. Nodes with lost probes are reported.
 func TestHashWithoutPorts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawRouter(t)

@@ -100,7 +100,7 @@ type aggregateUse struct {
 
 type sharedAggregates map[sharedAggregate]*aggregateUse
 
-// add skips a VIP that an advertisement is overruled for and does not announce with an aggregate.
+// add ignores an advertisement that is overruled for the VIP: it does not announce it with an aggregate.
 func (s sharedAggregates) add(pair *advertisementPair, vip *AdvertisedVIP, overruled map[string]bool) {
 	if pair.peer(vip.Address) == "" {
 		return

@@ -66,8 +66,8 @@ func Admitted(pools []Pool, objects []millracev1beta1.VIPPool) (admitted []Pool)
 	return admitted
 }
 
-// IsHeld reports whether endpoints have added addresses. It stays true until spec changes, because the next
-// pod may get another of these addresses.
+// IsHeld reports whether the operator holds a pool for endpoints in its added addresses, until spec
+// changes, because the next pod may get another of these addresses.
 func IsHeld(object *millracev1beta1.VIPPool) bool {
 	held := meta.FindStatusCondition(object.Status.Conditions, millracev1beta1.ConditionOverlapsEndpoints)
 	return held != nil && held.Status == metav1.ConditionTrue && held.ObservedGeneration == object.Generation

@@ -334,7 +334,7 @@ func (p *problems) wholeSeconds(field string, value time.Duration) {
 	}
 }
 
-// Peers returns the problems of LBPeers. The older one for the same router and nodes is used.
+// Peers returns the problems of LBPeers. Of two for the same router and nodes the older is used.
 func Peers(objects []millracev1beta1.LBPeer) []Problem {
 	ordered := slices.Clone(objects)
 	slices.SortFunc(ordered, func(a, b millracev1beta1.LBPeer) int { return CompareAge(&a, &b) })

@@ -22,7 +22,8 @@ type Pool struct {
 	Priority int32
 	// AutoAssign is false if Services must request the pool.
 	AutoAssign bool
-	// Addresses are assignable: not reserved or avoided nor, from Pools, of older pools or used.
+	// Addresses can be assigned: neither reserved nor avoided. Pools also removes those of older pools and
+	// used ones.
 	Addresses *netipx.IPSet
 	// Reserved are addresses of other hosts, in this pool or outside.
 	Reserved *netipx.IPSet
@@ -160,7 +161,7 @@ func (p Pool) Equal(other Pool) bool {
 }
 
 // Pools returns the usable pools, and the problems of the others. Common addresses belong to the oldest
-// pool, used ones to none. Pools that lose addresses have Limits; those that lose all are left out.
+// pool. A pool that loses addresses to others has Limits; without any usable address it is left out.
 func Pools(objects []millracev1beta1.VIPPool, occupation Occupation) ([]Pool, []Problem) {
 	ordered := slices.Clone(objects)
 	slices.SortFunc(ordered, func(a, b millracev1beta1.VIPPool) int { return CompareAge(&a, &b) })

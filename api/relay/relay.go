@@ -116,8 +116,8 @@ const BookmarkEvery = 2 * time.Second
 // HeaderBookmarkEvery of an answer is the interval of bookmarks in seconds.
 const HeaderBookmarkEvery = "Millrace-Bookmark-Seconds"
 
-// Silence returns how long an agent waits for an event: three bookmarks. Relays without the header send one
-// every ten seconds.
+// Silence returns how long an agent waits for an event: three bookmarks. Relays without the header send a
+// bookmark every ten seconds.
 func Silence(header http.Header) time.Duration {
 	const bookmarks, before = 3, 10 * time.Second
 	seconds, err := strconv.ParseUint(header.Get(HeaderBookmarkEvery), 10, 16)

@@ -66,7 +66,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// admit returns the connection that is evicted, or nil, unless the source has reached its limit.
+// admit adds a connection unless its source has reached its limit, and returns the evicted one, or nil.
 func (l *Listener) admit(accepted *connection) (evicted *connection, admitted bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -84,9 +84,9 @@ type State struct {
 	Accepted []Key
 	// Sending is the generation used for sending, or zero to continue with the current one.
 	Sending uint32
-	// Required makes nodes drop packets without a tag, until Steady.
+	// Required makes nodes drop packets without a tag; nodes that have it keep it until Steady.
 	Required bool
-	// Seed is the seed of the flow hash, or zero.
+	// Seed is the seed of the flow hash, or zero; it does not change with the keys.
 	Seed flowhash.Seed
 	// Since is the start of the phase, Made the creation time of the newest key, both to the second.
 	Since, Made time.Time

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent"
 )
 
-// consoleCommands print lines of JSON (api/console). `millrace` runs them on every node.
+// consoleCommands returns commands that print JSON (api/console), which `millrace` runs on every node.
 func consoleCommands(config *lbagent.Config, stdin io.Reader) []*cobra.Command {
 	commands := []*cobra.Command{
 		dropsCommand(config), topCommand(config), traceCommand(config), vipsCommand(config), bgpCommand(config), duplicatesCommand(config),

@@ -19,8 +19,8 @@ import (
 
 var version string
 
-// memoryLimit is when the collector, otherwise off, runs: it must not delay packets, for which nothing is
-// allocated.
+// memoryLimit, in bytes, is when the garbage collector runs, which is off otherwise, so that it never
+// delays a packet. The process allocates nothing per packet.
 const memoryLimit = 64 << 20
 
 func main() {

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
-// agentRequest selects its answer in the first line of output by the function of.
+// agentRequest is a request to agents; of selects the answer in the first line of output.
 type agentRequest[T any] struct {
 	request []string
 	of      func(*consoleapi.Line) *T

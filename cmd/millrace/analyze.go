@@ -66,7 +66,7 @@ func (a *analyze) run() error {
 	})
 }
 
-// printAnalysis returns errProblems if the analysis has problems. The namespace is a default.
+// printAnalysis returns errProblems if there are problems. namespace applies to objects without one.
 func printAnalysis(
 	env environment, files []string, namespace string, format render.Format, analyze func(*manifests.Objects) (*analysis.View, error),
 ) error {

@@ -64,7 +64,7 @@ func (s *uiSource) noLive(asked time.Time, err error) (noAnswer bool) {
 	return noAnswer
 }
 
-// readLive ignores one forbidden list.
+// readLive reads traffic and announcements, either of which may be forbidden.
 func (s *uiSource) readLive(ctx context.Context, api *cluster.Live) error {
 	asked := time.Now()
 	traffic, err := api.Traffic(ctx, "")

@@ -254,7 +254,7 @@ func (s *uiSource) Ask(ctx context.Context, id string) (*ui.Answer, error) {
 	return &ui.Answer{}, nil
 }
 
-// askNode accepts that sessions or rates are forbidden.
+// askNode returns sessions and rates, either of which may be forbidden.
 func (s *uiSource) askNode(ctx context.Context, node string) (*ui.Answer, error) {
 	answer := &ui.Answer{}
 	var sessionsErr, ratesErr error

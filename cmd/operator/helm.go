@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// helmUninstalling is the status of Helm's record before the pre-delete hooks run.
+	// helmUninstalling is the status that Helm records before it runs the pre-delete hooks.
 	helmUninstalling = "uninstalling"
 	// helmReleaseAnnotation is set by Helm on each object that it installs, except hooks.
 	helmReleaseAnnotation = "meta.helm.sh/release-name"

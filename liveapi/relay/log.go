@@ -33,7 +33,8 @@ type Log struct {
 	entries []entry
 	first   int64
 	size    int
-	// version is the complete one, zero before the first list. Changes after floor are in entries.
+	// version is the version up to which the log is complete, zero before the first list. Changes after
+	// floor are in entries.
 	version, floor uint64
 	// changed is closed after the next change; nil without waiting readers.
 	changed chan struct{}
@@ -49,9 +50,9 @@ type state struct {
 }
 
 type entry struct {
-	// version is the complete one with this entry.
+	// version is the version up to which the log is complete with this entry.
 	version uint64
-	// whole is for readers without the previous slice, change for others; nil: no event.
+	// whole and change are encoded events for readers without and with the previous slice; nil: no event.
 	whole, change []byte
 	// before is the index of the entry with the previous slice.
 	before int64

@@ -53,7 +53,7 @@ func (c *cluster) services() {
 	}
 }
 
-// ours returns defaulted Services, Services with requested addresses first, which others must not get.
+// ours returns Services with defaults, first those that request addresses, which others must not get.
 func (c *cluster) ours() []*corev1.Service {
 	state, unknown := c.state(), map[string]bool{}
 	var found []*corev1.Service

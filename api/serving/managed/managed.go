@@ -48,7 +48,7 @@ func Add(mgr manager.Manager, s Server, handler http.Handler) error {
 	return nil
 }
 
-// AddProbes serves /healthz and /readyz unless address is "0". ready returns nil when ready.
+// AddProbes serves /healthz and /readyz unless address is "0"; the process is ready when ready returns nil.
 func AddProbes(mgr manager.Manager, address, check string, ready healthz.Checker) error {
 	if address == "0" {
 		return nil

@@ -41,8 +41,8 @@ func Flags(name string, stderr io.Writer) *flag.FlagSet {
 
 const versionFlag = "version"
 
-// Parse parses flags returned by Flags; linked is the linker's version, or empty. done reports that the
-// version was printed.
+// Parse parses flags returned by Flags; linked is the linker's version, or empty. done means that the
+// program is to exit, because it has printed the version.
 func Parse(flags *flag.FlagSet, arguments []string, linked string, stdout io.Writer) (done bool, err error) {
 	if err := flags.Parse(arguments); err != nil {
 		return false, err

@@ -104,7 +104,7 @@ func (c *Collector) get(ctx context.Context, a *agent, path string, parameters u
 	})
 }
 
-// fetch passes the body, not to be retained, to read, which also returns the node in it.
+// fetch passes the body to read, which must not retain it and returns the node in it.
 func (c *Collector) fetch(
 	ctx context.Context, a *agent, path string, parameters url.Values, read func(body []byte) (node string, err error),
 ) error {

@@ -22,7 +22,7 @@ type Session struct {
 type Announcement struct {
 	Address    netip.Addr
 	Announcing int
-	// Groups first announce the VIP, by their peers, then do not, by reason and message.
+	// Groups are nodes with the same decision, first those that announce the VIP.
 	Groups []Group
 }
 
@@ -34,7 +34,7 @@ type Group struct {
 	Count           int
 	// Nodes are sorted, and limited on request.
 	Nodes []string
-	// Ranges are the first and last indexes of ranges of all these nodes among those that answered.
+	// Ranges are the first and last indexes of these nodes among the nodes that answered, by range.
 	Ranges [][2]int32
 }
 

@@ -38,7 +38,7 @@ func webhook(host string) generations {
 	}
 }
 
-// Renew returns the desired content of the webhooks' Secret, and whether it differs from data.
+// Renew returns the webhooks' Secret, with invalid content replaced, and whether it differs from data.
 func Renew(now time.Time, host string, data map[string][]byte) (renewed map[string][]byte, changed bool, err error) {
 	return webhook(host).renew(now, data)
 }

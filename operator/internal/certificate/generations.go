@@ -17,7 +17,7 @@ type generations struct {
 	make                    func(now time.Time) (map[string][]byte, error)
 }
 
-// renew returns the desired content of the Secret, and whether it differs from data.
+// renew returns the Secret, with invalid content replaced, and whether it differs from data.
 func (g generations) renew(now time.Time, data map[string][]byte) (renewed map[string][]byte, changed bool, err error) {
 	current, next, previous := g.read(data, g.current), g.read(data, g.next), data[g.previous+g.trusted]
 	left := g.left(now, current)

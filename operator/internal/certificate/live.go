@@ -27,7 +27,8 @@ type role struct {
 	usage            x509.ExtKeyUsage
 }
 
-// roles returns the aggregated API as a server and as a client of agents, and agents as servers.
+// roles returns the aggregated API as a server and as a client of agents, and agents as servers. Nodes hold
+// the last one, which is not valid for clients or other names.
 func roles(host string) []role {
 	return []role{
 		{fileAPI, fileAPIKey, host, x509.ExtKeyUsageServerAuth},
@@ -48,7 +49,7 @@ func aggregated(host string) generations {
 	}
 }
 
-// RenewLive returns the desired content of the aggregated API's Secret, and whether it differs from data.
+// RenewLive returns the aggregated API's Secret, with invalid content replaced, and whether it differs.
 func RenewLive(now time.Time, host string, data map[string][]byte) (renewed map[string][]byte, changed bool, err error) {
 	return aggregated(host).renew(now, data)
 }

@@ -39,7 +39,8 @@ func TestServiceOfAnotherOperator(t *testing.T) {
 	}
 }
 
-// An operator creates a VIP before it writes to the Service; notedWithin lies between.
+// An operator creates a VIP before it writes to the Service, and others wait notedWithin before releasing
+// it.
 func TestUnnotedServiceOfAnotherOperator(t *testing.T) {
 	web := ours("web", func(service *corev1.Service) {
 		other := otherClass

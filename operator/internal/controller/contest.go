@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/api/conflict"
 )
 
-// ownStatus is the part of a Service's status that the operator writes, exported for semantic comparison.
+// ownStatus is the part of a Service's status that the operator writes, with exported fields to compare.
 type ownStatus struct {
 	Ingress    []corev1.LoadBalancerIngress
 	Conditions []metav1.Condition

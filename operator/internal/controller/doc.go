@@ -3,9 +3,9 @@
 // Package controller implements the reconcilers of VIPs, VIPPools and Services around the pure packages.
 package controller
 
-// Leases, the ConfigMap of node ids, the Secret of the tunnel's key and the events of leader election are
-// confined to its own namespace. Of Secrets it may create any there, because RBAC cannot limit that by
-// name, and read and update that one.
+// The operator's Leases, the ConfigMap of node ids, the Secret of the tunnel's key and the events of leader
+// election are confined to its own namespace. Of Secrets it may create any there, because RBAC cannot limit
+// that by name, and read and update that one.
 // +kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups="",resources=services/status,verbs=patch
 // +kubebuilder:rbac:groups="",resources=nodes;namespaces,verbs=get;list;watch

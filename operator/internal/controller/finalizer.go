@@ -107,7 +107,7 @@ func (r *serviceReconciler) hasTraces(service *corev1.Service) bool {
 		isKept(service) && meta.FindStatusCondition(service.Status.Conditions, millracev1beta1.ConditionAddressAssigned) != nil
 }
 
-// isKept reports whether a Service is not deleted once our finalizers are removed.
+// isKept reports whether a Service still exists after our finalizers were removed.
 func isKept(service *corev1.Service) bool {
 	return service.DeletionTimestamp == nil ||
 		slices.ContainsFunc(service.Finalizers, func(f string) bool { return !slices.Contains(finalizers, f) })

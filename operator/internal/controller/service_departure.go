@@ -14,7 +14,8 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
-// withdrawnFor is how long a VIP is withdrawn, on agents and routers, before another Service can have it.
+// withdrawnFor is how long agents and routers have to apply the withdrawal of a VIP before it is
+// reassigned.
 const withdrawnFor = 3 * time.Second
 
 // advanceRelease returns the next phase and its duration, or 0 if the claim is to be removed. Durations are

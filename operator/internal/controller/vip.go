@@ -119,7 +119,7 @@ func phaseOf(vip *millracev1beta1.VIP) millracev1beta1.VIPPhase {
 	return millracev1beta1.VIPBound
 }
 
-// isBound ignores claims without a UID, which are reservations.
+// isBound reports whether a Service has the VIP; claims without a UID are reservations.
 func isBound(vip *millracev1beta1.VIP) bool {
 	return slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1beta1.VIPClaim) bool { return claim.UID != "" })
 }

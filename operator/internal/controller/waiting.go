@@ -44,8 +44,8 @@ type waiter struct {
 	uid  types.UID
 	// since is when the Service began to wait; created breaks ties.
 	since, created time.Time
-	// tried and viewed are the last changes of VIPs and views before the last plan, and wish is its refused
-	// part. isKnown is true after the first plan, isPlanned during one.
+	// tried and viewed are the last changes of VIPs and views before the last plan, and wish is the part
+	// that the plan refused. isKnown is true after the first plan, isPlanned during one.
 	tried, viewed      uint64
 	wish               wish
 	isKnown, isPlanned bool

@@ -73,7 +73,7 @@ func adopt(request *ipam.Request) {
 	request.RequireAll = false
 }
 
-// ports sorts; the default protocol is TCP, as in the API.
+// ports returns sorted ports; the default protocol is TCP, as in the API.
 func ports(service *corev1.Service) []ipam.Port {
 	var list []ipam.Port
 	for _, port := range service.Spec.Ports {

@@ -40,7 +40,7 @@ type Request struct {
 	SharingKey string
 	// Ports of the Service, sorted, without duplicates.
 	Ports []Port
-	// Quotas limits the addresses by pool name that the namespace can have; others are unlimited.
+	// Quotas limits the addresses of the namespace by pool name; pools without an entry are unlimited.
 	Quotas map[string]int
 }
 

@@ -38,7 +38,7 @@ func (t *Table) charge(vip VIP, times int) {
 	}
 }
 
-// Used returns how many addresses a namespace has. A VIP without a pool counts where its address is.
+// Used returns how many addresses a namespace has. A VIP without a pool counts in the pool of its address.
 func (t *Table) Used(pool Pool, namespace string) int {
 	used := t.usage[quotaOwner{pool.Name, namespace}]
 	for address := range t.unpooled[namespace] {

@@ -88,8 +88,8 @@ func (a Addresses) overlaps(block netip.Prefix) bool {
 	return a.set != nil && a.set.OverlapsPrefix(block)
 }
 
-// firstFree returns the lowest free address at or after from, of its family, given behind, which returns
-// the first free address at or after one. The cost is linear in the number of ranges.
+// firstFree returns the lowest free address of the set at or after from, of the same family; behind returns
+// the first free address at or after its argument. The cost is linear in the number of ranges.
 func (a Addresses) firstFree(from netip.Addr, behind func(netip.Addr) netip.Addr) (netip.Addr, bool) {
 	first, _ := slices.BinarySearchFunc(a.ranges, from, func(r netipx.IPRange, from netip.Addr) int {
 		return r.To().Compare(from)

@@ -15,7 +15,7 @@ const maxClaims = 64
 const maxNamed = 5
 
 // join assigns the address of the Service's sharing key, or refuses it. It returns false if no Service has
-// one of the requested pool yet, or theirs has no room.
+// an address of the requested pool yet, or that address has no room.
 func (p *planner) join(family Family) bool {
 	if p.request.SharingKey == "" {
 		return false

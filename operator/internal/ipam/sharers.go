@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// sharing identifies Services that may share addresses; without namespace, in pools shared by all.
+// sharing identifies Services that may share addresses; namespace is empty for pools shared by all.
 type sharing struct {
 	namespace, key string
 	family         Family

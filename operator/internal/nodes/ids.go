@@ -72,7 +72,7 @@ func (n *idStore) give(ctx context.Context, node string) (int32, bool, error) {
 	return asked.id, asked.ok, asked.err
 }
 
-// answer needs storing to be held.
+// answer assigns an ID to each request; storing must be held.
 func (n *idStore) answer(ctx context.Context, all []*askedID) {
 	err := func() error {
 		state, next, err := n.observe(ctx)

@@ -68,7 +68,7 @@ func established(conditions []metav1.Condition) *metav1.Condition {
 	return meta.FindStatusCondition(conditions, millracev1beta1.ConditionBGPEstablished)
 }
 
-// Reconcile emits an event if the sessions' state differs from the last one or, after a start, the first.
+// Reconcile emits an event if the state of a node's sessions has changed, but not for the first state.
 func (r *sessionReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	report := &millracev1beta1.LBNodeReport{}
 	if err := r.client.Get(ctx, request.NamespacedName, report); err != nil {

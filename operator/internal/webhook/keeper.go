@@ -20,7 +20,7 @@ import (
 
 const lookEvery = 5 * time.Second
 
-// A keeper renews the certificate and sets caBundle, on the leader. Errors only cost warnings.
+// A keeper renews the certificate and sets caBundle, on the leader. Failures only cost warnings.
 type keeper struct {
 	// live reads past the caches: the operator may not list objects of these kinds.
 	live      client.Reader

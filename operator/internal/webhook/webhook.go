@@ -261,7 +261,7 @@ func (h *handler) state(ctx context.Context) (*review.State, error) {
 	return state, err
 }
 
-// serviceNetworks uses existing Services before Kubernetes 1.33, which has no ServiceCIDRs.
+// serviceNetworks uses ServiceCIDRs or, before Kubernetes 1.33, existing Services.
 func (h *handler) serviceNetworks(ctx context.Context) ([]desired.Occupied, error) {
 	var occupied []desired.Occupied
 	kind := networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR")

@@ -85,7 +85,7 @@ func (a *analysis) assumeServices() {
 		if !slices.ContainsFunc(service.Spec.Ports, func(of corev1.ServicePort) bool {
 			return port.Name != "" && of.Name == port.Name || port.Name == "" && of.Port == port.Number
 		}) {
-			// The number of a named port is not used but unique: negative numbers cannot collide.
+			// Any unique number works for a named port; negative numbers cannot collide.
 			number := cmp.Or(port.Number, -int32(len(service.Spec.Ports))-1)
 			service.Spec.Ports = append(service.Spec.Ports, corev1.ServicePort{Name: port.Name, Port: number})
 		}

@@ -259,8 +259,8 @@ func speakerSessions(metrics []byte) (established, all int) {
 	return established, all
 }
 
-// isShadow reports whether native speakers of 0.15 never update a series: one by the router's address,
-// besides the one by address and port.
+// isShadow reports whether a series is a leftover: native speakers of 0.15 create one by the router's
+// address, which they never update, besides the one by address and port.
 func isShadow(peer string, all map[string]bool) bool {
 	for other := range all {
 		if strings.HasPrefix(other, peer+":") {

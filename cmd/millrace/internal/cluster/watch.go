@@ -23,9 +23,9 @@ type Rest func(took time.Duration) time.Duration
 // NoRest is for calls without requests to the cluster.
 func NoRest(time.Duration) time.Duration { return 0 }
 
-// Watch calls each with the input of a report, at once and after changes, which it merges while each runs
-// and rests, until ctx is done, for which it returns nil, or each returns an error. It can also follow the
-// announcements of the aggregated API.
+// Watch calls each with the input of a report, at once and after changes, until ctx is done, when it
+// returns nil, or each returns an error. Changes while each runs, and during the rest after it, cause one
+// call. With announcements it also follows the aggregated API.
 func Watch(ctx context.Context, config Config, rest Rest, announcements bool, each func(*report.Input) error) error {
 	// An error of reading a list is returned, while informers would retry forever.
 	in, err := Read(ctx, config)

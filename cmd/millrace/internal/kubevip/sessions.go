@@ -141,7 +141,7 @@ func source(env *environment, to *millracev1beta1.LBPeerSpec, router netip.Addr,
 	}
 }
 
-// families enables both with MP-BGP; the other family's next hop is the node's own address.
+// families enables both families if MP-BGP is on; the other one's next hop is the node's own address.
 func (r *router) families(env *environment, to *millracev1beta1.LBPeerSpec, note noter) {
 	mode := env.values["mpbgp_nexthop"]
 	for option := range strings.SplitSeq(r.nextHops, ";") {

@@ -36,7 +36,7 @@ import (
 
 // Objects are the objects of files.
 type Objects struct {
-	// Known are objects of kinds that Millrace reads, unique and not rejected by an API server.
+	// Known are objects of kinds that Millrace reads, unique and acceptable to an API server.
 	Known []runtime.Object
 	// Others counts the objects of other kinds.
 	Others map[string]int
@@ -46,7 +46,8 @@ type Objects struct {
 	Sources  map[desired.Object]string
 }
 
-// Problem is why an object, named Document and its number if unreadable, would be rejected.
+// Problem is the reason why an object would be rejected; without a readable name it is Document and its
+// number.
 type Problem struct {
 	Source  string
 	Object  desired.Object

@@ -64,8 +64,8 @@ func serviceCells(services []report.Service) []cells {
 	return rows
 }
 
-// announcers groups nodes by peers: "node1,node2 to router1", more than few as a number, and all nodes, if
-// not 0, as "all 3 nodes".
+// announcers groups nodes by peers: "node1,node2 to router1". A group of more than few nodes is a number,
+// and one of all nodes, if nodes is not 0, "all 3 nodes".
 func announcers(list []report.Announcement, nodes, few int) string {
 	var parts []string
 	for _, announcement := range list {

@@ -52,7 +52,7 @@ func (l *lookup) agent(node nodeObjects, summary Node) []Problem {
 // reported reports whether the node's agent has ever written its report.
 func reported(node nodeObjects) bool { return len(node.report.Status.Conditions) > 0 }
 
-// unmet returns conditions that are not true, of Ready only if no other explains it. Conditions of a Node
+// unmet returns conditions that are not true, Ready only if no other one explains it. Conditions of a Node
 // that is not ready are unreliable and left out.
 func unmet(node nodeObjects) []Problem {
 	if !reported(node) {
@@ -157,7 +157,7 @@ func (l *lookup) withoutLBNode() []Problem {
 	return problems
 }
 
-// notServed returns messages of a true condition Programmed.
+// notServed returns objects that agents cannot serve as specified, from a true condition Programmed.
 func (l *lookup) notServed() []Problem {
 	said := map[string][]string{}
 	for _, node := range l.nodes {

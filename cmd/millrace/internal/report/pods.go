@@ -23,7 +23,7 @@ func component(pod *corev1.Pod) string {
 	return pod.Labels[labelComponent]
 }
 
-// AgentPods returns the agents' pods by node, new ones during a replacement.
+// AgentPods returns the agents' pods by node, during a replacement the new one.
 func AgentPods(pods []corev1.Pod) map[string]*corev1.Pod {
 	byNode := map[string]*corev1.Pod{}
 	for i := range pods {
@@ -85,7 +85,7 @@ func sentence(reason, message string) string {
 	return reason + ": " + message
 }
 
-// installation leaves out agents, which are reported with their nodes.
+// installation returns problems of the operator's pods; agents are reported with their nodes.
 func (l *lookup) installation() []Problem {
 	var operators []*corev1.Pod
 	for i := range l.in.Pods {

@@ -34,7 +34,8 @@ type Input struct {
 type Agents struct {
 	Answers  map[string]*consoleapi.VIPs
 	Failures map[string]string
-	// Forbidden is true if the user may not query agents, LiveForbidden if also not the aggregated API.
+	// Forbidden is true if the user may not query agents, LiveForbidden if an aggregated API is forbidden,
+	// too.
 	Forbidden, LiveForbidden bool
 }
 

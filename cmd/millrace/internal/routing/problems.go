@@ -82,7 +82,7 @@ var certificateErrors = []string{
 	millracev1beta1.PortErrorPrefix + route.ReasonNotFound, millracev1beta1.PortErrorPrefix + route.ReasonInvalidCertificate,
 }
 
-// isServed requires a status address with the port, 0 for any, without a missing certificate.
+// isServed reports whether the status has an address with the port and its certificate; 0: with any port.
 func isServed(ingress *networkingv1.Ingress, port int32) bool {
 	return slices.ContainsFunc(ingress.Status.LoadBalancer.Ingress, func(point networkingv1.IngressLoadBalancerIngress) bool {
 		return slices.ContainsFunc(point.Ports, func(p networkingv1.IngressPortStatus) bool {

@@ -70,7 +70,7 @@ func TestHealthChecksBesideKubeProxy(t *testing.T) {
 	})
 }
 
-// onlyProxy returns a port's listeners. It fails unless there is one per family, none of them the agent.
+// onlyProxy returns a port's listeners. It fails unless each family has one that is not the agent.
 func onlyProxy(ctx context.Context, node, port string) (string, error) {
 	out, err := cluster.Exec(ctx, node, "ss", "-Hltnp", "sport", "=", ":"+port)
 	if err == nil && (strings.Count(string(out), "\n") != 2 || strings.Contains(string(out), "lbagent")) {

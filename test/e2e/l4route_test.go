@@ -269,7 +269,7 @@ func (f *livingFlows) stayed(t *testing.T, event string) {
 	}
 }
 
-// newConnections waits until new connections have about the share, or exactly none.
+// newConnections waits until new connections have about the share, or exactly zero.
 func newConnections(t *testing.T, vips []netip.Addr, share float64) {
 	t.Helper()
 	tolerance := 0.06

@@ -20,7 +20,7 @@ import (
 	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
 )
 
-// TestLiveAPI queries the aggregated API during requests to a VIP, none of which fails.
+// TestLiveAPI queries the aggregated API during requests to a VIP, which all succeed.
 func TestLiveAPI(t *testing.T) {
 	s := addresses(t, "echo")
 	s.routed(t, 30*time.Second, 1, 2, 3)

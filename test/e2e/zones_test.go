@@ -72,7 +72,7 @@ func labelZones(t *testing.T) {
 	}
 }
 
-// distribute sets spec.trafficDistribution and waits until all endpoints have hints, or none.
+// distribute sets spec.trafficDistribution and waits until all endpoints have hints or all lack them.
 func distribute(t *testing.T, distribution string, hinted bool) {
 	t.Helper()
 	kubectl(t, "patch", "service", "hold", "--type=merge", "--patch", `{"spec":{"trafficDistribution":`+distribution+`}}`)

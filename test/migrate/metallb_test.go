@@ -161,7 +161,7 @@ type move struct {
 	ports uint16
 }
 
-// step runs f during requests, none of which may fail, and bounds the number of broken connections.
+// step runs f during requests, all of which must succeed, and bounds the number of broken connections.
 func (m *move) step(t *testing.T, name string, enough, mayBreak int, f func()) {
 	t.Helper()
 	requests, failed := whileAsked(t, m.targets, enough, func() {

@@ -316,7 +316,7 @@ func TestRelease(t *testing.T) {
 	kubectl(t, "delete", "service", "echo", "--timeout=30s")
 }
 
-// underLoad runs helm during requests to a VIP, none of which may fail.
+// underLoad runs helm during requests to a VIP and fails the test if one fails.
 func underLoad(t *testing.T, vip netip.Addr, arguments ...string) {
 	t.Helper()
 	load, err := cluster.RequestsWhile(t.Context(), vip, 100, func(ctx context.Context) error {

@@ -142,7 +142,6 @@ func (d *deciding) decide(
 	return decision
 }
 
-// frontendsOf splits sorted frontends into those of the VIP and those after it.
 func frontendsOf(vip netip.Addr, sorted []*model.Frontend) (own, rest []*model.Frontend) {
 	first := 0
 	for first < len(sorted) && sorted[first].Key.VIP.Compare(vip) < 0 {
@@ -177,7 +176,6 @@ func routeOf(m *model.Model, node *Node, vip netip.Addr, target model.Target, fr
 	return route
 }
 
-// peersOf returns the VIP's peers, sorted by name, or a decision with the reason why there is no peer.
 func peersOf(m *model.Model, vip *model.VIP) ([]model.Target, Decision) {
 	if len(vip.Services) == 0 {
 		return nil, Decision{Reason: ReasonNoService, Message: "no Service has the address"}
@@ -237,7 +235,6 @@ func withheld(selected []model.Target, node *Node) string {
 	return message
 }
 
-// missing returns a frontend that must be programmed before the VIP is announced, or nil.
 func missing(frontends []*model.Frontend, node *Node, announced bool) *model.Frontend {
 	serves := false
 	var attracting *model.Frontend

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// few is the number of VIPs up to which a partial decision is always made.
+// few is the maximum number of VIPs for an unconditional partial decision.
 const few = 16
 
 // Decider computes the same result as Decide, incrementally: only changed VIPs are decided again, and
@@ -76,7 +76,6 @@ func (d *Decider) goesOn(m *model.Model, node *Node) bool {
 		reflect.DeepEqual(m.Advertisements, last.Advertisements) && d.electsAlike(m, node)
 }
 
-// electsAlike reports whether the L2 election of unchanged VIPs has the same result.
 func (d *Decider) electsAlike(m *model.Model, node *Node) bool {
 	last := d.model
 	if len(m.L2) == 0 && len(last.L2) == 0 {

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// Link is an interface and a network in which this node can answer for VIPs.
+// Link is an interface with a network whose VIPs this node can answer for.
 type Link struct {
 	Interface string
 	Prefix    netip.Prefix
@@ -66,10 +66,8 @@ type election struct {
 	// wanted is true if an L2 advertisement selects the VIP.
 	wanted bool
 	// isLeft is true if this node is cut off from endpoints of the VIP and leaves it to other nodes.
-	isLeft bool
-	// leader is nil if no node can answer.
-	leader *model.Node
-	// interfaces are sorted and empty unless this node is the leader.
+	isLeft     bool
+	leader     *model.Node
 	interfaces []string
 }
 
@@ -112,7 +110,6 @@ func elect(m *model.Model, vip *model.VIP, frontends []*model.Frontend, node *No
 	return chosen
 }
 
-// isSplit reports whether a frontend has endpoints on nodes that are down or held.
 func isSplit(frontends []*model.Frontend, held map[forwarding.NodeID]bool) bool {
 	return slices.ContainsFunc(frontends, func(f *model.Frontend) bool {
 		if f.Unreached {
@@ -131,7 +128,7 @@ func answers(m *model.Model, node *Node, candidate *model.Node) bool {
 	return !candidate.Booting && (candidate.ID == m.Self.ID || !candidate.Down && !node.Silent[candidate.ID])
 }
 
-// interfacesOf returns the interfaces on which any of the advertisements covers the VIP, sorted.
+// interfacesOf returns the interfaces of links that cover the VIP for any of the advertisements, sorted.
 func interfacesOf(links map[string][]Link, advertisements []string, vip netip.Addr) (names []string) {
 	for _, advertisement := range advertisements {
 		for _, link := range links[advertisement] {

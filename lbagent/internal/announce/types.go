@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package announce decides which VIPs this node announces to which peers. It is pure.
+// Package announce computes the VIPs that this node announces to its peers and on its links. It is pure.
 package announce
 
 import (
@@ -13,8 +13,7 @@ import (
 // Route is the route to a VIP, or to an aggregate of VIPs, for one peer.
 type Route struct {
 	// Prefix is the VIP as /32 or /128, or the aggregate.
-	Prefix netip.Prefix
-	// NextHop has the prefix's family, or is an IPv6 address.
+	Prefix           netip.Prefix
 	NextHop          netip.Addr
 	Communities      []uint32
 	LargeCommunities [][3]uint32
@@ -43,13 +42,12 @@ func (r *Route) Equal(other *Route) bool {
 // Routes maps an LBPeer to its routes, sorted by prefix.
 type Routes map[string][]Route
 
-// Decision is the peers and interfaces on which a VIP is announced, or the reason why it is not.
+// Decision is the peers and interfaces that announce a VIP, or the reason why none does.
 type Decision struct {
 	VIP        netip.Addr
 	Peers      []string
 	Interfaces []string
-	// Elsewhere is true if another node answers for the VIP.
-	Elsewhere bool
+	Elsewhere  bool
 	// Reason is a CamelCase word and Message a sentence; both are empty if Peers or Interfaces is not.
 	Reason  string
 	Message string

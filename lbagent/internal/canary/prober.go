@@ -21,7 +21,6 @@ import (
 )
 
 const (
-	// interval is the interval of rounds. Answers count until the next round.
 	interval = time.Second
 	reopen   = 5 * time.Second
 )

@@ -110,7 +110,6 @@ func (p *Probation) Judge(vips []VIP, questions map[netip.Addr][]Question, answe
 	return verdict
 }
 
-// holderOf returns the first host that has the address and whether all questions are answered.
 func holderOf(asked []Question, answers map[Question]Answer) (holder *Holder, answered bool) {
 	answered = true
 	for _, question := range asked {

@@ -15,8 +15,7 @@ const (
 	window = 1500 * time.Millisecond
 	// batch is the number of concurrent probes. Each needs a neighbour table entry, and the kernel's
 	// default is 1024.
-	batch = 128
-	// heldAgain is the interval of probes for an address that a host uses.
+	batch     = 128
 	heldAgain = 5 * time.Second
 	// freeAgain is the minimum interval of probes for a free address. Each probe is a broadcast, so a node
 	// sends one per leastTurn, and nodes together about ten a second at most.

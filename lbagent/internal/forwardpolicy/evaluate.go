@@ -260,7 +260,6 @@ func (w *walk) conntrack(key expr.CtKey) []byte {
 	return binary.NativeEndian.AppendUint32(nil, w.state())
 }
 
-// header returns a part of the IP header if it is inside a known address.
 func (w *walk) header(payload *expr.Payload) []byte {
 	if payload.Base != expr.PayloadBaseNetworkHeader {
 		return nil
@@ -303,7 +302,6 @@ func compare(value []byte, cmp *expr.Cmp) match {
 	}
 }
 
-// extension evaluates a match of iptables-nft.
 func (w *walk) extension(e *expr.Match) match {
 	switch info := e.Info.(type) {
 	case *xt.Comment:
@@ -324,7 +322,6 @@ func (w *walk) extension(e *expr.Match) match {
 	return maybe
 }
 
-// ctState evaluates the state. A rule with further conditions may match.
 func (w *walk) ctState(info *xt.ConntrackMtinfoBase, mask uint16) match {
 	const stateFlags = uint16(xt.ConntrackState | xt.ConntrackStateAlias)
 	if info.MatchFlags&stateFlags == 0 {

@@ -23,7 +23,6 @@ type Gate struct {
 	confirm, pass func(ctx context.Context) error
 	logger        logr.Logger
 
-	// turn holds the time of the last confirmation. The goroutine that confirms takes it.
 	turn chan time.Time
 }
 

@@ -33,10 +33,9 @@ type Session struct {
 	Peer        string
 	Address     netip.Addr
 	Established bool
-	// Since is the time when the session last entered or left state Established.
-	Since   time.Time
-	Flaps   uint64
-	Message string
+	Since       time.Time
+	Flaps       uint64
+	Message     string
 	// BFD is the state of the BFD session, such as Up, or empty without one.
 	BFD, BFDMessage string
 }

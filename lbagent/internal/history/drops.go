@@ -28,7 +28,6 @@ const (
 
 type dropKey struct{ reason, service string }
 
-// since returns the packets dropped since previous counters, by reason and Service.
 func (c Counters) since(previous Counters, services map[forwarding.FrontendKey]string) map[dropKey]uint64 {
 	grown := map[dropKey]uint64{}
 	rest := map[string]uint64{}

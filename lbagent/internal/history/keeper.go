@@ -128,7 +128,6 @@ func wants(q *consoleapi.HistoryQuery, entry *Entry) bool {
 	if !slices.Contains(entry.Services, q.Service) {
 		return false
 	}
-	// Other Services of the entry are not selected.
 	entry.Services = []string{q.Service}
 	return true
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// massive is the number of equally changed VIPs from which an entry has a count in place of names.
 const massive = 128
 
 // routes returns entries about VIPs that are announced differently or no more. Equally changed VIPs share
@@ -69,7 +68,6 @@ func saysSame(a, b *announce.Decision) bool {
 	return a.Reason == b.Reason && slices.Equal(a.Peers, b.Peers) && slices.Equal(a.Interfaces, b.Interfaces)
 }
 
-// told describes a decision; nil if the node has no such VIP any more.
 func told(decision *announce.Decision) (what, message string) {
 	switch {
 	case decision == nil:
@@ -140,7 +138,6 @@ type turned struct {
 	had, has, known bool
 }
 
-// endpoints returns entries about changed endpoints on this node. Other nodes record their own.
 func endpoints(before, now *State) []Entry {
 	services := map[model.ServiceName]*turned{}
 	of := func(name model.ServiceName) *turned {

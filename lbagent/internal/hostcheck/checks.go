@@ -84,7 +84,6 @@ func tagsBeside(attachments []dataplane.Attachment) []string {
 	return found
 }
 
-// cards returns the interfaces whose drivers receive packets: the members in place of a bond or team.
 func cards(attachments []dataplane.Attachment) []string {
 	var names []string
 	for i := range attachments {

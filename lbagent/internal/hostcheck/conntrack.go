@@ -22,14 +22,10 @@ const (
 	nearlyFull, roomAgain = 90, 80
 )
 
-// conntrackTable reports whether the kernel's connection table is nearly full. Once it is full, the
-// kernel drops packets of new connections that its filter would track.
 type conntrackTable struct {
 	notice
 }
 
-// observe records the size of the table and its limit, and reports whether the notice changed. A limit
-// of 0 is none.
 func (c *conntrackTable) observe(count, limit uint64) (changed bool) {
 	switch {
 	case count*100 < limit*roomAgain || limit == 0:

@@ -20,7 +20,6 @@ import (
 // firewallEvery is the interval for reading the rules. kube-proxy in nftables mode adds many.
 const firewallEvery = time.Minute
 
-// firewall detects firewalls of the node whose policy drops packets to and from its pods.
 type firewall struct {
 	served atomic.Pointer[servedPods]
 	notice

@@ -25,8 +25,6 @@ type recentCounter struct {
 	until time.Time
 }
 
-// observe processes a counter value, and reports whether the reported value has changed. The first value is the
-// baseline.
 func (o *recentCounter) observe(count uint64, now time.Time) (changed bool) {
 	if o.known && count > o.count {
 		o.until = now.Add(recentFor)

@@ -14,7 +14,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 )
 
-// transmitDrops detects drivers that recently did not transmit frames from XDP.
 type transmitDrops struct {
 	vethTransmit bool
 	notice
@@ -53,7 +52,6 @@ func (u *transmitDrops) run(
 	}, changed, logger)
 }
 
-// problems returns the problems for the report. uncounted is why drops are not counted, or nil.
 func (u *transmitDrops) problems(uncounted error) []string {
 	var found []string
 	if text := u.text(); text != "" {

@@ -63,9 +63,8 @@ type Nodes interface {
 type Read struct {
 	// Objects is the input of the model; Believed, without local observations, is saved for the next agent.
 	Objects, Believed *model.Snapshot
-	// Held are removals on hold, Unready counts unready endpoints that are served.
-	Held    []removalguard.Held
-	Unready readiness.Served
+	Held              []removalguard.Held
+	Unready           readiness.Served
 	// Again is the delay until the input may change by time alone; 0 if it does not.
 	Again       time.Duration
 	NetworksErr error
@@ -114,7 +113,6 @@ func (i *Inputs) ready(nodes Nodes, now time.Time) (*model.Snapshot, time.Durati
 	return &result, again
 }
 
-// retain adds retained EndpointSlices and returns the delay until they may change.
 func (i *Inputs) retain(objects *model.Snapshot, now time.Time) (*model.Snapshot, time.Duration) {
 	if i.Retention == nil {
 		return objects, 0
@@ -167,7 +165,6 @@ func isServed(objects *model.Snapshot) func(types.NamespacedName) bool {
 	}
 }
 
-// logHeld logs kinds whose removals start or stop being held.
 func (i *Inputs) logHeld(held []removalguard.Held) {
 	before, present := map[string]bool{}, map[string]bool{}
 	for _, h := range i.held {

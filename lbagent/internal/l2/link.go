@@ -180,7 +180,6 @@ func (l *link) set(addresses []netip.Addr) (added []netip.Addr) {
 	return added
 }
 
-// sift installs the filter for the addresses. On an error the sockets receive all requests.
 func (l *link) sift(addresses []netip.Addr) (err error) {
 	next := l.filter
 	if next == nil {
@@ -255,7 +254,6 @@ func (l *link) join(addresses []netip.Addr) error {
 	return l.groups.set(wanted)
 }
 
-// isStale reports whether the sockets are closed or the interface's index or hardware address changed.
 func (l *link) isStale() bool {
 	if l.isShut() {
 		return true

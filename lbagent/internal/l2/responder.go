@@ -277,7 +277,6 @@ func (r *Responder) notify() {
 	}
 }
 
-// apply opens and closes links and sets their VIPs. It returns the delay until its next call.
 func (r *Responder) apply(wanted map[string][]netip.Addr, now time.Time) (again time.Duration) {
 	again = retell
 	for name, open := range r.links {

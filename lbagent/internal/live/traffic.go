@@ -32,10 +32,9 @@ type sampler struct {
 	asked time.Time
 	wake  chan struct{}
 	// epoch identifies a sequence of samples without a gap; empty without a sequence.
-	epoch string
-	last  int
-	taken time.Time
-	// totals are the counters of the last sample; dropped and uplinks are its counters of all packets.
+	epoch   string
+	last    int
+	taken   time.Time
 	totals  map[console.FrontendName]console.Frontend
 	dropped map[string]uint64
 	uplinks map[string]console.Uplink
@@ -176,7 +175,6 @@ func (s *sample) count(counted console.Frontend) {
 	}
 }
 
-// merge adds a later sample. The samples share no map afterwards.
 func (s *sample) merge(later *sample) {
 	s.took += later.took
 	for name, counted := range later.frontends {

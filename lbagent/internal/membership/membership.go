@@ -19,8 +19,7 @@ import (
 const (
 	// ShortestInterval is the probe interval per node in small clusters.
 	ShortestInterval = 50 * time.Millisecond
-	// perNode limits a node of a large cluster to 6,700 probes per second.
-	perNode = 150 * time.Microsecond
+	perNode          = 150 * time.Microsecond
 	// repeats is the number of probes per interval to a node with an unanswered probe, at least
 	// shortestRepeat apart.
 	repeats        = 10

@@ -159,7 +159,6 @@ func (c *fibCache) linkChanged(update netlink.LinkUpdate) scope {
 	return nothing
 }
 
-// routeChanged reports whether a route may affect packets to a target, or this node's own address.
 func (c *fibCache) routeChanged(update netlink.RouteUpdate) scope {
 	prefix, ok := destination(&update.Route)
 	if !ok {

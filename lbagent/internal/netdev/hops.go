@@ -134,7 +134,6 @@ func (c *changes) drain() {
 
 var errLost = errors.New("the kernel ended a subscription, as it does when messages were lost")
 
-// watching is the state between two losses of events.
 type watching struct {
 	*HopWatcher
 	report func(error)
@@ -212,7 +211,6 @@ func (s *watching) schedule(changed scope) {
 	s.pending = max(s.pending, changed)
 }
 
-// tick renews the lease, or retries after a failure.
 func (s *watching) tick() {
 	if s.failure != nil || time.Since(s.full) >= resync {
 		s.schedule(everything)

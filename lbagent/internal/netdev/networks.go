@@ -78,8 +78,6 @@ func holders(networks []Network, addresses []netip.Addr) map[string]bool {
 	return holders
 }
 
-// reaching returns the names of the interfaces with a network that contains one of the peers. The node's
-// own addresses are not peers.
 func reaching(networks []Network, peers []netip.Addr) map[string]bool {
 	reaching := map[string]bool{}
 	for _, peer := range peers {

@@ -8,7 +8,6 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// iface is an interface with its position in a stack. Missing indexes are zero.
 type iface struct {
 	link Link
 	// lower is the lower interface of a VLAN, and tag the VLAN tag of its frames.

@@ -113,7 +113,6 @@ func isUp(attributes *netlink.LinkAttrs) bool {
 	return attributes.RawFlags&unix.IFF_UP != 0 && attributes.RawFlags&unix.IFF_LOWER_UP != 0
 }
 
-// choose returns the interfaces that are selected or were selected within HoldOff.
 func (f *Finder) choose(existing []Link, selected map[int]bool, now time.Time) (uplinks []Link, again time.Duration) {
 	seen := map[int]time.Time{}
 	for _, link := range existing {

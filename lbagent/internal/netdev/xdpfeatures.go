@@ -46,7 +46,6 @@ func RunsPrograms(index int) (runs, known bool, err error) {
 	return features&xdpBasic != 0, known, err
 }
 
-// xdpFeatures returns the XDP features of an interface's driver, if the kernel reports them.
 func xdpFeatures(index int) (features uint64, known bool, err error) {
 	family, err := netlink.GenlFamilyGet(netdevFamily)
 	if errors.Is(err, unix.ENOENT) {

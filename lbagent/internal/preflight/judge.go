@@ -184,7 +184,6 @@ func (f *Facts) uplinks() []consoleapi.Finding {
 	return append([]consoleapi.Finding{ok(CheckUplinks, "%s", strings.Join(names, ", "))}, bad...)
 }
 
-// runsNothing reports whether the card is an uplink without Ethernet, which is a separate finding.
 func (f *Facts) runsNothing(card *netdev.Card) bool {
 	return slices.ContainsFunc(f.Uplinks, func(u netdev.Link) bool { return u.Name == card.Name && !u.Ethernet })
 }

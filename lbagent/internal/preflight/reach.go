@@ -135,7 +135,6 @@ func (a *asker) send(node netip.Addr, length int, note *bool) {
 	question = append(question, make([]byte, max(0, length-len(question)))...)
 	a.waiting[token] = note
 	a.unanswered++
-	// The kernel rejects packets above the interface's MTU, which then have no answer.
 	_, _ = a.connection.WriteToUDPAddrPort(question, netip.AddrPortFrom(node, tunnelPort))
 }
 

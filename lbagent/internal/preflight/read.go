@@ -25,10 +25,9 @@ import (
 const (
 	btfFile        = "/sys/kernel/btf/vmlinux"
 	bpffsDirectory = "/sys/fs/bpf"
-	// openVSwitch is the kernel's link kind of Open vSwitch devices.
-	openVSwitch = "openvswitch"
-	forwardIPv4 = "net.ipv4.ip_forward"
-	forwardIPv6 = "net.ipv6.conf.all.forwarding"
+	openVSwitch    = "openvswitch"
+	forwardIPv4    = "net.ipv4.ip_forward"
+	forwardIPv6    = "net.ipv6.conf.all.forwarding"
 )
 
 // ports are the agents' listening ports with default flags.

@@ -228,7 +228,6 @@ func (t *Threshold) isExceeded(answers func(node string) bool) bool {
 	return concerned > 1 && 2*concerned > len(counts)
 }
 
-// answering returns the addresses of lost endpoints on answering nodes for which counts is true, in order.
 func (s *slice) answering(answers func(node string) bool, counts func(since time.Time) bool) (addresses []string) {
 	if len(s.lost) == 0 {
 		return nil

@@ -178,7 +178,6 @@ func isConfirmed(object metav1.Object) bool {
 
 func (k *kind) isHeld() bool { return !k.held.IsZero() }
 
-// keep returns the missing objects to retain, given the number of present ones, and until when.
 func (k *kind) keep(a *advance, missing []string, present int) (kept map[string]bool, last time.Time) {
 	if len(missing) == 0 {
 		k.held = time.Time{}
@@ -215,7 +214,6 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// isTooMuch reports whether the removals are numerous enough to be a mistake.
 func isTooMuch(missing, present int) bool {
 	return present == 0 || missing+present >= many && missing > present
 }

@@ -40,7 +40,6 @@ func serviceOf(slice *discoveryv1.EndpointSlice) serviceName {
 	return serviceName{slice.Namespace, slice.Labels[discoveryv1.LabelServiceName]}
 }
 
-// releasedServices returns the Services that are being deleted and still have a VIP.
 func (g *Guard) releasedServices(objects *model.Snapshot) map[serviceName]bool {
 	if !delta.IsSame(g.services, objects.Services) {
 		g.services, g.deleted = objects.Services, deletedServices(objects.Services)
@@ -61,7 +60,6 @@ func (g *Guard) releasedServices(objects *model.Snapshot) map[serviceName]bool {
 	return released
 }
 
-// deletedServices returns the Services that are being deleted without a confirmed removal.
 func deletedServices(services []*corev1.Service) map[serviceName]*corev1.Service {
 	deleted := map[serviceName]*corev1.Service{}
 	for _, service := range services {

@@ -148,7 +148,6 @@ func lists(slice *discoveryv1.EndpointSlice, address string) bool {
 
 func covers(ports, wanted []discoveryv1.EndpointPort) bool { return len(without(wanted, ports)) == 0 }
 
-// without returns the ports whose number and protocol are not in others.
 func without(ports, others []discoveryv1.EndpointPort) []discoveryv1.EndpointPort {
 	type key struct {
 		number   int32

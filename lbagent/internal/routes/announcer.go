@@ -62,9 +62,8 @@ type Announcer struct {
 	// may have announced.
 	announced map[netip.Addr]bool
 	// told are the prefixes that the speaker announced when announced was computed.
-	told  *announce.Prefixes
-	begun bool
-	// established reports the peers with an established session at the last log.
+	told        *announce.Prefixes
+	begun       bool
 	established map[string]bool
 }
 

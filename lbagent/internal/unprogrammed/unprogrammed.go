@@ -29,14 +29,12 @@ type service struct {
 // A Tracker records when endpoints became ready. It is not safe for concurrent use.
 type Tracker struct {
 	// last is the input of the previous call, known the same by name; nil before the first call.
-	last  []*discoveryv1.EndpointSlice
-	known map[types.NamespacedName]*discoveryv1.EndpointSlice
-	// appeared maps recently ready endpoints, and those on nodes with silent agents, to the time.
+	last     []*discoveryv1.EndpointSlice
+	known    map[types.NamespacedName]*discoveryv1.EndpointSlice
 	appeared map[endpoint]time.Time
 	shown    map[*discoveryv1.EndpointSlice]shown
 }
 
-// shown is a copy of an EndpointSlice with the endpoints at the indexes withheld marked unready.
 type shown struct {
 	copy     *discoveryv1.EndpointSlice
 	withheld []int

@@ -40,8 +40,7 @@ type Uplinks struct {
 	plane  Plane
 	logger logr.Logger
 
-	found *netdev.Uplinks
-	// attached are the uplinks of the last Attach; failed is true if it must be repeated.
+	found    *netdev.Uplinks
 	attached []netdev.Link
 	failed   bool
 	// since is when each interface, by index, became an uplink; zero for those at the start.

@@ -157,7 +157,6 @@ func (w *Watch) Answers(objects *model.Snapshot) func(node string) bool {
 	return func(node string) bool { return node == objects.NodeName || up()[node] }
 }
 
-// log logs changes of the verdict, with the node names of the last pass.
 func (w *Watch) log(verdict membership.Verdict) {
 	for id := range verdict.Down {
 		if _, before := w.verdict.Down[id]; !before {

@@ -79,7 +79,6 @@ func New(stateDir string, of Source, logger logr.Logger) *Recorder {
 	return r
 }
 
-// open opens the log if it is closed and reports whether it did.
 func (r *Recorder) open() bool {
 	r.lock.Lock()
 	defer r.lock.Unlock()

@@ -44,8 +44,9 @@ type Routes map[string][]Route
 
 // Decision is the peers and interfaces that announce a VIP, or the reason why none does.
 type Decision struct {
-	VIP        netip.Addr
-	Peers      []string
+	VIP   netip.Addr
+	Peers []string
+	// Interfaces answer ARP and Neighbor Discovery for the VIP. Elsewhere is true if another node does.
 	Interfaces []string
 	Elsewhere  bool
 	// Reason is a CamelCase word and Message a sentence; both are empty if Peers or Interfaces is not.

@@ -41,7 +41,7 @@ func (r *Retainer) retain(
 			isSame := func(other *endpoint) bool { return other.service == e.service && covers(other.ports, e.ports) }
 			if len(e.ports) > 0 && !slices.ContainsFunc(r.endpoints[address], isSame) {
 				r.endpoints[address] = append(r.endpoints[address], e)
-				r.count++
+				r.count += len(e.ports)
 			}
 		}
 	}

@@ -75,6 +75,9 @@ func New(previous []*discoveryv1.EndpointSlice, limits Limits) *Retainer {
 			r.restore(slice)
 		}
 		r.see(r.endpoints)
+		for _, endpoints := range r.endpoints {
+			r.count += countPorts(endpoints)
+		}
 	}
 	return r
 }
@@ -148,16 +151,24 @@ func (r *Retainer) setDue() {
 }
 
 func (r *Retainer) drop(address string, match func(*endpoint) bool) bool {
-	before := r.endpoints[address]
-	after := slices.DeleteFunc(before, match)
+	before, count := len(r.endpoints[address]), countPorts(r.endpoints[address])
+	after := slices.DeleteFunc(r.endpoints[address], match)
 	if len(after) == 0 {
 		delete(r.endpoints, address)
 	} else {
 		r.endpoints[address] = after
 	}
-	dropped := len(before) - len(after)
-	r.count -= dropped
-	return dropped > 0
+	r.count -= count - countPorts(after)
+	return len(after) < before
+}
+
+// countPorts returns the number of pairs of address and port, each of which takes an entry in the map of
+// endpoints on its node.
+func countPorts(endpoints []*endpoint) (count int) {
+	for _, e := range endpoints {
+		count += len(e.ports)
+	}
+	return count
 }
 
 func (r *Retainer) expire(cluster Cluster, now time.Time) (changed bool) {
@@ -184,22 +195,24 @@ func (r *Retainer) expire(cluster Cluster, now time.Time) (changed bool) {
 
 // evict drops endpoints above the limit: the oldest of the namespace with the most.
 func (r *Retainer) evict() bool {
-	excess := r.count - r.limits.Endpoints
-	if excess <= 0 {
+	if r.count <= r.limits.Endpoints {
 		return false
 	}
 	byNamespace := map[string][]*endpoint{}
+	counts := map[string]int{}
 	for _, e := range r.all() {
 		byNamespace[e.service.Namespace] = append(byNamespace[e.service.Namespace], e)
+		counts[e.service.Namespace] += len(e.ports)
 	}
 	names := slices.Sorted(maps.Keys(byNamespace))
-	for range excess {
-		most := slices.MaxFunc(names, func(a, b string) int { return len(byNamespace[a]) - len(byNamespace[b]) })
+	for r.count > r.limits.Endpoints {
+		most := slices.MaxFunc(names, func(a, b string) int { return counts[a] - counts[b] })
 		oldest := byNamespace[most][0]
 		byNamespace[most] = byNamespace[most][1:]
+		counts[most] -= len(oldest.ports)
+		r.evicted += len(oldest.ports)
 		r.drop(oldest.address, func(e *endpoint) bool { return e == oldest })
 	}
-	r.evicted += excess
 	return true
 }
 

@@ -134,6 +134,12 @@ func TestRetention(t *testing.T) {
 			{s, []string{"s-1=a/s:80: p3"}, "a/s:80: p1; a/s:80: p2; b/t:80: p4"},
 			{s, nil, "a/s:80: p2; b/t:80: p4; a/s:80: p3"},
 		},
+		"an endpoint counts once per port": {
+			{0, []string{"s-1=a/s:80: p1", "t-1=b/t:80,81,82: p2"}, ""},
+			{s, []string{"t-1=b/t:80,81,82: p2"}, "a/s:80: p1"},
+			{s, []string{"t-1=b/t:80: p2"}, "a/s:80: p1; b/t:81,82: p2"},
+			{s, []string{"t-1=b/t:83: p2"}, "a/s:80: p1; b/t:80: p2"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster := Cluster{

@@ -97,6 +97,5 @@ func (r *Retainer) restore(slice *discoveryv1.EndpointSlice) {
 			since: slice.CreationTimestamp.Time, check: slice.CreationTimestamp.Add(firstCheck),
 		}
 		r.endpoints[e.address] = append(r.endpoints[e.address], e)
-		r.count++
 	}
 }

@@ -97,8 +97,21 @@ func TestAgentSilent(t *testing.T) {
 				}
 				w.beat(t, test.last, test.returned)
 				w.check(t, test.fixture)
+				// A handed-on flow needs the chain when its exception is lost.
+				if isAsked := w.groupMark(t, syn).Moved != 0; isAsked != (test.name == "a SYN") && test.row == byRank && test.fixture.name != local.name {
+					t.Errorf("the chain is asked: %v", isAsked)
+				}
+				put(t, w.GroupMarks, syn.rowGroup(), bpf.DatapathGroupMark{})
 			})
 		}
+		t.Run(f.name+"/zones", func(t *testing.T) {
+			zones := bpf.DatapathZones{Table: [8]uint32{1}}
+			put(t, w.ZoneTables, f.frontendID(portCluster), zones)
+			defer put(t, w.ZoneTables, f.frontendID(portCluster), bpf.DatapathZones{})
+			put(t, w.Rows, syn.rowIndex(), byRank.row())
+			w.beat(t, silent, 0)
+			w.check(t, here("a SYN to a frontend with zones", syn, opened))
+		})
 		for _, p := range []packet{syn, udp, late} {
 			put(t, w.Rows, p.rowIndex(), tables[p.to.Port()].row())
 		}

@@ -273,7 +273,8 @@ static __always_inline __u32 chain_chooser(struct path path, int formers)
 __noinline int hand_on(struct packet *packet, const struct self *self,
 		       const struct frontend *frontend)
 {
-	__u32 table, node = 0;
+	__u32 table, index, node = 0;
+	struct group_mark *mark;
 	enum agent_state agent;
 	struct row *row;
 
@@ -282,8 +283,12 @@ __noinline int hand_on(struct packet *packet, const struct self *self,
 	agent = agent_state();
 	if (agent == AGENT_WORKS || (agent == AGENT_RETURNED && !is_midstream(packet)))
 		return 0;
+	/* Mid-stream packets have been forwarded to other zones, and ask no other node when they return. */
+	if (has_zones(frontend))
+		return 0;
 	table = zone_table(packet, self, frontend);
-	row = table ? row_of(table, packet->node_hash) : NULL;
+	index = row_index(table, packet->node_hash);
+	row = table ? bpf_map_lookup_elem(&rows, &index) : NULL;
 	if (row)
 		node = chain_chooser(chain_behind(row->path, self),
 				     row_primary(row->path) == self->id ? row_history(row->path) :
@@ -292,8 +297,13 @@ __noinline int hand_on(struct packet *packet, const struct self *self,
 		return 0;
 	packet->path = path_to(packet->path, node);
 	packet->path.word &= ~PATH_WALK;
-	if (!is_midstream(packet))
+	if (!is_midstream(packet)) {
 		packet->path.word |= PATH_RANKED;
+		/* The flow may lose its exception, so the chain must be asked as if the row had moved. */
+		mark = mark_of(index);
+		if (mark && !tracing)
+			mark->moved = mark_now();
+	}
 	packet->asks_nobody = 1;
 	trace_step(TRACE_HANDED_ON);
 	count_event(EVENT_AGENT_SILENT);

@@ -404,8 +404,11 @@ static __always_inline int serve_unknown(struct xdp_md *ctx, struct packet *pack
 	__u32 recalled = 0;
 	int next, id;
 
-	if (found == FLOW_IS_OVER)
+	if (found == FLOW_IS_OVER) {
 		flow_remove(&packet->flow);
+		/* Else packets of the new flow would be led to the endpoint of the previous one. */
+		forget(&packet->flow);
+	}
 	if (found == FLOW_IS_UNKNOWN && is_from_self(self, &packet->flow))
 		return send_elsewhere(packet, self, frontend);
 	if ((found == FLOW_IS_UNKNOWN || found == FLOW_IS_UNPROVED) && is_midstream(packet))

@@ -27,6 +27,20 @@ static __always_inline __u32 zone_table(const struct packet *packet, const struc
 	return table ? table : frontend->table;
 }
 
+static __always_inline int has_zones(const struct frontend *frontend)
+{
+	__u32 id = frontend->id;
+	struct zones *zones = bpf_map_lookup_elem(&zone_tables, &id);
+	__u32 any = 0;
+
+	if (!zones)
+		return 0;
+#pragma unroll
+	for (int i = 0; i < ZONES; i++)
+		any |= zones->table[i];
+	return any != 0;
+}
+
 /* Sets the path to that of the next zone with a table, at last the ingress node's own without a
  * chain. Returns 0 at the end, or if the frontend has one table. Global, so that the loop that
  * calls it is verified faster.

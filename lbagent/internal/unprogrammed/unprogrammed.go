@@ -19,11 +19,15 @@ import (
 // seconds without a heartbeat, two between probes in large clusters, and a pass.
 const margin = 10 * time.Second
 
-type endpoint struct{ node, address string }
-
 type service struct {
 	types.NamespacedName
 	family discoveryv1.AddressType
+}
+
+// endpoint belongs to one Service, because pods of other Services may share its address (hostNetwork).
+type endpoint struct {
+	service       service
+	node, address string
 }
 
 // A Tracker records when endpoints became ready. It is not safe for concurrent use.
@@ -74,7 +78,7 @@ func (t *Tracker) Advance(present []*discoveryv1.EndpointSlice, silent map[strin
 		for j := range slice.Endpoints {
 			switch e := &slice.Endpoints[j]; {
 			case !isReady(e):
-			case t.isWithheld(e, silent):
+			case t.isWithheld(slice, e, silent):
 				withheld[i] = append(withheld[i], j)
 			default:
 				served[serviceOf(slice)] = true
@@ -120,11 +124,11 @@ func (t *Tracker) add(previous, slice *discoveryv1.EndpointSlice, now time.Time)
 	before := map[endpoint]bool{}
 	if previous != nil {
 		for i := range previous.Endpoints {
-			before[endpointOf(&previous.Endpoints[i])] = isReady(&previous.Endpoints[i])
+			before[endpointOf(slice, &previous.Endpoints[i])] = isReady(&previous.Endpoints[i])
 		}
 	}
 	for i := range slice.Endpoints {
-		if e := endpointOf(&slice.Endpoints[i]); isReady(&slice.Endpoints[i]) && !before[e] {
+		if e := endpointOf(slice, &slice.Endpoints[i]); isReady(&slice.Endpoints[i]) && !before[e] {
 			t.appeared[e] = now
 		}
 	}
@@ -143,14 +147,14 @@ func (t *Tracker) withholds(silent map[string]time.Time) bool {
 	return false
 }
 
-func (t *Tracker) isWithheld(e *discoveryv1.Endpoint, silent map[string]time.Time) bool {
+func (t *Tracker) isWithheld(slice *discoveryv1.EndpointSlice, e *discoveryv1.Endpoint, silent map[string]time.Time) bool {
 	if e.NodeName == nil {
 		return false
 	}
 	if _, isSilent := silent[*e.NodeName]; !isSilent {
 		return false
 	}
-	_, appeared := t.appeared[endpointOf(e)]
+	_, appeared := t.appeared[endpointOf(slice, e)]
 	return appeared
 }
 
@@ -172,8 +176,8 @@ func (t *Tracker) show(slice *discoveryv1.EndpointSlice, indexes []int) shown {
 	return shown{&changed, indexes}
 }
 
-func endpointOf(e *discoveryv1.Endpoint) endpoint {
-	var of endpoint
+func endpointOf(slice *discoveryv1.EndpointSlice, e *discoveryv1.Endpoint) endpoint {
+	of := endpoint{service: serviceOf(slice)}
 	if e.NodeName != nil {
 		of.node = *e.NodeName
 	}

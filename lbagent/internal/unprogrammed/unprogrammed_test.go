@@ -79,6 +79,10 @@ func TestAdvance(t *testing.T) {
 			{0, []*discoveryv1.EndpointSlice{slice("web"), slice("other", "x@node1")}, false, "x"},
 			{70, []*discoveryv1.EndpointSlice{slice("web", "c@node3"), slice("other", "x@node1", "y@node3")}, false, "c x"},
 		}},
+		{"an address that another Service lists stays programmed", []step{
+			{0, []*discoveryv1.EndpointSlice{slice("web", "a@node1", "n@node3"), slice("other", "x@node1")}, false, "a n x"},
+			{70, []*discoveryv1.EndpointSlice{slice("web", "a@node1", "n@node3"), slice("other", "x@node1", "n@node3")}, false, "a n x"},
+		}},
 		{"the endpoints of the first pass are programmed", []step{{70, one("a@node1", "c@node3"), false, "a c"}}},
 		{"a slice that goes and comes back is new", []step{
 			{0, one("a@node1", "b@node3"), false, "a b"}, {70, nil, false, ""}, {80, one("a@node1", "b@node3"), false, "a"},

@@ -55,8 +55,10 @@ func New(before []*discoveryv1.EndpointSlice) *Tracker {
 
 // Advance returns the EndpointSlices with endpoints marked unready that appeared while their node's agent
 // was silent. silent maps these nodes to the time since when. An endpoint stays ready if its Service has no
-// other.
-func (t *Tracker) Advance(present []*discoveryv1.EndpointSlice, silent map[string]time.Time, now time.Time) []*discoveryv1.EndpointSlice {
+// other on a node that is not down.
+func (t *Tracker) Advance(
+	present []*discoveryv1.EndpointSlice, silent map[string]time.Time, down map[string]bool, now time.Time,
+) []*discoveryv1.EndpointSlice {
 	t.take(present, now)
 	maps.DeleteFunc(t.appeared, func(e endpoint, at time.Time) bool {
 		since, isSilent := silent[e.node]
@@ -80,7 +82,7 @@ func (t *Tracker) Advance(present []*discoveryv1.EndpointSlice, silent map[strin
 			case !isReady(e):
 			case t.isWithheld(slice, e, silent):
 				withheld[i] = append(withheld[i], j)
-			default:
+			case e.NodeName == nil || !down[*e.NodeName]:
 				served[serviceOf(slice)] = true
 			}
 		}

@@ -41,7 +41,7 @@ func ready(all []*discoveryv1.EndpointSlice) (addresses []string) {
 	return addresses
 }
 
-// The agent of node 3 is silent from 60 s on. Times are in seconds.
+// The agent of node 3 is silent from 60 s on, and node 4 is down. Times are in seconds.
 func TestAdvance(t *testing.T) {
 	type step struct {
 		at      int
@@ -79,6 +79,9 @@ func TestAdvance(t *testing.T) {
 			{0, []*discoveryv1.EndpointSlice{slice("web"), slice("other", "x@node1")}, false, "x"},
 			{70, []*discoveryv1.EndpointSlice{slice("web", "c@node3"), slice("other", "x@node1", "y@node3")}, false, "c x"},
 		}},
+		{"an endpoint on a node that is down is no other one", []step{
+			{0, one("a@node4"), false, "a"}, {70, one("a@node4", "c@node3"), false, "a c"},
+		}},
 		{"an address that another Service lists stays programmed", []step{
 			{0, []*discoveryv1.EndpointSlice{slice("web", "a@node1", "n@node3"), slice("other", "x@node1")}, false, "a n x"},
 			{70, []*discoveryv1.EndpointSlice{slice("web", "a@node1", "n@node3"), slice("other", "x@node1", "n@node3")}, false, "a n x"},
@@ -96,7 +99,7 @@ func TestAdvance(t *testing.T) {
 				if step.at >= 60 && !step.returns {
 					silent["node3"] = start.Add(time.Minute)
 				}
-				got := tracker.Advance(step.slices, silent, start.Add(time.Duration(step.at)*time.Second))
+				got := tracker.Advance(step.slices, silent, map[string]bool{"node4": true}, start.Add(time.Duration(step.at)*time.Second))
 				if addresses := strings.Join(ready(got), " "); addresses != step.want {
 					t.Errorf("after %d s ready are %q, want %q", step.at, addresses, step.want)
 				}
@@ -111,8 +114,8 @@ func TestSameObjects(t *testing.T) {
 	silent := map[string]time.Time{"node3": start}
 	tracker := New([]*discoveryv1.EndpointSlice{slice("web", "a@node1"), slice("other", "x@node1")})
 	present := []*discoveryv1.EndpointSlice{slice("web", "a@node1", "c@node3"), slice("other", "x@node1")}
-	first := tracker.Advance(present, silent, start)
-	second := tracker.Advance(slices.Clone(present), silent, start.Add(time.Second))
+	first := tracker.Advance(present, silent, nil, start)
+	second := tracker.Advance(slices.Clone(present), silent, nil, start.Add(time.Second))
 	if first[0] != second[0] || first[0] == present[0] || first[1] != present[1] {
 		t.Error("the EndpointSlices of two passes differ, or no copy was changed")
 	}

@@ -100,7 +100,11 @@ func (w *Watch) See(objects *model.Snapshot, now time.Time) *model.Snapshot {
 	for id, since := range verdict.Alone {
 		silent[w.names[id]] = since
 	}
-	seen.EndpointSlices = w.endpoints.Advance(objects.EndpointSlices, silent, now)
+	down := make(map[string]bool, len(seen.Down))
+	for id := range seen.Down {
+		down[w.names[id]] = true
+	}
+	seen.EndpointSlices = w.endpoints.Advance(objects.EndpointSlices, silent, down, now)
 	return &seen
 }
 

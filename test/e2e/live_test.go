@@ -257,7 +257,7 @@ func topByBoth(t *testing.T, s service, asker string) {
 			return shown, fmt.Errorf("millrace top as %s: %w: %s", user, err, complaints)
 		}
 		// Users without access to the aggregated API get a notice.
-		if told := strings.Contains(complaints, "the agents are asked"); told != (user == asker) {
+		if told := strings.Contains(complaints, "querying the agents instead"); told != (user == asker) {
 			return shown, fmt.Errorf("millrace top as %s complains: %s", user, complaints)
 		}
 		return shown, json.Unmarshal([]byte(out), &shown)

@@ -161,8 +161,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		Unforwarded: p.datapath.Adoption().Kind == dataplane.Created, Logger: logger.WithName("checkpoint"),
 	})
 	watching := newProber(config, checkpointer, logger.WithName("watch"))
-	finder := netdev.NewFinder(config.Uplinks)
-	passes := metrics.NewPasses()
+	finder, passes := netdev.NewFinder(config.Uplinks), metrics.NewPasses()
 	maps := reconcile.New(have, plan.NewPlanner(have).HashBy(p.seed.Constants()), reconcile.Config{
 		Plane: p.datapath, Limits: config.limits(), WithdrawDelay: config.WithdrawDelay, Take: serviceProxy{p.datapath}.Take,
 		Explain: nameFlag, Moved: func() { monitor.Move("maps") }, Repaired: passes.Repaired, Logger: logger,

@@ -11,6 +11,7 @@ type Preflight struct {
 // Level represents the severity of a Finding.
 type Level string
 
+// Levels of findings.
 const (
 	LevelOK Level = "OK"
 	// LevelWarning is a limitation, or requires attention.

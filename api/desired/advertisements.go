@@ -71,6 +71,7 @@ type ExtendedCommunity struct {
 	ASN, Value uint32
 }
 
+// Subtypes of extended communities (RFC 4360).
 const (
 	RouteTarget  byte = 2
 	SiteOfOrigin byte = 3

@@ -38,6 +38,7 @@ const (
 	PathDrops = "/v1/drops"
 )
 
+// Query parameters of requests.
 const (
 	ParameterSince = "since"
 	// ParameterService is namespace/name, for flows and drops. It is required.
@@ -130,6 +131,7 @@ type Flow struct {
 	State string `json:"state"`
 }
 
+// States of flows.
 const (
 	FlowEstablished = "Established"
 	FlowClosing     = "Closing"

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/api/flowhash"
 )
 
+// Names of the Secret and its annotation.
 const (
 	Namespace  = "millrace-system"
 	SecretName = "millrace-tunnel-key"
@@ -69,11 +70,11 @@ func Derive(secret [Size]byte, label string) [Size]byte {
 type Phase string
 
 const (
-	// Steady: only the keys of the State are accepted.
+	// Steady means only the keys of the State are accepted.
 	Steady Phase = "Steady"
-	// Publishing: nodes start to accept the newest key. No node sends with it.
+	// Publishing means nodes start to accept the newest key. No node sends with it.
 	Publishing Phase = "Publishing"
-	// Switching: nodes start to send with the newest key.
+	// Switching means nodes start to send with the newest key.
 	Switching Phase = "Switching"
 )
 

@@ -56,6 +56,7 @@ type Settings struct {
 // Protocol is the protocol of connections to backends.
 type Protocol int
 
+// Protocols of backends.
 const (
 	HTTP Protocol = iota
 	HTTPS

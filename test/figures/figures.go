@@ -11,7 +11,7 @@ import (
 	"text/tabwriter"
 )
 
-// StrictVariable, if set, makes figures beyond their limits test failures.
+// StrictVariable is the environment variable that makes figures beyond their limits test failures.
 const StrictVariable = "STRICT"
 
 // Report is a list of figures.

@@ -48,6 +48,7 @@ func (w *Want) equal(other *Want) bool {
 // Counters count probes and answers since the start of a Prober.
 type Counters struct{ Sent, Answered uint64 }
 
+// Prober sends probes through routers and records the answers.
 type Prober struct {
 	random  *rand.Rand
 	changed chan struct{}
@@ -104,6 +105,7 @@ func (p *Prober) Result(target Target) Result {
 	return p.results[target]
 }
 
+// Counters returns the numbers of probes and answers.
 func (p *Prober) Counters() Counters {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -20,6 +20,7 @@ import (
 // Command selects a query.
 type Command string
 
+// Commands of the console.
 const (
 	Drops Command = "drops"
 	Top   Command = "top"

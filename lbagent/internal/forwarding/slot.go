@@ -12,6 +12,7 @@ import (
 // the size as a signed power of two times Rows. The slot of an ordinary table is thus its block number.
 type NodeTableSlot uint32
 
+// Layout of slots of node tables.
 const (
 	slotPart          = 16
 	slotSize          = 24

@@ -8,6 +8,7 @@ import (
 	"slices"
 )
 
+// Limits of tunnel keys.
 const (
 	// MaxTunnelKey is the highest number of a TunnelKey; the lowest is 1.
 	MaxTunnelKey     = 4

@@ -30,6 +30,7 @@ type Plane interface {
 	WrongUplinks() (uint64, error)
 }
 
+// Checks evaluates the settings of the host that affect forwarding.
 type Checks struct {
 	plane  Plane
 	exempt func() error

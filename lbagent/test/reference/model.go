@@ -59,6 +59,7 @@ type Entry struct {
 // Doubt is a result that depends on a timeout.
 type Doubt int
 
+// Values of Doubt.
 const (
 	No Doubt = iota
 	// Maybe means that the timeout is about to expire.

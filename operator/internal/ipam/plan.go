@@ -48,25 +48,25 @@ type Request struct {
 type Reason uint8
 
 const (
-	// NoMatchingPool: no eligible pool has addresses of the family.
+	// NoMatchingPool means no eligible pool has addresses of the family.
 	NoMatchingPool Reason = iota + 1
-	// PoolExhausted: eligible pools have the family, but no free address.
+	// PoolExhausted means eligible pools have the family, but no free address.
 	PoolExhausted
-	// AddressInUse: another Service has the requested address and does not share it with this one.
+	// AddressInUse means another Service has the requested address and does not share it with this one.
 	AddressInUse
-	// AddressNotInPool: no eligible pool has the requested address.
+	// AddressNotInPool means no eligible pool has the requested address.
 	AddressNotInPool
-	// NotRequested: the requested address is of a family that the Service does not have.
+	// NotRequested means the requested address is of a family that the Service does not have.
 	NotRequested
-	// PortConflict: another Service on the address has a port of this one.
+	// PortConflict means another Service on the address has a port of this one.
 	PortConflict
-	// AddressFull: the requested address has the maximum number of Services.
+	// AddressFull means the requested address has the maximum number of Services.
 	AddressFull
-	// QuotaExceeded: the namespace has as many addresses as its quotas permit.
+	// QuotaExceeded means the namespace has as many addresses as its quotas permit.
 	QuotaExceeded
-	// NothingToAdopt: the status of the Service has no address to adopt.
+	// NothingToAdopt means the status of the Service has no address to adopt.
 	NothingToAdopt
-	// OtherAddress: the Service keeps its address although its sharing key has another one.
+	// OtherAddress means the Service keeps its address although its sharing key has another one.
 	OtherAddress
 )
 
@@ -87,9 +87,9 @@ type Note struct {
 type NoteKind uint8
 
 const (
-	// QuotaNearlyUsed: the namespace uses most of a quota.
+	// QuotaNearlyUsed means the namespace uses most of a quota.
 	QuotaNearlyUsed NoteKind = iota + 1
-	// AnotherAddress: the address of the sharing key had no room for the Service.
+	// AnotherAddress means the address of the sharing key had no room for the Service.
 	AnotherAddress
 )
 

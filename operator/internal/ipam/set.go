@@ -17,6 +17,7 @@ const MaxCount = 1<<53 - 1
 // Family is an IP family.
 type Family uint8
 
+// Address families.
 const (
 	IPv4 Family = 4
 	IPv6 Family = 6

@@ -28,6 +28,7 @@ type Cluster struct {
 	Server   string
 }
 
+// Names of checks.
 const (
 	CheckVersion = "kubernetes"
 	CheckRivals  = "rivals"

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
+// Errors of requests without a unique proxy.
 var (
 	ErrNotServed = errors.New("not served")
 	ErrAmbiguous = errors.New("served at several VIPs")

@@ -37,6 +37,7 @@ type Line struct {
 	Count uint64   `json:"count,omitempty"`
 }
 
+// Kinds of records and limits of merging.
 const (
 	KindEvent = "Event"
 	// gap merges equal records of nodes; each node records its dropped packets once a minute.

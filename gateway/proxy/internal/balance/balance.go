@@ -14,6 +14,7 @@ import (
 	"time"
 )
 
+// Errors of a selection.
 var (
 	ErrNone = errors.New("the backend has no endpoints")
 	ErrBusy = errors.New("all endpoints of the backend are at their limit of requests")

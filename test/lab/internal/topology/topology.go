@@ -17,6 +17,7 @@ import (
 // Role is the role of a host.
 type Role string
 
+// Roles of machines.
 const (
 	RoleClient       Role = "client"
 	RoleRouter       Role = "router"

@@ -45,6 +45,7 @@ type Refusal struct {
 // Level is the severity of a row.
 type Level string
 
+// Levels of states.
 const (
 	Bad Level = "bad"
 	// Warning works in part, or needs attention.

@@ -19,8 +19,6 @@ func bgpCommand(env environment, config *cluster.Config) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "bgp",
 		Short: "Show the nodes' BGP sessions and routes",
-		Args:  cobra.NoArgs,
-		RunE:  func(command *cobra.Command, _ []string) error { return command.Help() },
 	}
 	command.AddCommand(
 		bgpListCommand(env, config, "peers", "Show the nodes' BGP sessions", render.BGPPeers),

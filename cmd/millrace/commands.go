@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/usage"
 )
 
 // errProblems is the result of `status --exit-code` and `analyze` after problems were printed.
@@ -58,9 +59,26 @@ func newCommand(env environment) *cobra.Command {
 		versionCommand(env, &config),
 		manCommand(),
 	)
+	suggest(root)
+	usage.Explain(root)
 	root.Version = version
 	root.SetVersionTemplate("{{.Version}}\n")
 	return root
+}
+
+// suggest adds names under which users of kubectl look for commands.
+func suggest(root *cobra.Command) {
+	names := map[string][]string{
+		"status": {"health", "problems", "info", "certificates"}, "vips": {"get", "service", "services", "svc", "addresses", "pools", "ip"},
+		"nodes": {"lbnodes", "lbnodereports", "agents"}, "bgp": {"peers", "lbpeers", "sessions", "bfd"},
+		"routes": {"ingress", "ingresses", "gateway", "gateways", "httproutes"}, "why": {"history", "events", "explain", "log", "logs"},
+		"analyze": {"validate", "lint", "check"}, "top": {"rates", "traffic", "stats"}, "trace": {"tracepath", "flow", "flows"},
+		"sysdump": {"dump", "bugtool", "support"}, "ui": {"web", "dashboard"}, "drops": {"packets", "dropped"}, "drain": {"cordon"},
+		"undrain": {"uncordon"},
+	}
+	for _, command := range root.Commands() {
+		command.SuggestFor = names[command.Name()]
+	}
 }
 
 func kubectlFlags(config *cluster.Config) *genericclioptions.ConfigFlags {

@@ -96,7 +96,7 @@ func TestDropsOfManyNodes(t *testing.T) {
 	stdout := output{make(chan string)}
 	var stderr bytes.Buffer
 	watch := dropWatch{
-		env:    environment{stdout: stdout, stderr: &stderr, width: 100},
+		env:    environment{stdout: stdout, stderr: &stderr, width: 120},
 		reason: "no_endpoint", vip: netip.MustParseAddr("203.0.113.1"),
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -142,7 +142,7 @@ func TestDropsOfNoReason(t *testing.T) {
 	runner := fleet{lines: map[string][]consoleapi.Line{"node1": {headLine("node1", 1)}}}
 	for _, asJSON := range []bool{false, true} {
 		var stdout, stderr bytes.Buffer
-		watch := dropWatch{env: environment{stdout: &stdout, stderr: &stderr, width: 100}, json: asJSON, reason: "nope"}
+		watch := dropWatch{env: environment{stdout: &stdout, stderr: &stderr, width: 120}, json: asJSON, reason: "nope"}
 		err := watch.run(t.Context(), runner, []string{"node1"})
 		if want := "--reason=nope: must be one of fragment, no_endpoint"; err == nil || err.Error() != want {
 			t.Errorf("with JSON %t: ended with %v, want %s", asJSON, err, want)
@@ -337,7 +337,7 @@ func TestConsoleFlags(t *testing.T) {
 		"format":    {"drops -o yaml", "must be json"},
 		"interval":  {"top --interval 1ms", "--interval=1ms"},
 		"vip":       {"drops --vip web", "--vip"},
-		"syn, ack":  {"trace 198.51.100.1:1 203.0.113.1:80 --syn --ack", "syn ack"},
+		"syn, ack":  {"trace 198.51.100.1:1 203.0.113.1:80 --syn --ack", "--syn and --ack exclude each other"},
 		"no target": {"trace 198.51.100.1:1", "SOURCE:PORT VIP:PORT, or a URL"},
 		"no agents": {"top --kubeconfig " + emptyCluster(t), "no agent runs"},
 	} {

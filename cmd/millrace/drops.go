@@ -20,6 +20,7 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/console"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/usage"
 )
 
 // answerTime is the time to wait for the counters of all nodes before those of some are printed.
@@ -69,7 +70,7 @@ func dropsCommand(env environment, config *cluster.Config) *cobra.Command {
 type addressFlag netip.Addr
 
 func (f *addressFlag) Set(text string) error {
-	address, err := netip.ParseAddr(text)
+	address, err := usage.Address(text)
 	*f = addressFlag(address)
 	return err
 }
@@ -178,7 +179,7 @@ func (w *dropWatch) take(answer console.Answer) error {
 	case line.Drops != nil:
 		w.counters = append(w.counters, *line.Drops)
 	case line.Drop != nil:
-		w.waiting = append(w.waiting, render.Drop(line.Drop))
+		w.waiting = append(w.waiting, render.Drop(line.Drop, w.env.width))
 	case line.Missed > 0:
 		w.waiting = append(w.waiting, fmt.Sprintf("(%d samples of %s were skipped because they arrived too fast)", line.Missed, answer.Node))
 	}
@@ -206,7 +207,7 @@ func (w *dropWatch) head() error {
 	}
 	if !w.headed && len(w.counters) > 0 {
 		w.headed = true
-		lines := append(render.DropCounters(w.counters, w.env.width), "", render.DropHeading())
+		lines := append(render.DropCounters(w.counters, w.env.width), "", render.DropHeading(w.env.width))
 		w.waiting = append(lines, w.waiting...)
 	}
 	if len(w.waiting) == 0 {

@@ -3,13 +3,12 @@
 package main
 
 import (
-	"net/netip"
-
 	"github.com/spf13/cobra"
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/usage"
 )
 
 func duplicatesCommand(env environment, config *cluster.Config) *cobra.Command {
@@ -28,7 +27,7 @@ func duplicatesCommand(env environment, config *cluster.Config) *cobra.Command {
 				return err
 			}
 			for _, text := range args {
-				if _, err := netip.ParseAddr(text); err != nil {
+				if _, err := usage.Address(text); err != nil {
 					return err
 				}
 			}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -23,6 +24,7 @@ import (
 
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/timeline"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/usage"
 )
 
 // version is set by the linker.
@@ -63,15 +65,18 @@ func main() {
 	os.Exit(code)
 }
 
-// processEnvironment assumes 100 columns without a terminal. NO_COLOR disables colours
-// (https://no-color.org).
+// processEnvironment does not limit the width of pipes and files. COLUMNS overrides the width of the
+// terminal, and NO_COLOR disables colours (https://no-color.org).
 func processEnvironment() environment {
-	env := environment{args: os.Args, getenv: os.Getenv, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, width: 100}
+	env := environment{args: os.Args, getenv: os.Getenv, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
 	if terminal := int(os.Stdout.Fd()); term.IsTerminal(terminal) {
 		env.colour = os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 		if columns, rows, err := term.GetSize(terminal); err == nil && columns > 0 {
 			env.width, env.height = columns, rows
 		}
+	}
+	if columns, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && columns > 0 {
+		env.width = columns
 	}
 	return env
 }
@@ -84,7 +89,7 @@ func run(ctx context.Context, env environment) int {
 	err := root.ExecuteContext(ctx)
 	code := exitCode(err)
 	if code == exitError {
-		fmt.Fprintf(env.stderr, "millrace: %v\n", err)
+		fmt.Fprintf(env.stderr, "millrace: %v\n", usage.Rephrase(err))
 	}
 	return code
 }

@@ -75,9 +75,9 @@ func TestRun(t *testing.T) {
 		{"vips", []string{"millrace", "vips", "--kubeconfig", kubeconfig}, exitOK, "No VIPs.", ""},
 		{"nodes", []string{"millrace", "nodes", "-o", "yaml", "--kubeconfig", kubeconfig}, exitOK, "[]\n", ""},
 		{"no such format", []string{"millrace", "vips", "-o", "xml"}, exitError, "", "--output=xml: must be one of wide, json, yaml"},
-		{"no such command", []string{"millrace", "vip"}, exitError, "", `unknown command "vip"`},
+		{"no such command", []string{"millrace", "vip"}, exitError, "", `has no command "vip"; did you mean millrace vips?`},
 		{"no such VIP", []string{"millrace", "vips", "203.0.113.7", "--kubeconfig", kubeconfig}, exitError, "", "no such VIP: there is no VIP 203.0.113.7"},
-		{"too many arguments", []string{"millrace", "nodes", "x"}, exitError, "", "unknown command"},
+		{"too many arguments", []string{"millrace", "nodes", "x"}, exitError, "", `unexpected argument "x"; write millrace nodes`},
 		{"no such kubeconfig", []string{"millrace", "status", "--exit-code", "--kubeconfig", "/nonexistent"}, exitError, "", "/nonexistent"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -21,6 +20,7 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/console"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/routing"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/usage"
 )
 
 const (
@@ -109,9 +109,9 @@ func traceArguments(args []string, proto string, ack bool) ([]string, error) {
 	}
 	var families []bool
 	for _, text := range args {
-		at, err := netip.ParseAddrPort(text)
+		at, err := usage.Socket(text)
 		if err != nil {
-			return nil, fmt.Errorf("%q: %w; write 203.0.113.1:80 or [2001:db8:cafe::1]:80", text, err)
+			return nil, err
 		}
 		families = append(families, at.Addr().Unmap().Is4())
 	}

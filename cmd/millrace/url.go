@@ -18,6 +18,7 @@ import (
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/routing"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/usage"
 )
 
 // Default client addresses, reserved for documentation (RFC 5737, RFC 3849).
@@ -74,7 +75,7 @@ func (f *urlFlags) request(text string) (*routing.Request, netip.AddrPort, error
 		vip = target.Hostname()
 	}
 	if vip != "" {
-		if request.VIP, err = netip.ParseAddr(vip); err != nil {
+		if request.VIP, err = usage.Address(vip); err != nil {
 			return nil, none, fmt.Errorf("--vip=%s: %w", vip, err)
 		}
 	}
@@ -101,7 +102,7 @@ func (f *urlFlags) source(vip netip.Addr) (netip.AddrPort, error) {
 	}
 	at, err := netip.ParseAddrPort(f.from)
 	if err != nil {
-		return at, fmt.Errorf("--from=%s: %w; write 203.0.113.7, 203.0.113.7:40000 or [2001:db8::7]:40000", f.from, err)
+		return at, fmt.Errorf("--from=%s: write 203.0.113.7, 203.0.113.7:40000 or [2001:db8::7]:40000", f.from)
 	}
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), nil
 }

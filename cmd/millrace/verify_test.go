@@ -85,7 +85,7 @@ Router 198.51.100.1, canary 203.0.113.250: no node announces the canary and has 
 		"a peer without":      {cluster: emptyCluster(t), arguments: "tor1", code: exitError, stderr: "millrace: no LBPeer tor1\n"},
 		"no canaries as JSON": {cluster: emptyCluster(t), arguments: "-o json", code: exitProblems, stdout: "{\n  \"routers\": []\n}\n"},
 		"no such format":      {cluster: reached, arguments: "-o xml", code: exitError, stderr: "millrace: --output=xml: must be json\n"},
-		"too many peers":      {cluster: reached, arguments: "tor1 tor2", code: exitError, stderr: "millrace: accepts at most 1 arg(s), received 2\n"},
+		"too many peers":      {cluster: reached, arguments: "tor1 tor2", code: exitError, stderr: "millrace: unexpected argument \"tor2\"; write millrace bgp verify [PEER]\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			stdout, stderr, code := verify(t, append(strings.Fields(test.arguments), "--kubeconfig", test.cluster)...)

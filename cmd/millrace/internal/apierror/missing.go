@@ -20,15 +20,18 @@ const listed = 5
 
 func (m *Missing) Error() string {
 	text := "no " + m.Kind + " " + m.Name
-	names := slices.Sorted(slices.Values(m.Names))
-	if similar := nearest(m.Name, names); similar != "" {
+	if similar := m.Similar(); similar != "" {
 		return text + "; did you mean " + similar + "?"
 	}
+	names := slices.Sorted(slices.Values(m.Names))
 	if len(names) > 0 && len(names) <= listed {
 		text += "; existing names: " + strings.Join(names, ", ")
 	}
 	return text
 }
+
+// Similar returns the existing name that the missing one probably stands for, or "".
+func (m *Missing) Similar() string { return nearest(m.Name, slices.Sorted(slices.Values(m.Names))) }
 
 var kinds = map[string]string{
 	"nodes": "node", "namespaces": "namespace", "pods": "pod", "services": "Service", "secrets": "Secret", "daemonsets": "DaemonSet",

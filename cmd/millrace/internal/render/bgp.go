@@ -19,7 +19,8 @@ func BGPPeers(out io.Writer, nodes []consoleapi.BGP, options Options) error {
 	}
 	t := &table{columns: []column{
 		{heading: "NODE", cut: true}, {heading: "PEER", cut: true}, {heading: "ADDRESS"}, {heading: "STATE"}, {heading: "SINCE"},
-		{heading: "FLAPS"}, {heading: "FAMILIES"}, {heading: "SENT"}, {heading: "ACCEPTED"}, {heading: "BFD"}, {heading: "LAST ERROR", cut: true},
+		{heading: "FLAPS", optional: true}, {heading: "FAMILIES", optional: true}, {heading: "SENT"}, {heading: "ACCEPTED", optional: true},
+		{heading: "BFD", optional: true}, {heading: "LAST ERROR", cut: true},
 	}}
 	if options.Format == Wide {
 		t.columns = append(t.columns, column{heading: "ERROR TIME"}, column{heading: "LOCAL ADDRESS"}, column{heading: "UPDATES SENT"},
@@ -63,7 +64,7 @@ func BGPRoutes(out io.Writer, nodes []consoleapi.BGP, options Options) error {
 		return encode(out, options.Format, map[string]any{"nodes": nodes})
 	}
 	t := &table{columns: []column{
-		{heading: "NODE", cut: true}, {heading: "PREFIX"}, {heading: "PEER", cut: true}, {heading: "NEXT HOP"}, {heading: "SENT"},
+		{heading: "NODE", cut: true}, {heading: "PREFIX"}, {heading: "PEER", cut: true}, {heading: "NEXT HOP", optional: true}, {heading: "SENT"},
 		{heading: "ATTRIBUTES", cut: true},
 	}}
 	for _, node := range nodes {

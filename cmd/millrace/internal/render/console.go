@@ -52,17 +52,45 @@ func count(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-const dropLayout = "%-12s  %-10s  %-18s  %-24s  %-24s  %-5s  %s"
+// Widths of a sample's columns in characters, which do not depend on cells, because samples arrive one by
+// one. On narrow terminals the destination alone identifies the Service.
+var (
+	dropWidths       = []int{12, 10, 18, 24, 24, 5}
+	narrowDropWidths = []int{8, 8, 14, 21, 21, omitted, omitted}
+)
 
-// DropHeading returns the heading of lines of Drop.
-func DropHeading() string {
-	return fmt.Sprintf(dropLayout, "TIME", "NODE", "REASON", "SOURCE", "DESTINATION", "PROTO", "SERVICE")
+// wideDrops is the width from which samples have all columns.
+const wideDrops = 115
+
+func isNarrow(width int) bool { return width > 0 && width < wideDrops }
+
+func dropLine(cells []string, width int) string {
+	if isNarrow(width) {
+		return line(cells, narrowDropWidths)
+	}
+	last := cells[len(cells)-1]
+	room := len(last)
+	if width > 0 {
+		room = width - total(dropWidths) - 2
+	}
+	return line(cells, append(slices.Clone(dropWidths), room))
+}
+
+// DropHeading returns the heading of lines of Drop, in at most width characters; 0: unlimited.
+func DropHeading(width int) string {
+	return dropLine([]string{"TIME", "NODE", "REASON", "SOURCE", "DESTINATION", "PROTO", "SERVICE"}, width)
 }
 
 // Drop returns the line of a dropped packet, with its time in the local zone.
-func Drop(drop *consoleapi.Drop) string {
-	return fmt.Sprintf(dropLayout, drop.Time.Local().Format("15:04:05.000"), drop.Node, drop.Reason,
-		endpoint(drop.Source), endpoint(drop.Destination), drop.Protocol, orNone(drop.Service))
+func Drop(drop *consoleapi.Drop, width int) string {
+	clock := "15:04:05.000"
+	if isNarrow(width) {
+		clock = "15:04:05"
+	}
+	return dropLine([]string{
+		drop.Time.Local().Format(clock), drop.Node, drop.Reason,
+		endpoint(drop.Source), endpoint(drop.Destination), drop.Protocol, orNone(drop.Service),
+	}, width)
 }
 
 // endpoint leaves out port 0, which stands for protocols without ports.

@@ -50,9 +50,13 @@ func TestDropLine(t *testing.T) {
 		Time: at.UTC(), Node: "node1", Reason: "fragment", Protocol: "UDP",
 		Source: netip.MustParseAddrPort("198.51.100.1:0"), Destination: netip.MustParseAddrPort("[2001:db8::1]:53"),
 	}
-	want := "15:04:05.678  node1       fragment            198.51.100.1              [2001:db8::1]:53          UDP    -"
-	if got := Drop(drop); got != want {
-		t.Errorf("line\n%s, want\n%s", got, want)
+	for width, want := range map[int]string{
+		0:  "15:04:05.678  node1       fragment            198.51.100.1              [2001:db8::1]:53          UDP    -",
+		80: "15:04:05  node1     fragment        198.51.100.1           [2001:db8::1]:53",
+	} {
+		if got := Drop(drop, width); got != want {
+			t.Errorf("line\n%s, want\n%s", got, want)
+		}
 	}
 }
 

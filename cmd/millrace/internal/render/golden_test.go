@@ -27,12 +27,12 @@ func TestGolden(t *testing.T) {
 		render  func(io.Writer, *report.View, Options) error
 		options Options
 	}{
-		{"status.txt", Status, Options{Width: 100}},
-		{"vip-details.txt", VIPDetails, Options{Width: 100}},
-		{"vips.txt", VIPs, Options{Width: 100}},
-		{"vips-wide.txt", VIPs, Options{Format: Wide, Width: 100}},
-		{"nodes.txt", Nodes, Options{Width: 100}},
-		{"nodes-wide.txt", Nodes, Options{Format: Wide, Width: 100}},
+		{"status.txt", Status, Options{Width: 80}},
+		{"vip-details.txt", VIPDetails, Options{Width: 80}},
+		{"vips.txt", VIPs, Options{Width: 80}},
+		{"vips-wide.txt", VIPs, Options{Format: Wide, Width: 80}},
+		{"nodes.txt", Nodes, Options{Width: 80}},
+		{"nodes-wide.txt", Nodes, Options{Format: Wide, Width: 80}},
 		{"status.yaml", Status, Options{Format: YAML}},
 	}
 	for _, directory := range goldenInputs(t) {

@@ -78,7 +78,7 @@ func Status(out io.Writer, view *report.View, options Options) error {
 	}
 	width := options.width()
 	var text strings.Builder
-	text.WriteString(summary(view) + "\n")
+	text.WriteString(strings.Join(wrap(summary(view), width), "\n") + "\n")
 	if len(view.VIPs) > 0 {
 		all := vipTable(view, options.Format)
 		shown := &table{columns: all.columns, rows: all.rows[:min(len(all.rows), screenVIPs)]}

@@ -26,9 +26,10 @@ func TestTableIsCutToWidth(t *testing.T) {
 		{0, 16 + 2 + 60 + 2 + 30},
 		{120, 16 + 2 + 60 + 2 + 30},
 		{100, 100},
-		{50, 50},
-		// No column is cut below a dozen characters, and an address never.
-		{20, 16 + 2 + 12 + 2 + 12},
+		{60, 60},
+		{52, 16 + 2 + 16 + 2 + 16},
+		// Names are cut below a dozen characters before an address is.
+		{30, 16 + 2 + 5 + 2 + 5},
 	} {
 		lines := wide.lines(test.width)
 		if have := len([]rune(lines[1])); have != test.want {
@@ -37,7 +38,7 @@ func TestTableIsCutToWidth(t *testing.T) {
 		if !strings.HasPrefix(lines[1], "2001:db8:cafe::1  s") {
 			t.Errorf("width %d: the address is not whole: %q", test.width, lines[1])
 		}
-		if column := strings.Index(lines[0], "SERVICE"); strings.Index(lines[2], "a/b") != column {
+		if column := strings.Index(lines[0], "  SE") + 2; strings.Index(lines[2], "a/b") != column {
 			t.Errorf("width %d: column SERVICE is not straight:\n%s", test.width, strings.Join(lines, "\n"))
 		}
 	}
@@ -99,7 +100,7 @@ func TestStatusIsOneScreen(t *testing.T) {
 		view.Problems = append(view.Problems, report.Problem{Kind: "LBNode", Name: fmt.Sprintf("node%d", i), Reason: "R", Message: "m"})
 	}
 	var text bytes.Buffer
-	if err := Status(&text, view, Options{Width: 100}); err != nil {
+	if err := Status(&text, view, Options{Width: 80}); err != nil {
 		t.Fatal(err)
 	}
 	if lines := strings.Count(text.String(), "\n"); lines > 100 {
@@ -111,7 +112,7 @@ func TestStatusIsOneScreen(t *testing.T) {
 		}
 	}
 	var raw bytes.Buffer
-	if err := Status(&raw, view, Options{Format: JSON, Width: 100}); err != nil {
+	if err := Status(&raw, view, Options{Format: JSON, Width: 80}); err != nil {
 		t.Fatal(err)
 	}
 	var decoded report.View

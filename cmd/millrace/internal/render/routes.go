@@ -84,7 +84,7 @@ func owner(text *strings.Builder, of *routing.Owner, left *int, options Options)
 	}
 	t := &table{columns: []column{
 		{heading: "LISTENS"}, {heading: "HOST", cut: true}, {heading: "MATCH", cut: true},
-		{heading: "ROUTE", cut: true}, {heading: "LEADS TO", cut: true}, {heading: "WEIGHT"}, {heading: "READY"},
+		{heading: "ROUTE", cut: true}, {heading: "LEADS TO", cut: true}, {heading: "WEIGHT", optional: true}, {heading: "READY"},
 	}, rows: rows}
 	if options.Format == Wide {
 		t.columns = append(t.columns, column{heading: "RULE"}, column{heading: "FILTERS"}, column{heading: "TLS"}, column{heading: "ENDPOINTS"})

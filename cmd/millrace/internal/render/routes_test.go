@@ -27,11 +27,11 @@ func TestRoutesGolden(t *testing.T) {
 			choice  routing.Choice
 			options Options
 		}{
-			{"routes.txt", routing.Choice{}, Options{Width: 100}},
-			{"routes-wide.txt", routing.Choice{}, Options{Format: Wide, Width: 100}},
+			{"routes.txt", routing.Choice{}, Options{Width: 80}},
+			{"routes-wide.txt", routing.Choice{}, Options{Format: Wide, Width: 80}},
 			{"routes.json", routing.Choice{}, Options{Format: JSON}},
-			{"host.txt", routing.Choice{Host: "www.shop.example.com"}, Options{Width: 100}},
-			{"namespace.txt", routing.Choice{Namespace: "default"}, Options{Width: 100}},
+			{"host.txt", routing.Choice{Host: "www.shop.example.com"}, Options{Width: 80}},
+			{"namespace.txt", routing.Choice{Namespace: "default"}, Options{Width: 80}},
 		} {
 			t.Run(filepath.Base(directory)+"/"+output.file, func(t *testing.T) {
 				view, err := compiled.View(output.choice)
@@ -64,7 +64,7 @@ func TestRoutesAreOneScreen(t *testing.T) {
 		}
 	}
 	var text bytes.Buffer
-	if err := Routes(&text, view, Options{Width: 100}); err != nil {
+	if err := Routes(&text, view, Options{Width: 80}); err != nil {
 		t.Fatal(err)
 	}
 	if lines := strings.Count(text.String(), "\n"); lines > 160 {

@@ -8,13 +8,18 @@ import (
 	"unicode/utf8"
 )
 
-// least is the width in characters below which no column is cut.
-const least = 12
+// Widths in characters to which columns are cut: least keeps names recognizable, tiny is the last resort.
+const (
+	least = 16
+	tiny  = 5
+)
 
 type column struct {
 	heading string
 	// cut allows shortening the column if the table is too wide.
 	cut bool
+	// optional allows omitting the column if the table is still too wide.
+	optional bool
 }
 
 type table struct {
@@ -22,17 +27,18 @@ type table struct {
 	rows    [][]string
 }
 
-// lines formats the table in at most width characters, if cutting columns allows it; 0: unlimited.
+// lines formats the table in at most width characters; 0: unlimited. Columns that may be cut are shortened
+// first, then optional columns are omitted from the right, then all columns are shortened.
 func (t *table) lines(width int) []string {
 	widths := make([]int, len(t.columns))
 	for i, column := range t.columns {
-		widths[i] = len(column.heading)
+		widths[i] = utf8.RuneCountInString(column.heading)
 		for _, row := range t.rows {
 			widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
 		}
 	}
 	if width > 0 {
-		t.shrink(widths, width)
+		t.fit(widths, width)
 	}
 	headings := make([]string, len(t.columns))
 	for i, column := range t.columns {
@@ -45,15 +51,34 @@ func (t *table) lines(width int) []string {
 	return lines
 }
 
-func (t *table) shrink(widths []int, width int) {
-	total := 2 * (len(widths) - 1)
-	for _, w := range widths {
-		total += w
+// omitted is the width of a column that is not shown.
+const omitted = -2
+
+func (t *table) fit(widths []int, width int) {
+	t.shrink(widths, width, least, func(c column) bool { return c.cut })
+	for i := len(widths) - 1; i >= 0 && total(widths) > width; i-- {
+		if t.columns[i].optional {
+			widths[i] = omitted
+		}
 	}
-	for ; total > width; total-- {
+	t.shrink(widths, width, tiny, func(c column) bool { return c.cut })
+	t.shrink(widths, width, tiny, func(column) bool { return true })
+}
+
+func total(widths []int) int {
+	sum := -2
+	for _, width := range widths {
+		sum += width + 2
+	}
+	return sum
+}
+
+// shrink cuts the widest of the selected columns until the table fits or all of them have the width to.
+func (t *table) shrink(widths []int, width, to int, selected func(column) bool) {
+	for left := total(widths) - width; left > 0; left-- {
 		widest := -1
 		for i, column := range t.columns {
-			if column.cut && widths[i] > least && (widest < 0 || widths[i] > widths[widest]) {
+			if selected(column) && widths[i] > to && (widest < 0 || widths[i] > widths[widest]) {
 				widest = i
 			}
 		}
@@ -67,20 +92,23 @@ func (t *table) shrink(widths []int, width int) {
 func line(cells []string, widths []int) string {
 	var out strings.Builder
 	for i, cell := range cells {
-		cell = cut(cell, widths[i])
-		out.WriteString(cell)
-		if i < len(cells)-1 {
-			out.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+2))
+		if widths[i] == omitted {
+			continue
 		}
+		cell = cut(cell, widths[i])
+		out.WriteString(cell + strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+2))
 	}
 	return strings.TrimRight(out.String(), " ")
 }
 
+// cut removes the middle of text, because names often differ at their end.
 func cut(text string, width int) string {
 	if utf8.RuneCountInString(text) <= width {
 		return text
 	}
-	return string([]rune(text)[:width-1]) + "…"
+	runes := []rune(text)
+	head := width / 2
+	return string(runes[:head]) + "…" + string(runes[len(runes)-(width-1-head):])
 }
 
 // wrap breaks text into lines of at most width characters, except longer words; 0 is unlimited.

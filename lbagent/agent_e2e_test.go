@@ -128,7 +128,7 @@ func runAgent() error {
 	config.MaxFrontends, config.MaxNodeTables, config.MaxEndpointTables, config.MaxEndpoints, config.MaxVIPs = room, room, room, room, room
 	config.MaxSourceRanges = 64
 	config.Connections = 1024
-	config.reportAfter, config.proxyPatience = 2*time.Second, time.Second
+	config.reportAfter, config.proxyGracePeriod = 2*time.Second, time.Second
 	if config.NodeName != thisNode {
 		// Shared by all agents of the machine.
 		config.Socket, config.BFDSocket = "", ""

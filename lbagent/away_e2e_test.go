@@ -60,8 +60,8 @@ func TestAPIServerAway(t *testing.T) {
 	}
 	w.kubeconfig = w.awayKubeconfig()
 	w.start()
-	end := time.Now().Add(checkpoint.Patience + 2*time.Second)
-	w.Await(checkpoint.Patience+10*time.Second, "an agent that waits", func() bool {
+	end := time.Now().Add(checkpoint.StartTimeout + 2*time.Second)
+	w.Await(checkpoint.StartTimeout+10*time.Second, "an agent that waits", func() bool {
 		if ready() {
 			t.Fatal("an agent works without objects")
 		}

@@ -39,7 +39,7 @@ func benchmarkPass(b *testing.B, change func(*model.Snapshot)) {
 	l.maps.Limits = forwarding.Limits{
 		Frontends: 2 * many, NodeTables: 2 * many, EndpointTables: 2 * many, Endpoints: 2 * many, VIPs: 2 * many,
 	}
-	l.inputs.Objects = func() *model.Snapshot { return objects }
+	l.assembler.Objects = func() *model.Snapshot { return objects }
 	for range 2 {
 		if _, err := l.pass(start); err != nil {
 			b.Fatal(err)

@@ -33,7 +33,7 @@ func Cleanup(ctx context.Context, pinRoot, stateDir string, logger logr.Logger) 
 	if stateDir != "" {
 		err = errors.Join(err, recorder.Remove(stateDir), checkpoint.Remove(stateDir))
 	}
-	return errors.Join(err, natexempt.Remove(), netdev.ForgetNeighbours())
+	return errors.Join(err, natexempt.Remove(), netdev.RemoveNeighbours())
 }
 
 // CheckClean returns an error while anything that Cleanup removes is present.
@@ -49,7 +49,7 @@ func CheckClean(pinRoot string) error {
 }
 
 func checkTable() error {
-	left, err := natexempt.Left()
+	left, err := natexempt.Exists()
 	if left {
 		err = fmt.Errorf("the table %s is still in nftables: run cleanup, after the agent has ended", natexempt.Table)
 	}
@@ -57,7 +57,7 @@ func checkTable() error {
 }
 
 func checkNeighbours() error {
-	kept, err := netdev.KeptNeighbours()
+	kept, err := netdev.ManagedNeighbours()
 	if len(kept) > 0 {
 		err = fmt.Errorf("the kernel still keeps %d neighbours resolved, such as %s: run cleanup, after the agent has ended",
 			len(kept), kept[0].Address)

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/healthport"
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
-	"github.com/millrace-lb/millrace/lbagent/internal/watch"
+	"github.com/millrace-lb/millrace/lbagent/internal/nodehealth"
 )
 
 // Config configures the agent of a node.
@@ -90,8 +90,8 @@ type Config struct {
 
 	// reportAfter is how long a node is down before it is reported. Only tests set it.
 	reportAfter time.Duration
-	// proxyPatience is how long a service proxy may be absent. Only tests set it.
-	proxyPatience time.Duration
+	// proxyGracePeriod is how long a service proxy may be absent. Only tests set it.
+	proxyGracePeriod time.Duration
 }
 
 // DefaultConfig returns the default configuration, without a node name.
@@ -123,13 +123,13 @@ func DefaultConfig() Config {
 		RemovalHold:        5 * time.Minute,
 		EndpointRetention:  time.Hour,
 		WithdrawDelay:      time.Second,
-		reportAfter:        watch.ReportAfter,
+		reportAfter:        nodehealth.ReportAfter,
 
 		MaxRetainedEndpoints: 4096,
 		HealthCheckNodePorts: true,
 		DuplicateDetection:   true,
 		ServiceProxyPort:     10256,
-		proxyPatience:        healthport.ProxyPatience,
+		proxyGracePeriod:     healthport.ProxyGracePeriod,
 	}
 }
 

@@ -34,7 +34,7 @@ func TestConsoleHasTheLastDecisions(t *testing.T) {
 		}
 	}
 	check()
-	l.maps.Forget()
+	l.maps.Invalidate()
 	n.fails = func(what string) bool { return what == "Dump" }
 	if _, err := l.pass(start.Add(time.Minute)); err == nil {
 		t.Fatal("no error of a pass that cannot read the maps")

@@ -34,13 +34,13 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/membership"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/notify"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
 	"github.com/millrace-lb/millrace/lbagent/internal/reconcile"
 	"github.com/millrace-lb/millrace/lbagent/internal/removalguard"
 	"github.com/millrace-lb/millrace/lbagent/internal/routes"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 	"github.com/millrace-lb/millrace/lbagent/internal/table"
-	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 	"github.com/millrace-lb/millrace/test/figures"
 	"github.com/millrace-lb/millrace/test/isolated"
 )
@@ -267,8 +267,8 @@ func (c *generated) open() {
 	}
 	n := newNode(c.t)
 	c.loop = newLoop(n, c.objects)
-	c.loop.inputs.Objects, c.loop.routes.Speaker = c.snapshot, anyRouter{speakerOf{n}}
-	c.loop.inputs.Guard = removalguard.New(time.Minute, nil)
+	c.loop.assembler.Objects, c.loop.routes.Speaker = c.snapshot, anyRouter{speakerOf{n}}
+	c.loop.assembler.Guard = removalguard.New(time.Minute, nil)
 	config := c.loop.maps.Config
 	config.Plane, config.Limits, config.WithdrawDelay = c.plane, c.config.Limits, time.Second
 	c.loop.maps = reconcile.New(have, plan.NewPlanner(have), config)
@@ -380,7 +380,7 @@ func (c *generated) rate(report *figures.Report) {
 	events := make(chan struct{}, 1)
 	var waiting, taken []time.Time
 	var latencies []time.Duration
-	c.loop.inputs.Objects = func() *model.Snapshot {
+	c.loop.assembler.Objects = func() *model.Snapshot {
 		c.mutex.Lock()
 		taken, waiting = append(taken, waiting...), nil
 		c.mutex.Unlock()
@@ -411,7 +411,7 @@ func (c *generated) rate(report *figures.Report) {
 			}
 		case <-settled:
 			settled = nil
-			wake.Notify(events)
+			notify.Signal(events)
 		}
 	}
 	cores := (processorTime(c.t) - before).Seconds() / time.Since(begin).Seconds()
@@ -419,7 +419,7 @@ func (c *generated) rate(report *figures.Report) {
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		c.t.Fatal(err)
 	}
-	c.loop.inputs.Objects, c.loop.status = c.snapshot, told(func(status.Observation) {})
+	c.loop.assembler.Objects, c.loop.status = c.snapshot, told(func(status.Observation) {})
 	if len(latencies) < c.moving/2 {
 		c.t.Fatalf("%d of %d changes were seen", len(latencies), c.moving)
 	}
@@ -452,7 +452,7 @@ func (c *generated) deadNode(report *figures.Report) {
 		c.t.Fatal(err)
 	}
 	report.Add("a node is down: until no packet goes there", milliseconds(time.Since(begin)), 5, "ms")
-	c.loop.watch = watchBy(&judge{verdict: membership.Verdict{Down: map[forwarding.NodeID]time.Time{dead: begin}}})
+	c.loop.nodeHealth = watchBy(&fakeProber{verdict: membership.Verdict{Down: map[forwarding.NodeID]time.Time{dead: begin}}})
 	report.Add("a node is down: until all rows are written", c.pass().Seconds(), 1, "s")
 	for _, table := range c.loop.maps.Have().NodeTables {
 		for _, row := range *table {

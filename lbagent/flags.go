@@ -17,8 +17,8 @@ import (
 type size struct {
 	flag  string
 	value func(*Config) *int
-	// least is the smallest valid value: 0 if 0 selects a default.
-	least    int
+	// minimum is the smallest valid value: 0 if 0 selects a default.
+	minimum  int
 	capacity forwarding.Capacity
 	usage    string
 }
@@ -105,8 +105,8 @@ func (c *Config) AddFlags(flags *pflag.FlagSet) {
 func (c *Config) checkSizes() []error {
 	var errs []error
 	for _, s := range sizes {
-		if value := *s.value(c); value < s.least {
-			errs = append(errs, fmt.Errorf("--%s is %d, must be at least %d", s.flag, value, s.least))
+		if value := *s.value(c); value < s.minimum {
+			errs = append(errs, fmt.Errorf("--%s is %d, must be at least %d", s.flag, value, s.minimum))
 		}
 	}
 	return errs

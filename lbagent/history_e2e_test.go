@@ -21,7 +21,7 @@ func (w *world) historyOf(service string) []consoleapi.HistoryEntry {
 	w.t.Helper()
 	var out bytes.Buffer
 	request := Request{Command: "history", History: &consoleapi.HistoryQuery{Service: service}}
-	if err := Ask(w.t.Context(), consoleapi.Socket, request, &out); err != nil {
+	if err := Query(w.t.Context(), consoleapi.Socket, request, &out); err != nil {
 		w.t.Fatal(err)
 	}
 	var line consoleapi.Line

@@ -42,7 +42,7 @@ func awaitEntries(t *testing.T, r *recorder.Recorder, want ...string) {
 	slices.Sort(want)
 	var got []string
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		history, err := r.Ask(&consoleapi.HistoryQuery{})
+		history, err := r.Query(&consoleapi.HistoryQuery{})
 		if err != nil {
 			t.Fatal(err)
 		}

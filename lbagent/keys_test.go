@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/api/tunnelkey"
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
-	"github.com/millrace-lb/millrace/lbagent/internal/keyring/keeper"
+	"github.com/millrace-lb/millrace/lbagent/internal/keyring/manager"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
@@ -41,7 +41,7 @@ func TestKeysBeforeFrontends(t *testing.T) {
 	}}
 	maps := &keyMaps{err: errInjected}
 	l := newLoop(n, objects)
-	l.keys = keeper.New(maps, flowhash.Seed{}, func() *millracev1beta1.LBNodeReport { return nil }, func() []uint32 { return nil }, logr.Discard())
+	l.keys = manager.New(maps, flowhash.Seed{}, func() *millracev1beta1.LBNodeReport { return nil }, func() []uint32 { return nil }, logr.Discard())
 	if _, err := l.pass(start); !errors.Is(err, errInjected) {
 		t.Errorf("a pass that could not set the keys returned %v", err)
 	}

@@ -17,17 +17,17 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/health"
 	"github.com/millrace-lb/millrace/lbagent/internal/healthport"
 	"github.com/millrace-lb/millrace/lbagent/internal/history/recorder"
-	"github.com/millrace-lb/millrace/lbagent/internal/inputs"
-	"github.com/millrace-lb/millrace/lbagent/internal/keyring/keeper"
+	"github.com/millrace-lb/millrace/lbagent/internal/keyring/manager"
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/nodehealth"
+	"github.com/millrace-lb/millrace/lbagent/internal/notify"
 	"github.com/millrace-lb/millrace/lbagent/internal/reconcile"
 	"github.com/millrace-lb/millrace/lbagent/internal/removalguard"
 	"github.com/millrace-lb/millrace/lbagent/internal/routes"
+	"github.com/millrace-lb/millrace/lbagent/internal/snapshot"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 	"github.com/millrace-lb/millrace/lbagent/internal/uplink"
-	"github.com/millrace-lb/millrace/lbagent/internal/wake"
-	"github.com/millrace-lb/millrace/lbagent/internal/watch"
 )
 
 type (
@@ -39,25 +39,25 @@ type (
 		OtherUplink() bool
 	}
 	hopWatcher interface {
-		Want(targets map[forwarding.NodeID]fib.Target, devices map[int][]int)
+		SetTargets(targets map[forwarding.NodeID]fib.Target, devices map[int][]int)
 	}
 )
 
 const (
-	firstRetry   = time.Second
-	longestRetry = 30 * time.Second
+	minRetry = time.Second
+	maxRetry = 30 * time.Second
 )
 
 // loop reconciles the node with the objects in passes. It alone retries: the next pass repeats a failed step,
 // and a failure affects only the steps that depend on it.
 type loop struct {
-	inputs       *inputs.Inputs
+	assembler    *snapshot.Assembler
 	checkpointer *checkpoint.Checkpointer
 	uplinks      *uplink.Uplinks
 	hops         hopWatcher
 	detector     *detector.Detector
 	// keys, healthPorts, canaries, history, host and checkpointer are nil if disabled.
-	keys      *keeper.Keeper
+	keys      *manager.Manager
 	status    reporter
 	logger    logr.Logger
 	health    *health.Monitor
@@ -69,7 +69,7 @@ type loop struct {
 	maps        *reconcile.Maps
 	targets     fib.UpTargets
 	routes      *routes.Announcer
-	watch       *watch.Watch
+	nodeHealth  *nodehealth.Tracker
 	canaries    *canary.Prober
 	healthPorts *healthport.Server
 	history     *recorder.Recorder
@@ -80,7 +80,7 @@ type loop struct {
 func (l *loop) run(ctx context.Context, objects, links, sessions <-chan struct{}) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	retry := firstRetry
+	retry := minRetry
 	for {
 		select {
 		case <-ctx.Done():
@@ -95,15 +95,15 @@ func (l *loop) run(ctx context.Context, objects, links, sessions <-chan struct{}
 		again, err := l.pass(now)
 		if err != nil {
 			l.logger.Error(err, "Pass failed in part; will try again", "after", retry)
-			again = wake.Soonest(again, retry)
-			retry = min(2*retry, longestRetry)
+			again = notify.Soonest(again, retry)
+			retry = min(2*retry, maxRetry)
 		} else {
-			retry = firstRetry
+			retry = minRetry
 		}
 		ended := time.Now()
 		l.passes.Observe(now, ended, err, metrics.Pass{
 			Fill: l.maps.Fill(), Limits: l.maps.Limits, Uplinks: l.observation.Interfaces, Held: removalguard.Count(l.observation.Held),
-			Unready: l.observation.Unready.Endpoints, Retained: l.inputs.Retained(),
+			Unready: l.observation.Unready.Endpoints, Retained: l.assembler.Retained(),
 		})
 		l.routes.LogSessions()
 		// Last, so that a hang in any step above counts as a hanging pass.

@@ -92,7 +92,7 @@ func TestRemovalIsForgotten(t *testing.T) {
 	addService(objects, 1, false, 1, 0)
 	current := objects
 	l := newLoop(n, nil)
-	l.inputs.Objects = func() *model.Snapshot { return current }
+	l.assembler.Objects = func() *model.Snapshot { return current }
 	mustPass(t, l, start)
 	current = empty
 	mustPass(t, l, start)
@@ -354,7 +354,7 @@ func TestFailingWrites(t *testing.T) {
 				scatterEndpoints(objects, random)
 				if l == nil || random.IntN(10) == 0 {
 					l = newLoop(n, nil)
-					l.inputs.Objects = snapshot
+					l.assembler.Objects = snapshot
 					w.restart(l.maps.Have(), l.maps.Limits)
 				}
 				if _, err := l.pass(now); err != nil && !errors.Is(err, errInjected) {

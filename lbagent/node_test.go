@@ -25,13 +25,13 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/health"
-	"github.com/millrace-lb/millrace/lbagent/internal/inputs"
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
 	"github.com/millrace-lb/millrace/lbagent/internal/reconcile"
 	"github.com/millrace-lb/millrace/lbagent/internal/routes"
+	"github.com/millrace-lb/millrace/lbagent/internal/snapshot"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 	"github.com/millrace-lb/millrace/lbagent/internal/uplink"
 )
@@ -76,7 +76,7 @@ func newNode(t testing.TB) *node {
 		refuses: func(forwarding.Op) bool { return false },
 		watch:   func(string, *forwarding.State, announce.Routes) {},
 		killed:  func() bool { return false },
-		uplinks: []netdev.Link{{Name: "eth0", Index: 2, Ethernet: true, Carries: true}},
+		uplinks: []netdev.Link{{Name: "eth0", Index: 2, Ethernet: true, HasAddress: true}},
 		routes:  map[netip.Addr]bool{},
 	}
 }
@@ -209,7 +209,7 @@ func (n *node) Attach(uplinks []dataplane.Uplink) error {
 	return err
 }
 
-func (n *node) Want(targets map[forwarding.NodeID]fib.Target, devices map[int][]int) {
+func (n *node) SetTargets(targets map[forwarding.NodeID]fib.Target, devices map[int][]int) {
 	n.targets, n.devices = targets, devices
 }
 
@@ -289,25 +289,25 @@ func newLoop(n *node, objects *model.Snapshot) *loop {
 		n.t.Fatal(err)
 	}
 	l := &loop{
-		inputs: &inputs.Inputs{Objects: func() *model.Snapshot { return copied(objects) }, Logger: logr.Discard()},
+		assembler: &snapshot.Assembler{Objects: func() *model.Snapshot { return copied(objects) }, Logger: logr.Discard()},
 		uplinks: uplink.New(func([]netip.Addr, []netip.Addr, time.Time) (*netdev.Uplinks, error) {
-			return &netdev.Uplinks{Links: n.uplinks, Leads: n.leads}, nil
+			return &netdev.Uplinks{Links: n.uplinks, PeerUplinks: n.leads}, nil
 		}, n, logr.Discard()),
-		hops:      n,
-		detector:  detector.New(detector.NoProcess{}, nil, logr.Discard()),
-		status:    reporterOf{n},
-		logger:    logr.Discard(),
-		health:    health.New(time.Now),
-		passes:    metrics.NewPasses(),
-		published: console.NewPublished("node1"),
-		watch:     watchBy(nil),
+		hops:       n,
+		detector:   detector.New(detector.NoProcess{}, nil, logr.Discard()),
+		status:     reporterOf{n},
+		logger:     logr.Discard(),
+		health:     health.New(time.Now),
+		passes:     metrics.NewPasses(),
+		published:  console.NewPublished("node1"),
+		nodeHealth: watchBy(nil),
 	}
 	l.routes = routes.New(have, routes.Config{
-		Speaker: speakerOf{n}, Handover: &end{}, DrainDelay: 5 * testDelay, Moved: func(step string) { l.health.Move(step) }, Logger: logr.Discard(),
+		Speaker: speakerOf{n}, Handover: &end{}, DrainDelay: 5 * testDelay, OnStep: func(step string) { l.health.SetStep(step) }, Logger: logr.Discard(),
 	})
 	l.maps = reconcile.New(have, plan.NewPlanner(have), reconcile.Config{
 		Plane: n, Limits: testLimits, WithdrawDelay: testDelay, Explain: nameFlag,
-		Moved: func() { l.health.Move("maps") }, Repaired: func(entries int) { l.passes.Repaired(entries) }, Logger: logr.Discard(),
+		OnStep: func() { l.health.SetStep("maps") }, Repaired: func(entries int) { l.passes.Repaired(entries) }, Logger: logr.Discard(),
 	})
 	return l
 }

@@ -11,22 +11,22 @@ import (
 
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/membership"
+	"github.com/millrace-lb/millrace/lbagent/internal/nodehealth"
 	"github.com/millrace-lb/millrace/lbagent/internal/probe"
-	"github.com/millrace-lb/millrace/lbagent/internal/watch"
 )
 
-type judge struct {
+type fakeProber struct {
 	verdict membership.Verdict
 	known   []membership.Known
 	want    probe.Want
 }
 
-func (j *judge) Want(want probe.Want)        { j.want = want }
-func (j *judge) Verdict() membership.Verdict { return j.verdict }
-func (j *judge) Known() []membership.Known   { return j.known }
+func (j *fakeProber) SetTargets(want probe.Want)  { j.want = want }
+func (j *fakeProber) Verdict() membership.Verdict { return j.verdict }
+func (j *fakeProber) Known() []membership.Known   { return j.known }
 
-func watchBy(prober watch.Prober) *watch.Watch {
-	return watch.New(prober, func([][probe.KeySize]byte) error { return nil }, watch.ReportAfter, logr.Discard())
+func watchBy(prober nodehealth.Prober) *nodehealth.Tracker {
+	return nodehealth.New(prober, func([][probe.KeySize]byte) error { return nil }, nodehealth.ReportAfter, logr.Discard())
 }
 
 // rowsOf returns each node's number of rows and of chains that contain it.
@@ -52,8 +52,8 @@ func TestNodeDown(t *testing.T) {
 	objects := cluster()
 	addService(objects, 1, false, 2, 2)
 	l := newLoop(n, objects)
-	j := &judge{}
-	l.watch = watchBy(j)
+	j := &fakeProber{}
+	l.nodeHealth = watchBy(j)
 	mustPass(t, l, start)
 	before, _ := rowsOf(n.state)
 	if before[2] == 0 || len(j.want.Targets) != 1 || j.want.Self != 1 {
@@ -74,20 +74,20 @@ func TestNodeDown(t *testing.T) {
 	if !n.routes[vipOf(1)] {
 		t.Error("the VIP is not announced any more, though pods of this node serve it")
 	}
-	if len(n.observation.Watch.Down) != 0 || again < watch.ReportAfter || again > watch.ReportAfter+watch.ReportSpread {
-		t.Errorf("told at once: %+v; again in %s", n.observation.Watch, again)
+	if len(n.observation.NodeHealth.Down) != 0 || again < nodehealth.ReportAfter || again > nodehealth.ReportAfter+nodehealth.ReportSpread {
+		t.Errorf("told at once: %+v; again in %s", n.observation.NodeHealth, again)
 	}
 	mustPass(t, l, start.Add(again))
-	if !slices.Equal(n.observation.Watch.Down, []string{otherNode}) {
-		t.Errorf("told are %v", n.observation.Watch.Down)
+	if !slices.Equal(n.observation.NodeHealth.Down, []string{otherNode}) {
+		t.Errorf("told are %v", n.observation.NodeHealth.Down)
 	}
 	j.verdict = membership.Verdict{}
 	mustPass(t, l, start.Add(again))
 	if rows, _ := rowsOf(n.state); rows[2] == 0 || n.state.Nodes[2].Down || len(n.targets) != 1 {
 		t.Errorf("rows %v, node %+v after its return", rows, n.state.Nodes[2])
 	}
-	if len(n.observation.Watch.Down) != 0 {
-		t.Errorf("told are %v", n.observation.Watch.Down)
+	if len(n.observation.NodeHealth.Down) != 0 {
+		t.Errorf("told are %v", n.observation.NodeHealth.Down)
 	}
 }
 
@@ -97,8 +97,8 @@ func TestNodeDownWithAllPods(t *testing.T) {
 	objects := cluster()
 	addService(objects, 1, false, 0, 2)
 	l := newLoop(n, objects)
-	j := &judge{}
-	l.watch = watchBy(j)
+	j := &fakeProber{}
+	l.nodeHealth = watchBy(j)
 	mustPass(t, l, start)
 	if !n.routes[vipOf(1)] {
 		t.Fatal("not announced")
@@ -121,8 +121,8 @@ func TestMinority(t *testing.T) {
 	addService(objects, 2, false, 0, 2)
 	addService(objects, 4, true, 2, 2)
 	l := newLoop(n, objects)
-	j := &judge{}
-	l.watch = watchBy(j)
+	j := &fakeProber{}
+	l.nodeHealth = watchBy(j)
 	mustPass(t, l, start)
 	leaving := func() (marked int) {
 		for _, route := range n.want.Routes["router"] {
@@ -137,7 +137,7 @@ func TestMinority(t *testing.T) {
 	}
 	j.verdict = membership.Verdict{Down: map[forwarding.NodeID]time.Time{2: start}, CutOff: true}
 	again := mustPass(t, l, start)
-	if n.observation.Watch.CutOff {
+	if n.observation.NodeHealth.CutOff {
 		t.Error("told at once")
 	}
 	// Longer than any delay of routes, and of removals.
@@ -154,13 +154,13 @@ func TestMinority(t *testing.T) {
 			t.Errorf("%s: refuses is %t", key, frontend.Refuses)
 		}
 	}
-	if !n.observation.Watch.CutOff {
-		t.Errorf("told are %+v", n.observation.Watch)
+	if !n.observation.NodeHealth.CutOff {
+		t.Errorf("told are %+v", n.observation.NodeHealth)
 	}
 	j.verdict = membership.Verdict{}
 	mustPass(t, l, start.Add(2*time.Hour))
-	if len(n.routes) != 3 || leaving() != 0 || n.observation.Watch.CutOff {
-		t.Errorf("announced are %v, %d of them to be left, told are %+v", n.routes, leaving(), n.observation.Watch)
+	if len(n.routes) != 3 || leaving() != 0 || n.observation.NodeHealth.CutOff {
+		t.Errorf("announced are %v, %d of them to be left, told are %+v", n.routes, leaving(), n.observation.NodeHealth)
 	}
 }
 
@@ -170,20 +170,20 @@ func TestCutOff(t *testing.T) {
 	objects := cluster()
 	addService(objects, 1, false, 2, 2)
 	l := newLoop(n, objects)
-	j := &judge{}
-	l.watch = watchBy(j)
+	j := &fakeProber{}
+	l.nodeHealth = watchBy(j)
 	mustPass(t, l, start)
 	before := n.state.Clone()
 	j.verdict = membership.Verdict{Held: map[forwarding.NodeID]time.Time{2: start}, CutOff: true}
 	n.steps = nil
-	mustPass(t, l, start.Add(watch.ReportAfter+watch.ReportSpread))
+	mustPass(t, l, start.Add(nodehealth.ReportAfter+nodehealth.ReportSpread))
 	if rows, _ := rowsOf(n.state); rows[2] == 0 || len(n.state.Nodes) != len(before.Nodes) || !n.routes[vipOf(1)] {
 		t.Errorf("rows %v, steps %v", rows, n.steps)
 	}
 	if routes := n.want.Routes["router"]; len(routes) != 1 || !slices.Contains(routes[0].Communities, 0xffff0000) {
 		t.Errorf("the routes are %+v, want one to be left", routes)
 	}
-	if !slices.Equal(n.observation.Watch.Held, []string{otherNode}) || !n.observation.Watch.CutOff {
-		t.Errorf("told are %+v", n.observation.Watch)
+	if !slices.Equal(n.observation.NodeHealth.Held, []string{otherNode}) || !n.observation.NodeHealth.CutOff {
+		t.Errorf("told are %+v", n.observation.NodeHealth)
 	}
 }

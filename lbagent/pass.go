@@ -10,12 +10,12 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/healthport"
-	"github.com/millrace-lb/millrace/lbagent/internal/inputs"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/notify"
 	"github.com/millrace-lb/millrace/lbagent/internal/reconcile"
 	"github.com/millrace-lb/millrace/lbagent/internal/routes"
+	"github.com/millrace-lb/millrace/lbagent/internal/snapshot"
 	"github.com/millrace-lb/millrace/lbagent/internal/uplink"
-	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 )
 
 // pass is one run of the loop: inputs, model, maps, routes, removals and the report, in this order.
@@ -23,15 +23,15 @@ type pass struct {
 	*loop
 	now time.Time
 
-	read    inputs.Read
+	input   snapshot.Input
 	model   *model.Model
 	changes *model.Changes
 	step    *reconcile.Step
 	// programErr is the error of map writes, keyErr of tunnel keys, bgpErr of the speaker.
 	programErr, keyErr, bgpErr error
 	errs                       []error
-	// again is the delay until the next requested pass; 0 means none.
-	again time.Duration
+	// requeueAfter is the delay until the next requested pass; 0 means none.
+	requeueAfter time.Duration
 }
 
 // pass adds to the maps, then updates the routes, then removes from the maps, so that no route leads to an
@@ -48,64 +48,64 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	p.add()
 	if l.maps.Have() == nil {
 		// Without a dump the correct routes cannot be computed: they stay.
-		return p.read.Again, errors.Join(p.programErr, p.keyErr)
+		return p.input.RequeueAfter, errors.Join(p.programErr, p.keyErr)
 	}
 	covered := p.attach()
 	p.announce(covered)
-	p.followSessions()
+	p.updateSessions()
 	if !errors.Is(p.bgpErr, bgp.ErrNotWithdrawn) {
 		p.remove()
 	}
 	verified, verifyErr := l.maps.Verify(now)
-	p.wait(verified)
-	l.checkpointer.Keep(p.read.Believed, l.keys.Ring())
-	return p.again, errors.Join(append([]error{p.programErr, p.keyErr, p.bgpErr, verifyErr}, p.errs...)...)
+	p.requeue(verified)
+	l.checkpointer.Update(p.input.Checkpoint, l.keys.Ring())
+	return p.requeueAfter, errors.Join(append([]error{p.programErr, p.keyErr, p.bgpErr, verifyErr}, p.errs...)...)
 }
 
-func (p *pass) wait(again time.Duration) { p.again = wake.Soonest(p.again, again) }
+func (p *pass) requeue(again time.Duration) { p.requeueAfter = notify.Soonest(p.requeueAfter, again) }
 
 // readInputs updates the keys first, because other nodes drop packets without a valid tag.
 func (p *pass) readInputs() {
-	p.read = p.inputs.Read(p.watch, p.now)
-	p.wait(p.read.Again)
-	p.errs = append(p.errs, p.read.NetworksErr)
-	p.observation.Held, p.observation.Unready = p.read.Held, p.read.Unready
-	p.observation.TunnelKey, p.keyErr = p.keys.Update(p.read.Objects.TunnelKey)
-	p.read.Objects.DynamicNeighbors = p.routes.Speaker.DynamicNeighbors()
+	p.input = p.assembler.Assemble(p.nodeHealth, p.now)
+	p.requeue(p.input.RequeueAfter)
+	p.errs = append(p.errs, p.input.NetworksErr)
+	p.observation.Held, p.observation.Unready = p.input.Held, p.input.Unready
+	p.observation.TunnelKey, p.keyErr = p.keys.Update(p.input.Objects.TunnelKey)
+	p.input.Objects.DynamicNeighbors = p.routes.Speaker.DynamicNeighbors()
 }
 
 func (p *pass) build() {
-	p.health.Move("model")
-	p.model, p.changes = p.models.Build(p.read.Objects)
-	p.errs = append(p.errs, p.watch.Want(p.model, p.keys.Keys()))
-	told, again := p.watch.Observe(p.model.Self.ID, p.now)
-	p.wait(again)
-	p.observation.Watch, p.observation.Nodes = told, len(p.model.Nodes)
+	p.health.SetStep("model")
+	p.model, p.changes = p.models.Build(p.input.Objects)
+	p.errs = append(p.errs, p.nodeHealth.SetTargets(p.model, p.keys.Keys()))
+	told, again := p.nodeHealth.Observe(p.model.Self.ID, p.now)
+	p.requeue(again)
+	p.observation.NodeHealth, p.observation.Nodes = told, len(p.model.Nodes)
 	p.published.SetModel(p.model)
-	p.routes.Prepare(p.model, p.read.Objects.Passwords)
+	p.routes.Prepare(p.model, p.input.Objects.Passwords)
 }
 
 func (p *pass) add() {
-	p.health.Move("plan")
+	p.health.SetStep("plan")
 	p.step = p.maps.Plan(p.model, p.changes)
 	p.programErr = p.step.Add()
 	p.observation.ProgramError = p.programErr
 	p.observation.Forwards = p.step.Forwards() && p.keyErr == nil
 	if p.healthPorts != nil {
-		p.healthPorts.Set(healthport.Want(p.model), p.observation.Forwards)
+		p.healthPorts.Set(healthport.Checks(p.model), p.observation.Forwards)
 	}
 	p.observation.Problems = slices.Concat(p.model.Problems, nameFlags(p.step.Unplanned), p.step.Unwritten(p.model))
 }
 
 func (p *pass) attach() uplink.Coverage {
-	p.health.Move("uplinks")
+	p.health.SetStep("uplinks")
 	covered, err := p.uplinks.Update(p.model, p.now)
 	p.errs = append(p.errs, err)
-	p.wait(covered.Again)
-	p.observation.Interfaces, p.observation.Lacking = covered.Interfaces, covered.Lacking
+	p.requeue(covered.RequeueAfter)
+	p.observation.Interfaces, p.observation.MissingPrograms = covered.Interfaces, covered.MissingPrograms
 	p.observation.Host = p.hostProblems(uplink.Names(covered.Interfaces))
 	have := p.maps.Have()
-	p.hops.Want(p.targets.Of(have.Self, have.Nodes), p.uplinks.Devices())
+	p.hops.SetTargets(p.targets.Of(have.Self, have.Nodes), p.uplinks.Devices())
 	return covered
 }
 
@@ -119,38 +119,38 @@ func (p *pass) hostProblems(uplinks []string) []string {
 
 func (p *pass) announce(covered uplink.Coverage) {
 	decided, err := p.routes.Announce(&routes.Pass{
-		Model: p.model, Objects: p.read.Objects, Change: announce.Change{Model: p.changes, Maps: p.step.Differs},
+		Model: p.model, Objects: p.input.Objects, Change: announce.Change{Model: p.changes, Maps: p.step.Differs},
 		Programmed: p.maps.Have(), Planned: p.step.Want, Unattached: covered.Unattached,
-		Uplinks: uplink.Names(covered.Interfaces), Attached: p.uplinks.Attached(), Silent: p.watch.Silent(),
-		Held: p.watch.Held(),
+		Uplinks: uplink.Names(covered.Interfaces), Attached: p.uplinks.Attached(), Silent: p.nodeHealth.Silent(),
+		Held: p.nodeHealth.Held(),
 	}, p.now)
 	p.bgpErr = err
-	p.wait(decided.Again)
+	p.requeue(decided.RequeueAfter)
 	p.observation.Decisions, p.observation.Duplicates = decided.Decisions, decided.Duplicates
 	p.observation.L2, p.observation.L2Known, p.observation.Answering = decided.L2, p.routes.Layer2 != nil, decided.Answering
 }
 
-func (p *pass) followSessions() {
+func (p *pass) updateSessions() {
 	p.observation.Sessions = p.routes.Sessions()
 	p.canaries.Observe(p.model, p.keys.Keys(), p.observation.Decisions, p.observation.Sessions)
-	p.detector.Want(p.model)
+	p.detector.SetPeers(p.model)
 	p.detector.Observe(p.model, p.observation.Sessions)
 	p.published.SetDecisions(p.now, &p.observation)
 }
 
 func (p *pass) remove() {
 	again, err := p.step.Remove(p.now)
-	p.wait(again)
+	p.requeue(again)
 	p.programErr = errors.Join(p.programErr, err)
 	p.observation.ProgramError = p.programErr
 }
 
 func (p *pass) report() {
-	p.health.Move("report")
+	p.health.SetStep("report")
 	if have := p.maps.Have(); have != nil {
 		p.observation.Programmed = len(have.VIPs)
 	}
 	p.observation.OtherUplink = p.host != nil && p.host.OtherUplink()
 	p.status.Set(p.observation)
-	p.history.See(p.now, p.model, &p.observation, p.watch)
+	p.history.Observe(p.now, p.model, &p.observation, p.nodeHealth)
 }

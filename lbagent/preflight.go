@@ -13,34 +13,34 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/preflight"
 )
 
-// PreflightOf is the cluster's part of the input of Preflight.
-type PreflightOf struct {
+// PreflightCluster is the cluster's part of the input of Preflight.
+type PreflightCluster struct {
 	// Addresses are those of Node.
 	Node      string
 	Addresses []netip.Addr
 	// Uplinks has the semantics of Config.Uplinks.
 	Uplinks []string
-	// Nodes are addresses of other nodes at which PreflightAnswer runs.
+	// Nodes are addresses of other nodes at which ServePreflight runs.
 	Nodes []netip.Addr
 	// Installed reports whether an agent runs on the node.
 	Installed bool
 }
 
 // Preflight writes findings about this node as a line of package api/console. It changes nothing.
-func Preflight(ctx context.Context, of PreflightOf, out io.Writer) error {
+func Preflight(ctx context.Context, of PreflightCluster, out io.Writer) error {
 	facts, err := preflight.Read(of.Uplinks, of.Addresses)
 	if err != nil {
 		return err
 	}
 	if !of.Installed {
-		facts.Ask(ctx, of.Addresses, of.Nodes)
+		facts.ProbeNodes(ctx, of.Addresses, of.Nodes)
 	}
-	told := consoleapi.Preflight{Node: of.Node, Findings: preflight.Judge(facts, of.Installed)}
+	told := consoleapi.Preflight{Node: of.Node, Findings: preflight.Evaluate(facts, of.Installed)}
 	if err := json.NewEncoder(out).Encode(consoleapi.Line{Preflight: &told}); err != nil {
 		return fmt.Errorf("print the findings: %w", err)
 	}
 	return nil
 }
 
-// PreflightAnswer replies to the preflights of other nodes until ctx is done.
-func PreflightAnswer(ctx context.Context) error { return preflight.Answer(ctx) }
+// ServePreflight replies to the preflights of other nodes until ctx is done.
+func ServePreflight(ctx context.Context) error { return preflight.Serve(ctx) }

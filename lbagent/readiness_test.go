@@ -40,11 +40,11 @@ func TestAllUnreadyAtOnce(t *testing.T) {
 	addService(objects, 1, false, 1, 1)
 	addService(objects, 2, false, 1, 1)
 	current := objects
-	j := &judge{known: []membership.Known{{ID: 2}}}
+	j := &fakeProber{known: []membership.Known{{ID: 2}}}
 	loopOf := func(previous []*discoveryv1.EndpointSlice) *loop {
 		l := newLoop(n, nil)
-		l.inputs.Objects = func() *model.Snapshot { return current }
-		l.watch, l.inputs.Readiness = watchBy(j), readiness.New(previous)
+		l.assembler.Objects = func() *model.Snapshot { return current }
+		l.nodeHealth, l.assembler.Readiness = watchBy(j), readiness.New(previous)
 		return l
 	}
 	l := loopOf(nil)
@@ -77,7 +77,7 @@ func TestAllUnreadyAtOnce(t *testing.T) {
 	pass(true, true, 0)
 	current = unready(objects, 0, 1)
 	pass(true, true, 4)
-	kept, _, _ := l.inputs.Readiness.Advance(current.EndpointSlices, func(string) bool { return true }, now)
+	kept, _, _ := l.assembler.Readiness.Advance(current.EndpointSlices, func(string) bool { return true }, now)
 	l = loopOf(kept)
 	pass(true, true, 4)
 	j.verdict = membership.Verdict{Down: map[forwarding.NodeID]time.Time{2: now}}

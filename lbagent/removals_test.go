@@ -26,8 +26,8 @@ func TestMistakenRemovals(t *testing.T) {
 			addService(objects, 1, false, 1, 1)
 			current := objects
 			l := newLoop(n, nil)
-			l.inputs.Objects = func() *model.Snapshot { return current }
-			l.inputs.Guard = removalguard.New(limit, nil)
+			l.assembler.Objects = func() *model.Snapshot { return current }
+			l.assembler.Guard = removalguard.New(limit, nil)
 			mustPass(t, l, start)
 			if !n.routes[vipOf(1)] {
 				t.Fatal("not announced")

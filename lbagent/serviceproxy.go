@@ -11,7 +11,7 @@ import (
 // serviceProxy reads the service proxy's connections from conntrack while it yields new ones.
 type serviceProxy struct{ datapath *dataplane.Dataplane }
 
-func (s serviceProxy) Take(have *forwarding.State) error {
+func (s serviceProxy) TakeOver(have *forwarding.State) error {
 	return s.datapath.TakeFrontends(have, proxiedFlows)
 }
 

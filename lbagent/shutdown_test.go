@@ -10,9 +10,9 @@ import (
 
 type end struct{ shutsDown, begun, withdrawn bool }
 
-func (e *end) See(shutsDown bool) { e.shutsDown = shutsDown }
-func (e *end) HasBegun() bool     { return e.begun }
-func (e *end) Withdrawn()         { e.withdrawn = true }
+func (e *end) SetShutdown(shutsDown bool) { e.shutsDown = shutsDown }
+func (e *end) HasBegun() bool             { return e.begun }
+func (e *end) Withdrawn()                 { e.withdrawn = true }
 
 // An uninstalled node withdraws a VIP without another announcer after the drain delay.
 func TestUninstalledNodeWithdraws(t *testing.T) {

@@ -169,7 +169,7 @@ func (w *witness) checkRows(s *forwarding.State) error {
 			continue
 		}
 		if now.Table == 0 {
-			if len(frontend.Weights) > 0 || frontend.Living {
+			if len(frontend.Weights) > 0 || frontend.OnlyEstablished {
 				return fmt.Errorf("%s has lost its rows while it has endpoints", frontend.Key)
 			}
 			continue

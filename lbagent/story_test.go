@@ -18,7 +18,7 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
-	"github.com/millrace-lb/millrace/lbagent/internal/wake"
+	"github.com/millrace-lb/millrace/lbagent/internal/notify"
 )
 
 // A story is an archive in testdata: a script and its files. Each line is a command; with a leading "!" it
@@ -223,7 +223,7 @@ func (p *player) startAgent(limits forwarding.Limits) error {
 	}
 	p.loop = newLoop(p.node, nil)
 	p.witness.restart(p.loop.maps.Have(), limits)
-	p.loop.maps.Limits, p.loop.inputs.Objects = limits, p.objects.snapshot
+	p.loop.maps.Limits, p.loop.assembler.Objects = limits, p.objects.snapshot
 	return nil
 }
 
@@ -303,7 +303,7 @@ func (p *player) settle() error {
 			if failed++; failed == 3 {
 				return err
 			}
-			again = wake.Soonest(again, firstRetry)
+			again = notify.Soonest(again, minRetry)
 		}
 		if again == 0 {
 			return nil

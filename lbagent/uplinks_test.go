@@ -32,8 +32,8 @@ func TestUplinkWithoutPrograms(t *testing.T) {
 		"occupied, the router elsewhere":                {occupied, []int{2}, true, true},
 		"occupied, the router behind it":                {occupied, []int{3}, true, false},
 		"occupied, nobody knows where the router is":    {occupied, nil, true, false},
-		"occupied, and with an address of the node":     {netdev.Link{Name: "eth1", Index: 3, Ethernet: true, Carries: true}, []int{2}, true, false},
-		"without Ethernet, with an address of the node": {netdev.Link{Name: "tun0", Index: 7, Carries: true}, []int{2}, true, true},
+		"occupied, and with an address of the node":     {netdev.Link{Name: "eth1", Index: 3, Ethernet: true, HasAddress: true}, []int{2}, true, false},
+		"without Ethernet, with an address of the node": {netdev.Link{Name: "tun0", Index: 7, HasAddress: true}, []int{2}, true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
@@ -56,8 +56,8 @@ func TestUplinkWithoutPrograms(t *testing.T) {
 				if n.routes[vipOf(1)] != step.announced {
 					t.Errorf("after %s: routes %v, want one: %t", step.after, n.routes, step.announced)
 				}
-				if step.announced && err != nil || len(n.observation.Lacking) == 0 != step.announced {
-					t.Errorf("after %s: error %v, lacking %q, while it announces: %t", step.after, err, n.observation.Lacking, step.announced)
+				if step.announced && err != nil || len(n.observation.MissingPrograms) == 0 != step.announced {
+					t.Errorf("after %s: error %v, lacking %q, while it announces: %t", step.after, err, n.observation.MissingPrograms, step.announced)
 				}
 				if step.announced && (again == 0 || again > uplink.Recheck) {
 					t.Errorf("after %s: again in %s, want to look again", step.after, again)
@@ -95,8 +95,8 @@ func TestUplinkOfOnePeer(t *testing.T) {
 	if len(n.want.Routes[objects.Peers[0].Name]) != 1 || len(n.want.Routes["second"]) != 0 {
 		t.Errorf("routes %v, want one to the first peer alone", n.want.Routes)
 	}
-	if want := []string{"uplink tun0 is without the programs"}; !slices.Equal(n.observation.Lacking, want) {
-		t.Errorf("lacking %q, want %q", n.observation.Lacking, want)
+	if want := []string{"uplink tun0 is without the programs"}; !slices.Equal(n.observation.MissingPrograms, want) {
+		t.Errorf("lacking %q, want %q", n.observation.MissingPrograms, want)
 	}
 	if !slices.ContainsFunc(model.Build(objects).Peers, func(p model.Peer) bool { return p.Name == "second" }) {
 		t.Fatal("the second peer is not used")

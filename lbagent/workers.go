@@ -13,32 +13,32 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
+	"github.com/millrace-lb/millrace/lbagent/internal/cachesync"
 	"github.com/millrace-lb/millrace/lbagent/internal/canary"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
-	"github.com/millrace-lb/millrace/lbagent/internal/freshness"
 	"github.com/millrace-lb/millrace/lbagent/internal/health"
 	"github.com/millrace-lb/millrace/lbagent/internal/hostcheck"
 	"github.com/millrace-lb/millrace/lbagent/internal/natexempt"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
+	"github.com/millrace-lb/millrace/lbagent/internal/notify"
 	"github.com/millrace-lb/millrace/lbagent/internal/probe"
 	"github.com/millrace-lb/millrace/lbagent/internal/shutdown"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 	"github.com/millrace-lb/millrace/lbagent/internal/sweep"
-	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 )
 
 type workers struct {
-	loop     *loop
-	writer   *status.Writer
-	speaker  *bgp.Server
-	fresh    *freshness.Gate
-	hops     *netdev.HopWatcher
-	exempt   *natexempt.Keeper
-	host     *hostcheck.Checks
-	bfd      *control.Client
-	prober   *probe.Prober
-	canaries *canary.Prober
-	handover *shutdown.Handover
+	loop      *loop
+	writer    *status.Writer
+	speaker   *bgp.Server
+	cacheSync *cachesync.Gate
+	hops      *netdev.HopWatcher
+	exempt    *natexempt.Manager
+	host      *hostcheck.Checks
+	bfd       *control.Client
+	prober    *probe.Prober
+	canaries  *canary.Prober
+	handover  *shutdown.Handover
 	// links receives a value after a change of the host's network.
 	links chan struct{}
 }
@@ -52,7 +52,7 @@ func (w workers) runUntil(ctx context.Context, config Config, p parts) error {
 		select {
 		case <-working.Done():
 		case <-ctx.Done():
-			w.handover.Run(working, config.DrainDelay, config.WithdrawDelay, func() { wake.Notify(w.links) })
+			w.handover.Run(working, config.DrainDelay, config.WithdrawDelay, func() { notify.Signal(w.links) })
 		}
 	}()
 	return w.run(working, config, p)
@@ -61,16 +61,16 @@ func (w workers) runUntil(ctx context.Context, config Config, p parts) error {
 func (w workers) run(ctx context.Context, config Config, p parts) error {
 	loop, links := w.loop, w.links
 	group, ctx := errgroup.WithContext(ctx)
-	if err := offer(ctx, group, config, p, w); err != nil {
+	if err := startServers(ctx, group, config, p, w); err != nil {
 		return err
 	}
 	group.Go(func() error { return w.writer.Run(ctx) })
-	group.Go(func() error { return wake.Forward(ctx, p.objects.Reported(), w.writer.Wake) })
-	group.Go(func() error { return p.reading.wait(ctx) })
+	group.Go(func() error { return notify.Forward(ctx, p.objects.Reported(), w.writer.Wake) })
+	group.Go(func() error { return p.source.wait(ctx) })
 	group.Go(func() error { return loop.checkpointer.Run(ctx) })
 	group.Go(func() error { return loop.history.Run(ctx, config.Version) })
 	group.Go(func() error {
-		_ = w.handover.Learn(ctx)
+		_ = w.handover.FindDaemonSet(ctx)
 		return nil
 	})
 	group.Go(func() error { return w.hops.Run(ctx) })
@@ -79,20 +79,20 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	if config.ServiceProxy == dataplane.ServiceProxyYields {
 		group.Go(func() error { return sweep.RunProxied(ctx, serviceProxy{p.datapath}, loop.logger) })
 	}
-	group.Go(func() error { return netdev.Watch(ctx, func() { wake.Notify(links) }) })
-	group.Go(func() error { return w.host.Run(ctx, func() { wake.Notify(links) }) })
+	group.Go(func() error { return netdev.Watch(ctx, func() { notify.Signal(links) }) })
+	group.Go(func() error { return w.host.Run(ctx, func() { notify.Signal(links) }) })
 	if w.prober != nil {
 		group.Go(func() error { return w.prober.Run(ctx) })
 		group.Go(func() error {
-			return wake.Forward(ctx, w.prober.Changed(), func() {
-				loop.watch.Mark(p.datapath.SetDown)
-				wake.Notify(links)
+			return notify.Forward(ctx, w.prober.Changed(), func() {
+				loop.nodeHealth.MarkDown(p.datapath.SetDown)
+				notify.Signal(links)
 			})
 		})
-		group.Go(func() error { return wake.Forward(ctx, w.prober.Learned(), loop.checkpointer.Touch) })
+		group.Go(func() error { return notify.Forward(ctx, w.prober.Learned(), loop.checkpointer.Touch) })
 	}
 	group.Go(func() error { return w.canaries.Run(ctx) })
-	group.Go(func() error { return wake.Forward(ctx, w.canaries.Changed(), func() { wake.Notify(links) }) })
+	group.Go(func() error { return notify.Forward(ctx, w.canaries.Changed(), func() { notify.Signal(links) }) })
 	if loop.routes.Duplicates != nil {
 		group.Go(func() error { return loop.routes.Duplicates.Run(ctx) })
 	}
@@ -102,7 +102,7 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	}
 	if config.BFDSocket != "" {
 		group.Go(func() error { return w.bfd.Run(ctx) })
-		group.Go(func() error { return loop.detector.Run(ctx, w.bfd.Changed(), func() { wake.Notify(links) }) })
+		group.Go(func() error { return loop.detector.Run(ctx, w.bfd.Changed(), func() { notify.Signal(links) }) })
 	}
 	group.Go(func() error { return loop.health.Watch(ctx, health.WatchEvery, loop.logger, loop.passes.Stalled) })
 	group.Go(func() error {
@@ -110,7 +110,7 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 		if err := loop.checkpointer.Await(ctx); err != nil {
 			return err
 		}
-		w.fresh.Begin()
+		w.cacheSync.MarkCurrent()
 		return loop.run(ctx, p.objects.Changed(), links, w.speaker.Changed())
 	})
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
@@ -138,18 +138,18 @@ func reportHops(logger logr.Logger, err error) {
 	logger.Info("Next hops are prepared again")
 }
 
-func newExemption(filter int, logger logr.Logger, changed chan<- struct{}) *natexempt.Keeper {
-	return &natexempt.Keeper{
+func newExemption(filter int, logger logr.Logger, changed chan<- struct{}) *natexempt.Manager {
+	return &natexempt.Manager{
 		Filter: filter,
 		Changed: func(err error) {
 			reportExempt(logger, err)
-			wake.Notify(changed)
+			notify.Signal(changed)
 		},
 	}
 }
 
 // runExemption removes the rule of a previous process if the exemption is disabled.
-func runExemption(ctx context.Context, keeper *natexempt.Keeper, wanted bool) error {
+func runExemption(ctx context.Context, keeper *natexempt.Manager, wanted bool) error {
 	if wanted {
 		return keeper.Run(ctx)
 	}

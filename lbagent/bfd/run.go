@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// settleTime bounds the wait for peers to confirm the handover's detection time.
-	settleTime      = 2 * time.Second
-	longestHandOver = 5 * time.Minute
+	// confirmTimeout bounds the wait for peers to confirm the handover's detection time.
+	confirmTimeout = 2 * time.Second
+	maxHandover    = 5 * time.Minute
 )
 
 // Config configures the process.
@@ -40,8 +40,8 @@ func DefaultConfig() Config {
 
 // Run runs sessions until ctx is done, and then hands them over to the next process.
 func Run(ctx context.Context, config Config, logger logr.Logger) error {
-	if config.RestartTime < 0 || config.RestartTime > longestHandOver {
-		return fmt.Errorf("--restart-time is %s, must be between 0 and %s", config.RestartTime, longestHandOver)
+	if config.RestartTime < 0 || config.RestartTime > maxHandover {
+		return fmt.Errorf("--restart-time is %s, must be between 0 and %s", config.RestartTime, maxHandover)
 	}
 	sessions, err := engine.New()
 	if err != nil {
@@ -77,7 +77,7 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 		if ctx.Err() == nil || config.RestartTime == 0 {
 			return nil
 		}
-		settling, cancel := context.WithTimeout(sending, settleTime)
+		settling, cancel := context.WithTimeout(sending, confirmTimeout)
 		defer cancel()
 		saved := sessions.HandOver(settling, config.RestartTime)
 		logger.Info("Ending", "handedOver", len(saved))

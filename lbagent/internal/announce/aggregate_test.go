@@ -98,7 +98,7 @@ func TestAttributesOfAggregates(t *testing.T) {
 }
 
 // A departing node marks an aggregate once no VIP of it needs the node.
-func TestDepartureOfAggregates(t *testing.T) {
+func TestDrainOfAggregates(t *testing.T) {
 	for alone, marked := range map[bool]bool{false: true, true: false} {
 		m := aggregated()
 		if alone {
@@ -106,7 +106,7 @@ func TestDepartureOfAggregates(t *testing.T) {
 		}
 		state := planned(m)
 		node := nodeWith(state, state)
-		node.Phase = Leaving
+		node.Phase = Draining
 		routes, _ := Decide(m, node)
 		if got := prefixes(routes["r1"]); !reflect.DeepEqual(got, []string{"203.0.113.0/28"}) {
 			t.Fatalf("alone %t: routes %v", alone, got)

@@ -11,7 +11,7 @@ import (
 
 // decideCanary announces a canary only to its own LBPeer and with the attributes of VIP routes, so that the
 // router applies the same policy. A draining or cut-off node withdraws it.
-func (d *deciding) decideCanary(vip *model.VIP, add func(target model.Target, route Route, leaving bool)) Decision {
+func (d *evaluator) decideCanary(vip *model.VIP, add func(target model.Target, route Route, leaving bool)) Decision {
 	decision := Decision{VIP: vip.Address}
 	_, programmed := d.node.Programmed.VIPs[vip.Address]
 	switch duplicate, found := d.node.Duplicates[vip.Address]; {
@@ -21,13 +21,13 @@ func (d *deciding) decideCanary(vip *model.VIP, add func(target model.Target, ro
 	case !programmed:
 		decision.Reason, decision.Message = ReasonNotProgrammed, "the canary is not in the maps"
 		return decision
-	case d.node.Phase != Present || d.node.Final || d.model.CutOff:
+	case d.node.Phase != Active || d.node.Final || d.model.CutOff:
 		decision.Reason, decision.Message = ReasonNodeDraining, "the node leaves the routers"
 		return decision
 	}
 	for i := range d.model.Peers {
 		peer := &d.model.Peers[i]
-		if peer.Object() != vip.Canary || !carries(peer, vip.Address) {
+		if peer.Object() != vip.Canary || !supportsFamily(peer, vip.Address) {
 			continue
 		}
 		if reason, unattached := d.node.Unattached[peer.Name]; unattached {
@@ -47,7 +47,7 @@ func (d *deciding) decideCanary(vip *model.VIP, add func(target model.Target, ro
 	return decision
 }
 
-func carries(peer *model.Peer, address netip.Addr) bool {
+func supportsFamily(peer *model.Peer, address netip.Addr) bool {
 	if address.Is4() {
 		return peer.IPv4
 	}
@@ -56,13 +56,13 @@ func carries(peer *model.Peer, address netip.Addr) bool {
 
 // addCanary adds the canary's route to the peer and reports whether the peer has an advertisement and a
 // next hop.
-func (d *deciding) addCanary(vip *model.VIP, peer *model.Peer, add func(target model.Target, route Route, leaving bool)) bool {
+func (d *evaluator) addCanary(vip *model.VIP, peer *model.Peer, add func(target model.Target, route Route, leaving bool)) bool {
 	advertisement := d.model.AdvertisementTo(peer)
 	if advertisement == nil {
 		return false
 	}
 	target := model.Target{Peer: peer, Advertisement: advertisement}
-	route := routeTo(target, d.model, vip.Address)
+	route := newRoute(target, d.model, vip.Address)
 	if route.NextHop.IsValid() {
 		add(target, route, false)
 	}

@@ -69,16 +69,16 @@ type Node struct {
 // Only peers whose packets all arrive on uplinks with BPF programs receive routes. A VIP with a frontend
 // that admits sources outside its Service's ranges is not announced.
 //
-// A departing node withdraws VIPs that have a successor; see Departure. VIPs in release first carry
+// A departing node withdraws VIPs that have a successor; see Drain. VIPs in release first carry
 // GRACEFUL_SHUTDOWN and are then withdrawn (VIPClaim.Release). A cut-off node marks all its routes with
 // GRACEFUL_SHUTDOWN and answers on links only for VIPs without endpoints on the lost nodes.
 //
 // If an advertisement aggregates, a single route to the aggregate replaces the VIPs' routes once the maps
 // contain the aggregate and therefore drop packets to its unused addresses.
 func Decide(m *model.Model, node *Node) (Routes, []Decision) {
-	gathered := gathering{}
+	gathered := routeSet{}
 	decisions := make([]Decision, 0, len(m.VIPs))
-	d := deciding{model: m, node: node, exceeding: exceedingOf(node)}
+	d := evaluator{model: m, node: node, overpermissive: overpermissiveFrontends(node)}
 	rest := m.Frontends
 	var frontends []*model.Frontend
 	for i := range m.VIPs {
@@ -89,14 +89,14 @@ func Decide(m *model.Model, node *Node) (Routes, []Decision) {
 	return gathered.routes(), decisions
 }
 
-type deciding struct {
+type evaluator struct {
 	model *model.Model
 	node  *Node
-	// exceeding maps a VIP to a frontend that admits sources outside its Service's ranges.
-	exceeding map[netip.Addr]forwarding.FrontendKey
+	// overpermissive maps a VIP to a frontend that admits sources outside its Service's ranges.
+	overpermissive map[netip.Addr]forwarding.FrontendKey
 }
 
-func (d *deciding) decide(
+func (d *evaluator) decide(
 	vip *model.VIP, frontends []*model.Frontend, add func(target model.Target, route Route, leaving bool),
 ) Decision {
 	m, node := d.model, d.node
@@ -105,10 +105,10 @@ func (d *deciding) decide(
 	}
 	elected := elect(m, vip, frontends, node)
 	selected, decision := peersOf(m, vip)
-	if elected.wanted && decision.Reason == ReasonNoPeer {
+	if elected.selected && decision.Reason == ReasonNoPeer {
 		decision = Decision{}
 	}
-	if open, found := d.exceeding[vip.Address]; found && decision.Reason == "" {
+	if open, found := d.overpermissive[vip.Address]; found && decision.Reason == "" {
 		decision = Decision{Reason: ReasonNotProgrammed, Message: fmt.Sprintf(
 			"%s admits clients outside its source ranges, and could not be shut", open)}
 	}
@@ -118,12 +118,12 @@ func (d *deciding) decide(
 	leaving := m.CutOff
 	if decision.Reason == "" {
 		var given bool
-		decision, given = giveUp(vip)
+		decision, given = releaseVIP(vip)
 		leaving = leaving || given
 	}
 	if decision.Reason == "" {
 		var departs bool
-		decision, departs = depart(m, frontends, node)
+		decision, departs = drain(m, frontends, node)
 		leaving = leaving || departs
 	}
 	if decision.Reason == "" {
@@ -135,7 +135,7 @@ func (d *deciding) decide(
 			add(target, route, leaving)
 			decision.Peers = append(decision.Peers, target.Peer.Name)
 		}
-		decision = elected.answer(decision, m.Self.ID)
+		decision = elected.applyTo(decision, m.Self.ID)
 	}
 	decision.Elsewhere = elected.isElsewhere(m.Self.ID)
 	decision.VIP = vip.Address
@@ -154,8 +154,8 @@ func frontendsOf(vip netip.Addr, sorted []*model.Frontend) (own, rest []*model.F
 	return sorted[first:after], sorted[after:]
 }
 
-// exceedingOf returns the first frontend per VIP that admits sources outside its Service's ranges.
-func exceedingOf(node *Node) map[netip.Addr]forwarding.FrontendKey {
+// overpermissiveFrontends returns the first frontend per VIP that admits sources outside its Service's ranges.
+func overpermissiveFrontends(node *Node) map[netip.Addr]forwarding.FrontendKey {
 	exceeding := map[netip.Addr]forwarding.FrontendKey{}
 	for key := range forwarding.Exceeding(node.Programmed, node.Planned) {
 		if first, found := exceeding[key.VIP]; !found || key.Compare(first) < 0 {
@@ -166,11 +166,11 @@ func exceedingOf(node *Node) map[netip.Addr]forwarding.FrontendKey {
 }
 
 func routeOf(m *model.Model, node *Node, vip netip.Addr, target model.Target, frontends []*model.Frontend) Route {
-	route := routeTo(target, m, vip)
+	route := newRoute(target, m, vip)
 	if target.Advertisement.Weighed {
 		route.Weight = weight(m, frontends)
 	}
-	if prefix, aggregates := target.Advertisement.Aggregate(vip); aggregates && holds(node.Programmed, prefix) {
+	if prefix, aggregates := target.Advertisement.Aggregate(vip); aggregates && containsAggregate(node.Programmed, prefix) {
 		route.Prefix = prefix
 	}
 	return route
@@ -203,7 +203,7 @@ func refuse(m *model.Model, frontends []*model.Frontend, selected []model.Target
 	if len(frontends) == 0 {
 		return Decision{Reason: ReasonNoFrontend, Message: "no Service on the address has a port of its own that can be served"}
 	}
-	if uplink := withheld(selected, node); uplink != "" && !elected.wanted {
+	if uplink := withheld(selected, node); uplink != "" && !elected.selected {
 		return Decision{Reason: ReasonNotAttached, Message: uplink}
 	}
 	if _, found := node.Programmed.VIPs[vip.Address]; !found {
@@ -212,10 +212,10 @@ func refuse(m *model.Model, frontends []*model.Frontend, selected []model.Target
 	if missing := missing(frontends, node, node.Announced[vip.Address]); missing != nil {
 		return Decision{Reason: ReasonNotProgrammed, Message: fmt.Sprintf("%s is not in the maps", missing.Key)}
 	}
-	if attractsNobody(vip.Address, frontends, node) && !staysCutOff(m, vip.Address, frontends, node) && !elected.takes(m, frontends) {
+	if isUnserved(vip.Address, frontends, node) && !staysCutOff(m, vip.Address, frontends, node) && !elected.answersWhileTerminating(m, frontends) {
 		return withoutEndpoints(frontends)
 	}
-	if !elected.wanted && !slices.ContainsFunc(selected, func(target model.Target) bool { return nextHop(m, target.Peer, vip.Address).IsValid() }) {
+	if !elected.selected && !slices.ContainsFunc(selected, func(target model.Target) bool { return nextHop(m, target.Peer, vip.Address).IsValid() }) {
 		return Decision{Reason: ReasonNoNextHop, Message: fmt.Sprintf(
 			"neither the LBNode of this node nor an interface to a router has an %s address", familyName(vip.Address))}
 	}
@@ -242,7 +242,7 @@ func missing(frontends []*model.Frontend, node *Node, announced bool) *model.Fro
 		if !announced && isAwaited(frontend.Key, node) {
 			return frontend
 		}
-		if attracts(frontend) {
+		if acceptsConnections(frontend) {
 			serves = serves || isProgrammed(frontend, node.Programmed)
 			attracting = cmp.Or(attracting, frontend)
 		}
@@ -281,7 +281,7 @@ func isRestricted(frontend *model.Frontend, entry forwarding.Frontend) bool {
 	return entry.Ranges != 0 && (entry.Ranges != forwarding.Nobody || len(frontend.Sources) == 0)
 }
 
-func attracts(frontend *model.Frontend) bool {
+func acceptsConnections(frontend *model.Frontend) bool {
 	if frontend.Local {
 		return len(frontend.Endpoints) > 0 && !frontend.Terminating
 	}
@@ -316,7 +316,7 @@ func noneOf(frontends []*model.Frontend) string {
 func weight(m *model.Model, frontends []*model.Frontend) uint32 {
 	sum := uint32(0)
 	for _, frontend := range frontends {
-		if frontend.Local && attracts(frontend) {
+		if frontend.Local && acceptsConnections(frontend) {
 			sum += frontend.Weights[m.Self.ID]
 		}
 	}

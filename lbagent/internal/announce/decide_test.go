@@ -219,7 +219,7 @@ func TestDecide(t *testing.T) {
 			}
 		}, reason: ReasonNoLocalEndpoint},
 		{name: "Cluster, unready endpoint that lives", model: func(m *model.Model) {
-			m.Frontends[0].Weights, m.Frontends[0].Endpoints, m.Frontends[0].Living = nil, nil, true
+			m.Frontends[0].Weights, m.Frontends[0].Endpoints, m.Frontends[0].OnlyEstablished = nil, nil, true
 		}, reason: ReasonNoEndpoints},
 		{name: "no next hop", model: func(m *model.Model) { m.NextHops = nil }, reason: ReasonNoNextHop},
 		{name: "a next hop for one", model: func(m *model.Model) { delete(m.NextHops, "r1") }, peers: []string{"r2"}},

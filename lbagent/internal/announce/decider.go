@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// few is the maximum number of VIPs for an unconditional partial decision.
-const few = 16
+// maxPartial is the maximum number of VIPs for an unconditional partial decision.
+const maxPartial = 16
 
 // Decider computes the same result as Decide, incrementally: only changed VIPs are decided again, and
 // unchanged lists keep their memory. The zero value is ready to use. It is not safe for concurrent use.
@@ -37,7 +37,7 @@ type Change struct {
 func (d *Decider) Decide(m *model.Model, change Change, node *Node) (Routes, []Decision) {
 	vips, part := d.changed(m, change, node)
 	if part {
-		d.decidePart(m, vips, node)
+		d.decidePartial(m, vips, node)
 	} else {
 		d.routes, d.decisions = Decide(m, node)
 	}
@@ -49,7 +49,7 @@ func (d *Decider) Decide(m *model.Model, change Change, node *Node) (Routes, []D
 // changed returns the VIPs to decide again, or false if all must be decided. Announced matters only for
 // VIPs with entries that are not yet programmed and on cut-off nodes.
 func (d *Decider) changed(m *model.Model, change Change, node *Node) ([]netip.Addr, bool) {
-	if change.Model == nil || change.Maps == nil || change.Model.Since != d.model || !d.goesOn(m, node) {
+	if change.Model == nil || change.Maps == nil || change.Model.Since != d.model || !d.canReuse(m, node) {
 		return nil, false
 	}
 	vips := slices.Concat(change.Model.VIPs, change.Maps.VIPs)
@@ -62,21 +62,21 @@ func (d *Decider) changed(m *model.Model, change Change, node *Node) ([]netip.Ad
 	vips = slices.AppendSeq(vips, maps.Keys(node.Duplicates))
 	slices.SortFunc(vips, netip.Addr.Compare)
 	vips = slices.Compact(vips)
-	return vips, len(vips) <= max(few, len(m.VIPs)/8)
+	return vips, len(vips) <= max(maxPartial, len(m.VIPs)/8)
 }
 
-// goesOn reports whether all inputs shared by the VIPs are unchanged.
-func (d *Decider) goesOn(m *model.Model, node *Node) bool {
+// canReuse reports whether all inputs shared by the VIPs are unchanged.
+func (d *Decider) canReuse(m *model.Model, node *Node) bool {
 	last := d.model
 	stays := func(m *model.Model, node *Node) bool {
-		return node.Phase == Present && !node.Final && !m.CutOff && !slices.ContainsFunc(m.Advertisements, model.Advertisement.Aggregates)
+		return node.Phase == Active && !node.Final && !m.CutOff && !slices.ContainsFunc(m.Advertisements, model.Advertisement.Aggregates)
 	}
 	return stays(m, node) && stays(last, &d.node) && m.Self == last.Self && maps.Equal(node.Unattached, d.node.Unattached) &&
 		slices.Equal(m.Peers, last.Peers) && maps.Equal(m.NextHops, last.NextHops) &&
-		reflect.DeepEqual(m.Advertisements, last.Advertisements) && d.electsAlike(m, node)
+		reflect.DeepEqual(m.Advertisements, last.Advertisements) && d.isElectionUnchanged(m, node)
 }
 
-func (d *Decider) electsAlike(m *model.Model, node *Node) bool {
+func (d *Decider) isElectionUnchanged(m *model.Model, node *Node) bool {
 	last := d.model
 	if len(m.L2) == 0 && len(last.L2) == 0 {
 		return true
@@ -85,16 +85,16 @@ func (d *Decider) electsAlike(m *model.Model, node *Node) bool {
 		reflect.DeepEqual(m.Reach, last.Reach) && reflect.DeepEqual(node.Links, d.node.Links)
 }
 
-func (d *Decider) decidePart(m *model.Model, vips []netip.Addr, node *Node) {
-	changes := changing[Decision]{list: d.decisions}
-	routes := map[string]*changing[Route]{}
-	of := func(peer string) *changing[Route] {
+func (d *Decider) decidePartial(m *model.Model, vips []netip.Addr, node *Node) {
+	changes := copyOnWriteList[Decision]{list: d.decisions}
+	routes := map[string]*copyOnWriteList[Route]{}
+	of := func(peer string) *copyOnWriteList[Route] {
 		if routes[peer] == nil {
-			routes[peer] = &changing[Route]{list: d.routes[peer]}
+			routes[peer] = &copyOnWriteList[Route]{list: d.routes[peer]}
 		}
 		return routes[peer]
 	}
-	deciding := deciding{model: m, node: node}
+	deciding := evaluator{model: m, node: node}
 	for _, address := range vips {
 		announced := map[string]Route{}
 		place, has := slices.BinarySearchFunc(m.VIPs, address, func(vip model.VIP, address netip.Addr) int { return vip.Address.Compare(address) })
@@ -103,18 +103,18 @@ func (d *Decider) decidePart(m *model.Model, vips []netip.Addr, node *Node) {
 			decision := deciding.decide(vip, m.FrontendsOf(address), func(target model.Target, route Route, leaving bool) {
 				announced[target.Peer.Name] = finished(route, target.Peer, leaving)
 			})
-			changes.put(decision, decisionOf, (*Decision).equals)
+			changes.put(decision, compareDecisions, (*Decision).equals)
 		} else {
-			changes.remove(Decision{VIP: address}, decisionOf)
+			changes.remove(Decision{VIP: address}, compareDecisions)
 		}
 		prefix := netip.PrefixFrom(address, address.BitLen())
 		for peer := range d.routes {
 			if _, stays := announced[peer]; !stays {
-				of(peer).remove(Route{Prefix: prefix}, routeOrder)
+				of(peer).remove(Route{Prefix: prefix}, compareRoutes)
 			}
 		}
 		for peer, route := range announced {
-			of(peer).put(route, routeOrder, (*Route).Equal)
+			of(peer).put(route, compareRoutes, (*Route).Equal)
 		}
 	}
 	d.decisions = changes.list
@@ -132,23 +132,23 @@ func (d *Decider) decidePart(m *model.Model, vips []netip.Addr, node *Node) {
 	}
 }
 
-func decisionOf(a, b Decision) int { return a.VIP.Compare(b.VIP) }
+func compareDecisions(a, b Decision) int { return a.VIP.Compare(b.VIP) }
 
-func routeOrder(a, b Route) int { return a.Prefix.Compare(b.Prefix) }
+func compareRoutes(a, b Route) int { return a.Prefix.Compare(b.Prefix) }
 
-// changing is a sorted, shared list that is copied on its first change.
-type changing[T any] struct {
+// copyOnWriteList is a sorted, shared list that is copied on its first change.
+type copyOnWriteList[T any] struct {
 	list    []T
 	changed bool
 }
 
-func (c *changing[T]) copy() {
+func (c *copyOnWriteList[T]) copy() {
 	if !c.changed {
 		c.list, c.changed = slices.Clone(c.list), true
 	}
 }
 
-func (c *changing[T]) put(element T, compare func(a, b T) int, equals func(a, b *T) bool) {
+func (c *copyOnWriteList[T]) put(element T, compare func(a, b T) int, equals func(a, b *T) bool) {
 	place, found := slices.BinarySearchFunc(c.list, element, compare)
 	switch {
 	case !found:
@@ -160,7 +160,7 @@ func (c *changing[T]) put(element T, compare func(a, b T) int, equals func(a, b 
 	}
 }
 
-func (c *changing[T]) remove(element T, compare func(a, b T) int) {
+func (c *copyOnWriteList[T]) remove(element T, compare func(a, b T) int) {
 	if place, found := slices.BinarySearchFunc(c.list, element, compare); found {
 		c.copy()
 		c.list = slices.Delete(c.list, place, place+1)

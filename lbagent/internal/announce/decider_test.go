@@ -54,8 +54,8 @@ func (h *history) pass(t *rapid.T) {
 	h.m = &next
 	changes := h.edit(t, last)
 	var whole Unready
-	h.unready.look(h.m, changes)
-	if whole.look(h.m, nil); !maps.Equal(h.unready.idle, whole.idle) {
+	h.unready.update(h.m, changes)
+	if whole.update(h.m, nil); !maps.Equal(h.unready.idle, whole.idle) {
 		t.Fatalf("idle are %v, not %v", h.unready.idle, whole.idle)
 	}
 	h.see(t)
@@ -181,7 +181,7 @@ func (h *history) see(t *rapid.T) {
 	}
 	switch rapid.IntRange(0, 20).Draw(t, "beside VIPs") {
 	case 0:
-		h.node.Phase = rapid.SampledFrom([]Phase{Present, Leaving, Left}).Draw(t, "phase")
+		h.node.Phase = rapid.SampledFrom([]Phase{Active, Draining, Drained}).Draw(t, "phase")
 	case 1:
 		h.node.Final = !h.node.Final
 	case 2:

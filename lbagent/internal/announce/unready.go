@@ -25,7 +25,7 @@ type Unready struct {
 func (u *Unready) Advance(
 	m *model.Model, changes *model.Changes, announced map[netip.Addr]bool, delay time.Duration, now time.Time,
 ) (stay map[netip.Addr]bool, again time.Duration) {
-	u.look(m, changes)
+	u.update(m, changes)
 	since := map[netip.Addr]time.Time{}
 	stay = map[netip.Addr]bool{}
 	for vip := range u.idle {
@@ -50,32 +50,32 @@ func (u *Unready) Advance(
 	return stay, again
 }
 
-func (u *Unready) look(m *model.Model, changes *model.Changes) {
+func (u *Unready) update(m *model.Model, changes *model.Changes) {
 	if changes != nil && changes.Since == u.model && u.model != nil {
 		for _, vip := range changes.VIPs {
-			u.note(vip, m.FrontendsOf(vip))
+			u.record(vip, m.FrontendsOf(vip))
 		}
 	} else {
 		u.idle = map[netip.Addr]bool{}
 		var own []*model.Frontend
 		for rest := m.Frontends; len(rest) > 0; {
 			own, rest = frontendsOf(rest[0].Key.VIP, rest)
-			u.note(own[0].Key.VIP, own)
+			u.record(own[0].Key.VIP, own)
 		}
 	}
 	u.model = m
 }
 
-func (u *Unready) note(vip netip.Addr, frontends []*model.Frontend) {
+func (u *Unready) record(vip netip.Addr, frontends []*model.Frontend) {
 	isCluster := func(f *model.Frontend) bool { return !f.Local }
-	if slices.ContainsFunc(frontends, isCluster) && !slices.ContainsFunc(frontends, attracts) {
+	if slices.ContainsFunc(frontends, isCluster) && !slices.ContainsFunc(frontends, acceptsConnections) {
 		u.idle[vip] = true
 	} else {
 		delete(u.idle, vip)
 	}
 }
 
-// attractsNobody reports whether no frontend can serve new connections and the VIP is not in its delay.
-func attractsNobody(vip netip.Addr, frontends []*model.Frontend, node *Node) bool {
-	return !node.Unready[vip] && !slices.ContainsFunc(frontends, attracts)
+// isUnserved reports whether no frontend can serve new connections and the VIP is not in its delay.
+func isUnserved(vip netip.Addr, frontends []*model.Frontend, node *Node) bool {
+	return !node.Unready[vip] && !slices.ContainsFunc(frontends, acceptsConnections)
 }

@@ -132,14 +132,14 @@ func TestLinkStaysUp(t *testing.T) {
 		for range rapid.IntRange(1, 4).Draw(t, "changes") {
 			end := l.ends[rapid.IntRange(0, 1).Draw(t, "end")]
 			if rapid.Bool().Draw(t, "stretch") {
-				end.Stretch(time.Duration(rapid.IntRange(1, 60).Draw(t, "seconds")) * time.Second)
+				end.RequestDetectionTime(time.Duration(rapid.IntRange(1, 60).Draw(t, "seconds")) * time.Second)
 			} else {
 				end.Set(drawParameters(t, "new"))
 			}
 			l.run(time.Duration(rapid.IntRange(0, 3000).Draw(t, "ms"))*ms, stays)
 		}
 		l.run(2*time.Second, stays)
-		if !l.ends[0].Settled() || !l.ends[1].Settled() {
+		if !l.ends[0].IsConfirmed() || !l.ends[1].IsConfirmed() {
 			t.Fatal("a Poll Sequence does not end")
 		}
 		l.sent = [2][]time.Time{}

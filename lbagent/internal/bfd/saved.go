@@ -4,7 +4,7 @@ package bfd
 
 import "time"
 
-// Saved is an established session for the next process, which continues it unnoticed (see Session.Stretch).
+// Saved is an established session for the next process, which continues it unnoticed (see Session.RequestDetectionTime).
 type Saved struct {
 	Parameters    Parameters
 	Discriminator uint32
@@ -18,7 +18,7 @@ type Saved struct {
 
 // Save returns the state for the next process; false unless the session is up.
 func (s *Session) Save() (Saved, bool) {
-	if s.state != Up || s.heard.IsZero() {
+	if s.state != Up || s.lastReceived.IsZero() {
 		return Saved{}, false
 	}
 	return Saved{
@@ -31,7 +31,7 @@ func (s *Session) Save() (Saved, bool) {
 func Resume(saved Saved, random func() float64, now time.Time) *Session {
 	s := NewSession(saved.Parameters, saved.Discriminator, random, now)
 	s.state, s.since, s.losses = Up, saved.Since, saved.Losses
-	s.peer, s.peerDiscriminator, s.heard = saved.Peer, saved.Peer.MyDiscriminator, now
+	s.peer, s.peerDiscriminator, s.lastReceived = saved.Peer, saved.Peer.MyDiscriminator, now
 	// The peer may be in a Poll Sequence.
 	s.peer.Poll, s.peer.Final = false, false
 	s.desiredMinTx, s.usedMinTx = saved.DesiredMinTx, saved.DesiredMinTx

@@ -30,15 +30,15 @@ type Session struct {
 	// The used values differ from the advertised ones during a Poll Sequence (section 6.8.3).
 	desiredMinTx, requiredMinRx time.Duration
 	usedMinTx, usedMinRx        time.Duration
-	// polling is true during a Poll Sequence, pollAgain if another must follow.
-	polling, pollAgain bool
+	// polling is true during a Poll Sequence, pollPending if another must follow.
+	polling, pollPending bool
 
 	// sent is the time of the last periodic packet, jitter the factor of the next interval. urgent skips it.
 	sent   time.Time
 	jitter float64
 	urgent bool
-	// heard is the time of the peer's last packet, or zero if the peer is unknown.
-	heard time.Time
+	// lastReceived is the time of the peer's last packet, or zero if the peer is unknown.
+	lastReceived time.Time
 	// since is the time when the session last entered or left Up.
 	since  time.Time
 	losses uint64
@@ -60,16 +60,16 @@ func NewSession(parameters Parameters, discriminator uint32, random func() float
 
 // Next returns the time at which Advance is due.
 func (s *Session) Next() time.Time {
-	next := s.transmitAt()
-	if expires := s.expiresAt(); !expires.IsZero() && (next.IsZero() || expires.Before(next)) {
+	next := s.nextTransmit()
+	if expires := s.expiry(); !expires.IsZero() && (next.IsZero() || expires.Before(next)) {
 		next = expires
 	}
 	return next
 }
 
-// Proves reports whether a packet is from the peer of an established session: only the peer has both
+// IsFromPeer reports whether a packet is from the peer of an established session: only the peer has both
 // discriminators. Its address may have changed (RFC 5880, section 6.3).
-func (s *Session) Proves(p Packet) bool {
+func (s *Session) IsFromPeer(p Packet) bool {
 	return s.state == Up && p.MyDiscriminator == s.peerDiscriminator && p.YourDiscriminator == s.discriminator
 }
 
@@ -78,9 +78,9 @@ func (s *Session) Receive(p Packet, now time.Time) (answer Packet, send bool) {
 	if s.state == AdminDown {
 		return Packet{}, false
 	}
-	s.peer, s.peerDiscriminator, s.heard = p, p.MyDiscriminator, now
+	s.peer, s.peerDiscriminator, s.lastReceived = p, p.MyDiscriminator, now
 	if s.polling && p.Final {
-		s.polling, s.pollAgain = s.pollAgain, false
+		s.polling, s.pollPending = s.pollPending, false
 		if !s.polling {
 			s.usedMinTx, s.usedMinRx = s.desiredMinTx, s.requiredMinRx
 		}
@@ -107,13 +107,13 @@ func (s *Session) Receive(p Packet, now time.Time) (answer Packet, send bool) {
 
 // Advance expires the detection time and returns the packet that is due, if any.
 func (s *Session) Advance(now time.Time) (p Packet, send bool) {
-	if expires := s.expiresAt(); !expires.IsZero() && !now.Before(expires) {
-		s.heard, s.peer, s.peerDiscriminator = time.Time{}, Packet{}, 0
+	if expires := s.expiry(); !expires.IsZero() && !now.Before(expires) {
+		s.lastReceived, s.peer, s.peerDiscriminator = time.Time{}, Packet{}, 0
 		if s.state == Init || s.state == Up {
 			s.enter(Down, DiagnosticDetectionExpired, now)
 		}
 	}
-	due := s.transmitAt()
+	due := s.nextTransmit()
 	if due.IsZero() || now.Before(due) {
 		return Packet{}, false
 	}
@@ -133,16 +133,16 @@ func (s *Session) Set(parameters Parameters) {
 	s.set(minTx, parameters.ReceiveInterval)
 }
 
-// Stretch requests a longer detection time from the peer by a Poll Sequence, so that a planned restart resets
+// RequestDetectionTime requests a longer detection time from the peer by a Poll Sequence, so that a planned restart resets
 // no session. Settled reports the confirmation. The transmit interval is unchanged; Set ends the request.
-func (s *Session) Stretch(detectionTime time.Duration) {
+func (s *Session) RequestDetectionTime(detectionTime time.Duration) {
 	if s.state == Up {
 		s.set(detectionTime/time.Duration(s.parameters.DetectMultiplier), s.requiredMinRx)
 	}
 }
 
-// Settled reports whether the peer confirmed the requested intervals.
-func (s *Session) Settled() bool { return s.state != Up || !s.polling }
+// IsConfirmed reports whether the peer confirmed the requested intervals.
+func (s *Session) IsConfirmed() bool { return s.state != Up || !s.polling }
 
 func (s *Session) set(minTx, minRx time.Duration) {
 	if minTx == s.desiredMinTx && minRx == s.requiredMinRx {
@@ -155,7 +155,7 @@ func (s *Session) set(minTx, minRx time.Duration) {
 	}
 	s.usedMinTx, s.usedMinRx = min(s.usedMinTx, minTx), max(s.usedMinRx, minRx)
 	// The Final of the previous sequence does not confirm these.
-	s.pollAgain = s.polling
+	s.pollPending = s.polling
 	s.polling, s.urgent = true, true
 }
 
@@ -198,7 +198,7 @@ func (s *Session) Discriminator() uint32 { return s.discriminator }
 
 // PeerState returns the state in the peer's last packet, or Down without one.
 func (s *Session) PeerState() State {
-	if s.heard.IsZero() {
+	if s.lastReceived.IsZero() {
 		return Down
 	}
 	return s.peer.State
@@ -229,7 +229,7 @@ func (s *Session) enter(state State, diagnostic Diagnostic, now time.Time) {
 	if was == Up && state == Down && s.PeerState() != AdminDown {
 		s.losses++
 	}
-	s.polling, s.pollAgain = false, false
+	s.polling, s.pollPending = false, false
 	s.requiredMinRx, s.usedMinRx = s.parameters.ReceiveInterval, s.parameters.ReceiveInterval
 	if state != Up {
 		s.slow()
@@ -255,8 +255,8 @@ func (s *Session) draw() {
 	s.jitter = 0.75 + (most-0.75)*s.random()
 }
 
-// transmitAt returns the time of the next packet; zero for none.
-func (s *Session) transmitAt() time.Time {
+// nextTransmit returns the time of the next packet; zero for none.
+func (s *Session) nextTransmit() time.Time {
 	interval := s.TransmitInterval()
 	switch {
 	case interval == 0:
@@ -269,11 +269,11 @@ func (s *Session) transmitAt() time.Time {
 	return s.sent.Add(time.Duration(float64(interval) * s.jitter))
 }
 
-func (s *Session) expiresAt() time.Time {
-	if s.heard.IsZero() || s.state == AdminDown {
+func (s *Session) expiry() time.Time {
+	if s.lastReceived.IsZero() || s.state == AdminDown {
 		return time.Time{}
 	}
-	return s.heard.Add(s.DetectionTime())
+	return s.lastReceived.Add(s.DetectionTime())
 }
 
 func (s *Session) packet() Packet {

@@ -195,7 +195,7 @@ func TestPollIsAnswered(t *testing.T) {
 func TestChange(t *testing.T) {
 	s := in(t, Up)
 	s.Set(Parameters{TransmitInterval: 200 * ms, ReceiveInterval: 50 * ms, DetectMultiplier: 3})
-	if s.TransmitInterval() != 100*ms || s.DetectionTime() != 300*ms || s.Settled() {
+	if s.TransmitInterval() != 100*ms || s.DetectionTime() != 300*ms || s.IsConfirmed() {
 		t.Errorf("before it is confirmed: every %s, detection %s", s.TransmitInterval(), s.DetectionTime())
 	}
 	p, send := s.Advance(epoch)
@@ -205,7 +205,7 @@ func TestChange(t *testing.T) {
 	final := from(Up)
 	final.Final, final.DesiredMinTx = true, 50*ms
 	s.Receive(final, epoch)
-	if s.TransmitInterval() != 200*ms || s.DetectionTime() != 150*ms || !s.Settled() {
+	if s.TransmitInterval() != 200*ms || s.DetectionTime() != 150*ms || !s.IsConfirmed() {
 		t.Errorf("confirmed: every %s, detection %s", s.TransmitInterval(), s.DetectionTime())
 	}
 	s.Set(standard)
@@ -263,7 +263,7 @@ func TestDisable(t *testing.T) {
 // A resumed session continues: the peer sees Up and no poll beyond that for the intervals.
 func TestResume(t *testing.T) {
 	s := in(t, Up)
-	s.Stretch(30 * time.Second)
+	s.RequestDetectionTime(30 * time.Second)
 	p, _ := s.Advance(epoch)
 	if !p.Poll || p.DesiredMinTx != 10*time.Second || s.TransmitInterval() != 100*ms {
 		t.Fatalf("stretched: %+v, every %s", p, s.TransmitInterval())
@@ -272,8 +272,8 @@ func TestResume(t *testing.T) {
 	final.Final = true
 	s.Receive(final, epoch)
 	saved, ok := s.Save()
-	if !ok || !s.Settled() {
-		t.Fatalf("saved %t, settled %t", ok, s.Settled())
+	if !ok || !s.IsConfirmed() {
+		t.Fatalf("saved %t, settled %t", ok, s.IsConfirmed())
 	}
 	later := epoch.Add(5 * time.Second)
 	s = Resume(saved, full, later)

@@ -81,7 +81,7 @@ func (c *dynamicNeighbors) rangeOf(router netip.Addr) *model.Range {
 // router. The first refused router is shown as long as it retries, because untrusted hosts may use many
 // addresses, each costing a reconcile pass and a status write.
 func (c *dynamicNeighbors) isFull(of *model.Range, router netip.Addr) (full, news bool) {
-	if c.routers[router] != nil || c.within(of.Prefix) < of.Most {
+	if c.routers[router] != nil || c.within(of.Prefix) < of.MaxSessions {
 		return false, false
 	}
 	now := time.Now()
@@ -172,10 +172,10 @@ func (c *dynamicNeighbors) turnedAway() []Session {
 	for _, r := range c.ranges {
 		refused, found := c.refused[r.Name]
 		router := refused.router
-		if found && c.routers[router] == nil && c.within(r.Prefix) >= r.Most {
+		if found && c.routers[router] == nil && c.within(r.Prefix) >= r.MaxSessions {
 			sessions = append(sessions, Session{
 				Peer: r.Name + "/" + router.String(), Address: router, State: millracev1beta1.SessionIdle,
-				Message: fmt.Sprintf("the LBPeer has sessions with %d routers already, which is its maxPeers", r.Most),
+				Message: fmt.Sprintf("the LBPeer has sessions with %d routers already, which is its maxPeers", r.MaxSessions),
 			})
 		}
 	}

@@ -21,8 +21,8 @@ func TestDynamicNeighbors(t *testing.T) {
 	at := netip.MustParseAddr
 	c := newDynamicNeighbors()
 	ranges := []model.Range{
-		{Name: "open", Prefix: netip.MustParsePrefix("198.51.100.0/24"), Most: 2},
-		{Name: "shut", Prefix: netip.MustParsePrefix("203.0.113.0/24"), Most: 2, Session: model.Peer{PasswordSecret: secret}},
+		{Name: "open", Prefix: netip.MustParsePrefix("198.51.100.0/24"), MaxSessions: 2},
+		{Name: "shut", Prefix: netip.MustParsePrefix("203.0.113.0/24"), MaxSessions: 2, Session: model.Peer{PasswordSecret: secret}},
 	}
 	c.want(ranges, nil)
 	if waits := c.awaited(); len(waits) != 1 || waits[0].Peer != "open" || !strings.Contains(waits[0].Message, "198.51.100.0/24") {
@@ -62,7 +62,7 @@ func TestPlaceIsKept(t *testing.T) {
 		}
 	}
 	s := New(Config{Logger: logr.Discard()})
-	s.neighbors.want([]model.Range{{Name: "open", Prefix: netip.MustParsePrefix("198.51.100.0/24"), Most: 2}}, nil)
+	s.neighbors.want([]model.Range{{Name: "open", Prefix: netip.MustParsePrefix("198.51.100.0/24"), MaxSessions: 2}}, nil)
 	untrusted, router := netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("198.51.100.2")
 	for _, one := range []netip.Addr{untrusted, router, untrusted} {
 		if !s.neighbors.call(one, arrival{}) {
@@ -131,7 +131,7 @@ func TestRange(t *testing.T) {
 			shared.PasswordSecret = secret
 			want := Want{
 				RouterID:  nodeIPv4,
-				Ranges:    []model.Range{{Name: peerName, Prefix: netip.MustParsePrefix("198.51.100.0/28"), Most: 1, Session: shared}},
+				Ranges:    []model.Range{{Name: peerName, Prefix: netip.MustParsePrefix("198.51.100.0/28"), MaxSessions: 1, Session: shared}},
 				Passwords: map[string]string{secret: "wrong"},
 			}
 			p.set(want)

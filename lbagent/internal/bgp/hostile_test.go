@@ -258,7 +258,7 @@ func TestUntrustedTakeNoPlace(t *testing.T) {
 	}
 	p := l.speaker("fresh")
 	want := Want{RouterID: nodeIPv4, Ranges: []model.Range{{
-		Name: peerName, Prefix: netip.MustParsePrefix("198.51.100.0/28"), Most: 2, Session: passivePeer(),
+		Name: peerName, Prefix: netip.MustParsePrefix("198.51.100.0/28"), MaxSessions: 2, Session: passivePeer(),
 	}}}
 	other := openMessage(t, 64999)
 	var connected atomic.Int64
@@ -395,7 +395,7 @@ func TestUntrustedFillNoQueue(t *testing.T) {
 func TestUntrustedAreToldOfOnce(t *testing.T) {
 	network := netip.MustParsePrefix("198.51.100.0/24")
 	c := newDynamicNeighbors()
-	of := model.Range{Name: peerName, Prefix: network, Most: 1}
+	of := model.Range{Name: peerName, Prefix: network, MaxSessions: 1}
 	c.want([]model.Range{of}, nil)
 	c.routers[routerIPv4] = &dynamicNeighbor{}
 	told, news := map[string]bool{}, 0

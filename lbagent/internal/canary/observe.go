@@ -46,7 +46,7 @@ func (p *Prober) Observe(
 			targets[peer.Name] = append(targets[peer.Name], target)
 		}
 	}
-	p.Want(want)
+	p.SetTargets(want)
 	for i := range sessions {
 		for _, target := range targets[sessions[i].Peer] {
 			sessions[i].Canaries = append(sessions[i].Canaries, canaryStatus(target, p.Result(target)))

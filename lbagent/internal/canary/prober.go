@@ -78,8 +78,8 @@ func New(logger logr.Logger) *Prober {
 	return p
 }
 
-// Want replaces the targets. The maps must not be modified afterwards.
-func (p *Prober) Want(want Want) {
+// SetTargets replaces the targets. The maps must not be modified afterwards.
+func (p *Prober) SetTargets(want Want) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.want.equal(&want) {
@@ -177,7 +177,7 @@ func (p *Prober) probe(want *Want, target Target) {
 	if !open {
 		return
 	}
-	way, err := netdev.WayTo(target.Router)
+	way, err := netdev.NextHopTo(target.Router)
 	for at := range canary.Ports {
 		nonce, long := p.random.Uint64()|1, uint64(0)
 		if at%longEvery == 0 {

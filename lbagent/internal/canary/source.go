@@ -23,7 +23,7 @@ import (
 const (
 	ipv4Header, ipv6Header, udpHeader = 20, 40, 8
 	hopLimit                          = 64
-	longest                           = 1 << 16
+	maxPacket                         = 1 << 16
 )
 
 func headers(address netip.Addr) int {
@@ -88,7 +88,7 @@ func (s *source) Close() error {
 }
 
 func (s *source) read(at int, take func(source netip.Addr, at int, from netip.AddrPort, payload []byte)) {
-	payload := make([]byte, longest)
+	payload := make([]byte, maxPacket)
 	for {
 		n, from, err := s.ports[at].ReadFromUDPAddrPort(payload)
 		if errors.Is(err, net.ErrClosed) {
@@ -100,7 +100,7 @@ func (s *source) read(at int, take func(source netip.Addr, at int, from netip.Ad
 	}
 }
 
-func (s *source) send(by netdev.Way, at int, to netip.Addr, payload []byte) error {
+func (s *source) send(by netdev.NextHop, at int, to netip.Addr, payload []byte) error {
 	packet, protocol, err := encode(s.address, to, s.numbers[at], payload)
 	if err != nil {
 		return err

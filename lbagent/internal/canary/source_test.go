@@ -38,7 +38,7 @@ func TestSource(t *testing.T) {
 	if err := os.WriteFile("/proc/sys/net/ipv4/conf/lo/accept_local", []byte("1"), 0); err != nil {
 		t.Fatal(err)
 	}
-	way := netdev.Way{Interface: loopback.Attrs().Index, MTU: loopback.Attrs().MTU}
+	way := netdev.NextHop{Interface: loopback.Attrs().Index, MTU: loopback.Attrs().MTU}
 	for _, ends := range [][2]string{{"198.51.100.2", "203.0.113.250"}, {"2001:db8::2", "2001:db8:1::250"}} {
 		from, to := netip.MustParseAddr(ends[0]), netip.MustParseAddr(ends[1])
 		for _, address := range []netip.Addr{from, to} {
@@ -67,7 +67,7 @@ func awaitLocal(t *testing.T, address netip.Addr) {
 	}
 }
 
-func exchange(t *testing.T, way netdev.Way, from, to netip.Addr) {
+func exchange(t *testing.T, way netdev.NextHop, from, to netip.Addr) {
 	t.Helper()
 	receiver, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, probe.Port)))
 	if err != nil {
@@ -87,7 +87,7 @@ func exchange(t *testing.T, way netdev.Way, from, to netip.Addr) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	received := make([]byte, longest)
+	received := make([]byte, maxPacket)
 	for at := range canary.Ports {
 		// Odd and even lengths, up to a full packet.
 		sent := bytes.Repeat([]byte{byte(at), 0xff}, 23*at+5)[:23*at+1]

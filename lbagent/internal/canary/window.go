@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// misses is the number of rounds without an answer after which a port counts as unanswered and a node
+	// maxMisses is the number of rounds without an answer after which a port counts as unanswered and a node
 	// as not reached. A route that a session reset removes returns earlier.
-	misses = 4
+	maxMisses = 4
 	// longEvery is the interval of ports that also send long probes.
 	longEvery = 4
-	// settled is the number of rounds after which an announcement may be expected to be effective at the
+	// settleRounds is the number of rounds after which an announcement may be expected to be effective at the
 	// router.
-	settled = 6
+	settleRounds = 6
 )
 
 type port struct {
@@ -34,8 +34,8 @@ type window struct {
 	// rounds counts ended rounds, announced the latest consecutive rounds in which the node announced the
 	// canary.
 	rounds, announced int
-	// heard maps reached nodes to the round of their last answer.
-	heard map[forwarding.NodeID]int
+	// lastAnswer maps reached nodes to the round of their last answer.
+	lastAnswer map[forwarding.NodeID]int
 }
 
 func (w *window) probed(at int, nonce, long uint64) {
@@ -50,10 +50,10 @@ func (w *window) answered(at int, nonce uint64, node forwarding.NodeID) bool {
 		return false
 	case p.nonce:
 		p.nonce, p.node, p.missed = 0, node, 0
-		if w.heard == nil {
-			w.heard = map[forwarding.NodeID]int{}
+		if w.lastAnswer == nil {
+			w.lastAnswer = map[forwarding.NodeID]int{}
 		}
-		w.heard[node] = w.rounds
+		w.lastAnswer[node] = w.rounds
 	case p.long:
 		p.long, p.longMissed = 0, 0
 	default:
@@ -74,7 +74,7 @@ func (w *window) end(announced bool) {
 		}
 		p.nonce, p.long = 0, 0
 	}
-	maps.DeleteFunc(w.heard, func(_ forwarding.NodeID, last int) bool { return w.rounds-last >= misses })
+	maps.DeleteFunc(w.lastAnswer, func(_ forwarding.NodeID, last int) bool { return w.rounds-last >= maxMisses })
 	w.rounds++
 	w.announced++
 	if !announced {
@@ -93,18 +93,18 @@ type Result struct {
 }
 
 func (w *window) result() Result {
-	r := Result{Announced: w.announced >= settled, Known: w.rounds >= settled, Reached: map[int32]bool{}, Short: map[int32]bool{}}
-	for node := range w.heard {
+	r := Result{Announced: w.announced >= settleRounds, Known: w.rounds >= settleRounds, Reached: map[int32]bool{}, Short: map[int32]bool{}}
+	for node := range w.lastAnswer {
 		r.Reached[int32(node)] = true
 	}
 	unanswered := 0
 	for i := range w.ports {
 		p := &w.ports[i]
-		if p.missed >= misses || p.node == 0 {
+		if p.missed >= maxMisses || p.node == 0 {
 			unanswered++
 			continue
 		}
-		if p.longMissed >= misses {
+		if p.longMissed >= maxMisses {
 			r.Short[int32(p.node)] = true
 		}
 	}

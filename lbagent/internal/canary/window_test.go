@@ -34,8 +34,8 @@ func TestWindowOutlivesReset(t *testing.T) {
 	var w window
 	three := func(port int) int { return 1 + port%3 }
 	all := map[int32]bool{1: true, 2: true, 3: true}
-	play(&w, settled, three)
-	for round := range misses - 1 {
+	play(&w, settleRounds, three)
+	for round := range maxMisses - 1 {
 		play(&w, 1, func(port int) int { return 1 + port%2 })
 		if r := w.result(); r.Unanswered != 0 || !maps.Equal(r.Reached, all) {
 			t.Errorf("%+v %d rounds after the route went", r, round+1)
@@ -43,7 +43,7 @@ func TestWindowOutlivesReset(t *testing.T) {
 	}
 	play(&w, 1, func(port int) int { return 1 + port%2 })
 	if r := w.result(); r.Unanswered != 0 || !maps.Equal(r.Reached, map[int32]bool{1: true, 2: true}) {
-		t.Errorf("%+v without the route for %d rounds", r, misses)
+		t.Errorf("%+v without the route for %d rounds", r, maxMisses)
 	}
 	play(&w, 1, three)
 	if r := w.result(); !maps.Equal(r.Reached, all) {
@@ -54,7 +54,7 @@ func TestWindowOutlivesReset(t *testing.T) {
 func TestWindow(t *testing.T) {
 	var w window
 	both := func(port int) int { return 1 + port%2 }
-	play(&w, settled-1, both)
+	play(&w, settleRounds-1, both)
 	if r := w.result(); r.Known || r.Announced {
 		t.Errorf("%+v after few rounds, want it unknown", r)
 	}
@@ -63,15 +63,15 @@ func TestWindow(t *testing.T) {
 	if r := w.result(); !r.equal(healthy) {
 		t.Errorf("%+v, want %+v", r, healthy)
 	}
-	play(&w, misses-1, func(int) int { return 0 })
+	play(&w, maxMisses-1, func(int) int { return 0 })
 	if r := w.result(); !r.equal(healthy) {
 		t.Errorf("%+v after a short loss, want %+v", r, healthy)
 	}
-	play(&w, misses, func(port int) int { return port % 2 })
+	play(&w, maxMisses, func(port int) int { return port % 2 })
 	if r := w.result(); r.Unanswered != canary.Ports/2 || !maps.Equal(r.Reached, map[int32]bool{1: true}) {
 		t.Errorf("%+v where one of two nodes is lost", r)
 	}
-	play(&w, misses, func(port int) int { return []int{1, -2}[port%2] })
+	play(&w, maxMisses, func(port int) int { return []int{1, -2}[port%2] })
 	if r := w.result(); r.Unanswered != 0 || !maps.Equal(r.Short, map[int32]bool{2: true}) {
 		t.Errorf("%+v where one node lacks long packets", r)
 	}

@@ -17,18 +17,18 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 	"github.com/millrace-lb/millrace/lbagent/internal/membership"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
-	"github.com/millrace-lb/millrace/lbagent/internal/wake"
+	"github.com/millrace-lb/millrace/lbagent/internal/notify"
 )
 
 const (
-	// Patience is how long a starting agent waits for the API server before it uses the checkpoint. Routers
+	// StartTimeout is how long a starting agent waits for the API server before it uses the checkpoint. Routers
 	// keep the routes far longer.
-	Patience = 3 * time.Second
-	// shortestSave is the minimum interval between two checkpoints. The interval is at least saveShare
+	StartTimeout = 3 * time.Second
+	// minSaveInterval is the minimum interval between two checkpoints. The interval is at least saveShare
 	// times the duration of a write, so that writing takes at most 2 % of a CPU.
-	shortestSave = 250 * time.Millisecond
-	saveShare    = 50
-	saveAgain    = 30 * time.Second
+	minSaveInterval = 250 * time.Millisecond
+	saveShare       = 50
+	saveRetry       = 30 * time.Second
 )
 
 // Objects reads the objects of the API server.
@@ -41,12 +41,12 @@ type Objects interface {
 // Checkpointer provides the objects for passes: the ones of the API server or, until all are listed, the
 // ones that the previous agent saved. A nil Checkpointer saves nothing.
 type Checkpointer struct {
-	live   Objects
-	before *State
-	store  store
-	logger logr.Logger
-	// known returns the nodes that have answered probes; nil if nodes are not probed.
-	known func() []membership.Known
+	live     Objects
+	previous *State
+	store    store
+	logger   logr.Logger
+	// knownNodes returns the nodes that have answered probes; nil if nodes are not probed.
+	knownNodes func() []membership.Known
 
 	wake chan struct{}
 	mu   sync.Mutex
@@ -86,19 +86,19 @@ func NewCheckpointer(live Objects, config Config) *Checkpointer {
 		c.logger.Error(err, "Objects of the agent before are not used")
 	case config.Unforwarded:
 	default:
-		c.before = before
+		c.previous = before
 	}
 	return c
 }
 
-// KeepNodes adds the nodes that have answered probes to the saved state.
-func (c *Checkpointer) KeepNodes(known func() []membership.Known) { c.known = known }
+// SetNodes adds the nodes that have answered probes to the saved state.
+func (c *Checkpointer) SetNodes(known func() []membership.Known) { c.knownNodes = known }
 
 // Await waits until objects are available.
 func (c *Checkpointer) Await(ctx context.Context) error {
 	var late <-chan time.Time
-	if c.before != nil {
-		timer := time.NewTimer(Patience)
+	if c.previous != nil {
+		timer := time.NewTimer(StartTimeout)
 		defer timer.Stop()
 		late = timer.C
 	}
@@ -108,7 +108,7 @@ func (c *Checkpointer) Await(ctx context.Context) error {
 	case <-c.live.Synced():
 	case <-late:
 		c.logger.Info("The API server has not answered: going on with the objects that the agent before had",
-			"services", len(c.before.Objects.Services), "peers", len(c.before.Objects.Peers))
+			"services", len(c.previous.Objects.Services), "peers", len(c.previous.Objects.Peers))
 	}
 	return nil
 }
@@ -120,7 +120,7 @@ func (c *Checkpointer) isLive() bool {
 	case <-c.live.Synced():
 		return true
 	default:
-		return c.before == nil
+		return c.previous == nil
 	}
 }
 
@@ -128,43 +128,43 @@ func (c *Checkpointer) isLive() bool {
 func (c *Checkpointer) Objects() *model.Snapshot {
 	if c.isLive() {
 		objects := c.live.Snapshot()
-		if c.before != nil && !c.live.PasswordsRead() {
+		if c.previous != nil && !c.live.PasswordsRead() {
 			// Without its password a session would end.
-			objects.Passwords = c.before.Objects.Passwords
+			objects.Passwords = c.previous.Objects.Passwords
 		}
 		return objects
 	}
-	objects := *c.before.Objects
+	objects := *c.previous.Objects
 	objects.TunnelKey.Err = errNotRead
 	return &objects
 }
 
 // Previous returns the objects of the previous agent, or nil.
 func (c *Checkpointer) Previous() *model.Snapshot {
-	if c.before == nil {
+	if c.previous == nil {
 		return nil
 	}
-	return c.before.Objects
+	return c.previous.Objects
 }
 
 // Generations returns the generations of the tunnel keys of the previous agent.
 func (c *Checkpointer) Generations() []uint32 {
-	if c.before == nil {
+	if c.previous == nil {
 		return nil
 	}
-	return c.before.Generations
+	return c.previous.Generations
 }
 
 // Nodes returns the nodes that answered probes of the previous agent.
 func (c *Checkpointer) Nodes() []membership.Known {
-	if c.before == nil {
+	if c.previous == nil {
 		return nil
 	}
-	return c.before.Nodes
+	return c.previous.Nodes
 }
 
 // Touch schedules a checkpoint after a change of the known nodes.
-func (c *Checkpointer) Touch() { wake.Notify(c.wake) }
+func (c *Checkpointer) Touch() { notify.Signal(c.wake) }
 
 func (c *Checkpointer) state() *State {
 	c.mu.Lock()
@@ -173,14 +173,14 @@ func (c *Checkpointer) state() *State {
 		return nil
 	}
 	state := *c.next
-	if c.known != nil {
-		state.Nodes = c.known()
+	if c.knownNodes != nil {
+		state.Nodes = c.knownNodes()
 	}
 	return &state
 }
 
-// Keep schedules saving the objects of a pass and the generations of the node's tunnel keys.
-func (c *Checkpointer) Keep(objects *model.Snapshot, ring tunnelkey.Ring) {
+// Update schedules saving the objects of a pass and the generations of the node's tunnel keys.
+func (c *Checkpointer) Update(objects *model.Snapshot, ring tunnelkey.Ring) {
 	if c == nil || c.store == nil || !c.isLive() {
 		return
 	}
@@ -196,7 +196,7 @@ func (c *Checkpointer) Keep(objects *model.Snapshot, ring tunnelkey.Ring) {
 	c.mu.Lock()
 	c.next = &State{Objects: objects, Generations: generations}
 	c.mu.Unlock()
-	wake.Notify(c.wake)
+	notify.Signal(c.wake)
 }
 
 func hasPassword(peer *millracev1beta1.LBPeer) bool { return peer.Spec.PasswordSecretRef != nil }
@@ -215,7 +215,7 @@ func (c *Checkpointer) Run(ctx context.Context) error {
 		}
 		began := time.Now()
 		err := c.store.Save(*next)
-		c.tell(err, failing)
+		c.logResult(err, failing)
 		if failing = err != nil; !failing {
 			saved = next
 		}
@@ -228,10 +228,10 @@ func (c *Checkpointer) Run(ctx context.Context) error {
 			return ctx.Err()
 		case <-c.wake:
 		}
-		pause := max(shortestSave, saveShare*save())
+		pause := max(minSaveInterval, saveShare*save())
 		if failing {
-			pause = saveAgain
-			wake.Notify(c.wake)
+			pause = saveRetry
+			notify.Signal(c.wake)
 		}
 		wait := time.NewTimer(pause)
 		select {
@@ -242,11 +242,11 @@ func (c *Checkpointer) Run(ctx context.Context) error {
 	}
 }
 
-func (c *Checkpointer) tell(err error, failing bool) {
+func (c *Checkpointer) logResult(err error, failing bool) {
 	switch {
 	case err != nil && !failing:
 		c.logger.Error(err, "Objects are not kept for the next agent: look for room and write access in --state-dir; will try again",
-			"every", saveAgain)
+			"every", saveRetry)
 	case err == nil && failing:
 		c.logger.Info("Objects are kept again for the next agent")
 	}

@@ -55,7 +55,7 @@ func (a *apiServer) PasswordsRead() bool       { return a.passwordsRead }
 
 func newCheckpointer(live *model.Snapshot, before *State, store store) (*Checkpointer, *apiServer) {
 	api := &apiServer{objects: live, synced: make(chan struct{}), passwordsRead: true}
-	return &Checkpointer{live: api, before: before, store: store, logger: logr.Discard(), wake: make(chan struct{}, 1)}, api
+	return &Checkpointer{live: api, previous: before, store: store, logger: logr.Discard(), wake: make(chan struct{}, 1)}, api
 }
 
 func cluster() *model.Snapshot {
@@ -71,13 +71,13 @@ func TestPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, api := newCheckpointer(cluster(), &State{Objects: cluster(), Generations: []uint32{300}}, nil)
 		began := time.Now()
-		if err := m.Await(t.Context()); err != nil || time.Since(began) != Patience {
-			t.Errorf("waited %s, error %v; want %s", time.Since(began), err, Patience)
+		if err := m.Await(t.Context()); err != nil || time.Since(began) != StartTimeout {
+			t.Errorf("waited %s, error %v; want %s", time.Since(began), err, StartTimeout)
 		}
 		if objects := m.Objects(); !errors.Is(objects.TunnelKey.Err, errNotRead) || len(objects.LBNodes) != 2 {
 			t.Errorf("works by %+v", objects)
 		}
-		if m.before.Objects.TunnelKey.Err != nil || m.Generations()[0] != 300 {
+		if m.previous.Objects.TunnelKey.Err != nil || m.Generations()[0] != 300 {
 			t.Error("the checkpoint has changed")
 		}
 		close(api.synced)
@@ -115,7 +115,7 @@ func TestPasswordsOfBefore(t *testing.T) {
 	if got := m.Objects().Passwords["tor"]; got != "old" {
 		t.Errorf("password %q before the Secrets were read, want the old one", got)
 	}
-	m.Keep(live, tunnelkey.Ring{})
+	m.Update(live, tunnelkey.Ring{})
 	if m.next != nil {
 		t.Error("kept without the passwords")
 	}
@@ -124,7 +124,7 @@ func TestPasswordsOfBefore(t *testing.T) {
 	if got := m.Objects().Passwords["tor"]; got != "new" {
 		t.Errorf("password %q, want the new one", got)
 	}
-	m.Keep(live, tunnelkey.Ring{})
+	m.Update(live, tunnelkey.Ring{})
 	if m.next == nil {
 		t.Error("not kept")
 	}
@@ -136,7 +136,7 @@ func TestKeeping(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &saves{takes: 100 * time.Millisecond}
 		m, api := newCheckpointer(cluster(), &State{Objects: cluster()}, store)
-		m.Keep(cluster(), tunnelkey.Ring{})
+		m.Update(cluster(), tunnelkey.Ring{})
 		if m.next != nil {
 			t.Error("wrote the checkpoint again")
 		}
@@ -147,7 +147,7 @@ func TestKeeping(t *testing.T) {
 		objects := cluster()
 		for range 100 {
 			copied := *objects
-			m.Keep(&copied, tunnelkey.Ring{Accepted: []uint32{3, 4}, Sending: 4})
+			m.Update(&copied, tunnelkey.Ring{Accepted: []uint32{3, 4}, Sending: 4})
 			time.Sleep(saveShare * store.takes)
 		}
 		if got := store.count(); got != 1 {
@@ -159,7 +159,7 @@ func TestKeeping(t *testing.T) {
 		for range 100 {
 			changed := *objects
 			changed.Services = []*corev1.Service{{}}
-			m.Keep(&changed, tunnelkey.Ring{})
+			m.Update(&changed, tunnelkey.Ring{})
 			time.Sleep(saveShare * store.takes / 10)
 		}
 		if got := store.count(); got < 9 || got > 12 {
@@ -167,7 +167,7 @@ func TestKeeping(t *testing.T) {
 		}
 		last := *objects
 		last.Peers = nil
-		m.Keep(&last, tunnelkey.Ring{})
+		m.Update(&last, tunnelkey.Ring{})
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Errorf("ended with %v", err)
@@ -187,12 +187,12 @@ func TestKeepingFails(t *testing.T) {
 		ended := make(chan error)
 		go func() { ended <- m.Run(ctx) }()
 		objects := cluster()
-		m.Keep(objects, tunnelkey.Ring{})
+		m.Update(objects, tunnelkey.Ring{})
 		time.Sleep(time.Second)
 		store.mu.Lock()
 		store.fails = false
 		store.mu.Unlock()
-		time.Sleep(saveAgain)
+		time.Sleep(saveRetry)
 		if store.count() != 1 {
 			t.Errorf("%d writes, want 1", store.count())
 		}
@@ -209,7 +209,7 @@ func TestKnownNodesAreKept(t *testing.T) {
 		m, api := newCheckpointer(cluster(), nil, store)
 		close(api.synced)
 		var known []membership.Known
-		m.KeepNodes(func() []membership.Known { return known })
+		m.SetNodes(func() []membership.Known { return known })
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
@@ -225,7 +225,7 @@ func TestKnownNodesAreKept(t *testing.T) {
 		if store.count() != 0 {
 			t.Error("kept before there were objects")
 		}
-		m.Keep(cluster(), tunnelkey.Ring{})
+		m.Update(cluster(), tunnelkey.Ring{})
 		settle()
 		known = []membership.Known{{ID: 2}}
 		m.Touch()

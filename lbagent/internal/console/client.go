@@ -14,9 +14,9 @@ import (
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 )
 
-// Ask sends a request to the agent at the socket, and copies the lines of the response to out. It returns
+// Query sends a request to the agent at the socket, and copies the lines of the response to out. It returns
 // nil when the response ends or ctx is done, and an error if the agent reports one.
-func Ask(ctx context.Context, path string, request Request, out io.Writer) error {
+func Query(ctx context.Context, path string, request Request, out io.Writer) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
 	if err != nil {
 		return fmt.Errorf("ask the agent at %s: %w; does it run, and in this container?", path, err)

@@ -129,7 +129,7 @@ func (r *rig) ask(t *testing.T, request Request) ([]consoleapi.Line, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	var out bytes.Buffer
-	err := Ask(ctx, r.path, request, &out)
+	err := Query(ctx, r.path, request, &out)
 	if ctx.Err() != nil {
 		t.Fatalf("no end of the answer to %+v", request)
 	}
@@ -198,7 +198,7 @@ func TestSlowReader(t *testing.T) {
 	lines := make(chan consoleapi.Line)
 	quick, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- Ask(quick, r.path, Request{Command: Drops, Follow: true}, lineWriter(lines)) }()
+	go func() { ended <- Query(quick, r.path, Request{Command: Drops, Follow: true}, lineWriter(lines)) }()
 	<-lines
 	slowLines := json.NewDecoder(slow)
 	var header consoleapi.Line
@@ -288,7 +288,7 @@ func TestTop(t *testing.T) {
 	repeated := make(chan consoleapi.Line)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- Ask(again, r.path, Request{Command: Top, Interval: minInterval}, lineWriter(repeated))
+		ended <- Query(again, r.path, Request{Command: Top, Interval: minInterval}, lineWriter(repeated))
 	}()
 	for range 3 {
 		select {
@@ -357,7 +357,7 @@ func TestRefusals(t *testing.T) {
 			}
 		})
 	}
-	if err := Ask(t.Context(), filepath.Join(t.TempDir(), "none"), Request{Command: Top}, io.Discard); err == nil || !strings.Contains(err.Error(), "does it run") {
+	if err := Query(t.Context(), filepath.Join(t.TempDir(), "none"), Request{Command: Top}, io.Discard); err == nil || !strings.Contains(err.Error(), "does it run") {
 		t.Errorf("without an agent: %v", err)
 	}
 }

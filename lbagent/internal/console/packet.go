@@ -100,7 +100,7 @@ func setChecksum(segment []byte, protocol uint8, source, destination netip.Addr)
 	if protocol == UDP {
 		at = 6
 	}
-	sum := sumOf(source.AsSlice()) + sumOf(destination.AsSlice()) + uint32(protocol) + uint32(len(segment)) + sumOf(segment)
+	sum := checksum(source.AsSlice()) + checksum(destination.AsSlice()) + uint32(protocol) + uint32(len(segment)) + checksum(segment)
 	folded := fold(sum)
 	if folded == 0 && protocol == UDP {
 		folded = 0xffff
@@ -108,8 +108,8 @@ func setChecksum(segment []byte, protocol uint8, source, destination netip.Addr)
 	binary.BigEndian.PutUint16(segment[at:], folded)
 }
 
-// sumOf adds 16-bit words. A last odd byte is the upper byte of a word.
-func sumOf(data []byte) uint32 {
+// checksum adds 16-bit words. A last odd byte is the upper byte of a word.
+func checksum(data []byte) uint32 {
 	var sum uint32
 	for i := 0; i+1 < len(data); i += 2 {
 		sum += uint32(binary.BigEndian.Uint16(data[i:]))
@@ -137,7 +137,7 @@ func headerIPv4(protocol uint8, source, destination netip.Addr, payload int) []b
 	header[9] = protocol
 	copy(header[12:], source.AsSlice())
 	copy(header[16:], destination.AsSlice())
-	binary.BigEndian.PutUint16(header[10:], fold(sumOf(header)))
+	binary.BigEndian.PutUint16(header[10:], fold(checksum(header)))
 	return header
 }
 

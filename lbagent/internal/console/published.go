@@ -30,7 +30,7 @@ func NewPublished(node string) *Published {
 
 // SetModel publishes the names of a pass.
 func (p *Published) SetModel(m *model.Model) {
-	read := sync.OnceValue(func() *Directory { return namesIn(p.node, m) })
+	read := sync.OnceValue(func() *Directory { return newDirectory(p.node, m) })
 	p.current.Store(&read)
 }
 
@@ -40,7 +40,7 @@ func (p *Published) Directory() *Directory { return (*p.current.Load())() }
 // Services maps frontends to namespace/name.
 func (p *Published) Services() map[forwarding.FrontendKey]string { return p.Directory().Services }
 
-func namesIn(node string, m *model.Model) *Directory {
+func newDirectory(node string, m *model.Model) *Directory {
 	names := &Directory{
 		Node:     node,
 		Services: make(map[forwarding.FrontendKey]string, len(m.Frontends)),

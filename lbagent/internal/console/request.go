@@ -47,7 +47,7 @@ type Request struct {
 	History   *consoleapi.HistoryQuery `json:"history,omitempty"`
 }
 
-func (r *Request) wants(key forwarding.FrontendKey, service string) bool {
+func (r *Request) matches(key forwarding.FrontendKey, service string) bool {
 	return (len(r.Addresses) == 0 || slices.Contains(r.Addresses, key.VIP)) &&
 		(r.Namespace == "" || strings.HasPrefix(service, r.Namespace+"/"))
 }

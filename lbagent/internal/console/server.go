@@ -109,7 +109,7 @@ func (s *Server) handle(ctx context.Context, conn net.Conn) {
 			defer cancel()
 			_, _ = conn.Read(make([]byte, 1))
 		}()
-		err = s.answer(ctx, conn, request)
+		err = s.respond(ctx, conn, request)
 	}
 	if err != nil && ctx.Err() == nil {
 		_ = write(conn, consoleapi.Line{Error: err.Error()})
@@ -138,7 +138,7 @@ func write(conn net.Conn, line consoleapi.Line) error {
 	return json.NewEncoder(conn).Encode(line)
 }
 
-func (s *Server) answer(ctx context.Context, conn net.Conn, request *Request) error {
+func (s *Server) respond(ctx context.Context, conn net.Conn, request *Request) error {
 	switch request.Command {
 	case Drops:
 		return s.drops(ctx, conn, request.Follow)
@@ -228,11 +228,11 @@ func (n interfaceNames) get(index int) string {
 }
 
 func (s *Server) writeDrop(conn net.Conn, drop dataplane.Drop, interfaces interfaceNames) error {
-	told := s.dropOf(drop, interfaces)
+	told := s.convertDrop(drop, interfaces)
 	return write(conn, consoleapi.Line{Drop: &told})
 }
 
-func (s *Server) dropOf(drop dataplane.Drop, interfaces interfaceNames) consoleapi.Drop {
+func (s *Server) convertDrop(drop dataplane.Drop, interfaces interfaceNames) consoleapi.Drop {
 	directory := s.Directory()
 	return consoleapi.Drop{
 		Time: drop.Time.UTC(), Node: directory.Node, Reason: drop.Reason,
@@ -247,14 +247,14 @@ func (s *Server) RecentDrops() []consoleapi.Drop {
 	var recent []consoleapi.Drop
 	interfaces := interfaceNames{}
 	for _, drop := range s.Hub.history() {
-		recent = append(recent, s.dropOf(drop, interfaces))
+		recent = append(recent, s.convertDrop(drop, interfaces))
 	}
 	return recent
 }
 
 func (s *Server) top(ctx context.Context, conn net.Conn, request *Request) error {
 	for {
-		line, err := s.Counters(request.wants)
+		line, err := s.Counters(request.matches)
 		if err != nil {
 			return err
 		}

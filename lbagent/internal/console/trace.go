@@ -32,13 +32,13 @@ type description struct {
 	out   *consoleapi.Trace
 }
 
-func (e *description) say(name, format string, args ...any) {
+func (e *description) add(name, format string, args ...any) {
 	e.out.Steps = append(e.out.Steps, consoleapi.Step{Name: name, Text: fmt.Sprintf(format, args...)})
 }
 
 func (e *description) frontend(packet []byte) {
 	if e.trace.FromNode {
-		e.say("tunnel", "encapsulated by another node of the cluster")
+		e.add("tunnel", "encapsulated by another node of the cluster")
 	}
 	switch {
 	case e.trace.Frontend != 0:
@@ -51,16 +51,16 @@ func (e *description) frontend(packet []byte) {
 		if e.out.Service != "" {
 			service = "Service " + e.out.Service
 		}
-		e.say("frontend", "%s of %s, traffic policy %s", e.trace.Key, service, policy)
+		e.add("frontend", "%s of %s, traffic policy %s", e.trace.Key, service, policy)
 		e.backends()
 	case e.trace.OtherStation:
-		e.say("frontend", "the frame is addressed to another station; this node leaves it alone")
+		e.add("frontend", "the frame is addressed to another station; this node leaves it alone")
 	case e.trace.VIP && e.trace.Reason == "":
-		e.say("frontend", "%s is a VIP", destination(packet))
+		e.add("frontend", "%s is a VIP", destination(packet))
 	case e.trace.VIP:
-		e.say("frontend", "%s is a VIP, but no Service takes this packet", destination(packet))
+		e.add("frontend", "%s is a VIP, but no Service takes this packet", destination(packet))
 	case !e.trace.FromNode:
-		e.say("frontend", "%s is no VIP on this node", destination(packet))
+		e.add("frontend", "%s is no VIP on this node", destination(packet))
 	}
 }
 
@@ -78,7 +78,7 @@ func (e *description) backends() {
 		parts = append(parts, part)
 	}
 	if len(parts) > 0 {
-		e.say("route", "a VIPRoute leads to %s", strings.Join(parts, "; "))
+		e.add("route", "a VIPRoute leads to %s", strings.Join(parts, "; "))
 	}
 }
 
@@ -107,23 +107,23 @@ func (e *description) sources() {
 	case e.trace.FromNode:
 		// The ingress node has checked the source range.
 	case e.trace.Reason == "source_range":
-		e.say("range check", "loadBalancerSourceRanges of the Service do not hold the source")
+		e.add("range check", "loadBalancerSourceRanges of the Service do not hold the source")
 	case e.trace.SourceChecked:
-		e.say("range check", "loadBalancerSourceRanges of the Service hold the source")
+		e.add("range check", "loadBalancerSourceRanges of the Service hold the source")
 	default:
-		e.say("range check", "the Service has no loadBalancerSourceRanges: every source is let in")
+		e.add("range check", "the Service has no loadBalancerSourceRanges: every source is let in")
 	}
 }
 
 func (e *description) stage1() {
 	if !e.trace.Stage1 {
 		if e.trace.Local && !e.trace.FromNode {
-			e.say("row", "none: traffic policy Local stays on the ingress node, unless another one holds the connection")
+			e.add("row", "none: traffic policy Local stays on the ingress node, unless another one holds the connection")
 		}
 		return
 	}
-	e.say("row", "%d of %d%s", e.trace.Row, e.trace.Rows, e.zone())
-	e.say("primary", "%s", e.names.node(e.trace.Owners.Primary))
+	e.add("row", "%d of %d%s", e.trace.Row, e.trace.Rows, e.zone())
+	e.add("primary", "%s", e.names.node(e.trace.Owners.Primary))
 	var previous []string
 	for _, id := range e.trace.Owners.Chain {
 		if id != 0 {
@@ -131,12 +131,12 @@ func (e *description) stage1() {
 		}
 	}
 	if len(previous) == 0 {
-		e.say("secondary", "none: no other node is asked")
+		e.add("secondary", "none: no other node is asked")
 	} else {
-		e.say("secondary", "%s: asked in this order for a connection that the primary does not know", strings.Join(previous, ", "))
+		e.add("secondary", "%s: asked in this order for a connection that the primary does not know", strings.Join(previous, ", "))
 	}
 	if e.trace.Exception {
-		e.say("exception", "the connection is held by another node than the row's primary")
+		e.add("exception", "the connection is held by another node than the row's primary")
 	}
 }
 
@@ -153,32 +153,32 @@ func (e *description) zone() string {
 
 func (e *description) stage2() {
 	if e.trace.Notified {
-		e.say("exception", "the node that was asked has named the holder of the connection; this node remembers it")
+		e.add("exception", "the node that was asked has named the holder of the connection; this node remembers it")
 	}
 	if !e.trace.Stage2 {
 		return
 	}
 	switch {
 	case e.trace.Established:
-		e.say("connection", "known, established")
+		e.add("connection", "known, established")
 	case e.trace.HalfOpen:
-		e.say("connection", "known, with one packet of the client so far")
+		e.add("connection", "known, with one packet of the client so far")
 	default:
-		e.say("connection", "not known on this node")
+		e.add("connection", "not known on this node")
 	}
 	endpoint := fmt.Sprintf("%s%s", e.trace.EndpointAddress, e.backend(e.trace.EndpointAddress))
 	switch {
 	case e.trace.Reason == "share_refused":
-		e.say("endpoint", "none: the flow is in the share of a backend that is refused")
+		e.add("endpoint", "none: the flow is in the share of a backend that is refused")
 	case e.trace.Endpoint == 0:
 	case !e.trace.EndpointAddress.IsValid():
-		e.say("endpoint", "number %d, which is gone", e.trace.Endpoint)
+		e.add("endpoint", "number %d, which is gone", e.trace.Endpoint)
 	case e.trace.Affinity:
-		e.say("endpoint", "%s, which the client had before (session affinity)", endpoint)
+		e.add("endpoint", "%s, which the client had before (session affinity)", endpoint)
 	case e.trace.Chosen:
-		e.say("endpoint", "%s, chosen by row %d of %d", endpoint, e.trace.EndpointRow, forwarding.EndpointRows)
+		e.add("endpoint", "%s, chosen by row %d of %d", endpoint, e.trace.EndpointRow, forwarding.EndpointRows)
 	default:
-		e.say("endpoint", "%s, that of the connection", endpoint)
+		e.add("endpoint", "%s, that of the connection", endpoint)
 	}
 }
 
@@ -186,25 +186,25 @@ func (e *description) verdict() {
 	switch e.trace.Verdict {
 	case dataplane.TraceDropped:
 		e.out.Verdict = consoleapi.Dropped
-		e.say("verdict", "dropped: %s", e.trace.Reason)
+		e.add("verdict", "dropped: %s", e.trace.Reason)
 	case dataplane.TraceSent:
 		e.out.Verdict = consoleapi.Sent
 		e.out.NextNode, e.out.Packet = e.names.node(e.trace.Node), e.trace.Packet
-		e.say("verdict", "encapsulated to %s%s", e.out.NextNode, e.why())
+		e.add("verdict", "encapsulated to %s%s", e.out.NextNode, e.reason())
 	case dataplane.TraceDelivered:
 		e.out.Verdict, e.out.Endpoint = consoleapi.Delivered, e.trace.EndpointAddress
-		e.say("verdict", "delivered to %s through the node's own stack", e.trace.EndpointAddress)
-		e.say("reply", "leaves %s straight to the client, with the VIP as its source", e.names.Node)
+		e.add("verdict", "delivered to %s through the node's own stack", e.trace.EndpointAddress)
+		e.add("reply", "leaves %s straight to the client, with the VIP as its source", e.names.Node)
 	case dataplane.TraceAnswered:
 		e.out.Verdict = consoleapi.Answered
-		e.say("verdict", "answered by the VIP itself")
+		e.add("verdict", "answered by the VIP itself")
 	default:
 		e.out.Verdict = consoleapi.NotOurs
-		e.say("verdict", "left to the node's own stack")
+		e.add("verdict", "left to the node's own stack")
 	}
 }
 
-func (e *description) why() string {
+func (e *description) reason() string {
 	var parts []string
 	switch {
 	case e.trace.Notifies:

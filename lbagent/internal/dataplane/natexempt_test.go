@@ -317,7 +317,7 @@ func TestNATExemptLifetime(t *testing.T) {
 			if got, err := natexempt.Installed(); err != nil || got != want {
 				t.Errorf("%s: installed is %t, %v; want %t", what, got, err, want)
 			}
-			if left, err := natexempt.Left(); err != nil || left != want {
+			if left, err := natexempt.Exists(); err != nil || left != want {
 				t.Errorf("%s: left is %t, %v; want %t", what, left, err, want)
 			}
 			return nil

@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// few is the length up to which lists are compared pairwise.
-const few = 8
+// maxLinear is the length up to which lists are compared pairwise.
+const maxLinear = 8
 
 // Between returns the objects only in after (came) and only in before (went). A list contains an object at
 // most once, and the zero T is no object. Identical lists cost nothing.
@@ -42,7 +42,7 @@ func without[T comparable](list, others []T) []T {
 		return nil
 	}
 	isOther := func(object T) bool { return slices.Contains(others, object) }
-	if len(others) > few {
+	if len(others) > maxLinear {
 		known := make(map[T]struct{}, len(others))
 		for _, object := range others {
 			known[object] = struct{}{}

@@ -23,13 +23,13 @@ func Write(state *forwarding.State, asJSON bool, out io.Writer) error {
 	if asJSON {
 		write = func(held *consoleapi.Maps, out io.Writer) error { return json.NewEncoder(out).Encode(held) }
 	}
-	if err := write(heldBy(state), out); err != nil {
+	if err := write(newMaps(state), out); err != nil {
 		return fmt.Errorf("print the maps: %w", err)
 	}
 	return nil
 }
 
-func heldBy(state *forwarding.State) *consoleapi.Maps {
+func newMaps(state *forwarding.State) *consoleapi.Maps {
 	node := func(id forwarding.NodeID, n forwarding.Node) consoleapi.MapNode {
 		return consoleapi.MapNode{ID: uint16(id), IPv4: n.IPv4, IPv6: n.IPv6, Zone: uint8(n.Zone)}
 	}
@@ -42,7 +42,7 @@ func heldBy(state *forwarding.State) *consoleapi.Maps {
 		held.Nodes = append(held.Nodes, node(id, state.Nodes[id]))
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(state.Frontends), forwarding.FrontendKey.Compare) {
-		held.Frontends = append(held.Frontends, heldFrontend(key, state.Frontends[key]))
+		held.Frontends = append(held.Frontends, newMapFrontend(key, state.Frontends[key]))
 	}
 	for _, source := range slices.SortedFunc(maps.Keys(state.SourceRanges), forwarding.SourceRange.Compare) {
 		switch source.Set {
@@ -82,7 +82,7 @@ func heldBy(state *forwarding.State) *consoleapi.Maps {
 	return held
 }
 
-func heldFrontend(key forwarding.FrontendKey, frontend forwarding.Frontend) consoleapi.MapFrontend {
+func newMapFrontend(key forwarding.FrontendKey, frontend forwarding.Frontend) consoleapi.MapFrontend {
 	held := consoleapi.MapFrontend{
 		VIP: key.VIP, Port: key.Port, Protocol: forwarding.ProtocolName(key.Protocol), ID: uint32(frontend.ID),
 		OwnEndpointsFirst: frontend.Local, NodeTable: uint32(frontend.Table), EndpointTable: uint32(frontend.Endpoints),

@@ -47,7 +47,7 @@ func heldState() *forwarding.State {
 
 // The JSON output is complete and the table equivalent.
 func TestDump(t *testing.T) {
-	held := heldBy(heldState())
+	held := newMaps(heldState())
 	encoded, err := json.Marshal(held)
 	if err != nil {
 		t.Fatal(err)

@@ -62,8 +62,8 @@ type NeighbourKey struct {
 // Neighbour is an entry of the kernel's neighbor tables.
 type Neighbour struct {
 	MAC [6]byte
-	// Kept is true if the entry is permanent, or managed by the kernel, and so remains valid.
-	Kept bool
+	// Persistent is true if the entry is permanent, or managed by the kernel, and so remains valid.
+	Persistent bool
 }
 
 // Network is a snapshot of the kernel's network configuration.
@@ -74,9 +74,9 @@ type Network struct {
 	// Devices maps the index of each interface that runs the XDP program to the indexes of the interfaces
 	// that the program receives frames on. For a bond these are its members.
 	Devices map[int][]int
-	// Leads are the indexes of all interfaces that the kernel may use to reach a target, now or after a
+	// Paths are the indexes of all interfaces that the kernel may use to reach a target, now or after a
 	// failure.
-	Leads map[Target][]int
+	Paths map[Target][]int
 }
 
 // Ingress returns the interfaces, sorted, that packets of each node may arrive on: the interfaces that
@@ -85,7 +85,7 @@ func (n *Network) Ingress(targets map[forwarding.NodeID]Target, limit int) map[f
 	ingress := make(map[forwarding.NodeID][]int, len(targets))
 	for id, target := range targets {
 		var found []int
-		for _, link := range n.Leads[target] {
+		for _, link := range n.Paths[target] {
 			found = append(found, n.Devices[n.deviceOf(link)]...)
 		}
 		slices.Sort(found)

@@ -103,7 +103,7 @@ func TestHops(t *testing.T) {
 			func(n *Network) { delete(n.Neighbours, NeighbourKey{eth0, near4}) }, hops{2: far}, 2,
 		},
 		"neighbour resolving": {
-			func(n *Network) { n.Neighbours[NeighbourKey{eth0, near4}] = Neighbour{Kept: true} }, hops{2: far}, 2,
+			func(n *Network) { n.Neighbours[NeighbourKey{eth0, near4}] = Neighbour{Persistent: true} }, hops{2: far}, 2,
 		},
 		"neighbour on another interface": {
 			func(n *Network) {
@@ -164,7 +164,7 @@ func TestIngress(t *testing.T) {
 		"no program on the interface":      {map[Target][]int{near: {gre0}}, 8, ingress{}},
 		"no route":                         {nil, 8, ingress{}},
 	} {
-		n.Leads = test.leads
+		n.Paths = test.leads
 		if got := n.Ingress(targets, test.limit); !reflect.DeepEqual(got, test.want) {
 			t.Errorf("%s: %v, want %v", name, got, test.want)
 		}

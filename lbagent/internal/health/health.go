@@ -23,8 +23,8 @@ const (
 	StuckAfter = 2 * time.Minute
 	// WatchEvery is the interval of checks.
 	WatchEvery = 5 * time.Second
-	// longestStacks bounds the logged stacks in bytes.
-	longestStacks = 256 << 10
+	// maxStackBytes bounds the logged stacks in bytes.
+	maxStackBytes = 256 << 10
 	// SessionGrace is how long readiness waits for BGP sessions: enough for a reachable router, and short
 	// enough that an absent one does not block a rollout.
 	SessionGrace = 30 * time.Second
@@ -34,13 +34,13 @@ const (
 type Monitor struct {
 	now func() time.Time
 
-	mu    sync.Mutex
-	since time.Time
-	moved time.Time
-	step  string
+	mu        sync.Mutex
+	since     time.Time
+	stepStart time.Time
+	step      string
 	// begun counts passes, ended is its value at the last end. turn is closed and replaced at each end.
 	begun, ended uint64
-	turn         chan struct{}
+	passEnded    chan struct{}
 	first        time.Time
 	failure      error
 	// announcing is true once all sessions were established or SessionGrace has passed. Later losses of
@@ -50,21 +50,21 @@ type Monitor struct {
 }
 
 // New returns a Monitor that uses the given clock.
-func New(now func() time.Time) *Monitor { return &Monitor{now: now, turn: make(chan struct{})} }
+func New(now func() time.Time) *Monitor { return &Monitor{now: now, passEnded: make(chan struct{})} }
 
 // Begin records the start of a pass.
 func (h *Monitor) Begin(now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.since, h.moved, h.step = now, now, "begin"
+	h.since, h.stepStart, h.step = now, now, "begin"
 	h.begun++
 }
 
-// Move records progress of the current pass.
-func (h *Monitor) Move(step string) {
+// SetStep records progress of the current pass.
+func (h *Monitor) SetStep(step string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.moved, h.step = h.now(), step
+	h.stepStart, h.step = h.now(), step
 }
 
 // End records the result of a pass and the BGP sessions.
@@ -73,8 +73,8 @@ func (h *Monitor) End(now time.Time, failure error, sessions []bgp.Session) {
 	defer h.mu.Unlock()
 	h.since = time.Time{}
 	h.ended = h.begun
-	close(h.turn)
-	h.turn = make(chan struct{})
+	close(h.passEnded)
+	h.passEnded = make(chan struct{})
 	if h.first.IsZero() {
 		h.first = now
 	}
@@ -98,7 +98,7 @@ func (h *Monitor) AwaitPass(ctx context.Context, ask func()) error {
 	ask()
 	for {
 		h.mu.Lock()
-		ended, turn := h.ended, h.turn
+		ended, turn := h.ended, h.passEnded
 		h.mu.Unlock()
 		if ended >= want {
 			return nil
@@ -119,7 +119,7 @@ func (h *Monitor) Alive() error {
 		return nil
 	}
 	now := h.now()
-	if idle := now.Sub(h.moved); idle > StuckAfter {
+	if idle := now.Sub(h.stepStart); idle > StuckAfter {
 		return fmt.Errorf("the pass that began %s ago has made no progress for %s, in step %q: the agent should be restarted; the node forwards meanwhile",
 			now.Sub(h.since).Round(time.Second), idle.Round(time.Second), h.step)
 	}
@@ -154,7 +154,7 @@ func stacks() string {
 	var all strings.Builder
 	_ = pprof.Lookup("goroutine").WriteTo(&all, 1)
 	text := all.String()
-	return text[:min(len(text), longestStacks)]
+	return text[:min(len(text), maxStackBytes)]
 }
 
 // Ready returns an error before the first successful pass, and while sessions are not established during

@@ -26,7 +26,7 @@ func listening(port uint16) (bool, error) {
 		if err != nil {
 			return false, fmt.Errorf("look who listens at port %d: %w", port, err)
 		}
-		found, err := listed(file, port)
+		found, err := isListening(file, port)
 		_ = file.Close()
 		if found || err != nil {
 			return found, err
@@ -35,9 +35,9 @@ func listening(port uint16) (bool, error) {
 	return false, nil
 }
 
-// listed reports whether a table of sockets has one that listens on a port. The kernel lists listening
+// isListening reports whether a table of sockets has one that listens on a port. The kernel lists listening
 // sockets first, so other sockets are not read.
-func listed(table io.Reader, port uint16) (bool, error) {
+func isListening(table io.Reader, port uint16) (bool, error) {
 	lines := bufio.NewScanner(table)
 	// The first line is the header.
 	for lines.Scan(); lines.Scan(); {

@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	// ProxyPatience is how long the port of the service proxy must be free before this agent serves the
+	// ProxyGracePeriod is how long the port of the service proxy must be free before this agent serves the
 	// health ports. An upgrade of kube-proxy takes a few seconds, and more if its image must be pulled.
-	ProxyPatience = 30 * time.Second
-	// ProxyPause is the interval for checking the port. A restarted service proxy listens on it before it
+	ProxyGracePeriod = 30 * time.Second
+	// ProxyPollInterval is the interval for checking the port. A restarted service proxy listens on it before it
 	// opens the health ports of Services.
-	ProxyPause = 500 * time.Millisecond
-	// Retry is the interval for retrying a port that another process uses.
-	Retry = 10 * time.Second
+	ProxyPollInterval = 500 * time.Millisecond
+	// RetryInterval is the interval for retrying a port that another process uses.
+	RetryInterval = 10 * time.Second
 )
 
 // maxConnections bounds the connections of untrusted clients to a port. A few load balancers need a few.
@@ -36,14 +36,14 @@ type Config struct {
 	// ProxyPort is the TCP port of the service proxy's health check. While a process listens on it,
 	// health ports are left to that proxy. Zero disables the check.
 	ProxyPort uint16
-	// Patience is how long ProxyPort must be free before health ports are opened: longer than a restart
+	// GracePeriod is how long ProxyPort must be free before health ports are opened: longer than a restart
 	// of the service proxy.
-	Patience time.Duration
-	// Pause is the interval for checking ProxyPort, and Retry the interval for retrying a port that
+	GracePeriod time.Duration
+	// PollInterval is the interval for checking ProxyPort, and RetryInterval the interval for retrying a port that
 	// another process uses.
-	Pause, Retry time.Duration
-	Alive        func() error
-	Logger       logr.Logger
+	PollInterval, RetryInterval time.Duration
+	Alive                       func() error
+	Logger                      logr.Logger
 }
 
 // Server serves health ports. The kernel gives a port to one process only, so a node never has two
@@ -59,9 +59,9 @@ type Server struct {
 	// The following fields are used by Run only.
 	open map[Key]*http.Server
 	// refused is the time of the next attempt for a port that another process uses.
-	refused map[Key]time.Time
-	seen    time.Time
-	left    bool
+	refused     map[Key]time.Time
+	seen        time.Time
+	proxyAbsent bool
 }
 
 // New returns a Server without open ports.
@@ -88,11 +88,11 @@ func (s *Server) Set(want map[Key]Check, forwards bool) {
 
 // Run opens and closes ports until ctx is done.
 func (s *Server) Run(ctx context.Context) error {
-	ticker := time.NewTicker(s.config.Pause)
+	ticker := time.NewTicker(s.config.PollInterval)
 	defer ticker.Stop()
 	defer s.closeAll()
 	// A service proxy that starts at the same time has precedence, too.
-	s.seen, s.left = time.Now(), true
+	s.seen, s.proxyAbsent = time.Now(), true
 	for {
 		s.update(ctx, time.Now())
 		select {
@@ -108,7 +108,7 @@ func (s *Server) update(ctx context.Context, now time.Time) {
 	s.mu.Lock()
 	want := s.want
 	s.mu.Unlock()
-	if len(want) == 0 || s.isLeft(now) {
+	if len(want) == 0 || s.isProxyAbsent(now) {
 		s.closeAll()
 		return
 	}
@@ -125,7 +125,7 @@ func (s *Server) update(ctx context.Context, now time.Time) {
 	}
 }
 
-func (s *Server) isLeft(now time.Time) bool {
+func (s *Server) isProxyAbsent(now time.Time) bool {
 	if s.config.ProxyPort == 0 {
 		return false
 	}
@@ -136,11 +136,11 @@ func (s *Server) isLeft(now time.Time) bool {
 	if there || err != nil {
 		s.seen = now
 	}
-	left := now.Sub(s.seen) < s.config.Patience
-	if left != s.left {
+	left := now.Sub(s.seen) < s.config.GracePeriod
+	if left != s.proxyAbsent {
 		s.config.Logger.Info("Who answers at healthCheckNodePorts has changed", "serviceProxy", left, "proxyPort", s.config.ProxyPort)
 	}
-	s.left = left
+	s.proxyAbsent = left
 	return left
 }
 
@@ -156,13 +156,13 @@ func (s *Server) listen(ctx context.Context, key Key, now time.Time) {
 	if err != nil {
 		if _, again := s.refused[key]; !again {
 			s.config.Logger.Info("Somebody else has a healthCheckNodePort, or it cannot be had: it is tried again",
-				"network", network, "port", key.Port, "after", s.config.Retry, "reason", err.Error())
+				"network", network, "port", key.Port, "after", s.config.RetryInterval, "reason", err.Error())
 		}
-		s.refused[key] = now.Add(s.config.Retry)
+		s.refused[key] = now.Add(s.config.RetryInterval)
 		return
 	}
 	delete(s.refused, key)
-	server := serving.NewHTTP(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { s.answer(w, key) }))
+	server := serving.NewHTTP(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { s.serveCheck(w, key) }))
 	s.open[key] = server
 	go func() {
 		if err := server.Serve(serving.Limit(listener, serving.Limits{Connections: maxConnections})); !errors.Is(err, http.ErrServerClosed) {
@@ -179,7 +179,7 @@ func (s *Server) closeAll() {
 	clear(s.refused)
 }
 
-type answer struct {
+type response struct {
 	Service             service `json:"service"`
 	LocalEndpoints      int     `json:"localEndpoints"`
 	ServiceProxyHealthy bool    `json:"serviceProxyHealthy"`
@@ -190,14 +190,14 @@ type service struct {
 	Name      string `json:"name"`
 }
 
-// answer responds at any path like kube-proxy (k8s.io/kubernetes/pkg/proxy/healthcheck): 200 if a pod on
+// serveCheck responds at any path like kube-proxy (k8s.io/kubernetes/pkg/proxy/healthcheck): 200 if a pod on
 // this node is ready and the node forwards, else 503.
-func (s *Server) answer(w http.ResponseWriter, key Key) {
+func (s *Server) serveCheck(w http.ResponseWriter, key Key) {
 	s.mu.Lock()
 	check, forwards := s.want[key], s.forwards
 	s.mu.Unlock()
 	healthy := forwards && s.config.Alive() == nil
-	body, err := json.MarshalIndent(answer{
+	body, err := json.MarshalIndent(response{
 		Service:        service{check.Service.Namespace, check.Service.Name},
 		LocalEndpoints: check.Endpoints, ServiceProxyHealthy: healthy,
 	}, "", "\t")

@@ -43,7 +43,7 @@ func newNode(t *testing.T) *node {
 	}
 	n := &node{t: t}
 	n.Server = New(Config{
-		ProxyPort: proxyPort, Patience: time.Second, Pause: 20 * time.Millisecond, Retry: 50 * time.Millisecond,
+		ProxyPort: proxyPort, GracePeriod: time.Second, PollInterval: 20 * time.Millisecond, RetryInterval: 50 * time.Millisecond,
 		Alive: func() error {
 			if n.sick.Load() {
 				return errors.New("a pass hangs")
@@ -197,12 +197,12 @@ func TestListed(t *testing.T) {
    2: 0100007F:01BB 0100007F:9C40 01 00000000:00000000 00:00000000 00000000     0        0 3 1 0 20 4 30 10 -1
 `
 	for port, want := range map[uint16]bool{10256: true, 8080: true, 443: false, 80: false} {
-		if got, err := listed(strings.NewReader(table), port); got != want || err != nil {
+		if got, err := isListening(strings.NewReader(table), port); got != want || err != nil {
 			t.Errorf("port %d: %t, %v, want %t", port, got, err, want)
 		}
 	}
 	for _, empty := range []string{"", "  sl  local_address\n"} {
-		if got, err := listed(strings.NewReader(empty), 80); got || err != nil {
+		if got, err := isListening(strings.NewReader(empty), 80); got || err != nil {
 			t.Errorf("an empty table: %t, %v", got, err)
 		}
 	}

@@ -42,52 +42,52 @@ func PerDay() int64 {
 }
 
 type bucket struct {
-	left float64
-	at   time.Time
+	tokens float64
+	at     time.Time
 }
 
 type budget struct {
 	buckets map[consoleapi.HistoryKind]*bucket
-	left    map[leftKey]uint64
+	dropped map[droppedKey]uint64
 	all     map[consoleapi.HistoryKind]uint64
 }
 
-type leftKey struct {
+type droppedKey struct {
 	kind consoleapi.HistoryKind
-	// service is empty for entries about the node, and for Services beyond maxLeft.
+	// service is empty for entries about the node, and for Services beyond maxDroppedKeys.
 	service string
 }
 
-const maxLeft = 64
+const maxDroppedKeys = 64
 
 const maxTold = 8
 
 func newBudget() *budget {
 	return &budget{
-		buckets: map[consoleapi.HistoryKind]*bucket{}, left: map[leftKey]uint64{}, all: map[consoleapi.HistoryKind]uint64{},
+		buckets: map[consoleapi.HistoryKind]*bucket{}, dropped: map[droppedKey]uint64{}, all: map[consoleapi.HistoryKind]uint64{},
 	}
 }
 
-// take reports whether a line may be recorded. A clock that is set back does not add room. The monotonic
+// allow reports whether a line may be recorded. A clock that is set back does not add room. The monotonic
 // clock of the process does not go back (package time, Monotonic Clocks).
-func (b *budget) take(kind consoleapi.HistoryKind, bytes int, now time.Time) bool {
+func (b *budget) allow(kind consoleapi.HistoryKind, bytes int, now time.Time) bool {
 	r := rates[kind]
 	of := b.buckets[kind]
 	if of == nil {
-		of = &bucket{left: r.burst, at: now}
+		of = &bucket{tokens: r.burst, at: now}
 		b.buckets[kind] = of
 	}
 	if passed := now.Sub(of.at); passed > 0 {
-		of.left, of.at = min(r.burst, of.left+r.minute*passed.Minutes()), now
+		of.tokens, of.at = min(r.burst, of.tokens+r.minute*passed.Minutes()), now
 	}
-	if bytes > MaxLine || float64(bytes) > of.left {
+	if bytes > MaxLine || float64(bytes) > of.tokens {
 		return false
 	}
-	of.left -= float64(bytes)
+	of.tokens -= float64(bytes)
 	return true
 }
 
-func (b *budget) leave(entry *consoleapi.HistoryEntry) {
+func (b *budget) countDropped(entry *consoleapi.HistoryEntry) {
 	if entry.Kind == consoleapi.HistoryLeftOut {
 		return
 	}
@@ -97,21 +97,21 @@ func (b *budget) leave(entry *consoleapi.HistoryEntry) {
 		services = []string{""}
 	}
 	for _, service := range services {
-		key := leftKey{entry.Kind, service}
-		if _, known := b.left[key]; !known && len(b.left) >= maxLeft {
+		key := droppedKey{entry.Kind, service}
+		if _, known := b.dropped[key]; !known && len(b.dropped) >= maxDroppedKeys {
 			key.service = ""
 		}
-		b.left[key]++
+		b.dropped[key]++
 	}
 }
 
-func (b *budget) leftOut(now time.Time) []consoleapi.HistoryEntry {
-	keys := slices.SortedFunc(maps.Keys(b.left), func(x, y leftKey) int {
-		return cmp.Or(cmp.Compare(b.left[y], b.left[x]), cmp.Compare(x.kind, y.kind), cmp.Compare(x.service, y.service))
+func (b *budget) reportDropped(now time.Time) []consoleapi.HistoryEntry {
+	keys := slices.SortedFunc(maps.Keys(b.dropped), func(x, y droppedKey) int {
+		return cmp.Or(cmp.Compare(b.dropped[y], b.dropped[x]), cmp.Compare(x.kind, y.kind), cmp.Compare(x.service, y.service))
 	})
 	var told []consoleapi.HistoryEntry
 	for _, key := range keys[:min(len(keys), maxTold)] {
-		entry := consoleapi.HistoryEntry{Time: now, Kind: consoleapi.HistoryLeftOut, What: string(key.kind), Count: b.left[key]}
+		entry := consoleapi.HistoryEntry{Time: now, Kind: consoleapi.HistoryLeftOut, What: string(key.kind), Count: b.dropped[key]}
 		if key.service != "" {
 			entry.Services = []string{key.service}
 		}
@@ -121,9 +121,9 @@ func (b *budget) leftOut(now time.Time) []consoleapi.HistoryEntry {
 }
 
 func (b *budget) tell(entry *consoleapi.HistoryEntry) {
-	key := leftKey{kind: consoleapi.HistoryKind(entry.What)}
+	key := droppedKey{kind: consoleapi.HistoryKind(entry.What)}
 	if len(entry.Services) > 0 {
 		key.service = entry.Services[0]
 	}
-	delete(b.left, key)
+	delete(b.dropped, key)
 }

@@ -72,9 +72,9 @@ type failure struct {
 	message string
 }
 
-// see returns the changes since the previous State. For the first State these are the announced VIPs and
+// diff returns the changes since the previous State. For the first State these are the announced VIPs and
 // the problems: endpoints and nodes are assumed to be unchanged.
-func (c *changes) see(now *State) []Entry {
+func (c *changes) diff(now *State) []Entry {
 	before := c.before
 	c.before = now
 	first := before == nil
@@ -185,10 +185,10 @@ func nodes(before, now *State) []Entry {
 			}
 			groups[what] = append(groups[what], node.Name)
 		}
-		if node.Departing != old.Departing {
+		if node.Draining != old.Draining {
 			what := "Staying"
-			if node.Departing != "" {
-				what = "Departing/" + string(node.Departing)
+			if node.Draining != "" {
+				what = "Departing/" + string(node.Draining)
 			}
 			groups[what] = append(groups[what], node.Name)
 		}

@@ -28,15 +28,15 @@ const (
 
 type dropKey struct{ reason, service string }
 
-func (c Counters) since(previous Counters, services map[forwarding.FrontendKey]string) map[dropKey]uint64 {
+func (c Counters) diff(previous Counters, services map[forwarding.FrontendKey]string) map[dropKey]uint64 {
 	grown := map[dropKey]uint64{}
 	rest := map[string]uint64{}
 	for reason, count := range c.Reasons {
-		rest[reason] = grew(previous.Reasons[reason], count)
+		rest[reason] = increase(previous.Reasons[reason], count)
 	}
 	for key, reasons := range c.Frontends {
 		for reason, count := range reasons {
-			n := grew(previous.Frontends[key][reason], count)
+			n := increase(previous.Frontends[key][reason], count)
 			if n == 0 {
 				continue
 			}
@@ -53,8 +53,8 @@ func (c Counters) since(previous Counters, services map[forwarding.FrontendKey]s
 	return grown
 }
 
-// grew returns the increase of a counter. A lower value means that the counter was reset.
-func grew(before, now uint64) uint64 {
+// increase returns the increase of a counter. A lower value means that the counter was reset.
+func increase(before, now uint64) uint64 {
 	if now < before {
 		return now
 	}

@@ -26,7 +26,7 @@ func routes(before, now *State) []Entry {
 	}
 	groups := map[string]*Entry{}
 	change := func(vip netip.Addr, decision *announce.Decision) {
-		what, message := told(decision)
+		what, message := describeDecision(decision)
 		entry := groups[what+"\x00"+message]
 		if entry == nil {
 			entry = &Entry{Time: now.Time, Kind: consoleapi.HistoryRoute, What: what, Message: shortened(message)}
@@ -44,7 +44,7 @@ func routes(before, now *State) []Entry {
 			change(b[0].VIP, &b[0])
 			b = b[1:]
 		default:
-			if !saysSame(&a[0], &b[0]) {
+			if !isSameOutcome(&a[0], &b[0]) {
 				change(b[0].VIP, &b[0])
 			}
 			a, b = a[1:], b[1:]
@@ -64,11 +64,11 @@ func compareFirst(a, b []announce.Decision) int {
 	}
 }
 
-func saysSame(a, b *announce.Decision) bool {
+func isSameOutcome(a, b *announce.Decision) bool {
 	return a.Reason == b.Reason && slices.Equal(a.Peers, b.Peers) && slices.Equal(a.Interfaces, b.Interfaces)
 }
 
-func told(decision *announce.Decision) (what, message string) {
+func describeDecision(decision *announce.Decision) (what, message string) {
 	switch {
 	case decision == nil:
 		return "NotAnnounced", "no VIP of this node any more"
@@ -122,27 +122,27 @@ func servicesOf(m *model.Model, vip netip.Addr) (names []string) {
 	return names
 }
 
-type served int
+type endpointState int
 
 const (
-	gone served = iota
+	gone endpointState = iota
 	draining
 	ready
 )
 
-var whats = map[served]string{gone: "Gone", draining: "NotReady", ready: "Ready"}
+var stateNames = map[endpointState]string{gone: "Gone", draining: "NotReady", ready: "Ready"}
 
-type turned struct {
-	before, after   map[forwarding.Endpoint]served
+type transition struct {
+	before, after   map[forwarding.Endpoint]endpointState
 	usable          int
 	had, has, known bool
 }
 
 func endpoints(before, now *State) []Entry {
-	services := map[model.ServiceName]*turned{}
-	of := func(name model.ServiceName) *turned {
+	services := map[model.ServiceName]*transition{}
+	of := func(name model.ServiceName) *transition {
 		if services[name] == nil {
-			services[name] = &turned{before: map[forwarding.Endpoint]served{}, after: map[forwarding.Endpoint]served{}}
+			services[name] = &transition{before: map[forwarding.Endpoint]endpointState{}, after: map[forwarding.Endpoint]endpointState{}}
 		}
 		return services[name]
 	}
@@ -176,7 +176,7 @@ func endpoints(before, now *State) []Entry {
 	for _, name := range slices.SortedFunc(maps.Keys(services), func(x, y model.ServiceName) int {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
 	}) {
-		entries = append(entries, services[name].tell(Entry{
+		entries = append(entries, services[name].entries(Entry{
 			Time: now.Time, Kind: consoleapi.HistoryEndpoints, Services: []string{name.String()},
 		})...)
 	}
@@ -203,7 +203,7 @@ func usable(frontend *model.Frontend) int {
 
 // collect records how the endpoints of a frontend serve. A terminating endpoint is not ready, even if it
 // is the last that accepts connections.
-func collect(into map[forwarding.Endpoint]served, frontend *model.Frontend) {
+func collect(into map[forwarding.Endpoint]endpointState, frontend *model.Frontend) {
 	how := ready
 	if frontend.Terminating {
 		how = draining
@@ -216,8 +216,8 @@ func collect(into map[forwarding.Endpoint]served, frontend *model.Frontend) {
 	}
 }
 
-func (t *turned) tell(like Entry) (entries []Entry) {
-	changed := map[served][]netip.AddrPort{}
+func (t *transition) entries(like Entry) (entries []Entry) {
+	changed := map[endpointState][]netip.AddrPort{}
 	note := func(endpoint forwarding.Endpoint) {
 		if t.before[endpoint] != t.after[endpoint] {
 			how := t.after[endpoint]
@@ -232,11 +232,11 @@ func (t *turned) tell(like Entry) (entries []Entry) {
 			note(endpoint)
 		}
 	}
-	for _, how := range []served{gone, draining, ready} {
+	for _, how := range []endpointState{gone, draining, ready} {
 		slices.SortFunc(changed[how], netip.AddrPort.Compare)
 		for list := range slices.Chunk(changed[how], listed) {
 			entry := like
-			entry.What, entry.Endpoints, entry.Count = whats[how], list, uint64(t.usable)
+			entry.What, entry.Endpoints, entry.Count = stateNames[how], list, uint64(t.usable)
 			entries = append(entries, entry)
 		}
 	}

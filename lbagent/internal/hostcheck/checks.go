@@ -62,7 +62,7 @@ func (c *Checks) Run(ctx context.Context, changed func()) error {
 
 // Problems returns the problems for the report. m has the pods that are served through the uplinks.
 func (c *Checks) Problems(m *model.Model, uplinks []string) []string {
-	c.firewall.want(m, uplinks)
+	c.firewall.setModel(m, uplinks)
 	attachments := c.plane.Attachments()
 	return slices.Concat(tagsBeside(attachments), c.drops.problems(c.plane.LossesUncounted()), c.firewall.problems(),
 		c.conntrack.problems(), c.order.problems(), notExempt(c.exempt()), netdev.FilterProblems(netdev.StrictlyFiltered(uplinks)),
@@ -71,7 +71,7 @@ func (c *Checks) Problems(m *model.Model, uplinks []string) []string {
 
 // OtherUplink reports whether packets of nodes recently arrived on an uplink that does not lead to those
 // nodes.
-func (c *Checks) OtherUplink() bool { return c.otherUplink.told.Load() }
+func (c *Checks) OtherUplink() bool { return c.otherUplink.reported.Load() }
 
 func tagsBeside(attachments []dataplane.Attachment) []string {
 	var found []string

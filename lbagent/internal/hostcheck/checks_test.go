@@ -37,9 +37,9 @@ func (host) WrongUplinks() (uint64, error)                { return 0, nil }
 
 func TestProblems(t *testing.T) {
 	checks := New(host{}, func() error { return errors.New("no xt_bpf") }, false, logr.Discard())
-	checks.order.tell("eth0: program 12")
+	checks.order.set("eth0: program 12")
 	checks.conntrack.observe(262143, 262144)
-	checks.firewall.tell("ip filter FORWARD")
+	checks.firewall.set("ip filter FORWARD")
 	got := strings.Join(checks.Problems(&model.Model{}, []string{"eth0.5"}), "\n")
 	for _, want := range []string{"no feature", "no tracepoints", "no xt_bpf", "program 12", "262144", "ip filter FORWARD"} {
 		if strings.Count(got, want) != 1 {

@@ -17,21 +17,21 @@ import (
 
 const (
 	conntrackDir = "/proc/sys/net/netfilter"
-	// nearlyFull is the percentage of the limit at which the table is reported, roomAgain the one
+	// fullThreshold is the percentage of the limit at which the table is reported, clearThreshold the one
 	// below which it is not.
-	nearlyFull, roomAgain = 90, 80
+	fullThreshold, clearThreshold = 90, 80
 )
 
 type conntrackTable struct {
-	notice
+	problemText
 }
 
 func (c *conntrackTable) observe(count, limit uint64) (changed bool) {
 	switch {
-	case count*100 < limit*roomAgain || limit == 0:
-		return c.tell("")
-	case count*100 >= limit*nearlyFull:
-		return c.tell(strconv.FormatUint(limit, 10))
+	case count*100 < limit*clearThreshold || limit == 0:
+		return c.set("")
+	case count*100 >= limit*fullThreshold:
+		return c.set(strconv.FormatUint(limit, 10))
 	}
 	return false
 }

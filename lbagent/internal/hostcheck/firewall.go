@@ -22,7 +22,7 @@ const firewallEvery = time.Minute
 
 type firewall struct {
 	served atomic.Pointer[servedPods]
-	notice
+	problemText
 }
 
 type servedPods struct {
@@ -30,7 +30,9 @@ type servedPods struct {
 	uplinks []string
 }
 
-func (f *firewall) want(m *model.Model, uplinks []string) { f.served.Store(&servedPods{m, uplinks}) }
+func (f *firewall) setModel(m *model.Model, uplinks []string) {
+	f.served.Store(&servedPods{m, uplinks})
+}
 
 // packets returns the packets that must pass. One pod of each family represents all.
 func (s *servedPods) packets() (packets []forwardpolicy.Packet) {
@@ -76,7 +78,7 @@ func (f *firewall) observe(dropping func(*forwardpolicy.Packet) ([]string, error
 		}
 	}
 	slices.Sort(chains)
-	return f.tell(strings.Join(slices.Compact(chains), ", ")), nil
+	return f.set(strings.Join(slices.Compact(chains), ", ")), nil
 }
 
 func (f *firewall) run(

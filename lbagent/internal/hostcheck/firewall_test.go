@@ -23,7 +23,7 @@ func TestFirewallWants(t *testing.T) {
 	}}
 	m.Self.IPv4 = at("198.51.100.11")
 	var f firewall
-	f.want(m, []string{"eth0"})
+	f.setModel(m, []string{"eth0"})
 	want := []forwardpolicy.Packet{
 		{In: "eth0", Destination: at("198.18.1.2")}, {Out: "eth0", Source: at("198.18.1.2"), Established: true},
 		{In: "eth0", Destination: at("2001:db8::2")}, {Out: "eth0", Source: at("2001:db8::2"), Established: true},
@@ -49,7 +49,7 @@ func TestFirewallTells(t *testing.T) {
 	}
 	drops = []string{"ip filter FORWARD"}
 	step("no pods known", false, "")
-	f.want(&model.Model{Frontends: []*model.Frontend{
+	f.setModel(&model.Model{Frontends: []*model.Frontend{
 		{Endpoints: []forwarding.Endpoint{{Address: netip.MustParseAddr("198.18.1.2")}}},
 	}}, []string{"eth0"})
 	step("dropped", true, "ip filter FORWARD")

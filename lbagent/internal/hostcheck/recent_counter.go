@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	recentEvery = 10 * time.Second
-	recentFor   = 10 * time.Minute
+	recentEvery  = 10 * time.Second
+	recentWindow = 10 * time.Minute
 )
 
-// recentCounter reports whether a counter of drops has increased within recentFor.
+// recentCounter reports whether a counter of drops has increased within recentWindow.
 type recentCounter struct {
-	// told is the value for the next report.
-	told atomic.Bool
+	// reported is the value for the next report.
+	reported atomic.Bool
 
 	count uint64
 	known bool
@@ -27,11 +27,11 @@ type recentCounter struct {
 
 func (o *recentCounter) observe(count uint64, now time.Time) (changed bool) {
 	if o.known && count > o.count {
-		o.until = now.Add(recentFor)
+		o.until = now.Add(recentWindow)
 	}
 	o.count, o.known = count, true
 	recent := now.Before(o.until)
-	return o.told.Swap(recent) != recent
+	return o.reported.Swap(recent) != recent
 }
 
 func (o *recentCounter) run(ctx context.Context, read func() (uint64, error), changed func(), logger logr.Logger) error {

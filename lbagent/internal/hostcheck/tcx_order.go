@@ -19,7 +19,7 @@ const orderEvery = 30 * time.Second
 // tcxOrder detects programs of other owners that tcx runs before Millrace's program, so that they process
 // replies first.
 type tcxOrder struct {
-	notice
+	problemText
 }
 
 func (f *tcxOrder) observe(programs map[string][]string) (changed bool) {
@@ -27,7 +27,7 @@ func (f *tcxOrder) observe(programs map[string][]string) (changed bool) {
 	for _, uplink := range slices.Sorted(maps.Keys(programs)) {
 		found = append(found, uplink+": "+strings.Join(programs[uplink], ", "))
 	}
-	return f.tell(strings.Join(found, "; "))
+	return f.set(strings.Join(found, "; "))
 }
 
 func (f *tcxOrder) run(

@@ -16,7 +16,7 @@ import (
 
 type transmitDrops struct {
 	vethTransmit bool
-	notice
+	problemText
 
 	counters map[string]*recentCounter
 }
@@ -33,14 +33,14 @@ func (u *transmitDrops) observe(drops []dataplane.UplinkLosses, now time.Time) (
 			}
 			counters[key] = counter
 			counter.observe(count, now)
-			if counter.told.Load() {
+			if counter.reported.Load() {
 				found = append(found, key)
 			}
 		}
 	}
 	u.counters = counters
 	slices.Sort(found)
-	return u.tell(strings.Join(found, ", "))
+	return u.set(strings.Join(found, ", "))
 }
 
 func (u *transmitDrops) run(
@@ -56,7 +56,7 @@ func (u *transmitDrops) problems(uncounted error) []string {
 	var found []string
 	if text := u.text(); text != "" {
 		message := fmt.Sprintf("in the last %s drivers did not take frames from XDP on %s, most often because their "+
-			"rings are full: see millrace_uplink_losses_total, and raise the rings (ethtool -G IFACE tx N)", recentFor, text)
+			"rings are full: see millrace_uplink_losses_total, and raise the rings (ethtool -G IFACE tx N)", recentWindow, text)
 		if u.vethTransmit {
 			message += "; with --veth-transmit, the other end of a veth may run no XDP program"
 		}

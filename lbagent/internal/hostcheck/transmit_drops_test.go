@@ -31,8 +31,8 @@ func TestTransmitDrops(t *testing.T) {
 		{"one reason", 2 * time.Minute, []dataplane.UplinkLosses{eth0(5, 7), eth1}, true, "eth0 (redirect)"},
 		{"more of it", 3 * time.Minute, []dataplane.UplinkLosses{eth0(5, 9), eth1}, false, "eth0 (redirect)"},
 		{"another", 4 * time.Minute, []dataplane.UplinkLosses{eth0(6, 9), eth1}, true, "eth0 (redirect), eth0 (transmit)"},
-		{"long after the first", 3*time.Minute + recentFor, []dataplane.UplinkLosses{eth0(6, 9), eth1}, true, "eth0 (transmit)"},
-		{"no uplink any more", 3*time.Minute + recentFor, []dataplane.UplinkLosses{eth1}, true, ""},
+		{"long after the first", 3*time.Minute + recentWindow, []dataplane.UplinkLosses{eth0(6, 9), eth1}, true, "eth0 (transmit)"},
+		{"no uplink any more", 3*time.Minute + recentWindow, []dataplane.UplinkLosses{eth1}, true, ""},
 	} {
 		if changed := u.observe(step.drops, start.Add(step.after)); changed != step.changed || u.text() != step.told {
 			t.Errorf("%s: changed %t, told %q, want %t, %q", step.name, changed, u.text(), step.changed, step.told)
@@ -46,7 +46,7 @@ func TestTransmitDropsProblems(t *testing.T) {
 		t.Errorf("without drops: %q", got)
 	}
 	text := "eth0 (transmit)"
-	u.told.Store(&text)
+	u.current.Store(&text)
 	got := u.problems(errors.New("no tracepoints"))
 	if len(got) != 2 || !strings.Contains(got[0], text) || !strings.Contains(got[1], "no tracepoints") {
 		t.Errorf("problems %q", got)

@@ -20,8 +20,8 @@ func Number(generation uint32) uint8 {
 	return uint8((generation-1)%forwarding.MaxTunnelKey) + 1
 }
 
-// Held are the keys of a node.
-type Held struct {
+// NodeKeys are the keys of a node.
+type NodeKeys struct {
 	Ring tunnelkey.Ring
 	tags map[uint32][forwarding.TunnelSecretSize]byte
 }
@@ -29,8 +29,8 @@ type Held struct {
 // Restore derives the held keys from the data plane, which stores only numbers. It finds the generation by
 // the key in state, which may be nil, then by the reported generations, and otherwise assumes the first one
 // with that number.
-func Restore(left forwarding.TunnelKeys, state *tunnelkey.State, reported []uint32) Held {
-	held := Held{Ring: tunnelkey.Ring{Required: left.Required}, tags: map[uint32][forwarding.TunnelSecretSize]byte{}}
+func Restore(left forwarding.TunnelKeys, state *tunnelkey.State, reported []uint32) NodeKeys {
+	held := NodeKeys{Ring: tunnelkey.Ring{Required: left.Required}, tags: map[uint32][forwarding.TunnelSecretSize]byte{}}
 	for _, key := range left.Accepted {
 		generation := uint32(key.Number)
 		if i := slices.IndexFunc(reported, func(g uint32) bool { return Number(g) == key.Number }); i >= 0 {
@@ -57,8 +57,8 @@ func tag(key tunnelkey.Key) [forwarding.TunnelSecretSize]byte {
 }
 
 // Adopt returns the keys after the node has read state.
-func (h Held) Adopt(state *tunnelkey.State) Held {
-	next := Held{tags: map[uint32][forwarding.TunnelSecretSize]byte{}}
+func (h NodeKeys) Adopt(state *tunnelkey.State) NodeKeys {
+	next := NodeKeys{tags: map[uint32][forwarding.TunnelSecretSize]byte{}}
 	numbers := map[uint8]bool{}
 	for _, key := range state.Accepted {
 		next.tags[key.Generation] = tag(key)
@@ -84,12 +84,12 @@ func (h Held) Adopt(state *tunnelkey.State) Held {
 }
 
 // Equal reports whether two sets of keys are equal.
-func (h Held) Equal(other Held) bool {
+func (h NodeKeys) Equal(other NodeKeys) bool {
 	return h.Ring.Equal(other.Ring) && maps.Equal(h.tags, other.tags)
 }
 
 // Keys returns the keys in the data plane's format.
-func (h Held) Keys() forwarding.TunnelKeys {
+func (h NodeKeys) Keys() forwarding.TunnelKeys {
 	keys := forwarding.TunnelKeys{Sending: Number(h.Ring.Sending), Required: h.Ring.Required}
 	for _, generation := range h.Ring.Accepted {
 		keys.Accepted = append(keys.Accepted, forwarding.TunnelKey{Number: Number(generation), Secret: h.tags[generation]})

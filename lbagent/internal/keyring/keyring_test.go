@@ -31,7 +31,7 @@ func sameRing(t *testing.T, what string, got, want tunnelkey.Ring) {
 // A node rotates three keys and restarts at each step.
 func TestChanges(t *testing.T) {
 	one, two, three := tunnelkey.New(5), tunnelkey.New(6), tunnelkey.New(7)
-	held := Held{}
+	held := NodeKeys{}
 	ring := func(sending uint32, required bool, accepted ...uint32) tunnelkey.Ring {
 		return tunnelkey.Ring{Sending: sending, Required: required, Accepted: accepted}
 	}

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// cursorOf encodes a position in a sequence of responses. Each sequence has its own epoch.
-func cursorOf(epoch string, number int) string { return epoch + "-" + strconv.Itoa(number) }
+// formatCursor encodes a position in a sequence of responses. Each sequence has its own epoch.
+func formatCursor(epoch string, number int) string { return epoch + "-" + strconv.Itoa(number) }
 
-func numberIn(cursor, epoch string) (number int, known bool) {
+func parseCursor(cursor, epoch string) (number int, known bool) {
 	of, place, found := strings.Cut(cursor, "-")
 	if !found || of != epoch {
 		return 0, false

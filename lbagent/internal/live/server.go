@@ -78,7 +78,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, certificates 
 		IdleTimeout:       idleTime,
 		MaxHeaderBytes:    8 << 10,
 		// Untrusted hosts can cause any number of failed handshakes.
-		ErrorLog: log.New(quietWriter{s.logger}, "", 0),
+		ErrorLog: log.New(logWriter{s.logger}, "", 0),
 	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
@@ -89,9 +89,9 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, certificates 
 	return fmt.Errorf("serve the aggregated API on %s: %w", listener.Addr(), err)
 }
 
-type quietWriter struct{ logger logr.Logger }
+type logWriter struct{ logger logr.Logger }
 
-func (w quietWriter) Write(line []byte) (int, error) {
+func (w logWriter) Write(line []byte) (int, error) {
 	w.logger.V(1).Info(strings.TrimSpace(string(line)))
 	return len(line), nil
 }
@@ -139,7 +139,7 @@ func encode(body any) (encoded []byte, kind string, err error) {
 type refused struct{ error }
 
 func (s *Server) answerTraffic(request *http.Request) (any, error) {
-	traffic, err := s.traffic.after(request.Context(), request.FormValue(liveapi.ParameterSince))
+	traffic, err := s.traffic.wait(request.Context(), request.FormValue(liveapi.ParameterSince))
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +148,7 @@ func (s *Server) answerTraffic(request *http.Request) (any, error) {
 }
 
 func (s *Server) answerState(request *http.Request) (any, error) {
-	state, err := s.state.after(request.Context(), request.FormValue(liveapi.ParameterSince))
+	state, err := s.state.wait(request.Context(), request.FormValue(liveapi.ParameterSince))
 	if err != nil {
 		return nil, err
 	}

@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	// lookInterval is the interval for reading the state while a request waits for a change.
-	lookInterval = time.Second
-	// keptGone is the maximum number of removed VIPs in the journal. Beyond that, readers get the whole
+	// pollInterval is the interval for reading the state while a request waits for a change.
+	pollInterval = time.Second
+	// maxRemoved is the maximum number of removed VIPs in the journal. Beyond that, readers get the whole
 	// state.
-	keptGone = 4096
+	maxRemoved = 4096
 )
 
 type journal struct {
@@ -36,7 +36,7 @@ type journal struct {
 	// decided are the current VIPs, gone the numbers at which others were removed. forgotten is the last
 	// number whose removals may be incomplete.
 	decided   map[netip.Addr]decision
-	gone      map[netip.Addr]int
+	removed   map[netip.Addr]int
 	forgotten int
 	peers     []console.BGPPeer
 	changed   int
@@ -49,10 +49,10 @@ type decision struct {
 }
 
 func newJournal(vips func(at time.Time) (*console.VIPs, error), sessions func() []console.BGPPeer) *journal {
-	return &journal{vips: vips, sessions: sessions, decided: map[netip.Addr]decision{}, gone: map[netip.Addr]int{}}
+	return &journal{vips: vips, sessions: sessions, decided: map[netip.Addr]decision{}, removed: map[netip.Addr]int{}}
 }
 
-func (j *journal) look() error {
+func (j *journal) poll() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	vips, err := j.vips(j.at)
@@ -89,7 +89,7 @@ func (j *journal) decide(groups []console.VIPGroup, next int) (changed bool) {
 			there++
 			if before, known := j.decided[address]; !known || before.key != key {
 				j.decided[address] = decision{group: group, key: key, since: next}
-				delete(j.gone, address)
+				delete(j.removed, address)
 				changed = true
 			}
 		}
@@ -106,28 +106,28 @@ func (j *journal) decide(groups []console.VIPGroup, next int) (changed bool) {
 	for address := range j.decided {
 		if !present[address] {
 			delete(j.decided, address)
-			j.gone[address] = next
+			j.removed[address] = next
 		}
 	}
-	if len(j.gone) > keptGone {
-		clear(j.gone)
+	if len(j.removed) > maxRemoved {
+		clear(j.removed)
 		j.forgotten = next
 	}
 	return true
 }
 
-// after waits for a difference to the cursor, at most for liveapi.WaitLimit, and returns it. With an
+// wait waits for a difference to the cursor, at most for liveapi.WaitLimit, and returns it. With an
 // unknown cursor it returns the whole state immediately.
-func (j *journal) after(ctx context.Context, cursor string) (*liveapi.State, error) {
+func (j *journal) wait(ctx context.Context, cursor string) (*liveapi.State, error) {
 	ctx, cancel := context.WithTimeout(ctx, liveapi.WaitLimit)
 	defer cancel()
-	ticker := time.NewTicker(lookInterval)
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
-		if err := j.look(); err != nil {
+		if err := j.poll(); err != nil {
 			return nil, err
 		}
-		state, same := j.tell(cursor)
+		state, same := j.changesSince(cursor)
 		if !same {
 			return state, nil
 		}
@@ -139,11 +139,11 @@ func (j *journal) after(ctx context.Context, cursor string) (*liveapi.State, err
 	}
 }
 
-func (j *journal) tell(cursor string) (state *liveapi.State, same bool) {
+func (j *journal) changesSince(cursor string) (state *liveapi.State, same bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	number, known := numberIn(cursor, j.epoch)
-	state = &liveapi.State{Cursor: cursorOf(j.epoch, j.number)}
+	number, known := parseCursor(cursor, j.epoch)
+	state = &liveapi.State{Cursor: formatCursor(j.epoch, j.number)}
 	// Only a whole state shows that no session remains.
 	last := j.changed > number && len(j.peers) == 0
 	if state.Whole = !known || number < j.forgotten || number > j.number || last; state.Whole {
@@ -169,7 +169,7 @@ func (j *journal) tell(cursor string) (state *liveapi.State, same bool) {
 		state.VIPs[at].Addresses = append(state.VIPs[at].Addresses, address)
 	}
 	if !state.Whole {
-		for address, since := range j.gone {
+		for address, since := range j.removed {
 			if since > number {
 				state.Gone = append(state.Gone, address)
 			}

@@ -47,7 +47,7 @@ type follower struct {
 
 func (f *follower) ask(t *testing.T, j *journal) *liveapi.State {
 	t.Helper()
-	state, err := j.after(t.Context(), f.cursor)
+	state, err := j.wait(t.Context(), f.cursor)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +176,7 @@ func TestStateForgets(t *testing.T) {
 	late.ask(t, j)
 	turn := func(n int) {
 		clear(d.vips)
-		for i := range keptGone + 1 {
+		for i := range maxRemoved + 1 {
 			d.vips[netip.AddrFrom4([4]byte{203, byte(n), byte(i >> 8), byte(i)})] = console.VIPGroup{}
 		}
 		d.time = d.time.Add(1)
@@ -190,14 +190,14 @@ func TestStateForgets(t *testing.T) {
 		t.Error("the late reader gets changes, though some are forgotten")
 	}
 	late.check(t, d)
-	if len(j.gone) > keptGone {
-		t.Errorf("%d VIPs are kept that are gone, want at most %d", len(j.gone), keptGone)
+	if len(j.removed) > maxRemoved {
+		t.Errorf("%d VIPs are kept that are gone, want at most %d", len(j.removed), maxRemoved)
 	}
 }
 
 func TestStateBeforeFirstPass(t *testing.T) {
 	d := &deciding{err: errors.New("no pass yet")}
-	if _, err := newJournal(d.decisions, d.peers).after(t.Context(), ""); !errors.Is(err, d.err) {
+	if _, err := newJournal(d.decisions, d.peers).wait(t.Context(), ""); !errors.Is(err, d.err) {
 		t.Errorf("error %v, want %v", err, d.err)
 	}
 }

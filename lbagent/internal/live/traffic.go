@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// keptSamples is the number of samples by which a reader may be late: half a minute.
-	keptSamples = 6
-	wantedFor   = keptSamples * liveapi.SampleInterval
+	// maxSamples is the number of samples by which a reader may be late: half a minute.
+	maxSamples  = 6
+	idleTimeout = maxSamples * liveapi.SampleInterval
 )
 
 // sampler reads the counters periodically while there are requests, and returns to each reader the
@@ -28,19 +28,19 @@ type sampler struct {
 	read func() (*console.Counters, error)
 	now  func() time.Time
 
-	mu    sync.Mutex
-	asked time.Time
-	wake  chan struct{}
+	mu        sync.Mutex
+	requested time.Time
+	wake      chan struct{}
 	// epoch identifies a sequence of samples without a gap; empty without a sequence.
-	epoch   string
-	last    int
-	taken   time.Time
-	totals  map[console.FrontendName]console.Frontend
-	dropped map[string]uint64
-	uplinks map[string]console.Uplink
-	added   []sample
-	err     error
-	next    chan struct{}
+	epoch     string
+	last      int
+	sampledAt time.Time
+	totals    map[console.FrontendName]console.Frontend
+	dropped   map[string]uint64
+	uplinks   map[string]console.Uplink
+	added     []sample
+	err       error
+	next      chan struct{}
 }
 
 type sample struct {
@@ -74,8 +74,8 @@ func (s *sampler) run(ctx context.Context) {
 // take takes a sample. Without recent requests it discards the previous samples and returns false.
 func (s *sampler) take() bool {
 	s.mu.Lock()
-	if s.now().Sub(s.asked) > wantedFor {
-		s.forget(nil)
+	if s.now().Sub(s.requested) > idleTimeout {
+		s.reset(nil)
 		s.mu.Unlock()
 		return false
 	}
@@ -85,7 +85,7 @@ func (s *sampler) take() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {
-		s.forget(err)
+		s.reset(err)
 	} else {
 		s.add(now, counters)
 	}
@@ -94,7 +94,7 @@ func (s *sampler) take() bool {
 	return true
 }
 
-func (s *sampler) forget(err error) {
+func (s *sampler) reset(err error) {
 	s.epoch, s.last, s.added, s.err = "", 0, nil, err
 	s.totals, s.dropped, s.uplinks = nil, nil, nil
 }
@@ -102,15 +102,15 @@ func (s *sampler) forget(err error) {
 func (s *sampler) add(now time.Time, counters *console.Counters) {
 	totals := make(map[console.FrontendName]console.Frontend, len(counters.Frontends))
 	next := sample{
-		took: now.Sub(s.taken), frontends: map[console.FrontendName]liveapi.FrontendTraffic{},
-		dropped: more(counters.Drops, s.dropped), uplinks: map[string]console.Uplink{},
+		took: now.Sub(s.sampledAt), frontends: map[console.FrontendName]liveapi.FrontendTraffic{},
+		dropped: mapIncrease(counters.Drops, s.dropped), uplinks: map[string]console.Uplink{},
 	}
 	for _, frontend := range counters.Frontends {
 		totals[frontend.FrontendName] = frontend
 		before, known := s.totals[frontend.FrontendName]
 		// A new frontend has counted since its creation.
 		if frontend.Service != "" && (known || s.epoch != "") {
-			next.count(since(frontend, before))
+			next.count(increase(frontend, before))
 		}
 	}
 	uplinks := make(map[string]console.Uplink, len(counters.Uplinks))
@@ -118,48 +118,48 @@ func (s *sampler) add(now time.Time, counters *console.Counters) {
 		uplinks[uplink.Interface] = uplink
 		before := s.uplinks[uplink.Interface]
 		lost := console.Uplink{
-			Interface: uplink.Interface, Transmit: growth(uplink.Transmit, before.Transmit), Redirect: growth(uplink.Redirect, before.Redirect),
+			Interface: uplink.Interface, Transmit: counterIncrease(uplink.Transmit, before.Transmit), Redirect: counterIncrease(uplink.Redirect, before.Redirect),
 		}
 		if lost.Transmit+lost.Redirect > 0 {
 			next.uplinks[uplink.Interface] = lost
 		}
 	}
-	s.totals, s.dropped, s.uplinks, s.taken, s.err = totals, counters.Drops, uplinks, now, nil
+	s.totals, s.dropped, s.uplinks, s.sampledAt, s.err = totals, counters.Drops, uplinks, now, nil
 	if s.epoch == "" {
 		s.epoch = fmt.Sprintf("%x", now.UnixNano())
 		return
 	}
 	s.last++
 	s.added = append(s.added, next)
-	if excess := len(s.added) - keptSamples; excess > 0 {
+	if excess := len(s.added) - maxSamples; excess > 0 {
 		s.added = slices.Delete(s.added, 0, excess)
 	}
 }
 
-// since returns the increase of a frontend's counters. They restart at zero when the frontend is written
+// increase returns the increase of a frontend's counters. They restart at zero when the frontend is written
 // again.
-func since(now, before console.Frontend) console.Frontend {
+func increase(now, before console.Frontend) console.Frontend {
 	if now.Packets < before.Packets || now.Bytes < before.Bytes || now.Connections < before.Connections {
 		return now
 	}
 	now.Packets -= before.Packets
 	now.Bytes -= before.Bytes
 	now.Connections -= before.Connections
-	now.Drops = more(now.Drops, before.Drops)
+	now.Drops = mapIncrease(now.Drops, before.Drops)
 	return now
 }
 
-func growth(now, before uint64) uint64 {
+func counterIncrease(now, before uint64) uint64 {
 	if now < before {
 		return now
 	}
 	return now - before
 }
 
-func more(now, before map[string]uint64) map[string]uint64 {
+func mapIncrease(now, before map[string]uint64) map[string]uint64 {
 	grown := map[string]uint64{}
 	for name, count := range now {
-		if growth := growth(count, before[name]); growth > 0 {
+		if growth := counterIncrease(count, before[name]); growth > 0 {
 			grown[name] = growth
 		}
 	}
@@ -202,17 +202,17 @@ func addTo(sums, counts map[string]uint64) {
 	}
 }
 
-// after waits for a sample later than the cursor, and returns the increase since the cursor. With an
+// wait waits for a sample later than the cursor, and returns the increase since the cursor. With an
 // unknown cursor it waits for any sample.
-func (s *sampler) after(ctx context.Context, cursor string) (*liveapi.Traffic, error) {
+func (s *sampler) wait(ctx context.Context, cursor string) (*liveapi.Traffic, error) {
 	for {
 		s.mu.Lock()
-		s.asked = s.now()
+		s.requested = s.now()
 		select {
 		case s.wake <- struct{}{}:
 		default:
 		}
-		traffic, err, next := s.tell(cursor), s.err, s.next
+		traffic, err, next := s.increaseSince(cursor), s.err, s.next
 		// The error is returned once; the next sample may succeed.
 		s.err = nil
 		s.mu.Unlock()
@@ -230,12 +230,12 @@ func (s *sampler) after(ctx context.Context, cursor string) (*liveapi.Traffic, e
 	}
 }
 
-func (s *sampler) tell(cursor string) *liveapi.Traffic {
+func (s *sampler) increaseSince(cursor string) *liveapi.Traffic {
 	if s.epoch == "" {
 		return nil
 	}
-	traffic := &liveapi.Traffic{Cursor: cursorOf(s.epoch, s.last)}
-	number, known := numberIn(cursor, s.epoch)
+	traffic := &liveapi.Traffic{Cursor: formatCursor(s.epoch, s.last)}
+	number, known := parseCursor(cursor, s.epoch)
 	missed := s.last - number
 	if !known || missed < 0 || missed > len(s.added) {
 		return traffic

@@ -75,7 +75,7 @@ func startSampler(t *testing.T, c *counting) *sampler {
 
 func ask(t *testing.T, s *sampler, cursor string) *liveapi.Traffic {
 	t.Helper()
-	traffic, err := s.after(t.Context(), cursor)
+	traffic, err := s.wait(t.Context(), cursor)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func checkTraffic(t *testing.T, random *rand.Rand) {
 		synctest.Wait()
 		for i := range readers {
 			// Some readers are late, but never by more samples than are retained.
-			if late[i]++; late[i] < keptSamples-1 && random.IntN(i+1) > 0 {
+			if late[i]++; late[i] < maxSamples-1 && random.IntN(i+1) > 0 {
 				continue
 			}
 			late[i] = 0
@@ -199,11 +199,11 @@ func TestTrafficCursor(t *testing.T) {
 		s := startSampler(t, c)
 		first := ask(t, s, "")
 		other := first.Cursor
-		for range keptSamples + 1 {
+		for range maxSamples + 1 {
 			c.count(c.name("default/web", 80), 10, "")
 			other = ask(t, s, other).Cursor
 		}
-		for _, cursor := range []string{"", "x", "x-1", first.Cursor, first.Cursor + "0000", cursorOf(first.Cursor[:4], -1)} {
+		for _, cursor := range []string{"", "x", "x-1", first.Cursor, first.Cursor + "0000", formatCursor(first.Cursor[:4], -1)} {
 			if got := ask(t, s, cursor); got.Seconds != 0 || len(got.Frontends) > 0 || got.Cursor != other {
 				t.Errorf("since %q: %+v, want a beginning at %s", cursor, got, other)
 			}
@@ -223,11 +223,11 @@ func TestTrafficAtRest(t *testing.T) {
 		}
 		first := ask(t, s, "")
 		time.Sleep(time.Hour)
-		if limit := 2 + int(wantedFor/liveapi.SampleInterval); c.reads > limit {
+		if limit := 2 + int(idleTimeout/liveapi.SampleInterval); c.reads > limit {
 			t.Errorf("%d reads for one question, want at most %d", c.reads, limit)
 		}
 		c.err = errors.New("the kernel is gone")
-		if _, err := s.after(t.Context(), first.Cursor); !errors.Is(err, c.err) {
+		if _, err := s.wait(t.Context(), first.Cursor); !errors.Is(err, c.err) {
 			t.Errorf("error %v, want %v", err, c.err)
 		}
 		c.err = nil

@@ -36,7 +36,7 @@ func TestCatalogue(t *testing.T) {
 		NewRelay(func() bool { return true }),
 		NewRefused(func() bgp.Refused { return bgp.Refused{UnknownSources: 1, Unopened: 2, Surplus: 3} }),
 		NewLayer2(func() map[string]l2.Counts { return map[string]l2.Counts{"eth0": {Answered: 1, VIPs: 2}} }),
-		NewHistory(func() History { return History{LeftOut: map[string]uint64{"Endpoints": 1}} }))
+		NewHistory(func() History { return History{Dropped: map[string]uint64{"Endpoints": 1}} }))
 }
 
 // TestSeries checks the documented number of series in a cluster with many Services.

@@ -89,12 +89,12 @@ func serviceLabelsOf(service string) []string {
 // sums are counters by Service that never decrease while the Service has frontends, because Prometheus
 // would treat a decrease as a reset.
 type sums struct {
-	mutex sync.Mutex
-	last  map[owned]dataplane.FrontendCounters
-	gone  map[string]dataplane.FrontendCounters
+	mutex   sync.Mutex
+	last    map[seriesKey]dataplane.FrontendCounters
+	removed map[string]dataplane.FrontendCounters
 }
 
-type owned struct {
+type seriesKey struct {
 	key     forwarding.FrontendKey
 	service string
 }
@@ -102,10 +102,10 @@ type owned struct {
 func (s *sums) add(counters map[forwarding.FrontendKey]dataplane.FrontendCounters, services map[forwarding.FrontendKey]string) map[string]dataplane.FrontendCounters {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	current := make(map[owned]dataplane.FrontendCounters, len(counters))
+	current := make(map[seriesKey]dataplane.FrontendCounters, len(counters))
 	totals := map[string]dataplane.FrontendCounters{}
 	for key, counter := range counters {
-		of := owned{key, services[key]}
+		of := seriesKey{key, services[key]}
 		if of.service == "" {
 			// The frontend is being removed. Its Service retains the previous counts.
 			continue
@@ -115,7 +115,7 @@ func (s *sums) add(counters map[forwarding.FrontendKey]dataplane.FrontendCounter
 	}
 	gone := map[string]dataplane.FrontendCounters{}
 	for service := range totals {
-		if before, ok := s.gone[service]; ok {
+		if before, ok := s.removed[service]; ok {
 			gone[service] = before
 		}
 	}
@@ -129,7 +129,7 @@ func (s *sums) add(counters map[forwarding.FrontendKey]dataplane.FrontendCounter
 	for service, before := range gone {
 		totals[service] = plus(totals[service], before)
 	}
-	s.last, s.gone = current, gone
+	s.last, s.removed = current, gone
 	return totals
 }
 

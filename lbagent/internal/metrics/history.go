@@ -6,7 +6,7 @@ import "github.com/prometheus/client_golang/prometheus"
 
 var (
 	historyBytesDescription   = description("history_bytes", "Size of the history on the node.")
-	historyLeftOutDescription = description("history_left_out_total",
+	historyDroppedDescription = description("history_left_out_total",
 		"Entries that the history does not have, as there were too many of their kind.", "kind")
 	historyUnwrittenDescription = description("history_unwritten_total", "Entries that the history does not have, as they could not be written.")
 )
@@ -14,7 +14,7 @@ var (
 // History are the values for the metrics of the history.
 type History struct {
 	Bytes     int64
-	LeftOut   map[string]uint64
+	Dropped   map[string]uint64
 	Unwritten uint64
 }
 
@@ -27,7 +27,7 @@ func NewHistory(read func() History) *HistoryMetrics { return &HistoryMetrics{re
 // Describe implements prometheus.Collector.
 func (*HistoryMetrics) Describe(descriptions chan<- *prometheus.Desc) {
 	descriptions <- historyBytesDescription
-	descriptions <- historyLeftOutDescription
+	descriptions <- historyDroppedDescription
 	descriptions <- historyUnwrittenDescription
 }
 
@@ -35,8 +35,8 @@ func (*HistoryMetrics) Describe(descriptions chan<- *prometheus.Desc) {
 func (h *HistoryMetrics) Collect(metrics chan<- prometheus.Metric) {
 	told := h.read()
 	metrics <- prometheus.MustNewConstMetric(historyBytesDescription, prometheus.GaugeValue, float64(told.Bytes))
-	for kind, count := range told.LeftOut {
-		metrics <- prometheus.MustNewConstMetric(historyLeftOutDescription, prometheus.CounterValue, float64(count), kind)
+	for kind, count := range told.Dropped {
+		metrics <- prometheus.MustNewConstMetric(historyDroppedDescription, prometheus.CounterValue, float64(count), kind)
 	}
 	metrics <- prometheus.MustNewConstMetric(historyUnwrittenDescription, prometheus.CounterValue, float64(told.Unwritten))
 }

@@ -79,7 +79,7 @@ func (b *builder) buildRanges(ranges []desired.Peer) {
 			continue
 		}
 		b.model.Ranges = append(b.model.Ranges, Range{
-			Name: peer.Name, Prefix: peer.Range, Most: peer.MaxPeers, Session: peer.Session,
+			Name: peer.Name, Prefix: peer.Range, MaxSessions: peer.MaxPeers, Session: peer.Session,
 		})
 		for _, router := range b.snapshot.DynamicNeighbors {
 			if !peer.Range.Contains(router) || configured[router] {

@@ -171,7 +171,7 @@ func dumpFrontend(line func(string, ...any), frontend *Frontend, zones []string)
 	if frontend.Shared {
 		policy += ", shared"
 	}
-	if frontend.Living {
+	if frontend.OnlyEstablished {
 		policy += ", living"
 	}
 	line("frontend %s %s %q %s %v", frontend.Key, frontend.Service, frontend.PortName, policy, frontend.Weights)

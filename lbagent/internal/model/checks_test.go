@@ -81,8 +81,8 @@ func checkModel(t interface{ Fatalf(string, ...any) }, s *Snapshot, m *Model) {
 		if frontend.Affinity > 86400 {
 			t.Fatalf("%s has an affinity of %d s", frontend.Key, frontend.Affinity)
 		}
-		if frontend.Shared && !frontend.Local || frontend.Living && len(frontend.Weights) > 0 ||
-			!frontend.Living && len(frontend.Weights) == 0 && len(frontend.Draining) > 0 {
+		if frontend.Shared && !frontend.Local || frontend.OnlyEstablished && len(frontend.Weights) > 0 ||
+			!frontend.OnlyEstablished && len(frontend.Weights) == 0 && len(frontend.Draining) > 0 {
 			t.Fatalf("%s is not what it can be: %+v", frontend.Key, frontend)
 		}
 		checkZones(t, m, frontend, len(s.Routes) > 0)

@@ -21,8 +21,8 @@ type endpoints struct {
 	*builder
 	slicesOf map[ServiceName][]*discoveryv1.EndpointSlice
 	locator  *locator
-	// strays are the endpoints on unknown nodes, each with its location as the end of a sentence.
-	strays map[ServiceName]map[netip.Addr]string
+	// unlocated are the endpoints on unknown nodes, each with its location as the end of a sentence.
+	unlocated map[ServiceName]map[netip.Addr]string
 	// zonal are the Services with endpoints by zone.
 	zonal map[ServiceName]bool
 	// routes are the backends of ports with a VIPRoute, routed the Services with such ports.
@@ -52,14 +52,14 @@ type portName struct {
 
 func newEndpoints(b *builder) *endpoints {
 	return &endpoints{
-		builder:  b,
-		slicesOf: b.previous.objects.slicesOf,
-		locator:  &locator{builder: b, networks: b.previous.nodes.networks},
-		strays:   map[ServiceName]map[netip.Addr]string{},
-		zonal:    map[ServiceName]bool{},
-		routes:   map[routeKey][]backend{},
-		routed:   map[ServiceName]bool{},
-		numbers:  map[*discoveryv1.EndpointSlice]map[portName]uint16{},
+		builder:   b,
+		slicesOf:  b.previous.objects.slicesOf,
+		locator:   &locator{builder: b, networks: b.previous.nodes.networks},
+		unlocated: map[ServiceName]map[netip.Addr]string{},
+		zonal:     map[ServiceName]bool{},
+		routes:    map[routeKey][]backend{},
+		routed:    map[ServiceName]bool{},
+		numbers:   map[*discoveryv1.EndpointSlice]map[portName]uint16{},
 	}
 }
 
@@ -74,9 +74,9 @@ type endpoint struct {
 	id      forwarding.NodeID
 	ready   bool
 	serving bool
-	// leaving means serving and terminating.
-	leaving bool
-	zones   []string
+	// terminating means serving and terminating.
+	terminating bool
+	zones       []string
 }
 
 // preference orders duplicates of an endpoint, which occur while it moves between slices: the entry that lets
@@ -84,7 +84,7 @@ type endpoint struct {
 func (e endpoint) preference(other endpoint) int {
 	return cmp.Or(
 		compareTrueFirst(e.ready, other.ready),
-		compareTrueFirst(e.leaving, other.leaving),
+		compareTrueFirst(e.terminating, other.terminating),
 		compareTrueFirst(e.serving, other.serving),
 		cmp.Compare(e.node, other.node),
 		slices.Compare(e.zones, other.zones),
@@ -112,7 +112,7 @@ func (b *endpoints) fill(frontend *Frontend) {
 	}
 	isUDP := frontend.Key.Protocol == forwarding.ProtocolUDP
 	if first := b.alike[isUDP]; uniform && first != nil {
-		frontend.fillLike(first, number)
+		frontend.copyFrom(first, number)
 		return
 	}
 	b.fillFrom(frontend, backends, routed)
@@ -136,9 +136,9 @@ func (b *endpoints) uniformPort(frontend *Frontend, from backend) (number uint16
 	return number, number != 0 && frontend.Key.Protocol != forwarding.ProtocolSCTP
 }
 
-func (f *Frontend) fillLike(first *Frontend, port uint16) {
+func (f *Frontend) copyFrom(first *Frontend, port uint16) {
 	f.Weights, f.Zones = first.Weights, first.Zones
-	f.Living, f.Terminating, f.Unreached = first.Living, first.Terminating, first.Unreached
+	f.OnlyEstablished, f.Terminating, f.Unreached = first.OnlyEstablished, first.Terminating, first.Unreached
 	f.Endpoints, f.Draining = atPort(first.Endpoints, port), atPort(first.Draining, port)
 }
 
@@ -157,16 +157,16 @@ func (b *endpoints) fillFrom(frontend *Frontend, backends []backend, routed bool
 		if !backend.refused {
 			p.found = b.collect(frontend, backend)
 		}
-		p.judge(frontend.ServesOwn())
+		p.selectUsable(frontend.ServesOwn())
 		pools = append(pools, p)
 	}
 	weights, each, refused := weigh(pools, routed)
-	takeLate(b.snapshot.NodeName, pools)
+	acceptTerminating(b.snapshot.NodeName, pools)
 	frontend.Weights = weights
-	frontend.Living = len(weights) == 0 && slices.ContainsFunc(pools, func(p pool) bool { return p.lives(frontend) })
-	for _, e := range ownOf(b.snapshot.NodeName, pools, each) {
+	frontend.OnlyEstablished = len(weights) == 0 && slices.ContainsFunc(pools, func(p pool) bool { return p.hasLive(frontend) })
+	for _, e := range localEndpoints(b.snapshot.NodeName, pools, each) {
 		switch {
-		case e.takes:
+		case e.accepts:
 			frontend.Endpoints = append(frontend.Endpoints, e.Endpoint)
 			frontend.Terminating = !e.ready && (frontend.Terminating || len(frontend.Endpoints) == 1)
 			if routed {
@@ -260,8 +260,8 @@ func (b *endpoints) readSlices(frontend *Frontend, from backend) []endpoint {
 			node, known := b.nodes[e.node]
 			if e.id = node.ID; known || e.node == b.snapshot.NodeName {
 				found = append(found, e)
-			} else if e.ready || e.leaving {
-				b.stray(from.service, e, why)
+			} else if e.ready || e.terminating {
+				b.addUnlocated(from.service, e, why)
 			}
 		}
 	}
@@ -277,11 +277,11 @@ func (b *endpoints) reaches(frontend *Frontend, e *endpoint) bool {
 	node := b.nodes[e.node]
 	if node.Down {
 		// The pods died with the node or are unreachable.
-		frontend.Unreached = frontend.Unreached || e.ready || e.leaving
+		frontend.Unreached = frontend.Unreached || e.ready || e.terminating
 		return false
 	}
 	if e.node != b.snapshot.NodeName && node.Booting {
-		e.ready, e.leaving = false, false
+		e.ready, e.terminating = false, false
 	}
 	return true
 }
@@ -352,11 +352,11 @@ func readEndpoint(from *discoveryv1.Endpoint, port uint16, family discoveryv1.Ad
 	ready := deref(conditions.Ready, true)
 	serving := deref(conditions.Serving, ready)
 	return endpoint{
-		Endpoint: forwarding.Endpoint{Address: address, Port: port},
-		node:     deref(from.NodeName, ""),
-		ready:    ready,
-		serving:  serving,
-		leaving:  serving && deref(conditions.Terminating, false),
+		Endpoint:    forwarding.Endpoint{Address: address, Port: port},
+		node:        deref(from.NodeName, ""),
+		ready:       ready,
+		serving:     serving,
+		terminating: serving && deref(conditions.Terminating, false),
 	}, nil
 }
 
@@ -367,19 +367,19 @@ func deref[T any](pointer *T, absent T) T {
 	return *pointer
 }
 
-func (b *endpoints) stray(service ServiceName, e endpoint, where string) {
+func (b *endpoints) addUnlocated(service ServiceName, e endpoint, where string) {
 	if where == "" {
 		where = fmt.Sprintf("on node %s, which has no usable LBNode", e.node)
 	}
 	b.others = true
-	if b.strays[service] == nil {
-		b.strays[service] = map[netip.Addr]string{}
+	if b.unlocated[service] == nil {
+		b.unlocated[service] = map[netip.Addr]string{}
 	}
-	b.strays[service][e.Address] = where
+	b.unlocated[service][e.Address] = where
 }
 
-func (b *endpoints) reportStrays() {
-	for service, strays := range b.strays {
+func (b *endpoints) reportUnlocated() {
+	for service, strays := range b.unlocated {
 		first := slices.MinFunc(slices.Collect(maps.Keys(strays)), netip.Addr.Compare)
 		b.problem(service.reference(), ReasonUnknownNode,
 			"endpoints that get no traffic: %d; the first, %s, is %s", len(strays), first, strays[first])

@@ -48,11 +48,11 @@ func sessionNetwork(peer *Peer, self forwarding.Self, networks []Network) *Netwo
 		if network.Excluded {
 			continue
 		}
-		if hasRouter(network, peer.Address) && (best == nil || isBetterEnd(network, best, peer, self)) {
+		if hasRouter(network, peer.Address) && (best == nil || isPreferredNetwork(network, best, peer, self)) {
 			best = network
 		}
 		if isSource(network, peer) && network.Address.Is4() == router.Is4() && network.Address.IsGlobalUnicast() &&
-			(source == nil || isBetterEnd(network, source, peer, self)) {
+			(source == nil || isPreferredNetwork(network, source, peer, self)) {
 			source = network
 		}
 	}
@@ -71,9 +71,9 @@ func isSource(network *Network, peer *Peer) bool {
 	return network.Address == peer.Source.WithZone("") || network.Interface == peer.SourceInterface
 }
 
-// isBetterEnd reports whether network is preferred to best: the configured source, then the smaller network,
+// isPreferredNetwork reports whether network is preferred to best: the configured source, then the smaller network,
 // then the LBNode's or the kernel's first address.
-func isBetterEnd(network, best *Network, peer *Peer, self forwarding.Self) bool {
+func isPreferredNetwork(network, best *Network, peer *Peer, self forwarding.Self) bool {
 	if isSource(network, peer) != isSource(best, peer) {
 		return isSource(network, peer)
 	}
@@ -81,7 +81,7 @@ func isBetterEnd(network, best *Network, peer *Peer, self forwarding.Self) bool 
 		return network.Prefix.Bits() > best.Prefix.Bits()
 	}
 	isOwn := network.Address == self.IPv4 || network.Address == self.IPv6
-	return isOwn || !network.Spare && best.Spare
+	return isOwn || !network.Unpreferred && best.Unpreferred
 }
 
 // addressOn returns the node's global address of a family on an interface, preferably its own address, else the
@@ -96,7 +96,7 @@ func addressOn(name string, ipv4 bool, own netip.Addr, networks []Network) netip
 		if network.Address == own {
 			return own
 		}
-		if !first.IsValid() && !network.Spare && !network.Prefix.IsSingleIP() {
+		if !first.IsValid() && !network.Unpreferred && !network.Prefix.IsSingleIP() {
 			first = network.Address
 		}
 	}

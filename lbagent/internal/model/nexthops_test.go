@@ -14,7 +14,7 @@ func TestNextHops(t *testing.T) {
 		return Network{Interface: name, Prefix: netip.MustParsePrefix(prefix), Address: netip.MustParseAddr(address)}
 	}
 	spare := network("up1", "203.0.113.7", "203.0.113.0/24")
-	spare.Spare = true
+	spare.Unpreferred = true
 	excluded := network("mgmt", "198.19.1.1", "198.19.1.0/24")
 	excluded.Excluded = true
 	networks := []Network{

@@ -16,7 +16,7 @@ import (
 )
 
 type readNodes struct {
-	world
+	nodeState
 	lbNodes []*millracev1beta1.LBNode
 	node    *corev1.Node
 	down    map[forwarding.NodeID]bool
@@ -35,17 +35,17 @@ func (b *builder) buildNodes() {
 		b.readNodes()
 		networks := readNetworks(b)
 		b.previous.nodes = &readNodes{
-			world:   world{nodeName: s.NodeName, nodes: b.nodes, zones: b.zones, tooManyZones: b.tooManyZones},
-			lbNodes: s.LBNodes, node: s.Node, down: s.Down, networks: networks, model: *b.model,
+			nodeState: nodeState{nodeName: s.NodeName, nodes: b.nodes, zones: b.zones, tooManyZones: b.tooManyZones},
+			lbNodes:   s.LBNodes, node: s.Node, down: s.Down, networks: networks, model: *b.model,
 		}
 		alone := false
 		if last != nil {
-			b.moved, alone = last.moved(&b.previous.nodes.world)
+			b.moved, alone = last.changedNodes(&b.previous.nodes.nodeState)
 		}
 		// Other nodes affect all VIPs.
 		if !alone {
 			b.moved = nil
-			b.previous.forget()
+			b.previous.reset()
 		}
 	}
 	known := b.previous.nodes
@@ -79,7 +79,7 @@ func (b *builder) readNodes() {
 		ids[node.ID] = node.Name
 		b.zones[node.Name] = object.Spec.Zone
 		node.Booting = isBooting(&object.Status)
-		node.Departing = object.Spec.Departure
+		node.Draining = object.Spec.Departure
 		b.addReach(node.ID, &object.Status)
 		node.Down = object.Name != b.snapshot.NodeName && b.snapshot.Down[node.ID]
 		b.nodes[node.Name] = node
@@ -94,7 +94,7 @@ func (b *builder) readNodes() {
 			"no usable LBNode gives this node an id; the operator makes one for every node")
 		return
 	}
-	b.model.Departing = cmp.Or(self.Departing, b.shutdown())
+	b.model.Draining = cmp.Or(self.Draining, b.shutdown())
 	b.model.Self = forwarding.Self{ID: self.ID, IPv4: self.IPv4, IPv6: self.IPv6, Zone: self.Zone}
 }
 

@@ -60,8 +60,8 @@ func TestRanges(t *testing.T) {
 	var ranges []string
 	for _, r := range m.Ranges {
 		ranges = append(ranges, r.Name)
-		if r.Most != 16 {
-			t.Errorf("%s has %d routers at most", r.Name, r.Most)
+		if r.MaxSessions != 16 {
+			t.Errorf("%s has %d routers at most", r.Name, r.MaxSessions)
 		}
 	}
 	if want := []string{"rack", "six"}; !slices.Equal(ranges, want) {

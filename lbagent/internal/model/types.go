@@ -28,8 +28,8 @@ type Network struct {
 	Prefix    netip.Prefix
 	// Address is the node's address; on a point-to-point link it is outside of Prefix.
 	Address netip.Addr
-	// Spare is true for secondary, temporary and deprecated addresses.
-	Spare bool
+	// Unpreferred is true for secondary, temporary and deprecated addresses.
+	Unpreferred bool
 	// Excluded is true if the interface is configured not to be an uplink.
 	Excluded bool
 }
@@ -42,8 +42,8 @@ type Range struct {
 	// Name is the name of the LBPeer.
 	Name   string
 	Prefix netip.Prefix
-	// Most is the maximum number of sessions.
-	Most int
+	// MaxSessions is the maximum number of sessions.
+	MaxSessions int
 	// Session is the template of its sessions, without an address.
 	Session Peer
 }
@@ -89,8 +89,8 @@ type TunnelSecret struct {
 // the same snapshot are equal.
 type Model struct {
 	Self forwarding.Self
-	// Departing is this node's reason to hand over its routes.
-	Departing millracev1beta1.Departure
+	// Draining is this node's reason to hand over its routes.
+	Draining millracev1beta1.Departure
 	// CutOff is true if this node is probably isolated from other nodes.
 	CutOff bool
 	Nodes  []Node
@@ -146,8 +146,8 @@ type Node struct {
 	forwarding.Node
 	// Booting is true from the node's boot until its agent is ready.
 	Booting bool
-	// Departing is the reason to hand over routes; empty if the node stays.
-	Departing millracev1beta1.Departure
+	// Draining is the reason to hand over routes; empty if the node stays.
+	Draining millracev1beta1.Departure
 }
 
 // VIP is an allocated address.
@@ -238,8 +238,8 @@ type Frontend struct {
 	Terminating bool
 	// Unreached is true if a down node has endpoints for new connections.
 	Unreached bool
-	// Living is true if no endpoint is usable but one, on any node, still serves existing connections.
-	Living bool
+	// OnlyEstablished is true if no endpoint is usable but one, on any node, still serves existing connections.
+	OnlyEstablished bool
 	// Draining are endpoints on this node that serve only existing connections, sorted: serving and terminating
 	// ones and, except for UDP, endpoints that are not ready, because a failed probe is no reason to cut
 	// connections.

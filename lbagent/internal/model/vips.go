@@ -43,10 +43,10 @@ func (b *builder) buildVIPs() {
 	}
 	f.replace(b.model, left, fresh)
 	b.model.Frontends = f.frontends
-	for object := range f.troubled {
+	for object := range f.withProblems {
 		b.model.Problems = append(b.model.Problems, f.read[object].problems...)
 	}
-	endpoints.reportStrays()
+	endpoints.reportUnlocated()
 }
 
 // readVIP parses a VIP and its frontends. The address is invalid if the object is.
@@ -74,7 +74,7 @@ func (b *builder) readVIP(object *millracev1beta1.VIP, endpoints *endpoints) *re
 			"%s", desired.OccupiedVIP(address, read.Occupant))
 	} else {
 		if host, found := b.occupants[address]; found {
-			read.younger = host.By
+			read.newerOwner = host.By
 			b.problem(ObjectReference{Kind: "VIP", Name: object.Name}, millracev1beta1.ReasonOccupied, "%s", desired.YoungerHost(address, host.By))
 		}
 		read.frontends = b.buildFrontends(address, claimants, endpoints)
@@ -82,7 +82,7 @@ func (b *builder) readVIP(object *millracev1beta1.VIP, endpoints *endpoints) *re
 	share(read.frontends)
 	slices.SortFunc(read.frontends, func(a, b *Frontend) int { return a.Key.Compare(b.Key) })
 	read.problems, b.model.Problems = b.model.Problems, before
-	read.alone = !endpoints.others && !endpoints.leadElsewhere(object)
+	read.independent = !endpoints.others && !endpoints.hasRoutedBackends(object)
 	return read
 }
 

@@ -12,14 +12,14 @@ import (
 type pool struct {
 	backend
 	found []endpoint
-	// usable marks the endpoints that count for the rows. takes marks endpoints that accept connections on their
-	// node: the usable ones and those added by takeLate.
-	usable, takes []bool
+	// usable marks the endpoints that count for the rows. accepts marks endpoints that accept connections on their
+	// node: the usable ones and those added by acceptTerminating.
+	usable, accepts []bool
 }
 
-// wholeWeight is the total weight of a frontend's backends. Sums stay below 2^32, and each of thousands of
+// fullWeight is the total weight of a frontend's backends. Sums stay below 2^32, and each of thousands of
 // endpoints has a positive weight.
-const wholeWeight = 1 << 31
+const fullWeight = 1 << 31
 
 // units returns the weight of one endpoint of each pool, given the number of endpoints, and the total weight of
 // pools without endpoints.
@@ -34,9 +34,9 @@ func units(pools []pool, counts []int) (each []uint32, refused uint64) {
 		switch {
 		case weight == 0:
 		case counts[i] == 0:
-			refused += weight * wholeWeight / total
+			refused += weight * fullWeight / total
 		default:
-			each[i] = uint32(max(1, weight*wholeWeight/(total*uint64(counts[i]))))
+			each[i] = uint32(max(1, weight*fullWeight/(total*uint64(counts[i]))))
 		}
 	}
 	return each, refused
@@ -72,9 +72,9 @@ func weigh(pools []pool, routed bool) (nodes map[forwarding.NodeID]uint32, each 
 	return nodes, each, refused
 }
 
-// judge selects the endpoints for new connections: the ready ones, else the serving and
+// selectUsable selects the endpoints for new connections: the ready ones, else the serving and
 // terminating ones (KEP-1669).
-func (p *pool) judge(servesOwn bool) {
+func (p *pool) selectUsable(servesOwn bool) {
 	readyAnywhere, readyOn := false, map[string]bool{}
 	for _, e := range p.found {
 		readyAnywhere = readyAnywhere || e.ready
@@ -88,14 +88,14 @@ func (p *pool) judge(servesOwn bool) {
 		if servesOwn {
 			hasReady = readyOn[e.node]
 		}
-		p.usable[i] = p.weight > 0 && (e.ready || e.leaving && !hasReady)
+		p.usable[i] = p.weight > 0 && (e.ready || e.terminating && !hasReady)
 	}
-	p.takes = slices.Clone(p.usable)
+	p.accepts = slices.Clone(p.usable)
 }
 
-// takeLate lets serving and terminating endpoints accept connections on a node without usable endpoints. They
+// acceptTerminating lets serving and terminating endpoints accept connections on a node without usable endpoints. They
 // have no rows any more, but nodes with outdated state would otherwise send connections to a drop.
-func takeLate(node string, pools []pool) {
+func acceptTerminating(node string, pools []pool) {
 	for i := range pools {
 		for j, e := range pools[i].found {
 			if e.node == node && pools[i].usable[j] {
@@ -105,12 +105,12 @@ func takeLate(node string, pools []pool) {
 	}
 	for i := range pools {
 		for j, e := range pools[i].found {
-			pools[i].takes[j] = e.node == node && e.leaving && pools[i].weight > 0
+			pools[i].accepts[j] = e.node == node && e.terminating && pools[i].weight > 0
 		}
 	}
 }
 
-func (p *pool) lives(frontend *Frontend) bool {
+func (p *pool) hasLive(frontend *Frontend) bool {
 	for i, e := range p.found {
 		if !p.usable[i] && frontend.drains(e) {
 			return true
@@ -137,35 +137,35 @@ func backendsIn(node string, pools []pool) []Backend {
 	return backends
 }
 
-type own struct {
+type localEndpoint struct {
 	endpoint
-	takes  bool
-	weight uint32
+	accepts bool
+	weight  uint32
 }
 
-// ownOf returns the endpoints on a node, sorted and merged: a pod may belong to several Services.
-func ownOf(node string, pools []pool, each []uint32) []own {
-	var all []own
+// localEndpoints returns the endpoints on a node, sorted and merged: a pod may belong to several Services.
+func localEndpoints(node string, pools []pool, each []uint32) []localEndpoint {
+	var all []localEndpoint
 	for i := range pools {
 		for j, e := range pools[i].found {
 			if e.node != node {
 				continue
 			}
-			o := own{endpoint: e, takes: pools[i].takes[j]}
-			if o.takes {
+			o := localEndpoint{endpoint: e, accepts: pools[i].accepts[j]}
+			if o.accepts {
 				o.weight = each[i]
 			}
 			all = append(all, o)
 		}
 	}
-	slices.SortFunc(all, func(a, b own) int {
-		return cmp.Or(a.Endpoint.Compare(b.Endpoint), compareTrueFirst(a.takes, b.takes), a.preference(b.endpoint))
+	slices.SortFunc(all, func(a, b localEndpoint) int {
+		return cmp.Or(a.Endpoint.Compare(b.Endpoint), compareTrueFirst(a.accepts, b.accepts), a.preference(b.endpoint))
 	})
-	var merged []own
+	var merged []localEndpoint
 	for _, o := range all {
 		if last := len(merged) - 1; last >= 0 && merged[last].Endpoint == o.Endpoint {
 			merged[last].weight += o.weight
-			merged[last].ready = merged[last].ready || o.takes && o.ready
+			merged[last].ready = merged[last].ready || o.accepts && o.ready
 			merged[last].serving = merged[last].serving || o.serving
 			continue
 		}
@@ -188,5 +188,5 @@ func (f *Frontend) setRefused(refused uint64) {
 		return
 	}
 	// Endpoints known only to this node are missing in all.
-	f.Refused = uint32(max(1, min(here*refused/max(all, 1), wholeWeight)))
+	f.Refused = uint32(max(1, min(here*refused/max(all, 1), fullWeight)))
 }

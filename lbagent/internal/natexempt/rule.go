@@ -157,8 +157,8 @@ func Remove() error {
 	return errors.Join(errs...)
 }
 
-// Left reports whether any of the tables exists.
-func Left() (bool, error) {
+// Exists reports whether any of the tables exists.
+func Exists() (bool, error) {
 	conn, err := nftables.New()
 	if err != nil {
 		return false, fmt.Errorf("ask nftables: %w", err)

@@ -34,8 +34,8 @@ type fibCache struct {
 	// missing ones.
 	interfaces map[int]struct{}
 	needed     map[fib.NeighbourKey]struct{}
-	// kept are the neighbors that the kernel was requested to keep resolved.
-	kept map[fib.NeighbourKey]struct{}
+	// managed are the neighbors that the kernel was requested to keep resolved.
+	managed map[fib.NeighbourKey]struct{}
 }
 
 func newFIBCache() (*fibCache, error) {
@@ -52,7 +52,7 @@ func (c *fibCache) read(targets map[forwarding.NodeID]fib.Target, devices map[in
 	c.targets, c.network.Devices = targets, devices
 	if changed == everything {
 		c.readRoutes()
-		if err := c.readLeads(); err != nil {
+		if err := c.readPaths(); err != nil {
 			return err
 		}
 		if err := c.readInterfaces(); err != nil {
@@ -86,7 +86,7 @@ func (c *fibCache) links() []int {
 	for _, route := range c.network.Routes {
 		links[route.Interface] = struct{}{}
 	}
-	for _, leads := range c.network.Leads {
+	for _, leads := range c.network.Paths {
 		for _, link := range leads {
 			links[link] = struct{}{}
 		}
@@ -119,7 +119,7 @@ func (c *fibCache) readInterfaces() error {
 			}
 			c.interfaces[index] = struct{}{}
 			link, err := c.handle.LinkByIndex(index)
-			if missing := (netlink.LinkNotFoundError{}); errors.As(err, &missing) || gone(err) {
+			if missing := (netlink.LinkNotFoundError{}); errors.As(err, &missing) || isNotFound(err) {
 				break
 			}
 			if err != nil {
@@ -148,7 +148,7 @@ func hopInterface(link netlink.Link) fib.Interface {
 	return result
 }
 
-func gone(err error) bool {
+func isNotFound(err error) bool {
 	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.ENOENT)
 }
 

@@ -18,11 +18,11 @@ import (
 )
 
 const (
-	// gather is the minimum delay from a change to the update of hops. To limit CPU usage, the delay is
+	// minFlushDelay is the minimum delay from a change to the update of hops. To limit CPU usage, the delay is
 	// also rest times the last update's duration, up to longest, so that neighbor replies are processed.
-	gather  = 10 * time.Millisecond
-	rest    = 5
-	longest = time.Second
+	minFlushDelay = 10 * time.Millisecond
+	flushFactor   = 5
+	maxFlushDelay = time.Second
 	// refresh is the interval for renewing the lease of the hops and adding missing neighbors to the
 	// kernel.
 	refresh = 5 * time.Second
@@ -58,9 +58,9 @@ func NewHopWatcher(config HopConfig) *HopWatcher {
 	return &HopWatcher{config: config, wake: make(chan struct{}, 1)}
 }
 
-// Want sets the target nodes, and the interfaces that run the program, each with the interfaces on which
+// SetTargets sets the target nodes, and the interfaces that run the program, each with the interfaces on which
 // it receives frames, all by index. The maps must not be modified afterwards.
-func (w *HopWatcher) Want(targets map[forwarding.NodeID]fib.Target, devices map[int][]int) {
+func (w *HopWatcher) SetTargets(targets map[forwarding.NodeID]fib.Target, devices map[int][]int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if maps.Equal(targets, w.targets) && maps.EqualFunc(devices, w.devices, slices.Equal) {
@@ -73,7 +73,7 @@ func (w *HopWatcher) Want(targets map[forwarding.NodeID]fib.Target, devices map[
 	}
 }
 
-func (w *HopWatcher) wanted() (map[forwarding.NodeID]fib.Target, map[int][]int) {
+func (w *HopWatcher) desired() (map[forwarding.NodeID]fib.Target, map[int][]int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.targets, w.devices
@@ -134,7 +134,7 @@ func (c *changes) drain() {
 
 var errLost = errors.New("the kernel ended a subscription, as it does when messages were lost")
 
-type watching struct {
+type hopWatch struct {
 	*HopWatcher
 	report func(error)
 	events *changes
@@ -162,7 +162,7 @@ func (w *HopWatcher) watch(ctx context.Context, report func(error)) error {
 		return err
 	}
 	defer cache.close()
-	s := &watching{
+	s := &hopWatch{
 		HopWatcher: w, report: report, events: events, cache: cache,
 		ticker: time.NewTicker(refresh), flush: time.NewTimer(0), pending: everything,
 	}
@@ -175,7 +175,7 @@ func (w *HopWatcher) watch(ctx context.Context, report func(error)) error {
 	}
 }
 
-func (s *watching) next(ctx context.Context) error {
+func (s *hopWatch) next(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
@@ -204,14 +204,14 @@ func (s *watching) next(ctx context.Context) error {
 	return nil
 }
 
-func (s *watching) schedule(changed scope) {
+func (s *hopWatch) schedule(changed scope) {
 	if s.pending == nothing && changed != nothing {
-		s.flush.Reset(max(gather, s.pause))
+		s.flush.Reset(max(minFlushDelay, s.pause))
 	}
 	s.pending = max(s.pending, changed)
 }
 
-func (s *watching) tick() {
+func (s *hopWatch) tick() {
 	if s.failure != nil || time.Since(s.full) >= resync {
 		s.schedule(everything)
 		return
@@ -220,7 +220,7 @@ func (s *watching) tick() {
 	s.report(s.failure)
 }
 
-func (s *watching) prepare() {
+func (s *hopWatch) prepare() {
 	begun := time.Now()
 	changed := s.pending
 	s.pending = nothing
@@ -229,11 +229,11 @@ func (s *watching) prepare() {
 	if changed == everything && s.failure == nil {
 		s.full = begun
 	}
-	s.pause = min(rest*time.Since(begun), longest)
+	s.pause = min(flushFactor*time.Since(begun), maxFlushDelay)
 }
 
-func (s *watching) set(changed scope) error {
-	targets, devices := s.wanted()
+func (s *hopWatch) set(changed scope) error {
+	targets, devices := s.desired()
 	if err := s.cache.read(targets, devices, changed); err != nil {
 		return err
 	}

@@ -207,11 +207,11 @@ func TestHopWatcher(t *testing.T) {
 	devices := map[int][]int{
 		first.Attrs().Index: {first.Attrs().Index}, second.Attrs().Index: {second.Attrs().Index},
 	}
-	w.Want(targets, devices)
+	w.SetTargets(targets, devices)
 	await("nobody spoke to it before", onLink, hop(first, 1, 1500))
-	w.Want(targets, map[int][]int{second.Attrs().Index: {second.Attrs().Index}})
+	w.SetTargets(targets, map[int][]int{second.Attrs().Index: {second.Attrs().Index}})
 	await("not an uplink any longer", onLink, nil)
-	w.Want(targets, devices)
+	w.SetTargets(targets, devices)
 	await("uplink again; IPv6", ipv6, hop(second, 2, 1500))
 
 	route := &netlink.Route{Dst: mustParseAddr(t, "203.0.113.0/24").IPNet, Gw: net.ParseIP("198.51.100.2")}
@@ -277,7 +277,7 @@ func TestHopsNotSet(t *testing.T) {
 
 func TestLostMessages(t *testing.T) {
 	events := &changes{make(chan netlink.LinkUpdate), make(chan netlink.RouteUpdate), make(chan netlink.NeighUpdate)}
-	s := &watching{HopWatcher: NewHopWatcher(HopConfig{}), events: events, cache: &fibCache{},
+	s := &hopWatch{HopWatcher: NewHopWatcher(HopConfig{}), events: events, cache: &fibCache{},
 		ticker: time.NewTicker(time.Hour), flush: time.NewTimer(time.Hour)}
 	close(events.neighbours)
 	if err := s.next(t.Context()); !errors.Is(err, errLost) {

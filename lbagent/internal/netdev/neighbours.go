@@ -18,8 +18,8 @@ import (
 // externally learned ones (NTF_EXT_LEARNED). It keeps managed ones (NTF_EXT_MANAGED, Linux 5.16) resolved.
 // Both flags allow any number of nodes on a link.
 const (
-	keepFlags    = netlink.NTF_EXT_LEARNED
-	keepFlagsExt = netlink.NTF_EXT_MANAGED
+	managedFlags    = netlink.NTF_EXT_LEARNED
+	managedFlagsExt = netlink.NTF_EXT_MANAGED
 	// neighbourProtocol marks the entries that Millrace adds (NDA_PROTOCOL). The value is unused by
 	// routing protocols.
 	neighbourProtocol = 77
@@ -45,7 +45,7 @@ func (c *fibCache) readNeighbours() error {
 	if err != nil {
 		return err
 	}
-	c.network.Neighbours, c.kept = map[fib.NeighbourKey]fib.Neighbour{}, map[fib.NeighbourKey]struct{}{}
+	c.network.Neighbours, c.managed = map[fib.NeighbourKey]fib.Neighbour{}, map[fib.NeighbourKey]struct{}{}
 	for i := range list {
 		entry := &list[i]
 		key, ok := neighbourKey(&entry.Neigh)
@@ -53,7 +53,7 @@ func (c *fibCache) readNeighbours() error {
 			continue
 		}
 		if entry.protocol == neighbourProtocol {
-			c.kept[key] = struct{}{}
+			c.managed[key] = struct{}{}
 		}
 		if _, relevant := c.interfaces[key.Interface]; relevant {
 			c.network.Neighbours[key] = neighbourOf(&entry.Neigh)
@@ -116,8 +116,8 @@ func neighbourOf(neighbour *netlink.Neigh) fib.Neighbour {
 		valid = fixed | netlink.NUD_REACHABLE | netlink.NUD_PROBE | netlink.NUD_DELAY | netlink.NUD_STALE
 	)
 	result := fib.Neighbour{
-		Kept: neighbour.State&fixed != 0 ||
-			neighbour.Flags&keepFlags != 0 && neighbour.FlagsExt&keepFlagsExt != 0,
+		Persistent: neighbour.State&fixed != 0 ||
+			neighbour.Flags&managedFlags != 0 && neighbour.FlagsExt&managedFlagsExt != 0,
 	}
 	if len(neighbour.HardwareAddr) == len(result.MAC) && neighbour.State&valid != 0 {
 		result.MAC = [6]byte(neighbour.HardwareAddr)
@@ -130,33 +130,33 @@ func neighbourOf(neighbour *netlink.Neigh) fib.Neighbour {
 func (c *fibCache) resolve() error {
 	var failures []error
 	for key := range c.needed {
-		if c.network.Neighbours[key].Kept {
+		if c.network.Neighbours[key].Persistent {
 			continue
 		}
-		if err := keepNeighbour(key); err != nil && !gone(err) {
+		if err := manageNeighbour(key); err != nil && !isNotFound(err) {
 			failures = append(failures, fmt.Errorf("resolve neighbour %s on interface %d: %w", key.Address, key.Interface, err))
 			continue
 		}
-		c.kept[key] = struct{}{}
+		c.managed[key] = struct{}{}
 	}
-	for key := range c.kept {
+	for key := range c.managed {
 		if _, needed := c.needed[key]; needed {
 			continue
 		}
-		if err := forgetNeighbour(key); err != nil && !gone(err) {
+		if err := removeNeighbour(key); err != nil && !isNotFound(err) {
 			failures = append(failures, fmt.Errorf("forget neighbour %s on interface %d: %w", key.Address, key.Interface, err))
 			continue
 		}
-		delete(c.kept, key)
+		delete(c.managed, key)
 	}
 	// Thousands may fail for the same reason.
 	return errors.Join(failures[:min(1, len(failures))]...)
 }
 
-// keepNeighbour adds a managed entry, which the kernel keeps resolved.
-func keepNeighbour(key fib.NeighbourKey) error {
-	return addNeighbour(key, keepFlags,
-		nl.NewRtAttr(netlink.NDA_FLAGS_EXT, nl.Uint32Attr(keepFlagsExt)),
+// manageNeighbour adds a managed entry, which the kernel keeps resolved.
+func manageNeighbour(key fib.NeighbourKey) error {
+	return addNeighbour(key, managedFlags,
+		nl.NewRtAttr(netlink.NDA_FLAGS_EXT, nl.Uint32Attr(managedFlagsExt)),
 		nl.NewRtAttr(netlink.NDA_PROTOCOL, []byte{neighbourProtocol}))
 }
 
@@ -174,7 +174,7 @@ func addNeighbour(key fib.NeighbourKey, flags uint8, attributes ...*nl.RtAttr) e
 	return err
 }
 
-func forgetNeighbour(key fib.NeighbourKey) error {
+func removeNeighbour(key fib.NeighbourKey) error {
 	request := nl.NewNetlinkRequest(unix.RTM_DELNEIGH, unix.NLM_F_ACK)
 	request.AddData(&netlink.Ndmsg{Family: uint8(neighbourFamily(key.Address)), Index: uint32(key.Interface)})
 	request.AddData(nl.NewRtAttr(netlink.NDA_DST, key.Address.AsSlice()))
@@ -185,23 +185,23 @@ func forgetNeighbour(key fib.NeighbourKey) error {
 	return err
 }
 
-// ForgetNeighbours removes the entries that Millrace has added. Other traffic resolves them again.
-func ForgetNeighbours() error {
-	left, err := KeptNeighbours()
+// RemoveNeighbours removes the entries that Millrace has added. Other traffic resolves them again.
+func RemoveNeighbours() error {
+	left, err := ManagedNeighbours()
 	if err != nil {
 		return err
 	}
 	var failures []error
 	for _, key := range left {
-		if err := forgetNeighbour(key); err != nil && !gone(err) {
+		if err := removeNeighbour(key); err != nil && !isNotFound(err) {
 			failures = append(failures, fmt.Errorf("forget neighbour %s on interface %d: %w", key.Address, key.Interface, err))
 		}
 	}
 	return errors.Join(failures...)
 }
 
-// KeptNeighbours returns the entries that Millrace has added.
-func KeptNeighbours() ([]fib.NeighbourKey, error) {
+// ManagedNeighbours returns the entries that Millrace has added.
+func ManagedNeighbours() ([]fib.NeighbourKey, error) {
 	list, err := listNeighbours()
 	if err != nil {
 		return nil, err

@@ -29,7 +29,7 @@ func TestManyNeighbours(t *testing.T) {
 	f.answerForMany(t, "198.18.64.0/18")
 	foreign := fib.NeighbourKey{Interface: link.Attrs().Index, Address: netip.MustParseAddr("198.18.80.1")}
 	must(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: foreign.Interface, IP: foreign.Address.AsSlice(),
-		Flags: keepFlags, FlagsExt: keepFlagsExt}))
+		Flags: managedFlags, FlagsExt: managedFlagsExt}))
 
 	w, set := runHops(t)
 	targets := map[forwarding.NodeID]fib.Target{}
@@ -41,19 +41,19 @@ func TestManyNeighbours(t *testing.T) {
 	}
 	targets[2*manyNodes] = fib.Target{Source: netip.MustParseAddr("198.18.0.1"), Destination: foreign.Address}
 	devices := map[int][]int{foreign.Interface: {foreign.Interface}}
-	w.Want(targets, devices)
+	w.SetTargets(targets, devices)
 	awaitHops(t, set, 2*manyNodes+1)
 	awaitKept(t, 2*manyNodes)
 
-	w.Want(map[forwarding.NodeID]fib.Target{7: targets[7]}, devices)
+	w.SetTargets(map[forwarding.NodeID]fib.Target{7: targets[7]}, devices)
 	awaitHops(t, set, 1)
 	awaitKept(t, 1)
 
-	must(t, ForgetNeighbours())
+	must(t, RemoveNeighbours())
 	if left := kept(t); left != 0 {
 		t.Errorf("%d neighbours are kept after all was forgotten", left)
 	}
-	if neighbour, err := neighbourAt(foreign); err != nil || !neighbour.Kept || neighbour.MAC != [6]byte(farMAC(1)) {
+	if neighbour, err := neighbourAt(foreign); err != nil || !neighbour.Persistent || neighbour.MAC != [6]byte(farMAC(1)) {
 		t.Errorf("what another program has kept is %+v, %v", neighbour, err)
 	}
 }
@@ -105,7 +105,7 @@ func awaitKept(t *testing.T, want int) {
 
 func kept(t *testing.T) int {
 	t.Helper()
-	keys, err := KeptNeighbours()
+	keys, err := ManagedNeighbours()
 	must(t, err)
 	return len(keys)
 }

@@ -17,13 +17,13 @@ type Network struct {
 	// Prefix is the network, or the peer's network for a point-to-point address.
 	Prefix  netip.Prefix
 	Address netip.Addr
-	// Spare is true for a secondary, temporary, deprecated or unusable address.
-	Spare bool
+	// Unpreferred is true for a secondary, temporary, deprecated or unusable address.
+	Unpreferred bool
 	// Excluded is true if the interface does not match the patterns for uplinks.
 	Excluded bool
 }
 
-const spare = unix.IFA_F_SECONDARY | unix.IFA_F_DEPRECATED | unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED
+const unpreferredFlags = unix.IFA_F_SECONDARY | unix.IFA_F_DEPRECATED | unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED
 
 // Networks returns the networks of all addresses of the node's interfaces, in the kernel's order. A
 // point-to-point address has two: its own and its peer's.
@@ -50,7 +50,7 @@ func (f *Finder) Networks() ([]Network, error) {
 			if prefix := netip.PrefixFrom(of, bits); prefix.IsValid() {
 				name := names[address.LinkIndex]
 				networks = append(networks, Network{
-					Interface: name, Prefix: prefix.Masked(), Address: own, Spare: address.Flags&spare != 0,
+					Interface: name, Prefix: prefix.Masked(), Address: own, Unpreferred: address.Flags&unpreferredFlags != 0,
 					Excluded: len(f.patterns) > 0 && !matches(f.patterns, name),
 				})
 			}

@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// leads returns the uplinks of the kernel's route to each peer. All next hops of a multipath route are
+// peerPaths returns the uplinks of the kernel's route to each peer. All next hops of a multipath route are
 // included, because the router may send by any of them.
-func leads(peers []netip.Addr, uplinks []Link, interfaces map[int]iface) map[netip.Addr][]int {
+func peerPaths(peers []netip.Addr, uplinks []Link, interfaces map[int]iface) map[netip.Addr][]int {
 	found := map[netip.Addr][]int{}
 	for _, peer := range peers {
 		if zone := peer.Zone(); zone != "" {
 			// The zone of a link-local address is its interface.
 			for index := range interfaces {
 				if interfaces[index].link.Name == zone {
-					found[peer] = append(found[peer], wholeOf(interfaces, index))
+					found[peer] = append(found[peer], aggregateOf(interfaces, index))
 				}
 			}
 			continue
@@ -31,7 +31,7 @@ func leads(peers []netip.Addr, uplinks []Link, interfaces map[int]iface) map[net
 		}
 		for i := range routes {
 			for _, index := range outgoing(&routes[i]) {
-				index = wholeOf(interfaces, index)
+				index = aggregateOf(interfaces, index)
 				isUplink := slices.ContainsFunc(uplinks, func(l Link) bool { return l.Index == index })
 				if isUplink && !slices.Contains(found[peer], index) {
 					found[peer] = append(found[peer], index)

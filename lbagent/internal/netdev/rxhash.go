@@ -78,21 +78,21 @@ func readSpread(name string) (*spread, error) {
 	}
 	defer unix.Close(socket)
 	rings := rxnfc{command: unix.ETHTOOL_GRXRINGS}
-	if err := rings.ask(socket, name); err != nil {
+	if err := rings.query(socket, name); err != nil {
 		return nil, fmt.Errorf("read the receive queues of %s: %w", name, err)
 	}
 	s := &spread{queues: rings.data, hashes: map[uint32]uint64{}}
 	for _, flowType := range []uint32{tcpOverIPv4, udpOverIPv4, tcpOverIPv6, udpOverIPv6} {
 		hash := rxnfc{command: unix.ETHTOOL_GRXFH, flowType: flowType}
 		// Flow types that the driver does not report are skipped.
-		if hash.ask(socket, name) == nil {
+		if hash.query(socket, name) == nil {
 			s.hashes[flowType] = hash.data
 		}
 	}
 	return s, nil
 }
 
-func (r *rxnfc) ask(socket int, name string) error {
+func (r *rxnfc) query(socket int, name string) error {
 	request := struct {
 		name [unix.IFNAMSIZ]byte
 		data unsafe.Pointer

@@ -47,7 +47,7 @@ func stack(interfaces map[int]iface, selected, carrying map[int]bool) ([]Link, m
 	members := map[int][]int{}
 	uplinks, carriers := map[int]bool{}, map[int]bool{}
 	for index := range interfaces {
-		whole := wholeOf(interfaces, index)
+		whole := aggregateOf(interfaces, index)
 		if whole != index {
 			members[whole] = append(members[whole], index)
 		}
@@ -64,13 +64,13 @@ func stack(interfaces map[int]iface, selected, carrying map[int]bool) ([]Link, m
 		link.Device, link.Tags = deviceOf(interfaces, link.Index)
 		link.Members = members[link.Device]
 		slices.Sort(link.Members)
-		link.Carries = carriers[link.Index]
+		link.HasAddress = carriers[link.Index]
 		links = append(links, link)
 	}
 	return links, uplinks
 }
 
-func wholeOf(interfaces map[int]iface, index int) int {
+func aggregateOf(interfaces map[int]iface, index int) int {
 	if master := interfaces[index].master; interfaces[master].aggregate {
 		return master
 	}

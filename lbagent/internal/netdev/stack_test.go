@@ -54,8 +54,8 @@ func TestStack(t *testing.T) {
 		if want := tags[link.Index]; !slices.Equal(link.Tags, want) {
 			t.Errorf("interface %d: tags %v, want %v", link.Index, link.Tags, want)
 		}
-		if want := link.Index == bond0 || link.Index == vlan100; link.Carries != want {
-			t.Errorf("interface %d carries an address: %t, want %t", link.Index, link.Carries, want)
+		if want := link.Index == bond0 || link.Index == vlan100; link.HasAddress != want {
+			t.Errorf("interface %d carries an address: %t, want %t", link.Index, link.HasAddress, want)
 		}
 	}
 	for name, test := range map[string]struct{ selected, want []int }{

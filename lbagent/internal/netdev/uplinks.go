@@ -26,9 +26,9 @@ type Link struct {
 	// Ethernet reports whether packets have an Ethernet header. The programs cannot run on interfaces
 	// without, such as tun and WireGuard.
 	Ethernet bool
-	// Carries reports whether the interface or a member has one of the node's addresses.
-	Carries bool
-	Up      bool
+	// HasAddress reports whether the interface or a member has one of the node's addresses.
+	HasAddress bool
+	Up         bool
 	// Device is the index of the interface whose driver receives the frames: the one below a VLAN, else
 	// the interface itself.
 	Device int
@@ -51,10 +51,10 @@ const HoldOff = 10 * time.Second
 // Uplinks is the result of Find.
 type Uplinks struct {
 	Links []Link
-	// Leads maps the address of a BGP peer to the indexes of the uplinks with the kernel's route to it.
+	// PeerUplinks maps the address of a BGP peer to the indexes of the uplinks with the kernel's route to it.
 	// Peers without a route by an uplink are missing.
-	Leads map[netip.Addr][]int
-	Again time.Duration
+	PeerUplinks  map[netip.Addr][]int
+	RequeueAfter time.Duration
 }
 
 // Finder finds the node's uplinks.
@@ -104,8 +104,8 @@ func (f *Finder) Find(addresses, peers []netip.Addr, now time.Time) (*Uplinks, e
 	}
 	existing, selected := stack(interfaces, selected, carrying)
 	found := &Uplinks{}
-	found.Links, found.Again = f.choose(existing, selected, now)
-	found.Leads = leads(peers, found.Links, interfaces)
+	found.Links, found.RequeueAfter = f.choose(existing, selected, now)
+	found.PeerUplinks = peerPaths(peers, found.Links, interfaces)
 	return found, nil
 }
 

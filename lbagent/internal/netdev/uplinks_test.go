@@ -141,8 +141,8 @@ func TestFind(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if found.Again != 0 || !slices.Equal(names(found.Links), test.want) {
-			t.Errorf("%s: uplinks %v, again in %s; want %v", name, names(found.Links), found.Again, test.want)
+		if found.RequeueAfter != 0 || !slices.Equal(names(found.Links), test.want) {
+			t.Errorf("%s: uplinks %v, again in %s; want %v", name, names(found.Links), found.RequeueAfter, test.want)
 		}
 	}
 }
@@ -162,12 +162,12 @@ func TestLeads(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[netip.Addr][]int{onLink: {data.Attrs().Index}, remote: {first.Attrs().Index, second.Attrs().Index}}
-	if !reflect.DeepEqual(found.Leads, want) {
-		t.Errorf("to peers lead %v, want %v", found.Leads, want)
+	if !reflect.DeepEqual(found.PeerUplinks, want) {
+		t.Errorf("to peers lead %v, want %v", found.PeerUplinks, want)
 	}
 	for _, link := range found.Links {
-		if !link.Ethernet || link.Carries != (link.Name == "data0") {
-			t.Errorf("%s: Ethernet %t, carries an address %t", link.Name, link.Ethernet, link.Carries)
+		if !link.Ethernet || link.HasAddress != (link.Name == "data0") {
+			t.Errorf("%s: Ethernet %t, carries an address %t", link.Name, link.Ethernet, link.HasAddress)
 		}
 	}
 	// Only uplinks lead to peers.
@@ -175,8 +175,8 @@ func TestLeads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if delete(want, onLink); !reflect.DeepEqual(found.Leads, want) {
-		t.Errorf("with patterns, to peers lead %v, want %v", found.Leads, want)
+	if delete(want, onLink); !reflect.DeepEqual(found.PeerUplinks, want) {
+		t.Errorf("with patterns, to peers lead %v, want %v", found.PeerUplinks, want)
 	}
 }
 

@@ -42,7 +42,7 @@ func advanceAll[K comparable](p *Planner, steps map[K]step) map[K]*forwarding.No
 		origins[slot] = from
 		if tables[from] = p.advances[from].Value(); tables[from] == nil {
 			fresh[from] = step
-			p.rendezvous.See(step.weights, step.size)
+			p.rendezvous.CacheScores(step.weights, step.size)
 		}
 	}
 	var mutex sync.Mutex

@@ -89,7 +89,7 @@ func (e entry) needsTable() bool { return e.port.spreads && len(e.Weights) > 0 }
 
 // holdsTable reports whether an existing table is retained unchanged: no endpoint is ready, but connections
 // to terminating endpoints still use it.
-func (e entry) holdsTable() bool { return e.port.spreads && e.Living }
+func (e entry) holdsTable() bool { return e.port.spreads && e.OnlyEstablished }
 
 func (d *draft) fits(entry entry) (forwarding.Capacity, bool) {
 	if entry.port.placed {

@@ -111,7 +111,7 @@ func genServicePort(t *rapid.T, m *model.Model, service int) model.Frontend {
 	if rapid.IntRange(0, 3).Draw(t, "restricted") == 0 {
 		f.Restricted, f.Sources = true, genSources(t)
 	}
-	f.Living = len(f.Weights) == 0 && (draining > 0 || rapid.Bool().Draw(t, "living elsewhere"))
+	f.OnlyEstablished = len(f.Weights) == 0 && (draining > 0 || rapid.Bool().Draw(t, "living elsewhere"))
 	return f
 }
 

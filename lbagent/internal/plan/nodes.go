@@ -85,7 +85,7 @@ func (p *Planner) losing(lost *search) (vips []netip.Addr) {
 func (p *Planner) setNodes(nodes *nodeSet, lost *search) {
 	if lost != nil {
 		maps.DeleteFunc(p.tables, func(_ forwarding.NodeTableSlot, settled settledTable) bool { return lost.finds(settled.table) })
-		p.rendezvous.Forget(nodes.has)
+		p.rendezvous.Evict(nodes.has)
 	}
 	clear(p.advances)
 	p.nodes = nodes

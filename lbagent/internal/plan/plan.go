@@ -183,11 +183,11 @@ func (d *draft) buildTables() {
 		}
 	}
 	for _, slot := range d.held {
-		d.want.NodeTables[slot] = table.Hold(table.Join(d.before(slot), d.joins[slot]...), exists)
+		d.want.NodeTables[slot] = table.RetainOwners(table.Join(d.before(slot), d.joins[slot]...), exists)
 	}
 	for _, slot := range d.borrowed {
 		if d.want.NodeTables[slot] == nil {
-			d.want.NodeTables[slot] = table.Hold(d.have.NodeTables[slot], exists)
+			d.want.NodeTables[slot] = table.RetainOwners(d.have.NodeTables[slot], exists)
 		}
 	}
 	d.noteBranches()

@@ -56,7 +56,7 @@ func (d *draft) service(name model.ServiceName) *service {
 func (s *service) add(p *port) {
 	s.ports = append(s.ports, p)
 	f := p.first
-	if len(f.Weights) == 0 && !f.Living {
+	if len(f.Weights) == 0 && !f.OnlyEstablished {
 		return
 	}
 	zonal := hasZones(f)
@@ -217,7 +217,7 @@ func (d *draft) uniteLines(s *service, tables map[*line]*forwarding.NodeTable) {
 			if l.recipe == nil || base.recipe != l.recipe || tables[base] == nil || tables[l] == nil {
 				continue
 			}
-			united, fits := table.Unite(tables[base], tables[l])
+			united, fits := table.Merge(tables[base], tables[l])
 			if !fits || !d.isBranch(l, base) && (table.IsFull(tables[base]) || table.IsFull(tables[l])) {
 				continue
 			}

@@ -115,7 +115,7 @@ func TestTableOutlivesTheLastReadyEndpoint(t *testing.T) {
 	table := *have.NodeTables[before.Table].Clone()
 
 	unready := frontend(1, "web")
-	unready.Draining, unready.Living = endpoints(1), true
+	unready.Draining, unready.OnlyEstablished = endpoints(1), true
 	have, problems := advance(t, p, have, modelOf(unready), ample)
 	if got := have.Frontends[key(1)]; got.Table != before.Table || got.Endpoints != 0 || len(problems) != 0 {
 		t.Fatalf("frontend %+v, problems %v, want the table and no endpoints", got, problems)
@@ -149,7 +149,7 @@ func TestTableOutlivesTheLastReadyEndpoint(t *testing.T) {
 
 func TestNothingToHold(t *testing.T) {
 	f := frontend(1, "web")
-	f.Draining, f.Living = endpoints(1), true
+	f.Draining, f.OnlyEstablished = endpoints(1), true
 	have, _ := advance(t, NewPlanner(forwarding.NewState()), forwarding.NewState(), modelOf(f), ample)
 	if got := have.Frontends[key(1)]; got.Table != 0 {
 		t.Errorf("frontend %+v has a table", got)

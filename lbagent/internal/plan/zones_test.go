@@ -165,7 +165,7 @@ func TestZonesOutliveTheLastReadyEndpoint(t *testing.T) {
 	have, _ = advance(t, p, have, zonalModel(1, zonal(1, "web")), ample)
 	before := have.Clone()
 	unready := frontend(1, "web")
-	unready.Living = true
+	unready.OnlyEstablished = true
 	unready.Zones = [forwarding.Zones]map[forwarding.NodeID]uint32{unready.Weights, unready.Weights, unready.Weights}
 	have, problems := advance(t, p, have, zonalModel(1, unready), ample)
 	f := have.Frontends[key(1)]

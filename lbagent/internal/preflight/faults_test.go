@@ -64,7 +64,7 @@ func look(text string) error {
 			_, _ = io.Copy(io.Discard, os.Stdin)
 			stop()
 		}()
-		return Answer(ctx)
+		return Serve(ctx)
 	}
 	if of.Old {
 		runtime.LockOSThread()
@@ -76,8 +76,8 @@ func look(text string) error {
 	if err != nil {
 		return err
 	}
-	facts.Ask(context.Background(), of.Addresses, of.Nodes)
-	return json.NewEncoder(os.Stdout).Encode(Judge(facts, false))
+	facts.ProbeNodes(context.Background(), of.Addresses, of.Nodes)
+	return json.NewEncoder(os.Stdout).Encode(Evaluate(facts, false))
 }
 
 // self is a process of this program with the user and groups of `millrace preflight` pods.

@@ -60,7 +60,7 @@ func Read(patterns []string, addresses []netip.Addr) (*Facts, error) {
 	if err := facts.readLinks(patterns, addresses); err != nil {
 		return nil, err
 	}
-	facts.Ports, facts.Legacy = taken(), legacy()
+	facts.Ports, facts.Legacy = usedPorts(), legacyPrograms()
 	facts.BGP, err = bgpSockets("/proc/net/tcp", "/proc/net/tcp6")
 	return facts, err
 }
@@ -71,14 +71,14 @@ func (f *Facts) readLinks(patterns []string, addresses []netip.Addr) error {
 		return err
 	}
 	f.Uplinks = found.Links
-	if f.Cards, err = netdev.Cards(found.Links); err != nil {
+	if f.XDPInterfaces, err = netdev.XDPInterfaces(found.Links); err != nil {
 		return err
 	}
 	var uplinks, cards []string
 	for _, uplink := range found.Links {
 		uplinks = append(uplinks, uplink.Name)
 	}
-	for _, card := range f.Cards {
+	for _, card := range f.XDPInterfaces {
 		cards = append(cards, card.Name)
 	}
 	f.Filtered, f.Unspread = netdev.StrictlyFiltered(uplinks), netdev.UnspreadTunnel(cards)
@@ -90,7 +90,7 @@ func (f *Facts) mtu() int {
 	least := 0
 	for _, carries := range []bool{true, false} {
 		for _, uplink := range f.Uplinks {
-			if (uplink.Carries || !carries) && (least == 0 || uplink.MTU < least) {
+			if (uplink.HasAddress || !carries) && (least == 0 || uplink.MTU < least) {
 				least = uplink.MTU
 			}
 		}
@@ -106,8 +106,8 @@ func isBPFFS(directory string) bool {
 	return unix.Statfs(directory, &stat) == nil && stat.Type == unix.BPF_FS_MAGIC
 }
 
-// legacy returns the iptables-legacy programs whose filter table, with the chain FORWARD, is loaded.
-func legacy() (found []string) {
+// legacyPrograms returns the iptables-legacy programs whose filter table, with the chain FORWARD, is loaded.
+func legacyPrograms() (found []string) {
 	for _, tables := range legacyTables {
 		names, err := os.ReadFile(tables.file)
 		if err == nil && slices.Contains(strings.Fields(string(names)), "filter") {
@@ -117,7 +117,7 @@ func legacy() (found []string) {
 	return found
 }
 
-func taken() (found []string) {
+func usedPorts() (found []string) {
 	for _, port := range ports {
 		var closer interface{ Close() error }
 		var err error

@@ -68,10 +68,10 @@ func TestRead(t *testing.T) {
 	if !facts.Forwarding[forwardIPv4] || len(facts.Ports) > 0 || len(facts.Legacy) > 0 || len(facts.BGP) > 0 || facts.mtu() != 1400 || facts.Kernel == "" || !facts.BTF {
 		t.Errorf("found is %+v", facts)
 	}
-	if len(facts.Uplinks) != 1 || facts.Uplinks[0].Name != "eth0" || len(facts.Cards) != 1 {
-		t.Fatalf("uplinks are %+v, cards %+v", facts.Uplinks, facts.Cards)
+	if len(facts.Uplinks) != 1 || facts.Uplinks[0].Name != "eth0" || len(facts.XDPInterfaces) != 1 {
+		t.Fatalf("uplinks are %+v, cards %+v", facts.Uplinks, facts.XDPInterfaces)
 	}
-	if card := facts.Cards[0]; card.Name != "eth0" || card.Kind != "veth" || card.Program != 0 {
+	if card := facts.XDPInterfaces[0]; card.Name != "eth0" || card.Kind != "veth" || card.Program != 0 {
 		t.Errorf("the card is %+v", card)
 	}
 
@@ -96,8 +96,8 @@ func TestRead(t *testing.T) {
 	must(t, netlink.LinkSetXdpFd(link, program.FD()))
 	info, err := program.Info()
 	must(t, err)
-	if id, _ := info.ID(); read().Cards[0].Program != uint32(id) {
-		t.Errorf("the program is %d, told is %+v", id, read().Cards[0])
+	if id, _ := info.ID(); read().XDPInterfaces[0].Program != uint32(id) {
+		t.Errorf("the program is %d, told is %+v", id, read().XDPInterfaces[0])
 	}
 
 	metrics, err := net.Listen("tcp", "198.51.100.1:7480")
@@ -135,26 +135,26 @@ func TestAsk(t *testing.T) {
 	must(t, netlink.LinkSetMTU(loopback, 1500))
 	ctx, stop := context.WithCancel(t.Context())
 	answered := make(chan error, 1)
-	go func() { answered <- Answer(ctx) }()
+	go func() { answered <- Serve(ctx) }()
 	here, nobody := netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("198.51.100.77")
 	for _, test := range []struct {
 		length int
-		want   []Reached
+		want   []Reachability
 	}{
-		{1400, []Reached{{here, true, true, 1400}, {nobody, false, false, 1400}}},
-		{9000, []Reached{{here, true, false, 9000}, {nobody, false, false, 9000}}},
+		{1400, []Reachability{{here, true, true, 1400}, {nobody, false, false, 1400}}},
+		{9000, []Reachability{{here, true, false, 9000}, {nobody, false, false, 9000}}},
 	} {
 		facts, err := Read(nil, []netip.Addr{here})
 		must(t, err)
 		facts.Uplinks[0].MTU = test.length
-		if facts.Ask(ctx, []netip.Addr{here}, []netip.Addr{here, nobody}); !slices.Equal(facts.Reached, test.want) || facts.Unasked != "" {
-			t.Errorf("reached are %+v (%s), want %+v", facts.Reached, facts.Unasked, test.want)
+		if facts.ProbeNodes(ctx, []netip.Addr{here}, []netip.Addr{here, nobody}); !slices.Equal(facts.Reached, test.want) || facts.NotProbed != "" {
+			t.Errorf("reached are %+v (%s), want %+v", facts.Reached, facts.NotProbed, test.want)
 		}
 	}
 	taken, err := net.ListenPacket("udp", ":7482")
 	must(t, err)
 	facts := fine()
-	if facts.Ask(ctx, nil, []netip.Addr{here}); facts.Unasked == "" {
+	if facts.ProbeNodes(ctx, nil, []netip.Addr{here}); facts.NotProbed == "" {
 		t.Error("it asks from a port that another program has")
 	}
 	must(t, taken.Close())
@@ -165,10 +165,10 @@ func TestAsk(t *testing.T) {
 	must(t, err)
 	defer geneve.Close()
 	ctx, stop = context.WithCancel(t.Context())
-	go func() { answered <- Answer(ctx) }()
+	go func() { answered <- Serve(ctx) }()
 	facts = fine()
-	if facts.Ask(ctx, []netip.Addr{here}, []netip.Addr{nobody}); !strings.Contains(facts.Unasked, "6081") {
-		t.Errorf("it does not tell of a port that another program has: %q", facts.Unasked)
+	if facts.ProbeNodes(ctx, []netip.Addr{here}, []netip.Addr{nobody}); !strings.Contains(facts.NotProbed, "6081") {
+		t.Errorf("it does not tell of a port that another program has: %q", facts.NotProbed)
 	}
 	stop()
 	must(t, <-answered)

@@ -116,8 +116,8 @@ func New(port uint16, logger logr.Logger) *Prober {
 	return p
 }
 
-// Want sets the nodes to probe. The caller must not modify the maps afterwards.
-func (p *Prober) Want(want Want) {
+// SetTargets sets the nodes to probe. The caller must not modify the maps afterwards.
+func (p *Prober) SetTargets(want Want) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.want.equal(want) {

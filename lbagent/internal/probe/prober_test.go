@@ -89,7 +89,7 @@ func resumeProber(t testing.TB, want Want, previous []membership.Known) (_ *Prob
 	t.Helper()
 	p := New(testPort, logr.Discard())
 	p.Resume(previous)
-	p.Want(want)
+	p.SetTargets(want)
 	return p, run(t, p)
 }
 
@@ -257,7 +257,7 @@ func TestProberOfTwo(t *testing.T) {
 		}
 		return time.Time{}
 	})
-	p.Want(want)
+	p.SetTargets(want)
 	run(t, p)
 	await(t, "probes are answered", func() bool { return p.Counters().Answered > 5 })
 	other.silent.Store(true)
@@ -275,7 +275,7 @@ func TestProberOfTwo(t *testing.T) {
 func TestOnlyAnswersCount(t *testing.T) {
 	p := New(testPort, logr.Discard())
 	key := Key{9}
-	p.Want(Want{Self: 1, Targets: map[forwarding.NodeID]fib.Target{2: target4(2)}, Keys: []Key{key}})
+	p.SetTargets(Want{Self: 1, Targets: map[forwarding.NodeID]fib.Target{2: target4(2)}, Keys: []Key{key}})
 	p.take(time.Now())
 	t.Cleanup(p.sockets.Close)
 	p.probe(2, time.Now())

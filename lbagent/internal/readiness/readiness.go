@@ -15,12 +15,12 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 )
 
-// AtOnce is the period within which endpoints that become unready count together.
-const AtOnce = 30 * time.Second
+// Window is the period within which endpoints that become unready count together.
+const Window = 30 * time.Second
 
-// moment is how long later unready endpoints wait for others: EndpointSlices of several Services arrive one
+// settleDelay is how long later unready endpoints wait for others: EndpointSlices of several Services arrive one
 // by one, and recovered pods may all become unready once more.
-const moment = 2 * time.Second
+const settleDelay = 2 * time.Second
 
 // Served counts endpoints that are served although not ready.
 type Served struct {
@@ -34,10 +34,10 @@ type Threshold struct {
 	last   []*discoveryv1.EndpointSlice
 	known  map[types.NamespacedName]*slice
 	losing map[types.NamespacedName]*slice
-	// on is true while the threshold is exceeded and for AtOnce after over, the time at which it no longer
+	// active is true while the threshold is exceeded and for Window after clearedAt, the time at which it no longer
 	// was.
-	on   bool
-	over time.Time
+	active    bool
+	clearedAt time.Time
 }
 
 type slice struct {
@@ -46,15 +46,15 @@ type slice struct {
 	// lost maps first addresses of endpoints that became unready without terminating to the time; nil
 	// without any.
 	lost map[string]time.Time
-	// shown caches the copy of present with the endpoints in showing marked ready.
-	shown   *discoveryv1.EndpointSlice
-	showing []string
+	// marked caches the copy of present with the endpoints in showing marked ready.
+	marked          *discoveryv1.EndpointSlice
+	markedAddresses []string
 }
 
 // New returns a Threshold that continues from the previous agent's EndpointSlices.
 func New(before []*discoveryv1.EndpointSlice) *Threshold {
 	t := &Threshold{}
-	t.take(before, time.Time{})
+	t.update(before, time.Time{})
 	return t
 }
 
@@ -63,26 +63,26 @@ func New(before []*discoveryv1.EndpointSlice) *Threshold {
 //
 // If most endpoints of most Services become unready at once while their nodes answer, they are served until
 // they terminate, are removed, or their node stops answering. Once most Services have recovered most of
-// their endpoints, the others have AtOnce to follow, and endpoints that become unready meanwhile are served
+// their endpoints, the others have Window to follow, and endpoints that become unready meanwhile are served
 // for a moment more. A single Service is never a majority.
 func (t *Threshold) Advance(
 	present []*discoveryv1.EndpointSlice, answers func(node string) bool, now time.Time,
 ) (_ []*discoveryv1.EndpointSlice, served Served, again time.Duration) {
-	t.take(present, now)
+	t.update(present, now)
 	since := t.advance(answers, now)
 	if !since.IsZero() {
-		again = since.Add(AtOnce).Sub(now)
+		again = since.Add(Window).Sub(now)
 	}
-	if !t.on {
+	if !t.active {
 		return present, Served{}, again
 	}
 	result := slices.Clone(present)
 	services := map[types.NamespacedName]bool{}
 	isServed := func(since time.Time) bool {
-		if t.over.IsZero() || since.Before(t.over) {
+		if t.clearedAt.IsZero() || since.Before(t.clearedAt) {
 			return true
 		}
-		left := since.Add(moment).Sub(now)
+		left := since.Add(settleDelay).Sub(now)
 		if left > 0 {
 			again = min(again, left)
 		}
@@ -94,7 +94,7 @@ func (t *Threshold) Advance(
 		}
 		s := t.known[nameOf(object)]
 		if kept := s.answering(answers, isServed); len(kept) > 0 {
-			result[i] = s.show(kept)
+			result[i] = s.markReady(kept)
 			served.Endpoints += len(kept)
 			services[serviceOf(object)] = true
 		}
@@ -105,26 +105,26 @@ func (t *Threshold) Advance(
 
 // advance updates on and over. It returns the start of the oldest period that must expire, or zero.
 func (t *Threshold) advance(answers func(node string) bool, now time.Time) (since time.Time) {
-	if !t.over.IsZero() && now.Sub(t.over) >= AtOnce {
-		t.on, t.over = false, time.Time{}
+	if !t.clearedAt.IsZero() && now.Sub(t.clearedAt) >= Window {
+		t.active, t.clearedAt = false, time.Time{}
 	}
-	if !t.on {
-		since = t.forget(now)
+	if !t.active {
+		since = t.expire(now)
 	}
 	switch {
 	case t.isExceeded(answers):
-		t.on, t.over = true, time.Time{}
+		t.active, t.clearedAt = true, time.Time{}
 		return time.Time{}
-	case t.on && t.over.IsZero():
-		t.over = now
+	case t.active && t.clearedAt.IsZero():
+		t.clearedAt = now
 	}
-	if t.on {
-		return t.over
+	if t.active {
+		return t.clearedAt
 	}
 	return since
 }
 
-func (t *Threshold) take(present []*discoveryv1.EndpointSlice, now time.Time) {
+func (t *Threshold) update(present []*discoveryv1.EndpointSlice, now time.Time) {
 	if t.known == nil {
 		t.known = make(map[types.NamespacedName]*slice, len(present))
 		t.losing = map[types.NamespacedName]*slice{}
@@ -138,8 +138,8 @@ func (t *Threshold) take(present []*discoveryv1.EndpointSlice, now time.Time) {
 			s = &slice{}
 			t.known[name] = s
 		}
-		s.take(object, now)
-		t.note(name, s)
+		s.update(object, now)
+		t.index(name, s)
 	}
 	for _, object := range went {
 		// Otherwise a replacement is known already.
@@ -151,7 +151,7 @@ func (t *Threshold) take(present []*discoveryv1.EndpointSlice, now time.Time) {
 	}
 }
 
-func (t *Threshold) note(name types.NamespacedName, s *slice) {
+func (t *Threshold) index(name types.NamespacedName, s *slice) {
 	if len(s.lost) > 0 {
 		t.losing[name] = s
 	} else {
@@ -159,7 +159,7 @@ func (t *Threshold) note(name types.NamespacedName, s *slice) {
 	}
 }
 
-func (s *slice) take(object *discoveryv1.EndpointSlice, now time.Time) {
+func (s *slice) update(object *discoveryv1.EndpointSlice, now time.Time) {
 	wasReady := map[string]bool{}
 	if s.present != nil {
 		for i := range s.present.Endpoints {
@@ -184,21 +184,21 @@ func (s *slice) take(object *discoveryv1.EndpointSlice, now time.Time) {
 			lost[addressOf(e)] = since
 		}
 	}
-	s.present, s.lost, s.shown, s.showing = object, lost, nil, nil
+	s.present, s.lost, s.marked, s.markedAddresses = object, lost, nil, nil
 }
 
-// forget drops losses older than AtOnce and returns the time of the oldest remaining one.
-func (t *Threshold) forget(now time.Time) (oldest time.Time) {
+// expire drops losses older than Window and returns the time of the oldest remaining one.
+func (t *Threshold) expire(now time.Time) (oldest time.Time) {
 	for name, s := range t.losing {
 		for address, since := range s.lost {
 			switch {
-			case now.Sub(since) >= AtOnce:
+			case now.Sub(since) >= Window:
 				delete(s.lost, address)
 			case oldest.IsZero() || since.Before(oldest):
 				oldest = since
 			}
 		}
-		t.note(name, s)
+		t.index(name, s)
 	}
 	return oldest
 }
@@ -242,20 +242,20 @@ func (s *slice) answering(answers func(node string) bool, counts func(since time
 	return addresses
 }
 
-// show returns a copy with the endpoints marked ready, cached while the input is the same.
-func (s *slice) show(addresses []string) *discoveryv1.EndpointSlice {
-	if s.shown != nil && slices.Equal(s.showing, addresses) {
-		return s.shown
+// markReady returns a copy with the endpoints marked ready, cached while the input is the same.
+func (s *slice) markReady(addresses []string) *discoveryv1.EndpointSlice {
+	if s.marked != nil && slices.Equal(s.markedAddresses, addresses) {
+		return s.marked
 	}
-	s.shown, s.showing = s.present.DeepCopy(), addresses
-	for i := range s.shown.Endpoints {
-		e := &s.shown.Endpoints[i]
+	s.marked, s.markedAddresses = s.present.DeepCopy(), addresses
+	for i := range s.marked.Endpoints {
+		e := &s.marked.Endpoints[i]
 		if !isReady(e) && slices.Contains(addresses, addressOf(e)) {
 			yes := true
 			e.Conditions.Ready, e.Conditions.Serving = &yes, &yes
 		}
 	}
-	return s.shown
+	return s.marked
 }
 
 // isReady treats nil as true (EndpointConditions, discovery.k8s.io/v1).

@@ -79,17 +79,17 @@ func TestThreshold(t *testing.T) {
 			{after: time.Hour, pods: none, want: all, served: Served{9, 3}},
 			{after: time.Second, pods: []string{"RUU", "RUU", "RUU"}, want: all, served: Served{6, 3}},
 			{after: time.Second, pods: []string{"RRU", "RRR", "RRR"}, want: all, served: Served{1, 1}},
-			// The last pods have AtOnce to follow, and newly unready ones a moment.
+			// The last pods have Window to follow, and newly unready ones a moment.
 			{after: time.Second, pods: []string{"RRU", "RUR", "RRR"}, want: all, served: Served{2, 2}},
-			{after: moment, pods: []string{"RRU", "RUR", "RRR"}, want: []string{"RRR", "R-R", "RRR"}, served: Served{1, 1}},
-			{after: AtOnce, pods: []string{"RRU", "RUR", "RRR"}, want: []string{"RR-", "R-R", "RRR"}},
+			{after: settleDelay, pods: []string{"RRU", "RUR", "RRR"}, want: []string{"RRR", "R-R", "RRR"}, served: Served{1, 1}},
+			{after: Window, pods: []string{"RRU", "RUR", "RRR"}, want: []string{"RR-", "R-R", "RRR"}},
 		},
 		"all at once again": {
 			{pods: all, want: all},
 			{pods: none, want: all, served: Served{9, 3}},
 			{after: time.Second, pods: []string{"RRU", "RRU", "RRU"}, want: all, served: Served{3, 3}},
-			{after: AtOnce - time.Second, pods: none, want: all, served: Served{9, 3}},
-			{after: 2 * AtOnce, pods: none, want: all, served: Served{9, 3}},
+			{after: Window - time.Second, pods: none, want: all, served: Served{9, 3}},
+			{after: 2 * Window, pods: none, want: all, served: Served{9, 3}},
 		},
 		"back, and unready again one after another": {
 			{pods: all, want: all},
@@ -103,7 +103,7 @@ func TestThreshold(t *testing.T) {
 			{pods: none, want: all, served: Served{9, 3}},
 			{after: time.Second, pods: all, want: all},
 			{after: time.Second, pods: []string{"UUU", "RRR", "RRR"}, want: all, served: Served{3, 1}},
-			{after: moment, pods: []string{"UUU", "RRR", "RRR"}, want: []string{"---", "RRR", "RRR"}},
+			{after: settleDelay, pods: []string{"UUU", "RRR", "RRR"}, want: []string{"---", "RRR", "RRR"}},
 		},
 		"one after another": {
 			{pods: all, want: all},
@@ -114,7 +114,7 @@ func TestThreshold(t *testing.T) {
 		"too long after another": {
 			{pods: all, want: all},
 			{pods: []string{"UUU", "RRR", "RRR"}, want: []string{"---", "RRR", "RRR"}},
-			{after: AtOnce, pods: []string{"UUU", "UUU", "RRR"}, want: []string{"---", "---", "RRR"}},
+			{after: Window, pods: []string{"UUU", "UUU", "RRR"}, want: []string{"---", "---", "RRR"}},
 		},
 		"one Service alone": {
 			{pods: all, want: all},
@@ -228,7 +228,7 @@ func TestAnyHistory(t *testing.T) {
 			}
 			answers := func(node string) bool { return !slices.Contains(silent, int(node[0]-'0')) }
 			objects := slicesOf(pods...)
-			on := threshold.on
+			on := threshold.active
 			got, served, _ := threshold.Advance(objects, answers, now)
 			shown, count := readyOf(got, nodes), 0
 			for n := range pods {
@@ -241,7 +241,7 @@ func TestAnyHistory(t *testing.T) {
 						count++
 						// While the threshold is exceeded nothing is forgotten.
 						since := turned[[2]int{n, i}]
-						known := !since.IsZero() && (on || now.Sub(since) < AtOnce)
+						known := !since.IsZero() && (on || now.Sub(since) < Window)
 						if pods[n][i] != unready || was[n][i] == gone && !known || slices.Contains(silent, i) {
 							t.Fatalf("pod %d of %s is served, of which %s were: %s", i, pods[n], was[n], shown[n])
 						}

@@ -15,8 +15,8 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/notify"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
-	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 )
 
 // Plane reads and writes the maps.
@@ -34,11 +34,11 @@ type Config struct {
 	Limits forwarding.Limits
 	// WithdrawDelay is the minimum time between the withdrawal of a route and the removal of its entries.
 	WithdrawDelay time.Duration
-	// Take takes over new connections to the entries in the maps from the service proxy; nil if that is
+	// TakeOver takes over new connections to the entries in the maps from the service proxy; nil if that is
 	// not necessary.
-	Take    func(have *forwarding.State) error
-	Explain func(err error) error
-	Moved   func()
+	TakeOver func(have *forwarding.State) error
+	Explain  func(err error) error
+	OnStep   func()
 	// Repaired is called with the number of entries that another program has modified.
 	Repaired func(entries int)
 	Logger   logr.Logger
@@ -82,8 +82,8 @@ func (m *Maps) Fill() *forwarding.Fill {
 	return m.fill
 }
 
-// Forget makes the next Dump read the maps.
-func (m *Maps) Forget() { m.have, m.fill = nil, nil }
+// Invalidate makes the next Dump read the maps.
+func (m *Maps) Invalidate() { m.have, m.fill = nil, nil }
 
 // Waiting returns the waiting removals with the time at which they are permitted.
 func (m *Maps) Waiting() map[forwarding.Op]time.Time { return m.due }
@@ -129,11 +129,11 @@ func (m *Maps) Plan(of *model.Model, changes *model.Changes) *Step {
 func (s *Step) Add() error {
 	m := s.maps
 	outcome := s.schedule.Add(m.apply)
-	err := m.follow(s.schedule, &outcome)
-	if m.Take == nil || m.have == nil {
+	err := m.recordOutcome(s.schedule, &outcome)
+	if m.TakeOver == nil || m.have == nil {
 		return err
 	}
-	return errors.Join(err, m.Take(m.have))
+	return errors.Join(err, m.TakeOver(m.have))
 }
 
 // Forwards reports whether the node can forward by the content of the maps.
@@ -151,7 +151,7 @@ func (s *Step) Remove(now time.Time) (time.Duration, error) {
 		}
 		m.due[op] = at
 		if left := at.Sub(now); left > 0 {
-			wait = wake.Soonest(wait, left)
+			wait = notify.Soonest(wait, left)
 		}
 	}
 	outcome := s.schedule.Remove(m.apply, func(op forwarding.Op) bool { return !m.due[op].After(now) })
@@ -160,9 +160,9 @@ func (s *Step) Remove(now time.Time) (time.Duration, error) {
 	}
 	if len(outcome.Done) > 0 {
 		// There may be room now for unplanned objects.
-		wait = wake.Soonest(wait, time.Millisecond)
+		wait = notify.Soonest(wait, time.Millisecond)
 	}
-	return wait, m.follow(s.schedule, &outcome)
+	return wait, m.recordOutcome(s.schedule, &outcome)
 }
 
 // Unwritten returns problems of frontends that are not programmed because a write failed.
@@ -187,13 +187,13 @@ func (s *Step) Unwritten(of *model.Model) []model.Problem {
 }
 
 func (m *Maps) apply(op forwarding.Op) error {
-	m.Moved()
+	m.OnStep()
 	return m.Explain(m.Plane.Apply(op))
 }
 
-// follow updates the known content after a part of a schedule. Failed entries are read back, because the
+// recordOutcome updates the known content after a part of a schedule. Failed entries are read back, because the
 // rest of the pass depends on them.
-func (m *Maps) follow(schedule *forwarding.Schedule, outcome *forwarding.Outcome) error {
+func (m *Maps) recordOutcome(schedule *forwarding.Schedule, outcome *forwarding.Outcome) error {
 	err := outcome.Err()
 	if err != nil || slices.ContainsFunc(outcome.Done, forwarding.Fills) {
 		m.fill = nil

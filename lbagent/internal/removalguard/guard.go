@@ -20,13 +20,13 @@ import (
 )
 
 const (
-	// moment is how long a removal waits for further ones, because the API server deletes objects of a kind
-	// one by one. If more follow, it waits for longestMoment at most.
-	moment        = time.Second
-	longestMoment = 10 * time.Second
-	// many is the number of objects from which removing more than half is excessive. With fewer objects
+	// burstDelay is how long a removal waits for further ones, because the API server deletes objects of a kind
+	// one by one. If more follow, it waits for maxBurstDelay at most.
+	burstDelay    = time.Second
+	maxBurstDelay = 10 * time.Second
+	// minMassRemoval is the number of objects from which removing more than half is excessive. With fewer objects
 	// only removing all is.
-	many = 4
+	minMassRemoval = 4
 )
 
 // Held describes the held objects of a kind.
@@ -46,24 +46,24 @@ func Count(held []Held) (count int) {
 
 // Guard holds mass removals. The zero value holds nothing longer than a moment.
 type Guard struct {
-	For time.Duration
+	Hold time.Duration
 
-	before   *model.Snapshot
+	previous *model.Snapshot
 	kinds    map[string]*kind
 	services []*corev1.Service
 	deleted  map[serviceName]*corev1.Service
 }
 
 type kind struct {
-	gone map[string]time.Time
-	last time.Time
+	removed map[string]time.Time
+	last    time.Time
 	// held is the time since which removals are excessive, or zero.
 	held time.Time
 }
 
 // New returns a Guard that continues from the previous agent's objects, or nil if unknown.
 func New(limit time.Duration, before *model.Snapshot) *Guard {
-	return &Guard{For: limit, before: before, kinds: map[string]*kind{}}
+	return &Guard{Hold: limit, previous: before, kinds: map[string]*kind{}}
 }
 
 // Advance returns the objects to use, including held ones, and the delay until its next call is due, or 0.
@@ -72,32 +72,32 @@ func New(limit time.Duration, before *model.Snapshot) *Guard {
 // Service that is being deleted remain while it has a VIP.
 func (g *Guard) Advance(objects *model.Snapshot, now time.Time) (*model.Snapshot, []Held, time.Duration) {
 	result := *objects
-	result.EndpointSlices = endpointSlices(g.before, objects, g.releasedServices(objects))
-	if g.before == nil || g.For <= 0 {
-		g.before = &result
+	result.EndpointSlices = endpointSlices(g.previous, objects, g.releasedServices(objects))
+	if g.previous == nil || g.Hold <= 0 {
+		g.previous = &result
 		return &result, nil, 0
 	}
 	a := advance{guard: g, now: now}
 	needed := sync.OnceValue(func() func(*millracev1beta1.VIP) bool { return needs(objects) })
-	result.Peers = step(&a, "LBPeer", g.before.Peers, objects.Peers, nil)
-	result.Advertisements = step(&a, "VIPAdvertisement", g.before.Advertisements, objects.Advertisements, nil)
-	result.LBNodes = step(&a, "LBNode", g.before.LBNodes, objects.LBNodes, nil)
-	result.VIPs = step(&a, "VIP", g.before.VIPs, objects.VIPs, func(vip *millracev1beta1.VIP) bool { return needed()(vip) })
-	result.Routes = step(&a, "VIPRoute", g.before.Routes, objects.Routes, nil)
-	g.before = &result
-	return &result, a.held, a.again
+	result.Peers = step(&a, "LBPeer", g.previous.Peers, objects.Peers, nil)
+	result.Advertisements = step(&a, "VIPAdvertisement", g.previous.Advertisements, objects.Advertisements, nil)
+	result.LBNodes = step(&a, "LBNode", g.previous.LBNodes, objects.LBNodes, nil)
+	result.VIPs = step(&a, "VIP", g.previous.VIPs, objects.VIPs, func(vip *millracev1beta1.VIP) bool { return needed()(vip) })
+	result.Routes = step(&a, "VIPRoute", g.previous.Routes, objects.Routes, nil)
+	g.previous = &result
+	return &result, a.held, a.requeueAfter
 }
 
 type advance struct {
-	guard *Guard
-	now   time.Time
-	held  []Held
-	again time.Duration
+	guard        *Guard
+	now          time.Time
+	held         []Held
+	requeueAfter time.Duration
 }
 
 func (a *advance) wait(until time.Time) {
-	if left := until.Sub(a.now); left > 0 && (a.again == 0 || left < a.again) {
-		a.again = left
+	if left := until.Sub(a.now); left > 0 && (a.requeueAfter == 0 || left < a.requeueAfter) {
+		a.requeueAfter = left
 	}
 }
 
@@ -113,7 +113,7 @@ func key[T object](object T) string { return object.GetNamespace() + "/" + objec
 func step[T object](a *advance, name string, before, present []T, needed func(T) bool) []T {
 	k := a.guard.kinds[name]
 	if k == nil {
-		k = &kind{gone: map[string]time.Time{}}
+		k = &kind{removed: map[string]time.Time{}}
 		a.guard.kinds[name] = k
 	}
 	var missing []T
@@ -122,15 +122,15 @@ func step[T object](a *advance, name string, before, present []T, needed func(T)
 		if isConfirmed(object) || needed != nil && !needed(object) {
 			continue
 		}
-		since, known := k.gone[key(object)]
+		since, known := k.removed[key(object)]
 		if !known {
 			since, k.last = a.now, a.now
 		}
 		gone[key(object)] = since
 		missing = append(missing, object)
 	}
-	k.gone = gone
-	kept, until := k.keep(a, missingKeys(missing), len(present))
+	k.removed = gone
+	kept, until := k.retain(a, missingKeys(missing), len(present))
 	if k.isHeld() && len(kept) > 0 {
 		a.held = append(a.held, Held{Kind: name, Count: len(kept), Until: until})
 	}
@@ -178,22 +178,22 @@ func isConfirmed(object metav1.Object) bool {
 
 func (k *kind) isHeld() bool { return !k.held.IsZero() }
 
-func (k *kind) keep(a *advance, missing []string, present int) (kept map[string]bool, last time.Time) {
+func (k *kind) retain(a *advance, missing []string, present int) (kept map[string]bool, last time.Time) {
 	if len(missing) == 0 {
 		k.held = time.Time{}
 		return nil, last
 	}
-	if !k.isHeld() && isTooMuch(len(missing), present) {
+	if !k.isHeld() && isExcessive(len(missing), present) {
 		k.held = a.now
 	}
 	kept = map[string]bool{}
 	for _, name := range missing {
-		until := k.last.Add(moment)
-		if latest := k.gone[name].Add(longestMoment); latest.Before(until) {
+		until := k.last.Add(burstDelay)
+		if latest := k.removed[name].Add(maxBurstDelay); latest.Before(until) {
 			until = latest
 		}
 		if k.isHeld() {
-			until = later(k.held, k.gone[name]).Add(a.guard.For)
+			until = later(k.held, k.removed[name]).Add(a.guard.Hold)
 		}
 		if until.After(a.now) {
 			kept[name] = true
@@ -214,8 +214,8 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-func isTooMuch(missing, present int) bool {
-	return present == 0 || missing+present >= many && missing > present
+func isExcessive(missing, present int) bool {
+	return present == 0 || missing+present >= minMassRemoval && missing > present
 }
 
 // needs returns whether a VIP is needed: one of its Services exists, is not being deleted, and has no other

@@ -17,11 +17,11 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 )
 
-// Local addresses are checked first after firstCheck, then at intervals of half of the endpoint's age, at
-// most longestCheck.
+// Local addresses are checked first after minCheckInterval, then at intervals of half of the endpoint's age, at
+// most maxCheckInterval.
 const (
-	firstCheck   = time.Second
-	longestCheck = 30 * time.Second
+	minCheckInterval = time.Second
+	maxCheckInterval = 30 * time.Second
 )
 
 // Limits bound the retained endpoints.
@@ -46,9 +46,9 @@ type Retainer struct {
 	count     int
 	evicted   int
 	due       time.Time
-	// shown are the EndpointSlices of retained endpoints, result the last result of Advance.
-	shown  map[group]*discoveryv1.EndpointSlice
-	result []*discoveryv1.EndpointSlice
+	// slicesByGroup are the EndpointSlices of retained endpoints, result the last result of Advance.
+	slicesByGroup map[group]*discoveryv1.EndpointSlice
+	result        []*discoveryv1.EndpointSlice
 }
 
 type endpoint struct {
@@ -68,13 +68,13 @@ type endpoint struct {
 func New(previous []*discoveryv1.EndpointSlice, limits Limits) *Retainer {
 	r := &Retainer{
 		limits: limits, last: Listed(previous), endpoints: map[string][]*endpoint{},
-		shown: map[group]*discoveryv1.EndpointSlice{},
+		slicesByGroup: map[group]*discoveryv1.EndpointSlice{},
 	}
 	if limits.Timeout > 0 {
 		for _, slice := range previous[len(r.last):] {
 			r.restore(slice)
 		}
-		r.see(r.endpoints)
+		r.prune(r.endpoints)
 		for _, endpoints := range r.endpoints {
 			r.count += countPorts(endpoints)
 		}
@@ -101,7 +101,7 @@ func (r *Retainer) Advance(
 	}
 	isSame := r.result != nil && delta.IsSame(r.last, present)
 	if changed := r.update(present, cluster, now); changed || !isSame {
-		r.show()
+		r.updateSlices()
 		r.result = present
 		if r.count > 0 {
 			r.result = append(slices.Clip(present), r.slices()...)
@@ -183,9 +183,9 @@ func (r *Retainer) expire(cluster Cluster, now time.Time) (changed bool) {
 			}
 			wasMissing := e.isMissing
 			if e.isMissing = cluster.IsGone(address); e.isMissing {
-				e.check = now.Add(firstCheck)
+				e.check = now.Add(minCheckInterval)
 			} else {
-				e.check = now.Add(min(max(age/2, firstCheck), longestCheck))
+				e.check = now.Add(min(max(age/2, minCheckInterval), maxCheckInterval))
 			}
 			return wasMissing && e.isMissing
 		}) || changed

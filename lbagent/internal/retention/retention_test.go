@@ -124,9 +124,9 @@ func TestRetention(t *testing.T) {
 		"the node has the address no more": {
 			{0, []string{"s-1=a/s:80: here p1"}, ""},
 			{s, nil, "a/s:80: here p1"},
-			{firstCheck - 1, nil, "a/s:80: here p1"},
+			{minCheckInterval - 1, nil, "a/s:80: here p1"},
 			{1, nil, "a/s:80: here p1"},
-			{firstCheck, nil, "a/s:80: p1"},
+			{minCheckInterval, nil, "a/s:80: p1"},
 		},
 		"the largest namespace loses its oldest endpoints": {
 			{0, []string{"s-1=a/s:80: p1 p2 p3", "t-1=b/t:80: p4"}, ""},

@@ -13,12 +13,12 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
+	"github.com/millrace-lb/millrace/lbagent/internal/dad"
 	"github.com/millrace-lb/millrace/lbagent/internal/delta"
-	"github.com/millrace-lb/millrace/lbagent/internal/duplicate"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/l2"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
-	"github.com/millrace-lb/millrace/lbagent/internal/wake"
+	"github.com/millrace-lb/millrace/lbagent/internal/notify"
 )
 
 // Speaker manages the sessions with routers.
@@ -32,7 +32,7 @@ type Speaker interface {
 
 // Handover exchanges the state of a node shutdown with passes.
 type Handover interface {
-	See(shutsDown bool)
+	SetShutdown(shutsDown bool)
 	HasBegun() bool
 	Withdrawn()
 }
@@ -45,26 +45,26 @@ type Config struct {
 	DrainDelay time.Duration
 	// UnreadyDelay is how long a Cluster VIP without a ready endpoint remains announced.
 	UnreadyDelay time.Duration
-	Duplicates   *duplicate.Detector
+	Duplicates   *dad.Detector
 	Layer2       *l2.Answerer
-	Moved        func(step string)
+	OnStep       func(step string)
 	Logger       logr.Logger
 }
 
 // Announcer announces the decisions of passes. It is not safe for concurrent use.
 type Announcer struct {
 	Config
-	departure announce.Departure
+	drain     announce.Drain
 	unready   announce.Unready
 	decider   announce.Decider
 	decisions []announce.Decision
 	// announced are the VIPs that the previous pass announced or, after a start, that the previous agent
 	// may have announced.
 	announced map[netip.Addr]bool
-	// told are the prefixes that the speaker announced when announced was computed.
-	told        *announce.Prefixes
-	begun       bool
-	established map[string]bool
+	// speakerPrefixes are the prefixes that the speaker announced when announced was computed.
+	speakerPrefixes *announce.Prefixes
+	handoverBegun   bool
+	established     map[string]bool
 }
 
 // New returns an announcer that continues from the maps of the previous agent.
@@ -90,16 +90,16 @@ type Pass struct {
 // Result is the result of Announce.
 type Result struct {
 	Decisions  []announce.Decision
-	Duplicates []duplicate.Holder
+	Duplicates []dad.Holder
 	// L2 is the status of links for the LBNode, Answering the VIPs that this node answers for.
-	L2        []millracev1beta1.L2Reach
-	Answering []netip.Addr
-	Again     time.Duration
+	L2           []millracev1beta1.L2Reach
+	Answering    []netip.Addr
+	RequeueAfter time.Duration
 }
 
 // Prepare starts the sessions of the first model, before routes are decided.
 func (a *Announcer) Prepare(m *model.Model, passwords map[string]string) {
-	if !a.begun {
+	if !a.handoverBegun {
 		a.Speaker.Prepare(wantBGP(m, nil, passwords))
 	}
 }
@@ -107,36 +107,36 @@ func (a *Announcer) Prepare(m *model.Model, passwords map[string]string) {
 // Announce decides on the routes of a pass and sets them at the speaker and on the links. The result is
 // valid even if the speaker returns an error.
 func (a *Announcer) Announce(pass *Pass, now time.Time) (Result, error) {
-	a.Moved("routes")
+	a.OnStep("routes")
 	m := pass.Model
-	a.Handover.See(m.Departing == millracev1beta1.DepartureShuttingDown)
+	a.Handover.SetShutdown(m.Draining == millracev1beta1.DepartureShuttingDown)
 	node := announce.Node{
 		Programmed: pass.Programmed, Planned: pass.Planned, Unattached: pass.Unattached, Announced: a.announced,
 		Final: a.Handover.HasBegun(), Silent: pass.Silent, Held: pass.Held,
 	}
 	var result Result
 	var departs, unready, checked time.Duration
-	node.Phase, departs = a.departure.Advance(m.Departing != "" || node.Final, a.DrainDelay, now)
+	node.Phase, departs = a.drain.Advance(m.Draining != "" || node.Final, a.DrainDelay, now)
 	node.Unready, unready = a.unready.Advance(m, pass.Change.Model, a.announced, a.UnreadyDelay, now)
 	a.Layer2.Look(m, pass.Objects, pass.Attached, &node)
-	a.Duplicates.Leave(a.Layer2.Elsewhere())
-	node.Duplicates, result.Duplicates, checked = a.Duplicates.Judge(m, pass.Objects, pass.Uplinks, a.announced, now)
-	result.Again = wake.Soonest(departs, unready, checked)
+	a.Duplicates.Exclude(a.Layer2.Elsewhere())
+	node.Duplicates, result.Duplicates, checked = a.Duplicates.Evaluate(m, pass.Objects, pass.Uplinks, a.announced, now)
+	result.RequeueAfter = notify.Soonest(departs, unready, checked)
 	routes, decisions := a.decider.Decide(m, pass.Change, &node)
 	same := delta.IsSame(decisions, a.decisions)
 	a.decisions, result.Decisions = decisions, decisions
 	a.Layer2.Answer(m, decisions, node.Silent)
 	result.L2, result.Answering = a.Layer2.Reach(), a.Layer2.Answers()
-	a.Moved("BGP")
-	a.begun = true
+	a.OnStep("BGP")
+	a.handoverBegun = true
 	err := a.Speaker.Set(wantBGP(m, routes, pass.Objects.Passwords))
-	if node.Final && node.Phase == announce.Left && err == nil {
+	if node.Final && node.Phase == announce.Drained && err == nil {
 		a.Handover.Withdrawn()
 	}
 	if told := a.Speaker.Announced(); err != nil {
-		a.announced, a.told = announced(a.announced, decisions, told, err), nil
-	} else if told != a.told || !same {
-		a.announced, a.told = announced(a.announced, decisions, told, nil), told
+		a.announced, a.speakerPrefixes = announced(a.announced, decisions, told, err), nil
+	} else if told != a.speakerPrefixes || !same {
+		a.announced, a.speakerPrefixes = announced(a.announced, decisions, told, nil), told
 	}
 	return result, err
 }

@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// patience bounds one read of the Secret.
-	patience = 2 * time.Second
-	pause    = time.Second
+	// readTimeout bounds one read of the Secret.
+	readTimeout   = 2 * time.Second
+	retryInterval = time.Second
 )
 
-// OfNode returns the seed of the Secret or, if it cannot be read, that of the pinned maps. Without either
+// ForNode returns the seed of the Secret or, if it cannot be read, that of the pinned maps. Without either
 // it waits until ctx is done.
-func OfNode(
+func ForNode(
 	ctx context.Context, pinRoot string, read func(context.Context) (*tunnelkey.State, error), logger logr.Logger,
 ) (flowhash.Seed, error) {
 	pinned, found, err := dataplane.PinnedSeed(pinRoot)
@@ -43,7 +43,7 @@ func choose(
 ) (flowhash.Seed, error) {
 	said := ""
 	for {
-		limited, cancel := context.WithTimeout(ctx, patience)
+		limited, cancel := context.WithTimeout(ctx, readTimeout)
 		state, err := read(limited)
 		cancel()
 		switch {
@@ -59,7 +59,7 @@ func choose(
 			said = err.Error()
 			logger.Info("Waiting for the seed of the flow hash: nothing is pinned on this node", "reason", said)
 		}
-		timer := time.NewTimer(pause)
+		timer := time.NewTimer(retryInterval)
 		select {
 		case <-ctx.Done():
 			timer.Stop()

@@ -11,22 +11,22 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"github.com/millrace-lb/millrace/lbagent/internal/wake"
+	"github.com/millrace-lb/millrace/lbagent/internal/notify"
 )
 
 const (
-	// askTimeout bounds the check whether another agent follows.
-	askTimeout = time.Second
-	// lookAgain is how long the check is repeated. The kubelet reports a shutdown while it already ends
+	// successorTimeout bounds the check whether another agent follows.
+	successorTimeout = time.Second
+	// successorWindow is how long the check is repeated. The kubelet reports a shutdown while it already ends
 	// pods, so the API server may learn of it late.
-	lookAgain = 500 * time.Millisecond
-	// askAgain is the interval of these checks.
-	askAgain = 100 * time.Millisecond
+	successorWindow = 500 * time.Millisecond
+	// successorInterval is the interval of these checks.
+	successorInterval = 100 * time.Millisecond
 	// Timeout is the maximum duration of a handover beyond its delays, within the pod's grace period.
 	Timeout = 5 * time.Second
-	// firstRetry and longestRetry bound the backoff of looking for the DaemonSet.
-	firstRetry   = time.Second
-	longestRetry = 30 * time.Second
+	// minRetry and maxRetry bound the backoff of looking for the DaemonSet.
+	minRetry = time.Second
+	maxRetry = 30 * time.Second
 )
 
 // Handover distinguishes a shutdown from a restart of the agent. On a restart routers keep the routes; on a
@@ -36,26 +36,26 @@ type Handover struct {
 	installed, shutsDown func(ctx context.Context) (bool, error)
 	logger               logr.Logger
 
-	// known is true once the DaemonSet was seen; agents may also run without one.
-	known atomic.Bool
+	// found is true once the DaemonSet was seen; agents may also run without one.
+	found atomic.Bool
 	down  atomic.Bool
 	// begun is true once the node must withdraw all routes; left receives a value when they are withdrawn.
-	begun atomic.Bool
-	left  chan struct{}
+	begun     atomic.Bool
+	withdrawn chan struct{}
 }
 
 // New returns a Handover. installed reports whether the agents' DaemonSet exists, shutsDown whether the
 // Node is shutting down.
 func New(installed, shutsDown func(ctx context.Context) (bool, error), logger logr.Logger) *Handover {
-	return &Handover{installed: installed, shutsDown: shutsDown, logger: logger, left: make(chan struct{}, 1)}
+	return &Handover{installed: installed, shutsDown: shutsDown, logger: logger, withdrawn: make(chan struct{}, 1)}
 }
 
-// Learn retries until it knows whether the DaemonSet exists.
-func (h *Handover) Learn(ctx context.Context) error {
-	for wait := firstRetry; ; wait = min(2*wait, longestRetry) {
+// FindDaemonSet retries until it knows whether the DaemonSet exists.
+func (h *Handover) FindDaemonSet(ctx context.Context) error {
+	for wait := minRetry; ; wait = min(2*wait, maxRetry) {
 		there, err := h.installed(ctx)
 		if err == nil {
-			h.known.Store(there)
+			h.found.Store(there)
 			return nil
 		}
 		select {
@@ -66,15 +66,15 @@ func (h *Handover) Learn(ctx context.Context) error {
 	}
 }
 
-// See records whether the node is shutting down according to the last pass.
-func (h *Handover) See(shutsDown bool) { h.down.Store(shutsDown) }
+// SetShutdown records whether the node is shutting down according to the last pass.
+func (h *Handover) SetShutdown(shutsDown bool) { h.down.Store(shutsDown) }
 
-// why returns the reason why no agent follows this one, or "". Errors count as a successor.
-func (h *Handover) why(ctx context.Context) string {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+// reason returns the reason why no agent follows this one, or "". Errors count as a successor.
+func (h *Handover) reason(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, successorTimeout)
 	defer cancel()
-	for until := time.Now().Add(lookAgain); ; {
-		if h.known.Load() {
+	for until := time.Now().Add(successorWindow); ; {
+		if h.found.Load() {
 			if there, err := h.installed(ctx); err == nil && !there {
 				return "The agents are uninstalled"
 			}
@@ -88,7 +88,7 @@ func (h *Handover) why(ctx context.Context) string {
 		select {
 		case <-ctx.Done():
 			return ""
-		case <-time.After(askAgain):
+		case <-time.After(successorInterval):
 		}
 	}
 }
@@ -96,7 +96,7 @@ func (h *Handover) why(ctx context.Context) string {
 // Run returns when the agent may end: at once, or after the routes are withdrawn, which takes both delays.
 // pass triggers a pass.
 func (h *Handover) Run(ctx context.Context, drain, withdraw time.Duration, pass func()) {
-	why := h.why(ctx)
+	why := h.reason(ctx)
 	if why == "" {
 		return
 	}
@@ -104,7 +104,7 @@ func (h *Handover) Run(ctx context.Context, drain, withdraw time.Duration, pass 
 	h.begun.Store(true)
 	pass()
 	select {
-	case <-h.left:
+	case <-h.withdrawn:
 		h.logger.Info("All routes are withdrawn")
 		// Routers need time to process the withdrawals.
 		withdraw = max(withdraw, time.Second)
@@ -126,6 +126,6 @@ func (h *Handover) HasBegun() bool { return h.begun.Load() }
 // Withdrawn records that no route is announced any more.
 func (h *Handover) Withdrawn() {
 	if h.HasBegun() {
-		wake.Notify(h.left)
+		notify.Signal(h.withdrawn)
 	}
 }

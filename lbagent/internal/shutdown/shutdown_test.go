@@ -29,14 +29,14 @@ func TestHandover(t *testing.T) {
 		// after is the duration of the check.
 		after time.Duration
 	}{
-		"restart":             {yes, yes, no, no, false, false, lookAgain},
+		"restart":             {yes, yes, no, no, false, false, successorWindow},
 		"uninstalled":         {yes, no, no, no, false, true, 0},
-		"API server away":     {yes, fails, fails, fails, false, false, lookAgain},
-		"no such DaemonSet":   {no, no, no, no, false, false, lookAgain},
-		"no right to ask":     {fails, fails, fails, fails, false, false, lookAgain},
-		"away, then no right": {fails, no, no, no, false, false, lookAgain},
+		"API server away":     {yes, fails, fails, fails, false, false, successorWindow},
+		"no such DaemonSet":   {no, no, no, no, false, false, successorWindow},
+		"no right to ask":     {fails, fails, fails, fails, false, false, successorWindow},
+		"away, then no right": {fails, no, no, no, false, false, successorWindow},
 		"shutdown":            {yes, yes, yes, yes, false, true, 0},
-		"shutdown, told late": {yes, yes, no, yes, false, true, 3 * askAgain},
+		"shutdown, told late": {yes, yes, no, yes, false, true, 3 * successorInterval},
 		"shutdown, seen by a pass before the API server was away": {yes, fails, fails, fails, true, true, 0},
 		"shutdown without a DaemonSet":                            {no, no, yes, yes, false, true, 0},
 	} {
@@ -45,15 +45,15 @@ func TestHandover(t *testing.T) {
 				current := test.learned
 				began := time.Now()
 				node := func(context.Context) (bool, error) {
-					if time.Since(began) < 3*askAgain {
+					if time.Since(began) < 3*successorInterval {
 						return test.node.there, test.node.err
 					}
 					return test.later.there, test.later.err
 				}
 				h := New(func(context.Context) (bool, error) { return current.there, current.err }, node, logr.Discard())
-				h.See(test.seen)
+				h.SetShutdown(test.seen)
 				learning, stop := context.WithTimeout(t.Context(), time.Minute)
-				if err := h.Learn(learning); (err == nil) != (test.learned.err == nil) {
+				if err := h.FindDaemonSet(learning); (err == nil) != (test.learned.err == nil) {
 					t.Errorf("learning ended with %v", err)
 				}
 				stop()
@@ -85,7 +85,7 @@ func TestHandoverIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gone := func(context.Context) (bool, error) { return false, nil }
 		h := New(gone, func(context.Context) (bool, error) { return false, nil }, logr.Discard())
-		h.known.Store(true)
+		h.found.Store(true)
 		began := time.Now()
 		h.Run(t.Context(), 5*time.Second, time.Second, func() {})
 		if took := time.Since(began); took != 5*time.Second+Timeout {

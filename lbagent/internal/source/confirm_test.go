@@ -51,7 +51,7 @@ func TestConfirm(t *testing.T) {
 	s := newAPIServer(t)
 	s.send(t, "ADDED", "services", service("web"))
 	source, line := s.behind(t)
-	if took, err := confirm(t, source, 10*time.Second); err != nil || took > askTimeout {
+	if took, err := confirm(t, source, 10*time.Second); err != nil || took > pingTimeout {
 		t.Errorf("over a connection that works: %v after %s", err, took)
 	}
 	if frozen := line.Freeze(); frozen == 0 {
@@ -94,7 +94,7 @@ func TestConfirmOutOfReach(t *testing.T) {
 	s.send(t, "ADDED", "services", service("web"))
 	line.Cut(false)
 	took, err := confirm(t, source, 10*time.Second)
-	if err != nil || len(source.Snapshot().Services) != 1 || took > 2*askTimeout {
+	if err != nil || len(source.Snapshot().Services) != 1 || took > 2*pingTimeout {
 		t.Errorf("after %s: %v, and Services %v", took, err, source.Snapshot().Services)
 	}
 }
@@ -111,7 +111,7 @@ func TestConfirmBusy(t *testing.T) {
 	defer close(busy)
 	s.send(t, "ADDED", "services", service("web"))
 	took, err := confirm(t, source, 3*time.Second)
-	if err != nil || took > askTimeout || len(source.Snapshot().Services) != 1 {
+	if err != nil || took > pingTimeout || len(source.Snapshot().Services) != 1 {
 		t.Errorf("after %s: %v, and Services %v", took, err, source.Snapshot().Services)
 	}
 }
@@ -140,7 +140,7 @@ func TestBusyFromTheStart(t *testing.T) {
 	defer close(busy)
 	line.Cut(true)
 	line.Cut(false)
-	source.contact.retry()
+	source.tracker.retry()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	if err := source.clients.pinged.until(ctx); err != nil {

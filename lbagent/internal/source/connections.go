@@ -110,7 +110,7 @@ func (o oneFirst) RoundTrip(request *http.Request) (*http.Response, error) {
 }
 
 func (o oneFirst) connect(request *http.Request) error {
-	if o.of.hasAnswered() {
+	if o.of.hasResponse() {
 		return nil
 	}
 	ctx := request.Context()
@@ -120,7 +120,7 @@ func (o oneFirst) connect(request *http.Request) error {
 		return ctx.Err()
 	}
 	defer func() { <-o.of.turn }()
-	if o.of.hasAnswered() {
+	if o.of.hasResponse() {
 		return nil
 	}
 	ping, err := newPing(ctx, request.URL)
@@ -131,17 +131,17 @@ func (o oneFirst) connect(request *http.Request) error {
 	if err != nil {
 		return fmt.Errorf("connect to the API server: %w", err)
 	}
-	o.of.noteAnswer()
+	o.of.recordResponse()
 	return response.Body.Close()
 }
 
-func (c *connections) hasAnswered() bool {
+func (c *connections) hasResponse() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.answers
 }
 
-func (c *connections) noteAnswer() {
+func (c *connections) recordResponse() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.answers = len(c.open) > 0
@@ -185,7 +185,7 @@ func (p pinger) until(ctx context.Context) error {
 
 func (p pinger) anew(ctx context.Context) error {
 	return repeat(ctx, func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 		defer cancel()
 		defer p.over.closeAll()
 		return p.once(ctx)
@@ -201,7 +201,7 @@ func repeat(ctx context.Context, try func(context.Context) error) error {
 		select {
 		case <-ctx.Done():
 			return err
-		case <-time.After(askPause):
+		case <-time.After(pingPause):
 		}
 	}
 }

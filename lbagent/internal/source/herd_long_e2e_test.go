@@ -95,11 +95,11 @@ func newHerd(t *testing.T, count int) *herd {
 }
 
 // watches returns the active watches by kind.
-func (s *Source) watches() map[string]*followed {
-	s.contact.mu.Lock()
-	defer s.contact.mu.Unlock()
-	there := maps.Clone(s.contact.watches)
-	maps.DeleteFunc(there, func(_ string, f *followed) bool { return f == nil })
+func (s *Source) watches() map[string]*trackedWatch {
+	s.tracker.mu.Lock()
+	defer s.tracker.mu.Unlock()
+	there := maps.Clone(s.tracker.watches)
+	maps.DeleteFunc(there, func(_ string, f *trackedWatch) bool { return f == nil })
 	return there
 }
 
@@ -128,7 +128,7 @@ type cost struct {
 func (h *herd) confirm(name string, before, meanwhile func()) cost {
 	h.t.Helper()
 	type state struct {
-		watches map[string]*followed
+		watches map[string]*trackedWatch
 		open    []*connection
 	}
 	had := make([]state, len(h.sources))

@@ -24,8 +24,8 @@ type ordered[T interface {
 	mu      sync.Mutex
 	objects []T
 	places  map[types.NamespacedName]int
-	// given is true if list has returned objects, which must be copied before a change.
-	given bool
+	// isShared is true if list has returned objects, which must be copied before a change.
+	isShared bool
 }
 
 type observer interface {
@@ -34,12 +34,12 @@ type observer interface {
 	follow(isSynced cache.InformerSynced)
 }
 
-// nobody is an observer that discards all events.
-type nobody struct{}
+// noObserver is an observer that discards all events.
+type noObserver struct{}
 
-func (nobody) put(any)                     {}
-func (nobody) remove(any)                  {}
-func (nobody) follow(cache.InformerSynced) {}
+func (noObserver) put(any)                     {}
+func (noObserver) remove(any)                  {}
+func (noObserver) follow(cache.InformerSynced) {}
 
 func (o *ordered[T]) follow(isSynced cache.InformerSynced) { o.isSynced = isSynced }
 
@@ -50,7 +50,7 @@ func (o *ordered[T]) put(object any) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.own()
+	o.copyIfShared()
 	name := types.NamespacedName{Namespace: typed.GetNamespace(), Name: typed.GetName()}
 	place, found := o.places[name]
 	if found {
@@ -79,7 +79,7 @@ func (o *ordered[T]) remove(object any) {
 	if !found {
 		return
 	}
-	o.own()
+	o.copyIfShared()
 	last := len(o.objects) - 1
 	if place != last {
 		moved := o.objects[last]
@@ -90,12 +90,12 @@ func (o *ordered[T]) remove(object any) {
 	delete(o.places, name)
 }
 
-func (o *ordered[T]) own() {
+func (o *ordered[T]) copyIfShared() {
 	if o.places == nil {
 		o.places = map[types.NamespacedName]int{}
 	}
-	if o.given {
-		o.objects, o.given = slices.Clone(o.objects), false
+	if o.isShared {
+		o.objects, o.isShared = slices.Clone(o.objects), false
 	}
 }
 
@@ -103,6 +103,6 @@ func (o *ordered[T]) own() {
 func (o *ordered[T]) list() []T {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.given = true
+	o.isShared = true
 	return o.objects
 }

@@ -19,7 +19,7 @@ func TestGatedOnVIPRoutes(t *testing.T) {
 		t.Fatal("synced without VIPRoutes")
 	case <-source.Changed():
 		t.Fatal("a change before all kinds were listed")
-	case <-time.After(5 * settle):
+	case <-time.After(5 * coalesceDelay):
 	}
 	s.mu.Lock()
 	s.forbidden = ""

@@ -69,7 +69,7 @@ func (s *shared) slimSlice(slice *discoveryv1.EndpointSlice) {
 				Ready: sharedBool(from.Conditions.Ready), Serving: sharedBool(from.Conditions.Serving),
 				Terminating: sharedBool(from.Conditions.Terminating),
 			},
-			NodeName: s.name(from.NodeName), Hints: s.hintsOf(from.Hints),
+			NodeName: s.name(from.NodeName), Hints: s.shareHints(from.Hints),
 		}
 		if len(from.Addresses) > 0 {
 			endpoints[i].Addresses = addresses[i : i+1 : i+1]
@@ -123,8 +123,8 @@ func (s *shared) name(name *string) *string {
 	return known
 }
 
-// hintsOf shares hints for one zone. With zone hints, node hints are ignored.
-func (s *shared) hintsOf(hints *discoveryv1.EndpointHints) *discoveryv1.EndpointHints {
+// shareHints shares hints for one zone. With zone hints, node hints are ignored.
+func (s *shared) shareHints(hints *discoveryv1.EndpointHints) *discoveryv1.EndpointHints {
 	if hints == nil || len(hints.ForZones) != 1 {
 		return hints
 	}

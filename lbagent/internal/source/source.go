@@ -33,19 +33,19 @@ import (
 // +kubebuilder:rbac:groups="",namespace=millrace-system,resources=secrets,resourceNames=millrace-tunnel-key,verbs=get;list;watch
 
 const (
-	// settle is the delay of Changed, so that a burst of changes causes one pass. The EndpointSlices of a
+	// coalesceDelay is the delay of Changed, so that a burst of changes causes one pass. The EndpointSlices of a
 	// dual-stack Service are written one after the other; a pass in between would split the tables they share.
-	settle = 40 * time.Millisecond
-	// follow is the maximum delay after a VIP, which is usually the last object of a new Service: the operator
+	coalesceDelay = 40 * time.Millisecond
+	// vipDelay is the maximum delay after a VIP, which is usually the last object of a new Service: the operator
 	// creates it after the Service.
-	follow = 20 * time.Millisecond
+	vipDelay = 20 * time.Millisecond
 )
 
 // Source caches the watched objects. It continues to serve them while the API server is unavailable.
 type Source struct {
 	nodeName string
 	clients  *Clients
-	contact  *contact
+	tracker  *watchTracker
 	events   chan struct{}
 	arrivals chan struct{}
 	changed  chan struct{}
@@ -83,7 +83,7 @@ func New(clients *Clients, nodeName string) (*Source, error) {
 	s := &Source{
 		nodeName: nodeName,
 		clients:  clients,
-		contact:  newContact(),
+		tracker:  newWatchTracker(),
 		events:   make(chan struct{}, 1),
 		arrivals: make(chan struct{}, 1),
 		changed:  make(chan struct{}, 1),
@@ -101,7 +101,7 @@ func New(clients *Clients, nodeName string) (*Source, error) {
 			return nil
 		}
 		var informer cache.SharedIndexInformer
-		listWatch := s.lasting(resource, cache.NewFilteredListWatchFromClient(client, resource, metav1.NamespaceAll, options))
+		listWatch := s.retrying(resource, cache.NewFilteredListWatchFromClient(client, resource, metav1.NamespaceAll, options))
 		informer, err = newInformer(resource, listWatch, object, common.strip, changes{list, notify})
 		return informer
 	}
@@ -110,7 +110,7 @@ func New(clients *Clients, nodeName string) (*Source, error) {
 			return nil
 		}
 		var informer cache.SharedIndexInformer
-		listWatch := s.lasting("secrets of "+namespace, cache.NewFilteredListWatchFromClient(clients.Core, "secrets", namespace, options))
+		listWatch := s.retrying("secrets of "+namespace, cache.NewFilteredListWatchFromClient(clients.Core, "secrets", namespace, options))
 		informer, err = newInformer("secrets", listWatch, &corev1.Secret{}, common.strip, changes{list, func() { signal(s.events) }})
 		return informer
 	}
@@ -141,15 +141,15 @@ func (s *Source) watchSlices(common *shared, to changes) (cache.SharedIndexInfor
 	const resource = "endpointslices"
 	server := cache.NewFilteredListWatchFromClient(s.clients.Discovery, resource, metav1.NamespaceAll, func(*metav1.ListOptions) {})
 	if s.clients.Relay == nil {
-		return newInformer(resource, s.lasting(resource, server), &discoveryv1.EndpointSlice{}, common.strip, to)
+		return newInformer(resource, s.retrying(resource, server), &discoveryv1.EndpointSlice{}, common.strip, to)
 	}
 	relayed := relay.NewListWatch(s.clients.Relay, server, common.slimSlice)
 	asItIs := func(object any) (any, error) { return object, nil }
-	return newInformer(resource, s.lasting(resource, relayed), &discoveryv1.EndpointSlice{}, asItIs, to)
+	return newInformer(resource, s.retrying(resource, relayed), &discoveryv1.EndpointSlice{}, asItIs, to)
 }
 
-func (s *Source) lasting(kind string, listWatch cache.ListerWatcherWithContext) *lasting {
-	return &lasting{ListerWatcherWithContext: listWatch, kind: kind, contact: s.contact}
+func (s *Source) retrying(kind string, listWatch cache.ListerWatcherWithContext) *retryingListWatch {
+	return &retryingListWatch{ListerWatcherWithContext: listWatch, kind: kind, tracker: s.tracker}
 }
 
 // changes handles the events of a kind: list, which may be nil, gets all events, and notify is then called for significant ones.
@@ -166,7 +166,7 @@ func newInformer(
 		return nil, fmt.Errorf("watch %s: %w", resource, err)
 	}
 	if to.list == nil {
-		to.list = nobody{}
+		to.list = noObserver{}
 	}
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(object any) {
@@ -224,14 +224,14 @@ func (s *Source) Run(ctx context.Context) error {
 
 // coalesce merges changes in quick succession into one signal of Changed.
 func (s *Source) coalesce(ctx context.Context) error {
-	timer := time.NewTimer(settle)
+	timer := time.NewTimer(coalesceDelay)
 	timer.Stop()
 	// latest is the deadline of the pending signal; zero if no signal is pending.
 	var latest time.Time
 	pend := func() {
 		if latest.IsZero() {
-			latest = time.Now().Add(settle)
-			timer.Reset(settle)
+			latest = time.Now().Add(coalesceDelay)
+			timer.Reset(coalesceDelay)
 		}
 	}
 	for {
@@ -242,7 +242,7 @@ func (s *Source) coalesce(ctx context.Context) error {
 			pend()
 		case <-s.arrivals:
 			pend()
-			timer.Reset(min(follow, time.Until(latest)))
+			timer.Reset(min(vipDelay, time.Until(latest)))
 		case <-timer.C:
 			latest = time.Time{}
 			signal(s.changed)

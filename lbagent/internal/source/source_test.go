@@ -125,7 +125,7 @@ func TestGatedOnSync(t *testing.T) {
 		t.Fatal("synced without LBPeers")
 	case <-source.Changed():
 		t.Fatal("a change before all kinds were listed")
-	case <-time.After(5 * settle):
+	case <-time.After(5 * coalesceDelay):
 	}
 	s.mu.Lock()
 	s.missing = ""
@@ -153,11 +153,11 @@ func TestBurstIsOneChange(t *testing.T) {
 		case <-source.Changed():
 			changes++
 			return false
-		case <-time.After(4 * settle):
+		case <-time.After(4 * coalesceDelay):
 			return len(source.Snapshot().Services) == 200
 		}
 	})
-	if most := 2 + int(time.Since(began)/settle); changes < 1 || changes > most {
+	if most := 2 + int(time.Since(began)/coalesceDelay); changes < 1 || changes > most {
 		t.Errorf("%d changes, want 1 to %d", changes, most)
 	}
 }
@@ -167,15 +167,15 @@ func TestVIPIsToldSoon(t *testing.T) {
 		// events and arrivals are the input times; told is when signals are expected.
 		events, arrivals, told []time.Duration
 	}{
-		"a Service alone":         {events: []time.Duration{0}, told: []time.Duration{settle}},
-		"a Service, then its VIP": {events: []time.Duration{0}, arrivals: []time.Duration{10}, told: []time.Duration{10 + follow}},
-		"what follows a VIP":      {arrivals: []time.Duration{0}, events: []time.Duration{1}, told: []time.Duration{follow}},
+		"a Service alone":         {events: []time.Duration{0}, told: []time.Duration{coalesceDelay}},
+		"a Service, then its VIP": {events: []time.Duration{0}, arrivals: []time.Duration{10}, told: []time.Duration{10 + vipDelay}},
+		"what follows a VIP":      {arrivals: []time.Duration{0}, events: []time.Duration{1}, told: []time.Duration{vipDelay}},
 		"a late VIP": {
-			events: []time.Duration{0}, arrivals: []time.Duration{settle - 1, settle + 1}, told: []time.Duration{settle, settle + 1 + follow},
+			events: []time.Duration{0}, arrivals: []time.Duration{coalesceDelay - 1, coalesceDelay + 1}, told: []time.Duration{coalesceDelay, coalesceDelay + 1 + vipDelay},
 		},
-		"a series of VIPs": {arrivals: []time.Duration{0, follow - 1}, told: []time.Duration{2*follow - 1}},
+		"a series of VIPs": {arrivals: []time.Duration{0, vipDelay - 1}, told: []time.Duration{2*vipDelay - 1}},
 		"a long series of VIPs": {
-			arrivals: []time.Duration{0, follow - 1, 2*follow - 2, 3*follow - 3, 4*follow - 4}, told: []time.Duration{settle, 5*follow - 4},
+			arrivals: []time.Duration{0, vipDelay - 1, 2*vipDelay - 2, 3*vipDelay - 3, 4*vipDelay - 4}, told: []time.Duration{coalesceDelay, 5*vipDelay - 4},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -241,7 +241,7 @@ func TestReport(t *testing.T) {
 	select {
 	case <-source.Changed():
 		t.Error("a report is a change")
-	case <-time.After(5 * settle):
+	case <-time.After(5 * coalesceDelay):
 	}
 }
 
@@ -390,7 +390,7 @@ func TestTunnelKey(t *testing.T) {
 	select {
 	case <-source.Changed():
 		t.Fatal("a change before the key was looked for")
-	case <-time.After(5 * settle):
+	case <-time.After(5 * coalesceDelay):
 	}
 	s.mu.Lock()
 	s.missing = ""

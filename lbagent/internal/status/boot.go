@@ -66,13 +66,13 @@ func identifyBoot(previous millracev1beta1.LBNodeStatus, bootID string, serves b
 	}
 }
 
-// TellBoot records a reboot in the node's LBNode, so that other nodes do not send packets before its agent is
+// ReportBoot records a reboot in the node's LBNode, so that other nodes do not send packets before its agent is
 // ready. It retries until the write succeeds or ctx is done, and returns immediately if the boot is already
 // recorded.
-func TellBoot(ctx context.Context, client rest.Interface, nodeName, bootID string, logger logr.Logger) {
+func ReportBoot(ctx context.Context, client rest.Interface, nodeName, bootID string, logger logr.Logger) {
 	update := Client[*millracev1beta1.LBNode](client, "lbnodes")
-	for wait := interval; ; wait = min(2*wait, longestRetry) {
-		err := tellBoot(ctx, client, update, nodeName, bootID)
+	for wait := interval; ; wait = min(2*wait, maxRetry) {
+		err := reportBoot(ctx, client, update, nodeName, bootID)
 		if err == nil || apierrors.IsNotFound(err) {
 			return
 		}
@@ -87,7 +87,7 @@ func TellBoot(ctx context.Context, client rest.Interface, nodeName, bootID strin
 	}
 }
 
-func tellBoot(
+func reportBoot(
 	ctx context.Context, client rest.Interface, update Update[*millracev1beta1.LBNode], nodeName, bootID string,
 ) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)

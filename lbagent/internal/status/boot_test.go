@@ -147,7 +147,7 @@ func (s *lbNodes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TellBoot survives an initial failure and writes nothing without a change.
+// ReportBoot survives an initial failure and writes nothing without a change.
 func TestTellBoot(t *testing.T) {
 	type status = millracev1beta1.LBNodeStatus
 	const get, put = "GET lbnodes/node1", "PUT lbnodes/node1/status"
@@ -174,7 +174,7 @@ func TestTellBoot(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
-			TellBoot(ctx, clients.Millrace, "node1", "b", logr.Discard())
+			ReportBoot(ctx, clients.Millrace, "node1", "b", logr.Discard())
 			if test.want != nil && !reflect.DeepEqual(s.lbNode.Status, *test.want) {
 				t.Errorf("the status is %+v, want %+v", s.lbNode.Status, *test.want)
 			}

@@ -18,7 +18,7 @@ import (
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
-	"github.com/millrace-lb/millrace/lbagent/internal/duplicate"
+	"github.com/millrace-lb/millrace/lbagent/internal/dad"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/readiness"
 	"github.com/millrace-lb/millrace/lbagent/internal/removalguard"
@@ -29,10 +29,10 @@ type Observation struct {
 	Version    string
 	Nodes      int
 	Interfaces []millracev1beta1.InterfaceStatus
-	// Lacking are the errors of required uplinks without programs; other uplinks are optional.
-	Lacking    []string
-	Sessions   []millracev1beta1.SessionStatus
-	Programmed int
+	// MissingPrograms are the errors of required uplinks without programs; other uplinks are optional.
+	MissingPrograms []string
+	Sessions        []millracev1beta1.SessionStatus
+	Programmed      int
 	// Decisions cover the VIPs that the node should announce, sorted by address.
 	Decisions []announce.Decision
 	Problems  []model.Problem
@@ -45,12 +45,12 @@ type Observation struct {
 	OtherUplink bool
 	// TunnelKey is nil until the Secret was read.
 	TunnelKey *TunnelKey
-	// Watch is the result of probes of other nodes.
-	Watch Watch
+	// NodeHealth is the result of probes of other nodes.
+	NodeHealth NodeHealth
 	// Held are objects retained after a mass removal.
 	Held []removalguard.Held
 	// Duplicates are hosts that use the address of a VIP, sorted by address.
-	Duplicates []duplicate.Holder
+	Duplicates []dad.Holder
 	// Unready are endpoints that are served although they are not ready.
 	Unready readiness.Served
 	// L2 is the node's L2 reach; valid if L2Known.
@@ -62,8 +62,8 @@ type Observation struct {
 	Forwards bool
 }
 
-// Watch lists nodes by the result of this node's probes.
-type Watch struct {
+// NodeHealth lists nodes by the result of this node's probes.
+type NodeHealth struct {
 	// Down nodes get no packets. Held nodes count as up, because half of the live nodes were lost at once.
 	// Narrow nodes answer short probes, but not probes as long as the MTU.
 	Down, Held, Narrow []string
@@ -85,8 +85,8 @@ const (
 	// maxItemMessage bounds the message of an interface, session or VIP, maxMessage that of a condition.
 	maxItemMessage = 160
 	maxMessage     = 1024
-	// listed is the number of problems in a condition's message.
-	listed = 5
+	// maxListed is the number of problems in a condition's message.
+	maxListed = 5
 )
 
 // Build returns the status of an LBNodeReport for an observation. Unchanged conditions retain their transition
@@ -103,7 +103,7 @@ func Build(o Observation, report *millracev1beta1.LBNodeReport, now metav1.Time)
 		Exceptions: exceptions,
 
 		Duplicates:    duplicates(o.Duplicates),
-		Answering:     answering(o.Answering),
+		Answering:     formatVIPs(o.Answering),
 		UnfitServices: overCapacity(o.Problems),
 		TunnelKeys:    o.TunnelKey.keys(),
 		Conditions:    slices.Clone(previous.Conditions),
@@ -125,7 +125,7 @@ func Build(o Observation, report *millracev1beta1.LBNodeReport, now metav1.Time)
 	return status
 }
 
-func answering(vips []netip.Addr) (told []string) {
+func formatVIPs(vips []netip.Addr) (told []string) {
 	for _, vip := range vips[:min(len(vips), maxAnswering)] {
 		told = append(told, vip.String())
 	}

@@ -95,7 +95,7 @@ func TestConditions(t *testing.T) {
 		}, map[string]expectation{"BGPEstablished": {no, "NotEstablished", "rack/198.51.100.2 (198.51.100.2)"}}},
 		"an interface fails": {func(o *Observation) {
 			o.Interfaces[0].XDPMode, o.Interfaces[0].Message = millracev1beta1.XDPNone, "busy"
-			o.Lacking = []string{"uplink eth0 is without the programs"}
+			o.MissingPrograms = []string{"uplink eth0 is without the programs"}
 		}, map[string]expectation{
 			"Attached": {no, "AttachFailed", "uplink eth0 is without the programs; eth0: busy"},
 			"Ready":    {no, "AttachFailed", "uplink eth0 is without the programs; eth0: busy"},
@@ -234,18 +234,18 @@ func TestNodesReached(t *testing.T) {
 		message string
 	}{
 		"another uplink": {func(o *Observation) { o.OtherUplink = true }, millracev1beta1.ReasonOtherUplink, "tunnel_uplink"},
-		"a dead node":    {func(o *Observation) { o.Watch.Down = []string{"b"} }, millracev1beta1.ReasonNodesDown, ": b"},
+		"a dead node":    {func(o *Observation) { o.NodeHealth.Down = []string{"b"} }, millracev1beta1.ReasonNodesDown, ": b"},
 		"a silent agent": {
-			func(o *Observation) { o.Watch.Silent = []string{"b since 2026-01-01T00:00:00Z"} }, millracev1beta1.ReasonAgentsSilent, ": b since 2026",
+			func(o *Observation) { o.NodeHealth.Silent = []string{"b since 2026-01-01T00:00:00Z"} }, millracev1beta1.ReasonAgentsSilent, ": b since 2026",
 		},
-		"a lossy link": {func(o *Observation) { o.Watch.Lossy = true }, millracev1beta1.ReasonLossyPath, "this node's link"},
+		"a lossy link": {func(o *Observation) { o.NodeHealth.Lossy = true }, millracev1beta1.ReasonLossyPath, "this node's link"},
 		"a lossy link and a dead node": {
-			func(o *Observation) { o.Watch.Lossy, o.Watch.Down = true, []string{"b"} }, millracev1beta1.ReasonLossyPath, "do not answer at UDP port 6081 and get no packets: b",
+			func(o *Observation) { o.NodeHealth.Lossy, o.NodeHealth.Down = true, []string{"b"} }, millracev1beta1.ReasonLossyPath, "do not answer at UDP port 6081 and get no packets: b",
 		},
-		"a narrow path":    {func(o *Observation) { o.Watch.Narrow = []string{"b"} }, millracev1beta1.ReasonLongPacketsLost, "switch ports on the path: b"},
-		"one of two nodes": {func(o *Observation) { o.Watch.Held = []string{"b"} }, millracev1beta1.ReasonCutOff, ": b"},
+		"a narrow path":    {func(o *Observation) { o.NodeHealth.Narrow = []string{"b"} }, millracev1beta1.ReasonLongPacketsLost, "switch ports on the path: b"},
+		"one of two nodes": {func(o *Observation) { o.NodeHealth.Held = []string{"b"} }, millracev1beta1.ReasonCutOff, ": b"},
 		"cut off": {
-			func(o *Observation) { o.Watch.Held, o.Watch.CutOff = []string{"b", "c"}, true }, millracev1beta1.ReasonCutOff, ": b; c",
+			func(o *Observation) { o.NodeHealth.Held, o.NodeHealth.CutOff = []string{"b", "c"}, true }, millracev1beta1.ReasonCutOff, ": b; c",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -256,7 +256,7 @@ func TestNodesReached(t *testing.T) {
 			if got == nil || got.Status != metav1.ConditionFalse || got.Reason != test.reason || !strings.Contains(got.Message, test.message) {
 				t.Errorf("condition %+v, want reason %s, and %q in the message", got, test.reason, test.message)
 			}
-			if isReady := meta.IsStatusConditionTrue(told.Conditions, millracev1beta1.ConditionReady); isReady == o.Watch.CutOff {
+			if isReady := meta.IsStatusConditionTrue(told.Conditions, millracev1beta1.ConditionReady); isReady == o.NodeHealth.CutOff {
 				t.Errorf("ready is %t", isReady)
 			}
 			for _, condition := range build(good(), told, 1, earlier).Conditions {

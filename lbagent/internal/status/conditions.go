@@ -18,7 +18,7 @@ func conditions(o Observation) []metav1.Condition {
 	list := []metav1.Condition{programmed(o), attached(o), bgpEstablished(o)}
 	reached, unreached := nodesReached(o)
 	decisive := list
-	if o.Watch.CutOff {
+	if o.NodeHealth.CutOff {
 		decisive = append(slices.Clone(list), reached)
 	}
 	list = append(list, ready(decisive), hostCompatible(o))
@@ -43,12 +43,12 @@ func conditions(o Observation) []metav1.Condition {
 	return list
 }
 
-func holds(condition, reason string) metav1.Condition {
+func trueCondition(condition, reason string) metav1.Condition {
 	return metav1.Condition{Type: condition, Status: metav1.ConditionTrue, Reason: reason}
 }
 
 func programmed(o Observation) metav1.Condition {
-	condition := holds(millracev1beta1.ConditionProgrammed, millracev1beta1.ReasonProgrammed)
+	condition := trueCondition(millracev1beta1.ConditionProgrammed, millracev1beta1.ReasonProgrammed)
 	condition.Message = describe(o.Problems)
 	// These reasons concern this node; other problems concern objects and are the same on all nodes.
 	for _, reason := range []string{millracev1beta1.ReasonNoNodeID, millracev1beta1.ReasonMapFull} {
@@ -73,10 +73,10 @@ func describe(problems []model.Problem) string {
 }
 
 func firstOf(texts []string) string {
-	if len(texts) <= listed {
+	if len(texts) <= maxListed {
 		return strings.Join(texts, "; ")
 	}
-	return fmt.Sprintf("%s; and %d more", strings.Join(texts[:listed], "; "), len(texts)-listed)
+	return fmt.Sprintf("%s; and %d more", strings.Join(texts[:maxListed], "; "), len(texts)-maxListed)
 }
 
 func objectName(object model.ObjectReference) string {
@@ -87,7 +87,7 @@ func objectName(object model.ObjectReference) string {
 }
 
 func attached(o Observation) metav1.Condition {
-	condition := holds(millracev1beta1.ConditionAttached, millracev1beta1.ReasonAttached)
+	condition := trueCondition(millracev1beta1.ConditionAttached, millracev1beta1.ReasonAttached)
 	if len(o.Interfaces) == 0 {
 		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1beta1.ReasonNoUplink
 		condition.Message = "no interface carries a default route, the node's addresses or a network with a BGP peer, or matches --uplinks"
@@ -101,15 +101,15 @@ func attached(o Observation) metav1.Condition {
 	}
 	// Includes failures of optional uplinks.
 	condition.Message = firstOf(failures)
-	if len(o.Lacking) > 0 {
+	if len(o.MissingPrograms) > 0 {
 		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1beta1.ReasonAttachFailed
-		condition.Message = firstOf(append(slices.Clone(o.Lacking), failures...))
+		condition.Message = firstOf(append(slices.Clone(o.MissingPrograms), failures...))
 	}
 	return condition
 }
 
 func bgpEstablished(o Observation) metav1.Condition {
-	condition := holds(millracev1beta1.ConditionBGPEstablished, millracev1beta1.ReasonEstablished)
+	condition := trueCondition(millracev1beta1.ConditionBGPEstablished, millracev1beta1.ReasonEstablished)
 	if len(o.Sessions) == 0 {
 		condition.Reason = millracev1beta1.ReasonNoPeer
 		condition.Message = "no LBPeer selects this node"
@@ -150,7 +150,7 @@ func rangeOf(session millracev1beta1.SessionStatus) (name string, ofRange bool) 
 // hostCompatible is not part of Ready, because host settings break only some connections.
 func hostCompatible(o Observation) metav1.Condition {
 	if len(o.Host) == 0 {
-		return holds(millracev1beta1.ConditionHostCompatible, millracev1beta1.ReasonCompatible)
+		return trueCondition(millracev1beta1.ConditionHostCompatible, millracev1beta1.ReasonCompatible)
 	}
 	return metav1.Condition{
 		Type:    millracev1beta1.ConditionHostCompatible,
@@ -171,7 +171,7 @@ func nodesReached(o Observation) (condition metav1.Condition, unreached bool) {
 		}
 		messages = append(messages, message+firstOf(nodes))
 	}
-	w := o.Watch
+	w := o.NodeHealth
 	switch {
 	case w.CutOff:
 		add(millracev1beta1.ReasonCutOff, "half of the nodes or more stopped answering at UDP port 6081 at once, so this node is "+
@@ -219,5 +219,5 @@ func ready(conditions []metav1.Condition) metav1.Condition {
 			}
 		}
 	}
-	return holds(millracev1beta1.ConditionReady, millracev1beta1.ReasonReady)
+	return trueCondition(millracev1beta1.ConditionReady, millracev1beta1.ReasonReady)
 }

@@ -42,9 +42,9 @@ func digest(status *millracev1beta1.LBNodeReportStatus) *millracev1beta1.LBNodeR
 	return g
 }
 
-// told contains the digests of recently written reports, at most one per second.
-type told struct {
-	digests []telling
+// reportHistory contains the digests of recently written reports, at most one per second.
+type reportHistory struct {
+	digests []digestTime
 	last    *millracev1beta1.LBNodeReportStatus
 	nodes   int
 	// same limits writes of known digests, canaries those with changed canary results. Canary results that only
@@ -80,7 +80,7 @@ func (l *limit) add(now time.Time, apart time.Duration) {
 	}
 }
 
-type telling struct {
+type digestTime struct {
 	digest *millracev1beta1.LBNodeReportStatus
 	at     time.Time
 }
@@ -88,40 +88,40 @@ type telling struct {
 // spread returns the interval for writes of known digests that limits the cluster to spreadRate writes per
 // second, because such changes mostly occur on all nodes at once.
 func spread(nodes int) time.Duration {
-	return min(longestSpread, time.Duration(nodes)*time.Second/spreadRate)
+	return min(maxSpread, time.Duration(nodes)*time.Second/spreadRate)
 }
 
-// know initializes the history with the report found at the start.
-func (t *told) know(found *millracev1beta1.LBNodeReportStatus, now time.Time) {
+// initialize initializes the history with the report found at the start.
+func (t *reportHistory) initialize(found *millracev1beta1.LBNodeReportStatus, now time.Time) {
 	if len(t.digests) == 0 {
 		t.last = digest(found)
-		t.digests = append(t.digests, telling{t.last, now})
+		t.digests = append(t.digests, digestTime{t.last, now})
 	}
 }
 
 // wait returns the delay of a report; zero means immediately. All known digests share one limit, so that
 // alternating states, such as a flapping session, are limited. Canary results have a separate limit.
-func (t *told) wait(digest *millracev1beta1.LBNodeReportStatus, now time.Time, jitter time.Duration) time.Duration {
+func (t *reportHistory) wait(digest *millracev1beta1.LBNodeReportStatus, now time.Time, jitter time.Duration) time.Duration {
 	if t.index(digest) < 0 {
 		return 0
 	}
 	switch improved, worsened := t.canariesChanged(digest); {
 	case improved && !worsened:
 		return t.repaired.wait(now, 0, jitter)
-	case improved || t.tellsOfCanaries(digest):
-		return t.canaries.wait(now, max(sameCanaries, spread(t.nodes)), jitter)
+	case improved || t.isCanaryChange(digest):
+		return t.canaries.wait(now, max(canaryInterval, spread(t.nodes)), jitter)
 	}
-	return t.same.wait(now, max(sameDigest, spread(t.nodes)), jitter)
+	return t.same.wait(now, max(knownDigestInterval, spread(t.nodes)), jitter)
 }
 
-func (t *told) tellsOfCanaries(digest *millracev1beta1.LBNodeReportStatus) bool {
+func (t *reportHistory) isCanaryChange(digest *millracev1beta1.LBNodeReportStatus) bool {
 	return t.last != nil && !equality.Semantic.DeepEqual(digest.Sessions, t.last.Sessions) &&
 		equality.Semantic.DeepEqual(withoutCanaries(digest.Sessions), withoutCanaries(t.last.Sessions))
 }
 
 // canariesChanged reports whether any canary result improved or worsened since the last digest. An unknown
 // result is worse, as when the session is down.
-func (t *told) canariesChanged(digest *millracev1beta1.LBNodeReportStatus) (improved, worsened bool) {
+func (t *reportHistory) canariesChanged(digest *millracev1beta1.LBNodeReportStatus) (improved, worsened bool) {
 	if t.last == nil {
 		return false, false
 	}
@@ -173,26 +173,26 @@ func withoutCanaries(sessions []millracev1beta1.SessionStatus) []millracev1beta1
 	return without
 }
 
-func (t *told) settle() {
+func (t *reportHistory) settle() {
 	t.same.due, t.canaries.due, t.repaired.due = time.Time{}, time.Time{}, time.Time{}
 }
 
-func (t *told) add(digest *millracev1beta1.LBNodeReportStatus, now time.Time) {
+func (t *reportHistory) add(digest *millracev1beta1.LBNodeReportStatus, now time.Time) {
 	t.settle()
-	t.digests = slices.DeleteFunc(t.digests, func(telling telling) bool { return now.Sub(telling.at) > digestMemory })
-	if improved, _ := t.canariesChanged(digest); improved || t.tellsOfCanaries(digest) {
-		t.canaries.add(now, max(sameCanaries, spread(t.nodes)))
+	t.digests = slices.DeleteFunc(t.digests, func(telling digestTime) bool { return now.Sub(telling.at) > digestMemory })
+	if improved, _ := t.canariesChanged(digest); improved || t.isCanaryChange(digest) {
+		t.canaries.add(now, max(canaryInterval, spread(t.nodes)))
 	} else {
-		t.same.add(now, max(sameDigest, spread(t.nodes)))
+		t.same.add(now, max(knownDigestInterval, spread(t.nodes)))
 	}
 	t.last = digest
 	if i := t.index(digest); i >= 0 {
 		t.digests[i].at = now
 		return
 	}
-	t.digests = append(t.digests, telling{digest, now})
+	t.digests = append(t.digests, digestTime{digest, now})
 }
 
-func (t *told) index(digest *millracev1beta1.LBNodeReportStatus) int {
-	return slices.IndexFunc(t.digests, func(telling telling) bool { return equality.Semantic.DeepEqual(telling.digest, digest) })
+func (t *reportHistory) index(digest *millracev1beta1.LBNodeReportStatus) int {
+	return slices.IndexFunc(t.digests, func(telling digestTime) bool { return equality.Semantic.DeepEqual(telling.digest, digest) })
 }

@@ -16,7 +16,7 @@ import (
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
-	"github.com/millrace-lb/millrace/lbagent/internal/duplicate"
+	"github.com/millrace-lb/millrace/lbagent/internal/dad"
 	"github.com/millrace-lb/millrace/lbagent/internal/readiness"
 )
 
@@ -42,11 +42,11 @@ func TestWriterOfChangingMessages(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		s.mu.Lock()
-		if most := passes/int(sameDigest/time.Second) + digestBurst; len(s.writes) < 2 || len(s.writes) > most {
+		if most := passes/int(knownDigestInterval/time.Second) + digestBurst; len(s.writes) < 2 || len(s.writes) > most {
 			t.Errorf("%d writes in %d s, want 2 to %d", len(s.writes), passes, most)
 		}
 		s.mu.Unlock()
-		time.Sleep(sameDigest)
+		time.Sleep(knownDigestInterval)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if got := int(s.stored.Status.VIPs.Programmed); got != passes-1 {
@@ -61,8 +61,8 @@ func TestWriterOfManyDuplicates(t *testing.T) {
 		const passes = 300
 		for n := range passes {
 			o := good()
-			o.Duplicates = []duplicate.Holder{{
-				Question:     duplicate.Question{Interface: "eth0", Address: netip.AddrFrom4([4]byte{203, 0, 113, byte(n)})},
+			o.Duplicates = []dad.Holder{{
+				Probe:        dad.Probe{Interface: "eth0", Address: netip.AddrFrom4([4]byte{203, 0, 113, byte(n)})},
 				HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, byte(n)},
 			}}
 			w.Set(o)
@@ -70,7 +70,7 @@ func TestWriterOfManyDuplicates(t *testing.T) {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if most := passes/int(sameDigest/time.Second) + digestBurst; len(s.writes) < 2 || len(s.writes) > most {
+		if most := passes/int(knownDigestInterval/time.Second) + digestBurst; len(s.writes) < 2 || len(s.writes) > most {
 			t.Errorf("%d writes in %d s, want 2 to %d", len(s.writes), passes, most)
 		}
 	})
@@ -89,7 +89,7 @@ func TestWriterOfTwoReasons(t *testing.T) {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if most := passes/int(sameDigest/time.Second) + digestBurst; len(s.writes) < 4 || len(s.writes) > most {
+		if most := passes/int(knownDigestInterval/time.Second) + digestBurst; len(s.writes) < 4 || len(s.writes) > most {
 			t.Errorf("%d writes in %d s, want 4 to %d", len(s.writes), passes, most)
 		}
 	})
@@ -142,7 +142,7 @@ func TestWriterOfFlappingSession(t *testing.T) {
 		t.Logf("%d writes in an hour", len(s.writes))
 		s.mu.Unlock()
 		w.Set(good())
-		time.Sleep(digestBurst * sameDigest)
+		time.Sleep(digestBurst * knownDigestInterval)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if got := s.stored.Status.Sessions[0]; got.State != millracev1beta1.SessionEstablished || !got.Since.Equal(&earlier) {
@@ -178,12 +178,12 @@ func TestWriterOfCanaries(t *testing.T) {
 		}
 		for round := range 20 {
 			w.Set(probing(64))
-			time.Sleep(sameCanaries + interval)
+			time.Sleep(canaryInterval + interval)
 			if got := unanswered(); got != 64 {
 				t.Errorf("round %d: %d ports are told to have no answers", round, got)
 			}
 			w.Set(probing(0))
-			time.Sleep(sameCanaries + interval)
+			time.Sleep(canaryInterval + interval)
 			if got := unanswered(); got != 0 {
 				t.Errorf("round %d: %d ports are told to have no answers, and all have", round, got)
 			}
@@ -199,7 +199,7 @@ func TestWriterOfCanaries(t *testing.T) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		// Each recovery is written immediately.
-		most := 2*hour/int(sameCanaries/time.Second) + hour/int(sameDigest/time.Second) + 2*digestBurst
+		most := 2*hour/int(canaryInterval/time.Second) + hour/int(knownDigestInterval/time.Second) + 2*digestBurst
 		if writes := len(s.writes) - before; writes < hour/20 || writes > most {
 			t.Errorf("%d writes in an hour, want %d to %d", writes, hour/20, most)
 		}
@@ -238,9 +238,9 @@ func TestWriterOfNodeReachedAgain(t *testing.T) {
 			}
 		}
 		w.Set(reached("1-2", millracev1beta1.SessionEstablished))
-		time.Sleep(4 * sameCanaries)
+		time.Sleep(4 * canaryInterval)
 		w.Set(reached("1-3", millracev1beta1.SessionIdle))
-		time.Sleep(sameCanaries + 2*interval)
+		time.Sleep(canaryInterval + 2*interval)
 		if got := told(); got != "1-3" {
 			t.Errorf("%s are told while another session is down", got)
 		}
@@ -347,7 +347,7 @@ func TestSpreadOfOneChange(t *testing.T) {
 	known := &millracev1beta1.LBNodeReportStatus{}
 	seconds := map[int]int{}
 	for range nodes {
-		var node told
+		var node reportHistory
 		node.add(known, now)
 		wait := node.wait(known, now, time.Duration(rand.Float64()*float64(spread(nodes))))
 		if again := node.wait(known, now.Add(wait), time.Hour); again != 0 {

@@ -6,13 +6,13 @@ import (
 	"slices"
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
-	"github.com/millrace-lb/millrace/lbagent/internal/duplicate"
+	"github.com/millrace-lb/millrace/lbagent/internal/dad"
 )
 
 // duplicates returns the first hosts, starting with hosts that VIPs wait for.
-func duplicates(holders []duplicate.Holder) []millracev1beta1.DuplicateAddress {
+func duplicates(holders []dad.Holder) []millracev1beta1.DuplicateAddress {
 	sorted := slices.Clone(holders)
-	slices.SortStableFunc(sorted, func(a, b duplicate.Holder) int { return compareBool(!a.Withheld, !b.Withheld) })
+	slices.SortStableFunc(sorted, func(a, b dad.Holder) int { return compareBool(!a.Withheld, !b.Withheld) })
 	var told []millracev1beta1.DuplicateAddress
 	for _, holder := range sorted[:min(len(sorted), maxDuplicates)] {
 		told = append(told, millracev1beta1.DuplicateAddress{

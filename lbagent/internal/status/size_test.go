@@ -16,7 +16,7 @@ import (
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
-	"github.com/millrace-lb/millrace/lbagent/internal/duplicate"
+	"github.com/millrace-lb/millrace/lbagent/internal/dad"
 )
 
 // worst is an observation with all failures and long messages.
@@ -41,8 +41,8 @@ func worst(vips int) Observation {
 			Peer: name[len(suffix):] + suffix, Address: "2001:db8:1111:2222:3333:4444:5555:6666",
 			State: millracev1beta1.SessionOpenConfirm, Since: &earlier, Message: long,
 		})
-		o.Duplicates = append(o.Duplicates, duplicate.Holder{
-			Question:     duplicate.Question{Interface: "interface" + suffix, Address: netip.AddrFrom4([4]byte{203, 0, 113, byte(i)})},
+		o.Duplicates = append(o.Duplicates, dad.Holder{
+			Probe:        dad.Probe{Interface: "interface" + suffix, Address: netip.AddrFrom4([4]byte{203, 0, 113, byte(i)})},
 			HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, byte(i)}, Withheld: i%2 == 1,
 		})
 		o.Interfaces = append(o.Interfaces, millracev1beta1.InterfaceStatus{

@@ -41,7 +41,7 @@ func (k *TunnelKey) seed() (condition metav1.Condition, differs bool) {
 // condition is not part of Ready, because other protections of the tunnel remain.
 func (k *TunnelKey) condition() metav1.Condition {
 	if k.Reason == "" {
-		return holds(millracev1beta1.ConditionTunnelKey, millracev1beta1.ReasonKeyInUse)
+		return trueCondition(millracev1beta1.ConditionTunnelKey, millracev1beta1.ReasonKeyInUse)
 	}
 	return metav1.Condition{
 		Type: millracev1beta1.ConditionTunnelKey, Status: metav1.ConditionFalse, Reason: k.Reason, Message: k.Message,

@@ -26,20 +26,20 @@ import (
 
 const (
 	interval = time.Second
-	// sameDigest is the average time between reports with known digests in clusters of up to 4,000 nodes.
-	sameDigest = 40 * time.Second
-	// sameCanaries is the average time between reports of changed canaries in clusters of up to 1,000 nodes.
-	sameCanaries = 10 * time.Second
+	// knownDigestInterval is the average time between reports with known digests in clusters of up to 4,000 nodes.
+	knownDigestInterval = 40 * time.Second
+	// canaryInterval is the average time between reports of changed canaries in clusters of up to 1,000 nodes.
+	canaryInterval = 10 * time.Second
 	// digestBurst is the number of such reports that may follow each other immediately.
 	digestBurst = 4
 	// digestMemory is the retention time of written digests.
 	digestMemory = 10 * time.Minute
-	// spreadRate is the cluster's maximum rate of reports with known digests per second, unless longestSpread
+	// spreadRate is the cluster's maximum rate of reports with known digests per second, unless maxSpread
 	// is exceeded.
-	spreadRate    = 100
-	longestSpread = time.Minute
-	longestRetry  = 30 * time.Second
-	writeTimeout  = 10 * time.Second
+	spreadRate   = 100
+	maxSpread    = time.Minute
+	maxRetry     = 30 * time.Second
+	writeTimeout = 10 * time.Second
 )
 
 type object interface {
@@ -74,11 +74,11 @@ type Target[T object] struct {
 // observations in quick succession. Changes of only numbers and messages, and alternating states, are limited
 // to a burst and then one write per 40 seconds, with jitter.
 type Writer struct {
-	bootID string
-	lbNode keeper[*millracev1beta1.LBNode]
-	report keeper[*millracev1beta1.LBNodeReport]
-	told   told
-	logger logr.Logger
+	bootID  string
+	lbNode  objectWriter[*millracev1beta1.LBNode]
+	report  objectWriter[*millracev1beta1.LBNodeReport]
+	history reportHistory
+	logger  logr.Logger
 
 	wake chan struct{}
 	mu   sync.Mutex
@@ -91,8 +91,8 @@ func NewWriter(
 ) *Writer {
 	return &Writer{
 		bootID: bootID,
-		lbNode: keeper[*millracev1beta1.LBNode]{Target: lbNode},
-		report: keeper[*millracev1beta1.LBNodeReport]{Target: report},
+		lbNode: objectWriter[*millracev1beta1.LBNode]{Target: lbNode},
+		report: objectWriter[*millracev1beta1.LBNodeReport]{Target: report},
 		logger: logger,
 		wake:   make(chan struct{}, 1),
 	}
@@ -139,7 +139,7 @@ func (w *Writer) Run(ctx context.Context) error {
 		default:
 			w.logger.Error(err, "Status not written; will try again", "after", wait)
 			timer.Reset(wait)
-			wait = min(2*wait, longestRetry)
+			wait = min(2*wait, maxRetry)
 		}
 		select {
 		case <-ctx.Done():
@@ -167,17 +167,17 @@ func (w *Writer) write(ctx context.Context, now time.Time) (again time.Duration,
 		changed.Status = status
 		return changed
 	})
-	w.told.nodes = observation.Nodes
+	w.history.nodes = observation.Nodes
 	var tells *millracev1beta1.LBNodeReportStatus
 	report := w.report.write(ctx, func(report *millracev1beta1.LBNodeReport) *millracev1beta1.LBNodeReport {
 		status := Build(*observation, report, metav1.NewTime(now).Rfc3339Copy())
 		if equality.Semantic.DeepEqual(status, report.Status) {
-			w.told.settle()
+			w.history.settle()
 			return nil
 		}
-		w.told.know(&report.Status, now)
+		w.history.initialize(&report.Status, now)
 		jitter := time.Duration(rand.Float64() * float64(spread(observation.Nodes)))
-		if again = w.told.wait(digest(&status), now, jitter); again > 0 {
+		if again = w.history.wait(digest(&status), now, jitter); again > 0 {
 			return nil
 		}
 		changed := report.DeepCopy()
@@ -185,17 +185,17 @@ func (w *Writer) write(ctx context.Context, now time.Time) (again time.Duration,
 		return changed
 	})
 	if tells != nil && report == nil {
-		w.told.add(digest(tells), now)
+		w.history.add(digest(tells), now)
 	}
 	return again, errors.Join(identity, report)
 }
 
-type keeper[T object] struct {
+type objectWriter[T object] struct {
 	Target[T]
 	written T
 }
 
-func (k *keeper[T]) write(ctx context.Context, change func(T) T) error {
+func (k *objectWriter[T]) write(ctx context.Context, change func(T) T) error {
 	var none T
 	current := k.current()
 	if current == none {
@@ -216,7 +216,7 @@ func (k *keeper[T]) write(ctx context.Context, change func(T) T) error {
 }
 
 // current returns the newest known object, which is the written one until the watch has caught up.
-func (k *keeper[T]) current() T {
+func (k *objectWriter[T]) current() T {
 	var none T
 	observed := k.Observed()
 	if observed == none || k.written == none || k.written.GetUID() != observed.GetUID() {

@@ -178,7 +178,7 @@ func TestWriterRetries(t *testing.T) {
 		}
 		s.err = nil
 		s.mu.Unlock()
-		time.Sleep(longestRetry + 2*interval)
+		time.Sleep(maxRetry + 2*interval)
 		s.expect(t, "after the API server is back", 1, "v1")
 	})
 }

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// proxiedEvery bounds how long a client that reuses a port still reaches the service proxy.
-	proxiedEvery = 5 * time.Second
+	// proxiedInterval bounds how long a client that reuses a port still reaches the service proxy.
+	proxiedInterval = 5 * time.Second
 	// proxiedPauses limits sweeps to 2 % of the time, because they list all connections of the node.
 	proxiedPauses = 50
 )
@@ -24,7 +24,7 @@ type ProxiedPlane interface {
 // RunProxied sweeps the service proxy's connections until ctx is done. After an error clients reach the
 // service proxy longer, until the next sweep.
 func RunProxied(ctx context.Context, plane ProxiedPlane, logger logr.Logger) error {
-	pause, failing := proxiedEvery, false
+	pause, failing := proxiedInterval, false
 	for {
 		select {
 		case <-ctx.Done():
@@ -37,6 +37,6 @@ func RunProxied(ctx context.Context, plane ProxiedPlane, logger logr.Logger) err
 			logger.Error(err, "Sweep connections of the service proxy")
 		}
 		failing = err != nil
-		pause = max(proxiedEvery, proxiedPauses*time.Since(began))
+		pause = max(proxiedInterval, proxiedPauses*time.Since(began))
 	}
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// every is the interval of sweeps, the time for which a row remains slower after its last exception has
+// interval is the interval of sweeps, the time for which a row remains slower after its last exception has
 // ended.
-const every = 30 * time.Second
+const interval = 30 * time.Second
 
 // Plane is a data plane.
 type Plane interface {
@@ -24,7 +24,7 @@ type Plane interface {
 // Run sweeps exceptions and the filter of established connections until ctx is done. After an error rows
 // stay marked and the filter fuller, which only costs performance until the next sweep.
 func Run(ctx context.Context, plane Plane, logger logr.Logger) error {
-	ticks := time.NewTicker(every)
+	ticks := time.NewTicker(interval)
 	defer ticks.Stop()
 	failing := false
 	for {

@@ -19,7 +19,7 @@ import (
 func (r *Rendezvous) Advance(
 	old *forwarding.NodeTable, size Size, weights map[forwarding.NodeID]uint32, exists func(forwarding.NodeID) bool,
 ) *forwarding.NodeTable {
-	contenders := r.contenders(weights, size)
+	contenders := r.candidates(weights, size)
 	owners := primaries(contenders, size)
 	before := old
 	if old == nil {
@@ -43,7 +43,7 @@ func (r *Rendezvous) Advance(
 }
 
 func succeed(old forwarding.Row, owner forwarding.NodeID, exists func(forwarding.NodeID) bool) forwarding.Row {
-	if isAtRest(old, owner, exists) {
+	if isUnchanged(old, owner, exists) {
 		return old
 	}
 	return successor(old, owner, exists)
@@ -69,9 +69,9 @@ func successor(old forwarding.Row, owner forwarding.NodeID, exists func(forwardi
 	return row
 }
 
-// isAtRest reports whether a row stays as it is, the common case: it has its owner and no duplicate or
+// isUnchanged reports whether a row stays as it is, the common case: it has its owner and no duplicate or
 // nonexistent nodes.
-func isAtRest(row forwarding.Row, owner forwarding.NodeID, exists func(forwarding.NodeID) bool) bool {
+func isUnchanged(row forwarding.Row, owner forwarding.NodeID, exists func(forwarding.NodeID) bool) bool {
 	if row.Primary != owner {
 		return false
 	}
@@ -92,15 +92,15 @@ func isAtRest(row forwarding.Row, owner forwarding.NodeID, exists func(forwardin
 
 // successors computes the next nodes in rank.
 type successors struct {
-	contenders []contender
+	candidates []candidate
 	alike      bool
 	// nearest caches the nearest nodes of row rank, at most one row's worth.
 	nearest []forwarding.NodeID
 	rank    int
 }
 
-func newSuccessors(contenders []contender) *successors {
-	return &successors{contenders: contenders, alike: weighTheSame(contenders), rank: -1}
+func newSuccessors(contenders []candidate) *successors {
+	return &successors{candidates: contenders, alike: haveEqualWeights(contenders), rank: -1}
 }
 
 func (s *successors) fill(row *forwarding.Row, rank int) {
@@ -128,8 +128,8 @@ func (s *successors) find() {
 	var nodes [1 + forwarding.ChainLength]forwarding.NodeID
 	distances := [1 + forwarding.ChainLength]distance{unowned, unowned, unowned, unowned}
 	last := len(nodes) - 1
-	for i := range s.contenders {
-		d := s.contenders[i].distance(s.rank)
+	for i := range s.candidates {
+		d := s.candidates[i].distance(s.rank)
 		if !d.less(distances[last]) {
 			continue
 		}
@@ -137,17 +137,17 @@ func (s *successors) find() {
 		for ; at > 0 && d.less(distances[at-1]); at-- {
 			nodes[at], distances[at] = nodes[at-1], distances[at-1]
 		}
-		nodes[at], distances[at] = forwarding.NodeID(s.contenders[i].id), d
+		nodes[at], distances[at] = forwarding.NodeID(s.candidates[i].id), d
 	}
-	s.nearest = append(s.nearest[:0], nodes[:min(len(nodes), len(s.contenders))]...)
+	s.nearest = append(s.nearest[:0], nodes[:min(len(nodes), len(s.candidates))]...)
 }
 
 func (s *successors) findByScore() {
 	var nodes [1 + forwarding.ChainLength]forwarding.NodeID
 	scores := [1 + forwarding.ChainLength]uint64{math.MaxUint64, math.MaxUint64, math.MaxUint64, math.MaxUint64}
 	last := len(nodes) - 1
-	for i := range s.contenders {
-		score := uint64(s.contenders[i].scores[s.rank])
+	for i := range s.candidates {
+		score := uint64(s.candidates[i].scores[s.rank])
 		if score >= scores[last] {
 			continue
 		}
@@ -155,7 +155,7 @@ func (s *successors) findByScore() {
 		for ; at > 0 && score < scores[at-1]; at-- {
 			nodes[at], scores[at] = nodes[at-1], scores[at-1]
 		}
-		nodes[at], scores[at] = forwarding.NodeID(s.contenders[i].id), score
+		nodes[at], scores[at] = forwarding.NodeID(s.candidates[i].id), score
 	}
-	s.nearest = append(s.nearest[:0], nodes[:min(len(nodes), len(s.contenders))]...)
+	s.nearest = append(s.nearest[:0], nodes[:min(len(nodes), len(s.candidates))]...)
 }

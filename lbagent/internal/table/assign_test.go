@@ -18,13 +18,13 @@ func TestAssign(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		size := Size{Ranked: 1 << rapid.IntRange(0, 6).Draw(t, "scores")}
 		size.Rows = size.Ranked << rapid.IntRange(0, 3).Draw(t, "fold")
-		slack := rapid.SampledFrom([]slack{{}, {part: 10}, {part: 7, given: 7}, {part: 50, given: 20}}).Draw(t, "slack")
+		slack := rapid.SampledFrom([]tolerance{{}, {part: 10}, {part: 7, given: 7}, {part: 50, given: 20}}).Draw(t, "slack")
 		most := rapid.SampledFrom([]uint32{3, 100, 1<<32 - 1}).Draw(t, "highest score")
 		weight := rapid.Uint64Range(1, rapid.SampledFrom([]uint64{1, 3, 1000}).Draw(t, "heaviest"))
-		var contenders []contender
+		var contenders []candidate
 		for id := range rapid.IntRange(1, 12).Draw(t, "contenders") {
-			contenders = append(contenders, contender{
-				id: uint32(id + 1), weight: weight.Draw(t, "weight"), lot: rapid.Uint32().Draw(t, "lot"),
+			contenders = append(contenders, candidate{
+				id: uint32(id + 1), weight: weight.Draw(t, "weight"), tieBreaker: rapid.Uint32().Draw(t, "lot"),
 				scores: rapid.SliceOfN(rapid.Uint32Range(0, most), size.Ranked, size.Ranked).Draw(t, "scores"),
 			})
 		}
@@ -35,7 +35,7 @@ func TestAssign(t *testing.T) {
 	})
 }
 
-func assignedByDefinition(contenders []contender, size Size, slack slack) []int {
+func assignedByDefinition(contenders []candidate, size Size, slack tolerance) []int {
 	setQuotas(contenders, size.Rows)
 	fold := size.fold()
 	owners, counts := make([]int, size.Rows), make([]int, len(contenders))
@@ -96,7 +96,7 @@ func TestAtRest(t *testing.T) {
 		}
 		owner, gone := node.Draw(t, "owner"), node.Draw(t, "gone")
 		exists := func(id forwarding.NodeID) bool { return id != gone }
-		if rests := isAtRest(row, owner, exists); rests != (successor(row, owner, exists) == row) {
+		if rests := isUnchanged(row, owner, exists); rests != (successor(row, owner, exists) == row) {
 			t.Fatalf("%+v at rest with the owner %d and without node %d: %t", row, owner, gone, rests)
 		}
 	})

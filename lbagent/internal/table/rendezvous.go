@@ -31,8 +31,8 @@ func NewRendezvous() *Rendezvous {
 	return &Rendezvous{scores: map[forwarding.NodeID][]uint32{}}
 }
 
-// See caches the scores of the weighted nodes for tables of a size.
-func (r *Rendezvous) See(weights map[forwarding.NodeID]uint32, size Size) {
+// CacheScores caches the scores of the weighted nodes for tables of a size.
+func (r *Rendezvous) CacheScores(weights map[forwarding.NodeID]uint32, size Size) {
 	for node, weight := range weights {
 		if node != 0 && weight > 0 {
 			r.scoresOf(node, size.Ranked)
@@ -43,48 +43,48 @@ func (r *Rendezvous) See(weights map[forwarding.NodeID]uint32, size Size) {
 // Primaries returns the owner of each row. Each node gets its share of the rows within a few percent (slack,
 // assign). Nodes of weight zero own no rows; without weights, all owners are zero.
 func (r *Rendezvous) Primaries(weights map[forwarding.NodeID]uint32, size Size) []forwarding.NodeID {
-	return primaries(r.contenders(weights, size), size)
+	return primaries(r.candidates(weights, size), size)
 }
 
 // Ordinary is the size of a VIPRoute's tables: a block of rows, each with its own scores.
 var Ordinary = Size{Rows: forwarding.Rows, Ranked: forwarding.Rows}
 
-// slack returns how far the rows of a node may deviate from its share. With exact shares more rows would move
+// tolerance returns how far the rows of a node may deviate from its share. With exact shares more rows would move
 // when a node gets another pod, and chains would fill sooner. An ordinary table has too few rows per node for a
-// smaller slack: in a cluster of 1,000 nodes nine times as many rows would move.
-func (s Size) slack() slack {
+// smaller tolerance: in a cluster of 1,000 nodes nine times as many rows would move.
+func (s Size) tolerance() tolerance {
 	if s == Ordinary {
-		return slack{part: 10}
+		return tolerance{part: 10}
 	}
-	return slack{part: 7, given: 7}
+	return tolerance{part: 7, given: 7}
 }
 
-func (r *Rendezvous) contenders(weights map[forwarding.NodeID]uint32, size Size) []contender {
-	list := make([]contender, 0, len(weights))
+func (r *Rendezvous) candidates(weights map[forwarding.NodeID]uint32, size Size) []candidate {
+	list := make([]candidate, 0, len(weights))
 	for node, weight := range weights {
 		if node != 0 && weight > 0 {
-			list = append(list, contender{
-				id: uint32(node), weight: uint64(weight), scores: r.scoresOf(node, size.Ranked), lot: uint32(mix(uint64(node))),
+			list = append(list, candidate{
+				id: uint32(node), weight: uint64(weight), scores: r.scoresOf(node, size.Ranked), tieBreaker: uint32(mix(uint64(node))),
 			})
 		}
 	}
-	slices.SortFunc(list, func(a, b contender) int { return cmp.Compare(a.id, b.id) })
+	slices.SortFunc(list, func(a, b candidate) int { return cmp.Compare(a.id, b.id) })
 	return list
 }
 
-func primaries(contenders []contender, size Size) []forwarding.NodeID {
+func primaries(contenders []candidate, size Size) []forwarding.NodeID {
 	owners := make([]forwarding.NodeID, size.Rows)
 	if len(contenders) == 0 {
 		return owners
 	}
-	for row, owner := range assign(contenders, size, size.slack()) {
+	for row, owner := range assign(contenders, size, size.tolerance()) {
 		owners[row] = forwarding.NodeID(contenders[owner].id)
 	}
 	return owners
 }
 
-// Forget evicts nodes that no longer exist.
-func (r *Rendezvous) Forget(exists func(forwarding.NodeID) bool) {
+// Evict evicts nodes that no longer exist.
+func (r *Rendezvous) Evict(exists func(forwarding.NodeID) bool) {
 	maps.DeleteFunc(r.scores, func(node forwarding.NodeID, _ []uint32) bool {
 		return !exists(node)
 	})

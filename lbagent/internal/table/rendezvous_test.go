@@ -155,7 +155,7 @@ func TestCacheDoesNotDecide(t *testing.T) {
 		for node, weight := range w {
 			used.Primaries(weights{node: weight}, Ordinary)
 		}
-		used.Forget(func(node forwarding.NodeID) bool { return node%2 == 0 })
+		used.Evict(func(node forwarding.NodeID) bool { return node%2 == 0 })
 		if !used.Advance(nil, Ordinary, w, everyNode).Equal(NewRendezvous().Advance(nil, Ordinary, w, everyNode)) {
 			t.Fatal("the table depends on what was computed before")
 		}

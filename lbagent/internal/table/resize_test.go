@@ -63,7 +63,7 @@ func TestSizedTables(t *testing.T) {
 		r, w := NewRendezvous(), equalWeights(test.nodes, 1)
 		owners := r.Primaries(w, test.size)
 		for node, count := range countOwners(owners) {
-			part, tolerance := test.size.Rows/test.nodes, test.size.slack().part
+			part, tolerance := test.size.Rows/test.nodes, test.size.tolerance().part
 			if count < part*(100-tolerance)/100 || count > (part+1)*(100+tolerance)/100 && count > part+1 {
 				t.Errorf("%d nodes: node %d has %d of %d rows", test.nodes, node, count, test.size.Rows)
 			}

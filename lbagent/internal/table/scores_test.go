@@ -11,19 +11,19 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// TestScoresDecide compares leastScores with distances, including ties and extreme scores.
+// TestScoresDecide compares nearestEqual with distances, including ties and extreme scores.
 func TestScoresDecide(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const rows = 8
 		weight := uint64(rapid.Uint32Range(1, math.MaxUint32).Draw(t, "weight"))
 		score := rapid.OneOf(rapid.Uint32Range(0, 3), rapid.SampledFrom([]uint32{math.MaxUint32 - 1, math.MaxUint32}))
-		var contenders []contender
+		var contenders []candidate
 		for id := range rapid.IntRange(1, 6).Draw(t, "contenders") {
-			contenders = append(contenders, contender{
+			contenders = append(contenders, candidate{
 				id: uint32(id + 1), weight: weight, scores: rapid.SliceOfN(score, rows, rows).Draw(t, "scores"),
 			})
 		}
-		owners := leastScores(contenders, rows)
+		owners := nearestEqual(contenders, rows)
 		for row, owner := range owners {
 			for i := range contenders {
 				d := contenders[i].distance(row)

@@ -23,43 +23,43 @@ var Refused = forwarding.Endpoint{}
 // exact (assign). Without weighted endpoints the table is zero.
 func Shares(shares map[forwarding.Endpoint]Share) *forwarding.EndpointTable {
 	var table forwarding.EndpointTable
-	contenders := contendersOf(shares)
+	contenders := newCandidates(shares)
 	if len(contenders) == 0 {
 		return &table
 	}
-	for row, owner := range assign(contenders, Size{forwarding.EndpointRows, forwarding.EndpointRows}, slack{}) {
+	for row, owner := range assign(contenders, Size{forwarding.EndpointRows, forwarding.EndpointRows}, tolerance{}) {
 		table[row] = forwarding.EndpointID(contenders[owner].id)
 	}
 	return &table
 }
 
-func contendersOf(shares map[forwarding.Endpoint]Share) []contender {
+func newCandidates(shares map[forwarding.Endpoint]Share) []candidate {
 	endpoints := slices.SortedFunc(maps.Keys(shares), forwarding.Endpoint.Compare)
 	endpoints = slices.DeleteFunc(endpoints, func(e forwarding.Endpoint) bool { return shares[e].Weight == 0 })
 	score := negativeLog2
 	if !slices.ContainsFunc(endpoints, func(e forwarding.Endpoint) bool { return shares[e].Weight != shares[endpoints[0]].Weight }) {
-		score = likeNegativeLog2
+		score = approxNegativeLog2
 	}
-	contenders, scores := make([]contender, len(endpoints)), make([]uint32, len(endpoints)*forwarding.EndpointRows)
+	contenders, scores := make([]candidate, len(endpoints)), make([]uint32, len(endpoints)*forwarding.EndpointRows)
 	for i, endpoint := range endpoints {
 		seed := shareHash(endpoint)
 		own := scores[i*forwarding.EndpointRows:][:forwarding.EndpointRows]
 		for row := range own {
 			own[row] = score(mix(seed ^ uint64(row)))
 		}
-		contenders[i] = contender{
-			id: uint32(shares[endpoint].ID), weight: uint64(shares[endpoint].Weight), scores: own, lot: uint32(seed),
+		contenders[i] = candidate{
+			id: uint32(shares[endpoint].ID), weight: uint64(shares[endpoint].Weight), scores: own, tieBreaker: uint32(seed),
 		}
 	}
 	// The refused share is the same on all nodes, but its rounding should vary with the endpoints.
 	if len(endpoints) > 1 && endpoints[0] == Refused {
-		contenders[0].lot = ^contenders[len(endpoints)-1].lot
+		contenders[0].tieBreaker = ^contenders[len(endpoints)-1].tieBreaker
 	}
 	return contenders
 }
 
-// likeNegativeLog2 has the same order as negativeLog2 at almost no cost, which suffices for equal weights.
-func likeNegativeLog2(h uint64) uint32 { return uint32(^h >> 32) }
+// approxNegativeLog2 has the same order as negativeLog2 at almost no cost, which suffices for equal weights.
+func approxNegativeLog2(h uint64) uint32 { return uint32(^h >> 32) }
 
 // refusedSeed is the hash of the refused share, distinct from all endpoints' hashes.
 const refusedSeed = 0x7265667573656421

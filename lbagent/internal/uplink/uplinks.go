@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
-	"github.com/millrace-lb/millrace/lbagent/internal/wake"
+	"github.com/millrace-lb/millrace/lbagent/internal/notify"
 )
 
 // Recheck is the interval for retrying uplinks without programs, and for checking whether they lead to a
@@ -44,8 +44,8 @@ type Uplinks struct {
 	attached []netdev.Link
 	failed   bool
 	// since is when each interface, by index, became an uplink; zero for those at the start.
-	since map[int]time.Time
-	told  []string
+	since  map[int]time.Time
+	logged []string
 }
 
 // New returns Uplinks without attachments.
@@ -55,10 +55,10 @@ func New(find Finder, plane Plane, logger logr.Logger) *Uplinks {
 
 // Coverage reports which packets from routers and nodes the programs receive.
 type Coverage struct {
-	Unattached map[string]string
-	Lacking    []string
-	Interfaces []millracev1beta1.InterfaceStatus
-	Again      time.Duration
+	Unattached      map[string]string
+	MissingPrograms []string
+	Interfaces      []millracev1beta1.InterfaceStatus
+	RequeueAfter    time.Duration
 }
 
 // Update attaches the programs to changed uplinks.
@@ -70,22 +70,22 @@ func (u *Uplinks) Update(m *model.Model, now time.Time) (Coverage, error) {
 	found, findErr := u.find([]netip.Addr{m.Self.IPv4, m.Self.IPv6}, peers, now)
 	var attachErr error
 	if findErr == nil {
-		u.note(found, now)
+		u.record(found, now)
 		attachErr = u.attach()
 	}
 	// If finding uplinks fails, the programs stay attached.
 	c := u.cover(m.Peers, now)
 	if findErr == nil {
-		c.Again = wake.Soonest(c.Again, found.Again)
+		c.RequeueAfter = notify.Soonest(c.RequeueAfter, found.RequeueAfter)
 	}
-	if len(c.Lacking) == 0 {
+	if len(c.MissingPrograms) == 0 {
 		attachErr = withoutUplinks(attachErr)
 	}
-	u.tell(c.Interfaces)
+	u.logChanges(c.Interfaces)
 	return c, errors.Join(findErr, attachErr)
 }
 
-func (u *Uplinks) note(found *netdev.Uplinks, now time.Time) {
+func (u *Uplinks) record(found *netdev.Uplinks, now time.Time) {
 	since := map[int]time.Time{}
 	for _, link := range found.Links {
 		first, known := u.since[link.Index]
@@ -152,21 +152,21 @@ func (u *Uplinks) cover(peers []model.Peer, now time.Time) Coverage {
 		}
 	}
 	if len(without) > 0 {
-		c.Again = Recheck
+		c.RequeueAfter = Recheck
 	}
 	// Other nodes send to the node's addresses.
-	carried := slices.ContainsFunc(u.found.Links, func(l netdev.Link) bool { return l.Ethernet && l.Carries })
-	c.Lacking = u.lacking(u.ingress(nil, carried), without, now, &c)
+	carried := slices.ContainsFunc(u.found.Links, func(l netdev.Link) bool { return l.Ethernet && l.HasAddress })
+	c.MissingPrograms = u.missingPrograms(u.ingress(nil, carried), without, now, &c)
 	for i := range peers {
-		leads, known := u.found.Leads[peers[i].Address]
-		lacking := u.lacking(u.ingress(leads, known), without, now, &c)
+		leads, known := u.found.PeerUplinks[peers[i].Address]
+		lacking := u.missingPrograms(u.ingress(leads, known), without, now, &c)
 		if len(lacking) > 0 {
 			c.Unattached[peers[i].Name] = lacking[0]
 		}
-		c.Lacking = append(c.Lacking, lacking...)
+		c.MissingPrograms = append(c.MissingPrograms, lacking...)
 	}
-	slices.Sort(c.Lacking)
-	c.Lacking = slices.Compact(c.Lacking)
+	slices.Sort(c.MissingPrograms)
+	c.MissingPrograms = slices.Compact(c.MissingPrograms)
 	return c
 }
 
@@ -188,16 +188,16 @@ func (u *Uplinks) without() map[int]bool {
 func (u *Uplinks) ingress(leads []int, known bool) []netdev.Link {
 	var ingress []netdev.Link
 	for _, link := range u.found.Links {
-		if slices.Contains(leads, link.Index) || link.Ethernet && (link.Carries || !known) {
+		if slices.Contains(leads, link.Index) || link.Ethernet && (link.HasAddress || !known) {
 			ingress = append(ingress, link)
 		}
 	}
 	return ingress
 }
 
-// lacking returns messages about ingress interfaces that need the programs and do not have them. A new
+// missingPrograms returns messages about ingress interfaces that need the programs and do not have them. A new
 // interface has time to get them.
-func (u *Uplinks) lacking(ingress []netdev.Link, without map[int]bool, now time.Time, c *Coverage) []string {
+func (u *Uplinks) missingPrograms(ingress []netdev.Link, without map[int]bool, now time.Time, c *Coverage) []string {
 	if len(without) == len(u.found.Links) {
 		return []string{"no uplink has the programs"}
 	}
@@ -207,7 +207,7 @@ func (u *Uplinks) lacking(ingress []netdev.Link, without map[int]bool, now time.
 			continue
 		}
 		if left := netdev.HoldOff - now.Sub(u.since[link.Index]); left > 0 {
-			c.Again = wake.Soonest(c.Again, left)
+			c.RequeueAfter = notify.Soonest(c.RequeueAfter, left)
 			continue
 		}
 		lacking = append(lacking, fmt.Sprintf("uplink %s is without the programs", link.Name))
@@ -222,9 +222,9 @@ func withoutEthernet(link *netdev.Link) millracev1beta1.InterfaceStatus {
 	}
 }
 
-func (u *Uplinks) tell(interfaces []millracev1beta1.InterfaceStatus) {
-	if texts := describeInterfaces(interfaces); !slices.Equal(texts, u.told) {
-		u.told = texts
+func (u *Uplinks) logChanges(interfaces []millracev1beta1.InterfaceStatus) {
+	if texts := describeInterfaces(interfaces); !slices.Equal(texts, u.logged) {
+		u.logged = texts
 		u.logger.Info("Uplinks", "interfaces", texts)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/millrace-lb/millrace/lbagent/internal/wake"
+	"github.com/millrace-lb/millrace/lbagent/internal/notify"
 )
 
 const redial = time.Second
@@ -20,7 +20,7 @@ const redial = time.Second
 type Client struct {
 	path    string
 	changed chan struct{}
-	wanted  chan struct{}
+	updated chan struct{}
 
 	mu     sync.Mutex
 	want   Want
@@ -32,7 +32,7 @@ type Client struct {
 // NewClient returns a client for the socket at path.
 func NewClient(path string) *Client {
 	return &Client{
-		path: path, changed: make(chan struct{}, 1), wanted: make(chan struct{}, 1),
+		path: path, changed: make(chan struct{}, 1), updated: make(chan struct{}, 1),
 		err: fmt.Errorf("the BFD process has not answered yet at %s", path),
 	}
 }
@@ -46,7 +46,7 @@ func (c *Client) Set(want Want) {
 	defer c.mu.Unlock()
 	if !reflect.DeepEqual(c.want, want) {
 		c.want = want
-		wake.Notify(c.wanted)
+		notify.Signal(c.updated)
 	}
 }
 
@@ -63,11 +63,11 @@ func (c *Client) Run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-c.wanted:
-		wake.Notify(c.wanted)
+	case <-c.updated:
+		notify.Signal(c.updated)
 	}
 	for {
-		err := c.converse(ctx)
+		err := c.exchange(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -80,7 +80,7 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 }
 
-func (c *Client) converse(ctx context.Context) error {
+func (c *Client) exchange(ctx context.Context) error {
 	var dialer net.Dialer
 	connection, err := dialer.DialContext(ctx, "unix", c.path)
 	if err != nil {
@@ -102,7 +102,7 @@ func (c *Client) converse(ctx context.Context) error {
 			select {
 			case <-ctx.Done():
 				return
-			case <-c.wanted:
+			case <-c.updated:
 			}
 		}
 	}()
@@ -114,7 +114,7 @@ func (c *Client) converse(ctx context.Context) error {
 		c.mu.Lock()
 		c.report, c.err = report, nil
 		c.mu.Unlock()
-		wake.Notify(c.changed)
+		notify.Signal(c.changed)
 	}
 }
 
@@ -124,6 +124,6 @@ func (c *Client) fail(err error) {
 	c.err = err
 	c.mu.Unlock()
 	if !told {
-		wake.Notify(c.changed)
+		notify.Signal(c.changed)
 	}
 }

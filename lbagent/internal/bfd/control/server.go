@@ -18,10 +18,10 @@ import (
 )
 
 const (
-	// longestLine bounds a Want: 256 sessions of 0.5 KiB.
-	longestLine = 1 << 17
-	// tellAgain is the interval of unchanged reports, for their counters.
-	tellAgain = 10 * time.Second
+	// maxLine bounds a Want: 256 sessions of 0.5 KiB.
+	maxLine = 1 << 17
+	// reportInterval is the interval of unchanged reports, for their counters.
+	reportInterval = 10 * time.Second
 	// writeTimeout bounds the writing of a report to an agent that does not read.
 	writeTimeout = 5 * time.Second
 )
@@ -31,7 +31,7 @@ type Sessions interface {
 	Set(want Want)
 	// Report returns the current report; Told blocks until it may have changed.
 	Report() *Report
-	Told() error
+	AwaitReport() error
 }
 
 // Listen creates the socket, for root only, and replaces that of a previous process.
@@ -56,7 +56,7 @@ func Serve(ctx context.Context, listener net.Listener, sessions Sessions, logger
 	defer stop()
 	changed := newBroadcast()
 	go func() {
-		for sessions.Told() == nil {
+		for sessions.AwaitReport() == nil {
 			changed.send()
 		}
 	}()
@@ -102,7 +102,7 @@ func serve(ctx context.Context, connection net.Conn, sessions Sessions, changed 
 		case <-ctx.Done():
 			return
 		case <-again:
-		case <-time.After(tellAgain):
+		case <-time.After(reportInterval):
 		}
 	}
 }
@@ -141,8 +141,8 @@ func (l *lines) Read(buffer []byte) (int, error) {
 		if l.n++; b == '\n' {
 			l.n = 0
 		}
-		if l.n > longestLine {
-			return 0, fmt.Errorf("a line is longer than %d bytes", longestLine)
+		if l.n > maxLine {
+			return 0, fmt.Errorf("a line is longer than %d bytes", maxLine)
 		}
 	}
 	return n, err

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
-	"github.com/millrace-lb/millrace/lbagent/internal/wake"
+	"github.com/millrace-lb/millrace/lbagent/internal/notify"
 )
 
 // Process is the client of the BFD process.
@@ -48,15 +48,15 @@ func New(process Process, down func(peer, reason string) error, logger logr.Logg
 
 // Run processes each report until ctx is done, and calls looked afterwards.
 func (d *Detector) Run(ctx context.Context, reports <-chan struct{}, looked func()) error {
-	return wake.Forward(ctx, reports, func() {
-		d.look()
+	return notify.Forward(ctx, reports, func() {
+		d.check()
 		looked()
 	})
 }
 
-// look resets sessions with new losses. Administrative shutdowns do not count (RFC 5882, section 3.2), nor
+// check resets sessions with new losses. Administrative shutdowns do not count (RFC 5882, section 3.2), nor
 // losses in the first report.
-func (d *Detector) look() {
+func (d *Detector) check() {
 	report, err := d.process.Report()
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -91,9 +91,9 @@ func (d *Detector) Report() (control.Report, error) { return d.process.Report() 
 // reportDelay bounds the delay of a report about a lost session.
 const reportDelay = 250 * time.Millisecond
 
-// Heard returns a time after which a router's packet arrived: an established session received one within its
+// LastReceived returns a time after which a router's packet arrived: an established session received one within its
 // detection time. It returns zero if no session is up.
-func (d *Detector) Heard(now time.Time) (after time.Time) {
+func (d *Detector) LastReceived(now time.Time) (after time.Time) {
 	report, err := d.process.Report()
 	if err != nil {
 		return time.Time{}
@@ -110,8 +110,8 @@ func (d *Detector) Heard(now time.Time) (after time.Time) {
 	return after
 }
 
-// Want configures the sessions of the model.
-func (d *Detector) Want(m *model.Model) {
+// SetPeers configures the sessions of the model.
+func (d *Detector) SetPeers(m *model.Model) {
 	want := control.Want{Peers: []control.Peer{}}
 	for i := range m.Peers {
 		peer := &m.Peers[i]

@@ -55,7 +55,7 @@ func TestDetectorTakesDown(t *testing.T) {
 	} {
 		down = nil
 		process.report, process.err = control.Report{Sessions: step.sessions}, step.err
-		d.look()
+		d.check()
 		if !slices.Equal(down, step.want) {
 			t.Errorf("%s: taken down %q, want %q", step.name, down, step.want)
 		}
@@ -72,7 +72,7 @@ func TestDetectorWantsAndObserves(t *testing.T) {
 		Peers: []model.Peer{{Name: "a", Address: address}, {Name: "b", Address: netip.MustParseAddr("198.51.100.9")}},
 		BFD:   map[string]desired.BFD{"a": {Enabled: true, TransmitInterval: 50 * ms, ReceiveInterval: 70 * ms, DetectMultiplier: 4, Multihop: true, MinimumTTL: 250}},
 	}
-	d.Want(m)
+	d.SetPeers(m)
 	want := control.Peer{
 		Name: "a", Address: address, Multihop: true, MinimumTTL: 250,
 		Parameters: bfd.Parameters{TransmitInterval: 50 * ms, ReceiveInterval: 70 * ms, DetectMultiplier: 4},
@@ -81,12 +81,12 @@ func TestDetectorWantsAndObserves(t *testing.T) {
 		t.Errorf("wanted %+v", process.wanted)
 	}
 	m.Peers[0].Source = netip.MustParseAddr("198.51.100.5")
-	d.Want(m)
+	d.SetPeers(m)
 	if want.Source = m.Peers[0].Source; !slices.Equal(process.wanted.Peers, []control.Peer{want}) {
 		t.Errorf("with a source address: wanted %+v", process.wanted)
 	}
 	m.Peers[0].Source, m.Peers[0].SourceInterface = netip.Addr{}, "absent0"
-	if d.Want(m); !slices.Equal(process.wanted.Peers, []control.Peer{want}) {
+	if d.SetPeers(m); !slices.Equal(process.wanted.Peers, []control.Peer{want}) {
 		t.Errorf("with a source interface that went: wanted %+v, want the address of before", process.wanted)
 	}
 	observe := func() *millracev1beta1.BFDStatus {
@@ -133,7 +133,7 @@ func TestDetectorHears(t *testing.T) {
 		"a process ended": {sessions: []control.Session{up(time.Second)}, err: errors.New("gone")},
 	} {
 		d := New(&saying{report: control.Report{Sessions: test.sessions}, err: test.err}, nil, logr.Discard())
-		if got := d.Heard(now); !got.Equal(test.want) {
+		if got := d.LastReceived(now); !got.Equal(test.want) {
 			t.Errorf("%s: heard after %s, want %s", name, got, test.want)
 		}
 	}

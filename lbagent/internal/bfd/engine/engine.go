@@ -42,8 +42,8 @@ const MaxSessions = 256
 // wait for a lock, whose holder may wait for a CPU.
 type Engine struct {
 	// wake interrupts the thread's poll; told signals a changed report. Both are eventfds.
-	wake, toldFD int
-	told         *os.File
+	wake, reportFD int
+	reportEvent    *os.File
 
 	wanted   atomic.Pointer[control.Want]
 	stretch  atomic.Int64
@@ -52,7 +52,7 @@ type Engine struct {
 
 	have          *control.Want
 	sessions      map[string]*session
-	leaving       map[uint32]*session
+	closing       map[uint32]*session
 	discriminator map[uint32]*session
 	remote        map[remote]*session
 	listeners     map[kind]*listener
@@ -80,9 +80,9 @@ type session struct {
 	retry   time.Time
 	// until is the time at which a session in shutdown is deleted, else zero.
 	until time.Time
-	// told is the last reported state.
-	told observed
-	sent time.Time
+	// reported is the last reported state.
+	reported observed
+	sent     time.Time
 }
 
 type observed struct {
@@ -113,8 +113,8 @@ func New() (*Engine, error) {
 		return nil, fmt.Errorf("make an eventfd: %w", err)
 	}
 	e := &Engine{
-		wake: wake, toldFD: told, told: os.NewFile(uintptr(told), "told"),
-		sessions: map[string]*session{}, leaving: map[uint32]*session{},
+		wake: wake, reportFD: told, reportEvent: os.NewFile(uintptr(told), "told"),
+		sessions: map[string]*session{}, closing: map[uint32]*session{},
 		discriminator: map[uint32]*session{}, remote: map[remote]*session{},
 		listeners: map[kind]*listener{}, discarded: map[string]uint64{},
 	}
@@ -131,15 +131,15 @@ func (e *Engine) Set(want control.Want) {
 // Report returns the current report, which must not be modified.
 func (e *Engine) Report() *control.Report { return e.report.Load() }
 
-// Told blocks until the report may have changed or Close is called.
-func (e *Engine) Told() error {
+// AwaitReport blocks until the report may have changed or Close is called.
+func (e *Engine) AwaitReport() error {
 	var count [8]byte
-	_, err := e.told.Read(count[:])
+	_, err := e.reportEvent.Read(count[:])
 	return err
 }
 
-// Close unblocks Told.
-func (e *Engine) Close() error { return e.told.Close() }
+// Close unblocks AwaitReport.
+func (e *Engine) Close() error { return e.reportEvent.Close() }
 
 func (e *Engine) set(want *control.Want, now time.Time) {
 	wanted := map[string]control.Peer{}
@@ -147,8 +147,8 @@ func (e *Engine) set(want *control.Want, now time.Time) {
 		wanted[peer.Name] = peer
 	}
 	for name, s := range e.sessions {
-		if peer, ok := wanted[name]; !ok || !sameWay(peer, s.peer) {
-			e.leave(s, now)
+		if peer, ok := wanted[name]; !ok || !onlyParametersDiffer(peer, s.peer) {
+			e.shutDown(s, now)
 		}
 	}
 	e.refused = nil
@@ -183,14 +183,14 @@ func check(peer control.Peer) error {
 	return nil
 }
 
-// sameWay reports whether only parameters differ, so that the session can continue.
-func sameWay(a, b control.Peer) bool {
+// onlyParametersDiffer reports whether only parameters differ, so that the session can continue.
+func onlyParametersDiffer(a, b control.Peer) bool {
 	return a.Address == b.Address && a.Source == b.Source && a.Multihop == b.Multihop
 }
 
 func (e *Engine) add(peer control.Peer, state *bfd.Session) error {
 	s := &session{Session: state, peer: peer, fd: -1}
-	s.told = s.observed()
+	s.reported = s.observed()
 	scope, err := scopeOf(peer.Address)
 	if err != nil {
 		return err
@@ -202,7 +202,7 @@ func (e *Engine) add(peer control.Peer, state *bfd.Session) error {
 		return fmt.Errorf("%s has a session for LBPeer %s", peer.Address, other.peer.Name)
 	case taken:
 		// The session in shutdown would continue to report Down to the peer.
-		e.forget(other)
+		e.remove(other)
 	}
 	e.sessions[peer.Name], e.remote[key], e.discriminator[s.Discriminator()] = s, s, s
 	e.version++
@@ -215,20 +215,20 @@ func (s *session) remote() remote {
 
 func (s *session) kind() kind { return kind{s.peer.Address.Is6(), s.peer.Multihop} }
 
-// leave shuts a session down, and keeps it until the peer is informed.
-func (e *Engine) leave(s *session, now time.Time) {
+// shutDown shuts a session down, and keeps it until the peer is informed.
+func (e *Engine) shutDown(s *session, now time.Time) {
 	delete(e.sessions, s.peer.Name)
 	s.Disable(now)
 	s.until = now.Add(s.PeerDetectionTime())
-	e.leaving[s.Discriminator()] = s
+	e.closing[s.Discriminator()] = s
 }
 
-func (e *Engine) forget(s *session) {
+func (e *Engine) remove(s *session) {
 	if s.fd >= 0 {
 		_ = unix.Close(s.fd)
 	}
 	e.version++
-	delete(e.leaving, s.Discriminator())
+	delete(e.closing, s.Discriminator())
 	delete(e.discriminator, s.Discriminator())
 	if e.remote[s.remote()] == s {
 		delete(e.remote, s.remote())
@@ -250,9 +250,9 @@ func (e *Engine) Run(ctx context.Context) error {
 	e.priority = realtime()
 	stop := context.AfterFunc(ctx, e.interrupt)
 	defer stop()
-	payload, oob := make([]byte, largest), make([]byte, 128)
+	payload, oob := make([]byte, maxPacket), make([]byte, 128)
 	for ctx.Err() == nil {
-		e.obey(time.Now())
+		e.applyConfig(time.Now())
 		e.publish(time.Now())
 		if err := poll(e.descriptors(time.Now()), e.wait(time.Now())); err != nil {
 			return err
@@ -266,7 +266,7 @@ func (e *Engine) Run(ctx context.Context) error {
 				if !ok {
 					break
 				}
-				e.take(d, k, time.Now())
+				e.dispatch(d, k, time.Now())
 			}
 			flooded = flooded || n == batch
 		}
@@ -278,7 +278,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (e *Engine) obey(now time.Time) {
+func (e *Engine) applyConfig(now time.Time) {
 	if want := e.wanted.Load(); want != e.have {
 		e.have = want
 		e.set(want, now)
@@ -295,7 +295,7 @@ func (e *Engine) publish(now time.Time) {
 	e.published = now
 	if e.changed {
 		e.changed = false
-		_, _ = unix.Write(e.toldFD, one)
+		_, _ = unix.Write(e.reportFD, one)
 	}
 }
 
@@ -334,8 +334,8 @@ func poll(descriptors []unix.PollFd, wait time.Duration) error {
 	return nil
 }
 
-// take passes a datagram to its session (RFC 5880, section 6.8.6).
-func (e *Engine) take(d datagram, k kind, now time.Time) {
+// dispatch passes a datagram to its session (RFC 5880, section 6.8.6).
+func (e *Engine) dispatch(d datagram, k kind, now time.Time) {
 	s, p, reason := e.find(d, k)
 	if reason != "" {
 		e.discarded[reason]++
@@ -359,12 +359,12 @@ func (e *Engine) find(d datagram, k kind) (*session, bfd.Packet, string) {
 	switch {
 	case s == nil || s.kind() != k:
 		return nil, p, "no_session"
-	case d.ttl < int(s.leastTTL()):
+	case d.ttl < int(s.minTTL()):
 		return nil, p, "ttl"
-	case s.remote() != from && (p.YourDiscriminator == 0 || !s.Proves(p)):
+	case s.remote() != from && (p.YourDiscriminator == 0 || !s.IsFromPeer(p)):
 		// Both discriminators match if the peer's address changed (RFC 5880, section 6.3).
 		return nil, p, "other_address"
-	case k.multihop && s.State() == bfd.Up && !s.Proves(p):
+	case k.multihop && s.State() == bfd.Up && !s.IsFromPeer(p):
 		// Packets with the peer's address may be spoofed. A restarted peer is accepted after the detection time.
 		return nil, p, "other_discriminator"
 	}
@@ -374,19 +374,19 @@ func (e *Engine) find(d datagram, k kind) (*session, bfd.Packet, string) {
 func (e *Engine) advance(now time.Time) {
 	for _, s := range e.discriminator {
 		if !s.until.IsZero() && !now.Before(s.until) {
-			e.forget(s)
+			e.remove(s)
 			continue
 		}
 		interval := s.TransmitInterval()
 		if p, send := s.Advance(now); send {
 			e.send(s, p, now)
-			if s.told.state == bfd.Up && s.State() == bfd.Up && s.told.transmit == interval {
+			if s.reported.state == bfd.Up && s.State() == bfd.Up && s.reported.transmit == interval {
 				e.longestDelay = max(e.longestDelay, now.Sub(s.sent)-interval)
 			}
 			s.sent = now
 		}
-		if seen := s.observed(); seen != s.told {
-			s.told, e.changed = seen, true
+		if seen := s.observed(); seen != s.reported {
+			s.reported, e.changed = seen, true
 		}
 	}
 }

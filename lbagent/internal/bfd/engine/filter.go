@@ -24,10 +24,10 @@ const (
 	ttlV6At, sourceV6At = 7, 8
 )
 
-// mostInstructions bounds a filter that checks sources, enough for 42 IPv6 or 75 IPv4 sessions; larger ones
+// maxInstructions bounds a filter that checks sources, enough for 42 IPv6 or 75 IPv4 sessions; larger ones
 // check the TTL only. Before Linux 6.7 a socket has 20 KiB for filters (net.core.optmem_max), shared by old
 // and new filter during a replacement, and the kernel translates an instruction into up to two of 8 bytes.
-const mostInstructions = 600
+const maxInstructions = 600
 
 // admission defines the accepted packets of a listener: those of a session's source with its minimum TTL, and
 // those with our discriminator from any source (RFC 5880, section 6.3).
@@ -46,7 +46,7 @@ func (e *Engine) admission(k kind) admission {
 		if s.kind() != k {
 			continue
 		}
-		source, ttl := s.peer.Address.WithZone(""), s.leastTTL()
+		source, ttl := s.peer.Address.WithZone(""), s.minTTL()
 		if have, found := a.sources[source]; found {
 			ttl = min(ttl, have)
 		}
@@ -56,8 +56,8 @@ func (e *Engine) admission(k kind) admission {
 	return a
 }
 
-// leastTTL returns the minimum TTL of the peer's packets: 255 for single-hop sessions (RFC 5881, section 5).
-func (s *session) leastTTL() uint8 {
+// minTTL returns the minimum TTL of the peer's packets: 255 for single-hop sessions (RFC 5881, section 5).
+func (s *session) minTTL() uint8 {
 	if s.peer.Multihop {
 		return s.peer.MinimumTTL
 	}
@@ -101,7 +101,7 @@ func (a admission) program(v6 bool) []bpf.Instruction {
 			bpf.JumpIf{Cond: bpf.JumpGreaterOrEqual, Val: uint32(a.sources[source]), SkipTrue: 1},
 			drop, take)
 	}
-	if len(program) >= mostInstructions {
+	if len(program) >= maxInstructions {
 		return append(atLeast, take)
 	}
 	return append(program, drop)

@@ -95,7 +95,7 @@ func TestSocketFilter(t *testing.T) {
 			fd, port := receiver(t, test.from.Is6(), test.admits)
 			send(t, test.from, test.ttl, port, test.payload)
 			// On the loopback interface a packet is delivered when send returns.
-			_, _, err := unix.Recvfrom(fd, make([]byte, largest), unix.MSG_DONTWAIT)
+			_, _, err := unix.Recvfrom(fd, make([]byte, maxPacket), unix.MSG_DONTWAIT)
 			if taken := err == nil; taken != test.taken {
 				t.Errorf("taken: %t, want %t", taken, test.taken)
 			}
@@ -132,7 +132,7 @@ func TestSocketFilterOfManySessions(t *testing.T) {
 					continue
 				}
 				send(t, loopback, sentTTL, port, packet(bfd.Down, peers, 0).Append(nil))
-				_, _, err := unix.Recvfrom(fd, make([]byte, largest), unix.MSG_DONTWAIT)
+				_, _, err := unix.Recvfrom(fd, make([]byte, maxPacket), unix.MSG_DONTWAIT)
 				if taken, want := err == nil, sessions == MaxSessions; taken != want {
 					t.Errorf("%d sessions: an untrusted host's packet taken: %t, want %t", sessions, taken, want)
 				}

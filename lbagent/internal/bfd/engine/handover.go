@@ -14,8 +14,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
 )
 
-// settleInterval is the polling interval for the peers' confirmations.
-const settleInterval = 10 * time.Millisecond
+// confirmInterval is the polling interval for the peers' confirmations.
+const confirmInterval = 10 * time.Millisecond
 
 // Saved is a session for the next process.
 type Saved struct {
@@ -25,20 +25,20 @@ type Saved struct {
 
 type handover struct {
 	saved []Saved
-	// settled is true once all peers confirmed the detection time.
-	settled bool
+	// confirmed is true once all peers confirmed the detection time.
+	confirmed bool
 }
 
 // HandOver requests the detection time from all peers, waits until they confirmed it or ctx is done, and
 // returns the established sessions. Run must be running.
 func (e *Engine) HandOver(ctx context.Context, detectionTime time.Duration) []Saved {
 	e.stretch.Store(int64(detectionTime))
-	ticker := time.NewTicker(settleInterval)
+	ticker := time.NewTicker(confirmInterval)
 	defer ticker.Stop()
 	for {
 		e.interrupt()
 		last := e.handover.Load()
-		if last != nil && last.settled {
+		if last != nil && last.confirmed {
 			return last.saved
 		}
 		select {
@@ -57,12 +57,12 @@ func (e *Engine) handOver() {
 	if detectionTime == 0 {
 		return
 	}
-	h := &handover{settled: true}
+	h := &handover{confirmed: true}
 	for _, s := range e.sessions {
 		if !e.stretched {
-			s.Stretch(detectionTime)
+			s.RequestDetectionTime(detectionTime)
 		}
-		h.settled = h.settled && s.Settled()
+		h.confirmed = h.confirmed && s.IsConfirmed()
 		if state, up := s.Save(); up {
 			h.saved = append(h.saved, Saved{s.peer, state})
 		}

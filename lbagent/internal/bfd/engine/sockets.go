@@ -29,8 +29,8 @@ const (
 	// socketPriority is TC_PRIO_INTERACTIVE, the highest without a capability.
 	socketPriority = 6
 	sentTTL        = 255
-	// largest exceeds the maximum packet size, whose length field is one byte.
-	largest = 256
+	// maxPacket exceeds the maximum packet size, whose length field is one byte.
+	maxPacket = 256
 )
 
 // kind selects the listener of a session: an address family and a port.

@@ -24,8 +24,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/history/segments"
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/notify"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
-	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 )
 
 const (
@@ -52,7 +52,7 @@ type Recorder struct {
 	// log is nil while nothing is recorded; off is the reason.
 	log     *segments.Log
 	off     error
-	keeper  *history.Keeper
+	tracker *history.Tracker
 	unsaved uint64
 	failing bool
 }
@@ -69,7 +69,7 @@ func directoryIn(stateDir string) string { return filepath.Join(stateDir, "histo
 // New opens the history in the state directory; empty disables it. The agent does not depend on it, so
 // errors are only logged, and opening is retried.
 func New(stateDir string, of Source, logger logr.Logger) *Recorder {
-	r := &Recorder{source: of, logger: logger, wake: make(chan struct{}, 1), keeper: history.NewKeeper()}
+	r := &Recorder{source: of, logger: logger, wake: make(chan struct{}, 1), tracker: history.NewTracker()}
 	if stateDir == "" {
 		r.off = errors.New("no history is kept: --state-dir of the agent is empty")
 		return r
@@ -109,17 +109,17 @@ func Remove(stateDir string) error { return segments.Remove(directoryIn(stateDir
 
 // Nodes is the state of other nodes.
 type Nodes interface {
-	// Lost returns the nodes that were down in the last pass, and whether this node may be cut off.
-	Lost() (down map[forwarding.NodeID]bool, cutOff bool)
+	// Down returns the nodes that were down in the last pass, and whether this node may be cut off.
+	Down() (down map[forwarding.NodeID]bool, cutOff bool)
 }
 
-// See hands over the state of a pass; m is nil if the pass computed no model.
-func (r *Recorder) See(now time.Time, m *model.Model, observation *status.Observation, nodes Nodes) {
+// Observe hands over the state of a pass; m is nil if the pass computed no model.
+func (r *Recorder) Observe(now time.Time, m *model.Model, observation *status.Observation, nodes Nodes) {
 	if r == nil || m == nil || !r.records() {
 		return
 	}
 	state := &history.State{Time: now, Model: m, Decisions: observation.Decisions, Problems: problemsIn(observation)}
-	state.Down, state.CutOff = nodes.Lost()
+	state.Down, state.CutOff = nodes.Down()
 	for i := range observation.Sessions {
 		session := history.Session{Peer: observation.Sessions[i].Peer}
 		if bfd := observation.Sessions[i].BFD; bfd != nil {
@@ -130,7 +130,7 @@ func (r *Recorder) See(now time.Time, m *model.Model, observation *status.Observ
 	r.mu.Lock()
 	r.next = state
 	r.mu.Unlock()
-	wake.Notify(r.wake)
+	notify.Signal(r.wake)
 }
 
 func problemsIn(observation *status.Observation) (problems []history.Problem) {
@@ -143,7 +143,7 @@ func problemsIn(observation *status.Observation) (problems []history.Problem) {
 			add(fmt.Sprintf("no program on %s: %s", uplink.Name, uplink.Message))
 		}
 	}
-	for _, text := range observation.Lacking {
+	for _, text := range observation.MissingPrograms {
 		add("uplink without the programs: " + text)
 	}
 	for _, text := range observation.Host {
@@ -174,7 +174,7 @@ func (r *Recorder) Run(ctx context.Context, version string) error {
 	defer r.close()
 	ticker := time.NewTicker(countEvery)
 	defer ticker.Stop()
-	began := func() { r.record(func(k *history.Keeper) [][]byte { return k.Agent("Started", version, time.Now()) }) }
+	began := func() { r.record(func(k *history.Tracker) [][]byte { return k.Agent("Started", version, time.Now()) }) }
 	began()
 	r.count(time.Now())
 	for {
@@ -182,7 +182,7 @@ func (r *Recorder) Run(ctx context.Context, version string) error {
 		case <-ctx.Done():
 			r.look()
 			r.count(time.Now())
-			r.record(func(k *history.Keeper) [][]byte { return k.Agent("Ended", "", time.Now()) })
+			r.record(func(k *history.Tracker) [][]byte { return k.Agent("Ended", "", time.Now()) })
 			return ctx.Err()
 		case <-ticker.C:
 			if r.open() {
@@ -234,7 +234,7 @@ func (r *Recorder) look() {
 		}
 		state.Sessions = append(state.Sessions, seen)
 	}
-	r.record(func(k *history.Keeper) [][]byte { return k.See(state) })
+	r.record(func(k *history.Tracker) [][]byte { return k.Update(state) })
 }
 
 func (r *Recorder) count(now time.Time) {
@@ -246,21 +246,21 @@ func (r *Recorder) count(now time.Time) {
 		r.logger.Error(err, "Dropped packets are not recorded; will try again", "after", countEvery)
 	}
 	services := r.source.Services()
-	r.record(func(k *history.Keeper) (lines [][]byte) {
+	r.record(func(k *history.Tracker) (lines [][]byte) {
 		if err == nil {
 			lines = k.Count(history.Counters(counts), services, now)
 		}
-		return append(lines, k.LeftOut(now)...)
+		return append(lines, k.Dropped(now)...)
 	})
 }
 
-func (r *Recorder) record(makeLines func(*history.Keeper) [][]byte) {
+func (r *Recorder) record(makeLines func(*history.Tracker) [][]byte) {
 	r.lock.Lock()
 	defer r.lock.Unlock()
 	if r.log == nil {
 		return
 	}
-	lines := makeLines(r.keeper)
+	lines := makeLines(r.tracker)
 	if len(lines) == 0 {
 		return
 	}
@@ -277,8 +277,8 @@ func (r *Recorder) record(makeLines func(*history.Keeper) [][]byte) {
 	r.failing = err != nil
 }
 
-// Ask runs a query of the console.
-func (r *Recorder) Ask(query *consoleapi.HistoryQuery) (*consoleapi.History, error) {
+// Query runs a query of the console.
+func (r *Recorder) Query(query *consoleapi.HistoryQuery) (*consoleapi.History, error) {
 	r.lock.Lock()
 	log, off := r.log, r.off
 	r.lock.Unlock()
@@ -289,7 +289,7 @@ func (r *Recorder) Ask(query *consoleapi.HistoryQuery) (*consoleapi.History, err
 	if err := log.Read(selection.Add); err != nil {
 		return nil, err
 	}
-	return selection.Done(), nil
+	return selection.Result(), nil
 }
 
 // Metrics returns the values for the metrics of the history.
@@ -299,12 +299,12 @@ func (r *Recorder) Metrics() metrics.History {
 	}
 	r.lock.Lock()
 	defer r.lock.Unlock()
-	told := metrics.History{LeftOut: map[string]uint64{}, Unwritten: r.unsaved}
+	told := metrics.History{Dropped: map[string]uint64{}, Unwritten: r.unsaved}
 	if r.log != nil {
 		told.Bytes = r.log.Size()
 	}
-	for kind, count := range r.keeper.LeftOutCounts() {
-		told.LeftOut[string(kind)] = count
+	for kind, count := range r.tracker.DroppedCounts() {
+		told.Dropped[string(kind)] = count
 	}
 	return told
 }

@@ -26,8 +26,8 @@ func TestNoHistory(t *testing.T) {
 	}
 	for _, directory := range []string{"", filepath.Dir(occupied)} {
 		r := New(directory, Source{}, logr.Discard())
-		r.See(time.Now(), &model.Model{}, &status.Observation{}, nil)
-		if history, err := r.Ask(&consoleapi.HistoryQuery{}); err == nil {
+		r.Observe(time.Now(), &model.Model{}, &status.Observation{}, nil)
+		if history, err := r.Query(&consoleapi.HistoryQuery{}); err == nil {
 			t.Errorf("directory %q: history %+v, want an error", directory, history)
 		}
 		ended, cancel := context.WithCancel(t.Context())
@@ -35,7 +35,7 @@ func TestNoHistory(t *testing.T) {
 		if err := r.Run(ended, "v1"); err != nil && !errors.Is(err, context.Canceled) {
 			t.Errorf("directory %q: %v", directory, err)
 		}
-		if got := r.Metrics(); got.Bytes != 0 || got.Unwritten != 0 || len(got.LeftOut) != 0 {
+		if got := r.Metrics(); got.Bytes != 0 || got.Unwritten != 0 || len(got.Dropped) != 0 {
 			t.Errorf("directory %q: metrics %+v, want %+v", directory, got, metrics.History{})
 		}
 	}
@@ -58,7 +58,7 @@ func TestHistoryLater(t *testing.T) {
 		t.Error("no history is kept")
 	}
 	defer r.close()
-	if _, err := r.Ask(&consoleapi.HistoryQuery{}); err != nil {
+	if _, err := r.Query(&consoleapi.HistoryQuery{}); err != nil {
 		t.Error(err)
 	}
 }

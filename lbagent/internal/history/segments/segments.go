@@ -27,9 +27,9 @@ const (
 	pattern = "%08d.jsonl"
 )
 
-// Kept returns the number of bytes of the newest lines that are always retained, for lines of at most
+// MinRetained returns the number of bytes of the newest lines that are always retained, for lines of at most
 // longest bytes: a segment ends before a line that does not fit.
-func Kept(longest int) int64 { return (Segments - 1) * int64(SegmentSize-longest) }
+func MinRetained(longest int) int64 { return (Segments - 1) * int64(SegmentSize-longest) }
 
 // Log is a directory of lines. It is safe for concurrent use.
 type Log struct {
@@ -42,8 +42,8 @@ type Log struct {
 	size int64
 	// torn is true if the file may end within a line.
 	torn bool
-	// before is the size of all files but the last.
-	before int64
+	// olderSize is the size of all files but the last.
+	olderSize int64
 }
 
 // Open returns the Log in a directory and creates the directory.
@@ -75,7 +75,7 @@ func (l *Log) adopt() error {
 		if err != nil {
 			return fmt.Errorf("look at the history: %w", err)
 		}
-		l.before += info.Size()
+		l.olderSize += info.Size()
 	}
 	file, err := os.OpenFile(l.path(l.numbers[len(l.numbers)-1]), os.O_RDWR|os.O_APPEND, 0)
 	if err != nil {
@@ -104,7 +104,7 @@ func (l *Log) drop(most int) error {
 	for len(l.numbers) > most {
 		path := l.path(l.numbers[0])
 		if info, err := os.Stat(path); err == nil {
-			l.before = max(0, l.before-info.Size())
+			l.olderSize = max(0, l.olderSize-info.Size())
 		}
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove the oldest part of the history: %w", err)
@@ -163,7 +163,7 @@ func (l *Log) next() error {
 	if l.last != nil {
 		_ = l.last.Close()
 	}
-	l.before += l.size
+	l.olderSize += l.size
 	l.numbers = append(l.numbers, number)
 	l.last, l.size, l.torn = file, 0, false
 	return nil
@@ -208,7 +208,7 @@ func readLines(path string, each func(line []byte)) error {
 func (l *Log) Size() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.before + l.size
+	return l.olderSize + l.size
 }
 
 // Close closes the current file.

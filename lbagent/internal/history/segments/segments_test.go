@@ -85,8 +85,8 @@ func TestFull(t *testing.T) {
 			}
 			kept += len(got) + 1
 		}
-		if int64(kept) < Kept(longest) {
-			t.Errorf("%d bytes are kept, want at least %d", kept, Kept(longest))
+		if int64(kept) < MinRetained(longest) {
+			t.Errorf("%d bytes are kept, want at least %d", kept, MinRetained(longest))
 		}
 	}
 	check(log)

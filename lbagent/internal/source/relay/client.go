@@ -31,9 +31,9 @@ const (
 	// answerTimeout bounds the time until a response begins: a relay may first have to catch up with this
 	// agent's version.
 	answerTimeout = 6 * time.Second
-	// If no relay answers, the API server is used for firstInstead, doubled up to insteadFor, plus jitter of
+	// If no relay answers, the API server is used for minFallback, doubled up to maxFallback, plus jitter of
 	// the same duration. During installation, relays start after agents.
-	firstInstead, insteadFor = 5 * time.Second, time.Minute
+	minFallback, maxFallback = 5 * time.Second, time.Minute
 	caFile                   = "ca.crt"
 )
 
@@ -41,31 +41,31 @@ var errExpired = errors.New("the relay has forgotten what came after that resour
 
 // Client is a client of relays.
 type Client struct {
-	base    *url.URL
-	http    *http.Client
-	logger  logr.Logger
-	state   atomic.Int32
-	instead time.Duration
+	base     *url.URL
+	http     *http.Client
+	logger   logr.Logger
+	state    atomic.Int32
+	fallback time.Duration
 }
 
 // States of a Client.
 const (
-	stateUnasked = iota
+	stateUnknown = iota
 	stateConnected
-	stateWithout
+	stateFallback
 )
 
 // Connected reports whether EndpointSlices are watched through a relay.
 func (c *Client) Connected() bool { return c.state.Load() == stateConnected }
 
-func (c *Client) note(err error) {
+func (c *Client) record(err error) {
 	if err == nil {
 		if c.state.Swap(stateConnected) != stateConnected {
 			c.logger.Info("A relay tells what changes of EndpointSlices")
 		}
 		return
 	}
-	if c.state.Swap(stateWithout) != stateWithout {
+	if c.state.Swap(stateFallback) != stateFallback {
 		c.logger.Info("No relay answers: the API server is asked for EndpointSlices", "error", err.Error())
 	}
 }
@@ -90,7 +90,7 @@ func NewClient(base, directory, token, userAgent string, logger logr.Logger) (*C
 	}
 	return &Client{
 		base: parsed, http: &http.Client{Transport: transport}, logger: logger,
-		instead: insteadFor,
+		fallback: maxFallback,
 	}, nil
 }
 

@@ -27,8 +27,8 @@ type ListWatch struct {
 	cache.ListerWatcherWithContext
 	relay *Client
 	slim  func(*discoveryv1.EndpointSlice)
-	// instead is the minimum duration of the last watch at the API server; zero after a relay answered.
-	instead time.Duration
+	// fallback is the minimum duration of the last watch at the API server; zero after a relay answered.
+	fallback time.Duration
 }
 
 // NewListWatch returns a ListWatch for relays with the API server as fallback.
@@ -62,17 +62,17 @@ func (l *ListWatch) WatchWithContext(ctx context.Context, options metav1.ListOpt
 	watched, err := l.watchRelay(ctx, options)
 	switch {
 	case err == nil:
-		l.relay.note(nil)
-		l.instead = 0
+		l.relay.record(nil)
+		l.fallback = 0
 		return watched, nil
 	case errors.Is(err, errExpired):
 		return nil, apierrors.NewResourceExpired(err.Error())
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	}
-	l.relay.note(err)
-	l.instead = min(max(2*l.instead, firstInstead), l.relay.instead)
-	options.TimeoutSeconds = new(int64((l.instead + rand.N(l.instead)).Seconds()))
+	l.relay.record(err)
+	l.fallback = min(max(2*l.fallback, minFallback), l.relay.fallback)
+	options.TimeoutSeconds = new(int64((l.fallback + rand.N(l.fallback)).Seconds()))
 	watched, err = l.ListerWatcherWithContext.WatchWithContext(ctx, options)
 	if err != nil {
 		return nil, err

@@ -198,7 +198,7 @@ func (e *environment) agent(address, directory string) *agent {
 	controlplane.Must(e.t, os.WriteFile(token, []byte(relayToken), 0o600))
 	client, err := NewClient("https://"+address, directory, token, "agent", logger)
 	controlplane.Must(e.t, err)
-	client.instead, a.client = time.Second, client
+	client.fallback, a.client = time.Second, client
 	clients, err := kubernetes.NewForConfig(config)
 	controlplane.Must(e.t, err)
 	listed := cache.NewFilteredListWatchFromClient(clients.DiscoveryV1().RESTClient(), "endpointslices",

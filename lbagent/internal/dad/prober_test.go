@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dad
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
+)
+
+type link struct {
+	holders map[Probe]Answer
+	asked   map[Probe][]time.Time
+	most    int
+	err     error
+}
+
+func (l *link) ask(ctx context.Context, probes []Probe) (map[Probe]Answer, error) {
+	if l.err != nil {
+		return nil, l.err
+	}
+	l.most = max(l.most, len(probes))
+	answers := map[Probe]Answer{}
+	for _, probe := range probes {
+		l.asked[probe] = append(l.asked[probe], time.Now())
+		if answer, held := l.holders[probe]; held {
+			answers[probe] = answer
+		}
+	}
+	if len(answers) < len(probes) {
+		<-ctx.Done()
+	}
+	return answers, nil
+}
+
+func startProber(t *testing.T, l *link) (p *Prober, changes *int) {
+	changes = new(int)
+	l.asked = map[Probe][]time.Time{}
+	p = NewProber(l.ask, func() { *changes++ }, logr.Discard())
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = p.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return p, changes
+}
+
+func addresses(n int, urgent bool) []ScheduledProbe {
+	var wanted []ScheduledProbe
+	for i := range n {
+		probe := Probe{Interface: "eth0", Address: netip.AddrFrom4([4]byte{198, 51, byte(i >> 8), byte(i)})}
+		wanted = append(wanted, ScheduledProbe{Probe: probe, Urgent: urgent})
+	}
+	return wanted
+}
+
+// Scan does not disturb scheduled probes, and only its answer includes trusted hosts.
+func TestScan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &link{holders: map[Probe]Answer{onEth0: {HardwareAddr: printer, Trusted: true}, onEth1: {HardwareAddr: printer}}}
+		p, changes := startProber(t, l)
+		wanted := []ScheduledProbe{{Probe: onEth0, Urgent: true}, {Probe: onEth1, Urgent: true}}
+		p.Schedule(wanted, 3)
+		answers, err := p.Scan(t.Context(), []Probe{onEth0, onEth1})
+		if err != nil || !answers[onEth0].Trusted || answers[onEth1].Trusted || !slices.Equal(answers[onEth1].HardwareAddr, printer) {
+			t.Errorf("the look finds %v, %v", answers, err)
+		}
+		time.Sleep(2 * window)
+		known := p.Schedule(wanted, 3)
+		if answer, found := known[onEth0]; !found || answer.HardwareAddr != nil || !slices.Equal(known[onEth1].HardwareAddr, printer) || *changes != 1 {
+			t.Errorf("the prober knows %v after %d changes, want the host of eth1 alone", known, *changes)
+		}
+		l.err = errors.New("no socket")
+		if _, err := p.Scan(t.Context(), []Probe{onEth1}); !errors.Is(err, l.err) {
+			t.Errorf("error %v, want %v", err, l.err)
+		}
+	})
+}
+
+// New probes are answered within seconds, and only changes are signalled.
+func TestProber(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &link{holders: map[Probe]Answer{onEth1: {HardwareAddr: printer}}}
+		p, changes := startProber(t, l)
+		wanted := []ScheduledProbe{{Probe: onEth0, Urgent: true}, {Probe: onEth1, Urgent: true}}
+		p.Schedule(wanted, 3)
+		time.Sleep(window + time.Millisecond)
+		answers := p.Schedule(wanted, 3)
+		if free, found := answers[onEth0]; !found || free.HardwareAddr != nil || !slices.Equal(answers[onEth1].HardwareAddr, printer) {
+			t.Errorf("answers %v, want nobody on eth0 and %s on eth1", answers, printer)
+		}
+		time.Sleep(time.Hour)
+		if *changes != 1 {
+			t.Errorf("%d changes are told in an hour in which nothing changed, want 1", *changes)
+		}
+		l.holders = nil
+		time.Sleep(conflictInterval + 2*window)
+		if answer, found := p.Schedule(wanted, 3)[onEth1]; !found || answer.HardwareAddr != nil {
+			t.Errorf("%v, %s after the host has left", answer, conflictInterval+2*window)
+		}
+		l.holders = map[Probe]Answer{onEth0: {HardwareAddr: printer}}
+		time.Sleep(freeInterval + 2*window)
+		if answer := p.Schedule(wanted, 3)[onEth0]; !slices.Equal(answer.HardwareAddr, printer) {
+			t.Errorf("%v, %s after the host came", answer, freeInterval+2*window)
+		}
+		if *changes != 3 {
+			t.Errorf("%d changes are told, want 3", *changes)
+		}
+	})
+}
+
+// An address that is soon reused for another VIP is probed again.
+func TestProberOfAnotherVIP(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &link{}
+		p, _ := startProber(t, l)
+		wanted := []ScheduledProbe{{Probe: onEth0, Urgent: true}}
+		p.Schedule(wanted, 3)
+		time.Sleep(2 * window)
+		if len(p.Schedule(wanted, 3)) != 1 {
+			t.Fatal("not answered")
+		}
+		for _, pause := range []time.Duration{0, time.Millisecond, 10 * window} {
+			p.Schedule(nil, 3)
+			time.Sleep(pause)
+			if answers := p.Schedule(wanted, 3); len(answers) > 0 {
+				t.Errorf("%s later the answer of before counts: %v", pause, answers)
+			}
+			l.holders = map[Probe]Answer{onEth0: {HardwareAddr: printer}}
+			time.Sleep(2 * window)
+			if answer := p.Schedule(wanted, 3)[onEth0]; !slices.Equal(answer.HardwareAddr, printer) {
+				t.Errorf("%s later the host is not found: %v", pause, answer)
+			}
+			l.holders = nil
+			time.Sleep(conflictInterval + 2*window)
+		}
+		// No pass saw the absence of the VIP.
+		again := []ScheduledProbe{{Probe: onEth0, Created: time.Now(), Urgent: true}}
+		if answers := p.Schedule(again, 3); len(answers) > 0 {
+			t.Errorf("the answer about the former VIP counts: %v", answers)
+		}
+		time.Sleep(2 * window)
+		if len(p.Schedule(again, 3)) != 1 {
+			t.Error("the next VIP is not asked for")
+		}
+	})
+}
+
+// The number of VIPs does not increase the rate, and all are probed in turn.
+func TestProberOfMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &link{}
+		p, _ := startProber(t, l)
+		wanted := addresses(1000, true)
+		p.Schedule(wanted, 3)
+		time.Sleep(15 * time.Second)
+		if got := len(p.Schedule(wanted, 3)); got != len(wanted) {
+			t.Fatalf("%d of %d probes are answered after 15 s", got, len(wanted))
+		}
+		time.Sleep(30 * time.Minute)
+		first, second := len(wanted), len(wanted)
+		for _, times := range l.asked {
+			first, second = min(first, len(times)), max(second, len(times))
+			for i := 1; i < len(times); i++ {
+				if times[i].Sub(times[i-1]) < freeInterval {
+					t.Fatalf("asked again after %s", times[i].Sub(times[i-1]))
+				}
+			}
+		}
+		if first < 2 {
+			t.Errorf("an address was asked for %d times in 30 minutes, want all of them again", first)
+		}
+		if l.most > batch+1 {
+			t.Errorf("%d probes at once, want at most %d", l.most, batch+1)
+		}
+		next := append(slices.Clone(wanted), ScheduledProbe{Probe: onEth1, Urgent: true})
+		p.Schedule(next, 3)
+		time.Sleep(2*window + minRound)
+		if _, found := p.Schedule(next, 3)[onEth1]; !found {
+			t.Error("a new probe waits for the old ones")
+		}
+		p.Schedule(nil, 3)
+		time.Sleep(2 * window)
+		asked := len(l.asked[wanted[0].Probe])
+		time.Sleep(time.Hour)
+		if len(l.asked[wanted[0].Probe]) != asked {
+			t.Error("asked though nothing is wanted")
+		}
+	})
+}
+
+// Non-urgent probes of all nodes together are limited to the rate of ten nodes.
+func TestProberOfMostNodes(t *testing.T) {
+	for nodes, most := range map[int]int{3: 600, 10: 600, 500: 12} {
+		synctest.Test(t, func(t *testing.T) {
+			l := &link{}
+			p, _ := startProber(t, l)
+			p.Schedule(addresses(1000, false), nodes)
+			time.Sleep(10 * time.Minute)
+			if n := len(l.asked); n > most+1 || n < most/2 {
+				t.Errorf("one of %d nodes asked %d probes in ten minutes, want about %d", nodes, n, most)
+			}
+		})
+	}
+}
+
+func TestProberFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &link{err: errors.New("no buffer space available")}
+		p, changes := startProber(t, l)
+		said := 0
+		p.logger = funcr.New(func(string, string) { said++ }, funcr.Options{})
+		p.Schedule([]ScheduledProbe{{Probe: onEth0, Urgent: true}}, 3)
+		time.Sleep(time.Minute)
+		if len(p.Schedule([]ScheduledProbe{{Probe: onEth0, Urgent: true}}, 3)) > 0 || *changes > 0 {
+			t.Error("answered by a kernel that does not ask")
+		}
+		if said != 1 {
+			t.Errorf("the same failure is logged %d times in a minute, want once", said)
+		}
+		l.err = nil
+		time.Sleep(retryInterval + window + time.Millisecond)
+		if len(p.Schedule([]ScheduledProbe{{Probe: onEth0, Urgent: true}}, 3)) != 1 {
+			t.Error("not asked again after the failure")
+		}
+	})
+}

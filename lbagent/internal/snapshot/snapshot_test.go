@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package snapshot
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
+	"github.com/millrace-lb/millrace/lbagent/internal/uplink"
+)
+
+// others is a Nodes in which node 2 is down, without probes.
+type others struct{}
+
+func (others) Answers(*model.Snapshot) func(string) bool { return nil }
+
+func (others) Annotate(objects *model.Snapshot, _ time.Time) *model.Snapshot {
+	seen := *objects
+	seen.Down = map[forwarding.NodeID]bool{2: true}
+	return &seen
+}
+
+func peer(name string) *millracev1beta1.LBPeer {
+	return &millracev1beta1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+}
+
+// Mass removals are held and reported. Local observations are in Objects but not in Checkpoint.
+func TestRead(t *testing.T) {
+	const hold = time.Minute
+	objects := &model.Snapshot{Peers: []*millracev1beta1.LBPeer{peer("a"), peer("b"), peer("c"), peer("d")}}
+	network := netdev.Network{Interface: "eth0", Prefix: netip.MustParsePrefix("198.51.100.0/24")}
+	failure := errors.New("no netlink")
+	var networksErr error
+	networks := uplink.NewNetworks(
+		func() ([]netdev.Network, error) { return []netdev.Network{network}, networksErr },
+		func() (map[int][]netip.Addr, error) { return nil, nil },
+	)
+	in := New(func() *model.Snapshot { copied := *objects; return &copied }, nil, hold, networks, logr.Discard())
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	read := in.Assemble(others{}, start)
+	if len(read.Objects.Peers) != 4 || !read.Objects.Down[2] || len(read.Objects.OnLink) != 1 || len(read.Held) != 0 || read.RequeueAfter != 0 {
+		t.Errorf("read %+v", read)
+	}
+	if read.Checkpoint.Down != nil || read.Checkpoint.OnLink != nil {
+		t.Errorf("what the node saw itself is left to the next agent: %+v", read.Checkpoint)
+	}
+	objects, networksErr = &model.Snapshot{}, failure
+	read = in.Assemble(others{}, start.Add(time.Second))
+	if len(read.Objects.Peers) != 4 || len(read.Checkpoint.Peers) != 4 || len(read.Held) != 1 || read.RequeueAfter == 0 || read.RequeueAfter > hold {
+		t.Errorf("after all peers were removed: read %+v", read)
+	}
+	if !errors.Is(read.NetworksErr, failure) || len(read.Objects.OnLink) != 1 {
+		t.Errorf("networks %v, error %v; want those of before, and %v", read.Objects.OnLink, read.NetworksErr, failure)
+	}
+	if read = in.Assemble(others{}, start.Add(2*hold)); len(read.Objects.Peers) != 0 || len(read.Held) != 0 {
+		t.Errorf("after the hold: read %+v", read)
+	}
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package table
+
+import (
+	"testing"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+)
+
+func TestRetainOwners(t *testing.T) {
+	type chain = [forwarding.ChainLength]forwarding.NodeID
+	exists := func(node forwarding.NodeID) bool { return node < 10 }
+	cases := map[string]struct{ before, after forwarding.Row }{
+		"nothing has gone":          {forwarding.Row{Primary: 1, Chain: chain{2, 3}}, forwarding.Row{Primary: 1, Chain: chain{2, 3}}},
+		"a former owner has gone":   {forwarding.Row{Primary: 1, Chain: chain{2, 10, 3}}, forwarding.Row{Primary: 1, Chain: chain{2, 3}}},
+		"the owner has gone":        {forwarding.Row{Primary: 10, Chain: chain{2, 3}}, forwarding.Row{Primary: 2, Chain: chain{3}}},
+		"the owner and the next":    {forwarding.Row{Primary: 10, Chain: chain{11, 3}}, forwarding.Row{Primary: 3}},
+		"all have gone":             {forwarding.Row{Primary: 10, Chain: chain{11, 12}}, forwarding.Row{}},
+		"a row that nobody had yet": {forwarding.Row{}, forwarding.Row{}},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			old := &forwarding.NodeTable{7: c.before}
+			before := old.Clone()
+			got := RetainOwners(old, exists)
+			if (*got)[7] != c.after {
+				t.Errorf("row %+v, want %+v", (*got)[7], c.after)
+			}
+			if !old.Equal(before) {
+				t.Error("the table that was given has changed")
+			}
+			if (got == old) != (c.before == c.after) {
+				t.Error("a table without change is to be returned as it is")
+			}
+		})
+	}
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"path/filepath"
+
+	"golang.org/x/sync/errgroup"
+	certutil "k8s.io/client-go/util/cert"
+	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
+	"github.com/millrace-lb/millrace/lbagent/internal/source"
+)
+
+// metricsProtection returns TLS and authorization for the metrics. A watcher of the certificate runs in group.
+func metricsProtection(ctx context.Context, group *errgroup.Group, config Config, clients *source.Clients) (metrics.Protection, error) {
+	if !config.MetricsSecure {
+		return metrics.Protection{}, nil
+	}
+	filter, err := clients.Reviewed()
+	if err != nil {
+		return metrics.Protection{}, err
+	}
+	protection := metrics.Protection{
+		TLS:    &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}},
+		Filter: filter,
+	}
+	if config.MetricsCertDir == "" {
+		certificate, err := selfSigned(config.NodeName)
+		if err != nil {
+			return metrics.Protection{}, err
+		}
+		protection.TLS.Certificates = []tls.Certificate{certificate}
+		return protection, nil
+	}
+	watcher, err := certwatcher.New(filepath.Join(config.MetricsCertDir, "tls.crt"), filepath.Join(config.MetricsCertDir, "tls.key"))
+	if err != nil {
+		return metrics.Protection{}, fmt.Errorf("read the certificate in --metrics-cert-dir: %w", err)
+	}
+	protection.TLS.GetCertificate = watcher.GetCertificate
+	group.Go(func() error { return watcher.Start(ctx) })
+	return protection, nil
+}
+
+// selfSigned returns a certificate for the lifetime of the agent. It protects tokens from passive
+// eavesdroppers; to authenticate the agent, set --metrics-cert-dir.
+func selfSigned(node string) (tls.Certificate, error) {
+	certificate, key, err := certutil.GenerateSelfSignedCertKey(node, nil, nil)
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("make a certificate for metrics: %w", err)
+	}
+	return tls.X509KeyPair(certificate, key)
+}

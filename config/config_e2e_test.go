@@ -147,7 +147,7 @@ func testVIPNames(t *testing.T, admin client.Client) {
 		switch {
 		case !test.refused && err != nil:
 			t.Errorf("VIP %s of %s: %v", test.name, test.address, err)
-		case test.refused && (!apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "the name of a VIP is its address")):
+		case test.refused && (!apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "metadata.name must be the address")):
 			t.Errorf("VIP %s of %s: %v, want it refused for its name", test.name, test.address, err)
 		}
 	}

@@ -35,6 +35,7 @@ import (
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
+	"github.com/millrace-lb/millrace/test/mistakes"
 )
 
 type webhooks struct {
@@ -187,7 +188,7 @@ func warnings(t *testing.T, e *environment) {
 	operator := w.serve(t)
 	const gets = `the Service would get 203.0.113.0 of VIPPool "public"`
 	w.warned(t, w.loadBalancer("web"), gets)
-	w.warned(t, w.loadBalancer("web"), `no VIPAdvertisement selects 203.0.113.0 of VIPPool "public"`)
+	w.warned(t, w.loadBalancer("web"), "no VIPAdvertisement selects 203.0.113.0")
 	w.warned(t, w.loadBalancer("web", annotated(millracev1beta1.AnnotationPool, "publik")),
 		`metadata.annotations[millrace.io/pool]: pool "publik", which is asked for, does not exist`)
 	w.warned(t, w.loadBalancer("web", class("example.com/other")), "")
@@ -282,6 +283,38 @@ func warnings(t *testing.T, e *environment) {
 	operator.kill(t)
 	w.warned(t, w.loadBalancer("web"), "")
 	must(t, w.warns(t.Context(), w.loadBalancer("unattended"), ""))
+}
+
+// mistaken sends dry runs of objects with one mistake, which the API server must refuse or warn of.
+func mistaken(t *testing.T, e *environment) {
+	given, cases := mistakes.Read(t)
+	for _, object := range given {
+		status := object.Object["status"]
+		must(t, e.client.Create(t.Context(), object))
+		if status != nil {
+			object.Object["status"] = status
+			must(t, e.client.Status().Update(t.Context(), object))
+		}
+		t.Cleanup(func() { must(t, e.client.Delete(context.Background(), object)) })
+	}
+	w := newWebhooks(t, e)
+	w.serve(t)
+	w.warned(t, w.loadBalancer("web"), "the Service would get")
+	for _, test := range cases {
+		t.Run(test.Name, func(t *testing.T) {
+			w.told.Take()
+			err := w.client.Create(t.Context(), test.Object(), client.DryRunAll)
+			lines := slices.DeleteFunc(strings.Split(w.told.Take(), "\n"), func(line string) bool {
+				return strings.HasPrefix(line, "the Service would get")
+			})
+			if err != nil {
+				lines = append(lines, err.Error())
+			}
+			if err := test.Missing(strings.Join(lines, "\n")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 }
 
 func warningsOfFollowers(t *testing.T, e *environment) {

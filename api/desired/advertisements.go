@@ -250,9 +250,14 @@ func Advertisements(
 
 func (p *problems) references(field, kind string, names []string, existing sets.Set[string]) {
 	for i, name := range names {
-		if !existing.Has(name) {
-			p.invalid(fmt.Sprintf("%s[%d]", field, i), "%s %q does not exist", kind, name)
+		if existing.Has(name) {
+			continue
 		}
+		advice := "create it, or correct the name"
+		if similar := Nearest(name, sets.List(existing)); similar != "" {
+			advice = fmt.Sprintf("did you mean %q?", similar)
+		}
+		p.invalid(fmt.Sprintf("%s[%d]", field, i), "%s %q does not exist: %s", kind, name, advice)
 	}
 }
 

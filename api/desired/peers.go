@@ -29,6 +29,9 @@ const (
 // longestTime is the maximum of a 16-bit field in seconds (RFC 4271, section 4.2).
 const longestTime = math.MaxUint16 * time.Second
 
+// transitionASN is AS_TRANS (RFC 6793, section 9).
+const transitionASN = 23456
+
 // PasswordKey is the key in a Secret with the password of sessions.
 const PasswordKey = "password"
 
@@ -200,9 +203,9 @@ func (p *Peer) isFamily(family millracev1beta1.AddressFamily) bool {
 
 func (p *problems) systems(session *Session, spec *millracev1beta1.LBPeerSpec) {
 	if spec.DynamicASN == "" {
-		session.ASN = uint32(p.within("spec.peerASN", spec.PeerASN, 1, math.MaxUint32))
+		session.ASN = p.system("spec.peerASN", spec.PeerASN)
 	}
-	session.LocalASN = uint32(p.within("spec.localASN", spec.LocalASN, 1, math.MaxUint32))
+	session.LocalASN = p.system("spec.localASN", spec.LocalASN)
 	switch {
 	case spec.DynamicASN == "":
 	case spec.PeerASN != 0:
@@ -212,6 +215,13 @@ func (p *problems) systems(session *Session, spec *millracev1beta1.LBPeerSpec) {
 	case spec.DynamicASN != millracev1beta1.ExternalASN:
 		p.invalid("spec.dynamicASN", "%q is neither External nor Internal", spec.DynamicASN)
 	}
+}
+
+func (p *problems) system(field string, asn int64) uint32 {
+	if asn == transitionASN {
+		p.invalid(field, "%d is AS_TRANS, which no autonomous system has (RFC 6793)", asn)
+	}
+	return uint32(p.within(field, asn, 1, math.MaxUint32))
 }
 
 func (p *problems) security(session *Session, spec *millracev1beta1.LBPeerSpec) {
@@ -243,6 +253,8 @@ func (p *problems) source(peer *Peer, spec *millracev1beta1.LBPeerSpec) {
 		p.invalid("spec.sourceAddress", "%v", err)
 	case spec.SourceInterface != "":
 		p.invalid("spec.sourceAddress", "and sourceInterface exclude each other")
+	case address == peer.Address:
+		p.invalid("spec.sourceAddress", "%s is the router's address: write the address of the node", address)
 	case peer.Address.IsValid() && address.Is4() != peer.Address.Is4():
 		p.invalid("spec.sourceAddress", "%s is not of the family of spec.router.address, %s", address, peer.Address)
 	case peer.Gateway != "" && address.Is4() != (peer.Gateway == millracev1beta1.FamilyIPv4):

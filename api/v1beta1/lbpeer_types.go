@@ -41,6 +41,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.router.range) || (!has(self.sourceAddress) && !has(self.sourceInterface))",message="sourceAddress and sourceInterface are not for a range: its routers connect to any address of the node"
 // +kubebuilder:validation:XValidation:rule="has(self.peerASN) != has(self.dynamicASN)",message="give either peerASN or dynamicASN"
 // +kubebuilder:validation:XValidation:rule="!has(self.ttlSecurityHops) || !has(self.multihopTTL)",message="ttlSecurityHops and multihopTTL exclude each other"
+// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !has(self.router.address) || self.sourceAddress != self.router.address",message="sourceAddress is the router's address: write the address of the node"
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !has(self.sourceInterface)",message="give either sourceAddress or sourceInterface"
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !has(self.router.address) || !isIP(self.router.address) || ip(self.sourceAddress).family() == ip(self.router.address).family()",message="sourceAddress must be of the family of the router's address"
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !has(self.router.gateway) || self.router.gateway == (ip(self.sourceAddress).family() == 4 ? 'IPv4' : 'IPv6')",message="sourceAddress must be of the family of the gateway"
@@ -57,6 +58,7 @@ type LBPeerSpec struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4294967295
+	// +kubebuilder:validation:XValidation:rule="self != 23456",message="23456 is AS_TRANS, which no autonomous system has (RFC 6793)"
 	PeerASN int64 `json:"peerASN,omitempty"`
 
 	// DynamicASN specifies which AS number is accepted in the router's OPEN message: Internal accepts only
@@ -69,6 +71,7 @@ type LBPeerSpec struct {
 	//
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4294967295
+	// +kubebuilder:validation:XValidation:rule="self != 23456",message="23456 is AS_TRANS, which no autonomous system has (RFC 6793)"
 	LocalASN int64 `json:"localASN"`
 
 	// PeerPort specifies the TCP port of the router.

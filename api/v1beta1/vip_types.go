@@ -15,7 +15,7 @@ import (
 // server guarantees uniqueness. A new VIP with another name is rejected; a VIP created by an earlier
 // release with another name is kept but not used.
 //
-// +kubebuilder:validation:XValidation:rule="oldSelf.hasValue() || !isIP(self.spec.address) || (ip(self.spec.address).family() == 4 ? self.metadata.name == self.spec.address : self.metadata.name.matches('^(0|[1-9a-f][0-9a-f]{0,3})(-(0|[1-9a-f][0-9a-f]{0,3})){7}$') && ip(self.metadata.name.replace('-', ':')) == ip(self.spec.address))",optionalOldSelf=true,message="the name of a VIP is its address: 203.0.113.80 as it is, 2001:db8::1 as 2001-db8-0-0-0-0-0-1"
+// +kubebuilder:validation:XValidation:rule="oldSelf.hasValue() || !isIP(self.spec.address) || (ip(self.spec.address).family() == 4 ? self.metadata.name == self.spec.address : self.metadata.name.matches('^(0|[1-9a-f][0-9a-f]{0,3})(-(0|[1-9a-f][0-9a-f]{0,3})){7}$') && ip(self.metadata.name.replace('-', ':')) == ip(self.spec.address))",optionalOldSelf=true,message="metadata.name must be the address: 203.0.113.80 as it is, 2001:db8::1 as 2001-db8-0-0-0-0-0-1"
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=millrace
 // +kubebuilder:subresource:status

@@ -8,6 +8,7 @@ import (
 	"embed"
 	"fmt"
 	"io/fs"
+	"sync"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -37,7 +38,9 @@ type Kind struct {
 }
 
 // Kinds returns the kinds of group millrace.io, by version and kind.
-func Kinds() (map[schema.GroupVersionKind]*Kind, error) {
+var Kinds = sync.OnceValues(kinds)
+
+func kinds() (map[schema.GroupVersionKind]*Kind, error) {
 	found := map[schema.GroupVersionKind]*Kind{}
 	return found, fs.WalkDir(files, ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
@@ -99,6 +102,9 @@ func newKind(properties *apiextensionsv1.JSONSchemaProps) (*Kind, error) {
 	}, nil
 }
 
+// rootField is the path of an error of a rule of the whole object. Its message names the field.
+var rootField = (*field.Path)(nil).String()
+
 // Problems returns the errors of creating an object, including unknown fields, and applies defaults.
 func (k *Kind) Problems(object *unstructured.Unstructured) (found []string) {
 	unknown := structuralpruning.PruneWithOptions(object.Object, k.structural, true, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})
@@ -115,6 +121,10 @@ func (k *Kind) Problems(object *unstructured.Unstructured) (found []string) {
 		problems = append(problems, broken...)
 	}
 	for _, problem := range problems {
+		if problem.Field == rootField {
+			found = append(found, problem.Detail)
+			continue
+		}
 		found = append(found, problem.Error())
 	}
 	return found

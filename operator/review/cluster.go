@@ -27,6 +27,7 @@ type Objects struct {
 	Routes         []millracev1beta1.VIPRoute
 	Services       []corev1.Service
 	Nodes          []corev1.Node
+	Reports        []millracev1beta1.LBNodeReport
 	ServiceCIDRs   []networkingv1.ServiceCIDR
 	Namespaces     []corev1.Namespace
 	Secrets        []corev1.Secret
@@ -57,6 +58,8 @@ const (
 	ReasonBackendInvalid = "BackendInvalid"
 	// ReasonSelectsNothing: a selector or a list of names matches no object.
 	ReasonSelectsNothing = "SelectsNothing"
+	// ReasonNoEffect: a field, class, annotation or label has no effect; the message has the correct one.
+	ReasonNoEffect = "NoEffect"
 )
 
 // Cluster reviews all objects of a cluster together.
@@ -65,9 +68,9 @@ func Cluster(objects *Objects) *Result {
 	c.pools()
 	c.peers()
 	c.advertisements()
+	state := c.state()
 	for i := range objects.VIPs {
-		_, problems := desired.ParseVIP(&objects.VIPs[i])
-		c.add(problems...)
+		c.add(VIP(&objects.VIPs[i], state)...)
 	}
 	c.routes()
 	c.services()
@@ -79,7 +82,6 @@ type cluster struct {
 	*Objects
 	occupied   []desired.Occupied
 	namespaces map[string]labels.Set
-	nodes      []labels.Set
 	labels     map[types.NamespacedName]labels.Set
 	routers    []desired.Peer
 	advertised []desired.Advertisement
@@ -94,9 +96,6 @@ func newCluster(objects *Objects) *cluster {
 	for i := range objects.Namespaces {
 		namespace := &objects.Namespaces[i]
 		c.namespaces[namespace.Name] = withName(namespace.Name, namespace.Labels)
-	}
-	for i := range objects.Nodes {
-		c.nodes = append(c.nodes, objects.Nodes[i].Labels)
 	}
 	for i := range objects.Services {
 		service := &objects.Services[i]
@@ -139,10 +138,20 @@ func Occupied(nodes []corev1.Node, peers []millracev1beta1.LBPeer, networks []ne
 	return occupied
 }
 
+// Uplinks returns the names of the uplinks of nodes.
+func Uplinks(reports []millracev1beta1.LBNodeReport) (names []string) {
+	for i := range reports {
+		for _, uplink := range reports[i].Status.Interfaces {
+			names = append(names, uplink.Name)
+		}
+	}
+	return names
+}
+
 func (c *cluster) state() *State {
 	return &State{
 		Pools: c.Pools, VIPs: c.VIPs, Peers: c.Peers, Advertisements: c.Advertisements,
-		Occupied: c.occupied, Namespaces: c.namespaces,
+		Occupied: c.occupied, Namespaces: c.namespaces, Nodes: c.Nodes, Interfaces: Uplinks(c.Reports),
 	}
 }
 
@@ -151,6 +160,9 @@ func (c *cluster) pools() {
 	c.add(problems...)
 	state := c.state()
 	advertisements, peers := valid(c.Advertisements, desired.ParseAdvertisement), valid(c.Peers, desired.ParsePeer)
+	for i := range c.Pools {
+		c.add(settings(&c.Pools[i], state)...)
+	}
 	for i := range usable {
 		name := desired.Object{Kind: "VIPPool", Name: usable[i].Name}
 		c.add(usable[i].Limits...)
@@ -161,6 +173,7 @@ func (c *cluster) pools() {
 
 func (c *cluster) peers() {
 	c.add(desired.Peers(c.Peers)...)
+	state := c.state()
 	secrets := map[string]*corev1.Secret{}
 	for i := range c.Secrets {
 		if secret := &c.Secrets[i]; secret.Namespace == millracev1beta1.BGPNamespace {
@@ -171,59 +184,36 @@ func (c *cluster) peers() {
 		object := &c.Peers[i]
 		name := desired.Object{Kind: "LBPeer", Name: object.Name}
 		if reference := object.Spec.PasswordSecretRef; reference != nil && !c.AssumeSecrets {
-			c.warn(name, millracev1beta1.ReasonInvalid, Peer(object, secrets[reference.Name])...)
+			c.warn(name, millracev1beta1.ReasonInvalid, Password(object, secrets[reference.Name])...)
 		}
+		c.add(Peer(object, state)...)
 	}
 	c.routers = valid(c.Peers, desired.ParsePeer)
 	slices.SortFunc(c.routers, func(a, b desired.Peer) int { return cmp.Compare(a.Name, b.Name) })
-	for i := range c.routers {
-		if peer := &c.routers[i]; !c.anyNode(peer.Nodes) {
-			c.warn(desired.Object{Kind: "LBPeer", Name: peer.Name}, ReasonSelectsNothing,
-				"spec.nodeSelector: selects none of the Nodes, so none has a session")
-		}
-	}
 }
 
 // anyNode reports whether all selectors match a common Node, or there are no Nodes.
-func (c *cluster) anyNode(selectors ...labels.Selector) bool {
-	return len(c.nodes) == 0 || slices.ContainsFunc(c.nodes, func(node labels.Set) bool {
-		return !slices.ContainsFunc(selectors, func(selector labels.Selector) bool { return !selector.Matches(node) })
+func (s *State) anyNode(selectors ...labels.Selector) bool {
+	return len(s.Nodes) == 0 || slices.ContainsFunc(s.Nodes, func(node corev1.Node) bool {
+		return !slices.ContainsFunc(selectors, func(selector labels.Selector) bool { return !selector.Matches(labels.Set(node.Labels)) })
 	})
 }
 
 func (c *cluster) advertisements() {
-	c.add(desired.Advertisements(c.Advertisements, c.Pools, c.Peers)...)
+	state := c.state()
+	for i := range c.Advertisements {
+		c.add(Advertisement(&c.Advertisements[i], state)...)
+	}
 	c.advertised = valid(c.Advertisements, desired.ParseAdvertisement)
 	slices.SortFunc(c.advertised, func(a, b desired.Advertisement) int { return cmp.Compare(a.Name, b.Name) })
-	for i := range c.advertised {
-		c.selects(&c.advertised[i])
-	}
-}
-
-func (c *cluster) selects(advertisement *desired.Advertisement) {
-	name := desired.Object{Kind: "VIPAdvertisement", Name: advertisement.Name}
-	if !c.anyNode(advertisement.Nodes) {
-		c.warn(name, ReasonSelectsNothing, "spec.nodeSelector: selects none of the Nodes, so none announces anything by it")
-		return
-	}
-	if advertisement.L2 {
-		return
-	}
-	reached := slices.ContainsFunc(c.routers, func(peer desired.Peer) bool {
-		return (len(advertisement.Peers) == 0 || slices.Contains(advertisement.Peers, peer.Name)) && c.anyNode(advertisement.Nodes, peer.Nodes)
-	})
-	switch {
-	case reached:
-	case len(c.routers) == 0:
-		c.warn(name, ReasonSelectsNothing, "there is no valid LBPeer to announce anything to")
-	default:
-		c.warn(name, ReasonSelectsNothing, "none of its nodes has a session with any of its LBPeers, so nothing is announced by it")
-	}
 }
 
 func (c *cluster) conflicts() {
 	all := c.advertisedVIPs()
-	nodes := c.nodes
+	nodes := []labels.Set{}
+	for i := range c.Nodes {
+		nodes = append(nodes, c.Nodes[i].Labels)
+	}
 	if len(nodes) == 0 {
 		nodes = []labels.Set{nil}
 	}

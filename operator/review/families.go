@@ -14,6 +14,21 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
+// Families returns a warning for each family of the pools of an advertisement that no peer would announce.
+func Families(object *millracev1beta1.VIPAdvertisement, state *State) (warnings []string) {
+	others := slices.DeleteFunc(slices.Clone(state.Advertisements), func(other millracev1beta1.VIPAdvertisement) bool {
+		return other.Name == object.Name
+	})
+	all, peers := valid(append(others, *object), desired.ParseAdvertisement), valid(state.Peers, desired.ParsePeer)
+	pools, _ := desired.Pools(state.Pools, desired.NewOccupation(state.Occupied))
+	for i := range pools {
+		if len(object.Spec.Pools) == 0 || slices.Contains(object.Spec.Pools, pools[i].Name) {
+			warnings = append(warnings, prefixed("spec.pools", unannouncedFamilies(&pools[i], all, peers))...)
+		}
+	}
+	return warnings
+}
+
 // unannouncedFamilies returns a message for each family of the pool that no peer announces. Missing
 // advertisements and peers are reported elsewhere.
 func unannouncedFamilies(pool *desired.Pool, advertisements []desired.Advertisement, peers []desired.Peer) (messages []string) {

@@ -55,7 +55,7 @@ func TestFamilies(t *testing.T) {
 				}
 			}
 			for of, got := range map[string][]string{
-				"analyze": analyzed, "the pool": Pool(&objects.Pools[0], state), "the advertisement": Advertisement(&objects.Advertisements[0], state),
+				"analyze": analyzed, "the pool": Pool(&objects.Pools[0], state), "the advertisement": Families(&objects.Advertisements[0], state),
 			} {
 				found := slices.ContainsFunc(got, func(text string) bool { return strings.Contains(text, test.want) })
 				if test.want == "" && len(got) > 0 || test.want != "" && (!found || len(got) != 1) {

@@ -6,7 +6,9 @@ package review
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
+	"strings"
 
 	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +18,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/convert"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
+	"github.com/millrace-lb/millrace/operator/internal/validation"
 )
 
 // State holds the cluster's objects.
@@ -27,35 +30,64 @@ type State struct {
 	Advertisements []millracev1beta1.VIPAdvertisement
 	// Occupied are addresses of nodes, pods, routers and Services.
 	Occupied []desired.Occupied
-	// Namespaces holds the labels of namespaces, for pools with quotas.
+	Nodes    []corev1.Node
+	// Interfaces are the names of the nodes' uplinks.
+	Interfaces []string
+	// Namespaces holds the labels of namespaces, for pools with selectors or quotas.
 	Namespaces map[string]labels.Set
 	// Endpoints are the endpoints with an address of the reviewed pool.
 	Endpoints []desired.Endpoint
 }
 
-// Service returns the addresses that a Service would get now, and warnings about refused ones.
+// Service returns the addresses that a Service of the operator would get now, and warnings about the parts that
+// would not be served. Sessions and links are assumed to be up.
 func Service(service *corev1.Service, namespace labels.Set, state *State) (gets, warnings []string) {
-	plan, err := plan(service, namespace, state)
+	pools, _ := desired.Pools(state.Pools, desired.NewOccupation(state.Occupied))
+	request, err := state.Reading.Request(service, namespace, pools)
 	if err != nil {
 		return nil, []string{err.Error() + ": the Service gets no address"}
 	}
+	plan := ipam.Make(table(state), convert.Pools(pools), request)
 	for _, refusal := range plan.Refusals {
-		warnings = append(warnings, askedBy(state.Reading, service)+refusal.Message)
+		warnings = append(warnings, refused(state.Reading, service, refusal, selecting(pools, request)))
 	}
 	for _, note := range plan.Notes {
 		warnings = append(warnings, note.Message)
 	}
+	subject := validation.Subject{Service: service, Conflicts: plan.Conflicts}
 	for _, write := range slices.Concat(plan.Create, plan.Bind) {
-		if !slices.Contains(plan.Addresses, write.Address) {
-			continue
-		}
-		gets = append(gets, fmt.Sprintf("the Service would get %s of %s", write.Address, origin(write.Pool)))
-		if !announced(write.Pool, service.Labels, state.Advertisements) {
-			warnings = append(warnings, fmt.Sprintf(
-				"no VIPAdvertisement selects %s of %s: it would not be announced", write.Address, origin(write.Pool)))
+		if slices.Contains(plan.Addresses, write.Address) {
+			gets = append(gets, fmt.Sprintf("the Service would get %s of %s", write.Address, origin(write.Pool)))
+			subject.Addresses = append(subject.Addresses, validation.Address{
+				Addr: write.Address, Pool: write.Pool, Services: []labels.Set{service.Labels},
+			})
 		}
 	}
-	return gets, warnings
+	verdict := validation.Validate(subject, linked(valid(state.Advertisements, desired.ParseAdvertisement), 0))
+	for _, problem := range verdict.Problems {
+		warnings = append(warnings, problem.Message)
+	}
+	return gets, append(warnings, verdict.Notes...)
+}
+
+// linked returns inputs in which all nodes have their sessions and links.
+func linked(advertisements []desired.Advertisement, zones int) validation.Inputs {
+	inputs := validation.Inputs{Advertisements: advertisements, Zones: zones}
+	everywhere := []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
+	for range advertisements {
+		inputs.Announced = append(inputs.Announced, true)
+		inputs.Networks = append(inputs.Networks, everywhere)
+	}
+	return inputs
+}
+
+// Metadata returns warnings about a Service of any type and class: its class, and annotations without an effect.
+func Metadata(class desired.Class, reading convert.Reading, service *corev1.Service, services []corev1.Service) []string {
+	warnings := append(Keys("Service", service), Class(class, service, services)...)
+	if service.Spec.Type == corev1.ServiceTypeLoadBalancer && !class.Serves(service) {
+		return warnings
+	}
+	return append(warnings, requests(reading, service)...)
 }
 
 func plan(service *corev1.Service, namespace labels.Set, state *State) (ipam.Plan, error) {
@@ -77,6 +109,28 @@ func table(state *State) *ipam.Table {
 	return table
 }
 
+// refused returns the message of a refusal with the field and, for a request that no pool can fulfill, the usable pools.
+func refused(reading convert.Reading, service *corev1.Service, refusal ipam.Refusal, usable string) string {
+	field := askedBy(reading, service)
+	if field != "" && usable != "" && (refusal.Reason == ipam.NoMatchingPool || refusal.Reason == ipam.AddressNotInPool) {
+		return fmt.Sprintf("%s%s; the Service can use %s", field, refusal.Message, usable)
+	}
+	return field + refusal.Message
+}
+
+// selecting lists the pools that a Service can use, with their first addresses.
+func selecting(pools []desired.Pool, request ipam.Request) string {
+	var names []string
+	for i := range pools {
+		if slices.Contains(request.Eligible, pools[i].Name) && len(names) < poolsInWarnings {
+			names = append(names, fmt.Sprintf("VIPPool %q (%s)", pools[i].Name, firstNames(pools[i].UsableRanges())))
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+const poolsInWarnings = 3
+
 func askedBy(reading convert.Reading, service *corev1.Service) string {
 	for _, annotation := range reading.Asking() {
 		if service.Annotations[annotation] != "" {
@@ -96,20 +150,13 @@ func origin(pool string) string {
 	return fmt.Sprintf("VIPPool %q", pool)
 }
 
-func announced(pool string, service labels.Set, advertisements []millracev1beta1.VIPAdvertisement) bool {
-	return slices.ContainsFunc(advertisements, func(object millracev1beta1.VIPAdvertisement) bool {
-		advertisement, problems := desired.ParseAdvertisement(&object)
-		return len(problems) == 0 && advertisement.Selects(pool, []labels.Set{service})
-	})
-}
-
 // Pool returns warnings about a pool: addresses that it would not assign, and quotas below the current usage.
 func Pool(pool *millracev1beta1.VIPPool, state *State) []string {
 	others := slices.DeleteFunc(slices.Clone(state.Pools), func(other millracev1beta1.VIPPool) bool {
 		return other.Name == pool.Name
 	})
 	pools, problems := desired.Pools(append(others, *pool), desired.NewOccupation(state.Occupied))
-	warnings := messages(problems, desired.Object{Kind: "VIPPool", Name: pool.Name})
+	warnings := messages(append(problems, settings(pool, state)...), desired.Object{Kind: "VIPPool", Name: pool.Name})
 	for i := range pools {
 		if pools[i].Name == pool.Name {
 			warnings = append(warnings, messages(pools[i].Limits, desired.Object{Kind: "VIPPool", Name: pool.Name})...)
@@ -159,25 +206,8 @@ func exceeded(pool *desired.Pool, state *State) (warnings []string) {
 	return warnings
 }
 
-// Advertisement returns warnings about an advertisement, including references to objects that do not exist.
-func Advertisement(object *millracev1beta1.VIPAdvertisement, state *State) []string {
-	problems := desired.Advertisements([]millracev1beta1.VIPAdvertisement{*object}, state.Pools, state.Peers)
-	warnings := messages(problems, desired.Object{Kind: "VIPAdvertisement", Name: object.Name})
-	others := slices.DeleteFunc(slices.Clone(state.Advertisements), func(other millracev1beta1.VIPAdvertisement) bool {
-		return other.Name == object.Name
-	})
-	all, peers := valid(append(others, *object), desired.ParseAdvertisement), valid(state.Peers, desired.ParsePeer)
-	pools, _ := desired.Pools(state.Pools, desired.NewOccupation(state.Occupied))
-	for i := range pools {
-		if len(object.Spec.Pools) == 0 || slices.Contains(object.Spec.Pools, pools[i].Name) {
-			warnings = append(warnings, prefixed("spec.pools", unannouncedFamilies(&pools[i], all, peers))...)
-		}
-	}
-	return warnings
-}
-
-// Peer returns warnings about an LBPeer without a valid password. secret is nil if it does not exist.
-func Peer(peer *millracev1beta1.LBPeer, secret *corev1.Secret) []string {
+// Password returns warnings about an LBPeer without a valid password. secret is nil if it does not exist.
+func Password(peer *millracev1beta1.LBPeer, secret *corev1.Secret) []string {
 	reference := peer.Spec.PasswordSecretRef
 	if reference == nil {
 		return nil
@@ -198,12 +228,14 @@ func Peer(peer *millracev1beta1.LBPeer, secret *corev1.Secret) []string {
 	return nil
 }
 
-func messages(problems []desired.Problem, object desired.Object) []string {
-	var texts []string
+// Messages returns the messages of problems.
+func Messages(problems []desired.Problem) (texts []string) {
 	for _, problem := range problems {
-		if problem.Object == object {
-			texts = append(texts, problem.Message)
-		}
+		texts = append(texts, problem.Message)
 	}
 	return texts
+}
+
+func messages(problems []desired.Problem, object desired.Object) []string {
+	return Messages(slices.DeleteFunc(slices.Clone(problems), func(problem desired.Problem) bool { return problem.Object != object }))
 }

@@ -60,6 +60,7 @@ func state() *State {
 }
 
 func TestService(t *testing.T) {
+	const usable = `; the Service can use VIPPool "avoiding" (10.0.0.0-10.0.0.2), VIPPool "public" (203.0.113.1-203.0.113.3), VIPPool "quota" (10.1.0.0/30)`
 	annotated := func(key, value string) func(*corev1.Service) {
 		return func(service *corev1.Service) { service.Annotations = map[string]string{key: value} }
 	}
@@ -85,7 +86,7 @@ func TestService(t *testing.T) {
 		},
 		"one that the pool avoids": {
 			change:   annotated(millracev1beta1.AnnotationAddresses, "10.0.0.3"),
-			warnings: []string{"metadata.annotations[millrace.io/addresses]: address 10.0.0.3 is not among the addresses that any pool can give to this Service"},
+			warnings: []string{"metadata.annotations[millrace.io/addresses]: address 10.0.0.3 is not among the addresses that any pool can give to this Service" + usable},
 		},
 		"no address": {
 			change:   annotated(millracev1beta1.AnnotationAddresses, "203.0.113"),
@@ -94,7 +95,7 @@ func TestService(t *testing.T) {
 		"no such pool": {
 			change: annotated(millracev1beta1.AnnotationPool, "publik"),
 			warnings: []string{
-				`metadata.annotations[millrace.io/pool]: pool "publik", which is asked for, does not exist or is not ready: no IPv4 address`,
+				`metadata.annotations[millrace.io/pool]: pool "publik", which is asked for, does not exist or is not ready: no IPv4 address` + usable,
 			},
 		},
 		"most of the quota": {
@@ -103,7 +104,7 @@ func TestService(t *testing.T) {
 			gets:      []string{`the Service would get 10.1.0.1 of VIPPool "quota"`},
 			warnings: []string{
 				`with this Service, namespace "default" has 2 of the 2 addresses that pool "quota" gives to it`,
-				`no VIPAdvertisement selects 10.1.0.1 of VIPPool "quota": it would not be announced`,
+				"no VIPAdvertisement selects 10.1.0.1, so no node announces it",
 			},
 		},
 		"more than the quota": {
@@ -122,7 +123,7 @@ func TestService(t *testing.T) {
 			change:    annotated(millracev1beta1.AnnotationPool, "limited"),
 			namespace: labels.Set{"team": "web"},
 			gets:      []string{`the Service would get 198.51.100.0 of VIPPool "limited"`},
-			warnings:  []string{`no VIPAdvertisement selects 198.51.100.0 of VIPPool "limited": it would not be announced`},
+			warnings:  []string{"no VIPAdvertisement selects 198.51.100.0, so no node announces it"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -202,13 +203,13 @@ func TestAdvertisement(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "new"},
 		Spec:       millracev1beta1.VIPAdvertisementSpec{Pools: []string{"public", "publik"}, Peers: []string{"tor2"}},
 	}
-	want := []string{`spec.pools[1]: VIPPool "publik" does not exist`, `spec.peers[0]: LBPeer "tor2" does not exist`}
-	if warnings := Advertisement(object, state()); !slices.Equal(warnings, want) {
+	want := []string{`spec.pools[1]: VIPPool "publik" does not exist: did you mean "public"?`, `spec.peers[0]: LBPeer "tor2" does not exist: did you mean "tor1"?`}
+	if warnings := Messages(Advertisement(object, state())); !slices.Equal(warnings, want) {
 		t.Errorf("warnings %q, want %q", warnings, want)
 	}
 }
 
-func TestPeer(t *testing.T) {
+func TestPassword(t *testing.T) {
 	of := func(data map[string]string) *corev1.Secret {
 		secret := &corev1.Secret{Data: map[string][]byte{}}
 		for key, value := range data {
@@ -231,7 +232,7 @@ func TestPeer(t *testing.T) {
 		},
 	} {
 		peer := &millracev1beta1.LBPeer{Spec: millracev1beta1.LBPeerSpec{PasswordSecretRef: test.reference}}
-		if got := Peer(peer, test.secret); !slices.Equal(got, test.want) {
+		if got := Password(peer, test.secret); !slices.Equal(got, test.want) {
 			t.Errorf("%s: %q, want %q", name, got, test.want)
 		}
 	}

@@ -26,6 +26,11 @@ type planned struct {
 
 // services plans all Services of the operator one after another and reports refused addresses.
 func (c *cluster) services() {
+	reading := c.state().Reading
+	for i := range c.Services {
+		service := &c.Services[i]
+		c.warn(objectOf(service), ReasonNoEffect, Metadata(c.Class, reading, service, c.Services)...)
+	}
 	ours := c.ours()
 	if len(ours) == 0 {
 		c.result.VIPs = c.VIPs
@@ -166,7 +171,7 @@ func (c *cluster) plan(service *corev1.Service, table *ipam.Table, pools []desir
 	}
 	plan := ipam.Make(table, convert.Pools(pools), request)
 	for _, refusal := range plan.Refusals {
-		c.warn(name, convert.Reason(refusal.Reason), askedBy(reading, service)+refusal.Message)
+		c.warn(name, convert.Reason(refusal.Reason), refused(reading, service, refusal, selecting(pools, request)))
 	}
 	for _, note := range plan.Notes {
 		c.remark("Service %s/%s: %s", service.Namespace, service.Name, note.Message)
@@ -233,13 +238,7 @@ func (c *cluster) judge(one *planned, table *ipam.Table) {
 	if len(subject.Addresses) == 0 {
 		return
 	}
-	surroundings := validation.Inputs{Advertisements: c.advertised, Zones: c.zones()}
-	everywhere := []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
-	for range c.advertised {
-		surroundings.Announced = append(surroundings.Announced, true)
-		surroundings.Networks = append(surroundings.Networks, everywhere)
-	}
-	verdict := validation.Validate(subject, surroundings)
+	verdict := validation.Validate(subject, linked(c.advertised, c.zones()))
 	for _, problem := range verdict.Problems {
 		if problem.Reason != millracev1beta1.ReasonNotSelected || len(c.Advertisements) > 0 {
 			c.warn(objectOf(one.service), problem.Reason, problem.Message)

@@ -50,6 +50,9 @@ func TransformReport(object any) (any, error) {
 	slimmed.Status.Duplicates = report.Status.Duplicates
 	slimmed.Status.Answering = report.Status.Answering
 	slimmed.Status.Sessions = append(oneEstablished(report.Status.Sessions), probed(report.Status.Sessions)...)
+	for _, uplink := range report.Status.Interfaces {
+		slimmed.Status.Interfaces = append(slimmed.Status.Interfaces, millracev1beta1.InterfaceStatus{Name: uplink.Name})
+	}
 	slimmed.Status.Version, slimmed.Status.TunnelKeys = report.Status.Version, report.Status.TunnelKeys
 	if condition := nodes.ReadyCondition(report.Status.Conditions); condition != nil {
 		slimmed.Status.Conditions = []metav1.Condition{{

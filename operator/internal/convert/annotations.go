@@ -58,6 +58,21 @@ func ParseAnnotations(names string) (Annotations, error) {
 	return all, nil
 }
 
+// Replacement returns our annotation with the meaning of one of another load balancer, or "".
+func Replacement(annotation string) string {
+	for _, names := range others {
+		switch {
+		case slices.Contains(names.Addresses, annotation):
+			return millracev1beta1.AnnotationAddresses
+		case slices.Contains(names.Pools, annotation):
+			return millracev1beta1.AnnotationPool
+		case slices.Contains(names.SharingKeys, annotation):
+			return millracev1beta1.AnnotationSharingKey
+		}
+	}
+	return ""
+}
+
 // Asking returns the annotations that request addresses.
 func (r Reading) Asking() []string {
 	own := []string{millracev1beta1.AnnotationAddresses, millracev1beta1.AnnotationPool, millracev1beta1.AnnotationSharingKey}

@@ -7,6 +7,7 @@ package webhook
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -121,21 +123,35 @@ func (h *handler) Handle(ctx context.Context, request admission.Request) admissi
 }
 
 func (h *handler) warnings(ctx context.Context, request admission.Request) ([]string, error) {
-	switch request.Kind.Kind {
-	case "Service":
+	if request.Kind.Kind == "Service" {
 		return h.ofService(ctx, request)
+	}
+	object := &metav1.PartialObjectMetadata{}
+	if err := json.Unmarshal(request.Object.Raw, object); err != nil {
+		return nil, fmt.Errorf("reading the metadata: %w", err)
+	}
+	warnings, err := h.ofSpec(ctx, request)
+	return append(review.Keys(request.Kind.Kind, object), warnings...), err
+}
+
+func (h *handler) ofSpec(ctx context.Context, request admission.Request) ([]string, error) {
+	switch request.Kind.Kind {
 	case "VIPPool":
 		return h.ofPool(ctx, request)
 	case "VIPAdvertisement":
 		advertisement := &millracev1beta1.VIPAdvertisement{}
-		if err := h.decoder.Decode(request, advertisement); err != nil {
-			return nil, fmt.Errorf("reading the VIPAdvertisement: %w", err)
-		}
-		state, err := h.state(ctx)
+		state, err := h.read(ctx, request, advertisement)
 		if err != nil {
 			return nil, err
 		}
-		return review.Advertisement(advertisement, state), nil
+		return append(review.Messages(review.Advertisement(advertisement, state)), review.Families(advertisement, state)...), nil
+	case "VIP":
+		vip := &millracev1beta1.VIP{}
+		state, err := h.read(ctx, request, vip)
+		if err != nil {
+			return nil, err
+		}
+		return review.Messages(review.VIP(vip, state)), nil
 	case "LBPeer":
 		return h.ofPeer(ctx, request)
 	default:
@@ -143,13 +159,18 @@ func (h *handler) warnings(ctx context.Context, request admission.Request) ([]st
 	}
 }
 
+// read decodes the object and returns the cluster's objects.
+func (h *handler) read(ctx context.Context, request admission.Request, object runtime.Object) (*review.State, error) {
+	if err := h.decoder.Decode(request, object); err != nil {
+		return nil, fmt.Errorf("reading the %s: %w", request.Kind.Kind, err)
+	}
+	return h.state(ctx)
+}
+
 func (h *handler) ofPool(ctx context.Context, request admission.Request) ([]string, error) {
 	pool := &millracev1beta1.VIPPool{}
-	if err := h.decoder.Decode(request, pool); err != nil {
-		return nil, fmt.Errorf("reading the VIPPool: %w", err)
-	}
-	state, err := h.state(ctx)
-	if err == nil && pool.Spec.PerNamespace != nil {
+	state, err := h.read(ctx, request, pool)
+	if err == nil && (pool.Spec.PerNamespace != nil || pool.Spec.NamespaceSelector != nil) {
 		state.Namespaces, err = h.namespaces(ctx)
 	}
 	if err != nil {
@@ -178,22 +199,24 @@ func (h *handler) namespaces(ctx context.Context) (map[string]labels.Set, error)
 
 func (h *handler) ofPeer(ctx context.Context, request admission.Request) ([]string, error) {
 	peer := &millracev1beta1.LBPeer{}
-	if err := h.decoder.Decode(request, peer); err != nil {
-		return nil, fmt.Errorf("reading the LBPeer: %w", err)
+	state, err := h.read(ctx, request, peer)
+	if err != nil {
+		return nil, err
 	}
+	warnings := review.Messages(review.Peer(peer, state))
 	reference := peer.Spec.PasswordSecretRef
 	if reference == nil {
-		return nil, nil
+		return warnings, nil
 	}
 	secret := &corev1.Secret{}
-	err := h.live.Get(ctx, client.ObjectKey{Namespace: millracev1beta1.BGPNamespace, Name: reference.Name}, secret)
+	err = h.live.Get(ctx, client.ObjectKey{Namespace: millracev1beta1.BGPNamespace, Name: reference.Name}, secret)
 	switch {
 	case apierrors.IsNotFound(err):
 		secret = nil
 	case err != nil:
-		return nil, fmt.Errorf("reading Secret %s/%s: %w", millracev1beta1.BGPNamespace, reference.Name, err)
+		return warnings, fmt.Errorf("reading Secret %s/%s: %w", millracev1beta1.BGPNamespace, reference.Name, err)
 	}
-	return review.Peer(peer, secret), nil
+	return append(warnings, review.Password(peer, secret)...), nil
 }
 
 func (h *handler) ofService(ctx context.Context, request admission.Request) ([]string, error) {
@@ -201,14 +224,23 @@ func (h *handler) ofService(ctx context.Context, request admission.Request) ([]s
 	if err != nil {
 		return nil, err
 	}
-	if !h.class.Serves(service) || before != nil && asksForTheSame(before, service) {
+	if before != nil && asksForTheSame(before, service) {
 		return nil, nil
 	}
+	if !h.class.Serves(service) {
+		services := &corev1.ServiceList{}
+		if err := h.reader.List(ctx, services, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("listing Services: %w", err)
+		}
+		return review.Metadata(h.class, h.reading, service, services.Items), nil
+	}
+	metadata := review.Metadata(h.class, h.reading, service, nil)
 	namespace, state, err := h.around(ctx, request.Namespace)
 	if err != nil {
-		return nil, err
+		return metadata, err
 	}
 	gets, warnings := review.Service(service, namespace, state)
+	warnings = append(metadata, warnings...)
 	if request.DryRun != nil && *request.DryRun {
 		return append(gets, warnings...), nil
 	}
@@ -248,13 +280,14 @@ func asksForTheSame(a, b *corev1.Service) bool {
 func (h *handler) state(ctx context.Context) (*review.State, error) {
 	pools, vips := &millracev1beta1.VIPPoolList{}, &millracev1beta1.VIPList{}
 	peers, advertisements := &millracev1beta1.LBPeerList{}, &millracev1beta1.VIPAdvertisementList{}
-	nodes := &corev1.NodeList{}
-	for _, list := range []client.ObjectList{pools, vips, peers, advertisements, nodes} {
+	nodes, reports := &corev1.NodeList{}, &millracev1beta1.LBNodeReportList{}
+	for _, list := range []client.ObjectList{pools, vips, peers, advertisements, nodes, reports} {
 		if err := h.reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, fmt.Errorf("listing %T: %w", list, err)
 		}
 	}
 	state := &review.State{Reading: h.reading, Pools: pools.Items, VIPs: vips.Items, Peers: peers.Items, Advertisements: advertisements.Items}
+	state.Nodes, state.Interfaces = nodes.Items, review.Uplinks(reports.Items)
 	state.Occupied = review.Occupied(nodes.Items, peers.Items, nil)
 	networks, err := h.serviceNetworks(ctx)
 	state.Occupied = append(state.Occupied, networks...)

@@ -62,6 +62,7 @@ func Analyze(objects *manifests.Objects, options Options) (*View, error) {
 	a.addClasses()
 	view := &View{Objects: len(objects.Known), VIPs: []VIP{}}
 	a.refused()
+	a.keys()
 	result := review.Cluster(&a.cluster)
 	for _, problem := range result.Problems {
 		a.problem(problem.Object, problem.Reason, problem.Message)
@@ -79,6 +80,51 @@ func (a *analysis) refused() {
 		a.problem(problem.Object, review.ReasonRefused, problem.Message)
 		a.problems[len(a.problems)-1].Source = problem.Source
 	}
+}
+
+// keys reports annotations, labels and classes of Ingresses without an effect. Those of Services are reported
+// with the Services.
+func (a *analysis) keys() {
+	var classes []string
+	for _, class := range a.routing.Objects.IngressClasses {
+		classes = append(classes, class.Name)
+	}
+	for _, object := range a.objects.Known {
+		named, ok := object.(metav1.Object)
+		if _, isService := object.(*corev1.Service); !ok || isService {
+			continue
+		}
+		kind := object.GetObjectKind().GroupVersionKind().Kind
+		warnings := review.Keys(kind, named)
+		if ingress, is := object.(*networkingv1.Ingress); is {
+			if class := ingress.Spec.IngressClassName; class != nil {
+				warnings = append(warnings, review.IngressClass("spec.ingressClassName", *class, classes)...)
+			}
+			warnings = append(warnings, review.IngressClass("metadata.annotations["+route.AnnotationIngressClass+"]",
+				ingress.Annotations[route.AnnotationIngressClass], classes)...)
+		}
+		if gateway, is := object.(*gatewayv1.Gateway); is && gateway.Spec.Infrastructure != nil {
+			warnings = append(warnings, ofInfrastructure(gateway.Spec.Infrastructure)...)
+		}
+		for _, warning := range warnings {
+			a.problem(desired.Object{Kind: kind, Namespace: named.GetNamespace(), Name: named.GetName()}, review.ReasonNoEffect, warning)
+		}
+	}
+}
+
+// ofInfrastructure reports keys without an effect on the Service of a Gateway.
+func ofInfrastructure(infrastructure *gatewayv1.GatewayInfrastructure) (warnings []string) {
+	service := &metav1.ObjectMeta{Annotations: map[string]string{}, Labels: map[string]string{}}
+	for key, value := range infrastructure.Annotations {
+		service.Annotations[string(key)] = string(value)
+	}
+	for key, value := range infrastructure.Labels {
+		service.Labels[string(key)] = string(value)
+	}
+	for _, warning := range review.Keys("Service", service) {
+		warnings = append(warnings, strings.Replace(warning, "metadata", "spec.infrastructure", 1))
+	}
+	return warnings
 }
 
 func (a *analysis) finish(view *View) error {
@@ -143,6 +189,8 @@ func (a *analysis) addOurs(object runtime.Object) bool {
 		c.Advertisements = append(c.Advertisements, *object)
 	case *millracev1beta1.VIPRoute:
 		c.Routes = append(c.Routes, *object)
+	case *millracev1beta1.LBNodeReport:
+		c.Reports = append(c.Reports, *object)
 	default:
 		return false
 	}

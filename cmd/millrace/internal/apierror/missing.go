@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/millrace-lb/millrace/api/desired"
 )
 
 // Missing is the error about an object that does not exist.
@@ -31,7 +33,7 @@ func (m *Missing) Error() string {
 }
 
 // Similar returns the existing name that the missing one probably stands for, or "".
-func (m *Missing) Similar() string { return nearest(m.Name, slices.Sorted(slices.Values(m.Names))) }
+func (m *Missing) Similar() string { return desired.Nearest(m.Name, slices.Sorted(slices.Values(m.Names))) }
 
 var kinds = map[string]string{
 	"nodes": "node", "namespaces": "namespace", "pods": "pod", "services": "Service", "secrets": "Secret", "daemonsets": "DaemonSet",
@@ -44,35 +46,4 @@ func kindOf(resource schema.GroupResource) string {
 		return kind
 	}
 	return resource.String()
-}
-
-// nearest returns "" if all distances exceed a third of the name's length.
-func nearest(given string, names []string) string {
-	found, least := "", max(1, (len(given)+1)/3)+1
-	for _, name := range names {
-		if d := distance(strings.ToLower(given), strings.ToLower(name)); d < least {
-			found, least = name, d
-		}
-	}
-	return found
-}
-
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			replaced := diagonal
-			if a[i] != b[j] {
-				replaced++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(replaced, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -224,11 +224,11 @@ func (e *environment) proxy(t *testing.T, address, token string) *proxy {
 	e.follow(t, &distribution.Client{
 		Address: address,
 		Token:   func() (string, error) { return token, nil },
-		Apply: func(update distribution.Update) error {
+		Apply:   func(update distribution.Update) { p.updates <- update },
+		Refused: func() []string {
 			if why := p.refuses.Load(); why != nil {
-				return errors.New(*why)
+				return []string{*why}
 			}
-			p.updates <- update
 			return nil
 		},
 		Log: slog.New(slog.NewTextHandler(p.said, nil)),

@@ -19,8 +19,6 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	quantity "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,7 +32,6 @@ import (
 	dataplane "github.com/millrace-lb/millrace/gateway/proxy"
 	"github.com/millrace-lb/millrace/gateway/resource"
 	gatewayroute "github.com/millrace-lb/millrace/gateway/route"
-	"github.com/millrace-lb/millrace/gateway/route/routetest"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
@@ -54,7 +51,7 @@ func (e *environment) olderProxy(t *testing.T, address, token string, unknown fu
 	e.follow(t, &distribution.Client{
 		Address: address,
 		Token:   func() (string, error) { return token, nil },
-		Apply:   p.apply, Refused: p.served.Refused,
+		Apply:   func(update distribution.Update) { must(t, p.apply(update)) }, Refused: p.served.Refused,
 		Log: slog.New(slog.NewTextHandler(&controlplane.Log{}, nil)),
 	})
 	t.Cleanup(func() {
@@ -74,7 +71,8 @@ func (p *olderProxy) apply(update distribution.Update) error {
 		}
 		read = append(read, r)
 	}
-	return p.served.Apply(dataplane.Update{Version: update.Version, Whole: update.Whole, Resources: read, Removed: update.Removed})
+	p.served.Apply(dataplane.Update{Version: update.Version, Whole: update.Whole, Resources: read, Removed: update.Removed})
+	return nil
 }
 
 // read removes the unknown field of a message.
@@ -102,9 +100,9 @@ func (p *olderProxy) read(of *resource.Resource) (*resource.Resource, error) {
 	return read, nil
 }
 
-func refusedResources(t *testing.T, owner string) float64 {
+func refusingProxies(t *testing.T, owner string) float64 {
 	t.Helper()
-	return gauge(t, "millrace_gateway_refused_resources", owner)
+	return gauge(t, "millrace_gateway_refusing_proxies", owner)
 }
 
 func gauge(t *testing.T, name, label string) float64 {
@@ -177,27 +175,6 @@ func (e *environment) answers(t *testing.T, port uint16, name string, status int
 	})
 }
 
-func (e *environment) partlyInvalid(t *testing.T, route *gatewayv1.HTTPRoute, prefix string) {
-	t.Helper()
-	eventually(t, func(ctx context.Context) error {
-		if err := e.client.Get(ctx, client.ObjectKeyFromObject(route), route); err != nil {
-			return err
-		}
-		if len(route.Status.Parents) != 1 {
-			return fmt.Errorf("route %s has the parents %+v", route.Name, route.Status.Parents)
-		}
-		got := meta.FindStatusCondition(route.Status.Parents[0].Conditions, string(gatewayv1.RouteConditionPartiallyInvalid))
-		switch {
-		case prefix == "" && got != nil:
-			return fmt.Errorf("route %s still says %s", route.Name, got.Message)
-		case prefix != "" && (got == nil || got.Status != metav1.ConditionTrue || !strings.HasPrefix(got.Message, prefix) ||
-			got.Reason != gatewayroute.ReasonConfigurationRefused || got.ObservedGeneration != route.Generation):
-			return fmt.Errorf("route %s has the condition %+v, want %s", route.Name, got, prefix)
-		}
-		return nil
-	})
-}
-
 func (e *environment) refusesAt(t *testing.T, gateway *gatewayv1.Gateway, count int, why string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -209,8 +186,8 @@ func (e *environment) refusesAt(t *testing.T, gateway *gatewayv1.Gateway, count 
 		case count == 0 && got != nil, count > 0 && (got == nil || !strings.Contains(got.Message, why)):
 			return fmt.Errorf("the Gateway has the condition %+v, want %d and %q", got, count, why)
 		}
-		if metric := refusedResources(t, "Gateway/"+namespace+"/"+gateway.Name); metric != float64(count) {
-			return fmt.Errorf("the metric says that %v resources are refused, want %d", metric, count)
+		if metric := refusingProxies(t, "Gateway/"+namespace+"/"+gateway.Name); metric != float64(count) {
+			return fmt.Errorf("the metric counts %v proxies that refuse, want %d", metric, count)
 		}
 		deployment := &appsv1.Deployment{}
 		if err := e.client.Get(ctx, edge, deployment); err != nil {
@@ -223,7 +200,7 @@ func (e *environment) refusesAt(t *testing.T, gateway *gatewayv1.Gateway, count 
 	})
 }
 
-// refusedResourcesAreTold checks that rejections are reported on their own objects until repaired.
+// refusedResourcesAreTold checks that rejections affect no other object, and are reported until repaired.
 func refusedResourcesAreTold(t *testing.T, e *environment) {
 	e.gatewayAPI(t)
 	e.class(t)
@@ -238,29 +215,17 @@ func refusedResourcesAreTold(t *testing.T, e *environment) {
 	e.answers(t, port, "web", http.StatusFound, "http://a.example.com")
 	e.refusesAt(t, gateway, 0, "")
 
-	// The previous rules are served, and another route's new ones.
+	// The rule with an unknown filter answers 500, and another route's change is served.
 	toB := func(r *gatewayv1.HTTPRoute) { *r.Spec.Rules[0].Filters[0].RequestRedirect.Hostname = "b.example.com" }
 	e.edit(t, web, func(r *gatewayv1.HTTPRoute) { toB(r); marked(r) })
 	e.edit(t, other, toB)
 	e.answers(t, port, "other", http.StatusFound, "http://b.example.com")
-	e.partlyInvalid(t, web, "Fall Back: proxy shop/edge-1 rejects it and serves its previous version: rule 0")
-	e.answers(t, port, "web", http.StatusFound, "http://a.example.com")
-	e.refusesAt(t, gateway, 1, "proxy shop/edge-1 rejects 1 resources")
-	e.partlyInvalid(t, other, "")
+	e.answers(t, port, "web", http.StatusInternalServerError, "")
+	e.refusesAt(t, gateway, 1, "rule 0 (httproute/shop/web/0): filter 1 is of a kind that is not known")
 	quiet(t, e)
 	e.edit(t, web, func(r *gatewayv1.HTTPRoute) { r.Spec.Rules[0].Filters = r.Spec.Rules[0].Filters[:1] })
-	e.partlyInvalid(t, web, "")
 	e.refusesAt(t, gateway, 0, "")
 	e.answers(t, port, "web", http.StatusFound, "http://b.example.com")
-
-	fresh := redirected("fresh", "a.example.com")
-	marked(fresh)
-	e.create(t, fresh)
-	e.partlyInvalid(t, fresh, "Dropped Rule: proxy shop/edge-1 rejects it: rule 0")
-	e.answers(t, port, "fresh", http.StatusInternalServerError, "")
-	e.refusesAt(t, gateway, 1, "filter 1 is of a kind that is not known")
-	must(t, e.client.Delete(t.Context(), fresh))
-	e.refusesAt(t, gateway, 0, "")
 
 	blocker, err := net.Listen("tcp", net.JoinHostPort(ofProxies, strconv.Itoa(int(taken))))
 	must(t, err)
@@ -278,43 +243,6 @@ func refusedResourcesAreTold(t *testing.T, e *environment) {
 	e.edit(t, other, func(r *gatewayv1.HTTPRoute) { *r.Spec.Rules[0].Filters[0].RequestRedirect.Hostname = "c.example.com" })
 	e.refusesAt(t, gateway, 0, "")
 	e.answers(t, taken, "web", http.StatusFound, "http://b.example.com")
-	t.Run("an Ingress", func(t *testing.T) { refusedIngress(t, e, address) })
-}
-
-func refusedIngress(t *testing.T, e *environment, address string) {
-	ingress := e.ingress(t, "web", "web.example.com")
-	e.olderProxy(t, address, e.token(t, shared, infrastructure.Audience, e.pod(t, shared, "shared-1")),
-		func(f *resource.Filter) bool { return f.GetRedirect() != nil })
-	chain, key, err := routetest.Certificate("web.example.com")
-	must(t, err)
-	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}, Type: corev1.SecretTypeTLS,
-		Data: map[string][]byte{corev1.TLSCertKey: chain, corev1.TLSPrivateKeyKey: key},
-	}
-	e.create(t, secret)
-	t.Cleanup(func() { must(t, e.client.Delete(context.Background(), secret)) })
-	before := client.MergeFrom(ingress.DeepCopy())
-	ingress.Annotations = map[string]string{gatewayroute.AnnotationSSLRedirect: "true"}
-	ingress.Spec.TLS = []networkingv1.IngressTLS{{Hosts: []string{"web.example.com"}, SecretName: "web"}}
-	must(t, e.client.Patch(t.Context(), ingress, before))
-	e.warnedOf(t, ingress, gatewayroute.ReasonConfigurationRefused, "filter 0 is of a kind that is not known")
-	owner := "IngressClass//millrace"
-	eventually(t, func(context.Context) error {
-		if got := refusedResources(t, owner); got != 1 {
-			return fmt.Errorf("the metric says that %v resources of %s are refused, want 1", got, owner)
-		}
-		return nil
-	})
-	must(t, e.client.Get(t.Context(), client.ObjectKeyFromObject(ingress), ingress))
-	before = client.MergeFrom(ingress.DeepCopy())
-	ingress.Annotations = nil
-	must(t, e.client.Patch(t.Context(), ingress, before))
-	eventually(t, func(context.Context) error {
-		if got := refusedResources(t, owner); got != 0 {
-			return fmt.Errorf("the metric says that %v resources of %s are refused, want none", got, owner)
-		}
-		return nil
-	})
 }
 
 // noRoom checks that one change causes one write, even if other routes exceed the limit because of it.

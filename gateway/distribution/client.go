@@ -11,6 +11,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -47,18 +48,17 @@ type Client struct {
 	Token func() (string, error)
 	// Store persists the last applied version; nil disables persistence.
 	Store *Store
-	// Apply must keep the previous configuration on error; the error is sent to the controller.
-	Apply func(Update) error
-	// Refused returns the rejected resources of the applied version, sorted. It may be nil.
-	Refused func() []*resource.Refusal
+	Apply func(Update)
+	// Refused returns the error of each rejected resource of the applied version, sorted. It may be nil.
+	Refused func() []string
 	Log     *slog.Logger
 
 	received map[string]received
 	version  string
-	// pending are names changed since the last applied version, including rejected updates; nil before the first.
+	// pending are names changed since the last applied version; nil before the first.
 	pending map[string]bool
-	// unread contains unparsable resources, whose previous version is retained.
-	unread map[string]*resource.Refusal
+	// unread contains the errors of unparsable resources, whose previous version is retained.
+	unread map[string]error
 }
 
 type received struct {
@@ -68,7 +68,7 @@ type received struct {
 
 // Run applies the stored configuration and follows the controller until the context ends. It retries forever.
 func (c *Client) Run(ctx context.Context) error {
-	c.received, c.unread = map[string]received{}, map[string]*resource.Refusal{}
+	c.received, c.unread = map[string]received{}, map[string]error{}
 	c.restore()
 	wait := minRetry
 	for ctx.Err() == nil {
@@ -119,15 +119,13 @@ func (c *Client) restore() {
 		c.merge(part)
 		return nil
 	})
-	if err == nil && version != "" {
-		err = c.Apply(c.update(version))
-	}
 	if err != nil {
 		c.Log.Warn("the stored configuration is not used", "error", err)
 		c.received = map[string]received{}
 		return
 	}
 	if version != "" {
+		c.Apply(c.update(version))
 		c.pending, c.version = map[string]bool{}, version
 	}
 }
@@ -163,14 +161,11 @@ func (c *Client) follow(ctx context.Context) (answered bool, err error) {
 		}
 		answered = true
 		acknowledgement := &discovery.DeltaDiscoveryRequest{TypeUrl: TypeURL, ResponseNonce: response.GetNonce()}
-		change, err := c.take(response)
-		if err != nil {
-			c.Log.Error("the configuration is rejected, the previous one is served", "version", response.GetSystemVersionInfo(), "error", err)
-			acknowledgement.ErrorDetail = &rpc.Status{Code: int32(codes.InvalidArgument), Message: err.Error()}
-		} else if refused := c.refused(); len(refused) > 0 {
+		change := c.take(response)
+		if refused := c.refused(); len(refused) > 0 {
 			c.Log.Error("resources are rejected, the others are served", "version", response.GetSystemVersionInfo(),
-				"refused", len(refused), "first", refused[0].GetReason())
-			acknowledgement.ErrorDetail = NewRefusals(refused)
+				"refused", len(refused), "first", refused[0])
+			acknowledgement.ErrorDetail = &rpc.Status{Code: int32(codes.InvalidArgument), Message: JoinReasons(refused)}
 		}
 		if err := stream.Send(acknowledgement); err != nil && !errors.Is(err, io.EOF) {
 			return answered, err
@@ -180,16 +175,26 @@ func (c *Client) follow(ctx context.Context) (answered bool, err error) {
 	}
 }
 
-// take merges and applies a response. A rejected one stays merged, because the next response is relative to it.
-func (c *Client) take(response *discovery.DeltaDiscoveryResponse) (*Update, error) {
+// maxRejection is the maximum length of a rejection in bytes.
+const maxRejection = 1024
+
+// JoinReasons returns the message of a rejection.
+func JoinReasons(reasons []string) string {
+	text := strings.Join(reasons, "; ")
+	if len(text) <= maxRejection {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxRejection-4], "") + " ..."
+}
+
+// take merges and applies a response.
+func (c *Client) take(response *discovery.DeltaDiscoveryResponse) Update {
 	c.merge(response)
 	c.version = response.GetSystemVersionInfo()
-	update := c.update(response.GetSystemVersionInfo())
-	if err := c.Apply(update); err != nil {
-		return nil, err
-	}
+	update := c.update(c.version)
+	c.Apply(update)
 	c.pending = map[string]bool{}
-	return &update, nil
+	return update
 }
 
 // merge records unreadable resources, which do not affect others.
@@ -211,10 +216,7 @@ func (c *Client) merge(response *discovery.DeltaDiscoveryResponse) {
 			err = fmt.Errorf("its name is %q", r.GetName())
 		}
 		if err != nil {
-			_, before := c.received[name]
-			c.unread[name] = &resource.Refusal{
-				Resource: name, Reason: fmt.Sprintf("read the resource %q: %v", name, err), Retained: before,
-			}
+			c.unread[name] = fmt.Errorf("read resource %q: %w", name, err)
 			continue
 		}
 		c.received[name] = received{sent.GetVersion(), r}
@@ -222,13 +224,13 @@ func (c *Client) merge(response *discovery.DeltaDiscoveryResponse) {
 	}
 }
 
-func (c *Client) refused() []*resource.Refusal {
-	var all []*resource.Refusal
+func (c *Client) refused() []string {
+	var all []string
 	if c.Refused != nil {
 		all = slices.Clone(c.Refused())
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.unread)) {
-		all = append(all, c.unread[name])
+		all = append(all, c.unread[name].Error())
 	}
 	return all
 }
@@ -252,11 +254,11 @@ func (c *Client) update(version string) Update {
 	return update
 }
 
-func (c *Client) save(change *Update) {
-	if c.Store == nil || change == nil {
+func (c *Client) save(change Update) {
+	if c.Store == nil {
 		return
 	}
-	if err := c.Store.Save(*change, c.received); err != nil {
+	if err := c.Store.Save(change, c.received); err != nil {
 		c.Log.Warn("the configuration is served, but could not be stored for a restart", "error", err)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"strings"
 
@@ -76,9 +75,16 @@ func follower(config Config, served *proxy.Proxy) *distribution.Client {
 		Address:   config.Controller,
 		Transport: newTrust(config.ControllerCA, config.ControllerName),
 		Token:     func() (string, error) { return readToken(config.Token) },
-		Apply:     apply(served, config.Proxy.Log),
-		Refused:   served.Refused,
-		Log:       config.Proxy.Log,
+		Apply: func(update distribution.Update) {
+			served.Apply(proxy.Update{
+				Version: update.Version, Whole: update.Whole, Resources: update.Changed, Removed: update.Removed,
+			})
+			if update.Whole {
+				config.Proxy.Log.Info("serving the first configuration", "version", update.Version, "resources", len(update.Changed))
+			}
+		},
+		Refused: served.Refused,
+		Log:     config.Proxy.Log,
 	}
 	if config.Store != "" {
 		client.Store = &distribution.Store{Path: config.Store}
@@ -92,18 +98,4 @@ func readToken(file string) (string, error) {
 		return "", err
 	}
 	return strings.TrimSpace(string(content)), nil
-}
-
-func apply(served *proxy.Proxy, log *slog.Logger) func(distribution.Update) error {
-	return func(update distribution.Update) error {
-		if err := served.Apply(proxy.Update{
-			Version: update.Version, Whole: update.Whole, Resources: update.Changed, Removed: update.Removed,
-		}); err != nil {
-			return err
-		}
-		if update.Whole {
-			log.Info("serving the first configuration", "version", update.Version, "resources", len(update.Changed))
-		}
-		return nil
-	}
 }

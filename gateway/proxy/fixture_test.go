@@ -53,17 +53,13 @@ func start(t *testing.T, change func(*Settings), resources ...*resource.Resource
 func (f *fixture) apply(resources ...*resource.Resource) {
 	f.t.Helper()
 	f.versions++
-	if err := f.Apply(Update{Version: fmt.Sprint(f.versions), Whole: true, Resources: resources}); err != nil {
-		f.t.Fatal(err)
-	}
+	f.Apply(Update{Version: fmt.Sprint(f.versions), Whole: true, Resources: resources})
 }
 
 func (f *fixture) change(resources ...*resource.Resource) {
 	f.t.Helper()
 	f.versions++
-	if err := f.Apply(Update{Version: fmt.Sprint(f.versions), Resources: resources}); err != nil {
-		f.t.Fatal(err)
-	}
+	f.Apply(Update{Version: fmt.Sprint(f.versions), Resources: resources})
 }
 
 func freePort(t *testing.T) uint32 {

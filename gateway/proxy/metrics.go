@@ -28,7 +28,6 @@ type metrics struct {
 	denied      *prometheus.CounterVec
 	unread      prometheus.Counter
 	unmirrored  prometheus.Counter
-	refused     prometheus.Counter
 	unserved    prometheus.Gauge
 	version     *prometheus.GaugeVec
 	applied     prometheus.Histogram
@@ -55,7 +54,6 @@ func newMetrics(routes bool) *metrics {
 	m.connections = single("connections_total", "Connections accepted.")
 	m.unread = single("tls_unread_total", "Connections with an invalid ClientHello or a failed handshake.")
 	m.unmirrored = single("unmirrored_total", "Mirrored requests that were not sent because of their size or number.")
-	m.refused = single("configurations_refused_total", "Rejected versions of the configuration.")
 	if routes {
 		m.routes = counter("route_requests_total", "Requests answered, by rule and class of status.", "route", "class")
 	}

@@ -10,22 +10,22 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
 // makePorts replaces only changed groups if no listener changed.
 func (b *builder) makePorts() {
-	if b.old.ports != nil && !b.relisted {
+	if b.old.ports != nil && !b.relisted && len(b.old.faults) == 0 {
 		b.patchPorts()
 		return
 	}
+	faults := maps.Clone(b.table.faults)
 	b.ports(maps.Keys(b.table.listeners), maps.Keys(b.table.groups))
-	if len(b.faults) == 0 {
+	if len(b.table.faults) == len(faults) {
 		return
 	}
 	// Repeat in order, so that faults are deterministic.
-	b.faults = faults{}
+	b.table.faults = faults
 	b.ports(slices.Values(slices.SortedFunc(maps.Keys(b.table.listeners), b.previousFirst)),
 		slices.Values(slices.SortedFunc(maps.Keys(b.table.groups), b.previousFirst)))
 }
@@ -33,7 +33,8 @@ func (b *builder) makePorts() {
 // previousFirst orders names so that an unchanged resource precedes a new conflicting one.
 func (b *builder) previousFirst(one, other string) int {
 	isNew := func(name string) int {
-		if before := b.old.resources[name]; before != nil && before == b.table.resources[name] {
+		before := b.old.resources[name]
+		if before != nil && before == b.table.resources[name] && b.old.faults[name] == nil {
 			return 0
 		}
 		return 1
@@ -46,11 +47,8 @@ func (b *builder) ports(listeners, groups iter.Seq[string]) {
 	b.table.sites = make(map[string]*site, len(b.table.listeners))
 	for name := range listeners {
 		if err := b.addSite(name); err != nil {
-			b.fault(name, fmt.Errorf("resource %s: %w", name, err))
+			b.table.fault(name, err)
 		}
-	}
-	if len(b.faults) > 0 {
-		return
 	}
 	for name := range groups {
 		b.addGroup(name, b.table.sites)
@@ -59,10 +57,7 @@ func (b *builder) ports(listeners, groups iter.Seq[string]) {
 
 func (b *builder) addSite(name string) error {
 	listener := b.table.listeners[name].value
-	number, err := plan.PortNumber(listener.resource.GetTargetPort())
-	if err != nil {
-		return err
-	}
+	number := listener.number
 	at := b.table.ports[number]
 	encrypted := listener.resource.GetProtocol() != resource.Listener_HTTP
 	if at == nil {
@@ -87,11 +82,11 @@ func (b *builder) addGroup(name string, sites map[string]*site) {
 	for _, at := range group.from.GetRouteGroup().GetListeners() {
 		site := sites[at]
 		if site == nil {
-			b.fault(name, missing(group.from, "listener", at))
+			b.table.fault(name, missing("listener", at))
 			continue
 		}
 		if err := site.groups.Add(group.from.GetRouteGroup().GetHostname(), group.value); err != nil {
-			b.fault(name, fmt.Errorf("resource %s: listener %s: %w", name, at, err))
+			b.table.fault(name, fmt.Errorf("listener %s: %w", at, err))
 		}
 	}
 }
@@ -126,9 +121,7 @@ func (b *builder) patchPorts() {
 			b.addGroup(name, changed)
 		}
 	}
-	if len(b.faults) == 0 {
-		b.replaceSites(changed)
-	}
+	b.replaceSites(changed)
 }
 
 func (b *builder) changedGroups() []string {
@@ -147,7 +140,7 @@ func (b *builder) replaceSites(changed map[string]*site) {
 	copied := map[uint16]*port{}
 	for name, site := range changed {
 		b.table.sites[name] = site
-		number := uint16(site.resource.GetTargetPort())
+		number := site.number
 		if copied[number] == nil {
 			before := b.table.ports[number]
 			same := *before

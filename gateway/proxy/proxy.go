@@ -6,10 +6,11 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"log"
 	"log/slog"
+	"maps"
 	"net/http/httputil"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,7 +19,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/credentials"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/limit"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
-	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
 // Proxy serves traffic by a configuration that Apply replaces.
@@ -44,7 +44,6 @@ type Proxy struct {
 	// mutex guards changes of the configuration and of the listening servers.
 	mutex   sync.Mutex
 	servers map[uint16]*server
-	refused map[string]*rejected
 	closed  bool
 	leaving sync.WaitGroup
 	// ended is canceled to end tunnels.
@@ -78,40 +77,20 @@ func New(settings Settings) *Proxy {
 	return p
 }
 
-// Apply rejects invalid resources (Refused) and serves the others. An error changes nothing, and is the same
-// for each version with the same fault.
-func (p *Proxy) Apply(update Update) error {
+// Apply rejects faulty resources (Refused) and serves all others.
+func (p *Proxy) Apply(update Update) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	begun, old := time.Now(), p.table.Load()
-	s := newFallback(old, p.refused, update)
-	var b *builder
-	var current *table
+	b := &builder{settings: p.upstream, metrics: p.metrics, now: begun, secret: p.secret, old: old}
+	current := b.build(update)
 	var opened map[uint16]*server
-	for range maxRounds {
-		b = &builder{settings: p.upstream, metrics: p.metrics, now: begun, secret: p.secret, old: old}
-		var err error
-		if current, err = b.build(s.update()); err == nil && !p.closed {
-			opened, err = p.listen(current)
-		}
-		if err == nil {
-			break
-		}
-		current = nil
-		if !s.replaceFaulty(err) {
-			p.metrics.refused.Inc()
-			return err
-		}
-	}
-	if current == nil {
-		p.metrics.refused.Inc()
-		return fmt.Errorf("no valid part of the configuration was found in %d attempts: %s", maxRounds, s.reasons())
+	if !p.closed {
+		opened = p.listen(current)
 	}
 	p.serve(old, current, b.changes, opened)
-	p.refused = s.refused
-	p.metrics.unserved.Set(float64(len(s.list())))
+	p.metrics.unserved.Set(float64(len(current.faults)))
 	p.metrics.tableReplaced(current, b.changes, time.Since(begun))
-	return nil
 }
 
 func (p *Proxy) serve(old, current *table, changes map[string]change, opened map[uint16]*server) {
@@ -130,11 +109,14 @@ func (p *Proxy) serve(old, current *table, changes map[string]change, opened map
 	forget(old, current, changes)
 }
 
-// Refused returns the rejected resources of the current version, sorted.
-func (p *Proxy) Refused() []*resource.Refusal {
-	p.mutex.Lock()
-	defer p.mutex.Unlock()
-	return refusals(p.refused)
+// Refused returns the error of each rejected resource of the current version, in the order of their names.
+func (p *Proxy) Refused() []string {
+	faults := p.table.Load().faults
+	reasons := make([]string, 0, len(faults))
+	for _, name := range slices.Sorted(maps.Keys(faults)) {
+		reasons = append(reasons, faults[name].Error())
+	}
+	return reasons
 }
 
 // forget closes connections to removed endpoints.

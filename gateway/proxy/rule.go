@@ -3,6 +3,7 @@
 package proxy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -16,7 +17,6 @@ import (
 )
 
 type rule struct {
-	from  *resource.Rule
 	route string
 	// prefix is the matched prefix, which a rewrite replaces.
 	prefix  string
@@ -45,53 +45,60 @@ func (b *builder) makeGroups() {
 	}
 	b.table.groups = each(b, all, b.old.groups, (*resource.Resource).GetRouteGroup,
 		func(r *resource.Resource) (built[*group], error) {
-			kept, err := reuse(b.old.groups, r, nil, func() (*group, error) { return newGroup(r.GetRouteGroup()) })
-			if err != nil {
-				return kept, err
+			before, ok := b.old.groups[r.GetName()]
+			if ok && before.from == r && b.old.faults[r.GetName()] == nil && !slices.ContainsFunc(before.value.rules, b.lacks) {
+				return before, nil
 			}
-			for _, name := range kept.value.backends {
-				if _, ok := b.table.backends[name]; !ok {
-					return kept, missing(r, "backend", name)
-				}
+			if _, changed := b.changes[r.GetName()]; !changed {
+				b.changes[r.GetName()] = change{r, r}
 			}
-			for _, name := range kept.value.users {
-				if _, ok := b.table.users[name]; !ok {
-					return kept, missing(r, "users", name)
-				}
-			}
-			return kept, nil
+			value, err := b.newGroup(r.GetRouteGroup())
+			return built[*group]{from: r, value: value}, err
 		})
 }
 
-func newGroup(r *resource.RouteGroup) (*group, error) {
-	g := &group{}
+// newGroup returns a group even with invalid rules, because rules of other objects may be in it: an invalid rule
+// answers 500. It is omitted if its match is invalid.
+func (b *builder) newGroup(r *resource.RouteGroup) (*group, error) {
+	g := &group{rules: make([]*rule, 0, len(r.GetRules()))}
 	matches := make([]*resource.Match, 0, len(r.GetRules()))
-	used := map[string]bool{}
+	var fault error
 	for i, from := range r.GetRules() {
 		matches = append(matches, from.GetMatch())
 		made, err := newRule(from)
+		if err == nil {
+			err = b.findMissing(made)
+		}
 		if err != nil {
-			return nil, fmt.Errorf("rule %d (%s): %w", i, from.GetRoute(), err)
+			fault = cmp.Or(fault, fmt.Errorf("rule %d (%s): %w", i, from.GetRoute(), err))
+			made, _ = newRule(&resource.Rule{Route: from.GetRoute()})
 		}
 		g.rules = append(g.rules, made)
-		for _, name := range made.names() {
-			if !used[name] {
-				used[name] = true
-				g.backends = append(g.backends, name)
-			}
-		}
-		if password := made.filters.guards.password; password != nil && !slices.Contains(g.users, password.GetUsers()) {
-			g.users = append(g.users, password.GetUsers())
-		}
 	}
 	var err error
 	g.matcher, err = match.Compile(matches)
-	return g, err
+	return g, cmp.Or(fault, err)
+}
+
+func (b *builder) lacks(r *rule) bool { return b.findMissing(r) != nil }
+
+// findMissing returns an error if a rule refers to a resource that does not exist.
+func (b *builder) findMissing(r *rule) error {
+	for _, name := range r.names() {
+		if _, ok := b.table.backends[name]; !ok {
+			return missing("backend", name)
+		}
+	}
+	if password := r.filters.guards.password; password != nil {
+		if _, ok := b.table.users[password.GetUsers()]; !ok {
+			return missing("users", password.GetUsers())
+		}
+	}
+	return nil
 }
 
 func newRule(from *resource.Rule) (*rule, error) {
 	r := &rule{
-		from:    from,
 		route:   from.GetRoute(),
 		prefix:  plan.Prefix(from),
 		timeout: time.Duration(from.GetTimeouts().GetRequest()) * time.Millisecond,
@@ -129,6 +136,7 @@ func newRule(from *resource.Rule) (*rule, error) {
 	return r, nil
 }
 
+// names returns the backends of a rule.
 func (r *rule) names() []string {
 	var names []string
 	collect := func(f *filters) {

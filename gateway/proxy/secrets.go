@@ -8,6 +8,7 @@ import (
 	"crypto/cipher"
 	"crypto/hkdf"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -26,16 +27,16 @@ func newSecrets(values [][]byte) (*secrets, error) {
 	for _, value := range values {
 		key, err := hkdf.Key(sha256.New, value, nil, "session persistence", 32)
 		if err != nil {
-			return nil, fmt.Errorf("derive a key for session persistence: %w", err)
+			return s, fmt.Errorf("derive a key for session persistence: %w", err)
 		}
 		block, err := aes.NewCipher(key)
 		if err != nil {
-			return nil, fmt.Errorf("use a key for session persistence: %w", err)
+			return s, fmt.Errorf("use a key for session persistence: %w", err)
 		}
 		// Random nonces are safe: a key is used for two days, far below 2^32 sessions.
 		seal, err := cipher.NewGCMWithRandomNonce(block)
 		if err != nil {
-			return nil, fmt.Errorf("use a key for session persistence: %w", err)
+			return s, fmt.Errorf("use a key for session persistence: %w", err)
 		}
 		s.seals = append(s.seals, seal)
 	}
@@ -48,9 +49,6 @@ func (b *builder) makeSecrets() {
 		return
 	}
 	values := b.secretValues()
-	if len(b.faults) > 0 {
-		return
-	}
 	if len(values) == 0 {
 		values = [][]byte{b.secret}
 	}
@@ -61,7 +59,7 @@ func (b *builder) makeSecrets() {
 	}
 	made, err := newSecrets(values)
 	if err != nil {
-		b.fault("shared secret", err)
+		b.table.fault("shared secret", err)
 	}
 	b.table.secrets = made
 }
@@ -77,12 +75,13 @@ func (b *builder) secretValues() (values [][]byte) {
 	slices.SortFunc(names, b.previousFirst)
 	for i, name := range names {
 		if i > 0 {
-			b.fault(name, fmt.Errorf("resource %s: there are two shared secrets", name))
+			b.table.fault(name, errors.New("there are two shared secrets"))
 			continue
 		}
 		for _, value := range b.table.resources[name].GetSharedSecret().GetValues() {
 			if len(value) < 32 {
-				b.fault(name, fmt.Errorf("resource %s: a secret of %d bytes is too short", name, len(value)))
+				b.table.fault(name, fmt.Errorf("a secret of %d bytes is too short", len(value)))
+				continue
 			}
 			values = append(values, value)
 		}

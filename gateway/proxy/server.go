@@ -33,9 +33,9 @@ type server struct {
 	leaving atomic.Bool
 }
 
-// listen opens all new ports or none. A port that cannot be opened is a fault of its listeners.
-func (p *Proxy) listen(current *table) (map[uint16]*server, error) {
-	opened, failed := map[uint16]*server{}, faults{}
+// listen opens new ports. A port that cannot be opened is a fault of its listeners.
+func (p *Proxy) listen(current *table) map[uint16]*server {
+	opened := map[uint16]*server{}
 	for number, port := range current.ports {
 		if p.servers[number] != nil {
 			continue
@@ -43,19 +43,13 @@ func (p *Proxy) listen(current *table) (map[uint16]*server, error) {
 		listener, err := net.Listen("tcp", net.JoinHostPort(p.settings.Address, strconv.Itoa(int(number))))
 		if err != nil {
 			for _, site := range port.sites.All() {
-				failed[site.name] = fmt.Errorf("resource %s: listen at port %d: %w", site.name, number, err)
+				current.fault(site.name, fmt.Errorf("listen at port %d: %w", number, err))
 			}
 			continue
 		}
 		opened[number] = p.newServer(number, listener)
 	}
-	if len(failed) == 0 {
-		return opened, nil
-	}
-	for _, server := range opened {
-		_ = server.listener.Close()
-	}
-	return nil, failed
+	return opened
 }
 
 func (p *Proxy) closePorts(current *table) {

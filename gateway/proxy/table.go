@@ -16,6 +16,8 @@ import (
 type table struct {
 	version   string
 	resources map[string]*resource.Resource
+	// faults are the errors of resources that are not served as they are, by name.
+	faults map[string]error
 
 	certificates map[string]built[*certificate]
 	authorities  map[string]built[*upstream.Authority]
@@ -64,15 +66,15 @@ func (s *site) Group(host string) (*group, bool) { return s.groups.Find(host) }
 type listener struct {
 	name     string
 	resource *resource.Listener
-	tls      *tls.Config
-	metrics  *listenerMetrics
+	// number is the target port.
+	number  uint16
+	tls     *tls.Config
+	metrics *listenerMetrics
 }
 
 type group struct {
-	matcher  *match.Group
-	rules    []*rule
-	backends []string
-	users    []string
+	matcher *match.Group
+	rules   []*rule
 }
 
 // Matcher implements plan.Group.

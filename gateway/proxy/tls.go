@@ -3,6 +3,7 @@
 package proxy
 
 import (
+	"cmp"
 	"crypto/hkdf"
 	"crypto/sha256"
 	"crypto/tls"
@@ -45,7 +46,7 @@ func (b *builder) makeListeners() {
 	b.table.listeners = each(b, others, b.old.listeners, (*resource.Resource).GetListener,
 		func(r *resource.Resource) (built[*listener], error) {
 			found, err := b.makeListener(r)
-			if err == nil && found.value != b.old.listeners[r.GetName()].value {
+			if found.value != b.old.listeners[r.GetName()].value {
 				b.relisted = true
 			}
 			return found, err
@@ -53,12 +54,16 @@ func (b *builder) makeListeners() {
 }
 
 func (b *builder) makeListener(r *resource.Resource) (built[*listener], error) {
+	// Certificates of other objects are served without a missing one. Without any authority no client certificate
+	// is valid.
+	var absent error
 	parts := make([]any, 0, 2)
 	var certificates []*certificate
 	for _, name := range r.GetListener().GetCertificates() {
 		certificate, ok := b.table.certificates[name]
 		if !ok {
-			return built[*listener]{}, missing(r, "certificate", name)
+			absent = missing("certificate", name)
+			continue
 		}
 		certificates = append(certificates, certificate.value)
 		parts = append(parts, certificate.value)
@@ -67,25 +72,30 @@ func (b *builder) makeListener(r *resource.Resource) (built[*listener], error) {
 	for _, name := range r.GetListener().GetClientValidation().GetCertificateAuthorities() {
 		authority, ok := b.table.authorities[name]
 		if !ok {
-			return built[*listener]{}, missing(r, "certificate authority", name)
+			absent = missing("certificate authority", name)
+			continue
 		}
 		authorities = append(authorities, authority.value)
 		parts = append(parts, authority.value)
 	}
 	parts = append(parts, b.table.secrets)
-	return reuse(b.old.listeners, r, parts, func() (*listener, error) {
-		l := &listener{name: r.GetName(), resource: r.GetListener(), metrics: b.metrics.listener(r.GetName())}
+	made, err := reuse(b.old.listeners, r, parts, func() (*listener, error) {
+		number, err := plan.PortNumber(r.GetListener().GetTargetPort())
+		if err != nil {
+			return nil, err
+		}
+		l := &listener{name: r.GetName(), resource: r.GetListener(), number: number, metrics: b.metrics.listener(r.GetName())}
 		switch l.resource.GetProtocol() {
 		case resource.Listener_HTTP, resource.Listener_TLS_PASSTHROUGH:
 			return l, nil
 		case resource.Listener_HTTPS, resource.Listener_TLS_TERMINATE:
-			var err error
 			l.tls, err = b.serverTLS(l, certificates, authorities)
 			return l, err
 		default:
 			return nil, fmt.Errorf("protocol %v is not known", l.resource.GetProtocol())
 		}
 	})
+	return made, cmp.Or(err, absent)
 }
 
 func (b *builder) serverTLS(l *listener, certificates []*certificate, authorities []*upstream.Authority) (*tls.Config, error) {

@@ -41,12 +41,11 @@ const AnnotationProxyProtocol = "millrace.io/proxy-protocol"
 // BackendTLSPolicy has no room for the Gateway (Gateway API: PolicyStatus.ancestors).
 const ReasonPolicyFull = "PolicyFull"
 
-// ReasonConfigurationRefused is the reason of a Gateway that is not programmed, because a proxy refuses
-// its configuration and still serves the previous one.
+// ReasonConfigurationRefused is the reason of ConditionResourcesRefused, and of events about it.
 const ReasonConfigurationRefused = "ConfigurationRefused"
 
-// ConditionResourcesRefused is the condition of a Gateway with a proxy that refuses a part of its
-// configuration and serves the rest.
+// ConditionResourcesRefused is the condition of a Gateway with a proxy that rejects resources of its
+// configuration and serves all others.
 const ConditionResourcesRefused = "millrace.io/ResourcesRefused"
 
 // ConditionStatusContested is the condition of a Gateway whose status another program overwrote three

@@ -194,7 +194,7 @@ func gateway() Dashboard {
 				series("Abuse of HTTP/2", "short", "", Query{`sum by (type) (rate(millrace_proxy_http2_errors_total{` + chosen + `}[$__rate_interval])) > 0`, "{{type}}"}),
 			}},
 			{"Configuration", []Panel{
-				number("Proxies that refuse it", "short", "They serve the one before.", `sum(millrace_gateway_refusing_proxies)`, 1),
+				number("Proxies that refuse it", "short", "They serve all but a part of it.", `sum(millrace_gateway_refusing_proxies)`, 1),
 				table("Versions", "What each proxy serves.", `millrace_proxy_configuration_info{`+chosen+`}`),
 				series("Memory", "bytes", "", Query{`process_resident_memory_bytes{job="millrace-proxy",` + chosen + `}`, "{{pod}}"}),
 			}},

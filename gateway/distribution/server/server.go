@@ -58,10 +58,8 @@ type Proxy struct {
 	Sent string
 	// Acknowledged is the newest version that the proxy has applied, empty before the first.
 	Acknowledged string
-	// Refusal is the reason for rejecting the last version as a whole, else empty.
+	// Refusal contains the errors of the acknowledged version's rejected resources.
 	Refusal string
-	// Refused are rejected resources of the acknowledged version, which must not be modified.
-	Refused *resource.Refusals
 }
 
 // NewServer returns a server without owners. Proxies of unknown owners are asked to retry.

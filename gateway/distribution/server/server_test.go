@@ -15,6 +15,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -95,26 +97,17 @@ func startController(t *testing.T) *controller {
 
 type proxy struct {
 	updates chan distribution.Update
-	refuse  func(distribution.Update) error
 	// has is the configuration after the updates returned by next.
 	has map[string]string
 }
 
-func startProxy(t *testing.T, c *controller, token string, store *distribution.Store, refuse func(distribution.Update) error) *proxy {
+func startProxy(t *testing.T, c *controller, token string, store *distribution.Store, refused func() []string) *proxy {
 	t.Helper()
-	p := &proxy{updates: make(chan distribution.Update, 100), refuse: refuse}
+	p := &proxy{updates: make(chan distribution.Update, 100)}
 	client := &distribution.Client{
 		Address: c.address, Transport: c.trusting, Store: store,
 		Token: func() (string, error) { return token, nil },
-		Apply: func(update distribution.Update) error {
-			if p.refuse != nil {
-				if err := p.refuse(update); err != nil {
-					return err
-				}
-			}
-			p.updates <- update
-			return nil
-		},
+		Apply: func(update distribution.Update) { p.updates <- update }, Refused: refused,
 		Log: slog.New(slog.DiscardHandler),
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -230,24 +223,24 @@ func TestOwnerComesLater(t *testing.T) {
 	p.wantContents(t, map[string]string{"a": "1"})
 }
 
-// TestRefusedVersion checks that the controller records a rejection and that the next version is complete.
-func TestRefusedVersion(t *testing.T) {
+// TestRejection checks that the controller records rejected resources of an applied version.
+func TestRejection(t *testing.T) {
 	c := startController(t)
 	c.set(t, "blue", map[string]string{"a": "1"})
-	p := startProxy(t, c, "of blue", nil, func(update distribution.Update) error {
-		if carryOut(nil, update)["a"] == "bad" {
-			return errors.New("resource a is bad")
-		}
-		return nil
-	})
-	first := p.next(t)
+	var reasons atomic.Pointer[[]string]
+	reasons.Store(&[]string{})
+	p := startProxy(t, c, "of blue", nil, func() []string { return *reasons.Load() })
+	p.next(t)
+	reasons.Store(&[]string{"resource a is bad", strings.Repeat("ü", 1000)})
 	c.set(t, "blue", map[string]string{"a": "bad", "b": "2"})
-	refused := c.awaitProxy(t, "refuses", func(p Proxy) bool { return p.Refusal != "" })
-	if refused.Refusal != "resource a is bad" || refused.Acknowledged != first.Version {
-		t.Errorf("%+v, want the refusal and version %s acknowledged", refused, first.Version)
+	refused := c.awaitProxy(t, "rejects", func(p Proxy) bool { return p.Refusal != "" })
+	if !strings.HasPrefix(refused.Refusal, "resource a is bad; ü") || !strings.HasSuffix(refused.Refusal, "ü ...") ||
+		len(refused.Refusal) > 1024 || refused.Acknowledged != refused.Sent {
+		t.Errorf("%+v, want a shortened rejection and version %s acknowledged", refused, refused.Sent)
 	}
+	p.next(t)
+	reasons.Store(&[]string{})
 	c.set(t, "blue", map[string]string{"a": "3", "b": "2"})
-	// The rejected changes are part of the next update.
 	p.wantContents(t, map[string]string{"a": "3", "b": "2"})
 	c.awaitProxy(t, "accepts again", func(p Proxy) bool { return p.Refusal == "" && p.Acknowledged == p.Sent })
 }

@@ -26,8 +26,8 @@ type snapshot struct {
 
 	once  sync.Once
 	named string
-	// unsent are resources that cannot be encoded, whose previous version proxies retain.
-	unsent []*resource.Refusal
+	// unsent contains the errors of resources that cannot be encoded, whose previous version proxies retain.
+	unsent []string
 }
 
 // version computes a digest, which takes milliseconds for 40,000 resources, without those that cannot be
@@ -38,7 +38,7 @@ func (s *snapshot) version() string {
 		for _, e := range s.entries {
 			packed, err := e.pack()
 			if err != nil {
-				s.unsent = append(s.unsent, &resource.Refusal{Resource: e.resource.GetName(), Reason: err.Error(), Retained: true})
+				s.unsent = append(s.unsent, err.Error())
 				continue
 			}
 			// Names and versions contain no line feed.

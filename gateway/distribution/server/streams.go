@@ -16,11 +16,9 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/millrace-lb/millrace/api/serving"
 	"github.com/millrace-lb/millrace/gateway/distribution"
-	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
 // NewGRPC returns the gRPC server for proxies. Its streams end with the context.
@@ -227,24 +225,17 @@ func (f *follower) send(current *snapshot, changed []*entry, removed []string) e
 }
 
 // acknowledge takes unsent, the resources missing in the response.
-func (f *follower) acknowledge(version string, detail *rpc.Status, unsent []*resource.Refusal) {
-	refusal, refused := detail.GetMessage(), distribution.ReadRefusals(detail)
-	if refused != nil {
-		refusal = ""
+func (f *follower) acknowledge(version string, detail *rpc.Status, unsent []string) {
+	reasons := unsent[:len(unsent):len(unsent)]
+	if detail.GetMessage() != "" {
+		reasons = append(reasons, detail.GetMessage())
 	}
-	if refusal == "" && len(unsent) > 0 {
-		refused = distribution.ReadRefusals(distribution.NewRefusals(append(unsent[:len(unsent):len(unsent)], refused.GetRefusals()...)))
-	}
-	isNews := false
+	refusal, isNews := distribution.JoinReasons(reasons), false
 	f.server.update(func() {
 		// The first acknowledgement counts as a change, because the proxy may have rejected a version at
 		// another replica.
-		isNews = f.proxy.Refusal != refusal || f.proxy.Acknowledged == "" ||
-			refusal == "" && !proto.Equal(f.proxy.Refused, refused)
-		f.proxy.Refusal = refusal
-		if refusal == "" {
-			f.proxy.Acknowledged, f.proxy.Refused = version, refused
-		}
+		isNews = f.proxy.Refusal != refusal || f.proxy.Acknowledged == ""
+		f.proxy.Refusal, f.proxy.Acknowledged = refusal, version
 	})
 	if isNews && f.server.OnAcknowledge != nil {
 		f.server.OnAcknowledge()

@@ -5,6 +5,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -132,21 +133,20 @@ type Address struct {
 	Draining bool
 }
 
-// Addresses parses endpoints.
+// Addresses returns the valid endpoints and the first error.
 func Addresses(from *resource.Endpoints) ([]Address, error) {
 	addresses := make([]Address, 0, len(from.GetEndpoints()))
+	var invalid error
 	for _, endpoint := range from.GetEndpoints() {
 		address, err := netip.ParseAddr(endpoint.GetAddress())
-		if err != nil {
-			return nil, err
-		}
-		number, err := PortNumber(endpoint.GetPort())
-		if err != nil {
-			return nil, err
+		number, failed := PortNumber(endpoint.GetPort())
+		if err = cmp.Or(err, failed); err != nil {
+			invalid = cmp.Or(invalid, err)
+			continue
 		}
 		addresses = append(addresses, Address{netip.AddrPortFrom(address.Unmap(), number), endpoint.GetDraining()})
 	}
-	return addresses, nil
+	return addresses, invalid
 }
 
 // candidates returns draining endpoints only if all are draining.

@@ -69,10 +69,7 @@ func (p *proxies) apply(services []*corev1.Service, result *route.Result) {
 			running = p.start()
 			p.running[found.Owner] = running
 		}
-		update := proxy.Update{Version: strconv.Itoa(p.version), Whole: true, Resources: resources}
-		if err := running.Apply(update); err != nil {
-			p.t.Fatalf("the proxy of %v: %v", found.Owner, err)
-		}
+		running.Apply(proxy.Update{Version: strconv.Itoa(p.version), Whole: true, Resources: resources})
 		for _, refused := range running.Refused() {
 			p.t.Errorf("the proxy of %v refuses %v", found.Owner, refused)
 		}

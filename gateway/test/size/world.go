@@ -166,10 +166,7 @@ func (w *world) served(ctx context.Context, before string) error {
 		done := 0
 		for _, proxy := range w.server.Proxies() {
 			if proxy.Refusal != "" {
-				return fmt.Errorf("a proxy refuses the configuration: %s", proxy.Refusal)
-			}
-			if proxy.Refused != nil {
-				return fmt.Errorf("a proxy refuses resources: %s", proxy.Refused)
+				return fmt.Errorf("a proxy rejects resources: %s", proxy.Refusal)
 			}
 			if proxy.Acknowledged != "" && proxy.Acknowledged != before {
 				done++

@@ -10,10 +10,6 @@ import (
 
 func TestCatalogue(t *testing.T) {
 	refusing.WithLabelValues("some").Set(0)
-	refused.WithLabelValues("some").Set(0)
-	t.Cleanup(func() {
-		refusing.Reset()
-		refused.Reset()
-	})
-	catalogue.Own(t, "gateway", refusing, refused)
+	t.Cleanup(refusing.Reset)
+	catalogue.Own(t, "gateway", refusing)
 }

@@ -4,14 +4,12 @@ package nack
 
 import (
 	"reflect"
-	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
 
 	"github.com/millrace-lb/millrace/gateway/distribution"
 	"github.com/millrace-lb/millrace/gateway/distribution/server"
-	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
 func proxy(pod string, acknowledged uint64, refused string) server.Proxy {
@@ -26,17 +24,9 @@ func refuses(pod, version, message string) Rejection {
 	return Rejection{Proxy: pod, Version: version, Message: message}
 }
 
-// partly returns a proxy that rejects seven resources and reports one.
-func partly(pod string) server.Proxy {
-	found := proxy(pod, 5, "")
-	found.Refused = &resource.Refusals{Total: 7, Refusals: []*resource.Refusal{{Resource: "g", Route: "httproute/n/r", Reason: "bad"}}}
-	return found
-}
-
 func TestDecide(t *testing.T) {
 	none, a, b := Rejection{}, refuses("n/a", "5-ab", "bad"), refuses("n/b", "5-ab", "bad")
 	earlier := refuses("n/a", "4-ab", "bad")
-	part := Rejection{Proxy: "n/a", Version: "5-ab", Parts: []Part{{Resource: "g", Route: "httproute/n/r", Reason: "bad"}}, Total: 7}
 	for name, test := range map[string]struct {
 		written Rejection
 		proxies []server.Proxy
@@ -48,27 +38,18 @@ func TestDecide(t *testing.T) {
 		"two refuse":                        {none, []server.Proxy{proxy("n/b", 1, "bad"), proxy("n/a", 1, "bad")}, false, a},
 		"it is written":                     {a, []server.Proxy{proxy("n/a", 1, "bad")}, false, a},
 		"it was written of a version":       {earlier, []server.Proxy{proxy("n/a", 1, "bad")}, false, earlier},
-		"it refuses something else":         {a, []server.Proxy{proxy("n/a", 1, "worse")}, false, refuses("n/a", "5-ab", "worse")},
+		"it refuses something else":         {a, []server.Proxy{proxy("n/a", 5, "worse")}, false, refuses("n/a", "5-ab", "worse")},
 		"it takes it":                       {a, []server.Proxy{proxy("n/a", 5, "")}, false, none},
 		"it takes it, another one does not": {a, []server.Proxy{proxy("n/a", 5, ""), proxy("n/b", 1, "bad")}, false, b},
 		"it has come from another replica":  {a, []server.Proxy{proxy("n/a", 0, "")}, false, a},
 		"it has gone to another replica":    {a, []server.Proxy{proxy("n/a", 4, "")}, false, a},
 		"it is at another replica":          {a, []server.Proxy{proxy("n/b", 5, "")}, false, a},
 		"it is gone":                        {a, []server.Proxy{proxy("n/b", 5, "")}, true, none},
-		"a part":                            {none, []server.Proxy{partly("n/a")}, false, part},
-		"a part, another one the whole":     {none, []server.Proxy{partly("n/a"), proxy("n/b", 1, "bad")}, false, b},
-		"a part, as before":                 {part, []server.Proxy{partly("n/a")}, false, part},
-		"the whole, then a part":            {earlier, []server.Proxy{partly("n/a")}, false, part},
-		"it takes the part":                 {part, []server.Proxy{proxy("n/a", 5, "")}, false, none},
 		"it is gone, another one refuses":   {a, []server.Proxy{proxy("n/b", 1, "bad")}, true, b},
 	} {
 		if got := decide(test.written, test.proxies, func(string) bool { return !test.gone }); !reflect.DeepEqual(got, test.want) {
 			t.Errorf("%s: %+v; want %+v", name, got, test.want)
 		}
-	}
-	long := decide(none, []server.Proxy{proxy("n/a", 0, strings.Repeat("ü", 1000))}, nil)
-	if len(long.Message) > maxMessage || !strings.HasSuffix(long.Message, "ü ...") {
-		t.Errorf("a long message becomes %q", long.Message)
 	}
 }
 

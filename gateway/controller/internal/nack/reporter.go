@@ -32,15 +32,10 @@ const (
 
 var refusing = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Name: "millrace_gateway_refusing_proxies",
-	Help: "Proxies connected to this replica that reject their configuration and serve the previous one.",
+	Help: "Proxies connected to this replica that reject resources of their configuration and serve all others.",
 }, []string{"owner"})
 
-var refused = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-	Name: "millrace_gateway_refused_resources",
-	Help: "Resources rejected by a proxy connected to this replica; it serves all others.",
-}, []string{"owner"})
-
-func init() { metrics.Registry.MustRegister(refusing, refused) }
+func init() { metrics.Registry.MustRegister(refusing) }
 
 // Reporter writes rejections to the annotations of proxy Deployments. Every replica runs one.
 type Reporter struct {
@@ -93,17 +88,14 @@ func (r *Reporter) pass(ctx context.Context) error {
 		connected[proxy.Owner] = append(connected[proxy.Owner], proxy)
 	}
 	refusing.Reset()
-	refused.Reset()
 	var problems []error
 	for owner, at := range r.Deployments() {
-		count, most := 0, uint32(0)
+		count := 0
 		for _, proxy := range connected[owner] {
 			if proxy.Refusal != "" {
 				count++
 			}
-			most = max(most, proxy.Refused.GetTotal())
 		}
-		refused.WithLabelValues(owner).Set(float64(most))
 		refusing.WithLabelValues(owner).Set(float64(count))
 		problems = append(problems, r.report(ctx, at, connected[owner]))
 	}

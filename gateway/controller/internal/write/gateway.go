@@ -45,15 +45,9 @@ func (w *Writer) writeGatewayAPI(ctx context.Context, compiled *Compiled, live m
 			}
 			mergeListenerSet(&o.Status, wanted, at[gatewayKey(namespace, string(parent.Name))])
 		}),
-		writeAll(ctx, w, statuses.HTTPRoutes, func(o *gatewayv1.HTTPRoute, s gatewayv1.RouteStatus) {
-			w.mergeRoute(&o.Status.RouteStatus, refused.ofRoute(o, s))
-		}),
-		writeAll(ctx, w, statuses.GRPCRoutes, func(o *gatewayv1.GRPCRoute, s gatewayv1.RouteStatus) {
-			w.mergeRoute(&o.Status.RouteStatus, refused.ofRoute(o, s))
-		}),
-		writeAll(ctx, w, statuses.TLSRoutes, func(o *gatewayv1.TLSRoute, s gatewayv1.RouteStatus) {
-			w.mergeRoute(&o.Status.RouteStatus, refused.ofRoute(o, s))
-		}),
+		writeAll(ctx, w, statuses.HTTPRoutes, func(o *gatewayv1.HTTPRoute, s gatewayv1.RouteStatus) { w.mergeRoute(&o.Status.RouteStatus, s) }),
+		writeAll(ctx, w, statuses.GRPCRoutes, func(o *gatewayv1.GRPCRoute, s gatewayv1.RouteStatus) { w.mergeRoute(&o.Status.RouteStatus, s) }),
+		writeAll(ctx, w, statuses.TLSRoutes, func(o *gatewayv1.TLSRoute, s gatewayv1.RouteStatus) { w.mergeRoute(&o.Status.RouteStatus, s) }),
 		writeAll(ctx, w, statuses.TCPRoutes, func(o *gatewayv1.TCPRoute, s gatewayv1.RouteStatus) { w.mergeRoute(&o.Status.RouteStatus, s) }),
 		writeAll(ctx, w, statuses.UDPRoutes, func(o *gatewayv1.UDPRoute, s gatewayv1.RouteStatus) { w.mergeRoute(&o.Status.RouteStatus, s) }),
 		writeAll(ctx, w, statuses.BackendTLSPolicies, func(o *gatewayv1.BackendTLSPolicy, s gatewayv1.PolicyStatus) { w.mergePolicy(&o.Status, s) }),

@@ -16,7 +16,6 @@ import (
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
-	"github.com/millrace-lb/millrace/gateway/controller/internal/nack"
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
@@ -31,8 +30,6 @@ type gatewayState struct {
 	assigned *metav1.Condition
 	// available reports whether a proxy is available.
 	available bool
-	// refused is the configuration rejected by a proxy.
-	refused nack.Rejection
 }
 
 func gatewayKey(namespace, name string) string {
@@ -70,7 +67,7 @@ func gatewayStates(compiled *Compiled, live map[objectKey]client.Object, failed 
 			of.addresses = statusAddresses(object)
 			of.assigned = meta.FindStatusCondition(object.Status.Conditions, millracev1beta1.ConditionAddressAssigned)
 		case *appsv1.Deployment:
-			of.available, of.refused = object.Status.AvailableReplicas > 0, nack.Read(object)
+			of.available = object.Status.AvailableReplicas > 0
 		}
 		found[owner] = of
 	}
@@ -136,8 +133,6 @@ func (r gatewayState) unmet() unmet {
 		return unmet{reason: string(gatewayv1.GatewayReasonAddressNotAssigned), message: r.noAddress()}
 	case r.proxied && !r.available:
 		return unmet{reason: string(gatewayv1.GatewayReasonPending), message: "no proxy is ready yet", proxyOnly: true}
-	case r.proxied && r.refused.IsWhole():
-		return unmet{reason: route.ReasonConfigurationRefused, message: r.refused.Text(), proxyOnly: true}
 	}
 	return unmet{}
 }

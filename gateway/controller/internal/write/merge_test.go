@@ -9,8 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
-
-	"github.com/millrace-lb/millrace/gateway/controller/internal/nack"
 )
 
 const (
@@ -142,12 +140,9 @@ func TestMergeGateway(t *testing.T) {
 		reason    string
 		listeners [2]string
 	}{
-		"no VIP":   {gatewayState{served: true, proxied: true, available: true}, "AddressNotAssigned", [2]string{"Pending", "Pending"}},
-		"no proxy": {gatewayState{served: true, proxied: true, addresses: addresses}, "Pending", [2]string{"Pending", "Because"}},
-		"whole":    {gatewayState{served: true, proxied: true, addresses: addresses, available: true}, "Because", [2]string{"Because", "Because"}},
-		"a proxy refuses": {gatewayState{
-			served: true, proxied: true, addresses: addresses, available: true, refused: nack.Rejection{Proxy: "n/p", Message: "bad"},
-		}, "ConfigurationRefused", [2]string{"Pending", "Because"}},
+		"no VIP":            {gatewayState{served: true, proxied: true, available: true}, "AddressNotAssigned", [2]string{"Pending", "Pending"}},
+		"no proxy":          {gatewayState{served: true, proxied: true, addresses: addresses}, "Pending", [2]string{"Pending", "Because"}},
+		"whole":             {gatewayState{served: true, proxied: true, addresses: addresses, available: true}, "Because", [2]string{"Because", "Because"}},
 		"nothing to serve":  {gatewayState{}, "Because", [2]string{"Because", "Because"}},
 		"layer 4":           {gatewayState{served: true, addresses: addresses}, "Because", [2]string{"Because", "Because"}},
 		"layer 4, no VIP":   {gatewayState{served: true}, "AddressNotAssigned", [2]string{"Pending", "Pending"}},

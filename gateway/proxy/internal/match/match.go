@@ -47,16 +47,17 @@ type Group struct {
 	depths []bool
 }
 
-// Compile builds a group from rules in order of precedence.
+// Compile builds a group from rules in order of precedence. After an error the group matches the valid rules.
 func Compile(rules []*resource.Match) (*Group, error) {
 	group := &Group{
 		conditions: make([]conditions, len(rules)),
 		exact:      map[string]*candidates{},
 		prefixes:   map[string]*candidates{},
 	}
+	var invalid error
 	for i, rule := range rules {
-		if err := group.add(int32(i), rule); err != nil {
-			return nil, fmt.Errorf("match of rule %d: %w", i, err)
+		if err := group.add(int32(i), rule); err != nil && invalid == nil {
+			invalid = fmt.Errorf("match of rule %d: %w", i, err)
 		}
 	}
 	for _, paths := range []map[string]*candidates{group.exact, group.prefixes} {
@@ -64,7 +65,7 @@ func Compile(rules []*resource.Match) (*Group, error) {
 			rules.buildIndex(group.conditions)
 		}
 	}
-	return group, nil
+	return group, invalid
 }
 
 func (g *Group) add(rule int32, match *resource.Match) error {

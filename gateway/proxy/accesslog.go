@@ -16,8 +16,8 @@ func (p *Proxy) done(x *exchange, w *answer) {
 	x.finished(w.status)
 	listener := ""
 	if x.site != nil {
-		listener = x.site.name
-		x.site.metrics.observe(w.status, took)
+		listener = x.site.Name
+		x.site.State.metrics.observe(w.status, took)
 	}
 	if x.rule != nil {
 		p.metrics.route(x.rule.route, w.status)

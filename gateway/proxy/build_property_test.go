@@ -66,8 +66,8 @@ func shape(of *table) map[string]string {
 	words := map[string]string{}
 	groups := func(at string, hosts *match.Hosts[*group]) {
 		for host, group := range hosts.All() {
-			words[at+" "+host] = fmt.Sprint(len(group.rules))
-			for _, rule := range group.rules {
+			words[at+" "+host] = fmt.Sprint(len(group.Rules))
+			for _, rule := range group.Rules {
 				words[at+" "+host] += fmt.Sprintf(" %v %q", rule.filters.guards.any(), rule.names())
 				if password := rule.filters.guards.password; password != nil {
 					words[at+" "+host] += fmt.Sprintf(" %p", of.users[password.GetUsers()].from)
@@ -79,9 +79,9 @@ func shape(of *table) map[string]string {
 		words[fmt.Sprint("port ", number)] = fmt.Sprint(port.tls, port.bytes)
 		for host, site := range port.sites.All() {
 			at := fmt.Sprint("port ", number, " ", host)
-			words[at] = fmt.Sprintf("%s %p", site.name, site.resource)
-			groups(at, &site.groups)
-			if of.sites[site.name] != site {
+			words[at] = fmt.Sprintf("%s %p", site.Name, site.Resource)
+			groups(at, &site.Groups)
+			if of.sites[site.Name] != site {
 				words[at] += " is not the site of its listener"
 			}
 		}

@@ -44,7 +44,7 @@ func TestApplyKeepsWhatIsUnchanged(t *testing.T) {
 	if after.groups["r"].value == before.groups["r"].value {
 		t.Error("the group that changed is the same")
 	}
-	if len(after.groups["r"].value.rules) != 1 || before.groups["r"].value.rules[0].prefix != "" {
+	if len(after.groups["r"].value.Rules) != 1 || before.groups["r"].value.Rules[0].prefix != "" {
 		t.Error("the old table has changed")
 	}
 	after.groups["r"] = before.groups["r"]
@@ -159,7 +159,7 @@ func TestApplyRefuses(t *testing.T) {
 		}
 		table := f.table.Load()
 		removed := fmt.Sprint(update.Removed)
-		if other := table.groups["other"]; removed != "[m]" && removed != "[l]" && (other.value == nil || len(other.value.rules[0].shares) != 1) {
+		if other := table.groups["other"]; removed != "[m]" && removed != "[l]" && (other.value == nil || len(other.value.Rules[0].shares) != 1) {
 			t.Errorf("%s: another group is not served", want)
 		}
 		if _, text := status(t, f.Admin(), "/metrics"); !strings.Contains(text, fmt.Sprintf("millrace_proxy_refused_resources %d\n", len(table.faults))) {

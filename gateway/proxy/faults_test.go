@@ -209,7 +209,7 @@ func isServedAsWanted(t *rapid.T, current *table, wanted map[string]*resource.Re
 		served[name], groups[each.value] = each.from, true
 	}
 	for name, site := range current.sites {
-		for host, group := range site.groups.All() {
+		for host, group := range site.Groups.All() {
 			if !groups[group] {
 				t.Fatalf("listener %s has a previous group for %s", name, host)
 			}

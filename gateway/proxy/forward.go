@@ -94,7 +94,7 @@ func newRequestID() string {
 }
 
 func (x *exchange) origin() canonical.Origin {
-	return canonical.OriginOf(x.in.Header, x.in.Host, x.in.TLS != nil, x.site.resource.GetPort())
+	return canonical.OriginOf(x.in.Header, x.in.Host, x.in.TLS != nil, x.site.Resource.GetPort())
 }
 
 func (x *exchange) chain() []string {

@@ -173,7 +173,7 @@ func (x *exchange) tooLong(err error) bool {
 
 // clientBehind knows the client behind a single trusted proxy only, if that sends a PROXY protocol header.
 func clientBehind(site *site, conn net.Conn) netip.Addr {
-	hops := site.TrustedHops()
+	hops := int(site.Resource.GetTrustedHops())
 	if patient := clientConnOf(conn); patient != nil {
 		hops -= patient.headerHops()
 	}

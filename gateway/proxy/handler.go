@@ -241,13 +241,13 @@ func (x *exchange) route(number uint16) int {
 	if r.TLS != nil {
 		message.TLS, message.ServerName = true, r.TLS.ServerName
 	}
-	found, status := plan.Find[*site, *group](&message, func(host string) (*site, bool) {
+	found, status := plan.Find(&message, func(host string) (*site, bool) {
 		s := x.table.site(number, host)
 		return s, s != nil
 	})
 	x.host, x.path, x.site = found.Host, found.Path, found.Site
 	if status == 0 {
-		x.rule = found.Group.rules[found.Rule]
+		x.rule = found.Group.Rules[found.Rule]
 		if hops(r.Header) >= maxHops {
 			x.err, status = errLoop, http.StatusLoopDetected
 		}

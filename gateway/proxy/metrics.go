@@ -219,7 +219,7 @@ func (m *metrics) forgetRoutes(current *table) {
 	}
 	kept := map[string]bool{}
 	for _, group := range current.groups {
-		for _, rule := range group.value.rules {
+		for _, rule := range group.value.Rules {
 			kept[rule.route] = true
 		}
 	}

@@ -66,13 +66,13 @@ func (b *builder) addSite(name string) error {
 	if at.tls != encrypted {
 		return fmt.Errorf("port %d has both TLS and plain text", number)
 	}
-	added := &site{listener: listener}
+	added := &site{Name: name, Resource: listener.resource, State: listener}
 	if err := at.sites.Add(listener.resource.GetHostname(), added); err != nil {
 		return fmt.Errorf("port %d: %w", number, err)
 	}
 	at.bytes = at.bytes || listener.tunnels()
-	at.shared = at.shared || added.TrustedHops() > 0
-	at.exposed = at.exposed || added.TrustedHops() == 0
+	at.shared = at.shared || listener.resource.GetTrustedHops() > 0
+	at.exposed = at.exposed || listener.resource.GetTrustedHops() == 0
 	b.table.ports[number], b.table.sites[name] = at, added
 	return nil
 }
@@ -85,7 +85,7 @@ func (b *builder) addGroup(name string, sites map[string]*site) {
 			b.table.fault(name, missing("listener", at))
 			continue
 		}
-		if err := site.groups.Add(group.from.GetRouteGroup().GetHostname(), group.value); err != nil {
+		if err := site.Groups.Add(group.from.GetRouteGroup().GetHostname(), group.value); err != nil {
 			b.table.fault(name, fmt.Errorf("listener %s: %w", at, err))
 		}
 	}
@@ -102,7 +102,7 @@ func (b *builder) patchPorts() {
 	own := func(listeners []string) {
 		for _, name := range listeners {
 			if before := b.old.sites[name]; before != nil && changed[name] == nil {
-				changed[name] = &site{listener: before.listener, groups: before.groups.Clone()}
+				changed[name] = &site{Name: name, Resource: before.Resource, State: before.State, Groups: before.Groups.Clone()}
 			}
 		}
 	}
@@ -113,7 +113,7 @@ func (b *builder) patchPorts() {
 	for _, name := range names {
 		before := b.changes[name].old.GetRouteGroup()
 		for _, at := range before.GetListeners() {
-			changed[at].groups.Remove(before.GetHostname())
+			changed[at].Groups.Remove(before.GetHostname())
 		}
 	}
 	for _, name := range names {
@@ -140,7 +140,7 @@ func (b *builder) replaceSites(changed map[string]*site) {
 	copied := map[uint16]*port{}
 	for name, site := range changed {
 		b.table.sites[name] = site
-		number := site.number
+		number := site.State.number
 		if copied[number] == nil {
 			before := b.table.ports[number]
 			same := *before
@@ -148,6 +148,6 @@ func (b *builder) replaceSites(changed map[string]*site) {
 			copied[number] = &same
 			b.table.ports[number] = copied[number]
 		}
-		copied[number].sites.Replace(site.resource.GetHostname(), site)
+		copied[number].sites.Replace(site.Resource.GetHostname(), site)
 	}
 }

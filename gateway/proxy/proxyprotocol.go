@@ -47,4 +47,6 @@ func headerHopsOf(r *http.Request) int {
 	return 0
 }
 
-func (x *exchange) trustedHops() int { return x.site.TrustedHops() - headerHopsOf(x.in) }
+func (x *exchange) trustedHops() int {
+	return int(x.site.Resource.GetTrustedHops()) - headerHopsOf(x.in)
+}

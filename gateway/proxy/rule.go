@@ -46,7 +46,7 @@ func (b *builder) makeGroups() {
 	b.table.groups = each(b, all, b.old.groups, (*resource.Resource).GetRouteGroup,
 		func(r *resource.Resource) (built[*group], error) {
 			before, ok := b.old.groups[r.GetName()]
-			if ok && before.from == r && b.old.faults[r.GetName()] == nil && !slices.ContainsFunc(before.value.rules, b.lacks) {
+			if ok && before.from == r && b.old.faults[r.GetName()] == nil && !slices.ContainsFunc(before.value.Rules, b.lacks) {
 				return before, nil
 			}
 			if _, changed := b.changes[r.GetName()]; !changed {
@@ -60,7 +60,7 @@ func (b *builder) makeGroups() {
 // newGroup returns a group even with invalid rules, because rules of other objects may be in it: an invalid rule
 // answers 500. It is omitted if its match is invalid.
 func (b *builder) newGroup(r *resource.RouteGroup) (*group, error) {
-	g := &group{rules: make([]*rule, 0, len(r.GetRules()))}
+	g := &group{Rules: make([]*rule, 0, len(r.GetRules()))}
 	matches := make([]*resource.Match, 0, len(r.GetRules()))
 	var fault error
 	for i, from := range r.GetRules() {
@@ -73,10 +73,10 @@ func (b *builder) newGroup(r *resource.RouteGroup) (*group, error) {
 			fault = cmp.Or(fault, fmt.Errorf("rule %d (%s): %w", i, from.GetRoute(), err))
 			made, _ = newRule(&resource.Rule{Route: from.GetRoute()})
 		}
-		g.rules = append(g.rules, made)
+		g.Rules = append(g.Rules, made)
 	}
 	var err error
-	g.matcher, err = match.Compile(matches)
+	g.Matcher, err = match.Compile(matches)
 	return g, cmp.Or(fault, err)
 }
 

@@ -43,7 +43,7 @@ func (p *Proxy) listen(current *table) map[uint16]*server {
 		listener, err := net.Listen("tcp", net.JoinHostPort(p.settings.Address, strconv.Itoa(int(number))))
 		if err != nil {
 			for _, site := range port.sites.All() {
-				current.fault(site.name, fmt.Errorf("listen at port %d: %w", number, err))
+				current.fault(site.Name, fmt.Errorf("listen at port %d: %w", number, err))
 			}
 			continue
 		}
@@ -116,8 +116,8 @@ func (s *server) httpServer() *http.Server {
 // configFor returns no certificate for an unknown name: crypto/tls then sends the alert unrecognized_name.
 func (s *server) configFor(serverName string) *tls.Config {
 	if name, ok := match.ServerName(serverName); ok {
-		if site := s.proxy.table.Load().site(s.number, name); site != nil && site.tls != nil && !site.tunnels() {
-			return site.tls
+		if site := s.proxy.table.Load().site(s.number, name); site != nil && site.State.tls != nil && !site.State.tunnels() {
+			return site.State.tls
 		}
 	}
 	return &tls.Config{MinVersion: tls.VersionTLS12}

@@ -128,7 +128,7 @@ func exchangeFor(f *fixture) *exchange {
 	table := f.table.Load()
 	return &exchange{
 		proxy: f.Proxy, in: httptest.NewRequest(http.MethodGet, "http://a/", nil), table: table,
-		rule: table.groups["r"].value.rules[0],
+		rule: table.groups["r"].value.Rules[0],
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/credentials"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
+	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
@@ -52,16 +53,10 @@ type port struct {
 	sites   match.Hosts[*site]
 }
 
-type site struct {
-	*listener
-	groups match.Hosts[*group]
-}
-
-// Listener and the following methods implement plan.Site.
-func (s *site) Listener() string                 { return s.name }
-func (s *site) TrustedHops() int                 { return int(s.resource.GetTrustedHops()) }
-func (s *site) AnyServerName() bool              { return s.resource.GetAnyServerName() }
-func (s *site) Group(host string) (*group, bool) { return s.groups.Find(host) }
+type (
+	site  = plan.Site[*listener, *rule]
+	group = plan.Group[*rule]
+)
 
 type listener struct {
 	name     string
@@ -71,14 +66,6 @@ type listener struct {
 	tls     *tls.Config
 	metrics *listenerMetrics
 }
-
-type group struct {
-	matcher *match.Group
-	rules   []*rule
-}
-
-// Matcher implements plan.Group.
-func (g *group) Matcher() *match.Group { return g.matcher }
 
 func (t *table) site(number uint16, host string) *site {
 	port := t.ports[number]

@@ -52,7 +52,7 @@ func (x *exchange) traced() {
 		semconv.NetworkProtocolVersion(strconv.Itoa(x.in.ProtoMajor) + "." + strconv.Itoa(x.in.ProtoMinor)),
 	}
 	if x.site != nil {
-		attributes = append(attributes, attribute.String("millrace.listener", x.site.name))
+		attributes = append(attributes, attribute.String("millrace.listener", x.site.Name))
 	}
 	if x.rule != nil {
 		// Low cardinality, as required by the semantic conventions for HTTP.

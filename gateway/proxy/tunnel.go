@@ -36,10 +36,10 @@ func (s *server) dispatchTLS(conn net.Conn) {
 	case site == nil:
 		// No alert, because no listener terminates TLS for this name (Gateway API, TLSRoute).
 		_ = conn.Close()
-	case site.resource.GetProtocol() == resource.Listener_TLS_PASSTHROUGH:
+	case site.Resource.GetProtocol() == resource.Listener_TLS_PASSTHROUGH:
 		s.tunnel(again, table, destination{site, host, asked.ID})
-	case site.resource.GetProtocol() == resource.Listener_TLS_TERMINATE:
-		ended := tls.Server(again, site.tls)
+	case site.Resource.GetProtocol() == resource.Listener_TLS_TERMINATE:
+		ended := tls.Server(again, site.State.tls)
 		ctx, cancel := context.WithTimeout(s.proxy.ended, s.proxy.settings.HeaderTimeout)
 		err := ended.HandshakeContext(ctx)
 		cancel()
@@ -65,11 +65,11 @@ type destination struct {
 
 // rule returns nil and the result for the metric if no rule matches.
 func (d *destination) rule(client net.Conn) (of *rule, result string) {
-	group, ok := d.site.groups.Find(d.host)
-	if !ok || len(group.rules) == 0 {
+	group, ok := d.site.Groups.Find(d.host)
+	if !ok || len(group.Rules) == 0 {
 		return nil, "no route"
 	}
-	of = group.rules[0]
+	of = group.Rules[0]
 	switch guards := &of.filters.guards; {
 	case !guards.admits(clientBehind(d.site, client)):
 		return nil, deniedAddress.reason
@@ -104,7 +104,7 @@ func (s *server) enter(to *destination, client net.Conn) (of *share, leave func(
 func (s *server) tunnel(client net.Conn, table *table, to destination) {
 	defer client.Close()
 	site := to.site
-	observe := site.metrics.tunnel()
+	observe := site.State.metrics.tunnel()
 	result := "no room"
 	defer func() { observe(result) }()
 	if patient := clientConnOf(client); patient != nil {
@@ -124,9 +124,9 @@ func (s *server) tunnel(client net.Conn, table *table, to destination) {
 		return
 	}
 	result = "loop"
-	path, leave, ok := s.proxy.loops.enter(to.mark, site.name+" "+to.host)
+	path, leave, ok := s.proxy.loops.enter(to.mark, site.Name+" "+to.host)
 	if !ok {
-		s.proxy.settings.Log.Debug("a tunnel leads back to this proxy", "listener", site.name, "host", to.host)
+		s.proxy.settings.Log.Debug("a tunnel leads back to this proxy", "listener", site.Name, "host", to.host)
 		return
 	}
 	defer leave()
@@ -147,7 +147,7 @@ func (s *server) tunnel(client net.Conn, table *table, to destination) {
 			result = "no room"
 			s.proxy.metrics.shed.WithLabelValues("backend connection").Inc()
 		}
-		s.proxy.settings.Log.Debug("no endpoint accepted the connection", "listener", site.name, "error", err)
+		s.proxy.settings.Log.Debug("no endpoint accepted the connection", "listener", site.Name, "error", err)
 		return
 	}
 	defer backend.Close()

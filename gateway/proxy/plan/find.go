@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/canonical"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
+	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
 // Message contains the routing input of a canonical request (canonical.Request).
@@ -22,32 +23,34 @@ type Message struct {
 	HeaderHops int
 }
 
-// Site is a listener with its rule groups.
-type Site[G Group] interface {
-	Listener() string
-	// TrustedHops returns the number of trusted proxies in front.
-	TrustedHops() int
-	// AnyServerName reports whether only the host selects the listener.
-	AnyServerName() bool
-	Group(host string) (G, bool)
+// Site is a listener with its rule groups. L is the caller's state of a listener, R its form of a rule.
+type Site[L, R any] struct {
+	Name     string
+	Resource *resource.Listener
+	State    L
+	Groups   match.Hosts[*Group[R]]
 }
 
 // Group is the rule set of a hostname.
-type Group interface{ Matcher() *match.Group }
+type Group[R any] struct {
+	Name    string
+	Matcher *match.Group
+	Rules   []R
+}
 
-// Match is the result of routing. Site and Group are zero if routing failed before.
-type Match[S, G any] struct {
+// Match is the result of routing. Site and Group are nil if routing failed before.
+type Match[L, R any] struct {
 	// Host and Path are normalized, as used for matching.
 	Host, Path string
-	Site       S
-	Group      G
+	Site       *Site[L, R]
+	Group      *Group[R]
 	// Rule is the index in the group; valid if the status is 0.
 	Rule int
 }
 
 // Find returns the rule, or the status code of the rejection, for the proxy and for Plan. It removes untrusted
 // headers (canonical.RemoveForwarded). site returns the listener for a normalized hostname.
-func Find[S Site[G], G Group](message *Message, site func(host string) (S, bool)) (result Match[S, G], status int) {
+func Find[L, R any](message *Message, site func(host string) (*Site[L, R], bool)) (result Match[L, R], status int) {
 	host, ok := match.Host(message.Host)
 	if !ok {
 		return result, http.StatusBadRequest
@@ -58,23 +61,23 @@ func Find[S Site[G], G Group](message *Message, site func(host string) (S, bool)
 		return result, http.StatusNotFound
 	}
 	result.Site = found
-	if message.TLS && !found.AnyServerName() {
+	if message.TLS && !found.Resource.GetAnyServerName() {
 		// The server name selected the listener whose client certificate requirements were applied.
 		name, _ := match.ServerName(message.ServerName)
-		if selected, ok := site(name); !ok || selected.Listener() != found.Listener() {
+		if selected, ok := site(name); !ok || selected.Name != found.Name {
 			return result, http.StatusMisdirectedRequest
 		}
 	}
-	if found.TrustedHops() <= message.HeaderHops {
+	if int(found.Resource.GetTrustedHops()) <= message.HeaderHops {
 		canonical.RemoveForwarded(message.Header)
 	}
-	if result.Group, ok = found.Group(host); !ok {
+	if result.Group, ok = found.Groups.Find(host); !ok {
 		return result, http.StatusNotFound
 	}
 	request := match.Request{
 		Method: message.Method, Host: host, Path: result.Path, RawQuery: message.RawQuery, Header: message.Header,
 	}
-	result.Rule, ok = result.Group.Matcher().Find(&request)
+	result.Rule, ok = result.Group.Matcher.Find(&request)
 	if request.Exhausted() {
 		return result, http.StatusServiceUnavailable
 	}

@@ -25,24 +25,10 @@ type Plan struct {
 	endpoints map[string][]netip.AddrPort
 }
 
-type site struct {
-	name     string
-	listener *resource.Listener
-	groups   match.Hosts[*group]
-}
-
-func (s *site) Listener() string                 { return s.name }
-func (s *site) TrustedHops() int                 { return int(s.listener.GetTrustedHops()) }
-func (s *site) AnyServerName() bool              { return s.listener.GetAnyServerName() }
-func (s *site) Group(host string) (*group, bool) { return s.groups.Find(host) }
-
-type group struct {
-	name    string
-	matcher *match.Group
-	rules   []*resource.Rule
-}
-
-func (g *group) Matcher() *match.Group { return g.matcher }
+type (
+	site  = Site[struct{}, *resource.Rule]
+	group = Group[*resource.Rule]
+)
 
 // New builds a plan. It accepts every configuration that a proxy accepts.
 func New(resources []*resource.Resource) (*Plan, error) {
@@ -59,7 +45,7 @@ func New(resources []*resource.Resource) (*Plan, error) {
 		case *resource.Resource_Backend:
 			p.backends[r.GetName()] = kind.Backend
 		case *resource.Resource_Listener:
-			sites[r.GetName()] = &site{name: r.GetName(), listener: kind.Listener}
+			sites[r.GetName()] = &site{Name: r.GetName(), Resource: kind.Listener}
 			err = p.addSite(sites[r.GetName()])
 		}
 		if err != nil {
@@ -77,14 +63,14 @@ func New(resources []*resource.Resource) (*Plan, error) {
 }
 
 func (p *Plan) addSite(s *site) error {
-	number, err := PortNumber(s.listener.GetTargetPort())
+	number, err := PortNumber(s.Resource.GetTargetPort())
 	if err != nil {
 		return err
 	}
 	if p.sites[number] == nil {
 		p.sites[number] = &match.Hosts[*site]{}
 	}
-	return p.sites[number].Add(s.listener.GetHostname(), s)
+	return p.sites[number].Add(s.Resource.GetHostname(), s)
 }
 
 func (p *Plan) addGroup(name string, from *resource.RouteGroup, sites map[string]*site) error {
@@ -101,12 +87,12 @@ func (p *Plan) addGroup(name string, from *resource.RouteGroup, sites map[string
 	if err != nil {
 		return err
 	}
-	made := &group{name: name, matcher: matcher, rules: from.GetRules()}
+	made := &group{Name: name, Matcher: matcher, Rules: from.GetRules()}
 	for _, at := range from.GetListeners() {
 		if sites[at] == nil {
 			return fmt.Errorf("listener %q is not in the configuration", at)
 		}
-		if err := sites[at].groups.Add(from.GetHostname(), made); err != nil {
+		if err := sites[at].Groups.Add(from.GetHostname(), made); err != nil {
 			return fmt.Errorf("listener %s: %w", at, err)
 		}
 	}
@@ -239,21 +225,21 @@ func (p *Plan) Decide(port uint16, request Request) Decision {
 		Method: in.Method, Host: in.Host, Path: in.URL.Path, RawQuery: in.URL.RawQuery,
 		Header: in.Header, TLS: p.encrypted(port), ServerName: in.URL.Hostname(),
 	}
-	found, status := Find[*site, *group](&message, p.at(port))
+	found, status := Find(&message, p.at(port))
 	decision := Decision{Status: status}
 	if found.Site != nil {
-		decision.Listener = found.Site.name
+		decision.Listener = found.Site.Name
 	}
 	if found.Group != nil {
-		decision.Group = found.Group.name
+		decision.Group = found.Group.Name
 	}
 	if status != 0 {
 		return decision
 	}
-	decision.Rule = found.Group.rules[found.Rule]
+	decision.Rule = found.Group.Rules[found.Rule]
 	if redirect := redirectOf(decision.Rule); Redirects(redirect, message.Header, message.TLS) {
 		target := Target{
-			TLS: message.TLS, Host: found.Host, Path: found.Path, RawQuery: message.RawQuery, Port: found.Site.listener.GetPort(),
+			TLS: message.TLS, Host: found.Host, Path: found.Path, RawQuery: message.RawQuery, Port: found.Site.Resource.GetPort(),
 		}
 		if found.Path == in.URL.Path {
 			target.RawPath = in.URL.RawPath
@@ -269,7 +255,7 @@ func (p *Plan) Decide(port uint16, request Request) Decision {
 func (p *Plan) encrypted(port uint16) bool {
 	if p.sites[port] != nil {
 		for _, site := range p.sites[port].All() {
-			return site.listener.GetProtocol() != resource.Listener_HTTP
+			return site.Resource.GetProtocol() != resource.Listener_HTTP
 		}
 	}
 	return false
@@ -295,12 +281,12 @@ func (p *Plan) DecideTLS(port uint16, serverName string) Decision {
 	if !ok {
 		return decision
 	}
-	decision.Listener = site.name
-	group, ok := site.groups.Find(host)
-	if !ok || len(group.rules) == 0 || !Tunnels(site.listener) {
+	decision.Listener = site.Name
+	group, ok := site.Groups.Find(host)
+	if !ok || len(group.Rules) == 0 || !Tunnels(site.Resource) {
 		return decision
 	}
-	decision.Group, decision.Rule = group.name, group.rules[0]
+	decision.Group, decision.Rule = group.Name, group.Rules[0]
 	p.shares(&decision)
 	return decision
 }
@@ -338,8 +324,8 @@ func (p *Plan) Listener(port uint16, host string) (listener, group string, err e
 	if !ok {
 		return "", "", nil
 	}
-	if found, ok := site.groups.Find(name); ok {
-		group = found.name
+	if found, ok := site.Groups.Find(name); ok {
+		group = found.Name
 	}
-	return site.name, group, nil
+	return site.Name, group, nil
 }

@@ -33,7 +33,9 @@ func (m *Missing) Error() string {
 }
 
 // Similar returns the existing name that the missing one probably stands for, or "".
-func (m *Missing) Similar() string { return desired.Nearest(m.Name, slices.Sorted(slices.Values(m.Names))) }
+func (m *Missing) Similar() string {
+	return desired.Nearest(m.Name, slices.Sorted(slices.Values(m.Names)))
+}
 
 var kinds = map[string]string{
 	"nodes": "node", "namespaces": "namespace", "pods": "pod", "services": "Service", "secrets": "Secret", "daemonsets": "DaemonSet",

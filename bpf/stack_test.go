@@ -80,6 +80,29 @@ func TestStack(t *testing.T) {
 	}
 }
 
+// maxMaps is the number of maps of a program, below MAX_USED_MAPS (64 in include/linux/bpf_verifier.h).
+const maxMaps = 63
+
+// The verifier rejects programs that use more maps, including those of global variables.
+func TestMapsOfPrograms(t *testing.T) {
+	spec, err := bpf.LoadDatapath()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, program := range spec.Programs {
+		used := map[string]bool{}
+		for _, ins := range program.Instructions {
+			if ins.IsLoadFromMap() {
+				used[ins.Reference()] = true
+			}
+		}
+		t.Logf("%s: %d maps", name, len(used))
+		if len(used) > maxMaps {
+			t.Errorf("%s: %d maps, limit %d; maps with equal keys can be one", name, len(used), maxMaps)
+		}
+	}
+}
+
 // maxVerified is the limit of verified instructions per program, of the kernel's million. Half a million
 // takes about a second at the agent's start.
 const maxVerified = 240_000

@@ -88,7 +88,8 @@ type Verdict struct {
 	Lossy time.Time
 	// Narrow maps nodes that answer short probes but no MTU-sized ones to the time since when.
 	Narrow map[forwarding.NodeID]time.Time
-	// Alone maps nodes that answer, but whose agents are silent, to the time since when.
+	// Alone maps nodes whose agents were silent at the newest answer to the time since when. These may be
+	// down.
 	Alone map[forwarding.NodeID]time.Time
 }
 
@@ -241,7 +242,7 @@ func (m *Membership) contested() (count int) {
 
 func (m *Membership) alone() (alone map[forwarding.NodeID]time.Time) {
 	for id, p := range m.peers {
-		if !p.alone.IsZero() && !p.lost {
+		if !p.alone.IsZero() {
 			if alone == nil {
 				alone = map[forwarding.NodeID]time.Time{}
 			}

@@ -256,6 +256,9 @@ func (w *Tracker) Observe(self forwarding.NodeID, now time.Time) (_ status.NodeH
 		Down: named(due(w.verdict.Down)), Held: named(due(w.verdict.Held)), Narrow: named(due(w.verdict.Narrow)),
 	}
 	for _, id := range due(w.verdict.Alone) {
+		if slices.Contains(told.Down, w.names[id]) {
+			continue
+		}
 		told.Silent = append(told.Silent, w.names[id]+" since "+w.verdict.Alone[id].UTC().Format(time.RFC3339))
 	}
 	if since := w.verdict.Lossy; !since.IsZero() {

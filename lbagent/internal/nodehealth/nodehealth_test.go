@@ -76,7 +76,8 @@ func TestSilentAgentGetsNoNewEndpoints(t *testing.T) {
 	}
 	lbNode := &millracev1beta1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: "two"}, Spec: millracev1beta1.LBNodeSpec{ID: 2}}
 	start := time.Now()
-	w := watchBy(&fakeProber{verdict: membership.Verdict{Alone: map[forwarding.NodeID]time.Time{2: start}}})
+	j := &fakeProber{verdict: membership.Verdict{Alone: map[forwarding.NodeID]time.Time{2: start}}}
+	w := watchBy(j)
 	w.Resume(&model.Snapshot{EndpointSlices: pods("one", "two")})
 	seen := w.Annotate(&model.Snapshot{LBNodes: []*millracev1beta1.LBNode{lbNode}, EndpointSlices: pods("one", "two", "two", "one")}, start)
 	for i, want := range []bool{true, true, false, true} {
@@ -90,6 +91,11 @@ func TestSilentAgentGetsNoNewEndpoints(t *testing.T) {
 	want := []string{"two since " + start.UTC().Format(time.RFC3339)}
 	if told, _ := w.Observe(0, start.Add(ReportAfter)); !slices.Equal(told.Silent, want) {
 		t.Errorf("reported are %v, want %v", told.Silent, want)
+	}
+	j.verdict.Down = j.verdict.Alone
+	w.Annotate(&model.Snapshot{LBNodes: []*millracev1beta1.LBNode{lbNode}}, start)
+	if told, _ := w.Observe(0, start.Add(ReportAfter)); told.Silent != nil || !slices.Equal(told.Down, []string{"two"}) {
+		t.Errorf("of a node that is down, %+v is reported", told)
 	}
 }
 

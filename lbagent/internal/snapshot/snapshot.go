@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millrace-lb/millrace/api/desired"
+	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/notify"
 	"github.com/millrace-lb/millrace/lbagent/internal/readiness"
@@ -81,6 +82,12 @@ func (i *Assembler) Assemble(nodes Nodes, now time.Time) Input {
 		objects, i.held, again = guarded, held, notify.Soonest(again, wait)
 	}
 	read := Input{Objects: nodes.Annotate(objects, now), Checkpoint: objects, Held: i.held, Unready: i.unready, RequeueAfter: again}
+	if seen := read.Objects.EndpointSlices; !delta.IsSame(seen, objects.EndpointSlices) {
+		// The next agent must withhold the same endpoints.
+		checkpoint := *objects
+		checkpoint.EndpointSlices = seen
+		read.Checkpoint = &checkpoint
+	}
 	read.NetworksErr = i.Networks.Add(read.Objects)
 	return read
 }

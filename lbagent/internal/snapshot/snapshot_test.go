@@ -5,10 +5,12 @@ package snapshot
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -19,14 +21,16 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/uplink"
 )
 
-// others is a Nodes in which node 2 is down, without probes.
+// others is a Nodes with node 2 down, without probes, and withheld endpoints are in EndpointSlice seen.
 type others struct{}
+
+var withheld = []*discoveryv1.EndpointSlice{{ObjectMeta: metav1.ObjectMeta{Name: "seen"}}}
 
 func (others) Answers(*model.Snapshot) func(string) bool { return nil }
 
 func (others) Annotate(objects *model.Snapshot, _ time.Time) *model.Snapshot {
 	seen := *objects
-	seen.Down = map[forwarding.NodeID]bool{2: true}
+	seen.Down, seen.EndpointSlices = map[forwarding.NodeID]bool{2: true}, withheld
 	return &seen
 }
 
@@ -53,6 +57,9 @@ func TestRead(t *testing.T) {
 	}
 	if read.Checkpoint.Down != nil || read.Checkpoint.OnLink != nil {
 		t.Errorf("what the node saw itself is left to the next agent: %+v", read.Checkpoint)
+	}
+	if !slices.Equal(read.Checkpoint.EndpointSlices, withheld) {
+		t.Errorf("the next agent does not withhold endpoints: %+v", read.Checkpoint.EndpointSlices)
 	}
 	objects, networksErr = &model.Snapshot{}, failure
 	read = in.Assemble(others{}, start.Add(time.Second))

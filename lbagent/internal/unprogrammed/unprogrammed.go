@@ -32,11 +32,14 @@ type endpoint struct {
 
 // A Tracker records when endpoints became ready. It is not safe for concurrent use.
 type Tracker struct {
-	// last is the input of the previous call, known the same by name; nil before the first call.
+	// last is the input of the previous call, slices the same by Service; nil before the first call.
 	last     []*discoveryv1.EndpointSlice
-	known    map[types.NamespacedName]*discoveryv1.EndpointSlice
+	slices   map[service][]*discoveryv1.EndpointSlice
 	appeared map[endpoint]time.Time
-	shown    map[*discoveryv1.EndpointSlice]shown
+	// left maps programmed endpoints to the time when they ceased to be ready. A silent agent has not removed
+	// them.
+	left  map[endpoint]time.Time
+	shown map[*discoveryv1.EndpointSlice]shown
 }
 
 type shown struct {
@@ -46,7 +49,7 @@ type shown struct {
 
 // New returns a Tracker that treats the endpoints of before, or of the first Advance if nil, as programmed.
 func New(before []*discoveryv1.EndpointSlice) *Tracker {
-	t := &Tracker{appeared: map[endpoint]time.Time{}}
+	t := &Tracker{appeared: map[endpoint]time.Time{}, left: map[endpoint]time.Time{}}
 	if before != nil {
 		t.take(before, time.Time{})
 	}
@@ -59,14 +62,8 @@ func New(before []*discoveryv1.EndpointSlice) *Tracker {
 func (t *Tracker) Advance(
 	present []*discoveryv1.EndpointSlice, silent map[string]time.Time, down map[string]bool, now time.Time,
 ) []*discoveryv1.EndpointSlice {
+	t.forget(silent, now)
 	t.take(present, now)
-	maps.DeleteFunc(t.appeared, func(e endpoint, at time.Time) bool {
-		since, isSilent := silent[e.node]
-		if !isSilent {
-			since = now
-		}
-		return at.Before(since.Add(-margin))
-	})
 	if !t.withholds(silent) {
 		t.shown = nil
 		return present
@@ -99,41 +96,87 @@ func (t *Tracker) Advance(
 	return result
 }
 
+// forget drops times before the possible begin of a silence.
+func (t *Tracker) forget(silent map[string]time.Time, now time.Time) {
+	maps.DeleteFunc(t.appeared, func(e endpoint, at time.Time) bool {
+		since, isSilent := silent[e.node]
+		if !isSilent {
+			since = now
+		}
+		return at.Before(since.Add(-margin))
+	})
+	maps.DeleteFunc(t.left, func(e endpoint, at time.Time) bool {
+		since, isSilent := silent[e.node]
+		if !isSilent {
+			since = now.Add(-margin)
+		}
+		return at.Before(since)
+	})
+}
+
 func (t *Tracker) take(present []*discoveryv1.EndpointSlice, now time.Time) {
-	isFirst := t.known == nil
+	isFirst := t.slices == nil
 	if isFirst {
-		t.known = make(map[types.NamespacedName]*discoveryv1.EndpointSlice, len(present))
+		t.slices = map[service][]*discoveryv1.EndpointSlice{}
 	}
 	came, went := delta.Between(t.last, present)
 	t.last = present
-	for _, slice := range came {
-		name := types.NamespacedName{Namespace: slice.Namespace, Name: slice.Name}
-		if !isFirst {
-			t.add(t.known[name], slice, now)
+	before := map[service]map[endpoint]bool{}
+	for _, slice := range slices.Concat(came, went) {
+		if s := serviceOf(slice); before[s] == nil {
+			before[s] = readyIn(t.slices[s])
 		}
-		t.known[name] = slice
 	}
 	for _, slice := range went {
-		name := types.NamespacedName{Namespace: slice.Namespace, Name: slice.Name}
-		if t.known[name] == slice {
-			delete(t.known, name)
+		s := serviceOf(slice)
+		t.slices[s] = slices.DeleteFunc(t.slices[s], func(other *discoveryv1.EndpointSlice) bool { return other == slice })
+	}
+	for _, slice := range came {
+		t.slices[serviceOf(slice)] = append(t.slices[serviceOf(slice)], slice)
+	}
+	for s := range before {
+		if len(t.slices[s]) == 0 {
+			delete(t.slices, s)
+		}
+		if !isFirst {
+			t.compare(before[s], readyIn(t.slices[s]), now)
 		}
 	}
 }
 
-// add records endpoints that are ready in slice but not in the previous version, which may be nil.
-func (t *Tracker) add(previous, slice *discoveryv1.EndpointSlice, now time.Time) {
-	before := map[endpoint]bool{}
-	if previous != nil {
-		for i := range previous.Endpoints {
-			before[endpointOf(slice, &previous.Endpoints[i])] = isReady(&previous.Endpoints[i])
+// compare records the differences between a Service's ready endpoints before and after.
+func (t *Tracker) compare(before, after map[endpoint]bool, now time.Time) {
+	for e := range after {
+		if before[e] {
+			continue
 		}
-	}
-	for i := range slice.Endpoints {
-		if e := endpointOf(slice, &slice.Endpoints[i]); isReady(&slice.Endpoints[i]) && !before[e] {
+		if _, isProgrammed := t.left[e]; !isProgrammed {
 			t.appeared[e] = now
 		}
+		delete(t.left, e)
 	}
+	for e := range before {
+		if after[e] {
+			continue
+		}
+		if _, isNew := t.appeared[e]; !isNew {
+			t.left[e] = now
+		}
+		delete(t.appeared, e)
+	}
+}
+
+// readyIn returns the ready endpoints of EndpointSlices.
+func readyIn(list []*discoveryv1.EndpointSlice) map[endpoint]bool {
+	ready := map[endpoint]bool{}
+	for _, slice := range list {
+		for i := range slice.Endpoints {
+			if isReady(&slice.Endpoints[i]) {
+				ready[endpointOf(slice, &slice.Endpoints[i])] = true
+			}
+		}
+	}
+	return ready
 }
 
 // withholds reports whether any recorded endpoint is on a silent node.

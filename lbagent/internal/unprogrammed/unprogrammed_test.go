@@ -3,6 +3,7 @@
 package unprogrammed
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -87,8 +88,17 @@ func TestAdvance(t *testing.T) {
 			{70, []*discoveryv1.EndpointSlice{slice("web", "a@node1", "n@node3"), slice("other", "x@node1", "n@node3")}, false, "a n x"},
 		}},
 		{"the endpoints of the first pass are programmed", []step{{70, one("a@node1", "c@node3"), false, "a c"}}},
-		{"a slice that goes and comes back is new", []step{
-			{0, one("a@node1", "b@node3"), false, "a b"}, {70, nil, false, ""}, {80, one("a@node1", "b@node3"), false, "a"},
+		{"a slice that goes and comes back stays programmed", []step{
+			{0, one("a@node1", "b@node3"), false, "a b"}, {70, nil, false, ""}, {80, one("a@node1", "b@node3"), false, "a b"},
+		}},
+		{"unless it went before the silence", []step{
+			{0, one("a@node1", "b@node3"), false, "a b"}, {50, one("a@node1"), false, "a"}, {80, one("a@node1", "b@node3"), false, "a"},
+		}},
+		{"an endpoint that moves to another slice stays programmed", []step{
+			{0, one("a@node1", "b@node3"), false, "a b"},
+			{70, append(one("a@node1"), slice("web", "b@node3")), false, "a b"},
+			{80, append(one("a@node1", "c@node3"), slice("web", "b@node3")), false, "a b"},
+			{90, append(one("a@node1"), slice("web", "b@node3", "c@node3")), false, "a b"},
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -124,5 +134,23 @@ func TestSameObjects(t *testing.T) {
 	}
 	if serving := first[0].Endpoints[1].Conditions.Serving; serving == nil || !*serving {
 		t.Error("an endpoint that is withheld does not serve its connections")
+	}
+}
+
+// Endpoints that left while their node's agent is silent take no memory.
+func TestForget(t *testing.T) {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	silent := map[string]time.Time{"node3": start}
+	tracker := New([]*discoveryv1.EndpointSlice{slice("web", "a@node1", "b@node3")})
+	for i := range 100 {
+		tracker.Advance([]*discoveryv1.EndpointSlice{slice("web", fmt.Sprintf("c%d@node3", i))}, silent, nil, start.Add(time.Minute))
+	}
+	if appeared, left := len(tracker.appeared), len(tracker.left); appeared != 1 || left != 2 {
+		t.Errorf("%d new and %d previous endpoints are recorded, want 1 and 2", appeared, left)
+	}
+	tracker.Advance(nil, nil, nil, start.Add(2*time.Minute))
+	tracker.Advance(nil, nil, nil, start.Add(3*time.Minute))
+	if n := len(tracker.appeared) + len(tracker.left) + len(tracker.slices); n > 0 {
+		t.Errorf("%d entries remain", n)
 	}
 }

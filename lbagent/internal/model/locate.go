@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
+	"github.com/millrace-lb/millrace/lbagent/internal/retention"
 )
 
 // locator finds the nodes of endpoints without nodeName, which is usual for manual EndpointSlices. The node
@@ -99,7 +100,8 @@ func (l *networks) isOlder(node, other string) bool {
 }
 
 // locate returns the node of an endpoint without nodeName or, if the node is unknown, the reason as the end of
-// a sentence. It ignores contradictions in younger slices, which may be another tenant's.
+// a sentence. It ignores contradictions in younger slices, which may be another tenant's. Retained endpoints were
+// located when they were listed.
 func (l *locator) locate(slice *discoveryv1.EndpointSlice, address netip.Addr) (node, why string) {
 	node, found := l.network(address)
 	if owner, isNode := l.addresses[address]; isNode && (!found || !l.isOlder(node, owner)) {
@@ -109,7 +111,7 @@ func (l *locator) locate(slice *discoveryv1.EndpointSlice, address netip.Addr) (
 		return "", "without a node: it is neither an address of a node nor in a node's podCIDRs; set nodeName to the node that its replies pass"
 	}
 	l.check()
-	if l.contradiction.message != "" && !slice.CreationTimestamp.Before(&l.contradiction.since) {
+	if l.contradiction.message != "" && !retention.IsRetained(slice) && !slice.CreationTimestamp.Before(&l.contradiction.since) {
 		return "", fmt.Sprintf("without a node: it is in the podCIDRs of node %s, but those do not tell where pods are, as %s; set nodeName",
 			node, l.contradiction.message)
 	}
@@ -124,6 +126,9 @@ func (l *locator) check() {
 	}
 	l.checked = true
 	for _, slice := range oldestFirst(l.snapshot.EndpointSlices) {
+		if retention.IsRetained(slice) {
+			continue
+		}
 		for i := range slice.Endpoints {
 			found := l.contradicts(slice, &slice.Endpoints[i])
 			if found.message != "" && (l.contradiction.message == "" || found.since.Before(&l.contradiction.since)) {

@@ -84,7 +84,7 @@ func (r *Retainer) prune(candidates map[string][]*endpoint) {
 			for _, e := range candidates[addressOf(&slice.Endpoints[i])] {
 				if e.service == serviceOf(slice) {
 					e.ports = without(e.ports, slice.Ports)
-				} else {
+				} else if e.overlaps(slice) {
 					e.record(slice)
 				}
 			}
@@ -99,7 +99,8 @@ func (e *endpoint) record(slice *discoveryv1.EndpointSlice) {
 	e.listed[nameOf(slice)] = serviceOf(slice)
 }
 
-// release drops endpoints that their Service lists again or whose address another Service starts to list.
+// release drops endpoints that their Service lists again or whose address and port another Service starts to
+// list.
 // It reports whether there were any.
 func (r *Retainer) release(came, went []*discoveryv1.EndpointSlice) (changed bool) {
 	if r.count == 0 {
@@ -133,6 +134,9 @@ func (e *endpoint) endsWith(slice *discoveryv1.EndpointSlice) bool {
 	if service == e.service {
 		return covers(slice.Ports, e.ports)
 	}
+	if !e.overlaps(slice) {
+		return false
+	}
 	for _, known := range e.listed {
 		if known == service {
 			e.record(slice)
@@ -140,6 +144,12 @@ func (e *endpoint) endsWith(slice *discoveryv1.EndpointSlice) bool {
 		}
 	}
 	return true
+}
+
+// overlaps reports whether the EndpointSlice has one of the ports. Pods with hostNetwork have the same address
+// but different ports.
+func (e *endpoint) overlaps(slice *discoveryv1.EndpointSlice) bool {
+	return len(without(e.ports, slice.Ports)) < len(e.ports)
 }
 
 func lists(slice *discoveryv1.EndpointSlice, address string) bool {

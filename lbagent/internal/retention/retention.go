@@ -8,6 +8,7 @@ package retention
 import (
 	"maps"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -91,8 +92,8 @@ func (r *Retainer) Counts() Counts { return Counts{r.count, r.evicted} }
 // Advance returns the given EndpointSlices followed by those of retained endpoints, which are neither ready
 // nor serving, and the delay until its next call is due, or 0.
 //
-// An endpoint is retained until its Service lists it again, another Service starts to list its address, no
-// pod of its node has the address, or the timeout expires.
+// An endpoint is retained until its Service lists it again, another Service starts to list its address with
+// one of its ports, no pod of its node has the address, or the timeout expires.
 func (r *Retainer) Advance(
 	present []*discoveryv1.EndpointSlice, cluster Cluster, now time.Time,
 ) (result []*discoveryv1.EndpointSlice, again time.Duration) {
@@ -204,16 +205,30 @@ func (r *Retainer) evict() bool {
 		byNamespace[e.service.Namespace] = append(byNamespace[e.service.Namespace], e)
 		counts[e.service.Namespace] += len(e.ports)
 	}
-	names := slices.Sorted(maps.Keys(byNamespace))
-	for r.count > r.limits.Endpoints {
-		most := slices.MaxFunc(names, func(a, b string) int { return counts[a] - counts[b] })
-		oldest := byNamespace[most][0]
-		byNamespace[most] = byNamespace[most][1:]
-		counts[most] -= len(oldest.ports)
-		r.evicted += len(oldest.ports)
-		r.drop(oldest.address, func(e *endpoint) bool { return e == oldest })
+	share := fairShare(slices.Collect(maps.Values(counts)), r.limits.Endpoints)
+	for _, most := range []int{share + 1, share} {
+		for _, namespace := range slices.Sorted(maps.Keys(byNamespace)) {
+			for counts[namespace] > most && r.count > r.limits.Endpoints {
+				oldest := byNamespace[namespace][0]
+				byNamespace[namespace] = byNamespace[namespace][1:]
+				counts[namespace] -= len(oldest.ports)
+				r.evicted += len(oldest.ports)
+				r.drop(oldest.address, func(e *endpoint) bool { return e == oldest })
+			}
+		}
 	}
 	return true
+}
+
+// fairShare returns the largest share with which the sum of the counts, each limited to it, is within limit.
+func fairShare(counts []int, limit int) int {
+	return sort.Search(limit, func(share int) bool {
+		total := 0
+		for _, count := range counts {
+			total += min(count, share+1)
+		}
+		return total > limit
+	})
 }
 
 func (e *endpoint) compare(other *endpoint) int {

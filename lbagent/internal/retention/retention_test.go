@@ -113,6 +113,12 @@ func TestRetention(t *testing.T) {
 			{s, nil, "a/s:80: p1"},
 			{s, []string{"o-1=b/o:80: p1"}, ""},
 		},
+		"another Service begins to list another port of the address": {
+			{0, []string{"s-1=a/s:80,81: p1"}, ""},
+			{s, nil, "a/s:80,81: p1"},
+			{s, []string{"o-1=b/o:82: p1"}, "a/s:80,81: p1"},
+			{s, []string{"o-1=b/o:82: p1", "o-2=b/o:81: p1"}, ""},
+		},
 		"another Service lists the address all the time": {
 			{0, []string{"s-1=a/s:80: p1", "o-1=b/internal:80: p1"}, ""},
 			{s, []string{"o-1=b/internal:80: p1"}, "a/s:80: p1"},
@@ -169,6 +175,35 @@ func TestRetention(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Evictions level the namespaces, also if many have the most.
+func TestFairShare(t *testing.T) {
+	for _, test := range []struct {
+		counts      []int
+		limit, want int
+	}{
+		{[]int{9}, 4, 4}, {[]int{3, 1}, 3, 2}, {[]int{5, 5}, 9, 4}, {[]int{1, 1, 1}, 2, 0}, {[]int{1, 2, 8, 8}, 10, 3},
+	} {
+		if got := fairShare(test.counts, test.limit); got != test.want {
+			t.Errorf("of %v with limit %d: %d, want %d", test.counts, test.limit, got, test.want)
+		}
+	}
+	const namespaces, limit = 100, 250
+	var slices []string
+	for i := range namespaces {
+		slices = append(slices, fmt.Sprintf("s-1=n%d/s:80: p%d q%d r%d", i, i, i, i))
+	}
+	r := New(parseSlices(t, slices...), Limits{Timeout: time.Minute, Endpoints: limit})
+	result, _ := r.Advance(nil, Cluster{IsServed: func(types.NamespacedName) bool { return true }}, start)
+	if counts := r.Counts(); counts != (Counts{limit, 3*namespaces - limit}) {
+		t.Errorf("%+v", counts)
+	}
+	for _, slice := range result {
+		if n := len(slice.Endpoints); n < 2 {
+			t.Errorf("namespace %s: %d endpoints", slice.Namespace, n)
+		}
 	}
 }
 

@@ -31,10 +31,15 @@ var no = false
 // Listed returns the EndpointSlices without retained ones, which are at the end.
 func Listed(all []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
 	end := len(all)
-	for end > 0 && all[end-1] != nil && strings.Contains(all[end-1].Name, nameInfix) {
+	for end > 0 && IsRetained(all[end-1]) {
 		end--
 	}
 	return all[:end]
+}
+
+// IsRetained reports whether the EndpointSlice is of retained endpoints.
+func IsRetained(slice *discoveryv1.EndpointSlice) bool {
+	return slice != nil && strings.Contains(slice.Name, nameInfix)
 }
 
 // updateSlices updates the EndpointSlices of retained endpoints, with unchanged pointers for unchanged ones.

@@ -43,12 +43,12 @@ type Assembler struct {
 func New(
 	objects func() *model.Snapshot, previous *model.Snapshot, hold time.Duration, networks *uplink.Networks, logger logr.Logger,
 ) *Assembler {
-	i := &Assembler{
-		Objects: objects, Guard: removalguard.New(hold, previous), Readiness: readiness.New(nil), Networks: networks, Logger: logger,
-	}
+	i := &Assembler{Objects: objects, Readiness: readiness.New(nil), Networks: networks, Logger: logger}
 	if previous != nil {
+		previous = withoutRetained(previous)
 		i.Readiness = readiness.New(previous.EndpointSlices)
 	}
+	i.Guard = removalguard.New(hold, previous)
 	return i
 }
 
@@ -74,13 +74,13 @@ type Input struct {
 // Assemble assembles the input of a pass.
 func (i *Assembler) Assemble(nodes Nodes, now time.Time) Input {
 	objects, again := i.ready(nodes, now)
-	objects, wait := i.retain(objects, now)
-	again = notify.Soonest(again, wait)
 	if i.Guard != nil {
 		guarded, held, wait := i.Guard.Advance(objects, now)
 		i.logHeld(held)
 		objects, i.held, again = guarded, held, notify.Soonest(again, wait)
 	}
+	objects, wait := i.retain(objects, now)
+	again = notify.Soonest(again, wait)
 	read := Input{Objects: nodes.Annotate(objects, now), Checkpoint: objects, Held: i.held, Unready: i.unready, RequeueAfter: again}
 	if seen := read.Objects.EndpointSlices; !delta.IsSame(seen, objects.EndpointSlices) {
 		// The next agent must withhold the same endpoints.
@@ -95,12 +95,7 @@ func (i *Assembler) Assemble(nodes Nodes, now time.Time) Input {
 // ready marks the endpoints ready that the readiness threshold serves. It requires probes as evidence
 // against Kubernetes.
 func (i *Assembler) ready(nodes Nodes, now time.Time) (*model.Snapshot, time.Duration) {
-	objects := i.Objects()
-	if listed := retention.Listed(objects.EndpointSlices); len(listed) < len(objects.EndpointSlices) {
-		withoutRetained := *objects
-		withoutRetained.EndpointSlices = listed
-		objects = &withoutRetained
-	}
+	objects := withoutRetained(i.Objects())
 	answers := nodes.Answers(objects)
 	if i.Readiness == nil || answers == nil {
 		return objects, 0
@@ -118,6 +113,16 @@ func (i *Assembler) ready(nodes Nodes, now time.Time) (*model.Snapshot, time.Dur
 		i.Logger.Info("No endpoint is served any more that is not ready")
 	}
 	return &result, again
+}
+
+func withoutRetained(objects *model.Snapshot) *model.Snapshot {
+	listed := retention.Listed(objects.EndpointSlices)
+	if len(listed) == len(objects.EndpointSlices) {
+		return objects
+	}
+	result := *objects
+	result.EndpointSlices = listed
+	return &result
 }
 
 func (i *Assembler) retain(objects *model.Snapshot, now time.Time) (*model.Snapshot, time.Duration) {

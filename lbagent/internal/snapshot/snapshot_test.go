@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -18,6 +19,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
+	"github.com/millrace-lb/millrace/lbagent/internal/retention"
 	"github.com/millrace-lb/millrace/lbagent/internal/uplink"
 )
 
@@ -71,5 +73,54 @@ func TestRead(t *testing.T) {
 	}
 	if read = in.Assemble(others{}, start.Add(2*hold)); len(read.Objects.Peers) != 0 || len(read.Held) != 0 {
 		t.Errorf("after the hold: read %+v", read)
+	}
+}
+
+type allUp struct{ others }
+
+func (allUp) Annotate(objects *model.Snapshot, _ time.Time) *model.Snapshot { return objects }
+
+// Endpoints of a Service that releases its VIP are not retained while the removal guard holds its
+// EndpointSlices, also after a restart. Retained endpoints are last.
+func TestRetentionFollowsGuard(t *testing.T) {
+	deleted := metav1.Now()
+	port := int32(80)
+	slice := func(service string) *discoveryv1.EndpointSlice {
+		return &discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: service, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+			Ports:      []discoveryv1.EndpointPort{{Port: &port}},
+			Endpoints:  []discoveryv1.Endpoint{{Addresses: []string{"pod-of-" + service}}},
+		}
+	}
+	released := slice("released")
+	objects := model.Snapshot{
+		Services: []*corev1.Service{{ObjectMeta: metav1.ObjectMeta{Name: "released", UID: "1", DeletionTimestamp: &deleted}}},
+		VIPs: []*millracev1beta1.VIP{{Spec: millracev1beta1.VIPSpec{
+			Claims: []millracev1beta1.VIPClaim{{Name: "released", UID: "1"}, {Name: "other", UID: "2"}},
+		}}},
+		EndpointSlices: []*discoveryv1.EndpointSlice{released, slice("other")},
+	}
+	networks := uplink.NewNetworks(
+		func() ([]netdev.Network, error) { return nil, nil }, func() (map[int][]netip.Addr, error) { return nil, nil },
+	)
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	read := Input{Checkpoint: &objects}
+	for i := range 3 {
+		present := objects
+		if i > 0 {
+			present.EndpointSlices = nil
+		}
+		in := New(func() *model.Snapshot { return &present }, read.Checkpoint, time.Minute, networks, logr.Discard())
+		in.Retention = retention.New(read.Checkpoint.EndpointSlices, retention.Limits{Timeout: time.Hour, Endpoints: 9})
+		in.IsAddressGone = func(netip.Addr) bool { return false }
+		read = in.Assemble(allUp{}, start.Add(time.Duration(i)*time.Second))
+		listed := retention.Listed(read.Objects.EndpointSlices)
+		retained := read.Objects.EndpointSlices[len(listed):]
+		if i == 0 {
+			continue
+		}
+		if !slices.Equal(listed, []*discoveryv1.EndpointSlice{released}) || len(retained) != 1 || retained[0].Labels[discoveryv1.LabelServiceName] != "other" {
+			t.Errorf("pass %d: listed %+v, retained %+v", i, listed, retained)
+		}
 	}
 }

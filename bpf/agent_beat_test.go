@@ -30,7 +30,8 @@ func TestAgentSilent(t *testing.T) {
 	handed := event(bpf.DatapathEventEVENT_AGENT_SILENT)
 	for _, f := range families {
 		pod := f.pods[0]
-		syn, ack, udp, late := f.tcp(portCluster, "S"), f.tcp(portCluster, "A"), f.udp(portCluster), f.tcp(portClusterEmpty, "S")
+		syn, ack, udp := f.tcp(portCluster, "S"), f.tcp(portCluster, "A"), f.udp(portCluster)
+		late, lateACK := f.tcp(portClusterEmpty, "S"), f.tcp(portClusterEmpty, "A")
 		// last is the packet for the second node, which asks no other node, except that a row's owner gets
 		// new flows without a local endpoint.
 		last := func(in tunnel, flags uint8) tunnel {
@@ -67,7 +68,7 @@ func TestAgentSilent(t *testing.T) {
 			{byRank, 0, 0, here("an agent that writes no beat", syn, opened)},
 			{byRank, silent, 0, to2("a SYN", syn, flagRanked)},
 			{byRank, silent, 0, to2("a datagram", udp, flagRanked)},
-			{byRank, silent, 0, to2("a packet of an unknown connection", ack, 0)},
+			{byRank, silent, 0, to2("a packet of an unknown connection", ack, flagRanked)},
 			{byRank, silent, 0, known},
 			{byRank, silent, 0, local},
 			{moved, silent, 0, to2("a former primary may have no endpoint", syn, flagRanked)},
@@ -83,12 +84,22 @@ func TestAgentSilent(t *testing.T) {
 				verdict: xdpPass, out: delivered(syn, pod), counts: opened,
 			}},
 			{byRank, time.Second, 10 * time.Second, here("a SYN after the return", syn, opened)},
-			{byRank, time.Second, 10 * time.Second, to2("an unknown connection after the return", ack, 0)},
+			{byRank, time.Second, 10 * time.Second, to2("an unknown connection after the return", ack, flagRanked)},
 			{byRank, time.Second, 70 * time.Second, here("an unknown connection later", ack, opened)},
 			{table{2, [3]uint16{3}, 0}, time.Second, 0, fixture{
 				name: "handed on to a node without an endpoint: its owner of the row gets it",
 				in:   last(from3(late), flagRanked).with(func(t *tunnel) { t.chooser = selfID }).frame(), verdict: xdpTX,
 				out: toNode2(last(from3(late).onwards(v4.node2), 0)), counts: event(bpf.DatapathEventEVENT_SECOND_CHANCE),
+			}},
+			{table{2, [3]uint16{3}, 1}, time.Second, 0, fixture{
+				name: "and further packets of the flow",
+				in:   last(from3(lateACK), flagRanked).with(func(t *tunnel) { t.chooser = selfID }).frame(), verdict: xdpTX,
+				out: toNode2(last(from3(lateACK).onwards(v4.node2), 0)), counts: event(bpf.DatapathEventEVENT_SECOND_CHANCE),
+			}},
+			{table{2, [3]uint16{3}, 0}, time.Second, 0, fixture{
+				name: "but not those that the owner of the row returns",
+				in:   last(from3(lateACK), 0).with(func(t *tunnel) { t.chooser = selfID }).frame(), verdict: xdpDrop,
+				counts: dropped(bpf.DatapathDropReasonDROP_NO_ENDPOINT),
 			}},
 		} {
 			t.Run(f.name+"/"+test.name, func(t *testing.T) {
@@ -114,6 +125,39 @@ func TestAgentSilent(t *testing.T) {
 		})
 		for _, p := range []packet{syn, udp, late} {
 			put(t, w.Rows, p.rowIndex(), tables[p.to.Port()].row())
+		}
+	}
+}
+
+// The limit of unknown flows does not apply to packets that are forwarded for a silent agent, and the node that
+// gets them does not count them.
+func TestAgentSilentBeyondLimit(t *testing.T) {
+	w := newWorld(t)
+	defer w.beat(t, 0, 0)
+	const flows = 100
+	for _, f := range families {
+		w.forget(t)
+		w.pointTo(t, f, 0)
+		w.beat(t, 5*time.Second, 0)
+		for i := range flows {
+			w.reachLimit(t, firstPackets)
+			w.reachLimit(t, repeats)
+			if got := w.ingress(t, networked(f, 1, i).frame()).verdict; got != xdpTX {
+				t.Fatalf("%s: flow %d: verdict %v, want it forwarded", f.name, i, got)
+			}
+		}
+		w.forgetUnknowns(t)
+		w.beat(t, time.Second, 0)
+		for i := range flows {
+			handed := networked(f, 1, i).arrived(v4, selfID)
+			w.ingress(t, handed.with(func(t *tunnel) { t.ingress, t.zones, t.flags = 3, 8, flagRanked }).frame())
+		}
+		var slot uint32
+		var unknown bpf.DatapathUnknown
+		for entries := w.Unknowns.Iterate(); entries.Next(&slot, &unknown); {
+			if unknown.Count != 0 {
+				t.Errorf("%s: slot %d counts %d", f.name, slot, unknown.Count)
+			}
 		}
 	}
 }

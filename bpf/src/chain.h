@@ -30,7 +30,7 @@ enum chain_worth {
 
 static __always_inline void path_improve(struct packet *packet, const struct row *row)
 {
-	if (packet->path.word & PATH_RANKED && row->path & ROW_HISTORY)
+	if (packet->path.word & PATH_RANKED && row->path & ROW_HISTORY && !packet->asks_nobody)
 		packet->path =
 			path_with_chain(path_without_chain(packet->path), row_path(row->path));
 }
@@ -218,21 +218,32 @@ __noinline int second_chance(struct packet *packet, const struct self *self,
 	if (!may_ask_zones(packet, frontend, is_first && worth == CHAIN_WITHOUT_HISTORY))
 		return SECOND_CHANCE_DENIED;
 	next = next_zone(packet, self, frontend);
+	/* Handed-on packets are not counted: this node asks no other node about them. */
+	if (packet->asks_nobody && !has_zones(frontend))
+		return next;
 	if (!next && (!is_first || (packet->sender && worth == CHAIN_USED_UP)))
 		note_unknown(&packet->flow, packet->zone_steps);
 	return next;
 }
 
-/* Returns the row's owner, as last hop, if only the sender knows of an endpoint here; else 0. */
+/* Reports whether a node with a silent agent has forwarded the packet: see hand_on. */
+static __always_inline int is_handed_on(const struct packet *packet)
+{
+	return packet->asks_nobody && packet->path.word & PATH_RANKED;
+}
+
+/* Returns the row's owner, as last hop, if only the sender knows of an endpoint here; else 0.
+ * Mid-stream packets follow the SYN of a handed-on flow.
+ */
 __noinline int owner_before(struct packet *packet, const struct self *self,
 			    const struct frontend *frontend)
 {
 	__u32 table, node;
 	struct row *row;
 
-	if (!packet || !self || !frontend || is_midstream(packet))
+	if (!packet || !self || !frontend || !packet->sender)
 		return 0;
-	if (!packet->sender || (packet->asks_nobody && !(packet->path.word & PATH_RANKED)))
+	if (!is_handed_on(packet) && (packet->asks_nobody || is_midstream(packet)))
 		return 0;
 	table = zone_table(packet, self, frontend);
 	row = table ? row_of(table, packet->node_hash) : NULL;
@@ -297,8 +308,9 @@ __noinline int hand_on(struct packet *packet, const struct self *self,
 		return 0;
 	packet->path = path_to(packet->path, node);
 	packet->path.word &= ~PATH_WALK;
-	if (!is_midstream(packet)) {
+	if (packet->kind == PACKET_TRANSPORT)
 		packet->path.word |= PATH_RANKED;
+	if (!is_midstream(packet)) {
 		/* The flow may lose its exception, so the chain must be asked as if the row had moved. */
 		mark = mark_of(index);
 		if (mark && !tracing)

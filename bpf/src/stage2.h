@@ -419,8 +419,11 @@ static __always_inline int serve_unknown(struct xdp_md *ctx, struct packet *pack
 			return send_to(next);
 		if (found == FLOW_IS_CUT_OFF)
 			return drop(DROP_ENDPOINT_GONE);
-		if (next == SECOND_CHANCE_DENIED)
-			return drop(DROP_SECOND_CHANCE_LIMIT);
+		if (next == SECOND_CHANCE_DENIED) {
+			/* Handed-on packets are not lookups, so the limit does not apply to them. */
+			next = found == FLOW_IS_UNKNOWN ? hand_on(packet, self, frontend) : 0;
+			return next ? send_to(next) : drop(DROP_SECOND_CHANCE_LIMIT);
+		}
 	}
 	if (found == FLOW_IS_STALE ||
 	    (found == FLOW_IS_UNPROVED && (!recalled || recalled == packet->endpoint))) {

@@ -415,6 +415,16 @@ type DatapathQuota struct {
 	Used     uint32
 }
 
+type DatapathQuotaKind uint32
+
+const (
+	DatapathQuotaKindQUOTA_HALF_OPEN   DatapathQuotaKind = 0
+	DatapathQuotaKindQUOTA_CONNECTIONS DatapathQuotaKind = 1
+	DatapathQuotaKindQUOTA_DATAGRAMS   DatapathQuotaKind = 2
+	DatapathQuotaKindQUOTA_FRAGMENTS   DatapathQuotaKind = 3
+	DatapathQuotaKindQUOTA_KINDS       DatapathQuotaKind = 4
+)
+
 type DatapathQuotas struct {
 	_    structs.HostLayout
 	Kind [4]DatapathQuota
@@ -782,6 +792,7 @@ const (
 	DatapathVarProbe                 = "_probe"
 	DatapathVarProbeKind             = "_probe_kind"
 	DatapathVarProof                 = "_proof"
+	DatapathVarQuotaKind             = "_quota_kind"
 	DatapathVarReservedId            = "_reserved_id"
 	DatapathVarReverseFlag           = "_reverse_flag"
 	DatapathVarRowsRead              = "_rows_read"
@@ -959,6 +970,7 @@ type DatapathVariableSpecs struct {
 	Probe                 *ebpf.VariableSpec `ebpf:"_probe"`
 	ProbeKind             *ebpf.VariableSpec `ebpf:"_probe_kind"`
 	Proof                 *ebpf.VariableSpec `ebpf:"_proof"`
+	QuotaKind             *ebpf.VariableSpec `ebpf:"_quota_kind"`
 	ReservedId            *ebpf.VariableSpec `ebpf:"_reserved_id"`
 	ReverseFlag           *ebpf.VariableSpec `ebpf:"_reverse_flag"`
 	RowsRead              *ebpf.VariableSpec `ebpf:"_rows_read"`
@@ -1166,6 +1178,7 @@ type DatapathVariables struct {
 	Probe                 *ebpf.Variable `ebpf:"_probe"`
 	ProbeKind             *ebpf.Variable `ebpf:"_probe_kind"`
 	Proof                 *ebpf.Variable `ebpf:"_proof"`
+	QuotaKind             *ebpf.Variable `ebpf:"_quota_kind"`
 	ReservedId            *ebpf.Variable `ebpf:"_reserved_id"`
 	ReverseFlag           *ebpf.Variable `ebpf:"_reverse_flag"`
 	RowsRead              *ebpf.Variable `ebpf:"_rows_read"`

@@ -36,6 +36,7 @@ const enum trust_flag *_trust_flag __attribute__((unused));
 const enum node_flag *_node_flag __attribute__((unused));
 const enum probe_kind *_probe_kind __attribute__((unused));
 const enum proof *_proof __attribute__((unused));
+const enum quota_kind *_quota_kind __attribute__((unused));
 const struct probe *_probe __attribute__((unused));
 const struct handover *_handover __attribute__((unused));
 const struct rows_write *_rows_write __attribute__((unused));

@@ -571,7 +571,7 @@ struct unknown_flow_bucket {
 	struct unknown_flow slot[UNKNOWN_FLOW_SLOTS];
 };
 
-/* See quota.h. */
+/* See quota.h. Pinned maps contain these numbers. */
 enum quota_kind {
 	QUOTA_HALF_OPEN,
 	QUOTA_CONNECTIONS,

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf/btf"
+
 	"github.com/millrace-lb/millrace/api/flowhash"
 	"github.com/millrace-lb/millrace/bpf"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/layout"
@@ -131,4 +133,34 @@ func fieldsOf(t testing.TB, m *layout.Map, name string) *layout.Field {
 	}
 	t.Fatalf("no field %s in %+v", name, m.Value)
 	return nil
+}
+
+// Numbers of enumerations in pinned maps do not change, unless the maps' meanings are incremented.
+func TestNumbersInMaps(t *testing.T) {
+	spec, err := bpf.LoadDatapath()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"quota_kind":      "QUOTA_HALF_OPEN QUOTA_CONNECTIONS QUOTA_DATAGRAMS QUOTA_FRAGMENTS QUOTA_KINDS",
+		"proof":           "PROOF_ASKED PROOF_RENEWED PROOF_CLAIMED PROOF_OFFERED PROOF_GIVEN PROOF_CONTESTED",
+		"connection_flag": "CLIENT_FIN=1 CLIENT_RST=2 IN_OVERFLOW=4 OF_DATAGRAMS=8 END_TOLD=16",
+		"reverse_flag":    "REVERSE_CLAMP=1 SERVER_FIN=2 SERVER_RST=4",
+	} {
+		var enum *btf.Enum
+		if err := spec.Types.TypeByName(name, &enum); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for i, value := range enum.Values {
+			text := value.Name
+			if value.Value != uint64(i) {
+				text += fmt.Sprintf("=%d", value.Value)
+			}
+			got = append(got, text)
+		}
+		if got := strings.Join(got, " "); got != want {
+			t.Errorf("enum %s: %s, want %s", name, got, want)
+		}
+	}
 }

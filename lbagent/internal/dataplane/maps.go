@@ -270,8 +270,46 @@ func (s *mapSet) addAll(specs map[string]*ebpf.MapSpec, pinned *pinnedMaps, deci
 	}
 	closeMaps(pinned.maps)
 	clear(pinned.maps)
-	if filter := bpf.DatapathMapExceptionFilter; decided.usable() && !decided.keeps(filter) {
+	if !decided.usable() {
+		return nil
+	}
+	if quotas := bpf.DatapathMapVipQuotas; !decided.keeps(quotas) {
+		if err := s.restoreQuotas(); err != nil {
+			return fmt.Errorf("map %s: %w", quotas, err)
+		}
+	}
+	if filter := bpf.DatapathMapExceptionFilter; !decided.keeps(filter) {
 		return openFilter(s.maps[filter])
+	}
+	return nil
+}
+
+// restoreQuotas sets the time of the last use of the overflow tables for all VIPs, without which the programs
+// do not read these tables and their flows would be lost.
+func (s *mapSet) restoreQuotas() error {
+	var every bpf.DatapathQuotas
+	for kind, name := range map[bpf.DatapathQuotaKind]string{
+		bpf.DatapathQuotaKindQUOTA_CONNECTIONS: bpf.DatapathMapOverflowConn,
+		bpf.DatapathQuotaKindQUOTA_DATAGRAMS:   bpf.DatapathMapOverflowData,
+	} {
+		used := &every.Kind[kind].Used
+		err := readMap(s.maps[name], func(_ bpf.DatapathConnectionKey6, connection bpf.DatapathConnection) {
+			// The clock wraps.
+			if *used == 0 || int32(connection.Seen-*used) > 0 {
+				*used = max(connection.Seen, 1)
+			}
+		})
+		if err != nil {
+			return fmt.Errorf("read map %s: %w", name, err)
+		}
+	}
+	quotas := s.maps[bpf.DatapathMapVipQuotas]
+	keys, values := make([]uint32, quotas.MaxEntries()), make([]bpf.DatapathQuotas, quotas.MaxEntries())
+	for i := range keys {
+		keys[i], values[i] = uint32(i), every
+	}
+	if _, err := quotas.BatchUpdate(keys, values, nil); err != nil {
+		return fmt.Errorf("write: %w", err)
 	}
 	return nil
 }

@@ -36,7 +36,7 @@ var losable = map[string]string{
 	bpf.DatapathMapUnknownFlows:      "they last seconds",
 	bpf.DatapathMapFragments:         "a datagram whose fragments are on the way is lost, and sent again",
 	bpf.DatapathMapOverflowFragments: "as fragments",
-	bpf.DatapathMapVipQuotas:         "VIPs are judged anew within a second",
+	bpf.DatapathMapVipQuotas:         "quotas are per second; restoreQuotas restores the use of the overflow tables",
 	bpf.DatapathMapDropSampling:      "it counts within a second",
 	bpf.DatapathMapDropSamples:       "the agent reads them at once",
 	bpf.DatapathMapFrontendCounts:    "a counter may begin again",
@@ -45,13 +45,14 @@ var losable = map[string]string{
 	bpf.DatapathMapUplinkLosses:      "a counter may begin again",
 }
 
-// unmovable are the maps that are not copied into another size. The slot of an evicted flow, half-open flow
-// or affinity record depends on the size. The keys of frontends are rewritten, and their drops restart at
+// unmovable are the maps that are not copied into another size. The slot of an evicted flow, half-open flow,
+// affinity record or quota depends on the size. The keys of frontends are rewritten, and their drops restart at
 // zero.
 var unmovable = map[string]bool{
 	bpf.DatapathMapEvictedFlows:  true,
 	bpf.DatapathMapAffinities:    true,
 	bpf.DatapathMapHalfOpenFlows: true,
+	bpf.DatapathMapVipQuotas:     true,
 	bpf.DatapathMapFrontendKeys:  true,
 	bpf.DatapathMapFrontendDrops: true,
 }

@@ -144,6 +144,12 @@ func exampleState(t *testing.T, d *Dataplane) {
 	if err := d.maps.Connections4.Put(key, bpf.DatapathConnection{Endpoint: 5, Tag: 6, Seen: 7, Flags: 8}); err != nil {
 		t.Fatal(err)
 	}
+	for client, seen := range []uint32{8, 9, 3} {
+		key := bpf.DatapathConnectionKey6{ClientPort: uint16(client), Protocol: 6}
+		if err := d.maps.OverflowConn.Put(key, bpf.DatapathConnection{Endpoint: 5, Seen: seen}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	counts := make([]bpf.DatapathFrontendCounter, ebpf.MustPossibleCPU())
 	counts[0] = bpf.DatapathFrontendCounter{Packets: 9, Bytes: 1 << 40, Connections: 1}
 	if err := d.maps.FrontendCounts.Put(uint32(60), counts); err != nil {
@@ -196,6 +202,14 @@ func TestConverted(t *testing.T) {
 	}
 	if got := allEntries(t, again); !reflect.DeepEqual(got, want) {
 		t.Errorf("after the conversion: %+v\nbefore: %+v", got, want)
+	}
+	// The quotas are new, but the overflow table still has flows.
+	var quotas bpf.DatapathQuotas
+	for _, slot := range []uint32{0, again.maps.VipQuotas.MaxEntries() - 1} {
+		err := again.maps.VipQuotas.Lookup(slot, &quotas)
+		if used := quotas.Kind[bpf.DatapathQuotaKindQUOTA_CONNECTIONS].Used; err != nil || used != 9 {
+			t.Errorf("overflow connections of VIPs with quota %d were used at %d (%v), want 9", slot, used, err)
+		}
 	}
 	if kind := openDataplane(t, larger).Adoption().Kind; kind != Adopted {
 		t.Errorf("then %s, want %s", kind, Adopted)

@@ -13,10 +13,11 @@ import (
 
 // renamedPort returns the port of a slice for a Service port whose name is missing in the slice, because one
 // object was renamed before the other. It is the slice's port with the number of targetPort whose name no port
-// of the Service has. For a named targetPort, both objects must have only one port of the protocol.
+// of the Service has. For a named targetPort, both objects must have only one port of the protocol. Slices of
+// Services without a selector are written by users, so that a missing name is their intent or error.
 func (b *endpoints) renamedPort(slice *discoveryv1.EndpointSlice, name portName) (uint16, bool) {
 	service := b.previous.objects.services[ServiceName{slice.Namespace, slice.Labels[discoveryv1.LabelServiceName]}]
-	if service == nil || len(service.Spec.Ports) >= manyPorts {
+	if service == nil || len(service.Spec.Selector) == 0 || len(service.Spec.Ports) >= manyPorts {
 		return 0, false
 	}
 	ports := map[portName]*corev1.ServicePort{}

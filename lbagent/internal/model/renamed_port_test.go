@@ -23,6 +23,7 @@ func TestRenamedPort(t *testing.T) {
 	}{
 		"same name":                      {map[string]intstr.IntOrString{"new": number(8080)}, ports{"new": 8080}, 8080},
 		"renamed":                        {map[string]intstr.IntOrString{"new": number(8080)}, ports{"old": 8080}, 8080},
+		"renamed without a selector":     {map[string]intstr.IntOrString{"new": number(8080)}, ports{"old": 8080}, 0},
 		"named before":                   {map[string]intstr.IntOrString{"new": number(8080)}, ports{"": 8080}, 8080},
 		"renamed beside another":         {map[string]intstr.IntOrString{"new": number(8080), "x": number(9090)}, ports{"old": 8080, "x": 9090}, 8080},
 		"number of another port":         {map[string]intstr.IntOrString{"new": number(8080), "x": number(8080)}, ports{"x": 8080}, 0},
@@ -40,7 +41,10 @@ func TestRenamedPort(t *testing.T) {
 			for port, number := range test.slice {
 				slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &port, Port: &number, Protocol: ptr.To(corev1.ProtocolTCP)})
 			}
-			spec := corev1.ServiceSpec{}
+			spec := corev1.ServiceSpec{Selector: map[string]string{"app": "web"}}
+			if name == "renamed without a selector" {
+				spec.Selector = nil
+			}
 			for port, target := range test.service {
 				added := corev1.ServicePort{Name: port, Port: 443, Protocol: corev1.ProtocolTCP, TargetPort: target}
 				if port == "new" {

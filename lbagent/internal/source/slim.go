@@ -14,11 +14,16 @@ import (
 	"github.com/millrace-lb/millrace/api/slim"
 )
 
+// someSelector replaces selectors, because agents read only whether a Service has one.
+var someSelector = map[string]string{"some": "pods"}
+
 func slimService(service *corev1.Service) {
 	labels, annotations := service.Labels, service.Annotations
 	service.ObjectMeta = namespaced(&service.ObjectMeta)
 	service.Labels, service.Annotations = labels, annotations
-	service.Spec.Selector = nil
+	if len(service.Spec.Selector) > 0 {
+		service.Spec.Selector = someSelector
+	}
 	service.Status = corev1.ServiceStatus{}
 }
 

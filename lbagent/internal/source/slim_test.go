@@ -185,7 +185,7 @@ func TestSlimService(t *testing.T) {
 			Namespace: "shop", Name: "web", UID: "1", ResourceVersion: "1", Labels: map[string]string{"a": "b"},
 			Annotations: map[string]string{millracev1beta1.AnnotationClass: "c"},
 		},
-		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIPs: []string{"192.0.2.1"}},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Selector: someSelector, ClusterIPs: []string{"192.0.2.1"}},
 	}
 	before := original()
 	if _, err := newShared().strip(before); err != nil || !equality.Semantic.DeepEqual(before, want) {

@@ -122,7 +122,7 @@ func New() (*Engine, error) {
 	return e, nil
 }
 
-// Set configures the sessions. Sessions of unchanged peers continue.
+// Set configures the sessions. Sessions of unchanged and renamed peers continue.
 func (e *Engine) Set(want control.Want) {
 	e.wanted.Store(&want)
 	e.interrupt()
@@ -142,15 +142,15 @@ func (e *Engine) AwaitReport() error {
 func (e *Engine) Close() error { return e.reportEvent.Close() }
 
 func (e *Engine) set(want *control.Want, now time.Time) {
-	wanted := map[string]control.Peer{}
-	for _, peer := range want.Peers {
-		wanted[peer.Name] = peer
-	}
-	for name, s := range e.sessions {
-		if peer, ok := wanted[name]; !ok || !onlyParametersDiffer(peer, s.peer) {
+	sessions := map[string]*session{}
+	for _, s := range e.sessions {
+		if peer := successor(want.Peers, s.peer); peer != "" {
+			sessions[peer] = s
+		} else {
 			e.shutDown(s, now)
 		}
 	}
+	e.sessions = sessions
 	e.refused = nil
 	for _, peer := range want.Peers {
 		err := check(peer)
@@ -181,6 +181,17 @@ func check(peer control.Peer) error {
 		return errors.New("the address, the multiplier or an interval is missing")
 	}
 	return nil
+}
+
+// successor returns the name of the peer that continues a session: the same one, or a renamed one. It returns
+// "" if there is none.
+func successor(peers []control.Peer, of control.Peer) (name string) {
+	for _, peer := range peers {
+		if onlyParametersDiffer(peer, of) && (name == "" || peer.Name == of.Name) {
+			name = peer.Name
+		}
+	}
+	return name
 }
 
 // onlyParametersDiffer reports whether only parameters differ, so that the session can continue.
@@ -217,7 +228,6 @@ func (s *session) kind() kind { return kind{s.peer.Address.Is6(), s.peer.Multiho
 
 // shutDown shuts a session down, and keeps it until the peer is informed.
 func (e *Engine) shutDown(s *session, now time.Time) {
-	delete(e.sessions, s.peer.Name)
 	s.Disable(now)
 	s.until = now.Add(s.PeerDetectionTime())
 	e.closing[s.Discriminator()] = s

@@ -284,8 +284,8 @@ func (s *mapSet) addAll(specs map[string]*ebpf.MapSpec, pinned *pinnedMaps, deci
 	return nil
 }
 
-// restoreQuotas sets the time of the last use of the overflow tables for all VIPs, without which the programs
-// do not read these tables and their flows would be lost.
+// restoreQuotas sets the time of the last use of the overflow tables for all VIPs. Otherwise the programs would
+// not read these tables, and their flows would be lost.
 func (s *mapSet) restoreQuotas() error {
 	var every bpf.DatapathQuotas
 	for kind, name := range map[bpf.DatapathQuotaKind]string{

@@ -109,7 +109,7 @@ func vipsCommand(config *lbagent.Config) *cobra.Command {
 }
 
 func ask(cmd *cobra.Command, config *lbagent.Config, request lbagent.Request) error {
-	return lbagent.Ask(cmd.Context(), config.Socket, request, cmd.OutOrStdout())
+	return lbagent.Query(cmd.Context(), config.Socket, request, cmd.OutOrStdout())
 }
 
 func askAddresses(cmd *cobra.Command, config *lbagent.Config, command lbagent.Command, texts []string) error {

@@ -14,7 +14,7 @@ import (
 
 // preflightCommand works without a running agent.
 func preflightCommand(config *lbagent.Config) *cobra.Command {
-	var of lbagent.PreflightOf
+	var of lbagent.PreflightCluster
 	var nodes []string
 	var answer bool
 	command := &cobra.Command{
@@ -23,7 +23,7 @@ func preflightCommand(config *lbagent.Config) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if answer {
-				return lbagent.PreflightAnswer(cmd.Context())
+				return lbagent.ServePreflight(cmd.Context())
 			}
 			of.Node = config.NodeName
 			if of.Addresses, of.Nodes, err = parseNodes(of.Node, nodes); err != nil {

@@ -374,7 +374,7 @@ func testCommand(t *testing.T, e *environment) {
 		{ours, "top --once", "node-a: the driver of eth0 rejects frames: transmit 0/s, redirect 2.00/s", ""},
 		{theirs, "top --once -n shop", "3 nodes, 1 frontend, over 10 s, drops: NoEndpoint 4.00/s", ""},
 		{theirs, "top --once -n shop", "198.51.100.1:80 TCP shop/web 20.0k 16.0M 40.0 4.00", ""},
-		{theirs, "top --once -n office", "", "user tenant may not list servicetraffic.live.millrace.io in namespace office: ClusterRole millrace-live-viewer permits it"},
+		{theirs, "top --once -n office", "", "user tenant may not list servicetraffic.live.millrace.io in namespace office: ClusterRole view, bound in namespace office, permits it"},
 		{theirs, "top --once", "", "user tenant may not list servicetraffic.live.millrace.io: ClusterRole millrace-live-viewer permits it"},
 		{theirs, "bgp peers", "", "user tenant may not list bgpsessions.live.millrace.io: ClusterRole millrace-viewer permits it"},
 	} {
@@ -388,6 +388,7 @@ func testCommand(t *testing.T, e *environment) {
 			t.Errorf("millrace %s: %v, want %q and the complaint %q\n%s\n%s", test.line, err, test.want, test.complaint, stdout.String(), stderr.String())
 		}
 	}
+	t.Run("account", func(t *testing.T) { testAccount(t, e, program) })
 }
 
 func testStrangers(t *testing.T, address string) {

@@ -123,6 +123,7 @@ func namespaceFlag(command *cobra.Command, config *cluster.Config, namespace *st
 		if *namespace == "" {
 			return nil
 		}
+		config.Scope = *namespace
 		return cluster.CheckNamespace(ctx, *config, *namespace)
 	})
 }

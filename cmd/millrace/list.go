@@ -159,6 +159,10 @@ func (l *list) ask(ctx context.Context, in *report.Input) error {
 		in.Agents = told
 		return nil
 	}
+	if in.Sole != "" || slices.Contains(in.Omitted, "Pods") {
+		in.Traffic = trafficLive(ctx, l.env, *l.config, in.Sole)
+		return ctx.Err()
+	}
 	limit := l.config.Timeout
 	if limit == 0 {
 		limit = time.Minute
@@ -188,6 +192,7 @@ func agentsOf(answers map[string]console.Answer) report.Agents {
 
 func statusCommand(env environment, config *cluster.Config) *cobra.Command {
 	var exitCode bool
+	var namespace string
 	l := &list{env: env, config: config, asks: true, whole: true}
 	l.write = func(out io.Writer, view *report.View, options render.Options) error {
 		if err := render.Status(out, view, options); err != nil {
@@ -204,9 +209,15 @@ func statusCommand(env environment, config *cluster.Config) *cobra.Command {
 		Long: "Show VIPs, nodes and problems on one screen.\n\n" +
 			"The exit code is 1 if the cluster cannot be read, with --exit-code 2 if there are problems, and otherwise 0.",
 		Args: cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error { return l.run(command.Context()) },
+		RunE: func(command *cobra.Command, _ []string) error {
+			if namespace != "" {
+				l.selects = report.Choice{Namespace: namespace}.Only
+			}
+			return l.run(command.Context())
+		},
 	}
 	l.flags(command)
+	namespaceFlag(command, config, &namespace, "VIPs and Services", complete(config, namespaces))
 	command.Flags().BoolVar(&exitCode, "exit-code", false, "exit with code 2 if there are problems")
 	command.MarkFlagsMutuallyExclusive("exit-code", "watch")
 	return command
@@ -275,6 +286,9 @@ func vipsCommand(env environment, config *cluster.Config) *cobra.Command {
 				choice.Namespace = ""
 			}
 			if len(args) > 0 {
+				if of, _, full := strings.Cut(args[0], "/"); full && config.Scope == "" {
+					config.Scope = of
+				}
 				l.write = render.VIPDetails
 				if err := inContext(&choice, all, *config); err != nil {
 					return err

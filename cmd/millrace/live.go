@@ -14,6 +14,7 @@ import (
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 	"github.com/millrace-lb/millrace/api/live"
+	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
@@ -46,6 +47,19 @@ func announcedLive(ctx context.Context, env environment, config cluster.Config, 
 		_, _ = warnings.WriteTo(env.stderr)
 	}
 	return told, err
+}
+
+// trafficLive returns the traffic of a namespace, or nil if the aggregated API does not answer.
+func trafficLive(ctx context.Context, env environment, config cluster.Config, namespace string) *livev1alpha1.ServiceTrafficList {
+	api, err := cluster.OpenLive(ctx, config, env.stderr)
+	if err != nil {
+		return nil
+	}
+	list, err := api.Traffic(ctx, namespace)
+	if err != nil {
+		return nil
+	}
+	return list
 }
 
 // sessionsLive warns of nodes that do not answer.

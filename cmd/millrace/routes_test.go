@@ -75,7 +75,7 @@ func TestRoutes(t *testing.T) {
 	for line, want := range map[string]struct{ has, lacks []string }{
 		"routes": {[]string{
 			"IngressClass millrace: 203.0.113.1, 2001:db8:cafe::1", "80/HTTP,443/HTTPS  a.example.com  /x", "default/web:80",
-			"Gateway shop/edge: 203.0.113.2", "there is no Service shop/missing", "TCPRoutes are left out: you may not list them",
+			"Gateway shop/edge: 203.0.113.2", "there is no Service shop/missing", "Left out: BackendTLSPolicies, GRPCRoutes, ListenerSets, ReferenceGrants, TCPRoutes, TLSRoutes",
 		}, nil},
 		"routes a.example.com": {[]string{"Ingress default/site", "Gateway shop/edge"}, nil},
 		"routes b.example.com": {[]string{"Gateway shop/edge"}, []string{"Ingress default/site"}},

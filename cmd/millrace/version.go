@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -35,6 +36,10 @@ func versionCommand(env environment, config *cluster.Config) *cobra.Command {
 			}
 			all := versions{Client: version, Servers: []report.Server{}}
 			in, err := cluster.Read(command.Context(), *config)
+			if err == nil && slices.Contains(in.Omitted, "Pods") {
+				err = fmt.Errorf("%w: you may not list pods in namespace %s: Role millrace-viewer of that namespace permits it",
+					cluster.ErrForbidden, config.Namespace)
+			}
 			if err == nil {
 				all.Servers = report.Servers(in.Pods, in.LBNodeReports)
 			}

@@ -3,18 +3,22 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/types"
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/apierror"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/timeline"
 )
 
@@ -26,6 +30,7 @@ type why struct {
 	at        string
 	around    time.Duration
 	format    render.Format
+	all       bool
 }
 
 func whyCommand(env environment, config *cluster.Config) *cobra.Command {
@@ -34,7 +39,7 @@ func whyCommand(env environment, config *cluster.Config) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "why SERVICE",
 		Short: "Show the history of a Service around a time",
-		Long: "Show the history of a Service around a time: dropped packets, changes of endpoints and announcements, BGP and\n" +
+		Long: "Show why a Service failed around a time: a verdict, then its history: dropped packets, changes of endpoints and announcements, BGP and\n" +
 			"BFD sessions, other nodes, and Events of the API server. Agents keep the history for at least a day, until\n" +
 			"their node reboots. The API server keeps Events for an hour.",
 		Example: "  millrace why web --at 03:12\n  millrace why default/web --at 2026-11-26T03:12:00Z --around 30m",
@@ -52,6 +57,7 @@ func whyCommand(env environment, config *cluster.Config) *cobra.Command {
 	nodesFlag(command, config, &asked.nodes)
 	flags.StringVar(&asked.at, "at", "now", "the `time`: 03:12 or 03:12:30 (its latest occurrence in the local zone), RFC 3339, or now")
 	flags.DurationVar(&asked.around, "around", 5*time.Minute, "show this duration before and after the time")
+	flags.BoolVar(&asked.all, "all", false, "show all entries (default: the 15 that explain most)")
 	command.Flags().StringVarP(&output, "output", "o", "", "output `format`: wide, json or yaml")
 	mustComplete(command, "output", fixed(formats()...))
 	command.ValidArgsFunction = complete(config, addressesAndServices(&asked.namespace))
@@ -68,18 +74,10 @@ func (w *why) run(ctx context.Context, service string, now time.Time) error {
 
 // tell writes failures of single sources to stderr.
 func (w *why) tell(ctx context.Context, service string, now time.Time) (render.Why, error) {
-	at, err := timeline.Moment(w.at, now)
+	told, of, err := w.period(service, now)
 	if err != nil {
-		return render.Why{}, fmt.Errorf("--at: %w", err)
+		return told, err
 	}
-	if w.around <= 0 {
-		return render.Why{}, fmt.Errorf("--around is %s, must be more than 0", w.around)
-	}
-	namespace, name, err := w.named(service)
-	if err != nil {
-		return render.Why{}, err
-	}
-	told := render.Why{Service: namespace + "/" + name, At: at, From: at.Add(-w.around), To: at.Add(w.around)}
 	asked := agentRequest[consoleapi.History]{
 		request: []string{
 			"history", "--service=" + told.Service,
@@ -87,10 +85,45 @@ func (w *why) tell(ctx context.Context, service string, now time.Time) (render.W
 		},
 		of: func(line *consoleapi.Line) *consoleapi.History { return line.History },
 	}
+	w.config.Scope = of.Namespace
+	events, eventsErr := w.events(ctx, of.Namespace, of.Name, told)
 	nodes, err := asked.ask(ctx, w.env, *w.config, w.nodes)
-	if err != nil {
+	var missing *apierror.Missing
+	switch {
+	case errors.As(eventsErr, &missing) && !recorded(nodes, told.Service):
+		return render.Why{}, eventsErr
+	case errors.Is(err, cluster.ErrForbidden) && errors.Is(eventsErr, cluster.ErrForbidden):
+		return render.Why{}, eventsErr
+	case errors.Is(err, cluster.ErrForbidden):
+		told.Omitted = append(told.Omitted, "the history of the nodes, which Role millrace-tracer of namespace "+w.config.Namespace+" permits")
+	case err != nil:
 		return render.Why{}, err
 	}
+	w.addNodes(&told, nodes)
+	if eventsErr != nil {
+		fmt.Fprintf(w.env.stderr, "millrace: the Events of the API server are missing: %v\n", eventsErr)
+	}
+	told.Lines = timeline.Join(nodes, events)
+	told.Verdict, told.All = w.conclude(ctx, &told, of, nodes, events), w.all
+	return told, nil
+}
+
+// period parses the Service and the period of the command line.
+func (w *why) period(service string, now time.Time) (render.Why, types.NamespacedName, error) {
+	at, err := timeline.Moment(w.at, now)
+	if err != nil {
+		return render.Why{}, types.NamespacedName{}, fmt.Errorf("--at: %w", err)
+	}
+	if w.around <= 0 {
+		return render.Why{}, types.NamespacedName{}, fmt.Errorf("--around is %s, must be more than 0", w.around)
+	}
+	namespace, name, err := w.named(service)
+	of := types.NamespacedName{Namespace: namespace, Name: name}
+	return render.Why{Service: of.String(), At: at, From: at.Add(-w.around), To: at.Add(w.around)}, of, err
+}
+
+// addNodes writes damaged histories to stderr.
+func (w *why) addNodes(told *render.Why, nodes []consoleapi.History) {
 	for _, node := range nodes {
 		told.Nodes = append(told.Nodes, node.Node)
 		if node.Since.IsZero() || node.Since.After(told.From) {
@@ -100,16 +133,59 @@ func (w *why) tell(ctx context.Context, service string, now time.Time) (render.W
 			fmt.Fprintf(w.env.stderr, "millrace: %s: %d lines of the history are damaged\n", node.Node, node.Damaged)
 		}
 	}
-	events, err := w.events(ctx, namespace, name, told)
-	var missing *apierror.Missing
-	if errors.As(err, &missing) {
-		return render.Why{}, err
+}
+
+// conclude returns the present problem of the Service if the history has no failure.
+func (w *why) conclude(
+	ctx context.Context, told *render.Why, of types.NamespacedName, nodes []consoleapi.History, events []timeline.Event,
+) timeline.Verdict {
+	verdict := timeline.Conclude(nodes, events, told.To, func(at time.Time) string { return at.In(told.At.Location()).Format(time.TimeOnly) })
+	if !verdict.From.IsZero() {
+		return verdict
 	}
+	if len(told.Omitted) > 0 {
+		verdict.Text = "no Event explains a failure"
+	}
+	if w.env.events == nil {
+		verdict.Text = cmp.Or(w.current(ctx, of), verdict.Text)
+	}
+	return verdict
+}
+
+// current returns the present problem of a Service or its VIP, or "".
+func (w *why) current(ctx context.Context, name types.NamespacedName) string {
+	in, err := cluster.Read(ctx, *w.config)
 	if err != nil {
-		fmt.Fprintf(w.env.stderr, "millrace: the Events of the API server are missing: %v\n", err)
+		return ""
 	}
-	told.Lines = timeline.Join(nodes, events)
-	return told, nil
+	choice := report.Choice{Wanted: []string{name.String()}}
+	if choice.Apply(in) != nil {
+		return ""
+	}
+	in.Traffic = trafficLive(ctx, w.env, *w.config, name.Namespace)
+	view := report.Build(in)
+	for _, problem := range view.Unassigned {
+		return "it has no VIP: " + problem.Reason + ": " + problem.Message
+	}
+	for i := range view.Problems {
+		problem := &view.Problems[i]
+		if problem.Kind == "VIP" && slices.ContainsFunc(view.VIPs, func(vip report.VIP) bool { return vip.Address == problem.Name }) {
+			return problem.Reason + ": " + problem.Message
+		}
+	}
+	return ""
+}
+
+// recorded reports whether nodes have entries about a Service, which may have been deleted.
+func recorded(nodes []consoleapi.History, service string) bool {
+	for _, node := range nodes {
+		for i := range node.Entries {
+			if slices.Contains(node.Entries[i].Services, service) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // named splits namespace/name; by default the namespace is the flag's or the context's.

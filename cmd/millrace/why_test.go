@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/apierror"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/timeline"
 )
@@ -64,7 +65,8 @@ func TestWhy(t *testing.T) {
 			asked:  "history --service=default/web --from=2026-11-26T03:07:30Z --to=2026-11-26T03:17:30Z",
 			stderr: "millrace: node3: connection refused\nmillrace: node2: 1 lines of the history are damaged\n",
 			stdout: []string{
-				"default/web from 26 Nov 2026 03:07:30 to 26 Nov 03:17:30 UTC", "node2 recorded only since 26 Nov 03:12:30.", "",
+				"default/web: 7 packets were dropped until 03:13:30: no_endpoint", "",
+				"From 26 Nov 2026 03:07:30 to 26 Nov 03:17:30 UTC", "node2 recorded only since 26 Nov 03:12:30.", "",
 				"TIME          NODE   WHAT",
 				"03:12:29.000  event  Pod default/web-0: Killing: Stopping container",
 				"03:12:30.000  node1  default/web: endpoint 192.0.2.1:8080 was removed (0 left here)",
@@ -78,9 +80,15 @@ func TestWhy(t *testing.T) {
 			stderr:    "millrace: the Events of the API server are missing: not allowed\n",
 			stdout: []string{
 				"{", `  "service": "default/web",`, `  "at": "2026-11-26T03:12:30Z",`, `  "from": "2026-11-26T03:12:29Z",`, `  "to": "2026-11-26T03:12:31Z",`,
-				`  "nodes": [`, `    "node1"`, "  ],", `  "lines": [`, "    {", `      "time": "2026-11-26T03:12:30Z",`, `      "nodes": [`, `        "node1"`,
+				`  "nodes": [`, `    "node1"`, "  ],", `  "verdict": {`,
+				`    "text": "no failure is recorded: no packet of it was dropped, and its announcements did not change"`, "  },", `  "lines": [`, "    {", `      "time": "2026-11-26T03:12:30Z",`, `      "nodes": [`, `        "node1"`,
 				"      ],", `      "kind": "Endpoints",`, `      "text": "default/web: endpoint 192.0.2.1:8080 was removed (0 left here)"`, "    }", "  ]", "}", "",
 			},
+		},
+		{
+			line: "why gone -n default --at 2026-11-26T03:12:30Z", eventsErr: &apierror.Missing{Kind: "Service", Name: "default/gone"},
+			code: exitError, stdout: []string{""}, asked: "history --service=default/gone --from=2026-11-26T03:07:30Z --to=2026-11-26T03:17:30Z",
+			stderr: "millrace: node3: connection refused\nmillrace: no Service default/gone\n",
 		},
 		{line: "why a/b/c", code: exitError, stdout: []string{""}, stderr: "millrace: \"a/b/c\" is not a Service: write NAME or NAMESPACE/NAME\n"},
 		{line: "why a/b --at noon", code: exitError, stdout: []string{""}, stderr: "millrace: --at: \"noon\" is not a time: write 03:12, 03:12:30 or 2026-11-26T03:12:00Z\n"},

@@ -51,7 +51,7 @@ func TestExplain(t *testing.T) {
 		"agents": {rbac("list", "", "pods", "", install), nil, ErrForbidden,
 			"not allowed: user jane may not list pods in namespace millrace-system: Role millrace-viewer of namespace millrace-system permits it"},
 		"pods of others": {rbac("list", "", "pods", "", shop), nil, ErrForbidden,
-			"not allowed: user jane may not list pods in namespace shop: ClusterRole view permits it"},
+			"not allowed: user jane may not list pods in namespace shop: ClusterRole view, bound in namespace shop, permits it"},
 		"a stream": {errors.New(`unable to upgrade connection: ` + rbac("create", "", "pods/exec", "a", install).Error()), nil, ErrForbidden,
 			"not allowed: user jane may not create pods/exec a in namespace millrace-system: Role millrace-tracer of namespace millrace-system permits it"},
 		"a stream to a pod of others": {rbac("create", "", "pods/exec", "a", shop), nil, ErrForbidden,

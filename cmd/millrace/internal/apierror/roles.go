@@ -45,6 +45,9 @@ func (d denied) role(installed string) string {
 		case !permits || of.own && d.namespace != installed:
 		case of.own:
 			return "Role " + of.role + " of namespace " + installed
+		case d.namespace != "":
+			// The role includes those of Millrace for reading.
+			return "ClusterRole " + builtin + ", bound in namespace " + d.namespace + ","
 		default:
 			return "ClusterRole " + of.role
 		}

@@ -35,7 +35,9 @@ type Config struct {
 	// Context of the kubeconfig; empty: its current context.
 	Context   string
 	Namespace string
-	Timeout   time.Duration
+	// Scope is the namespace that is read without rights for the whole cluster; empty: the context's.
+	Scope   string
+	Timeout time.Duration
 	// Cluster and User are names in the kubeconfig; empty: those of the context.
 	Cluster, User string
 	// As, AsUID and AsGroups are the identity to impersonate, if any.
@@ -43,16 +45,26 @@ type Config struct {
 	AsGroups  []string
 }
 
-// Read reads the input of a report. An error is one sentence with advice.
+// Read reads the input of a report, without rights for the whole cluster that of one namespace. An error is
+// one sentence with advice.
 func Read(ctx context.Context, config Config) (*report.Input, error) {
 	restConfig, reader, err := config.client()
 	if err != nil {
 		return nil, err
 	}
-	in, err := read(ctx, reader, config.Namespace, inputKinds())
+	scoped, err := config.scoped(reader)
+	if err != nil {
+		return nil, err
+	}
+	in, err := read(ctx, scoped, config.Namespace, inputKinds())
 	if err != nil {
 		return nil, config.explain(restConfig.Host, err)
 	}
+	if err := scoped.errNoRights(config, restConfig.Host); err != nil {
+		return nil, err
+	}
+	in.Sole, in.Omitted = scoped.sole(), scoped.omittedKinds()
+	in.AddVIPs()
 	return in, nil
 }
 

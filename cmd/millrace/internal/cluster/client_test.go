@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -51,6 +52,9 @@ const (
 	pathVIPs  = "/apis/millrace.io/v1beta1/vips"
 	pathPods  = "/api/v1/namespaces/millrace-system/pods"
 	pathPools = "/apis/millrace.io/v1beta1/vippools"
+	// Services of the cluster, and of the context's namespace.
+	pathServices        = "/api/v1/services"
+	pathDefaultServices = "/api/v1/namespaces/default/services"
 )
 
 func lists() map[string]string {
@@ -66,7 +70,7 @@ func lists() map[string]string {
 		own + "viproutes":         empty("millrace.io/v1beta1", "VIPRouteList"),
 		own + "lbnodes":           empty("millrace.io/v1beta1", "LBNodeList"),
 		own + "lbnodereports":     empty("millrace.io/v1beta1", "LBNodeReportList"),
-		"/api/v1/services":        empty("v1", "ServiceList"),
+		pathServices:              empty("v1", "ServiceList"),
 		"/apis/discovery.k8s.io/v1/endpointslices": empty("discovery.k8s.io/v1", "EndpointSliceList"),
 		pathPods: `{"apiVersion":"v1","kind":"PodList","metadata":{},"items":[{"metadata":{"name":"millrace-operator-1"}}]}`,
 	}
@@ -99,7 +103,25 @@ func TestRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(in.VIPs) != 1 || in.VIPs[0].Spec.Address != "203.0.113.1" || len(in.Pods) != 1 || in.Namespace != "millrace-system" {
+	if len(in.VIPs) != 1 || len(in.Omitted) != 0 || in.Sole != "" || in.VIPs[0].Spec.Address != "203.0.113.1" || len(in.Pods) != 1 || in.Namespace != "millrace-system" {
+		t.Errorf("read %+v", in)
+	}
+}
+
+// TestReadOmitted: kinds that the user may not list do not fail a report.
+func TestReadOmitted(t *testing.T) {
+	all := lists()
+	all[pathDefaultServices] = `{"apiVersion":"v1","kind":"ServiceList","metadata":{},"items":[{"metadata":{"namespace":"default","name":"web"},
+		"spec":{"type":"LoadBalancer","loadBalancerClass":"millrace.io/lb"},"status":{"loadBalancer":{"ingress":[{"ip":"203.0.113.7"}]}}}]}`
+	api := httptest.NewServer(server{lists: all, failures: map[string]int{
+		pathServices: http.StatusForbidden, pathVIPs: http.StatusForbidden, pathPods: http.StatusForbidden,
+	}})
+	defer api.Close()
+	in, err := Read(t.Context(), config(kubeconfig(t, api.URL)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(in.Omitted, []string{"Pods", "VIPs"}) || in.Sole != "default" || len(in.VIPs) != 1 || in.VIPs[0].Spec.Address != "203.0.113.7" {
 		t.Errorf("read %+v", in)
 	}
 }
@@ -112,8 +134,8 @@ func TestReadFailures(t *testing.T) {
 		says     string
 	}{
 		{"no CRDs", map[string]int{pathPools: http.StatusNotFound}, ErrNotInstalled, "kubectl apply"},
-		{"forbidden", map[string]int{pathVIPs: http.StatusForbidden}, ErrForbidden, "user jane may not list vips.millrace.io: ClusterRole millrace-viewer permits it"},
-		{"pods forbidden", map[string]int{pathPods: http.StatusForbidden}, ErrForbidden, "pods in namespace millrace-system: Role millrace-viewer of namespace millrace-system permits it"},
+		{"forbidden", map[string]int{pathServices: http.StatusForbidden, pathDefaultServices: http.StatusForbidden}, ErrForbidden,
+			"user jane may not list services: ClusterRole millrace-viewer permits it; for namespace default alone, ClusterRole view, bound there"},
 		{"unauthorized", map[string]int{pathVIPs: http.StatusUnauthorized}, ErrForbidden, "credentials"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

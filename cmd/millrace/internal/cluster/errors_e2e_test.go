@@ -108,7 +108,7 @@ func TestErrors(t *testing.T) {
 		{name: "events", do: func(ctx context.Context) error {
 			_, err := EventsOf(ctx, viewer, EventQuery{Namespace: "default", Service: "web"})
 			return err
-		}, want: "not allowed: user jane may not list events in namespace default: ClusterRole view permits it"},
+		}, want: "not allowed: user jane may not list events in namespace default: ClusterRole view, bound in namespace default, permits it"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			err := test.do(t.Context())

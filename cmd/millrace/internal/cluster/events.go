@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -30,7 +31,7 @@ type EventQuery struct {
 }
 
 // EventsOf returns the Events about a Service, its VIPs, EndpointSlices and pods, nodes and peers. Deleted
-// pods are recognized by their stem.
+// pods are recognized by their stem. The error of a Service that does not exist comes with its Events.
 func EventsOf(ctx context.Context, config Config, query EventQuery) ([]timeline.Event, error) {
 	namespace, service := query.Namespace, query.Service
 	restConfig, clients, err := config.clients()
@@ -38,8 +39,9 @@ func EventsOf(ctx context.Context, config Config, query EventQuery) ([]timeline.
 		return nil, err
 	}
 	_, err = clients.CoreV1().Services(namespace).Get(ctx, service, metav1.GetOptions{})
+	var missing error
 	if apierrors.IsNotFound(err) {
-		return nil, config.noService(ctx, clients, types.NamespacedName{Namespace: namespace, Name: service})
+		missing = config.noService(ctx, clients, types.NamespacedName{Namespace: namespace, Name: service})
 	}
 	about := subjects{"Service": {service: true}, "EndpointSlice": {}, "Pod": {}, "VIP": {}}
 	slices, err := clients.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{
@@ -50,33 +52,45 @@ func EventsOf(ctx context.Context, config Config, query EventQuery) ([]timeline.
 	}
 	about.addSlices(slices.Items)
 	vips, err := VIPs(ctx, config)
-	if err != nil {
+	if err != nil && !errors.Is(err, ErrForbidden) {
 		return nil, err
 	}
 	about.addVIPs(vips, namespace, service)
-	var told []timeline.Event
-	for _, of := range []string{namespace, metav1.NamespaceDefault} {
-		options := metav1.ListOptions{Limit: eventsAtOnce}
-		for {
-			events, err := clients.CoreV1().Events(of).List(ctx, options)
-			if err != nil {
-				return nil, config.explain(restConfig.Host, err)
-			}
-			for i := range events.Items {
-				event := &events.Items[i]
-				if at := timeOf(event); about.has(event, namespace) && !at.Before(query.From) && !at.After(query.To) {
-					told = append(told, toldOf(event, at))
-				}
-			}
-			if options.Continue = events.Continue; options.Continue == "" {
-				break
+	told, err := selected(ctx, clients, query, about, namespace)
+	if err != nil {
+		return nil, config.explain(restConfig.Host, err)
+	}
+	if namespace != metav1.NamespaceDefault {
+		// Events about nodes and peers are in the default namespace.
+		more, err := selected(ctx, clients, query, about, metav1.NamespaceDefault)
+		if err != nil && !apierrors.IsForbidden(err) {
+			return nil, config.explain(restConfig.Host, err)
+		}
+		told = append(told, more...)
+	}
+	return told, missing
+}
+
+// selected returns the Events of a namespace about the subjects, in the query's period.
+func selected(
+	ctx context.Context, clients kubernetes.Interface, query EventQuery, about subjects, in string,
+) (told []timeline.Event, err error) {
+	options := metav1.ListOptions{Limit: eventsAtOnce}
+	for {
+		events, err := clients.CoreV1().Events(in).List(ctx, options)
+		if err != nil {
+			return nil, err
+		}
+		for i := range events.Items {
+			event := &events.Items[i]
+			if at := timeOf(event); about.has(event, query.Namespace) && !at.Before(query.From) && !at.After(query.To) {
+				told = append(told, toldOf(event, at))
 			}
 		}
-		if namespace == metav1.NamespaceDefault {
-			break
+		if options.Continue = events.Continue; options.Continue == "" {
+			return told, nil
 		}
 	}
-	return told, nil
 }
 
 func (c Config) noService(ctx context.Context, clients kubernetes.Interface, name types.NamespacedName) error {

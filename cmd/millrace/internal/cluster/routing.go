@@ -25,26 +25,30 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// ReadRouting reads the gateway's input without Secrets and kinds that are not installed; kinds that the
-// user may not list are reported in a remark.
+// ReadRouting reads the gateway's input without Secrets and kinds that are not installed, without rights for
+// the whole cluster that of one namespace. A remark lists the kinds that the user may not list.
 func ReadRouting(ctx context.Context, config Config) (*routing.Input, error) {
 	restConfig, reader, err := config.client()
 	if err != nil {
 		return nil, err
 	}
+	scoped, err := config.scoped(reader)
+	if err != nil {
+		return nil, err
+	}
 	in := &routing.Input{Namespace: config.Namespace}
-	if err := readBuiltin(ctx, reader, in); err != nil {
+	for _, read := range []func(context.Context, client.Reader, *routing.Input) error{readBuiltin, readGatewayAPI, readConfigMaps} {
+		if err := read(ctx, scoped, in); err != nil {
+			return nil, config.explain(restConfig.Host, err)
+		}
+	}
+	if err := scoped.errNoRights(config, restConfig.Host); err != nil {
+		return nil, err
+	}
+	if err := readRoom(ctx, scoped, in); err != nil {
 		return nil, config.explain(restConfig.Host, err)
 	}
-	if err := readGatewayAPI(ctx, reader, in); err != nil {
-		return nil, config.explain(restConfig.Host, err)
-	}
-	if err := readConfigMaps(ctx, reader, in); err != nil {
-		return nil, config.explain(restConfig.Host, err)
-	}
-	if err := readRoom(ctx, reader, in); err != nil {
-		return nil, config.explain(restConfig.Host, err)
-	}
+	in.Restrict(scoped.sole(), scoped.omittedKinds())
 	return in, nil
 }
 
@@ -66,37 +70,22 @@ func readBuiltin(ctx context.Context, reader client.Reader, in *routing.Input) e
 
 func readGatewayAPI(ctx context.Context, reader client.Reader, in *routing.Input) error {
 	var (
-		classes   gatewayv1.GatewayClassList
-		gateways  gatewayv1.GatewayList
-		sets      gatewayv1.ListenerSetList
-		https     gatewayv1.HTTPRouteList
-		grpcs     gatewayv1.GRPCRouteList
-		tlss      gatewayv1.TLSRouteList
-		tcps      gatewayv1.TCPRouteList
-		udps      gatewayv1.UDPRouteList
-		grants    gatewayv1.ReferenceGrantList
-		policies  gatewayv1.BackendTLSPolicyList
-		forbidden []string
-		mutex     sync.Mutex
+		classes  gatewayv1.GatewayClassList
+		gateways gatewayv1.GatewayList
+		sets     gatewayv1.ListenerSetList
+		https    gatewayv1.HTTPRouteList
+		grpcs    gatewayv1.GRPCRouteList
+		tlss     gatewayv1.TLSRouteList
+		tcps     gatewayv1.TCPRouteList
+		udps     gatewayv1.UDPRouteList
+		grants   gatewayv1.ReferenceGrantList
+		policies gatewayv1.BackendTLSPolicyList
 	)
 	group, ctx := errgroup.WithContext(ctx)
-	for kind, objects := range map[string]client.ObjectList{
-		"GatewayClasses": &classes, "Gateways": &gateways, "ListenerSets": &sets, "HTTPRoutes": &https,
-		"GRPCRoutes": &grpcs, "TLSRoutes": &tlss, "TCPRoutes": &tcps, "UDPRoutes": &udps,
-		"ReferenceGrants": &grants, "BackendTLSPolicies": &policies,
-	} {
+	for _, objects := range []client.ObjectList{&classes, &gateways, &sets, &https, &grpcs, &tlss, &tcps, &udps, &grants, &policies} {
 		group.Go(func() error {
-			err := reader.List(ctx, objects)
-			switch {
-			case apierrors.IsNotFound(err):
-				return nil
-			case apierrors.IsForbidden(err):
-				mutex.Lock()
-				defer mutex.Unlock()
-				forbidden = append(forbidden, kind)
-				return nil
-			}
-			return err
+			// Kinds of the experimental channel may not be installed.
+			return client.IgnoreNotFound(reader.List(ctx, objects))
 		})
 	}
 	err := group.Wait()
@@ -105,22 +94,20 @@ func readGatewayAPI(ctx context.Context, reader client.Reader, in *routing.Input
 	o.HTTPRoutes, o.GRPCRoutes, o.TLSRoutes = pointers(https.Items), pointers(grpcs.Items), pointers(tlss.Items)
 	o.TCPRoutes, o.UDPRoutes = pointers(tcps.Items), pointers(udps.Items)
 	o.ReferenceGrants, o.BackendTLSPolicies = pointers(grants.Items), pointers(policies.Items)
-	slices.Sort(forbidden)
-	for _, kind := range forbidden {
-		in.Remarks = append(in.Remarks, kind+" are left out: you may not list them (ClusterRole millrace-viewer)")
-	}
 	return err
 }
 
 // gatewayDeployment is the gateway's Deployment in Millrace's namespace.
 const gatewayDeployment = "millrace-gateway"
 
-func readRoom(ctx context.Context, reader client.Reader, in *routing.Input) error {
+func readRoom(ctx context.Context, reader *scopedReader, in *routing.Input) error {
 	found := &appsv1.Deployment{}
 	name := types.NamespacedName{Namespace: in.Namespace, Name: gatewayDeployment}
 	err := reader.Get(ctx, name, found)
 	switch {
 	case apierrors.IsNotFound(err):
+		return nil
+	case apierrors.IsForbidden(err) && reader.sole() != "":
 		return nil
 	case apierrors.IsForbidden(err):
 		in.Remarks = append(in.Remarks, fmt.Sprintf("the default limits of namespaces are used: you may not read the Deployment %s", name))

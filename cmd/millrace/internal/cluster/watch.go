@@ -32,6 +32,9 @@ func Watch(ctx context.Context, config Config, rest Rest, announcements bool, ea
 	if err != nil {
 		return unlessDone(ctx, err)
 	}
+	if in.Sole != "" || len(in.Omitted) > 0 {
+		return errWatch
+	}
 	kinds := inputKinds()
 	w := &watcher{config: config, changed: make(chan struct{}, 1)}
 	if err := w.open(); err != nil {

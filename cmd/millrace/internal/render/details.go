@@ -17,8 +17,14 @@ func VIPDetails(out io.Writer, view *report.View, options Options) error {
 		return VIPs(out, view, options)
 	}
 	var text strings.Builder
+	for _, problem := range view.Unassigned {
+		fmt.Fprintf(&text, "Service %s/%s has no VIP: %s\n", problem.Namespace, problem.Name, problem.Reason)
+		for _, part := range wrap(problem.Message, max(options.width()-4, 0)) {
+			text.WriteString("    " + part + "\n")
+		}
+	}
 	for i := range view.VIPs {
-		if i > 0 {
+		if i > 0 || len(view.Unassigned) > 0 {
 			text.WriteString("\n")
 		}
 		vipDetails(&text, view, &view.VIPs[i], options)

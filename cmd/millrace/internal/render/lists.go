@@ -3,6 +3,7 @@
 package render
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -36,7 +37,7 @@ func vipTable(view *report.View, format Format) *table {
 			}
 		}
 		for _, cells := range serviceCells(vip.Services) {
-			row := []string{vip.Address, cells.name, orNone(vip.Pool), cells.policy, cells.ready, announced}
+			row := []string{vip.Address, cells.name, orNone(vip.Pool), cells.policy, cells.ready, cmp.Or(cells.announced, announced)}
 			if format == Wide {
 				row = append(row, programmed, withheld, cells.ports)
 			}
@@ -47,7 +48,8 @@ func vipTable(view *report.View, format Format) *table {
 }
 
 // cells are the cells of a Service.
-type cells struct{ name, policy, ready, ports string }
+// announced is empty if nodes are known by name.
+type cells struct{ name, policy, ready, announced, ports string }
 
 func serviceCells(services []report.Service) []cells {
 	if len(services) == 0 {
@@ -58,6 +60,9 @@ func serviceCells(services []report.Service) []cells {
 		row := cells{name: service.Namespace + "/" + service.Name, policy: none, ready: none, ports: orNone(strings.Join(service.Ports, ","))}
 		if service.TrafficPolicy != "" {
 			row.policy, row.ready = service.TrafficPolicy, fmt.Sprintf("%d/%d", service.Ready, service.Total)
+		}
+		if service.Announcing != nil {
+			row.announced = fmt.Sprintf("%d of %d nodes", *service.Announcing, service.Nodes)
 		}
 		rows = append(rows, row)
 	}
@@ -151,8 +156,16 @@ func problemLines(problems []report.Problem, width int) []string {
 	return lines
 }
 
-// Remarks returns the data that a list of VIPs lacks, with the reasons.
+// Remarks returns the data that a list of VIPs lacks, with the reasons, and the Services without a VIP.
 func Remarks(view *report.View) []string {
+	remarks := missingData(view)
+	for _, problem := range view.Unassigned {
+		remarks = append(remarks, fmt.Sprintf("Service %s/%s has no VIP: %s: %s", problem.Namespace, problem.Name, problem.Reason, problem.Message))
+	}
+	return remarks
+}
+
+func missingData(view *report.View) []string {
 	remarks := slices.Clone(view.Remarks)
 	for _, problem := range view.Problems {
 		if problem.Reason == report.ReasonNoAnswer {
@@ -164,7 +177,7 @@ func Remarks(view *report.View) []string {
 
 func remarkLines(view *report.View, width int) []string {
 	var lines []string
-	for _, remark := range Remarks(view) {
+	for _, remark := range missingData(view) {
 		lines = append(append(lines, ""), wrap(remark, width)...)
 	}
 	return lines
@@ -201,11 +214,14 @@ func summary(view *report.View) string {
 		if vip.InUse() {
 			inUse++
 		}
-		if len(vip.AnnouncedBy) > 0 {
+		if len(vip.AnnouncedBy) > 0 || slices.ContainsFunc(vip.Services, isAnnounced) {
 			announced++
 		}
 	}
 	vips := fmt.Sprintf("%d of %d VIPs announced", announced, inUse)
+	if view.Sole != "" {
+		return soleSummary(view, announced, inUse)
+	}
 	if view.Answered == 0 {
 		vips = fmt.Sprintf("%s in use", count(inUse, "VIP"))
 	}
@@ -215,6 +231,20 @@ func summary(view *report.View) string {
 		text += fmt.Sprintf(" (%d unknown)", unsure)
 	}
 	return text
+}
+
+// soleSummary is the summary of a namespace, without nodes.
+func soleSummary(view *report.View, announced, inUse int) string {
+	for _, vip := range view.VIPs {
+		if slices.ContainsFunc(vip.Services, func(service report.Service) bool { return service.Announcing != nil }) {
+			return fmt.Sprintf("%d of %d VIPs announced in namespace %s", announced, inUse, view.Sole)
+		}
+	}
+	return fmt.Sprintf("%s in use in namespace %s", count(inUse, "VIP"), view.Sole)
+}
+
+func isAnnounced(service report.Service) bool {
+	return service.Announcing != nil && *service.Announcing > 0
 }
 
 // isStale reports whether a node's report may be old, because no agent is known to run there.

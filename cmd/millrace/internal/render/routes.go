@@ -59,6 +59,9 @@ func owner(text *strings.Builder, of *routing.Owner, left *int, options Options)
 	if len(of.VIPs) > 0 {
 		where = strings.Join(of.VIPs, ", ")
 	}
+	if of.Assumed {
+		where = "you may not read it"
+	}
 	fmt.Fprintf(text, "%s: %s", of.Name, where)
 	if hasProxies(of) {
 		ready := "no proxy"

@@ -134,6 +134,9 @@ func grouped(list []decided, decisions []consoleapi.VIPGroup, nodes []string) (a
 }
 
 func remarks(in *Input) []string {
+	if remark := in.omission(); remark != "" {
+		return []string{remark}
+	}
 	if !in.Agents.Forbidden {
 		return nil
 	}

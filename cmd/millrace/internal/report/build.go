@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 
+	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
@@ -37,7 +38,8 @@ func Build(in *Input) *View {
 	view.Problems = append(view.Problems, l.unserved(view.VIPs)...)
 	view.Problems = append(view.Problems, l.announcedByOneNode(view.VIPs)...)
 	view.Remarks = remarks(in)
-	view.Next = next(in)
+	view.Next, view.Sole = next(in), in.Sole
+	view.Unassigned = l.unassigned()
 	return view
 }
 
@@ -57,6 +59,8 @@ type lookup struct {
 	// nodes are sorted by name; agents are the agents' pods by node.
 	nodes  []nodeObjects
 	agents map[string]*corev1.Pod
+	// nodesOf counts the nodes that announce a Service.
+	nodesOf map[types.NamespacedName]livev1alpha1.NodeCount
 }
 
 type nodeObjects struct {
@@ -74,6 +78,7 @@ func newLookup(in *Input) *lookup {
 		vips:      make(map[string]*millracev1beta1.VIP, len(in.VIPs)),
 		routes:    routedPorts(in.Routes),
 		agents:    AgentPods(in.Pods),
+		nodesOf:   countNodes(in.Traffic),
 	}
 	for i := range in.Services {
 		service := &in.Services[i]
@@ -145,6 +150,7 @@ func (l *lookup) vip(vip *millracev1beta1.VIP) VIP {
 			}
 			service.Backends = l.backends(found, kind)
 			service.Ready, service.Total = l.count(found, service.Backends, kind)
+			service.Announcing, service.Nodes = l.announcing(claim)
 			service.Ports = claimedPorts(claim, found, len(vip.Spec.Claims) > 1)
 		}
 		out.Services = append(out.Services, service)
@@ -197,6 +203,9 @@ func (l *lookup) node(node nodeObjects) Node {
 		Version:    status.Version,
 		Programmed: int(status.VIPs.Programmed),
 		Announced:  int(status.VIPs.Announced),
+	}
+	if l.in.lacks("Pods") {
+		out.Agent = AgentUnknown
 	}
 	if condition := meta.FindStatusCondition(status.Conditions, millracev1beta1.ConditionReady); condition != nil {
 		out.Ready = string(condition.Status)

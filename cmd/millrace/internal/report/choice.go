@@ -10,7 +10,9 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/apierror"
@@ -52,7 +54,11 @@ func (c Choice) Apply(in *Input) error {
 			if missing := c.missing(in, wanted); missing != nil {
 				return fmt.Errorf("%w: %w", ErrNoSuchVIP, missing)
 			}
-			return fmt.Errorf("%w: %s; see millrace vips", ErrNoSuchVIP, subject)
+			services := c.named(in, wanted)
+			if len(services) == 0 {
+				return fmt.Errorf("%w: %s; see millrace vips", ErrNoSuchVIP, subject)
+			}
+			in.Unassigned = append(in.Unassigned, services...)
 		}
 	}
 	selected := c.selected(in)
@@ -66,14 +72,38 @@ func (c Choice) Apply(in *Input) error {
 	return nil
 }
 
+// Only removes VIPs and Services of other namespaces.
+func (c Choice) Only(in *Input) error {
+	in.Services = slices.DeleteFunc(slices.Clone(in.Services), func(service corev1.Service) bool { return service.Namespace != c.Namespace })
+	return c.Apply(in)
+}
+
+// split returns the namespace and the name of a wanted Service; an empty namespace stands for all.
+func (c Choice) split(wanted string) (namespace, name string) {
+	namespace, name, full := strings.Cut(wanted, "/")
+	if !full {
+		return cmp.Or(c.Namespace, c.Default), wanted
+	}
+	return namespace, name
+}
+
+// named returns the existing Services that wanted stands for.
+func (c Choice) named(in *Input, wanted string) []types.NamespacedName {
+	namespace, name := c.split(wanted)
+	var found []types.NamespacedName
+	for i := range in.Services {
+		if service := &in.Services[i]; service.Name == name && (namespace == "" || service.Namespace == namespace) {
+			found = append(found, types.NamespacedName{Namespace: service.Namespace, Name: name})
+		}
+	}
+	return found
+}
+
 func (c Choice) missing(in *Input, wanted string) error {
 	if _, err := netip.ParseAddr(wanted); err == nil {
 		return nil
 	}
-	namespace, name, full := strings.Cut(wanted, "/")
-	if !full {
-		namespace, name = cmp.Or(c.Namespace, c.Default), wanted
-	}
+	namespace, name := c.split(wanted)
 	missing := &apierror.Missing{Kind: "Service", Name: strings.TrimPrefix(namespace+"/"+name, "/")}
 	for i := range in.Services {
 		service := &in.Services[i]
@@ -96,13 +126,7 @@ func (c Choice) matcher(wanted string) (matches func(*millracev1beta1.VIP) bool,
 			return err == nil && have == address.Unmap()
 		}, "there is no VIP " + address.Unmap().String()
 	}
-	namespace, name, full := strings.Cut(wanted, "/")
-	if !full {
-		namespace, name = c.Namespace, wanted
-		if namespace == "" {
-			namespace = c.Default
-		}
-	}
+	namespace, name := c.split(wanted)
 	subject = fmt.Sprintf("Service %s/%s has none", namespace, name)
 	if namespace == "" {
 		subject = fmt.Sprintf("no Service %s has one, in any namespace", name)

@@ -87,6 +87,9 @@ func sentence(reason, message string) string {
 
 // installation returns problems of the operator's pods; agents are reported with their nodes.
 func (l *lookup) installation() []Problem {
+	if l.in.lacks("Pods") {
+		return nil
+	}
 	var operators []*corev1.Pod
 	for i := range l.in.Pods {
 		if component(&l.in.Pods[i]) == "operator" {

@@ -107,6 +107,9 @@ func (l *lookup) unserved(vips []VIP) []Problem {
 			problems = append(problems, idle(vip)...)
 			continue
 		}
+		if l.in.lacks("EndpointSlices") {
+			continue
+		}
 		if reason, message := l.whyNot(vip); reason != "" {
 			problems = append(problems, Problem{Kind: "VIP", Name: vip.Address, Reason: reason, Message: message})
 		}
@@ -187,6 +190,10 @@ func (l *lookup) whyNot(vip VIP) (reason, message string) {
 	switch {
 	case ready == 0:
 		return ReasonNoEndpoint, "no node announces it: no ready endpoint of " + strings.Join(names, ", ")
+	case vip.unannounced():
+		return ReasonNotAnnounced, "no node announces it; millrace why " + names[0] + " shows the history"
+	case l.in.Sole != "":
+		return "", ""
 	case len(l.in.Peers) == 0:
 		return ReasonNotAnnounced, "no node announces it: there is no LBPeer"
 	case len(l.in.Advertisements) == 0:

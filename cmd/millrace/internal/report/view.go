@@ -9,8 +9,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
+	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
@@ -28,7 +30,17 @@ type Input struct {
 	LBNodes        []millracev1beta1.LBNode
 	LBNodeReports  []millracev1beta1.LBNodeReport
 	Agents         Agents
+	// Sole is the only namespace whose objects are known; empty: all are.
+	Sole string
+	// Omitted are the kinds that the user may not list, such as LBNodes.
+	Omitted []string
+	// Traffic counts the announcing nodes of Services without answers of agents; nil: unknown.
+	Traffic *livev1alpha1.ServiceTrafficList
+	// Unassigned are requested Services without a VIP.
+	Unassigned []types.NamespacedName
 }
+
+func (in *Input) lacks(kind string) bool { return slices.Contains(in.Omitted, kind) }
 
 // Agents are the agents' answers to the command vips, or those of the aggregated API.
 type Agents struct {
@@ -48,6 +60,10 @@ type View struct {
 	Answered int `json:"answeredAgents"`
 	// Remarks describe data missing from the report, with the reason.
 	Remarks []string `json:"remarks,omitempty"`
+	// Unassigned are the requested Services without a VIP, with the reason.
+	Unassigned []Problem `json:"-"`
+	// Sole is the only namespace of the report; empty: all.
+	Sole string `json:"namespace,omitempty"`
 	// Next are the missing steps before a Service is served.
 	Next []string `json:"next,omitempty"`
 }
@@ -94,6 +110,9 @@ type Service struct {
 	// Ready and Total count its endpoints of the VIP's family, without terminating ones.
 	Ready int `json:"readyEndpoints"`
 	Total int `json:"totalEndpoints"`
+	// Announcing counts the nodes that announce a VIP of the Service, of Nodes; absent if only agents know it.
+	Announcing *int32 `json:"announcingNodes,omitempty"`
+	Nodes      int32  `json:"nodes,omitempty"`
 	// Ports are the Service's ports on the VIP, such as "53/UDP".
 	Ports []string `json:"ports,omitempty"`
 	// Backends of VIPRoutes, whose endpoints are counted instead of the Service's.
@@ -134,7 +153,7 @@ type Node struct {
 	Zone      string   `json:"zone,omitempty"`
 	// Ready is the status of the condition Ready: True, False or Unknown.
 	Ready string `json:"ready"`
-	// Agent is the state of the agent's pod: Ready, NotReady or Missing.
+	// Agent is the state of the agent's pod: Ready, NotReady, Missing or Unknown.
 	Agent      string      `json:"agent"`
 	Version    string      `json:"version,omitempty"`
 	Interfaces []Interface `json:"interfaces,omitempty"`
@@ -149,6 +168,7 @@ const (
 	AgentReady    = "Ready"
 	AgentNotReady = "NotReady"
 	AgentMissing  = "Missing"
+	AgentUnknown  = "Unknown"
 )
 
 // Interface is an uplink of a node.
@@ -199,6 +219,8 @@ func (p Problem) Object() string {
 const (
 	// ReasonNotObserved: the operator has not observed the object's current generation.
 	ReasonNotObserved = "NotObserved"
+	// ReasonNotRequested: the Service asks for no VIP of Millrace, by its type or class.
+	ReasonNotRequested = "NotRequested"
 	// ReasonNotReported: the agent has not written the LBNodeReport yet.
 	ReasonNotReported = "NotReported"
 	// ReasonNotRunning: a Deployment has no pod, or the node of an LBNode has no agent, so that its

@@ -33,6 +33,7 @@ func (c *Compiled) View(choice Choice) (*View, error) {
 		if err := c.addProxy(&owner, proxy, choice); err != nil {
 			return nil, err
 		}
+		c.hide(&owner)
 		at[proxy.Owner] = len(view.Owners)
 		view.Owners = append(view.Owners, owner)
 	}
@@ -59,7 +60,32 @@ func (c *Compiled) owner(of route.Object) Owner {
 	for _, address := range vipsOf(service) {
 		owner.VIPs = append(owner.VIPs, address.String())
 	}
+	if service == nil {
+		owner.VIPs = c.written(owner.Name)
+	}
 	return owner
+}
+
+// written returns the VIPs in the status of a Gateway, or of an Ingress of a class, for users that may not
+// read the Service of the proxies.
+func (c *Compiled) written(owner Name) []string {
+	var found []string
+	for _, gateway := range c.in.Objects.Gateways {
+		if owner.Kind == "Gateway" && gateway.Namespace == owner.Namespace && gateway.Name == owner.Name {
+			for _, address := range gateway.Status.Addresses {
+				found = append(found, address.Value)
+			}
+		}
+	}
+	for _, ingress := range c.in.Objects.Ingresses {
+		if owner.Kind == "IngressClass" && value(ingress.Spec.IngressClassName) == owner.Name {
+			for _, point := range ingress.Status.LoadBalancer.Ingress {
+				found = append(found, point.IP)
+			}
+		}
+	}
+	slices.Sort(found)
+	return slices.Compact(found)
 }
 
 func (c *Compiled) addProxy(owner *Owner, of *route.Proxy, choice Choice) error {

@@ -8,6 +8,7 @@ import (
 	"cmp"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/gateway/route"
 )
@@ -21,6 +22,9 @@ type Input struct {
 	NamespaceBytes, ProxyBytes int64
 	// Remarks describe objects that could not be read.
 	Remarks []string
+
+	// assumed are Gateways that the user may not read.
+	assumed map[key]*gatewayv1.Gateway
 }
 
 // View is the result. Its lists are sorted.
@@ -49,6 +53,8 @@ type Owner struct {
 	Name
 	// VIPs are the addresses of its Service; empty until one is assigned.
 	VIPs []string `json:"vips,omitempty"`
+	// Assumed is true for a Gateway that the user may not read, so that its listeners and VIPs are unknown.
+	Assumed bool `json:"assumed,omitempty"`
 	// ReadyProxies counts the proxies that accept new connections.
 	ReadyProxies int        `json:"readyProxies"`
 	Listeners    []Listener `json:"listeners"`

@@ -112,17 +112,6 @@ func parseHash(hash string) (user, error) {
 	return user{hash, made, cost}, nil
 }
 
-// Readable returns the valid lines of a file.
-func Readable(file []byte) []byte {
-	var kept []byte
-	for line := range bytes.Lines(file) {
-		if _, _, err := parseLine(strings.TrimRight(string(line), "\r\n")); err == nil {
-			kept = append(kept, line...)
-		}
-	}
-	return kept
-}
-
 // lookup reports whether the user exists. The hash is nil for a file without users.
 func (u *Users) lookup(name string) (proof *user, known bool) {
 	if found, ok := u.users[name]; ok {

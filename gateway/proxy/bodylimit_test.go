@@ -124,7 +124,7 @@ func TestBodyLimitAsksForNothing(t *testing.T) {
 // TestTooLongBodiesBlameNoEndpoint checks that clients cannot cause ejection of endpoints.
 func TestTooLongBodiesBlameNoEndpoint(t *testing.T) {
 	port := freePort(t)
-	start(t, func(s *Settings) { s.Upstream.EjectAfter, s.Upstream.EjectFor = 1, time.Hour }, all(
+	start(t, func(s *Settings) { s.Upstream.Balance.EjectAfter, s.Upstream.Balance.EjectFor = 1, time.Hour }, all(
 		one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a", bodyLimit(100)))),
 		backend("a", serve(t, echo("a")), serve(t, echo("b"))))...)
 	for protocol, c := range both(t, port) {

@@ -73,7 +73,7 @@ func TestUpgradeHasTimeouts(t *testing.T) {
 func TestBadStatus(t *testing.T) {
 	port := freePort(t)
 	address := rawBackend(t, answering("HTTP/1.1 099 None\r\nContent-Length: 0\r\n\r\n"))
-	f := start(t, func(s *Settings) { s.Upstream.MaxRequests = 1 },
+	f := start(t, func(s *Settings) { s.Upstream.Balance.MaxRequests = 1 },
 		all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), backend("a", address))...)
 	for _, headers := range [][]string{nil, {"Connection: Upgrade", "Upgrade: test"}} {
 		for range 3 {

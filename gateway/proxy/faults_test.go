@@ -113,7 +113,7 @@ func TestAnyUpdateIsServed(t *testing.T) {
 	settings := Defaults()
 	fresh := func(resources []*resource.Resource) *table {
 		b := &builder{
-			settings: settings.Upstream.settings(), metrics: newMetrics(false), now: time.Now(),
+			settings: settings.Upstream, metrics: newMetrics(false), now: time.Now(),
 			secret: make([]byte, 32), old: &table{},
 		}
 		return b.build(Update{Whole: true, Resources: resources})

@@ -18,13 +18,11 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/credentials"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/limit"
-	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
 )
 
 // Proxy serves traffic by a configuration that Apply replaces.
 type Proxy struct {
 	settings Settings
-	upstream *upstream.Settings
 	secret   []byte
 	metrics  *metrics
 	ledger   *admission.Ledger
@@ -55,7 +53,6 @@ type Proxy struct {
 func New(settings Settings) *Proxy {
 	p := &Proxy{
 		settings: settings,
-		upstream: settings.Upstream.settings(),
 		secret:   make([]byte, 32),
 		metrics:  newMetrics(settings.RouteMetrics),
 		// Errors of single connections, which clients can cause, are logged at debug level only.
@@ -82,7 +79,7 @@ func (p *Proxy) Apply(update Update) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	begun, old := time.Now(), p.table.Load()
-	b := &builder{settings: p.upstream, metrics: p.metrics, now: begun, secret: p.secret, old: old}
+	b := &builder{settings: p.settings.Upstream, metrics: p.metrics, now: begun, secret: p.secret, old: old}
 	current := b.build(update)
 	var opened map[uint16]*server
 	if !p.closed {

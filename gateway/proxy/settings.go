@@ -52,34 +52,12 @@ type Settings struct {
 	MaxMirrorBytes int64
 	MaxMirrors     int
 
-	Upstream Upstream
+	// Upstream configures connections to backends.
+	Upstream *upstream.Settings
 
 	// DrainWait is how long new connections are accepted when unready, DrainGrace the time for open requests after
 	// that; HTTP/2 needs two seconds.
 	DrainWait, DrainGrace time.Duration
-}
-
-// Upstream configures connections to backends.
-type Upstream struct {
-	// DialTimeout applies to TCP connections, HandshakeTimeout to TLS.
-	DialTimeout, HandshakeTimeout time.Duration
-	// IdleTimeout closes connections without a request.
-	IdleTimeout time.Duration
-	// MaxIdle bounds idle connections per endpoint, MaxIdleOfAll those of all; two per endpoint are kept.
-	MaxIdle, MaxIdleOfAll int
-	MaxHeaderBytes        int64
-	// ConnectAttempts is the maximum number of endpoints to dial.
-	ConnectAttempts int
-	// MaxRequests is the maximum of concurrent requests per endpoint; 0 is unlimited.
-	MaxRequests int64
-	// MaxPorts limits an endpoint's local ports of single-use connections, including TIME_WAIT; 0 is unlimited.
-	MaxPorts int
-	// SlowStart is the period of growth of a new endpoint's share.
-	SlowStart time.Duration
-	// EjectAfter failures eject an endpoint for EjectFor, doubled each time up to EjectForMost, and at most half of
-	// all.
-	EjectAfter             int
-	EjectFor, EjectForMost time.Duration
 }
 
 // Defaults returns the default settings.
@@ -99,41 +77,23 @@ func Defaults() Settings {
 		IdleTimeout:    180 * time.Second,
 		MaxMirrorBytes: 64 << 10,
 		MaxMirrors:     1000,
-		Upstream: Upstream{
+		Upstream: &upstream.Settings{
+			Balance: balance.Settings{
+				SlowStart:    10 * time.Second,
+				EjectAfter:   5,
+				EjectFor:     10 * time.Second,
+				EjectForMost: 5 * time.Minute,
+				MaxRequests:  4096,
+			},
 			DialTimeout:      3 * time.Second,
 			HandshakeTimeout: 5 * time.Second,
 			// Below 60 seconds, after which many servers close connections.
-			IdleTimeout:     50 * time.Second,
-			MaxIdle:         512,
-			MaxHeaderBytes:  256 << 10,
-			ConnectAttempts: 3,
-			MaxRequests:     4096,
-			SlowStart:       10 * time.Second,
-			EjectAfter:      5,
-			EjectFor:        10 * time.Second,
-			EjectForMost:    5 * time.Minute,
+			IdleTimeout:            50 * time.Second,
+			MaxIdlePerEndpoint:     512,
+			MaxResponseHeaderBytes: 256 << 10,
+			ConnectAttempts:        3,
 		},
 		DrainWait:  5 * time.Second,
 		DrainGrace: 20 * time.Second,
-	}
-}
-
-func (u Upstream) settings() *upstream.Settings {
-	return &upstream.Settings{
-		Balance: balance.Settings{
-			SlowStart:    u.SlowStart,
-			EjectAfter:   u.EjectAfter,
-			EjectFor:     u.EjectFor,
-			EjectForMost: u.EjectForMost,
-			MaxRequests:  u.MaxRequests,
-			MaxPorts:     u.MaxPorts,
-		},
-		DialTimeout:            u.DialTimeout,
-		HandshakeTimeout:       u.HandshakeTimeout,
-		IdleTimeout:            u.IdleTimeout,
-		MaxIdlePerEndpoint:     u.MaxIdle,
-		MaxIdle:                int64(u.MaxIdleOfAll),
-		MaxResponseHeaderBytes: u.MaxHeaderBytes,
-		ConnectAttempts:        u.ConnectAttempts,
 	}
 }

@@ -99,7 +99,7 @@ func TestUpgradesAreBounded(t *testing.T) {
 		_, _ = conn.Read(make([]byte, 1))
 		_ = conn.Close()
 	})
-	f := start(t, func(s *Settings) { s.Upstream.MaxRequests, s.Upstream.MaxPorts = 8, 10 },
+	f := start(t, func(s *Settings) { s.Upstream.Balance.MaxRequests, s.Upstream.Balance.MaxPorts = 8, 10 },
 		all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), backend("a", address))...)
 	var open []net.Conn
 	try := func(from string, want int) {

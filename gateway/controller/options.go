@@ -22,7 +22,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/write"
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/nginx"
 )
 
 func managerOptions(configuration Config, scheme *runtime.Scheme, logger logr.Logger) ctrl.Options {
@@ -95,7 +95,7 @@ func stripUsers(object any) (any, error) {
 	}
 	stripped := &corev1.Secret{TypeMeta: secret.TypeMeta, ObjectMeta: bare(&secret.ObjectMeta), Type: secret.Type, Data: map[string][]byte{}}
 	for name, content := range secret.Data {
-		if name != route.UsersKey && !route.IsHash(string(content)) {
+		if name != nginx.UsersKey && !nginx.IsHash(string(content)) {
 			content = nil
 		}
 		stripped.Data[name] = content

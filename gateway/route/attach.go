@@ -7,13 +7,15 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
 // attach returns the route's conditions for a parent, or nil if the parent is of another controller.
-func (c *compilation) attach(of *route, parent gatewayv1.ParentReference) []metav1.Condition {
+func (c *compiler) attach(of *route, parent gatewayv1.ParentReference) []metav1.Condition {
 	listeners, ours := c.parentListeners(of, parent)
 	if !ours {
 		return nil
@@ -47,15 +49,15 @@ func (c *compilation) attach(of *route, parent gatewayv1.ParentReference) []meta
 }
 
 // parentListeners returns false if the parent is not managed by this controller.
-func (c *compilation) parentListeners(of *route, parent gatewayv1.ParentReference) ([]*listener, bool) {
+func (c *compiler) parentListeners(of *route, parent gatewayv1.ParentReference) ([]*listener, bool) {
 	if parent.Group != nil && *parent.Group != gatewayv1.GroupName {
 		return nil, false
 	}
-	at := key{of.object.GetNamespace(), string(parent.Name)}
+	at := types.NamespacedName{Namespace: of.object.GetNamespace(), Name: string(parent.Name)}
 	if parent.Namespace != nil {
-		at.namespace = string(*parent.Namespace)
+		at.Namespace = string(*parent.Namespace)
 	}
-	switch kind := value(parent.Kind); kind {
+	switch kind := ptr.Deref(parent.Kind, ""); kind {
 	case kindGateway, "":
 		if found := c.gatewayByKey[at]; found != nil {
 			return found.own(), true
@@ -70,12 +72,12 @@ func (c *compilation) parentListeners(of *route, parent gatewayv1.ParentReferenc
 
 type candidate struct {
 	listener *listener
-	hosts    []hostname
+	hosts    []ownership.Host
 }
 
 // attachAll attaches a route to the listeners that accept it, or returns the refusal. A refused route does not
 // increase attachedRoutes; its valid rules answer 500.
-func (c *compilation) attachAll(of *route, parent gatewayv1.ParentReference, listeners []*listener) *refusal {
+func (c *compiler) attachAll(of *route, parent gatewayv1.ParentReference, listeners []*listener) *refusal {
 	refused := refuse(ReasonNotFound, gatewayv1.RouteReasonNoMatchingParent, "spec.parentRefs: the parent has no such listener")
 	var accepting []candidate
 	closest := 0
@@ -105,12 +107,12 @@ func (c *compilation) attachAll(of *route, parent gatewayv1.ParentReference, lis
 }
 
 func (l *listener) isSelectedBy(parent gatewayv1.ParentReference) bool {
-	return (value(parent.SectionName) == "" || *parent.SectionName == l.spec.Name) &&
-		(value(parent.Port) == 0 || *parent.Port == l.spec.Port)
+	return (ptr.Deref(parent.SectionName, "") == "" || *parent.SectionName == l.spec.Name) &&
+		(ptr.Deref(parent.Port, 0) == 0 || *parent.Port == l.spec.Port)
 }
 
 // accept returns the host names under which a listener accepts a route, or the number of the failed check.
-func (l *listener) accept(of *route) (hosts []hostname, step int, refused *refusal) {
+func (l *listener) accept(of *route) (hosts []ownership.Host, step int, refused *refusal) {
 	if !l.allows(of.kind) || !l.namespaces(of.object.GetNamespace()) {
 		return nil, 1, refuse(ReasonInvalid, gatewayv1.RouteReasonNotAllowedByListeners,
 			"spec.parentRefs: no listener allows routes of kind %s from namespace %s", of.kind, of.object.GetNamespace())
@@ -126,7 +128,7 @@ func (l *listener) accept(of *route) (hosts []hostname, step int, refused *refus
 	return hosts, 0, nil
 }
 
-func (l *listener) attach(of *route, hosts []hostname) {
+func (l *listener) attach(of *route, hosts []ownership.Host) {
 	if last := len(l.attachments) - 1; last >= 0 && l.attachments[last].route == of {
 		// Two parent references of the route select the listener.
 		return
@@ -138,11 +140,11 @@ func (l *listener) attach(of *route, hosts []hostname) {
 	}
 }
 
-func (l *listener) intersection(hosts []hostname) []hostname {
+func (l *listener) intersection(hosts []ownership.Host) []ownership.Host {
 	if l.layer4() {
 		return hosts
 	}
-	found := make([]hostname, 0, len(hosts))
+	found := make([]ownership.Host, 0, len(hosts))
 	for _, host := range hosts {
 		if both, ok := ownership.Intersect(l.host, host); ok {
 			found = append(found, both)
@@ -156,7 +158,7 @@ var conflictingKind = map[string]string{kindHTTPRoute: kindGRPCRoute, kindGRPCRo
 
 // hostConflict refuses an HTTPRoute or a GRPCRoute if an older route of the other kind has one of its
 // host names (Gateway API: GRPCRoute, cross serving).
-func (l *listener) hostConflict(of *route, hosts []hostname) *refusal {
+func (l *listener) hostConflict(of *route, hosts []ownership.Host) *refusal {
 	other := conflictingKind[of.kind]
 	if other == "" || !slices.Contains(l.attachedKinds, other) {
 		return nil

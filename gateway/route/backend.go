@@ -3,12 +3,12 @@
 package route
 
 import (
-	"fmt"
-	"slices"
 	"strconv"
 
 	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
@@ -25,25 +25,6 @@ const (
 	appProtocolPlainH2C  = "h2c"
 )
 
-// refusal is the reason why a reference, rule or object is rejected.
-type refusal struct {
-	// reason is a Reason of this package, for Problems.
-	reason string
-	// condition is a reason of Gateway API, for the conditions ResolvedRefs and Accepted.
-	condition string
-	message   string
-}
-
-func refuse[T ~string](reason string, condition T, format string, arguments ...any) *refusal {
-	return &refusal{reason: reason, condition: string(condition), message: fmt.Sprintf(format, arguments...)}
-}
-
-func (r *refusal) at(field string, arguments ...any) *refusal {
-	found := *r
-	found.message = fmt.Sprintf(field, arguments...) + ": " + r.message
-	return &found
-}
-
 // backend is a Service port with the protocol and TLS settings of connections to it.
 type backend struct {
 	name        string
@@ -52,35 +33,6 @@ type backend struct {
 	authorities []*resource.Resource
 	// policy is the origin of resource.tls, or nil.
 	policy *policy
-}
-
-// servicePort finds a port by name, or by number if the name is empty.
-func (c *compilation) servicePort(
-	of key, name string, number int32, protocol corev1.Protocol,
-) (*corev1.ServicePort, *refusal) {
-	service := c.index.services[of]
-	if service == nil {
-		return nil, refuse(ReasonNotFound, gatewayv1.RouteReasonBackendNotFound,
-			"there is no Service %s/%s", of.namespace, of.name)
-	}
-	if service.Spec.Type == corev1.ServiceTypeExternalName {
-		return nil, refuse(ReasonUnsupported, gatewayv1.RouteReasonInvalidKind,
-			"Service %s/%s is an ExternalName, which has no endpoints: create a Service without a selector, and an EndpointSlice with "+
-				"the addresses of %s", of.namespace, of.name, service.Spec.ExternalName)
-	}
-	index := slices.IndexFunc(service.Spec.Ports, func(port corev1.ServicePort) bool {
-		return (port.Protocol == protocol || protocol == corev1.ProtocolTCP && port.Protocol == "") &&
-			(name != "" && port.Name == name || name == "" && port.Port == number)
-	})
-	if index < 0 {
-		wanted := name
-		if wanted == "" {
-			wanted = fmt.Sprint(number)
-		}
-		return nil, refuse(ReasonNotFound, gatewayv1.RouteReasonBackendNotFound,
-			"Service %s/%s has no %s port %s", of.namespace, of.name, protocol, wanted)
-	}
-	return &service.Spec.Ports[index], nil
 }
 
 // upstream is the protocol that a route requires for a backend.
@@ -93,7 +45,7 @@ type upstream struct {
 	tls, unverified bool
 }
 
-func (c *compilation) backend(of key, port *corev1.ServicePort, spec upstream) (*backend, *refusal) {
+func (c *compilation) backend(of types.NamespacedName, port *corev1.ServicePort, spec upstream) (*backend, *refusal) {
 	protocol := spec.protocol
 	var policy *policy
 	if !spec.passthrough {
@@ -103,17 +55,17 @@ func (c *compilation) backend(of key, port *corev1.ServicePort, spec upstream) (
 	if spec.tls && policy == nil && !unverified {
 		return nil, refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedProtocol,
 			"port %d of Service %s/%s requires TLS: add a BackendTLSPolicy with the trusted CA",
-			port.Port, of.namespace, of.name)
+			port.Port, of.Namespace, of.Name)
 	}
 	if protocol != resource.Backend_TCP {
-		switch value(port.AppProtocol) {
+		switch ptr.Deref(port.AppProtocol, "") {
 		case appProtocolH2C, appProtocolPlainH2C, appProtocolHTTP2, appProtocolGRPC:
 			protocol = resource.Backend_H2C
 		case appProtocolWSS, appProtocolHTTPS, appProtocolHTTPSName:
 			if policy == nil && !unverified {
 				return nil, refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedProtocol,
 					"port %d of Service %s/%s has appProtocol %s: add a BackendTLSPolicy with the trusted CA",
-					port.Port, of.namespace, of.name, *port.AppProtocol)
+					port.Port, of.Namespace, of.Name, *port.AppProtocol)
 			}
 		}
 	}
@@ -125,7 +77,7 @@ func (c *compilation) backend(of key, port *corev1.ServicePort, spec upstream) (
 	if refused != nil {
 		return nil, refused
 	}
-	service := ServicePort{Namespace: of.namespace, Name: of.name, Port: port.Port}
+	service := ServicePort{Namespace: of.Namespace, Name: of.Name, Port: port.Port}
 	found := &backend{name: at.String(), service: service, resource: &resource.Backend{
 		Protocol: protocol, Endpoints: EndpointsName(service), ProxyProtocol: wantsHeader,
 	}}
@@ -140,14 +92,14 @@ func (c *compilation) backend(of key, port *corev1.ServicePort, spec upstream) (
 }
 
 // wantsProxyProtocol is false for HTTP backends, which get header fields instead.
-func (c *compilation) wantsProxyProtocol(of key, protocol resource.Backend_Protocol) (bool, *refusal) {
+func (c *compilation) wantsProxyProtocol(of types.NamespacedName, protocol resource.Backend_Protocol) (bool, *refusal) {
 	asked, ok := c.index.services[of].Annotations[AnnotationProxyProtocol]
 	if protocol != resource.Backend_TCP {
 		return false, nil
 	}
 	if ok && asked != "v2" {
 		return false, refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue,
-			"Service %s/%s, annotation %s: %q is not supported, only v2", of.namespace, of.name, AnnotationProxyProtocol, asked)
+			"Service %s/%s, annotation %s: %q is not supported, only v2", of.Namespace, of.Name, AnnotationProxyProtocol, asked)
 	}
 	return ok, nil
 }
@@ -161,7 +113,7 @@ func (b *backend) refused() *refusal {
 }
 
 type backendKey struct {
-	service   key
+	service   types.NamespacedName
 	port      int32
 	protocol  resource.Backend_Protocol
 	encrypted bool
@@ -170,7 +122,7 @@ type backendKey struct {
 }
 
 func (k backendKey) String() string {
-	name := "backend/" + k.service.namespace + "/" + k.service.name + "/" + strconv.Itoa(int(k.port))
+	name := "backend/" + k.service.Namespace + "/" + k.service.Name + "/" + strconv.Itoa(int(k.port))
 	switch {
 	case k.encrypted:
 		name += "/passthrough"

@@ -3,7 +3,6 @@
 package route
 
 import (
-	"cmp"
 	"crypto/tls"
 	"fmt"
 	"maps"
@@ -11,7 +10,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
@@ -28,28 +28,28 @@ type policy struct {
 	accepted, resolved *refusal
 	notes              []string
 	// gateways are the Gateways with routes to a target, excluded those that the status has no room for.
-	gateways map[key]bool
-	excluded []key
+	gateways map[types.NamespacedName]bool
+	excluded []types.NamespacedName
 }
 
 type target struct {
-	service key
+	service types.NamespacedName
 	section string
 }
 
 type policies struct {
 	all       []*policy
 	effective map[target]*policy
-	targeting map[key][]*policy
+	targeting map[types.NamespacedName][]*policy
 	// unmatched are policies for a missing port. They close all ports of the Service without another policy.
-	unmatched map[key]*policy
+	unmatched map[types.NamespacedName]*policy
 }
 
 // readPolicies reads all policies. If several have the same target, the oldest takes effect.
 func (c *compilation) readPolicies(objects []*gatewayv1.BackendTLSPolicy) {
-	c.policies = policies{effective: map[target]*policy{}, targeting: map[key][]*policy{}, unmatched: map[key]*policy{}}
+	c.policies = policies{effective: map[target]*policy{}, targeting: map[types.NamespacedName][]*policy{}, unmatched: map[types.NamespacedName]*policy{}}
 	for _, object := range oldestFirst(objects) {
-		found := &policy{object: object, gateways: map[key]bool{}}
+		found := &policy{object: object, gateways: map[types.NamespacedName]bool{}}
 		c.policies.all = append(c.policies.all, found)
 		c.readPolicy(found)
 		c.readTargets(found)
@@ -113,7 +113,7 @@ func (c *compilation) readTargets(of *policy) {
 			c.refuseTarget(of, i)
 			continue
 		}
-		at := target{service: key{of.object.Namespace, string(reference.Name)}, section: string(value(reference.SectionName))}
+		at := target{service: types.NamespacedName{Namespace: of.object.Namespace, Name: string(reference.Name)}, section: string(ptr.Deref(reference.SectionName, ""))}
 		// Policies are read one after another, so only the last entry can be this policy.
 		if targets := c.policies.targeting[at.service]; len(targets) == 0 || targets[len(targets)-1] != of {
 			c.policies.targeting[at.service] = append(targets, of)
@@ -121,7 +121,7 @@ func (c *compilation) readTargets(of *policy) {
 		if at.section != "" && c.lacksPort(at) {
 			refused := refuse(ReasonNotFound, gatewayv1.PolicyReasonTargetNotFound,
 				"spec.targetRefs[%d].sectionName: Service %s/%s has no TCP port %s; its ports without another policy are refused",
-				i, at.service.namespace, at.service.name, at.section)
+				i, at.service.Namespace, at.service.Name, at.section)
 			c.policies.addUnmatched(of, at.service, refused)
 			if of.accepted == nil {
 				of.accepted = refused
@@ -162,14 +162,14 @@ func (c *compilation) lacksPort(of target) bool {
 	})
 }
 
-func (p *policies) addUnmatched(found *policy, service key, refused *refusal) {
+func (p *policies) addUnmatched(found *policy, service types.NamespacedName, refused *refusal) {
 	if p.unmatched[service] == nil {
 		p.unmatched[service] = &policy{object: found.object, accepted: refused, gateways: found.gateways}
 	}
 }
 
 // forPort prefers the policy of the named port to the policy of all ports.
-func (p *policies) forPort(service key, port *corev1.ServicePort) *policy {
+func (p *policies) forPort(service types.NamespacedName, port *corev1.ServicePort) *policy {
 	if len(p.targeting) == 0 {
 		return nil
 	}
@@ -217,7 +217,7 @@ func (c *compilation) readPolicy(of *policy) {
 func (c *compilation) readAuthorities(of *policy, into *resource.BackendTLS) bool {
 	validation := &of.object.Spec.Validation
 	if len(validation.CACertificateRefs) == 0 {
-		if value(validation.WellKnownCACertificates) == gatewayv1.WellKnownCACertificatesSystem {
+		if ptr.Deref(validation.WellKnownCACertificates, "") == gatewayv1.WellKnownCACertificatesSystem {
 			return true
 		}
 		of.accepted = refuse(ReasonInvalid, gatewayv1.PolicyReasonInvalid,
@@ -249,84 +249,8 @@ func (c *compilation) readAuthorities(of *policy, into *resource.BackendTLS) boo
 	return true
 }
 
-func (p *policies) addGateway(service, by key) {
-	for _, found := range p.targeting[service] {
-		found.gateways[by] = true
-	}
-}
-
-// maxAncestors is the maximum of entries in PolicyStatus.ancestors.
-const maxAncestors = 16
-
-// limitAncestors computes the Gateways for which the status of a policy has no room. Gateways with an
-// entry keep it; others follow by name.
-func (p *policies) limitAncestors(controller gatewayv1.GatewayController) {
-	for _, found := range p.all {
-		others, previous := 0, map[key]bool{}
-		for _, ancestor := range found.object.Status.Ancestors {
-			if ancestor.ControllerName != controller {
-				others++
-				continue
-			}
-			at := key{found.object.Namespace, string(ancestor.AncestorRef.Name)}
-			if ancestor.AncestorRef.Namespace != nil {
-				at.namespace = string(*ancestor.AncestorRef.Namespace)
-			}
-			previous[at] = true
-		}
-		gateways := slices.SortedFunc(maps.Keys(found.gateways), func(a, b key) int {
-			return cmp.Or(-cmp.Compare(number(previous[a]), number(previous[b])), compareKeys(a, b))
-		})
-		found.excluded = gateways[min(len(gateways), max(maxAncestors-others, 0)):]
-		slices.SortFunc(found.excluded, compareKeys)
-	}
-}
-
 // excludes reports whether the policy cannot be implemented for a Gateway, because its status has no room
 // for the Gateway (Gateway API: PolicyStatus.ancestors).
-func (p *policy) excludes(gateway key) bool {
+func (p *policy) excludes(gateway types.NamespacedName) bool {
 	return slices.Contains(p.excluded, gateway)
-}
-
-func (c *compilation) policyStatuses() {
-	for _, found := range c.policies.all {
-		status := gatewayv1.PolicyStatus{Ancestors: []gatewayv1.PolicyAncestorStatus{}}
-		for _, at := range sortedKeys(found.gateways) {
-			if found.excludes(at) {
-				continue
-			}
-			status.Ancestors = append(status.Ancestors, gatewayv1.PolicyAncestorStatus{
-				AncestorRef:    gatewayReference(at),
-				ControllerName: c.settings.GatewayController,
-				Conditions:     found.conditions(),
-			})
-		}
-		c.result.Statuses.BackendTLSPolicies = append(c.result.Statuses.BackendTLSPolicies, statusOf(found.object, status))
-	}
-}
-
-func (p *policy) conditions() []metav1.Condition {
-	generation, notes := p.object.Generation, slices.Clone(p.notes)
-	if len(p.excluded) > 0 {
-		notes = append(notes, fmt.Sprintf("status.ancestors has room for %d entries; %d more Gateways refuse the Services of the policy, the first is %s/%s",
-			maxAncestors, len(p.excluded), p.excluded[0].namespace, p.excluded[0].name))
-	}
-	message := strings.Join(notes, "; ")
-	accepted := condition(gatewayv1.PolicyConditionAccepted, true, gatewayv1.PolicyReasonAccepted, message, generation)
-	if p.accepted != nil {
-		accepted = condition(gatewayv1.PolicyConditionAccepted, false, p.accepted.condition,
-			strings.Join(append([]string{p.accepted.message}, notes...), "; "), generation)
-	}
-	resolved := condition(gatewayv1.BackendTLSPolicyConditionResolvedRefs, true,
-		gatewayv1.BackendTLSPolicyReasonResolvedRefs, "", generation)
-	if p.resolved != nil {
-		resolved = condition(gatewayv1.BackendTLSPolicyConditionResolvedRefs, false,
-			p.resolved.condition, p.resolved.message, generation)
-	}
-	return []metav1.Condition{accepted, resolved}
-}
-
-func gatewayReference(at key) gatewayv1.ParentReference {
-	group, kind, namespace := gatewayv1.Group(gatewayv1.GroupName), gatewayv1.Kind(kindGateway), gatewayv1.Namespace(at.namespace)
-	return gatewayv1.ParentReference{Group: &group, Kind: &kind, Namespace: &namespace, Name: gatewayv1.ObjectName(at.name)}
 }

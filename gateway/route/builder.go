@@ -3,72 +3,97 @@
 package route
 
 import (
-	"cmp"
-	"maps"
-	"slices"
 	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-type builder struct {
-	proxy             *Proxy
-	resources         map[string]*resource.Resource
-	services          map[ServicePort]bool
-	last              []*resource.Resource
-	clientCertificate *certificate
-	// gateway is nil for Ingresses.
-	gateway  *key
-	excluded *policy
+type versions map[Object]metav1.Object
+
+// compilation is the shared state of one compilation: it resolves references and collects the result, the
+// problems and the compiled versions of objects.
+type compilation struct {
+	settings Settings
+	index    *index
+	result   *Result
+	// retained are the failures of objects whose previous versions are compiled, failed those of this compilation.
+	retained, failed map[Object][]Problem
+	// good are the compiled versions of objects.
+	good versions
+
+	certificates *certificateCache
+	// previous are the resources of the previous result by owner.
+	previous    map[Object][]*resource.Resource
+	policies    policies
+	backends    map[backendKey]*backend
+	authorities map[types.NamespacedName]*resource.Resource
 }
 
-func (c *compilation) newBuilder(owner Object) *builder {
-	last := c.previous[owner]
-	return &builder{
-		proxy:     &Proxy{Owner: owner},
-		resources: make(map[string]*resource.Resource, len(last)),
-		services:  make(map[ServicePort]bool, len(last)/8),
-		last:      last,
+func newCompilation(
+	objects *Objects, settings Settings, certificates *certificateCache, previous map[Object][]*resource.Resource,
+	retained map[Object][]Problem,
+) *compilation {
+	c := &compilation{
+		settings:     settings.withBounds(),
+		index:        newIndex(objects),
+		result:       &Result{},
+		retained:     retained,
+		failed:       map[Object][]Problem{},
+		good:         versions{},
+		certificates: certificates,
+		previous:     previous,
+		backends:     make(map[backendKey]*backend, len(objects.Services)),
+		authorities:  map[types.NamespacedName]*resource.Resource{},
+	}
+	c.readPolicies(objects.BackendTLSPolicies)
+	return c
+}
+
+func (c *compilation) recordVersion(kind string, object metav1.Object) {
+	c.good[Object{Kind: kind, Namespace: object.GetNamespace(), Name: object.GetName()}] = object
+}
+
+// addFailure records invalid content of an object, which is compiled in its previous valid version if there is
+// one.
+func (c *compilation) addFailure(object Object, field, reason, message string) {
+	// The effects named after these words do not apply to the previous version.
+	for _, result := range []string{"; requests ", "; its requests "} {
+		message, _, _ = strings.Cut(message, result)
+	}
+	c.failed[object] = append(c.failed[object], Problem{Object: object, Field: field, Reason: reason, Message: message})
+}
+
+// isFailure excludes problems of backends, which are caused by other objects.
+func isFailure(object Object, field, reason string) bool {
+	switch {
+	case object.Kind == kindConfigMap, reason == ReasonAnnotationRefused:
+		return true
+	case object.Kind != kindIngress || reason != ReasonInvalid:
+		return false
+	}
+	return !strings.Contains(field, ".backend") && !strings.Contains(field, "defaultBackend")
+}
+
+func (c *compilation) problem(object Object, field, reason, message string) {
+	message = strings.ToValidUTF8(field+": "+message, "\uFFFD")
+	c.result.Problems = append(c.result.Problems, Problem{Object: object, Field: field, Reason: reason, Message: message})
+	if isFailure(object, field, reason) {
+		c.addFailure(object, field, reason, message)
 	}
 }
 
-func (b *builder) add(found *resource.Resource) { b.resources[found.Name] = found }
-
-func (b *builder) has(name string) bool { return b.resources[name] != nil }
-
-func (b *builder) listener(name string, listener *resource.Listener) {
-	b.add(&resource.Resource{Name: name, Kind: &resource.Resource_Listener{Listener: listener}})
-}
-
-func (b *builder) group(name string, group *resource.RouteGroup) {
-	b.add(&resource.Resource{Name: name, Kind: &resource.Resource_RouteGroup{RouteGroup: group}})
-}
-
-func (b *builder) certificate(found *certificate) string {
-	b.add(found.resource)
-	return found.resource.Name
-}
-
-// finish sorts the resources and reuses the pointers of unchanged ones.
-func (b *builder) finish() *Proxy {
-	b.proxy.Resources = reuse(b.last, b.resources)
-	b.proxy.Backends = slices.SortedFunc(maps.Keys(b.services), func(a, b ServicePort) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Port, b.Port))
-	})
-	return b.proxy
-}
-
-// Merge returns the resources of a Proxy and their Endpoints, given in any order, sorted by name.
-func Merge(resources, endpoints []*resource.Resource) []*resource.Resource {
-	endpoints = slices.SortedFunc(slices.Values(endpoints), func(a, b *resource.Resource) int {
-		return strings.Compare(a.GetName(), b.GetName())
-	})
-	all := make([]*resource.Resource, 0, len(resources)+len(endpoints))
-	for _, r := range resources {
-		for len(endpoints) > 0 && endpoints[0].GetName() < r.GetName() {
-			all, endpoints = append(all, endpoints[0]), endpoints[1:]
+// addRetained skips routes, which have a condition instead.
+func (c *compilation) addRetained() {
+	for _, failures := range c.retained {
+		for _, failure := range failures {
+			c.result.Retained = append(c.result.Retained, failure.Object)
+			if failure.Object.Kind == kindIngress || failure.Object.Kind == kindConfigMap || failure.Object.Kind == kindSecret {
+				failure.Message += "; the previous version is still served"
+				c.result.Problems = append(c.result.Problems, failure)
+			}
 		}
-		all = append(all, r)
 	}
-	return append(all, endpoints...)
 }

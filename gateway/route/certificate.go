@@ -11,6 +11,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
+	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
 type certificate struct {
@@ -34,7 +36,7 @@ type certificate struct {
 }
 
 // covers requires the same wildcard for a wildcard host. Every certificate covers "".
-func (c *certificate) covers(host hostname) bool {
+func (c *certificate) covers(host ownership.Host) bool {
 	if host == "" || c.leaf == nil {
 		return true
 	}
@@ -60,34 +62,23 @@ func isNamedByCommonName(leaf *x509.Certificate) bool {
 		len(leaf.DNSNames)+len(leaf.IPAddresses)+len(leaf.URIs)+len(leaf.EmailAddresses) == 0
 }
 
-// hasEllipticKey reports an elliptic curve key, preferred because handshakes are faster.
-func (c *certificate) hasEllipticKey() bool {
+// ellipticFirst sorts certificates with elliptic curve keys first, because their handshakes are faster.
+func ellipticFirst(certificates []*certificate) []*certificate {
+	if len(certificates) < 2 {
+		return certificates
+	}
+	return slices.SortedStableFunc(slices.Values(certificates), func(a, b *certificate) int { return b.keyRank() - a.keyRank() })
+}
+
+func (c *certificate) keyRank() int {
 	if c.leaf == nil {
-		return false
+		return 0
 	}
 	switch c.leaf.PublicKey.(type) {
 	case *ecdsa.PublicKey, ed25519.PublicKey:
-		return true
+		return 1
 	}
-	return false
-}
-
-func (c *compilation) certificateOf(of key) (*certificate, *refusal) {
-	if c.settings.AssumeCertificates {
-		return &certificate{resource: &resource.Resource{
-			Name: certificateName(of.namespace, of.name),
-			Kind: &resource.Resource_Certificate{Certificate: &resource.Certificate{}},
-		}}, nil
-	}
-	secret := c.index.secrets[of]
-	if secret == nil {
-		return nil, c.index.missingSecret(of, corev1.SecretTypeTLS)
-	}
-	found := c.certificates.get(secret, c.settings.Now)
-	if found.problem != "" {
-		return nil, refuse(ReasonInvalidCertificate, "", "Secret %s/%s: %s", of.namespace, of.name, found.problem)
-	}
-	return found, nil
+	return 0
 }
 
 // maxChain bounds the memory of each handshake, which no budget counts. It is far more than a chain
@@ -155,14 +146,14 @@ type version struct {
 type certificateCache struct {
 	current, previous map[version]*certificate
 	// used are the certificates of this compilation, good and lastGood those without a problem, now and previously.
-	used, good, lastGood map[key]*certificate
-	stale                map[key]bool
+	used, good, lastGood map[types.NamespacedName]*certificate
+	stale                map[types.NamespacedName]bool
 }
 
 func (c *certificateCache) begin() {
 	c.previous, c.current = c.current, map[version]*certificate{}
-	c.stale = map[key]bool{}
-	c.used, c.good, c.lastGood = map[key]*certificate{}, map[key]*certificate{}, c.good
+	c.stale = map[types.NamespacedName]bool{}
+	c.used, c.good, c.lastGood = map[types.NamespacedName]*certificate{}, map[types.NamespacedName]*certificate{}, c.good
 }
 
 func (c *certificateCache) end() { c.previous, c.used, c.lastGood = nil, nil, nil }
@@ -195,7 +186,7 @@ func (c *certificateCache) get(secret *corev1.Secret, now time.Time) *certificat
 }
 
 // previousFor returns the Secret's previous certificate for a host that the current one does not cover.
-func (c *certificateCache) previousFor(host hostname, of key, found *certificate) *certificate {
+func (c *certificateCache) previousFor(host ownership.Host, of types.NamespacedName, found *certificate) *certificate {
 	if found.last == nil || !found.last.covers(host) {
 		return nil
 	}
@@ -239,17 +230,19 @@ func (c *certificateCache) read(secret *corev1.Secret) *certificate {
 	return found
 }
 
-// Certificate is a certificate that proxies serve.
-type Certificate struct {
-	Namespace, Name     string
-	NotBefore, NotAfter time.Time
+// staleSecrets returns the Secrets whose previous certificate is served.
+func (c *certificateCache) staleSecrets() (found []Object) {
+	for at := range c.stale {
+		found = append(found, Object{Kind: kindSecret, Namespace: at.Namespace, Name: at.Name})
+	}
+	return found
 }
 
 func (c *certificateCache) list() []Certificate {
 	found := make([]Certificate, 0, len(c.used))
-	for _, at := range sortedKeys(c.used) {
+	for _, at := range slices.SortedFunc(maps.Keys(c.used), compareKeys) {
 		if served := c.used[at]; served.leaf != nil {
-			found = append(found, Certificate{at.namespace, at.name, served.leaf.NotBefore, served.leaf.NotAfter})
+			found = append(found, Certificate{at.Namespace, at.Name, served.leaf.NotBefore, served.leaf.NotAfter})
 		}
 	}
 	return found

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
@@ -48,7 +49,7 @@ func endpointsOf(
 			continue
 		}
 		for _, port := range slice.Ports {
-			if value(port.Name) != name || port.Port == nil || port.Protocol != nil && !isTCP(*port.Protocol) {
+			if ptr.Deref(port.Name, "") != name || port.Port == nil || port.Protocol != nil && !isTCP(*port.Protocol) {
 				continue
 			}
 			for i := range slice.Endpoints {
@@ -93,10 +94,10 @@ func HasEndpoints(service *corev1.Service, port int32, protocol corev1.Protocol,
 	name, known := PortName(service, port, protocol)
 	return known && slices.ContainsFunc(endpointSlices, func(slice *discoveryv1.EndpointSlice) bool {
 		return slices.ContainsFunc(slice.Ports, func(p discoveryv1.EndpointPort) bool {
-			return value(p.Name) == name && sameProtocol(value(p.Protocol), protocol)
+			return ptr.Deref(p.Name, "") == name && sameProtocol(ptr.Deref(p.Protocol, ""), protocol)
 		}) && slices.ContainsFunc(slice.Endpoints, func(endpoint discoveryv1.Endpoint) bool {
 			serving := endpoint.Conditions.Serving
-			return serving == nil || *serving || !value(endpoint.Conditions.Terminating)
+			return serving == nil || *serving || !ptr.Deref(endpoint.Conditions.Terminating, false)
 		})
 	})
 }
@@ -115,11 +116,3 @@ func PortName(service *corev1.Service, port int32, protocol corev1.Protocol) (na
 func sameProtocol(a, b corev1.Protocol) bool { return a == b || isTCP(a) && isTCP(b) }
 
 func isTCP(protocol corev1.Protocol) bool { return protocol == "" || protocol == corev1.ProtocolTCP }
-
-func value[T any](pointer *T) T {
-	if pointer == nil {
-		var zero T
-		return zero
-	}
-	return *pointer
-}

@@ -6,11 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp/syntax"
-	"slices"
-
-	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
-
-	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
 const (
@@ -79,45 +74,4 @@ func steps(of *syntax.Regexp) int {
 func validExpression(text string) error {
 	_, err := expressionSteps(text)
 	return err
-}
-
-// addExpressions refuses a rule whose expressions exceed the route's limit, and widens its matches to literal
-// prefixes.
-func (r *route) addExpressions(matches []*orderedRule) *refusal {
-	needed := 0
-	count := func(text string) {
-		found, _ := expressionSteps(text)
-		needed += found
-	}
-	for _, match := range matches {
-		if path := match.rule.Match.GetPath(); path.GetKind() == resource.PathMatch_REGULAR_EXPRESSION {
-			count(path.GetValue())
-		}
-		for _, values := range [][]*resource.ValueMatch{match.rule.Match.Headers, match.rule.Match.QueryParameters} {
-			for _, value := range values {
-				if value.RegularExpression {
-					count(value.Value)
-				}
-			}
-		}
-	}
-	if r.steps+needed > maxRouteSteps {
-		for _, match := range matches {
-			widen(match.rule.Match)
-		}
-		return refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue,
-			"matches: the regular expressions of the route up to this rule compile to %d instructions, the limit is %d",
-			r.steps+needed, maxRouteSteps)
-	}
-	r.steps += needed
-	return nil
-}
-
-func widen(of *resource.Match) {
-	if of.GetPath().GetKind() == resource.PathMatch_REGULAR_EXPRESSION {
-		of.Path = couldMatch(of.Path.Value)
-	}
-	isExpression := func(value *resource.ValueMatch) bool { return value.RegularExpression }
-	of.Headers = slices.DeleteFunc(of.Headers, isExpression)
-	of.QueryParameters = slices.DeleteFunc(of.QueryParameters, isExpression)
 }

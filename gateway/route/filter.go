@@ -4,10 +4,13 @@ package route
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
+	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
@@ -32,7 +35,7 @@ func grpcFilters(of []gatewayv1.GRPCRouteFilter) []filter {
 }
 
 // filters refuses a rule with an unknown filter, because skipping it would be unsafe.
-func (c *compilation) filters(of *route, filters []filter) ([]*resource.Filter, *refusal) {
+func (c *compiler) filters(of *route, filters []filter) ([]*resource.Filter, *refusal) {
 	var found []*resource.Filter
 	redirects, rewrites := false, false
 	for i := range filters {
@@ -56,7 +59,7 @@ func (c *compilation) filters(of *route, filters []filter) ([]*resource.Filter, 
 }
 
 // filter returns nil for a mirror with an unresolved backend.
-func (c *compilation) filter(of *route, filter *filter) (*resource.Filter, *refusal) {
+func (c *compiler) filter(of *route, filter *filter) (*resource.Filter, *refusal) {
 	empty := refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue, "type: %s has no settings", filter.Type)
 	switch filter.Type {
 	case gatewayv1.HTTPRouteFilterRequestHeaderModifier:
@@ -110,7 +113,7 @@ func headerChange(of *gatewayv1.HTTPHeaderFilter) *resource.HeaderChange {
 
 func redirect(of *gatewayv1.HTTPRequestRedirectFilter) (*resource.Filter, *refusal) {
 	found := &resource.Redirect{
-		Scheme: value(of.Scheme), Hostname: string(value(of.Hostname)), Port: uint32(value(of.Port)), Status: 302,
+		Scheme: ptr.Deref(of.Scheme, ""), Hostname: string(ptr.Deref(of.Hostname, "")), Port: uint32(ptr.Deref(of.Port, 0)), Status: 302,
 	}
 	if of.StatusCode != nil {
 		found.Status = uint32(*of.StatusCode)
@@ -133,7 +136,7 @@ func redirect(of *gatewayv1.HTTPRequestRedirectFilter) (*resource.Filter, *refus
 func rewrite(of *gatewayv1.HTTPURLRewriteFilter) (*resource.Filter, *refusal) {
 	path, refused := pathChange(of.Path, "urlRewrite")
 	return &resource.Filter{Kind: &resource.Filter_Rewrite{
-		Rewrite: &resource.Rewrite{Hostname: string(value(of.Hostname)), Path: path}}}, refused
+		Rewrite: &resource.Rewrite{Hostname: string(ptr.Deref(of.Hostname, "")), Path: path}}}, refused
 }
 
 func pathChange(of *gatewayv1.HTTPPathModifier, field string) (*resource.PathChange, *refusal) {
@@ -174,7 +177,7 @@ func checkPrefixMatches(filters []*resource.Filter, matches []*orderedRule) *ref
 	return nil
 }
 
-func (c *compilation) mirror(of *route, filter *gatewayv1.HTTPRequestMirrorFilter) (*resource.Filter, *refusal) {
+func (c *compiler) mirror(of *route, filter *gatewayv1.HTTPRequestMirrorFilter) (*resource.Filter, *refusal) {
 	protocol := resource.Backend_HTTP1
 	if of.kind == kindGRPCRoute {
 		protocol = resource.Backend_H2C
@@ -198,7 +201,7 @@ func (c *compilation) mirror(of *route, filter *gatewayv1.HTTPRequestMirrorFilte
 }
 
 func cors(of *gatewayv1.HTTPCORSFilter) *resource.CORS {
-	found := &resource.CORS{AllowCredentials: value(of.AllowCredentials), MaxAgeSeconds: 5}
+	found := &resource.CORS{AllowCredentials: ptr.Deref(of.AllowCredentials, false), MaxAgeSeconds: 5}
 	if of.MaxAge > 0 {
 		found.MaxAgeSeconds = uint32(of.MaxAge)
 	}
@@ -215,4 +218,123 @@ func cors(of *gatewayv1.HTTPCORSFilter) *resource.CORS {
 		found.ExposeHeaders = append(found.ExposeHeaders, string(header))
 	}
 	return found
+}
+
+// harmless are the types of filters that reject no request. Any other type might.
+var harmless = map[gatewayv1.HTTPRouteFilterType]bool{
+	gatewayv1.HTTPRouteFilterRequestHeaderModifier:  true,
+	gatewayv1.HTTPRouteFilterResponseHeaderModifier: true,
+	gatewayv1.HTTPRouteFilterRequestRedirect:        true,
+	gatewayv1.HTTPRouteFilterURLRewrite:             true,
+	gatewayv1.HTTPRouteFilterRequestMirror:          true,
+	gatewayv1.HTTPRouteFilterCORS:                   true,
+}
+
+func protectsRule(filters []gatewayv1.HTTPRouteFilterType) bool {
+	return slices.ContainsFunc(filters, func(of gatewayv1.HTTPRouteFilterType) bool { return !harmless[of] })
+}
+
+func httpRuleFilters(rule *gatewayv1.HTTPRouteRule) (kinds []gatewayv1.HTTPRouteFilterType) {
+	add := func(filters []gatewayv1.HTTPRouteFilter) {
+		for i := range filters {
+			kinds = append(kinds, filters[i].Type)
+		}
+	}
+	add(rule.Filters)
+	for i := range rule.BackendRefs {
+		add(rule.BackendRefs[i].Filters)
+	}
+	return kinds
+}
+
+func grpcRuleFilters(rule *gatewayv1.GRPCRouteRule) (kinds []gatewayv1.HTTPRouteFilterType) {
+	add := func(filters []gatewayv1.GRPCRouteFilter) {
+		for i := range filters {
+			kinds = append(kinds, gatewayv1.HTTPRouteFilterType(filters[i].Type))
+		}
+	}
+	add(rule.Filters)
+	for i := range rule.BackendRefs {
+		add(rule.BackendRefs[i].Filters)
+	}
+	return kinds
+}
+
+// closedFor replaces a rule with a refused match or action. Without a refused action its guards still run
+// before the 500.
+func closedFor(made *resource.Rule, name string, match, action *refusal) *resource.Rule {
+	switch {
+	case action != nil:
+		return &resource.Rule{Route: name}
+	case match != nil:
+		return closedRule(made)
+	}
+	return made
+}
+
+// externalAuth reads an ExternalAuth filter (GEP-1494). The rule answers 500 if the backend does not resolve.
+func (c *compiler) externalAuth(of *route, filter *gatewayv1.HTTPExternalAuthFilter) (*resource.Filter, *refusal) {
+	switch {
+	case filter == nil:
+		return nil, refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue, "type: ExternalAuth has no settings")
+	case filter.ExternalAuthProtocol != gatewayv1.HTTPRouteExternalAuthHTTPProtocol:
+		return nil, refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedValue,
+			"externalAuth.protocol: %s is not supported, only HTTP", filter.ExternalAuthProtocol)
+	case filter.ForwardBody != nil && filter.ForwardBody.MaxSize > 0:
+		return nil, refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedValue,
+			"externalAuth.forwardBody: bodies are not sent to authorization servers")
+	}
+	made := authorizationRequest(filter.HTTPAuthConfig)
+	name, refused := c.resolveBackend(of, filter.BackendRef, upstream{protocol: resource.Backend_HTTP1})
+	if refused != nil {
+		of.refuseResolved(refused.at("spec.rules[%d].filters.externalAuth.backendRef", of.ruleIndex))
+		of.isAuthUnresolved = true
+		return nil, nil
+	}
+	made.Backend = name
+	if err := plan.CheckAuthorization(made); err != nil {
+		return nil, refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue, "externalAuth: %v", err)
+	}
+	return &resource.Filter{Kind: &resource.Filter_ExternalAuthorization{ExternalAuthorization: made}}, nil
+}
+
+func authorizationRequest(with *gatewayv1.HTTPAuthConfig) *resource.ExternalAuthorization {
+	made := &resource.ExternalAuthorization{AsRequested: true, OnlyOk: true, ResponseHeaders: []string{"*"}}
+	if with == nil {
+		return made
+	}
+	// The proxy appends the path of the client's request, which begins with a slash.
+	if made.Path = strings.Trim(with.Path, "/"); made.Path != "" {
+		made.Path = "/" + made.Path
+	}
+	for _, name := range with.AllowedRequestHeaders {
+		if !alwaysSent[strings.ToLower(name)] {
+			made.RequestHeaders = append(made.RequestHeaders, name)
+		}
+	}
+	for _, name := range with.AllowedResponseHeaders {
+		if lower := strings.ToLower(name); lower != "host" && lower != "authority" && name != "*" {
+			made.ResponseHeaders = append(made.ResponseHeaders, name)
+		}
+	}
+	if len(with.AllowedResponseHeaders) > 0 {
+		made.ResponseHeaders = made.ResponseHeaders[1:]
+	}
+	return made
+}
+
+var alwaysSent = map[string]bool{"host": true, "method": true, "path": true, "content-length": true, "authorization": true, "*": true}
+
+// limitExternalAuth refuses more than most filters: one for a rule, 0 for its backends.
+func limitExternalAuth(filters []*resource.Filter, most int) *refusal {
+	for _, filter := range filters {
+		if filter.GetExternalAuthorization() == nil {
+			continue
+		}
+		if most--; most < 0 {
+			return refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedValue,
+				"filters: a rule can have only one ExternalAuth filter, and not on its backends")
+		}
+	}
+	return nil
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
@@ -26,7 +28,25 @@ type gateway struct {
 
 func (g *gateway) accepted() bool { return g.refused == nil }
 
-func (c *compilation) gateways(objects *Objects) {
+type compiler struct {
+	*compilation
+	gatewayByKey map[types.NamespacedName]*gateway
+	sets         map[types.NamespacedName]*listenerSet
+	// read is the encoded size of the routes that were read, by namespace.
+	read map[string]int64
+	// charged are the host names at which the current route is counted; charges lists them in order.
+	charged map[charge]bool
+	charges []charge
+}
+
+func compileGateways(shared *compilation, objects *Objects) {
+	c := &compiler{
+		compilation:  shared,
+		gatewayByKey: map[types.NamespacedName]*gateway{},
+		sets:         map[types.NamespacedName]*listenerSet{},
+		read:         map[string]int64{},
+		charged:      map[charge]bool{},
+	}
 	classes := c.gatewayClasses(objects)
 	sets, routes := c.setsByGateway(objects.ListenerSets), c.orderedRoutes(objects)
 	for _, object := range oldestFirst(objects.Gateways) {
@@ -42,28 +62,20 @@ func (c *compilation) gateways(objects *Objects) {
 	}
 	c.attachShared(routes)
 	c.usePolicies()
-	for _, at := range sortedKeys(c.gatewayByKey) {
+	for _, at := range slices.SortedFunc(maps.Keys(c.gatewayByKey), compareKeys) {
 		c.finishGateway(c.gatewayByKey[at])
 	}
 	c.policyStatuses()
-}
-
-func (c *compilation) usePolicies() {
-	if len(c.policies.all) == 0 {
-		return
-	}
-	for at, found := range c.gatewayByKey {
-		for service := range found.services() {
-			c.policies.addGateway(service, at)
-		}
-	}
-	c.policies.limitAncestors(c.settings.GatewayController)
+	sortStatuses(c.result.Statuses.GatewayClasses)
+	sortStatuses(c.result.Statuses.ListenerSets)
+	sortStatuses(c.result.Statuses.BackendTLSPolicies)
+	slices.SortFunc(c.result.Frontends, compareFrontends)
 }
 
 type gatewayClass struct{ parameters Parameters }
 
 // gatewayClasses reads the GatewayClasses, with defaults for invalid parameters.
-func (c *compilation) gatewayClasses(objects *Objects) map[string]*gatewayClass {
+func (c *compiler) gatewayClasses(objects *Objects) map[string]*gatewayClass {
 	found := map[string]*gatewayClass{}
 	for _, object := range oldestFirst(objects.GatewayClasses) {
 		if object.Spec.ControllerName != c.settings.GatewayController {
@@ -73,7 +85,7 @@ func (c *compilation) gatewayClasses(objects *Objects) map[string]*gatewayClass 
 		accepted := condition(gatewayv1.GatewayClassConditionStatusAccepted, true,
 			gatewayv1.GatewayClassReasonAccepted, "", object.Generation)
 		if reference := object.Spec.ParametersRef; reference != nil {
-			at := key{string(value(reference.Namespace)), reference.Name}
+			at := types.NamespacedName{Namespace: string(ptr.Deref(reference.Namespace, "")), Name: reference.Name}
 			parameters, refused := c.gatewayParameters(reference.Group, reference.Kind, at)
 			if refused != nil {
 				accepted = condition(gatewayv1.GatewayClassConditionStatusAccepted, false,
@@ -89,29 +101,29 @@ func (c *compilation) gatewayClasses(objects *Objects) map[string]*gatewayClass 
 	return found
 }
 
-func (c *compilation) gatewayParameters(group gatewayv1.Group, kind gatewayv1.Kind, at key) (Parameters, *refusal) {
+func (c *compiler) gatewayParameters(group gatewayv1.Group, kind gatewayv1.Kind, at types.NamespacedName) (Parameters, *refusal) {
 	if group != "" || kind != kindConfigMap {
 		return Parameters{}, refuse(ReasonUnsupported, "", "parameters must be a ConfigMap of the core group, not a %s", kind)
 	}
 	configMap := c.index.configMaps[at]
 	if configMap == nil {
-		return Parameters{}, refuse(ReasonNotFound, "", "there is no ConfigMap %s/%s", at.namespace, at.name)
+		return Parameters{}, refuse(ReasonNotFound, "", "there is no ConfigMap %s/%s", at.Namespace, at.Name)
 	}
 	c.recordVersion(kindConfigMap, configMap)
 	found, problems := parseParameters(configMap, false)
 	for _, problem := range problems {
-		c.addFailure(Object{Kind: kindConfigMap, Namespace: at.namespace, Name: at.name}, "data."+problem.key,
+		c.addFailure(Object{Kind: kindConfigMap, Namespace: at.Namespace, Name: at.Name}, "data."+problem.key,
 			problem.reason, "data."+problem.key+": "+problem.message)
 	}
 	if len(problems) > 0 {
 		return found.Parameters, refuse(problems[0].reason, "", "ConfigMap %s/%s, %s: %s",
-			at.namespace, at.name, problems[0].key, problems[0].message)
+			at.Namespace, at.Name, problems[0].key, problems[0].message)
 	}
 	return found.Parameters, nil
 }
 
 // newGateway reads a Gateway without its ListenerSets.
-func (c *compilation) newGateway(object *gatewayv1.Gateway, class *gatewayClass) *gateway {
+func (c *compiler) newGateway(object *gatewayv1.Gateway, class *gatewayClass) *gateway {
 	found := &gateway{
 		object:  object,
 		builder: c.newBuilder(Object{Kind: kindGateway, Namespace: object.Namespace, Name: object.Name}),
@@ -144,7 +156,7 @@ func (c *compilation) newGateway(object *gatewayv1.Gateway, class *gatewayClass)
 	return found
 }
 
-func (c *compilation) readInfrastructure(of *gateway, infrastructure *gatewayv1.GatewayInfrastructure) {
+func (c *compiler) readInfrastructure(of *gateway, infrastructure *gatewayv1.GatewayInfrastructure) {
 	proxy := of.builder.proxy
 	for name, text := range infrastructure.Labels {
 		if proxy.Labels == nil {
@@ -159,7 +171,7 @@ func (c *compilation) readInfrastructure(of *gateway, infrastructure *gatewayv1.
 		proxy.Annotations[string(name)] = string(text)
 	}
 	if reference := infrastructure.ParametersRef; reference != nil {
-		found, refused := c.gatewayParameters(reference.Group, reference.Kind, key{of.object.Namespace, reference.Name})
+		found, refused := c.gatewayParameters(reference.Group, reference.Kind, types.NamespacedName{Namespace: of.object.Namespace, Name: reference.Name})
 		if refused != nil {
 			of.refused = refuse(refused.reason, gatewayv1.GatewayReasonInvalidParameters,
 				"spec.infrastructure.parametersRef: %s", refused.message)
@@ -169,7 +181,7 @@ func (c *compilation) readInfrastructure(of *gateway, infrastructure *gatewayv1.
 	}
 }
 
-func (c *compilation) finishGateway(of *gateway) {
+func (c *compiler) finishGateway(of *gateway) {
 	ports := map[int32]bool{}
 	for _, listener := range of.listeners {
 		if listener.exposed() && !listener.layer4() {
@@ -231,8 +243,4 @@ func (g *gateway) addListener(of *listener, target uint32) {
 		g.builder.add(authority)
 	}
 	g.builder.listener(of.name, wire)
-}
-
-func sortedKeys[T any](of map[key]T) []key {
-	return slices.SortedFunc(maps.Keys(of), compareKeys)
 }

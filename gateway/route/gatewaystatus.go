@@ -3,7 +3,9 @@
 package route
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -137,4 +139,34 @@ func (g *gateway) resolvedCondition() metav1.Condition {
 		}
 	}
 	return condition(gatewayv1.GatewayConditionResolvedRefs, true, gatewayv1.GatewayReasonResolvedRefs, "", g.object.Generation)
+}
+
+// maxMessage is the maximum length of a condition's message (metav1.Condition).
+const maxMessage = 32768
+
+func condition[T, R ~string](of T, status bool, reason R, message string, generation int64) metav1.Condition {
+	found := metav1.Condition{
+		Type: string(of), Status: metav1.ConditionFalse, Reason: string(reason),
+		Message: message, ObservedGeneration: generation,
+	}
+	if status {
+		found.Status = metav1.ConditionTrue
+	}
+	if len(found.Message) > maxMessage {
+		found.Message = found.Message[:maxMessage]
+	}
+	return found
+}
+
+func statusOf[T any](object metav1.Object, status T) Status[T] {
+	return Status[T]{
+		Namespace: object.GetNamespace(), Name: object.GetName(),
+		Generation: object.GetGeneration(), Status: status,
+	}
+}
+
+func sortStatuses[T any](statuses []Status[T]) {
+	slices.SortFunc(statuses, func(a, b Status[T]) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
 }

@@ -8,12 +8,15 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/millrace-lb/millrace/gateway/resource"
+	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
 type hostRoutes struct {
 	listeners []string
-	host      hostname
+	host      ownership.Host
 	routes    []*route
 }
 
@@ -55,9 +58,9 @@ func (g *gateway) addGroups() {
 	}
 }
 
-func (g *gateway) services() map[key]bool {
+func (g *gateway) services() map[types.NamespacedName]bool {
 	seen := map[*route]bool{}
-	found := map[key]bool{}
+	found := map[types.NamespacedName]bool{}
 	for _, listener := range g.listeners {
 		if !listener.programmed() || listener.layer4() {
 			continue
@@ -69,7 +72,7 @@ func (g *gateway) services() map[key]bool {
 			}
 			seen[of] = true
 			for _, backend := range of.backends {
-				found[key{backend.service.Namespace, backend.service.Name}] = true
+				found[types.NamespacedName{Namespace: backend.service.Namespace, Name: backend.service.Name}] = true
 			}
 		}
 	}
@@ -86,8 +89,8 @@ func (l *listener) effectiveRoute(of attachment) *route {
 	return of.route
 }
 
-func (l *listener) byHost() map[hostname][]*route {
-	found := make(map[hostname][]*route, len(l.attachments))
+func (l *listener) byHost() map[ownership.Host][]*route {
+	found := make(map[ownership.Host][]*route, len(l.attachments))
 	for _, attachment := range l.attachments {
 		of := l.effectiveRoute(attachment)
 		for _, host := range attachment.hosts {
@@ -99,7 +102,7 @@ func (l *listener) byHost() map[hostname][]*route {
 	return found
 }
 
-func signatureOf(host hostname, routes []*route) string {
+func signatureOf(host ownership.Host, routes []*route) string {
 	signature := append([]byte(host), 0)
 	for _, found := range routes {
 		signature = binary.AppendUvarint(signature, uint64(found.age))

@@ -9,12 +9,13 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-func (c *compilation) readGRPCRoute(of *route, object *gatewayv1.GRPCRoute) {
+func (c *compiler) readGRPCRoute(of *route, object *gatewayv1.GRPCRoute) {
 	var dropped []*refusal
 	for i := range object.Spec.Rules {
 		of.ruleIndex = i
@@ -27,7 +28,7 @@ func (c *compilation) readGRPCRoute(of *route, object *gatewayv1.GRPCRoute) {
 	slices.SortStableFunc(of.rules, compareRank)
 }
 
-func (c *compilation) readGRPCRule(of *route, rule *gatewayv1.GRPCRouteRule, index int) *refusal {
+func (c *compiler) readGRPCRule(of *route, rule *gatewayv1.GRPCRouteRule, index int) *refusal {
 	matches, refused := grpcMatches(rule.Matches)
 	refused = cmp.Or(refused, of.addExpressions(matches))
 	filters := grpcRuleFilters(rule)
@@ -40,7 +41,7 @@ func (c *compilation) readGRPCRule(of *route, rule *gatewayv1.GRPCRouteRule, ind
 	return cmp.Or(refused, wrong)
 }
 
-func (c *compilation) grpcAction(of *route, rule *gatewayv1.GRPCRouteRule, name string) (*resource.Rule, *refusal) {
+func (c *compiler) grpcAction(of *route, rule *gatewayv1.GRPCRouteRule, name string) (*resource.Rule, *refusal) {
 	made := &resource.Rule{Route: name}
 	var refused *refusal
 	if made.Filters, refused = c.filters(of, grpcFilters(rule.Filters)); refused != nil {
@@ -84,13 +85,13 @@ func grpcMatch(of *gatewayv1.GRPCRouteMatch) (*orderedRule, *refusal) {
 	var refused *refusal
 	service, method := "", ""
 	if of.Method != nil {
-		service, method = value(of.Method.Service), value(of.Method.Method)
+		service, method = ptr.Deref(of.Method.Service, ""), ptr.Deref(of.Method.Method, "")
 		// An invalid method has no path and matches all methods.
-		match.Path, refused = grpcPath(service, method, value(of.Method.Type))
+		match.Path, refused = grpcPath(service, method, ptr.Deref(of.Method.Type, ""))
 	}
 	left := 0
 	for i, header := range of.Headers {
-		regular := value(header.Type) == gatewayv1.GRPCHeaderMatchRegularExpression
+		regular := ptr.Deref(header.Type, "") == gatewayv1.GRPCHeaderMatchRegularExpression
 		var wrong *refusal
 		match.Headers, wrong = addValue(match.Headers, strings.ToLower(string(header.Name)), header.Value, regular)
 		left += number(wrong != nil)

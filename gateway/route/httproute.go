@@ -11,13 +11,14 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
 // readHTTPRoute reads and reports the rules of an HTTPRoute. A route with invalid rules only is not accepted.
-func (c *compilation) readHTTPRoute(of *route, object *gatewayv1.HTTPRoute) {
+func (c *compiler) readHTTPRoute(of *route, object *gatewayv1.HTTPRoute) {
 	rules := object.Spec.Rules
 	if len(rules) == 0 {
 		// The API server adds this default.
@@ -49,7 +50,7 @@ func (r *route) setDropped(dropped []*refusal, of int) {
 
 // readHTTPRule adds the rule once for each match. A rule with an invalid action answers 500, as does a
 // protecting rule with an invalid match, for all requests that the match could include.
-func (c *compilation) readHTTPRule(of *route, rule *gatewayv1.HTTPRouteRule, index int) *refusal {
+func (c *compiler) readHTTPRule(of *route, rule *gatewayv1.HTTPRouteRule, index int) *refusal {
 	matches, refused := httpMatches(rule.Matches)
 	refused = cmp.Or(refused, of.addExpressions(matches))
 	filters := httpRuleFilters(rule)
@@ -65,7 +66,7 @@ func (c *compilation) readHTTPRule(of *route, rule *gatewayv1.HTTPRouteRule, ind
 	return cmp.Or(refused, wrong)
 }
 
-func (c *compilation) httpAction(of *route, rule *gatewayv1.HTTPRouteRule, name string) (*resource.Rule, *refusal) {
+func (c *compiler) httpAction(of *route, rule *gatewayv1.HTTPRouteRule, name string) (*resource.Rule, *refusal) {
 	made := &resource.Rule{Route: name}
 	of.isAuthUnresolved = false
 	var refused *refusal
@@ -106,16 +107,8 @@ func (r *route) add(rule *resource.Rule, matches []*orderedRule, protects bool) 
 	}
 }
 
-// withMatch returns a copy that shares all but the match.
-func withMatch(rule *resource.Rule, match *resource.Match) *resource.Rule {
-	return &resource.Rule{
-		Route: rule.Route, Match: match, Filters: rule.Filters, Backends: rule.Backends,
-		Timeouts: rule.Timeouts, Retry: rule.Retry, SessionPersistence: rule.SessionPersistence,
-	}
-}
-
 // weightedBackend refuses an invalid filter. The share of an unresolved backend is answered with 500.
-func (c *compilation) weightedBackend(
+func (c *compiler) weightedBackend(
 	of *route, i int, reference gatewayv1.BackendRef, filters []filter, protocol resource.Backend_Protocol,
 ) (*resource.WeightedBackend, *refusal) {
 	made := &resource.WeightedBackend{Weight: weight(reference.Weight)}
@@ -133,7 +126,7 @@ func (c *compilation) weightedBackend(
 	return made, nil
 }
 
-func (c *compilation) resolveBackend(of *route, reference gatewayv1.BackendObjectReference, spec upstream) (string, *refusal) {
+func (c *compiler) resolveBackend(of *route, reference gatewayv1.BackendObjectReference, spec upstream) (string, *refusal) {
 	at, port, refused := c.serviceOf(of.referrer(), reference, corev1.ProtocolTCP)
 	if refused != nil {
 		return "", refused
@@ -209,23 +202,23 @@ func (r *route) persistence(of *gatewayv1.SessionPersistence, route string) (*re
 	if of == nil {
 		return nil, nil
 	}
-	found := &resource.SessionPersistence{SessionName: value(of.SessionName)}
+	found := &resource.SessionPersistence{SessionName: ptr.Deref(of.SessionName, "")}
 	if !isToken(found.SessionName) {
 		sum := fnv.New64a()
 		_, _ = sum.Write([]byte(route))
 		found.SessionName = fmt.Sprintf("millrace-%x", sum.Sum64())
-		if name := value(of.SessionName); name != "" {
+		if name := ptr.Deref(of.SessionName, ""); name != "" {
 			r.note("sessionPersistence.sessionName: %q is not the name of a cookie or header, %s is used", name, found.SessionName)
 		}
 	}
-	if value(of.Type) == gatewayv1.HeaderBasedSessionPersistence {
+	if ptr.Deref(of.Type, "") == gatewayv1.HeaderBasedSessionPersistence {
 		found.Kind = resource.SessionPersistence_HEADER
 	}
 	var refused *refusal
 	if found.AbsoluteTimeout, refused = milliseconds(of.AbsoluteTimeout, "sessionPersistence.absoluteTimeout"); refused != nil {
 		return nil, refused
 	}
-	if of.CookieConfig != nil && value(of.CookieConfig.LifetimeType) == gatewayv1.PermanentCookieLifetimeType {
+	if of.CookieConfig != nil && ptr.Deref(of.CookieConfig.LifetimeType, "") == gatewayv1.PermanentCookieLifetimeType {
 		found.Permanent = true
 		if found.AbsoluteTimeout == 0 {
 			return nil, refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue,

@@ -3,6 +3,7 @@
 package route
 
 import (
+	"cmp"
 	"regexp"
 	"slices"
 
@@ -23,18 +24,18 @@ const listenerHTTP = "listener/http"
 var plainListener = []string{listenerHTTP}
 
 type ingressRun struct {
-	*compilation
+	*ingressCompiler
 	*ingressSet
 	builder *builder
-	hosts   map[hostname]*ingressHost
+	hosts   map[ownership.Host]*ingressHost
 	ingressCertificates
 	defaults []*ingressRule
 	// expressions are the hosts whose paths are regular expressions.
-	expressions map[hostname]bool
+	expressions map[ownership.Host]bool
 	// matches counts how often rules were matched against the paths of authorization requests.
 	matches int
 	// aliasOf maps an alias to its host.
-	aliasOf map[hostname]hostname
+	aliasOf map[ownership.Host]ownership.Host
 	// aliases is the size of repeated rules, by namespace; the key "" holds the total.
 	aliases map[string]int64
 	// sessions maps the name and path of a session cookie at a host to the Service that uses it.
@@ -44,7 +45,7 @@ type ingressRun struct {
 }
 
 type refusedTLS struct {
-	host   hostname
+	host   ownership.Host
 	reason string
 }
 
@@ -70,31 +71,45 @@ type ingressRule struct {
 	canary *canary
 }
 
-func (c *compilation) ingresses(objects *Objects) {
+type ingressCompiler struct {
+	*compilation
+	// nginxSettings are the annotations of ingress-nginx of Ingresses whose class enables them.
+	nginxSettings map[*networkingv1.Ingress]*nginxSettings
+	// widest is the largest size that annotations of an Ingress add to a path, by namespace.
+	widest map[string]int64
+}
+
+func compileIngresses(shared *compilation, objects *Objects) {
+	c := &ingressCompiler{
+		compilation: shared, nginxSettings: map[*networkingv1.Ingress]*nginxSettings{}, widest: map[string]int64{},
+	}
 	for _, set := range c.ingressSets(objects) {
 		c.claimHosts(set)
 		c.admit(set)
 		// Most Ingresses have one or two hosts.
 		room := 2 * len(set.members)
 		run := &ingressRun{
-			compilation: c,
-			ingressSet:  set,
-			builder:     c.newBuilder(set.owner),
-			hosts:       make(map[hostname]*ingressHost, room),
-			refused:     map[*networkingv1.Ingress][]refusedTLS{},
-			expressions: map[hostname]bool{},
-			sessions:    map[cookieAt]string{},
-			aliases:     map[string]int64{},
-			aliasOf:     map[hostname]hostname{},
+			ingressCompiler: c,
+			ingressSet:      set,
+			builder:         c.newBuilder(set.owner),
+			hosts:           make(map[ownership.Host]*ingressHost, room),
+			refused:         map[*networkingv1.Ingress][]refusedTLS{},
+			expressions:     map[ownership.Host]bool{},
+			sessions:        map[cookieAt]string{},
+			aliases:         map[string]int64{},
+			aliasOf:         map[ownership.Host]ownership.Host{},
 			ingressCertificates: ingressCertificates{
 				provided:       make(map[namespacedHost]*ingressTLS, room),
 				wanted:         make(map[namespacedHost]bool, room),
-				firstNamespace: map[hostname]string{},
-				passthroughs:   map[hostname]*ingressTLS{},
+				firstNamespace: map[ownership.Host]string{},
+				passthroughs:   map[ownership.Host]*ingressTLS{},
 			},
 		}
 		c.result.Proxies = append(c.result.Proxies, run.compile())
 	}
+	slices.SortFunc(c.result.Ingresses, func(a, b IngressStatus) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
 }
 
 func (r *ingressRun) compile() *Proxy {
@@ -167,7 +182,7 @@ func (r *ingressRun) listeners() {
 			// safe.
 			AnyServerName: true, TlsPolicy: r.class.TLSPolicy,
 		}
-		for _, certificate := range found.sorted() {
+		for _, certificate := range ellipticFirst(found.certificates) {
 			listener.Certificates = append(listener.Certificates, r.builder.certificate(certificate))
 		}
 		r.builder.listener(listenerHTTPS(host), listener)
@@ -196,9 +211,9 @@ func (r *ingressRun) groups() {
 // httpsListeners returns the listeners of each host. Proxies select listener and route group independently by
 // the most specific name, so a host needs the most specific listener and all listeners it is the most specific
 // host for.
-func (r *ingressRun) httpsListeners() map[hostname][]string {
-	found := make(map[hostname][]string, len(r.hosts))
-	join := func(host, listener hostname) {
+func (r *ingressRun) httpsListeners() map[ownership.Host][]string {
+	found := make(map[ownership.Host][]string, len(r.hosts))
+	join := func(host, listener ownership.Host) {
 		if len(r.listenerHosts[listener].certificates) > 0 {
 			found[host] = append(found[host], listenerHTTPS(listener))
 		}
@@ -224,7 +239,7 @@ func (r *ingressRun) httpsListeners() map[hostname][]string {
 }
 
 // bestHost returns the most specific key that matches a host by the rules of Ingress.
-func bestHost[T any](hosts map[hostname]T, host hostname) (hostname, bool) {
+func bestHost[T any](hosts map[ownership.Host]T, host ownership.Host) (ownership.Host, bool) {
 	if _, ok := hosts[host]; ok {
 		return host, true
 	}
@@ -274,4 +289,4 @@ func (r *ingressRun) servesHTTPS(ingress *networkingv1.Ingress) bool {
 	return len(r.tlsOf("").certificates) > 0
 }
 
-func listenerHTTPS(host hostname) string { return "listener/https/" + string(host) }
+func listenerHTTPS(host ownership.Host) string { return "listener/https/" + string(host) }

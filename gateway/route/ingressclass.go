@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
@@ -25,7 +27,7 @@ type ingressClasses struct {
 
 // ingressClasses prefers the newest of several default classes, then the first by name, as the admission plugin
 // does.
-func (c *compilation) ingressClasses(objects []*networkingv1.IngressClass) ingressClasses {
+func (c *ingressCompiler) ingressClasses(objects []*networkingv1.IngressClass) ingressClasses {
 	found := ingressClasses{managed: map[string]*ingressClass{}}
 	var standard *networkingv1.IngressClass
 	for _, class := range objects {
@@ -46,30 +48,30 @@ func (c *compilation) ingressClasses(objects []*networkingv1.IngressClass) ingre
 	return found
 }
 
-func (c *compilation) ingressParameters(class *networkingv1.IngressClass) classParameters {
+func (c *ingressCompiler) ingressParameters(class *networkingv1.IngressClass) classParameters {
 	reference := class.Spec.Parameters
 	if reference == nil {
 		return classParameters{}
 	}
 	object := Object{Kind: "IngressClass", Name: class.Name}
-	if value(reference.APIGroup) != "" || reference.Kind != "ConfigMap" {
+	if ptr.Deref(reference.APIGroup, "") != "" || reference.Kind != "ConfigMap" {
 		c.problem(object, "spec.parameters", ReasonUnsupported, "parameters must be a ConfigMap of the core group")
 		return classParameters{}
 	}
-	if value(reference.Scope) != networkingv1.IngressClassParametersReferenceScopeNamespace {
+	if ptr.Deref(reference.Scope, "") != networkingv1.IngressClassParametersReferenceScopeNamespace {
 		c.problem(object, "spec.parameters.scope", ReasonInvalid, "a ConfigMap has a namespace: the scope must be Namespace")
 		return classParameters{}
 	}
-	at := key{value(reference.Namespace), reference.Name}
+	at := types.NamespacedName{Namespace: ptr.Deref(reference.Namespace, ""), Name: reference.Name}
 	configMap := c.index.configMaps[at]
 	if configMap == nil {
-		c.problem(object, "spec.parameters", ReasonNotFound, "there is no ConfigMap "+at.namespace+"/"+at.name)
+		c.problem(object, "spec.parameters", ReasonNotFound, "there is no ConfigMap "+at.Namespace+"/"+at.Name)
 		return classParameters{annotations: annotationsUnknown}
 	}
 	c.recordVersion(kindConfigMap, configMap)
 	found, problems := parseParameters(configMap, true)
 	for _, problem := range problems {
-		c.problem(Object{Kind: "ConfigMap", Namespace: at.namespace, Name: at.name},
+		c.problem(Object{Kind: "ConfigMap", Namespace: at.Namespace, Name: at.Name},
 			"data."+problem.key, problem.reason, problem.message)
 	}
 	return found
@@ -100,7 +102,7 @@ type ingressSet struct {
 	catchAll string
 }
 
-func (c *compilation) ingressSets(objects *Objects) []*ingressSet {
+func (c *ingressCompiler) ingressSets(objects *Objects) []*ingressSet {
 	classes := c.ingressClasses(objects.IngressClasses)
 	shared := map[string]*ingressSet{}
 	var all []*ingressSet
@@ -133,7 +135,7 @@ func (c *compilation) ingressSets(objects *Objects) []*ingressSet {
 	return all
 }
 
-func (c *compilation) ingressBool(ingress *networkingv1.Ingress, annotation string, otherwise bool) bool {
+func (c *ingressCompiler) ingressBool(ingress *networkingv1.Ingress, annotation string, otherwise bool) bool {
 	text, found := ingress.Annotations[annotation]
 	if !found {
 		return otherwise

@@ -12,17 +12,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-type hostname = ownership.Host
-
-// Messages for an object that conflicts with an object of another namespace. They name no object, because
-// the author may not be permitted to see it.
-const (
-	hostOwned = "the host is owned by an older object of another namespace"
-	pathOwned = "the path of the host belongs to an older object of another namespace"
-)
-
 // claimHosts includes Ingresses without room, which own their hosts, too.
-func (c *compilation) claimHosts(of *ingressSet) {
+func (c *ingressCompiler) claimHosts(of *ingressSet) {
 	of.owners = ownership.NewHosts(of.class.hostOwnership())
 	of.ages = make(map[*networkingv1.Ingress]int, len(of.members))
 	for age, ingress := range of.members {
@@ -43,7 +34,7 @@ func (c *compilation) claimHosts(of *ingressSet) {
 	}
 }
 
-func (c *compilation) claimNames(of *ingressSet, ingress *networkingv1.Ingress, host hostname) {
+func (c *ingressCompiler) claimNames(of *ingressSet, ingress *networkingv1.Ingress, host ownership.Host) {
 	settings, owner := c.nginxSettings[ingress], ownership.Owner{Namespace: ingress.Namespace, Age: of.ages[ingress]}
 	if settings == nil {
 		return
@@ -58,7 +49,7 @@ func (c *compilation) claimNames(of *ingressSet, ingress *networkingv1.Ingress, 
 	}
 }
 
-func otherWWW(host hostname) hostname {
+func otherWWW(host ownership.Host) ownership.Host {
 	if host == "" || host.IsWildcard() {
 		return ""
 	}
@@ -119,7 +110,7 @@ func (r *ingressRun) inheritWildcards() {
 }
 
 // inherit adds the owner's paths in base to a host of guests. Of equal paths the older object's is kept.
-func (r *ingressRun) inherit(host, base *ingressHost, name hostname) {
+func (r *ingressRun) inherit(host, base *ingressHost, name ownership.Host) {
 	host.isOwned, host.fallback, host.root = true, base.fallback, base.root
 	owned := make(map[ingressPath]*ingressRule, len(base.rules))
 	for path, rule := range base.rules {
@@ -151,13 +142,13 @@ func (r *ingressRun) addNames() {
 	r.forEachHost(r.addHostNames)
 }
 
-func (r *ingressRun) forEachHost(do func(ingress *networkingv1.Ingress, host hostname)) {
+func (r *ingressRun) forEachHost(do func(ingress *networkingv1.Ingress, host ownership.Host)) {
 	for _, ingress := range r.members {
 		settings := r.nginxSettings[ingress]
 		if settings == nil || settings.isCanary() {
 			continue
 		}
-		seen := map[hostname]bool{}
+		seen := map[ownership.Host]bool{}
 		for i := range ingress.Spec.Rules {
 			name, err := ownership.ParseHost(ingress.Spec.Rules[i].Host)
 			if err == nil && r.hosts[name] != nil && !seen[name] {
@@ -170,7 +161,7 @@ func (r *ingressRun) forEachHost(do func(ingress *networkingv1.Ingress, host hos
 
 // addName adds a host name with its owner's paths in base, and reports whether the name had no rules of the
 // owner.
-func (r *ingressRun) addName(name hostname, base *ingressHost, of hostname) bool {
+func (r *ingressRun) addName(name ownership.Host, base *ingressHost, of ownership.Host) bool {
 	known := r.hosts[name]
 	switch {
 	case known == nil && !r.hasGuests(base, of):
@@ -185,7 +176,7 @@ func (r *ingressRun) addName(name hostname, base *ingressHost, of hostname) bool
 	return true
 }
 
-func (r *ingressRun) hasGuests(host *ingressHost, name hostname) bool {
+func (r *ingressRun) hasGuests(host *ingressHost, name ownership.Host) bool {
 	for _, rule := range host.rules {
 		if !r.owners.Owns(name, rule.ingress.Namespace) {
 			return true

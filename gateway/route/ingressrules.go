@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
@@ -57,7 +59,7 @@ func (r *ingressRun) addRules(ingress *networkingv1.Ingress) {
 	}
 }
 
-func (r *ingressRun) host(name hostname) *ingressHost {
+func (r *ingressRun) host(name ownership.Host) *ingressHost {
 	if r.hosts[name] == nil {
 		r.hosts[name] = &ingressHost{rules: make(map[ingressPath]*ingressRule, 1)}
 	}
@@ -75,7 +77,7 @@ func (a ingressAt) field() string {
 
 // addPath keeps the older of two equal paths. Guests can add only paths that no older object has.
 func (r *ingressRun) addPath(
-	ingress *networkingv1.Ingress, name hostname, path *networkingv1.HTTPIngressPath, at ingressAt,
+	ingress *networkingv1.Ingress, name ownership.Host, path *networkingv1.HTTPIngressPath, at ingressAt,
 ) {
 	host, isGuest := r.hosts[name], !r.owners.Owns(name, ingress.Namespace)
 	if isGuest && !r.mayBeGuest(ingress, path.Path, at) {
@@ -146,7 +148,7 @@ func (r *ingressRun) closeHosts() {
 // parseIngressPath reads ImplementationSpecific as a prefix, and ignores a prefix's trailing slash.
 func parseIngressPath(path *networkingv1.HTTPIngressPath) (ingressPath, error) {
 	found := ingressPath{kind: resource.PathMatch_PREFIX, value: path.Path}
-	switch value(path.PathType) {
+	switch ptr.Deref(path.PathType, "") {
 	case networkingv1.PathTypeExact:
 		found.kind = resource.PathMatch_EXACT
 	case networkingv1.PathTypePrefix, networkingv1.PathTypeImplementationSpecific, "":
@@ -211,7 +213,7 @@ func (r *ingressRun) backend(
 		r.problem(ingressObject(ingress), field()+".resource", ReasonUnsupported, "only Services are supported as backends")
 		return invalid
 	}
-	of := key{ingress.Namespace, backend.Service.Name}
+	of := types.NamespacedName{Namespace: ingress.Namespace, Name: backend.Service.Name}
 	name, refused := r.service(of, backend.Service.Port.Name, backend.Service.Port.Number, spec)
 	if refused != nil {
 		r.problem(ingressObject(ingress), field()+".service", refused.reason, refused.message)
@@ -223,7 +225,7 @@ func (r *ingressRun) backend(
 }
 
 // service adds the backend even if a policy refuses it: proxies answer in its place.
-func (r *ingressRun) service(of key, name string, number int32, spec upstream) (string, *refusal) {
+func (r *ingressRun) service(of types.NamespacedName, name string, number int32, spec upstream) (string, *refusal) {
 	port, refused := r.servicePort(of, name, number, corev1.ProtocolTCP)
 	if refused != nil {
 		return "", refused
@@ -239,7 +241,7 @@ func (r *ingressRun) service(of key, name string, number int32, spec upstream) (
 func (r *ingressRun) addClassDefault() {
 	object := Object{Kind: "IngressClass", Name: r.class.name}
 	of := r.class.defaultBackend
-	if of.name == "" {
+	if of.Name == "" {
 		return
 	}
 	name, number := r.class.defaultBackendPort, int32(0)
@@ -262,7 +264,7 @@ func (r *ingressRun) addClassDefault() {
 }
 
 // hostFallback uses the default backend of the host's own Ingresses or of the class, not of other Ingresses.
-func (r *ingressRun) hostFallback(name hostname, host *ingressHost) *ingressRule {
+func (r *ingressRun) hostFallback(name ownership.Host, host *ingressHost) *ingressRule {
 	if host.fallback != nil {
 		return host.fallback
 	}

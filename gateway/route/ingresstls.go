@@ -3,11 +3,11 @@
 package route
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
@@ -23,7 +23,7 @@ type ingressTLS struct {
 
 type namespacedHost struct {
 	namespace string
-	host      hostname
+	host      ownership.Host
 }
 
 type ingressCertificates struct {
@@ -31,31 +31,15 @@ type ingressCertificates struct {
 	provided map[namespacedHost]*ingressTLS
 	wanted   map[namespacedHost]bool
 	// firstNamespace applies to hosts without an owner.
-	firstNamespace map[hostname]string
+	firstNamespace map[ownership.Host]string
 	classDefault   *ingressTLS
-	passthroughs   map[hostname]*ingressTLS
-	listenerHosts  map[hostname]*ingressTLS
-}
-
-func (t *ingressTLS) sorted() []*certificate {
-	if len(t.certificates) < 2 {
-		return t.certificates
-	}
-	return slices.SortedStableFunc(slices.Values(t.certificates), func(a, b *certificate) int {
-		return -cmp.Compare(number(a.hasEllipticKey()), number(b.hasEllipticKey()))
-	})
-}
-
-func number(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
+	passthroughs   map[ownership.Host]*ingressTLS
+	listenerHosts  map[ownership.Host]*ingressTLS
 }
 
 func (r *ingressRun) addDefaultCertificate() {
 	at := r.class.defaultCertificate
-	if at.name == "" {
+	if at.Name == "" {
 		return
 	}
 	found, refused := r.certificateOf(at)
@@ -66,13 +50,13 @@ func (r *ingressRun) addDefaultCertificate() {
 	}
 	if found.flaw != "" {
 		r.problem(Object{Kind: "IngressClass", Name: r.class.name}, "parameters."+ParameterDefaultCertificate,
-			ReasonInvalidCertificate, fmt.Sprintf("Secret %s/%s: %s", at.namespace, at.name, found.flaw))
+			ReasonInvalidCertificate, fmt.Sprintf("Secret %s/%s: %s", at.Namespace, at.Name, found.flaw))
 	}
 	r.classDefault = &ingressTLS{certificates: []*certificate{found}}
 }
 
 // certificateNamespace returns the namespace whose certificates take precedence for a host.
-func (r *ingressRun) certificateNamespace(host hostname) string {
+func (r *ingressRun) certificateNamespace(host ownership.Host) string {
 	if namespace, known := r.owners.Certifier(host); known {
 		return namespace
 	}
@@ -83,7 +67,7 @@ func (r *ingressRun) certificateNamespace(host hostname) string {
 }
 
 // ownTLS returns the certificates of a namespace for a host or its wildcard, or nil.
-func (r *ingressRun) ownTLS(namespace string, host hostname) *ingressTLS {
+func (r *ingressRun) ownTLS(namespace string, host ownership.Host) *ingressTLS {
 	if found := r.provided[namespacedHost{namespace, host}]; found != nil || host == "" || host.IsWildcard() {
 		return found
 	}
@@ -94,11 +78,11 @@ var noTLS = &ingressTLS{}
 
 // tlsOf lets only the owner decide. A guest can add a certificate for its name below a wildcard, unless the
 // owner passes the name's connections through.
-func (r *ingressRun) tlsOf(host hostname) *ingressTLS {
+func (r *ingressRun) tlsOf(host ownership.Host) *ingressTLS {
 	return r.tlsBy(host, r.certificateNamespace(host))
 }
 
-func (r *ingressRun) tlsBy(host hostname, by string) *ingressTLS {
+func (r *ingressRun) tlsBy(host ownership.Host, by string) *ingressTLS {
 	if found := r.passthroughs[host]; found != nil {
 		return found
 	}
@@ -135,9 +119,9 @@ func (r *ingressRun) tlsBy(host hostname, by string) *ingressTLS {
 // findListenerHosts finds hosts whose TLS differs from the wider name's. One without TLS gets a listener that
 // rejects handshakes.
 func (r *ingressRun) findListenerHosts() {
-	r.listenerHosts = make(map[hostname]*ingressTLS, len(r.provided)+len(r.passthroughs))
-	wildcards, exact := []hostname{""}, make([]hostname, 0, len(r.hosts)+len(r.provided))
-	add := func(host hostname) {
+	r.listenerHosts = make(map[ownership.Host]*ingressTLS, len(r.provided)+len(r.passthroughs))
+	wildcards, exact := []ownership.Host{""}, make([]ownership.Host, 0, len(r.hosts)+len(r.provided))
+	add := func(host ownership.Host) {
 		if host.IsWildcard() {
 			wildcards = append(wildcards, host)
 		} else if host != "" {
@@ -176,7 +160,7 @@ type security struct {
 
 // securityOf applies certificates and TLS requests of a guest to its rules only. A host whose requested TLS is
 // unavailable must not serve plain text.
-func (r *ingressRun) securityOf(host hostname, namespace string) security {
+func (r *ingressRun) securityOf(host ownership.Host, namespace string) security {
 	by := r.certificateNamespace(host)
 	owner, owned := r.owners.Owner(host)
 	if !owned {
@@ -190,11 +174,11 @@ func (r *ingressRun) securityOf(host hostname, namespace string) security {
 		found.wanted = found.wanted || r.wanted[namespacedHost{namespace, host}] || r.wanted[namespacedHost{namespace, ""}] ||
 			host != "" && !host.IsWildcard() && r.wanted[namespacedHost{namespace, host.Parent()}]
 	}
-	found.secured = found.certified || found.wanted || r.class.defaultCertificate.name != ""
+	found.secured = found.certified || found.wanted || r.class.defaultCertificate.Name != ""
 	return found
 }
 
-func (r *ingressRun) securities(host hostname) func(*ingressRule) security {
+func (r *ingressRun) securities(host ownership.Host) func(*ingressRule) security {
 	known := map[string]security{}
 	return func(rule *ingressRule) security {
 		namespace := ""
@@ -223,13 +207,13 @@ func (r *ingressRun) addTLS(ingress *networkingv1.Ingress) {
 		}
 		if entry.SecretName == "" {
 			r.refuseTLS(ingress, hosts, ReasonNotFound)
-			if r.class.defaultCertificate.name == "" {
+			if r.class.defaultCertificate.Name == "" {
 				r.problem(ingressObject(ingress), fmt.Sprintf("spec.tls[%d].secretName", i), ReasonNotFound,
 					"it is empty, and the class has no "+ParameterDefaultCertificate)
 			}
 			continue
 		}
-		found, refused := r.certificateOf(key{ingress.Namespace, entry.SecretName})
+		found, refused := r.certificateOf(types.NamespacedName{Namespace: ingress.Namespace, Name: entry.SecretName})
 		if refused != nil {
 			r.refuseTLS(ingress, hosts, refused.reason)
 			r.problem(ingressObject(ingress), fmt.Sprintf("spec.tls[%d].secretName", i), refused.reason, refused.message)
@@ -252,7 +236,7 @@ func (r *ingressRun) refuseTLS(ingress *networkingv1.Ingress, hosts []tlsHost, r
 }
 
 type tlsHost struct {
-	name hostname
+	name ownership.Host
 	// entry, host and rule are indexes in spec.tls, the entry's hosts and the rules, or -1.
 	entry, host, rule int
 }
@@ -270,7 +254,7 @@ func (h tlsHost) field() string {
 // tlsHosts applies an entry without hosts to all hosts of the rules.
 func (r *ingressRun) tlsHosts(ingress *networkingv1.Ingress, entry *networkingv1.IngressTLS, number int) []tlsHost {
 	hosts := make([]tlsHost, 0, max(len(entry.Hosts), 1))
-	known := make(map[hostname]bool, len(entry.Hosts))
+	known := make(map[ownership.Host]bool, len(entry.Hosts))
 	add := func(found tlsHost) {
 		if !known[found.name] {
 			known[found.name] = true
@@ -307,7 +291,7 @@ func (r *ingressRun) addCertificate(ingress *networkingv1.Ingress, at tlsHost, f
 	host, own := at.name, namespacedHost{ingress.Namespace, at.name}
 	if !found.covers(host) {
 		message := fmt.Sprintf("the certificate is for %v, not for %s", found.names(), host)
-		previous := r.certificates.previousFor(host, key{ingress.Namespace, ingress.Spec.TLS[at.entry].SecretName}, found)
+		previous := r.certificates.previousFor(host, types.NamespacedName{Namespace: ingress.Namespace, Name: ingress.Spec.TLS[at.entry].SecretName}, found)
 		if previous == nil {
 			r.refuseTLS(ingress, []tlsHost{at}, ReasonInvalidCertificate)
 			r.problem(ingressObject(ingress), at.field(), ReasonInvalidCertificate, message)

@@ -7,29 +7,30 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-func (c *compilation) readTCPRoute(of *route, object *gatewayv1.TCPRoute) {
+func (c *compiler) readTCPRoute(of *route, object *gatewayv1.TCPRoute) {
 	if len(object.Spec.Rules) > 0 {
 		c.readLayer4(of, object.Spec.Rules[0].BackendRefs, corev1.ProtocolTCP, len(object.Spec.Rules))
 	}
 }
 
-func (c *compilation) readUDPRoute(of *route, object *gatewayv1.UDPRoute) {
+func (c *compiler) readUDPRoute(of *route, object *gatewayv1.UDPRoute) {
 	if len(object.Spec.Rules) > 0 {
 		c.readLayer4(of, object.Spec.Rules[0].BackendRefs, corev1.ProtocolUDP, len(object.Spec.Rules))
 	}
 }
 
 // readLayer4 reads the first rule; further rules match the same connections and are dropped.
-func (c *compilation) readLayer4(of *route, references []gatewayv1.BackendRef, protocol corev1.Protocol, rules int) {
+func (c *compiler) readLayer4(of *route, references []gatewayv1.BackendRef, protocol corev1.Protocol, rules int) {
 	for i, reference := range references {
 		at, port, refused := c.serviceOf(of.referrer(), reference.BackendObjectReference, protocol)
 		found := WeightedService{
-			ServicePort: ServicePort{Namespace: at.namespace, Name: at.name, Port: value(reference.Port)},
+			ServicePort: ServicePort{Namespace: at.Namespace, Name: at.Name, Port: ptr.Deref(reference.Port, 0)},
 			Weight:      int32(weight(reference.Weight)),
 			Invalid:     refused != nil,
 		}
@@ -51,7 +52,7 @@ func (r *route) onlyFirst(rules int) {
 }
 
 // frontend uses the oldest route of a TCP or UDP listener.
-func (c *compilation) frontend(of *listener) {
+func (c *compiler) frontend(of *listener) {
 	found := &Frontend{
 		Gateway:  Object{Kind: kindGateway, Namespace: of.gateway.object.Namespace, Name: of.gateway.object.Name},
 		Listener: string(of.spec.Name),
@@ -74,7 +75,7 @@ func compareFrontends(a, b *Frontend) int {
 }
 
 // readTLSRoute reads the backends twice: a BackendTLSPolicy applies only at listeners that terminate TLS.
-func (c *compilation) readTLSRoute(of *route, object *gatewayv1.TLSRoute) {
+func (c *compiler) readTLSRoute(of *route, object *gatewayv1.TLSRoute) {
 	if len(object.Spec.Rules) == 0 {
 		return
 	}
@@ -85,7 +86,7 @@ func (c *compilation) readTLSRoute(of *route, object *gatewayv1.TLSRoute) {
 	of.onlyFirst(len(object.Spec.Rules))
 }
 
-func (c *compilation) readTLSRule(of *route, references []gatewayv1.BackendRef, spec upstream) {
+func (c *compiler) readTLSRule(of *route, references []gatewayv1.BackendRef, spec upstream) {
 	rule := &resource.Rule{
 		Route: fmt.Sprintf("tlsroute/%s/%s/0", of.object.GetNamespace(), of.object.GetName()),
 		Match: &resource.Match{},

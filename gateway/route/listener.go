@@ -7,6 +7,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
@@ -20,7 +21,7 @@ type listener struct {
 	ownerKind string
 	spec      gatewayv1.Listener
 	name      string
-	host      hostname
+	host      ownership.Host
 
 	// accepted, resolved and conflict are the reasons of negative conditions, or nil.
 	accepted, resolved, conflict *refusal
@@ -42,7 +43,7 @@ type listener struct {
 
 type attachment struct {
 	route *route
-	hosts []hostname
+	hosts []ownership.Host
 }
 
 // listenerProtocols maps a protocol to the kinds of routes that may attach.
@@ -54,7 +55,7 @@ var listenerProtocols = map[gatewayv1.ProtocolType][]string{
 	gatewayv1.UDPProtocolType:   {kindUDPRoute},
 }
 
-func (c *compilation) newListener(of *gateway, owner metav1.Object, ownerKind string, spec gatewayv1.Listener) *listener {
+func (c *compiler) newListener(of *gateway, owner metav1.Object, ownerKind string, spec gatewayv1.Listener) *listener {
 	found := &listener{gateway: of, owner: owner, ownerKind: ownerKind, spec: spec}
 	found.name = "listener/" + string(spec.Name)
 	if ownerKind == kindListenerSet {
@@ -93,7 +94,7 @@ func (l *listener) terminatesTLS() bool {
 
 func (l *listener) passthrough() bool {
 	return l.spec.Protocol == gatewayv1.TLSProtocolType && l.spec.TLS != nil &&
-		value(l.spec.TLS.Mode) == gatewayv1.TLSModePassthrough
+		ptr.Deref(l.spec.TLS.Mode, "") == gatewayv1.TLSModePassthrough
 }
 
 func (l *listener) exposed() bool {
@@ -172,7 +173,7 @@ func routeNamespaces(allowed *gatewayv1.AllowedRoutes) allowedNamespaces {
 	return found
 }
 
-func (c *compilation) namespaceSelector(own string, allowed allowedNamespaces, refused func(*refusal)) func(string) bool {
+func (c *compiler) namespaceSelector(own string, allowed allowedNamespaces, refused func(*refusal)) func(string) bool {
 	switch allowed.from {
 	case gatewayv1.NamespacesFromAll:
 		return func(string) bool { return true }

@@ -4,6 +4,7 @@ package route
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
@@ -15,16 +16,16 @@ type listenerSet struct {
 	refused *refusal
 }
 
-func (c *compilation) setsByGateway(objects []*gatewayv1.ListenerSet) map[key][]*gatewayv1.ListenerSet {
-	found := map[key][]*gatewayv1.ListenerSet{}
+func (c *compiler) setsByGateway(objects []*gatewayv1.ListenerSet) map[types.NamespacedName][]*gatewayv1.ListenerSet {
+	found := map[types.NamespacedName][]*gatewayv1.ListenerSet{}
 	for _, object := range oldestFirst(objects) {
 		parent := object.Spec.ParentRef
 		if parent.Group != nil && *parent.Group != gatewayv1.GroupName || parent.Kind != nil && *parent.Kind != kindGateway {
 			continue
 		}
-		at := key{object.Namespace, string(parent.Name)}
+		at := types.NamespacedName{Namespace: object.Namespace, Name: string(parent.Name)}
 		if parent.Namespace != nil {
-			at.namespace = string(*parent.Namespace)
+			at.Namespace = string(*parent.Namespace)
 		}
 		found[at] = append(found[at], object)
 	}
@@ -32,7 +33,7 @@ func (c *compilation) setsByGateway(objects []*gatewayv1.ListenerSet) map[key][]
 }
 
 // attachSets attaches the ListenerSets that the Gateway allows; the default is no ListenerSet.
-func (c *compilation) attachSets(of *gateway, objects []*gatewayv1.ListenerSet) {
+func (c *compiler) attachSets(of *gateway, objects []*gatewayv1.ListenerSet) {
 	allowed := allowedNamespaces{from: gatewayv1.NamespacesFromNone}
 	if listeners := of.object.Spec.AllowedListeners; listeners != nil && listeners.Namespaces != nil {
 		if listeners.Namespaces.From != nil {
@@ -58,12 +59,12 @@ func (c *compilation) attachSets(of *gateway, objects []*gatewayv1.ListenerSet) 
 		}
 		for _, entry := range object.Spec.Listeners {
 			found := c.newListener(of, object, kindListenerSet, gatewayv1.Listener(entry))
-			of.admitListener(found, &c.settings)
+			c.admitListener(of, found)
 			set.listeners = append(set.listeners, found)
 			of.listeners = append(of.listeners, found)
 		}
 	}
-	of.shareListeners(&c.settings)
+	c.shareListeners(of)
 }
 
 func (s *listenerSet) attached() bool {

@@ -3,22 +3,18 @@
 package route
 
 import (
-	"cmp"
-	"crypto/x509"
-	"encoding/pem"
-	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
+	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-func (c *compilation) readTLS(of *listener) {
+func (c *compiler) readTLS(of *listener) {
 	if of.spec.Protocol == gatewayv1.HTTPSProtocolType && of.spec.TLS != nil &&
-		value(of.spec.TLS.Mode) == gatewayv1.TLSModePassthrough {
+		ptr.Deref(of.spec.TLS.Mode, "") == gatewayv1.TLSModePassthrough {
 		of.refuseAccepted(refuse(ReasonUnsupported, gatewayv1.ListenerReasonUnsupportedValue,
 			"tls.mode: protocol HTTPS requires Terminate; use protocol TLS for passthrough"))
 		return
@@ -52,13 +48,11 @@ func (c *compilation) readTLS(of *listener) {
 			of.flaw = fmt.Sprintf("tls.certificateRefs[%d]: %s", i, message)
 		}
 	}
-	slices.SortStableFunc(of.certificates, func(a, b *certificate) int {
-		return -cmp.Compare(number(a.hasEllipticKey()), number(b.hasEllipticKey()))
-	})
+	of.certificates = ellipticFirst(of.certificates)
 	c.readValidation(of)
 }
 
-func (c *compilation) readValidation(of *listener) {
+func (c *compiler) readValidation(of *listener) {
 	validation := frontendValidation(of.gateway.object, of.spec.Port)
 	if validation == nil {
 		return
@@ -110,80 +104,4 @@ func insecureFallback(of *gatewayv1.Gateway) bool {
 		slices.ContainsFunc(of.Spec.TLS.Frontend.PerPort, func(port gatewayv1.TLSPortConfig) bool {
 			return insecure(port.TLS)
 		})
-}
-
-// authorityKey is the key of CA certificates in a ConfigMap (Gateway API: caCertificateRefs).
-const authorityKey = "ca.crt"
-
-// authorityOf returns both results if an invalid ConfigMap's previous version is used. An empty ConfigMap
-// revokes its certificates, so it is not replaced.
-func (c *compilation) authorityOf(from referrer, reference gatewayv1.ObjectReference) (*resource.Resource, *refusal) {
-	if reference.Group != "" || reference.Kind != kindConfigMap {
-		return nil, refuse(ReasonUnsupported, gatewayv1.ListenerReasonInvalidCACertificateKind,
-			"%s %s is not a ConfigMap of the core group", reference.Kind, reference.Name)
-	}
-	at := key{from.namespace, string(reference.Name)}
-	if reference.Namespace != nil {
-		at.namespace = string(*reference.Namespace)
-	}
-	if !c.permitted(from, kindConfigMap, at) {
-		return nil, refuse(ReasonInvalid, gatewayv1.ListenerReasonRefNotPermitted,
-			"no ReferenceGrant in %s lets a %s of %s refer to ConfigMap %s",
-			at.namespace, from.kind, from.namespace, at.name)
-	}
-	if known := c.authorities[at]; known != nil {
-		return known, c.retainedAuthority(at)
-	}
-	configMap := c.index.configMaps[at]
-	if configMap == nil {
-		return nil, refuse(ReasonNotFound, gatewayv1.ListenerReasonInvalidCACertificateRef,
-			"there is no ConfigMap %s/%s", at.namespace, at.name)
-	}
-	c.recordVersion(kindConfigMap, configMap)
-	text := []byte(configMap.Data[authorityKey])
-	if err := validAuthorities(text); err != nil {
-		if strings.TrimSpace(string(text)) != "" {
-			c.addFailure(Object{Kind: kindConfigMap, Namespace: at.namespace, Name: at.name}, "data."+authorityKey,
-				ReasonInvalidCertificate, "data."+authorityKey+": "+err.Error())
-		}
-		return nil, refuse(ReasonInvalidCertificate, gatewayv1.ListenerReasonInvalidCACertificateRef,
-			"ConfigMap %s/%s, %s: %v", at.namespace, at.name, authorityKey, err)
-	}
-	found := &resource.Resource{
-		Name: "authority/" + at.namespace + "/" + at.name,
-		Kind: &resource.Resource_CertificateAuthority{
-			CertificateAuthority: &resource.CertificateAuthority{Certificates: text},
-		},
-	}
-	c.authorities[at] = found
-	return found, c.retainedAuthority(at)
-}
-
-func (c *compilation) retainedAuthority(at key) *refusal {
-	for _, failure := range c.retained[Object{Kind: kindConfigMap, Namespace: at.namespace, Name: at.name}] {
-		return refuse(ReasonInvalidCertificate, gatewayv1.ListenerReasonInvalidCACertificateRef,
-			"ConfigMap %s/%s, %s; the previous version is still used", at.namespace, at.name, failure.Message)
-	}
-	return nil
-}
-
-func validAuthorities(text []byte) error {
-	count := 0
-	for {
-		var block *pem.Block
-		if block, text = pem.Decode(text); block == nil {
-			break
-		}
-		if block.Type != "CERTIFICATE" {
-			return fmt.Errorf("PEM block %s is not a certificate", block.Type)
-		}
-		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
-			return err
-		}
-		count++
-	}
-	if count == 0 {
-		return errors.New("no PEM certificate found")
-	}
-	return nil
 }

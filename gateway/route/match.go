@@ -5,9 +5,11 @@ package route
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
+	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
@@ -41,7 +43,7 @@ func httpMatches(of []gatewayv1.HTTPRouteMatch) (found []*orderedRule, refused *
 // httpMatch ignores invalid conditions.
 func httpMatch(of *gatewayv1.HTTPRouteMatch) (*orderedRule, *refusal) {
 	path, rank, refused := pathMatch(of.Path)
-	match := &resource.Match{Path: path, Method: string(value(of.Method))}
+	match := &resource.Match{Path: path, Method: string(ptr.Deref(of.Method, ""))}
 	wrong := func(found *refusal, field string, i int) {
 		if found != nil && refused == nil {
 			refused = found
@@ -52,13 +54,13 @@ func httpMatch(of *gatewayv1.HTTPRouteMatch) (*orderedRule, *refusal) {
 	headers, parameters := 0, 0
 	var bad *refusal
 	for i, header := range of.Headers {
-		regular := value(header.Type) == gatewayv1.HeaderMatchRegularExpression
+		regular := ptr.Deref(header.Type, "") == gatewayv1.HeaderMatchRegularExpression
 		match.Headers, bad = addValue(match.Headers, strings.ToLower(string(header.Name)), header.Value, regular)
 		wrong(bad, "headers", i)
 		headers += number(bad != nil)
 	}
 	for i, parameter := range of.QueryParams {
-		regular := value(parameter.Type) == gatewayv1.QueryParamMatchRegularExpression
+		regular := ptr.Deref(parameter.Type, "") == gatewayv1.QueryParamMatchRegularExpression
 		match.QueryParameters, bad = addValue(match.QueryParameters, string(parameter.Name), parameter.Value, regular)
 		wrong(bad, "queryParams", i)
 		parameters += number(bad != nil)
@@ -85,7 +87,7 @@ func pathMatch(of *gatewayv1.HTTPPathMatch) (*resource.PathMatch, int, *refusal)
 	if of.Value != nil {
 		found.Value = *of.Value
 	}
-	switch kind := value(of.Type); kind {
+	switch kind := ptr.Deref(of.Type, ""); kind {
 	case gatewayv1.PathMatchPathPrefix, "":
 	case gatewayv1.PathMatchExact:
 		found.Kind, rank = resource.PathMatch_EXACT, rankExact
@@ -133,4 +135,52 @@ func milliseconds(of *gatewayv1.Duration, field string) (uint64, *refusal) {
 		return 0, refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue, "%s: %q is not a duration", field, *of)
 	}
 	return uint64(duration.Milliseconds()), nil
+}
+
+// addExpressions refuses a rule whose expressions exceed the route's limit, and widens its matches to literal
+// prefixes.
+func (r *route) addExpressions(matches []*orderedRule) *refusal {
+	needed := 0
+	count := func(text string) {
+		found, _ := expressionSteps(text)
+		needed += found
+	}
+	for _, match := range matches {
+		if path := match.rule.Match.GetPath(); path.GetKind() == resource.PathMatch_REGULAR_EXPRESSION {
+			count(path.GetValue())
+		}
+		for _, values := range [][]*resource.ValueMatch{match.rule.Match.Headers, match.rule.Match.QueryParameters} {
+			for _, value := range values {
+				if value.RegularExpression {
+					count(value.Value)
+				}
+			}
+		}
+	}
+	if r.steps+needed > maxRouteSteps {
+		for _, match := range matches {
+			widen(match.rule.Match)
+		}
+		return refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue,
+			"matches: the regular expressions of the route up to this rule compile to %d instructions, the limit is %d",
+			r.steps+needed, maxRouteSteps)
+	}
+	r.steps += needed
+	return nil
+}
+
+func widen(of *resource.Match) {
+	if of.GetPath().GetKind() == resource.PathMatch_REGULAR_EXPRESSION {
+		of.Path = couldMatch(of.Path.Value)
+	}
+	isExpression := func(value *resource.ValueMatch) bool { return value.RegularExpression }
+	of.Headers = slices.DeleteFunc(of.Headers, isExpression)
+	of.QueryParameters = slices.DeleteFunc(of.QueryParameters, isExpression)
+}
+
+func number(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }

@@ -2,7 +2,13 @@
 
 package route
 
-import "strconv"
+import (
+	"fmt"
+	"slices"
+	"strconv"
+
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+)
 
 // The controller names.
 const (
@@ -92,3 +98,49 @@ func EndpointsName(service ServicePort) string {
 func certificateName(namespace, name string) string {
 	return "certificate/" + namespace + "/" + name
 }
+
+const (
+	kindGateway          = "Gateway"
+	kindListenerSet      = "ListenerSet"
+	kindIngress          = "Ingress"
+	kindHTTPRoute        = "HTTPRoute"
+	kindBackendTLSPolicy = "BackendTLSPolicy"
+	kindGRPCRoute        = "GRPCRoute"
+	kindTLSRoute         = "TLSRoute"
+	kindTCPRoute         = "TCPRoute"
+	kindUDPRoute         = "UDPRoute"
+	kindService          = "Service"
+	kindSecret           = "Secret"
+	kindConfigMap        = "ConfigMap"
+)
+
+// ClusterRoles of the gateway that RoleBindings of the same name bind in namespaces (config/rbac/gateway).
+const (
+	// RoleSecrets permits reading the Secrets of a namespace.
+	RoleSecrets = "millrace-gateway-secrets"
+	// RoleProxies permits running proxies in a namespace.
+	RoleProxies = "millrace-gateway-proxies"
+)
+
+// GrantCommand returns the command that binds a role of the gateway in a namespace.
+func GrantCommand(role, namespace string) string {
+	return fmt.Sprintf("kubectl create rolebinding %s -n %s --clusterrole=%[1]s --serviceaccount=millrace-system:millrace-gateway",
+		role, namespace)
+}
+
+// ownConditions are the condition types of this controller. Other controllers may add conditions.
+var ownConditions = []string{
+	string(gatewayv1.GatewayConditionAccepted),
+	string(gatewayv1.GatewayConditionProgrammed),
+	string(gatewayv1.GatewayConditionResolvedRefs),
+	string(gatewayv1.GatewayConditionInsecureFrontendValidationMode),
+	string(gatewayv1.GatewayClassConditionStatusSupportedVersion),
+	string(gatewayv1.ListenerConditionConflicted),
+	string(gatewayv1.ListenerConditionOverlappingTLSConfig),
+	string(gatewayv1.RouteConditionPartiallyInvalid),
+	ConditionResourcesRefused,
+	ConditionStatusContested,
+}
+
+// OwnsCondition reports whether this controller writes and removes conditions of a type.
+func OwnsCondition(of string) bool { return slices.Contains(ownConditions, of) }

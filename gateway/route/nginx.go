@@ -8,8 +8,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millrace-lb/millrace/gateway/nginx"
 	"github.com/millrace-lb/millrace/gateway/resource"
@@ -36,7 +36,7 @@ func (s *nginxSettings) rewrites(path string) bool {
 	return s.RewriteTarget != "" && s.RewriteTarget != path
 }
 
-func (c *compilation) readNginx(ingress *networkingv1.Ingress) {
+func (c *ingressCompiler) readNginx(ingress *networkingv1.Ingress) {
 	readable, broken := readableAnnotations(ingress)
 	settings, problems := nginx.Read(readable)
 	found := &nginxSettings{Settings: settings}
@@ -84,19 +84,19 @@ func readableAnnotations(ingress *networkingv1.Ingress) (readable map[string]str
 	return readable, broken
 }
 
-func (c *compilation) annotation(ingress *networkingv1.Ingress, name, reason, message string) {
+func (c *ingressCompiler) annotation(ingress *networkingv1.Ingress, name, reason, message string) {
 	c.problem(ingressObject(ingress), "metadata.annotations["+nginx.Prefix+name+"]", reason, message)
 }
 
 // refuseIngress makes all rules answer 500, because serving them without the annotation would be unsafe.
-func (c *compilation) refuseIngress(ingress *networkingv1.Ingress, name, message string) {
+func (c *ingressCompiler) refuseIngress(ingress *networkingv1.Ingress, name, message string) {
 	c.nginxSettings[ingress].isRefused = true
 	c.annotation(ingress, name, ReasonAnnotationRefused, message+
 		"; requests of the Ingress get 500: correct the annotation, or remove it if no client has to be rejected")
 }
 
 // refuseGuarded refuses an Ingress with restricting annotations if its class's parameters are unknown.
-func (c *compilation) refuseGuarded(ingress *networkingv1.Ingress) {
+func (c *ingressCompiler) refuseGuarded(ingress *networkingv1.Ingress) {
 	for _, name := range slices.Sorted(maps.Keys(ingress.Annotations)) {
 		if isGuard(ingress, name) {
 			c.nginxSettings[ingress] = &nginxSettings{Settings: &nginx.Settings{}}
@@ -120,52 +120,7 @@ func isGuarded(ingress *networkingv1.Ingress) bool {
 	return false
 }
 
-// canaryRules is the maximum number of rules that a canary adds to a path.
-const canaryRules = 4
-
-func (c *compilation) readWidest(of []*networkingv1.Ingress) {
-	for _, ingress := range of {
-		if settings := c.nginxSettings[ingress]; settings != nil && !settings.isCanary() {
-			c.widest[ingress.Namespace] = max(c.widest[ingress.Namespace], c.annotationBytes(ingress))
-		}
-	}
-}
-
-// annotationBytes estimates the encoded size that annotations add to each path of an Ingress.
-func (c *compilation) annotationBytes(of *networkingv1.Ingress) (bytes int64) {
-	settings := c.nginxSettings[of]
-	switch {
-	case settings == nil:
-		return 0
-	case settings.isCanary():
-		return canaryRules * (c.widest[of.Namespace] + pathBytes)
-	}
-	for name, value := range of.Annotations {
-		if strings.HasPrefix(name, nginx.Prefix) {
-			// An entry of a list may be one letter, and is encoded as a message.
-			bytes += pathBytes + 2*int64(len(value))
-		}
-	}
-	for name, value := range c.headersOf(of) {
-		bytes += pathBytes + int64(len(name)+len(value))
-	}
-	return bytes
-}
-
-func (c *compilation) usersBytes(of *networkingv1.Ingress) (bytes int64) {
-	settings := c.nginxSettings[of]
-	if settings == nil || settings.Auth == nil {
-		return 0
-	}
-	if at, is := ownKey(of, settings.Auth.Secret); is && c.index.users[at] != nil {
-		for _, content := range c.index.users[at].Data {
-			bytes += int64(len(content))
-		}
-	}
-	return bytes
-}
-
-func (c *compilation) headersOf(of *networkingv1.Ingress) map[string]string {
+func (c *ingressCompiler) headersOf(of *networkingv1.Ingress) map[string]string {
 	settings := c.nginxSettings[of]
 	if settings == nil || settings.CustomHeaders == "" {
 		return nil
@@ -177,28 +132,10 @@ func (c *compilation) headersOf(of *networkingv1.Ingress) map[string]string {
 	return nil
 }
 
-func ownKey(of *networkingv1.Ingress, text string) (key, bool) {
+func ownKey(of *networkingv1.Ingress, text string) (types.NamespacedName, bool) {
 	namespace, name, found := strings.Cut(text, "/")
 	if !found {
-		return key{of.Namespace, text}, true
+		return types.NamespacedName{Namespace: of.Namespace, Name: text}, true
 	}
-	return key{namespace, name}, namespace == of.Namespace
-}
-
-// NeedsUsers reports whether a class enables ingress-nginx annotations and an Ingress has auth-secret.
-func NeedsUsers(objects *Objects) bool {
-	if !slices.ContainsFunc(objects.Ingresses, func(ingress *networkingv1.Ingress) bool {
-		return ingress.Annotations[nginx.Prefix+"auth-secret"] != ""
-	}) {
-		return false
-	}
-	settings := map[key]bool{}
-	for _, class := range objects.IngressClasses {
-		if of := class.Spec.Parameters; of != nil {
-			settings[key{value(of.Namespace), of.Name}] = true
-		}
-	}
-	return slices.ContainsFunc(objects.ConfigMaps, func(configMap *corev1.ConfigMap) bool {
-		return settings[keyOf(configMap)] && strings.TrimSpace(configMap.Data[ParameterAnnotations]) == valueOfNginx
-	})
+	return types.NamespacedName{Namespace: namespace, Name: name}, namespace == of.Namespace
 }

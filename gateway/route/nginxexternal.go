@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millrace-lb/millrace/gateway/nginx"
 	"github.com/millrace-lb/millrace/gateway/resource"
@@ -26,10 +27,10 @@ func (r *ingressRun) externalAuthorization(ingress *networkingv1.Ingress, of *ng
 		r.nginxSettings[ingress].authorization = request
 		return &resource.Filter{Kind: &resource.Filter_ExternalAuthorization{ExternalAuthorization: request}}
 	}
-	at := key{of.Namespace, of.Service}
+	at := types.NamespacedName{Namespace: of.Namespace, Name: of.Service}
 	if !r.permitted(referrer{kindIngress, ingress.Namespace}, kindService, at) {
 		r.refuseIngress(ingress, "auth-url", fmt.Sprintf("no ReferenceGrant in %s lets an Ingress (networking.k8s.io) of %s refer to Service %s",
-			at.namespace, ingress.Namespace, at.name))
+			at.Namespace, ingress.Namespace, at.Name))
 		return nil
 	}
 	name, refused := r.service(at, "", of.Port, upstream{protocol: resource.Backend_HTTP1, tls: of.TLS})
@@ -114,7 +115,7 @@ func blocksAuthorization(filter *resource.Filter) bool {
 
 // ruleAt returns the first rule that matches a target and satisfies may, or nil after maxMatches lookups. Rules
 // of other namespaces are skipped even if their paths are longer.
-func (r *ingressRun) ruleAt(host hostname, target string, may func(*ingressRule) bool) *ingressRule {
+func (r *ingressRun) ruleAt(host ownership.Host, target string, may func(*ingressRule) bool) *ingressRule {
 	parsed, err := url.ParseRequestURI(target)
 	of := r.hosts[host]
 	if r.matches += len(of.rules); err != nil || r.matches > maxMatches {
@@ -137,7 +138,7 @@ func (r *ingressRun) ruleAt(host hostname, target string, may func(*ingressRule)
 func (r *ingressRun) mayAuthorize(ingress *networkingv1.Ingress, of *ingressRule) bool {
 	return of.backend != nil && of.backend.Service != nil &&
 		(of.ingress.Namespace == ingress.Namespace || r.ages[of.ingress] < r.ages[ingress]) &&
-		r.permitted(referrer{kindIngress, ingress.Namespace}, kindService, key{of.ingress.Namespace, of.backend.Service.Name})
+		r.permitted(referrer{kindIngress, ingress.Namespace}, kindService, types.NamespacedName{Namespace: of.ingress.Namespace, Name: of.backend.Service.Name})
 }
 
 func (r *ingressRule) matches(path string) bool {

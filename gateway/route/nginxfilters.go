@@ -12,9 +12,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millrace-lb/millrace/gateway/nginx"
-	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
@@ -112,7 +112,7 @@ func (r *ingressRun) authentication(ingress *networkingv1.Ingress, of *nginx.Aut
 		r.refuseIngress(ingress, "auth-secret", "the Secret is in another namespace: copy it")
 		return nil
 	}
-	found := &resource.Resource{Name: "users/" + at.namespace + "/" + at.name, Kind: &resource.Resource_Users{Users: &resource.Users{}}}
+	found := &resource.Resource{Name: "users/" + at.Namespace + "/" + at.Name, Kind: &resource.Resource_Users{Users: &resource.Users{}}}
 	if of.IsMap {
 		found.Name += "/map"
 	}
@@ -123,18 +123,18 @@ func (r *ingressRun) authentication(ingress *networkingv1.Ingress, of *nginx.Aut
 			return nil
 		}
 		r.recordVersion(kindSecret, secret)
-		text, left := htpasswd(secret, of.IsMap)
+		text, left := nginx.Users(secret.Data, of.IsMap)
 		// A Secret without any line revokes all users.
 		if left > 0 && len(text) == 0 {
-			r.addFailure(Object{Kind: kindSecret, Namespace: at.namespace, Name: at.name}, "data", ReasonInvalid,
+			r.addFailure(Object{Kind: kindSecret, Namespace: at.Namespace, Name: at.Name}, "data", ReasonInvalid,
 				fmt.Sprintf("data: all %d users have a password that is not supported", left))
 		}
 		if left > 0 {
 			r.annotation(ingress, "auth-secret", ReasonInvalid, fmt.Sprintf("Secret %s/%s has %d users with a password that is not bcrypt "+
-				"(with a cost of 12 at most), $apr1$, {SHA} or {SSHA}: they are rejected", at.namespace, at.name, left))
+				"(with a cost of 12 at most), $apr1$, {SHA} or {SSHA}: they are rejected", at.Namespace, at.Name, left))
 		}
 		if len(text) == 0 {
-			r.refuseIngress(ingress, "auth-secret", fmt.Sprintf("Secret %s/%s has no users", at.namespace, at.name))
+			r.refuseIngress(ingress, "auth-secret", fmt.Sprintf("Secret %s/%s has no users", at.Namespace, at.Name))
 			return nil
 		}
 		found.GetUsers().Htpasswd = text
@@ -144,51 +144,6 @@ func (r *ingressRun) authentication(ingress *networkingv1.Ingress, of *nginx.Aut
 		BasicAuthentication: &resource.BasicAuthentication{Users: found.Name, Realm: of.Realm}}}
 }
 
-// UsersKey is the key of an htpasswd file in a Secret.
-const UsersKey = "auth"
-
-// htpasswd returns the users of a Secret and the number of unsupported lines.
-func htpasswd(secret *corev1.Secret, isMap bool) (text []byte, left int) {
-	lines := strings.Split(string(secret.Data[UsersKey]), "\n")
-	if isMap {
-		lines = nil
-		for _, name := range slices.Sorted(maps.Keys(secret.Data)) {
-			lines = append(lines, name+":"+strings.TrimSpace(string(secret.Data[name])))
-		}
-	}
-	for _, line := range lines {
-		line = strings.TrimSpace(line)
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		name, hash, found := strings.Cut(line, ":")
-		if !found || name == "" || !IsHash(hash) || plan.CheckUsers([]byte(line)) != nil {
-			left++
-			continue
-		}
-		text = append(append(text, line...), '\n')
-	}
-	return text, left
-}
-
-// IsHash reports whether a text is a password hash that proxies support.
-func IsHash(text string) bool {
-	text = strings.TrimSpace(text)
-	for _, prefix := range []string{"$apr1$", "{SHA}", "{SSHA}"} {
-		if strings.HasPrefix(text, prefix) {
-			return !strings.ContainsFunc(text, isSpace)
-		}
-	}
-	for _, prefix := range []string{"$2a$", "$2b$", "$2y$"} {
-		if cost, is := strings.CutPrefix(text, prefix); is {
-			return len(text) == 60 && cost[:2] >= "04" && cost[:2] <= "12" && !strings.ContainsFunc(text, isSpace)
-		}
-	}
-	return false
-}
-
-func isSpace(c rune) bool { return c <= ' ' || c == 0x7f || c == '\uFFFD' }
-
 func (r *ingressRun) customHeaders(ingress *networkingv1.Ingress) *resource.Filter {
 	settings := r.nginxSettings[ingress]
 	if settings.CustomHeaders == "" {
@@ -196,7 +151,7 @@ func (r *ingressRun) customHeaders(ingress *networkingv1.Ingress) *resource.Filt
 	}
 	at, is := ownKey(ingress, settings.CustomHeaders)
 	if !is || r.index.configMaps[at] == nil {
-		r.annotation(ingress, "custom-headers", ReasonNotFound, "there is no ConfigMap "+at.name+" in the namespace of the Ingress")
+		r.annotation(ingress, "custom-headers", ReasonNotFound, "there is no ConfigMap "+at.Name+" in the namespace of the Ingress")
 		return nil
 	}
 	r.recordVersion(kindConfigMap, r.index.configMaps[at])
@@ -204,9 +159,9 @@ func (r *ingressRun) customHeaders(ingress *networkingv1.Ingress) *resource.Filt
 	for _, name := range slices.Sorted(maps.Keys(data)) {
 		value := strings.TrimSpace(data[name])
 		if strings.ContainsFunc(value, func(c rune) bool { return c < ' ' || c == 0x7f || c == '\uFFFD' || c == '$' }) || framing[strings.ToLower(name)] {
-			r.addFailure(Object{Kind: kindConfigMap, Namespace: at.namespace, Name: at.name}, "data."+name, ReasonInvalid,
+			r.addFailure(Object{Kind: kindConfigMap, Namespace: at.Namespace, Name: at.Name}, "data."+name, ReasonInvalid,
 				fmt.Sprintf("data.%s: invalid header", name))
-			r.annotation(ingress, "custom-headers", ReasonInvalid, fmt.Sprintf("%q of ConfigMap %s is not a valid header and is ignored", name, at.name))
+			r.annotation(ingress, "custom-headers", ReasonInvalid, fmt.Sprintf("%q of ConfigMap %s is not a valid header and is ignored", name, at.Name))
 			continue
 		}
 		change.Set = append(change.Set, &resource.Header{Name: name, Value: value})
@@ -255,7 +210,7 @@ func (r *ingressRun) mirrorTarget(ingress *networkingv1.Ingress) *resource.Filte
 		r.annotation(ingress, "mirror-target", ReasonAnnotationIgnored, "it is not supported: the Service is in another namespace")
 		return nil
 	}
-	name, refused := r.service(key{of.Namespace, of.Service}, "", of.Port, upstream{protocol: resource.Backend_HTTP1})
+	name, refused := r.service(types.NamespacedName{Namespace: of.Namespace, Name: of.Service}, "", of.Port, upstream{protocol: resource.Backend_HTTP1})
 	if refused != nil {
 		r.annotation(ingress, "mirror-target", refused.reason, refused.message)
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // addHostRules ignores Ingresses whose namespace does not own the host.
-func (r *ingressRun) addHostRules(ingress *networkingv1.Ingress, host hostname) {
+func (r *ingressRun) addHostRules(ingress *networkingv1.Ingress, host ownership.Host) {
 	settings := r.nginxSettings[ingress]
 	if !r.owners.Owns(host, ingress.Namespace) {
 		for name, wanted := range map[string]bool{
@@ -35,7 +35,7 @@ func (r *ingressRun) addHostRules(ingress *networkingv1.Ingress, host hostname) 
 }
 
 // addHostNames ignores Ingresses whose namespace does not own the host.
-func (r *ingressRun) addHostNames(ingress *networkingv1.Ingress, host hostname) {
+func (r *ingressRun) addHostNames(ingress *networkingv1.Ingress, host ownership.Host) {
 	if !r.owners.Owns(host, ingress.Namespace) {
 		return
 	}
@@ -54,7 +54,7 @@ func (h *ingressHost) rootRule() *ingressRule {
 	return nil
 }
 
-func (r *ingressRun) addAppRoot(ingress *networkingv1.Ingress, host hostname) {
+func (r *ingressRun) addAppRoot(ingress *networkingv1.Ingress, host ownership.Host) {
 	root := r.hosts[host].rootRule()
 	// A younger path of a guest is no conflict.
 	isTaken := root != nil && root.ingress != ingress && (root.ingress.Namespace == ingress.Namespace || r.ages[root.ingress] < r.ages[ingress])
@@ -72,7 +72,7 @@ func (r *ingressRun) addAppRoot(ingress *networkingv1.Ingress, host hostname) {
 	}
 }
 
-func (r *ingressRun) addAliases(ingress *networkingv1.Ingress, host hostname) {
+func (r *ingressRun) addAliases(ingress *networkingv1.Ingress, host ownership.Host) {
 	for _, text := range r.nginxSettings[ingress].Aliases {
 		alias, err := ownership.ParseHost(text)
 		if err != nil || alias == "" {
@@ -90,7 +90,7 @@ func (r *ingressRun) addAliases(ingress *networkingv1.Ingress, host hostname) {
 			r.annotation(ingress, "server-alias", ReasonConflict, string(alias)+" has its own rules")
 			continue
 		case !r.roomForAlias(ingress, host):
-			refused := r.settings.noRoom("server-alias", ingress.Namespace)
+			refused := r.noRoom("server-alias", ingress.Namespace)
 			r.annotation(ingress, "server-alias", refused.reason, refused.message)
 			return
 		}
@@ -103,7 +103,7 @@ func (r *ingressRun) addAliases(ingress *networkingv1.Ingress, host hostname) {
 // aliasPart limits repeated rules to one part of the limit of a namespace, and of the proxy.
 const aliasPart = 4
 
-func (r *ingressRun) roomForAlias(ingress *networkingv1.Ingress, host hostname) bool {
+func (r *ingressRun) roomForAlias(ingress *networkingv1.Ingress, host ownership.Host) bool {
 	of := r.hosts[host]
 	if of.bytes == 0 {
 		of.bytes = entryBytes
@@ -125,7 +125,7 @@ func (r *ingressRun) roomForAlias(ingress *networkingv1.Ingress, host hostname) 
 	return true
 }
 
-func (r *ingressRun) shareTLS(namespace string, host, alias hostname) {
+func (r *ingressRun) shareTLS(namespace string, host, alias ownership.Host) {
 	at := namespacedHost{namespace, alias}
 	if r.securityOf(host, namespace).wanted {
 		r.wanted[at] = true
@@ -145,7 +145,7 @@ func (r *ingressRun) shareTLS(namespace string, host, alias hostname) {
 	}
 }
 
-func (r *ingressRun) addWWW(ingress *networkingv1.Ingress, host hostname) {
+func (r *ingressRun) addWWW(ingress *networkingv1.Ingress, host ownership.Host) {
 	from := otherWWW(host)
 	switch {
 	case from == "":
@@ -169,7 +169,7 @@ func (r *ingressRun) addWWW(ingress *networkingv1.Ingress, host hostname) {
 
 // passThrough passes TLS through to the backend of "/", unless an older Ingress has a rule for the host. Paths
 // of younger ones are then served over plain HTTP only.
-func (r *ingressRun) passThrough(ingress *networkingv1.Ingress, host hostname) {
+func (r *ingressRun) passThrough(ingress *networkingv1.Ingress, host ownership.Host) {
 	root := r.hosts[host].rootRule()
 	settings := r.nginxSettings[ingress]
 	switch {
@@ -185,7 +185,7 @@ func (r *ingressRun) passThrough(ingress *networkingv1.Ingress, host hostname) {
 	}
 }
 
-func (r *ingressRun) hasOlder(host hostname, than *networkingv1.Ingress) bool {
+func (r *ingressRun) hasOlder(host ownership.Host, than *networkingv1.Ingress) bool {
 	for _, rule := range r.hosts[host].rules {
 		if r.ages[rule.ingress] < r.ages[than] {
 			return true

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 	"github.com/millrace-lb/millrace/gateway/resource"
@@ -43,10 +44,10 @@ func (r *ingressRun) findExpressions() {
 
 // parsePath never reads paths of guests as expressions.
 func (r *ingressRun) parsePath(
-	ingress *networkingv1.Ingress, host hostname, path *networkingv1.HTTPIngressPath,
+	ingress *networkingv1.Ingress, host ownership.Host, path *networkingv1.HTTPIngressPath,
 ) (ingressPath, *resource.PathMatch, error) {
 	settings, isExpression := r.nginxSettings[ingress], r.expressions[host] && r.owners.Owns(host, ingress.Namespace)
-	isPrefix := r.class.annotations == annotationsOfNginx && value(path.PathType) == networkingv1.PathTypeImplementationSpecific
+	isPrefix := r.class.annotations == annotationsOfNginx && ptr.Deref(path.PathType, "") == networkingv1.PathTypeImplementationSpecific
 	if strings.Trim(path.Path, "/") == "" || !isExpression && !isPrefix {
 		found, err := parseIngressPath(path)
 		if isExpression {
@@ -123,7 +124,7 @@ func (h *ingressHost) at(path string) *ingressRule {
 }
 
 // closedPath matches all requests that an invalid path could match, with the precedence of the path.
-func (r *ingressRun) closedPath(host hostname, path *networkingv1.HTTPIngressPath) (ingressPath, *resource.PathMatch) {
+func (r *ingressRun) closedPath(host ownership.Host, path *networkingv1.HTTPIngressPath) (ingressPath, *resource.PathMatch) {
 	text := strings.ToValidUTF8(path.Path, "#")
 	if at := strings.IndexAny(text, "?#"); at >= 0 && !r.expressions[host] {
 		text = text[:at]

@@ -12,17 +12,18 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
+	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
 type cookieAt struct {
-	host hostname
+	host ownership.Host
 	name string
 }
 
 // setSessionPath sets a cookie's path to the rule's. A suffix of the name separates the cookies of each
 // Service.
 func (r *ingressRun) setSessionPath(
-	rule *resource.Rule, ingress *networkingv1.Ingress, host hostname, path ingressPath, service *networkingv1.IngressServiceBackend,
+	rule *resource.Rule, ingress *networkingv1.Ingress, host ownership.Host, path ingressPath, service *networkingv1.IngressServiceBackend,
 ) {
 	if rule.SessionPersistence == nil || service == nil {
 		return

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
@@ -85,9 +86,9 @@ const maxPeriod = 7 * 24 * time.Hour
 
 type classParameters struct {
 	Parameters
-	defaultBackend     key
+	defaultBackend     types.NamespacedName
 	defaultBackendPort string
-	defaultCertificate key
+	defaultCertificate types.NamespacedName
 	sslRedirect        bool
 	dedicatedVIP       bool
 	annotations        annotationsOf
@@ -286,11 +287,11 @@ func parseBool(text string, into *bool) error {
 	return nil
 }
 
-func parseKey(text string, into *key) error {
+func parseKey(text string, into *types.NamespacedName) error {
 	namespace, name, found := strings.Cut(text, "/")
 	if !found || namespace == "" || name == "" || strings.Contains(name, "/") {
 		return fmt.Errorf("%q is not namespace/name", text)
 	}
-	*into = key{namespace, name}
+	*into = types.NamespacedName{Namespace: namespace, Name: name}
 	return nil
 }

@@ -11,10 +11,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// previous holds the resources of the previous result by owner, sorted by name. Equal resources are
-// reused by pointer, without tracking the objects that they depend on.
-type previous map[Object][]*resource.Resource
-
 // reuse sorts resources by name and keeps unchanged pointers. Nearly all names are in the previous order, so
 // few are sorted.
 func reuse(before []*resource.Resource, resources map[string]*resource.Resource) []*resource.Resource {

@@ -7,10 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
-
 	"github.com/millrace-lb/millrace/gateway/nginx"
-	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
 // protectingPrefixes are the annotation prefixes of other controllers of Ingresses and routes.
@@ -107,69 +104,4 @@ func protects(name, value string) bool {
 		return false
 	}
 	return nginx.Protects(rest)
-}
-
-// harmless are the types of filters that reject no request. Any other type might.
-var harmless = map[gatewayv1.HTTPRouteFilterType]bool{
-	gatewayv1.HTTPRouteFilterRequestHeaderModifier:  true,
-	gatewayv1.HTTPRouteFilterResponseHeaderModifier: true,
-	gatewayv1.HTTPRouteFilterRequestRedirect:        true,
-	gatewayv1.HTTPRouteFilterURLRewrite:             true,
-	gatewayv1.HTTPRouteFilterRequestMirror:          true,
-	gatewayv1.HTTPRouteFilterCORS:                   true,
-}
-
-func protectsRule(filters []gatewayv1.HTTPRouteFilterType) bool {
-	return slices.ContainsFunc(filters, func(of gatewayv1.HTTPRouteFilterType) bool { return !harmless[of] })
-}
-
-func httpRuleFilters(rule *gatewayv1.HTTPRouteRule) (kinds []gatewayv1.HTTPRouteFilterType) {
-	add := func(filters []gatewayv1.HTTPRouteFilter) {
-		for i := range filters {
-			kinds = append(kinds, filters[i].Type)
-		}
-	}
-	add(rule.Filters)
-	for i := range rule.BackendRefs {
-		add(rule.BackendRefs[i].Filters)
-	}
-	return kinds
-}
-
-func grpcRuleFilters(rule *gatewayv1.GRPCRouteRule) (kinds []gatewayv1.HTTPRouteFilterType) {
-	add := func(filters []gatewayv1.GRPCRouteFilter) {
-		for i := range filters {
-			kinds = append(kinds, gatewayv1.HTTPRouteFilterType(filters[i].Type))
-		}
-	}
-	add(rule.Filters)
-	for i := range rule.BackendRefs {
-		add(rule.BackendRefs[i].Filters)
-	}
-	return kinds
-}
-
-// closedFor replaces a rule with a refused match or action. Without a refused action its guards still run
-// before the 500.
-func closedFor(made *resource.Rule, name string, match, action *refusal) *resource.Rule {
-	switch {
-	case action != nil:
-		return &resource.Rule{Route: name}
-	case match != nil:
-		return closedRule(made)
-	}
-	return made
-}
-
-// closedRule returns the rule with its match and guards only. Without backends it answers 500.
-func closedRule(of *resource.Rule) *resource.Rule {
-	closed := &resource.Rule{Route: of.Route, Match: of.Match}
-	for _, filter := range of.Filters {
-		switch filter.Kind.(type) {
-		case *resource.Filter_ClientAddresses, *resource.Filter_ClientLimit, *resource.Filter_BasicAuthentication,
-			*resource.Filter_ExternalAuthorization:
-			closed.Filters = append(closed.Filters, filter)
-		}
-	}
-	return closed
 }

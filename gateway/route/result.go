@@ -3,7 +3,10 @@
 package route
 
 import (
+	"cmp"
 	"slices"
+	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -135,4 +138,29 @@ type Statuses struct {
 	TCPRoutes          []Status[gatewayv1.RouteStatus]
 	UDPRoutes          []Status[gatewayv1.RouteStatus]
 	BackendTLSPolicies []Status[gatewayv1.PolicyStatus]
+}
+
+// Certificate is a certificate that proxies serve.
+type Certificate struct {
+	Namespace, Name     string
+	NotBefore, NotAfter time.Time
+}
+
+// Merge returns the resources of a Proxy and their Endpoints, given in any order, sorted by name.
+func Merge(resources, endpoints []*resource.Resource) []*resource.Resource {
+	endpoints = slices.SortedFunc(slices.Values(endpoints), func(a, b *resource.Resource) int {
+		return strings.Compare(a.GetName(), b.GetName())
+	})
+	all := make([]*resource.Resource, 0, len(resources)+len(endpoints))
+	for _, r := range resources {
+		for len(endpoints) > 0 && endpoints[0].GetName() < r.GetName() {
+			all, endpoints = append(all, endpoints[0]), endpoints[1:]
+		}
+		all = append(all, r)
+	}
+	return append(all, endpoints...)
+}
+
+func compareObjects(a, b Object) int {
+	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }

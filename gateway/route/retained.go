@@ -5,44 +5,12 @@ package route
 import (
 	"maps"
 	"reflect"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
-
-type versions map[Object]metav1.Object
-
-func (c *compilation) recordVersion(kind string, object metav1.Object) {
-	c.good[Object{Kind: kind, Namespace: object.GetNamespace(), Name: object.GetName()}] = object
-}
-
-// addFailure records invalid content of an object, which is compiled in its previous valid version if there is
-// one.
-func (c *compilation) addFailure(object Object, field, reason, message string) {
-	// The effects named after these words do not apply to the previous version.
-	for _, result := range []string{"; requests ", "; its requests "} {
-		message, _, _ = strings.Cut(message, result)
-	}
-	c.failed[object] = append(c.failed[object], Problem{Object: object, Field: field, Reason: reason, Message: message})
-}
-
-func (c *compilation) addRouteFailure(of *route, refused *refusal) {
-	c.addFailure(of.name(), "spec", refused.reason, strings.TrimPrefix(refused.message, "Dropped Rule: "))
-}
-
-// isFailure excludes problems of backends, which are caused by other objects.
-func isFailure(object Object, field, reason string) bool {
-	switch {
-	case object.Kind == kindConfigMap, reason == ReasonAnnotationRefused:
-		return true
-	case object.Kind != kindIngress || reason != ReasonInvalid:
-		return false
-	}
-	return !strings.Contains(field, ".backend") && !strings.Contains(field, "defaultBackend")
-}
 
 // restore replaces failed objects by their previous versions, and returns the failures.
 func (v versions) restore(objects *Objects, failed map[Object][]Problem) (*Objects, map[Object][]Problem) {
@@ -132,17 +100,4 @@ func (v versions) next(run *compilation) versions {
 		run.good[name] = v[name]
 	}
 	return run.good
-}
-
-// addRetained skips routes, which have a condition instead.
-func (c *compilation) addRetained() {
-	for _, failures := range c.retained {
-		for _, failure := range failures {
-			c.result.Retained = append(c.result.Retained, failure.Object)
-			if failure.Object.Kind == kindIngress || failure.Object.Kind == kindConfigMap || failure.Object.Kind == kindSecret {
-				failure.Message += "; the previous version is still served"
-				c.result.Problems = append(c.result.Problems, failure)
-			}
-		}
-	}
 }

@@ -6,8 +6,12 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/api/desired"
@@ -19,11 +23,11 @@ type route struct {
 	kind    string
 	object  metav1.Object
 	parents []gatewayv1.ParentReference
-	hosts   []hostname
+	hosts   []ownership.Host
 	// age is the position among all routes, oldest first.
 	age int
 	// read reads the rules. readRules calls it once if the route has a parent of this controller.
-	read   func(*compilation, *route)
+	read   func(*compiler, *route)
 	isRead bool
 
 	ruleIndex int
@@ -71,7 +75,7 @@ type orderedRule struct {
 	protects bool
 }
 
-func (c *compilation) orderedRoutes(objects *Objects) []*route {
+func (c *compiler) orderedRoutes(objects *Objects) []*route {
 	all := c.allRoutes(objects)
 	slices.SortFunc(all, func(a, b *route) int {
 		return cmp.Or(desired.CompareAge(a.object, b.object), cmp.Compare(a.kind, b.kind))
@@ -83,7 +87,7 @@ func (c *compilation) orderedRoutes(objects *Objects) []*route {
 }
 
 // attachRoutes attaches the oldest routes first and sets statuses.
-func (c *compilation) attachRoutes(all []*route) {
+func (c *compiler) attachRoutes(all []*route) {
 	statuses := map[string][]Status[gatewayv1.RouteStatus]{}
 	for _, found := range all {
 		clear(c.charged)
@@ -109,12 +113,12 @@ func (c *compilation) attachRoutes(all []*route) {
 	to.TCPRoutes, to.UDPRoutes = statuses[kindTCPRoute], statuses[kindUDPRoute]
 }
 
-func (c *compilation) allRoutes(objects *Objects) []*route {
+func (c *compiler) allRoutes(objects *Objects) []*route {
 	all := make([]*route, 0, len(objects.HTTPRoutes)+len(objects.GRPCRoutes)+len(objects.TLSRoutes)+
 		len(objects.TCPRoutes)+len(objects.UDPRoutes))
 	for _, object := range objects.HTTPRoutes {
 		made := newRoute(kindHTTPRoute, object, object.Spec.CommonRouteSpec, object.Spec.Hostnames,
-			func(c *compilation, of *route) { c.readHTTPRoute(of, object) })
+			func(c *compiler, of *route) { c.readHTTPRoute(of, object) })
 		for i := range object.Spec.Rules {
 			made.protects = made.protects || protectsRule(httpRuleFilters(&object.Spec.Rules[i]))
 		}
@@ -122,7 +126,7 @@ func (c *compilation) allRoutes(objects *Objects) []*route {
 	}
 	for _, object := range objects.GRPCRoutes {
 		made := newRoute(kindGRPCRoute, object, object.Spec.CommonRouteSpec, object.Spec.Hostnames,
-			func(c *compilation, of *route) { c.readGRPCRoute(of, object) })
+			func(c *compiler, of *route) { c.readGRPCRoute(of, object) })
 		for i := range object.Spec.Rules {
 			made.protects = made.protects || protectsRule(grpcRuleFilters(&object.Spec.Rules[i]))
 		}
@@ -130,22 +134,22 @@ func (c *compilation) allRoutes(objects *Objects) []*route {
 	}
 	for _, object := range objects.TLSRoutes {
 		all = append(all, newRoute(kindTLSRoute, object, object.Spec.CommonRouteSpec, object.Spec.Hostnames,
-			func(c *compilation, of *route) { c.readTLSRoute(of, object) }))
+			func(c *compiler, of *route) { c.readTLSRoute(of, object) }))
 	}
 	for _, object := range objects.TCPRoutes {
 		all = append(all, newRoute(kindTCPRoute, object, object.Spec.CommonRouteSpec, nil,
-			func(c *compilation, of *route) { c.readTCPRoute(of, object) }))
+			func(c *compiler, of *route) { c.readTCPRoute(of, object) }))
 	}
 	for _, object := range objects.UDPRoutes {
 		all = append(all, newRoute(kindUDPRoute, object, object.Spec.CommonRouteSpec, nil,
-			func(c *compilation, of *route) { c.readUDPRoute(of, object) }))
+			func(c *compiler, of *route) { c.readUDPRoute(of, object) }))
 	}
 	return all
 }
 
 func newRoute(
 	kind string, object metav1.Object, spec gatewayv1.CommonRouteSpec, hosts []gatewayv1.Hostname,
-	read func(*compilation, *route),
+	read func(*compiler, *route),
 ) *route {
 	found := &route{kind: kind, object: object, parents: spec.ParentRefs, read: read}
 	var refused *refusal
@@ -166,13 +170,13 @@ func newRoute(
 		// Without a host name the route would match all hosts.
 		found.accepted = refused
 	case len(hosts) == 0:
-		found.hosts = []hostname{""}
+		found.hosts = []ownership.Host{""}
 	}
 	return found
 }
 
 // readRules reads the rules once.
-func (c *compilation) readRules(of *route) {
+func (c *compiler) readRules(of *route) {
 	if !of.isRead {
 		of.isRead = true
 		of.read(c, of)
@@ -186,4 +190,61 @@ func (c *compilation) readRules(of *route) {
 		of.bytes = rulesBytes(of.rules)
 		c.read[of.object.GetNamespace()] += of.bytes
 	}
+}
+
+func (c *compiler) addRouteFailure(of *route, refused *refusal) {
+	c.addFailure(of.name(), "spec", refused.reason, strings.TrimPrefix(refused.message, "Dropped Rule: "))
+}
+
+// secretOf resolves a reference to a certificate. invalid is the condition reason of an unusable one.
+func (c *compiler) secretOf(
+	from referrer, reference gatewayv1.SecretObjectReference, invalid string,
+) (*certificate, *refusal) {
+	kind := gatewayv1.Kind(kindSecret)
+	if reference.Kind != nil {
+		kind = *reference.Kind
+	}
+	if ptr.Deref(reference.Group, "") != "" || kind != kindSecret {
+		return nil, refuse(ReasonUnsupported, invalid, "%s %s is not a Secret of the core group", kind, reference.Name)
+	}
+	at := types.NamespacedName{Namespace: from.namespace, Name: string(reference.Name)}
+	if reference.Namespace != nil {
+		at.Namespace = string(*reference.Namespace)
+	}
+	if !c.permitted(from, kindSecret, at) {
+		return nil, refuse(ReasonInvalid, gatewayv1.ListenerReasonRefNotPermitted,
+			"no ReferenceGrant in %s lets a %s of %s refer to Secret %s", at.Namespace, from.kind, from.namespace, at.Name)
+	}
+	found, refused := c.certificateOf(at)
+	if refused != nil {
+		refused.condition = invalid
+	}
+	return found, refused
+}
+
+func (c *compiler) serviceOf(
+	from referrer, reference gatewayv1.BackendObjectReference, protocol corev1.Protocol,
+) (types.NamespacedName, *corev1.ServicePort, *refusal) {
+	kind := gatewayv1.Kind(kindService)
+	if reference.Kind != nil {
+		kind = *reference.Kind
+	}
+	at := types.NamespacedName{Namespace: from.namespace, Name: string(reference.Name)}
+	if reference.Namespace != nil {
+		at.Namespace = string(*reference.Namespace)
+	}
+	if ptr.Deref(reference.Group, "") != "" || kind != kindService {
+		return at, nil, refuse(ReasonUnsupported, gatewayv1.RouteReasonInvalidKind,
+			"%s %s is not a Service of the core group", kind, reference.Name)
+	}
+	if !c.permitted(from, kindService, at) {
+		return at, nil, refuse(ReasonInvalid, gatewayv1.RouteReasonRefNotPermitted,
+			"no ReferenceGrant in %s lets a %s of %s refer to Service %s", at.Namespace, from.kind, from.namespace, at.Name)
+	}
+	if reference.Port == nil {
+		return at, nil, refuse(ReasonInvalid, gatewayv1.RouteReasonBackendNotFound,
+			"Service %s/%s: a port is required", at.Namespace, at.Name)
+	}
+	port, refused := c.servicePort(at, "", *reference.Port, protocol)
+	return at, port, refused
 }

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/millrace-lb/millrace/gateway/nginx"
+)
+
+// NeedsUsers reports whether a class enables ingress-nginx annotations and an Ingress has auth-secret.
+func NeedsUsers(objects *Objects) bool {
+	if !slices.ContainsFunc(objects.Ingresses, func(ingress *networkingv1.Ingress) bool {
+		return ingress.Annotations[nginx.Prefix+"auth-secret"] != ""
+	}) {
+		return false
+	}
+	settings := map[types.NamespacedName]bool{}
+	for _, class := range objects.IngressClasses {
+		if of := class.Spec.Parameters; of != nil {
+			settings[types.NamespacedName{Namespace: ptr.Deref(of.Namespace, ""), Name: of.Name}] = true
+		}
+	}
+	return slices.ContainsFunc(objects.ConfigMaps, func(configMap *corev1.ConfigMap) bool {
+		return settings[keyOf(configMap)] && strings.TrimSpace(configMap.Data[ParameterAnnotations]) == valueOfNginx
+	})
+}

@@ -41,7 +41,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/controller/internal/source"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/write"
 	"github.com/millrace-lb/millrace/gateway/distribution/server"
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 // leaseName names the leader election Lease, the controller's Service and the Secret with its identity.
@@ -152,7 +152,7 @@ func (c *controller) setup(ctx context.Context) error {
 	}
 	c.writer = &write.Writer{
 		Client: c.mgr.GetClient(), Live: c.mgr.GetAPIReader(), Settings: c.proxySettings,
-		Controller: route.GatewayController, Recorder: c.mgr.GetEventRecorder(leaseName), Scheme: c.mgr.GetScheme(),
+		Controller: model.GatewayController, Recorder: c.mgr.GetEventRecorder(leaseName), Scheme: c.mgr.GetScheme(),
 		Log: c.log.WithName("write"),
 	}
 	c.writer.Prepare()
@@ -220,8 +220,8 @@ func (c *controller) touch() {
 	c.nacks.Touch()
 }
 
-func routeSettings(config *Config) route.Settings {
-	settings := route.DefaultSettings()
+func routeSettings(config *Config) model.Settings {
+	settings := model.DefaultSettings()
 	settings.NamespaceBytes, settings.ProxyBytes = config.NamespaceBytes.Value(), config.ProxyBytes.Value()
 	settings.ReservedPorts = []int32{infrastructure.AdminPort}
 	return settings

@@ -33,7 +33,7 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/controller"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
-	gatewayroute "github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 	"github.com/millrace-lb/millrace/test/frozen"
 )
 
@@ -525,8 +525,8 @@ func problemsAreEvents(t *testing.T, e *environment) {
 		Service: &networkingv1.IngressServiceBackend{Name: "nowhere", Port: networkingv1.ServiceBackendPort{Number: 80}},
 	}
 	must(t, e.client.Patch(t.Context(), ingress, before))
-	e.warnedOf(t, ingress, gatewayroute.ReasonNotFound, "there is no Secret shop/missing")
-	e.warnedOf(t, ingress, gatewayroute.ReasonNotFound, "there is no Service shop/nowhere")
+	e.warnedOf(t, ingress, model.ReasonNotFound, "there is no Secret shop/missing")
+	e.warnedOf(t, ingress, model.ReasonNotFound, "there is no Service shop/nowhere")
 	must(t, e.client.Delete(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}))
-	e.warnedOf(t, ingress, gatewayroute.ReasonNotFound, "there is no Service shop/web")
+	e.warnedOf(t, ingress, model.ReasonNotFound, "there is no Service shop/web")
 }

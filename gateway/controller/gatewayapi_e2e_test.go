@@ -28,7 +28,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/gateway/controller"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
-	gatewayroute "github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
@@ -210,7 +210,7 @@ func contestedStatuses(t *testing.T, e *environment) {
 		if err := e.client.Get(ctx, client.ObjectKeyFromObject(gateway), gateway); err != nil {
 			return err
 		}
-		if !meta.IsStatusConditionTrue(gateway.Status.Conditions, gatewayroute.ConditionStatusContested) {
+		if !meta.IsStatusConditionTrue(gateway.Status.Conditions, model.ConditionStatusContested) {
 			return fmt.Errorf("conditions are %+v", gateway.Status.Conditions)
 		}
 		return nil
@@ -269,7 +269,7 @@ func twoInstallations(t *testing.T, e *environment) {
 	e.run(t, func(c *controller.Config) {
 		c.REST, c.Namespace, c.ProxyImage = e.server.Admin(), otherNamespace, "example.com/lbproxy:v2"
 	})
-	e.warnedOf(t, deployment, gatewayroute.ReasonObjectContested, "a second installation of Millrace")
+	e.warnedOf(t, deployment, model.ReasonObjectContested, "a second installation of Millrace")
 	e.contested(t, "Deployment")
 	// Wait for writes in progress, then check that there are none until the pauses end.
 	settled := 0

@@ -27,7 +27,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/controller"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
 	"github.com/millrace-lb/millrace/gateway/resource"
-	gatewayroute "github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
@@ -97,10 +97,10 @@ func TestGuards(t *testing.T) {
 		})
 	}
 	for name, want := range map[string][2]string{
-		"guarded-odd":   {gatewayroute.ReasonAnnotationRefused, "it is not valid UTF-8"},
-		"unguarded-odd": {gatewayroute.ReasonInvalid, "it is not valid UTF-8"},
-		"lookahead":     {gatewayroute.ReasonInvalid, "requests that it could match get 500"},
-		"guarded-room":  {gatewayroute.ReasonNoRoom, ""},
+		"guarded-odd":   {model.ReasonAnnotationRefused, "it is not valid UTF-8"},
+		"unguarded-odd": {model.ReasonInvalid, "it is not valid UTF-8"},
+		"lookahead":     {model.ReasonInvalid, "requests that it could match get 500"},
+		"guarded-room":  {model.ReasonNoRoom, ""},
 	} {
 		ingress := &networkingv1.Ingress{}
 		must(t, e.client.Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: name}, ingress))
@@ -167,7 +167,7 @@ func (e *environment) guards(t *testing.T) {
 	e.create(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: systemNamespace, Name: "nginx"}, Data: map[string]string{"annotations": "ingress-nginx"}})
 	kind, scope, at := "ConfigMap", "Namespace", systemNamespace
 	e.create(t, &networkingv1.IngressClass{ObjectMeta: metav1.ObjectMeta{Name: "nginx"}, Spec: networkingv1.IngressClassSpec{
-		Controller: gatewayroute.IngressController,
+		Controller: model.IngressController,
 		Parameters: &networkingv1.IngressClassParametersReference{Kind: kind, Scope: &scope, Namespace: &at, Name: "nginx"},
 	}})
 	allow := map[string]string{"whitelist-source-range": "198.51.100.0/24"}

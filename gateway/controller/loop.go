@@ -20,6 +20,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/controller/internal/write"
 	"github.com/millrace-lb/millrace/gateway/resource"
 	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/endpoints"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 const (
@@ -42,7 +44,7 @@ type configurations interface {
 type loop struct {
 	source    *source.Source
 	served    configurations
-	settings  route.Settings
+	settings  model.Settings
 	namespace string
 	compiled  func()
 	secrets   func(owner string) (values [][]byte, known bool, err error)
@@ -64,7 +66,7 @@ type loop struct {
 
 type dependent struct {
 	owner string
-	port  route.ServicePort
+	port  model.ServicePort
 }
 
 // cachedEndpoints is a cached resource and the Service that it was computed from.
@@ -186,7 +188,7 @@ func (l *loop) full(ctx context.Context) error {
 		if len(values) > 0 {
 			endpoints = append(endpoints, sharedSecret(values))
 		}
-		owned[owner] = route.Merge(proxy.Resources, endpoints)
+		owned[owner] = model.Merge(proxy.Resources, endpoints)
 	}
 	if err := errors.Join(problems...); err != nil {
 		return err
@@ -206,7 +208,7 @@ func (l *loop) full(ctx context.Context) error {
 }
 
 // awaitBoundary schedules a compilation at the next NotBefore or NotAfter of the certificates.
-func (l *loop) awaitBoundary(certificates []route.Certificate, now time.Time) {
+func (l *loop) awaitBoundary(certificates []model.Certificate, now time.Time) {
 	if l.boundary != nil {
 		l.boundary.Stop()
 	}
@@ -264,7 +266,7 @@ func (l *loop) endpoints(ctx context.Context, services []types.NamespacedName) e
 	return nil
 }
 
-func (l *loop) endpointsOf(ctx context.Context, port route.ServicePort) (*resource.Resource, error) {
+func (l *loop) endpointsOf(ctx context.Context, port model.ServicePort) (*resource.Resource, error) {
 	name := types.NamespacedName{Namespace: port.Namespace, Name: port.Name}
 	service, err := l.source.Service(name)
 	if err != nil {
@@ -279,10 +281,10 @@ func (l *loop) endpointsOf(ctx context.Context, port route.ServicePort) (*resour
 		if err != nil {
 			return nil, err
 		}
-		found = route.Endpoints(service, port.Port, slices)
+		found = endpoints.Of(service, port.Port, slices)
 	}
 	r := &resource.Resource{
-		Name: route.EndpointsName(port),
+		Name: model.EndpointsName(port),
 		Kind: &resource.Resource_Endpoints{Endpoints: found},
 	}
 	if l.cached[name] == nil {
@@ -307,14 +309,14 @@ func (l *loop) fleetsOf(compiled *write.Compiled) map[types.NamespacedName]authe
 	return found
 }
 
-func ownersOf(result *route.Result, objects *route.Objects) []infrastructure.Owner {
-	found := map[route.Object]infrastructure.Owner{}
+func ownersOf(result *model.Result, objects *model.Objects) []infrastructure.Owner {
+	found := map[model.Object]infrastructure.Owner{}
 	for _, ingress := range objects.Ingresses {
-		object := route.Object{Kind: "Ingress", Namespace: ingress.Namespace, Name: ingress.Name}
+		object := model.Object{Kind: "Ingress", Namespace: ingress.Namespace, Name: ingress.Name}
 		found[object] = infrastructure.Owner{Object: object, UID: ingress.UID}
 	}
 	for _, gateway := range objects.Gateways {
-		object := route.Object{Kind: "Gateway", Namespace: gateway.Namespace, Name: gateway.Name}
+		object := model.Object{Kind: "Gateway", Namespace: gateway.Namespace, Name: gateway.Name}
 		found[object] = infrastructure.Owner{Object: object, UID: gateway.UID, Class: string(gateway.Spec.GatewayClassName)}
 	}
 	owners := make([]infrastructure.Owner, 0, len(result.Proxies))

@@ -27,7 +27,7 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
 	"github.com/millrace-lb/millrace/gateway/resource"
-	gatewayroute "github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 	"github.com/millrace-lb/millrace/test/isolated"
 )
@@ -103,9 +103,9 @@ func TestIngressNginx(t *testing.T) {
 		e.hears(t, ask{url: "http://limit.example.com/", from: "127.77.0.10", often: 20}, "503")
 	})
 	for name, want := range map[string][2]string{
-		"snippet": {gatewayroute.ReasonAnnotationRefused, "configuration-snippet"},
-		"missing": {gatewayroute.ReasonAnnotationRefused, "there is no Secret shop/none of type Opaque"},
-		"cors":    {gatewayroute.ReasonAnnotationIgnored, "custom-http-errors"},
+		"snippet": {model.ReasonAnnotationRefused, "configuration-snippet"},
+		"missing": {model.ReasonAnnotationRefused, "there is no Secret shop/none of type Opaque"},
+		"cors":    {model.ReasonAnnotationIgnored, "custom-http-errors"},
 	} {
 		ingress := &networkingv1.Ingress{}
 		must(t, e.client.Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: name}, ingress))

@@ -23,7 +23,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
-	gatewayroute "github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
@@ -36,7 +36,7 @@ func (e *environment) asGateway(t *testing.T) client.Client {
 
 func (e *environment) revokeAll(t *testing.T) {
 	t.Helper()
-	for _, role := range []string{gatewayroute.RoleSecrets, gatewayroute.RoleProxies} {
+	for _, role := range []string{model.RoleSecrets, model.RoleProxies} {
 		must(t, e.client.Delete(t.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: role}}))
 	}
 	t.Cleanup(func() {
@@ -47,7 +47,7 @@ func (e *environment) revokeAll(t *testing.T) {
 
 func (e *environment) grant(t *testing.T, role string) {
 	t.Helper()
-	_, err := e.server.Kubectl(t.Context(), strings.Fields(gatewayroute.GrantCommand(role, namespace))[1:]...)
+	_, err := e.server.Kubectl(t.Context(), strings.Fields(model.GrantCommand(role, namespace))[1:]...)
 	must(t, err)
 	t.Cleanup(func() {
 		binding := &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: role}}
@@ -78,28 +78,28 @@ func permittedNamespaces(t *testing.T, e *environment) {
 
 	proxy := e.proxy(t, address, e.token(t, shared, infrastructure.Audience, e.pod(t, shared, "proxy-1")))
 	proxy.gets(t, leadsTo("web", "198.18.0.1"))
-	e.warnedOf(t, ingress, gatewayroute.ReasonNotPermitted, gatewayroute.GrantCommand(gatewayroute.RoleSecrets, namespace))
-	e.warnedOf(t, dedicated, gatewayroute.ReasonNotPermitted, gatewayroute.GrantCommand(gatewayroute.RoleProxies, namespace))
+	e.warnedOf(t, ingress, model.ReasonNotPermitted, model.GrantCommand(model.RoleSecrets, namespace))
+	e.warnedOf(t, dedicated, model.ReasonNotPermitted, model.GrantCommand(model.RoleProxies, namespace))
 	e.programmed(t, gateway, string(gatewayv1.GatewayReasonPending))
 	told := meta.FindStatusCondition(gateway.Status.Conditions, string(gatewayv1.GatewayConditionProgrammed)).Message
-	if want := gatewayroute.GrantCommand(gatewayroute.RoleProxies, namespace); !strings.Contains(told, want) {
+	if want := model.GrantCommand(model.RoleProxies, namespace); !strings.Contains(told, want) {
 		t.Errorf("the Gateway has the message %q, want %q", told, want)
 	}
 
-	e.grant(t, gatewayroute.RoleSecrets)
+	e.grant(t, model.RoleSecrets)
 	proxy.gets(t, func(has configuration) error {
 		if has["certificate/shop/tls"] == nil {
 			return errors.New("the proxy has no certificate")
 		}
 		return nil
 	})
-	e.grant(t, gatewayroute.RoleProxies)
+	e.grant(t, model.RoleProxies)
 	controlplane.Eventually(t, time.Minute, func(ctx context.Context) error {
 		return errors.Join(e.client.Get(ctx, edge, &appsv1.Deployment{}),
 			e.client.Get(ctx, types.NamespacedName{Namespace: namespace, Name: "ingress-own"}, &appsv1.Deployment{}))
 	})
 
-	must(t, e.client.Delete(t.Context(), &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: gatewayroute.RoleSecrets}}))
+	must(t, e.client.Delete(t.Context(), &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: model.RoleSecrets}}))
 	controlplane.Eventually(t, time.Minute, func(context.Context) error {
 		for len(proxy.updates) > 0 {
 			proxy.has.carryOut(<-proxy.updates)

@@ -25,7 +25,7 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
 	"github.com/millrace-lb/millrace/gateway/resource"
-	gatewayroute "github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 	"github.com/millrace-lb/millrace/test/isolated"
 )
@@ -78,7 +78,7 @@ func TestTenants(t *testing.T) {
 		} {
 			ingress := &networkingv1.Ingress{}
 			must(t, e.client.Get(t.Context(), types.NamespacedName{Namespace: "other", Name: name}, ingress))
-			e.warnedOf(t, ingress, gatewayroute.ReasonConflict, text)
+			e.warnedOf(t, ingress, model.ReasonConflict, text)
 		}
 	})
 	t.Run("edited badly", func(t *testing.T) {
@@ -99,9 +99,9 @@ func (e *environment) editBadly(t *testing.T) {
 	must(t, e.client.Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: "literal"}, ingress))
 	ingress.Annotations["nginx.ingress.kubernetes.io/whitelist-source-range"] = "127.99.0.x"
 	must(t, e.client.Update(t.Context(), ingress))
-	e.warnedOf(t, ingress, gatewayroute.ReasonAnnotationRefused, "the previous version is still served")
+	e.warnedOf(t, ingress, model.ReasonAnnotationRefused, "the previous version is still served")
 	must(t, e.client.Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: "pay"}, ingress))
-	e.warnedOf(t, ingress, gatewayroute.ReasonInvalidCertificate, "the previous certificate is still served")
+	e.warnedOf(t, ingress, model.ReasonInvalidCertificate, "the previous certificate is still served")
 }
 
 func (e *environment) certificate(t *testing.T, of string, names ...string) {

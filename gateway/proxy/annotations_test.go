@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/resource"
 	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
@@ -60,7 +61,7 @@ func TestAuthorizationOfAnIngress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	result := route.Compile(objects, route.DefaultSettings())
+	result := route.Compile(objects, model.DefaultSettings())
 	if len(result.Problems) > 0 || len(result.Proxies) != 1 {
 		t.Fatalf("%d proxies, %+v", len(result.Proxies), result.Problems)
 	}
@@ -75,7 +76,7 @@ func TestAuthorizationOfAnIngress(t *testing.T) {
 		resources = append(resources, r)
 	}
 	for _, of := range result.Proxies[0].Backends {
-		resources = append(resources, endpoints(route.EndpointsName(of), addresses[of.Name]))
+		resources = append(resources, endpoints(model.EndpointsName(of), addresses[of.Name]))
 	}
 	f := start(t, nil, resources...)
 	if refused := told(f.Proxy); refused != "" {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/resource"
 	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
@@ -51,7 +52,7 @@ metadata: {namespace: infra, name: r}
 spec:
   parentRefs: [{name: gw}]
   rules: [{backendRefs: [{name: one, port: 80}, {name: two, port: 80}]}]
-`)), route.DefaultSettings())
+`)), model.DefaultSettings())
 	wanted := map[string][]string{
 		"older": {""},
 		"younger": {"spec.targetRefs[0]: BackendTLSPolicy older is older", "spec.options: unknown key example.com/pinning is ignored",
@@ -73,8 +74,8 @@ spec:
 	if len(wanted) > 0 {
 		t.Errorf("without a status: %v", wanted)
 	}
-	told := route.Problem{
-		Object: route.Object{Kind: "BackendTLSPolicy", Namespace: "infra", Name: "younger"}, Field: "spec.targetRefs[2]", Reason: route.ReasonUnsupported,
+	told := model.Problem{
+		Object: model.Object{Kind: "BackendTLSPolicy", Namespace: "infra", Name: "younger"}, Field: "spec.targetRefs[2]", Reason: model.ReasonUnsupported,
 		Message: "spec.targetRefs[2]: Backend three is not a Service of the core group: the policy has no effect on it",
 	}
 	if !slices.Contains(result.Problems, told) {
@@ -113,7 +114,7 @@ metadata: {namespace: infra, name: r}
 spec:
   parentRefs: [{name: gw}]
   rules: [{backendRefs: [{name: one, port: 80}]}]
-`)), route.DefaultSettings())
+`)), model.DefaultSettings())
 			accepted := result.Statuses.BackendTLSPolicies[0].Status.Ancestors[0].Conditions[0]
 			if isRefused := accepted.Status == metav1.ConditionFalse; isRefused != (want.message != "") || !strings.HasPrefix(accepted.Message, want.message) {
 				t.Errorf("Accepted is %s: %q; want %q", accepted.Status, accepted.Message, want.message)
@@ -129,7 +130,7 @@ spec:
 	}
 }
 
-func backendOf(t *testing.T, result *route.Result, name string) *resource.Backend {
+func backendOf(t *testing.T, result *model.Result, name string) *resource.Backend {
 	t.Helper()
 	for _, each := range result.Proxies[0].Resources {
 		if each.GetName() == name {
@@ -177,7 +178,7 @@ metadata: {namespace: infra, name: r}
 spec:
   parentRefs: [{name: gw}]
   rules: [{backendRefs: [{name: asking, port: 80}]}]
-`)), route.DefaultSettings())
+`)), model.DefaultSettings())
 			if backendOf(t, result, "backend/infra/asking/80").GetProxyProtocol() {
 				t.Error("the backend of an HTTPRoute gets a header")
 			}
@@ -192,7 +193,7 @@ spec:
 	}
 }
 
-func passedBackend(result *route.Result) *resource.Backend {
+func passedBackend(result *model.Result) *resource.Backend {
 	for _, proxy := range result.Proxies {
 		for _, each := range proxy.Resources {
 			if strings.HasSuffix(each.GetName(), "/passthrough") {
@@ -239,7 +240,7 @@ metadata: {namespace: infra, name: r}
 spec:
   parentRefs: [{name: gw}]
   rules: [{backendRefs: [{name: one, port: 80}]}]
-`)), route.DefaultSettings())
+`)), model.DefaultSettings())
 			conditions := result.Statuses.BackendTLSPolicies[0].Status.Ancestors[0].Conditions
 			for i, want := range []string{test.accepted, test.resolved} {
 				if got := string(conditions[i].Status) + " " + conditions[i].Message; !strings.HasPrefix(got, want) {

@@ -23,6 +23,7 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/resource"
 	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
@@ -46,9 +47,9 @@ func TestBadObjects(t *testing.T) {
 	for file, objects := range scenarios(t) {
 		t.Run(file, func(t *testing.T) {
 			all := selected(good, objects, func(string) bool { return true })
-			bad := faults(route.Compile(all, route.DefaultSettings()))
+			bad := faults(route.Compile(all, model.DefaultSettings()))
 			support := selected(good, objects, func(name string) bool { return len(bad[name]) == 0 })
-			before := route.Compile(support, route.DefaultSettings())
+			before := route.Compile(support, model.DefaultSettings())
 			for name, messages := range bad {
 				total++
 				for _, message := range messages {
@@ -58,7 +59,7 @@ func TestBadObjects(t *testing.T) {
 				}
 				one := selected(good, objects, func(other string) bool { return len(bad[other]) == 0 || other == name })
 				youngest(one, name)
-				was, is := outcome(before, name), outcome(route.Compile(one, route.DefaultSettings()), name)
+				was, is := outcome(before, name), outcome(route.Compile(one, model.DefaultSettings()), name)
 				if !strings.HasPrefix(file, "testdata/bad/") {
 					// Bad objects of other folders have valid parts, which affect others of the scenario.
 					maps.DeleteFunc(was, func(name, _ string) bool { return !strings.Contains(name, " good") })
@@ -73,7 +74,7 @@ func TestBadObjects(t *testing.T) {
 	}
 }
 
-func selected(good, others *route.Objects, wanted func(name string) bool) *route.Objects {
+func selected(good, others *model.Objects, wanted func(name string) bool) *model.Objects {
 	found := *good
 	into, from := reflect.ValueOf(&found).Elem(), reflect.ValueOf(others).Elem()
 	for i := range into.NumField() {
@@ -106,7 +107,7 @@ func nameOf(list string, value reflect.Value) string {
 }
 
 // youngest makes an object younger than all others, so that it cannot take anything from them.
-func youngest(objects *route.Objects, name string) {
+func youngest(objects *model.Objects, name string) {
 	fields := reflect.ValueOf(objects).Elem()
 	for i := range fields.NumField() {
 		if fields.Field(i).Kind() != reflect.Slice {
@@ -125,7 +126,7 @@ func youngest(objects *route.Objects, name string) {
 }
 
 // targets are the Services of a policy. Their backends may be refused.
-func targets(objects *route.Objects, name string) []string {
+func targets(objects *model.Objects, name string) []string {
 	var found []string
 	for _, policy := range objects.BackendTLSPolicies {
 		if name == "BackendTLSPolicy "+policy.Namespace+"/"+policy.Name {
@@ -138,7 +139,7 @@ func targets(objects *route.Objects, name string) []string {
 }
 
 // faults are the error messages by object. Errors caused by another object are reported there.
-func faults(result *route.Result) map[string][]string {
+func faults(result *model.Result) map[string][]string {
 	found := map[string][]string{}
 	for _, problem := range result.Problems {
 		name := fmt.Sprintf("%s %s/%s", problem.Object.Kind, problem.Object.Namespace, problem.Object.Name)
@@ -164,7 +165,7 @@ func faults(result *route.Result) map[string][]string {
 }
 
 // conditionsOf returns the conditions of each object, with the ones of its listeners and parents.
-func conditionsOf(result *route.Result) map[string][]metav1.Condition {
+func conditionsOf(result *model.Result) map[string][]metav1.Condition {
 	found := map[string][]metav1.Condition{}
 	add := func(kind, namespace, name string, conditions []metav1.Condition) {
 		subject := fmt.Sprintf("%s %s/%s", kind, namespace, name)
@@ -186,7 +187,7 @@ func conditionsOf(result *route.Result) map[string][]metav1.Condition {
 			add("ListenerSet", each.Namespace, each.Name, listener.Conditions)
 		}
 	}
-	for kind, list := range map[string][]route.Status[gatewayv1.RouteStatus]{
+	for kind, list := range map[string][]model.Status[gatewayv1.RouteStatus]{
 		"HTTPRoute": statuses.HTTPRoutes, "GRPCRoute": statuses.GRPCRoutes, "TLSRoute": statuses.TLSRoutes,
 		"TCPRoute": statuses.TCPRoutes, "UDPRoute": statuses.UDPRoutes,
 	} {
@@ -220,7 +221,7 @@ func notDisturbed(t *testing.T, bad string, targets []string, was, is map[string
 	}
 }
 
-func outcome(result *route.Result, but string) map[string]string {
+func outcome(result *model.Result, but string) map[string]string {
 	kind, name, _ := strings.Cut(but, " ")
 	rules := strings.ToLower(kind) + "/" + name + "/"
 	found := map[string]string{}
@@ -298,7 +299,7 @@ spec: {parentRefs: [%s], rules: [{backendRefs: [{name: s, port: 443}]}]}
 	if err != nil {
 		t.Fatal(err)
 	}
-	result := route.Compile(objects, route.DefaultSettings())
+	result := route.Compile(objects, model.DefaultSettings())
 	ancestors := result.Statuses.BackendTLSPolicies[0].Status.Ancestors
 	if len(ancestors) != 15 {
 		t.Fatalf("%d entries, want 15", len(ancestors))
@@ -321,7 +322,7 @@ spec: {parentRefs: [%s], rules: [{backendRefs: [{name: s, port: 443}]}]}
 	}
 	for _, gateway := range result.Statuses.Gateways {
 		resolved := meta.FindStatusCondition(gateway.Status.Conditions, string(gatewayv1.GatewayConditionResolvedRefs))
-		if full := resolved.Reason == route.ReasonPolicyFull; full != refusing[gateway.Name] {
+		if full := resolved.Reason == model.ReasonPolicyFull; full != refusing[gateway.Name] {
 			t.Errorf("%s says %v", gateway.Name, resolved)
 		}
 	}

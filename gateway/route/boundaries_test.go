@@ -20,6 +20,7 @@ import (
 
 	gatewayapi "github.com/millrace-lb/millrace/config/gateway-api"
 	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
@@ -80,7 +81,7 @@ func TestBoundaries(t *testing.T) {
 				refused[at.field] = append(refused[at.field], err.Error())
 				continue
 			}
-			if why := notAccepted(route.Compile(objects, route.DefaultSettings()), object); why != "" {
+			if why := notAccepted(route.Compile(objects, model.DefaultSettings()), object); why != "" {
 				refused[at.field] = append(refused[at.field], fmt.Sprintf("%.60v: %.200s", at.value, why))
 			}
 		}
@@ -247,7 +248,7 @@ func put(object any, path []any, value any) {
 	}
 }
 
-func notAccepted(result *route.Result, object *unstructured.Unstructured) string {
+func notAccepted(result *model.Result, object *unstructured.Unstructured) string {
 	conditions := conditionsOf(result)[fmt.Sprintf("%s %s/%s", object.GetKind(), object.GetNamespace(), object.GetName())]
 	if len(conditions) == 0 {
 		return "it has no status"

@@ -16,6 +16,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
@@ -40,7 +41,7 @@ func longRoute(namespace string, i, kilobytes int, hosts ...gatewayv1.Hostname) 
 }
 
 // sizeOf returns the size of the only proxies' configuration without the settings of its owner.
-func sizeOf(t *testing.T, result *route.Result) (bytes int64) {
+func sizeOf(t *testing.T, result *model.Result) (bytes int64) {
 	t.Helper()
 	if len(result.Proxies) != 1 {
 		t.Fatalf("%d proxies, want 1", len(result.Proxies))
@@ -52,7 +53,7 @@ func sizeOf(t *testing.T, result *route.Result) (bytes int64) {
 }
 
 // admitted returns the indices of a namespace's accepted routes. Other routes must have reason NoRoom.
-func admitted(t *testing.T, result *route.Result, namespace string) (numbers []int) {
+func admitted(t *testing.T, result *model.Result, namespace string) (numbers []int) {
 	t.Helper()
 	for _, found := range result.Statuses.HTTPRoutes {
 		if found.Namespace != namespace {
@@ -66,7 +67,7 @@ func admitted(t *testing.T, result *route.Result, namespace string) (numbers []i
 		switch {
 		case accepted.Status == metav1.ConditionTrue:
 			numbers = append(numbers, number)
-		case accepted.Reason != route.ReasonNoRoom || !strings.Contains(accepted.Message, namespace):
+		case accepted.Reason != model.ReasonNoRoom || !strings.Contains(accepted.Message, namespace):
 			t.Errorf("route %s/%s: %s: %s", namespace, found.Name, accepted.Reason, accepted.Message)
 		}
 	}
@@ -88,7 +89,7 @@ func TestRoomOfANamespace(t *testing.T) {
 		objects.HTTPRoutes = append(objects.HTTPRoutes, longRoute("many", 9-i, 10, "a.example.com", "b.example.com"))
 	}
 	objects.HTTPRoutes = append(objects.HTTPRoutes, longRoute("other", 99, 40, "c.example.com"))
-	settings := route.DefaultSettings()
+	settings := model.DefaultSettings()
 	settings.NamespaceBytes = 100_000
 	result := route.Compile(objects, settings)
 	if got := admitted(t, result, "many"); !slices.Equal(got, upTo(4)) {
@@ -114,7 +115,7 @@ func TestRoomIsShared(t *testing.T) {
 		objects.HTTPRoutes = append(objects.HTTPRoutes, longRoute("one", i, 10, "a.example.com"), longRoute("two", 100+i, 10, "b.example.com"))
 	}
 	objects.HTTPRoutes = append(objects.HTTPRoutes, longRoute("little", 999, 10, "c.example.com"))
-	settings := route.DefaultSettings()
+	settings := model.DefaultSettings()
 	settings.NamespaceBytes, settings.ProxyBytes = 150_000, 120_000
 	result := route.Compile(objects, settings)
 	one, two := admitted(t, result, "one"), admitted(t, result, "two")
@@ -157,14 +158,14 @@ func TestRoomOfListeners(t *testing.T) {
 	}
 	objects.HTTPRoutes = []*gatewayv1.HTTPRoute{of}
 	one := int64(len(chain)+len(key)) + 128
-	settings := route.DefaultSettings()
+	settings := model.DefaultSettings()
 	settings.NamespaceBytes = 20*one + 35_000
 	result := route.Compile(objects, settings)
 	accepted, refused := 0, 0
 	for _, parent := range result.Statuses.HTTPRoutes[0].Status.Parents {
 		if meta.IsStatusConditionTrue(parent.Conditions, "Accepted") {
 			accepted++
-		} else if meta.FindStatusCondition(parent.Conditions, "Accepted").Reason == route.ReasonNoRoom {
+		} else if meta.FindStatusCondition(parent.Conditions, "Accepted").Reason == model.ReasonNoRoom {
 			refused++
 		}
 	}
@@ -188,7 +189,7 @@ func TestRoomOfListeners(t *testing.T) {
 }
 
 // attachedSets counts accepted ListenerSets, which must be the oldest.
-func attachedSets(t *testing.T, result *route.Result) (accepted int) {
+func attachedSets(t *testing.T, result *model.Result) (accepted int) {
 	t.Helper()
 	youngest := 0
 	for _, set := range result.Statuses.ListenerSets {
@@ -199,7 +200,7 @@ func attachedSets(t *testing.T, result *route.Result) (accepted int) {
 		if meta.IsStatusConditionTrue(set.Status.Conditions, "Accepted") {
 			accepted++
 			youngest = max(youngest, number)
-		} else if got := meta.FindStatusCondition(set.Status.Listeners[0].Conditions, "Accepted").Reason; got != route.ReasonNoRoom {
+		} else if got := meta.FindStatusCondition(set.Status.Listeners[0].Conditions, "Accepted").Reason; got != model.ReasonNoRoom {
 			t.Errorf("ListenerSet %s is refused for %s", set.Name, got)
 		}
 	}
@@ -211,7 +212,7 @@ func attachedSets(t *testing.T, result *route.Result) (accepted int) {
 
 func ingressClass() *networkingv1.IngressClass {
 	return &networkingv1.IngressClass{
-		ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: networkingv1.IngressClassSpec{Controller: route.IngressController},
+		ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: networkingv1.IngressClassSpec{Controller: model.IngressController},
 	}
 }
 
@@ -235,12 +236,12 @@ func longIngress(namespace string, i, kilobytes int) *networkingv1.Ingress {
 }
 
 func TestRoomOfIngresses(t *testing.T) {
-	objects := &route.Objects{IngressClasses: []*networkingv1.IngressClass{ingressClass()}}
+	objects := &model.Objects{IngressClasses: []*networkingv1.IngressClass{ingressClass()}}
 	for i := range 10 {
 		objects.Ingresses = append(objects.Ingresses, longIngress("many", 9-i, 10))
 	}
 	objects.Ingresses = append(objects.Ingresses, longIngress("other", 99, 10))
-	settings := route.DefaultSettings()
+	settings := model.DefaultSettings()
 	settings.NamespaceBytes = 49_000
 	result := route.Compile(objects, settings)
 	var served []string
@@ -252,7 +253,7 @@ func TestRoomOfIngresses(t *testing.T) {
 	}
 	told := 0
 	for _, problem := range result.Problems {
-		if problem.Reason == route.ReasonNoRoom && problem.Object.Namespace == "many" && strings.HasPrefix(problem.Message, "spec: older objects of namespace many use its share") &&
+		if problem.Reason == model.ReasonNoRoom && problem.Object.Namespace == "many" && strings.HasPrefix(problem.Message, "spec: older objects of namespace many use its share") &&
 			strings.Contains(problem.Message, "49000 bytes") {
 			told++
 		}
@@ -270,7 +271,7 @@ func TestUnreadRoutes(t *testing.T) {
 	for i := range 10 {
 		objects.HTTPRoutes = append(objects.HTTPRoutes, longRoute("many", i, 10, "a.example.com"))
 	}
-	settings := route.DefaultSettings()
+	settings := model.DefaultSettings()
 	settings.NamespaceBytes = 15_000
 	result := route.Compile(objects, settings)
 	if got := admitted(t, result, "many"); !slices.Equal(got, upTo(1)) {
@@ -291,9 +292,9 @@ func TestUnreadRoutes(t *testing.T) {
 // TestNoRoomSaysNoSums checks that the message does not change with other objects, which would rewrite all
 // statuses.
 func TestNoRoomSaysNoSums(t *testing.T) {
-	settings := route.DefaultSettings()
+	settings := model.DefaultSettings()
 	settings.NamespaceBytes, settings.ProxyBytes = 100_000, 150_000
-	compile := func(kilobytes int) (routes []route.Status[gatewayv1.RouteStatus], problems []route.Problem) {
+	compile := func(kilobytes int) (routes []model.Status[gatewayv1.RouteStatus], problems []model.Problem) {
 		objects := emptyGateway()
 		// The namespaces exceed both the limit of the proxies and the limit for reading.
 		objects.HTTPRoutes = append(objects.HTTPRoutes,
@@ -307,7 +308,7 @@ func TestNoRoomSaysNoSums(t *testing.T) {
 			objects.Ingresses = append(objects.Ingresses, longIngress("many", i, size))
 		}
 		result := route.Compile(objects, settings)
-		return result.Statuses.HTTPRoutes, slices.DeleteFunc(result.Problems, func(p route.Problem) bool { return p.Reason != route.ReasonNoRoom })
+		return result.Statuses.HTTPRoutes, slices.DeleteFunc(result.Problems, func(p model.Problem) bool { return p.Reason != model.ReasonNoRoom })
 	}
 	routes, problems := compile(20)
 	others, changed := compile(40)
@@ -318,7 +319,7 @@ func TestNoRoomSaysNoSums(t *testing.T) {
 		if *before != *after {
 			t.Errorf("route %s/%s says %q, and after another route's change %q", routes[i].Namespace, routes[i].Name, before.Message, after.Message)
 		}
-		if before.Reason == route.ReasonNoRoom {
+		if before.Reason == model.ReasonNoRoom {
 			refused++
 		}
 	}

@@ -7,11 +7,16 @@ import (
 	"slices"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
+	"github.com/millrace-lb/millrace/gateway/route/internal/builder"
+	"github.com/millrace-lb/millrace/gateway/route/internal/certificate"
+	"github.com/millrace-lb/millrace/gateway/route/internal/gatewayapi"
+	"github.com/millrace-lb/millrace/gateway/route/internal/ingress"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 // Compile compiles objects into proxy configurations, frontends and statuses. The order of the objects
 // does not change the result.
-func Compile(objects *Objects, settings Settings) *Result {
+func Compile(objects *model.Objects, settings model.Settings) *model.Result {
 	return new(Compiler).Compile(objects, settings)
 }
 
@@ -21,9 +26,9 @@ func Compile(objects *Objects, settings Settings) *Result {
 // (Result.Retained); otherwise the results are those of the function Compile. The zero value is ready to
 // use. A Compiler is not safe for concurrent use.
 type Compiler struct {
-	certificates certificateCache
-	previous     map[Object][]*resource.Resource
-	good         versions
+	certificates certificate.Cache
+	previous     map[model.Object][]*resource.Resource
+	good         builder.Versions
 }
 
 // maxRestores bounds how often a compilation is repeated with previous versions of failed objects: the
@@ -31,51 +36,51 @@ type Compiler struct {
 const maxRestores = 3
 
 // Compile compiles the next version of the objects.
-func (c *Compiler) Compile(objects *Objects, settings Settings) *Result {
-	c.certificates.begin()
+func (c *Compiler) Compile(objects *model.Objects, settings model.Settings) *model.Result {
+	c.certificates.Begin()
 	run := c.run(objects, settings, nil)
-	failed := run.failed
+	failed := run.Failed
 	for range maxRestores {
-		restored, retained := c.good.restore(objects, failed)
-		if len(retained) == len(run.retained) {
+		restored, retained := restore(c.good, objects, failed)
+		if len(retained) == len(run.Retained) {
 			break
 		}
 		run = c.run(restored, settings, retained)
 		// A restored object can make others fail: the parameters of a class enable the annotations of
 		// Ingresses.
-		for name, failures := range run.failed {
+		for name, failures := range run.Failed {
 			if failed[name] == nil {
 				failed[name] = failures
 			}
 		}
 	}
-	run.addRetained()
-	c.good = c.good.next(run)
-	run.result.Retained = append(run.result.Retained, c.certificates.staleSecrets()...)
-	finish(run.result)
-	run.result.Certificates = c.certificates.list()
-	c.certificates.end()
-	c.previous = make(map[Object][]*resource.Resource, len(run.result.Proxies))
-	for _, proxy := range run.result.Proxies {
+	run.AddRetained()
+	c.good = nextVersions(c.good, run)
+	run.Result.Retained = append(run.Result.Retained, c.certificates.StaleSecrets()...)
+	finish(run.Result)
+	run.Result.Certificates = c.certificates.List()
+	c.certificates.End()
+	c.previous = make(map[model.Object][]*resource.Resource, len(run.Result.Proxies))
+	for _, proxy := range run.Result.Proxies {
 		c.previous[proxy.Owner] = proxy.Resources
 	}
-	return run.result
+	return run.Result
 }
 
-func (c *Compiler) run(objects *Objects, settings Settings, retained map[Object][]Problem) *compilation {
-	run := newCompilation(objects, settings, &c.certificates, c.previous, retained)
-	compileIngresses(run, objects)
-	compileGateways(run, objects)
+func (c *Compiler) run(objects *model.Objects, settings model.Settings, retained map[model.Object][]model.Problem) *builder.Builder {
+	run := builder.New(objects, settings, &c.certificates, c.previous, retained)
+	ingress.Compile(run, objects)
+	gatewayapi.Compile(run, objects)
 	return run
 }
 
-func finish(result *Result) {
-	slices.SortFunc(result.Proxies, func(a, b *Proxy) int { return compareObjects(a.Owner, b.Owner) })
-	slices.SortStableFunc(result.Problems, func(a, b Problem) int {
-		return cmp.Or(compareObjects(a.Object, b.Object), cmp.Compare(a.Field, b.Field),
+func finish(result *model.Result) {
+	slices.SortFunc(result.Proxies, func(a, b *model.Proxy) int { return model.CompareObjects(a.Owner, b.Owner) })
+	slices.SortStableFunc(result.Problems, func(a, b model.Problem) int {
+		return cmp.Or(model.CompareObjects(a.Object, b.Object), cmp.Compare(a.Field, b.Field),
 			cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Message, b.Message))
 	})
 	result.Problems = slices.Compact(result.Problems)
-	slices.SortFunc(result.Retained, compareObjects)
+	slices.SortFunc(result.Retained, model.CompareObjects)
 	result.Retained = slices.Compact(result.Retained)
 }

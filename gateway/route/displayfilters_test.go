@@ -9,11 +9,11 @@ import (
 	"testing"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-func checkFilters(t *testing.T, result *route.Result, wanted []string) {
+func checkFilters(t *testing.T, result *model.Result, wanted []string) {
 	for _, line := range wanted {
 		request, want, found := strings.Cut(line, "=>")
 		if !found {
@@ -25,7 +25,7 @@ func checkFilters(t *testing.T, result *route.Result, wanted []string) {
 	}
 }
 
-func done(t *testing.T, result *route.Result, line string) string {
+func done(t *testing.T, result *model.Result, line string) string {
 	owner, rest, _ := strings.Cut(line, " ")
 	request, err := parseRequest(strings.Fields(rest))
 	if err != nil {

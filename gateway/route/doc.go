@@ -9,7 +9,9 @@
 //	                                Ingresses    ports and VIP of each Ingress
 //	                                Problems     of Ingresses, which have no conditions
 //
-// Endpoints are compiled separately because they change often and nothing else depends on them.
+// Package model defines these types. Packages ingress and gatewayapi compile their objects separately;
+// package builder resolves the references of both and collects the resources of each proxy.
+// Endpoints are compiled by package endpoints because they change often and nothing else depends on them.
 //
 // Behavior that Kubernetes and Gateway API leave to the implementation:
 //

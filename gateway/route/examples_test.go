@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 	"github.com/millrace-lb/millrace/test/harness"
 )
@@ -79,7 +80,7 @@ func TestExamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	result := route.Compile(objects, route.DefaultSettings())
+	result := route.Compile(objects, model.DefaultSettings())
 	if len(result.Problems) > 0 {
 		t.Errorf("problems: %+v", result.Problems)
 	}

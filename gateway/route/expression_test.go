@@ -13,16 +13,17 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 	"github.com/millrace-lb/millrace/gateway/resource"
 	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 func compiled(t *testing.T, routes ...*gatewayv1.HTTPRoute) ([]*resource.Resource, []bool) {
 	t.Helper()
 	meta := metav1.ObjectMeta{Namespace: "shared", Name: "gw"}
 	all := gatewayv1.NamespacesFromAll
-	objects := &route.Objects{
+	objects := &model.Objects{
 		GatewayClasses: []*gatewayv1.GatewayClass{{
 			ObjectMeta: metav1.ObjectMeta{Name: "millrace"},
-			Spec:       gatewayv1.GatewayClassSpec{ControllerName: route.DefaultSettings().GatewayController},
+			Spec:       gatewayv1.GatewayClassSpec{ControllerName: model.DefaultSettings().GatewayController},
 		}},
 		Gateways: []*gatewayv1.Gateway{{ObjectMeta: meta, Spec: gatewayv1.GatewaySpec{
 			GatewayClassName: "millrace",
@@ -33,7 +34,7 @@ func compiled(t *testing.T, routes ...*gatewayv1.HTTPRoute) ([]*resource.Resourc
 		}}},
 		HTTPRoutes: routes,
 	}
-	result := route.Compile(objects, route.DefaultSettings())
+	result := route.Compile(objects, model.DefaultSettings())
 	accepted := make([]bool, len(routes))
 	for i, r := range routes {
 		for _, status := range result.Statuses.HTTPRoutes {

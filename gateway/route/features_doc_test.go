@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/gateway-api/pkg/features"
 
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/internal/gatewayapi"
 )
 
 // TestFeaturesAreDocumented compares docs/gateway.md with the code and with all features of Gateway API.
@@ -33,8 +33,8 @@ func TestFeaturesAreDocumented(t *testing.T) {
 	}
 	supported, missing := named(yes), named(no)
 	slices.Sort(supported)
-	if !slices.Equal(supported, route.Features()) {
-		t.Errorf("documented as supported:\n%q\nin the code:\n%q", supported, route.Features())
+	if !slices.Equal(supported, gatewayapi.Features()) {
+		t.Errorf("documented as supported:\n%q\nin the code:\n%q", supported, gatewayapi.Features())
 	}
 	mesh := features.SetsToNamesSet(features.MeshCoreFeatures, features.MeshExtendedFeatures)
 	all := features.SetsToNamesSet(features.AllFeatures).Difference(mesh)

@@ -12,16 +12,17 @@ import (
 	"sigs.k8s.io/gateway-api/pkg/features"
 
 	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 func classStatus(t *testing.T, version string) gatewayv1.GatewayClassStatus {
 	t.Helper()
 	class := &gatewayv1.GatewayClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "millrace", Generation: 7},
-		Spec:       gatewayv1.GatewayClassSpec{ControllerName: route.GatewayController},
+		Spec:       gatewayv1.GatewayClassSpec{ControllerName: model.GatewayController},
 	}
-	objects := &route.Objects{GatewayClasses: []*gatewayv1.GatewayClass{class}, GatewayAPIVersion: version}
-	found := route.Compile(objects, route.DefaultSettings()).Statuses.GatewayClasses
+	objects := &model.Objects{GatewayClasses: []*gatewayv1.GatewayClass{class}, GatewayAPIVersion: version}
+	found := route.Compile(objects, model.DefaultSettings()).Statuses.GatewayClasses
 	if len(found) != 1 {
 		t.Fatalf("%d statuses, want one", len(found))
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/resource"
 	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
@@ -92,7 +93,7 @@ func draw(t *rapid.T, template string) string {
 }
 
 type edits struct {
-	live    map[int]*route.Objects
+	live    map[int]*model.Objects
 	created map[int]time.Time
 	version int
 }
@@ -121,7 +122,7 @@ func (e *edits) edit(t *rapid.T, at int) {
 	e.live[at] = parsed
 }
 
-func objectsOf(objects *route.Objects) []metav1.Object {
+func objectsOf(objects *model.Objects) []metav1.Object {
 	var found []metav1.Object
 	fields := reflect.ValueOf(objects).Elem()
 	for i := range fields.NumField() {
@@ -132,8 +133,8 @@ func objectsOf(objects *route.Objects) []metav1.Object {
 	return found
 }
 
-func (e *edits) objects() *route.Objects {
-	all := &route.Objects{}
+func (e *edits) objects() *model.Objects {
+	all := &model.Objects{}
 	into := reflect.ValueOf(all).Elem()
 	for at := range world {
 		if e.live[at] == nil {
@@ -154,7 +155,7 @@ func (e *edits) objects() *route.Objects {
 func TestCompilerFollows(t *testing.T) {
 	seen, compared := map[string]bool{}, 0
 	rapid.Check(t, func(t *rapid.T) {
-		e := &edits{live: map[int]*route.Objects{}, created: map[int]time.Time{}}
+		e := &edits{live: map[int]*model.Objects{}, created: map[int]time.Time{}}
 		for at := range world {
 			e.edit(t, at)
 		}
@@ -165,8 +166,8 @@ func TestCompilerFollows(t *testing.T) {
 				e.edit(t, rapid.IntRange(0, len(world)-1).Draw(t, "object"))
 			}
 			objects := e.objects()
-			got := compiler.Compile(objects, route.DefaultSettings())
-			want := route.Compile(objects, route.DefaultSettings())
+			got := compiler.Compile(objects, model.DefaultSettings())
+			want := route.Compile(objects, model.DefaultSettings())
 			if len(got.Retained) > 0 {
 				want = got
 			} else {

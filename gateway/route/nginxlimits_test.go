@@ -11,6 +11,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
@@ -36,7 +37,7 @@ func TestAliasesHaveRoom(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	settings := route.DefaultSettings()
+	settings := model.DefaultSettings()
 	settings.NamespaceBytes = 64 << 10
 	result := route.Compile(objects, settings)
 	groups := 0
@@ -48,8 +49,8 @@ func TestAliasesHaveRoom(t *testing.T) {
 	if groups < 2 || groups > aliases/2 {
 		t.Errorf("%d of %d names have rules", groups, aliases+1)
 	}
-	if !slices.ContainsFunc(result.Problems, func(p route.Problem) bool {
-		return p.Reason == route.ReasonNoRoom && p.Object.Namespace == "other"
+	if !slices.ContainsFunc(result.Problems, func(p model.Problem) bool {
+		return p.Reason == model.ReasonNoRoom && p.Object.Namespace == "other"
 	}) {
 		t.Errorf("nobody is told: %v", result.Problems)
 	}
@@ -58,7 +59,7 @@ func TestAliasesHaveRoom(t *testing.T) {
 // TestGuardsWithoutRoom checks that requests of a protecting object without room reach no other rule, and that
 // a namespace without reserve is closed.
 func TestGuardsWithoutRoom(t *testing.T) {
-	settings := route.DefaultSettings()
+	settings := model.DefaultSettings()
 	settings.NamespaceBytes = 60_000
 	for _, test := range []struct {
 		guards                  int
@@ -84,7 +85,7 @@ func TestGuardsWithoutRoom(t *testing.T) {
 			guard.Spec.Rules[0].Filters[0].ExternalAuth = &gatewayv1.HTTPExternalAuthFilter{ExternalAuthProtocol: gatewayv1.HTTPRouteExternalAuthHTTPProtocol}
 			gateway.HTTPRoutes = append(gateway.HTTPRoutes, guard)
 		}
-		for name, of := range map[string]*route.Objects{"Ingresses": objects, "HTTPRoutes": gateway} {
+		for name, of := range map[string]*model.Objects{"Ingresses": objects, "HTTPRoutes": gateway} {
 			resources := route.Compile(of, settings).Proxies[0].Resources
 			for _, request := range [][3]string{{"a.example", "/", test.open}, {"a.example", "/admin0", test.protected}, {"b.example", "/", test.others}} {
 				found, got := routetest.Match(resources, routetest.Request{Port: 80, Host: request[0], Method: "GET", Path: request[1]}), "closed"
@@ -103,7 +104,7 @@ func TestGuardsWithoutRoom(t *testing.T) {
 }
 
 // guardedIngresses returns an open Ingress, younger ones with long address lists, and another namespace's.
-func guardedIngresses(t *testing.T, guards int) *route.Objects {
+func guardedIngresses(t *testing.T, guards int) *model.Objects {
 	t.Helper()
 	ingress := "{apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {namespace: %s, name: open}, spec: {ingressClassName: web, rules: [{host: %s, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: s, port: {number: 1}}}}]}}]}}\n---\n"
 	service := "{apiVersion: v1, kind: Service, metadata: {namespace: %s, name: s}, spec: {ports: [{port: 1}]}}\n---\n"

@@ -14,6 +14,8 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/resource"
 	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
+	"github.com/millrace-lb/millrace/gateway/route/parameters"
 )
 
 func TestDrainPeriod(t *testing.T) {
@@ -22,15 +24,15 @@ func TestDrainPeriod(t *testing.T) {
 		"1s": time.Second, "90m": 90 * time.Minute, " 1h ": time.Hour, "168h": 168 * time.Hour,
 		"": 0, "0s": 0, "-1h": 0, "169h": 0, "1": 0, "999ms": 0,
 	} {
-		objects := &route.Objects{
+		objects := &model.Objects{
 			ConfigMaps: []*corev1.ConfigMap{{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "infra", Name: "parameters"},
-				Data:       map[string]string{route.ParameterDrainPeriod: text},
+				Data:       map[string]string{parameters.DrainPeriod: text},
 			}},
 			GatewayClasses: []*gatewayv1.GatewayClass{{
 				ObjectMeta: metav1.ObjectMeta{Name: "millrace"},
 				Spec: gatewayv1.GatewayClassSpec{
-					ControllerName: route.GatewayController,
+					ControllerName: model.GatewayController,
 					ParametersRef:  &gatewayv1.ParametersReference{Kind: "ConfigMap", Namespace: &namespace, Name: "parameters"},
 				},
 			}},
@@ -39,7 +41,7 @@ func TestDrainPeriod(t *testing.T) {
 				Spec:       gatewayv1.GatewaySpec{GatewayClassName: "millrace"},
 			}},
 		}
-		result := route.Compile(objects, route.DefaultSettings())
+		result := route.Compile(objects, model.DefaultSettings())
 		if got := result.Proxies[0].Parameters.DrainPeriod; got != want {
 			t.Errorf("%q is %s, want %s", text, got, want)
 		}
@@ -54,46 +56,46 @@ func TestPlacement(t *testing.T) {
 	seconds := int64(5)
 	for _, test := range []struct {
 		key, text string
-		want      route.Parameters
+		want      model.Parameters
 		refused   string
 	}{
-		{route.ParameterPullSecrets, "[{name: registry}]", route.Parameters{PullSecrets: []corev1.LocalObjectReference{{Name: "registry"}}}, ""},
-		{route.ParameterPullSecrets, "registry", route.Parameters{}, "it does not have the form of a pod's spec"},
-		{route.ParameterPullSecrets, "[{name: a}, {name: B_}]", route.Parameters{}, "item 2: a lowercase RFC 1123 subdomain"},
-		{route.ParameterPullSecrets, "[{nam: a}]", route.Parameters{}, `unknown field "nam"`},
-		{route.ParameterNodeSelector, "{kubernetes.io/arch: amd64}", route.Parameters{NodeSelector: map[string]string{"kubernetes.io/arch": "amd64"}}, ""},
-		{route.ParameterNodeSelector, "disk: ssd\nzone: a", route.Parameters{NodeSelector: map[string]string{"disk": "ssd", "zone": "a"}}, ""},
-		{route.ParameterNodeSelector, "{disk: a b}", route.Parameters{}, "disk: a valid label must be"},
-		{route.ParameterNodeSelector, "[a]", route.Parameters{}, "it does not have the form of a pod's spec"},
+		{parameters.PullSecrets, "[{name: registry}]", model.Parameters{PullSecrets: []corev1.LocalObjectReference{{Name: "registry"}}}, ""},
+		{parameters.PullSecrets, "registry", model.Parameters{}, "it does not have the form of a pod's spec"},
+		{parameters.PullSecrets, "[{name: a}, {name: B_}]", model.Parameters{}, "item 2: a lowercase RFC 1123 subdomain"},
+		{parameters.PullSecrets, "[{nam: a}]", model.Parameters{}, `unknown field "nam"`},
+		{parameters.NodeSelector, "{kubernetes.io/arch: amd64}", model.Parameters{NodeSelector: map[string]string{"kubernetes.io/arch": "amd64"}}, ""},
+		{parameters.NodeSelector, "disk: ssd\nzone: a", model.Parameters{NodeSelector: map[string]string{"disk": "ssd", "zone": "a"}}, ""},
+		{parameters.NodeSelector, "{disk: a b}", model.Parameters{}, "disk: a valid label must be"},
+		{parameters.NodeSelector, "[a]", model.Parameters{}, "it does not have the form of a pod's spec"},
 		{
-			route.ParameterTolerations, "- {key: edge, operator: Exists}\n- {key: a, value: b, effect: NoExecute, tolerationSeconds: 5}",
-			route.Parameters{Tolerations: []corev1.Toleration{
+			parameters.Tolerations, "- {key: edge, operator: Exists}\n- {key: a, value: b, effect: NoExecute, tolerationSeconds: 5}",
+			model.Parameters{Tolerations: []corev1.Toleration{
 				{Key: "edge", Operator: corev1.TolerationOpExists}, {Key: "a", Value: "b", Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds},
 			}}, "",
 		},
-		{route.ParameterTolerations, "[{operator: Exists}]", route.Parameters{Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}}, ""},
-		{route.ParameterTolerations, "[{value: a}]", route.Parameters{}, "operator must be Exists"},
-		{route.ParameterTolerations, "[{key: a, operator: Exists, value: b}]", route.Parameters{}, "value must be empty"},
-		{route.ParameterTolerations, "[{key: a, operator: In}]", route.Parameters{}, `operator "In"`},
-		{route.ParameterTolerations, "[{key: a, effect: Never}]", route.Parameters{}, `unknown effect "Never"`},
-		{route.ParameterTolerations, "[{key: a, tolerationSeconds: 1}]", route.Parameters{}, "tolerationSeconds is for"},
+		{parameters.Tolerations, "[{operator: Exists}]", model.Parameters{Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}}, ""},
+		{parameters.Tolerations, "[{value: a}]", model.Parameters{}, "operator must be Exists"},
+		{parameters.Tolerations, "[{key: a, operator: Exists, value: b}]", model.Parameters{}, "value must be empty"},
+		{parameters.Tolerations, "[{key: a, operator: In}]", model.Parameters{}, `operator "In"`},
+		{parameters.Tolerations, "[{key: a, effect: Never}]", model.Parameters{}, `unknown effect "Never"`},
+		{parameters.Tolerations, "[{key: a, tolerationSeconds: 1}]", model.Parameters{}, "tolerationSeconds is for"},
 	} {
 		namespace := gatewayv1.Namespace("infra")
-		result := route.Compile(&route.Objects{
+		result := route.Compile(&model.Objects{
 			ConfigMaps: []*corev1.ConfigMap{{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "infra", Name: "parameters"}, Data: map[string]string{test.key: test.text},
 			}},
 			GatewayClasses: []*gatewayv1.GatewayClass{{
 				ObjectMeta: metav1.ObjectMeta{Name: "millrace"},
 				Spec: gatewayv1.GatewayClassSpec{
-					ControllerName: route.GatewayController,
+					ControllerName: model.GatewayController,
 					ParametersRef:  &gatewayv1.ParametersReference{Kind: "ConfigMap", Namespace: &namespace, Name: "parameters"},
 				},
 			}},
 			Gateways: []*gatewayv1.Gateway{{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "infra", Name: "edge"}, Spec: gatewayv1.GatewaySpec{GatewayClassName: "millrace"},
 			}},
-		}, route.DefaultSettings())
+		}, model.DefaultSettings())
 		if got := result.Proxies[0].Parameters; !reflect.DeepEqual(got, test.want) {
 			t.Errorf("%s: %q is %+v, want %+v", test.key, test.text, got, test.want)
 		}
@@ -133,14 +135,14 @@ spec:
   listeners:
   - {name: https, protocol: HTTPS, port: 443, tls: {certificateRefs: [{name: cert}]}}
   - {name: passed, protocol: TLS, port: 8443, tls: {mode: Passthrough}}
-`)), route.DefaultSettings())
+`)), model.DefaultSettings())
 	wanted := map[string]resource.Listener_TLSPolicy{
 		"IngressClass//strict listener/https/a.example": resource.Listener_MODERN, "Gateway/infra/strict listener/https": resource.Listener_MODERN,
 		"IngressClass//strict listener/http": resource.Listener_INTERMEDIATE, "Gateway/infra/strict listener/passed": resource.Listener_INTERMEDIATE,
 	}
 	for _, proxy := range result.Proxies {
 		for _, each := range proxy.Resources {
-			name := route.OwnerKey(proxy.Owner) + " " + each.GetName()
+			name := model.OwnerKey(proxy.Owner) + " " + each.GetName()
 			if want, ok := wanted[name]; each.GetListener() != nil && proxy.Owner.Name == "strict" {
 				if got := each.GetListener().GetTlsPolicy(); !ok || got != want {
 					t.Errorf("%s has the policy %v, want %v", name, got, want)

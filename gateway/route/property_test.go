@@ -25,16 +25,17 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy"
 	"github.com/millrace-lb/millrace/gateway/resource"
 	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-func scenarios(t *testing.T) map[string]*route.Objects {
+func scenarios(t *testing.T) map[string]*model.Objects {
 	t.Helper()
 	files, err := filepath.Glob("testdata/*/*.txtar")
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := map[string]*route.Objects{}
+	found := map[string]*model.Objects{}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -49,7 +50,7 @@ func scenarios(t *testing.T) map[string]*route.Objects {
 	return found
 }
 
-func dump(result *route.Result) string {
+func dump(result *model.Result) string {
 	var text strings.Builder
 	for _, proxy := range result.Proxies {
 		fmt.Fprintf(&text, "%v %v %v %v\n", proxy.Owner, proxy.Ports, proxy.Backends, proxy.Parameters)
@@ -69,7 +70,7 @@ func dump(result *route.Result) string {
 	return text.String()
 }
 
-func permuted(t *rapid.T, objects *route.Objects) *route.Objects {
+func permuted(t *rapid.T, objects *model.Objects) *model.Objects {
 	other := *objects
 	fields := reflect.ValueOf(&other).Elem()
 	for i := range fields.NumField() {
@@ -95,9 +96,9 @@ func permuted(t *rapid.T, objects *route.Objects) *route.Objects {
 func TestOrder(t *testing.T) {
 	for file, objects := range scenarios(t) {
 		t.Run(file, func(t *testing.T) {
-			want := dump(route.Compile(objects, route.DefaultSettings()))
+			want := dump(route.Compile(objects, model.DefaultSettings()))
 			rapid.Check(t, func(t *rapid.T) {
-				got := dump(route.Compile(permuted(t, objects), route.DefaultSettings()))
+				got := dump(route.Compile(permuted(t, objects), model.DefaultSettings()))
 				if got != want {
 					t.Fatalf("another order gives another result:\n%s", cmp.Diff(want, got))
 				}
@@ -138,10 +139,10 @@ func TestNeighbors(t *testing.T) {
 	}
 }
 
-func undisturbed(t *testing.T, without, with *route.Objects, prefix string) {
+func undisturbed(t *testing.T, without, with *model.Objects, prefix string) {
 	t.Helper()
-	before := rulesByHost(route.Compile(without, route.DefaultSettings()), prefix)
-	after := rulesByHost(route.Compile(with, route.DefaultSettings()), prefix)
+	before := rulesByHost(route.Compile(without, model.DefaultSettings()), prefix)
+	after := rulesByHost(route.Compile(with, model.DefaultSettings()), prefix)
 	for host, rules := range before {
 		if diff := cmp.Diff(rules, after[host]); diff != "" {
 			t.Errorf("%s disturbs %s (-without +with):\n%s", prefix, host, diff)
@@ -149,7 +150,7 @@ func undisturbed(t *testing.T, without, with *route.Objects, prefix string) {
 	}
 }
 
-func rulesByHost(result *route.Result, prefix string) map[string][]string {
+func rulesByHost(result *model.Result, prefix string) map[string][]string {
 	found := map[string][]string{}
 	for _, proxy := range result.Proxies {
 		for _, each := range proxy.Resources {
@@ -171,13 +172,13 @@ func rulesByHost(result *route.Result, prefix string) map[string][]string {
 func TestWhole(t *testing.T) {
 	for file, objects := range scenarios(t) {
 		t.Run(file, func(t *testing.T) {
-			for _, proxy := range route.Compile(objects, route.DefaultSettings()).Proxies {
+			for _, proxy := range route.Compile(objects, model.DefaultSettings()).Proxies {
 				if missing := routetest.Missing(proxy); len(missing) > 0 {
 					t.Errorf("%v refers to %v, which is not there", proxy.Owner, missing)
 				}
 				for _, found := range proxy.Resources {
 					listener := found.GetListener()
-					if listener != nil && !slices.ContainsFunc(proxy.Ports, func(port route.Port) bool {
+					if listener != nil && !slices.ContainsFunc(proxy.Ports, func(port model.Port) bool {
 						return uint32(port.VIP) == listener.Port && uint32(port.Target) == listener.TargetPort
 					}) {
 						t.Errorf("%s is at %d, %d, which no port is", found.Name, listener.Port, listener.TargetPort)
@@ -194,8 +195,8 @@ func TestCompilerReuses(t *testing.T) {
 	for file, objects := range scenarios(t) {
 		t.Run(file, func(t *testing.T) {
 			compiler := &route.Compiler{}
-			first := compiler.Compile(objects, route.DefaultSettings())
-			second := compiler.Compile(objects, route.DefaultSettings())
+			first := compiler.Compile(objects, model.DefaultSettings())
+			second := compiler.Compile(objects, model.DefaultSettings())
 			if diff := cmp.Diff(dump(first), dump(second)); diff != "" {
 				t.Errorf("the second run gives something else:\n%s", diff)
 			}
@@ -236,10 +237,10 @@ func TestEverythingIsTaken(t *testing.T) {
 				places[rapid.IntRange(0, len(places)-1).Draw(t, "place")](text)
 			}
 		}
-		for _, compiled := range route.Compile(objects, route.DefaultSettings()).Proxies {
+		for _, compiled := range route.Compile(objects, model.DefaultSettings()).Proxies {
 			resources := slices.Clone(compiled.Resources)
 			for _, port := range compiled.Backends {
-				resources = append(resources, &resource.Resource{Name: route.EndpointsName(port), Kind: &resource.Resource_Endpoints{Endpoints: &resource.Endpoints{}}})
+				resources = append(resources, &resource.Resource{Name: model.EndpointsName(port), Kind: &resource.Resource_Endpoints{Endpoints: &resource.Endpoints{}}})
 			}
 			for i, r := range resources {
 				content, err := proto.Marshal(r)
@@ -266,7 +267,7 @@ func TestEverythingIsTaken(t *testing.T) {
 	})
 }
 
-func deepCopied(of *route.Objects) *route.Objects {
+func deepCopied(of *model.Objects) *model.Objects {
 	copied := *of
 	fields := reflect.ValueOf(&copied).Elem()
 	for i := range fields.NumField() {

@@ -10,46 +10,49 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/millrace-lb/millrace/gateway/route/internal/builder"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 // restore replaces failed objects by their previous versions, and returns the failures.
-func (v versions) restore(objects *Objects, failed map[Object][]Problem) (*Objects, map[Object][]Problem) {
-	restored, retained := *objects, map[Object][]Problem{}
+func restore(v builder.Versions, objects *model.Objects, failed map[model.Object][]model.Problem) (*model.Objects, map[model.Object][]model.Problem) {
+	restored, retained := *objects, map[model.Object][]model.Problem{}
 	if len(v) == 0 || len(failed) == 0 {
 		return objects, nil
 	}
 	swap := restorer{versions: v, failed: failed, retained: retained}
-	restored.Ingresses = previousOf(swap, kindIngress, objects.Ingresses, func(last, now *networkingv1.Ingress) *networkingv1.Ingress {
+	restored.Ingresses = previousOf(swap, model.KindIngress, objects.Ingresses, func(last, now *networkingv1.Ingress) *networkingv1.Ingress {
 		if maps.Equal(last.Annotations, now.Annotations) && reflect.DeepEqual(last.Spec, now.Spec) {
 			return nil
 		}
 		return &networkingv1.Ingress{ObjectMeta: metaOf(&last.ObjectMeta, &now.ObjectMeta), Spec: last.Spec}
 	})
-	restored.HTTPRoutes = previousOf(swap, kindHTTPRoute, objects.HTTPRoutes, func(last, now *gatewayv1.HTTPRoute) *gatewayv1.HTTPRoute {
+	restored.HTTPRoutes = previousOf(swap, model.KindHTTPRoute, objects.HTTPRoutes, func(last, now *gatewayv1.HTTPRoute) *gatewayv1.HTTPRoute {
 		if reflect.DeepEqual(last.Spec, now.Spec) {
 			return nil
 		}
 		return &gatewayv1.HTTPRoute{ObjectMeta: metaOf(&last.ObjectMeta, &now.ObjectMeta), Spec: last.Spec}
 	})
-	restored.GRPCRoutes = previousOf(swap, kindGRPCRoute, objects.GRPCRoutes, func(last, now *gatewayv1.GRPCRoute) *gatewayv1.GRPCRoute {
+	restored.GRPCRoutes = previousOf(swap, model.KindGRPCRoute, objects.GRPCRoutes, func(last, now *gatewayv1.GRPCRoute) *gatewayv1.GRPCRoute {
 		if reflect.DeepEqual(last.Spec, now.Spec) {
 			return nil
 		}
 		return &gatewayv1.GRPCRoute{ObjectMeta: metaOf(&last.ObjectMeta, &now.ObjectMeta), Spec: last.Spec}
 	})
-	restored.TLSRoutes = previousOf(swap, kindTLSRoute, objects.TLSRoutes, func(last, now *gatewayv1.TLSRoute) *gatewayv1.TLSRoute {
+	restored.TLSRoutes = previousOf(swap, model.KindTLSRoute, objects.TLSRoutes, func(last, now *gatewayv1.TLSRoute) *gatewayv1.TLSRoute {
 		if reflect.DeepEqual(last.Spec, now.Spec) {
 			return nil
 		}
 		return &gatewayv1.TLSRoute{ObjectMeta: metaOf(&last.ObjectMeta, &now.ObjectMeta), Spec: last.Spec}
 	})
-	restored.ConfigMaps = previousOf(swap, kindConfigMap, objects.ConfigMaps, func(last, now *corev1.ConfigMap) *corev1.ConfigMap {
+	restored.ConfigMaps = previousOf(swap, model.KindConfigMap, objects.ConfigMaps, func(last, now *corev1.ConfigMap) *corev1.ConfigMap {
 		if maps.Equal(last.Data, now.Data) {
 			return nil
 		}
 		return last
 	})
-	restored.Users = previousOf(swap, kindSecret, objects.Users, func(last, now *corev1.Secret) *corev1.Secret {
+	restored.Users = previousOf(swap, model.KindSecret, objects.Users, func(last, now *corev1.Secret) *corev1.Secret {
 		if reflect.DeepEqual(last.Data, now.Data) {
 			return nil
 		}
@@ -66,15 +69,15 @@ func metaOf(last, now *metav1.ObjectMeta) metav1.ObjectMeta {
 }
 
 type restorer struct {
-	versions         versions
-	failed, retained map[Object][]Problem
+	versions         builder.Versions
+	failed, retained map[model.Object][]model.Problem
 }
 
 // previousOf replaces failed objects of a kind. previous returns nil for an unchanged object.
 func previousOf[T metav1.Object](swap restorer, kind string, objects []T, previous func(last, now T) T) []T {
 	isCopied := false
 	for i, object := range objects {
-		name := Object{Kind: kind, Namespace: object.GetNamespace(), Name: object.GetName()}
+		name := model.Object{Kind: kind, Namespace: object.GetNamespace(), Name: object.GetName()}
 		last, known := swap.versions[name].(T)
 		if !known || len(swap.failed[name]) == 0 || last.GetUID() != object.GetUID() {
 			continue
@@ -91,13 +94,13 @@ func previousOf[T metav1.Object](swap restorer, kind string, objects []T, previo
 	return objects
 }
 
-// next returns objects that compiled, and the previous versions of retained ones.
-func (v versions) next(run *compilation) versions {
-	for name := range run.failed {
-		delete(run.good, name)
+// nextVersions returns objects that compiled, and the previous versions of retained ones.
+func nextVersions(v builder.Versions, run *builder.Builder) builder.Versions {
+	for name := range run.Failed {
+		delete(run.Good, name)
 	}
-	for name := range run.retained {
-		run.good[name] = v[name]
+	for name := range run.Retained {
+		run.Good[name] = v[name]
 	}
-	return run.good
+	return run.Good
 }

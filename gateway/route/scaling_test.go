@@ -14,6 +14,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 	"github.com/millrace-lb/millrace/test/work"
 )
 
@@ -24,11 +25,11 @@ func young(kind string, i int) metav1.ObjectMeta {
 	}
 }
 
-func emptyGateway() *route.Objects {
+func emptyGateway() *model.Objects {
 	all := gatewayv1.NamespacesFromAll
-	return &route.Objects{
+	return &model.Objects{
 		GatewayClasses: []*gatewayv1.GatewayClass{{ObjectMeta: metav1.ObjectMeta{Name: "millrace"},
-			Spec: gatewayv1.GatewayClassSpec{ControllerName: route.GatewayController}}},
+			Spec: gatewayv1.GatewayClassSpec{ControllerName: model.GatewayController}}},
 		Gateways: []*gatewayv1.Gateway{{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "gw"}, Spec: gatewayv1.GatewaySpec{
 			GatewayClassName: "millrace",
 			AllowedListeners: &gatewayv1.AllowedListeners{Namespaces: &gatewayv1.ListenerNamespaces{From: &all}},
@@ -50,8 +51,8 @@ func toService(hosts ...gatewayv1.Hostname) gatewayv1.HTTPRouteSpec {
 }
 
 // growths are objects of one tenant, of which there can be many.
-var growths = map[string]func(objects *route.Objects, i int){
-	"routes of both kinds": func(objects *route.Objects, i int) {
+var growths = map[string]func(objects *model.Objects, i int){
+	"routes of both kinds": func(objects *model.Objects, i int) {
 		names := func(kind string) (hosts []gatewayv1.Hostname) {
 			for j := range 8 {
 				hosts = append(hosts, gatewayv1.Hostname(fmt.Sprintf("%s%d-%d.example.com", kind, i, j)))
@@ -63,7 +64,7 @@ var growths = map[string]func(objects *route.Objects, i int){
 		objects.GRPCRoutes = append(objects.GRPCRoutes, &gatewayv1.GRPCRoute{ObjectMeta: young("g", i),
 			Spec: gatewayv1.GRPCRouteSpec{CommonRouteSpec: spec.CommonRouteSpec, Hostnames: spec.Hostnames}})
 	},
-	"policies and routes of a Service": func(objects *route.Objects, i int) {
+	"policies and routes of a Service": func(objects *model.Objects, i int) {
 		objects.HTTPRoutes = append(objects.HTTPRoutes, &gatewayv1.HTTPRoute{ObjectMeta: young("h", i), Spec: toService(gatewayv1.Hostname(fmt.Sprintf("h%d.example.com", i)))})
 		policy := &gatewayv1.BackendTLSPolicy{ObjectMeta: young("p", i)}
 		policy.Spec.TargetRefs = []gatewayv1.LocalPolicyTargetReferenceWithSectionName{{LocalPolicyTargetReference: gatewayv1.LocalPolicyTargetReference{Kind: "Service", Name: "web"}}}
@@ -72,11 +73,11 @@ var growths = map[string]func(objects *route.Objects, i int){
 		policy.Spec.Validation.WellKnownCACertificates = &system
 		objects.BackendTLSPolicies = append(objects.BackendTLSPolicies, policy)
 	},
-	"hosts of an Ingress": func(objects *route.Objects, i int) {
+	"hosts of an Ingress": func(objects *model.Objects, i int) {
 		if len(objects.Ingresses) == 0 {
 			class := "web"
 			objects.IngressClasses = []*networkingv1.IngressClass{{ObjectMeta: metav1.ObjectMeta{Name: class},
-				Spec: networkingv1.IngressClassSpec{Controller: route.IngressController}}}
+				Spec: networkingv1.IngressClassSpec{Controller: model.IngressController}}}
 			objects.Ingresses = []*networkingv1.Ingress{{ObjectMeta: young("i", 0), Spec: networkingv1.IngressSpec{
 				IngressClassName: &class, TLS: []networkingv1.IngressTLS{{SecretName: "none"}}}}}
 		}
@@ -85,7 +86,7 @@ var growths = map[string]func(objects *route.Objects, i int){
 			entry.Hosts = append(entry.Hosts, fmt.Sprintf("h%d-%d.example.com", i, j))
 		}
 	},
-	"ports of ListenerSets": func(objects *route.Objects, i int) {
+	"ports of ListenerSets": func(objects *model.Objects, i int) {
 		set := &gatewayv1.ListenerSet{ObjectMeta: young("s", i)}
 		set.Spec.ParentRef = gatewayv1.ParentGatewayReference{Name: "gw"}
 		for j := range 8 {
@@ -101,7 +102,7 @@ func TestPortsOfAGateway(t *testing.T) {
 	for i := range 40 {
 		growths["ports of ListenerSets"](objects, 39-i)
 	}
-	result := route.Compile(objects, route.DefaultSettings())
+	result := route.Compile(objects, model.DefaultSettings())
 	if got := len(result.Proxies[0].Ports); got != 256 {
 		t.Errorf("%d ports, want 256", got)
 	}
@@ -134,7 +135,7 @@ func TestWorkGrowsWithObjects(t *testing.T) {
 				for i := range count {
 					add(objects, i)
 				}
-				route.Compile(objects, route.DefaultSettings())
+				route.Compile(objects, model.DefaultSettings())
 			})
 		})
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/resource"
 	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
@@ -47,11 +48,11 @@ func play(t *testing.T, file string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var result *route.Result
+	var result *model.Result
 	wanted := map[string][]string{"problems": {}}
 	for _, part := range txtar.Parse(text).Files {
 		if part.Name == "objects" {
-			result = route.Compile(parse(t, file, part.Data), route.DefaultSettings())
+			result = route.Compile(parse(t, file, part.Data), model.DefaultSettings())
 			continue
 		}
 		wanted[part.Name] = lines(part.Data)
@@ -68,7 +69,7 @@ func play(t *testing.T, file string) {
 	}
 }
 
-var checks = map[string]func(*testing.T, *route.Result, []string){
+var checks = map[string]func(*testing.T, *model.Result, []string){
 	"requests":     checkRequests,
 	"certificates": checkCertificates,
 	"filters":      checkFilters,
@@ -78,15 +79,15 @@ var checks = map[string]func(*testing.T, *route.Result, []string){
 	"frontends":    checkAll(frontends),
 }
 
-func checkAll(display func(*route.Result) []string) func(*testing.T, *route.Result, []string) {
-	return func(t *testing.T, result *route.Result, wanted []string) {
+func checkAll(display func(*model.Result) []string) func(*testing.T, *model.Result, []string) {
+	return func(t *testing.T, result *model.Result, wanted []string) {
 		if diff := cmp.Diff(wanted, display(result)); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
 	}
 }
 
-func checkRequests(t *testing.T, result *route.Result, wanted []string) {
+func checkRequests(t *testing.T, result *model.Result, wanted []string) {
 	for _, line := range wanted {
 		request, want, found := strings.Cut(line, "=>")
 		if !found {
@@ -98,7 +99,7 @@ func checkRequests(t *testing.T, result *route.Result, wanted []string) {
 	}
 }
 
-func checkCertificates(t *testing.T, result *route.Result, wanted []string) {
+func checkCertificates(t *testing.T, result *model.Result, wanted []string) {
 	for _, line := range wanted {
 		if got := certificates(result, line); got != line {
 			t.Errorf("certificates are %s, want %s", got, line)
@@ -107,7 +108,7 @@ func checkCertificates(t *testing.T, result *route.Result, wanted []string) {
 }
 
 // parse parses the objects of a scenario, after the common ones of its directory.
-func parse(t *testing.T, file string, text []byte) *route.Objects {
+func parse(t *testing.T, file string, text []byte) *model.Objects {
 	t.Helper()
 	common, err := os.ReadFile(filepath.Join(filepath.Dir(file), "common.yaml"))
 	if err != nil && !os.IsNotExist(err) {
@@ -130,7 +131,7 @@ func lines(text []byte) []string {
 	return found
 }
 
-func problems(result *route.Result) []string {
+func problems(result *model.Result) []string {
 	found := []string{}
 	for _, problem := range result.Problems {
 		found = append(found, fmt.Sprintf("%s %s/%s %s %s",
@@ -139,7 +140,7 @@ func problems(result *route.Result) []string {
 	return found
 }
 
-func ingresses(result *route.Result) []string {
+func ingresses(result *model.Result) []string {
 	found := []string{}
 	for _, status := range result.Ingresses {
 		line := fmt.Sprintf("%s/%s %s %s/%s", status.Namespace, status.Name,
@@ -155,7 +156,7 @@ func ingresses(result *route.Result) []string {
 	return found
 }
 
-func certificates(result *route.Result, line string) string {
+func certificates(result *model.Result, line string) string {
 	fields := strings.Fields(line)[:2]
 	for _, proxy := range result.Proxies {
 		for _, found := range proxy.Resources {
@@ -179,7 +180,7 @@ func displayHost(name *resource.Hostname) string {
 	return name.Name
 }
 
-func answer(t *testing.T, result *route.Result, line string) string {
+func answer(t *testing.T, result *model.Result, line string) string {
 	owner, rest, _ := strings.Cut(line, " ")
 	request, err := parseRequest(strings.Fields(rest))
 	if err != nil {

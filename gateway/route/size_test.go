@@ -8,10 +8,11 @@ import (
 	"time"
 
 	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-func sized(tb testing.TB, create func() (*route.Objects, error)) *route.Objects {
+func sized(tb testing.TB, create func() (*model.Objects, error)) *model.Objects {
 	tb.Helper()
 	objects, err := create()
 	if err != nil {
@@ -22,10 +23,10 @@ func sized(tb testing.TB, create func() (*route.Objects, error)) *route.Objects 
 
 // TestSize checks a cluster of full size, and that one change keeps all other pointers.
 func TestSize(t *testing.T) {
-	for name, objects := range map[string]*route.Objects{"ingress": sized(t, routetest.Ingresses), "gateway": sized(t, routetest.Gateways)} {
+	for name, objects := range map[string]*model.Objects{"ingress": sized(t, routetest.Ingresses), "gateway": sized(t, routetest.Gateways)} {
 		t.Run(name, func(t *testing.T) {
 			compiler := &route.Compiler{}
-			before := compiler.Compile(objects, route.DefaultSettings()).Proxies[0]
+			before := compiler.Compile(objects, model.DefaultSettings()).Proxies[0]
 			// 10,000 hosts with a listener and a group each, 5,000 certificates and backends.
 			if len(before.Resources) < 30_000 || len(before.Backends) != routetest.Routes {
 				t.Fatalf("%d resources and %d backends are too few", len(before.Resources), len(before.Backends))
@@ -43,7 +44,7 @@ func TestSize(t *testing.T) {
 				changed.HTTPRoutes[routetest.Routes-1].Spec.Hostnames = changed.HTTPRoutes[routetest.Routes-1].Spec.Hostnames[:1]
 			}
 			other := 0
-			for _, found := range compiler.Compile(&changed, route.DefaultSettings()).Proxies[0].Resources {
+			for _, found := range compiler.Compile(&changed, model.DefaultSettings()).Proxies[0].Resources {
 				if !known[found] {
 					other++
 				}
@@ -55,14 +56,14 @@ func TestSize(t *testing.T) {
 	}
 }
 
-func benchmark(b *testing.B, objects *route.Objects) {
+func benchmark(b *testing.B, objects *model.Objects) {
 	compiler := &route.Compiler{}
-	compiler.Compile(objects, route.DefaultSettings())
+	compiler.Compile(objects, model.DefaultSettings())
 	b.ReportAllocs()
 	b.ResetTimer()
 	before := processorTime(b)
 	for range b.N {
-		compiler.Compile(objects, route.DefaultSettings())
+		compiler.Compile(objects, model.DefaultSettings())
 	}
 	b.ReportMetric(float64((processorTime(b)-before).Milliseconds())/float64(b.N), "cpu-ms/op")
 }

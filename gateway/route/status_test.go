@@ -11,17 +11,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
-func checkStatuses(t *testing.T, result *route.Result, wanted []string) {
+func checkStatuses(t *testing.T, result *model.Result, wanted []string) {
 	t.Helper()
 	found := displayStatuses(result)
 	for subject, tokens := range found {
 		for _, token := range tokens {
 			// Conditions of unlisted types are never removed, so all types must be listed.
 			of, rest, _ := strings.Cut(token, "=")
-			if strings.Contains(rest, "/") && !route.OwnsCondition(of) {
+			if strings.Contains(rest, "/") && !model.OwnsCondition(of) {
 				t.Errorf("%s: the condition %s is not among our own", subject, of)
 			}
 		}
@@ -47,7 +47,7 @@ func checkStatuses(t *testing.T, result *route.Result, wanted []string) {
 	}
 }
 
-func displayStatuses(result *route.Result) map[string][]string {
+func displayStatuses(result *model.Result) map[string][]string {
 	found := map[string][]string{}
 	statuses := &result.Statuses
 	for _, each := range statuses.GatewayClasses {
@@ -67,7 +67,7 @@ func displayStatuses(result *route.Result) map[string][]string {
 			found[name+" "+string(listener.Name)] = displayListener(gatewayv1.ListenerStatus(listener))
 		}
 	}
-	for kind, list := range map[string][]route.Status[gatewayv1.RouteStatus]{
+	for kind, list := range map[string][]model.Status[gatewayv1.RouteStatus]{
 		"HTTPRoute": statuses.HTTPRoutes, "GRPCRoute": statuses.GRPCRoutes, "TLSRoute": statuses.TLSRoutes,
 		"TCPRoute": statuses.TCPRoutes, "UDPRoute": statuses.UDPRoutes,
 	} {
@@ -107,7 +107,7 @@ func displayConditions(conditions []metav1.Condition) []string {
 	return found
 }
 
-func frontends(result *route.Result) []string {
+func frontends(result *model.Result) []string {
 	found := []string{}
 	for _, frontend := range result.Frontends {
 		line := fmt.Sprintf("%s %s %d/%s", frontend.Gateway.Name, frontend.Listener, frontend.Port, frontend.Protocol)

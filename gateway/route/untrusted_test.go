@@ -14,6 +14,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 // TestCertificateOfOwnNamespace checks that the owner of a host can replace the class's certificate for it.
@@ -34,7 +35,7 @@ func TestCertificateOfOwnNamespace(t *testing.T) {
 		}
 	}
 	objects.Ingresses[at].Namespace = "shop"
-	result := route.Compile(objects, route.DefaultSettings())
+	result := route.Compile(objects, model.DefaultSettings())
 	for _, host := range []string{"a.example", "b.example", "d.example"} {
 		line := "full " + host + " shop/false"
 		if got := certificates(result, line); got != line {
@@ -59,7 +60,7 @@ func TestInvalidUTF8Paths(t *testing.T) {
 	stranger.Spec.Rules[0].HTTP.Paths = stranger.Spec.Rules[0].HTTP.Paths[:1]
 	stranger.Spec.Rules[0].HTTP.Paths[0].Path = "/\xff"
 	objects.Ingresses = append(objects.Ingresses, stranger)
-	result := route.Compile(objects, route.DefaultSettings())
+	result := route.Compile(objects, model.DefaultSettings())
 	for _, proxy := range result.Proxies {
 		for _, r := range proxy.Resources {
 			if _, err := proto.Marshal(r); err != nil {
@@ -67,8 +68,8 @@ func TestInvalidUTF8Paths(t *testing.T) {
 			}
 		}
 	}
-	if !slices.ContainsFunc(result.Problems, func(p route.Problem) bool {
-		return p.Object.Name == "stranger" && p.Reason == route.ReasonInvalid
+	if !slices.ContainsFunc(result.Problems, func(p model.Problem) bool {
+		return p.Object.Name == "stranger" && p.Reason == model.ReasonInvalid
 	}) {
 		t.Errorf("nobody is told of the path: %v", result.Problems)
 	}
@@ -95,7 +96,7 @@ func TestLongChain(t *testing.T) {
 					secret.Data[corev1.TLSCertKey] = bytes.Repeat(chain, tc.bytes/len(chain))
 				}
 			}
-			result := route.Compile(objects, route.DefaultSettings())
+			result := route.Compile(objects, model.DefaultSettings())
 			for _, want := range []string{tc.want, "web b.example shop/ab"} {
 				if got := certificates(result, want); got != want {
 					t.Errorf("certificates are %s, want %s", got, want)

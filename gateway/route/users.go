@@ -12,10 +12,12 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/millrace-lb/millrace/gateway/nginx"
+	"github.com/millrace-lb/millrace/gateway/route/model"
+	"github.com/millrace-lb/millrace/gateway/route/parameters"
 )
 
 // NeedsUsers reports whether a class enables ingress-nginx annotations and an Ingress has auth-secret.
-func NeedsUsers(objects *Objects) bool {
+func NeedsUsers(objects *model.Objects) bool {
 	if !slices.ContainsFunc(objects.Ingresses, func(ingress *networkingv1.Ingress) bool {
 		return ingress.Annotations[nginx.Prefix+"auth-secret"] != ""
 	}) {
@@ -28,6 +30,6 @@ func NeedsUsers(objects *Objects) bool {
 		}
 	}
 	return slices.ContainsFunc(objects.ConfigMaps, func(configMap *corev1.ConfigMap) bool {
-		return settings[keyOf(configMap)] && strings.TrimSpace(configMap.Data[ParameterAnnotations]) == valueOfNginx
+		return settings[model.KeyOf(configMap)] && strings.TrimSpace(configMap.Data[parameters.Annotations]) == parameters.IngressNginxValue
 	})
 }

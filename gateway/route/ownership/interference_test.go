@@ -19,6 +19,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 	"github.com/millrace-lb/millrace/gateway/resource"
 	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
@@ -39,12 +40,12 @@ func TestNonInterference(t *testing.T) {
 // interferes compares a random world with and without namespace b, and returns the number of requests.
 func interferes(t *rapid.T) (compared int) {
 	w := drawWorld(t)
-	settings := route.DefaultSettings()
+	settings := model.DefaultSettings()
 	settings.AssumeCertificates = !w.certificates
 	before := route.Compile(w.objects("a"), settings)
 	after := route.Compile(w.objects("a", "b"), settings)
 	for _, proxy := range before.Proxies {
-		at := slices.IndexFunc(after.Proxies, func(p *route.Proxy) bool { return p.Owner == proxy.Owner })
+		at := slices.IndexFunc(after.Proxies, func(p *model.Proxy) bool { return p.Owner == proxy.Owner })
 		if at < 0 {
 			t.Fatalf("%v has no proxies any more", proxy.Owner)
 		}
@@ -64,15 +65,15 @@ type served struct {
 	ports     map[int32]uint16
 }
 
-func newServed(t *rapid.T, proxy *route.Proxy) *served {
+func newServed(t *rapid.T, proxy *model.Proxy) *served {
 	s := &served{resources: map[string]*resource.Resource{}, ports: map[int32]uint16{}}
 	var endpoints []*resource.Resource
 	for _, backend := range proxy.Backends {
-		endpoints = append(endpoints, &resource.Resource{Name: route.EndpointsName(backend), Kind: &resource.Resource_Endpoints{
+		endpoints = append(endpoints, &resource.Resource{Name: model.EndpointsName(backend), Kind: &resource.Resource_Endpoints{
 			Endpoints: &resource.Endpoints{Endpoints: []*resource.Endpoint{{Address: "198.51.100.1", Port: 80}}},
 		}})
 	}
-	all := route.Merge(proxy.Resources, endpoints)
+	all := model.Merge(proxy.Resources, endpoints)
 	for _, r := range all {
 		s.resources[r.GetName()] = r
 	}
@@ -107,7 +108,7 @@ func (s *served) answer(host, path string, tls bool) (plan.Decision, bool) {
 }
 
 // compare compares the handling of requests to the hosts of namespace a.
-func (w *world) compare(t *rapid.T, before, after *served, owner route.Object) (compared int) {
+func (w *world) compare(t *rapid.T, before, after *served, owner model.Object) (compared int) {
 	kind := owner.Kind
 	isShared := kind == "Gateway" || w.parameters.Data["hostOwnership"] == "InterNamespaceAllowed" ||
 		w.parameters.Data["hostOwnership"] == "" && w.parameters.Data["annotations"] == "ingress-nginx"
@@ -200,15 +201,15 @@ func (w *world) isTaken(host string, rule *resource.Rule) bool {
 	})
 }
 
-func (w *world) owns(host string, owner route.Object) bool {
+func (w *world) owns(host string, owner model.Object) bool {
 	_, parent, _ := strings.Cut(host, ".")
 	return slices.ContainsFunc(w.of["a"].Ingresses, func(ingress *networkingv1.Ingress) bool {
 		return isServedBy(ingress, owner) && slices.ContainsFunc(w.namesOf(ingress), func(name string) bool { return name == host || name == "*."+parent })
 	})
 }
 
-func isServedBy(ingress *networkingv1.Ingress, owner route.Object) bool {
-	if ingress.Annotations[route.AnnotationDedicatedVIP] == "true" {
+func isServedBy(ingress *networkingv1.Ingress, owner model.Object) bool {
+	if ingress.Annotations[model.AnnotationDedicatedVIP] == "true" {
 		return owner.Kind == "Ingress" && owner.Name == ingress.Name && owner.Namespace == ingress.Namespace
 	}
 	return owner.Kind == "IngressClass"
@@ -234,7 +235,7 @@ func (w *world) namesOf(ingress *networkingv1.Ingress) (names []string) {
 }
 
 // isBelowWildcard reports names of b below a wildcard of a: shared hosts have b's certificate.
-func (w *world) isBelowWildcard(host string, owner route.Object) bool {
+func (w *world) isBelowWildcard(host string, owner model.Object) bool {
 	for _, ingress := range w.of["a"].Ingresses {
 		if isServedBy(ingress, owner) && slices.Contains(w.namesOf(ingress), host) {
 			return false

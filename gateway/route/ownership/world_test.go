@@ -14,7 +14,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/gateway/nginx"
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
@@ -27,14 +27,14 @@ type world struct {
 	classes      []*networkingv1.IngressClass
 	parameters   *corev1.ConfigMap
 	certificates bool
-	of           map[string]*route.Objects
+	of           map[string]*model.Objects
 }
 
-func (w *world) objects(namespaces ...string) *route.Objects {
-	all := &route.Objects{
+func (w *world) objects(namespaces ...string) *model.Objects {
+	all := &model.Objects{
 		IngressClasses: w.classes, ConfigMaps: []*corev1.ConfigMap{w.parameters},
 		GatewayClasses: []*gatewayv1.GatewayClass{{
-			ObjectMeta: metav1.ObjectMeta{Name: "millrace"}, Spec: gatewayv1.GatewayClassSpec{ControllerName: route.GatewayController},
+			ObjectMeta: metav1.ObjectMeta{Name: "millrace"}, Spec: gatewayv1.GatewayClassSpec{ControllerName: model.GatewayController},
 		}},
 	}
 	for _, namespace := range namespaces {
@@ -71,13 +71,13 @@ func drawWorld(t *rapid.T) *world {
 	w := &world{
 		classes: []*networkingv1.IngressClass{{
 			ObjectMeta: metav1.ObjectMeta{Name: "web"},
-			Spec: networkingv1.IngressClassSpec{Controller: route.IngressController, Parameters: &networkingv1.IngressClassParametersReference{
+			Spec: networkingv1.IngressClassSpec{Controller: model.IngressController, Parameters: &networkingv1.IngressClassParametersReference{
 				Kind: "ConfigMap", Name: "web", Namespace: &system, Scope: &scope,
 			}},
 		}},
 		parameters:   &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "web"}, Data: data},
 		certificates: rapid.IntRange(0, 15).Draw(t, "certificates") == 0,
-		of:           map[string]*route.Objects{},
+		of:           map[string]*model.Objects{},
 	}
 	for age, namespace := range []string{"a", "b"} {
 		w.of[namespace] = drawNamespace(t, namespace, age*100)
@@ -116,8 +116,8 @@ func meta(namespace, name string, age int) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: namespace, Name: name, Generation: 1, CreationTimestamp: metav1.NewTime(time.Unix(int64(1_700_000_000+age), 0))}
 }
 
-func drawNamespace(t *rapid.T, namespace string, age int) *route.Objects {
-	found := &route.Objects{
+func drawNamespace(t *rapid.T, namespace string, age int) *model.Objects {
+	found := &model.Objects{
 		Services: []*corev1.Service{service(namespace)},
 		Secrets:  []*corev1.Secret{secret(namespace, "tls")},
 		Users: []*corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "users"}, Type: corev1.SecretTypeOpaque,
@@ -198,12 +198,12 @@ var annotationValues = map[string][]string{
 	"configuration-snippet": {"more_set_headers 'A: b';", "deny all;"}, "upstream-vhost": {"$service_name", "v"}, "session-cookie-path": {"/p"},
 	"permanent-redirect": {"https://z/"}, "proxy-body-size": {"1k"}, "limit-rps": {"5"}, "canary-weight": {"50"},
 	"canary-by-header": {"x-c"}, "mirror-target": {"http://s.a.svc/"}, "backend-protocol": {"HTTPS", "GRPC"},
-	"ssl-redirect": {"true", "false"}, route.AnnotationSSLRedirect: {"true", "false"}, route.AnnotationDedicatedVIP: {"true"},
+	"ssl-redirect": {"true", "false"}, model.AnnotationSSLRedirect: {"true", "false"}, model.AnnotationDedicatedVIP: {"true"},
 }
 
 // annotationNames lists all names, and repeats the ones that apply to a whole host.
 var annotationNames = func() []string {
-	names := []string{route.AnnotationSSLRedirect, route.AnnotationDedicatedVIP}
+	names := []string{model.AnnotationSSLRedirect, model.AnnotationDedicatedVIP}
 	for _, of := range nginx.Annotations() {
 		names = append(names, nginx.Prefix+of.Name)
 	}
@@ -218,7 +218,7 @@ var annotationNames = func() []string {
 	return names
 }()
 
-func drawGatewayAPI(t *rapid.T, into *route.Objects, namespace string, age int) {
+func drawGatewayAPI(t *rapid.T, into *model.Objects, namespace string, age int) {
 	const edge = "edge"
 	if namespace == "a" {
 		all := gatewayv1.NamespacesFromAll
@@ -277,7 +277,7 @@ func drawGatewayAPI(t *rapid.T, into *route.Objects, namespace string, age int) 
 	}
 }
 
-func drawListenerSets(t *rapid.T, into *route.Objects, namespace string, age int) {
+func drawListenerSets(t *rapid.T, into *model.Objects, namespace string, age int) {
 	of, kind := gatewayv1.Namespace("a"), gatewayv1.Kind("ListenerSet")
 	for i := range rapid.IntRange(0, 2).Draw(t, "listener sets") {
 		found := &gatewayv1.ListenerSet{ObjectMeta: meta(namespace, fmt.Sprint("l", i), age+i)}

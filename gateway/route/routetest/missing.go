@@ -7,17 +7,17 @@ import (
 	"slices"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 // Missing returns names without a resource that others reference. A proxy refuses such a configuration.
-func Missing(proxy *route.Proxy) []string {
+func Missing(proxy *model.Proxy) []string {
 	known := map[string]bool{"": true}
 	for _, found := range proxy.Resources {
 		known[found.Name] = true
 	}
 	for _, service := range proxy.Backends {
-		known[route.EndpointsName(service)] = true
+		known[model.EndpointsName(service)] = true
 	}
 	missing := map[string]bool{}
 	for _, found := range proxy.Resources {

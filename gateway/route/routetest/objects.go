@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 	strict "sigs.k8s.io/yaml"
 
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 // epoch is the creation time of the first object of a text. Each following object is a minute younger.
@@ -25,8 +25,8 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 // Parse parses objects from YAML, the oldest first. It skips kinds that route.Objects does not have. A
 // Secret with the annotation test/certificate gets a certificate for the names in it, and a ConfigMap a
 // CA certificate.
-func Parse(text []byte) (*route.Objects, error) {
-	objects := &route.Objects{}
+func Parse(text []byte) (*model.Objects, error) {
+	objects := &model.Objects{}
 	reader := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
 	for count := 0; ; count++ {
 		document, err := reader.Read()
@@ -42,7 +42,7 @@ func Parse(text []byte) (*route.Objects, error) {
 	}
 }
 
-func add(objects *route.Objects, document []byte, count int) error {
+func add(objects *model.Objects, document []byte, count int) error {
 	var meta metav1.TypeMeta
 	if err := strict.Unmarshal(document, &meta); err != nil {
 		return err
@@ -100,7 +100,7 @@ func complete(object metav1.Object, count int) {
 	}
 }
 
-func slot(objects *route.Objects, kind string) any {
+func slot(objects *model.Objects, kind string) any {
 	return map[string]any{
 		"IngressClass":     &objects.IngressClasses,
 		"Ingress":          &objects.Ingresses,

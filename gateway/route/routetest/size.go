@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 // Routes are numbers of routes in a cluster. Each route has two hosts and one certificate.
@@ -49,12 +49,12 @@ var sizeCertificates = sync.OnceValues(func() ([]*corev1.Secret, error) {
 	return secrets, nil
 })
 
-func sizeCommon() (*route.Objects, error) {
+func sizeCommon() (*model.Objects, error) {
 	secrets, err := sizeCertificates()
 	if err != nil {
 		return nil, err
 	}
-	objects := &route.Objects{Secrets: secrets}
+	objects := &model.Objects{Secrets: secrets}
 	for i := range sizeNamespaces {
 		objects.Namespaces = append(objects.Namespaces,
 			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("team-%d", i)}})
@@ -67,14 +67,14 @@ func sizeCommon() (*route.Objects, error) {
 }
 
 // Ingresses returns one class with an Ingress for each certificate.
-func Ingresses() (*route.Objects, error) {
+func Ingresses() (*model.Objects, error) {
 	objects, err := sizeCommon()
 	if err != nil {
 		return nil, err
 	}
 	class, prefix := "web", networkingv1.PathTypePrefix
 	objects.IngressClasses = []*networkingv1.IngressClass{{ObjectMeta: metav1.ObjectMeta{Name: class},
-		Spec: networkingv1.IngressClassSpec{Controller: route.IngressController}}}
+		Spec: networkingv1.IngressClassSpec{Controller: model.IngressController}}}
 	for i := range Routes {
 		hosts := Hosts(i)
 		ingress := &networkingv1.Ingress{ObjectMeta: sizeMeta(i, "ingress"), Spec: networkingv1.IngressSpec{
@@ -97,13 +97,13 @@ func Ingresses() (*route.Objects, error) {
 
 // Gateways returns one Gateway, and for each certificate a ListenerSet and an HTTPRoute at it and at plain
 // HTTP.
-func Gateways() (*route.Objects, error) {
+func Gateways() (*model.Objects, error) {
 	objects, err := sizeCommon()
 	if err != nil {
 		return nil, err
 	}
 	objects.GatewayClasses = []*gatewayv1.GatewayClass{{ObjectMeta: metav1.ObjectMeta{Name: "millrace"},
-		Spec: gatewayv1.GatewayClassSpec{ControllerName: route.GatewayController}}}
+		Spec: gatewayv1.GatewayClassSpec{ControllerName: model.GatewayController}}}
 	all := gatewayv1.NamespacesFromAll
 	objects.Gateways = []*gatewayv1.Gateway{{ObjectMeta: metav1.ObjectMeta{Namespace: "team-0", Name: "gw"},
 		Spec: gatewayv1.GatewaySpec{

@@ -21,6 +21,7 @@ import (
 	strict "sigs.k8s.io/yaml"
 
 	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
@@ -29,7 +30,7 @@ type step struct {
 	Checks []check `json:"checks"`
 	// Problems are expressions. Each must match a problem or a condition.
 	Problems []string `json:"problems"`
-	// NamespaceBytes and Now are fields of route.Settings.
+	// NamespaceBytes and Now are fields of model.Settings.
 	NamespaceBytes int64     `json:"namespaceBytes"`
 	Now            time.Time `json:"now"`
 	// Restart replaces the compiler before the step, like a restart of the controller.
@@ -105,7 +106,7 @@ func runCase(t *testing.T, file string) {
 		if err != nil {
 			t.Fatalf("step %d: %v", number, err)
 		}
-		settings := route.DefaultSettings()
+		settings := model.DefaultSettings()
 		settings.NamespaceBytes, settings.Now = current.NamespaceBytes, current.Now
 		if current.Restart {
 			compiler = &route.Compiler{}
@@ -157,7 +158,7 @@ func put(objects []document, object document) []document {
 	return append(found, object)
 }
 
-func checkProblems(t *testing.T, number int, wanted []string, result *route.Result) {
+func checkProblems(t *testing.T, number int, wanted []string, result *model.Result) {
 	t.Helper()
 	statuses, err := json.Marshal(result.Statuses)
 	if err != nil {

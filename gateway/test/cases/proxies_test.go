@@ -18,37 +18,37 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/proxy"
 	"github.com/millrace-lb/millrace/gateway/resource"
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 type proxies struct {
 	t       *testing.T
 	version int
-	running map[route.Object]*proxy.Proxy
+	running map[model.Object]*proxy.Proxy
 	// ports maps ports of VIPs to local ports. applied are the owners that listen in this step.
-	ports     map[route.Object]map[uint32]uint32
-	applied   []route.Object
+	ports     map[model.Object]map[uint32]uint32
+	applied   []model.Object
 	endpoints map[string][]*resource.Endpoint
 }
 
 func newProxies(t *testing.T) *proxies {
 	return &proxies{
-		t: t, running: map[route.Object]*proxy.Proxy{}, ports: map[route.Object]map[uint32]uint32{},
+		t: t, running: map[model.Object]*proxy.Proxy{}, ports: map[model.Object]map[uint32]uint32{},
 		endpoints: map[string][]*resource.Endpoint{},
 	}
 }
 
-func (p *proxies) apply(services []*corev1.Service, result *route.Result) {
+func (p *proxies) apply(services []*corev1.Service, result *model.Result) {
 	p.version++
 	p.applied = nil
 	for _, found := range result.Proxies {
 		var resources []*resource.Resource
 		for _, of := range found.Backends {
-			resources = append(resources, &resource.Resource{Name: route.EndpointsName(of), Kind: &resource.Resource_Endpoints{
+			resources = append(resources, &resource.Resource{Name: model.EndpointsName(of), Kind: &resource.Resource_Endpoints{
 				Endpoints: &resource.Endpoints{Endpoints: p.endpointsOf(services, of)},
 			}})
 		}
-		resources = route.Merge(found.Resources, resources)
+		resources = model.Merge(found.Resources, resources)
 		for i, each := range resources {
 			listener := each.GetListener()
 			if listener == nil {
@@ -89,7 +89,7 @@ func (p *proxies) start() *proxy.Proxy {
 	return running
 }
 
-func (p *proxies) port(owner route.Object, number uint32) uint32 {
+func (p *proxies) port(owner model.Object, number uint32) uint32 {
 	if p.ports[owner] == nil {
 		p.ports[owner] = map[uint32]uint32{}
 	}
@@ -105,7 +105,7 @@ func (p *proxies) port(owner route.Object, number uint32) uint32 {
 }
 
 func (p *proxies) address(name string, number uint32) (string, error) {
-	var found []route.Object
+	var found []model.Object
 	for _, owner := range p.applied {
 		if name == "" || owner.Name == name {
 			found = append(found, owner)
@@ -122,8 +122,8 @@ func (p *proxies) address(name string, number uint32) (string, error) {
 }
 
 // endpointsOf starts the endpoints of a Service port once.
-func (p *proxies) endpointsOf(services []*corev1.Service, of route.ServicePort) []*resource.Endpoint {
-	name := route.EndpointsName(of)
+func (p *proxies) endpointsOf(services []*corev1.Service, of model.ServicePort) []*resource.Endpoint {
+	name := model.EndpointsName(of)
 	if p.endpoints[name] != nil {
 		return p.endpoints[name]
 	}

@@ -24,7 +24,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
@@ -62,10 +62,10 @@ func main() {
 
 var kinds = []struct {
 	name   string
-	create func() (*route.Objects, error)
-	change func(objects *route.Objects, round int)
+	create func() (*model.Objects, error)
+	change func(objects *model.Objects, round int)
 }{
-	{"Ingresses of a class", routetest.Ingresses, func(objects *route.Objects, round int) {
+	{"Ingresses of a class", routetest.Ingresses, func(objects *model.Objects, round int) {
 		i := (round * 617) % len(objects.Ingresses)
 		changed := objects.Ingresses[i].DeepCopy()
 		changed.Spec.Rules[0].HTTP.Paths[0].Path = fmt.Sprintf("/changed-%d", round)
@@ -73,7 +73,7 @@ var kinds = []struct {
 		objects.Ingresses = slices.Clone(objects.Ingresses)
 		objects.Ingresses[i] = changed
 	}},
-	{"HTTPRoutes of a Gateway", routetest.Gateways, func(objects *route.Objects, round int) {
+	{"HTTPRoutes of a Gateway", routetest.Gateways, func(objects *model.Objects, round int) {
 		i := (round * 617) % len(objects.HTTPRoutes)
 		changed := objects.HTTPRoutes[i].DeepCopy()
 		weight := int32(round + 2)
@@ -137,7 +137,7 @@ func middle(values []time.Duration) time.Duration {
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 func measure(
-	ctx context.Context, o options, create func() (*route.Objects, error), change func(*route.Objects, int),
+	ctx context.Context, o options, create func() (*model.Objects, error), change func(*model.Objects, int),
 ) (f *figures, err error) {
 	objects, err := create()
 	if err != nil {
@@ -176,7 +176,7 @@ func measure(
 	return f, nil
 }
 
-func (w *world) change(ctx context.Context, objects *route.Objects, f *figures) error {
+func (w *world) change(ctx context.Context, objects *model.Objects, f *figures) error {
 	before := w.version()
 	mine, theirs, err := w.times()
 	if err != nil {

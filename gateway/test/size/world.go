@@ -22,6 +22,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/distribution/server"
 	"github.com/millrace-lb/millrace/gateway/resource"
 	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 const (
@@ -109,22 +110,22 @@ func (w *world) startProxies(o options) error {
 	return nil
 }
 
-func (w *world) compile(objects *route.Objects) (int, error) {
-	result := w.compiler.Compile(objects, route.DefaultSettings())
+func (w *world) compile(objects *model.Objects) (int, error) {
+	result := w.compiler.Compile(objects, model.DefaultSettings())
 	if len(result.Proxies) != 1 {
 		return 0, fmt.Errorf("the objects compile to %d proxies", len(result.Proxies))
 	}
 	proxy := result.Proxies[0]
 	served := make([]*resource.Resource, 0, len(proxy.Backends))
 	for i, port := range proxy.Backends {
-		known := w.endpoints[route.EndpointsName(port)]
+		known := w.endpoints[model.EndpointsName(port)]
 		if known == nil {
-			known = endpoints(route.EndpointsName(port), i)
+			known = endpoints(model.EndpointsName(port), i)
 			w.endpoints[known.GetName()] = known
 		}
 		served = append(served, known)
 	}
-	resources := route.Merge(proxy.Resources, served)
+	resources := model.Merge(proxy.Resources, served)
 	w.server.Set(owner, resources)
 	return w.differ(resources), nil
 }

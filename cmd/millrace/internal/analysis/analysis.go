@@ -23,7 +23,7 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/manifests"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/routing"
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 	"github.com/millrace-lb/millrace/operator/review"
 )
 
@@ -100,8 +100,8 @@ func (a *analysis) keys() {
 			if class := ingress.Spec.IngressClassName; class != nil {
 				warnings = append(warnings, review.IngressClass("spec.ingressClassName", *class, classes)...)
 			}
-			warnings = append(warnings, review.IngressClass("metadata.annotations["+route.AnnotationIngressClass+"]",
-				ingress.Annotations[route.AnnotationIngressClass], classes)...)
+			warnings = append(warnings, review.IngressClass("metadata.annotations["+model.AnnotationIngressClass+"]",
+				ingress.Annotations[model.AnnotationIngressClass], classes)...)
 		}
 		if gateway, is := object.(*gatewayv1.Gateway); is && gateway.Spec.Infrastructure != nil {
 			warnings = append(warnings, ofInfrastructure(gateway.Spec.Infrastructure)...)
@@ -264,12 +264,12 @@ func (a *analysis) addClasses() {
 	o := &a.routing.Objects
 	if !slices.ContainsFunc(o.IngressClasses, func(class *networkingv1.IngressClass) bool { return class.Name == name }) {
 		o.IngressClasses = append(o.IngressClasses, &networkingv1.IngressClass{
-			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.IngressClassSpec{Controller: route.IngressController},
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.IngressClassSpec{Controller: model.IngressController},
 		})
 	}
 	if !slices.ContainsFunc(o.GatewayClasses, func(class *gatewayv1.GatewayClass) bool { return class.Name == name }) {
 		o.GatewayClasses = append(o.GatewayClasses, &gatewayv1.GatewayClass{
-			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: gatewayv1.GatewayClassSpec{ControllerName: route.GatewayController},
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: gatewayv1.GatewayClassSpec{ControllerName: model.GatewayController},
 		})
 	}
 }

@@ -13,7 +13,8 @@ import (
 
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/manifests"
 	"github.com/millrace-lb/millrace/gateway/nginx"
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
+	"github.com/millrace-lb/millrace/gateway/route/parameters"
 )
 
 // IngressNginx returns the problems of ingress-nginx's Ingresses in classes of Millrace with the parameter
@@ -33,7 +34,7 @@ func IngressNginx(objects *manifests.Objects, options Options) (*View, error) {
 
 // moveClasses replaces the controller of ingress-nginx's classes, and adds missing ones.
 func (a *analysis) moveClasses() {
-	const parameters = "millrace-migrate-ingress-nginx"
+	const configMap = "millrace-migrate-ingress-nginx"
 	o := &a.routing.Objects
 	classes, hasDefault := map[string]*networkingv1.IngressClass{}, false
 	for _, class := range o.IngressClasses {
@@ -42,7 +43,7 @@ func (a *analysis) moveClasses() {
 	}
 	for _, ingress := range o.Ingresses {
 		if ingress.Spec.IngressClassName == nil {
-			annotated := ingress.Annotations[route.AnnotationIngressClass]
+			annotated := ingress.Annotations[model.AnnotationIngressClass]
 			if annotated == "" && hasDefault {
 				continue
 			}
@@ -58,16 +59,16 @@ func (a *analysis) moveClasses() {
 	for _, class := range classes {
 		if class.Spec.Controller == "" || strings.Contains(class.Spec.Controller, "ingress-nginx") {
 			class.Spec = networkingv1.IngressClassSpec{
-				Controller: route.IngressController,
+				Controller: model.IngressController,
 				Parameters: &networkingv1.IngressClassParametersReference{
-					Kind: "ConfigMap", Name: parameters, Scope: &scope, Namespace: &a.options.Namespace,
+					Kind: "ConfigMap", Name: configMap, Scope: &scope, Namespace: &a.options.Namespace,
 				},
 			}
 		}
 	}
 	o.ConfigMaps = append(o.ConfigMaps, &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: a.options.Namespace, Name: parameters},
-		Data:       map[string]string{route.ParameterAnnotations: "ingress-nginx"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: a.options.Namespace, Name: configMap},
+		Data:       map[string]string{parameters.Annotations: "ingress-nginx"},
 	})
 }
 

@@ -22,7 +22,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/routing"
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 // ReadRouting reads the gateway's input without Secrets and kinds that are not installed, without rights for
@@ -188,15 +188,15 @@ func (n configMapNames) add(namespace, kind, name string) {
 	}
 }
 
-func referredConfigMaps(objects *route.Objects) []types.NamespacedName {
+func referredConfigMaps(objects *model.Objects) []types.NamespacedName {
 	found := configMapNames{}
 	for _, class := range objects.IngressClasses {
-		if from := class.Spec.Parameters; from != nil && from.Namespace != nil && class.Spec.Controller == route.IngressController {
+		if from := class.Spec.Parameters; from != nil && from.Namespace != nil && class.Spec.Controller == model.IngressController {
 			found.add(*from.Namespace, from.Kind, from.Name)
 		}
 	}
 	for _, class := range objects.GatewayClasses {
-		if from := class.Spec.ParametersRef; from != nil && from.Namespace != nil && class.Spec.ControllerName == route.GatewayController {
+		if from := class.Spec.ParametersRef; from != nil && from.Namespace != nil && class.Spec.ControllerName == model.GatewayController {
 			found.add(string(*from.Namespace), string(from.Kind), from.Name)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 // Choice selects rules.
@@ -27,7 +27,7 @@ func (c Choice) all() bool { return c == Choice{} }
 // View returns the compiled configuration.
 func (c *Compiled) View(choice Choice) (*View, error) {
 	view := &View{Owners: []Owner{}, Problems: c.problems(choice), Remarks: c.in.Remarks}
-	at := map[route.Object]int{}
+	at := map[model.Object]int{}
 	for _, proxy := range c.result.Proxies {
 		owner := c.owner(proxy.Owner)
 		if err := c.addProxy(&owner, proxy, choice); err != nil {
@@ -51,7 +51,7 @@ func (c *Compiled) View(choice Choice) (*View, error) {
 	return view, nil
 }
 
-func (c *Compiled) owner(of route.Object) Owner {
+func (c *Compiled) owner(of model.Object) Owner {
 	service := c.fleet(of)
 	owner := Owner{
 		Name:         Name{of.Kind, of.Namespace, of.Name},
@@ -88,7 +88,7 @@ func (c *Compiled) written(owner Name) []string {
 	return slices.Compact(found)
 }
 
-func (c *Compiled) addProxy(owner *Owner, of *route.Proxy, choice Choice) error {
+func (c *Compiled) addProxy(owner *Owner, of *model.Proxy, choice Choice) error {
 	chosen, err := c.chosen(of, choice.Host)
 	if err != nil {
 		return err
@@ -144,7 +144,7 @@ func (r *Rule) listenAt(names []string, listeners map[string]*resource.Listener,
 type at struct{ listener, group string }
 
 // chosen returns the groups that requests for a host reach at each port; nil: all.
-func (c *Compiled) chosen(of *route.Proxy, host string) (map[at]bool, error) {
+func (c *Compiled) chosen(of *model.Proxy, host string) (map[at]bool, error) {
 	if host == "" {
 		return nil, nil
 	}
@@ -173,7 +173,7 @@ func (c *Compiled) chosen(of *route.Proxy, host string) (map[at]bool, error) {
 	return found, nil
 }
 
-func (c *Compiled) addFrontend(owner *Owner, of *route.Frontend, choice Choice) {
+func (c *Compiled) addFrontend(owner *Owner, of *model.Frontend, choice Choice) {
 	if choice.Host != "" {
 		return
 	}
@@ -204,7 +204,7 @@ func (c *Compiled) addFrontend(owner *Owner, of *route.Frontend, choice Choice) 
 	sortListeners(owner.Listeners)
 }
 
-func (c *Compiled) layer4Endpoints(port route.ServicePort, protocol corev1.Protocol) *resource.Endpoints {
+func (c *Compiled) layer4Endpoints(port model.ServicePort, protocol corev1.Protocol) *resource.Endpoints {
 	if protocol == corev1.ProtocolTCP {
 		return c.endpointsOf(port)
 	}

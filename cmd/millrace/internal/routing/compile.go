@@ -12,23 +12,25 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 	"github.com/millrace-lb/millrace/gateway/resource"
 	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/endpoints"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 // Compiled is the gateway's configuration of all proxies, with their Services.
 type Compiled struct {
 	in        *Input
-	result    *route.Result
+	result    *model.Result
 	services  map[key]*corev1.Service
 	slices    map[key][]*discoveryv1.EndpointSlice
 	fleets    map[string]*corev1.Service
-	endpoints map[route.ServicePort]*resource.Endpoints
+	endpoints map[model.ServicePort]*resource.Endpoints
 }
 
 type key struct{ namespace, name string }
 
 // Compile compiles the objects, assuming valid certificates.
 func Compile(in *Input) *Compiled {
-	settings := route.DefaultSettings()
+	settings := model.DefaultSettings()
 	settings.AssumeCertificates = true
 	settings.NamespaceBytes, settings.ProxyBytes = in.NamespaceBytes, in.ProxyBytes
 	c := &Compiled{
@@ -36,11 +38,11 @@ func Compile(in *Input) *Compiled {
 		services:  make(map[key]*corev1.Service, len(in.Objects.Services)),
 		slices:    map[key][]*discoveryv1.EndpointSlice{},
 		fleets:    map[string]*corev1.Service{},
-		endpoints: map[route.ServicePort]*resource.Endpoints{},
+		endpoints: map[model.ServicePort]*resource.Endpoints{},
 	}
 	for _, service := range in.Objects.Services {
 		c.services[key{service.Namespace, service.Name}] = service
-		if owner := service.Annotations[route.AnnotationProxyOf]; owner != "" {
+		if owner := service.Annotations[model.AnnotationProxyOf]; owner != "" {
 			c.fleets[service.Namespace+" "+owner] = service
 		}
 	}
@@ -53,12 +55,12 @@ func Compile(in *Input) *Compiled {
 
 // fleet returns the Service of an owner's proxies in its namespace, or nil: users of other namespaces could
 // forge one.
-func (c *Compiled) fleet(owner route.Object) *corev1.Service {
+func (c *Compiled) fleet(owner model.Object) *corev1.Service {
 	namespace := owner.Namespace
 	if namespace == "" {
 		namespace = c.in.Namespace
 	}
-	return c.fleets[namespace+" "+route.OwnerKey(owner)]
+	return c.fleets[namespace+" "+model.OwnerKey(owner)]
 }
 
 // vipsOf returns the addresses of a Service, IPv4 first.
@@ -98,32 +100,32 @@ func (c *Compiled) proxiesOf(service *corev1.Service) int {
 	return len(ready)
 }
 
-func (c *Compiled) endpointsOf(port route.ServicePort) *resource.Endpoints {
+func (c *Compiled) endpointsOf(port model.ServicePort) *resource.Endpoints {
 	if known := c.endpoints[port]; known != nil {
 		return known
 	}
 	of := key{port.Namespace, port.Name}
 	found := &resource.Endpoints{}
 	if service := c.services[of]; service != nil {
-		found = route.Endpoints(service, port.Port, c.slices[of])
+		found = endpoints.Of(service, port.Port, c.slices[of])
 	}
 	c.endpoints[port] = found
 	return found
 }
 
 // plan returns the plan that a proxy executes, including endpoints.
-func (c *Compiled) plan(of *route.Proxy) (*plan.Plan, error) {
+func (c *Compiled) plan(of *model.Proxy) (*plan.Plan, error) {
 	resources := slices.Clone(of.Resources)
 	for _, port := range of.Backends {
 		resources = append(resources, &resource.Resource{
-			Name: route.EndpointsName(port),
+			Name: model.EndpointsName(port),
 			Kind: &resource.Resource_Endpoints{Endpoints: c.endpointsOf(port)},
 		})
 	}
 	return plan.New(resources)
 }
 
-func listenersOf(of *route.Proxy) map[string]*resource.Listener {
+func listenersOf(of *model.Proxy) map[string]*resource.Listener {
 	found := map[string]*resource.Listener{}
 	for _, r := range of.Resources {
 		if listener := r.GetListener(); listener != nil {
@@ -133,7 +135,7 @@ func listenersOf(of *route.Proxy) map[string]*resource.Listener {
 	return found
 }
 
-func backendsOf(of *route.Proxy) map[string]*resource.Backend {
+func backendsOf(of *model.Proxy) map[string]*resource.Backend {
 	found := map[string]*resource.Backend{}
 	for _, r := range of.Resources {
 		if backend := r.GetBackend(); backend != nil {

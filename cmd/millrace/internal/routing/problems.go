@@ -14,7 +14,7 @@ import (
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/gateway/resource"
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 // problems includes statuses that the gateway has written, since only it can read certificates.
@@ -62,12 +62,12 @@ func (c *Compiled) certificateProblems() []Problem {
 	var found []Problem
 	for _, status := range c.result.Ingresses {
 		ingress := written[key{status.Namespace, status.Name}]
-		wanted := slices.ContainsFunc(status.Ports, func(p route.IngressPort) bool { return p.Number == portHTTPS })
+		wanted := slices.ContainsFunc(status.Ports, func(p model.IngressPort) bool { return p.Number == portHTTPS })
 		if ingress == nil || !wanted || !isServed(ingress, 0) || isServed(ingress, portHTTPS) {
 			continue
 		}
 		found = append(found, Problem{
-			Object: Name{"Ingress", status.Namespace, status.Name}, Reason: route.ReasonInvalidCertificate,
+			Object: Name{"Ingress", status.Namespace, status.Name}, Reason: model.ReasonInvalidCertificate,
 			Message: "spec.tls: not all hosts are served at port 443, because of a missing certificate; " +
 				"kubectl events -n " + status.Namespace + " --for ingress/" + status.Name + " says why",
 		})
@@ -79,7 +79,7 @@ const portHTTPS int32 = 443
 
 // certificateErrors are the errors of ports whose hosts lack a certificate.
 var certificateErrors = []string{
-	millracev1beta1.PortErrorPrefix + route.ReasonNotFound, millracev1beta1.PortErrorPrefix + route.ReasonInvalidCertificate,
+	millracev1beta1.PortErrorPrefix + model.ReasonNotFound, millracev1beta1.PortErrorPrefix + model.ReasonInvalidCertificate,
 }
 
 // isServed reports whether the status has an address with the port and its certificate; 0: with any port.
@@ -135,7 +135,7 @@ func writtenRoutes[T metav1.Object](objects []T, status func(T) gatewayv1.RouteS
 	return found
 }
 
-func routeProblems(kind string, statuses []route.Status[gatewayv1.RouteStatus], written map[key]gatewayv1.RouteStatus) []Problem {
+func routeProblems(kind string, statuses []model.Status[gatewayv1.RouteStatus], written map[key]gatewayv1.RouteStatus) []Problem {
 	var found []Problem
 	for _, status := range statuses {
 		for i := range status.Status.Parents {
@@ -205,7 +205,7 @@ func bad(condition metav1.Condition) bool {
 	return false
 }
 
-func (c *Compiled) datagramEndpoints(of route.ServicePort) *resource.Endpoints {
+func (c *Compiled) datagramEndpoints(of model.ServicePort) *resource.Endpoints {
 	found := &resource.Endpoints{}
 	service := c.services[key{of.Namespace, of.Name}]
 	if service == nil {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
@@ -50,7 +50,7 @@ status: {loadBalancer: {ingress: %s}}
 			t.Fatal(err)
 		}
 		problems := Compile(&Input{Objects: *objects, Namespace: "millrace-system"}).problems(Choice{})
-		if told := len(problems) == 1 && problems[0].Reason == route.ReasonInvalidCertificate &&
+		if told := len(problems) == 1 && problems[0].Reason == model.ReasonInvalidCertificate &&
 			strings.HasPrefix(problems[0].Message, "spec.tls: "); told != test.told || !told && len(problems) > 0 {
 			t.Errorf("%s: told %+v, want %v", name, problems, test.told)
 		}

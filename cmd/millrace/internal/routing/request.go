@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/millrace-lb/millrace/gateway/proxy/plan"
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 // Errors of requests without a unique proxy.
@@ -54,7 +54,7 @@ type Place struct {
 	VIP   netip.AddrPort
 
 	compiled *Compiled
-	proxy    *route.Proxy
+	proxy    *model.Proxy
 	plan     *plan.Plan
 	target   uint16
 }
@@ -103,8 +103,8 @@ func (c *Compiled) Find(request *Request) (*Place, error) {
 }
 
 // place returns nil if the proxy does not serve it; grouped is true if rules exist for its host.
-func (c *Compiled) place(of *route.Proxy, port int32, request *Request) (place *Place, grouped bool, err error) {
-	at := slices.IndexFunc(of.Ports, func(p route.Port) bool { return p.VIP == port })
+func (c *Compiled) place(of *model.Proxy, port int32, request *Request) (place *Place, grouped bool, err error) {
+	at := slices.IndexFunc(of.Ports, func(p model.Port) bool { return p.VIP == port })
 	vips := vipsOf(c.fleet(of.Owner))
 	i := slices.IndexFunc(vips, func(vip netip.Addr) bool {
 		if request.VIP.IsValid() {

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 func (c *Compiled) rule(from *resource.Rule, backends map[string]*resource.Backend) Rule {
@@ -51,13 +51,13 @@ func (c *Compiled) backend(from *resource.WeightedBackend, wire *resource.Backen
 }
 
 // servicePort parses the name of a Backend resource: backend/NAMESPACE/NAME/PORT, followed by the protocol.
-func servicePort(name string) (route.ServicePort, bool) {
+func servicePort(name string) (model.ServicePort, bool) {
 	parts := strings.Split(name, "/")
 	if len(parts) < 4 || parts[0] != "backend" {
-		return route.ServicePort{}, false
+		return model.ServicePort{}, false
 	}
 	port, err := strconv.ParseInt(parts[3], 10, 32)
-	return route.ServicePort{Namespace: parts[1], Name: parts[2], Port: int32(port)}, err == nil
+	return model.ServicePort{Namespace: parts[1], Name: parts[2], Port: int32(port)}, err == nil
 }
 
 // kinds maps the first part of a rule's name to the kind of its route.

@@ -13,19 +13,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/routing"
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 func many(count int) *routing.Input {
 	in := &routing.Input{Namespace: "millrace-system"}
 	in.Objects.IngressClasses = []*networkingv1.IngressClass{{
-		ObjectMeta: metav1.ObjectMeta{Name: "millrace"}, Spec: networkingv1.IngressClassSpec{Controller: route.IngressController},
+		ObjectMeta: metav1.ObjectMeta{Name: "millrace"}, Spec: networkingv1.IngressClassSpec{Controller: model.IngressController},
 	}}
 	in.Objects.Services = []*corev1.Service{
 		{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}},
 		{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "millrace-system", Name: "p", Annotations: map[string]string{
-				route.AnnotationProxyOf: "IngressClass//millrace",
+				model.AnnotationProxyOf: "IngressClass//millrace",
 			}},
 			Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: "203.0.113.1"}}}},
 		},

@@ -12,7 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 // Restrict replaces the objects that the user may not list: the classes that the namespace's objects name
@@ -52,7 +52,7 @@ func omission(sole string, omitted []string) string {
 func (in *Input) assumeIngressClasses() {
 	known := map[string]bool{}
 	for _, ingress := range in.Objects.Ingresses {
-		name := ingress.Annotations[route.AnnotationIngressClass]
+		name := ingress.Annotations[model.AnnotationIngressClass]
 		if ingress.Spec.IngressClassName != nil {
 			name = *ingress.Spec.IngressClassName
 		}
@@ -61,7 +61,7 @@ func (in *Input) assumeIngressClasses() {
 		}
 		known[name] = true
 		in.Objects.IngressClasses = append(in.Objects.IngressClasses, &networkingv1.IngressClass{
-			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.IngressClassSpec{Controller: route.IngressController},
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.IngressClassSpec{Controller: model.IngressController},
 		})
 	}
 }
@@ -78,7 +78,7 @@ func (in *Input) assumeGatewayClasses() {
 
 func gatewayClass(name string) *gatewayv1.GatewayClass {
 	return &gatewayv1.GatewayClass{
-		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: gatewayv1.GatewayClassSpec{ControllerName: route.GatewayController},
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: gatewayv1.GatewayClassSpec{ControllerName: model.GatewayController},
 	}
 }
 
@@ -96,7 +96,7 @@ func (in *Input) assumeGateways(sole string) {
 	for _, status := range statuses {
 		for i := range status.Parents {
 			parent := &status.Parents[i]
-			if parent.ControllerName == route.GatewayController && string(value(parent.ParentRef.Namespace)) != sole && accepted(parent.Conditions) {
+			if parent.ControllerName == model.GatewayController && string(value(parent.ParentRef.Namespace)) != sole && accepted(parent.Conditions) {
 				in.assumeGateway(&parent.ParentRef)
 			}
 		}

@@ -10,12 +10,12 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 // Input are the objects of the API server.
 type Input struct {
-	Objects        route.Objects
+	Objects        model.Objects
 	EndpointSlices []*discoveryv1.EndpointSlice
 	Namespace      string
 	// NamespaceBytes and ProxyBytes are the gateway's limits in bytes; 0: the defaults.

@@ -12,7 +12,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 const (
@@ -23,13 +23,13 @@ const (
 )
 
 // Backends returns a Service port's name and the EndpointSlices; known is false without the port.
-type Backends func(of route.ServicePort, protocol corev1.Protocol) (name string, found []*discoveryv1.EndpointSlice, known bool, err error)
+type Backends func(of model.ServicePort, protocol corev1.Protocol) (name string, found []*discoveryv1.EndpointSlice, known bool, err error)
 
 // EndpointSlices returns slices for the owner's layer-4 listeners, for service proxies such as kube-proxy,
 // which translate the VIP for local pods before packets reach the agent. They ignore weights. Agents use
 // VIPRoutes.
 func EndpointSlices(
-	proxy *route.Proxy, frontends []*route.Frontend, owner Owner, settings Settings, backends Backends,
+	proxy *model.Proxy, frontends []*model.Frontend, owner Owner, settings Settings, backends Backends,
 ) ([]Object, error) {
 	p := planner{proxy: proxy, frontends: frontends, owner: owner, settings: settings, at: owner.ObjectKey(settings)}
 	var objects []Object
@@ -112,7 +112,7 @@ func isReady(endpoint discoveryv1.Endpoint) bool {
 	return endpoint.Conditions.Ready == nil || *endpoint.Conditions.Ready
 }
 
-func (p planner) endpointSlices(frontend *route.Frontend, of sliceKey, endpoints map[string]discoveryv1.Endpoint) []Object {
+func (p planner) endpointSlices(frontend *model.Frontend, of sliceKey, endpoints map[string]discoveryv1.Endpoint) []Object {
 	all := make([]discoveryv1.Endpoint, 0, len(endpoints))
 	for _, address := range slices.Sorted(maps.Keys(endpoints)) {
 		all = append(all, endpoints[address])

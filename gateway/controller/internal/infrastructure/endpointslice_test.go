@@ -13,7 +13,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 // slice returns a slice of port "db"; "198.18.0.1!" is not ready.
@@ -40,29 +40,29 @@ func TestEndpointSlices(t *testing.T) {
 		"two": {slice(four, 15432, "198.18.0.3"), slice(discoveryv1.AddressTypeFQDN, 5432, "db.example.com"), {AddressType: four}},
 		"off": {slice(four, 5432, "198.18.0.4")},
 	}
-	backends := func(of route.ServicePort, protocol corev1.Protocol) (string, []*discoveryv1.EndpointSlice, bool, error) {
+	backends := func(of model.ServicePort, protocol corev1.Protocol) (string, []*discoveryv1.EndpointSlice, bool, error) {
 		if of.Name == "failing" {
 			return "", nil, false, errors.New("no answer")
 		}
 		found, known := services[of.Name]
 		return "db", found, known && protocol == corev1.ProtocolTCP, nil
 	}
-	leads := func(protocol corev1.Protocol, names ...string) *route.Frontend {
-		frontend := &route.Frontend{Gateway: gateway.Object, Port: 5432, Protocol: protocol}
+	leads := func(protocol corev1.Protocol, names ...string) *model.Frontend {
+		frontend := &model.Frontend{Gateway: gateway.Object, Port: 5432, Protocol: protocol}
 		for _, name := range names {
-			weighted := route.WeightedService{ServicePort: route.ServicePort{Namespace: "data", Name: name, Port: 5432}, Weight: 1}
+			weighted := model.WeightedService{ServicePort: model.ServicePort{Namespace: "data", Name: name, Port: 5432}, Weight: 1}
 			switch name {
 			case "off":
 				weighted.Weight = 0
 			case "invalid":
-				weighted.ServicePort, weighted.Invalid = route.ServicePort{Namespace: "data", Name: "one", Port: 5432}, true
+				weighted.ServicePort, weighted.Invalid = model.ServicePort{Namespace: "data", Name: "one", Port: 5432}, true
 			}
 			frontend.Services = append(frontend.Services, weighted)
 		}
 		return frontend
 	}
-	proxy := &route.Proxy{Owner: gateway.Object}
-	made := func(frontends ...*route.Frontend) []string {
+	proxy := &model.Proxy{Owner: gateway.Object}
+	made := func(frontends ...*model.Frontend) []string {
 		t.Helper()
 		objects, err := infrastructure.EndpointSlices(proxy, frontends, gateway, settings(), backends)
 		if err != nil {
@@ -94,14 +94,14 @@ func TestEndpointSlices(t *testing.T) {
 	if got := made(leads(corev1.ProtocolTCP, "one", "invalid", "two", "off", "missing")); !slices.Equal(got, want) {
 		t.Errorf("made\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	for _, frontend := range []*route.Frontend{
+	for _, frontend := range []*model.Frontend{
 		leads(corev1.ProtocolTCP), leads(corev1.ProtocolTCP, "off", "invalid", "missing"), leads(corev1.ProtocolUDP, "one"),
 	} {
 		if got := made(frontend); len(got) > 0 {
 			t.Errorf("%+v: made %v, want nothing", frontend, got)
 		}
 	}
-	if _, err := infrastructure.EndpointSlices(proxy, []*route.Frontend{leads(corev1.ProtocolTCP, "failing")}, gateway, settings(), backends); err == nil {
+	if _, err := infrastructure.EndpointSlices(proxy, []*model.Frontend{leads(corev1.ProtocolTCP, "failing")}, gateway, settings(), backends); err == nil {
 		t.Error("no error where backends cannot be read: their endpoints would be taken away")
 	}
 

@@ -22,14 +22,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 const (
 	// LabelOwner is a label of an owner's proxies. Its value is a hash of the owner's key and selects the pods.
 	LabelOwner = "millrace.io/proxy-of"
 	// AnnotationOwner is an annotation with the owner's key, "Gateway/namespace/name".
-	AnnotationOwner = route.AnnotationProxyOf
+	AnnotationOwner = model.AnnotationProxyOf
 	// LabelGateway is the name of the Gateway, on all objects of its proxies (GEP-1762).
 	LabelGateway = "gateway.networking.k8s.io/gateway-name"
 	// LabelGatewayClass is the name of the Gateway's GatewayClass, on the same objects.
@@ -79,7 +79,7 @@ type Settings struct {
 
 // Owner is the object that proxies serve.
 type Owner struct {
-	route.Object
+	model.Object
 	// UID is optional for an IngressClass.
 	UID   types.UID
 	Class string
@@ -105,8 +105,8 @@ const (
 )
 
 // Key returns the owner's unique key, used by the distribution server and in annotations.
-func Key(owner route.Object) string {
-	return route.OwnerKey(owner)
+func Key(owner model.Object) string {
+	return model.OwnerKey(owner)
 }
 
 // hash shortens labels, which are not trusted: authentication uses the compiled owners.
@@ -117,7 +117,7 @@ func hash(text string) string {
 
 // Objects returns an owner's objects in order of application: none without ports, and no proxies without a
 // layer-7 listener.
-func Objects(proxy *route.Proxy, frontends []*route.Frontend, owner Owner, settings Settings) []Object {
+func Objects(proxy *model.Proxy, frontends []*model.Frontend, owner Owner, settings Settings) []Object {
 	if len(proxy.Ports) == 0 && len(frontends) == 0 {
 		return nil
 	}
@@ -138,8 +138,8 @@ func Objects(proxy *route.Proxy, frontends []*route.Frontend, owner Owner, setti
 }
 
 type planner struct {
-	proxy     *route.Proxy
-	frontends []*route.Frontend
+	proxy     *model.Proxy
+	frontends []*model.Frontend
 	owner     Owner
 	settings  Settings
 	at        types.NamespacedName
@@ -191,7 +191,7 @@ func (p planner) labels() map[string]string {
 func (p planner) selector() map[string]string { return PodSelector(p.owner.Object) }
 
 // PodSelector returns the labels that select the owner's pods in their namespace.
-func PodSelector(owner route.Object) map[string]string {
+func PodSelector(owner model.Object) map[string]string {
 	all := Selector()
 	all[LabelOwner] = hash(Key(owner))
 	return all

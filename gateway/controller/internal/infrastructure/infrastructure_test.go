@@ -22,7 +22,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
 	wire "github.com/millrace-lb/millrace/gateway/resource"
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 func settings() infrastructure.Settings {
@@ -33,8 +33,8 @@ func settings() infrastructure.Settings {
 	}
 }
 
-func web() []route.Port {
-	return []route.Port{
+func web() []model.Port {
+	return []model.Port{
 		{Name: "tcp-80", VIP: 80, Target: 8080, Protocol: corev1.ProtocolTCP},
 		{Name: "tcp-443", VIP: 443, Target: 8443, Protocol: corev1.ProtocolTCP},
 	}
@@ -45,9 +45,9 @@ func listens() []*wire.Resource {
 }
 
 var (
-	class   = infrastructure.Owner{Object: route.Object{Kind: "IngressClass", Name: "millrace"}}
-	ingress = infrastructure.Owner{Object: route.Object{Kind: "Ingress", Namespace: "shop", Name: "web"}, UID: "u1"}
-	gateway = infrastructure.Owner{Object: route.Object{Kind: "Gateway", Namespace: "shop", Name: "web"}, UID: "u2", Class: "millrace"}
+	class   = infrastructure.Owner{Object: model.Object{Kind: "IngressClass", Name: "millrace"}}
+	ingress = infrastructure.Owner{Object: model.Object{Kind: "Ingress", Namespace: "shop", Name: "web"}, UID: "u1"}
+	gateway = infrastructure.Owner{Object: model.Object{Kind: "Gateway", Namespace: "shop", Name: "web"}, UID: "u2", Class: "millrace"}
 )
 
 func find[T infrastructure.Object](t *testing.T, objects []infrastructure.Object) T {
@@ -76,7 +76,7 @@ func TestPlaceAndOwnership(t *testing.T) {
 		{ingress, "shop", "ingress-web", "networking.k8s.io/v1 Ingress web u1"},
 		{gateway, "shop", "web-millrace", "gateway.networking.k8s.io/v1 Gateway web u2"},
 	} {
-		objects := infrastructure.Objects(&route.Proxy{Owner: test.owner.Object, Ports: web(), Resources: listens()}, nil, test.owner, settings())
+		objects := infrastructure.Objects(&model.Proxy{Owner: test.owner.Object, Ports: web(), Resources: listens()}, nil, test.owner, settings())
 		if len(objects) != 5 {
 			t.Errorf("%s: %d objects, want 5", test.owner.Kind, len(objects))
 		}
@@ -101,7 +101,7 @@ func TestNamesAreThoseOfServices(t *testing.T) {
 		"web", "web.example.com", "web-example.com", "1st", strings.Repeat("a", 253), strings.Repeat("a", 252) + "b", strings.Repeat("a.", 60) + "b",
 	} {
 		for _, kind := range []string{"IngressClass", "Ingress", "Gateway"} {
-			owner := infrastructure.Owner{Object: route.Object{Kind: kind, Namespace: "shop", Name: name}, Class: strings.Repeat("class.", 9) + "x"}
+			owner := infrastructure.Owner{Object: model.Object{Kind: kind, Namespace: "shop", Name: name}, Class: strings.Repeat("class.", 9) + "x"}
 			place := owner.ObjectKey(settings()).Name
 			if problems := validation.IsDNS1035Label(place); len(problems) > 0 {
 				t.Errorf("%s %s is %q: %v", kind, name, place, problems)
@@ -110,7 +110,7 @@ func TestNamesAreThoseOfServices(t *testing.T) {
 				t.Errorf("%s %s is %q, as is %s", kind, name, place, other)
 			}
 			seen[place] = kind + " " + name
-			objects := infrastructure.Objects(&route.Proxy{Ports: web()}, nil, owner, settings())
+			objects := infrastructure.Objects(&model.Proxy{Ports: web()}, nil, owner, settings())
 			for key, value := range objects[0].GetLabels() {
 				if problems := validation.IsValidLabelValue(value); len(problems) > 0 {
 					t.Errorf("%s %s: label %s: %v", kind, name, key, problems)
@@ -121,10 +121,10 @@ func TestNamesAreThoseOfServices(t *testing.T) {
 }
 
 func TestService(t *testing.T) {
-	proxy := &route.Proxy{
+	proxy := &model.Proxy{
 		Ports: web(), Labels: map[string]string{"team": "shop", "app.kubernetes.io/name": "other"},
 		Annotations: map[string]string{"note": "x"},
-		Parameters:  route.Parameters{Pool: "public", Addresses: "203.0.113.9"},
+		Parameters:  model.Parameters{Pool: "public", Addresses: "203.0.113.9"},
 	}
 	service := find[*corev1.Service](t, infrastructure.Objects(proxy, nil, gateway, settings()))
 	if service.Spec.Type != corev1.ServiceTypeLoadBalancer || *service.Spec.LoadBalancerClass != millracev1beta1.Class {
@@ -164,7 +164,7 @@ func TestService(t *testing.T) {
 }
 
 func TestDeploymentIsUnprivileged(t *testing.T) {
-	objects := infrastructure.Objects(&route.Proxy{Ports: web(), Resources: listens()}, nil, class, settings())
+	objects := infrastructure.Objects(&model.Proxy{Ports: web(), Resources: listens()}, nil, class, settings())
 	deployment := find[*appsv1.Deployment](t, objects)
 	pod := deployment.Spec.Template.Spec
 	container := pod.Containers[0]
@@ -203,10 +203,10 @@ func TestDeploymentIsUnprivileged(t *testing.T) {
 
 // TestPodsOutliveChanges checks that changed ports and CAs do not change the pods.
 func TestPodsOutliveChanges(t *testing.T) {
-	before := find[*appsv1.Deployment](t, infrastructure.Objects(&route.Proxy{Ports: web()[:1], Resources: listens()}, nil, class, settings()))
+	before := find[*appsv1.Deployment](t, infrastructure.Objects(&model.Proxy{Ports: web()[:1], Resources: listens()}, nil, class, settings()))
 	changed := settings()
 	changed.CAs = "OTHER"
-	after := find[*appsv1.Deployment](t, infrastructure.Objects(&route.Proxy{Ports: web(), Resources: listens()}, nil, class, changed))
+	after := find[*appsv1.Deployment](t, infrastructure.Objects(&model.Proxy{Ports: web(), Resources: listens()}, nil, class, changed))
 	if before.Spec.Template.String() != after.Spec.Template.String() {
 		t.Errorf("the pods changed:\n%s\n%s", before.Spec.Template.String(), after.Spec.Template.String())
 	}
@@ -214,12 +214,12 @@ func TestPodsOutliveChanges(t *testing.T) {
 
 func TestScaling(t *testing.T) {
 	fixed := infrastructure.Objects(
-		&route.Proxy{Ports: web(), Resources: listens(), Parameters: route.Parameters{Replicas: 3, MaxReplicas: 3}}, nil, class, settings())
+		&model.Proxy{Ports: web(), Resources: listens(), Parameters: model.Parameters{Replicas: 3, MaxReplicas: 3}}, nil, class, settings())
 	if has[*autoscalingv2.HorizontalPodAutoscaler](fixed) || *find[*appsv1.Deployment](t, fixed).Spec.Replicas != 3 {
 		t.Error("three proxies are asked for, and scaled")
 	}
 	scaled := infrastructure.Objects(
-		&route.Proxy{Ports: web(), Resources: listens(), Parameters: route.Parameters{Replicas: 3, MaxReplicas: 9}}, nil, class, settings())
+		&model.Proxy{Ports: web(), Resources: listens(), Parameters: model.Parameters{Replicas: 3, MaxReplicas: 9}}, nil, class, settings())
 	autoscaler := find[*autoscalingv2.HorizontalPodAutoscaler](t, scaled)
 	if *autoscaler.Spec.MinReplicas != 3 || autoscaler.Spec.MaxReplicas != 9 {
 		t.Errorf("from %d to %d proxies, want from 3 to 9", *autoscaler.Spec.MinReplicas, autoscaler.Spec.MaxReplicas)
@@ -230,25 +230,25 @@ func TestScaling(t *testing.T) {
 }
 
 func TestNoPortsNoObjects(t *testing.T) {
-	if objects := infrastructure.Objects(&route.Proxy{}, nil, gateway, settings()); len(objects) != 0 {
+	if objects := infrastructure.Objects(&model.Proxy{}, nil, gateway, settings()); len(objects) != 0 {
 		t.Errorf("%d objects for a Gateway without listeners", len(objects))
 	}
 }
 
 // TestWithoutListenersTheServiceStays checks that a Gateway with a broken certificate keeps its VIP.
 func TestWithoutListenersTheServiceStays(t *testing.T) {
-	objects := infrastructure.Objects(&route.Proxy{Ports: web()}, nil, gateway, settings())
+	objects := infrastructure.Objects(&model.Proxy{Ports: web()}, nil, gateway, settings())
 	if len(objects) != 1 || len(find[*corev1.Service](t, objects).Spec.Ports) != 2 {
 		t.Errorf("%d objects, want the Service with both ports", len(objects))
 	}
 }
 
-func frontends() []*route.Frontend {
-	at := func(name string, port int32) route.ServicePort {
-		return route.ServicePort{Namespace: "data", Name: name, Port: port}
+func frontends() []*model.Frontend {
+	at := func(name string, port int32) model.ServicePort {
+		return model.ServicePort{Namespace: "data", Name: name, Port: port}
 	}
-	return []*route.Frontend{
-		{Gateway: gateway.Object, Port: 5432, Protocol: corev1.ProtocolTCP, Services: []route.WeightedService{
+	return []*model.Frontend{
+		{Gateway: gateway.Object, Port: 5432, Protocol: corev1.ProtocolTCP, Services: []model.WeightedService{
 			{ServicePort: at("one", 5432), Weight: 9}, {ServicePort: at("none", 0), Weight: 1, Invalid: true}, {ServicePort: at("two", 5433)},
 		}},
 		{Gateway: gateway.Object, Port: 443, Protocol: corev1.ProtocolUDP},
@@ -256,7 +256,7 @@ func frontends() []*route.Frontend {
 }
 
 func TestLayer4NeedsNoProxy(t *testing.T) {
-	objects := infrastructure.Objects(&route.Proxy{}, frontends(), gateway, settings())
+	objects := infrastructure.Objects(&model.Proxy{}, frontends(), gateway, settings())
 	service := find[*corev1.Service](t, objects)
 	if len(objects) != 3 || has[*appsv1.Deployment](objects) || has[*corev1.ServiceAccount](objects) {
 		t.Fatalf("%d objects, want the Service and two VIPRoutes", len(objects))
@@ -289,7 +289,7 @@ func TestLayer4NeedsNoProxy(t *testing.T) {
 }
 
 func TestLayer4BesideProxies(t *testing.T) {
-	objects := infrastructure.Objects(&route.Proxy{Ports: web(), Resources: listens()}, frontends(), gateway, settings())
+	objects := infrastructure.Objects(&model.Proxy{Ports: web(), Resources: listens()}, frontends(), gateway, settings())
 	if len(objects) != 7 || len(find[*corev1.Service](t, objects).Spec.Ports) != 4 {
 		t.Errorf("%d objects, %d ports", len(objects), len(find[*corev1.Service](t, objects).Spec.Ports))
 	}
@@ -308,7 +308,7 @@ func TestFamilies(t *testing.T) {
 		"203.0.113.7,2001:db8::7": {dual, nil},
 		"203.0.113.7,":            {dual, nil},
 	} {
-		proxy := &route.Proxy{Ports: web()}
+		proxy := &model.Proxy{Ports: web()}
 		for text := range strings.SplitSeq(addresses, ",") {
 			proxy.Addresses = append(proxy.Addresses, gatewayv1.GatewaySpecAddress{Value: text})
 		}
@@ -320,16 +320,16 @@ func TestFamilies(t *testing.T) {
 }
 
 func TestSeeing(t *testing.T) {
-	arguments := func(parameters route.Parameters) string {
-		objects := infrastructure.Objects(&route.Proxy{Owner: class.Object, Ports: web(), Resources: listens(), Parameters: parameters}, nil, class, settings())
+	arguments := func(parameters model.Parameters) string {
+		objects := infrastructure.Objects(&model.Proxy{Owner: class.Object, Ports: web(), Resources: listens(), Parameters: parameters}, nil, class, settings())
 		return strings.Join(find[*appsv1.Deployment](t, objects).Spec.Template.Spec.Containers[0].Args, " ")
 	}
 	for _, flag := range []string{"--access-log", "--route-metrics", "--tracing"} {
-		if without := arguments(route.Parameters{TracingRatio: "0.5"}); strings.Contains(without, flag) {
+		if without := arguments(model.Parameters{TracingRatio: "0.5"}); strings.Contains(without, flag) {
 			t.Errorf("%s is in %s", flag, without)
 		}
 	}
-	all := arguments(route.Parameters{
+	all := arguments(model.Parameters{
 		ResponseTimeout: 5 * time.Minute, AccessLog: true, RouteMetrics: true, TracingEndpoint: "http://collector:4317", TracingRatio: "0.5",
 	})
 	if want := " --response-timeout=5m0s --access-log --route-metrics --tracing-endpoint=http://collector:4317 --tracing-ratio=0.5"; !strings.HasSuffix(all, want) {
@@ -339,9 +339,9 @@ func TestSeeing(t *testing.T) {
 
 func TestPlacement(t *testing.T) {
 	settings := settings()
-	pod := func(parameters route.Parameters) corev1.PodSpec {
-		class := infrastructure.Owner{Object: route.Object{Kind: "IngressClass", Name: "millrace"}}
-		for _, object := range infrastructure.Objects(&route.Proxy{Ports: web(), Resources: listens(), Parameters: parameters}, nil, class, settings) {
+	pod := func(parameters model.Parameters) corev1.PodSpec {
+		class := infrastructure.Owner{Object: model.Object{Kind: "IngressClass", Name: "millrace"}}
+		for _, object := range infrastructure.Objects(&model.Proxy{Ports: web(), Resources: listens(), Parameters: parameters}, nil, class, settings) {
 			if deployment, ok := object.(*appsv1.Deployment); ok {
 				return deployment.Spec.Template.Spec
 			}
@@ -349,20 +349,20 @@ func TestPlacement(t *testing.T) {
 		t.Fatal("no Deployment")
 		return corev1.PodSpec{}
 	}
-	want := route.Parameters{
+	want := model.Parameters{
 		PullSecrets:  []corev1.LocalObjectReference{{Name: "registry"}},
 		NodeSelector: map[string]string{"kubernetes.io/arch": "amd64"},
 		Tolerations:  []corev1.Toleration{{Key: "edge", Operator: corev1.TolerationOpExists}},
 	}
-	for _, parameters := range []route.Parameters{want, {}} {
+	for _, parameters := range []model.Parameters{want, {}} {
 		spec := pod(parameters)
-		got := route.Parameters{PullSecrets: spec.ImagePullSecrets, NodeSelector: spec.NodeSelector, Tolerations: spec.Tolerations}
+		got := model.Parameters{PullSecrets: spec.ImagePullSecrets, NodeSelector: spec.NodeSelector, Tolerations: spec.Tolerations}
 		if !reflect.DeepEqual(got, parameters) {
 			t.Errorf("pods have %+v, want %+v", got, parameters)
 		}
 	}
 	settings.PullSecrets = []corev1.LocalObjectReference{{Name: "of-the-gateway"}}
-	if got := pod(route.Parameters{}).ImagePullSecrets; !reflect.DeepEqual(got, settings.PullSecrets) {
+	if got := pod(model.Parameters{}).ImagePullSecrets; !reflect.DeepEqual(got, settings.PullSecrets) {
 		t.Errorf("without parameters pods are pulled by %v, want %v", got, settings.PullSecrets)
 	}
 	if got := pod(want).ImagePullSecrets; !reflect.DeepEqual(got, want.PullSecrets) {

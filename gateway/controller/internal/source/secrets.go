@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 // secretScope selects the Secrets of one informer: a type in a namespace; "" means all namespaces.
@@ -46,7 +47,7 @@ type secrets struct {
 }
 
 // readSecrets adds the Secrets to objects and reports whether all required Secrets have been read.
-func (s *Source) readSecrets(objects *route.Objects) bool {
+func (s *Source) readSecrets(objects *model.Objects) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	objects.SecretNamespaces = s.secrets.namespaces
@@ -200,8 +201,8 @@ func (s *Source) readableNamespaces(ctx context.Context) (map[string]bool, error
 		return nil, err
 	}
 	bindings := &rbacv1.RoleBindingList{}
-	if err := s.kinds.API.List(ctx, bindings, client.MatchingFields{"metadata.name": route.RoleSecrets}); err != nil {
-		return nil, fmt.Errorf("list the RoleBindings %s: %w", route.RoleSecrets, err)
+	if err := s.kinds.API.List(ctx, bindings, client.MatchingFields{"metadata.name": model.RoleSecrets}); err != nil {
+		return nil, fmt.Errorf("list the RoleBindings %s: %w", model.RoleSecrets, err)
 	}
 	found := map[string]bool{}
 	for i := range bindings.Items {

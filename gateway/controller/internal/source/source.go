@@ -25,7 +25,8 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 	"sigs.k8s.io/gateway-api/pkg/consts"
 
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/endpoints"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 const (
@@ -233,14 +234,14 @@ func (s *Source) installed(ctx context.Context) (string, error) {
 
 // Objects returns the compiler's input, not ready until every kind was read once. Objects must not be modified;
 // an unchanged one keeps its pointer.
-func (s *Source) Objects() (objects *route.Objects, ready bool) {
+func (s *Source) Objects() (objects *model.Objects, ready bool) {
 	s.mu.Lock()
 	present, version, ready := s.present, s.version, s.ready
 	s.mu.Unlock()
 	if !ready {
 		return nil, false
 	}
-	objects = &route.Objects{GatewayAPIVersion: version}
+	objects = &model.Objects{GatewayAPIVersion: version}
 	for _, kind := range s.builtin {
 		kind.read(kind.indexer, objects)
 	}
@@ -282,7 +283,7 @@ func (s *Source) Service(name types.NamespacedName) (*corev1.Service, error) {
 }
 
 // HasEndpoints reports whether a Service port has an endpoint that is serving.
-func (s *Source) HasEndpoints(ctx context.Context, of route.ServicePort, protocol corev1.Protocol) (bool, error) {
+func (s *Source) HasEndpoints(ctx context.Context, of model.ServicePort, protocol corev1.Protocol) (bool, error) {
 	name := types.NamespacedName{Namespace: of.Namespace, Name: of.Name}
 	service, err := s.Service(name)
 	if err != nil || service == nil {
@@ -292,20 +293,20 @@ func (s *Source) HasEndpoints(ctx context.Context, of route.ServicePort, protoco
 	if err != nil {
 		return false, err
 	}
-	return route.HasEndpoints(service, of.Port, protocol, found), nil
+	return endpoints.Has(service, of.Port, protocol, found), nil
 }
 
 // Backends returns a Service port's name and the EndpointSlices, which must not be modified; known is false
 // without the port.
 func (s *Source) Backends(
-	ctx context.Context, of route.ServicePort, protocol corev1.Protocol,
+	ctx context.Context, of model.ServicePort, protocol corev1.Protocol,
 ) (name string, found []*discoveryv1.EndpointSlice, known bool, err error) {
 	at := types.NamespacedName{Namespace: of.Namespace, Name: of.Name}
 	service, err := s.Service(at)
 	if err != nil || service == nil {
 		return "", nil, false, err
 	}
-	if name, known = route.PortName(service, of.Port, protocol); !known {
+	if name, known = endpoints.PortName(service, of.Port, protocol); !known {
 		return "", nil, false, nil
 	}
 	found, err = s.Slices(ctx, at)

@@ -23,7 +23,7 @@ import (
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 // FieldOwner is the field manager of server-side apply.
@@ -68,7 +68,7 @@ func (w *Writer) apply(ctx context.Context, wanted infrastructure.Object, live c
 		err = fmt.Errorf("apply %s: %w", named(wanted), err)
 		if isUnauthorized(err) {
 			err = fmt.Errorf("the gateway has no permission to run proxies in namespace %s; to grant it: %s (%w)",
-				wanted.GetNamespace(), route.GrantCommand(route.RoleProxies, wanted.GetNamespace()), err)
+				wanted.GetNamespace(), model.GrantCommand(model.RoleProxies, wanted.GetNamespace()), err)
 		}
 		return err
 	}

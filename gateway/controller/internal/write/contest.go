@@ -18,7 +18,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/conflict"
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 const (
@@ -88,10 +88,10 @@ func (c *contests) look(object client.Object, do func(*contestState)) {
 
 // end drops objects not observed in this pass, and returns the contested ones and the first end of a pause, or
 // zero.
-func (c *contests) end(now time.Time) (found map[route.Object]contestedObject, again time.Duration) {
+func (c *contests) end(now time.Time) (found map[model.Object]contestedObject, again time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	found = map[route.Object]contestedObject{}
+	found = map[model.Object]contestedObject{}
 	for at, known := range c.of {
 		if known.pass != c.pass {
 			delete(c.of, at)
@@ -114,8 +114,8 @@ type contestedObject struct {
 	whole bool
 }
 
-func objectOf(object client.Object) route.Object {
-	return route.Object{Kind: reflect.TypeOf(object).Elem().Name(), Namespace: object.GetNamespace(), Name: object.GetName()}
+func objectOf(object client.Object) model.Object {
+	return model.Object{Kind: reflect.TypeOf(object).Elem().Name(), Namespace: object.GetNamespace(), Name: object.GetName()}
 }
 
 // endContests publishes the contested objects and enqueues a pass if their set changed.
@@ -138,13 +138,13 @@ func (w *Writer) endContests() {
 	}
 }
 
-func contestProblems(found map[route.Object]contestedObject) (problems []route.Problem, regarding map[route.Object]client.Object) {
-	regarding = make(map[route.Object]client.Object, len(found))
+func contestProblems(found map[model.Object]contestedObject) (problems []model.Problem, regarding map[model.Object]client.Object) {
+	regarding = make(map[model.Object]client.Object, len(found))
 	for object, of := range found {
 		regarding[object] = of.Object
-		problem := route.Problem{Object: object, Reason: millracev1beta1.ReasonStatusContested, Message: contestMessage}
+		problem := model.Problem{Object: object, Reason: millracev1beta1.ReasonStatusContested, Message: contestMessage}
 		if of.whole {
-			problem.Reason, problem.Message = route.ReasonObjectContested, objectContestMessage
+			problem.Reason, problem.Message = model.ReasonObjectContested, objectContestMessage
 		}
 		problems = append(problems, problem)
 	}
@@ -153,7 +153,7 @@ func contestProblems(found map[route.Object]contestedObject) (problems []route.P
 
 func contestedCondition(generation int64) metav1.Condition {
 	return metav1.Condition{
-		Type: route.ConditionStatusContested, Status: metav1.ConditionTrue, Reason: millracev1beta1.ReasonStatusContested,
+		Type: model.ConditionStatusContested, Status: metav1.ConditionTrue, Reason: millracev1beta1.ReasonStatusContested,
 		Message: contestMessage, ObservedGeneration: generation,
 	}
 }

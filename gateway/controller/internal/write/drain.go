@@ -17,7 +17,7 @@ import (
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 // annotationDraining on a VIPRoute lists the draining backends with their start times, as JSON.
@@ -30,17 +30,17 @@ const (
 )
 
 // draining maps backends removed from a route to the start of their draining.
-type draining map[route.ServicePort]time.Time
+type draining map[model.ServicePort]time.Time
 
 // drain adds backends of live that are no longer wanted with weight zero: agents keep their connections. A
 // backend drains until it has no endpoints or the period ends. The time is the earliest end, or zero.
-func drain(wanted, live *millracev1beta1.VIPRoute, serves func(route.ServicePort) bool, period time.Duration, now time.Time) (draining, time.Time) {
+func drain(wanted, live *millracev1beta1.VIPRoute, serves func(model.ServicePort) bool, period time.Duration, now time.Time) (draining, time.Time) {
 	since, next := draining{}, time.Time{}
 	if live == nil || len(wanted.Spec.Ports) != 1 || len(live.Spec.Ports) != 1 {
 		return since, next
 	}
 	port := &wanted.Spec.Ports[0]
-	isWanted := map[route.ServicePort]bool{}
+	isWanted := map[model.ServicePort]bool{}
 	for _, backend := range port.Backends {
 		isWanted[servicePort(backend)] = true
 	}
@@ -77,8 +77,8 @@ func (d draining) bound(most int) {
 	}
 }
 
-func (d draining) oldestFirst() []route.ServicePort {
-	return slices.SortedFunc(maps.Keys(d), func(a, b route.ServicePort) int {
+func (d draining) oldestFirst() []model.ServicePort {
+	return slices.SortedFunc(maps.Keys(d), func(a, b model.ServicePort) int {
 		return cmp.Or(d[a].Compare(d[b]), compareServicePorts(a, b))
 	})
 }
@@ -91,12 +91,12 @@ func (d draining) backends() []millracev1beta1.VIPRouteBackend {
 	return found
 }
 
-func compareServicePorts(a, b route.ServicePort) int {
+func compareServicePorts(a, b model.ServicePort) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Port, b.Port))
 }
 
-func servicePort(of millracev1beta1.VIPRouteBackend) route.ServicePort {
-	return route.ServicePort{Namespace: of.Namespace, Name: of.Name, Port: of.Port}
+func servicePort(of millracev1beta1.VIPRouteBackend) model.ServicePort {
+	return model.ServicePort{Namespace: of.Namespace, Name: of.Name, Port: of.Port}
 }
 
 type drainingSince struct {
@@ -114,7 +114,7 @@ func readDraining(of *millracev1beta1.VIPRoute) draining {
 	}
 	found := draining{}
 	for _, entry := range entries {
-		found[route.ServicePort{Namespace: entry.Namespace, Name: entry.Name, Port: entry.Port}] = entry.Since
+		found[model.ServicePort{Namespace: entry.Namespace, Name: entry.Name, Port: entry.Port}] = entry.Since
 	}
 	return found
 }
@@ -156,7 +156,7 @@ func (w *Writer) keepDraining(ctx context.Context, wanted infrastructure.Object,
 	}
 	from, _ := live.(*millracev1beta1.VIPRoute)
 	var problems []error
-	serves := func(at route.ServicePort) bool {
+	serves := func(at model.ServicePort) bool {
 		has, err := w.HasEndpoints(ctx, at, protocolOf(to))
 		if err != nil {
 			problems = append(problems, err)

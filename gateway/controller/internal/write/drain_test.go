@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 func vipRoute(backends ...string) *millracev1beta1.VIPRoute {
@@ -72,7 +72,7 @@ func TestDrain(t *testing.T) {
 			gone[step.gone] = true
 		}
 		wanted := vipRoute(step.route...)
-		serves := func(at route.ServicePort) bool { return !gone[at.Name] }
+		serves := func(at model.ServicePort) bool { return !gone[at.Name] }
 		since, next := drain(wanted, live, serves, period, start.Add(step.after))
 		if err := since.write(wanted); err != nil {
 			t.Fatal(err)
@@ -101,7 +101,7 @@ func TestDrainIsBounded(t *testing.T) {
 		names = append(names, fmt.Sprintf("s%02d*1", i))
 	}
 	now := time.Now()
-	always := func(route.ServicePort) bool { return true }
+	always := func(model.ServicePort) bool { return true }
 	wanted := vipRoute("new*1", "newer*1")
 	since, _ := drain(wanted, vipRoute(names...), always, time.Hour, now)
 	if got := len(wanted.Spec.Ports[0].Backends); got != maxBackends || len(since) != maxBackends-2 {
@@ -113,7 +113,7 @@ func TestDrainingThatCannotBeRead(t *testing.T) {
 	live := vipRoute("a*0")
 	live.Annotations[annotationDraining] = "{"
 	now := time.Now()
-	_, next := drain(vipRoute(), live, func(route.ServicePort) bool { return true }, time.Hour, now)
+	_, next := drain(vipRoute(), live, func(model.ServicePort) bool { return true }, time.Hour, now)
 	if left := next.Sub(now); left <= 59*time.Minute || left > time.Hour {
 		t.Errorf("a backend drains for %s, want about an hour", left)
 	}

@@ -10,11 +10,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 func (w *Writer) recordBackends(ctx context.Context, followed map[types.NamespacedName]bool) infrastructure.Backends {
-	return func(of route.ServicePort, protocol corev1.Protocol) (string, []*discoveryv1.EndpointSlice, bool, error) {
+	return func(of model.ServicePort, protocol corev1.Protocol) (string, []*discoveryv1.EndpointSlice, bool, error) {
 		followed[types.NamespacedName{Namespace: of.Namespace, Name: of.Name}] = true
 		return w.Backends(ctx, of, protocol)
 	}

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/tools/reference"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 const (
@@ -30,7 +30,7 @@ const (
 	maxNote = 1024
 )
 
-type reported map[route.Problem]bool
+type reported map[model.Problem]bool
 
 // eventLimits are the token buckets by namespace. Cluster-scoped objects share one.
 type eventLimits map[string]*rate.Limiter
@@ -50,13 +50,13 @@ func (a eventLimits) forget(now time.Time) {
 // pendingEvent is an object's problems with one reason. The first fresh ones are not reported yet.
 type pendingEvent struct {
 	object   client.Object
-	problems []route.Problem
+	problems []model.Problem
 	fresh    int
 }
 
 // report emits events for new problems. found are problems that do not come from the compiler, regarding
 // compiled objects or others. Namespaces take turns, so that many problems of one do not delay another's.
-func (w *Writer) report(compiled *Compiled, found []route.Problem, others map[route.Object]client.Object) {
+func (w *Writer) report(compiled *Compiled, found []model.Problem, others map[model.Object]client.Object) {
 	regarding := regardingOf(compiled.Objects)
 	maps.Copy(regarding, others)
 	if w.eventLimits == nil {
@@ -90,9 +90,9 @@ func (w *Writer) report(compiled *Compiled, found []route.Problem, others map[ro
 	}
 }
 
-func (w *Writer) pendingEvents(problems []route.Problem, regarding map[route.Object]client.Object) []*pendingEvent {
+func (w *Writer) pendingEvents(problems []model.Problem, regarding map[model.Object]client.Object) []*pendingEvent {
 	type key struct {
-		object route.Object
+		object model.Object
 		reason string
 	}
 	var all []*pendingEvent
@@ -111,8 +111,8 @@ func (w *Writer) pendingEvents(problems []route.Problem, regarding map[route.Obj
 		of.problems = append(of.problems, problem)
 	}
 	for _, of := range all {
-		slices.SortStableFunc(of.problems, func(a, b route.Problem) int { return boolOrder(w.reported[a], w.reported[b]) })
-		of.fresh = slices.IndexFunc(of.problems, func(p route.Problem) bool { return w.reported[p] })
+		slices.SortStableFunc(of.problems, func(a, b model.Problem) int { return boolOrder(w.reported[a], w.reported[b]) })
+		of.fresh = slices.IndexFunc(of.problems, func(p model.Problem) bool { return w.reported[p] })
 		if of.fresh < 0 {
 			of.fresh = len(of.problems)
 		}
@@ -175,11 +175,11 @@ func (w *Writer) send(of *pendingEvent) {
 	w.Recorder.Eventf(regarding, nil, corev1.EventTypeWarning, of.problems[0].Reason, "Compile", "%s", shorten(strings.Join(texts, "; ")))
 }
 
-func regardingOf(objects *route.Objects) map[route.Object]client.Object {
-	found := map[route.Object]client.Object{}
+func regardingOf(objects *model.Objects) map[model.Object]client.Object {
+	found := map[model.Object]client.Object{}
 	add := func(kind string, object client.Object) {
 		if object.GetDeletionTimestamp().IsZero() && object.GetUID() != types.UID("") {
-			found[route.Object{Kind: kind, Namespace: object.GetNamespace(), Name: object.GetName()}] = object
+			found[model.Object{Kind: kind, Namespace: object.GetNamespace(), Name: object.GetName()}] = object
 		}
 	}
 	addAll(add, "Ingress", objects.Ingresses)

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/events"
 
 	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 // TestProtectionIsToldOnce checks that a single event lists all access annotations.
@@ -25,16 +26,16 @@ func TestProtectionIsToldOnce(t *testing.T) {
 			"nginx.ingress.kubernetes.io/whitelist-source-range": "203.0.113.0/24",
 		},
 	}, Spec: networkingv1.IngressSpec{IngressClassName: &class}}
-	objects := &route.Objects{
+	objects := &model.Objects{
 		Ingresses: []*networkingv1.Ingress{ingress},
 		IngressClasses: []*networkingv1.IngressClass{{
-			ObjectMeta: metav1.ObjectMeta{Name: class}, Spec: networkingv1.IngressClassSpec{Controller: route.DefaultSettings().IngressController},
+			ObjectMeta: metav1.ObjectMeta{Name: class}, Spec: networkingv1.IngressClassSpec{Controller: model.DefaultSettings().IngressController},
 		}},
 	}
 	recorder := events.NewFakeRecorder(10)
 	w := &Writer{Recorder: recorder}
 	for range 3 {
-		w.report(&Compiled{Objects: objects, Result: route.Compile(objects, route.DefaultSettings())}, nil, nil)
+		w.report(&Compiled{Objects: objects, Result: route.Compile(objects, model.DefaultSettings())}, nil, nil)
 	}
 	close(recorder.Events)
 	var told []string
@@ -47,14 +48,14 @@ func TestProtectionIsToldOnce(t *testing.T) {
 	}
 }
 
-func many(namespace string, count, round int) (ingresses []*networkingv1.Ingress, problems []route.Problem) {
+func many(namespace string, count, round int) (ingresses []*networkingv1.Ingress, problems []model.Problem) {
 	for i := range count {
 		name := fmt.Sprintf("i-%d", i)
 		ingresses = append(ingresses, &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: name, UID: types.UID(namespace + name),
 		}})
-		problems = append(problems, route.Problem{
-			Object: route.Object{Kind: "Ingress", Namespace: namespace, Name: name}, Field: "spec", Reason: route.ReasonNotFound,
+		problems = append(problems, model.Problem{
+			Object: model.Object{Kind: "Ingress", Namespace: namespace, Name: name}, Field: "spec", Reason: model.ReasonNotFound,
 			Message: fmt.Sprintf("%s/%s: there is no Service s-%d", namespace, name, round),
 		})
 	}
@@ -82,7 +83,7 @@ func TestEventsOfATenantAreBounded(t *testing.T) {
 		ingresses, problems := many("a", 200, round)
 		others, theirs := many("z", 1, round)
 		w.report(&Compiled{
-			Objects: &route.Objects{Ingresses: append(ingresses, others...)}, Result: &route.Result{Problems: append(problems, theirs...)},
+			Objects: &model.Objects{Ingresses: append(ingresses, others...)}, Result: &model.Result{Problems: append(problems, theirs...)},
 		}, nil, nil)
 		isTold := false
 		for _, event := range taken(recorder) {
@@ -107,11 +108,11 @@ func TestProblemsOfAnObjectAreOneEvent(t *testing.T) {
 	w := &Writer{Recorder: recorder}
 	w.Prepare()
 	ingresses, problems := many("a", 1, 0)
-	problem := func(text string) route.Problem {
-		return route.Problem{Object: problems[0].Object, Field: text, Reason: route.ReasonNotFound, Message: text}
+	problem := func(text string) model.Problem {
+		return model.Problem{Object: problems[0].Object, Field: text, Reason: model.ReasonNotFound, Message: text}
 	}
-	tell := func(problems ...route.Problem) string {
-		w.report(&Compiled{Objects: &route.Objects{Ingresses: ingresses}, Result: &route.Result{Problems: problems}}, nil, nil)
+	tell := func(problems ...model.Problem) string {
+		w.report(&Compiled{Objects: &model.Objects{Ingresses: ingresses}, Result: &model.Result{Problems: problems}}, nil, nil)
 		return strings.Join(taken(recorder), " | ")
 	}
 	for i, test := range []struct{ told, want string }{

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 var expiries = prometheus.NewGaugeVec(prometheus.GaugeOpts{
@@ -18,7 +18,7 @@ var expiries = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 func init() { metrics.Registry.MustRegister(expiries) }
 
 // setExpiries deletes the series of unused Secrets.
-func (w *Writer) setExpiries(certificates []route.Certificate) {
+func (w *Writer) setExpiries(certificates []model.Certificate) {
 	current := make(map[types.NamespacedName]bool, len(certificates))
 	for _, each := range certificates {
 		current[types.NamespacedName{Namespace: each.Namespace, Name: each.Name}] = true

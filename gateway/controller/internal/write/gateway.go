@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 // writeGatewayAPI writes statuses. failed contains errors of applying objects by owner.
@@ -55,7 +55,7 @@ func (w *Writer) writeGatewayAPI(ctx context.Context, compiled *Compiled, live m
 }
 
 // writeAll writes the statuses of one kind that differ from the cache.
-func writeAll[O client.Object, S any](ctx context.Context, w *Writer, wanted []route.Status[S], merge func(O, S)) error {
+func writeAll[O client.Object, S any](ctx context.Context, w *Writer, wanted []model.Status[S], merge func(O, S)) error {
 	var all batch
 	for i := range wanted {
 		all.do(func() error { return writeOne(ctx, w, &wanted[i], merge) }, func(error) {})
@@ -63,7 +63,7 @@ func writeAll[O client.Object, S any](ctx context.Context, w *Writer, wanted []r
 	return all.wait()
 }
 
-func writeOne[O client.Object, S any](ctx context.Context, w *Writer, status *route.Status[S], merge func(O, S)) error {
+func writeOne[O client.Object, S any](ctx context.Context, w *Writer, status *model.Status[S], merge func(O, S)) error {
 	object := newObject[O]()
 	name := types.NamespacedName{Namespace: status.Namespace, Name: status.Name}
 	err := w.Client.Get(ctx, name, object)
@@ -102,7 +102,7 @@ func mergeConditions(previous, wanted []metav1.Condition) []metav1.Condition {
 // mergeOwned merges wanted into previous and removes the gateway's other conditions.
 func mergeOwned(previous, wanted []metav1.Condition) []metav1.Condition {
 	return slices.DeleteFunc(mergeConditions(previous, wanted), func(c metav1.Condition) bool {
-		return route.OwnsCondition(c.Type) && meta.FindStatusCondition(wanted, c.Type) == nil
+		return model.OwnsCondition(c.Type) && meta.FindStatusCondition(wanted, c.Type) == nil
 	})
 }
 

@@ -16,7 +16,7 @@ import (
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 type gatewayState struct {
@@ -33,7 +33,7 @@ type gatewayState struct {
 }
 
 func gatewayKey(namespace, name string) string {
-	return infrastructure.Key(route.Object{Kind: "Gateway", Namespace: namespace, Name: name})
+	return infrastructure.Key(model.Object{Kind: "Gateway", Namespace: namespace, Name: name})
 }
 
 func gatewayStates(compiled *Compiled, live map[objectKey]client.Object, failed map[string]error) map[string]gatewayState {

@@ -14,7 +14,7 @@ import (
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 func servicesOf(live map[objectKey]client.Object) map[string]*corev1.Service {
@@ -29,7 +29,7 @@ func servicesOf(live map[objectKey]client.Object) map[string]*corev1.Service {
 
 // writeIngresses writes addresses. An Ingress no longer served loses them if all are addresses of proxies.
 func (w *Writer) writeIngresses(ctx context.Context, compiled *Compiled, services map[string]*corev1.Service) error {
-	wanted := make(map[types.NamespacedName]*route.IngressStatus, len(compiled.Result.Ingresses))
+	wanted := make(map[types.NamespacedName]*model.IngressStatus, len(compiled.Result.Ingresses))
 	for i := range compiled.Result.Ingresses {
 		status := &compiled.Result.Ingresses[i]
 		wanted[types.NamespacedName{Namespace: status.Namespace, Name: status.Name}] = status
@@ -71,7 +71,7 @@ func hasOnly(ingress *networkingv1.Ingress, addresses map[string]bool) bool {
 }
 
 // pointsOf combines a Service's addresses with an Ingress's ports, and copies the Service's port errors.
-func pointsOf(service *corev1.Service, ports []route.IngressPort) []networkingv1.IngressLoadBalancerIngress {
+func pointsOf(service *corev1.Service, ports []model.IngressPort) []networkingv1.IngressLoadBalancerIngress {
 	if service == nil {
 		return nil
 	}

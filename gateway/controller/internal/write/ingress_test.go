@@ -9,7 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 func TestPointsOf(t *testing.T) {
@@ -20,7 +20,7 @@ func TestPointsOf(t *testing.T) {
 		{IP: "203.0.113.2", Ports: []corev1.PortStatus{{Port: 80, Protocol: corev1.ProtocolTCP}, {Port: 443, Protocol: corev1.ProtocolTCP, Error: &below}}},
 	}
 	var got []string
-	for _, point := range pointsOf(service, []route.IngressPort{{Number: 80}, {Number: 443, Error: route.ReasonNotFound}}) {
+	for _, point := range pointsOf(service, []model.IngressPort{{Number: 80}, {Number: 443, Error: model.ReasonNotFound}}) {
 		for _, port := range point.Ports {
 			text := fmt.Sprintf("%s %d", point.IP, port.Port)
 			if port.Error != nil {

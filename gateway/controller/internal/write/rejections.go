@@ -13,14 +13,14 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/nack"
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 // rejections are by owner.
-type rejections map[route.Object]nack.Rejection
+type rejections map[model.Object]nack.Rejection
 
 func readRejections(compiled *Compiled, live map[objectKey]client.Object) rejections {
-	owners := make(map[string]route.Object, len(compiled.Result.Proxies))
+	owners := make(map[string]model.Object, len(compiled.Result.Proxies))
 	for _, proxy := range compiled.Result.Proxies {
 		owners[infrastructure.Key(proxy.Owner)] = proxy.Owner
 	}
@@ -39,12 +39,12 @@ func readRejections(compiled *Compiled, live map[objectKey]client.Object) reject
 }
 
 // problems has a stable order, so that repeated passes write the same.
-func (r rejections) problems() []route.Problem {
-	found := make([]route.Problem, 0, len(r))
+func (r rejections) problems() []model.Problem {
+	found := make([]model.Problem, 0, len(r))
 	for owner, refused := range r {
-		found = append(found, route.Problem{Object: owner, Reason: route.ReasonConfigurationRefused, Message: refused.Text()})
+		found = append(found, model.Problem{Object: owner, Reason: model.ReasonConfigurationRefused, Message: refused.Text()})
 	}
-	slices.SortFunc(found, func(a, b route.Problem) int {
+	slices.SortFunc(found, func(a, b model.Problem) int {
 		return cmp.Compare(infrastructure.Key(a.Object), infrastructure.Key(b.Object))
 	})
 	return found
@@ -56,11 +56,11 @@ func (r rejections) ofGateway(gateway *gatewayv1.Gateway) *metav1.Condition {
 		return nil
 	}
 	return &metav1.Condition{
-		Type: route.ConditionResourcesRefused, Status: metav1.ConditionTrue, Reason: route.ReasonConfigurationRefused,
+		Type: model.ConditionResourcesRefused, Status: metav1.ConditionTrue, Reason: model.ReasonConfigurationRefused,
 		Message: refused.Text(), ObservedGeneration: gateway.Generation,
 	}
 }
 
-func objectOfGateway(namespace, name string) route.Object {
-	return route.Object{Kind: "Gateway", Namespace: namespace, Name: name}
+func objectOfGateway(namespace, name string) model.Object {
+	return model.Object{Kind: "Gateway", Namespace: namespace, Name: name}
 }

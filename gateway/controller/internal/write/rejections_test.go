@@ -13,13 +13,13 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/nack"
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 // TestRejections checks that a rejection is an event and a condition of its owner only.
 func TestRejections(t *testing.T) {
-	owner := route.Object{Kind: "Gateway", Namespace: "edge", Name: "gw"}
-	compiled := &Compiled{Result: &route.Result{Proxies: []*route.Proxy{{Owner: owner}}}}
+	owner := model.Object{Kind: "Gateway", Namespace: "edge", Name: "gw"}
+	compiled := &Compiled{Result: &model.Result{Proxies: []*model.Proxy{{Owner: owner}}}}
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "edge", Name: "gw", Annotations: map[string]string{
 		infrastructure.AnnotationOwner: infrastructure.Key(owner),
 		nack.Annotation:                `{"proxy":"edge/p","version":"1-a","message":"bad key"}`,
@@ -30,7 +30,7 @@ func TestRejections(t *testing.T) {
 		t.Errorf("problems are %+v", problems)
 	}
 	gateway := &gatewayv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: "edge", Name: "gw"}}
-	if got := found.ofGateway(gateway); got == nil || !strings.Contains(got.Message, "bad key") || !route.OwnsCondition(got.Type) {
+	if got := found.ofGateway(gateway); got == nil || !strings.Contains(got.Message, "bad key") || !model.OwnsCondition(got.Type) {
 		t.Errorf("the Gateway's condition is %v", got)
 	}
 	gateway.Name = "other"

@@ -28,7 +28,7 @@ import (
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
-	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 // Pauses between passes: gather coalesces changes; the others bound the backoff after failures, which new
@@ -44,8 +44,8 @@ const parallel = 8
 
 // Compiled is the result of a compilation.
 type Compiled struct {
-	Objects *route.Objects
-	Result  *route.Result
+	Objects *model.Objects
+	Result  *model.Result
 	// Owners are the owners of Result.Proxies, in the same order.
 	Owners []infrastructure.Owner
 }
@@ -58,9 +58,9 @@ type Writer struct {
 	Compiled func() *Compiled
 	// Settings is not ready until the controller has an identity.
 	Settings     func(context.Context) (settings infrastructure.Settings, ready bool, err error)
-	HasEndpoints func(context.Context, route.ServicePort, corev1.Protocol) (bool, error)
+	HasEndpoints func(context.Context, model.ServicePort, corev1.Protocol) (bool, error)
 	// Backends is infrastructure.Backends, read from the cache.
-	Backends func(context.Context, route.ServicePort, corev1.Protocol) (name string, found []*discoveryv1.EndpointSlice, known bool, err error)
+	Backends func(context.Context, model.ServicePort, corev1.Protocol) (name string, found []*discoveryv1.EndpointSlice, known bool, err error)
 	// Controller identifies this controller's entries in statuses.
 	Controller gatewayv1.GatewayController
 	Recorder   events.EventRecorder
@@ -74,7 +74,7 @@ type Writer struct {
 	eventTimer   *time.Timer
 	statusBudget statusBudget
 	contests     contests
-	contested    map[route.Object]contestedObject
+	contested    map[model.Object]contestedObject
 	contestTimer *time.Timer
 	// behind is set when a write of this pass conflicted because of a stale cache.
 	behind atomic.Bool
@@ -239,7 +239,7 @@ func (w *Writer) applyAll(ctx context.Context, compiled *Compiled, live map[obje
 	if err != nil || !ready {
 		return applied{}, err
 	}
-	frontends := map[route.Object][]*route.Frontend{}
+	frontends := map[model.Object][]*model.Frontend{}
 	for _, frontend := range compiled.Result.Frontends {
 		frontends[frontend.Gateway] = append(frontends[frontend.Gateway], frontend)
 	}
@@ -297,17 +297,17 @@ func isPersistent(err error) bool {
 }
 
 // failedProblems reports errors of Ingresses and IngressClasses, which have no conditions.
-func failedProblems(compiled *Compiled, failed map[string]error) (problems []route.Problem) {
+func failedProblems(compiled *Compiled, failed map[string]error) (problems []model.Problem) {
 	for _, proxy := range compiled.Result.Proxies {
 		err := failed[infrastructure.Key(proxy.Owner)]
 		if err == nil || proxy.Owner.Kind == "Gateway" {
 			continue
 		}
-		reason := route.ReasonNotPermitted
+		reason := model.ReasonNotPermitted
 		if errors.Is(err, errTaken) {
-			reason = route.ReasonConflict
+			reason = model.ReasonConflict
 		}
-		problems = append(problems, route.Problem{Object: proxy.Owner, Reason: reason, Message: err.Error()})
+		problems = append(problems, model.Problem{Object: proxy.Owner, Reason: reason, Message: err.Error()})
 	}
 	return problems
 }

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package builder contains the common parts of the compilers of Ingresses and Gateway API. It resolves
+// references to Services, Secrets and BackendTLSPolicies, limits the configuration of namespaces, and
+// collects problems and the resources of proxies. It is pure.
+package builder
+
+import (
+	"cmp"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+	"github.com/millrace-lb/millrace/gateway/route/internal/certificate"
+	"github.com/millrace-lb/millrace/gateway/route/model"
+)
+
+// Versions are versions of objects that compiled.
+type Versions map[model.Object]metav1.Object
+
+// Builder is the shared state of one compilation: it resolves references and collects the result, the
+// problems and the compiled versions of objects.
+type Builder struct {
+	Settings model.Settings
+	Index    *index
+	Result   *model.Result
+	// Retained are the failures of objects whose previous versions are compiled, failed those of this compilation.
+	Retained, Failed map[model.Object][]model.Problem
+	// Good are the compiled versions of objects.
+	Good Versions
+
+	Certificates *certificate.Cache
+	// previous are the resources of the previous result by owner.
+	previous    map[model.Object][]*resource.Resource
+	Policies    policies
+	backends    map[backendKey]*Backend
+	authorities map[types.NamespacedName]*resource.Resource
+}
+
+// New returns a builder that has read the BackendTLSPolicies.
+func New(
+	objects *model.Objects, settings model.Settings, certificates *certificate.Cache, previous map[model.Object][]*resource.Resource,
+	retained map[model.Object][]model.Problem,
+) *Builder {
+	settings.NamespaceBytes = cmp.Or(settings.NamespaceBytes, defaultNamespaceBytes)
+	settings.ProxyBytes = cmp.Or(settings.ProxyBytes, defaultProxyBytes)
+	c := &Builder{
+		Settings:     settings,
+		Index:        newIndex(objects),
+		Result:       &model.Result{},
+		Retained:     retained,
+		Failed:       map[model.Object][]model.Problem{},
+		Good:         Versions{},
+		Certificates: certificates,
+		previous:     previous,
+		backends:     make(map[backendKey]*Backend, len(objects.Services)),
+		authorities:  map[types.NamespacedName]*resource.Resource{},
+	}
+	c.readPolicies(objects.BackendTLSPolicies)
+	return c
+}
+
+// RecordVersion records the version of an object that is compiled.
+func (c *Builder) RecordVersion(kind string, object metav1.Object) {
+	c.Good[model.Object{Kind: kind, Namespace: object.GetNamespace(), Name: object.GetName()}] = object
+}
+
+// AddFailure records invalid content of an object, which is compiled in its previous valid version if there is
+// one.
+func (c *Builder) AddFailure(object model.Object, field, reason, message string) {
+	// The effects named after these words do not apply to the previous version.
+	for _, result := range []string{"; requests ", "; its requests "} {
+		message, _, _ = strings.Cut(message, result)
+	}
+	c.Failed[object] = append(c.Failed[object], model.Problem{Object: object, Field: field, Reason: reason, Message: message})
+}
+
+// isFailure excludes problems of backends, which are caused by other objects.
+func isFailure(object model.Object, field, reason string) bool {
+	switch {
+	case object.Kind == model.KindConfigMap, reason == model.ReasonAnnotationRefused:
+		return true
+	case object.Kind != model.KindIngress || reason != model.ReasonInvalid:
+		return false
+	}
+	return !strings.Contains(field, ".backend") && !strings.Contains(field, "defaultBackend")
+}
+
+// AddProblem adds a problem with a field of an object.
+func (c *Builder) AddProblem(object model.Object, field, reason, message string) {
+	message = strings.ToValidUTF8(field+": "+message, "\uFFFD")
+	c.Result.Problems = append(c.Result.Problems, model.Problem{Object: object, Field: field, Reason: reason, Message: message})
+	if isFailure(object, field, reason) {
+		c.AddFailure(object, field, reason, message)
+	}
+}
+
+// AddRetained skips routes, which have a condition instead.
+func (c *Builder) AddRetained() {
+	for _, failures := range c.Retained {
+		for _, failure := range failures {
+			c.Result.Retained = append(c.Result.Retained, failure.Object)
+			if failure.Object.Kind == model.KindIngress || failure.Object.Kind == model.KindConfigMap || failure.Object.Kind == model.KindSecret {
+				failure.Message += "; the previous version is still served"
+				c.Result.Problems = append(c.Result.Problems, failure)
+			}
+		}
+	}
+}

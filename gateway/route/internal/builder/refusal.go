@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package builder
+
+import (
+	"fmt"
+)
+
+// Messages for an object that conflicts with an object of another namespace. They name no object, because
+// the author may not be permitted to see it.
+const (
+	HostOwned = "the host is owned by an older object of another namespace"
+	PathOwned = "the path of the host belongs to an older object of another namespace"
+)
+
+// Refusal is the reason why a reference, rule or object is rejected.
+type Refusal struct {
+	// Reason is a Reason of this package, for Problems.
+	Reason string
+	// Condition is a reason of Gateway API, for the conditions ResolvedRefs and Accepted.
+	Condition string
+	Message   string
+}
+
+// Refuse returns a refusal with a formatted message.
+func Refuse[T ~string](reason string, condition T, format string, arguments ...any) *Refusal {
+	return &Refusal{Reason: reason, Condition: string(condition), Message: fmt.Sprintf(format, arguments...)}
+}
+
+// At returns the refusal with a field before its message.
+func (r *Refusal) At(field string, arguments ...any) *Refusal {
+	found := *r
+	found.Message = fmt.Sprintf(field, arguments...) + ": " + r.Message
+	return &found
+}

@@ -47,7 +47,7 @@ hooks: ## Install the hook that verifies the messages of commits.
 	git config core.hooksPath hack/hooks
 
 .PHONY: lint
-lint: prerequisites-develop ## Run golangci-lint, shellcheck and clang-format.
+lint: prerequisites-develop ## Run golangci-lint, shellcheck, clang-format and markdownlint.
 	hack/lint.sh
 
 .PHONY: test
@@ -88,6 +88,7 @@ test-ui: ## Hold the page of millrace ui in Debian's Chromium: drawings, time, n
 # What CI has no time for: more of what it holds, on more kernels and CNIs, and under load.
 .PHONY: test-long
 test-long: ## Run the tests that are too long for CI, one after another (root, hours).
+	$(MAKE) docs
 	$(MAKE) build-cli
 	$(MAKE) test-e2e LONG=1
 	$(MAKE) test-load
@@ -243,6 +244,11 @@ prerequisites:
 .PHONY: prerequisites-develop
 prerequisites-develop:
 	@hack/prerequisites.sh --develop
+
+.PHONY: docs
+docs: ## Build the documentation's site into dist/site; dead links and orphaned pages are errors.
+	@hack/prerequisites.sh --docs
+	hack/site/build.sh
 
 .PHONY: clean
 clean: ## Remove what was built.

@@ -14,6 +14,7 @@
 #   hack/prerequisites.sh --hostile          backends for requests that try to confuse servers
 #   hack/prerequisites.sh --metallb          what the lab runs, and MetalLB's mode frr on its nodes
 #   hack/prerequisites.sh --browser          a browser for the page of millrace ui
+#   hack/prerequisites.sh --docs             what builds the documentation's site
 #
 # Several options install the packages of all of them at once.
 
@@ -27,7 +28,8 @@ runtime="frr bird2 iproute2 ethtool nftables iptables conntrack procps libseccom
 kernels="qemu-system-x86 iproute2 ethtool nftables iptables dpkg xz-utils"
 # bird2: another router for tests. clang-16: a second compiler of the BPF programs (compilers.sh).
 # clang-format-19 checks how they are written. openssl verifies the signature of a release in a test.
-develop="bird2 openssl clang-19 clang-format-19 llvm-19 clang-16 llvm-16 libbpf-dev bpftool shellcheck tcpdump"
+# npm installs markdownlint.
+develop="bird2 openssl clang-19 clang-format-19 llvm-19 clang-16 llvm-16 libbpf-dev bpftool shellcheck tcpdump npm"
 
 # clang-19: Cilium's agent compiles its programs. The others are for Calico.
 cni="$runtime clang-19 llvm-19 ipset make libelf-dev zlib1g-dev libpcap-dev"
@@ -47,8 +49,10 @@ metallb="$runtime frr-pythontools"
 # fonts-dejavu-core: without any font, pages have no text.
 browser="chromium fonts-dejavu-core"
 
+docs="npm"
+
 usage() {
-	echo "usage: hack/prerequisites.sh --runtime | --develop | --cni | --kernels | --kubernetes-e2e | --bench-gateway | --hostile | --metallb | --browser, or several" >&2
+	echo "usage: hack/prerequisites.sh --runtime | --develop | --cni | --kernels | --kubernetes-e2e | --bench-gateway | --hostile | --metallb | --browser | --docs, or several" >&2
 	exit 2
 }
 
@@ -65,6 +69,7 @@ for option; do
 	--hostile) wanted="$wanted $hostile" ;;
 	--metallb) wanted="$wanted $metallb" ;;
 	--browser) wanted="$wanted $browser" ;;
+	--docs) wanted="$wanted $docs" ;;
 	*) usage ;;
 	esac
 done
@@ -80,6 +85,8 @@ provided() {
 	case $1 in
 	# Ubuntu ships bpftool with the kernel's tools.
 	bpftool) command -v bpftool >/dev/null ;;
+	# Node's own packages contain npm.
+	npm) command -v npm >/dev/null ;;
 	*) return 1 ;;
 	esac
 }

@@ -22,7 +22,7 @@ import (
 // epoch is the creation time of the first object of a text. Each following object is a minute younger.
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// Parse parses objects from YAML, the oldest first. It skips kinds that route.Objects does not have. A
+// Parse parses objects from YAML, the oldest first. It skips kinds that model.Objects does not have. A
 // Secret with the annotation test/certificate gets a certificate for the names in it, and a ConfigMap a
 // CA certificate.
 func Parse(text []byte) (*model.Objects, error) {

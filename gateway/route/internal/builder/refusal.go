@@ -15,7 +15,7 @@ const (
 
 // Refusal is the reason why a reference, rule or object is rejected.
 type Refusal struct {
-	// Reason is a Reason of this package, for Problems.
+	// Reason is a Reason of package model, for Problems.
 	Reason string
 	// Condition is a reason of Gateway API, for the conditions ResolvedRefs and Accepted.
 	Condition string

@@ -52,10 +52,10 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 		Store: told, Directory: configuration.CertDir, Port: configuration.AgentPort,
 		Report: func(node string, err error) {
 			if err != nil {
-				logger.Info("an agent does not answer: retrying", "node", node, "error", err.Error())
+				logger.Info("An agent does not answer; retrying", "node", node, "error", err.Error())
 				return
 			}
-			logger.Info("the agent answers again", "node", node)
+			logger.Info("The agent answers again", "node", node)
 		},
 	})
 	group, ctx := errgroup.WithContext(ctx)
@@ -68,9 +68,9 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 	if err != nil {
 		return err
 	}
-	group.Go(func() error { return ended(ctx, "watching the API server", copied.Start(ctx)) })
-	group.Go(func() error { return ended(ctx, "asking agents", followNodes(ctx, copied, collector)) })
-	group.Go(func() error { return ended(ctx, "serving the API", served.Run(ctx)) })
+	group.Go(func() error { return ended(ctx, "watch the API server", copied.Start(ctx)) })
+	group.Go(func() error { return ended(ctx, "query the agents", followNodes(ctx, copied, collector)) })
+	group.Go(func() error { return ended(ctx, "serve the API", served.Run(ctx)) })
 	return group.Wait()
 }
 
@@ -80,7 +80,7 @@ func streams(ctx context.Context, group *errgroup.Group, configuration Config, l
 	}
 	log := &relay.Log{}
 	group.Go(func() error {
-		return ended(ctx, "watching EndpointSlices", relay.Copy(ctx, configuration.REST, log, logger))
+		return ended(ctx, "watch EndpointSlices", relay.Copy(ctx, configuration.REST, log, logger))
 	})
 	return map[string]http.Handler{wire.PathEndpointSlices: relay.NewHandler(ctx, log, logger)}
 }
@@ -90,14 +90,14 @@ func ended(ctx context.Context, part string, err error) error {
 	case ctx.Err() != nil:
 		return nil
 	case err == nil:
-		err = errors.New("it ended")
+		err = errors.New("ended unexpectedly")
 	}
 	return fmt.Errorf("%s: %w", part, err)
 }
 
 func followNodes(ctx context.Context, copied *cluster.Cluster, collector *collect.Collector) error {
 	if !copied.Synced(ctx) {
-		return errors.New("the cache of the API server's objects is not synced")
+		return errors.New("the caches of API objects are not synced")
 	}
 	for {
 		nodes, err := copied.Nodes(ctx)

@@ -215,7 +215,7 @@ func testFlows(t *testing.T, e *environment) {
 		"service=absent":              `services "absent" not found`,
 		"service=web,client=anywhere": "client=anywhere is neither an address nor a prefix",
 		"service!=web":                "service only supports the operator =",
-		"colour=red":                  `"colour" is not a field to select by: there are service and client`,
+		"colour=red":                  `"colour" is not a supported field: must be service or client`,
 	} {
 		_, err := e.server.Kubectl(t.Context(), "get", "flows", "-n", "shop", "--field-selector", selector)
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -34,14 +34,14 @@ func avoidedAddresses(t *testing.T, e *environment) {
 	})
 	e.usable(t, pool, "203.0.113.1-203.0.113.2", "2001:db8:cafe::1-2001:db8:cafe::3")
 	e.ready(t, pool, &pool.Status.Conditions, millracev1beta1.ReasonValid,
-		"2 assigned addresses are not given out by the pool any longer and stay until they are released: 203.0.113.0, 2001:db8:cafe::")
+		"2 assigned addresses no longer belong to the pool and are kept until they are released: 203.0.113.0, 2001:db8:cafe::")
 	for name, address := range map[string]string{"network": "203.0.113.0", "broadcast": "203.0.113.3", "anycast": "2001:db8:cafe::"} {
 		family := corev1.IPv4Protocol
 		if name == "anycast" {
 			family = corev1.IPv6Protocol
 		}
 		asks := e.service(t, name, families(corev1.IPFamilyPolicySingleStack, family), annotated(millracev1beta1.AnnotationAddresses, address))
-		e.condition(t, asks, metav1.ConditionFalse, millracev1beta1.ReasonAddressForbidden, address+" is not among the addresses")
+		e.condition(t, asks, metav1.ConditionFalse, millracev1beta1.ReasonAddressForbidden, address+" is not in ")
 	}
 	e.addresses(t, e.service(t, "web", both), "203.0.113.1", "2001:db8:cafe::1")
 	e.addresses(t, e.service(t, "api", both), "203.0.113.2", "2001:db8:cafe::2")
@@ -120,12 +120,12 @@ func quotas(t *testing.T, e *environment) {
 	// A nearly used quota is reported before any refusal.
 	eventually(t, func(ctx context.Context) error {
 		return e.warning(ctx, third, millracev1beta1.ReasonQuotaNearlyUsed,
-			`with this Service, namespace "shop" has 3 of the 3 addresses that pool "main" gives to it`)
+			`with this Service, namespace "shop" uses 3 of its quota of 3 addresses of pool "main"`)
 	})
 	over := e.service(t, "over")
 	e.condition(t, over, metav1.ConditionFalse, millracev1beta1.ReasonQuotaExceeded,
-		`namespace "shop" has 3 of the 3 addresses that pool "main" gives to it, and the Service needs 1 more: `+
-			"delete Services that need none, share an address (millrace.io/sharing-key), or have spec.perNamespace of the pool raised")
+		`namespace "shop" uses 3 of its quota of 3 addresses of pool "main", and the Service requires 1 more: `+
+			"delete Services, share an address (millrace.io/sharing-key), or raise spec.perNamespace of the pool")
 	scraped(t, scrape, `millrace_pool_quota_addresses{namespace="shop",pool="main"} 3`,
 		`millrace_pool_quota_used_addresses{namespace="shop",pool="main"} 3`, `millrace_services_waiting{reason="QuotaExceeded"} 1`)
 	// Sharing an address within a namespace is free; other namespaces are charged.
@@ -151,7 +151,7 @@ func quotas(t *testing.T, e *environment) {
 	})
 	update(t, e, late, func(service *corev1.Service) { service.Spec.Ports[0].Port = 81 })
 	none := e.service(t, "none")
-	e.condition(t, none, metav1.ConditionFalse, millracev1beta1.ReasonQuotaExceeded, "has 4 of the 0 addresses")
+	e.condition(t, none, metav1.ConditionFalse, millracev1beta1.ReasonQuotaExceeded, "uses 4 of its quota of 0 addresses")
 	e.addresses(t, late, "203.0.113.5")
 	e.addresses(t, over, "203.0.113.4")
 	e.addresses(t, first, "203.0.113.0")

@@ -49,7 +49,7 @@ func TestCertManager(t *testing.T) {
 	first := secret.Data["tls.crt"]
 	w.mount(t, secret)
 	operator := w.serve(t)
-	const answer = `the Service would get 203.0.113.0 of VIPPool "public"`
+	const answer = `the Service would get 203.0.113.0 from VIPPool "public"`
 	w.warned(t, w.loadBalancer("web"), answer)
 
 	load := w.load(t, answer)

@@ -187,7 +187,7 @@ func (w *webhooks) defaultsOfUpdates(t *testing.T) {
 		return w.client.Update(ctx, serviceFrom(t, "updated", `{}`, `{}`))
 	})
 	check("sent again", without)
-	if got := w.told.Take(); !strings.Contains(got, "spec.allocateLoadBalancerNodePorts: stays false") {
+	if got := w.told.Take(); !strings.Contains(got, "spec.allocateLoadBalancerNodePorts: remains false") {
 		t.Errorf("the warnings are %q", got)
 	}
 	patched("node ports by a patch", `{"allocateLoadBalancerNodePorts":true}`, with)

@@ -152,7 +152,7 @@ func (i *instance) signal(t *testing.T, sent os.Signal) {
 	}
 	content, _ := os.ReadFile(i.log)
 	content = content[min(i.began, int64(len(content))):]
-	if !errors.Is(err, os.ErrProcessDone) || !strings.Contains(string(content), "operator: creating the manager: ") {
+	if !errors.Is(err, os.ErrProcessDone) || !strings.Contains(string(content), "operator: create the manager: ") {
 		t.Fatalf("the operator has ended by itself: %v: %s", err, content[max(0, len(content)-8000):])
 	}
 	if err := <-i.exited; err == nil {

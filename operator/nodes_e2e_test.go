@@ -33,7 +33,7 @@ func routing(t *testing.T, e *environment) {
 	e.ready(t, good, &good.Status.Conditions, millracev1beta1.ReasonValid, "")
 	duplicate := peer("router2", "198.51.100.1")
 	e.ready(t, duplicate, &duplicate.Status.Conditions, millracev1beta1.ReasonInvalid,
-		`spec.router.address: 198.51.100.1 port 179 has the older LBPeer "router1"`)
+		`spec.router.address: 198.51.100.1 port 179 belongs to the older LBPeer "router1"`)
 	none := &millracev1beta1.LBPeer{
 		ObjectMeta: metav1.ObjectMeta{Name: "none"},
 		Spec:       millracev1beta1.LBPeerSpec{PeerASN: 64512, LocalASN: 64513},
@@ -77,8 +77,8 @@ func conflicts(t *testing.T, e *environment, first *millracev1beta1.VIPAdvertise
 	e.node(t, "worker", "198.51.100.10")
 	service := e.service(t, "advertised")
 	e.addresses(t, service, "203.0.113.0")
-	conflicting(second, metav1.ConditionTrue, "the attributes of 203.0.113.0 "+
-		"to LBPeer router1 are those of VIPAdvertisement all, which selects it too and is the first by name")
+	conflicting(second, metav1.ConditionTrue, "203.0.113.0 is announced to LBPeer router1 "+
+		"with the attributes of VIPAdvertisement all, which also selects it and is the first by name")
 	conflicting(first, metav1.ConditionFalse, "")
 	must(t, e.client.Delete(t.Context(), service))
 	conflicting(second, metav1.ConditionFalse, "")

@@ -97,11 +97,11 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 	reading := convert.Reading{Others: others, Adopt: configuration.Adopt}
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), millracev1beta1.AddToScheme(scheme)); err != nil {
-		return fmt.Errorf("building the scheme: %w", err)
+		return fmt.Errorf("build the scheme: %w", err)
 	}
 	mgr, err := ctrl.NewManager(configuration.REST, managerOptions(configuration, scheme, logger))
 	if err != nil {
-		return fmt.Errorf("creating the manager: %w", err)
+		return fmt.Errorf("create the manager: %w", err)
 	}
 	if err := controller.Setup(ctx, mgr, controller.Options{
 		LoadBalancerClass:   configuration.LoadBalancerClass,
@@ -126,7 +126,7 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 		return err
 	}
 	if err := mgr.Start(ctx); err != nil {
-		return fmt.Errorf("running the operator: %w", err)
+		return fmt.Errorf("run the operator: %w", err)
 	}
 	return nil
 }
@@ -146,17 +146,17 @@ func setupServers(mgr ctrl.Manager, configuration Config, reading convert.Readin
 			Namespace: ownNamespace(configuration.LeaderElectionNamespace),
 			Reading:   reading,
 		}); err != nil {
-			return fmt.Errorf("setting up the webhook: %w", err)
+			return fmt.Errorf("set up the webhook: %w", err)
 		}
 	}
 	if configuration.WebhookSelfSigned {
 		if err := webhook.KeepCertificate(mgr, ownNamespace(configuration.LeaderElectionNamespace)); err != nil {
-			return fmt.Errorf("setting up the certificate of the webhook: %w", err)
+			return fmt.Errorf("set up the certificate of the webhook: %w", err)
 		}
 	}
 	if configuration.LiveSelfSigned {
 		if err := live.KeepCertificates(mgr, ownNamespace(configuration.LeaderElectionNamespace)); err != nil {
-			return fmt.Errorf("setting up the certificates of the aggregated API: %w", err)
+			return fmt.Errorf("set up the certificates of the aggregated API: %w", err)
 		}
 	}
 	return nil

@@ -30,7 +30,7 @@ func counted(pool *millracev1beta1.VIPPool, assigned, free int64) error {
 
 func refusedPools(t *testing.T, e *environment) {
 	for text, want := range map[string]string{
-		"203.0.113.1/24": "bits set behind", "2001:db8::1/64": "bits set behind", "10.0.0.1/8": "bits set behind",
+		"203.0.113.1/24": "host bits set", "2001:db8::1/64": "host bits set", "10.0.0.1/8": "host bits set",
 		"203.0.113.1-2001:db8::1": "mix families", "2001:db8::1-203.0.113.1": "mix families",
 		"203.0.113.20-203.0.113.10": "must not be inverted", "203.0.113.9 - 203.0.112.10": "must not be inverted",
 		"10.0.0.0-9.255.255.255": "must not be inverted", "203.0.113.100-203.0.113.20": "must not be inverted",
@@ -166,7 +166,7 @@ func overlappingPools(t *testing.T, e *environment) {
 		e.addresses(t, e.service(t, fmt.Sprintf("web%d", i)), address)
 	}
 	inside := e.pool(t, "z-within", nil, "203.0.113.4/31")
-	e.ready(t, inside, &inside.Status.Conditions, millracev1beta1.ReasonOverlap, "no address is left to give out")
+	e.ready(t, inside, &inside.Status.Conditions, millracev1beta1.ReasonOverlap, "no address is left to assign")
 	if meta.IsStatusConditionTrue(inside.Status.Conditions, millracev1beta1.ConditionReady) {
 		t.Error("a pool without an address is ready")
 	}
@@ -188,18 +188,18 @@ func occupiedPools(t *testing.T, e *environment) {
 	must(t, e.client.Create(t.Context(), router))
 	pool := e.pool(t, "main", nil, "203.0.113.0/29", "10.96.255.0-10.97.0.7")
 	e.ready(t, pool, &pool.Status.Conditions, millracev1beta1.ReasonOccupied,
-		`spec.addresses: never given out: 203.0.113.1 (LBPeer "router1"), 203.0.113.0 (Node "node1"), `+
+		`spec.addresses: never assigned: 203.0.113.1 (LBPeer "router1"), 203.0.113.0 (Node "node1"), `+
 			`203.0.113.4/30 (the pods of Node "node1"), 10.96.255.0/24 (ServiceCIDR "kubernetes")`)
 	e.usable(t, pool, "10.97.0.0/29", "203.0.113.2/31")
 	asks := e.service(t, "asks", annotated(millracev1beta1.AnnotationAddresses, "203.0.113.1"))
-	e.condition(t, asks, metav1.ConditionFalse, millracev1beta1.ReasonAddressForbidden, "203.0.113.1 is not among the addresses")
+	e.condition(t, asks, metav1.ConditionFalse, millracev1beta1.ReasonAddressForbidden, "203.0.113.1 is not in ")
 	e.addresses(t, e.service(t, "web"), "10.97.0.0")
 
 	must(t, e.client.Delete(t.Context(), router))
 	e.addresses(t, asks, "203.0.113.1")
 	// Assigned addresses stay when another object gets them, and the pool reports it.
 	e.setAddresses(t, node, "203.0.113.0", "203.0.113.1")
-	e.ready(t, pool, &pool.Status.Conditions, millracev1beta1.ReasonOccupied, "1 assigned addresses are not given out by the pool any longer")
+	e.ready(t, pool, &pool.Status.Conditions, millracev1beta1.ReasonOccupied, "1 assigned addresses no longer belong to the pool")
 	e.addresses(t, asks, "203.0.113.1")
 	// Agents do not serve a node's address: the VIP and the Service report it until it is free again.
 	const occupied = `203.0.113.1 is the address of Node "node1"`

@@ -27,7 +27,7 @@ func keptThoughWrong(t *testing.T, e *environment) {
 	e.addresses(t, service, "203.0.113.0")
 	e.addresses(t, other, "198.51.100.7")
 	for _, wrong := range []struct{ annotation, value, reason, message string }{
-		{millracev1beta1.AnnotationPool, "none", millracev1beta1.ReasonNoPool, `has 203.0.113.0; pool "none", which is asked for, does not exist`},
+		{millracev1beta1.AnnotationPool, "none", millracev1beta1.ReasonNoPool, `has 203.0.113.0; requested pool "none" does not exist`},
 		{millracev1beta1.AnnotationPool, "small", millracev1beta1.ReasonExhausted, `has 203.0.113.0; no free IPv4 address in pool "small"`},
 		{millracev1beta1.AnnotationAddresses, "198.51.100.7", millracev1beta1.ReasonAddressInUse, "has 203.0.113.0; address 198.51.100.7"},
 		{millracev1beta1.AnnotationAddresses, "192.0.2.1", millracev1beta1.ReasonAddressForbidden, "has 203.0.113.0; address 192.0.2.1"},
@@ -118,7 +118,7 @@ func portsTwice(t *testing.T, e *environment) {
 	}
 	must(t, e.client.Create(t.Context(), vip))
 	e.ready(t, vip, &vip.Status.Conditions, millracev1beta1.ReasonPortConflict,
-		"spec.claims[1].ports: 53/UDP is listed by the claim of Service shop/one, too")
+		"spec.claims[1].ports: 53/UDP belongs to the claim of Service shop/one")
 	if vip.Status.Phase != millracev1beta1.VIPReserved {
 		t.Errorf("the VIP is %s", vip.Status.Phase)
 	}

@@ -34,7 +34,7 @@ func requestedAddress(t *testing.T, e *environment) {
 	e.condition(t, other, metav1.ConditionFalse, millracev1beta1.ReasonAddressInUse,
 		`address 203.0.113.20 of pool "main" is in use by Service shop/owner`)
 	reserved := e.service(t, "reserved", annotated(millracev1beta1.AnnotationAddresses, "203.0.113.1"))
-	e.condition(t, reserved, metav1.ConditionFalse, millracev1beta1.ReasonAddressForbidden, "203.0.113.1 is not among the addresses")
+	e.condition(t, reserved, metav1.ConditionFalse, millracev1beta1.ReasonAddressForbidden, "203.0.113.1 is not in ")
 	wrong := e.service(t, "wrong", annotated(millracev1beta1.AnnotationAddresses, "203.0.113.300"))
 	e.condition(t, wrong, metav1.ConditionFalse, millracev1beta1.ReasonInvalid, `metadata.annotations[millrace.io/addresses]: "203.0.113.300"`)
 
@@ -50,7 +50,7 @@ func requestedAddress(t *testing.T, e *environment) {
 	e.addresses(t, several, "203.0.113.31", "203.0.113.30")
 	e.bound(t, "203.0.113.30", several)
 	update(t, e, several, func(service *corev1.Service) { service.Spec.LoadBalancerIP = "203.0.113.30,203.0.113.30" })
-	e.condition(t, several, metav1.ConditionFalse, millracev1beta1.ReasonInvalid, "spec.loadBalancerIP: 203.0.113.30 is there twice")
+	e.condition(t, several, metav1.ConditionFalse, millracev1beta1.ReasonInvalid, "spec.loadBalancerIP: 203.0.113.30 is a duplicate")
 	update(t, e, several, func(service *corev1.Service) { service.Spec.LoadBalancerIP = "203.0.113.30" })
 	e.addresses(t, several, "203.0.113.30")
 	e.gone(t, vipOf("203.0.113.31"))
@@ -109,7 +109,7 @@ func namespaceLabels(t *testing.T, e *environment) {
 	}
 	e.pool(t, "red", selected, "203.0.113.0/24")
 	service := e.service(t, "web", annotated(millracev1beta1.AnnotationPool, "red"))
-	e.condition(t, service, metav1.ConditionFalse, millracev1beta1.ReasonNoPool, `pool "red", which is asked for, does not select this Service`)
+	e.condition(t, service, metav1.ConditionFalse, millracev1beta1.ReasonNoPool, `requested pool "red" does not select this Service`)
 	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 	update(t, e, object, func(object *corev1.Namespace) { object.Labels["tenant"] = "red" })
 	e.addresses(t, service, "203.0.113.0")
@@ -185,7 +185,7 @@ func foreignAddresses(t *testing.T, e *environment) {
 	outside, first := serve("outside", "198.51.100.77"), serve("first", "203.0.113.7")
 	running := e.run(t, "--default-class")
 	for _, service := range []*corev1.Service{outside, first} {
-		e.condition(t, service, metav1.ConditionFalse, millracev1beta1.ReasonForeignAddress, "another load balancer gave it, and it stays")
+		e.condition(t, service, metav1.ConditionFalse, millracev1beta1.ReasonForeignAddress, "another load balancer assigned it, and it is kept")
 	}
 	e.addresses(t, outside, "198.51.100.77")
 	e.addresses(t, first, "203.0.113.7")

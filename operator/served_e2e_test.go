@@ -107,7 +107,7 @@ func servedOrNot(t *testing.T, e *environment) {
 	e.served(t, service, metav1.ConditionTrue, millracev1beta1.ReasonServed, "")
 
 	update(t, e, service, func(service *corev1.Service) { service.Spec.LoadBalancerSourceRanges = []string{"2001:db8::/32"} })
-	e.served(t, service, metav1.ConditionFalse, millracev1beta1.ReasonInvalid, "no prefix of the family of 203.0.113.0")
+	e.served(t, service, metav1.ConditionFalse, millracev1beta1.ReasonInvalid, "no prefix has the family of 203.0.113.0")
 	e.portErrors(t, service)
 	update(t, e, service, func(service *corev1.Service) {
 		service.Spec.LoadBalancerSourceRanges = nil
@@ -116,7 +116,7 @@ func servedOrNot(t *testing.T, e *environment) {
 			{Name: "sctp", Port: 3868, Protocol: corev1.ProtocolSCTP, TargetPort: intstr.FromInt32(13868)},
 		}
 	})
-	e.served(t, service, metav1.ConditionFalse, millracev1beta1.ReasonUnsupported, "spec.ports[1].targetPort: 13868 is not the port, 3868")
+	e.served(t, service, metav1.ConditionFalse, millracev1beta1.ReasonUnsupported, "spec.ports[1].targetPort: 13868 differs from port 3868")
 	e.portErrors(t, service, "80/TCP", "3868/SCTP millrace.io/Unsupported")
 	update(t, e, service, func(service *corev1.Service) { service.Spec.Ports[1].TargetPort = intstr.FromInt32(3868) })
 	e.served(t, service, metav1.ConditionTrue, millracev1beta1.ReasonServed, "")
@@ -149,7 +149,7 @@ func servedTogether(t *testing.T, e *environment) {
 	e.served(t, second, metav1.ConditionTrue, millracev1beta1.ReasonServed, "")
 
 	update(t, e, second, ports("80/TCP", "443/TCP"))
-	e.served(t, second, metav1.ConditionFalse, millracev1beta1.ReasonPortConflict, "port 80/TCP of 203.0.113.0 is served for Service shop/first")
+	e.served(t, second, metav1.ConditionFalse, millracev1beta1.ReasonPortConflict, "port 80/TCP of 203.0.113.0 belongs to Service shop/first")
 	e.portErrors(t, second, "80/TCP millrace.io/PortConflict", "443/TCP")
 	e.portErrors(t, first)
 	must(t, e.client.Delete(t.Context(), first))
@@ -244,9 +244,9 @@ func servedOnLinks(t *testing.T, e *environment) {
 	e.pool(t, "main", nil, "203.0.113.0/24")
 	e.advertisement(t, "lan", func(spec *millracev1beta1.VIPAdvertisementSpec) { spec.L2 = &millracev1beta1.L2Advertisement{} })
 	service := e.service(t, "web")
-	e.served(t, service, metav1.ConditionFalse, millracev1beta1.ReasonNoLink, "in a network that holds 203.0.113.0")
+	e.served(t, service, metav1.ConditionFalse, millracev1beta1.ReasonNoLink, "in a network that contains 203.0.113.0")
 	eventually(t, func(ctx context.Context) error {
-		return e.event(ctx, service, millracev1beta1.ReasonNoLink, "no node that VIPAdvertisement lan selects has an uplink")
+		return e.event(ctx, service, millracev1beta1.ReasonNoLink, "no node selected by VIPAdvertisement lan has an attached uplink")
 	})
 	node := &millracev1beta1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: "answering"}}
 	eventually(t, func(ctx context.Context) error {

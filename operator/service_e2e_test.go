@@ -257,11 +257,11 @@ func restart(t *testing.T, e *environment) {
 	e.addresses(t, late, "198.51.100.0")
 	e.sameAssignments(t, before)
 	vip := vipOf("203.0.113.3")
-	e.ready(t, vip, &vip.Status.Conditions, millracev1beta1.ReasonValid, `VIPPool "main" does not exist any longer`)
+	e.ready(t, vip, &vip.Status.Conditions, millracev1beta1.ReasonValid, `VIPPool "main" no longer exists`)
 	e.ready(t, pool, &pool.Status.Conditions, millracev1beta1.ReasonValid, "")
 
 	update(t, e, pool, func(pool *millracev1beta1.VIPPool) { pool.Spec.Addresses = []string{"203.0.113.0/29"} })
-	e.ready(t, pool, &pool.Status.Conditions, millracev1beta1.ReasonValid, "not given out by the pool any longer and stay until they are released: 198.51.100.0")
+	e.ready(t, pool, &pool.Status.Conditions, millracev1beta1.ReasonValid, "no longer belong to the pool and are kept until they are released: 198.51.100.0")
 	e.addresses(t, late, "198.51.100.0")
 	e.sameAssignments(t, before)
 }

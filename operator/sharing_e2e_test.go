@@ -100,15 +100,15 @@ func sharing(t *testing.T, e *environment) {
 	elsewhere := e.service(t, "elsewhere", key("dns"), ports("53/UDP"))
 	e.addresses(t, elsewhere, "203.0.113.1")
 	eventually(t, func(ctx context.Context) error {
-		return e.event(ctx, elsewhere, millracev1beta1.ReasonAnotherAddress, `the address of the sharing key "dns" cannot be had: `+
-			"others have ports of 203.0.113.0: 53/UDP (Service shop/dns-udp), so the Service gets 203.0.113.1")
+		return e.event(ctx, elsewhere, millracev1beta1.ReasonAnotherAddress, `the address with the sharing key "dns" is not available: `+
+			"ports of 203.0.113.0 are already used: 53/UDP (Service shop/dns-udp), so the Service gets 203.0.113.1")
 	})
 	must(t, e.client.Delete(t.Context(), elsewhere))
 	e.gone(t, elsewhere)
 	late := e.service(t, "late", func(service *corev1.Service) {
 		service.Annotations = map[string]string{millracev1beta1.AnnotationSharingKey: "dns", millracev1beta1.AnnotationAddresses: "203.0.113.0"}
 	}, ports("53/UDP", "80/TCP"))
-	e.condition(t, late, metav1.ConditionFalse, millracev1beta1.ReasonPortConflict, "others have ports of 203.0.113.0: 53/UDP (Service shop/dns-udp)")
+	e.condition(t, late, metav1.ConditionFalse, millracev1beta1.ReasonPortConflict, "ports of 203.0.113.0 are already used: 53/UDP (Service shop/dns-udp)")
 	e.addresses(t, late)
 	alone := e.service(t, "alone", annotated(millracev1beta1.AnnotationAddresses, "203.0.113.0"), ports("80/TCP"))
 	e.condition(t, alone, metav1.ConditionFalse, millracev1beta1.ReasonAddressInUse, "in use by Service shop/dns-tcp")
@@ -146,11 +146,11 @@ func sharedPorts(t *testing.T, e *environment) {
 
 	update(t, e, second, ports("80/TCP", "443/TCP"))
 	e.condition(t, second, metav1.ConditionFalse, millracev1beta1.ReasonPortConflict,
-		"has 203.0.113.0; others have ports of 203.0.113.0: 80/TCP (Service shop/first)")
+		"has 203.0.113.0; ports of 203.0.113.0 are already used: 80/TCP (Service shop/first)")
 	e.claims(t, "203.0.113.0", "first 80/TCP", "second 443/TCP")
 	update(t, e, first, ports("80/TCP", "443/TCP", "8080/TCP"))
 	e.condition(t, first, metav1.ConditionFalse, millracev1beta1.ReasonPortConflict,
-		"has 203.0.113.0; others have ports of 203.0.113.0: 443/TCP (Service shop/second)")
+		"has 203.0.113.0; ports of 203.0.113.0 are already used: 443/TCP (Service shop/second)")
 	e.claims(t, "203.0.113.0", "first 80/TCP,8080/TCP", "second 443/TCP")
 	e.addresses(t, first, "203.0.113.0")
 	e.addresses(t, second, "203.0.113.0")
@@ -192,7 +192,7 @@ func sharedByNamespaces(t *testing.T, e *environment) {
 		}
 	})
 	e.condition(t, asks, metav1.ConditionFalse, millracev1beta1.ReasonAddressInUse,
-		"in use by Service shop/first, and the pool's sharingScope keeps its addresses to one namespace")
+		"in use by Service shop/first, and the pool's sharingScope restricts each address to one namespace")
 	e.claims(t, "203.0.113.0", "first 80/TCP")
 
 	update(t, e, pool, func(pool *millracev1beta1.VIPPool) { pool.Spec.SharingScope = millracev1beta1.ShareInCluster })

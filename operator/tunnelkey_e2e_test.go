@@ -229,8 +229,8 @@ func (e *environment) keysOfLog(t *testing.T, operator *instance) {
 			t.Errorf("the log has the key as %s", form)
 		}
 	}
-	if !strings.Contains(string(log), "goes a step further") {
-		t.Errorf("the log says nothing of steps:\n%s", log)
+	if !strings.Contains(string(log), "The rotation of the tunnel's key advanced") {
+		t.Errorf("the log has no steps:\n%s", log)
 	}
 }
 
@@ -263,9 +263,9 @@ func tunnelKeysLate(t *testing.T, e *environment) {
 		return err
 	})
 	eventually(t, func(ctx context.Context) error {
-		return e.secretEvent(ctx, tunnelSecretOf(ctx, e), millracev1beta1.ReasonNotConfirmed, "phase Steady begins without late")
+		return e.secretEvent(ctx, tunnelSecretOf(ctx, e), millracev1beta1.ReasonNotConfirmed, "phase Steady began without late")
 	})
-	e.keyCurrent(t, "late", "the other nodes drop its packets until it does")
+	e.keyCurrent(t, "late", "the other nodes drop its packets until then")
 	nodes[1].silent = false
 	must(t, e.follow(t.Context(), nodes[1:]))
 	e.keyCurrent(t, "late", "")

@@ -186,11 +186,11 @@ func warnings(t *testing.T, e *environment) {
 	e.pool(t, "public", nil, "203.0.113.0/28")
 	w := newWebhooks(t, e)
 	operator := w.serve(t)
-	const gets = `the Service would get 203.0.113.0 of VIPPool "public"`
+	const gets = `the Service would get 203.0.113.0 from VIPPool "public"`
 	w.warned(t, w.loadBalancer("web"), gets)
 	w.warned(t, w.loadBalancer("web"), "no VIPAdvertisement selects 203.0.113.0")
 	w.warned(t, w.loadBalancer("web", annotated(millracev1beta1.AnnotationPool, "publik")),
-		`metadata.annotations[millrace.io/pool]: pool "publik", which is asked for, does not exist`)
+		`metadata.annotations[millrace.io/pool]: requested pool "publik" does not exist`)
 	w.warned(t, w.loadBalancer("web", class("example.com/other")), "")
 	w.warned(t, &millracev1beta1.VIPAdvertisement{
 		ObjectMeta: metav1.ObjectMeta{Name: "all"},
@@ -204,7 +204,7 @@ func warnings(t *testing.T, e *environment) {
 	w.warned(t, &millracev1beta1.VIPPool{
 		ObjectMeta: metav1.ObjectMeta{Name: "cluster"},
 		Spec:       millracev1beta1.VIPPoolSpec{Addresses: []string{"10.96.0.0/28"}},
-	}, "spec.addresses: never given out: 10.96.0.0/28 (ServiceCIDR")
+	}, "spec.addresses: never assigned: 10.96.0.0/28 (ServiceCIDR")
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{Namespace: otherNamespace, Name: "pods"}, AddressType: discoveryv1.AddressTypeIPv4,
 		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"198.18.1.4"}}},
@@ -224,7 +224,7 @@ func warnings(t *testing.T, e *environment) {
 		Spec: millracev1beta1.VIPPoolSpec{
 			Addresses: []string{"192.0.2.0/28"}, PerNamespace: &millracev1beta1.NamespaceQuota{Max: 0},
 		},
-	}, "spec.perNamespace: namespace \""+namespace+"\" has 1 of the pool's addresses, and a quota of 0")
+	}, "spec.perNamespace: namespace \""+namespace+"\" uses 1 addresses of the pool, but has a quota of 0")
 	peer := &millracev1beta1.LBPeer{
 		ObjectMeta: metav1.ObjectMeta{Name: "tor"},
 		Spec: millracev1beta1.LBPeerSpec{
@@ -323,7 +323,7 @@ func warningsOfFollowers(t *testing.T, e *environment) {
 	e.addresses(t, e.service(t, "first"), "203.0.113.0")
 	w := newWebhooks(t, e)
 	w.serve(t, "--leader-elect")
-	w.warned(t, w.loadBalancer("web"), `the Service would get 203.0.113.1 of VIPPool "public"`)
+	w.warned(t, w.loadBalancer("web"), `the Service would get 203.0.113.1 from VIPPool "public"`)
 }
 
 // selfSigned lets the operator create the certificate with the rights of config/webhook-self-signed.

@@ -75,7 +75,7 @@ func parseCIDR(text string) (netipx.IPRange, error) {
 		return netipx.IPRange{}, fmt.Errorf("%q is an IPv4-mapped IPv6 prefix: write it as IPv4", text)
 	}
 	if prefix.Masked() != prefix {
-		return netipx.IPRange{}, fmt.Errorf("%q has bits set behind its prefix length: write %s", text, prefix.Masked())
+		return netipx.IPRange{}, fmt.Errorf("%q has host bits set: write %s", text, prefix.Masked())
 	}
 	return netipx.RangeOfPrefix(prefix), nil
 }

@@ -25,7 +25,7 @@ func TestParseRange(t *testing.T) {
 		{text: "203.0.113.1-2001:db8::1", err: "mixes families"},
 		{text: "203.0.113.0-203.0.113.7", want: "203.0.113.0/29"},
 		{text: "203.0.113.1/24", err: "write 203.0.113.0/24"},
-		{text: "10.0.0.1/8", err: `"10.0.0.1/8" has bits set behind its prefix length: write 10.0.0.0/8`},
+		{text: "10.0.0.1/8", err: `"10.0.0.1/8" has host bits set: write 10.0.0.0/8`},
 		{text: "203.0.113.0/33", err: "is not a CIDR"},
 		{text: "::ffff:203.0.113.0/120", err: "write it as IPv4"},
 		{text: "fe80::1%eth0", err: "has a zone"},

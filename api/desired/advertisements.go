@@ -127,7 +127,7 @@ func ParseAdvertisement(object *millracev1beta1.VIPAdvertisement) (Advertisement
 	case millracev1beta1.LinkBandwidthEndpoints:
 		advertisement.Weighed = true
 	default:
-		p.invalid("spec.linkBandwidth", "%q is not %s", spec.LinkBandwidth, millracev1beta1.LinkBandwidthEndpoints)
+		p.invalid("spec.linkBandwidth", "%q is unknown: must be %s", spec.LinkBandwidth, millracev1beta1.LinkBandwidthEndpoints)
 	}
 	p.aggregation(&advertisement, spec)
 	p.l2(&advertisement, spec)
@@ -148,7 +148,7 @@ func (p *problems) aggregation(advertisement *Advertisement, spec *millracev1bet
 	advertisement.Length4 = read("spec.aggregationLength", spec.AggregationLength, shortestAggregate4, longestAggregate4)
 	advertisement.Length6 = read("spec.aggregationLengthV6", spec.AggregationLengthV6, shortestAggregate6, longestAggregate6)
 	if advertisement.Weighed && (advertisement.Length4 > 0 || advertisement.Length6 > 0) {
-		p.invalid("spec.linkBandwidth", "tells of one VIP's endpoints: it and aggregation exclude each other")
+		p.invalid("spec.linkBandwidth", "is mutually exclusive with aggregation, because it counts the endpoints of one VIP")
 	}
 }
 
@@ -161,7 +161,7 @@ func (p *problems) l2(advertisement *Advertisement, spec *millracev1beta1.VIPAdv
 	advertisement.Interfaces = slices.Sorted(slices.Values(spec.L2.Interfaces))
 	if len(spec.Peers) > 0 || len(spec.Communities) > 0 || spec.AggregationLength != nil || spec.AggregationLengthV6 != nil ||
 		spec.MED != nil || spec.ASPathPrepend != 0 || spec.LocalPreference != nil || spec.LinkBandwidth != "" {
-		p.invalid("spec.l2", "announces nothing to peers: write another VIPAdvertisement for these, which may select the same VIPs")
+		p.invalid("spec.l2", "is mutually exclusive with settings for peers: create another VIPAdvertisement for peers, which may select the same VIPs")
 	}
 }
 
@@ -185,7 +185,7 @@ func (a *Advertisement) addCommunity(text string) error {
 	case 3:
 		width = 32
 	default:
-		return fmt.Errorf("%q is neither a community (64512:100, or a well-known name) nor a large (64512:1:100) or extended one (rt:64512:100)", text)
+		return fmt.Errorf("%q is not a community: must be standard (64512:100, or a well-known name), large (64512:1:100) or extended (rt:64512:100)", text)
 	}
 	var numbers [3]uint32
 	for i, part := range parts {

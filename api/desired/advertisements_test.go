@@ -42,8 +42,8 @@ func TestAdvertisements(t *testing.T) {
 		{"communities", spec{Communities: []string{"65536:1", "1:2:4294967296", "1", "1:2:3:4", "a:b", "-1:1"}}, []string{
 			`adv Invalid spec.communities[0]: "65536:1": "65536" must be a number from 0 to 65535`,
 			`adv Invalid spec.communities[1]: "1:2:4294967296": "4294967296" must be a number from 0 to 4294967295`,
-			`adv Invalid spec.communities[2]: "1" is neither`,
-			`adv Invalid spec.communities[3]: "1:2:3:4" is neither`,
+			`adv Invalid spec.communities[2]: "1" is not a community`,
+			`adv Invalid spec.communities[3]: "1:2:3:4" is not a community`,
 			`adv Invalid spec.communities[4]: "a:b": "a" must be`,
 			`adv Invalid spec.communities[5]: "-1:1": "-1" must be`,
 		}},
@@ -58,8 +58,8 @@ func TestAdvertisements(t *testing.T) {
 		}, nil},
 		{"aggregation beside link bandwidth", spec{
 			LinkBandwidth: millracev1beta1.LinkBandwidthEndpoints, AggregationLengthV6: ptr(64),
-		}, []string{"adv Invalid spec.linkBandwidth: tells of one VIP's endpoints"}},
-		{"unknown link bandwidth", spec{LinkBandwidth: "Pods"}, []string{`adv Invalid spec.linkBandwidth: "Pods" is not Endpoints`}},
+		}, []string{"adv Invalid spec.linkBandwidth: is mutually exclusive with aggregation"}},
+		{"unknown link bandwidth", spec{LinkBandwidth: "Pods"}, []string{`adv Invalid spec.linkBandwidth: "Pods" is unknown: must be Endpoints`}},
 		{"local preference", spec{LocalPreference: &tooHigh}, []string{"adv Invalid spec.localPreference: 4294967296 is not between 0 and 4294967295"}},
 	}
 	pools := []millracev1beta1.VIPPool{poolAged("pool", 0)}

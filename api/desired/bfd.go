@@ -45,7 +45,7 @@ func (p *problems) bfd(session *Session, spec *millracev1beta1.BFD) BFD {
 	if spec.MinimumTTL != nil {
 		bfd.MinimumTTL = uint8(p.within("spec.bfd.minimumTTL", int64(*spec.MinimumTTL), 1, math.MaxUint8-1))
 		if !bfd.Multihop {
-			p.invalid("spec.bfd.minimumTTL", "is for multihop sessions: packets of a directly connected router must have 255")
+			p.invalid("spec.bfd.minimumTTL", "requires a multihop session: packets of a directly connected router must have TTL 255")
 		}
 	}
 	return bfd

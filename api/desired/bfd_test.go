@@ -42,7 +42,7 @@ func TestBFD(t *testing.T) {
 		"intervals":                    {1, &spec{TransmitInterval: interval(ms), ReceiveInterval: interval(time.Minute + 1)}, BFD{}, []string{"p Invalid spec.bfd.transmitInterval: 1ms is not between 10ms and 1m0s", "p Invalid spec.bfd.receiveInterval: "}},
 		"multiplier":                   {1, &spec{DetectMultiplier: 256}, BFD{}, []string{"p Invalid spec.bfd.detectMultiplier: 256 is not between 1 and 255"}},
 		"TTL":                          {2, &spec{MinimumTTL: &tooMuch}, BFD{}, []string{"p Invalid spec.bfd.minimumTTL: 255 is not between 1 and 254"}},
-		"TTL of a connected neighbour": {1, &spec{MinimumTTL: &ttl}, BFD{}, []string{"p Invalid spec.bfd.minimumTTL: is for multihop sessions"}},
+		"TTL of a connected neighbour": {1, &spec{MinimumTTL: &ttl}, BFD{}, []string{"p Invalid spec.bfd.minimumTTL: requires a multihop session"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			object := peerAged("p", 0, func(s *millracev1beta1.LBPeerSpec) { s.MultihopTTL, s.BFD = &test.hops, test.spec })

@@ -35,15 +35,15 @@ type Conflict struct {
 
 // Message returns a sentence.
 func (c Conflict) Message() string {
-	others, reason := "", "which selects it too"
+	subject, reason := c.VIP.String()+" is", "which also selects it"
 	if c.VIPs > 1 {
-		others = fmt.Sprintf(", and of %d more VIPs,", c.VIPs-1)
+		subject, reason = fmt.Sprintf("%s and %d more VIPs are", c.VIP, c.VIPs-1), "which also selects them"
 	}
 	if c.Aggregate.IsValid() {
 		reason = fmt.Sprintf("which selects other VIPs of its aggregate %s", c.Aggregate)
 	}
-	return fmt.Sprintf("the attributes of %s to LBPeer %s%s are those of VIPAdvertisement %s, %s and is the first by name",
-		c.VIP, c.Peer, others, c.By, reason)
+	return fmt.Sprintf("%s announced to LBPeer %s with the attributes of VIPAdvertisement %s, %s and is the first by name",
+		subject, c.Peer, c.By, reason)
 }
 
 // Conflicts returns the first conflict of each advertisement with an earlier one by name: about a VIP that

@@ -101,6 +101,6 @@ func OverlapMessage(endpoints []Endpoint) string {
 	if more := len(sorted) - len(names); more > 0 {
 		names = append(names, fmt.Sprintf("%d more", more))
 	}
-	return fmt.Sprintf("endpoints have addresses of the pool: %s; VIPs there would cut them off, so no new address is used: "+
-		"remove the range of the pods, or list addresses of hosts in spec.reserved", strings.Join(names, ", "))
+	return fmt.Sprintf("endpoints have addresses of the pool: %s; VIPs would make them unreachable, so no new address is assigned: "+
+		"remove the range of the pods, or add the addresses of hosts to spec.reserved", strings.Join(names, ", "))
 }

@@ -43,14 +43,14 @@ func occupiedByHost(address netip.Addr, by string, object metav1.Object) Occupie
 
 // YoungerHost returns the message for a VIP whose address is also that of a younger node or router.
 func YoungerHost(vip netip.Addr, by string) string {
-	return fmt.Sprintf("%s is also the address of %s, which is younger than the VIP and gets no packet from routers: "+
-		"give the host another address", vip, by)
+	return fmt.Sprintf("%s is also the address of %s, which is newer than the VIP and receives no packets from routers: "+
+		"change the address of the host", vip, by)
 }
 
 // OccupiedVIP returns the message for a VIP that is not served because a node or router has its address.
 func OccupiedVIP(vip netip.Addr, by string) string {
-	return fmt.Sprintf("%s is the address of %s, which could not be reached any more, so no node serves it: "+
-		"give the Service another address", vip, by)
+	return fmt.Sprintf("%s is the address of %s, which would become unreachable, so no node serves the VIP: "+
+		"assign another address to the Service", vip, by)
 }
 
 // OccupiedByNode returns InternalIPs, ExternalIPs and pod networks of a Node.
@@ -165,7 +165,7 @@ func (p *Pool) dropOccupied(object *millracev1beta1.VIPPool, occupation Occupati
 	}
 	p.Addresses = minus(p.Addresses, occupation.set)
 	found := problems{object: poolObject(object)}
-	found.add(millracev1beta1.ReasonOccupied, "spec.addresses", "never given out: "+strings.Join(names, ", "))
+	found.add(millracev1beta1.ReasonOccupied, "spec.addresses", "never assigned: "+strings.Join(names, ", "))
 	p.Limits = append(p.Limits, found.found...)
 }
 

@@ -58,12 +58,12 @@ func TestOccupied(t *testing.T) {
 	}, NewOccupation(all))
 	checkProblems(t, limitsOf(pools), []string{
 		`wide Overlap spec.addresses[0]: 10.0.0.0/8 overlaps the older pool "within"`,
-		`wide Occupied spec.addresses: never given out: 10.0.0.11 (Node "node1"), 10.244.1.0/24 (the pods of Node "node1"), ` +
+		`wide Occupied spec.addresses: never assigned: 10.0.0.11 (Node "node1"), 10.244.1.0/24 (the pods of Node "node1"), ` +
 			`10.244.2.0/24 (the pods of Node "old"), 10.0.0.1 (LBPeer "tor"), 10.96.0.0/14, 10.101.0.0-10.111.255.255 (ServiceCIDR "kubernetes"), 1 more`,
 	})
 	checkProblems(t, problems, []string{
-		`within Occupied spec.addresses: never given out: 10.100.0.0/16 (ServiceCIDR "kubernetes")`,
-		"within Occupied spec.addresses: no address is left to give out",
+		`within Occupied spec.addresses: never assigned: 10.100.0.0/16 (ServiceCIDR "kubernetes")`,
+		"within Occupied spec.addresses: no address is left to assign",
 	})
 	for _, occupied := range all {
 		for _, pool := range pools {

@@ -57,7 +57,7 @@ func TestOverlap(t *testing.T) {
 			name:     "nothing is left",
 			objects:  []millracev1beta1.VIPPool{poolAged("a", 0, "203.0.113.0/24"), poolAged("b", 1, "203.0.113.4/30", "203.0.113.9/32")},
 			usable:   []string{"a 203.0.113.0/24"},
-			problems: []string{"b Overlap spec.addresses[0]: ", "b Overlap spec.addresses[1]: ", "b Overlap spec.addresses: no address is left to give out"},
+			problems: []string{"b Overlap spec.addresses[0]: ", "b Overlap spec.addresses[1]: ", "b Overlap spec.addresses: no address is left to assign"},
 		},
 		{
 			name: "three pools",

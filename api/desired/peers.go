@@ -98,7 +98,7 @@ func ParsePeer(object *millracev1beta1.LBPeer) (Peer, []Problem) {
 	p.extendedNextHop(&peer, spec)
 	peer.Passive = spec.Passive || peer.Range.IsValid()
 	if peer.Passive && peer.Port != defaultPeerPort {
-		p.invalid("spec.peerPort", "is where nodes connect to; of a passive peer they do not")
+		p.invalid("spec.peerPort", "must be 179 for a passive peer: nodes do not connect to it")
 	}
 	p.times(&peer.Session, spec)
 	if spec.MultihopTTL != nil {
@@ -122,13 +122,13 @@ func (p *problems) canaries(peer *Peer, texts []string) {
 			continue
 		}
 		if special, found := specialOf(address); found {
-			p.invalid(field, "%s is %s (%s), which no router has a route to", address, special.kind, special.prefix)
+			p.invalid(field, "%s is %s (%s), which is not routable", address, special.kind, special.prefix)
 		}
 		if address.Is4() && !peer.IPv4 || address.Is6() && !peer.IPv6 {
-			p.invalid(field, "%s is of a family that is not announced to the router: see spec.families", address)
+			p.invalid(field, "%s has a family that is not announced to the router: add it to spec.families", address)
 		}
 		if slices.ContainsFunc(peer.Canaries, func(other netip.Addr) bool { return other.Is4() == address.Is4() }) {
-			p.invalid(field, "%s is a second one of its family", address)
+			p.invalid(field, "%s is the second canary of its family: at most one is allowed", address)
 		}
 		peer.Canaries = append(peer.Canaries, address)
 	}
@@ -143,7 +143,7 @@ func (p *problems) router(peer *Peer, router *millracev1beta1.Router) {
 		p.routers(peer, router)
 		return
 	case router.MaxPeers != nil:
-		p.invalid("spec.router.maxPeers", "is for a range of routers")
+		p.invalid("spec.router.maxPeers", "requires spec.router.range")
 	}
 	address, err := parseRouter(router.Address)
 	if err != nil {
@@ -152,9 +152,9 @@ func (p *problems) router(peer *Peer, router *millracev1beta1.Router) {
 	}
 	switch linkLocal := address.Is6() && address.IsLinkLocalUnicast(); {
 	case linkLocal && router.Interface == "":
-		p.invalid("spec.router.interface", "is missing: %s is link-local, and on each interface is another router", address)
+		p.invalid("spec.router.interface", "is required, because %s is link-local", address)
 	case !linkLocal && router.Interface != "":
-		p.invalid("spec.router.interface", "is for IPv6 link-local addresses; the way to %s is in the node's routes", address)
+		p.invalid("spec.router.interface", "requires an IPv6 link-local address: the node's routes select the interface to %s", address)
 	}
 	peer.Address = address.WithZone(router.Interface)
 }
@@ -164,9 +164,9 @@ func (p *problems) gateway(peer *Peer, router *millracev1beta1.Router) {
 	case family != millracev1beta1.FamilyIPv4 && family != millracev1beta1.FamilyIPv6:
 		p.invalid("spec.router.gateway", "%q is neither IPv4 nor IPv6", family)
 	case router.Address != "":
-		p.invalid("spec.router.gateway", "and spec.router.address exclude each other")
+		p.invalid("spec.router.gateway", "is mutually exclusive with spec.router.address")
 	case router.Interface != "":
-		p.invalid("spec.router.interface", "is for an IPv6 link-local address")
+		p.invalid("spec.router.interface", "requires an IPv6 link-local address")
 	}
 	peer.Gateway = router.Gateway
 }
@@ -181,10 +181,10 @@ func (p *problems) routers(peer *Peer, router *millracev1beta1.Router) {
 		p.invalid("spec.router.range", "%s is %s (%s), not a network of routers", prefix, special.kind, special.prefix)
 	}
 	if router.Address != "" {
-		p.invalid("spec.router.range", "and spec.router.address exclude each other")
+		p.invalid("spec.router.range", "is mutually exclusive with spec.router.address")
 	}
 	if router.Interface != "" {
-		p.invalid("spec.router.interface", "is for an IPv6 link-local address")
+		p.invalid("spec.router.interface", "requires an IPv6 link-local address")
 	}
 	peer.Range, peer.MaxPeers = prefix, defaultMaxPeers
 	if router.MaxPeers != nil {
@@ -209,7 +209,7 @@ func (p *problems) systems(session *Session, spec *millracev1beta1.LBPeerSpec) {
 	switch {
 	case spec.DynamicASN == "":
 	case spec.PeerASN != 0:
-		p.invalid("spec.dynamicASN", "and peerASN exclude each other")
+		p.invalid("spec.dynamicASN", "is mutually exclusive with spec.peerASN")
 	case spec.DynamicASN == millracev1beta1.InternalASN:
 		session.ASN = session.LocalASN
 	case spec.DynamicASN != millracev1beta1.ExternalASN:
@@ -228,13 +228,13 @@ func (p *problems) security(session *Session, spec *millracev1beta1.LBPeerSpec) 
 	if spec.TTLSecurityHops != nil {
 		session.SecurityHops = uint8(p.within("spec.ttlSecurityHops", int64(*spec.TTLSecurityHops), 1, math.MaxUint8-1))
 		if spec.MultihopTTL != nil {
-			p.invalid("spec.ttlSecurityHops", "and spec.multihopTTL exclude each other: the hops say how far away the router may be")
+			p.invalid("spec.ttlSecurityHops", "is mutually exclusive with spec.multihopTTL: it already limits the distance to the router")
 		}
 	}
 	if spec.PasswordSecretRef != nil {
 		session.PasswordSecret = spec.PasswordSecretRef.Name
 		if session.PasswordSecret == "" {
-			p.invalid("spec.passwordSecretRef.name", "is empty")
+			p.invalid("spec.passwordSecretRef.name", "is required")
 		}
 	}
 }
@@ -242,7 +242,7 @@ func (p *problems) security(session *Session, spec *millracev1beta1.LBPeerSpec) 
 func (p *problems) source(peer *Peer, spec *millracev1beta1.LBPeerSpec) {
 	peer.SourceInterface = spec.SourceInterface
 	if peer.Range.IsValid() && (spec.SourceAddress != "" || spec.SourceInterface != "") {
-		p.invalid("spec.router.range", "excludes sourceAddress and sourceInterface: routers connect to any address of the node")
+		p.invalid("spec.router.range", "is mutually exclusive with sourceAddress and sourceInterface: routers connect to any address of the node")
 	}
 	if spec.SourceAddress == "" {
 		return
@@ -252,13 +252,13 @@ func (p *problems) source(peer *Peer, spec *millracev1beta1.LBPeerSpec) {
 	case err != nil:
 		p.invalid("spec.sourceAddress", "%v", err)
 	case spec.SourceInterface != "":
-		p.invalid("spec.sourceAddress", "and sourceInterface exclude each other")
+		p.invalid("spec.sourceAddress", "is mutually exclusive with spec.sourceInterface")
 	case address == peer.Address:
 		p.invalid("spec.sourceAddress", "%s is the router's address: write the address of the node", address)
 	case peer.Address.IsValid() && address.Is4() != peer.Address.Is4():
-		p.invalid("spec.sourceAddress", "%s is not of the family of spec.router.address, %s", address, peer.Address)
+		p.invalid("spec.sourceAddress", "%s does not have the family of spec.router.address, %s", address, peer.Address)
 	case peer.Gateway != "" && address.Is4() != (peer.Gateway == millracev1beta1.FamilyIPv4):
-		p.invalid("spec.sourceAddress", "%s is not of the family of spec.router.gateway, %s", address, peer.Gateway)
+		p.invalid("spec.sourceAddress", "%s does not have the family of spec.router.gateway, %s", address, peer.Gateway)
 	}
 	peer.Source = address
 }
@@ -299,9 +299,9 @@ func (p *problems) extendedNextHop(peer *Peer, spec *millracev1beta1.LBPeerSpec)
 	switch {
 	case !spec.ExtendedNextHop:
 	case !peer.IPv4:
-		p.invalid("spec.extendedNextHop", "is about IPv4 routes: add IPv4 to families")
+		p.invalid("spec.extendedNextHop", "applies to IPv4 routes: add IPv4 to spec.families")
 	case peer.isFamily(millracev1beta1.FamilyIPv4):
-		p.invalid("spec.extendedNextHop", "is for IPv6 sessions")
+		p.invalid("spec.extendedNextHop", "requires an IPv6 session")
 	}
 }
 
@@ -312,7 +312,7 @@ func (p *problems) times(session *Session, spec *millracev1beta1.LBPeerSpec) {
 	if spec.KeepaliveTime != nil {
 		session.KeepaliveTime = p.duration("spec.keepaliveTime", spec.KeepaliveTime, 0, time.Second, longestTime)
 		if 3*session.KeepaliveTime > session.HoldTime {
-			p.invalid("spec.keepaliveTime", "%s is more than a third of holdTime, %s", session.KeepaliveTime, session.HoldTime)
+			p.invalid("spec.keepaliveTime", "%s exceeds a third of holdTime, %s", session.KeepaliveTime, session.HoldTime)
 		}
 	}
 	session.ConnectRetryTime = p.duration("spec.connectRetryTime", spec.ConnectRetryTime, defaultConnectRetryTime, time.Second, 600*time.Second)
@@ -342,7 +342,7 @@ func (p *problems) duration(field string, value *metav1.Duration, absent, lowest
 
 func (p *problems) wholeSeconds(field string, value time.Duration) {
 	if value%time.Second != 0 {
-		p.invalid(field, "%s is not in whole seconds", value)
+		p.invalid(field, "%s must be whole seconds", value)
 	}
 }
 
@@ -376,7 +376,7 @@ func Peers(objects []millracev1beta1.LBPeer) []Problem {
 			} else if peer.Range.IsValid() {
 				field, router = "spec.router.range", fmt.Sprintf("%s or a part of it on", peer.Range)
 			}
-			p.invalid(field, "%s port %d has the older LBPeer %q for the same nodes: this one is not used",
+			p.invalid(field, "%s port %d belongs to the older LBPeer %q for the same nodes: this LBPeer is not used",
 				router, peer.Port, used[same].peer.Name)
 			found = append(found, p.found...)
 			continue
@@ -385,7 +385,7 @@ func Peers(objects []millracev1beta1.LBPeer) []Problem {
 			older := slices.IndexFunc(used, func(other known) bool { return slices.Contains(other.peer.Canaries, canary) })
 			if older >= 0 {
 				p := problems{object: Object{Kind: "LBPeer", Name: object.Name}}
-				p.invalid("spec.canaries", "%s is a canary of the older LBPeer %q: give each its own", canary, used[older].peer.Name)
+				p.invalid("spec.canaries", "%s is already a canary of the older LBPeer %q: choose another address", canary, used[older].peer.Name)
 				found = append(found, p.found...)
 			}
 		}

@@ -48,11 +48,11 @@ func TestPeers(t *testing.T) {
 		{"unspecified", one(func(s *spec) { s.Router.Address = "0.0.0.0" }), []string{"p Invalid spec.router.address: 0.0.0.0 is unspecified"}},
 		{"zone", one(func(s *spec) { s.Router.Address = "fe80::1%eth0" }), []string{`p Invalid spec.router.address: "fe80::1%eth0" has a zone`}},
 		{"IPv6 link-local", one(func(s *spec) { s.Router.Address = "fe80::1" }), []string{
-			"p Invalid spec.router.interface: is missing: fe80::1 is link-local",
+			"p Invalid spec.router.interface: is required, because fe80::1 is link-local",
 		}},
 		{"IPv6 link-local with an interface", one(func(s *spec) { s.Router.Address, s.Router.Interface = "fe80::1", "eth0" }), nil},
 		{"interface of a global address", one(func(s *spec) { s.Router.Interface = "eth0" }), []string{
-			"p Invalid spec.router.interface: is for IPv6 link-local addresses",
+			"p Invalid spec.router.interface: requires an IPv6 link-local address",
 		}},
 		{"the gateway", one(func(s *spec) { s.Router.Address, s.Router.Gateway = "", "IPv6" }), nil},
 		{"the gateway of no family", one(func(s *spec) { s.Router.Address, s.Router.Gateway = "", "any" }), []string{
@@ -62,11 +62,11 @@ func TestPeers(t *testing.T) {
 			s.Router.Address, s.ExtendedNextHop, s.Families = "2001:db8::1", true, []millracev1beta1.AddressFamily{"IPv4"}
 		}), nil},
 		{"IPv6 next hops without IPv4 routes", one(func(s *spec) { s.Router.Address, s.ExtendedNextHop = "2001:db8::1", true }), []string{
-			"p Invalid spec.extendedNextHop: is about IPv4 routes",
+			"p Invalid spec.extendedNextHop: applies to IPv4 routes",
 		}},
-		{"IPv6 next hops over IPv4", one(func(s *spec) { s.ExtendedNextHop = true }), []string{"p Invalid spec.extendedNextHop: is for IPv6 sessions"}},
+		{"IPv6 next hops over IPv4", one(func(s *spec) { s.ExtendedNextHop = true }), []string{"p Invalid spec.extendedNextHop: requires an IPv6 session"}},
 		{"IPv6 next hops to the IPv4 gateway", one(func(s *spec) { s.Router.Address, s.Router.Gateway, s.ExtendedNextHop = "", "IPv4", true }), []string{
-			"p Invalid spec.extendedNextHop: is for IPv6 sessions",
+			"p Invalid spec.extendedNextHop: requires an IPv6 session",
 		}},
 		{"a range", one(func(s *spec) { s.Router.Address, s.Router.Range = "", "198.51.100.0/28" }), nil},
 		{"a range that is none", one(func(s *spec) { s.Router.Address, s.Router.Range = "", "198.51.100.1" }), []string{
@@ -76,57 +76,57 @@ func TestPeers(t *testing.T) {
 			"p Invalid spec.router.range: fe80::/64 is link-local (fe80::/10), not a network of routers",
 		}},
 		{"a range beside an address", one(func(s *spec) { s.Router.Range = "198.51.100.0/28" }), []string{
-			"p Invalid spec.router.range: and spec.router.address exclude each other",
+			"p Invalid spec.router.range: is mutually exclusive with spec.router.address",
 		}},
 		{"a range with a source", one(func(s *spec) { s.Router.Address, s.Router.Range, s.SourceInterface = "", "198.51.100.0/28", "eth0" }), []string{
-			"p Invalid spec.router.range: excludes",
+			"p Invalid spec.router.range: is mutually exclusive with",
 		}},
 		{"too many routers", one(func(s *spec) { s.Router.Address, s.Router.Range, s.Router.MaxPeers = "", "198.51.100.0/28", &most }), []string{
 			"p Invalid spec.router.maxPeers: 255 is not between 1 and 64",
 		}},
-		{"a number of routers without a range", one(func(s *spec) { s.Router.MaxPeers = &most }), []string{"p Invalid spec.router.maxPeers: is for a range of routers"}},
+		{"a number of routers without a range", one(func(s *spec) { s.Router.MaxPeers = &most }), []string{"p Invalid spec.router.maxPeers: requires spec.router.range"}},
 		{"ranges with common routers", peers{
 			peerAged("p", 1, func(s *spec) { s.Router.Address, s.Router.Range = "", "198.51.100.0/24" }),
 			peerAged("q", 0, func(s *spec) { s.Router.Address, s.Router.Range = "", "198.51.100.0/28" }),
-		}, []string{`p Invalid spec.router.range: 198.51.100.0/24 or a part of it on port 179 has the older LBPeer`}},
+		}, []string{`p Invalid spec.router.range: 198.51.100.0/24 or a part of it on port 179 belongs to the older LBPeer`}},
 		{"ranges without", peers{
 			peerAged("p", 1, func(s *spec) { s.Router.Address, s.Router.Range = "", "198.51.100.0/28" }),
 			peerAged("q", 0, func(s *spec) { s.Router.Address, s.Router.Range = "", "198.51.100.16/28" }),
 			peerAged("r", 2, nil),
 		}, nil},
-		{"gateway and address", one(func(s *spec) { s.Router.Gateway = "IPv4" }), []string{"p Invalid spec.router.gateway: and spec.router.address exclude each other"}},
+		{"gateway and address", one(func(s *spec) { s.Router.Gateway = "IPv4" }), []string{"p Invalid spec.router.gateway: is mutually exclusive with spec.router.address"}},
 		{"gateway and interface", one(func(s *spec) { s.Router.Address, s.Router.Gateway, s.Router.Interface = "", "IPv6", "eth0" }), []string{
-			"p Invalid spec.router.interface: is for an IPv6 link-local address",
+			"p Invalid spec.router.interface: requires an IPv6 link-local address",
 		}},
 		{"source of another family than the gateway", one(func(s *spec) { s.Router.Address, s.Router.Gateway, s.SourceAddress = "", "IPv4", "2001:db8::2" }), []string{
-			"p Invalid spec.sourceAddress: 2001:db8::2 is not of the family of spec.router.gateway, IPv4",
+			"p Invalid spec.sourceAddress: 2001:db8::2 does not have the family of spec.router.gateway, IPv4",
 		}},
 		{"the gateway twice", peers{
 			peerAged("p", 1, func(s *spec) { s.Router.Address, s.Router.Gateway = "", "IPv4" }),
 			peerAged("q", 0, func(s *spec) { s.Router.Address, s.Router.Gateway = "", "IPv4" }),
-		}, []string{`p Invalid spec.router.gateway: the IPv4 gateway port 179 has the older LBPeer`}},
+		}, []string{`p Invalid spec.router.gateway: the IPv4 gateway port 179 belongs to the older LBPeer`}},
 		{"both kinds of AS number", one(func(s *spec) { s.DynamicASN = "External" }), []string{
-			"p Invalid spec.dynamicASN: and peerASN exclude each other",
+			"p Invalid spec.dynamicASN: is mutually exclusive with spec.peerASN",
 		}},
 		{"dynamic AS number", one(func(s *spec) { s.PeerASN, s.DynamicASN = 0, "Any" }), []string{
 			`p Invalid spec.dynamicASN: "Any" is neither External nor Internal`,
 		}},
 		{"TTL security", one(func(s *spec) { s.TTLSecurityHops, s.MultihopTTL = &most, &most }), []string{
 			"p Invalid spec.ttlSecurityHops: 255 is not between 1 and 254",
-			"p Invalid spec.ttlSecurityHops: and spec.multihopTTL exclude each other",
+			"p Invalid spec.ttlSecurityHops: is mutually exclusive with spec.multihopTTL",
 		}},
 		{"passive", one(func(s *spec) { s.Passive = true }), nil},
 		{"passive with a port", one(func(s *spec) { s.Passive, s.PeerPort = true, 1790 }), []string{
-			"p Invalid spec.peerPort: is where nodes connect to; of a passive peer they do not",
+			"p Invalid spec.peerPort: must be 179 for a passive peer: nodes do not connect to it",
 		}},
 		{"password of no Secret", one(func(s *spec) { s.PasswordSecretRef = &millracev1beta1.SecretReference{} }), []string{
-			"p Invalid spec.passwordSecretRef.name: is empty",
+			"p Invalid spec.passwordSecretRef.name: is required",
 		}},
 		{"source of the other family", one(func(s *spec) { s.SourceAddress = "2001:db8::2" }), []string{
-			"p Invalid spec.sourceAddress: 2001:db8::2 is not of the family of spec.router.address, 198.51.100.1",
+			"p Invalid spec.sourceAddress: 2001:db8::2 does not have the family of spec.router.address, 198.51.100.1",
 		}},
 		{"two sources", one(func(s *spec) { s.SourceAddress, s.SourceInterface = "198.51.100.2", "lo" }), []string{
-			"p Invalid spec.sourceAddress: and sourceInterface exclude each other",
+			"p Invalid spec.sourceAddress: is mutually exclusive with spec.sourceInterface",
 		}},
 		{"bad source", one(func(s *spec) { s.SourceAddress = "here" }), []string{`p Invalid spec.sourceAddress: "here" is not an IP address`}},
 		{"IPv4 link-local", one(func(s *spec) { s.Router.Address = "169.254.255.1" }), nil},
@@ -142,20 +142,20 @@ func TestPeers(t *testing.T) {
 		}},
 		{"hold time", one(func(s *spec) { s.HoldTime = seconds(2) }), []string{"p Invalid spec.holdTime: 2s is not between 3s and 18h12m15s"}},
 		{"hold time with a fraction", one(func(s *spec) { s.HoldTime = &metav1.Duration{Duration: 3500 * time.Millisecond} }), []string{
-			"p Invalid spec.holdTime: 3.5s is not in whole seconds",
+			"p Invalid spec.holdTime: 3.5s must be whole seconds",
 		}},
 		{"shortest times", one(func(s *spec) { s.HoldTime, s.KeepaliveTime = seconds(3), seconds(1) }), nil},
 		{"retry and multihop", one(func(s *spec) { s.ConnectRetryTime, s.MultihopTTL = seconds(601), &tooFar }), []string{
 			"p Invalid spec.connectRetryTime: 10m1s is not between 1s and 10m0s", "p Invalid spec.multihopTTL: 256 is not between 1 and 255",
 		}},
 		{"keepalive against the default hold time", one(func(s *spec) { s.KeepaliveTime = seconds(31) }), []string{
-			"p Invalid spec.keepaliveTime: 31s is more than a third of holdTime, 1m30s",
+			"p Invalid spec.keepaliveTime: 31s exceeds a third of holdTime, 1m30s",
 		}},
 		{"restart time", one(func(s *spec) { s.GracefulRestart = &millracev1beta1.GracefulRestart{RestartTime: seconds(4096)} }), []string{
 			"p Invalid spec.gracefulRestart.restartTime: ",
 		}},
 		{"the older of two for the same router", peers{peerAged("a", 1, nil), peerAged("z", 0, nil)}, []string{
-			`a Invalid spec.router.address: 198.51.100.1 port 179 has the older LBPeer "z" for the same nodes`,
+			`a Invalid spec.router.address: 198.51.100.1 port 179 belongs to the older LBPeer "z" for the same nodes`,
 		}},
 		{"an invalid one is in nobody's way", peers{peerAged("a", 0, func(s *spec) { s.PeerASN = 0 }), peerAged("b", 1, nil)}, []string{
 			"a Invalid spec.peerASN: ",

@@ -88,7 +88,7 @@ func (p *problems) avoided(object *millracev1beta1.VIPPool) *netipx.IPSet {
 		switch kind {
 		case millracev1beta1.AvoidNetwork, millracev1beta1.AvoidBroadcast, millracev1beta1.AvoidSubnetRouterAnycast:
 		default:
-			p.invalid(fmt.Sprintf("spec.avoid[%d]", i), "%q is no address that can be avoided: write %s, %s or %s", kind,
+			p.invalid(fmt.Sprintf("spec.avoid[%d]", i), "%q is unknown: must be %s, %s or %s", kind,
 				millracev1beta1.AvoidNetwork, millracev1beta1.AvoidBroadcast, millracev1beta1.AvoidSubnetRouterAnycast)
 		}
 	}
@@ -185,7 +185,7 @@ func Pools(objects []millracev1beta1.VIPPool, occupation Occupation) ([]Pool, []
 		pool.dropHeld(sources[i])
 		if len(pool.Limits) > 0 && isEmpty(pool.Addresses) {
 			p := problems{object: poolObject(sources[i]), found: pool.Limits}
-			p.add(pool.Limits[0].Reason, "spec.addresses", "no address is left to give out")
+			p.add(pool.Limits[0].Reason, "spec.addresses", "no address is left to assign")
 			found = append(found, p.found...)
 			continue
 		}

@@ -152,7 +152,7 @@ func TestAvoid(t *testing.T) {
 	}
 	_, problems := Pools([]millracev1beta1.VIPPool{with(poolAged("a", 0, "203.0.113.0/30"),
 		func(s *millracev1beta1.VIPPoolSpec) { s.Avoid = append(all[:1:1], "Gateway") })}, Occupation{})
-	checkProblems(t, problems, []string{`a Invalid spec.avoid[1]: "Gateway" is no address that can be avoided: write Network, Broadcast or SubnetRouterAnycast`})
+	checkProblems(t, problems, []string{`a Invalid spec.avoid[1]: "Gateway" is unknown: must be Network, Broadcast or SubnetRouterAnycast`})
 }
 
 func TestPoolQuota(t *testing.T) {

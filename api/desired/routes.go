@@ -60,7 +60,7 @@ func (b *RouteBackend) Find(service *corev1.Service, from RouteKey) (port *corev
 		if port := FindPort(service, b.Port, from.Protocol); port != nil {
 			return port, ""
 		}
-		flaw = "does not have the port"
+		flaw = "has no such port"
 	}
 	return nil, fmt.Sprintf("port %d/%s: its share of weight %d for port %d of Service %s is refused: the Service %s",
 		from.Port, from.Protocol, b.Weight, b.Port, b.Service, flaw)
@@ -79,14 +79,14 @@ func FindPort(service *corev1.Service, number uint16, protocol corev1.Protocol) 
 
 // Taken returns the message for a port that an older VIPRoute has.
 func (p *RoutePort) Taken(older string) string {
-	return fmt.Sprintf("%s: port %d/%s of Service %s is that of VIPRoute %s, which is older", p.Field, p.Port, p.Protocol, p.Service, older)
+	return fmt.Sprintf("%s: port %d/%s of Service %s belongs to VIPRoute %s, which is older", p.Field, p.Port, p.Protocol, p.Service, older)
 }
 
 // ParseRoute leaves out an invalid port; the share of an invalid backend is rejected.
 func ParseRoute(object *millracev1beta1.VIPRoute) ([]RoutePort, []Problem) {
 	p := problems{object: Object{Kind: "VIPRoute", Namespace: object.Namespace, Name: object.Name}}
 	if object.Spec.ServiceName == "" {
-		p.invalid("spec.serviceName", "is empty; name the LoadBalancer Service whose ports the route has")
+		p.invalid("spec.serviceName", "is required: specify the LoadBalancer Service of the ports")
 		return nil, p.found
 	}
 	service := types.NamespacedName{Namespace: object.Namespace, Name: object.Spec.ServiceName}
@@ -104,10 +104,10 @@ func ParseRoute(object *millracev1beta1.VIPRoute) ([]RoutePort, []Problem) {
 			p.within(field+".port", int64(from.Port), 1, 65535)
 			continue
 		case key.Protocol != corev1.ProtocolTCP && key.Protocol != corev1.ProtocolUDP:
-			p.invalid(field+".protocol", "%s is not supported, only TCP and UDP are", key.Protocol)
+			p.invalid(field+".protocol", "%s is not supported: must be TCP or UDP", key.Protocol)
 			continue
 		case seen[key]:
-			p.invalid(field, "%d/%s is there twice; the first one holds", key.Port, key.Protocol)
+			p.invalid(field, "%d/%s is a duplicate: the first one applies", key.Port, key.Protocol)
 			continue
 		}
 		seen[key] = true
@@ -135,7 +135,7 @@ func (p *problems) routeBackend(field, namespace string, from *millracev1beta1.V
 	}
 	before := len(p.found)
 	if from.Name == "" {
-		p.invalid(field+".name", "is empty; name a Service, or set invalid")
+		p.invalid(field+".name", "is required, unless invalid is set")
 	}
 	p.within(field+".port", int64(from.Port), 1, 65535)
 	backend.Refused = len(p.found) > before

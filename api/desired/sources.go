@@ -32,7 +32,7 @@ func ParseSources(service *corev1.Service) (Sources, []Problem) {
 	for i, text := range texts {
 		prefix, err := ParsePrefix(strings.TrimSpace(text))
 		if err != nil {
-			p.invalid(fmt.Sprintf("%s[%d]", field, i), "%v, so it admits nobody; the other prefixes stand", err)
+			p.invalid(fmt.Sprintf("%s[%d]", field, i), "%v, so it permits no client; the other prefixes apply", err)
 			continue
 		}
 		builder.AddPrefix(prefix)
@@ -49,7 +49,7 @@ func ParsePrefix(text string) (netip.Prefix, error) {
 	const mapped = 96
 	if prefix.Addr().Is4In6() {
 		if prefix.Bits() < mapped {
-			return netip.Prefix{}, fmt.Errorf("%q holds IPv4-mapped addresses and others", text)
+			return netip.Prefix{}, fmt.Errorf("%q contains IPv4-mapped and other addresses", text)
 		}
 		prefix = netip.PrefixFrom(prefix.Addr().Unmap(), prefix.Bits()-mapped)
 	}

@@ -29,7 +29,7 @@ func TestParseSources(t *testing.T) {
 		{name: "unreadable", ranges: []string{"203.0.113.1", "198.51.100.0/24", "::ffff:0:0/64"}, restricted: true, want: []string{"198.51.100.0/24"},
 			problems: []string{
 				`web Invalid spec.loadBalancerSourceRanges[0]: "203.0.113.1" is not a prefix such as`,
-				`web Invalid spec.loadBalancerSourceRanges[2]: "::ffff:0:0/64" holds IPv4-mapped addresses and others`,
+				`web Invalid spec.loadBalancerSourceRanges[2]: "::ffff:0:0/64" contains IPv4-mapped and other addresses`,
 			}},
 	}
 	for _, test := range tests {

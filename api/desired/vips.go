@@ -28,7 +28,7 @@ func ParseVIP(object *millracev1beta1.VIP) (netip.Addr, []Problem) {
 		return netip.Addr{}, p.found
 	}
 	if name := millracev1beta1.VIPName(address); object.Name != name {
-		p.invalid("metadata.name", "the VIP of %s must have the name %q, or an address could have two: this one is not used", address, name)
+		p.invalid("metadata.name", "the VIP of %s must be named %q, so that no address has two VIPs: this VIP is not used", address, name)
 		return netip.Addr{}, p.found
 	}
 	return address, nil

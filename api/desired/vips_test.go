@@ -28,7 +28,7 @@ func TestParseVIP(t *testing.T) {
 		{"203.0.113.1", "203.0.113.1", "203.0.113.1", ""},
 		{"2001-db8-0-0-0-0-0-1", "2001:db8::1", "2001:db8::1", ""},
 		{"203.0.113.1", "::ffff:203.0.113.1", "203.0.113.1", ""},
-		{"web", "203.0.113.1", "", `metadata.name: the VIP of 203.0.113.1 must have the name "203.0.113.1"`},
+		{"web", "203.0.113.1", "", `metadata.name: the VIP of 203.0.113.1 must be named "203.0.113.1"`},
 		{"web", "web", "", `spec.address: "web" is not an IP address`},
 		{"224.0.0.1", "224.0.0.1", "", "spec.address: 224.0.0.1 is multicast"},
 	}

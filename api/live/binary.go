@@ -97,7 +97,7 @@ func (w *writer) frontend(frontend *FrontendTraffic, before string) {
 // UnmarshalBinary implements encoding.BinaryUnmarshaler. It reuses the memory of t.Frontends.
 func (t *Traffic) UnmarshalBinary(body []byte) error {
 	if len(body) == 0 || body[0] != trafficVersion {
-		return errors.New("the body is of no version of Traffic that is known here")
+		return errors.New("the version of the body is not supported")
 	}
 	r := reader{body: body[1:]}
 	*t = Traffic{Node: r.text(), Cursor: r.text(), Seconds: r.float(), Frontends: t.Frontends[:0]}
@@ -185,7 +185,7 @@ func (r *reader) drops() map[string]uint64 {
 	for range count {
 		place, dropped := r.number(), r.number()
 		if place >= uint64(len(r.reasons)) {
-			r.fail(errors.New("there is no such reason of drops"))
+			r.fail(errors.New("the index of a drop reason is out of range"))
 			return nil
 		}
 		drops[r.reasons[place]] = dropped
@@ -196,7 +196,7 @@ func (r *reader) drops() map[string]uint64 {
 func (r *reader) frontend(before string) FrontendTraffic {
 	same := r.number()
 	if same > uint64(len(before)) {
-		r.fail(errors.New("a Service has more of the one before it than there is"))
+		r.fail(errors.New("the shared prefix exceeds the previous Service"))
 		return FrontendTraffic{}
 	}
 	made := FrontendTraffic{}
@@ -212,7 +212,7 @@ func (r *reader) frontend(before string) FrontendTraffic {
 	}
 	port := r.number()
 	if port > math.MaxUint16 {
-		r.fail(fmt.Errorf("%d is no port", port))
+		r.fail(fmt.Errorf("%d is not a port", port))
 	}
 	made.Port, made.Protocol = uint16(port), r.protocol()
 	made.Packets, made.Bytes, made.Connections = r.number(), r.number(), r.number()

@@ -9,7 +9,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-var errRuns = errors.New("a change of a slice does not fit the slice that it changes")
+var errRuns = errors.New("the change does not apply to the EndpointSlice")
 
 // Diff returns how after is composed of before and new endpoints, with the indexes of the new ones. Texts
 // must be unique.

@@ -52,7 +52,7 @@ func (r Request) Values() url.Values {
 // ParseRequest parses the parameters of a URL.
 func ParseRequest(values url.Values) (r Request, err error) {
 	if asked := values.Get(parameterFormat); asked != format {
-		return Request{}, fmt.Errorf("the agent reads format %q, the relay writes %q: one of them is older", asked, format)
+		return Request{}, fmt.Errorf("the agent requests format %q, but the relay serves %q: upgrade the older one", asked, format)
 	}
 	if r.Since, err = ParseVersion(values.Get(parameterSince)); err != nil {
 		return Request{}, err
@@ -61,7 +61,7 @@ func ParseRequest(values url.Values) (r Request, err error) {
 		return Request{}, fmt.Errorf("%s: %w", parameterSnapshot, err)
 	}
 	if r.Since == 0 && !r.Snapshot {
-		return Request{}, errors.New("who knows nothing has to ask for all")
+		return Request{}, errors.New("a request without a resource version must request a snapshot")
 	}
 	return r, nil
 }
@@ -73,7 +73,7 @@ func ParseVersion(version string) (uint64, error) {
 	}
 	number, err := strconv.ParseUint(version, 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("resource version %q is no number", version)
+		return 0, fmt.Errorf("resource version %q is not a number", version)
 	}
 	return number, nil
 }

@@ -104,7 +104,7 @@ func (e *event) read() (*Event, error) {
 		return read, nil
 	case Put, Change, Delete:
 	default:
-		return nil, fmt.Errorf("read an event: no type is %d", e.Type)
+		return nil, fmt.Errorf("read an event: type %d is unknown", e.Type)
 	}
 	read.Slice = &discoveryv1.EndpointSlice{}
 	if err := read.Slice.Unmarshal(e.Slice); err != nil {

@@ -50,18 +50,18 @@ func Parse(data map[string][]byte) (*State, error) {
 	switch state.Phase {
 	case Steady, Publishing, Switching:
 	default:
-		errs = append(errs, fmt.Errorf("%s is not %s, %s or %s", entryPhase, Steady, Publishing, Switching))
+		errs = append(errs, fmt.Errorf("%s must be %s, %s or %s", entryPhase, Steady, Publishing, Switching))
 	}
 	var err error
 	if state.Sending, err = generation(string(data[entrySending])); err != nil {
-		errs = append(errs, fmt.Errorf("%s is not the number of a key", entrySending))
+		errs = append(errs, fmt.Errorf("%s must be a key number", entrySending))
 	}
 	if state.Required, err = strconv.ParseBool(string(data[entryRequired])); err != nil {
-		errs = append(errs, fmt.Errorf("%s is not true or false", entryRequired))
+		errs = append(errs, fmt.Errorf("%s must be true or false", entryRequired))
 	}
 	for entry, at := range map[string]*time.Time{entrySince: &state.Since, entryMade: &state.Made} {
 		if *at, err = time.Parse(time.RFC3339, string(data[entry])); err != nil {
-			errs = append(errs, fmt.Errorf("%s is no time as in RFC 3339", entry))
+			errs = append(errs, fmt.Errorf("%s must be a time (RFC 3339)", entry))
 		}
 	}
 	switch seed, found := data[entrySeed]; {
@@ -73,7 +73,7 @@ func Parse(data map[string][]byte) (*State, error) {
 	}
 	errs = append(errs, state.parseKeys(data))
 	if _, ok := state.Key(state.Sending); !ok && (state.Sending != 0 || state.Phase != Publishing) {
-		errs = append(errs, fmt.Errorf("%s names no key of the Secret", entrySending))
+		errs = append(errs, fmt.Errorf("%s refers to a key that is not in the Secret", entrySending))
 	}
 	if err := errors.Join(errs...); err != nil {
 		lines := strings.Split(err.Error(), "\n")
@@ -93,7 +93,7 @@ func (s *State) parseKeys(data map[string][]byte) error {
 		n, err := generation(number)
 		switch {
 		case err != nil || n == 0 || number != strconv.FormatUint(uint64(n), 10):
-			errs = append(errs, fmt.Errorf("%q has no number of a key", entry))
+			errs = append(errs, fmt.Errorf("%q has no key number", entry))
 		case len(secret) != Size:
 			errs = append(errs, fmt.Errorf("%s has %d bytes, must have %d", entry, len(secret), Size))
 		case [Size]byte(secret) == [Size]byte{}:

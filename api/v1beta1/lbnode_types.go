@@ -32,7 +32,7 @@ type LBNodeSpec struct {
 	//
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=16383
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="the id of a node cannot change"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="the ID of a node is immutable"
 	ID int32 `json:"id"`
 
 	// Addresses specifies the node's internal addresses, at most one per family (Node.status.addresses,

@@ -37,18 +37,18 @@ const (
 // LBPeerSpec configures the sessions with a router.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.keepaliveTime) || !has(self.holdTime) || duration(self.keepaliveTime) + duration(self.keepaliveTime) + duration(self.keepaliveTime) <= duration(self.holdTime)",message="holdTime must be at least three times keepaliveTime"
-// +kubebuilder:validation:XValidation:rule="!has(self.router.range) || !has(self.peerPort) || self.peerPort == 179",message="peerPort is where nodes connect to; to a range of routers they do not"
-// +kubebuilder:validation:XValidation:rule="!has(self.router.range) || (!has(self.sourceAddress) && !has(self.sourceInterface))",message="sourceAddress and sourceInterface are not for a range: its routers connect to any address of the node"
-// +kubebuilder:validation:XValidation:rule="has(self.peerASN) != has(self.dynamicASN)",message="give either peerASN or dynamicASN"
-// +kubebuilder:validation:XValidation:rule="!has(self.ttlSecurityHops) || !has(self.multihopTTL)",message="ttlSecurityHops and multihopTTL exclude each other"
+// +kubebuilder:validation:XValidation:rule="!has(self.router.range) || !has(self.peerPort) || self.peerPort == 179",message="peerPort must be 179 for a range of routers: nodes do not connect to them"
+// +kubebuilder:validation:XValidation:rule="!has(self.router.range) || (!has(self.sourceAddress) && !has(self.sourceInterface))",message="sourceAddress and sourceInterface are mutually exclusive with range: routers of a range connect to any address of the node"
+// +kubebuilder:validation:XValidation:rule="has(self.peerASN) != has(self.dynamicASN)",message="specify either peerASN or dynamicASN"
+// +kubebuilder:validation:XValidation:rule="!has(self.ttlSecurityHops) || !has(self.multihopTTL)",message="ttlSecurityHops and multihopTTL are mutually exclusive"
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !has(self.router.address) || self.sourceAddress != self.router.address",message="sourceAddress is the router's address: write the address of the node"
-// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !has(self.sourceInterface)",message="give either sourceAddress or sourceInterface"
-// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !has(self.router.address) || !isIP(self.router.address) || ip(self.sourceAddress).family() == ip(self.router.address).family()",message="sourceAddress must be of the family of the router's address"
-// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !has(self.router.gateway) || self.router.gateway == (ip(self.sourceAddress).family() == 4 ? 'IPv4' : 'IPv6')",message="sourceAddress must be of the family of the gateway"
-// +kubebuilder:validation:XValidation:rule="!has(self.passive) || !self.passive || !has(self.peerPort) || self.peerPort == 179",message="peerPort is where nodes connect to; of a passive peer they do not"
-// +kubebuilder:validation:XValidation:rule="!has(self.extendedNextHop) || !self.extendedNextHop || (has(self.families) && 'IPv4' in self.families)",message="extendedNextHop is about IPv4 routes: add IPv4 to families"
-// +kubebuilder:validation:XValidation:rule="!has(self.extendedNextHop) || !self.extendedNextHop || ((!has(self.router.gateway) || self.router.gateway == 'IPv6') && (!has(self.router.range) || !isCIDR(self.router.range) || cidr(self.router.range).ip().family() == 6) && (!has(self.router.address) || !isIP(self.router.address) || ip(self.router.address).family() == 6))",message="extendedNextHop is for IPv6 sessions"
-// +kubebuilder:validation:XValidation:rule="!has(self.bfd) || !has(self.bfd.minimumTTL) || (has(self.bfd.enabled) && !self.bfd.enabled) || (has(self.bfd.multihop) ? self.bfd.multihop : has(self.multihopTTL) && self.multihopTTL > 1)",message="bfd.minimumTTL is for multihop sessions, bfd.multihop or multihopTTL: packets of a directly connected router must have 255"
+// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !has(self.sourceInterface)",message="specify either sourceAddress or sourceInterface"
+// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !has(self.router.address) || !isIP(self.router.address) || ip(self.sourceAddress).family() == ip(self.router.address).family()",message="sourceAddress must have the family of the router's address"
+// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !has(self.router.gateway) || self.router.gateway == (ip(self.sourceAddress).family() == 4 ? 'IPv4' : 'IPv6')",message="sourceAddress must have the family of the gateway"
+// +kubebuilder:validation:XValidation:rule="!has(self.passive) || !self.passive || !has(self.peerPort) || self.peerPort == 179",message="peerPort must be 179 for a passive peer: nodes do not connect to it"
+// +kubebuilder:validation:XValidation:rule="!has(self.extendedNextHop) || !self.extendedNextHop || (has(self.families) && 'IPv4' in self.families)",message="extendedNextHop applies to IPv4 routes: add IPv4 to families"
+// +kubebuilder:validation:XValidation:rule="!has(self.extendedNextHop) || !self.extendedNextHop || ((!has(self.router.gateway) || self.router.gateway == 'IPv6') && (!has(self.router.range) || !isCIDR(self.router.range) || cidr(self.router.range).ip().family() == 6) && (!has(self.router.address) || !isIP(self.router.address) || ip(self.router.address).family() == 6))",message="extendedNextHop requires an IPv6 session"
+// +kubebuilder:validation:XValidation:rule="!has(self.bfd) || !has(self.bfd.minimumTTL) || (has(self.bfd.enabled) && !self.bfd.enabled) || (has(self.bfd.multihop) ? self.bfd.multihop : has(self.multihopTTL) && self.multihopTTL > 1)",message="bfd.minimumTTL requires a multihop session (bfd.multihop or multihopTTL): packets of a directly connected router must have TTL 255"
 type LBPeerSpec struct {
 	// Router specifies the router, by its address, as the gateway of each node, or by a range.
 	Router Router `json:"router"`
@@ -112,7 +112,7 @@ type LBPeerSpec struct {
 	// +optional
 	// +kubebuilder:default="90s"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('3s') && duration(self) <= duration('65535s')",message="must be between 3s and 65535s"
-	// +kubebuilder:validation:XValidation:rule="duration(self).getMilliseconds() % 1000 == 0",message="must be whole seconds: the router is told seconds"
+	// +kubebuilder:validation:XValidation:rule="duration(self).getMilliseconds() % 1000 == 0",message="must be whole seconds, as in BGP messages"
 	HoldTime *metav1.Duration `json:"holdTime,omitempty"`
 
 	// KeepaliveTime specifies the interval between keepalive messages. Defaults to a third of holdTime.
@@ -191,17 +191,17 @@ type LBPeerSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:items:MaxLength=45
-	// +kubebuilder:validation:XValidation:rule="self.all(canary, isIP(canary) && ip(canary).isGlobalUnicast())",message="must be unicast IP addresses that nothing else has"
-	// +kubebuilder:validation:XValidation:rule="self.size() < 2 || !self.all(canary, isIP(canary)) || ip(self[0]).family() != ip(self[1]).family()",message="give one canary of each family at most"
+	// +kubebuilder:validation:XValidation:rule="self.all(canary, isIP(canary) && ip(canary).isGlobalUnicast())",message="must be unicast IP addresses that are not used elsewhere"
+	// +kubebuilder:validation:XValidation:rule="self.size() < 2 || !self.all(canary, isIP(canary)) || ip(self[0]).family() != ip(self[1]).family()",message="specify at most one canary per family"
 	// +listType=atomic
 	Canaries []string `json:"canaries,omitempty"`
 }
 
 // Router is the location of a router: one of address, gateway and range.
 //
-// +kubebuilder:validation:XValidation:rule="[has(self.address), has(self.gateway), has(self.range)].filter(given, given).size() == 1",message="give either address or gateway, or range"
-// +kubebuilder:validation:XValidation:rule="has(self.range) || !has(self.maxPeers)",message="maxPeers is for a range"
-// +kubebuilder:validation:XValidation:rule="(has(self.address) && !isIP(self.address)) || has(self.interface) == (has(self.address) && ip(self.address).family() == 6 && ip(self.address).isLinkLocalUnicast())",message="an IPv6 link-local address needs interface, and no other router has one"
+// +kubebuilder:validation:XValidation:rule="[has(self.address), has(self.gateway), has(self.range)].filter(given, given).size() == 1",message="specify exactly one of address, gateway and range"
+// +kubebuilder:validation:XValidation:rule="has(self.range) || !has(self.maxPeers)",message="maxPeers requires range"
+// +kubebuilder:validation:XValidation:rule="(has(self.address) && !isIP(self.address)) || has(self.interface) == (has(self.address) && ip(self.address).family() == 6 && ip(self.address).isLinkLocalUnicast())",message="interface is required for an IPv6 link-local address, and must not be set otherwise"
 type Router struct {
 	// Address specifies the router's address.
 	//
@@ -276,7 +276,7 @@ type GracefulRestart struct {
 	// +optional
 	// +kubebuilder:default="120s"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('4095s')",message="must be between 1s and 4095s"
-	// +kubebuilder:validation:XValidation:rule="duration(self).getMilliseconds() % 1000 == 0",message="must be whole seconds: the router is told seconds"
+	// +kubebuilder:validation:XValidation:rule="duration(self).getMilliseconds() % 1000 == 0",message="must be whole seconds, as in BGP messages"
 	RestartTime *metav1.Duration `json:"restartTime,omitempty"`
 }
 

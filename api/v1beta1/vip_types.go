@@ -43,7 +43,7 @@ type VIPSpec struct {
 	// +kubebuilder:validation:MaxLength=45
 	// +kubebuilder:validation:XValidation:rule="isIP(self) && ip.isCanonical(self)",message="must be an IP address in canonical form"
 	// +kubebuilder:validation:XValidation:rule="!isIP(self) || ip(self).isGlobalUnicast()",message="must be unicast: neither multicast, loopback, link-local nor unspecified"
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="the address of a VIP cannot change"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="the address of a VIP is immutable"
 	Address string `json:"address"`
 
 	// Pool specifies the name of the VIPPool of the address.

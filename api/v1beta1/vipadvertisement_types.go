@@ -27,8 +27,8 @@ type VIPAdvertisement struct {
 // announced to the union of their peers. If their attributes for a VIP and peer differ, the first by name
 // wins.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.l2) || (!has(self.peers) || self.peers.size() == 0) && !has(self.aggregationLength) && !has(self.aggregationLengthV6) && (!has(self.communities) || self.communities.size() == 0) && !has(self.med) && (!has(self.asPathPrepend) || self.asPathPrepend == 0) && !has(self.localPreference) && !has(self.linkBandwidth)",message="l2 announces nothing to peers: write another VIPAdvertisement for these, which may select the same VIPs"
-// +kubebuilder:validation:XValidation:rule="!has(self.linkBandwidth) || (!has(self.aggregationLength) || self.aggregationLength == 32) && (!has(self.aggregationLengthV6) || self.aggregationLengthV6 == 128)",message="linkBandwidth tells of one VIP's endpoints: it and aggregation exclude each other"
+// +kubebuilder:validation:XValidation:rule="!has(self.l2) || (!has(self.peers) || self.peers.size() == 0) && !has(self.aggregationLength) && !has(self.aggregationLengthV6) && (!has(self.communities) || self.communities.size() == 0) && !has(self.med) && (!has(self.asPathPrepend) || self.asPathPrepend == 0) && !has(self.localPreference) && !has(self.linkBandwidth)",message="l2 is mutually exclusive with settings for peers: create another VIPAdvertisement for peers, which may select the same VIPs"
+// +kubebuilder:validation:XValidation:rule="!has(self.linkBandwidth) || (!has(self.aggregationLength) || self.aggregationLength == 32) && (!has(self.aggregationLengthV6) || self.aggregationLengthV6 == 128)",message="linkBandwidth is mutually exclusive with aggregation, because it counts the endpoints of one VIP"
 type VIPAdvertisementSpec struct {
 	// Pools specifies the VIPPools whose VIPs are announced. Defaults to all.
 	//

@@ -35,8 +35,8 @@ type VIPPoolSpec struct {
 	// +kubebuilder:validation:items:MaxLength=96
 	// +kubebuilder:validation:items:XValidation:rule="!self.contains('-') || self.contains(':') || ![0, 1].all(i, isIP(self.split('-')[i].trim())) || [0, 1].map(i, self.split('-')[i].trim().split('.')).map(o, int(o[0]) * 16777216 + int(o[1]) * 65536 + int(o[2]) * 256 + int(o[3])).isSorted()",message="a range must not be inverted: 203.0.113.10-203.0.113.20, not 203.0.113.20-203.0.113.10"
 	// +kubebuilder:validation:XValidation:rule="self.all(a, a.contains('-') ? a.split('-').size() == 2 && a.split('-').all(p, isIP(p.trim())) : isCIDR(a.trim()))",message="each entry must be a CIDR (203.0.113.0/24) or a range (203.0.113.10-203.0.113.20)"
-	// +kubebuilder:validation:XValidation:rule="self.all(a, a.contains('-') || !isCIDR(a.trim()) || cidr(a.trim()) == cidr(a.trim()).masked())",message="a CIDR must not have bits set behind its prefix length: 203.0.113.0/24, not 203.0.113.1/24"
-	// +kubebuilder:validation:XValidation:rule="self.all(a, a.contains('-') ? a.split('-').all(p, ip(p.trim()).isGlobalUnicast()) : !isCIDR(a.trim()) || cidr(a.trim()).ip().isGlobalUnicast())",message="addresses must be unicast: neither multicast, loopback, link-local nor unspecified"
+	// +kubebuilder:validation:XValidation:rule="self.all(a, a.contains('-') || !isCIDR(a.trim()) || cidr(a.trim()) == cidr(a.trim()).masked())",message="a CIDR must not have host bits set: 203.0.113.0/24, not 203.0.113.1/24"
+	// +kubebuilder:validation:XValidation:rule="self.all(a, a.contains('-') ? a.split('-').map(p, p.trim()).all(p, !isIP(p) || ip(p).isGlobalUnicast()) : !isCIDR(a.trim()) || cidr(a.trim()).ip().isGlobalUnicast())",message="addresses must be unicast: neither multicast, loopback, link-local nor unspecified"
 	// +kubebuilder:validation:XValidation:rule="self.all(a, !a.contains('-') || a.split('-').all(p, p.contains(':')) || a.split('-').all(p, !p.contains(':')))",message="a range must not mix families"
 	// +listType=atomic
 	Addresses []string `json:"addresses"`
@@ -48,7 +48,7 @@ type VIPPoolSpec struct {
 	// +kubebuilder:validation:items:MaxLength=96
 	// +kubebuilder:validation:items:XValidation:rule="!self.contains('-') || self.contains(':') || ![0, 1].all(i, isIP(self.split('-')[i].trim())) || [0, 1].map(i, self.split('-')[i].trim().split('.')).map(o, int(o[0]) * 16777216 + int(o[1]) * 65536 + int(o[2]) * 256 + int(o[3])).isSorted()",message="a range must not be inverted: 203.0.113.10-203.0.113.20, not 203.0.113.20-203.0.113.10"
 	// +kubebuilder:validation:XValidation:rule="self.all(a, a.contains('-') ? a.split('-').size() == 2 && a.split('-').all(p, isIP(p.trim())) : isCIDR(a.trim()) || isIP(a.trim()))",message="each entry must be an address, a CIDR or a range"
-	// +kubebuilder:validation:XValidation:rule="self.all(a, a.contains('-') || !isCIDR(a.trim()) || cidr(a.trim()) == cidr(a.trim()).masked())",message="a CIDR must not have bits set behind its prefix length: 203.0.113.0/24, not 203.0.113.1/24"
+	// +kubebuilder:validation:XValidation:rule="self.all(a, a.contains('-') || !isCIDR(a.trim()) || cidr(a.trim()) == cidr(a.trim()).masked())",message="a CIDR must not have host bits set: 203.0.113.0/24, not 203.0.113.1/24"
 	// +kubebuilder:validation:XValidation:rule="self.all(a, !a.contains('-') || a.split('-').all(p, p.contains(':')) || a.split('-').all(p, !p.contains(':')))",message="a range must not mix families"
 	// +listType=atomic
 	Reserved []string `json:"reserved,omitempty"`

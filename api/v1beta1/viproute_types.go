@@ -69,7 +69,7 @@ type VIPRoutePort struct {
 
 // VIPRouteBackend is a Service that gets a share of the connections.
 //
-// +kubebuilder:validation:XValidation:rule="(has(self.invalid) && self.invalid) || (has(self.name) && has(self.port))",message="name and port are needed unless the backend is invalid"
+// +kubebuilder:validation:XValidation:rule="(has(self.invalid) && self.invalid) || (has(self.name) && has(self.port))",message="name and port are required unless invalid is set"
 type VIPRouteBackend struct {
 	// Namespace specifies the namespace of the Service. Defaults to the namespace of the VIPRoute.
 	//

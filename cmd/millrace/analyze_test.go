@@ -66,7 +66,7 @@ func TestAnalyzeInput(t *testing.T) {
 		{"nothing of ours", serviceManifest, nil, exitOK, "1 object, 0 VIPs, 0 problems.", ""},
 		{"the default class", poolManifest + serviceManifest, []string{"--default-class"}, exitOK, "203.0.113.0  public  default/web", ""},
 		{"the namespace", poolManifest + serviceManifest, []string{"--default-class", "-n", "shop"}, exitOK, "shop/web", ""},
-		{"no pool", serviceManifest, []string{"--default-class"}, exitOK, "there is no VIPPool, so whether 1 Services get addresses", ""},
+		{"no pool", serviceManifest, []string{"--default-class"}, exitOK, "there is no VIPPool: the addresses of 1 Services are not verified", ""},
 		{"another class", poolManifest + strings.Replace(serviceManifest, "selector", "loadBalancerClass: example.com/lb, selector", 1),
 			[]string{"--load-balancer-class", "example.com/lb"}, exitOK, "default/web", ""},
 		{"no Secret", announcedManifest, nil, exitProblems, "Secret millrace-bgp/tor does not exist", ""},

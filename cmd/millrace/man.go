@@ -19,13 +19,13 @@ func manCommand() *cobra.Command {
 		Hidden: true,
 		RunE: func(command *cobra.Command, args []string) error {
 			if err := os.MkdirAll(args[0], 0o755); err != nil {
-				return fmt.Errorf("writing manual pages: %w", err)
+				return fmt.Errorf("write manual pages: %w", err)
 			}
 			root := command.Root()
 			root.DisableAutoGenTag = true
 			header := &doc.GenManHeader{Source: "millrace " + version, Manual: "Millrace"}
 			if err := doc.GenManTree(root, header, args[0]); err != nil {
-				return fmt.Errorf("writing manual pages into %s: %w", args[0], err)
+				return fmt.Errorf("write manual pages into %s: %w", args[0], err)
 			}
 			return nil
 		},

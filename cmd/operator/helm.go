@@ -31,10 +31,10 @@ func parseHelmRelease(release, revisions string) (*helmRelease, error) {
 	r := &helmRelease{}
 	var named bool
 	if r.namespace, r.name, named = strings.Cut(release, "/"); !named || r.namespace == "" || r.name == "" {
-		return nil, fmt.Errorf("--helm-release=%s is not NAMESPACE/NAME", release)
+		return nil, fmt.Errorf("--helm-release=%s: must be NAMESPACE/NAME", release)
 	}
 	if n, err := fmt.Sscanf(revisions, "%d-%d", &r.first, &r.last); err != nil || n != 2 || r.first < 1 || r.last < r.first {
-		return nil, fmt.Errorf("--helm-revisions=%s is not FIRST-LAST", revisions)
+		return nil, fmt.Errorf("--helm-revisions=%s: must be FIRST-LAST", revisions)
 	}
 	return r, nil
 }
@@ -51,14 +51,14 @@ func (r *helmRelease) verdict(record *helmRecord, installedByHelm bool) (bool, s
 	switch {
 	case record == nil && installedByHelm:
 		return false, "", fmt.Errorf("namespace %s has no record of revisions %d to %d of the Helm release %s, "+
-			"which installed Millrace: nothing is changed; upgrade the release, with Flux set spec.storageNamespace to %s, and "+
-			"with another HELM_DRIVER than secret and configmap uninstall in the order of docs/install.md and then with --no-hooks",
+			"which installed Millrace, so nothing was changed: upgrade the release (with Flux, set spec.storageNamespace to %s); "+
+			"if HELM_DRIVER is neither secret nor configmap, uninstall in the order of docs/install.md and then with --no-hooks",
 			r.namespace, r.first, r.last, r.name, r.namespace)
 	case record == nil:
 		return false, fmt.Sprintf("there is no Helm release %s in namespace %s", r.name, r.namespace), nil
 	case record.revision == r.last:
-		return false, "", fmt.Errorf("revision %d of the Helm release %s/%s is the last one that this hook may read, and may not be "+
-			"the newest: nothing is changed; upgrade the release and uninstall again", record.revision, r.namespace, r.name)
+		return false, "", fmt.Errorf("revision %d of the Helm release %s/%s is the last revision that this hook may read, and may not be "+
+			"the newest, so nothing was changed: upgrade the release and uninstall again", record.revision, r.namespace, r.name)
 	case record.status != helmUninstalling:
 		return false, fmt.Sprintf("revision %d of the Helm release %s/%s is %s, not %s",
 			record.revision, r.namespace, r.name, record.status, helmUninstalling), nil
@@ -79,7 +79,7 @@ func (r *helmRelease) newest(ctx context.Context, client kubernetes.Interface) (
 			switch {
 			case apierrors.IsNotFound(err):
 			case err != nil:
-				return nil, fmt.Errorf("reading Helm's record %s/%s: %w", r.namespace, name, err)
+				return nil, fmt.Errorf("read the Helm record %s/%s: %w", r.namespace, name, err)
 			default:
 				return &helmRecord{revision: revision, status: object.GetLabels()["status"]}, nil
 			}
@@ -106,7 +106,7 @@ func (u uninstallation) isUnderWay(ctx context.Context) (bool, error) {
 	}
 	acts, why, err := u.helm.verdict(record, installedByHelm)
 	if err == nil && !acts {
-		fmt.Fprintf(u.out, "nothing to do: %s; pre-delete hooks act for `helm uninstall` alone\n", why)
+		fmt.Fprintf(u.out, "nothing to do: %s; pre-delete hooks only act for `helm uninstall`\n", why)
 	}
 	return acts, err
 }
@@ -117,11 +117,11 @@ func (u uninstallation) installedByHelm(ctx context.Context) (bool, error) {
 		return true, nil
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
-		return false, fmt.Errorf("reading DaemonSet %s: %w", agents, err)
+		return false, fmt.Errorf("read DaemonSet %s: %w", agents, err)
 	}
 	deployment, err := u.client.AppsV1().Deployments(u.namespace).Get(ctx, operators, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return false, fmt.Errorf("reading Deployment %s: %w", operators, err)
+		return false, fmt.Errorf("read Deployment %s: %w", operators, err)
 	}
 	return err == nil && deployment.Annotations[helmReleaseAnnotation] != "", nil
 }

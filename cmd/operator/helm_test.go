@@ -65,11 +65,11 @@ func TestUnderWay(t *testing.T) {
 			name: "the agents are gone already", objects: []runtime.Object{&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
 				Namespace: "millrace-system", Name: operators, Annotations: ofHelm.Annotations,
 			}}},
-			err: "nothing is changed",
+			err: "nothing was changed",
 		},
 		{
 			name: "more rollbacks than may be read", objects: []runtime.Object{secretRecord(4, "uninstalling")},
-			err: "revision 4 of the Helm release kube-system/millrace is the last one that this hook may read",
+			err: "revision 4 of the Helm release kube-system/millrace is the last revision that this hook may read",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -99,9 +99,9 @@ func TestByHand(t *testing.T) {
 func TestHelmFlags(t *testing.T) {
 	for _, test := range []struct{ release, revisions, want string }{
 		{"kube-system/millrace", "3-52", ""},
-		{"millrace", "3-52", "--helm-release=millrace is not NAMESPACE/NAME"},
-		{"kube-system/millrace", "3", "--helm-revisions=3 is not FIRST-LAST"},
-		{"kube-system/millrace", "3-2", "--helm-revisions=3-2 is not FIRST-LAST"},
+		{"millrace", "3-52", "--helm-release=millrace: must be NAMESPACE/NAME"},
+		{"kube-system/millrace", "3", "--helm-revisions=3: must be FIRST-LAST"},
+		{"kube-system/millrace", "3-2", "--helm-revisions=3-2: must be FIRST-LAST"},
 	} {
 		_, err := parseHelmRelease(test.release, test.revisions)
 		if got := fmt.Sprint(err); test.want == "" && err != nil || test.want != "" && got != test.want {

@@ -43,42 +43,42 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 
 	var err error
 	if configuration.REST, err = ctrl.GetConfig(); err != nil {
-		return fmt.Errorf("finding the API server: %w: run in a cluster or give --kubeconfig", err)
+		return fmt.Errorf("configure the API client: %w: run in a cluster or set --kubeconfig", err)
 	}
 	return operator.Run(ctx, *configuration, logger)
 }
 
 func register(flags *flag.FlagSet) *operator.Config {
 	c := &operator.Config{}
-	flags.BoolVar(&c.LeaderElect, "leader-elect", false, "let one of several replicas work and the others wait")
+	flags.BoolVar(&c.LeaderElect, "leader-elect", false, "elect the replica that works; the others wait")
 	flags.StringVar(&c.LeaderElectionNamespace, "leader-election-namespace", "",
-		"namespace of the Lease of the leader (default: that of the pod)")
+		"namespace of the leader's Lease (default: the pod's)")
 	flags.StringVar(&c.LoadBalancerClass, "load-balancer-class", millracev1beta1.Class,
-		"loadBalancerClass of the Services that are served")
-	flags.BoolVar(&c.DefaultLoadBalancer, "default-class", false, "serve Services without a loadBalancerClass too")
+		"loadBalancerClass of the Services to serve")
+	flags.BoolVar(&c.DefaultLoadBalancer, "default-class", false, "also serve Services without a loadBalancerClass")
 	flags.StringVar(&c.AnnotationsOf, "annotations-of", "",
-		"read also the annotations of these load balancers that mean the same as ours: metallb, cilium, kube-vip, with commas between")
+		"also read the equivalent annotations of these load balancers, separated by commas: metallb, cilium, kube-vip")
 	flags.BoolVar(&c.Adopt, "adopt", false,
-		"give Services the addresses that another load balancer has written to their status, and no others")
+		"assign to Services only the addresses that another load balancer has written to their status")
 	flags.DurationVar(&c.ReleaseDelay, "release-delay", 10*time.Second,
-		"how long the address of a Service that is deleted or moved is still announced, with the community GRACEFUL_SHUTDOWN; 0: not at all")
-	flags.StringVar(&c.MetricsAddress, "metrics-bind-address", ":8080", "address to serve metrics on; 0: none")
+		"time for which the address of a deleted or moved Service is still announced, with the community GRACEFUL_SHUTDOWN; 0: disabled")
+	flags.StringVar(&c.MetricsAddress, "metrics-bind-address", ":8080", "listen address for metrics; 0: disabled")
 	flags.BoolVar(&c.MetricsSecure, "metrics-secure", true,
-		"serve metrics over TLS, and only to users who may get /metrics; false: plain HTTP for everybody")
+		"serve metrics over TLS to users who may get /metrics; false: plain HTTP without authentication")
 	flags.StringVar(&c.MetricsCertDir, "metrics-cert-dir", "",
-		"directory with tls.crt and tls.key for metrics (default: a certificate that signs itself)")
-	flags.StringVar(&c.ProbeAddress, "health-probe-bind-address", ":8081", "address to serve /healthz and /readyz on; 0: none")
+		"directory with tls.crt and tls.key for metrics (default: a self-signed certificate)")
+	flags.StringVar(&c.ProbeAddress, "health-probe-bind-address", ":8081", "listen address for /healthz and /readyz; 0: disabled")
 	flags.StringVar(&c.WebhookAddress, "webhook-bind-address", "0",
-		"address to serve warnings about objects to the API server on; 0: none")
-	flags.StringVar(&c.WebhookCertDir, "webhook-cert-dir", "/run/millrace-webhook", "directory with tls.crt and tls.key for that")
+		"listen address for the webhook, which warns about objects and sets defaults; 0: disabled")
+	flags.StringVar(&c.WebhookCertDir, "webhook-cert-dir", "/run/millrace-webhook", "directory with tls.crt and tls.key for the webhook")
 	flags.BoolVar(&c.WebhookSelfSigned, "webhook-self-signed", false,
-		"make and renew that certificate, in the Secret millrace-webhook, and have the API server trust it")
+		"issue and renew the webhook certificate in the Secret millrace-webhook, and set caBundle")
 	flags.BoolVar(&c.LiveSelfSigned, "live-self-signed", false,
-		"make and renew the certificates of the aggregated API live.millrace.io and of agents, and have the API server trust them")
+		"issue and renew the certificates of the aggregated API live.millrace.io and of agents, and set caBundle")
 	flags.DurationVar(&c.TunnelKeyLifetime, "tunnel-key-lifetime", 30*24*time.Hour,
-		"age at which the key that authenticates packets between nodes is replaced; 0: never")
+		"lifetime of the key that authenticates packets between nodes; 0: never replaced")
 	flags.DurationVar(&c.TunnelKeyNodeTimeout, "tunnel-key-node-timeout", 24*time.Hour,
-		"how long each phase of a change of that key waits for a node that does not confirm it")
+		"time limit for the confirmation of a node in each phase of the key's rotation")
 	config.RegisterFlags(flags)
 	return c
 }

@@ -10,7 +10,7 @@ import (
 
 func TestRun(t *testing.T) {
 	programtest.Rejects(t, run, map[string]string{
-		"uninstall --kubeconfig=/nonexistent": "finding the API server: ",
-		"--kubeconfig=/nonexistent":           "finding the API server: ",
+		"uninstall --kubeconfig=/nonexistent": "configure the API client: ",
+		"--kubeconfig=/nonexistent":           "configure the API client: ",
 	})
 }

@@ -54,11 +54,11 @@ func runUninstall(ctx context.Context, arguments []string, stdout, stderr io.Wri
 	u := uninstallation{out: stdout}
 	flags := program.Flags("operator uninstall", stderr)
 	flags.StringVar(&u.namespace, "namespace", "millrace-system", "namespace of the installation")
-	await := flags.Bool("await-cleanup", false, "only start the DaemonSet "+cleanup+" and wait until it has cleaned all nodes")
-	release := flags.String("helm-release", "", "change nothing unless Helm uninstalls this release, NAMESPACE/NAME (default: act)")
-	revisions := flags.String("helm-revisions", "1-50", "first and last revision of the release that may be read")
-	flags.BoolVar(&u.release, "release-services", false, "take the addresses from Services that still have some")
-	timeout := flags.Duration("timeout", 4*time.Minute, "how long to wait")
+	await := flags.Bool("await-cleanup", false, "only start the DaemonSet "+cleanup+" and wait until all nodes are clean")
+	release := flags.String("helm-release", "", "do nothing unless Helm is uninstalling this release, as NAMESPACE/NAME (default: always uninstall)")
+	revisions := flags.String("helm-revisions", "1-50", "first and last revision of the release to read")
+	flags.BoolVar(&u.release, "release-services", false, "remove addresses from Services without confirmation by annotation")
+	timeout := flags.Duration("timeout", 4*time.Minute, "time limit")
 	config.RegisterFlags(flags)
 	if done, err := program.Parse(flags, arguments, version, stdout); done || err != nil {
 		return err
@@ -71,12 +71,12 @@ func runUninstall(ctx context.Context, arguments []string, stdout, stderr io.Wri
 	}
 	rest, err := ctrl.GetConfig()
 	if err != nil {
-		return fmt.Errorf("finding the API server: %w: run in a cluster or give --kubeconfig", err)
+		return fmt.Errorf("configure the API client: %w: run in a cluster or set --kubeconfig", err)
 	}
 	// There are up to helm-revisions records; the default limit is five requests per second.
 	rest.QPS = -1
 	if u.client, err = kubernetes.NewForConfig(rest); err != nil {
-		return fmt.Errorf("reaching the API server: %w", err)
+		return fmt.Errorf("create the API client: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()
@@ -108,7 +108,7 @@ func (u uninstallation) prepare(ctx context.Context) error {
 				return err
 			}
 		}
-		fmt.Fprintf(u.out, "took the addresses from %d Services: %s\n", len(services), names(services))
+		fmt.Fprintf(u.out, "removed the addresses of %d Services: %s\n", len(services), names(services))
 	}
 	return u.remove(ctx, agents, u.client.AppsV1().DaemonSets(u.namespace).Delete)
 }
@@ -124,9 +124,9 @@ func (u uninstallation) mayTake(ctx context.Context, services []corev1.Service) 
 	case apierrors.IsNotFound(err):
 		return u.mayTakeWithout(ctx, have)
 	case err != nil:
-		return fmt.Errorf("reading Deployment %s: %w", operators, err)
+		return fmt.Errorf("read Deployment %s: %w", operators, err)
 	case deployment.Annotations[annotation] != "true":
-		return fmt.Errorf("%s: delete them or change their type; or take the addresses from them: "+
+		return fmt.Errorf("%s: delete them or change their type; or confirm the removal of the addresses: "+
 			"kubectl -n %s annotate deployment %s %s=true; then uninstall again", have, u.namespace, operators, annotation)
 	}
 	return u.record(ctx)
@@ -137,15 +137,15 @@ func (u uninstallation) mayTakeWithout(ctx context.Context, have string) error {
 	set, err := u.client.AppsV1().DaemonSets(u.namespace).Get(ctx, agents, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("%s, and Deployment %s is gone, as is DaemonSet %s: install Millrace again and delete the Services; "+
-			"or take the addresses from them: operator uninstall --release-services", have, operators, agents)
+		return fmt.Errorf("%s, and Deployment %s and DaemonSet %s do not exist: install Millrace again and delete the Services; "+
+			"or remove the addresses: operator uninstall --release-services", have, operators, agents)
 	case err != nil:
-		return fmt.Errorf("reading DaemonSet %s: %w", agents, err)
+		return fmt.Errorf("read DaemonSet %s: %w", agents, err)
 	case set.Annotations[annotation] != "true":
-		return fmt.Errorf("%s, and Deployment %s is gone: bring it back and delete the Services; or take the addresses from them: "+
+		return fmt.Errorf("%s, and Deployment %s does not exist: restore it and delete the Services; or confirm the removal of the addresses: "+
 			"kubectl -n %s annotate daemonset %s %s=true; then uninstall again", have, operators, u.namespace, agents, annotation)
 	}
-	fmt.Fprintf(u.out, "%s is gone: going on by the annotation %s of %s\n", operators, annotation, agents)
+	fmt.Fprintf(u.out, "%s does not exist: continuing, because of the annotation %s of %s\n", operators, annotation, agents)
 	return nil
 }
 
@@ -154,7 +154,7 @@ func (u uninstallation) record(ctx context.Context) error {
 	patch := fmt.Sprintf(`{"metadata": {"annotations": {%q: "true"}}}`, annotation)
 	_, err := u.client.AppsV1().DaemonSets(u.namespace).Patch(ctx, agents, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("annotating DaemonSet %s with %s: %w", agents, annotation, err)
+		return fmt.Errorf("annotate DaemonSet %s with %s: %w", agents, annotation, err)
 	}
 	return nil
 }
@@ -162,7 +162,7 @@ func (u uninstallation) record(ctx context.Context) error {
 func (u uninstallation) holders(ctx context.Context) ([]corev1.Service, error) {
 	list, err := u.client.CoreV1().Services(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("listing Services: %w", err)
+		return nil, fmt.Errorf("list Services: %w", err)
 	}
 	return slices.DeleteFunc(list.Items, func(service corev1.Service) bool {
 		return !slices.Contains(service.Finalizers, millracev1beta1.Finalizer)
@@ -200,7 +200,7 @@ func (u uninstallation) free(ctx context.Context, service *corev1.Service) error
 		return err
 	})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("taking the address from Service %s/%s: %w", service.Namespace, service.Name, err)
+		return fmt.Errorf("remove the address of Service %s/%s: %w", service.Namespace, service.Name, err)
 	}
 	return nil
 }
@@ -210,7 +210,7 @@ func (u uninstallation) remove(ctx context.Context, name string, remove func(con
 	foreground := metav1.DeletePropagationForeground
 	err := remove(ctx, name, metav1.DeleteOptions{PropagationPolicy: &foreground})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("deleting %s: %w", name, err)
+		return fmt.Errorf("delete %s: %w", name, err)
 	}
 	_, component, _ := strings.Cut(name, "-")
 	var left []string
@@ -223,9 +223,9 @@ func (u uninstallation) remove(ctx context.Context, name string, remove func(con
 		return len(left) == 0, err
 	})
 	if err != nil {
-		return fmt.Errorf("waiting for the end of the pods of %s: %w: left are %s", name, err, strings.Join(left, ", "))
+		return fmt.Errorf("wait until the pods of %s are deleted: %w: remaining: %s", name, err, strings.Join(left, ", "))
 	}
-	fmt.Fprintf(u.out, "%s has ended\n", name)
+	fmt.Fprintf(u.out, "%s is deleted\n", name)
 	return nil
 }
 
@@ -234,7 +234,7 @@ func (u uninstallation) awaitCleanup(ctx context.Context) error {
 	patch := fmt.Sprintf(`{"spec": {"template": {"spec": {"nodeSelector": {%q: null}}}}}`, holdLabel)
 	_, err := u.client.AppsV1().DaemonSets(u.namespace).Patch(ctx, cleanup, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	if err != nil {
-		return fmt.Errorf("removing the node selector %s of DaemonSet %s: %w", holdLabel, cleanup, err)
+		return fmt.Errorf("remove the node selector %s of DaemonSet %s: %w", holdLabel, cleanup, err)
 	}
 	var unready []string
 	err = u.poll(ctx, func(ctx context.Context) (bool, error) {
@@ -255,7 +255,7 @@ func (u uninstallation) awaitCleanup(ctx context.Context) error {
 		return status.ObservedGeneration >= set.Generation && status.NumberReady == status.DesiredNumberScheduled, err
 	})
 	if err != nil {
-		return fmt.Errorf("waiting until all nodes are clean: %w: not ready are %s: their events say why", err, strings.Join(unready, ", "))
+		return fmt.Errorf("wait until all nodes are clean: %w: not ready: %s; see the events of these pods", err, strings.Join(unready, ", "))
 	}
 	fmt.Fprintln(u.out, "all nodes are clean")
 	return nil

@@ -92,7 +92,7 @@ func TestUninstall(t *testing.T) {
 	if got := left(t, u); !slices.Equal(got, []string{operators}) {
 		t.Errorf("left are %v, want the operator", got)
 	}
-	if out.String() != "millrace-agent has ended\n" {
+	if out.String() != "millrace-agent is deleted\n" {
 		t.Errorf("printed %q", out)
 	}
 	if err := u.prepare(t.Context()); err != nil {
@@ -150,7 +150,7 @@ func TestUninstallGoesOn(t *testing.T) {
 	if err := u.prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"millrace-operator is gone: going on by the annotation", "took the addresses from 1 Services: shop/late\n"} {
+	for _, want := range []string{"millrace-operator does not exist: continuing, because of the annotation", "removed the addresses of 1 Services: shop/late\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("printed %q, want %q", out, want)
 		}
@@ -166,8 +166,8 @@ func TestUninstallWithoutOperator(t *testing.T) {
 		want    string
 	}{
 		{"the Deployment is gone", []string{operators}, false,
-			"1 Services have addresses of Millrace: shop/web, and Deployment millrace-operator is gone: bring it back"},
-		{"all is gone", []string{operators, agents}, false, "as is DaemonSet millrace-agent: install Millrace again"},
+			"1 Services have addresses of Millrace: shop/web, and Deployment millrace-operator does not exist: restore it"},
+		{"all is gone", []string{operators, agents}, false, "and DaemonSet millrace-agent do not exist: install Millrace again"},
 		{"all is gone, and it is told by the flag", []string{operators, agents}, true, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -180,7 +180,7 @@ func TestUninstallWithoutOperator(t *testing.T) {
 				t.Fatal(getErr)
 			}
 			if addresses := len(web.Status.LoadBalancer.Ingress); test.want == "" {
-				if err != nil || addresses != 0 || !strings.Contains(out.String(), "took the addresses from 1 Services: shop/web\n") {
+				if err != nil || addresses != 0 || !strings.Contains(out.String(), "removed the addresses of 1 Services: shop/web\n") {
 					t.Errorf("%v, and the Service has %d addresses: printed %q", err, addresses, out)
 				}
 			} else if err == nil || !strings.Contains(err.Error(), test.want) || addresses != 1 {

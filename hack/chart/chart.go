@@ -107,7 +107,7 @@ func Files(ctx context.Context, root string, version Version) (map[string][]byte
 		})
 		// No node has the label, which the hook that awaits the cleanup removes.
 		if err := unstructured.SetNestedField(object.Object, "true", "spec", "template", "spec", "nodeSelector", holdLabel); err != nil {
-			return nil, fmt.Errorf("holding %s: %w", object.GetName(), err)
+			return nil, fmt.Errorf("hold %s: %w", object.GetName(), err)
 		}
 	}
 	return files, addTemplates(files, "cleanup", ".Values.uninstall.hooks", cleanup)
@@ -134,7 +134,7 @@ func written(directory string, version Version) (map[string][]byte, error) {
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("reading config/chart: %w", err)
+		return nil, fmt.Errorf("read config/chart: %w", err)
 	}
 	replace := func(file, pattern, text string) {
 		files[file] = regexp.MustCompile(`(?m)^`+pattern+`$`).ReplaceAll(files[file], []byte(text))
@@ -158,12 +158,12 @@ func written(directory string, version Version) (map[string][]byte, error) {
 func Render(ctx context.Context, root string, resources, components []string) ([]*unstructured.Unstructured, error) {
 	overlay, err := os.MkdirTemp("", "millrace-overlay")
 	if err != nil {
-		return nil, fmt.Errorf("making an overlay: %w", err)
+		return nil, fmt.Errorf("make an overlay: %w", err)
 	}
 	defer os.RemoveAll(overlay)
 	absolute, err := filepath.Abs(root)
 	if err != nil {
-		return nil, fmt.Errorf("making an overlay: %w", err)
+		return nil, fmt.Errorf("make an overlay: %w", err)
 	}
 	text := "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
 	for _, list := range []struct {
@@ -177,13 +177,13 @@ func Render(ctx context.Context, root string, resources, components []string) ([
 			// kustomize does not accept absolute paths.
 			path, err := filepath.Rel(overlay, filepath.Join(absolute, "config", item))
 			if err != nil {
-				return nil, fmt.Errorf("making an overlay: %w", err)
+				return nil, fmt.Errorf("make an overlay: %w", err)
 			}
 			text += "  - " + path + "\n"
 		}
 	}
 	if err := os.WriteFile(filepath.Join(overlay, "kustomization.yaml"), []byte(text), 0o644); err != nil {
-		return nil, fmt.Errorf("making an overlay: %w", err)
+		return nil, fmt.Errorf("make an overlay: %w", err)
 	}
 	content, err := kustomize.Build(ctx, root, overlay)
 	if err != nil {
@@ -197,7 +197,7 @@ func objects(content []byte) ([]*unstructured.Unstructured, error) {
 	for _, document := range bytes.Split(content, []byte("\n---\n")) {
 		object := &unstructured.Unstructured{}
 		if err := utilyaml.Unmarshal(document, &object.Object); err != nil {
-			return nil, fmt.Errorf("reading what kustomize makes: %w", err)
+			return nil, fmt.Errorf("read what kustomize makes: %w", err)
 		}
 		found = append(found, object)
 	}

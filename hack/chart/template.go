@@ -37,7 +37,7 @@ func marked(text string) bool { return strings.Contains(text, "@@") }
 func template(object *unstructured.Unstructured) ([]byte, error) {
 	text, err := yaml.Marshal(object.Object)
 	if err != nil {
-		return nil, fmt.Errorf("writing %s %s: %w", object.GetKind(), object.GetName(), err)
+		return nil, fmt.Errorf("write %s %s: %w", object.GetKind(), object.GetName(), err)
 	}
 	// Escape the templates in rules and dashboards, which Helm must not evaluate.
 	return expand(bytes.ReplaceAll(text, []byte("{{"), []byte("{{`{{`}}")))

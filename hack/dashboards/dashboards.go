@@ -80,7 +80,7 @@ func (d Dashboard) JSON() ([]byte, error) {
 		}},
 	}, "", "  ")
 	if err != nil {
-		return nil, fmt.Errorf("writing the dashboard %s: %w", d.Name, err)
+		return nil, fmt.Errorf("write the dashboard %s: %w", d.Name, err)
 	}
 	return append(content, '\n'), nil
 }

@@ -38,15 +38,15 @@ func newCommand() *cobra.Command {
 				return err
 			}
 			if err := os.RemoveAll(output); err != nil {
-				return fmt.Errorf("emptying the output: %w", err)
+				return fmt.Errorf("empty the output: %w", err)
 			}
 			for name, content := range files {
 				file := filepath.Join(output, filepath.FromSlash(name))
 				if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-					return fmt.Errorf("writing the chart: %w", err)
+					return fmt.Errorf("write the chart: %w", err)
 				}
 				if err := os.WriteFile(file, content, 0o644); err != nil {
-					return fmt.Errorf("writing the chart: %w", err)
+					return fmt.Errorf("write the chart: %w", err)
 				}
 			}
 			return nil

@@ -46,12 +46,12 @@ func writeAirGap(c configuration, built []builtImage) error {
 func layoutEntries(index v1.ImageIndex) (entries []entry, remove func(), err error) {
 	directory, err := os.MkdirTemp("", "millrace-images")
 	if err != nil {
-		return nil, nil, fmt.Errorf("making a directory for the images: %w", err)
+		return nil, nil, fmt.Errorf("make a directory for the images: %w", err)
 	}
 	remove = func() { _ = os.RemoveAll(directory) }
 	if _, err := layout.Write(directory, index); err != nil {
 		remove()
-		return nil, nil, fmt.Errorf("writing the images: %w", err)
+		return nil, nil, fmt.Errorf("write the images: %w", err)
 	}
 	err = filepath.WalkDir(directory, func(path string, item fs.DirEntry, err error) error {
 		if err != nil || item.IsDir() {
@@ -63,7 +63,7 @@ func layoutEntries(index v1.ImageIndex) (entries []entry, remove func(), err err
 	})
 	if err != nil {
 		remove()
-		return nil, nil, fmt.Errorf("reading the images: %w", err)
+		return nil, nil, fmt.Errorf("read the images: %w", err)
 	}
 	return entries, remove, nil
 }

@@ -45,7 +45,7 @@ func (e entry) open() (io.ReadCloser, int64, error) {
 func writeFile(name string, created time.Time, entries []entry) error {
 	file, err := os.Create(name)
 	if err != nil {
-		return fmt.Errorf("making an archive: %w", err)
+		return fmt.Errorf("make an archive: %w", err)
 	}
 	entries = slices.Clone(entries)
 	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.name, b.name) })
@@ -57,7 +57,7 @@ func writeFile(name string, created time.Time, entries []entry) error {
 		write = writeTarGz
 	}
 	if err := errors.Join(write(file, created, entries), file.Close()); err != nil {
-		return fmt.Errorf("writing %s: %w", name, err)
+		return fmt.Errorf("write %s: %w", name, err)
 	}
 	return nil
 }
@@ -124,7 +124,7 @@ func sumOf(path string) (string, error) {
 	defer file.Close()
 	sum := sha256.New()
 	if _, err := io.Copy(sum, file); err != nil {
-		return "", fmt.Errorf("reading %s: %w", path, err)
+		return "", fmt.Errorf("read %s: %w", path, err)
 	}
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }

@@ -70,7 +70,7 @@ var shells = []string{"bash", "zsh", "fish", "powershell"}
 func pagesAndCompletions(ctx context.Context, c configuration) ([]entry, error) {
 	pages, err := os.MkdirTemp("", "millrace-man")
 	if err != nil {
-		return nil, fmt.Errorf("making a directory for manual pages: %w", err)
+		return nil, fmt.Errorf("make a directory for manual pages: %w", err)
 	}
 	defer os.RemoveAll(pages)
 	if _, err := c.run(ctx, "man", pages); err != nil {
@@ -78,13 +78,13 @@ func pagesAndCompletions(ctx context.Context, c configuration) ([]entry, error) 
 	}
 	files, err := os.ReadDir(pages)
 	if err != nil {
-		return nil, fmt.Errorf("reading manual pages: %w", err)
+		return nil, fmt.Errorf("read manual pages: %w", err)
 	}
 	var entries []entry
 	for _, file := range files {
 		content, err := os.ReadFile(filepath.Join(pages, file.Name()))
 		if err != nil {
-			return nil, fmt.Errorf("reading manual pages: %w", err)
+			return nil, fmt.Errorf("read manual pages: %w", err)
 		}
 		entries = append(entries, entry{name: "man/man1/" + file.Name(), mode: 0o644, content: content})
 	}
@@ -154,7 +154,7 @@ func writeKrew(c configuration) error {
 	for _, s := range systems {
 		sum, err := sumOf(filepath.Join(c.output, s.archive(c.version)))
 		if err != nil {
-			return fmt.Errorf("computing a sum for Krew: %w", err)
+			return fmt.Errorf("compute a sum for Krew: %w", err)
 		}
 		manifest.Spec.Platforms = append(manifest.Spec.Platforms, krewPlatform{
 			Selector: krewSelector{MatchLabels: map[string]string{"os": s.os, "arch": s.arch}},
@@ -163,7 +163,7 @@ func writeKrew(c configuration) error {
 	}
 	content, err := yaml.Marshal(manifest)
 	if err != nil {
-		return fmt.Errorf("writing the manifest for Krew: %w", err)
+		return fmt.Errorf("write the manifest for Krew: %w", err)
 	}
 	return os.WriteFile(filepath.Join(c.output, "krew.yaml"), content, 0o644)
 }

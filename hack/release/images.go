@@ -95,7 +95,7 @@ func buildImage(c configuration, p program) (builtImage, error) {
 		for _, file := range p.files() {
 			content, err := os.ReadFile(filepath.Join(c.programs, "linux-"+architecture, file))
 			if err != nil {
-				return builtImage{}, fmt.Errorf("reading a program of image %s: %w: make release builds it", p.name, err)
+				return builtImage{}, fmt.Errorf("read a program of image %s: %w: make release builds it", p.name, err)
 			}
 			image.Files = append(image.Files, oci.File{Path: "/" + file, Mode: 0o755, Content: content})
 		}
@@ -126,11 +126,11 @@ func push(ctx context.Context, built []builtImage) error {
 		image := &built[i]
 		tag, err := name.NewTag(image.tagged, name.StrictValidation)
 		if err != nil {
-			return fmt.Errorf("pushing image %s: %w", image.tagged, err)
+			return fmt.Errorf("push image %s: %w", image.tagged, err)
 		}
 		err = remote.WriteIndex(tag, image.index, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain))
 		if err != nil {
-			return fmt.Errorf("pushing image %s: %w: log in with `docker login %s`", image.tagged, err, tag.RegistryStr())
+			return fmt.Errorf("push image %s: %w: log in with `docker login %s`", image.tagged, err, tag.RegistryStr())
 		}
 		if err := pushSignatures(ctx, image); err != nil {
 			return err

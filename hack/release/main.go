@@ -104,10 +104,10 @@ func build(ctx context.Context, c configuration, out io.Writer) error {
 	final := filepath.Clean(c.output)
 	c.output = final + ".new"
 	if err := os.RemoveAll(c.output); err != nil {
-		return fmt.Errorf("emptying the output: %w", err)
+		return fmt.Errorf("empty the output: %w", err)
 	}
 	if err := os.MkdirAll(c.output, 0o755); err != nil {
-		return fmt.Errorf("making the output: %w", err)
+		return fmt.Errorf("make the output: %w", err)
 	}
 	built, err := buildImages(c)
 	if err != nil {
@@ -132,7 +132,7 @@ func build(ctx context.Context, c configuration, out io.Writer) error {
 		}
 	}
 	if err := errors.Join(os.RemoveAll(final), os.Rename(c.output, final)); err != nil {
-		return fmt.Errorf("moving the release into its place: %w", err)
+		return fmt.Errorf("move the release into its place: %w", err)
 	}
 	for _, image := range built {
 		fmt.Fprintln(out, image.reference)
@@ -160,7 +160,7 @@ func writeSums(directory string) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("computing SHA256SUMS: %w", err)
+		return fmt.Errorf("compute SHA256SUMS: %w", err)
 	}
 	return os.WriteFile(filepath.Join(directory, sumsFile), []byte(lines.String()), 0o644)
 }

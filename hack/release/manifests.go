@@ -40,7 +40,7 @@ func writeManifests(ctx context.Context, c configuration, built []builtImage) er
 			return fmt.Errorf("config/%s: %w", directory, err)
 		}
 		if err := os.WriteFile(filepath.Join(c.output, file), content, 0o644); err != nil {
-			return fmt.Errorf("writing a manifest: %w", err)
+			return fmt.Errorf("write a manifest: %w", err)
 		}
 	}
 	if err := writeChart(ctx, c, built); err != nil {
@@ -110,7 +110,7 @@ func writeConfig(c configuration, built []builtImage) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("reading config: %w", err)
+		return fmt.Errorf("read config: %w", err)
 	}
 	return writeFile(filepath.Join(c.output, "millrace-"+c.version+"-config.tar.gz"), c.created, entries)
 }

@@ -16,7 +16,7 @@ import (
 // writeBillsOfMaterials writes SBOMs from the build information in the binaries.
 func writeBillsOfMaterials(c configuration) error {
 	if err := os.MkdirAll(filepath.Join(c.output, "sbom"), 0o755); err != nil {
-		return fmt.Errorf("making the directory of SBOMs: %w", err)
+		return fmt.Errorf("make the directory of SBOMs: %w", err)
 	}
 	for _, s := range systems {
 		if err := writeBill(c, s, s.program(), "millrace"); err != nil {
@@ -39,7 +39,7 @@ func writeBill(c configuration, s system, file, name string) error {
 	path := filepath.Join(c.programs, s.String(), file)
 	info, err := buildinfo.ReadFile(path)
 	if err != nil {
-		return fmt.Errorf("reading the modules of %s: %w", path, err)
+		return fmt.Errorf("read the modules of %s: %w", path, err)
 	}
 	sum, err := sumOf(path)
 	if err != nil {
@@ -49,7 +49,7 @@ func writeBill(c configuration, s system, file, name string) error {
 	encoder := cyclonedx.NewBOMEncoder(&out, cyclonedx.BOMFileFormatJSON)
 	encoder.SetPretty(true)
 	if err := encoder.EncodeVersion(bill(c, info, name, sum), cyclonedx.SpecVersion1_6); err != nil {
-		return fmt.Errorf("writing the SBOM of %s: %w", path, err)
+		return fmt.Errorf("write the SBOM of %s: %w", path, err)
 	}
 	return os.WriteFile(filepath.Join(c.output, "sbom", name+"-"+s.String()+".cdx.json"), out.Bytes(), 0o644)
 }

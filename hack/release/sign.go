@@ -49,7 +49,7 @@ func loadSigner(file string, getenv func(string) string) (*signer, error) {
 	if file != "" {
 		var err error
 		if content, err = os.ReadFile(file); err != nil {
-			return nil, fmt.Errorf("reading the key that signs: %w", err)
+			return nil, fmt.Errorf("read the key that signs: %w", err)
 		}
 		source = file
 	}
@@ -58,7 +58,7 @@ func loadSigner(file string, getenv func(string) string) (*signer, error) {
 	}
 	key, err := cryptoutils.UnmarshalPEMToPrivateKey(content, func(bool) ([]byte, error) { return []byte(getenv(variablePassword)), nil })
 	if err != nil {
-		return nil, fmt.Errorf("reading the key that signs in %s: %w: want PEM; $%s has the password of an encrypted one", source, err, variablePassword)
+		return nil, fmt.Errorf("read the key that signs in %s: %w: want PEM; $%s has the password of an encrypted one", source, err, variablePassword)
 	}
 	switch key := key.(type) {
 	case ed25519.PrivateKey:
@@ -117,7 +117,7 @@ func (s *signer) signImage(of *builtImage) error {
 	for _, digest := range digests {
 		signed, err := s.signDigest(tag, digest)
 		if err != nil {
-			return fmt.Errorf("signing image %s: %w", of.tagged, err)
+			return fmt.Errorf("sign image %s: %w", of.tagged, err)
 		}
 		of.signatures = append(of.signatures, signed)
 	}
@@ -145,7 +145,7 @@ func (s *signer) signDigest(tag name.Tag, digest v1.Hash) (signatureImage, error
 func (s *signer) writeSignatures(c configuration, built []builtImage) error {
 	key, err := s.publicKey()
 	if err != nil {
-		return fmt.Errorf("writing the public key: %w", err)
+		return fmt.Errorf("write the public key: %w", err)
 	}
 	if err := os.WriteFile(filepath.Join(c.output, "cosign.pub"), key, 0o644); err != nil {
 		return err
@@ -184,7 +184,7 @@ func pushSignatures(ctx context.Context, of *builtImage) error {
 	for _, signed := range of.signatures {
 		err := remote.Write(signed.tag, signed.image, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain))
 		if err != nil {
-			return fmt.Errorf("pushing the signature %s: %w", signed.tag, err)
+			return fmt.Errorf("push the signature %s: %w", signed.tag, err)
 		}
 	}
 	return nil

@@ -25,7 +25,7 @@ func Copy(ctx context.Context, config *rest.Config, log *Log, logger logr.Logger
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	clients, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return fmt.Errorf("make a client that watches EndpointSlices: %w", err)
+		return fmt.Errorf("create a client for EndpointSlices: %w", err)
 	}
 	listed := cache.NewFilteredListWatchFromClient(clients.DiscoveryV1().RESTClient(), "endpointslices",
 		metav1.NamespaceAll, func(*metav1.ListOptions) {})
@@ -79,7 +79,7 @@ func (s *store) Delete(object any) error { return each(object, s.log.Delete) }
 func each(object any, do func(*discoveryv1.EndpointSlice) error) error {
 	slice, ok := object.(*discoveryv1.EndpointSlice)
 	if !ok {
-		return fmt.Errorf("%T is no EndpointSlice", object)
+		return fmt.Errorf("%T is not an EndpointSlice", object)
 	}
 	return do(slice)
 }
@@ -94,7 +94,7 @@ func (s *store) Replace(objects []any, resourceVersion string) error {
 			return err
 		}
 	}
-	s.logger.Info("EndpointSlices read", "count", len(list), "resourceVersion", resourceVersion)
+	s.logger.Info("Listed EndpointSlices", "count", len(list), "resourceVersion", resourceVersion)
 	return s.log.Replace(list, resourceVersion)
 }
 
@@ -102,6 +102,6 @@ func (s *store) Resync() error { return nil }
 
 func (s *store) UpdateResourceVersion(resourceVersion string) {
 	if err := s.log.Bookmark(resourceVersion); err != nil {
-		s.logger.Error(err, "Read a bookmark of the API server")
+		s.logger.Error(err, "Failed to parse a bookmark of the API server")
 	}
 }

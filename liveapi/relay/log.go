@@ -19,7 +19,7 @@ import (
 const maxLog = 32 << 20
 
 var (
-	errNotReady = errors.New("the relay has not read all EndpointSlices yet")
+	errNotReady = errors.New("the relay has not listed the EndpointSlices yet")
 	errCut      = errors.New("the relay has no connection with the API server")
 	errAhead    = errors.New("the relay does not have this resource version yet")
 	errExpired  = errors.New("the relay no longer has the changes after this resource version")

@@ -48,7 +48,7 @@ func NewHandler(ctx context.Context, log *Log, logger logr.Logger) *Handler {
 
 func (h *Handler) ServeHTTP(response http.ResponseWriter, request *http.Request) {
 	if request.Method != http.MethodGet {
-		http.Error(response, "only GET is answered", http.StatusMethodNotAllowed)
+		http.Error(response, "only GET is allowed", http.StatusMethodNotAllowed)
 		return
 	}
 	asked, err := relay.ParseRequest(request.URL.Query())

@@ -226,7 +226,7 @@ func (c *cluster) conflicts() {
 		}
 		selected := slices.ContainsFunc(all, func(vip desired.AdvertisedVIP) bool { return advertisement.Selects(vip.Pool, vip.Services) })
 		if len(all) > 0 && !selected && !c.told(name) {
-			c.warn(name, ReasonSelectsNothing, "selects none of the VIPs that the Services would have: see its pools and its serviceSelector")
+			c.warn(name, ReasonSelectsNothing, "selects no VIP that the Services would get: check its pools and serviceSelector")
 		}
 	}
 }

@@ -143,7 +143,7 @@ func TestCluster(t *testing.T) {
 		},
 		"no pool": {
 			change: func(o *Objects) { o.Pools = nil },
-			remark: "there is no VIPPool, so whether 2 Services get addresses",
+			remark: "there is no VIPPool: the addresses of 2 Services are not verified",
 		},
 		"too many zones": {
 			change: func(o *Objects) {

@@ -48,8 +48,8 @@ func Defaults(class desired.Class, write Write, namespace labels.Set, state *Sta
 	if leavesNodePorts(service) && (begins || again && isFalse(before.Spec.AllocateLoadBalancerNodePorts)) {
 		changes = append(changes, Change{fieldNodePorts, false})
 		if again {
-			warnings = append(warnings, "spec."+fieldNodePorts+": stays false, as the Service comes without its class in a namespace with the label "+
-				millracev1beta1.LabelServiceDefaults+"; for node ports patch the field, or give a port a nodePort")
+			warnings = append(warnings, "spec."+fieldNodePorts+": remains false, because the Service was replaced without its class in a namespace with the label "+
+				millracev1beta1.LabelServiceDefaults+": to allocate node ports, patch the field, or set a nodePort")
 		}
 	}
 	if before == nil && leavesFamilies(service) && hasBoth(service, namespace, state) {

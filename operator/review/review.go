@@ -57,7 +57,7 @@ func Service(service *corev1.Service, namespace labels.Set, state *State) (gets,
 	subject := validation.Subject{Service: service, Conflicts: plan.Conflicts}
 	for _, write := range slices.Concat(plan.Create, plan.Bind) {
 		if slices.Contains(plan.Addresses, write.Address) {
-			gets = append(gets, fmt.Sprintf("the Service would get %s of %s", write.Address, origin(write.Pool)))
+			gets = append(gets, fmt.Sprintf("the Service would get %s from %s", write.Address, origin(write.Pool)))
 			subject.Addresses = append(subject.Addresses, validation.Address{
 				Addr: write.Address, Pool: write.Pool, Services: []labels.Set{service.Labels},
 			})
@@ -196,12 +196,12 @@ func exceeded(pool *desired.Pool, state *State) (warnings []string) {
 			more++
 		default:
 			warnings = append(warnings, fmt.Sprintf(
-				"spec.perNamespace: namespace %q has %d of the pool's addresses, and a quota of %d: its Services keep them, and get no others",
+				"spec.perNamespace: namespace %q uses %d addresses of the pool, but has a quota of %d: its Services keep them, and get no others",
 				namespace, used, most))
 		}
 	}
 	if more > 0 {
-		warnings = append(warnings, fmt.Sprintf("spec.perNamespace: so it is with %d other namespaces", more))
+		warnings = append(warnings, fmt.Sprintf("spec.perNamespace: %d more namespaces exceed their quotas", more))
 	}
 	return warnings
 }
@@ -215,14 +215,14 @@ func Password(peer *millracev1beta1.LBPeer, secret *corev1.Secret) []string {
 	const field = "spec.passwordSecretRef.name"
 	name := fmt.Sprintf("%s/%s", millracev1beta1.BGPNamespace, reference.Name)
 	if secret == nil {
-		return []string{fmt.Sprintf("%s: Secret %s does not exist: the sessions stay down until it has the key %q",
+		return []string{fmt.Sprintf("%s: Secret %s does not exist: no session is established until it exists with the key %q",
 			field, name, desired.PasswordKey)}
 	}
 	switch password := secret.Data[desired.PasswordKey]; {
 	case len(password) == 0:
-		return []string{fmt.Sprintf("%s: Secret %s has no key %q: the sessions stay down until it has", field, name, desired.PasswordKey)}
+		return []string{fmt.Sprintf("%s: Secret %s has no key %q: no session is established until the key is added", field, name, desired.PasswordKey)}
 	case len(password) > desired.LongestPassword:
-		return []string{fmt.Sprintf("%s: the password in Secret %s is longer than %d octets, the most that the kernel takes: the sessions stay down",
+		return []string{fmt.Sprintf("%s: the password in Secret %s exceeds %d bytes, the limit of the kernel: no session is established",
 			field, name, desired.LongestPassword)}
 	}
 	return nil

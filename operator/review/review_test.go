@@ -71,11 +71,11 @@ func TestService(t *testing.T) {
 	}{
 		"the next address": {
 			change: func(*corev1.Service) {},
-			gets:   []string{`the Service would get 203.0.113.2 of VIPPool "public"`},
+			gets:   []string{`the Service would get 203.0.113.2 from VIPPool "public"`},
 		},
 		"one that it names": {
 			change: annotated(millracev1beta1.AnnotationAddresses, "203.0.113.3"),
-			gets:   []string{`the Service would get 203.0.113.3 of VIPPool "public"`},
+			gets:   []string{`the Service would get 203.0.113.3 from VIPPool "public"`},
 		},
 		"one that it has": {
 			change: func(service *corev1.Service) { service.Name, service.UID = "other", "uid of other" },
@@ -86,7 +86,7 @@ func TestService(t *testing.T) {
 		},
 		"one that the pool avoids": {
 			change:   annotated(millracev1beta1.AnnotationAddresses, "10.0.0.3"),
-			warnings: []string{"metadata.annotations[millrace.io/addresses]: address 10.0.0.3 is not among the addresses that any pool can give to this Service" + usable},
+			warnings: []string{"metadata.annotations[millrace.io/addresses]: address 10.0.0.3 is not in any pool that selects this Service" + usable},
 		},
 		"no address": {
 			change:   annotated(millracev1beta1.AnnotationAddresses, "203.0.113"),
@@ -95,24 +95,24 @@ func TestService(t *testing.T) {
 		"no such pool": {
 			change: annotated(millracev1beta1.AnnotationPool, "publik"),
 			warnings: []string{
-				`metadata.annotations[millrace.io/pool]: pool "publik", which is asked for, does not exist or is not ready: no IPv4 address` + usable,
+				`metadata.annotations[millrace.io/pool]: requested pool "publik" does not exist or is not ready: no IPv4 address` + usable,
 			},
 		},
 		"most of the quota": {
 			change:    annotated(millracev1beta1.AnnotationPool, "quota"),
 			namespace: labels.Set{"team": "two"},
-			gets:      []string{`the Service would get 10.1.0.1 of VIPPool "quota"`},
+			gets:      []string{`the Service would get 10.1.0.1 from VIPPool "quota"`},
 			warnings: []string{
-				`with this Service, namespace "default" has 2 of the 2 addresses that pool "quota" gives to it`,
+				`with this Service, namespace "default" uses 2 of its quota of 2 addresses of pool "quota"`,
 				"no VIPAdvertisement selects 10.1.0.1, so no node announces it",
 			},
 		},
 		"more than the quota": {
 			change: annotated(millracev1beta1.AnnotationPool, "quota"),
 			warnings: []string{
-				`metadata.annotations[millrace.io/pool]: namespace "default" has 1 of the 1 addresses that pool "quota" gives to it, ` +
-					"and the Service needs 1 more: delete Services that need none, share an address (millrace.io/sharing-key), " +
-					"or have spec.perNamespace of the pool raised",
+				`metadata.annotations[millrace.io/pool]: namespace "default" uses 1 of its quota of 1 addresses of pool "quota", ` +
+					"and the Service requires 1 more: delete Services, share an address (millrace.io/sharing-key), " +
+					"or raise spec.perNamespace of the pool",
 			},
 		},
 		"no such family": {
@@ -122,7 +122,7 @@ func TestService(t *testing.T) {
 		"nobody announces": {
 			change:    annotated(millracev1beta1.AnnotationPool, "limited"),
 			namespace: labels.Set{"team": "web"},
-			gets:      []string{`the Service would get 198.51.100.0 of VIPPool "limited"`},
+			gets:      []string{`the Service would get 198.51.100.0 from VIPPool "limited"`},
 			warnings:  []string{"no VIPAdvertisement selects 198.51.100.0, so no node announces it"},
 		},
 	} {
@@ -161,21 +161,21 @@ func TestPool(t *testing.T) {
 	}{
 		"a quota that is used": {quotas(2), nil},
 		"a quota below what is used": {quotas(1), []string{
-			`spec.perNamespace: namespace "shop" has 2 of the pool's addresses, and a quota of 1: its Services keep them, and get no others`,
+			`spec.perNamespace: namespace "shop" uses 2 addresses of the pool, but has a quota of 1: its Services keep them, and get no others`,
 		}},
 		"one that an override raises": {quotas(1, gold), nil},
 		"none for all": {quotas(0), []string{
-			`spec.perNamespace: namespace "default" has 1 of the pool's addresses, and a quota of 0: its Services keep them, and get no others`,
-			`spec.perNamespace: namespace "shop" has 2 of the pool's addresses, and a quota of 0: its Services keep them, and get no others`,
+			`spec.perNamespace: namespace "default" uses 1 addresses of the pool, but has a quota of 0: its Services keep them, and get no others`,
+			`spec.perNamespace: namespace "shop" uses 2 addresses of the pool, but has a quota of 0: its Services keep them, and get no others`,
 		}},
 		"fine":     {pool("more", "192.0.2.0/24"), nil},
-		"occupied": {changed, []string{`spec.addresses: never given out: 203.0.113.0 (LBPeer "tor1")`}},
+		"occupied": {changed, []string{`spec.addresses: never assigned: 203.0.113.0 (LBPeer "tor1")`}},
 		"overlap": {young, []string{
 			`spec.addresses[0]: 203.0.113.2/31 overlaps the older pool "public", which keeps 203.0.113.2/31`,
 		}},
 		"nothing left": {pool("router", "203.0.113.0/32"), []string{
-			`spec.addresses: never given out: 203.0.113.0 (LBPeer "tor1")`,
-			"spec.addresses: no address is left to give out",
+			`spec.addresses: never assigned: 203.0.113.0 (LBPeer "tor1")`,
+			"spec.addresses: no address is left to assign",
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -224,11 +224,11 @@ func TestPassword(t *testing.T) {
 	}{
 		"no password":    {},
 		"a password":     {&millracev1beta1.SecretReference{Name: "tor"}, of(map[string]string{"password": "secret"}), nil},
-		"no such Secret": {&millracev1beta1.SecretReference{Name: "tor"}, nil, []string{`spec.passwordSecretRef.name: Secret millrace-bgp/tor does not exist: the sessions stay down until it has the key "password"`}},
-		"another key":    {&millracev1beta1.SecretReference{Name: "tor"}, of(map[string]string{"key": "secret"}), []string{`spec.passwordSecretRef.name: Secret millrace-bgp/tor has no key "password": the sessions stay down until it has`}},
+		"no such Secret": {&millracev1beta1.SecretReference{Name: "tor"}, nil, []string{`spec.passwordSecretRef.name: Secret millrace-bgp/tor does not exist: no session is established until it exists with the key "password"`}},
+		"another key":    {&millracev1beta1.SecretReference{Name: "tor"}, of(map[string]string{"key": "secret"}), []string{`spec.passwordSecretRef.name: Secret millrace-bgp/tor has no key "password": no session is established until the key is added`}},
 		"too long": {
 			&millracev1beta1.SecretReference{Name: "tor"}, of(map[string]string{"password": strings.Repeat("s", 81)}),
-			[]string{`spec.passwordSecretRef.name: the password in Secret millrace-bgp/tor is longer than 80 octets, the most that the kernel takes: the sessions stay down`},
+			[]string{`spec.passwordSecretRef.name: the password in Secret millrace-bgp/tor exceeds 80 bytes, the limit of the kernel: no session is established`},
 		},
 	} {
 		peer := &millracev1beta1.LBPeer{Spec: millracev1beta1.LBPeerSpec{PasswordSecretRef: test.reference}}

@@ -38,7 +38,7 @@ func (c *cluster) services() {
 	}
 	if len(c.Pools) == 0 {
 		c.result.VIPs = c.VIPs
-		c.remark("there is no VIPPool, so whether %d Services get addresses is not judged", len(ours))
+		c.remark("there is no VIPPool: the addresses of %d Services are not verified", len(ours))
 		return
 	}
 	table := table(c.state())
@@ -51,7 +51,7 @@ func (c *cluster) services() {
 	}
 	c.result.VIPs = objectsOf(table, c.VIPs)
 	if len(c.Advertisements) == 0 {
-		c.remark("there is no VIPAdvertisement, so whether VIPs are announced is not judged")
+		c.remark("there is no VIPAdvertisement: the announcement of VIPs is not verified")
 	}
 	for i := range all {
 		c.judge(&all[i], table)
@@ -75,7 +75,7 @@ func (c *cluster) ours() []*corev1.Service {
 		}
 		if !known && len(c.Namespaces) > 0 && !unknown[service.Namespace] {
 			unknown[service.Namespace] = true
-			c.remark("Namespace %s is not there: it counts as one without labels", service.Namespace)
+			c.remark("Namespace %s is missing: it is treated as a namespace without labels", service.Namespace)
 		}
 		c.complete(service)
 		found = append(found, service)

@@ -108,7 +108,7 @@ func warningArrives(t *testing.T) {
 	})
 	warnings, err := cluster.Warned(t.Context(), fmt.Sprintf(service, "publik"))
 	must(t, err)
-	if !strings.Contains(strings.Join(warnings, "\n"), `metadata.annotations[millrace.io/pool]: pool "publik", which is asked for, does not exist`) {
+	if !strings.Contains(strings.Join(warnings, "\n"), `metadata.annotations[millrace.io/pool]: requested pool "publik" does not exist`) {
 		t.Errorf("kubectl printed the warnings %q", warnings)
 	}
 }

@@ -30,7 +30,7 @@ var quoted = regexp.MustCompile("`([^`]+)`")
 func Documented(root string) ([]Field, error) {
 	page, err := os.ReadFile(filepath.Join(root, "docs", "service.md"))
 	if err != nil {
-		return nil, fmt.Errorf("reading the page of the fields of Service: %w", err)
+		return nil, fmt.Errorf("read the page of the fields of Service: %w", err)
 	}
 	var fields []Field
 	for _, found := range row.FindAllStringSubmatch(string(page), -1) {
@@ -78,15 +78,15 @@ func Run(t *testing.T, root string, tests map[string]func(*testing.T)) {
 func ownPath(root string) (string, error) {
 	here, err := os.Getwd()
 	if err != nil {
-		return "", fmt.Errorf("finding the package: %w", err)
+		return "", fmt.Errorf("find the package: %w", err)
 	}
 	top, err := filepath.Abs(root)
 	if err != nil {
-		return "", fmt.Errorf("finding the root of the module: %w", err)
+		return "", fmt.Errorf("find the root of the module: %w", err)
 	}
 	path, err := filepath.Rel(top, here)
 	if err != nil {
-		return "", fmt.Errorf("finding the package: %w", err)
+		return "", fmt.Errorf("find the package: %w", err)
 	}
 	return filepath.ToSlash(path), nil
 }

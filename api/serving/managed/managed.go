@@ -37,13 +37,13 @@ func Add(mgr manager.Manager, s Server, handler http.Handler) error {
 	var listener net.Listener
 	listener, err := serving.Listen(s.Address, s.Limits)
 	if err != nil {
-		return fmt.Errorf("serving %s: %w", s.Name, err)
+		return fmt.Errorf("serve %s: %w", s.Name, err)
 	}
 	if s.TLS != nil {
 		listener = tls.NewListener(listener, s.TLS)
 	}
 	if err := mgr.Add(&manager.Server{Name: s.Name, Server: serving.NewHTTP(handler), Listener: listener}); err != nil {
-		return fmt.Errorf("adding the server of %s: %w", s.Name, err)
+		return fmt.Errorf("add the server of %s: %w", s.Name, err)
 	}
 	return nil
 }
@@ -83,10 +83,10 @@ func AddMetrics(mgr manager.Manager, m Metrics) error {
 	if m.Secure {
 		filter, err := filters.WithAuthenticationAndAuthorization(mgr.GetConfig(), mgr.GetHTTPClient())
 		if err != nil {
-			return fmt.Errorf("authenticating readers of metrics: %w", err)
+			return fmt.Errorf("authenticate readers of metrics: %w", err)
 		}
 		if handler, err = filter(mgr.GetLogger().WithName("metrics"), handler); err != nil {
-			return fmt.Errorf("authenticating readers of metrics: %w", err)
+			return fmt.Errorf("authenticate readers of metrics: %w", err)
 		}
 		if server.TLS, err = certificate(mgr, m.CertDir); err != nil {
 			return fmt.Errorf("the certificate of metrics: %w", err)

@@ -63,7 +63,7 @@ func run(ctx context.Context, kubeconfig string) error {
 	ctrl.SetLogger(klog.Background())
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
-		return fmt.Errorf("reading the kubeconfig: %w", err)
+		return fmt.Errorf("read the kubeconfig: %w", err)
 	}
 	failed := make(chan error, len(names)+1)
 	go func() { failed <- inject(ctx, config) }()
@@ -77,18 +77,18 @@ func run(ctx context.Context, kubeconfig string) error {
 		SchedulerOptions: controller.SchedulerOptions{MaxConcurrentChallenges: 1},
 	})
 	if err != nil {
-		return fmt.Errorf("preparing the controllers: %w", err)
+		return fmt.Errorf("prepare the controllers: %w", err)
 	}
 	for _, name := range names {
 		built, err := controller.Known()[name](factory)
 		if err != nil {
-			return fmt.Errorf("preparing %s: %w", name, err)
+			return fmt.Errorf("prepare %s: %w", name, err)
 		}
 		go func() { failed <- built.Run(2, ctx) }()
 	}
 	shared, err := factory.Build()
 	if err != nil {
-		return fmt.Errorf("starting the informers: %w", err)
+		return fmt.Errorf("start the informers: %w", err)
 	}
 	shared.SharedInformerFactory.Start(ctx.Done())
 	shared.KubeSharedInformerFactory.Start(ctx.Done())
@@ -121,7 +121,7 @@ func inject(ctx context.Context, config *rest.Config) error {
 		Client:  client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}}}},
 	})
 	if err != nil {
-		return fmt.Errorf("preparing cainjector: %w", err)
+		return fmt.Errorf("prepare cainjector: %w", err)
 	}
 	if err := cainjector.RegisterAllInjectors(ctx, manager, cainjector.SetupOptions{
 		EnableCertificatesDataSource: true,
@@ -130,7 +130,7 @@ func inject(ctx context.Context, config *rest.Config) error {
 			cainjector.ValidatingWebhookConfigurationName: true,
 		},
 	}); err != nil {
-		return fmt.Errorf("preparing cainjector: %w", err)
+		return fmt.Errorf("prepare cainjector: %w", err)
 	}
 	return manager.Start(ctx)
 }

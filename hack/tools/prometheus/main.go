@@ -81,7 +81,7 @@ func main() {
 func run() error {
 	var request Request
 	if err := json.NewDecoder(os.Stdin).Decode(&request); err != nil {
-		return fmt.Errorf("reading the request: %w", err)
+		return fmt.Errorf("read the request: %w", err)
 	}
 	answer := Answer{Queries: make([]Query, 0, len(request.Queries)), Cases: make([]Result, 0, len(request.Cases))}
 	for _, query := range request.Queries {

@@ -32,7 +32,7 @@ func (b *builder) restrict(frontend *Frontend, sources desired.Sources) {
 	}
 	if len(own) == 0 {
 		b.problem(frontend.Service.reference(), millracev1beta1.ReasonInvalid,
-			"spec.loadBalancerSourceRanges: no prefix of the family of %s, so nobody is admitted to that address", frontend.Key.VIP)
+			"spec.loadBalancerSourceRanges: no prefix has the family of %s, so that address rejects all clients", frontend.Key.VIP)
 	}
 	if len(own) == 1 && own[0].Bits() == 0 {
 		return

@@ -138,7 +138,7 @@ func healthPort(service *corev1.Service) uint16 {
 func (b *builder) unservedPort(name ServiceName, i int, port *corev1.ServicePort) {
 	if _, supported := protocolNumber(port.Protocol); !supported {
 		b.problem(name.reference(), millracev1beta1.ReasonUnsupported,
-			"spec.ports[%d].protocol: %s is not supported, only TCP, UDP and SCTP are", i, port.Protocol)
+			"spec.ports[%d].protocol: %s is not supported: must be TCP, UDP or SCTP", i, port.Protocol)
 		return
 	}
 	b.problem(name.reference(), millracev1beta1.ReasonInvalid,

@@ -58,7 +58,7 @@ func New(config *rest.Config) (*Cluster, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, millracev1beta1.AddToScheme} {
 		if err := add(scheme); err != nil {
-			return nil, fmt.Errorf("building the scheme: %w", err)
+			return nil, fmt.Errorf("build the scheme: %w", err)
 		}
 	}
 	made, err := cache.New(config, cache.Options{
@@ -70,7 +70,7 @@ func New(config *rest.Config) (*Cluster, error) {
 		},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("creating the cache of Services, EndpointSlices and LBNodes: %w", err)
+		return nil, fmt.Errorf("create the cache of Services, EndpointSlices and LBNodes: %w", err)
 	}
 	return &Cluster{cache: made, changed: make(chan struct{}, 1)}, nil
 }
@@ -81,14 +81,14 @@ func (c *Cluster) Start(ctx context.Context) error {
 		return []string{object.GetLabels()[discoveryv1.LabelServiceName]}
 	})
 	if err != nil {
-		return fmt.Errorf("watching EndpointSlices: %w", err)
+		return fmt.Errorf("watch EndpointSlices: %w", err)
 	}
 	if _, err := c.cache.GetInformer(ctx, &corev1.Service{}, cache.BlockUntilSynced(false)); err != nil {
-		return fmt.Errorf("watching Services: %w", err)
+		return fmt.Errorf("watch Services: %w", err)
 	}
 	nodes, err := c.cache.GetInformer(ctx, &millracev1beta1.LBNode{}, cache.BlockUntilSynced(false))
 	if err != nil {
-		return fmt.Errorf("watching LBNodes: %w", err)
+		return fmt.Errorf("watch LBNodes: %w", err)
 	}
 	tell := func() {
 		select {
@@ -99,7 +99,7 @@ func (c *Cluster) Start(ctx context.Context) error {
 	if _, err := nodes.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { tell() }, UpdateFunc: func(any, any) { tell() }, DeleteFunc: func(any) { tell() },
 	}); err != nil {
-		return fmt.Errorf("watching LBNodes: %w", err)
+		return fmt.Errorf("watch LBNodes: %w", err)
 	}
 	return c.cache.Start(ctx)
 }
@@ -114,7 +114,7 @@ func (c *Cluster) NodesChanged() <-chan struct{} { return c.changed }
 func (c *Cluster) Nodes(ctx context.Context) ([]collect.Node, error) {
 	list := &millracev1beta1.LBNodeList{}
 	if err := c.cache.List(ctx, list); err != nil {
-		return nil, fmt.Errorf("reading the LBNodes: %w", err)
+		return nil, fmt.Errorf("read the LBNodes: %w", err)
 	}
 	var nodes []collect.Node
 	for i := range list.Items {
@@ -133,7 +133,7 @@ func (c *Cluster) Services(ctx context.Context, namespace string) ([]Service, ma
 	services, slices := &corev1.ServiceList{}, &discoveryv1.EndpointSliceList{}
 	err := errors.Join(c.cache.List(ctx, services, client.InNamespace(namespace)), c.cache.List(ctx, slices, client.InNamespace(namespace)))
 	if err != nil {
-		return nil, nil, fmt.Errorf("reading the Services: %w", err)
+		return nil, nil, fmt.Errorf("read the Services: %w", err)
 	}
 	found := make([]Service, 0, len(services.Items))
 	for i := range services.Items {
@@ -151,7 +151,7 @@ func (c *Cluster) Service(ctx context.Context, name store.Name) (found Service, 
 	}
 	slices, listErr := c.slices(ctx, name)
 	if err := errors.Join(err, listErr); err != nil {
-		return found, endpoints, false, fmt.Errorf("reading the Service %s/%s: %w", name.Namespace, name.Name, err)
+		return found, endpoints, false, fmt.Errorf("read the Service %s/%s: %w", name.Namespace, name.Name, err)
 	}
 	return known(service), count(slices)[name], true, nil
 }
@@ -160,7 +160,7 @@ func (c *Cluster) Service(ctx context.Context, name store.Name) (found Service, 
 func (c *Cluster) NodesOf(ctx context.Context, name store.Name) ([]string, error) {
 	found, err := c.slices(ctx, name)
 	if err != nil {
-		return nil, fmt.Errorf("reading the endpoints of the Service %s/%s: %w", name.Namespace, name.Name, err)
+		return nil, fmt.Errorf("read the endpoints of the Service %s/%s: %w", name.Namespace, name.Name, err)
 	}
 	var nodes []string
 	for i := range found {

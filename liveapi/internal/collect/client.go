@@ -70,7 +70,7 @@ func (c *certificates) config() (*tls.Config, error) {
 	for i, name := range []string{"ca.crt", "client.crt", "client.key"} {
 		content, err := os.ReadFile(filepath.Join(c.directory, name))
 		if err != nil {
-			return nil, fmt.Errorf("reading the certificates for agents: %w", err)
+			return nil, fmt.Errorf("read the certificates for agents: %w", err)
 		}
 		files[i] = content
 	}
@@ -80,11 +80,11 @@ func (c *certificates) config() (*tls.Config, error) {
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(files[0]) {
-		return nil, fmt.Errorf("reading the CA of agents: %s has no certificate", filepath.Join(c.directory, "ca.crt"))
+		return nil, fmt.Errorf("read the CA of agents: %s has no certificate", filepath.Join(c.directory, "ca.crt"))
 	}
 	own, err := tls.X509KeyPair(files[1], files[2])
 	if err != nil {
-		return nil, fmt.Errorf("reading the client certificate for agents: %w", err)
+		return nil, fmt.Errorf("read the client certificate for agents: %w", err)
 	}
 	c.read, c.made = read, &tls.Config{
 		MinVersion: tls.VersionTLS13, ServerName: live.AgentName, RootCAs: roots,
@@ -116,16 +116,16 @@ func (c *Collector) fetch(
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, a.base+path+"?"+parameters.Encode(), nil)
 	if err != nil {
-		return fmt.Errorf("querying the agent of node %s: %w", a.node.Name, err)
+		return fmt.Errorf("query the agent of node %s: %w", a.node.Name, err)
 	}
 	response, err := c.client.Do(request)
 	if err != nil {
-		return fmt.Errorf("querying the agent of node %s: %w", a.node.Name, err)
+		return fmt.Errorf("query the agent of node %s: %w", a.node.Name, err)
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		line, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10))
-		return fmt.Errorf("the agent of node %s answers %s: %s", a.node.Name, response.Status, strings.TrimSpace(string(line)))
+		return fmt.Errorf("query the agent of node %s: %s: %s", a.node.Name, response.Status, strings.TrimSpace(string(line)))
 	}
 	body, _ := bodies.Get().(*bytes.Buffer)
 	defer bodies.Put(body)
@@ -135,10 +135,10 @@ func (c *Collector) fetch(
 		node, err = read(body.Bytes())
 	}
 	if err != nil {
-		return fmt.Errorf("reading the answer of the agent of node %s: %w", a.node.Name, err)
+		return fmt.Errorf("read the answer of the agent of node %s: %w", a.node.Name, err)
 	}
 	if node != a.node.Name {
-		return fmt.Errorf("%s belongs to node %s, but answers as node %q", a.base, a.node.Name, node)
+		return fmt.Errorf("%s is the address of node %s, but node %q answered", a.base, a.node.Name, node)
 	}
 	return nil
 }

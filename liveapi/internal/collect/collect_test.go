@@ -159,9 +159,9 @@ func TestNotBelieved(t *testing.T) {
 	}{
 		"another CA":   {theirs, live.AgentName, answering("a", none), "certificate signed by unknown authority"},
 		"a client":     {ours, live.ClientName, answering("a", none), "certificate is valid for " + live.ClientName},
-		"another node": {ours, live.AgentName, answering("b", none), `belongs to node a, but answers as node "b"`},
-		"an error":     {ours, live.AgentName, http.HandlerFunc(none), "the agent of node a answers 404 Not Found: no"},
-		"no answer":    {ours, live.AgentName, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), "reading the answer of the agent of node a: the body is of no version"},
+		"another node": {ours, live.AgentName, answering("b", none), `is the address of node a, but node "b" answered`},
+		"an error":     {ours, live.AgentName, http.HandlerFunc(none), "query the agent of node a: 404 Not Found: no"},
+		"no answer":    {ours, live.AgentName, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), "read the answer of the agent of node a: the version of the body is not supported"},
 	} {
 		_, at := start(t, test.authority, test.host, test.handler)
 		collector, s, reports := newCollector(t, directory, at.Port())

@@ -32,7 +32,7 @@ func AddFields(scheme *runtime.Scheme) error {
 			if slices.Contains([]string{livev1alpha1.FieldService, livev1alpha1.FieldClient}, label) {
 				return label, value, nil
 			}
-			return "", "", fmt.Errorf("%q is not a field to select by: there are %s and %s", label, livev1alpha1.FieldService, livev1alpha1.FieldClient)
+			return "", "", fmt.Errorf("%q is not a supported field: must be %s or %s", label, livev1alpha1.FieldService, livev1alpha1.FieldClient)
 		})
 		if err != nil {
 			return err

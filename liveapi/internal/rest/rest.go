@@ -79,7 +79,7 @@ func (r *resource) ConvertToTable(_ context.Context, object, options runtime.Obj
 			table.ResourceVersion = list.GetResourceVersion()
 		}
 		if err := meta.EachListItem(object, add); err != nil {
-			return nil, fmt.Errorf("making a table: %w", err)
+			return nil, fmt.Errorf("convert to a table: %w", err)
 		}
 	} else if err := add(object); err != nil {
 		return nil, err

@@ -64,14 +64,14 @@ type Server struct {
 func New(options Options) (*Server, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(livev1alpha1.AddToScheme(scheme), liverest.AddFields(scheme)); err != nil {
-		return nil, fmt.Errorf("building the scheme: %w", err)
+		return nil, fmt.Errorf("build the scheme: %w", err)
 	}
 	// The kinds of lists, watches and errors that every API server has.
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 	scheme.AddUnversionedTypes(schema.GroupVersion{Version: "v1"},
 		&metav1.Status{}, &metav1.APIVersions{}, &metav1.APIGroupList{}, &metav1.APIGroup{}, &metav1.APIResourceList{})
 	if err := scheme.SetVersionPriority(livev1alpha1.GroupVersion); err != nil {
-		return nil, fmt.Errorf("building the scheme: %w", err)
+		return nil, fmt.Errorf("build the scheme: %w", err)
 	}
 	codecs := serializer.NewCodecFactory(scheme)
 	configuration := genericapiserver.NewConfig(codecs)
@@ -101,7 +101,7 @@ func New(options Options) (*Server, error) {
 	}
 	generic, err := configuration.Complete(nil).New("millrace-liveapi", genericapiserver.NewEmptyDelegate())
 	if err != nil {
-		return nil, fmt.Errorf("making the API server: %w", err)
+		return nil, fmt.Errorf("create the API server: %w", err)
 	}
 	for path, handler := range options.Streams {
 		generic.Handler.NonGoRestfulMux.Handle(path, handler)
@@ -109,7 +109,7 @@ func New(options Options) (*Server, error) {
 	group := genericapiserver.NewDefaultAPIGroupInfo(livev1alpha1.GroupVersion.Group, scheme, runtime.NewParameterCodec(scheme), codecs)
 	group.VersionedResourcesStorageMap[livev1alpha1.GroupVersion.Version] = options.Storage
 	if err := generic.InstallAPIGroup(&group); err != nil {
-		return nil, fmt.Errorf("adding the resources: %w", err)
+		return nil, fmt.Errorf("add the resources: %w", err)
 	}
 	if err := generic.AddReadyzChecks(healthz.NamedCheck("objects", func(r *http.Request) error {
 		ctx, cancel := context.WithTimeout(r.Context(), 100*time.Millisecond)
@@ -119,7 +119,7 @@ func New(options Options) (*Server, error) {
 		}
 		return nil
 	})); err != nil {
-		return nil, fmt.Errorf("adding the readiness probe: %w", err)
+		return nil, fmt.Errorf("add the readiness probe: %w", err)
 	}
 	return &Server{prepared: generic.PrepareRun()}, nil
 }
@@ -137,17 +137,17 @@ func apply(options Options, configuration *genericapiserver.Config) error {
 	secure.ServerCert.CertKey.CertFile = filepath.Join(options.CertDir, "tls.crt")
 	secure.ServerCert.CertKey.KeyFile = filepath.Join(options.CertDir, "tls.key")
 	if err := secure.WithLoopback().ApplyTo(&configuration.SecureServing, &configuration.LoopbackClientConfig); err != nil {
-		return fmt.Errorf("listening on %s: %w", options.Address, err)
+		return fmt.Errorf("listen on %s: %w", options.Address, err)
 	}
 	authentication := genericoptions.NewDelegatingAuthenticationOptions()
 	authentication.RemoteKubeConfigFile = options.Kubeconfig
 	if err := authentication.ApplyTo(&configuration.Authentication, configuration.SecureServing, configuration.OpenAPIConfig); err != nil {
-		return fmt.Errorf("configuring authentication by the API server: %w", err)
+		return fmt.Errorf("configure authentication by the API server: %w", err)
 	}
 	authorization := genericoptions.NewDelegatingAuthorizationOptions()
 	authorization.RemoteKubeConfigFile = options.Kubeconfig
 	if err := authorization.ApplyTo(&configuration.Authorization); err != nil {
-		return fmt.Errorf("configuring authorization by the API server: %w", err)
+		return fmt.Errorf("configure authorization by the API server: %w", err)
 	}
 	return nil
 }

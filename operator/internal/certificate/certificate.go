@@ -22,7 +22,7 @@ const (
 )
 
 // ErrExpired is returned for a certificate that has expired or is not valid yet.
-var ErrExpired = errors.New("a certificate is not valid at present")
+var ErrExpired = errors.New("a certificate has expired or is not valid yet")
 
 // webhook describes the Secret of the webhooks, of type kubernetes.io/tls, which replicas mount.
 func webhook(host string) generations {
@@ -50,7 +50,7 @@ func Trusted(data map[string][]byte) []byte { return webhook("").bundle(data) }
 func Verify(now time.Time, host string, served *tls.Certificate, bundle []byte) error {
 	roots, intermediates := x509.NewCertPool(), x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(bundle) {
-		return errors.New("it has no certificate")
+		return errors.New("the bundle has no certificate")
 	}
 	for _, der := range served.Certificate[1:] {
 		if parsed, err := x509.ParseCertificate(der); err == nil {
@@ -63,7 +63,7 @@ func Verify(now time.Time, host string, served *tls.Certificate, bundle []byte) 
 	})
 	// The error of x509 contains the current time and would differ each time.
 	if invalid := (x509.CertificateInvalidError{}); errors.As(err, &invalid) && invalid.Reason == x509.Expired {
-		return fmt.Errorf("%w: that of %q is valid from %s to %s", ErrExpired, invalid.Cert.Subject,
+		return fmt.Errorf("%w: %q is valid from %s to %s", ErrExpired, invalid.Cert.Subject,
 			invalid.Cert.NotBefore.UTC().Format(time.RFC3339), invalid.Cert.NotAfter.UTC().Format(time.RFC3339))
 	}
 	return err

@@ -119,7 +119,7 @@ func TestVerify(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ended := ErrExpired.Error() + `: that of "CN=millrace-webhook `
+	ended := ErrExpired.Error() + `: "CN=millrace-webhook `
 	for name, test := range map[string]struct {
 		after  time.Duration
 		host   string
@@ -128,7 +128,7 @@ func TestVerify(t *testing.T) {
 	}{
 		"trusted":          {0, host, slices.Concat(another["tls.crt"], data["tls.crt"]), ""},
 		"of another":       {0, host, another["tls.crt"], "x509: certificate signed by unknown authority"},
-		"no bundle":        {0, host, nil, "it has no certificate"},
+		"no bundle":        {0, host, nil, "the bundle has no certificate"},
 		"of another host":  {0, "other.example.svc", data["tls.crt"], "x509: certificate is valid for " + host},
 		"ended":            {lifetime + time.Second, host, data["tls.crt"], ended},
 		"ended before now": {lifetime + time.Hour, host, data["tls.crt"], ended},

@@ -22,7 +22,7 @@ type signed struct {
 func newTemplate(now time.Time, name string) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
-		return nil, fmt.Errorf("making the serial number of a certificate of %s: %w", name, err)
+		return nil, fmt.Errorf("generate the serial number of %s: %w", name, err)
 	}
 	return &x509.Certificate{
 		SerialNumber: serial,
@@ -39,18 +39,18 @@ func sign(template *x509.Certificate, parent *signed) (*signed, error) {
 	name := template.Subject.CommonName
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("making the key of %s: %w", name, err)
+		return nil, fmt.Errorf("generate the key of %s: %w", name, err)
 	}
 	if parent == nil {
 		parent = &signed{template, key}
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, parent.certificate, &key.PublicKey, parent.key)
 	if err != nil {
-		return nil, fmt.Errorf("making the certificate of %s: %w", name, err)
+		return nil, fmt.Errorf("create the certificate of %s: %w", name, err)
 	}
 	certificate, err := x509.ParseCertificate(der)
 	if err != nil {
-		return nil, fmt.Errorf("reading the certificate of %s: %w", name, err)
+		return nil, fmt.Errorf("parse the certificate of %s: %w", name, err)
 	}
 	return &signed{certificate, key}, nil
 }
@@ -58,7 +58,7 @@ func sign(template *x509.Certificate, parent *signed) (*signed, error) {
 func (s *signed) encode() (certificate, private []byte, err error) {
 	encoded, err := x509.MarshalPKCS8PrivateKey(s.key)
 	if err != nil {
-		return nil, nil, fmt.Errorf("encoding the key of %s: %w", s.certificate.Subject.CommonName, err)
+		return nil, nil, fmt.Errorf("encode the key of %s: %w", s.certificate.Subject.CommonName, err)
 	}
 	certificate = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.certificate.Raw})
 	return certificate, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded}), nil

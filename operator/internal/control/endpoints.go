@@ -21,7 +21,7 @@ func EndpointsWithin(ctx context.Context, live client.Reader, set *netipx.IPSet)
 	for next := ""; ; {
 		list := &discoveryv1.EndpointSliceList{}
 		if err := live.List(ctx, list, client.Limit(slicesPerPage), client.Continue(next)); err != nil {
-			return nil, fmt.Errorf("listing EndpointSlices: %w", err)
+			return nil, fmt.Errorf("list EndpointSlices: %w", err)
 		}
 		for i := range list.Items {
 			found = append(found, desired.EndpointsWithin(&list.Items[i], set)...)

@@ -25,11 +25,11 @@ func (p SameObject) Data(object client.Object) ([]byte, error) {
 	}
 	var patch, metadata map[string]json.RawMessage
 	if err := json.Unmarshal(data, &patch); err != nil {
-		return nil, fmt.Errorf("reading a patch of %T %s: %w", object, object.GetName(), err)
+		return nil, fmt.Errorf("decode a patch of %T %s: %w", object, object.GetName(), err)
 	}
 	if raw, ok := patch["metadata"]; ok {
 		if err := json.Unmarshal(raw, &metadata); err != nil {
-			return nil, fmt.Errorf("reading the metadata of a patch of %T %s: %w", object, object.GetName(), err)
+			return nil, fmt.Errorf("decode the metadata of a patch of %T %s: %w", object, object.GetName(), err)
 		}
 	}
 	if metadata == nil {

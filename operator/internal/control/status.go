@@ -55,7 +55,7 @@ func PatchStatus[T client.Object](ctx context.Context, writer client.StatusClien
 	}
 	patch := SameObject{Patch: client.MergeFrom(base), UID: base.GetUID()}
 	if err := writer.Status().Patch(ctx, changed, patch); err != nil {
-		return fmt.Errorf("writing the status of %T %s: %w", base, base.GetName(), err)
+		return fmt.Errorf("write the status of %T %s: %w", base, base.GetName(), err)
 	}
 	return nil
 }

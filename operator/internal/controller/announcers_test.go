@@ -93,10 +93,10 @@ func TestServedKnowsWhenNoNodeAnnounces(t *testing.T) {
 		c.reconcile("web")
 	}
 	session(false)
-	none := "no node that VIPAdvertisement all selects has an established BGP session, so no node announces 203.0.113.0"
+	none := "no node selected by VIPAdvertisement all has an established BGP session, so no node announces 203.0.113.0"
 	c.expect("web", millracev1beta1.ConditionServed, "False NotAnnounced "+none, "Warning NotAnnounced "+none)
 	session(true)
-	c.expect("web", millracev1beta1.ConditionServed, "True Served ", "Normal Served all that the Service asks for is served")
+	c.expect("web", millracev1beta1.ConditionServed, "True Served ", "Normal Served all that the Service requests is served")
 }
 
 func TestStrippedReportTellsOfASession(t *testing.T) {

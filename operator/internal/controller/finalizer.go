@@ -38,7 +38,7 @@ func (r *serviceReconciler) ensureFinalizers(ctx context.Context, service *corev
 	if !addFinalizers(service) {
 		return nil
 	}
-	return r.unlessGoing(ctx, base, r.patchFinalizers(ctx, base, service, "adding the finalizers to"))
+	return r.unlessGoing(ctx, base, r.patchFinalizers(ctx, base, service, "add the finalizers to"))
 }
 
 // unlessGoing replaces the error by errServiceChanged for a Service that is being deleted, because the API
@@ -77,7 +77,7 @@ func (r *serviceReconciler) removeFinalizers(ctx context.Context, service *corev
 	if !changed {
 		return nil
 	}
-	return r.patchFinalizers(ctx, base, service, "removing the finalizers from")
+	return r.patchFinalizers(ctx, base, service, "remove the finalizers from")
 }
 
 func (r *serviceReconciler) patchFinalizers(ctx context.Context, base, service *corev1.Service, what string) error {

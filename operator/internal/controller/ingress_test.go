@@ -168,8 +168,8 @@ func TestForeignAddressBesideOurs(t *testing.T) {
 	c.reconcile("web")
 	c.setIngress("web", "198.51.100.77")
 	c.expectIngress("web", "203.0.113.0", "198.51.100.77")
-	foreign := "status.loadBalancer.ingress has 198.51.100.77, too, which no VIP of the Service has: " +
-		"stop the load balancer that gave it for this Service, then remove the entry"
+	foreign := "status.loadBalancer.ingress also has 198.51.100.77, which is not a VIP of the Service: " +
+		"stop the other load balancer for this Service, then remove the entry"
 	c.expect("web", millracev1beta1.ConditionServed, "False ForeignAddress "+foreign, "Warning ForeignAddress "+foreign)
 
 	c.setIngress("web", "203.0.113.0")

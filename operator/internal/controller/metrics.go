@@ -56,25 +56,25 @@ var (
 	poolDescription = prometheus.NewDesc("millrace_pool_addresses",
 		"Addresses of a VIPPool by state: Free, or the phase of their VIP.", []string{"pool", "state"}, nil)
 	quotaDescription = prometheus.NewDesc("millrace_pool_quota_addresses",
-		"Addresses of a VIPPool that a namespace can have by spec.perNamespace, of namespaces that have any.", []string{"pool", "namespace"}, nil)
+		"Quota of addresses of a VIPPool (spec.perNamespace) of each namespace that uses the pool.", []string{"pool", "namespace"}, nil)
 	quotaUsedDescription = prometheus.NewDesc("millrace_pool_quota_used_addresses",
-		"Addresses of a VIPPool with a quota that a namespace has.", []string{"pool", "namespace"}, nil)
+		"Addresses of a VIPPool with a quota that a namespace uses.", []string{"pool", "namespace"}, nil)
 	waitingDescription = prometheus.NewDesc("millrace_services_waiting",
-		"Services that do not have the addresses that they ask for, by the reason of AddressAssigned.", []string{"reason"}, nil)
+		"Services without the addresses that they request, by the reason of the condition AddressAssigned.", []string{"reason"}, nil)
 	announcersDescription = prometheus.NewDesc("millrace_vips_announcers",
-		"VIPs that a Service has, by how many nodes can announce them: none, one, or several.", []string{"nodes"}, nil)
+		"VIPs of Services by the number of nodes that can announce them: none, one or several.", []string{"nodes"}, nil)
 	problemDescription = prometheus.NewDesc("millrace_node_problem",
 		"1 for each condition of an LBNodeReport that is not True; a node without problems has no series.", []string{"node", "condition"}, nil)
 	peerDescription = prometheus.NewDesc("millrace_peer_problem",
 		"1 for each LBPeer whose condition ReachedThroughRouters is False: its routers do not use all routes.", []string{"peer", "reason"}, nil)
 	nodesDescription = prometheus.NewDesc("millrace_nodes",
-		"Nodes with Linux, by whether their agent has reported: true or false.", []string{"reported"}, nil)
+		"Linux nodes by whether their agent has written its LBNodeReport: true or false.", []string{"reported"}, nil)
 )
 
 // setupMetrics registers metrics that only the leader exposes, so that sums over replicas are right.
 func setupMetrics(mgr ctrl.Manager) error {
 	if err := metrics.Registry.Register(&collector{objects: mgr.GetClient(), elected: mgr.Elected()}); err != nil {
-		return fmt.Errorf("registering the metrics: %w", err)
+		return fmt.Errorf("register the metrics: %w", err)
 	}
 	return nil
 }

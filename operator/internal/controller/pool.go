@@ -53,7 +53,7 @@ func setupPools(mgr ctrl.Manager) error {
 func (r *poolReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	list := &millracev1beta1.VIPPoolList{}
 	if err := r.client.List(ctx, list); err != nil {
-		return ctrl.Result{}, fmt.Errorf("listing VIPPools: %w", err)
+		return ctrl.Result{}, fmt.Errorf("list VIPPools: %w", err)
 	}
 	vips, err := r.vips(ctx)
 	if err != nil {
@@ -114,7 +114,7 @@ func limitedCondition(condition metav1.Condition, limits []desired.Problem) meta
 func (r *poolReconciler) vips(ctx context.Context) ([]ipam.VIP, error) {
 	list := &millracev1beta1.VIPList{}
 	if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("listing VIPs: %w", err)
+		return nil, fmt.Errorf("list VIPs: %w", err)
 	}
 	vips := make([]ipam.VIP, 0, len(list.Items))
 	for i := range list.Items {
@@ -136,6 +136,6 @@ func strayNote(stray []netip.Addr) string {
 	if len(stray) > control.MaxNamed {
 		names = append(names, "...")
 	}
-	return fmt.Sprintf("%d assigned addresses are not given out by the pool any longer and stay until they are released: %s",
+	return fmt.Sprintf("%d assigned addresses no longer belong to the pool and are kept until they are released: %s",
 		len(stray), strings.Join(names, ", "))
 }

@@ -71,7 +71,7 @@ func (x *poolIndex) watch(mgr ctrl.Manager, controller *builder.Builder, then fu
 			return desired.OccupiedByService(object.(*corev1.Service))
 		}))
 	case err != nil:
-		return fmt.Errorf("asking the API server for ServiceCIDRs: %w", err)
+		return fmt.Errorf("discover ServiceCIDRs: %w", err)
 	default:
 		controller.Watches(&networkingv1.ServiceCIDR{}, x.events("ServiceCIDR", then, func(object client.Object) []desired.Occupied {
 			return desired.OccupiedByServiceCIDR(object.(*networkingv1.ServiceCIDR))

@@ -356,7 +356,7 @@ func TestRefusedWritesReachTheService(t *testing.T) {
 		},
 	})
 	request := ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "shop", Name: "web"}}
-	refused := "the API server did not take a write, which is tried again: creating VIP 203.0.113.0 for Service shop/web: " +
+	refused := "the API server rejected a write, which is retried: create VIP 203.0.113.0 for Service shop/web: " +
 		`vips.millrace.io "203.0.113.0" is forbidden: exceeded quota`
 	told := []string{"Warning WriteFailed " + refused}
 	for range 3 {

@@ -169,7 +169,7 @@ func (r *serviceReconciler) bringInLine(ctx context.Context, request ctrl.Reques
 		delete(r.unkept, request.NamespacedName)
 		return 0, r.settleStale(ctx, request.NamespacedName, nil)
 	case err != nil:
-		return 0, fmt.Errorf("reading Service %s: %w", request, err)
+		return 0, fmt.Errorf("read Service %s: %w", request, err)
 	case r.written.outdated(service):
 		return 0, nil
 	}
@@ -259,7 +259,7 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 		again, err := r.releaseSurplus(ctx, service, plan.Release)
 		return sooner(again, r.contests.of(service).Left(r.now())), err
 	}
-	return 0, fmt.Errorf("assigning addresses to Service %s: others took them %d times in a row", key, maxPlans)
+	return 0, fmt.Errorf("assign addresses to Service %s: other Services took them %d times in a row", key, maxPlans)
 }
 
 // outcomeOf returns the result for a Service if the plan is written. If all status entries are another load
@@ -286,7 +286,7 @@ func (r *serviceReconciler) outcomeOf(service *corev1.Service, plan ipam.Plan, m
 func (r *serviceReconciler) poolView(ctx context.Context) (poolView, error) {
 	list := &millracev1beta1.VIPPoolList{}
 	if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
-		return poolView{}, fmt.Errorf("listing VIPPools: %w", err)
+		return poolView{}, fmt.Errorf("list VIPPools: %w", err)
 	}
 	view := r.pools.pools(list.Items)
 	// The events of these pools may not have been handled yet.
@@ -302,7 +302,7 @@ func (r *serviceReconciler) namespaceLabels(ctx context.Context, name string) (l
 		return nil, errServiceChanged
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading Namespace %s: %w", name, err)
+		return nil, fmt.Errorf("read Namespace %s: %w", name, err)
 	}
 	return namespace.Labels, nil
 }

@@ -84,7 +84,7 @@ func (r *serviceReconciler) letGo(
 			again = sooner(again, control.FirstPause)
 		case before == nil:
 			r.recorder.Eventf(service, vip, corev1.EventTypeNormal, millracev1beta1.ReasonReleasing, actionRelease,
-				"%s is announced as to be left for %s, then withdrawn", vip.Spec.Address, delay)
+				"%s is announced with GRACEFUL_SHUTDOWN for %s, then withdrawn", vip.Spec.Address, delay)
 		}
 	}
 	if len(released) > 0 && service.DeletionTimestamp == nil {

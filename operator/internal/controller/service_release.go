@@ -151,7 +151,7 @@ func (r *serviceReconciler) release(ctx context.Context, vip *millracev1beta1.VI
 		}
 		vip = r.ledger.object(address)
 	}
-	return fmt.Errorf("releasing VIP of %s: others changed it %d times in a row", address, maxPlans)
+	return fmt.Errorf("release VIP of %s: %d conflicts in a row", address, maxPlans)
 }
 
 func (r *serviceReconciler) tryRelease(ctx context.Context, vip *millracev1beta1.VIP, match matchClaim) (bool, error) {
@@ -172,7 +172,7 @@ func (r *serviceReconciler) tryRelease(ctx context.Context, vip *millracev1beta1
 		address, _ := addressOf(vip)
 		return false, r.refresh(ctx, address)
 	}
-	return false, fmt.Errorf("deleting VIP %s: %w", vip.Name, err)
+	return false, fmt.Errorf("delete VIP %s: %w", vip.Name, err)
 }
 
 // retains applies the reclaim policy of the VIP or else the current one of its pool.
@@ -185,7 +185,7 @@ func (r *serviceReconciler) retains(ctx context.Context, vip *millracev1beta1.VI
 		if apierrors.IsNotFound(err) {
 			return false, nil
 		}
-		return false, fmt.Errorf("reading VIPPool %s before VIP %s is released: %w", vip.Spec.Pool, vip.Name, err)
+		return false, fmt.Errorf("read VIPPool %s before VIP %s is released: %w", vip.Spec.Pool, vip.Name, err)
 	}
 	return pool.Spec.ReclaimPolicy == millracev1beta1.ReclaimRetain, nil
 }

@@ -85,7 +85,7 @@ func (r *serviceReconciler) reportFailure(ctx context.Context, service *corev1.S
 		Type:               millracev1beta1.ConditionAddressAssigned,
 		Status:             metav1.ConditionFalse,
 		Reason:             millracev1beta1.ReasonWriteFailed,
-		Message:            control.Truncate(fmt.Sprintf("the API server did not take a write, which is tried again: %v", failure), control.MaxMessage),
+		Message:            control.Truncate(fmt.Sprintf("the API server rejected a write, which is retried: %v", failure), control.MaxMessage),
 		ObservedGeneration: service.Generation,
 	}
 	meta.SetStatusCondition(&service.Status.Conditions, condition)
@@ -133,7 +133,7 @@ func (r *serviceReconciler) tell(service *corev1.Service, before *metav1.Conditi
 	}
 	action, severity, message := actionAssign, corev1.EventTypeNormal, condition.Message
 	if condition.Type == millracev1beta1.ConditionServed {
-		action, message = actionServe, cmp.Or(message, "all that the Service asks for is served")
+		action, message = actionServe, cmp.Or(message, "all that the Service requests is served")
 	}
 	if condition.Status != metav1.ConditionTrue {
 		severity = corev1.EventTypeWarning
@@ -153,7 +153,7 @@ func (r *serviceReconciler) patchServiceStatus(ctx context.Context, base, servic
 	}
 	patch := control.SameObject{Patch: client.StrategicMergeFrom(base, options...), UID: base.UID}
 	if err := r.client.Status().Patch(ctx, service, patch); err != nil {
-		err = fmt.Errorf("writing the status of Service %s/%s: %w", service.Namespace, service.Name, changedMeanwhile(err))
+		err = fmt.Errorf("write the status of Service %s/%s: %w", service.Namespace, service.Name, changedMeanwhile(err))
 		return r.unlessGoing(ctx, base, err)
 	}
 	r.written.note(service)
@@ -181,9 +181,9 @@ func assignedCondition(result outcome) metav1.Condition {
 	switch {
 	case result.leftAlone:
 		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1beta1.ReasonForeignAddress
-		sentences = append(sentences, fmt.Sprintf("status.loadBalancer.ingress has %s, which no VIP of the Service has: "+
-			"another load balancer gave it, and it stays. To keep it with Millrace, put it into a VIPPool that selects the "+
-			"Service. To get another one, stop that load balancer for the Service and remove the entry", namesOf(result.foreign)))
+		sentences = append(sentences, fmt.Sprintf("status.loadBalancer.ingress has %s, which is not a VIP of the Service: "+
+			"another load balancer assigned it, and it is kept. To keep it with Millrace, add it to a VIPPool that selects the "+
+			"Service. To get another address, stop that load balancer for the Service and remove the entry", namesOf(result.foreign)))
 	case misunderstood != nil:
 		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1beta1.ReasonInvalid
 		sentences = append(sentences, misunderstood.Error())

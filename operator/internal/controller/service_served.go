@@ -28,7 +28,7 @@ import (
 func (r *serviceReconciler) judge(ctx context.Context, service *corev1.Service, result outcome) (validation.Result, error) {
 	list := &millracev1beta1.VIPAdvertisementList{}
 	if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
-		return validation.Result{}, fmt.Errorf("listing VIPAdvertisements: %w", err)
+		return validation.Result{}, fmt.Errorf("list VIPAdvertisements: %w", err)
 	}
 	surroundings := validation.Inputs{Zones: r.zones.count()}
 	for i := range list.Items {

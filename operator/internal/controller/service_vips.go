@@ -20,7 +20,7 @@ import (
 )
 
 // errServiceChanged is returned for a stale Service or Namespace; the change's event enqueues it again.
-var errServiceChanged = errors.New("the Service has changed meanwhile")
+var errServiceChanged = errors.New("the Service was changed concurrently")
 
 // changedMeanwhile converts conflicts and NotFound errors of writes to a Service into errServiceChanged.
 func changedMeanwhile(err error) error {
@@ -89,7 +89,7 @@ func (r *serviceReconciler) createVIP(ctx context.Context, write ipam.Write) (bo
 		return false, r.refresh(ctx, write.Address)
 	}
 	if err != nil {
-		return false, fmt.Errorf("creating VIP %s for Service %s: %w", vip.Name, write.Claim.Owner, err)
+		return false, fmt.Errorf("create VIP %s for Service %s: %w", vip.Name, write.Claim.Owner, err)
 	}
 	r.ledger.put(vip)
 	return true, nil
@@ -132,7 +132,7 @@ func (r *serviceReconciler) updateClaims(ctx context.Context, vip *millracev1bet
 	case apierrors.IsConflict(err) || apierrors.IsNotFound(err):
 		return false, r.refresh(ctx, address)
 	case err != nil:
-		return false, fmt.Errorf("writing the claims of VIP %s: %w", vip.Name, err)
+		return false, fmt.Errorf("write the claims of VIP %s: %w", vip.Name, err)
 	}
 	r.ledger.put(vip)
 	return true, nil
@@ -148,7 +148,7 @@ func (r *serviceReconciler) refresh(ctx context.Context, address netip.Addr) err
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("reading VIP %s: %w", millracev1beta1.VIPName(address), err)
+		return fmt.Errorf("read VIP %s: %w", millracev1beta1.VIPName(address), err)
 	}
 	r.ledger.put(vip)
 	return nil

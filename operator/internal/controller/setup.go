@@ -29,16 +29,16 @@ type Options struct {
 // Setup adds the controllers to a manager, except those of packages nodes and routing.
 func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	if err := setupServices(mgr, options); err != nil {
-		return fmt.Errorf("setting up the controller of Services: %w", err)
+		return fmt.Errorf("set up the controller of Services: %w", err)
 	}
 	if err := setupVIPs(ctx, mgr); err != nil {
-		return fmt.Errorf("setting up the controller of VIPs: %w", err)
+		return fmt.Errorf("set up the controller of VIPs: %w", err)
 	}
 	for name, setup := range map[string]func(ctrl.Manager) error{
 		"VIPPools": setupPools, "metrics": setupMetrics,
 	} {
 		if err := setup(mgr); err != nil {
-			return fmt.Errorf("setting up the controller of %s: %w", name, err)
+			return fmt.Errorf("set up the controller of %s: %w", name, err)
 		}
 	}
 	return fillCaches(ctx, mgr)
@@ -52,7 +52,7 @@ func fillCaches(ctx context.Context, mgr ctrl.Manager) error {
 		&millracev1beta1.VIPAdvertisement{}, &millracev1beta1.LBPeer{}, &millracev1beta1.LBNode{}, &millracev1beta1.LBNodeReport{},
 	} {
 		if _, err := mgr.GetCache().GetInformer(ctx, object); err != nil {
-			return fmt.Errorf("setting up the cache of %T: %w", object, err)
+			return fmt.Errorf("set up the cache of %T: %w", object, err)
 		}
 	}
 	return nil

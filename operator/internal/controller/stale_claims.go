@@ -69,7 +69,7 @@ func (r *serviceReconciler) confirmGone(ctx context.Context, key types.Namespace
 		return true, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("reading Service %s before its address is released: %w", key, err)
+		return false, fmt.Errorf("read Service %s before its address is released: %w", key, err)
 	}
 	return service.UID != uid, nil
 }
@@ -117,7 +117,7 @@ func (r *serviceReconciler) reserve(ctx context.Context, vip *millracev1beta1.VI
 		}
 		vip = r.ledger.object(address)
 	}
-	return fmt.Errorf("reserving VIP of %s: others changed it %d times in a row", address, maxPlans)
+	return fmt.Errorf("reserve VIP of %s: %d conflicts in a row", address, maxPlans)
 }
 
 func (r *serviceReconciler) releaseStale(ctx context.Context, service *corev1.Service) error {

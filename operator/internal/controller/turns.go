@@ -26,7 +26,7 @@ type turns struct {
 }
 
 // errAlone is returned when a worker can continue only if there are no other workers.
-var errAlone = errors.New("others have waited longer, and must be served first")
+var errAlone = errors.New("other Services have waited longer")
 
 // take runs work concurrently with other workers and, if it returns errAlone, again without others.
 func (t *turns) take(service types.NamespacedName, work func() error) error {

@@ -39,7 +39,7 @@ type vipReconciler struct {
 func setupVIPs(ctx context.Context, mgr ctrl.Manager) error {
 	byPool := func(object client.Object) []string { return []string{object.(*millracev1beta1.VIP).Spec.Pool} }
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &millracev1beta1.VIP{}, indexPool, byPool); err != nil {
-		return fmt.Errorf("indexing VIPs by pool: %w", err)
+		return fmt.Errorf("index VIPs by pool: %w", err)
 	}
 	r := &vipReconciler{
 		client: mgr.GetClient(), pools: newPoolIndex(), duplicates: newDuplicateTracker(enqueueVIPs), answers: newAnswerTracker(enqueueVIPs),
@@ -164,13 +164,13 @@ func (r *vipReconciler) condition(ctx context.Context, vip *millracev1beta1.VIP)
 	pool := &millracev1beta1.VIPPool{}
 	err := r.client.Get(ctx, types.NamespacedName{Name: vip.Spec.Pool}, pool)
 	if client.IgnoreNotFound(err) != nil {
-		return metav1.Condition{}, fmt.Errorf("reading VIPPool %s: %w", vip.Spec.Pool, err)
+		return metav1.Condition{}, fmt.Errorf("read VIPPool %s: %w", vip.Spec.Pool, err)
 	}
 	note := ""
 	if err != nil {
-		note = fmt.Sprintf("VIPPool %q does not exist any longer; the address stays until it is released", vip.Spec.Pool)
+		note = fmt.Sprintf("VIPPool %q no longer exists; the address is kept until it is released", vip.Spec.Pool)
 	} else if !desired.PoolHas(pool, address) {
-		note = fmt.Sprintf("VIPPool %q does not give out the address any longer; it stays until it is released", vip.Spec.Pool)
+		note = fmt.Sprintf("the address no longer belongs to VIPPool %q; it is kept until it is released", vip.Spec.Pool)
 	}
 	return control.Ready(vip.Generation, nil, note), nil
 }
@@ -191,7 +191,7 @@ func portsTwice(vip *millracev1beta1.VIP) []desired.Problem {
 			}
 			problems = append(problems, desired.Problem{
 				Reason: millracev1beta1.ReasonPortConflict,
-				Message: fmt.Sprintf("spec.claims[%d].ports: %s is listed by the claim of Service %s/%s, too, which has it",
+				Message: fmt.Sprintf("spec.claims[%d].ports: %s belongs to the claim of Service %s/%s",
 					i, port, owner.Namespace, owner.Name),
 			})
 		}

@@ -286,7 +286,7 @@ func (r *serviceReconciler) noteWaiting(service *corev1.Service, atStart bool) {
 }
 
 // errJoins is returned if a Service has to wait, and be requeued, until other plans are written.
-var errJoins = errors.New("others write to the VIP at the moment")
+var errJoins = errors.New("other plans for the VIP are being written")
 
 func (r *serviceReconciler) callJoining() {
 	for _, service := range r.waiting.call(r.ledger.isPromisedAddress) {

@@ -49,7 +49,7 @@ func ParseAnnotations(names string) (Annotations, error) {
 		}
 		more, known := others[name]
 		if !known {
-			return Annotations{}, fmt.Errorf("%q is none of %s", name, strings.Join(slices.Sorted(maps.Keys(others)), ", "))
+			return Annotations{}, fmt.Errorf("%q is unknown: must be one of %s", name, strings.Join(slices.Sorted(maps.Keys(others)), ", "))
 		}
 		all.Addresses = append(all.Addresses, more.Addresses...)
 		all.Pools = append(all.Pools, more.Pools...)

@@ -88,7 +88,7 @@ const maxSharingKey = 253
 func (r Reading) sharingKey(service *corev1.Service) (string, error) {
 	key, field := valueOf(service, millracev1beta1.AnnotationSharingKey, r.Others.SharingKeys)
 	if len(key) > maxSharingKey {
-		return "", fmt.Errorf("%s: is longer than %d bytes", field, maxSharingKey)
+		return "", fmt.Errorf("%s: exceeds %d bytes", field, maxSharingKey)
 	}
 	return key, nil
 }
@@ -111,14 +111,14 @@ func (r Reading) askedAddresses(service *corev1.Service) ([]netip.Addr, error) {
 			return nil, fmt.Errorf("%s: %w", source, err)
 		}
 		if slices.Contains(asked, address) {
-			return nil, fmt.Errorf("%s: %s is there twice", source, address)
+			return nil, fmt.Errorf("%s: %s is a duplicate", source, address)
 		}
 		asked = append(asked, address)
 	}
 	for _, family := range []ipam.Family{ipam.IPv4, ipam.IPv6} {
 		others := func(address netip.Addr) bool { return ipam.FamilyOf(address) != family }
 		if count := len(slices.DeleteFunc(slices.Clone(asked), others)); count > maxAsked {
-			return nil, fmt.Errorf("%s: %d %s addresses, at most %d are possible", source, count, family, maxAsked)
+			return nil, fmt.Errorf("%s: %d %s addresses exceed the maximum of %d", source, count, family, maxAsked)
 		}
 	}
 	return asked, nil

@@ -72,15 +72,15 @@ func TestRequest(t *testing.T) {
 		}), func(r *ipam.Request) { r.SharingKey, r.Eligible = "dns", nil }, "spec.loadBalancerIP"},
 		{"sharing key too long", service(func(s *corev1.Service) {
 			s.Annotations["millrace.io/sharing-key"] = strings.Repeat("k", 254)
-		}), func(r *ipam.Request) { r.Eligible = nil }, "metadata.annotations[millrace.io/sharing-key]: is longer than 253 bytes"},
+		}), func(r *ipam.Request) { r.Eligible = nil }, "metadata.annotations[millrace.io/sharing-key]: exceeds 253 bytes"},
 		{"two of a family", service(func(s *corev1.Service) { s.Annotations["millrace.io/addresses"] = "203.0.113.2,203.0.113.1" }),
 			func(r *ipam.Request) { r.Asked = parsed("203.0.113.2", "203.0.113.1") }, ""},
 		{"one twice", service(func(s *corev1.Service) { s.Annotations["millrace.io/addresses"] = "2001:db8::1,2001:DB8:0::1" }),
-			func(r *ipam.Request) { r.Eligible = nil }, "metadata.annotations[millrace.io/addresses]: 2001:db8::1 is there twice"},
+			func(r *ipam.Request) { r.Eligible = nil }, "metadata.annotations[millrace.io/addresses]: 2001:db8::1 is a duplicate"},
 		{"too many", service(func(s *corev1.Service) {
 			s.Annotations["millrace.io/addresses"] = "::1,::2,::3,::4,::5,::6,::7,::8,::9,203.0.113.1"
 		}), func(r *ipam.Request) { r.Eligible = nil },
-			"metadata.annotations[millrace.io/addresses]: 9 IPv6 addresses, at most 8 are possible"},
+			"metadata.annotations[millrace.io/addresses]: 9 IPv6 addresses exceed the maximum of 8"},
 		{"no address", service(func(s *corev1.Service) { s.Spec.LoadBalancerIP = "web" }), func(r *ipam.Request) { r.Eligible = nil },
 			`spec.loadBalancerIP: "web" is not an IP address`},
 	}
@@ -135,7 +135,7 @@ func TestAnnotationsOfOthers(t *testing.T) {
 			}
 		})
 	}
-	if _, err := ParseAnnotations("metallb,f5"); err == nil || !strings.Contains(err.Error(), `"f5" is none of cilium, kube-vip, metallb`) {
+	if _, err := ParseAnnotations("metallb,f5"); err == nil || !strings.Contains(err.Error(), `"f5" is unknown: must be one of cilium, kube-vip, metallb`) {
 		t.Errorf("an unknown load balancer: %v", err)
 	}
 	service.Annotations["metallb.io/loadBalancerIPs"] = "web"

@@ -46,7 +46,7 @@ func testLoadBalancerIP(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"web":                     `spec.loadBalancerIP: "web" is not an IP address`,
-		"203.0.113.9,203.0.113.9": "spec.loadBalancerIP: 203.0.113.9 is there twice",
+		"203.0.113.9,203.0.113.9": "spec.loadBalancerIP: 203.0.113.9 is a duplicate",
 	} {
 		request, err := Reading{}.Request(&corev1.Service{Spec: corev1.ServiceSpec{LoadBalancerIP: text}}, labels.Set{}, nil)
 		if err == nil || !strings.Contains(err.Error(), want) || len(request.Asked) > 0 {

@@ -15,7 +15,7 @@ func (p *planner) grantAsked() {
 	for _, address := range p.request.Asked {
 		family := FamilyOf(address)
 		if !slices.Contains(p.request.Families, family) {
-			p.refuseAsked(family, NotRequested, "address %s is asked for, but spec.ipFamilies has no %s", address, family)
+			p.refuseAsked(family, NotRequested, "address %s is requested, but spec.ipFamilies does not contain %s", address, family)
 			continue
 		}
 		at, _ := p.slotOf(address)
@@ -83,7 +83,7 @@ func (p *planner) refuseToAllocate(missing []Family) {
 		return
 	}
 	p.refusals = append(p.refusals, Refusal{Family: missing[0], Reason: NothingToAdopt, Message: "status.loadBalancer.ingress has " +
-		"no address yet, and the operator's flag --adopt has it give none of its own"})
+		"no address yet, and with --adopt the operator assigns no other one"})
 }
 
 func firstOf(family Family) slot { return slot{family: family} }
@@ -226,11 +226,11 @@ func (p *planner) noPool(family Family) string {
 	case name == "":
 		return fmt.Sprintf("no pool with %s addresses selects this Service", family)
 	case !slices.ContainsFunc(p.pools, func(pool Pool) bool { return pool.Name == name }):
-		return fmt.Sprintf("pool %q, which is asked for, does not exist or is not ready: no %s address", name, family)
+		return fmt.Sprintf("requested pool %q does not exist or is not ready: no %s address", name, family)
 	case !slices.Contains(p.request.Eligible, name):
-		return fmt.Sprintf("pool %q, which is asked for, does not select this Service: no %s address", name, family)
+		return fmt.Sprintf("requested pool %q does not select this Service: no %s address", name, family)
 	}
-	return fmt.Sprintf("pool %q, which is asked for, has no %s addresses", name, family)
+	return fmt.Sprintf("requested pool %q has no %s addresses", name, family)
 }
 
 func (p *planner) poolOf(address netip.Addr) (Pool, bool) {
@@ -248,9 +248,9 @@ func (p *planner) mayServe(pool Pool) bool {
 }
 
 func (p *planner) notInPool(address netip.Addr) string {
-	pool := "any pool"
+	pool := "any pool that selects this Service"
 	if p.request.Pool != "" {
-		pool = fmt.Sprintf("pool %q", p.request.Pool)
+		pool = fmt.Sprintf("the requested pool %q", p.request.Pool)
 	}
-	return fmt.Sprintf("address %s is not among the addresses that %s can give to this Service", address, pool)
+	return fmt.Sprintf("address %s is not in %s", address, pool)
 }

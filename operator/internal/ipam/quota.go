@@ -106,8 +106,8 @@ func (p *planner) overQuota(wanted map[slot]grant) string {
 			continue
 		}
 		if has, will := p.usage(p.pools[i], wanted); will > max(most, has) {
-			return fmt.Sprintf("namespace %q has %d of the %d addresses that pool %q gives to it, and the Service needs %d more: "+
-				"delete Services that need none, share an address (millrace.io/sharing-key), or have spec.perNamespace of the pool raised",
+			return fmt.Sprintf("namespace %q uses %d of its quota of %d addresses of pool %q, and the Service requires %d more: "+
+				"delete Services, share an address (millrace.io/sharing-key), or raise spec.perNamespace of the pool",
 				p.request.Owner.Namespace, has, most, name, will-has)
 		}
 	}
@@ -127,7 +127,7 @@ func (p *planner) nearQuota() []Note {
 			continue
 		}
 		if has, will := p.usage(p.pools[at], nil); will > has && 100*will >= nearQuotaPercent*most {
-			near = append(near, Note{QuotaNearlyUsed, fmt.Sprintf("with this Service, namespace %q has %d of the %d addresses that pool %q gives to it",
+			near = append(near, Note{QuotaNearlyUsed, fmt.Sprintf("with this Service, namespace %q uses %d of its quota of %d addresses of pool %q",
 				p.request.Owner.Namespace, will, most, name)})
 		}
 	}

@@ -131,7 +131,7 @@ func TestQuotaIsTold(t *testing.T) {
 		return plan
 	}
 	for i, want := range []string{
-		"", "", "", `with this Service, namespace "shop" has 4 of the 5 addresses that pool "p" gives to it`,
+		"", "", "", `with this Service, namespace "shop" uses 4 of its quota of 5 addresses of pool "p"`,
 	} {
 		plan := make(string(rune('a'+i)), single)
 		got := ""
@@ -146,8 +146,8 @@ func TestQuotaIsTold(t *testing.T) {
 		t.Errorf("without a new address it says %+v", again.Notes)
 	}
 	refused := make("e", dual)
-	const want = `namespace "shop" has 4 of the 5 addresses that pool "p" gives to it, and the Service needs 2 more: ` +
-		"delete Services that need none, share an address (millrace.io/sharing-key), or have spec.perNamespace of the pool raised"
+	const want = `namespace "shop" uses 4 of its quota of 5 addresses of pool "p", and the Service requires 2 more: ` +
+		"delete Services, share an address (millrace.io/sharing-key), or raise spec.perNamespace of the pool"
 	if len(refused.Refusals) != 1 || refused.Refusals[0].Message != want || len(refused.Notes) > 0 {
 		t.Errorf("refused is %+v, notes %+v, want %q", refused.Refusals, refused.Notes, want)
 	}

@@ -46,7 +46,7 @@ func (p *planner) join(family Family) bool {
 	if message == "" {
 		return false
 	}
-	message = fmt.Sprintf("the address of the sharing key %q cannot be had: %s", p.request.SharingKey, message)
+	message = fmt.Sprintf("the address with the sharing key %q is not available: %s", p.request.SharingKey, message)
 	if reason == PortConflict && !p.isReleased(refused) || reason == AddressFull {
 		p.wants = append(p.wants, Want{Address: refused})
 		p.full[family] = Refusal{family, reason, message}
@@ -114,11 +114,11 @@ func (p *planner) refuseShare(address netip.Addr, pool Pool) (Reason, string) {
 		case claim.SharingKey != key:
 			return inUse(claim, fmt.Sprintf(", which does not have the sharing key %q", key))
 		case !pool.SharedByAll && claim.Namespace != p.request.Owner.Namespace:
-			return inUse(claim, ", and the pool's sharingScope keeps its addresses to one namespace")
+			return inUse(claim, ", and the pool's sharingScope restricts each address to one namespace")
 		}
 	}
 	if len(vip.Claims) >= maxClaims {
-		return AddressFull, fmt.Sprintf("address %s of pool %q is shared by %d Services already", address, pool.Name, len(vip.Claims))
+		return AddressFull, fmt.Sprintf("address %s of pool %q is already shared by %d Services", address, pool.Name, len(vip.Claims))
 	}
 	if taken := p.taken(vip); len(taken) > 0 {
 		return PortConflict, conflictMessage(address, taken)
@@ -134,7 +134,7 @@ func conflictMessage(address netip.Addr, taken []Conflict) string {
 	if len(taken) > maxNamed {
 		names = append(names, fmt.Sprintf("%d more", len(taken)-maxNamed))
 	}
-	return fmt.Sprintf("others have ports of %s: %s", address, strings.Join(names, ", "))
+	return fmt.Sprintf("ports of %s are already used: %s", address, strings.Join(names, ", "))
 }
 
 // taken returns ports that others have on a VIP; of two (manual) claims the first one has a port.
@@ -174,7 +174,7 @@ func (p *planner) tellOtherAddresses() {
 			continue
 		}
 		p.refusals = append(p.refusals, Refusal{Family: family, Reason: OtherAddress, Message: fmt.Sprintf(
-			"the sharing key %q has the address %s, too (Service %s): to move there, ask for that address",
+			"Services with the sharing key %q also use address %s (Service %s): request that address to share it",
 			p.request.SharingKey, address, p.table.vips[address].Claims[0].Owner)})
 	}
 }

@@ -102,12 +102,12 @@ var joinCases = []shareCase{
 	{
 		name: "where the port is being given up it waits", vips: []VIP{claimed("203.0.113.1", "a", releasedClaim(other, "dns", udp53))},
 		request:  dnsRequest(udp53).with(func(r *Request) { r.Eligible = []string{"a"} }),
-		refusals: []string{"PortConflict others have ports of 203.0.113.1: 53/UDP (Service shop/other)"},
+		refusals: []string{"PortConflict ports of 203.0.113.1 are already used: 53/UDP (Service shop/other)"},
 	},
 	{
 		name: "where a port is taken and no address is free it waits", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53, udp53)), vip("203.0.113.2", "a", stranger)},
 		request:  dnsRequest(udp53, tcp80).with(func(r *Request) { r.Eligible = []string{"a"} }),
-		refusals: []string{`PortConflict the address of the sharing key "dns" cannot be had: others have ports of 203.0.113.1: 53/UDP (Service shop/other); no free IPv4 address in pool "a"`},
+		refusals: []string{`PortConflict the address with the sharing key "dns" is not available: ports of 203.0.113.1 are already used: 53/UDP (Service shop/other); no free IPv4 address in pool "a"`},
 	},
 	{
 		name: "all of them have to have the key", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53), keyed(stranger, "", tcp80))},
@@ -136,7 +136,7 @@ var joinCases = []shareCase{
 		name:     "the key's address is of a pool that is not for this Service",
 		vips:     []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53))},
 		request:  dnsRequest(udp53).with(func(r *Request) { r.Eligible = []string{"kept"} }),
-		refusals: []string{"AddressNotInPool address 203.0.113.1 is not among the addresses that any pool can give to this Service"},
+		refusals: []string{"AddressNotInPool address 203.0.113.1 is not in any pool that selects this Service"},
 	},
 	{
 		name:    "the pool that is asked for comes before the key",
@@ -148,7 +148,7 @@ var joinCases = []shareCase{
 		name:     "full",
 		vips:     []VIP{claimed("203.0.113.1", "a", manyClaims(maxClaims)...)},
 		request:  dnsRequest(udp53).with(func(r *Request) { r.Asked = addresses("203.0.113.1") }),
-		refusals: []string{`AddressFull address 203.0.113.1 of pool "a" is shared by 64 Services already`},
+		refusals: []string{`AddressFull address 203.0.113.1 of pool "a" is already shared by 64 Services`},
 	},
 	{
 		name:    "another address where one is full",
@@ -189,13 +189,13 @@ var askedCases = []shareCase{
 		name:     "by address, of another namespace: nobody squats on it",
 		vips:     []VIP{claimed("203.0.113.2", "a", keyed(stranger, "dns", tcp53))},
 		request:  dnsRequest(udp53).with(func(r *Request) { r.Asked = addresses("203.0.113.2") }),
-		refusals: []string{`AddressInUse is in use by Service elsewhere/other, and the pool's sharingScope keeps its addresses to one namespace`},
+		refusals: []string{`AddressInUse is in use by Service elsewhere/other, and the pool's sharingScope restricts each address to one namespace`},
 	},
 	{
 		name:     "by address, with a port that is taken",
 		vips:     []VIP{claimed("203.0.113.2", "a", keyed(other, "dns", tcp53))},
 		request:  dnsRequest(tcp53).with(func(r *Request) { r.Asked = addresses("203.0.113.2") }),
-		refusals: []string{"PortConflict others have ports of 203.0.113.2: 53/TCP (Service shop/other)"},
+		refusals: []string{"PortConflict ports of 203.0.113.2 are already used: 53/TCP (Service shop/other)"},
 	},
 	{
 		name:    "moved to the shared address",
@@ -222,7 +222,7 @@ var heldCases = []shareCase{
 	},
 	{
 		name: "another port that the first has", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53), keyed(web, "dns", udp53))},
-		request: dnsRequest(udp53, tcp53), refusals: []string{"PortConflict others have ports of 203.0.113.1: 53/TCP (Service shop/other)"},
+		request: dnsRequest(udp53, tcp53), refusals: []string{"PortConflict ports of 203.0.113.1 are already used: 53/TCP (Service shop/other)"},
 	},
 	{
 		name: "another port of the first that the second has", vips: []VIP{claimed("203.0.113.1", "a", keyed(web, "dns", tcp53), keyed(other, "dns", udp53))},
@@ -243,7 +243,7 @@ var heldCases = []shareCase{
 	{
 		name: "a key that others have elsewhere moves nobody", vips: []VIP{vip("203.0.113.1", "a", web), claimed("203.0.113.2", "a", keyed(other, "dns", tcp53))},
 		request: dnsRequest(udp53), want: []string{"bind 203.0.113.1 [53/UDP]"},
-		refusals: []string{`OtherAddress the sharing key "dns" has the address 203.0.113.2, too (Service shop/other)`}, satisfied: true,
+		refusals: []string{`OtherAddress Services with the sharing key "dns" also use address 203.0.113.2 (Service shop/other)`}, satisfied: true,
 	},
 	{
 		name: "nor is it told where it could not be had", vips: []VIP{claimed("203.0.113.1", "a", keyed(web, "dns", udp53)), claimed("203.0.113.2", "a", keyed(other, "dns", udp53))},
@@ -326,7 +326,7 @@ func TestConflictMessage(t *testing.T) {
 	for i := range 7 {
 		taken = append(taken, Conflict{Port: Port{uint16(i + 1), "TCP"}, Owner: other})
 	}
-	want := "others have ports of 203.0.113.1: 1/TCP (Service shop/other), 2/TCP (Service shop/other), 3/TCP (Service shop/other), " +
+	want := "ports of 203.0.113.1 are already used: 1/TCP (Service shop/other), 2/TCP (Service shop/other), 3/TCP (Service shop/other), " +
 		"4/TCP (Service shop/other), 5/TCP (Service shop/other), 2 more"
 	if got := conflictMessage(netip.MustParseAddr("203.0.113.1"), taken); got != want {
 		t.Errorf("message is %q", got)

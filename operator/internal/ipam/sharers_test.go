@@ -78,7 +78,7 @@ func TestSharersByIndex(t *testing.T) {
 				if found != (want.IsValid() || why != "") || p.granted[firstOf(family)].address != want {
 					t.Fatalf("%+v joins %v (%t), want %s", request, p.granted[firstOf(family)], found, want)
 				}
-				if message := fmt.Sprintf("the address of the sharing key %q cannot be had: %s", request.SharingKey, why); why != "" &&
+				if message := fmt.Sprintf("the address with the sharing key %q is not available: %s", request.SharingKey, why); why != "" &&
 					!want.IsValid() && p.refusals[0].Message != message {
 					t.Fatalf("%+v is refused by %q, want %q", request, p.refusals[0].Message, message)
 				}

@@ -57,7 +57,7 @@ func (k *keeper) Start(ctx context.Context) error {
 	defer ticker.Stop()
 	for {
 		if err := k.keep(ctx); err != nil && ctx.Err() == nil {
-			k.logger.Error(err, "the certificates of the aggregated API are tried again", "after", lookEvery.String())
+			k.logger.Error(err, "Failed to renew the certificates of the aggregated API; retrying", "after", lookEvery.String())
 		}
 		select {
 		case <-ctx.Done():
@@ -96,7 +96,7 @@ func (k *keeper) keepSecret(
 	err := k.live.Get(ctx, client.ObjectKey{Namespace: k.namespace, Name: name}, secret)
 	absent := apierrors.IsNotFound(err)
 	if err != nil && !absent {
-		return fmt.Errorf("reading the Secret %s: %w", name, err)
+		return fmt.Errorf("read the Secret %s: %w", name, err)
 	}
 	data, err := wanted(secret.Data)
 	if err != nil || !absent && maps.EqualFunc(data, secret.Data, bytes.Equal) {
@@ -111,9 +111,9 @@ func (k *keeper) keepSecret(
 		err = k.client.Update(ctx, secret)
 	}
 	if err != nil {
-		return fmt.Errorf("writing the Secret %s: %w", name, err)
+		return fmt.Errorf("write the Secret %s: %w", name, err)
 	}
-	k.logger.Info("certificates of the aggregated API were made or renewed", "secret", name)
+	k.logger.Info("Renewed certificates of the aggregated API", "secret", name)
 	return nil
 }
 
@@ -126,7 +126,7 @@ func (k *keeper) keepTrust(ctx context.Context, bundle []byte) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("reading the APIService %s: %w", apiServiceName, err)
+		return fmt.Errorf("read the APIService %s: %w", apiServiceName, err)
 	}
 	encoded := base64.StdEncoding.EncodeToString(bundle)
 	if present, _, _ := unstructured.NestedString(service.Object, "spec", "caBundle"); present == encoded {
@@ -134,11 +134,11 @@ func (k *keeper) keepTrust(ctx context.Context, bundle []byte) error {
 	}
 	before := service.DeepCopy()
 	if err := unstructured.SetNestedField(service.Object, encoded, "spec", "caBundle"); err != nil {
-		return fmt.Errorf("writing caBundle of the APIService %s: %w", apiServiceName, err)
+		return fmt.Errorf("write caBundle of the APIService %s: %w", apiServiceName, err)
 	}
 	if err := k.client.Patch(ctx, service, client.MergeFrom(before)); err != nil {
-		return fmt.Errorf("writing caBundle of the APIService %s: %w", apiServiceName, err)
+		return fmt.Errorf("write caBundle of the APIService %s: %w", apiServiceName, err)
 	}
-	k.logger.Info("the API server trusts the certificates of the aggregated API", "apiService", apiServiceName)
+	k.logger.Info("The API server trusts the certificates of the aggregated API", "apiService", apiServiceName)
 	return nil
 }

@@ -125,7 +125,7 @@ func (n *idStore) used(ctx context.Context) (map[int32]struct{}, error) {
 	used := n.notShown()
 	list := &millracev1beta1.LBNodeList{}
 	if err := n.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("listing LBNodes: %w", err)
+		return nil, fmt.Errorf("list LBNodes: %w", err)
 	}
 	for i := range list.Items {
 		used[list.Items[i].Spec.ID] = struct{}{}
@@ -148,14 +148,14 @@ func (n *idStore) read(ctx context.Context) (nodeid.State, error) {
 		stored := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: n.namespace, Name: idsName}}
 		err := n.live.Get(ctx, types.NamespacedName{Namespace: n.namespace, Name: idsName}, stored)
 		if client.IgnoreNotFound(err) != nil {
-			return nodeid.State{}, fmt.Errorf("reading ConfigMap %s/%s: %w", n.namespace, idsName, err)
+			return nodeid.State{}, fmt.Errorf("read ConfigMap %s/%s: %w", n.namespace, idsName, err)
 		}
 		n.stored = stored
 	}
 	state, err := nodeid.Parse(n.stored.Data)
 	if err != nil {
 		// Losing the order of freed IDs is better than not assigning IDs.
-		log.FromContext(ctx).Error(err, "ConfigMap is unreadable and will be written again", "name", idsName)
+		log.FromContext(ctx).Error(err, "Replacing an invalid ConfigMap", "name", idsName)
 		return nodeid.State{}, nil
 	}
 	return state, nil
@@ -176,10 +176,10 @@ func (n *idStore) write(ctx context.Context, before, after nodeid.State) error {
 		err = n.client.Update(ctx, changed)
 	}
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("storing node ids: another operator did at the same time: %w", err)
+		return fmt.Errorf("store node IDs: another operator stored them concurrently: %w", err)
 	}
 	if err != nil {
-		return fmt.Errorf("writing ConfigMap %s/%s: %w", n.namespace, idsName, err)
+		return fmt.Errorf("write ConfigMap %s/%s: %w", n.namespace, idsName, err)
 	}
 	n.stored = changed
 	return nil

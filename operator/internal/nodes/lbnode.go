@@ -46,7 +46,7 @@ func byID(object client.Object) []string {
 
 func setupLBNodes(ctx context.Context, mgr ctrl.Manager, namespace string) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &millracev1beta1.LBNode{}, indexID, byID); err != nil {
-		return fmt.Errorf("indexing LBNodes by their id: %w", err)
+		return fmt.Errorf("index LBNodes by ID: %w", err)
 	}
 	r := &lbNodeReconciler{
 		client:   mgr.GetClient(),
@@ -93,7 +93,7 @@ func (r *lbNodeReconciler) sharingID(ctx context.Context, object client.Object) 
 func (r *lbNodeReconciler) withID(ctx context.Context, node *millracev1beta1.LBNode) ([]millracev1beta1.LBNode, error) {
 	list := &millracev1beta1.LBNodeList{}
 	if err := r.client.List(ctx, list, client.MatchingFields{indexID: byID(node)[0]}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("listing LBNodes with id %d: %w", node.Spec.ID, err)
+		return nil, fmt.Errorf("list LBNodes with ID %d: %w", node.Spec.ID, err)
 	}
 	return slices.DeleteFunc(list.Items, func(other millracev1beta1.LBNode) bool { return other.Name == node.Name }), nil
 }
@@ -128,12 +128,12 @@ func (r *lbNodeReconciler) Reconcile(ctx context.Context, request ctrl.Request) 
 func (r *lbNodeReconciler) create(ctx context.Context, node *corev1.Node) error {
 	id, ok, err := r.ids.give(ctx, node.Name)
 	if err != nil {
-		return fmt.Errorf("creating LBNode %s: %w", node.Name, err)
+		return fmt.Errorf("create LBNode %s: %w", node.Name, err)
 	}
 	if !ok {
 		r.recorder.Eventf(node, nil, corev1.EventTypeWarning, millracev1beta1.ReasonNoNodeID, actionNumber,
-			"all %d node ids are in use: delete LBNodes of nodes that are gone", nodeid.Max)
-		return fmt.Errorf("creating LBNode %s: all %d node ids are in use", node.Name, nodeid.Max)
+			"all %d node IDs are in use: delete LBNodes of removed nodes", nodeid.Max)
+		return fmt.Errorf("create LBNode %s: all %d node IDs are in use", node.Name, nodeid.Max)
 	}
 	lbNode := &millracev1beta1.LBNode{
 		ObjectMeta: metav1.ObjectMeta{Name: node.Name, OwnerReferences: []metav1.OwnerReference{ownerReference(node)}},
@@ -147,7 +147,7 @@ func (r *lbNodeReconciler) create(ctx context.Context, node *corev1.Node) error 
 			// The cache lags behind; the LBNode's own event follows.
 			return nil
 		}
-		return fmt.Errorf("creating LBNode %s: %w", node.Name, err)
+		return fmt.Errorf("create LBNode %s: %w", node.Name, err)
 	}
 	return nil
 }
@@ -165,7 +165,7 @@ func (r *lbNodeReconciler) update(ctx context.Context, node *corev1.Node, lbNode
 		return nil
 	}
 	if err := r.client.Patch(ctx, lbNode, control.SameObject{Patch: client.MergeFrom(base), UID: base.UID}); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("updating LBNode %s: %w", lbNode.Name, err))
+		return client.IgnoreNotFound(fmt.Errorf("update LBNode %s: %w", lbNode.Name, err))
 	}
 	return nil
 }
@@ -174,7 +174,7 @@ func (r *lbNodeReconciler) update(ctx context.Context, node *corev1.Node, lbNode
 func (r *lbNodeReconciler) remove(ctx context.Context, lbNode *millracev1beta1.LBNode) error {
 	err := r.client.Delete(ctx, lbNode, client.Preconditions{UID: &lbNode.UID})
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("deleting LBNode %s, whose id %d an older one has: %w", lbNode.Name, lbNode.Spec.ID, err)
+		return fmt.Errorf("delete LBNode %s, whose ID %d an older LBNode has: %w", lbNode.Name, lbNode.Spec.ID, err)
 	}
 	return nil
 }

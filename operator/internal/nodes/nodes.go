@@ -30,13 +30,13 @@ type Options struct {
 // Setup adds the controllers of nodes to a manager.
 func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	if err := setupLBNodes(ctx, mgr, options.Namespace); err != nil {
-		return fmt.Errorf("setting up the controller of LBNodes: %w", err)
+		return fmt.Errorf("set up the controller of LBNodes: %w", err)
 	}
 	if err := setupReports(mgr); err != nil {
-		return fmt.Errorf("setting up the controller of LBNodeReports: %w", err)
+		return fmt.Errorf("set up the controller of LBNodeReports: %w", err)
 	}
 	if err := setupTunnelKey(mgr, options.TunnelKey); err != nil {
-		return fmt.Errorf("setting up the controller of the tunnel's key: %w", err)
+		return fmt.Errorf("set up the controller of the tunnel's key: %w", err)
 	}
 	return nil
 }

@@ -130,7 +130,7 @@ func (r *reportReconciler) Reconcile(ctx context.Context, request ctrl.Request) 
 func (r *reportReconciler) create(ctx context.Context, name string, owners []metav1.OwnerReference) error {
 	report := &millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: owners}}
 	if err := r.client.Create(ctx, report); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("creating LBNodeReport %s: %w", name, err)
+		return fmt.Errorf("create LBNodeReport %s: %w", name, err)
 	}
 	return nil
 }
@@ -141,7 +141,7 @@ func (r *reportReconciler) own(
 	base := report.DeepCopy()
 	report.OwnerReferences = owners
 	if err := r.client.Patch(ctx, report, control.SameObject{Patch: client.MergeFrom(base), UID: base.UID}); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("updating LBNodeReport %s: %w", report.Name, err))
+		return client.IgnoreNotFound(fmt.Errorf("update LBNodeReport %s: %w", report.Name, err))
 	}
 	return nil
 }
@@ -167,7 +167,7 @@ func (r *reportReconciler) tell(
 	// The patch replaces all conditions, so the report must be current.
 	patch := client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})
 	if err := r.client.Status().Patch(ctx, report, patch); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("writing the status of LBNodeReport %s: %w", report.Name, err))
+		return client.IgnoreNotFound(fmt.Errorf("write the status of LBNodeReport %s: %w", report.Name, err))
 	}
 	return nil
 }
@@ -181,7 +181,7 @@ func setNotReady(report *millracev1beta1.LBNodeReport, notReady metav1.Condition
 		Type:               millracev1beta1.ConditionReady,
 		Status:             metav1.ConditionUnknown,
 		Reason:             notReady.Reason,
-		Message:            notReady.Message + "; what the node's agent said before may not hold any more",
+		Message:            notReady.Message + "; conditions that the agent reported before may be outdated",
 		ObservedGeneration: report.Generation,
 	})
 }

@@ -87,7 +87,7 @@ func (r *tunnelKeyReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ct
 	if err := r.client.Get(ctx, TunnelKeySecret(), secret); apierrors.IsNotFound(err) {
 		return ctrl.Result{}, r.create(ctx, nodes)
 	} else if err != nil {
-		return ctrl.Result{}, fmt.Errorf("reading Secret %s: %w", TunnelKeySecret(), err)
+		return ctrl.Result{}, fmt.Errorf("read Secret %s: %w", TunnelKeySecret(), err)
 	}
 	state, err := tunnelkey.Parse(secret.Data)
 	if err != nil {
@@ -114,7 +114,7 @@ func (r *tunnelKeyReconciler) nodes(
 	lbNodes, reports, nodes := &millracev1beta1.LBNodeList{}, &millracev1beta1.LBNodeReportList{}, &corev1.NodeList{}
 	for _, list := range []client.ObjectList{lbNodes, reports, nodes} {
 		if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
-			return nil, nil, fmt.Errorf("listing %T: %w", list, err)
+			return nil, nil, fmt.Errorf("list %T: %w", list, err)
 		}
 	}
 	byName, byNode := map[string]*millracev1beta1.LBNodeReport{}, map[string]*corev1.Node{}
@@ -167,10 +167,10 @@ func (r *tunnelKeyReconciler) create(ctx context.Context, nodes []rotation.Node)
 		// The cache lags behind; the Secret's own event follows.
 		return nil
 	} else if err != nil {
-		return fmt.Errorf("creating Secret %s: %w", TunnelKeySecret(), err)
+		return fmt.Errorf("create Secret %s: %w", TunnelKeySecret(), err)
 	}
 	r.recorder.Eventf(secret, nil, corev1.EventTypeNormal, millracev1beta1.ReasonKeyMade, actionRotate,
-		"made key %d; nodes learn to accept it", state.Newest().Generation)
+		"generated key %d; waiting until all nodes accept it", state.Newest().Generation)
 	return nil
 }
 
@@ -183,17 +183,17 @@ func (r *tunnelKeyReconciler) update(ctx context.Context, cached *corev1.Secret,
 		delete(secret.Annotations, tunnelkey.AnnotationRotate)
 	}
 	if err := r.client.Update(ctx, secret); err != nil {
-		return fmt.Errorf("writing Secret %s: %w", TunnelKeySecret(), err)
+		return fmt.Errorf("write Secret %s: %w", TunnelKeySecret(), err)
 	}
-	log.FromContext(ctx).Info("The tunnel's key goes a step further", "phase", step.Next.Phase, "key", newest,
+	log.FromContext(ctx).Info("The rotation of the tunnel's key advanced", "phase", step.Next.Phase, "key", newest,
 		"sending", step.Next.Sending, "required", step.Next.Required, "left", step.Left)
 	switch {
 	case len(step.Left) > 0:
 		r.recorder.Eventf(secret, nil, corev1.EventTypeWarning, millracev1beta1.ReasonNotConfirmed, actionRotate,
-			"key %d: phase %s begins without %s", newest, step.Next.Phase, firstNames(step.Left))
+			"key %d: phase %s began without %s", newest, step.Next.Phase, firstNames(step.Left))
 	case newest != before.Newest().Generation:
 		r.recorder.Eventf(secret, nil, corev1.EventTypeNormal, millracev1beta1.ReasonKeyMade, actionRotate,
-			"made key %d; nodes learn to accept it", newest)
+			"generated key %d; waiting until all nodes accept it", newest)
 	case before.Phase != tunnelkey.Steady && step.Next.Phase == tunnelkey.Steady:
 		r.recorder.Eventf(secret, nil, corev1.EventTypeNormal, millracev1beta1.ReasonKeyInUse, actionRotate,
 			"all nodes send with key %d", newest)
@@ -215,7 +215,7 @@ func (r *tunnelKeyReconciler) tellInvalid(ctx context.Context, secret *corev1.Se
 		r.invalid = message
 		log.FromContext(ctx).Error(err, "The Secret with the tunnel's key cannot be read", "secret", TunnelKeySecret())
 		r.recorder.Eventf(secret, nil, corev1.EventTypeWarning, millracev1beta1.ReasonKeyInvalid, actionRotate,
-			"%v: nodes keep the keys that they have; delete the Secret to get a new key", err)
+			"%v: nodes keep their current keys; delete the Secret to generate a new key", err)
 	}
 }
 

@@ -71,15 +71,15 @@ func (r *tunnelKeyReconciler) lagMessage(state *tunnelkey.State) string {
 	until := state.Since.Add(r.settings.NodeTimeout).UTC().Format(time.RFC3339)
 	switch {
 	case !state.Required && state.Phase == tunnelkey.Publishing && state.Sending == 0:
-		return fmt.Sprintf("the agent has not reported that it accepts key %d: no node uses it before; is the agent as new as the operator?", newest)
+		return fmt.Sprintf("the agent has not confirmed that it accepts key %d, so no node sends with it yet: check that the agent has the operator's version", newest)
 	case !state.Required && state.Phase == tunnelkey.Steady:
-		return fmt.Sprintf("the agent has not reported that it sends with key %d: packets without a tag are accepted until it has", newest)
+		return fmt.Sprintf("the agent has not confirmed that it sends with key %d: packets without a tag are accepted until then", newest)
 	case state.Phase == tunnelkey.Publishing:
-		return fmt.Sprintf("the agent has not reported that it accepts key %d: the other nodes wait until %s, and send with it then", newest, until)
+		return fmt.Sprintf("the agent has not confirmed that it accepts key %d: the other nodes wait until %s, and then send with it", newest, until)
 	case state.Phase == tunnelkey.Switching:
-		return fmt.Sprintf("the agent has not reported that it sends with key %d: the other nodes wait until %s, and drop its packets then", newest, until)
+		return fmt.Sprintf("the agent has not confirmed that it sends with key %d: the other nodes wait until %s, and then drop its packets", newest, until)
 	}
-	return fmt.Sprintf("the agent has not reported that it sends with key %d: the other nodes drop its packets until it does", newest)
+	return fmt.Sprintf("the agent has not confirmed that it sends with key %d: the other nodes drop its packets until then", newest)
 }
 
 func (r *tunnelKeyReconciler) tellReport(
@@ -100,7 +100,7 @@ func (r *tunnelKeyReconciler) tellReport(
 	// The patch replaces all conditions, so the report must be current.
 	patch := client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})
 	if err := r.client.Status().Patch(ctx, report, patch); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("writing the status of LBNodeReport %s: %w", report.Name, err))
+		return client.IgnoreNotFound(fmt.Errorf("write the status of LBNodeReport %s: %w", report.Name, err))
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func (r *reconciler) conflicts(
 	nodes, vips := &corev1.NodeList{}, &millracev1beta1.VIPList{}
 	for _, list := range []client.ObjectList{nodes, vips} {
 		if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
-			return nil, fmt.Errorf("listing %T: %w", list, err)
+			return nil, fmt.Errorf("list %T: %w", list, err)
 		}
 	}
 	nodeLabels := make([]labels.Set, 0, len(nodes.Items))

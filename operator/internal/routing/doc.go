@@ -12,10 +12,10 @@ import (
 // Setup adds the controllers to a manager.
 func Setup(mgr ctrl.Manager) error {
 	if err := setupObjects(mgr); err != nil {
-		return fmt.Errorf("setting up the controller of LBPeers and VIPAdvertisements: %w", err)
+		return fmt.Errorf("set up the controller of LBPeers and VIPAdvertisements: %w", err)
 	}
 	if err := setupSessions(mgr); err != nil {
-		return fmt.Errorf("setting up the controller of BGP sessions: %w", err)
+		return fmt.Errorf("set up the controller of BGP sessions: %w", err)
 	}
 	return nil
 }

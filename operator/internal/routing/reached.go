@@ -48,7 +48,7 @@ func (r *reconciler) verdicts(ctx context.Context, peers []millracev1beta1.LBPee
 	reports, nodes := &millracev1beta1.LBNodeReportList{}, &millracev1beta1.LBNodeList{}
 	for _, list := range []client.ObjectList{reports, nodes} {
 		if err := r.client.List(ctx, list); err != nil {
-			return nil, fmt.Errorf("listing %T: %w", list, err)
+			return nil, fmt.Errorf("list %T: %w", list, err)
 		}
 	}
 	return canary.Judge(reports.Items, canary.IDs(nodes.Items)), nil
@@ -63,7 +63,7 @@ func setReached(peer *millracev1beta1.LBPeer, verdicts []canary.Verdict) {
 	condition := metav1.Condition{
 		Type: millracev1beta1.ConditionReachedThroughRouters, ObservedGeneration: peer.Generation,
 		Status: metav1.ConditionUnknown, Reason: millracev1beta1.ReasonNothingProved,
-		Message: "no node has a session with the router and has probed through it for long enough",
+		Message: "no node with a session has probed through the router for long enough",
 	}
 	for i := range verdicts {
 		verdict := &verdicts[i]

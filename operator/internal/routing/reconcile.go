@@ -43,7 +43,7 @@ func (r *reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 	advertisements := &millracev1beta1.VIPAdvertisementList{}
 	for _, list := range []client.ObjectList{pools, peers, advertisements} {
 		if err := r.client.List(ctx, list); err != nil {
-			return ctrl.Result{}, fmt.Errorf("listing %T: %w", list, err)
+			return ctrl.Result{}, fmt.Errorf("list %T: %w", list, err)
 		}
 	}
 	found := desired.Advertisements(advertisements.Items, pools.Items, peers.Items)

@@ -29,10 +29,10 @@ func (d Duplicate) Reason() string {
 // Message returns the condition message.
 func (d Duplicate) Message() string {
 	if d.Withheld {
-		return fmt.Sprintf("%s was in use before by host %s on the network of %s, so nodes there do not announce it until the host "+
-			"has left it: move the host, or put the address under reserved of the VIPPool and have another one",
+		return fmt.Sprintf("%s was already used by host %s on the network of %s, so nodes there do not announce it while the host "+
+			"uses it: change the host's address, or add it to spec.reserved of the VIPPool to get another one",
 			d.Address, d.Host, d.Network)
 	}
-	return fmt.Sprintf("host %s on the network of %s has taken %s: the VIP stays announced, but what that network sends to the "+
-		"address goes to the host: move the host", d.Host, d.Network, d.Address)
+	return fmt.Sprintf("host %s on the network of %s uses %s: the VIP remains announced, but packets from that network to the "+
+		"address may reach the host: change the host's address", d.Host, d.Network, d.Address)
 }

@@ -83,8 +83,8 @@ type Result struct {
 func Validate(subject Subject, inputs Inputs) Result {
 	j := &validator{subject: subject, inputs: inputs}
 	if subject.Contested {
-		j.problem(millracev1beta1.ReasonStatusContested, "another program overwrites the Service's status again and again, so "+
-			"Millrace writes it every 30 s only: stop that program for this Service; metadata.managedFields names it")
+		j.problem(millracev1beta1.ReasonStatusContested, "another controller repeatedly overwrites the Service's status, so "+
+			"Millrace writes it only every 30 s: stop that controller for this Service; metadata.managedFields names it")
 	}
 	j.checkHosts()
 	j.checkAdvertisements()
@@ -92,12 +92,12 @@ func Validate(subject Subject, inputs Inputs) Result {
 	j.checkConflicts()
 	j.checkPorts()
 	if subject.OverCapacity != "" {
-		j.problem(millracev1beta1.ReasonMapFull, "no room in the maps for all of the Service on %s: "+
-			"the LBNodeReport says which flag of the agent to raise", subject.OverCapacity)
+		j.problem(millracev1beta1.ReasonMapFull, "the maps are too full for the whole Service on %s: "+
+			"raise the agents' flag that the LBNodeReport names", subject.OverCapacity)
 	}
 	if subject.Foreign != "" {
-		j.problem(millracev1beta1.ReasonForeignAddress, "status.loadBalancer.ingress has %s, too, which no VIP of the Service has: "+
-			"stop the load balancer that gave it for this Service, then remove the entry", subject.Foreign)
+		j.problem(millracev1beta1.ReasonForeignAddress, "status.loadBalancer.ingress also has %s, which is not a VIP of the Service: "+
+			"stop the other load balancer for this Service, then remove the entry", subject.Foreign)
 	}
 	j.checkZones()
 	return j.result
@@ -170,14 +170,14 @@ func (j *validator) checkAnnounced(address Address) {
 	case first == nil:
 		j.problem(millracev1beta1.ReasonNotSelected, "no VIPAdvertisement selects %s, so no node announces it", address)
 	case unlinked != nil:
-		j.problem(millracev1beta1.ReasonNoLink, "no node that VIPAdvertisement %s selects has an uplink with the programs in a network "+
-			"that holds %s, so no node answers for it: give its pool addresses of the nodes' network, or name their interfaces in "+
+		j.problem(millracev1beta1.ReasonNoLink, "no node selected by VIPAdvertisement %s has an attached uplink in a network "+
+			"that contains %s, so no node answers for it: add addresses of the nodes' network to the pool, or list the interfaces in "+
 			"spec.l2.interfaces of the VIPAdvertisement", unlinked.Name, address)
 	case first.L2:
-		j.problem(millracev1beta1.ReasonNotAnnounced, "no node that VIPAdvertisement %s selects is ready, "+
+		j.problem(millracev1beta1.ReasonNotAnnounced, "no node selected by VIPAdvertisement %s is ready, "+
 			"so no node answers for %s", first.Name, address)
 	default:
-		j.problem(millracev1beta1.ReasonNotAnnounced, "no node that VIPAdvertisement %s selects has an established BGP session, "+
+		j.problem(millracev1beta1.ReasonNotAnnounced, "no node selected by VIPAdvertisement %s has an established BGP session, "+
 			"so no node announces %s", first.Name, address)
 	}
 }
@@ -202,14 +202,14 @@ func (j *validator) checkSources() {
 	for _, address := range j.subject.Addresses {
 		if !admits[address.Is4()] {
 			j.problem(millracev1beta1.ReasonInvalid,
-				"spec.loadBalancerSourceRanges: no prefix of the family of %s, so nobody is admitted to that address", address)
+				"spec.loadBalancerSourceRanges: no prefix has the family of %s, so that address rejects all clients", address)
 		}
 	}
 }
 
 func (j *validator) checkConflicts() {
 	for _, conflict := range j.subject.Conflicts {
-		j.problem(millracev1beta1.ReasonPortConflict, "port %s of %s is served for Service %s",
+		j.problem(millracev1beta1.ReasonPortConflict, "port %s of %s belongs to Service %s",
 			conflict.Port, conflict.Address, conflict.Owner)
 		j.refusePort(conflict.Address, conflict.Port, millracev1beta1.ReasonPortConflict)
 	}
@@ -238,11 +238,11 @@ func unserved(port *corev1.ServicePort) string {
 		return ""
 	case corev1.ProtocolSCTP:
 		if target := port.TargetPort.IntValue(); target != 0 && int32(target) != port.Port {
-			return fmt.Sprintf("targetPort: %d is not the port, %d: the checksum of SCTP forbids to change it", target, port.Port)
+			return fmt.Sprintf("targetPort: %d differs from port %d: ports of SCTP are not translated, because its checksum covers the whole packet", target, port.Port)
 		}
 		return ""
 	}
-	return fmt.Sprintf("protocol: %s is not supported, only TCP, UDP and SCTP are", port.Protocol)
+	return fmt.Sprintf("protocol: %s is not supported: must be TCP, UDP or SCTP", port.Protocol)
 }
 
 func (j *validator) checkZones() {
@@ -253,7 +253,7 @@ func (j *validator) checkZones() {
 	mode := j.subject.Service.Annotations[corev1.AnnotationTopologyMode]
 	if spec.TrafficDistribution != nil && *spec.TrafficDistribution != "" || mode == "Auto" || mode == "auto" {
 		j.result.Notes = append(j.result.Notes, fmt.Sprintf(
-			"spec.trafficDistribution is ignored: the nodes are in %d zones, at most %d are supported; clients get all endpoints in equal shares",
+			"spec.trafficDistribution is ignored: the nodes are in %d zones, at most %d are supported; all endpoints get equal shares of the clients",
 			j.inputs.Zones, MaxZones))
 	}
 }

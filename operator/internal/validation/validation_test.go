@@ -58,26 +58,26 @@ func TestJudge(t *testing.T) {
 			"NotSelected no VIPAdvertisement selects 2001:db8::1, so no node announces it",
 		}},
 		{name: "no session", selects: []millracev1beta1.VIPAdvertisementSpec{all}, silent: true, problems: []string{
-			"NotAnnounced no node that VIPAdvertisement all selects has an established BGP session, so no node announces 203.0.113.1",
-			"NotAnnounced no node that VIPAdvertisement all selects has an established BGP session, so no node announces 2001:db8::1",
+			"NotAnnounced no node selected by VIPAdvertisement all has an established BGP session, so no node announces 203.0.113.1",
+			"NotAnnounced no node selected by VIPAdvertisement all has an established BGP session, so no node announces 2001:db8::1",
 		}},
 		{name: "no node is ready to answer", selects: []millracev1beta1.VIPAdvertisementSpec{links}, silent: true,
 			networks: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}, problems: []string{
-				"NotAnnounced no node that VIPAdvertisement all selects is ready, so no node answers for 203.0.113.1",
-				"NotAnnounced no node that VIPAdvertisement all selects is ready, so no node answers for 2001:db8::1",
+				"NotAnnounced no node selected by VIPAdvertisement all is ready, so no node answers for 203.0.113.1",
+				"NotAnnounced no node selected by VIPAdvertisement all is ready, so no node answers for 2001:db8::1",
 			}},
 		{name: "no node has the network", selects: []millracev1beta1.VIPAdvertisementSpec{links},
 			networks: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("2001:db8:1::/64")}, problems: []string{
-				"NoLink no node that VIPAdvertisement all selects has an uplink with the programs in a network that holds 2001:db8::1, " +
-					"so no node answers for it: give its pool addresses of the nodes' network, or name their interfaces in " +
+				"NoLink no node selected by VIPAdvertisement all has an attached uplink in a network that contains 2001:db8::1, " +
+					"so no node answers for it: add addresses of the nodes' network to the pool, or list the interfaces in " +
 					"spec.l2.interfaces of the VIPAdvertisement",
 			}},
 		{name: "no node has the network, and routers are told", selects: []millracev1beta1.VIPAdvertisementSpec{links, all}},
 		{name: "another load balancer", selects: []millracev1beta1.VIPAdvertisementSpec{all}, foreign: "198.51.100.7", contested: true, problems: []string{
-			"StatusContested another program overwrites the Service's status again and again, so Millrace writes it every 30 s only: " +
-				"stop that program for this Service; metadata.managedFields names it",
-			"ForeignAddress status.loadBalancer.ingress has 198.51.100.7, too, which no VIP of the Service has: " +
-				"stop the load balancer that gave it for this Service, then remove the entry",
+			"StatusContested another controller repeatedly overwrites the Service's status, so Millrace writes it only every 30 s: " +
+				"stop that controller for this Service; metadata.managedFields names it",
+			"ForeignAddress status.loadBalancer.ingress also has 198.51.100.7, which is not a VIP of the Service: " +
+				"stop the other load balancer for this Service, then remove the entry",
 		}},
 		{name: "of one pool only", selects: []millracev1beta1.VIPAdvertisementSpec{{Pools: []string{"six"}}},
 			problems: []string{"NotSelected no VIPAdvertisement selects 203.0.113.1, so no node announces it"}},
@@ -90,28 +90,28 @@ func TestJudge(t *testing.T) {
 			services: []labels.Set{{"tier": "tin"}, {"tier": "gold"}}},
 		{name: "source ranges", selects: []millracev1beta1.VIPAdvertisementSpec{all},
 			spec: corev1.ServiceSpec{LoadBalancerSourceRanges: []string{"198.51.100.0/24", "nonsense"}}, problems: []string{
-				`Invalid spec.loadBalancerSourceRanges[1]: "nonsense" is not a prefix such as 198.51.100.0/24, so it admits nobody; the other prefixes stand`,
-				"Invalid spec.loadBalancerSourceRanges: no prefix of the family of 2001:db8::1, so nobody is admitted to that address",
+				`Invalid spec.loadBalancerSourceRanges[1]: "nonsense" is not a prefix such as 198.51.100.0/24, so it permits no client; the other prefixes apply`,
+				"Invalid spec.loadBalancerSourceRanges: no prefix has the family of 2001:db8::1, so that address rejects all clients",
 			}},
 		{name: "SCTP", selects: []millracev1beta1.VIPAdvertisementSpec{all}, spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{
 			{Port: 1, Protocol: sctp, TargetPort: intstr.FromInt32(1)}, {Port: 2, Protocol: sctp, TargetPort: intstr.FromString("named")},
 			{Port: 3, Protocol: sctp, TargetPort: intstr.FromInt32(4)}, {Port: 3, TargetPort: intstr.FromInt32(4)},
-		}}, problems: []string{"Unsupported spec.ports[2].targetPort: 4 is not the port, 3: the checksum of SCTP forbids to change it"},
+		}}, problems: []string{"Unsupported spec.ports[2].targetPort: 4 differs from port 3: ports of SCTP are not translated, because its checksum covers the whole packet"},
 			ports: []string{"203.0.113.1 3/SCTP Unsupported", "2001:db8::1 3/SCTP Unsupported"}},
 		{name: "another protocol", selects: []millracev1beta1.VIPAdvertisementSpec{all},
 			spec:     corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 5, Protocol: "QUIC"}}},
-			problems: []string{"Unsupported spec.ports[0].protocol: QUIC is not supported, only TCP, UDP and SCTP are"},
+			problems: []string{"Unsupported spec.ports[0].protocol: QUIC is not supported: must be TCP, UDP or SCTP"},
 			ports:    []string{"203.0.113.1 5/QUIC Unsupported", "2001:db8::1 5/QUIC Unsupported"}},
 		{name: "a port of another Service", selects: []millracev1beta1.VIPAdvertisementSpec{all},
 			conflicts: []ipam.Conflict{{Address: v6, Port: ipam.Port{Number: 53, Protocol: "UDP"}, Owner: ipam.Owner{Namespace: "shop", Name: "dns"}}},
-			problems:  []string{"PortConflict port 53/UDP of 2001:db8::1 is served for Service shop/dns"},
+			problems:  []string{"PortConflict port 53/UDP of 2001:db8::1 belongs to Service shop/dns"},
 			ports:     []string{"2001:db8::1 53/UDP PortConflict"}},
 		{name: "no room", selects: []millracev1beta1.VIPAdvertisementSpec{all}, overCapacity: "node1 and others", problems: []string{
-			"MapFull no room in the maps for all of the Service on node1 and others: the LBNodeReport says which flag of the agent to raise",
+			"MapFull the maps are too full for the whole Service on node1 and others: raise the agents' flag that the LBNodeReport names",
 		}},
 		{name: "too many zones", selects: []millracev1beta1.VIPAdvertisementSpec{all}, zones: MaxZones + 1,
 			spec: corev1.ServiceSpec{TrafficDistribution: &prefer}, notes: []string{
-				"spec.trafficDistribution is ignored: the nodes are in 8 zones, at most 7 are supported; clients get all endpoints in equal shares",
+				"spec.trafficDistribution is ignored: the nodes are in 8 zones, at most 7 are supported; all endpoints get equal shares of the clients",
 			}},
 		{name: "too many zones, under policy Local", selects: []millracev1beta1.VIPAdvertisementSpec{all}, zones: MaxZones + 1,
 			spec: corev1.ServiceSpec{TrafficDistribution: &prefer, ExternalTrafficPolicy: "Local"}},

@@ -28,7 +28,7 @@ type configuration struct {
 func readConfigurations(ctx context.Context, reader client.Reader) ([]configuration, error) {
 	validating := &admissionregistrationv1.ValidatingWebhookConfiguration{}
 	if err := reader.Get(ctx, client.ObjectKey{Name: warningsName}, validating); client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("reading the ValidatingWebhookConfiguration %s: %w", warningsName, err)
+		return nil, fmt.Errorf("read the ValidatingWebhookConfiguration %s: %w", warningsName, err)
 	}
 	warnings := configuration{object: validating, kind: "ValidatingWebhookConfiguration", name: warningsName}
 	for i := range validating.Webhooks {
@@ -36,7 +36,7 @@ func readConfigurations(ctx context.Context, reader client.Reader) ([]configurat
 	}
 	mutating := &admissionregistrationv1.MutatingWebhookConfiguration{}
 	if err := reader.Get(ctx, client.ObjectKey{Name: defaultsName}, mutating); client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("reading the MutatingWebhookConfiguration %s: %w", defaultsName, err)
+		return nil, fmt.Errorf("read the MutatingWebhookConfiguration %s: %w", defaultsName, err)
 	}
 	defaults := configuration{object: mutating, kind: "MutatingWebhookConfiguration", name: defaultsName}
 	for i := range mutating.Webhooks {

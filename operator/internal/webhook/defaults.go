@@ -29,7 +29,7 @@ func (h *handler) fillIn(ctx context.Context, request admission.Request) admissi
 		response.PatchType = &of
 	}
 	if err != nil {
-		h.logger.Error(err, "no defaults", "namespace", request.Namespace, "name", request.Name)
+		h.logger.Error(err, "Failed to compute defaults", "namespace", request.Namespace, "name", request.Name)
 		return admission.Allowed("")
 	}
 	return response.WithWarnings(warnings...)

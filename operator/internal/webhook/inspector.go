@@ -69,10 +69,10 @@ func newInspector(mgr ctrl.Manager, options Options) (*inspector, error) {
 func newGauges() (expiry, trusted prometheus.Gauge) {
 	return prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "millrace_webhook_certificate_expiry_timestamp_seconds",
-			Help: "When the certificate of the webhook ends that this replica serves; 0: it has none.",
+			Help: "Expiry time of the webhook certificate that this replica serves, in seconds since the epoch; 0: no certificate.",
 		}), prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "millrace_webhook_certificate_trusted",
-			Help: "Whether the API server is to trust the certificate that this replica serves: 1 or 0.",
+			Help: "1 if the API server trusts the webhook certificate that this replica serves, otherwise 0.",
 		})
 }
 
@@ -86,7 +86,7 @@ func (i *inspector) look(ctx context.Context) {
 	if err != nil {
 		i.expiry.Set(0)
 		if !errors.Is(err, fs.ErrNotExist) || time.Since(i.started) > mountTime {
-			i.tell(ctx, problem{reasonMissing, fmt.Sprintf("reading the certificate of the webhook: %v", err)})
+			i.tell(ctx, problem{reasonMissing, fmt.Sprintf("the webhook certificate cannot be read: %v", err)})
 		}
 		return
 	}
@@ -94,7 +94,7 @@ func (i *inspector) look(ctx context.Context) {
 	configurations, err := readConfigurations(ctx, i.live)
 	if err != nil {
 		if ctx.Err() == nil {
-			i.logger.Error(err, "whether the API server trusts the certificate is asked again", "after", lookEvery.String())
+			i.logger.Error(err, "Failed to read the webhook configurations; retrying", "after", lookEvery.String())
 		}
 		return
 	}
@@ -112,7 +112,7 @@ func findProblem(now time.Time, pair *tls.Certificate, configurations []configur
 			if errors.Is(err, certificate.ErrExpired) {
 				reason = reasonExpired
 			}
-			return problem{reason, fmt.Sprintf("the API server does not trust the certificate of the webhook by caBundle of the %s %s: %v",
+			return problem{reason, fmt.Sprintf("the webhook certificate cannot be verified by caBundle of the %s %s: %v",
 				configuration.kind, configuration.name, err)}
 		}
 	}
@@ -131,12 +131,12 @@ func (i *inspector) tell(ctx context.Context, found problem) {
 	i.told = found
 	replica, _ := os.Hostname()
 	if none {
-		i.logger.Info("the API server trusts the certificate of the webhook")
-		i.teller.event(ctx, corev1.EventTypeNormal, reasonTrusted, "Inspect", replica+": the API server trusts the certificate of the webhook")
+		i.logger.Info("The API server trusts the webhook certificate")
+		i.teller.event(ctx, corev1.EventTypeNormal, reasonTrusted, "Inspect", replica+": the API server trusts the webhook certificate")
 		return
 	}
-	i.logger.Info("there are no warnings", "reason", found.reason, "message", found.message)
-	i.teller.event(ctx, corev1.EventTypeWarning, found.reason, "Inspect", replica+": there are no warnings: "+found.message)
+	i.logger.Info("The API server shows no warnings", "reason", found.reason, "message", found.message)
+	i.teller.event(ctx, corev1.EventTypeWarning, found.reason, "Inspect", replica+": the API server shows no warnings: "+found.message)
 }
 
 type teller struct {

@@ -41,7 +41,7 @@ func KeepCertificate(mgr ctrl.Manager, namespace string) error {
 func (k *keeper) Start(ctx context.Context) error {
 	every(ctx, func() {
 		if err := k.keep(ctx); err != nil && ctx.Err() == nil {
-			k.logger.Error(err, "the certificate of the webhook is tried again", "after", lookEvery.String())
+			k.logger.Error(err, "Failed to renew the webhook certificate; retrying", "after", lookEvery.String())
 		}
 	})
 	return nil
@@ -83,11 +83,11 @@ func (k *keeper) keep(ctx context.Context) error {
 			continue
 		}
 		if err := k.client.Update(ctx, configuration.object); err != nil {
-			return fmt.Errorf("writing caBundle of the %s %s: %w", configuration.kind, configuration.name, err)
+			return fmt.Errorf("write caBundle of the %s %s: %w", configuration.kind, configuration.name, err)
 		}
 		// A replica that was stopped between its two writes leaves the same state, which is reported, too.
 		if foreign && !renewed {
-			message := fmt.Sprintf("caBundle of the %s %s was not that of the operator's certificate: it is again",
+			message := fmt.Sprintf("restored caBundle of the %s %s, which did not match the operator's certificate",
 				configuration.kind, configuration.name)
 			k.logger.Info(message)
 			k.teller.event(ctx, corev1.EventTypeWarning, reasonRestored, "Restore", message)
@@ -101,7 +101,7 @@ func (k *keeper) keepSecret(ctx context.Context) (data map[string][]byte, renewe
 	err = k.live.Get(ctx, client.ObjectKey{Namespace: k.namespace, Name: serviceName}, secret)
 	absent := apierrors.IsNotFound(err)
 	if err != nil && !absent {
-		return nil, false, fmt.Errorf("reading the Secret %s: %w", serviceName, err)
+		return nil, false, fmt.Errorf("read the Secret %s: %w", serviceName, err)
 	}
 	data, changed, err := certificate.Renew(time.Now(), hostOf(serviceName, k.namespace), secret.Data)
 	if err != nil || !changed {
@@ -116,8 +116,8 @@ func (k *keeper) keepSecret(ctx context.Context) (data map[string][]byte, renewe
 		err = k.client.Update(ctx, secret)
 	}
 	if err != nil {
-		return nil, false, fmt.Errorf("writing the Secret %s: %w", serviceName, err)
+		return nil, false, fmt.Errorf("write the Secret %s: %w", serviceName, err)
 	}
-	k.logger.Info("the certificate of the webhook was made or renewed", "secret", serviceName)
+	k.logger.Info("Renewed the webhook certificate", "secret", serviceName)
 	return data, true, nil
 }

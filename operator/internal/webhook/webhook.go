@@ -82,13 +82,13 @@ func Setup(mgr ctrl.Manager, options Options) error {
 	// On replicas that do not lead, the caches would be empty at the first request.
 	filled := manager.RunnableFunc(func(ctx context.Context) error {
 		if _, err := h.state(ctx); err != nil {
-			h.logger.Error(err, "warnings begin later")
+			h.logger.Error(err, "Failed to fill the caches; the first requests may get no warnings")
 		}
 		return nil
 	})
 	inspector, err := newInspector(mgr, options)
 	if err != nil {
-		return fmt.Errorf("registering the metrics of the webhook: %w", err)
+		return fmt.Errorf("register the metrics of the webhook: %w", err)
 	}
 	return errors.Join(managed.Add(mgr, managed.Server{
 		Name: "webhook", Address: options.Address, Limits: connections,
@@ -117,7 +117,7 @@ func (h *handler) Handle(ctx context.Context, request admission.Request) admissi
 	warnings, err := h.warnings(ctx, request)
 	if err != nil {
 		// The request is accepted, as without the webhook.
-		h.logger.Error(err, "no warnings", "kind", request.Kind.Kind, "namespace", request.Namespace, "name", request.Name)
+		h.logger.Error(err, "Failed to compute warnings", "kind", request.Kind.Kind, "namespace", request.Namespace, "name", request.Name)
 	}
 	return admission.Allowed("").WithWarnings(warnings...)
 }
@@ -188,7 +188,7 @@ func (h *handler) namespaces(ctx context.Context) (map[string]labels.Set, error)
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NamespaceList"))
 	if err := h.reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("listing Namespaces: %w", err)
+		return nil, fmt.Errorf("list Namespaces: %w", err)
 	}
 	found := make(map[string]labels.Set, len(list.Items))
 	for i := range list.Items {
@@ -251,12 +251,12 @@ func (h *handler) ofService(ctx context.Context, request admission.Request) ([]s
 func (h *handler) services(request admission.Request) (service, before *corev1.Service, err error) {
 	service = &corev1.Service{}
 	if err := h.decoder.Decode(request, service); err != nil {
-		return nil, nil, fmt.Errorf("reading the Service: %w", err)
+		return nil, nil, fmt.Errorf("decode the Service: %w", err)
 	}
 	if request.Operation == admissionv1.Update {
 		before = &corev1.Service{}
 		if err := h.decoder.DecodeRaw(request.OldObject, before); err != nil {
-			return nil, nil, fmt.Errorf("reading the Service as it was: %w", err)
+			return nil, nil, fmt.Errorf("decode the old Service: %w", err)
 		}
 	}
 	return service, before, nil
@@ -266,7 +266,7 @@ func (h *handler) around(ctx context.Context, name string) (labels.Set, *review.
 	namespace := &metav1.PartialObjectMetadata{}
 	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
 	if err := h.reader.Get(ctx, client.ObjectKey{Name: name}, namespace); err != nil {
-		return nil, nil, fmt.Errorf("reading Namespace %s: %w", name, err)
+		return nil, nil, fmt.Errorf("read Namespace %s: %w", name, err)
 	}
 	state, err := h.state(ctx)
 	return namespace.Labels, state, err
@@ -283,7 +283,7 @@ func (h *handler) state(ctx context.Context) (*review.State, error) {
 	nodes, reports := &corev1.NodeList{}, &millracev1beta1.LBNodeReportList{}
 	for _, list := range []client.ObjectList{pools, vips, peers, advertisements, nodes, reports} {
 		if err := h.reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
-			return nil, fmt.Errorf("listing %T: %w", list, err)
+			return nil, fmt.Errorf("list %T: %w", list, err)
 		}
 	}
 	state := &review.State{Reading: h.reading, Pools: pools.Items, VIPs: vips.Items, Peers: peers.Items, Advertisements: advertisements.Items}
@@ -303,17 +303,17 @@ func (h *handler) serviceNetworks(ctx context.Context) ([]desired.Occupied, erro
 	case meta.IsNoMatchError(err):
 		services := &corev1.ServiceList{}
 		if err := h.reader.List(ctx, services, client.UnsafeDisableDeepCopy); err != nil {
-			return nil, fmt.Errorf("listing Services: %w", err)
+			return nil, fmt.Errorf("list Services: %w", err)
 		}
 		for i := range services.Items {
 			occupied = append(occupied, desired.OccupiedByService(&services.Items[i])...)
 		}
 	case err != nil:
-		return nil, fmt.Errorf("asking the API server for ServiceCIDRs: %w", err)
+		return nil, fmt.Errorf("discover ServiceCIDRs: %w", err)
 	default:
 		networks := &networkingv1.ServiceCIDRList{}
 		if err := h.reader.List(ctx, networks, client.UnsafeDisableDeepCopy); err != nil {
-			return nil, fmt.Errorf("listing ServiceCIDRs: %w", err)
+			return nil, fmt.Errorf("list ServiceCIDRs: %w", err)
 		}
 		for i := range networks.Items {
 			occupied = append(occupied, desired.OccupiedByServiceCIDR(&networks.Items[i])...)

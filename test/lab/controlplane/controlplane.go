@@ -66,7 +66,7 @@ func Start(t *testing.T, root string, users ...string) *Server {
 	t.Helper()
 	s := &Server{dir: t.TempDir(), root: root, users: users}
 	if err := s.start(t); err != nil {
-		t.Fatalf("starting the control plane: %v", err)
+		t.Fatalf("start the control plane: %v", err)
 	}
 	return s
 }
@@ -128,7 +128,7 @@ func listenOnFree() (net.Listener, error) {
 			return listener, nil
 		}
 	}
-	return nil, fmt.Errorf("finding a free port: %w", err)
+	return nil, fmt.Errorf("find a free port: %w", err)
 }
 
 func portOf(listener net.Listener) int { return listener.Addr().(*net.TCPAddr).Port }
@@ -141,18 +141,18 @@ func (s *Server) writeFiles() error {
 		tokens += fmt.Sprintf("%s,%s,%s\n", user, user, user)
 	}
 	if err := os.WriteFile(s.file("tokens.csv"), []byte(tokens), 0o600); err != nil {
-		return fmt.Errorf("writing tokens: %w", err)
+		return fmt.Errorf("write tokens: %w", err)
 	}
 	if err := os.WriteFile(s.file("audit-policy.yaml"), []byte(auditPolicy), 0o600); err != nil {
-		return fmt.Errorf("writing the audit policy: %w", err)
+		return fmt.Errorf("write the audit policy: %w", err)
 	}
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
-		return fmt.Errorf("making the key of service accounts: %w", err)
+		return fmt.Errorf("make the key of service accounts: %w", err)
 	}
 	block := &pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}
 	if err := os.WriteFile(s.file("service-accounts.key"), pem.EncodeToMemory(block), 0o600); err != nil {
-		return fmt.Errorf("writing the key of service accounts: %w", err)
+		return fmt.Errorf("write the key of service accounts: %w", err)
 	}
 	authority, err := pki.NewAuthority(s.file(frontProxy))
 	if err != nil {
@@ -200,7 +200,7 @@ func (s *Server) Resume() error { return s.apiServer.Signal(syscall.SIGCONT) }
 // objects.
 func (s *Server) Kill() error {
 	if err := s.apiServer.Kill(); err != nil {
-		return fmt.Errorf("ending kube-apiserver: %w", err)
+		return fmt.Errorf("end kube-apiserver: %w", err)
 	}
 	if end := <-s.exited; end == nil {
 		return errors.New("kube-apiserver ended without saying so")
@@ -221,7 +221,7 @@ func (s *Server) Restart(t *testing.T) error {
 func (s *Server) run(t *testing.T, name string, arguments ...string) (*os.Process, <-chan error, error) {
 	output, err := os.Create(s.file(name + ".log"))
 	if err != nil {
-		return nil, nil, fmt.Errorf("creating the log of %s: %w", name, err)
+		return nil, nil, fmt.Errorf("create the log of %s: %w", name, err)
 	}
 	command := exec.Command(s.program, append([]string{name}, arguments...)...)
 	command.Stdout, command.Stderr = output, output
@@ -242,7 +242,7 @@ func (s *Server) run(t *testing.T, name string, arguments ...string) (*os.Proces
 		}
 	}()
 	if err := <-started; err != nil {
-		return nil, nil, fmt.Errorf("starting %s: %w", name, err)
+		return nil, nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	t.Cleanup(func() {
 		_ = command.Process.Kill()
@@ -326,11 +326,11 @@ func (s *Server) WriteKubeconfig(user string) (string, error) {
 	// Atomic replacement, because other programs may read the previous file.
 	directory, err := os.MkdirTemp(s.dir, "kubeconfig")
 	if err != nil {
-		return "", fmt.Errorf("writing the kubeconfig of %s: %w", user, err)
+		return "", fmt.Errorf("write the kubeconfig of %s: %w", user, err)
 	}
 	next, file := filepath.Join(directory, "next"), s.file(user+".kubeconfig")
 	if err := errors.Join(clientcmd.WriteToFile(configuration, next), os.Rename(next, file), os.Remove(directory)); err != nil {
-		return "", fmt.Errorf("writing the kubeconfig of %s: %w", user, err)
+		return "", fmt.Errorf("write the kubeconfig of %s: %w", user, err)
 	}
 	return file, nil
 }
@@ -363,7 +363,7 @@ func (s *Server) KubectlProgram(directory string) (string, error) {
 	program := filepath.Join(directory, "kubectl")
 	text := fmt.Sprintf("#!/bin/sh\nexec '%s' kubectl '--kubeconfig=%s' \"$@\"\n", s.program, kubeconfig)
 	if err := os.WriteFile(program, []byte(text), 0o700); err != nil {
-		return "", fmt.Errorf("writing kubectl: %w", err)
+		return "", fmt.Errorf("write kubectl: %w", err)
 	}
 	return program, nil
 }
@@ -392,7 +392,7 @@ type Write struct {
 func (s *Server) Writes() ([]Write, error) {
 	file, err := os.Open(s.file("audit.log"))
 	if err != nil {
-		return nil, fmt.Errorf("reading the audit log: %w", err)
+		return nil, fmt.Errorf("read the audit log: %w", err)
 	}
 	defer file.Close()
 	var writes []Write
@@ -403,7 +403,7 @@ func (s *Server) Writes() ([]Write, error) {
 			return writes, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("reading the audit log: %w", err)
+			return nil, fmt.Errorf("read the audit log: %w", err)
 		}
 		write := Write{User: event.User.Username, Verb: event.Verb}
 		if event.ResponseStatus != nil {

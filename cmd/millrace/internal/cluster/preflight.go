@@ -144,7 +144,7 @@ func readPullSecrets(ctx context.Context, clients kubernetes.Interface, names []
 	for i, name := range names {
 		found, err := clients.CoreV1().Secrets(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
 		if err != nil {
-			return nil, fmt.Errorf("reading the pull Secret %s: %w", name, err)
+			return nil, fmt.Errorf("read the pull Secret %s: %w", name, err)
 		}
 		if found.Type != corev1.SecretTypeDockerConfigJson && found.Type != corev1.SecretTypeDockercfg {
 			return nil, fmt.Errorf("the pull Secret %s has type %s, want %s: "+
@@ -247,7 +247,7 @@ func (t *Trial) Remove(ctx context.Context) error {
 		})
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("deleting the namespace of the checks: %w; run `kubectl delete namespace %s`", err, t.namespace)
+		return fmt.Errorf("delete the namespace of the checks: %w; run `kubectl delete namespace %s`", err, t.namespace)
 	}
 	return nil
 }

@@ -66,7 +66,7 @@ func (m *Mover) orElse(ctx context.Context, node string, step, undo func(context
 	}
 	m.Tell(fmt.Sprintf("%s: moving back: %v", node, failed))
 	if err := undo(context.WithoutCancel(ctx), node); err != nil {
-		return errors.Join(failed, fmt.Errorf("moving back failed, too, and node %s may announce no VIP: %w", node, err))
+		return errors.Join(failed, fmt.Errorf("move node %s back: it may announce no VIP: %w", node, err))
 	}
 	return fmt.Errorf("%w: %w", ErrMovedBack, failed)
 }
@@ -129,11 +129,11 @@ func (m *Mover) await(ctx context.Context, node string, condition func(context.C
 			last, failed = waitsFor, ""
 		case ctx.Err() == nil:
 			// The error may be caused by the expired context.
-			failed = "; lately: " + err.Error()
+			failed = "; last error: " + err.Error()
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("node %s, after %s: %s%s: %w", node, m.Patience, last, failed, context.Cause(ctx))
+			return fmt.Errorf("node %s: no success within %s: %s%s: %w", node, m.Patience, last, failed, context.Cause(ctx))
 		case <-ticker.C:
 		}
 	}

@@ -115,7 +115,7 @@ func (r *Reader) Read(source string, from io.Reader) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("reading %s: %w", source, err)
+			return fmt.Errorf("read %s: %w", source, err)
 		}
 		if err := r.document(source, document); err != nil {
 			r.refuse(source, desired.Object{Kind: "Document", Name: strconv.Itoa(number)}, err.Error())

@@ -65,7 +65,7 @@ func (c *converter) pool(from *addressPool) {
 	}
 	if from.Spec.AvoidBuggyIPs {
 		to.Spec.Avoid = []millracev1beta1.AvoidedAddress{millracev1beta1.AvoidNetwork, millracev1beta1.AvoidBroadcast}
-		note("avoidBuggyIPs excludes all addresses that end with .0 or .255, avoid the first and last of each network: " +
+		note("avoidBuggyIPs excludes all addresses that end with .0 or .255, but avoid the first and last address of each network: " +
 			"add others to reserved")
 	}
 	if allocation := from.Spec.ServiceAllocation; allocation != nil {

@@ -186,7 +186,7 @@ func (b *builder) addVIP(row *Service, vip *report.VIP, service report.Service) 
 	}
 	known, is := b.announced[vip.Address]
 	if row.Level == Good && (!is || known.stale) {
-		row.Level, row.Note = Unknown, "it is unknown whether a node announces "+vip.Address+" is not known"
+		row.Level, row.Note = Unknown, "it is unknown whether a node announces "+vip.Address
 	}
 	if !is {
 		return

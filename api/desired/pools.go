@@ -18,7 +18,7 @@ import (
 // Pool is a valid VIPPool.
 type Pool struct {
 	Name string
-	// Priority orders pools: the highest is tried first, then by name.
+	// Priority orders pools: the highest is tried first, then selective ones, then by name.
 	Priority int32
 	// AutoAssign is false if Services must request the pool.
 	AutoAssign bool
@@ -142,6 +142,9 @@ func (p Pool) Quota(namespace labels.Set) (most int, limited bool) {
 func (p Pool) Selects(namespace, service labels.Set) bool {
 	return p.namespaces.Matches(namespace) && p.services.Matches(service)
 }
+
+// Selective reports whether the pool is for selected namespaces.
+func (p Pool) Selective() bool { return !p.namespaces.Empty() }
 
 // IsSameFor reports whether the pool treats two sets of labels of a namespace equally.
 func (p Pool) IsSameFor(a, b labels.Set) bool {

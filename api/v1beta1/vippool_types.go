@@ -75,8 +75,8 @@ type VIPPoolSpec struct {
 	// +optional
 	ServiceSelector *metav1.LabelSelector `json:"serviceSelector,omitempty"`
 
-	// Priority specifies the order of pools that match the same Service: the highest is tried first, then
-	// by name.
+	// Priority specifies the order of pools that match the same Service: the highest is tried first. Of equal
+	// ones, those with a namespaceSelector precede the others, then by name.
 	//
 	// +optional
 	// +kubebuilder:default=0

@@ -15,6 +15,7 @@ func Pools(pools []desired.Pool) []ipam.Pool {
 		converted = append(converted, ipam.Pool{
 			Name:        pool.Name,
 			Priority:    pool.Priority,
+			Selective:   pool.Selective(),
 			AutoAssign:  pool.AutoAssign,
 			Addresses:   ipam.NewAddresses(pool.Addresses),
 			SharedByAll: pool.SharedByAll,

@@ -117,15 +117,20 @@ func (p *planner) candidates() []Pool {
 		}
 	}
 	slices.SortFunc(candidates, func(a, b Pool) int {
-		if inA, inB := p.serves(a.Name), p.serves(b.Name); inA != inB {
-			if inA {
-				return -1
-			}
-			return 1
-		}
-		return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(trueFirst(p.serves(a.Name), p.serves(b.Name)), cmp.Compare(b.Priority, a.Priority),
+			trueFirst(a.Selective, b.Selective), cmp.Compare(a.Name, b.Name))
 	})
 	return candidates
+}
+
+func trueFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
 }
 
 func (p *planner) serves(pool string) bool {

@@ -11,8 +11,10 @@ import (
 // A Pool is a valid pool. The addresses of pools never overlap.
 type Pool struct {
 	Name string
-	// Priority orders pools, highest first, then by name.
+	// Priority orders pools, highest first. Of equal ones, pools of selected namespaces precede others, then by name.
 	Priority int32
+	// Selective is true if the pool is for selected namespaces.
+	Selective bool
 	// AutoAssign is false if Services must request the pool.
 	AutoAssign bool
 	Addresses  Addresses

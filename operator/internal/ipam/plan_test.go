@@ -110,6 +110,14 @@ var newAddresses = []planCase{
 		request: Request{Families: single, RequireAll: true}, addresses: []string{"203.0.113.1"}, create: []string{"203.0.113.1"},
 	},
 	{
+		name: "the pool of selected namespaces at equal priority",
+		pools: []Pool{poolA, {
+			Name: "z-selected", AutoAssign: true, Selective: true, Addresses: setOf(rangeOf("192.0.2.1", "192.0.2.1")),
+		}},
+		request:   Request{Families: single, RequireAll: true, Eligible: []string{"a", "z-selected"}},
+		addresses: []string{"192.0.2.1"}, create: []string{"192.0.2.1"},
+	},
+	{
 		name:    "one pool for both families",
 		request: Request{Families: dual, RequireAll: true}, addresses: []string{"198.51.100.1", "2001:db8:1::1"},
 		create: []string{"198.51.100.1", "2001:db8:1::1"},

@@ -114,7 +114,7 @@ func nodeTable(nodes []report.Node, format Format) *table {
 			established, announced = unknown, unknown
 		}
 		row := []string{
-			node.Name, node.Ready, node.Agent,
+			node.Name, readiness(&node), node.Agent,
 			fmt.Sprintf("%s/%d", established, len(node.Sessions)),
 			fmt.Sprintf("%s/%d", announced, node.Programmed),
 			interfaces(node.Interfaces), orNone(node.Version),
@@ -125,6 +125,14 @@ func nodeTable(nodes []report.Node, format Format) *table {
 		t.rows = append(t.rows, row)
 	}
 	return t
+}
+
+// readiness is the condition Ready with the reason why the node withdraws its routes.
+func readiness(node *report.Node) string {
+	if node.Departure == "" {
+		return node.Ready
+	}
+	return node.Ready + "," + node.Departure
 }
 
 func interfaces(list []report.Interface) string {
@@ -198,8 +206,11 @@ func listLines(items []string, width int) []string {
 }
 
 func summary(view *report.View) string {
-	ready, established, sessions, unsure, announced, inUse := 0, 0, 0, 0, 0, 0
+	ready, departing, established, sessions, unsure, announced, inUse := 0, 0, 0, 0, 0, 0, 0
 	for _, node := range view.Nodes {
+		if node.Departure != "" {
+			departing++
+		}
 		if node.Ready == "True" && node.Agent == report.AgentReady {
 			ready++
 		}
@@ -225,8 +236,11 @@ func summary(view *report.View) string {
 	if view.Answered == 0 {
 		vips = fmt.Sprintf("%s in use", count(inUse, "VIP"))
 	}
-	text := fmt.Sprintf("%s, %d of %d nodes ready, %d of %d BGP sessions established",
-		vips, ready, len(view.Nodes), established, sessions)
+	nodes := fmt.Sprintf("%d of %d nodes ready", ready, len(view.Nodes))
+	if departing > 0 {
+		nodes += fmt.Sprintf(" (%d drained)", departing)
+	}
+	text := fmt.Sprintf("%s, %s, %d of %d BGP sessions established", vips, nodes, established, sessions)
 	if unsure > 0 {
 		text += fmt.Sprintf(" (%d unknown)", unsure)
 	}

@@ -199,6 +199,7 @@ func (l *lookup) node(node nodeObjects) Node {
 		Addresses:  node.lbNode.Spec.Addresses,
 		Zone:       node.lbNode.Spec.Zone,
 		Ready:      "Unknown",
+		Departure:  string(node.lbNode.Spec.Departure),
 		Agent:      agentState(l.agents[node.name()]),
 		Version:    status.Version,
 		Programmed: int(status.VIPs.Programmed),

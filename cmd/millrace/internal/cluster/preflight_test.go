@@ -43,7 +43,7 @@ func TestPullSecrets(t *testing.T) {
 	if names[0] == names[1] || strings.Join(names, " ") != strings.Join(pulled, " ") {
 		t.Errorf("the Secrets are %q, and pods pull by %q", names, pulled)
 	}
-	for namespace, want := range map[string]string{"opaque": "has type Opaque", "none": "reading the pull Secret none/registry"} {
+	for namespace, want := range map[string]string{"opaque": "has type Opaque", "none": "read the pull Secret none/registry"} {
 		if _, err := readPullSecrets(t.Context(), clients, []types.NamespacedName{name(namespace)}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", namespace, err, want)
 		}

@@ -119,13 +119,13 @@ func lockDataplane(ctx context.Context, pinRoot string, logger logr.Logger) (io.
 	limited, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
 	lock, err := dataplane.Lock(limited, pinRoot, func() {
-		logger.Info("Another agent of this node has the data plane: waiting for its end", "pins", pinRoot, "timeout", lockTimeout)
+		logger.Info("Waiting for another agent of this node to release the data plane", "pins", pinRoot, "timeout", lockTimeout)
 	})
 	switch {
 	case errors.Is(err, dataplane.ErrLocked) && ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	case errors.Is(err, dataplane.ErrLocked):
-		return nil, fmt.Errorf("%w, and did not end in %s; is Millrace installed twice, or does a container of a deleted pod still run?",
+		return nil, fmt.Errorf("%w and did not exit within %s; is Millrace installed twice, or does a container of a deleted pod still run?",
 			err, lockTimeout)
 	default:
 		return lock, preflight.ExplainPermission(err)

@@ -45,13 +45,13 @@ func CheckClean(pinRoot string) error {
 	case err != nil:
 		return fmt.Errorf("look for maps of the data plane at %s: %w", pinRoot, err)
 	}
-	return fmt.Errorf("maps of the data plane are still pinned at %s: run cleanup, after the agent has ended", pinRoot)
+	return fmt.Errorf("maps of the data plane are still pinned at %s: run cleanup after the agent has exited", pinRoot)
 }
 
 func checkTable() error {
 	left, err := natexempt.Exists()
 	if left {
-		err = fmt.Errorf("the table %s is still in nftables: run cleanup, after the agent has ended", natexempt.Table)
+		err = fmt.Errorf("the table %s is still in nftables: run cleanup after the agent has exited", natexempt.Table)
 	}
 	return err
 }
@@ -59,7 +59,7 @@ func checkTable() error {
 func checkNeighbours() error {
 	kept, err := netdev.ManagedNeighbours()
 	if len(kept) > 0 {
-		err = fmt.Errorf("the kernel still keeps %d neighbours resolved, such as %s: run cleanup, after the agent has ended",
+		err = fmt.Errorf("the kernel still keeps %d neighbours resolved, such as %s: run cleanup after the agent has exited",
 			len(kept), kept[0].Address)
 	}
 	return err

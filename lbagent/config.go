@@ -137,7 +137,7 @@ func DefaultConfig() Config {
 func (c *Config) validate() error {
 	var errs []error
 	if c.NodeName == "" {
-		errs = append(errs, errors.New("no node name: set --node-name or the variable NODE_NAME"))
+		errs = append(errs, errors.New("no node name: set --node-name or the environment variable NODE_NAME"))
 	}
 	if err := netdev.CheckPatterns(c.Uplinks); err != nil {
 		errs = append(errs, fmt.Errorf("--uplinks: %w", err))

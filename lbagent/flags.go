@@ -24,25 +24,25 @@ type size struct {
 }
 
 var sizes = []size{
-	{"max-frontends", func(c *Config) *int { return &c.MaxFrontends }, 1, forwarding.Frontends, "ports of VIPs that fit"},
+	{"max-frontends", func(c *Config) *int { return &c.MaxFrontends }, 1, forwarding.Frontends, "maximum number of ports of VIPs"},
 	{"max-node-tables", func(c *Config) *int { return &c.MaxNodeTables }, 1, forwarding.NodeTables,
-		"node tables that fit: one for each Service with externalTrafficPolicy Cluster or session affinity, and more where its ports or families have other endpoints, or zones; 36 KiB of memory each. Up to 16 pods take an eighth, and more one for each 128 pods, rounded up to a power of two"},
+		"maximum number of node tables: one for each Service with externalTrafficPolicy Cluster or session affinity, and more if its ports or families have different endpoints, or for zones; 36 KiB of memory each. Up to 16 pods take an eighth, and more one for each 128 pods, rounded up to a power of two"},
 	{"max-endpoint-tables", func(c *Config) *int { return &c.MaxEndpointTables }, 1, forwarding.EndpointTables,
-		"endpoint tables that fit: one for each Service port and address family with endpoints on this node; 2 KiB of memory each"},
-	{"max-endpoints", func(c *Config) *int { return &c.MaxEndpoints }, 1, forwarding.Endpoints, "endpoints on this node that fit"},
-	{"max-vips", func(c *Config) *int { return &c.MaxVIPs }, 1, forwarding.VIPs, "VIPs that fit"},
+		"maximum number of endpoint tables: one for each Service port and address family with endpoints on this node; 2 KiB of memory each"},
+	{"max-endpoints", func(c *Config) *int { return &c.MaxEndpoints }, 1, forwarding.Endpoints, "maximum number of endpoints on this node"},
+	{"max-vips", func(c *Config) *int { return &c.MaxVIPs }, 1, forwarding.VIPs, "maximum number of VIPs"},
 	{"max-source-ranges", func(c *Config) *int { return &c.MaxSourceRanges }, 1, forwarding.SourceRanges,
-		"prefixes of loadBalancerSourceRanges that fit, for each address family; a list is counted twice while it changes, and one namespace gets half"},
+		"maximum number of prefixes of loadBalancerSourceRanges, for each address family; a list counts twice while it changes, and a namespace can use half"},
 	{"connections", func(c *Config) *int { return &c.Connections }, 1, 0,
-		"TCP connections that are remembered, for each address family; about 380 bytes of memory each"},
+		"maximum number of tracked TCP connections, for each address family; about 380 bytes of memory each"},
 	{"udp-flows", func(c *Config) *int { return &c.Datagrams }, 0, 0,
-		"the same for answered flows of UDP, and for half-open flows; about 430 bytes of memory each (default: a quarter of --connections)"},
+		"maximum number of replied UDP flows, and of half-open flows, for each address family; about 430 bytes of memory each (default: a quarter of --connections)"},
 	{"affinity-clients", func(c *Config) *int { return &c.Affinities }, 0, 0,
-		"clients whose endpoint is remembered for sessionAffinity ClientIP, over TCP and as many over UDP and SCTP; 128 to 256 bytes of memory each for either (default: an eighth of --connections)"},
+		"maximum number of clients with sessionAffinity ClientIP over TCP, and the same number over UDP and SCTP; 128 to 256 bytes of memory each for either (default: an eighth of --connections)"},
 	{"exceptions", func(c *Config) *int { return &c.Exceptions }, 0, 0,
-		"flows that other nodes hold against their row and that are sent straight there, for each address family; about 64 bytes of memory each (default: as many as --connections)"},
+		"maximum number of flows that are forwarded to another node than the one in the node table, for each address family; about 64 bytes of memory each (default: as many as --connections)"},
 	{"max-retained-endpoints", func(c *Config) *int { return &c.MaxRetainedEndpoints }, 1, 0,
-		"endpoints of the cluster that --endpoint-retention applies to at the same time; above it, the namespace with the most loses its oldest"},
+		"endpoints of the cluster that --endpoint-retention applies to at the same time; beyond it, the oldest endpoint of the namespace with the most is evicted"},
 }
 
 // AddFlags adds the agent's flags with the current values as defaults.
@@ -52,54 +52,54 @@ func (c *Config) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&c.Kubeconfig, "kubeconfig", c.Kubeconfig,
 		"kubeconfig file (default: the service account of the pod)")
 	flags.StringSliceVar(&c.Uplinks, "uplinks", c.Uplinks,
-		"names of the interfaces to attach to, or globs of names (default: those that carry a default route, the node's addresses or a network with a BGP peer)")
+		"names or globs of the interfaces to attach to (default: interfaces with a default route, an address of the node or a network with a BGP peer)")
 	flags.BoolVar(&c.VethTransmit, "veth-transmit", c.VethTransmit,
-		"send by XDP on veth uplinks, too; the other end of each must run an XDP program in native mode, else packets are lost")
+		"transmit with XDP on veth uplinks, too; the peer of each must run a native XDP program, or packets are lost")
 	flags.Var(&c.ServiceProxy, "service-proxy",
-		"while the cluster moves from another load balancer: connections to VIPs that the node's service proxy has stay with it (yields); while it moves back: new ones of TCP are the service proxy's, too (takes)")
+		"during a migration from another load balancer: the node's service proxy keeps its existing connections to VIPs (yields); during a migration back: new TCP connections use the service proxy, too (takes)")
 	for _, s := range sizes {
 		flags.IntVar(s.value(c), s.flag, *s.value(c), s.usage)
 	}
 	flags.StringVar(&c.MetricsBindAddress, "metrics-bind-address", c.MetricsBindAddress,
-		"host:port that serves /metrics; 0: none")
+		"host:port that serves /metrics; 0 disables it")
 	flags.BoolVar(&c.MetricsSecure, "metrics-secure", c.MetricsSecure,
-		"serve metrics over TLS, and only to users who may get /metrics; false: plain HTTP for everybody")
+		"serve metrics over TLS to users authorized to get /metrics; false: plain HTTP without authorization")
 	flags.Var(&c.FrontendMetrics, "frontend-metrics",
-		"series of the counters of frontends: of each one (all), their sums by Service (service), or none")
+		"series of frontend counters: of each frontend (all), of each Service (service), or none")
 	flags.StringVar(&c.MetricsCertDir, "metrics-cert-dir", c.MetricsCertDir,
-		"directory with tls.crt and tls.key for metrics (default: a certificate that signs itself)")
+		"directory with tls.crt and tls.key for metrics (default: a self-signed certificate)")
 	flags.StringVar(&c.HealthBindAddress, "health-probe-bind-address", c.HealthBindAddress,
-		"host:port that serves /healthz and /readyz; 0: none")
+		"host:port that serves /healthz and /readyz; 0 disables it")
 	flags.StringVar(&c.LiveBindAddress, "live-bind-address", c.LiveBindAddress,
-		"host:port that answers the aggregated API live.millrace.io, over TLS and to nobody else; 0: none")
+		"host:port that serves the aggregated API live.millrace.io over mutual TLS; 0 disables it")
 	flags.StringVar(&c.LiveCertificates, "live-certificates", c.LiveCertificates,
-		"directory with ca.crt, tls.crt and tls.key for --live-bind-address; they may come and change while the agent runs")
+		"directory with ca.crt, tls.crt and tls.key for --live-bind-address; they may be created and changed while the agent runs")
 	flags.StringVar(&c.Relay, "relay", c.Relay,
-		"URL of relays that tell what changes of EndpointSlices in place of the API server, as https://millrace-liveapi.millrace-system.svc; --live-certificates has their ca.crt; empty: none")
+		"URL of relays that send changes of EndpointSlices in place of the API server, such as https://millrace-liveapi.millrace-system.svc; their CA is ca.crt of --live-certificates; empty disables relays")
 	flags.StringVar(&c.RelayToken, "relay-token", c.RelayToken,
-		"file of a token with the audience millrace-relay, which the agent presents to relays")
+		"file with the token for relays, with the audience millrace-relay")
 	flags.StringVar(&c.BFDSocket, "bfd-socket", c.BFDSocket,
-		"path of the socket of lbbfd, which holds the BFD sessions; empty: none")
+		"socket of lbbfd, the process with the BFD sessions; empty disables BFD")
 	flags.Uint16Var(&c.ProbePort, "probe-port", c.ProbePort,
-		"UDP port from which the other nodes are asked, at their port 6081, whether they take packets; 0: they are not asked")
+		"UDP source port of probes to port 6081 of the other nodes; 0 disables probes")
 	flags.BoolVar(&c.HealthCheckNodePorts, "health-check-node-ports", c.HealthCheckNodePorts,
-		"answer at the healthCheckNodePort of Services with externalTrafficPolicy Local, where no service proxy of the node does")
+		"answer at the healthCheckNodePort of Services with externalTrafficPolicy Local, if no service proxy of the node does")
 	flags.Uint16Var(&c.ServiceProxyPort, "service-proxy-port", c.ServiceProxyPort,
-		"TCP port at which the service proxy of the node, such as kube-proxy, tells its health: while anybody listens there, healthCheckNodePorts are left to it; 0: nobody is looked for")
+		"TCP port at which the service proxy of the node, such as kube-proxy, serves its health check: while a process listens there, this agent serves no healthCheckNodePorts; 0 disables the check")
 	flags.BoolVar(&c.DuplicateDetection, "duplicate-detection", c.DuplicateDetection,
-		"ask by ARP and Neighbor Discovery on the networks of uplinks whether a host has the address of a VIP")
+		"detect hosts that use the address of a VIP, by ARP and Neighbor Discovery on the networks of uplinks")
 	flags.BoolVar(&c.NATExempt, "nat-exempt", c.NATExempt,
-		"keep NAT of the CNI from replies of VIPs whose connection the kernel has forgotten, by a rule of nftables")
+		"exempt replies of VIPs from the CNI's NAT by an nftables rule if the kernel's connection table lacks their connection")
 	flags.DurationVar(&c.DrainDelay, "drain-delay", c.DrainDelay,
 		"how long a departing node announces its routes with the community GRACEFUL_SHUTDOWN before it withdraws them")
 	flags.DurationVar(&c.UnreadyDelay, "unready-delay", c.UnreadyDelay,
 		"how long a VIP of externalTrafficPolicy Cluster stays announced without a ready endpoint")
 	flags.DurationVar(&c.RemovalHold, "removal-hold", c.RemovalHold,
-		"how long objects count as present that were removed many at once, such as all peers; 0: not at all")
+		"how long objects removed in bulk, such as all peers, are retained; 0 disables it")
 	flags.DurationVar(&c.EndpointRetention, "endpoint-retention", c.EndpointRetention,
-		"how long an endpoint that left its EndpointSlices without terminating keeps its established connections; 0: not at all")
+		"how long an endpoint that left its EndpointSlices without terminating keeps its established connections; 0 disables it")
 	flags.DurationVar(&c.WithdrawDelay, "withdraw-delay", c.WithdrawDelay,
-		"how long packets are still taken after their route was withdrawn")
+		"how long packets are still accepted after their route was withdrawn")
 }
 
 func (c *Config) checkSizes() []error {

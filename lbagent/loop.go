@@ -94,7 +94,7 @@ func (l *loop) run(ctx context.Context, objects, links, sessions <-chan struct{}
 		l.health.Begin(now)
 		again, err := l.pass(now)
 		if err != nil {
-			l.logger.Error(err, "Pass failed in part; will try again", "after", retry)
+			l.logger.Error(err, "Pass failed in part; will retry", "after", retry)
 			again = notify.Soonest(again, retry)
 			retry = min(2*retry, maxRetry)
 		} else {

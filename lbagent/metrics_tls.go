@@ -51,7 +51,7 @@ func metricsProtection(ctx context.Context, group *errgroup.Group, config Config
 func selfSigned(node string) (tls.Certificate, error) {
 	certificate, key, err := certutil.GenerateSelfSignedCertKey(node, nil, nil)
 	if err != nil {
-		return tls.Certificate{}, fmt.Errorf("make a certificate for metrics: %w", err)
+		return tls.Certificate{}, fmt.Errorf("create a certificate for metrics: %w", err)
 	}
 	return tls.X509KeyPair(certificate, key)
 }

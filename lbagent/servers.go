@@ -122,7 +122,7 @@ func listenConsole(ctx context.Context, socket string, server *console.Server, l
 		if err != nil && ctx.Err() == nil && !told {
 			told = true
 			logger.Error(err, "The console is not served: no drops, top, trace, vips, bgp and duplicates; "+
-				"look for room and write access where the socket is; will try again", "socket", socket, "every", listenRetry)
+				"check free space and write access at --socket; will retry", "socket", socket, "every", listenRetry)
 		}
 		select {
 		case <-ctx.Done():

@@ -68,7 +68,7 @@ func (n *trio) die(dead bool) {
 
 // taken returns how often an agent considered a node failed.
 func (n *trio) taken(by, node string) int {
-	return strings.Count(n.logs[by].String(), `msg="Node is down: it gets no packets until it answers again" logger=watch peer=`+node)
+	return strings.Count(n.logs[by].String(), `msg="Node is down: it receives no packets until it answers probes again" logger=watch peer=`+node)
 }
 
 func (n *trio) awaitTaken(by string, times int, limit time.Duration) {
@@ -219,7 +219,7 @@ func TestStarvedAgent(t *testing.T) {
 	t.Logf("both nodes announce another VIP after %s", time.Since(began).Round(time.Millisecond))
 	n.die(false)
 	n.Await(60*time.Second, "the third node back", func() bool {
-		return strings.Contains(n.logs[thisNode].String(), "Node is not taken for down any more")
+		return strings.Contains(n.logs[thisNode].String(), "Node is no longer considered down")
 	})
 	close(stop)
 	if most := <-worst; most >= 6 {
@@ -250,7 +250,7 @@ func TestStoppedAmongOthers(t *testing.T) {
 	resume()
 	resumed := time.Now()
 	n.Await(10*time.Second, "the third node back", func() bool {
-		return strings.Contains(n.logs[thisNode].String(), "Node is not taken for down any more")
+		return strings.Contains(n.logs[thisNode].String(), "Node is no longer considered down")
 	})
 	t.Logf("the third node is back after %s", time.Since(resumed).Round(time.Millisecond))
 	n.hasOnlyFrom(10*time.Second, 20*time.Second)

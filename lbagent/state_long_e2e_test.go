@@ -102,12 +102,12 @@ func stateFault(t *testing.T, options string, spoil func(*testing.T, string) fun
 	running := w.start()
 	w.Await(30*time.Second, "the VIP at the router and the agent ready", func() bool { return w.announced() && ready() })
 	w.Await(10*time.Second, "that nothing is kept in the log", func() bool {
-		return said(log, "Objects are not kept for the next agent") == 1 && said(log, "No history is kept")+said(log, "The history lacks") == 1
+		return said(log, "Could not write the checkpoint") == 1 && said(log, "Could not open the history")+said(log, "The history lacks") == 1
 	})
 	heal()
 	file := filepath.Join(w.stateDir, "objects")
 	w.Await(90*time.Second, "a checkpoint and a history", func() bool {
-		return exists(file) && said(log, "Objects are kept again") == 1 && said(log, "No history is kept") == said(log, "A history is kept from now on")
+		return exists(file) && said(log, "The checkpoint is written again") == 1 && said(log, "Could not open the history") == said(log, "The history is recorded")
 	})
 	return w, running
 }
@@ -124,7 +124,7 @@ func (w *world) stateFaultLater(running *agent, spoil func(*testing.T, string) f
 	}
 	w.removeVIP()
 	w.Await(10*time.Second, "no route of a VIP that is gone", func() bool { return !w.announced() })
-	w.Await(40*time.Second, "that nothing is kept in the log once more", func() bool { return said(log, "Objects are not kept for the next agent") == 2 })
+	w.Await(40*time.Second, "that nothing is kept in the log once more", func() bool { return said(log, "Could not write the checkpoint") == 2 })
 	now, err := os.ReadFile(file)
 	if err != nil || string(now) != string(before) {
 		t.Errorf("the checkpoint is another one, of %d bytes in place of %d: %v", len(now), len(before), err)

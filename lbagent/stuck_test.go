@@ -103,7 +103,7 @@ func TestStuckLoop(t *testing.T) {
 		t.Errorf("heartbeat without other nodes: %v after %d beats, want no error and 1", err, beats.Load())
 	}
 	close(speaker.release)
-	await(t, func() bool { return l.health.Alive() == nil && log.has("The agent goes on") })
+	await(t, func() bool { return l.health.Alive() == nil && log.has("The agent makes progress again") })
 	if stalls.Load() != 1 {
 		t.Errorf("counted %d passes that are stuck, want one", stalls.Load())
 	}

@@ -95,7 +95,7 @@ func TestUplinkOfOnePeer(t *testing.T) {
 	if len(n.want.Routes[objects.Peers[0].Name]) != 1 || len(n.want.Routes["second"]) != 0 {
 		t.Errorf("routes %v, want one to the first peer alone", n.want.Routes)
 	}
-	if want := []string{"uplink tun0 is without the programs"}; !slices.Equal(n.observation.MissingPrograms, want) {
+	if want := []string{"uplink tun0 lacks the programs"}; !slices.Equal(n.observation.MissingPrograms, want) {
 		t.Errorf("lacking %q, want %q", n.observation.MissingPrograms, want)
 	}
 	if !slices.ContainsFunc(model.Build(objects).Peers, func(p model.Peer) bool { return p.Name == "second" }) {

@@ -132,7 +132,7 @@ func newWriter(p parts, logger logr.Logger) *status.Writer {
 // reportHops logs when prepared next hops become unavailable or available. Packets are forwarded either way.
 func reportHops(logger logr.Logger, err error) {
 	if err != nil {
-		logger.Error(err, "Next hops cannot be prepared; the kernel is asked for each packet meanwhile")
+		logger.Error(err, "Next hops cannot be prepared; the kernel resolves them for each packet meanwhile")
 		return
 	}
 	logger.Info("Next hops are prepared again")

@@ -38,7 +38,7 @@ func cluster() Dashboard {
 				number("VIPs without a node", "short", "VIPs that no node can announce.", `sum(millrace_vips_announcers{nodes="none"})`, 1),
 				number("Services waiting", "short", "Services without the addresses that they ask for.", `sum(millrace_services_waiting)`, 1),
 				number("Agents down", "short", "Agents that do not answer.", `count(up{job="millrace-agent"} == 0) or vector(0)`, 1),
-				number("Removed objects held", "short", "Objects that were removed many at once.", `max(millrace_removal_guard_objects)`, 1),
+				number("Removed objects held", "short", "Objects retained because they were removed in bulk.", `max(millrace_removal_guard_objects)`, 1),
 			}},
 			{"Traffic", []Panel{
 				series("Packets from clients", "pps", "As they reach the ingress nodes.", Query{`sum(rate(millrace_frontend_packets_total[$__rate_interval]))`, "packets"}),
@@ -88,11 +88,11 @@ func node() Dashboard {
 			}},
 			{"Uplinks and other nodes", []Panel{
 				table("Modes of XDP", "Native runs in the driver; Generic is slower; None forwards nothing.", on("millrace_uplink_xdp_mode", "")+" == 1"),
-				series("Frames that drivers did not take", "pps", "Raise the ring of the card.", Query{rate("millrace_uplink_losses_total", ""), "{{node}} {{interface}} {{reason}}"}),
+				series("Transmit drops", "pps", "Increase the transmit ring of the NIC.", Query{rate("millrace_uplink_losses_total", ""), "{{node}} {{interface}} {{reason}}"}),
 				series("Nodes that do not answer", "short", "Probed by this node.", Query{on("millrace_nodes_down", ""), "{{node}} down"}, Query{on("millrace_nodes_held", ""), "{{node}} held"}),
 			}},
 			{"The agent", []Panel{
-				series("Passes, 90 of 100 within", "s", "A pass brings the node to what the objects say.",
+				series("Passes, 90 of 100 within", "s", "A pass reconciles the node with the API objects.",
 					Query{`histogram_quantile(0.9, sum by (node, le) (` + rate("millrace_pass_duration_seconds_bucket", "") + `))`, "{{node}}"}),
 				series("Passes that failed", "short", "They are tried again.", Query{`sum by (node) (` + rate("millrace_pass_errors_total", "") + `)`, "{{node}}"}),
 				series("Processors", "short", "What the agent uses, not the programs in the kernel.", Query{rate("process_cpu_seconds_total", `,job="millrace-agent"`), "{{node}}"}),

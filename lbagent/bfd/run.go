@@ -49,16 +49,16 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 	}
 	switch saved, err := load(config.State, time.Now()); {
 	case err != nil:
-		logger.Error(err, "Sessions of the process before are lost")
+		logger.Error(err, "Sessions of the previous process are lost")
 	default:
 		if err := sessions.Resume(saved); err != nil {
-			logger.Error(err, "Sessions of the process before are lost in part")
+			logger.Error(err, "Some sessions of the previous process are lost")
 		}
 		logger.Info("Started", "resumed", len(saved))
 	}
 	if config.RestartTime > 0 {
 		if err := reserve(config.State); err != nil {
-			logger.Error(err, "Sessions may be lost at the next restart: look for room and write access where --state is", "state", config.State)
+			logger.Error(err, "Sessions may be lost at the next restart: check free space and write access at --state", "state", config.State)
 		}
 	}
 	defer func() { _ = sessions.Close() }()

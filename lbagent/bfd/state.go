@@ -31,7 +31,7 @@ func reserve(path string) error {
 		return nil
 	}
 	if err := os.WriteFile(next(path), make([]byte, reserved), 0o600); err != nil {
-		return fmt.Errorf("reserve room to save sessions: %w", err)
+		return fmt.Errorf("reserve space for saved sessions: %w", err)
 	}
 	return nil
 }

@@ -58,7 +58,7 @@ func TestLiveAPI(t *testing.T) {
 func liveRelay(t *testing.T) {
 	eventually(t, 2*time.Minute, func(context.Context) error {
 		logs := kubectl(t, "-n", "millrace-system", "logs", "-l", "app.kubernetes.io/component=agent", "-c", "lbagent", "--tail=-1")
-		if told := strings.Count(logs, "A relay tells what changes of EndpointSlices"); told < 3 {
+		if told := strings.Count(logs, "Watching EndpointSlices through a relay"); told < 3 {
 			return fmt.Errorf("%d agents are told by a relay", told)
 		}
 		return nil

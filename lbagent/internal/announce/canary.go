@@ -22,7 +22,7 @@ func (d *evaluator) decideCanary(vip *model.VIP, add func(target model.Target, r
 		decision.Reason, decision.Message = ReasonNotProgrammed, "the canary is not in the maps"
 		return decision
 	case d.node.Phase != Active || d.node.Final || d.model.CutOff:
-		decision.Reason, decision.Message = ReasonNodeDraining, "the node leaves the routers"
+		decision.Reason, decision.Message = ReasonNodeDraining, "the node is draining"
 		return decision
 	}
 	for i := range d.model.Peers {
@@ -42,7 +42,7 @@ func (d *evaluator) decideCanary(vip *model.VIP, add func(target model.Target, r
 		decision.Reason, decision.Message = "", ""
 	} else if decision.Reason == "" {
 		decision.Reason = ReasonNoPeer
-		decision.Message = "no VIPAdvertisement is for the LBPeer of the canary, or there is no session or next hop for it"
+		decision.Message = "no VIPAdvertisement selects the LBPeer of the canary, or it has no session or next hop"
 	}
 	return decision
 }

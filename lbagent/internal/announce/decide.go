@@ -110,7 +110,7 @@ func (d *evaluator) decide(
 	}
 	if open, found := d.overpermissive[vip.Address]; found && decision.Reason == "" {
 		decision = Decision{Reason: ReasonNotProgrammed, Message: fmt.Sprintf(
-			"%s admits clients outside its source ranges, and could not be shut", open)}
+			"%s admits clients outside its source ranges and could not be closed", open)}
 	}
 	if decision.Reason == "" {
 		decision = refuse(m, frontends, selected, node, &elected)
@@ -201,7 +201,7 @@ func refuse(m *model.Model, frontends []*model.Frontend, selected []model.Target
 		return decision
 	}
 	if len(frontends) == 0 {
-		return Decision{Reason: ReasonNoFrontend, Message: "no Service on the address has a port of its own that can be served"}
+		return Decision{Reason: ReasonNoFrontend, Message: "no Service on the address owns a port that can be served"}
 	}
 	if uplink := withheld(selected, node); uplink != "" && !elected.selected {
 		return Decision{Reason: ReasonNotAttached, Message: uplink}

@@ -205,7 +205,7 @@ func (h *history) see(t *rapid.T) {
 	case 7:
 		h.m.Advertisements, h.m.Aggregates = base().Advertisements, nil
 	case 8:
-		h.node.Unattached = map[string]string{"r1": "uplink eth0 is without the programs"}
+		h.node.Unattached = map[string]string{"r1": "uplink eth0 lacks the programs"}
 	case 9:
 		h.node.Unattached = nil
 	case 10, 11, 12:

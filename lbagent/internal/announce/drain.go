@@ -81,7 +81,7 @@ func drain(m *model.Model, frontends []*model.Frontend, node *Node) (decision De
 	case node.Phase == Active:
 		return Decision{}, false
 	case node.Final && node.Phase == Drained && m.Draining != "":
-		return Decision{Reason: ReasonNodeDraining, Message: fmt.Sprintf("this node is drained (%s), and its agent ends", m.Draining)}, false
+		return Decision{Reason: ReasonNodeDraining, Message: fmt.Sprintf("this node is drained (%s) and its agent is shutting down", m.Draining)}, false
 	case node.Final && node.Phase == Drained:
 		return Decision{Reason: ReasonNodeDraining, Message: "the agents are uninstalled"}, false
 	case node.Final:
@@ -95,7 +95,7 @@ func drain(m *model.Model, frontends []*model.Frontend, node *Node) (decision De
 		return Decision{}, true
 	}
 	return Decision{Reason: ReasonNodeDraining, Message: fmt.Sprintf(
-		"this node is drained (%s), and others such as %s take its packets", m.Draining, next)}, false
+		"this node is drained (%s), and other nodes such as %s receive its packets", m.Draining, next)}, false
 }
 
 // releaseVIP returns the reason to withdraw a VIP in release, or whether its routes carry GRACEFUL_SHUTDOWN.
@@ -105,7 +105,7 @@ func releaseVIP(vip *model.VIP) (decision Decision, leaving bool) {
 	case "":
 		return Decision{}, false
 	case millracev1beta1.ReleaseWithdrawn:
-		return Decision{Reason: ReasonReleasing, Message: "no Service keeps the address: it will be free"}, false
+		return Decision{Reason: ReasonReleasing, Message: "no Service uses the address: it is being released"}, false
 	default:
 		return Decision{}, true
 	}

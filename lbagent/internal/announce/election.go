@@ -204,13 +204,13 @@ func (e *election) applyTo(decision Decision, self forwarding.NodeID) Decision {
 	switch {
 	case e.yields:
 		decision.Reason, decision.Message = millracev1beta1.ReasonCutOff,
-			"this node is cut off from nodes with endpoints of the address, and leaves it to them"
+			"this node is isolated from the nodes with endpoints of the address, which announce it"
 	case e.leader == nil:
 		decision.Reason, decision.Message = ReasonNoLink,
-			"no node that could answer for the address on its links has an uplink in a network that holds it"
+			"no candidate node has an uplink in a network that contains the address"
 	case e.leader.ID == self:
 		decision.Reason, decision.Message = ReasonNoLink,
-			"this node is to answer for the address, but has no uplink any more in a network that holds it"
+			"this node is the leader for the address, but no longer has an uplink in a network that contains it"
 	default:
 		decision.Reason, decision.Message = ReasonAnsweredElsewhere, fmt.Sprintf(
 			"node %s answers for the address on its links", e.leader.Name)

@@ -90,7 +90,7 @@ var (
 	ErrMultipoint     = errors.New("multipoint bit is set")
 	ErrDiscriminator  = errors.New("my discriminator is zero")
 	ErrNoSession      = errors.New("your discriminator is zero, but the state is neither Down nor AdminDown")
-	ErrAuthentication = errors.New("authentication is used, and this session has none")
+	ErrAuthentication = errors.New("unexpected authentication: this session does not use it")
 	ErrPollAndFinal   = errors.New("both poll and final are set")
 )
 

@@ -64,6 +64,6 @@ func (g *Gate) Wait(ctx context.Context) {
 	}
 	asked = time.Now()
 	if err != nil {
-		g.logger.Error(err, "A router is told of routes by objects that may be old: the API server was asked in vain", "for", time.Since(began))
+		g.logger.Error(err, "Announcing routes from objects that may be stale: no response from the API server", "for", time.Since(began))
 	}
 }

@@ -76,14 +76,14 @@ func NewCheckpointer(live Objects, config Config) *Checkpointer {
 	}
 	store, err := Open(config.Directory, config.BootID, config.Node)
 	if err != nil {
-		c.logger.Error(err, "Objects are not kept: an agent that starts without the API server waits for it")
+		c.logger.Error(err, "No checkpoint is written: an agent that starts without the API server waits for it")
 		return c
 	}
 	c.store = store
 	before, err := store.Load()
 	switch {
 	case err != nil:
-		c.logger.Error(err, "Objects of the agent before are not used")
+		c.logger.Error(err, "The checkpoint of the previous agent is not used")
 	case config.Unforwarded:
 	default:
 		c.previous = before
@@ -107,13 +107,13 @@ func (c *Checkpointer) Await(ctx context.Context) error {
 		return ctx.Err()
 	case <-c.live.Synced():
 	case <-late:
-		c.logger.Info("The API server has not answered: going on with the objects that the agent before had",
+		c.logger.Info("No response from the API server: continuing with the checkpoint of the previous agent",
 			"services", len(c.previous.Objects.Services), "peers", len(c.previous.Objects.Peers))
 	}
 	return nil
 }
 
-var errNotRead = errors.New("the API server has not answered since this agent started")
+var errNotRead = errors.New("no response from the API server since this agent started")
 
 func (c *Checkpointer) isLive() bool {
 	select {
@@ -245,10 +245,10 @@ func (c *Checkpointer) Run(ctx context.Context) error {
 func (c *Checkpointer) logResult(err error, failing bool) {
 	switch {
 	case err != nil && !failing:
-		c.logger.Error(err, "Objects are not kept for the next agent: look for room and write access in --state-dir; will try again",
+		c.logger.Error(err, "Could not write the checkpoint: check free space and write access in --state-dir; will retry",
 			"every", saveRetry)
 	case err == nil && failing:
-		c.logger.Info("Objects are kept again for the next agent")
+		c.logger.Info("The checkpoint is written again")
 	}
 }
 

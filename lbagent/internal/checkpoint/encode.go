@@ -80,7 +80,7 @@ func sum(body []byte) string {
 func decode(file []byte, bootID, nodeName string) (*State, error) {
 	rest, found := bytes.CutPrefix(file, []byte(header))
 	if !found {
-		return nil, errors.New("it is of another version, or no such file")
+		return nil, errors.New("it has another version or is not a checkpoint")
 	}
 	said, body, found := bytes.Cut(rest, []byte("\n"))
 	if !found || string(said) != sum(body) {
@@ -92,11 +92,11 @@ func decode(file []byte, bootID, nodeName string) (*State, error) {
 	}
 	switch {
 	case c.BootID != bootID:
-		return nil, errors.New("it is from before the node's last boot")
+		return nil, errors.New("it was written before the node's last boot")
 	case c.NodeName != nodeName:
-		return nil, fmt.Errorf("it is of node %q", c.NodeName)
+		return nil, fmt.Errorf("it belongs to node %q", c.NodeName)
 	case c.hasNull():
-		return nil, errors.New("it has an object that is null")
+		return nil, errors.New("it contains a null object")
 	}
 	passwords := map[string]string{}
 	for secret, password := range c.Passwords {

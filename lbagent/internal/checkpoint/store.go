@@ -20,7 +20,7 @@ type Store struct {
 	bootID, nodeName string
 }
 
-var errDisk = errors.New("it is not in a tmpfs: passwords do not go to a disk")
+var errDisk = errors.New("it is not on a tmpfs: passwords are not written to disk")
 
 // Open returns the Store in a directory, which must be in memory (tmpfs), so that a reboot removes it with
 // the pinned maps and no BGP password reaches a disk. Only root can read the file. If the directory cannot
@@ -36,11 +36,11 @@ func Open(directory, bootID, nodeName string) (*Store, error) {
 func (s *Store) prepare() error {
 	directory := filepath.Dir(s.path)
 	if err := os.MkdirAll(directory, 0o700); err != nil {
-		return fmt.Errorf("make the directory of the checkpoint: %w", err)
+		return fmt.Errorf("create the directory of the checkpoint: %w", err)
 	}
 	var system unix.Statfs_t
 	if err := unix.Statfs(directory, &system); err != nil {
-		return fmt.Errorf("look at the file system of %s: %w", directory, err)
+		return fmt.Errorf("stat the file system of %s: %w", directory, err)
 	}
 	if system.Type != unix.TMPFS_MAGIC && system.Type != unix.RAMFS_MAGIC {
 		return fmt.Errorf("%s: %w", directory, errDisk)

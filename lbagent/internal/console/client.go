@@ -19,7 +19,7 @@ import (
 func Query(ctx context.Context, path string, request Request, out io.Writer) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
 	if err != nil {
-		return fmt.Errorf("ask the agent at %s: %w; does it run, and in this container?", path, err)
+		return fmt.Errorf("query the agent at %s: %w; is it running in this container?", path, err)
 	}
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
@@ -34,21 +34,21 @@ func Query(ctx context.Context, path string, request Request, out io.Writer) err
 		case ctx.Err() != nil:
 			return nil
 		case err != nil && unasked != nil:
-			return fmt.Errorf("ask the agent at %s: %w", path, unasked)
+			return fmt.Errorf("query the agent at %s: %w", path, unasked)
 		case errors.Is(err, io.EOF) && len(line) == 0:
 			return nil
 		case err != nil:
-			return fmt.Errorf("read the agent's answer: %w", err)
+			return fmt.Errorf("read the agent's response: %w", err)
 		}
 		var answer consoleapi.Line
 		if err := json.Unmarshal(line, &answer); err != nil {
-			return fmt.Errorf("read the agent's answer %q: %w", line, err)
+			return fmt.Errorf("decode the agent's response %q: %w", line, err)
 		}
 		if answer.Error != "" {
 			return fmt.Errorf("the agent: %s", answer.Error)
 		}
 		if _, err := out.Write(line); err != nil {
-			return fmt.Errorf("write the agent's answer: %w", err)
+			return fmt.Errorf("write the agent's response: %w", err)
 		}
 	}
 }

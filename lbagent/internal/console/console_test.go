@@ -357,7 +357,7 @@ func TestRefusals(t *testing.T) {
 			}
 		})
 	}
-	if err := Query(t.Context(), filepath.Join(t.TempDir(), "none"), Request{Command: Top}, io.Discard); err == nil || !strings.Contains(err.Error(), "does it run") {
+	if err := Query(t.Context(), filepath.Join(t.TempDir(), "none"), Request{Command: Top}, io.Discard); err == nil || !strings.Contains(err.Error(), "is it running") {
 		t.Errorf("without an agent: %v", err)
 	}
 }

@@ -57,7 +57,7 @@ func segment(flow clientPacket) ([]byte, error) {
 	case SCTP:
 		return sctp(ports, flow.Midstream), nil
 	default:
-		return nil, fmt.Errorf("no packet of IP protocol %d can be made: it must be TCP, UDP or SCTP", flow.Protocol)
+		return nil, fmt.Errorf("unsupported IP protocol %d: it must be TCP, UDP or SCTP", flow.Protocol)
 	}
 }
 

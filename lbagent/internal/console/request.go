@@ -68,12 +68,12 @@ func (r *Request) validate() error {
 		return nil
 	case Duplicates:
 		if n := len(r.Addresses); n == 0 || n > maxHosts {
-			return fmt.Errorf("%d addresses: hosts are asked for 1 to %d at a time", n, maxHosts)
+			return fmt.Errorf("%d addresses: must be 1 to %d", n, maxHosts)
 		}
 		return nil
 	case History:
 		if r.History == nil {
-			return errors.New("no question about the history")
+			return errors.New("no history query")
 		}
 		return nil
 	case Trace:

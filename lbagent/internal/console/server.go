@@ -49,7 +49,7 @@ func Listen(path string) (net.Listener, error) {
 	}
 	if conn, err := net.Dial("unix", path); err == nil {
 		_ = conn.Close()
-		return nil, fmt.Errorf("listen on socket %s: another agent does (--socket)", path)
+		return nil, fmt.Errorf("listen on socket %s: another agent listens there (--socket)", path)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("remove the socket %s of a previous agent: %w", path, err)

@@ -47,20 +47,20 @@ func (e *description) frontend(packet []byte) {
 			policy = "Local"
 		}
 		e.out.Service = e.names.Services[e.trace.Key]
-		service := "a Service that is gone"
+		service := "a deleted Service"
 		if e.out.Service != "" {
 			service = "Service " + e.out.Service
 		}
 		e.add("frontend", "%s of %s, traffic policy %s", e.trace.Key, service, policy)
 		e.backends()
 	case e.trace.OtherStation:
-		e.add("frontend", "the frame is addressed to another station; this node leaves it alone")
+		e.add("frontend", "the frame is addressed to another station; this node passes it on unchanged")
 	case e.trace.VIP && e.trace.Reason == "":
 		e.add("frontend", "%s is a VIP", destination(packet))
 	case e.trace.VIP:
-		e.add("frontend", "%s is a VIP, but no Service takes this packet", destination(packet))
+		e.add("frontend", "%s is a VIP, but no Service serves this packet", destination(packet))
 	case !e.trace.FromNode:
-		e.add("frontend", "%s is no VIP on this node", destination(packet))
+		e.add("frontend", "%s is not a VIP on this node", destination(packet))
 	}
 }
 
@@ -107,18 +107,18 @@ func (e *description) sources() {
 	case e.trace.FromNode:
 		// The ingress node has checked the source range.
 	case e.trace.Reason == "source_range":
-		e.add("range check", "loadBalancerSourceRanges of the Service do not hold the source")
+		e.add("range check", "loadBalancerSourceRanges of the Service do not contain the source")
 	case e.trace.SourceChecked:
-		e.add("range check", "loadBalancerSourceRanges of the Service hold the source")
+		e.add("range check", "loadBalancerSourceRanges of the Service contain the source")
 	default:
-		e.add("range check", "the Service has no loadBalancerSourceRanges: every source is let in")
+		e.add("range check", "the Service has no loadBalancerSourceRanges: every source is admitted")
 	}
 }
 
 func (e *description) stage1() {
 	if !e.trace.Stage1 {
 		if e.trace.Local && !e.trace.FromNode {
-			e.add("row", "none: traffic policy Local stays on the ingress node, unless another one holds the connection")
+			e.add("row", "none: traffic policy Local stays on the ingress node, unless another node owns the connection")
 		}
 		return
 	}
@@ -131,12 +131,12 @@ func (e *description) stage1() {
 		}
 	}
 	if len(previous) == 0 {
-		e.add("secondary", "none: no other node is asked")
+		e.add("secondary", "none: no other node is queried")
 	} else {
-		e.add("secondary", "%s: asked in this order for a connection that the primary does not know", strings.Join(previous, ", "))
+		e.add("secondary", "%s: queried in this order for a connection that the primary does not have", strings.Join(previous, ", "))
 	}
 	if e.trace.Exception {
-		e.add("exception", "the connection is held by another node than the row's primary")
+		e.add("exception", "another node than the row's primary owns the connection")
 	}
 }
 
@@ -153,7 +153,7 @@ func (e *description) zone() string {
 
 func (e *description) stage2() {
 	if e.trace.Notified {
-		e.add("exception", "the node that was asked has named the holder of the connection; this node remembers it")
+		e.add("exception", "the queried node has named the owner of the connection, which this node records")
 	}
 	if !e.trace.Stage2 {
 		return
@@ -162,21 +162,21 @@ func (e *description) stage2() {
 	case e.trace.Established:
 		e.add("connection", "known, established")
 	case e.trace.HalfOpen:
-		e.add("connection", "known, with one packet of the client so far")
+		e.add("connection", "found, with one packet of the client so far")
 	default:
-		e.add("connection", "not known on this node")
+		e.add("connection", "not found on this node")
 	}
 	endpoint := fmt.Sprintf("%s%s", e.trace.EndpointAddress, e.backend(e.trace.EndpointAddress))
 	switch {
 	case e.trace.Reason == "share_refused":
-		e.add("endpoint", "none: the flow is in the share of a backend that is refused")
+		e.add("endpoint", "none: the flow is in the share of a rejected backend")
 	case e.trace.Endpoint == 0:
 	case !e.trace.EndpointAddress.IsValid():
-		e.add("endpoint", "number %d, which is gone", e.trace.Endpoint)
+		e.add("endpoint", "number %d, which no longer exists", e.trace.Endpoint)
 	case e.trace.Affinity:
-		e.add("endpoint", "%s, which the client had before (session affinity)", endpoint)
+		e.add("endpoint", "%s, the client's previous endpoint (session affinity)", endpoint)
 	case e.trace.Chosen:
-		e.add("endpoint", "%s, chosen by row %d of %d", endpoint, e.trace.EndpointRow, forwarding.EndpointRows)
+		e.add("endpoint", "%s, selected by row %d of %d", endpoint, e.trace.EndpointRow, forwarding.EndpointRows)
 	default:
 		e.add("endpoint", "%s, that of the connection", endpoint)
 	}
@@ -193,14 +193,14 @@ func (e *description) verdict() {
 		e.add("verdict", "encapsulated to %s%s", e.out.NextNode, e.reason())
 	case dataplane.TraceDelivered:
 		e.out.Verdict, e.out.Endpoint = consoleapi.Delivered, e.trace.EndpointAddress
-		e.add("verdict", "delivered to %s through the node's own stack", e.trace.EndpointAddress)
-		e.add("reply", "leaves %s straight to the client, with the VIP as its source", e.names.Node)
+		e.add("verdict", "delivered to %s through the node's network stack", e.trace.EndpointAddress)
+		e.add("reply", "leaves %s directly to the client, with the VIP as its source", e.names.Node)
 	case dataplane.TraceAnswered:
 		e.out.Verdict = consoleapi.Answered
 		e.add("verdict", "answered by the VIP itself")
 	default:
 		e.out.Verdict = consoleapi.NotOurs
-		e.add("verdict", "left to the node's own stack")
+		e.add("verdict", "passed to the node's network stack")
 	}
 }
 
@@ -208,25 +208,25 @@ func (e *description) reason() string {
 	var parts []string
 	switch {
 	case e.trace.Notifies:
-		parts = append(parts, "the ingress node, to tell it that the connection is here")
+		parts = append(parts, "the ingress node, as a notice that this node owns the connection")
 	case e.trace.HandedOn:
-		parts = append(parts, "another node of the row, which chooses the endpoint: the agent of this node is silent, and its maps may be old")
+		parts = append(parts, "another node of the row, which selects the endpoint: the agent of this node is silent, so its maps may be stale")
 	case e.trace.OtherZone:
 		parts = append(parts, "the primary by the table of another zone, in which the connection may have begun")
 	case e.trace.Local && e.trace.Exception:
-		parts = append(parts, "which has said that it holds the connection")
+		parts = append(parts, "which has reported that it owns the connection")
 	case e.trace.Local && e.trace.SecondChance:
-		parts = append(parts, "the row's primary or a former one, which may know the connection or its holder")
+		parts = append(parts, "the row's primary or a previous owner, which may have the connection or know its owner")
 	case e.trace.SecondChance:
-		parts = append(parts, "a former owner of the row, which may know the connection")
+		parts = append(parts, "a previous owner of the row, which may have the connection")
 	case e.trace.Returned:
-		parts = append(parts, "which asked first: no former owner knows the connection")
+		parts = append(parts, "which queried first: no previous owner has the connection")
 	}
 	if e.trace.LeavesBy != "" {
 		parts = append(parts, "by "+e.trace.LeavesBy)
 	}
 	if e.trace.ToKernel {
-		parts = append(parts, "the kernel finds the next hop")
+		parts = append(parts, "the kernel resolves the next hop")
 	}
 	if len(parts) == 0 {
 		return ""

@@ -33,14 +33,14 @@ func TestDescribe(t *testing.T) {
 			"no VIP",
 			dataplane.Trace{Verdict: dataplane.TracePassed},
 			consoleapi.Trace{Verdict: consoleapi.NotOurs},
-			`frontend: 203.0.113.1 is no VIP on this node
-verdict: left to the node's own stack`,
+			`frontend: 203.0.113.1 is not a VIP on this node
+verdict: passed to the node's network stack`,
 		},
 		{
 			"unused port",
 			dataplane.Trace{Verdict: dataplane.TraceDropped, VIP: true, Reason: "no_frontend"},
 			consoleapi.Trace{Verdict: consoleapi.Dropped, Reason: "no_frontend"},
-			`frontend: 203.0.113.1 is a VIP, but no Service takes this packet
+			`frontend: 203.0.113.1 is a VIP, but no Service serves this packet
 verdict: dropped: no_frontend`,
 		},
 		{
@@ -48,7 +48,7 @@ verdict: dropped: no_frontend`,
 			dataplane.Trace{Verdict: dataplane.TraceDropped, VIP: true, Frontend: 1, Key: webKey, SourceChecked: true, Reason: "source_range"},
 			consoleapi.Trace{Verdict: consoleapi.Dropped, Reason: "source_range", Service: "default/web"},
 			`frontend: 203.0.113.1:80/TCP of Service default/web, traffic policy Cluster
-range check: loadBalancerSourceRanges of the Service do not hold the source
+range check: loadBalancerSourceRanges of the Service do not contain the source
 verdict: dropped: source_range`,
 		},
 		{
@@ -59,11 +59,11 @@ verdict: dropped: source_range`,
 			},
 			consoleapi.Trace{Verdict: consoleapi.Sent, Service: "default/web", NextNode: "node2", Packet: []byte{1, 2}},
 			`frontend: 203.0.113.1:80/TCP of Service default/web, traffic policy Cluster
-range check: the Service has no loadBalancerSourceRanges: every source is let in
+range check: the Service has no loadBalancerSourceRanges: every source is admitted
 row: 17 of 4096
 primary: node2
-secondary: node3, node1: asked in this order for a connection that the primary does not know
-verdict: encapsulated to node2, by eth0, the kernel finds the next hop`,
+secondary: node3, node1: queried in this order for a connection that the primary does not have
+verdict: encapsulated to node2, by eth0, the kernel resolves the next hop`,
 		},
 		{
 			"an exception",
@@ -73,11 +73,11 @@ verdict: encapsulated to node2, by eth0, the kernel finds the next hop`,
 			},
 			consoleapi.Trace{Verdict: consoleapi.Sent, Service: "default/web", NextNode: "node3"},
 			`frontend: 203.0.113.1:80/TCP of Service default/web, traffic policy Cluster
-range check: loadBalancerSourceRanges of the Service hold the source
+range check: loadBalancerSourceRanges of the Service contain the source
 row: 17 of 4096
 primary: node1
-secondary: none: no other node is asked
-exception: the connection is held by another node than the row's primary
+secondary: none: no other node is queried
+exception: another node than the row's primary owns the connection
 verdict: encapsulated to node3`,
 		},
 		{
@@ -88,10 +88,10 @@ verdict: encapsulated to node3`,
 			},
 			consoleapi.Trace{Verdict: consoleapi.Sent, Service: "default/web", NextNode: "node2"},
 			`frontend: 203.0.113.1:80/TCP of Service default/web, traffic policy Cluster
-range check: loadBalancerSourceRanges of the Service hold the source
+range check: loadBalancerSourceRanges of the Service contain the source
 row: 17 of 4096, in the table for zone east
 primary: node2
-secondary: none: no other node is asked
+secondary: none: no other node is queried
 verdict: encapsulated to node2`,
 		},
 		{
@@ -100,8 +100,8 @@ verdict: encapsulated to node2`,
 			consoleapi.Trace{Verdict: consoleapi.Sent, Service: "default/web", NextNode: "node3"},
 			`tunnel: encapsulated by another node of the cluster
 frontend: 203.0.113.1:80/TCP of Service default/web, traffic policy Cluster
-connection: not known on this node
-verdict: encapsulated to node3, another node of the row, which chooses the endpoint: the agent of this node is silent, and its maps may be old`,
+connection: not found on this node
+verdict: encapsulated to node3, another node of the row, which selects the endpoint: the agent of this node is silent, so its maps may be stale`,
 		},
 		{
 			"in another zone",
@@ -111,7 +111,7 @@ verdict: encapsulated to node3, another node of the row, which chooses the endpo
 			consoleapi.Trace{Verdict: consoleapi.Sent, Service: "default/web", NextNode: "node3"},
 			`tunnel: encapsulated by another node of the cluster
 frontend: 203.0.113.1:80/TCP of Service default/web, traffic policy Cluster
-connection: not known on this node
+connection: not found on this node
 verdict: encapsulated to node3, the primary by the table of another zone, in which the connection may have begun`,
 		},
 		{
@@ -125,7 +125,7 @@ verdict: encapsulated to node3, the primary by the table of another zone, in whi
 frontend: 203.0.113.1:80/TCP of Service default/web, traffic policy Cluster
 connection: known, established
 endpoint: 198.18.1.2:8080, that of the connection
-verdict: encapsulated to node2, the ingress node, to tell it that the connection is here`,
+verdict: encapsulated to node2, the ingress node, as a notice that this node owns the connection`,
 		},
 		{
 			"the ingress node is notified",
@@ -133,7 +133,7 @@ verdict: encapsulated to node2, the ingress node, to tell it that the connection
 			consoleapi.Trace{Verdict: consoleapi.Sent, Service: "default/web", NextNode: "node3"},
 			`tunnel: encapsulated by another node of the cluster
 frontend: 203.0.113.1:80/TCP of Service default/web, traffic policy Cluster
-exception: the node that was asked has named the holder of the connection; this node remembers it
+exception: the queried node has named the owner of the connection, which this node records
 verdict: encapsulated to node3`,
 		},
 		{
@@ -144,14 +144,14 @@ verdict: encapsulated to node3`,
 			},
 			consoleapi.Trace{Verdict: consoleapi.Delivered, Service: "default/web", Endpoint: pod},
 			`frontend: 203.0.113.1:80/TCP of Service default/web, traffic policy Cluster
-range check: loadBalancerSourceRanges of the Service hold the source
+range check: loadBalancerSourceRanges of the Service contain the source
 row: 17 of 4096
 primary: node1
-secondary: none: no other node is asked
-connection: not known on this node
-endpoint: 198.18.1.2:8080, chosen by row 9 of 512
-verdict: delivered to 198.18.1.2:8080 through the node's own stack
-reply: leaves node1 straight to the client, with the VIP as its source`,
+secondary: none: no other node is queried
+connection: not found on this node
+endpoint: 198.18.1.2:8080, selected by row 9 of 512
+verdict: delivered to 198.18.1.2:8080 through the node's network stack
+reply: leaves node1 directly to the client, with the VIP as its source`,
 		},
 		{
 			"session affinity",
@@ -161,12 +161,12 @@ reply: leaves node1 straight to the client, with the VIP as its source`,
 			},
 			consoleapi.Trace{Verdict: consoleapi.Delivered, Service: "default/web", Endpoint: pod},
 			`frontend: 203.0.113.1:80/TCP of Service default/web, traffic policy Local
-range check: the Service has no loadBalancerSourceRanges: every source is let in
-row: none: traffic policy Local stays on the ingress node, unless another one holds the connection
-connection: not known on this node
-endpoint: 198.18.1.2:8080, which the client had before (session affinity)
-verdict: delivered to 198.18.1.2:8080 through the node's own stack
-reply: leaves node1 straight to the client, with the VIP as its source`,
+range check: the Service has no loadBalancerSourceRanges: every source is admitted
+row: none: traffic policy Local stays on the ingress node, unless another node owns the connection
+connection: not found on this node
+endpoint: 198.18.1.2:8080, the client's previous endpoint (session affinity)
+verdict: delivered to 198.18.1.2:8080 through the node's network stack
+reply: leaves node1 directly to the client, with the VIP as its source`,
 		},
 		{
 			"asked by another node, and not known here either",
@@ -176,8 +176,8 @@ reply: leaves node1 straight to the client, with the VIP as its source`,
 			consoleapi.Trace{Verdict: consoleapi.Sent, Service: "default/web", NextNode: "node with id 9"},
 			`tunnel: encapsulated by another node of the cluster
 frontend: 203.0.113.1:80/TCP of Service default/web, traffic policy Cluster
-connection: not known on this node
-verdict: encapsulated to node with id 9, which asked first: no former owner knows the connection`,
+connection: not found on this node
+verdict: encapsulated to node with id 9, which queried first: no previous owner has the connection`,
 		},
 		{
 			"gone endpoint under policy Local",
@@ -187,10 +187,10 @@ verdict: encapsulated to node with id 9, which asked first: no former owner know
 			},
 			consoleapi.Trace{Verdict: consoleapi.Dropped, Service: "default/web", Reason: "endpoint_gone"},
 			`frontend: 203.0.113.1:80/TCP of Service default/web, traffic policy Local
-range check: the Service has no loadBalancerSourceRanges: every source is let in
-row: none: traffic policy Local stays on the ingress node, unless another one holds the connection
+range check: the Service has no loadBalancerSourceRanges: every source is admitted
+row: none: traffic policy Local stays on the ingress node, unless another node owns the connection
 connection: known, established
-endpoint: number 4, which is gone
+endpoint: number 4, which no longer exists
 verdict: dropped: endpoint_gone`,
 		},
 		{
@@ -201,10 +201,10 @@ verdict: dropped: endpoint_gone`,
 			},
 			consoleapi.Trace{Verdict: consoleapi.Sent, Service: "default/web", NextNode: "node with id 9"},
 			`frontend: 203.0.113.1:80/TCP of Service default/web, traffic policy Local
-range check: the Service has no loadBalancerSourceRanges: every source is let in
-row: none: traffic policy Local stays on the ingress node, unless another one holds the connection
-connection: not known on this node
-verdict: encapsulated to node with id 9, the row's primary or a former one, which may know the connection or its holder`,
+range check: the Service has no loadBalancerSourceRanges: every source is admitted
+row: none: traffic policy Local stays on the ingress node, unless another node owns the connection
+connection: not found on this node
+verdict: encapsulated to node with id 9, the row's primary or a previous owner, which may have the connection or know its owner`,
 		},
 		{
 			"held elsewhere under policy Local",
@@ -214,10 +214,10 @@ verdict: encapsulated to node with id 9, the row's primary or a former one, whic
 			},
 			consoleapi.Trace{Verdict: consoleapi.Sent, Service: "default/web", NextNode: "node with id 9"},
 			`frontend: 203.0.113.1:80/TCP of Service default/web, traffic policy Local
-range check: the Service has no loadBalancerSourceRanges: every source is let in
-row: none: traffic policy Local stays on the ingress node, unless another one holds the connection
-connection: not known on this node
-verdict: encapsulated to node with id 9, which has said that it holds the connection`,
+range check: the Service has no loadBalancerSourceRanges: every source is admitted
+row: none: traffic policy Local stays on the ingress node, unless another node owns the connection
+connection: not found on this node
+verdict: encapsulated to node with id 9, which has reported that it owns the connection`,
 		},
 		{
 			"answered",
@@ -280,8 +280,8 @@ func TestDescribeRoute(t *testing.T) {
 		Verdict: dataplane.TraceDropped, FromNode: true, Frontend: 1, Key: webKey, Stage2: true, Reason: "share_refused",
 	}
 	for want, trace := range map[string]dataplane.Trace{
-		"198.18.1.2:8080 of Service shop/green, chosen by row 9 of 512": chosen,
-		"none: the flow is in the share of a backend that is refused":   refused,
+		"198.18.1.2:8080 of Service shop/green, selected by row 9 of 512": chosen,
+		"none: the flow is in the share of a rejected backend":   refused,
 	} {
 		told := map[string]string{}
 		for _, step := range describe(nil, trace, names).Steps {

@@ -26,7 +26,7 @@ type Decisions struct {
 func (s *Server) VIPs(addresses []netip.Addr) (*consoleapi.VIPs, error) {
 	decisions := s.Decisions()
 	if decisions == nil {
-		return nil, errors.New("the agent has not decided yet: its first pass is not done")
+		return nil, errors.New("the agent has no decisions yet: its first pass has not finished")
 	}
 	line := decisions.line(addresses)
 	line.Node = s.Directory().Node

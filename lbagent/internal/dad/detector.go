@@ -97,7 +97,7 @@ func withholding(verdict Verdict) map[netip.Addr]announce.Decision {
 	withheld := make(map[netip.Addr]announce.Decision, len(verdict.Checking))
 	for address := range verdict.Checking {
 		withheld[address] = announce.Decision{
-			Reason: announce.ReasonChecking, Message: "hosts on the node's links are being asked whether one has the address",
+			Reason: announce.ReasonChecking, Message: "duplicate address detection is in progress on the node's links",
 		}
 	}
 	for _, holder := range verdict.Holders {
@@ -128,11 +128,11 @@ func hostsOf(m *model.Model, gateways model.Gateways) []netip.Addr {
 // Scan probes the addresses at once on the uplinks whose networks contain them.
 func (d *Detector) Scan(ctx context.Context, addresses []netip.Addr) (*consoleapi.Hosts, error) {
 	if d == nil {
-		return nil, errors.New("this agent asks for no hosts: --duplicate-detection is false")
+		return nil, errors.New("duplicate address detection is disabled: --duplicate-detection is false")
 	}
 	networks, trusted := d.networks.Load(), d.trusted.Load()
 	if networks == nil || trusted == nil {
-		return nil, errors.New("the agent does not know its networks yet: its first pass is not done")
+		return nil, errors.New("the agent has not read its networks yet: its first pass has not finished")
 	}
 	told := &consoleapi.Hosts{}
 	var probes []Probe

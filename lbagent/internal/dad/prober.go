@@ -165,7 +165,7 @@ func (p *Prober) round(ctx context.Context, s *schedule, probes []Probe) (wait t
 	if err != nil {
 		// VIPs that wait for an answer are announced after patience.
 		if text := err.Error(); text != p.logged {
-			p.logger.Error(err, "Cannot look for hosts that have the address of a VIP; will try again", "every", retryInterval)
+			p.logger.Error(err, "Duplicate address detection failed; will retry", "every", retryInterval)
 			p.logged = text
 		}
 		return retryInterval

@@ -150,7 +150,7 @@ func (d *Dataplane) findFrontend(key forwarding.FrontendKey) (forwarding.Fronten
 	}
 	if other := decodeFrontendKey6(entry.Key); !found && other.Port != 0 {
 		_, name, _ := d.frontendMap(key)
-		return 0, failure(name, showKey(key), fmt.Errorf("%s has the same hash, give one of the two another address or port", showKey(other)))
+		return 0, failure(name, showKey(key), fmt.Errorf("%s has the same hash: change the address or port of one of them", showKey(other)))
 	}
 	return forwarding.FrontendID(entry.Frontend.Id), nil
 }

@@ -96,7 +96,7 @@ func inspectAll(uplinks []Uplink, vethTransmit bool) (map[int]device, map[int]er
 			}
 		}
 		if err == nil && len(all) > int(bpf.DatapathShapeUPLINK_MACS) {
-			err = fmt.Errorf("interface %s is one too many: uplinks may have %d different Ethernet addresses",
+			err = fmt.Errorf("interface %s exceeds the limit: uplinks may have %d different Ethernet addresses",
 				uplink.Name, bpf.DatapathShapeUPLINK_MACS)
 		}
 		if err != nil {

@@ -40,7 +40,7 @@ func (d *Dataplane) SweepConnections() error {
 		err = d.makeFilter()
 	}
 	if err != nil {
-		return fmt.Errorf("make the filter of established connections: %w", err)
+		return fmt.Errorf("create the filter of established connections: %w", err)
 	}
 	return nil
 }
@@ -150,10 +150,10 @@ func (c *foundClients) note() {
 	}
 	noted, err := c.dataplane.programs.NoteConnections.Run(&ebpf.RunOptions{Context: c.count})
 	if err == nil && noted != c.count {
-		err = errors.New("the kernel stopped before all were noted")
+		err = errors.New("the kernel stopped before all were recorded")
 	}
 	if err != nil {
-		c.err = fmt.Errorf("note %d clients: %w", c.count, err)
+		c.err = fmt.Errorf("record %d clients: %w", c.count, err)
 	}
 	c.flows, c.count = c.flows[:0], 0
 }

@@ -95,7 +95,7 @@ func (d *Dataplane) sweep(learned uint64) (sweepState, error) {
 	state := sweepState{learned: learned, left: request.Left}
 	request.Left = 0
 	if err := sweepAll(d.programs.RestRows, &request, d.maps.Rows.MaxEntries(), restedAtOnce); err != nil {
-		return sweepState{}, fmt.Errorf("bring rows to rest: %w", err)
+		return sweepState{}, fmt.Errorf("settle rows: %w", err)
 	}
 	state.marked, state.ended = request.Left, true
 	return state, nil

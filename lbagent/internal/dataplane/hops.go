@@ -50,7 +50,7 @@ func (d *Dataplane) SetHops(hops map[forwarding.NodeID]forwarding.Hop) error {
 func checkHop(hop forwarding.Hop) error {
 	switch {
 	case hop.Interface < 1 || int64(hop.Interface) > math.MaxInt32:
-		return fmt.Errorf("%d is no interface index", hop.Interface)
+		return fmt.Errorf("%d is not an interface index", hop.Interface)
 	case hop.MTU < 1 || hop.MTU > math.MaxUint16:
 		return fmt.Errorf("the MTU is %d, must be within 1 and %d", hop.MTU, math.MaxUint16)
 	default:

@@ -14,7 +14,7 @@ import (
 )
 
 // ErrLocked is returned when another process holds the lock of the data plane.
-var ErrLocked = errors.New("another agent of this node has the data plane")
+var ErrLocked = errors.New("another agent of this node holds the data plane")
 
 // lockInterval is the polling interval for a lock held by another process.
 const lockInterval = 100 * time.Millisecond
@@ -66,7 +66,7 @@ func lockDirectory(directory *os.File, pinRoot string) error {
 	}
 	locked, err := directory.Stat()
 	if err != nil {
-		return fmt.Errorf("look at the locked directory: %w", err)
+		return fmt.Errorf("stat the locked directory: %w", err)
 	}
 	// Cleanup may have removed the directory in between, which makes the lock ineffective.
 	present, err := os.Stat(pinRoot)

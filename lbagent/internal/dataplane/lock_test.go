@@ -45,7 +45,7 @@ func TestLock(t *testing.T) {
 	cancel()
 	waited := 0
 	if _, err := Lock(impatient, root, func() { waited++ }); !errors.Is(err, ErrLocked) || waited != 1 {
-		t.Fatalf("error %v after waiting %d times, want that another agent has the data plane", err, waited)
+		t.Fatalf("error %v after waiting %d times, want that another agent holds the data plane", err, waited)
 	}
 
 	patient, cancel := context.WithTimeout(t.Context(), time.Minute)

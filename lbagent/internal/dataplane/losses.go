@@ -47,7 +47,7 @@ func (d *Dataplane) Losses() ([]UplinkLosses, error) {
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read how many frames the driver of %s did not take: %w", name, err)
+			return nil, fmt.Errorf("read the transmit drops of %s: %w", name, err)
 		}
 		sum := UplinkLosses{Interface: name}
 		for _, count := range perCPU {
@@ -147,7 +147,7 @@ func (d *Dataplane) countLosses() error {
 func (d *Dataplane) loadLosses() (*bpf.LossesObjects, error) {
 	spec, err := bpf.LoadLosses()
 	if err != nil {
-		return nil, fmt.Errorf("read the compiled BPF programs that count losses: %w", err)
+		return nil, fmt.Errorf("read the compiled BPF programs that count transmit drops: %w", err)
 	}
 	info, err := d.programs.Ingress.Info()
 	if err != nil {
@@ -162,14 +162,14 @@ func (d *Dataplane) loadLosses() (*bpf.LossesObjects, error) {
 		spec.Variables["ingress_program"].Set(uint32(id)),
 		spec.Variables["network_namespace"].Set(uint32(namespace.Ino)))
 	if err != nil {
-		return nil, fmt.Errorf("set what the programs that count losses look for: %w", err)
+		return nil, fmt.Errorf("configure the programs that count transmit drops: %w", err)
 	}
 	var objects bpf.LossesObjects
 	err = spec.LoadAndAssign(&objects, &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
 		bpf.LossesMapUplinkLosses: d.maps.UplinkLosses, bpf.LossesMapDropCounts: d.maps.DropCounts,
 	}})
 	if err != nil {
-		return nil, fmt.Errorf("load the BPF programs that count losses: %w", err)
+		return nil, fmt.Errorf("load the BPF programs that count transmit drops: %w", err)
 	}
 	return &objects, nil
 }

@@ -212,7 +212,7 @@ func isSame(a, b *ebpf.Map) bool {
 
 // loadPinnedMaps loads the pinned maps of a directory, which may be missing.
 func loadPinnedMaps(directory string, specs map[string]*ebpf.MapSpec) (*pinnedMaps, error) {
-	p := &pinnedMaps{maps: map[string]*ebpf.Map{}, err: errors.New("the pinned maps carry no schema")}
+	p := &pinnedMaps{maps: map[string]*ebpf.Map{}, err: errors.New("the pinned maps have no schema")}
 	for name := range specs {
 		m, err := loadPinnedMap(directory, name)
 		if err != nil {
@@ -242,7 +242,7 @@ func loadPinnedMap(directory, name string) (*ebpf.Map, error) {
 		return nil, nil //nolint:nilnil // As said.
 	}
 	if err != nil {
-		return nil, fmt.Errorf("load pinned map %s: %w; is %s on a bpf file system, and has the process CAP_BPF?", name, err, directory)
+		return nil, fmt.Errorf("load pinned map %s: %w; is %s on a bpf file system, and does the process have CAP_BPF?", name, err, directory)
 	}
 	return m, nil
 }

@@ -20,29 +20,29 @@ var losable = map[string]string{
 	bpf.DatapathMapAgentBeat:         "the agent writes it every second",
 	bpf.DatapathMapUplinks:           "Attach writes it",
 	bpf.DatapathMapVlans:             "Attach writes it",
-	bpf.DatapathMapNodeUplinks:       "the agent finds them out anew; until then packets may come in by any",
-	bpf.DatapathMapProbeSecrets:      "the agent writes them before it asks",
-	bpf.DatapathMapVipFilter:         "it is made of the VIPs at start",
-	bpf.DatapathMapVipParts:          "it is made of the VIPs at start",
+	bpf.DatapathMapNodeUplinks:       "the agent determines them again; until then packets are accepted on any",
+	bpf.DatapathMapProbeSecrets:      "the agent writes them before it sends probes",
+	bpf.DatapathMapVipFilter:         "it is rebuilt from the VIPs at start",
+	bpf.DatapathMapVipParts:          "it is rebuilt from the VIPs at start",
 	bpf.DatapathMapFrontendKeys:      "they are written again at start",
-	bpf.DatapathMapHalfOpenFlows:     "a handshake under way goes on by its row",
+	bpf.DatapathMapHalfOpenFlows:     "a handshake in progress follows its row",
 	bpf.DatapathMapEvictedFlows:      "only evicted flows need them",
-	bpf.DatapathMapAffinities:        "a client without a record goes by its hash",
-	bpf.DatapathMapExceptions:        "a flow without an exception goes by its row and chain",
-	bpf.DatapathMapExceptionFilter:   "it is opened, and the next sweep makes it anew",
+	bpf.DatapathMapAffinities:        "a client without a record is hashed",
+	bpf.DatapathMapExceptions:        "a flow without an exception follows its row and chain",
+	bpf.DatapathMapExceptionFilter:   "it accepts everything until the next sweep rebuilds it",
 	bpf.DatapathMapAnswerCounts:      "they last a second",
 	bpf.DatapathMapUnknowns:          "they last a second",
 	bpf.DatapathMapCpuUnknowns:       "they last a second",
 	bpf.DatapathMapUnknownFlows:      "they last seconds",
-	bpf.DatapathMapFragments:         "a datagram whose fragments are on the way is lost, and sent again",
+	bpf.DatapathMapFragments:         "a datagram with fragments in flight is lost and retransmitted",
 	bpf.DatapathMapOverflowFragments: "as fragments",
 	bpf.DatapathMapVipQuotas:         "quotas are per second; restoreQuotas restores the use of the overflow tables",
-	bpf.DatapathMapDropSampling:      "it counts within a second",
+	bpf.DatapathMapDropSampling:      "it is counted again within a second",
 	bpf.DatapathMapDropSamples:       "the agent reads them at once",
-	bpf.DatapathMapFrontendCounts:    "a counter may begin again",
-	bpf.DatapathMapFrontendDrops:     "a counter may begin again",
-	bpf.DatapathMapEventCounts:       "a counter may begin again",
-	bpf.DatapathMapUplinkLosses:      "a counter may begin again",
+	bpf.DatapathMapFrontendCounts:    "a counter may restart",
+	bpf.DatapathMapFrontendDrops:     "a counter may restart",
+	bpf.DatapathMapEventCounts:       "a counter may restart",
+	bpf.DatapathMapUplinkLosses:      "a counter may restart",
 }
 
 // unmovable are the maps that are not copied into another size. The slot of an evicted flow, half-open flow,
@@ -115,7 +115,7 @@ func judge(specs map[string]*ebpf.MapSpec, pinned *pinnedMaps, want *schema) mig
 	}
 	for name := range pinned.schema.layouts {
 		if specs[name] == nil {
-			out.note(Converted, "map %s is gone", name)
+			out.note(Converted, "map %s no longer exists", name)
 		}
 	}
 	return out
@@ -161,7 +161,7 @@ func (m *migration) judgeMap(spec *ebpf.MapSpec, pinned *ebpf.Map, previous, wan
 func formOf(pinned *ebpf.Map, spec *ebpf.MapSpec, previous layout.Map) error {
 	switch {
 	case pinned.KeySize() != previous.Key.Size || pinned.ValueSize() != previous.Value.Size:
-		return fmt.Errorf("it has %d bytes by key and %d by value, and not %d and %d as its schema says",
+		return fmt.Errorf("it has keys of %d bytes and values of %d bytes, but its schema has %d and %d",
 			pinned.KeySize(), pinned.ValueSize(), previous.Key.Size, previous.Value.Size)
 	case pinned.Type() != spec.Type:
 		return fmt.Errorf("its type is %s, not %s", pinned.Type(), spec.Type)

@@ -231,7 +231,7 @@ func TestNotConverted(t *testing.T) {
 			m := layouts[bpf.DatapathMapNodes]
 			fieldsOf(t, &m, "ipv6").Type = layout.Type{Size: 16}
 			layouts[bpf.DatapathMapNodes] = m
-		}, "value.ipv6 has become of another kind"},
+		}, "value.ipv6 has another type"},
 		"fewer elements": {func(_ *testing.T, layouts map[string]layout.Map) {
 			m := layouts[bpf.DatapathMapZoneTables]
 			m.Value.Size *= 2
@@ -256,7 +256,7 @@ func TestNotConverted(t *testing.T) {
 					t.Fatal(err)
 				}
 				pinOver(t, m, filepath.Join(cfg.PinRoot, mapDirectory, bpf.DatapathMapVips))
-				test.reason = "map vips cannot be converted: it has 16 bytes by key and 4 by value"
+				test.reason = "map vips cannot be converted: it has keys of 16 bytes and values of 4 bytes"
 			}
 			d := openDataplane(t, cfg)
 			if adoption := d.Adoption(); adoption.Kind != Rebuilt || !strings.Contains(adoption.Reason, test.reason) {

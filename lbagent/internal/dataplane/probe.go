@@ -32,7 +32,7 @@ func (d *Dataplane) Beat() error {
 	if previous != 0 && beats.Beat-previous >= uint64(silence) {
 		beats.Returned = beats.Beat
 	}
-	return write(d.maps.AgentBeat, bpf.DatapathMapAgentBeat, "when the agent worked", uint32(0), beats)
+	return write(d.maps.AgentBeat, bpf.DatapathMapAgentBeat, "the agent's heartbeat", uint32(0), beats)
 }
 
 // SetProbeKeys sets the keys that authenticate probes and their replies. Without keys all probes are ignored,

@@ -32,7 +32,7 @@ func Read(pinRoot string) (*forwarding.State, error) {
 	}
 	defer func() { closeMaps(pinned.maps) }()
 	if len(pinned.maps) != len(specs) {
-		return nil, fmt.Errorf("%d of %d maps below %s: %w; has the agent run on this node?", len(pinned.maps), len(specs), directory, ErrNoMaps)
+		return nil, fmt.Errorf("%d of %d maps below %s: %w; did the agent run on this node?", len(pinned.maps), len(specs), directory, ErrNoMaps)
 	}
 	want, err := newSchema(spec, flowhash.Seed{})
 	if err != nil {
@@ -40,7 +40,7 @@ func Read(pinRoot string) (*forwarding.State, error) {
 	}
 	for name, m := range pinned.maps {
 		if pinned.err != nil || !layout.Equal(pinned.schema.layouts[name], want.layouts[name]) {
-			return nil, fmt.Errorf("map %s below %s is of another version: use the lbagent that wrote it", name, directory)
+			return nil, fmt.Errorf("map %s below %s has another version: use the lbagent that wrote it", name, directory)
 		}
 		specs[name].MaxEntries = m.MaxEntries()
 	}

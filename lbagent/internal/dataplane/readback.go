@@ -42,7 +42,7 @@ func (d *Dataplane) ReadBack(state *forwarding.State, failed []forwarding.Op) er
 			tables = append(tables, thing)
 		}
 		if err != nil {
-			return fmt.Errorf("read back what %T should have written: %w", op, err)
+			return fmt.Errorf("read back %T: %w", op, err)
 		}
 	}
 	if ranges {

@@ -50,7 +50,7 @@ func (d *Dataplane) checkTable(slot forwarding.NodeTableSlot) error {
 	if slot.IsWithin(d.limits.NodeTables) {
 		return nil
 	}
-	err := errors.New("no table can be there")
+	err := errors.New("invalid table slot")
 	if slot.IsWithin(maxNodeTables) {
 		err = fmt.Errorf("%w: the limit is %d", ErrFull, d.limits.NodeTables)
 	}
@@ -171,7 +171,7 @@ func runForRows(program *ebpf.Program, request any, count uint32) error {
 		err = fmt.Errorf("the kernel stopped after %d", done)
 	}
 	if err != nil {
-		return fmt.Errorf("have a program write or read %d rows: %w", count, err)
+		return fmt.Errorf("run the program that writes or reads %d rows: %w", count, err)
 	}
 	return nil
 }

@@ -90,7 +90,7 @@ func PinnedSeed(pinRoot string) (seed flowhash.Seed, found bool, err error) {
 		return seed, false, nil
 	}
 	if err != nil {
-		return seed, false, fmt.Errorf("load pinned map %s: %w; is it on a bpf file system, and has the process CAP_BPF?", path, err)
+		return seed, false, fmt.Errorf("load pinned map %s: %w; is it on a bpf file system, and does the process have CAP_BPF?", path, err)
 	}
 	defer m.Close()
 	s, err := readSchema(m)

@@ -131,7 +131,7 @@ func (d *Dataplane) TakeFrontends(have *forwarding.State, proxied func() ([]Prox
 	if isNew {
 		flows, err := proxied()
 		if err != nil {
-			return fmt.Errorf("find the connections that the node's service proxy has: %w", err)
+			return fmt.Errorf("list the connections of the node's service proxy: %w", err)
 		}
 		for _, flow := range flows {
 			key := forwarding.FrontendKey{VIP: flow.VIP.Addr(), Port: flow.VIP.Port(), Protocol: flow.Protocol}
@@ -159,7 +159,7 @@ func (d *Dataplane) SweepProxied(living func() ([]ProxiedFlow, error)) error {
 	}
 	flows, err := living()
 	if err != nil {
-		return fmt.Errorf("find the connections that the node's service proxy has: %w", err)
+		return fmt.Errorf("list the connections of the node's service proxy: %w", err)
 	}
 	has := make(map[bpf.DatapathFlow]bool, len(flows))
 	for _, flow := range flows {

@@ -54,7 +54,7 @@ func settleTags(uplink *Uplink, devices map[int]device, mode attach.Mode) error 
 	}
 	found.native = mode == attach.Native
 	if found.tagsBeside == nil && mode == attach.Generic && len(uplink.Members) > 0 {
-		found.tagsBeside = fmt.Errorf("%s consists of others, and its mode is generic", found.name)
+		found.tagsBeside = fmt.Errorf("%s has member interfaces and generic mode", found.name)
 	}
 	devices[uplink.Index] = found
 	return found.tagsBeside

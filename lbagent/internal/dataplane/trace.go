@@ -152,7 +152,7 @@ func (d *Dataplane) loadTracing() (*ebpf.Program, error) {
 		return nil, err
 	}
 	if err := spec.Variables[bpf.DatapathVarTracing].Set(uint32(1)); err != nil {
-		return nil, fmt.Errorf("make the BPF programs trace: %w", err)
+		return nil, fmt.Errorf("create the tracing BPF programs: %w", err)
 	}
 	replacements := d.set.programMaps()
 	replacements[bpf.DatapathMapTraceRecord] = d.maps.TraceRecord
@@ -160,7 +160,7 @@ func (d *Dataplane) loadTracing() (*ebpf.Program, error) {
 		Ingress *ebpf.Program `ebpf:"ingress"`
 	}
 	if err := spec.LoadAndAssign(&programs, &ebpf.CollectionOptions{MapReplacements: replacements}); err != nil {
-		return nil, fmt.Errorf("load the BPF program that traces: %w", err)
+		return nil, fmt.Errorf("load the tracing BPF program: %w", err)
 	}
 	return programs.Ingress, nil
 }
@@ -177,7 +177,7 @@ func (d *Dataplane) trace(uplink *net.Interface, frame []byte) (Trace, error) {
 	run := &ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Context: context, ContextOut: &context}
 	action, err := d.tracer.Run(run)
 	if err != nil {
-		return Trace{}, fmt.Errorf("run the BPF program that traces: %w", err)
+		return Trace{}, fmt.Errorf("run the tracing BPF program: %w", err)
 	}
 	var record bpf.DatapathTrace
 	if err := d.maps.TraceRecord.Lookup(uint32(0), &record); err != nil {

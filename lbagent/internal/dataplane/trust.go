@@ -66,7 +66,7 @@ func (d *Dataplane) trustEgress() error {
 func (d *Dataplane) WrongUplinks() (uint64, error) {
 	var perCPU []uint64
 	if err := d.maps.DropCounts.Lookup(uint32(bpf.DatapathDropReasonDROP_TUNNEL_UPLINK), &perCPU); err != nil {
-		return 0, fmt.Errorf("read how many packets of nodes came in by other uplinks: %w", err)
+		return 0, fmt.Errorf("read the counter of packets from nodes on other uplinks: %w", err)
 	}
 	var total uint64
 	for _, count := range perCPU {

@@ -76,7 +76,7 @@ func (o *Outcome) Err() error {
 		errs = append(errs, o.Open[0].Err)
 	}
 	if o.Held > 0 {
-		errs = append(errs, fmt.Errorf("%d operations wait for what failed", o.Held))
+		errs = append(errs, fmt.Errorf("%d operations wait for failed ones", o.Held))
 	}
 	return errors.Join(errs...)
 }
@@ -104,7 +104,7 @@ func (s *Schedule) shut(do func(Op) error, o *Outcome) {
 		entry.Ranges = Nobody
 		shut := PutFrontend{Key: put.Key, Frontend: entry}
 		if err := do(shut); err != nil {
-			o.Open = append(o.Open, Failure{Op: shut, Err: fmt.Errorf("shut %s until its source ranges can be written: %w", put.Key, err)})
+			o.Open = append(o.Open, Failure{Op: shut, Err: fmt.Errorf("close %s until its source ranges can be written: %w", put.Key, err)})
 			continue
 		}
 		o.Shut = append(o.Shut, shut)

@@ -186,7 +186,7 @@ func TestOutcomeErr(t *testing.T) {
 	for range 7 {
 		many.Failed = append(many.Failed, Failure{Err: errRefused})
 	}
-	text := strings.Repeat("refused\n", 5) + "and 2 more operations failed\n3 operations wait for what failed"
+	text := strings.Repeat("refused\n", 5) + "and 2 more operations failed\n3 operations wait for failed ones"
 	if err := many.Err(); !errors.Is(err, errRefused) || err.Error() != text {
 		t.Errorf("error %q, want %q", err, text)
 	}

@@ -56,7 +56,7 @@ func (k TunnelKeys) Check() error {
 		}
 	}
 	if k.Sending != 0 && !k.accepts(k.Sending) {
-		return fmt.Errorf("tunnel key %d is to tag with, but is not accepted", k.Sending)
+		return fmt.Errorf("tunnel key %d is used for sending, but is not accepted", k.Sending)
 	}
 	if k.Required && len(k.Accepted) == 0 {
 		return errors.New("tags are required, but no tunnel key is accepted")

@@ -20,7 +20,7 @@ import (
 func Dropping(packet *Packet) ([]string, error) {
 	conn, err := nftables.New(nftables.AsLasting())
 	if err != nil {
-		return nil, fmt.Errorf("ask nftables: %w", err)
+		return nil, fmt.Errorf("query nftables: %w", err)
 	}
 	defer func() { _ = conn.CloseLasting() }()
 	chains, err := conn.ListChains()

@@ -142,9 +142,9 @@ func (h *Monitor) Watch(ctx context.Context, every time.Duration, logger logr.Lo
 		switch {
 		case err != nil && told == nil:
 			stalled()
-			logger.Error(err, "The agent is stuck: its health check fails from now on, and on links other nodes answer", "stacks", stacks())
+			logger.Error(err, "The agent is stuck: its health check fails, and other nodes answer for VIPs on links", "stacks", stacks())
 		case err == nil && told != nil:
-			logger.Info("The agent goes on")
+			logger.Info("The agent makes progress again")
 		}
 		told = err
 	}
@@ -164,7 +164,7 @@ func (h *Monitor) Ready() error {
 	defer h.mu.Unlock()
 	switch {
 	case h.first.IsZero():
-		return errors.New("the first pass is not done: waiting for the API server's objects")
+		return errors.New("the first pass has not finished: waiting for the API server's objects")
 	case h.failure != nil:
 		return fmt.Errorf("the last pass failed: %w", h.failure)
 	case h.announcing || h.now().Sub(h.first) >= SessionGrace:

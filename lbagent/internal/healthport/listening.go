@@ -24,7 +24,7 @@ func listening(port uint16) (bool, error) {
 			continue
 		}
 		if err != nil {
-			return false, fmt.Errorf("look who listens at port %d: %w", port, err)
+			return false, fmt.Errorf("find the listener of port %d: %w", port, err)
 		}
 		found, err := isListening(file, port)
 		_ = file.Close()

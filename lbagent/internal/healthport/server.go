@@ -131,14 +131,14 @@ func (s *Server) isProxyAbsent(now time.Time) bool {
 	}
 	there, err := listening(s.config.ProxyPort)
 	if err != nil {
-		s.config.Logger.Error(err, "It is not known whether a service proxy runs: healthCheckNodePorts are left to it")
+		s.config.Logger.Error(err, "Could not detect the service proxy: healthCheckNodePorts are left to it")
 	}
 	if there || err != nil {
 		s.seen = now
 	}
 	left := now.Sub(s.seen) < s.config.GracePeriod
 	if left != s.proxyAbsent {
-		s.config.Logger.Info("Who answers at healthCheckNodePorts has changed", "serviceProxy", left, "proxyPort", s.config.ProxyPort)
+		s.config.Logger.Info("The server of healthCheckNodePorts has changed", "serviceProxy", left, "proxyPort", s.config.ProxyPort)
 	}
 	s.proxyAbsent = left
 	return left
@@ -155,7 +155,7 @@ func (s *Server) listen(ctx context.Context, key Key, now time.Time) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, network, address)
 	if err != nil {
 		if _, again := s.refused[key]; !again {
-			s.config.Logger.Info("Somebody else has a healthCheckNodePort, or it cannot be had: it is tried again",
+			s.config.Logger.Info("Could not listen on a healthCheckNodePort; will retry",
 				"network", network, "port", key.Port, "after", s.config.RetryInterval, "reason", err.Error())
 		}
 		s.refused[key] = now.Add(s.config.RetryInterval)
@@ -166,7 +166,7 @@ func (s *Server) listen(ctx context.Context, key Key, now time.Time) {
 	s.open[key] = server
 	go func() {
 		if err := server.Serve(serving.Limit(listener, serving.Limits{Connections: maxConnections})); !errors.Is(err, http.ErrServerClosed) {
-			s.config.Logger.Error(err, "A healthCheckNodePort is not served any more", "network", network, "port", key.Port)
+			s.config.Logger.Error(err, "A healthCheckNodePort is no longer served", "network", network, "port", key.Port)
 		}
 	}()
 }

@@ -71,7 +71,7 @@ func isSameOutcome(a, b *announce.Decision) bool {
 func describeDecision(decision *announce.Decision) (what, message string) {
 	switch {
 	case decision == nil:
-		return "NotAnnounced", "no VIP of this node any more"
+		return "NotAnnounced", "no longer a VIP of this node"
 	case len(decision.Peers)+len(decision.Interfaces) == 0:
 		return "NotAnnounced", decision.Reason + ": " + decision.Message
 	}

@@ -154,7 +154,7 @@ func TestStory(t *testing.T) {
 		m := *s.Model
 		m.VIPs, m.Frontends = nil, nil
 		s.Model, s.Decisions = &m, nil
-	}, route("NotAnnounced", "no VIP of this node any more"), endpoints("Gone", 0, "192.0.2.3:8080"), endpoints("NoneAnywhere", 0))
+	}, route("NotAnnounced", "no longer a VIP of this node"), endpoints("Gone", 0, "192.0.2.3:8080"), endpoints("NoneAnywhere", 0))
 }
 
 // TestManyVIPs checks that equally changed VIPs share entries, which have counts for many VIPs.

@@ -77,8 +77,7 @@ func tagsBeside(attachments []dataplane.Attachment) []string {
 	var found []string
 	for i := range attachments {
 		if a := &attachments[i]; a.TagsBeside != nil {
-			found = append(found, fmt.Sprintf("on %s, XDP may not see the VLAN tags of %s: %v; packets to VIPs in other "+
-				"VLANs are then taken too, and answers of VIPs take the slower way (docs/install.md, Uplinks)",
+			found = append(found, fmt.Sprintf("on %s, XDP may not see the VLAN tags of %s: %v; packets to VIPs in other VLANs are then accepted too, and replies of VIPs take the slow path (docs/install.md, Uplinks)",
 				a.DeviceName, a.Interface, a.TagsBeside))
 		}
 	}

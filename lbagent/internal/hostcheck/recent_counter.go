@@ -52,7 +52,7 @@ func watchEvery(
 	defer ticker.Stop()
 	for {
 		if different, err := look(); err != nil {
-			logger.Error(err, "The node is not known in part; will look again", "after", pause)
+			logger.Error(err, "A check of the node failed; will retry", "after", pause)
 		} else if different {
 			changed()
 		}

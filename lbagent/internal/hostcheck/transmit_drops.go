@@ -55,15 +55,14 @@ func (u *transmitDrops) run(
 func (u *transmitDrops) problems(uncounted error) []string {
 	var found []string
 	if text := u.text(); text != "" {
-		message := fmt.Sprintf("in the last %s drivers did not take frames from XDP on %s, most often because their "+
-			"rings are full: see millrace_uplink_losses_total, and raise the rings (ethtool -G IFACE tx N)", recentWindow, text)
+		message := fmt.Sprintf("in the last %s drivers dropped frames that XDP transmitted on %s, usually because their rings were full: see millrace_uplink_losses_total, and raise the rings (ethtool -G IFACE tx N)", recentWindow, text)
 		if u.vethTransmit {
 			message += "; with --veth-transmit, the other end of a veth may run no XDP program"
 		}
 		found = append(found, message)
 	}
 	if uncounted != nil {
-		found = append(found, fmt.Sprintf("frames that drivers do not take from XDP are lost uncounted: %v", uncounted))
+		found = append(found, fmt.Sprintf("transmit drops of drivers are not counted: %v", uncounted))
 	}
 	return found
 }

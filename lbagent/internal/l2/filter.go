@@ -37,7 +37,7 @@ func newFilter(own net.HardwareAddr) (*filter, error) {
 		err = spec.LoadAndAssign(&f.objects, nil)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("load the program that filters questions, for which the agent needs the capability BPF: %w", err)
+		return nil, fmt.Errorf("load the program that filters requests (capability BPF): %w", err)
 	}
 	return f, nil
 }
@@ -52,7 +52,7 @@ func (f *filter) answer(index int) error {
 	case errors.Is(err, tcx.ErrNotSupported):
 		return nil
 	case err != nil:
-		return fmt.Errorf("attach the program that answers questions, for which the agent needs the capability NET_ADMIN: %w", err)
+		return fmt.Errorf("attach the program that answers requests (capability NET_ADMIN): %w", err)
 	}
 	f.answers = answers
 	return nil
@@ -66,7 +66,7 @@ func (f *filter) beat() error {
 		return fmt.Errorf("read the kernel's time: %w", err)
 	}
 	if err := f.objects.LastBeat.Put(uint32(0), uint64(now.Nano())); err != nil {
-		return fmt.Errorf("have the kernel answer for VIPs: %w", err)
+		return fmt.Errorf("update the heartbeat of the kernel's responder: %w", err)
 	}
 	return nil
 }
@@ -82,7 +82,7 @@ func (f *filter) set(addresses []netip.Addr) error {
 			continue
 		}
 		if err := f.objects.AskedVips.Delete(address.As16()); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("remove VIP %s from those that may be asked for: %w", address, err)
+			return fmt.Errorf("remove VIP %s from the answered addresses: %w", address, err)
 		}
 		delete(f.holds, address)
 	}

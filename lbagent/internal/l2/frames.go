@@ -29,7 +29,7 @@ var (
 	broadcast  = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 	allNodes   = netip.MustParseAddr("ff02::1")
 	nowhere    = net.HardwareAddr{0, 0, 0, 0, 0, 0}
-	errNotAsks = errors.New("is no question for an address")
+	errNotAsks = errors.New("is not a request for an address")
 )
 
 const (
@@ -105,7 +105,7 @@ func readSolicitation(payload []byte, from net.HardwareAddr) (question, error) {
 	length := int(binary.BigEndian.Uint16(payload[4:]))
 	body := payload[ipv6HeaderSize:]
 	if length > len(body) {
-		return question{}, fmt.Errorf("read a neighbour solicitation: it says to have %d bytes, and has %d", length, len(body))
+		return question{}, fmt.Errorf("read a neighbour solicitation: its length is %d bytes, want %d", length, len(body))
 	}
 	body = body[:length]
 	source, destination := netip.AddrFrom16([16]byte(payload[8:24])), netip.AddrFrom16([16]byte(payload[24:40]))

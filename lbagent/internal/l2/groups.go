@@ -32,7 +32,7 @@ func (g *groups) set(wanted map[netip.Addr]bool) error {
 			continue
 		}
 		if err := g.join(group); err != nil {
-			return fmt.Errorf("join group %s, at which an IPv6 VIP is asked for: %w", group, err)
+			return fmt.Errorf("join the solicited-node group %s of an IPv6 VIP: %w", group, err)
 		}
 	}
 	return nil

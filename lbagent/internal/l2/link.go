@@ -45,7 +45,7 @@ func openLink(name string, counts *counters, of *Responder) (*link, error) {
 		return nil, fmt.Errorf("find interface %s: %w", name, err)
 	}
 	if !isUnicast(device.HardwareAddr) {
-		return nil, fmt.Errorf("interface %s has no Ethernet address, so nobody can ask there", name)
+		return nil, fmt.Errorf("interface %s has no Ethernet address, so no host can resolve VIPs there", name)
 	}
 	l := &link{
 		name: name, index: device.Index, own: device.HardwareAddr, counts: counts, notify: of.notify,
@@ -72,10 +72,10 @@ func listen(device *net.Interface, protocol int, filter []bpf.Instruction) (*pac
 	}
 	conn, err := packet.Listen(device, packet.Datagram, protocol, &packet.Config{Filter: assembled})
 	if err != nil {
-		return nil, fmt.Errorf("open a packet socket on %s, for which the agent needs the capability NET_RAW: %w", device.Name, err)
+		return nil, fmt.Errorf("open a packet socket on %s (capability NET_RAW): %w", device.Name, err)
 	}
 	// The buffer holds the requests of one second. Without permission the default size remains.
-	_ = onSocket(conn, "make room for questions", func(socket int) error {
+	_ = onSocket(conn, "set the receive buffer", func(socket int) error {
 		return unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, perInterface*roomPerQuestion)
 	})
 	return conn, nil

@@ -229,7 +229,7 @@ func (r *Responder) say(ctx context.Context, now time.Time) (missed bool) {
 		}
 	}
 	if err != nil && r.beatErr == nil {
-		r.logger.Error(err, "Cannot tell other nodes that this one answers for VIPs; they will do so in its place")
+		r.logger.Error(err, "Could not send heartbeats: other nodes will answer for VIPs")
 	}
 	r.beatErr = err
 	if err != nil {
@@ -338,9 +338,9 @@ func (r *Responder) report(name string, err error) {
 	r.mu.Unlock()
 	switch {
 	case err != nil && (before == nil || before.Error() != err.Error()):
-		r.logger.Error(err, "Cannot answer for VIPs on an interface as it should be; will try again", "interface", name, "after", afterFailure)
+		r.logger.Error(err, "Could not answer for VIPs on an interface; will retry", "interface", name, "after", afterFailure)
 	case err == nil && before != nil:
-		r.logger.Info("VIPs are answered for again", "interface", name)
+		r.logger.Info("VIPs are answered again", "interface", name)
 	}
 }
 

@@ -10,12 +10,12 @@ import (
 )
 
 var (
-	bfdDescription          = description("bfd_session_up", "1 where the BFD session with the peer is up.", "peer")
-	bfdLossesDescription    = description("bfd_session_losses_total", "How often the BFD session with the peer was lost.", "peer")
-	bfdDetectionDescription = description("bfd_detection_time_seconds", "How long the node waits for a BFD packet of the peer.", "peer")
-	bfdDiscardedDescription = description("bfd_packets_discarded_total", "BFD packets that no session took, by reason.", "reason")
-	bfdDelayDescription     = description("bfd_longest_delay_seconds", "The longest by which a BFD packet was sent late since the process started.")
-	bfdProcessDescription   = description("bfd_process_up", "1 where the process that holds the BFD sessions answers.")
+	bfdDescription          = description("bfd_session_up", "Whether the BFD session with the peer is up (1) or not (0).", "peer")
+	bfdLossesDescription    = description("bfd_session_losses_total", "Number of times that the BFD session with the peer was lost.", "peer")
+	bfdDetectionDescription = description("bfd_detection_time_seconds", "Detection time of the BFD session with the peer.", "peer")
+	bfdDiscardedDescription = description("bfd_packets_discarded_total", "BFD packets discarded because they match no session, by reason.", "reason")
+	bfdDelayDescription     = description("bfd_longest_delay_seconds", "Longest delay of a sent BFD packet since the process started.")
+	bfdProcessDescription   = description("bfd_process_up", "Whether the process with the BFD sessions responds (1) or not (0).")
 )
 
 // BFD collects the metrics of the BFD process from its last report.

@@ -10,7 +10,7 @@ import (
 
 var (
 	canarySentDescription     = description("router_probes_sent_total", "Rounds of probes from a port to a canary, through a router.")
-	canaryAnsweredDescription = description("router_probes_answered_total", "Answers of nodes to probes through routers, long ones included.")
+	canaryAnsweredDescription = description("router_probes_answered_total", "Answers of nodes to probes through routers, including long probes.")
 )
 
 // Canaries collects the metrics of probes through routers.

@@ -7,8 +7,8 @@ import "github.com/prometheus/client_golang/prometheus"
 var (
 	historyBytesDescription   = description("history_bytes", "Size of the history on the node.")
 	historyDroppedDescription = description("history_left_out_total",
-		"Entries that the history does not have, as there were too many of their kind.", "kind")
-	historyUnwrittenDescription = description("history_unwritten_total", "Entries that the history does not have, as they could not be written.")
+		"Entries missing in the history because there were too many of their kind.", "kind")
+	historyUnwrittenDescription = description("history_unwritten_total", "Entries missing in the history because they could not be written.")
 )
 
 // History are the values for the metrics of the history.

@@ -11,10 +11,10 @@ import (
 var (
 	l2VIPsDescription      = description("l2_vips", "VIPs for which the node answers ARP and Neighbor Discovery on an interface.", "interface")
 	l2QuestionsDescription = description("l2_questions_total",
-		"Questions of ARP and Neighbor Discovery for these VIPs, by what became of them: answered; limited, as one host had too many; dropped by the kernel, as more came than are read; malformed.",
+		"Requests of ARP and Neighbor Discovery for these VIPs, by result: answered; limited per host; dropped because the receive buffer was full; malformed.",
 		"interface", "result")
-	l2ToldDescription   = description("l2_announcements_total", "Packets that told all hosts of an interface where a VIP is.", "interface")
-	l2FailedDescription = description("l2_send_errors_total", "Answers and announcements that could not be built or sent.", "interface")
+	l2ToldDescription   = description("l2_announcements_total", "Unsolicited ARP and Neighbor Discovery announcements of VIPs.", "interface")
+	l2FailedDescription = description("l2_send_errors_total", "ARP and Neighbor Discovery replies and announcements that could not be built or sent.", "interface")
 )
 
 // Layer2 collects the metrics of answers on links, for each interface with layer 2 announcements.

@@ -14,7 +14,7 @@ var (
 	watchHeldDescription      = description("nodes_held", "Other nodes that do not answer and count as up: half of those that were up were lost at once.")
 	watchSentDescription      = description("probes_sent_total", "Probes to other nodes.")
 	watchAnsweredDescription  = description("probes_answered_total", "Probes that were answered.")
-	watchDiscardedDescription = description("probes_discarded_total", "Datagrams to the port of probes that answer none.")
+	watchDiscardedDescription = description("probes_discarded_total", "Datagrams to the probe port that match no probe.")
 )
 
 type watched interface {

@@ -42,20 +42,20 @@ type Pass struct {
 func NewPasses() *Passes {
 	return &Passes{
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "millrace_pass_duration_seconds", Help: "How long passes took that bring the node to what the objects say.",
+			Name: "millrace_pass_duration_seconds", Help: "Duration of reconciliation passes.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 4, 8),
 		}),
 		errors: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "millrace_pass_errors_total", Help: "Passes that failed at least in part, and are tried again.",
+			Name: "millrace_pass_errors_total", Help: "Passes that failed at least in part and are retried.",
 		}),
 		success: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "millrace_pass_last_success_timestamp_seconds", Help: "When the last pass without an error ended; 0 where there was none.",
+			Name: "millrace_pass_last_success_timestamp_seconds", Help: "Time of the last pass without an error; 0 before.",
 		}),
 		repairs: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "millrace_map_repairs_total", Help: "Entries of maps that were not as the agent had written them, and were written again.",
+			Name: "millrace_map_repairs_total", Help: "Map entries that differed from what the agent had written and were repaired.",
 		}),
 		stalls: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "millrace_pass_stalls_total", Help: "Passes that made no progress for two minutes: the agent's health check fails until they do, and the log has the stacks.",
+			Name: "millrace_pass_stalls_total", Help: "Passes that made no progress for two minutes: the agent's health check fails until they do, and the log contains the stacks.",
 		}),
 	}
 }
@@ -79,11 +79,11 @@ func (p *Passes) Stalled() { p.stalls.Inc() }
 
 var (
 	entriesDescription  = description("map_entries", "Entries of a map that are in use, as of the last pass.", "map")
-	unreadyDescription  = description("unready_endpoints_served", "Endpoints that are served though they are not ready: most endpoints of most Services turned unready at once.")
+	unreadyDescription  = description("unready_endpoints_served", "Endpoints that are served although they are not ready: most endpoints of most Services turned unready at once.")
 	retainedDescription = description("retained_endpoints", "Endpoints that left their EndpointSlices without terminating and keep their established connections.")
 	evictedDescription  = description("retained_endpoints_evicted_total", "Endpoints that --max-retained-endpoints evicted: their connections were reset.")
-	heldDescription     = description("removal_guard_objects", "Objects that were removed many at once and count as present for a while.")
-	mapLimitDescription = description("map_capacity", "Entries that a map has room for.", "map")
+	heldDescription     = description("removal_guard_objects", "Objects retained temporarily because they were removed in bulk.")
+	mapLimitDescription = description("map_capacity", "Capacity of a map in entries.", "map")
 	xdpDescription      = description("uplink_xdp_mode", "1 for the mode in which the XDP program runs on an uplink: Native, Generic, or None.", "interface", "mode")
 )
 

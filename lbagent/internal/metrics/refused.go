@@ -9,7 +9,7 @@ import (
 )
 
 var refusedDescription = description("bgp_connections_refused_total",
-	"Connections to the BGP port that were closed, by reason: unknown_source, unopened or surplus. And packets that were dropped there, from unknown sources or for want of room: dropped.", "reason")
+	"Connections to the BGP port that were closed, by reason: unknown_source, unopened or surplus. Packets dropped there, from unknown sources or for lack of space, have the reason dropped.", "reason")
 
 // Refused collects the metrics of refused connections of routers.
 type Refused struct {

@@ -5,7 +5,7 @@ package metrics
 import "github.com/prometheus/client_golang/prometheus"
 
 var relayDescription = description("relay_connected",
-	"1 while a relay tells what changes of EndpointSlices, 0 while the API server is asked in its place. Absent without --relay.")
+	"Whether EndpointSlices are watched through a relay (1) or the API server (0). Absent without --relay.")
 
 // Relay collects the metric of an agent that uses relays.
 type Relay struct {

@@ -24,7 +24,7 @@ func (b *builder) affinity(name ServiceName, service *corev1.Service) uint32 {
 	seconds := *config.ClientIP.TimeoutSeconds
 	if seconds < 1 || seconds > maxAffinitySeconds {
 		b.problem(name.reference(), millracev1beta1.ReasonInvalid,
-			"spec.sessionAffinityConfig.clientIP.timeoutSeconds: %d is not between 1 and %d; %d is taken",
+			"spec.sessionAffinityConfig.clientIP.timeoutSeconds: %d is not between 1 and %d; %d is used",
 			seconds, maxAffinitySeconds, corev1.DefaultClientIPServiceAffinitySeconds)
 		return uint32(corev1.DefaultClientIPServiceAffinitySeconds)
 	}

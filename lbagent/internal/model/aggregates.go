@@ -78,7 +78,7 @@ func (b *builder) buildAggregates() {
 	for prefix, advertisement := range wanted {
 		if other, found := overlapping(others, prefix); found {
 			b.problem(ObjectReference{Kind: "VIPAdvertisement", Name: advertisement}, ReasonNotAggregated,
-				"the aggregate %s has addresses of %s (%s): its VIPs are announced one by one", prefix, other.By, other.Range)
+				"the aggregate %s has addresses of %s (%s): its VIPs are announced individually", prefix, other.By, other.Range)
 			continue
 		}
 		b.model.Aggregates = append(b.model.Aggregates, Aggregate{Prefix: prefix, Advertisement: advertisement})

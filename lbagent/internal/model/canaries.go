@@ -85,7 +85,7 @@ func (b *builder) ownCanaries() (own []canary) {
 		for _, address := range peer.Canaries {
 			if taken[address] {
 				b.problem(ObjectReference{Kind: "LBPeer", Name: object.Name}, ReasonDuplicate,
-					"spec.canaries: %s is a VIP, or the canary of an older LBPeer: give it one that nothing has", address)
+					"spec.canaries: %s is a VIP, or the canary of an older LBPeer: use an unused address", address)
 				continue
 			}
 			taken[address] = true

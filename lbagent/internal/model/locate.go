@@ -112,7 +112,7 @@ func (l *locator) locate(slice *discoveryv1.EndpointSlice, address netip.Addr) (
 	}
 	l.check()
 	if l.contradiction.message != "" && !retention.IsRetained(slice) && !slice.CreationTimestamp.Before(&l.contradiction.since) {
-		return "", fmt.Sprintf("without a node: it is in the podCIDRs of node %s, but those do not tell where pods are, as %s; set nodeName",
+		return "", fmt.Sprintf("without a node: it is in the podCIDRs of node %s, but those do not determine the node of a pod, because %s; set nodeName",
 			node, l.contradiction.message)
 	}
 	return node, ""

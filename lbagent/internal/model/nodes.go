@@ -73,7 +73,7 @@ func (b *builder) readNodes() {
 		}
 		b.setAddresses(&node, object, addresses)
 		if !node.IPv4.IsValid() && !node.IPv6.IsValid() {
-			b.problem(reference, ReasonNoAddress, "spec.addresses: has no address that the node can be reached by")
+			b.problem(reference, ReasonNoAddress, "spec.addresses: has no address at which the node is reachable")
 			continue
 		}
 		ids[node.ID] = node.Name
@@ -91,7 +91,7 @@ func (b *builder) readNodes() {
 	self, found := b.nodes[b.snapshot.NodeName]
 	if !found {
 		b.problem(ObjectReference{Kind: "LBNode", Name: b.snapshot.NodeName}, millracev1beta1.ReasonNoNodeID,
-			"no usable LBNode gives this node an id; the operator makes one for every node")
+			"no usable LBNode assigns an id to this node; the operator creates one for every node")
 		return
 	}
 	b.model.Draining = cmp.Or(self.Draining, b.shutdown())
@@ -153,7 +153,7 @@ func (b *builder) setAddresses(node *Node, object *millracev1beta1.LBNode, taken
 		}
 		if place.IsValid() {
 			b.problem(reference, millracev1beta1.ReasonInvalid,
-				"spec.addresses: %s is left out, a node has one address of a family", address)
+				"spec.addresses: %s is ignored: a node has one address of a family", address)
 			continue
 		}
 		*place = address

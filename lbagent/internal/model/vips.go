@@ -110,7 +110,7 @@ func (b *builder) buildFrontends(vip netip.Addr, claimants []claimant, endpoints
 			}
 			if owner := owners[key]; owner != name || built[key] {
 				b.problem(name.reference(), millracev1beta1.ReasonPortConflict,
-					"spec.ports[%d].port: %s is served for the Service %s, which has claimed it first", i, key, owner)
+					"spec.ports[%d].port: %s is served for the Service %s, which claimed it first", i, key, owner)
 				continue
 			}
 			built[key] = true

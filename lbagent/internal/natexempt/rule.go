@@ -105,7 +105,7 @@ func (f family) rule(chain *nftables.Chain, filter int) *nftables.Rule {
 func Install(filter int) error {
 	conn, err := nftables.New()
 	if err != nil {
-		return fmt.Errorf("ask nftables: %w", err)
+		return fmt.Errorf("query nftables: %w", err)
 	}
 	var errs []error
 	for _, f := range families() {
@@ -127,7 +127,7 @@ func Install(filter int) error {
 func Installed() (bool, error) {
 	conn, err := nftables.New()
 	if err != nil {
-		return false, fmt.Errorf("ask nftables: %w", err)
+		return false, fmt.Errorf("query nftables: %w", err)
 	}
 	for _, f := range families() {
 		rules, err := conn.GetRules(f.table, f.chain())
@@ -145,7 +145,7 @@ func Installed() (bool, error) {
 func Remove() error {
 	conn, err := nftables.New()
 	if err != nil {
-		return fmt.Errorf("ask nftables: %w", err)
+		return fmt.Errorf("query nftables: %w", err)
 	}
 	var errs []error
 	for _, f := range families() {
@@ -161,7 +161,7 @@ func Remove() error {
 func Exists() (bool, error) {
 	conn, err := nftables.New()
 	if err != nil {
-		return false, fmt.Errorf("ask nftables: %w", err)
+		return false, fmt.Errorf("query nftables: %w", err)
 	}
 	for _, f := range families() {
 		tables, err := conn.ListTablesOfFamily(f.table.Family)

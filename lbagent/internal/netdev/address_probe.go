@@ -52,7 +52,7 @@ func probeNeighbour(key fib.NeighbourKey) (bool, error) {
 		err = useNeighbour(key)
 	}
 	if err != nil && !isNotFound(err) {
-		return false, fmt.Errorf("ask for neighbour %s on interface %d: %w", key.Address, key.Interface, err)
+		return false, fmt.Errorf("probe neighbour %s on interface %d: %w", key.Address, key.Interface, err)
 	}
 	return err == nil, nil
 }

@@ -132,7 +132,7 @@ func (c *changes) drain() {
 	drain(c.neighbours)
 }
 
-var errLost = errors.New("the kernel ended a subscription, as it does when messages were lost")
+var errLost = errors.New("the kernel ended a subscription because messages were lost")
 
 type hopWatch struct {
 	*HopWatcher

@@ -144,7 +144,7 @@ func (c *fibCache) resolve() error {
 			continue
 		}
 		if err := removeNeighbour(key); err != nil && !isNotFound(err) {
-			failures = append(failures, fmt.Errorf("forget neighbour %s on interface %d: %w", key.Address, key.Interface, err))
+			failures = append(failures, fmt.Errorf("remove neighbour %s on interface %d: %w", key.Address, key.Interface, err))
 			continue
 		}
 		delete(c.managed, key)
@@ -194,7 +194,7 @@ func RemoveNeighbours() error {
 	var failures []error
 	for _, key := range left {
 		if err := removeNeighbour(key); err != nil && !isNotFound(err) {
-			failures = append(failures, fmt.Errorf("forget neighbour %s on interface %d: %w", key.Address, key.Interface, err))
+			failures = append(failures, fmt.Errorf("remove neighbour %s on interface %d: %w", key.Address, key.Interface, err))
 		}
 	}
 	return errors.Join(failures...)

@@ -21,7 +21,7 @@ type NextHop struct {
 	MTU       int
 }
 
-var errUnresolved = errors.New("the kernel knows no Ethernet address of it")
+var errUnresolved = errors.New("the kernel has no Ethernet address for it")
 
 // NextHopTo looks up the next hop to a router. A link-local address must have a zone.
 func NextHopTo(router netip.Addr) (NextHop, error) {

@@ -139,7 +139,7 @@ func (f *Finder) choose(existing []Link, selected map[int]bool, now time.Time) (
 func CheckPatterns(patterns []string) error {
 	for _, pattern := range patterns {
 		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
-			return fmt.Errorf("%q is neither the name of an interface nor a pattern of names", pattern)
+			return fmt.Errorf("%q is neither an interface name nor a pattern", pattern)
 		}
 	}
 	return nil

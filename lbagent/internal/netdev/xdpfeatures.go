@@ -66,21 +66,21 @@ func xdpFeatures(index int) (features uint64, known bool, err error) {
 		return 0, false, nil
 	}
 	if err != nil {
-		return 0, false, fmt.Errorf("read what the driver of interface %d does for XDP: %w", index, err)
+		return 0, false, fmt.Errorf("read the XDP features of the driver of interface %d: %w", index, err)
 	}
 	if len(messages) == 0 {
-		return 0, false, fmt.Errorf("the kernel does not say what the driver of interface %d does for XDP", index)
+		return 0, false, fmt.Errorf("the kernel reports no XDP features of the driver of interface %d", index)
 	}
 	features, err = parseXDPFeatures(messages[0])
 	if err != nil {
-		return 0, false, fmt.Errorf("read what the driver of interface %d does for XDP: %w", index, err)
+		return 0, false, fmt.Errorf("read the XDP features of the driver of interface %d: %w", index, err)
 	}
 	return features, true, nil
 }
 
 func parseXDPFeatures(message []byte) (features uint64, err error) {
 	if len(message) < nl.SizeofGenlmsg {
-		return 0, fmt.Errorf("%d bytes are no message", len(message))
+		return 0, fmt.Errorf("invalid message of %d bytes", len(message))
 	}
 	attributes, err := nl.ParseRouteAttr(message[nl.SizeofGenlmsg:])
 	if err != nil {

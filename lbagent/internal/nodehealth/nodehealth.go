@@ -111,7 +111,7 @@ func (w *Tracker) Annotate(objects *model.Snapshot, now time.Time) *model.Snapsh
 // MarkDown makes the data plane skip down nodes until a pass has removed them from all tables.
 func (w *Tracker) MarkDown(setDown func(down map[forwarding.NodeID]bool) error) {
 	if err := setDown(downIn(w.prober.Verdict())); err != nil {
-		w.logger.Error(err, "Could not mark nodes that are down; they get packets until the rows are written")
+		w.logger.Error(err, "Could not mark down nodes; they receive packets until the node tables are updated")
 	}
 }
 
@@ -164,33 +164,33 @@ func (w *Tracker) Answers(objects *model.Snapshot) func(node string) bool {
 func (w *Tracker) log(verdict membership.Verdict) {
 	for id := range verdict.Down {
 		if _, before := w.verdict.Down[id]; !before {
-			w.logger.Info("Node is down: it gets no packets until it answers again", "peer", w.names[id])
+			w.logger.Info("Node is down: it receives no packets until it answers probes again", "peer", w.names[id])
 		}
 	}
 	for id := range w.verdict.Down {
 		if _, now := verdict.Down[id]; !now {
-			w.logger.Info("Node is not taken for down any more", "peer", w.names[id])
+			w.logger.Info("Node is no longer considered down", "peer", w.names[id])
 		}
 	}
 	for id := range verdict.Alone {
 		if _, before := w.verdict.Alone[id]; !before {
-			w.logger.Info("The agent of a node is silent: the node hands new flows on to other nodes", "peer", w.names[id])
+			w.logger.Info("The agent of a node is silent: the node redirects new flows to other nodes", "peer", w.names[id])
 		}
 	}
 	for id := range w.verdict.Alone {
 		if _, now := verdict.Alone[id]; !now {
-			w.logger.Info("The agent of a node is not silent any more", "peer", w.names[id])
+			w.logger.Info("The agent of a node is no longer silent", "peer", w.names[id])
 		}
 	}
 	if (len(verdict.Held) > 0) != (len(w.verdict.Held) > 0) {
-		w.logger.Info("Half of the nodes, or more, stopped answering at once: none of them is taken for down",
+		w.logger.Info("At least half of the nodes stopped answering at once: they are not considered down",
 			"held", len(verdict.Held))
 	}
 	if verdict.Lossy.IsZero() != w.verdict.Lossy.IsZero() {
 		w.logger.Info("Paths to more than half of the nodes lose packets, as this node's own link would", "lossy", !verdict.Lossy.IsZero())
 	}
 	if verdict.CutOff != w.verdict.CutOff {
-		w.logger.Info("This node may be cut off from the others: it leaves VIPs with endpoints there to them",
+		w.logger.Info("This node may be isolated: other nodes announce VIPs with endpoints there",
 			"cutOff", verdict.CutOff, "held", len(verdict.Held), "down", len(verdict.Down))
 	}
 }

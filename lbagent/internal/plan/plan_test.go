@@ -490,7 +490,7 @@ func TestSameHash(t *testing.T) {
 		if _, found := have.Frontends[first.Key]; !found || len(have.Frontends) != 1 || len(problems) != len(m.Frontends)-1 {
 			t.Fatalf("frontends %+v, problems %v", have.Frontends, problems)
 		}
-		if len(problems) == 1 && (problems[0].Object.Name != "twin" || !strings.Contains(problems[0].Message, "[2001:db8:cafe::10]:80/TCP; give one")) {
+		if len(problems) == 1 && (problems[0].Object.Name != "twin" || !strings.Contains(problems[0].Message, "[2001:db8:cafe::10]:80/TCP; change the address")) {
 			t.Errorf("problem %+v", problems[0])
 		}
 	}

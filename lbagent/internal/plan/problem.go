@@ -29,7 +29,7 @@ func (d *draft) full(object model.ObjectReference, subject string, capacity forw
 	})
 }
 
-const partly = "not or not wholly programmed"
+const partly = "not or only partly programmed"
 
 // shortage groups the frontends of a Service that lack the same capacity with the same effect. remark is
 // appended to the message.
@@ -88,11 +88,11 @@ func (d *draft) frontendFull(frontend *model.Frontend, capacity forwarding.Capac
 }
 
 func (d *draft) sourcesFull(frontend *model.Frontend) {
-	d.lacks(frontend, forwarding.SourceRanges, "not programmed, or nobody is let in", ", of which a namespace gets half")
+	d.lacks(frontend, forwarding.SourceRanges, "not programmed, or admits no client", ", and a namespace can use half")
 }
 
 func (d *draft) zonesFull(frontend *model.Frontend) {
-	d.lacks(frontend, forwarding.NodeTables, "its clients get all endpoints and not those of the zone", ", and each zone takes one")
+	d.lacks(frontend, forwarding.NodeTables, "its clients use all endpoints instead of those of the zone", ", and each zone needs one")
 }
 
 // lost is the effect of a missing node table on a Service port of policy Local.
@@ -100,7 +100,7 @@ const lost = "a connection that a router moves to another node is reset"
 
 func (d *draft) localFull(frontend *model.Frontend) {
 	d.lacks(frontend, forwarding.NodeTables, lost,
-		", and Services of policy Local get what others leave")
+		", and Services of policy Local use the remainder")
 }
 
 // sameHash records that a frontend is left out because of a hash collision. Unless the address was chosen
@@ -109,7 +109,7 @@ func (d *draft) sameHash(frontend *model.Frontend, other forwarding.FrontendKey)
 	d.problems = append(d.problems, Problem{Problem: model.Problem{
 		Object: serviceOf(frontend),
 		Reason: millracev1beta1.ReasonUnsupported,
-		Message: fmt.Sprintf("frontend %s: not programmed, its address and port have the same hash as those of %s; give one of the two another address or port",
+		Message: fmt.Sprintf("frontend %s: not programmed, its address and port have the same hash as those of %s; change the address or port of one of them",
 			frontend.Key, other),
 	}})
 }

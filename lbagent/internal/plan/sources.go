@@ -149,7 +149,7 @@ func (d *draft) setAggregates() {
 	for _, aggregate := range d.model.Aggregates {
 		if !d.setDestination(forwarding.SourceRange{Set: forwarding.Aggregates, Prefix: aggregate.Prefix}) {
 			d.full(model.ObjectReference{Kind: "VIPAdvertisement", Name: aggregate.Advertisement},
-				fmt.Sprintf("the aggregate %s, in whose place each VIP is announced", aggregate.Prefix), forwarding.SourceRanges)
+				fmt.Sprintf("the aggregate %s, instead of which each VIP is announced", aggregate.Prefix), forwarding.SourceRanges)
 		}
 	}
 }

@@ -114,8 +114,7 @@ func (f *Facts) kernel() []consoleapi.Finding {
 	case !atLeast(f.Kernel, 6, 6):
 		return []consoleapi.Finding{
 			ok(CheckKernel, "Linux %s", f.Kernel),
-			warning(CheckTCX, "Linux %s has no tcx, which comes with 6.6: the agent uses clsact, and a program that is attached "+
-				"later gets in front of it (docs/install.md, Linux before 6.6)", f.Kernel),
+			warning(CheckTCX, "Linux %s has no tcx, which requires 6.6: the agent uses clsact, and programs attached later run before it (docs/install.md, Linux before 6.6)", f.Kernel),
 		}
 	}
 	return []consoleapi.Finding{ok(CheckKernel, "Linux %s", f.Kernel), ok(CheckTCX, "Linux 6.6 or later has it")}
@@ -124,10 +123,10 @@ func (f *Facts) kernel() []consoleapi.Finding {
 func (f *Facts) files() []consoleapi.Finding {
 	found := []consoleapi.Finding{ok(CheckBTF, "%s is there", btfFile), ok(CheckBPFFS, "%s is mounted", bpffsDirectory)}
 	if !f.BTF {
-		found[0] = fault(CheckBTF, "there is no %s: the kernel must be built with CONFIG_DEBUG_INFO_BTF", btfFile)
+		found[0] = fault(CheckBTF, "%s does not exist: the kernel must be built with CONFIG_DEBUG_INFO_BTF", btfFile)
 	}
 	if !f.BPFFS {
-		found[1] = fault(CheckBPFFS, "%s is no BPF file system: mount it at each boot (mount -t bpf bpf %s), as systemd does",
+		found[1] = fault(CheckBPFFS, "%s is not a BPF file system: mount it at each boot (mount -t bpf bpf %s), as systemd does",
 			bpffsDirectory, bpffsDirectory)
 	}
 	return found
@@ -177,8 +176,7 @@ func (f *Facts) uplinks() []consoleapi.Finding {
 				"name other uplinks (--uplinks of the agents)", uplink.Name))
 		}
 		if !uplink.Up {
-			bad = append(bad, warning(CheckUplinks, "%[1]s is down or has no carrier: packets do not come in by it; "+
-				"see `ip link show %[1]s`, the cable and the switch", uplink.Name))
+			bad = append(bad, warning(CheckUplinks, "%[1]s is down or has no carrier and receives no packets; see `ip link show %[1]s`, the cable and the switch", uplink.Name))
 		}
 	}
 	return append([]consoleapi.Finding{ok(CheckUplinks, "%s", strings.Join(names, ", "))}, bad...)
@@ -195,8 +193,7 @@ func (f *Facts) host() []consoleapi.Finding {
 	for i := range f.XDPInterfaces {
 		card := &f.XDPInterfaces[i]
 		if card.Kind == openVSwitch || card.Master == openVSwitch {
-			found = append(found, fault(CheckOVS, "%s belongs to Open vSwitch, which takes packets before the kernel's stack and sends "+
-				"past it: move the node's address to a card, a bond or a VLAN of its own, and name that (--uplinks of the agents)", card.Name))
+			found = append(found, fault(CheckOVS, "%s belongs to Open vSwitch, which processes packets before and instead of the kernel's stack: move the node's address to a separate NIC, bond or VLAN, and configure that (--uplinks of the agents)", card.Name))
 		}
 		if card.Known && !card.Native && !f.runsNothing(card) {
 			found = append(found, warning(CheckDriver, "the driver of %s does not run XDP programs: they run in generic mode, "+
@@ -213,7 +210,7 @@ func (f *Facts) host() []consoleapi.Finding {
 		found = append(found, warning(CheckQueues, "%s", message))
 	}
 	for _, program := range f.Legacy {
-		found = append(found, warning(CheckLegacy, "the kernel has a table of %s, whose rules agents do not read: see that "+
+		found = append(found, warning(CheckLegacy, "the kernel has a table of %s, whose rules agents do not read: check that "+
 			"`%s -S FORWARD` accepts packets to and from the pod networks (docs/cni.md)", program, program))
 	}
 	return found
@@ -233,7 +230,7 @@ func drivers(cards []netdev.XDPInterface) string {
 		texts = append(texts, strings.Join(native, ", ")+": native XDP")
 	}
 	if len(unknown) > 0 {
-		texts = append(texts, strings.Join(unknown, ", ")+": Linux before 6.3 does not tell")
+		texts = append(texts, strings.Join(unknown, ", ")+": unknown, because Linux before 6.3 does not report it")
 	}
 	return strings.Join(texts, "; ")
 }
@@ -242,8 +239,7 @@ func (f *Facts) programs() []consoleapi.Finding {
 	var found []consoleapi.Finding
 	for _, card := range f.XDPInterfaces {
 		if card.Program != 0 {
-			found = append(found, fault(CheckXDP, "%s has another XDP program (id %d; see `bpftool prog show id %d`): Millrace "+
-				"attaches nothing there. Turn that program off, such as XDP acceleration of the CNI", card.Name, card.Program, card.Program))
+			found = append(found, fault(CheckXDP, "%s has another XDP program (id %d; see `bpftool prog show id %d`): Millrace cannot attach. Disable that program, such as the CNI's XDP acceleration", card.Name, card.Program, card.Program))
 		}
 	}
 	if found == nil {
@@ -256,7 +252,7 @@ func (f *Facts) ports() []consoleapi.Finding {
 	if len(f.Ports) == 0 {
 		return []consoleapi.Finding{ok(CheckPorts, "all are free")}
 	}
-	return []consoleapi.Finding{fault(CheckPorts, "other programs of the node have %s: end them, or give the agents other ports "+
+	return []consoleapi.Finding{fault(CheckPorts, "other programs of the node use %s: stop them, or configure other ports for the agents "+
 		"(docs/install.md, Settings)", strings.Join(f.Ports, ", "))}
 }
 
@@ -279,15 +275,14 @@ func (f *Facts) speakers() []consoleapi.Finding {
 			"from an address: use another router, or a source address of its own (spec.sourceAddress of the LBPeer; docs/bgp.md)",
 			strings.Join(routers, ", "))}
 	case listens:
-		return []consoleapi.Finding{warning(CheckBGP, "another program of the node listens at TCP port 179: it may be a BGP speaker that has "+
-			"the router already; agents open sessions themselves, and do not need the port")}
+		return []consoleapi.Finding{warning(CheckBGP, "another program of the node listens on TCP port 179: it may be a BGP speaker with a session to the router; agents open sessions themselves and do not need the port")}
 	}
 	return []consoleapi.Finding{ok(CheckBGP, "no other BGP speaker")}
 }
 
 func (f *Facts) nodes() []consoleapi.Finding {
 	if f.NotProbed != "" {
-		return []consoleapi.Finding{warning(CheckNodes, "whether packets reach other nodes was not tried: %s", f.NotProbed)}
+		return []consoleapi.Finding{warning(CheckNodes, "reachability of other nodes was not tested: %s", f.NotProbed)}
 	}
 	var silent, short []string
 	length := 0
@@ -309,10 +304,9 @@ func (f *Facts) nodes() []consoleapi.Finding {
 		return found
 	}
 	if len(short) > 0 {
-		return append(found, fault(CheckMTU, "%s: packets of %d bytes, the MTU of this node, do not get there. Give all nodes and "+
-			"switches between them one MTU (docs/install.md, MTU)", list(short), length))
+		return append(found, fault(CheckMTU, "%s: packets of %d bytes, the MTU of this node, do not arrive. Configure the same MTU on all nodes and switches between them (docs/install.md, MTU)", list(short), length))
 	}
-	return append(found, ok(CheckMTU, "packets as long as the MTU get there"))
+	return append(found, ok(CheckMTU, "packets as long as the MTU arrive"))
 }
 
 func list(names []string) string {

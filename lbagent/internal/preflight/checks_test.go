@@ -64,9 +64,9 @@ func TestFaults(t *testing.T) {
 		"legacy tables":    {CheckLegacy, warns, func(f *Facts) { f.Legacy = []string{"ip6tables-legacy"} }, "`ip6tables-legacy -S FORWARD`"},
 		"taken port":       {CheckPorts, breaks, func(f *Facts) { f.Ports = []string{"TCP 7480"} }, "TCP 7480"},
 		"Calico peers":     {CheckBGP, warns, func(f *Facts) { f.BGP = []Socket{{Remote: router}} }, "198.51.100.254"},
-		"BIRD listens":     {CheckBGP, warns, func(f *Facts) { f.BGP = []Socket{{Listens: true}} }, "listens at TCP port 179"},
+		"BIRD listens":     {CheckBGP, warns, func(f *Facts) { f.BGP = []Socket{{Listens: true}} }, "listens on TCP port 179"},
 		"firewall":         {CheckNodes, breaks, func(f *Facts) { f.Reached[0] = Reachability{Address: f.Reached[0].Address, Length: 1500} }, "198.51.100.2"},
-		"port of probes":   {CheckNodes, warns, func(f *Facts) { f.NotProbed, f.Reached = "in use", nil }, "was not tried: in use"},
+		"port of probes":   {CheckNodes, warns, func(f *Facts) { f.NotProbed, f.Reached = "in use", nil }, "was not tested: in use"},
 		"switch of 1500":   {CheckMTU, breaks, func(f *Facts) { f.Reached[0].FullSize, f.Reached[0].Length = false, 9000 }, "9000 bytes"},
 		"many silent ones": {CheckNodes, breaks, func(f *Facts) { f.Reached = make([]Reachability, 30) }, "and 22 more"},
 	} {

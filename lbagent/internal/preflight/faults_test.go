@@ -295,7 +295,7 @@ func trip(t *testing.T, fault *realFault) {
 	of := healthy(t)
 	healthy := expected(t)
 	if fault.check == CheckDriver && !atLeast(release(t), 6, 3) {
-		t.Skip("Linux before 6.3 does not tell what drivers do")
+		t.Skip("unknown, because Linux before 6.3 does not report it what drivers do")
 	}
 	if got := findings(t, of); !sameFindings(got, healthy) {
 		t.Errorf("of a node on which nothing is wrong is told %+v", got)
@@ -342,23 +342,23 @@ func expected(t *testing.T) []consoleapi.Finding {
 	if atLeast(release(t), 6, 6) {
 		return nil
 	}
-	return []consoleapi.Finding{{Check: CheckTCX, Level: warns, Message: "Linux " + release(t) + " has no tcx, which comes with 6.6: " +
-		"the agent uses clsact, and a program that is attached later gets in front of it (docs/install.md, Linux before 6.6)"}}
+	return []consoleapi.Finding{{Check: CheckTCX, Level: warns, Message: "Linux " + release(t) + " has no tcx, which requires 6.6: " +
+		"the agent uses clsact, and programs attached later run before it (docs/install.md, Linux before 6.6)"}}
 }
 
 func hostFaults() map[string]realFault {
-	const noBPFFS = "/sys/fs/bpf is no BPF file system: mount it at each boot (mount -t bpf bpf /sys/fs/bpf), as systemd does"
+	const noBPFFS = "/sys/fs/bpf is not a BPF file system: mount it at each boot (mount -t bpf bpf /sys/fs/bpf), as systemd does"
 	filter := func(program string) realFault {
 		return realFault{
 			make: commands(program + " -P FORWARD DROP"), check: CheckLegacy, level: warns,
-			message: "the kernel has a table of " + program + ", whose rules agents do not read: see that `" + program +
+			message: "the kernel has a table of " + program + ", whose rules agents do not read: check that `" + program +
 				" -S FORWARD` accepts packets to and from the pod networks (docs/cni.md)",
 		}
 	}
 	return map[string]realFault{
 		"no-btf": {
 			make: mount("tmpfs", "/sys/kernel/btf"), heal: unmount("/sys/kernel/btf"), check: CheckBTF, level: breaks,
-			message: "there is no /sys/kernel/btf/vmlinux: the kernel must be built with CONFIG_DEBUG_INFO_BTF",
+			message: "/sys/kernel/btf/vmlinux does not exist: the kernel must be built with CONFIG_DEBUG_INFO_BTF",
 		},
 		"no-bpffs": {
 			make: mount("tmpfs", bpffsDirectory), heal: mount("bpf", bpffsDirectory), check: CheckBPFFS, level: breaks, message: noBPFFS,
@@ -383,7 +383,7 @@ func hostFaults() map[string]realFault {
 
 func uplinkFaults() map[string]realFault {
 	const noUplink = "no interface has a default route or the node's address: name the uplinks (--uplinks of the agents; docs/install.md, Uplinks)"
-	const down = "eth0 is down or has no carrier: packets do not come in by it; see `ip link show eth0`, the cable and the switch"
+	const down = "eth0 is down or has no carrier and receives no packets; see `ip link show eth0`, the cable and the switch"
 	strict := func(name, setting, advice string) realFault {
 		return realFault{
 			make: inOrder(commands("ip link add "+name+" type veth peer name "+strings.ReplaceAll(name, "eth", "peer")+
@@ -428,7 +428,7 @@ func networkFaults() map[string]realFault {
 	port := func(network, address, name string) realFault {
 		return realFault{
 			make: func(t *testing.T, _ *looking) { listen(t, network, address) }, check: CheckPorts, level: breaks,
-			message: "other programs of the node have " + name + ": end them, or give the agents other ports (docs/install.md, Settings)",
+			message: "other programs of the node use " + name + ": stop them, or configure other ports for the agents (docs/install.md, Settings)",
 		}
 	}
 	return map[string]realFault{
@@ -439,8 +439,7 @@ func networkFaults() map[string]realFault {
 		"multihop-bfd": port("udp", ":4784", "UDP 4784"),
 		"bgp-listener": {
 			make: func(t *testing.T, _ *looking) { listen(t, "tcp", "198.51.100.1:179") }, check: CheckBGP, level: warns,
-			message: "another program of the node listens at TCP port 179: it may be a BGP speaker that has the router already; " +
-				"agents open sessions themselves, and do not need the port",
+			message: "another program of the node listens on TCP port 179: it may be a BGP speaker with a session to the router; agents open sessions themselves and do not need the port",
 		},
 		"bgp-session": {make: openSession, check: CheckBGP, level: warns,
 			message: "another BGP speaker of the node has a session with 198.51.100.2. A router takes one session from an address: " +
@@ -454,13 +453,11 @@ func networkFaults() map[string]realFault {
 		},
 		"narrow-path": {
 			make: commands("ip -n far link set eth0 mtu 1300"), heal: commands("ip link set eth0 mtu 1300"), check: CheckMTU, level: breaks,
-			message: "198.51.100.2: packets of 1400 bytes, the MTU of this node, do not get there. Give all nodes and switches between " +
-				"them one MTU (docs/install.md, MTU)",
+			message: "198.51.100.2: packets of 1400 bytes, the MTU of this node, do not arrive. Configure the same MTU on all nodes and switches between them (docs/install.md, MTU)",
 		},
 		"foreign-xdp": {
 			make: attachXDP, check: CheckXDP, level: breaks,
-			message: "eth0 has another XDP program (id 1; see `bpftool prog show id 1`): Millrace attaches nothing there. " +
-				"Turn that program off, such as XDP acceleration of the CNI",
+			message: "eth0 has another XDP program (id 1; see `bpftool prog show id 1`): Millrace cannot attach. Disable that program, such as the CNI's XDP acceleration",
 		},
 		"old-kernel": {
 			make: func(_ *testing.T, of *looking) { of.Old = true }, check: CheckKernel, level: breaks,

@@ -90,8 +90,7 @@ func TestOpenVSwitch(t *testing.T) {
 	for name, patterns := range map[string][]string{"br-ex": nil, "eth0": {"eth0"}} {
 		of.Patterns = patterns
 		want := append(expected(t), consoleapi.Finding{Check: CheckOVS, Level: breaks,
-			Message: name + " belongs to Open vSwitch, which takes packets before the kernel's stack and sends past it: move the " +
-				"node's address to a card, a bond or a VLAN of its own, and name that (--uplinks of the agents)"})
+			Message: name + " belongs to Open vSwitch, which processes packets before and instead of the kernel's stack: move the node's address to a separate NIC, bond or VLAN, and configure that (--uplinks of the agents)"})
 		got := slices.DeleteFunc(findings(t, of), func(f consoleapi.Finding) bool { return f.Check == CheckDriver })
 		if !sameFindings(got, want) {
 			t.Errorf("told is %+v,\nwant    %+v", got, want)

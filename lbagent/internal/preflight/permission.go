@@ -28,8 +28,8 @@ func explainPermission(err error, file string) error {
 	content, unread := os.ReadFile(file)
 	context := strings.TrimRight(string(content), "\x00\n ")
 	if unread != nil || context == "" || context == "unconfined" {
-		return fmt.Errorf("%w; has the container the capabilities BPF, NET_ADMIN and PERFMON?", err)
+		return fmt.Errorf("%w; does the container have the capabilities BPF, NET_ADMIN and PERFMON?", err)
 	}
-	return fmt.Errorf("%w; has the container the capabilities BPF, NET_ADMIN and PERFMON, and may the context %q use BPF? "+
+	return fmt.Errorf("%w; does the container have the capabilities BPF, NET_ADMIN and PERFMON, and may the context %q use BPF? "+
 		"Under SELinux set seLinuxOptions.type to spc_t", err, context)
 }

@@ -41,7 +41,7 @@ func Serve(ctx context.Context) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("listen at UDP port %d: %w", tunnelPort, err)
+		return fmt.Errorf("listen on UDP port %d: %w", tunnelPort, err)
 	}
 	defer connection.Close()
 	stop := context.AfterFunc(ctx, func() { _ = connection.Close() })
@@ -53,7 +53,7 @@ func Serve(ctx context.Context) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("read at UDP port %d: %w", tunnelPort, err)
+			return fmt.Errorf("read from UDP port %d: %w", tunnelPort, err)
 		}
 		if n >= len(magic)+tokenLength && bytes.HasPrefix(buffer[:n], magic) {
 			// Lost answers are requested again.
@@ -68,7 +68,7 @@ func (f *Facts) ProbeNodes(ctx context.Context, own, nodes []netip.Addr) {
 	if len(own) > 0 {
 		self := []Reachability{{Address: own[0]}}
 		if f.NotProbed = probeNodes(ctx, self); f.NotProbed == "" && !self[0].Answers {
-			f.NotProbed = fmt.Sprintf("another program has UDP port %d, such as a CNI with Geneve, which does no harm", tunnelPort)
+			f.NotProbed = fmt.Sprintf("another program uses UDP port %d, such as a CNI with Geneve, which is harmless", tunnelPort)
 		}
 	}
 	for _, node := range nodes {

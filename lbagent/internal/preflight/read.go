@@ -191,7 +191,7 @@ func parseSocket(text string) (netip.AddrPort, error) {
 	}
 	address, valid := netip.AddrFromSlice(bytes)
 	if !valid {
-		return netip.AddrPort{}, fmt.Errorf("%q is no address", host)
+		return netip.AddrPort{}, fmt.Errorf("%q is not an address", host)
 	}
 	return netip.AddrPortFrom(address.Unmap(), uint16(number)), nil
 }

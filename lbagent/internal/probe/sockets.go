@@ -69,7 +69,7 @@ func (s *Sockets[S]) open(now time.Time) {
 	if failed := failure != nil; failed != s.failing {
 		s.failing = failed
 		if failed {
-			s.Logger.Error(failure, s.Subject+" are not probed; will try again", "after", s.Retry)
+			s.Logger.Error(failure, s.Subject+" are not probed; will retry", "after", s.Retry)
 		} else {
 			s.Logger.Info(s.Subject + " are probed again")
 		}

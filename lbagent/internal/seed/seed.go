@@ -48,16 +48,16 @@ func choose(
 		cancel()
 		switch {
 		case err == nil && pinned != nil && *pinned != state.Seed:
-			logger.Info("The Secret has another seed of the flow hash: the maps are built again", "pinned", *pinned, "secret", state.Seed)
+			logger.Info("The Secret has another seed of the flow hash: the maps are rebuilt", "pinned", *pinned, "secret", state.Seed)
 			return state.Seed, nil
 		case err == nil:
 			return state.Seed, nil
 		case pinned != nil:
-			logger.Info("Going on with the seed of the pinned maps", "pinned", *pinned, "reason", err.Error())
+			logger.Info("Continuing with the seed of the pinned maps", "pinned", *pinned, "reason", err.Error())
 			return *pinned, nil
 		case err.Error() != said:
 			said = err.Error()
-			logger.Info("Waiting for the seed of the flow hash: nothing is pinned on this node", "reason", said)
+			logger.Info("Waiting for the seed of the flow hash: this node has no pinned maps", "reason", said)
 		}
 		timer := time.NewTimer(retryInterval)
 		select {

@@ -80,7 +80,7 @@ func (h *Handover) reason(ctx context.Context) string {
 			}
 		}
 		if down, err := h.shutsDown(ctx); err == nil && down || h.down.Load() {
-			return "The node shuts down"
+			return "The node is shutting down"
 		}
 		if !time.Now().Before(until) {
 			return ""
@@ -100,7 +100,7 @@ func (h *Handover) Run(ctx context.Context, drain, withdraw time.Duration, pass 
 	if why == "" {
 		return
 	}
-	h.logger.Info(why + ": routes are announced as to be left, then withdrawn")
+	h.logger.Info(why + ": routes are announced with GRACEFUL_SHUTDOWN, then withdrawn")
 	h.begun.Store(true)
 	pass()
 	select {
@@ -109,7 +109,7 @@ func (h *Handover) Run(ctx context.Context, drain, withdraw time.Duration, pass 
 		// Routers need time to process the withdrawals.
 		withdraw = max(withdraw, time.Second)
 	case <-time.After(drain + Timeout):
-		h.logger.Info("Routes are not all withdrawn: ending all the same")
+		h.logger.Info("Not all routes are withdrawn: shutting down anyway")
 		withdraw = 0
 	case <-ctx.Done():
 		return

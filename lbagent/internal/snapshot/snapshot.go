@@ -110,7 +110,7 @@ func (i *Assembler) ready(nodes Nodes, now time.Time) (*model.Snapshot, time.Dur
 		i.Logger.Info("Most endpoints of most Services turned unready at once, and their nodes answer: the last ready ones are served",
 			"endpoints", served.Endpoints, "services", served.Services)
 	case served.Endpoints == 0 && before.Endpoints > 0:
-		i.Logger.Info("No endpoint is served any more that is not ready")
+		i.Logger.Info("Unready endpoints are no longer served")
 	}
 	return &result, again
 }
@@ -185,13 +185,13 @@ func (i *Assembler) logHeld(held []removalguard.Held) {
 	for _, h := range held {
 		present[h.Kind] = true
 		if !before[h.Kind] {
-			i.Logger.Info("Objects were removed many at once: they count as present for a while",
+			i.Logger.Info("Objects were removed in bulk and are retained temporarily",
 				"kind", h.Kind, "objects", h.Count, "until", h.Until)
 		}
 	}
 	for kind := range before {
 		if !present[kind] {
-			i.Logger.Info("No removed objects count as present any more", "kind", kind)
+			i.Logger.Info("Removed objects are no longer retained", "kind", kind)
 		}
 	}
 }

@@ -41,7 +41,7 @@ func IgnorePathMTU(fd int, v6 bool) error {
 		level, option, value = unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_INTERFACE
 	}
 	if err := unix.SetsockoptInt(fd, level, option, value); err != nil {
-		return fmt.Errorf("have a socket ignore what ICMP errors say of the path's MTU: %w", err)
+		return fmt.Errorf("disable path MTU updates from ICMP errors: %w", err)
 	}
 	return nil
 }

@@ -98,7 +98,7 @@ func NewClientsForConfig(config *rest.Config) (*Clients, error) {
 		Millrace: client(config, millracev1beta1.GroupVersion, "/apis", jsonType),
 	}
 	if err != nil {
-		return nil, fmt.Errorf("make a client of %s: %w", config.Host, err)
+		return nil, fmt.Errorf("create a client of %s: %w", config.Host, err)
 	}
 	return clients, nil
 }

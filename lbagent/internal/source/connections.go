@@ -153,7 +153,7 @@ func (c *connections) recordResponse() {
 func newPing(ctx context.Context, of *url.URL) (*http.Request, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodOptions, of.Scheme+"://"+of.Host, nil)
 	if err != nil {
-		return nil, fmt.Errorf("ask the API server for an answer: %w", err)
+		return nil, fmt.Errorf("ping the API server: %w", err)
 	}
 	request.URL.Path = "*"
 	return request, nil
@@ -172,7 +172,7 @@ func (p pinger) once(ctx context.Context) error {
 	}
 	response, err := p.client.Do(request)
 	if err != nil {
-		return fmt.Errorf("ask the API server for an answer: %w", err)
+		return fmt.Errorf("ping the API server: %w", err)
 	}
 	_ = response.Body.Close()
 	return nil

@@ -34,7 +34,7 @@ func (c *Clients) TunnelKey(ctx context.Context) (*tunnelkey.State, error) {
 	err := c.Core.Get().Namespace(tunnelkey.Namespace).Resource("secrets").Name(tunnelkey.SecretName).Do(ctx).Into(secret)
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("there is no Secret %s/%s, which the operator makes", tunnelkey.Namespace, tunnelkey.SecretName)
+		return nil, fmt.Errorf("Secret %s/%s, which the operator creates, does not exist", tunnelkey.Namespace, tunnelkey.SecretName)
 	case err != nil:
 		return nil, fmt.Errorf("read Secret %s/%s: %w", tunnelkey.Namespace, tunnelkey.SecretName, err)
 	}

@@ -87,7 +87,7 @@ func (s *Source) awaitResponse(ctx context.Context) error {
 	return s.clients.pinged.until(ctx)
 }
 
-var errUnreached = errors.New("the connection ended, or nothing came in time")
+var errUnreached = errors.New("the connection ended or timed out")
 
 func isResponse(err error) bool {
 	var status apierrors.APIStatus
@@ -332,7 +332,7 @@ func (l *retryingListWatch) attempt(
 			continue
 		}
 		pause := wait + rand.N(wait)
-		utilruntime.HandleErrorWithContext(ctx, err, "The API server is out of reach", "tried", what, "resource", l.kind, "again", pause)
+		utilruntime.HandleErrorWithContext(ctx, err, "The API server is unreachable", "tried", what, "resource", l.kind, "again", pause)
 		select {
 		case <-ctx.Done():
 			return cancel, err

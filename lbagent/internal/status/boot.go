@@ -25,11 +25,11 @@ const bootIDFile = "/proc/sys/kernel/random/boot_id"
 func BootID() (string, error) {
 	content, err := os.ReadFile(bootIDFile)
 	if err != nil {
-		return "", fmt.Errorf("read the name of this boot: %w", err)
+		return "", fmt.Errorf("read the boot ID: %w", err)
 	}
 	id := strings.TrimSpace(string(content))
 	if id == "" {
-		return "", fmt.Errorf("read the name of this boot: %s is empty", bootIDFile)
+		return "", fmt.Errorf("read the boot ID: %s is empty", bootIDFile)
 	}
 	return id, nil
 }
@@ -77,7 +77,7 @@ func ReportBoot(ctx context.Context, client rest.Interface, nodeName, bootID str
 			return
 		}
 		if ctx.Err() == nil {
-			logger.Error(err, "Other nodes are not told that this one has booted; will try again", "after", wait)
+			logger.Error(err, "Could not report the boot of this node in its LBNode; will retry", "after", wait)
 		}
 		select {
 		case <-ctx.Done():

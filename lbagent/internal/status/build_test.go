@@ -95,10 +95,10 @@ func TestConditions(t *testing.T) {
 		}, map[string]expectation{"BGPEstablished": {no, "NotEstablished", "rack/198.51.100.2 (198.51.100.2)"}}},
 		"an interface fails": {func(o *Observation) {
 			o.Interfaces[0].XDPMode, o.Interfaces[0].Message = millracev1beta1.XDPNone, "busy"
-			o.MissingPrograms = []string{"uplink eth0 is without the programs"}
+			o.MissingPrograms = []string{"uplink eth0 lacks the programs"}
 		}, map[string]expectation{
-			"Attached": {no, "AttachFailed", "uplink eth0 is without the programs; eth0: busy"},
-			"Ready":    {no, "AttachFailed", "uplink eth0 is without the programs; eth0: busy"},
+			"Attached": {no, "AttachFailed", "uplink eth0 lacks the programs; eth0: busy"},
+			"Ready":    {no, "AttachFailed", "uplink eth0 lacks the programs; eth0: busy"},
 		}},
 		"an interface fails that may": {func(o *Observation) {
 			o.Interfaces[0].XDPMode, o.Interfaces[0].Message = millracev1beta1.XDPNone, "busy"
@@ -240,7 +240,7 @@ func TestNodesReached(t *testing.T) {
 		},
 		"a lossy link": {func(o *Observation) { o.NodeHealth.Lossy = true }, millracev1beta1.ReasonLossyPath, "this node's link"},
 		"a lossy link and a dead node": {
-			func(o *Observation) { o.NodeHealth.Lossy, o.NodeHealth.Down = true, []string{"b"} }, millracev1beta1.ReasonLossyPath, "do not answer at UDP port 6081 and get no packets: b",
+			func(o *Observation) { o.NodeHealth.Lossy, o.NodeHealth.Down = true, []string{"b"} }, millracev1beta1.ReasonLossyPath, "do not answer at UDP port 6081 and receive no packets: b",
 		},
 		"a narrow path":    {func(o *Observation) { o.NodeHealth.Narrow = []string{"b"} }, millracev1beta1.ReasonLongPacketsLost, "switch ports on the path: b"},
 		"one of two nodes": {func(o *Observation) { o.NodeHealth.Held = []string{"b"} }, millracev1beta1.ReasonCutOff, ": b"},

@@ -174,12 +174,10 @@ func nodesReached(o Observation) (condition metav1.Condition, unreached bool) {
 	w := o.NodeHealth
 	switch {
 	case w.CutOff:
-		add(millracev1beta1.ReasonCutOff, "half of the nodes or more stopped answering at UDP port 6081 at once, so this node is "+
-			"rather cut off; routers are to prefer other nodes, which answer on links for VIPs with endpoints there: ",
+		add(millracev1beta1.ReasonCutOff, "half of the nodes or more stopped answering at UDP port 6081 at once, so this node is probably isolated; routers should prefer other nodes, which announce VIPs with endpoints there on links: ",
 			append(slices.Clone(w.Held), w.Down...)...)
 	case len(w.Held) > 0:
-		add(millracev1beta1.ReasonCutOff, "one of two nodes stopped answering at UDP port 6081, so this node may be cut off; "+
-			"packets still go to the other node: ", w.Held...)
+		add(millracev1beta1.ReasonCutOff, "one of two nodes stopped answering at UDP port 6081, so this node may be isolated; packets are still sent to the other node: ", w.Held...)
 	}
 	if w.Lossy {
 		add(millracev1beta1.ReasonLossyPath, lossyPath)
@@ -189,10 +187,10 @@ func nodesReached(o Observation) (condition metav1.Condition, unreached bool) {
 			"check the MTU of the switch ports on the path: ", w.Narrow...)
 	}
 	if len(w.Down) > 0 && !w.CutOff {
-		add(millracev1beta1.ReasonNodesDown, "nodes that do not answer at UDP port 6081 and get no packets: ", w.Down...)
+		add(millracev1beta1.ReasonNodesDown, "nodes that do not answer at UDP port 6081 and receive no packets: ", w.Down...)
 	}
 	if len(w.Silent) > 0 {
-		add(millracev1beta1.ReasonAgentsSilent, "nodes whose agents are silent, and which hand new connections on to other nodes: ",
+		add(millracev1beta1.ReasonAgentsSilent, "nodes whose agents are silent, and which redirect new connections to other nodes: ",
 			w.Silent...)
 	}
 	if o.OtherUplink {
@@ -204,8 +202,7 @@ func nodesReached(o Observation) (condition metav1.Condition, unreached bool) {
 
 const lossyPath = "probes to more than half of the nodes lose 5 % or more: check this node's link, its cable and its port at the switch"
 
-const otherUplink = "packets of other nodes come in by an uplink on which this node does not reach those nodes, and are dropped: " +
-	"forged ones, or routing is asymmetric; `millrace drops --reason tunnel_uplink` shows senders and interfaces"
+const otherUplink = "packets of other nodes arrive on an uplink without a route to those nodes and are dropped: they are forged, or routing is asymmetric; `millrace drops --reason tunnel_uplink` shows senders and interfaces"
 
 // ready is true if all conditions are; otherwise it copies reason and message of the first other condition.
 func ready(conditions []metav1.Condition) metav1.Condition {

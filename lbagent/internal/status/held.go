@@ -19,7 +19,7 @@ func readinessTrusted() metav1.Condition {
 		Type: millracev1beta1.ConditionReadinessTrusted, Status: metav1.ConditionFalse,
 		Reason: millracev1beta1.ReasonPanicThreshold,
 		Message: "most endpoints of most Services turned unready at once, and their nodes answer probes: " +
-			"the last ready ones are served until they are ready, terminate or go",
+			"the last ready ones are served until they are ready, terminate or are deleted",
 	}
 }
 
@@ -32,7 +32,7 @@ func objectsHeld(held []removalguard.Held) metav1.Condition {
 	return metav1.Condition{
 		Type: millracev1beta1.ConditionObjectsPresent, Status: metav1.ConditionFalse,
 		Reason: millracev1beta1.ReasonRemovalGuarded,
-		Message: "objects were removed many at once, and count as present for a while (" + firstOf(texts) +
+		Message: "objects were removed in bulk and are retained temporarily (" + firstOf(texts) +
 			"): apply them again, or see docs/failures.md for how a removal is confirmed",
 	}
 }

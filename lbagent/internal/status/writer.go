@@ -137,7 +137,7 @@ func (w *Writer) Run(ctx context.Context) error {
 			// The cache is outdated; the watch delivers the new object soon.
 			timer.Reset(interval)
 		default:
-			w.logger.Error(err, "Status not written; will try again", "after", wait)
+			w.logger.Error(err, "Could not write the status; will retry", "after", wait)
 			timer.Reset(wait)
 			wait = min(2*wait, maxRetry)
 		}

@@ -63,7 +63,7 @@ func interfaceStatus(attachment dataplane.Attachment) millracev1beta1.InterfaceS
 		status.XDPMode = millracev1beta1.XDPNative
 	case attachment.Mode == attach.Generic:
 		status.XDPMode = millracev1beta1.XDPGeneric
-		reason := "it was not when the programs were attached, by an agent before this one"
+		reason := "it was not when a previous agent attached the programs"
 		if attachment.NativeErr != nil {
 			reason = attachment.NativeErr.Error()
 		}
@@ -73,7 +73,7 @@ func interfaceStatus(attachment dataplane.Attachment) millracev1beta1.InterfaceS
 		messages = append(messages, "XDP runs on "+attachment.DeviceName)
 	}
 	if attachment.NoRedirects {
-		messages = append(messages, "frames from other uplinks leave by the kernel, since the driver takes none from XDP (ndo_xdp_xmit)")
+		messages = append(messages, "frames from other uplinks are forwarded by the kernel, because the driver lacks ndo_xdp_xmit")
 	}
 	status.Message = strings.Join(messages, "; ")
 	return status

@@ -29,7 +29,7 @@ func TestInterfaceStatus(t *testing.T) {
 			a.Mode, a.NativeErr = attach.Generic, errors.New("MTU too large")
 		}), millracev1beta1.XDPGeneric, "native XDP not possible: MTU too large"},
 		"generic since before": {with(func(a *dataplane.Attachment) { a.Mode = attach.Generic }),
-			millracev1beta1.XDPGeneric, "by an agent before this one"},
+			millracev1beta1.XDPGeneric, "a previous agent"},
 		"VLAN": {with(func(a *dataplane.Attachment) { a.Interface, a.Index = "eth0.100", 7 }),
 			millracev1beta1.XDPNative, "XDP runs on eth0"},
 		"no redirects": {with(func(a *dataplane.Attachment) { a.NoRedirects = true }),

@@ -210,7 +210,7 @@ func (u *Uplinks) missingPrograms(ingress []netdev.Link, without map[int]bool, n
 			c.RequeueAfter = notify.Soonest(c.RequeueAfter, left)
 			continue
 		}
-		lacking = append(lacking, fmt.Sprintf("uplink %s is without the programs", link.Name))
+		lacking = append(lacking, fmt.Sprintf("uplink %s lacks the programs", link.Name))
 	}
 	return lacking
 }
@@ -218,7 +218,7 @@ func (u *Uplinks) missingPrograms(ingress []netdev.Link, without map[int]bool, n
 func withoutEthernet(link *netdev.Link) millracev1beta1.InterfaceStatus {
 	return millracev1beta1.InterfaceStatus{
 		Name: link.Name, XDPMode: millracev1beta1.XDPNone,
-		Message: "its packets have no Ethernet header, which the programs need; clients cannot come in here",
+		Message: "its packets have no Ethernet header, which the programs need; it cannot serve clients",
 	}
 }
 

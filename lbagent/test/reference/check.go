@@ -49,12 +49,12 @@ func checkSum(in, out []byte, was, is packet) error {
 	sum := is.checksum(out)
 	if was.Protocol == UDP && was.checksum(in) == 0 {
 		if sum != 0 {
-			return fmt.Errorf("a UDP checksum appeared where there was none")
+			return fmt.Errorf("unexpected UDP checksum")
 		}
 		return nil
 	}
 	if was.Protocol == UDP && sum == 0 {
-		return fmt.Errorf("the UDP checksum became zero, which means none")
+		return fmt.Errorf("the UDP checksum became zero, which means no checksum")
 	}
 	if residue(was.summed(in)) != residue(is.summed(out)) {
 		return fmt.Errorf("the checksum of TCP or UDP is wrong")

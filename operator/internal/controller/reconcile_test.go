@@ -315,7 +315,7 @@ func TestAssigningGoesOnAfterACrash(t *testing.T) {
 			c.reconcile("web")
 			if deleted {
 				if vips := c.vips(); len(vips) > 0 {
-					t.Errorf("after a crash behind %d writes a Service that is gone has %+v", writes, vips)
+					t.Errorf("after a crash behind %d writes a deleted Service has %+v", writes, vips)
 				}
 				continue
 			}

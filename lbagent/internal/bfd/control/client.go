@@ -33,7 +33,7 @@ type Client struct {
 func NewClient(path string) *Client {
 	return &Client{
 		path: path, changed: make(chan struct{}, 1), updated: make(chan struct{}, 1),
-		err: fmt.Errorf("the BFD process has not answered yet at %s", path),
+		err: fmt.Errorf("no response from the BFD process yet at %s", path),
 	}
 }
 
@@ -71,7 +71,7 @@ func (c *Client) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		c.fail(fmt.Errorf("the BFD process does not answer: %w", err))
+		c.fail(fmt.Errorf("no response from the BFD process: %w", err))
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

@@ -37,11 +37,11 @@ type Sessions interface {
 // Listen creates the socket, for root only, and replaces that of a previous process.
 func Listen(path string) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("remove the socket of the process before: %w", err)
+		return nil, fmt.Errorf("remove the socket of the previous process: %w", err)
 	}
 	listener, err := net.Listen("unix", path)
 	if err != nil {
-		return nil, fmt.Errorf("make the socket: %w", err)
+		return nil, fmt.Errorf("create the socket: %w", err)
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
 		_ = listener.Close()
@@ -85,7 +85,7 @@ func serve(ctx context.Context, connection net.Conn, sessions Sessions, changed 
 			var want Want
 			if err := decoder.Decode(&want); err != nil {
 				if !errors.Is(err, io.EOF) && ctx.Err() == nil {
-					logger.Error(err, "Reading what the agent wants")
+					logger.Error(err, "Could not read the agent's request")
 				}
 				return
 			}

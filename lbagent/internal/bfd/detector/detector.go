@@ -62,7 +62,7 @@ func (d *Detector) check() {
 	defer d.mu.Unlock()
 	if err != nil {
 		if d.wanted {
-			d.logger.Error(err, "BFD sessions are not known; BGP sessions stay")
+			d.logger.Error(err, "The state of BFD sessions is unknown; BGP sessions are kept")
 		}
 		return
 	}
@@ -79,7 +79,7 @@ func (d *Detector) check() {
 		}
 		d.logger.Info("BFD session lost", "peer", session.Peer, "address", session.Address, "reason", session.Message)
 		if err := d.down(session.Peer, reason); err != nil {
-			d.logger.Error(err, "BGP session not taken down")
+			d.logger.Error(err, "Could not reset the BGP session")
 		}
 	}
 	d.losses = present
@@ -151,7 +151,7 @@ func (d *Detector) Observe(m *model.Model, sessions []millracev1beta1.SessionSta
 		case err != nil:
 			sessions[i].BFD = &millracev1beta1.BFDStatus{State: millracev1beta1.BFDUnknown, Message: err.Error()}
 		case session == nil:
-			sessions[i].BFD = &millracev1beta1.BFDStatus{State: millracev1beta1.BFDUnknown, Message: "the session is not made yet"}
+			sessions[i].BFD = &millracev1beta1.BFDStatus{State: millracev1beta1.BFDUnknown, Message: "the session is not created yet"}
 		default:
 			sessions[i].BFD = bfdStatus(session, report.Problem)
 		}

@@ -106,11 +106,11 @@ type remote struct {
 func New() (*Engine, error) {
 	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
-		return nil, fmt.Errorf("make an eventfd: %w", err)
+		return nil, fmt.Errorf("create an eventfd: %w", err)
 	}
 	told, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
-		return nil, fmt.Errorf("make an eventfd: %w", err)
+		return nil, fmt.Errorf("create an eventfd: %w", err)
 	}
 	e := &Engine{
 		wake: wake, reportFD: told, reportEvent: os.NewFile(uintptr(told), "told"),
@@ -162,7 +162,7 @@ func (e *Engine) set(want *control.Want, now time.Time) {
 		switch {
 		case err != nil:
 		case len(e.sessions) >= MaxSessions:
-			err = fmt.Errorf("a node has %d BFD sessions at most", MaxSessions)
+			err = fmt.Errorf("a node supports at most %d BFD sessions", MaxSessions)
 		default:
 			err = e.add(peer, bfd.NewSession(peer.Parameters, e.free(), rand.Float64, now))
 		}

@@ -109,7 +109,7 @@ func (a admission) program(v6 bool) []bpf.Instruction {
 
 func admit(fd int, a admission, v6 bool) error {
 	if err := socketfilter.Attach(fd, a.program(v6)); err != nil {
-		return fmt.Errorf("filter what no BFD session takes: %w", err)
+		return fmt.Errorf("filter packets without a BFD session: %w", err)
 	}
 	return nil
 }

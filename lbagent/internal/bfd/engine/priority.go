@@ -59,9 +59,9 @@ func prioritize(thread int) error {
 		return nil
 	}
 	// Kernels with CONFIG_RT_GROUP_SCHED require real-time bandwidth of the cgroup, which pods lack.
-	err = fmt.Errorf("real-time scheduling (SCHED_FIFO) is refused: %w", err)
+	err = fmt.Errorf("set real-time scheduling (SCHED_FIFO): %w", err)
 	if niceErr := unix.Setpriority(unix.PRIO_PROCESS, thread, bestNice); niceErr != nil && !errors.Is(niceErr, unix.ESRCH) {
-		err = errors.Join(err, fmt.Errorf("nice %d is refused: %w", bestNice, niceErr))
+		err = errors.Join(err, fmt.Errorf("set nice %d: %w", bestNice, niceErr))
 	}
 	return err
 }

@@ -57,9 +57,9 @@ func (e *Engine) message(s *session) string {
 	case s.problem != "":
 		return s.problem
 	case s.PeerState() == bfd.AdminDown:
-		return "the peer has taken it down administratively"
+		return "the peer reports AdminDown"
 	case s.Diagnostic() == bfd.DiagnosticNone && s.DetectionTime() == 0:
-		return "no packet of the peer has come yet"
+		return "no packet received from the peer yet"
 	case s.Diagnostic() == bfd.DiagnosticNeighborDown && s.PeerDiagnostic() != bfd.DiagnosticNone:
 		return fmt.Sprintf("%s: %s", s.Diagnostic(), s.PeerDiagnostic())
 	case s.Diagnostic() != bfd.DiagnosticNone:

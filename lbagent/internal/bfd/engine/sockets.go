@@ -76,9 +76,9 @@ func listen(k kind, admits admission) (int, error) {
 	}
 	_ = unix.Close(fd)
 	if errors.Is(err, unix.EADDRINUSE) {
-		return -1, fmt.Errorf("UDP port %d is taken: another program speaks BFD on this node", k.port())
+		return -1, fmt.Errorf("UDP port %d is in use by another BFD program on this node", k.port())
 	}
-	return -1, fmt.Errorf("listen at UDP port %d: %w", k.port(), err)
+	return -1, fmt.Errorf("listen on UDP port %d: %w", k.port(), err)
 }
 
 // sender opens the sending socket of a session, with a separate source port (RFC 5881, section 4).

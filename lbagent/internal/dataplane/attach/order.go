@@ -36,7 +36,7 @@ func (h Hooks) ProgramsBefore(ifindex int) ([]string, error) {
 		}
 		before = append(before, describeProgram(program.ID))
 	}
-	return nil, fmt.Errorf("ours is not among the %d programs there", len(all.Programs))
+	return nil, fmt.Errorf("the program of Millrace is not among the %d attached programs", len(all.Programs))
 }
 
 // describeProgram returns a program's id, and its name if readable, which requires CAP_SYS_ADMIN.

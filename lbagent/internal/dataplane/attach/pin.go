@@ -60,7 +60,7 @@ func Pins(dir string) ([]Pin, error) {
 		index, kind, _ := strings.Cut(entry.Name(), "-")
 		ifindex, err := strconv.Atoi(index)
 		if err != nil {
-			return nil, fmt.Errorf("list the pinned links: %s is not one of ours", filepath.Join(dir, entry.Name()))
+			return nil, fmt.Errorf("list the pinned links: %s is not a link of Millrace", filepath.Join(dir, entry.Name()))
 		}
 		pins = append(pins, newPin(dir, ifindex, Kind(kind)))
 	}
@@ -81,9 +81,9 @@ func (p Pin) open() (link.Link, error) {
 		return l, nil
 	}
 	if err := errors.Join(l.Unpin(), l.Close()); err != nil {
-		return nil, fmt.Errorf("remove link %s of an interface that is gone: %w", p.path, err)
+		return nil, fmt.Errorf("remove link %s of a deleted interface: %w", p.path, err)
 	}
-	return nil, fmt.Errorf("load pinned link %s: its interface is gone: %w", p.path, fs.ErrNotExist)
+	return nil, fmt.Errorf("load pinned link %s: its interface was deleted: %w", p.path, fs.ErrNotExist)
 }
 
 func linkIfindex(info *link.Info) int {

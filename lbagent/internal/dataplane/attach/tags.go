@@ -52,7 +52,7 @@ func (p Pin) leaveTags() error {
 			features, err = tool.Features(name)
 		}
 		if err == nil && features[feature] {
-			err = errors.New("the driver does not let it")
+			err = errors.New("the driver does not allow it")
 		}
 		if err != nil {
 			return errors.Join(fmt.Errorf("turn %s of %s off: %w", feature, name, err), p.forgetFilter())

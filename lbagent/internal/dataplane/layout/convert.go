@@ -8,8 +8,8 @@ import (
 	"fmt"
 )
 
-// ErrTooLarge is returned if a number does not fit into a narrower field.
-var ErrTooLarge = errors.New("a number does not fit")
+// ErrTooLarge is returned if number out of range into a narrower field.
+var ErrTooLarge = errors.New("number out of range")
 
 // Converter converts entries: new fields are zero, removed ones dropped, native numbers may change size.
 type Converter struct {
@@ -71,7 +71,7 @@ func (m *mover) add(name string, from, to *Type, fromOffset, toOffset uint32) er
 		}
 		return nil
 	case from.Fields != nil || to.Fields != nil || from.Element != nil || to.Element != nil:
-		return fmt.Errorf("%s has become of another kind", name)
+		return fmt.Errorf("%s has another type", name)
 	case from.Network != to.Network || to.Network && from.Size != to.Size:
 		return fmt.Errorf("%s has another size or order", name)
 	}

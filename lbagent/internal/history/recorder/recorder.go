@@ -71,7 +71,7 @@ func directoryIn(stateDir string) string { return filepath.Join(stateDir, "histo
 func New(stateDir string, of Source, logger logr.Logger) *Recorder {
 	r := &Recorder{source: of, logger: logger, wake: make(chan struct{}, 1), tracker: history.NewTracker()}
 	if stateDir == "" {
-		r.off = errors.New("no history is kept: --state-dir of the agent is empty")
+		r.off = errors.New("the history is disabled: --state-dir of the agent is empty")
 		return r
 	}
 	r.directory = directoryIn(stateDir)
@@ -88,9 +88,9 @@ func (r *Recorder) open() bool {
 	log, err := segments.Open(r.directory)
 	switch {
 	case err == nil && r.off != nil:
-		r.logger.Info("A history is kept from now on")
+		r.logger.Info("The history is recorded")
 	case err != nil && r.off == nil:
-		r.logger.Error(err, "No history is kept: look for room and write access in --state-dir; will try again", "every", countEvery)
+		r.logger.Error(err, "Could not open the history: check free space and write access in --state-dir; will retry", "every", countEvery)
 	}
 	if r.off = err; err == nil {
 		r.log = log
@@ -243,7 +243,7 @@ func (r *Recorder) count(now time.Time) {
 	}
 	counts, err := r.source.Drops()
 	if err != nil {
-		r.logger.Error(err, "Dropped packets are not recorded; will try again", "after", countEvery)
+		r.logger.Error(err, "Could not record dropped packets; will retry", "after", countEvery)
 	}
 	services := r.source.Services()
 	r.record(func(k *history.Tracker) (lines [][]byte) {
@@ -267,7 +267,7 @@ func (r *Recorder) record(makeLines func(*history.Tracker) [][]byte) {
 	err := r.log.Append(lines)
 	switch {
 	case err != nil && !r.failing:
-		r.logger.Error(err, "The history lacks what happens until it can be written again: look for room and write access in --state-dir")
+		r.logger.Error(err, "Could not write the history: check free space and write access in --state-dir; entries are lost until then")
 	case err == nil && r.failing:
 		r.logger.Info("The history is written again", "lost", r.unsaved)
 	}

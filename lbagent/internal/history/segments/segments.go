@@ -49,11 +49,11 @@ type Log struct {
 // Open returns the Log in a directory and creates the directory.
 func Open(directory string) (*Log, error) {
 	if err := os.MkdirAll(directory, 0o700); err != nil {
-		return nil, fmt.Errorf("make the directory of the history: %w", err)
+		return nil, fmt.Errorf("create the directory of the history: %w", err)
 	}
 	entries, err := os.ReadDir(directory)
 	if err != nil {
-		return nil, fmt.Errorf("look for the history: %w", err)
+		return nil, fmt.Errorf("list the history: %w", err)
 	}
 	l := &Log{directory: directory}
 	for _, entry := range entries {
@@ -73,7 +73,7 @@ func (l *Log) adopt() error {
 	for _, number := range l.numbers[:len(l.numbers)-1] {
 		info, err := os.Stat(l.path(number))
 		if err != nil {
-			return fmt.Errorf("look at the history: %w", err)
+			return fmt.Errorf("stat the history: %w", err)
 		}
 		l.olderSize += info.Size()
 	}
@@ -83,7 +83,7 @@ func (l *Log) adopt() error {
 	}
 	info, err := file.Stat()
 	if err != nil {
-		return errors.Join(fmt.Errorf("look at the history: %w", err), file.Close())
+		return errors.Join(fmt.Errorf("stat the history: %w", err), file.Close())
 	}
 	l.last, l.size = file, info.Size()
 	end := make([]byte, 1)

@@ -82,7 +82,7 @@ func (k *Manager) Update(secret model.TunnelSecret) (*status.TunnelKey, error) {
 		return observed, nil
 	case secret.State == nil:
 		observed.Reason = millracev1beta1.ReasonKeyAbsent
-		observed.Message = fmt.Sprintf("there is no %s, which the operator makes; %s", name, k.withoutSecret())
+		observed.Message = fmt.Sprintf("%s, which the operator creates, does not exist; %s", name, k.withoutSecret())
 		return observed, nil
 	}
 	observed.OtherSeed = k.otherSeed(name, secret.State.Seed)
@@ -93,7 +93,7 @@ func (k *Manager) Update(secret model.TunnelSecret) (*status.TunnelKey, error) {
 			return observed, err
 		}
 		k.keys = &next
-		k.logger.Info("Keys of the tunnel changed", "accepted", next.Ring.Accepted, "sending", next.Ring.Sending, "required", next.Ring.Required)
+		k.logger.Info("Tunnel keys changed", "accepted", next.Ring.Accepted, "sending", next.Ring.Sending, "required", next.Ring.Required)
 	}
 	return observed, nil
 }
@@ -116,9 +116,9 @@ func (k *Manager) otherSeed(name string, seed flowhash.Seed) string {
 // withoutSecret describes the node's behaviour without a Secret.
 func (k *Manager) withoutSecret() string {
 	if k.keys.Ring.Sending == 0 {
-		return "packets between nodes go without a tag, and the other fences stand"
+		return "packets between nodes have no tag; all other checks apply"
 	}
-	return fmt.Sprintf("the node goes on with key %d", k.keys.Ring.Sending)
+	return fmt.Sprintf("the node keeps using key %d", k.keys.Ring.Sending)
 }
 
 func (k *Manager) reported() []uint32 {

@@ -64,7 +64,7 @@ func TestManager(t *testing.T) {
 	maps := &keyMaps{}
 	keeper := newKeeper(maps)
 	one, two := tunnelkey.New(1), tunnelkey.New(2)
-	expect(t, keeper, model.TunnelSecret{}, tunnelkey.Ring{}, millracev1beta1.ReasonKeyAbsent, "the other fences stand")
+	expect(t, keeper, model.TunnelSecret{}, tunnelkey.Ring{}, millracev1beta1.ReasonKeyAbsent, "all other checks apply")
 	ring := tunnelkey.Ring{Accepted: []uint32{1}, Sending: 1, Required: true}
 	expect(t, keeper, secretOf(tunnelkey.Steady, 1, one), ring, "", "")
 	expect(t, keeper, secretOf(tunnelkey.Steady, 1, one), ring, "", "")
@@ -72,8 +72,8 @@ func TestManager(t *testing.T) {
 		t.Errorf("after %d writes the maps have %v", maps.writes, maps.keys)
 	}
 	// A deleted or invalid Secret changes nothing.
-	expect(t, keeper, model.TunnelSecret{}, ring, millracev1beta1.ReasonKeyAbsent, "goes on with key 1")
-	expect(t, keeper, model.TunnelSecret{Err: errors.New("nonsense")}, ring, millracev1beta1.ReasonKeyInvalid, "nonsense; the node goes on with key 1")
+	expect(t, keeper, model.TunnelSecret{}, ring, millracev1beta1.ReasonKeyAbsent, "keeps using key 1")
+	expect(t, keeper, model.TunnelSecret{Err: errors.New("nonsense")}, ring, millracev1beta1.ReasonKeyInvalid, "nonsense; the node keeps using key 1")
 	if maps.writes != 1 {
 		t.Error("the maps were written without a Secret")
 	}
@@ -84,7 +84,7 @@ func TestManager(t *testing.T) {
 	expect(t, keeper, secretOf(tunnelkey.Switching, 2, one, two), ring, "", "")
 
 	// Restarts with and without the Secret.
-	expect(t, newKeeper(maps, 2, 1), model.TunnelSecret{}, ring, millracev1beta1.ReasonKeyAbsent, "goes on with key 2")
+	expect(t, newKeeper(maps, 2, 1), model.TunnelSecret{}, ring, millracev1beta1.ReasonKeyAbsent, "keeps using key 2")
 	expect(t, newKeeper(maps), secretOf(tunnelkey.Switching, 2, one, two), ring, "", "")
 	if maps.writes != 2 {
 		t.Errorf("%d writes, want 2: a restart wrote", maps.writes)

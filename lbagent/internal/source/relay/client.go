@@ -37,7 +37,7 @@ const (
 	caFile                   = "ca.crt"
 )
 
-var errExpired = errors.New("the relay has forgotten what came after that resource version")
+var errExpired = errors.New("the relay no longer has that resource version")
 
 // Client is a client of relays.
 type Client struct {
@@ -61,12 +61,12 @@ func (c *Client) Connected() bool { return c.state.Load() == stateConnected }
 func (c *Client) record(err error) {
 	if err == nil {
 		if c.state.Swap(stateConnected) != stateConnected {
-			c.logger.Info("A relay tells what changes of EndpointSlices")
+			c.logger.Info("Watching EndpointSlices through a relay")
 		}
 		return
 	}
 	if c.state.Swap(stateFallback) != stateFallback {
-		c.logger.Info("No relay answers: the API server is asked for EndpointSlices", "error", err.Error())
+		c.logger.Info("No response from a relay: watching EndpointSlices through the API server", "error", err.Error())
 	}
 }
 
@@ -76,7 +76,7 @@ func (c *Client) record(err error) {
 func NewClient(base, directory, token, userAgent string, logger logr.Logger) (*Client, error) {
 	parsed, err := url.Parse(base)
 	if err != nil || parsed.Scheme != "https" || parsed.Host == "" {
-		return nil, fmt.Errorf("--relay: %q is no URL of https (as https://millrace-liveapi.millrace-system.svc)", base)
+		return nil, fmt.Errorf("--relay: %q is not an https URL (such as https://millrace-liveapi.millrace-system.svc)", base)
 	}
 	// One connection per stream distributes agents over relays at each attempt.
 	var transport http.RoundTripper = &http.Transport{
@@ -101,7 +101,7 @@ func dial(ctx context.Context, network, address, directory string) (net.Conn, er
 	}
 	text, err := os.ReadFile(filepath.Join(directory, caFile))
 	if err != nil {
-		return nil, fmt.Errorf("read who may have signed the relay's certificate: %w (--live-certificates)", err)
+		return nil, fmt.Errorf("read the CA of the relay: %w (--live-certificates)", err)
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(text) {
@@ -119,11 +119,11 @@ func (c *Client) open(ctx context.Context, asked relay.Request) (io.ReadCloser, 
 	target.RawQuery = asked.Values().Encode()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), http.NoBody)
 	if err != nil {
-		return nil, 0, fmt.Errorf("ask the relay: %w", err)
+		return nil, 0, fmt.Errorf("query the relay: %w", err)
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
-		return nil, 0, fmt.Errorf("ask the relay: %w", err)
+		return nil, 0, fmt.Errorf("query the relay: %w", err)
 	}
 	switch response.StatusCode {
 	case http.StatusOK:
@@ -132,7 +132,7 @@ func (c *Client) open(ctx context.Context, asked relay.Request) (io.ReadCloser, 
 		err = errExpired
 	default:
 		line, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10))
-		err = fmt.Errorf("the relay answers %s: %s", response.Status, strings.TrimSpace(string(line)))
+		err = fmt.Errorf("the relay responded with %s: %s", response.Status, strings.TrimSpace(string(line)))
 	}
 	return nil, 0, errors.Join(err, response.Body.Close())
 }

@@ -85,7 +85,7 @@ func (l *ListWatch) WatchWithContext(ctx context.Context, options metav1.ListOpt
 	}), nil
 }
 
-var errNoVersion = errors.New("a relay does not say what changes from an unknown version on")
+var errNoVersion = errors.New("a relay cannot watch from an unknown resource version")
 
 func (l *ListWatch) watchRelay(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	since, err := relay.ParseVersion(options.ResourceVersion)

@@ -268,7 +268,7 @@ func TestRelay(t *testing.T) {
 	first.end()
 	e.toggle("web-5", 8)
 	e.awaitEqual(by)
-	if said := by.says(); !strings.Contains(said, "No relay answers") {
+	if said := by.says(); !strings.Contains(said, "No response from a relay") {
 		t.Errorf("the agent does not say that it asks the API server: %s", said)
 	}
 

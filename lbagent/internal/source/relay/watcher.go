@@ -19,7 +19,7 @@ import (
 	"github.com/millrace-lb/millrace/api/relay"
 )
 
-var errSilent = errors.New("the relay has said nothing")
+var errSilent = errors.New("no message from the relay")
 
 type watcher struct {
 	decoder  *relay.Decoder
@@ -87,7 +87,7 @@ func (w *watcher) event(told *relay.Event) (watch.Event, error) {
 		return event, nil
 	case relay.Change:
 		if before == nil {
-			return watch.Event{}, fmt.Errorf("the relay changes EndpointSlice %s, which it has not told", name)
+			return watch.Event{}, fmt.Errorf("the relay changed EndpointSlice %s, which it has not sent", name)
 		}
 		endpoints, err := relay.Apply(before.Endpoints, slice.Endpoints, told.Runs)
 		if err != nil {
@@ -99,7 +99,7 @@ func (w *watcher) event(told *relay.Event) (watch.Event, error) {
 			event.Type = watch.Added
 		}
 	default:
-		return watch.Event{}, fmt.Errorf("the relay tells something of type %d", told.Type)
+		return watch.Event{}, fmt.Errorf("the relay sent an event of unknown type %d", told.Type)
 	}
 	w.slim(slice)
 	w.known[name] = slice

@@ -51,7 +51,7 @@ func Attach(hook Hook, program int) error {
 	}
 	if len(filters) > 0 && filters[0].Attrs().Priority == priority {
 		if first, ok := filters[0].(*netlink.BpfFilter); !ok || first.Protocol != unix.ETH_P_ALL {
-			return fmt.Errorf("a filter of kind %s has priority %d there, and ours must be first: give it another priority",
+			return fmt.Errorf("a filter of kind %s has priority %d, which Millrace needs: change its priority",
 				filters[0].Type(), priority)
 		}
 	}
@@ -187,7 +187,7 @@ func checkQdisc(index int) error {
 	}
 	for _, q := range qdiscs {
 		if q.Attrs().Parent == netlink.HANDLE_CLSACT && q.Type() != "clsact" {
-			return fmt.Errorf("a qdisc of kind %s takes the place of clsact: replace it (tc qdisc del dev IFACE %s)", q.Type(), q.Type())
+			return fmt.Errorf("a qdisc of kind %s is attached instead of clsact: remove it (tc qdisc del dev IFACE %s)", q.Type(), q.Type())
 		}
 	}
 	return nil

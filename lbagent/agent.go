@@ -162,7 +162,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	})
 	watching := newProber(config, checkpointer, logger.WithName("watch"))
 	finder, passes := netdev.NewFinder(config.Uplinks), metrics.NewPasses()
-	maps := reconcile.New(have, plan.NewPlanner(have).HashBy(p.seed.Constants()), reconcile.Config{
+	maps := reconcile.New(have, plan.NewPlanner(have).SetHash(p.seed.Constants()), reconcile.Config{
 		Plane: p.datapath, Limits: config.limits(), WithdrawDelay: config.WithdrawDelay, TakeOver: serviceProxy{p.datapath}.TakeOver,
 		Explain: nameFlag, OnStep: func() { monitor.SetStep("maps") }, Repaired: passes.Repaired, Logger: logger,
 	})
@@ -189,7 +189,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		host:         host,
 		routes: routes.New(have, routes.Config{
 			Speaker: speaker, Handover: ends, DrainDelay: config.DrainDelay, UnreadyDelay: config.UnreadyDelay, Duplicates: duplicates,
-			Layer2: l2.NewAnswerer(l2.NewHeartbeat(p.datapath.Beat, monitor.Alive), fresh.Wait, logger.WithName("l2")),
+			Layer2: l2.NewController(l2.NewHeartbeat(p.datapath.Beat, monitor.Alive), fresh.Wait, logger.WithName("l2")),
 			OnStep: monitor.SetStep, Logger: logger,
 		}),
 	}
@@ -246,7 +246,7 @@ func newNodeProber(prober *probe.Prober, heard func(now time.Time) time.Time) no
 	if prober == nil {
 		return nil
 	}
-	prober.Witness(heard)
+	prober.SetWitness(heard)
 	return prober
 }
 

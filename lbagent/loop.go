@@ -102,7 +102,7 @@ func (l *loop) run(ctx context.Context, objects, links, sessions <-chan struct{}
 		}
 		ended := time.Now()
 		l.passes.Observe(now, ended, err, metrics.Pass{
-			Fill: l.maps.Fill(), Limits: l.maps.Limits, Uplinks: l.observation.Interfaces, Held: removalguard.Count(l.observation.Held),
+			Usage: l.maps.Usage(), Limits: l.maps.Limits, Uplinks: l.observation.Interfaces, Held: removalguard.Count(l.observation.Held),
 			Unready: l.observation.Unready.Endpoints, Retained: l.assembler.Retained(),
 		})
 		l.routes.LogSessions()

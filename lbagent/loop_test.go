@@ -378,12 +378,12 @@ func TestFailingWrites(t *testing.T) {
 // checkFill checks the incrementally updated fill metrics against the maps.
 func checkFill(t *testing.T, l *loop) {
 	t.Helper()
-	have, fill := l.maps.Have(), l.maps.Fill()
+	have, fill := l.maps.Have(), l.maps.Usage()
 	if have == nil || fill == nil {
 		if have != nil || fill != nil {
 			t.Errorf("maps known: %t, how full they are: %t", have != nil, fill != nil)
 		}
-	} else if want := have.Fill(); *fill != *want {
+	} else if want := have.Usage(); *fill != *want {
 		t.Errorf("the maps are full by %+v, and hold %+v", *fill, *want)
 	}
 }

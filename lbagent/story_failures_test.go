@@ -164,7 +164,7 @@ func outcomeOf(state *forwarding.State, m *model.Model) *outcome {
 		e := effect{Entry: frontend, Admits: prefixesOf(state, frontend.Ranges)}
 		e.Entry.ID, e.Entry.Table, e.Entry.Endpoints = 0, 0, 0
 		e.Entry.Zones = [forwarding.Zones]forwarding.NodeTableSlot{}
-		if frontend.Ranges != 0 && frontend.Ranges != forwarding.Nobody {
+		if frontend.Ranges != 0 && frontend.Ranges != forwarding.NoSources {
 			e.Entry.Ranges = 1
 		}
 		if spreads[key] {

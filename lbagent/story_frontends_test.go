@@ -144,7 +144,7 @@ func (w *witness) checkAdmitted(s *forwarding.State) error {
 	for _, frontend := range w.model.Frontends {
 		_, before := w.last.Frontends[frontend.Key]
 		entry, now := s.Frontends[frontend.Key]
-		shut := entry.Ranges == forwarding.Nobody && w.outsider(w.last, frontend).IsValid()
+		shut := entry.Ranges == forwarding.NoSources && w.outsider(w.last, frontend).IsValid()
 		for _, client := range clients {
 			if client.Is4() != frontend.Key.VIP.Is4() {
 				continue

@@ -72,7 +72,7 @@ func showFrontend(p *page, s *forwarding.State, key forwarding.FrontendKey, used
 	p.line("frontend %s %s", key, text)
 	switch frontend.Ranges {
 	case 0:
-	case forwarding.Nobody:
+	case forwarding.NoSources:
 		p.line("  admits nobody")
 	default:
 		for _, prefix := range prefixesOf(s, frontend.Ranges) {

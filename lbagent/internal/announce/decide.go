@@ -157,7 +157,7 @@ func frontendsOf(vip netip.Addr, sorted []*model.Frontend) (own, rest []*model.F
 // overpermissiveFrontends returns the first frontend per VIP that admits sources outside its Service's ranges.
 func overpermissiveFrontends(node *Node) map[netip.Addr]forwarding.FrontendKey {
 	exceeding := map[netip.Addr]forwarding.FrontendKey{}
-	for key := range forwarding.Exceeding(node.Programmed, node.Planned) {
+	for key := range forwarding.Overpermissive(node.Programmed, node.Planned) {
 		if first, found := exceeding[key.VIP]; !found || key.Compare(first) < 0 {
 			exceeding[key.VIP] = key
 		}
@@ -278,7 +278,7 @@ func isProgrammed(frontend *model.Frontend, programmed *forwarding.State) bool {
 // isRestricted reports whether the entry drops sources outside the frontend's ranges. An entry that drops
 // all sources counts only if the frontend admits none.
 func isRestricted(frontend *model.Frontend, entry forwarding.Frontend) bool {
-	return entry.Ranges != 0 && (entry.Ranges != forwarding.Nobody || len(frontend.Sources) == 0)
+	return entry.Ranges != 0 && (entry.Ranges != forwarding.NoSources || len(frontend.Sources) == 0)
 }
 
 func acceptsConnections(frontend *model.Frontend) bool {

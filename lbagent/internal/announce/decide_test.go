@@ -155,7 +155,7 @@ func TestDecide(t *testing.T) {
 		}, reason: ReasonNotProgrammed},
 		{name: "restricted", model: restrict(0), peers: both},
 		{name: "source ranges not programmed", model: restrict(0), state: edit(key, func(f *forwarding.Frontend) { f.Ranges = 0 }), reason: ReasonNotProgrammed},
-		{name: "shut until there is room for the source ranges", model: restrict(0), state: edit(key, func(f *forwarding.Frontend) { f.Ranges = forwarding.Nobody }), reason: ReasonNotProgrammed},
+		{name: "shut until there is room for the source ranges", model: restrict(0), state: edit(key, func(f *forwarding.Frontend) { f.Ranges = forwarding.NoSources }), reason: ReasonNotProgrammed},
 		{name: "announced, one of two frontends not programmed", model: secondService, announced: before, state: func(s *forwarding.State) {
 			delete(s.Frontends, second)
 		}, peers: both},
@@ -173,7 +173,7 @@ func TestDecide(t *testing.T) {
 		}, peers: both},
 		{name: "announced, still open to all", announced: before, model: restrict(0), state: edit(key, func(f *forwarding.Frontend) { f.Ranges = 0 }), reason: ReasonNotProgrammed},
 		{name: "announced, another frontend still open to all", announced: before, model: restrict(1), state: edit(second, func(f *forwarding.Frontend) { f.Ranges = 0 }), reason: ReasonNotProgrammed},
-		{name: "announced, another frontend shut", announced: before, model: restrict(1), state: edit(second, func(f *forwarding.Frontend) { f.Ranges = forwarding.Nobody }), peers: both},
+		{name: "announced, another frontend shut", announced: before, model: restrict(1), state: edit(second, func(f *forwarding.Frontend) { f.Ranges = forwarding.NoSources }), peers: both},
 		{name: "not announced yet, an older entry", state: edit(key, func(f *forwarding.Frontend) { f.Affinity = 5 }), reason: ReasonNotProgrammed},
 		{name: "zones are left last", state: edit(key, func(f *forwarding.Frontend) { f.Zones[1] = f.Table }), peers: both},
 		{name: "admits nobody", model: func(m *model.Model) { m.Frontends[0].Restricted = true }, peers: both},

@@ -59,7 +59,7 @@ func (h *history) pass(t *rapid.T) {
 		t.Fatalf("idle are %v, not %v", h.unready.idle, whole.idle)
 	}
 	h.see(t)
-	want, differs, _ := h.planner.Replan(plan.Held{State: h.have, Pending: h.pending}, h.m, changes, limits)
+	want, differs, _ := h.planner.Replan(plan.MapContent{State: h.have, Pending: h.pending}, h.m, changes, limits)
 	schedule := forwarding.NewScheduleOf(h.have, want, differs)
 	fails := rapid.IntRange(0, 4).Draw(t, "writes fail") == 0
 	write := func(forwarding.Op) error {
@@ -90,7 +90,7 @@ func (h *history) follow(schedule *forwarding.Schedule, outcome *forwarding.Outc
 	if h.pending = nil; outcome.Err() == nil {
 		h.pending = schedule.Pending()
 	}
-	if reached := schedule.Reached(); reached != nil {
+	if reached := schedule.Result(); reached != nil {
 		h.have = reached
 	} else if outcome.Err() != nil || len(outcome.Done) > 0 {
 		h.have = forwarding.Apply(h.have, outcome.Changed())

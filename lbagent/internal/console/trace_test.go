@@ -281,7 +281,7 @@ func TestDescribeRoute(t *testing.T) {
 	}
 	for want, trace := range map[string]dataplane.Trace{
 		"198.18.1.2:8080 of Service shop/green, selected by row 9 of 512": chosen,
-		"none: the flow is in the share of a rejected backend":   refused,
+		"none: the flow is in the share of a rejected backend":            refused,
 	} {
 		told := map[string]string{}
 		for _, step := range describe(nil, trace, names).Steps {

@@ -61,8 +61,8 @@ func (d *Dataplane) applyRemoval(op forwarding.Op) error {
 		return d.clearTable(op.Slot)
 	case forwarding.DeleteSourceRange:
 		return d.deleteRange(op.Range)
-	case forwarding.LeaveZones:
-		return d.leaveZones(op.Key)
+	case forwarding.RemoveZones:
+		return d.removeZones(op.Key)
 	case forwarding.DeleteFrontend:
 		return d.deleteFrontend(op.Key)
 	case forwarding.DeleteVIP:
@@ -150,7 +150,7 @@ func (d *Dataplane) findFrontend(key forwarding.FrontendKey) (forwarding.Fronten
 	}
 	if other := decodeFrontendKey6(entry.Key); !found && other.Port != 0 {
 		_, name, _ := d.frontendMap(key)
-		return 0, failure(name, showKey(key), fmt.Errorf("%s has the same hash: change the address or port of one of them", showKey(other)))
+		return 0, failure(name, formatKey(key), fmt.Errorf("%s has the same hash: change the address or port of one of them", formatKey(other)))
 	}
 	return forwarding.FrontendID(entry.Frontend.Id), nil
 }
@@ -167,7 +167,7 @@ func (d *Dataplane) lookUpFrontend(key forwarding.FrontendKey) (entry bpf.Datapa
 	case errors.Is(err, ebpf.ErrKeyNotExist):
 		return bpf.DatapathFrontend6{}, false, nil
 	case err != nil:
-		return bpf.DatapathFrontend6{}, false, failure(name, showKey(key), err)
+		return bpf.DatapathFrontend6{}, false, failure(name, formatKey(key), err)
 	default:
 		return entry, decodeFrontendKey6(entry.Key) == key, nil
 	}
@@ -188,7 +188,7 @@ func (d *Dataplane) putFrontend(key forwarding.FrontendKey, frontend forwarding.
 		if err := d.maps.FrontendCounts.Put(uint32(frontend.ID), zero); err != nil {
 			return failure(bpf.DatapathMapFrontendCounts, frontend.ID, err)
 		}
-		if err := d.forgetPreviousDrops(frontend.ID); err != nil {
+		if err := d.deletePreviousDrops(frontend.ID); err != nil {
 			return err
 		}
 	}
@@ -202,7 +202,7 @@ func (d *Dataplane) putFrontend(key forwarding.FrontendKey, frontend forwarding.
 	if m == d.maps.Frontends6 {
 		entry = bpf.DatapathFrontend6{Frontend: encodeFrontend(frontend), Key: encodeFrontendKey6(key)}
 	}
-	return write(m, name, showKey(key), encoded, entry)
+	return write(m, name, formatKey(key), encoded, entry)
 }
 
 func (d *Dataplane) writeFrontendKey(key forwarding.FrontendKey, id forwarding.FrontendID) error {
@@ -213,7 +213,7 @@ func (d *Dataplane) writeZones(id forwarding.FrontendID, zones [forwarding.Zones
 	return write(d.maps.ZoneTables, bpf.DatapathMapZoneTables, id, uint32(id), encodeZones(zones))
 }
 
-func (d *Dataplane) leaveZones(key forwarding.FrontendKey) error {
+func (d *Dataplane) removeZones(key forwarding.FrontendKey) error {
 	id, err := d.findFrontend(key)
 	if err != nil || id == 0 {
 		return err
@@ -227,12 +227,12 @@ func (d *Dataplane) deleteFrontend(key forwarding.FrontendKey) error {
 		return err
 	}
 	m, name, encoded := d.frontendMap(key)
-	return errors.Join(remove(m, name, showKey(key), encoded), d.forgetDrops(id))
+	return errors.Join(remove(m, name, formatKey(key), encoded), d.deleteDrops(id))
 }
 
-// forgetPreviousDrops deletes drops counted for an id after its frontend was deleted. An id without a key was
+// deletePreviousDrops deletes drops counted for an id after its frontend was deleted. An id without a key was
 // never used; skipping these saves seconds of system calls at start.
-func (d *Dataplane) forgetPreviousDrops(id forwarding.FrontendID) error {
+func (d *Dataplane) deletePreviousDrops(id forwarding.FrontendID) error {
 	var previous bpf.DatapathFrontendKey6
 	if err := d.maps.FrontendKeys.Lookup(uint32(id), &previous); err != nil {
 		return failure(bpf.DatapathMapFrontendKeys, id, err)
@@ -240,10 +240,10 @@ func (d *Dataplane) forgetPreviousDrops(id forwarding.FrontendID) error {
 	if previous == (bpf.DatapathFrontendKey6{}) {
 		return nil
 	}
-	return d.forgetDrops(id)
+	return d.deleteDrops(id)
 }
 
-func (d *Dataplane) forgetDrops(id forwarding.FrontendID) error {
+func (d *Dataplane) deleteDrops(id forwarding.FrontendID) error {
 	for reason := range uint32(bpf.DatapathDropReasonDROP_REASONS) {
 		key := bpf.DatapathFrontendDrop{Frontend: uint32(id), Reason: reason}
 		if err := remove(d.maps.FrontendDrops, bpf.DatapathMapFrontendDrops, id, key); err != nil {
@@ -253,6 +253,6 @@ func (d *Dataplane) forgetDrops(id forwarding.FrontendID) error {
 	return nil
 }
 
-func showKey(key forwarding.FrontendKey) string {
+func formatKey(key forwarding.FrontendKey) string {
 	return fmt.Sprintf("%s protocol %d", netip.AddrPortFrom(key.VIP, key.Port), key.Protocol)
 }

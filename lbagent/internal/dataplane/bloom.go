@@ -90,5 +90,5 @@ func (d *Dataplane) restoreBloom() error {
 	if err != nil {
 		return fmt.Errorf("read map vip_parts: %w", err)
 	}
-	return errors.Join(d.writeBloom(), d.noteAggregates(forwarding.Aggregates))
+	return errors.Join(d.writeBloom(), d.recordAggregates(forwarding.Aggregates))
 }

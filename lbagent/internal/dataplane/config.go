@@ -16,7 +16,7 @@ import (
 // Constants shared by the BPF programs and package forwarding: a difference does not compile.
 var (
 	_ = [1]struct{}{}[bpf.DatapathShapeROWS-forwarding.Rows]
-	_ = [1]struct{}{}[bpf.DatapathShapeLEAST_ROWS-forwarding.LeastRows]
+	_ = [1]struct{}{}[bpf.DatapathShapeLEAST_ROWS-forwarding.MinRows]
 	_ = [1]struct{}{}[bpf.DatapathShapeCHAIN_LENGTH-forwarding.ChainLength]
 	_ = [1]struct{}{}[bpf.DatapathShapeZONES-forwarding.Zones]
 	_ = [1]struct{}{}[bpf.DatapathShapeENDPOINT_ROWS-forwarding.EndpointRows]

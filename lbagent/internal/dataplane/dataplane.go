@@ -71,8 +71,8 @@ type Dataplane struct {
 	maps     bpf.DatapathMaps
 	programs bpf.DatapathPrograms
 
-	// taken are the frontends whose new connections bypass the service proxy.
-	taken map[forwarding.FrontendID]bool
+	// takenOver are the frontends whose new connections bypass the service proxy.
+	takenOver map[forwarding.FrontendID]bool
 	// mu serializes writers.
 	mu          sync.Mutex
 	attachments []Attachment
@@ -102,9 +102,9 @@ type Dataplane struct {
 	// attached is true once no program of a previous process is attached.
 	attached bool
 
-	// noting serializes SweepConnections. noted is the number of bits set in the filter after the last sweep.
-	noting sync.Mutex
-	noted  int
+	// sweepMu serializes SweepConnections. recordedBits is the number of bits set in the filter after the last sweep.
+	sweepMu      sync.Mutex
+	recordedBits int
 
 	// tracing serializes traces, which share the map of the record.
 	tracing sync.Mutex

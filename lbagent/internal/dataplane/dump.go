@@ -117,7 +117,7 @@ func (d *Dataplane) dumpEndpointTables(state *forwarding.State) error {
 func (d *Dataplane) dumpTables(state *forwarding.State) error {
 	used, _ := usedTables(state)
 	slots := slices.SortedFunc(maps.Keys(used), func(a, b forwarding.NodeTableSlot) int { return cmp.Compare(a.First(), b.First()) })
-	known, paths := newTableSet(), make([]byte, forwarding.MostRows*pathSize)
+	known, paths := newTableSet(), make([]byte, forwarding.MaxRows*pathSize)
 	if d.programs.ReadRows == nil {
 		return readMap(d.maps.Rows, func(index uint32, row bpf.DatapathRow) {
 			if len(slots) == 0 || index < slots[0].First() {

@@ -33,8 +33,8 @@ func (d *Dataplane) SweepConnections() error {
 	if !attached {
 		return nil
 	}
-	d.noting.Lock()
-	defer d.noting.Unlock()
+	d.sweepMu.Lock()
+	defer d.sweepMu.Unlock()
 	stale, err := d.filterIsStale()
 	if err == nil && stale {
 		err = d.makeFilter()
@@ -51,7 +51,7 @@ func (d *Dataplane) filterIsStale() (bool, error) {
 		return true, err
 	}
 	noted, err := filter.count(filter.whole)
-	return int64(noted-d.noted) >= filter.size*8/staleParts, err
+	return int64(noted-d.recordedBits) >= filter.size*8/staleParts, err
 }
 
 // makeFilter adds all connections to the incomplete copy, and then switches the programs to it.
@@ -67,18 +67,18 @@ func (d *Dataplane) makeFilter() error {
 	if err := filter.clear(next); err != nil {
 		return err
 	}
-	if err := d.noteConnections(); err != nil {
+	if err := d.recordConnections(); err != nil {
 		return err
 	}
 	if err := filter.declareWhole(next); err != nil {
 		return err
 	}
-	d.noted, err = filter.count(next)
+	d.recordedBits, err = filter.count(next)
 	return err
 }
 
-// noteConnections adds the clients of all tables, also of entries in one direction only.
-func (d *Dataplane) noteConnections() error {
+// recordConnections adds the clients of all tables, also of entries in one direction only.
+func (d *Dataplane) recordConnections() error {
 	found := foundClients{dataplane: d}
 	err := readMap(d.maps.Connections4, func(key bpf.DatapathConnectionKey4, _ bpf.DatapathConnection) {
 		found.add4(key.Client, key.ClientPort)
@@ -96,7 +96,7 @@ func (d *Dataplane) noteConnections() error {
 			found.add6(key.Client, key.ClientPort)
 		}))
 	}
-	found.note()
+	found.record()
 	return errors.Join(err, found.err)
 }
 
@@ -132,11 +132,11 @@ func (c *foundClients) add(client [4]uint32, port uint16, family uint8) {
 	c.flows = binary.NativeEndian.AppendUint16(c.flows, port)
 	c.flows = append(c.flows, 0, 0, unix.IPPROTO_TCP, family, 0, 0)
 	if c.count++; c.count == uint32(bpf.DatapathShapeNOTED_AT_ONCE) {
-		c.note()
+		c.record()
 	}
 }
 
-func (c *foundClients) note() {
+func (c *foundClients) record() {
 	if c.count == 0 || c.err != nil {
 		return
 	}

@@ -48,7 +48,7 @@ func TestSweepNotesWhatProgramsNote(t *testing.T) {
 		if whole != bpf.DatapathWholeCopyFIRST_COPY || !bytes.Equal(swept, noted) {
 			t.Errorf("copy %d is whole, and the same as the other: %t", whole, bytes.Equal(swept, noted))
 		}
-		if node.dataplane.noted == 0 {
+		if node.dataplane.recordedBits == 0 {
 			t.Error("no connection was noted")
 		}
 	}
@@ -69,12 +69,12 @@ func TestSweepForgets(t *testing.T) {
 	}
 	sweep()
 	forgetFlows(t, d)
-	if whole := sweep(); whole != bpf.DatapathWholeCopyFIRST_COPY || d.noted == 0 {
-		t.Errorf("copy %d is whole with %d bits, want the first as it was", whole, d.noted)
+	if whole := sweep(); whole != bpf.DatapathWholeCopyFIRST_COPY || d.recordedBits == 0 {
+		t.Errorf("copy %d is whole with %d bits, want the first as it was", whole, d.recordedBits)
 	}
-	d.noted = -int(d.config.establishedWords()) * 64
-	if whole := sweep(); whole != bpf.DatapathWholeCopySECOND_COPY || d.noted != 0 {
-		t.Errorf("copy %d is whole with %d bits, want the second without", whole, d.noted)
+	d.recordedBits = -int(d.config.establishedWords()) * 64
+	if whole := sweep(); whole != bpf.DatapathWholeCopySECOND_COPY || d.recordedBits != 0 {
+		t.Errorf("copy %d is whole with %d bits, want the second without", whole, d.recordedBits)
 	}
 }
 

@@ -55,8 +55,8 @@ func (c *Config) exceptionWords() uint32 {
 
 // Each run of a sweep's program takes less than a millisecond of a CPU.
 const (
-	wordsAtOnce  = 1024
-	restedAtOnce = 65536
+	wordsPerRun   = 1024
+	settledPerRun = 65536
 )
 
 type sweepState struct {
@@ -89,12 +89,12 @@ func (d *Dataplane) SweepExceptions() error {
 
 func (d *Dataplane) sweep(learned uint64) (sweepState, error) {
 	request := bpf.DatapathExceptionSweep{}
-	if err := sweepAll(d.programs.SweepExceptions, &request, d.maps.ExceptionFilter.MaxEntries(), wordsAtOnce); err != nil {
+	if err := sweepAll(d.programs.SweepExceptions, &request, d.maps.ExceptionFilter.MaxEntries(), wordsPerRun); err != nil {
 		return sweepState{}, fmt.Errorf("sweep the exceptions: %w", err)
 	}
 	state := sweepState{learned: learned, left: request.Left}
 	request.Left = 0
-	if err := sweepAll(d.programs.RestRows, &request, d.maps.Rows.MaxEntries(), restedAtOnce); err != nil {
+	if err := sweepAll(d.programs.RestRows, &request, d.maps.Rows.MaxEntries(), settledPerRun); err != nil {
 		return sweepState{}, fmt.Errorf("settle rows: %w", err)
 	}
 	state.marked, state.ended = request.Left, true

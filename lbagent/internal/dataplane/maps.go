@@ -102,10 +102,10 @@ func openMaps(root string, spec *ebpf.CollectionSpec, seed flowhash.Seed) (*mapS
 
 // open uses the pinned maps if possible. previous are those that attached programs may still use.
 func (s *mapSet) open(specs map[string]*ebpf.MapSpec, want *schema, current, previous *pinnedMaps) error {
-	decided := judge(specs, current, want)
-	if before := judge(specs, previous, want); decided.adoption.Kind == Rebuilt && before.usable() {
+	decided := evaluate(specs, current, want)
+	if before := evaluate(specs, previous, want); decided.adoption.Kind == Rebuilt && before.usable() {
 		// The current maps are of a newer agent. The attached programs use the previous ones.
-		if err := s.goBack(current); err != nil {
+		if err := s.rollBack(current); err != nil {
 			return err
 		}
 		current, previous, decided = previous, &pinnedMaps{}, before
@@ -123,14 +123,14 @@ func (s *mapSet) open(specs map[string]*ebpf.MapSpec, want *schema, current, pre
 		return err
 	}
 	s.adoption = decided.adoption
-	s.goOnFrom(previous, judge(specs, previous, want))
+	s.resumeFrom(previous, evaluate(specs, previous, want))
 	if s.adoption.Kind == Adopted {
 		return nil
 	}
 	return s.pinNext(want)
 }
 
-func (s *mapSet) goBack(current *pinnedMaps) error {
+func (s *mapSet) rollBack(current *pinnedMaps) error {
 	closeMaps(current.maps)
 	clear(current.maps)
 	directory := filepath.Join(s.root, mapDirectory)
@@ -143,7 +143,7 @@ func (s *mapSet) goBack(current *pinnedMaps) error {
 	return nil
 }
 
-func (s *mapSet) goOnFrom(previous *pinnedMaps, decided migration) {
+func (s *mapSet) resumeFrom(previous *pinnedMaps, decided migration) {
 	for name, m := range previous.maps {
 		converter, copied := decided.copied[name]
 		if !decided.usable() || !copied && decided.empties(name) || s.maps[name] == nil || isSame(m, s.maps[name]) {

@@ -88,7 +88,7 @@ func rebuild(format string, args ...any) migration {
 	return migration{adoption: Adoption{Kind: Rebuilt, Reason: fmt.Sprintf(format, args...)}}
 }
 
-func judge(specs map[string]*ebpf.MapSpec, pinned *pinnedMaps, want *schema) migration {
+func evaluate(specs map[string]*ebpf.MapSpec, pinned *pinnedMaps, want *schema) migration {
 	switch {
 	case pinned.empty():
 		return migration{adoption: Adoption{Kind: Created}}
@@ -101,7 +101,7 @@ func judge(specs map[string]*ebpf.MapSpec, pinned *pinnedMaps, want *schema) mig
 	for _, name := range slices.Sorted(maps.Keys(specs)) {
 		previous, described := pinned.schema.layouts[name]
 		if !described {
-			out.note(Converted, "map %s is new", name)
+			out.record(Converted, "map %s is new", name)
 			out.new = append(out.new, name)
 			continue
 		}
@@ -109,36 +109,36 @@ func judge(specs map[string]*ebpf.MapSpec, pinned *pinnedMaps, want *schema) mig
 		if m == nil {
 			return rebuild("map %s is not pinned", name)
 		}
-		if err := out.judgeMap(specs[name], m, previous, want.layouts[name]); err != nil {
+		if err := out.evaluateMap(specs[name], m, previous, want.layouts[name]); err != nil {
 			return rebuild("map %s cannot be converted: %v", name, err)
 		}
 	}
 	for name := range pinned.schema.layouts {
 		if specs[name] == nil {
-			out.note(Converted, "map %s no longer exists", name)
+			out.record(Converted, "map %s no longer exists", name)
 		}
 	}
 	return out
 }
 
-// note records the first reason; a conversion takes precedence over a resize.
-func (m *migration) note(kind AdoptionKind, format string, args ...any) {
+// record records the first reason; a conversion takes precedence over a resize.
+func (m *migration) record(kind AdoptionKind, format string, args ...any) {
 	if m.adoption.Kind == Converted || m.adoption.Kind == kind {
 		return
 	}
 	m.adoption.Kind, m.adoption.Reason = kind, fmt.Sprintf(format, args...)
 }
 
-func (m *migration) judgeMap(spec *ebpf.MapSpec, pinned *ebpf.Map, previous, want layout.Map) error {
+func (m *migration) evaluateMap(spec *ebpf.MapSpec, pinned *ebpf.Map, previous, want layout.Map) error {
 	name, resized := spec.Name, pinned.MaxEntries() != spec.MaxEntries
 	alike := layout.Equal(previous, want) && pinned.Flags() == spec.Flags && pinned.Type() == spec.Type
 	switch {
 	case alike && !resized:
 		return nil
 	case alike:
-		m.note(Resized, "sizes changed")
+		m.record(Resized, "sizes changed")
 	default:
-		m.note(Converted, "map %s has another layout", name)
+		m.record(Converted, "map %s has another layout", name)
 	}
 	var converter *layout.Converter
 	err := formOf(pinned, spec, previous)

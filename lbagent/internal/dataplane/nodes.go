@@ -96,7 +96,7 @@ func (d *Dataplane) replaceNode(id forwarding.NodeID, node bpf.DatapathNode) err
 		if nodeHas(node, address) {
 			continue
 		}
-		if err := d.forgetAddress(id, address); err != nil {
+		if err := d.deleteAddress(id, address); err != nil {
 			return err
 		}
 	}
@@ -108,8 +108,8 @@ func (d *Dataplane) replaceNode(id forwarding.NodeID, node bpf.DatapathNode) err
 	return nil
 }
 
-// forgetAddress deletes an address, or assigns it to another node that has it, too.
-func (d *Dataplane) forgetAddress(id forwarding.NodeID, address bpf.DatapathAddress) error {
+// deleteAddress deletes an address, or assigns it to another node that has it, too.
+func (d *Dataplane) deleteAddress(id forwarding.NodeID, address bpf.DatapathAddress) error {
 	for other, node := range d.nodes {
 		if other != id && nodeHas(node, address) {
 			return write(d.maps.NodeAddresses, bpf.DatapathMapNodeAddresses, decodeAddress(address), address, uint32(other))

@@ -26,7 +26,7 @@ func (d *Dataplane) ReadBack(state *forwarding.State, failed []forwarding.Op) er
 	for _, op := range failed {
 		var err error
 		switch thing := forwarding.Written(op).(type) {
-		case forwarding.Own:
+		case forwarding.SelfEntry:
 			state.Self = d.decodeSelf()
 		case forwarding.NodeID:
 			d.readBackNode(state, thing)
@@ -147,7 +147,7 @@ func (d *Dataplane) readBackTable(state *forwarding.State, slot forwarding.NodeT
 	if err := d.readRows(slot, paths); err != nil {
 		return err
 	}
-	read := forwarding.NewNodeTableOf(slot.Rows())
+	read := forwarding.NewSizedNodeTable(slot.Rows())
 	decodeRows(paths, *read)
 	if !state.NodeTables[slot].Equal(read) {
 		state.NodeTables[slot] = read

@@ -30,8 +30,8 @@ func (d *Dataplane) writeRows(op forwarding.PutRows) error {
 			return failure(bpf.DatapathMapRows, op.Slot, err)
 		}
 	}
-	for first := 0; first < len(op.Rows); first += rowsAtOnce {
-		end := min(first+rowsAtOnce, len(op.Rows))
+	for first := 0; first < len(op.Rows); first += rowsPerRun {
+		end := min(first+rowsPerRun, len(op.Rows))
 		if err := d.writeSomeRows(op, op.Changed[first:end], op.Rows[first:end], excepted); err != nil {
 			return failure(bpf.DatapathMapRows, op.Slot, err)
 		}
@@ -57,8 +57,8 @@ func (d *Dataplane) checkTable(slot forwarding.NodeTableSlot) error {
 	return failure(bpf.DatapathMapRows, slot, err)
 }
 
-// rowsAtOnce is the number of rows per run of a program.
-const rowsAtOnce = forwarding.Rows
+// rowsPerRun is the number of rows per run of a program.
+const rowsPerRun = forwarding.Rows
 
 func (d *Dataplane) writeSomeRows(op forwarding.PutRows, changed []uint32, rows []forwarding.Row, excepted bool) error {
 	all, first := uint32(op.Slot.Rows()), uint32(0)
@@ -94,8 +94,8 @@ const pathSize = 8
 
 func (d *Dataplane) readRows(slot forwarding.NodeTableSlot, paths []byte) error {
 	all := slot.Rows()
-	for first := 0; first < all; first += rowsAtOnce {
-		count := min(rowsAtOnce, all-first)
+	for first := 0; first < all; first += rowsPerRun {
+		count := min(rowsPerRun, all-first)
 		request := bpf.DatapathRowsRead{First: slot.First() + uint32(first), Count: uint32(count)}
 		if err := runForRows(d.programs.ReadRows, request, request.Count); err != nil {
 			return failure(bpf.DatapathMapRows, slot, err)
@@ -125,7 +125,7 @@ type tableSet struct {
 
 func newTableSet() *tableSet {
 	return &tableSet{
-		seed: maphash.MakeSeed(), tables: map[uint64]*forwarding.NodeTable{}, scratch: *forwarding.NewNodeTableOf(forwarding.MostRows),
+		seed: maphash.MakeSeed(), tables: map[uint64]*forwarding.NodeTable{}, scratch: *forwarding.NewSizedNodeTable(forwarding.MaxRows),
 	}
 }
 

@@ -171,7 +171,7 @@ func TestSourceRangesPath(t *testing.T) {
 	// Another port of the VIP is another Service's.
 	connect(t, netip.AddrPortFrom(vip4, localPort))
 
-	limit(forwarding.Nobody)
+	limit(forwarding.NoSources)
 	checkSilence(t, netip.AddrPortFrom(vip4, clusterPort), 200*time.Millisecond)
 	limit(3, "198.51.100.130/32", "2001:db8::/32")
 	exchangeAll(t, sessions)

@@ -83,7 +83,7 @@ func (p ServiceProxy) offers() uint32 {
 
 // restoreTaken reads the taken frontends: all present ones if the service proxy did not yield before.
 func (d *Dataplane) restoreTaken() error {
-	d.taken = map[forwarding.FrontendID]bool{}
+	d.takenOver = map[forwarding.FrontendID]bool{}
 	var mode uint32
 	if err := d.maps.TakenFrontends.Lookup(modePlace, &mode); err != nil {
 		return fmt.Errorf("read map taken_frontends: %w", err)
@@ -91,7 +91,7 @@ func (d *Dataplane) restoreTaken() error {
 	if mode == uint32(ServiceProxyYields) && d.config.ServiceProxy == ServiceProxyYields {
 		return readMap(d.maps.TakenFrontends, func(id, taken uint32) {
 			if id != modePlace && taken != 0 {
-				d.taken[forwarding.FrontendID(id)] = true
+				d.takenOver[forwarding.FrontendID(id)] = true
 			}
 		})
 	}
@@ -126,7 +126,7 @@ func (d *Dataplane) TakeFrontends(have *forwarding.State, proxied func() ([]Prox
 	want, isNew := map[forwarding.FrontendID]bool{}, false
 	for _, frontend := range have.Frontends {
 		want[frontend.ID] = true
-		isNew = isNew || !d.taken[frontend.ID]
+		isNew = isNew || !d.takenOver[frontend.ID]
 	}
 	if isNew {
 		flows, err := proxied()
@@ -183,23 +183,23 @@ func (d *Dataplane) setTaken(want map[forwarding.FrontendID]bool) error {
 		}
 		return nil
 	}
-	for id := range d.taken {
+	for id := range d.takenOver {
 		if want[id] {
 			continue
 		}
 		if err := write(id, 0); err != nil {
 			return err
 		}
-		delete(d.taken, id)
+		delete(d.takenOver, id)
 	}
 	for id := range want {
-		if d.taken[id] {
+		if d.takenOver[id] {
 			continue
 		}
 		if err := write(id, 1); err != nil {
 			return err
 		}
-		d.taken[id] = true
+		d.takenOver[id] = true
 	}
 	return nil
 }

@@ -66,7 +66,7 @@ func stateGen(limits forwarding.Limits) *rapid.Generator[*forwarding.State] {
 		for range rapid.IntRange(0, 12).Draw(t, "ranges") {
 			address := addressGen().Draw(t, "range")
 			prefix := netip.PrefixFrom(address, rapid.IntRange(0, address.BitLen()).Draw(t, "bits")).Masked()
-			set := rapid.SampledFrom([]forwarding.SourceSet{1, 2, 1 << 31, forwarding.Nobody}).Draw(t, "set")
+			set := rapid.SampledFrom([]forwarding.SourceSet{1, 2, 1 << 31, forwarding.NoSources}).Draw(t, "set")
 			s.SourceRanges[forwarding.SourceRange{Set: set, Prefix: prefix}] = struct{}{}
 		}
 		for range rapid.IntRange(0, 5).Draw(t, "vips") {
@@ -78,8 +78,8 @@ func stateGen(limits forwarding.Limits) *rapid.Generator[*forwarding.State] {
 
 // tableSlots are slots of tables of several sizes, within eight blocks.
 var tableSlots = []forwarding.NodeTableSlot{
-	0, 1, forwarding.NodeTableSlotAt(2*forwarding.Rows, forwarding.LeastRows),
-	forwarding.NodeTableSlotAt(2*forwarding.Rows+5*forwarding.LeastRows, forwarding.LeastRows),
+	0, 1, forwarding.NodeTableSlotAt(2*forwarding.Rows, forwarding.MinRows),
+	forwarding.NodeTableSlotAt(2*forwarding.Rows+5*forwarding.MinRows, forwarding.MinRows),
 	forwarding.NodeTableSlotAt(3*forwarding.Rows+2048, 2048), forwarding.NodeTableSlotAt(4*forwarding.Rows, 4*forwarding.Rows), 8,
 }
 
@@ -127,7 +127,7 @@ func drawFrontend(t *rapid.T, s *forwarding.State, limits forwarding.Limits) {
 
 func drawTable(t *rapid.T, s *forwarding.State, slot forwarding.NodeTableSlot) {
 	if slot != 0 && s.NodeTables[slot] == nil {
-		table := *forwarding.NewNodeTableOf(slot.Rows())
+		table := *forwarding.NewSizedNodeTable(slot.Rows())
 		for i := range table {
 			table[i].Primary = forwarding.NodeID(1 + i%5)
 		}

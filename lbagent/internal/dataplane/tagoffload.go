@@ -26,7 +26,7 @@ func (d *Dataplane) showAllTags(uplinks []Uplink, devices map[int]device) {
 // showTags disables tag offload so that XDP sees the uplink's VLAN tags, or returns why it cannot.
 func (d *Dataplane) showTags(uplink *Uplink) error {
 	for _, index := range uplink.devices() {
-		if err := d.hooks.LeaveTags(index); err != nil {
+		if err := d.hooks.DisableTagOffload(index); err != nil {
 			return err
 		}
 	}

@@ -88,7 +88,7 @@ func newMapFrontend(key forwarding.FrontendKey, frontend forwarding.Frontend) co
 		OwnEndpointsFirst: frontend.Local, NodeTable: uint32(frontend.Table), EndpointTable: uint32(frontend.Endpoints),
 		AffinitySeconds: frontend.Affinity,
 	}
-	if frontend.Ranges != forwarding.Nobody {
+	if frontend.Ranges != forwarding.NoSources {
 		set := uint32(frontend.Ranges)
 		held.Sources = &set
 	}

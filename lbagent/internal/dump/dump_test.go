@@ -23,7 +23,7 @@ func heldState() *forwarding.State {
 	s.Frontends[forwarding.FrontendKey{VIP: vip, Port: 80, Protocol: forwarding.ProtocolTCP}] =
 		forwarding.Frontend{ID: 1, Table: 1, Endpoints: 2, Zones: [forwarding.Zones]forwarding.NodeTableSlot{2: 1, 3: 4}}
 	s.Frontends[forwarding.FrontendKey{VIP: vip, Port: 81, Protocol: forwarding.ProtocolUDP}] =
-		forwarding.Frontend{ID: 2, Local: true, Ranges: forwarding.Nobody, Affinity: 60}
+		forwarding.Frontend{ID: 2, Local: true, Ranges: forwarding.NoSources, Affinity: 60}
 	s.Frontends[forwarding.FrontendKey{VIP: vip, Port: 82, Protocol: forwarding.ProtocolTCP}] = forwarding.Frontend{ID: 3, Ranges: 7}
 	for set, prefix := range map[forwarding.SourceSet]string{7: "198.51.100.0/24", forwarding.Pools: "203.0.113.0/24"} {
 		s.SourceRanges[forwarding.SourceRange{Set: set, Prefix: netip.MustParsePrefix(prefix)}] = struct{}{}

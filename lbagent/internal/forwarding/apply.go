@@ -82,7 +82,7 @@ func (s *State) applyRemoval(op Op) {
 		delete(s.NodeTables, op.Slot)
 	case DeleteSourceRange:
 		delete(s.SourceRanges, op.Range)
-	case LeaveZones:
+	case RemoveZones:
 		if frontend, found := s.Frontends[op.Key]; found {
 			frontend.Zones = [Zones]NodeTableSlot{}
 			s.Frontends[op.Key] = frontend
@@ -98,7 +98,7 @@ func (op PutRows) onto(table *NodeTable) *NodeTable {
 	if op.Whole != nil {
 		return op.Whole
 	}
-	written := NewNodeTableOf(op.Slot.Rows())
+	written := NewSizedNodeTable(op.Slot.Rows())
 	if table != nil {
 		copy(*written, *table)
 	}

@@ -2,8 +2,8 @@
 
 package forwarding
 
-// Own stands for the entry written by SetSelf.
-type Own struct{}
+// SelfEntry stands for the entry written by SetSelf.
+type SelfEntry struct{}
 
 type writers map[any][]int
 
@@ -26,12 +26,12 @@ func dependencies(have, want *State, ops []Op) [][]int {
 	return needs
 }
 
-// Written returns the object that an operation writes or removes: Own, a NodeID, a VIP (netip.Addr), an
+// Written returns the object that an operation writes or removes: SelfEntry, a NodeID, a VIP (netip.Addr), an
 // EndpointID, an EndpointTableSlot, a NodeTableSlot, a SourceSet or a FrontendKey.
 func Written(op Op) any {
 	switch op := op.(type) {
 	case SetSelf:
-		return Own{}
+		return SelfEntry{}
 	case PutNode:
 		return op.ID
 	case PutVIP:
@@ -65,7 +65,7 @@ func removed(op Op) any {
 		return op.Slot
 	case DeleteSourceRange:
 		return op.Range.Set
-	case LeaveZones:
+	case RemoveZones:
 		return op.Key
 	case DeleteFrontend:
 		return op.Key
@@ -99,9 +99,9 @@ func (w writers) neededBy(op Op, want *State, nodes tableNodes) []any {
 		}
 		if want.Frontends[op.Key].Zones != [Zones]NodeTableSlot{} {
 			// The node's zone determines the table for its packets.
-			need(Own{})
+			need(SelfEntry{})
 		}
-	case LeaveZones:
+	case RemoveZones:
 		// Its own table inherits the owners of the zones' tables.
 		need(op.Key)
 		need(want.Frontends[op.Key].Table)

@@ -37,7 +37,7 @@ func Split(ops []Op) (additions, removals []Op) {
 
 func isRemoval(op Op) bool {
 	switch op.(type) {
-	case DeleteFrontend, LeaveZones, DeleteVIP, DeleteSourceRange, ClearTable, ClearEndpointTable, DeleteEndpoint, DeleteNode:
+	case DeleteFrontend, RemoveZones, DeleteVIP, DeleteSourceRange, ClearTable, ClearEndpointTable, DeleteEndpoint, DeleteNode:
 		return true
 	default:
 		return false
@@ -76,7 +76,7 @@ func additions(have, want *State) []Op {
 	}
 	for _, key := range frontends {
 		before, frontend := have.Frontends[key], want.Frontends[key]
-		if leavesZones(before, frontend) {
+		if removesZones(before, frontend) {
 			frontend.Zones = before.Zones
 		}
 		if frontend != before {
@@ -103,9 +103,9 @@ func previousTables(frontends []FrontendKey, have, want *State) map[NodeTableSlo
 	return previous
 }
 
-// leavesZones reports whether a frontend drops its zones' tables and keeps its own. Other nodes may still send
+// removesZones reports whether a frontend drops its zones' tables and keeps its own. Other nodes may still send
 // packets by the zones' tables.
-func leavesZones(have, want Frontend) bool {
+func removesZones(have, want Frontend) bool {
 	none := [Zones]NodeTableSlot{}
 	return have.Zones != none && want.Zones == none && have.ID == want.ID && have.Table == want.Table
 }
@@ -116,8 +116,8 @@ func removals(have, want *State) []Op {
 		ops = append(ops, DeleteFrontend{Key: key})
 	}
 	for _, key := range changed(have.Frontends, want.Frontends, FrontendKey.Compare) {
-		if leavesZones(have.Frontends[key], want.Frontends[key]) {
-			ops = append(ops, LeaveZones{Key: key})
+		if removesZones(have.Frontends[key], want.Frontends[key]) {
+			ops = append(ops, RemoveZones{Key: key})
 		}
 	}
 	for _, address := range onlyIn(have.VIPs, want.VIPs, netip.Addr.Compare) {
@@ -170,7 +170,7 @@ func onlyIn[K comparable, V any](a, b map[K]V, compare func(K, K) int) []K {
 }
 
 var allRows = func() []uint32 {
-	rows := make([]uint32, MostRows)
+	rows := make([]uint32, MaxRows)
 	for i := range rows {
 		rows[i] = uint32(i)
 	}

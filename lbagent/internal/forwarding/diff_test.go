@@ -50,7 +50,7 @@ func genState(t *rapid.T) *State {
 			endpointTables = append(endpointTables, slot+1)
 		}
 	}
-	sets := []SourceSet{0, Nobody}
+	sets := []SourceSet{0, NoSources}
 	for set := range SourceSet(3) {
 		for range rapid.IntRange(0, 2).Draw(t, "ranges") {
 			prefix := netip.PrefixFrom(addressNumber(0), rapid.IntRange(0, 24).Draw(t, "bits")).Masked()
@@ -176,13 +176,13 @@ func TestFill(t *testing.T) {
 		state, want := genState(t), genState(t)
 		for i, op := range Diff(state, want) {
 			next := Apply(state, []Op{op})
-			if before, after := *state.Fill(), *next.Fill(); before != after && !Fills(op) {
+			if before, after := *state.Usage(), *next.Usage(); before != after && !ChangesUsage(op) {
 				t.Fatalf("operation %d, %T, fills nothing, and leads from %+v to %+v", i, op, before, after)
 			}
 			state = next
 		}
-		fill := *state.Fill()
-		lengths := Fill{
+		fill := *state.Usage()
+		lengths := Usage{
 			Nodes: len(want.Nodes), VIPs: len(want.VIPs), Frontends: len(want.Frontends), Endpoints: len(want.Endpoints),
 			EndpointTables: len(want.EndpointTables), NodeTables: len(want.NodeTables), SourceRangesIPv4: len(want.SourceRanges),
 		}
@@ -321,7 +321,7 @@ func TestZonesAreLeftLast(t *testing.T) {
 	have.Frontends[key] = Frontend{ID: 1, Table: 1, Zones: [Zones]NodeTableSlot{0: 1, 1: 2}}
 	want.NodeTables[1] = have.NodeTables[1]
 	want.Frontends[key] = Frontend{ID: 1, Table: 1}
-	left := []Op{LeaveZones{Key: key}, ClearTable{Slot: 2}}
+	left := []Op{RemoveZones{Key: key}, ClearTable{Slot: 2}}
 	if ops := Diff(have, want); !reflect.DeepEqual(ops, left) {
 		t.Errorf("operations %+v, want %+v", ops, left)
 	}

@@ -54,8 +54,8 @@ type (
 		Key      FrontendKey
 		Frontend Frontend
 	}
-	// LeaveZones removes the zones' node tables from a frontend and leaves its own.
-	LeaveZones struct{ Key FrontendKey }
+	// RemoveZones removes the zones' node tables from a frontend and leaves its own.
+	RemoveZones struct{ Key FrontendKey }
 	// DeleteFrontend removes a frontend.
 	DeleteFrontend struct{ Key FrontendKey }
 	// PutVIP adds a VIP.
@@ -76,7 +76,7 @@ func (ClearTable) isOp()         {}
 func (PutSourceRange) isOp()     {}
 func (DeleteSourceRange) isOp()  {}
 func (PutFrontend) isOp()        {}
-func (LeaveZones) isOp()         {}
+func (RemoveZones) isOp()        {}
 func (DeleteFrontend) isOp()     {}
 func (PutVIP) isOp()             {}
 func (DeleteVIP) isOp()          {}

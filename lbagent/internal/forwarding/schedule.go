@@ -33,11 +33,11 @@ func NewScheduleOf(have, want *State, differs *Entries) *Schedule {
 type Outcome struct {
 	Done   []Op
 	Failed []Failure
-	// Held is the number of operations not tried because of a missing dependency.
-	Held int
-	// Shut are the operations that shut a frontend, Open the failed attempts.
-	Shut []Op
-	Open []Failure
+	// Blocked is the number of operations not tried because of a missing dependency.
+	Blocked int
+	// Closed are the operations that closed a frontend, Unclosed the failed attempts.
+	Closed   []Op
+	Unclosed []Failure
 }
 
 // Failure is a failed operation.
@@ -46,19 +46,19 @@ type Failure struct {
 	Err error
 }
 
-// Changed returns the successful operations in order, including Shut.
-func (o *Outcome) Changed() []Op { return slices.Concat(o.Done, o.Shut) }
+// Changed returns the successful operations in order, including Closed.
+func (o *Outcome) Changed() []Op { return slices.Concat(o.Done, o.Closed) }
 
 // Uncertain returns the failed operations, which may have been applied in part.
 func (o *Outcome) Uncertain() []Op {
-	ops := make([]Op, 0, len(o.Failed)+len(o.Open))
-	for _, failure := range slices.Concat(o.Failed, o.Open) {
+	ops := make([]Op, 0, len(o.Failed)+len(o.Unclosed))
+	for _, failure := range slices.Concat(o.Failed, o.Unclosed) {
 		ops = append(ops, failure.Op)
 	}
 	return ops
 }
 
-const maxTold = 5
+const maxErrors = 5
 
 // Err returns the first failures and the number of others, or nil.
 func (o *Outcome) Err() error {
@@ -66,17 +66,17 @@ func (o *Outcome) Err() error {
 		return nil
 	}
 	var errs []error
-	for _, failure := range o.Failed[:min(len(o.Failed), maxTold)] {
+	for _, failure := range o.Failed[:min(len(o.Failed), maxErrors)] {
 		errs = append(errs, failure.Err)
 	}
 	if more := len(o.Failed) - len(errs); more > 0 {
 		errs = append(errs, fmt.Errorf("and %d more operations failed", more))
 	}
-	if len(o.Open) > 0 {
-		errs = append(errs, o.Open[0].Err)
+	if len(o.Unclosed) > 0 {
+		errs = append(errs, o.Unclosed[0].Err)
 	}
-	if o.Held > 0 {
-		errs = append(errs, fmt.Errorf("%d operations wait for failed ones", o.Held))
+	if o.Blocked > 0 {
+		errs = append(errs, fmt.Errorf("%d operations wait for failed ones", o.Blocked))
 	}
 	return errors.Join(errs...)
 }
@@ -86,33 +86,33 @@ func (o *Outcome) Err() error {
 func (s *Schedule) Add(do func(Op) error) Outcome {
 	o := s.run(do, func(op Op) bool { return !isRemoval(op) })
 	if len(o.Failed) > 0 {
-		s.shut(do, &o)
+		s.closeFrontends(do, &o)
 	}
 	return o
 }
 
-// shut rewrites the existing entries of such frontends so that they admit no client. This needs no room and has
+// closeFrontends rewrites the existing entries of such frontends so that they admit no client. This needs no room and has
 // no dependencies, and so mostly succeeds.
-func (s *Schedule) shut(do func(Op) error, o *Outcome) {
-	exceeding := Exceeding(s.have, s.want)
+func (s *Schedule) closeFrontends(do func(Op) error, o *Outcome) {
+	exceeding := Overpermissive(s.have, s.want)
 	for i, op := range s.ops {
 		put, is := op.(PutFrontend)
 		if _, exceeds := exceeding[put.Key]; !is || !exceeds || s.done[i] {
 			continue
 		}
 		entry := s.have.Frontends[put.Key]
-		entry.Ranges = Nobody
+		entry.Ranges = NoSources
 		shut := PutFrontend{Key: put.Key, Frontend: entry}
 		if err := do(shut); err != nil {
-			o.Open = append(o.Open, Failure{Op: shut, Err: fmt.Errorf("close %s until its source ranges can be written: %w", put.Key, err)})
+			o.Unclosed = append(o.Unclosed, Failure{Op: shut, Err: fmt.Errorf("close %s until its source ranges can be written: %w", put.Key, err)})
 			continue
 		}
-		o.Shut = append(o.Shut, shut)
+		o.Closed = append(o.Closed, shut)
 	}
 }
 
-// Reached returns the wanted State once all operations are done, else nil.
-func (s *Schedule) Reached() *State {
+// Result returns the wanted State once all operations are done, else nil.
+func (s *Schedule) Result() *State {
 	if slices.Contains(s.done, false) {
 		return nil
 	}
@@ -170,7 +170,7 @@ func (s *Schedule) run(do func(Op) error, chosen func(Op) bool) Outcome {
 			continue
 		}
 		if !s.ready(i) {
-			o.Held++
+			o.Blocked++
 			continue
 		}
 		if err := do(op); err != nil {
@@ -207,7 +207,7 @@ func (s *Schedule) Unfinished() map[FrontendKey]struct{} {
 // dependents.
 func (s *Schedule) Forwards() bool {
 	pending := s.pending()
-	if pending[Own{}] {
+	if pending[SelfEntry{}] {
 		return false
 	}
 	someNode := len(s.want.Nodes) == 0

@@ -49,11 +49,11 @@ func TestScheduleWithFailures(t *testing.T) {
 		schedule := NewSchedule(have, want)
 		added := schedule.Add(k.do)
 		removed := schedule.Remove(k.do, always)
-		if failed := len(added.Failed) + len(added.Open) + len(removed.Failed); failed != len(k.refused) {
+		if failed := len(added.Failed) + len(added.Unclosed) + len(removed.Failed); failed != len(k.refused) {
 			t.Fatalf("%d failures, %d were refused", failed, len(k.refused))
 		}
 		checkShut(t, k, have, want, &added)
-		all := len(added.Done) + len(removed.Done) + len(added.Failed) + len(removed.Failed) + added.Held + removed.Held
+		all := len(added.Done) + len(removed.Done) + len(added.Failed) + len(removed.Failed) + added.Blocked + removed.Blocked
 		if ops := len(Diff(have, want)); all != ops {
 			t.Fatalf("%d operations became something, of %d", all, ops)
 		}
@@ -72,12 +72,12 @@ func TestScheduleWithFailures(t *testing.T) {
 // checkShut reports frontends that are neither restricted as wanted nor shut.
 func checkShut(t *rapid.T, k *kernel, have, want *State, added *Outcome) {
 	open := map[FrontendKey]bool{}
-	for _, failure := range added.Open {
+	for _, failure := range added.Unclosed {
 		open[failure.Op.(PutFrontend).Key] = true
 	}
-	for key := range Exceeding(have, want) {
+	for key := range Overpermissive(have, want) {
 		ranges := k.state.Frontends[key].Ranges
-		if shut := ranges == want.Frontends[key].Ranges || ranges == Nobody; shut == open[key] {
+		if shut := ranges == want.Frontends[key].Ranges || ranges == NoSources; shut == open[key] {
 			t.Fatalf("%s has the set %d, want %d or nobody; refused were %+v", key, ranges, want.Frontends[key].Ranges, k.refused)
 		}
 	}
@@ -107,9 +107,9 @@ func compareIndependent(t *rapid.T, k *kernel, have, want *State) {
 			for _, thing := range referredTo(s, key) {
 				touched[key] = touched[key] || touched[thing]
 			}
-			touched[key] = touched[key] || touched[Own{}] && frontend.Zones != [Zones]NodeTableSlot{}
+			touched[key] = touched[key] || touched[SelfEntry{}] && frontend.Zones != [Zones]NodeTableSlot{}
 			// A frontend uses its zones' tables until it leaves them.
-			touched[key] = touched[key] || leavesZones(have.Frontends[key], frontend) &&
+			touched[key] = touched[key] || removesZones(have.Frontends[key], frontend) &&
 				slices.ContainsFunc(slotsOf(have.Frontends[key]), func(slot NodeTableSlot) bool { return touched[slot] })
 		}
 	}
@@ -169,8 +169,8 @@ func TestScheduleRemovesWhatIsDue(t *testing.T) {
 		}
 		first := schedule.Remove(k.do, func(op Op) bool { return due[op] })
 		second := schedule.Remove(k.do, always)
-		if first.Err() != nil || second.Held > 0 || len(first.Done)+len(second.Done) != len(schedule.Removals()) {
-			t.Fatalf("%d and %d of %d removals are done, %d held", len(first.Done), len(second.Done), len(due), second.Held)
+		if first.Err() != nil || second.Blocked > 0 || len(first.Done)+len(second.Done) != len(schedule.Removals()) {
+			t.Fatalf("%d and %d of %d removals are done, %d held", len(first.Done), len(second.Done), len(due), second.Blocked)
 		}
 		if !reflect.DeepEqual(k.state, want) {
 			t.Fatalf("the removals lead to\n%+v\nwant\n%+v", k.state, want)
@@ -179,10 +179,10 @@ func TestScheduleRemovesWhatIsDue(t *testing.T) {
 }
 
 func TestOutcomeErr(t *testing.T) {
-	if err := (&Outcome{Held: 3}).Err(); err != nil {
+	if err := (&Outcome{Blocked: 3}).Err(); err != nil {
 		t.Errorf("error %v though nothing failed", err)
 	}
-	many := &Outcome{Held: 3}
+	many := &Outcome{Blocked: 3}
 	for range 7 {
 		many.Failed = append(many.Failed, Failure{Err: errRefused})
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // NodeTableSlot encodes the position and size of a node table for the BPF program; zero means no table. Bits
-// 0-15 are a block of Rows rows, from 1; bits 16-20 the offset in the block in units of LeastRows; bits 24-31
+// 0-15 are a block of Rows rows, from 1; bits 16-20 the offset in the block in units of MinRows; bits 24-31
 // the size as a signed power of two times Rows. The slot of an ordinary table is thus its block number.
 type NodeTableSlot uint32
 
@@ -16,15 +16,15 @@ type NodeTableSlot uint32
 const (
 	slotPart          = 16
 	slotSize          = 24
-	slotParts         = Rows / LeastRows
+	slotParts         = Rows / MinRows
 	MaxNodeTableBlock = 1<<slotPart - 1
 )
 
-// NodeTableSlotAt returns the slot of a table with that number of rows, a power of two between LeastRows and
-// MostRows, that starts at row first. first must be a multiple of min(rows, Rows).
+// NodeTableSlotAt returns the slot of a table with that number of rows, a power of two between MinRows and
+// MaxRows, that starts at row first. first must be a multiple of min(rows, Rows).
 func NodeTableSlotAt(first uint32, rows int) NodeTableSlot {
 	size := bits.Len(uint(rows)) - bits.Len(uint(Rows))
-	return NodeTableSlot(first/Rows | first%Rows/LeastRows<<slotPart | uint32(uint8(int8(size)))<<slotSize)
+	return NodeTableSlot(first/Rows | first%Rows/MinRows<<slotPart | uint32(uint8(int8(size)))<<slotSize)
 }
 
 // Block returns the first block of the table.
@@ -35,13 +35,13 @@ func (s NodeTableSlot) Blocks() int { return max(s.Rows()/Rows, 1) }
 
 // First returns the index of the first row.
 func (s NodeTableSlot) First() uint32 {
-	return uint32(s.Block())*Rows + uint32(s)>>slotPart%slotParts*LeastRows
+	return uint32(s.Block())*Rows + uint32(s)>>slotPart%slotParts*MinRows
 }
 
 // Rows returns the number of rows; zero for an invalid slot.
 func (s NodeTableSlot) Rows() int {
 	size := int(int8(s >> slotSize))
-	if size < bits.Len(uint(LeastRows))-bits.Len(uint(Rows)) || size > bits.Len(uint(MostRows))-bits.Len(uint(Rows)) {
+	if size < bits.Len(uint(MinRows))-bits.Len(uint(Rows)) || size > bits.Len(uint(MaxRows))-bits.Len(uint(Rows)) {
 		return 0
 	}
 	if size < 0 {

@@ -18,7 +18,7 @@ func TestNodeTableSlot(t *testing.T) {
 		{1, Rows, Rows, 1, 1, "1"},
 		{NodeTableSlotAt(7*Rows, Rows), 7 * Rows, Rows, 7, 7, "7"},
 		{NodeTableSlotAt(4*Rows, 4*Rows), 4 * Rows, 4 * Rows, 4, 7, "4 (16384 rows)"},
-		{NodeTableSlotAt(3*Rows+5*LeastRows, LeastRows), 3*Rows + 5*LeastRows, LeastRows, 3, 3, "3.5 (128 rows)"},
+		{NodeTableSlotAt(3*Rows+5*MinRows, MinRows), 3*Rows + 5*MinRows, MinRows, 3, 3, "3.5 (128 rows)"},
 	} {
 		if s := test.slot; s.First() != test.first || s.Rows() != test.rows || s.Block() != test.block || s.String() != test.text {
 			t.Errorf("%s: from row %d on, %d rows, block %d; want %+v", s, s.First(), s.Rows(), s.Block(), test)
@@ -28,7 +28,7 @@ func TestNodeTableSlot(t *testing.T) {
 		}
 	}
 	for name, slot := range map[string]NodeTableSlot{
-		"none": 0, "in the block of none": NodeTableSlotAt(LeastRows, LeastRows), "too large": 1 | 5<<slotSize,
+		"none": 0, "in the block of none": NodeTableSlotAt(MinRows, MinRows), "too large": 1 | 5<<slotSize,
 		"too small": 1 | 0xf0<<slotSize, "at an odd place": 2 | 1<<slotPart, "beyond the parts": 2 | 0x20<<slotPart,
 	} {
 		if slot.IsWithin(MaxNodeTableBlock) {
@@ -39,7 +39,7 @@ func TestNodeTableSlot(t *testing.T) {
 
 func TestNodeTableSlotTells(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		rows := LeastRows << rapid.IntRange(0, 9).Draw(t, "size")
+		rows := MinRows << rapid.IntRange(0, 9).Draw(t, "size")
 		unit := min(rows, Rows)
 		first := uint32(rapid.IntRange(Rows/unit, MaxNodeTableBlock*Rows/unit).Draw(t, "place") * unit)
 		slot := NodeTableSlotAt(first, rows)

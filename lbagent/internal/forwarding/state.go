@@ -14,10 +14,10 @@ import (
 const (
 	// Rows is the number of rows of an ordinary node table, and of a block of the map of rows.
 	Rows = 4096
-	// LeastRows and MostRows are the sizes of the smallest and the largest node table. Sizes are powers of two,
+	// MinRows and MaxRows are the sizes of the smallest and the largest node table. Sizes are powers of two,
 	// so that the program selects a row by a shift.
-	LeastRows = 128
-	MostRows  = 65536
+	MinRows = 128
+	MaxRows = 65536
 	// ChainLength is the number of former owners in a row, newest first.
 	ChainLength = 3
 	// EndpointRows is the number of rows of an endpoint table.
@@ -56,8 +56,8 @@ type EndpointTableSlot uint32
 type SourceSet uint32
 
 const (
-	// Nobody is the empty set, which admits no source.
-	Nobody SourceSet = math.MaxUint32
+	// NoSources is the empty set, which admits no source.
+	NoSources SourceSet = math.MaxUint32
 	// Pools is the set of all pool prefixes. Packets to an address in it that is not a VIP are dropped.
 	Pools SourceSet = math.MaxUint32 - 1
 	// Aggregates is the set of announced aggregates. Packets to an address in it that is neither a VIP nor in a
@@ -121,10 +121,10 @@ type Row struct {
 type NodeTable []Row
 
 // NewNodeTable returns an empty table of ordinary size.
-func NewNodeTable() *NodeTable { return NewNodeTableOf(Rows) }
+func NewNodeTable() *NodeTable { return NewSizedNodeTable(Rows) }
 
-// NewNodeTableOf returns an empty table of that number of rows.
-func NewNodeTableOf(rows int) *NodeTable {
+// NewSizedNodeTable returns an empty table of that number of rows.
+func NewSizedNodeTable(rows int) *NodeTable {
 	table := make(NodeTable, rows)
 	return &table
 }
@@ -243,16 +243,16 @@ func (s *State) only(entries *Entries) *State {
 	}
 }
 
-// Take copies the entries from another State.
-func (s *State) Take(from *State, entries *Entries) {
-	take(s.VIPs, from.VIPs, entries.VIPs)
-	take(s.Endpoints, from.Endpoints, entries.Endpoints)
-	take(s.EndpointTables, from.EndpointTables, entries.EndpointTables)
-	take(s.NodeTables, from.NodeTables, entries.NodeTables)
-	take(s.Frontends, from.Frontends, entries.Frontends)
+// CopyFrom copies the entries from another State.
+func (s *State) CopyFrom(from *State, entries *Entries) {
+	copyKeys(s.VIPs, from.VIPs, entries.VIPs)
+	copyKeys(s.Endpoints, from.Endpoints, entries.Endpoints)
+	copyKeys(s.EndpointTables, from.EndpointTables, entries.EndpointTables)
+	copyKeys(s.NodeTables, from.NodeTables, entries.NodeTables)
+	copyKeys(s.Frontends, from.Frontends, entries.Frontends)
 }
 
-func take[K comparable, V any](to, from map[K]V, keys []K) {
+func copyKeys[K comparable, V any](to, from map[K]V, keys []K) {
 	for _, key := range keys {
 		if value, found := from[key]; found {
 			to[key] = value

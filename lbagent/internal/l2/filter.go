@@ -22,13 +22,13 @@ import (
 // remaining requests to the sockets (questions.c). It is an optimization: without it, or if the VIPs do not
 // fit, the sockets receive all requests and look the targets up.
 type filter struct {
-	objects programs.QuestionsObjects
-	answers tcx.Link
-	holds   map[netip.Addr]bool
+	objects   programs.QuestionsObjects
+	answers   tcx.Link
+	addresses map[netip.Addr]bool
 }
 
 func newFilter(own net.HardwareAddr) (*filter, error) {
-	f := &filter{holds: map[netip.Addr]bool{}}
+	f := &filter{addresses: map[netip.Addr]bool{}}
 	spec, err := programs.LoadQuestions()
 	if err == nil {
 		err = spec.Variables["own_mac"].Set([6]byte(own))
@@ -42,9 +42,9 @@ func newFilter(own net.HardwareAddr) (*filter, error) {
 	return f, nil
 }
 
-// answer attaches the program that answers in the kernel, active from the first heartbeat. Before Linux
+// attachResponder attaches the program that answers in the kernel, active from the first heartbeat. Before Linux
 // 6.6, which has no tcx, the sockets answer. The attachment ends with the process.
-func (f *filter) answer(index int) error {
+func (f *filter) attachResponder(index int) error {
 	answers, err := tcx.AttachTCX(tcx.TCXOptions{
 		Interface: index, Program: f.objects.Answer, Attach: ebpf.AttachTCXIngress, Anchor: tcx.Head(),
 	})
@@ -58,9 +58,9 @@ func (f *filter) answer(index int) error {
 	return nil
 }
 
-// beat records a heartbeat for the kernel program. Without one it stops answering after the period in which
+// heartbeat records a heartbeat for the kernel program. Without one it stops answering after the period in which
 // other nodes wait for this node's heartbeat.
-func (f *filter) beat() error {
+func (f *filter) heartbeat() error {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 		return fmt.Errorf("read the kernel's time: %w", err)
@@ -77,24 +77,24 @@ func (f *filter) set(addresses []netip.Addr) error {
 	for _, address := range addresses {
 		wanted[address] = true
 	}
-	for address := range f.holds {
+	for address := range f.addresses {
 		if wanted[address] {
 			continue
 		}
 		if err := f.objects.AskedVips.Delete(address.As16()); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return fmt.Errorf("remove VIP %s from the answered addresses: %w", address, err)
 		}
-		delete(f.holds, address)
+		delete(f.addresses, address)
 	}
 	for address := range wanted {
-		if f.holds[address] {
+		if f.addresses[address] {
 			continue
 		}
 		if err := f.objects.AskedVips.Put(address.As16(), uint8(1)); err != nil {
 			return fmt.Errorf("add VIP %s to the %d that may be asked for, of %d at most: %w",
-				address, len(f.holds), f.objects.AskedVips.MaxEntries(), err)
+				address, len(f.addresses), f.objects.AskedVips.MaxEntries(), err)
 		}
-		f.holds[address] = true
+		f.addresses[address] = true
 	}
 	return nil
 }
@@ -143,7 +143,7 @@ func onSocket(conn *packet.Conn, what string, set func(socket int) error) error 
 // Classic filters that pass all requests. Frames for other hosts are excluded: the interface may be
 // promiscuous, and the kernel strips tags of unconfigured VLANs.
 var (
-	questionsARP = append(slices.Clone(forThisHost),
+	arpRequests = append(slices.Clone(forThisHost),
 		bpf.LoadAbsolute{Off: 6, Size: 2},
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: 1, SkipFalse: 1},
 		bpf.RetConstant{Val: 128},
@@ -154,7 +154,7 @@ var (
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: icmpv6, SkipFalse: 3},
 		bpf.LoadAbsolute{Off: ipv6HeaderSize, Size: 1},
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: 135, SkipFalse: 1},
-		bpf.RetConstant{Val: longest},
+		bpf.RetConstant{Val: maxFilterLength},
 		bpf.RetConstant{Val: 0},
 	)
 	forThisHost = []bpf.Instruction{
@@ -164,8 +164,8 @@ var (
 	}
 )
 
-// longest is the read size in bytes, as in questions.c. Longer packets count as malformed.
-const longest = 512
+// maxFilterLength is the read size in bytes, as in questions.c. Longer packets count as malformed.
+const maxFilterLength = 512
 
 func assemble(filter []bpf.Instruction) ([]bpf.RawInstruction, error) {
 	assembled, err := bpf.Assemble(filter)

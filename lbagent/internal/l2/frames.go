@@ -18,18 +18,18 @@ type message struct {
 	payload []byte
 }
 
-type question struct {
+type addressRequest struct {
 	target netip.Addr
-	// asker is unspecified for duplicate address detection (RFC 5227, RFC 4862).
-	asker netip.Addr
-	from  net.HardwareAddr
+	// sender is unspecified for duplicate address detection (RFC 5227, RFC 4862).
+	sender netip.Addr
+	from   net.HardwareAddr
 }
 
 var (
-	broadcast  = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
-	allNodes   = netip.MustParseAddr("ff02::1")
-	nowhere    = net.HardwareAddr{0, 0, 0, 0, 0, 0}
-	errNotAsks = errors.New("is not a request for an address")
+	broadcast     = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	allNodes      = netip.MustParseAddr("ff02::1")
+	nowhere       = net.HardwareAddr{0, 0, 0, 0, 0, 0}
+	errNotRequest = errors.New("is not a request for an address")
 )
 
 const (
@@ -41,22 +41,22 @@ const (
 	hopLimit = 255
 )
 
-// readARP parses an ARP request (RFC 826). Other operations and gratuitous ARP return errNotAsks.
-func readARP(payload []byte) (question, error) {
+// readARP parses an ARP request (RFC 826). Other operations and gratuitous ARP return errNotRequest.
+func readARP(payload []byte) (addressRequest, error) {
 	packet := arp.Packet{}
 	if err := packet.UnmarshalBinary(payload); err != nil {
-		return question{}, fmt.Errorf("read ARP: %w", err)
+		return addressRequest{}, fmt.Errorf("read ARP: %w", err)
 	}
 	if packet.HardwareType != ethernetType || packet.ProtocolType != ipv4Type ||
 		packet.HardwareAddrLength != 6 || packet.IPLength != 4 || packet.Operation != arp.OperationRequest {
-		return question{}, errNotAsks
+		return addressRequest{}, errNotRequest
 	}
 	asker, _ := netip.AddrFromSlice(packet.SenderIP)
 	target, _ := netip.AddrFromSlice(packet.TargetIP)
 	if asker == target || !isUnicast(packet.SenderHardwareAddr) {
-		return question{}, errNotAsks
+		return addressRequest{}, errNotRequest
 	}
-	return question{target: target, asker: asker, from: packet.SenderHardwareAddr}, nil
+	return addressRequest{target: target, sender: asker, from: packet.SenderHardwareAddr}, nil
 }
 
 // isUnicast reports whether the hardware address belongs to a single host, so that a reply reaches only
@@ -65,13 +65,13 @@ func isUnicast(address net.HardwareAddr) bool {
 	return len(address) == 6 && address[0]&1 == 0 && string(address) != string(nowhere)
 }
 
-func (q *question) answerARP(own net.HardwareAddr) (message, error) {
-	return newARP(arp.OperationReply, host{own, q.target}, host{q.from, q.asker}, q.from)
+func (q *addressRequest) replyARP(own net.HardwareAddr) (message, error) {
+	return newARP(arp.OperationReply, host{own, q.target}, host{q.from, q.sender}, q.from)
 }
 
-// tellARP returns gratuitous ARP as request and as reply, because some hosts accept only one form (RFC
+// gratuitousARP returns gratuitous ARP as request and as reply, because some hosts accept only one form (RFC
 // 5227, section 3).
-func tellARP(own net.HardwareAddr, address netip.Addr) ([]message, error) {
+func gratuitousARP(own net.HardwareAddr, address netip.Addr) ([]message, error) {
 	request, err := newARP(arp.OperationRequest, host{own, address}, host{nowhere, address}, broadcast)
 	if err != nil {
 		return nil, err
@@ -98,34 +98,34 @@ func newARP(operation arp.Operation, sender, target host, to net.HardwareAddr) (
 }
 
 // readSolicitation parses a neighbour solicitation (RFC 4861, section 7.1.1).
-func readSolicitation(payload []byte, from net.HardwareAddr) (question, error) {
+func readSolicitation(payload []byte, from net.HardwareAddr) (addressRequest, error) {
 	if len(payload) < ipv6HeaderSize || payload[0]>>4 != 6 || payload[6] != icmpv6 || payload[7] != hopLimit {
-		return question{}, errNotAsks
+		return addressRequest{}, errNotRequest
 	}
 	length := int(binary.BigEndian.Uint16(payload[4:]))
 	body := payload[ipv6HeaderSize:]
 	if length > len(body) {
-		return question{}, fmt.Errorf("read a neighbour solicitation: its length is %d bytes, want %d", length, len(body))
+		return addressRequest{}, fmt.Errorf("read a neighbour solicitation: its length is %d bytes, want %d", length, len(body))
 	}
 	body = body[:length]
 	source, destination := netip.AddrFrom16([16]byte(payload[8:24])), netip.AddrFrom16([16]byte(payload[24:40]))
 	if !isIntact(body, source, destination) {
-		return question{}, errors.New("read a neighbour solicitation: its checksum is wrong")
+		return addressRequest{}, errors.New("read a neighbour solicitation: its checksum is wrong")
 	}
 	parsed, err := ndp.ParseMessage(body)
 	if err != nil {
-		return question{}, fmt.Errorf("read a neighbour solicitation: %w", err)
+		return addressRequest{}, fmt.Errorf("read a neighbour solicitation: %w", err)
 	}
 	solicitation, is := parsed.(*ndp.NeighborSolicitation)
 	if !is || body[1] != 0 {
-		return question{}, errNotAsks
+		return addressRequest{}, errNotRequest
 	}
-	asked := question{target: solicitation.TargetAddress, asker: source, from: from}
+	asked := addressRequest{target: solicitation.TargetAddress, sender: source, from: from}
 	if own := sourceOf(solicitation); own != nil {
 		asked.from = own
 	}
 	if source.IsMulticast() || source == asked.target || !isUnicast(asked.from) {
-		return question{}, errNotAsks
+		return addressRequest{}, errNotRequest
 	}
 	return asked, nil
 }
@@ -160,17 +160,17 @@ func isIntact(body []byte, source, destination netip.Addr) bool {
 	return sum == 0xffff
 }
 
-// answerSolicitation returns the advertisement (RFC 4861, section 7.2.4). Duplicate address detection is
+// advertisement returns the advertisement (RFC 4861, section 7.2.4). Duplicate address detection is
 // answered to all nodes.
-func (q *question) answerSolicitation(own net.HardwareAddr) (message, error) {
-	if q.asker.IsUnspecified() {
+func (q *addressRequest) advertisement(own net.HardwareAddr) (message, error) {
+	if q.sender.IsUnspecified() {
 		return newAdvertisement(own, q.target, allNodes, multicastOf(allNodes), false)
 	}
-	return newAdvertisement(own, q.target, q.asker, q.from, true)
+	return newAdvertisement(own, q.target, q.sender, q.from, true)
 }
 
-// tellAdvertisement returns an unsolicited advertisement (RFC 4861, section 7.2.6).
-func tellAdvertisement(own net.HardwareAddr, address netip.Addr) (message, error) {
+// unsolicitedAdvertisement returns an unsolicited advertisement (RFC 4861, section 7.2.6).
+func unsolicitedAdvertisement(own net.HardwareAddr, address netip.Addr) (message, error) {
 	return newAdvertisement(own, address, allNodes, multicastOf(allNodes), false)
 }
 

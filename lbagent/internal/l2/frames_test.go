@@ -74,7 +74,7 @@ func TestAnswerARP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer, err := asked.answerARP(nodeMAC)
+	answer, err := asked.replyARP(nodeMAC)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,14 +167,14 @@ func checkAdvertisement(t testing.TB, m message, destination netip.Addr, solicit
 }
 
 func TestAnswerSolicitation(t *testing.T) {
-	known := question{target: vip6, asker: client6, from: itsMAC}
-	answer, err := known.answerSolicitation(nodeMAC)
+	known := addressRequest{target: vip6, sender: client6, from: itsMAC}
+	answer, err := known.advertisement(nodeMAC)
 	if err != nil || answer.to.String() != itsMAC.String() {
 		t.Fatalf("to %s: %v", answer.to, err)
 	}
 	checkAdvertisement(t, answer, client6, true)
-	without := question{target: vip6, asker: netip.IPv6Unspecified(), from: itsMAC}
-	answer, err = without.answerSolicitation(nodeMAC)
+	without := addressRequest{target: vip6, sender: netip.IPv6Unspecified(), from: itsMAC}
+	answer, err = without.advertisement(nodeMAC)
 	if err != nil || answer.to.String() != "33:33:00:00:00:01" {
 		t.Fatalf("to %s: %v", answer.to, err)
 	}
@@ -196,14 +196,14 @@ func FuzzFrames(f *testing.F) {
 	f.Add(solicitation(f, netip.IPv6Unspecified(), nil, func([]byte) {}))
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		if asked, err := readARP(payload); err == nil {
-			answer, err := asked.answerARP(nodeMAC)
+			answer, err := asked.replyARP(nodeMAC)
 			if err != nil || !asked.target.Is4() || !isUnicast(answer.to) {
 				t.Errorf("%x: asked %+v, answer to %s: %v", payload, asked, answer.to, err)
 			}
 		}
 		if asked, err := readSolicitation(payload, itsMAC); err == nil {
-			answer, err := asked.answerSolicitation(nodeMAC)
-			if err != nil || !asked.target.Is6() || !isUnicast(answer.to) && !asked.asker.IsUnspecified() {
+			answer, err := asked.advertisement(nodeMAC)
+			if err != nil || !asked.target.Is6() || !isUnicast(answer.to) && !asked.sender.IsUnspecified() {
 				t.Errorf("%x: asked %+v, answer to %s: %v", payload, asked, answer.to, err)
 			}
 		}
@@ -212,9 +212,9 @@ func FuzzFrames(f *testing.F) {
 
 func TestAnswerNotBuilt(t *testing.T) {
 	l := &link{counts: &counters{}, isSilent: (&Responder{}).isSilent, vips: map[netip.Addr]bool{vip4: true}}
-	asked := question{target: vip4, asker: client4, from: itsMAC}
-	l.answer(nil, &asked, func(*question, net.HardwareAddr) (message, error) { return message{}, errNotAsks })
-	l.answer(nil, &question{target: client4}, nil)
+	asked := addressRequest{target: vip4, sender: client4, from: itsMAC}
+	l.answer(nil, &asked, func(*addressRequest, net.HardwareAddr) (message, error) { return message{}, errNotRequest })
+	l.answer(nil, &addressRequest{target: client4}, nil)
 	if failed, answered := l.counts.failed.Load(), l.counts.answered.Load(); failed != 1 || answered != 0 {
 		t.Errorf("%d failed, %d answered", failed, answered)
 	}

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// perSocket is the number of groups per socket, limited by net.core.optmem_max.
-const perSocket = 100
+// groupsPerSocket is the number of groups per socket, limited by net.core.optmem_max.
+const groupsPerSocket = 100
 
 // groups joins IPv6 multicast groups, so that MLD snooping switches (RFC 4541) and the NIC deliver their
 // frames.
@@ -41,7 +41,7 @@ func (g *groups) set(wanted map[netip.Addr]bool) error {
 func (g *groups) join(group netip.Addr) error {
 	socket := -1
 	for candidate, used := range g.used {
-		if used < perSocket {
+		if used < groupsPerSocket {
 			socket = candidate
 		}
 	}

@@ -22,11 +22,11 @@ func TestHeartbeatWithoutLinks(t *testing.T) {
 		}
 		return nil
 	}, func() error { return nil })
-	answerer := NewAnswerer(heartbeat, nil, logr.Discard())
+	answerer := NewController(heartbeat, nil, logr.Discard())
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- answerer.Run(ctx) }()
-	answerer.Answer(&model.Model{}, nil, nil)
+	answerer.Apply(&model.Model{}, nil, nil)
 	<-beaten
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {

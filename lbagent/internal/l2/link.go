@@ -52,15 +52,15 @@ func openLink(name string, counts *counters, of *Responder) (*link, error) {
 		isSilent: of.isSilent, socketsAlone: of.socketsAlone,
 		groups: groups{index: device.Index, joined: map[netip.Addr]int{}}, vips: map[netip.Addr]bool{},
 	}
-	if l.arp, err = listen(device, unix.ETH_P_ARP, questionsARP); err != nil {
+	if l.arp, err = listen(device, unix.ETH_P_ARP, arpRequests); err != nil {
 		return nil, err
 	}
 	if l.ipv6, err = listen(device, unix.ETH_P_IPV6, solicitations); err != nil {
 		return nil, errors.Join(err, l.arp.Close())
 	}
 	l.done.Add(2)
-	go l.read(l.arp, func(payload []byte, _ net.HardwareAddr) (question, error) { return readARP(payload) }, (*question).answerARP)
-	go l.read(l.ipv6, readSolicitation, (*question).answerSolicitation)
+	go l.read(l.arp, func(payload []byte, _ net.HardwareAddr) (addressRequest, error) { return readARP(payload) }, (*addressRequest).replyARP)
+	go l.read(l.ipv6, readSolicitation, (*addressRequest).advertisement)
 	return l, nil
 }
 
@@ -76,17 +76,17 @@ func listen(device *net.Interface, protocol int, filter []bpf.Instruction) (*pac
 	}
 	// The buffer holds the requests of one second. Without permission the default size remains.
 	_ = onSocket(conn, "set the receive buffer", func(socket int) error {
-		return unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, perInterface*roomPerQuestion)
+		return unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, perInterface*bufferPerRequest)
 	})
 	return conn, nil
 }
 
 func (l *link) read(
-	conn *packet.Conn, parse func([]byte, net.HardwareAddr) (question, error), answer func(*question, net.HardwareAddr) (message, error),
+	conn *packet.Conn, parse func([]byte, net.HardwareAddr) (addressRequest, error), answer func(*addressRequest, net.HardwareAddr) (message, error),
 ) {
 	defer l.done.Done()
 	limit, stats := newBucket(perInterface), newBucket(1)
-	buffer := make([]byte, longest)
+	buffer := make([]byte, maxFilterLength)
 	for {
 		n, from, err := conn.ReadFrom(buffer)
 		if err != nil {
@@ -121,7 +121,7 @@ func (l *link) countDropped(conn *packet.Conn) {
 	}
 }
 
-func (l *link) answer(conn *packet.Conn, asked *question, answer func(*question, net.HardwareAddr) (message, error)) {
+func (l *link) answer(conn *packet.Conn, asked *addressRequest, answer func(*addressRequest, net.HardwareAddr) (message, error)) {
 	if l.isSilent(time.Now()) || !l.owns(asked.target) {
 		return
 	}
@@ -135,13 +135,13 @@ func (l *link) answer(conn *packet.Conn, asked *question, answer func(*question,
 	}
 }
 
-func (l *link) tell(address netip.Addr) {
+func (l *link) announce(address netip.Addr) {
 	conn := l.arp
-	messages, err := tellARP(l.own, address)
+	messages, err := gratuitousARP(l.own, address)
 	if address.Is6() {
 		conn = l.ipv6
 		var one message
-		one, err = tellAdvertisement(l.own, address)
+		one, err = unsolicitedAdvertisement(l.own, address)
 		messages = []message{one}
 	}
 	if err != nil {
@@ -154,7 +154,7 @@ func (l *link) tell(address netip.Addr) {
 		}
 	}
 	if err == nil {
-		l.counts.told.Add(1)
+		l.counts.announced.Add(1)
 	}
 }
 
@@ -180,7 +180,7 @@ func (l *link) set(addresses []netip.Addr) (added []netip.Addr) {
 	return added
 }
 
-func (l *link) sift(addresses []netip.Addr) (err error) {
+func (l *link) updateFilter(addresses []netip.Addr) (err error) {
 	next := l.filter
 	if next == nil {
 		if next, err = newFilter(l.own); err != nil {
@@ -195,7 +195,7 @@ func (l *link) sift(addresses []netip.Addr) (err error) {
 		err = errors.Join(next.attach(l.arp), next.attach(l.ipv6))
 	}
 	if err == nil && !l.socketsAlone {
-		err = next.answer(l.index)
+		err = next.attachResponder(l.index)
 	}
 	if err == nil {
 		l.filter = next
@@ -205,15 +205,15 @@ func (l *link) sift(addresses []netip.Addr) (err error) {
 	return errors.Join(err, l.takeAll(next))
 }
 
-func (l *link) beat() error {
+func (l *link) heartbeat() error {
 	if l.filter == nil {
 		return nil
 	}
-	return l.filter.beat()
+	return l.filter.heartbeat()
 }
 
 func (l *link) takeAll(previous *filter) error {
-	arp, err := assemble(questionsARP)
+	arp, err := assemble(arpRequests)
 	if err != nil {
 		return err
 	}
@@ -255,14 +255,14 @@ func (l *link) join(addresses []netip.Addr) error {
 }
 
 func (l *link) isStale() bool {
-	if l.isShut() {
+	if l.isClosed() {
 		return true
 	}
 	device, err := net.InterfaceByName(l.name)
 	return err != nil || device.Index != l.index || device.HardwareAddr.String() != l.own.String()
 }
 
-func (l *link) isShut() bool { return l.closed.Load() || l.broken.Load() }
+func (l *link) isClosed() bool { return l.closed.Load() || l.broken.Load() }
 
 func (l *link) close() {
 	l.closed.Store(true)

@@ -19,18 +19,18 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// tells are the delays of a VIP's gratuitous announcements. They repeat because frames can be lost and a
+// announceCount are the delays of a VIP's gratuitous announcements. They repeat because frames can be lost and a
 // switch port may not forward yet.
-var tells = []time.Duration{0, 200 * time.Millisecond, time.Second, 3 * time.Second, 7 * time.Second}
+var announceCount = []time.Duration{0, 200 * time.Millisecond, time.Second, 3 * time.Second, 7 * time.Second}
 
 const (
-	// retell is the interval of announcements without changes, for hosts that missed all earlier ones.
-	retell = 30 * time.Second
-	// atOnce is the number of announcements between pauses: at most 20,000 per second.
-	atOnce, pause = 200, 10 * time.Millisecond
-	afterFailure  = time.Second
-	// beats is the heartbeat interval. After hung without one, other nodes take over.
-	beats, hung = time.Second, 4 * time.Second
+	// announceInterval is the interval of announcements without changes, for hosts that missed all earlier ones.
+	announceInterval = 30 * time.Second
+	// burst is the number of announcements between pauses: at most 20,000 per second.
+	burst, pause  = 200, 10 * time.Millisecond
+	retryInterval = time.Second
+	// heartbeatInterval is the heartbeat interval. After takeoverTimeout without one, other nodes take over.
+	heartbeatInterval, takeoverTimeout = time.Second, 4 * time.Second
 )
 
 // Counts are an interface's counters since the agent started.
@@ -40,13 +40,13 @@ type Counts struct {
 	// Dropped counts requests that the kernel dropped because the sockets' buffers were full.
 	Dropped   uint64
 	Malformed uint64
-	Told      uint64
+	Announced uint64
 	Failed    uint64
 	VIPs      int
 }
 
 type counters struct {
-	answered, dropped, malformed, told, failed atomic.Uint64
+	answered, dropped, malformed, announced, failed atomic.Uint64
 
 	mu sync.Mutex
 	// limited and passed are the totals of previous filters; the current filter has its own counters.
@@ -88,30 +88,30 @@ type Responder struct {
 	counts map[string]*counters
 	errs   map[string]error
 
-	// worked is the Unix time of the last successful heartbeat in nanoseconds, 0 before the first.
-	worked atomic.Int64
+	// lastHeartbeat is the Unix time of the last successful heartbeat in nanoseconds, 0 before the first.
+	lastHeartbeat atomic.Int64
 
 	// Used by Run only.
 	links   map[string]*link
 	failed  map[string]time.Time
-	pending []telling
-	// beaten is the time of the last attempted heartbeat, beatErr its error.
-	beaten  time.Time
-	beatErr error
-	// away is true after the process was stopped, until confirm returns and closes asked.
-	away         bool
-	asked        chan struct{}
+	pending []announcement
+	// lastAttempt is the time of the last attempted heartbeat, heartbeatErr its error.
+	lastAttempt  time.Time
+	heartbeatErr error
+	// stopped is true after the process was stopped, until confirm returns and closes confirmed.
+	stopped      bool
+	confirmed    chan struct{}
 	socketsAlone bool
 }
 
-type telling struct {
+type announcement struct {
 	link    *link
 	address netip.Addr
 	since   time.Time
 	next    int
 }
 
-func (t *telling) due() time.Time { return t.since.Add(tells[t.next]) }
+func (t *announcement) due() time.Time { return t.since.Add(announceCount[t.next]) }
 
 // New returns a Responder without VIPs. After the first Set, beat is called every second.
 func New(beat func() error, logger logr.Logger) *Responder {
@@ -141,7 +141,7 @@ func (r *Responder) Counts() map[string]Counts {
 		limited, answered := c.byFilters()
 		counts[name] = Counts{
 			Answered: c.answered.Load() + answered, Limited: limited, Dropped: c.dropped.Load(), Malformed: c.malformed.Load(),
-			Told: c.told.Load(), Failed: c.failed.Load(), VIPs: len(r.wanted[name]),
+			Announced: c.announced.Load(), Failed: c.failed.Load(), VIPs: len(r.wanted[name]),
 		}
 	}
 	return counts
@@ -164,7 +164,7 @@ func (r *Responder) Run(ctx context.Context) error {
 			link.close()
 		}
 	}()
-	timer := time.NewTimer(retell)
+	timer := time.NewTimer(announceInterval)
 	defer timer.Stop()
 	retold, due := time.Now(), time.Now()
 	for {
@@ -185,58 +185,58 @@ func (r *Responder) Run(ctx context.Context) error {
 			due = now.Add(r.apply(wanted, now))
 		}
 		if wanted != nil {
-			again = r.say(ctx, now) || again
+			again = r.sendHeartbeat(ctx, now) || again
 		}
-		if again || now.Sub(retold) >= retell {
+		if again || now.Sub(retold) >= announceInterval {
 			retold = now
-			r.tellAll(again, now)
+			r.announceAll(again, now)
 		}
-		wait := min(due.Sub(now), retold.Add(retell).Sub(now), r.nextBeat(now))
+		wait := min(due.Sub(now), retold.Add(announceInterval).Sub(now), r.nextHeartbeat(now))
 		if !r.isSilent(now) {
-			wait = min(wait, r.tell(now))
+			wait = min(wait, r.announce(now))
 		}
 		timer.Reset(max(wait, time.Millisecond))
 	}
 }
 
-func (r *Responder) nextBeat(now time.Time) time.Duration {
-	if r.beaten.IsZero() {
-		return retell
+func (r *Responder) nextHeartbeat(now time.Time) time.Duration {
+	if r.lastAttempt.IsZero() {
+		return announceInterval
 	}
-	return r.beaten.Add(beats).Sub(now)
+	return r.lastAttempt.Add(heartbeatInterval).Sub(now)
 }
 
-// say sends a heartbeat and reports whether heartbeats were missing so long that other nodes may have
+// sendHeartbeat sends a heartbeat and reports whether heartbeats were missing so long that other nodes may have
 // answered. After the process was stopped, it waits for confirm, because the VIPs may be stale.
-func (r *Responder) say(ctx context.Context, now time.Time) (missed bool) {
-	if now.Sub(r.beaten) < beats && !r.away {
+func (r *Responder) sendHeartbeat(ctx context.Context, now time.Time) (missed bool) {
+	if now.Sub(r.lastAttempt) < heartbeatInterval && !r.stopped {
 		return false
 	}
-	r.away = r.away || !r.beaten.IsZero() && now.Sub(r.beaten) >= hung
-	r.beaten = now
-	if r.away && !r.isConfirmed(ctx) {
+	r.stopped = r.stopped || !r.lastAttempt.IsZero() && now.Sub(r.lastAttempt) >= takeoverTimeout
+	r.lastAttempt = now
+	if r.stopped && !r.isConfirmed(ctx) {
 		return false
 	}
-	r.away = false
+	r.stopped = false
 	err := r.beat()
-	if time.Since(now) >= hung {
+	if time.Since(now) >= takeoverTimeout {
 		// The process was stopped meanwhile; the next call detects it.
 		return false
 	}
 	if err == nil {
 		for _, open := range r.links {
-			err = errors.Join(err, open.beat())
+			err = errors.Join(err, open.heartbeat())
 		}
 	}
-	if err != nil && r.beatErr == nil {
+	if err != nil && r.heartbeatErr == nil {
 		r.logger.Error(err, "Could not send heartbeats: other nodes will answer for VIPs")
 	}
-	r.beatErr = err
+	r.heartbeatErr = err
 	if err != nil {
 		return false
 	}
 	missed = r.isSilent(now)
-	r.worked.Store(now.UnixNano())
+	r.lastHeartbeat.Store(now.UnixNano())
 	return missed
 }
 
@@ -247,14 +247,14 @@ func (r *Responder) isConfirmed(ctx context.Context) bool {
 		return true
 	}
 	select {
-	case <-r.asked:
-		r.asked = nil
+	case <-r.confirmed:
+		r.confirmed = nil
 		return true
 	default:
 	}
-	if r.asked == nil {
+	if r.confirmed == nil {
 		asked := make(chan struct{})
-		r.asked = asked
+		r.confirmed = asked
 		go func() {
 			r.confirm(ctx)
 			close(asked)
@@ -266,8 +266,8 @@ func (r *Responder) isConfirmed(ctx context.Context) bool {
 
 // isSilent reports whether heartbeats were missing for so long that other nodes answer.
 func (r *Responder) isSilent(now time.Time) bool {
-	worked := r.worked.Load()
-	return worked != 0 && now.Sub(time.Unix(0, worked)) >= hung
+	worked := r.lastHeartbeat.Load()
+	return worked != 0 && now.Sub(time.Unix(0, worked)) >= takeoverTimeout
 }
 
 func (r *Responder) notify() {
@@ -278,7 +278,7 @@ func (r *Responder) notify() {
 }
 
 func (r *Responder) apply(wanted map[string][]netip.Addr, now time.Time) (again time.Duration) {
-	again = retell
+	again = announceInterval
 	for name, open := range r.links {
 		if len(wanted[name]) == 0 || open.isStale() {
 			open.close()
@@ -290,7 +290,7 @@ func (r *Responder) apply(wanted map[string][]netip.Addr, now time.Time) (again 
 		if len(wanted[name]) == 0 {
 			continue
 		}
-		if wait := afterFailure - now.Sub(r.failed[name]); wait > 0 {
+		if wait := retryInterval - now.Sub(r.failed[name]); wait > 0 {
 			again = min(again, wait)
 			continue
 		}
@@ -298,7 +298,7 @@ func (r *Responder) apply(wanted map[string][]netip.Addr, now time.Time) (again 
 		delete(r.failed, name)
 		if err != nil {
 			r.failed[name] = now
-			again = min(again, afterFailure)
+			again = min(again, retryInterval)
 		}
 		r.report(name, err)
 	}
@@ -324,9 +324,9 @@ func (r *Responder) serve(name string, addresses []netip.Addr, now time.Time) er
 		r.links[name] = open
 	}
 	for _, address := range open.set(addresses) {
-		r.pending = append(r.pending, telling{link: open, address: address, since: now})
+		r.pending = append(r.pending, announcement{link: open, address: address, since: now})
 	}
-	return errors.Join(open.join(addresses), open.sift(addresses))
+	return errors.Join(open.join(addresses), open.updateFilter(addresses))
 }
 
 func (r *Responder) report(name string, err error) {
@@ -338,18 +338,18 @@ func (r *Responder) report(name string, err error) {
 	r.mu.Unlock()
 	switch {
 	case err != nil && (before == nil || before.Error() != err.Error()):
-		r.logger.Error(err, "Could not answer for VIPs on an interface; will retry", "interface", name, "after", afterFailure)
+		r.logger.Error(err, "Could not answer for VIPs on an interface; will retry", "interface", name, "after", retryInterval)
 	case err == nil && before != nil:
 		r.logger.Info("VIPs are answered again", "interface", name)
 	}
 }
 
-// tellAll schedules announcements of all VIPs: a full series if again is true, otherwise one.
-func (r *Responder) tellAll(again bool, now time.Time) {
-	last := len(tells) - 1
+// announceAll schedules announcements of all VIPs: a full series if again is true, otherwise one.
+func (r *Responder) announceAll(again bool, now time.Time) {
+	last := len(announceCount) - 1
 	for _, open := range r.links {
 		for address := range open.owned() {
-			next := telling{link: open, address: address, since: now.Add(-tells[last]), next: last}
+			next := announcement{link: open, address: address, since: now.Add(-announceCount[last]), next: last}
 			if again {
 				next.since, next.next = now, 0
 			}
@@ -358,22 +358,22 @@ func (r *Responder) tellAll(again bool, now time.Time) {
 	}
 }
 
-func (r *Responder) tell(now time.Time) (wait time.Duration) {
-	wait = retell
+func (r *Responder) announce(now time.Time) (wait time.Duration) {
+	wait = announceInterval
 	told := 0
-	var later []telling
+	var later []announcement
 	for _, t := range r.pending {
-		if t.link.isShut() || !t.link.owns(t.address) {
+		if t.link.isClosed() || !t.link.owns(t.address) {
 			continue
 		}
-		if left := t.due().Sub(now); left > 0 || told == atOnce {
+		if left := t.due().Sub(now); left > 0 || told == burst {
 			wait = min(wait, max(left, pause))
 			later = append(later, t)
 			continue
 		}
-		t.link.tell(t.address)
+		t.link.announce(t.address)
 		told++
-		if t.next++; t.next < len(tells) {
+		if t.next++; t.next < len(announceCount) {
 			wait = min(wait, t.due().Sub(now))
 			later = append(later, t)
 		}

@@ -56,7 +56,7 @@ func TestKernelFollowsLeader(t *testing.T) {
 	}
 	// An announcement with again corrects a wrong entry and is not cancelled by a later Set. The initial
 	// announcements, which would correct it too, are finished.
-	await(t, func() bool { return two.Counts()["eth2"].Told >= uint64(len(tells)*len(vips)) })
+	await(t, func() bool { return two.Counts()["eth2"].Announced >= uint64(len(announceCount)*len(vips)) })
 	for _, vip := range vips {
 		w.run("ip", "-n", "client", "neigh", "replace", vip.String(), "dev", "lan", "lladdr", "02:00:00:00:00:07", "nud", "stale")
 	}
@@ -129,7 +129,7 @@ func TestKernelFlood(t *testing.T) {
 	node := w.startAlone("node1")
 	vips := []netip.Addr{vip4, vip6}
 	node.Set(map[string][]netip.Addr{"eth1": vips}, false)
-	await(t, func() bool { return node.Counts()["eth1"].Told > 0 })
+	await(t, func() bool { return node.Counts()["eth1"].Announced > 0 })
 	asker, flooder := newHosts(t, hostMAC(2)), newHosts(t, nowhere)
 	other6 := netip.MustParseAddr("2001:db8:51::81")
 	for _, test := range []struct {
@@ -168,7 +168,7 @@ func TestKernelUntrustedHosts(t *testing.T) {
 	node := w.start("node1")
 	vips := []netip.Addr{vip4, vip6}
 	node.Set(map[string][]netip.Addr{"eth1": vips}, false)
-	await(t, func() bool { return node.Counts()["eth1"].Told > 0 && w.beats.Load() > 0 })
+	await(t, func() bool { return node.Counts()["eth1"].Announced > 0 && w.beats.Load() > 0 })
 	asker, flooder := newHosts(t, hostMAC(2)), newHosts(t, nowhere)
 	frames := flooder.untrustedHosts()
 	end := flooder.flood(1e6, func(n int) { flooder.sendFrame(frames[n%len(frames)]) })
@@ -196,7 +196,7 @@ func TestKernelCounts(t *testing.T) {
 	w := newWire(t)
 	node := w.startAlone("node1")
 	node.Set(map[string][]netip.Addr{"eth1": {vip4}}, false)
-	await(t, func() bool { return node.Counts()["eth1"].Told > 0 })
+	await(t, func() bool { return node.Counts()["eth1"].Announced > 0 })
 	some := newHosts(t, nowhere)
 	// The answer to the last request proves that the previous packets were read.
 	some.ask(hostMAC(1), netip.MustParseAddr("198.51.100.81"))
@@ -265,10 +265,10 @@ func TestKernelHungNode(t *testing.T) {
 	w.stopped.Store(true)
 	w.run("ip", "-n", "client", "neigh", "replace", vip4.String(), "dev", "lan", "lladdr", mac2, "nud", "stale")
 	began := time.Now()
-	await(t, func() bool { return time.Since(began) > hung+beats })
+	await(t, func() bool { return time.Since(began) > takeoverTimeout+heartbeatInterval })
 	w.knows(vip4, "lan", mac2)
 	// Another node answers now, so neither kernel nor sockets answer.
-	told, answered := node.Counts()["eth1"].Told, node.Counts()["eth1"].Answered
+	told, answered := node.Counts()["eth1"].Announced, node.Counts()["eth1"].Answered
 	asker := newHosts(t, hostMAC(2))
 	asker.ask(hostMAC(2), vip4)
 	if err := asker.answered(hostMAC(2)); err == nil || node.Counts()["eth1"].Answered != answered {
@@ -276,7 +276,7 @@ func TestKernelHungNode(t *testing.T) {
 	}
 	w.stopped.Store(false)
 	w.knows(vip4, "lan", mac1)
-	await(t, func() bool { return node.Counts()["eth1"].Told >= told+3 })
+	await(t, func() bool { return node.Counts()["eth1"].Announced >= told+3 })
 }
 
 // A node that was stopped does not use its stale VIPs.
@@ -295,12 +295,12 @@ func TestKernelStoppedNode(t *testing.T) {
 	node.Set(map[string][]netip.Addr{"eth1": {vip4}}, false)
 	w.ask(vip4, "lan")
 	w.knows(vip4, "lan", mac1)
-	await(t, func() bool { return node.Counts()["eth1"].Told >= 3 })
+	await(t, func() bool { return node.Counts()["eth1"].Announced >= 3 })
 	w.stopped.Store(true)
 	w.run("ip", "-n", "client", "neigh", "replace", vip4.String(), "dev", "lan", "lladdr", mac2, "nud", "stale")
 	began := time.Now()
-	await(t, func() bool { return time.Since(began) > hung+2*beats })
-	told := node.Counts()["eth1"].Told
+	await(t, func() bool { return time.Since(began) > takeoverTimeout+2*heartbeatInterval })
+	told := node.Counts()["eth1"].Announced
 	w.stopped.Store(false)
 	select {
 	case <-asked:
@@ -318,7 +318,7 @@ func TestKernelStoppedNode(t *testing.T) {
 	close(known)
 	await(t, func() bool { return node.Counts()["eth1"].VIPs == 0 })
 	w.knows(vip4, "lan", mac2)
-	if now := node.Counts()["eth1"].Told; now != told {
+	if now := node.Counts()["eth1"].Announced; now != told {
 		t.Errorf("hosts were told %d times more", now-told)
 	}
 
@@ -345,7 +345,7 @@ func TestKernelSilentNode(t *testing.T) {
 	await(t, func() bool { return w.beats.Load() >= 2 })
 	stuck.Store(true)
 	began := time.Now()
-	await(t, func() bool { return time.Since(began) > hung+beats })
+	await(t, func() bool { return time.Since(began) > takeoverTimeout+heartbeatInterval })
 	before := node.Counts()["eth1"]
 	node.Set(map[string][]netip.Addr{"eth1": {vip4}}, true)
 	asker := newHosts(t, hostMAC(2))
@@ -353,11 +353,11 @@ func TestKernelSilentNode(t *testing.T) {
 	if err := asker.answered(hostMAC(2)); err == nil {
 		t.Error("it answers")
 	}
-	if counts := node.Counts()["eth1"]; counts.Told != before.Told || counts.Answered != before.Answered {
+	if counts := node.Counts()["eth1"]; counts.Announced != before.Announced || counts.Answered != before.Answered {
 		t.Errorf("counted %+v, before %+v", counts, before)
 	}
 	stuck.Store(false)
-	await(t, func() bool { return node.Counts()["eth1"].Told >= before.Told+3 })
+	await(t, func() bool { return node.Counts()["eth1"].Announced >= before.Announced+3 })
 	asker.ask(hostMAC(2), vip4)
 	if err := asker.answered(hostMAC(2)); err != nil {
 		t.Errorf("it does not answer again: %v", err)
@@ -383,7 +383,7 @@ func TestKernelGroups(t *testing.T) {
 	w := newWire(t)
 	node := w.start("node1")
 	var vips []netip.Addr
-	for i := range 3 * perSocket {
+	for i := range 3 * groupsPerSocket {
 		vips = append(vips, netip.MustParseAddr(fmt.Sprintf("2001:db8:51::1:%x", i)))
 	}
 	joined := func() int {

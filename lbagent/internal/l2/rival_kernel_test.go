@@ -15,14 +15,14 @@ import (
 
 func (h *hosts) gratuitous(from net.HardwareAddr) (frames [][]byte) {
 	h.t.Helper()
-	messages, err := tellARP(from, vip4)
+	messages, err := gratuitousARP(from, vip4)
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	for _, m := range messages {
 		frames = append(frames, frameOf(from, m.to, unix.ETH_P_ARP, m.payload))
 	}
-	m, err := tellAdvertisement(from, vip6)
+	m, err := unsolicitedAdvertisement(from, vip6)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -39,8 +39,8 @@ func TestKernelRival(t *testing.T) {
 	one, two := w.start("node1"), w.startAlone("node2")
 	one.Set(map[string][]netip.Addr{"eth1": vips}, false)
 	two.Set(map[string][]netip.Addr{"eth2": vips}, false)
-	all := uint64(len(tells) * len(vips))
-	await(t, func() bool { return one.Counts()["eth1"].Told == all && two.Counts()["eth2"].Told == all })
+	all := uint64(len(announceCount) * len(vips))
+	await(t, func() bool { return one.Counts()["eth1"].Announced == all && two.Counts()["eth2"].Announced == all })
 	for name, counts := range map[string]Counts{"one": one.Counts()["eth1"], "the other": two.Counts()["eth2"]} {
 		if counts.Answered > 0 {
 			t.Errorf("%s answered what the other told: %+v", name, counts)
@@ -69,7 +69,7 @@ func TestKernelRival(t *testing.T) {
 		t.Errorf("%d of 20 questions were not answered: %+v", lost, counts)
 	}
 	// The periodic announcement may have happened.
-	if counts.Told > all+uint64(len(vips)) {
+	if counts.Announced > all+uint64(len(vips)) {
 		t.Errorf("a storm had the node tell of its VIPs: %+v", counts)
 	}
 }

@@ -78,7 +78,7 @@ func TestHistories(t *testing.T) {
 				h.pass(step.after, test.heard)
 				h.change(step.die, step.live)
 				h.pass(1500*time.Millisecond, test.heard)
-				v := h.Judge()
+				v := h.Evaluate()
 				if !slices.Equal(down(v), step.down) || !slices.Equal(slices.Sorted(maps.Keys(v.Held)), step.held) || v.CutOff != step.cutOff {
 					t.Fatalf("step %d: verdict %+v, want %v down, %v held, cut off %t", i, v, step.down, step.held, step.cutOff)
 				}
@@ -119,9 +119,9 @@ func (h *history) pass(duration time.Duration, heard bool) {
 	}
 	for end := h.now.Add(duration); h.now.Before(end); {
 		if heard {
-			h.Heard(h.now.Add(-detection))
+			h.SetRouterSeen(h.now.Add(-detection))
 		} else {
-			h.Heard(time.Time{})
+			h.SetRouterSeen(time.Time{})
 		}
 		h.run(h.interval, h.judged)
 	}
@@ -153,7 +153,7 @@ func TestAnyHistory(t *testing.T) {
 			dead := slices.Sorted(maps.Keys(h.dead))
 			half := len(die) > 0 && !keepsQuorum(living, die)
 			lostHalf = lostHalf || half && up > 2
-			switch v := h.Judge(); {
+			switch v := h.Evaluate(); {
 			case half && up > 2 && !v.CutOff || v.CutOff && !lostHalf:
 				t.Fatalf("%v died of %d, and the verdict is %+v", die, up, v)
 			case heard && (!slices.Equal(down(v), dead) || len(v.Held) > 0):
@@ -163,7 +163,7 @@ func TestAnyHistory(t *testing.T) {
 			}
 			live := rapid.SliceOfDistinct(rapid.SampledFrom(h.nodes), rapid.ID[forwarding.NodeID]).Draw(t, "live")
 			h.change(nil, live)
-			h.pass(LongestReturn+time.Second, true)
+			h.pass(MaxReturnDelay+time.Second, true)
 		}
 	})
 }
@@ -193,7 +193,7 @@ func TestBothSidesOfAPartition(t *testing.T) {
 						t.Fatalf("node %d of %v: the verdict is %+v", self, parts, v)
 					}
 				})
-				v := n.Judge()
+				v := n.Evaluate()
 				if wins && len(v.Down) != len(other) || v.CutOff != (!wins && nodes > 2) {
 					t.Fatalf("node %d of %v: the verdict is %+v", self, parts, v)
 				}

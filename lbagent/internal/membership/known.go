@@ -71,5 +71,5 @@ func Resumed(known []Known) Verdict {
 	for _, k := range known {
 		m.Resume(k)
 	}
-	return m.Judge()
+	return m.Evaluate()
 }

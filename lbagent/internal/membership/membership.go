@@ -17,36 +17,36 @@ import (
 )
 
 const (
-	// ShortestInterval is the probe interval per node in small clusters.
-	ShortestInterval = 50 * time.Millisecond
-	perNode          = 150 * time.Microsecond
+	// MinInterval is the probe interval per node in small clusters.
+	MinInterval = 50 * time.Millisecond
+	perNode     = 150 * time.Microsecond
 	// repeats is the number of probes per interval to a node with an unanswered probe, at least
-	// shortestRepeat apart.
-	repeats        = 10
-	shortestRepeat = 10 * time.Millisecond
+	// minRepeat apart.
+	repeats   = 10
+	minRepeat = 10 * time.Millisecond
 	// Misses is the number of unanswered probes in a row after which a node is lost. Paths that lose 30 %
 	// of the packets in each direction lose no node.
 	Misses = 30
-	// suspect is the number of unanswered probes from which a node may be lost together with others,
+	// suspectMisses is the number of unanswered probes from which a node may be lost together with others,
 	// because probes to different nodes are up to an interval apart.
-	suspect = Misses - 2*repeats
-	// ShortestReturn is how long a lost node must answer before it returns. It doubles for each loss within
-	// Forgiven.
-	ShortestReturn = time.Second
-	// LongestReturn is the upper bound of this time.
-	LongestReturn = time.Minute
-	// Forgiven is the uptime after which the next loss counts as the first.
-	Forgiven = 10 * time.Minute
+	suspectMisses = Misses - 2*repeats
+	// MinReturnDelay is how long a lost node must answer before it returns. It doubles for each loss within
+	// StableAfter.
+	MinReturnDelay = time.Second
+	// MaxReturnDelay is the upper bound of this time.
+	MaxReturnDelay = time.Minute
+	// StableAfter is the uptime after which the next loss counts as the first.
+	StableAfter = 10 * time.Minute
 )
 
 // Interval returns the probe interval per node. A dead node is lost after one or two intervals and Misses
 // repeats: at most 400 ms in small clusters, 750 ms with 1,000 nodes.
 func Interval(nodes int) time.Duration {
-	return max(ShortestInterval, time.Duration(nodes)*perNode)
+	return max(MinInterval, time.Duration(nodes)*perNode)
 }
 
 // Repeat returns the probe interval for urgent nodes.
-func Repeat(nodes int) time.Duration { return max(shortestRepeat, Interval(nodes)/repeats) }
+func Repeat(nodes int) time.Duration { return max(minRepeat, Interval(nodes)/repeats) }
 
 type peer struct {
 	// seen is true once the node has answered; its programs may not be attached before.
@@ -57,9 +57,9 @@ type peer struct {
 	lost       bool
 	since      time.Time
 	// answering is the time since which a lost node answers without a miss, or zero.
-	answering time.Time
-	returns   time.Duration
-	alone     time.Time
+	answering   time.Time
+	returns     time.Duration
+	agentSilent time.Time
 	// settled is true once the lost node counted as down, contested if at least half of the nodes were lost
 	// with it.
 	settled, contested bool
@@ -70,9 +70,9 @@ type Membership struct {
 	self   forwarding.NodeID
 	peers  map[forwarding.NodeID]*peer
 	urgent map[forwarding.NodeID]bool
-	// heard is a time after which a packet of a router arrived, or zero.
-	heard   time.Time
-	changes uint64
+	// routerSeen is a time after which a packet of a router arrived, or zero.
+	routerSeen time.Time
+	changes    uint64
 }
 
 // Verdict is the state of the other nodes.
@@ -86,17 +86,17 @@ type Verdict struct {
 	CutOff bool
 	// Lossy is the time since which this node's link loses packets, or zero.
 	Lossy time.Time
-	// Narrow maps nodes that answer short probes but no MTU-sized ones to the time since when.
-	Narrow map[forwarding.NodeID]time.Time
-	// Alone maps nodes whose agents were silent at the newest answer to the time since when. These may be
+	// LowMTU maps nodes that answer short probes but no MTU-sized ones to the time since when.
+	LowMTU map[forwarding.NodeID]time.Time
+	// AgentSilent maps nodes whose agents were silent at the newest answer to the time since when. These may be
 	// down.
-	Alone map[forwarding.NodeID]time.Time
+	AgentSilent map[forwarding.NodeID]time.Time
 }
 
 // Equal reports whether two verdicts are equal.
 func (v Verdict) Equal(other Verdict) bool {
 	return v.CutOff == other.CutOff && v.Lossy.Equal(other.Lossy) && maps.Equal(v.Down, other.Down) && maps.Equal(v.Held, other.Held) &&
-		maps.Equal(v.Narrow, other.Narrow) && maps.Equal(v.Alone, other.Alone)
+		maps.Equal(v.LowMTU, other.LowMTU) && maps.Equal(v.AgentSilent, other.AgentSilent)
 }
 
 // SetNodes sets this node's ID and the other nodes. Nodes that remain keep their state.
@@ -106,7 +106,7 @@ func (m *Membership) SetNodes(self forwarding.NodeID, nodes []forwarding.NodeID)
 	for _, id := range nodes {
 		next[id] = m.peers[id]
 		if next[id] == nil {
-			next[id] = &peer{returns: ShortestReturn}
+			next[id] = &peer{returns: MinReturnDelay}
 		}
 	}
 	m.peers = next
@@ -126,10 +126,10 @@ func (m *Membership) Sent(id forwarding.NodeID, now time.Time) {
 		m.setUrgent(id, p.seen && !p.lost)
 	}
 	if p.seen && !p.lost && p.unanswered >= Misses {
-		if !p.since.IsZero() && now.Sub(p.since) < Forgiven {
-			p.returns = min(2*p.returns, LongestReturn)
+		if !p.since.IsZero() && now.Sub(p.since) < StableAfter {
+			p.returns = min(2*p.returns, MaxReturnDelay)
 		} else {
-			p.returns = ShortestReturn
+			p.returns = MinReturnDelay
 		}
 		p.lost, p.settled, p.contested, p.since = true, false, false, now
 		p.loss = window{}
@@ -181,25 +181,25 @@ func (m *Membership) Answered(id forwarding.NodeID, later int, now time.Time) {
 	}
 }
 
-// Alone records whether a node's agent is silent according to the newest answer.
-func (m *Membership) Alone(id forwarding.NodeID, alone bool, now time.Time) {
+// SetAgentSilent records whether a node's agent is silent according to the newest answer.
+func (m *Membership) SetAgentSilent(id forwarding.NodeID, alone bool, now time.Time) {
 	p := m.peers[id]
 	switch {
-	case p == nil || alone == !p.alone.IsZero():
+	case p == nil || alone == !p.agentSilent.IsZero():
 	case alone:
-		p.alone = now
+		p.agentSilent = now
 	default:
-		p.alone = time.Time{}
+		p.agentSilent = time.Time{}
 	}
 }
 
-// Judge computes the verdict. Nodes that are down already do not count for the quorum on new losses.
-func (m *Membership) Judge() Verdict {
-	verdict := Verdict{Down: map[forwarding.NodeID]time.Time{}, Lossy: m.lossy(), Narrow: m.narrow(), Alone: m.alone()}
+// Evaluate computes the verdict. Nodes that are down already do not count for the quorum on new losses.
+func (m *Membership) Evaluate() Verdict {
+	verdict := Verdict{Down: map[forwarding.NodeID]time.Time{}, Lossy: m.lossy(), LowMTU: m.lowMTU(), AgentSilent: m.agentSilent()}
 	lost := map[forwarding.NodeID]*peer{}
 	// up counts this node, answering nodes and suspects.
 	up := 1
-	var count census
+	var count tally
 	count.add(m.self, true)
 	for id, p := range m.peers {
 		switch {
@@ -211,11 +211,11 @@ func (m *Membership) Judge() Verdict {
 			count.add(id, false)
 		default:
 			up++
-			count.add(id, p.unanswered < suspect)
+			count.add(id, p.unanswered < suspectMisses)
 		}
 	}
 	for id, p := range lost {
-		if !count.hasQuorum() && !m.isWitnessed(p.since) {
+		if !count.hasQuorum() && !m.isRouterSeen(p.since) {
 			if verdict.Held == nil {
 				verdict.Held = map[forwarding.NodeID]time.Time{}
 			}
@@ -240,26 +240,26 @@ func (m *Membership) contested() (count int) {
 	return count
 }
 
-func (m *Membership) alone() (alone map[forwarding.NodeID]time.Time) {
+func (m *Membership) agentSilent() (alone map[forwarding.NodeID]time.Time) {
 	for id, p := range m.peers {
-		if !p.alone.IsZero() {
+		if !p.agentSilent.IsZero() {
 			if alone == nil {
 				alone = map[forwarding.NodeID]time.Time{}
 			}
-			alone[id] = p.alone
+			alone[id] = p.agentSilent
 		}
 	}
 	return alone
 }
 
-type census struct {
+type tally struct {
 	up, lost int
 	// lowest is the lowest ID of all nodes; isLowestUp is true if that node is up.
 	lowest     forwarding.NodeID
 	isLowestUp bool
 }
 
-func (c *census) add(id forwarding.NodeID, isUp bool) {
+func (c *tally) add(id forwarding.NodeID, isUp bool) {
 	if c.up+c.lost == 0 || id < c.lowest {
 		c.lowest, c.isLowestUp = id, isUp
 	}
@@ -273,15 +273,15 @@ func (c *census) add(id forwarding.NodeID, isUp bool) {
 // hasQuorum reports whether the nodes that are up may declare the lost ones down. Of two equal halves the
 // one with the lowest ID may, so that the other stops answering for VIPs. Of two nodes neither may, because
 // the dead one could have the lowest ID.
-func (c *census) hasQuorum() bool {
+func (c *tally) hasQuorum() bool {
 	return c.up > c.lost || c.up == c.lost && !c.isPair() && c.isLowestUp
 }
 
-func (c *census) isPair() bool { return c.up+c.lost <= 2 }
+func (c *tally) isPair() bool { return c.up+c.lost <= 2 }
 
-// Heard sets a time after which a packet of a router arrived; zero if that is unknown.
-func (m *Membership) Heard(after time.Time) { m.heard = after }
+// SetRouterSeen sets a time after which a packet of a router arrived; zero if that is unknown.
+func (m *Membership) SetRouterSeen(after time.Time) { m.routerSeen = after }
 
-// isWitnessed reports whether a packet of a router arrived after the loss. Then this node is not cut off, and an
+// isRouterSeen reports whether a packet of a router arrived after the loss. Then this node is not cut off, and an
 // unreachable node is useless to it, dead or not.
-func (m *Membership) isWitnessed(since time.Time) bool { return m.heard.After(since) }
+func (m *Membership) isRouterSeen(since time.Time) bool { return m.routerSeen.After(since) }

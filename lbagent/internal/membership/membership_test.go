@@ -68,7 +68,7 @@ func (n *network) run(duration time.Duration, judged func(v Verdict)) {
 		if n.slot > 0 && n.now.Sub(start) >= closely {
 			continue
 		}
-		if v := n.Judge(); judged != nil {
+		if v := n.Evaluate(); judged != nil {
 			judged(v)
 		}
 	}
@@ -105,7 +105,7 @@ func TestDeathIsSeen(t *testing.T) {
 			if took := seen.Sub(died); seen.IsZero() || took > limit {
 				t.Errorf("seen after %s, want %s at most", took, limit)
 			}
-			if v := n.Judge(); !slices.Equal(down(v), []forwarding.NodeID{2}) {
+			if v := n.Evaluate(); !slices.Equal(down(v), []forwarding.NodeID{2}) {
 				t.Errorf("down are %v, want node 2", down(v))
 			}
 		})
@@ -148,7 +148,7 @@ func TestLossIsNoDeath(t *testing.T) {
 					t.Fatalf("the verdict is %+v", v)
 				}
 			})
-			if v := n.Judge(); v.Lossy.IsZero() == test.want {
+			if v := n.Evaluate(); v.Lossy.IsZero() == test.want {
 				t.Errorf("lossy since %s, want %t", v.Lossy, test.want)
 			}
 			if test.others == 2 {
@@ -158,7 +158,7 @@ func TestLossIsNoDeath(t *testing.T) {
 				dead = id
 				died := n.now
 				n.run(500*time.Millisecond, nil)
-				if at, found := n.Judge().Down[id]; !found || at.Sub(died) > 500*time.Millisecond {
+				if at, found := n.Evaluate().Down[id]; !found || at.Sub(died) > 500*time.Millisecond {
 					t.Errorf("the death of node %d is found at %s, which was at %s", id, at, died)
 				}
 				dead = 0
@@ -190,7 +190,7 @@ func TestSlowPath(t *testing.T) {
 	}
 }
 
-// A path is narrow after ten unanswered long probes in a row with answered short ones.
+// A path has a low MTU after ten unanswered long probes in a row with answered short ones.
 func TestNarrowPath(t *testing.T) {
 	n := newNetwork(3)
 	n.run(time.Second, nil)
@@ -205,7 +205,7 @@ func TestNarrowPath(t *testing.T) {
 	}
 	narrow := func(want bool) {
 		t.Helper()
-		if got := n.Judge().Narrow; (len(got) == 1) != want {
+		if got := n.Evaluate().LowMTU; (len(got) == 1) != want {
 			t.Fatalf("narrow paths are %v, want %t", got, want)
 		}
 	}
@@ -223,7 +223,7 @@ func TestNarrowPath(t *testing.T) {
 	long(3, false)
 	narrow(false)
 	n.run(time.Second, nil)
-	if v := n.Judge(); len(v.Narrow) > 0 || len(v.Down) != 1 {
+	if v := n.Evaluate(); len(v.LowMTU) > 0 || len(v.Down) != 1 {
 		t.Errorf("the verdict is %+v, want node 2 down", v)
 	}
 }
@@ -259,14 +259,14 @@ func TestHalfAtOnceIsAPartition(t *testing.T) {
 				t.Fatalf("%d of %d nodes lost, and %v are down", len(lost), others+1, down(v))
 			}
 		})
-		v := n.Judge()
+		v := n.Evaluate()
 		slices.Sort(lost)
 		if (partition && others > 1) != v.CutOff || !partition && !slices.Equal(down(v), lost) || partition && !slices.Equal(slices.Sorted(maps.Keys(v.Held)), lost) {
 			t.Fatalf("%v lost of %d: verdict %+v", lost, others+1, v)
 		}
 		n.alive = func(forwarding.NodeID) bool { return true }
-		n.run(2*ShortestReturn, nil)
-		if v := n.Judge(); len(v.Down)+len(v.Held) > 0 {
+		n.run(2*MinReturnDelay, nil)
+		if v := n.Evaluate(); len(v.Down)+len(v.Held) > 0 {
 			t.Fatalf("all are back, and the verdict is %+v", v)
 		}
 	})
@@ -281,13 +281,13 @@ func TestOneAfterAnotherIsNoPartition(t *testing.T) {
 		dead[id] = true
 		n.run(time.Second, nil)
 		// Of the last two nodes neither can know which one is cut off.
-		if v := n.Judge(); len(v.Down) != len(dead) {
+		if v := n.Evaluate(); len(v.Down) != len(dead) {
 			t.Errorf("%d nodes died, down are %v", len(dead), down(v))
 		}
 	}
 	dead[5] = true
 	n.run(time.Second, nil)
-	if v := n.Judge(); len(v.Held) != 1 || len(v.Down) != 3 {
+	if v := n.Evaluate(); len(v.Held) != 1 || len(v.Down) != 3 {
 		t.Errorf("verdict %+v, want the last one held", v)
 	}
 }
@@ -301,7 +301,7 @@ func TestFlappingIsDamped(t *testing.T) {
 		n.run(time.Second, nil)
 		n.alive = func(forwarding.NodeID) bool { return true }
 		answers := n.now
-		for len(n.Judge().Down) > 0 && n.now.Sub(answers) < time.Hour {
+		for len(n.Evaluate().Down) > 0 && n.now.Sub(answers) < time.Hour {
 			n.run(n.interval, nil)
 		}
 		return n.now.Sub(answers)
@@ -311,8 +311,8 @@ func TestFlappingIsDamped(t *testing.T) {
 			t.Errorf("loss %d: back after %s, want %d s", i+1, took, want)
 		}
 	}
-	n.run(2*Forgiven, nil)
-	if took := back(); took > ShortestReturn+2*n.interval {
+	n.run(2*StableAfter, nil)
+	if took := back(); took > MinReturnDelay+2*n.interval {
 		t.Errorf("after a long time: back after %s", took)
 	}
 }
@@ -329,7 +329,7 @@ func TestBusyProberAccusesNobody(t *testing.T) {
 		for _, id := range n.nodes {
 			n.Answered(id, 0, n.now)
 		}
-		if v := n.Judge(); len(v.Down)+len(v.Held) > 0 {
+		if v := n.Evaluate(); len(v.Down)+len(v.Held) > 0 {
 			t.Fatalf("verdict %+v", v)
 		}
 	}
@@ -342,12 +342,12 @@ func TestRemovedNodeIsForgotten(t *testing.T) {
 	n.alive = func(id forwarding.NodeID) bool { return id != 2 }
 	n.run(time.Second, nil)
 	n.SetNodes(self, n.nodes[1:])
-	if v := n.Judge(); len(v.Down) > 0 {
+	if v := n.Evaluate(); len(v.Down) > 0 {
 		t.Errorf("down are %v", down(v))
 	}
 	n.SetNodes(self, n.nodes)
 	n.run(time.Second, nil)
-	if v := n.Judge(); len(v.Down) > 0 {
+	if v := n.Evaluate(); len(v.Down) > 0 {
 		t.Errorf("down are %v", down(v))
 	}
 }
@@ -390,13 +390,13 @@ func TestResume(t *testing.T) {
 			t.Fatalf("the verdict is %+v, want node 2 down", v)
 		}
 	})
-	v := next.Judge()
+	v := next.Evaluate()
 	if !slices.Equal(down(v), []forwarding.NodeID{2, 3}) || v.Down[3].Sub(died) > (Misses+1)*next.interval {
 		t.Errorf("down are %v after %s, want nodes 2 and 3", down(v), v.Down[3].Sub(died))
 	}
 	next.alive = func(id forwarding.NodeID) bool { return id != 4 }
-	next.run(ShortestReturn+time.Second, nil)
-	if v := next.Judge(); len(v.Down) > 0 {
+	next.run(MinReturnDelay+time.Second, nil)
+	if v := next.Evaluate(); len(v.Down) > 0 {
 		t.Errorf("down are %v though they answer", down(v))
 	}
 }
@@ -412,7 +412,7 @@ func TestResumeCutOff(t *testing.T) {
 			t.Fatalf("the verdict is %+v", v)
 		}
 	})
-	if v := next.resumed().Judge(); !v.CutOff || len(v.Down) > 0 {
+	if v := next.resumed().Evaluate(); !v.CutOff || len(v.Down) > 0 {
 		t.Errorf("the next agent's verdict is %+v", v)
 	}
 }
@@ -458,9 +458,9 @@ func TestWitness(t *testing.T) {
 		n.alive = func(forwarding.NodeID) bool { return false }
 		died, seen := n.now, time.Duration(0)
 		for n.now.Sub(died) < 10*time.Second {
-			n.Heard(listen(n.now))
+			n.SetRouterSeen(listen(n.now))
 			n.run(n.interval, nil)
-			if v := n.Judge(); len(v.Down) > 0 && seen == 0 {
+			if v := n.Evaluate(); len(v.Down) > 0 && seen == 0 {
 				seen = n.now.Sub(died)
 			}
 		}
@@ -468,8 +468,8 @@ func TestWitness(t *testing.T) {
 			t.Errorf("%s: down after %s, want %s", name, seen, test.want)
 		}
 		listen = func(time.Time) time.Time { return time.Time{} }
-		n.Heard(listen(n.now))
-		if v := n.Judge(); (len(v.Down) > 0) != (test.want > 0) {
+		n.SetRouterSeen(listen(n.now))
+		if v := n.Evaluate(); (len(v.Down) > 0) != (test.want > 0) {
 			t.Errorf("%s: without the router the verdict is %+v", name, v)
 		}
 	}
@@ -489,7 +489,7 @@ func TestCutOffNodeOfTwo(t *testing.T) {
 			if n.now.Sub(cut) <= detection+report {
 				heard = n.now.Add(-detection - 250*time.Millisecond)
 			}
-			n.Heard(heard)
+			n.SetRouterSeen(heard)
 			n.run(n.interval, func(v Verdict) {
 				if len(v.Down) > 0 {
 					t.Fatalf("after %s the verdict is %+v", n.now.Sub(cut), v)

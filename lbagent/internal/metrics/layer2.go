@@ -43,7 +43,7 @@ func (l *Layer2) Collect(metrics chan<- prometheus.Metric) {
 		count(l2QuestionsDescription, counts.Limited, "limited")
 		count(l2QuestionsDescription, counts.Dropped, "dropped")
 		count(l2QuestionsDescription, counts.Malformed, "malformed")
-		count(l2ToldDescription, counts.Told)
+		count(l2ToldDescription, counts.Announced)
 		count(l2FailedDescription, counts.Failed)
 	}
 }

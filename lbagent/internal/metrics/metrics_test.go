@@ -66,7 +66,7 @@ func passes() *Passes {
 	state.VIPs[netip.MustParseAddr("2001:db8::1")] = struct{}{}
 	state.SourceRanges[forwarding.SourceRange{Set: 1, Prefix: netip.MustParsePrefix("2001:db8::/32")}] = struct{}{}
 	found := Pass{
-		Fill: state.Fill(), Limits: forwarding.Limits{VIPs: 5, SourceRanges: 6},
+		Usage: state.Usage(), Limits: forwarding.Limits{VIPs: 5, SourceRanges: 6},
 		Uplinks: []millracev1beta1.InterfaceStatus{{Name: "eth0", XDPMode: millracev1beta1.XDPGeneric}},
 	}
 	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

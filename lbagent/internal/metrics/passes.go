@@ -26,8 +26,8 @@ type Passes struct {
 
 // Pass is the result of a pass.
 type Pass struct {
-	// Fill is the number of entries in the maps, nil if unknown; Limits are their capacities.
-	Fill    *forwarding.Fill
+	// Usage is the number of entries in the maps, nil if unknown; Limits are their capacities.
+	Usage   *forwarding.Usage
 	Limits  forwarding.Limits
 	Uplinks []millracev1beta1.InterfaceStatus
 	// Held is the number of objects that count as present after many were removed at once.
@@ -128,25 +128,25 @@ func (p *Passes) Collect(metrics chan<- prometheus.Metric) {
 	gauge(unreadyDescription, float64(last.Unready))
 	gauge(retainedDescription, float64(last.Retained.Retained))
 	metrics <- prometheus.MustNewConstMetric(evictedDescription, prometheus.CounterValue, float64(last.Retained.Evicted))
-	for _, fill := range fills(last) {
+	for _, fill := range mapUsages(last) {
 		gauge(entriesDescription, float64(fill.entries), fill.name)
 		gauge(mapLimitDescription, float64(fill.capacity), fill.name)
 	}
 }
 
-type fill struct {
+type mapUsage struct {
 	name              string
 	entries, capacity int
 }
 
-// fills returns the usage of the maps from the agent's state, without reading a map. The connection
+// mapUsages returns the usage of the maps from the agent's state, without reading a map. The connection
 // tables, which only the kernel writes, have separate metrics.
-func fills(pass *Pass) []fill {
-	has := pass.Fill
+func mapUsages(pass *Pass) []mapUsage {
+	has := pass.Usage
 	if has == nil {
 		return nil
 	}
-	return []fill{
+	return []mapUsage{
 		{"frontends", has.Frontends, pass.Limits.Frontends},
 		{"node_tables", has.NodeTables, pass.Limits.NodeTables},
 		{"endpoint_tables", has.EndpointTables, pass.Limits.EndpointTables},

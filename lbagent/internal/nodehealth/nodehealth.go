@@ -96,8 +96,8 @@ func (w *Tracker) Annotate(objects *model.Snapshot, now time.Time) *model.Snapsh
 	seen := *objects
 	seen.Down = downIn(verdict)
 	seen.CutOff = verdict.CutOff
-	silent := make(map[string]time.Time, len(verdict.Alone))
-	for id, since := range verdict.Alone {
+	silent := make(map[string]time.Time, len(verdict.AgentSilent))
+	for id, since := range verdict.AgentSilent {
 		silent[w.names[id]] = since
 	}
 	down := make(map[string]bool, len(seen.Down))
@@ -134,7 +134,7 @@ func (w *Tracker) Down() (down map[forwarding.NodeID]bool, cutOff bool) {
 // while this node may be cut off, or their agents are silent.
 func (w *Tracker) Silent() map[forwarding.NodeID]bool {
 	silent := w.Held()
-	maps.Copy(silent, idsOf(w.verdict.Alone))
+	maps.Copy(silent, idsOf(w.verdict.AgentSilent))
 	return silent
 }
 
@@ -172,13 +172,13 @@ func (w *Tracker) log(verdict membership.Verdict) {
 			w.logger.Info("Node is no longer considered down", "peer", w.names[id])
 		}
 	}
-	for id := range verdict.Alone {
-		if _, before := w.verdict.Alone[id]; !before {
+	for id := range verdict.AgentSilent {
+		if _, before := w.verdict.AgentSilent[id]; !before {
 			w.logger.Info("The agent of a node is silent: the node redirects new flows to other nodes", "peer", w.names[id])
 		}
 	}
-	for id := range w.verdict.Alone {
-		if _, now := verdict.Alone[id]; !now {
+	for id := range w.verdict.AgentSilent {
+		if _, now := verdict.AgentSilent[id]; !now {
 			w.logger.Info("The agent of a node is no longer silent", "peer", w.names[id])
 		}
 	}
@@ -253,13 +253,13 @@ func (w *Tracker) Observe(self forwarding.NodeID, now time.Time) (_ status.NodeH
 		return names
 	}
 	told := status.NodeHealth{
-		Down: named(due(w.verdict.Down)), Held: named(due(w.verdict.Held)), Narrow: named(due(w.verdict.Narrow)),
+		Down: named(due(w.verdict.Down)), Held: named(due(w.verdict.Held)), Narrow: named(due(w.verdict.LowMTU)),
 	}
-	for _, id := range due(w.verdict.Alone) {
+	for _, id := range due(w.verdict.AgentSilent) {
 		if slices.Contains(told.Down, w.names[id]) {
 			continue
 		}
-		told.Silent = append(told.Silent, w.names[id]+" since "+w.verdict.Alone[id].UTC().Format(time.RFC3339))
+		told.Silent = append(told.Silent, w.names[id]+" since "+w.verdict.AgentSilent[id].UTC().Format(time.RFC3339))
 	}
 	if since := w.verdict.Lossy; !since.IsZero() {
 		told.Lossy = len(due(map[forwarding.NodeID]time.Time{self: since})) > 0

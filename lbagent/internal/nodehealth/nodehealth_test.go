@@ -56,7 +56,7 @@ func TestNodeDownIsMarked(t *testing.T) {
 // A node with a silent agent answers for no VIP on links and still forwards.
 func TestAgentHangs(t *testing.T) {
 	j := &fakeProber{verdict: membership.Verdict{
-		Held: map[forwarding.NodeID]time.Time{3: {}}, Alone: map[forwarding.NodeID]time.Time{2: time.Now()},
+		Held: map[forwarding.NodeID]time.Time{3: {}}, AgentSilent: map[forwarding.NodeID]time.Time{2: time.Now()},
 	}}
 	w := watchBy(j)
 	objects := w.Annotate(&model.Snapshot{}, time.Now())
@@ -76,7 +76,7 @@ func TestSilentAgentGetsNoNewEndpoints(t *testing.T) {
 	}
 	lbNode := &millracev1beta1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: "two"}, Spec: millracev1beta1.LBNodeSpec{ID: 2}}
 	start := time.Now()
-	j := &fakeProber{verdict: membership.Verdict{Alone: map[forwarding.NodeID]time.Time{2: start}}}
+	j := &fakeProber{verdict: membership.Verdict{AgentSilent: map[forwarding.NodeID]time.Time{2: start}}}
 	w := watchBy(j)
 	w.Resume(&model.Snapshot{EndpointSlices: pods("one", "two")})
 	seen := w.Annotate(&model.Snapshot{LBNodes: []*millracev1beta1.LBNode{lbNode}, EndpointSlices: pods("one", "two", "two", "one")}, start)
@@ -92,7 +92,7 @@ func TestSilentAgentGetsNoNewEndpoints(t *testing.T) {
 	if told, _ := w.Observe(0, start.Add(ReportAfter)); !slices.Equal(told.Silent, want) {
 		t.Errorf("reported are %v, want %v", told.Silent, want)
 	}
-	j.verdict.Down = j.verdict.Alone
+	j.verdict.Down = j.verdict.AgentSilent
 	w.Annotate(&model.Snapshot{LBNodes: []*millracev1beta1.LBNode{lbNode}}, start)
 	if told, _ := w.Observe(0, start.Add(ReportAfter)); told.Silent != nil || !slices.Equal(told.Down, []string{"two"}) {
 		t.Errorf("of a node that is down, %+v is reported", told)

@@ -58,12 +58,12 @@ func BenchmarkReplan(b *testing.B) {
 	p := NewPlanner(forwarding.NewState())
 	p.Plan(forwarding.NewState(), models[0], limits)
 	// The first Replan after a full plan builds the index.
-	p.Replan(Held{State: p.last.want}, models[0], &model.Changes{Since: models[0]}, limits)
+	p.Replan(MapContent{State: p.last.want}, models[0], &model.Changes{Since: models[0]}, limits)
 	next := 0
 	for b.Loop() {
 		before := models[next]
 		next = 1 - next
-		want, _, problems := p.Replan(Held{State: p.last.want}, models[next], &model.Changes{Since: before, VIPs: changed}, limits)
+		want, _, problems := p.Replan(MapContent{State: p.last.want}, models[next], &model.Changes{Since: before, VIPs: changed}, limits)
 		if len(want.Frontends) != len(models[0].Frontends) || len(problems) == 0 {
 			b.Fatalf("%d frontends are planned, problems %v", len(want.Frontends), problems)
 		}

@@ -31,7 +31,7 @@ type end struct {
 	is bool
 }
 
-func (e end) isBehind(at forwarding.FrontendKey) bool { return !e.is || at.Compare(e.at) < 0 }
+func (e end) isAfter(at forwarding.FrontendKey) bool { return !e.is || at.Compare(e.at) < 0 }
 
 func newBudget(services map[model.ServiceName]*service, rows int) *budget {
 	b := &budget{}
@@ -81,8 +81,8 @@ func (b *budget) setEnd(rows int) {
 	}
 }
 
-// moves reports whether the budget grants or revokes room for a recipe outside of these Services.
-func (b *budget) moves(before end, services map[model.ServiceName]*service) bool {
+// changesOthers reports whether the budget grants or revokes room for a table spec outside of these Services.
+func (b *budget) changesOthers(before end, services map[model.ServiceName]*service) bool {
 	if before == b.end {
 		return false
 	}
@@ -93,6 +93,6 @@ func (b *budget) moves(before end, services map[model.ServiceName]*service) bool
 		}
 	}
 	return slices.ContainsFunc(b.locals, func(l local) bool {
-		return before.isBehind(l.at) != b.end.isBehind(l.at) && !own[l.at]
+		return before.isAfter(l.at) != b.end.isAfter(l.at) && !own[l.at]
 	})
 }

@@ -23,29 +23,29 @@ type draft struct {
 	want      *forwarding.State
 	problems  []Problem
 	shortages map[shortage]*short
-	// budget covers all Services. movesOthers is true if it grants or revokes room for Services outside of
+	// budget covers all Services. changesOthers is true if it grants or revokes room for Services outside of
 	// the draft.
-	budget      *budget
-	movesOthers bool
+	budget        *budget
+	changesOthers bool
 	// waits is true if a node table is delayed until another one is removed: that of a Local frontend, or
 	// a table that changes its size.
 	waits bool
 
 	*index
-	// given are the allocated endpoint ids that the maps do not hold.
-	given   map[forwarding.EndpointID]struct{}
-	keptIDs map[forwarding.FrontendID]struct{}
+	// allocatedIDs are the allocated endpoint ids that the maps do not hold.
+	allocatedIDs map[forwarding.EndpointID]struct{}
+	retainedIDs  map[forwarding.FrontendID]struct{}
 	// frontends is the number of frontends in the map before removals.
 	frontends int
 
-	// sources is nil if keepsSources is true: each frontend retains the source set that it has in the maps.
-	sources       *sourceSets
-	keepsSources  bool
-	tableSlots    *tableSlots
-	endpointSlots *slots[forwarding.EndpointTableSlot]
-	entries       []entry
-	ports         map[servicePort]*port
-	services      map[model.ServiceName]*service
+	// sources is nil if retainsSources is true: each frontend retains the source set that it has in the maps.
+	sources        *sourceSets
+	retainsSources bool
+	tableSlots     *tableSlots
+	endpointSlots  *slots[forwarding.EndpointTableSlot]
+	entries        []entry
+	ports          map[servicePort]*port
+	services       map[model.ServiceName]*service
 	// tableOwners and endpointTableOwners map the slots of frontends in the maps to their owners; ambiguous
 	// slots have no owner.
 	tableOwners         map[forwarding.NodeTableSlot]owner
@@ -58,10 +58,10 @@ type draft struct {
 	shares  map[forwarding.EndpointTableSlot]map[forwarding.Endpoint]table.Share
 
 	histories map[forwarding.NodeTableSlot]*forwarding.NodeTable
-	// histories are the tables that new node tables inherit owners from, united the tables merged with
+	// histories are the tables that new node tables inherit owners from, merged the tables merged with
 	// others, origins the slots that new tables were split off from. borrowed are the shared slots retained
 	// because a split found no room.
-	united   map[forwarding.NodeTableSlot]*forwarding.NodeTable
+	merged   map[forwarding.NodeTableSlot]*forwarding.NodeTable
 	origins  map[forwarding.NodeTableSlot]forwarding.NodeTableSlot
 	borrowed []forwarding.NodeTableSlot
 }
@@ -87,12 +87,12 @@ type servicePort struct {
 // service is the planner's state of a Service.
 type service struct {
 	ports []*port
-	// recipes are the distinct recipes of the ports. A finished plan retains only their budget: spreads and
+	// specs are the distinct table specs of the ports. A finished plan retains only their budget: spreads and
 	// locals.
-	recipes []*recipe
-	spreads int
-	locals  []local
-	lines   []*line
+	specs    []*tableSpec
+	spreads  int
+	locals   []local
+	lineages []*lineage
 }
 
 // port is the planner's state of a Service port.
@@ -101,16 +101,16 @@ type port struct {
 	service *service
 	keys    []forwarding.FrontendKey
 	first   *model.Frontend
-	// recipe is nil if the port has no live endpoint, line if it has no node table. Both are cleared when
+	// spec is nil if the port has no live endpoint, lineage if it has no node table. Both are cleared when
 	// the plan is finished.
-	recipe *recipe
-	line   *line
+	spec    *tableSpec
+	lineage *lineage
 	// spreads is true if the port forwards, or did forward, packets to other nodes; zoned if the budget
 	// gives it one node table per zone.
 	spreads, zoned bool
-	// finds is true if a Local port gets a node table to find moved connections, yields if the budget has
+	// hasLocalTable is true if a Local port gets a node table to find moved connections, yields if the budget has
 	// no room for that table.
-	finds, yields bool
+	hasLocalTable, yields bool
 	// place and endpoints are valid once placed is true.
 	place     placement
 	placed    bool
@@ -134,14 +134,14 @@ type owner struct {
 // ofService returns the owner of the table that the port shares with its Service.
 func (p *port) ofService() owner {
 	if p == nil {
-		return nobody
+		return noOwner
 	}
 	return owner{service: p.service}
 }
 
 func (p *port) in(name string) owner {
 	if p == nil {
-		return nobody
+		return noOwner
 	}
 	return owner{port: p, zone: name}
 }
@@ -193,11 +193,11 @@ func emptyDraft(p *Planner, have *forwarding.State, m *model.Model, limits forwa
 	count := len(m.Frontends)
 	return &draft{
 		planner: p, have: have, model: m, limits: limits,
-		shortages:  map[shortage]*short{},
-		given:      map[forwarding.EndpointID]struct{}{},
-		keptIDs:    make(map[forwarding.FrontendID]struct{}, count),
-		frontends:  len(have.Frontends),
-		tableSlots: newTableSlots(limits.NodeTables, have.NodeTables),
+		shortages:    map[shortage]*short{},
+		allocatedIDs: map[forwarding.EndpointID]struct{}{},
+		retainedIDs:  make(map[forwarding.FrontendID]struct{}, count),
+		frontends:    len(have.Frontends),
+		tableSlots:   newTableSlots(limits.NodeTables, have.NodeTables),
 		endpointSlots: newSlots(limits.EndpointTables, func(slot forwarding.EndpointTableSlot) bool {
 			_, used := have.EndpointTables[slot]
 			return used
@@ -213,7 +213,7 @@ func emptyDraft(p *Planner, have *forwarding.State, m *model.Model, limits forwa
 		weights:   make(map[forwarding.NodeTableSlot]weighed, count),
 		shares:    make(map[forwarding.EndpointTableSlot]map[forwarding.Endpoint]table.Share, count),
 		histories: map[forwarding.NodeTableSlot]*forwarding.NodeTable{},
-		united:    map[forwarding.NodeTableSlot]*forwarding.NodeTable{},
+		merged:    map[forwarding.NodeTableSlot]*forwarding.NodeTable{},
 		origins:   map[forwarding.NodeTableSlot]forwarding.NodeTableSlot{},
 	}
 }
@@ -231,14 +231,14 @@ func newIndex(have *forwarding.State, limits forwarding.Limits, constants flowha
 		}
 	}
 	for key, frontend := range have.Frontends {
-		x.takeHash(key)
+		x.reserveHash(key)
 		x.frontendIDs[frontend.ID] = struct{}{}
 	}
 	return x
 }
 
-// nobody owns the slots of frontends that left the model and ambiguous slots.
-var nobody = owner{}
+// noOwner owns the slots of frontends that left the model and ambiguous slots.
+var noOwner = owner{}
 
 // readModel groups frontends by Service port and determines the owners of their current slots. A slot
 // belongs to its owner in the last plan if that still exists. Otherwise, such as after a restart or a
@@ -286,12 +286,12 @@ func (d *draft) readModel(previous map[forwarding.FrontendKey]forwarding.Fronten
 		}
 	}
 	d.budgetLocal(services)
-	d.keepTables()
+	d.retainTables()
 }
 
-// keepTables retains the table of Service ports that became Local, because connections established under
+// retainTables retains the table of Service ports that became Local, because connections established under
 // policy Cluster follow its rows.
-func (d *draft) keepTables() {
+func (d *draft) retainTables() {
 	for _, port := range d.ports {
 		if own, _ := d.ownTable(port); own != 0 && !port.yields {
 			port.spreads = true
@@ -325,7 +325,7 @@ func setOwner[S comparable](owners, placed map[S]owner, slot S, of owner) {
 	if known, found := placed[slot]; found {
 		owners[slot] = known
 	} else if have, found := owners[slot]; found && have != of {
-		owners[slot] = nobody
+		owners[slot] = noOwner
 	} else {
 		owners[slot] = of
 	}

@@ -18,7 +18,7 @@ func (d *draft) addFrontend(entry entry) {
 		d.frontendFull(frontend, forwarding.VIPs)
 		return
 	}
-	if other, free := d.takeHash(frontend.Key); !free {
+	if other, free := d.reserveHash(frontend.Key); !free {
 		d.sameHash(frontend, other)
 		return
 	}
@@ -44,7 +44,7 @@ func (d *draft) addFrontend(entry entry) {
 			return
 		}
 		// The previous list must be removed first to make room. Until then no client is admitted.
-		ranges = forwarding.Nobody
+		ranges = forwarding.NoSources
 	}
 	if !programmed {
 		d.frontends++
@@ -56,8 +56,8 @@ func (d *draft) addFrontend(entry entry) {
 	}
 }
 
-// takeHash reserves the hash of a frontend. It returns false and the other frontend if the hash is taken.
-func (x *index) takeHash(key forwarding.FrontendKey) (forwarding.FrontendKey, bool) {
+// reserveHash reserves the hash of a frontend. It returns false and the other frontend if the hash is taken.
+func (x *index) reserveHash(key forwarding.FrontendKey) (forwarding.FrontendKey, bool) {
 	if key.VIP.Is4() {
 		return key, true
 	}
@@ -70,7 +70,7 @@ func (x *index) takeHash(key forwarding.FrontendKey) (forwarding.FrontendKey, bo
 }
 
 func (d *draft) frontendID(id forwarding.FrontendID) (forwarding.FrontendID, bool) {
-	if _, taken := d.keptIDs[id]; id == 0 || taken || int64(id) > int64(d.limits.Frontends) {
+	if _, taken := d.retainedIDs[id]; id == 0 || taken || int64(id) > int64(d.limits.Frontends) {
 		next, found := d.planner.frontendIDs.next(d.limits.Frontends, func(number uint32) bool {
 			_, used := d.frontendIDs[forwarding.FrontendID(number)]
 			return used
@@ -81,7 +81,7 @@ func (d *draft) frontendID(id forwarding.FrontendID) (forwarding.FrontendID, boo
 		id = forwarding.FrontendID(next)
 		d.frontendIDs[id] = struct{}{}
 	}
-	d.keptIDs[id] = struct{}{}
+	d.retainedIDs[id] = struct{}{}
 	return id, true
 }
 
@@ -97,8 +97,8 @@ func (d *draft) fits(entry entry) (forwarding.Capacity, bool) {
 	}
 	// A Service port without a place has no programmed frontend, because those come first. It needs
 	// everything, except a table shared with its Service.
-	if entry.needsTable() && entry.port.line.slot == 0 {
-		if _, free := d.tableSlots.peek(entry.port.recipe.size.Rows); !free {
+	if entry.needsTable() && entry.port.lineage.slot == 0 {
+		if _, free := d.tableSlots.peek(entry.port.spec.size.Rows); !free {
 			return forwarding.NodeTables, false
 		}
 	}
@@ -111,7 +111,7 @@ func (d *draft) fits(entry entry) (forwarding.Capacity, bool) {
 			missing++
 		}
 	}
-	return forwarding.Endpoints, len(d.have.Endpoints)+len(d.given)+missing <= d.limits.Endpoints
+	return forwarding.Endpoints, len(d.have.Endpoints)+len(d.allocatedIDs)+missing <= d.limits.Endpoints
 }
 
 // place allocates a Service port's slots and its endpoints' ids. If a programmed Service port has outgrown
@@ -122,7 +122,7 @@ func (d *draft) place(entry entry) placement {
 		return port.place
 	}
 	var place placement
-	if port.line != nil {
+	if port.lineage != nil {
 		place.table = d.placeTable(entry)
 	}
 	shares, complete := d.identify(port, frontend)
@@ -152,7 +152,7 @@ func (d *draft) ownTable(port *port) (own, previous forwarding.NodeTableSlot) {
 	last := d.planner.placed[port.name]
 	for _, key := range port.keys {
 		slot := d.have.Frontends[key].Table
-		if d.tableOwners[slot] == port.ofService() && d.tableSlots.keep(slot) {
+		if d.tableOwners[slot] == port.ofService() && d.tableSlots.retain(slot) {
 			if last != nil && last.place.table == slot {
 				return slot, slot
 			}
@@ -166,11 +166,11 @@ func (d *draft) ownTable(port *port) (own, previous forwarding.NodeTableSlot) {
 func (d *draft) endpointSlot(port *port) (forwarding.EndpointTableSlot, bool) {
 	for _, key := range port.keys {
 		slot := d.have.Frontends[key].Endpoints
-		if d.endpointTableOwners[slot] == (owner{port: port}) && d.endpointSlots.keep(slot) {
+		if d.endpointTableOwners[slot] == (owner{port: port}) && d.endpointSlots.retain(slot) {
 			return slot, true
 		}
 	}
-	return d.endpointSlots.take()
+	return d.endpointSlots.allocate()
 }
 
 // identify allocates ids for a Service port's endpoints, ready endpoints first, and returns the shares of
@@ -196,7 +196,7 @@ func (d *draft) endpointID(port *port, endpoint forwarding.Endpoint) (forwarding
 	if !known {
 		next, found := d.planner.endpointIDs.next(d.limits.Endpoints, func(number uint32) bool {
 			_, used := d.have.Endpoints[forwarding.EndpointID(number)]
-			_, given := d.given[forwarding.EndpointID(number)]
+			_, given := d.allocatedIDs[forwarding.EndpointID(number)]
 			return used || given
 		})
 		if !found {
@@ -204,7 +204,7 @@ func (d *draft) endpointID(port *port, endpoint forwarding.Endpoint) (forwarding
 		}
 		id = forwarding.EndpointID(next)
 		d.known[endpoint] = id
-		d.given[id] = struct{}{}
+		d.allocatedIDs[id] = struct{}{}
 	}
 	d.want.Endpoints[id] = endpoint
 	port.endpoints = append(port.endpoints, id)

@@ -14,7 +14,7 @@ const localReserve = 8
 // budgetLocal decides which Service ports of policy Local have a node table. They do not need it for new
 // connections, but TCP connections that a router moves to another node are found by it. The decision
 // depends only on the model, the limit and the frontend order, because all nodes must agree on it: one node
-// announces a flow to the row's primary, and others query that primary. Ports with the same recipe count
+// announces a flow to the row's primary, and others query that primary. Ports with the same spec count
 // once, even while they have several tables.
 //
 // previous are the Services that the draft replaces; nil in a full plan.
@@ -27,12 +27,12 @@ func (d *draft) budgetLocal(previous map[model.ServiceName]*service) {
 		d.budget = d.planner.last.budget
 		before := d.budget.end
 		d.budget.replace(previous, d.services, rows)
-		d.movesOthers = d.budget.moves(before, d.services)
+		d.changesOthers = d.budget.changesOthers(before, d.services)
 	}
 	for _, entry := range local {
 		port := entry.port
-		port.finds = port.recipe.spreads || d.budget.end.isBehind(port.recipe.at)
-		if port.yields = !port.finds; port.yields {
+		port.hasLocalTable = port.spec.spreads || d.budget.end.isAfter(port.spec.at)
+		if port.yields = !port.hasLocalTable; port.yields {
 			d.localFull(entry.Frontend)
 		}
 	}
@@ -43,36 +43,36 @@ func (d *draft) budgetLocal(previous map[model.ServiceName]*service) {
 func (d *draft) countRows() (local []entry) {
 	counted := map[*port]bool{}
 	for _, entry := range d.entries {
-		recipe := entry.port.recipe
-		if recipe == nil || !entry.Spreads() || counted[entry.port] {
+		spec := entry.port.spec
+		if spec == nil || !entry.Spreads() || counted[entry.port] {
 			continue
 		}
 		counted[entry.port] = true
-		if !recipe.spreads {
-			recipe.spreads = true
-			entry.port.service.spreads += max(1, zonesOf(entry.Frontend)) * recipe.size.Rows
+		if !spec.spreads {
+			spec.spreads = true
+			entry.port.service.spreads += max(1, zonesOf(entry.Frontend)) * spec.size.Rows
 		}
 	}
 	for _, entry := range d.entries {
-		recipe := entry.port.recipe
-		if recipe == nil || entry.Key.Protocol != forwarding.ProtocolTCP || counted[entry.port] {
+		spec := entry.port.spec
+		if spec == nil || entry.Key.Protocol != forwarding.ProtocolTCP || counted[entry.port] {
 			continue
 		}
 		counted[entry.port] = true
 		local = append(local, entry)
-		if !recipe.spreads && recipe.at == (forwarding.FrontendKey{}) {
-			recipe.at = entry.Key
-			entry.port.service.addLocal(recipe)
+		if !spec.spreads && spec.at == (forwarding.FrontendKey{}) {
+			spec.at = entry.Key
+			entry.port.service.addLocal(spec)
 		}
 	}
 	return local
 }
 
-func (s *service) addLocal(r *recipe) { s.locals = append(s.locals, local{r.at, r.size.Rows}) }
+func (s *service) addLocal(r *tableSpec) { s.locals = append(s.locals, local{r.at, r.size.Rows}) }
 
 func forLocal(rows int) int { return rows - rows/localReserve }
 
-func (e entry) findsTable() bool { return e.port.finds && len(e.Weights) > 0 }
+func (e entry) findsTable() bool { return e.port.hasLocalTable && len(e.Weights) > 0 }
 
 func zonesOf(frontend *model.Frontend) (zones int) {
 	for _, weights := range frontend.Zones {

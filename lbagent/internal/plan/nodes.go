@@ -14,9 +14,9 @@ import (
 // nodeSet is a bit set of node ids, because each table is checked tens of thousands of times.
 type nodeSet [(forwarding.MaxNodeID + 64) / 64]uint64
 
-// living returns the nodes that may be in rows and chains. Down nodes are excluded, because they would not
+// liveNodes returns the nodes that may be in rows and chains. Down nodes are excluded, because they would not
 // answer a query for a flow: a reset by another node is better than a timeout.
-func living(nodes []model.Node) *nodeSet {
+func liveNodes(nodes []model.Node) *nodeSet {
 	set := &nodeSet{}
 	for i := range nodes {
 		if id := nodes[i].ID; !nodes[i].Down && id <= forwarding.MaxNodeID {
@@ -50,7 +50,7 @@ type search struct {
 	named map[*forwarding.NodeTable]bool
 }
 
-func (s *search) finds(table *forwarding.NodeTable) bool {
+func (s *search) contains(table *forwarding.NodeTable) bool {
 	named, known := s.named[table]
 	if !known && table != nil {
 		named = s.nodes.isIn(table)
@@ -71,7 +71,7 @@ func (p *Planner) lostIn(living *nodeSet) *search {
 
 func (p *Planner) losing(lost *search) (vips []netip.Addr) {
 	for _, port := range p.placed {
-		if slices.ContainsFunc(port.place.nodeTables(), func(slot forwarding.NodeTableSlot) bool { return lost.finds(p.last.want.NodeTables[slot]) }) {
+		if slices.ContainsFunc(port.place.nodeTables(), func(slot forwarding.NodeTableSlot) bool { return lost.contains(p.last.want.NodeTables[slot]) }) {
 			for _, key := range port.keys {
 				vips = append(vips, key.VIP)
 			}
@@ -84,9 +84,9 @@ func (p *Planner) losing(lost *search) (vips []netip.Addr) {
 // still valid.
 func (p *Planner) setNodes(nodes *nodeSet, lost *search) {
 	if lost != nil {
-		maps.DeleteFunc(p.tables, func(_ forwarding.NodeTableSlot, settled settledTable) bool { return lost.finds(settled.table) })
+		maps.DeleteFunc(p.tables, func(_ forwarding.NodeTableSlot, settled committedTable) bool { return lost.contains(settled.table) })
 		p.rendezvous.Evict(nodes.has)
 	}
-	clear(p.advances)
+	clear(p.cache)
 	p.nodes = nodes
 }

@@ -19,7 +19,7 @@ import (
 // concurrent use.
 type Planner struct {
 	rendezvous  *table.Rendezvous
-	advances    advances
+	cache       tableCache
 	endpointIDs sequence
 	frontendIDs sequence
 	// sourceSets are the sets of the last plan by list.
@@ -28,18 +28,18 @@ type Planner struct {
 
 	constants flowhash.Constants
 
-	last     outcome
-	spare    spare
+	last     result
+	scratch  scratch
 	nodes    *nodeSet
 	placed   map[servicePort]*port
 	services map[model.ServiceName]*service
-	branches map[forwarding.NodeTableSlot]branch
+	forks    map[forwarding.NodeTableSlot]fork
 	// tables and endpointTables are the tables of the last plan with their inputs.
-	tables         map[forwarding.NodeTableSlot]settledTable
-	endpointTables map[forwarding.EndpointTableSlot]settled[forwarding.Endpoint, table.Share, *forwarding.EndpointTable]
+	tables         map[forwarding.NodeTableSlot]committedTable
+	endpointTables map[forwarding.EndpointTableSlot]committed[forwarding.Endpoint, table.Share, *forwarding.EndpointTable]
 }
 
-type settled[K, V comparable, T interface {
+type committed[K, V comparable, T interface {
 	comparable
 	Equal(T) bool
 }] struct {
@@ -47,7 +47,7 @@ type settled[K, V comparable, T interface {
 	table T
 }
 
-func (s settled[K, V, T]) is(table T, from map[K]V) bool {
+func (s committed[K, V, T]) matches(table T, from map[K]V) bool {
 	var none T
 	return s.table != none && table != none && s.table.Equal(table) && maps.Equal(s.from, from)
 }
@@ -58,13 +58,13 @@ type weighed struct {
 	size    table.Size
 }
 
-type settledTable struct {
-	settled[forwarding.NodeID, uint32, *forwarding.NodeTable]
+type committedTable struct {
+	committed[forwarding.NodeID, uint32, *forwarding.NodeTable]
 	size table.Size
 }
 
-func (s settledTable) is(table *forwarding.NodeTable, size table.Size, from map[forwarding.NodeID]uint32) bool {
-	return s.size == size && s.settled.is(table, from)
+func (s committedTable) matches(table *forwarding.NodeTable, size table.Size, from map[forwarding.NodeID]uint32) bool {
+	return s.size == size && s.committed.matches(table, from)
 }
 
 // sizeAt returns the size of a table in a slot. A slot that was retained for lack of room has its previous
@@ -78,11 +78,11 @@ func NewPlanner(have *forwarding.State) *Planner {
 	p := &Planner{
 		constants:      flowhash.Public(),
 		rendezvous:     table.NewRendezvous(),
-		advances:       advances{},
-		branches:       map[forwarding.NodeTableSlot]branch{},
+		cache:          tableCache{},
+		forks:          map[forwarding.NodeTableSlot]fork{},
 		nodes:          &nodeSet{},
-		tables:         map[forwarding.NodeTableSlot]settledTable{},
-		endpointTables: map[forwarding.EndpointTableSlot]settled[forwarding.Endpoint, table.Share, *forwarding.EndpointTable]{},
+		tables:         map[forwarding.NodeTableSlot]committedTable{},
+		endpointTables: map[forwarding.EndpointTableSlot]committed[forwarding.Endpoint, table.Share, *forwarding.EndpointTable]{},
 	}
 	for id := range have.Endpoints {
 		p.endpointIDs.last = max(p.endpointIDs.last, uint32(id))
@@ -99,8 +99,8 @@ func NewPlanner(have *forwarding.State) *Planner {
 	return p
 }
 
-// HashBy sets the data plane's hash constants before the first plan and returns the Planner.
-func (p *Planner) HashBy(constants flowhash.Constants) *Planner {
+// SetHash sets the data plane's hash constants before the first plan and returns the Planner.
+func (p *Planner) SetHash(constants flowhash.Constants) *Planner {
 	p.constants = constants
 	return p
 }
@@ -118,10 +118,10 @@ func (p *Planner) Plan(
 ) (want *forwarding.State, problems []Problem) {
 	d := newDraft(p, have, m, limits)
 	d.setNodes()
-	if nodes := living(m.Nodes); *nodes != *p.nodes {
+	if nodes := liveNodes(m.Nodes); *nodes != *p.nodes {
 		p.setNodes(nodes, p.lostIn(nodes))
 	}
-	d.drawLines()
+	d.assignLineages()
 	d.setVIPs()
 	d.setPools()
 	d.setAggregates()
@@ -131,7 +131,7 @@ func (p *Planner) Plan(
 	}
 	d.addZones(entries)
 	d.buildTables()
-	d.forgetTables()
+	d.evictTables()
 	p.placed, p.services = d.ports, d.services
 	for _, s := range d.services {
 		s.finish()
@@ -140,9 +140,9 @@ func (p *Planner) Plan(
 	for set, name := range d.sources.owners {
 		p.sourceSets[name] = set
 	}
-	p.spare = spare{}
-	p.last = outcome{
-		model: m, want: d.want, limits: limits, leftover: d.leftOver(nil, nil), zonal: d.isZonal(), budget: d.budget,
+	p.scratch = scratch{}
+	p.last = result{
+		model: m, want: d.want, limits: limits, unplaced: d.unplaced(nil, nil), zonal: d.isZonal(), budget: d.budget,
 	}
 	return d.want, p.last.problems
 }
@@ -163,49 +163,49 @@ func (d *draft) buildTables() {
 	exists := p.nodes.has
 	steps := map[forwarding.NodeTableSlot]step{}
 	for slot, from := range d.weights {
-		if len(d.joins[slot]) == 0 && d.united[slot] == nil && !p.tables[slot].is(d.have.NodeTables[slot], from.size, from.weights) {
-			steps[slot] = step{old: d.before(slot), weighed: from}
+		if len(d.joins[slot]) == 0 && d.merged[slot] == nil && !p.tables[slot].matches(d.have.NodeTables[slot], from.size, from.weights) {
+			steps[slot] = step{old: d.predecessor(slot), weighed: from}
 		}
 	}
 	advanced := advanceAll(p, steps)
 	for slot, from := range d.weights {
 		next := d.have.NodeTables[slot]
 		if joins := d.joins[slot]; len(joins) > 0 {
-			next = p.rendezvous.Advance(table.Join(d.before(slot), joins...), from.size, from.weights, exists)
-		} else if united := d.united[slot]; united != nil {
+			next = p.rendezvous.Advance(table.Join(d.predecessor(slot), joins...), from.size, from.weights, exists)
+		} else if united := d.merged[slot]; united != nil {
 			next = united
 		} else if _, changes := steps[slot]; changes {
 			next = advanced[slot]
 		}
 		d.want.NodeTables[slot] = next
-		p.tables[slot] = settledTable{
-			settled[forwarding.NodeID, uint32, *forwarding.NodeTable]{from: maps.Clone(from.weights), table: next}, from.size,
+		p.tables[slot] = committedTable{
+			committed[forwarding.NodeID, uint32, *forwarding.NodeTable]{from: maps.Clone(from.weights), table: next}, from.size,
 		}
 	}
 	for _, slot := range d.held {
-		d.want.NodeTables[slot] = table.RetainOwners(table.Join(d.before(slot), d.joins[slot]...), exists)
+		d.want.NodeTables[slot] = table.RetainOwners(table.Join(d.predecessor(slot), d.joins[slot]...), exists)
 	}
 	for _, slot := range d.borrowed {
 		if d.want.NodeTables[slot] == nil {
 			d.want.NodeTables[slot] = table.RetainOwners(d.have.NodeTables[slot], exists)
 		}
 	}
-	d.noteBranches()
+	d.recordForks()
 	for slot, shares := range d.shares {
 		have := d.have.EndpointTables[slot]
 		next := have
-		if !p.endpointTables[slot].is(have, shares) {
+		if !p.endpointTables[slot].matches(have, shares) {
 			next = table.Shares(shares)
 		}
 		d.want.EndpointTables[slot] = next
-		p.endpointTables[slot] = settled[forwarding.Endpoint, table.Share, *forwarding.EndpointTable]{from: shares, table: next}
+		p.endpointTables[slot] = committed[forwarding.Endpoint, table.Share, *forwarding.EndpointTable]{from: shares, table: next}
 	}
 }
 
-func (d *draft) noteBranches() {
-	branches := d.planner.branches
+func (d *draft) recordForks() {
+	branches := d.planner.forks
 	for slot, from := range d.origins {
-		branches[slot] = branch{from: from}
+		branches[slot] = fork{from: from}
 	}
 	for slot, known := range branches {
 		have, want := d.have.NodeTables[slot], d.want.NodeTables[slot]
@@ -216,22 +216,22 @@ func (d *draft) noteBranches() {
 	}
 }
 
-// before returns the table that a slot inherits owners from, or nil.
-func (d *draft) before(slot forwarding.NodeTableSlot) *forwarding.NodeTable {
+// predecessor returns the table that a slot inherits owners from, or nil.
+func (d *draft) predecessor(slot forwarding.NodeTableSlot) *forwarding.NodeTable {
 	if have := d.have.NodeTables[slot]; have != nil {
 		return have
 	}
 	return d.histories[slot]
 }
 
-func (d *draft) forgetTables() {
+func (d *draft) evictTables() {
 	p := d.planner
-	maps.DeleteFunc(p.branches, func(slot forwarding.NodeTableSlot, _ branch) bool { return d.want.NodeTables[slot] == nil })
-	maps.DeleteFunc(p.tables, func(slot forwarding.NodeTableSlot, _ settledTable) bool {
+	maps.DeleteFunc(p.forks, func(slot forwarding.NodeTableSlot, _ fork) bool { return d.want.NodeTables[slot] == nil })
+	maps.DeleteFunc(p.tables, func(slot forwarding.NodeTableSlot, _ committedTable) bool {
 		return d.want.NodeTables[slot] == nil
 	})
 	maps.DeleteFunc(p.endpointTables,
-		func(slot forwarding.EndpointTableSlot, _ settled[forwarding.Endpoint, table.Share, *forwarding.EndpointTable]) bool {
+		func(slot forwarding.EndpointTableSlot, _ committed[forwarding.Endpoint, table.Share, *forwarding.EndpointTable]) bool {
 			return d.want.EndpointTables[slot] == nil
 		})
 }

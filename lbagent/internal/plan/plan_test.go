@@ -289,12 +289,12 @@ func TestEqualTablesAreOne(t *testing.T) {
 func TestPreviousTablesAreForgotten(t *testing.T) {
 	have := forwarding.NewState()
 	p := NewPlanner(have)
-	for i := range 4 * fewAdvances {
+	for i := range 4 * minCached {
 		f := frontend(1, "web")
 		f.Weights = map[forwarding.NodeID]uint32{1: uint32(i + 1), 2: 1}
 		have, _ = p.Plan(have, modelOf(f), ample)
-		if len(p.advances) > 2*fewAdvances {
-			t.Fatalf("%d tables are known after %d changes", len(p.advances), i+1)
+		if len(p.cache) > 2*minCached {
+			t.Fatalf("%d tables are known after %d changes", len(p.cache), i+1)
 		}
 	}
 }
@@ -478,7 +478,7 @@ func TestSameHash(t *testing.T) {
 	if first.Key.Hash(public) != second.Key.Hash(public) {
 		t.Fatalf("hashes %#x and %#x, want keys with the same one", first.Key.Hash(public), second.Key.Hash(public))
 	}
-	both, problems := advance(t, NewPlanner(forwarding.NewState()).HashBy(seeded), forwarding.NewState(), modelOf(first, second), ample)
+	both, problems := advance(t, NewPlanner(forwarding.NewState()).SetHash(seeded), forwarding.NewState(), modelOf(first, second), ample)
 	if len(both.Frontends) != 2 || len(problems) != 0 {
 		t.Errorf("with a seed, by which the hashes differ: frontends %+v, problems %v", both.Frontends, problems)
 	}

@@ -10,16 +10,16 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-type newcomer struct {
+type newFrontend struct {
 	entry
 	created time.Time
 	rank    int
 }
 
 // byPrecedence returns the model's frontends in allocation order: programmed ones by key,
-// then newcomers.
+// then new frontends.
 func (d *draft) byPrecedence() []entry {
-	ordered, newcomers := make([]entry, 0, len(d.entries)), []newcomer{}
+	ordered, newcomers := make([]entry, 0, len(d.entries)), []newFrontend{}
 	ranks := map[string]int{}
 	vips := d.model.VIPs
 	for _, entry := range d.entries {
@@ -31,7 +31,7 @@ func (d *draft) byPrecedence() []entry {
 		for len(vips) > 0 && vips[0].Address.Less(entry.Key.VIP) {
 			vips = vips[1:]
 		}
-		next := newcomer{entry: entry}
+		next := newFrontend{entry: entry}
 		if len(vips) > 0 && vips[0].Address == entry.Key.VIP {
 			next.created = vips[0].Created
 		}
@@ -44,19 +44,19 @@ func (d *draft) byPrecedence() []entry {
 	return ordered
 }
 
-// sortNewcomers orders newcomers so that no namespace can exhaust the capacity: the n-th frontends of all
+// sortNewcomers orders new frontends so that no namespace can exhaust the capacity: the n-th frontends of all
 // namespaces come before the next ones, older VIPs first. A node that starts with empty maps then leaves
 // out the same frontends as other nodes that added all of them one by one. ranks counts the programmed
 // frontends by namespace.
-func sortNewcomers(newcomers []newcomer, ranks map[string]int) {
-	byAge := func(a, b newcomer) int { return cmp.Or(a.created.Compare(b.created), a.Key.Compare(b.Key)) }
+func sortNewcomers(newcomers []newFrontend, ranks map[string]int) {
+	byAge := func(a, b newFrontend) int { return cmp.Or(a.created.Compare(b.created), a.Key.Compare(b.Key)) }
 	slices.SortFunc(newcomers, byAge)
 	for i := range newcomers {
 		namespace := newcomers[i].Service.Namespace
 		newcomers[i].rank = ranks[namespace]
 		ranks[namespace]++
 	}
-	slices.SortStableFunc(newcomers, func(a, b newcomer) int { return cmp.Compare(a.rank, b.rank) })
+	slices.SortStableFunc(newcomers, func(a, b newFrontend) int { return cmp.Compare(a.rank, b.rank) })
 }
 
 // vipsByPrecedence returns the model's VIPs in allocation order: programmed ones, then the

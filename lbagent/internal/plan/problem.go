@@ -44,7 +44,7 @@ type short struct {
 	count int
 }
 
-func (d *draft) lacks(frontend *model.Frontend, capacity forwarding.Capacity, effect, remark string) {
+func (d *draft) addShortage(frontend *model.Frontend, capacity forwarding.Capacity, effect, remark string) {
 	of := shortage{frontend.Service, capacity, effect, remark}
 	known := d.shortages[of]
 	if known == nil {
@@ -84,22 +84,22 @@ func (s *short) String() string {
 }
 
 func (d *draft) frontendFull(frontend *model.Frontend, capacity forwarding.Capacity) {
-	d.lacks(frontend, capacity, partly, "")
+	d.addShortage(frontend, capacity, partly, "")
 }
 
 func (d *draft) sourcesFull(frontend *model.Frontend) {
-	d.lacks(frontend, forwarding.SourceRanges, "not programmed, or admits no client", ", and a namespace can use half")
+	d.addShortage(frontend, forwarding.SourceRanges, "not programmed, or admits no client", ", and a namespace can use half")
 }
 
 func (d *draft) zonesFull(frontend *model.Frontend) {
-	d.lacks(frontend, forwarding.NodeTables, "its clients use all endpoints instead of those of the zone", ", and each zone needs one")
+	d.addShortage(frontend, forwarding.NodeTables, "its clients use all endpoints instead of those of the zone", ", and each zone needs one")
 }
 
 // lost is the effect of a missing node table on a Service port of policy Local.
 const lost = "a connection that a router moves to another node is reset"
 
 func (d *draft) localFull(frontend *model.Frontend) {
-	d.lacks(frontend, forwarding.NodeTables, lost,
+	d.addShortage(frontend, forwarding.NodeTables, lost,
 		", and Services of policy Local use the remainder")
 }
 

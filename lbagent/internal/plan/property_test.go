@@ -89,7 +89,7 @@ func TestReplansHold(t *testing.T) {
 			if pending != nil {
 				wanted = pending.Wanted.Clone()
 			}
-			want, differs, problems := p.Replan(Held{have, pending}, m, changesSince(before, m), limits)
+			want, differs, problems := p.Replan(MapContent{have, pending}, m, changesSince(before, m), limits)
 			if !reflect.DeepEqual(have, held) || pending != nil && !reflect.DeepEqual(pending.Wanted, wanted) {
 				t.Fatal("a plan was made in a State that is still needed")
 			}
@@ -107,7 +107,7 @@ func TestReplansHold(t *testing.T) {
 				if plansFrontend(want, differs, func(f forwarding.Frontend) bool { return f.Zones != [forwarding.Zones]forwarding.NodeTableSlot{} }) {
 					zoned++
 				}
-				if plansFrontend(want, differs, func(f forwarding.Frontend) bool { return f.Ranges != 0 && f.Ranges != forwarding.Nobody }) {
+				if plansFrontend(want, differs, func(f forwarding.Frontend) bool { return f.Ranges != 0 && f.Ranges != forwarding.NoSources }) {
 					restricted++
 				}
 				if !slices.Equal(m.Nodes, before.Nodes) {
@@ -197,7 +197,7 @@ func TestPendingFrontendKeepsItsID(t *testing.T) {
 	parts := 0
 	plan := func(pending *forwarding.Pending, frontends ...model.Frontend) (*forwarding.Schedule, *forwarding.State) {
 		m := modelOf(frontends...)
-		want, differs, problems := p.Replan(Held{have, pending}, m, changesSince(before, m), limits)
+		want, differs, problems := p.Replan(MapContent{have, pending}, m, changesSince(before, m), limits)
 		if len(problems) > 0 {
 			t.Fatal(problems)
 		}

@@ -12,44 +12,44 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// few is the largest number of VIPs that always allows a partial plan.
-const few = 16
+// maxPartial is the largest number of VIPs that always allows a partial plan.
+const maxPartial = 16
 
-type outcome struct {
+type result struct {
 	model  *model.Model
 	want   *forwarding.State
 	limits forwarding.Limits
-	leftover
+	unplaced
 	zonal bool
 	// budget is updated in place by the next partial plan.
-	budget  *budget
-	settled *settledIndex
+	budget    *budget
+	committed *committedIndex
 }
 
-// spare is a discarded State, reused by the next plan: cloning all frontends would dominate the cost of a
+// scratch is a discarded State, reused by the next plan: cloning all frontends would dominate the cost of a
 // partial plan.
-type spare struct {
+type scratch struct {
 	state *forwarding.State
 	// differs are the entries of state that differ from the last plan.
 	differs *forwarding.Entries
 }
 
-// copyOfLast returns a mutable copy of the last plan. It never reuses the State that the maps hold.
-func (p *Planner) copyOfLast(have Held) *forwarding.State {
-	s := p.spare
-	p.spare = spare{}
+// copyLast returns a mutable copy of the last plan. It never reuses the State that the maps hold.
+func (p *Planner) copyLast(have MapContent) *forwarding.State {
+	s := p.scratch
+	p.scratch = scratch{}
 	if s.state == nil || s.state == have.State {
 		s.state = p.last.want.Clone()
 	} else {
-		s.state.Take(p.last.want, s.differs)
+		s.state.CopyFrom(p.last.want, s.differs)
 	}
 	// Nodes and source ranges are shared between plans and immutable.
 	s.state.Nodes, s.state.SourceRanges = p.last.want.Nodes, p.last.want.SourceRanges
 	return s.state
 }
 
-// settledIndex is the index of a plan that the maps hold completely.
-type settledIndex struct {
+// committedIndex is the index of a plan that the maps hold completely.
+type committedIndex struct {
 	*index
 	users map[forwarding.EndpointID]int
 	// endpoints and frontends were removed by plans. They stay in the index while the maps hold them.
@@ -66,7 +66,7 @@ type settledIndex struct {
 //
 // A plan is valid until the second next one, unless the maps hold it: a Planner reuses the States it returned.
 func (p *Planner) Replan(
-	have Held, m *model.Model, changes *model.Changes, limits forwarding.Limits,
+	have MapContent, m *model.Model, changes *model.Changes, limits forwarding.Limits,
 ) (want *forwarding.State, differs *forwarding.Entries, problems []Problem) {
 	part := p.partOf(have, m, changes, limits)
 	if part == nil {
@@ -76,7 +76,7 @@ func (p *Planner) Replan(
 	if len(part.vips) == 0 && part.nodes == nil {
 		// An unchanged plan follows each full plan. It builds the index early, so that the next change is
 		// planned faster.
-		p.last.model, p.last.settled = m, p.settle(have)
+		p.last.model, p.last.committed = m, p.commit(have)
 		return p.last.want, have.waiting(), p.last.problems
 	}
 	if want, differs, problems := p.planPart(have, part); want != nil {
@@ -86,19 +86,19 @@ func (p *Planner) Replan(
 	return want, nil, problems
 }
 
-// Held is the content of the maps.
-type Held struct {
+// MapContent is the content of the maps.
+type MapContent struct {
 	*forwarding.State
 	// Pending are the entries that wait for removal; nil if unknown or empty.
 	Pending *forwarding.Pending
 }
 
-// is reports whether the maps hold a plan, apart from pending removals.
-func (h Held) is(plan *forwarding.State) bool {
+// equals reports whether the maps hold a plan, apart from pending removals.
+func (h MapContent) equals(plan *forwarding.State) bool {
 	return h.State == plan || h.Pending != nil && h.Pending.Wanted == plan
 }
 
-func (h Held) waiting() *forwarding.Entries {
+func (h MapContent) waiting() *forwarding.Entries {
 	if h.Pending == nil {
 		return &forwarding.Entries{}
 	}
@@ -126,20 +126,20 @@ func (part *part) ports() []*port {
 	return ports
 }
 
-func (p *Planner) partOf(have Held, m *model.Model, changes *model.Changes, limits forwarding.Limits) *part {
+func (p *Planner) partOf(have MapContent, m *model.Model, changes *model.Changes, limits forwarding.Limits) *part {
 	last := &p.last
-	if limits != last.limits || !last.goesOn(have, m, changes) || !isFew(changes.VIPs, m) {
+	if limits != last.limits || !last.canReuse(have, m, changes) || !isFew(changes.VIPs, m) {
 		return nil
 	}
 	part := &part{model: m, services: map[model.ServiceName]*service{}}
 	vips := changes.VIPs
 	if !delta.IsSame(m.Nodes, last.model.Nodes) && !slices.Equal(m.Nodes, last.model.Nodes) {
-		part.nodes = living(m.Nodes)
+		part.nodes = liveNodes(m.Nodes)
 		if part.lost = p.lostIn(part.nodes); part.lost != nil {
 			vips = slices.Concat(vips, p.losing(part.lost))
 		}
 	}
-	if !p.setVIPs(part, vips) || !isFew(part.vips, m) || comesBack(part.vips, have.waiting()) {
+	if !p.setVIPs(part, vips) || !isFew(part.vips, m) || isRetained(part.vips, have.waiting()) {
 		return nil
 	}
 	part.changed = &model.Model{Self: m.Self, Nodes: m.Nodes, Zones: m.Zones}
@@ -152,21 +152,23 @@ func (p *Planner) partOf(have Held, m *model.Model, changes *model.Changes, limi
 			part.previous = append(part.previous, previous.Key)
 		}
 	}
-	if !p.leavesOut(have, part) {
+	if !p.isUnplacedEqual(have, part) {
 		return nil
 	}
 	return part
 }
 
-func (o *outcome) goesOn(have Held, m *model.Model, changes *model.Changes) bool {
-	return changes != nil && changes.Since == o.model && have.is(o.want) && (o.fits || o.waits(have.State)) && sameBesideVIPs(m, o.model)
+func (o *result) canReuse(have MapContent, m *model.Model, changes *model.Changes) bool {
+	return changes != nil && changes.Since == o.model && have.equals(o.want) && (o.fits || o.waits(have.State)) && sameBesideVIPs(m, o.model)
 }
 
-func isFew(vips []netip.Addr, m *model.Model) bool { return len(vips) <= max(few, len(m.VIPs)/2) }
+func isFew(vips []netip.Addr, m *model.Model) bool {
+	return len(vips) <= max(maxPartial, len(m.VIPs)/2)
+}
 
-// comesBack reports whether entries of one of the VIPs wait for removal: the VIP may be wanted again with
+// isRetained reports whether entries of one of the VIPs wait for removal: the VIP may be wanted again with
 // its previous tables.
-func comesBack(vips []netip.Addr, waiting *forwarding.Entries) bool {
+func isRetained(vips []netip.Addr, waiting *forwarding.Entries) bool {
 	changes := func(vip netip.Addr) bool {
 		_, found := slices.BinarySearchFunc(vips, vip, netip.Addr.Compare)
 		return found
@@ -175,11 +177,11 @@ func comesBack(vips []netip.Addr, waiting *forwarding.Entries) bool {
 		slices.ContainsFunc(waiting.Frontends, func(key forwarding.FrontendKey) bool { return changes(key.VIP) })
 }
 
-// leavesTables reports whether all other Service ports retain their node tables. For zonal ports this
+// retainsTables reports whether all other Service ports retain their node tables. For zonal ports this
 // requires room for the tables of all zones, since otherwise the budget couples them.
-func (d *draft) leavesTables() bool {
+func (d *draft) retainsTables() bool {
 	zonal := d.planner.last.zonal || d.isZonal()
-	return !d.movesOthers && (!zonal || d.budget.spreads <= rowsIn(d.limits))
+	return !d.changesOthers && (!zonal || d.budget.spreads <= rowsIn(d.limits))
 }
 
 func sameBesideVIPs(a, b *model.Model) bool {
@@ -205,7 +207,7 @@ func (p *Planner) setVIPs(part *part, changed []netip.Addr) bool {
 	for i := 0; i < len(part.vips); i++ {
 		for _, m := range [...]*model.Model{p.last.model, part.model} {
 			for _, frontend := range m.FrontendsOf(part.vips[i]) {
-				if frontend.Restricted && !p.keepsSources(part.model, frontend.Key) {
+				if frontend.Restricted && !p.retainsSources(part.model, frontend.Key) {
 					return false
 				}
 				p.addService(part, frontend.Service, add)
@@ -216,7 +218,7 @@ func (p *Planner) setVIPs(part *part, changed []netip.Addr) bool {
 	return true
 }
 
-func (p *Planner) keepsSources(m *model.Model, key forwarding.FrontendKey) bool {
+func (p *Planner) retainsSources(m *model.Model, key forwarding.FrontendKey) bool {
 	before, after := frontendOf(p.last.model, key), frontendOf(m, key)
 	_, planned := p.last.want.Frontends[key]
 	return planned && before != nil && after != nil && before.Restricted && after.Restricted &&
@@ -245,10 +247,10 @@ func (p *Planner) addService(part *part, name model.ServiceName, add func(netip.
 }
 
 // planPart plans a part and retains the rest. The plan is nil if the rest is affected.
-func (p *Planner) planPart(have Held, part *part) (*forwarding.State, *forwarding.Entries, []Problem) {
-	settled := p.settle(have)
+func (p *Planner) planPart(have MapContent, part *part) (*forwarding.State, *forwarding.Entries, []Problem) {
+	settled := p.commit(have)
 	d := emptyDraft(p, have.State, part.changed, p.last.limits)
-	d.index, d.keepsSources = settled.index, true
+	d.index, d.retainsSources = settled.index, true
 	previous := map[forwarding.FrontendKey]forwarding.Frontend{}
 	// Pending removals may hold a table of a port whose VIP now belongs to another Service.
 	for _, key := range slices.Concat(part.previous, have.waiting().Frontends) {
@@ -257,16 +259,16 @@ func (p *Planner) planPart(have Held, part *part) (*forwarding.State, *forwardin
 		}
 	}
 	d.readModel(previous, part.services)
-	if !d.leavesTables() {
+	if !d.retainsTables() {
 		return nil, nil, nil
 	}
-	d.want = p.copyOfLast(have)
+	d.want = p.copyLast(have)
 	if part.nodes != nil {
 		d.setNodes()
 		p.setNodes(part.nodes, part.lost)
 	}
-	d.drawLines()
-	part.leave(d.want, settled)
+	d.assignLineages()
+	part.removeFrom(d.want, settled)
 	d.setVIPs()
 	entries := d.byPrecedence()
 	for _, entry := range entries {
@@ -285,10 +287,10 @@ func (p *Planner) planPart(have Held, part *part) (*forwarding.State, *forwardin
 	for _, s := range d.services {
 		s.finish()
 	}
-	p.spare = spare{p.last.want, &changed}
-	p.last = outcome{
-		model: part.model, want: d.want, limits: d.limits, leftover: d.leftOver(differs, p.last.without(part.objects())),
-		zonal: p.last.zonal || d.isZonal(), budget: d.budget, settled: settled,
+	p.scratch = scratch{p.last.want, &changed}
+	p.last = result{
+		model: part.model, want: d.want, limits: d.limits, unplaced: d.unplaced(differs, p.last.without(part.objects())),
+		zonal: p.last.zonal || d.isZonal(), budget: d.budget, committed: settled,
 	}
 	return d.want, differs, p.last.problems
 }
@@ -304,11 +306,11 @@ func (part *part) objects() map[model.ObjectReference]struct{} {
 	return objects
 }
 
-// settle returns the index of the last plan, which the maps hold.
-func (p *Planner) settle(have Held) *settledIndex {
-	s := p.last.settled
+// commit returns the index of the last plan, which the maps hold.
+func (p *Planner) commit(have MapContent) *committedIndex {
+	s := p.last.committed
 	if s == nil {
-		s = &settledIndex{
+		s = &committedIndex{
 			index:     newIndex(have.State, p.last.limits, p.constants),
 			users:     make(map[forwarding.EndpointID]int, len(have.Endpoints)),
 			endpoints: map[forwarding.EndpointID]forwarding.Endpoint{},
@@ -341,7 +343,7 @@ func (p *Planner) settle(have Held) *settledIndex {
 	return s
 }
 
-func (s *settledIndex) remove(have, want *forwarding.State, of *forwarding.Entries) {
+func (s *committedIndex) remove(have, want *forwarding.State, of *forwarding.Entries) {
 	for _, id := range of.Endpoints {
 		endpoint, had := have.Endpoints[id]
 		if _, stays := want.Endpoints[id]; had && !stays {
@@ -356,7 +358,7 @@ func (s *settledIndex) remove(have, want *forwarding.State, of *forwarding.Entri
 	}
 }
 
-func (s *settledIndex) count(port *port, by int) {
+func (s *committedIndex) count(port *port, by int) {
 	for _, id := range port.endpoints {
 		s.users[id] += by
 		if s.users[id] == 0 {
@@ -365,7 +367,7 @@ func (s *settledIndex) count(port *port, by int) {
 	}
 }
 
-func (part *part) leave(state *forwarding.State, settled *settledIndex) {
+func (part *part) removeFrom(state *forwarding.State, settled *committedIndex) {
 	for _, vip := range part.vips {
 		delete(state.VIPs, vip)
 	}
@@ -411,7 +413,7 @@ func (p *Planner) replace(part *part, d *draft, differs *forwarding.Entries) {
 	for _, slot := range differs.NodeTables {
 		if d.want.NodeTables[slot] == nil {
 			delete(p.tables, slot)
-			delete(p.branches, slot)
+			delete(p.forks, slot)
 		}
 	}
 	for _, slot := range differs.EndpointTables {

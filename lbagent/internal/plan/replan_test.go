@@ -37,7 +37,7 @@ func (r *replanned) services() *model.Model {
 
 // change plans a model with changes of some VIPs and reports whether the plan was partial.
 func (r *replanned) change(m *model.Model, vips ...netip.Addr) (inPart bool, problems []Problem) {
-	_, differs, problems := r.Replan(Held{State: r.last.want}, m, &model.Changes{Since: r.model, VIPs: vips}, r.limits)
+	_, differs, problems := r.Replan(MapContent{State: r.last.want}, m, &model.Changes{Since: r.model, VIPs: vips}, r.limits)
 	r.model = m
 	return differs != nil, problems
 }

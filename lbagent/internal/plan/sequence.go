@@ -39,8 +39,8 @@ func (s *slots[S]) use(slot S) {
 	}
 }
 
-// keep reports whether the owner can retain a slot: whether the slot exists within the limit.
-func (s *slots[S]) keep(slot S) bool {
+// retain reports whether the owner can retain a slot: whether the slot exists within the limit.
+func (s *slots[S]) retain(slot S) bool {
 	return slot != 0 && int64(slot) <= int64(s.limit)
 }
 
@@ -53,7 +53,7 @@ func (s *slots[S]) peek() (S, bool) {
 	return 0, false
 }
 
-func (s *slots[S]) take() (S, bool) {
+func (s *slots[S]) allocate() (S, bool) {
 	slot, found := s.peek()
 	if found {
 		s.use(slot)

@@ -31,7 +31,7 @@ func SizeFor(f *model.Frontend) table.Size {
 		pods += uint64(weight)
 	}
 	pods = min(pods, podsPerNode*uint64(len(f.Weights)))
-	for size.Rows < forwarding.MostRows && uint64(size.Rows) < rowsPerPod*pods {
+	for size.Rows < forwarding.MaxRows && uint64(size.Rows) < rowsPerPod*pods {
 		size.Rows *= 2
 	}
 	return size
@@ -39,7 +39,7 @@ func SizeFor(f *model.Frontend) table.Size {
 
 func rowsIn(limits forwarding.Limits) int { return limits.NodeTables * forwarding.Rows }
 
-// tableSlots allocates the lowest free slots of node tables, in units of forwarding.LeastRows. A table is
+// tableSlots allocates the lowest free slots of node tables, in units of forwarding.MinRows. A table is
 // aligned to its number of rows. Slots in use at the start of the plan are never allocated, only retained by
 // their owner.
 type tableSlots struct {
@@ -51,7 +51,7 @@ type tableSlots struct {
 	free, end uint32
 }
 
-const unitsOfBlock = forwarding.Rows / forwarding.LeastRows
+const unitsOfBlock = forwarding.Rows / forwarding.MinRows
 
 func newTableSlots(limit int, have map[forwarding.NodeTableSlot]*forwarding.NodeTable) *tableSlots {
 	return &tableSlots{
@@ -64,25 +64,25 @@ func (s *tableSlots) use(slot forwarding.NodeTableSlot) {
 	if slot == 0 || s.have[slot] != nil {
 		return
 	}
-	first := slot.First() / forwarding.LeastRows
-	s.used[first] = max(s.used[first], first+uint32(slot.Rows()/forwarding.LeastRows))
+	first := slot.First() / forwarding.MinRows
+	s.used[first] = max(s.used[first], first+uint32(slot.Rows()/forwarding.MinRows))
 }
 
-// keep reports whether the owner can retain a slot: whether the slot exists within the limit.
-func (s *tableSlots) keep(slot forwarding.NodeTableSlot) bool { return slot.IsWithin(s.limit) }
+// retain reports whether the owner can retain a slot: whether the slot exists within the limit.
+func (s *tableSlots) retain(slot forwarding.NodeTableSlot) bool { return slot.IsWithin(s.limit) }
 
 // peek returns the lowest free slot of that many rows.
 func (s *tableSlots) peek(rows int) (forwarding.NodeTableSlot, bool) {
-	for s.free < s.end && s.behind(s.free) != s.free {
-		s.free = s.behind(s.free)
+	for s.free < s.end && s.after(s.free) != s.free {
+		s.free = s.after(s.free)
 	}
-	units := uint32(rows / forwarding.LeastRows)
+	units := uint32(rows / forwarding.MinRows)
 	first := ceil(s.free, units)
 	for at := s.free; first+units <= s.end; {
-		if behind := s.behind(at); behind != at {
+		if behind := s.after(at); behind != at {
 			at, first = behind, ceil(behind, units)
 		} else if at++; at == first+units {
-			return forwarding.NodeTableSlotAt(first*forwarding.LeastRows, rows), true
+			return forwarding.NodeTableSlotAt(first*forwarding.MinRows, rows), true
 		}
 	}
 	return 0, false
@@ -90,7 +90,7 @@ func (s *tableSlots) peek(rows int) (forwarding.NodeTableSlot, bool) {
 
 func ceil(at, units uint32) uint32 { return (at + units - 1) / units * units }
 
-func (s *tableSlots) take(rows int) (forwarding.NodeTableSlot, bool) {
+func (s *tableSlots) allocate(rows int) (forwarding.NodeTableSlot, bool) {
 	slot, found := s.peek(rows)
 	if found {
 		s.use(slot)
@@ -98,11 +98,11 @@ func (s *tableSlots) take(rows int) (forwarding.NodeTableSlot, bool) {
 	return slot, found
 }
 
-// behind returns the end of the table that starts at a unit, or the unit itself if no table starts there.
-func (s *tableSlots) behind(at uint32) uint32 {
+// after returns the end of the table that starts at a unit, or the unit itself if no table starts there.
+func (s *tableSlots) after(at uint32) uint32 {
 	behind := max(at, s.used[at])
-	for units := uint32(1); units <= forwarding.MostRows/forwarding.LeastRows && at%units == 0; units *= 2 {
-		if s.have[forwarding.NodeTableSlotAt(at*forwarding.LeastRows, int(units)*forwarding.LeastRows)] != nil {
+	for units := uint32(1); units <= forwarding.MaxRows/forwarding.MinRows && at%units == 0; units *= 2 {
+		if s.have[forwarding.NodeTableSlotAt(at*forwarding.MinRows, int(units)*forwarding.MinRows)] != nil {
 			behind = max(behind, at+units)
 		}
 	}

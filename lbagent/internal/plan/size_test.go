@@ -23,7 +23,7 @@ func TestSizeFor(t *testing.T) {
 		{"just enough for the ordinary size", 128, 1, forwarding.Rows},
 		{"one more than that", 129, 1, 2 * forwarding.Rows},
 		{"a thousand", 1000, 1, 8 * forwarding.Rows},
-		{"as many as a cluster has", 5000, 30, forwarding.MostRows},
+		{"as many as a cluster has", 5000, 30, forwarding.MaxRows},
 		{"many on few nodes", 3, 1000, forwarding.Rows},
 	} {
 		f := model.Frontend{Weights: map[forwarding.NodeID]uint32{}}
@@ -41,7 +41,7 @@ func TestSizeFor(t *testing.T) {
 }
 
 func TestTableSlots(t *testing.T) {
-	const block, least = forwarding.Rows, forwarding.LeastRows
+	const block, least = forwarding.Rows, forwarding.MinRows
 	tables := map[forwarding.NodeTableSlot]*forwarding.NodeTable{}
 	for _, slot := range []forwarding.NodeTableSlot{
 		1, forwarding.NodeTableSlotAt(2*block+4*least, 4*least), forwarding.NodeTableSlotAt(4*block, 4*block), 9,
@@ -59,12 +59,12 @@ func TestTableSlots(t *testing.T) {
 		{block, 0}, {16 * least, 0}, {8 * least, 2*block + 24*least}, {8 * least, 0},
 		{2 * least, 2*block + 14*least}, {2 * least, 0}, {least, 2*block + 13*least}, {least, 0},
 	} {
-		slot, found := s.take(test.rows)
-		if found != (test.want != 0) || found && (slot.First() != test.want || slot.Rows() != test.rows || !s.keep(slot)) {
+		slot, found := s.allocate(test.rows)
+		if found != (test.want != 0) || found && (slot.First() != test.want || slot.Rows() != test.rows || !s.retain(slot)) {
 			t.Errorf("take %d: %d rows at %s (row %d), want row %d", i, test.rows, slot, slot.First(), test.want)
 		}
 	}
-	if s.keep(20) || s.keep(forwarding.NodeTableSlotAt(16*forwarding.Rows, 8*forwarding.Rows)) {
+	if s.retain(20) || s.retain(forwarding.NodeTableSlotAt(16*forwarding.Rows, 8*forwarding.Rows)) {
 		t.Error("a slot beyond the limit is kept")
 	}
 }

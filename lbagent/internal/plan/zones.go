@@ -12,20 +12,20 @@ import (
 
 // budgetZones decides which Service ports have one node table per zone. The decision depends only on the
 // model and the limit, because all nodes must agree on it: a node looks up a flow in the same table that
-// another node forwarded it by. Each recipe of a spreading Service port first gets one table; the remaining
+// another node forwarded it by. Each spec of a spreading Service port first gets one table; the remaining
 // rows go to zonal Service ports in frontend order.
 func (d *draft) budgetZones() {
 	left := rowsIn(d.limits)
-	counted, recipes := map[*port]bool{}, map[*recipe]bool{}
+	counted, specs := map[*port]bool{}, map[*tableSpec]bool{}
 	for _, entry := range d.entries {
-		recipe := entry.port.recipe
-		if !entry.Spreads() || recipe == nil {
+		spec := entry.port.spec
+		if !entry.Spreads() || spec == nil {
 			continue
 		}
 		counted[entry.port] = true
-		if !recipes[recipe] {
-			recipes[recipe] = true
-			left -= recipe.size.Rows
+		if !specs[spec] {
+			specs[spec] = true
+			left -= spec.size.Rows
 		}
 	}
 	for _, entry := range d.entries {
@@ -33,7 +33,7 @@ func (d *draft) budgetZones() {
 		if zones == 0 || !counted[entry.port] || entry.port.zoned {
 			continue
 		}
-		rows := (zones - 1) * entry.port.recipe.size.Rows
+		rows := (zones - 1) * entry.port.spec.size.Rows
 		if left < rows {
 			d.zonesFull(entry.Frontend)
 			continue
@@ -102,7 +102,7 @@ func (d *draft) placeZones(entry entry) map[string]forwarding.NodeTableSlot {
 			// No endpoint in the zone and no table to hold.
 			continue
 		default:
-			if slot, found = d.tableSlots.take(entry.port.recipe.size.Rows); !found {
+			if slot, found = d.tableSlots.allocate(entry.port.spec.size.Rows); !found {
 				d.zonesFull(entry.Frontend)
 				return nil
 			}
@@ -118,8 +118,8 @@ func (d *draft) placeZones(entry entry) map[string]forwarding.NodeTableSlot {
 func (d *draft) zoneSlot(entry entry, zone string) (forwarding.NodeTableSlot, bool) {
 	for _, key := range entry.port.keys {
 		for _, slot := range d.have.Frontends[key].Zones {
-			if d.tableOwners[slot] == entry.port.in(zone) && d.tableSlots.keep(slot) && d.have.NodeTables[slot] != nil &&
-				(len(entry.Weights) == 0 || slot.Rows() == entry.port.recipe.size.Rows) {
+			if d.tableOwners[slot] == entry.port.in(zone) && d.tableSlots.retain(slot) && d.have.NodeTables[slot] != nil &&
+				(len(entry.Weights) == 0 || slot.Rows() == entry.port.spec.size.Rows) {
 				return slot, true
 			}
 		}
@@ -128,7 +128,7 @@ func (d *draft) zoneSlot(entry entry, zone string) (forwarding.NodeTableSlot, bo
 }
 
 func (d *draft) weighZones(entry entry, zones map[string]forwarding.NodeTableSlot) {
-	own, size := entry.port.place.table, entry.port.recipe.size
+	own, size := entry.port.place.table, entry.port.spec.size
 	for number, weights := range entry.Zones {
 		slot, placed := zones[d.zoneName(number)]
 		if forwarding.Zone(number) == d.model.Self.Zone {
@@ -173,7 +173,7 @@ func (d *draft) recordHistory(port *port, fresh []forwarding.NodeTableSlot) {
 func (d *draft) join(kept, gone []forwarding.NodeTableSlot) {
 	for _, slot := range kept {
 		for _, other := range gone {
-			if d.before(slot) != nil {
+			if d.predecessor(slot) != nil {
 				d.joins[slot] = append(d.joins[slot], d.have.NodeTables[other])
 			}
 		}

@@ -38,8 +38,8 @@ type kind uint32
 const (
 	request kind = 1
 	answer  kind = 2
-	// alone is the answer of a node whose agent is silent.
-	alone kind = 3
+	// agentSilent is the answer of a node whose agent is silent.
+	agentSilent kind = 3
 )
 
 type message struct {
@@ -49,7 +49,7 @@ type message struct {
 	nonce uint64
 }
 
-func (m message) isAnswer() bool { return m.kind == answer || m.kind == alone }
+func (m message) isAnswer() bool { return m.kind == answer || m.kind == agentSilent }
 
 func (m message) tag(key Key) uint64 {
 	var text [16]byte

@@ -11,11 +11,11 @@ import (
 const (
 	// longEvery is the number of probes to a node per MTU-sized probe.
 	longEvery = 20
-	// longest bounds the packet length, because the loopback's MTU is 64 KiB.
-	longest = 9216
+	// maxPacket bounds the packet length, because the loopback's MTU is 64 KiB.
+	maxPacket = 9216
 )
 
-func roomTo(to netip.Addr) int {
+func mtuTo(to netip.Addr) int {
 	family, level, option, headers := unix.AF_INET, unix.IPPROTO_IP, unix.IP_MTU, 20+8
 	if to.Is6() {
 		family, level, option, headers = unix.AF_INET6, unix.IPPROTO_IPV6, unix.IPV6_MTU, 40+8
@@ -32,5 +32,5 @@ func roomTo(to netip.Addr) int {
 	if err != nil {
 		return 0
 	}
-	return max(0, min(mtu, longest)-headers)
+	return max(0, min(mtu, maxPacket)-headers)
 }

@@ -23,10 +23,10 @@ import (
 const (
 	// remembered is the number of latest probes to a node whose answers are accepted.
 	remembered = 2 * membership.Misses
-	// together is the number of nodes probed at once, shortestSlot the minimum delay between such groups.
-	together     = 16
-	shortestSlot = 10 * time.Millisecond
-	reopen       = time.Second
+	// together is the number of nodes probed at once, minSlot the minimum delay between such groups.
+	together = 16
+	minSlot  = 10 * time.Millisecond
+	reopen   = time.Second
 	// drainLimit bounds the datagrams read at once, because untrusted hosts can send some too.
 	drainLimit = 1 << 16
 )
@@ -57,8 +57,8 @@ type target struct {
 	sent   uint64
 	// long is the nonce of the last MTU-sized probe; 0 once it is answered.
 	long uint64
-	// told is the highest number of an answered probe, from 1 on. Answers may arrive out of order.
-	told uint64
+	// lastAnswered is the highest number of an answered probe, from 1 on. Answers may arrive out of order.
+	lastAnswered uint64
 }
 
 // Prober probes nodes and publishes a verdict on which are down.
@@ -146,9 +146,9 @@ func (p *Prober) Resume(previous []membership.Known) {
 	p.verdict.Store(&verdict)
 }
 
-// Witness sets a function that returns a time after which a packet of a router arrived, or zero. It must be called
+// SetWitness sets a function that returns a time after which a packet of a router arrived, or zero. It must be called
 // before Run.
-func (p *Prober) Witness(heard func(now time.Time) time.Time) { p.witness = heard }
+func (p *Prober) SetWitness(heard func(now time.Time) time.Time) { p.witness = heard }
 
 // Known returns the nodes that have answered, for the checkpoint.
 func (p *Prober) Known() []membership.Known {
@@ -183,7 +183,7 @@ func (p *Prober) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-p.woken:
-			p.take(time.Now())
+			p.update(time.Now())
 			continue
 		case <-timer.C:
 		}
@@ -191,7 +191,7 @@ func (p *Prober) Run(ctx context.Context) error {
 	}
 }
 
-func (p *Prober) take(now time.Time) {
+func (p *Prober) update(now time.Time) {
 	p.mu.Lock()
 	p.current = p.want
 	p.mu.Unlock()
@@ -258,7 +258,7 @@ func (p *Prober) step() time.Duration {
 			p.probe(id, now)
 		}
 	}
-	p.judge(now)
+	p.evaluate(now)
 	wait := p.due.Sub(now)
 	if len(p.membership.Urgent()) > 0 {
 		wait = min(wait, repeat)
@@ -268,7 +268,7 @@ func (p *Prober) step() time.Duration {
 
 func (p *Prober) turn(now time.Time) time.Duration {
 	interval := membership.Interval(len(p.order))
-	slots := min(len(p.order)/together+1, int(interval/shortestSlot))
+	slots := min(len(p.order)/together+1, int(interval/minSlot))
 	size := (len(p.order) + slots - 1) / slots
 	for range size {
 		if p.next >= len(p.order) {
@@ -304,7 +304,7 @@ func (p *Prober) probe(id forwarding.NodeID, now time.Time) {
 }
 
 func (p *Prober) probeLong(id forwarding.NodeID, to *target, s *socket, now time.Time) {
-	room := roomTo(to.Destination)
+	room := mtuTo(to.Destination)
 	if room <= messageSize {
 		return
 	}
@@ -358,9 +358,9 @@ func (p *Prober) isAnswer(b []byte, local netip.Addr, from netip.AddrPort, now t
 			// Duplicates of the answer are ignored.
 			to.nonces[(to.sent-1-later)%remembered] = 0
 			p.membership.Answered(m.to, int(later), now)
-			if number := to.sent - later; number > to.told {
-				to.told = number
-				p.membership.Alone(m.to, m.kind == alone, now)
+			if number := to.sent - later; number > to.lastAnswered {
+				to.lastAnswered = number
+				p.membership.SetAgentSilent(m.to, m.kind == agentSilent, now)
 			}
 			return true
 		}
@@ -368,11 +368,11 @@ func (p *Prober) isAnswer(b []byte, local netip.Addr, from netip.AddrPort, now t
 	return false
 }
 
-func (p *Prober) judge(now time.Time) {
+func (p *Prober) evaluate(now time.Time) {
 	if p.witness != nil {
-		p.membership.Heard(p.witness(now))
+		p.membership.SetRouterSeen(p.witness(now))
 	}
-	verdict := p.membership.Judge()
+	verdict := p.membership.Evaluate()
 	p.learn()
 	if before := p.Verdict(); verdict.Equal(before) {
 		return

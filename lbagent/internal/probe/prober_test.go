@@ -50,7 +50,7 @@ func newResponder(t testing.TB, id forwarding.NodeID, key Key) *responder {
 }
 
 func (r *responder) run() {
-	b := make([]byte, longest)
+	b := make([]byte, maxPacket)
 	for {
 		n, from, err := r.socket.ReadFromUDPAddrPort(b)
 		if err != nil {
@@ -62,7 +62,7 @@ func (r *responder) run() {
 		}
 		m.kind = answer
 		if r.hangs.Load() {
-			m.kind = alone
+			m.kind = agentSilent
 		}
 		key := r.key
 		if r.forged.Load() {
@@ -156,7 +156,7 @@ func TestProber(t *testing.T) {
 // RouterAnswer accepts answers of nodes with working and silent agents, and no requests.
 func TestRouterAnswer(t *testing.T) {
 	key := Key{1}
-	for kind, want := range map[kind]bool{request: false, answer: true, alone: true} {
+	for kind, want := range map[kind]bool{request: false, answer: true, agentSilent: true} {
 		reply := message{kind: kind, from: 1, to: 2, nonce: 3}.encode(key)
 		if node, nonce, ok := RouterAnswer(reply[:], []Key{key}, 1); ok != want || ok && (node != 2 || nonce != 3) {
 			t.Errorf("kind %d: node %d, nonce %d, %v; want %v", kind, node, nonce, ok, want)
@@ -175,16 +175,16 @@ func TestProberNamesHangingAgents(t *testing.T) {
 	p := startProber(t, want)
 	await(t, "probes are answered", func() bool { return p.Counters().Answered > 20 })
 	nodes[0].hangs.Store(true)
-	await(t, "node 2 is alone", func() bool { return !p.Verdict().Alone[2].IsZero() })
-	if v := p.Verdict(); len(v.Down)+len(v.Held) > 0 || len(v.Alone) > 1 {
+	await(t, "node 2 is alone", func() bool { return !p.Verdict().AgentSilent[2].IsZero() })
+	if v := p.Verdict(); len(v.Down)+len(v.Held) > 0 || len(v.AgentSilent) > 1 {
 		t.Errorf("the verdict is %+v", v)
 	}
 	nodes[0].hangs.Store(false)
-	await(t, "node 2 is not", func() bool { return len(p.Verdict().Alone) == 0 })
+	await(t, "node 2 is not", func() bool { return len(p.Verdict().AgentSilent) == 0 })
 	nodes[0].hangs.Store(true)
-	await(t, "node 2 is alone", func() bool { return !p.Verdict().Alone[2].IsZero() })
+	await(t, "node 2 is alone", func() bool { return !p.Verdict().AgentSilent[2].IsZero() })
 	nodes[0].silent.Store(true)
-	await(t, "node 2 is down, and its agent is still silent", func() bool { return isDown(p, 2) && !p.Verdict().Alone[2].IsZero() })
+	await(t, "node 2 is down, and its agent is still silent", func() bool { return isDown(p, 2) && !p.Verdict().AgentSilent[2].IsZero() })
 }
 
 // A resumed prober knows down nodes at once and detects those that died meanwhile. A reassigned ID is not
@@ -237,12 +237,12 @@ func TestNarrowPath(t *testing.T) {
 	newResponder(t, 3, want.Keys[0])
 	narrow.narrow.Store(true)
 	p := startProber(t, want)
-	await(t, "the path to node 2 is narrow", func() bool { return !p.Verdict().Narrow[2].IsZero() })
-	if v := p.Verdict(); len(v.Narrow) != 1 || len(v.Down)+len(v.Held) > 0 {
+	await(t, "the path to node 2 is narrow", func() bool { return !p.Verdict().LowMTU[2].IsZero() })
+	if v := p.Verdict(); len(v.LowMTU) != 1 || len(v.Down)+len(v.Held) > 0 {
 		t.Errorf("the verdict is %+v", v)
 	}
 	narrow.narrow.Store(false)
-	await(t, "the path to node 2 is not narrow any more", func() bool { return len(p.Verdict().Narrow) == 0 })
+	await(t, "the path to node 2 is not narrow any more", func() bool { return len(p.Verdict().LowMTU) == 0 })
 }
 
 // With two nodes a router decides which one is cut off.
@@ -251,7 +251,7 @@ func TestProberOfTwo(t *testing.T) {
 	other := newResponder(t, 2, want.Keys[0])
 	var router atomic.Bool
 	p := New(testPort, logr.Discard())
-	p.Witness(func(now time.Time) time.Time {
+	p.SetWitness(func(now time.Time) time.Time {
 		if router.Load() {
 			return now
 		}
@@ -276,7 +276,7 @@ func TestOnlyAnswersCount(t *testing.T) {
 	p := New(testPort, logr.Discard())
 	key := Key{9}
 	p.SetTargets(Want{Self: 1, Targets: map[forwarding.NodeID]fib.Target{2: target4(2)}, Keys: []Key{key}})
-	p.take(time.Now())
+	p.update(time.Now())
 	t.Cleanup(p.sockets.Close)
 	p.probe(2, time.Now())
 	good := message{kind: answer, from: 1, to: 2, nonce: p.targets[2].nonces[0]}

@@ -45,7 +45,7 @@ func openSocket(local netip.AddrPort, secret uint32) (*socket, error) {
 }
 
 func (s *socket) setUp(family int, secret uint32) error {
-	if err := socketfilter.Attach(s.fd, answersOnly(secret)); err != nil {
+	if err := socketfilter.Attach(s.fd, answerFilter(secret)); err != nil {
 		return err
 	}
 	if err := socketfilter.IgnorePathMTU(s.fd, family == unix.AF_INET6); err != nil {
@@ -70,9 +70,9 @@ func (s *socket) setUp(family int, secret uint32) error {
 	return unix.Bind(s.fd, sockaddr(s.local))
 }
 
-// answersOnly accepts datagrams with the secret, which hosts that see no probe do not know. Otherwise a
+// answerFilter accepts datagrams with the secret, which hosts that see no probe do not know. Otherwise a
 // flood could fill the queue, answers would be lost, and nodes would appear dead.
-func answersOnly(secret uint32) []bpf.Instruction {
+func answerFilter(secret uint32) []bpf.Instruction {
 	// The program starts at the UDP header. A load beyond a short packet drops it.
 	const header = 8
 	return []bpf.Instruction{

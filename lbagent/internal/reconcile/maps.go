@@ -55,8 +55,8 @@ type Maps struct {
 	// it.
 	have   *forwarding.State
 	copied bool
-	// fill is the number of entries in have; nil if they must be counted.
-	fill *forwarding.Fill
+	// usage is the number of entries in have; nil if they must be counted.
+	usage *forwarding.Usage
 	// pending is the part of have that waits for removal; nil if the maps differ from the last desired
 	// state otherwise.
 	pending *forwarding.Pending
@@ -73,17 +73,17 @@ func New(have *forwarding.State, planner *plan.Planner, config Config) *Maps {
 // Have returns the content of the maps, or nil if it could not be read. It must not be modified.
 func (m *Maps) Have() *forwarding.State { return m.have }
 
-// Fill returns the number of entries in the maps, or nil if they could not be read. Passes that only move
+// Usage returns the number of entries in the maps, or nil if they could not be read. Passes that only move
 // rows between nodes do not count entries.
-func (m *Maps) Fill() *forwarding.Fill {
-	if m.fill == nil && m.have != nil {
-		m.fill = m.have.Fill()
+func (m *Maps) Usage() *forwarding.Usage {
+	if m.usage == nil && m.have != nil {
+		m.usage = m.have.Usage()
 	}
-	return m.fill
+	return m.usage
 }
 
 // Invalidate makes the next Dump read the maps.
-func (m *Maps) Invalidate() { m.have, m.fill = nil, nil }
+func (m *Maps) Invalidate() { m.have, m.usage = nil, nil }
 
 // Waiting returns the waiting removals with the time at which they are permitted.
 func (m *Maps) Waiting() map[forwarding.Op]time.Time { return m.due }
@@ -98,7 +98,7 @@ func (m *Maps) Dump() error {
 	if err != nil {
 		return fmt.Errorf("read the maps: %w", err)
 	}
-	m.have, m.copied, m.fill = have, false, nil
+	m.have, m.copied, m.usage = have, false, nil
 	return nil
 }
 
@@ -115,7 +115,7 @@ type Step struct {
 
 // Plan plans a pass for a model, with the changes since the previous pass.
 func (m *Maps) Plan(of *model.Model, changes *model.Changes) *Step {
-	want, differs, unplanned := m.planner.Replan(plan.Held{State: m.have, Pending: m.pending}, of, changes, m.Limits)
+	want, differs, unplanned := m.planner.Replan(plan.MapContent{State: m.have, Pending: m.pending}, of, changes, m.Limits)
 	step := &Step{
 		Want: want, Differs: differs, Unplanned: unplanned, maps: m,
 		schedule: forwarding.NewScheduleOf(m.have, want, differs), waiting: m.due,
@@ -195,13 +195,13 @@ func (m *Maps) apply(op forwarding.Op) error {
 // rest of the pass depends on them.
 func (m *Maps) recordOutcome(schedule *forwarding.Schedule, outcome *forwarding.Outcome) error {
 	err := outcome.Err()
-	if err != nil || slices.ContainsFunc(outcome.Done, forwarding.Fills) {
-		m.fill = nil
+	if err != nil || slices.ContainsFunc(outcome.Done, forwarding.ChangesUsage) {
+		m.usage = nil
 	}
 	if m.pending = nil; err == nil {
 		m.pending = schedule.Pending()
 	}
-	if reached := schedule.Reached(); reached != nil {
+	if reached := schedule.Result(); reached != nil {
 		m.have, m.copied = reached, false
 		return err
 	}

@@ -54,6 +54,6 @@ func (m *Maps) Verify(now time.Time) (time.Duration, error) {
 	m.Repaired(len(wrong))
 	m.Logger.Error(nil, "The maps differ from what this agent wrote: another program writes to them. They are repaired",
 		"entries", len(wrong), "first", fmt.Sprintf("%T of %v", wrong[0], forwarding.Written(wrong[0])))
-	m.have, m.copied, m.fill, m.pending = read, false, nil, nil
+	m.have, m.copied, m.usage, m.pending = read, false, nil, nil
 	return time.Millisecond, nil
 }

@@ -46,7 +46,7 @@ type Config struct {
 	// UnreadyDelay is how long a Cluster VIP without a ready endpoint remains announced.
 	UnreadyDelay time.Duration
 	Duplicates   *dad.Detector
-	Layer2       *l2.Answerer
+	Layer2       *l2.Controller
 	OnStep       func(step string)
 	Logger       logr.Logger
 }
@@ -118,14 +118,14 @@ func (a *Announcer) Announce(pass *Pass, now time.Time) (Result, error) {
 	var departs, unready, checked time.Duration
 	node.Phase, departs = a.drain.Advance(m.Draining != "" || node.Final, a.DrainDelay, now)
 	node.Unready, unready = a.unready.Advance(m, pass.Change.Model, a.announced, a.UnreadyDelay, now)
-	a.Layer2.Look(m, pass.Objects, pass.Attached, &node)
-	a.Duplicates.Exclude(a.Layer2.Elsewhere())
+	a.Layer2.AddLinks(m, pass.Objects, pass.Attached, &node)
+	a.Duplicates.Exclude(a.Layer2.AnsweredElsewhere())
 	node.Duplicates, result.Duplicates, checked = a.Duplicates.Evaluate(m, pass.Objects, pass.Uplinks, a.announced, now)
 	result.RequeueAfter = notify.Soonest(departs, unready, checked)
 	routes, decisions := a.decider.Decide(m, pass.Change, &node)
 	same := delta.IsSame(decisions, a.decisions)
 	a.decisions, result.Decisions = decisions, decisions
-	a.Layer2.Answer(m, decisions, node.Silent)
+	a.Layer2.Apply(m, decisions, node.Silent)
 	result.L2, result.Answering = a.Layer2.Reach(), a.Layer2.Answers()
 	a.OnStep("BGP")
 	a.handoverBegun = true

@@ -23,7 +23,7 @@ func (r *Rendezvous) Advance(
 	owners := primaries(contenders, size)
 	before := old
 	if old == nil {
-		before = forwarding.NewNodeTableOf(size.Rows)
+		before = forwarding.NewSizedNodeTable(size.Rows)
 	}
 	before = Resize(before, size.Rows)
 	rows, changed := *before.Clone(), before != old

@@ -16,27 +16,27 @@ import (
 func TestResize(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := NewRendezvous()
-		least := Size{Rows: forwarding.LeastRows, Ranked: forwarding.LeastRows}
+		least := Size{Rows: forwarding.MinRows, Ranked: forwarding.MinRows}
 		table := r.Advance(r.Advance(nil, least, genWeights(t), everyNode), least, genWeights(t), everyNode)
 		times := 1 << rapid.IntRange(0, 5).Draw(t, "doublings")
-		grown := Resize(table, times*forwarding.LeastRows)
+		grown := Resize(table, times*forwarding.MinRows)
 		for i, row := range *grown {
 			if row != (*table)[i/times] {
 				t.Fatalf("row %d of %d is %+v, was %+v", i, len(*grown), row, (*table)[i/times])
 			}
 		}
-		if back := Resize(grown, forwarding.LeastRows); !back.Equal(table) {
+		if back := Resize(grown, forwarding.MinRows); !back.Equal(table) {
 			t.Fatal("it is another table on the way back")
 		}
 	})
 }
 
 func TestResizeJoinsOwners(t *testing.T) {
-	table := forwarding.NewNodeTableOf(2 * forwarding.LeastRows)
+	table := forwarding.NewSizedNodeTable(2 * forwarding.MinRows)
 	(*table)[6] = forwarding.Row{Primary: 1, Chain: [forwarding.ChainLength]forwarding.NodeID{5, 6}, History: 1}
 	(*table)[7] = forwarding.Row{Primary: 2, Chain: [forwarding.ChainLength]forwarding.NodeID{7}, History: 1}
 	want := forwarding.Row{Primary: 1, Chain: [forwarding.ChainLength]forwarding.NodeID{2, 5, 6}, History: 2}
-	if got := (*Resize(table, forwarding.LeastRows))[3]; got != want {
+	if got := (*Resize(table, forwarding.MinRows))[3]; got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }

@@ -47,7 +47,7 @@ var services = []service{
 	{port: 81, protocol: TCP, local: true}, {port: 54, protocol: UDP, local: true},
 	{port: 82, protocol: TCP, zonal: true}, {port: 55, protocol: UDP, zonal: true},
 	{port: 83, protocol: TCP, ranges: bothFamilies}, {port: 56, protocol: UDP, ranges: onlyIPv4, local: true},
-	{port: 84, protocol: TCP, ranges: forwarding.Nobody},
+	{port: 84, protocol: TCP, ranges: forwarding.NoSources},
 	{port: 85, protocol: TCP, refuses: true}, {port: 57, protocol: UDP, refuses: true},
 	{port: 86, protocol: TCP, refuses: true, ranges: bothFamilies},
 	{port: 87, protocol: TCP, sparse: true}, {port: 58, protocol: UDP, sparse: true, local: true},
@@ -115,7 +115,7 @@ func tableSlot(number int) forwarding.NodeTableSlot {
 	case 0:
 		return forwarding.NodeTableSlotAt(first, forwarding.Rows)
 	case 1:
-		return forwarding.NodeTableSlotAt(first+5*forwarding.LeastRows, forwarding.LeastRows)
+		return forwarding.NodeTableSlotAt(first+5*forwarding.MinRows, forwarding.MinRows)
 	default:
 		return forwarding.NodeTableSlotAt(first, tableBlocks*forwarding.Rows)
 	}
@@ -146,7 +146,7 @@ func plannedNodes(id forwarding.NodeID) (forwarding.Self, map[forwarding.NodeID]
 }
 
 func tables(random *rand.Rand, rows int) *forwarding.NodeTable {
-	table := *forwarding.NewNodeTableOf(rows)
+	table := *forwarding.NewSizedNodeTable(rows)
 	for i := range table {
 		order := random.Perm(nodeCount)
 		table[i].Primary = forwarding.NodeID(order[0] + 1)

@@ -46,7 +46,7 @@ func (p Pin) updateFilter(prog *ebpf.Program) (bool, error) {
 		return false, fmt.Errorf("%s: %w", p.Kind, err)
 	}
 	if !attached {
-		return false, p.forgetFilter()
+		return false, p.deleteRecord()
 	}
 	return true, p.attachFilter(prog)
 }
@@ -58,10 +58,10 @@ func (p Pin) detachFilter() error {
 	if err := clsact.Detach(p.filterHook()); err != nil {
 		return fmt.Errorf("%s: %w", p.Kind, err)
 	}
-	return p.forgetFilter()
+	return p.deleteRecord()
 }
 
-func (p Pin) forgetFilter() error {
+func (p Pin) deleteRecord() error {
 	if err := os.Remove(p.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the record of a filter: %w", err)
 	}

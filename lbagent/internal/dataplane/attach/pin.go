@@ -126,7 +126,7 @@ func (p Pin) detach() error {
 		return p.detachFilter()
 	}
 	if p.isTagFeature() {
-		return p.takeTags()
+		return p.restore()
 	}
 	l, err := p.open()
 	if errors.Is(err, fs.ErrNotExist) {

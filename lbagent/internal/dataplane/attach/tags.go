@@ -23,17 +23,17 @@ var tagFeatures = map[Kind]string{
 
 func (p Pin) isTagFeature() bool { return tagFeatures[p.Kind] != "" }
 
-// LeaveTags disables VLAN stripping. It returns an error if the NIC does not support that.
-func (h Hooks) LeaveTags(ifindex int) error {
+// DisableTagOffload disables VLAN stripping. It returns an error if the NIC does not support that.
+func (h Hooks) DisableTagOffload(ifindex int) error {
 	for _, kind := range []Kind{tagOffload, serviceTagOffload} {
-		if err := h.pin(ifindex, kind).leaveTags(); err != nil {
+		if err := h.pin(ifindex, kind).disable(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (p Pin) leaveTags() error {
+func (p Pin) disable() error {
 	feature := tagFeatures[p.Kind]
 	return withFeatures(p.Interface, func(tool *ethtool.Ethtool, name string) error {
 		features, err := tool.Features(name)
@@ -55,13 +55,13 @@ func (p Pin) leaveTags() error {
 			err = errors.New("the driver does not allow it")
 		}
 		if err != nil {
-			return errors.Join(fmt.Errorf("turn %s of %s off: %w", feature, name, err), p.forgetFilter())
+			return errors.Join(fmt.Errorf("turn %s of %s off: %w", feature, name, err), p.deleteRecord())
 		}
 		return nil
 	})
 }
 
-func (p Pin) takeTags() error {
+func (p Pin) restore() error {
 	if _, err := os.Stat(p.path); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -75,7 +75,7 @@ func (p Pin) takeTags() error {
 	if err != nil {
 		return err
 	}
-	return p.forgetFilter()
+	return p.deleteRecord()
 }
 
 func withFeatures(ifindex int, change func(tool *ethtool.Ethtool, name string) error) error {

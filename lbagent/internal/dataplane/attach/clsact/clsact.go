@@ -55,7 +55,7 @@ func Attach(hook Hook, program int) error {
 				filters[0].Type(), priority)
 		}
 	}
-	own := ours(hook, filters)
+	own := isOurs(hook, filters)
 	handle := handles[0]
 	switch {
 	case len(own) > 0 && own[0].Handle == filters[0].Attrs().Handle:
@@ -99,7 +99,7 @@ func put(hook Hook, handle uint32, program int) error {
 // Attached reports whether our program is at the hook.
 func Attached(hook Hook) (bool, error) {
 	filters, err := list(hook)
-	return len(ours(hook, filters)) > 0, err
+	return len(isOurs(hook, filters)) > 0, err
 }
 
 // Detach removes our program and an empty qdisc. A missing program or interface is no error.
@@ -108,7 +108,7 @@ func Detach(hook Hook) error {
 	if err != nil {
 		return err
 	}
-	own := ours(hook, filters)
+	own := isOurs(hook, filters)
 	for _, filter := range own {
 		if err := remove(filter); err != nil {
 			return err
@@ -145,7 +145,7 @@ func list(hook Hook) ([]netlink.Filter, error) {
 	return filters, nil
 }
 
-func ours(hook Hook, filters []netlink.Filter) []*netlink.BpfFilter {
+func isOurs(hook Hook, filters []netlink.Filter) []*netlink.BpfFilter {
 	var own []*netlink.BpfFilter
 	for _, filter := range filters {
 		bpf, ok := filter.(*netlink.BpfFilter)

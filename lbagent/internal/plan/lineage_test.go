@@ -208,7 +208,7 @@ func TestOneFamilyIsPlannedInPart(t *testing.T) {
 		if before != nil {
 			changes = &model.Changes{Since: before, VIPs: []netip.Addr{six(1, "web", nil).Key.VIP}}
 		}
-		have, differs, _ = p.Replan(Held{have, nil}, m, changes, ample)
+		have, differs, _ = p.Replan(MapContent{have, nil}, m, changes, ample)
 		before = m
 	}
 	if differs == nil {

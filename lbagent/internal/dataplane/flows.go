@@ -32,7 +32,7 @@ const (
 	idleDatagrams   = 180 * time.Second
 )
 
-var errEnough = errors.New("enough were found")
+var errLimitReached = errors.New("enough were found")
 
 // Flows returns up to limit wanted flows, in no order, and whether there are more. Unless it finds that many,
 // it reads the tables in full.
@@ -45,7 +45,7 @@ func (d *Dataplane) Flows(limit int, wanted func(key forwarding.FrontendKey, cli
 		return nil, false, fmt.Errorf("read map %s: %w", bpf.DatapathMapHeartbeat, err)
 	}
 	err = walk.all()
-	if errors.Is(err, errEnough) {
+	if errors.Is(err, errLimitReached) {
 		return walk.found, true, nil
 	}
 	if err != nil {
@@ -154,7 +154,7 @@ func (w *flowWalk) visit(
 		return nil
 	}
 	if len(w.found) == w.limit {
-		return errEnough
+		return errLimitReached
 	}
 	flow.LastSeen = w.now.Add(-ago)
 	w.found = append(w.found, flow)

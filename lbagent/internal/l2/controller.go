@@ -22,8 +22,8 @@ const (
 	maxReachNetworks       = 32
 )
 
-// Answerer applies the L2 decisions of passes to the Responder. A nil Answerer does nothing.
-type Answerer struct {
+// Controller applies the L2 decisions of passes to the Responder. A nil Controller does nothing.
+type Controller struct {
 	responder *Responder
 	logger    logr.Logger
 
@@ -34,22 +34,22 @@ type Answerer struct {
 	heartbeat *Heartbeat
 }
 
-// NewAnswerer returns an Answerer that sends heartbeats while it answers. After the process was stopped
+// NewController returns a Controller that sends heartbeats while it answers. After the process was stopped
 // (SIGSTOP, a frozen VM) it waits for confirm, which returns after a pass with current objects.
-func NewAnswerer(heartbeat *Heartbeat, confirm func(ctx context.Context), logger logr.Logger) *Answerer {
+func NewController(heartbeat *Heartbeat, confirm func(ctx context.Context), logger logr.Logger) *Controller {
 	responder := New(heartbeat.Send, logger)
 	responder.confirm = confirm
-	return &Answerer{responder: responder, heartbeat: heartbeat, logger: logger}
+	return &Controller{responder: responder, heartbeat: heartbeat, logger: logger}
 }
 
 // Run answers until ctx is done.
-func (a *Answerer) Run(ctx context.Context) error { return a.responder.Run(ctx) }
+func (a *Controller) Run(ctx context.Context) error { return a.responder.Run(ctx) }
 
 // Counts returns the counters of each interface.
-func (a *Answerer) Counts() map[string]Counts { return a.responder.Counts() }
+func (a *Controller) Counts() map[string]Counts { return a.responder.Counts() }
 
-// Look adds this node's links to the input of a decision. attached are the interfaces with BPF programs.
-func (a *Answerer) Look(m *model.Model, objects *model.Snapshot, attached []string, node *announce.Node) {
+// AddLinks adds this node's links to the input of a decision. attached are the interfaces with BPF programs.
+func (a *Controller) AddLinks(m *model.Model, objects *model.Snapshot, attached []string, node *announce.Node) {
 	if a == nil {
 		return
 	}
@@ -60,9 +60,9 @@ func (a *Answerer) Look(m *model.Model, objects *model.Snapshot, attached []stri
 	node.Links = a.links
 }
 
-// Answer applies decisions to the Responder. After the loss of a node that may have answered, all VIPs are
+// Apply applies decisions to the Responder. After the loss of a node that may have answered, all VIPs are
 // announced on the links again.
-func (a *Answerer) Answer(m *model.Model, decisions []announce.Decision, silent map[forwarding.NodeID]bool) {
+func (a *Controller) Apply(m *model.Model, decisions []announce.Decision, silent map[forwarding.NodeID]bool) {
 	if a == nil {
 		return
 	}
@@ -87,7 +87,7 @@ func (a *Answerer) Answer(m *model.Model, decisions []announce.Decision, silent 
 	for id := range a.up {
 		lost = lost || !up[id]
 	}
-	a.tell(answering)
+	a.logChanges(answering)
 	a.answering, a.elsewhere, a.up = answering, elsewhere, up
 	a.responder.Set(wanted, lost)
 }
@@ -103,7 +103,7 @@ func couldAnswer(m *model.Model, silent map[forwarding.NodeID]bool) map[forwardi
 	return up
 }
 
-func (a *Answerer) tell(answering map[netip.Addr][]string) {
+func (a *Controller) logChanges(answering map[netip.Addr][]string) {
 	var begun, ceased []string
 	for vip, interfaces := range answering {
 		if !slices.Equal(a.answering[vip], interfaces) {
@@ -125,7 +125,7 @@ func (a *Answerer) tell(answering map[netip.Addr][]string) {
 }
 
 // Reach returns the networks for LBNode.status.l2.
-func (a *Answerer) Reach() (reach []millracev1beta1.L2Reach) {
+func (a *Controller) Reach() (reach []millracev1beta1.L2Reach) {
 	if a == nil {
 		return nil
 	}
@@ -144,7 +144,7 @@ func (a *Answerer) Reach() (reach []millracev1beta1.L2Reach) {
 }
 
 // Problems returns the interfaces that cannot be used and the errors.
-func (a *Answerer) Problems() []string {
+func (a *Controller) Problems() []string {
 	if a == nil {
 		return nil
 	}
@@ -152,15 +152,15 @@ func (a *Answerer) Problems() []string {
 }
 
 // Answers returns the VIPs that this node answers for, sorted.
-func (a *Answerer) Answers() []netip.Addr {
+func (a *Controller) Answers() []netip.Addr {
 	if a == nil {
 		return nil
 	}
 	return slices.SortedFunc(maps.Keys(a.answering), netip.Addr.Compare)
 }
 
-// Elsewhere returns the VIPs that other nodes answer for.
-func (a *Answerer) Elsewhere() map[netip.Addr]bool {
+// AnsweredElsewhere returns the VIPs that other nodes answer for.
+func (a *Controller) AnsweredElsewhere() map[netip.Addr]bool {
 	if a == nil {
 		return nil
 	}

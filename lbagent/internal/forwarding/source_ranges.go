@@ -8,20 +8,20 @@ import (
 	"go4.org/netipx"
 )
 
-// Exceeding returns the frontends that admit clients in have but not in want.
-func Exceeding(have, want *State) map[FrontendKey]struct{} {
+// Overpermissive returns the frontends that admit clients in have but not in want.
+func Overpermissive(have, want *State) map[FrontendKey]struct{} {
 	exceeding := map[FrontendKey]struct{}{}
 	if have == want {
 		return exceeding
 	}
-	var admitted admissions
+	var admitted admittedPrefixes
 	for key, before := range have.Frontends {
 		after, found := want.Frontends[key]
-		if !found || after.Ranges == 0 || after.Ranges == before.Ranges || before.Ranges == Nobody {
+		if !found || after.Ranges == 0 || after.Ranges == before.Ranges || before.Ranges == NoSources {
 			continue
 		}
 		if admitted == nil {
-			admitted = admissions{have: {}, want: {}}
+			admitted = admittedPrefixes{have: {}, want: {}}
 			admitted.read(have)
 			admitted.read(want)
 		}
@@ -32,15 +32,15 @@ func Exceeding(have, want *State) map[FrontendKey]struct{} {
 	return exceeding
 }
 
-type admissions map[*State]map[SourceSet][]netip.Prefix
+type admittedPrefixes map[*State]map[SourceSet][]netip.Prefix
 
-func (a admissions) read(s *State) {
+func (a admittedPrefixes) read(s *State) {
 	for source := range s.SourceRanges {
 		a[s][source.Set] = append(a[s][source.Set], source.Prefix)
 	}
 }
 
-func (a admissions) covers(in *State, set SourceSet, of *State, other SourceSet) bool {
+func (a admittedPrefixes) covers(in *State, set SourceSet, of *State, other SourceSet) bool {
 	if other == 0 {
 		return false
 	}

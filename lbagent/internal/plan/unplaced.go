@@ -10,30 +10,30 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// leftover holds the entries that did not fit. It allows partial plans for all other tenants while one
+// unplaced holds the entries that did not fit. It allows partial plans for all other tenants while one
 // tenant's frontends exceed the capacity.
-type leftover struct {
+type unplaced struct {
 	problems []Problem
 	// fits is true if everything fits except tables limited by the budget, which is recomputed in each
 	// plan.
 	fits bool
 	// stays is true if all missing entries wait for full maps. Then no partial plan can add one of them
-	// while the maps hold all of leaves.
-	stays  bool
-	leaves forwarding.Entries
+	// while the maps hold all of removed.
+	stays   bool
+	removed forwarding.Entries
 }
 
-// leftOver returns the missing entries of the draft together with the problems of others. entries are the
+// unplaced returns the missing entries of the draft together with the problems of others. entries are the
 // entries in which the plan may differ from the maps; nil stands for all.
-func (d *draft) leftOver(entries *forwarding.Entries, others []Problem) leftover {
+func (d *draft) unplaced(entries *forwarding.Entries, others []Problem) unplaced {
 	problems := slices.Concat(others, d.allProblems())
 	slices.SortStableFunc(problems, compareProblems)
 	lacks := func(p Problem) bool { return !p.yields }
 	other := func(p Problem) bool { return lacks(p) && !waitsForMap(p.Full) }
-	l := leftover{problems: problems, fits: !d.waits && !slices.ContainsFunc(problems, lacks)}
+	l := unplaced{problems: problems, fits: !d.waits && !slices.ContainsFunc(problems, lacks)}
 	l.stays = !d.waits && !l.fits && !slices.ContainsFunc(problems, other)
 	if l.stays {
-		l.leaves = d.leaving(entries)
+		l.removed = d.removed(entries)
 	}
 	return l
 }
@@ -44,7 +44,7 @@ func waitsForMap(full forwarding.Capacity) bool {
 	return full == forwarding.Frontends || full == forwarding.EndpointTables || full == forwarding.Endpoints
 }
 
-func (d *draft) leaving(entries *forwarding.Entries) forwarding.Entries {
+func (d *draft) removed(entries *forwarding.Entries) forwarding.Entries {
 	if entries == nil {
 		entries = &forwarding.Entries{
 			Frontends:      slices.Collect(maps.Keys(d.have.Frontends)),
@@ -69,9 +69,9 @@ func onlyIn[K comparable, V any](have, want map[K]V, keys []K) (only []K) {
 	return only
 }
 
-func (l *leftover) waits(have *forwarding.State) bool {
-	return l.stays && hasAll(have.Frontends, l.leaves.Frontends) &&
-		hasAll(have.EndpointTables, l.leaves.EndpointTables) && hasAll(have.Endpoints, l.leaves.Endpoints)
+func (l *unplaced) waits(have *forwarding.State) bool {
+	return l.stays && hasAll(have.Frontends, l.removed.Frontends) &&
+		hasAll(have.EndpointTables, l.removed.EndpointTables) && hasAll(have.Endpoints, l.removed.Endpoints)
 }
 
 func hasAll[K comparable, V any](have map[K]V, keys []K) bool {
@@ -81,17 +81,17 @@ func hasAll[K comparable, V any](have map[K]V, keys []K) bool {
 	})
 }
 
-func (l leftover) without(services map[model.ObjectReference]struct{}) []Problem {
+func (l unplaced) without(services map[model.ObjectReference]struct{}) []Problem {
 	return slices.DeleteFunc(slices.Clone(l.problems), func(p Problem) bool {
 		_, found := services[p.Object]
 		return found
 	})
 }
 
-// leavesOut reports whether a partial plan agrees with a full plan on the entries that do not fit. Unless
+// isUnplacedEqual reports whether a partial plan agrees with a full plan on the entries that do not fit. Unless
 // everything fits, this requires that no new frontend of the part gets room, since otherwise the choice
 // depends on all frontends.
-func (p *Planner) leavesOut(have Held, part *part) bool {
+func (p *Planner) isUnplacedEqual(have MapContent, part *part) bool {
 	if p.last.fits {
 		return true
 	}
@@ -106,7 +106,7 @@ func (p *Planner) leavesOut(have Held, part *part) bool {
 	})
 }
 
-func (p *Planner) isFull(have Held, f *model.Frontend) bool {
+func (p *Planner) isFull(have MapContent, f *model.Frontend) bool {
 	if len(have.Frontends) >= p.last.limits.Frontends {
 		return true
 	}

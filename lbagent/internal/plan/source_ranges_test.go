@@ -61,7 +61,7 @@ func TestEqualListsShareASet(t *testing.T) {
 	if len(state.SourceRanges) != 3 {
 		t.Errorf("%d prefixes are written, want 3: %v", len(state.SourceRanges), state.SourceRanges)
 	}
-	if got := state.Frontends[key(4)].Ranges; got != forwarding.Nobody {
+	if got := state.Frontends[key(4)].Ranges; got != forwarding.NoSources {
 		t.Errorf("a list without prefixes has the set %d, want the empty one", got)
 	}
 	if got := state.Frontends[key(5)].Ranges; got != 0 {
@@ -128,7 +128,7 @@ func TestSourceRangesThatDoNotFit(t *testing.T) {
 	// A list without room beside its predecessor shuts the frontend until the predecessor is removed.
 	changed := modelOf(restricted(frontend(1, "web", 1), 5, 6))
 	have, problems = advance(t, p, have, changed, limits)
-	if have.Frontends[key(1)].Ranges != forwarding.Nobody {
+	if have.Frontends[key(1)].Ranges != forwarding.NoSources {
 		t.Errorf("the frontend admits %s, want nobody", admitted(have, key(1)))
 	}
 	checkFull(t, problems, forwarding.SourceRanges, "web")
@@ -178,7 +178,7 @@ func checkLists(t *rapid.T, want *forwarding.State, m *model.Model, full bool) {
 		f := m.Frontends[i]
 		planned, found := want.Frontends[f.Key]
 		used[planned.Ranges] = true
-		shut := full && (!found || planned.Ranges == forwarding.Nobody)
+		shut := full && (!found || planned.Ranges == forwarding.NoSources)
 		if got := admitted(want, f.Key); got != asksFor(f) && !shut {
 			t.Fatalf("%s admits %s, asks for %s", f.Key, got, asksFor(f))
 		}

@@ -9,13 +9,13 @@ import (
 )
 
 // longMisses is the number of unanswered MTU-sized probes in a row after which a path that carries short
-// probes is narrow.
+// probes has a low MTU.
 const longMisses = 10
 
 type longProbes struct {
 	pending bool
 	missed  int
-	narrow  time.Time
+	lowMTU  time.Time
 }
 
 // LongSent records an MTU-sized probe before it is sent. The previous one counts as missed only if the node
@@ -27,8 +27,8 @@ func (m *Membership) LongSent(id forwarding.NodeID, now time.Time) {
 	}
 	if p.long.pending && p.seen && !p.lost && p.unanswered <= 1 {
 		p.long.missed++
-		if p.long.missed >= longMisses && p.long.narrow.IsZero() {
-			p.long.narrow = now
+		if p.long.missed >= longMisses && p.long.lowMTU.IsZero() {
+			p.long.lowMTU = now
 		}
 	}
 	p.long.pending = true
@@ -41,15 +41,15 @@ func (m *Membership) LongAnswered(id forwarding.NodeID) {
 	}
 }
 
-func (m *Membership) narrow() (narrow map[forwarding.NodeID]time.Time) {
+func (m *Membership) lowMTU() (narrow map[forwarding.NodeID]time.Time) {
 	for id, p := range m.peers {
-		if p.long.narrow.IsZero() || p.lost {
+		if p.long.lowMTU.IsZero() || p.lost {
 			continue
 		}
 		if narrow == nil {
 			narrow = map[forwarding.NodeID]time.Time{}
 		}
-		narrow[id] = p.long.narrow
+		narrow[id] = p.long.lowMTU
 	}
 	return narrow
 }

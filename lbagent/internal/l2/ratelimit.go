@@ -8,8 +8,8 @@ import "time"
 // limit is lower (questions.c). Excess requests queue in the socket for up to a second and are then dropped
 // by the kernel. There is no limit per VIP, because one host could exhaust it for all others.
 const (
-	perInterface    = 5000
-	roomPerQuestion = 1024
+	perInterface     = 5000
+	bufferPerRequest = 1024
 )
 
 // bucket is a token bucket with a burst of one second.

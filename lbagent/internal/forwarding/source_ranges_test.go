@@ -17,7 +17,7 @@ func TestExceeding(t *testing.T) {
 		}
 		return s
 	}
-	all, nobody := with(0), with(Nobody)
+	all, nobody := with(0), with(NoSources)
 	net, halves := with(1, "198.51.100.0/24"), with(2, "198.51.100.0/25", "198.51.100.128/25")
 	half, more := with(3, "198.51.100.0/25"), with(4, "198.51.100.0/24", "198.51.101.0/24")
 	for name, test := range map[string]struct {
@@ -41,7 +41,7 @@ func TestExceeding(t *testing.T) {
 		"is new":                    {NewState(), net, false},
 		"goes":                      {all, NewState(), false},
 	} {
-		if _, exceeds := Exceeding(test.have, test.want)[key]; exceeds != test.exceeds {
+		if _, exceeds := Overpermissive(test.have, test.want)[key]; exceeds != test.exceeds {
 			t.Errorf("%s: exceeds is %t, want %t", name, exceeds, test.exceeds)
 		}
 	}

@@ -2,16 +2,16 @@
 
 package forwarding
 
-// Fill is the number of map entries by kind.
-type Fill struct {
+// Usage is the number of map entries by kind.
+type Usage struct {
 	Nodes, VIPs, Frontends, EndpointTables, Endpoints int
 	NodeTables                                        int
 	SourceRangesIPv4, SourceRangesIPv6                int
 }
 
-// Fill counts the entries. The cost is linear in node tables and source ranges.
-func (s *State) Fill() *Fill {
-	fill := &Fill{
+// Usage counts the entries. The cost is linear in node tables and source ranges.
+func (s *State) Usage() *Usage {
+	fill := &Usage{
 		Nodes: len(s.Nodes), VIPs: len(s.VIPs), Frontends: len(s.Frontends),
 		EndpointTables: len(s.EndpointTables), Endpoints: len(s.Endpoints), NodeTables: s.NodeTableBlocks(),
 	}
@@ -25,9 +25,9 @@ func (s *State) Fill() *Fill {
 	return fill
 }
 
-// Fills reports whether an operation may change the number of entries. Only writing rows of an existing table
+// ChangesUsage reports whether an operation may change the number of entries. Only writing rows of an existing table
 // does not.
-func Fills(op Op) bool {
+func ChangesUsage(op Op) bool {
 	rows, writesRows := op.(PutRows)
 	return !writesRows || rows.Fresh
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/table"
 )
 
-// recipe is the input of a Service port's rows. Ports and families of a Service mostly have the same pods
-// and weights, so that they share a recipe and, if possible, a table.
-type recipe struct {
+// tableSpec is the input of a Service port's rows. Ports and families of a Service mostly have the same pods
+// and weights, so that they share a table spec and, if possible, a table.
+type tableSpec struct {
 	// weights are empty if the table is held.
 	weights map[forwarding.NodeID]uint32
 	size    table.Size
@@ -25,20 +25,20 @@ type recipe struct {
 	at      forwarding.FrontendKey
 }
 
-// line is a node table under construction: a recipe and the table it inherits owners from.
-type line struct {
-	recipe *recipe
+// lineage is a node table under construction: a table spec and the table it inherits owners from.
+type lineage struct {
+	spec *tableSpec
 	// from is the slot of the inherited table; zero for a new table. slot is the target slot, zero until
-	// allocated. previous is the line's current slot if its size is outdated.
+	// allocated. previous is the lineage's current slot if its size is outdated.
 	from, slot, previous forwarding.NodeTableSlot
 	// alone is true if the tables of zones are about to join it.
 	alone bool
-	// united is the merged table if it absorbed the former owners of other lines.
-	united *forwarding.NodeTable
+	// merged is the merged table if it absorbed the former owners of other lineages.
+	merged *forwarding.NodeTable
 }
 
-// branch records how a table was split off from another one.
-type branch struct {
+// fork records how a table was split off from another one.
+type fork struct {
 	from    forwarding.NodeTableSlot
 	changes int
 }
@@ -52,7 +52,7 @@ func (d *draft) service(name model.ServiceName) *service {
 	return s
 }
 
-// add adds a port and its recipe, unless there are no nodes for rows and no rows to hold.
+// add adds a port and its table spec, unless there are no nodes for rows and no rows to hold.
 func (s *service) add(p *port) {
 	s.ports = append(s.ports, p)
 	f := p.first
@@ -60,47 +60,47 @@ func (s *service) add(p *port) {
 		return
 	}
 	zonal := hasZones(f)
-	for _, r := range s.recipes {
+	for _, r := range s.specs {
 		// Comparing map identity is cheap, and most of a Service's thousands of ports share one map.
 		if !zonal && !r.zonal && len(f.Backends) == 0 && delta.IsSameMap(r.weights, f.Weights) {
-			p.recipe = r
+			p.spec = r
 			return
 		}
 	}
 	size := SizeFor(f)
-	for _, r := range s.recipes {
+	for _, r := range s.specs {
 		if !zonal && !r.zonal && r.size == size && maps.Equal(r.weights, f.Weights) {
-			p.recipe = r
+			p.spec = r
 			return
 		}
 	}
-	p.recipe = &recipe{weights: f.Weights, size: size, zonal: zonal}
-	s.recipes = append(s.recipes, p.recipe)
+	p.spec = &tableSpec{weights: f.Weights, size: size, zonal: zonal}
+	s.specs = append(s.specs, p.spec)
 }
 
 // finish drops the state that the next plan does not need.
 func (s *service) finish() {
-	s.recipes, s.lines = nil, nil
+	s.specs, s.lineages = nil, nil
 	for _, p := range s.ports {
-		p.first, p.recipe, p.line = nil, nil, nil
+		p.first, p.spec, p.lineage = nil, nil, nil
 	}
 }
 
-// drawLines decides which ports of a Service share a node table and which slots are retained.
-func (d *draft) drawLines() {
+// assignLineages decides which ports of a Service share a node table and which slots are retained.
+func (d *draft) assignLineages() {
 	for _, s := range d.services {
 		for _, p := range s.ports {
-			d.drawLine(s, p)
+			d.assignLineage(s, p)
 		}
-		slices.SortStableFunc(s.lines, func(a, b *line) int { return cmp.Compare(d.rank(a), d.rank(b)) })
+		slices.SortStableFunc(s.lineages, func(a, b *lineage) int { return cmp.Compare(d.rank(a), d.rank(b)) })
 		s.joinNew()
 	}
-	d.unite()
+	d.merge()
 }
 
-// drawLine assigns a port the line of its recipe and current table. If several recipes share a table, the
+// assignLineage assigns a port the lineage of its table spec and current table. If several table specs share a table, the
 // first retains the slot; the others split off with a copy.
-func (d *draft) drawLine(s *service, p *port) {
+func (d *draft) assignLineage(s *service, p *port) {
 	e := entry{p.first, p}
 	own, previous := d.ownTable(p)
 	if !e.needsTable() && !e.findsTable() && (!e.holdsTable() || d.have.NodeTables[own] == nil) {
@@ -111,37 +111,37 @@ func (d *draft) drawLine(s *service, p *port) {
 		from = 0
 	}
 	alone, kept := len(d.previousZones(p)) > 0, false
-	for _, l := range s.lines {
-		if l.recipe == p.recipe && l.from == from && !l.alone && !alone {
-			p.line = l
+	for _, l := range s.lineages {
+		if l.spec == p.spec && l.from == from && !l.alone && !alone {
+			p.lineage = l
 			return
 		}
 		kept = kept || l.slot == own || l.previous == own
 	}
-	p.line = &line{recipe: p.recipe, from: from, alone: alone}
+	p.lineage = &lineage{spec: p.spec, from: from, alone: alone}
 	if !kept {
-		p.line.keep(own)
+		p.lineage.retain(own)
 	}
-	s.lines = append(s.lines, p.line)
+	s.lineages = append(s.lineages, p.lineage)
 }
 
-// keep retains the current slot if its size is still right.
-func (l *line) keep(own forwarding.NodeTableSlot) {
-	if own != 0 && len(l.recipe.weights) > 0 && own.Rows() != l.recipe.size.Rows {
+// retain retains the current slot if its size is still right.
+func (l *lineage) retain(own forwarding.NodeTableSlot) {
+	if own != 0 && len(l.spec.weights) > 0 && own.Rows() != l.spec.size.Rows {
 		l.previous = own
 	} else {
 		l.slot = own
 	}
 }
 
-// rank orders lines so that a line comes after those it may join.
-func (d *draft) rank(l *line) int {
+// rank orders lineages so that a lineage comes after those it may join.
+func (d *draft) rank(l *lineage) int {
 	switch {
 	case l.from == 0:
 		return 3
 	case l.slot == 0:
 		return 2
-	case d.planner.branches[l.slot].from != 0:
+	case d.planner.forks[l.slot].from != 0:
 		return 1
 	default:
 		return 0
@@ -150,12 +150,12 @@ func (d *draft) rank(l *line) int {
 
 // joinNew makes ports without a table, and thus without connections, share a table of their Service.
 func (s *service) joinNew() {
-	for i, l := range s.lines {
+	for i, l := range s.lineages {
 		if l.from != 0 || l.slot != 0 || l.alone {
 			continue
 		}
-		for _, base := range s.lines[:i] {
-			if base.recipe == l.recipe && !base.alone {
+		for _, base := range s.lineages[:i] {
+			if base.spec == l.spec && !base.alone {
 				s.replace(l, base)
 				break
 			}
@@ -163,23 +163,23 @@ func (s *service) joinNew() {
 	}
 }
 
-func (s *service) replace(l, by *line) {
+func (s *service) replace(l, by *lineage) {
 	for _, p := range s.ports {
-		if p.line == l {
-			p.line = by
+		if p.lineage == l {
+			p.lineage = by
 		}
 	}
-	l.recipe = nil
+	l.spec = nil
 }
 
-// unite merges lines of one recipe if no connection is lost. Their owners are equal, since they follow from
+// merge merges lineages of one table spec if no connection is lost. Their owners are equal, since they follow from
 // the weights; their former owners may differ.
-func (d *draft) unite() {
+func (d *draft) merge() {
 	var services []*service
-	steps, tables := map[*line]step{}, map[*line]*forwarding.NodeTable{}
+	steps, tables := map[*lineage]step{}, map[*lineage]*forwarding.NodeTable{}
 	for _, s := range d.services {
 		several := false
-		for _, l := range s.lines {
+		for _, l := range s.lineages {
 			if !s.hasOther(l) || l.from == 0 {
 				continue
 			}
@@ -189,10 +189,10 @@ func (d *draft) unite() {
 				continue
 			}
 			several = true
-			if have := d.have.NodeTables[l.from]; l.slot != 0 && d.planner.tables[l.slot].is(have, l.recipe.size, l.recipe.weights) {
+			if have := d.have.NodeTables[l.from]; l.slot != 0 && d.planner.tables[l.slot].matches(have, l.spec.size, l.spec.weights) {
 				tables[l] = have
 			} else {
-				steps[l] = step{old: have, weighed: weighed{l.recipe.weights, l.recipe.size}}
+				steps[l] = step{old: have, weighed: weighed{l.spec.weights, l.spec.size}}
 			}
 		}
 		if several {
@@ -201,28 +201,28 @@ func (d *draft) unite() {
 	}
 	maps.Copy(tables, advanceAll(d.planner, steps))
 	for _, s := range services {
-		d.uniteLines(s, tables)
+		d.mergeLineages(s, tables)
 	}
 }
 
-// hasOther reports whether another line has the same recipe and the tables follow from weights.
-func (s *service) hasOther(l *line) bool {
-	return l.recipe != nil && !l.recipe.zonal && len(l.recipe.weights) > 0 &&
-		slices.ContainsFunc(s.lines, func(other *line) bool { return other != l && other.recipe == l.recipe })
+// hasOther reports whether another lineage has the same table spec and the tables follow from weights.
+func (s *service) hasOther(l *lineage) bool {
+	return l.spec != nil && !l.spec.zonal && len(l.spec.weights) > 0 &&
+		slices.ContainsFunc(s.lineages, func(other *lineage) bool { return other != l && other.spec == l.spec })
 }
 
-func (d *draft) uniteLines(s *service, tables map[*line]*forwarding.NodeTable) {
-	for i, l := range s.lines {
-		for _, base := range s.lines[:i] {
-			if l.recipe == nil || base.recipe != l.recipe || tables[base] == nil || tables[l] == nil {
+func (d *draft) mergeLineages(s *service, tables map[*lineage]*forwarding.NodeTable) {
+	for i, l := range s.lineages {
+		for _, base := range s.lineages[:i] {
+			if l.spec == nil || base.spec != l.spec || tables[base] == nil || tables[l] == nil {
 				continue
 			}
 			united, fits := table.Merge(tables[base], tables[l])
-			if !fits || !d.isBranch(l, base) && (table.IsFull(tables[base]) || table.IsFull(tables[l])) {
+			if !fits || !d.isFork(l, base) && (table.IsFull(tables[base]) || table.IsFull(tables[l])) {
 				continue
 			}
 			if united != tables[base] {
-				base.united, tables[base] = united, united
+				base.merged, tables[base] = united, united
 			}
 			s.replace(l, base)
 			break
@@ -230,19 +230,19 @@ func (d *draft) uniteLines(s *service, tables map[*line]*forwarding.NodeTable) {
 	}
 }
 
-// isBranch reports whether a table was just split off from another one, so that its flow exceptions still
+// isFork reports whether a table was just split off from another one, so that its flow exceptions still
 // name the other table's rows. Otherwise, a full history may have lost a former owner whose flows are found
 // only by exceptions, and these do not move to other rows.
-func (d *draft) isBranch(l, of *line) bool {
-	known := d.planner.branches[l.slot]
+func (d *draft) isFork(l, of *lineage) bool {
+	known := d.planner.forks[l.slot]
 	return l.slot != 0 && known.from == of.slot && known.changes <= 1
 }
 
 // placeTable returns the slot of an entry's node table. A lack of room is recorded as a problem.
 func (d *draft) placeTable(entry entry) forwarding.NodeTableSlot {
-	l := entry.port.line
+	l := entry.port.lineage
 	if l.slot == 0 {
-		slot, found := d.tableSlots.take(l.recipe.size.Rows)
+		slot, found := d.tableSlots.allocate(l.spec.size.Rows)
 		switch {
 		case found && l.previous != 0:
 			d.histories[slot] = d.have.NodeTables[l.previous]
@@ -258,11 +258,11 @@ func (d *draft) placeTable(entry entry) forwarding.NodeTableSlot {
 		l.slot = slot
 	}
 	switch {
-	case l.united != nil:
-		d.united[l.slot] = table.Resize(l.united, l.slot.Rows())
-		d.weights[l.slot] = weighed{l.recipe.weights, sizeAt(l.slot, l.recipe.size)}
-	case len(l.recipe.weights) > 0:
-		d.weights[l.slot] = weighed{l.recipe.weights, sizeAt(l.slot, l.recipe.size)}
+	case l.merged != nil:
+		d.merged[l.slot] = table.Resize(l.merged, l.slot.Rows())
+		d.weights[l.slot] = weighed{l.spec.weights, sizeAt(l.slot, l.spec.size)}
+	case len(l.spec.weights) > 0:
+		d.weights[l.slot] = weighed{l.spec.weights, sizeAt(l.slot, l.spec.size)}
 	case !slices.Contains(d.held, l.slot):
 		d.held = append(d.held, l.slot)
 	}

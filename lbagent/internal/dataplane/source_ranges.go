@@ -48,7 +48,7 @@ func (d *Dataplane) putRange(source forwarding.SourceRange) error {
 			return err
 		}
 	}
-	if err := d.noteAggregates(source.Set); err != nil {
+	if err := d.recordAggregates(source.Set); err != nil {
 		return err
 	}
 	m, name, key := d.rangeMap(source)
@@ -65,12 +65,12 @@ func (d *Dataplane) deleteRange(source forwarding.SourceRange) error {
 	}
 	delete(d.bloom.ranges, source)
 	d.bloom.Remove(source.Prefix)
-	return errors.Join(d.writeBloom(), d.noteAggregates(source.Set))
+	return errors.Join(d.writeBloom(), d.recordAggregates(source.Set))
 }
 
-// noteAggregates enables the programs' lookup of aggregates while the filter contains one, because it costs
+// recordAggregates enables the programs' lookup of aggregates while the filter contains one, because it costs
 // every packet to a host in the network of a VIP. Changes of other sets have no effect.
-func (d *Dataplane) noteAggregates(changed forwarding.SourceSet) error {
+func (d *Dataplane) recordAggregates(changed forwarding.SourceSet) error {
 	if changed != forwarding.Aggregates {
 		return nil
 	}

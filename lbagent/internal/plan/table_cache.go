@@ -16,12 +16,12 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/table"
 )
 
-// advances caches tables by their inputs, so that Service ports with endpoints on the same nodes share one
+// tableCache caches tables by their inputs, so that Service ports with endpoints on the same nodes share one
 // table. A table takes 40 kB and 0.1 ms.
-type advances map[origin]weak.Pointer[forwarding.NodeTable]
+type tableCache map[cacheKey]weak.Pointer[forwarding.NodeTable]
 
-// origin is the cache key of a table, for a given set of existing nodes.
-type origin struct {
+// cacheKey is the cache key of a table, for a given set of existing nodes.
+type cacheKey struct {
 	old     weak.Pointer[forwarding.NodeTable]
 	size    table.Size
 	weights string
@@ -35,12 +35,12 @@ type step struct {
 // advanceAll returns the tables after these steps (table.Rendezvous.Advance). Distinct steps run in
 // parallel on all processors, because a first plan has thousands.
 func advanceAll[K comparable](p *Planner, steps map[K]step) map[K]*forwarding.NodeTable {
-	origins, fresh := make(map[K]origin, len(steps)), map[origin]step{}
-	tables := make(map[origin]*forwarding.NodeTable, len(steps))
+	origins, fresh := make(map[K]cacheKey, len(steps)), map[cacheKey]step{}
+	tables := make(map[cacheKey]*forwarding.NodeTable, len(steps))
 	for slot, step := range steps {
-		from := origin{weak.Make(step.old), step.size, weightsText(step.weights)}
+		from := cacheKey{weak.Make(step.old), step.size, weightsText(step.weights)}
 		origins[slot] = from
-		if tables[from] = p.advances[from].Value(); tables[from] == nil {
+		if tables[from] = p.cache[from].Value(); tables[from] == nil {
 			fresh[from] = step
 			p.rendezvous.CacheScores(step.weights, step.size)
 		}
@@ -59,8 +59,8 @@ func advanceAll[K comparable](p *Planner, steps map[K]step) map[K]*forwarding.No
 	}
 	_ = group.Wait()
 	for from := range fresh {
-		p.advances.makeRoom(2*len(p.tables) + fewAdvances)
-		p.advances[from] = weak.Make(tables[from])
+		p.cache.evict(2*len(p.tables) + minCached)
+		p.cache[from] = weak.Make(tables[from])
 	}
 	advanced := make(map[K]*forwarding.NodeTable, len(steps))
 	for slot, from := range origins {
@@ -78,16 +78,16 @@ func weightsText(weights map[forwarding.NodeID]uint32) string {
 	return string(text)
 }
 
-// fewAdvances is the minimum capacity of the advances cache.
-const fewAdvances = 1024
+// minCached is the minimum capacity of the table cache.
+const minCached = 1024
 
-// makeRoom evicts collected tables if the cache holds most entries, and everything if that frees less than
+// evict evicts collected tables if the cache holds most entries, and everything if that frees less than
 // half.
-func (a advances) makeRoom(most int) {
+func (a tableCache) evict(most int) {
 	if len(a) < most {
 		return
 	}
-	maps.DeleteFunc(a, func(_ origin, table weak.Pointer[forwarding.NodeTable]) bool { return table.Value() == nil })
+	maps.DeleteFunc(a, func(_ cacheKey, table weak.Pointer[forwarding.NodeTable]) bool { return table.Value() == nil })
 	if len(a) > most/2 {
 		clear(a)
 	}

@@ -96,12 +96,12 @@ func (d *draft) sourceSet(frontend *model.Frontend) (forwarding.SourceSet, bool)
 	if !frontend.Restricted {
 		return 0, true
 	}
-	if d.keepsSources {
+	if d.retainsSources {
 		return d.have.Frontends[frontend.Key].Ranges, true
 	}
 	prefixes := frontend.Sources
 	if len(prefixes) == 0 {
-		return forwarding.Nobody, true
+		return forwarding.NoSources, true
 	}
 	name := fmt.Sprint(prefixes)
 	set, found := d.sources.find(name, prefixes, d.planner.sourceSets[name])
@@ -119,7 +119,7 @@ func (d *draft) sourceSet(frontend *model.Frontend) (forwarding.SourceSet, bool)
 		set = forwarding.SourceSet(next)
 	}
 	if d.sources.owners[set] == "" {
-		d.sources.take(set, name, prefixes)
+		d.sources.allocate(set, name, prefixes)
 		d.sources.taken[sourceUser{frontend.Service.Namespace, prefixes[0].Addr().Is4()}] += len(prefixes)
 		for _, prefix := range prefixes {
 			d.want.SourceRanges[forwarding.SourceRange{Set: set, Prefix: prefix}] = struct{}{}
@@ -128,7 +128,7 @@ func (d *draft) sourceSet(frontend *model.Frontend) (forwarding.SourceSet, bool)
 	return set, true
 }
 
-func (s *sourceSets) take(set forwarding.SourceSet, name string, prefixes []netip.Prefix) {
+func (s *sourceSets) allocate(set forwarding.SourceSet, name string, prefixes []netip.Prefix) {
 	s.entries[prefixes[0].Addr().Is4()] += len(prefixes) - len(s.written[set])
 	s.written[set] = prefixes
 	s.owners[set], s.named[name] = name, set

@@ -111,7 +111,7 @@ func described(t *testing.T, collectors ...prometheus.Collector) []Metric {
 		for description := range descriptions {
 			parts := descPattern.FindStringSubmatch(description.String())
 			if parts == nil {
-				t.Fatalf("%s: not what a Desc was when this was written: adapt hack/catalogue", description)
+				t.Fatalf("%s: unknown format of prometheus.Desc: adapt hack/catalogue", description)
 			}
 			metric := Metric{Name: unquoted(t, parts[1]), Help: unquoted(t, parts[2])}
 			if parts[3] != "" {
@@ -161,7 +161,7 @@ func holdIn(t *testing.T, page, update, section, want string) {
 		return
 	}
 	if os.Getenv(update) == "" {
-		t.Errorf("%s is not what the code says in section %s: run this test with %s=1. Want:\n%s", page, section, update, want)
+		t.Errorf("section %s of %s differs from the code: run this test with %s=1. Want:\n%s", section, page, update, want)
 		return
 	}
 	if err := os.WriteFile(file, []byte(before+begin+want+end+after), 0o644); err != nil {

@@ -73,7 +73,7 @@ func node() Dashboard {
 				series("Unusual ways", "pps", "Events: docs/reference.md says what each means.", Query{`sum by (event) (` + rate("millrace_events_total", "") + `) > 0`, "{{event}}"}),
 			}},
 			{"Tables", []Panel{
-				series("Connections", "short", "half_open is what a SYN flood leaves.", Query{`sum by (node, kind) (` + on("millrace_connections", "") + `)`, "{{node}} {{kind}}"}),
+				series("Connections", "short", "half_open counts the entries that a SYN flood creates.", Query{`sum by (node, kind) (` + on("millrace_connections", "") + `)`, "{{node}} {{kind}}"}),
 				series("Table of connections in use", "percentunit", "When it is full, the longest unused one makes room.",
 					Query{on("millrace_connections", `,kind="tcp"`) + ` / ignoring (kind) ` + on("millrace_connections_capacity", ""), "{{node}}"}),
 				series("Maps in use", "percentunit", "Beyond their capacity Services or endpoints are not served.",
@@ -87,7 +87,7 @@ func node() Dashboard {
 				series("Routes announced", "short", "", Query{on("millrace_bgp_routes_announced", ""), "{{node}} {{peer}}"}),
 			}},
 			{"Uplinks and other nodes", []Panel{
-				table("Modes of XDP", "Native runs in the driver; Generic is slower; None forwards nothing.", on("millrace_uplink_xdp_mode", "")+" == 1"),
+				table("Modes of XDP", "Native runs in the driver; Generic is slower; without a program the node does not forward.", on("millrace_uplink_xdp_mode", "")+" == 1"),
 				series("Transmit drops", "pps", "Increase the transmit ring of the NIC.", Query{rate("millrace_uplink_losses_total", ""), "{{node}} {{interface}} {{reason}}"}),
 				series("Nodes that do not answer", "short", "Probed by this node.", Query{on("millrace_nodes_down", ""), "{{node}} down"}, Query{on("millrace_nodes_held", ""), "{{node}} held"}),
 			}},
@@ -95,7 +95,7 @@ func node() Dashboard {
 				series("Passes, 90 of 100 within", "s", "A pass reconciles the node with the API objects.",
 					Query{`histogram_quantile(0.9, sum by (node, le) (` + rate("millrace_pass_duration_seconds_bucket", "") + `))`, "{{node}}"}),
 				series("Passes that failed", "short", "They are tried again.", Query{`sum by (node) (` + rate("millrace_pass_errors_total", "") + `)`, "{{node}}"}),
-				series("Processors", "short", "What the agent uses, not the programs in the kernel.", Query{rate("process_cpu_seconds_total", `,job="millrace-agent"`), "{{node}}"}),
+				series("Processors", "short", "Usage of the agent, without the programs in the kernel.", Query{rate("process_cpu_seconds_total", `,job="millrace-agent"`), "{{node}}"}),
 				series("Memory", "bytes", "Without maps.", Query{on("process_resident_memory_bytes", `,job="millrace-agent"`), "{{node}}"}),
 			}},
 		},

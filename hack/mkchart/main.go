@@ -54,7 +54,7 @@ func newCommand() *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.StringVar(&root, "root", ".", "checkout")
-	flags.StringVar(&output, "output", "dist/chart/millrace", "directory to write; what it has is removed")
+	flags.StringVar(&output, "output", "dist/chart/millrace", "directory to write; its previous content is removed")
 	flags.StringVar(&version.Chart, "version", version.Chart, "version of the chart, without v")
 	flags.StringVar(&version.App, "tag", version.App, "tag of the images")
 	flags.StringVar(&version.Registry, "registry", version.Registry, "prefix of the images' names")

@@ -146,9 +146,9 @@ func writeKrew(c configuration) error {
 		Spec: krewSpec{
 			Version:          c.version,
 			Homepage:         "https://github.com/millrace-lb/millrace",
-			ShortDescription: "Show what the load balancer Millrace does and what is wrong",
-			Description: "Shows who announces which address, traces packets and URLs through the nodes,\n" +
-				"follows what is dropped and why, and drains nodes.\n",
+			ShortDescription: "Show the state and the problems of the load balancer Millrace",
+			Description: "Shows which nodes announce each address, traces packets and URLs through the nodes,\n" +
+				"prints dropped packets with their reasons, and drains nodes.\n",
 		},
 	}
 	for _, s := range systems {

@@ -87,7 +87,7 @@ func newCommand(out io.Writer, getenv func(string) string) *cobra.Command {
 	flags.StringVar(&c.root, "root", ".", "checkout")
 	flags.StringVar(&c.programs, "programs", "dist/programs", "directory with the programs of each system")
 	flags.StringVar(&c.millrace, "millrace", "bin/millrace", "command line for this machine")
-	flags.StringVar(&c.output, "output", "dist/release", "directory to write; what it has is removed")
+	flags.StringVar(&c.output, "output", "dist/release", "directory to write; its previous content is removed")
 	flags.BoolVar(&c.push, "push", false, "push the images to the registry, by the credentials of `docker login`")
 	flags.StringVar(&key, "sign-key", "", "`file` in PEM with the key that signs, also the content of $"+variableKey)
 	cobra.CheckErr(command.MarkFlagRequired("version"))

@@ -83,7 +83,7 @@ func (d *demo) upgrade(ctx context.Context) error {
 	}
 	d.say("%d requests, %d failed", load.Requests, load.Errors)
 	if load.Errors != 0 {
-		return fmt.Errorf("%d of %d requests failed while the agents were replaced, want none: %q",
+		return fmt.Errorf("%d of %d requests failed while the agents were replaced, want 0: %q",
 			load.Errors, load.Requests, load.FirstErrors)
 	}
 	return d.settled(ctx, 1, 2, 3)

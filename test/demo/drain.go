@@ -57,7 +57,7 @@ func (d *demo) drain(ctx context.Context) (err error) {
 	d.say("%d connections had pods on node1 and ended with these", heldConnections-kept)
 	d.say("%d connections have pods that live: %d of them broke", kept, broken)
 	if broken > 0 {
-		return fmt.Errorf("%d of %d connections broke although their pods live, want none; the first: %+v", broken, kept, after.Broken[0])
+		return fmt.Errorf("%d of %d connections broke although their pods live, want 0; the first: %+v", broken, kept, after.Broken[0])
 	}
 	if _, err := d.cluster.Kubectl(ctx, "uncordon", "node1"); err != nil {
 		return err

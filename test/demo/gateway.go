@@ -18,7 +18,7 @@ import (
 const proxies = "deployment/ingressclass-millrace"
 
 func (d *demo) ingress(ctx context.Context) error {
-	d.step("An Ingress with TLS: proxies behind a VIP of their own, which see the client's address")
+	d.step("An Ingress with TLS: proxies behind their own VIP, which see the client's address")
 	if err := d.cluster.InstallGateway(ctx); err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func (d *demo) routed(ctx context.Context, vip netip.Addr) error {
 	d.say("of %d requests for other paths it gets %d: a tenth, by its weight", load.Requests, next)
 	// A binomial distribution leaves these bounds once in thirty thousand runs.
 	if load.Errors > 0 || next < weighed/25 || next > weighed/5 {
-		return fmt.Errorf("of %d requests %d failed and %d went to the new version, want none and about a tenth: %q",
+		return fmt.Errorf("of %d requests %d failed and %d went to the new version, want 0 and about a tenth: %q",
 			load.Requests, load.Errors, next, load.FirstErrors)
 	}
 	d.say("the proxy speaks TLS with the pods of pay, and holds them to the name in the policy:")

@@ -127,7 +127,7 @@ func (d *demo) install(ctx context.Context) error {
 	if err := d.show(ctx, "kubectl", "-n", "millrace-system", "get", "deployments,daemonsets"); err != nil {
 		return err
 	}
-	d.say("and what the operator of the cluster writes: a pool, the router, what to announce")
+	d.say("and the objects of the cluster's operator: a pool, the router, an advertisement")
 	return d.cluster.Apply(ctx, harness.Network)
 }
 
@@ -249,7 +249,7 @@ func (d *demo) refused(err error, wayOut string) error {
 	}
 	_, reason, found := strings.Cut(err.Error(), "denied request: ")
 	if !found || !strings.Contains(reason, wayOut) {
-		return fmt.Errorf("it was not refused for what it is: %w", err)
+		return fmt.Errorf("it was refused for another reason: %w", err)
 	}
 	d.say("  %s", reason)
 	return nil

@@ -41,7 +41,7 @@ func newStream(send func(string) error, receive func() (string, error), end func
 			select {
 			case s.answers <- text:
 			default:
-				s.err = fmt.Errorf("an answer came that nobody asked for: %q", text)
+				s.err = fmt.Errorf("received an unrequested answer: %q", text)
 				return
 			}
 		}

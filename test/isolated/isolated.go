@@ -33,7 +33,7 @@ func Main(m *testing.M) {
 		os.Exit(m.Run())
 	}
 	if err := again(self); err != nil {
-		fmt.Fprintf(os.Stderr, "run the tests in namespaces of their own: %v; they need root\n", err)
+		fmt.Fprintf(os.Stderr, "run the tests in new namespaces: %v; they need root\n", err)
 		os.Exit(1)
 	}
 }
@@ -100,9 +100,9 @@ func Test(t *testing.T) bool {
 	defer runtime.UnlockOSThread()
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		t.Errorf("in namespaces of its own, which needs root: %v\n%s", err, out)
+		t.Errorf("in new namespaces, which needs root: %v\n%s", err, out)
 	} else {
-		t.Logf("in namespaces of its own:\n%s", out)
+		t.Logf("in new namespaces:\n%s", out)
 	}
 	return false
 }

@@ -61,7 +61,7 @@ func (k kernel) cached(ctx context.Context, cache string, sources []source) (str
 		}
 		errs = append(errs, fmt.Errorf("%s: %w", s.name, err))
 	}
-	return "", fmt.Errorf("nobody has %s: %w; put it at %s, or name another version in kernels.txt",
+	return "", fmt.Errorf("no source has %s: %w; put it at %s, or name another version in kernels.txt",
 		k.file(), errors.Join(errs...), file)
 }
 

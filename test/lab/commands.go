@@ -118,7 +118,7 @@ func (a *app) upCommand() *cobra.Command {
 	flags.StringVar(&options.ProxyMode, "kube-proxy", envOr("MILLRACE_LAB_KUBE_PROXY", config.ProxyModes()[0]),
 		"mode of kube-proxy: "+strings.Join(config.ProxyModes(), ", ")+" (also MILLRACE_LAB_KUBE_PROXY)")
 	flags.StringVar(&router, "router", envOr("MILLRACE_LAB_ROUTER", string(config.Routers()[0])),
-		"what the routers run: "+config.RouterNames()+" (also MILLRACE_LAB_ROUTER)")
+		"routing daemon of the routers: "+config.RouterNames()+" (also MILLRACE_LAB_ROUTER)")
 	flags.IntVar(&options.Nodes, "nodes", 3, "number of Kubernetes nodes")
 	flags.IntVar(&options.Routers, "routers", 1, "number of routers; 0: the client is in the nodes' network, as in a home")
 	flags.DurationVar(&options.NodeGrace, "node-grace", defaultNodeGrace,
@@ -149,7 +149,7 @@ func (a *app) up(command *cobra.Command, options cluster.Options) error {
 func (a *app) downCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "down",
-		Short: "Remove the lab, also what a failed start left behind",
+		Short: "Remove the lab, including the remains of a failed start",
 		Args:  exactly(0),
 		RunE: func(*cobra.Command, []string) error {
 			if err := cluster.RequireRoot(); err != nil {

@@ -18,8 +18,8 @@ func (a *app) floodCommand() *cobra.Command {
 	options := flood.Options{}
 	command := &cobra.Command{
 		Use:   "flood",
-		Short: "Flood a VIP of the running lab and measure what others notice",
-		Long: `Flood a VIP of the running lab and measure what others notice.
+		Short: "Flood a VIP of the running lab and measure the effect on other clients",
+		Long: `Flood a VIP of the running lab and measure the effect on other clients.
 
 Sends packets of each kind from made-up sources to one VIP, and packets of the tunnel that
 pretend to come from a node. Holds 1000 connections of two other Services meanwhile. Prints how many

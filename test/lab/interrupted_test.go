@@ -71,7 +71,7 @@ func TestUpClearsWhatEnded(t *testing.T) {
 	lab.killAll()
 	elsewhere := &tester{t, lab.program, filepath.Join(t.TempDir(), "state")}
 	elsewhere.cleanUp()
-	const removed = "removed what a lab left that has ended"
+	const removed = "removed the remains of a lab that has ended"
 	for _, lab := range []*tester{elsewhere, lab} {
 		if output := lab.run("up", "--nodes", "1"); !strings.Contains(output, removed) {
 			t.Errorf("up says %q, want %q", output, removed)

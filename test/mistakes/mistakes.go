@@ -53,7 +53,7 @@ func (c *Case) Missing(output string) error {
 		}
 	}
 	if len(c.Want) == 0 && output != "" {
-		return fmt.Errorf("the output is %q, want none", output)
+		return fmt.Errorf("the output is %q, want no output", output)
 	}
 	return nil
 }

@@ -67,7 +67,7 @@ func parse(text string) (netip.Prefix, error) {
 			return netip.Prefix{}, fmt.Errorf("%q is not an address or prefix", text)
 		}
 		if address.Zone() != "" {
-			return netip.Prefix{}, fmt.Errorf("%q has a zone: clients have none", text)
+			return netip.Prefix{}, fmt.Errorf("%q has a zone: addresses of clients have no zone", text)
 		}
 		address = address.Unmap()
 		return netip.PrefixFrom(address, address.BitLen()), nil

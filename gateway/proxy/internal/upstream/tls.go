@@ -139,6 +139,6 @@ func (t *TLS) verify(state tls.ConnectionState, roots *x509.CertPool) error {
 			}
 		}
 	}
-	return fmt.Errorf("the backend's certificate is for %v and %v, none of the names that are asked for",
+	return fmt.Errorf("the backend's certificate is for %v and %v, not for the requested names",
 		leaf.DNSNames, leaf.URIs)
 }

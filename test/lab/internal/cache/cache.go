@@ -84,7 +84,7 @@ func (c *Cache) fill(ctx context.Context, directory string, f func(draft string)
 	stale, _ := filepath.Glob(filepath.Join(c.dir, pattern))
 	for _, draft := range stale {
 		if err := os.RemoveAll(draft); err != nil {
-			return fmt.Errorf("remove what a killed build left: %w", err)
+			return fmt.Errorf("remove the files of a killed build: %w", err)
 		}
 	}
 	draft, err := os.MkdirTemp(c.dir, pattern)

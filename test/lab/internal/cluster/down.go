@@ -63,7 +63,7 @@ func clearDead(dir string, progress Progress) error {
 	}
 	found, err := down(dir)
 	if found && err == nil {
-		progress("removed what a lab left that has ended")
+		progress("removed the remains of a lab that has ended")
 	}
 	return err
 }

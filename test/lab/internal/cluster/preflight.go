@@ -80,7 +80,7 @@ func requireTools(options Options) error {
 func requireVisible(state string) error {
 	for _, hidden := range config.HiddenFolders() {
 		if below, err := filepath.Rel(hidden, state); err == nil && below != ".." && !strings.HasPrefix(below, "../") {
-			return fmt.Errorf("the lab's directory %s lies in %s, which its nodes have of their own: choose another by --state", state, hidden)
+			return fmt.Errorf("the lab's directory %s lies in %s, which the nodes replace by their own: choose another by --state", state, hidden)
 		}
 	}
 	return nil

@@ -112,7 +112,7 @@ func Up(ctx context.Context, options Options, progress Progress) error {
 		return errInterrupted
 	}
 	if err != nil {
-		return fmt.Errorf("%w (what was started stays for a look; `bin/lab down` removes it)", err)
+		return fmt.Errorf("%w (started processes keep running for inspection; `bin/lab down` removes them)", err)
 	}
 	return nil
 }

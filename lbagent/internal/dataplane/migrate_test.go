@@ -290,7 +290,7 @@ func TestTooLarge(t *testing.T) {
 		t.Fatal(err)
 	}
 	again := openDataplane(t, cfg)
-	if adoption := again.Adoption(); adoption.Kind != Rebuilt || !strings.Contains(adoption.Reason, "does not fit") {
+	if adoption := again.Adoption(); adoption.Kind != Rebuilt || !strings.Contains(adoption.Reason, "out of range") {
 		t.Errorf("%+v, want %s", adoption, Rebuilt)
 	}
 }

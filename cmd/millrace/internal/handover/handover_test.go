@@ -143,7 +143,7 @@ func TestMoveBackFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{agentHasNoSession: true, speakerHasNoSession: true}
 		err := mover(n).Move(t.Context(), "node1")
-		if err == nil || errors.Is(err, ErrMovedBack) || !strings.Contains(err.Error(), "node node1 may announce no VIP") {
+		if err == nil || errors.Is(err, ErrMovedBack) || !strings.Contains(err.Error(), "move node node1 back: it may announce no VIP") {
 			t.Errorf("error %v", err)
 		}
 	})

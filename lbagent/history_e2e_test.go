@@ -36,7 +36,7 @@ func (w *world) checkHistory() {
 	w.t.Helper()
 	want := map[string]int{
 		"Agent Started": 4, "Agent Ended": 2, "Session Established: router": 4, "Route Announced: " + vip: 4,
-		"Endpoints Gone": 1, "Route NotAnnounced: NoLocalEndpoint": 1, "Route NotAnnounced: no VIP": 1,
+		"Endpoints Gone": 1, "Route NotAnnounced: NoLocalEndpoint": 1, "Route NotAnnounced: no longer a VIP": 1,
 	}
 	got := map[string]int{}
 	var all []string

@@ -102,7 +102,7 @@ func stateFault(t *testing.T, options string, spoil func(*testing.T, string) fun
 	running := w.start()
 	w.Await(30*time.Second, "the VIP at the router and the agent ready", func() bool { return w.announced() && ready() })
 	w.Await(10*time.Second, "that nothing is kept in the log", func() bool {
-		return said(log, "Could not write the checkpoint") == 1 && said(log, "Could not open the history")+said(log, "The history lacks") == 1
+		return said(log, "Could not write the checkpoint") == 1 && said(log, "Could not open the history")+said(log, "Could not write the history") == 1
 	})
 	heal()
 	file := filepath.Join(w.stateDir, "objects")

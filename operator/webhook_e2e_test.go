@@ -278,7 +278,7 @@ func warnings(t *testing.T, e *environment) {
 		w.warned(t, w.loadBalancer("web"), "the Service would get")
 		scraped(t, w.metrics, "millrace_webhook_certificate_trusted 1")
 	}
-	w.reported(t, "CertificateTrusted", "trusts the certificate")
+	w.reported(t, "CertificateTrusted", "trusts the webhook certificate")
 
 	operator.kill(t)
 	w.warned(t, w.loadBalancer("web"), "")

@@ -224,18 +224,18 @@ func (d *demo) status(ctx context.Context) error {
 	return d.showMillrace(ctx, "status")
 }
 
-const secondPool = `
+const invertedPool = `
 apiVersion: millrace.io/v1beta1
 kind: VIPPool
-metadata: {name: second}
+metadata: {name: inverted}
 spec:
-  addresses: [203.0.113.128/25]
+  addresses: [198.51.100.20-198.51.100.10]
 `
 
 func (d *demo) mistakes(ctx context.Context) error {
 	d.step("Mistakes are refused, with the way out")
-	d.say("a pool with addresses of another one:")
-	if err := d.refused(d.cluster.Apply(ctx, secondPool), "leave them to one of the two"); err != nil {
+	d.say("a pool with an inverted range:")
+	if err := d.refused(d.cluster.Apply(ctx, invertedPool), "write the lower address first"); err != nil {
 		return err
 	}
 	d.say("a pool in use: $ kubectl delete vippool public")

@@ -71,7 +71,7 @@ func TestStaleClaims(t *testing.T) {
 		"restored before its Service":  {nil, []*millracev1beta1.VIP{claimed("203.0.113.2", "former", nil)}, []string{"203.0.113.2 "}},
 		"restored with field managers": {nil, []*millracev1beta1.VIP{claimed("203.0.113.2", "former", byOperator(-time.Hour))}, []string{"203.0.113.2 "}},
 		"restored while released":      {nil, []*millracev1beta1.VIP{claimed("203.0.113.2", "former", releasing)}, nil},
-		"of a deleted Service":    {nil, []*millracev1beta1.VIP{claimed("203.0.113.2", "former", byOperator(0))}, nil},
+		"of a deleted Service":         {nil, []*millracev1beta1.VIP{claimed("203.0.113.2", "former", byOperator(0))}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects := []client.Object{poolOf(millracev1beta1.ReclaimDelete)}

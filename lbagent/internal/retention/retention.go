@@ -58,7 +58,7 @@ type endpoint struct {
 	address string
 	ports   []discoveryv1.EndpointPort
 	node    *string
-	// since is when it left its EndpointSlice, check when its address is checked next.
+	// since is when it left its EndpointSlice, check when its address is checked next; zero on other nodes.
 	since, check time.Time
 	isMissing    bool
 	// listed maps EndpointSlices that listed the address already before to their Services.
@@ -179,7 +179,11 @@ func (r *Retainer) expire(cluster Cluster, now time.Time) (changed bool) {
 			if age >= r.limits.Timeout {
 				return true
 			}
-			if e.node == nil || *e.node != cluster.Node || now.Before(e.check) {
+			if e.node == nil || *e.node != cluster.Node {
+				e.check = time.Time{}
+				return false
+			}
+			if now.Before(e.check) {
 				return false
 			}
 			wasMissing := e.isMissing

@@ -214,6 +214,25 @@ func TestRetentionDisabled(t *testing.T) {
 	}
 }
 
+// Only the endpoint's node checks its address, at growing intervals.
+func TestDueTimes(t *testing.T) {
+	for node, most := range map[string]int{"here": 140, "elsewhere": 3} {
+		r := New(parseSlices(t, "s-1=a/s:80: "+node), Limits{Timeout: time.Hour, Endpoints: 1})
+		cluster := Cluster{
+			IsServed: func(types.NamespacedName) bool { return true },
+			Node:     "here", IsGone: func(string) bool { return false },
+		}
+		calls, now := 0, start
+		for again := time.Duration(1); again > 0 && calls <= most; calls++ {
+			_, again = r.Advance(nil, cluster, now)
+			now = now.Add(again)
+		}
+		if left := now.Sub(start); left != time.Hour || calls > most {
+			t.Errorf("node %s: %d calls in %s, at most %d are expected", node, calls, left, most)
+		}
+	}
+}
+
 // Retained endpoints do not serve, so that UDP flows move to others.
 func TestRetainedConditions(t *testing.T) {
 	r := New(parseSlices(t, "s-1=a/s:80: p1"), Limits{Timeout: time.Minute, Endpoints: 1})

@@ -86,7 +86,7 @@ const unannounced = `{apiVersion: millrace.io/v1beta1, kind: VIPAdvertisement, m
 `
 
 func warned(ctx context.Context) error {
-	const want = `spec.pools[0]: VIPPool "publik" does not exist`
+	const want = `spec.pools[0]: VIPPool "publik" does not exist: did you mean "public"?`
 	warnings, err := cluster.Warned(ctx, fmt.Sprintf(unannounced, "warned", "publik"), "--dry-run=server")
 	if err == nil && !slices.Contains(warnings, want) {
 		err = fmt.Errorf("kubectl printed the warnings %q, want %q", warnings, want)
@@ -101,7 +101,7 @@ func warningArrives(t *testing.T) {
 	cleanup(t, "delete", "service", "warned", "--ignore-not-found")
 	eventually(t, 30*time.Second, func(ctx context.Context) error {
 		warnings, err := cluster.Warned(ctx, fmt.Sprintf(service, "public"), "--dry-run=server")
-		if err == nil && !strings.Contains(strings.Join(warnings, "\n"), `of VIPPool "public"`) {
+		if err == nil && !strings.Contains(strings.Join(warnings, "\n"), `from VIPPool "public"`) {
 			err = fmt.Errorf("kubectl printed the warnings %q of a dry run", warnings)
 		}
 		return err

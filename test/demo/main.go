@@ -235,7 +235,7 @@ spec:
 func (d *demo) mistakes(ctx context.Context) error {
 	d.step("Mistakes are refused, with the way out")
 	d.say("a pool with an inverted range:")
-	if err := d.refused(d.cluster.Apply(ctx, invertedPool), "write the lower address first"); err != nil {
+	if err := d.refused(d.cluster.Apply(ctx, invertedPool), "a range must not be inverted: 203.0.113.10-203.0.113.20"); err != nil {
 		return err
 	}
 	d.say("a pool in use: $ kubectl delete vippool public")
@@ -247,12 +247,14 @@ func (d *demo) refused(err error, wayOut string) error {
 	if err == nil {
 		return errors.New("it was not refused")
 	}
-	_, reason, found := strings.Cut(err.Error(), "denied request: ")
-	if !found || !strings.Contains(reason, wayOut) {
-		return fmt.Errorf("it was refused for another reason: %w", err)
+	// Policies and the schema refuse in different words.
+	for _, refusal := range []string{"denied request: ", " is invalid: "} {
+		if _, reason, found := strings.Cut(err.Error(), refusal); found && strings.Contains(reason, wayOut) {
+			d.say("  %s", reason)
+			return nil
+		}
 	}
-	d.say("  %s", reason)
-	return nil
+	return fmt.Errorf("it was refused for another reason: %w", err)
 }
 
 func (d *demo) showMillrace(ctx context.Context, args ...string) error {

@@ -121,6 +121,30 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+var (
+	packageTable = regexp.MustCompile("(?m)^\\| Package of `([^`]+)` .*\\n\\|[-|]+\\n((?:\\|.*\\n)+)")
+	packageRow   = regexp.MustCompile("(?m)^\\| (`[^|]+) \\|")
+)
+
+func TestPackagesExist(t *testing.T) {
+	checked := 0
+	for name, page := range pages(t) {
+		for _, table := range packageTable.FindAllStringSubmatch(page, -1) {
+			for _, row := range packageRow.FindAllStringSubmatch(table[2], -1) {
+				for folder := range strings.SplitSeq(strings.ReplaceAll(row[1], "`", ""), ", ") {
+					checked++
+					if entry, err := os.Stat(filepath.Join(root, table[1], folder)); err != nil || !entry.IsDir() {
+						t.Errorf("%s: %s has no package %s", name, table[1], folder)
+					}
+				}
+			}
+		}
+	}
+	if checked < 20 {
+		t.Errorf("only %d packages of tables were found", checked)
+	}
+}
+
 func TestBroken(t *testing.T) {
 	all := map[string]string{"docs/cli.md": "# `millrace` drops, and why\n\n## A\n\n## A\n", "README.md": ""}
 	for _, test := range []struct {

@@ -32,7 +32,7 @@ func (c *compiler) readGRPCRoute(of *route, object *gatewayv1.GRPCRoute) {
 }
 
 func (c *compiler) readGRPCRule(of *route, rule *gatewayv1.GRPCRouteRule, index int) *builder.Refusal {
-	matches, refused := grpcMatches(rule.Matches)
+	matches, refused := readMatches(rule.Matches, grpcMatch)
 	refused = cmp.Or(refused, of.addExpressions(matches))
 	filters := grpcRuleFilters(rule)
 	if refused != nil && !protectsRule(filters) {
@@ -63,22 +63,6 @@ func (c *compiler) grpcAction(of *route, rule *gatewayv1.GRPCRouteRule, name str
 		made.Backends = append(made.Backends, backend)
 	}
 	return made, nil
-}
-
-func grpcMatches(of []gatewayv1.GRPCRouteMatch) (found []*orderedRule, refused *builder.Refusal) {
-	if len(of) == 0 {
-		of = []gatewayv1.GRPCRouteMatch{{}}
-	}
-	found = make([]*orderedRule, 0, len(of))
-	for i := range of {
-		match, wrong := grpcMatch(&of[i])
-		if wrong != nil && refused == nil {
-			refused = wrong
-			refused.Message = fmt.Sprintf("matches[%d].%s", i, refused.Message)
-		}
-		found = append(found, match)
-	}
-	return found, refused
 }
 
 // grpcMatch reads a match. A longer service name takes precedence, then a longer method name, then more

@@ -53,7 +53,7 @@ func (r *route) setDropped(dropped []*builder.Refusal, of int) {
 // readHTTPRule adds the rule once for each match. A rule with an invalid action answers 500, as does a
 // protecting rule with an invalid match, for all requests that the match could include.
 func (c *compiler) readHTTPRule(of *route, rule *gatewayv1.HTTPRouteRule, index int) *builder.Refusal {
-	matches, refused := httpMatches(rule.Matches)
+	matches, refused := readMatches(rule.Matches, httpMatch)
 	refused = cmp.Or(refused, of.addExpressions(matches))
 	filters := httpRuleFilters(rule)
 	if refused != nil && !protectsRule(filters) {

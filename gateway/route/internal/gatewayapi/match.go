@@ -26,14 +26,15 @@ const (
 	rankExact
 )
 
-// httpMatches widens an invalid match to include all requests that it could match.
-func httpMatches(of []gatewayv1.HTTPRouteMatch) (found []*orderedRule, refused *builder.Refusal) {
+// readMatches reads the matches of a rule; a rule without matches has one that matches all requests. read widens
+// an invalid match to include all requests that it could match.
+func readMatches[M any](of []M, read func(*M) (*orderedRule, *builder.Refusal)) (found []*orderedRule, refused *builder.Refusal) {
 	if len(of) == 0 {
-		of = []gatewayv1.HTTPRouteMatch{{}}
+		of = make([]M, 1)
 	}
 	found = make([]*orderedRule, 0, len(of))
 	for i := range of {
-		match, wrong := httpMatch(&of[i])
+		match, wrong := read(&of[i])
 		if wrong != nil && refused == nil {
 			refused = wrong
 			refused.Message = fmt.Sprintf("matches[%d].%s", i, refused.Message)

@@ -2,7 +2,10 @@
 
 package apierror
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 type grant struct {
 	role string
@@ -53,4 +56,17 @@ func (d denied) role(installed string) string {
 		}
 	}
 	return ""
+}
+
+// Omission describes the objects that the user may not list, without a final period, or returns "". sole is
+// the only namespace that was read; empty: all were.
+func Omission(sole string, omitted []string) string {
+	var parts []string
+	if sole != "" {
+		parts = append(parts, "objects of other namespaces than "+sole)
+	}
+	if parts = append(parts, omitted...); len(parts) == 0 {
+		return ""
+	}
+	return "Left out: " + strings.Join(parts, ", ") + ". ClusterRole millrace-viewer, bound for the whole cluster, permits them"
 }

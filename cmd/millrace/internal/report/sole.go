@@ -4,8 +4,8 @@ package report
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,6 +13,7 @@ import (
 
 	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/apierror"
 )
 
 // AddVIPs derives the VIPs from the status of Services if the user may not list VIPs.
@@ -28,12 +29,17 @@ func (in *Input) AddVIPs() {
 		}
 		claim := millracev1beta1.VIPClaim{Namespace: service.Namespace, Name: service.Name, UID: string(service.UID)}
 		for _, ingress := range service.Status.LoadBalancer.Ingress {
-			known, is := at[ingress.IP]
+			address, err := netip.ParseAddr(ingress.IP)
+			if err != nil {
+				continue
+			}
+			name := millracev1beta1.VIPName(address)
+			known, is := at[name]
 			if !is {
 				known = len(in.VIPs)
-				at[ingress.IP] = known
+				at[name] = known
 				in.VIPs = append(in.VIPs, millracev1beta1.VIP{
-					ObjectMeta: metav1.ObjectMeta{Name: ingress.IP}, Spec: millracev1beta1.VIPSpec{Address: ingress.IP},
+					ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: millracev1beta1.VIPSpec{Address: ingress.IP},
 				})
 			}
 			in.VIPs[known].Spec.Claims = append(in.VIPs[known].Spec.Claims, claim)
@@ -43,14 +49,10 @@ func (in *Input) AddVIPs() {
 
 // omission is one sentence about the objects that the user may not list, or "".
 func (in *Input) omission() string {
-	var parts []string
-	if in.Sole != "" {
-		parts = append(parts, "objects of other namespaces than "+in.Sole)
-	}
-	if parts = append(parts, in.Omitted...); len(parts) == 0 {
+	text := apierror.Omission(in.Sole, in.Omitted)
+	if text == "" {
 		return ""
 	}
-	text := "Left out: " + strings.Join(parts, ", ") + ". ClusterRole millrace-viewer, bound for the whole cluster, permits them"
 	if in.lacks("Pods") {
 		text += ", and Role millrace-viewer of namespace " + in.Namespace + " the pods"
 	}

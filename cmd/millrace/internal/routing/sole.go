@@ -4,14 +4,13 @@ package routing
 
 import (
 	"slices"
-	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	corev1 "k8s.io/api/core/v1"
-
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/apierror"
 	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
@@ -35,14 +34,11 @@ func (in *Input) Restrict(sole string, omitted []string) {
 }
 
 func omission(sole string, omitted []string) string {
-	var parts []string
-	if sole != "" {
-		parts = append(parts, "objects of other namespaces than "+sole)
-	}
-	if parts = append(parts, omitted...); len(parts) == 0 {
+	text := apierror.Omission(sole, omitted)
+	if text == "" {
 		return ""
 	}
-	text := "Left out: " + strings.Join(parts, ", ") + ". ClusterRole millrace-viewer, bound for the whole cluster, permits them."
+	text += "."
 	if slices.Contains(omitted, "IngressClasses") || slices.Contains(omitted, "GatewayClasses") {
 		text += " Classes are assumed to be Millrace's."
 	}

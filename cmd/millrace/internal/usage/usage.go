@@ -39,14 +39,14 @@ func subcommand(command *cobra.Command, args []string) error {
 		return nil
 	}
 	path := command.CommandPath()
-	if similar := meant(command, args[0]); similar != "" {
+	if similar := suggestion(command, args[0]); similar != "" {
 		return fmt.Errorf("%s has no command %q; did you mean %s %s?", path, args[0], path, similar)
 	}
 	return fmt.Errorf("%s has no command %q; see %s --help", path, args[0], path)
 }
 
-// meant returns the subcommand with the alternative name, or else with a similar name, or "".
-func meant(command *cobra.Command, name string) string {
+// suggestion returns the subcommand with the alternative name, or else with a similar name, or "".
+func suggestion(command *cobra.Command, name string) string {
 	missing := apierror.Missing{Name: name}
 	for _, sub := range command.Commands() {
 		if slices.Contains(sub.SuggestFor, name) {

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// maxUnusedAge is the age up to which a VIP that this node does not announce counts as unused. It allows for
+	// maxUnusedAge is the maximum age of a VIP that this node does not announce and that counts as unused. It allows for
 	// clock skew.
 	maxUnusedAge = 10 * time.Minute
 	// answerTimeout is how long a VIP waits for an answer before it is announced regardless.

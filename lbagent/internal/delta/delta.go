@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// maxLinear is the length up to which lists are compared pairwise.
+// maxLinear is the maximum length of lists that are compared pairwise.
 const maxLinear = 8
 
 // Between returns the objects only in after (came) and only in before (went). A list contains an object at

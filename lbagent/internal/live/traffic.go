@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// maxSamples is the number of samples by which a reader may be late: half a minute.
+	// maxSamples is the number of retained samples, half a minute, for readers that are late.
 	maxSamples  = 6
 	idleTimeout = maxSamples * liveapi.SampleInterval
 )

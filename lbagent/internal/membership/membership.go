@@ -27,7 +27,7 @@ const (
 	// Misses is the number of unanswered probes in a row after which a node is lost. Paths that lose 30 %
 	// of the packets in each direction lose no node.
 	Misses = 30
-	// suspectMisses is the number of unanswered probes from which a node may be lost together with others,
+	// suspectMisses is the minimum number of unanswered probes of a node that may be lost together with others,
 	// because probes to different nodes are up to an interval apart.
 	suspectMisses = Misses - 2*repeats
 	// MinReturnDelay is how long a lost node must answer before it returns. It doubles for each loss within

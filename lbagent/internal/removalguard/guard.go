@@ -24,7 +24,7 @@ const (
 	// one by one. If more follow, it waits for maxBurstDelay at most.
 	burstDelay    = time.Second
 	maxBurstDelay = 10 * time.Second
-	// minMassRemoval is the number of objects from which removing more than half is excessive. With fewer objects
+	// minMassRemoval is the minimum number of objects of which removing more than half is excessive. With fewer objects
 	// only removing all is.
 	minMassRemoval = 4
 )

@@ -224,7 +224,7 @@ func (r *Retainer) evict() bool {
 	return true
 }
 
-// fairShare returns the largest share with which the sum of the counts, each limited to it, is within limit.
+// fairShare returns the largest share so that the sum of the counts, each limited to the share, is within limit.
 func fairShare(counts []int, limit int) int {
 	return sort.Search(limit, func(share int) bool {
 		total := 0

@@ -59,7 +59,7 @@ var (
 	narrowDropWidths = []int{8, 8, 14, 21, 21, omitted, omitted}
 )
 
-// wideDrops is the width from which samples have all columns.
+// wideDrops is the minimum width of samples with all columns.
 const wideDrops = 115
 
 func isNarrow(width int) bool { return width > 0 && width < wideDrops }

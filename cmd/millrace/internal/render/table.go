@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// Widths in characters to which columns are cut: least keeps names recognizable, tiny is the last resort.
+// Minimum widths of cut columns, in characters: least keeps names recognizable, tiny is the last resort.
 const (
 	least = 16
 	tiny  = 5

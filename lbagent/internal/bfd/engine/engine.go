@@ -41,7 +41,7 @@ const MaxSessions = 256
 // Engine runs the sessions of a node. The thread of Run owns all fields except the atomic ones: it must not
 // wait for a lock, whose holder may wait for a CPU.
 type Engine struct {
-	// wake interrupts the thread's poll; told signals a changed report. Both are eventfds.
+	// wake interrupts the thread's poll; reportFD signals a changed report. Both are eventfds.
 	wake, reportFD int
 	reportEvent    *os.File
 
@@ -108,12 +108,12 @@ func New() (*Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create an eventfd: %w", err)
 	}
-	told, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	reportFD, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("create an eventfd: %w", err)
 	}
 	e := &Engine{
-		wake: wake, reportFD: told, reportEvent: os.NewFile(uintptr(told), "told"),
+		wake: wake, reportFD: reportFD, reportEvent: os.NewFile(uintptr(reportFD), "report"),
 		sessions: map[string]*session{}, closing: map[uint32]*session{},
 		discriminator: map[uint32]*session{}, remote: map[remote]*session{},
 		listeners: map[kind]*listener{}, discarded: map[string]uint64{},

@@ -150,7 +150,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	monitor := health.New(time.Now)
 	links := make(chan struct{}, 1)
 	fresh := newCacheSync(p.objects, monitor, links, logger.WithName("freshness"))
-	speaker := bgp.New(bgp.Config{Restarting: len(have.Frontends) > 0, Confirm: fresh.Wait, Logger: logger.WithName("bgp")})
+	speaker := bgp.New(bgp.Config{Restarting: len(have.Frontends) > 0, Confirm: fresh.Wait})
 	writer := newWriter(p, logger.WithName("status"))
 	hops := newHops(p.datapath, logger)
 	client, process := newBFD(config.BFDSocket)

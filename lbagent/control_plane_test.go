@@ -21,7 +21,6 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -290,7 +289,7 @@ func (c *generated) start(report *figures.Report) {
 	c.open()
 	report.Add("first plan, with all writes", c.pass().Seconds(), 5, "s")
 	// From here on routes are computed, as for a router that does not respond.
-	router := bgp.New(bgp.Config{Logger: logr.Discard()})
+	router := bgp.New(bgp.Config{})
 	c.t.Cleanup(func() {
 		if err := router.Set(bgp.Want{}); err != nil {
 			c.t.Error(err)

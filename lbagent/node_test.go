@@ -260,8 +260,6 @@ func (s speakerOf) Announced() *announce.Prefixes {
 	return prefixes
 }
 
-func (s speakerOf) Prepare(bgp.Want) {}
-
 func (s speakerOf) DynamicNeighbors() []netip.Addr { return nil }
 
 func (s speakerOf) Refused() bgp.Refused { return bgp.Refused{} }

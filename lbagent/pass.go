@@ -82,7 +82,6 @@ func (p *pass) build() {
 	p.requeue(again)
 	p.observation.NodeHealth, p.observation.Nodes = told, len(p.model.Nodes)
 	p.published.SetModel(p.model)
-	p.routes.Prepare(p.model, p.input.Objects.Passwords)
 }
 
 func (p *pass) add() {

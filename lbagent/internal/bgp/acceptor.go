@@ -12,10 +12,17 @@ import (
 	"os"
 	"slices"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+const (
+	// acceptedAtOnce is the burst of accepted connections, then one per acceptPause.
+	acceptedAtOnce = 64
+	acceptPause    = 2 * time.Millisecond
 )
 
 // acceptor accepts connections of passive peers at the BGP port of all node addresses. It listens only while
@@ -190,7 +197,7 @@ func (s *Server) accepted(conn *net.TCPConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if session := s.passive(conn); session != nil {
-		session.transport.offer(conn)
+		session.offer(conn)
 		return
 	}
 	of := s.neighbors.rangeOf(remote)

@@ -74,7 +74,7 @@ func TestCollisions(t *testing.T) {
 			return
 		}
 		first <- conn
-		(&rawConn{conn.(*net.TCPConn), active}).behave()
+		(&rawConn{TCPConn: conn.(*net.TCPConn), router: active}).behave()
 	})
 	names := []string{peerName, connecting.Name}
 	for _, name := range names {

@@ -9,284 +9,299 @@ import (
 	"io"
 	"net"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// connection pairs a connection of GoBGP with one of the router.
-type connection struct {
-	*transport
-	speaker, router *net.TCPConn
-	early           []byte
+const (
+	// readAtOnce is the burst of a router's messages, enough for a full table, then one per readPause.
+	readAtOnce = 250_000
+	readPause  = 100 * time.Microsecond
+	// readBuffer is in octets.
+	readBuffer = 1 << 14
+)
 
-	patience patience
-	// write serializes writes to the router.
-	write sync.Mutex
-	// broken is the first write error, or nil.
-	broken atomic.Pointer[error]
-	// told is true after a NOTIFICATION, so that the close is not reported as well.
-	told atomic.Bool
+// connection runs the finite state machine on a connection with the router. One goroutine reads and handles
+// events, another one writes.
+type connection struct {
+	*session
+	tcp    *net.TCPConn
+	early  []byte
+	peer   model.Peer
+	writer *writer
+	// established is true once routes are announced. Only run uses it.
+	established bool
 	// opened is nil before the router's OPEN.
 	opened atomic.Pointer[routerOpen]
-	// left is true after GoBGP has closed its side, hurried once it is expected to.
-	left, hurried atomic.Bool
+
+	mu sync.Mutex
+	// ending is the event that ends the connection from outside, or nil.
+	ending *input
+	hold   time.Duration
 }
 
-// carry relays GoBGP's OPEN, and then messages both ways, until one side closes. It returns true if the
-// router closed before its OPEN: GoBGP is unaware of this connection and waits for the next.
-func (c *connection) carry(open []byte, queue <-chan []byte) (again bool) {
-	ended, finished := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(finished)
-		c.outbound(open, queue, ended)
+// input is an event with its cause.
+type input struct {
+	received
+	message []byte
+	err     error
+	// notification is for events of the node, with the reason to report, if any.
+	notification *protocolError
+	reason       string
+}
+
+func (s *session) newConnection(next incoming, peer *model.Peer) *connection {
+	c := &connection{session: s, tcp: next.conn, early: next.open, peer: *peer, hold: openTimeout}
+	c.writer = newWriter(c.tcp)
+	c.writer.wanted, c.writer.sent = s.wanted, &s.sent
+	c.writer.invalid = func(err error) { s.observed.fail(rankProtocol, err.Error()) }
+	c.writer.keepalive = func() bool { return s.step(keepaliveTimerExpires).do&sendKeepalive != 0 }
+	return c
+}
+
+// end ends the connection by an event of the node.
+func (c *connection) end(in input) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ending == nil {
+		c.ending = &in
+		_ = c.tcp.SetReadDeadline(time.Now())
+	}
+}
+
+// run handles events until the connection has ended.
+func (c *connection) run() {
+	defer func() {
+		_ = c.tcp.Close()
+		c.writer.end(nil)
+		<-c.writer.done
 	}()
-	opened := c.inbound()
-	_ = c.router.Close()
-	close(ended)
-	<-finished
-	if !opened && !c.left.Load() {
-		return true
+	acknowledgeWithin(c.tcp, unacknowledged)
+	go c.writer.run(c.abandon)
+	connected := tcpConnected
+	if c.peer.Passive {
+		connected = tcpAccepted
 	}
-	if !c.hurried.Load() {
-		_ = c.speaker.Close()
+	reader, buffer := bufio.NewReaderSize(c.tcp, readBuffer), make([]byte, longestLength)
+	flood := newBudget(readAtOnce, readPause)
+	for in := (input{received: received{event: connected}}); c.handle(in, reader); in = c.next(reader, buffer) {
+		// TCP flow control holds back unread messages.
+		c.throttle(flood.take())
 	}
-	// Queued messages are dropped; a NOTIFICATION among them still has the reason.
-	for message := range queue {
-		if kindOf(message) == bgp.BGP_MSG_NOTIFICATION {
-			c.tell("could not send", message)
+}
+
+// abandon ends the connection after a write error. After the SendHoldTimer or if a deadline has passed, the
+// way to the router may be cut; otherwise received messages, which may contain a NOTIFICATION, are read.
+func (c *connection) abandon(err error) {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		c.end(input{received: received{event: sendHoldTimerExpires}, err: err})
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hold = lastWords
+	_ = c.tcp.SetReadDeadline(time.Now().Add(lastWords))
+}
+
+// next reads the next message, within the hold time.
+func (c *connection) next(reader *bufio.Reader, buffer []byte) input {
+	message := c.early
+	c.early = nil
+	if message == nil {
+		c.mu.Lock()
+		if c.ending == nil {
+			_ = c.tcp.SetReadDeadline(time.Now().Add(c.hold))
+		}
+		c.mu.Unlock()
+		var err error
+		message, err = readMessage(reader, buffer)
+		if in, ended := c.endOf(err); ended {
+			return in
 		}
 	}
-	c.explain()
+	r, err := parseMessage(message, c.observed.current(), &c.peer, c.self)
+	return input{received: r, message: message, err: err}
+}
+
+// endOf returns the event of a read error, or of a request to end the connection.
+func (c *connection) endOf(err error) (in input, ended bool) {
+	c.mu.Lock()
+	requested := c.ending
+	c.mu.Unlock()
+	var protocol *protocolError
+	switch {
+	case requested != nil:
+		return *requested, true
+	case err == nil:
+		return input{}, false
+	case errors.As(err, &protocol):
+		return input{received: received{event: headerError}, err: err}, true
+	case errors.Is(err, os.ErrDeadlineExceeded) && c.writer.failure() == nil:
+		return input{received: received{event: holdTimerExpires}, err: err}, true
+	}
+	return input{received: received{event: tcpFails}, err: err}, true
+}
+
+// handle executes the transition of an event and reports whether the connection remains.
+func (c *connection) handle(in input, reader io.Reader) bool {
+	if in.open != nil {
+		c.role = in.open.role
+	}
+	before := c.observed.current()
+	t := c.step(in.event)
+	if t.do&sendOpen != 0 {
+		open, err := c.ownOpen()
+		if err != nil {
+			c.observed.fail(rankProtocol, err.Error())
+			return false
+		}
+		c.writer.send(open)
+	}
+	if in.event == openReceived && t.do&startHold != 0 {
+		c.negotiate(in.open)
+	}
+	if t.do&sendKeepalive != 0 {
+		c.writer.send(encode(bgp.BGP_MSG_KEEPALIVE))
+	}
+	if in.event == updateReceived && before == stateEstablished {
+		c.received.Add(1)
+	}
+	if t.do&establish != 0 {
+		c.established = true
+		acknowledgeWithin(c.tcp, 0)
+		c.announce()
+	}
+	if t.do&resendRoutes != 0 {
+		c.writer.update(func() { c.writer.refresh = c.writer.refresh.or(in.refresh) })
+	}
+	if t.do&releaseTCP == 0 {
+		return true
+	}
+	c.release(in, before, t.do&sendNotification != 0, reader)
 	return false
 }
 
-// explain records why a connection ended without a NOTIFICATION, which GoBGP cannot send to a blocked
-// router.
-func (c *connection) explain() {
-	if c.told.Load() {
-		return
-	}
-	if err := c.broken.Load(); err != nil {
-		c.fail((*err).Error())
-		return
-	}
-	if silent := c.patience.silent(time.Now()); silent > 0 {
-		c.fail(fmt.Sprintf("nothing came from the router for %s (Hold Timer Expired)", silent.Round(time.Second)))
-	}
+func (c *connection) ownOpen() ([]byte, error) {
+	restarting := c.restarting && !c.observed.wasEstablished()
+	return ownOpen{
+		peer: &c.peer, id: c.self, restarting: restarting, forwarding: c.forwarding || c.observed.wasEstablished(),
+		role: c.ownRole,
+	}.encode()
 }
 
-// outbound relays GoBGP's messages until the connection has ended. After GoBGP has closed, the router has
-// time to read the rest, because closing at once could reset the connection.
-func (c *connection) outbound(open []byte, queue <-chan []byte, ended <-chan struct{}) {
-	for message, more := open, true; more; {
-		if err := c.pass(message); err != nil {
-			c.abandon(err)
-			return
-		}
-		select {
-		case message, more = <-queue:
-		case <-ended:
-			return
-		}
-	}
-	c.left.Store(true)
-	c.patience.end(c.router)
-	_ = c.router.CloseWrite()
-}
-
-// abandon ends a connection after a write error. Reading could block forever on a cut path, so the
-// connection is closed at once after a write timeout, and otherwise after the received data is read.
-func (c *connection) abandon(err error) {
-	const words = "the router takes none of our messages: the way to it is cut, or it hangs"
-	switch stuck := errors.Is(err, os.ErrDeadlineExceeded); {
-	case stuck && c.hurried.Load():
-		err = errors.New(words)
-	case stuck:
-		err = errors.New(words + " (Send Hold Timer Expired, RFC 9687)")
-	default:
-		err = fmt.Errorf("send to the router: %w", err)
-		c.broken.Store(&err)
-		c.patience.end(c.router)
-		return
-	}
-	c.broken.Store(&err)
-	_ = c.router.Close()
-}
-
-// hurry bounds the end of a connection that GoBGP closes: of unsent messages only a NOTIFICATION matters.
-func (c *connection) hurry() {
-	if !c.hurried.Swap(true) {
-		c.patience.end(c.router)
-		_ = c.speaker.SetReadDeadline(time.Now().Add(lastWords))
-	}
-}
-
-func (c *connection) pass(message []byte) error {
-	switch kindOf(message) {
-	case bgp.BGP_MSG_NOTIFICATION:
-		c.tell("sent", message)
-	case bgp.BGP_MSG_OPEN:
-		if c.observed.wasEstablished() {
-			message = withoutRestart(message)
-		}
-	case bgp.BGP_MSG_UPDATE:
-		if c.patience.ended() {
-			return nil
-		}
-		opened := c.opened.Load()
-		if opened == nil || !opened.extended {
-			message = withoutExtended(message)
-		}
-		c.sent.Add(1)
-		if opened != nil && opened.isRestarting() && isEndOfRIB(message) {
-			c.sendLater(message)
-			return nil
-		}
-	}
-	return c.send(message)
-}
-
-// longestEndOfRIB is for routers restarted without forwarding state, which may use no route before it.
-const longestEndOfRIB = 5 * time.Second
-
-// sendLater sends End-of-RIB to a restarted router after the other nodes have had time to connect. The
-// router forwards by stale routes until it has End-of-RIB from all peers (RFC 4724, section 4.1), but may
-// count only established ones: FRR would switch to the routes of the first node.
-func (c *connection) sendLater(endOfRIB []byte) {
+func (c *connection) negotiate(open *routerOpen) {
+	times := negotiated(&c.peer, open.holdTime)
+	c.opened.Store(open)
 	c.mu.Lock()
-	pause := min(c.peer.ConnectRetryTime, longestEndOfRIB)
+	c.hold = times.hold
 	c.mu.Unlock()
-	message := slices.Clone(endOfRIB)
-	time.AfterFunc(pause, func() { _ = c.send(message) })
+	c.writer.update(func() {
+		c.writer.limit, c.writer.period = times.sendHold, times.keepalive
+	})
 }
 
-func (c *connection) send(message []byte) error {
-	c.write.Lock()
-	defer c.write.Unlock()
-	c.patience.beforeWrite(c.router)
-	_, err := c.router.Write(message)
-	return err
+// announce starts the announcement of routes. End-of-RIB to a restarted router is delayed until the other
+// nodes have had time to connect. The router forwards by stale routes until it has End-of-RIB from all peers
+// (RFC 4724, section 4.1), but may count only established ones: FRR would switch to the routes of the first
+// node.
+func (c *connection) announce() {
+	open := c.opened.Load()
+	due := time.Now()
+	if open.restarting {
+		due = due.Add(min(c.peer.ConnectRetryTime, longestEndOfRIB))
+	}
+	rib := &adjRIBOut{
+		encoder: newEncoder(&c.peer, open), carried: open.carried(&c.peer), endOfRIB: due, enhanced: open.enhanced,
+		budget: newBudget(refreshes, refreshPause),
+	}
+	// The first announcement counts, too.
+	rib.budget.spend(time.Now())
+	c.writer.update(func() { c.writer.rib = rib })
 }
 
-// tell records the first NOTIFICATION of a connection. The routes count as lost, not withdrawn, if it was
-// not sent or its code is Hold Timer Expired, because the router may not have received it.
-func (c *connection) tell(verb string, message []byte) {
-	if c.told.Swap(true) {
+// release reports why the connection ends, sends the NOTIFICATION and lets the router read it, because
+// closing at once could reset the connection.
+func (c *connection) release(in input, before state, notify bool, reader io.Reader) {
+	notification, r, reason := c.cause(in, before)
+	var last []byte
+	if notify && notification != nil {
+		last = notification.notification()
+	}
+	if last == nil {
+		// The router must not get a FIN after the routes that it has read in part.
+		_ = c.tcp.Close()
+	}
+	if reason != "" {
+		if r == rankTransport {
+			c.fail(reason)
+		} else {
+			c.observed.fail(r, reason)
+		}
+	}
+	c.writer.end(last)
+	<-c.writer.done
+	if last == nil || c.writer.failure() != nil {
 		return
 	}
-	silent := verb == "could not send" || verb == "sent" && len(message) > headerLength && message[headerLength] == bgp.BGP_ERROR_HOLD_TIMER_EXPIRED
-	c.mu.Lock()
-	c.verdict.lost = silent
-	c.mu.Unlock()
-	text := verb + " " + describeNotification(message)
-	if verb == "received" {
-		text += hintFor(message)
-	}
-	c.fail(text)
+	_ = c.tcp.SetReadDeadline(time.Now().Add(lastWords))
+	_, _ = io.Copy(io.Discard, reader)
 }
 
-// inbound relays the router's messages, as filtered, to GoBGP and reports whether an OPEN was received.
-func (c *connection) inbound() (opened bool) {
-	c.mu.Lock()
-	peer := c.peer
-	c.mu.Unlock()
-	filter := inbound{peer: &peer, self: c.self}
-	reader, buffer := bufio.NewReaderSize(c.router, readBuffer), make([]byte, longestLength)
-	c.patience.begin(c.router)
-	alive, refresh := newBudget(keepalives, keepalivePause), newRefresher(c.speaker)
-	flood := newBudget(readAtOnce, readPause)
-	for {
-		message, err := c.next(reader, buffer)
-		var pass []byte
-		if err == nil {
-			pass, err = filter.check(message)
-		}
-		if err != nil {
-			c.refuse(err)
-			return filter.open != nil
-		}
-		// TCP flow control holds back unread messages.
-		c.throttle(flood.take())
-		now := time.Now()
-		c.patience.hear(now)
-		switch kindOf(message) {
-		case bgp.BGP_MSG_OPEN:
-			c.opened.Store(filter.open)
-			c.patience.opened(c.router, c.holdTime(filter.open.holdTime))
-		case bgp.BGP_MSG_UPDATE:
-			c.received.Add(1)
-		case bgp.BGP_MSG_NOTIFICATION:
-			c.tell("received", message)
-			if filter.open == nil {
-				return false
-			}
-		case bgp.BGP_MSG_ROUTE_REFRESH:
-			if pass != nil {
-				refresh.ask(pass, now)
-				pass = nil
-			}
-		}
-		if pass == nil {
-			if !alive.has(now) {
-				continue
-			}
-			// An UPDATE restarts the hold timer like a KEEPALIVE (RFC 4271, section 4.4).
-			pass = encode(bgp.BGP_MSG_KEEPALIVE)
-		}
-		if _, err := c.speaker.Write(pass); err != nil {
-			// GoBGP has closed. The socket is read until the router closes, too, so that it is not reset.
-			_, _ = io.Copy(io.Discard, reader)
-			return filter.open != nil
-		}
-	}
-}
-
-func (c *connection) next(from io.Reader, buffer []byte) ([]byte, error) {
-	if message := c.early; message != nil {
-		c.early = nil
-		return message, nil
-	}
-	return readMessage(from, buffer)
-}
-
-func (c *connection) refuse(err error) {
+// cause returns the NOTIFICATION of an ending and the reason to report, if any.
+func (c *connection) cause(in input, before state) (notification *protocolError, r rank, reason string) {
 	var protocol *protocolError
-	if errors.As(err, &protocol) {
-		c.patience.end(c.router)
-		c.told.Store(true)
-		c.mu.Lock()
-		c.verdict.lost = false
-		c.mu.Unlock()
-		c.observed.fail("the router sent " + protocol.Error())
-		_ = c.send(protocol.notification())
-		return
+	switch {
+	case in.reason != "" || in.notification != nil:
+		return in.notification, rankProtocol, in.reason
+	case in.event == collisionDump:
+		return nil, 0, ""
+	case errors.As(in.err, &protocol):
+		return protocol, rankProtocol, "the router sent " + protocol.Error()
+	case in.event == notificationReceived:
+		c.answerRole(in.message)
+		return nil, rankProtocol, "received " + describeNotification(in.message) + hintFor(in.message)
+	case in.event == holdTimerExpires && before == stateOpenSent:
+		return &protocolError{code: codeHoldTimer}, rankTransport, fmt.Sprintf("connected, and no OPEN came within %s: "+
+			"ttlSecurityHops of the LBPeer and the router's TTL security must agree", openTimeout)
+	case in.event == holdTimerExpires:
+		return &protocolError{code: codeHoldTimer}, rankTransport,
+			fmt.Sprintf("nothing came from the router for %s (Hold Timer Expired)", negotiated(&c.peer, c.opened.Load().holdTime).hold)
+	case in.event == sendHoldTimerExpires:
+		return nil, rankTransport, "the router takes none of our messages: the way to it is cut, or it hangs " +
+			"(Send Hold Timer Expired, RFC 9687)"
+	case in.event == tcpFails:
+		return nil, rankTransport, c.lost(in.err)
 	}
-	if c.told.Load() || c.left.Load() || c.broken.Load() != nil {
-		return
-	}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		c.observed.fail(fmt.Sprintf("connected, and no OPEN came within %s: ttlSecurityHops of the LBPeer "+
-			"and the router's TTL security must agree", openTimeout))
-		return
-	}
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		err = errors.New("the router closed the connection without a NOTIFICATION")
-	} else if errors.Is(err, syscall.ECONNRESET) {
-		err = errors.New("the connection was reset")
-	} else if errors.Is(err, net.ErrClosed) {
-		return
-	}
-	c.fail(err.Error())
+	protocol = unexpected(before)
+	return protocol, rankProtocol, "the router sent " + protocol.Error()
 }
 
-// holdTime returns the negotiated hold time (RFC 4271, section 4.2).
-func (c *connection) holdTime(router time.Duration) time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return min(c.peer.HoldTime, router)
+// lost describes the loss of a connection without a NOTIFICATION.
+func (c *connection) lost(err error) string {
+	switch failure := c.writer.failure(); {
+	case errors.Is(err, syscall.ETIMEDOUT) || errors.Is(failure, syscall.ETIMEDOUT):
+		return fmt.Sprintf("the router has acknowledged none of our packets for %s: ttlSecurityHops of the LBPeer and the "+
+			"router's TTL security must agree, or the way to it is cut", unacknowledged)
+	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
+		return "the router closed the connection without a NOTIFICATION"
+	case errors.Is(err, syscall.ECONNRESET):
+		return "the connection was reset"
+	case failure != nil:
+		return "send to the router: " + failure.Error()
+	}
+	return err.Error()
+}
+
+// answerRole sets the node's role for the next connection if the router requires one (RFC 9234). A role is
+// not sent otherwise, because a router with another one would reject it.
+func (c *connection) answerRole(message []byte) {
+	if message[headerLength] == codeOpen && message[headerLength+1] == subcodeRole {
+		c.ownRole = complement(c.role)
+	}
 }

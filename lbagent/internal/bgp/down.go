@@ -2,8 +2,6 @@
 
 package bgp
 
-import "fmt"
-
 // Down closes an established session with a Cease, so that the peer retains no stale routes, and reopens it
 // (RFC 5882, section 4.2). reason becomes the session's message.
 func (s *Server) Down(peer, reason string) error {
@@ -13,19 +11,6 @@ func (s *Server) Down(peer, reason string) error {
 	if !found {
 		return nil
 	}
-	if err := session.down(reason); err != nil {
-		return fmt.Errorf("LBPeer %s (%s): %w", peer, session.peer.Address, err)
-	}
+	session.down(reason)
 	return nil
-}
-
-func (s *session) down(reason string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.stopped || !s.observed.established() {
-		return nil
-	}
-	s.transport.mute()
-	s.observed.fail(reason)
-	return s.reopen(false)
 }

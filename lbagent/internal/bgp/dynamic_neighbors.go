@@ -48,7 +48,7 @@ type dynamicNeighbor struct {
 	seen   time.Time
 	lasted time.Duration
 	// next waits for a session to be opened; nil if there is one.
-	next *arrival
+	next *incoming
 }
 
 type refusal struct {
@@ -108,7 +108,7 @@ func (c *dynamicNeighbors) wait(conn *net.TCPConn) {
 }
 
 // call stores the connection of a router after its OPEN and reports whether a range has a place for it.
-func (c *dynamicNeighbors) call(router netip.Addr, next arrival) bool {
+func (c *dynamicNeighbors) call(router netip.Addr, next incoming) bool {
 	of := c.rangeOf(router)
 	if of == nil {
 		return false
@@ -127,8 +127,8 @@ func (c *dynamicNeighbors) call(router netip.Addr, next arrival) bool {
 }
 
 func (n *dynamicNeighbor) close() {
-	if n.next != nil && n.next.router != nil {
-		_ = n.next.router.Close()
+	if n.next != nil && n.next.conn != nil {
+		_ = n.next.conn.Close()
 	}
 }
 
@@ -143,7 +143,7 @@ func (c *dynamicNeighbors) within(network netip.Prefix) int {
 }
 
 // taken removes and returns the connection that waits for a router's session, or nil.
-func (c *dynamicNeighbors) taken(router netip.Addr) *arrival {
+func (c *dynamicNeighbors) taken(router netip.Addr) *incoming {
 	have := c.routers[router]
 	if have == nil {
 		return nil
@@ -189,13 +189,13 @@ func (s *Server) greet(conn *net.TCPConn, of *model.Range, self netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.neighbors.unproven = slices.DeleteFunc(s.neighbors.unproven, func(other *net.TCPConn) bool { return other == conn })
-	next := arrival{conn, open}
+	next := incoming{conn, open}
 	switch session := s.passive(conn); {
 	case err != nil:
 		s.closed.Unopened++
 		_ = conn.Close()
 	case session != nil:
-		session.transport.arrive(next)
+		session.arrive(next)
 	case s.hasAddress(peer.Address) || !s.neighbors.call(peer.Address, next):
 		s.closed.Surplus++
 		_ = conn.Close()

@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
-
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
@@ -35,7 +33,7 @@ func TestDynamicNeighbors(t *testing.T) {
 		{"198.51.100.1", true}, {"198.51.100.2", true}, {"198.51.100.1", true}, {"198.51.100.3", false},
 		{"203.0.113.1", false}, {"2001:db8::1", false},
 	} {
-		if got := c.call(at(step.router), arrival{}); got != step.taken {
+		if got := c.call(at(step.router), incoming{}); got != step.taken {
 			t.Errorf("%s is taken: %t", step.router, got)
 		}
 	}
@@ -46,7 +44,7 @@ func TestDynamicNeighbors(t *testing.T) {
 		t.Errorf("turned away: %+v", away)
 	}
 	c.want(ranges, map[string]string{secret: password})
-	if !c.call(at("203.0.113.1"), arrival{}) {
+	if !c.call(at("203.0.113.1"), incoming{}) {
 		t.Error("with the password of the range its router is not taken")
 	}
 }
@@ -61,11 +59,11 @@ func TestPlaceIsKept(t *testing.T) {
 			t.Errorf("after a session of %s a place is kept for %s, want %s", lasted, got, want)
 		}
 	}
-	s := New(Config{Logger: logr.Discard()})
+	s := New(Config{})
 	s.neighbors.want([]model.Range{{Name: "open", Prefix: netip.MustParsePrefix("198.51.100.0/24"), MaxSessions: 2}}, nil)
 	untrusted, router := netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("198.51.100.2")
 	for _, one := range []netip.Addr{untrusted, router, untrusted} {
-		if !s.neighbors.call(one, arrival{}) {
+		if !s.neighbors.call(one, incoming{}) {
 			t.Errorf("%s is not taken", one)
 		}
 	}
@@ -73,11 +71,11 @@ func TestPlaceIsKept(t *testing.T) {
 	s.neighbors.routers[router].seen, s.neighbors.routers[router].lasted = past, time.Hour
 	// Another OPEN does not keep a place.
 	s.neighbors.routers[untrusted].seen = past
-	s.neighbors.call(untrusted, arrival{})
+	s.neighbors.call(untrusted, incoming{})
 	if got := s.DynamicNeighbors(); !slices.Equal(got, []netip.Addr{router}) {
 		t.Errorf("places are of %v, want the router alone", got)
 	}
-	if !s.neighbors.call(netip.MustParseAddr("198.51.100.3"), arrival{}) {
+	if !s.neighbors.call(netip.MustParseAddr("198.51.100.3"), incoming{}) {
 		t.Error("the untrusted host's place is not free")
 	}
 	s.neighbors.routers[router].seen = past.Add(-forgetAfter)

@@ -12,8 +12,6 @@ import (
 	"os/exec"
 	"testing"
 
-	"github.com/go-logr/logr"
-
 	"github.com/millrace-lb/millrace/lbagent/test/frr"
 	"github.com/millrace-lb/millrace/lbagent/test/link"
 )
@@ -49,7 +47,7 @@ type reply struct {
 }
 
 func runSpeaker(restarting bool, in io.Reader, out io.Writer) error {
-	s := New(Config{Restarting: restarting, Logger: logr.Discard()})
+	s := New(Config{Restarting: restarting})
 	decoder, encoder := json.NewDecoder(in), json.NewEncoder(out)
 	for {
 		var asked request

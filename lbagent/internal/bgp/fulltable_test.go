@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
@@ -75,7 +74,7 @@ func floodingRouter(t *testing.T) (netip.AddrPort, <-chan int) {
 // A received full table is not retained and does not close the session.
 func TestFullTable(t *testing.T) {
 	at, done := floodingRouter(t)
-	s := New(Config{Logger: logr.Discard()})
+	s := New(Config{})
 	peer := model.Peer{
 		Name: peerName, Address: at.Addr(), Port: at.Port(), ASN: 64500, LocalASN: 64512,
 		HoldTime: 9 * time.Second, KeepaliveTime: 3 * time.Second, ConnectRetryTime: time.Second, IPv4: true,

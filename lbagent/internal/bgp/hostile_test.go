@@ -68,8 +68,8 @@ func (p *process) resident() int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// table returns UPDATEs with 500 prefixes each.
-func table(t *testing.T, prefixes int) []byte {
+// routerTable returns UPDATEs with 500 prefixes each.
+func routerTable(t *testing.T, prefixes int) []byte {
 	t.Helper()
 	template := updateMessage(t, "100.64.0.0/24")
 	attributes := template[headerLength+4 : len(template)-4]
@@ -104,7 +104,7 @@ func TestFlood(t *testing.T) {
 	hello := slices.Concat(openMessage(t, 64500), encode(bgp.BGP_MSG_KEEPALIVE))
 	small := bytes.Repeat(slices.Concat(encode(bgp.BGP_MSG_KEEPALIVE), endOfRIB(t, bgp.RF_IPv4_UC)), 1000)
 	large := bytes.Repeat(largest(), 16)
-	full := table(t, 1_000_000)
+	full := routerTable(t, 1_000_000)
 	listening, flooding := make(chan net.Listener, 1), make(chan struct{})
 	l.inRouterSpace(func() {
 		listener, err := net.Listen("tcp", netip.AddrPortFrom(routerIPv4, port).String())

@@ -4,13 +4,14 @@ package bgp
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"net/netip"
 	"slices"
 	"testing"
 
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
 // openMessage returns a router's OPEN with a four-octet AS number and both families.
@@ -51,45 +52,57 @@ func endOfRIB(t testing.TB, family bgp.RouteFamily) []byte {
 	return message
 }
 
-// Each state passes the expected messages and refuses others.
-func TestInbound(t *testing.T) {
+// converse passes a router's messages to a state machine that has sent its OPEN.
+func converse(messages [][]byte, peer *model.Peer) (state, received, error) {
+	s := stateOpenSent
+	var r received
+	for _, message := range messages {
+		var err error
+		r, err = parseMessage(message, s, peer, nodeIPv4)
+		before, t := s, s.on(r.event)
+		s = t.next
+		if err == nil && t.do&sendNotification != 0 {
+			err = unexpected(before)
+		}
+		if err != nil || s == stateIdle {
+			return s, r, err
+		}
+	}
+	return s, r, nil
+}
+
+// Each state accepts the expected messages and refuses others.
+func TestMessages(t *testing.T) {
 	open := openMessage(t, 64500)
-	onlyIPv4 := withCapabilities(capIPv4, capFour)
 	update, refresh := updateMessage(t, "203.0.113.0/24"), refreshOf(1, 0, 1)
 	for name, test := range map[string]struct {
-		messages [][]byte
-		pass     bool
-		code     byte
-		subcode  byte
+		messages      [][]byte
+		state         state
+		code, subcode byte
+		refresh       families
 	}{
-		"open":                        {[][]byte{open}, true, 0, 0},
-		"open of a wrong system":      {[][]byte{openMessage(t, 64501)}, false, 2, 2},
-		"open that is too short":      {[][]byte{encode(bgp.BGP_MSG_OPEN, 4)}, false, 1, 2},
-		"open twice":                  {[][]byte{open, keepalive, open}, false, 5, 3},
-		"update first":                {[][]byte{update}, false, 5, 1},
-		"update before keepalive":     {[][]byte{open, update}, false, 5, 2},
-		"update":                      {[][]byte{open, keepalive, update}, false, 0, 0},
-		"end of RIB":                  {[][]byte{open, keepalive, endOfRIB(t, bgp.RF_IPv4_UC)}, true, 0, 0},
-		"end of RIB of IPv6":          {[][]byte{open, keepalive, endOfRIB(t, bgp.RF_IPv6_UC)}, true, 0, 0},
-		"end of RIB twice":            {[][]byte{open, keepalive, endOfRIB(t, bgp.RF_IPv6_UC), endOfRIB(t, bgp.RF_IPv6_UC)}, false, 0, 0},
-		"end of RIB, family not open": {[][]byte{onlyIPv4, keepalive, endOfRIB(t, bgp.RF_IPv6_UC)}, false, 0, 0},
-		"refresh":                     {[][]byte{open, keepalive, refresh}, true, 0, 0},
-		"refresh, family not open":    {[][]byte{onlyIPv4, keepalive, refreshOf(2, 0, 1)}, false, 0, 0},
-		"mark of enhanced refresh":    {[][]byte{open, keepalive, refreshOf(1, 1, 1)}, false, 0, 0},
-		"refresh of any length":       {[][]byte{open, keepalive, append(refresh, 0)}, false, 1, 2},
-		"notification first":          {[][]byte{encode(bgp.BGP_MSG_NOTIFICATION, 6, 5)}, true, 0, 0},
-		"empty notification":          {[][]byte{encode(bgp.BGP_MSG_NOTIFICATION)}, false, 1, 2},
-		"unknown type":                {[][]byte{open, keepalive, encode(9)}, false, 1, 3},
+		"open":                    {[][]byte{open}, stateOpenConfirm, 0, 0, families{}},
+		"open of a wrong system":  {[][]byte{openMessage(t, 64501)}, stateIdle, 2, 2, families{}},
+		"open that is too short":  {[][]byte{encode(bgp.BGP_MSG_OPEN, 4)}, stateIdle, 1, 2, families{}},
+		"open twice":              {[][]byte{open, open}, stateIdle, 5, 2, families{}},
+		"open in the session":     {[][]byte{open, keepalive, open}, stateIdle, 5, 3, families{}},
+		"update first":            {[][]byte{update}, stateIdle, 5, 1, families{}},
+		"update before keepalive": {[][]byte{open, update}, stateIdle, 5, 2, families{}},
+		"keepalive":               {[][]byte{open, keepalive}, stateEstablished, 0, 0, families{}},
+		"update":                  {[][]byte{open, keepalive, update}, stateEstablished, 0, 0, families{}},
+		"end of RIB":              {[][]byte{open, keepalive, endOfRIB(t, bgp.RF_IPv4_UC)}, stateEstablished, 0, 0, families{}},
+		"refresh":                 {[][]byte{open, keepalive, refresh}, stateEstablished, 0, 0, families{ipv4: true}},
+		"refresh of IPv6":         {[][]byte{open, keepalive, refreshOf(2, 0, 1)}, stateEstablished, 0, 0, families{ipv6: true}},
+		"refresh of multicast":    {[][]byte{open, keepalive, refreshOf(1, 0, 2)}, stateEstablished, 0, 0, families{}},
+		"refresh before OPEN":     {[][]byte{refresh}, stateIdle, 5, 1, families{ipv4: true}},
+		"demarcation":             {[][]byte{open, keepalive, refreshOf(1, 1, 1)}, stateEstablished, 0, 0, families{}},
+		"refresh of any length":   {[][]byte{open, keepalive, append(refresh, 0)}, stateIdle, 1, 2, families{}},
+		"notification first":      {[][]byte{encode(bgp.BGP_MSG_NOTIFICATION, 6, 5)}, stateIdle, 0, 0, families{}},
+		"empty notification":      {[][]byte{encode(bgp.BGP_MSG_NOTIFICATION)}, stateIdle, 1, 2, families{}},
+		"unknown type":            {[][]byte{open, keepalive, encode(9)}, stateIdle, 1, 3, families{}},
 	} {
 		peer := testPeer()
-		filter := inbound{peer: &peer}
-		var pass []byte
-		var err error
-		for i, message := range test.messages {
-			if pass, err = filter.check(message); err != nil && i < len(test.messages)-1 {
-				t.Errorf("%s: message %d: %v", name, i, err)
-			}
-		}
+		s, r, err := converse(test.messages, &peer)
 		var refused *protocolError
 		errors.As(err, &refused)
 		switch {
@@ -97,8 +110,8 @@ func TestInbound(t *testing.T) {
 			t.Errorf("%s: error %v", name, err)
 		case refused != nil && (refused.code != test.code || refused.subcode != test.subcode):
 			t.Errorf("%s: NOTIFICATION %d/%d, want %d/%d", name, refused.code, refused.subcode, test.code, test.subcode)
-		case (pass != nil) != test.pass:
-			t.Errorf("%s: passes: %x", name, pass)
+		case s != test.state || r.refresh != test.refresh:
+			t.Errorf("%s: state %s, refresh %+v", name, s, r.refresh)
 		}
 	}
 }
@@ -119,8 +132,8 @@ func TestDescribeNotification(t *testing.T) {
 	}
 }
 
-// No input panics. Passed messages are complete, short and accepted by GoBGP; no OPEN passes twice.
-func FuzzInbound(f *testing.F) {
+// No input panics. Errors have a text and a NOTIFICATION that GoBGP parses.
+func FuzzMessages(f *testing.F) {
 	open := openMessage(f, 64500)
 	f.Add(bytes.Join([][]byte{open, keepalive, updateMessage(f, "203.0.113.0/24"), endOfRIB(f, bgp.RF_IPv6_UC)}, nil))
 	f.Add(bytes.Join([][]byte{open, keepalive, open}, nil))
@@ -134,57 +147,44 @@ func FuzzInbound(f *testing.F) {
 	f.Fuzz(func(t *testing.T, stream []byte) {
 		reader, buffer := bytes.NewReader(stream), make([]byte, longestLength)
 		peer := testPeer()
-		filter, opens := inbound{peer: &peer, self: nodeIPv4}, 0
-		for {
+		for s := stateOpenSent; s != stateIdle; {
 			message, err := readMessage(reader, buffer)
 			if err != nil {
 				return
 			}
-			pass, err := filter.check(message)
-			if err != nil {
-				if len(err.Error()) == 0 {
-					t.Error("an error without words")
+			before := s
+			r, err := parseMessage(message, s, &peer, nodeIPv4)
+			s = s.on(r.event).next
+			if r.event == notificationReceived {
+				_ = describeNotification(message) + hintFor(message)
+			}
+			if refused := (*protocolError)(nil); errors.As(err, &refused) {
+				if _, err := bgp.ParseBGPMessage(refused.notification()); err != nil || refused.Error() == "" {
+					t.Errorf("NOTIFICATION %x of %q: %v", refused.notification(), refused, err)
 				}
-				return
+			} else if err != nil {
+				t.Errorf("an error without a NOTIFICATION: %v", err)
 			}
-			if kindOf(message) == bgp.BGP_MSG_NOTIFICATION {
-				_ = describeNotification(message)
-			}
-			if pass == nil {
-				continue
-			}
-			goBGPTakes(t, pass)
-			if kindOf(pass) == bgp.BGP_MSG_OPEN {
-				if opens++; opens > 1 {
-					t.Error("a second OPEN passes")
-				}
+			if s == stateOpenConfirm && before == stateOpenSent && r.open.common(&peer) == (families{}) {
+				t.Error("an OPEN without a common family")
 			}
 		}
 	})
 }
 
-func goBGPTakes(t *testing.T, message []byte) {
-	t.Helper()
-	const longest = headerLength + 80
-	if len(message) > longest || len(message) != int(binary.BigEndian.Uint16(message[markerLength:])) {
-		t.Errorf("a message of %d octets passes: %x", len(message), message)
+// No content of an OPEN panics, and valid ones have a valid AS number, hold time and identifier.
+func FuzzOpen(f *testing.F) {
+	for _, o := range oddOpens {
+		f.Add(o.says[min(headerLength, len(o.says)):])
 	}
-	parsed, err := bgp.ParseBGPMessage(message)
-	if err != nil {
-		t.Fatalf("passes, and GoBGP cannot read it: %v: %x", err, message)
-	}
-	switch body := parsed.Body.(type) {
-	case *bgp.BGPOpen:
-		if asn, err := bgp.ValidateOpenMsg(body, 64500, 64512, nodeIPv4.AsSlice()); err != nil || asn != 64500 {
-			t.Errorf("an OPEN of AS%d passes: %v", asn, err)
+	f.Fuzz(func(t *testing.T, body []byte) {
+		peer := testPeer()
+		open, err := parseOpen(encode(bgp.BGP_MSG_OPEN, body...))
+		if err == nil {
+			err = open.check(&peer, nodeIPv4)
 		}
-	case *bgp.BGPUpdate:
-		carried := map[bgp.RouteFamily]bgp.BGPAddPathMode{bgp.RF_IPv4_UC: 0, bgp.RF_IPv6_UC: 0}
-		if ok, err := bgp.ValidateUpdateMsg(body, carried, true, false, false); !ok {
-			t.Errorf("GoBGP refuses the UPDATE that passes: %v: %x", err, message)
+		if err == nil && (open.asn != peer.ASN || open.holdTime < shortestHold || !open.id.Is4() || open.common(&peer) == (families{})) {
+			t.Errorf("%+v is valid", open)
 		}
-		if ends, _ := body.IsEndOfRib(); !ends {
-			t.Errorf("an UPDATE passes that is no End-of-RIB: %x", message)
-		}
-	}
+	})
 }

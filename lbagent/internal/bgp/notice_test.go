@@ -6,14 +6,12 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/go-logr/logr"
 )
 
 // Notifications are rate limited, except for a first burst, and the last change is notified.
 func TestChangesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := New(Config{Logger: logr.Discard()})
+		s := New(Config{})
 		told := 0
 		drain := func() {
 			synctest.Wait()

@@ -9,90 +9,87 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// observed is the observed state of a session. GoBGP must not be called while its lock is held, because
-// GoBGP's goroutine waits for the lock.
+// rank orders reasons why a session is down. Until it is established again or its peer is edited, a reason
+// replaces only reasons of the same or a lower rank.
+type rank int
+
+const (
+	// rankTransport is for failed attempts, lost connections and expired timers.
+	rankTransport rank = iota
+	// rankProtocol is for NOTIFICATIONs of both sides and for BFD.
+	rankProtocol
+)
+
+// observed is the observed state of a session.
 type observed struct {
 	notify func()
 
-	mu    sync.Mutex
-	state millracev1beta1.SessionState
-	// connecting is the transport's state until the router is connected, empty afterwards.
-	connecting millracev1beta1.SessionState
-	since      time.Time
-	lasted     time.Duration
-	flaps      uint64
-	failure    string
-	failedAt   time.Time
+	mu       sync.Mutex
+	state    state
+	since    time.Time
+	lasted   time.Duration
+	flaps    uint64
+	failure  string
+	rank     rank
+	failedAt time.Time
 }
 
-func newObserved(notify func()) *observed {
-	return &observed{notify: notify, state: millracev1beta1.SessionIdle, since: time.Now()}
-}
+func newObserved(notify func()) *observed { return &observed{notify: notify, since: time.Now()} }
 
-type ending int
-
-const (
-	nothingEnded ending = iota
-	attemptEnded
-	sessionEnded
-)
-
-func (o *observed) enter(state millracev1beta1.SessionState, now time.Time) ending {
+func (o *observed) enter(s state, now time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.state == state {
-		return nothingEnded
+	was, is := o.state == stateEstablished, s == stateEstablished
+	o.state = s
+	if was == is {
+		// Steps of an attempt are not worth a notification.
+		return
 	}
-	opening := o.state == millracev1beta1.SessionOpenSent || o.state == millracev1beta1.SessionOpenConfirm
-	was := o.state == millracev1beta1.SessionEstablished
-	is := state == millracev1beta1.SessionEstablished
-	o.state = state
 	if was {
 		o.flaps++
 		o.lasted = now.Sub(o.since)
+	} else {
+		o.rank = rankTransport
 	}
-	if was || is {
-		// Steps of an attempt are not worth a notification.
-		o.since = now
-		o.notify()
-	}
-	switch {
-	case was:
-		return sessionEnded
-	case opening && state == millracev1beta1.SessionIdle:
-		return attemptEnded
-	}
-	return nothingEnded
+	o.since = now
+	o.notify()
 }
 
+// lastedFor returns the duration of the last established session.
 func (o *observed) lastedFor() time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.lasted
 }
 
-func (o *observed) phase(state millracev1beta1.SessionState) {
+// edited permits any reason to replace the current one.
+func (o *observed) edited() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.connecting = state
+	o.rank = rankTransport
 }
 
 // fail records why the session is down, or about to go down.
-func (o *observed) fail(message string) {
+func (o *observed) fail(r rank, message string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.failedAt = time.Now()
+	if r < o.rank {
+		return
+	}
+	o.rank, o.failedAt = r, time.Now()
 	if o.failure != message {
 		o.failure = message
 		o.notify()
 	}
 }
 
-func (o *observed) established() bool {
+func (o *observed) current() state {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.state == millracev1beta1.SessionEstablished
+	return o.state
 }
+
+func (o *observed) established() bool { return o.current() == stateEstablished }
 
 // wasEstablished reports whether an established session was lost since the process started.
 func (o *observed) wasEstablished() bool {
@@ -105,13 +102,10 @@ func (o *observed) session() Session {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	session := Session{
-		State: o.state, Since: o.since, Flaps: o.flaps, LastError: o.failure, LastErrorTime: o.failedAt,
+		State: stateNames[o.state], Since: o.since, Flaps: o.flaps, LastError: o.failure, LastErrorTime: o.failedAt,
 	}
-	if o.state != millracev1beta1.SessionEstablished {
+	if session.State != millracev1beta1.SessionEstablished {
 		session.Message = o.failure
-		if o.connecting != "" {
-			session.State = o.connecting
-		}
 	}
 	return session
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
@@ -17,20 +16,10 @@ import (
 // shortestHold is the minimum hold time (RFC 4271, section 4.2).
 const shortestHold = 3 * time.Second
 
-type families struct{ ipv4, ipv6 bool }
-
 // add ignores other families.
 func (f *families) add(afi uint16, safi byte) {
 	f.ipv4 = f.ipv4 || afi == bgp.AFI_IP && safi == bgp.SAFI_UNICAST
 	f.ipv6 = f.ipv6 || afi == bgp.AFI_IP6 && safi == bgp.SAFI_UNICAST
-}
-
-func (f families) has(afi uint16, safi byte) bool {
-	return safi == bgp.SAFI_UNICAST && (afi == bgp.AFI_IP && f.ipv4 || afi == bgp.AFI_IP6 && f.ipv6)
-}
-
-func (f families) both(other families) families {
-	return families{ipv4: f.ipv4 && other.ipv4, ipv6: f.ipv6 && other.ipv6}
 }
 
 // routerOpen has the used fields of a router's OPEN (RFC 4271, section 4.2).
@@ -47,9 +36,12 @@ type routerOpen struct {
 	multiprotocol bool
 	// extended is true if the router accepts IPv6 next hops of IPv4 routes (RFC 8950, section 4).
 	extended bool
-	// restart is the flags and time of graceful restart (RFC 4724, section 3), or nil.
-	restart []byte
-	keeps   families
+	// restarting is the Restart State bit (RFC 4724, section 3).
+	restarting bool
+	// enhanced is true if the router supports enhanced route refresh (RFC 7313).
+	enhanced bool
+	// role is the router's role plus one (RFC 9234, section 4.1), or zero without one.
+	role byte
 }
 
 // Codes of used capabilities and of their optional parameter (RFC 5492).
@@ -58,12 +50,14 @@ const (
 	capabilityMultiprotocol = 1
 	capabilityRefresh       = 2
 	capabilityExtended      = 5
+	capabilityRole          = 9
 	capabilityRestart       = 64
 	capabilityFourOctets    = 65
+	capabilityEnhanced      = 70
 	familyLength            = 4
 )
 
-func openError(subcode byte, format string, values ...any) error {
+func badOpen(subcode byte, format string, values ...any) error {
 	return &protocolError{code: codeOpen, subcode: subcode, what: "an OPEN " + fmt.Sprintf(format, values...)}
 }
 
@@ -88,16 +82,16 @@ func parseOpen(message []byte) (*routerOpen, error) {
 		length, parameters, octets = int(binary.BigEndian.Uint16(parameters[1:])), parameters[3:], 2
 	}
 	if length != len(parameters) {
-		return nil, openError(0, "whose parameters have %d octets, and not the %d that it says", len(parameters), length)
+		return nil, badOpen(0, "with %d octets of parameters instead of %d", len(parameters), length)
 	}
 	for len(parameters) > 0 {
 		kind := parameters[0]
 		value, rest, ok := sized(parameters[1:], octets)
 		switch {
 		case !ok:
-			return nil, openError(0, "with a parameter that goes on past its end")
+			return nil, badOpen(0, "with a parameter that goes on past its end")
 		case kind != parameterCapabilities:
-			return nil, openError(subcodeParameter, "with an unknown parameter, of type %d", kind)
+			return nil, badOpen(subcodeParameter, "with an unknown parameter, of type %d", kind)
 		}
 		if err := o.addCapabilities(value); err != nil {
 			return nil, err
@@ -110,22 +104,11 @@ func parseOpen(message []byte) (*routerOpen, error) {
 	return o, nil
 }
 
-// sized returns the content after a length of one or two octets, and the rest.
-func sized(octets []byte, lengthOctets int) (content, rest []byte, ok bool) {
-	if lengthOctets == 2 {
-		return counted(octets)
-	}
-	if content, ok = prefixed(octets); ok {
-		rest = octets[1+len(content):]
-	}
-	return content, rest, ok
-}
-
 func (o *routerOpen) addCapabilities(capabilities []byte) error {
 	for len(capabilities) > 0 {
 		value, rest, ok := sized(capabilities[1:], 1)
 		if !ok {
-			return openError(0, "with a capability that goes on past its parameter")
+			return badOpen(0, "with a capability that goes on past its parameter")
 		}
 		if err := o.addCapability(capabilities[0], value); err != nil {
 			return err
@@ -136,7 +119,7 @@ func (o *routerOpen) addCapabilities(capabilities []byte) error {
 }
 
 func (o *routerOpen) addCapability(code byte, value []byte) error {
-	badLength := openError(0, "with capability %d of %d octets", code, len(value))
+	badLength := badOpen(0, "with capability %d of %d octets", code, len(value))
 	switch code {
 	case capabilityMultiprotocol:
 		if len(value) != familyLength {
@@ -150,7 +133,7 @@ func (o *routerOpen) addCapability(code byte, value []byte) error {
 		}
 		asn := binary.BigEndian.Uint32(value)
 		if o.fourOctets && asn != o.asn {
-			return openError(subcodeBadAS, "with two autonomous systems, AS%d and AS%d", o.asn, asn)
+			return badOpen(subcodeBadAS, "with two autonomous systems, AS%d and AS%d", o.asn, asn)
 		}
 		o.asn, o.fourOctets = asn, true
 	case capabilityExtended:
@@ -163,15 +146,17 @@ func (o *routerOpen) addCapability(code byte, value []byte) error {
 			return badLength
 		}
 		// The last instance applies (RFC 4724, section 3).
-		o.restart, o.keeps = slices.Clone(value[:2]), families{}
-		for rest := value[2:]; len(rest) >= familyLength; rest = rest[familyLength:] {
-			o.keeps.add(binary.BigEndian.Uint16(rest), rest[2])
+		const restartState = 0x80
+		o.restarting = value[0]&restartState != 0
+	case capabilityEnhanced:
+		o.enhanced = true
+	case capabilityRole:
+		if len(value) == 1 {
+			o.role = 1 + value[0]
 		}
 	}
 	return nil
 }
-
-func (o *routerOpen) isRestarting() bool { return len(o.restart) > 0 && o.restart[0]&restartState != 0 }
 
 func (o *routerOpen) common(peer *model.Peer) families {
 	return o.offered.both(families{ipv4: peer.IPv4, ipv6: peer.IPv6})
@@ -186,61 +171,105 @@ func (o *routerOpen) check(peer *model.Peer, self netip.Addr) error {
 			code: codeOpen, subcode: subcodeVersion, what: fmt.Sprintf("an OPEN of BGP version %d", o.version), data: []byte{0, version},
 		}
 	case peer.ASN != 0 && o.asn != peer.ASN:
-		return openError(subcodeBadAS, "of AS%d, and the LBPeer says AS%d (peerASN)", o.asn, peer.ASN)
+		return badOpen(subcodeBadAS, "of AS%d instead of AS%d (peerASN of the LBPeer)", o.asn, peer.ASN)
 	case peer.ASN == 0 && o.asn == peer.LocalASN:
-		return openError(subcodeBadAS, "of AS%d, which is ours, and the LBPeer says External (dynamicASN)", o.asn)
+		return badOpen(subcodeBadAS, "of AS%d, the node's, but dynamicASN of the LBPeer is External", o.asn)
 	case o.asn == 0 || o.asn == bgp.AS_TRANS:
-		return openError(subcodeBadAS, "of AS%d, which is nobody's", o.asn)
+		return badOpen(subcodeBadAS, "of AS%d, which is reserved (RFC 7607)", o.asn)
 	case o.id.IsUnspecified():
-		return openError(subcodeBadID, "with identifier 0.0.0.0")
+		return badOpen(subcodeBadID, "with identifier 0.0.0.0")
 	case o.asn == peer.LocalASN && o.id == self:
-		return openError(subcodeBadID, "with this node's identifier, %s, in an internal session", o.id)
+		return badOpen(subcodeBadID, "with this node's identifier, %s, in an internal session", o.id)
 	case o.holdTime == 0:
 		// Without a hold timer neither side detects the other's failure.
-		return openError(subcodeHoldTime, "without a hold time: give the router one of %s at least", shortestHold)
+		return badOpen(subcodeHoldTime, "without a hold time: give the router one of %s at least", shortestHold)
 	case o.holdTime < shortestHold:
-		return openError(subcodeHoldTime, "with a hold time of %s", o.holdTime)
+		return badOpen(subcodeHoldTime, "with a hold time of %s", o.holdTime)
 	case o.common(peer) == families{}:
-		return openError(subcodeCapability, "without a family of the LBPeer's: activate IPv4 unicast or IPv6 unicast on the router")
+		return badOpen(subcodeCapability, "without a family of the LBPeer's: activate IPv4 unicast or IPv6 unicast on the router")
 	}
 	return nil
 }
 
-// forGoBGP returns an equivalent OPEN without any data that GoBGP might interpret differently.
-func (o *routerOpen) forGoBGP(common families) []byte {
-	as := o.asn
-	if as > 1<<16-1 {
-		as = bgp.AS_TRANS
+// carried returns the routes that a session with the router can carry.
+func (o *routerOpen) carried(peer *model.Peer) carried {
+	return carried{families: o.common(peer), extended: o.extended}
+}
+
+// sized returns the content after a length of one or two octets, and the rest.
+func sized(octets []byte, lengthOctets int) (content, rest []byte, ok bool) {
+	if len(octets) < lengthOctets {
+		return nil, nil, false
 	}
-	var capabilities []byte
-	add := func(code byte, value ...byte) {
-		capabilities = append(append(capabilities, code, byte(len(value))), value...)
+	length := int(octets[0])
+	if lengthOctets == 2 {
+		length = int(binary.BigEndian.Uint16(octets))
 	}
-	// A router may send ROUTE-REFRESH without the capability, because we offer it (RFC 2918, section 3).
-	add(capabilityRefresh)
-	if common.ipv4 {
-		add(capabilityMultiprotocol, 0, bgp.AFI_IP, 0, bgp.SAFI_UNICAST)
+	end := lengthOctets + length
+	if len(octets) < end {
+		return nil, nil, false
 	}
-	if common.ipv6 {
-		add(capabilityMultiprotocol, 0, bgp.AFI_IP6, 0, bgp.SAFI_UNICAST)
+	return octets[lengthOctets:end], octets[end:], true
+}
+
+// ownOpen is the node's OPEN.
+type ownOpen struct {
+	peer *model.Peer
+	id   netip.Addr
+	// restarting is the Restart State bit, forwarding the Forwarding State bit of all families (RFC 4724,
+	// section 3).
+	restarting, forwarding bool
+	// role is the node's role plus one (RFC 9234), or zero without the capability.
+	role byte
+}
+
+func (o ownOpen) encode() ([]byte, error) {
+	capabilities := []bgp.ParameterCapabilityInterface{bgp.NewCapRouteRefresh(), bgp.NewCapEnhancedRouteRefresh()}
+	var restart []*bgp.CapGracefulRestartTuple
+	add := func(family bgp.RouteFamily) {
+		capabilities = append(capabilities, bgp.NewCapMultiProtocol(family))
+		restart = append(restart, bgp.NewCapGracefulRestartTuple(family, o.forwarding))
 	}
-	if o.fourOctets {
-		add(capabilityFourOctets, binary.BigEndian.AppendUint32(nil, o.asn)...)
+	if o.peer.IPv4 {
+		add(bgp.RF_IPv4_UC)
+		capabilities = append(capabilities, bgp.NewCapExtendedNexthop(
+			[]*bgp.CapExtendedNexthopTuple{bgp.NewCapExtendedNexthopTuple(bgp.RF_IPv4_UC, bgp.AFI_IP6)}))
 	}
-	if o.restart != nil {
-		value := slices.Clone(o.restart)
-		if common.ipv4 && o.keeps.ipv4 {
-			value = append(value, 0, bgp.AFI_IP, bgp.SAFI_UNICAST, 0)
-		}
-		if common.ipv6 && o.keeps.ipv6 {
-			value = append(value, 0, bgp.AFI_IP6, bgp.SAFI_UNICAST, 0)
-		}
-		add(capabilityRestart, value...)
+	if o.peer.IPv6 {
+		add(bgp.RF_IPv6_UC)
 	}
-	body := []byte{o.version}
-	body = binary.BigEndian.AppendUint16(body, uint16(as))
-	body = binary.BigEndian.AppendUint16(body, uint16(o.holdTime/time.Second))
-	body = append(body, o.id.AsSlice()...)
-	body = append(body, byte(2+len(capabilities)), parameterCapabilities, byte(len(capabilities)))
-	return encode(bgp.BGP_MSG_OPEN, append(body, capabilities...)...)
+	capabilities = append(capabilities, bgp.NewCapFourOctetASNumber(o.peer.LocalASN))
+	if o.role > 0 {
+		capabilities = append(capabilities, bgp.NewCapUnknown(capabilityRole, []byte{o.role - 1}))
+	}
+	if o.peer.RestartTime > 0 {
+		// The N bit (RFC 8538) is not set: a router whose hold timer expires would retain the routes of a
+		// dead node.
+		const notification = false
+		seconds := uint16(min(o.peer.RestartTime/time.Second, longestRestart))
+		capabilities = append(capabilities, bgp.NewCapGracefulRestart(o.restarting, notification, seconds, restart))
+	}
+	parameters := []bgp.OptionParameterInterface{bgp.NewOptionParameterCapability(capabilities)}
+	message := bgp.NewBGPOpenMessage(twoOctets(o.peer.LocalASN), uint16(o.peer.HoldTime/time.Second), o.id.String(), parameters)
+	octets, err := message.Serialize()
+	if err != nil {
+		return nil, fmt.Errorf("encode the OPEN: %w", err)
+	}
+	return octets, nil
+}
+
+// longestRestart is the largest Restart Time in seconds, a field of 12 bits (RFC 4724, section 3).
+const longestRestart = 1<<12 - 1
+
+// complement returns the role plus one that corresponds to a router's (RFC 9234, section 4.2): Customer to a
+// Provider and RS-Client to a route server. For other roles it returns zero, because routes to these need
+// the OTC attribute.
+func complement(router byte) byte {
+	switch router {
+	case 1 + 0:
+		return 1 + 3
+	case 1 + 1:
+		return 1 + 2
+	}
+	return 0
 }

@@ -5,38 +5,47 @@ package bgp
 import (
 	"bytes"
 	"errors"
-	"slices"
 	"testing"
 
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
 )
 
-// The OPEN passed to GoBGP is equivalent for the session's families.
-func TestOpenForGoBGP(t *testing.T) {
-	refresh := capability(2)
-	restart := capability(64, 0x80, 120, 0, 1, 1, 0x80, 0, 2, 1, 0x80)
-	four := capability(65, 0xfa, 0x56, 0xea, 1)
-	for name, test := range map[string]struct{ says, hears []byte }{
-		"no capabilities":         {goodOpen().encode(), withCapabilities(refresh, capIPv4)},
-		"both families, restart":  {withCapabilities(restart, capIPv6, capIPv4, capFour), withCapabilities(refresh, capIPv4, capIPv6, capFour, capability(64, 0x80, 120, 0, 1, 1, 0, 0, 2, 1, 0))},
-		"restart of another one":  {withCapabilities(restart, capIPv6), withCapabilities(refresh, capIPv6, capability(64, 0x80, 120, 0, 2, 1, 0))},
-		"the last restart counts": {withCapabilities(restart, capability(64, 0, 9)), withCapabilities(refresh, capIPv4, capability(64, 0, 9))},
-		"others":                  {withCapabilities(capability(5, 0, 1, 0, 1, 0, 2), capability(69, 0, 1, 1, 3), capIPv4), withCapabilities(refresh, capIPv4)},
-	} {
-		peer := testPeer()
-		filter := inbound{peer: &peer}
-		if got, err := filter.check(test.says); err != nil || !bytes.Equal(got, test.hears) {
-			t.Errorf("%s: %x, want %x; error %v", name, got, test.hears, err)
-		}
-	}
+// The node's OPEN is valid for GoBGP's parser, and its parameters are those of the LBPeer.
+func TestOwnOpen(t *testing.T) {
 	peer := testPeer()
-	peer.ASN = 4200000001
-	filter := inbound{peer: &peer}
-	want := opening(func(o *open) {
-		o.as, o.parameters = bgp.AS_TRANS, parameter(2, slices.Concat(refresh, capIPv4, four)...)
-	})
-	if got, err := filter.check(withCapabilities(four)); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("of a system of four octets: %x, want %x; error %v", got, want, err)
+	peer.LocalASN = 4200000001
+	for name, test := range map[string]struct {
+		own  ownOpen
+		want []byte
+	}{
+		"fresh":      {ownOpen{}, capability(64, 0, 60, 0, 1, 1, 0, 0, 2, 1, 0)},
+		"restarting": {ownOpen{restarting: true, forwarding: true}, capability(64, 0x80, 60, 0, 1, 1, 0x80, 0, 2, 1, 0x80)},
+		"role":       {ownOpen{role: 1 + 3}, capability(9, 3)},
+	} {
+		test.own.peer, test.own.id = &peer, nodeIPv4
+		message, err := test.own.encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Contains(message, test.want) {
+			t.Errorf("%s: %x does not contain %x", name, message, test.want)
+		}
+		parsed, err := bgp.ParseBGPMessage(message)
+		if err != nil {
+			t.Fatal(err)
+		}
+		router := testPeer()
+		router.ASN, router.LocalASN = peer.LocalASN, router.ASN
+		if asn, err := bgp.ValidateOpenMsg(parsed.Body.(*bgp.BGPOpen), peer.LocalASN, router.LocalASN, routerIPv4.AsSlice()); err != nil || asn != peer.LocalASN {
+			t.Errorf("%s: AS%d, error %v", name, asn, err)
+		}
+		open, err := parseOpen(message)
+		if err == nil {
+			err = open.check(&router, routerIPv4)
+		}
+		if err != nil || !open.enhanced || !open.extended || !open.fourOctets || open.restarting != test.own.restarting || open.role != test.own.role {
+			t.Errorf("%s: %+v, error %v", name, open, err)
+		}
 	}
 }
 
@@ -55,8 +64,7 @@ func TestOpenOfPeer(t *testing.T) {
 	} {
 		peer := testPeer()
 		peer.ASN, peer.LocalASN = test.asn, test.local
-		filter := inbound{peer: &peer, self: nodeIPv4}
-		_, err := filter.check(test.says.encode())
+		_, err := parseMessage(test.says.encode(), stateOpenSent, &peer, nodeIPv4)
 		var refused *protocolError
 		is := errors.As(err, &refused)
 		if (test.subcode != 0) != is || is && (refused.code != codeOpen || refused.subcode != test.subcode) {

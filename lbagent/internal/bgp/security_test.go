@@ -121,10 +121,10 @@ func TestPassword(t *testing.T) {
 			if s := p.session(peerName); s.Message != "" {
 				t.Errorf("with the password back: %+v", s)
 			}
-			// The old password also survives a lost connection.
+			// The old password also survives a lost connection. ss may close the next one, too.
 			set(nil)
 			l.Run("ip", "netns", "exec", l.NodeSpace, "ss", "--kill", "--tcp", "dst", routerIPv4.String())
-			l.await(p, 20*time.Second, "up again without the Secret", func(s Session) bool { return isUp(s) && s.Flaps == 1 })
+			l.await(p, 20*time.Second, "up again without the Secret", func(s Session) bool { return isUp(s) && s.Flaps > 0 })
 		})
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bgp announces routes to BGP peers with an embedded GoBGP and applies changes of peers and routes.
+// Package bgp implements a BGP speaker (RFC 4271) that announces routes and accepts none.
 package bgp
 
 import (
@@ -13,8 +13,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/go-logr/logr"
 
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
@@ -36,8 +34,6 @@ type Config struct {
 	// Confirm, if not nil, is called when a router is connected, before any route is announced. It may block
 	// until the routes are current, and returns when ctx is done.
 	Confirm func(ctx context.Context)
-	// Logger receives GoBGP's log entries.
-	Logger logr.Logger
 }
 
 // Want is the desired state.
@@ -99,11 +95,10 @@ type Server struct {
 	started  bool
 	routerID netip.Addr
 	sessions map[string]*session
-	prepared map[string]*session
+	// leaving are closed when the stopped session with a router has ended.
+	leaving map[netip.Addr]<-chan struct{}
 	// refused are peers that cannot have a session, with the reason.
-	refused map[string]Session
-	// idle are GoBGP servers for reuse, because GoBGP cannot end a server.
-	idle      []*speaker
+	refused   map[string]Session
 	acceptor  acceptor
 	neighbors dynamicNeighbors
 	closed    Refused
@@ -137,7 +132,7 @@ func New(config Config) *Server {
 		config:   config,
 		notice:   newNotice(),
 		sessions: map[string]*session{},
-		prepared: map[string]*session{},
+		leaving:  map[netip.Addr]<-chan struct{}{},
 		refused:  map[string]Session{},
 	}
 	s.neighbors = newDynamicNeighbors()
@@ -149,28 +144,6 @@ func New(config Config) *Server {
 func (s *Server) Changed() <-chan struct{} { return s.notice.changed }
 
 func (s *Server) notify() { s.notice.tell() }
-
-// Prepare starts GoBGP for the sessions of the first Set, because that takes one to two seconds. It connects
-// to no router, ignores routes, and does nothing after a Set.
-func (s *Server) Prepare(want Want) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.started || !want.RouterID.Is4() || want.RouterID.IsUnspecified() {
-		return
-	}
-	peers, refused := distinct(want.Peers)
-	withoutPassword(peers, refused, want.Passwords)
-	for name, peer := range peers {
-		if s.prepared[name] != nil {
-			continue
-		}
-		session, err := s.newSession(peer, want.Passwords[peer.PasswordSecret], want.RouterID)
-		if err != nil {
-			continue
-		}
-		s.prepared[name] = session
-	}
-}
 
 // Set applies the desired sessions and routes. A changed route resets no session, and a changed peer at most
 // its own; see compare. Failures are returned and retried by the next Set. Changed receives a value when a
@@ -188,7 +161,7 @@ func (s *Server) Set(want Want) error {
 	s.refused = refused
 	s.rename(peers)
 	for name, session := range s.sessions {
-		if _, wanted := peers[name]; !wanted || want.RouterID != session.routerID {
+		if _, wanted := peers[name]; !wanted || want.RouterID != session.self {
 			s.end(name)
 		}
 	}
@@ -199,62 +172,76 @@ func (s *Server) Set(want Want) error {
 		errs = append(errs, listenErr)
 	}
 	for _, name := range slices.Sorted(maps.Keys(peers)) {
-		peer := peers[name]
-		if err := s.setPeer(peer, &want); err != nil {
-			errs = append(errs, fmt.Errorf("LBPeer %s (%s): %w", name, peer.Address, err))
-		}
+		s.setPeer(peers[name], &want)
 	}
 	for _, session := range s.sessions {
 		if listenErr != nil && session.peer.Passive && !session.observed.established() {
-			session.observed.fail(listenErr.Error())
+			session.observed.fail(rankTransport, listenErr.Error())
 		}
 	}
-	for name, session := range s.prepared {
-		session.stop(s.release)
-		delete(s.prepared, name)
-	}
+	maps.DeleteFunc(s.leaving, func(_ netip.Addr, done <-chan struct{}) bool {
+		select {
+		case <-done:
+			return true
+		default:
+			return false
+		}
+	})
 	s.started = true
 	return errors.Join(errs...)
 }
 
 func (s *Server) end(name string) {
-	s.sessions[name].stop(s.release)
+	session := s.sessions[name]
+	session.stop()
+	s.leaving[session.peer.Address] = session.done
 	delete(s.sessions, name)
 	s.announced = nil
 	s.notify()
 }
 
-func (s *Server) setPeer(peer model.Peer, want *Want) error {
+func (s *Server) setPeer(peer model.Peer, want *Want) {
 	password := want.Passwords[peer.PasswordSecret]
-	session, found := s.sessions[peer.Name]
-	if found {
-		what := compare(session.peer, peer, session.password == password)
-		if what < again {
-			session.due, session.trial = time.Time{}, nil
-		} else if !s.hasTurn(session, want.Turn[peer.Name]) {
-			// Until then, only routes are applied.
-			return session.setRoutes(want.Routes[peer.Name])
-		} else if what == again && compare(session.peer, peer, true) < again && session.observed.established() {
-			s.try(session, peer, password)
-			return session.setRoutes(want.Routes[peer.Name])
-		}
-		session.due, session.trial = time.Time{}, nil
-		var err error
-		switch what {
-		case nextSession:
-			err = session.adopt(peer, password)
-		case again:
-			session.remade = time.Now()
-			err = session.reset(peer, password, nil)
-		case another:
-			s.end(peer.Name)
-			found = false
-		}
-		if found {
-			return errors.Join(err, session.setRoutes(want.Routes[peer.Name]))
-		}
+	if session := s.sessions[peer.Name]; session != nil {
+		s.edit(session, peer, password, want.Turn[peer.Name])
 	}
-	return s.open(peer, password, want)
+	session := s.sessions[peer.Name]
+	if session != nil {
+		session.setRoutes(want.Routes[peer.Name])
+		return
+	}
+	session = s.newSession(peer, password, want.RouterID)
+	session.setRoutes(want.Routes[peer.Name])
+	s.sessions[peer.Name] = session
+	if next := s.neighbors.taken(peer.Address); next != nil {
+		session.offered <- *next
+	}
+	go session.run()
+	s.notify()
+}
+
+// edit applies the change of a peer to its session, or ends the session.
+func (s *Server) edit(session *session, peer model.Peer, password string, turn time.Duration) {
+	what := compare(session.peer, peer, session.password == password)
+	switch {
+	case what < again:
+	case !s.hasTurn(session, turn):
+		// Until then, only routes are applied.
+		return
+	case what == again && compare(session.peer, peer, true) < again && session.observed.established():
+		s.try(session, peer, password)
+		return
+	}
+	session.due, session.probe = time.Time{}, nil
+	switch what {
+	case nextSession:
+		session.adopt(peer, password)
+	case again:
+		session.remade = time.Now()
+		session.reset(peer, password, nil)
+	case another:
+		s.end(peer.Name)
+	}
 }
 
 // hasTurn reports whether a session may be reset now. An established one waits for the node's turn and for
@@ -274,66 +261,12 @@ func (s *Server) hasTurn(session *session, turn time.Duration) bool {
 		return false
 	}
 	for _, other := range s.sessions {
-		if other != session && (other.trial.goesOn() || other.isAway(now)) {
+		if other != session && (other.probe.runs() || other.isAway(now)) {
 			time.AfterFunc(turnPause, s.notify)
 			return false
 		}
 	}
 	return true
-}
-
-func (s *Server) open(peer model.Peer, password string, want *Want) error {
-	session, err := s.takePrepared(peer, password, want.RouterID), error(nil)
-	if session == nil {
-		session, err = s.newSession(peer, password, want.RouterID)
-	}
-	if err != nil {
-		return err
-	}
-	if err := session.begin(want.Routes[peer.Name]); err != nil {
-		session.stop(s.release)
-		return err
-	}
-	s.sessions[peer.Name] = session
-	if next := s.neighbors.taken(peer.Address); next != nil {
-		session.transport.use(*next)
-	}
-	s.notify()
-	return nil
-}
-
-func (s *Server) newSession(peer model.Peer, password string, routerID netip.Addr) (*session, error) {
-	observed := newObserved(s.notify)
-	transport, err := newTransport(routerID, observed, s.config.Confirm)
-	if err != nil {
-		return nil, err
-	}
-	transport.configure(peer, password)
-	session := &session{
-		peer:      peer,
-		password:  password,
-		routerID:  routerID,
-		speaker:   s.acquire(),
-		transport: transport,
-		observed:  observed,
-		routes:    map[netip.Prefix]announce.Route{},
-	}
-	// Forwarding state is lost only at the first start; later peers use existing maps.
-	if err := session.prepare(s.config.Restarting || s.started); err != nil {
-		session.stop(s.release)
-		return nil, err
-	}
-	return session, nil
-}
-
-// takePrepared returns the session that was prepared for exactly this peer, or nil.
-func (s *Server) takePrepared(peer model.Peer, password string, routerID netip.Addr) *session {
-	session := s.prepared[peer.Name]
-	if session == nil || session.peer != peer || session.password != password || session.routerID != routerID {
-		return nil
-	}
-	delete(s.prepared, peer.Name)
-	return session
 }
 
 func withoutPassword(peers map[string]model.Peer, refused map[string]Session, passwords map[string]string) {
@@ -391,7 +324,7 @@ func (s *Server) Sessions() []Session {
 	for _, session := range s.sessions {
 		seen := session.snapshot()
 		if seen.State == millracev1beta1.SessionEstablished && seen.Message == "" {
-			seen.Message = s.goesOn(session)
+			seen.Message = s.previousPassword(session)
 		}
 		sessions = append(sessions, seen)
 	}
@@ -409,7 +342,7 @@ func (s *Server) Routes() announce.Routes {
 	defer s.mu.Unlock()
 	routes := announce.Routes{}
 	for name, session := range s.sessions {
-		routes[name] = session.told()
+		routes[name] = slices.Clone(session.wanted())
 	}
 	return routes
 }
@@ -426,24 +359,10 @@ func (s *Server) Announced() *announce.Prefixes {
 	if s.announced == nil {
 		s.announced = &announce.Prefixes{}
 		for _, session := range s.sessions {
-			session.addAnnounced(s.announced)
+			for _, route := range session.wanted() {
+				s.announced.Add(route.Prefix)
+			}
 		}
 	}
 	return s.announced
-}
-
-// acquire returns a GoBGP server without a peer; s.mu is held.
-func (s *Server) acquire() *speaker {
-	if n := len(s.idle); n > 0 {
-		speaker := s.idle[n-1]
-		s.idle = s.idle[:n-1]
-		return speaker
-	}
-	return newSpeaker(s.config.Logger)
-}
-
-func (s *Server) release(speaker *speaker) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.idle = append(s.idle, speaker)
 }

@@ -4,13 +4,14 @@ package bgp
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"maps"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
@@ -19,45 +20,141 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
+// throttledFor is how long a session is shown as throttled.
+const throttledFor = 10 * time.Second
+
+// session runs the session with a peer, on one connection after the other.
 type session struct {
-	routerID  netip.Addr
-	speaker   *speaker
-	transport *transport
-	observed  *observed
-	ctx       context.Context
-	cancel    context.CancelFunc
+	self     netip.Addr
+	observed *observed
+	confirm  func(ctx context.Context)
+	// restarting and forwarding are the bits of the first OPEN (RFC 4724, section 3).
+	restarting, forwarding bool
+	ctx                    context.Context
+	cancel                 context.CancelFunc
+	// after is closed when the previous session with the router has ended; nil without one.
+	after <-chan struct{}
+	done  chan struct{}
+	// offered holds the next connection with the router until it is used.
+	offered chan incoming
+
+	// received and sent count UPDATEs.
+	received, sent atomic.Uint64
+	// throttled is the total time of leaving the router's messages unread, and throttledAt its last Unix
+	// time, both in nanoseconds.
+	throttled, throttledAt atomic.Int64
 
 	// due is the time of a pending reset for an edited peer, or zero; remade is the last reset. The Server
-	// guards due, remade and trial.
+	// guards due, remade and probe.
 	due, remade time.Time
-	trial       *trial
+	probe       *probe
 
-	// mu is held during calls of the speaker.
+	// role is the role plus one of the router's last OPEN, ownRole of ours; zero without one. Only run uses
+	// them.
+	role, ownRole byte
+
 	mu       sync.Mutex
 	peer     model.Peer
 	password string
-	stopped  bool
-	// restarting is the last argument of addPeer; see reopen.
-	restarting bool
-	routes     map[netip.Prefix]announce.Route
-	// set is the slice that was applied last, nil if that failed in part. takeChanged clears changed.
+	// abort ends the current attempt.
+	abort    context.CancelFunc
+	attempts int
+	// notBefore is the earliest time of the next attempt.
+	notBefore time.Time
+	conn      *connection
+	// pending are connections of a passive peer's router that may replace the current one.
+	pending []*net.TCPConn
+	routes  table
+	// set is the slice that was applied last. takeChanged clears changed.
 	set     []announce.Route
 	changed bool
 }
 
+func (s *Server) newSession(peer model.Peer, password string, routerID netip.Addr) *session {
+	ctx, cancel := context.WithCancel(context.Background())
+	session := &session{
+		self: routerID, peer: peer, password: password, observed: newObserved(s.notify), confirm: s.config.Confirm,
+		restarting: s.config.Restarting,
+		// Forwarding state is lost only at the first start; later peers use existing maps.
+		forwarding: s.config.Restarting || s.started,
+		ctx:        ctx, cancel: cancel, after: s.leaving[peer.Address], abort: func() {}, done: make(chan struct{}), offered: make(chan incoming, 1),
+	}
+	if session.confirm == nil {
+		session.confirm = func(context.Context) {}
+	}
+	return session
+}
+
+// run opens connections until the session is stopped.
+func (s *session) run() {
+	defer close(s.done)
+	if s.after != nil {
+		<-s.after
+	}
+	for s.ctx.Err() == nil {
+		s.mu.Lock()
+		ctx, cancel := context.WithCancel(s.ctx)
+		peer, password := s.peer, s.password
+		s.abort = cancel
+		s.mu.Unlock()
+		if next, err := s.connect(ctx, &peer, password); err == nil {
+			s.serve(ctx, next, &peer)
+		}
+		cancel()
+		s.step(tcpFails)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.withdrawOffer()
+	for _, conn := range s.pending {
+		_ = conn.Close()
+	}
+}
+
+// step executes the state change of an event.
+func (s *session) step(e event) transition {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.observed.current().on(e)
+	s.observed.enter(t.next, time.Now())
+	return t
+}
+
+// serve runs a connection.
+func (s *session) serve(ctx context.Context, next incoming, peer *model.Peer) {
+	c := s.newConnection(next, peer)
+	s.mu.Lock()
+	s.conn = c
+	s.mu.Unlock()
+	if s.confirm(ctx); ctx.Err() == nil {
+		c.run()
+	} else {
+		_ = c.tcp.Close()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.conn = nil
+	if c.established && s.observed.lastedFor() >= peer.ConnectRetryTime {
+		s.attempts, s.notBefore = 0, time.Time{}
+	}
+}
+
+// end ends the current attempt or connection; mu is held.
+func (s *session) end(in input) {
+	s.abort()
+	if s.conn != nil {
+		s.conn.end(in)
+	}
+}
+
 // stop sends a Cease (RFC 4486), upon which the peer removes our routes at once. It does not block on the
 // peer.
-func (s *session) stop(release func(*speaker)) {
+func (s *session) stop() {
 	s.mu.Lock()
-	s.stopped = true
-	s.mu.Unlock()
+	defer s.mu.Unlock()
+	cease := &protocolError{code: codeCease, subcode: subcodeDeconfigured}
 	s.cancel()
-	go func() {
-		s.transport.hurry()
-		s.speaker.stop()
-		s.transport.close()
-		release(s.speaker)
-	}()
+	s.end(input{received: received{event: manualStop}, notification: cease})
 }
 
 // isAway reports whether the session was lost or is being reset, and is expected back.
@@ -77,83 +174,113 @@ func (s *session) rename(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.peer.Name = name
-	s.transport.configure(s.peer, s.password)
 }
 
-// adopt sets the parameters of the next connection. An unestablished session is reopened with them at once.
-func (s *session) adopt(peer model.Peer, password string) error {
+// adopt sets the parameters of the next connection. A session that is not established uses them at once.
+func (s *session) adopt(peer model.Peer, password string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.peer, s.password = peer, password
-	s.transport.configure(peer, password)
-	if s.observed.established() {
-		return nil
+	s.observed.edited()
+	if !s.observed.established() {
+		s.attempts, s.notBefore = 0, time.Time{}
+		s.end(input{received: received{event: collisionDump}})
 	}
-	// The session may just have been lost, with its routes retained by the router.
-	return s.reopen(s.restarting)
 }
 
-// reset re-establishes a session without a NOTIFICATION, over a given or a new connection.
-func (s *session) reset(peer model.Peer, password string, over *net.TCPConn) error {
-	err := s.adopt(peer, password)
+// reset re-establishes a session without a NOTIFICATION, so that a graceful restart helper retains our
+// routes (RFC 4724, section 4.2), over a given or a new connection.
+func (s *session) reset(peer model.Peer, password string, over *net.TCPConn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.peer, s.password = peer, password
+	s.attempts, s.notBefore = 0, time.Time{}
+	s.observed.edited()
 	if over != nil {
-		s.transport.use(arrival{router: over})
+		s.withdrawOffer()
+		s.offered <- incoming{conn: over}
+	}
+	s.end(input{received: received{event: collisionDump}})
+}
+
+// down ends an established session with a Cease.
+func (s *session) down(reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.observed.established() && s.conn != nil {
+		s.observed.fail(rankProtocol, reason)
+		s.end(input{
+			received: received{event: automaticStop}, reason: reason,
+			notification: &protocolError{code: codeCease, subcode: subcodeBFD},
+		})
+	}
+}
+
+// connect returns a connection with the router. It waits after a failed attempt or a short session.
+func (s *session) connect(ctx context.Context, peer *model.Peer, password string) (incoming, error) {
+	s.mu.Lock()
+	wait := time.Until(s.notBefore)
+	s.mu.Unlock()
+	if peer.Passive {
+		s.step(automaticStartPassive)
+		return s.accept(ctx, peer)
+	}
+	select {
+	case next := <-s.offered:
+		s.step(automaticStart)
+		return next, nil
+	default:
+	}
+	if wait > 0 {
+		s.step(automaticStartPassive)
+		select {
+		case <-ctx.Done():
+			return incoming{}, ctx.Err()
+		case <-time.After(wait):
+		}
+		s.step(connectRetryTimerExpires)
 	} else {
-		s.transport.leave()
+		s.step(automaticStart)
 	}
-	return err
+	s.mu.Lock()
+	s.attempts++
+	s.notBefore = time.Now().Add(retryPause(s.attempts, peer.ConnectRetryTime, rand.Float64()))
+	s.mu.Unlock()
+	conn, err := dial(ctx, peer, password, peer.ConnectRetryTime)
+	if err != nil && ctx.Err() == nil {
+		s.fail(err.Error())
+	}
+	return incoming{conn: conn}, err
 }
 
-// reopen adds GoBGP's peer again, without its idle hold time; mu is held. GoBGP sets the Forwarding State
-// bits only in the first session of a peer that is added as restarting. Without them the peer drops our
-// stale routes when the session opens (RFC 4724, section 4.2), although forwarding went on.
-func (s *session) reopen(restarting bool) error {
-	at := s.transport.address()
-	if err := s.speaker.deletePeer(at); err != nil {
-		return err
+// fail records why the session is down, with a connection of another speaker, if any.
+func (s *session) fail(message string) {
+	s.mu.Lock()
+	peer := s.peer
+	s.mu.Unlock()
+	if other := otherSpeaker(&peer); other != "" {
+		message += "; " + other
 	}
-	s.restarting = restarting
-	return s.speaker.addPeer(s.peer, at, restarting)
+	s.observed.fail(rankTransport, message)
 }
 
-// setRoutes applies routes, sorted by prefix. The slice that was applied last is skipped.
-func (s *session) setRoutes(routes []announce.Route) error {
+// setRoutes applies routes, which must not change afterwards. The slice that was applied last is skipped.
+func (s *session) setRoutes(routes []announce.Route) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.set != nil && delta.IsSame(s.set, routes) {
-		return nil
+		return
 	}
-	s.set, s.changed = nil, true
-	var errs []error
-	for prefix, route := range s.routes {
-		if _, ok := slices.BinarySearchFunc(routes, prefix, comparePrefix); ok {
-			continue
-		}
-		if err := s.speaker.deleteRoute(route); err != nil {
-			errs = append(errs, fmt.Errorf("%w: %w", ErrNotWithdrawn, err))
-			continue
-		}
-		delete(s.routes, prefix)
+	s.set, s.routes, s.changed = routes, newTable(routes), true
+	if s.conn != nil {
+		s.conn.writer.notify()
 	}
-	for i := range routes {
-		route := &routes[i]
-		if have, ok := s.routes[route.Prefix]; ok && have.Equal(route) {
-			continue
-		}
-		if err := s.speaker.addRoute(*route, s.peer); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		s.routes[route.Prefix] = *route
-	}
-	if len(errs) == 0 {
-		s.set = routes
-	}
-	return errors.Join(errs...)
 }
 
-func comparePrefix(route announce.Route, prefix netip.Prefix) int {
-	return route.Prefix.Compare(prefix)
+func (s *session) wanted() table {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.routes
 }
 
 func (s *session) takeChanged() bool {
@@ -164,61 +291,40 @@ func (s *session) takeChanged() bool {
 	return changed
 }
 
-func (s *session) handle(state millracev1beta1.SessionState) {
-	ended := s.observed.enter(state, time.Now())
-	if ended == nothingEnded {
-		return
+// open returns the router's OPEN of the current connection, or nil.
+func (s *session) open() (open *routerOpen, local netip.Addr) {
+	if s.conn == nil {
+		return nil, netip.Addr{}
 	}
-	verdict := s.transport.wait(s.ctx)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.stopped {
-		return
-	}
-	restarting := s.restarting
-	if ended == sessionEnded {
-		restarting = verdict.lost
-		if s.observed.lastedFor() >= s.peer.ConnectRetryTime {
-			s.transport.retrySoon()
-		}
-	}
-	if err := s.reopen(restarting); err != nil {
-		s.observed.fail(err.Error())
-	}
-}
-
-func (s *session) addAnnounced(to *announce.Prefixes) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for prefix := range s.routes {
-		to.Add(prefix)
-	}
-}
-
-func (s *session) told() []announce.Route {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Collect(maps.Values(s.routes))
+	return s.conn.opened.Load(), addrPort(s.conn.tcp.LocalAddr()).Addr()
 }
 
 func (s *session) snapshot() Session {
 	session := s.observed.session()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	session.Peer = s.peer.Name
-	session.Address = s.peer.Address
-	session.Routes = len(s.routes)
-	if session.State == millracev1beta1.SessionEstablished {
-		session.Withheld, session.Message = s.transport.withheld()
-		if session.Message == "" && s.transport.throttles(time.Now()) {
+	session.Peer, session.Address, session.Routes = s.peer.Name, s.peer.Address, len(s.routes)
+	var open *routerOpen
+	open, session.Local = s.open()
+	if session.State == millracev1beta1.SessionEstablished && open != nil {
+		session.Withheld, session.Message = withheld(&s.peer, open)
+		if session.Message == "" && s.throttles(time.Now()) {
 			session.Message = fmt.Sprintf("the router sends too much: only %d messages of it are read in a second", time.Second/readPause)
 		}
 	}
+	s.countFamilies(&session)
+	session.UpdatesSent, session.UpdatesReceived = s.sent.Load(), s.received.Load()
+	session.Throttled, session.Due = time.Duration(s.throttled.Load()), s.due
+	return session
+}
+
+// countFamilies sets the families and routes that are not withheld; mu is held.
+func (s *session) countFamilies(session *Session) {
 	without4 := slices.Contains(session.Withheld, millracev1beta1.FamilyIPv4)
 	without6 := slices.Contains(session.Withheld, millracev1beta1.FamilyIPv6)
 	if without4 || without6 {
-		for prefix := range s.routes {
-			if is4 := prefix.Addr().Is4(); is4 && without4 || !is4 && without6 {
+		for i := range s.routes {
+			if is4 := s.routes[i].Prefix.Addr().Is4(); is4 && without4 || !is4 && without6 {
 				session.Routes--
 			}
 		}
@@ -229,9 +335,45 @@ func (s *session) snapshot() Session {
 	if s.peer.IPv6 && !without6 {
 		session.Families = append(session.Families, "IPv6")
 	}
-	session.Local = s.transport.local().Addr()
-	session.UpdatesSent, session.UpdatesReceived = s.transport.sent.Load(), s.transport.received.Load()
-	session.Throttled = time.Duration(s.transport.throttled.Load())
-	session.Due = s.due
-	return session
+}
+
+// withheld returns the peer's families that the router does not accept, and why.
+func withheld(peer *model.Peer, open *routerOpen) (families []millracev1beta1.AddressFamily, why string) {
+	var reasons []string
+	const inactive = "%s routes are withheld: the router does not offer the family (activate it there)"
+	switch {
+	case peer.IPv4 && !open.offered.ipv4:
+		families, reasons = append(families, millracev1beta1.FamilyIPv4), append(reasons, fmt.Sprintf(inactive, "IPv4"))
+	case peer.IPv4 && peer.ExtendedNextHop && !open.extended:
+		families = append(families, millracev1beta1.FamilyIPv4)
+		reasons = append(reasons, "IPv4 routes are withheld: the router does not offer IPv6 next hops for them (extended next hop, RFC 8950)")
+	}
+	if peer.IPv6 && !open.offered.ipv6 {
+		families, reasons = append(families, millracev1beta1.FamilyIPv6), append(reasons, fmt.Sprintf(inactive, "IPv6"))
+	}
+	return families, strings.Join(reasons, "; ")
+}
+
+func (s *session) throttle(unread time.Duration) {
+	if unread == 0 {
+		return
+	}
+	s.throttled.Add(int64(unread))
+	now := time.Now()
+	if last := s.throttledAt.Swap(now.UnixNano()); now.UnixNano()-last > int64(throttledFor) {
+		s.observed.notify()
+		time.AfterFunc(throttledFor+time.Second, s.untilUnthrottled)
+	}
+}
+
+func (s *session) untilUnthrottled() {
+	if s.throttles(time.Now()) {
+		time.AfterFunc(throttledFor, s.untilUnthrottled)
+		return
+	}
+	s.observed.notify()
+}
+
+func (s *session) throttles(now time.Time) bool {
+	return now.UnixNano()-s.throttledAt.Load() <= int64(throttledFor)
 }

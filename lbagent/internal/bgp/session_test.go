@@ -6,10 +6,12 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
+	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
 
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
@@ -77,7 +79,7 @@ func TestRouterID(t *testing.T) {
 }
 
 func TestNoRouterID(t *testing.T) {
-	s := New(Config{Logger: logr.Discard()})
+	s := New(Config{})
 	want := testWant()
 	want.RouterID = netip.Addr{}
 	if err := s.Set(want); !errors.Is(err, ErrNoRouterID) {
@@ -88,53 +90,92 @@ func TestNoRouterID(t *testing.T) {
 	}
 }
 
+// A reason replaces reasons of the same or a lower rank until the session is established or edited.
 func TestObserved(t *testing.T) {
-	established, idle := millracev1beta1.SessionEstablished, millracev1beta1.SessionIdle
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	notified := 0
 	o := newObserved(func() { notified++ })
-	o.phase(millracev1beta1.SessionConnect)
-	if got := o.session().State; got != millracev1beta1.SessionConnect {
-		t.Errorf("while the transport connects: state %s", got)
+	for _, s := range []state{stateConnect, stateOpenSent, stateOpenConfirm} {
+		o.enter(s, at)
+		if got := o.session().State; got != stateNames[s] || notified != 0 {
+			t.Errorf("state %s, notified %d times", got, notified)
+		}
 	}
-	o.enter(millracev1beta1.SessionOpenSent, at)
-	o.phase("")
-	if got := o.session().State; got != millracev1beta1.SessionOpenSent || notified != 0 {
-		t.Errorf("connected: state %s, notified %d times", got, notified)
-	}
-	if ended := o.enter(established, at); ended != nothingEnded {
-		t.Errorf("ended %d before it was established", ended)
-	}
-	o.fail("received NOTIFICATION")
+	o.enter(stateEstablished, at)
+	o.fail(rankProtocol, "received NOTIFICATION")
 	if session := o.session(); session.Message != "" || session.LastError != "received NOTIFICATION" {
 		t.Errorf("established: %+v", session)
 	}
-	if ended := o.enter(idle, at.Add(time.Hour)); ended != sessionEnded || o.lastedFor() != time.Hour {
-		t.Errorf("ended %d after %s, want the session after an hour", ended, o.lastedFor())
-	}
+	o.enter(stateIdle, at.Add(time.Hour))
 	session := o.session()
-	if session.Message != "received NOTIFICATION" || session.State != idle || !session.Since.Equal(at.Add(time.Hour)) || notified != 3 {
+	if session.Message != "received NOTIFICATION" || session.State != millracev1beta1.SessionIdle || session.Flaps != 1 ||
+		!session.Since.Equal(at.Add(time.Hour)) || o.lastedFor() != time.Hour || notified != 3 {
 		t.Errorf("session %+v, notified %d times", session, notified)
 	}
-	o.enter(millracev1beta1.SessionActive, at.Add(2*time.Hour))
-	if session := o.session(); !session.Since.Equal(at.Add(time.Hour)) || session.Flaps != 1 {
-		t.Errorf("%+v, want since it was lost, and one flap", session)
+	o.fail(rankTransport, "the connection was reset")
+	if got := o.session().Message; got != "received NOTIFICATION" || notified != 3 {
+		t.Errorf("the router's reason was replaced by %q", got)
 	}
-	for _, opening := range []millracev1beta1.SessionState{millracev1beta1.SessionOpenSent, millracev1beta1.SessionOpenConfirm} {
-		o.enter(opening, at.Add(2*time.Hour))
-		if ended := o.enter(idle, at.Add(2*time.Hour)); ended != attemptEnded || o.lastedFor() != time.Hour {
-			t.Errorf("from %s to Idle: ended %d after %s", opening, ended, o.lastedFor())
+	o.fail(rankProtocol, "another NOTIFICATION")
+	if got := o.session().Message; got != "another NOTIFICATION" {
+		t.Errorf("the router's next reason is not shown, but %q", got)
+	}
+	o.edited()
+	o.fail(rankTransport, "no answer")
+	if got := o.session().Message; got != "no answer" {
+		t.Errorf("after an edit: %q", got)
+	}
+	o.fail(rankProtocol, "a NOTIFICATION")
+	o.enter(stateEstablished, at.Add(3*time.Hour))
+	o.fail(rankTransport, "the connection was reset")
+	if session := o.session(); session.Message != "" || session.LastError != "the connection was reset" || !session.Since.Equal(at.Add(3*time.Hour)) {
+		t.Errorf("established again: %+v", session)
+	}
+}
+
+// The router's reason remains while it closes connections without one, until the session is up.
+func TestReasonRemains(t *testing.T) {
+	t.Parallel()
+	const reason = "Wartung Rack 7"
+	var back atomic.Bool
+	r := newRawRouter(t, func(n int, conn *rawConn) {
+		switch {
+		case back.Load():
+			conn.behave()
+		case n == 0:
+			_, _ = conn.Write(slices.Concat(openMessage(t, 64500), keepalive))
+			conn.await(bgp.BGP_MSG_UPDATE)
+			_, _ = conn.Write(encode(bgp.BGP_MSG_NOTIFICATION, append([]byte{6, 2, byte(len(reason))}, reason...)...))
+			conn.drain()
+		}
+	})
+	s := serving(t, r.peer(peerName))
+	for deadline := time.Now().Add(20 * time.Second); r.connections.Load() < 4; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d connections", r.connections.Load())
 		}
 	}
-	o.enter(established, at.Add(3*time.Hour))
-	if session := o.session(); session.Message != "" || session.LastError == "" || !session.Since.Equal(at.Add(3*time.Hour)) {
-		t.Errorf("established again: %+v", session)
+	if session := s.Sessions()[0]; !tells(reason)(session) {
+		t.Errorf("session %+v", session)
+	}
+	back.Store(true)
+	awaitSession(t, s, 20*time.Second, "up", func(session Session) bool { return isUp(session) && session.Message == "" })
+}
+
+// A router that requires a role gets the matching one (RFC 9234).
+func TestRole(t *testing.T) {
+	l := newLab(t, strings.Replace(staticNeighbor, " address-family", " neighbor 198.51.100.2 local-role provider strict-mode\n address-family", 1))
+	p := l.speaker("fresh")
+	p.set(testWant(testRoute(vip4), testRoute(vip6)))
+	l.awaitRoutes(20*time.Second, both)
+	if session := p.session(peerName); !strings.Contains(session.LastError, "Role Mismatch") || session.Flaps != 0 {
+		t.Errorf("session %+v, want one connection without a role", session)
 	}
 }
 
 // Routes reports desired routes before the session is established.
 func TestRoutesAndFamilies(t *testing.T) {
-	s := New(Config{Logger: logr.Discard()})
+	s := New(Config{})
 	want := testWant(testRoute(vip4))
 	// A closed port.
 	want.Peers[0].Address, want.Peers[0].Port, want.Peers[0].IPv6 = netip.MustParseAddr("127.0.0.1"), 1, false

@@ -8,10 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
-
-	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
-	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
@@ -67,38 +63,5 @@ func TestSlowRouters(t *testing.T) {
 	awaitAll(t, s, routers, "established once it behaves", func(_ *oddRouter, session Session) bool { return isUp(session) })
 	if good.connections.Load() != 1 {
 		t.Errorf("the other router had %d connections", good.connections.Load())
-	}
-}
-
-// A first pass longer than GoBGP's OPEN timeout of four minutes still opens the session.
-func TestLongFirstPass(t *testing.T) {
-	t.Parallel()
-	const goBGPWaits = 4 * time.Minute
-	router := newRawRouter(t, func(_ int, conn *rawConn) { conn.behave() })
-	want := Want{RouterID: nodeIPv4, Peers: []model.Peer{router.peer(peerName)}, Routes: announce.Routes{peerName: {testRoute(vip4)}}}
-	s := New(Config{Logger: logr.Discard()})
-	t.Cleanup(func() { _ = s.Set(Want{}) })
-	s.Prepare(want)
-	prepared := s.prepared[peerName]
-	// GoBGP has timed out and sent another OPEN.
-	time.Sleep(goBGPWaits)
-	for gaveUp, deadline := false, time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		state := prepared.observed.session().State
-		if gaveUp = gaveUp || state != millracev1beta1.SessionOpenSent; gaveUp && state == millracev1beta1.SessionOpenSent {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("GoBGP did not give up and come again: session %+v", prepared.observed.session())
-		}
-	}
-	set := time.Now()
-	if err := s.Set(want); err != nil {
-		t.Fatal(err)
-	}
-	awaitSession(t, s, 10*time.Second, "up", isUp)
-	t.Logf("established %s after the first pass", time.Since(set))
-	session := s.Sessions()[0]
-	if s.sessions[peerName] != prepared || session.Flaps > 0 || router.connections.Load() != 1 || len(router.notified()) > 0 {
-		t.Errorf("%d connections, NOTIFICATIONs %v, session %+v", router.connections.Load(), router.notified(), session)
 	}
 }

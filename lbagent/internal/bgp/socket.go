@@ -172,30 +172,6 @@ func signature(address netip.Addr, password string) *unix.TCPMD5Sig {
 	return sig
 }
 
-// isOwn reports whether this process has the remote end of a loopback connection; others can connect, too.
-func isOwn(conn *net.TCPConn) bool {
-	local, remote := addrPort(conn.LocalAddr()), addrPort(conn.RemoteAddr())
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		return false
-	}
-	for _, entry := range entries {
-		var fd int
-		if _, err := fmt.Sscanf(entry.Name(), "%d", &fd); err != nil {
-			continue
-		}
-		// Closed descriptors and other files return an error.
-		name, err := unix.Getsockname(fd)
-		if err != nil || socketAddress(name) != remote {
-			continue
-		}
-		if peer, err := unix.Getpeername(fd); err == nil && socketAddress(peer) == local {
-			return true
-		}
-	}
-	return false
-}
-
 func addrPort(address net.Addr) netip.AddrPort {
 	if tcp, is := address.(*net.TCPAddr); is {
 		at := tcp.AddrPort()
@@ -204,12 +180,14 @@ func addrPort(address net.Addr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-func socketAddress(address unix.Sockaddr) netip.AddrPort {
-	switch at := address.(type) {
-	case *unix.SockaddrInet4:
-		return netip.AddrPortFrom(netip.AddrFrom4(at.Addr), uint16(at.Port))
-	case *unix.SockaddrInet6:
-		return netip.AddrPortFrom(netip.AddrFrom16(at.Addr).Unmap(), uint16(at.Port))
+// acknowledgeWithin bounds the time of unacknowledged octets, unless it is zero.
+func acknowledgeWithin(conn *net.TCPConn, limit time.Duration) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return
 	}
-	return netip.AddrPort{}
+	// An error leaves the timers of BGP.
+	_ = raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(limit.Milliseconds()))
+	})
 }

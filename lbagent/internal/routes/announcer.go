@@ -23,7 +23,6 @@ import (
 
 // Speaker manages the sessions with routers.
 type Speaker interface {
-	Prepare(want bgp.Want)
 	Set(want bgp.Want) error
 	Sessions() []bgp.Session
 	Announced() *announce.Prefixes
@@ -63,7 +62,6 @@ type Announcer struct {
 	announced map[netip.Addr]bool
 	// speakerPrefixes are the prefixes that the speaker announced when announced was computed.
 	speakerPrefixes *announce.Prefixes
-	handoverBegun   bool
 	established     map[string]bool
 }
 
@@ -97,13 +95,6 @@ type Result struct {
 	RequeueAfter time.Duration
 }
 
-// Prepare starts the sessions of the first model, before routes are decided.
-func (a *Announcer) Prepare(m *model.Model, passwords map[string]string) {
-	if !a.handoverBegun {
-		a.Speaker.Prepare(wantBGP(m, nil, passwords))
-	}
-}
-
 // Announce decides on the routes of a pass and sets them at the speaker and on the links. The result is
 // valid even if the speaker returns an error.
 func (a *Announcer) Announce(pass *Pass, now time.Time) (Result, error) {
@@ -128,7 +119,6 @@ func (a *Announcer) Announce(pass *Pass, now time.Time) (Result, error) {
 	a.Layer2.Apply(m, decisions, node.Silent)
 	result.L2, result.Answering = a.Layer2.Reach(), a.Layer2.Answers()
 	a.OnStep("BGP")
-	a.handoverBegun = true
 	err := a.Speaker.Set(wantBGP(m, routes, pass.Objects.Passwords))
 	if node.Final && node.Phase == announce.Drained && err == nil {
 		a.Handover.Withdrawn()

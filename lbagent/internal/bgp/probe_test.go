@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
@@ -63,7 +62,7 @@ func TestNewPassword(t *testing.T) {
 		IPv4: true, PasswordSecret: secret,
 	}
 	want := Want{RouterID: nodeIPv4, Peers: []model.Peer{peer}, Passwords: map[string]string{secret: "old"}}
-	s := New(Config{Logger: logr.Discard()})
+	s := New(Config{})
 	set := func(password string) {
 		t.Helper()
 		want.Passwords = map[string]string{secret: password}
@@ -83,9 +82,9 @@ func TestNewPassword(t *testing.T) {
 		t.Errorf("%d connections, %d of them ended", connections.Load(), ended.Load())
 	}
 	takes("new")
-	// Simulate the end of trialPause.
+	// Simulate the end of probePause.
 	s.mu.Lock()
-	s.sessions[peerName].trial.ended = time.Now().Add(-trialPause)
+	s.sessions[peerName].probe.ended = time.Now().Add(-probePause)
 	s.mu.Unlock()
 	set("new")
 	awaitSession(t, s, 20*time.Second, "up with the new one", func(session Session) bool {

@@ -16,10 +16,11 @@ import (
 	xbpf "golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/socketfilter"
 )
 
-// end is the far end of a connection of a transport.
+// end is the far end of a connection of a session.
 type end struct {
 	t *testing.T
 	*net.TCPConn
@@ -62,40 +63,31 @@ func (e end) send(message []byte) {
 	}
 }
 
-// dialTransport connects like GoBGP.
-func dialTransport(t *testing.T, at *transport) end {
+// passiveSession runs the session of a passive peer, to which connections are offered.
+func passiveSession(t *testing.T, config Config) *session {
 	t.Helper()
-	conn, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(at.address()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	speaker := end{t, conn}
-	speaker.send(openMessage(t, 64512))
-	return speaker
+	session := New(config).newSession(passivePeer(), "", nodeIPv4)
+	go session.run()
+	t.Cleanup(func() {
+		session.stop()
+		<-session.done
+	})
+	return session
 }
 
 // The router receives nothing before Confirm returns, and nothing at all if the session ends before that.
 func TestConfirmComesFirst(t *testing.T) {
 	for _, ends := range []bool{false, true} {
 		asked, confirmed := make(chan struct{}), make(chan struct{})
-		transport, err := newTransport(nodeIPv4, newObserved(func() {}), func(ctx context.Context) {
+		session := passiveSession(t, Config{Confirm: func(ctx context.Context) {
 			close(asked)
 			select {
 			case <-ctx.Done():
 			case <-confirmed:
 			}
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(transport.close)
-		transport.begin()
-		peer := passivePeer()
-		transport.configure(peer, "")
-		speaker := dialTransport(t, transport)
+		}})
 		router, near := connect(t)
-		transport.offer(near)
+		session.offer(near)
 		<-asked
 		_ = router.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 		if n, err := router.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -106,7 +98,7 @@ func TestConfirmComesFirst(t *testing.T) {
 			router.expect(bgp.BGP_MSG_OPEN)
 			continue
 		}
-		_ = speaker.Close()
+		session.stop()
 		_ = router.SetReadDeadline(time.Now().Add(10 * time.Second))
 		if got, err := io.ReadAll(router); len(got) > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("of a session that was ended the router got %x, error %v", got, err)
@@ -117,86 +109,84 @@ func TestConfirmComesFirst(t *testing.T) {
 // A second connection from a passive peer's address replaces the session only with a valid OPEN (RFC 4271,
 // section 6.8).
 func TestSecondConnection(t *testing.T) {
-	transport, err := newTransport(nodeIPv4, newObserved(func() {}), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	transport.begin()
-	peer := passivePeer()
-	transport.configure(peer, "")
-	speaker := dialTransport(t, transport)
+	session := passiveSession(t, Config{})
 	first, near := connect(t)
-	transport.offer(near)
-	first.expect(bgp.BGP_MSG_OPEN)
-	first.send(openMessage(t, peer.ASN))
-	speaker.expect(bgp.BGP_MSG_OPEN)
+	session.offer(near)
+	asn := passivePeer().ASN
+	establish := func(router end) {
+		t.Helper()
+		router.expect(bgp.BGP_MSG_OPEN)
+		router.expect(bgp.BGP_MSG_KEEPALIVE)
+		router.send(encode(bgp.BGP_MSG_KEEPALIVE))
+		// The End-of-RIBs.
+		router.expect(bgp.BGP_MSG_UPDATE)
+		router.expect(bgp.BGP_MSG_UPDATE)
+	}
+	first.send(openMessage(t, asn))
+	establish(first)
 	goesOn := func(after string) {
 		t.Helper()
-		first.send(encode(bgp.BGP_MSG_KEEPALIVE))
-		speaker.expect(bgp.BGP_MSG_KEEPALIVE)
-		speaker.send(encode(bgp.BGP_MSG_KEEPALIVE))
-		first.expect(bgp.BGP_MSG_KEEPALIVE)
-		if t.Failed() {
-			t.Fatalf("after %s", after)
+		session.setRoutes([]announce.Route{testRoute(vip4)})
+		first.expect(bgp.BGP_MSG_UPDATE)
+		session.setRoutes(nil)
+		for {
+			_ = first.SetReadDeadline(time.Now().Add(10 * time.Second))
+			message, err := readMessage(first, make([]byte, longestLength))
+			if err != nil {
+				t.Fatalf("after %s: %v", after, err)
+			}
+			if kindOf(message) == bgp.BGP_MSG_UPDATE && message[headerLength+1] > 0 {
+				return
+			}
 		}
 	}
 	goesOn("the first connection")
 
 	for range mostPending + 2 {
 		_, silent := connect(t)
-		transport.offer(silent)
+		session.offer(silent)
 		goesOn("a silent connection")
 	}
 	for what, message := range map[string][]byte{
 		"a KEEPALIVE":            encode(bgp.BGP_MSG_KEEPALIVE),
 		"a NOTIFICATION":         encode(bgp.BGP_MSG_NOTIFICATION, 6, 2),
-		"an OPEN of another ASN": openMessage(t, peer.ASN+1),
+		"an OPEN of another ASN": openMessage(t, asn+1),
 	} {
 		other, near := connect(t)
-		transport.offer(near)
+		session.offer(near)
 		other.send(message)
 		_ = other.SetReadDeadline(time.Now().Add(10 * time.Second))
-		buffer := make([]byte, longestLength)
-		for err = nil; err == nil; {
-			_, err = other.Read(buffer)
+		if _, err := io.Copy(io.Discard, other); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s: the connection remains", what)
 		}
 		goesOn(what)
 	}
 
 	// Another speaker uses the router's address.
 	other, near := connect(t)
-	transport.offer(near)
-	other.send(openMessage(t, peer.ASN))
+	session.offer(near)
+	other.send(openMessage(t, asn))
 	other.expect(bgp.BGP_MSG_NOTIFICATION)
 	goesOn("an OPEN of another speaker")
-	if told := transport.observed.session().LastError; !strings.Contains(told, "Connection Collision Resolution") {
+	if told := session.observed.session().LastError; !strings.Contains(told, "Connection Collision Resolution") {
 		t.Errorf("of another speaker it is told: %q", told)
 	}
 
 	// The router has lost the first connection and resets it or drops its packets.
 	for what, lose := range map[string]func(*net.TCPConn){"forgotten": forgetConnection, "cut": cutConnection} {
 		// A pending acknowledgment would count as an answer.
-		transport.mu.Lock()
-		current := transport.router
-		transport.mu.Unlock()
+		session.mu.Lock()
+		current := session.conn.tcp
+		session.mu.Unlock()
 		awaitAcknowledged(t, current)
 		lose(first.TCPConn)
 		second, near := connect(t)
-		transport.offer(near)
-		second.send(openMessage(t, peer.ASN))
-		_ = speaker.SetReadDeadline(time.Now().Add(10 * time.Second))
-		if _, err := readMessage(speaker, make([]byte, longestLength)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Fatalf("%s: the session goes on beside an OPEN of the router's: %v", what, err)
-		}
-		_ = speaker.Close()
-		speaker = dialTransport(t, transport)
-		second.expect(bgp.BGP_MSG_OPEN)
-		speaker.expect(bgp.BGP_MSG_OPEN)
+		session.offer(near)
+		second.send(openMessage(t, asn))
+		establish(second)
 		first = second
 		goesOn(what)
 	}
-	_ = speaker.Close()
-	transport.close()
 }
 
 func awaitAcknowledged(t *testing.T, conn *net.TCPConn) {

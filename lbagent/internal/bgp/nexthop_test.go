@@ -3,65 +3,17 @@
 package bgp
 
 import (
-	"bytes"
 	"maps"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
-
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/test/bird"
 )
-
-// Only IPv4 routes with an IPv6 next hop become withdrawals.
-func TestWithoutExtended(t *testing.T) {
-	serialize := func(attributes []bgp.PathAttributeInterface, withdrawn, prefixes []*bgp.IPAddrPrefix) []byte {
-		t.Helper()
-		octets, err := bgp.NewBGPUpdateMessage(withdrawn, attributes, prefixes).Serialize()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return octets
-	}
-	four, six := bgp.NewIPAddrPrefix(32, "203.0.113.10"), bgp.NewIPv6AddrPrefix(128, "2001:db8:f::10")
-	reach := func(prefix bgp.AddrPrefixInterface) []bgp.PathAttributeInterface {
-		return []bgp.PathAttributeInterface{
-			bgp.NewPathAttributeOrigin(0),
-			bgp.NewPathAttributeCommunities(make([]uint32, 100)),
-			bgp.NewPathAttributeMpReachNLRI("2001:db8::2", []bgp.AddrPrefixInterface{prefix}),
-		}
-	}
-	classic := []bgp.PathAttributeInterface{bgp.NewPathAttributeOrigin(0), bgp.NewPathAttributeNextHop("198.51.100.2")}
-	withdrawal := serialize(nil, []*bgp.IPAddrPrefix{four}, nil)
-	for name, test := range map[string]struct{ update, want []byte }{
-		"IPv4 with an IPv6 next hop": {serialize(reach(four), nil, nil), withdrawal},
-		"IPv6":                       {serialize(reach(six), nil, nil), nil},
-		"IPv4":                       {serialize(classic, nil, []*bgp.IPAddrPrefix{four}), nil},
-		"withdrawal":                 {withdrawal, nil},
-		"End-of-RIB":                 {endOfRIB(t, bgp.RF_IPv6_UC), nil},
-		"nothing":                    {encode(bgp.BGP_MSG_UPDATE), nil},
-	} {
-		want := test.want
-		if want == nil {
-			want = test.update
-		}
-		if got := withoutExtended(test.update); !bytes.Equal(got, want) {
-			t.Errorf("%s: %x, want %x", name, got, want)
-		}
-	}
-}
-
-func FuzzWithoutExtended(f *testing.F) {
-	f.Add([]byte{0, 0, 0, 4, 0x90, 14, 0, 9, 0, 1, 1, 0, 0, 8, 10})
-	f.Fuzz(func(_ *testing.T, body []byte) {
-		withoutExtended(encode(bgp.BGP_MSG_UPDATE, body...))
-	})
-}
 
 const (
 	globalNeighbor = ` neighbor 2001:db8::2 remote-as 64512

@@ -12,33 +12,33 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-const trialPause = 30 * time.Second
+const probePause = 30 * time.Second
 
-// trial is an attempt to connect to the router of an established session with a new password. The session
+// probe is an attempt to connect to the router of an established session with a new password. The session
 // moves to the new connection if that succeeds and is unchanged otherwise, so a password that the router
 // lacks takes down no session on any node.
-type trial struct {
+type probe struct {
 	peer     model.Peer
 	password string
-	// ended is the time of the failure; zero while the trial runs.
+	// ended is the time of the failure; zero while the probe runs.
 	ended   time.Time
 	failure string
 }
 
-func (t *trial) goesOn() bool { return t != nil && t.ended.IsZero() }
+func (p *probe) runs() bool { return p != nil && p.ended.IsZero() }
 
-// isFor reports whether a trial of this edit is running or failed within trialPause.
-func (t *trial) isFor(peer model.Peer, password string) bool {
-	return t != nil && t.peer == peer && t.password == password && (t.goesOn() || time.Since(t.ended) < trialPause)
+// isFor reports whether a probe of this edit is running or failed within probePause.
+func (p *probe) isFor(peer model.Peer, password string) bool {
+	return p != nil && p.peer == peer && p.password == password && (p.runs() || time.Since(p.ended) < probePause)
 }
 
 // try needs s.mu held.
 func (s *Server) try(session *session, peer model.Peer, password string) {
-	if session.trial.isFor(peer, password) {
+	if session.probe.isFor(peer, password) {
 		return
 	}
-	t := &trial{peer: peer, password: password}
-	session.trial = t
+	t := &probe{peer: peer, password: password}
+	session.probe = t
 	go func() {
 		conn, err := dial(session.ctx, &peer, password, peer.ConnectRetryTime)
 		s.mu.Lock()
@@ -48,21 +48,19 @@ func (s *Server) try(session *session, peer model.Peer, password string) {
 }
 
 // tried needs s.mu held.
-func (s *Server) tried(session *session, t *trial, conn *net.TCPConn, err error) {
-	wanted := session.trial == t && s.sessions[t.peer.Name] == session
+func (s *Server) tried(session *session, t *probe, conn *net.TCPConn, err error) {
+	wanted := session.probe == t && s.sessions[t.peer.Name] == session
 	switch {
 	case !wanted && conn != nil:
 		_ = conn.Close()
 	case !wanted:
 	case err != nil:
 		t.ended, t.failure = time.Now(), err.Error()
-		time.AfterFunc(trialPause, s.notify)
+		time.AfterFunc(probePause, s.notify)
 		s.notify()
 	default:
-		session.trial, session.due, session.remade = nil, time.Time{}, time.Now()
-		if err := session.reset(t.peer, t.password, conn); err != nil {
-			session.observed.fail(err.Error())
-		}
+		session.probe, session.due, session.remade = nil, time.Time{}, time.Now()
+		session.reset(t.peer, t.password, conn)
 		s.notify()
 	}
 }
@@ -87,9 +85,9 @@ func (s *Server) retained(passwords map[string]string) map[string]string {
 	return all
 }
 
-// goesOn returns why an established session still uses its previous password, or an empty string.
-func (s *Server) goesOn(session *session) string {
-	if t := session.trial; t != nil && t.failure != "" {
+// previousPassword returns why an established session still uses its previous password, or an empty string.
+func (s *Server) previousPassword(session *session) string {
+	if t := session.probe; t != nil && t.failure != "" {
 		return "the session goes on with the previous password: " + t.failure
 	}
 	secret := session.peer.PasswordSecret

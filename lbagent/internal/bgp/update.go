@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bgp
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"iter"
+	"math"
+	"net/netip"
+	"slices"
+
+	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
+
+	"github.com/millrace-lb/millrace/api/desired"
+	"github.com/millrace-lb/millrace/lbagent/internal/announce"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// Flags and types of the multiprotocol attributes (RFC 4760, section 3).
+const (
+	optionalExtended = 0x90
+	optional         = 0x80
+	mpReach          = 14
+	mpUnreach        = 15
+)
+
+// defaultPreference is the LOCAL_PREF of routes without one.
+const defaultPreference = 100
+
+// encoder encodes the UPDATEs of a session.
+type encoder struct {
+	localASN uint32
+	external bool
+	// fourOctets is true if the router supports four-octet AS numbers (RFC 6793).
+	fourOctets bool
+}
+
+func newEncoder(peer *model.Peer, router *routerOpen) encoder {
+	return encoder{localASN: peer.LocalASN, external: peer.External(), fourOctets: router.fourOctets}
+}
+
+// withdrawals returns UPDATEs that withdraw prefixes.
+func (e encoder) withdrawals(prefixes []netip.Prefix) iter.Seq[[]byte] {
+	at := slices.IndexFunc(prefixes, func(p netip.Prefix) bool { return p.Addr().Is6() })
+	if at < 0 {
+		at = len(prefixes)
+	}
+	return func(yield func([]byte) bool) {
+		const overhead = 4
+		for nlri := range packed(slices.Values(prefixes[:at]), longestLength-headerLength-overhead) {
+			body := binary.BigEndian.AppendUint16(nil, uint16(len(nlri)))
+			if !yield(encode(bgp.BGP_MSG_UPDATE, append(append(body, nlri...), 0, 0)...)) {
+				return
+			}
+		}
+		const family = 3
+		for nlri := range packed(slices.Values(prefixes[at:]), longestLength-headerLength-overhead-attributeHead-family) {
+			value := append([]byte{0, bgp.AFI_IP6, bgp.SAFI_UNICAST}, nlri...)
+			if !yield(updateOf(multiprotocol(mpUnreach, value), nil)) {
+				return
+			}
+		}
+	}
+}
+
+// announcements returns UPDATEs that announce routes, of which each has the prefixes of one set of
+// attributes.
+func (e encoder) announcements(routes []*announce.Route) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		for _, group := range grouped(routes) {
+			attributes, err := e.attributes(group[0])
+			if err != nil {
+				if !yield(nil, fmt.Errorf("route %s: %w", group[0].Prefix, err)) {
+					return
+				}
+				continue
+			}
+			head := reachHead(group[0])
+			room := longestLength - headerLength - 4 - len(attributes)
+			if head != nil {
+				room -= attributeHead + len(head)
+			}
+			prefixes := func(yield func(netip.Prefix) bool) {
+				for _, route := range group {
+					if !yield(route.Prefix) {
+						return
+					}
+				}
+			}
+			for nlri := range packed(prefixes, room) {
+				update := updateOf(attributes, nlri)
+				if head != nil {
+					// MP_REACH_NLRI is the first attribute (RFC 7606, section 5.1).
+					update = updateOf(append(multiprotocol(mpReach, append(slices.Clone(head), nlri...)), attributes...), nil)
+				}
+				if !yield(update, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// attributeHead is the length of an attribute's flags, type and extended length.
+const attributeHead = 4
+
+func multiprotocol(kind byte, value []byte) []byte {
+	return append(binary.BigEndian.AppendUint16([]byte{optionalExtended, kind}, uint16(len(value))), value...)
+}
+
+func updateOf(attributes, nlri []byte) []byte {
+	body := make([]byte, 0, 4+len(attributes)+len(nlri))
+	body = binary.BigEndian.AppendUint16(append(body, 0, 0), uint16(len(attributes)))
+	return encode(bgp.BGP_MSG_UPDATE, append(append(body, attributes...), nlri...)...)
+}
+
+// reachHead returns the fields of MP_REACH_NLRI before its prefixes, or nil for a route with NEXT_HOP.
+func reachHead(route *announce.Route) []byte {
+	if route.Prefix.Addr().Is4() && route.NextHop.Is4() {
+		return nil
+	}
+	afi := byte(bgp.AFI_IP6)
+	if route.Prefix.Addr().Is4() {
+		afi = bgp.AFI_IP
+	}
+	nextHop := route.NextHop.As16()
+	head := append([]byte{0, afi, bgp.SAFI_UNICAST, byte(len(nextHop))}, nextHop[:]...)
+	return append(head, 0)
+}
+
+// packed returns the encoded prefixes (RFC 4271, section 4.3) in parts of at most room octets.
+func packed(prefixes iter.Seq[netip.Prefix], room int) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		var nlri []byte
+		for prefix := range prefixes {
+			octets := prefix.Addr().AsSlice()[:(prefix.Bits()+7)/8]
+			if len(nlri)+1+len(octets) > room {
+				if len(nlri) > 0 && !yield(nlri) {
+					return
+				}
+				nlri = nlri[:0]
+			}
+			nlri = append(append(nlri, byte(prefix.Bits())), octets...)
+		}
+		if len(nlri) > 0 {
+			yield(nlri)
+		}
+	}
+}
+
+// grouped returns routes with equal attributes and the same family as one group, in the order of their
+// first routes.
+func grouped(routes []*announce.Route) (groups [][]*announce.Route) {
+	byKey := map[string]int{}
+	var key []byte
+	last := -1
+	for i, route := range routes {
+		if i == 0 || !sameGroup(routes[i-1], route) {
+			key = appendKey(key[:0], route)
+			at, found := byKey[string(key)]
+			if !found {
+				at = len(groups)
+				groups, byKey[string(key)] = append(groups, nil), at
+			}
+			last = at
+		}
+		groups[last] = append(groups[last], route)
+	}
+	return groups
+}
+
+func sameGroup(a, b *announce.Route) bool {
+	if a.Prefix.Addr().Is4() != b.Prefix.Addr().Is4() {
+		return false
+	}
+	same := *b
+	same.Prefix = a.Prefix
+	return a.Equal(&same)
+}
+
+// appendKey appends an injective encoding of a route's family and attributes.
+func appendKey(key []byte, route *announce.Route) []byte {
+	number := func(n uint32) { key = binary.BigEndian.AppendUint32(key, n) }
+	pointer := func(n *uint32) {
+		if key = append(key, 0); n != nil {
+			key[len(key)-1] = 1
+			number(*n)
+		}
+	}
+	nextHop := route.NextHop.As16()
+	key = append(key, byte(route.Prefix.Addr().BitLen()), byte(route.NextHop.BitLen()), route.Prepend)
+	key = append(key, nextHop[:]...)
+	pointer(route.MED)
+	pointer(route.LocalPreference)
+	number(route.Weight)
+	number(uint32(len(route.Communities)))
+	for _, community := range route.Communities {
+		number(community)
+	}
+	number(uint32(len(route.LargeCommunities)))
+	for _, community := range route.LargeCommunities {
+		for _, part := range community {
+			number(part)
+		}
+	}
+	for _, community := range route.ExtendedCommunities {
+		key = append(key, community.Subtype)
+		number(community.ASN)
+		number(community.Value)
+	}
+	return key
+}
+
+// attributes encodes a route's path attributes except MP_REACH_NLRI: LOCAL_PREF for internal peers only,
+// prepending for external ones only.
+func (e encoder) attributes(route *announce.Route) ([]byte, error) {
+	list := append([]bgp.PathAttributeInterface{bgp.NewPathAttributeOrigin(bgp.BGP_ORIGIN_ATTR_TYPE_IGP)}, e.path(route)...)
+	if reachHead(route) == nil {
+		list = append(list, bgp.NewPathAttributeNextHop(route.NextHop.String()))
+	}
+	if route.MED != nil {
+		list = append(list, bgp.NewPathAttributeMultiExitDisc(*route.MED))
+	}
+	if !e.external {
+		preference := uint32(defaultPreference)
+		if route.LocalPreference != nil {
+			preference = *route.LocalPreference
+		}
+		list = append(list, bgp.NewPathAttributeLocalPref(preference))
+	}
+	if len(route.Communities) > 0 {
+		list = append(list, bgp.NewPathAttributeCommunities(route.Communities))
+	}
+	if extended := e.extendedCommunities(route); len(extended) > 0 {
+		list = append(list, bgp.NewPathAttributeExtendedCommunities(extended))
+	}
+	if len(route.LargeCommunities) > 0 {
+		large := make([]*bgp.LargeCommunity, 0, len(route.LargeCommunities))
+		for _, part := range route.LargeCommunities {
+			large = append(large, bgp.NewLargeCommunity(part[0], part[1], part[2]))
+		}
+		list = append(list, bgp.NewPathAttributeLargeCommunities(large))
+	}
+	var all []byte
+	for _, attribute := range list {
+		encoded, err := attribute.Serialize()
+		if err != nil {
+			return nil, fmt.Errorf("encode %s: %w", attribute.GetType(), err)
+		}
+		all = append(all, encoded...)
+	}
+	if len(all) > longestAttributes {
+		return nil, fmt.Errorf("the attributes have %d octets, more than the %d of a message", len(all), longestAttributes)
+	}
+	return all, nil
+}
+
+// longestAttributes leaves space for the largest MP_REACH_NLRI with one prefix.
+const longestAttributes = longestLength - headerLength - 4 - attributeHead - 5 - 16 - 17
+
+// path returns AS_PATH, and AS4_PATH for a router without four-octet AS numbers if the node's AS number needs
+// it (RFC 6793, section 4.2.2).
+func (e encoder) path(route *announce.Route) []bgp.PathAttributeInterface {
+	if !e.external {
+		return []bgp.PathAttributeInterface{bgp.NewPathAttributeAsPath(nil)}
+	}
+	numbers := slices.Repeat([]uint32{e.localASN}, 1+int(route.Prepend))
+	long := bgp.NewAs4PathParam(bgp.BGP_ASPATH_ATTR_TYPE_SEQ, numbers)
+	if e.fourOctets {
+		return []bgp.PathAttributeInterface{bgp.NewPathAttributeAsPath([]bgp.AsPathParamInterface{long})}
+	}
+	short := bgp.NewAsPathParam(bgp.BGP_ASPATH_ATTR_TYPE_SEQ, slices.Repeat([]uint16{twoOctets(e.localASN)}, len(numbers)))
+	attributes := []bgp.PathAttributeInterface{bgp.NewPathAttributeAsPath([]bgp.AsPathParamInterface{short})}
+	if e.localASN > math.MaxUint16 {
+		attributes = append(attributes, bgp.NewPathAttributeAs4Path([]*bgp.As4PathParam{long}))
+	}
+	return attributes
+}
+
+// twoOctets returns AS_TRANS for a four-octet AS number (RFC 6793).
+func twoOctets(asn uint32) uint16 {
+	if asn > math.MaxUint16 {
+		return bgp.AS_TRANS
+	}
+	return uint16(asn)
+}
+
+// perWeight is the link bandwidth in bytes per second of a weight of one: 1 Gbit/s.
+const perWeight = 125_000_000
+
+func (e encoder) extendedCommunities(route *announce.Route) []bgp.ExtendedCommunityInterface {
+	communities := make([]bgp.ExtendedCommunityInterface, 0, len(route.ExtendedCommunities)+1)
+	for _, c := range route.ExtendedCommunities {
+		communities = append(communities, ofSystem(c))
+	}
+	if route.Weight > 0 {
+		communities = append(communities, bgp.NewLinkBandwidthExtended(twoOctets(e.localASN), float32(route.Weight)*perWeight))
+	}
+	return communities
+}
+
+func ofSystem(c desired.ExtendedCommunity) bgp.ExtendedCommunityInterface {
+	subtype := bgp.ExtendedCommunityAttrSubType(c.Subtype)
+	if c.ASN > math.MaxUint16 {
+		return bgp.NewFourOctetAsSpecificExtended(subtype, c.ASN, uint16(c.Value), true)
+	}
+	return bgp.NewTwoOctetAsSpecificExtended(subtype, uint16(c.ASN), c.Value, true)
+}
+
+// endOfRIBFor returns the End-of-RIB of a family (RFC 4724, section 2).
+func endOfRIBFor(afi byte) []byte {
+	if afi == bgp.AFI_IP {
+		return encode(bgp.BGP_MSG_UPDATE, 0, 0, 0, 0)
+	}
+	return encode(bgp.BGP_MSG_UPDATE, 0, 0, 0, 6, optional, mpUnreach, 3, 0, afi, bgp.SAFI_UNICAST)
+}
+
+// RouterID returns the BGP identifier of a node: its IPv4 address, or else a hash of its IPv6 address.
+// Identifiers must be unique within an AS only (RFC 6286). It is invalid if the node has no address.
+func RouterID(ipv4, ipv6 netip.Addr) netip.Addr {
+	if ipv4.Is4() && !ipv4.IsUnspecified() {
+		return ipv4
+	}
+	if !ipv6.Is6() {
+		return netip.Addr{}
+	}
+	hash := fnv.New32a()
+	address := ipv6.As16()
+	_, _ = hash.Write(address[:])
+	var id [4]byte
+	binary.BigEndian.PutUint32(id[:], max(hash.Sum32(), 1))
+	return netip.AddrFrom4(id)
+}

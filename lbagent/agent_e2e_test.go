@@ -436,6 +436,7 @@ func TestAgent(t *testing.T) {
 	w.restart(first, syscall.SIGTERM)
 	second := w.start()
 	w.awaitBack()
+	w.awaitRecordedSessions(2)
 	w.restart(second, syscall.SIGKILL)
 	third := w.start()
 	w.awaitBack()

@@ -31,6 +31,21 @@ func (w *world) historyOf(service string) []consoleapi.HistoryEntry {
 	return line.History.Entries
 }
 
+// awaitRecordedSessions waits until the history has a number of established sessions. A killed agent loses the
+// entries of its last 100 ms.
+func (w *world) awaitRecordedSessions(want int) {
+	w.t.Helper()
+	w.Await(10*time.Second, fmt.Sprintf("%d established sessions in the history", want), func() bool {
+		got := 0
+		for _, entry := range w.historyOf("") {
+			if entry.Kind == consoleapi.HistorySession && entry.What == "Established" {
+				got++
+			}
+		}
+		return got == want
+	})
+}
+
 // checkHistory checks the history of TestAgent, with four agents.
 func (w *world) checkHistory() {
 	w.t.Helper()

@@ -222,9 +222,6 @@ type (
 
 func (s speakerOf) Set(want bgp.Want) error {
 	s.sets++
-	if s.fails("Set") {
-		return fmt.Errorf("%w: %w", bgp.ErrNotWithdrawn, errInjected)
-	}
 	s.routes = map[netip.Addr]bool{}
 	for _, routes := range want.Routes {
 		for _, route := range routes {
@@ -236,6 +233,9 @@ func (s speakerOf) Set(want bgp.Want) error {
 	s.want = want
 	s.steps = append(s.steps, "Set")
 	s.check("Set")
+	if s.fails("Set") {
+		return errInjected
+	}
 	return nil
 }
 

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
-	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/healthport"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/notify"
@@ -53,9 +52,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	covered := p.attach()
 	p.announce(covered)
 	p.updateSessions()
-	if !errors.Is(p.bgpErr, bgp.ErrNotWithdrawn) {
-		p.remove()
-	}
+	p.remove()
 	verified, verifyErr := l.maps.Verify(now)
 	p.requeue(verified)
 	l.checkpointer.Update(p.input.Checkpoint, l.keys.Ring())

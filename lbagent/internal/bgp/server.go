@@ -20,12 +20,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// ErrNotWithdrawn is in Set's error if a peer still has a route that it should not have.
-var ErrNotWithdrawn = errors.New("route not withdrawn")
-
-// ErrNoRouterID is returned by Set if there are peers but no router ID.
-var ErrNoRouterID = errors.New("no BGP identifier: it must be an IPv4 address other than 0.0.0.0 (RFC 6286)")
-
 // Config configures a Server.
 type Config struct {
 	// Restarting is true if forwarding continued while the agent was down. The first sessions then set the
@@ -151,9 +145,6 @@ func (s *Server) notify() { s.notice.tell() }
 func (s *Server) Set(want Want) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(want.Peers) > 0 && (!want.RouterID.Is4() || want.RouterID.IsUnspecified()) {
-		return ErrNoRouterID
-	}
 	s.routerID = want.RouterID
 	want.Passwords = s.retained(want.Passwords)
 	peers, refused := distinct(want.Peers)

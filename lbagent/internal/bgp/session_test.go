@@ -3,7 +3,6 @@
 package bgp
 
 import (
-	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -75,18 +74,6 @@ func TestRouterID(t *testing.T) {
 	}
 	if got := RouterID(netip.Addr{}, netip.Addr{}); got.IsValid() {
 		t.Errorf("of a node without address: %s", got)
-	}
-}
-
-func TestNoRouterID(t *testing.T) {
-	s := New(Config{})
-	want := testWant()
-	want.RouterID = netip.Addr{}
-	if err := s.Set(want); !errors.Is(err, ErrNoRouterID) {
-		t.Errorf("error %v, want %v", err, ErrNoRouterID)
-	}
-	if err := s.Set(Want{}); err != nil {
-		t.Errorf("nothing wanted: %v", err)
 	}
 }
 

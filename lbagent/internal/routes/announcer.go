@@ -120,13 +120,11 @@ func (a *Announcer) Announce(pass *Pass, now time.Time) (Result, error) {
 	result.L2, result.Answering = a.Layer2.Reach(), a.Layer2.Answers()
 	a.OnStep("BGP")
 	err := a.Speaker.Set(wantBGP(m, routes, pass.Objects.Passwords))
-	if node.Final && node.Phase == announce.Drained && err == nil {
+	if node.Final && node.Phase == announce.Drained {
 		a.Handover.Withdrawn()
 	}
-	if told := a.Speaker.Announced(); err != nil {
-		a.announced, a.speakerPrefixes = announced(a.announced, decisions, told, err), nil
-	} else if told != a.speakerPrefixes || !same {
-		a.announced, a.speakerPrefixes = announced(a.announced, decisions, told, nil), told
+	if prefixes := a.Speaker.Announced(); prefixes != a.speakerPrefixes || !same {
+		a.announced, a.speakerPrefixes = announced(decisions, prefixes), prefixes
 	}
 	return result, err
 }

@@ -33,15 +33,12 @@ func wantBGP(m *model.Model, routes announce.Routes, passwords map[string]string
 	return want
 }
 
-// announced returns the VIPs that peers may have a route to. If the speaker could not be set, these include
-// previously announced VIPs that are still wanted.
-func announced(
-	before map[netip.Addr]bool, decisions []announce.Decision, told *announce.Prefixes, failure error,
-) map[netip.Addr]bool {
+// announced returns the VIPs with a route to a peer or on a link.
+func announced(decisions []announce.Decision, prefixes *announce.Prefixes) map[netip.Addr]bool {
 	has := make(map[netip.Addr]bool, len(decisions))
 	for i := range decisions {
 		vip := decisions[i].VIP
-		has[vip] = told.Has(vip) || failure != nil && before[vip] && len(decisions[i].Peers) > 0 || len(decisions[i].Interfaces) > 0
+		has[vip] = prefixes.Has(vip) || len(decisions[i].Interfaces) > 0
 	}
 	return has
 }

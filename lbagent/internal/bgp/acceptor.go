@@ -44,7 +44,7 @@ type listener struct {
 }
 
 // want opens, updates and closes listeners for passive peers and ranges.
-func (a *acceptor) want(peers map[string]model.Peer, ranges []model.Range, passwords map[string]string) error {
+func (a *acceptor) want(peers []model.Peer, ranges []model.Range, passwords map[string]string) error {
 	wanted := map[bool]map[netip.Prefix]string{}
 	add := func(routers netip.Prefix, secret string) {
 		family := routers.Addr().Is4()
@@ -53,7 +53,8 @@ func (a *acceptor) want(peers map[string]model.Peer, ranges []model.Range, passw
 		}
 		wanted[family][routers] = passwords[secret]
 	}
-	for _, peer := range peers {
+	for i := range peers {
+		peer := &peers[i]
 		// The range sets the password of its routers.
 		if peer.Passive && peer.OfRange == "" {
 			add(netip.PrefixFrom(peer.Address.WithZone(""), peer.Address.BitLen()), peer.PasswordSecret)

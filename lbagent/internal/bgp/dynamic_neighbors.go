@@ -206,7 +206,8 @@ func (s *Server) greet(conn *net.TCPConn, of *model.Range, self netip.Addr) {
 }
 
 // DynamicNeighbors returns the routers of ranges that have a place, sorted, to be passed to Set as peers.
-// Places of routers without a session expire, the later the longer the session lasted.
+// Places of routers without a session expire, the later the longer the session lasted. A router with an LBPeer
+// of its own has none.
 func (s *Server) DynamicNeighbors() []netip.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -214,9 +215,9 @@ func (s *Server) DynamicNeighbors() []netip.Addr {
 	for router, neighbor := range s.neighbors.routers {
 		established := s.prove(router, neighbor, now)
 		until := neighbor.until()
-		switch {
-		case established:
-		case s.neighbors.rangeOf(router) == nil || !now.Before(until):
+		switch isPeer := s.hasAddress(router); {
+		case established && !isPeer:
+		case isPeer || s.neighbors.rangeOf(router) == nil || !now.Before(until):
 			neighbor.close()
 			delete(s.neighbors.routers, router)
 		case next.IsZero() || until.Before(next):

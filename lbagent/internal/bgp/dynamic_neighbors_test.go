@@ -119,7 +119,7 @@ func TestUnproven(t *testing.T) {
 	}
 }
 
-// Routers of a range connect with the range's password. An LBPeer with the same address takes precedence.
+// Routers of a range connect with the range's password. An LBPeer with the same address takes over the session.
 func TestRange(t *testing.T) {
 	for name, start := range connecting(" neighbor 198.51.100.2 password right\n", `password "right";`) {
 		t.Run(name, func(t *testing.T) {
@@ -158,10 +158,14 @@ func TestRange(t *testing.T) {
 				t.Errorf("routers of the range are %v", found)
 			}
 
+			before := p.session(peer.Name)
 			want.Peers, want.Ranges = []model.Peer{testPeer()}, nil
+			want.Routes = announce.Routes{peerName: {testRoute(vip4)}}
 			want.Peers[0].PasswordSecret = secret
 			p.set(want)
-			l.await(p, 40*time.Second, "up as a peer of its own", isUp)
+			if after := p.session(peerName); !isUp(after) || !after.Since.Equal(before.Since) {
+				t.Errorf("session %+v, then as the LBPeer's %+v", before, after)
+			}
 			if found := p.call(nil).DynamicNeighbors; len(found) > 0 {
 				t.Errorf("without a range it has the routers %v", found)
 			}

@@ -64,9 +64,7 @@ func runSpeaker(restarting bool, in io.Reader, out io.Writer) error {
 			}
 		}
 		if asked.Down != "" {
-			if err := s.Down(asked.Down, "BFD session lost"); err != nil {
-				r.Error = err.Error()
-			}
+			s.Down(asked.Down, "BFD session lost")
 		}
 		r.Sessions, r.DynamicNeighbors, r.Refused = s.Sessions(), s.DynamicNeighbors(), s.Refused()
 		if err := encoder.Encode(r); err != nil {

@@ -49,7 +49,7 @@ func (s *Server) try(session *session, peer model.Peer, password string) {
 
 // tried needs s.mu held.
 func (s *Server) tried(session *session, t *probe, conn *net.TCPConn, err error) {
-	wanted := session.probe == t && s.sessions[t.peer.Name] == session
+	wanted := session.probe == t && s.sessions[t.peer.Socket()] == session
 	switch {
 	case !wanted && conn != nil:
 		_ = conn.Close()
@@ -65,17 +65,18 @@ func (s *Server) tried(session *session, t *probe, conn *net.TCPConn, err error)
 	}
 }
 
-// retained adds the passwords in use by established sessions whose Secret is gone or invalid.
-func (s *Server) retained(passwords map[string]string) map[string]string {
-	all := maps.Clone(passwords)
+// retained returns the passwords with those in use by established sessions whose Secret is missing or
+// invalid.
+func (s *Server) retained(want *Want) map[string]string {
+	all := maps.Clone(want.Passwords)
 	if all == nil {
 		all = map[string]string{}
 	}
 	previous := s.previous
 	s.previous = map[string]string{}
-	for _, session := range s.sessions {
-		secret := session.peer.PasswordSecret
-		if secret == "" || isPassword(passwords[secret]) {
+	for i := range want.Peers {
+		session, secret := s.sessions[want.Peers[i].Socket()], want.Peers[i].PasswordSecret
+		if session == nil || secret == "" || isPassword(want.Passwords[secret]) {
 			continue
 		}
 		if _, before := previous[secret]; before || session.observed.established() {

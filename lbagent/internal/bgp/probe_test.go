@@ -83,8 +83,9 @@ func TestNewPassword(t *testing.T) {
 	}
 	takes("new")
 	// Simulate the end of probePause.
+	session := s.sessionOf(peerName)
 	s.mu.Lock()
-	s.sessions[peerName].probe.ended = time.Now().Add(-probePause)
+	session.probe.ended = time.Now().Add(-probePause)
 	s.mu.Unlock()
 	set("new")
 	awaitSession(t, s, 20*time.Second, "up with the new one", func(session Session) bool {

@@ -195,7 +195,7 @@ func TestShortPausesBeginAgain(t *testing.T) {
 			if flaps := s.Sessions()[0].Flaps; flaps != 1 {
 				t.Fatalf("the session was established and lost %d times, want once", flaps)
 			}
-			session := s.sessions[peerName]
+			session := s.sessionOf(peerName)
 			session.mu.Lock()
 			defer session.mu.Unlock()
 			if session.attempts != test.attempts {

@@ -108,6 +108,12 @@ func TestPassword(t *testing.T) {
 			}
 			set(nil)
 			stays("a Secret that goes", "Secret tor does not exist")
+			peer.PasswordSecret = "missing"
+			want.Peers = []model.Peer{peer}
+			set(map[string]string{secret: password})
+			stays("another Secret that does not exist", "Secret missing does not exist")
+			peer.PasswordSecret = secret
+			want.Peers = []model.Peer{peer}
 			set(map[string]string{secret: "wrong"})
 			stays("a wrong password", "goes on with the previous password", "no answer")
 			peer.PasswordSecret = ""

@@ -5,7 +5,6 @@ package bgp
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -34,7 +33,8 @@ type Config struct {
 type Want struct {
 	// RouterID is the BGP identifier (RFC 6286) as an IPv4 address. A change resets all sessions.
 	RouterID netip.Addr
-	Peers    []model.Peer
+	// Peers have different names and sockets.
+	Peers []model.Peer
 	// Ranges are the networks of routers that connect without a peer; see DynamicNeighbors.
 	Ranges []model.Range
 	// Routes of peers that are not in Peers are ignored.
@@ -88,7 +88,8 @@ type Server struct {
 	mu       sync.Mutex
 	started  bool
 	routerID netip.Addr
-	sessions map[string]*session
+	// sessions are keyed by the router, so that an LBPeer of another name takes over the session.
+	sessions map[netip.AddrPort]*session
 	// leaving are closed when the stopped session with a router has ended.
 	leaving map[netip.Addr]<-chan struct{}
 	// refused are peers that cannot have a session, with the reason.
@@ -98,7 +99,7 @@ type Server struct {
 	closed    Refused
 	// announced are the prefixes of all sessions; nil if they must be computed again.
 	announced *announce.Prefixes
-	// previous are the passwords of established sessions whose Secret is gone.
+	// previous are the passwords in use by sessions whose Secret is missing or invalid, by its name.
 	previous map[string]string
 }
 
@@ -125,7 +126,7 @@ func New(config Config) *Server {
 	s := &Server{
 		config:   config,
 		notice:   newNotice(),
-		sessions: map[string]*session{},
+		sessions: map[netip.AddrPort]*session{},
 		leaving:  map[netip.Addr]<-chan struct{}{},
 		refused:  map[string]Session{},
 	}
@@ -140,34 +141,41 @@ func (s *Server) Changed() <-chan struct{} { return s.notice.changed }
 func (s *Server) notify() { s.notice.tell() }
 
 // Set applies the desired sessions and routes. A changed route resets no session, and a changed peer at most
-// its own; see compare. Failures are returned and retried by the next Set. Changed receives a value when a
-// delayed reset is due.
+// its own; see compare. The error of the listening socket is returned and retried by the next Set. Changed
+// receives a value when a delayed reset is due.
 func (s *Server) Set(want Want) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.routerID = want.RouterID
-	want.Passwords = s.retained(want.Passwords)
-	peers, refused := distinct(want.Peers)
-	withoutPassword(peers, refused, want.Passwords)
-	s.refused = refused
-	s.rename(peers)
-	for name, session := range s.sessions {
-		if _, wanted := peers[name]; !wanted || want.RouterID != session.self {
-			s.end(name)
-		}
-	}
-	var errs []error
+	want.Passwords = s.retained(&want)
+	s.refused = map[string]Session{}
+	want.Peers = slices.DeleteFunc(slices.Clone(want.Peers), func(peer model.Peer) bool {
+		return s.refuse(&peer, want.Passwords)
+	})
+	s.endUnwanted(&want)
 	s.neighbors.want(want.Ranges, want.Passwords)
-	listenErr := s.acceptor.want(peers, s.neighbors.ranges, want.Passwords)
-	if listenErr != nil {
-		errs = append(errs, listenErr)
-	}
-	for _, name := range slices.Sorted(maps.Keys(peers)) {
-		s.setPeer(peers[name], &want)
+	err := s.acceptor.want(want.Peers, s.neighbors.ranges, want.Passwords)
+	for i := range want.Peers {
+		s.setPeer(&want.Peers[i], &want)
 	}
 	for _, session := range s.sessions {
-		if listenErr != nil && session.peer.Passive && !session.observed.established() {
-			session.observed.fail(rankTransport, listenErr.Error())
+		if err != nil && session.peer.Passive && !session.observed.established() {
+			session.observed.fail(rankTransport, err.Error())
+		}
+	}
+	s.started = true
+	return err
+}
+
+// endUnwanted ends the sessions with removed routers, and all sessions if the BGP identifier has changed.
+func (s *Server) endUnwanted(want *Want) {
+	wanted := map[netip.AddrPort]bool{}
+	for i := range want.Peers {
+		wanted[want.Peers[i].Socket()] = true
+	}
+	for router, session := range s.sessions {
+		if !wanted[router] || want.RouterID != session.self {
+			s.end(session)
 		}
 	}
 	maps.DeleteFunc(s.leaving, func(_ netip.Addr, done <-chan struct{}) bool {
@@ -178,32 +186,28 @@ func (s *Server) Set(want Want) error {
 			return false
 		}
 	})
-	s.started = true
-	return errors.Join(errs...)
 }
 
-func (s *Server) end(name string) {
-	session := s.sessions[name]
+func (s *Server) end(session *session) {
 	session.stop()
 	s.leaving[session.peer.Address] = session.done
-	delete(s.sessions, name)
+	delete(s.sessions, session.peer.Socket())
 	s.announced = nil
 	s.notify()
 }
 
-func (s *Server) setPeer(peer model.Peer, want *Want) {
+func (s *Server) setPeer(peer *model.Peer, want *Want) {
 	password := want.Passwords[peer.PasswordSecret]
-	if session := s.sessions[peer.Name]; session != nil {
-		s.edit(session, peer, password, want.Turn[peer.Name])
+	if session := s.sessions[peer.Socket()]; session != nil {
+		s.edit(session, *peer, password, want.Turn[peer.Name])
 	}
-	session := s.sessions[peer.Name]
-	if session != nil {
+	if session := s.sessions[peer.Socket()]; session != nil {
 		session.setRoutes(want.Routes[peer.Name])
 		return
 	}
-	session = s.newSession(peer, password, want.RouterID)
+	session := s.newSession(*peer, password, want.RouterID)
 	session.setRoutes(want.Routes[peer.Name])
-	s.sessions[peer.Name] = session
+	s.sessions[peer.Socket()] = session
 	if next := s.neighbors.taken(peer.Address); next != nil {
 		session.offered <- *next
 	}
@@ -213,6 +217,7 @@ func (s *Server) setPeer(peer model.Peer, want *Want) {
 
 // edit applies the change of a peer to its session, or ends the session.
 func (s *Server) edit(session *session, peer model.Peer, password string, turn time.Duration) {
+	session.rename(peer.Name, peer.OfRange)
 	what := compare(session.peer, peer, session.password == password)
 	switch {
 	case what < again:
@@ -231,7 +236,7 @@ func (s *Server) edit(session *session, peer model.Peer, password string, turn t
 		session.remade = time.Now()
 		session.reset(peer, password, nil)
 	case another:
-		s.end(peer.Name)
+		s.end(session)
 	}
 }
 
@@ -260,51 +265,30 @@ func (s *Server) hasTurn(session *session, turn time.Duration) bool {
 	return true
 }
 
-func withoutPassword(peers map[string]model.Peer, refused map[string]Session, passwords map[string]string) {
-	for name, peer := range peers {
-		if peer.PasswordSecret == "" {
-			continue
-		}
-		message := ""
-		switch password := passwords[peer.PasswordSecret]; {
-		case password == "":
-			message = fmt.Sprintf("Secret %s does not exist, or has no key %q: the session stays down without its password",
-				peer.PasswordSecret, desired.PasswordKey)
-		case len(password) > desired.LongestPassword:
-			message = fmt.Sprintf("the password in Secret %s is longer than %d octets, the most that the kernel takes",
-				peer.PasswordSecret, desired.LongestPassword)
-		}
-		if message != "" {
-			delete(peers, name)
-			refused[name] = Session{Peer: name, Address: peer.Address, State: millracev1beta1.SessionIdle, Message: message}
-		}
+// refuse reports whether a peer cannot have a session because its password is missing or invalid.
+func (s *Server) refuse(peer *model.Peer, passwords map[string]string) bool {
+	secret := peer.PasswordSecret
+	if _, retained := s.previous[secret]; secret == "" || retained || isPassword(passwords[secret]) {
+		return false
 	}
+	message := fmt.Sprintf("Secret %s does not exist or has no key %q: no session is opened without its password", secret, desired.PasswordKey)
+	if passwords[secret] != "" {
+		message = fmt.Sprintf("the password in Secret %s has more than %d octets, the maximum of the kernel", secret, desired.LongestPassword)
+	}
+	s.refused[peer.Name] = Session{Peer: peer.Name, Address: peer.Address, State: millracev1beta1.SessionIdle, Message: message}
+	return true
 }
 
-// distinct returns the peers by name, and refuses peers with the address and port of an earlier name,
-// because a router has one session with a node.
-func distinct(peers []model.Peer) (map[string]model.Peer, map[string]Session) {
-	taken := map[netip.AddrPort]string{}
-	byName := map[string]model.Peer{}
-	refused := map[string]Session{}
-	sorted := slices.SortedFunc(slices.Values(peers), func(a, b model.Peer) int {
-		return strings.Compare(a.Name, b.Name)
-	})
-	for _, peer := range sorted {
-		target := netip.AddrPortFrom(peer.Address, peer.Port)
-		if first, ok := taken[target]; ok {
-			refused[peer.Name] = Session{
-				Peer:    peer.Name,
-				Address: peer.Address,
-				State:   millracev1beta1.SessionIdle,
-				Message: fmt.Sprintf("LBPeer %s has the same address and port; a node has one session with a router", first),
-			}
-			continue
+// Down closes an established session with a Cease, so that the peer retains no stale routes, and reopens it
+// (RFC 5882, section 4.2). reason becomes the session's message.
+func (s *Server) Down(peer, reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, session := range s.sessions {
+		if session.peer.Name == peer {
+			session.down(reason)
 		}
-		taken[target] = peer.Name
-		byName[peer.Name] = peer
 	}
-	return byName, refused
 }
 
 // Sessions returns the sessions, sorted by the name of the peer.
@@ -332,8 +316,8 @@ func (s *Server) Routes() announce.Routes {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	routes := announce.Routes{}
-	for name, session := range s.sessions {
-		routes[name] = slices.Clone(session.wanted())
+	for _, session := range s.sessions {
+		routes[session.peer.Name] = slices.Clone(session.wanted())
 	}
 	return routes
 }

@@ -170,10 +170,10 @@ func (s *session) isAway(now time.Time) bool {
 	return now.Sub(left) < comingBack
 }
 
-func (s *session) rename(name string) {
+func (s *session) rename(name, ofRange string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.peer.Name = name
+	s.peer.Name, s.peer.OfRange = name, ofRange
 }
 
 // adopt sets the parameters of the next connection. A session that is not established uses them at once.

@@ -23,17 +23,20 @@ const (
 	// again needs a new connection to the same speaker, made without a NOTIFICATION so that a graceful
 	// restart helper retains the routes.
 	again
-	// another changes the router, or the node as the router sees it: the session ends with a Cease.
+	// another changes the AS of a speaker: the session ends with a Cease.
 	another
 )
 
-// compare returns the change between two versions of a peer.
+// compare returns the change between two versions of a peer of the same router.
 func compare(have, want model.Peer, samePassword bool) change {
 	same := have
+	same.Name, same.OfRange, same.Passive = want.Name, want.OfRange, want.Passive
 	same.HoldTime, same.KeepaliveTime, same.ConnectRetryTime = want.HoldTime, want.KeepaliveTime, want.ConnectRetryTime
 	same.RestartTime, same.PasswordSecret = want.RestartTime, want.PasswordSecret
 	// ExtendedNextHop changes only routes: the capability is in every OPEN.
 	same.ExtendedNextHop = want.ExtendedNextHop
+	// The routes of a removed family are withdrawn. An added one needs a capability of the OPEN.
+	same.IPv4, same.IPv6 = have.IPv4 && want.IPv4, have.IPv6 && want.IPv6
 	// A passive peer's password is set on the listening socket, and only the next connection can verify it.
 	listens := have.Passive && want.Passive
 	if same == want && (samePassword || listens) {
@@ -44,32 +47,12 @@ func compare(have, want model.Peer, samePassword bool) change {
 	}
 	same.IPv4, same.IPv6 = want.IPv4, want.IPv6
 	same.Source, same.SourceInterface = want.Source, want.SourceInterface
+	// Hops could be set on the socket, but an error would then end the sessions of all nodes at once.
 	same.MultiHopTTL, same.SecurityHops = want.MultiHopTTL, want.SecurityHops
-	same.Passive = want.Passive
 	if same == want {
 		return again
 	}
 	return another
-}
-
-// rename moves sessions of removed peers to renamed peers if that needs no Cease.
-func (s *Server) rename(peers map[string]model.Peer) {
-	for name, session := range s.sessions {
-		if _, wanted := peers[name]; wanted {
-			continue
-		}
-		for _, peer := range peers {
-			renamed := session.peer
-			renamed.Name = peer.Name
-			if s.sessions[peer.Name] == nil && compare(renamed, peer, true) < another {
-				session.rename(peer.Name)
-				delete(s.sessions, name)
-				s.sessions[peer.Name] = session
-				s.notify()
-				break
-			}
-		}
-	}
 }
 
 const (

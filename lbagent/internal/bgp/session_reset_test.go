@@ -4,7 +4,6 @@ package bgp
 
 import (
 	"maps"
-	"slices"
 	"testing"
 	"time"
 
@@ -30,22 +29,27 @@ func TestCompare(t *testing.T) {
 		"next hops":       {func(p *model.Peer) { p.ExtendedNextHop = true }, true, nextSession},
 		"name of Secret":  {func(p *model.Peer) { p.PasswordSecret = "other" }, true, nextSession},
 		"password":        {func(*model.Peer) {}, false, again},
-		"families":        {func(p *model.Peer) { p.IPv6 = false }, true, again},
+		"no IPv6":         {func(p *model.Peer) { p.IPv6 = false }, true, nextSession},
+		"no IPv4":         {func(p *model.Peer) { p.IPv4 = false }, true, nextSession},
+		"name and range":  {func(p *model.Peer) { p.Name, p.OfRange = "other", "range" }, true, nextSession},
+		"passive":         {func(p *model.Peer) { p.Passive = true }, true, nextSession},
 		"source":          {func(p *model.Peer) { p.Source = nodeIPv4 }, true, again},
 		"interface":       {func(p *model.Peer) { p.SourceInterface = "eth1" }, true, again},
 		"hops":            {func(p *model.Peer) { p.MultiHopTTL = 2 }, true, again},
 		"TTL security":    {func(p *model.Peer) { p.SecurityHops = 1 }, true, again},
-		"address":         {func(p *model.Peer) { p.Address = routerIPv6 }, true, another},
-		"port":            {func(p *model.Peer) { p.Port = 1179 }, true, another},
 		"ASN":             {func(p *model.Peer) { p.ASN = 1 }, true, another},
 		"own ASN":         {func(p *model.Peer) { p.LocalASN = 1 }, false, another},
-		"timers and more": {func(p *model.Peer) { p.HoldTime, p.IPv6 = time.Minute, false }, true, again},
+		"timers and more": {func(p *model.Peer) { p.HoldTime, p.SecurityHops = time.Minute, 1 }, true, again},
 	} {
 		want := testPeer()
 		test.edit(&want)
 		if got := compare(testPeer(), want, test.password); got != test.want {
 			t.Errorf("%s: %d, want %d", name, got, test.want)
 		}
+	}
+	only6 := testPeer()
+	if only6.IPv4 = false; compare(only6, testPeer(), true) != again {
+		t.Error("an added family needs no new connection")
 	}
 }
 
@@ -149,7 +153,7 @@ func TestPeerEdits(t *testing.T) {
 	}
 }
 
-// A renamed peer takes over the session, even if both names exist for a while.
+// A peer of another name with the same router takes over the session and its routes.
 func TestPeerReplaced(t *testing.T) {
 	l := newLab(t, staticNeighbor)
 	p := l.speaker("fresh")
@@ -157,28 +161,19 @@ func TestPeerReplaced(t *testing.T) {
 	p.set(want)
 	l.awaitRoutes(20*time.Second, both)
 	before, first := l.neighborState(), p.session(peerName)
-	set := func(names ...string) {
+	set := func(name string, routes ...announce.Route) {
 		t.Helper()
-		want.Peers, want.Routes = nil, announce.Routes{}
-		for _, name := range names {
-			peer := testPeer()
-			peer.Name, peer.HoldTime = name, time.Duration(10+len(name))*time.Second
-			want.Peers = append(want.Peers, peer)
-			want.Routes[name] = []announce.Route{testRoute(vip4), testRoute(vip6)}
-		}
+		peer := testPeer()
+		peer.Name, peer.HoldTime, peer.IPv6 = name, time.Duration(10+len(name))*time.Second, len(routes) > 1
+		want.Peers, want.Routes = []model.Peer{peer}, announce.Routes{name: routes}
 		p.set(want)
-		session := p.session(slices.Min(names))
-		if session.State != millracev1beta1.SessionEstablished || !session.Since.Equal(first.Since) || session.Routes != 2 {
-			t.Errorf("peers %v: session %+v, before %+v", names, session, first)
+		session := p.session(name)
+		if session.State != millracev1beta1.SessionEstablished || !session.Since.Equal(first.Since) || session.Routes != len(routes) {
+			t.Errorf("LBPeer %s: session %+v, before %+v", name, session, first)
 		}
 	}
-	set("other")
-	set("other", "another")
-	set("another")
-	set("another", "zother")
-	set("zother")
-	want.Routes = announce.Routes{"zother": {testRoute(vip4)}}
-	p.set(want)
+	set("other", testRoute(vip4), testRoute(vip6))
+	set("another", testRoute(vip4))
 	l.awaitRoutes(5*time.Second, map[string]string{vip4: nodeIPv4.String()})
 	if after := l.neighborState(); after != before {
 		t.Errorf("sessions %+v, then %+v", before, after)

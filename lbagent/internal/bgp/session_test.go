@@ -15,7 +15,6 @@ import (
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
-	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
 func TestEqual(t *testing.T) {
@@ -51,17 +50,16 @@ func TestEqual(t *testing.T) {
 	}
 }
 
-// Of two LBPeers with one router the second is refused.
-func TestSameAddress(t *testing.T) {
-	first, second, third := testPeer(), testPeer(), testPeer()
-	first.Name, second.Name, third.Name, third.Port = "a", "b", "c", 1179
-	taken, refused := distinct([]model.Peer{third, second, first})
-	if len(taken) != 2 || taken["a"] != first || taken["c"] != third {
-		t.Errorf("taken: %v", taken)
+// sessionOf returns the session of a peer.
+func (s *Server) sessionOf(peer string) *session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, session := range s.sessions {
+		if session.peer.Name == peer {
+			return session
+		}
 	}
-	if len(refused) != 1 || refused["b"].Message == "" || refused["b"].State != millracev1beta1.SessionIdle {
-		t.Errorf("refused: %+v", refused)
-	}
+	return nil
 }
 
 func TestRouterID(t *testing.T) {

@@ -30,7 +30,7 @@ type Process interface {
 // Detector resets BGP sessions at once, without waiting for a pass, which may take seconds.
 type Detector struct {
 	process Process
-	down    func(peer, reason string) error
+	down    func(peer, reason string)
 	logger  logr.Logger
 	// sources are the last known source addresses by peer. Only Want uses them.
 	sources map[string]netip.Addr
@@ -42,7 +42,7 @@ type Detector struct {
 }
 
 // New returns a detector that calls down for the peers of lost sessions of process.
-func New(process Process, down func(peer, reason string) error, logger logr.Logger) *Detector {
+func New(process Process, down func(peer, reason string), logger logr.Logger) *Detector {
 	return &Detector{process: process, down: down, logger: logger, losses: map[string]uint64{}, sources: map[string]netip.Addr{}}
 }
 
@@ -78,9 +78,7 @@ func (d *Detector) check() {
 			reason += ": " + session.Message
 		}
 		d.logger.Info("BFD session lost", "peer", session.Peer, "address", session.Address, "reason", session.Message)
-		if err := d.down(session.Peer, reason); err != nil {
-			d.logger.Error(err, "Could not reset the BGP session")
-		}
+		d.down(session.Peer, reason)
 	}
 	d.losses = present
 }

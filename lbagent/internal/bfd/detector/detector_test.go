@@ -30,9 +30,8 @@ func (s *saying) Report() (control.Report, error) { return s.report, s.err }
 func TestDetectorTakesDown(t *testing.T) {
 	process := &saying{}
 	var down []string
-	d := New(process, func(peer, reason string) error {
+	d := New(process, func(peer, reason string) {
 		down = append(down, peer+": "+reason)
-		return nil
 	}, logr.Discard())
 	for _, step := range []struct {
 		name     string

@@ -4,10 +4,10 @@ package bgp
 
 import (
 	"encoding/binary"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
@@ -107,17 +107,13 @@ func TestRouterHasTable(t *testing.T) {
 			}
 			want := newTable(drawRoutes(t))
 			withdrawn, announced := session.difference(sent, want)
-			updates := 0
-			for update := range e.withdrawals(withdrawn) {
-				router.read(t, update)
-				updates++
+			announcements, err := e.announcements(announced)
+			if err != nil {
+				t.Fatal(err)
 			}
-			for update, err := range e.announcements(announced) {
-				if err != nil {
-					t.Fatal(err)
-				}
+			updates := slices.Concat(withdrawals(withdrawn), announcements)
+			for _, update := range updates {
 				router.read(t, update)
-				updates++
 			}
 			sent = want
 
@@ -128,19 +124,18 @@ func TestRouterHasTable(t *testing.T) {
 					continue
 				}
 				carriedRoutes++
-				for update, err := range e.announcements([]*announce.Route{&want[i]}) {
-					if err != nil {
-						t.Fatal(err)
-					}
-					whole.read(t, update)
+				alone, err := e.announcements([]*announce.Route{&want[i]})
+				if err != nil {
+					t.Fatal(err)
 				}
+				whole.read(t, alone[0])
 			}
 			if !maps.Equal(router, whole) || len(whole) != carriedRoutes {
 				t.Fatalf("the router has %d routes, want %d of %d", len(router), len(whole), carriedRoutes)
 			}
 			// 3 sets of attributes, 3 kinds of next hops, and 900 prefixes of up to 17 octets in 2,800 octets.
-			if most := 9 + 2 + (len(announced)+len(withdrawn))*17/2800; updates > most {
-				t.Fatalf("%d UPDATEs for %d routes and %d withdrawals, want %d at most", updates, len(announced), len(withdrawn), most)
+			if most := 9 + 2 + (len(announced)+len(withdrawn))*17/2800; len(updates) > most {
+				t.Fatalf("%d UPDATEs for %d routes and %d withdrawals, want %d at most", len(updates), len(announced), len(withdrawn), most)
 			}
 		}
 	})
@@ -155,25 +150,21 @@ func TestPacked(t *testing.T) {
 		routes = append(routes, &route)
 	}
 	e := encoder{localASN: 64512, external: true, fourOctets: true}
-	updates := 0
-	for update, err := range e.announcements(routes) {
-		if err != nil || len(update) > longestLength {
-			t.Fatalf("%d octets, error %v", len(update), err)
-		}
-		updates++
+	updates, err := e.announcements(routes)
+	if err != nil || len(updates) != 25 {
+		t.Errorf("%d UPDATEs for %d routes, error %v; want 25", len(updates), many, err)
 	}
-	if updates != 25 {
-		t.Errorf("%d UPDATEs for %d routes, want 25", updates, many)
+	for _, update := range updates {
+		if len(update) > longestLength {
+			t.Fatalf("an UPDATE of %d octets", len(update))
+		}
 	}
 	// Attributes that do not fit into a message are an error of their routes alone.
 	long := testRoute(vip4)
 	long.Communities = make([]uint32, longestLength/4)
 	short := testRoute("203.0.113.11")
-	var results []string
-	for update, err := range e.announcements([]*announce.Route{&long, &short}) {
-		results = append(results, fmt.Sprint(update != nil, err != nil))
-	}
-	if !slices.Equal(results, []string{"false true", "true false"}) {
-		t.Errorf("results %v", results)
+	updates, err = e.announcements([]*announce.Route{&long, &short})
+	if len(updates) != 1 || err == nil || !strings.Contains(err.Error(), vip4) {
+		t.Errorf("%d UPDATEs, error %v; want one, and an error of %s", len(updates), err, vip4)
 	}
 }

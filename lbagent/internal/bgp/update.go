@@ -3,10 +3,10 @@
 package bgp
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
-	"iter"
 	"math"
 	"net/netip"
 	"slices"
@@ -42,65 +42,89 @@ func newEncoder(peer *model.Peer, router *routerOpen) encoder {
 }
 
 // withdrawals returns UPDATEs that withdraw prefixes.
-func (e encoder) withdrawals(prefixes []netip.Prefix) iter.Seq[[]byte] {
+func withdrawals(prefixes []netip.Prefix) (updates [][]byte) {
+	const lengths, family = 4, 3
 	at := slices.IndexFunc(prefixes, func(p netip.Prefix) bool { return p.Addr().Is6() })
 	if at < 0 {
 		at = len(prefixes)
 	}
-	return func(yield func([]byte) bool) {
-		const overhead = 4
-		for nlri := range packed(slices.Values(prefixes[:at]), longestLength-headerLength-overhead) {
-			body := binary.BigEndian.AppendUint16(nil, uint16(len(nlri)))
-			if !yield(encode(bgp.BGP_MSG_UPDATE, append(append(body, nlri...), 0, 0)...)) {
-				return
-			}
-		}
-		const family = 3
-		for nlri := range packed(slices.Values(prefixes[at:]), longestLength-headerLength-overhead-attributeHead-family) {
-			value := append([]byte{0, bgp.AFI_IP6, bgp.SAFI_UNICAST}, nlri...)
-			if !yield(updateOf(multiprotocol(mpUnreach, value), nil)) {
-				return
-			}
-		}
+	for _, nlri := range packed(prefixes[:at], longestLength-headerLength-lengths) {
+		body := binary.BigEndian.AppendUint16(nil, uint16(len(nlri)))
+		updates = append(updates, encode(bgp.BGP_MSG_UPDATE, append(append(body, nlri...), 0, 0)...))
 	}
+	for _, nlri := range packed(prefixes[at:], longestLength-headerLength-lengths-attributeHead-family) {
+		value := append([]byte{0, bgp.AFI_IP6, bgp.SAFI_UNICAST}, nlri...)
+		updates = append(updates, updateOf(multiprotocol(mpUnreach, value), nil))
+	}
+	return updates
 }
 
-// announcements returns UPDATEs that announce routes, of which each has the prefixes of one set of
-// attributes.
-func (e encoder) announcements(routes []*announce.Route) iter.Seq2[[]byte, error] {
-	return func(yield func([]byte, error) bool) {
-		for _, group := range grouped(routes) {
-			attributes, err := e.attributes(group[0])
-			if err != nil {
-				if !yield(nil, fmt.Errorf("route %s: %w", group[0].Prefix, err)) {
-					return
-				}
+// announcements returns UPDATEs that announce routes, each with the prefixes of one set of attributes. Routes
+// whose attributes cannot be encoded are omitted, and the first is the error.
+func (e encoder) announcements(routes []*announce.Route) (updates [][]byte, err error) {
+	groups, err := e.grouped(routes)
+	for _, group := range groups {
+		updates = append(updates, group.updates()...)
+	}
+	return updates, err
+}
+
+// group is a set of prefixes with equal attributes.
+type group struct {
+	attributes []byte
+	// reachHead has the fields of MP_REACH_NLRI before the prefixes; nil if attributes has a NEXT_HOP.
+	reachHead []byte
+	prefixes  []netip.Prefix
+}
+
+func (g *group) updates() (updates [][]byte) {
+	room := longestLength - headerLength - 4 - len(g.attributes)
+	if g.reachHead == nil {
+		for _, nlri := range packed(g.prefixes, room) {
+			updates = append(updates, updateOf(g.attributes, nlri))
+		}
+		return updates
+	}
+	for _, nlri := range packed(g.prefixes, room-attributeHead-len(g.reachHead)) {
+		// MP_REACH_NLRI is the first attribute (RFC 7606, section 5.1).
+		reach := multiprotocol(mpReach, slices.Concat(g.reachHead, nlri))
+		updates = append(updates, updateOf(append(reach, g.attributes...), nil))
+	}
+	return updates
+}
+
+// grouped returns the routes by their encoded attributes, in the order of the first routes.
+func (e encoder) grouped(routes []*announce.Route) (groups []*group, err error) {
+	type key struct{ attributes, reachHead string }
+	byKey := map[key]*group{}
+	var current *group
+	for i, route := range routes {
+		if i == 0 || !hasSameAttributes(routes[i-1], route) {
+			attributes, failure := e.attributes(route)
+			if failure != nil {
+				err = cmp.Or(err, fmt.Errorf("route %s: %w", route.Prefix, failure))
+				current = nil
 				continue
 			}
-			head := reachHead(group[0])
-			room := longestLength - headerLength - 4 - len(attributes)
-			if head != nil {
-				room -= attributeHead + len(head)
-			}
-			prefixes := func(yield func(netip.Prefix) bool) {
-				for _, route := range group {
-					if !yield(route.Prefix) {
-						return
-					}
-				}
-			}
-			for nlri := range packed(prefixes, room) {
-				update := updateOf(attributes, nlri)
-				if head != nil {
-					// MP_REACH_NLRI is the first attribute (RFC 7606, section 5.1).
-					update = updateOf(append(multiprotocol(mpReach, append(slices.Clone(head), nlri...)), attributes...), nil)
-				}
-				if !yield(update, nil) {
-					return
-				}
+			head := reachHead(route)
+			at := key{string(attributes), string(head)}
+			if current = byKey[at]; current == nil {
+				current = &group{attributes: attributes, reachHead: head}
+				byKey[at], groups = current, append(groups, current)
 			}
 		}
+		if current != nil {
+			current.prefixes = append(current.prefixes, route.Prefix)
+		}
 	}
+	return groups, err
+}
+
+// hasSameAttributes reports whether routes are of the same family and differ only in the prefix.
+func hasSameAttributes(a, b *announce.Route) bool {
+	same := *b
+	same.Prefix = a.Prefix
+	return a.Prefix.Addr().Is4() == b.Prefix.Addr().Is4() && a.Equal(&same)
 }
 
 // attributeHead is the length of an attribute's flags, type and extended length.
@@ -131,86 +155,19 @@ func reachHead(route *announce.Route) []byte {
 }
 
 // packed returns the encoded prefixes (RFC 4271, section 4.3) in parts of at most room octets.
-func packed(prefixes iter.Seq[netip.Prefix], room int) iter.Seq[[]byte] {
-	return func(yield func([]byte) bool) {
-		var nlri []byte
-		for prefix := range prefixes {
-			octets := prefix.Addr().AsSlice()[:(prefix.Bits()+7)/8]
-			if len(nlri)+1+len(octets) > room {
-				if len(nlri) > 0 && !yield(nlri) {
-					return
-				}
-				nlri = nlri[:0]
-			}
-			nlri = append(append(nlri, byte(prefix.Bits())), octets...)
+func packed(prefixes []netip.Prefix, room int) (parts [][]byte) {
+	var nlri []byte
+	for _, prefix := range prefixes {
+		octets := prefix.Addr().AsSlice()[:(prefix.Bits()+7)/8]
+		if nlri != nil && len(nlri)+1+len(octets) > room {
+			parts, nlri = append(parts, nlri), nil
 		}
-		if len(nlri) > 0 {
-			yield(nlri)
-		}
+		nlri = append(append(nlri, byte(prefix.Bits())), octets...)
 	}
-}
-
-// grouped returns routes with equal attributes and the same family as one group, in the order of their
-// first routes.
-func grouped(routes []*announce.Route) (groups [][]*announce.Route) {
-	byKey := map[string]int{}
-	var key []byte
-	last := -1
-	for i, route := range routes {
-		if i == 0 || !sameGroup(routes[i-1], route) {
-			key = appendKey(key[:0], route)
-			at, found := byKey[string(key)]
-			if !found {
-				at = len(groups)
-				groups, byKey[string(key)] = append(groups, nil), at
-			}
-			last = at
-		}
-		groups[last] = append(groups[last], route)
+	if len(nlri) > 0 {
+		parts = append(parts, nlri)
 	}
-	return groups
-}
-
-func sameGroup(a, b *announce.Route) bool {
-	if a.Prefix.Addr().Is4() != b.Prefix.Addr().Is4() {
-		return false
-	}
-	same := *b
-	same.Prefix = a.Prefix
-	return a.Equal(&same)
-}
-
-// appendKey appends an injective encoding of a route's family and attributes.
-func appendKey(key []byte, route *announce.Route) []byte {
-	number := func(n uint32) { key = binary.BigEndian.AppendUint32(key, n) }
-	pointer := func(n *uint32) {
-		if key = append(key, 0); n != nil {
-			key[len(key)-1] = 1
-			number(*n)
-		}
-	}
-	nextHop := route.NextHop.As16()
-	key = append(key, byte(route.Prefix.Addr().BitLen()), byte(route.NextHop.BitLen()), route.Prepend)
-	key = append(key, nextHop[:]...)
-	pointer(route.MED)
-	pointer(route.LocalPreference)
-	number(route.Weight)
-	number(uint32(len(route.Communities)))
-	for _, community := range route.Communities {
-		number(community)
-	}
-	number(uint32(len(route.LargeCommunities)))
-	for _, community := range route.LargeCommunities {
-		for _, part := range community {
-			number(part)
-		}
-	}
-	for _, community := range route.ExtendedCommunities {
-		key = append(key, community.Subtype)
-		number(community.ASN)
-		number(community.Value)
-	}
-	return key
+	return parts
 }
 
 // attributes encodes a route's path attributes except MP_REACH_NLRI: LOCAL_PREF for internal peers only,

@@ -4,14 +4,15 @@ package bgp
 
 import (
 	"errors"
-	"iter"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
 
+	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 )
 
@@ -238,23 +239,18 @@ func (w *writer) ready() *adjRIBOut {
 
 func (w *writer) change(rib *adjRIBOut, want table) error {
 	withdrawn, announced := rib.carried.difference(rib.sent, want)
-	if err := w.updates(rib.encoder.withdrawals(withdrawn)); err != nil {
+	if err := w.updates(withdrawals(withdrawn)); err != nil {
 		return err
 	}
-	return w.updates(w.valid(rib.encoder.announcements(announced)))
+	return w.announceRoutes(rib, announced)
 }
 
-// valid reports routes that cannot be encoded.
-func (w *writer) valid(messages iter.Seq2[[]byte, error]) iter.Seq[[]byte] {
-	return func(yield func([]byte) bool) {
-		for message, err := range messages {
-			if err != nil {
-				w.invalid(err)
-			} else if !yield(message) {
-				return
-			}
-		}
+func (w *writer) announceRoutes(rib *adjRIBOut, routes []*announce.Route) error {
+	updates, err := rib.encoder.announcements(routes)
+	if err != nil {
+		w.invalid(err)
 	}
+	return w.updates(updates)
 }
 
 // resend announces all routes of refreshed families again (RFC 2918), between demarcations if the router
@@ -277,7 +273,7 @@ func (w *writer) resend(rib *adjRIBOut, now time.Time) (next time.Time, err erro
 		if err := w.demarcate(rib, afi, 1); err != nil {
 			return time.Time{}, err
 		}
-		if err := w.updates(w.valid(rib.encoder.announcements(announced))); err != nil {
+		if err := w.announceRoutes(rib, announced); err != nil {
 			return time.Time{}, err
 		}
 		if err := w.demarcate(rib, afi, 2); err != nil {
@@ -304,23 +300,20 @@ func (f families) afis() (afis []byte) {
 	return afis
 }
 
-func (r *adjRIBOut) endsOfRIB() iter.Seq[[]byte] {
-	return func(yield func([]byte) bool) {
-		for _, afi := range r.carried.afis() {
-			if !yield(endOfRIBFor(afi)) {
-				return
-			}
-		}
+func (r *adjRIBOut) endsOfRIB() (updates [][]byte) {
+	for _, afi := range r.carried.afis() {
+		updates = append(updates, endOfRIBFor(afi))
 	}
+	return updates
 }
 
 // updates writes UPDATEs, many at once, unless the connection is ending.
-func (w *writer) updates(messages iter.Seq[[]byte]) error {
-	var buffer []byte
-	count := uint64(0)
-	flush := func() error {
-		if len(buffer) == 0 {
-			return nil
+func (w *writer) updates(messages [][]byte) error {
+	for len(messages) > 0 {
+		count, octets := 0, 0
+		for count < len(messages) && octets+len(messages[count]) <= writeAtOnce {
+			octets += len(messages[count])
+			count++
 		}
 		w.mu.Lock()
 		ending := w.ending
@@ -328,21 +321,11 @@ func (w *writer) updates(messages iter.Seq[[]byte]) error {
 		if ending {
 			return errEnding
 		}
-		if err := w.write(buffer); err != nil {
+		if err := w.write(slices.Concat(messages[:count]...)); err != nil {
 			return err
 		}
-		w.sent.Add(count)
-		buffer, count = buffer[:0], 0
-		return nil
+		w.sent.Add(uint64(count))
+		messages = messages[count:]
 	}
-	for message := range messages {
-		if len(buffer)+len(message) > writeAtOnce {
-			if err := flush(); err != nil {
-				return err
-			}
-		}
-		buffer = append(buffer, message...)
-		count++
-	}
-	return flush()
+	return nil
 }

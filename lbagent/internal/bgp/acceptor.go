@@ -155,11 +155,9 @@ func listen(ipv4 bool) (*net.TCPListener, error) {
 		network, level, ttl = "tcp4", unix.IPPROTO_IP, unix.IP_TTL
 	}
 	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
-		var failure error
-		err := raw.Control(func(fd uintptr) {
-			failure = os.NewSyscallError("setsockopt of the TTL", unix.SetsockoptInt(int(fd), level, ttl, highestTTL))
+		return control(raw, func(fd int) error {
+			return os.NewSyscallError("setsockopt of the TTL", unix.SetsockoptInt(fd, level, ttl, highestTTL))
 		})
-		return errors.Join(err, failure)
 	}}
 	// Multipath TCP, Go's default for listeners, has no TCP MD5 signatures.
 	config.SetMultipathTCP(false)

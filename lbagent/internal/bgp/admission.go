@@ -71,15 +71,3 @@ func dropped(l *net.TCPListener) (drops uint32) {
 	})
 	return drops
 }
-
-func onSocket(l *net.TCPListener, do func(fd int) error) error {
-	raw, err := l.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var failure error
-	if err := raw.Control(func(fd uintptr) { failure = do(int(fd)) }); err != nil {
-		return err
-	}
-	return failure
-}

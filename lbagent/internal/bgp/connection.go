@@ -188,10 +188,9 @@ func (c *connection) handle(in input, reader io.Reader) bool {
 }
 
 func (c *connection) ownOpen() ([]byte, error) {
-	restarting := c.restarting && !c.observed.wasEstablished()
+	first := c.observed.session().Flaps == 0
 	return ownOpen{
-		peer: &c.peer, id: c.self, restarting: restarting, forwarding: c.forwarding || c.observed.wasEstablished(),
-		role: c.ownRole,
+		peer: &c.peer, id: c.self, restarting: c.restarting && first, forwarding: c.forwarding || !first, role: c.ownRole,
 	}.encode()
 }
 

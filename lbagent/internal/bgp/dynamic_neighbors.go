@@ -153,29 +153,20 @@ func (c *dynamicNeighbors) taken(router netip.Addr) *incoming {
 	return next
 }
 
-func (c *dynamicNeighbors) awaited() []Session {
-	var sessions []Session
+// sessions returns a Session for each range without a router, and one for a refused router of each full range.
+func (c *dynamicNeighbors) sessions() (sessions []Session) {
 	for _, r := range c.ranges {
-		if c.within(r.Prefix) == 0 {
+		refused, found := c.refused[r.Name]
+		switch count := c.within(r.Prefix); {
+		case count == 0:
 			sessions = append(sessions, Session{
 				Peer: r.Name, Address: r.Prefix.Addr(), State: millracev1beta1.SessionIdle,
 				Message: fmt.Sprintf("no router of %s has connected yet", r.Prefix),
 			})
-		}
-	}
-	return sessions
-}
-
-// turnedAway returns a Session for one refused router of each full range.
-func (c *dynamicNeighbors) turnedAway() []Session {
-	var sessions []Session
-	for _, r := range c.ranges {
-		refused, found := c.refused[r.Name]
-		router := refused.router
-		if found && c.routers[router] == nil && c.within(r.Prefix) >= r.MaxSessions {
+		case found && count >= r.MaxSessions && c.routers[refused.router] == nil:
 			sessions = append(sessions, Session{
-				Peer: r.Name + "/" + router.String(), Address: router, State: millracev1beta1.SessionIdle,
-				Message: fmt.Sprintf("the LBPeer has sessions with %d routers already, which is its maxPeers", r.MaxSessions),
+				Peer: r.Name + "/" + refused.router.String(), Address: refused.router, State: millracev1beta1.SessionIdle,
+				Message: fmt.Sprintf("maxPeers of the LBPeer is reached: it has sessions with %d routers", r.MaxSessions),
 			})
 		}
 	}

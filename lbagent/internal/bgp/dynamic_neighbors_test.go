@@ -23,8 +23,8 @@ func TestDynamicNeighbors(t *testing.T) {
 		{Name: "shut", Prefix: netip.MustParsePrefix("203.0.113.0/24"), MaxSessions: 2, Session: model.Peer{PasswordSecret: secret}},
 	}
 	c.want(ranges, nil)
-	if waits := c.awaited(); len(waits) != 1 || waits[0].Peer != "open" || !strings.Contains(waits[0].Message, "198.51.100.0/24") {
-		t.Errorf("awaited: %+v", waits)
+	if sessions := c.sessions(); len(sessions) != 1 || sessions[0].Peer != "open" || !strings.Contains(sessions[0].Message, "198.51.100.0/24") {
+		t.Errorf("before the first router: %+v", sessions)
 	}
 	for _, step := range []struct {
 		router string
@@ -37,11 +37,8 @@ func TestDynamicNeighbors(t *testing.T) {
 			t.Errorf("%s is taken: %t", step.router, got)
 		}
 	}
-	if waits := c.awaited(); len(waits) != 0 {
-		t.Errorf("awaited though routers have connected: %+v", waits)
-	}
-	if away := c.turnedAway(); len(away) != 1 || away[0].Peer != "open/198.51.100.3" || !strings.Contains(away[0].Message, "2 routers") {
-		t.Errorf("turned away: %+v", away)
+	if full := c.sessions(); len(full) != 1 || full[0].Peer != "open/198.51.100.3" || !strings.Contains(full[0].Message, "2 routers") {
+		t.Errorf("with a refused router: %+v", full)
 	}
 	c.want(ranges, map[string]string{secret: password})
 	if !c.call(at("203.0.113.1"), incoming{}) {

@@ -102,7 +102,8 @@ func TestFlood(t *testing.T) {
 	l := newLab(t, staticNeighbor)
 	const port = 1179
 	hello := slices.Concat(openMessage(t, 64500), encode(bgp.BGP_MSG_KEEPALIVE))
-	small := bytes.Repeat(slices.Concat(encode(bgp.BGP_MSG_KEEPALIVE), endOfRIB(t, bgp.RF_IPv4_UC)), 1000)
+	const smallUpdates = 1000
+	small := slices.Concat(bytes.Repeat(endOfRIB(t, bgp.RF_IPv4_UC), smallUpdates), encode(bgp.BGP_MSG_KEEPALIVE))
 	large := bytes.Repeat(largest(), 16)
 	full := routerTable(t, 1_000_000)
 	listening, flooding := make(chan net.Listener, 1), make(chan struct{})
@@ -127,7 +128,7 @@ func TestFlood(t *testing.T) {
 		go readUntilEnd(conn)
 		_, _ = conn.Write(hello)
 		_, _ = conn.Write(full)
-		for sent := 0; sent < readAtOnce; sent += 2000 {
+		for sent := 0; sent < readAtOnce; sent += smallUpdates {
 			_, _ = conn.Write(small)
 		}
 		close(flooding)
@@ -143,32 +144,31 @@ func TestFlood(t *testing.T) {
 	p.set(want)
 	l.awaitRoutes(20*time.Second, map[string]string{vip4: nodeIPv4.String()})
 	up, before := p.session(peerName), p.resident()
+	began := time.Now()
 	want.Peers = append(want.Peers, flooder)
 	p.set(want)
 	select {
 	case <-flooding:
-	case <-time.After(60 * time.Second):
+	case <-time.After(3 * time.Minute):
 		t.Fatalf("the router could not send its table: %+v", p.call(nil).Sessions)
 	}
-	l.awaitWithout(20*time.Second, "messages are left unread", func() bool { return p.session("flooder").Throttled > 0 })
-
-	const measured = 4 * time.Second
-	began, received := time.Now(), p.session("flooder").UpdatesReceived
+	first := p.session("flooder").UpdatesReceived
 	want.Routes = announce.Routes{peerName: {testRoute(vip4), testRoute(vip6)}}
 	p.set(want)
-	l.awaitRoutes(measured, both)
-	time.Sleep(measured - time.Since(began))
-	passed := time.Since(began)
-	rate := float64(p.session("flooder").UpdatesReceived-received) / passed.Seconds()
+	l.awaitRoutes(20*time.Second, both)
+	// Without the limit, a fast machine reads more than the bound within this time.
+	time.Sleep(4 * time.Second)
+	last := p.session("flooder").UpdatesReceived
+	most := readAtOnce + uint64(time.Since(began)/readPause)
 	grown := p.resident() - before
-	t.Logf("%.0f UPDATEs a second of %d octets, memory grew by %d MiB", rate, longestLength, grown>>20)
-	if most := 1.2 / readPause.Seconds(); rate > most || rate == 0 {
-		t.Errorf("%.0f UPDATEs a second were read, want some and %.0f at most", rate, most)
+	t.Logf("%d UPDATEs, then %d, memory grew by %d MiB", first, last, grown>>20)
+	if last > most || last == first {
+		t.Errorf("%d UPDATEs were read, then %d; want more, and %d at most", first, last, most)
 	}
 	if grown > 32<<20 {
 		t.Errorf("memory grew by %d MiB", grown>>20)
 	}
-	if s := p.session("flooder"); !isUp(s) || s.Flaps != 0 || !strings.Contains(s.Message, "sends too much") {
+	if s := p.session("flooder"); !isUp(s) || s.Flaps != 0 {
 		t.Errorf("the router's session is %+v", s)
 	}
 	if s := p.session(peerName); !isUp(s) || s.Flaps != 0 || !s.Since.Equal(up.Since) {
@@ -409,7 +409,7 @@ func TestUntrustedAreToldOfOnce(t *testing.T) {
 		}
 		// As in each reconcile pass.
 		c.want([]model.Range{of}, nil)
-		for _, session := range c.turnedAway() {
+		for _, session := range c.sessions() {
 			told[session.Peer] = true
 		}
 	}
@@ -417,7 +417,7 @@ func TestUntrustedAreToldOfOnce(t *testing.T) {
 		t.Errorf("told of %v, %d times", told, news)
 	}
 	c.routers[netip.MustParseAddr("198.51.100.10")] = &dynamicNeighbor{}
-	if sessions := c.turnedAway(); len(sessions) != 0 {
+	if sessions := c.sessions(); len(sessions) != 0 {
 		t.Errorf("a router with a place is told to have none: %+v", sessions)
 	}
 	if _, isNews := c.isFull(&of, netip.MustParseAddr("198.51.100.11")); !isNews {

@@ -165,13 +165,5 @@ func (s *session) accept(ctx context.Context, peer *model.Peer) (incoming, error
 
 // secure sets the peer's socket options on an accepted connection, except the password.
 func secure(conn *net.TCPConn, peer *model.Peer) error {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var failure error
-	if err := raw.Control(func(fd uintptr) { failure = setOptions(int(fd), peer, "") }); err != nil {
-		return err
-	}
-	return failure
+	return onSocket(conn, func(fd int) error { return setOptions(fd, peer, "") })
 }

@@ -91,13 +91,6 @@ func (o *observed) current() state {
 
 func (o *observed) established() bool { return o.current() == stateEstablished }
 
-// wasEstablished reports whether an established session was lost since the process started.
-func (o *observed) wasEstablished() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.flaps > 0
-}
-
 func (o *observed) session() Session {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -24,6 +24,16 @@ func newTable(routes []announce.Route) table {
 	return routes
 }
 
+// count returns the number of routes of a family.
+func (t table) count(is4 bool) (count int) {
+	for i := range t {
+		if t[i].Prefix.Addr().Is4() == is4 {
+			count++
+		}
+	}
+	return count
+}
+
 // families is a set of address families, all unicast.
 type families struct{ ipv4, ipv6 bool }
 

@@ -201,12 +201,17 @@ func (s *Server) setPeer(peer *model.Peer, want *Want) {
 	if session := s.sessions[peer.Socket()]; session != nil {
 		s.edit(session, *peer, password, want.Turn[peer.Name])
 	}
-	if session := s.sessions[peer.Socket()]; session != nil {
-		session.setRoutes(want.Routes[peer.Name])
+	session := s.sessions[peer.Socket()]
+	started := session != nil
+	if !started {
+		session = s.newSession(*peer, password, want.RouterID)
+	}
+	if session.setRoutes(want.Routes[peer.Name]) {
+		s.announced = nil
+	}
+	if started {
 		return
 	}
-	session := s.newSession(*peer, password, want.RouterID)
-	session.setRoutes(want.Routes[peer.Name])
 	s.sessions[peer.Socket()] = session
 	if next := s.neighbors.taken(peer.Address); next != nil {
 		session.offered <- *next
@@ -306,7 +311,7 @@ func (s *Server) Sessions() []Session {
 	for _, session := range s.refused {
 		sessions = append(sessions, session)
 	}
-	sessions = slices.Concat(sessions, s.neighbors.awaited(), s.neighbors.turnedAway())
+	sessions = append(sessions, s.neighbors.sessions()...)
 	slices.SortFunc(sessions, func(a, b Session) int { return strings.Compare(a.Peer, b.Peer) })
 	return sessions
 }
@@ -326,11 +331,6 @@ func (s *Server) Routes() announce.Routes {
 func (s *Server) Announced() *announce.Prefixes {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, session := range s.sessions {
-		if session.takeChanged() {
-			s.announced = nil
-		}
-	}
 	if s.announced == nil {
 		s.announced = &announce.Prefixes{}
 		for _, session := range s.sessions {

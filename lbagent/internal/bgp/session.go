@@ -40,9 +40,11 @@ type session struct {
 
 	// received and sent count UPDATEs.
 	received, sent atomic.Uint64
-	// throttled is the total time of leaving the router's messages unread, and throttledAt its last Unix
-	// time, both in nanoseconds.
-	throttled, throttledAt atomic.Int64
+	// throttled is the total time in nanoseconds of leaving the router's messages unread.
+	throttled atomic.Int64
+	// isThrottled is cleared by unthrottle.
+	isThrottled atomic.Bool
+	unthrottle  *time.Timer
 
 	// due is the time of a pending reset for an edited peer, or zero; remade is the last reset. The Server
 	// guards due, remade and probe.
@@ -65,9 +67,8 @@ type session struct {
 	// pending are connections of a passive peer's router that may replace the current one.
 	pending []*net.TCPConn
 	routes  table
-	// set is the slice that was applied last. takeChanged clears changed.
-	set     []announce.Route
-	changed bool
+	// set is the slice that was applied last.
+	set []announce.Route
 }
 
 func (s *Server) newSession(peer model.Peer, password string, routerID netip.Addr) *session {
@@ -79,6 +80,11 @@ func (s *Server) newSession(peer model.Peer, password string, routerID netip.Add
 		forwarding: s.config.Restarting || s.started,
 		ctx:        ctx, cancel: cancel, after: s.leaving[peer.Address], abort: func() {}, done: make(chan struct{}), offered: make(chan incoming, 1),
 	}
+	session.unthrottle = time.AfterFunc(throttledFor, func() {
+		if session.isThrottled.Swap(false) {
+			session.observed.notify()
+		}
+	})
 	if session.confirm == nil {
 		session.confirm = func(context.Context) {}
 	}
@@ -264,17 +270,19 @@ func (s *session) fail(message string) {
 	s.observed.fail(rankTransport, message)
 }
 
-// setRoutes applies routes, which must not change afterwards. The slice that was applied last is skipped.
-func (s *session) setRoutes(routes []announce.Route) {
+// setRoutes applies routes, which must not change afterwards. It skips the slice that was applied last, and
+// reports whether it did not.
+func (s *session) setRoutes(routes []announce.Route) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.set != nil && delta.IsSame(s.set, routes) {
-		return
+	if delta.IsSame(s.set, routes) {
+		return false
 	}
-	s.set, s.routes, s.changed = routes, newTable(routes), true
+	s.set, s.routes = routes, newTable(routes)
 	if s.conn != nil {
 		s.conn.writer.notify()
 	}
+	return true
 }
 
 func (s *session) wanted() table {
@@ -283,58 +291,32 @@ func (s *session) wanted() table {
 	return s.routes
 }
 
-func (s *session) takeChanged() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	changed := s.changed
-	s.changed = false
-	return changed
-}
-
-// open returns the router's OPEN of the current connection, or nil.
-func (s *session) open() (open *routerOpen, local netip.Addr) {
-	if s.conn == nil {
-		return nil, netip.Addr{}
-	}
-	return s.conn.opened.Load(), addrPort(s.conn.tcp.LocalAddr()).Addr()
-}
-
 func (s *session) snapshot() Session {
 	session := s.observed.session()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	session.Peer, session.Address, session.Routes = s.peer.Name, s.peer.Address, len(s.routes)
-	var open *routerOpen
-	open, session.Local = s.open()
-	if session.State == millracev1beta1.SessionEstablished && open != nil {
-		session.Withheld, session.Message = withheld(&s.peer, open)
-		if session.Message == "" && s.throttles(time.Now()) {
-			session.Message = fmt.Sprintf("the router sends too much: only %d messages of it are read in a second", time.Second/readPause)
-		}
-	}
-	s.countFamilies(&session)
 	session.UpdatesSent, session.UpdatesReceived = s.sent.Load(), s.received.Load()
 	session.Throttled, session.Due = time.Duration(s.throttled.Load()), s.due
-	return session
-}
-
-// countFamilies sets the families and routes that are not withheld; mu is held.
-func (s *session) countFamilies(session *Session) {
-	without4 := slices.Contains(session.Withheld, millracev1beta1.FamilyIPv4)
-	without6 := slices.Contains(session.Withheld, millracev1beta1.FamilyIPv6)
-	if without4 || without6 {
-		for i := range s.routes {
-			if is4 := s.routes[i].Prefix.Addr().Is4(); is4 && without4 || !is4 && without6 {
-				session.Routes--
-			}
+	if s.conn != nil {
+		session.Local = addrPort(s.conn.tcp.LocalAddr()).Addr()
+		if open := s.conn.opened.Load(); open != nil && session.IsEstablished() {
+			session.Withheld, session.Message = withheld(&s.peer, open)
 		}
 	}
-	if s.peer.IPv4 && !without4 {
-		session.Families = append(session.Families, "IPv4")
+	if session.IsEstablished() && session.Message == "" && s.isThrottled.Load() {
+		session.Message = fmt.Sprintf("the router exceeds the rate limit: the node reads %d messages per second", time.Second/readPause)
 	}
-	if s.peer.IPv6 && !without6 {
-		session.Families = append(session.Families, "IPv6")
+	for _, family := range []millracev1beta1.AddressFamily{millracev1beta1.FamilyIPv4, millracev1beta1.FamilyIPv6} {
+		is4 := family == millracev1beta1.FamilyIPv4
+		switch {
+		case slices.Contains(session.Withheld, family):
+			session.Routes -= s.routes.count(is4)
+		case is4 && s.peer.IPv4 || !is4 && s.peer.IPv6:
+			session.Families = append(session.Families, string(family))
+		}
 	}
+	return session
 }
 
 // withheld returns the peer's families that the router does not accept, and why.
@@ -354,26 +336,14 @@ func withheld(peer *model.Peer, open *routerOpen) (families []millracev1beta1.Ad
 	return families, strings.Join(reasons, "; ")
 }
 
+// throttle records that messages were left unread.
 func (s *session) throttle(unread time.Duration) {
 	if unread == 0 {
 		return
 	}
 	s.throttled.Add(int64(unread))
-	now := time.Now()
-	if last := s.throttledAt.Swap(now.UnixNano()); now.UnixNano()-last > int64(throttledFor) {
+	s.unthrottle.Reset(throttledFor)
+	if !s.isThrottled.Swap(true) {
 		s.observed.notify()
-		time.AfterFunc(throttledFor+time.Second, s.untilUnthrottled)
 	}
-}
-
-func (s *session) untilUnthrottled() {
-	if s.throttles(time.Now()) {
-		time.AfterFunc(throttledFor, s.untilUnthrottled)
-		return
-	}
-	s.observed.notify()
-}
-
-func (s *session) throttles(now time.Time) bool {
-	return now.UnixNano()-s.throttledAt.Load() <= int64(throttledFor)
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
@@ -182,4 +183,30 @@ func TestRoutesAndFamilies(t *testing.T) {
 	if sessions := s.Sessions(); len(sessions) != 1 || !slices.Equal(sessions[0].Families, []string{"IPv4"}) {
 		t.Errorf("sessions are %+v, want one with IPv4", sessions)
 	}
+}
+
+// The message of an established session is that of the rate limit until throttledFor has passed since the last
+// messages that were left unread.
+func TestThrottled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Config{}).newSession(testPeer(), "", nodeIPv4)
+		s.observed.enter(stateEstablished, time.Now())
+		for _, step := range []struct {
+			unread, passes time.Duration
+			throttled      bool
+		}{
+			{0, 0, false}, {time.Millisecond, 0, true}, {0, throttledFor / 2, true}, {time.Millisecond, throttledFor - time.Second, true},
+			{0, time.Second, false},
+		} {
+			s.throttle(step.unread)
+			time.Sleep(step.passes)
+			synctest.Wait()
+			if got := s.snapshot(); strings.Contains(got.Message, "rate limit") != step.throttled {
+				t.Errorf("%+v: %+v", step, got)
+			}
+		}
+		if got := s.snapshot().Throttled; got != 2*time.Millisecond {
+			t.Errorf("throttled for %s", got)
+		}
+	})
 }

@@ -25,11 +25,7 @@ func dial(ctx context.Context, peer *model.Peer, password string, timeout time.D
 	dialer := net.Dialer{
 		Timeout: timeout,
 		Control: func(_, _ string, raw syscall.RawConn) error {
-			var failure error
-			if err := raw.Control(func(fd uintptr) { failure = setOptions(int(fd), peer, password) }); err != nil {
-				return err
-			}
-			return failure
+			return control(raw, func(fd int) error { return setOptions(fd, peer, password) })
 		},
 	}
 	source, err := SourceOf(peer)
@@ -132,10 +128,6 @@ func answers(conn *net.TCPConn, within time.Duration) bool {
 		// clock exceeds the kernel's tick for acknowledgments.
 		clock = 20 * time.Millisecond
 	)
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return false
-	}
 	began := time.Now()
 	// Linux probes at once if the last acknowledgment is older.
 	_ = conn.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second})
@@ -143,8 +135,11 @@ func answers(conn *net.TCPConn, within time.Duration) bool {
 	defer func() { _ = conn.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true}) }()
 	for ; time.Since(began) < within; time.Sleep(look) {
 		var info *unix.TCPInfo
-		err := raw.Control(func(fd uintptr) { info, _ = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
-		if err != nil || info == nil || info.State != established {
+		err := onSocket(conn, func(fd int) (err error) {
+			info, err = unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+			return err
+		})
+		if err != nil || info.State != established {
 			return false
 		}
 		if last := time.Duration(info.Last_ack_recv) * time.Millisecond; time.Since(began) > last+clock {
@@ -182,12 +177,22 @@ func addrPort(address net.Addr) netip.AddrPort {
 
 // acknowledgeWithin bounds the time of unacknowledged octets, unless it is zero.
 func acknowledgeWithin(conn *net.TCPConn, limit time.Duration) {
+	// Without it, the timers of BGP apply.
+	_ = onSocket(conn, func(fd int) error {
+		return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(limit.Milliseconds()))
+	})
+}
+
+func onSocket(conn syscall.Conn, do func(fd int) error) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return
+		return err
 	}
-	// An error leaves the timers of BGP.
-	_ = raw.Control(func(fd uintptr) {
-		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(limit.Milliseconds()))
-	})
+	return control(raw, do)
+}
+
+func control(raw syscall.RawConn, do func(fd int) error) error {
+	var failure error
+	err := raw.Control(func(fd uintptr) { failure = do(int(fd)) })
+	return errors.Join(err, failure)
 }

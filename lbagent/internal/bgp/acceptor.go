@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// acceptedAtOnce is the burst of accepted connections, then one per acceptPause.
-	acceptedAtOnce = 64
-	acceptPause    = 2 * time.Millisecond
+	// acceptBurst is the burst of accepted connections, then one per acceptPause.
+	acceptBurst = 64
+	acceptPause = 2 * time.Millisecond
 )
 
 // acceptor accepts connections of passive peers at the BGP port of all node addresses. It listens only while
@@ -142,7 +142,7 @@ func setPassword(l *net.TCPListener, routers netip.Prefix, password string) erro
 	}
 	err := onSocket(l, func(fd int) error { return unix.SetsockoptTCPMD5Sig(fd, unix.IPPROTO_TCP, option, key) })
 	if err != nil {
-		return fmt.Errorf("set the password of %s where the node listens (RFC 2385): %w", routers, err)
+		return fmt.Errorf("set the TCP MD5 password of %s on the listening socket: %w", routers, err)
 	}
 	return nil
 }
@@ -156,28 +156,28 @@ func listen(ipv4 bool) (*net.TCPListener, error) {
 	}
 	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		return control(raw, func(fd int) error {
-			return os.NewSyscallError("setsockopt of the TTL", unix.SetsockoptInt(fd, level, ttl, highestTTL))
+			return os.NewSyscallError("setsockopt of the TTL", unix.SetsockoptInt(fd, level, ttl, maxTTL))
 		})
 	}}
 	// Multipath TCP, Go's default for listeners, has no TCP MD5 signatures.
 	config.SetMultipathTCP(false)
 	opened, err := config.Listen(context.Background(), network, fmt.Sprintf(":%d", bgpPort))
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("TCP port %d is taken: another BGP speaker listens on this node, "+
-			"so routers of passive peers cannot connect", bgpPort)
+		return nil, fmt.Errorf("TCP port %d is in use: another BGP speaker of this node listens on it, "+
+			"so routers of passive LBPeers cannot connect", bgpPort)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("listen for routers of passive peers: %w", err)
+		return nil, fmt.Errorf("listen for connections of routers: %w", err)
 	}
 	tcp, is := opened.(*net.TCPListener)
 	if !is {
-		return nil, fmt.Errorf("listen for routers of passive peers: not a TCP listener but %T", opened)
+		return nil, fmt.Errorf("listen for connections of routers: not a TCP listener but %T", opened)
 	}
 	return tcp, nil
 }
 
 func accept(listener *net.TCPListener, take func(*net.TCPConn)) {
-	budget := newBudget(acceptedAtOnce, acceptPause)
+	budget := newBudget(acceptBurst, acceptPause)
 	for {
 		conn, err := listener.AcceptTCP()
 		if errors.Is(err, net.ErrClosed) {
@@ -213,8 +213,8 @@ func (s *Server) accepted(conn *net.TCPConn) {
 		}
 		return
 	}
-	s.neighbors.wait(conn)
-	go s.greet(conn, of, s.routerID)
+	s.neighbors.addUnproven(conn)
+	go s.receiveOpen(conn, of, s.routerID)
 }
 
 func (s *Server) passive(conn *net.TCPConn) *session {

@@ -17,11 +17,11 @@ import (
 // All routers share the accept queue of the BGP port, so connections of other hosts could keep them out. The
 // kernel drops packets of other sources before they are queued (SO_ATTACH_FILTER, socket(7)).
 
-// mostInstructions bounds a filter to about 60 networks of IPv6 or 150 of IPv4. Beyond, all sources are
+// maxInstructions bounds a filter to about 60 networks of IPv6 or 150 of IPv4. Beyond, all sources are
 // admitted and the agent closes connections of unknown ones. Before Linux 6.7 a socket has 20 KiB for
 // filters (net.core.optmem_max): during a replacement both filters count, and the kernel translates an
 // instruction to up to two of 8 bytes.
-const mostInstructions = 600
+const maxInstructions = 600
 
 const sourceV4At, sourceV6At = 12, 8
 
@@ -50,7 +50,7 @@ func admission(routers []netip.Prefix) []bpf.Instruction {
 		}
 		program = append(program, block...)
 	}
-	if len(program) >= mostInstructions {
+	if len(program) >= maxInstructions {
 		return []bpf.Instruction{take}
 	}
 	return append(program, drop)
@@ -59,7 +59,7 @@ func admission(routers []netip.Prefix) []bpf.Instruction {
 func admit(l *net.TCPListener, routers []netip.Prefix) error {
 	err := onSocket(l, func(fd int) error { return socketfilter.Attach(fd, admission(routers)) })
 	if err != nil {
-		return fmt.Errorf("drop what untrusted hosts send to the BGP port: %w", err)
+		return fmt.Errorf("attach the source filter of the BGP port: %w", err)
 	}
 	return nil
 }

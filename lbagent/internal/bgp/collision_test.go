@@ -97,7 +97,7 @@ func TestCollisions(t *testing.T) {
 		}
 		_, _ = conn.Write(slices.Concat(open, keepalive))
 		_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
-		if message, err := readMessage(conn, make([]byte, longestLength)); err == nil && kindOf(message) == bgp.BGP_MSG_NOTIFICATION {
+		if message, err := readMessage(conn, make([]byte, maxMessageLength)); err == nil && messageType(message) == bgp.BGP_MSG_NOTIFICATION {
 			refused.Add(1)
 		}
 	}

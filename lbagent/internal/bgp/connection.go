@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// readAtOnce is the burst of a router's messages, enough for a full table, then one per readPause.
-	readAtOnce = 250_000
-	readPause  = 100 * time.Microsecond
+	// readBurst is the burst of a router's messages, enough for a full table, then one per readPause.
+	readBurst = 250_000
+	readPause = 100 * time.Microsecond
 	// readBuffer is in octets.
 	readBuffer = 1 << 14
 )
@@ -82,14 +82,14 @@ func (c *connection) run() {
 		c.writer.end(nil)
 		<-c.writer.done
 	}()
-	acknowledgeWithin(c.tcp, unacknowledged)
+	setUserTimeout(c.tcp, userTimeout)
 	go c.writer.run(c.abandon)
 	connected := tcpConnected
 	if c.peer.Passive {
 		connected = tcpAccepted
 	}
-	reader, buffer := bufio.NewReaderSize(c.tcp, readBuffer), make([]byte, longestLength)
-	flood := newBudget(readAtOnce, readPause)
+	reader, buffer := bufio.NewReaderSize(c.tcp, readBuffer), make([]byte, maxMessageLength)
+	flood := newBudget(readBurst, readPause)
 	for in := (input{received: received{event: connected}}); c.handle(in, reader); in = c.next(reader, buffer) {
 		// TCP flow control holds back unread messages.
 		c.throttle(flood.take())
@@ -105,8 +105,8 @@ func (c *connection) abandon(err error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.hold = lastWords
-	_ = c.tcp.SetReadDeadline(time.Now().Add(lastWords))
+	c.hold = finalReadTimeout
+	_ = c.tcp.SetReadDeadline(time.Now().Add(finalReadTimeout))
 }
 
 // next reads the next message, within the hold time.
@@ -174,11 +174,11 @@ func (c *connection) handle(in input, reader io.Reader) bool {
 	}
 	if t.do&establish != 0 {
 		c.established = true
-		acknowledgeWithin(c.tcp, 0)
+		setUserTimeout(c.tcp, 0)
 		c.announce()
 	}
 	if t.do&resendRoutes != 0 {
-		c.writer.update(func() { c.writer.refresh = c.writer.refresh.or(in.refresh) })
+		c.writer.update(func() { c.writer.refresh = c.writer.refresh.union(in.refresh) })
 	}
 	if t.do&releaseTCP == 0 {
 		return true
@@ -213,11 +213,11 @@ func (c *connection) announce() {
 	open := c.opened.Load()
 	due := time.Now()
 	if open.restarting {
-		due = due.Add(min(c.peer.ConnectRetryTime, longestEndOfRIB))
+		due = due.Add(min(c.peer.ConnectRetryTime, maxEndOfRIBDelay))
 	}
 	rib := &adjRIBOut{
 		encoder: newEncoder(&c.peer, open), carried: open.carried(&c.peer), endOfRIB: due, enhanced: open.enhanced,
-		budget: newBudget(refreshes, refreshPause),
+		budget: newBudget(refreshBurst, refreshPause),
 	}
 	// The first announcement counts, too.
 	rib.budget.spend(time.Now())
@@ -248,7 +248,7 @@ func (c *connection) release(in input, before state, notify bool, reader io.Read
 	if last == nil || c.writer.failure() != nil {
 		return
 	}
-	_ = c.tcp.SetReadDeadline(time.Now().Add(lastWords))
+	_ = c.tcp.SetReadDeadline(time.Now().Add(finalReadTimeout))
 	_, _ = io.Copy(io.Discard, reader)
 }
 
@@ -263,16 +263,16 @@ func (c *connection) cause(in input, before state) (notification *protocolError,
 	case errors.As(in.err, &protocol):
 		return protocol, rankProtocol, "the router sent " + protocol.Error()
 	case in.event == notificationReceived:
-		c.answerRole(in.message)
+		c.selectRole(in.message)
 		return nil, rankProtocol, "received " + describeNotification(in.message) + hintFor(in.message)
 	case in.event == holdTimerExpires && before == stateOpenSent:
-		return &protocolError{code: codeHoldTimer}, rankTransport, fmt.Sprintf("connected, and no OPEN came within %s: "+
-			"ttlSecurityHops of the LBPeer and the router's TTL security must agree", openTimeout)
+		return &protocolError{code: codeHoldTimer}, rankTransport, fmt.Sprintf("connected, but received no OPEN for %s: "+
+			"ttlSecurityHops of the LBPeer and TTL security of the router must agree", openTimeout)
 	case in.event == holdTimerExpires:
 		return &protocolError{code: codeHoldTimer}, rankTransport,
-			fmt.Sprintf("nothing came from the router for %s (Hold Timer Expired)", negotiated(&c.peer, c.opened.Load().holdTime).hold)
+			fmt.Sprintf("received no message from the router for %s (Hold Timer Expired)", negotiated(&c.peer, c.opened.Load().holdTime).hold)
 	case in.event == sendHoldTimerExpires:
-		return nil, rankTransport, "the router takes none of our messages: the way to it is cut, or it hangs " +
+		return nil, rankTransport, "the router does not accept data: the path to it is cut, or the router hangs " +
 			"(Send Hold Timer Expired, RFC 9687)"
 	case in.event == tcpFails:
 		return nil, rankTransport, c.lost(in.err)
@@ -285,22 +285,22 @@ func (c *connection) cause(in input, before state) (notification *protocolError,
 func (c *connection) lost(err error) string {
 	switch failure := c.writer.failure(); {
 	case errors.Is(err, syscall.ETIMEDOUT) || errors.Is(failure, syscall.ETIMEDOUT):
-		return fmt.Sprintf("the router has acknowledged none of our packets for %s: ttlSecurityHops of the LBPeer and the "+
-			"router's TTL security must agree, or the way to it is cut", unacknowledged)
+		return fmt.Sprintf("the router has acknowledged no packet for %s: ttlSecurityHops of the LBPeer and TTL "+
+			"security of the router must agree, or the path to it is cut", userTimeout)
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
 		return "the router closed the connection without a NOTIFICATION"
 	case errors.Is(err, syscall.ECONNRESET):
 		return "the connection was reset"
 	case failure != nil:
-		return "send to the router: " + failure.Error()
+		return "write to the router: " + failure.Error()
 	}
 	return err.Error()
 }
 
-// answerRole sets the node's role for the next connection if the router requires one (RFC 9234). A role is
+// selectRole sets the node's role for the next connection if the router requires one (RFC 9234). A role is
 // not sent otherwise, because a router with another one would reject it.
-func (c *connection) answerRole(message []byte) {
+func (c *connection) selectRole(message []byte) {
 	if message[headerLength] == codeOpen && message[headerLength+1] == subcodeRole {
-		c.ownRole = complement(c.role)
+		c.ownRole = complementaryRole(c.role)
 	}
 }

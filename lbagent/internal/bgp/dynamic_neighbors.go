@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	// forgetAfter bounds how long a router keeps its place in a range after its session was lost: as long as
+	// maxReservation bounds how long a router keeps its place in a range after its session was lost: as long as
 	// it was established, so that short sessions cannot occupy places.
-	forgetAfter = 10 * time.Minute
-	// provesWithin is how long a router keeps its place before its first session, and after a shorter one.
-	provesWithin = 30 * time.Second
-	// mostUnproven bounds the connections of routers without a place that wait for their OPEN.
-	mostUnproven = 64
+	maxReservation = 10 * time.Minute
+	// probationTime is how long a router keeps its place before its first session, and after a shorter one.
+	probationTime = 30 * time.Second
+	// maxUnproven bounds the connections of routers without a place that wait for their OPEN.
+	maxUnproven = 64
 )
 
 // dynamicNeighbors are the connected routers of ranges, guarded by the Server's lock. Any host in a range
@@ -56,8 +56,8 @@ type refusal struct {
 	at     time.Time
 }
 
-func (n *dynamicNeighbor) until() time.Time {
-	return n.seen.Add(min(max(n.lasted, provesWithin), forgetAfter))
+func (n *dynamicNeighbor) expiry() time.Time {
+	return n.seen.Add(min(max(n.lasted, probationTime), maxReservation))
 }
 
 func (c *dynamicNeighbors) want(ranges []model.Range, passwords map[string]string) {
@@ -86,18 +86,18 @@ func (c *dynamicNeighbors) isFull(of *model.Range, router netip.Addr) (full, new
 	}
 	now := time.Now()
 	previous, found := c.refused[of.Name]
-	if found && previous.router != router && c.routers[previous.router] == nil && now.Sub(previous.at) < forgetAfter {
+	if found && previous.router != router && c.routers[previous.router] == nil && now.Sub(previous.at) < maxReservation {
 		return true, false
 	}
 	c.refused[of.Name] = refusal{router, now}
 	return true, !found || previous.router != router
 }
 
-// wait replaces the router's previous connection without an OPEN, or the oldest beyond mostUnproven.
-func (c *dynamicNeighbors) wait(conn *net.TCPConn) {
+// addUnproven replaces the router's previous connection without an OPEN, or the oldest beyond maxUnproven.
+func (c *dynamicNeighbors) addUnproven(conn *net.TCPConn) {
 	router := addrPort(conn.RemoteAddr()).Addr()
 	at := slices.IndexFunc(c.unproven, func(other *net.TCPConn) bool { return addrPort(other.RemoteAddr()).Addr() == router })
-	if at < 0 && len(c.unproven) == mostUnproven {
+	if at < 0 && len(c.unproven) == maxUnproven {
 		at = 0
 	}
 	if at >= 0 {
@@ -107,8 +107,8 @@ func (c *dynamicNeighbors) wait(conn *net.TCPConn) {
 	c.unproven = append(c.unproven, conn)
 }
 
-// call stores the connection of a router after its OPEN and reports whether a range has a place for it.
-func (c *dynamicNeighbors) call(router netip.Addr, next incoming) bool {
+// admit stores the connection of a router after its OPEN and reports whether a range has a place for it.
+func (c *dynamicNeighbors) admit(router netip.Addr, next incoming) bool {
 	of := c.rangeOf(router)
 	if of == nil {
 		return false
@@ -142,8 +142,8 @@ func (c *dynamicNeighbors) within(network netip.Prefix) int {
 	return count
 }
 
-// taken removes and returns the connection that waits for a router's session, or nil.
-func (c *dynamicNeighbors) taken(router netip.Addr) *incoming {
+// takeConnection removes and returns the connection that waits for a router's session, or nil.
+func (c *dynamicNeighbors) takeConnection(router netip.Addr) *incoming {
 	have := c.routers[router]
 	if have == nil {
 		return nil
@@ -173,7 +173,7 @@ func (c *dynamicNeighbors) sessions() (sessions []Session) {
 	return sessions
 }
 
-func (s *Server) greet(conn *net.TCPConn, of *model.Range, self netip.Addr) {
+func (s *Server) receiveOpen(conn *net.TCPConn, of *model.Range, self netip.Addr) {
 	peer := of.Session
 	peer.Address = addrPort(conn.RemoteAddr()).Addr()
 	open, err := readOpen(conn, &peer, self)
@@ -186,8 +186,8 @@ func (s *Server) greet(conn *net.TCPConn, of *model.Range, self netip.Addr) {
 		s.closed.Unopened++
 		_ = conn.Close()
 	case session != nil:
-		session.arrive(next)
-	case s.hasAddress(peer.Address) || !s.neighbors.call(peer.Address, next):
+		session.offerOpened(next)
+	case s.hasAddress(peer.Address) || !s.neighbors.admit(peer.Address, next):
 		s.closed.Surplus++
 		_ = conn.Close()
 		s.notify()
@@ -205,7 +205,7 @@ func (s *Server) DynamicNeighbors() []netip.Addr {
 	now, next := time.Now(), time.Time{}
 	for router, neighbor := range s.neighbors.routers {
 		established := s.prove(router, neighbor, now)
-		until := neighbor.until()
+		until := neighbor.expiry()
 		switch isPeer := s.hasAddress(router); {
 		case established && !isPeer:
 		case isPeer || s.neighbors.rangeOf(router) == nil || !now.Before(until):

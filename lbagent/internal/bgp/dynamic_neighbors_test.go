@@ -33,7 +33,7 @@ func TestDynamicNeighbors(t *testing.T) {
 		{"198.51.100.1", true}, {"198.51.100.2", true}, {"198.51.100.1", true}, {"198.51.100.3", false},
 		{"203.0.113.1", false}, {"2001:db8::1", false},
 	} {
-		if got := c.call(at(step.router), incoming{}); got != step.taken {
+		if got := c.admit(at(step.router), incoming{}); got != step.taken {
 			t.Errorf("%s is taken: %t", step.router, got)
 		}
 	}
@@ -41,7 +41,7 @@ func TestDynamicNeighbors(t *testing.T) {
 		t.Errorf("with a refused router: %+v", full)
 	}
 	c.want(ranges, map[string]string{secret: password})
-	if !c.call(at("203.0.113.1"), incoming{}) {
+	if !c.admit(at("203.0.113.1"), incoming{}) {
 		t.Error("with the password of the range its router is not taken")
 	}
 }
@@ -50,9 +50,9 @@ func TestDynamicNeighbors(t *testing.T) {
 func TestPlaceIsKept(t *testing.T) {
 	seen := time.Unix(1e9, 0)
 	for lasted, want := range map[time.Duration]time.Duration{
-		0: provesWithin, time.Second: provesWithin, 3 * time.Minute: 3 * time.Minute, time.Hour: forgetAfter,
+		0: probationTime, time.Second: probationTime, 3 * time.Minute: 3 * time.Minute, time.Hour: maxReservation,
 	} {
-		if got := (&dynamicNeighbor{seen: seen, lasted: lasted}).until().Sub(seen); got != want {
+		if got := (&dynamicNeighbor{seen: seen, lasted: lasted}).expiry().Sub(seen); got != want {
 			t.Errorf("after a session of %s a place is kept for %s, want %s", lasted, got, want)
 		}
 	}
@@ -60,7 +60,7 @@ func TestPlaceIsKept(t *testing.T) {
 	s.neighbors.want([]model.Range{{Name: "open", Prefix: netip.MustParsePrefix("198.51.100.0/24"), MaxSessions: 2}}, nil)
 	untrusted, router := netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("198.51.100.2")
 	for _, one := range []netip.Addr{untrusted, router, untrusted} {
-		if !s.neighbors.call(one, incoming{}) {
+		if !s.neighbors.admit(one, incoming{}) {
 			t.Errorf("%s is not taken", one)
 		}
 	}
@@ -68,20 +68,20 @@ func TestPlaceIsKept(t *testing.T) {
 	s.neighbors.routers[router].seen, s.neighbors.routers[router].lasted = past, time.Hour
 	// Another OPEN does not keep a place.
 	s.neighbors.routers[untrusted].seen = past
-	s.neighbors.call(untrusted, incoming{})
+	s.neighbors.admit(untrusted, incoming{})
 	if got := s.DynamicNeighbors(); !slices.Equal(got, []netip.Addr{router}) {
 		t.Errorf("places are of %v, want the router alone", got)
 	}
-	if !s.neighbors.call(netip.MustParseAddr("198.51.100.3"), incoming{}) {
+	if !s.neighbors.admit(netip.MustParseAddr("198.51.100.3"), incoming{}) {
 		t.Error("the untrusted host's place is not free")
 	}
-	s.neighbors.routers[router].seen = past.Add(-forgetAfter)
+	s.neighbors.routers[router].seen = past.Add(-maxReservation)
 	if got := s.DynamicNeighbors(); slices.Contains(got, router) {
 		t.Errorf("places are of %v ten minutes later", got)
 	}
 }
 
-// Connections without an OPEN are bounded to one per router and mostUnproven in total.
+// Connections without an OPEN are bounded to one per router and maxUnproven in total.
 func TestUnproven(t *testing.T) {
 	c := newDynamicNeighbors()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -100,7 +100,7 @@ func TestUnproven(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.wait(near.(*net.TCPConn))
+		c.addUnproven(near.(*net.TCPConn))
 	}
 	for range 3 {
 		from(1)
@@ -108,10 +108,10 @@ func TestUnproven(t *testing.T) {
 	if len(c.unproven) != 1 {
 		t.Errorf("%d connections of one router", len(c.unproven))
 	}
-	for last := range mostUnproven {
+	for last := range maxUnproven {
 		from(2 + last)
 	}
-	if len(c.unproven) != mostUnproven || addrPort(c.unproven[0].RemoteAddr()).Addr().As4()[3] != 2 {
+	if len(c.unproven) != maxUnproven || addrPort(c.unproven[0].RemoteAddr()).Addr().As4()[3] != 2 {
 		t.Errorf("%d connections wait, the oldest of %s", len(c.unproven), c.unproven[0].RemoteAddr())
 	}
 }

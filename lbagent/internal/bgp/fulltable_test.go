@@ -36,7 +36,7 @@ func floodingRouter(t *testing.T) (netip.AddrPort, <-chan int) {
 		_, _ = conn.Write(openMessage(t, 64500))
 		_, _ = conn.Write(encode(bgp.BGP_MSG_KEEPALIVE))
 		go func() {
-			buffer := make([]byte, longestLength)
+			buffer := make([]byte, maxMessageLength)
 			for {
 				if _, err := readMessage(conn, buffer); err != nil {
 					return

@@ -89,7 +89,7 @@ func routerTable(t *testing.T, prefixes int) []byte {
 // largest returns an UPDATE of the maximum length with an unknown attribute.
 func largest() []byte {
 	const optionalTransitiveExtended, unknown, head = 0xd0, 99, 4
-	value := longestLength - headerLength - 4 - head
+	value := maxMessageLength - headerLength - 4 - head
 	body := binary.BigEndian.AppendUint16([]byte{0, 0}, uint16(head+value))
 	body = append(body, optionalTransitiveExtended, unknown)
 	body = binary.BigEndian.AppendUint16(body, uint16(value))
@@ -128,7 +128,7 @@ func TestFlood(t *testing.T) {
 		go readUntilEnd(conn)
 		_, _ = conn.Write(hello)
 		_, _ = conn.Write(full)
-		for sent := 0; sent < readAtOnce; sent += smallUpdates {
+		for sent := 0; sent < readBurst; sent += smallUpdates {
 			_, _ = conn.Write(small)
 		}
 		close(flooding)
@@ -159,7 +159,7 @@ func TestFlood(t *testing.T) {
 	// Without the limit, a fast machine reads more than the bound within this time.
 	time.Sleep(4 * time.Second)
 	last := p.session("flooder").UpdatesReceived
-	most := readAtOnce + uint64(time.Since(began)/readPause)
+	most := readBurst + uint64(time.Since(began)/readPause)
 	grown := p.resident() - before
 	t.Logf("%d UPDATEs, then %d, memory grew by %d MiB", first, last, grown>>20)
 	if last > most || last == first {
@@ -208,7 +208,7 @@ func TestFlappingRouter(t *testing.T) {
 			}
 			_, _ = conn.Write(hello)
 			_ = conn.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
-			if _, err := readMessage(conn, make([]byte, longestLength)); err == nil {
+			if _, err := readMessage(conn, make([]byte, maxMessageLength)); err == nil {
 				opened++
 			}
 			_ = conn.Close()
@@ -312,8 +312,8 @@ func TestUntrustedTakeNoPlace(t *testing.T) {
 
 // knocking is a host that connects on every tick without waiting.
 type knocking struct {
-	from             netip.Addr
-	tried, connected atomic.Int64
+	from                   netip.Addr
+	finishProbe, connected atomic.Int64
 }
 
 func (k *knocking) run(t *testing.T, stop <-chan struct{}) {
@@ -355,7 +355,7 @@ func (k *knocking) knock() (fd int, err error) {
 	if err != nil {
 		return 0, errors.Join(err, unix.Close(fd))
 	}
-	k.tried.Add(1)
+	k.finishProbe.Add(1)
 	_ = unix.Connect(fd, &unix.SockaddrInet4{Port: bgpPort, Addr: nodeIPv4.As4()})
 	return fd, nil
 }
@@ -379,13 +379,13 @@ func TestUntrustedFillNoQueue(t *testing.T) {
 	stop := make(chan struct{})
 	defer close(stop)
 	l.inRouterSpace(func() { untrusted.run(t, stop) })
-	l.awaitWithout(20*time.Second, "the untrusted host has filled a queue", func() bool { return untrusted.tried.Load() > 20_000 })
+	l.awaitWithout(20*time.Second, "the untrusted host has filled a queue", func() bool { return untrusted.finishProbe.Load() > 20_000 })
 	l.Router = frr.Start(t, l.RouterSpace, strings.Replace(staticNeighbor, " neighbor 198.51.100.2 passive\n", "", 1))
 	began := time.Now()
 	l.awaitRoutes(20*time.Second, map[string]string{vip4: nodeIPv4.String()})
 	refused := p.call(nil).Refused
 	t.Logf("the router's session came after %s; of the untrusted host's %d attempts %d connected, refused are %+v",
-		time.Since(began), untrusted.tried.Load(), untrusted.connected.Load(), refused)
+		time.Since(began), untrusted.finishProbe.Load(), untrusted.connected.Load(), refused)
 	if untrusted.connected.Load() != 0 || refused.Dropped == 0 {
 		t.Errorf("%d connections of the untrusted host, refused are %+v", untrusted.connected.Load(), refused)
 	}

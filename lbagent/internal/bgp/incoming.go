@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// mostPending bounds the connections of one router that wait for their OPEN.
-	mostPending = 4
-	// answersWithin is the timeout of the liveness check of the current connection.
-	answersWithin = 3 * time.Second
+	// maxPending bounds the connections of one router that wait for their OPEN.
+	maxPending = 4
+	// livenessTimeout is the timeout of the liveness check of the current connection.
+	livenessTimeout = 3 * time.Second
 )
 
 type incoming struct {
@@ -39,67 +39,67 @@ func (s *session) offer(conn *net.TCPConn) {
 		s.offered <- incoming{conn: conn}
 		return
 	}
-	s.hold(conn)
-	go s.await(conn, s.peer)
+	s.addPending(conn)
+	go s.awaitOpen(conn, s.peer)
 }
 
-// hold adds a pending connection and evicts the oldest beyond mostPending; mu is held.
-func (s *session) hold(conn *net.TCPConn) {
-	if len(s.pending) == mostPending {
+// addPending adds a pending connection and evicts the oldest beyond maxPending; mu is held.
+func (s *session) addPending(conn *net.TCPConn) {
+	if len(s.pending) == maxPending {
 		_ = s.pending[0].Close()
 		s.pending = s.pending[1:]
 	}
 	s.pending = append(s.pending, conn)
 }
 
-// await validates the OPEN of a pending connection before it may replace the current one.
-func (s *session) await(conn *net.TCPConn, peer model.Peer) {
+// awaitOpen validates the OPEN of a pending connection before it may replace the current one.
+func (s *session) awaitOpen(conn *net.TCPConn, peer model.Peer) {
 	open, err := readOpen(conn, &peer, s.self)
 	if err != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.forget(conn)
+		s.removePending(conn)
 		_ = conn.Close()
 		return
 	}
-	s.succeed(incoming{conn, open})
+	s.resolveCollision(incoming{conn, open})
 }
 
-// forget removes a pending connection and reports whether it was found; mu is held.
-func (s *session) forget(conn *net.TCPConn) bool {
+// removePending removes a pending connection and reports whether it was found; mu is held.
+func (s *session) removePending(conn *net.TCPConn) bool {
 	before := len(s.pending)
 	s.pending = slices.DeleteFunc(s.pending, func(other *net.TCPConn) bool { return other == conn })
 	return len(s.pending) < before
 }
 
-// arrive takes a passive peer's connection whose OPEN was read, without blocking.
-func (s *session) arrive(next incoming) {
+// offerOpened takes a passive peer's connection whose OPEN was read, without blocking.
+func (s *session) offerOpened(next incoming) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.hold(next.conn)
-	go s.succeed(next)
+	s.addPending(next.conn)
+	go s.resolveCollision(next)
 }
 
-// succeed replaces a dead current connection without a NOTIFICATION, because a router that has lost its
+// resolveCollision replaces a dead current connection without a NOTIFICATION, because a router that has lost its
 // connection reconnects (RFC 4724, section 5). If the current one still answers, it is kept (RFC 4271,
 // section 6.8): two speakers use the router's address, or a host spoofs it.
-func (s *session) succeed(next incoming) {
+func (s *session) resolveCollision(next incoming) {
 	s.mu.Lock()
 	current := s.conn
 	s.mu.Unlock()
-	alive := current != nil && answers(current.tcp, answersWithin)
+	alive := current != nil && isAlive(current.tcp, livenessTimeout)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.forget(next.conn) {
+	if !s.removePending(next.conn) {
 		return
 	}
 	if !alive || s.conn != current {
 		s.replace(next)
 		return
 	}
-	s.observed.fail(rankTransport, "another connection from the router's address was refused: the one of the session answers "+
+	s.observed.fail(rankTransport, "rejected another connection from the router's address, because the current one is alive "+
 		"(sent NOTIFICATION "+notificationName(codeCease, subcodeCollision)+")")
-	_ = next.conn.SetWriteDeadline(time.Now().Add(lastWrite))
+	_ = next.conn.SetWriteDeadline(time.Now().Add(finalWriteTimeout))
 	_, _ = next.conn.Write(encode(bgp.BGP_MSG_NOTIFICATION, codeCease, subcodeCollision))
 	_ = next.conn.Close()
 }
@@ -110,7 +110,7 @@ func readOpen(conn *net.TCPConn, peer *model.Peer, self netip.Addr) ([]byte, err
 		return nil, err
 	}
 	_ = conn.SetReadDeadline(time.Now().Add(openTimeout))
-	message, err := readMessage(conn, make([]byte, longestLength))
+	message, err := readMessage(conn, make([]byte, maxMessageLength))
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func readOpen(conn *net.TCPConn, peer *model.Peer, self netip.Addr) ([]byte, err
 		err = unexpected(stateOpenSent)
 	}
 	if refused := (*protocolError)(nil); errors.As(err, &refused) && r.event != notificationReceived {
-		_ = conn.SetWriteDeadline(time.Now().Add(lastWrite))
+		_ = conn.SetWriteDeadline(time.Now().Add(finalWriteTimeout))
 		_, _ = conn.Write(refused.notification())
 	}
 	return message, err
@@ -150,7 +150,7 @@ func (s *session) accept(ctx context.Context, peer *model.Peer) (incoming, error
 			return incoming{}, ctx.Err()
 		case <-time.After(peer.ConnectRetryTime):
 			if s.observed.session().LastError == "" {
-				s.fail(fmt.Sprintf("the peer is passive, and no connection from %s to TCP port %d came yet", peer.Address, bgpPort))
+				s.fail(fmt.Sprintf("the LBPeer is passive, and %s has not connected to TCP port %d yet", peer.Address, bgpPort))
 			}
 		case next := <-s.offered:
 			if err := secure(next.conn, peer); err != nil {

@@ -47,12 +47,12 @@ func connect(t *testing.T) (far end, near *net.TCPConn) {
 func (e end) expect(kind byte) {
 	e.t.Helper()
 	_ = e.SetReadDeadline(time.Now().Add(10 * time.Second))
-	message, err := readMessage(e, make([]byte, longestLength))
+	message, err := readMessage(e, make([]byte, maxMessageLength))
 	if err != nil {
 		e.t.Fatalf("read a message of type %d: %v", kind, err)
 	}
-	if kindOf(message) != kind {
-		e.t.Fatalf("a message of type %d, want %d", kindOf(message), kind)
+	if messageType(message) != kind {
+		e.t.Fatalf("a message of type %d, want %d", messageType(message), kind)
 	}
 }
 
@@ -131,18 +131,18 @@ func TestSecondConnection(t *testing.T) {
 		session.setRoutes(nil)
 		for {
 			_ = first.SetReadDeadline(time.Now().Add(10 * time.Second))
-			message, err := readMessage(first, make([]byte, longestLength))
+			message, err := readMessage(first, make([]byte, maxMessageLength))
 			if err != nil {
 				t.Fatalf("after %s: %v", after, err)
 			}
-			if kindOf(message) == bgp.BGP_MSG_UPDATE && message[headerLength+1] > 0 {
+			if messageType(message) == bgp.BGP_MSG_UPDATE && message[headerLength+1] > 0 {
 				return
 			}
 		}
 	}
 	goesOn("the first connection")
 
-	for range mostPending + 2 {
+	for range maxPending + 2 {
 		_, silent := connect(t)
 		session.offer(silent)
 		goesOn("a silent connection")

@@ -16,9 +16,9 @@ import (
 
 // Lengths of messages (RFC 4271, section 4.1) in octets. Extended messages (RFC 8654) are not offered.
 const (
-	headerLength  = 19
-	longestLength = 4096
-	markerLength  = 16
+	headerLength     = 19
+	maxMessageLength = 4096
+	markerLength     = 16
 )
 
 // Codes and subcodes of NOTIFICATIONs that the agent sends (RFC 4271, section 4.5).
@@ -70,7 +70,7 @@ func encode(kind byte, body ...byte) []byte {
 	return append(message, body...)
 }
 
-// readMessage reads exactly one message into buffer, which must have longestLength octets.
+// readMessage reads exactly one message into buffer, which must have maxMessageLength octets.
 func readMessage(r io.Reader, buffer []byte) ([]byte, error) {
 	header := buffer[:headerLength]
 	if _, err := io.ReadFull(r, header); err != nil {
@@ -78,12 +78,12 @@ func readMessage(r io.Reader, buffer []byte) ([]byte, error) {
 	}
 	for _, octet := range header[:markerLength] {
 		if octet != 0xff {
-			return nil, wrongHeader(subcodeMarker, nil, "a message without the marker of BGP")
+			return nil, badHeader(subcodeMarker, nil, "a message without the BGP marker")
 		}
 	}
 	length := int(binary.BigEndian.Uint16(header[markerLength:]))
-	if length < headerLength || length > longestLength {
-		return nil, wrongHeader(subcodeLength, header[markerLength:headerLength-1], "a message of length %d", length)
+	if length < headerLength || length > maxMessageLength {
+		return nil, badHeader(subcodeLength, header[markerLength:headerLength-1], "a message of length %d", length)
 	}
 	if _, err := io.ReadFull(r, buffer[headerLength:length]); err != nil {
 		return nil, err
@@ -91,9 +91,9 @@ func readMessage(r io.Reader, buffer []byte) ([]byte, error) {
 	return buffer[:length], nil
 }
 
-func kindOf(message []byte) byte { return message[headerLength-1] }
+func messageType(message []byte) byte { return message[headerLength-1] }
 
-func wrongHeader(subcode byte, data []byte, format string, values ...any) error {
+func badHeader(subcode byte, data []byte, format string, values ...any) error {
 	return &protocolError{code: codeHeader, subcode: subcode, what: fmt.Sprintf(format, values...), data: slices.Clone(data)}
 }
 
@@ -109,7 +109,7 @@ type received struct {
 // parseMessage parses the parts of a router's message that the session uses. UPDATEs are not parsed. Its
 // errors are protocolErrors.
 func parseMessage(message []byte, s state, peer *model.Peer, self netip.Addr) (received, error) {
-	kind := kindOf(message)
+	kind := messageType(message)
 	switch {
 	case kind == bgp.BGP_MSG_NOTIFICATION:
 		if len(message) < headerLength+2 {
@@ -126,7 +126,7 @@ func parseMessage(message []byte, s state, peer *model.Peer, self netip.Addr) (r
 	case kind == bgp.BGP_MSG_ROUTE_REFRESH:
 		return parseRefresh(message)
 	case kind != bgp.BGP_MSG_OPEN:
-		return received{event: headerError}, wrongHeader(subcodeType, []byte{kind}, "a message of type %d", kind)
+		return received{event: headerError}, badHeader(subcodeType, []byte{kind}, "a message of type %d", kind)
 	case s != stateOpenSent:
 		return received{event: openReceived}, nil
 	}
@@ -144,7 +144,7 @@ func parseMessage(message []byte, s state, peer *model.Peer, self netip.Addr) (r
 func parseRefresh(message []byte) (received, error) {
 	body := message[headerLength:]
 	if len(body) != familyLength {
-		return received{event: headerError}, lengthError(message, "a ROUTE-REFRESH of another length")
+		return received{event: headerError}, lengthError(message, "a ROUTE-REFRESH of invalid length")
 	}
 	r := received{event: refreshReceived}
 	if body[2] == 0 {
@@ -165,5 +165,5 @@ func unexpected(s state) *protocolError {
 }
 
 func lengthError(message []byte, what string) error {
-	return wrongHeader(subcodeLength, message[markerLength:headerLength-1], "%s", what)
+	return badHeader(subcodeLength, message[markerLength:headerLength-1], "%s", what)
 }

@@ -145,7 +145,7 @@ func FuzzMessages(f *testing.F) {
 		f.Add(slices.Concat(open, keepalive, o.then))
 	}
 	f.Fuzz(func(t *testing.T, stream []byte) {
-		reader, buffer := bytes.NewReader(stream), make([]byte, longestLength)
+		reader, buffer := bytes.NewReader(stream), make([]byte, maxMessageLength)
 		peer := testPeer()
 		for s := stateOpenSent; s != stateIdle; {
 			message, err := readMessage(reader, buffer)
@@ -183,7 +183,7 @@ func FuzzOpen(f *testing.F) {
 		if err == nil {
 			err = open.check(&peer, nodeIPv4)
 		}
-		if err == nil && (open.asn != peer.ASN || open.holdTime < shortestHold || !open.id.Is4() || open.common(&peer) == (families{})) {
+		if err == nil && (open.asn != peer.ASN || open.holdTime < minHoldTime || !open.id.Is4() || open.common(&peer) == (families{})) {
 			t.Errorf("%+v is valid", open)
 		}
 	})

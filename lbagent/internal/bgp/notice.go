@@ -8,10 +8,10 @@ import (
 )
 
 const (
-	// changesAtOnce notifications are sent without delay, later ones are merged into one per changePause.
+	// changeBurst notifications are sent without delay, later ones are merged into one per changePause.
 	// Each triggers a reconcile pass, and routers or untrusted hosts in a range can cause hundreds a second.
-	changesAtOnce = 16
-	changePause   = 100 * time.Millisecond
+	changeBurst = 16
+	changePause = 100 * time.Millisecond
 )
 
 // notice coalesces notifications of changes.
@@ -24,11 +24,11 @@ type notice struct {
 }
 
 func newNotice() notice {
-	return notice{changed: make(chan struct{}, 1), budget: newBudget(changesAtOnce, changePause)}
+	return notice{changed: make(chan struct{}, 1), budget: newBudget(changeBurst, changePause)}
 }
 
-// tell sends a notification, delayed if the budget is spent.
-func (n *notice) tell() {
+// signal sends a notification, delayed if the budget is spent.
+func (n *notice) signal() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.waits {

@@ -21,7 +21,7 @@ func TestChangesAreBounded(t *testing.T) {
 			default:
 			}
 		}
-		for n := range changesAtOnce {
+		for n := range changeBurst {
 			s.notify()
 			if drain(); told != n+1 {
 				t.Fatalf("%d of the first %d changes were told at once", told, n+1)
@@ -33,7 +33,7 @@ func TestChangesAreBounded(t *testing.T) {
 			drain()
 			time.Sleep(time.Millisecond)
 		}
-		if most := changesAtOnce + int(lasts/changePause) + 1; told > most || told < most-3 {
+		if most := changeBurst + int(lasts/changePause) + 1; told > most || told < most-3 {
 			t.Errorf("told of %d changes, want about %d", told, most)
 		}
 		time.Sleep(time.Second)

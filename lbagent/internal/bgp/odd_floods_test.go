@@ -67,8 +67,8 @@ func TestRefreshFlood(t *testing.T) {
 	if !isUp(session) || session.Flaps > 0 || r.connections.Load() != 1 {
 		t.Errorf("%d connections, session %+v", r.connections.Load(), session)
 	}
-	if most := refreshes + int64(time.Since(began)/refreshPause) + 2; served.Load() > most || served.Load() < refreshes {
-		t.Errorf("the route was sent %d times, want %d to %d", served.Load(), refreshes, most)
+	if most := refreshBurst + int64(time.Since(began)/refreshPause) + 2; served.Load() > most || served.Load() < refreshBurst {
+		t.Errorf("the route was sent %d times, want %d to %d", served.Load(), refreshBurst, most)
 	}
 }
 
@@ -123,9 +123,9 @@ func TestNotificationFlood(t *testing.T) {
 		least += retryPause(attempt, testPeer().ConnectRetryTime, 1)
 	}
 	if took < least {
-		t.Errorf("each router was tried %d times in %s, want %s at least", lost/routers, took, least)
+		t.Errorf("each router was finishProbe %d times in %s, want %s at least", lost/routers, took, least)
 	}
-	if most := changesAtOnce + int(took/changePause) + 1; told > most {
+	if most := changeBurst + int(took/changePause) + 1; told > most {
 		t.Errorf("changes were told %d times in %s", told, took)
 	}
 	// The number per session varies.

@@ -97,23 +97,23 @@ func (r *rawRouter) notified() [][2]byte {
 
 // await reads messages up to one of a kind; false at the end of the connection.
 func (c *rawConn) await(kind byte) ([]byte, bool) {
-	buffer := make([]byte, longestLength)
+	buffer := make([]byte, maxMessageLength)
 	for {
 		message, err := readMessage(c, buffer)
 		if err != nil {
 			return nil, false
 		}
 		c.router.heard.Add(1)
-		c.confirmed = c.confirmed || kindOf(message) == bgp.BGP_MSG_KEEPALIVE
-		if kindOf(message) == bgp.BGP_MSG_UPDATE && !c.confirmed {
+		c.confirmed = c.confirmed || messageType(message) == bgp.BGP_MSG_KEEPALIVE
+		if messageType(message) == bgp.BGP_MSG_UPDATE && !c.confirmed {
 			c.router.t.Error("an UPDATE before the first KEEPALIVE")
 		}
-		if kindOf(message) == bgp.BGP_MSG_NOTIFICATION {
+		if messageType(message) == bgp.BGP_MSG_NOTIFICATION {
 			c.router.mu.Lock()
 			c.router.told = append(c.router.told, [2]byte(message[headerLength:headerLength+2]))
 			c.router.mu.Unlock()
 		}
-		if kindOf(message) == kind {
+		if messageType(message) == kind {
 			return message, true
 		}
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// shortestHold is the minimum hold time (RFC 4271, section 4.2).
-const shortestHold = 3 * time.Second
+// minHoldTime is the minimum hold time (RFC 4271, section 4.2).
+const minHoldTime = 3 * time.Second
 
 // add ignores other families.
 func (f *families) add(afi uint16, safi byte) {
@@ -86,12 +86,12 @@ func parseOpen(message []byte) (*routerOpen, error) {
 	}
 	for len(parameters) > 0 {
 		kind := parameters[0]
-		value, rest, ok := sized(parameters[1:], octets)
+		value, rest, ok := lengthPrefixed(parameters[1:], octets)
 		switch {
 		case !ok:
-			return nil, badOpen(0, "with a parameter that goes on past its end")
+			return nil, badOpen(0, "with a parameter that exceeds the message")
 		case kind != parameterCapabilities:
-			return nil, badOpen(subcodeParameter, "with an unknown parameter, of type %d", kind)
+			return nil, badOpen(subcodeParameter, "with unknown parameter type %d", kind)
 		}
 		if err := o.addCapabilities(value); err != nil {
 			return nil, err
@@ -106,9 +106,9 @@ func parseOpen(message []byte) (*routerOpen, error) {
 
 func (o *routerOpen) addCapabilities(capabilities []byte) error {
 	for len(capabilities) > 0 {
-		value, rest, ok := sized(capabilities[1:], 1)
+		value, rest, ok := lengthPrefixed(capabilities[1:], 1)
 		if !ok {
-			return badOpen(0, "with a capability that goes on past its parameter")
+			return badOpen(0, "with a capability that exceeds its parameter")
 		}
 		if err := o.addCapability(capabilities[0], value); err != nil {
 			return err
@@ -119,7 +119,7 @@ func (o *routerOpen) addCapabilities(capabilities []byte) error {
 }
 
 func (o *routerOpen) addCapability(code byte, value []byte) error {
-	badLength := badOpen(0, "with capability %d of %d octets", code, len(value))
+	badLength := badOpen(0, "with capability %d of invalid length %d", code, len(value))
 	switch code {
 	case capabilityMultiprotocol:
 		if len(value) != familyLength {
@@ -133,7 +133,7 @@ func (o *routerOpen) addCapability(code byte, value []byte) error {
 		}
 		asn := binary.BigEndian.Uint32(value)
 		if o.fourOctets && asn != o.asn {
-			return badOpen(subcodeBadAS, "with two autonomous systems, AS%d and AS%d", o.asn, asn)
+			return badOpen(subcodeBadAS, "with two AS numbers, %d and %d", o.asn, asn)
 		}
 		o.asn, o.fourOctets = asn, true
 	case capabilityExtended:
@@ -159,7 +159,7 @@ func (o *routerOpen) addCapability(code byte, value []byte) error {
 }
 
 func (o *routerOpen) common(peer *model.Peer) families {
-	return o.offered.both(families{ipv4: peer.IPv4, ipv6: peer.IPv6})
+	return o.offered.intersect(families{ipv4: peer.IPv4, ipv6: peer.IPv6})
 }
 
 // check validates an OPEN (RFC 4271, section 6.2, and RFC 6286). An invalid self is not compared.
@@ -171,22 +171,22 @@ func (o *routerOpen) check(peer *model.Peer, self netip.Addr) error {
 			code: codeOpen, subcode: subcodeVersion, what: fmt.Sprintf("an OPEN of BGP version %d", o.version), data: []byte{0, version},
 		}
 	case peer.ASN != 0 && o.asn != peer.ASN:
-		return badOpen(subcodeBadAS, "of AS%d instead of AS%d (peerASN of the LBPeer)", o.asn, peer.ASN)
+		return badOpen(subcodeBadAS, "of AS %d instead of AS %d (peerASN of the LBPeer)", o.asn, peer.ASN)
 	case peer.ASN == 0 && o.asn == peer.LocalASN:
-		return badOpen(subcodeBadAS, "of AS%d, the node's, but dynamicASN of the LBPeer is External", o.asn)
+		return badOpen(subcodeBadAS, "of AS %d, which is localASN, but dynamicASN of the LBPeer is External", o.asn)
 	case o.asn == 0 || o.asn == bgp.AS_TRANS:
-		return badOpen(subcodeBadAS, "of AS%d, which is reserved (RFC 7607)", o.asn)
+		return badOpen(subcodeBadAS, "of AS %d, which is reserved (RFC 7607)", o.asn)
 	case o.id.IsUnspecified():
 		return badOpen(subcodeBadID, "with identifier 0.0.0.0")
 	case o.asn == peer.LocalASN && o.id == self:
-		return badOpen(subcodeBadID, "with this node's identifier, %s, in an internal session", o.id)
+		return badOpen(subcodeBadID, "with the node's own identifier %s in an internal session", o.id)
 	case o.holdTime == 0:
 		// Without a hold timer neither side detects the other's failure.
-		return badOpen(subcodeHoldTime, "without a hold time: give the router one of %s at least", shortestHold)
-	case o.holdTime < shortestHold:
+		return badOpen(subcodeHoldTime, "without a hold time: configure at least %s on the router", minHoldTime)
+	case o.holdTime < minHoldTime:
 		return badOpen(subcodeHoldTime, "with a hold time of %s", o.holdTime)
 	case o.common(peer) == families{}:
-		return badOpen(subcodeCapability, "without a family of the LBPeer's: activate IPv4 unicast or IPv6 unicast on the router")
+		return badOpen(subcodeCapability, "without an address family of the LBPeer: activate IPv4 or IPv6 unicast on the router")
 	}
 	return nil
 }
@@ -196,8 +196,8 @@ func (o *routerOpen) carried(peer *model.Peer) carried {
 	return carried{families: o.common(peer), extended: o.extended}
 }
 
-// sized returns the content after a length of one or two octets, and the rest.
-func sized(octets []byte, lengthOctets int) (content, rest []byte, ok bool) {
+// lengthPrefixed returns the content after a length of one or two octets, and the rest.
+func lengthPrefixed(octets []byte, lengthOctets int) (content, rest []byte, ok bool) {
 	if len(octets) < lengthOctets {
 		return nil, nil, false
 	}
@@ -246,7 +246,7 @@ func (o ownOpen) encode() ([]byte, error) {
 		// The N bit (RFC 8538) is not set: a router whose hold timer expires would retain the routes of a
 		// dead node.
 		const notification = false
-		seconds := uint16(min(o.peer.RestartTime/time.Second, longestRestart))
+		seconds := uint16(min(o.peer.RestartTime/time.Second, maxRestartTime))
 		capabilities = append(capabilities, bgp.NewCapGracefulRestart(o.restarting, notification, seconds, restart))
 	}
 	parameters := []bgp.OptionParameterInterface{bgp.NewOptionParameterCapability(capabilities)}
@@ -258,13 +258,13 @@ func (o ownOpen) encode() ([]byte, error) {
 	return octets, nil
 }
 
-// longestRestart is the largest Restart Time in seconds, a field of 12 bits (RFC 4724, section 3).
-const longestRestart = 1<<12 - 1
+// maxRestartTime is the largest Restart Time in seconds, a field of 12 bits (RFC 4724, section 3).
+const maxRestartTime = 1<<12 - 1
 
-// complement returns the role plus one that corresponds to a router's (RFC 9234, section 4.2): Customer to a
+// complementaryRole returns the role plus one that corresponds to a router's (RFC 9234, section 4.2): Customer to a
 // Provider and RS-Client to a route server. For other roles it returns zero, because routes to these need
 // the OTC attribute.
-func complement(router byte) byte {
+func complementaryRole(router byte) byte {
 	switch router {
 	case 1 + 0:
 		return 1 + 3

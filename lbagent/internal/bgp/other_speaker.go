@@ -49,7 +49,7 @@ func describeSpeaker(peer *model.Peer, connections []netdev.Connection, own func
 	for _, c := range connections {
 		if !ours[c.Inode] {
 			return fmt.Sprintf("another process of this node has a connection with the router, from %s to %s: "+
-				"the router takes one session from an address", c.Local, c.Remote)
+				"a router accepts one session per address", c.Local, c.Remote)
 		}
 	}
 	return ""

@@ -64,7 +64,7 @@ func TestPassive(t *testing.T) {
 			l.await(p, 40*time.Second, "up again at its source address", func(s Session) bool { return isUp(s) && s.Since.After(up) })
 
 			second := l.speaker("fresh")
-			if r := second.call(&want); !strings.Contains(r.Error, "TCP port 179 is taken") {
+			if r := second.call(&want); !strings.Contains(r.Error, "TCP port 179 is in use") {
 				t.Errorf("a second process that listens: %q", r.Error)
 			}
 			want.Peers[0].Passive = false

@@ -25,16 +25,16 @@ type probe struct {
 	failure string
 }
 
-func (p *probe) runs() bool { return p != nil && p.ended.IsZero() }
+func (p *probe) isRunning() bool { return p != nil && p.ended.IsZero() }
 
-// isFor reports whether a probe of this edit is running or failed within probePause.
-func (p *probe) isFor(peer model.Peer, password string) bool {
-	return p != nil && p.peer == peer && p.password == password && (p.runs() || time.Since(p.ended) < probePause)
+// isSameEdit reports whether a probe of this edit is running or failed within probePause.
+func (p *probe) isSameEdit(peer model.Peer, password string) bool {
+	return p != nil && p.peer == peer && p.password == password && (p.isRunning() || time.Since(p.ended) < probePause)
 }
 
-// try needs s.mu held.
-func (s *Server) try(session *session, peer model.Peer, password string) {
-	if session.probe.isFor(peer, password) {
+// probePassword needs s.mu held.
+func (s *Server) probePassword(session *session, peer model.Peer, password string) {
+	if session.probe.isSameEdit(peer, password) {
 		return
 	}
 	t := &probe{peer: peer, password: password}
@@ -43,12 +43,12 @@ func (s *Server) try(session *session, peer model.Peer, password string) {
 		conn, err := dial(session.ctx, &peer, password, peer.ConnectRetryTime)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.tried(session, t, conn, err)
+		s.finishProbe(session, t, conn, err)
 	}()
 }
 
-// tried needs s.mu held.
-func (s *Server) tried(session *session, t *probe, conn *net.TCPConn, err error) {
+// finishProbe needs s.mu held.
+func (s *Server) finishProbe(session *session, t *probe, conn *net.TCPConn, err error) {
 	wanted := session.probe == t && s.sessions[t.peer.Socket()] == session
 	switch {
 	case !wanted && conn != nil:
@@ -59,7 +59,7 @@ func (s *Server) tried(session *session, t *probe, conn *net.TCPConn, err error)
 		time.AfterFunc(probePause, s.notify)
 		s.notify()
 	default:
-		session.probe, session.due, session.remade = nil, time.Time{}, time.Now()
+		session.probe, session.due, session.resetAt = nil, time.Time{}, time.Now()
 		session.reset(t.peer, t.password, conn)
 		s.notify()
 	}
@@ -89,12 +89,12 @@ func (s *Server) retained(want *Want) map[string]string {
 // previousPassword returns why an established session still uses its previous password, or an empty string.
 func (s *Server) previousPassword(session *session) string {
 	if t := session.probe; t != nil && t.failure != "" {
-		return "the session goes on with the previous password: " + t.failure
+		return "the session continues with the previous password: " + t.failure
 	}
 	secret := session.peer.PasswordSecret
 	if _, gone := s.previous[secret]; gone && secret != "" {
-		return fmt.Sprintf("Secret %s does not exist, or has no valid key %q: the session goes on with the password that it had, "+
-			"and does not come up again when the agent restarts", secret, desired.PasswordKey)
+		return fmt.Sprintf("Secret %s does not exist or has no valid key %q: the session continues with the previous password "+
+			"until the agent restarts", secret, desired.PasswordKey)
 	}
 	return ""
 }

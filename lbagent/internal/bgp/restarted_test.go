@@ -34,7 +34,7 @@ func restartOpen(t *testing.T, restart bool) []byte {
 
 // isEndOfRIB recognizes an empty UPDATE and an empty MP_UNREACH_NLRI alone (RFC 4724, section 2).
 func isEndOfRIB(message []byte) bool {
-	return len(message) == headerLength+4 || bytes.Equal(message, endOfRIBFor(bgp.AFI_IP6))
+	return len(message) == headerLength+4 || bytes.Equal(message, endOfRIBMessage(bgp.AFI_IP6))
 }
 
 // End-of-RIB to a restarted router is delayed (RFC 4724, section 4.1); routes are not.
@@ -70,12 +70,12 @@ func TestRestartedRouterGetsEndOfRIBLate(t *testing.T) {
 			_, _ = router.Write(restartOpen(t, restarted))
 			_, _ = router.Write(encode(bgp.BGP_MSG_KEEPALIVE))
 			var routes time.Time
-			for buffer := make([]byte, longestLength); ; {
+			for buffer := make([]byte, maxMessageLength); ; {
 				message, err := readMessage(router, buffer)
 				switch {
 				case err != nil:
 					t.Fatalf("no End-of-RIB: %v", err)
-				case kindOf(message) != bgp.BGP_MSG_UPDATE:
+				case messageType(message) != bgp.BGP_MSG_UPDATE:
 					continue
 				case !isEndOfRIB(message):
 					routes = time.Now()

@@ -79,7 +79,7 @@ func newStartingRouter(t *testing.T, refusals int, refuse func(net.Conn)) *start
 }
 
 func readUntilEnd(conn net.Conn) {
-	buffer := make([]byte, longestLength)
+	buffer := make([]byte, maxMessageLength)
 	for {
 		if _, err := readMessage(conn, buffer); err != nil {
 			return
@@ -126,7 +126,7 @@ func TestStartingRouterIsReachedSoon(t *testing.T) {
 	}{
 		"closes": {func(net.Conn) {}, 2, 1500 * time.Millisecond},
 		"closes after our OPEN": {func(conn net.Conn) {
-			_, _ = readMessage(conn, make([]byte, longestLength))
+			_, _ = readMessage(conn, make([]byte, maxMessageLength))
 		}, 2, 1500 * time.Millisecond},
 		"has no such neighbor yet": {func(conn net.Conn) {
 			_, _ = conn.Write(cease)

@@ -37,11 +37,11 @@ func (t table) count(is4 bool) (count int) {
 // families is a set of address families, all unicast.
 type families struct{ ipv4, ipv6 bool }
 
-func (f families) both(other families) families {
+func (f families) intersect(other families) families {
 	return families{ipv4: f.ipv4 && other.ipv4, ipv6: f.ipv6 && other.ipv6}
 }
 
-func (f families) or(other families) families {
+func (f families) union(other families) families {
 	return families{ipv4: f.ipv4 || other.ipv4, ipv6: f.ipv6 || other.ipv6}
 }
 

@@ -22,7 +22,7 @@ type routerRIB map[string]string
 
 // read applies an UPDATE as parsed by GoBGP.
 func (r routerRIB) read(t *rapid.T, update []byte) {
-	if len(update) > longestLength || int(binary.BigEndian.Uint16(update[markerLength:])) != len(update) {
+	if len(update) > maxMessageLength || int(binary.BigEndian.Uint16(update[markerLength:])) != len(update) {
 		t.Fatalf("an UPDATE of %d octets", len(update))
 	}
 	parsed, err := bgp.ParseBGPMessage(update)
@@ -155,13 +155,13 @@ func TestPacked(t *testing.T) {
 		t.Errorf("%d UPDATEs for %d routes, error %v; want 25", len(updates), many, err)
 	}
 	for _, update := range updates {
-		if len(update) > longestLength {
+		if len(update) > maxMessageLength {
 			t.Fatalf("an UPDATE of %d octets", len(update))
 		}
 	}
 	// Attributes that do not fit into a message are an error of their routes alone.
 	long := testRoute(vip4)
-	long.Communities = make([]uint32, longestLength/4)
+	long.Communities = make([]uint32, maxMessageLength/4)
 	short := testRoute("203.0.113.11")
 	updates, err = e.announcements([]*announce.Route{&long, &short})
 	if len(updates) != 1 || err == nil || !strings.Contains(err.Error(), vip4) {

@@ -115,11 +115,11 @@ func TestPassword(t *testing.T) {
 			peer.PasswordSecret = secret
 			want.Peers = []model.Peer{peer}
 			set(map[string]string{secret: "wrong"})
-			stays("a wrong password", "goes on with the previous password", "no answer")
+			stays("a wrong password", "continues with the previous password", "no answer")
 			peer.PasswordSecret = ""
 			want.Peers = []model.Peer{peer}
 			set(nil)
-			stays("no password", "goes on with the previous password", "no answer")
+			stays("no password", "continues with the previous password", "no answer")
 			peer.PasswordSecret = secret
 			want.Peers = []model.Peer{peer}
 			set(map[string]string{secret: password})

@@ -138,7 +138,7 @@ func New(config Config) *Server {
 // Changed receives a value after the state of a session has changed. Pending changes are merged.
 func (s *Server) Changed() <-chan struct{} { return s.notice.changed }
 
-func (s *Server) notify() { s.notice.tell() }
+func (s *Server) notify() { s.notice.signal() }
 
 // Set applies the desired sessions and routes. A changed route resets no session, and a changed peer at most
 // its own; see compare. The error of the listening socket is returned and retried by the next Set. Changed
@@ -213,7 +213,7 @@ func (s *Server) setPeer(peer *model.Peer, want *Want) {
 		return
 	}
 	s.sessions[peer.Socket()] = session
-	if next := s.neighbors.taken(peer.Address); next != nil {
+	if next := s.neighbors.takeConnection(peer.Address); next != nil {
 		session.offered <- *next
 	}
 	go session.run()
@@ -225,22 +225,22 @@ func (s *Server) edit(session *session, peer model.Peer, password string, turn t
 	session.rename(peer.Name, peer.OfRange)
 	what := compare(session.peer, peer, session.password == password)
 	switch {
-	case what < again:
+	case what < reconnect:
 	case !s.hasTurn(session, turn):
 		// Until then, only routes are applied.
 		return
-	case what == again && compare(session.peer, peer, true) < again && session.observed.established():
-		s.try(session, peer, password)
+	case what == reconnect && compare(session.peer, peer, true) < reconnect && session.observed.established():
+		s.probePassword(session, peer, password)
 		return
 	}
 	session.due, session.probe = time.Time{}, nil
 	switch what {
 	case nextSession:
 		session.adopt(peer, password)
-	case again:
-		session.remade = time.Now()
+	case reconnect:
+		session.resetAt = time.Now()
 		session.reset(peer, password, nil)
-	case another:
+	case cease:
 		s.end(session)
 	}
 }
@@ -262,7 +262,7 @@ func (s *Server) hasTurn(session *session, turn time.Duration) bool {
 		return false
 	}
 	for _, other := range s.sessions {
-		if other != session && (other.probe.runs() || other.isAway(now)) {
+		if other != session && (other.probe.isRunning() || other.isAway(now)) {
 			time.AfterFunc(turnPause, s.notify)
 			return false
 		}
@@ -276,9 +276,9 @@ func (s *Server) refuse(peer *model.Peer, passwords map[string]string) bool {
 	if _, retained := s.previous[secret]; secret == "" || retained || isPassword(passwords[secret]) {
 		return false
 	}
-	message := fmt.Sprintf("Secret %s does not exist or has no key %q: no session is opened without its password", secret, desired.PasswordKey)
+	message := fmt.Sprintf("Secret %s does not exist or has no key %q, so no session is opened", secret, desired.PasswordKey)
 	if passwords[secret] != "" {
-		message = fmt.Sprintf("the password in Secret %s has more than %d octets, the maximum of the kernel", secret, desired.LongestPassword)
+		message = fmt.Sprintf("the password in Secret %s exceeds %d octets, the limit of the kernel", secret, desired.LongestPassword)
 	}
 	s.refused[peer.Name] = Session{Peer: peer.Name, Address: peer.Address, State: millracev1beta1.SessionIdle, Message: message}
 	return true

@@ -46,10 +46,10 @@ type session struct {
 	isThrottled atomic.Bool
 	unthrottle  *time.Timer
 
-	// due is the time of a pending reset for an edited peer, or zero; remade is the last reset. The Server
-	// guards due, remade and probe.
-	due, remade time.Time
-	probe       *probe
+	// due is the time of a pending reset for an edited peer, or zero; resetAt is the last reset. The Server
+	// guards due, resetAt and probe.
+	due, resetAt time.Time
+	probe        *probe
 
 	// role is the role plus one of the router's last OPEN, ownRole of ours; zero without one. Only run uses
 	// them.
@@ -168,12 +168,12 @@ func (s *session) isAway(now time.Time) bool {
 	observed := s.observed.session()
 	left := observed.Since
 	if observed.State == millracev1beta1.SessionEstablished {
-		if !left.Before(s.remade) {
+		if !left.Before(s.resetAt) {
 			return false
 		}
-		left = s.remade
+		left = s.resetAt
 	}
-	return now.Sub(left) < comingBack
+	return now.Sub(left) < returnTimeout
 }
 
 func (s *session) rename(name, ofRange string) {

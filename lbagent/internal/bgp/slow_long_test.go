@@ -23,8 +23,8 @@ func TestSlowRouters(t *testing.T) {
 		name, tells string
 		serve       func(conn *rawConn)
 	}{
-		{"nothing", "no OPEN came within 10s", (*rawConn).drain},
-		{"octet by octet", "no OPEN came within 10s", func(conn *rawConn) {
+		{"nothing", "received no OPEN for 10s", (*rawConn).drain},
+		{"octet by octet", "received no OPEN for 10s", func(conn *rawConn) {
 			for _, octet := range openMessage(t, 64500) {
 				if _, err := conn.Write([]byte{octet}); err != nil {
 					return

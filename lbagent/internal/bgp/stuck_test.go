@@ -142,8 +142,8 @@ func TestSendHoldTimer(t *testing.T) {
 		// reasons are alternatives.
 		reasons []string
 	}{
-		"which sends": {true, sendHoldTimes * hold, []string{"takes none of our messages"}},
-		"silent":      {false, hold, []string{"takes none of our messages", "Hold Timer Expired"}},
+		"which sends": {true, sendHoldMultiplier * hold, []string{"does not accept data"}},
+		"silent":      {false, hold, []string{"does not accept data", "Hold Timer Expired"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -180,7 +180,7 @@ func TestDownWhileStuck(t *testing.T) {
 // Deleting a peer that does not read leaks nothing.
 func TestDeleteWhileStuck(t *testing.T) {
 	t.Parallel()
-	const limit = lastWords + lastWrite + 5*time.Second
+	const limit = finalReadTimeout + finalWriteTimeout + 5*time.Second
 	r := newStuckRouter(t, true)
 	s := r.speaker(t)
 	<-r.began

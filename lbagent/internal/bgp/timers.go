@@ -14,19 +14,19 @@ const (
 	// openTimeout is the HoldTimer before the router's OPEN. It is less than the four minutes of RFC 4271,
 	// section 8.2.2, so that the status shows an error.
 	openTimeout = 10 * time.Second
-	// unacknowledged is how long the router may leave octets unacknowledged before the session is
+	// userTimeout is how long the router may leave octets unacknowledged before the session is
 	// established (TCP_USER_TIMEOUT, tcp(7)). A router with TTL security drops all packets with a low TTL.
-	unacknowledged = 5 * time.Second
-	// sendHoldTimes is the SendHoldTime (RFC 9687) in hold times. The RFC recommends at least 8 minutes, but
+	userTimeout = 5 * time.Second
+	// sendHoldMultiplier is the SendHoldTime (RFC 9687) in hold times. The RFC recommends at least 8 minutes, but
 	// a router that reads no withdrawal still forwards packets to this node, so it is FRR's value.
-	sendHoldTimes = 2
-	// longestSendHold is the SendHoldTime before a hold time is negotiated.
-	longestSendHold = 8 * time.Minute
-	// lastWrite bounds the last write of a connection, lastWords the delivery of a NOTIFICATION after it.
-	lastWrite = time.Second
-	lastWords = 2 * time.Second
-	// longestEndOfRIB is for routers restarted without forwarding state, which may use no route before it.
-	longestEndOfRIB = 5 * time.Second
+	sendHoldMultiplier = 2
+	// maxSendHoldTime is the SendHoldTime before a hold time is negotiated.
+	maxSendHoldTime = 8 * time.Minute
+	// finalWriteTimeout bounds the last write of a connection, finalReadTimeout the delivery of a NOTIFICATION after it.
+	finalWriteTimeout = time.Second
+	finalReadTimeout  = 2 * time.Second
+	// maxEndOfRIBDelay is for routers restarted without forwarding state, which may use no route before it.
+	maxEndOfRIBDelay = 5 * time.Second
 )
 
 // timers are the times of an OPEN exchange (RFC 4271, section 4.2).
@@ -34,7 +34,7 @@ type timers struct{ hold, keepalive, sendHold time.Duration }
 
 func negotiated(peer *model.Peer, router time.Duration) timers {
 	hold := min(peer.HoldTime, router)
-	return timers{hold: hold, keepalive: min(peer.KeepaliveTime, hold/3), sendHold: sendHoldTimes * hold}
+	return timers{hold: hold, keepalive: min(peer.KeepaliveTime, hold/3), sendHold: sendHoldMultiplier * hold}
 }
 
 // retryPause returns the time between the last connection attempt and the next one. It doubles per attempt

@@ -48,11 +48,11 @@ func withdrawals(prefixes []netip.Prefix) (updates [][]byte) {
 	if at < 0 {
 		at = len(prefixes)
 	}
-	for _, nlri := range packed(prefixes[:at], longestLength-headerLength-lengths) {
+	for _, nlri := range packed(prefixes[:at], maxMessageLength-headerLength-lengths) {
 		body := binary.BigEndian.AppendUint16(nil, uint16(len(nlri)))
 		updates = append(updates, encode(bgp.BGP_MSG_UPDATE, append(append(body, nlri...), 0, 0)...))
 	}
-	for _, nlri := range packed(prefixes[at:], longestLength-headerLength-lengths-attributeHead-family) {
+	for _, nlri := range packed(prefixes[at:], maxMessageLength-headerLength-lengths-attributeHead-family) {
 		value := append([]byte{0, bgp.AFI_IP6, bgp.SAFI_UNICAST}, nlri...)
 		updates = append(updates, updateOf(multiprotocol(mpUnreach, value), nil))
 	}
@@ -78,7 +78,7 @@ type group struct {
 }
 
 func (g *group) updates() (updates [][]byte) {
-	room := longestLength - headerLength - 4 - len(g.attributes)
+	room := maxMessageLength - headerLength - 4 - len(g.attributes)
 	if g.reachHead == nil {
 		for _, nlri := range packed(g.prefixes, room) {
 			updates = append(updates, updateOf(g.attributes, nlri))
@@ -208,14 +208,14 @@ func (e encoder) attributes(route *announce.Route) ([]byte, error) {
 		}
 		all = append(all, encoded...)
 	}
-	if len(all) > longestAttributes {
-		return nil, fmt.Errorf("the attributes have %d octets, more than the %d of a message", len(all), longestAttributes)
+	if len(all) > maxAttributesLength {
+		return nil, fmt.Errorf("the attributes have %d octets, more than the maximum of %d", len(all), maxAttributesLength)
 	}
 	return all, nil
 }
 
-// longestAttributes leaves space for the largest MP_REACH_NLRI with one prefix.
-const longestAttributes = longestLength - headerLength - 4 - attributeHead - 5 - 16 - 17
+// maxAttributesLength leaves space for the largest MP_REACH_NLRI with one prefix.
+const maxAttributesLength = maxMessageLength - headerLength - 4 - attributeHead - 5 - 16 - 17
 
 // path returns AS_PATH, and AS4_PATH for a router without four-octet AS numbers if the node's AS number needs
 // it (RFC 6793, section 4.2.2).
@@ -244,21 +244,21 @@ func twoOctets(asn uint32) uint16 {
 	return uint16(asn)
 }
 
-// perWeight is the link bandwidth in bytes per second of a weight of one: 1 Gbit/s.
-const perWeight = 125_000_000
+// bytesPerWeight is the link bandwidth in bytes per second of a weight of one: 1 Gbit/s.
+const bytesPerWeight = 125_000_000
 
 func (e encoder) extendedCommunities(route *announce.Route) []bgp.ExtendedCommunityInterface {
 	communities := make([]bgp.ExtendedCommunityInterface, 0, len(route.ExtendedCommunities)+1)
 	for _, c := range route.ExtendedCommunities {
-		communities = append(communities, ofSystem(c))
+		communities = append(communities, asSpecific(c))
 	}
 	if route.Weight > 0 {
-		communities = append(communities, bgp.NewLinkBandwidthExtended(twoOctets(e.localASN), float32(route.Weight)*perWeight))
+		communities = append(communities, bgp.NewLinkBandwidthExtended(twoOctets(e.localASN), float32(route.Weight)*bytesPerWeight))
 	}
 	return communities
 }
 
-func ofSystem(c desired.ExtendedCommunity) bgp.ExtendedCommunityInterface {
+func asSpecific(c desired.ExtendedCommunity) bgp.ExtendedCommunityInterface {
 	subtype := bgp.ExtendedCommunityAttrSubType(c.Subtype)
 	if c.ASN > math.MaxUint16 {
 		return bgp.NewFourOctetAsSpecificExtended(subtype, c.ASN, uint16(c.Value), true)
@@ -266,8 +266,8 @@ func ofSystem(c desired.ExtendedCommunity) bgp.ExtendedCommunityInterface {
 	return bgp.NewTwoOctetAsSpecificExtended(subtype, uint16(c.ASN), c.Value, true)
 }
 
-// endOfRIBFor returns the End-of-RIB of a family (RFC 4724, section 2).
-func endOfRIBFor(afi byte) []byte {
+// endOfRIBMessage returns the End-of-RIB of a family (RFC 4724, section 2).
+func endOfRIBMessage(afi byte) []byte {
 	if afi == bgp.AFI_IP {
 		return encode(bgp.BGP_MSG_UPDATE, 0, 0, 0, 0)
 	}

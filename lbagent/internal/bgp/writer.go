@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	// refreshes is the burst of announcements of all routes, then one per refreshPause.
-	refreshes    = 8
+	// refreshBurst is the burst of announcements of all routes, then one per refreshPause.
+	refreshBurst = 8
 	refreshPause = time.Second
-	// writeAtOnce is the size of a write in octets.
-	writeAtOnce = 1 << 14
+	// maxWrite is the size of a write in octets.
+	maxWrite = 1 << 14
 )
 
 var errEnding = errors.New("the connection is ending")
@@ -68,7 +68,7 @@ type adjRIBOut struct {
 }
 
 func newWriter(conn *net.TCPConn) *writer {
-	return &writer{conn: conn, wake: make(chan struct{}, 1), done: make(chan struct{}), limit: longestSendHold}
+	return &writer{conn: conn, wake: make(chan struct{}, 1), done: make(chan struct{}), limit: maxSendHoldTime}
 }
 
 func (w *writer) notify() {
@@ -101,7 +101,7 @@ func (w *writer) end(message []byte) {
 		if message != nil {
 			w.queue = [][]byte{message}
 		}
-		_ = w.conn.SetWriteDeadline(time.Now().Add(lastWrite))
+		_ = w.conn.SetWriteDeadline(time.Now().Add(finalWriteTimeout))
 	})
 }
 
@@ -188,7 +188,7 @@ func (w *writer) write(octets []byte) error {
 	w.mu.Lock()
 	limit := w.limit
 	if w.ending {
-		limit = lastWrite
+		limit = finalWriteTimeout
 	}
 	_ = w.conn.SetWriteDeadline(time.Now().Add(limit))
 	w.mu.Unlock()
@@ -232,7 +232,7 @@ func (w *writer) ready() *adjRIBOut {
 	if w.rib == nil || len(w.queue) > 0 {
 		return nil
 	}
-	w.rib.refresh = w.rib.refresh.or(w.refresh)
+	w.rib.refresh = w.rib.refresh.union(w.refresh)
 	w.refresh = families{}
 	return w.rib
 }
@@ -256,7 +256,7 @@ func (w *writer) announceRoutes(rib *adjRIBOut, routes []*announce.Route) error 
 // resend announces all routes of refreshed families again (RFC 2918), between demarcations if the router
 // supports them (RFC 7313). It returns when a refresh beyond the budget is due.
 func (w *writer) resend(rib *adjRIBOut, now time.Time) (next time.Time, err error) {
-	wanted := rib.refresh.both(rib.carried.families)
+	wanted := rib.refresh.intersect(rib.carried.families)
 	if wanted == (families{}) {
 		return time.Time{}, nil
 	}
@@ -302,7 +302,7 @@ func (f families) afis() (afis []byte) {
 
 func (r *adjRIBOut) endsOfRIB() (updates [][]byte) {
 	for _, afi := range r.carried.afis() {
-		updates = append(updates, endOfRIBFor(afi))
+		updates = append(updates, endOfRIBMessage(afi))
 	}
 	return updates
 }
@@ -311,7 +311,7 @@ func (r *adjRIBOut) endsOfRIB() (updates [][]byte) {
 func (w *writer) updates(messages [][]byte) error {
 	for len(messages) > 0 {
 		count, octets := 0, 0
-		for count < len(messages) && octets+len(messages[count]) <= writeAtOnce {
+		for count < len(messages) && octets+len(messages[count]) <= maxWrite {
 			octets += len(messages[count])
 			count++
 		}

@@ -60,9 +60,9 @@ func notificationName(code, subcode byte) string {
 // hints are the most frequent causes of a received NOTIFICATION, by code and subcode.
 var hints = map[[2]byte]string{
 	{2, 2}: "the router expects another localASN",
-	{2, 3}: "another speaker has this node's BGP identifier, or the router has it itself",
-	{6, 3}: "the router has no such neighbor any more",
-	{6, 5}: "the router has no such neighbor, or its session is with another speaker of this node",
+	{2, 3}: "the router or another speaker has the node's BGP identifier",
+	{6, 3}: "the router no longer has this neighbor",
+	{6, 5}: "the router does not have this neighbor, or its session is with another speaker of this node",
 	{6, 7}: "another speaker of this node has the session with the router",
 }
 

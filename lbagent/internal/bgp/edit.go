@@ -20,11 +20,11 @@ const (
 	unchanged change = iota
 	// nextSession changes the OPEN or the way of connecting, which applies from the next session.
 	nextSession
-	// again needs a new connection to the same speaker, made without a NOTIFICATION so that a graceful
+	// reconnect needs a new connection to the same speaker, made without a NOTIFICATION so that a graceful
 	// restart helper retains the routes.
-	again
-	// another changes the AS of a speaker: the session ends with a Cease.
-	another
+	reconnect
+	// cease changes the AS of a speaker: the session ends with a Cease.
+	cease
 )
 
 // compare returns the change between two versions of a peer of the same router.
@@ -50,9 +50,9 @@ func compare(have, want model.Peer, samePassword bool) change {
 	// Hops could be set on the socket, but an error would then end the sessions of all nodes at once.
 	same.MultiHopTTL, same.SecurityHops = want.MultiHopTTL, want.SecurityHops
 	if same == want {
-		return again
+		return reconnect
 	}
-	return another
+	return cease
 }
 
 const (
@@ -62,8 +62,8 @@ const (
 	turns = 30
 	// turnPause is the interval of checking whether the node's other sessions are up.
 	turnPause = time.Second
-	// comingBack is how long a lost session delays resets of the node's other sessions.
-	comingBack = 30 * time.Second
+	// returnTimeout is how long a lost session delays resets of the node's other sessions.
+	returnTimeout = 30 * time.Second
 )
 
 // Turn returns the delay between the observed edit of a peer and the reset of this node's session. All

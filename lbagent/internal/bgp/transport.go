@@ -17,8 +17,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// highestTTL is the TTL of both ends of a session with TTL security (RFC 5082).
-const highestTTL = 255
+// maxTTL is the TTL of both ends of a session with TTL security (RFC 5082).
+const maxTTL = 255
 
 // dial sets all socket options before the SYN, so the connection is never without its password.
 func dial(ctx context.Context, peer *model.Peer, password string, timeout time.Duration) (*net.TCPConn, error) {
@@ -37,7 +37,7 @@ func dial(ctx context.Context, peer *model.Peer, password string, timeout time.D
 	}
 	conn, err := dialer.DialContext(ctx, "tcp", peer.Socket().String())
 	if err != nil {
-		return nil, explain(err, peer, password)
+		return nil, dialError(err, peer, password)
 	}
 	tcp, is := conn.(*net.TCPConn)
 	if !is {
@@ -47,15 +47,15 @@ func dial(ctx context.Context, peer *model.Peer, password string, timeout time.D
 	return tcp, nil
 }
 
-func explain(err error, peer *model.Peer, password string) error {
+func dialError(err error, peer *model.Peer, password string) error {
 	var operation *net.OpError
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("%s refuses connections: no BGP speaker listens there, or a filter rejects them", peer.Socket())
 	case errors.As(err, &operation) && operation.Timeout() && password != "":
-		return fmt.Errorf("no answer from %s: a router does not answer where its password for the session differs or is missing", peer.Socket())
+		return fmt.Errorf("no answer from %s: a router does not answer if its password for the session differs or is missing", peer.Socket())
 	case errors.As(err, &operation) && operation.Timeout():
-		return fmt.Errorf("no answer from %s: it is away, or a filter or a password of the router's keeps packets out", peer.Socket())
+		return fmt.Errorf("no answer from %s: the router is down, or a filter or a password of the router drops packets", peer.Socket())
 	}
 	return err
 }
@@ -109,8 +109,8 @@ func setOptions(fd int, peer *model.Peer, password string) error {
 	switch {
 	case peer.SecurityHops > 0:
 		return errors.Join(
-			set(ttl, highestTTL, "the TTL"),
-			set(least, highestTTL+1-int(peer.SecurityHops), "the least TTL (RFC 5082)"),
+			set(ttl, maxTTL, "the TTL"),
+			set(least, maxTTL+1-int(peer.SecurityHops), "the minimum TTL (RFC 5082)"),
 		)
 	case peer.MultiHopTTL > 1:
 		return set(ttl, int(peer.MultiHopTTL), "the TTL")
@@ -120,8 +120,8 @@ func setOptions(fd int, peer *model.Peer, password string) error {
 	return nil
 }
 
-// answers reports whether the remote end acknowledges data or a keep-alive probe (RFC 9293, section 3.8.4).
-func answers(conn *net.TCPConn, within time.Duration) bool {
+// isAlive reports whether the remote end acknowledges data or a keep-alive probe (RFC 9293, section 3.8.4).
+func isAlive(conn *net.TCPConn, within time.Duration) bool {
 	const (
 		established = 1 // TCP_ESTABLISHED of Linux
 		look        = 20 * time.Millisecond
@@ -175,8 +175,8 @@ func addrPort(address net.Addr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// acknowledgeWithin bounds the time of unacknowledged octets, unless it is zero.
-func acknowledgeWithin(conn *net.TCPConn, limit time.Duration) {
+// setUserTimeout bounds the time of unacknowledged octets (TCP_USER_TIMEOUT); zero disables it.
+func setUserTimeout(conn *net.TCPConn, limit time.Duration) {
 	// Without it, the timers of BGP apply.
 	_ = onSocket(conn, func(fd int) error {
 		return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(limit.Milliseconds()))

@@ -28,18 +28,18 @@ func TestCompare(t *testing.T) {
 		"restart time":    {func(p *model.Peer) { p.RestartTime = 0 }, true, nextSession},
 		"next hops":       {func(p *model.Peer) { p.ExtendedNextHop = true }, true, nextSession},
 		"name of Secret":  {func(p *model.Peer) { p.PasswordSecret = "other" }, true, nextSession},
-		"password":        {func(*model.Peer) {}, false, again},
+		"password":        {func(*model.Peer) {}, false, reconnect},
 		"no IPv6":         {func(p *model.Peer) { p.IPv6 = false }, true, nextSession},
 		"no IPv4":         {func(p *model.Peer) { p.IPv4 = false }, true, nextSession},
 		"name and range":  {func(p *model.Peer) { p.Name, p.OfRange = "other", "range" }, true, nextSession},
 		"passive":         {func(p *model.Peer) { p.Passive = true }, true, nextSession},
-		"source":          {func(p *model.Peer) { p.Source = nodeIPv4 }, true, again},
-		"interface":       {func(p *model.Peer) { p.SourceInterface = "eth1" }, true, again},
-		"hops":            {func(p *model.Peer) { p.MultiHopTTL = 2 }, true, again},
-		"TTL security":    {func(p *model.Peer) { p.SecurityHops = 1 }, true, again},
-		"ASN":             {func(p *model.Peer) { p.ASN = 1 }, true, another},
-		"own ASN":         {func(p *model.Peer) { p.LocalASN = 1 }, false, another},
-		"timers and more": {func(p *model.Peer) { p.HoldTime, p.SecurityHops = time.Minute, 1 }, true, again},
+		"source":          {func(p *model.Peer) { p.Source = nodeIPv4 }, true, reconnect},
+		"interface":       {func(p *model.Peer) { p.SourceInterface = "eth1" }, true, reconnect},
+		"hops":            {func(p *model.Peer) { p.MultiHopTTL = 2 }, true, reconnect},
+		"TTL security":    {func(p *model.Peer) { p.SecurityHops = 1 }, true, reconnect},
+		"ASN":             {func(p *model.Peer) { p.ASN = 1 }, true, cease},
+		"own ASN":         {func(p *model.Peer) { p.LocalASN = 1 }, false, cease},
+		"timers and more": {func(p *model.Peer) { p.HoldTime, p.SecurityHops = time.Minute, 1 }, true, reconnect},
 	} {
 		want := testPeer()
 		test.edit(&want)
@@ -48,7 +48,7 @@ func TestCompare(t *testing.T) {
 		}
 	}
 	only6 := testPeer()
-	if only6.IPv4 = false; compare(only6, testPeer(), true) != again {
+	if only6.IPv4 = false; compare(only6, testPeer(), true) != reconnect {
 		t.Error("an added family needs no new connection")
 	}
 }
@@ -63,7 +63,7 @@ func TestComparePassive(t *testing.T) {
 	if got := compare(passivePeer(), want, false); got != nextSession {
 		t.Errorf("Secret: %d", got)
 	}
-	if got := compare(testPeer(), want, false); got != again {
+	if got := compare(testPeer(), want, false); got != reconnect {
 		t.Errorf("passive: %d", got)
 	}
 }

@@ -197,8 +197,8 @@ func (s *Server) receiveOpen(conn *net.TCPConn, of *model.Range, self netip.Addr
 }
 
 // DynamicNeighbors returns the routers of ranges that have a place, sorted, to be passed to Set as peers.
-// Places of routers without a session expire, the later the longer the session lasted. A router with an LBPeer
-// of its own has none.
+// Places of routers without a session expire, the later the longer the session lasted. A router with its own
+// LBPeer loses its place.
 func (s *Server) DynamicNeighbors() []netip.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -29,8 +29,8 @@ type incoming struct {
 	open []byte
 }
 
-// offer uses the connection of a passive peer's router if there is none. Otherwise it has to send a valid
-// OPEN first, because any host at the router's address can connect.
+// offer uses a connection of a passive peer's router if the session has no connection. Otherwise the router has to
+// send a valid OPEN first, because any host at its address can connect.
 func (s *session) offer(conn *net.TCPConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

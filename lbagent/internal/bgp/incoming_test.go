@@ -63,7 +63,7 @@ func (e end) send(message []byte) {
 	}
 }
 
-// passiveSession runs the session of a passive peer, to which connections are offered.
+// passiveSession runs the session of a passive peer, so that the test can offer connections.
 func passiveSession(t *testing.T, config Config) *session {
 	t.Helper()
 	session := New(config).newSession(passivePeer(), "", nodeIPv4)

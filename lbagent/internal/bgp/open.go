@@ -261,9 +261,9 @@ func (o ownOpen) encode() ([]byte, error) {
 // maxRestartTime is the largest Restart Time in seconds, a field of 12 bits (RFC 4724, section 3).
 const maxRestartTime = 1<<12 - 1
 
-// complementaryRole returns the role plus one that corresponds to a router's (RFC 9234, section 4.2): Customer to a
-// Provider and RS-Client to a route server. For other roles it returns zero, because routes to these need
-// the OTC attribute.
+// complementaryRole returns the node's role for a router's role (RFC 9234, section 4.2), both plus one: Customer
+// for a Provider and RS-Client for a route server. It returns zero for other roles, because routes to these
+// routers need the OTC attribute.
 func complementaryRole(router byte) byte {
 	switch router {
 	case 1 + 0:

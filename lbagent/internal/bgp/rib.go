@@ -11,8 +11,8 @@ import (
 )
 
 // table is an Adj-RIB-Out (RFC 4271, section 3.2): routes sorted by prefix. It is immutable and shares the
-// memory of Want, so that a session has two of them, the wanted one and the sent one, and their difference
-// is what is to be sent.
+// memory of Want, so that a session has two tables, the wanted one and the sent one, and the UPDATEs
+// are their difference.
 type table []announce.Route
 
 // newTable sorts a copy of the routes, if necessary.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bgp implements a BGP speaker (RFC 4271) that announces routes and accepts none.
+// Package bgp implements a BGP speaker (RFC 4271) that only announces routes.
 package bgp
 
 import (

@@ -94,7 +94,7 @@ func (w *writer) send(message []byte) {
 	})
 }
 
-// end drops what is queued and ends the writer after a last message, or without one.
+// end drops the queue and ends the writer, after a final message unless that is nil.
 func (w *writer) end(message []byte) {
 	w.update(func() {
 		w.ending, w.queue = true, nil

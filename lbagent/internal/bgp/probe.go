@@ -60,7 +60,7 @@ func (s *Server) finishProbe(session *session, t *probe, conn *net.TCPConn, err 
 		s.notify()
 	default:
 		session.probe, session.due, session.resetAt = nil, time.Time{}, time.Now()
-		session.reset(t.peer, t.password, conn)
+		session.edit(t.peer, t.password, true, conn)
 		s.notify()
 	}
 }

@@ -236,10 +236,10 @@ func (s *Server) edit(session *session, peer model.Peer, password string, turn t
 	session.due, session.probe = time.Time{}, nil
 	switch what {
 	case nextSession:
-		session.adopt(peer, password)
+		session.edit(peer, password, false, nil)
 	case reconnect:
 		session.resetAt = time.Now()
-		session.reset(peer, password, nil)
+		session.edit(peer, password, true, nil)
 	case cease:
 		s.end(session)
 	}

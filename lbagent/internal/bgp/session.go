@@ -182,26 +182,18 @@ func (s *session) rename(name, ofRange string) {
 	s.peer.Name, s.peer.OfRange = name, ofRange
 }
 
-// adopt sets the parameters of the next connection. A session that is not established uses them at once.
-func (s *session) adopt(peer model.Peer, password string) {
+// edit sets the parameters of the next connection. With now, and if the session is not established, it is
+// established again without a NOTIFICATION, so that a graceful restart helper retains our routes (RFC 4724,
+// section 4.2), over the given connection or a new one.
+func (s *session) edit(peer model.Peer, password string, now bool, over *net.TCPConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.peer, s.password = peer, password
 	s.observed.edited()
-	if !s.observed.established() {
-		s.attempts, s.notBefore = 0, time.Time{}
-		s.end(input{received: received{event: collisionDump}})
+	if !now && s.observed.established() {
+		return
 	}
-}
-
-// reset re-establishes a session without a NOTIFICATION, so that a graceful restart helper retains our
-// routes (RFC 4724, section 4.2), over a given or a new connection.
-func (s *session) reset(peer model.Peer, password string, over *net.TCPConn) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.peer, s.password = peer, password
 	s.attempts, s.notBefore = 0, time.Time{}
-	s.observed.edited()
 	if over != nil {
 		s.withdrawOffer()
 		s.offered <- incoming{conn: over}

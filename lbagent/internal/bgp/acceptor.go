@@ -196,7 +196,7 @@ func (s *Server) accepted(conn *net.TCPConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if session := s.passive(conn); session != nil {
-		session.offer(conn)
+		session.offer(incoming{conn: conn})
 		return
 	}
 	of := s.neighbors.rangeOf(remote)

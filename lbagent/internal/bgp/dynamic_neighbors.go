@@ -186,7 +186,7 @@ func (s *Server) receiveOpen(conn *net.TCPConn, of *model.Range, self netip.Addr
 		s.closed.Unopened++
 		_ = conn.Close()
 	case session != nil:
-		session.offerOpened(next)
+		session.offer(next)
 	case s.hasAddress(peer.Address) || !s.neighbors.admit(peer.Address, next):
 		s.closed.Surplus++
 		_ = conn.Close()

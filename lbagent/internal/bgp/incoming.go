@@ -30,39 +30,36 @@ type incoming struct {
 }
 
 // offer uses a connection of a passive peer's router if the session has no connection. Otherwise the router has to
-// send a valid OPEN first, because any host at its address can connect.
-func (s *session) offer(conn *net.TCPConn) {
+// send a valid OPEN first, because any host at its address can connect. The oldest pending connection beyond
+// maxPending is evicted.
+func (s *session) offer(next incoming) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.conn == nil {
-		s.withdrawOffer()
-		s.offered <- incoming{conn: conn}
+		s.replace(next)
 		return
 	}
-	s.addPending(conn)
-	go s.awaitOpen(conn, s.peer)
-}
-
-// addPending adds a pending connection and evicts the oldest beyond maxPending; mu is held.
-func (s *session) addPending(conn *net.TCPConn) {
 	if len(s.pending) == maxPending {
 		_ = s.pending[0].Close()
 		s.pending = s.pending[1:]
 	}
-	s.pending = append(s.pending, conn)
+	s.pending = append(s.pending, next.conn)
+	go s.awaitOpen(next, s.peer)
 }
 
 // awaitOpen validates the OPEN of a pending connection before it may replace the current one.
-func (s *session) awaitOpen(conn *net.TCPConn, peer model.Peer) {
-	open, err := readOpen(conn, &peer, s.self)
-	if err != nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.removePending(conn)
-		_ = conn.Close()
-		return
+func (s *session) awaitOpen(next incoming, peer model.Peer) {
+	if next.open == nil {
+		var err error
+		if next.open, err = readOpen(next.conn, &peer, s.self); err != nil {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.removePending(next.conn)
+			_ = next.conn.Close()
+			return
+		}
 	}
-	s.resolveCollision(incoming{conn, open})
+	s.resolveCollision(next)
 }
 
 // removePending removes a pending connection and reports whether it was found; mu is held.
@@ -70,14 +67,6 @@ func (s *session) removePending(conn *net.TCPConn) bool {
 	before := len(s.pending)
 	s.pending = slices.DeleteFunc(s.pending, func(other *net.TCPConn) bool { return other == conn })
 	return len(s.pending) < before
-}
-
-// offerOpened takes a passive peer's connection whose OPEN was read, without blocking.
-func (s *session) offerOpened(next incoming) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.addPending(next.conn)
-	go s.resolveCollision(next)
 }
 
 // resolveCollision replaces a dead current connection without a NOTIFICATION, because a router that has lost its

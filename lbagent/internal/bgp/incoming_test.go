@@ -87,7 +87,7 @@ func TestConfirmComesFirst(t *testing.T) {
 			}
 		}})
 		router, near := connect(t)
-		session.offer(near)
+		session.offer(incoming{conn: near})
 		<-asked
 		_ = router.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 		if n, err := router.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -111,7 +111,7 @@ func TestConfirmComesFirst(t *testing.T) {
 func TestSecondConnection(t *testing.T) {
 	session := passiveSession(t, Config{})
 	first, near := connect(t)
-	session.offer(near)
+	session.offer(incoming{conn: near})
 	asn := passivePeer().ASN
 	establish := func(router end) {
 		t.Helper()
@@ -144,7 +144,7 @@ func TestSecondConnection(t *testing.T) {
 
 	for range maxPending + 2 {
 		_, silent := connect(t)
-		session.offer(silent)
+		session.offer(incoming{conn: silent})
 		goesOn("a silent connection")
 	}
 	for what, message := range map[string][]byte{
@@ -153,7 +153,7 @@ func TestSecondConnection(t *testing.T) {
 		"an OPEN of another ASN": openMessage(t, asn+1),
 	} {
 		other, near := connect(t)
-		session.offer(near)
+		session.offer(incoming{conn: near})
 		other.send(message)
 		_ = other.SetReadDeadline(time.Now().Add(10 * time.Second))
 		if _, err := io.Copy(io.Discard, other); errors.Is(err, os.ErrDeadlineExceeded) {
@@ -164,7 +164,7 @@ func TestSecondConnection(t *testing.T) {
 
 	// Another speaker uses the router's address.
 	other, near := connect(t)
-	session.offer(near)
+	session.offer(incoming{conn: near})
 	other.send(openMessage(t, asn))
 	other.expect(bgp.BGP_MSG_NOTIFICATION)
 	goesOn("an OPEN of another speaker")
@@ -181,7 +181,7 @@ func TestSecondConnection(t *testing.T) {
 		awaitAcknowledged(t, current)
 		lose(first.TCPConn)
 		second, near := connect(t)
-		session.offer(near)
+		session.offer(incoming{conn: near})
 		second.send(openMessage(t, asn))
 		establish(second)
 		first = second

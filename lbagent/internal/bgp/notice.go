@@ -5,6 +5,8 @@ package bgp
 import (
 	"sync"
 	"time"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/notify"
 )
 
 const (
@@ -36,7 +38,7 @@ func (n *notice) signal() {
 	}
 	ahead := n.budget.spend(time.Now())
 	if ahead <= 0 {
-		n.send()
+		notify.Signal(n.changed)
 		return
 	}
 	n.waits = true
@@ -44,13 +46,6 @@ func (n *notice) signal() {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		n.waits = false
-		n.send()
+		notify.Signal(n.changed)
 	})
-}
-
-func (n *notice) send() {
-	select {
-	case n.changed <- struct{}{}:
-	default:
-	}
 }

@@ -195,8 +195,7 @@ func (s *session) edit(peer model.Peer, password string, now bool, over *net.TCP
 	}
 	s.attempts, s.notBefore = 0, time.Time{}
 	if over != nil {
-		s.withdrawOffer()
-		s.offered <- incoming{conn: over}
+		s.replace(incoming{conn: over})
 	}
 	s.end(input{received: received{event: collisionDump}})
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/delta"
+	"github.com/millrace-lb/millrace/lbagent/internal/notify"
 )
 
 const (
@@ -71,12 +72,7 @@ func newWriter(conn *net.TCPConn) *writer {
 	return &writer{conn: conn, wake: make(chan struct{}, 1), done: make(chan struct{}), limit: maxSendHoldTime}
 }
 
-func (w *writer) notify() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
-}
+func (w *writer) notify() { notify.Signal(w.wake) }
 
 func (w *writer) update(change func()) {
 	w.mu.Lock()

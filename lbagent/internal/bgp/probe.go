@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/netip"
 	"time"
 
 	"github.com/millrace-lb/millrace/api/desired"
@@ -73,14 +74,16 @@ func (s *Server) retained(want *Want) map[string]string {
 		all = map[string]string{}
 	}
 	previous := s.previous
-	s.previous = map[string]string{}
+	s.previous = map[netip.AddrPort]bool{}
 	for i := range want.Peers {
-		session, secret := s.sessions[want.Peers[i].Socket()], want.Peers[i].PasswordSecret
-		if session == nil || secret == "" || isPassword(want.Passwords[secret]) {
+		router, secret := want.Peers[i].Socket(), want.Peers[i].PasswordSecret
+		session := s.sessions[router]
+		if session == nil || secret == "" || isPassword(want.Passwords[secret]) || !previous[router] && !session.observed.established() {
 			continue
 		}
-		if _, before := previous[secret]; before || session.observed.established() {
-			all[secret], s.previous[secret] = session.password, session.password
+		s.previous[router] = true
+		if session.password != "" {
+			all[secret] = session.password
 		}
 	}
 	return all
@@ -91,10 +94,9 @@ func (s *Server) previousPassword(session *session) string {
 	if t := session.probe; t != nil && t.failure != "" {
 		return "the session continues with the previous password: " + t.failure
 	}
-	secret := session.peer.PasswordSecret
-	if _, gone := s.previous[secret]; gone && secret != "" {
+	if s.previous[session.peer.Socket()] {
 		return fmt.Sprintf("Secret %s does not exist or has no valid key %q: the session continues with the previous password "+
-			"until the agent restarts", secret, desired.PasswordKey)
+			"until the agent restarts", session.peer.PasswordSecret, desired.PasswordKey)
 	}
 	return ""
 }

@@ -99,8 +99,8 @@ type Server struct {
 	closed    Refused
 	// announced are the prefixes of all sessions; nil if they must be computed again.
 	announced *announce.Prefixes
-	// previous are the passwords in use by sessions whose Secret is missing or invalid, by its name.
-	previous map[string]string
+	// previous are the routers whose sessions retain their password because the Secret is missing or invalid.
+	previous map[netip.AddrPort]bool
 }
 
 // Refused counts the refused connections to the BGP port since the agent started.
@@ -199,6 +199,9 @@ func (s *Server) end(session *session) {
 func (s *Server) setPeer(peer *model.Peer, want *Want) {
 	password := want.Passwords[peer.PasswordSecret]
 	if session := s.sessions[peer.Socket()]; session != nil {
+		if s.previous[peer.Socket()] {
+			password = session.password
+		}
 		s.edit(session, *peer, password, want.Turn[peer.Name])
 	}
 	session := s.sessions[peer.Socket()]
@@ -273,7 +276,7 @@ func (s *Server) hasTurn(session *session, turn time.Duration) bool {
 // refuse reports whether a peer cannot have a session because its password is missing or invalid.
 func (s *Server) refuse(peer *model.Peer, passwords map[string]string) bool {
 	secret := peer.PasswordSecret
-	if _, retained := s.previous[secret]; secret == "" || retained || isPassword(passwords[secret]) {
+	if secret == "" || s.previous[peer.Socket()] || isPassword(passwords[secret]) {
 		return false
 	}
 	message := fmt.Sprintf("Secret %s does not exist or has no key %q, so no session is opened", secret, desired.PasswordKey)

@@ -155,7 +155,7 @@ func listen(ipv4 bool) (*net.TCPListener, error) {
 		network, level, ttl = "tcp4", unix.IPPROTO_IP, unix.IP_TTL
 	}
 	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
-		return control(raw, func(fd int) error {
+		return controlSocket(raw, func(fd int) error {
 			return os.NewSyscallError("setsockopt of the TTL", unix.SetsockoptInt(fd, level, ttl, maxTTL))
 		})
 	}}

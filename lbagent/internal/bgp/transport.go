@@ -25,7 +25,7 @@ func dial(ctx context.Context, peer *model.Peer, password string, timeout time.D
 	dialer := net.Dialer{
 		Timeout: timeout,
 		Control: func(_, _ string, raw syscall.RawConn) error {
-			return control(raw, func(fd int) error { return setOptions(fd, peer, password) })
+			return controlSocket(raw, func(fd int) error { return setOptions(fd, peer, password) })
 		},
 	}
 	source, err := SourceOf(peer)
@@ -188,10 +188,10 @@ func onSocket(conn syscall.Conn, do func(fd int) error) error {
 	if err != nil {
 		return err
 	}
-	return control(raw, do)
+	return controlSocket(raw, do)
 }
 
-func control(raw syscall.RawConn, do func(fd int) error) error {
+func controlSocket(raw syscall.RawConn, do func(fd int) error) error {
 	var failure error
 	err := raw.Control(func(fd uintptr) { failure = do(int(fd)) })
 	return errors.Join(err, failure)

@@ -125,14 +125,11 @@ fuzz: ## Hold the programs to the model with PACKETS packets, send MUTANTS of th
 	go test -run '^$$' -fuzz FuzzMessages -fuzztime $(MUTANTS)x ./lbagent/internal/bgp
 	go test -run '^$$' -fuzz FuzzOpen -fuzztime $(MUTANTS)x ./lbagent/internal/bgp
 
-# Left out: fakes that the clock of testing/synctest alone puts in order.
-RACELESS := lbagent/internal/(duplicate|live)$$
 .PHONY: test-race
 test-race: prerequisites ## Kill agent, operators and API server for CHAOS=10m, and run the packages, with the race detector (root).
 	CGO_ENABLED=1 MILLRACE_CHAOS=$(or $(CHAOS),10m) go test -race -tags 'e2e long' -count 1 -timeout 0 -run '^TestChaos$$' -v ./lbagent
 	CGO_ENABLED=1 MILLRACE_CHAOS=$(or $(CHAOS),10m) go test -race -tags 'e2e long' -count 1 -timeout 0 -run '^TestOperatorsAtOnce$$' -v ./operator
-	CGO_ENABLED=1 go test -race -vet=off -count 1 -timeout 60m \
-		$$(go list ./lbagent/internal/... ./operator/internal/... ./gateway/... | grep -vE '$(RACELESS)')
+	CGO_ENABLED=1 go test -race -vet=off -count 1 -timeout 60m ./lbagent/internal/... ./operator/internal/... ./gateway/...
 
 .PHONY: test-kernels
 test-kernels: ## Run the tests that depend on the kernel, on the running one and under qemu on others (root).

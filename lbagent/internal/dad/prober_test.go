@@ -5,8 +5,11 @@ package dad
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/netip"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +19,7 @@ import (
 )
 
 type link struct {
+	sync.Mutex
 	holders map[Probe]Answer
 	asked   map[Probe][]time.Time
 	most    int
@@ -23,6 +27,16 @@ type link struct {
 }
 
 func (l *link) ask(ctx context.Context, probes []Probe) (map[Probe]Answer, error) {
+	answers, err := l.answers(probes)
+	if err == nil && len(answers) < len(probes) {
+		<-ctx.Done()
+	}
+	return answers, err
+}
+
+func (l *link) answers(probes []Probe) (map[Probe]Answer, error) {
+	l.Lock()
+	defer l.Unlock()
 	if l.err != nil {
 		return nil, l.err
 	}
@@ -34,16 +48,26 @@ func (l *link) ask(ctx context.Context, probes []Probe) (map[Probe]Answer, error
 			answers[probe] = answer
 		}
 	}
-	if len(answers) < len(probes) {
-		<-ctx.Done()
-	}
 	return answers, nil
 }
 
-func startProber(t *testing.T, l *link) (p *Prober, changes *int) {
-	changes = new(int)
+func (l *link) set(holders map[Probe]Answer, err error) {
+	l.Lock()
+	defer l.Unlock()
+	l.holders, l.err = holders, err
+}
+
+// requests returns the times of all probes, and the largest number of probes at once.
+func (l *link) requests() (asked map[Probe][]time.Time, most int) {
+	l.Lock()
+	defer l.Unlock()
+	return maps.Clone(l.asked), l.most
+}
+
+func startProber(t *testing.T, l *link) (p *Prober, changes *atomic.Int32) {
+	changes = new(atomic.Int32)
 	l.asked = map[Probe][]time.Time{}
-	p = NewProber(l.ask, func() { *changes++ }, logr.Discard())
+	p = NewProber(l.ask, func() { changes.Add(1) }, logr.Discard())
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -79,12 +103,13 @@ func TestScan(t *testing.T) {
 		}
 		time.Sleep(2 * window)
 		known := p.Schedule(wanted, 3)
-		if answer, found := known[onEth0]; !found || answer.HardwareAddr != nil || !slices.Equal(known[onEth1].HardwareAddr, printer) || *changes != 1 {
-			t.Errorf("the prober knows %v after %d changes, want the host of eth1 alone", known, *changes)
+		if answer, found := known[onEth0]; !found || answer.HardwareAddr != nil || !slices.Equal(known[onEth1].HardwareAddr, printer) || changes.Load() != 1 {
+			t.Errorf("the prober knows %v after %d changes, want the host of eth1 alone", known, changes.Load())
 		}
-		l.err = errors.New("no socket")
-		if _, err := p.Scan(t.Context(), []Probe{onEth1}); !errors.Is(err, l.err) {
-			t.Errorf("error %v, want %v", err, l.err)
+		failure := errors.New("no socket")
+		l.set(nil, failure)
+		if _, err := p.Scan(t.Context(), []Probe{onEth1}); !errors.Is(err, failure) {
+			t.Errorf("error %v, want %v", err, failure)
 		}
 	})
 }
@@ -102,21 +127,21 @@ func TestProber(t *testing.T) {
 			t.Errorf("answers %v, want nobody on eth0 and %s on eth1", answers, printer)
 		}
 		time.Sleep(time.Hour)
-		if *changes != 1 {
-			t.Errorf("%d changes are told in an hour in which nothing changed, want 1", *changes)
+		if changes.Load() != 1 {
+			t.Errorf("%d changes are told in an hour in which nothing changed, want 1", changes.Load())
 		}
-		l.holders = nil
+		l.set(nil, nil)
 		time.Sleep(conflictInterval + 2*window)
 		if answer, found := p.Schedule(wanted, 3)[onEth1]; !found || answer.HardwareAddr != nil {
 			t.Errorf("%v, %s after the host has left", answer, conflictInterval+2*window)
 		}
-		l.holders = map[Probe]Answer{onEth0: {HardwareAddr: printer}}
+		l.set(map[Probe]Answer{onEth0: {HardwareAddr: printer}}, nil)
 		time.Sleep(freeInterval + 2*window)
 		if answer := p.Schedule(wanted, 3)[onEth0]; !slices.Equal(answer.HardwareAddr, printer) {
 			t.Errorf("%v, %s after the host came", answer, freeInterval+2*window)
 		}
-		if *changes != 3 {
-			t.Errorf("%d changes are told, want 3", *changes)
+		if changes.Load() != 3 {
+			t.Errorf("%d changes are told, want 3", changes.Load())
 		}
 	})
 }
@@ -138,12 +163,12 @@ func TestProberOfAnotherVIP(t *testing.T) {
 			if answers := p.Schedule(wanted, 3); len(answers) > 0 {
 				t.Errorf("%s later the answer of before counts: %v", pause, answers)
 			}
-			l.holders = map[Probe]Answer{onEth0: {HardwareAddr: printer}}
+			l.set(map[Probe]Answer{onEth0: {HardwareAddr: printer}}, nil)
 			time.Sleep(2 * window)
 			if answer := p.Schedule(wanted, 3)[onEth0]; !slices.Equal(answer.HardwareAddr, printer) {
 				t.Errorf("%s later the host is not found: %v", pause, answer)
 			}
-			l.holders = nil
+			l.set(nil, nil)
 			time.Sleep(conflictInterval + 2*window)
 		}
 		// No pass saw the absence of the VIP.
@@ -170,8 +195,9 @@ func TestProberOfMany(t *testing.T) {
 			t.Fatalf("%d of %d probes are answered after 15 s", got, len(wanted))
 		}
 		time.Sleep(30 * time.Minute)
+		asked, most := l.requests()
 		first, second := len(wanted), len(wanted)
-		for _, times := range l.asked {
+		for _, times := range asked {
 			first, second = min(first, len(times)), max(second, len(times))
 			for i := 1; i < len(times); i++ {
 				if times[i].Sub(times[i-1]) < freeInterval {
@@ -182,8 +208,8 @@ func TestProberOfMany(t *testing.T) {
 		if first < 2 {
 			t.Errorf("an address was asked for %d times in 30 minutes, want all of them again", first)
 		}
-		if l.most > batch+1 {
-			t.Errorf("%d probes at once, want at most %d", l.most, batch+1)
+		if most > batch+1 {
+			t.Errorf("%d probes at once, want at most %d", most, batch+1)
 		}
 		next := append(slices.Clone(wanted), ScheduledProbe{Probe: onEth1, Urgent: true})
 		p.Schedule(next, 3)
@@ -193,9 +219,9 @@ func TestProberOfMany(t *testing.T) {
 		}
 		p.Schedule(nil, 3)
 		time.Sleep(2 * window)
-		asked := len(l.asked[wanted[0].Probe])
+		asked, _ = l.requests()
 		time.Sleep(time.Hour)
-		if len(l.asked[wanted[0].Probe]) != asked {
+		if later, _ := l.requests(); len(later[wanted[0].Probe]) != len(asked[wanted[0].Probe]) {
 			t.Error("asked though nothing is wanted")
 		}
 	})
@@ -209,7 +235,8 @@ func TestProberOfMostNodes(t *testing.T) {
 			p, _ := startProber(t, l)
 			p.Schedule(addresses(1000, false), nodes)
 			time.Sleep(10 * time.Minute)
-			if n := len(l.asked); n > most+1 || n < most/2 {
+			asked, _ := l.requests()
+			if n := len(asked); n > most+1 || n < most/2 {
 				t.Errorf("one of %d nodes asked %d probes in ten minutes, want about %d", nodes, n, most)
 			}
 		})
@@ -220,17 +247,17 @@ func TestProberFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &link{err: errors.New("no buffer space available")}
 		p, changes := startProber(t, l)
-		said := 0
-		p.logger = funcr.New(func(string, string) { said++ }, funcr.Options{})
+		var said atomic.Int32
+		p.logger = funcr.New(func(string, string) { said.Add(1) }, funcr.Options{})
 		p.Schedule([]ScheduledProbe{{Probe: onEth0, Urgent: true}}, 3)
 		time.Sleep(time.Minute)
-		if len(p.Schedule([]ScheduledProbe{{Probe: onEth0, Urgent: true}}, 3)) > 0 || *changes > 0 {
+		if len(p.Schedule([]ScheduledProbe{{Probe: onEth0, Urgent: true}}, 3)) > 0 || changes.Load() > 0 {
 			t.Error("answered by a kernel that does not ask")
 		}
-		if said != 1 {
-			t.Errorf("the same failure is logged %d times in a minute, want once", said)
+		if said.Load() != 1 {
+			t.Errorf("the same failure is logged %d times in a minute, want once", said.Load())
 		}
-		l.err = nil
+		l.set(nil, nil)
 		time.Sleep(retryInterval + window + time.Millisecond)
 		if len(p.Schedule([]ScheduledProbe{{Probe: onEth0, Urgent: true}}, 3)) != 1 {
 			t.Error("not asked again after the failure")

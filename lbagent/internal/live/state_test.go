@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,6 +20,7 @@ import (
 )
 
 type deciding struct {
+	sync.Mutex
 	time     time.Time
 	vips     map[netip.Addr]console.VIPGroup
 	sessions []console.BGPPeer
@@ -26,6 +28,8 @@ type deciding struct {
 }
 
 func (d *deciding) decisions(at time.Time) (*console.VIPs, error) {
+	d.Lock()
+	defer d.Unlock()
 	if d.err != nil || !d.time.After(at) {
 		return nil, d.err
 	}
@@ -152,6 +156,8 @@ func TestStateOfChanges(t *testing.T) {
 		changed := netip.MustParseAddr("203.0.113.7")
 		go func() {
 			time.Sleep(10 * time.Second)
+			d.Lock()
+			defer d.Unlock()
 			d.vips[changed] = console.VIPGroup{Reason: "Withheld"}
 			d.time = time.Now()
 		}()

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,6 +20,7 @@ import (
 )
 
 type counting struct {
+	sync.Mutex
 	frontends map[console.FrontendName]*console.Frontend
 	drops     map[string]uint64
 	uplinks   []console.Uplink
@@ -31,6 +33,8 @@ func (c *counting) name(service string, port uint16) console.FrontendName {
 }
 
 func (c *counting) count(name console.FrontendName, packets uint64, reason string) {
+	c.Lock()
+	defer c.Unlock()
 	if c.frontends == nil {
 		c.frontends = map[console.FrontendName]*console.Frontend{}
 	}
@@ -48,6 +52,8 @@ func (c *counting) count(name console.FrontendName, packets uint64, reason strin
 }
 
 func (c *counting) read() (*console.Counters, error) {
+	c.Lock()
+	defer c.Unlock()
 	c.reads++
 	counters := &console.Counters{Time: time.Now(), Drops: maps.Clone(c.drops), Uplinks: slices.Clone(c.uplinks)}
 	for _, frontend := range c.frontends {
@@ -56,6 +62,18 @@ func (c *counting) read() (*console.Counters, error) {
 		counters.Frontends = append(counters.Frontends, copied)
 	}
 	return counters, c.err
+}
+
+func (c *counting) edit(change func()) {
+	c.Lock()
+	defer c.Unlock()
+	change()
+}
+
+func (c *counting) readCount() int {
+	c.Lock()
+	defer c.Unlock()
+	return c.reads
 }
 
 func startSampler(t *testing.T, c *counting) *sampler {
@@ -161,7 +179,7 @@ func TestTrafficOfNewFrontend(t *testing.T) {
 		s := startSampler(t, c)
 		var r reader
 		r.ask(t, s)
-		delete(c.frontends, web)
+		c.edit(func() { delete(c.frontends, web) })
 		c.count(web, 10, "source_range")
 		c.count(c.name("default/new", 80), 5, "")
 		if r.ask(t, s); r.packets != 15 || r.drops != 1 {
@@ -177,12 +195,16 @@ func TestTrafficOfNoFrontend(t *testing.T) {
 		c := &counting{drops: map[string]uint64{"no_frontend": 100, "fragment": 7}, uplinks: []console.Uplink{{Interface: "eth0", Transmit: 5}}}
 		s := startSampler(t, c)
 		cursor := ask(t, s, "").Cursor
-		c.drops["no_frontend"] += 3
-		c.uplinks[0].Redirect = 2
+		c.edit(func() {
+			c.drops["no_frontend"] += 3
+			c.uplinks[0].Redirect = 2
+		})
 		time.Sleep(liveapi.SampleInterval)
 		synctest.Wait()
-		c.drops["no_frontend"]++
-		c.uplinks = append(c.uplinks, console.Uplink{Interface: "eth1", Transmit: 1})
+		c.edit(func() {
+			c.drops["no_frontend"]++
+			c.uplinks = append(c.uplinks, console.Uplink{Interface: "eth1", Transmit: 1})
+		})
 		time.Sleep(liveapi.SampleInterval)
 		synctest.Wait()
 		got := ask(t, s, cursor)
@@ -218,19 +240,20 @@ func TestTrafficAtRest(t *testing.T) {
 		c := &counting{}
 		s := startSampler(t, c)
 		time.Sleep(time.Hour)
-		if c.reads != 0 {
-			t.Errorf("%d reads, and nobody asked", c.reads)
+		if reads := c.readCount(); reads != 0 {
+			t.Errorf("%d reads without a request", reads)
 		}
 		first := ask(t, s, "")
 		time.Sleep(time.Hour)
-		if limit := 2 + int(idleTimeout/liveapi.SampleInterval); c.reads > limit {
-			t.Errorf("%d reads for one question, want at most %d", c.reads, limit)
+		if limit := 2 + int(idleTimeout/liveapi.SampleInterval); c.readCount() > limit {
+			t.Errorf("%d reads for one request, want at most %d", c.readCount(), limit)
 		}
-		c.err = errors.New("the kernel is gone")
-		if _, err := s.wait(t.Context(), first.Cursor); !errors.Is(err, c.err) {
-			t.Errorf("error %v, want %v", err, c.err)
+		failure := errors.New("the kernel is gone")
+		c.edit(func() { c.err = failure })
+		if _, err := s.wait(t.Context(), first.Cursor); !errors.Is(err, failure) {
+			t.Errorf("error %v, want %v", err, failure)
 		}
-		c.err = nil
+		c.edit(func() { c.err = nil })
 		if got := ask(t, s, first.Cursor); got.Seconds != 0 || got.Cursor == first.Cursor {
 			t.Errorf("after a failure %+v, want a beginning", got)
 		}

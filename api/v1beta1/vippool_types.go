@@ -11,7 +11,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Addresses",type=string,JSONPath=`.spec.addresses`
 // +kubebuilder:printcolumn:name="Assigned",type=integer,JSONPath=`.status.assigned`
-// +kubebuilder:printcolumn:name="Free",type=integer,JSONPath=`.status.free`
+// +kubebuilder:printcolumn:name="Free",type=string,JSONPath=`.status.freeDisplay`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Priority",type=integer,JSONPath=`.spec.priority`,priority=1
@@ -185,6 +185,11 @@ type VIPPoolStatus struct {
 	//
 	// +optional
 	Free *int64 `json:"free,omitempty"`
+
+	// FreeDisplay is free as text: from 2^31 on, the nearest power of two, such as 2^53.
+	//
+	// +optional
+	FreeDisplay string `json:"freeDisplay,omitempty"`
 
 	// Usable are the addresses, CIDRs and ranges that are assigned: spec.addresses without reserved and
 	// avoided ones, and without those of an older pool, of nodes, of routers, and of the pod and Service

@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -90,12 +92,20 @@ func fillPoolStatus(object *millracev1beta1.VIPPool, view poolView, problems []d
 		object.Status.Usable = view.usable[i].UsableRanges()
 	}
 	usage := ipam.UsageOf(object.Name, planned, vips)
-	object.Status.Assigned, object.Status.Free = &usage.Assigned, &usage.Free
+	object.Status.Assigned, object.Status.Free, object.Status.FreeDisplay = &usage.Assigned, &usage.Free, displayed(usage.Free)
 	condition := control.Ready(object.Generation, problems, strayNote(usage.Stray))
 	if len(problems) == 0 && len(limits) > 0 {
 		condition = limitedCondition(condition, limits)
 	}
 	meta.SetStatusCondition(&object.Status.Conditions, condition)
+}
+
+// displayed returns a number as text, from 2^31 on the nearest power of two.
+func displayed(free int64) string {
+	if free < 1<<31 {
+		return strconv.FormatInt(free, 10)
+	}
+	return fmt.Sprintf("2^%.0f", math.Log2(float64(free)))
 }
 
 func limitedCondition(condition metav1.Condition, limits []desired.Problem) metav1.Condition {

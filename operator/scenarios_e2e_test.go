@@ -319,7 +319,8 @@ func steadyState(t *testing.T, e *environment) {
 	want := map[string]int{
 		"patch services/status": count,
 		"create vips/":          2 * count,
-		// One event per Service reports that no node announces it: there are no agents.
+		// There are no agents: each VIP, and one event per Service, reports that no node announces it.
+		"patch vips/status":     2 * count,
 		"create events/":        count,
 		"create lbnodes/":       3,
 		"create lbnodereports/": 3,

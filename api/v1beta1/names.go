@@ -77,6 +77,13 @@ const (
 	ConditionAddressAssigned = "millrace.io/AddressAssigned"
 	// ConditionServed of a Service that has an address: True if all of its spec is served.
 	ConditionServed = "millrace.io/Served"
+	// ConditionServiceAnnounced of a Service that has an address: True if every address has a node that can
+	// announce it, which takes an established BGP session for its family or a link in its network. The
+	// message lists the families. It does not depend on endpoints: nodes withdraw an address without any.
+	ConditionServiceAnnounced = "millrace.io/Announced"
+	// ConditionAnnounced of a VIP with a Service: True if a node can announce the address, as for Services. It
+	// is absent while the VIP's status is empty, because no problem was found.
+	ConditionAnnounced = "Announced"
 	// ConditionProgrammed of an LBNodeReport: True if the node's maps are complete.
 	ConditionProgrammed = "Programmed"
 	// ConditionAttached of an LBNodeReport: True if every uplink has the programs.
@@ -195,6 +202,13 @@ const (
 	ReasonReleased = "AddressReleased"
 )
 
+// Reasons of Announced: the condition of VIPs and of Services with an address. Changes that follow each
+// other are written with increasing pauses of up to five minutes. Other reasons are those of Served.
+const (
+	// ReasonAnnounced: no action is needed.
+	ReasonAnnounced = "Announced"
+)
+
 // Reasons of Served: the condition of a Service with an address, and its events.
 const (
 	// ReasonServed: no action is needed. The message names fields that are ignored.
@@ -204,7 +218,8 @@ const (
 	// --show-managed-fields), and stop it for this Service. Addresses that it writes are kept.
 	ReasonStatusContested = "StatusContested"
 	// ReasonNotAnnounced: VIPAdvertisements select the address, but no selected node has an established BGP
-	// session. See `millrace bgp peers`.
+	// session with a selected peer that carries the address's family. See `millrace bgp peers`, and
+	// spec.families of the LBPeers. It is a reason of VIPs, too.
 	ReasonNotAnnounced = "NotAnnounced"
 	// ReasonPortConflict: another Service on the same address has the port; the message names both. Change
 	// the port, or request another address. Of a VIP: two manual claims list the port; it belongs to the

@@ -174,7 +174,9 @@ type VIPStatus struct {
 
 	// Conditions: Ready, true if the VIP is usable: its name matches its address, and no two claims list
 	// the same port. The reason is Valid, Invalid or PortConflict. Unique is present only while it is
-	// False: a host has the address, with reason DuplicateAddress or DuplicateInUse.
+	// False: a host has the address, with reason DuplicateAddress or DuplicateInUse. Announced is present
+	// on a VIP of a Service unless the status is empty: False if no node can announce the address, with
+	// reason NotSelected, NotAnnounced, NoLink or Occupied.
 	//
 	// +optional
 	// +listType=map

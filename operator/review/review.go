@@ -75,7 +75,7 @@ func linked(advertisements []desired.Advertisement, zones int) validation.Inputs
 	inputs := validation.Inputs{Advertisements: advertisements, Zones: zones}
 	everywhere := []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
 	for range advertisements {
-		inputs.Announced = append(inputs.Announced, true)
+		inputs.Announced = append(inputs.Announced, validation.BothFamilies)
 		inputs.Networks = append(inputs.Networks, everywhere)
 	}
 	return inputs

@@ -4,95 +4,149 @@ package controller
 
 import (
 	"context"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
+	"github.com/millrace-lb/millrace/operator/internal/control"
 	"github.com/millrace-lb/millrace/operator/internal/nodes"
+	"github.com/millrace-lb/millrace/operator/internal/validation"
 )
 
-// announcers counts the nodes that can announce VIPs. As an event handler it enqueues the Services with
-// addresses when a VIPAdvertisement gets its first such node or loses its last one.
+// announcers tracks which nodes can announce VIPs of each family. As an event handler it enqueues the Services
+// with addresses when a VIPAdvertisement gets its first node of a family or loses its last one. Results
+// that flap are published with pauses, because each change may rewrite all Services.
 type announcers struct {
 	ledger *ledger
+	now    func() time.Time
 
 	mu       sync.Mutex
 	nodes    map[string]announcer
 	notReady int
+	// configured are the families of LBPeers, by name.
+	configured map[string]validation.Families
 	// asked caches the result for each advertisement, by name.
-	asked map[string]announced
+	asked map[string]*announced
+	// queue is set before the first lookAtAnnouncers.
+	queue queue
 }
 
 // An announcer is a node, known by its Node, its LBNodeReport or both.
 type announcer struct {
-	exists bool
-	labels labels.Set
-	// established and notReady are states of the node's BGP sessions and of the node.
-	established, notReady bool
+	exists, notReady bool
+	labels           labels.Set
+	// sessions are the families that the router accepts in established sessions, by LBPeer. The name anyPeer
+	// means that the node has more sessions than its report lists.
+	sessions map[string]validation.Families
 }
 
 func (n announcer) equal(other announcer) bool {
-	return n.exists == other.exists && n.established == other.established && n.notReady == other.notReady &&
-		labels.Equals(n.labels, other.labels)
+	return n.exists == other.exists && n.notReady == other.notReady &&
+		labels.Equals(n.labels, other.labels) && maps.Equal(n.sessions, other.sessions)
 }
 
 type announced struct {
 	nodes labels.Selector
+	// peers are sorted names; empty: all.
+	peers []string
 	l2    bool
-	able  bool
+	// able are the current families of nodes, published those in conditions.
+	able, published validation.Families
+	pace            control.Pace
+}
+
+func announcedBy(advertisement *desired.Advertisement) *announced {
+	return &announced{nodes: advertisement.Nodes, peers: advertisement.Peers, l2: advertisement.L2}
+}
+
+func (n *announced) isFor(advertisement *desired.Advertisement) bool {
+	return n.l2 == advertisement.L2 && slices.Equal(n.peers, advertisement.Peers) && n.nodes.String() == advertisement.Nodes.String()
 }
 
 func newAnnouncers(l *ledger) *announcers {
-	return &announcers{ledger: l, nodes: map[string]announcer{}, asked: map[string]announced{}}
+	return &announcers{
+		ledger: l, now: time.Now, nodes: map[string]announcer{}, configured: map[string]validation.Families{}, asked: map[string]*announced{},
+	}
 }
 
-// able reports whether any node can announce for an advertisement.
-func (a *announcers) able(advertisement desired.Advertisement) bool {
+// able returns the families that any node can announce for an advertisement, as last published.
+func (a *announcers) able(advertisement *desired.Advertisement) validation.Families {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	known, ok := a.asked[advertisement.Name]
-	if !ok || known.l2 != advertisement.L2 || known.nodes.String() != advertisement.Nodes.String() {
-		known = announced{nodes: advertisement.Nodes, l2: advertisement.L2}
-		known.able = a.anyFor(&known)
+	known := a.asked[advertisement.Name]
+	if known == nil || !known.isFor(advertisement) {
+		known = announcedBy(advertisement)
+		known.able = a.anyFor(known)
+		known.published = known.able
 		a.asked[advertisement.Name] = known
 	}
-	return known.able
+	return known.published
 }
 
-func (a *announcers) anyFor(asked *announced) bool {
+func (a *announcers) anyFor(asked *announced) (able validation.Families) {
 	for _, node := range a.nodes {
-		// The LBNode, not this type, shows whether a node has a link in the network of the VIP.
-		node.established = node.established || asked.l2
-		if a.can(node) && asked.nodes.Matches(node.labels) {
-			return true
+		if able = able.Or(a.families(asked, node)); able == validation.BothFamilies {
+			break
 		}
 	}
-	return false
+	return able
 }
 
-// can reports whether a node announces according to its report. A report of a node that is not ready may be
-// stale, but counts if most nodes are not ready: then the API server was unreachable.
-func (a *announcers) can(node announcer) bool {
-	return node.established && node.exists && (!node.notReady || a.mostNotReady())
+// families returns the families that a node can announce for an advertisement.
+func (a *announcers) families(asked *announced, node announcer) (able validation.Families) {
+	if !a.isUsable(node) || !asked.nodes.Matches(node.labels) {
+		return able
+	}
+	if asked.l2 {
+		// The LBNode, not this type, shows whether a node has a link in the network of the VIP.
+		return validation.BothFamilies
+	}
+	for peer, families := range node.sessions {
+		if len(asked.peers) > 0 && peer != anyPeer && !slices.Contains(asked.peers, peer) {
+			continue
+		}
+		if configured, known := a.configured[peer]; known {
+			families = families.And(configured)
+		}
+		able = able.Or(families)
+	}
+	return able
+}
+
+// isUsable reports whether a node announces according to its report. A report of a node that is not ready may
+// be stale, but counts if most nodes are not ready: then the API server was unreachable.
+func (a *announcers) isUsable(node announcer) bool {
+	return node.exists && (!node.notReady || a.mostNotReady())
 }
 
 func (a *announcers) mostNotReady() bool { return 2*a.notReady > len(a.nodes) }
 
-func (a *announcers) change(name string, change func(*announcer)) bool {
+// change updates a node. It reports whether a published result changed, and returns the pause until the next
+// change is due, or 0.
+func (a *announcers) change(name string, change func(*announcer)) (changed bool, pause time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	before, most := a.nodes[name], a.mostNotReady()
 	after := before
 	change(&after)
 	if before.equal(after) {
-		return false
+		return false, 0
+	}
+	lost := map[string]validation.Families{}
+	for advertisement, known := range a.asked {
+		lost[advertisement] = a.families(known, before)
 	}
 	if before.notReady {
 		a.notReady--
@@ -101,33 +155,86 @@ func (a *announcers) change(name string, change func(*announcer)) bool {
 		a.notReady++
 	}
 	a.nodes[name] = after
-	if !after.exists && !after.established {
+	if !after.exists && len(after.sessions) == 0 {
 		delete(a.nodes, name)
 	}
-	return a.review(before, after, most != a.mostNotReady())
-}
-
-// review recomputes the results that a node's change may affect, or all results if all is true.
-func (a *announcers) review(before, after announcer, all bool) (changed bool) {
-	for name, known := range a.asked {
-		concerns := all || known.l2 || !known.able && a.can(after) || known.able && before.established
-		if !concerns {
-			continue
-		}
-		if able := a.anyFor(&known); able != known.able {
-			known.able, changed = able, true
-			a.asked[name] = known
+	all := most != a.mostNotReady()
+	for advertisement, known := range a.asked {
+		gained := a.families(known, after)
+		if all || lost[advertisement].Or(gained) != gained {
+			known.able = a.anyFor(known)
+		} else {
+			known.able = known.able.Or(gained)
 		}
 	}
-	return changed
+	return a.publish()
+}
+
+// configure sets the families of an LBPeer. The result is that of change.
+func (a *announcers) configure(peer string, families validation.Families) (changed bool, pause time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if before, known := a.configured[peer]; known && before == families {
+		return false, 0
+	}
+	a.configured[peer] = families
+	for _, asked := range a.asked {
+		asked.able = a.anyFor(asked)
+	}
+	return a.publish()
+}
+
+// publish publishes the results whose pause is over. a.mu must be held.
+func (a *announcers) publish() (changed bool, pause time.Duration) {
+	now := a.now()
+	for _, known := range a.asked {
+		if known.able == known.published {
+			continue
+		}
+		if wait := known.pace.Wait(now); wait > 0 {
+			if pause == 0 || wait < pause {
+				pause = wait
+			}
+			continue
+		}
+		known.published, changed = known.able, true
+		known.pace.Wrote(now)
+	}
+	return changed, pause
+}
+
+// lookAtAnnouncers is a request without a namespace that makes a worker publish results after their pause.
+var lookAtAnnouncers = reconcile.Request{NamespacedName: types.NamespacedName{Name: "announcers"}}
+
+// publishDue publishes the results whose pause is over, and returns the pause of others, or 0.
+func (a *announcers) publishDue() time.Duration {
+	a.mu.Lock()
+	changed, pause := a.publish()
+	q := a.queue
+	a.mu.Unlock()
+	if changed {
+		enqueueServed(a.ledger, q)
+	}
+	return pause
+}
+
+func (a *announcers) enqueue(q queue, changed bool, pause time.Duration) {
+	if changed {
+		enqueueServed(a.ledger, q)
+	}
+	if pause > 0 {
+		a.mu.Lock()
+		a.queue = q
+		a.mu.Unlock()
+		q.AddAfter(lookAtAnnouncers, pause)
+	}
 }
 
 // events returns an event handler that updates the node by read or, after a deletion, by gone.
 func (a *announcers) events(read func(client.Object, *announcer), gone func(*announcer)) handler.EventHandler {
 	note := func(q queue, object client.Object, change func(*announcer)) {
-		if a.change(object.GetName(), change) {
-			enqueueServed(a.ledger, q)
-		}
+		changed, pause := a.change(object.GetName(), change)
+		a.enqueue(q, changed, pause)
 	}
 	update := func(q queue, object client.Object) {
 		note(q, object, func(node *announcer) { read(object, node) })
@@ -148,21 +255,45 @@ func (a *announcers) ofNodes() handler.EventHandler {
 
 func (a *announcers) ofReports() handler.EventHandler {
 	return a.events(func(object client.Object, node *announcer) {
-		node.established = slices.ContainsFunc(object.(*millracev1beta1.LBNodeReport).Status.Sessions, isEstablished)
-	}, func(node *announcer) { node.established = false })
+		node.sessions = sessionsOf(object.(*millracev1beta1.LBNodeReport))
+	}, func(node *announcer) { node.sessions = nil })
 }
 
-func isEstablished(session millracev1beta1.SessionStatus) bool {
-	return session.State == millracev1beta1.SessionEstablished
-}
-
-// maxSessions is the maximum number of sessions in an LBNodeReport. Established sessions come last.
-const maxSessions = 64
-
-// If the list is full, established sessions may have been cut off.
-func oneEstablished(sessions []millracev1beta1.SessionStatus) []millracev1beta1.SessionStatus {
-	if len(sessions) >= maxSessions || slices.ContainsFunc(sessions, isEstablished) {
-		return []millracev1beta1.SessionStatus{{State: millracev1beta1.SessionEstablished}}
+// ofPeers ignores deleted and invalid LBPeers: reports show whether agents retain their sessions.
+func (a *announcers) ofPeers() handler.EventHandler {
+	update := func(q queue, object client.Object) {
+		if peer, problems := desired.ParsePeer(object.(*millracev1beta1.LBPeer)); len(problems) == 0 {
+			changed, pause := a.configure(peer.Name, familiesOf(&peer))
+			a.enqueue(q, changed, pause)
+		}
 	}
-	return nil
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { update(q, e.Object) },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) { update(q, e.ObjectNew) },
+	}
+}
+
+func familiesOf(peer *desired.Peer) validation.Families {
+	return validation.Families{IPv4: peer.IPv4, IPv6: peer.IPv6}
+}
+
+// sessionsOf returns the families of a node's established sessions, by LBPeer.
+func sessionsOf(report *millracev1beta1.LBNodeReport) map[string]validation.Families {
+	var sessions map[string]validation.Families
+	for i := range report.Status.Sessions {
+		session := &report.Status.Sessions[i]
+		if session.State != millracev1beta1.SessionEstablished {
+			continue
+		}
+		if sessions == nil {
+			sessions = map[string]validation.Families{}
+		}
+		// A router of a range follows the LBPeer's name.
+		peer, _, _ := strings.Cut(session.Peer, "/")
+		sessions[peer] = sessions[peer].Or(validation.Families{
+			IPv4: !slices.Contains(session.Withheld, millracev1beta1.FamilyIPv4),
+			IPv6: !slices.Contains(session.Withheld, millracev1beta1.FamilyIPv6),
+		})
+	}
+	return sessions
 }

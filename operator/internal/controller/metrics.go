@@ -24,6 +24,7 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/convert"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 	"github.com/millrace-lb/millrace/operator/internal/nodes"
+	"github.com/millrace-lb/millrace/operator/internal/validation"
 )
 
 // collectTimeout bounds how long a scrape waits for caches to sync.
@@ -258,11 +259,11 @@ func (o *counted) waiting() map[string]int64 {
 func (o *counted) announcers() (counts [len(announcerCounts)]int64) {
 	able := o.able()
 	var advertisements []desired.Advertisement
-	var nodes [][]string
+	var nodes []map[validation.Families][]string
 	for i := range o.advertisements.Items {
 		if advertisement, problems := desired.ParseAdvertisement(&o.advertisements.Items[i]); len(problems) == 0 {
 			advertisements = append(advertisements, advertisement)
-			nodes = append(nodes, able.two(&announced{nodes: advertisement.Nodes, l2: advertisement.L2}))
+			nodes = append(nodes, able.two(announcedBy(&advertisement)))
 		}
 	}
 	services := map[types.NamespacedName]labels.Set{}
@@ -280,10 +281,14 @@ func (o *counted) announcers() (counts [len(announcerCounts)]int64) {
 				sets = append(sets, set)
 			}
 		}
+		family := validation.Families{IPv4: true}
+		if address, _ := addressOf(vip); address.Is6() {
+			family = validation.Families{IPv6: true}
+		}
 		names := map[string]bool{}
 		for n := range advertisements {
-			if len(names) < 2 && len(nodes[n]) > 0 && advertisements[n].Selects(vip.Spec.Pool, sets) {
-				for _, name := range nodes[n] {
+			if len(names) < 2 && len(nodes[n][family]) > 0 && advertisements[n].Selects(vip.Spec.Pool, sets) {
+				for _, name := range nodes[n][family] {
 					names[name] = true
 				}
 			}
@@ -295,6 +300,11 @@ func (o *counted) announcers() (counts [len(announcerCounts)]int64) {
 
 func (o *counted) able() *announcers {
 	all := newAnnouncers(nil)
+	for i := range o.peers.Items {
+		if peer, problems := desired.ParsePeer(&o.peers.Items[i]); len(problems) == 0 {
+			all.configure(peer.Name, familiesOf(&peer))
+		}
+	}
 	for i := range o.nodes.Items {
 		node := &o.nodes.Items[i]
 		all.change(node.Name, func(a *announcer) {
@@ -303,16 +313,20 @@ func (o *counted) able() *announcers {
 	}
 	for i := range o.reports.Items {
 		report := &o.reports.Items[i]
-		all.change(report.Name, func(a *announcer) { a.established = slices.ContainsFunc(report.Status.Sessions, isEstablished) })
+		all.change(report.Name, func(a *announcer) { a.sessions = sessionsOf(report) })
 	}
 	return all
 }
 
-func (a *announcers) two(asked *announced) (names []string) {
+// two returns up to two nodes for each family.
+func (a *announcers) two(asked *announced) map[validation.Families][]string {
+	names := map[validation.Families][]string{}
 	for name, node := range a.nodes {
-		node.established = node.established || asked.l2
-		if len(names) < 2 && a.can(node) && asked.nodes.Matches(node.labels) {
-			names = append(names, name)
+		able := a.families(asked, node)
+		for _, family := range []validation.Families{{IPv4: true}, {IPv6: true}} {
+			if len(names[family]) < 2 && able.And(family) == family {
+				names[family] = append(names[family], name)
+			}
 		}
 	}
 	return names

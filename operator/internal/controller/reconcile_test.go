@@ -29,6 +29,7 @@ import (
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/control"
+	"github.com/millrace-lb/millrace/operator/internal/validation"
 )
 
 type cluster struct {
@@ -78,11 +79,13 @@ func newCluster(t *testing.T, objects ...client.Object) *cluster {
 	c.reconciler = &serviceReconciler{
 		client: counting, live: stored, recorder: c.told, ledger: l, waiting: newWaitingServices(l), later: func(types.NamespacedName, time.Duration) {},
 		zones: newZoneTracker(l), links: newLinkTracker(l), overCapacity: newCapacityTracker(), duplicates: newDuplicateTracker(nil), written: writtenVersions{}, had: heldAddresses{}, contests: contests{}, unkept: map[types.NamespacedName][]netip.Addr{}, pools: newPoolIndex(),
-		now: time.Now, announcers: newAnnouncers(l),
+		now: time.Now, announcers: newAnnouncers(l), announcements: newAnnouncements(),
 	}
 	// No reconciler of pools admits added addresses here.
 	c.reconciler.pools.hasAdded = true
-	c.reconciler.announcers.change("node", func(node *announcer) { node.exists, node.established = true, true })
+	c.reconciler.announcers.change("node", func(node *announcer) {
+		node.exists, node.sessions = true, map[string]validation.Families{"router": validation.BothFamilies}
+	})
 	return c
 }
 

@@ -56,17 +56,19 @@ type serviceReconciler struct {
 	overCapacity *capacityTracker
 	duplicates   *duplicateTracker
 	announcers   *announcers
-	links        *linkTracker
-	reading      convert.Reading
-	written      writtenVersions
-	had          heldAddresses
+	// announcements are for the controller of VIPs.
+	announcements *announcements
+	links         *linkTracker
+	reading       convert.Reading
+	written       writtenVersions
+	had           heldAddresses
 	// unkept holds addresses whose write failed; they are assigned again if they are still free.
 	unkept   map[types.NamespacedName][]netip.Addr
 	contests contests
 	pools    *poolIndex
 }
 
-func setupServices(mgr ctrl.Manager, options Options) error {
+func setupServices(mgr ctrl.Manager, options Options, announcements *announcements) error {
 	r := &serviceReconciler{
 		class:        options.LoadBalancerClass,
 		isDefault:    options.DefaultLoadBalancer,
@@ -79,6 +81,8 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 		unkept:       map[types.NamespacedName][]netip.Addr{},
 		contests:     contests{},
 		pools:        newPoolIndex(),
+
+		announcements: announcements,
 
 		releaseDelay: options.ReleaseDelay,
 	}
@@ -108,6 +112,7 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNodeReport{}, updates(r.duplicates.update))).
 		Watches(&millracev1beta1.LBNodeReport{}, r.announcers.ofReports()).
 		Watches(&corev1.Node{}, r.announcers.ofNodes()).
+		Watches(&millracev1beta1.LBPeer{}, r.announcers.ofPeers(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&millracev1beta1.VIPAdvertisement{}, advertised(r.ledger), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&millracev1beta1.VIPPool{}, poolEvents(), builder.WithPredicates(poolChanges())).
 		WatchesMetadata(&corev1.Namespace{}, namespaceEvents(r.waiting), builder.WithPredicates(predicate.LabelChangedPredicate{}))
@@ -127,6 +132,9 @@ func (r *serviceReconciler) connect(objects client.Client, events control.Record
 }
 
 func (r *serviceReconciler) Reconcile(ctx context.Context, request ctrl.Request) (result ctrl.Result, err error) {
+	if request == lookAtAnnouncers {
+		return ctrl.Result{RequeueAfter: r.announcers.publishDue()}, nil
+	}
 	before := r.waiting.present()
 	defer func() {
 		r.waiting.looked(request.NamespacedName, before)

@@ -47,7 +47,7 @@ func testStatusConditions(t *testing.T) {
 		types = append(types, condition.Type)
 	}
 	slices.Sort(types)
-	if want := []string{"example.com/Probed", "millrace.io/AddressAssigned", "millrace.io/Served"}; !slices.Equal(types, want) {
+	if want := []string{"example.com/Probed", "millrace.io/AddressAssigned", "millrace.io/Announced", "millrace.io/Served"}; !slices.Equal(types, want) {
 		t.Errorf("conditions are %q, want %q", types, want)
 	}
 }

@@ -29,7 +29,9 @@ const (
 	actionServe   = "Serve"
 )
 
-var serviceConditions = []string{millracev1beta1.ConditionAddressAssigned, millracev1beta1.ConditionServed}
+var serviceConditions = []string{
+	millracev1beta1.ConditionAddressAssigned, millracev1beta1.ConditionServed, millracev1beta1.ConditionServiceAnnounced,
+}
 
 type outcome struct {
 	plan ipam.Plan
@@ -56,6 +58,12 @@ func (r *serviceReconciler) report(ctx context.Context, service *corev1.Service,
 	} else {
 		meta.RemoveStatusCondition(&service.Status.Conditions, millracev1beta1.ConditionServed)
 	}
+	if len(verdict.Announcements) > 0 {
+		conditions = append(conditions, announcedCondition(verdict.Announcements))
+		r.announcements.put(verdict.Announcements)
+	} else {
+		meta.RemoveStatusCondition(&service.Status.Conditions, millracev1beta1.ConditionServiceAnnounced)
+	}
 	service.Status.LoadBalancer.Ingress = ingressOf(service, result.plan.Addresses, verdict.Ports, result.foreign)
 	for _, condition := range conditions {
 		condition.ObservedGeneration = service.Generation
@@ -69,6 +77,10 @@ func (r *serviceReconciler) report(ctx context.Context, service *corev1.Service,
 	}
 	contested.Wrote(ownStatusOf(service).isSame, r.now())
 	for _, condition := range conditions {
+		// Served contains the problems of Announced.
+		if condition.Type == millracev1beta1.ConditionServiceAnnounced {
+			continue
+		}
 		r.emitOnce(service, base, condition, result)
 	}
 	// Some API servers apply only the status of such a patch.

@@ -34,7 +34,7 @@ func (r *serviceReconciler) judge(ctx context.Context, service *corev1.Service, 
 	for i := range list.Items {
 		if advertisement, problems := desired.ParseAdvertisement(&list.Items[i]); len(problems) == 0 {
 			surroundings.Advertisements = append(surroundings.Advertisements, advertisement)
-			surroundings.Announced = append(surroundings.Announced, r.announcers.able(advertisement))
+			surroundings.Announced = append(surroundings.Announced, r.announcers.able(&advertisement))
 			surroundings.Networks = append(surroundings.Networks, r.links.of(advertisement.Name))
 		}
 	}

@@ -28,10 +28,11 @@ type Options struct {
 
 // Setup adds the controllers to a manager, except those of packages nodes and routing.
 func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
-	if err := setupServices(mgr, options); err != nil {
+	announcements := newAnnouncements()
+	if err := setupServices(mgr, options, announcements); err != nil {
 		return fmt.Errorf("set up the controller of Services: %w", err)
 	}
-	if err := setupVIPs(ctx, mgr); err != nil {
+	if err := setupVIPs(ctx, mgr, announcements); err != nil {
 		return fmt.Errorf("set up the controller of VIPs: %w", err)
 	}
 	for name, setup := range map[string]func(ctrl.Manager) error{

@@ -49,7 +49,7 @@ func TransformReport(object any) (any, error) {
 	slimmed.Status.UnfitServices = report.Status.UnfitServices
 	slimmed.Status.Duplicates = report.Status.Duplicates
 	slimmed.Status.Answering = report.Status.Answering
-	slimmed.Status.Sessions = append(oneEstablished(report.Status.Sessions), probed(report.Status.Sessions)...)
+	slimmed.Status.Sessions = slimSessions(report.Status.Sessions)
 	for _, uplink := range report.Status.Interfaces {
 		slimmed.Status.Interfaces = append(slimmed.Status.Interfaces, millracev1beta1.InterfaceStatus{Name: uplink.Name})
 	}
@@ -68,14 +68,30 @@ func TransformReport(object any) (any, error) {
 	return slimmed, nil
 }
 
-// probed returns the sessions with canaries, reduced to the input of conflict verdicts.
-func probed(sessions []millracev1beta1.SessionStatus) (kept []millracev1beta1.SessionStatus) {
+const (
+	// maxSessions is the maximum number of sessions in an LBNodeReport. Established sessions come last.
+	maxSessions = 64
+	// anyPeer is the name of an established session that represents sessions omitted from a full list.
+	anyPeer = "*"
+)
+
+// slimSessions reduces sessions to whether they are established, their families, and the input of canary
+// verdicts.
+func slimSessions(sessions []millracev1beta1.SessionStatus) []millracev1beta1.SessionStatus {
+	var slimmed []millracev1beta1.SessionStatus
 	for i := range sessions {
-		if session := &sessions[i]; len(session.Canaries) > 0 {
-			kept = append(kept, millracev1beta1.SessionStatus{
-				Peer: session.Peer, Address: session.Address, State: session.State, Canaries: session.Canaries,
-			})
+		session := &sessions[i]
+		kept := millracev1beta1.SessionStatus{
+			Peer: session.Peer, Address: session.Address, State: session.State, Withheld: session.Withheld, Canaries: session.Canaries,
 		}
+		if session.State != millracev1beta1.SessionEstablished {
+			// Attempts to connect change nothing.
+			kept.State, kept.Withheld = millracev1beta1.SessionIdle, nil
+		}
+		slimmed = append(slimmed, kept)
 	}
-	return kept
+	if len(sessions) >= maxSessions {
+		slimmed = append(slimmed, millracev1beta1.SessionStatus{Peer: anyPeer, State: millracev1beta1.SessionEstablished})
+	}
+	return slimmed
 }

@@ -34,18 +34,23 @@ type vipReconciler struct {
 	pools      *poolIndex
 	duplicates *duplicateTracker
 	answers    *answerTracker
+
+	announcements *announcements
 }
 
-func setupVIPs(ctx context.Context, mgr ctrl.Manager) error {
+func setupVIPs(ctx context.Context, mgr ctrl.Manager, announcements *announcements) error {
 	byPool := func(object client.Object) []string { return []string{object.(*millracev1beta1.VIP).Spec.Pool} }
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &millracev1beta1.VIP{}, indexPool, byPool); err != nil {
 		return fmt.Errorf("index VIPs by pool: %w", err)
 	}
 	r := &vipReconciler{
 		client: mgr.GetClient(), pools: newPoolIndex(), duplicates: newDuplicateTracker(enqueueVIPs), answers: newAnswerTracker(enqueueVIPs),
+		announcements: announcements,
 	}
 	controller := control.New(mgr, "vip", 1).
 		For(&millracev1beta1.VIP{}).
+		WatchesRawSource(announcements.source()).
+		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.VIP{}, updates(announcements.forget))).
 		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNodeReport{}, updates(r.duplicates.update))).
 		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNodeReport{}, updates(r.answers.update))).
 		Watches(&millracev1beta1.VIPPool{}, handler.EnqueueRequestsFromMapFunc(r.vipsOf),
@@ -93,6 +98,7 @@ func (r *vipReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ct
 		setUnique(&vip.Status.Conditions, vip.Generation, r.duplicates.of(address))
 		vip.Status.AnsweredBy = r.answers.of(address)
 	}
+	r.announcements.setAnnounced(vip)
 	if equality.Semantic.DeepEqual(base.Status, millracev1beta1.VIPStatus{}) && isPlainVIP(vip) {
 		return ctrl.Result{}, nil
 	}

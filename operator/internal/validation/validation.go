@@ -48,9 +48,9 @@ type Address struct {
 // Inputs are the other inputs.
 type Inputs struct {
 	Advertisements []desired.Advertisement
-	// Announced lists, for each advertisement, whether it selects a node with an established BGP session
-	// or, with L2, a ready one.
-	Announced []bool
+	// Announced lists, for each advertisement, the families of the established BGP sessions of its nodes or,
+	// with L2, both if any node is ready.
+	Announced []Families
 	// Networks lists for each L2 advertisement the networks on the links of its nodes.
 	Networks [][]netip.Prefix
 	Zones    int
@@ -77,6 +77,15 @@ type Result struct {
 	Notes []string
 	// Ports are the unserved ports, each once for an address.
 	Ports []PortError
+	// Announcements has one entry for each address.
+	Announcements []Announcement
+}
+
+// An Announcement reports whether a node can announce an address.
+type Announcement struct {
+	Address netip.Addr
+	// Problem is why no node can, or the zero value.
+	Problem Problem
 }
 
 // Validate returns the parts of a Service that are not served.
@@ -110,7 +119,11 @@ type validator struct {
 }
 
 func (j *validator) problem(reason, format string, arguments ...any) {
-	j.result.Problems = append(j.result.Problems, Problem{Reason: reason, Message: fmt.Sprintf(format, arguments...)})
+	j.result.Problems = append(j.result.Problems, problemOf(reason, format, arguments...))
+}
+
+func problemOf(reason, format string, arguments ...any) Problem {
+	return Problem{Reason: reason, Message: fmt.Sprintf(format, arguments...)}
 }
 
 func (j *validator) refusePort(address netip.Addr, port ipam.Port, reason string) {
@@ -128,7 +141,7 @@ func (j *validator) checkHosts() {
 		if address.Host == "" {
 			continue
 		}
-		j.problem(millracev1beta1.ReasonOccupied, "%s", desired.OccupiedVIP(address.Addr, address.Host))
+		j.result.Problems = append(j.result.Problems, occupied(address))
 		for i := range j.subject.Service.Spec.Ports {
 			j.refusePort(address.Addr, portOf(&j.subject.Service.Spec.Ports[i]), millracev1beta1.ReasonOccupied)
 		}
@@ -141,11 +154,23 @@ func portOf(spec *corev1.ServicePort) ipam.Port {
 
 func (j *validator) checkAdvertisements() {
 	for _, address := range j.subject.Addresses {
-		j.checkAnnounced(address)
+		problem := j.unannounced(address)
+		if problem != (Problem{}) {
+			j.result.Problems = append(j.result.Problems, problem)
+		}
+		if address.Host != "" {
+			problem = occupied(address)
+		}
+		j.result.Announcements = append(j.result.Announcements, Announcement{Address: address.Addr, Problem: problem})
 	}
 }
 
-func (j *validator) checkAnnounced(address Address) {
+func occupied(address Address) Problem {
+	return Problem{millracev1beta1.ReasonOccupied, desired.OccupiedVIP(address.Addr, address.Host)}
+}
+
+// unannounced returns why no node can announce an address, or the zero value.
+func (j *validator) unannounced(address Address) Problem {
 	// The message names the first advertisement, and the first one without a link.
 	var first, unlinked *desired.Advertisement
 	for i := range j.inputs.Advertisements {
@@ -157,28 +182,28 @@ func (j *validator) checkAnnounced(address Address) {
 			first = advertisement
 		}
 		switch {
-		case !j.inputs.Announced[i]:
+		case !j.inputs.Announced[i].Has(address.Addr):
 		case advertisement.L2 && !j.isLinked(i, address.Addr):
 			if unlinked == nil || advertisement.Name < unlinked.Name {
 				unlinked = advertisement
 			}
 		default:
-			return
+			return Problem{}
 		}
 	}
 	switch {
 	case first == nil:
-		j.problem(millracev1beta1.ReasonNotSelected, "no VIPAdvertisement selects %s, so no node announces it", address)
+		return problemOf(millracev1beta1.ReasonNotSelected, "no VIPAdvertisement selects %s, so no node announces it", address)
 	case unlinked != nil:
-		j.problem(millracev1beta1.ReasonNoLink, "no node selected by VIPAdvertisement %s has an attached uplink in a network "+
+		return problemOf(millracev1beta1.ReasonNoLink, "no node selected by VIPAdvertisement %s has an attached uplink in a network "+
 			"that contains %s, so no node answers for it: add addresses of the nodes' network to the pool, or list the interfaces in "+
 			"spec.l2.interfaces of the VIPAdvertisement", unlinked.Name, address)
 	case first.L2:
-		j.problem(millracev1beta1.ReasonNotAnnounced, "no node selected by VIPAdvertisement %s is ready, "+
+		return problemOf(millracev1beta1.ReasonNotAnnounced, "no node selected by VIPAdvertisement %s is ready, "+
 			"so no node answers for %s", first.Name, address)
 	default:
-		j.problem(millracev1beta1.ReasonNotAnnounced, "no node selected by VIPAdvertisement %s has an established BGP session, "+
-			"so no node announces %s", first.Name, address)
+		return problemOf(millracev1beta1.ReasonNotAnnounced, "no node selected by VIPAdvertisement %s has an established BGP session "+
+			"that carries %s routes, so no node announces %s", first.Name, ipam.FamilyOf(address.Addr), address)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -46,7 +47,7 @@ func TestJudge(t *testing.T) {
 		overCapacity string
 		foreign      string
 		contested    bool
-		silent       bool
+		silent, v4   bool
 		networks     []netip.Prefix
 
 		problems, notes, ports []string
@@ -58,8 +59,11 @@ func TestJudge(t *testing.T) {
 			"NotSelected no VIPAdvertisement selects 2001:db8::1, so no node announces it",
 		}},
 		{name: "no session", selects: []millracev1beta1.VIPAdvertisementSpec{all}, silent: true, problems: []string{
-			"NotAnnounced no node selected by VIPAdvertisement all has an established BGP session, so no node announces 203.0.113.1",
-			"NotAnnounced no node selected by VIPAdvertisement all has an established BGP session, so no node announces 2001:db8::1",
+			"NotAnnounced no node selected by VIPAdvertisement all has an established BGP session that carries IPv4 routes, so no node announces 203.0.113.1",
+			"NotAnnounced no node selected by VIPAdvertisement all has an established BGP session that carries IPv6 routes, so no node announces 2001:db8::1",
+		}},
+		{name: "sessions for IPv4", selects: []millracev1beta1.VIPAdvertisementSpec{all}, v4: true, problems: []string{
+			"NotAnnounced no node selected by VIPAdvertisement all has an established BGP session that carries IPv6 routes, so no node announces 2001:db8::1",
 		}},
 		{name: "no node is ready to answer", selects: []millracev1beta1.VIPAdvertisementSpec{links}, silent: true,
 			networks: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}, problems: []string{
@@ -126,7 +130,7 @@ func TestJudge(t *testing.T) {
 					parsed.Name = "all"
 				}
 				inputs.Advertisements = append(inputs.Advertisements, parsed)
-				inputs.Announced = append(inputs.Announced, !test.silent)
+				inputs.Announced = append(inputs.Announced, Families{IPv4: !test.silent, IPv6: !test.silent && !test.v4})
 				inputs.Networks = append(inputs.Networks, test.networks)
 			}
 			result := Validate(Subject{
@@ -139,6 +143,17 @@ func TestJudge(t *testing.T) {
 				Foreign:      test.foreign,
 				Contested:    test.contested,
 			}, inputs)
+			for i, announcement := range result.Announcements {
+				want := Problem{}
+				if at := slices.IndexFunc(result.Problems, func(p Problem) bool {
+					return strings.HasPrefix(p.Reason, "No") && strings.Contains(p.Message, announcement.Address.String())
+				}); at >= 0 {
+					want = result.Problems[at]
+				}
+				if announcement.Problem != want || announcement.Address != []netip.Addr{v4, v6}[i] {
+					t.Errorf("announcement %+v, want %+v", announcement, want)
+				}
+			}
 			var problems, ports []string
 			for _, problem := range result.Problems {
 				problems = append(problems, problem.Reason+" "+problem.Message)
@@ -165,6 +180,9 @@ func TestHosts(t *testing.T) {
 	}, Inputs{})
 	if len(result.Problems) != 3 || result.Problems[0].Reason != millracev1beta1.ReasonOccupied {
 		t.Errorf("problems are %+v", result.Problems)
+	}
+	if got := result.Announcements[0].Problem; got != result.Problems[0] {
+		t.Errorf("the announcement has the problem %+v", got)
 	}
 	want := []PortError{
 		{v4, ipam.Port{Number: 80, Protocol: "TCP"}, millracev1beta1.ReasonOccupied},

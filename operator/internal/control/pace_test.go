@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"testing"
+	"time"
+)
+
+func TestPaceBoundsWrites(t *testing.T) {
+	for _, test := range []struct {
+		name          string
+		every, during time.Duration
+		least, most   int
+	}{
+		{"a state that flaps every second for an hour", time.Second, time.Hour, 15, 9 + int(time.Hour/LongestPace)},
+		{"a hundred changes, one every seven seconds", 7 * time.Second, 700 * time.Second, 8, 11},
+		{"a change after a stable time", 3 * LongestPace, 30 * LongestPace, 10, 10},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var pace Pace
+			writes, start := 0, time.Unix(1000, 0)
+			for after := time.Duration(0); after < test.during; after += test.every {
+				if pace.Wait(start.Add(after)) == 0 {
+					pace.Wrote(start.Add(after))
+					writes++
+				}
+			}
+			if writes < test.least || writes > test.most {
+				t.Errorf("%d writes, want %d to %d", writes, test.least, test.most)
+			}
+		})
+	}
+}
+
+// The pause ends even if the state does not change again, so that the last state is written.
+func TestPaceEnds(t *testing.T) {
+	var pace Pace
+	now := time.Unix(1000, 0)
+	pace.Wrote(now)
+	if wait := pace.Wait(now); wait != firstPace {
+		t.Errorf("waits %s, want %s", wait, firstPace)
+	}
+	if wait := pace.Wait(now.Add(firstPace)); wait != 0 {
+		t.Errorf("waits %s after the pause", wait)
+	}
+}

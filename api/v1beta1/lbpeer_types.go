@@ -13,6 +13,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="Router",type=string,JSONPath=`.spec.router['address','gateway','range']`
 // +kubebuilder:printcolumn:name="Peer ASN",type=integer,JSONPath=`.spec.peerASN`
 // +kubebuilder:printcolumn:name="Local ASN",type=integer,JSONPath=`.spec.localASN`
+// +kubebuilder:printcolumn:name="Established",type=integer,JSONPath=`.status.sessions.established`
+// +kubebuilder:printcolumn:name="Wanted",type=integer,JSONPath=`.status.sessions.wanted`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type LBPeer struct {
@@ -282,12 +284,28 @@ type GracefulRestart struct {
 
 // LBPeerStatus is written by the operator. The state of the sessions is in each node's LBNodeReport.
 type LBPeerStatus struct {
+	// Sessions counts the peer's sessions. It is absent until the operator has counted them. Changes that
+	// follow each other are written with increasing pauses of up to five minutes; live.millrace.io has the
+	// current sessions.
+	//
+	// +optional
+	Sessions *SessionCounts `json:"sessions,omitempty"`
+
 	// Conditions: Ready, with reason Valid or Invalid; ReachedThroughRouters, present only with canaries.
 	//
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// SessionCounts counts the sessions of an LBPeer.
+type SessionCounts struct {
+	// Established is the number of established sessions, according to the LBNodeReports of ready nodes.
+	Established int32 `json:"established"`
+	// Wanted is the number of nodes that the LBPeer selects, or, for a range of routers, the number of
+	// sessions that these nodes report.
+	Wanted int32 `json:"wanted"`
 }
 
 // LBPeerList is a list of LBPeers.

@@ -17,5 +17,8 @@ func Setup(mgr ctrl.Manager) error {
 	if err := setupSessions(mgr); err != nil {
 		return fmt.Errorf("set up the controller of BGP sessions: %w", err)
 	}
+	if err := setupCounts(mgr); err != nil {
+		return fmt.Errorf("set up the controller of session counts: %w", err)
+	}
 	return nil
 }

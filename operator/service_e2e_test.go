@@ -52,6 +52,7 @@ func TestOperator(t *testing.T) {
 		{"pool and address that cannot be had", keptThoughWrong},
 		{"served or not", servedOrNot},
 		{"served on one address", servedTogether},
+		{"announced by family", announcedByFamily},
 		{"served in zones", servedZones},
 		{"duplicate addresses", servedDuplicates},
 		{"VIPs that nodes answer for", servedOnLinks},

@@ -29,6 +29,9 @@ func vipTable(view *report.View, format Format) *table {
 	}
 	for _, vip := range view.VIPs {
 		announced, programmed, withheld := unknown, unknown, unknown
+		if vip.NotAnnounced != "" {
+			announced = none
+		}
 		if view.Answered > 0 {
 			announced = announcers(vip.AnnouncedBy, nodes, 3)
 			programmed, withheld = fmt.Sprintf("%d/%d", vip.Programmed, view.Answered), withholders(vip.WithheldBy)

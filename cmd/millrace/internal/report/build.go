@@ -144,6 +144,7 @@ func (l *lookup) vip(vip *millracev1beta1.VIP) VIP {
 	for _, claim := range vip.Spec.Claims {
 		service := Service{Namespace: claim.Namespace, Name: claim.Name}
 		if found := l.claimed(claim); found != nil {
+			out.NotAnnounced = cmp.Or(out.NotAnnounced, notAnnounced(vip, found))
 			service.TrafficPolicy = string(found.Spec.ExternalTrafficPolicy)
 			if service.TrafficPolicy == "" {
 				service.TrafficPolicy = string(corev1.ServiceExternalTrafficPolicyCluster)

@@ -126,6 +126,12 @@ func TestWhyNotAnnounced(t *testing.T) {
 		{"no peer", Input{Advertisements: configured().Advertisements}, VIP{Services: ready}, ReasonNotAnnounced, "no node announces it: there is no LBPeer"},
 		{"no advertisement", Input{Peers: configured().Peers}, VIP{Services: ready}, ReasonNotAnnounced, "no node announces it: there is no VIPAdvertisement"},
 		{"nobody was asked", configured(), VIP{Services: ready}, "", ""},
+		{"the condition, without agents", configured(), VIP{Services: ready, NotAnnounced: "no link"}, ReasonNotAnnounced, "no link"},
+		{"a tenant", Input{Sole: "ns"}, VIP{Services: ready, NotAnnounced: "no link"}, ReasonNotAnnounced, "no link"},
+		{
+			"agents before the condition", configured("node1"), VIP{Services: ready, NotAnnounced: "no link"},
+			ReasonNotAnnounced, "of the 1 nodes that answered, no node announces it: no node has programmed it",
+		},
 		{"not programmed", configured("node1", "node2"), VIP{Services: ready}, ReasonNotAnnounced, "no node announces it: no node has programmed it"},
 		{
 			"only a reason", configured("node1", "node2"), withheld("NotSelected", "", "node1"),
@@ -144,6 +150,36 @@ func TestWhyNotAnnounced(t *testing.T) {
 			reason, message := newLookup(&test.in).whyNot(test.vip)
 			if reason != test.reason || message != test.message {
 				t.Errorf("%s: %q, want %s: %q", reason, message, test.reason, test.message)
+			}
+		})
+	}
+}
+
+func TestNotAnnounced(t *testing.T) {
+	condition := func(name string, status metav1.ConditionStatus, message string) []metav1.Condition {
+		return []metav1.Condition{{Type: name, Status: status, Message: message}}
+	}
+	const both = "IPv4: no link of 203.0.113.1; IPv6: no session"
+	for _, test := range []struct {
+		name            string
+		address, listed string
+		vip, service    []metav1.Condition
+		want            string
+	}{
+		{"no condition", "203.0.113.1", "1", nil, nil, ""},
+		{"the VIP's", "203.0.113.1", "1", condition(millracev1beta1.ConditionAnnounced, metav1.ConditionFalse, "no link"), nil, "no link"},
+		{"an announced VIP of a Service with another", "203.0.113.1", "1", nil, condition(millracev1beta1.ConditionServiceAnnounced, metav1.ConditionFalse, "IPv4: no link"), ""},
+		{"the Service's for IPv4", "203.0.113.1", "", nil, condition(millracev1beta1.ConditionServiceAnnounced, metav1.ConditionFalse, both), "no link of 203.0.113.1"},
+		{"the Service's for IPv6", "2001:db8::1", "", nil, condition(millracev1beta1.ConditionServiceAnnounced, metav1.ConditionFalse, both), "no session"},
+		{"an announced family", "203.0.113.1", "", nil, condition(millracev1beta1.ConditionServiceAnnounced, metav1.ConditionFalse, "announced: IPv4; IPv6: no session"), ""},
+		{"both announced", "203.0.113.1", "", nil, condition(millracev1beta1.ConditionServiceAnnounced, metav1.ConditionTrue, "announced: IPv4"), ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			vip := &millracev1beta1.VIP{Spec: millracev1beta1.VIPSpec{Address: test.address}, Status: millracev1beta1.VIPStatus{Conditions: test.vip}}
+			vip.UID = types.UID(test.listed)
+			service := &corev1.Service{Status: corev1.ServiceStatus{Conditions: test.service}}
+			if got := notAnnounced(vip, service); got != test.want {
+				t.Errorf("notAnnounced = %q, want %q", got, test.want)
 			}
 		})
 	}

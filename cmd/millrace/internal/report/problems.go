@@ -190,6 +190,8 @@ func (l *lookup) whyNot(vip VIP) (reason, message string) {
 	switch {
 	case ready == 0:
 		return ReasonNoEndpoint, "no node announces it: no ready endpoint of " + strings.Join(names, ", ")
+	case vip.NotAnnounced != "" && len(l.in.Agents.Answers) == 0:
+		return ReasonNotAnnounced, vip.NotAnnounced
 	case vip.unannounced():
 		return ReasonNotAnnounced, "no node announces it; millrace why " + names[0] + " shows the history"
 	case l.in.Sole != "":
@@ -204,6 +206,29 @@ func (l *lookup) whyNot(vip VIP) (reason, message string) {
 		return ReasonNotAnnounced, nobody + "no node has programmed it"
 	}
 	return ReasonNotAnnounced, nobody + withheld(vip.WithheldBy)
+}
+
+// notAnnounced returns the message of a condition Announced that is False, or "". Without rights to list VIPs,
+// the Service's condition applies, which has a message for each family.
+func notAnnounced(vip *millracev1beta1.VIP, service *corev1.Service) string {
+	condition := meta.FindStatusCondition(vip.Status.Conditions, millracev1beta1.ConditionAnnounced)
+	if condition != nil && condition.Status == metav1.ConditionFalse {
+		return condition.Message
+	}
+	whole := meta.FindStatusCondition(service.Status.Conditions, millracev1beta1.ConditionServiceAnnounced)
+	if vip.UID != "" || whole == nil || whole.Status != metav1.ConditionFalse {
+		return ""
+	}
+	family := string(millracev1beta1.FamilyIPv4)
+	if strings.Contains(vip.Spec.Address, ":") {
+		family = string(millracev1beta1.FamilyIPv6)
+	}
+	for part := range strings.SplitSeq(whole.Message, "; ") {
+		if message, found := strings.CutPrefix(part, family+": "); found {
+			return message
+		}
+	}
+	return ""
 }
 
 func withheld(by []Withheld) string {

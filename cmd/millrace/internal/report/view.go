@@ -85,6 +85,8 @@ type VIP struct {
 	// AnnouncedBy are the nodes that announce it, WithheldBy those that have it programmed but do not.
 	AnnouncedBy []Announcement `json:"announcedBy,omitempty"`
 	WithheldBy  []Withheld     `json:"withheldBy,omitempty"`
+	// NotAnnounced is why no node can announce it according to the condition Announced, or empty.
+	NotAnnounced string `json:"notAnnounced,omitempty"`
 }
 
 // InUse reports whether a Service that exists has the address.

@@ -15,15 +15,15 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
-// agentRequest is a request to agents; of selects the answer in the first line of output.
-type agentRequest[T any] struct {
-	request []string
-	of      func(*consoleapi.Line) *T
+// agentQuery is a command to agents; extract selects the response in the first line of output.
+type agentQuery[T any] struct {
+	command []string
+	extract func(*consoleapi.Line) *T
 }
 
-// ask sends the request to the agents of nodes, or of all, and returns the answers in the order of the
+// ask sends the command to the agents of nodes, or of all, and returns the responses in the order of the
 // nodes. Failures of single agents are written to stderr.
-func (q agentRequest[T]) ask(ctx context.Context, env environment, config cluster.Config, nodes []string) ([]T, error) {
+func (q agentQuery[T]) run(ctx context.Context, env environment, config cluster.Config, nodes []string) ([]T, error) {
 	var found agents
 	var err error
 	if env.agents != nil {
@@ -41,26 +41,26 @@ func (q agentRequest[T]) ask(ctx context.Context, env environment, config cluste
 	if limit == 0 {
 		limit = time.Minute
 	}
-	round := console.Round{Runner: found, Limit: limit, Stop: cluster.ErrForbidden}
-	answers := round.Ask(ctx, nodes, q.request)
-	var told []T
+	batch := console.Batch{Runner: found, Limit: limit, Stop: cluster.ErrForbidden}
+	responses := batch.Query(ctx, nodes, q.command)
+	var results []T
 	for _, node := range slices.SortedFunc(slices.Values(nodes), report.CompareNames) {
-		answer := answers[node]
-		said := q.of(&answer.Line)
+		response := responses[node]
+		result := q.extract(&response.Line)
 		switch {
-		case errors.Is(answer.Err, cluster.ErrForbidden):
+		case errors.Is(response.Err, cluster.ErrForbidden):
 			// The permission is missing for the agents of all nodes.
-			return nil, answer.Err
-		case answer.Err != nil:
-			fmt.Fprintf(env.stderr, "millrace: %s: %v\n", node, answer.Err)
-		case said == nil:
+			return nil, response.Err
+		case response.Err != nil:
+			fmt.Fprintf(env.stderr, "millrace: %s: %v\n", node, response.Err)
+		case result == nil:
 			fmt.Fprintf(env.stderr, "millrace: %s: it may have another version\n", node)
 		default:
-			told = append(told, *said)
+			results = append(results, *result)
 		}
 	}
-	if len(told) == 0 && ctx.Err() == nil {
-		return nil, errNoAgent
+	if len(results) == 0 && ctx.Err() == nil {
+		return nil, errAgentsFailed
 	}
-	return told, ctx.Err()
+	return results, ctx.Err()
 }

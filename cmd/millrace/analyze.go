@@ -46,7 +46,7 @@ func analyzeCommand(env environment, config *cluster.Config) *cobra.Command {
 	flags.BoolVar(&a.options.Class.IsDefault, "default-class", false, "also serve Services without a class, like the operator's flag")
 	flags.BoolVar(&a.options.AssumeSecrets, "assume-secrets", false, "assume valid Secrets with the passwords of LBPeers, even if the manifests lack them")
 	flags.StringVarP(&a.output, "output", "o", "", "output `format`: wide, json or yaml")
-	mustComplete(command, "output", fixed(formats()...))
+	registerCompletion(command, "output", fixed(formats()...))
 	return command
 }
 

@@ -42,7 +42,7 @@ func bgpListCommand(
 			if err != nil {
 				return err
 			}
-			answers, err := askBGP(command.Context(), env, *config, nodes, name)
+			answers, err := queryBGP(command.Context(), env, *config, nodes, name)
 			if err != nil {
 				return err
 			}
@@ -51,35 +51,35 @@ func bgpListCommand(
 	}
 	nodesFlag(command, config, &nodes)
 	command.Flags().StringVarP(&output, "output", "o", "", "output `format`: wide, json or yaml")
-	mustComplete(command, "output", fixed(formats()...))
+	registerCompletion(command, "output", fixed(formats()...))
 	return command
 }
 
-// askBGP returns sorted BGP states: sessions from the aggregated API if possible, routes from agents.
-func askBGP(ctx context.Context, env environment, config cluster.Config, nodes []string, what string) ([]consoleapi.BGP, error) {
+// queryBGP returns sorted BGP states: sessions from the aggregated API if possible, routes from agents.
+func queryBGP(ctx context.Context, env environment, config cluster.Config, nodes []string, what string) ([]consoleapi.BGP, error) {
 	liveErr := cluster.ErrNoLive
 	if what == "peers" {
-		var told []consoleapi.BGP
-		if told, liveErr = sessionsLive(ctx, env, config, nodes); liveErr == nil {
-			return told, nil
+		var states []consoleapi.BGP
+		if states, liveErr = sessionsLive(ctx, env, config, nodes); liveErr == nil {
+			return states, nil
 		}
-		if errors.Is(liveErr, errNoAgent) {
+		if errors.Is(liveErr, errAgentsFailed) {
 			return nil, liveErr
 		}
 	}
-	told, err := askAgentsBGP(ctx, env, config, nodes, what)
-	return told, withLive(err, liveErr)
+	states, err := queryAgentsBGP(ctx, env, config, nodes, what)
+	return states, joinLiveError(err, liveErr)
 }
 
-func askAgentsBGP(ctx context.Context, env environment, config cluster.Config, nodes []string, what string) ([]consoleapi.BGP, error) {
-	asked := agentRequest[consoleapi.BGP]{
-		request: []string{"bgp", what}, of: func(line *consoleapi.Line) *consoleapi.BGP { return line.BGP },
+func queryAgentsBGP(ctx context.Context, env environment, config cluster.Config, nodes []string, what string) ([]consoleapi.BGP, error) {
+	query := agentQuery[consoleapi.BGP]{
+		command: []string{"bgp", what}, extract: func(line *consoleapi.Line) *consoleapi.BGP { return line.BGP },
 	}
-	told, err := asked.ask(ctx, env, config, nodes)
-	for _, bgp := range told {
+	states, err := query.run(ctx, env, config, nodes)
+	for _, bgp := range states {
 		for i, peer := range bgp.Peers {
 			bgp.Peers[i] = report.ToSeconds(peer)
 		}
 	}
-	return told, err
+	return states, err
 }

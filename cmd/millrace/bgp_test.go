@@ -75,7 +75,7 @@ node1  203.0.113.1/32  tor1  198.51.100.11  yes         communities 64512:100,rt
 node2  203.0.113.1/32  tor1  198.51.100.11  no session  communities 64512:100,rt:64512:7; med 50; prepend 2; weight 3
 `},
 		"nobody answers": {line: "bgp routes --node node3", code: 1,
-			stderr: "millrace: node3: connection refused\nmillrace: " + errNoAgent.Error() + "\n"},
+			stderr: "millrace: node3: connection refused\nmillrace: " + errAgentsFailed.Error() + "\n"},
 		"JSON": {line: "bgp routes --node node1 -o json", stdout: `
 {
   "nodes": [

@@ -28,7 +28,7 @@ func newCommand(env environment) *cobra.Command {
 		Use:   "millrace",
 		Short: "Show the state and the problems of Millrace in a cluster",
 		// The help of a plug-in shows the name that the user types.
-		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: calledAs(env.args[0])},
+		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: commandName(env.args[0])},
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
@@ -59,15 +59,15 @@ func newCommand(env environment) *cobra.Command {
 		versionCommand(env, &config),
 		manCommand(),
 	)
-	suggest(root)
+	addSuggestions(root)
 	usage.Explain(root)
 	root.Version = version
 	root.SetVersionTemplate("{{.Version}}\n")
 	return root
 }
 
-// suggest adds names under which users of kubectl look for commands.
-func suggest(root *cobra.Command) {
+// addSuggestions adds names under which users of kubectl look for commands.
+func addSuggestions(root *cobra.Command) {
 	names := map[string][]string{
 		"status": {"health", "problems", "info", "certificates"}, "vips": {"get", "service", "services", "svc", "addresses", "pools", "ip"},
 		"nodes": {"lbnodes", "lbnodereports", "agents"}, "bgp": {"peers", "lbpeers", "sessions", "bfd"},
@@ -118,7 +118,7 @@ func parseFormat(text string, more ...render.Format) (render.Format, error) {
 // namespaceFlag adds -n; the command fails if the namespace does not exist.
 func namespaceFlag(command *cobra.Command, config *cluster.Config, namespace *string, objects string, with completions) {
 	command.Flags().StringVarP(namespace, "namespace", "n", "", "only "+objects+" of this `namespace` (default all)")
-	mustComplete(command, "namespace", with)
+	registerCompletion(command, "namespace", with)
 	checkBefore(command, func(ctx context.Context) error {
 		if *namespace == "" {
 			return nil
@@ -131,7 +131,7 @@ func namespaceFlag(command *cobra.Command, config *cluster.Config, namespace *st
 // vipFlag adds --vip; the command fails if no VIP has the address.
 func vipFlag(command *cobra.Command, config *cluster.Config, vip *netip.Addr, usage string) {
 	command.Flags().Var((*addressFlag)(vip), "vip", usage)
-	mustComplete(command, "vip", complete(config, addresses))
+	registerCompletion(command, "vip", complete(config, addresses))
 	checkBefore(command, func(ctx context.Context) error {
 		if !vip.IsValid() {
 			return nil
@@ -154,15 +154,15 @@ func checkBefore(command *cobra.Command, check func(context.Context) error) {
 
 func nodesFlag(command *cobra.Command, config *cluster.Config, nodes *[]string) {
 	command.Flags().StringSliceVar(nodes, "node", nil, "only these `nodes` (default all)")
-	mustComplete(command, "node", complete(config, cluster.Nodes))
+	registerCompletion(command, "node", complete(config, cluster.Nodes))
 }
 
 func jsonFlag(command *cobra.Command, output *string, usage string) {
 	command.Flags().StringVarP(output, "output", "o", "", usage)
-	mustComplete(command, "output", fixed(string(render.JSON)))
+	registerCompletion(command, "output", fixed(string(render.JSON)))
 }
 
-// isOf reports whether a Service is in the namespace; an empty one matches all.
-func isOf(service, namespace string) bool {
+// isInNamespace reports whether a Service is in the namespace; an empty one matches all.
+func isInNamespace(service, namespace string) bool {
 	return namespace == "" || strings.HasPrefix(service, namespace+"/")
 }

@@ -43,8 +43,8 @@ func fixed(words ...string) completions {
 	return cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
 }
 
-// mustComplete panics if the flag does not exist.
-func mustComplete(command *cobra.Command, flag string, with completions) {
+// registerCompletion panics if the flag does not exist.
+func registerCompletion(command *cobra.Command, flag string, with completions) {
 	if err := command.RegisterFlagCompletionFunc(flag, with); err != nil {
 		panic(fmt.Sprintf("complete --%s of %s: %v", flag, command.Name(), err))
 	}
@@ -91,7 +91,7 @@ func addressesAndServices(namespace *string) func(context.Context, cluster.Confi
 
 func serviceNames(ctx context.Context, config cluster.Config, namespace string) ([]string, error) {
 	var words []string
-	err := eachClaim(ctx, config, func(_ *millracev1beta1.VIP, claim millracev1beta1.VIPClaim) {
+	err := forEachClaim(ctx, config, func(_ *millracev1beta1.VIP, claim millracev1beta1.VIPClaim) {
 		switch namespace {
 		case "":
 			words = append(words, claim.Namespace+"/"+claim.Name)
@@ -104,7 +104,7 @@ func serviceNames(ctx context.Context, config cluster.Config, namespace string) 
 
 func namespaces(ctx context.Context, config cluster.Config) ([]string, error) {
 	var words []string
-	err := eachClaim(ctx, config, func(_ *millracev1beta1.VIP, claim millracev1beta1.VIPClaim) {
+	err := forEachClaim(ctx, config, func(_ *millracev1beta1.VIP, claim millracev1beta1.VIPClaim) {
 		words = append(words, claim.Namespace)
 	})
 	return words, err
@@ -129,7 +129,7 @@ func sockets(ctx context.Context, config cluster.Config) ([]string, error) {
 	return words, err
 }
 
-func eachClaim(ctx context.Context, config cluster.Config, each func(*millracev1beta1.VIP, millracev1beta1.VIPClaim)) error {
+func forEachClaim(ctx context.Context, config cluster.Config, each func(*millracev1beta1.VIP, millracev1beta1.VIPClaim)) error {
 	vips, err := cluster.VIPs(ctx, config)
 	for i := range vips {
 		for _, claim := range vips[i].Spec.Claims {

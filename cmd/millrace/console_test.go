@@ -127,7 +127,7 @@ func TestDropsAsJSON(t *testing.T) {
 	runner := fleet{lines: map[string][]consoleapi.Line{"node1": {headLine("node1", 1), {Missed: 2}}}, ends: map[string]error{"node1": nil}}
 	var stdout, stderr bytes.Buffer
 	watch := dropWatch{env: environment{stdout: &stdout, stderr: &stderr}, json: true}
-	if err := watch.run(t.Context(), runner, []string{"node1"}); !errors.Is(err, errNoAgent) {
+	if err := watch.run(t.Context(), runner, []string{"node1"}); !errors.Is(err, errAgentsFailed) {
 		t.Errorf("ended with %v", err)
 	}
 	want := `{"node":"node1","drops":{"node":"node1","reasons":{"fragment":0,"no_endpoint":1},"skipped":0,"lost":0}}
@@ -154,10 +154,10 @@ func TestNoAgentAnswers(t *testing.T) {
 	broken := fleet{ends: map[string]error{"node1": errors.New("forbidden")}}
 	var out bytes.Buffer
 	env := environment{stdout: &out, stderr: &out}
-	if err := (&dropWatch{env: env}).run(t.Context(), broken, []string{"node1"}); !errors.Is(err, errNoAgent) {
+	if err := (&dropWatch{env: env}).run(t.Context(), broken, []string{"node1"}); !errors.Is(err, errAgentsFailed) {
 		t.Errorf("drops: %v", err)
 	}
-	if err := (&topWatch{env: env, interval: time.Second}).run(t.Context(), broken, []string{"node1"}); !errors.Is(err, errNoAgent) {
+	if err := (&topWatch{env: env, interval: time.Second}).run(t.Context(), broken, []string{"node1"}); !errors.Is(err, errAgentsFailed) {
 		t.Errorf("top: %v", err)
 	}
 	if n := strings.Count(out.String(), "node1: forbidden"); n != 2 {
@@ -219,11 +219,11 @@ func TestTopInPlace(t *testing.T) {
 func hopLine(hop consoleapi.Trace) consoleapi.Line { return consoleapi.Line{Trace: &hop} }
 
 func TestTraceFromNodeToNode(t *testing.T) {
-	var asked [][]string
+	var commands [][]string
 	runner := fleet{
 		pods: map[string]string{"default/web 198.18.2.5": "default/web-abc"},
 		trace: func(node string, args []string) (consoleapi.Line, error) {
-			asked = append(asked, append([]string{node}, args...))
+			commands = append(commands, append([]string{node}, args...))
 			if node == "node1" {
 				return hopLine(consoleapi.Trace{
 					Node: node, Interface: "eth0", Verdict: consoleapi.Sent, NextNode: "node2", Packet: []byte{1, 2, 3}, Service: "default/web",
@@ -241,11 +241,11 @@ func TestTraceFromNodeToNode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := [][]string{{"node1", "trace", "a", "b"}, {"node2", "trace", "--packet", "AQID"}}; !reflect.DeepEqual(asked, want) {
-		t.Errorf("asked %v, want %v", asked, want)
+	if want := [][]string{{"node1", "trace", "a", "b"}, {"node2", "trace", "--packet", "AQID"}}; !reflect.DeepEqual(commands, want) {
+		t.Errorf("asked %v, want %v", commands, want)
 	}
 	var text bytes.Buffer
-	if err := showWay(&text, got, false); err != nil {
+	if err := printPath(&text, got, false); err != nil {
 		t.Fatal(err)
 	}
 	want := `node1, in by eth0
@@ -257,7 +257,7 @@ node2, in by bond0
 		t.Errorf("text\n%s, want\n%s", text.String(), want)
 	}
 	text.Reset()
-	if err := showWay(&text, got, true); err != nil {
+	if err := printPath(&text, got, true); err != nil {
 		t.Fatal(err)
 	}
 	var back tracePath
@@ -322,7 +322,7 @@ func TestNamespaceFilter(t *testing.T) {
 	watch := dropWatch{namespace: "default"}
 	other := dropLine("node1", "no_endpoint", "203.0.113.1:80")
 	other.Drop.Service = "default-2/web"
-	if !watch.wanted(dropLine("node1", "no_endpoint", "203.0.113.1:80")) || watch.wanted(other) {
+	if !watch.matches(dropLine("node1", "no_endpoint", "203.0.113.1:80")) || watch.matches(other) {
 		t.Error("drops: want those of namespace default alone")
 	}
 	top := topWatch{namespace: "other", vip: netip.MustParseAddr("203.0.113.1"), interval: time.Second}

@@ -47,11 +47,11 @@ func drainCommand(env environment, config *cluster.Config) *cobra.Command {
 			if err := cluster.SetDrain(ctx, *config, args[0], true); err != nil {
 				return err
 			}
-			departs := func(ctx context.Context) (bool, error) {
+			isDeparting := func(ctx context.Context) (bool, error) {
 				departure, err := cluster.Departure(ctx, *config, args[0])
 				return departure != "", err
 			}
-			return waitDrained(ctx, env, agents, args[0], departs)
+			return waitDrained(ctx, env, agents, args[0], isDeparting)
 		},
 	}
 	command.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "maximum `time` to wait; the node continues to drain afterwards")
@@ -82,35 +82,35 @@ func undrainCommand(env environment, config *cluster.Config) *cobra.Command {
 	}
 }
 
-// draining is the progress of a drain as observed at the node.
-type draining struct {
-	departs   bool
-	announced []netip.Addr
+// drainProgress is the progress of a drain as observed at the node.
+type drainProgress struct {
+	isDeparting bool
+	announced   []netip.Addr
 	// packets counts packets from routers; it has not changed since the time since.
-	packets uint64
-	since   time.Time
-	counted bool
+	packets   uint64
+	since     time.Time
+	isCounted bool
 }
 
-func (d *draining) count(packets uint64, now time.Time) {
-	if !d.counted || packets != d.packets {
-		d.packets, d.since, d.counted = packets, now, true
+func (d *drainProgress) count(packets uint64, now time.Time) {
+	if !d.isCounted || packets != d.packets {
+		d.packets, d.since, d.isCounted = packets, now, true
 	}
 }
 
-func (d *draining) done(now time.Time) (bool, string) {
+func (d *drainProgress) done(now time.Time) (bool, string) {
 	switch {
-	case !d.departs:
+	case !d.isDeparting:
 		return false, "the operator has not set LBNode.spec.departure yet"
 	case len(d.announced) > 0:
-		return false, "still announced: " + nameVIPs(d.announced)
-	case !d.counted || now.Sub(d.since) < quietTime:
+		return false, "still announced: " + formatAddresses(d.announced)
+	case !d.isCounted || now.Sub(d.since) < quietTime:
 		return false, "routers still send packets"
 	}
 	return true, ""
 }
 
-func nameVIPs(addresses []netip.Addr) string {
+func formatAddresses(addresses []netip.Addr) string {
 	var names []string
 	for _, address := range addresses[:min(len(addresses), namedVIPs)] {
 		names = append(names, address.String())
@@ -121,16 +121,16 @@ func nameVIPs(addresses []netip.Addr) string {
 	return strings.Join(names, ", ")
 }
 
-func (d *draining) look(ctx context.Context, runner console.Runner, node string, now time.Time) error {
-	line, err := console.Ask(ctx, runner, node, []string{"vips"})
+func (d *drainProgress) update(ctx context.Context, runner console.Runner, node string, now time.Time) error {
+	line, err := console.Query(ctx, runner, node, []string{"vips"})
 	if err != nil {
 		return err
 	}
 	if line.VIPs == nil {
 		return errors.New("the agent did not return its announcements: it may have an older version")
 	}
-	d.announced = announcedOf(line.VIPs)
-	if line, err = console.Ask(ctx, runner, node, []string{"top"}); err != nil {
+	d.announced = announcedAddresses(line.VIPs)
+	if line, err = console.Query(ctx, runner, node, []string{"top"}); err != nil {
 		return err
 	}
 	if line.Counters == nil {
@@ -144,7 +144,7 @@ func (d *draining) look(ctx context.Context, runner console.Runner, node string,
 	return nil
 }
 
-func announcedOf(vips *consoleapi.VIPs) []netip.Addr {
+func announcedAddresses(vips *consoleapi.VIPs) []netip.Addr {
 	var announced []netip.Addr
 	for _, group := range vips.Groups {
 		if len(group.Peers) > 0 {
@@ -156,19 +156,19 @@ func announcedOf(vips *consoleapi.VIPs) []netip.Addr {
 
 // waitDrained polls until the node is drained or ctx is done.
 func waitDrained(
-	ctx context.Context, env environment, runner console.Runner, node string, departs func(context.Context) (bool, error),
+	ctx context.Context, env environment, runner console.Runner, node string, isDeparting func(context.Context) (bool, error),
 ) error {
-	var d draining
+	var d drainProgress
 	ticker := time.NewTicker(drainInterval)
 	defer ticker.Stop()
-	told := ""
+	printed := ""
 	for {
 		var err error
-		if !d.departs {
-			d.departs, err = departs(ctx)
+		if !d.isDeparting {
+			d.isDeparting, err = isDeparting(ctx)
 		}
 		if err == nil {
-			err = d.look(ctx, runner, node, time.Now())
+			err = d.update(ctx, runner, node, time.Now())
 		}
 		done, waiting := d.done(time.Now())
 		switch {
@@ -177,8 +177,8 @@ func waitDrained(
 		case done:
 			_, err := fmt.Fprintf(env.stdout, "%s is drained: no packet was received for %s\n", node, quietTime)
 			return err
-		case waiting != told && ctx.Err() == nil:
-			told = waiting
+		case waiting != printed && ctx.Err() == nil:
+			printed = waiting
 			if _, err := fmt.Fprintln(env.stdout, waiting); err != nil {
 				return err
 			}
@@ -186,7 +186,7 @@ func waitDrained(
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
-			return fmt.Errorf("%s is not drained yet: %s; VIPs that no other node can take stay announced", node, told)
+			return fmt.Errorf("%s is not drained yet: %s; VIPs that no other node can take stay announced", node, printed)
 		}
 	}
 }

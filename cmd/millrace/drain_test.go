@@ -18,23 +18,23 @@ func TestDraining(t *testing.T) {
 	start := time.Unix(0, 0)
 	vip := netip.MustParseAddr("203.0.113.1")
 	for name, test := range map[string]struct {
-		d    draining
+		d    drainProgress
 		at   time.Duration
 		want string
 	}{
-		"not told":           {draining{counted: true, since: start}, time.Hour, "operator"},
-		"announced":          {draining{departs: true, announced: []netip.Addr{vip}, counted: true, since: start}, time.Hour, "still announced: 203.0.113.1"},
-		"many are announced": {draining{departs: true, announced: []netip.Addr{vip, vip, vip, vip, vip, vip, vip}}, time.Hour, "and 2 more"},
-		"not counted":        {draining{departs: true}, time.Hour, "packets"},
-		"packets":            {draining{departs: true, counted: true, since: start}, quietTime - 1, "packets"},
-		"quiet":              {draining{departs: true, counted: true, since: start}, quietTime, ""},
+		"not told":           {drainProgress{isCounted: true, since: start}, time.Hour, "operator"},
+		"announced":          {drainProgress{isDeparting: true, announced: []netip.Addr{vip}, isCounted: true, since: start}, time.Hour, "still announced: 203.0.113.1"},
+		"many are announced": {drainProgress{isDeparting: true, announced: []netip.Addr{vip, vip, vip, vip, vip, vip, vip}}, time.Hour, "and 2 more"},
+		"not counted":        {drainProgress{isDeparting: true}, time.Hour, "packets"},
+		"packets":            {drainProgress{isDeparting: true, isCounted: true, since: start}, quietTime - 1, "packets"},
+		"quiet":              {drainProgress{isDeparting: true, isCounted: true, since: start}, quietTime, ""},
 	} {
 		done, waiting := test.d.done(start.Add(test.at))
 		if done != (test.want == "") || !strings.Contains(waiting, test.want) {
 			t.Errorf("%s: done is %t, waits for %q; want %q", name, done, waiting, test.want)
 		}
 	}
-	d := draining{departs: true}
+	d := drainProgress{isDeparting: true}
 	for i, step := range []struct {
 		packets uint64
 		at      time.Duration
@@ -61,8 +61,8 @@ func TestDrainLooks(t *testing.T) {
 		}
 		return countersLine(10, 41), nil
 	}}
-	var d draining
-	if err := d.look(t.Context(), runner, "node1", time.Unix(5, 0)); err != nil {
+	var d drainProgress
+	if err := d.update(t.Context(), runner, "node1", time.Unix(5, 0)); err != nil {
 		t.Fatal(err)
 	}
 	if len(d.announced) != 1 || d.announced[0] != vips[0].Addresses[0] || d.packets != 41 {
@@ -71,7 +71,7 @@ func TestDrainLooks(t *testing.T) {
 	older := fleet{trace: func(string, []string) (consoleapi.Line, error) {
 		return consoleapi.Line{Drops: &consoleapi.Drops{}}, nil
 	}}
-	if err := d.look(t.Context(), older, "node1", time.Unix(5, 0)); err == nil {
+	if err := d.update(t.Context(), older, "node1", time.Unix(5, 0)); err == nil {
 		t.Error("an older agent is understood")
 	}
 }
@@ -89,11 +89,11 @@ func TestDrainTimesOut(t *testing.T) {
 	departs := func(context.Context) (bool, error) { return true, nil }
 	var out bytes.Buffer
 	ended := make(chan error)
-	told := writerFunc(func(text []byte) (int, error) {
+	writer := writerFunc(func(text []byte) (int, error) {
 		defer cancel()
 		return out.Write(text)
 	})
-	go func() { ended <- waitDrained(ctx, environment{stdout: told}, runner, "node1", departs) }()
+	go func() { ended <- waitDrained(ctx, environment{stdout: writer}, runner, "node1", departs) }()
 	if err := <-ended; err == nil || !strings.Contains(err.Error(), "still announced: 203.0.113.1") {
 		t.Errorf("ended with %v", err)
 	}

@@ -23,11 +23,11 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/usage"
 )
 
-// answerTime is the time to wait for the counters of all nodes before those of some are printed.
-const answerTime = 3 * time.Second
+// countersTimeout is the time to wait for the counters of all nodes before those of some are printed.
+const countersTimeout = 3 * time.Second
 
-// errNoAgent is returned when all agents failed; the causes have already been printed.
-var errNoAgent = errors.New("no agent answered")
+// errAgentsFailed is returned when all agents failed; the causes have already been printed.
+var errAgentsFailed = errors.New("no agent answered")
 
 func dropsCommand(env environment, config *cluster.Config) *cobra.Command {
 	watch := dropWatch{env: env}
@@ -54,7 +54,7 @@ func dropsCommand(env environment, config *cluster.Config) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return watch.run(ctx, found, orAll(nodes, found))
+			return watch.run(ctx, found, defaultNodes(nodes, found))
 		},
 	}
 	flags := command.Flags()
@@ -91,7 +91,7 @@ func parseJSON(output string) (bool, error) {
 	return output != "", nil
 }
 
-func orAll(nodes []string, found *cluster.Agents) []string {
+func defaultNodes(nodes []string, found *cluster.Agents) []string {
 	if len(nodes) > 0 {
 		return nodes
 	}
@@ -111,59 +111,59 @@ type dropWatch struct {
 	vip       netip.Addr
 	json      bool
 
-	// headed is true once the counters have been printed; samples are held in waiting until then.
-	headed   bool
-	counters []consoleapi.Drops
-	waiting  []string
-	reasons  map[string]bool
+	// isHeaderPrinted is true once the counters have been printed; samples are held in pending until then.
+	isHeaderPrinted bool
+	counters        []consoleapi.Drops
+	pending         []string
+	reasons         map[string]bool
 }
 
 func (w *dropWatch) run(ctx context.Context, runner console.Runner, nodes []string) error {
-	answers := console.Follow(ctx, runner, nodes, []string{"drops", "--follow"})
-	late := time.NewTimer(answerTime)
+	responses := console.Follow(ctx, runner, nodes, []string{"drops", "--follow"})
+	late := time.NewTimer(countersTimeout)
 	defer late.Stop()
 	silent, failed := len(nodes), 0
 	for {
 		select {
-		case answer, more := <-answers:
+		case response, more := <-responses:
 			if !more {
-				return w.end(failed == len(nodes))
+				return w.finish(failed == len(nodes))
 			}
-			if answer.Err != nil {
+			if response.Err != nil {
 				failed++
-				fmt.Fprintf(w.env.stderr, "millrace: %s: %v\n", answer.Node, answer.Err)
+				fmt.Fprintf(w.env.stderr, "millrace: %s: %v\n", response.Node, response.Err)
 			}
-			if answer.Line.Drops != nil || answer.Err != nil && !errors.Is(answer.Err, console.ErrEnded) {
+			if response.Line.Drops != nil || response.Err != nil && !errors.Is(response.Err, console.ErrEnded) {
 				silent--
 			}
-			err := w.take(answer)
-			if err == nil && (w.headed || silent <= 0) {
-				err = w.head()
+			err := w.store(response)
+			if err == nil && (w.isHeaderPrinted || silent <= 0) {
+				err = w.flush()
 			}
 			if err != nil {
 				return err
 			}
 		case <-late.C:
-			if err := w.head(); err != nil {
+			if err := w.flush(); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-func (w *dropWatch) end(allFailed bool) error {
+func (w *dropWatch) finish(allFailed bool) error {
 	if allFailed {
-		return errNoAgent
+		return errAgentsFailed
 	}
-	return w.head()
+	return w.flush()
 }
 
-// take stores a line of an agent for head to print.
-func (w *dropWatch) take(answer console.Answer) error {
-	if !w.wanted(answer.Line) {
+// store stores a line of an agent for flush to print.
+func (w *dropWatch) store(response console.Response) error {
+	if !w.matches(response.Line) {
 		return nil
 	}
-	if drops := answer.Line.Drops; drops != nil {
+	if drops := response.Line.Drops; drops != nil {
 		if w.reasons == nil {
 			w.reasons = map[string]bool{}
 		}
@@ -172,48 +172,48 @@ func (w *dropWatch) take(answer console.Answer) error {
 		}
 	}
 	if w.json {
-		return json.NewEncoder(w.env.stdout).Encode(nodeLine{answer.Node, answer.Line})
+		return json.NewEncoder(w.env.stdout).Encode(nodeLine{response.Node, response.Line})
 	}
-	line := answer.Line
+	line := response.Line
 	switch {
 	case line.Drops != nil:
 		w.counters = append(w.counters, *line.Drops)
 	case line.Drop != nil:
-		w.waiting = append(w.waiting, render.Drop(line.Drop, w.env.width))
+		w.pending = append(w.pending, render.Drop(line.Drop, w.env.width))
 	case line.Missed > 0:
-		w.waiting = append(w.waiting, fmt.Sprintf("(%d samples of %s were skipped because they arrived too fast)", line.Missed, answer.Node))
+		w.pending = append(w.pending, fmt.Sprintf("(%d samples of %s were skipped because they arrived too fast)", line.Missed, response.Node))
 	}
 	return nil
 }
 
-func (w *dropWatch) wanted(line consoleapi.Line) bool {
+func (w *dropWatch) matches(line consoleapi.Line) bool {
 	switch {
 	case line.Drop != nil:
 		return (w.reason == "" || w.reason == line.Drop.Reason) &&
 			(!w.vip.IsValid() || w.vip == line.Drop.Destination.Addr()) &&
-			isOf(line.Drop.Service, w.namespace)
+			isInNamespace(line.Drop.Service, w.namespace)
 	default:
 		return line.Drops != nil || line.Missed > 0
 	}
 }
 
-// head prints the counters once, then the lines that wait.
-func (w *dropWatch) head() error {
+// flush prints the counters once, then the lines that wait.
+func (w *dropWatch) flush() error {
 	if w.reason != "" && len(w.reasons) > 0 && !w.reasons[w.reason] {
 		return fmt.Errorf("--reason=%s: must be one of %s", w.reason, strings.Join(slices.Sorted(maps.Keys(w.reasons)), ", "))
 	}
 	if w.json {
 		return nil
 	}
-	if !w.headed && len(w.counters) > 0 {
-		w.headed = true
+	if !w.isHeaderPrinted && len(w.counters) > 0 {
+		w.isHeaderPrinted = true
 		lines := append(render.DropCounters(w.counters, w.env.width), "", render.DropHeading(w.env.width))
-		w.waiting = append(lines, w.waiting...)
+		w.pending = append(lines, w.pending...)
 	}
-	if len(w.waiting) == 0 {
+	if len(w.pending) == 0 {
 		return nil
 	}
-	_, err := io.WriteString(w.env.stdout, strings.Join(w.waiting, "\n")+"\n")
-	w.waiting = nil
+	_, err := io.WriteString(w.env.stdout, strings.Join(w.pending, "\n")+"\n")
+	w.pending = nil
 	return err
 }

@@ -31,11 +31,11 @@ func duplicatesCommand(env environment, config *cluster.Config) *cobra.Command {
 					return err
 				}
 			}
-			hosts := agentRequest[consoleapi.Hosts]{
-				request: append([]string{"duplicates"}, args...),
-				of:      func(line *consoleapi.Line) *consoleapi.Hosts { return line.Hosts },
+			hosts := agentQuery[consoleapi.Hosts]{
+				command: append([]string{"duplicates"}, args...),
+				extract: func(line *consoleapi.Line) *consoleapi.Hosts { return line.Hosts },
 			}
-			answers, err := hosts.ask(command.Context(), env, *config, nodes)
+			answers, err := hosts.run(command.Context(), env, *config, nodes)
 			if err != nil {
 				return err
 			}

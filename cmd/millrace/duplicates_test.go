@@ -86,7 +86,7 @@ No host answers for 198.51.100.8. Probed by node1 on eth0, node2 on eth0.
   ]
 }
 `},
-		"198.51.100.9 --node node3": {stderr: silent + "millrace: " + errNoAgent.Error() + "\n", code: exitError},
+		"198.51.100.9 --node node3": {stderr: silent + "millrace: " + errAgentsFailed.Error() + "\n", code: exitError},
 		"web":                       {stderr: "millrace: \"web\" is not an IP address; write 203.0.113.1 or 2001:db8:cafe::1\n", code: exitError},
 		"198.51.100.9":              {agents: neighbours{fmt.Errorf("%w: pods/exec", cluster.ErrForbidden)}, stderr: "millrace: not allowed: pods/exec\n", code: exitError},
 	} {

@@ -40,13 +40,13 @@ type list struct {
 	output string
 	watch  bool
 	more   []render.Format
-	// shown is the last output; --watch skips output that is equal.
-	shown string
+	// printed is the last output; --watch skips output that is equal.
+	printed string
 
-	// whole is true if the output contains the remarks in every format.
-	whole bool
-	// asks is true if the report needs the announcements, from the aggregated API or agents.
-	asks bool
+	// includesRemarks is true if the output contains the remarks in every format.
+	includesRemarks bool
+	// needsAgents is true if the report needs the announcements, from the aggregated API or agents.
+	needsAgents bool
 	// selects removes objects from the input; nil: keeps all.
 	selects func(*report.Input) error
 	// addresses returns the VIPs to query announcements of; nil: all.
@@ -61,7 +61,7 @@ func (l *list) flags(command *cobra.Command) {
 	}
 	command.Flags().StringVarP(&l.output, "output", "o", "", "output `format`: "+strings.Join(allowed, ", ")+" or jsonpath=TEMPLATE")
 	command.Flags().BoolVarP(&l.watch, "watch", "w", false, "print again after each change, until interrupted")
-	mustComplete(command, "output", fixed(allowed...))
+	registerCompletion(command, "output", fixed(allowed...))
 }
 
 func (l *list) run(ctx context.Context) error {
@@ -71,7 +71,7 @@ func (l *list) run(ctx context.Context) error {
 	}
 	options := render.Options{Format: format, Width: l.env.width, Colour: l.env.colour}
 	if l.watch {
-		return cluster.Watch(ctx, *l.config, l.rest(), l.asks, func(in *report.Input) error { return l.show(ctx, in, options) })
+		return cluster.Watch(ctx, *l.config, l.pause(), l.needsAgents, func(in *report.Input) error { return l.show(ctx, in, options) })
 	}
 	in, err := cluster.Read(ctx, *l.config)
 	if err != nil {
@@ -80,11 +80,11 @@ func (l *list) run(ctx context.Context) error {
 	return l.show(ctx, in, options)
 }
 
-func (l *list) rest() cluster.Rest {
-	if l.asks {
-		return console.RestAfter
+func (l *list) pause() cluster.Pause {
+	if l.needsAgents {
+		return console.PauseAfter
 	}
-	return cluster.NoRest
+	return cluster.NoPause
 }
 
 func (l *list) show(ctx context.Context, in *report.Input, options render.Options) error {
@@ -93,8 +93,8 @@ func (l *list) show(ctx context.Context, in *report.Input, options render.Option
 			return err
 		}
 	}
-	if l.asks {
-		if err := l.ask(ctx, in); err != nil {
+	if l.needsAgents {
+		if err := l.readAnnouncements(ctx, in); err != nil {
 			return err
 		}
 	}
@@ -104,17 +104,17 @@ func (l *list) show(ctx context.Context, in *report.Input, options render.Option
 		_, _ = l.env.stdout.Write(text.Bytes())
 		return err
 	}
-	if l.watch && text.String() == l.shown {
+	if l.watch && text.String() == l.printed {
 		return nil
 	}
-	if l.structured() && !l.whole {
+	if l.structured() && !l.includesRemarks {
 		for _, remark := range render.Remarks(view) {
 			fmt.Fprintf(l.env.stderr, "millrace: %s\n", remark)
 		}
 	}
-	again := l.shown != ""
-	l.shown = text.String()
-	_, err := io.WriteString(l.env.stdout, l.framed(l.shown, again))
+	repeated := l.printed != ""
+	l.printed = text.String()
+	_, err := io.WriteString(l.env.stdout, l.frame(l.printed, repeated))
 	return err
 }
 
@@ -122,26 +122,26 @@ func (l *list) structured() bool {
 	return render.Format(l.output).Structured() || l.output == string(render.Name)
 }
 
-// framed makes text replace the previous output of --watch on a terminal, else follow it.
-func (l *list) framed(text string, again bool) string {
+// frame makes text replace the previous output of --watch on a terminal, else follow it.
+func (l *list) frame(text string, repeated bool) string {
 	switch {
 	case !l.watch:
 		return text
-	case l.output == string(render.YAML) && again:
+	case l.output == string(render.YAML) && repeated:
 		return "---\n" + text
 	case l.structured():
 		return text
 	case l.env.height > 0:
 		return clearScreen + render.Fit(text, l.env.height)
-	case again:
+	case repeated:
 		return "\n" + text
 	default:
 		return text
 	}
 }
 
-// ask adds announced VIPs from the aggregated API or else from the agents.
-func (l *list) ask(ctx context.Context, in *report.Input) error {
+// readAnnouncements adds announced VIPs from the aggregated API or else from the agents.
+func (l *list) readAnnouncements(ctx context.Context, in *report.Input) error {
 	find := l.env.agents
 	if find == nil {
 		find = runningAgents
@@ -154,9 +154,9 @@ func (l *list) ask(ctx context.Context, in *report.Input) error {
 	if l.addresses != nil {
 		named = l.addresses(in)
 	}
-	told, liveErr := announcedLive(ctx, l.env, *l.config, named, found.Nodes())
+	announcements, liveErr := announcedLive(ctx, l.env, *l.config, named, found.Nodes())
 	if liveErr == nil {
-		in.Agents = told
+		in.Agents = announcements
 		return nil
 	}
 	if in.Sole != "" || slices.Contains(in.Omitted, "Pods") {
@@ -167,24 +167,24 @@ func (l *list) ask(ctx context.Context, in *report.Input) error {
 	if limit == 0 {
 		limit = time.Minute
 	}
-	round := console.Round{Runner: found, Limit: limit, Stop: cluster.ErrForbidden}
-	in.Agents = agentsOf(round.Ask(ctx, found.Nodes(), append([]string{"vips"}, named...)))
+	batch := console.Batch{Runner: found, Limit: limit, Stop: cluster.ErrForbidden}
+	in.Agents = sortResponses(batch.Query(ctx, found.Nodes(), append([]string{"vips"}, named...)))
 	in.Agents.LiveForbidden = errors.Is(liveErr, cluster.ErrForbidden)
 	return ctx.Err()
 }
 
-func agentsOf(answers map[string]console.Answer) report.Agents {
-	sorted := report.Agents{Answers: map[string]*consoleapi.VIPs{}, Failures: map[string]string{}}
-	for node, answer := range answers {
+func sortResponses(responses map[string]console.Response) report.Agents {
+	sorted := report.Agents{Responses: map[string]*consoleapi.VIPs{}, Failures: map[string]string{}}
+	for node, response := range responses {
 		switch {
-		case errors.Is(answer.Err, cluster.ErrForbidden):
+		case errors.Is(response.Err, cluster.ErrForbidden):
 			sorted.Forbidden = true
-		case answer.Err != nil:
-			sorted.Failures[node] = answer.Err.Error()
-		case answer.Line.VIPs == nil:
+		case response.Err != nil:
+			sorted.Failures[node] = response.Err.Error()
+		case response.Line.VIPs == nil:
 			sorted.Failures[node] = "it may have another version"
 		default:
-			sorted.Answers[node] = answer.Line.VIPs
+			sorted.Responses[node] = response.Line.VIPs
 		}
 	}
 	return sorted
@@ -193,7 +193,7 @@ func agentsOf(answers map[string]console.Answer) report.Agents {
 func statusCommand(env environment, config *cluster.Config) *cobra.Command {
 	var exitCode bool
 	var namespace string
-	l := &list{env: env, config: config, asks: true, whole: true}
+	l := &list{env: env, config: config, needsAgents: true, includesRemarks: true}
 	l.write = func(out io.Writer, view *report.View, options render.Options) error {
 		if err := render.Status(out, view, options); err != nil {
 			return err
@@ -262,11 +262,11 @@ func parseSelector(text string) (labels.Selector, error) {
 	return selector, nil
 }
 
-// maxAsked limits addresses in a request; with more VIPs, agents return all.
-const maxAsked = 256
+// maxAddresses limits addresses in a request; with more VIPs, agents return all.
+const maxAddresses = 256
 
 func vipsCommand(env environment, config *cluster.Config) *cobra.Command {
-	l := &list{env: env, config: config, asks: true, write: render.VIPs, more: []render.Format{render.Name}}
+	l := &list{env: env, config: config, needsAgents: true, write: render.VIPs, more: []render.Format{render.Name}}
 	var namespace, selector string
 	var all bool
 	command := &cobra.Command{
@@ -290,7 +290,7 @@ func vipsCommand(env environment, config *cluster.Config) *cobra.Command {
 					config.Scope = of
 				}
 				l.write = render.VIPDetails
-				if err := inContext(&choice, all, *config); err != nil {
+				if err := setDefaultNamespace(&choice, all, *config); err != nil {
 					return err
 				}
 			}
@@ -309,8 +309,8 @@ func vipsCommand(env environment, config *cluster.Config) *cobra.Command {
 	return command
 }
 
-// inContext sets the default namespace of Services to the context's, unless -n or -A is given.
-func inContext(choice *report.Choice, all bool, config cluster.Config) error {
+// setDefaultNamespace sets the default namespace of Services to the context's, unless -n or -A is given.
+func setDefaultNamespace(choice *report.Choice, all bool, config cluster.Config) error {
 	if all || choice.Namespace != "" {
 		return nil
 	}
@@ -328,9 +328,9 @@ func inContext(choice *report.Choice, all bool, config cluster.Config) error {
 	return nil
 }
 
-// namedAddresses returns the input's VIPs, or nil for more than maxAsked.
+// namedAddresses returns the input's VIPs, or nil for more than maxAddresses.
 func namedAddresses(in *report.Input) []string {
-	if len(in.VIPs) > maxAsked {
+	if len(in.VIPs) > maxAddresses {
 		return nil
 	}
 	var named []string

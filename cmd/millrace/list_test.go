@@ -38,8 +38,8 @@ type pool struct {
 	answers map[string]*consoleapi.VIPs
 	errors  map[string]error
 
-	mu    sync.Mutex
-	asked map[string][]string
+	mu      sync.Mutex
+	queried map[string][]string
 }
 
 func (p *pool) Nodes() []string { return []string{"node1", "node2"} }
@@ -47,10 +47,10 @@ func (p *pool) Nodes() []string { return []string{"node1", "node2"} }
 func (p *pool) Run(_ context.Context, node string, args []string, out io.Writer) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.asked == nil {
-		p.asked = map[string][]string{}
+	if p.queried == nil {
+		p.queried = map[string][]string{}
 	}
-	p.asked[node] = args
+	p.queried[node] = args
 	if err := p.errors[node]; err != nil {
 		return err
 	}
@@ -84,10 +84,10 @@ func runWith(t *testing.T, p *pool, line string) (stdout, stderr string, code in
 func TestVIPs(t *testing.T) {
 	kubeconfig := " --kubeconfig " + fakeCluster(t, listed)
 	for name, test := range map[string]struct {
-		line  string
-		asked []string
-		has   []string
-		lacks []string
+		line    string
+		queried []string
+		has     []string
+		lacks   []string
 	}{
 		"all": {
 			"vips", []string{"vips"},
@@ -111,8 +111,8 @@ func TestVIPs(t *testing.T) {
 			if code != exitOK || stderr != "" {
 				t.Fatalf("exit code %d: %s", code, stderr)
 			}
-			if !slices.Equal(p.asked["node1"], test.asked) {
-				t.Errorf("asked %q, want %q", p.asked["node1"], test.asked)
+			if !slices.Equal(p.queried["node1"], test.queried) {
+				t.Errorf("asked %q, want %q", p.queried["node1"], test.queried)
 			}
 			for _, want := range test.has {
 				if !strings.Contains(stdout, want) {
@@ -138,12 +138,12 @@ func TestVIPs(t *testing.T) {
 
 func TestVIPsWithoutAnAgent(t *testing.T) {
 	kubeconfig := " --kubeconfig " + fakeCluster(t, listed)
-	for line, told := range map[string]bool{"vips": true, "status": true, "vips 203.0.113.1": true, "vips -o json": false} {
+	for line, isReported := range map[string]bool{"vips": true, "status": true, "vips 203.0.113.1": true, "vips -o json": false} {
 		p := both()
 		p.errors = map[string]error{"node2": errors.New("no route to host")}
 		stdout, stderr, code := runWith(t, p, line+kubeconfig)
 		where := stdout
-		if !told {
+		if !isReported {
 			where = stderr
 		}
 		if code != exitOK || !strings.Contains(stdout, "router1") || !strings.Contains(where, "no route to host") {
@@ -214,10 +214,10 @@ func (l living) of(resource string) chan string {
 }
 
 func TestWatchRests(t *testing.T) {
-	if rest := (&list{asks: true}).rest()(time.Second); rest < 5*time.Second {
+	if rest := (&list{needsAgents: true}).pause()(time.Second); rest < 5*time.Second {
 		t.Errorf("where agents are asked it rests for %s after a second", rest)
 	}
-	if rest := (&list{}).rest()(time.Second); rest != 0 {
+	if rest := (&list{}).pause()(time.Second); rest != 0 {
 		t.Errorf("where no agent is asked it rests for %s", rest)
 	}
 }

@@ -37,16 +37,16 @@ func announcedLive(ctx context.Context, env environment, config cluster.Config, 
 	}
 	list, err := api.Announcements(ctx, one)
 	if err == nil && len(list.Answered) == 0 {
-		err = errNobody
+		err = errNoNodes
 	}
 	if err != nil {
 		return report.Agents{}, err
 	}
-	told, err := report.AnnouncedLive(list, named, running)
+	announcements, err := report.AnnouncedLive(list, named, running)
 	if err == nil {
 		_, _ = warnings.WriteTo(env.stderr)
 	}
-	return told, err
+	return announcements, err
 }
 
 // trafficLive returns the traffic of a namespace, or nil if the aggregated API does not answer.
@@ -71,30 +71,30 @@ func sessionsLive(ctx context.Context, env environment, config cluster.Config, n
 	}
 	list, err := api.Sessions(ctx)
 	if err == nil && len(list.Answered) == 0 {
-		err = errNobody
+		err = errNoNodes
 	}
 	if err != nil {
 		return nil, err
 	}
 	_, _ = warnings.WriteTo(env.stderr)
-	there := slices.Concat(list.Answered, list.Silent)
+	known := slices.Concat(list.Answered, list.Silent)
 	for _, node := range nodes {
-		if !slices.Contains(there, node) {
-			fmt.Fprintf(env.stderr, "millrace: %v\n", cluster.NoAgent(node, there))
+		if !slices.Contains(known, node) {
+			fmt.Fprintf(env.stderr, "millrace: %v\n", cluster.NoAgent(node, known))
 		}
 	}
-	told := report.SessionsLive(list, nodes)
-	if len(told) == 0 {
-		return nil, errNoAgent
+	sessions := report.SessionsLive(list, nodes)
+	if len(sessions) == 0 {
+		return nil, errAgentsFailed
 	}
-	return told, nil
+	return sessions, nil
 }
 
-// errNobody is returned if the aggregated API has no answer of any node, for example just after its start.
-var errNobody = errors.New("live.millrace.io has no data of any node")
+// errNoNodes is returned if the aggregated API has no data of any node, for example just after its start.
+var errNoNodes = errors.New("live.millrace.io has no data of any node")
 
-// withLive adds the aggregated API's error to the agents' if both report a missing right.
-func withLive(err, liveErr error) error {
+// joinLiveError adds the aggregated API's error to the agents' if both report a missing right.
+func joinLiveError(err, liveErr error) error {
 	if errors.Is(err, cluster.ErrForbidden) && errors.Is(liveErr, cluster.ErrForbidden) {
 		return fmt.Errorf("%w; to read live.millrace.io instead: %s", err, strings.TrimPrefix(liveErr.Error(), cluster.ErrForbidden.Error()+": "))
 	}
@@ -116,7 +116,7 @@ func (w *topWatch) runLive(ctx context.Context, config cluster.Config) error {
 	for shown := false; ; {
 		list, err := api.Traffic(ctx, w.namespace)
 		if err == nil && list.AnsweredNodes == 0 {
-			err = errNobody
+			err = errNoNodes
 		}
 		switch {
 		case ctx.Err() != nil:

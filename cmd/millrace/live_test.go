@@ -96,7 +96,7 @@ func (a aggregated) with(path string, answer any) aggregated {
 // Commands print the same with the aggregated API and with agents.
 func TestLiveOrAgents(t *testing.T) {
 	const agent, api, warned = "router1", "by-live", "Warning: 1 of 3 nodes did not answer: node3\n"
-	nobody := livev1alpha1.VIPAnnouncementList{}
+	noNodes := livev1alpha1.VIPAnnouncementList{}
 	older := livev1alpha1.VIPAnnouncementList{NodeAnswers: livev1alpha1.NodeAnswers{Answered: []string{"node1"}}, Items: []livev1alpha1.VIPAnnouncement{
 		{Address: "203.0.113.1", Announced: []livev1alpha1.Announced{{Peers: []string{"x"}, Count: 1}}},
 	}}
@@ -125,7 +125,7 @@ func TestLiveOrAgents(t *testing.T) {
 		"away, vips":       {aggregated{liveRoot: http.StatusServiceUnavailable}, "vips", agent, "", exitOK},
 		"away later":       {there().with(liveAnnouncements, http.StatusServiceUnavailable), "vips", agent, "", exitOK},
 		"forbidden, vips":  {there().with(liveAnnouncements, http.StatusForbidden), "vips", agent, "", exitOK},
-		"nobody answers":   {there().with(liveAnnouncements, nobody), "vips", agent, "", exitOK},
+		"nobody answers":   {there().with(liveAnnouncements, noNodes), "vips", agent, "", exitOK},
 		"an older version": {there().with(liveAnnouncements, older), "vips", agent, "", exitOK},
 		"another resource": {there().with(liveRoot, metav1.APIResourceList{}), "vips", agent, "", exitOK},
 		"top of neither": {

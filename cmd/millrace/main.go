@@ -118,8 +118,8 @@ func arguments(args []string) []string {
 	return args[1:]
 }
 
-// calledAs returns the command as the user types it: kubectl runs a plug-in by its file name.
-func calledAs(path string) string {
+// commandName returns the command as the user types it: kubectl runs a plug-in by its file name.
+func commandName(path string) string {
 	if name := filepath.Base(path); strings.HasPrefix(name, "kubectl-") || name == completer {
 		return "kubectl millrace"
 	}

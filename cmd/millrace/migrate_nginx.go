@@ -36,6 +36,6 @@ func migrateNginxCommand(env environment, config *cluster.Config) *cobra.Command
 		},
 	}
 	command.Flags().StringVarP(&output, "output", "o", "", "output `format`: wide, json or yaml")
-	mustComplete(command, "output", fixed(formats()...))
+	registerCompletion(command, "output", fixed(formats()...))
 	return command
 }

@@ -12,7 +12,7 @@ import (
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
-	"github.com/millrace-lb/millrace/cmd/millrace/internal/handover"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/cutover"
 )
 
 // namedServices limits the Services in a message.
@@ -21,7 +21,7 @@ const namedServices = 5
 func migrateNodesCommand(env environment, config *cluster.Config) *cobra.Command {
 	var back bool
 	var speaker string
-	var patience time.Duration
+	var timeout time.Duration
 	command := &cobra.Command{
 		Use:   "nodes [NODE…]",
 		Short: "Move BGP sessions from MetalLB's speakers to Millrace, node by node",
@@ -37,32 +37,32 @@ func migrateNodesCommand(env environment, config *cluster.Config) *cobra.Command
 		Example:           "  millrace migrate nodes\n  millrace migrate nodes --back node1",
 		ValidArgsFunction: complete(config, cluster.Nodes),
 		RunE: func(command *cobra.Command, args []string) error {
-			moving, err := cluster.NewHandover(*config, speaker)
+			target, err := cluster.NewCutover(*config, speaker)
 			if err != nil {
 				return err
 			}
-			mover := &handover.Mover{Cluster: moving, Patience: patience, Tell: func(line string) { fmt.Fprintln(env.stdout, line) }}
-			return migrateNodes(command.Context(), moving, mover, args, back)
+			migrator := &cutover.Migrator{Cluster: target, Timeout: timeout, Log: func(line string) { fmt.Fprintln(env.stdout, line) }}
+			return migrateNodes(command.Context(), target, migrator, args, back)
 		},
 	}
 	flags := command.Flags()
 	flags.BoolVar(&back, "back", false, "move the sessions back to MetalLB's speakers")
 	flags.StringVar(&speaker, "speaker", "metallb-system/speaker", "`NAMESPACE/NAME` of the DaemonSet of MetalLB's speakers")
-	flags.DurationVar(&patience, "timeout", 2*time.Minute, "maximum `time` of each of the two steps of a node")
+	flags.DurationVar(&timeout, "timeout", 2*time.Minute, "maximum `time` of each of the two steps of a node")
 	return command
 }
 
-type movable interface {
-	KeepOff(ctx context.Context) error
+type migrationTarget interface {
+	ExcludeMigrated(ctx context.Context) error
 	Unclaimed(ctx context.Context) ([]string, error)
-	Others(ctx context.Context, nodes []string) ([]string, error)
+	OtherUsers(ctx context.Context, nodes []string) ([]string, error)
 	Nodes(ctx context.Context) ([]string, error)
 	Announcer(ctx context.Context, node string) (string, error)
 }
 
-func migrateNodes(ctx context.Context, moving movable, mover *handover.Mover, nodes []string, back bool) error {
+func migrateNodes(ctx context.Context, target migrationTarget, migrator *cutover.Migrator, nodes []string, back bool) error {
 	if len(nodes) == 0 {
-		all, err := moving.Nodes(ctx)
+		all, err := target.Nodes(ctx)
 		if err != nil {
 			return err
 		}
@@ -70,29 +70,29 @@ func migrateNodes(ctx context.Context, moving movable, mover *handover.Mover, no
 	}
 	// Validate all names before anything is changed.
 	for _, node := range nodes {
-		if _, err := moving.Announcer(ctx, node); err != nil {
+		if _, err := target.Announcer(ctx, node); err != nil {
 			return err
 		}
 	}
 	if len(nodes) == 0 {
 		return errors.New("no node has an agent of Millrace: install it first")
 	}
-	step, want := mover.Move, millracev1beta1.AnnouncerMillrace
+	step, want := migrator.Move, millracev1beta1.AnnouncerMillrace
 	if back {
-		step, want = mover.Return, ""
-	} else if err := mayMove(ctx, moving, mover.Tell, nodes); err != nil {
+		step, want = migrator.MoveBack, ""
+	} else if err := checkMigration(ctx, target, migrator.Log, nodes); err != nil {
 		return err
 	}
-	if err := moving.KeepOff(ctx); err != nil {
+	if err := target.ExcludeMigrated(ctx); err != nil {
 		return err
 	}
 	for i, node := range nodes {
-		have, err := moving.Announcer(ctx, node)
+		have, err := target.Announcer(ctx, node)
 		if err != nil {
 			return err
 		}
 		if have == want {
-			mover.Tell(node + ": already moved")
+			migrator.Log(node + ": already moved")
 			continue
 		}
 		if err := step(ctx, node); err != nil {
@@ -102,21 +102,21 @@ func migrateNodes(ctx context.Context, moving movable, mover *handover.Mover, no
 	return nil
 }
 
-// mayMove also prints which other programs need frr-k8s.
-func mayMove(ctx context.Context, moving movable, tell func(string), nodes []string) error {
-	if err := allClaimed(ctx, moving); err != nil {
+// checkMigration also prints which other programs need frr-k8s.
+func checkMigration(ctx context.Context, target migrationTarget, log func(string), nodes []string) error {
+	if err := checkClaims(ctx, target); err != nil {
 		return err
 	}
-	others, err := moving.Others(ctx, nodes)
+	others, err := target.OtherUsers(ctx, nodes)
 	for _, line := range others {
-		tell(line)
+		log(line)
 	}
 	return err
 }
 
-// allClaimed returns an error as long as Millrace would announce fewer VIPs than MetalLB.
-func allClaimed(ctx context.Context, moving movable) error {
-	missing, err := moving.Unclaimed(ctx)
+// checkClaims returns an error as long as Millrace would announce fewer VIPs than MetalLB.
+func checkClaims(ctx context.Context, target migrationTarget) error {
+	missing, err := target.Unclaimed(ctx)
 	if err != nil || len(missing) == 0 {
 		return err
 	}

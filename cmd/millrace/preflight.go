@@ -16,10 +16,10 @@ import (
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/coexistence"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/console"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
-	"github.com/millrace-lb/millrace/cmd/millrace/internal/rivals"
 )
 
 // preflightLimit is the time limit of one node.
@@ -41,7 +41,7 @@ func preflightCommand(env environment, config *cluster.Config) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			others, err := cluster.Rivals(command.Context(), *config)
+			others, err := cluster.ReadCoexistence(command.Context(), *config)
 			if err != nil {
 				return err
 			}
@@ -49,7 +49,7 @@ func preflightCommand(env environment, config *cluster.Config) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			all := render.Preflight{Cluster: rivals.Find(others), Nodes: nodes}
+			all := render.Preflight{Cluster: coexistence.Find(others), Nodes: nodes}
 			if err := all.Write(env.stdout, render.Options{Format: jsonFormat(asJSON), Width: env.width}); err != nil {
 				return err
 			}
@@ -93,7 +93,7 @@ func preflight(ctx context.Context, env environment, config cluster.Config, opti
 	}
 	agents, err := cluster.FindAgents(ctx, config)
 	if err == nil {
-		return askPreflight(ctx, agents, agents.Nodes(), append(request, "--installed"), nil), nil
+		return runPreflight(ctx, agents, agents.Nodes(), append(request, "--installed"), nil), nil
 	}
 	if !errors.Is(err, cluster.ErrNotInstalled) {
 		return nil, err
@@ -114,34 +114,34 @@ func preflight(ctx context.Context, env environment, config cluster.Config, opti
 			request = append(request, "--node="+node+"="+address)
 		}
 	}
-	return askPreflight(ctx, trial, trial.Nodes(), request, trial.Missing), ctx.Err()
+	return runPreflight(ctx, trial, trial.Nodes(), request, trial.Missing), ctx.Err()
 }
 
 const checkPod = "pod"
 
-// askPreflight adds a failed check for nodes in missing, or without answer.
-func askPreflight(ctx context.Context, runner console.Runner, nodes, request []string, missing map[string]string) (told []consoleapi.Preflight) {
-	round := console.Round{Runner: runner, Limit: preflightLimit, Stop: cluster.ErrForbidden}
-	silent := maps.Clone(missing)
-	if silent == nil {
-		silent = map[string]string{}
+// runPreflight adds a failed check for nodes in missing, or without answer.
+func runPreflight(ctx context.Context, runner console.Runner, nodes, request []string, missing map[string]string) (results []consoleapi.Preflight) {
+	batch := console.Batch{Runner: runner, Limit: preflightLimit, Stop: cluster.ErrForbidden}
+	failed := maps.Clone(missing)
+	if failed == nil {
+		failed = map[string]string{}
 	}
-	for node, answer := range round.Ask(ctx, nodes, request) {
+	for node, response := range batch.Query(ctx, nodes, request) {
 		switch {
-		case answer.Err != nil:
-			silent[node] = answer.Err.Error()
-		case answer.Line.Preflight == nil:
-			silent[node] = "its agent does not support preflight: it has an older version"
+		case response.Err != nil:
+			failed[node] = response.Err.Error()
+		case response.Line.Preflight == nil:
+			failed[node] = "its agent does not support preflight: it has an older version"
 		default:
-			answer.Line.Preflight.Node = node
-			told = append(told, *answer.Line.Preflight)
+			response.Line.Preflight.Node = node
+			results = append(results, *response.Line.Preflight)
 		}
 	}
-	for node, why := range silent {
-		told = append(told, consoleapi.Preflight{Node: node, Findings: []consoleapi.Finding{{
+	for node, why := range failed {
+		results = append(results, consoleapi.Preflight{Node: node, Findings: []consoleapi.Finding{{
 			Check: checkPod, Level: consoleapi.LevelFault, Message: "no result of the node: " + strings.TrimSpace(why),
 		}}})
 	}
-	slices.SortFunc(told, func(a, b consoleapi.Preflight) int { return report.CompareNames(a.Node, b.Node) })
-	return told
+	slices.SortFunc(results, func(a, b consoleapi.Preflight) int { return report.CompareNames(a.Node, b.Node) })
+	return results
 }

@@ -35,8 +35,8 @@ func (looked) Run(_ context.Context, node string, _ []string, out io.Writer) err
 
 func TestPreflight(t *testing.T) {
 	nodes := []string{"node1", "node2", "node3", "node10"}
-	told := askPreflight(t.Context(), looked{}, nodes, []string{"preflight"}, map[string]string{"node4": "ErrImagePull: no such image"})
-	all := render.Preflight{Nodes: told, Cluster: []consoleapi.Finding{
+	results := runPreflight(t.Context(), looked{}, nodes, []string{"preflight"}, map[string]string{"node4": "ErrImagePull: no such image"})
+	all := render.Preflight{Nodes: results, Cluster: []consoleapi.Finding{
 		{Check: "kubernetes", Level: consoleapi.LevelOK, Message: "v1.36.1"},
 		{Check: "rivals", Level: consoleapi.LevelWarning, Message: "MetalLB serves Services without a class"},
 	}}

@@ -40,7 +40,7 @@ func reserveCommand(env environment, config *cluster.Config) *cobra.Command {
 	}
 	command.Flags().StringVar(&family, "family", "", "IPv4 or IPv6 (default: the first family of the pool)")
 	command.Flags().StringVar(&service, "for", "", "`NAMESPACE/NAME` of the Service that gets it (default: any Service that requests it)")
-	mustComplete(command, "family", fixed("IPv4", "IPv6"))
+	registerCompletion(command, "family", fixed("IPv4", "IPv6"))
 	return command
 }
 

@@ -48,19 +48,19 @@ func routesCommand(env environment, config *cluster.Config) *cobra.Command {
 	flags := command.Flags()
 	flags.StringVarP(&output, "output", "o", "", "output `format`: wide, json or yaml")
 	namespaceFlag(command, config, &choice.Namespace, "routes", complete(config, routeNamespaces))
-	mustComplete(command, "output", fixed(formats()...))
+	registerCompletion(command, "output", fixed(formats()...))
 	return command
 }
 
 func hosts(ctx context.Context, config cluster.Config) ([]string, error) {
-	return ofRules(ctx, config, func(rule *routing.Rule) string { return rule.Hostname })
+	return ruleNames(ctx, config, func(rule *routing.Rule) string { return rule.Hostname })
 }
 
 func routeNamespaces(ctx context.Context, config cluster.Config) ([]string, error) {
-	return ofRules(ctx, config, func(rule *routing.Rule) string { return rule.Route.Namespace })
+	return ruleNames(ctx, config, func(rule *routing.Rule) string { return rule.Route.Namespace })
 }
 
-func ofRules(ctx context.Context, config cluster.Config, of func(*routing.Rule) string) ([]string, error) {
+func ruleNames(ctx context.Context, config cluster.Config, of func(*routing.Rule) string) ([]string, error) {
 	in, err := cluster.ReadRouting(ctx, config)
 	if err != nil {
 		return nil, err

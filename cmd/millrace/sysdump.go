@@ -29,7 +29,7 @@ func sysdumpCommand(env environment, config *cluster.Config) *cobra.Command {
 			if file == "" {
 				file = "millrace-sysdump-" + now.Format("20060102-150405") + ".tar.gz"
 			}
-			of, err := cluster.ToDump(command.Context(), *config, version)
+			of, err := cluster.SysdumpCluster(command.Context(), *config, version)
 			if err != nil {
 				return err
 			}

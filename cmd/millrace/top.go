@@ -50,12 +50,12 @@ func topCommand(env environment, config *cluster.Config) *cobra.Command {
 			}
 			found, err := cluster.FindAgents(command.Context(), *config)
 			if err != nil {
-				return withLive(err, liveErr)
+				return joinLiveError(err, liveErr)
 			}
 			if !errors.Is(liveErr, cluster.ErrNoLive) {
 				fmt.Fprintf(env.stderr, "millrace: %v; querying the agents instead, for means over %s\n", liveErr, watch.interval)
 			}
-			return watch.run(command.Context(), found, orAll(nodes, found))
+			return watch.run(command.Context(), found, defaultNodes(nodes, found))
 		},
 	}
 	flags := command.Flags()
@@ -96,7 +96,7 @@ func (w *topWatch) run(ctx context.Context, runner console.Runner, nodes []strin
 			if !more {
 				return w.end(ctx, len(nodes))
 			}
-			w.take(answer)
+			w.store(answer)
 			continue
 		case <-ticker.C:
 			if w.once || w.complete() == 0 {
@@ -124,7 +124,7 @@ func (w *topWatch) arguments() []string {
 func (w *topWatch) end(ctx context.Context, nodes int) error {
 	switch {
 	case w.failed == nodes:
-		return errNoAgent
+		return errAgentsFailed
 	case w.once && ctx.Err() == nil:
 		return w.show()
 	default:
@@ -132,12 +132,12 @@ func (w *topWatch) end(ctx context.Context, nodes int) error {
 	}
 }
 
-func (w *topWatch) take(answer console.Answer) {
+func (w *topWatch) store(answer console.Response) {
 	done := w.once && w.spans[answer.Node].Before != nil
 	if answer.Ended && !done {
 		delete(w.spans, answer.Node)
 	}
-	if told := done && errors.Is(answer.Err, console.ErrEnded); answer.Err != nil && !told {
+	if printed := done && errors.Is(answer.Err, console.ErrEnded); answer.Err != nil && !printed {
 		w.failed++
 		fmt.Fprintf(w.env.stderr, "millrace: %s: %v\n", answer.Node, answer.Err)
 	}

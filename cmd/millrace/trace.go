@@ -37,7 +37,7 @@ var errDropped = errors.New("the packet is dropped")
 func traceCommand(env environment, config *cluster.Config) *cobra.Command {
 	var node, proto, output string
 	var syn, ack bool
-	var asked urlFlags
+	var options urlFlags
 	command := &cobra.Command{
 		Use:   "trace SOURCE:PORT VIP:PORT | trace URL",
 		Short: "Trace a packet or a request, node by node",
@@ -56,22 +56,22 @@ func traceCommand(env environment, config *cluster.Config) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			asked.given = command.Flags().Changed
+			options.given = command.Flags().Changed
 			if len(args) == 1 {
 				if ack || !strings.EqualFold(proto, "tcp") {
 					return errors.New("a URL is traced from the first packet of a TCP connection: remove --ack and --proto")
 				}
-				return traceURL(command.Context(), env, *config, urlTrace{url: args[0], flags: asked, node: node, json: asJSON})
+				return traceURL(command.Context(), env, *config, urlTrace{url: args[0], flags: options, node: node, json: asJSON})
 			}
-			if err := asked.unused(); err != nil {
+			if err := options.unused(); err != nil {
 				return err
 			}
 			first, err := traceArguments(args, proto, ack)
 			if err != nil {
 				return err
 			}
-			traced, err := packetWay(command.Context(), *config, node, first)
-			if err := errors.Join(showWay(env.stdout, traced, asJSON), err); err != nil {
+			traced, err := tracePacket(command.Context(), *config, node, first)
+			if err := errors.Join(printPath(env.stdout, traced, asJSON), err); err != nil {
 				return err
 			}
 			return traced.end()
@@ -82,17 +82,17 @@ func traceCommand(env environment, config *cluster.Config) *cobra.Command {
 	flags.StringVar(&proto, "proto", "tcp", "`protocol`: tcp, udp or sctp")
 	flags.BoolVar(&syn, "syn", false, "first packet of a connection (default)")
 	flags.BoolVar(&ack, "ack", false, "packet of an established connection")
-	asked.add(flags)
+	options.add(flags)
 	jsonFlag(command, &output, "output `format`: json")
-	mustComplete(command, "node", complete(config, cluster.Nodes))
-	mustComplete(command, "vip", complete(config, addresses))
-	mustComplete(command, "proto", fixed("tcp", "udp", "sctp"))
+	registerCompletion(command, "node", complete(config, cluster.Nodes))
+	registerCompletion(command, "vip", complete(config, addresses))
+	registerCompletion(command, "proto", fixed("tcp", "udp", "sctp"))
 	command.MarkFlagsMutuallyExclusive("syn", "ack")
 	return command
 }
 
-// packetWay starts by default at the first of the agents' nodes.
-func packetWay(ctx context.Context, config cluster.Config, node string, first []string) (tracePath, error) {
+// tracePacket starts by default at the first of the agents' nodes.
+func tracePacket(ctx context.Context, config cluster.Config, node string, first []string) (tracePath, error) {
 	found, err := cluster.FindAgents(ctx, config)
 	if err != nil {
 		return tracePath{}, err
@@ -129,7 +129,7 @@ type tracePath struct {
 	Hops []*consoleapi.Trace `json:"hops"`
 	Pod  string              `json:"pod,omitempty"`
 	// Request is the result for the request of the packet, if a URL is traced.
-	Request *routing.Answer `json:"request,omitempty"`
+	Request *routing.Result `json:"request,omitempty"`
 }
 
 // end returns errDropped if a node drops the packet, or the proxy rejects the request.
@@ -143,13 +143,13 @@ func (w tracePath) end() error {
 	return nil
 }
 
-type tracers interface {
+type tracer interface {
 	console.Runner
 	PodAt(ctx context.Context, service, address string) (string, error)
 }
 
 // follow returns an error and the hops so far if a hop fails.
-func follow(ctx context.Context, runner tracers, node string, command []string) (tracePath, error) {
+func follow(ctx context.Context, runner tracer, node string, command []string) (tracePath, error) {
 	var w tracePath
 	for range maxHops {
 		hop, err := traceOn(ctx, runner, node, command)
@@ -173,7 +173,7 @@ func follow(ctx context.Context, runner tracers, node string, command []string) 
 func traceOn(ctx context.Context, runner console.Runner, node string, command []string) (*consoleapi.Trace, error) {
 	ctx, cancel := context.WithTimeout(ctx, traceTime)
 	defer cancel()
-	line, err := console.Ask(ctx, runner, node, command)
+	line, err := console.Query(ctx, runner, node, command)
 	if err != nil {
 		return nil, err
 	}
@@ -183,7 +183,7 @@ func traceOn(ctx context.Context, runner console.Runner, node string, command []
 	return line.Trace, nil
 }
 
-func showWay(out io.Writer, w tracePath, asJSON bool) error {
+func printPath(out io.Writer, w tracePath, asJSON bool) error {
 	if len(w.Hops) == 0 && w.Request == nil {
 		return nil
 	}

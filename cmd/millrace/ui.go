@@ -32,12 +32,12 @@ func uiCommand(env environment, config *cluster.Config) *cobra.Command {
 		},
 	}
 	command.Flags().Uint16Var(&port, "port", 0, "TCP `port` on 127.0.0.1 (default: any free port)")
-	mustComplete(command, "port", fixed())
+	registerCompletion(command, "port", fixed())
 	return command
 }
 
-// endTime limits open requests after the command was interrupted.
-const endTime = 3 * time.Second
+// shutdownTimeout limits open requests after the command was interrupted.
+const shutdownTimeout = 3 * time.Second
 
 func serveUI(ctx context.Context, env environment, config cluster.Config, port uint16) error {
 	listener, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port))))
@@ -73,7 +73,7 @@ func serveUI(ctx context.Context, env environment, config cluster.Config, port u
 	return nil
 }
 
-// serve waits up to endTime for open requests after ctx is done.
+// serve waits up to shutdownTimeout for open requests after ctx is done.
 func serve(ctx context.Context, listener net.Listener, handler *ui.Handler) error {
 	server := &http.Server{
 		Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
@@ -82,7 +82,7 @@ func serve(ctx context.Context, listener net.Listener, handler *ui.Handler) erro
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	handler.Run(ctx)
-	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer cancel()
 	if err := server.Shutdown(ending); err != nil {
 		_ = server.Close()

@@ -139,8 +139,8 @@ func TestUIRefusal(t *testing.T) {
 			}
 			until(false)
 			refuses.Store(true)
-			if told := until(true); !strings.Contains(told.Message, "list vippools at "+api.URL) || told.Seen.IsZero() {
-				t.Errorf("the page says %+v", told)
+			if refusal := until(true); !strings.Contains(refusal.Message, "list vippools at "+api.URL) || refusal.Seen.IsZero() {
+				t.Errorf("the page says %+v", refusal)
 			}
 			refuses.Store(false)
 			until(false)

@@ -25,11 +25,11 @@ func (s *uiSource) followLive(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.wake:
+		case <-s.wakeLive:
 		case <-ticker.C:
 		}
-		asked := time.Now()
-		if !s.attended() || api == nil && asked.Before(later) {
+		sent := time.Now()
+		if !s.isActive() || api == nil && sent.Before(later) {
 			continue
 		}
 		var err error
@@ -42,31 +42,31 @@ func (s *uiSource) followLive(ctx context.Context) {
 		if err != nil {
 			// The API may have been removed, or reinstalled with other resources.
 			api = nil
-			if noAnswer := s.noLive(asked, err); !noAnswer {
-				later = asked.Add(openAgain)
+			if unanswered := s.recordLiveOutage(sent, err); !unanswered {
+				later = sent.Add(openRetry)
 			}
 		}
 	}
 }
 
-// noLive records the error, and reports whether the API is available but did not answer. Only then the last
-// answer is kept, with its time.
-func (s *uiSource) noLive(asked time.Time, err error) (noAnswer bool) {
-	noAnswer = !errors.Is(err, cluster.ErrNoLive) && !errors.Is(err, cluster.ErrForbidden)
-	s.announcementsOld.Store(true)
-	s.put(func(next *view.State) {
-		if !noAnswer {
-			next.Traffic, next.Announcements, s.liveAnswered = nil, nil, time.Time{}
+// recordLiveOutage records the error, and reports whether the API is available but did not answer. Only
+// then the last answer is kept, with its time.
+func (s *uiSource) recordLiveOutage(sent time.Time, err error) (unanswered bool) {
+	unanswered = !errors.Is(err, cluster.ErrNoLive) && !errors.Is(err, cluster.ErrForbidden)
+	s.announcementsStale.Store(true)
+	s.update(func(next *view.State) {
+		if !unanswered {
+			next.Traffic, next.Announcements, s.liveObservedAt = nil, nil, time.Time{}
 		}
-		next.Live = outage(next.Live, asked, s.liveAnswered, err.Error())
-		next.Live.Seen = s.liveAnswered
+		next.LiveOutage = outage(next.LiveOutage, sent, s.liveObservedAt, err.Error())
+		next.LiveOutage.Seen = s.liveObservedAt
 	})
-	return noAnswer
+	return unanswered
 }
 
 // readLive reads traffic and announcements, either of which may be forbidden.
 func (s *uiSource) readLive(ctx context.Context, api *cluster.Live) error {
-	asked := time.Now()
+	sent := time.Now()
 	traffic, err := api.Traffic(ctx, "")
 	if err != nil && !errors.Is(err, cluster.ErrForbidden) {
 		return err
@@ -76,29 +76,29 @@ func (s *uiSource) readLive(ctx context.Context, api *cluster.Live) error {
 		traffic, notes = nil, append(notes, err.Error())
 	}
 	var announcements *livev1alpha1.VIPAnnouncementList
-	old := s.announcementsOld.Swap(false)
+	old := s.announcementsStale.Swap(false)
 	if old {
 		announcements, err = api.Announcements(ctx, "")
 		switch {
 		case errors.Is(err, cluster.ErrForbidden):
 			// Retry with the next sample.
-			s.announcementsOld.Store(true)
+			s.announcementsStale.Store(true)
 			announcements, notes = nil, append(notes, err.Error())
 		case err != nil:
 			return err
 		}
 	}
-	s.put(func(next *view.State) {
-		next.Traffic, s.liveAnswered = traffic, asked
+	s.update(func(next *view.State) {
+		next.Traffic, s.liveObservedAt = traffic, sent
 		if old {
 			next.Announcements = announcements
 		}
 		if len(notes) == 0 {
-			next.Live = nil
+			next.LiveOutage = nil
 			return
 		}
-		next.Live = outage(next.Live, asked, time.Time{}, strings.Join(notes, "; "))
-		next.Live.Seen = time.Time{}
+		next.LiveOutage = outage(next.LiveOutage, sent, time.Time{}, strings.Join(notes, "; "))
+		next.LiveOutage.Seen = time.Time{}
 	})
 	return nil
 }

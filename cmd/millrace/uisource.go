@@ -24,12 +24,12 @@ import (
 )
 
 const (
-	// uiRest is the minimum interval between readings of the watched objects.
-	uiRest = time.Second
-	// attention is how long the aggregated API is read after a page last requested the state.
-	attention = 10 * time.Second
-	// openAgain is the retry interval if the aggregated API is not installed, or forbidden.
-	openAgain = 30 * time.Second
+	// uiPause is the minimum interval between readings of the watched objects.
+	uiPause = time.Second
+	// activeTime is how long the aggregated API is read after a page last requested the state.
+	activeTime = 10 * time.Second
+	// openRetry is the retry interval if the aggregated API is not installed, or forbidden.
+	openRetry = 30 * time.Second
 	// probeInterval is the interval and limit of health checks while pages request the state, and the retry
 	// interval of a failed watch.
 	probeInterval = 5 * time.Second
@@ -42,25 +42,25 @@ type uiSource struct {
 	env    environment
 	config cluster.Config
 	ready  chan struct{}
-	// wake and wakeProbe are signalled when a page requests the state after a pause.
-	wake, wakeProbe chan struct{}
-	// announcementsOld is true if announcements have changed since they were read.
-	announcementsOld atomic.Bool
+	// wakeLive and wakeProbe are signalled when a page requests the state after a pause.
+	wakeLive, wakeProbe chan struct{}
+	// announcementsStale is true if announcements have changed since they were read.
+	announcementsStale atomic.Bool
 
-	mu     sync.Mutex
-	looked time.Time
+	mu          sync.Mutex
+	requestedAt time.Time
 	// state is shared with readers and immutable; next collects changes.
-	state                  *view.State
-	next                   view.State
-	fresh                  bool
-	answered, liveAnswered time.Time
-	again                  context.CancelFunc
+	state                      *view.State
+	next                       view.State
+	changed                    bool
+	observedAt, liveObservedAt time.Time
+	restart                    context.CancelFunc
 }
 
 func newUISource(env environment, config cluster.Config) *uiSource {
 	s := &uiSource{env: env, config: config, ready: make(chan struct{})}
-	s.wake, s.wakeProbe = make(chan struct{}, 1), make(chan struct{}, 1)
-	s.announcementsOld.Store(true)
+	s.wakeLive, s.wakeProbe = make(chan struct{}, 1), make(chan struct{}, 1)
+	s.announcementsStale.Store(true)
 	s.next.Cluster = cluster.Name(config)
 	return s
 }
@@ -74,7 +74,7 @@ func (s *uiSource) run(ctx context.Context) error {
 		return nil
 	})
 	group.Go(func() error {
-		cluster.FollowAnnouncements(ctx, s.config, func() { s.announcementsOld.Store(true) })
+		cluster.FollowAnnouncements(ctx, s.config, func() { s.announcementsStale.Store(true) })
 		return nil
 	})
 	group.Go(func() error {
@@ -90,10 +90,10 @@ func (s *uiSource) followObjects(ctx context.Context) error {
 		watching, cancel := context.WithCancel(ctx)
 		began := time.Now()
 		s.mu.Lock()
-		s.again = cancel
+		s.restart = cancel
 		s.mu.Unlock()
-		err := cluster.WatchAllowed(watching, s.config, uiRest, func(in *report.Input, refused []cluster.Refused) error {
-			s.putObjects(began, in, refused)
+		err := cluster.WatchAllowed(watching, s.config, uiPause, func(in *report.Input, refused []cluster.Refused) error {
+			s.updateObjects(began, in, refused)
 			first()
 			return nil
 		})
@@ -106,7 +106,7 @@ func (s *uiSource) followObjects(ctx context.Context) error {
 		default:
 			return err
 		}
-		s.away(time.Now(), err)
+		s.recordOutage(time.Now(), err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(probeInterval):
@@ -115,37 +115,37 @@ func (s *uiSource) followObjects(ctx context.Context) error {
 	return nil
 }
 
-// putObjects ignores watches from before an outage, which do not prove its end.
-func (s *uiSource) putObjects(began time.Time, in *report.Input, refused []cluster.Refused) {
-	s.put(func(next *view.State) {
+// updateObjects ignores watches from before an outage, which do not prove its end.
+func (s *uiSource) updateObjects(began time.Time, in *report.Input, refused []cluster.Refused) {
+	s.update(func(next *view.State) {
 		next.Input, next.Refused = in, nil
 		for _, kind := range refused {
 			next.Refused = append(next.Refused, view.Refusal{Kind: kind.Kind, Message: kind.Err.Error()})
 		}
-		if next.Away != nil && began.After(next.Away.Since) {
-			next.Away = nil
+		if next.APIOutage != nil && began.After(next.APIOutage.Since) {
+			next.APIOutage = nil
 		}
-		if next.Away == nil {
-			s.answered = time.Now()
+		if next.APIOutage == nil {
+			s.observedAt = time.Now()
 		}
 	})
 }
 
-// away records that the API server did not answer a request sent at asked.
-func (s *uiSource) away(asked time.Time, err error) {
+// recordOutage records that the API server did not respond to a request sent at sent.
+func (s *uiSource) recordOutage(sent time.Time, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if had := s.next.Away; had != nil && had.Message == err.Error() {
+	if had := s.next.APIOutage; had != nil && had.Message == err.Error() {
 		return
 	}
-	s.next.Away, s.fresh = outage(s.next.Away, asked, s.answered, err.Error()), true
+	s.next.APIOutage, s.changed = outage(s.next.APIOutage, sent, s.observedAt, err.Error()), true
 }
 
-func outage(had *view.Outage, since, seen time.Time, message string) *view.Outage {
-	if had == nil {
+func outage(previous *view.Outage, since, seen time.Time, message string) *view.Outage {
+	if previous == nil {
 		return &view.Outage{Since: since, Seen: seen, Message: message}
 	}
-	return &view.Outage{Since: had.Since, Seen: had.Seen, Message: message}
+	return &view.Outage{Since: previous.Since, Seen: previous.Seen, Message: message}
 }
 
 // probe restarts the watches after an outage, because their missed events and retry delays are unknown.
@@ -164,160 +164,160 @@ func (s *uiSource) probe(ctx context.Context) {
 		case <-s.wakeProbe:
 		case <-ticker.C:
 		}
-		if !s.attended() && !failed {
+		if !s.isActive() && !failed {
 			continue
 		}
-		asked := time.Now()
+		sent := time.Now()
 		err := cluster.Probe(ctx, s.config, limit)
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			s.away(asked, err)
+			s.recordOutage(sent, err)
 		default:
-			s.backAgain(asked, failed)
+			s.recordSuccess(sent, failed)
 		}
 		failed = err != nil
 	}
 }
 
-// backAgain records an answer; the objects are at least as new, since events arrive earlier.
-func (s *uiSource) backAgain(asked time.Time, failed bool) {
+// recordSuccess records an answer; the objects are at least as new, since events arrive earlier.
+func (s *uiSource) recordSuccess(sent time.Time, failed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.next.Away == nil {
-		s.answered = asked
+	if s.next.APIOutage == nil {
+		s.observedAt = sent
 	}
-	if failed && s.again != nil {
-		s.again()
+	if failed && s.restart != nil {
+		s.restart()
 	}
 }
 
-func (s *uiSource) put(change func(*view.State)) {
+func (s *uiSource) update(change func(*view.State)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change(&s.next)
-	s.fresh = true
+	s.changed = true
 }
 
 func (s *uiSource) State() *view.State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if time.Since(s.looked) > attention {
-		for _, wake := range []chan struct{}{s.wake, s.wakeProbe} {
+	if time.Since(s.requestedAt) > activeTime {
+		for _, wake := range []chan struct{}{s.wakeLive, s.wakeProbe} {
 			select {
 			case wake <- struct{}{}:
 			default:
 			}
 		}
 	}
-	s.looked = time.Now()
-	if s.fresh && s.next.Input != nil {
+	s.requestedAt = time.Now()
+	if s.changed && s.next.Input != nil {
 		state := s.next
-		s.state, s.fresh = &state, false
+		s.state, s.changed = &state, false
 	}
 	return s.state
 }
 
-func (s *uiSource) attended() bool {
+func (s *uiSource) isActive() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return time.Since(s.looked) <= attention
+	return time.Since(s.requestedAt) <= activeTime
 }
 
-// quiet returns an environment that captures stdout and warnings.
-func (s *uiSource) quiet() (env environment, stdout *bytes.Buffer, warnings func() []string) {
+// capture returns an environment that captures stdout and warnings.
+func (s *uiSource) capture() (env environment, stdout *bytes.Buffer, warnings func() []string) {
 	env = s.env
-	var said bytes.Buffer
+	var stderr bytes.Buffer
 	stdout = &bytes.Buffer{}
-	env.stdout, env.stderr = stdout, &said
+	env.stdout, env.stderr = stdout, &stderr
 	return env, stdout, func() []string {
 		var lines []string
-		for line := range strings.Lines(said.String()) {
+		for line := range strings.Lines(stderr.String()) {
 			lines = append(lines, strings.TrimPrefix(strings.TrimSpace(line), "millrace: "))
 		}
 		return lines
 	}
 }
 
-func (s *uiSource) Ask(ctx context.Context, id string) (*ui.Answer, error) {
+func (s *uiSource) Query(ctx context.Context, id string) (*ui.Response, error) {
 	state := s.State()
 	kind, name, _ := strings.Cut(id, "/")
 	switch {
 	case state == nil:
 		return nil, errors.New("the cluster has not been read yet")
 	case kind == "node":
-		return s.askNode(ctx, name)
+		return s.queryNode(ctx, name)
 	case kind == "service":
-		return s.askService(ctx, state, name)
+		return s.queryService(ctx, state, name)
 	}
-	return &ui.Answer{}, nil
+	return &ui.Response{}, nil
 }
 
-// askNode returns sessions and rates, either of which may be forbidden.
-func (s *uiSource) askNode(ctx context.Context, node string) (*ui.Answer, error) {
-	answer := &ui.Answer{}
+// queryNode returns sessions and rates, either of which may be forbidden.
+func (s *uiSource) queryNode(ctx context.Context, node string) (*ui.Response, error) {
+	response := &ui.Response{}
 	var sessionsErr, ratesErr error
-	env, _, warnings := s.quiet()
+	env, _, warnings := s.capture()
 	var group errgroup.Group
 	group.Go(func() error {
-		told, err := askBGP(ctx, env, s.config, []string{node}, "peers")
+		states, err := queryBGP(ctx, env, s.config, []string{node}, "peers")
 		sessionsErr = err
-		for _, bgp := range told {
-			answer.Sessions = append(answer.Sessions, bgp.Peers...)
+		for _, bgp := range states {
+			response.Sessions = append(response.Sessions, bgp.Peers...)
 		}
 		return nil
 	})
 	group.Go(func() error {
-		answer.Rates, ratesErr = s.rates(ctx, "", []string{node})
+		response.Rates, ratesErr = s.rates(ctx, "", []string{node})
 		return nil
 	})
 	_ = group.Wait()
-	answer.Warnings = warnings()
+	response.Warnings = warnings()
 	if sessionsErr != nil && ratesErr != nil {
-		return nil, fmt.Errorf("%s", strings.Join(append([]string{sessionsErr.Error()}, answer.Warnings...), "; "))
+		return nil, fmt.Errorf("%s", strings.Join(append([]string{sessionsErr.Error()}, response.Warnings...), "; "))
 	}
 	for _, err := range []error{sessionsErr, ratesErr} {
 		if err != nil {
-			answer.Warnings = append(answer.Warnings, err.Error())
+			response.Warnings = append(response.Warnings, err.Error())
 		}
 	}
-	return answer, nil
+	return response, nil
 }
 
-// askService returns rates only if the aggregated API lacks them.
-func (s *uiSource) askService(ctx context.Context, state *view.State, service string) (*ui.Answer, error) {
+// queryService returns rates only if the aggregated API lacks them.
+func (s *uiSource) queryService(ctx context.Context, state *view.State, service string) (*ui.Response, error) {
 	in := *state.Input
 	in.VIPs = slices.DeleteFunc(slices.Clone(in.VIPs), func(vip millracev1beta1.VIP) bool {
 		return !slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1beta1.VIPClaim) bool {
 			return claim.Namespace+"/"+claim.Name == service
 		})
 	})
-	answer := &ui.Answer{}
+	response := &ui.Response{}
 	if len(in.VIPs) == 0 {
-		return answer, nil
+		return response, nil
 	}
-	env, _, warnings := s.quiet()
-	asking := &list{env: env, config: &s.config, addresses: namedAddresses}
-	if err := asking.ask(ctx, &in); err != nil {
+	env, _, warnings := s.capture()
+	query := &list{env: env, config: &s.config, addresses: namedAddresses}
+	if err := query.readAnnouncements(ctx, &in); err != nil {
 		return nil, err
 	}
-	told := report.Build(&in)
-	answer.VIPs = told.VIPs
-	for _, problem := range told.Problems {
+	result := report.Build(&in)
+	response.VIPs = result.VIPs
+	for _, problem := range result.Problems {
 		if problem.Kind == "VIP" || problem.Reason == report.ReasonNoAnswer {
-			answer.Problems = append(answer.Problems, problem)
+			response.Problems = append(response.Problems, problem)
 		}
 	}
-	answer.Warnings = append(warnings(), told.Remarks...)
+	response.Warnings = append(warnings(), result.Remarks...)
 	if state.Traffic == nil {
 		rates, err := s.serviceRates(ctx, state, service)
 		if err != nil {
-			answer.Warnings = append(answer.Warnings, "no rates: "+err.Error())
+			response.Warnings = append(response.Warnings, "no rates: "+err.Error())
 		}
-		answer.Rates = rates
+		response.Rates = rates
 	}
-	return answer, nil
+	return response, nil
 }
 
 func (s *uiSource) serviceRates(ctx context.Context, state *view.State, service string) (*report.Rates, error) {
@@ -342,9 +342,9 @@ func (s *uiSource) rates(ctx context.Context, namespace string, nodes []string) 
 	if err != nil {
 		return nil, err
 	}
-	env, stdout, warnings := s.quiet()
+	env, stdout, warnings := s.capture()
 	watch := topWatch{env: env, interval: 2 * time.Second, once: true, json: true, namespace: namespace}
-	if err := watch.run(ctx, found, orAll(nodes, found)); err != nil {
+	if err := watch.run(ctx, found, defaultNodes(nodes, found)); err != nil {
 		return nil, fmt.Errorf("%w: %s", err, strings.Join(warnings(), "; "))
 	}
 	var rates report.Rates
@@ -355,13 +355,13 @@ func (s *uiSource) rates(ctx context.Context, namespace string, nodes []string) 
 }
 
 func (s *uiSource) Why(ctx context.Context, query ui.WhyQuery) (*ui.Timeline, error) {
-	env, _, warnings := s.quiet()
-	asked := &why{env: env, config: &s.config, at: query.At, around: query.Around}
-	told, err := asked.tell(ctx, query.Service, time.Now())
+	env, _, warnings := s.capture()
+	request := &why{env: env, config: &s.config, at: query.At, around: query.Around}
+	result, err := request.query(ctx, query.Service, time.Now())
 	if err != nil {
 		return nil, err
 	}
-	return &ui.Timeline{Why: told, Warnings: warnings()}, nil
+	return &ui.Timeline{Why: result, Warnings: warnings()}, nil
 }
 
 func (s *uiSource) Trace(ctx context.Context, packet ui.Packet) (any, error) {
@@ -369,16 +369,16 @@ func (s *uiSource) Trace(ctx context.Context, packet ui.Packet) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	traced, err := packetWay(ctx, s.config, packet.Node, first)
+	traced, err := tracePacket(ctx, s.config, packet.Node, first)
 	if err != nil && len(traced.Hops) == 0 {
 		return nil, err
 	}
-	answer := struct {
+	response := struct {
 		tracePath
 		Error string `json:"error,omitempty"`
 	}{tracePath: traced}
 	if err != nil {
-		answer.Error = err.Error()
+		response.Error = err.Error()
 	}
-	return answer, nil
+	return response, nil
 }

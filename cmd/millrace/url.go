@@ -115,8 +115,8 @@ type urlTrace struct {
 }
 
 // traceURL traces the first packet of a request, and then the request.
-func traceURL(ctx context.Context, env environment, config cluster.Config, asked urlTrace) error {
-	request, from, err := asked.flags.request(asked.url)
+func traceURL(ctx context.Context, env environment, config cluster.Config, options urlTrace) error {
+	request, from, err := options.flags.request(options.url)
 	if err != nil {
 		return err
 	}
@@ -135,23 +135,23 @@ func traceURL(ctx context.Context, env environment, config cluster.Config, asked
 	if err != nil {
 		return err
 	}
-	found, err := packetWay(ctx, config, asked.node, first)
+	found, err := tracePacket(ctx, config, options.node, first)
 	switch {
 	case errors.Is(err, cluster.ErrForbidden):
 		// The rest needs no permission to query agents.
 		fmt.Fprintf(env.stderr, "millrace: the packet is not traced: %v\n", err)
 		err = nil
 		fallthrough
-	case err == nil && arrived(found):
+	case err == nil && isDelivered(found):
 		found.Request = place.Decide(request)
 	}
-	if err := errors.Join(showWay(env.stdout, found, asked.json), err); err != nil {
+	if err := errors.Join(printPath(env.stdout, found, options.json), err); err != nil {
 		return err
 	}
 	return found.end()
 }
 
-func arrived(found tracePath) bool {
+func isDelivered(found tracePath) bool {
 	last := len(found.Hops) - 1
 	return last >= 0 && found.Hops[last].Verdict == consoleapi.Delivered
 }

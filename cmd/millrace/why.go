@@ -34,7 +34,7 @@ type why struct {
 }
 
 func whyCommand(env environment, config *cluster.Config) *cobra.Command {
-	asked := why{env: env, config: config}
+	query := why{env: env, config: config}
 	var output string
 	command := &cobra.Command{
 		Use:   "why SERVICE",
@@ -45,67 +45,67 @@ func whyCommand(env environment, config *cluster.Config) *cobra.Command {
 		Example: "  millrace why web --at 03:12\n  millrace why default/web --at 2026-11-26T03:12:00Z --around 30m",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(command *cobra.Command, args []string) (err error) {
-			if asked.format, err = parseFormat(output); err != nil {
+			if query.format, err = parseFormat(output); err != nil {
 				return err
 			}
-			return asked.run(command.Context(), args[0], time.Now())
+			return query.run(command.Context(), args[0], time.Now())
 		},
 	}
 	flags := command.Flags()
-	flags.StringVarP(&asked.namespace, "namespace", "n", "", "`namespace` of the Service (default: the context's)")
-	mustComplete(command, "namespace", complete(config, namespaces))
-	nodesFlag(command, config, &asked.nodes)
-	flags.StringVar(&asked.at, "at", "now", "the `time`: 03:12 or 03:12:30 (its latest occurrence in the local zone), RFC 3339, or now")
-	flags.DurationVar(&asked.around, "around", 5*time.Minute, "show this duration before and after the time")
-	flags.BoolVar(&asked.all, "all", false, "show all entries (default: the 15 that explain most)")
+	flags.StringVarP(&query.namespace, "namespace", "n", "", "`namespace` of the Service (default: the context's)")
+	registerCompletion(command, "namespace", complete(config, namespaces))
+	nodesFlag(command, config, &query.nodes)
+	flags.StringVar(&query.at, "at", "now", "the `time`: 03:12 or 03:12:30 (its latest occurrence in the local zone), RFC 3339, or now")
+	flags.DurationVar(&query.around, "around", 5*time.Minute, "show this duration before and after the time")
+	flags.BoolVar(&query.all, "all", false, "show all entries (default: the 15 that explain most)")
 	command.Flags().StringVarP(&output, "output", "o", "", "output `format`: wide, json or yaml")
-	mustComplete(command, "output", fixed(formats()...))
-	command.ValidArgsFunction = complete(config, addressesAndServices(&asked.namespace))
+	registerCompletion(command, "output", fixed(formats()...))
+	command.ValidArgsFunction = complete(config, addressesAndServices(&query.namespace))
 	return command
 }
 
 func (w *why) run(ctx context.Context, service string, now time.Time) error {
-	told, err := w.tell(ctx, service, now)
+	result, err := w.query(ctx, service, now)
 	if err != nil {
 		return err
 	}
-	return render.Timeline(w.env.stdout, told, render.Options{Format: w.format, Width: w.env.width})
+	return render.Timeline(w.env.stdout, result, render.Options{Format: w.format, Width: w.env.width})
 }
 
-// tell writes failures of single sources to stderr.
-func (w *why) tell(ctx context.Context, service string, now time.Time) (render.Why, error) {
-	told, of, err := w.period(service, now)
+// query writes failures of single sources to stderr.
+func (w *why) query(ctx context.Context, service string, now time.Time) (render.Why, error) {
+	result, of, err := w.period(service, now)
 	if err != nil {
-		return told, err
+		return result, err
 	}
-	asked := agentRequest[consoleapi.History]{
-		request: []string{
-			"history", "--service=" + told.Service,
-			"--from=" + told.From.UTC().Format(time.RFC3339Nano), "--to=" + told.To.UTC().Format(time.RFC3339Nano),
+	request := agentQuery[consoleapi.History]{
+		command: []string{
+			"history", "--service=" + result.Service,
+			"--from=" + result.From.UTC().Format(time.RFC3339Nano), "--to=" + result.To.UTC().Format(time.RFC3339Nano),
 		},
-		of: func(line *consoleapi.Line) *consoleapi.History { return line.History },
+		extract: func(line *consoleapi.Line) *consoleapi.History { return line.History },
 	}
 	w.config.Scope = of.Namespace
-	events, eventsErr := w.events(ctx, of.Namespace, of.Name, told)
-	nodes, err := asked.ask(ctx, w.env, *w.config, w.nodes)
+	events, eventsErr := w.events(ctx, of.Namespace, of.Name, result)
+	nodes, err := request.run(ctx, w.env, *w.config, w.nodes)
 	var missing *apierror.Missing
 	switch {
-	case errors.As(eventsErr, &missing) && !recorded(nodes, told.Service):
+	case errors.As(eventsErr, &missing) && !hasEntries(nodes, result.Service):
 		return render.Why{}, eventsErr
 	case errors.Is(err, cluster.ErrForbidden) && errors.Is(eventsErr, cluster.ErrForbidden):
 		return render.Why{}, eventsErr
 	case errors.Is(err, cluster.ErrForbidden):
-		told.Omitted = append(told.Omitted, "the history of the nodes, which Role millrace-tracer of namespace "+w.config.Namespace+" permits")
+		result.Omitted = append(result.Omitted, "the history of the nodes, which Role millrace-tracer of namespace "+w.config.Namespace+" permits")
 	case err != nil:
 		return render.Why{}, err
 	}
-	w.addNodes(&told, nodes)
+	w.addNodes(&result, nodes)
 	if eventsErr != nil {
 		fmt.Fprintf(w.env.stderr, "millrace: the Events of the API server are missing: %v\n", eventsErr)
 	}
-	told.Lines = timeline.Join(nodes, events)
-	told.Verdict, told.All = w.conclude(ctx, &told, of, nodes, events), w.all
-	return told, nil
+	result.Lines = timeline.Join(nodes, events)
+	result.Verdict, result.All = w.conclude(ctx, &result, of, nodes, events), w.all
+	return result, nil
 }
 
 // period parses the Service and the period of the command line.
@@ -117,17 +117,17 @@ func (w *why) period(service string, now time.Time) (render.Why, types.Namespace
 	if w.around <= 0 {
 		return render.Why{}, types.NamespacedName{}, fmt.Errorf("--around is %s, must be more than 0", w.around)
 	}
-	namespace, name, err := w.named(service)
+	namespace, name, err := w.parseService(service)
 	of := types.NamespacedName{Namespace: namespace, Name: name}
 	return render.Why{Service: of.String(), At: at, From: at.Add(-w.around), To: at.Add(w.around)}, of, err
 }
 
 // addNodes writes damaged histories to stderr.
-func (w *why) addNodes(told *render.Why, nodes []consoleapi.History) {
+func (w *why) addNodes(result *render.Why, nodes []consoleapi.History) {
 	for _, node := range nodes {
-		told.Nodes = append(told.Nodes, node.Node)
-		if node.Since.IsZero() || node.Since.After(told.From) {
-			told.Late = append(told.Late, render.Late{Node: node.Node, Since: node.Since})
+		result.Nodes = append(result.Nodes, node.Node)
+		if node.Since.IsZero() || node.Since.After(result.From) {
+			result.Late = append(result.Late, render.Late{Node: node.Node, Since: node.Since})
 		}
 		if node.Damaged > 0 {
 			fmt.Fprintf(w.env.stderr, "millrace: %s: %d lines of the history are damaged\n", node.Node, node.Damaged)
@@ -137,23 +137,23 @@ func (w *why) addNodes(told *render.Why, nodes []consoleapi.History) {
 
 // conclude returns the present problem of the Service if the history has no failure.
 func (w *why) conclude(
-	ctx context.Context, told *render.Why, of types.NamespacedName, nodes []consoleapi.History, events []timeline.Event,
+	ctx context.Context, result *render.Why, of types.NamespacedName, nodes []consoleapi.History, events []timeline.Event,
 ) timeline.Verdict {
-	verdict := timeline.Conclude(nodes, events, told.To, func(at time.Time) string { return at.In(told.At.Location()).Format(time.TimeOnly) })
+	verdict := timeline.Conclude(nodes, events, result.To, func(at time.Time) string { return at.In(result.At.Location()).Format(time.TimeOnly) })
 	if !verdict.From.IsZero() {
 		return verdict
 	}
-	if len(told.Omitted) > 0 {
+	if len(result.Omitted) > 0 {
 		verdict.Text = "no Event explains a failure"
 	}
 	if w.env.events == nil {
-		verdict.Text = cmp.Or(w.current(ctx, of), verdict.Text)
+		verdict.Text = cmp.Or(w.currentProblem(ctx, of), verdict.Text)
 	}
 	return verdict
 }
 
-// current returns the present problem of a Service or its VIP, or "".
-func (w *why) current(ctx context.Context, name types.NamespacedName) string {
+// currentProblem returns the present problem of a Service or its VIP, or "".
+func (w *why) currentProblem(ctx context.Context, name types.NamespacedName) string {
 	in, err := cluster.Read(ctx, *w.config)
 	if err != nil {
 		return ""
@@ -176,8 +176,8 @@ func (w *why) current(ctx context.Context, name types.NamespacedName) string {
 	return ""
 }
 
-// recorded reports whether nodes have entries about a Service, which may have been deleted.
-func recorded(nodes []consoleapi.History, service string) bool {
+// hasEntries reports whether nodes have entries about a Service, which may have been deleted.
+func hasEntries(nodes []consoleapi.History, service string) bool {
 	for _, node := range nodes {
 		for i := range node.Entries {
 			if slices.Contains(node.Entries[i].Services, service) {
@@ -188,8 +188,8 @@ func recorded(nodes []consoleapi.History, service string) bool {
 	return false
 }
 
-// named splits namespace/name; by default the namespace is the flag's or the context's.
-func (w *why) named(service string) (namespace, name string, err error) {
+// parseService splits namespace/name; by default the namespace is the flag's or the context's.
+func (w *why) parseService(service string) (namespace, name string, err error) {
 	namespace, name, found := strings.Cut(service, "/")
 	switch {
 	case found && (namespace == "" || name == "" || strings.Contains(name, "/")):

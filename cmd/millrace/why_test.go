@@ -21,16 +21,16 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/timeline"
 )
 
-// witnesses are agents that recorded the loss of an endpoint. node3 does not answer.
-type witnesses struct {
-	at    time.Time
-	asked *[]string
+// fakeHistory are agents that recorded the loss of an endpoint. node3 does not answer.
+type fakeHistory struct {
+	at      time.Time
+	queried *[]string
 }
 
-func (witnesses) Nodes() []string { return []string{"node1", "node2", "node3"} }
+func (fakeHistory) Nodes() []string { return []string{"node1", "node2", "node3"} }
 
-func (w witnesses) Run(_ context.Context, node string, args []string, out io.Writer) error {
-	*w.asked = args
+func (w fakeHistory) Run(_ context.Context, node string, args []string, out io.Writer) error {
+	*w.queried = args
 	history := consoleapi.History{Node: node, Since: w.at.Add(-time.Hour)}
 	switch node {
 	case "node1":
@@ -56,14 +56,14 @@ func TestWhy(t *testing.T) {
 		line      string
 		eventsErr error
 		code      int
-		asked     string
+		queried   string
 		stdout    []string
 		stderr    string
 	}{
 		{
-			line:   "why web -n default --at 2026-11-26T03:12:30Z",
-			asked:  "history --service=default/web --from=2026-11-26T03:07:30Z --to=2026-11-26T03:17:30Z",
-			stderr: "millrace: node3: connection refused\nmillrace: node2: 1 lines of the history are damaged\n",
+			line:    "why web -n default --at 2026-11-26T03:12:30Z",
+			queried: "history --service=default/web --from=2026-11-26T03:07:30Z --to=2026-11-26T03:17:30Z",
+			stderr:  "millrace: node3: connection refused\nmillrace: node2: 1 lines of the history are damaged\n",
 			stdout: []string{
 				"default/web: 7 packets were dropped until 03:13:30: no_endpoint", "",
 				"From 26 Nov 2026 03:07:30 to 26 Nov 03:17:30 UTC", "node2 recorded only since 26 Nov 03:12:30.", "",
@@ -76,7 +76,7 @@ func TestWhy(t *testing.T) {
 		{
 			line:      "why default/web --node node1 --at 2026-11-26T03:12:30Z --around 1s -o json",
 			eventsErr: errors.New("not allowed"),
-			asked:     "history --service=default/web --from=2026-11-26T03:12:29Z --to=2026-11-26T03:12:31Z",
+			queried:   "history --service=default/web --from=2026-11-26T03:12:29Z --to=2026-11-26T03:12:31Z",
 			stderr:    "millrace: the Events of the API server are missing: not allowed\n",
 			stdout: []string{
 				"{", `  "service": "default/web",`, `  "at": "2026-11-26T03:12:30Z",`, `  "from": "2026-11-26T03:12:29Z",`, `  "to": "2026-11-26T03:12:31Z",`,
@@ -87,7 +87,7 @@ func TestWhy(t *testing.T) {
 		},
 		{
 			line: "why gone -n default --at 2026-11-26T03:12:30Z", eventsErr: &apierror.Missing{Kind: "Service", Name: "default/gone"},
-			code: exitError, stdout: []string{""}, asked: "history --service=default/gone --from=2026-11-26T03:07:30Z --to=2026-11-26T03:17:30Z",
+			code: exitError, stdout: []string{""}, queried: "history --service=default/gone --from=2026-11-26T03:07:30Z --to=2026-11-26T03:17:30Z",
 			stderr: "millrace: node3: connection refused\nmillrace: no Service default/gone\n",
 		},
 		{line: "why a/b/c", code: exitError, stdout: []string{""}, stderr: "millrace: \"a/b/c\" is not a Service: write NAME or NAMESPACE/NAME\n"},
@@ -95,11 +95,11 @@ func TestWhy(t *testing.T) {
 		{line: "why a/b --around 0s", code: exitError, stdout: []string{""}, stderr: "millrace: --around is 0s, must be more than 0\n"},
 	} {
 		t.Run(test.line, func(t *testing.T) {
-			var asked []string
+			var queried []string
 			var stdout, stderr bytes.Buffer
 			code := run(t.Context(), environment{
 				args: append([]string{"millrace"}, strings.Fields(test.line)...), stdout: &stdout, stderr: &stderr,
-				agents: func(cluster.Config, []corev1.Pod) (agents, error) { return witnesses{at, &asked}, nil },
+				agents: func(cluster.Config, []corev1.Pod) (agents, error) { return fakeHistory{at, &queried}, nil },
 				events: func(string, string) ([]timeline.Event, error) {
 					if test.eventsErr != nil {
 						return nil, test.eventsErr
@@ -110,8 +110,8 @@ func TestWhy(t *testing.T) {
 			if want := strings.Join(test.stdout, "\n"); code != test.code || stdout.String() != want || stderr.String() != test.stderr {
 				t.Errorf("code %d, want %d\n%s\nwant\n%s\nstandard error %q, want %q", code, test.code, stdout.String(), want, stderr.String(), test.stderr)
 			}
-			if got := strings.Join(asked, " "); got != test.asked {
-				t.Errorf("agents are asked %q, want %q", got, test.asked)
+			if got := strings.Join(queried, " "); got != test.queried {
+				t.Errorf("agents are asked %q, want %q", got, test.queried)
 			}
 		})
 	}

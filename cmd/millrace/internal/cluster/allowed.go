@@ -25,8 +25,8 @@ type Refused struct {
 	Err  error
 }
 
-// rightsAgain is the retry interval of refused kinds.
-const rightsAgain = time.Minute
+// rightsRetry is the retry interval of refused kinds.
+const rightsRetry = time.Minute
 
 // errRights ends a watch after a change of permissions.
 var errRights = errors.New("the rights have changed")
@@ -94,7 +94,7 @@ func awaitRights(ctx context.Context, reader client.Reader, namespace string, re
 		return ctx.Err()
 	}
 	for {
-		if err := wait(ctx, rightsAgain); err != nil {
+		if err := wait(ctx, rightsRetry); err != nil {
 			return err
 		}
 		if _, now, err := allowed(ctx, reader, namespace); err == nil && len(now) < len(refused) {

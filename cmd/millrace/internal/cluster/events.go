@@ -21,8 +21,8 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/timeline"
 )
 
-// eventsAtOnce is the page size of lists of Events.
-const eventsAtOnce = 500
+// eventsPerPage is the page size of lists of Events.
+const eventsPerPage = 500
 
 // EventQuery selects a Service and a period.
 type EventQuery struct {
@@ -56,26 +56,26 @@ func EventsOf(ctx context.Context, config Config, query EventQuery) ([]timeline.
 		return nil, err
 	}
 	about.addVIPs(vips, namespace, service)
-	told, err := selected(ctx, clients, query, about, namespace)
+	found, err := selectEvents(ctx, clients, query, about, namespace)
 	if err != nil {
 		return nil, config.explain(restConfig.Host, err)
 	}
 	if namespace != metav1.NamespaceDefault {
 		// Events about nodes and peers are in the default namespace.
-		more, err := selected(ctx, clients, query, about, metav1.NamespaceDefault)
+		more, err := selectEvents(ctx, clients, query, about, metav1.NamespaceDefault)
 		if err != nil && !apierrors.IsForbidden(err) {
 			return nil, config.explain(restConfig.Host, err)
 		}
-		told = append(told, more...)
+		found = append(found, more...)
 	}
-	return told, missing
+	return found, missing
 }
 
-// selected returns the Events of a namespace about the subjects, in the query's period.
-func selected(
+// selectEvents returns the Events of a namespace about the subjects, in the query's period.
+func selectEvents(
 	ctx context.Context, clients kubernetes.Interface, query EventQuery, about subjects, in string,
-) (told []timeline.Event, err error) {
-	options := metav1.ListOptions{Limit: eventsAtOnce}
+) (found []timeline.Event, err error) {
+	options := metav1.ListOptions{Limit: eventsPerPage}
 	for {
 		events, err := clients.CoreV1().Events(in).List(ctx, options)
 		if err != nil {
@@ -84,11 +84,11 @@ func selected(
 		for i := range events.Items {
 			event := &events.Items[i]
 			if at := timeOf(event); about.has(event, query.Namespace) && !at.Before(query.From) && !at.After(query.To) {
-				told = append(told, toldOf(event, at))
+				found = append(found, convertEvent(event, at))
 			}
 		}
 		if options.Continue = events.Continue; options.Continue == "" {
-			return told, nil
+			return found, nil
 		}
 	}
 }
@@ -112,7 +112,7 @@ func (s subjects) addSlices(slices []discoveryv1.EndpointSlice) {
 		s["EndpointSlice"][slices[i].Name] = true
 		for _, endpoint := range slices[i].Endpoints {
 			if pod := endpoint.TargetRef; pod != nil && pod.Kind == "Pod" {
-				s["Pod"][stem(pod.Name)] = true
+				s["Pod"][podStem(pod.Name)] = true
 			}
 		}
 	}
@@ -128,8 +128,8 @@ func (s subjects) addVIPs(vips []millracev1beta1.VIP, namespace, service string)
 	}
 }
 
-// stem returns the name of a pod without the suffix that its controller generated.
-func stem(name string) string {
+// podStem returns the name of a pod without the suffix that its controller generated.
+func podStem(name string) string {
 	if at := strings.LastIndexByte(name, '-'); at > 0 {
 		return name[:at]
 	}
@@ -145,7 +145,7 @@ func (s subjects) has(event *corev1.Event, namespace string) bool {
 	case "VIP":
 		return s["VIP"][of.Name]
 	case "Pod":
-		return of.Namespace == namespace && s["Pod"][stem(of.Name)]
+		return of.Namespace == namespace && s["Pod"][podStem(of.Name)]
 	default:
 		return of.Namespace == namespace && s[of.Kind][of.Name]
 	}
@@ -164,7 +164,7 @@ func timeOf(event *corev1.Event) time.Time {
 	}
 }
 
-func toldOf(event *corev1.Event, at time.Time) timeline.Event {
+func convertEvent(event *corev1.Event, at time.Time) timeline.Event {
 	of := event.InvolvedObject
 	name := of.Name
 	if of.Namespace != "" {

@@ -76,8 +76,8 @@ func (a *Agents) Run(ctx context.Context, node string, args []string, out io.Wri
 	if pod == nil {
 		return NoAgent(node, a.Nodes())
 	}
-	command := slices.Concat([]string{"/lbagent"}, asInstalled(pod, args), []string{"--until-eof"})
-	complaints, err := runIn(ctx, a.config, inContainer{pod, agentContainer, command, true}, out)
+	command := slices.Concat([]string{"/lbagent"}, withInstalledFlags(pod, args), []string{"--until-eof"})
+	complaints, err := runCommand(ctx, a.config, containerCommand{pod, agentContainer, command, true}, out)
 	switch {
 	case err == nil || ctx.Err() != nil:
 		return err
@@ -90,17 +90,17 @@ func (a *Agents) Run(ctx context.Context, node string, args []string, out io.Wri
 	}
 }
 
-// inContainer is a command in a container of a pod.
-type inContainer struct {
+// containerCommand is a command in a container of a pod.
+type containerCommand struct {
 	pod       *corev1.Pod
 	container string
 	command   []string
-	own       bool
+	isOwn     bool
 }
 
-func (c inContainer) explain(err error) error {
+func (c containerCommand) explain(err error) error {
 	of := Config{}
-	if c.own {
+	if c.isOwn {
 		of.Namespace = c.pod.Namespace
 	}
 	return of.explain("", err)
@@ -111,9 +111,9 @@ func NoAgent(node string, running []string) error {
 	return &apierror.Missing{Kind: "agent on node", Name: node, Names: running}
 }
 
-// runIn copies the output to out, not after it has returned, and returns standard error. Standard input
+// runCommand copies the output to out, not after it has returned, and returns standard error. Standard input
 // stays open as long as this program lives.
-func runIn(ctx context.Context, config *rest.Config, what inContainer, out io.Writer) (complaints string, err error) {
+func runCommand(ctx context.Context, config *rest.Config, what containerCommand, out io.Writer) (stderrText string, err error) {
 	executor, err := newExecutor(config, what)
 	if err != nil {
 		return "", fmt.Errorf("run a command in pod %s: %w", what.pod.Name, err)
@@ -122,31 +122,31 @@ func runIn(ctx context.Context, config *rest.Config, what inContainer, out io.Wr
 	defer hold.Close()
 	// The streams are copied by goroutines that may outlive the call once ctx is done.
 	var text strings.Builder
-	stdout, stderr := &gate{out: out}, &gate{out: &text}
+	stdout, stderr := &closableWriter{out: out}, &closableWriter{out: &text}
 	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: stdin, Stdout: stdout, Stderr: stderr})
-	stdout.shut()
-	stderr.shut()
-	complaints = strings.TrimSpace(text.String())
+	stdout.close()
+	stderr.close()
+	stderrText = strings.TrimSpace(text.String())
 	switch {
 	case ctx.Err() != nil:
-		return complaints, ctx.Err()
+		return stderrText, ctx.Err()
 	case err == nil:
-		return complaints, nil
+		return stderrText, nil
 	case apierrors.IsForbidden(err) || strings.Contains(err.Error(), "forbidden"):
-		return complaints, what.explain(err)
+		return stderrText, what.explain(err)
 	default:
-		return complaints, fmt.Errorf("run a command in pod %s: %w", what.pod.Name, err)
+		return stderrText, fmt.Errorf("run a command in pod %s: %w", what.pod.Name, err)
 	}
 }
 
-// gate forwards writes until it is shut.
-type gate struct {
+// closableWriter forwards writes until it is shut.
+type closableWriter struct {
 	mu     sync.Mutex
 	out    io.Writer
 	closed bool
 }
 
-func (g *gate) Write(text []byte) (int, error) {
+func (g *closableWriter) Write(text []byte) (int, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
@@ -155,14 +155,14 @@ func (g *gate) Write(text []byte) (int, error) {
 	return g.out.Write(text)
 }
 
-func (g *gate) shut() {
+func (g *closableWriter) close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.closed = true
 }
 
 // newExecutor uses WebSocket, or SPDY if the API server or a proxy does not support it, as kubectl does.
-func newExecutor(config *rest.Config, what inContainer) (remotecommand.Executor, error) {
+func newExecutor(config *rest.Config, what containerCommand) (remotecommand.Executor, error) {
 	config = rest.CopyConfig(config)
 	// The time limit of requests must not apply to streams.
 	config.Timeout = 0
@@ -183,7 +183,7 @@ func newExecutor(config *rest.Config, what inContainer) (remotecommand.Executor,
 	})
 }
 
-func (c inContainer) url(config *rest.Config) (*url.URL, error) {
+func (c containerCommand) url(config *rest.Config) (*url.URL, error) {
 	base, _, err := rest.DefaultServerURL(config.Host, "/api", corev1.SchemeGroupVersion, true)
 	if err != nil {
 		return nil, err

@@ -27,7 +27,7 @@ func (s *slow) Write(text []byte) (int, error) {
 // After shut returns, the underlying writer may be destroyed.
 func TestGateIsShut(t *testing.T) {
 	out := &slow{entered: make(chan struct{}), leave: make(chan struct{})}
-	g := &gate{out: out}
+	g := &closableWriter{out: out}
 	written := make(chan error, 1)
 	go func() {
 		_, err := io.WriteString(g, "first")
@@ -36,7 +36,7 @@ func TestGateIsShut(t *testing.T) {
 	<-out.entered
 	shut := make(chan bool)
 	go func() {
-		g.shut()
+		g.close()
 		shut <- out.inside.Load()
 	}()
 	close(out.leave)

@@ -11,8 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// asInstalled adds the agent's uplinks and the Node's addresses to `preflight --installed`.
-func asInstalled(pod *corev1.Pod, args []string) []string {
+// withInstalledFlags adds the agent's uplinks and the Node's addresses to `preflight --installed`.
+func withInstalledFlags(pod *corev1.Pod, args []string) []string {
 	if len(args) == 0 || args[0] != "preflight" || !slices.Contains(args, "--installed") {
 		return args
 	}

@@ -37,11 +37,11 @@ func OpenLive(ctx context.Context, config Config, warnings io.Writer) (*Live, er
 		return nil, explainConfig(err)
 	}
 	restConfig.WarningHandler = rest.NewWarningWriter(warnings, rest.WarningWriterOptions{Deduplicate: true})
-	asker, err := discovery.NewDiscoveryClientForConfig(restConfig)
+	discoverer, err := discovery.NewDiscoveryClientForConfig(restConfig)
 	if err != nil {
 		return nil, fmt.Errorf("make a client for %s: %w", restConfig.Host, err)
 	}
-	list, err := asker.ServerResourcesForGroupVersion(livev1alpha1.GroupVersion.String())
+	list, err := discoverer.ServerResourcesForGroupVersion(livev1alpha1.GroupVersion.String())
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
@@ -100,8 +100,8 @@ func (l *Live) list(ctx context.Context, resource string, list client.ObjectList
 	return fmt.Errorf("read %s of %s: %w", resource, livev1alpha1.GroupVersion.Group, err)
 }
 
-// liveAgain is the retry interval of the watch of announcements.
-const liveAgain = 30 * time.Second
+// liveRetry is the retry interval of the watch of announcements.
+const liveRetry = 30 * time.Second
 
 // FollowAnnouncements calls changed after each change in the aggregated API until ctx is done.
 func FollowAnnouncements(ctx context.Context, config Config, changed func()) {
@@ -110,7 +110,7 @@ func FollowAnnouncements(ctx context.Context, config Config, changed func()) {
 		if live, err := OpenLive(ctx, config, io.Discard); err == nil {
 			watched = live.follow(ctx, watched, changed) || watched
 		}
-		_ = wait(ctx, liveAgain)
+		_ = wait(ctx, liveRetry)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/millrace-lb/millrace/cmd/millrace/internal/rivals"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/coexistence"
 )
 
 // Trial is a DaemonSet in a temporary namespace that checks the nodes before Millrace is installed.
@@ -33,13 +33,13 @@ type Trial struct {
 // ciliumNamespaces are the namespaces of Cilium's ConfigMap, depending on the installation.
 var ciliumNamespaces = []string{"kube-system", "cilium", "cilium-system"}
 
-// Rivals reads the workloads and settings of other load balancers.
-func Rivals(ctx context.Context, config Config) (*rivals.Cluster, error) {
+// ReadCoexistence reads the workloads and settings of other load balancers.
+func ReadCoexistence(ctx context.Context, config Config) (*coexistence.Cluster, error) {
 	restConfig, clients, err := config.clients()
 	if err != nil {
 		return nil, err
 	}
-	found := &rivals.Cluster{}
+	found := &coexistence.Cluster{}
 	version, err := clients.Discovery().ServerVersion()
 	if err != nil {
 		return nil, config.explain(restConfig.Host, err)
@@ -77,8 +77,8 @@ func Rivals(ctx context.Context, config Config) (*rivals.Cluster, error) {
 	return found, nil
 }
 
-func workloadOf(object *metav1.ObjectMeta) rivals.Workload {
-	return rivals.Workload{Namespace: object.Namespace, Name: object.Name, Labels: object.Labels}
+func workloadOf(object *metav1.ObjectMeta) coexistence.Workload {
+	return coexistence.Workload{Namespace: object.Namespace, Name: object.Name, Labels: object.Labels}
 }
 
 func (c Config) clients() (*rest.Config, kubernetes.Interface, error) {
@@ -95,9 +95,9 @@ func (c Config) clients() (*rest.Config, kubernetes.Interface, error) {
 
 const (
 	trialName = "millrace-preflight"
-	// look is the polling interval of pods, patience their time limit.
-	look     = 500 * time.Millisecond
-	patience = 90 * time.Second
+	// pollInterval is the polling interval of pods, patience their time limit.
+	pollInterval = 500 * time.Millisecond
+	patience     = 90 * time.Second
 )
 
 // TrialImage is the image of a trial.
@@ -166,7 +166,7 @@ func (c Config) explainTrial(host string, err error) error {
 }
 
 func (t *Trial) await(ctx context.Context) error {
-	err := utilwait.PollUntilContextTimeout(ctx, look, patience, true, func(ctx context.Context) (bool, error) {
+	err := utilwait.PollUntilContextTimeout(ctx, pollInterval, patience, true, func(ctx context.Context) (bool, error) {
 		nodes, err := t.clients.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: corev1.LabelOSStable + "!=windows"})
 		if err != nil {
 			return false, nil //nolint:nilerr // It is tried again.
@@ -175,7 +175,7 @@ func (t *Trial) await(ctx context.Context) error {
 		if err != nil {
 			return false, nil //nolint:nilerr // It is tried again.
 		}
-		t.note(nodes.Items, pods.Items)
+		t.update(nodes.Items, pods.Items)
 		return len(t.Missing) == 0 && len(t.pods) > 0, nil
 	})
 	if ctx.Err() != nil {
@@ -190,7 +190,7 @@ func (t *Trial) await(ctx context.Context) error {
 	return nil
 }
 
-func (t *Trial) note(nodes []corev1.Node, pods []corev1.Pod) {
+func (t *Trial) update(nodes []corev1.Node, pods []corev1.Pod) {
 	t.pods, t.Addresses, t.Missing = map[string]*corev1.Pod{}, map[string][]string{}, map[string]string{}
 	for i := range nodes {
 		t.Missing[nodes[i].Name] = "it has no pod"
@@ -200,7 +200,7 @@ func (t *Trial) note(nodes []corev1.Node, pods []corev1.Pod) {
 		if pod.Spec.NodeName == "" {
 			continue
 		}
-		t.Missing[pod.Spec.NodeName] = trouble(pod)
+		t.Missing[pod.Spec.NodeName] = podFailure(pod)
 		if len(pod.Status.ContainerStatuses) > 0 && pod.Status.ContainerStatuses[0].State.Running != nil {
 			delete(t.Missing, pod.Spec.NodeName)
 			t.pods[pod.Spec.NodeName] = pod
@@ -218,7 +218,7 @@ func (t *Trial) note(nodes []corev1.Node, pods []corev1.Pod) {
 	}
 }
 
-func trouble(pod *corev1.Pod) string {
+func podFailure(pod *corev1.Pod) string {
 	for _, status := range pod.Status.ContainerStatuses {
 		if ended := status.LastTerminationState.Terminated; ended != nil {
 			return fmt.Sprintf("it exited with code %d: %s", ended.ExitCode, ended.Message)
@@ -241,7 +241,7 @@ func (t *Trial) Remove(ctx context.Context) error {
 	namespaces := t.clients.CoreV1().Namespaces()
 	err := namespaces.Delete(ctx, t.namespace, metav1.DeleteOptions{})
 	if err == nil {
-		err = utilwait.PollUntilContextTimeout(ctx, look, time.Minute, true, func(ctx context.Context) (bool, error) {
+		err = utilwait.PollUntilContextTimeout(ctx, pollInterval, time.Minute, true, func(ctx context.Context) (bool, error) {
 			_, err := namespaces.Get(ctx, t.namespace, metav1.GetOptions{})
 			return apierrors.IsNotFound(err), nil
 		})

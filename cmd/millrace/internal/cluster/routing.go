@@ -45,7 +45,7 @@ func ReadRouting(ctx context.Context, config Config) (*routing.Input, error) {
 	if err := scoped.errNoRights(config, restConfig.Host); err != nil {
 		return nil, err
 	}
-	if err := readRoom(ctx, scoped, in); err != nil {
+	if err := readLimits(ctx, scoped, in); err != nil {
 		return nil, config.explain(restConfig.Host, err)
 	}
 	in.Restrict(scoped.sole(), scoped.omittedKinds())
@@ -100,7 +100,7 @@ func readGatewayAPI(ctx context.Context, reader client.Reader, in *routing.Input
 // gatewayDeployment is the gateway's Deployment in Millrace's namespace.
 const gatewayDeployment = "millrace-gateway"
 
-func readRoom(ctx context.Context, reader *scopedReader, in *routing.Input) error {
+func readLimits(ctx context.Context, reader *scopedReader, in *routing.Input) error {
 	found := &appsv1.Deployment{}
 	name := types.NamespacedName{Namespace: in.Namespace, Name: gatewayDeployment}
 	err := reader.Get(ctx, name, found)

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/sysdump"
 )
 
-// ToDump returns the input of a dump of the cluster.
-func ToDump(ctx context.Context, config Config, version string) (sysdump.Cluster, error) {
+// SysdumpCluster returns the input of a dump of the cluster.
+func SysdumpCluster(ctx context.Context, config Config, version string) (sysdump.Cluster, error) {
 	restConfig, clients, err := config.clients()
 	if err != nil {
 		return sysdump.Cluster{}, err

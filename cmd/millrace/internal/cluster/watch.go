@@ -17,20 +17,20 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
-// Rest returns the pause after a call of the given duration.
-type Rest func(took time.Duration) time.Duration
+// Pause returns the pause after a call of the given duration.
+type Pause func(took time.Duration) time.Duration
 
-// NoRest is for calls without requests to the cluster.
-func NoRest(time.Duration) time.Duration { return 0 }
+// NoPause is for calls without requests to the cluster.
+func NoPause(time.Duration) time.Duration { return 0 }
 
 // Watch calls each with the input of a report, at once and after changes, until ctx is done, when it
 // returns nil, or each returns an error. Changes while each runs, and during the rest after it, cause one
 // call. With announcements it also follows the aggregated API.
-func Watch(ctx context.Context, config Config, rest Rest, announcements bool, each func(*report.Input) error) error {
+func Watch(ctx context.Context, config Config, rest Pause, announcements bool, each func(*report.Input) error) error {
 	// An error of reading a list is returned, while informers would retry forever.
 	in, err := Read(ctx, config)
 	if err != nil {
-		return unlessDone(ctx, err)
+		return ignoreCancelled(ctx, err)
 	}
 	if in.Sole != "" || len(in.Omitted) > 0 {
 		return errWatch
@@ -65,10 +65,10 @@ func Watch(ctx context.Context, config Config, rest Rest, announcements bool, ea
 			return each(now)
 		})
 	})
-	return unlessDone(ctx, group.Wait())
+	return ignoreCancelled(ctx, group.Wait())
 }
 
-func repeat(ctx context.Context, changed <-chan struct{}, rest Rest, each func() error) error {
+func repeat(ctx context.Context, changed <-chan struct{}, rest Pause, each func() error) error {
 	for {
 		start := time.Now()
 		if err := each(); err != nil {
@@ -102,7 +102,7 @@ func wait(ctx context.Context, duration time.Duration) error {
 	}
 }
 
-func unlessDone(ctx context.Context, err error) error {
+func ignoreCancelled(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
 	}

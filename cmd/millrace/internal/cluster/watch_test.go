@@ -12,12 +12,12 @@ import (
 
 func TestRepeatRests(t *testing.T) {
 	for name, test := range map[string]struct {
-		rest        Rest
+		rest        Pause
 		least, most int
 	}{
 		// A call takes a second, a rest nine, and the wait for further changes 200 ms.
 		"with a rest":    {func(took time.Duration) time.Duration { return 9 * took }, 5, 6},
-		"without a rest": {NoRest, 45, 51},
+		"without a rest": {NoPause, 45, 51},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -37,10 +37,10 @@ func TestLinesInPieces(t *testing.T) {
 	const text = `{"missed":1}` + "\n" + `{"missed":20,"later":true}` + "\n" + `{"missed":300}` + "\n"
 	for _, piece := range []int{1, 7, 1000} {
 		var got []uint64
-		var last Answer
-		for answer := range Follow(t.Context(), scripted{text: text, piece: piece}, []string{"node1"}, nil) {
-			if last = answer; !answer.Ended {
-				got = append(got, answer.Line.Missed)
+		var last Response
+		for response := range Follow(t.Context(), scripted{text: text, piece: piece}, []string{"node1"}, nil) {
+			if last = response; !response.Ended {
+				got = append(got, response.Line.Missed)
 			}
 		}
 		if len(got) != 3 || got[0] != 1 || got[1] != 20 || got[2] != 300 {
@@ -65,7 +65,7 @@ func TestAsk(t *testing.T) {
 		"rubbish": {scripted{text: "panic: oh\n", piece: 5}, consoleapi.Line{}, `"panic: oh"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := Ask(t.Context(), test.runner, "node1", nil)
+			got, err := Query(t.Context(), test.runner, "node1", nil)
 			if got != test.want || (err == nil) != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) {
 				t.Errorf("%+v, %v", got, err)
 			}
@@ -77,14 +77,14 @@ func TestAsk(t *testing.T) {
 func TestEndWhenDone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	for answer := range Follow(ctx, scripted{err: context.Canceled}, []string{"node1", "node2"}, nil) {
-		if !answer.Ended || answer.Err != nil {
-			t.Errorf("%+v", answer)
+	for response := range Follow(ctx, scripted{err: context.Canceled}, []string{"node1", "node2"}, nil) {
+		if !response.Ended || response.Err != nil {
+			t.Errorf("%+v", response)
 		}
 	}
 }
 
-// agents do not end before AtOnce of them run; they record the maximum.
+// agents do not end before MaxConcurrent of them run; they record the maximum.
 type agents struct {
 	text string
 	ends bool
@@ -102,7 +102,7 @@ func (c *agents) Run(ctx context.Context, _ string, _ []string, out io.Writer) e
 	c.running++
 	c.most = max(c.most, c.running)
 	full := c.full
-	if c.running == AtOnce {
+	if c.running == MaxConcurrent {
 		close(full)
 		c.full, c.running = nil, 0
 	}
@@ -129,13 +129,13 @@ func names(count int) []string {
 
 func TestRoundIsBounded(t *testing.T) {
 	c := &agents{text: `{"missed":1}` + "\n", ends: true}
-	answers := Round{Runner: c, Limit: time.Minute}.Ask(t.Context(), names(4*AtOnce), nil)
-	if len(answers) != 4*AtOnce {
-		t.Errorf("%d answers", len(answers))
+	responses := Batch{Runner: c, Limit: time.Minute}.Query(t.Context(), names(4*MaxConcurrent), nil)
+	if len(responses) != 4*MaxConcurrent {
+		t.Errorf("%d answers", len(responses))
 	}
-	for node, answer := range answers {
-		if answer.Err != nil || answer.Line.Missed != 1 {
-			t.Errorf("%s: %+v", node, answer)
+	for node, response := range responses {
+		if response.Err != nil || response.Line.Missed != 1 {
+			t.Errorf("%s: %+v", node, response)
 		}
 	}
 }
@@ -143,14 +143,14 @@ func TestRoundIsBounded(t *testing.T) {
 func TestBounded(t *testing.T) {
 	c := &agents{text: strings.Repeat(`{"missed":1}`+"\n", 3)}
 	lines := map[string]int{}
-	for answer := range Follow(t.Context(), Bounded(c, 2), names(4*AtOnce), nil) {
-		if !answer.Ended {
-			lines[answer.Node]++
-		} else if !errors.Is(answer.Err, ErrEnded) {
-			t.Errorf("%s: %v", answer.Node, answer.Err)
+	for response := range Follow(t.Context(), Bounded(c, 2), names(4*MaxConcurrent), nil) {
+		if !response.Ended {
+			lines[response.Node]++
+		} else if !errors.Is(response.Err, ErrEnded) {
+			t.Errorf("%s: %v", response.Node, response.Err)
 		}
 	}
-	if len(lines) != 4*AtOnce {
+	if len(lines) != 4*MaxConcurrent {
 		t.Errorf("%d nodes", len(lines))
 	}
 	for node, count := range lines {
@@ -188,32 +188,32 @@ func (c *counted) Run(ctx context.Context, _ string, _ []string, out io.Writer) 
 
 func TestNotMoreAtOnce(t *testing.T) {
 	c := &counted{hold: time.Millisecond}
-	Round{Runner: c, Limit: time.Minute}.Ask(t.Context(), names(200), nil)
-	if c.most.Load() > AtOnce || c.runs.Load() != 200 {
-		t.Errorf("%d of %d at once, want at most %d", c.most.Load(), c.runs.Load(), AtOnce)
+	Batch{Runner: c, Limit: time.Minute}.Query(t.Context(), names(200), nil)
+	if c.most.Load() > MaxConcurrent || c.runs.Load() != 200 {
+		t.Errorf("%d of %d at once, want at most %d", c.most.Load(), c.runs.Load(), MaxConcurrent)
 	}
 	c = &counted{hold: time.Millisecond}
 	for range Follow(t.Context(), Bounded(c, 1), names(200), nil) {
 	}
-	if c.most.Load() > AtOnce || c.runs.Load() != 200 {
-		t.Errorf("followed %d of %d at once, want at most %d", c.most.Load(), c.runs.Load(), AtOnce)
+	if c.most.Load() > MaxConcurrent || c.runs.Load() != 200 {
+		t.Errorf("followed %d of %d at once, want at most %d", c.most.Load(), c.runs.Load(), MaxConcurrent)
 	}
 }
 
 func TestRoundStops(t *testing.T) {
 	refused := errors.New("refused")
 	c := &counted{err: refused}
-	answers := Round{Runner: c, Limit: time.Minute, Stop: refused}.Ask(t.Context(), names(500), nil)
-	if runs := c.runs.Load(); runs > 2*AtOnce || len(answers) != 500 || !errors.Is(answers["node499"].Err, refused) {
-		t.Errorf("%d agents asked, %d answers, the last %+v", runs, len(answers), answers["node499"])
+	responses := Batch{Runner: c, Limit: time.Minute, Stop: refused}.Query(t.Context(), names(500), nil)
+	if runs := c.runs.Load(); runs > 2*MaxConcurrent || len(responses) != 500 || !errors.Is(responses["node499"].Err, refused) {
+		t.Errorf("%d agents asked, %d answers, the last %+v", runs, len(responses), responses["node499"])
 	}
 }
 
 func TestRoundLimit(t *testing.T) {
-	answers := Round{Runner: &counted{hold: time.Hour}, Limit: time.Millisecond}.Ask(t.Context(), names(3), nil)
-	for node, answer := range answers {
-		if answer.Err == nil || answer.Err.Error() != "no answer within 1ms" {
-			t.Errorf("%s: %v", node, answer.Err)
+	responses := Batch{Runner: &counted{hold: time.Hour}, Limit: time.Millisecond}.Query(t.Context(), names(3), nil)
+	for node, response := range responses {
+		if response.Err == nil || response.Err.Error() != "no answer within 1ms" {
+			t.Errorf("%s: %v", node, response.Err)
 		}
 	}
 }
@@ -222,7 +222,7 @@ func TestRestAfter(t *testing.T) {
 	for took, want := range map[time.Duration]time.Duration{
 		0: 2 * time.Second, 100 * time.Millisecond: 2 * time.Second, 3 * time.Second: 27 * time.Second, time.Hour: time.Minute,
 	} {
-		if got := RestAfter(took); got != want {
+		if got := PauseAfter(took); got != want {
 			t.Errorf("after a round of %s: %s, want %s", took, got, want)
 		}
 	}

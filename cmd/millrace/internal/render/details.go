@@ -92,7 +92,7 @@ func nodeDecisions(view *report.View, vip *report.VIP) *table {
 	}
 	t := &table{columns: []column{{heading: "NODE", cut: true}, {heading: "ANNOUNCES TO", cut: true}, {heading: "REASON"}}}
 	for _, node := range view.Nodes {
-		if d, said := decisions[node.Name]; said {
+		if d, isReported := decisions[node.Name]; isReported {
 			t.rows = append(t.rows, []string{node.Name, orNone(d.peers), orNone(d.reason)})
 		}
 	}

@@ -20,13 +20,13 @@ func Hosts(out io.Writer, nodes []consoleapi.Hosts, addresses []string, options 
 	var remarks []string
 	for _, text := range addresses {
 		address, _ := netip.ParseAddr(text)
-		asked, answered := []string{}, false
+		targets, answered := []string{}, false
 		for _, node := range nodes {
 			for _, host := range node.Hosts {
 				if host.Address != address.Unmap() {
 					continue
 				}
-				asked = append(asked, node.Node+" on "+host.Interface)
+				targets = append(targets, node.Node+" on "+host.Interface)
 				if host.HardwareAddr == "" && !host.Known {
 					continue
 				}
@@ -39,10 +39,10 @@ func Hosts(out io.Writer, nodes []consoleapi.Hosts, addresses []string, options 
 			}
 		}
 		switch {
-		case len(asked) == 0:
+		case len(targets) == 0:
 			remarks = append(remarks, fmt.Sprintf("%s was not probed: no network of an uplink of these nodes contains it.", text))
 		case !answered:
-			remarks = append(remarks, fmt.Sprintf("No host answers for %s. Probed by %s.", text, strings.Join(asked, ", ")))
+			remarks = append(remarks, fmt.Sprintf("No host answers for %s. Probed by %s.", text, strings.Join(targets, ", ")))
 		}
 	}
 	var lines []string

@@ -86,7 +86,7 @@ func reasonsIn(in *report.Input) []string {
 			reasons = append(reasons, exception.Reason)
 		}
 	}
-	for _, answer := range in.Agents.Answers {
+	for _, answer := range in.Agents.Responses {
 		for _, group := range answer.Groups {
 			if len(group.Peers) == 0 {
 				reasons = append(reasons, group.Reason)

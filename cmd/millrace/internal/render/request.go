@@ -11,7 +11,7 @@ import (
 )
 
 // Answer returns a request's steps through a proxy; pod is the name of the proxy's pod, if known.
-func Answer(answer *routing.Answer, pod string) []string {
+func Answer(answer *routing.Result, pod string) []string {
 	head := "proxy of " + answer.Owner.String()
 	if pod != "" {
 		head = "proxy " + pod + " of " + answer.Owner.String()
@@ -80,7 +80,7 @@ func hostText(host string) string {
 	return host
 }
 
-func verdict(answer *routing.Answer) string {
+func verdict(answer *routing.Result) string {
 	switch {
 	case answer.Location != "":
 		return fmt.Sprintf("answered with %d %s to %s", answer.Status, http.StatusText(answer.Status), answer.Location)

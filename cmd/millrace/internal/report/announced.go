@@ -77,14 +77,14 @@ func (l *lookup) announced(vips []VIP) agreement {
 			bound++
 		}
 	}
-	nodes := slices.SortedFunc(maps.Keys(l.in.Agents.Answers), CompareNames)
+	nodes := slices.SortedFunc(maps.Keys(l.in.Agents.Responses), CompareNames)
 	found := agreement{missing: map[string]firstAddresses{}, stale: map[string]firstAddresses{}, bound: bound}
 	known := decisions{numbers: map[string]int32{}}
 	byVIP := make([][]decided, len(vips))
 	// programmedBy is, for each VIP, the index plus 1 of the last node that has it.
 	programmedBy := make([]int, len(vips))
 	for n, node := range nodes {
-		for _, group := range l.in.Agents.Answers[node].Groups {
+		for _, group := range l.in.Agents.Responses[node].Groups {
 			number := known.number(group)
 			for _, address := range group.Addresses {
 				i, is := index[address]

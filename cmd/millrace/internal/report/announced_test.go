@@ -66,8 +66,8 @@ func TestAnnouncedByOneNode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := sized(3, 3)
-			in.Agents.Answers["node0"].Groups = test.first
-			in.Agents.Answers["node1"].Groups, in.Agents.Answers["node2"].Groups = test.others, test.others
+			in.Agents.Responses["node0"].Groups = test.first
+			in.Agents.Responses["node1"].Groups, in.Agents.Responses["node2"].Groups = test.others, test.others
 			if got := strings.Join(problemsOf(Build(in), ReasonOneNode), "\n"); got != test.want {
 				t.Errorf("told %q, want %q", got, test.want)
 			}
@@ -88,7 +88,7 @@ func TestGenericXDP(t *testing.T) {
 
 func TestDifferences(t *testing.T) {
 	in := sized(2, 5)
-	in.Agents.Answers["node0"].Groups = []consoleapi.VIPGroup{
+	in.Agents.Responses["node0"].Groups = []consoleapi.VIPGroup{
 		group("r", "", "203.0.0.0", "203.0.0.4"), group("", "NotProgrammed", "203.0.0.1"), group("r", "", "203.0.113.9"),
 	}
 	view := Build(in)
@@ -99,7 +99,7 @@ func TestDifferences(t *testing.T) {
 		t.Errorf("stale: %q", got)
 	}
 	// The report of a node that did not answer has counts.
-	delete(in.Agents.Answers, "node0")
+	delete(in.Agents.Responses, "node0")
 	in.LBNodeReports[0].Status.Conditions = append(in.LBNodeReports[0].Status.Conditions, metav1.Condition{Type: millracev1beta1.ConditionReady, Status: metav1.ConditionTrue})
 	in.LBNodeReports[0].Status.VIPs.Programmed = 4
 	if got := problemsOf(Build(in), ReasonNotProgrammed); len(got) != 1 || !strings.HasSuffix(got[0], "4 of the 5 VIPs that belong to Services") {

@@ -21,7 +21,7 @@ import (
 // Build computes the report.
 func Build(in *Input) *View {
 	l := newLookup(in)
-	view := &View{VIPs: make([]VIP, 0, len(in.VIPs)), Nodes: []Node{}, Problems: []Problem{}, Answered: len(in.Agents.Answers)}
+	view := &View{VIPs: make([]VIP, 0, len(in.VIPs)), Nodes: []Node{}, Problems: []Problem{}, Answered: len(in.Agents.Responses)}
 	for i := range in.VIPs {
 		view.VIPs = append(view.VIPs, l.vip(&in.VIPs[i]))
 	}

@@ -102,10 +102,10 @@ func TestWhyNotAnnounced(t *testing.T) {
 	configured := func(answers ...string) Input {
 		in := Input{
 			Peers: []millracev1beta1.LBPeer{{}}, Advertisements: []millracev1beta1.VIPAdvertisement{{}},
-			LBNodes: make([]millracev1beta1.LBNode, 2), Agents: Agents{Answers: map[string]*consoleapi.VIPs{}},
+			LBNodes: make([]millracev1beta1.LBNode, 2), Agents: Agents{Responses: map[string]*consoleapi.VIPs{}},
 		}
 		for _, node := range answers {
-			in.Agents.Answers[node] = &consoleapi.VIPs{}
+			in.Agents.Responses[node] = &consoleapi.VIPs{}
 		}
 		return in
 	}
@@ -147,7 +147,7 @@ func TestWhyNotAnnounced(t *testing.T) {
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			reason, message := newLookup(&test.in).whyNot(test.vip)
+			reason, message := newLookup(&test.in).notAnnouncedReason(test.vip)
 			if reason != test.reason || message != test.message {
 				t.Errorf("%s: %q, want %s: %q", reason, message, test.reason, test.message)
 			}

@@ -22,20 +22,20 @@ const noLiveAnswer = "it does not answer live.millrace.io"
 // AnnouncedLive converts announcements to agents' answers, for the given addresses or all. Silent nodes
 // without a running agent are ignored.
 func AnnouncedLive(list *livev1alpha1.VIPAnnouncementList, addresses, running []string) (Agents, error) {
-	told := Agents{Answers: map[string]*consoleapi.VIPs{}, Failures: map[string]string{}}
+	agents := Agents{Responses: map[string]*consoleapi.VIPs{}, Failures: map[string]string{}}
 	for _, node := range list.Silent {
 		if slices.Contains(running, node) {
-			told.Failures[node] = noLiveAnswer
+			agents.Failures[node] = noLiveAnswer
 		}
 	}
 	for _, node := range list.Answered {
-		told.Answers[node] = &consoleapi.VIPs{Node: node, Groups: []consoleapi.VIPGroup{}}
+		agents.Responses[node] = &consoleapi.VIPs{Node: node, Groups: []consoleapi.VIPGroup{}}
 	}
 	wanted := map[string]bool{}
 	for _, address := range addresses {
 		wanted[address] = true
 	}
-	l := liveAnswers{list.Answered, told.Answers, decisions{numbers: map[string]int32{}}, make([][]int, len(list.Answered))}
+	l := liveResponses{list.Answered, agents.Responses, decisions{numbers: map[string]int32{}}, make([][]int, len(list.Answered))}
 	for i := range list.Items {
 		item := &list.Items[i]
 		if len(wanted) > 0 && !wanted[item.Address] {
@@ -54,10 +54,10 @@ func AnnouncedLive(list *livev1alpha1.VIPAnnouncementList, addresses, running []
 			return Agents{}, fmt.Errorf("read VIPAnnouncement %s: %w", item.Name, err)
 		}
 	}
-	return told, nil
+	return agents, nil
 }
 
-type liveAnswers struct {
+type liveResponses struct {
 	nodes   []string
 	answers map[string]*consoleapi.VIPs
 	known   decisions
@@ -66,7 +66,7 @@ type liveAnswers struct {
 }
 
 // add adds a VIP to the group of a decision, on all nodes of ranges.
-func (l *liveAnswers) add(address netip.Addr, decision consoleapi.VIPGroup, ranges string) error {
+func (l *liveResponses) add(address netip.Addr, decision consoleapi.VIPGroup, ranges string) error {
 	number := int(l.known.number(decision))
 	for part := range strings.SplitSeq(ranges, ",") {
 		from, to, err := rangeOf(part, len(l.nodes))
@@ -150,11 +150,11 @@ func SessionsLive(list *livev1alpha1.BGPSessionList, nodes []string) []consoleap
 		}
 		node.Peers = append(node.Peers, ToSeconds(peer))
 	}
-	var told []consoleapi.BGP
+	var states []consoleapi.BGP
 	for _, name := range slices.SortedFunc(maps.Keys(byNode), CompareNames) {
-		told = append(told, *byNode[name])
+		states = append(states, *byNode[name])
 	}
-	return told
+	return states
 }
 
 // ToSeconds truncates the times of a session to seconds in UTC, the precision of objects.

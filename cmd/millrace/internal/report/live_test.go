@@ -48,15 +48,15 @@ func TestAnnouncedLive(t *testing.T) {
 			}
 			list.Items = append(list.Items, item)
 		}
-		told, err := AnnouncedLive(list, nil, []string{"node1", "node6"})
+		agents, err := AnnouncedLive(list, nil, []string{"node1", "node6"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if failures := slices.Collect(maps.Keys(told.Failures)); !slices.Equal(failures, []string{"node6"}) {
+		if failures := slices.Collect(maps.Keys(agents.Failures)); !slices.Equal(failures, []string{"node6"}) {
 			t.Fatalf("failures of %v, want node6: no agent runs on node7", failures)
 		}
 		got := map[string]map[string]string{}
-		for node, answer := range told.Answers {
+		for node, answer := range agents.Responses {
 			got[node] = map[string]string{}
 			for _, group := range answer.Groups {
 				for _, address := range group.Addresses {
@@ -76,8 +76,8 @@ func TestAnnouncedLiveOfSome(t *testing.T) {
 		NodeAnswers: livev1alpha1.NodeAnswers{Answered: []string{"node1", "node2", "node3"}},
 		Items:       []livev1alpha1.VIPAnnouncement{{Address: "203.0.113.1", Announced: group}, {Address: "203.0.113.2", Announced: group}},
 	}
-	told, err := AnnouncedLive(list, []string{"203.0.113.2"}, nil)
-	if groups := told.Answers["node3"].Groups; err != nil || len(groups) != 1 || len(groups[0].Addresses) != 1 || groups[0].Addresses[0].String() != "203.0.113.2" {
+	agents, err := AnnouncedLive(list, []string{"203.0.113.2"}, nil)
+	if groups := agents.Responses["node3"].Groups; err != nil || len(groups) != 1 || len(groups[0].Addresses) != 1 || groups[0].Addresses[0].String() != "203.0.113.2" {
 		t.Errorf("%+v, %v", groups, err)
 	}
 	for _, ranges := range []string{"", "3", "2-1", "0-3", "x", "-1"} {

@@ -107,7 +107,7 @@ func (l *lookup) differences(node nodeObjects, found agreement) []Problem {
 	if stale := found.stale[node.name()]; len(stale.first) > 0 {
 		add(ReasonStaleVIP, "the node still has addresses that are not VIPs: "+stale.String())
 	}
-	if l.in.Agents.Answers[node.name()] == nil && reported(node) {
+	if l.in.Agents.Responses[node.name()] == nil && reported(node) {
 		text := excepted(node.report, millracev1beta1.ReasonNotProgrammed)
 		if has := int(node.report.Status.VIPs.Programmed); text == "" && has < found.bound {
 			text = fmt.Sprintf("the node has programmed %d of the %d VIPs that belong to Services", has, found.bound)
@@ -159,18 +159,18 @@ func (l *lookup) withoutLBNode() []Problem {
 
 // notServed returns objects that agents cannot serve as specified, from a true condition Programmed.
 func (l *lookup) notServed() []Problem {
-	said := map[string][]string{}
+	messages := map[string][]string{}
 	for _, node := range l.nodes {
 		programmed := meta.FindStatusCondition(node.report.Status.Conditions, millracev1beta1.ConditionProgrammed)
 		if programmed != nil && programmed.Status == metav1.ConditionTrue && programmed.Message != "" {
-			said[programmed.Message] = append(said[programmed.Message], node.name())
+			messages[programmed.Message] = append(messages[programmed.Message], node.name())
 		}
 	}
-	return once(ReasonObjects, said)
+	return deduplicate(ReasonObjects, messages)
 }
 
 func generic(nodes []Node) []Problem {
-	said := map[string][]string{}
+	messages := map[string][]string{}
 	for _, node := range nodes {
 		for _, uplink := range node.Interfaces {
 			if uplink.XDPMode == string(millracev1beta1.XDPGeneric) {
@@ -178,28 +178,28 @@ func generic(nodes []Node) []Problem {
 				if uplink.Message != "" {
 					message += ": " + uplink.Message
 				}
-				said[message] = append(said[message], node.Name)
+				messages[message] = append(messages[message], node.Name)
 			}
 		}
 	}
-	return once(ReasonGenericXDP, said)
+	return deduplicate(ReasonGenericXDP, messages)
 }
 
 func (l *lookup) unanswered() []Problem {
-	said := map[string][]string{}
+	messages := map[string][]string{}
 	for _, node := range slices.SortedFunc(maps.Keys(l.in.Agents.Failures), CompareNames) {
 		message := "its agent does not answer: " + l.in.Agents.Failures[node]
-		said[message] = append(said[message], node)
+		messages[message] = append(messages[message], node)
 	}
-	return once(ReasonNoAnswer, said)
+	return deduplicate(ReasonNoAnswer, messages)
 }
 
-// once merges the same problem of many nodes, given the nodes by message.
-func once(reason string, said map[string][]string) []Problem {
+// deduplicate merges the same problem of many nodes, given the nodes by message.
+func deduplicate(reason string, messages map[string][]string) []Problem {
 	var problems []Problem
-	for _, message := range slices.Sorted(maps.Keys(said)) {
-		problem := Problem{Kind: "LBNode", Name: said[message][0], Reason: reason, Message: message}
-		if more := len(said[message]) - 1; more > 0 {
+	for _, message := range slices.Sorted(maps.Keys(messages)) {
+		problem := Problem{Kind: "LBNode", Name: messages[message][0], Reason: reason, Message: message}
+		if more := len(messages[message]) - 1; more > 0 {
 			problem.Message += fmt.Sprintf(" (and on %d more)", more)
 		}
 		problems = append(problems, problem)

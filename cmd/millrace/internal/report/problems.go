@@ -110,7 +110,7 @@ func (l *lookup) unserved(vips []VIP) []Problem {
 		if l.in.lacks("EndpointSlices") {
 			continue
 		}
-		if reason, message := l.whyNot(vip); reason != "" {
+		if reason, message := l.notAnnouncedReason(vip); reason != "" {
 			problems = append(problems, Problem{Kind: "VIP", Name: vip.Address, Reason: reason, Message: message})
 		}
 	}
@@ -129,14 +129,14 @@ func (l *lookup) announcedByOneNode(vips []VIP) []Problem {
 			continue
 		}
 		others := slices.DeleteFunc(slices.Clone(vip.WithheldBy), notMeant)
-		if unknown := len(l.in.Agents.Answers) - 1 - nodesOf(vip.WithheldBy); unknown > 0 && len(others) == 0 {
+		if unknown := len(l.in.Agents.Responses) - 1 - nodesOf(vip.WithheldBy); unknown > 0 && len(others) == 0 {
 			others = []Withheld{{Message: "the VIP is unknown there", Nodes: make([]string, unknown)}}
 		}
 		if len(others) == 0 {
 			continue
 		}
 		why := cause{vip.AnnouncedBy[0].Nodes[0], others[0].Reason, others[0].Message}
-		if _, told := at[why]; told {
+		if _, isReported := at[why]; isReported {
 			more[why]++
 			continue
 		}
@@ -175,22 +175,22 @@ func idle(vip VIP) []Problem {
 	return problems
 }
 
-// whyNot returns the closest cause, or nothing if agents did not answer.
-func (l *lookup) whyNot(vip VIP) (reason, message string) {
+// notAnnouncedReason returns the closest cause, or nothing if agents did not answer.
+func (l *lookup) notAnnouncedReason(vip VIP) (reason, message string) {
 	ready := 0
 	var names []string
 	for _, service := range vip.Services {
 		ready += service.Ready
 		names = append(names, service.Namespace+"/"+service.Name)
 	}
-	nobody := "no node announces it: "
-	if unknown := len(l.nodes) - len(l.in.Agents.Answers); unknown > 0 {
-		nobody = fmt.Sprintf("of the %d nodes that answered, no node announces it: ", len(l.in.Agents.Answers))
+	noAnnouncer := "no node announces it: "
+	if unknown := len(l.nodes) - len(l.in.Agents.Responses); unknown > 0 {
+		noAnnouncer = fmt.Sprintf("of the %d nodes that answered, no node announces it: ", len(l.in.Agents.Responses))
 	}
 	switch {
 	case ready == 0:
 		return ReasonNoEndpoint, "no node announces it: no ready endpoint of " + strings.Join(names, ", ")
-	case vip.NotAnnounced != "" && len(l.in.Agents.Answers) == 0:
+	case vip.NotAnnounced != "" && len(l.in.Agents.Responses) == 0:
 		return ReasonNotAnnounced, vip.NotAnnounced
 	case vip.unannounced():
 		return ReasonNotAnnounced, "no node announces it; millrace why " + names[0] + " shows the history"
@@ -200,12 +200,12 @@ func (l *lookup) whyNot(vip VIP) (reason, message string) {
 		return ReasonNotAnnounced, "no node announces it: there is no LBPeer"
 	case len(l.in.Advertisements) == 0:
 		return ReasonNotAnnounced, "no node announces it: there is no VIPAdvertisement"
-	case len(l.in.Agents.Answers) == 0:
+	case len(l.in.Agents.Responses) == 0:
 		return "", ""
 	case len(vip.WithheldBy) == 0:
-		return ReasonNotAnnounced, nobody + "no node has programmed it"
+		return ReasonNotAnnounced, noAnnouncer + "no node has programmed it"
 	}
-	return ReasonNotAnnounced, nobody + withheld(vip.WithheldBy)
+	return ReasonNotAnnounced, noAnnouncer + withheld(vip.WithheldBy)
 }
 
 // notAnnounced returns the message of a condition Announced that is False, or "". Without rights to list VIPs,

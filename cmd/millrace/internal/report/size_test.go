@@ -22,7 +22,7 @@ import (
 func sized(nodes, vips int) *Input {
 	in := &Input{
 		Namespace: "millrace-system", Peers: make([]millracev1beta1.LBPeer, 1), Advertisements: make([]millracev1beta1.VIPAdvertisement, 1),
-		Agents: Agents{Answers: map[string]*consoleapi.VIPs{}},
+		Agents: Agents{Responses: map[string]*consoleapi.VIPs{}},
 	}
 	var everywhere, local []netip.Addr
 	for n := range vips {
@@ -51,7 +51,7 @@ func sized(nodes, vips int) *Input {
 		name := fmt.Sprintf("node%d", n)
 		in.LBNodes = append(in.LBNodes, millracev1beta1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		in.LBNodeReports = append(in.LBNodeReports, millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: name}})
-		in.Agents.Answers[name] = &consoleapi.VIPs{Node: name, Groups: []consoleapi.VIPGroup{
+		in.Agents.Responses[name] = &consoleapi.VIPs{Node: name, Groups: []consoleapi.VIPGroup{
 			{Peers: []string{"router1"}, Addresses: everywhere},
 			{Reason: millracev1beta1.ReasonNoLocalEndpoint, Message: "no endpoint here", Addresses: local},
 		}}

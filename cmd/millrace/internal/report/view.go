@@ -44,8 +44,8 @@ func (in *Input) lacks(kind string) bool { return slices.Contains(in.Omitted, ki
 
 // Agents are the agents' answers to the command vips, or those of the aggregated API.
 type Agents struct {
-	Answers  map[string]*consoleapi.VIPs
-	Failures map[string]string
+	Responses map[string]*consoleapi.VIPs
+	Failures  map[string]string
 	// Forbidden is true if the user may not query agents, LiveForbidden if an aggregated API is forbidden,
 	// too.
 	Forbidden, LiveForbidden bool
@@ -112,7 +112,8 @@ type Service struct {
 	// Ready and Total count its endpoints of the VIP's family, without terminating ones.
 	Ready int `json:"readyEndpoints"`
 	Total int `json:"totalEndpoints"`
-	// Announcing counts the nodes that announce a VIP of the Service, of Nodes; absent if only agents know it.
+	// Announcing counts the nodes that announce a VIP of the Service, of Nodes; absent if only agents
+	// know it.
 	Announcing *int32 `json:"announcingNodes,omitempty"`
 	Nodes      int32  `json:"nodes,omitempty"`
 	// Ports are the Service's ports on the VIP, such as "53/UDP".

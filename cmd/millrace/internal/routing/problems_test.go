@@ -15,7 +15,7 @@ import (
 func TestCertificatesOfIngresses(t *testing.T) {
 	for name, test := range map[string]struct {
 		tls, status string
-		told        bool
+		isReported  bool
 	}{
 		"served":            {"[{hosts: [a.example], secretName: tls}]", "[{ip: 203.0.113.1, ports: [{port: 80, protocol: TCP}, {port: 443, protocol: TCP}]}]", false},
 		"a bad certificate": {"[{hosts: [a.example], secretName: tls}]", "[{ip: 203.0.113.1, ports: [{port: 80, protocol: TCP}]}]", true},
@@ -50,9 +50,9 @@ status: {loadBalancer: {ingress: %s}}
 			t.Fatal(err)
 		}
 		problems := Compile(&Input{Objects: *objects, Namespace: "millrace-system"}).problems(Choice{})
-		if told := len(problems) == 1 && problems[0].Reason == model.ReasonInvalidCertificate &&
-			strings.HasPrefix(problems[0].Message, "spec.tls: "); told != test.told || !told && len(problems) > 0 {
-			t.Errorf("%s: told %+v, want %v", name, problems, test.told)
+		if isReported := len(problems) == 1 && problems[0].Reason == model.ReasonInvalidCertificate &&
+			strings.HasPrefix(problems[0].Message, "spec.tls: "); isReported != test.isReported || !isReported && len(problems) > 0 {
+			t.Errorf("%s: told %+v, want %v", name, problems, test.isReported)
 		}
 	}
 }

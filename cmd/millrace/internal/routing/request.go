@@ -130,8 +130,8 @@ func (c *Compiled) place(of *model.Proxy, port int32, request *Request) (place *
 	}, group != "", nil
 }
 
-// Answer is the result of a request at the proxies of its place.
-type Answer struct {
+// Result is the result of a request at the proxies of its place.
+type Result struct {
 	Owner Name   `json:"owner"`
 	VIP   string `json:"vip"`
 	// Listener is absent if no listener matches the host.
@@ -144,17 +144,17 @@ type Answer struct {
 }
 
 // Refused reports whether no backend gets the request, and the response is no redirect.
-func (a *Answer) Refused() bool { return a.Status >= 400 || a.Rule == nil }
+func (a *Result) Refused() bool { return a.Status >= 400 || a.Rule == nil }
 
 // Decide returns the result of the request.
-func (p *Place) Decide(request *Request) *Answer {
+func (p *Place) Decide(request *Request) *Result {
 	var decision plan.Decision
 	if request.URL.Scheme == "tls" {
 		decision = p.plan.DecideTLS(p.target, request.URL.Hostname())
 	} else {
 		decision = p.plan.Decide(p.target, plan.Request{Method: request.Method, URL: request.URL, Header: request.Header})
 	}
-	answer := &Answer{Owner: p.Owner, VIP: p.VIP.String(), Status: decision.Status, Location: decision.Location}
+	answer := &Result{Owner: p.Owner, VIP: p.VIP.String(), Status: decision.Status, Location: decision.Location}
 	if found := listenersOf(p.proxy)[decision.Listener]; found != nil {
 		answer.Listener = &Listener{
 			Name: strings.TrimPrefix(decision.Listener, "listener/"), Port: int32(found.GetPort()),

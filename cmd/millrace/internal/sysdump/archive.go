@@ -44,7 +44,7 @@ func (a *archive) add(name string, content []byte) {
 	}
 }
 
-func (a *archive) miss(what string, err error) {
+func (a *archive) recordFailure(what string, err error) {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
 	a.problems = append(a.problems, fmt.Sprintf("%s: %v", what, err))

@@ -41,13 +41,13 @@ type Cluster struct {
 type Limits struct {
 	// Whole limits the dump, Node all requests to one node, Request any other request.
 	Whole, Node, Request time.Duration
-	AtOnce               int
+	MaxConcurrent        int
 	// LogBytes limits each log to its last bytes.
 	LogBytes int64
 }
 
 // Usual are limits with which a dump of 100 nodes takes less than two minutes, even if some nodes hang.
-var Usual = Limits{Whole: 110 * time.Second, Node: 20 * time.Second, Request: 20 * time.Second, AtOnce: 16, LogBytes: 4 << 20}
+var Usual = Limits{Whole: 110 * time.Second, Node: 20 * time.Second, Request: 20 * time.Second, MaxConcurrent: 16, LogBytes: 4 << 20}
 
 // resources are dumped from the whole cluster. Secrets must never be added.
 var resources = []string{
@@ -79,7 +79,7 @@ func Dump(ctx context.Context, of Cluster, limits Limits, now time.Time, out io.
 	ctx, cancel := context.WithTimeout(ctx, limits.Whole)
 	defer cancel()
 	d := &dump{Cluster: of, limits: limits, archive: newArchive(out, now)}
-	d.group.SetLimit(limits.AtOnce)
+	d.group.SetLimit(limits.MaxConcurrent)
 	d.versions()
 	for _, resource := range resources {
 		d.begin(func() { d.list(ctx, resource, "") })
@@ -90,7 +90,7 @@ func Dump(ctx context.Context, of Cluster, limits Limits, now time.Time, out io.
 	d.begin(func() { d.events(ctx) })
 	d.logs(ctx)
 	if of.Agents == nil {
-		d.archive.miss("agents", of.Why)
+		d.archive.recordFailure("agents", of.Why)
 	} else {
 		for _, node := range of.Agents.Nodes() {
 			d.begin(func() { d.node(ctx, node) })
@@ -113,13 +113,13 @@ func (d *dump) versions() {
 	versions := map[string]string{"millrace": d.Version}
 	server, err := d.Clients.Discovery().ServerVersion()
 	if err != nil {
-		d.archive.miss("version of the API server", err)
+		d.archive.recordFailure("version of the API server", err)
 	} else {
 		versions["kubernetes"] = server.GitVersion
 	}
 	content, err := json.MarshalIndent(versions, "", "  ")
 	if err != nil {
-		d.archive.miss("versions", err)
+		d.archive.recordFailure("versions", err)
 		return
 	}
 	d.archive.add("versions.json", append(content, '\n'))
@@ -137,7 +137,7 @@ func (d *dump) list(ctx context.Context, resource, namespace string) {
 		return
 	}
 	if err != nil {
-		d.archive.miss("objects/"+name, err)
+		d.archive.recordFailure("objects/"+name, err)
 		return
 	}
 	var out bytes.Buffer
@@ -145,7 +145,7 @@ func (d *dump) list(ctx context.Context, resource, namespace string) {
 		redact(&objects.Items[i])
 		content, err := yaml.Marshal(objects.Items[i].Object)
 		if err != nil {
-			d.archive.miss("objects/"+name, err)
+			d.archive.recordFailure("objects/"+name, err)
 			return
 		}
 		fmt.Fprintf(&out, "---\n%s", content)
@@ -161,7 +161,7 @@ func (d *dump) events(ctx context.Context) {
 	for _, namespace := range []string{d.Namespace, metav1.NamespaceDefault} {
 		events, err := d.Clients.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
-			d.archive.miss("events of namespace "+namespace, err)
+			d.archive.recordFailure("events of namespace "+namespace, err)
 			continue
 		}
 		for i := range events.Items {
@@ -179,7 +179,7 @@ func (d *dump) logs(ctx context.Context) {
 	defer cancel()
 	pods, err := d.Clients.CoreV1().Pods(d.Namespace).List(limited, metav1.ListOptions{})
 	if err != nil {
-		d.archive.miss("logs", err)
+		d.archive.recordFailure("logs", err)
 		return
 	}
 	for i := range pods.Items {
@@ -206,7 +206,7 @@ func (d *dump) logsOf(ctx context.Context, pod *corev1.Pod) {
 				Container: status.Name, Previous: previous, Timestamps: true, TailLines: &lines, LimitBytes: &d.limits.LogBytes,
 			}).DoRaw(ctx)
 			if err != nil {
-				d.archive.miss(fmt.Sprintf("logs/%s of node %s", name, pod.Spec.NodeName), err)
+				d.archive.recordFailure(fmt.Sprintf("logs/%s of node %s", name, pod.Spec.NodeName), err)
 				continue
 			}
 			d.archive.add("logs/"+name, content)
@@ -221,7 +221,7 @@ func (d *dump) node(ctx context.Context, node string) {
 	for file, question := range questions {
 		var out bytes.Buffer
 		if err := d.Agents.Run(ctx, node, question, &out); err != nil {
-			d.archive.miss(fmt.Sprintf("node %s: %s", node, file), err)
+			d.archive.recordFailure(fmt.Sprintf("node %s: %s", node, file), err)
 			continue
 		}
 		d.archive.add(path.Join("nodes", node, file), out.Bytes())

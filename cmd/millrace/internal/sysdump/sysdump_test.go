@@ -76,7 +76,7 @@ func objects(t *testing.T) []runtime.Object {
 	}
 }
 
-func clusterOf(t *testing.T, asked Runner) Cluster {
+func clusterOf(t *testing.T, runner Runner) Cluster {
 	t.Helper()
 	lists := map[schema.GroupVersionResource]string{}
 	for _, resource := range append(resources, namespaced...) {
@@ -92,7 +92,7 @@ func clusterOf(t *testing.T, asked Runner) Cluster {
 	}
 	return Cluster{
 		Objects: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), lists, objects(t)...),
-		Clients: fake.NewClientset(pod, event), Agents: asked, Namespace: "millrace-system", Version: "v1",
+		Clients: fake.NewClientset(pod, event), Agents: runner, Namespace: "millrace-system", Version: "v1",
 	}
 }
 
@@ -154,19 +154,19 @@ func TestNoSecrets(t *testing.T) {
 func TestNodesThatHang(t *testing.T) {
 	limits := Usual
 	limits.Node = 200 * time.Millisecond
-	asked := &agents{count: 100, hangs: map[string]bool{"node7": true, "node70": true}}
-	files, missing := dumped(t, clusterOf(t, asked), limits)
-	for i := range asked.count {
+	cluster := &agents{count: 100, hangs: map[string]bool{"node7": true, "node70": true}}
+	files, missing := dumped(t, clusterOf(t, cluster), limits)
+	for i := range cluster.count {
 		node := fmt.Sprintf("node%d", i)
-		if _, found := files["nodes/"+node+"/maps.json"]; found == asked.hangs[node] {
+		if _, found := files["nodes/"+node+"/maps.json"]; found == cluster.hangs[node] {
 			t.Errorf("%s is in the archive: %t", node, found)
 		}
 	}
-	told := strings.Join(missing, "\n")
-	if strings.Count(told, "node node7: ") != len(questions) || strings.Count(told, "node node70: ") != len(questions) || files["missing.txt"] != told+"\n" {
-		t.Errorf("missing is %s", told)
+	problems := strings.Join(missing, "\n")
+	if strings.Count(problems, "node node7: ") != len(questions) || strings.Count(problems, "node node70: ") != len(questions) || files["missing.txt"] != problems+"\n" {
+		t.Errorf("missing is %s", problems)
 	}
-	if most := asked.most.Load(); most > int64(limits.AtOnce) {
+	if most := cluster.most.Load(); most > int64(limits.MaxConcurrent) {
 		t.Errorf("%d nodes were asked at a time", most)
 	}
 }
@@ -174,12 +174,12 @@ func TestNodesThatHang(t *testing.T) {
 func TestLimit(t *testing.T) {
 	limits := Usual
 	limits.Whole, limits.Node = 300*time.Millisecond, time.Hour
-	asked := &agents{count: 50, hangs: map[string]bool{}}
-	for _, node := range asked.Nodes() {
-		asked.hangs[node] = true
+	cluster := &agents{count: 50, hangs: map[string]bool{}}
+	for _, node := range cluster.Nodes() {
+		cluster.hangs[node] = true
 	}
-	files, missing := dumped(t, clusterOf(t, asked), limits)
-	if len(missing) != asked.count*len(questions) || files["objects/services.yaml"] == "" {
+	files, missing := dumped(t, clusterOf(t, cluster), limits)
+	if len(missing) != cluster.count*len(questions) || files["objects/services.yaml"] == "" {
 		t.Errorf("%d are missing, of objects there are %q", len(missing), files["objects/services.yaml"])
 	}
 }

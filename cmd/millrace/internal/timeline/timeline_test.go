@@ -116,15 +116,15 @@ func TestJoinLosesNothing(t *testing.T) {
 			nodes = append(nodes, node)
 		}
 		lines := Join(nodes, nil)
-		told, counted := 0, uint64(0)
+		count, counted := 0, uint64(0)
 		for _, line := range lines {
-			told, counted = told+len(line.Nodes), counted+line.Count
+			count, counted = count+len(line.Nodes), counted+line.Count
 			if len(slices.Compact(slices.Clone(line.Nodes))) != len(line.Nodes) {
 				t.Fatalf("%v names a node twice", line)
 			}
 		}
-		if !slices.IsSortedFunc(lines, func(a, b Line) int { return a.Time.Compare(b.Time) }) || told != entries || counted != packets {
-			t.Fatalf("%d of %d entries and %d of %d packets in %v", told, entries, counted, packets, lines)
+		if !slices.IsSortedFunc(lines, func(a, b Line) int { return a.Time.Compare(b.Time) }) || count != entries || counted != packets {
+			t.Fatalf("%d of %d entries and %d of %d packets in %v", count, entries, counted, packets, lines)
 		}
 	})
 }
@@ -143,8 +143,8 @@ func TestMoment(t *testing.T) {
 		"25:00":                "", "yesterday": "", "03": "",
 	} {
 		got, err := Moment(text, now)
-		if told := got.Format(time.RFC3339); (err != nil) != (want == "") || want != "" && told != want {
-			t.Errorf("%q: %s, %v; want %q", text, told, err, want)
+		if formatted := got.Format(time.RFC3339); (err != nil) != (want == "") || want != "" && formatted != want {
+			t.Errorf("%q: %s, %v; want %q", text, formatted, err, want)
 		}
 	}
 	if got, err := Moment("23:59", time.Date(2026, 3, 1, 0, 5, 0, 0, time.UTC)); err != nil || !got.Equal(time.Date(2026, 2, 28, 23, 59, 0, 0, time.UTC)) {

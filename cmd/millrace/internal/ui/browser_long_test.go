@@ -42,8 +42,8 @@ type page struct {
 	// broken is true in tests with failing requests, which the console logs.
 	broken bool
 
-	mu              sync.Mutex
-	requested, told []string
+	mu                 sync.Mutex
+	requested, results []string
 }
 
 func open(t *testing.T, source *uitest.Source) *page {
@@ -74,10 +74,10 @@ func openAt(t *testing.T, url, token string) *page {
 	})
 	listen(p, &listening, network.RequestWillBeSent, func(event network.EventRequestWillBeSent) { p.requested = append(p.requested, event.Request.URL) })
 	listen(p, &listening, runtime.ExceptionThrown, func(event runtime.EventExceptionThrown) {
-		p.told = append(p.told, fmt.Sprintf("%+v", event.ExceptionDetails))
+		p.results = append(p.results, fmt.Sprintf("%+v", event.ExceptionDetails))
 	})
 	// Violations of the policy are entries, too.
-	listen(p, &listening, log.EntryAdded, func(event log.EventEntryAdded) { p.told = append(p.told, event.Entry.Text) })
+	listen(p, &listening, log.EntryAdded, func(event log.EventEntryAdded) { p.results = append(p.results, event.Entry.Text) })
 	return p
 }
 
@@ -100,7 +100,7 @@ func (p *page) run(actions ...chromedp.Action[chromedp.Void]) {
 	if err := chromedp.Do(p, actions...); err != nil {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.t.Fatalf("%v; the console says %q", err, p.told)
+		p.t.Fatalf("%v; the console says %q", err, p.results)
 	}
 }
 
@@ -118,7 +118,7 @@ func (p *page) until(expression string) {
 	if _, err := chromedp.Run(p, chromedp.Poll[bool](expression)); err != nil {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.t.Fatalf("%s: %v; the console says %q", expression, err, p.told)
+		p.t.Fatalf("%s: %v; the console says %q", expression, err, p.results)
 	}
 }
 
@@ -163,11 +163,11 @@ func (p *page) check() {
 	if len(p.requested) == 0 {
 		p.t.Error("no request was seen")
 	}
-	for _, told := range p.told {
-		if p.broken && strings.HasPrefix(told, "Failed to load resource") {
+	for _, result := range p.results {
+		if p.broken && strings.HasPrefix(result, "Failed to load resource") {
 			continue
 		}
-		p.t.Errorf("the console says: %s", told)
+		p.t.Errorf("the console says: %s", result)
 	}
 }
 

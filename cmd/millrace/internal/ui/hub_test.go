@@ -13,7 +13,7 @@ import (
 type unread struct{}
 
 func (unread) State() *view.State                               { return nil }
-func (unread) Ask(context.Context, string) (*Answer, error)     { return nil, nil }
+func (unread) Query(context.Context, string) (*Response, error) { return nil, nil }
 func (unread) Why(context.Context, WhyQuery) (*Timeline, error) { return nil, nil }
 func (unread) Trace(context.Context, Packet) (any, error)       { return nil, nil }
 

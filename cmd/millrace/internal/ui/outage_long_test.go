@@ -84,7 +84,7 @@ func TestBrowserOutage(t *testing.T) {
 	p.picture("outage-agent")
 	for name, fault := range map[string]struct {
 		begin, end func() error
-		told       string
+		message    string
 	}{
 		"hangs":   {server.Pause, server.Resume, "no answer within 2s"},
 		"is gone": {server.Kill, func() error { return server.Restart(t) }, "connection refused"},
@@ -92,7 +92,7 @@ func TestBrowserOutage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			controlplane.Must(t, fault.begin())
 			p.until(contains("#notices", "The API server has not answered since "))
-			p.until(contains("#notices", fault.told))
+			p.until(contains("#notices", fault.message))
 			p.until(contains("#notices", "The picture is from "))
 			p.until(contains("#connection", "from "))
 			p.until(contains("#nodes", "node1"))
@@ -121,14 +121,14 @@ func TestBrowserAggregatedAPI(t *testing.T) {
 	}
 	seen := time.Now().Add(-time.Minute)
 	with(func(next *view.State) {
-		next.Live = &view.Outage{Since: seen.Add(time.Second), Seen: seen, Message: "read servicetraffic: no answer"}
+		next.LiveOutage = &view.Outage{Since: seen.Add(time.Second), Seen: seen, Message: "read servicetraffic: no answer"}
 	})
 	p.until(contains("#notices", "The aggregated API has not answered since "))
 	p.until(contains("#notices", "Rates and announcements are from "+seen.Format(time.TimeOnly)))
 	p.picture("outage-live")
 	with(func(next *view.State) {
 		next.Traffic, next.Announcements = nil, nil
-		next.Live = &view.Outage{Since: seen, Message: "not allowed: to list servicetraffic"}
+		next.LiveOutage = &view.Outage{Since: seen, Message: "not allowed: to list servicetraffic"}
 	})
 	p.until(contains("#panel", "The aggregated API has not been read since "+seen.Format(time.TimeOnly)+": not allowed"))
 	with(func(next *view.State) {

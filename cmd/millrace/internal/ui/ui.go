@@ -30,8 +30,8 @@ type Source interface {
 	// State returns the same pointer until the state changes, and nil before the first complete read. A
 	// source may pause its requests to the cluster when State is not called for a while.
 	State() *view.State
-	// Ask queries agents, or the aggregated API in their place, about the row with an ID.
-	Ask(ctx context.Context, id string) (*Answer, error)
+	// Query queries agents, or the aggregated API in their place, about the row with an ID.
+	Query(ctx context.Context, id string) (*Response, error)
 	// Why returns the history of a Service, as `millrace why` does.
 	Why(ctx context.Context, query WhyQuery) (*Timeline, error)
 	// Trace returns the path of a packet, as `millrace trace` does.
@@ -48,8 +48,8 @@ type Options struct {
 // DefaultInterval is the default of Options.Interval.
 const DefaultInterval = 2 * time.Second
 
-// asksAtOnce limits concurrent requests to the source, because each queries many agents.
-const asksAtOnce = 4
+// maxQueries limits concurrent requests to the source, because each queries many agents.
+const maxQueries = 4
 
 // Handler serves the page.
 type Handler struct {
@@ -57,7 +57,7 @@ type Handler struct {
 	options Options
 	mux     *http.ServeMux
 	hub     hub
-	asks    chan struct{}
+	slots   chan struct{}
 }
 
 // NewToken returns 32 random bytes in hexadecimal.
@@ -80,12 +80,12 @@ func New(source Source, options Options) (*Handler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("serve the page: %w", err)
 	}
-	h := &Handler{source: source, options: options, mux: http.NewServeMux(), asks: make(chan struct{}, asksAtOnce)}
+	h := &Handler{source: source, options: options, mux: http.NewServeMux(), slots: make(chan struct{}, maxQueries)}
 	h.hub.clients = map[chan []byte]bool{}
 	h.mux.Handle("GET /", serveFiles(files))
 	h.mux.Handle("GET /api/events", h.authorized(h.events))
 	h.mux.Handle("GET /api/details", h.authorized(h.details))
-	h.mux.Handle("GET /api/ask", h.authorized(h.ask))
+	h.mux.Handle("GET /api/ask", h.authorized(h.query))
 	h.mux.Handle("GET /api/why", h.authorized(h.why))
 	h.mux.Handle("GET /api/trace", h.authorized(h.trace))
 	return h, nil
@@ -199,8 +199,8 @@ func (h *Handler) details(w http.ResponseWriter, r *http.Request) {
 	reply(w, details)
 }
 
-func (h *Handler) ask(w http.ResponseWriter, r *http.Request) {
-	h.answer(w, r, func(ctx context.Context) (any, error) { return h.source.Ask(ctx, r.URL.Query().Get("id")) })
+func (h *Handler) query(w http.ResponseWriter, r *http.Request) {
+	h.serve(w, r, func(ctx context.Context) (any, error) { return h.source.Query(ctx, r.URL.Query().Get("id")) })
 }
 
 func (h *Handler) why(w http.ResponseWriter, r *http.Request) {
@@ -209,7 +209,7 @@ func (h *Handler) why(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusBadRequest, err)
 		return
 	}
-	h.answer(w, r, func(ctx context.Context) (any, error) { return h.source.Why(ctx, query) })
+	h.serve(w, r, func(ctx context.Context) (any, error) { return h.source.Why(ctx, query) })
 }
 
 func (h *Handler) trace(w http.ResponseWriter, r *http.Request) {
@@ -218,27 +218,27 @@ func (h *Handler) trace(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusBadRequest, err)
 		return
 	}
-	h.answer(w, r, func(ctx context.Context) (any, error) { return h.source.Trace(ctx, packet) })
+	h.serve(w, r, func(ctx context.Context) (any, error) { return h.source.Trace(ctx, packet) })
 }
 
-func (h *Handler) answer(w http.ResponseWriter, r *http.Request, ask func(context.Context) (any, error)) {
+func (h *Handler) serve(w http.ResponseWriter, r *http.Request, query func(context.Context) (any, error)) {
 	select {
-	case h.asks <- struct{}{}:
-		defer func() { <-h.asks }()
+	case h.slots <- struct{}{}:
+		defer func() { <-h.slots }()
 	case <-r.Context().Done():
 		return
 	}
-	answer, err := ask(r.Context())
+	response, err := query(r.Context())
 	if err != nil {
 		fail(w, http.StatusBadGateway, err)
 		return
 	}
-	reply(w, answer)
+	reply(w, response)
 }
 
-func reply(w http.ResponseWriter, answer any) {
+func reply(w http.ResponseWriter, response any) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(answer)
+	_ = json.NewEncoder(w).Encode(response)
 }
 
 func fail(w http.ResponseWriter, status int, err error) {

@@ -46,7 +46,7 @@ func loadAgents(t *testing.T, file string) report.Agents {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Fatalf("%s: %v", file, err)
 	}
-	return report.Agents{Answers: agents.Answers, Failures: agents.Failures, Forbidden: agents.Forbidden}
+	return report.Agents{Responses: agents.Answers, Failures: agents.Failures, Forbidden: agents.Forbidden}
 }
 
 func loadObjects(t *testing.T, file string) *report.Input {

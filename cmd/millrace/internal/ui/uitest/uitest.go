@@ -51,9 +51,9 @@ func (s *Source) State() *view.State {
 	return s.state
 }
 
-// Ask implements ui.Source from the state's announcements or its input's agents.
-func (s *Source) Ask(_ context.Context, id string) (*ui.Answer, error) {
-	answer := &ui.Answer{}
+// Query implements ui.Source from the state's announcements or its input's agents.
+func (s *Source) Query(_ context.Context, id string) (*ui.Response, error) {
+	answer := &ui.Response{}
 	in := *s.State().Input
 	in.VIPs = slices.DeleteFunc(slices.Clone(in.VIPs), func(vip millracev1beta1.VIP) bool {
 		return !slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1beta1.VIPClaim) bool {

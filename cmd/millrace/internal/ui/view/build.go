@@ -68,7 +68,7 @@ func newBuilder(state *State) *builder {
 	for i := range b.report.VIPs {
 		vip := &b.report.VIPs[i]
 		b.rows[vip.Address] = rowsOf(vip)
-		if len(state.Input.Agents.Answers) > 0 {
+		if len(state.Input.Agents.Responses) > 0 {
 			b.announced[vip.Address] = announcedBy(vip)
 		}
 	}
@@ -107,7 +107,7 @@ func (b *builder) addLive() {
 	list := b.state.Announcements
 	for i := range list.Items {
 		item := &list.Items[i]
-		known := announced{count: int(item.Nodes.Announcing), stale: b.state.Live != nil && !b.state.Live.Seen.IsZero()}
+		known := announced{count: int(item.Nodes.Announcing), stale: b.state.LiveOutage != nil && !b.state.LiveOutage.Seen.IsZero()}
 		if len(b.state.Input.LBNodes) <= few {
 			for _, group := range item.Announced {
 				nodes, err := report.NodesIn(group.NodeRanges, list.Answered)
@@ -165,7 +165,7 @@ func (b *builder) isStale(node *report.Node) bool {
 // explained builds the report for VIPs that at most one node announces, because expanding the decisions of
 // all nodes about all VIPs is too expensive.
 func (b *builder) explained() []report.Problem {
-	if b.state.Announcements == nil || len(b.state.Input.Agents.Answers) > 0 {
+	if b.state.Announcements == nil || len(b.state.Input.Agents.Responses) > 0 {
 		return nil
 	}
 	in := *b.state.Input
@@ -186,13 +186,13 @@ func (b *builder) explained() []report.Problem {
 	if in.Agents, err = report.AnnouncedLive(b.state.Announcements, addresses, nil); err != nil {
 		return nil
 	}
-	told := map[report.Problem]bool{}
+	causes := map[report.Problem]bool{}
 	for _, problem := range b.report.Problems {
-		told[problem] = true
+		causes[problem] = true
 	}
 	var problems []report.Problem
 	for _, problem := range report.Build(&in).Problems {
-		if problem.Kind == "VIP" && !told[problem] {
+		if problem.Kind == "VIP" && !causes[problem] {
 			problems = append(problems, problem)
 		}
 	}
@@ -228,18 +228,18 @@ func (b *builder) problems() []Problem {
 		if skip[problem.Reason] {
 			continue
 		}
-		told := Problem{
+		summary := Problem{
 			Object: problem.Object(), Reason: problem.Reason, Message: problem.Message, Level: levelOf(problem), Row: b.rowOf(problem),
 		}
 		if problem.Reason == millracev1beta1.ReasonNotEstablished && established[problem.Name] {
 			// The other sessions carry its routes.
-			told.Level = Warning
+			summary.Level = Warning
 		}
-		told.ID = strings.Join([]string{told.Object, told.Reason}, " ")
-		if seen[told.ID]++; seen[told.ID] > 1 {
-			told.ID += fmt.Sprintf(" %d", seen[told.ID])
+		summary.ID = strings.Join([]string{summary.Object, summary.Reason}, " ")
+		if seen[summary.ID]++; seen[summary.ID] > 1 {
+			summary.ID += fmt.Sprintf(" %d", seen[summary.ID])
 		}
-		problems = append(problems, told)
+		problems = append(problems, summary)
 	}
 	slices.SortStableFunc(problems, func(a, b Problem) int { return severity[a.Level] - severity[b.Level] })
 	return problems
@@ -298,7 +298,7 @@ func (b *builder) index(problems []Problem) {
 
 func (b *builder) head(view *View) Head {
 	head := Head{
-		Cluster: b.state.Cluster, Away: b.state.Away, Live: b.state.Live, Refused: b.state.Refused, Next: b.report.Next,
+		Cluster: b.state.Cluster, Away: b.state.APIOutage, Live: b.state.LiveOutage, Refused: b.state.Refused, Next: b.report.Next,
 	}
 	for i := range view.Nodes {
 		level := view.Nodes[i].Level

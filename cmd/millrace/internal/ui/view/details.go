@@ -176,17 +176,17 @@ func (d *Details) sessions(from *millracev1beta1.LBNodeReport, peer string) {
 		if peer != "" && session.Peer != peer {
 			continue
 		}
-		told := SessionDetails{
+		details := SessionDetails{
 			Node: from.Name, Peer: session.Peer, Address: session.Address, State: string(session.State), Message: session.Message,
 			Up: session.State == millracev1beta1.SessionEstablished,
 		}
 		if session.Since != nil {
-			told.Since = session.Since.Time
+			details.Since = session.Since.Time
 		}
 		if session.BFD != nil {
-			told.BFD, told.BFDMessage = string(session.BFD.State), session.BFD.Message
+			details.BFD, details.BFDMessage = string(session.BFD.State), session.BFD.Message
 		}
-		d.Sessions = append(d.Sessions, told)
+		d.Sessions = append(d.Sessions, details)
 	}
 }
 

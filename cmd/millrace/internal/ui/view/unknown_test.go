@@ -24,7 +24,7 @@ func TestUnknown(t *testing.T) {
 	}
 	withoutLive := func(state *view.State, announced ...int32) {
 		state.Traffic, state.Announcements = nil, nil
-		state.Live = &view.Outage{Since: time.Unix(1, 0), Message: "live.millrace.io is not installed"}
+		state.LiveOutage = &view.Outage{Since: time.Unix(1, 0), Message: "live.millrace.io is not installed"}
 		for node, vips := range announced {
 			count(state, node, vips)
 		}
@@ -68,7 +68,7 @@ func TestUnknown(t *testing.T) {
 		},
 		"the aggregated API is stale": {
 			func(s *view.State) {
-				s.Live = &view.Outage{Since: time.Unix(2, 0), Seen: time.Unix(1, 0), Message: "no answer"}
+				s.LiveOutage = &view.Outage{Since: time.Unix(2, 0), Seen: time.Unix(1, 0), Message: "no answer"}
 			}, unknown, good, sessions, [3]view.Level{view.Unknown, view.Good, view.Good},
 		},
 		"the aggregated API has no answer of any node": {

@@ -20,10 +20,10 @@ type State struct {
 	// Traffic and Announcements are from the aggregated API; nil if they could not be read.
 	Traffic       *livev1alpha1.ServiceTrafficList
 	Announcements *livev1alpha1.VIPAnnouncementList
-	// Away is the outage of the API server, or nil.
-	Away *Outage
-	// Live is the reason why the aggregated API is not read, or only in part; otherwise nil.
-	Live *Outage
+	// APIOutage is the outage of the API server, or nil.
+	APIOutage *Outage
+	// LiveOutage is the reason why the aggregated API is not read, or only in part; otherwise nil.
+	LiveOutage *Outage
 }
 
 // Outage is a period without answers of a server.

@@ -23,7 +23,7 @@ func load(t *testing.T, name string) *view.State {
 	return &view.State{Input: reporttest.Load(t, "../../render/testdata/"+name)}
 }
 
-func told(built *view.View) string {
+func messages(built *view.View) string {
 	var text strings.Builder
 	for _, router := range built.Routers {
 		fmt.Fprintf(&text, "%s %s %d/%d\n", router.ID, router.Level, router.Sessions.Good, router.Sessions.All)
@@ -47,7 +47,7 @@ func TestHealthy(t *testing.T) {
 			t.Errorf("%+v", service)
 		}
 	}
-	if text := told(built); !strings.Contains(text, "node/node1 good \n") || !strings.Contains(text, "by [node1 node2 node3]") {
+	if text := messages(built); !strings.Contains(text, "node/node1 good \n") || !strings.Contains(text, "by [node1 node2 node3]") {
 		t.Errorf("the rows are\n%s", text)
 	}
 }
@@ -70,7 +70,7 @@ func TestTrouble(t *testing.T) {
 	}) {
 		t.Error("the worst problems are not first")
 	}
-	if text := told(built); !strings.Contains(text, " bad ") {
+	if text := messages(built); !strings.Contains(text, " bad ") {
 		t.Errorf("nothing is bad of\n%s", text)
 	}
 }

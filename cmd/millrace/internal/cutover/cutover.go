@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package handover moves routers' sessions from MetalLB's speakers to agents and back, node by node. A
+// Package cutover moves routers' sessions from MetalLB's speakers to agents and back, node by node. A
 // router accepts one session from a node's address, so the old speaker stops first.
-package handover
+package cutover
 
 import (
 	"context"
@@ -32,114 +32,114 @@ type Cluster interface {
 	Speaker(ctx context.Context, node string) (Speaker, error)
 	// Withdraw removes the frr-k8s configuration that a stopped speaker left, with its sessions.
 	Withdraw(ctx context.Context, node string) error
-	// Kept describes a session of frr-k8s with a router that Millrace needs, or is empty.
-	Kept(ctx context.Context, node string) (string, error)
+	// RemainingSession describes a session of frr-k8s with a router that Millrace needs, or is empty.
+	RemainingSession(ctx context.Context, node string) (string, error)
 	// MovingPeers are the LBPeers that select nodes by this label.
 	MovingPeers(ctx context.Context) (map[string]bool, error)
 	Report(ctx context.Context, node string) (*millracev1beta1.LBNodeReport, error)
 }
 
-// Mover moves nodes.
-type Mover struct {
-	Cluster  Cluster
-	Patience time.Duration
-	Tell     func(line string)
+// Migrator moves nodes.
+type Migrator struct {
+	Cluster Cluster
+	Timeout time.Duration
+	Log     func(line string)
 }
 
 // ErrMovedBack is returned when a node could not be moved and was restored.
 var ErrMovedBack = errors.New("the node was moved back")
 
 // Move moves the node's sessions to Millrace or, after a failure, back.
-func (m *Mover) Move(ctx context.Context, node string) error {
-	return m.orElse(ctx, node, m.toMillrace, m.toMetalLB)
+func (m *Migrator) Move(ctx context.Context, node string) error {
+	return m.runOrUndo(ctx, node, m.toMillrace, m.toMetalLB)
 }
 
-// Return moves the node's sessions to MetalLB or, after a failure, back.
-func (m *Mover) Return(ctx context.Context, node string) error {
-	return m.orElse(ctx, node, m.toMetalLB, m.toMillrace)
+// MoveBack moves the node's sessions to MetalLB or, after a failure, back.
+func (m *Migrator) MoveBack(ctx context.Context, node string) error {
+	return m.runOrUndo(ctx, node, m.toMetalLB, m.toMillrace)
 }
 
-func (m *Mover) orElse(ctx context.Context, node string, step, undo func(context.Context, string) error) error {
+func (m *Migrator) runOrUndo(ctx context.Context, node string, step, undo func(context.Context, string) error) error {
 	failed := step(ctx, node)
 	if failed == nil {
 		return nil
 	}
-	m.Tell(fmt.Sprintf("%s: moving back: %v", node, failed))
+	m.Log(fmt.Sprintf("%s: moving back: %v", node, failed))
 	if err := undo(context.WithoutCancel(ctx), node); err != nil {
 		return errors.Join(failed, fmt.Errorf("move node %s back: it may announce no VIP: %w", node, err))
 	}
 	return fmt.Errorf("%w: %w", ErrMovedBack, failed)
 }
 
-func (m *Mover) toMillrace(ctx context.Context, node string) error {
+func (m *Migrator) toMillrace(ctx context.Context, node string) error {
 	if err := m.Cluster.SetAnnouncer(ctx, node, millracev1beta1.AnnouncerNone); err != nil {
 		return err
 	}
-	if err := m.await(ctx, node, m.speakerLeft); err != nil {
+	if err := m.waitFor(ctx, node, m.speakerStopped); err != nil {
 		return err
 	}
 	if err := m.Cluster.Withdraw(ctx, node); err != nil {
 		return err
 	}
-	if err := m.await(ctx, node, m.Cluster.Kept); err != nil {
+	if err := m.waitFor(ctx, node, m.Cluster.RemainingSession); err != nil {
 		return err
 	}
-	m.Tell(node + ": MetalLB's speaker has left")
+	m.Log(node + ": MetalLB's speaker has left")
 	if err := m.Cluster.SetAnnouncer(ctx, node, millracev1beta1.AnnouncerMillrace); err != nil {
 		return err
 	}
-	if err := m.await(ctx, node, m.agentAnnounces); err != nil {
+	if err := m.waitFor(ctx, node, m.agentAnnounces); err != nil {
 		return err
 	}
-	m.Tell(node + ": Millrace announces")
+	m.Log(node + ": Millrace announces")
 	return nil
 }
 
-func (m *Mover) toMetalLB(ctx context.Context, node string) error {
+func (m *Migrator) toMetalLB(ctx context.Context, node string) error {
 	if err := m.Cluster.SetAnnouncer(ctx, node, millracev1beta1.AnnouncerNone); err != nil {
 		return err
 	}
-	if err := m.await(ctx, node, m.agentLeft); err != nil {
+	if err := m.waitFor(ctx, node, m.agentStopped); err != nil {
 		return err
 	}
-	m.Tell(node + ": Millrace has left")
+	m.Log(node + ": Millrace has left")
 	if err := m.Cluster.SetAnnouncer(ctx, node, ""); err != nil {
 		return err
 	}
-	if err := m.await(ctx, node, m.speakerAnnounces); err != nil {
+	if err := m.waitFor(ctx, node, m.speakerAnnounces); err != nil {
 		return err
 	}
-	m.Tell(node + ": MetalLB's speaker announces")
+	m.Log(node + ": MetalLB's speaker announces")
 	return nil
 }
 
-// await polls a condition, which returns the missing fact or "".
-func (m *Mover) await(ctx context.Context, node string, condition func(context.Context, string) (waitsFor string, err error)) error {
-	ctx, cancel := context.WithTimeout(ctx, m.Patience)
+// waitFor polls a condition, which returns the missing fact or "".
+func (m *Migrator) waitFor(ctx context.Context, node string, condition func(context.Context, string) (missing string, err error)) error {
+	ctx, cancel := context.WithTimeout(ctx, m.Timeout)
 	defer cancel()
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	last, failed := "the API server has not answered", ""
 	for {
-		waitsFor, err := condition(ctx, node)
+		missing, err := condition(ctx, node)
 		switch {
-		case err == nil && waitsFor == "":
+		case err == nil && missing == "":
 			return nil
 		case err == nil:
-			last, failed = waitsFor, ""
+			last, failed = missing, ""
 		case ctx.Err() == nil:
 			// The error may be caused by the expired context.
 			failed = "; last error: " + err.Error()
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("node %s: no success within %s: %s%s: %w", node, m.Patience, last, failed, context.Cause(ctx))
+			return fmt.Errorf("node %s: no success within %s: %s%s: %w", node, m.Timeout, last, failed, context.Cause(ctx))
 		case <-ticker.C:
 		}
 	}
 }
 
-func (m *Mover) speakerLeft(ctx context.Context, node string) (string, error) {
+func (m *Migrator) speakerStopped(ctx context.Context, node string) (string, error) {
 	speaker, err := m.Cluster.Speaker(ctx, node)
 	if err != nil || speaker.Pod == "" {
 		return "", err
@@ -147,7 +147,7 @@ func (m *Mover) speakerLeft(ctx context.Context, node string) (string, error) {
 	return fmt.Sprintf("MetalLB's pod %s still runs", speaker.Pod), nil
 }
 
-func (m *Mover) speakerAnnounces(ctx context.Context, node string) (string, error) {
+func (m *Migrator) speakerAnnounces(ctx context.Context, node string) (string, error) {
 	speaker, err := m.Cluster.Speaker(ctx, node)
 	switch {
 	case err != nil:
@@ -160,8 +160,8 @@ func (m *Mover) speakerAnnounces(ctx context.Context, node string) (string, erro
 	return "", nil
 }
 
-// agentLeft ignores LBPeers that do not move, such as IPv6 sessions besides MetalLB's over IPv4.
-func (m *Mover) agentLeft(ctx context.Context, node string) (string, error) {
+// agentStopped ignores LBPeers that do not move, such as IPv6 sessions besides MetalLB's over IPv4.
+func (m *Migrator) agentStopped(ctx context.Context, node string) (string, error) {
 	report, err := m.Cluster.Report(ctx, node)
 	if err != nil {
 		return "", err
@@ -178,16 +178,16 @@ func (m *Mover) agentLeft(ctx context.Context, node string) (string, error) {
 	return "", nil
 }
 
-func (m *Mover) agentAnnounces(ctx context.Context, node string) (string, error) {
+func (m *Migrator) agentAnnounces(ctx context.Context, node string) (string, error) {
 	report, err := m.Cluster.Report(ctx, node)
 	if err != nil {
 		return "", err
 	}
-	return silence(&report.Status), nil
+	return missingAnnouncement(&report.Status), nil
 }
 
-// silence returns why a node announces less than it should, or "".
-func silence(status *millracev1beta1.LBNodeReportStatus) string {
+// missingAnnouncement returns why a node announces less than it should, or "".
+func missingAnnouncement(status *millracev1beta1.LBNodeReportStatus) string {
 	if len(status.Sessions) == 0 {
 		return fmt.Sprintf("no LBPeer selects it: give one the nodeSelector {matchLabels: {%s: %s}}",
 			millracev1beta1.LabelAnnouncer, millracev1beta1.AnnouncerMillrace)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rivals detects other programs that serve load balancer Services or have BGP sessions with the
+// Package coexistence detects other programs that serve load balancer Services or have BGP sessions with the
 // routers. It is pure.
-package rivals
+package coexistence
 
 import (
 	"fmt"
@@ -30,8 +30,8 @@ type Cluster struct {
 
 // Names of checks.
 const (
-	CheckVersion = "kubernetes"
-	CheckRivals  = "rivals"
+	CheckVersion     = "kubernetes"
+	CheckCoexistence = "rivals"
 )
 
 // advice is the remedy for other programs that serve Services without a class.
@@ -41,14 +41,14 @@ const advice = "omit --default-class, or disable it first (docs/install.md, Sett
 func Find(cluster *Cluster) []consoleapi.Finding {
 	found := []consoleapi.Finding{version(cluster.Server)}
 	for _, text := range slices.Concat(metalLB(cluster), frrK8s(cluster), serviceLB(cluster), cilium(cluster), kubeVIP(cluster)) {
-		found = append(found, consoleapi.Finding{Check: CheckRivals, Level: consoleapi.LevelWarning, Message: text})
+		found = append(found, consoleapi.Finding{Check: CheckCoexistence, Level: consoleapi.LevelWarning, Message: text})
 	}
 	if cluster.Cilium["bpf-lb-acceleration"] == "native" || cluster.Cilium["bpf-lb-acceleration"] == "best-effort" {
-		found = append(found, consoleapi.Finding{Check: CheckRivals, Level: consoleapi.LevelFault,
+		found = append(found, consoleapi.Finding{Check: CheckCoexistence, Level: consoleapi.LevelFault,
 			Message: "Cilium has XDP programs on the nodes' uplinks (bpf-lb-acceleration), where Millrace's are required: set loadBalancer.acceleration=disabled"})
 	}
 	if len(found) == 1 {
-		found = append(found, consoleapi.Finding{Check: CheckRivals, Level: consoleapi.LevelOK, Message: "no other load balancer"})
+		found = append(found, consoleapi.Finding{Check: CheckCoexistence, Level: consoleapi.LevelOK, Message: "no other load balancer"})
 	}
 	return found
 }

@@ -22,22 +22,22 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/cutover"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/frrk8s"
-	"github.com/millrace-lb/millrace/cmd/millrace/internal/handover"
 )
 
-// Handover is a cluster whose nodes move from MetalLB's speakers, or back.
-type Handover struct {
+// Cutover is a cluster whose nodes move from MetalLB's speakers, or back.
+type Cutover struct {
 	explain         func(context.Context, error) error
 	reader          client.Reader
 	clients         kubernetes.Interface
 	configurations  dynamic.NamespaceableResourceInterface
-	run             func(context.Context, inContainer) ([]byte, error)
+	run             func(context.Context, containerCommand) ([]byte, error)
 	namespace, name string
 }
 
-// NewHandover returns the cluster with the speakers' DaemonSet, NAMESPACE/NAME.
-func NewHandover(config Config, speaker string) (*Handover, error) {
+// NewCutover returns the cluster with the speakers' DaemonSet, NAMESPACE/NAME.
+func NewCutover(config Config, speaker string) (*Cutover, error) {
 	namespace, name, found := strings.Cut(speaker, "/")
 	if !found || namespace == "" || name == "" {
 		return nil, fmt.Errorf("--speaker=%s: want NAMESPACE/NAME of the DaemonSet of MetalLB's speakers", speaker)
@@ -54,13 +54,13 @@ func NewHandover(config Config, speaker string) (*Handover, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a client for %s: %w", restConfig.Host, err)
 	}
-	return &Handover{
+	return &Cutover{
 		explain: func(ctx context.Context, err error) error { return config.explainNamed(ctx, restConfig.Host, err) },
 		reader:  reader, clients: clients, configurations: others.Resource(frrk8s.Resource),
 		namespace: namespace, name: name,
-		run: func(ctx context.Context, what inContainer) ([]byte, error) {
+		run: func(ctx context.Context, what containerCommand) ([]byte, error) {
 			var out bytes.Buffer
-			complaints, err := runIn(ctx, restConfig, what, &out)
+			complaints, err := runCommand(ctx, restConfig, what, &out)
 			if err != nil && complaints != "" {
 				err = fmt.Errorf("%w: %s", err, complaints)
 			}
@@ -69,12 +69,12 @@ func NewHandover(config Config, speaker string) (*Handover, error) {
 	}, nil
 }
 
-// KeepOff excludes nodes with LabelAnnouncer from the speakers' DaemonSet, and sets the update strategy
-// OnDelete, so that no pod restarts because of the change.
-func (h *Handover) KeepOff(ctx context.Context) error {
+// ExcludeMigrated excludes nodes with LabelAnnouncer from the speakers' DaemonSet, and sets the update
+// strategy OnDelete, so that no pod restarts because of the change.
+func (h *Cutover) ExcludeMigrated(ctx context.Context) error {
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		set, err := h.speakers(ctx)
-		if err != nil || !keepOff(&set.Spec) {
+		if err != nil || !excludeMigrated(&set.Spec) {
 			return err
 		}
 		_, err = h.clients.AppsV1().DaemonSets(h.namespace).Update(ctx, set, metav1.UpdateOptions{})
@@ -86,7 +86,7 @@ func (h *Handover) KeepOff(ctx context.Context) error {
 	return nil
 }
 
-func (h *Handover) speakers(ctx context.Context) (*appsv1.DaemonSet, error) {
+func (h *Cutover) speakers(ctx context.Context) (*appsv1.DaemonSet, error) {
 	set, err := h.clients.AppsV1().DaemonSets(h.namespace).Get(ctx, h.name, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("read DaemonSet %s/%s; --speaker names another: %w", h.namespace, h.name, h.explain(ctx, err))
@@ -94,7 +94,7 @@ func (h *Handover) speakers(ctx context.Context) (*appsv1.DaemonSet, error) {
 	return set, nil
 }
 
-func keepOff(spec *appsv1.DaemonSetSpec) bool {
+func excludeMigrated(spec *appsv1.DaemonSetSpec) bool {
 	ours := corev1.NodeSelectorRequirement{Key: millracev1beta1.LabelAnnouncer, Operator: corev1.NodeSelectorOpDoesNotExist}
 	pod := &spec.Template.Spec
 	if pod.Affinity == nil {
@@ -125,17 +125,17 @@ func keepOff(spec *appsv1.DaemonSetSpec) bool {
 }
 
 // Unclaimed returns the addresses from MetalLB that Millrace has no VIP of.
-func (h *Handover) Unclaimed(ctx context.Context) ([]string, error) {
+func (h *Cutover) Unclaimed(ctx context.Context) ([]string, error) {
 	var vips millracev1beta1.VIPList
 	var services corev1.ServiceList
 	if err := list(ctx, h.reader, []client.ObjectList{&vips, &services}); err != nil {
 		return nil, h.explain(ctx, err)
 	}
-	return handover.Unclaimed(services.Items, vips.Items), nil
+	return cutover.Unclaimed(services.Items, vips.Items), nil
 }
 
 // Nodes returns the names of the nodes with an LBNode.
-func (h *Handover) Nodes(ctx context.Context) ([]string, error) {
+func (h *Cutover) Nodes(ctx context.Context) ([]string, error) {
 	var nodes millracev1beta1.LBNodeList
 	if err := h.reader.List(ctx, &nodes); err != nil {
 		return nil, h.explain(ctx, err)
@@ -149,7 +149,7 @@ func (h *Handover) Nodes(ctx context.Context) ([]string, error) {
 }
 
 // Announcer returns the value of LabelAnnouncer of a Node; empty without the label.
-func (h *Handover) Announcer(ctx context.Context, node string) (string, error) {
+func (h *Cutover) Announcer(ctx context.Context, node string) (string, error) {
 	object, err := h.clients.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 	if err != nil {
 		return "", h.explain(ctx, err)
@@ -157,8 +157,8 @@ func (h *Handover) Announcer(ctx context.Context, node string) (string, error) {
 	return object.Labels[millracev1beta1.LabelAnnouncer], nil
 }
 
-// SetAnnouncer implements handover.Cluster.
-func (h *Handover) SetAnnouncer(ctx context.Context, node, value string) error {
+// SetAnnouncer implements cutover.Cluster.
+func (h *Cutover) SetAnnouncer(ctx context.Context, node, value string) error {
 	var label any
 	if value != "" {
 		label = value
@@ -173,8 +173,8 @@ func (h *Handover) SetAnnouncer(ctx context.Context, node, value string) error {
 	return nil
 }
 
-// MovingPeers implements handover.Cluster.
-func (h *Handover) MovingPeers(ctx context.Context) (map[string]bool, error) {
+// MovingPeers implements cutover.Cluster.
+func (h *Cutover) MovingPeers(ctx context.Context) (map[string]bool, error) {
 	peers, err := h.movingPeers(ctx)
 	moving := map[string]bool{}
 	for i := range peers {
@@ -183,8 +183,8 @@ func (h *Handover) MovingPeers(ctx context.Context) (map[string]bool, error) {
 	return moving, err
 }
 
-// Report implements handover.Cluster.
-func (h *Handover) Report(ctx context.Context, node string) (*millracev1beta1.LBNodeReport, error) {
+// Report implements cutover.Cluster.
+func (h *Cutover) Report(ctx context.Context, node string) (*millracev1beta1.LBNodeReport, error) {
 	report := &millracev1beta1.LBNodeReport{}
 	if err := h.reader.Get(ctx, client.ObjectKey{Name: node}, report); err != nil {
 		return nil, h.explain(ctx, err)
@@ -193,27 +193,27 @@ func (h *Handover) Report(ctx context.Context, node string) (*millracev1beta1.LB
 }
 
 // Speaker reads sessions from FRR or else from the metrics of the native speaker.
-func (h *Handover) Speaker(ctx context.Context, node string) (handover.Speaker, error) {
+func (h *Cutover) Speaker(ctx context.Context, node string) (cutover.Speaker, error) {
 	set, err := h.speakers(ctx)
 	if err != nil {
-		return handover.Speaker{}, err
+		return cutover.Speaker{}, err
 	}
 	pods, err := h.clients.CoreV1().Pods(h.namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: metav1.FormatLabelSelector(set.Spec.Selector), FieldSelector: "spec.nodeName=" + node,
 	})
 	if err != nil {
-		return handover.Speaker{}, fmt.Errorf("list the pods of DaemonSet %s/%s on node %s: %w", h.namespace, h.name, node, h.explain(ctx, err))
+		return cutover.Speaker{}, fmt.Errorf("list the pods of DaemonSet %s/%s on node %s: %w", h.namespace, h.name, node, h.explain(ctx, err))
 	}
 	if len(pods.Items) == 0 {
-		return handover.Speaker{}, nil
+		return cutover.Speaker{}, nil
 	}
 	pod := &pods.Items[0]
-	speaker := handover.Speaker{Pod: pod.Name}
+	speaker := cutover.Speaker{Pod: pod.Name}
 	if pod.Status.Phase != corev1.PodRunning || pod.DeletionTimestamp != nil {
 		return speaker, nil
 	}
 	switch {
-	case leavesBGP(&set.Spec.Template.Spec):
+	case isBGPDelegated(&set.Spec.Template.Spec):
 		return h.byFRRK8s(ctx, node, speaker)
 	case hasFRR(pod):
 		sessions, err := h.sessions(ctx, pod)

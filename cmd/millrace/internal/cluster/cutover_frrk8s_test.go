@@ -22,8 +22,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/cutover"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/frrk8s"
-	"github.com/millrace-lb/millrace/cmd/millrace/internal/handover"
 )
 
 type peers []millracev1beta1.LBPeer
@@ -59,7 +59,7 @@ spec:
 }
 
 // inFRRK8sMode returns a cluster of node1 whose FRR prints these sessions.
-func inFRRK8sMode(t *testing.T, printed string, configurations ...string) *Handover {
+func inFRRK8sMode(t *testing.T, printed string, configurations ...string) *Cutover {
 	t.Helper()
 	speaker := corev1.PodTemplateSpec{Spec: corev1.PodSpec{NodeName: "node1", Containers: []corev1.Container{
 		{Name: "speaker", Env: []corev1.EnvVar{{Name: "METALLB_BGP_TYPE", Value: "frr-k8s"}}},
@@ -90,10 +90,10 @@ func inFRRK8sMode(t *testing.T, printed string, configurations ...string) *Hando
 	peer := millracev1beta1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: "router1"}}
 	peer.Spec.Router = millracev1beta1.Router{Address: "198.51.100.101"}
 	peer.Spec.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{millracev1beta1.LabelAnnouncer: millracev1beta1.AnnouncerMillrace}}
-	return &Handover{
+	return &Cutover{
 		clients: fake.NewClientset(set, node, pod("speaker", speaker.Spec), pod("frr-k8s", daemon)), configurations: others.Resource(frrk8s.Resource),
 		reader: peers{peer}, namespace: "metallb-system", name: "speaker",
-		run: func(_ context.Context, what inContainer) ([]byte, error) {
+		run: func(_ context.Context, what containerCommand) ([]byte, error) {
 			if what.pod.Name != "frr-k8s" || what.container != "frr" || what.command[0] != "vtysh" {
 				t.Errorf("%v is run in container %s of pod %s", what.command, what.container, what.pod.Name)
 			}
@@ -108,10 +108,10 @@ const oneOfTwo = `{"default": {"vrfId": 0, "198.51.100.101": {"bgpState": "Estab
 func TestSpeakerByFRRK8s(t *testing.T) {
 	for name, test := range map[string]struct {
 		configurations []string
-		want           handover.Speaker
+		want           cutover.Speaker
 	}{
-		"beside another's":           {[]string{speakersOwn, learner("198.51.100.102", "")}, handover.Speaker{Pod: "speaker", Established: 1, Sessions: 2}},
-		"it has not written its own": {[]string{learner("198.51.100.102", "")}, handover.Speaker{Pod: "speaker"}},
+		"beside another's":           {[]string{speakersOwn, learner("198.51.100.102", "")}, cutover.Speaker{Pod: "speaker", Established: 1, Sessions: 2}},
+		"it has not written its own": {[]string{learner("198.51.100.102", "")}, cutover.Speaker{Pod: "speaker"}},
 	} {
 		got, err := inFRRK8sMode(t, oneOfTwo, test.configurations...).Speaker(t.Context(), "node1")
 		if err != nil || got != test.want {
@@ -125,7 +125,7 @@ func TestSpeakerByFRRK8s(t *testing.T) {
 
 func TestWithdraw(t *testing.T) {
 	h := inFRRK8sMode(t, oneOfTwo, speakersOwn, learner("198.51.100.102", ""))
-	kept, err := h.Kept(t.Context(), "node1")
+	kept, err := h.RemainingSession(t.Context(), "node1")
 	if err != nil || !strings.Contains(kept, "198.51.100.101") {
 		t.Errorf("before: %q, %v", kept, err)
 	}
@@ -141,10 +141,10 @@ func TestWithdraw(t *testing.T) {
 	if _, err := configurations.Get(t.Context(), "learn", metav1.GetOptions{}); err != nil {
 		t.Errorf("another's FRRConfiguration: %v", err)
 	}
-	h.run = func(context.Context, inContainer) ([]byte, error) {
+	h.run = func(context.Context, containerCommand) ([]byte, error) {
 		return []byte(`{"default": {"198.51.100.102": {"bgpState": "Established"}}}`), nil
 	}
-	if kept, err := h.Kept(t.Context(), "node1"); err != nil || kept != "" {
+	if kept, err := h.RemainingSession(t.Context(), "node1"); err != nil || kept != "" {
 		t.Errorf("after: %q, %v", kept, err)
 	}
 }
@@ -160,7 +160,7 @@ func TestOthers(t *testing.T) {
 		"one of other nodes": {strings.ReplaceAll(learner("198.51.100.101", ""), "node1", "node2"), "frr-k8s keeps it", ""},
 		"nobody else":        {strings.ReplaceAll(speakersOwn, "node1", "node2"), "", ""},
 	} {
-		lines, err := inFRRK8sMode(t, oneOfTwo, speakersOwn, test.other).Others(t.Context(), []string{"node1"})
+		lines, err := inFRRK8sMode(t, oneOfTwo, speakersOwn, test.other).OtherUsers(t.Context(), []string{"node1"})
 		if test.failure != "" {
 			if err == nil || !strings.Contains(err.Error(), test.failure) {
 				t.Errorf("%s: %v, want %q", name, err, test.failure)
@@ -177,14 +177,14 @@ func TestOthers(t *testing.T) {
 func TestLeavesBGP(t *testing.T) {
 	for mode, want := range map[string]bool{"": false, "native": false, "frr": false, "frr-k8s": true} {
 		pod := &corev1.PodSpec{Containers: []corev1.Container{{Name: "speaker", Env: []corev1.EnvVar{{Name: "METALLB_BGP_TYPE", Value: mode}}}}}
-		if got := leavesBGP(pod); got != want {
+		if got := isBGPDelegated(pod); got != want {
 			t.Errorf("mode %q: %t", mode, got)
 		}
 	}
 	set := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "metallb-system", Name: "speaker"}}
-	h := &Handover{clients: fake.NewClientset(set), namespace: "metallb-system", name: "speaker"}
-	kept, err := h.Kept(t.Context(), "node1")
-	lines, othersErr := h.Others(t.Context(), []string{"node1"})
+	h := &Cutover{clients: fake.NewClientset(set), namespace: "metallb-system", name: "speaker"}
+	kept, err := h.RemainingSession(t.Context(), "node1")
+	lines, othersErr := h.OtherUsers(t.Context(), []string{"node1"})
 	if err := errors.Join(err, othersErr, h.Withdraw(t.Context(), "node1")); err != nil || kept != "" || lines != nil {
 		t.Errorf("mode native: %q, %v, %v", kept, lines, err)
 	}
@@ -205,7 +205,7 @@ func TestSpeakerWithFRR(t *testing.T) {
 		Status:     corev1.PodStatus{Phase: corev1.PodRunning},
 	})
 	got, err := h.Speaker(t.Context(), "node1")
-	if want := (handover.Speaker{Pod: "frr-k8s", Established: 2, Sessions: 3}); err != nil || got != want {
+	if want := (cutover.Speaker{Pod: "frr-k8s", Established: 2, Sessions: 3}); err != nil || got != want {
 		t.Errorf("%+v, %v; want %+v", got, err, want)
 	}
 }

@@ -16,8 +16,8 @@ import (
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 )
 
-// Answer is the answer of agents about a row. Fields that do not apply are absent.
-type Answer struct {
+// Response is the agents' data about a row. Fields that do not apply are absent.
+type Response struct {
 	// VIPs are a Service's VIPs, with the state of each node's announcement.
 	VIPs     []report.VIP     `json:"vips,omitempty"`
 	Problems []report.Problem `json:"problems,omitempty"`

@@ -15,12 +15,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/cutover"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/frrk8s"
-	"github.com/millrace-lb/millrace/cmd/millrace/internal/handover"
 )
 
-// leavesBGP reports whether MetalLB is in mode frr-k8s, whose sessions outlive the speakers.
-func leavesBGP(pod *corev1.PodSpec) bool {
+// isBGPDelegated reports whether MetalLB is in mode frr-k8s, whose sessions outlive the speakers.
+func isBGPDelegated(pod *corev1.PodSpec) bool {
 	for i := range pod.Containers {
 		for _, variable := range pod.Containers[i].Env {
 			if variable.Name == "METALLB_BGP_TYPE" && strings.HasPrefix(variable.Value, "frr-k8s") {
@@ -31,7 +31,7 @@ func leavesBGP(pod *corev1.PodSpec) bool {
 	return false
 }
 
-func (h *Handover) byFRRK8s(ctx context.Context, node string, speaker handover.Speaker) (handover.Speaker, error) {
+func (h *Cutover) byFRRK8s(ctx context.Context, node string, speaker cutover.Speaker) (cutover.Speaker, error) {
 	all, err := h.frrConfigurations(ctx)
 	if err != nil {
 		return speaker, err
@@ -59,9 +59,9 @@ func bySpeakerOf(configuration *frrk8s.Configuration, node string) bool {
 
 // Withdraw deletes the FRRConfiguration that a stopped speaker leaves in mode frr-k8s, and thereby its
 // sessions. A started speaker recreates it.
-func (h *Handover) Withdraw(ctx context.Context, node string) error {
+func (h *Cutover) Withdraw(ctx context.Context, node string) error {
 	set, err := h.speakers(ctx)
-	if err != nil || !leavesBGP(&set.Spec.Template.Spec) {
+	if err != nil || !isBGPDelegated(&set.Spec.Template.Spec) {
 		return err
 	}
 	all, err := h.frrConfigurations(ctx)
@@ -80,10 +80,10 @@ func (h *Handover) Withdraw(ctx context.Context, node string) error {
 	return nil
 }
 
-// Kept implements handover.Cluster.
-func (h *Handover) Kept(ctx context.Context, node string) (string, error) {
+// RemainingSession implements cutover.Cluster.
+func (h *Cutover) RemainingSession(ctx context.Context, node string) (string, error) {
 	set, err := h.speakers(ctx)
-	if err != nil || !leavesBGP(&set.Spec.Template.Spec) {
+	if err != nil || !isBGPDelegated(&set.Spec.Template.Spec) {
 		return "", err
 	}
 	pod, err := h.frrPod(ctx, node)
@@ -106,11 +106,11 @@ func (h *Handover) Kept(ctx context.Context, node string) (string, error) {
 	return "", nil
 }
 
-// Others describes FRRConfigurations that no speaker wrote, in mode frr-k8s. It returns an error if one of
-// them has a session that Millrace needs on a node.
-func (h *Handover) Others(ctx context.Context, nodes []string) ([]string, error) {
+// OtherUsers describes FRRConfigurations that no speaker wrote, in mode frr-k8s. It returns an error if
+// one of them has a session that Millrace needs on a node.
+func (h *Cutover) OtherUsers(ctx context.Context, nodes []string) ([]string, error) {
 	set, err := h.speakers(ctx)
-	if err != nil || !leavesBGP(&set.Spec.Template.Spec) {
+	if err != nil || !isBGPDelegated(&set.Spec.Template.Spec) {
 		return nil, err
 	}
 	all, err := h.frrConfigurations(ctx)
@@ -160,7 +160,7 @@ func conflict(others []frrk8s.Configuration, wanted map[frrk8s.Peer]string, node
 }
 
 // wantedPeers maps routers to the moving LBPeers that connect to them from the node's address.
-func (h *Handover) wantedPeers(ctx context.Context) (map[frrk8s.Peer]string, error) {
+func (h *Cutover) wantedPeers(ctx context.Context) (map[frrk8s.Peer]string, error) {
 	peers, err := h.movingPeers(ctx)
 	if err != nil {
 		return nil, err
@@ -175,7 +175,7 @@ func (h *Handover) wantedPeers(ctx context.Context) (map[frrk8s.Peer]string, err
 	return wanted, nil
 }
 
-func (h *Handover) frrConfigurations(ctx context.Context) ([]frrk8s.Configuration, error) {
+func (h *Cutover) frrConfigurations(ctx context.Context) ([]frrk8s.Configuration, error) {
 	list, err := h.configurations.List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
@@ -192,7 +192,7 @@ func (h *Handover) frrConfigurations(ctx context.Context) ([]frrk8s.Configuratio
 	return all, nil
 }
 
-func (h *Handover) frrPod(ctx context.Context, node string) (*corev1.Pod, error) {
+func (h *Cutover) frrPod(ctx context.Context, node string) (*corev1.Pod, error) {
 	pods, err := h.clients.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
 	if err != nil {
 		return nil, fmt.Errorf("list the pods of node %s: %w", node, err)
@@ -211,8 +211,8 @@ func hasFRR(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == frrk8s.Container })
 }
 
-func (h *Handover) sessions(ctx context.Context, pod *corev1.Pod) (frrk8s.Sessions, error) {
-	printed, err := h.run(ctx, inContainer{pod: pod, container: frrk8s.Container, command: frrk8s.ShowSessions})
+func (h *Cutover) sessions(ctx context.Context, pod *corev1.Pod) (frrk8s.Sessions, error) {
+	printed, err := h.run(ctx, containerCommand{pod: pod, container: frrk8s.Container, command: frrk8s.ShowSessions})
 	if errors.Is(err, ErrForbidden) {
 		return nil, fmt.Errorf("%w; FRR's sessions are read by its %s", err, frrk8s.ShowSessions[0])
 	}
@@ -223,7 +223,7 @@ func (h *Handover) sessions(ctx context.Context, pod *corev1.Pod) (frrk8s.Sessio
 }
 
 // movingPeers returns the LBPeers that select nodes by LabelAnnouncer.
-func (h *Handover) movingPeers(ctx context.Context) ([]millracev1beta1.LBPeer, error) {
+func (h *Cutover) movingPeers(ctx context.Context) ([]millracev1beta1.LBPeer, error) {
 	var peers millracev1beta1.LBPeerList
 	if err := h.reader.List(ctx, &peers); err != nil {
 		return nil, h.explain(ctx, err)

@@ -24,7 +24,7 @@ func TestKeepOff(t *testing.T) {
 	} {
 		spec := &appsv1.DaemonSetSpec{}
 		spec.Template.Spec.Affinity = affinity
-		if !keepOff(spec) || spec.UpdateStrategy.Type != appsv1.OnDeleteDaemonSetStrategyType {
+		if !excludeMigrated(spec) || spec.UpdateStrategy.Type != appsv1.OnDeleteDaemonSetStrategyType {
 			t.Errorf("%s: nothing was changed, or pods restart: %+v", name, spec)
 		}
 		for _, term := range spec.Template.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
@@ -33,7 +33,7 @@ func TestKeepOff(t *testing.T) {
 				t.Errorf("%s: a term lets pods run: %+v", name, term)
 			}
 		}
-		if keepOff(spec) {
+		if excludeMigrated(spec) {
 			t.Errorf("%s: it is changed twice", name)
 		}
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package handover
+package cutover
 
 import (
 	"context"
@@ -51,7 +51,7 @@ func (n *node) Withdraw(ctx context.Context, _ string) error {
 	return ctx.Err()
 }
 
-func (n *node) Kept(context.Context, string) (string, error) {
+func (n *node) RemainingSession(context.Context, string) (string, error) {
 	if n.kept {
 		return "frr-k8s still has router 198.51.100.1", nil
 	}
@@ -79,8 +79,8 @@ func (n *node) Report(context.Context, string) (*millracev1beta1.LBNodeReport, e
 	return report, nil
 }
 
-func mover(n *node) *Mover {
-	return &Mover{Cluster: n, Patience: time.Minute, Tell: func(string) {}}
+func mover(n *node) *Migrator {
+	return &Migrator{Cluster: n, Timeout: time.Minute, Log: func(string) {}}
 }
 
 func TestMove(t *testing.T) {
@@ -100,9 +100,9 @@ func TestMove(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n, step := test.node, (*Mover).Move
+				n, step := test.node, (*Migrator).Move
 				if test.back {
-					step = (*Mover).Return
+					step = (*Migrator).MoveBack
 				}
 				err := step(mover(&n), t.Context(), "node1")
 				if n.label != test.label || n.overlap {
@@ -130,7 +130,7 @@ func TestMoveIsInterrupted(t *testing.T) {
 func TestMoveTellsWhatIsMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{label: millracev1beta1.AnnouncerMillrace, speakerHasNoSession: true, limited: true}
-		err := mover(n).Return(t.Context(), "node1")
+		err := mover(n).MoveBack(t.Context(), "node1")
 		for _, want := range []string{"of 2 sessions of MetalLB's pod speaker-x 1 are established", "the rate limiter would exceed"} {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("error %v, want %q", err, want)
@@ -156,7 +156,7 @@ func TestSilence(t *testing.T) {
 		"no VIP is announced":     {Sessions: established},
 		"VIP 203.0.113.1 is not ": {Sessions: established, Exceptions: []millracev1beta1.VIPException{{Address: "203.0.113.1", Message: "x"}}},
 	} {
-		if got := silence(&status); !strings.Contains(got, want) {
+		if got := missingAnnouncement(&status); !strings.Contains(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}

@@ -29,17 +29,17 @@ import (
 // with addresses when a VIPAdvertisement gets its first node of a family or loses its last one. Results
 // that flap are published with pauses, because each change may rewrite all Services.
 type announcers struct {
-	ledger *ledger
-	now    func() time.Time
+	vips *vipCache
+	now  func() time.Time
 
 	mu       sync.Mutex
 	nodes    map[string]announcer
 	notReady int
 	// configured are the families of LBPeers, by name.
 	configured map[string]validation.Families
-	// asked caches the result for each advertisement, by name.
-	asked map[string]*announced
-	// queue is set before the first lookAtAnnouncers.
+	// results caches the result for each advertisement, by name.
+	results map[string]*advertisementQuery
+	// queue is set before the first publishAnnouncersRequest.
 	queue queue
 }
 
@@ -57,64 +57,64 @@ func (n announcer) equal(other announcer) bool {
 		labels.Equals(n.labels, other.labels) && maps.Equal(n.sessions, other.sessions)
 }
 
-type announced struct {
+type advertisementQuery struct {
 	nodes labels.Selector
 	// peers are sorted names; empty: all.
 	peers []string
 	l2    bool
-	// able are the current families of nodes, published those in conditions.
-	able, published validation.Families
-	pace            control.Pace
+	// current are the families of the nodes, published those in conditions.
+	current, published validation.Families
+	pace               control.Pace
 }
 
-func announcedBy(advertisement *desired.Advertisement) *announced {
-	return &announced{nodes: advertisement.Nodes, peers: advertisement.Peers, l2: advertisement.L2}
+func queryOf(advertisement *desired.Advertisement) *advertisementQuery {
+	return &advertisementQuery{nodes: advertisement.Nodes, peers: advertisement.Peers, l2: advertisement.L2}
 }
 
-func (n *announced) isFor(advertisement *desired.Advertisement) bool {
+func (n *advertisementQuery) matches(advertisement *desired.Advertisement) bool {
 	return n.l2 == advertisement.L2 && slices.Equal(n.peers, advertisement.Peers) && n.nodes.String() == advertisement.Nodes.String()
 }
 
-func newAnnouncers(l *ledger) *announcers {
+func newAnnouncers(l *vipCache) *announcers {
 	return &announcers{
-		ledger: l, now: time.Now, nodes: map[string]announcer{}, configured: map[string]validation.Families{}, asked: map[string]*announced{},
+		vips: l, now: time.Now, nodes: map[string]announcer{}, configured: map[string]validation.Families{}, results: map[string]*advertisementQuery{},
 	}
 }
 
-// able returns the families that any node can announce for an advertisement, as last published.
-func (a *announcers) able(advertisement *desired.Advertisement) validation.Families {
+// families returns the families that any node can announce for an advertisement, as last published.
+func (a *announcers) families(advertisement *desired.Advertisement) validation.Families {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	known := a.asked[advertisement.Name]
-	if known == nil || !known.isFor(advertisement) {
-		known = announcedBy(advertisement)
-		known.able = a.anyFor(known)
-		known.published = known.able
-		a.asked[advertisement.Name] = known
+	known := a.results[advertisement.Name]
+	if known == nil || !known.matches(advertisement) {
+		known = queryOf(advertisement)
+		known.current = a.familiesOfAll(known)
+		known.published = known.current
+		a.results[advertisement.Name] = known
 	}
 	return known.published
 }
 
-func (a *announcers) anyFor(asked *announced) (able validation.Families) {
+func (a *announcers) familiesOfAll(query *advertisementQuery) (able validation.Families) {
 	for _, node := range a.nodes {
-		if able = able.Or(a.families(asked, node)); able == validation.BothFamilies {
+		if able = able.Or(a.familiesOfNode(query, node)); able == validation.BothFamilies {
 			break
 		}
 	}
 	return able
 }
 
-// families returns the families that a node can announce for an advertisement.
-func (a *announcers) families(asked *announced, node announcer) (able validation.Families) {
-	if !a.isUsable(node) || !asked.nodes.Matches(node.labels) {
+// familiesOfNode returns the families that a node can announce for an advertisement.
+func (a *announcers) familiesOfNode(query *advertisementQuery, node announcer) (able validation.Families) {
+	if !a.isUsable(node) || !query.nodes.Matches(node.labels) {
 		return able
 	}
-	if asked.l2 {
+	if query.l2 {
 		// The LBNode, not this type, shows whether a node has a link in the network of the VIP.
 		return validation.BothFamilies
 	}
 	for peer, families := range node.sessions {
-		if len(asked.peers) > 0 && peer != anyPeer && !slices.Contains(asked.peers, peer) {
+		if len(query.peers) > 0 && peer != anyPeer && !slices.Contains(query.peers, peer) {
 			continue
 		}
 		if configured, known := a.configured[peer]; known {
@@ -145,8 +145,8 @@ func (a *announcers) change(name string, change func(*announcer)) (changed bool,
 		return false, 0
 	}
 	lost := map[string]validation.Families{}
-	for advertisement, known := range a.asked {
-		lost[advertisement] = a.families(known, before)
+	for advertisement, known := range a.results {
+		lost[advertisement] = a.familiesOfNode(known, before)
 	}
 	if before.notReady {
 		a.notReady--
@@ -159,12 +159,12 @@ func (a *announcers) change(name string, change func(*announcer)) (changed bool,
 		delete(a.nodes, name)
 	}
 	all := most != a.mostNotReady()
-	for advertisement, known := range a.asked {
-		gained := a.families(known, after)
+	for advertisement, known := range a.results {
+		gained := a.familiesOfNode(known, after)
 		if all || lost[advertisement].Or(gained) != gained {
-			known.able = a.anyFor(known)
+			known.current = a.familiesOfAll(known)
 		} else {
-			known.able = known.able.Or(gained)
+			known.current = known.current.Or(gained)
 		}
 	}
 	return a.publish()
@@ -178,8 +178,8 @@ func (a *announcers) configure(peer string, families validation.Families) (chang
 		return false, 0
 	}
 	a.configured[peer] = families
-	for _, asked := range a.asked {
-		asked.able = a.anyFor(asked)
+	for _, query := range a.results {
+		query.current = a.familiesOfAll(query)
 	}
 	return a.publish()
 }
@@ -187,8 +187,8 @@ func (a *announcers) configure(peer string, families validation.Families) (chang
 // publish publishes the results whose pause is over. a.mu must be held.
 func (a *announcers) publish() (changed bool, pause time.Duration) {
 	now := a.now()
-	for _, known := range a.asked {
-		if known.able == known.published {
+	for _, known := range a.results {
+		if known.current == known.published {
 			continue
 		}
 		if wait := known.pace.Wait(now); wait > 0 {
@@ -197,14 +197,14 @@ func (a *announcers) publish() (changed bool, pause time.Duration) {
 			}
 			continue
 		}
-		known.published, changed = known.able, true
+		known.published, changed = known.current, true
 		known.pace.Wrote(now)
 	}
 	return changed, pause
 }
 
-// lookAtAnnouncers is a request without a namespace that makes a worker publish results after their pause.
-var lookAtAnnouncers = reconcile.Request{NamespacedName: types.NamespacedName{Name: "announcers"}}
+// publishAnnouncersRequest is a request without a namespace that makes a worker publish results after their pause.
+var publishAnnouncersRequest = reconcile.Request{NamespacedName: types.NamespacedName{Name: "announcers"}}
 
 // publishDue publishes the results whose pause is over, and returns the pause of others, or 0.
 func (a *announcers) publishDue() time.Duration {
@@ -213,20 +213,20 @@ func (a *announcers) publishDue() time.Duration {
 	q := a.queue
 	a.mu.Unlock()
 	if changed {
-		enqueueServed(a.ledger, q)
+		enqueueServed(a.vips, q)
 	}
 	return pause
 }
 
 func (a *announcers) enqueue(q queue, changed bool, pause time.Duration) {
 	if changed {
-		enqueueServed(a.ledger, q)
+		enqueueServed(a.vips, q)
 	}
 	if pause > 0 {
 		a.mu.Lock()
 		a.queue = q
 		a.mu.Unlock()
-		q.AddAfter(lookAtAnnouncers, pause)
+		q.AddAfter(publishAnnouncersRequest, pause)
 	}
 }
 

@@ -31,7 +31,7 @@ func TestAnnouncersAnswer(t *testing.T) {
 	advertisements[3].L2, advertisements[4].Peers = true, []string{"b"}
 	configured := map[string]validation.Families{"a": validation.BothFamilies, "b": {IPv4: true}}
 	rapid.Check(t, func(t *rapid.T) {
-		a, nodes := newAnnouncers(newLedger()), map[string]announcer{}
+		a, nodes := newAnnouncers(newVIPCache()), map[string]announcer{}
 		now := time.Unix(1000, 0)
 		a.now = func() time.Time { return now }
 		for peer, families := range configured {
@@ -60,7 +60,7 @@ func TestAnnouncersAnswer(t *testing.T) {
 
 func answersOf(a *announcers, advertisements []desired.Advertisement) (answers []validation.Families) {
 	for i := range advertisements {
-		answers = append(answers, a.able(&advertisements[i]))
+		answers = append(answers, a.families(&advertisements[i]))
 	}
 	return answers
 }
@@ -122,14 +122,14 @@ func TestFlappingNode(t *testing.T) {
 		least, most int
 	}{{"another node announces", 1, 0, 0}, {"the only node", 0, 2, 12}} {
 		t.Run(test.name, func(t *testing.T) {
-			a, now := newAnnouncers(newLedger()), time.Unix(1000, 0)
+			a, now := newAnnouncers(newVIPCache()), time.Unix(1000, 0)
 			a.now = func() time.Time { return now }
 			up := map[string]validation.Families{"router": validation.BothFamilies}
 			for i := range 1 + test.others {
 				a.change(fmt.Sprintf("n%d", i), func(n *announcer) { n.exists, n.sessions = true, up })
 			}
 			all := advertisementFor("all", nil)
-			a.able(&all)
+			a.families(&all)
 			changes := 0
 			count := func(changed bool, pause time.Duration) time.Duration {
 				if changed {
@@ -147,8 +147,8 @@ func TestFlappingNode(t *testing.T) {
 			now = now.Add(time.Second)
 			pause := count(a.change("n0", func(n *announcer) { n.sessions = nil }))
 			now = now.Add(pause)
-			if pause = count(a.publish()); pause != 0 || a.able(&all).IPv4 != (test.others > 0) {
-				t.Errorf("after the pause, %v is published, and another pause is %s", a.able(&all), pause)
+			if pause = count(a.publish()); pause != 0 || a.families(&all).IPv4 != (test.others > 0) {
+				t.Errorf("after the pause, %v is published, and another pause is %s", a.families(&all), pause)
 			}
 			if changes < test.least || changes > test.most {
 				t.Errorf("%d changes are published, want %d to %d", changes, test.least, test.most)

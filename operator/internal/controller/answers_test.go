@@ -14,8 +14,8 @@ import (
 
 // The node that reported last wins while it is ready.
 func TestAnswerTracker(t *testing.T) {
-	var told []netip.Addr
-	c := newAnswerTracker(func(_ queue, addresses []netip.Addr) { told = addresses })
+	var reported []netip.Addr
+	c := newAnswerTracker(func(_ queue, addresses []netip.Addr) { reported = addresses })
 	one, two := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::2")
 	notReady := []metav1.Condition{{Type: millracev1beta1.ConditionNodeReady, Status: metav1.ConditionUnknown}}
 	for _, step := range []struct {
@@ -23,7 +23,7 @@ func TestAnswerTracker(t *testing.T) {
 		node       string
 		answering  []string
 		conditions []metav1.Condition
-		told       []netip.Addr
+		reported   []netip.Addr
 		one, two   string
 	}{
 		{"a node answers", "node1", []string{"192.0.2.1", "2001:db8::2"}, nil, []netip.Addr{one, two}, "node1", "node1"},
@@ -42,8 +42,8 @@ func TestAnswerTracker(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.update(nil, step.node, stripped.(*millracev1beta1.LBNodeReport))
-		if !slices.Equal(told, step.told) || c.of(one) != step.one || c.of(two) != step.two {
-			t.Errorf("%s: told of %v, %q and %q answer; want %v, %q and %q", step.what, told, c.of(one), c.of(two), step.told, step.one, step.two)
+		if !slices.Equal(reported, step.reported) || c.of(one) != step.one || c.of(two) != step.two {
+			t.Errorf("%s: told of %v, %q and %q answer; want %v, %q and %q", step.what, reported, c.of(one), c.of(two), step.reported, step.one, step.two)
 		}
 	}
 }

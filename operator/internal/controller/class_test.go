@@ -39,7 +39,7 @@ func TestServiceOfAnotherOperator(t *testing.T) {
 	}
 }
 
-// An operator creates a VIP before it writes to the Service, and others wait notedWithin before releasing
+// An operator creates a VIP before it writes to the Service, and others wait classTimeout before releasing
 // it.
 func TestUnnotedServiceOfAnotherOperator(t *testing.T) {
 	web := ours("web", func(service *corev1.Service) {
@@ -53,12 +53,12 @@ func TestUnnotedServiceOfAnotherOperator(t *testing.T) {
 		},
 	}
 	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), web, vip)
-	c.reconciler.ledger.put(&c.vips()[0])
+	c.reconciler.vips.put(&c.vips()[0])
 	c.reconciler.now = func() time.Time { return vip.CreationTimestamp.Time }
-	if again := c.after(0, "web"); again != notedWithin || len(c.vips()) != 1 || len(c.vips()[0].Spec.Claims) != 1 {
+	if again := c.after(0, "web"); again != classTimeout || len(c.vips()) != 1 || len(c.vips()[0].Spec.Claims) != 1 {
 		t.Errorf("comes back after %s, VIPs are %+v", again, c.vips())
 	}
-	if again := c.after(notedWithin, "web"); again != 0 || len(c.vips()) != 0 {
+	if again := c.after(classTimeout, "web"); again != 0 || len(c.vips()) != 0 {
 		t.Errorf("nobody noted it: comes back after %s, VIPs are %+v", again, c.vips())
 	}
 }

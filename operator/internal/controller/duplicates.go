@@ -86,8 +86,8 @@ func (c *duplicateTracker) set(node string, found []millracev1beta1.DuplicateAdd
 		delete(c.byNode, node)
 	}
 	return slices.SortedFunc(func(yield func(netip.Addr) bool) {
-		for address, said := range before {
-			if c.describe(address) != said && !yield(address) {
+		for address, reported := range before {
+			if c.describe(address) != reported && !yield(address) {
 				return
 			}
 		}

@@ -27,7 +27,7 @@ func addFinalizers(service *corev1.Service) (changed bool) {
 	for _, finalizer := range finalizers {
 		changed = controllerutil.AddFinalizer(service, finalizer) || changed
 	}
-	return noteClass(service, service.Spec.LoadBalancerClass) || changed
+	return recordClass(service, service.Spec.LoadBalancerClass) || changed
 }
 
 func (r *serviceReconciler) ensureFinalizers(ctx context.Context, service *corev1.Service, plan ipam.Plan) error {
@@ -38,20 +38,20 @@ func (r *serviceReconciler) ensureFinalizers(ctx context.Context, service *corev
 	if !addFinalizers(service) {
 		return nil
 	}
-	return r.unlessGoing(ctx, base, r.patchFinalizers(ctx, base, service, "add the finalizers to"))
+	return r.convertDeleting(ctx, base, r.patchFinalizers(ctx, base, service, "add the finalizers to"))
 }
 
-// unlessGoing replaces the error by errServiceChanged for a Service that is being deleted, because the API
-// server rejects new finalizers then.
-func (r *serviceReconciler) unlessGoing(ctx context.Context, service *corev1.Service, err error) error {
-	if apierrors.IsInvalid(err) && r.isGoing(ctx, service) {
+// convertDeleting replaces the error by errServiceChanged for a Service that is being deleted, because
+// the API server rejects new finalizers then.
+func (r *serviceReconciler) convertDeleting(ctx context.Context, service *corev1.Service, err error) error {
+	if apierrors.IsInvalid(err) && r.isDeleting(ctx, service) {
 		return errServiceChanged
 	}
 	return err
 }
 
-// noteClass records the class in an annotation, or removes it for nil, and reports a change.
-func noteClass(service *corev1.Service, class *string) (changed bool) {
+// recordClass records the class in an annotation, or removes it for nil, and reports a change.
+func recordClass(service *corev1.Service, class *string) (changed bool) {
 	noted, exists := service.Annotations[millracev1beta1.AnnotationClass]
 	if class == nil {
 		delete(service.Annotations, millracev1beta1.AnnotationClass)
@@ -61,8 +61,8 @@ func noteClass(service *corev1.Service, class *string) (changed bool) {
 	return !exists || noted != *class
 }
 
-// isGoing reads from the API server whether a Service is being deleted.
-func (r *serviceReconciler) isGoing(ctx context.Context, service *corev1.Service) bool {
+// isDeleting reads from the API server whether a Service is being deleted.
+func (r *serviceReconciler) isDeleting(ctx context.Context, service *corev1.Service) bool {
 	live := &corev1.Service{}
 	err := r.live.Get(ctx, client.ObjectKeyFromObject(service), live)
 	return apierrors.IsNotFound(err) || err == nil && (live.UID != service.UID || live.DeletionTimestamp != nil)
@@ -73,7 +73,7 @@ func (r *serviceReconciler) removeFinalizers(ctx context.Context, service *corev
 	for _, finalizer := range finalizers {
 		changed = controllerutil.RemoveFinalizer(service, finalizer) || changed
 	}
-	changed = noteClass(service, nil) || changed
+	changed = recordClass(service, nil) || changed
 	if !changed {
 		return nil
 	}
@@ -84,7 +84,7 @@ func (r *serviceReconciler) patchFinalizers(ctx context.Context, base, service *
 	if err := r.client.Patch(ctx, service, control.SameObject{Patch: client.StrategicMergeFrom(base), UID: base.UID}); err != nil {
 		return fmt.Errorf("%s Service %s/%s: %w", what, service.Namespace, service.Name, changedMeanwhile(err))
 	}
-	r.written.note(service)
+	r.written.record(service)
 	return nil
 }
 
@@ -101,7 +101,7 @@ func (r *serviceReconciler) isOurs(service *corev1.Service) bool {
 		len(r.heldBy(service)) > 0
 }
 
-func (r *serviceReconciler) hasTraces(service *corev1.Service) bool {
+func (r *serviceReconciler) hasOwnState(service *corev1.Service) bool {
 	finalizer := slices.ContainsFunc(service.Finalizers, func(f string) bool { return slices.Contains(finalizers, f) })
 	return len(r.heldBy(service)) > 0 || finalizer && r.isOurs(service) ||
 		isKept(service) && meta.FindStatusCondition(service.Status.Conditions, millracev1beta1.ConditionAddressAssigned) != nil

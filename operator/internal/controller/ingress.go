@@ -21,19 +21,19 @@ import (
 )
 
 // heldAddresses records the addresses that Services have had since the process started, so that the status
-// entry of a deleted VIP is not mistaken for another load balancer's. Only the worker that holds the turn
+// entry of a deleted VIP is not mistaken for another load balancer's. Only the worker that holds the lock
 // uses it.
-type heldAddresses map[types.NamespacedName]*holding
+type heldAddresses map[types.NamespacedName]*heldEntry
 
-type holding struct {
+type heldEntry struct {
 	uid       types.UID
 	addresses map[netip.Addr]struct{}
 }
 
-func (h heldAddresses) note(key types.NamespacedName, uid types.UID, addresses ...netip.Addr) {
+func (h heldAddresses) record(key types.NamespacedName, uid types.UID, addresses ...netip.Addr) {
 	of := h[key]
 	if of == nil || of.uid != uid {
-		of = &holding{uid: uid, addresses: map[netip.Addr]struct{}{}}
+		of = &heldEntry{uid: uid, addresses: map[netip.Addr]struct{}{}}
 		h[key] = of
 	}
 	for _, address := range addresses {
@@ -55,9 +55,9 @@ func (h heldAddresses) hasAny(key types.NamespacedName, uid types.UID) bool {
 	return of != nil && of.uid == uid && len(of.addresses) > 0
 }
 
-// refreshUnclaimed reads the VIPs of addresses in a Service's status without a claim in the ledger, because
-// the watch of VIPs may lag behind another operator's assignment. A status already reported as foreign is
-// not read again.
+// refreshUnclaimed reads the VIPs of addresses in a Service's status without a claim in the VIP cache,
+// because the watch of VIPs may lag behind another operator's assignment. A status already reported as
+// foreign is not read again.
 func (r *serviceReconciler) refreshUnclaimed(ctx context.Context, service *corev1.Service) error {
 	assigned := meta.FindStatusCondition(service.Status.Conditions, millracev1beta1.ConditionAddressAssigned)
 	if assigned != nil && assigned.Reason == millracev1beta1.ReasonForeignAddress {
@@ -69,7 +69,7 @@ func (r *serviceReconciler) refreshUnclaimed(ctx context.Context, service *corev
 		if err != nil {
 			continue
 		}
-		if vip := r.ledger.object(address); vip != nil && slices.ContainsFunc(vip.Spec.Claims, mine) {
+		if vip := r.vips.object(address); vip != nil && slices.ContainsFunc(vip.Spec.Claims, mine) {
 			continue
 		}
 		if err := r.refresh(ctx, address); err != nil {

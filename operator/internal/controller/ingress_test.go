@@ -127,7 +127,8 @@ func TestAddressesAreTakenOver(t *testing.T) {
 	}
 }
 
-// An address that another operator has assigned is not foreign if the watch of VIPs still shows its previous owner.
+// An address that another operator has assigned is not foreign if the watch of VIPs still shows its
+// previous owner.
 func TestAddressOfAnotherOperatorIsNotForeign(t *testing.T) {
 	web := ours("web", func(service *corev1.Service) { service.Status.LoadBalancer.Ingress = at("203.0.113.2") })
 	vip := newVIP(ipam.Write{Address: netip.MustParseAddr("203.0.113.2"), Pool: "main", Claim: ipam.Claim{
@@ -136,7 +137,7 @@ func TestAddressOfAnotherOperatorIsNotForeign(t *testing.T) {
 	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), web, vip, advertiseAll())
 	stale := vip.DeepCopy()
 	stale.ResourceVersion, stale.Spec.Claims[0].Name, stale.Spec.Claims[0].UID = "1", "previous", "previous"
-	c.reconciler.ledger.put(stale)
+	c.reconciler.vips.put(stale)
 	c.reconcile("web")
 	c.expectIngress("web", "203.0.113.2")
 	if reason := c.reasonOfAssigned("web"); reason != millracev1beta1.ReasonAssigned || len(c.vips()) != 1 {
@@ -177,7 +178,7 @@ func TestForeignAddressBesideOurs(t *testing.T) {
 	if err := c.api.Delete(t.Context(), vip); err != nil {
 		t.Fatal(err)
 	}
-	c.reconciler.ledger.remove(vip)
+	c.reconciler.vips.remove(vip)
 	if err := c.api.Delete(t.Context(), poolOf(millracev1beta1.ReclaimDelete)); err != nil {
 		t.Fatal(err)
 	}

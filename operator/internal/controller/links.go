@@ -12,7 +12,7 @@ import (
 // linkTracker counts the networks on the links of nodes that answer for VIPs. As an event handler it
 // enqueues the Services with addresses when a network appears or disappears.
 type linkTracker struct {
-	ledger *ledger
+	vips *vipCache
 
 	mu sync.Mutex
 	// nodes counts the nodes of each network by VIPAdvertisement; byNode lists the networks of a node.
@@ -20,8 +20,8 @@ type linkTracker struct {
 	byNode map[string][]millracev1beta1.L2Reach
 }
 
-func newLinkTracker(l *ledger) *linkTracker {
-	return &linkTracker{ledger: l, nodes: map[string]map[netip.Prefix]int{}, byNode: map[string][]millracev1beta1.L2Reach{}}
+func newLinkTracker(l *vipCache) *linkTracker {
+	return &linkTracker{vips: l, nodes: map[string]map[netip.Prefix]int{}, byNode: map[string][]millracev1beta1.L2Reach{}}
 }
 
 func (c *linkTracker) of(advertisement string) (networks []netip.Prefix) {
@@ -76,6 +76,6 @@ func (c *linkTracker) update(q queue, name string, node *millracev1beta1.LBNode)
 		reach = node.Status.L2
 	}
 	if c.set(name, reach) {
-		enqueueServed(c.ledger, q)
+		enqueueServed(c.vips, q)
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 // Only the first and the last node of a network cause a change.
 func TestLinkTracker(t *testing.T) {
-	c := newLinkTracker(newLedger())
+	c := newLinkTracker(newVIPCache())
 	lan := func(networks ...string) []millracev1beta1.L2Reach {
 		return []millracev1beta1.L2Reach{{Advertisement: "lan", Networks: networks}}
 	}

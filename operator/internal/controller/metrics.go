@@ -257,13 +257,13 @@ func (o *counted) waiting() map[string]int64 {
 
 // announcers counts the VIPs of Services that no node, one node or more nodes can announce.
 func (o *counted) announcers() (counts [len(announcerCounts)]int64) {
-	able := o.able()
+	able := o.announcing()
 	var advertisements []desired.Advertisement
 	var nodes []map[validation.Families][]string
 	for i := range o.advertisements.Items {
 		if advertisement, problems := desired.ParseAdvertisement(&o.advertisements.Items[i]); len(problems) == 0 {
 			advertisements = append(advertisements, advertisement)
-			nodes = append(nodes, able.two(announcedBy(&advertisement)))
+			nodes = append(nodes, able.firstTwo(queryOf(&advertisement)))
 		}
 	}
 	services := map[types.NamespacedName]labels.Set{}
@@ -298,7 +298,7 @@ func (o *counted) announcers() (counts [len(announcerCounts)]int64) {
 	return counts
 }
 
-func (o *counted) able() *announcers {
+func (o *counted) announcing() *announcers {
 	all := newAnnouncers(nil)
 	for i := range o.peers.Items {
 		if peer, problems := desired.ParsePeer(&o.peers.Items[i]); len(problems) == 0 {
@@ -318,11 +318,11 @@ func (o *counted) able() *announcers {
 	return all
 }
 
-// two returns up to two nodes for each family.
-func (a *announcers) two(asked *announced) map[validation.Families][]string {
+// firstTwo returns up to two nodes for each family.
+func (a *announcers) firstTwo(query *advertisementQuery) map[validation.Families][]string {
 	names := map[validation.Families][]string{}
 	for name, node := range a.nodes {
-		able := a.families(asked, node)
+		able := a.familiesOfNode(query, node)
 		for _, family := range []validation.Families{{IPv4: true}, {IPv6: true}} {
 			if len(names[family]) < 2 && able.And(family) == family {
 				names[family] = append(names[family], name)

@@ -93,7 +93,7 @@ func fillPoolStatus(object *millracev1beta1.VIPPool, view poolView, problems []d
 	}
 	usage := ipam.UsageOf(object.Name, planned, vips)
 	object.Status.Assigned, object.Status.Free, object.Status.FreeDisplay = &usage.Assigned, &usage.Free, displayed(usage.Free)
-	condition := control.Ready(object.Generation, problems, strayNote(usage.Stray))
+	condition := control.Ready(object.Generation, problems, strayMessage(usage.Stray))
 	if len(problems) == 0 && len(limits) > 0 {
 		condition = limitedCondition(condition, limits)
 	}
@@ -135,7 +135,7 @@ func (r *poolReconciler) vips(ctx context.Context) ([]ipam.VIP, error) {
 	return vips, nil
 }
 
-func strayNote(stray []netip.Addr) string {
+func strayMessage(stray []netip.Addr) string {
 	if len(stray) == 0 {
 		return ""
 	}

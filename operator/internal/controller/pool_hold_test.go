@@ -55,8 +55,8 @@ func TestPoolIsHeldForEndpoints(t *testing.T) {
 				})
 			}
 			api := fake.NewClientBuilder().WithScheme(testScheme()).WithObjects(objects...).WithStatusSubresource(test.pool).Build()
-			told := events.NewFakeRecorder(10)
-			r := &poolReconciler{client: api, live: api, recorder: told, pools: newPoolIndex()}
+			recorder := events.NewFakeRecorder(10)
+			r := &poolReconciler{client: api, live: api, recorder: recorder, pools: newPoolIndex()}
 			r.pools.hasAdded = true
 			pool := &millracev1beta1.VIPPool{}
 			look := func() {
@@ -87,7 +87,7 @@ func TestPoolIsHeldForEndpoints(t *testing.T) {
 				t.Fatal(err)
 			}
 			look()
-			if got := len(told.Events); (got > 0) != (test.held != "") || got > 1 {
+			if got := len(recorder.Events); (got > 0) != (test.held != "") || got > 1 {
 				t.Errorf("there are %d events", got)
 			}
 			if test.held == "" {

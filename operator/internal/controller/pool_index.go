@@ -33,10 +33,10 @@ type poolIndex struct {
 	// hosts maps addresses to the nodes and routers that have them, sorted by Occupied.By.
 	hosts   map[netip.Addr][]desired.Occupied
 	version int
-	// madeFrom and versions identify the input of the cached view, which takes milliseconds to compute.
-	madeFrom int
-	versions []poolVersion
-	made     poolView
+	// cachedFrom and versions identify the input of the cached view, which takes milliseconds to compute.
+	cachedFrom int
+	versions   []poolVersion
+	cached     poolView
 	// hasAdded includes addresses that pools add but that are not admitted yet, for the reconciler of pools.
 	hasAdded bool
 }
@@ -156,22 +156,22 @@ func (x *poolIndex) pools(objects []millracev1beta1.VIPPool) poolView {
 		versions = append(versions, poolVersion{objects[i].UID, objects[i].Generation, objects[i].Status.Usable, desired.IsHeld(&objects[i])})
 	}
 	slices.SortFunc(versions, func(x, y poolVersion) int { return cmp.Compare(x.uid, y.uid) })
-	if x.madeFrom != x.version || x.versions == nil || !slices.EqualFunc(versions, x.versions, poolVersion.equal) {
+	if x.cachedFrom != x.version || x.versions == nil || !slices.EqualFunc(versions, x.versions, poolVersion.equal) {
 		usable, problems := desired.Pools(objects, x.occupation())
 		if !x.hasAdded {
 			usable = desired.Admitted(usable, objects)
 		}
-		x.made = poolView{x.made.number + 1, usable, convert.Pools(usable), problems}
-		x.madeFrom, x.versions = x.version, versions
+		x.cached = poolView{x.cached.number + 1, usable, convert.Pools(usable), problems}
+		x.cachedFrom, x.versions = x.version, versions
 	}
-	return x.made
+	return x.cached
 }
 
 // poolOf returns the pool that assigns an address, according to the latest view.
 func (x *poolIndex) poolOf(address netip.Addr) (name string, ok bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for _, pool := range x.made.planned {
+	for _, pool := range x.cached.planned {
 		if pool.Addresses.Contains(address) {
 			return pool.Name, true
 		}

@@ -36,7 +36,7 @@ type cluster struct {
 	t          *testing.T
 	api        client.Client
 	reconciler *serviceReconciler
-	told       *events.FakeRecorder
+	events     *events.FakeRecorder
 	counting   sync.Mutex
 	writes     int
 }
@@ -56,7 +56,7 @@ func newCluster(t *testing.T, objects ...client.Object) *cluster {
 	scheme := testScheme()
 	objects = append(objects, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
 	stored := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&corev1.Service{}).WithReturnManagedFields().Build()
-	c := &cluster{t: t, api: stored, told: events.NewFakeRecorder(1000)}
+	c := &cluster{t: t, api: stored, events: events.NewFakeRecorder(1000)}
 	counting := interceptor.NewClient(stored, interceptor.Funcs{
 		Create: func(ctx context.Context, api client.WithWatch, object client.Object, options ...client.CreateOption) error {
 			c.count()
@@ -75,10 +75,10 @@ func newCluster(t *testing.T, objects ...client.Object) *cluster {
 			return api.SubResource(sub).Patch(ctx, object, patch, options...)
 		},
 	})
-	l := newLedger()
+	l := newVIPCache()
 	c.reconciler = &serviceReconciler{
-		client: counting, live: stored, recorder: c.told, ledger: l, waiting: newWaitingServices(l), later: func(types.NamespacedName, time.Duration) {},
-		zones: newZoneTracker(l), links: newLinkTracker(l), overCapacity: newCapacityTracker(), duplicates: newDuplicateTracker(nil), written: writtenVersions{}, had: heldAddresses{}, contests: contests{}, unkept: map[types.NamespacedName][]netip.Addr{}, pools: newPoolIndex(),
+		client: counting, live: stored, recorder: c.events, vips: l, waiting: newWaitingServices(l), later: func(types.NamespacedName, time.Duration) {},
+		zones: newZoneTracker(l), links: newLinkTracker(l), overCapacity: newCapacityTracker(), duplicates: newDuplicateTracker(nil), written: writtenVersions{}, had: heldAddresses{}, conflicts: statusConflicts{}, failedWrites: map[types.NamespacedName][]netip.Addr{}, pools: newPoolIndex(),
 		now: time.Now, announcers: newAnnouncers(l), announcements: newAnnouncements(),
 	}
 	// No reconciler of pools admits added addresses here.
@@ -130,7 +130,7 @@ func (c *cluster) change(name string, change func(*corev1.Service)) {
 }
 
 // expect compares a condition, and the events since the last call.
-func (c *cluster) expect(name, condition, want string, told ...string) {
+func (c *cluster) expect(name, condition, want string, events ...string) {
 	c.t.Helper()
 	got := "none"
 	if found := meta.FindStatusCondition(c.service(name).Status.Conditions, condition); found != nil {
@@ -139,12 +139,12 @@ func (c *cluster) expect(name, condition, want string, told ...string) {
 	if got != want {
 		c.t.Errorf("%s of %s is %q, want %q", condition, name, got, want)
 	}
-	var heard []string
-	for len(c.told.Events) > 0 {
-		heard = append(heard, <-c.told.Events)
+	var recorded []string
+	for len(c.events.Events) > 0 {
+		recorded = append(recorded, <-c.events.Events)
 	}
-	if !slices.Equal(heard, told) {
-		c.t.Errorf("events are %q, want %q", heard, told)
+	if !slices.Equal(recorded, events) {
+		c.t.Errorf("events are %q, want %q", recorded, events)
 	}
 }
 
@@ -254,11 +254,11 @@ func ending(api client.Client, writes int) client.Client {
 
 func (c *cluster) restart(api client.Client) {
 	c.t.Helper()
-	c.reconciler.client, c.reconciler.written, c.reconciler.ledger = api, writtenVersions{}, newLedger()
-	c.reconciler.waiting = newWaitingServices(c.reconciler.ledger)
-	c.reconciler.had, c.reconciler.contests = heldAddresses{}, contests{}
+	c.reconciler.client, c.reconciler.written, c.reconciler.vips = api, writtenVersions{}, newVIPCache()
+	c.reconciler.waiting = newWaitingServices(c.reconciler.vips)
+	c.reconciler.had, c.reconciler.conflicts = heldAddresses{}, statusConflicts{}
 	for _, vip := range c.vips() {
-		c.reconciler.ledger.put(&vip)
+		c.reconciler.vips.put(&vip)
 	}
 }
 
@@ -361,13 +361,13 @@ func TestRefusedWritesReachTheService(t *testing.T) {
 	request := ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "shop", Name: "web"}}
 	refused := "the API server rejected a write, which is retried: create VIP 203.0.113.0 for Service shop/web: " +
 		`vips.millrace.io "203.0.113.0" is forbidden: exceeded quota`
-	told := []string{"Warning WriteFailed " + refused}
+	recorded := []string{"Warning WriteFailed " + refused}
 	for range 3 {
 		if _, err := c.reconciler.Reconcile(t.Context(), request); err == nil {
 			t.Error("the Service is not tried again")
 		}
-		c.expect("web", millracev1beta1.ConditionAddressAssigned, "False WriteFailed "+refused, told...)
-		told = nil
+		c.expect("web", millracev1beta1.ConditionAddressAssigned, "False WriteFailed "+refused, recorded...)
+		recorded = nil
 	}
 	c.reconciler.client = whole
 	c.reconcile("web")
@@ -396,7 +396,7 @@ func TestPresentReclaimPolicyCounts(t *testing.T) {
 				if err := c.api.Update(t.Context(), vip); err != nil {
 					t.Fatal(err)
 				}
-				c.reconciler.ledger.put(vip)
+				c.reconciler.vips.put(vip)
 			}
 			pool := &millracev1beta1.VIPPool{}
 			if err := c.api.Get(t.Context(), client.ObjectKey{Name: "main"}, pool); err != nil {

@@ -31,12 +31,13 @@ import (
 // maxPlans bounds how often a plan is remade before the Service is requeued with back-off.
 const maxPlans = 5
 
-// brokenPromisePause is the retry delay of Services refused because of a promise that was not kept.
-const brokenPromisePause = time.Second
+// failedWritePause is the retry delay of Services refused because of a pending write that failed.
+const failedWritePause = time.Second
 
-// serviceReconciler assigns and releases the addresses of Services. Several workers run it in turns.
+// serviceReconciler assigns and releases the addresses of Services. Several workers run it under a
+// workerLock.
 type serviceReconciler struct {
-	turns     turns
+	lock      workerLock
 	client    client.Client
 	live      client.Reader
 	recorder  events.EventRecorder
@@ -46,7 +47,7 @@ type serviceReconciler struct {
 	releaseDelay time.Duration
 	now          func() time.Time
 
-	ledger  *ledger
+	vips    *vipCache
 	waiting *waitingServices
 	// serving is true while Services that have waited longer are reconciled. later requeues a Service after
 	// a pause or, for 0, with back-off.
@@ -62,10 +63,10 @@ type serviceReconciler struct {
 	reading       convert.Reading
 	written       writtenVersions
 	had           heldAddresses
-	// unkept holds addresses whose write failed; they are assigned again if they are still free.
-	unkept   map[types.NamespacedName][]netip.Addr
-	contests contests
-	pools    *poolIndex
+	// failedWrites holds addresses whose write failed; they are assigned again if they are still free.
+	failedWrites map[types.NamespacedName][]netip.Addr
+	conflicts    statusConflicts
+	pools        *poolIndex
 }
 
 func setupServices(mgr ctrl.Manager, options Options, announcements *announcements) error {
@@ -74,12 +75,12 @@ func setupServices(mgr ctrl.Manager, options Options, announcements *announcemen
 		isDefault:    options.DefaultLoadBalancer,
 		reading:      options.Reading,
 		now:          time.Now,
-		ledger:       newLedger(),
+		vips:         newVIPCache(),
 		overCapacity: newCapacityTracker(),
 		written:      writtenVersions{},
 		had:          heldAddresses{},
-		unkept:       map[types.NamespacedName][]netip.Addr{},
-		contests:     contests{},
+		failedWrites: map[types.NamespacedName][]netip.Addr{},
+		conflicts:    statusConflicts{},
 		pools:        newPoolIndex(),
 
 		announcements: announcements,
@@ -87,12 +88,12 @@ func setupServices(mgr ctrl.Manager, options Options, announcements *announcemen
 		releaseDelay: options.ReleaseDelay,
 	}
 	r.connect(mgr.GetClient(), control.NewRecorder(mgr))
-	r.waiting = newWaitingServices(r.ledger)
-	r.zones, r.announcers, r.links = newZoneTracker(r.ledger), newAnnouncers(r.ledger), newLinkTracker(r.ledger)
-	r.duplicates = newDuplicateTracker(func(q queue, addresses []netip.Addr) { enqueueClaimants(q, r.ledger, addresses) })
-	vips := source.Kind(mgr.GetCache(), &millracev1beta1.VIP{}, vipEvents{ledger: r.ledger, waiting: r.waiting, pools: r.pools})
+	r.waiting = newWaitingServices(r.vips)
+	r.zones, r.announcers, r.links = newZoneTracker(r.vips), newAnnouncers(r.vips), newLinkTracker(r.vips)
+	r.duplicates = newDuplicateTracker(func(q queue, addresses []netip.Addr) { enqueueClaimants(q, r.vips, addresses) })
+	vips := source.Kind(mgr.GetCache(), &millracev1beta1.VIP{}, vipEvents{vips: r.vips, waiting: r.waiting, pools: r.pools})
 	controller := control.New(mgr, "service", serviceWorkers).
-		Watches(&corev1.Service{}, serviceEvents(r.ledger, r.noteWaiting)).
+		Watches(&corev1.Service{}, serviceEvents(r.vips, r.addWaiting)).
 		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
 			r.later = func(service types.NamespacedName, pause time.Duration) {
 				request := ctrl.Request{NamespacedName: service}
@@ -104,7 +105,7 @@ func setupServices(mgr ctrl.Manager, options Options, announcements *announcemen
 			}
 			return nil
 		})).
-		// The ledger must have all VIPs before the first address is assigned.
+		// The VIP cache must have all VIPs before the first address is assigned.
 		WatchesRawSource(vips).
 		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNode{}, updates(r.zones.update))).
 		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNode{}, updates(r.links.update))).
@@ -113,12 +114,12 @@ func setupServices(mgr ctrl.Manager, options Options, announcements *announcemen
 		Watches(&millracev1beta1.LBNodeReport{}, r.announcers.ofReports()).
 		Watches(&corev1.Node{}, r.announcers.ofNodes()).
 		Watches(&millracev1beta1.LBPeer{}, r.announcers.ofPeers(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&millracev1beta1.VIPAdvertisement{}, advertised(r.ledger), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&millracev1beta1.VIPAdvertisement{}, advertised(r.vips), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&millracev1beta1.VIPPool{}, poolEvents(), builder.WithPredicates(poolChanges())).
 		WatchesMetadata(&corev1.Namespace{}, namespaceEvents(r.waiting), builder.WithPredicates(predicate.LabelChangedPredicate{}))
 	if err := r.pools.watch(mgr, controller, func(q queue, hosts []netip.Addr) {
-		lookAtPoolsSoon(q)
-		enqueueClaimants(q, r.ledger, hosts)
+		enqueueAllPools(q)
+		enqueueClaimants(q, r.vips, hosts)
 	}); err != nil {
 		return err
 	}
@@ -127,25 +128,25 @@ func setupServices(mgr ctrl.Manager, options Options, announcements *announcemen
 
 // connect wraps the clients so that other workers run during calls to the API server.
 func (r *serviceReconciler) connect(objects client.Client, events control.Recorder) {
-	events.Live = reader{events.Live, &r.turns}
-	r.client, r.live, r.recorder = writer{objects, &r.turns}, events.Live, events
+	events.Live = unlockingReader{events.Live, &r.lock}
+	r.client, r.live, r.recorder = unlockingWriter{objects, &r.lock}, events.Live, events
 }
 
 func (r *serviceReconciler) Reconcile(ctx context.Context, request ctrl.Request) (result ctrl.Result, err error) {
-	if request == lookAtAnnouncers {
+	if request == publishAnnouncersRequest {
 		return ctrl.Result{RequeueAfter: r.announcers.publishDue()}, nil
 	}
 	before := r.waiting.present()
 	defer func() {
-		r.waiting.looked(request.NamespacedName, before)
-		r.wakeWaiting()
+		r.waiting.recordReconcile(request.NamespacedName, before)
+		r.requeueWaiting()
 	}()
-	err = r.turns.take(request.NamespacedName, func() error {
-		if request == lookAtPools {
+	err = r.lock.run(request.NamespacedName, func() error {
+		if request == allPoolsRequest {
 			_, err := r.poolView(ctx)
 			return err
 		}
-		defer r.callJoining()
+		defer r.requeueJoining()
 		r.waiting.stopJoining(request.NamespacedName)
 		result.RequeueAfter, err = r.reconcile(ctx, request)
 		return err
@@ -158,14 +159,14 @@ func (r *serviceReconciler) Reconcile(ctx context.Context, request ctrl.Request)
 
 // reconcile returns the delay after which the Service is to be reconciled again, or 0.
 func (r *serviceReconciler) reconcile(ctx context.Context, request ctrl.Request) (again time.Duration, err error) {
-	again, err = r.bringInLine(ctx, request)
-	if errors.Is(err, errServiceChanged) || errors.Is(err, errJoins) {
+	again, err = r.sync(ctx, request)
+	if errors.Is(err, errServiceChanged) || errors.Is(err, errJoining) {
 		return 0, nil
 	}
 	return again, err
 }
 
-func (r *serviceReconciler) bringInLine(ctx context.Context, request ctrl.Request) (again time.Duration, err error) {
+func (r *serviceReconciler) sync(ctx context.Context, request ctrl.Request) (again time.Duration, err error) {
 	service := &corev1.Service{}
 	err = r.client.Get(ctx, request.NamespacedName, service)
 	switch {
@@ -173,8 +174,8 @@ func (r *serviceReconciler) bringInLine(ctx context.Context, request ctrl.Reques
 		r.waiting.end(request.NamespacedName)
 		delete(r.written, request.NamespacedName)
 		delete(r.had, request.NamespacedName)
-		delete(r.contests, request.NamespacedName)
-		delete(r.unkept, request.NamespacedName)
+		delete(r.conflicts, request.NamespacedName)
+		delete(r.failedWrites, request.NamespacedName)
 		return 0, r.settleStale(ctx, request.NamespacedName, nil)
 	case err != nil:
 		return 0, fmt.Errorf("read Service %s: %w", request, err)
@@ -189,7 +190,7 @@ func (r *serviceReconciler) bringInLine(ctx context.Context, request ctrl.Reques
 		if isOfAnotherOperator(service) {
 			return 0, nil
 		}
-		return r.giveUp(ctx, service)
+		return r.releaseAll(ctx, service)
 	}
 	return r.assign(ctx, service)
 }
@@ -221,15 +222,15 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 	if err != nil {
 		return 0, err
 	}
-	request, misunderstood := r.reading.Request(service, namespace, pools.usable)
-	request.Hints = append(request.Hints, r.unkept[key]...)
-	var result outcome
+	request, parseError := r.reading.Request(service, namespace, pools.usable)
+	request.Hints = append(request.Hints, r.failedWrites[key]...)
+	var result serviceResult
 	var objects map[netip.Addr]*millracev1beta1.VIP
-	var planned moment
+	var planned stateVersion
 	makePlan := func() (plan ipam.Plan) {
 		planned = r.waiting.plan(key, views)
-		plan, objects = r.ledger.plan(pools.planned, request)
-		result = r.outcomeOf(service, plan, misunderstood)
+		plan, objects = r.vips.plan(pools.planned, request)
+		result = r.resultOf(service, plan, parseError)
 		return result.plan
 	}
 	for range maxPlans {
@@ -238,9 +239,9 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 			return 0, err
 		}
 		// Not earlier: until now, younger Services left this one the addresses that it may get.
-		r.waiting.try(key, planned)
-		r.waiting.want(key, wishOf(service, &request, &result))
-		carriedOut, err := r.carryOut(ctx, service, plan, objects)
+		r.waiting.recordPlan(key, planned)
+		r.waiting.recordUnmet(key, unmetRequestOf(service, &request, &result))
+		carriedOut, err := r.writePlan(ctx, service, plan, objects)
 		if err != nil {
 			return 0, err
 		}
@@ -248,12 +249,12 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 			continue
 		}
 		r.emitNotes(service, plan)
-		r.had.note(key, service.UID, plan.Addresses...)
+		r.had.record(key, service.UID, plan.Addresses...)
 		if !plan.Waiting {
 			r.waiting.end(key)
 		}
 		// Addresses that the status may still list are not released.
-		if pause := r.contests.of(service).Observe(ownStatusOf(service), r.now()); pause > 0 {
+		if pause := r.conflicts.of(service).Observe(ownStatusOf(service), r.now()); pause > 0 {
 			return pause, r.ensureFinalizers(ctx, service, plan)
 		}
 		if err := r.report(ctx, service, result); err != nil {
@@ -265,18 +266,18 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 			}
 		}
 		again, err := r.releaseSurplus(ctx, service, plan.Release)
-		return sooner(again, r.contests.of(service).Left(r.now())), err
+		return earlierDelay(again, r.conflicts.of(service).Left(r.now())), err
 	}
 	return 0, fmt.Errorf("assign addresses to Service %s: other Services took them %d times in a row", key, maxPlans)
 }
 
-// outcomeOf returns the result for a Service if the plan is written. If all status entries are another load
+// resultOf returns the result for a Service if the plan is written. If all status entries are another load
 // balancer's, the Service is left alone, because a second address would move clients away.
-func (r *serviceReconciler) outcomeOf(service *corev1.Service, plan ipam.Plan, misunderstood error) outcome {
+func (r *serviceReconciler) resultOf(service *corev1.Service, plan ipam.Plan, parseError error) serviceResult {
 	key := client.ObjectKeyFromObject(service)
 	for _, vip := range r.heldBy(service) {
 		if address, ok := addressOf(vip); ok {
-			r.had.note(key, service.UID, address)
+			r.had.record(key, service.UID, address)
 		}
 	}
 	foreign := func(given ...netip.Addr) []corev1.LoadBalancerIngress {
@@ -284,9 +285,9 @@ func (r *serviceReconciler) outcomeOf(service *corev1.Service, plan ipam.Plan, m
 			return slices.Contains(given, address) || r.had.has(key, service.UID, address)
 		})
 	}
-	result := outcome{plan: plan, misunderstood: misunderstood, foreign: foreign(plan.Addresses...)}
+	result := serviceResult{plan: plan, parseError: parseError, foreign: foreign(plan.Addresses...)}
 	if len(result.foreign) > 0 && !r.had.hasAny(key, service.UID) {
-		result.plan, result.foreign, result.leftAlone = ipam.Plan{Waiting: true}, foreign(), true
+		result.plan, result.foreign, result.isForeign = ipam.Plan{Waiting: true}, foreign(), true
 	}
 	return result
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
-// withdrawnFor is how long agents and routers have to apply the withdrawal of a VIP before it is
+// withdrawalTime is how long agents and routers have to apply the withdrawal of a VIP before it is
 // reassigned.
-const withdrawnFor = 3 * time.Second
+const withdrawalTime = 3 * time.Second
 
 // advanceRelease returns the next phase and its duration, or 0 if the claim is to be removed. Durations are
 // bounded even if the clock of a previous operator was ahead.
@@ -33,12 +33,12 @@ func advanceRelease(
 	case release == nil:
 		return begin(millracev1beta1.ReleaseDraining), delay
 	case release.Phase == millracev1beta1.ReleaseWithdrawn:
-		return release, max(0, min(withdrawnFor, release.Since.Add(withdrawnFor).Sub(now)))
+		return release, max(0, min(withdrawalTime, release.Since.Add(withdrawalTime).Sub(now)))
 	}
 	if left := min(delay, release.Since.Add(delay).Sub(now)); left > 0 {
 		return release, left
 	}
-	return begin(millracev1beta1.ReleaseWithdrawn), withdrawnFor
+	return begin(millracev1beta1.ReleaseWithdrawn), withdrawalTime
 }
 
 func (r *serviceReconciler) delayFor(service *corev1.Service) time.Duration {
@@ -48,8 +48,8 @@ func (r *serviceReconciler) delayFor(service *corev1.Service) time.Duration {
 	return r.releaseDelay
 }
 
-// letGo advances the release by one step and returns the delay until the next, or 0 when done.
-func (r *serviceReconciler) letGo(
+// releaseStep advances the release by one step and returns the delay until the next, or 0 when done.
+func (r *serviceReconciler) releaseStep(
 	ctx context.Context, service *corev1.Service, vips []*millracev1beta1.VIP,
 ) (again time.Duration, err error) {
 	mine := claimsWithUID(service.Namespace, service.Name, service.UID)
@@ -69,7 +69,7 @@ func (r *serviceReconciler) letGo(
 			released = append(released, vip)
 			continue
 		}
-		again = sooner(again, wait)
+		again = earlierDelay(again, wait)
 		if release == before {
 			continue
 		}
@@ -81,7 +81,7 @@ func (r *serviceReconciler) letGo(
 			return 0, err
 		case !written:
 			// The VIP changed meanwhile and is retried at once.
-			again = sooner(again, control.FirstPause)
+			again = earlierDelay(again, control.FirstPause)
 		case before == nil:
 			r.recorder.Eventf(service, vip, corev1.EventTypeNormal, millracev1beta1.ReasonReleasing, actionRelease,
 				"%s is announced with GRACEFUL_SHUTDOWN for %s, then withdrawn", vip.Spec.Address, delay)
@@ -94,7 +94,7 @@ func (r *serviceReconciler) letGo(
 	return again, nil
 }
 
-func sooner(a, b time.Duration) time.Duration {
+func earlierDelay(a, b time.Duration) time.Duration {
 	if a == 0 || b == 0 {
 		return max(a, b)
 	}

@@ -29,13 +29,13 @@ func TestReleaseAdvances(t *testing.T) {
 	}{
 		"begins":                  {nil, 10 * time.Second, since(draining, 0), 10 * time.Second},
 		"drains":                  {since(draining, 4*time.Second), 10 * time.Second, since(draining, 4*time.Second), 6 * time.Second},
-		"is drained":              {since(draining, 10*time.Second), 10 * time.Second, since(withdrawn, 0), withdrawnFor},
+		"is drained":              {since(draining, 10*time.Second), 10 * time.Second, since(withdrawn, 0), withdrawalTime},
 		"is withdrawn":            {since(withdrawn, time.Second), 10 * time.Second, since(withdrawn, time.Second), 2 * time.Second},
-		"is over":                 {since(withdrawn, withdrawnFor), 10 * time.Second, since(withdrawn, withdrawnFor), 0},
+		"is over":                 {since(withdrawn, withdrawalTime), 10 * time.Second, since(withdrawn, withdrawalTime), 0},
 		"without a delay":         {nil, 0, nil, 0},
 		"the delay is taken away": {since(draining, time.Second), 0, nil, 0},
 		"a clock was ahead":       {since(draining, -time.Hour), 10 * time.Second, since(draining, -time.Hour), 10 * time.Second},
-		"a clock was far ahead":   {since(withdrawn, -time.Hour), 10 * time.Second, since(withdrawn, -time.Hour), withdrawnFor},
+		"a clock was far ahead":   {since(withdrawn, -time.Hour), 10 * time.Second, since(withdrawn, -time.Hour), withdrawalTime},
 	} {
 		got, again := advanceRelease(test.before, test.delay, now)
 		if again != test.again || (got == nil) != (test.want == nil) || got != nil && *got != *test.want {
@@ -118,7 +118,7 @@ func TestDeletedServiceThatIsKeptShowsNoAddress(t *testing.T) {
 func TestMovedServiceDeparts(t *testing.T) {
 	c := newDrainingCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil))
 	c.reconcile("web")
-	ask := func(address string) {
+	request := func(address string) {
 		t.Helper()
 		c.change("web", func(service *corev1.Service) {
 			service.Annotations = map[string]string{millracev1beta1.AnnotationAddresses: address}
@@ -127,17 +127,17 @@ func TestMovedServiceDeparts(t *testing.T) {
 			t.Errorf("the status has %+v, want %s", ingress, address)
 		}
 	}
-	ask("203.0.113.2")
+	request("203.0.113.2")
 	c.expectPhases("203.0.113.0 Draining", "203.0.113.2 kept")
 	c.after(5*time.Second, "web")
-	ask("203.0.113.0")
+	request("203.0.113.0")
 	c.expectPhases("203.0.113.0 kept", "203.0.113.2 Draining")
 	c.after(10*time.Second, "web")
 	c.expectPhases("203.0.113.0 kept", "203.0.113.2 Withdrawn")
 
 	c.change("web", func(service *corev1.Service) { service.Annotations = nil })
 	c.expectPhases("203.0.113.0 kept", "203.0.113.2 Withdrawn")
-	if again := c.after(withdrawnFor, "web"); again != 0 {
+	if again := c.after(withdrawalTime, "web"); again != 0 {
 		t.Errorf("comes back after %s", again)
 	}
 	c.expectPhases("203.0.113.0 kept")
@@ -201,7 +201,7 @@ func TestDepartureOfAServiceThatStays(t *testing.T) {
 			c.expectIngress("web")
 			c.after(10*time.Second, "web")
 			c.expectPhases("203.0.113.0 Withdrawn")
-			c.after(withdrawnFor, "web")
+			c.after(withdrawalTime, "web")
 			c.expectPhases()
 			if service := c.service("web"); len(service.Finalizers)+len(service.Status.Conditions) > 0 {
 				t.Errorf("left are %v and %+v", service.Finalizers, service.Status.Conditions)

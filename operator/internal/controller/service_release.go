@@ -37,28 +37,28 @@ func withoutClaims(claims []millracev1beta1.VIPClaim, match matchClaim) []millra
 	return slices.DeleteFunc(slices.Clone(claims), match)
 }
 
-// giveUp releases all addresses. Conditions go last, because they show whose the finalizer was.
-func (r *serviceReconciler) giveUp(ctx context.Context, cached *corev1.Service) (again time.Duration, err error) {
-	if !r.hasTraces(cached) {
+// releaseAll releases all addresses. Conditions go last, because they show whose the finalizer was.
+func (r *serviceReconciler) releaseAll(ctx context.Context, cached *corev1.Service) (again time.Duration, err error) {
+	if !r.hasOwnState(cached) {
 		return 0, nil
 	}
 	service := &corev1.Service{}
 	if err := r.live.Get(ctx, client.ObjectKeyFromObject(cached), service); err != nil {
 		return 0, client.IgnoreNotFound(err)
 	}
-	if service.UID != cached.UID || r.serves(service) || isOfAnotherOperator(service) || !r.hasTraces(service) {
+	if service.UID != cached.UID || r.serves(service) || isOfAnotherOperator(service) || !r.hasOwnState(service) {
 		// The cache lags behind; the Service's own event follows.
 		return 0, nil
 	}
 	held := r.heldBy(service)
-	if wait := r.untilNoted(service, held); wait > 0 {
+	if wait := r.classDelay(service, held); wait > 0 {
 		return wait, nil
 	}
-	delete(r.contests, client.ObjectKeyFromObject(service))
+	delete(r.conflicts, client.ObjectKeyFromObject(service))
 	if err := r.clearIngress(ctx, service); err != nil {
 		return 0, err
 	}
-	if again, err := r.letGo(ctx, service, held); again > 0 || err != nil {
+	if again, err := r.releaseStep(ctx, service, held); again > 0 || err != nil {
 		return again, err
 	}
 	if r.isOurs(service) {
@@ -69,25 +69,25 @@ func (r *serviceReconciler) giveUp(ctx context.Context, cached *corev1.Service) 
 	return 0, r.clearConditions(ctx, service)
 }
 
-// notedWithin is how long an operator may take to record its class after it created the VIPs.
-const notedWithin = time.Minute
+// classTimeout is how long an operator may take to record its class after it created the VIPs.
+const classTimeout = time.Minute
 
-// untilNoted returns how long another operator may still take to record its class, or 0.
-func (r *serviceReconciler) untilNoted(service *corev1.Service, held []*millracev1beta1.VIP) (wait time.Duration) {
+// classDelay returns how long another operator may still take to record its class, or 0.
+func (r *serviceReconciler) classDelay(service *corev1.Service, held []*millracev1beta1.VIP) (wait time.Duration) {
 	_, isNoted := service.Annotations[millracev1beta1.AnnotationClass]
 	if isNoted || service.DeletionTimestamp != nil ||
 		service.Spec.Type != corev1.ServiceTypeLoadBalancer || service.Spec.LoadBalancerClass == nil {
 		return 0
 	}
 	for _, vip := range held {
-		wait = max(wait, vip.CreationTimestamp.Add(notedWithin).Sub(r.now()))
+		wait = max(wait, vip.CreationTimestamp.Add(classTimeout).Sub(r.now()))
 	}
-	return min(wait, notedWithin)
+	return min(wait, classTimeout)
 }
 
 func (r *serviceReconciler) heldBy(service *corev1.Service) []*millracev1beta1.VIP {
 	mine := claimsWithUID(service.Namespace, service.Name, service.UID)
-	return slices.DeleteFunc(r.ledger.claimed(service.Namespace, service.Name), func(vip *millracev1beta1.VIP) bool {
+	return slices.DeleteFunc(r.vips.claimed(service.Namespace, service.Name), func(vip *millracev1beta1.VIP) bool {
 		return !slices.ContainsFunc(vip.Spec.Claims, mine)
 	})
 }
@@ -108,7 +108,7 @@ func (r *serviceReconciler) clearIngress(ctx context.Context, service *corev1.Se
 	base := service.DeepCopy()
 	mine := claimsWithUID(service.Namespace, service.Name, service.UID)
 	service.Status.LoadBalancer.Ingress = foreignIngress(service, func(address netip.Addr) bool {
-		vip := r.ledger.object(address)
+		vip := r.vips.object(address)
 		return vip != nil && slices.ContainsFunc(vip.Spec.Claims, mine) ||
 			r.had.has(client.ObjectKeyFromObject(service), service.UID, address)
 	})
@@ -132,11 +132,11 @@ func (r *serviceReconciler) releaseSurplus(
 ) (again time.Duration, err error) {
 	var vips []*millracev1beta1.VIP
 	for _, address := range addresses {
-		if vip := r.ledger.object(address); vip != nil {
+		if vip := r.vips.object(address); vip != nil {
 			vips = append(vips, vip)
 		}
 	}
-	return r.letGo(ctx, service, vips)
+	return r.releaseStep(ctx, service, vips)
 }
 
 // release removes claims. Without other claims, the reclaim policy decides whether the VIP is deleted.
@@ -149,7 +149,7 @@ func (r *serviceReconciler) release(ctx context.Context, vip *millracev1beta1.VI
 		if done, err := r.tryRelease(ctx, vip.DeepCopy(), match); done || err != nil {
 			return err
 		}
-		vip = r.ledger.object(address)
+		vip = r.vips.object(address)
 	}
 	return fmt.Errorf("release VIP of %s: %d conflicts in a row", address, maxPlans)
 }
@@ -166,7 +166,7 @@ func (r *serviceReconciler) tryRelease(ctx context.Context, vip *millracev1beta1
 	err = r.client.Delete(ctx, vip, client.Preconditions{UID: &vip.UID, ResourceVersion: &vip.ResourceVersion})
 	switch {
 	case err == nil || apierrors.IsNotFound(err):
-		r.ledger.remove(vip)
+		r.vips.remove(vip)
 		return true, nil
 	case apierrors.IsConflict(err):
 		address, _ := addressOf(vip)

@@ -33,27 +33,27 @@ var serviceConditions = []string{
 	millracev1beta1.ConditionAddressAssigned, millracev1beta1.ConditionServed, millracev1beta1.ConditionServiceAnnounced,
 }
 
-type outcome struct {
+type serviceResult struct {
 	plan ipam.Plan
-	// misunderstood is the first invalid field of the Service, or nil.
-	misunderstood error
+	// parseError is the first invalid field of the Service, or nil.
+	parseError error
 	// foreign are status entries that another load balancer wrote.
 	foreign []corev1.LoadBalancerIngress
-	// leftAlone is true if the Service gets no address because of foreign entries.
-	leftAlone bool
+	// isForeign is true if the Service gets no address because of foreign entries.
+	isForeign bool
 }
 
-// report writes an outcome to the Service's status, where foreign entries stay, adds finalizers if it has
+// report writes a result to the Service's status, where foreign entries stay, adds finalizers if it has
 // addresses, and emits events for changed conditions.
-func (r *serviceReconciler) report(ctx context.Context, service *corev1.Service, result outcome) error {
+func (r *serviceReconciler) report(ctx context.Context, service *corev1.Service, result serviceResult) error {
 	base := service.DeepCopy()
 	verdict, err := r.judge(ctx, service, result)
 	if err != nil {
 		return err
 	}
 	conditions := []metav1.Condition{assignedCondition(result)}
-	contested := r.contests.of(service)
-	if len(result.plan.Addresses) > 0 || contested.Contested() {
+	conflict := r.conflicts.of(service)
+	if len(result.plan.Addresses) > 0 || conflict.Contested() {
 		conditions = append(conditions, servedCondition(verdict))
 	} else {
 		meta.RemoveStatusCondition(&service.Status.Conditions, millracev1beta1.ConditionServed)
@@ -75,7 +75,7 @@ func (r *serviceReconciler) report(ctx context.Context, service *corev1.Service,
 	if err := r.patchServiceStatus(ctx, base, service); err != nil {
 		return err
 	}
-	contested.Wrote(ownStatusOf(service).isSame, r.now())
+	conflict.Wrote(ownStatusOf(service).isSame, r.now())
 	for _, condition := range conditions {
 		// Served contains the problems of Announced.
 		if condition.Type == millracev1beta1.ConditionServiceAnnounced {
@@ -101,7 +101,7 @@ func (r *serviceReconciler) reportFailure(ctx context.Context, service *corev1.S
 		ObservedGeneration: service.Generation,
 	}
 	meta.SetStatusCondition(&service.Status.Conditions, condition)
-	contested := r.contests.of(service)
+	contested := r.conflicts.of(service)
 	if contested.Observe(ownStatusOf(base), r.now()) > 0 {
 		return nil
 	}
@@ -112,34 +112,34 @@ func (r *serviceReconciler) reportFailure(ctx context.Context, service *corev1.S
 		return err
 	}
 	contested.Wrote(ownStatusOf(service).isSame, r.now())
-	r.emitOnce(service, base, condition, outcome{})
+	r.emitOnce(service, base, condition, serviceResult{})
 	return nil
 }
 
 // emitOnce compares a condition with the last event, not with the status, which others may overwrite.
-func (r *serviceReconciler) emitOnce(service, base *corev1.Service, condition metav1.Condition, result outcome) {
+func (r *serviceReconciler) emitOnce(service, base *corev1.Service, condition metav1.Condition, result serviceResult) {
 	before := meta.FindStatusCondition(base.Status.Conditions, condition.Type)
-	contested := r.contests.of(service)
-	if told, ok := contested.told[condition.Type]; ok {
-		before = &told
+	conflict := r.conflicts.of(service)
+	if reported, ok := conflict.reported[condition.Type]; ok {
+		before = &reported
 	}
-	contested.told[condition.Type] = condition
+	conflict.reported[condition.Type] = condition
 	if before == nil && isPlain(condition, result) {
 		return
 	}
-	r.tell(service, before, condition)
+	r.emitTransition(service, before, condition)
 }
 
 // isPlain reports whether a new condition is a mere confirmation, which causes no event.
-func isPlain(condition metav1.Condition, result outcome) bool {
+func isPlain(condition metav1.Condition, result serviceResult) bool {
 	if condition.Status != metav1.ConditionTrue {
 		return false
 	}
 	return condition.Message == "" ||
-		condition.Type == millracev1beta1.ConditionAddressAssigned && condition.Message == assignedSentence(result.plan)
+		condition.Type == millracev1beta1.ConditionAddressAssigned && condition.Message == assignedMessage(result.plan)
 }
 
-func (r *serviceReconciler) tell(service *corev1.Service, before *metav1.Condition, condition metav1.Condition) {
+func (r *serviceReconciler) emitTransition(service *corev1.Service, before *metav1.Condition, condition metav1.Condition) {
 	if before != nil && before.Status == condition.Status && before.Reason == condition.Reason && before.Message == condition.Message {
 		return
 	}
@@ -157,8 +157,8 @@ func (r *serviceReconciler) patchServiceStatus(ctx context.Context, base, servic
 	if equality.Semantic.DeepEqual(base.Status, service.Status) && equality.Semantic.DeepEqual(base.ObjectMeta, service.ObjectMeta) {
 		return nil
 	}
-	// Conditions are merged by type. The ingress list is replaced as a whole, so the patch must fail if another
-	// load balancer added an entry.
+	// Conditions are merged by type. The ingress list is replaced as a whole, so the patch must fail if
+	// another load balancer added an entry.
 	var options []client.MergeFromOption
 	if !equality.Semantic.DeepEqual(base.Status.LoadBalancer, service.Status.LoadBalancer) {
 		options = append(options, client.MergeFromWithOptimisticLock{})
@@ -166,9 +166,9 @@ func (r *serviceReconciler) patchServiceStatus(ctx context.Context, base, servic
 	patch := control.SameObject{Patch: client.StrategicMergeFrom(base, options...), UID: base.UID}
 	if err := r.client.Status().Patch(ctx, service, patch); err != nil {
 		err = fmt.Errorf("write the status of Service %s/%s: %w", service.Namespace, service.Name, changedMeanwhile(err))
-		return r.unlessGoing(ctx, base, err)
+		return r.convertDeleting(ctx, base, err)
 	}
-	r.written.note(service)
+	r.written.record(service)
 	return nil
 }
 
@@ -182,8 +182,8 @@ func (r *serviceReconciler) emitNotes(service *corev1.Service, plan ipam.Plan) {
 	}
 }
 
-func assignedCondition(result outcome) metav1.Condition {
-	plan, misunderstood := result.plan, result.misunderstood
+func assignedCondition(result serviceResult) metav1.Condition {
+	plan, parseError := result.plan, result.parseError
 	condition := metav1.Condition{
 		Type:   millracev1beta1.ConditionAddressAssigned,
 		Status: metav1.ConditionTrue,
@@ -191,14 +191,14 @@ func assignedCondition(result outcome) metav1.Condition {
 	}
 	var sentences []string
 	switch {
-	case result.leftAlone:
+	case result.isForeign:
 		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1beta1.ReasonForeignAddress
 		sentences = append(sentences, fmt.Sprintf("status.loadBalancer.ingress has %s, which is not a VIP of the Service: "+
 			"another load balancer assigned it, and it is kept. To keep it with Millrace, add it to a VIPPool that selects the "+
 			"Service. To get another address, stop that load balancer for the Service and remove the entry", namesOf(result.foreign)))
-	case misunderstood != nil:
+	case parseError != nil:
 		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1beta1.ReasonInvalid
-		sentences = append(sentences, misunderstood.Error())
+		sentences = append(sentences, parseError.Error())
 	default:
 		if !plan.Satisfied && len(plan.Refusals) > 0 {
 			condition.Status, condition.Reason = metav1.ConditionFalse, convert.Reason(plan.Refusals[0].Reason)
@@ -207,14 +207,14 @@ func assignedCondition(result outcome) metav1.Condition {
 			sentences = append(sentences, refusal.Message)
 		}
 	}
-	if assigned := assignedSentence(plan); assigned != "" {
+	if assigned := assignedMessage(plan); assigned != "" {
 		sentences = append([]string{assigned}, sentences...)
 	}
 	condition.Message = control.Truncate(strings.Join(sentences, "; "), control.MaxMessage)
 	return condition
 }
 
-func assignedSentence(plan ipam.Plan) string {
+func assignedMessage(plan ipam.Plan) string {
 	if len(plan.Addresses) == 0 {
 		return ""
 	}
@@ -226,10 +226,10 @@ func assignedSentence(plan ipam.Plan) string {
 }
 
 // writtenVersions records the resource version of the last write to each Service, since a cached older one
-// would cause the same write and report again. Only the worker that holds the turn uses it.
+// would cause the same write and report again. Only the worker that holds the lock uses it.
 type writtenVersions map[types.NamespacedName]string
 
-func (w writtenVersions) note(service *corev1.Service) {
+func (w writtenVersions) record(service *corev1.Service) {
 	w[client.ObjectKeyFromObject(service)] = service.ResourceVersion
 }
 

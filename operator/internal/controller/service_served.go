@@ -25,7 +25,7 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/validation"
 )
 
-func (r *serviceReconciler) judge(ctx context.Context, service *corev1.Service, result outcome) (validation.Result, error) {
+func (r *serviceReconciler) judge(ctx context.Context, service *corev1.Service, result serviceResult) (validation.Result, error) {
 	list := &millracev1beta1.VIPAdvertisementList{}
 	if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		return validation.Result{}, fmt.Errorf("list VIPAdvertisements: %w", err)
@@ -34,16 +34,16 @@ func (r *serviceReconciler) judge(ctx context.Context, service *corev1.Service, 
 	for i := range list.Items {
 		if advertisement, problems := desired.ParseAdvertisement(&list.Items[i]); len(problems) == 0 {
 			surroundings.Advertisements = append(surroundings.Advertisements, advertisement)
-			surroundings.Announced = append(surroundings.Announced, r.announcers.able(&advertisement))
+			surroundings.Announced = append(surroundings.Announced, r.announcers.families(&advertisement))
 			surroundings.Networks = append(surroundings.Networks, r.links.of(advertisement.Name))
 		}
 	}
 	subject := validation.Subject{
 		Service: service, Conflicts: result.plan.Conflicts, OverCapacity: r.overCapacity.nodesOf(client.ObjectKeyFromObject(service)),
-		Foreign: namesOf(result.foreign), Contested: r.contests.of(service).Contested(),
+		Foreign: namesOf(result.foreign), Contested: r.conflicts.of(service).Contested(),
 	}
 	for _, address := range result.plan.Addresses {
-		vip := r.ledger.object(address)
+		vip := r.vips.object(address)
 		if vip == nil {
 			// The VIP was just deleted; its event follows.
 			continue
@@ -111,15 +111,15 @@ func portStatuses(service *corev1.Service, address string, failed []validation.P
 
 // zoneTracker enqueues the Services with addresses when the number of zones crosses the limit.
 type zoneTracker struct {
-	ledger *ledger
+	vips *vipCache
 
 	mu    sync.Mutex
 	zones map[string]string
 	nodes map[string]int
 }
 
-func newZoneTracker(l *ledger) *zoneTracker {
-	return &zoneTracker{ledger: l, zones: map[string]string{}, nodes: map[string]int{}}
+func newZoneTracker(l *vipCache) *zoneTracker {
+	return &zoneTracker{vips: l, zones: map[string]string{}, nodes: map[string]int{}}
 }
 
 func (c *zoneTracker) count() int {
@@ -152,13 +152,13 @@ func (c *zoneTracker) update(q queue, name string, node *millracev1beta1.LBNode)
 		zone = node.Spec.Zone
 	}
 	if c.set(name, zone) {
-		enqueueServed(c.ledger, q)
+		enqueueServed(c.vips, q)
 	}
 }
 
 // enqueueServed enqueues Services with delay and low priority: when the first node announces 20,000
 // Services, their conditions take minutes to write, and new Services must not wait for that.
-func enqueueServed(l *ledger, q queue) {
+func enqueueServed(l *vipCache, q queue) {
 	options := priorityqueue.AddOpts{After: control.Coalesce, Priority: new(handler.LowPriority)}
 	for _, owner := range l.owners() {
 		request := reconcile.Request{NamespacedName: owner}
@@ -170,7 +170,7 @@ func enqueueServed(l *ledger, q queue) {
 	}
 }
 
-func advertised(l *ledger) handler.EventHandler {
+func advertised(l *vipCache) handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, _ event.CreateEvent, q queue) { enqueueServed(l, q) },
 		UpdateFunc: func(_ context.Context, _ event.UpdateEvent, q queue) { enqueueServed(l, q) },
@@ -180,7 +180,7 @@ func advertised(l *ledger) handler.EventHandler {
 
 // serviceEvents enqueues a Service and, when its labels change, the Services that share an address with it.
 // created is called for each new Service; atStart is true during the initial list.
-func serviceEvents(l *ledger, created func(service *corev1.Service, atStart bool)) handler.EventHandler {
+func serviceEvents(l *vipCache, created func(service *corev1.Service, atStart bool)) handler.EventHandler {
 	add := func(q queue, service client.Object) {
 		q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(service)})
 	}

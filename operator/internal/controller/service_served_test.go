@@ -58,7 +58,7 @@ func TestPortStatuses(t *testing.T) {
 }
 
 func TestZoneTracker(t *testing.T) {
-	c := newZoneTracker(newLedger())
+	c := newZoneTracker(newVIPCache())
 	step := func(node, zone string, count int, concerns bool) {
 		t.Helper()
 		if got := c.set(node, zone); got != concerns || c.count() != count {
@@ -109,7 +109,7 @@ func TestCapacityTracker(t *testing.T) {
 
 // New Services precede Services that are only checked again.
 func TestServedGoAfterOthers(t *testing.T) {
-	l := newLedger()
+	l := newVIPCache()
 	for _, name := range []string{"1", "2", "3"} {
 		vip := vipAt(name, types.UID(name), "old-"+name)
 		vip.Name = "203.0.113." + name

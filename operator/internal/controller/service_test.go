@@ -31,7 +31,7 @@ func TestBindWritesWhatThePlanWasMadeFrom(t *testing.T) {
 	vip := vipAt("", "a", "")
 	vip.Spec.Claims = []millracev1beta1.VIPClaim{sharer("first", 80)}
 	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(vip).Build()
-	r := &serviceReconciler{client: api, live: api, ledger: newLedger()}
+	r := &serviceReconciler{client: api, live: api, vips: newVIPCache()}
 	if err := r.refresh(t.Context(), address); err != nil {
 		t.Fatal(err)
 	}
@@ -46,17 +46,17 @@ func TestBindWritesWhatThePlanWasMadeFrom(t *testing.T) {
 		Owner: ipam.Owner{Namespace: "shop", Name: "late", UID: "late"}, Families: []ipam.Family{ipam.IPv4}, RequireAll: true,
 		Eligible: []string{"p"}, SharingKey: "dns", Ports: []ipam.Port{{Number: 443, Protocol: "TCP"}},
 	}
-	plan, objects := r.ledger.plan(pools, request)
+	plan, objects := r.vips.plan(pools, request)
 	if len(plan.Bind) != 1 {
 		t.Fatalf("the plan is %+v", plan)
 	}
 
-	other := r.ledger.object(address).DeepCopy()
+	other := r.vips.object(address).DeepCopy()
 	other.Spec.Claims = append(other.Spec.Claims, sharer("rival", 443))
 	if err := api.Update(t.Context(), other); err != nil {
 		t.Fatal(err)
 	}
-	if !r.ledger.put(other) {
+	if !r.vips.put(other) {
 		t.Fatal("the rival's claim is no news")
 	}
 	if ok, err := r.writeVIPs(t.Context(), plan, objects); ok || err != nil {
@@ -69,7 +69,7 @@ func TestBindWritesWhatThePlanWasMadeFrom(t *testing.T) {
 	if slices.ContainsFunc(stored.Spec.Claims, claimsNamed("shop", "late")) || len(stored.Spec.Claims) != 2 {
 		t.Errorf("the claims are %+v", stored.Spec.Claims)
 	}
-	if plan, _ := r.ledger.plan(pools, request); len(plan.Bind) > 0 || len(plan.Refusals) != 1 || plan.Refusals[0].Reason != ipam.PortConflict {
+	if plan, _ := r.vips.plan(pools, request); len(plan.Bind) > 0 || len(plan.Refusals) != 1 || plan.Refusals[0].Reason != ipam.PortConflict {
 		t.Errorf("the new plan is %+v", plan)
 	}
 }
@@ -83,11 +83,11 @@ func TestReleaseDeletesWhatItKnows(t *testing.T) {
 	vip := vipAt("", "a", "")
 	vip.Spec.Claims = []millracev1beta1.VIPClaim{sharer("first", 80)}
 	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(vip).Build()
-	r := &serviceReconciler{client: api, live: api, ledger: newLedger()}
+	r := &serviceReconciler{client: api, live: api, vips: newVIPCache()}
 	if err := r.refresh(t.Context(), address); err != nil {
 		t.Fatal(err)
 	}
-	known := r.ledger.object(address)
+	known := r.vips.object(address)
 	other := known.DeepCopy()
 	other.Spec.Claims = append(other.Spec.Claims, sharer("rival", 443))
 	if err := api.Update(t.Context(), other); err != nil {
@@ -115,7 +115,7 @@ func TestBindKeepsTheOrderOfClaims(t *testing.T) {
 	vip := vipAt("", "a", "")
 	vip.Spec.Claims = []millracev1beta1.VIPClaim{byHand, sharer("first", 80), sharer("second", 81)}
 	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(vip).Build()
-	r := &serviceReconciler{client: api, live: api, ledger: newLedger()}
+	r := &serviceReconciler{client: api, live: api, vips: newVIPCache()}
 	if err := r.refresh(t.Context(), address); err != nil {
 		t.Fatal(err)
 	}
@@ -131,11 +131,11 @@ func TestBindKeepsTheOrderOfClaims(t *testing.T) {
 			Owner: ipam.Owner{Namespace: "shop", Name: step.owner, UID: step.owner}, SharingKey: "dns",
 			Ports: []ipam.Port{{Number: 8080, Protocol: "UDP"}},
 		}
-		if ok, err := r.bindVIP(t.Context(), r.ledger.object(address), claim); !ok || err != nil {
+		if ok, err := r.bindVIP(t.Context(), r.vips.object(address), claim); !ok || err != nil {
 			t.Fatalf("bindVIP of %s = %v, %v", step.owner, ok, err)
 		}
 		var order []string
-		for _, written := range r.ledger.object(address).Spec.Claims {
+		for _, written := range r.vips.object(address).Spec.Claims {
 			order = append(order, written.Name)
 			if written.Name == step.owner && (written.UID != step.owner || len(written.Ports) != 1 || written.Ports[0].Port != 8080) {
 				t.Errorf("the claim of %s is %+v", step.owner, written)

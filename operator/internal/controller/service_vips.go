@@ -30,26 +30,26 @@ func changedMeanwhile(err error) error {
 	return err
 }
 
-// carryOut writes the VIPs of a plan, which other plans see as promised meanwhile. It returns false if the
-// plan was made from stale VIPs; the ledger then has the current ones.
-func (r *serviceReconciler) carryOut(
+// writePlan writes the VIPs of a plan, which other plans see as pending meanwhile. It returns false if the
+// plan was made from stale VIPs; the cache then has the current ones.
+func (r *serviceReconciler) writePlan(
 	ctx context.Context, service *corev1.Service, plan ipam.Plan, objects map[netip.Addr]*millracev1beta1.VIP,
-) (carriedOut bool, err error) {
-	r.ledger.promise(plan)
+) (isWritten bool, err error) {
+	r.vips.addPending(plan)
 	key := client.ObjectKeyFromObject(service)
-	delete(r.unkept, key)
+	delete(r.failedWrites, key)
 	defer func() {
-		if !r.ledger.settle(plan) {
-			r.unkept[key] = plan.Addresses
-			// The promised addresses may be free again, which causes no event.
+		if !r.vips.resolvePending(plan) {
+			r.failedWrites[key] = plan.Addresses
+			// The pending addresses may be free again, which causes no event.
 			for _, refused := range r.waiting.refused() {
-				r.later(refused, brokenPromisePause)
+				r.later(refused, failedWritePause)
 			}
 		}
-		r.waiting.mayJoin()
+		r.waiting.resumeJoining()
 		// Joining Services do not have to wait for the status write.
-		r.callJoining()
-		r.turns.tell()
+		r.requeueJoining()
+		r.lock.broadcast()
 	}()
 	// If the Service is deleted before the status patch adds its finalizers, settleStale handles new VIPs.
 	// Existing VIPs may already be known to others, so the finalizers come first.
@@ -58,11 +58,11 @@ func (r *serviceReconciler) carryOut(
 			return false, err
 		}
 	}
-	carriedOut, err = r.writeVIPs(ctx, plan, objects)
+	isWritten, err = r.writeVIPs(ctx, plan, objects)
 	if err != nil {
 		return false, errors.Join(err, r.reportFailure(ctx, service, err))
 	}
-	return carriedOut, nil
+	return isWritten, nil
 }
 
 func (r *serviceReconciler) writeVIPs(
@@ -91,7 +91,7 @@ func (r *serviceReconciler) createVIP(ctx context.Context, write ipam.Write) (bo
 	if err != nil {
 		return false, fmt.Errorf("create VIP %s for Service %s: %w", vip.Name, write.Claim.Owner, err)
 	}
-	r.ledger.put(vip)
+	r.vips.put(vip)
 	return true, nil
 }
 
@@ -134,7 +134,7 @@ func (r *serviceReconciler) updateClaims(ctx context.Context, vip *millracev1bet
 	case err != nil:
 		return false, fmt.Errorf("write the claims of VIP %s: %w", vip.Name, err)
 	}
-	r.ledger.put(vip)
+	r.vips.put(vip)
 	return true, nil
 }
 
@@ -142,14 +142,14 @@ func (r *serviceReconciler) refresh(ctx context.Context, address netip.Addr) err
 	vip := &millracev1beta1.VIP{}
 	err := r.live.Get(ctx, types.NamespacedName{Name: millracev1beta1.VIPName(address)}, vip)
 	if apierrors.IsNotFound(err) {
-		if known := r.ledger.object(address); known != nil {
-			r.ledger.remove(known)
+		if known := r.vips.object(address); known != nil {
+			r.vips.remove(known)
 		}
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("read VIP %s: %w", millracev1beta1.VIPName(address), err)
 	}
-	r.ledger.put(vip)
+	r.vips.put(vip)
 	return nil
 }

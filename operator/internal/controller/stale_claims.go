@@ -23,13 +23,13 @@ func (r *serviceReconciler) settleStale(ctx context.Context, key types.Namespace
 	if service != nil && isOfAnotherOperator(service) {
 		return nil
 	}
-	for _, vip := range r.ledger.claimed(key.Namespace, key.Name) {
+	for _, vip := range r.vips.claimed(key.Namespace, key.Name) {
 		i := slices.IndexFunc(vip.Spec.Claims, staleClaims(key, service))
 		if i < 0 {
 			continue
 		}
 		claim := vip.Spec.Claims[i]
-		gone, err := r.confirmGone(ctx, key, types.UID(claim.UID))
+		gone, err := r.confirmDeleted(ctx, key, types.UID(claim.UID))
 		if err != nil {
 			return err
 		}
@@ -38,7 +38,7 @@ func (r *serviceReconciler) settleStale(ctx context.Context, key types.Namespace
 			continue
 		}
 		if service != nil && r.serves(service) && claim.Release == nil {
-			r.ledger.inherit(vip, claim.UID)
+			r.vips.inherit(vip, claim.UID)
 			continue
 		}
 		if err := r.dropStale(ctx, vip, claim, service == nil && claim.Release == nil); err != nil {
@@ -59,8 +59,8 @@ func staleClaims(key types.NamespacedName, service *corev1.Service) matchClaim {
 	}
 }
 
-func (r *serviceReconciler) confirmGone(ctx context.Context, key types.NamespacedName, uid types.UID) (bool, error) {
-	if r.ledger.isFormer(string(uid)) {
+func (r *serviceReconciler) confirmDeleted(ctx context.Context, key types.NamespacedName, uid types.UID) (bool, error) {
+	if r.vips.isFormer(string(uid)) {
 		return true, nil
 	}
 	service := &corev1.Service{}
@@ -115,16 +115,16 @@ func (r *serviceReconciler) reserve(ctx context.Context, vip *millracev1beta1.VI
 		if written, err := r.updateClaims(ctx, next); written || err != nil {
 			return err
 		}
-		vip = r.ledger.object(address)
+		vip = r.vips.object(address)
 	}
 	return fmt.Errorf("reserve VIP of %s: %d conflicts in a row", address, maxPlans)
 }
 
 func (r *serviceReconciler) releaseStale(ctx context.Context, service *corev1.Service) error {
 	key := client.ObjectKeyFromObject(service)
-	for _, vip := range r.ledger.claimed(key.Namespace, key.Name) {
+	for _, vip := range r.vips.claimed(key.Namespace, key.Name) {
 		for _, claim := range vip.Spec.Claims {
-			if !staleClaims(key, service)(claim) || !r.ledger.isFormer(claim.UID) {
+			if !staleClaims(key, service)(claim) || !r.vips.isFormer(claim.UID) {
 				continue
 			}
 			if err := r.dropStale(ctx, vip, claim, false); err != nil {

@@ -107,7 +107,7 @@ func TestClaimOfAServiceThatTheCacheLacksStays(t *testing.T) {
 	if err := c.reconciler.settleStale(t.Context(), client.ObjectKeyFromObject(stale), stale); err != nil {
 		t.Fatal(err)
 	}
-	if claims := c.vips()[0].Spec.Claims; claims[0].UID != "1" || c.reconciler.ledger.isFormer("1") {
+	if claims := c.vips()[0].Spec.Claims; claims[0].UID != "1" || c.reconciler.vips.isFormer("1") {
 		t.Errorf("the claims are %+v", claims)
 	}
 }

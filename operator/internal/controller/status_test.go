@@ -34,7 +34,7 @@ func TestAssignedCondition(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			condition := assignedCondition(outcome{plan: test.plan, misunderstood: test.misunderstood})
+			condition := assignedCondition(serviceResult{plan: test.plan, parseError: test.misunderstood})
 			if got := strings.Join([]string{string(condition.Status), condition.Reason, condition.Message}, " "); got != test.want {
 				t.Errorf("condition is %q, want %q", got, test.want)
 			}

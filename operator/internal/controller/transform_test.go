@@ -13,7 +13,7 @@ import (
 )
 
 // Cached reports yield the same canary verdicts as whole reports.
-func TestStrippedReportsTellOfCanaries(t *testing.T) {
+func TestStrippedReportsKeepCanaries(t *testing.T) {
 	ids, whole, cached := map[string]int32{"node1": 1, "node2": 2}, []millracev1beta1.LBNodeReport{}, []millracev1beta1.LBNodeReport{}
 	for name := range ids {
 		all := int32(0)

@@ -42,9 +42,9 @@ func (w *waitingServices) viewPools(now poolView) {
 	if len(changed) == 0 {
 		return
 	}
-	w.concern(func(waiting *waiter) bool {
-		return waiting.wish.asks || slices.ContainsFunc(changed, func(pool desired.Pool) bool {
-			return pool.Selects(w.views.namespaces[waiting.name.Namespace], waiting.wish.labels)
+	w.markAffected(func(waiting *waiter) bool {
+		return waiting.unmet.isSpecific || slices.ContainsFunc(changed, func(pool desired.Pool) bool {
+			return pool.Selects(w.views.namespaces[waiting.name.Namespace], waiting.unmet.labels)
 		})
 	})
 }
@@ -72,7 +72,7 @@ func (w *waitingServices) viewNamespace(name string, now labels.Set) {
 	if isKnown && !slices.ContainsFunc(w.views.pools.usable, differs) {
 		return
 	}
-	w.concern(func(waiting *waiter) bool { return waiting.name.Namespace == name })
+	w.markAffected(func(waiting *waiter) bool { return waiting.name.Namespace == name })
 }
 
 func (w *waitingServices) forgetNamespace(name string) {
@@ -81,24 +81,24 @@ func (w *waitingServices) forgetNamespace(name string) {
 	delete(w.views.namespaces, name)
 }
 
-// concern marks the Services that a change of views may help or whose refusal it may make wrong, including
-// those being planned, which may not have seen it. w.mu must be held.
-func (w *waitingServices) concern(may func(*waiter) bool) {
+// markAffected marks the Services that a change of views may help or whose refusal it may make wrong,
+// including those being planned, which may not have seen it. w.mu must be held.
+func (w *waitingServices) markAffected(may func(*waiter) bool) {
 	w.views.number++
-	for _, waiting := range w.line {
-		if !waiting.isKnown || waiting.isPlanned || waiting.wish.isOpen || may(waiting) {
-			waiting.concerned, w.waking.isOwing = w.views.number, true
+	for _, waiting := range w.queue {
+		if !waiting.isKnown || waiting.isPlanned || waiting.unmet.isOpen || may(waiting) {
+			waiting.affectingView, w.requeuer.hasAffected = w.views.number, true
 		}
 	}
-	w.waking.isDue = true
+	w.requeuer.isDue = true
 }
 
-// lookAtPools is a request without a name that makes a worker check all pools.
-var lookAtPools = reconcile.Request{}
+// allPoolsRequest is a request without a name that makes a worker check all pools.
+var allPoolsRequest = reconcile.Request{}
 
 func poolEvents() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
-		return []reconcile.Request{lookAtPools}
+		return []reconcile.Request{allPoolsRequest}
 	})
 }
 
@@ -110,13 +110,13 @@ func poolChanges() predicate.Predicate {
 	}})
 }
 
-// lookAtPoolsSoon enqueues lookAtPools with a delay that coalesces events of many nodes.
-func lookAtPoolsSoon(q queue) { q.AddAfter(lookAtPools, control.Coalesce) }
+// enqueueAllPools enqueues allPoolsRequest with a delay that coalesces events of many nodes.
+func enqueueAllPools(q queue) { q.AddAfter(allPoolsRequest, control.Coalesce) }
 
 func namespaceEvents(waiting *waitingServices) handler.EventHandler {
 	note := func(q queue, namespace client.Object) {
 		waiting.viewNamespace(namespace.GetName(), namespace.GetLabels())
-		q.Add(lookAtPools)
+		q.Add(allPoolsRequest)
 	}
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { note(q, e.Object) },

@@ -18,7 +18,7 @@ import (
 )
 
 // Changes requeue only the Services that they may affect, a few at a time.
-func TestViewsWakeWhomTheyConcern(t *testing.T) {
+func TestViewsRequeueAffectedServices(t *testing.T) {
 	const waiting = 100
 	other := poolWith("203.0.113.8/31")
 	other.Name = "other"
@@ -33,9 +33,9 @@ func TestViewsWakeWhomTheyConcern(t *testing.T) {
 	for i := range waiting + 1 {
 		must(w.create(ours(fmt.Sprintf("web-%04d", i), nil)))
 	}
-	asks := ours("asks", nil)
-	asks.Annotations = map[string]string{millracev1beta1.AnnotationAddresses: "203.0.113.10"}
-	must(w.create(asks))
+	service := ours("asks", nil)
+	service.Annotations = map[string]string{millracev1beta1.AnnotationAddresses: "203.0.113.10"}
+	must(w.create(service))
 	must(w.rest())
 	number := int64(0)
 	edit := func(name string, change func(*millracev1beta1.VIPPoolSpec)) {
@@ -82,7 +82,7 @@ func TestViewsWakeWhomTheyConcern(t *testing.T) {
 	if !changed || len(hosts) != 1 {
 		t.Errorf("%v, %t of a node's address", hosts, changed)
 	}
-	w.queue.Add(lookAtPools)
+	w.queue.Add(allPoolsRequest)
 	expect("the address of a node", 1)
 	label("rich")
 	expect("a label that gives them a pool", waiting, "web-0001", "web-0004")

@@ -28,15 +28,15 @@ import (
 type waitingServices struct {
 	mu       sync.Mutex
 	services map[types.NamespacedName]*waiter
-	line     []*waiter
-	waking   waking
+	queue    []*waiter
+	requeuer requeuer
 	// changes counts changes of VIPs that may help a waiting Service.
 	changes *atomic.Uint64
 	views   views
 	// joining holds the Services that add a claim to a VIP once no other plan is being written to it.
 	joining map[types.NamespacedName]*waiter
-	// recall is true if further joining Services may be called.
-	recall bool
+	// hasMoreJoining is true if further joining Services may be requeued.
+	hasMoreJoining bool
 }
 
 type waiter struct {
@@ -44,25 +44,27 @@ type waiter struct {
 	uid  types.UID
 	// since is when the Service began to wait; created breaks ties.
 	since, created time.Time
-	// tried and viewed are the last changes of VIPs and views before the last plan, and wish is the part
-	// that the plan refused. isKnown is true after the first plan, isPlanned during one.
-	tried, viewed      uint64
-	wish               wish
-	isKnown, isPlanned bool
-	// owed and concerned are the last changes of VIPs and views that may help; looked and seen, those
-	// before a worker reconciled the Service. isWoken is true while it is queued for that.
-	owed, looked    uint64
-	concerned, seen uint64
-	isWoken         bool
-	// joins are the addresses to share; isCalled is true once the Service was requeued for that.
-	joins    []netip.Addr
-	isCalled bool
+	// plannedChange and plannedView are the last changes of VIPs and views before the last plan, and
+	// unmet is the part that the plan refused. isKnown is true after the first plan, isPlanned during
+	// one.
+	plannedChange, plannedView uint64
+	unmet                      unmetRequest
+	isKnown, isPlanned         bool
+	// affectingChange and affectingView are the last changes of VIPs and views that may help;
+	// reconciledChange and reconciledView, those before a worker reconciled the Service. isRequeued is
+	// true while it is queued for that.
+	affectingChange, reconciledChange uint64
+	affectingView, reconciledView     uint64
+	isRequeued                        bool
+	// joinAddresses are the addresses to share; isJoinQueued is true once the Service was requeued for that.
+	joinAddresses []netip.Addr
+	isJoinQueued  bool
 }
 
-func newWaitingServices(l *ledger) *waitingServices {
+func newWaitingServices(l *vipCache) *waitingServices {
 	return &waitingServices{
 		services: map[types.NamespacedName]*waiter{}, changes: &l.changes, joining: map[types.NamespacedName]*waiter{},
-		waking: waking{freed: map[poolFamily]*freedAddresses{}}, views: views{namespaces: map[string]labels.Set{}},
+		requeuer: requeuer{freed: map[poolFamily]*freedAddresses{}}, views: views{namespaces: map[string]labels.Set{}},
 	}
 }
 
@@ -80,8 +82,8 @@ func (w *waitingServices) begin(service *corev1.Service, since time.Time) {
 		w.forget(key)
 		waiting := &waiter{name: key, uid: service.UID, since: since, created: service.CreationTimestamp.Time}
 		w.services[key] = waiting
-		at, _ := slices.BinarySearchFunc(w.line, waiting, (*waiter).compare)
-		w.line = slices.Insert(w.line, at, waiting)
+		at, _ := slices.BinarySearchFunc(w.queue, waiting, (*waiter).compare)
+		w.queue = slices.Insert(w.queue, at, waiting)
 	}
 }
 
@@ -94,15 +96,15 @@ func (w *waitingServices) end(service types.NamespacedName) {
 func (w *waitingServices) forget(service types.NamespacedName) {
 	w.leave(service)
 	if known := w.services[service]; known != nil {
-		at, _ := slices.BinarySearchFunc(w.line, known, (*waiter).compare)
-		w.line = slices.Delete(w.line, at, at+1)
+		at, _ := slices.BinarySearchFunc(w.queue, known, (*waiter).compare)
+		w.queue = slices.Delete(w.queue, at, at+1)
 		delete(w.services, service)
 	}
 }
 
 func (w *waitingServices) leave(service types.NamespacedName) {
 	if known := w.joining[service]; known != nil {
-		known.joins, w.recall = nil, true
+		known.joinAddresses, w.hasMoreJoining = nil, true
 		delete(w.joining, service)
 	}
 }
@@ -112,8 +114,8 @@ func (w *waitingServices) join(service types.NamespacedName, plan ipam.Plan) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if known := w.services[service]; known != nil {
-		known.joins, known.isCalled = writtenBy(plan), false
-		w.joining[service], w.recall = known, true
+		known.joinAddresses, known.isJoinQueued = writtenBy(plan), false
+		w.joining[service], w.hasMoreJoining = known, true
 	}
 }
 
@@ -123,10 +125,10 @@ func (w *waitingServices) stopJoining(service types.NamespacedName) {
 	w.leave(service)
 }
 
-func (w *waitingServices) mayJoin() {
+func (w *waitingServices) resumeJoining() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.recall = true
+	w.hasMoreJoining = true
 }
 
 // joinsBefore reports whether a Service that has waited longer joins a VIP of the plan.
@@ -141,39 +143,39 @@ func (w *waitingServices) joinsBefore(service types.NamespacedName, plan ipam.Pl
 	return false
 }
 
-// call returns the Services that can join now: for each address without a pending write the first ones in
-// the line, at most as many as there are workers.
-func (w *waitingServices) call(isPromised func(netip.Addr) bool) (called []types.NamespacedName) {
+// nextJoining returns the Services that can join now: for each address without a pending write the first
+// ones in the line, at most as many as there are workers.
+func (w *waitingServices) nextJoining(isPending func(netip.Addr) bool) (next []types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.recall {
+	if !w.hasMoreJoining {
 		return nil
 	}
-	w.recall = false
+	w.hasMoreJoining = false
 	lines := map[netip.Addr][]types.NamespacedName{}
 	for service, waiting := range w.joining {
-		for _, address := range waiting.joins {
+		for _, address := range waiting.joinAddresses {
 			lines[address] = append(lines[address], service)
 		}
 	}
 	for address, line := range lines {
-		if isPromised(address) {
+		if isPending(address) {
 			continue
 		}
 		slices.SortFunc(line, w.compare)
 		for _, service := range line[:min(len(line), serviceWorkers)] {
-			if waiting := w.joining[service]; !waiting.isCalled {
-				waiting.isCalled = true
-				called = append(called, service)
+			if waiting := w.joining[service]; !waiting.isJoinQueued {
+				waiting.isJoinQueued = true
+				next = append(next, service)
 			}
 		}
 	}
-	return called
+	return next
 }
 
 func (w *waiter) isJoinedBy(plan ipam.Plan) bool {
 	written := writtenBy(plan)
-	return slices.ContainsFunc(w.joins, func(address netip.Addr) bool { return slices.Contains(written, address) })
+	return slices.ContainsFunc(w.joinAddresses, func(address netip.Addr) bool { return slices.Contains(written, address) })
 }
 
 func writtenBy(plan ipam.Plan) []netip.Addr {
@@ -186,59 +188,59 @@ func writtenBy(plan ipam.Plan) []netip.Addr {
 	return addresses
 }
 
-// A moment identifies a state by its numbers of changes of VIPs and views.
-type moment struct{ changes, views uint64 }
+// A stateVersion identifies a state by its numbers of changes of VIPs and views.
+type stateVersion struct{ changes, views uint64 }
 
-func (w *waitingServices) present() moment {
+func (w *waitingServices) present() stateVersion {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return moment{w.changes.Load(), w.views.number}
+	return stateVersion{w.changes.Load(), w.views.number}
 }
 
 // plan records that a plan is being made, from the current VIPs and views with this number.
-func (w *waitingServices) plan(service types.NamespacedName, views uint64) moment {
+func (w *waitingServices) plan(service types.NamespacedName, views uint64) stateVersion {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if known := w.services[service]; known != nil {
 		known.isPlanned = true
 	}
-	return moment{w.changes.Load(), views}
+	return stateVersion{w.changes.Load(), views}
 }
 
-func (w *waitingServices) try(service types.NamespacedName, with moment) {
+func (w *waitingServices) recordPlan(service types.NamespacedName, with stateVersion) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if known := w.services[service]; known != nil {
-		known.tried, known.viewed = with.changes, with.views
+		known.plannedChange, known.plannedView = with.changes, with.views
 	}
 }
 
-func (w *waitingServices) want(service types.NamespacedName, wish wish) {
+func (w *waitingServices) recordUnmet(service types.NamespacedName, unmet unmetRequest) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if known := w.services[service]; known != nil {
-		known.wish, known.isKnown, known.isPlanned = wish, true, false
+		known.unmet, known.isKnown, known.isPlanned = unmet, true, false
 	}
 }
 
-// ahead returns, in order, Services that have waited longer, may want an address of the plan and were not
+// earlier returns, in order, Services that have waited longer, may want an address of the plan and were not
 // tried since the last change. Joining Services want no other address.
-func (w *waitingServices) ahead(service types.NamespacedName, plan ipam.Plan) []types.NamespacedName {
+func (w *waitingServices) earlier(service types.NamespacedName, plan ipam.Plan) []types.NamespacedName {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var ahead []types.NamespacedName
+	var earlier []types.NamespacedName
 	for other, waiting := range w.services {
-		if len(waiting.joins) > 0 && !waiting.isJoinedBy(plan) {
+		if len(waiting.joinAddresses) > 0 && !waiting.isJoinedBy(plan) {
 			continue
 		}
-		mayWant := waiting.tried == 0 || waiting.viewed < waiting.concerned ||
-			waiting.tried < w.changes.Load() && (!waiting.isKnown || plan.Takes(waiting.wish.wants))
+		mayWant := waiting.plannedChange == 0 || waiting.plannedView < waiting.affectingView ||
+			waiting.plannedChange < w.changes.Load() && (!waiting.isKnown || plan.Takes(waiting.unmet.wants))
 		if mayWant && w.compare(other, service) < 0 {
-			ahead = append(ahead, other)
+			earlier = append(earlier, other)
 		}
 	}
-	slices.SortFunc(ahead, w.compare)
-	return ahead
+	slices.SortFunc(earlier, w.compare)
+	return earlier
 }
 
 func (w *waitingServices) compare(a, b types.NamespacedName) int {
@@ -266,15 +268,15 @@ func (w *waitingServices) refused() []types.NamespacedName {
 	defer w.mu.Unlock()
 	var refused []types.NamespacedName
 	for service, waiting := range w.services {
-		if len(waiting.wish.wants) > 0 {
+		if len(waiting.unmet.wants) > 0 {
 			refused = append(refused, service)
 		}
 	}
 	return refused
 }
 
-// noteWaiting adds a new Service until its first pass. Those of the initial list are ordered by age.
-func (r *serviceReconciler) noteWaiting(service *corev1.Service, atStart bool) {
+// addWaiting adds a new Service until its first pass. Those of the initial list are ordered by age.
+func (r *serviceReconciler) addWaiting(service *corev1.Service, atStart bool) {
 	if !r.serves(service) {
 		return
 	}
@@ -285,18 +287,18 @@ func (r *serviceReconciler) noteWaiting(service *corev1.Service, atStart bool) {
 	r.waiting.begin(service, since)
 }
 
-// errJoins is returned if a Service has to wait, and be requeued, until other plans are written.
-var errJoins = errors.New("other plans for the VIP are being written")
+// errJoining is returned if a Service has to wait, and be requeued, until other plans are written.
+var errJoining = errors.New("other plans for the VIP are being written")
 
-func (r *serviceReconciler) callJoining() {
-	for _, service := range r.waiting.call(r.ledger.isPromisedAddress) {
-		r.later(service, atOnce)
+func (r *serviceReconciler) requeueJoining() {
+	for _, service := range r.waiting.nextJoining(r.vips.isPendingAddress) {
+		r.later(service, noDelay)
 	}
 }
 
 // serveAhead lets Services that have waited longer be planned first, and returns the resulting plan. It
-// returns errAlone if this needs other workers to pause, and errJoins if another plan must first be written
-// to one of its VIPs, because a waiting worker would delay all other Services.
+// returns errNeedsExclusive if this needs other workers to pause, and errJoining if another plan must
+// first be written to one of its VIPs, because a waiting worker would delay all other Services.
 func (r *serviceReconciler) serveAhead(
 	ctx context.Context, service types.NamespacedName, plan func() ipam.Plan,
 ) (ipam.Plan, error) {
@@ -305,20 +307,20 @@ func (r *serviceReconciler) serveAhead(
 		// This Service is one of those being served.
 		return planned, nil
 	}
-	for !r.turns.isAlone {
+	for !r.lock.isExclusive {
 		if len(planned.Create)+len(planned.Bind) == 0 {
 			// The plan takes nothing from others; comparing thousands of Services would be expensive.
 			return planned, nil
 		}
-		ahead := r.waiting.ahead(service, planned)
+		ahead := r.waiting.earlier(service, planned)
 		switch {
-		case r.ledger.isPromised(planned) || r.waiting.joinsBefore(service, planned):
+		case r.vips.isPending(planned) || r.waiting.joinsBefore(service, planned):
 			r.waiting.join(service, planned)
-			return planned, errJoins
-		case len(ahead) > 0 && !r.turns.areActive(ahead):
-			return planned, errAlone
+			return planned, errJoining
+		case len(ahead) > 0 && !r.lock.areActive(ahead):
+			return planned, errNeedsExclusive
 		case len(ahead) > 0:
-			r.turns.wait()
+			r.lock.wait()
 			planned = plan()
 		default:
 			return planned, nil
@@ -326,12 +328,12 @@ func (r *serviceReconciler) serveAhead(
 	}
 	r.serving = true
 	defer func() { r.serving = false }()
-	for _, other := range r.waiting.ahead(service, planned) {
+	for _, other := range r.waiting.earlier(service, planned) {
 		if len(planned.Create)+len(planned.Bind) == 0 {
 			// The plan no longer takes anything from others.
 			break
 		}
-		r.waiting.try(other, r.waiting.present())
+		r.waiting.recordPlan(other, r.waiting.present())
 		again, err := r.reconcile(ctx, reconcile.Request{NamespacedName: other})
 		if err != nil || again > 0 {
 			r.later(other, again)

@@ -68,7 +68,7 @@ func TestLongestWaitingIsServedFirst(t *testing.T) {
 	c.has(map[string]string{"c-first": "203.0.113.0", "b-second": "-", "a-third": "-", "new": "-"})
 
 	// Requests for addresses that no other Service wants do not have to wait.
-	asks := func(service *corev1.Service) {
+	update := func(service *corev1.Service) {
 		service.Annotations = map[string]string{millracev1beta1.AnnotationAddresses: "198.51.100.1"}
 	}
 	other := poolWith("198.51.100.0/31")
@@ -76,7 +76,7 @@ func TestLongestWaitingIsServedFirst(t *testing.T) {
 	if err := c.api.Create(t.Context(), other); err != nil {
 		t.Fatal(err)
 	}
-	c.add("asks", asks)
+	c.add("asks", update)
 	c.reconcile("asks")
 	c.has(map[string]string{"asks": "198.51.100.1", "b-second": "-"})
 
@@ -122,7 +122,7 @@ func TestLineOutlivesTheOperator(t *testing.T) {
 				c := newCluster(t, poolWith("203.0.113.0/31"))
 				for name, change := range test.services {
 					c.add(name, change)
-					c.reconciler.noteWaiting(c.service(name), true)
+					c.reconciler.addWaiting(c.service(name), true)
 				}
 				c.reconcile(first)
 				for _, other := range slices.Backward(test.line) {
@@ -136,7 +136,7 @@ func TestLineOutlivesTheOperator(t *testing.T) {
 
 // Otherwise each new Service would try thousands that wait for another pool.
 func TestAheadAreThoseThatWantTheSame(t *testing.T) {
-	l := newLedger()
+	l := newVIPCache()
 	waiting := newWaitingServices(l)
 	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	key := func(name string) types.NamespacedName { return types.NamespacedName{Namespace: "shop", Name: name} }
@@ -146,8 +146,8 @@ func TestAheadAreThoseThatWantTheSame(t *testing.T) {
 	}
 	wanted := netip.MustParseAddr("203.0.113.1")
 	want := func(name string, want ipam.Want) {
-		waiting.try(key(name), waiting.present())
-		waiting.want(key(name), wish{wants: []ipam.Want{want}})
+		waiting.recordPlan(key(name), waiting.present())
+		waiting.recordUnmet(key(name), unmetRequest{wants: []ipam.Want{want}})
 	}
 	want("same", ipam.Want{Pool: "main", Family: ipam.IPv4})
 	want("address", ipam.Want{Address: wanted})
@@ -158,7 +158,7 @@ func TestAheadAreThoseThatWantTheSame(t *testing.T) {
 	expect := func(what string, names ...string) {
 		t.Helper()
 		var got []string
-		for _, ahead := range waiting.ahead(key("now"), plan) {
+		for _, ahead := range waiting.earlier(key("now"), plan) {
 			got = append(got, ahead.Name)
 		}
 		if !slices.Equal(got, names) {
@@ -169,9 +169,9 @@ func TestAheadAreThoseThatWantTheSame(t *testing.T) {
 	l.changes.Add(1)
 	expect("after an address got free", "same", "untried", "address")
 	want("same", ipam.Want{Pool: "main", Family: ipam.IPv4})
-	waiting.try(key("untried"), waiting.present())
-	waiting.want(key("untried"), wish{})
+	waiting.recordPlan(key("untried"), waiting.present())
+	waiting.recordUnmet(key("untried"), unmetRequest{})
 	expect("after two were tried", "address")
-	waiting.concern(func(waiting *waiter) bool { return waiting.name.Name != "pool" })
+	waiting.markAffected(func(waiting *waiter) bool { return waiting.name.Name != "pool" })
 	expect("after a pool has changed that may be for most", "same", "untried", "address", "family")
 }

@@ -34,9 +34,9 @@ func updates[T client.Object](update func(q queue, name string, object T)) handl
 	}
 }
 
-// vipEvents updates the ledger and enqueues Services with a claim and waiting ones.
+// vipEvents updates the VIP cache and enqueues Services with a claim and waiting ones.
 type vipEvents struct {
-	ledger  *ledger
+	vips    *vipCache
 	waiting *waitingServices
 	pools   *poolIndex
 }
@@ -44,7 +44,7 @@ type vipEvents struct {
 var _ handler.TypedEventHandler[*millracev1beta1.VIP, reconcile.Request] = vipEvents{}
 
 func (h vipEvents) Create(_ context.Context, e event.TypedCreateEvent[*millracev1beta1.VIP], q queue) {
-	if h.ledger.put(e.Object) {
+	if h.vips.put(e.Object) {
 		h.enqueueClaims(q, e.Object)
 	}
 	if isShared(e.Object) {
@@ -59,9 +59,9 @@ func isShared(vip *millracev1beta1.VIP) bool {
 func (h vipEvents) Update(_ context.Context, e event.TypedUpdateEvent[*millracev1beta1.VIP], q queue) {
 	isAnother := e.ObjectOld.UID != e.ObjectNew.UID
 	if isAnother {
-		h.ledger.remove(e.ObjectOld)
+		h.vips.remove(e.ObjectOld)
 	}
-	h.ledger.put(e.ObjectNew)
+	h.vips.put(e.ObjectNew)
 	if equality.Semantic.DeepEqual(e.ObjectOld.Spec.Claims, e.ObjectNew.Spec.Claims) {
 		return
 	}
@@ -70,7 +70,7 @@ func (h vipEvents) Update(_ context.Context, e event.TypedUpdateEvent[*millracev
 }
 
 func (h vipEvents) Delete(_ context.Context, e event.TypedDeleteEvent[*millracev1beta1.VIP], q queue) {
-	h.ledger.remove(e.Object)
+	h.vips.remove(e.Object)
 	h.enqueueClaims(q, e.Object)
 	h.wake(q, e.Object, nil, true)
 }
@@ -109,7 +109,7 @@ func (h vipEvents) enqueueChanged(q queue, before, after []millracev1beta1.VIPCl
 	}
 }
 
-func enqueueClaimants(q queue, l *ledger, addresses []netip.Addr) {
+func enqueueClaimants(q queue, l *vipCache, addresses []netip.Addr) {
 	for _, address := range addresses {
 		vip := l.object(address)
 		if vip == nil {

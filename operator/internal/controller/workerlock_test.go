@@ -27,8 +27,8 @@ import (
 func (c *cluster) runAll(names ...string) {
 	c.t.Helper()
 	r := c.reconciler
-	r.client, r.live = writer{r.client, &r.turns}, reader{r.live, &r.turns}
-	defer func() { r.client, r.live = r.client.(writer).Client, r.live.(reader).Reader }()
+	r.client, r.live = unlockingWriter{r.client, &r.lock}, unlockingReader{r.live, &r.lock}
+	defer func() { r.client, r.live = r.client.(unlockingWriter).Client, r.live.(unlockingReader).Reader }()
 	queue := make(chan string, 100*len(names))
 	r.later = func(service types.NamespacedName, _ time.Duration) { queue <- service.Name }
 	for _, name := range names {
@@ -66,7 +66,7 @@ func TestWorkersTakeTurns(t *testing.T) {
 	for i := range services {
 		name := fmt.Sprintf("web-%02d", i)
 		c.add(name, nil)
-		c.reconciler.noteWaiting(c.service(name), false)
+		c.reconciler.addWaiting(c.service(name), false)
 		names = append(names, name)
 	}
 	shuffled := slices.Clone(names)
@@ -100,7 +100,7 @@ func TestWorkersShare(t *testing.T) {
 			service.Annotations = map[string]string{millracev1beta1.AnnotationSharingKey: "dns"}
 			service.Spec.Ports = []corev1.ServicePort{{Port: int32(1000 + i), Protocol: corev1.ProtocolTCP}}
 		})
-		c.reconciler.noteWaiting(c.service(name), false)
+		c.reconciler.addWaiting(c.service(name), false)
 		names = append(names, name)
 	}
 	c.runAll(names...)
@@ -118,7 +118,7 @@ func TestWorkersShare(t *testing.T) {
 
 // Promised addresses are taken while they are written, and free again after a failure.
 func TestPromises(t *testing.T) {
-	l := newLedger()
+	l := newVIPCache()
 	var addresses netipx.IPSetBuilder
 	addresses.Add(address)
 	set, err := addresses.IPSet()
@@ -133,50 +133,50 @@ func TestPromises(t *testing.T) {
 		}
 	}
 	plan, _ := l.plan(pools, request("first"))
-	l.promise(plan)
+	l.addPending(plan)
 	if other, _ := l.plan(pools, request("second")); len(other.Create) > 0 {
 		t.Errorf("a promised address is given to another Service: %+v", other)
 	}
-	if len(l.claimed("shop", "first")) > 0 || !l.isPromised(plan) {
+	if len(l.claimed("shop", "first")) > 0 || !l.isPending(plan) {
 		t.Error("a promised VIP does not exist yet")
 	}
 	changes := l.changes.Load()
-	if l.settle(plan) || l.changes.Load() == changes {
+	if l.resolvePending(plan) || l.changes.Load() == changes {
 		t.Error("a promise that was not kept helps nobody who waits")
 	}
 	other, _ := l.plan(pools, request("second"))
 	if len(other.Create) != 1 {
 		t.Fatalf("what was not written is not free: %+v", other)
 	}
-	l.promise(other)
+	l.addPending(other)
 	written := newVIP(other.Create[0])
 	written.ResourceVersion = "7"
 	l.put(written)
-	if !l.settle(other) || l.object(address) != written {
+	if !l.resolvePending(other) || l.object(address) != written {
 		t.Error("a promise that was kept is not known")
 	}
 }
 
-// A worker that must be alone waits for the others, and they wait for it.
+// An exclusive worker waits for the others, and they wait for it.
 func TestAlone(t *testing.T) {
-	var turns turns
-	runs, alone := 0, false
+	var lock workerLock
+	runs, exclusive := 0, false
 	var workers sync.WaitGroup
 	for i := range 20 {
 		workers.Go(func() {
 			service := types.NamespacedName{Name: fmt.Sprint(i)}
-			err := turns.take(service, func() error {
-				if runs++; i%5 == 0 && !turns.isAlone {
-					return fmt.Errorf("shop/%d: %w", i, errAlone)
+			err := lock.run(service, func() error {
+				if runs++; i%5 == 0 && !lock.isExclusive {
+					return fmt.Errorf("shop/%d: %w", i, errNeedsExclusive)
 				}
-				if alone {
-					return errors.New("another one is alone")
+				if exclusive {
+					return errors.New("another one is exclusive")
 				}
-				if alone = turns.isAlone; alone && len(turns.active) > 0 {
-					return errors.New("it is not alone")
+				if exclusive = lock.isExclusive; exclusive && len(lock.active) > 0 {
+					return errors.New("it is not exclusive")
 				}
-				turns.leave()()
-				alone = false
+				lock.release()()
+				exclusive = false
 				return nil
 			})
 			if err != nil {
@@ -191,12 +191,12 @@ func TestAlone(t *testing.T) {
 
 type watchedReader struct {
 	client.Reader
-	asked func()
+	onRead func()
 }
 
 func (r watchedReader) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
 	if _, isMetadata := object.(*metav1.PartialObjectMetadata); isMetadata {
-		r.asked()
+		r.onRead()
 	}
 	return r.Reader.Get(ctx, key, object, options...)
 }
@@ -204,22 +204,22 @@ func (r watchedReader) Get(ctx context.Context, key client.ObjectKey, object cli
 // The read of the namespace before an event releases the turn.
 func TestEventsLetOthersRun(t *testing.T) {
 	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil))
-	r, asked := c.reconciler, 0
+	r, reads := c.reconciler, 0
 	r.releaseDelay = time.Minute
-	r.connect(r.client, control.Recorder{EventRecorder: c.told, Cached: r.client, Live: watchedReader{Reader: r.live, asked: func() {
-		asked++
-		if !r.turns.mu.TryLock() {
+	r.connect(r.client, control.Recorder{EventRecorder: c.events, Cached: r.client, Live: watchedReader{Reader: r.live, onRead: func() {
+		reads++
+		if !r.lock.mu.TryLock() {
 			t.Error("a worker keeps its turn while it asks for a namespace")
 			return
 		}
-		r.turns.mu.Unlock()
+		r.lock.mu.Unlock()
 	}}})
 	c.reconcile("web")
 	if err := c.api.Delete(t.Context(), c.service("web")); err != nil {
 		t.Fatal(err)
 	}
 	c.reconcile("web")
-	if asked == 0 {
+	if reads == 0 {
 		t.Error("no namespace was asked for: the case tests nothing")
 	}
 }
@@ -237,14 +237,14 @@ func (h heldClient) Update(ctx context.Context, object client.Object, options ..
 }
 
 // Services that wait to join an address do not occupy workers, and all of them join eventually.
-func TestSharersHoldUpNobody(t *testing.T) {
+func TestSharersDoNotBlockOthers(t *testing.T) {
 	c := newCluster(t, poolWith("203.0.113.0/24"))
 	add := func(name string, port int) {
 		c.add(name, func(service *corev1.Service) {
 			service.Annotations = map[string]string{millracev1beta1.AnnotationSharingKey: "dns"}
 			service.Spec.Ports = []corev1.ServicePort{{Port: int32(port), Protocol: corev1.ProtocolTCP}}
 		})
-		c.reconciler.noteWaiting(c.service(name), false)
+		c.reconciler.addWaiting(c.service(name), false)
 	}
 	add("first", 999)
 	c.reconcile("first")
@@ -254,7 +254,7 @@ func TestSharersHoldUpNobody(t *testing.T) {
 		add(names[i], 1000+i)
 	}
 	c.add("other", nil)
-	c.reconciler.noteWaiting(c.service("other"), false)
+	c.reconciler.addWaiting(c.service("other"), false)
 	held := heldClient{c.reconciler.client, make(chan struct{})}
 	c.reconciler.client = held
 	done := make(chan struct{})

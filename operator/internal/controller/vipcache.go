@@ -20,9 +20,9 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// A ledger merges VIPs from the watch with the operator's writes, because plans from the cache alone could
+// A vipCache merges VIPs from the watch with the operator's writes, because plans from the cache alone could
 // assign an address twice while the watch lags behind.
-type ledger struct {
+type vipCache struct {
 	// changes counts released or newly sharable addresses and ports. It is incremented with mu held, so
 	// that a plan made with mu held has seen all of them.
 	changes atomic.Uint64
@@ -30,15 +30,15 @@ type ledger struct {
 	mu      sync.Mutex
 	table   *ipam.Table
 	objects map[netip.Addr]*millracev1beta1.VIP
-	// promised is the set of addresses of plans that are being written. Their claims are in the table.
-	promised map[netip.Addr]struct{}
+	// pending is the set of addresses of plans that are being written. Their claims are in the table.
+	pending map[netip.Addr]struct{}
 	// former is the set of UIDs in claims whose Service no longer exists; they are reservations.
 	former map[string]struct{}
 }
 
-func newLedger() *ledger {
-	l := &ledger{
-		table: ipam.NewTable(), objects: map[netip.Addr]*millracev1beta1.VIP{}, promised: map[netip.Addr]struct{}{},
+func newVIPCache() *vipCache {
+	l := &vipCache{
+		table: ipam.NewTable(), objects: map[netip.Addr]*millracev1beta1.VIP{}, pending: map[netip.Addr]struct{}{},
 		former: map[string]struct{}{},
 	}
 	l.changes.Store(1)
@@ -52,8 +52,8 @@ func addressOf(object *millracev1beta1.VIP) (netip.Addr, bool) {
 	return address, len(problems) == 0
 }
 
-// put returns false if the ledger has this version or a newer one. The object must not change afterwards.
-func (l *ledger) put(object *millracev1beta1.VIP) bool {
+// put returns false if the cache has this version or a newer one. The object must not change afterwards.
+func (l *vipCache) put(object *millracev1beta1.VIP) bool {
 	address, ok := addressOf(object)
 	if !ok {
 		return false
@@ -73,7 +73,7 @@ func (l *ledger) put(object *millracev1beta1.VIP) bool {
 }
 
 // planned converts a VIP for plans. l.mu must be held.
-func (l *ledger) planned(address netip.Addr, object *millracev1beta1.VIP) ipam.VIP {
+func (l *vipCache) planned(address netip.Addr, object *millracev1beta1.VIP) ipam.VIP {
 	vip := convert.VIP(address, object)
 	for i := range vip.Claims {
 		if _, former := l.former[vip.Claims[i].UID]; former {
@@ -83,7 +83,7 @@ func (l *ledger) planned(address netip.Addr, object *millracev1beta1.VIP) ipam.V
 	return vip
 }
 
-func (l *ledger) inherit(object *millracev1beta1.VIP, uid string) {
+func (l *vipCache) inherit(object *millracev1beta1.VIP, uid string) {
 	address, ok := addressOf(object)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,7 +93,7 @@ func (l *ledger) inherit(object *millracev1beta1.VIP, uid string) {
 	}
 }
 
-func (l *ledger) isFormer(uid string) bool {
+func (l *vipCache) isFormer(uid string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	_, former := l.former[uid]
@@ -107,7 +107,7 @@ func older(a, b *millracev1beta1.VIP) bool {
 }
 
 // remove deletes an object, unless the address belongs to a newer object.
-func (l *ledger) remove(object *millracev1beta1.VIP) {
+func (l *vipCache) remove(object *millracev1beta1.VIP) {
 	address, ok := addressOf(object)
 	if !ok {
 		return
@@ -122,14 +122,14 @@ func (l *ledger) remove(object *millracev1beta1.VIP) {
 }
 
 // object returns the VIP of an address, or nil. Callers must not change it.
-func (l *ledger) object(address netip.Addr) *millracev1beta1.VIP {
+func (l *vipCache) object(address netip.Addr) *millracev1beta1.VIP {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.objects[address]
 }
 
 // plan makes a plan and returns the existing VIPs that it updates, in the versions that it was made from.
-func (l *ledger) plan(pools []ipam.Pool, request ipam.Request) (ipam.Plan, map[netip.Addr]*millracev1beta1.VIP) {
+func (l *vipCache) plan(pools []ipam.Pool, request ipam.Request) (ipam.Plan, map[netip.Addr]*millracev1beta1.VIP) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	plan := ipam.Make(l.table, pools, request)
@@ -140,28 +140,28 @@ func (l *ledger) plan(pools []ipam.Pool, request ipam.Request) (ipam.Plan, map[n
 	return plan, objects
 }
 
-// promise makes the writes of a plan visible to other plans before the API server has them.
-func (l *ledger) promise(plan ipam.Plan) {
+// addPending makes the writes of a plan visible to other plans before the API server has them.
+func (l *vipCache) addPending(plan ipam.Plan) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, write := range plan.Create {
-		l.promised[write.Address] = struct{}{}
+		l.pending[write.Address] = struct{}{}
 		l.table.Put(convert.VIP(write.Address, newVIP(write)))
 	}
 	for _, write := range plan.Bind {
 		if object := l.objects[write.Address]; object != nil {
-			l.promised[write.Address] = struct{}{}
+			l.pending[write.Address] = struct{}{}
 			l.table.Put(l.planned(write.Address, boundVIP(object, write.Claim)))
 		}
 	}
 }
 
-func (l *ledger) settle(plan ipam.Plan) (kept bool) {
+func (l *vipCache) resolvePending(plan ipam.Plan) (kept bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	kept = true
 	for _, write := range slices.Concat(plan.Create, plan.Bind) {
-		delete(l.promised, write.Address)
+		delete(l.pending, write.Address)
 		object := l.objects[write.Address]
 		if object == nil {
 			l.table.Delete(write.Address)
@@ -177,25 +177,25 @@ func (l *ledger) settle(plan ipam.Plan) (kept bool) {
 	return kept
 }
 
-func (l *ledger) isPromised(plan ipam.Plan) bool {
-	return slices.ContainsFunc(writtenBy(plan), l.isPromisedAddress)
+func (l *vipCache) isPending(plan ipam.Plan) bool {
+	return slices.ContainsFunc(writtenBy(plan), l.isPendingAddress)
 }
 
-func (l *ledger) isPromisedAddress(address netip.Addr) bool {
+func (l *vipCache) isPendingAddress(address netip.Addr) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, promised := l.promised[address]
+	_, promised := l.pending[address]
 	return promised
 }
 
-func (l *ledger) isUsed(address netip.Addr) bool {
+func (l *vipCache) isUsed(address netip.Addr) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	_, used := l.table.Get(address)
 	return used
 }
 
-func (l *ledger) claimed(namespace, name string) []*millracev1beta1.VIP {
+func (l *vipCache) claimed(namespace, name string) []*millracev1beta1.VIP {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	addresses := l.table.Claimed(namespace, name)
@@ -209,7 +209,7 @@ func (l *ledger) claimed(namespace, name string) []*millracev1beta1.VIP {
 	return objects
 }
 
-func (l *ledger) owners() []types.NamespacedName {
+func (l *vipCache) owners() []types.NamespacedName {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	seen := map[types.NamespacedName]struct{}{}

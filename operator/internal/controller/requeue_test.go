@@ -46,7 +46,7 @@ func newQueued(t *testing.T, objects ...client.Object) *queued {
 	}
 	t.Cleanup(w.queue.ShutDown)
 	r := w.reconciler
-	w.vips = vipEvents{ledger: r.ledger, waiting: r.waiting, pools: r.pools}
+	w.vips = vipEvents{vips: r.vips, waiting: r.waiting, pools: r.pools}
 	namespaces := &corev1.NamespaceList{}
 	if err := w.api.List(t.Context(), namespaces); err != nil {
 		t.Fatal(err)
@@ -66,7 +66,7 @@ func (w *queued) create(service *corev1.Service) error {
 	if err := w.api.Create(w.t.Context(), service); err != nil {
 		return err
 	}
-	w.reconciler.noteWaiting(service, false)
+	w.reconciler.addWaiting(service, false)
 	w.queue.Add(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(service)})
 	return nil
 }
@@ -120,8 +120,8 @@ func (w *queued) look() error {
 	defer w.queue.Done(request)
 	w.looks++
 	_, err := w.reconciler.Reconcile(w.t.Context(), request)
-	for len(w.told.Events) > 0 {
-		<-w.told.Events
+	for len(w.events.Events) > 0 {
+		<-w.events.Events
 	}
 	return errors.Join(err, w.happen())
 }
@@ -325,7 +325,7 @@ func (w *queued) claims() map[string]string {
 
 // A change during a plan that has not seen it requeues the Service.
 func TestChangeDuringAPlan(t *testing.T) {
-	l := newLedger()
+	l := newVIPCache()
 	waiting := newWaitingServices(l)
 	service := ours("web", nil)
 	key := client.ObjectKeyFromObject(service)
@@ -334,16 +334,16 @@ func TestChangeDuringAPlan(t *testing.T) {
 	planned := waiting.plan(key, 0)
 	l.changes.Add(1)
 	waiting.change(newVIPChange(address, nil, nil))
-	waiting.try(key, planned)
-	waiting.want(key, wish{wants: []ipam.Want{{Pool: "main", Family: ipam.IPv4}}})
-	waiting.looked(key, before)
+	waiting.recordPlan(key, planned)
+	waiting.recordUnmet(key, unmetRequest{wants: []ipam.Want{{Pool: "main", Family: ipam.IPv4}}})
+	waiting.recordReconcile(key, before)
 	isUsed := func(netip.Addr) bool { return false }
-	if woken := waiting.wake(isUsed); !slices.Equal(woken, []types.NamespacedName{key}) {
+	if woken := waiting.takeDue(isUsed); !slices.Equal(woken, []types.NamespacedName{key}) {
 		t.Errorf("%v are woken, want %s", woken, key)
 	}
-	waiting.try(key, waiting.plan(key, 0))
-	waiting.looked(key, waiting.present())
-	if woken := waiting.wake(isUsed); len(woken) > 0 {
+	waiting.recordPlan(key, waiting.plan(key, 0))
+	waiting.recordReconcile(key, waiting.present())
+	if woken := waiting.takeDue(isUsed); len(woken) > 0 {
 		t.Errorf("%v are woken though nothing has changed since", woken)
 	}
 }
@@ -361,33 +361,33 @@ func TestWhatMayHelp(t *testing.T) {
 		change vipChange
 		want   bool
 	}{
-		"any of a pool":               {waiter{wish: wish{wants: []ipam.Want{full}}}, newVIPChange(other, claims("shop", ""), nil), false},
-		"the address":                 {waiter{wish: wish{wants: []ipam.Want{{Address: other}}}}, newVIPChange(other, nil, nil), true},
-		"another address":             {waiter{wish: wish{wants: []ipam.Want{{Address: address}}}}, newVIPChange(other, claims("shop", ""), nil), false},
-		"its quota":                   {waiter{wish: wish{wants: []ipam.Want{full, over}}}, newVIPChange(other, claims("shop", ""), nil), true},
-		"the quota of another one":    {waiter{wish: wish{wants: []ipam.Want{over}}}, newVIPChange(other, claims("farm", ""), claims("farm", "")), false},
-		"its sharing key":             {waiter{wish: wish{sharingKey: "dns"}}, newVIPChange(other, claims("farm", ""), claims("farm", "dns")), true},
-		"its sharing key, before":     {waiter{wish: wish{sharingKey: "dns"}}, newVIPChange(other, claims("farm", "dns"), nil), true},
-		"another key elsewhere":       {waiter{wish: wish{sharingKey: "dns"}}, newVIPChange(other, claims("farm", "web"), nil), false},
-		"a sharer's quota":            {waiter{wish: wish{sharingKey: "dns"}}, newVIPChange(other, claims("shop", ""), nil), true},
-		"others without a key":        {waiter{wish: wish{wants: []ipam.Want{full}}}, newVIPChange(other, claims("farm", ""), nil), false},
-		"anything":                    {waiter{wish: wish{isOpen: true}}, newVIPChange(other, nil, nil), true},
+		"any of a pool":               {waiter{unmet: unmetRequest{wants: []ipam.Want{full}}}, newVIPChange(other, claims("shop", ""), nil), false},
+		"the address":                 {waiter{unmet: unmetRequest{wants: []ipam.Want{{Address: other}}}}, newVIPChange(other, nil, nil), true},
+		"another address":             {waiter{unmet: unmetRequest{wants: []ipam.Want{{Address: address}}}}, newVIPChange(other, claims("shop", ""), nil), false},
+		"its quota":                   {waiter{unmet: unmetRequest{wants: []ipam.Want{full, over}}}, newVIPChange(other, claims("shop", ""), nil), true},
+		"the quota of another one":    {waiter{unmet: unmetRequest{wants: []ipam.Want{over}}}, newVIPChange(other, claims("farm", ""), claims("farm", "")), false},
+		"its sharing key":             {waiter{unmet: unmetRequest{sharingKey: "dns"}}, newVIPChange(other, claims("farm", ""), claims("farm", "dns")), true},
+		"its sharing key, before":     {waiter{unmet: unmetRequest{sharingKey: "dns"}}, newVIPChange(other, claims("farm", "dns"), nil), true},
+		"another key elsewhere":       {waiter{unmet: unmetRequest{sharingKey: "dns"}}, newVIPChange(other, claims("farm", "web"), nil), false},
+		"a sharer's quota":            {waiter{unmet: unmetRequest{sharingKey: "dns"}}, newVIPChange(other, claims("shop", ""), nil), true},
+		"others without a key":        {waiter{unmet: unmetRequest{wants: []ipam.Want{full}}}, newVIPChange(other, claims("farm", ""), nil), false},
+		"anything":                    {waiter{unmet: unmetRequest{isOpen: true}}, newVIPChange(other, nil, nil), true},
 		"one that is being planned":   {waiter{isPlanned: true}, newVIPChange(other, nil, nil), true},
 		"one that wants nothing more": {waiter{}, newVIPChange(other, claims("shop", ""), nil), false},
 	} {
 		test.waits.name, test.waits.isKnown = types.NamespacedName{Namespace: "shop", Name: "web"}, true
-		if got := test.change.mayHelp(&test.waits); got != test.want {
+		if got := test.change.mayAffect(&test.waits); got != test.want {
 			t.Errorf("%s: %t, want %t", name, got, test.want)
 		}
 	}
 	dual := &ipam.Request{Families: []ipam.Family{ipam.IPv4, ipam.IPv6}}
-	if !wishOf(&corev1.Service{}, dual, &outcome{plan: ipam.Plan{Wants: []ipam.Want{over}}}).isOpen {
+	if !unmetRequestOf(&corev1.Service{}, dual, &serviceResult{plan: ipam.Plan{Wants: []ipam.Want{over}}}).isOpen {
 		t.Error("where a quota keeps one of two addresses away, another pool for the first one may help")
 	}
-	if wishOf(&corev1.Service{}, &ipam.Request{Families: dual.Families[:1]}, &outcome{plan: ipam.Plan{Wants: []ipam.Want{over}}}).isOpen {
+	if unmetRequestOf(&corev1.Service{}, &ipam.Request{Families: dual.Families[:1]}, &serviceResult{plan: ipam.Plan{Wants: []ipam.Want{over}}}).isOpen {
 		t.Error("where a quota keeps the only address away, other pools do not help")
 	}
-	if !wishOf(&corev1.Service{}, dual, &outcome{leftAlone: true}).isOpen {
+	if !unmetRequestOf(&corev1.Service{}, dual, &serviceResult{isForeign: true}).isOpen {
 		t.Error("one that is left alone gets what its status names when that is free")
 	}
 }

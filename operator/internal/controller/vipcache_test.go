@@ -60,7 +60,7 @@ func TestLedger(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			l := newLedger()
+			l := newVIPCache()
 			for i, step := range test.steps {
 				if step.remove != nil {
 					l.remove(step.remove)
@@ -73,7 +73,7 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-func checkLedger(t *testing.T, l *ledger, want string) {
+func checkLedger(t *testing.T, l *vipCache, want string) {
 	t.Helper()
 	known := l.object(address)
 	_, inTable := l.table.Get(address)
@@ -98,10 +98,10 @@ func TestLedgerIgnoresMisnamedObjects(t *testing.T) {
 		func(vip *millracev1beta1.VIP) { vip.Name = "mine" },
 		func(vip *millracev1beta1.VIP) { vip.Spec.Address = "mine" },
 	} {
-		l, vip := newLedger(), vipAt("7", "a", "web")
+		l, vip := newVIPCache(), vipAt("7", "a", "web")
 		change(vip)
 		if l.put(vip) || len(l.claimed("shop", "web")) > 0 {
-			t.Errorf("VIP %s of %q is in the ledger", vip.Name, vip.Spec.Address)
+			t.Errorf("VIP %s of %q is in the cache", vip.Name, vip.Spec.Address)
 		}
 	}
 }

@@ -48,7 +48,8 @@ func (c *cluster) reasonOfServed(name string) string {
 	return ""
 }
 
-// A status that another program keeps overwriting is written at the rate of contest.Pause and reported once.
+// A status that another program keeps overwriting is written at the rate of package conflict.Pause and
+// reported once.
 func TestContestedStatus(t *testing.T) {
 	for name, conditions := range map[string]bool{"ingress": false, "all of the status": true} {
 		t.Run(name, func(t *testing.T) {
@@ -67,20 +68,20 @@ func TestContestedStatus(t *testing.T) {
 				t.Errorf("the reason is %q", reason)
 			}
 			c.expectIngress("web", "203.0.113.0", "198.51.100.77")
-			told := 0
-			for len(c.told.Events) > 0 {
-				if strings.Contains(<-c.told.Events, millracev1beta1.ReasonStatusContested) {
-					told++
+			reports := 0
+			for len(c.events.Events) > 0 {
+				if strings.Contains(<-c.events.Events, millracev1beta1.ReasonStatusContested) {
+					reports++
 				}
 			}
-			if told != 1 {
-				t.Errorf("told %d times", told)
+			if reports != 1 {
+				t.Errorf("told %d times", reports)
 			}
 		})
 	}
 }
 
-// The contest ends after a pause without other writes.
+// The conflict ends after a pause without other writes.
 func TestContestEnds(t *testing.T) {
 	c := newDrainingCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil), advertiseAll())
 	c.reconcile("web")

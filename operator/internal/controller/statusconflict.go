@@ -33,20 +33,20 @@ func ownStatusOf(service *corev1.Service) ownStatus {
 
 func (s ownStatus) isSame(other ownStatus) bool { return equality.Semantic.DeepEqual(s, other) }
 
-type statusContest struct {
+type statusConflict struct {
 	conflict.Detector[ownStatus]
-	uid  types.UID
-	told map[string]metav1.Condition
+	uid      types.UID
+	reported map[string]metav1.Condition
 }
 
-// contests is used only by the worker that holds the turn.
-type contests map[types.NamespacedName]*statusContest
+// conflicts is used only by the worker that holds the lock.
+type statusConflicts map[types.NamespacedName]*statusConflict
 
-func (c contests) of(service *corev1.Service) *statusContest {
+func (c statusConflicts) of(service *corev1.Service) *statusConflict {
 	key := client.ObjectKeyFromObject(service)
 	known := c[key]
 	if known == nil || known.uid != service.UID {
-		known = &statusContest{uid: service.UID, told: map[string]metav1.Condition{}}
+		known = &statusConflict{uid: service.UID, reported: map[string]metav1.Condition{}}
 		c[key] = known
 	}
 	return known

@@ -40,8 +40,8 @@ func avoidedAddresses(t *testing.T, e *environment) {
 		if name == "anycast" {
 			family = corev1.IPv6Protocol
 		}
-		asks := e.service(t, name, families(corev1.IPFamilyPolicySingleStack, family), annotated(millracev1beta1.AnnotationAddresses, address))
-		e.condition(t, asks, metav1.ConditionFalse, millracev1beta1.ReasonAddressForbidden, address+" is not in ")
+		service := e.service(t, name, families(corev1.IPFamilyPolicySingleStack, family), annotated(millracev1beta1.AnnotationAddresses, address))
+		e.condition(t, service, metav1.ConditionFalse, millracev1beta1.ReasonAddressForbidden, address+" is not in ")
 	}
 	e.addresses(t, e.service(t, "web", both), "203.0.113.1", "2001:db8:cafe::1")
 	e.addresses(t, e.service(t, "api", both), "203.0.113.2", "2001:db8:cafe::2")
@@ -216,10 +216,10 @@ func reservedByCommand(t *testing.T, e *environment) {
 	if err != nil || other != "2001:db8:cafe::2" {
 		t.Fatalf("reserved is %s: %v", other, err)
 	}
-	asks := e.service(t, "asks", family, annotated(millracev1beta1.AnnotationAddresses, "2001-db8-cafe-0-0-0-0-2"))
-	e.addresses(t, asks, other)
-	must(t, e.client.Delete(t.Context(), asks))
-	e.gone(t, asks)
+	service := e.service(t, "asks", family, annotated(millracev1beta1.AnnotationAddresses, "2001-db8-cafe-0-0-0-0-2"))
+	e.addresses(t, service, other)
+	must(t, e.client.Delete(t.Context(), service))
+	e.gone(t, service)
 	vip := vipOf("2001:db8:cafe::2")
 	eventually(t, func(ctx context.Context) error {
 		if err := e.get(ctx, vip); err != nil || vip.Status.Phase == millracev1beta1.VIPReserved {

@@ -80,7 +80,7 @@ func TestOperatorsAtOnce(t *testing.T) {
 			total[what] += count
 		}
 	}
-	t.Logf("%v; %d warnings", total, strings.Count(w.told.Take(), "\n"))
+	t.Logf("%v; %d warnings", total, strings.Count(w.warnings.Take(), "\n"))
 	if total["created"] < services {
 		t.Errorf("only %d Services were created, want %d and more", total["created"], services)
 	}

@@ -225,16 +225,16 @@ func (w *webhooks) load(t *testing.T, text string) *writing {
 	ctx, stop := context.WithCancel(t.Context())
 	load := &writing{stop: stop}
 	for range 4 {
-		told := &controlplane.Warnings{}
+		warnings := &controlplane.Warnings{}
 		config := w.server.Admin()
-		config.WarningHandlerWithContext = told
+		config.WarningHandlerWithContext = warnings
 		person, err := client.New(config, client.Options{Scheme: w.environment.client.Scheme()})
 		must(t, err)
 		load.people.Go(func() {
 			for ctx.Err() == nil {
-				told.Take()
+				warnings.Take()
 				err := person.Create(ctx, w.loadBalancer("loaded"), client.DryRunAll)
-				if got := told.Take(); err == nil && !strings.Contains(got, text) {
+				if got := warnings.Take(); err == nil && !strings.Contains(got, text) {
 					err = fmt.Errorf("nobody looked at it: warnings %q", got)
 				}
 				if err != nil && ctx.Err() == nil {

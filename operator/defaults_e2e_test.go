@@ -28,13 +28,13 @@ func serviceDefaults(t *testing.T, e *environment) {
 	e.pool(t, "ipv4", func(spec *millracev1beta1.VIPPoolSpec) { spec.AutoAssign = new(bool) }, "198.51.100.0/28")
 	w := newWebhooks(t, e)
 	operator := w.serve(t)
-	asks := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
+	labeled := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 	label := func(value string) {
-		must(t, e.client.Patch(t.Context(), asks, client.RawPatch("application/merge-patch+json",
+		must(t, e.client.Patch(t.Context(), labeled, client.RawPatch("application/merge-patch+json",
 			[]byte(fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, millracev1beta1.LabelServiceDefaults, value)))))
 	}
 	t.Cleanup(func() {
-		must(t, e.client.Patch(context.Background(), asks, client.RawPatch("application/merge-patch+json",
+		must(t, e.client.Patch(context.Background(), labeled, client.RawPatch("application/merge-patch+json",
 			[]byte(`{"metadata":{"labels":{"`+millracev1beta1.LabelServiceDefaults+`":null}}}`))))
 	})
 
@@ -182,12 +182,12 @@ func (w *webhooks) defaultsOfUpdates(t *testing.T) {
 	const with = ours + ", ipFamilyPolicy: PreferDualStack, nodePorts: true"
 	check("created", without)
 
-	w.told.Take()
+	w.warnings.Take()
 	eventually(t, func(ctx context.Context) error {
 		return w.client.Update(ctx, serviceFrom(t, "updated", `{}`, `{}`))
 	})
 	check("sent again", without)
-	if got := w.told.Take(); !strings.Contains(got, "spec.allocateLoadBalancerNodePorts: remains false") {
+	if got := w.warnings.Take(); !strings.Contains(got, "spec.allocateLoadBalancerNodePorts: remains false") {
 		t.Errorf("the warnings are %q", got)
 	}
 	patched("node ports by a patch", `{"allocateLoadBalancerNodePorts":true}`, with)

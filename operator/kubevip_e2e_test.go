@@ -38,7 +38,7 @@ func TestKubeVIP(t *testing.T) {
 	must(t, client.IgnoreAlreadyExists(e.client.Create(t.Context(), config)))
 	stop := e.runKubeVIP(t)
 	services := e.servicesOfKubeVIP(t)
-	given := e.askedBy(t, services)
+	given := e.requestsOf(t, services)
 
 	stop()
 	e.migrate(t, "kube-vip", "configmap", config.Name, "--namespace="+config.Namespace)
@@ -58,7 +58,7 @@ func TestKubeVIP(t *testing.T) {
 	must(t, e.client.Update(t.Context(), after))
 	e.runKubeVIP(t)
 	back := e.service(t, "back", classless)
-	e.same(t, now, e.askedBy(t, append(services, back)))
+	e.same(t, now, e.requestsOf(t, append(services, back)))
 	e.atRest(t, services)
 	e.unchanged(t, services, now)
 }
@@ -76,22 +76,22 @@ func (e *environment) servicesOfKubeVIP(t *testing.T) []*corev1.Service {
 	return services
 }
 
-func (e *environment) askedBy(t *testing.T, services []*corev1.Service) map[string][]string {
+func (e *environment) requestsOf(t *testing.T, services []*corev1.Service) map[string][]string {
 	t.Helper()
-	asked := map[string][]string{}
+	requests := map[string][]string{}
 	eventually(t, func(ctx context.Context) error {
 		for _, service := range services {
 			if err := e.get(ctx, service); err != nil {
 				return err
 			}
-			asked[service.Name] = strings.Split(service.Annotations[kubeVIPAnnotation], ",")
-			if asked[service.Name][0] == "" || len(asked[service.Name]) != len(service.Spec.IPFamilies) {
-				return fmt.Errorf("Service %s asks for %v", service.Name, asked[service.Name])
+			requests[service.Name] = strings.Split(service.Annotations[kubeVIPAnnotation], ",")
+			if requests[service.Name][0] == "" || len(requests[service.Name]) != len(service.Spec.IPFamilies) {
+				return fmt.Errorf("Service %s asks for %v", service.Name, requests[service.Name])
 			}
 		}
 		return nil
 	})
-	return asked
+	return requests
 }
 
 // runKubeVIP: the provider reads the kubeconfig from a home directory.

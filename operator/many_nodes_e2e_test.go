@@ -117,8 +117,8 @@ func (c *manyNodes) joins(t *testing.T) {
 	c.report.Add("writes for a node", float64(c.operatorWrites(t)-before)/float64(c.nodes), 3, "")
 }
 
-// tell lets all agents report and returns the operator's CPU time and writes until it is idle.
-func (c *manyNodes) tell(t *testing.T, state millracev1beta1.SessionState) (processor time.Duration, writes int) {
+// reportState lets all agents report and returns the operator's CPU time and writes until it is idle.
+func (c *manyNodes) reportState(t *testing.T, state millracev1beta1.SessionState) (processor time.Duration, writes int) {
 	t.Helper()
 	current, err := c.tunnelState(t.Context())
 	must(t, err)
@@ -148,13 +148,13 @@ func (c *manyNodes) tell(t *testing.T, state millracev1beta1.SessionState) (proc
 }
 
 func (c *manyNodes) reports(t *testing.T) {
-	processor, writes := c.tell(t, millracev1beta1.SessionEstablished)
+	processor, writes := c.reportState(t, millracev1beta1.SessionEstablished)
 	c.report.Add("all agents report at once: processor for each report", milliseconds(processor)/float64(c.nodes), 1, "ms")
 	c.report.Add("the same: writes of the operator", float64(writes), 20, "")
 }
 
 func (c *manyNodes) losesRouter(t *testing.T) {
-	processor, writes := c.tell(t, millracev1beta1.SessionActive)
+	processor, writes := c.reportState(t, millracev1beta1.SessionActive)
 	c.report.Add("a router is lost: processor for each report", milliseconds(processor)/float64(c.nodes), 1, "ms")
 	c.report.Add("the same: writes of the operator", float64(writes), 20, "")
 }

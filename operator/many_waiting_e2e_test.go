@@ -98,14 +98,14 @@ func (e *environment) wait(t *testing.T, count int) {
 		if err := e.client.List(ctx, services, client.InNamespace(namespace)); err != nil {
 			return err
 		}
-		told := 0
+		reported := 0
 		for i := range services.Items {
 			if meta.IsStatusConditionFalse(services.Items[i].Status.Conditions, millracev1beta1.ConditionAddressAssigned) {
-				told++
+				reported++
 			}
 		}
-		if told < count {
-			return fmt.Errorf("%d of %d Services are told that they wait", told, count)
+		if reported < count {
+			return fmt.Errorf("%d of %d Services are told that they wait", reported, count)
 		}
 		return nil
 	})

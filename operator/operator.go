@@ -94,7 +94,7 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 	if err != nil {
 		return fmt.Errorf("--annotations-of: %w", err)
 	}
-	reading := convert.Reading{Others: others, Adopt: configuration.Adopt}
+	reading := convert.Parser{Others: others, Adopt: configuration.Adopt}
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), millracev1beta1.AddToScheme(scheme)); err != nil {
 		return fmt.Errorf("build the scheme: %w", err)
@@ -106,7 +106,7 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 	if err := controller.Setup(ctx, mgr, controller.Options{
 		LoadBalancerClass:   configuration.LoadBalancerClass,
 		DefaultLoadBalancer: configuration.DefaultLoadBalancer,
-		Reading:             reading,
+		Parser:              reading,
 		ReleaseDelay:        configuration.ReleaseDelay,
 	}); err != nil {
 		return err
@@ -131,7 +131,7 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 	return nil
 }
 
-func setupServers(mgr ctrl.Manager, configuration Config, reading convert.Reading) error {
+func setupServers(mgr ctrl.Manager, configuration Config, reading convert.Parser) error {
 	if err := errors.Join(
 		managed.AddProbes(mgr, configuration.ProbeAddress, "caches", synced(mgr.GetCache())),
 		managed.AddMetrics(mgr, managed.Metrics{
@@ -144,7 +144,7 @@ func setupServers(mgr ctrl.Manager, configuration Config, reading convert.Readin
 			Address: address, CertDir: configuration.WebhookCertDir,
 			Class:     desired.Class{Name: configuration.LoadBalancerClass, IsDefault: configuration.DefaultLoadBalancer},
 			Namespace: ownNamespace(configuration.LeaderElectionNamespace),
-			Reading:   reading,
+			Parser:    reading,
 		}); err != nil {
 			return fmt.Errorf("set up the webhook: %w", err)
 		}

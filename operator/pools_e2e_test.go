@@ -191,24 +191,24 @@ func occupiedPools(t *testing.T, e *environment) {
 		`spec.addresses: never assigned: 203.0.113.1 (LBPeer "router1"), 203.0.113.0 (Node "node1"), `+
 			`203.0.113.4/30 (the pods of Node "node1"), 10.96.255.0/24 (ServiceCIDR "kubernetes")`)
 	e.usable(t, pool, "10.97.0.0/29", "203.0.113.2/31")
-	asks := e.service(t, "asks", annotated(millracev1beta1.AnnotationAddresses, "203.0.113.1"))
-	e.condition(t, asks, metav1.ConditionFalse, millracev1beta1.ReasonAddressForbidden, "203.0.113.1 is not in ")
+	service := e.service(t, "asks", annotated(millracev1beta1.AnnotationAddresses, "203.0.113.1"))
+	e.condition(t, service, metav1.ConditionFalse, millracev1beta1.ReasonAddressForbidden, "203.0.113.1 is not in ")
 	e.addresses(t, e.service(t, "web"), "10.97.0.0")
 
 	must(t, e.client.Delete(t.Context(), router))
-	e.addresses(t, asks, "203.0.113.1")
+	e.addresses(t, service, "203.0.113.1")
 	// Assigned addresses stay when another object gets them, and the pool reports it.
 	e.setAddresses(t, node, "203.0.113.0", "203.0.113.1")
 	e.ready(t, pool, &pool.Status.Conditions, millracev1beta1.ReasonOccupied, "1 assigned addresses no longer belong to the pool")
-	e.addresses(t, asks, "203.0.113.1")
+	e.addresses(t, service, "203.0.113.1")
 	// Agents do not serve a node's address: the VIP and the Service report it until it is free again.
 	const occupied = `203.0.113.1 is the address of Node "node1"`
 	vip := vipOf("203.0.113.1")
 	e.ready(t, vip, &vip.Status.Conditions, millracev1beta1.ReasonOccupied, occupied)
-	e.served(t, asks, metav1.ConditionFalse, millracev1beta1.ReasonOccupied, occupied)
+	e.served(t, service, metav1.ConditionFalse, millracev1beta1.ReasonOccupied, occupied)
 	e.setAddresses(t, node, "203.0.113.0")
 	e.ready(t, vip, &vip.Status.Conditions, millracev1beta1.ReasonValid, "")
-	e.served(t, asks, metav1.ConditionFalse, millracev1beta1.ReasonNotSelected, "")
+	e.served(t, service, metav1.ConditionFalse, millracev1beta1.ReasonNotSelected, "")
 
 	// Conversely, a VIP is reserved manually after a router has its address.
 	must(t, e.client.Create(t.Context(), &millracev1beta1.LBPeer{
@@ -216,7 +216,7 @@ func occupiedPools(t *testing.T, e *environment) {
 		Spec:       millracev1beta1.LBPeerSpec{Router: millracev1beta1.Router{Address: "203.0.113.77"}, PeerASN: 64512, LocalASN: 64513},
 	}))
 	reserved := vipOf("203.0.113.77")
-	reserved.Spec.Claims = []millracev1beta1.VIPClaim{{Namespace: asks.Namespace, Name: "byhand"}}
+	reserved.Spec.Claims = []millracev1beta1.VIPClaim{{Namespace: service.Namespace, Name: "byhand"}}
 	must(t, e.client.Create(t.Context(), reserved))
 	e.ready(t, reserved, &reserved.Status.Conditions, millracev1beta1.ReasonOccupied, `LBPeer "router2"`)
 	byhand := e.service(t, "byhand", annotated(millracev1beta1.AnnotationAddresses, "203.0.113.77"))

@@ -224,14 +224,14 @@ func servedDuplicates(t *testing.T, e *environment) {
 		})
 	}
 	host := millracev1beta1.DuplicateAddress{Address: "203.0.113.0", Interface: "eth0", HardwareAddress: "02:00:00:00:00:09", Withheld: true}
-	const told = "02:00:00:00:00:09 on the network of eth0 of node announcing"
+	const reported = "02:00:00:00:00:09 on the network of eth0 of node announcing"
 	find(host)
 	unique(millracev1beta1.ReasonDuplicateAddress)
-	e.served(t, service, metav1.ConditionFalse, millracev1beta1.ReasonDuplicateAddress, told)
+	e.served(t, service, metav1.ConditionFalse, millracev1beta1.ReasonDuplicateAddress, reported)
 	host.Withheld = false
 	find(host)
 	unique(millracev1beta1.ReasonDuplicateInUse)
-	e.served(t, service, metav1.ConditionFalse, millracev1beta1.ReasonDuplicateInUse, told)
+	e.served(t, service, metav1.ConditionFalse, millracev1beta1.ReasonDuplicateInUse, reported)
 	find()
 	unique("")
 	e.served(t, service, metav1.ConditionTrue, millracev1beta1.ReasonServed, "")

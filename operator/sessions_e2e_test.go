@@ -20,7 +20,7 @@ func sessionEvents(t *testing.T, e *environment) {
 	e.node(t, "node0", "198.51.100.1")
 	report := &millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: "node0"}}
 	eventually(t, func(ctx context.Context) error { return e.get(ctx, report) })
-	says := func(status metav1.ConditionStatus, reason string) {
+	expect := func(status metav1.ConditionStatus, reason string) {
 		t.Helper()
 		eventually(t, func(ctx context.Context) error {
 			if err := e.get(ctx, report); err != nil {
@@ -32,14 +32,14 @@ func sessionEvents(t *testing.T, e *environment) {
 			return e.client.Status().Update(ctx, report)
 		})
 	}
-	says(metav1.ConditionTrue, millracev1beta1.ReasonEstablished)
+	expect(metav1.ConditionTrue, millracev1beta1.ReasonEstablished)
 	// Until the operator has observed the first state, the second may be its first.
 	up := true
 	eventually(t, func(ctx context.Context) error {
 		if up = !up; up {
-			says(metav1.ConditionTrue, millracev1beta1.ReasonEstablished)
+			expect(metav1.ConditionTrue, millracev1beta1.ReasonEstablished)
 		} else {
-			says(metav1.ConditionFalse, millracev1beta1.ReasonNotEstablished)
+			expect(metav1.ConditionFalse, millracev1beta1.ReasonNotEstablished)
 		}
 		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, UID: report.UID}}
 		return e.warning(ctx, service, millracev1beta1.ReasonNotEstablished, "BGP sessions are not established: tor1: no answer")

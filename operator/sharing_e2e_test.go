@@ -186,23 +186,23 @@ func sharedByNamespaces(t *testing.T, e *environment) {
 	// The same key in another namespace is a different key.
 	own := e.service(t, "own", in(otherNamespace), key("web"), ports("443/TCP"))
 	e.addresses(t, own, "203.0.113.1")
-	asks := e.service(t, "asks", in(otherNamespace), ports("443/TCP"), func(service *corev1.Service) {
+	service := e.service(t, "asks", in(otherNamespace), ports("443/TCP"), func(service *corev1.Service) {
 		service.Annotations = map[string]string{
 			millracev1beta1.AnnotationSharingKey: "web", millracev1beta1.AnnotationAddresses: "203.0.113.0",
 		}
 	})
-	e.condition(t, asks, metav1.ConditionFalse, millracev1beta1.ReasonAddressInUse,
+	e.condition(t, service, metav1.ConditionFalse, millracev1beta1.ReasonAddressInUse,
 		"in use by Service shop/first, and the pool's sharingScope restricts each address to one namespace")
 	e.claims(t, "203.0.113.0", "first 80/TCP")
 
 	update(t, e, pool, func(pool *millracev1beta1.VIPPool) { pool.Spec.SharingScope = millracev1beta1.ShareInCluster })
-	e.addresses(t, asks, "203.0.113.0")
+	e.addresses(t, service, "203.0.113.0")
 	e.claims(t, "203.0.113.0", "first 80/TCP", "asks 443/TCP")
 	e.addresses(t, own, "203.0.113.1")
 
 	// The Service keeps its address when the pool's scope changes.
 	update(t, e, pool, func(pool *millracev1beta1.VIPPool) { pool.Spec.SharingScope = millracev1beta1.ShareInNamespace })
-	update(t, e, asks, ports("443/TCP", "8443/TCP"))
+	update(t, e, service, ports("443/TCP", "8443/TCP"))
 	e.claims(t, "203.0.113.0", "first 80/TCP", "asks 443/TCP,8443/TCP")
 	late := e.service(t, "late", in(otherNamespace), key("web"), ports("22/TCP"))
 	e.addresses(t, late, "203.0.113.1")

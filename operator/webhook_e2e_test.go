@@ -40,7 +40,7 @@ import (
 
 type webhooks struct {
 	*environment
-	told     *controlplane.Warnings
+	warnings *controlplane.Warnings
 	client   client.Client
 	address  string
 	metrics  string
@@ -54,7 +54,7 @@ type webhooks struct {
 func newWebhooks(t *testing.T, e *environment) *webhooks {
 	t.Helper()
 	w := &webhooks{
-		environment: e, told: &controlplane.Warnings{}, certs: t.TempDir(),
+		environment: e, warnings: &controlplane.Warnings{}, certs: t.TempDir(),
 		address: freeAddress(t), metrics: freeAddress(t), service: &corev1.Service{},
 	}
 	w.read(t, "../config/webhook/service.yaml", w.service)
@@ -73,7 +73,7 @@ func newWebhooks(t *testing.T, e *environment) *webhooks {
 	}
 	var err error
 	config := e.server.Admin()
-	config.WarningHandlerWithContext = w.told
+	config.WarningHandlerWithContext = w.warnings
 	w.client, err = client.New(config, client.Options{Scheme: e.client.Scheme()})
 	must(t, err)
 	return w
@@ -158,11 +158,11 @@ func (w *webhooks) warned(t *testing.T, object client.Object, text string) {
 }
 
 func (w *webhooks) warns(ctx context.Context, object client.Object, text string, options ...client.CreateOption) error {
-	w.told.Take()
+	w.warnings.Take()
 	if err := w.client.Create(ctx, object.DeepCopyObject().(client.Object), options...); err != nil {
 		return fmt.Errorf("refused: %w", err)
 	}
-	got := w.told.Take()
+	got := w.warnings.Take()
 	if text == "" && got != "" || !strings.Contains(got, text) {
 		return fmt.Errorf("warnings %q, want %q", got, text)
 	}
@@ -186,8 +186,8 @@ func warnings(t *testing.T, e *environment) {
 	e.pool(t, "public", nil, "203.0.113.0/28")
 	w := newWebhooks(t, e)
 	operator := w.serve(t)
-	const gets = `the Service would get 203.0.113.0 from VIPPool "public"`
-	w.warned(t, w.loadBalancer("web"), gets)
+	const assigned = `the Service would get 203.0.113.0 from VIPPool "public"`
+	w.warned(t, w.loadBalancer("web"), assigned)
 	w.warned(t, w.loadBalancer("web"), "no VIPAdvertisement selects 203.0.113.0")
 	w.warned(t, w.loadBalancer("web", annotated(millracev1beta1.AnnotationPool, "publik")),
 		`metadata.annotations[millrace.io/pool]: requested pool "publik" does not exist`)
@@ -302,9 +302,9 @@ func mistaken(t *testing.T, e *environment) {
 	w.warned(t, w.loadBalancer("web"), "the Service would get")
 	for _, test := range cases {
 		t.Run(test.Name, func(t *testing.T) {
-			w.told.Take()
+			w.warnings.Take()
 			err := w.client.Create(t.Context(), test.Object(), client.DryRunAll)
-			lines := slices.DeleteFunc(strings.Split(w.told.Take(), "\n"), func(line string) bool {
+			lines := slices.DeleteFunc(strings.Split(w.warnings.Take(), "\n"), func(line string) bool {
 				return strings.HasPrefix(line, "the Service would get")
 			})
 			if err != nil {

@@ -157,11 +157,11 @@ func (w *witness) testify(t *testing.T) {
 type replay struct {
 	vips     map[string]*millracev1beta1.VIP
 	services map[string]*corev1.Service
-	told     map[string]map[string]bool
+	reported map[string]map[string]bool
 }
 
 func newReplay() *replay {
-	return &replay{vips: map[string]*millracev1beta1.VIP{}, services: map[string]*corev1.Service{}, told: map[string]map[string]bool{}}
+	return &replay{vips: map[string]*millracev1beta1.VIP{}, services: map[string]*corev1.Service{}, reported: map[string]map[string]bool{}}
 }
 
 func (r *replay) apply(change witnessed) (errs []error) {
@@ -183,10 +183,10 @@ func (r *replay) apply(change witnessed) (errs []error) {
 		}
 		for _, address := range ingress(change.service) {
 			addresses[address] = true
-			if r.told[address] == nil {
-				r.told[address] = map[string]bool{}
+			if r.reported[address] == nil {
+				r.reported[address] = map[string]bool{}
 			}
-			r.told[address][change.name] = true
+			r.reported[address][change.name] = true
 		}
 	}
 	for _, address := range slices.Sorted(maps.Keys(addresses)) {
@@ -198,7 +198,7 @@ func (r *replay) apply(change witnessed) (errs []error) {
 func (r *replay) forget(name string) {
 	if service := r.services[name]; service != nil {
 		for _, address := range ingress(service) {
-			delete(r.told[address], name)
+			delete(r.reported[address], name)
 		}
 	}
 	delete(r.services, name)
@@ -210,7 +210,7 @@ func (r *replay) unclaimed(address string) (errs []error) {
 	if vip := r.vips[witnessName(vipOf(address))]; vip != nil {
 		claims = vip.Spec.Claims
 	}
-	for name := range r.told[address] {
+	for name := range r.reported[address] {
 		service := r.services[name]
 		if !slices.ContainsFunc(claims, func(claim millracev1beta1.VIPClaim) bool { return claim.UID == string(service.UID) }) {
 			errs = append(errs, fmt.Errorf("%s is in the status of %s, and claimed by %+v", address, service.Name, claims))

@@ -88,9 +88,9 @@ func (r *helmRelease) newest(ctx context.Context, client kubernetes.Interface) (
 	return nil, nil
 }
 
-// isUnderWay reports whether the hook's release is being uninstalled, and prints why not. Without a
+// isUninstalling reports whether the hook's release is being uninstalled, and prints why not. Without a
 // release, an administrator runs the program.
-func (u uninstallation) isUnderWay(ctx context.Context) (bool, error) {
+func (u uninstallation) isUninstalling(ctx context.Context) (bool, error) {
 	if u.helm == nil {
 		return true, nil
 	}

@@ -79,7 +79,7 @@ func TestUnderWay(t *testing.T) {
 			if u.helm, err = parseHelmRelease("kube-system/millrace", "2-4"); err != nil {
 				t.Fatal(err)
 			}
-			acts, err := u.isUnderWay(t.Context())
+			acts, err := u.isUninstalling(t.Context())
 			if acts != test.acts || !strings.Contains(out.String(), test.printed) || (out.Len() > 0) != (test.printed != "") {
 				t.Errorf("acts: %v, want %v; printed %q, want %q", acts, test.acts, out, test.printed)
 			}
@@ -91,7 +91,7 @@ func TestUnderWay(t *testing.T) {
 }
 
 func TestByHand(t *testing.T) {
-	if acts, err := (uninstallation{client: fake.NewClientset()}).isUnderWay(t.Context()); !acts || err != nil {
+	if acts, err := (uninstallation{client: fake.NewClientset()}).isUninstalling(t.Context()); !acts || err != nil {
 		t.Errorf("acts: %v, %v", acts, err)
 	}
 }

@@ -29,10 +29,10 @@ const (
 	agents    = "millrace-agent"
 	operators = "millrace-operator"
 	cleanup   = "millrace-cleanup"
-	// annotation on the operator's Deployment confirms that uninstalling removes the addresses from Services.
-	// Chart values cannot confirm it, because a release whose uninstallation failed cannot be upgraded. If the
-	// Deployment is already deleted, the annotation of the agents' DaemonSet counts; a confirmed attempt copies
-	// it there.
+	// annotation on the operator's Deployment confirms that uninstalling removes the addresses from
+	// Services. Chart values cannot confirm it, because a release whose uninstallation failed cannot be
+	// upgraded. If the Deployment is already deleted, the annotation of the agents' DaemonSet counts; a
+	// confirmed attempt copies it there.
 	annotation = "millrace.io/release-services"
 	// holdLabel is in the node selector of the chart's DaemonSet millrace-cleanup and on no node, so that the
 	// DaemonSet has no pods. A hook removes it while Helm uninstalls the release. Never label a Node with it.
@@ -80,7 +80,7 @@ func runUninstall(ctx context.Context, arguments []string, stdout, stderr io.Wri
 	}
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()
-	if acts, err := u.isUnderWay(ctx); err != nil || !acts {
+	if acts, err := u.isUninstalling(ctx); err != nil || !acts {
 		return err
 	}
 	if *await {
@@ -91,12 +91,12 @@ func runUninstall(ctx context.Context, arguments []string, stdout, stderr io.Wri
 
 // prepare stops the agents after no Service has an address any more.
 func (u uninstallation) prepare(ctx context.Context) error {
-	services, err := u.holders(ctx)
+	services, err := u.servicesWithAddresses(ctx)
 	if err != nil {
 		return err
 	}
 	if len(services) > 0 {
-		if err := u.mayTake(ctx, services); err != nil {
+		if err := u.checkConfirmed(ctx, services); err != nil {
 			return err
 		}
 		// A running operator would assign the addresses again.
@@ -104,7 +104,7 @@ func (u uninstallation) prepare(ctx context.Context) error {
 			return err
 		}
 		for i := range services {
-			if err := u.free(ctx, &services[i]); err != nil {
+			if err := u.releaseService(ctx, &services[i]); err != nil {
 				return err
 			}
 		}
@@ -113,8 +113,8 @@ func (u uninstallation) prepare(ctx context.Context) error {
 	return u.remove(ctx, agents, u.client.AppsV1().DaemonSets(u.namespace).Delete)
 }
 
-// mayTake returns nil if the removal of addresses is confirmed.
-func (u uninstallation) mayTake(ctx context.Context, services []corev1.Service) error {
+// checkConfirmed returns nil if the removal of addresses is confirmed.
+func (u uninstallation) checkConfirmed(ctx context.Context, services []corev1.Service) error {
 	if u.release {
 		return nil
 	}
@@ -122,7 +122,7 @@ func (u uninstallation) mayTake(ctx context.Context, services []corev1.Service) 
 	deployment, err := u.client.AppsV1().Deployments(u.namespace).Get(ctx, operators, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return u.mayTakeWithout(ctx, have)
+		return u.checkConfirmedWithoutOperator(ctx, have)
 	case err != nil:
 		return fmt.Errorf("read Deployment %s: %w", operators, err)
 	case deployment.Annotations[annotation] != "true":
@@ -132,8 +132,9 @@ func (u uninstallation) mayTake(ctx context.Context, services []corev1.Service) 
 	return u.record(ctx)
 }
 
-// mayTakeWithout is mayTake without the operator, which would be needed to assign addresses again.
-func (u uninstallation) mayTakeWithout(ctx context.Context, have string) error {
+// checkConfirmedWithoutOperator is checkConfirmed without the operator, which would be needed to assign
+// addresses again.
+func (u uninstallation) checkConfirmedWithoutOperator(ctx context.Context, have string) error {
 	set, err := u.client.AppsV1().DaemonSets(u.namespace).Get(ctx, agents, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -149,7 +150,8 @@ func (u uninstallation) mayTakeWithout(ctx context.Context, have string) error {
 	return nil
 }
 
-// record copies the confirmation to the agents' DaemonSet, because the operator's Deployment is deleted first.
+// record copies the confirmation to the agents' DaemonSet, because the operator's Deployment is deleted
+// first.
 func (u uninstallation) record(ctx context.Context) error {
 	patch := fmt.Sprintf(`{"metadata": {"annotations": {%q: "true"}}}`, annotation)
 	_, err := u.client.AppsV1().DaemonSets(u.namespace).Patch(ctx, agents, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
@@ -159,7 +161,7 @@ func (u uninstallation) record(ctx context.Context) error {
 	return nil
 }
 
-func (u uninstallation) holders(ctx context.Context) ([]corev1.Service, error) {
+func (u uninstallation) servicesWithAddresses(ctx context.Context) ([]corev1.Service, error) {
 	list, err := u.client.CoreV1().Services(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("list Services: %w", err)
@@ -181,8 +183,9 @@ func names(services []corev1.Service) string {
 	return strings.Join(list, ", ")
 }
 
-// free removes addresses and finalizers from a Service, so that it can be deleted without an operator.
-func (u uninstallation) free(ctx context.Context, service *corev1.Service) error {
+// releaseService removes addresses and finalizers from a Service, so that it can be deleted without an
+// operator.
+func (u uninstallation) releaseService(ctx context.Context, service *corev1.Service) error {
 	services := u.client.CoreV1().Services(service.Namespace)
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		present, err := services.Get(ctx, service.Name, metav1.GetOptions{})

@@ -50,8 +50,8 @@ const (
 	ReasonRefused = "Refused"
 	// ReasonDuplicate: an older object has the same settings.
 	ReasonDuplicate = "Duplicate"
-	// ReasonServiceMismatch: the Service of a VIPRoute does not exist, is of another type, or does not have the
-	// port.
+	// ReasonServiceMismatch: the Service of a VIPRoute does not exist, is of another type, or does not
+	// have the port.
 	ReasonServiceMismatch = "ServiceMismatch"
 	// ReasonBackendInvalid: a backend Service of a VIPRoute, or its port, does not exist. Its share of
 	// connections is refused.
@@ -225,13 +225,13 @@ func (c *cluster) conflicts() {
 			c.warn(name, millracev1beta1.ReasonOverruled, conflict.Message())
 		}
 		selected := slices.ContainsFunc(all, func(vip desired.AdvertisedVIP) bool { return advertisement.Selects(vip.Pool, vip.Services) })
-		if len(all) > 0 && !selected && !c.told(name) {
+		if len(all) > 0 && !selected && !c.isReported(name) {
 			c.warn(name, ReasonSelectsNothing, "selects no VIP that the Services would get: check its pools and serviceSelector")
 		}
 	}
 }
 
-func (c *cluster) told(object desired.Object) bool {
+func (c *cluster) isReported(object desired.Object) bool {
 	return slices.ContainsFunc(c.result.Problems, func(problem desired.Problem) bool { return problem.Object == object })
 }
 

@@ -45,14 +45,14 @@ func Defaults(class desired.Class, write Write, namespace labels.Set, state *Sta
 	if service.Spec.LoadBalancerClass == nil {
 		changes = append(changes, Change{fieldClass, name})
 	}
-	if leavesNodePorts(service) && (begins || again && isFalse(before.Spec.AllocateLoadBalancerNodePorts)) {
+	if usesDefaultNodePorts(service) && (begins || again && isFalse(before.Spec.AllocateLoadBalancerNodePorts)) {
 		changes = append(changes, Change{fieldNodePorts, false})
 		if again {
 			warnings = append(warnings, "spec."+fieldNodePorts+": remains false, because the Service was replaced without its class in a namespace with the label "+
 				millracev1beta1.LabelServiceDefaults+": to allocate node ports, patch the field, or set a nodePort")
 		}
 	}
-	if before == nil && leavesFamilies(service) && hasBoth(service, namespace, state) {
+	if before == nil && usesDefaultFamilies(service) && hasBoth(service, namespace, state) {
 		changes = append(changes, Change{fieldFamilies, corev1.IPFamilyPolicyPreferDualStack})
 	}
 	return changes, warnings
@@ -66,9 +66,9 @@ func concerns(name string, service *corev1.Service, mayGetClass bool) bool {
 	return class == nil && mayGetClass || class != nil && *class == name
 }
 
-// leavesNodePorts reports whether no user has decided about node ports.
-func leavesNodePorts(service *corev1.Service) bool {
-	return !isFalse(service.Spec.AllocateLoadBalancerNodePorts) && !namesNodePort(service) && !saysNodePorts(service)
+// usesDefaultNodePorts reports whether no user has decided about node ports.
+func usesDefaultNodePorts(service *corev1.Service) bool {
+	return !isFalse(service.Spec.AllocateLoadBalancerNodePorts) && !namesNodePort(service) && !setsNodePorts(service)
 }
 
 func isFalse(value *bool) bool { return value != nil && !*value }
@@ -82,19 +82,19 @@ func namesNodePort(service *corev1.Service) bool {
 	return false
 }
 
-// saysNodePorts reads managed fields or the annotation of kubectl apply, because the API server defaults
+// setsNodePorts reads managed fields or the annotation of kubectl apply, because the API server defaults
 // the field before webhooks run.
-func saysNodePorts(service *corev1.Service) bool {
+func setsNodePorts(service *corev1.Service) bool {
 	for _, entry := range service.ManagedFields {
 		if entry.Operation == metav1.ManagedFieldsOperationApply && entry.FieldsV1 != nil &&
-			says(entry.FieldsV1.GetRawBytes(), "f:spec", "f:"+fieldNodePorts) {
+			hasField(entry.FieldsV1.GetRawBytes(), "f:spec", "f:"+fieldNodePorts) {
 			return true
 		}
 	}
-	return says([]byte(service.Annotations[corev1.LastAppliedConfigAnnotation]), "spec", fieldNodePorts)
+	return hasField([]byte(service.Annotations[corev1.LastAppliedConfigAnnotation]), "spec", fieldNodePorts)
 }
 
-func says(content []byte, object, field string) bool {
+func hasField(content []byte, object, field string) bool {
 	var all map[string]json.RawMessage
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(content, &all) != nil || json.Unmarshal(all[object], &fields) != nil {
@@ -104,7 +104,7 @@ func says(content []byte, object, field string) bool {
 	return found
 }
 
-func leavesFamilies(service *corev1.Service) bool {
+func usesDefaultFamilies(service *corev1.Service) bool {
 	return service.Spec.IPFamilyPolicy == nil && len(service.Spec.IPFamilies) == 0 &&
 		service.Spec.ClusterIP == "" && len(service.Spec.ClusterIPs) == 0
 }

@@ -113,7 +113,8 @@ func resembles(given, name string) bool {
 	return given != name && (strings.Contains(strings.ToLower(given), word) || desired.Nearest(given, []string{name}) != "")
 }
 
-// IngressClass returns a warning about a class of an Ingress that resembles that of Millrace and does not exist.
+// IngressClass returns a warning about a class of an Ingress that resembles that of Millrace and does not
+// exist.
 func IngressClass(field, class string, existing []string) []string {
 	if slices.Contains(existing, class) || class == "" || !slices.ContainsFunc(existing, func(name string) bool { return resembles(class, name) }) {
 		return nil
@@ -124,10 +125,10 @@ func IngressClass(field, class string, existing []string) []string {
 
 // requests returns warnings about annotations that request addresses without an effect: those of a Service of
 // another type, and those of other load balancers that the operator does not read.
-func requests(reading convert.Reading, service *corev1.Service) (warnings []string) {
+func requests(reading convert.Parser, service *corev1.Service) (warnings []string) {
 	balanced := service.Spec.Type == corev1.ServiceTypeLoadBalancer
 	for _, key := range slices.Sorted(maps.Keys(service.Annotations)) {
-		read, own := slices.Contains(reading.Asking(), key), convert.Replacement(key)
+		read, own := slices.Contains(reading.AddressAnnotations(), key), convert.Replacement(key)
 		switch {
 		case read && !balanced:
 			warnings = append(warnings, fmt.Sprintf(

@@ -23,7 +23,7 @@ import (
 
 // State holds the cluster's objects.
 type State struct {
-	Reading        convert.Reading
+	Parser         convert.Parser
 	Pools          []millracev1beta1.VIPPool
 	VIPs           []millracev1beta1.VIP
 	Peers          []millracev1beta1.LBPeer
@@ -39,17 +39,17 @@ type State struct {
 	Endpoints []desired.Endpoint
 }
 
-// Service returns the addresses that a Service of the operator would get now, and warnings about the parts that
-// would not be served. Sessions and links are assumed to be up.
-func Service(service *corev1.Service, namespace labels.Set, state *State) (gets, warnings []string) {
+// Service returns the addresses that a Service of the operator would get now, and warnings about the
+// parts that would not be served. Sessions and links are assumed to be up.
+func Service(service *corev1.Service, namespace labels.Set, state *State) (assigned, warnings []string) {
 	pools, _ := desired.Pools(state.Pools, desired.NewOccupation(state.Occupied))
-	request, err := state.Reading.Request(service, namespace, pools)
+	request, err := state.Parser.Request(service, namespace, pools)
 	if err != nil {
 		return nil, []string{err.Error() + ": the Service gets no address"}
 	}
 	plan := ipam.Make(table(state), convert.Pools(pools), request)
 	for _, refusal := range plan.Refusals {
-		warnings = append(warnings, refused(state.Reading, service, refusal, selecting(pools, request)))
+		warnings = append(warnings, refused(state.Parser, service, refusal, selecting(pools, request)))
 	}
 	for _, note := range plan.Notes {
 		warnings = append(warnings, note.Message)
@@ -57,7 +57,7 @@ func Service(service *corev1.Service, namespace labels.Set, state *State) (gets,
 	subject := validation.Subject{Service: service, Conflicts: plan.Conflicts}
 	for _, write := range slices.Concat(plan.Create, plan.Bind) {
 		if slices.Contains(plan.Addresses, write.Address) {
-			gets = append(gets, fmt.Sprintf("the Service would get %s from %s", write.Address, origin(write.Pool)))
+			assigned = append(assigned, fmt.Sprintf("the Service would get %s from %s", write.Address, origin(write.Pool)))
 			subject.Addresses = append(subject.Addresses, validation.Address{
 				Addr: write.Address, Pool: write.Pool, Services: []labels.Set{service.Labels},
 			})
@@ -67,7 +67,7 @@ func Service(service *corev1.Service, namespace labels.Set, state *State) (gets,
 	for _, problem := range verdict.Problems {
 		warnings = append(warnings, problem.Message)
 	}
-	return gets, append(warnings, verdict.Notes...)
+	return assigned, append(warnings, verdict.Notes...)
 }
 
 // linked returns inputs in which all nodes have their sessions and links.
@@ -81,8 +81,9 @@ func linked(advertisements []desired.Advertisement, zones int) validation.Inputs
 	return inputs
 }
 
-// Metadata returns warnings about a Service of any type and class: its class, and annotations without an effect.
-func Metadata(class desired.Class, reading convert.Reading, service *corev1.Service, services []corev1.Service) []string {
+// Metadata returns warnings about a Service of any type and class: its class, and annotations without an
+// effect.
+func Metadata(class desired.Class, reading convert.Parser, service *corev1.Service, services []corev1.Service) []string {
 	warnings := append(Keys("Service", service), Class(class, service, services)...)
 	if service.Spec.Type == corev1.ServiceTypeLoadBalancer && !class.Serves(service) {
 		return warnings
@@ -92,7 +93,7 @@ func Metadata(class desired.Class, reading convert.Reading, service *corev1.Serv
 
 func plan(service *corev1.Service, namespace labels.Set, state *State) (ipam.Plan, error) {
 	pools, _ := desired.Pools(state.Pools, desired.NewOccupation(state.Occupied))
-	request, err := state.Reading.Request(service, namespace, pools)
+	request, err := state.Parser.Request(service, namespace, pools)
 	if err != nil {
 		return ipam.Plan{}, err
 	}
@@ -109,9 +110,10 @@ func table(state *State) *ipam.Table {
 	return table
 }
 
-// refused returns the message of a refusal with the field and, for a request that no pool can fulfill, the usable pools.
-func refused(reading convert.Reading, service *corev1.Service, refusal ipam.Refusal, usable string) string {
-	field := askedBy(reading, service)
+// refused returns the message of a refusal with the field and, for a request that no pool can fulfill,
+// the usable pools.
+func refused(reading convert.Parser, service *corev1.Service, refusal ipam.Refusal, usable string) string {
+	field := requestSource(reading, service)
 	if field != "" && usable != "" && (refusal.Reason == ipam.NoMatchingPool || refusal.Reason == ipam.AddressNotInPool) {
 		return fmt.Sprintf("%s%s; the Service can use %s", field, refusal.Message, usable)
 	}
@@ -131,8 +133,8 @@ func selecting(pools []desired.Pool, request ipam.Request) string {
 
 const poolsInWarnings = 3
 
-func askedBy(reading convert.Reading, service *corev1.Service) string {
-	for _, annotation := range reading.Asking() {
+func requestSource(parser convert.Parser, service *corev1.Service) string {
+	for _, annotation := range parser.AddressAnnotations() {
 		if service.Annotations[annotation] != "" {
 			return fmt.Sprintf("metadata.annotations[%s]: ", annotation)
 		}

@@ -65,17 +65,17 @@ func TestService(t *testing.T) {
 		return func(service *corev1.Service) { service.Annotations = map[string]string{key: value} }
 	}
 	for name, test := range map[string]struct {
-		change         func(*corev1.Service)
-		namespace      labels.Set
-		gets, warnings []string
+		change             func(*corev1.Service)
+		namespace          labels.Set
+		assigned, warnings []string
 	}{
 		"the next address": {
-			change: func(*corev1.Service) {},
-			gets:   []string{`the Service would get 203.0.113.2 from VIPPool "public"`},
+			change:   func(*corev1.Service) {},
+			assigned: []string{`the Service would get 203.0.113.2 from VIPPool "public"`},
 		},
 		"one that it names": {
-			change: annotated(millracev1beta1.AnnotationAddresses, "203.0.113.3"),
-			gets:   []string{`the Service would get 203.0.113.3 from VIPPool "public"`},
+			change:   annotated(millracev1beta1.AnnotationAddresses, "203.0.113.3"),
+			assigned: []string{`the Service would get 203.0.113.3 from VIPPool "public"`},
 		},
 		"one that it has": {
 			change: func(service *corev1.Service) { service.Name, service.UID = "other", "uid of other" },
@@ -101,7 +101,7 @@ func TestService(t *testing.T) {
 		"most of the quota": {
 			change:    annotated(millracev1beta1.AnnotationPool, "quota"),
 			namespace: labels.Set{"team": "two"},
-			gets:      []string{`the Service would get 10.1.0.1 from VIPPool "quota"`},
+			assigned:  []string{`the Service would get 10.1.0.1 from VIPPool "quota"`},
 			warnings: []string{
 				`with this Service, namespace "default" uses 2 of its quota of 2 addresses of pool "quota"`,
 				"no VIPAdvertisement selects 10.1.0.1, so no node announces it",
@@ -122,7 +122,7 @@ func TestService(t *testing.T) {
 		"nobody announces": {
 			change:    annotated(millracev1beta1.AnnotationPool, "limited"),
 			namespace: labels.Set{"team": "web"},
-			gets:      []string{`the Service would get 198.51.100.0 from VIPPool "limited"`},
+			assigned:  []string{`the Service would get 198.51.100.0 from VIPPool "limited"`},
 			warnings:  []string{"no VIPAdvertisement selects 198.51.100.0, so no node announces it"},
 		},
 	} {
@@ -134,9 +134,9 @@ func TestService(t *testing.T) {
 				},
 			}
 			test.change(service)
-			gets, warnings := Service(service, test.namespace, state())
-			if !slices.Equal(gets, test.gets) {
-				t.Errorf("gets %q, want %q", gets, test.gets)
+			assigned, warnings := Service(service, test.namespace, state())
+			if !slices.Equal(assigned, test.assigned) {
+				t.Errorf("gets %q, want %q", assigned, test.assigned)
 			}
 			if !slices.Equal(warnings, test.warnings) {
 				t.Errorf("warnings %q, want %q", warnings, test.warnings)

@@ -26,12 +26,12 @@ type planned struct {
 
 // services plans all Services of the operator one after another and reports refused addresses.
 func (c *cluster) services() {
-	reading := c.state().Reading
+	reading := c.state().Parser
 	for i := range c.Services {
 		service := &c.Services[i]
 		c.warn(objectOf(service), ReasonNoEffect, Metadata(c.Class, reading, service, c.Services)...)
 	}
-	ours := c.ours()
+	ours := c.ownServices()
 	if len(ours) == 0 {
 		c.result.VIPs = c.VIPs
 		return
@@ -58,8 +58,8 @@ func (c *cluster) services() {
 	}
 }
 
-// ours returns Services with defaults, first those that request addresses, which others must not get.
-func (c *cluster) ours() []*corev1.Service {
+// ownServices returns Services with defaults, first those that request addresses, which others must not get.
+func (c *cluster) ownServices() []*corev1.Service {
 	state, unknown := c.state(), map[string]bool{}
 	var found []*corev1.Service
 	for i := range c.Services {
@@ -80,14 +80,14 @@ func (c *cluster) ours() []*corev1.Service {
 		c.complete(service)
 		found = append(found, service)
 	}
-	asks := func(service *corev1.Service) int {
-		if askedBy(state.Reading, service) != "" {
+	requests := func(service *corev1.Service) int {
+		if requestSource(state.Parser, service) != "" {
 			return 0
 		}
 		return 1
 	}
 	slices.SortStableFunc(found, func(a, b *corev1.Service) int {
-		return cmp.Or(cmp.Compare(asks(a), asks(b)), desired.CompareAge(a, b))
+		return cmp.Or(cmp.Compare(requests(a), requests(b)), desired.CompareAge(a, b))
 	})
 	return found
 }
@@ -163,7 +163,7 @@ func (c *cluster) plan(service *corev1.Service, table *ipam.Table, pools []desir
 	if !known {
 		namespace = withName(service.Namespace, nil)
 	}
-	reading := c.state().Reading
+	reading := c.state().Parser
 	request, err := reading.Request(service, namespace, pools)
 	if err != nil {
 		c.warn(name, millracev1beta1.ReasonInvalid, err.Error()+": the Service gets no address")
@@ -176,12 +176,12 @@ func (c *cluster) plan(service *corev1.Service, table *ipam.Table, pools []desir
 	for _, note := range plan.Notes {
 		c.remark("Service %s/%s: %s", service.Namespace, service.Name, note.Message)
 	}
-	carryOut(table, plan, request.Owner)
+	applyPlan(table, plan, request.Owner)
 	return plan, true
 }
 
-// carryOut adds the claims of a plan to the table.
-func carryOut(table *ipam.Table, plan ipam.Plan, owner ipam.Owner) {
+// applyPlan adds the claims of a plan to the table.
+func applyPlan(table *ipam.Table, plan ipam.Plan, owner ipam.Owner) {
 	for _, write := range slices.Concat(plan.Create, plan.Bind) {
 		vip, exists := table.Get(write.Address)
 		if !exists {
@@ -225,8 +225,8 @@ func claimOf(claim ipam.Claim) millracev1beta1.VIPClaim {
 	return object
 }
 
-// judge reports the parts of a Service with addresses that are not served. Sessions and links are assumed to be
-// up.
+// judge reports the parts of a Service with addresses that are not served. Sessions and links are assumed
+// to be up.
 func (c *cluster) judge(one *planned, table *ipam.Table) {
 	subject := validation.Subject{Service: one.service, Conflicts: one.plan.Conflicts}
 	for _, address := range one.plan.Addresses {

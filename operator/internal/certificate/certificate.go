@@ -28,7 +28,7 @@ var ErrExpired = errors.New("a certificate has expired or is not valid yet")
 func webhook(host string) generations {
 	return generations{
 		current: "tls.", next: "next.", previous: "previous.", files: []string{"crt", "key"}, trusted: "crt",
-		left: func(now time.Time, files map[string][]byte) time.Duration {
+		remaining: func(now time.Time, files map[string][]byte) time.Duration {
 			return remaining(now, host, files["crt"], files["key"])
 		},
 		make: func(now time.Time) (map[string][]byte, error) {
@@ -46,7 +46,8 @@ func Renew(now time.Time, host string, data map[string][]byte) (renewed map[stri
 // Trusted returns the certificates for caBundle.
 func Trusted(data map[string][]byte) []byte { return webhook("").bundle(data) }
 
-// Verify returns an error if a client that trusts the bundle would reject the served certificate for the host.
+// Verify returns an error if a client that trusts the bundle would reject the served certificate for the
+// host.
 func Verify(now time.Time, host string, served *tls.Certificate, bundle []byte) error {
 	roots, intermediates := x509.NewCertPool(), x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(bundle) {

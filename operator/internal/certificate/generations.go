@@ -13,15 +13,15 @@ type generations struct {
 	current, next, previous string
 	files                   []string
 	trusted                 string
-	left                    func(now time.Time, files map[string][]byte) time.Duration
+	remaining               func(now time.Time, files map[string][]byte) time.Duration
 	make                    func(now time.Time) (map[string][]byte, error)
 }
 
 // renew returns the Secret, with invalid content replaced, and whether it differs from data.
 func (g generations) renew(now time.Time, data map[string][]byte) (renewed map[string][]byte, changed bool, err error) {
 	current, next, previous := g.read(data, g.current), g.read(data, g.next), data[g.previous+g.trusted]
-	left := g.left(now, current)
-	if left < announcedFor && g.left(now, next) <= announcedFor {
+	left := g.remaining(now, current)
+	if left < announcedFor && g.remaining(now, next) <= announcedFor {
 		if next, err = g.make(now); err != nil {
 			return nil, false, err
 		}

@@ -44,8 +44,8 @@ func aggregated(host string) generations {
 	}
 	return generations{
 		current: liveCurrent, next: "next.", previous: "previous.", files: files, trusted: fileCA,
-		left: func(now time.Time, files map[string][]byte) time.Duration { return leftOfAll(now, host, files) },
-		make: func(now time.Time) (map[string][]byte, error) { return makeAll(now, host) },
+		remaining: func(now time.Time, files map[string][]byte) time.Duration { return remainingOfAll(now, host, files) },
+		make:      func(now time.Time) (map[string][]byte, error) { return makeAll(now, host) },
 	}
 }
 
@@ -107,7 +107,7 @@ func makeAll(now time.Time, host string) (map[string][]byte, error) {
 	return files, nil
 }
 
-func leftOfAll(now time.Time, host string, files map[string][]byte) time.Duration {
+func remainingOfAll(now time.Time, host string, files map[string][]byte) time.Duration {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(files[fileCA]) {
 		return 0

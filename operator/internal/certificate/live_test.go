@@ -124,7 +124,7 @@ func TestLiveMadeAgain(t *testing.T) {
 			if err != nil || !changed {
 				t.Errorf("%s is %s: changed is %t, %v", key, what, changed, err)
 			}
-			if left := leftOfAll(now.Add(time.Hour), host, aggregated(host).read(renewed, liveCurrent)); left < usedFor {
+			if left := remainingOfAll(now.Add(time.Hour), host, aggregated(host).read(renewed, liveCurrent)); left < usedFor {
 				t.Errorf("%s is %s: what is in use has %s left", key, what, left)
 			}
 		}

@@ -31,10 +31,10 @@ const FieldOwner = "millrace-operator"
 func New(mgr ctrl.Manager, name string, workers int) *builder.Builder {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named(name).
-		WithOptions(controller.Options{RateLimiter: pauses(), MaxConcurrentReconciles: workers})
+		WithOptions(controller.Options{RateLimiter: newRateLimiter(), MaxConcurrentReconciles: workers})
 }
 
-func pauses() workqueue.TypedRateLimiter[reconcile.Request] {
+func newRateLimiter() workqueue.TypedRateLimiter[reconcile.Request] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](FirstPause, longestPause)
 }
 
@@ -44,8 +44,8 @@ type Queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 // Coalesce is how long changes of VIPs and pools are gathered before dependent statuses are written.
 const Coalesce = 500 * time.Millisecond
 
-// Gathered returns a handler that coalesces events into one request without a name.
-func Gathered() handler.EventHandler {
+// CoalescedHandler returns a handler that coalesces events into one request without a name.
+func CoalescedHandler() handler.EventHandler {
 	add := func(q Queue) { q.AddAfter(reconcile.Request{}, Coalesce) }
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, _ event.CreateEvent, q Queue) { add(q) },

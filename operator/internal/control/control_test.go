@@ -10,7 +10,7 @@ import (
 )
 
 func TestPausesAreBounded(t *testing.T) {
-	limiter, request := pauses(), reconcile.Request{}
+	limiter, request := newRateLimiter(), reconcile.Request{}
 	last := limiter.When(request)
 	if last != FirstPause {
 		t.Errorf("the first pause is %s", last)

@@ -20,8 +20,8 @@ const recorderName = "millrace-operator"
 // maxNote is the maximum length of an event's note, in bytes (events.k8s.io/v1).
 const maxNote = 1024
 
-// lookTimeout bounds the read of a namespace before an event.
-const lookTimeout = 5 * time.Second
+// readTimeout bounds the read of a namespace before an event.
+const readTimeout = 5 * time.Second
 
 // A Recorder truncates long notes and drops events in namespaces that are being deleted.
 type Recorder struct {
@@ -57,7 +57,7 @@ func (r Recorder) isTerminating(object runtime.Object) bool {
 	if accessor.GetDeletionTimestamp() != nil {
 		reader = r.Live
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
 	namespace := NamespaceMetadata()
 	err = reader.Get(ctx, client.ObjectKey{Name: accessor.GetNamespace()}, namespace)

@@ -39,7 +39,7 @@ func TestAdopt(t *testing.T) {
 		objects = append(objects, service)
 	}
 	c := newCluster(t, objects...)
-	c.reconciler.reading = convert.Reading{Others: others, Adopt: true}
+	c.reconciler.parser = convert.Parser{Others: others, Adopt: true}
 	for _, service := range services {
 		c.reconcile(service.Name)
 	}

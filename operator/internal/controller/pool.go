@@ -44,8 +44,8 @@ func setupPools(mgr ctrl.Manager) error {
 	controller := control.New(mgr, "vippool", 1).
 		// Services wait for the addresses of a new specification, so these events are not coalesced.
 		Watches(&millracev1beta1.VIPPool{}, at, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&millracev1beta1.VIPPool{}, control.Gathered()).
-		Watches(&millracev1beta1.VIP{}, control.Gathered())
+		Watches(&millracev1beta1.VIPPool{}, control.CoalescedHandler()).
+		Watches(&millracev1beta1.VIP{}, control.CoalescedHandler())
 	if err := r.pools.watch(mgr, controller, func(q queue, _ []netip.Addr) { q.AddAfter(reconcile.Request{}, control.Coalesce) }); err != nil {
 		return err
 	}

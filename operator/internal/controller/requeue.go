@@ -52,10 +52,10 @@ type unmetRequest struct {
 // addresses, another pool for the first address may help.
 func unmetRequestOf(service *corev1.Service, request *ipam.Request, result *serviceResult) unmetRequest {
 	overQuota := slices.ContainsFunc(result.plan.Wants, func(want ipam.Want) bool { return want.OverQuota })
-	several := len(request.Families) > 1 || len(request.Asked) > 1
+	several := len(request.Families) > 1 || len(request.Addresses) > 1
 	return unmetRequest{
 		wants: result.plan.Wants, sharingKey: request.SharingKey, isOpen: result.isForeign || overQuota && several,
-		labels: service.Labels, isSpecific: len(request.Asked) > 0 || request.Pool != "" || result.parseError != nil || len(result.plan.Addresses) > 0,
+		labels: service.Labels, isSpecific: len(request.Addresses) > 0 || request.Pool != "" || result.parseError != nil || len(result.plan.Addresses) > 0,
 	}
 }
 

@@ -60,7 +60,7 @@ type serviceReconciler struct {
 	// announcements are for the controller of VIPs.
 	announcements *announcements
 	links         *linkTracker
-	reading       convert.Reading
+	parser        convert.Parser
 	written       writtenVersions
 	had           heldAddresses
 	// failedWrites holds addresses whose write failed; they are assigned again if they are still free.
@@ -73,7 +73,7 @@ func setupServices(mgr ctrl.Manager, options Options, announcements *announcemen
 	r := &serviceReconciler{
 		class:        options.LoadBalancerClass,
 		isDefault:    options.DefaultLoadBalancer,
-		reading:      options.Reading,
+		parser:       options.Parser,
 		now:          time.Now,
 		vips:         newVIPCache(),
 		overCapacity: newCapacityTracker(),
@@ -222,7 +222,7 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 	if err != nil {
 		return 0, err
 	}
-	request, parseError := r.reading.Request(service, namespace, pools.usable)
+	request, parseError := r.parser.Request(service, namespace, pools.usable)
 	request.Hints = append(request.Hints, r.failedWrites[key]...)
 	var result serviceResult
 	var objects map[netip.Addr]*millracev1beta1.VIP

@@ -21,7 +21,7 @@ type Options struct {
 	LoadBalancerClass string
 	// DefaultLoadBalancer also serves Services without a loadBalancerClass.
 	DefaultLoadBalancer bool
-	Reading             convert.Reading
+	Parser              convert.Parser
 	// ReleaseDelay is how long a released address is still announced with low preference, or 0.
 	ReleaseDelay time.Duration
 }

@@ -13,8 +13,8 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Reading configures how Services are parsed.
-type Reading struct {
+// Parser configures how Services are parsed.
+type Parser struct {
 	// Others are annotations of other load balancers that are read if a Service does not have ours.
 	Others Annotations
 	// Adopt makes the addresses in the status of a Service its request and assigns no others.
@@ -73,8 +73,8 @@ func Replacement(annotation string) string {
 	return ""
 }
 
-// Asking returns the annotations that request addresses.
-func (r Reading) Asking() []string {
+// AddressAnnotations returns the annotations that request addresses.
+func (r Parser) AddressAnnotations() []string {
 	own := []string{millracev1beta1.AnnotationAddresses, millracev1beta1.AnnotationPool, millracev1beta1.AnnotationSharingKey}
 	return slices.Concat(own, r.Others.Addresses, r.Others.Pools, r.Others.SharingKeys)
 }

@@ -25,7 +25,7 @@ func OwnerOf(service *corev1.Service) ipam.Owner {
 
 // Request parses a Service. The error names the invalid field or annotation; the request then keeps the
 // Service's addresses and asks for no new ones.
-func (r Reading) Request(service *corev1.Service, namespace labels.Set, pools []desired.Pool) (ipam.Request, error) {
+func (r Parser) Request(service *corev1.Service, namespace labels.Set, pools []desired.Pool) (ipam.Request, error) {
 	policy := service.Spec.IPFamilyPolicy
 	request := ipam.Request{
 		Owner:      OwnerOf(service),
@@ -47,7 +47,7 @@ func (r Reading) Request(service *corev1.Service, namespace labels.Set, pools []
 	if r.Adopt {
 		adopt(&request)
 	} else {
-		if request.Asked, err = r.askedAddresses(service); err != nil {
+		if request.Addresses, err = r.requestedAddresses(service); err != nil {
 			return request, err
 		}
 		request.Pool, _ = valueOf(service, millracev1beta1.AnnotationPool, r.Others.Pools)
@@ -68,7 +68,7 @@ func (r Reading) Request(service *corev1.Service, namespace labels.Set, pools []
 
 func adopt(request *ipam.Request) {
 	request.Adopt = true
-	request.Asked = slices.Clone(request.Hints)
+	request.Addresses = slices.Clone(request.Hints)
 	// A load balancer that assigned one of two families assigned what it had.
 	request.RequireAll = false
 }
@@ -85,7 +85,7 @@ func ports(service *corev1.Service) []ipam.Port {
 
 const maxSharingKey = 253
 
-func (r Reading) sharingKey(service *corev1.Service) (string, error) {
+func (r Parser) sharingKey(service *corev1.Service) (string, error) {
 	key, field := valueOf(service, millracev1beta1.AnnotationSharingKey, r.Others.SharingKeys)
 	if len(key) > maxSharingKey {
 		return "", fmt.Errorf("%s: exceeds %d bytes", field, maxSharingKey)
@@ -93,15 +93,15 @@ func (r Reading) sharingKey(service *corev1.Service) (string, error) {
 	return key, nil
 }
 
-const maxAsked = 8
+const maxRequested = 8
 
-// askedAddresses parses the annotation or, without it, the deprecated Service.spec.loadBalancerIP.
-func (r Reading) askedAddresses(service *corev1.Service) ([]netip.Addr, error) {
+// requestedAddresses parses the annotation or, without it, the deprecated Service.spec.loadBalancerIP.
+func (r Parser) requestedAddresses(service *corev1.Service) ([]netip.Addr, error) {
 	text, source := valueOf(service, millracev1beta1.AnnotationAddresses, r.Others.Addresses)
 	if source == "" {
 		text, source = service.Spec.LoadBalancerIP, "spec.loadBalancerIP"
 	}
-	var asked []netip.Addr
+	var addresses []netip.Addr
 	for part := range strings.SplitSeq(text, ",") {
 		if strings.TrimSpace(part) == "" {
 			continue
@@ -110,18 +110,18 @@ func (r Reading) askedAddresses(service *corev1.Service) ([]netip.Addr, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", source, err)
 		}
-		if slices.Contains(asked, address) {
+		if slices.Contains(addresses, address) {
 			return nil, fmt.Errorf("%s: %s is a duplicate", source, address)
 		}
-		asked = append(asked, address)
+		addresses = append(addresses, address)
 	}
 	for _, family := range []ipam.Family{ipam.IPv4, ipam.IPv6} {
 		others := func(address netip.Addr) bool { return ipam.FamilyOf(address) != family }
-		if count := len(slices.DeleteFunc(slices.Clone(asked), others)); count > maxAsked {
-			return nil, fmt.Errorf("%s: %d %s addresses exceed the maximum of %d", source, count, family, maxAsked)
+		if count := len(slices.DeleteFunc(slices.Clone(addresses), others)); count > maxRequested {
+			return nil, fmt.Errorf("%s: %d %s addresses exceed the maximum of %d", source, count, family, maxRequested)
 		}
 	}
-	return asked, nil
+	return addresses, nil
 }
 
 func hints(service *corev1.Service) []netip.Addr {

@@ -53,9 +53,9 @@ func TestRequest(t *testing.T) {
 		{"addresses", service(func(s *corev1.Service) {
 			s.Annotations["millrace.io/addresses"] = "203.0.113.1, 2001:DB8::0:1,"
 			s.Spec.LoadBalancerIP = "203.0.113.9"
-		}), func(r *ipam.Request) { r.Asked = parsed("203.0.113.1", "2001:db8::1") }, ""},
+		}), func(r *ipam.Request) { r.Addresses = parsed("203.0.113.1", "2001:db8::1") }, ""},
 		{"loadBalancerIP", service(func(s *corev1.Service) { s.Spec.LoadBalancerIP = "203.0.113.9" }), func(r *ipam.Request) {
-			r.Asked = parsed("203.0.113.9")
+			r.Addresses = parsed("203.0.113.9")
 		}, ""},
 		{"status", service(func(s *corev1.Service) {
 			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{Hostname: "example.com"}, {IP: "203.0.113.3"}}
@@ -74,7 +74,7 @@ func TestRequest(t *testing.T) {
 			s.Annotations["millrace.io/sharing-key"] = strings.Repeat("k", 254)
 		}), func(r *ipam.Request) { r.Eligible = nil }, "metadata.annotations[millrace.io/sharing-key]: exceeds 253 bytes"},
 		{"two of a family", service(func(s *corev1.Service) { s.Annotations["millrace.io/addresses"] = "203.0.113.2,203.0.113.1" }),
-			func(r *ipam.Request) { r.Asked = parsed("203.0.113.2", "203.0.113.1") }, ""},
+			func(r *ipam.Request) { r.Addresses = parsed("203.0.113.2", "203.0.113.1") }, ""},
 		{"one twice", service(func(s *corev1.Service) { s.Annotations["millrace.io/addresses"] = "2001:db8::1,2001:DB8:0::1" }),
 			func(r *ipam.Request) { r.Eligible = nil }, "metadata.annotations[millrace.io/addresses]: 2001:db8::1 is a duplicate"},
 		{"too many", service(func(s *corev1.Service) {
@@ -86,7 +86,7 @@ func TestRequest(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := Reading{}.Request(test.service, labels.Set{}, pools)
+			got, err := Parser{}.Request(test.service, labels.Set{}, pools)
 			want := plain
 			test.want(&want)
 			if !reflect.DeepEqual(got, want) {
@@ -125,13 +125,13 @@ func TestAnnotationsOfOthers(t *testing.T) {
 			if test.own != "" {
 				service.Annotations["millrace.io/addresses"] = test.own
 			}
-			got, err := Reading{Others: others}.Request(service, labels.Set{}, nil)
-			var asked []netip.Addr
+			got, err := Parser{Others: others}.Request(service, labels.Set{}, nil)
+			var addresses []netip.Addr
 			if test.address != "" {
-				asked = parsed(test.address)
+				addresses = parsed(test.address)
 			}
-			if err != nil || !reflect.DeepEqual(got.Asked, asked) || got.Pool != test.pool || got.SharingKey != test.key {
-				t.Errorf("%v of pool %q with key %q, %v; want %v of %q with %q", got.Asked, got.Pool, got.SharingKey, err, asked, test.pool, test.key)
+			if err != nil || !reflect.DeepEqual(got.Addresses, addresses) || got.Pool != test.pool || got.SharingKey != test.key {
+				t.Errorf("%v of pool %q with key %q, %v; want %v of %q with %q", got.Addresses, got.Pool, got.SharingKey, err, addresses, test.pool, test.key)
 			}
 		})
 	}
@@ -140,7 +140,7 @@ func TestAnnotationsOfOthers(t *testing.T) {
 	}
 	service.Annotations["metallb.io/loadBalancerIPs"] = "web"
 	others, _ := ParseAnnotations("metallb")
-	if _, err := (Reading{Others: others}).Request(service, labels.Set{}, nil); err == nil ||
+	if _, err := (Parser{Others: others}).Request(service, labels.Set{}, nil); err == nil ||
 		!strings.Contains(err.Error(), "metadata.annotations[metallb.io/loadBalancerIPs]") {
 		t.Errorf("a mistake in another's annotation: %v", err)
 	}
@@ -152,8 +152,8 @@ func TestAdopt(t *testing.T) {
 		Spec:       corev1.ServiceSpec{IPFamilies: []corev1.IPFamily{"IPv4", "IPv6"}},
 	}
 	service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "203.0.113.3"}}
-	got, err := Reading{Adopt: true}.Request(service, labels.Set{}, nil)
-	if err != nil || !got.Adopt || !reflect.DeepEqual(got.Asked, parsed("203.0.113.3")) || got.Pool != "" || got.RequireAll {
+	got, err := Parser{Adopt: true}.Request(service, labels.Set{}, nil)
+	if err != nil || !got.Adopt || !reflect.DeepEqual(got.Addresses, parsed("203.0.113.3")) || got.Pool != "" || got.RequireAll {
 		t.Errorf("%+v, %v; want to adopt 203.0.113.3", got, err)
 	}
 }

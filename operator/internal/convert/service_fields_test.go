@@ -24,7 +24,7 @@ func TestServiceFields(t *testing.T) {
 
 func requestOf(t *testing.T, spec corev1.ServiceSpec) ipam.Request {
 	t.Helper()
-	request, err := Reading{}.Request(&corev1.Service{Spec: spec}, labels.Set{}, nil)
+	request, err := Parser{}.Request(&corev1.Service{Spec: spec}, labels.Set{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,11 +36,11 @@ func testLoadBalancerIP(t *testing.T) {
 		"": "", "203.0.113.9": "203.0.113.9", " 203.0.113.9 ": "203.0.113.9", "2001:DB8::9": "2001:db8::9",
 		"203.0.113.9,2001:db8::9": "203.0.113.9 2001:db8::9", "203.0.113.9,203.0.113.8": "203.0.113.9 203.0.113.8",
 	} {
-		var asked []string
-		for _, address := range requestOf(t, corev1.ServiceSpec{LoadBalancerIP: text}).Asked {
-			asked = append(asked, address.String())
+		var addresses []string
+		for _, address := range requestOf(t, corev1.ServiceSpec{LoadBalancerIP: text}).Addresses {
+			addresses = append(addresses, address.String())
 		}
-		if got := strings.Join(asked, " "); got != want {
+		if got := strings.Join(addresses, " "); got != want {
 			t.Errorf("%q asks for %q, want %q", text, got, want)
 		}
 	}
@@ -48,9 +48,9 @@ func testLoadBalancerIP(t *testing.T) {
 		"web":                     `spec.loadBalancerIP: "web" is not an IP address`,
 		"203.0.113.9,203.0.113.9": "spec.loadBalancerIP: 203.0.113.9 is a duplicate",
 	} {
-		request, err := Reading{}.Request(&corev1.Service{Spec: corev1.ServiceSpec{LoadBalancerIP: text}}, labels.Set{}, nil)
-		if err == nil || !strings.Contains(err.Error(), want) || len(request.Asked) > 0 {
-			t.Errorf("%q is understood as %v, error %v, want %q", text, request.Asked, err, want)
+		request, err := Parser{}.Request(&corev1.Service{Spec: corev1.ServiceSpec{LoadBalancerIP: text}}, labels.Set{}, nil)
+		if err == nil || !strings.Contains(err.Error(), want) || len(request.Addresses) > 0 {
+			t.Errorf("%q is understood as %v, error %v, want %q", text, request.Addresses, err, want)
 		}
 	}
 }

@@ -22,7 +22,7 @@ func VIP(address netip.Addr, object *millracev1beta1.VIP) ipam.VIP {
 		})
 	}
 	return ipam.VIP{
-		Address: address, Pool: object.Spec.Pool, Made: object.CreationTimestamp.Time, Claims: claims,
+		Address: address, Pool: object.Spec.Pool, CreatedAt: object.CreationTimestamp.Time, Claims: claims,
 	}
 }
 

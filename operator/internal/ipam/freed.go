@@ -9,18 +9,18 @@ import (
 	"slices"
 )
 
-// runs maps used addresses to a later address of the same run (union-find with shortened paths). Addresses
-// are never removed.
-type runs map[netip.Addr]netip.Addr
+// addressRuns maps used addresses to a later address of the same run (union-find with shortened paths).
+// Addresses are never removed.
+type addressRuns map[netip.Addr]netip.Addr
 
-func (r runs) add(address netip.Addr) {
+func (r addressRuns) add(address netip.Addr) {
 	if _, known := r[address]; !known {
 		r[address] = address.Next()
 	}
 }
 
-// behind returns the first unused address at or after an address, invalid past the family's end.
-func (r runs) behind(address netip.Addr) netip.Addr {
+// nextUnused returns the first unused address at or after an address, invalid past the family's end.
+func (r addressRuns) nextUnused(address netip.Addr) netip.Addr {
 	end := address
 	for next, known := r[end]; known; next, known = r[end] {
 		end = next

@@ -11,47 +11,47 @@ import (
 	"strings"
 )
 
-func (p *planner) grantAsked() {
-	for _, address := range p.request.Asked {
+func (p *planner) grantRequested() {
+	for _, address := range p.request.Addresses {
 		family := FamilyOf(address)
 		if !slices.Contains(p.request.Families, family) {
-			p.refuseAsked(family, NotRequested, "address %s is requested, but spec.ipFamilies does not contain %s", address, family)
+			p.refuseRequested(family, NotRequested, "address %s is requested, but spec.ipFamilies does not contain %s", address, family)
 			continue
 		}
 		at, _ := p.slotOf(address)
 		if p.held[at] == address {
-			if p.ofAnotherPool(address) {
-				p.refuseAsked(family, AddressNotInPool, "%s", p.notInPool(address))
+			if p.isOfOtherPool(address) {
+				p.refuseRequested(family, AddressNotInPool, "%s", p.notInPool(address))
 			}
 			continue
 		}
 		pool, ok := p.poolOf(address)
 		if !ok {
-			p.refuseAsked(family, AddressNotInPool, "%s", p.notInPool(address))
+			p.refuseRequested(family, AddressNotInPool, "%s", p.notInPool(address))
 			continue
 		}
 		if reason, message := p.refuseShare(address, pool); message != "" {
-			p.refuseAsked(family, reason, "%s", message)
+			p.refuseRequested(family, reason, "%s", message)
 			p.wants = append(p.wants, Want{Address: address})
 			continue
 		}
 		wanted := map[slot]grant{at: {address: address, pool: pool.Name}}
 		if over := p.overQuota(wanted); over != "" {
-			p.refuseAsked(family, QuotaExceeded, "%s", over)
+			p.refuseRequested(family, QuotaExceeded, "%s", over)
 			p.wants = append(p.wants, Want{Address: address, OverQuota: true}, Want{Pool: pool.Name, Family: family, OverQuota: true})
 			continue
 		}
 		maps.Copy(p.granted, wanted)
 	}
 	// Instead of the addresses that it does not get, the Service keeps those that it has.
-	p.keepSpares()
+	p.keepSurplus()
 }
 
 // grantMissing fills families without address and replaces addresses outside the requested pool.
 func (p *planner) grantMissing() {
 	var missing []Family
 	for _, family := range p.request.Families {
-		if !p.asked(family) && (p.held[firstOf(family)] == netip.Addr{} || p.wantsMove(family)) {
+		if !p.hasRequested(family) && (p.held[firstOf(family)] == netip.Addr{} || p.needsMove(family)) {
 			missing = append(missing, family)
 		}
 	}
@@ -88,13 +88,13 @@ func (p *planner) refuseToAllocate(missing []Family) {
 
 func firstOf(family Family) slot { return slot{family: family} }
 
-func (p *planner) asked(family Family) bool {
-	return slices.ContainsFunc(p.request.Asked, func(address netip.Addr) bool { return FamilyOf(address) == family })
+func (p *planner) hasRequested(family Family) bool {
+	return slices.ContainsFunc(p.request.Addresses, func(address netip.Addr) bool { return FamilyOf(address) == family })
 }
 
-func (p *planner) wantsMove(family Family) bool {
+func (p *planner) needsMove(family Family) bool {
 	held := p.held[firstOf(family)]
-	return p.ofAnotherPool(held) || p.request.Pool != "" && !p.served(p.request.Pool) && p.table.vips[held].Pool == ""
+	return p.isOfOtherPool(held) || p.request.Pool != "" && !p.served(p.request.Pool) && p.table.vips[held].Pool == ""
 }
 
 func (p *planner) served(name string) bool {
@@ -102,7 +102,7 @@ func (p *planner) served(name string) bool {
 		slices.Contains(p.request.Eligible, name)
 }
 
-func (p *planner) ofAnotherPool(address netip.Addr) bool {
+func (p *planner) isOfOtherPool(address netip.Addr) bool {
 	pool := p.table.vips[address].Pool
 	return p.request.Pool != "" && pool != "" && pool != p.request.Pool
 }
@@ -178,8 +178,8 @@ func (p *planner) grantFromOne(candidates []Pool, families []Family) bool {
 	return false
 }
 
-func (p *planner) refuseAsked(family Family, reason Reason, format string, arguments ...any) {
-	p.askedRefused = true
+func (p *planner) refuseRequested(family Family, reason Reason, format string, arguments ...any) {
+	p.isRequestRefused = true
 	p.refusals = append(p.refusals, Refusal{Family: family, Reason: reason, Message: fmt.Sprintf(format, arguments...)})
 }
 
@@ -210,22 +210,22 @@ func (p *planner) refuseMissing(candidates []Pool, family Family) {
 	}
 	if len(messages) == 0 {
 		refusal.Reason = NoMatchingPool
-		messages = append(messages, p.noPool(family))
+		messages = append(messages, p.noPoolMessage(family))
 	}
 	if full, is := p.full[family]; is {
-		p.askedRefused = true
+		p.isRequestRefused = true
 		refusal.Reason = full.Reason
 		messages = append([]string{full.Message}, messages...)
 	}
 	refusal.Message = strings.Join(messages, "; ")
 	if _, held := p.held[firstOf(family)]; held {
 		// The Service keeps its address, but not from the requested pool.
-		p.askedRefused = true
+		p.isRequestRefused = true
 	}
 	p.refusals = append(p.refusals, refusal)
 }
 
-func (p *planner) noPool(family Family) string {
+func (p *planner) noPoolMessage(family Family) string {
 	name := p.request.Pool
 	switch {
 	case name == "":
@@ -240,15 +240,15 @@ func (p *planner) noPool(family Family) string {
 
 func (p *planner) poolOf(address netip.Addr) (Pool, bool) {
 	for _, pool := range p.pools {
-		if p.mayServe(pool) && pool.Addresses.Contains(address) {
+		if p.isEligible(pool) && pool.Addresses.Contains(address) {
 			return pool, true
 		}
 	}
 	return Pool{}, false
 }
 
-// mayServe reports whether the Service may have addresses of a pool and requests no other one.
-func (p *planner) mayServe(pool Pool) bool {
+// isEligible reports whether the Service may have addresses of a pool and requests no other one.
+func (p *planner) isEligible(pool Pool) bool {
 	return (p.request.Pool == "" || p.request.Pool == pool.Name) && slices.Contains(p.request.Eligible, pool.Name)
 }
 

@@ -14,25 +14,25 @@ import (
 // maxFreed bounds remembered freed addresses; those free for longest then count as never used.
 const maxFreed = 65536
 
-type series struct {
+type poolFamily struct {
 	pool   string
 	family Family
 }
 
-type place struct {
-	made    time.Time
+type creation struct {
+	at      time.Time
 	address netip.Addr
 }
 
-func (p place) compare(other place) int {
-	return cmp.Or(p.made.Compare(other.made), p.address.Compare(other.address))
+func (p creation) compare(other creation) int {
+	return cmp.Or(p.at.Compare(other.at), p.address.Compare(other.address))
 }
 
 func (t *Table) advance(vip VIP) {
 	t.freed.remove(vip.Address)
 	t.taken.add(vip.Address)
-	key := series{vip.Pool, FamilyOf(vip.Address)}
-	next := place{vip.Made, vip.Address}
+	key := poolFamily{vip.Pool, FamilyOf(vip.Address)}
+	next := creation{vip.CreatedAt, vip.Address}
 	if last, known := t.last[key]; !known || last.compare(next) < 0 {
 		t.last[key] = next
 	}
@@ -44,7 +44,7 @@ func (t *Table) retire(address netip.Addr) {
 		return
 	}
 	t.freed.forget(maxFreed / 2)
-	t.taken = runs{}
+	t.taken = addressRuns{}
 	for used := range t.vips {
 		t.taken.add(used)
 	}
@@ -56,15 +56,15 @@ func (t *Table) retire(address netip.Addr) {
 // next returns the first free address after the VIP created last, wrapping around, or else the previously
 // used address that has been free for longest.
 func (t *Table) next(pool Pool, family Family) (netip.Addr, bool) {
-	if last, known := t.last[series{pool.Name, family}]; known {
+	if last, known := t.last[poolFamily{pool.Name, family}]; known {
 		// The last address of a family has no successor.
 		if from := last.address.Next(); from.IsValid() {
-			if address, ok := pool.Addresses.firstFree(from, t.taken.behind); ok {
+			if address, ok := pool.Addresses.firstFree(from, t.taken.nextUnused); ok {
 				return address, true
 			}
 		}
 	}
-	if address, ok := pool.Addresses.firstFree(lowest(family), t.taken.behind); ok {
+	if address, ok := pool.Addresses.firstFree(lowest(family), t.taken.nextUnused); ok {
 		return address, true
 	}
 	return t.freed.first(pool.Addresses, family)

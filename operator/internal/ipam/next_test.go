@@ -76,7 +76,7 @@ func (l *lease) give() (netip.Addr, bool) {
 		return netip.Addr{}, false
 	}
 	write := plan.Create[0]
-	vip := VIP{Address: write.Address, Pool: "p", Made: l.now, Claims: []Claim{write.Claim}}
+	vip := VIP{Address: write.Address, Pool: "p", CreatedAt: l.now, Claims: []Claim{write.Claim}}
 	l.table.Put(vip)
 	l.vips[write.Address] = vip
 	return write.Address, true
@@ -109,7 +109,8 @@ func (l *lease) drawGiven(match func(netip.Addr) bool) (netip.Addr, bool) {
 	return rapid.SampledFrom(given).Draw(l.t, "freed"), true
 }
 
-// A freed address is assigned only when no unused one remains, and then the one that has been free for longest.
+// A freed address is assigned only when no unused one remains, and then the one that has been free for
+// longest.
 func TestFreedIsGivenLast(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := newLease(t)

@@ -11,7 +11,8 @@ import (
 // A Pool is a valid pool. The addresses of pools never overlap.
 type Pool struct {
 	Name string
-	// Priority orders pools, highest first. Of equal ones, pools of selected namespaces precede others, then by name.
+	// Priority orders pools, highest first. Of equal ones, pools of selected namespaces precede others,
+	// then by name.
 	Priority int32
 	// Selective is true if the pool is for selected namespaces.
 	Selective bool
@@ -32,13 +33,14 @@ type Request struct {
 	Eligible   []string
 	// Pool is the requested pool; empty: any.
 	Pool string
-	// Asked are the requested addresses, each once; a family may have several.
-	Asked []netip.Addr
+	// Addresses are the requested addresses, each once; a family may have several.
+	Addresses []netip.Addr
 	// Adopt assigns no addresses except requested ones.
 	Adopt bool
 	// Hints are addresses from the Service's status, which are assigned again if they are free.
 	Hints []netip.Addr
-	// SharingKey requests an address that is shared with Services of the same key; empty: an exclusive address.
+	// SharingKey requests an address that is shared with Services of the same key; empty: an exclusive
+	// address.
 	SharingKey string
 	// Ports of the Service, sorted, without duplicates.
 	Ports []Port
@@ -157,7 +159,7 @@ type Plan struct {
 // Make plans a request. The owner keeps its addresses unless other requested ones are available.
 func Make(table *Table, pools []Pool, request Request) Plan {
 	p := newPlanner(table, pools, request)
-	p.grantAsked()
+	p.grantRequested()
 	p.grantMissing()
 	return p.finish()
 }
@@ -182,16 +184,16 @@ type planner struct {
 	// held and granted are the current address of a slot and its replacement or addition.
 	held    map[slot]netip.Addr
 	granted map[slot]grant
-	// spare are the owner's other addresses, best first.
-	spare []netip.Addr
+	// surplus are the owner's other addresses, best first.
+	surplus []netip.Addr
 
 	refusals  []Refusal
 	wants     []Want
 	conflicts []Conflict
 	// full holds, by family, the reason why the Service gets another address than that of its sharing key.
 	full map[Family]Refusal
-	// askedRefused reports that a requested address, pool or port is refused.
-	askedRefused bool
+	// isRequestRefused reports that a requested address, pool or port is refused.
+	isRequestRefused bool
 }
 
 func newPlanner(table *Table, pools []Pool, request Request) *planner {
@@ -204,34 +206,34 @@ func newPlanner(table *Table, pools []Pool, request Request) *planner {
 func (p *planner) keepHeld() {
 	p.held, p.granted = map[slot]netip.Addr{}, map[slot]grant{}
 	for _, address := range p.table.Held(p.request.Owner) {
-		if at, asked := p.slotOf(address); !asked {
-			p.spare = append(p.spare, address)
+		if at, isRequested := p.slotOf(address); !isRequested {
+			p.surplus = append(p.surplus, address)
 		} else if slices.Contains(p.slots, at) {
 			p.held[at] = address
 		}
 	}
 	// A stable sort keeps the order of addresses of equal ranks.
-	slices.SortStableFunc(p.spare, func(a, b netip.Addr) int { return cmp.Compare(p.rank(a), p.rank(b)) })
+	slices.SortStableFunc(p.surplus, func(a, b netip.Addr) int { return cmp.Compare(p.rank(a), p.rank(b)) })
 	for _, at := range p.slots {
-		if !p.asked(at.family) {
-			p.keepSpare(at)
+		if !p.hasRequested(at.family) {
+			p.keepSurplusIn(at)
 		}
 	}
 }
 
-func (p *planner) keepSpare(at slot) {
+func (p *planner) keepSurplusIn(at slot) {
 	if p.has(at) {
 		return
 	}
-	if i := slices.IndexFunc(p.spare, func(address netip.Addr) bool { return FamilyOf(address) == at.family }); i >= 0 {
-		p.held[at] = p.spare[i]
-		p.spare = slices.Delete(p.spare, i, i+1)
+	if i := slices.IndexFunc(p.surplus, func(address netip.Addr) bool { return FamilyOf(address) == at.family }); i >= 0 {
+		p.held[at] = p.surplus[i]
+		p.surplus = slices.Delete(p.surplus, i, i+1)
 	}
 }
 
-func (p *planner) keepSpares() {
+func (p *planner) keepSurplus() {
 	for _, at := range p.slots {
-		p.keepSpare(at)
+		p.keepSurplusIn(at)
 	}
 }
 
@@ -255,7 +257,7 @@ func slotsOf(request *Request) []slot {
 	var slots []slot
 	for _, family := range request.Families {
 		count := 0
-		for _, address := range request.Asked {
+		for _, address := range request.Addresses {
 			if FamilyOf(address) == family {
 				count++
 			}
@@ -267,9 +269,9 @@ func slotsOf(request *Request) []slot {
 	return slots
 }
 
-func (p *planner) slotOf(address netip.Addr) (at slot, asked bool) {
+func (p *planner) slotOf(address netip.Addr) (at slot, isRequested bool) {
 	at.family = FamilyOf(address)
-	for _, other := range p.request.Asked {
+	for _, other := range p.request.Addresses {
 		if other == address {
 			return at, true
 		}
@@ -290,15 +292,15 @@ func (p *planner) finish() Plan {
 	if p.request.RequireAll && !p.complete() {
 		// All or nothing: a useless single address would be withheld from another Service.
 		p.granted = map[slot]grant{}
-		p.keepSpares()
+		p.keepSurplus()
 	}
 	plan := p.changes()
 	plan.Notes = p.notes()
-	p.tellOtherAddresses()
+	p.reportOtherAddresses()
 	missing := len(plan.Addresses) < len(p.slots)
 	plan.Waiting = missing || len(p.refusals) > 0
-	plan.Satisfied = !p.askedRefused && !missing
-	if !p.request.RequireAll && !p.askedRefused && len(plan.Addresses) > 0 {
+	plan.Satisfied = !p.isRequestRefused && !missing
+	if !p.request.RequireAll && !p.isRequestRefused && len(plan.Addresses) > 0 {
 		plan.Satisfied = true
 		p.refusals = slices.DeleteFunc(p.refusals, func(r Refusal) bool { return r.Reason == NoMatchingPool })
 	}

@@ -52,7 +52,7 @@ type planCase struct {
 }
 
 func TestMake(t *testing.T) {
-	for _, group := range [][]planCase{newAddresses, keptAddresses, askedAddresses} {
+	for _, group := range [][]planCase{newAddresses, keptAddresses, requestedAddresses} {
 		for _, test := range group {
 			t.Run(test.name, func(t *testing.T) { checkPlan(t, test) })
 		}
@@ -271,31 +271,31 @@ var keptAddresses = []planCase{
 	},
 }
 
-var askedAddresses = []planCase{
+var requestedAddresses = []planCase{
 	{
 		name:    "several of a family, in the order in which they are asked for",
-		request: Request{Families: []Family{IPv6, IPv4}, RequireAll: true, Asked: addresses("203.0.113.2", "198.51.100.200")},
+		request: Request{Families: []Family{IPv6, IPv4}, RequireAll: true, Addresses: addresses("203.0.113.2", "198.51.100.200")},
 
 		addresses: []string{"2001:db8::1", "203.0.113.2", "198.51.100.200"}, create: []string{"2001:db8::1", "203.0.113.2", "198.51.100.200"},
 	},
 	{
 		name:    "one of several is in use: all or nothing",
 		vips:    []VIP{vip("203.0.113.1", "a", other)},
-		request: Request{Families: single, RequireAll: true, Asked: addresses("203.0.113.1", "203.0.113.2")},
+		request: Request{Families: single, RequireAll: true, Addresses: addresses("203.0.113.1", "203.0.113.2")},
 
 		refusals: []Reason{AddressInUse}, unsatisfied: true,
 	},
 	{
 		name:    "one more, and what is there stays",
 		vips:    []VIP{vip("203.0.113.2", "a", web)},
-		request: Request{Families: single, RequireAll: true, Asked: addresses("203.0.113.1", "203.0.113.2")},
+		request: Request{Families: single, RequireAll: true, Addresses: addresses("203.0.113.1", "203.0.113.2")},
 
 		addresses: []string{"203.0.113.1", "203.0.113.2"}, create: []string{"203.0.113.1"},
 	},
 	{
 		name:    "one of several cannot be had: another one is kept in its place",
 		vips:    []VIP{vip("203.0.113.1", "a", other), vip("198.51.100.129", "z-high", web)},
-		request: Request{Families: single, RequireAll: true, Asked: addresses("203.0.113.2", "203.0.113.1")},
+		request: Request{Families: single, RequireAll: true, Addresses: addresses("203.0.113.2", "203.0.113.1")},
 
 		addresses: []string{"203.0.113.2", "198.51.100.129"}, create: []string{"203.0.113.2"}, refusals: []Reason{AddressInUse}, unsatisfied: true,
 	},
@@ -308,76 +308,76 @@ var askedAddresses = []planCase{
 	},
 	{
 		name:    "given",
-		request: Request{Families: single, RequireAll: true, Asked: addresses("203.0.113.2")}, addresses: []string{"203.0.113.2"}, create: []string{"203.0.113.2"},
+		request: Request{Families: single, RequireAll: true, Addresses: addresses("203.0.113.2")}, addresses: []string{"203.0.113.2"}, create: []string{"203.0.113.2"},
 	},
 	{
 		name:    "given from a pool that must be asked for, the other family as usual",
-		request: Request{Families: dual, RequireAll: true, Asked: addresses("198.51.100.201")}, addresses: []string{"198.51.100.201", "2001:db8::1"},
+		request: Request{Families: dual, RequireAll: true, Addresses: addresses("198.51.100.201")}, addresses: []string{"198.51.100.201", "2001:db8::1"},
 		create: []string{"198.51.100.201", "2001:db8::1"},
 	},
 	{
 		name:    "reserved manually",
 		vips:    []VIP{vip("203.0.113.2", "")},
-		request: Request{Families: single, RequireAll: true, Asked: addresses("203.0.113.2")}, addresses: []string{"203.0.113.2"}, bind: []string{"203.0.113.2"},
+		request: Request{Families: single, RequireAll: true, Addresses: addresses("203.0.113.2")}, addresses: []string{"203.0.113.2"}, bind: []string{"203.0.113.2"},
 	},
 	{
 		name:    "reserved for another",
 		vips:    []VIP{vip("203.0.113.2", "a", Owner{Namespace: "shop", Name: "other"})},
-		request: Request{Families: single, RequireAll: true, Asked: addresses("203.0.113.2")}, refusals: []Reason{AddressInUse}, unsatisfied: true,
+		request: Request{Families: single, RequireAll: true, Addresses: addresses("203.0.113.2")}, refusals: []Reason{AddressInUse}, unsatisfied: true,
 	},
 	{
 		name:    "held, but of another pool than the one that is asked for",
 		vips:    []VIP{vip("203.0.113.2", "a", web)},
-		request: Request{Families: single, RequireAll: true, Asked: addresses("203.0.113.2"), Pool: "kept"}, addresses: []string{"203.0.113.2"},
+		request: Request{Families: single, RequireAll: true, Addresses: addresses("203.0.113.2"), Pool: "kept"}, addresses: []string{"203.0.113.2"},
 		refusals: []Reason{AddressNotInPool}, unsatisfied: true,
 	},
 	{
 		name:    "in use",
 		vips:    []VIP{vip("203.0.113.2", "a", other)},
-		request: Request{Families: single, RequireAll: true, Asked: addresses("203.0.113.2")}, refusals: []Reason{AddressInUse}, unsatisfied: true,
+		request: Request{Families: single, RequireAll: true, Addresses: addresses("203.0.113.2")}, refusals: []Reason{AddressInUse}, unsatisfied: true,
 	},
 	{
 		name:    "of no pool",
-		request: Request{Families: single, RequireAll: true, Asked: addresses("203.0.113.50")}, refusals: []Reason{AddressNotInPool}, unsatisfied: true,
+		request: Request{Families: single, RequireAll: true, Addresses: addresses("203.0.113.50")}, refusals: []Reason{AddressNotInPool}, unsatisfied: true,
 	},
 	{
 		name:    "of a pool that does not select the Service, though a VIP is reserved",
 		vips:    []VIP{vip("203.0.113.2", "a")},
-		request: Request{Families: single, RequireAll: true, Asked: addresses("203.0.113.2"), Eligible: []string{"kept"}},
+		request: Request{Families: single, RequireAll: true, Addresses: addresses("203.0.113.2"), Eligible: []string{"kept"}},
 
 		refusals: []Reason{AddressNotInPool}, unsatisfied: true,
 	},
 	{
 		name:    "of another pool than the one that is asked for",
-		request: Request{Families: single, RequireAll: true, Asked: addresses("203.0.113.2"), Pool: "kept"},
+		request: Request{Families: single, RequireAll: true, Addresses: addresses("203.0.113.2"), Pool: "kept"},
 
 		refusals: []Reason{AddressNotInPool}, unsatisfied: true,
 	},
 	{
 		name:    "of a family that the Service does not have",
-		request: Request{Families: single, RequireAll: true, Asked: addresses("2001:db8::1")}, addresses: []string{"198.51.100.129"},
+		request: Request{Families: single, RequireAll: true, Addresses: addresses("2001:db8::1")}, addresses: []string{"198.51.100.129"},
 		create: []string{"198.51.100.129"}, refusals: []Reason{NotRequested}, unsatisfied: true,
 	},
 	{
 		name:    "held already, of a pool that is gone",
 		vips:    []VIP{vip("203.0.113.77", "gone", web)},
-		request: Request{Families: single, RequireAll: true, Asked: addresses("203.0.113.77")}, addresses: []string{"203.0.113.77"},
+		request: Request{Families: single, RequireAll: true, Addresses: addresses("203.0.113.77")}, addresses: []string{"203.0.113.77"},
 	},
 	{
 		name:    "moved to",
 		vips:    []VIP{vip("203.0.113.1", "a", web)},
-		request: Request{Families: single, RequireAll: true, Asked: addresses("203.0.113.2")}, addresses: []string{"203.0.113.2"},
+		request: Request{Families: single, RequireAll: true, Addresses: addresses("203.0.113.2")}, addresses: []string{"203.0.113.2"},
 		create: []string{"203.0.113.2"}, release: []string{"203.0.113.1"},
 	},
 	{
 		name:    "not moved to when in use",
 		vips:    []VIP{vip("203.0.113.1", "a", web), vip("203.0.113.2", "a", other)},
-		request: Request{Families: single, RequireAll: true, Asked: addresses("203.0.113.2")}, addresses: []string{"203.0.113.1"},
+		request: Request{Families: single, RequireAll: true, Addresses: addresses("203.0.113.2")}, addresses: []string{"203.0.113.1"},
 		refusals: []Reason{AddressInUse}, unsatisfied: true,
 	},
 	{
 		name:    "refused for one family, the other is served when one will do",
-		request: Request{Families: dual, Asked: addresses("203.0.113.50")}, addresses: []string{"2001:db8::1"},
+		request: Request{Families: dual, Addresses: addresses("203.0.113.50")}, addresses: []string{"2001:db8::1"},
 		create: []string{"2001:db8::1"}, refusals: []Reason{AddressNotInPool}, unsatisfied: true,
 	},
 }

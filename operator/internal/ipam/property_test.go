@@ -86,7 +86,7 @@ func (w *world) checkBind(t *rapid.T, vip VIP, write Write) {
 	}
 	if len(vip.Claims) == 0 {
 		// Only requested addresses may have been reserved manually.
-		if !slices.Contains(request.Asked, write.Address) {
+		if !slices.Contains(request.Addresses, write.Address) {
 			t.Fatalf("%s was reserved, and given without being asked for", write.Address)
 		}
 		return
@@ -150,7 +150,7 @@ func drawRequest(t *rapid.T, owner Owner) Request {
 	for _, base := range []int{0, 32} {
 		if rapid.IntRange(0, 3).Draw(t, "asks") == 0 {
 			for _, offset := range rapid.SliceOfNDistinct(rapid.IntRange(0, 17), 1, 3, rapid.ID).Draw(t, "asked") {
-				request.Asked = append(request.Asked, addressAt(base+offset))
+				request.Addresses = append(request.Addresses, addressAt(base+offset))
 			}
 		}
 	}
@@ -210,8 +210,8 @@ func (w *world) check(t *rapid.T, owner Owner, plan Plan) {
 		t.Fatalf("%s is satisfied with %v for %v", owner, plan.Addresses, slots)
 	}
 	lacks := func(address netip.Addr) bool { return !slices.Contains(plan.Addresses, address) }
-	if plan.Satisfied && slices.ContainsFunc(request.Asked, lacks) {
-		t.Fatalf("%s is satisfied with %v, but asks for %v", owner, plan.Addresses, request.Asked)
+	if plan.Satisfied && slices.ContainsFunc(request.Addresses, lacks) {
+		t.Fatalf("%s is satisfied with %v, but asks for %v", owner, plan.Addresses, request.Addresses)
 	}
 	if !plan.Satisfied && len(plan.Refusals) == 0 {
 		t.Fatalf("%s is not satisfied, but is not told why", owner)
@@ -225,7 +225,7 @@ func (w *world) check(t *rapid.T, owner Owner, plan Plan) {
 func (w *world) checkGrants(t *rapid.T, request Request, plan Plan) {
 	for _, grant := range plan.Create {
 		pool := w.pools[slices.Index(poolNames, grant.Pool)]
-		asked := slices.Contains(request.Asked, grant.Address)
+		isRequested := slices.Contains(request.Addresses, grant.Address)
 		switch {
 		case !pool.Addresses.Contains(grant.Address), w.reserved[grant.Pool].Contains(grant.Address):
 			t.Fatalf("%s is not of pool %s", grant.Address, grant.Pool)
@@ -233,7 +233,7 @@ func (w *world) checkGrants(t *rapid.T, request Request, plan Plan) {
 			t.Fatalf("%s is of pool %s, which is not eligible", grant.Address, grant.Pool)
 		case request.Pool != "" && request.Pool != grant.Pool:
 			t.Fatalf("%s is of pool %s, %s was asked for", grant.Address, grant.Pool, request.Pool)
-		case !asked && request.Pool == "" && !pool.AutoAssign:
+		case !isRequested && request.Pool == "" && !pool.AutoAssign:
 			t.Fatalf("%s is of pool %s, which was not asked for", grant.Address, grant.Pool)
 		}
 	}
@@ -365,9 +365,9 @@ func (w *world) checkSticky(t *rapid.T, owner Owner, before []netip.Addr, plan P
 	for _, address := range before {
 		kept := slices.Contains(plan.Addresses, address)
 		wanted := slices.Contains(request.Families, FamilyOf(address))
-		asks := request.Pool != "" || slices.ContainsFunc(request.Asked, func(a netip.Addr) bool { return FamilyOf(a) == FamilyOf(address) })
+		isRequested := request.Pool != "" || slices.ContainsFunc(request.Addresses, func(a netip.Addr) bool { return FamilyOf(a) == FamilyOf(address) })
 		alone := !slices.ContainsFunc(before, func(a netip.Addr) bool { return a != address && FamilyOf(a) == FamilyOf(address) })
-		if wanted && !asks && !kept && alone {
+		if wanted && !isRequested && !kept && alone {
 			t.Fatalf("%s lost %s: %+v", owner, address, plan)
 		}
 		if wanted && !slices.ContainsFunc(plan.Addresses, func(a netip.Addr) bool { return FamilyOf(a) == FamilyOf(address) }) {
@@ -434,7 +434,7 @@ func TestPriority(t *testing.T) {
 		w := drawWorld(t)
 		owner := w.owners()[0]
 		request := w.services[owner]
-		request.Families, request.Asked, request.Pool, request.SharingKey, request.Quotas = []Family{IPv4}, nil, "", "", nil
+		request.Families, request.Addresses, request.Pool, request.SharingKey, request.Quotas = []Family{IPv4}, nil, "", "", nil
 		table := w.table()
 		plan := Make(table, w.pools, request)
 		for _, pool := range w.pools {
@@ -462,7 +462,7 @@ func TestHugePoolIsCheap(t *testing.T) {
 	for i := range 200 {
 		request.Owner = Owner{Namespace: "ns", Name: fmt.Sprint(i), UID: fmt.Sprint(i)}
 		steps := 0
-		pool.Addresses.firstFree(lowest(IPv6), func(address netip.Addr) netip.Addr { steps++; return table.taken.behind(address) })
+		pool.Addresses.firstFree(lowest(IPv6), func(address netip.Addr) netip.Addr { steps++; return table.taken.nextUnused(address) })
 		if steps > 1 {
 			t.Fatalf("%d steps to find a free address beside %d used ones", steps, i)
 		}

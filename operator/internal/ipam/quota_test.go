@@ -57,7 +57,7 @@ func TestQuota(t *testing.T) {
 		},
 		{
 			name: "asked for", vips: []VIP{has},
-			request:  Request{Families: single, RequireAll: true, Eligible: []string{"a"}, Asked: addresses("203.0.113.2"), Quotas: map[string]int{"a": 1}},
+			request:  Request{Families: single, RequireAll: true, Eligible: []string{"a"}, Addresses: addresses("203.0.113.2"), Quotas: map[string]int{"a": 1}},
 			refusals: []Reason{QuotaExceeded}, unsatisfied: true,
 		},
 		{
@@ -117,7 +117,7 @@ func TestQuota(t *testing.T) {
 }
 
 // Messages contain the usage, the quota and the shortage; a nearly used quota is reported once.
-func TestQuotaIsTold(t *testing.T) {
+func TestQuotaIsReported(t *testing.T) {
 	pool := Pool{Name: "p", AutoAssign: true, Addresses: setOf(rangeOf("203.0.113.0", "203.0.113.9"), rangeOf("2001:db8::1", "2001:db8::9"))}
 	table := NewTable()
 	make := func(name string, families []Family) Plan {

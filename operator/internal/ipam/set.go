@@ -89,9 +89,9 @@ func (a Addresses) overlaps(block netip.Prefix) bool {
 	return a.set != nil && a.set.OverlapsPrefix(block)
 }
 
-// firstFree returns the lowest free address of the set at or after from, of the same family; behind returns
-// the first free address at or after its argument. The cost is linear in the number of ranges.
-func (a Addresses) firstFree(from netip.Addr, behind func(netip.Addr) netip.Addr) (netip.Addr, bool) {
+// firstFree returns the lowest free address of the set at or after from, of the same family; nextUnused
+// returns the first free address at or after its argument. The cost is linear in the number of ranges.
+func (a Addresses) firstFree(from netip.Addr, nextUnused func(netip.Addr) netip.Addr) (netip.Addr, bool) {
 	first, _ := slices.BinarySearchFunc(a.ranges, from, func(r netipx.IPRange, from netip.Addr) int {
 		return r.To().Compare(from)
 	})
@@ -103,7 +103,7 @@ func (a Addresses) firstFree(from netip.Addr, behind func(netip.Addr) netip.Addr
 		if address.Less(from) {
 			address = from
 		}
-		if address = behind(address); address.IsValid() && !r.To().Less(address) {
+		if address = nextUnused(address); address.IsValid() && !r.To().Less(address) {
 			return address, true
 		}
 	}

@@ -21,7 +21,7 @@ func (p *planner) join(family Family) bool {
 		return false
 	}
 	others := func(address netip.Addr, _ Pool) bool {
-		return !p.ofAnotherPool(address) && !p.table.vips[address].heldBy(p.request.Owner)
+		return !p.isOfOtherPool(address) && !p.table.vips[address].heldBy(p.request.Owner)
 	}
 	address, pool := p.shared(family, p.request.Ports, func(address netip.Addr, pool Pool) bool {
 		return others(address, pool) && p.canShare(address, pool) &&
@@ -52,14 +52,14 @@ func (p *planner) join(family Family) bool {
 		p.full[family] = Refusal{family, reason, message}
 		return false
 	}
-	p.refuseAsked(family, reason, "%s", message)
+	p.refuseRequested(family, reason, "%s", message)
 	p.wants = append(p.wants, Want{Address: refused, OverQuota: reason == QuotaExceeded})
 	return true
 }
 
 func (p *planner) isReleased(address netip.Addr) bool {
 	vip := p.table.vips[address]
-	return !slices.ContainsFunc(p.taken(vip), func(conflict Conflict) bool {
+	return !slices.ContainsFunc(p.takenPorts(vip), func(conflict Conflict) bool {
 		return !slices.ContainsFunc(vip.Claims, func(claim Claim) bool { return claim.Owner == conflict.Owner && claim.Releasing })
 	})
 }
@@ -120,7 +120,7 @@ func (p *planner) refuseShare(address netip.Addr, pool Pool) (Reason, string) {
 	if len(vip.Claims) >= maxClaims {
 		return AddressFull, fmt.Sprintf("address %s of pool %q is already shared by %d Services", address, pool.Name, len(vip.Claims))
 	}
-	if taken := p.taken(vip); len(taken) > 0 {
+	if taken := p.takenPorts(vip); len(taken) > 0 {
 		return PortConflict, conflictMessage(address, taken)
 	}
 	return 0, ""
@@ -137,8 +137,8 @@ func conflictMessage(address netip.Addr, taken []Conflict) string {
 	return fmt.Sprintf("ports of %s are already used: %s", address, strings.Join(names, ", "))
 }
 
-// taken returns ports that others have on a VIP; of two (manual) claims the first one has a port.
-func (p *planner) taken(vip VIP) []Conflict {
+// takenPorts returns ports that others have on a VIP; of two (manual) claims the first one has a port.
+func (p *planner) takenPorts(vip VIP) []Conflict {
 	owners := map[Port]int{}
 	for i := len(vip.Claims) - 1; i >= 0; i-- {
 		for _, port := range vip.Claims[i].Ports {
@@ -155,20 +155,20 @@ func (p *planner) taken(vip VIP) []Conflict {
 	return found
 }
 
-// tellOtherAddresses adds refusals for addresses of the sharing key, to which Services are not moved. A
+// reportOtherAddresses adds refusals for addresses of the sharing key, to which Services are not moved. A
 // Service that already shares gets none, because a key has as many addresses as its ports need.
-func (p *planner) tellOtherAddresses() {
+func (p *planner) reportOtherAddresses() {
 	if p.request.SharingKey == "" {
 		return
 	}
 	for _, family := range []Family{IPv4, IPv6} {
 		kept, held := p.held[firstOf(family)]
 		_, moved := p.granted[firstOf(family)]
-		if !held || moved || p.asked(family) || len(p.table.vips[kept].Claims) > 1 {
+		if !held || moved || p.hasRequested(family) || len(p.table.vips[kept].Claims) > 1 {
 			continue
 		}
 		address, _ := p.shared(family, p.request.Ports, func(address netip.Addr, pool Pool) bool {
-			return address != kept && !p.ofAnotherPool(address) && p.canShare(address, pool)
+			return address != kept && !p.isOfOtherPool(address) && p.canShare(address, pool)
 		})
 		if !address.IsValid() {
 			continue
@@ -188,13 +188,13 @@ func (p *planner) claim(address netip.Addr) Claim {
 	if alone && claim.SharingKey == "" {
 		return claim
 	}
-	taken := p.taken(vip)
+	taken := p.takenPorts(vip)
 	if len(taken) > 0 {
-		p.refuseAsked(FamilyOf(address), PortConflict, "%s", conflictMessage(address, taken))
+		p.refuseRequested(FamilyOf(address), PortConflict, "%s", conflictMessage(address, taken))
 		p.conflicts = append(p.conflicts, taken...)
 		p.wants = append(p.wants, Want{Address: address})
 	}
-	if unsettled(vip, mine) {
+	if awaitsPorts(vip, mine) {
 		if mine >= 0 {
 			claim.Ports = vip.Claims[mine].Ports
 		}
@@ -210,9 +210,9 @@ func (p *planner) claim(address netip.Addr) Claim {
 	return claim
 }
 
-// unsettled reports whether an earlier claim must list its ports first: the claim of a Service that had the
+// awaitsPorts reports whether an earlier claim must list its ports first: the claim of a Service that had the
 // address exclusively until a manual claim was added.
-func unsettled(vip VIP, mine int) bool {
+func awaitsPorts(vip VIP, mine int) bool {
 	before := vip.Claims
 	if mine >= 0 && vip.Claims[mine].UID != "" {
 		before = vip.Claims[:mine]

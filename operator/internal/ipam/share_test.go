@@ -147,7 +147,7 @@ var joinCases = []shareCase{
 	{
 		name:     "full",
 		vips:     []VIP{claimed("203.0.113.1", "a", manyClaims(maxClaims)...)},
-		request:  dnsRequest(udp53).with(func(r *Request) { r.Asked = addresses("203.0.113.1") }),
+		request:  dnsRequest(udp53).with(func(r *Request) { r.Addresses = addresses("203.0.113.1") }),
 		refusals: []string{`AddressFull address 203.0.113.1 of pool "a" is already shared by 64 Services`},
 	},
 	{
@@ -162,45 +162,45 @@ var joinCases = []shareCase{
 	},
 	{
 		name: "what is written manually for a Service to come is not shared", vips: []VIP{claimed("203.0.113.1", "a", Claim{Owner: Owner{Namespace: "shop", Name: "later"}})},
-		request: dnsRequest(udp53).with(func(r *Request) { r.Asked = addresses("203.0.113.1") }), refusals: []string{"AddressInUse"},
+		request: dnsRequest(udp53).with(func(r *Request) { r.Addresses = addresses("203.0.113.1") }), refusals: []string{"AddressInUse"},
 	},
 }
 
-var askedCases = []shareCase{
+var requestedCases = []shareCase{
 	{
 		name:    "by address, with the key",
 		vips:    []VIP{claimed("203.0.113.2", "a", keyed(other, "dns", tcp53))},
-		request: dnsRequest(udp53).with(func(r *Request) { r.Asked = addresses("203.0.113.2") }),
+		request: dnsRequest(udp53).with(func(r *Request) { r.Addresses = addresses("203.0.113.2") }),
 		want:    []string{"bind 203.0.113.2 [53/UDP]"}, satisfied: true,
 	},
 	{
 		name:     "by address, without the key",
 		vips:     []VIP{claimed("203.0.113.2", "a", keyed(other, "dns", tcp53))},
-		request:  Request{Families: single, RequireAll: true, Ports: []Port{udp53}, Asked: addresses("203.0.113.2")},
+		request:  Request{Families: single, RequireAll: true, Ports: []Port{udp53}, Addresses: addresses("203.0.113.2")},
 		refusals: []string{`AddressInUse address 203.0.113.2 of pool "a" is in use by Service shop/other`},
 	},
 	{
 		name:     "by address, of a Service without a key",
 		vips:     []VIP{vip("203.0.113.2", "a", other)},
-		request:  dnsRequest(udp53).with(func(r *Request) { r.Asked = addresses("203.0.113.2") }),
+		request:  dnsRequest(udp53).with(func(r *Request) { r.Addresses = addresses("203.0.113.2") }),
 		refusals: []string{`AddressInUse is in use by Service shop/other, which does not have the sharing key "dns"`},
 	},
 	{
 		name:     "by address, of another namespace: nobody squats on it",
 		vips:     []VIP{claimed("203.0.113.2", "a", keyed(stranger, "dns", tcp53))},
-		request:  dnsRequest(udp53).with(func(r *Request) { r.Asked = addresses("203.0.113.2") }),
+		request:  dnsRequest(udp53).with(func(r *Request) { r.Addresses = addresses("203.0.113.2") }),
 		refusals: []string{`AddressInUse is in use by Service elsewhere/other, and the pool's sharingScope restricts each address to one namespace`},
 	},
 	{
 		name:     "by address, with a port that is taken",
 		vips:     []VIP{claimed("203.0.113.2", "a", keyed(other, "dns", tcp53))},
-		request:  dnsRequest(tcp53).with(func(r *Request) { r.Asked = addresses("203.0.113.2") }),
+		request:  dnsRequest(tcp53).with(func(r *Request) { r.Addresses = addresses("203.0.113.2") }),
 		refusals: []string{"PortConflict ports of 203.0.113.2 are already used: 53/TCP (Service shop/other)"},
 	},
 	{
 		name:    "moved to the shared address",
 		vips:    []VIP{claimed("203.0.113.1", "a", keyed(web, "dns", udp53)), claimed("203.0.113.2", "a", keyed(other, "dns", tcp53))},
-		request: dnsRequest(udp53).with(func(r *Request) { r.Asked = addresses("203.0.113.2") }),
+		request: dnsRequest(udp53).with(func(r *Request) { r.Addresses = addresses("203.0.113.2") }),
 		want:    []string{"bind 203.0.113.2 [53/UDP]", "release 203.0.113.1"}, satisfied: true,
 	},
 	{
@@ -277,7 +277,7 @@ var heldCases = []shareCase{
 }
 
 func TestShare(t *testing.T) {
-	for _, group := range [][]shareCase{joinCases, askedCases, heldCases} {
+	for _, group := range [][]shareCase{joinCases, requestedCases, heldCases} {
 		for _, test := range group {
 			t.Run(test.name, func(t *testing.T) { checkShare(t, test) })
 		}

@@ -87,7 +87,7 @@ func (p *planner) shared(family Family, without []Port, fits func(address netip.
 		if pool.SharedByAll {
 			sharers = all
 		}
-		if sharers == nil || !p.mayServe(pool) || sharers.haveAny(without) {
+		if sharers == nil || !p.isEligible(pool) || sharers.haveAny(without) {
 			continue
 		}
 		if address := pool.first(family, sharers, fits); address.IsValid() && (!lowest.IsValid() || address.Less(lowest)) {

@@ -16,7 +16,7 @@ func lookAtAll(p *planner, family Family) (address netip.Addr, why string, full 
 	for _, address := range keyedAddresses(p) {
 		pool, mayHave := p.poolOf(address)
 		isOwn := p.table.vips[address].heldBy(p.request.Owner)
-		elsewhere := p.request.Pool != "" && (!mayHave || p.ofAnotherPool(address))
+		elsewhere := p.request.Pool != "" && (!mayHave || p.isOfOtherPool(address))
 		if FamilyOf(address) != family || isOwn || elsewhere || !concerns(p, address, pool) {
 			continue
 		}
@@ -52,9 +52,10 @@ func concerns(p *planner, address netip.Addr, pool Pool) bool {
 	})
 }
 
-// The index of sharing keys yields the same addresses as a scan, and only the lowest other address is reported.
+// The index of sharing keys yields the same addresses as a scan, and only the lowest other address is
+// reported.
 func TestSharersByIndex(t *testing.T) {
-	joined, refused, told := 0, 0, 0
+	joined, refused, notes := 0, 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWorld(t)
 		table := w.table()
@@ -89,7 +90,7 @@ func TestSharersByIndex(t *testing.T) {
 				}
 			}
 			plan := Make(table, w.pools, request)
-			told += checkOthers(t, table, w.pools, request, plan)
+			notes += checkOthers(t, table, w.pools, request, plan)
 			w.carryOut(t, owner, plan)
 			for address := range w.vips {
 				table.Put(w.vips[address])
@@ -101,21 +102,21 @@ func TestSharersByIndex(t *testing.T) {
 			}
 		}
 	})
-	if joined == 0 || refused == 0 || told == 0 {
-		t.Errorf("%d joined, %d refused, %d told: the test has found nothing to compare", joined, refused, told)
+	if joined == 0 || refused == 0 || notes == 0 {
+		t.Errorf("%d joined, %d refused, %d told: the test has found nothing to compare", joined, refused, notes)
 	}
 }
 
-func checkOthers(t *rapid.T, table *Table, pools []Pool, request Request, plan Plan) (told int) {
+func checkOthers(t *rapid.T, table *Table, pools []Pool, request Request, plan Plan) (notes int) {
 	if request.SharingKey == "" {
 		return 0
 	}
 	p := newPlanner(table, pools, request)
-	p.grantAsked()
+	p.grantRequested()
 	p.grantMissing()
 	for _, refusal := range plan.Refusals {
 		if refusal.Reason == OtherAddress {
-			told++
+			notes++
 		}
 	}
 	want := map[Family]bool{}
@@ -124,19 +125,19 @@ func checkOthers(t *rapid.T, table *Table, pools []Pool, request Request, plan P
 		kept, held := p.held[firstOf(family)]
 		_, moved := p.granted[firstOf(family)]
 		pool, mayHave := p.poolOf(address)
-		if !held || moved && slices.Contains(plan.Addresses, p.granted[firstOf(family)].address) || kept == address || p.asked(family) ||
+		if !held || moved && slices.Contains(plan.Addresses, p.granted[firstOf(family)].address) || kept == address || p.hasRequested(family) ||
 			len(p.table.vips[kept].Claims) > 1 ||
-			!mayHave || p.ofAnotherPool(address) || !concerns(p, address, pool) {
+			!mayHave || p.isOfOtherPool(address) || !concerns(p, address, pool) {
 			continue
 		}
 		if _, why := p.refuseShare(address, pool); why == "" {
 			want[family] = true
 		}
 	}
-	if told != len(want) {
+	if notes != len(want) {
 		t.Fatalf("%+v is told %+v, want %v", request, plan.Refusals, want)
 	}
-	return told
+	return notes
 }
 
 // manyKeyed returns VIPs with the same key and port, by namespace.

@@ -63,8 +63,8 @@ type VIP struct {
 	Address netip.Addr
 	// Pool that the address was taken from; empty for manually created VIPs.
 	Pool string
-	// Made is the creation time, in whole seconds.
-	Made time.Time
+	// CreatedAt is the creation time, in whole seconds.
+	CreatedAt time.Time
 	// Claims in order of creation.
 	Claims []Claim
 }
@@ -94,11 +94,11 @@ type Table struct {
 	usage    map[quotaOwner]int
 	unpooled map[string]addressSet
 	keyed    map[sharing]*sharers
-	// last is the VIP of each series that was created last, even if it was deleted.
-	last map[series]place
+	// last is the VIP of each pool and family that was created last, even if it was deleted.
+	last map[poolFamily]creation
 	// freed are free addresses that were used before; taken are those and the addresses of VIPs.
 	freed freedAddresses
-	taken runs
+	taken addressRuns
 }
 
 // NewTable returns a table with these VIPs.
@@ -106,7 +106,7 @@ func NewTable(vips ...VIP) *Table {
 	t := &Table{
 		vips: map[netip.Addr]VIP{}, held: map[ownerName]addressSet{}, keyed: map[sharing]*sharers{},
 		usage: map[quotaOwner]int{}, unpooled: map[string]addressSet{},
-		last: map[series]place{}, freed: newFreedAddresses(), taken: runs{},
+		last: map[poolFamily]creation{}, freed: newFreedAddresses(), taken: addressRuns{},
 	}
 	for _, vip := range vips {
 		t.Put(vip)

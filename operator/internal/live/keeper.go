@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package live creates and renews the certificates of the aggregated API live.millrace.io, distributes them to
-// the aggregated API and the agents, and sets the caBundle of the APIService.
+// Package live creates and renews the certificates of the aggregated API live.millrace.io, distributes
+// them to the aggregated API and the agents, and sets the caBundle of the APIService.
 package live
 
 import (
@@ -33,7 +33,7 @@ const (
 	agentsSecretName = "millrace-live-agents"
 )
 
-const lookEvery = 5 * time.Second
+const checkInterval = 5 * time.Second
 
 // A keeper maintains the certificates on the leader.
 type keeper struct {
@@ -53,11 +53,11 @@ func KeepCertificates(mgr ctrl.Manager, namespace string) error {
 }
 
 func (k *keeper) Start(ctx context.Context) error {
-	ticker := time.NewTicker(lookEvery)
+	ticker := time.NewTicker(checkInterval)
 	defer ticker.Stop()
 	for {
 		if err := k.keep(ctx); err != nil && ctx.Err() == nil {
-			k.logger.Error(err, "Failed to renew the certificates of the aggregated API; retrying", "after", lookEvery.String())
+			k.logger.Error(err, "Failed to renew the certificates of the aggregated API; retrying", "after", checkInterval.String())
 		}
 		select {
 		case <-ctx.Done():

@@ -17,11 +17,12 @@ const (
 	Max = 16383
 	// Short is the highest ID of 12 bits. Longer IDs make packets to and from the node longer.
 	Short = 4095
-	// resting is how many short IDs, freed last, are assigned only if there are no others.
-	resting = 64
+	// reuseReserve is how many short IDs, freed last, are assigned only if there are no others.
+	reuseReserve = 64
 )
 
-// A State records which IDs were assigned and which of them are free. The zero State is that of a new cluster.
+// A State records which IDs were assigned and which of them are free. The zero State is that of a new
+// cluster.
 type State struct {
 	Highest int32
 	// Free are unused IDs up to Highest, in the order in which they became free.
@@ -55,9 +56,9 @@ func (s State) Observe(used map[int32]struct{}) State {
 	return next
 }
 
-// Give returns an ID for a new node and the next state, or false if all IDs are in use. The state must be
+// Allocate returns an ID for a new node and the next state, or false if all IDs are in use. The state must be
 // persisted before the ID is used.
-func (s State) Give() (int32, State, bool) {
+func (s State) Allocate() (int32, State, bool) {
 	i, rested := s.freeShort()
 	switch {
 	case s.Highest < Short, s.Highest < Max && !rested:
@@ -70,7 +71,7 @@ func (s State) Give() (int32, State, bool) {
 	return s.Free[i], State{Highest: s.Highest, Free: slices.Delete(slices.Clone(s.Free), i, i+1)}, true
 }
 
-// freeShort returns the short ID that has been free for longest, and whether more than resting are free.
+// freeShort returns the short ID that has been free for longest, and whether more than reuseReserve are free.
 func (s State) freeShort() (place int, rested bool) {
 	count := 0
 	for i, id := range s.Free {
@@ -82,7 +83,7 @@ func (s State) freeShort() (place int, rested bool) {
 		}
 		count++
 	}
-	return place, count > resting
+	return place, count > reuseReserve
 }
 
 // Equal reports whether two states are the same.
@@ -95,8 +96,8 @@ const (
 	keyFree    = "free"
 )
 
-// Texts returns the state for storage, at most 100 KB.
-func (s State) Texts() map[string]string {
+// Data returns the state for storage, at most 100 KB.
+func (s State) Data() map[string]string {
 	free := make([]string, 0, len(s.Free))
 	for _, id := range s.Free {
 		free = append(free, strconv.Itoa(int(id)))

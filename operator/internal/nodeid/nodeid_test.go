@@ -33,7 +33,7 @@ func TestGive(t *testing.T) {
 	short := without(4, 9)
 	maps.DeleteFunc(short, func(id int32, _ struct{}) bool { return id > Short })
 	var resters []int32
-	for id := int32(resting + 7); id >= 7; id-- {
+	for id := int32(reuseReserve + 7); id >= 7; id-- {
 		resters = append(resters, id)
 	}
 	resters = append([]int32{Max}, resters...)
@@ -57,7 +57,7 @@ func TestGive(t *testing.T) {
 		"ids out of range are ignored":    {State{}, set(-1, 0, Max+1), 1, true},
 		"nothing is known, as after loss": {State{}, without(7, 12), 7, true},
 	} {
-		if id, _, ok := test.state.Observe(test.used).Give(); id != test.want || ok != test.ok {
+		if id, _, ok := test.state.Observe(test.used).Allocate(); id != test.want || ok != test.ok {
 			t.Errorf("%s: got %d, %t; want %d, %t", name, id, ok, test.want, test.ok)
 		}
 	}
@@ -74,7 +74,7 @@ func TestLeastRecentlyFreedFirst(t *testing.T) {
 		}
 		// freed is the step at which an ID became free; IDs that were never assigned are absent.
 		freed := map[int32]int{}
-		for id := range rapid.Int32Range(0, resting+3).Draw(t, "free") {
+		for id := range rapid.Int32Range(0, reuseReserve+3).Draw(t, "free") {
 			delete(used, 100+id)
 			freed[100+id] = int(id) - 1000
 		}
@@ -83,7 +83,7 @@ func TestLeastRecentlyFreedFirst(t *testing.T) {
 			switch rapid.SampledFrom([]string{"join", "join", "leave", "restart"}).Draw(t, "event") {
 			case "join":
 				observed := state.Observe(used)
-				id, next, ok := observed.Give()
+				id, next, ok := observed.Allocate()
 				if want := givenNext(observed.Highest, freed); id != want || ok != (want != 0) {
 					t.Fatalf("id %d, %t; want %d", id, ok, want)
 				}
@@ -101,7 +101,7 @@ func TestLeastRecentlyFreedFirst(t *testing.T) {
 				delete(used, id)
 				freed[id] = step
 			case "restart":
-				stored, err := Parse(state.Texts())
+				stored, err := Parse(state.Data())
 				if err != nil || !stored.Equal(state) {
 					t.Fatalf("stored %+v, read %+v, error %v", state, stored, err)
 				}
@@ -122,7 +122,7 @@ func givenNext(highest int32, freed map[int32]int) int32 {
 	switch {
 	case highest < Short:
 		return highest + 1
-	case len(short) > resting:
+	case len(short) > reuseReserve:
 		return longest(short)
 	case highest < Max:
 		return highest + 1
@@ -139,7 +139,7 @@ func TestTexts(t *testing.T) {
 		largest.Free = append(largest.Free, id)
 	}
 	for _, state := range []State{{}, {Highest: 3}, {Highest: 7, Free: []int32{5, 2}}, largest} {
-		texts := state.Texts()
+		texts := state.Data()
 		if got, err := Parse(texts); err != nil || !got.Equal(state) {
 			t.Errorf("%+v is read as %+v, error %v", state, got, err)
 		}

@@ -28,18 +28,18 @@ type idStore struct {
 	live      client.Reader
 	namespace string
 
-	storing sync.Mutex
+	storeMu sync.Mutex
 	// stored is the last version of the ConfigMap that was read or written; nil if it must be read.
 	stored *corev1.ConfigMap
 
 	mu sync.Mutex
 	// given holds IDs of LBNodes that the cache may not have yet, by name.
 	given map[string]int32
-	// asking holds requests for the worker that stores next.
-	asking []*askedID
+	// requests holds requests for the worker that stores next.
+	requests []*idRequest
 }
 
-type askedID struct {
+type idRequest struct {
 	node   string
 	id     int32
 	ok     bool
@@ -47,63 +47,63 @@ type askedID struct {
 	isDone bool
 }
 
-// give returns an unused ID after storing the state, or false if all are in use. Concurrent requests share
-// one write. A node keeps its ID until its LBNode is in the cache.
-func (n *idStore) give(ctx context.Context, node string) (int32, bool, error) {
-	asked := &askedID{node: node}
+// allocate returns an unused ID after storing the state, or false if all are in use. Concurrent requests
+// share one write. A node keeps its ID until its LBNode is in the cache.
+func (n *idStore) allocate(ctx context.Context, node string) (int32, bool, error) {
+	request := &idRequest{node: node}
 	n.mu.Lock()
 	id, isGiven := n.given[node]
 	if !isGiven {
-		n.asking = append(n.asking, asked)
+		n.requests = append(n.requests, request)
 	}
 	n.mu.Unlock()
 	if isGiven {
 		return id, true, nil
 	}
-	n.storing.Lock()
-	defer n.storing.Unlock()
-	if !asked.isDone {
+	n.storeMu.Lock()
+	defer n.storeMu.Unlock()
+	if !request.isDone {
 		n.mu.Lock()
-		all := n.asking
-		n.asking = nil
+		all := n.requests
+		n.requests = nil
 		n.mu.Unlock()
-		n.answer(ctx, all)
+		n.allocateAll(ctx, all)
 	}
-	return asked.id, asked.ok, asked.err
+	return request.id, request.ok, request.err
 }
 
-// answer assigns an ID to each request; storing must be held.
-func (n *idStore) answer(ctx context.Context, all []*askedID) {
+// allocateAll assigns an ID to each request; storeMu must be held.
+func (n *idStore) allocateAll(ctx context.Context, all []*idRequest) {
 	err := func() error {
 		state, next, err := n.observe(ctx)
 		if err != nil {
 			return err
 		}
-		for _, asked := range all {
-			asked.id, next, asked.ok = next.Give()
+		for _, request := range all {
+			request.id, next, request.ok = next.Allocate()
 		}
 		return n.write(ctx, state, next)
 	}()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, asked := range all {
-		asked.isDone, asked.err = true, err
-		if err == nil && asked.ok {
-			n.given[asked.node] = asked.id
+	for _, request := range all {
+		request.isDone, request.err = true, err
+		if err == nil && request.ok {
+			n.given[request.node] = request.id
 		}
 	}
 }
 
-// shown records that the cache has the LBNode of a node, or that the node was deleted.
-func (n *idStore) shown(node string) {
+// markCached records that the cache has the LBNode of a node, or that the node was deleted.
+func (n *idStore) markCached(node string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.given, node)
 }
 
 func (n *idStore) note(ctx context.Context) error {
-	n.storing.Lock()
-	defer n.storing.Unlock()
+	n.storeMu.Lock()
+	defer n.storeMu.Unlock()
 	state, next, err := n.observe(ctx)
 	if err != nil {
 		return err
@@ -122,7 +122,7 @@ func (n *idStore) observe(ctx context.Context) (stored, now nodeid.State, err er
 
 func (n *idStore) used(ctx context.Context) (map[int32]struct{}, error) {
 	// Read before the list, so that LBNodes that appear in between are counted.
-	used := n.notShown()
+	used := n.uncachedIDs()
 	list := &millracev1beta1.LBNodeList{}
 	if err := n.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list LBNodes: %w", err)
@@ -133,7 +133,7 @@ func (n *idStore) used(ctx context.Context) (map[int32]struct{}, error) {
 	return used, nil
 }
 
-func (n *idStore) notShown() map[int32]struct{} {
+func (n *idStore) uncachedIDs() map[int32]struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	ids := make(map[int32]struct{}, len(n.given))
@@ -166,7 +166,7 @@ func (n *idStore) write(ctx context.Context, before, after nodeid.State) error {
 		return nil
 	}
 	changed := n.stored.DeepCopy()
-	changed.Data = after.Texts()
+	changed.Data = after.Data()
 	// After a failed write the stored state is unknown and must be read again.
 	n.stored = nil
 	var err error

@@ -161,7 +161,7 @@ func TestIDsAtOnce(t *testing.T) {
 	for id := range owners {
 		used[id] = struct{}{}
 	}
-	if id, _, _ := known.Observe(used).Give(); owners[id] != "" || id <= slices.Max(slices.Collect(maps.Keys(owners))) {
+	if id, _, _ := known.Observe(used).Allocate(); owners[id] != "" || id <= slices.Max(slices.Collect(maps.Keys(owners))) {
 		t.Errorf("another operator gives id %d, which %q has or had", id, owners[id])
 	}
 }
@@ -171,12 +171,12 @@ func keepsID(t *testing.T, ids *idStore) {
 	t.Helper()
 	var given []int32
 	for range 5 {
-		if id, ok, err := ids.give(t.Context(), "late"); ok && err == nil {
+		if id, ok, err := ids.allocate(t.Context(), "late"); ok && err == nil {
 			given = append(given, id)
 		}
 	}
 	if slices.Sort(given); len(given) < 3 || given[0] != given[len(given)-1] {
 		t.Errorf("a node that asks again is given %v", given)
 	}
-	ids.shown("late")
+	ids.markCached("late")
 }

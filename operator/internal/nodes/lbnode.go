@@ -102,7 +102,7 @@ func (r *lbNodeReconciler) withID(ctx context.Context, node *millracev1beta1.LBN
 func (r *lbNodeReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	node := &corev1.Node{}
 	if err := r.client.Get(ctx, request.NamespacedName, node); apierrors.IsNotFound(err) {
-		r.ids.shown(request.Name)
+		r.ids.markCached(request.Name)
 		return ctrl.Result{}, r.ids.note(ctx)
 	} else if err != nil {
 		return ctrl.Result{}, err
@@ -113,7 +113,7 @@ func (r *lbNodeReconciler) Reconcile(ctx context.Context, request ctrl.Request) 
 	} else if err != nil {
 		return ctrl.Result{}, err
 	}
-	r.ids.shown(node.Name)
+	r.ids.markCached(node.Name)
 	others, err := r.withID(ctx, existing)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -126,7 +126,7 @@ func (r *lbNodeReconciler) Reconcile(ctx context.Context, request ctrl.Request) 
 }
 
 func (r *lbNodeReconciler) create(ctx context.Context, node *corev1.Node) error {
-	id, ok, err := r.ids.give(ctx, node.Name)
+	id, ok, err := r.ids.allocate(ctx, node.Name)
 	if err != nil {
 		return fmt.Errorf("create LBNode %s: %w", node.Name, err)
 	}

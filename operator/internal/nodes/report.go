@@ -114,7 +114,7 @@ func (r *reportReconciler) Reconcile(ctx context.Context, request ctrl.Request) 
 		return ctrl.Result{}, err
 	}
 	if !equality.Semantic.DeepEqual(report.OwnerReferences, owners) {
-		return ctrl.Result{}, r.own(ctx, report, owners)
+		return ctrl.Result{}, r.setOwners(ctx, report, owners)
 	}
 	node := &corev1.Node{}
 	if err := r.client.Get(ctx, request.NamespacedName, node); err != nil {
@@ -124,7 +124,7 @@ func (r *reportReconciler) Reconcile(ctx context.Context, request ctrl.Request) 
 	if sameReadiness(ReadyCondition(report.Status.Conditions), want) {
 		return ctrl.Result{}, nil
 	}
-	return ctrl.Result{}, r.tell(ctx, report, want)
+	return ctrl.Result{}, r.updateConditions(ctx, report, want)
 }
 
 func (r *reportReconciler) create(ctx context.Context, name string, owners []metav1.OwnerReference) error {
@@ -135,7 +135,7 @@ func (r *reportReconciler) create(ctx context.Context, name string, owners []met
 	return nil
 }
 
-func (r *reportReconciler) own(
+func (r *reportReconciler) setOwners(
 	ctx context.Context, report *millracev1beta1.LBNodeReport, owners []metav1.OwnerReference,
 ) error {
 	base := report.DeepCopy()
@@ -146,9 +146,9 @@ func (r *reportReconciler) own(
 	return nil
 }
 
-// tell sets NodeReady to False and Ready to Unknown, or resets them if notReady is nil. It writes only when
-// the Node changes, so that it does not alternate with an agent that still runs.
-func (r *reportReconciler) tell(
+// updateConditions sets NodeReady to False and Ready to Unknown, or resets them if notReady is nil. It
+// writes only when the Node changes, so that it does not alternate with an agent that still runs.
+func (r *reportReconciler) updateConditions(
 	ctx context.Context, cached *millracev1beta1.LBNodeReport, notReady *metav1.Condition,
 ) error {
 	report := &millracev1beta1.LBNodeReport{}

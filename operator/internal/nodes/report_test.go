@@ -25,12 +25,12 @@ func TestConditionsOfReportsHaveAGeneration(t *testing.T) {
 		t.Fatal(err)
 	}
 	readiness, keys := &reportReconciler{client: api, live: api}, &tunnelKeyReconciler{client: api, live: api}
-	if err := readiness.tell(t.Context(), report, &metav1.Condition{
+	if err := readiness.updateConditions(t.Context(), report, &metav1.Condition{
 		Type: millracev1beta1.ConditionNodeReady, Status: metav1.ConditionUnknown, Reason: millracev1beta1.ReasonNodeNotReady,
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := keys.tellReport(t.Context(), report, &metav1.Condition{
+	if err := keys.updateCondition(t.Context(), report, &metav1.Condition{
 		Type: millracev1beta1.ConditionTunnelKeyCurrent, Status: metav1.ConditionFalse, Reason: millracev1beta1.ReasonNotConfirmed,
 	}); err != nil {
 		t.Fatal(err)

@@ -52,10 +52,10 @@ func setupTunnelKey(mgr ctrl.Manager, settings rotation.Settings) error {
 		client: mgr.GetClient(), live: mgr.GetAPIReader(), recorder: control.NewRecorder(mgr), settings: settings, now: time.Now,
 	}
 	return control.New(mgr, "tunnelkey", 1).
-		Watches(&corev1.Secret{}, control.Gathered()).
-		Watches(&millracev1beta1.LBNode{}, control.Gathered(), builder.WithPredicates(agentAppeared())).
-		Watches(&millracev1beta1.LBNodeReport{}, control.Gathered(), builder.WithPredicates(keysChanged())).
-		Watches(&corev1.Node{}, control.Gathered(), builder.WithPredicates(readinessChanged())).
+		Watches(&corev1.Secret{}, control.CoalescedHandler()).
+		Watches(&millracev1beta1.LBNode{}, control.CoalescedHandler(), builder.WithPredicates(agentAppeared())).
+		Watches(&millracev1beta1.LBNodeReport{}, control.CoalescedHandler(), builder.WithPredicates(keysChanged())).
+		Watches(&corev1.Node{}, control.CoalescedHandler(), builder.WithPredicates(readinessChanged())).
 		Complete(r)
 }
 
@@ -91,20 +91,20 @@ func (r *tunnelKeyReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ct
 	}
 	state, err := tunnelkey.Parse(secret.Data)
 	if err != nil {
-		r.tellInvalid(ctx, secret, err)
+		r.emitInvalid(ctx, secret, err)
 		return ctrl.Result{}, nil
 	}
 	r.invalid, r.seed = "", state.Seed
-	_, asked := secret.Annotations[tunnelkey.AnnotationRotate]
+	_, isRequested := secret.Annotations[tunnelkey.AnnotationRotate]
 	now := r.now()
-	step := rotation.Next(state, nodes, r.settings, asked, now)
+	step := rotation.Next(state, nodes, r.settings, isRequested, now)
 	if !step.Next.Equal(state) {
 		if err := r.update(ctx, secret, state, step); err != nil {
 			return ctrl.Result{}, err
 		}
 	}
-	again, err := r.tell(ctx, step.Next, nodes, reports, now)
-	return ctrl.Result{RequeueAfter: soonest(step.Again, again)}, err
+	again, err := r.reportLag(ctx, step.Next, nodes, reports, now)
+	return ctrl.Result{RequeueAfter: earlierDelay(step.RequeueAfter, again)}, err
 }
 
 // nodes returns the nodes whose agents have run, and all reports by name.
@@ -132,12 +132,12 @@ func (r *tunnelKeyReconciler) nodes(
 			// The node was deleted, or no agent has run there.
 			continue
 		}
-		known = append(known, knownNode(node, report))
+		known = append(known, rotationNode(node, report))
 	}
 	return known, byName, nil
 }
 
-func knownNode(node *corev1.Node, report *millracev1beta1.LBNodeReport) rotation.Node {
+func rotationNode(node *corev1.Node, report *millracev1beta1.LBNodeReport) rotation.Node {
 	known := rotation.Node{Name: node.Name}
 	if lost := NotReady(node); lost != nil {
 		known.LostSince = lost.LastTransitionTime.Time
@@ -145,9 +145,9 @@ func knownNode(node *corev1.Node, report *millracev1beta1.LBNodeReport) rotation
 	known.Served = report != nil && (report.Status.Version != "" || report.Status.TunnelKeys != nil)
 	if report != nil && report.Status.TunnelKeys != nil {
 		keys := report.Status.TunnelKeys
-		known.Does = tunnelkey.Ring{Sending: uint32(keys.Sending), Required: keys.Required}
+		known.Ring = tunnelkey.Ring{Sending: uint32(keys.Sending), Required: keys.Required}
 		for _, generation := range keys.Accepted {
-			known.Does.Accepted = append(known.Does.Accepted, uint32(generation))
+			known.Ring.Accepted = append(known.Ring.Accepted, uint32(generation))
 		}
 	}
 	return known
@@ -186,11 +186,11 @@ func (r *tunnelKeyReconciler) update(ctx context.Context, cached *corev1.Secret,
 		return fmt.Errorf("write Secret %s: %w", TunnelKeySecret(), err)
 	}
 	log.FromContext(ctx).Info("The rotation of the tunnel's key advanced", "phase", step.Next.Phase, "key", newest,
-		"sending", step.Next.Sending, "required", step.Next.Required, "left", step.Left)
+		"sending", step.Next.Sending, "required", step.Next.Required, "left", step.Unconfirmed)
 	switch {
-	case len(step.Left) > 0:
+	case len(step.Unconfirmed) > 0:
 		r.recorder.Eventf(secret, nil, corev1.EventTypeWarning, millracev1beta1.ReasonNotConfirmed, actionRotate,
-			"key %d: phase %s began without %s", newest, step.Next.Phase, firstNames(step.Left))
+			"key %d: phase %s began without %s", newest, step.Next.Phase, firstNames(step.Unconfirmed))
 	case newest != before.Newest().Generation:
 		r.recorder.Eventf(secret, nil, corev1.EventTypeNormal, millracev1beta1.ReasonKeyMade, actionRotate,
 			"generated key %d; waiting until all nodes accept it", newest)
@@ -208,9 +208,9 @@ func firstNames(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:control.MaxNamed], ", "), len(names)-control.MaxNamed)
 }
 
-// tellInvalid emits an event. The unreadable Secret stays: its intended content is unknown, and agents keep
+// emitInvalid emits an event. The unreadable Secret stays: its intended content is unknown, and agents keep
 // their keys.
-func (r *tunnelKeyReconciler) tellInvalid(ctx context.Context, secret *corev1.Secret, err error) {
+func (r *tunnelKeyReconciler) emitInvalid(ctx context.Context, secret *corev1.Secret, err error) {
 	if message := secret.ResourceVersion + err.Error(); message != r.invalid {
 		r.invalid = message
 		log.FromContext(ctx).Error(err, "The Secret with the tunnel's key cannot be read", "secret", TunnelKeySecret())

@@ -19,16 +19,16 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/rotation"
 )
 
-// lagTold is how long a phase lasts before nodes that do not follow are reported.
-const lagTold = 5 * time.Minute
+// lagReportDelay is how long a phase lasts before nodes that do not follow are reported.
+const lagReportDelay = 5 * time.Minute
 
-// tell updates TunnelKeyCurrent of all reports and returns the delay until the next call, or 0.
-func (r *tunnelKeyReconciler) tell(
+// reportLag updates TunnelKeyCurrent of all reports and returns the delay until the next call, or 0.
+func (r *tunnelKeyReconciler) reportLag(
 	ctx context.Context, state *tunnelkey.State, nodes []rotation.Node,
 	reports map[string]*millracev1beta1.LBNodeReport, now time.Time,
 ) (again time.Duration, err error) {
 	lagging := sets.New(rotation.Lagging(state, nodes)...)
-	if wait := state.Since.Add(lagTold).Sub(now); wait > 0 && len(lagging) > 0 {
+	if wait := state.Since.Add(lagReportDelay).Sub(now); wait > 0 && len(lagging) > 0 {
 		again = wait
 		for name := range lagging {
 			if reports[name] == nil || KeyCurrent(reports[name].Status.Conditions) == nil {
@@ -47,7 +47,7 @@ func (r *tunnelKeyReconciler) tell(
 			}
 		}
 		if !sameKeyCurrent(KeyCurrent(report.Status.Conditions), want) {
-			writes = append(writes, func() error { return r.tellReport(ctx, report, want) })
+			writes = append(writes, func() error { return r.updateCondition(ctx, report, want) })
 		}
 	}
 	return again, allOf(writes)
@@ -82,7 +82,7 @@ func (r *tunnelKeyReconciler) lagMessage(state *tunnelkey.State) string {
 	return fmt.Sprintf("the agent has not confirmed that it sends with key %d: the other nodes drop its packets until then", newest)
 }
 
-func (r *tunnelKeyReconciler) tellReport(
+func (r *tunnelKeyReconciler) updateCondition(
 	ctx context.Context, cached *millracev1beta1.LBNodeReport, want *metav1.Condition,
 ) error {
 	report := &millracev1beta1.LBNodeReport{}
@@ -93,9 +93,9 @@ func (r *tunnelKeyReconciler) tellReport(
 	if want == nil {
 		meta.RemoveStatusCondition(&report.Status.Conditions, millracev1beta1.ConditionTunnelKeyCurrent)
 	} else {
-		told := *want
-		told.ObservedGeneration = report.Generation
-		meta.SetStatusCondition(&report.Status.Conditions, told)
+		current := *want
+		current.ObservedGeneration = report.Generation
+		meta.SetStatusCondition(&report.Status.Conditions, current)
 	}
 	// The patch replaces all conditions, so the report must be current.
 	patch := client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})
@@ -105,7 +105,7 @@ func (r *tunnelKeyReconciler) tellReport(
 	return nil
 }
 
-func soonest(a, b time.Duration) time.Duration {
+func earlierDelay(a, b time.Duration) time.Duration {
 	if a == 0 || b == 0 {
 		return max(a, b)
 	}

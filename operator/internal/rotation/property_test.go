@@ -46,7 +46,7 @@ func (c *cluster) store(state *tunnelkey.State) {
 func (c *cluster) nodes() []Node {
 	var nodes []Node
 	for i, m := range c.members {
-		nodes = append(nodes, Node{Name: fmt.Sprintf("node%d", i), Does: m.reported})
+		nodes = append(nodes, Node{Name: fmt.Sprintf("node%d", i), Ring: m.reported})
 	}
 	return nodes
 }
@@ -70,7 +70,7 @@ func (c *cluster) reported() bool {
 func (c *cluster) settle() {
 	for range 8 {
 		c.operator(false)
-		c.now = c.now.Add(Settle)
+		c.now = c.now.Add(MinPhase)
 		for _, m := range c.members {
 			m.tags = true
 			m.read(c.versions, len(c.versions)-1)
@@ -80,13 +80,13 @@ func (c *cluster) settle() {
 }
 
 // operator never proceeds without a node here.
-func (c *cluster) operator(asked bool) {
+func (c *cluster) operator(isRequested bool) {
 	if c.secret == nil {
 		c.store(First(c.nodes(), propertySeed, c.now))
 		return
 	}
 	patience := Settings{Lifetime: settings.Lifetime, NodeTimeout: 1e6 * time.Hour}
-	if step := Next(c.secret, c.nodes(), patience, asked, c.now); !step.Next.Equal(c.secret) {
+	if step := Next(c.secret, c.nodes(), patience, isRequested, c.now); !step.Next.Equal(c.secret) {
 		c.store(step.Next)
 	}
 }
@@ -123,7 +123,7 @@ func TestNoPacketIsRefused(t *testing.T) {
 			"":         c.check,
 			"operator": func(*rapid.T) { c.operator(false) },
 			"asked":    func(*rapid.T) { c.operator(true) },
-			"time":     func(*rapid.T) { c.now = c.now.Add(Settle) },
+			"time":     func(*rapid.T) { c.now = c.now.Add(MinPhase) },
 			"read": func(t *rapid.T) {
 				m := someone(t)
 				if len(c.versions) > 0 {
@@ -174,7 +174,7 @@ func TestEveryChangeEnds(t *testing.T) {
 		for round := range uint32(3) {
 			c.operator(true)
 			for range 8 {
-				c.now = c.now.Add(Settle)
+				c.now = c.now.Add(MinPhase)
 				for _, m := range c.members {
 					m.read(c.versions, len(c.versions)-1)
 					m.reported = m.does

@@ -12,14 +12,14 @@ import (
 	"github.com/millrace-lb/millrace/api/tunnelkey"
 )
 
-// Settle is the minimum duration of a phase, for packets in flight and agents that just started.
-const Settle = 5 * time.Second
+// MinPhase is the minimum duration of a phase, for packets in flight and agents that just started.
+const MinPhase = 5 * time.Second
 
 // A Node is the state of a node whose agent has run.
 type Node struct {
 	Name string
-	// Does is the ring that its agent reported last, or zero for no ring or an agent without tags.
-	Does tunnelkey.Ring
+	// Ring is the ring that its agent reported last, or zero for no ring or an agent without tags.
+	Ring tunnelkey.Ring
 	// LostSince is the time since when the node itself is lost, or zero.
 	LostSince time.Time
 	// Served is true if its agent ever had a data plane; otherwise it is waiting for the first Secret.
@@ -38,14 +38,14 @@ type Settings struct {
 type Step struct {
 	// Next is the State to store, possibly unchanged.
 	Next *tunnelkey.State
-	// Again is the delay until the next check without an event, or zero.
-	Again time.Duration
-	// Waits are the names of the nodes that delay the next step, sorted.
-	Waits []string
-	// Until is the time when the step is taken without them. Zero: never.
-	Until time.Time
-	// Left are the names of the nodes that have not confirmed this step, which is taken nevertheless.
-	Left []string
+	// RequeueAfter is the delay until the next check without an event, or zero.
+	RequeueAfter time.Duration
+	// WaitingFor are the names of the nodes that delay the next step, sorted.
+	WaitingFor []string
+	// Deadline is the time when the step is taken without them. Zero: never.
+	Deadline time.Time
+	// Unconfirmed are the names of the nodes that have not confirmed this step, which is taken nevertheless.
+	Unconfirmed []string
 }
 
 // First returns the State for a missing Secret, with one new key; nodes keep theirs meanwhile. seed is the
@@ -58,9 +58,9 @@ func First(nodes []Node, seed flowhash.Seed, now time.Time) *tunnelkey.State {
 	var last uint32
 	required := false
 	for _, node := range nodes {
-		required = required || node.Does.Required
-		last = max(last, node.Does.Sending)
-		for _, generation := range node.Does.Accepted {
+		required = required || node.Ring.Required
+		last = max(last, node.Ring.Sending)
+		for _, generation := range node.Ring.Accepted {
 			last = max(last, generation)
 		}
 	}
@@ -75,29 +75,29 @@ func First(nodes []Node, seed flowhash.Seed, now time.Time) *tunnelkey.State {
 	}
 }
 
-// Next returns the next step. asked requests a new key, until the phase changes.
-func Next(state *tunnelkey.State, nodes []Node, settings Settings, asked bool, now time.Time) Step {
-	if wait := state.Since.Add(Settle).Sub(now); wait > 0 {
-		return Step{Next: state, Again: wait}
+// Next returns the next step. isRequested starts a rotation to a new key, until the phase changes.
+func Next(state *tunnelkey.State, nodes []Node, settings Settings, isRequested bool, now time.Time) Step {
+	if wait := state.Since.Add(MinPhase).Sub(now); wait > 0 {
+		return Step{Next: state, RequeueAfter: wait}
 	}
 	newest := state.Newest().Generation
 	switch state.Phase {
 	case tunnelkey.Publishing:
 		step := confirm(state, nodes, settings, now, func(ring tunnelkey.Ring) bool { return slices.Contains(ring.Accepted, newest) })
-		if len(step.Waits) == 0 {
+		if len(step.WaitingFor) == 0 {
 			step.Next = advance(state, tunnelkey.Switching, now)
-			step.Next.Sending, step.Again = newest, Settle
+			step.Next.Sending, step.RequeueAfter = newest, MinPhase
 		}
 		return step
 	case tunnelkey.Switching:
 		step := confirm(state, nodes, settings, now, func(ring tunnelkey.Ring) bool { return ring.Sending == newest })
-		if len(step.Waits) == 0 {
+		if len(step.WaitingFor) == 0 {
 			step.Next = advance(state, tunnelkey.Steady, now)
-			step.Next.Accepted, step.Again = []tunnelkey.Key{state.Newest()}, Settle
+			step.Next.Accepted, step.RequeueAfter = []tunnelkey.Key{state.Newest()}, MinPhase
 		}
 		return step
 	default:
-		return steady(state, nodes, settings, asked, now)
+		return steady(state, nodes, settings, isRequested, now)
 	}
 }
 
@@ -114,70 +114,70 @@ func confirm(
 ) Step {
 	if !state.Required && state.Sending == 0 {
 		// An agent without support for tags may never confirm, but serves nevertheless.
-		return patient(state, nodes, settings, now, does)
+		return confirmWithoutTimeout(state, nodes, settings, now, does)
 	}
 	step := Step{Next: state}
 	for _, node := range nodes {
-		if !does(node.Does) {
-			step.Waits = append(step.Waits, node.Name)
+		if !does(node.Ring) {
+			step.WaitingFor = append(step.WaitingFor, node.Name)
 		}
 	}
-	slices.Sort(step.Waits)
-	if len(step.Waits) == 0 {
+	slices.Sort(step.WaitingFor)
+	if len(step.WaitingFor) == 0 {
 		return step
 	}
-	step.Until = state.Since.Add(settings.NodeTimeout)
-	if step.Again = step.Until.Sub(now); step.Again <= 0 {
-		return Step{Next: state, Left: step.Waits}
+	step.Deadline = state.Since.Add(settings.NodeTimeout)
+	if step.RequeueAfter = step.Deadline.Sub(now); step.RequeueAfter <= 0 {
+		return Step{Next: state, Unconfirmed: step.WaitingFor}
 	}
 	return step
 }
 
-// patient is confirm without a timeout, except for nodes that have been lost for long.
-func patient(
+// confirmWithoutTimeout is confirm without a timeout, except for nodes that have been lost for long.
+func confirmWithoutTimeout(
 	state *tunnelkey.State, nodes []Node, settings Settings, now time.Time, does func(tunnelkey.Ring) bool,
 ) Step {
 	step := Step{Next: state}
 	for _, node := range nodes {
-		if does(node.Does) {
+		if does(node.Ring) {
 			continue
 		}
 		if node.LostSince.IsZero() {
-			step.Waits = append(step.Waits, node.Name)
+			step.WaitingFor = append(step.WaitingFor, node.Name)
 			continue
 		}
 		if wait := node.LostSince.Add(settings.NodeTimeout).Sub(now); wait > 0 {
-			step.Waits, step.Again = append(step.Waits, node.Name), soonest(step.Again, wait)
+			step.WaitingFor, step.RequeueAfter = append(step.WaitingFor, node.Name), earlierDelay(step.RequeueAfter, wait)
 		} else {
-			step.Left = append(step.Left, node.Name)
+			step.Unconfirmed = append(step.Unconfirmed, node.Name)
 		}
 	}
-	slices.Sort(step.Waits)
-	slices.Sort(step.Left)
+	slices.Sort(step.WaitingFor)
+	slices.Sort(step.Unconfirmed)
 	return step
 }
 
 // steady requires tags once every node sends them, and starts a rotation when it is due.
-func steady(state *tunnelkey.State, nodes []Node, settings Settings, asked bool, now time.Time) Step {
+func steady(state *tunnelkey.State, nodes []Node, settings Settings, isRequested bool, now time.Time) Step {
 	step := Step{Next: state}
 	if !state.Required {
-		step = patient(state, nodes, settings, now, func(ring tunnelkey.Ring) bool { return ring.Sending != 0 })
-		if len(step.Waits) == 0 {
+		step = confirmWithoutTimeout(state, nodes, settings, now, func(ring tunnelkey.Ring) bool { return ring.Sending != 0 })
+		if len(step.WaitingFor) == 0 {
 			step.Next = advance(state, tunnelkey.Steady, now)
-			step.Next.Required, step.Again = true, Settle
+			step.Next.Required, step.RequeueAfter = true, MinPhase
 			return step
 		}
-		step.Left = nil
+		step.Unconfirmed = nil
 	}
 	age := state.Made.Add(settings.Lifetime).Sub(now)
-	if asked || settings.Lifetime > 0 && age <= 0 {
-		step = Step{Next: advance(state, tunnelkey.Publishing, now), Again: Settle}
+	if isRequested || settings.Lifetime > 0 && age <= 0 {
+		step = Step{Next: advance(state, tunnelkey.Publishing, now), RequeueAfter: MinPhase}
 		step.Next.Accepted = append(step.Next.Accepted, tunnelkey.New(state.Newest().Generation+1))
 		step.Next.Made = step.Next.Since
 		return step
 	}
 	if settings.Lifetime > 0 {
-		step.Again = soonest(step.Again, age)
+		step.RequeueAfter = earlierDelay(step.RequeueAfter, age)
 	}
 	return step
 }
@@ -187,9 +187,9 @@ func Lagging(state *tunnelkey.State, nodes []Node) []string {
 	newest := state.Newest().Generation
 	var names []string
 	for _, node := range nodes {
-		does := node.Does.Sending == newest
+		does := node.Ring.Sending == newest
 		if state.Phase == tunnelkey.Publishing {
-			does = slices.Contains(node.Does.Accepted, newest)
+			does = slices.Contains(node.Ring.Accepted, newest)
 		}
 		if !does {
 			names = append(names, node.Name)
@@ -199,7 +199,7 @@ func Lagging(state *tunnelkey.State, nodes []Node) []string {
 	return names
 }
 
-func soonest(a, b time.Duration) time.Duration {
+func earlierDelay(a, b time.Duration) time.Duration {
 	if a == 0 || b == 0 {
 		return max(a, b)
 	}

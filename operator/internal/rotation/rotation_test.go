@@ -38,7 +38,7 @@ func TestFirst(t *testing.T) {
 		t.Error("two States have one secret or seed")
 	}
 	// After a loss no number is reused, and no untagged packets are accepted.
-	again := First([]Node{{Name: "a", Does: ring(3, true, 3), Served: true}, {Name: "b", Does: ring(3, false, 3, 7)}}, none, start)
+	again := First([]Node{{Name: "a", Ring: ring(3, true, 3), Served: true}, {Name: "b", Ring: ring(3, false, 3, 7)}}, none, start)
 	if again.Newest().Generation != 8 || !again.Required || again.Sending != 0 {
 		t.Errorf("the State after a loss is %+v", again)
 	}
@@ -58,16 +58,16 @@ func TestFirst(t *testing.T) {
 func TestNext(t *testing.T) {
 	late := start.Add(settings.NodeTimeout)
 	lost := func(does tunnelkey.Ring, since time.Time) Node {
-		return Node{Name: "lost", Does: does, LostSince: since}
+		return Node{Name: "lost", Ring: does, LostSince: since}
 	}
 	old := Node{Name: "old"}
-	both := func(does tunnelkey.Ring) []Node { return []Node{{Name: "a", Does: does}, {Name: "b", Does: does}} }
+	both := func(does tunnelkey.Ring) []Node { return []Node{{Name: "a", Ring: does}, {Name: "b", Ring: does}} }
 	tests := []struct {
-		name  string
-		state *tunnelkey.State
-		nodes []Node
-		asked bool
-		now   time.Time
+		name        string
+		state       *tunnelkey.State
+		nodes       []Node
+		isRequested bool
+		now         time.Time
 		// want are the phase, the generation to send with, and whether tags are required.
 		phase    tunnelkey.Phase
 		sending  uint32
@@ -79,35 +79,35 @@ func TestNext(t *testing.T) {
 	}{
 		{
 			name: "too early", state: state(tunnelkey.Publishing, 1, true, 1, 2), nodes: both(ring(1, true, 1, 2)), now: start.Add(time.Second),
-			phase: tunnelkey.Publishing, sending: 1, required: true, accepted: []uint32{1, 2}, again: Settle - time.Second,
+			phase: tunnelkey.Publishing, sending: 1, required: true, accepted: []uint32{1, 2}, again: MinPhase - time.Second,
 		},
 		{
-			name: "all accept", state: state(tunnelkey.Publishing, 1, true, 1, 2), nodes: both(ring(1, true, 1, 2)), now: start.Add(Settle),
-			phase: tunnelkey.Switching, sending: 2, required: true, accepted: []uint32{1, 2}, again: Settle,
+			name: "all accept", state: state(tunnelkey.Publishing, 1, true, 1, 2), nodes: both(ring(1, true, 1, 2)), now: start.Add(MinPhase),
+			phase: tunnelkey.Switching, sending: 2, required: true, accepted: []uint32{1, 2}, again: MinPhase,
 		},
 		{
 			name:  "one does not accept",
 			state: state(tunnelkey.Publishing, 1, true, 1, 2), now: start.Add(time.Hour),
-			nodes: append(both(ring(1, true, 1, 2)), Node{Name: "c", Does: ring(1, true, 1)}),
+			nodes: append(both(ring(1, true, 1, 2)), Node{Name: "c", Ring: ring(1, true, 1)}),
 			phase: tunnelkey.Publishing, sending: 1, required: true, accepted: []uint32{1, 2},
 			waits: []string{"c"}, again: 23 * time.Hour,
 		},
 		{
 			name:  "one never accepts",
 			state: state(tunnelkey.Publishing, 1, true, 1, 2), now: late,
-			nodes: append(both(ring(1, true, 1, 2)), Node{Name: "c", Does: ring(1, true, 1)}),
-			phase: tunnelkey.Switching, sending: 2, required: true, accepted: []uint32{1, 2}, left: []string{"c"}, again: Settle,
+			nodes: append(both(ring(1, true, 1, 2)), Node{Name: "c", Ring: ring(1, true, 1)}),
+			phase: tunnelkey.Switching, sending: 2, required: true, accepted: []uint32{1, 2}, left: []string{"c"}, again: MinPhase,
 		},
 		{
 			name:  "one sends with the old key",
 			state: state(tunnelkey.Switching, 2, true, 1, 2), now: start.Add(time.Hour),
-			nodes: append(both(ring(2, true, 1, 2)), Node{Name: "c", Does: ring(1, true, 1, 2)}),
+			nodes: append(both(ring(2, true, 1, 2)), Node{Name: "c", Ring: ring(1, true, 1, 2)}),
 			phase: tunnelkey.Switching, sending: 2, required: true, accepted: []uint32{1, 2},
 			waits: []string{"c"}, again: 23 * time.Hour,
 		},
 		{
 			name: "all send", state: state(tunnelkey.Switching, 2, true, 1, 2), nodes: both(ring(2, true, 1, 2)), now: start.Add(time.Minute),
-			phase: tunnelkey.Steady, sending: 2, required: true, accepted: []uint32{2}, again: Settle,
+			phase: tunnelkey.Steady, sending: 2, required: true, accepted: []uint32{2}, again: MinPhase,
 		},
 		{
 			name:  "an agent without tags holds the first key up for ever",
@@ -117,7 +117,7 @@ func TestNext(t *testing.T) {
 		{
 			name:  "a node that is lost does not",
 			state: state(tunnelkey.Publishing, 0, false, 1), nodes: append(both(ring(0, false, 1)), lost(ring(0, false), start)), now: late,
-			phase: tunnelkey.Switching, sending: 1, accepted: []uint32{1}, left: []string{"lost"}, again: Settle,
+			phase: tunnelkey.Switching, sending: 1, accepted: []uint32{1}, left: []string{"lost"}, again: MinPhase,
 		},
 		{
 			name:  "a node that is lost for an hour does",
@@ -125,8 +125,8 @@ func TestNext(t *testing.T) {
 			phase: tunnelkey.Publishing, accepted: []uint32{1}, waits: []string{"lost"}, again: 23 * time.Hour,
 		},
 		{
-			name: "all tag", state: state(tunnelkey.Steady, 1, false, 1), nodes: both(ring(1, false, 1)), now: start.Add(Settle),
-			phase: tunnelkey.Steady, sending: 1, required: true, accepted: []uint32{1}, again: Settle,
+			name: "all tag", state: state(tunnelkey.Steady, 1, false, 1), nodes: both(ring(1, false, 1)), now: start.Add(MinPhase),
+			phase: tunnelkey.Steady, sending: 1, required: true, accepted: []uint32{1}, again: MinPhase,
 		},
 		{
 			name:  "one does not tag",
@@ -139,27 +139,27 @@ func TestNext(t *testing.T) {
 		},
 		{
 			name: "old", state: state(tunnelkey.Steady, 1, true, 1), nodes: both(ring(1, true, 1)), now: start.Add(settings.Lifetime),
-			phase: tunnelkey.Publishing, sending: 1, required: true, accepted: []uint32{1, 2}, again: Settle,
+			phase: tunnelkey.Publishing, sending: 1, required: true, accepted: []uint32{1, 2}, again: MinPhase,
 		},
 		{
-			name: "asked for", state: state(tunnelkey.Steady, 1, true, 1), nodes: both(ring(1, true, 1)), asked: true, now: start.Add(time.Hour),
-			phase: tunnelkey.Publishing, sending: 1, required: true, accepted: []uint32{1, 2}, again: Settle,
+			name: "asked for", state: state(tunnelkey.Steady, 1, true, 1), nodes: both(ring(1, true, 1)), isRequested: true, now: start.Add(time.Hour),
+			phase: tunnelkey.Publishing, sending: 1, required: true, accepted: []uint32{1, 2}, again: MinPhase,
 		},
 		{
-			name: "no node", state: state(tunnelkey.Publishing, 0, false, 1), now: start.Add(Settle),
-			phase: tunnelkey.Switching, sending: 1, accepted: []uint32{1}, again: Settle,
+			name: "no node", state: state(tunnelkey.Publishing, 0, false, 1), now: start.Add(MinPhase),
+			phase: tunnelkey.Switching, sending: 1, accepted: []uint32{1}, again: MinPhase,
 		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			before := *test.state
-			step := Next(test.state, test.nodes, settings, test.asked, test.now)
+			step := Next(test.state, test.nodes, settings, test.isRequested, test.now)
 			next := step.Next
 			if next.Phase != test.phase || next.Sending != test.sending || next.Required != test.required ||
 				!slices.Equal(tunnelkey.Adopt(tunnelkey.Ring{}, next).Accepted, test.accepted) {
 				t.Errorf("next is %+v, want %+v", next, test)
 			}
-			if !slices.Equal(step.Waits, test.waits) || !slices.Equal(step.Left, test.left) || step.Again != test.again {
+			if !slices.Equal(step.WaitingFor, test.waits) || !slices.Equal(step.Unconfirmed, test.left) || step.RequeueAfter != test.again {
 				t.Errorf("step is %+v, want %+v", step, test)
 			}
 			if !test.state.Equal(&before) {
@@ -174,7 +174,7 @@ func TestNext(t *testing.T) {
 
 func TestNoLifetime(t *testing.T) {
 	step := Next(state(tunnelkey.Steady, 1, true, 1), nil, Settings{NodeTimeout: time.Hour}, false, start.Add(1e6*time.Hour))
-	if step.Next.Phase != tunnelkey.Steady || step.Again != 0 {
+	if step.Next.Phase != tunnelkey.Steady || step.RequeueAfter != 0 {
 		t.Errorf("step is %+v", step)
 	}
 }

@@ -34,9 +34,9 @@ type countReconciler struct {
 
 func setupCounts(mgr ctrl.Manager) error {
 	return control.New(mgr, "session-count", 1).
-		Watches(&millracev1beta1.LBPeer{}, control.Gathered(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&corev1.Node{}, control.Gathered(), builder.WithPredicates(predicate.LabelChangedPredicate{})).
-		Watches(&millracev1beta1.LBNodeReport{}, control.Gathered(), builder.WithPredicates(countsChanged())).
+		Watches(&millracev1beta1.LBPeer{}, control.CoalescedHandler(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&corev1.Node{}, control.CoalescedHandler(), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		Watches(&millracev1beta1.LBNodeReport{}, control.CoalescedHandler(), builder.WithPredicates(countsChanged())).
 		Complete(&countReconciler{client: mgr.GetClient(), now: time.Now, paces: map[string]*control.Pace{}})
 }
 

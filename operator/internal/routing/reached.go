@@ -71,11 +71,11 @@ func setReached(peer *millracev1beta1.LBPeer, verdicts []canary.Verdict) {
 		case verdict.Peer != peer.Name:
 		case !verdict.Known():
 			if condition.Status == metav1.ConditionUnknown {
-				condition.Reason, condition.Message = verdict.Reason, about(verdict)
+				condition.Reason, condition.Message = verdict.Reason, describe(verdict)
 			}
 		case !verdict.OK():
 			condition.Status, condition.Reason = metav1.ConditionFalse, verdict.Reason
-			condition.Message = about(verdict)
+			condition.Message = describe(verdict)
 		case condition.Status == metav1.ConditionUnknown:
 			condition.Status, condition.Reason, condition.Message = metav1.ConditionTrue, verdict.Reason, ""
 		}
@@ -86,6 +86,6 @@ func setReached(peer *millracev1beta1.LBPeer, verdicts []canary.Verdict) {
 	meta.SetStatusCondition(&peer.Status.Conditions, condition)
 }
 
-func about(verdict *canary.Verdict) string {
+func describe(verdict *canary.Verdict) string {
 	return fmt.Sprintf("router %s, canary %s: %s", verdict.Address, verdict.Canary, verdict.Message)
 }

@@ -27,13 +27,13 @@ type reconciler struct {
 
 func setupObjects(mgr ctrl.Manager) error {
 	return control.New(mgr, "routing", 1).
-		Watches(&millracev1beta1.LBPeer{}, control.Gathered()).
-		Watches(&millracev1beta1.VIPAdvertisement{}, control.Gathered()).
-		Watches(&millracev1beta1.VIPPool{}, control.Gathered(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&millracev1beta1.VIP{}, control.Gathered(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&corev1.Service{}, control.Gathered(), builder.WithPredicates(predicate.LabelChangedPredicate{})).
-		Watches(&corev1.Node{}, control.Gathered(), builder.WithPredicates(predicate.LabelChangedPredicate{})).
-		Watches(&millracev1beta1.LBNodeReport{}, control.Gathered(), builder.WithPredicates(canariesChanged())).
+		Watches(&millracev1beta1.LBPeer{}, control.CoalescedHandler()).
+		Watches(&millracev1beta1.VIPAdvertisement{}, control.CoalescedHandler()).
+		Watches(&millracev1beta1.VIPPool{}, control.CoalescedHandler(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&millracev1beta1.VIP{}, control.CoalescedHandler(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&corev1.Service{}, control.CoalescedHandler(), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		Watches(&corev1.Node{}, control.CoalescedHandler(), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		Watches(&millracev1beta1.LBNodeReport{}, control.CoalescedHandler(), builder.WithPredicates(canariesChanged())).
 		Complete(&reconciler{client: mgr.GetClient()})
 }
 

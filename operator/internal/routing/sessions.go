@@ -31,11 +31,11 @@ type sessionReconciler struct {
 	client   client.Client
 	recorder events.EventRecorder
 	now      func() time.Time
-	// told holds the last event of each node. Only one worker uses it.
-	told map[string]toldSessions
+	// reported holds the last event of each node. Only one worker uses it.
+	reported map[string]reportedSessions
 }
 
-type toldSessions struct {
+type reportedSessions struct {
 	uid    types.UID
 	status metav1.ConditionStatus
 	// at is zero before the first event.
@@ -43,7 +43,7 @@ type toldSessions struct {
 }
 
 func setupSessions(mgr ctrl.Manager) error {
-	r := &sessionReconciler{client: mgr.GetClient(), recorder: control.NewRecorder(mgr), now: time.Now, told: map[string]toldSessions{}}
+	r := &sessionReconciler{client: mgr.GetClient(), recorder: control.NewRecorder(mgr), now: time.Now, reported: map[string]reportedSessions{}}
 	return control.New(mgr, "session", 1).
 		Watches(&millracev1beta1.LBNodeReport{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(sessionsChanged())).
 		Complete(r)
@@ -72,16 +72,16 @@ func established(conditions []metav1.Condition) *metav1.Condition {
 func (r *sessionReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	report := &millracev1beta1.LBNodeReport{}
 	if err := r.client.Get(ctx, request.NamespacedName, report); err != nil {
-		delete(r.told, request.Name)
+		delete(r.reported, request.Name)
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	condition := established(report.Status.Conditions)
 	if condition == nil {
 		return ctrl.Result{}, nil
 	}
-	last, known := r.told[report.Name]
+	last, known := r.reported[report.Name]
 	if !known || last.uid != report.UID {
-		r.told[report.Name] = toldSessions{uid: report.UID, status: condition.Status}
+		r.reported[report.Name] = reportedSessions{uid: report.UID, status: condition.Status}
 		return ctrl.Result{}, nil
 	}
 	if last.status == condition.Status {
@@ -96,6 +96,6 @@ func (r *sessionReconciler) Reconcile(ctx context.Context, request ctrl.Request)
 		severity, note = corev1.EventTypeWarning, "BGP sessions are not established: "+condition.Message
 	}
 	r.recorder.Eventf(report, nil, severity, condition.Reason, "Peer", "%s", note)
-	r.told[report.Name] = toldSessions{uid: report.UID, status: condition.Status, at: now}
+	r.reported[report.Name] = reportedSessions{uid: report.UID, status: condition.Status, at: now}
 	return ctrl.Result{}, nil
 }

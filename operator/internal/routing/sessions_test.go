@@ -22,7 +22,7 @@ type watched struct {
 	t          *testing.T
 	reconciler *sessionReconciler
 	report     *millracev1beta1.LBNodeReport
-	told       *events.FakeRecorder
+	events     *events.FakeRecorder
 	now        time.Time
 }
 
@@ -33,12 +33,12 @@ func newWatched(t *testing.T) *watched {
 		t.Fatal(err)
 	}
 	w := &watched{
-		t: t, told: events.NewFakeRecorder(1000), now: time.Unix(1000, 0),
+		t: t, events: events.NewFakeRecorder(1000), now: time.Unix(1000, 0),
 		report: &millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: "1"}},
 	}
 	w.reconciler = &sessionReconciler{
 		client:   fake.NewClientBuilder().WithScheme(scheme).WithObjects(w.report).Build(),
-		recorder: w.told, now: func() time.Time { return w.now }, told: map[string]toldSessions{},
+		recorder: w.events, now: func() time.Time { return w.now }, reported: map[string]reportedSessions{},
 	}
 	return w
 }
@@ -67,7 +67,7 @@ func (w *watched) expect(want string) {
 	w.t.Helper()
 	got := ""
 	select {
-	case got = <-w.told.Events:
+	case got = <-w.events.Events:
 	default:
 	}
 	if got != want && (want == "" || !strings.Contains(got, want)) {
@@ -104,7 +104,7 @@ func TestFlappingSessionEvents(t *testing.T) {
 		w.see(second%7 < 4)
 		w.now = w.now.Add(time.Second)
 	}
-	if got, most := len(w.told.Events), int(time.Hour/sessionPause)+1; got < 2 || got > most {
+	if got, most := len(w.events.Events), int(time.Hour/sessionPause)+1; got < 2 || got > most {
 		t.Errorf("%d events, want 2 to %d", got, most)
 	}
 }

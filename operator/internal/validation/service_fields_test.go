@@ -26,12 +26,12 @@ func testTargetPort(t *testing.T) {
 		}}},
 		Addresses: []Address{{Addr: v4}, {Addr: v6}},
 	}, Inputs{})
-	told := false
+	isReported := false
 	for _, problem := range result.Problems {
-		told = told || problem.Reason == millracev1beta1.ReasonUnsupported && strings.HasPrefix(problem.Message, "spec.ports[1].targetPort: ")
+		isReported = isReported || problem.Reason == millracev1beta1.ReasonUnsupported && strings.HasPrefix(problem.Message, "spec.ports[1].targetPort: ")
 	}
 	port := ipam.Port{Number: 3, Protocol: "SCTP"}
-	if !told || len(result.Ports) != 2 || result.Ports[0] != (PortError{v4, port, millracev1beta1.ReasonUnsupported}) ||
+	if !isReported || len(result.Ports) != 2 || result.Ports[0] != (PortError{v4, port, millracev1beta1.ReasonUnsupported}) ||
 		result.Ports[1] != (PortError{v6, port, millracev1beta1.ReasonUnsupported}) {
 		t.Errorf("the result is %+v", result)
 	}

@@ -19,8 +19,8 @@ type operation struct {
 	Value any    `json:"value"`
 }
 
-// fillIn leaves the Service unchanged after an error.
-func (h *handler) fillIn(ctx context.Context, request admission.Request) admission.Response {
+// setDefaults leaves the Service unchanged after an error.
+func (h *handler) setDefaults(ctx context.Context, request admission.Request) admission.Response {
 	response := admission.Allowed("")
 	changes, warnings, err := h.defaults(ctx, request)
 	if err == nil && len(changes) > 0 {
@@ -40,7 +40,7 @@ func (h *handler) defaults(ctx context.Context, request admission.Request) ([]re
 	if err != nil {
 		return nil, nil, err
 	}
-	namespace, state, err := h.around(ctx, request.Namespace)
+	namespace, state, err := h.namespaceState(ctx, request.Namespace)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -23,8 +23,8 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/certificate"
 )
 
-// Reasons of the webhook's certificate: events of the Service millrace-webhook. The API server does not report
-// that it rejects a certificate.
+// Reasons of the webhook's certificate: events of the Service millrace-webhook. The API server does not
+// report that it rejects a certificate.
 const (
 	// reasonMissing: find out why the Secret millrace-webhook is absent or invalid.
 	reasonMissing = "CertificateMissing"
@@ -50,16 +50,16 @@ const mountTime = 3 * time.Minute
 type inspector struct {
 	live            client.Reader
 	directory       string
-	teller          teller
+	emitter         eventEmitter
 	logger          logr.Logger
 	started         time.Time
-	told            problem
+	reported        problem
 	expiry, trusted prometheus.Gauge
 }
 
 func newInspector(mgr ctrl.Manager, options Options) (*inspector, error) {
 	i := &inspector{
-		live: mgr.GetAPIReader(), directory: options.CertDir, teller: newTeller(mgr, options.Namespace),
+		live: mgr.GetAPIReader(), directory: options.CertDir, emitter: newEventEmitter(mgr, options.Namespace),
 		logger: mgr.GetLogger().WithName("webhook"), started: time.Now(),
 	}
 	i.expiry, i.trusted = newGauges()
@@ -77,16 +77,16 @@ func newGauges() (expiry, trusted prometheus.Gauge) {
 }
 
 func (i *inspector) Start(ctx context.Context) error {
-	every(ctx, func() { i.look(ctx) })
+	poll(ctx, func() { i.inspect(ctx) })
 	return nil
 }
 
-func (i *inspector) look(ctx context.Context) {
+func (i *inspector) inspect(ctx context.Context) {
 	pair, err := tls.LoadX509KeyPair(filepath.Join(i.directory, "tls.crt"), filepath.Join(i.directory, "tls.key"))
 	if err != nil {
 		i.expiry.Set(0)
 		if !errors.Is(err, fs.ErrNotExist) || time.Since(i.started) > mountTime {
-			i.tell(ctx, problem{reasonMissing, fmt.Sprintf("the webhook certificate cannot be read: %v", err)})
+			i.report(ctx, problem{reasonMissing, fmt.Sprintf("the webhook certificate cannot be read: %v", err)})
 		}
 		return
 	}
@@ -94,11 +94,11 @@ func (i *inspector) look(ctx context.Context) {
 	configurations, err := readConfigurations(ctx, i.live)
 	if err != nil {
 		if ctx.Err() == nil {
-			i.logger.Error(err, "Failed to read the webhook configurations; retrying", "after", lookEvery.String())
+			i.logger.Error(err, "Failed to read the webhook configurations; retrying", "after", checkInterval.String())
 		}
 		return
 	}
-	i.tell(ctx, findProblem(time.Now(), &pair, configurations))
+	i.report(ctx, findProblem(time.Now(), &pair, configurations))
 }
 
 func findProblem(now time.Time, pair *tls.Certificate, configurations []configuration) problem {
@@ -119,37 +119,37 @@ func findProblem(now time.Time, pair *tls.Certificate, configurations []configur
 	return problem{}
 }
 
-func (i *inspector) tell(ctx context.Context, found problem) {
+func (i *inspector) report(ctx context.Context, found problem) {
 	none := found == problem{}
 	i.trusted.Set(0)
 	if none {
 		i.trusted.Set(1)
 	}
-	if found == i.told {
+	if found == i.reported {
 		return
 	}
-	i.told = found
+	i.reported = found
 	replica, _ := os.Hostname()
 	if none {
 		i.logger.Info("The API server trusts the webhook certificate")
-		i.teller.event(ctx, corev1.EventTypeNormal, reasonTrusted, "Inspect", replica+": the API server trusts the webhook certificate")
+		i.emitter.event(ctx, corev1.EventTypeNormal, reasonTrusted, "Inspect", replica+": the API server trusts the webhook certificate")
 		return
 	}
 	i.logger.Info("The API server shows no warnings", "reason", found.reason, "message", found.message)
-	i.teller.event(ctx, corev1.EventTypeWarning, found.reason, "Inspect", replica+": the API server shows no warnings: "+found.message)
+	i.emitter.event(ctx, corev1.EventTypeWarning, found.reason, "Inspect", replica+": the API server shows no warnings: "+found.message)
 }
 
-type teller struct {
+type eventEmitter struct {
 	services  client.Reader
 	recorder  events.EventRecorder
 	namespace string
 }
 
-func newTeller(mgr ctrl.Manager, namespace string) teller {
-	return teller{services: mgr.GetClient(), recorder: mgr.GetEventRecorder("millrace-operator"), namespace: namespace}
+func newEventEmitter(mgr ctrl.Manager, namespace string) eventEmitter {
+	return eventEmitter{services: mgr.GetClient(), recorder: mgr.GetEventRecorder("millrace-operator"), namespace: namespace}
 }
 
-func (t teller) event(ctx context.Context, severity, reason, action, message string) {
+func (t eventEmitter) event(ctx context.Context, severity, reason, action, message string) {
 	service := &corev1.Service{}
 	// If the API server uses a URL, there is no Service, and only the log has the problem.
 	if err := t.services.Get(ctx, client.ObjectKey{Namespace: t.namespace, Name: serviceName}, service); err == nil {

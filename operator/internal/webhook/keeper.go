@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/certificate"
 )
 
-const lookEvery = 5 * time.Second
+const checkInterval = 5 * time.Second
 
 // A keeper renews the certificate and sets caBundle, on the leader. Failures only cost warnings.
 type keeper struct {
@@ -26,7 +26,7 @@ type keeper struct {
 	live      client.Reader
 	client    client.Client
 	namespace string
-	teller    teller
+	emitter   eventEmitter
 	logger    logr.Logger
 }
 
@@ -34,25 +34,25 @@ type keeper struct {
 func KeepCertificate(mgr ctrl.Manager, namespace string) error {
 	return mgr.Add(&keeper{
 		live: mgr.GetAPIReader(), client: mgr.GetClient(), namespace: namespace,
-		teller: newTeller(mgr, namespace), logger: mgr.GetLogger().WithName("webhook"),
+		emitter: newEventEmitter(mgr, namespace), logger: mgr.GetLogger().WithName("webhook"),
 	})
 }
 
 func (k *keeper) Start(ctx context.Context) error {
-	every(ctx, func() {
+	poll(ctx, func() {
 		if err := k.keep(ctx); err != nil && ctx.Err() == nil {
-			k.logger.Error(err, "Failed to renew the webhook certificate; retrying", "after", lookEvery.String())
+			k.logger.Error(err, "Failed to renew the webhook certificate; retrying", "after", checkInterval.String())
 		}
 	})
 	return nil
 }
 
-// every calls look immediately and then every lookEvery until ctx ends.
-func every(ctx context.Context, look func()) {
-	ticker := time.NewTicker(lookEvery)
+// poll calls f immediately and then every checkInterval until ctx ends.
+func poll(ctx context.Context, f func()) {
+	ticker := time.NewTicker(checkInterval)
 	defer ticker.Stop()
 	for {
-		look()
+		f()
 		select {
 		case <-ctx.Done():
 			return
@@ -90,7 +90,7 @@ func (k *keeper) keep(ctx context.Context) error {
 			message := fmt.Sprintf("restored caBundle of the %s %s, which did not match the operator's certificate",
 				configuration.kind, configuration.name)
 			k.logger.Info(message)
-			k.teller.event(ctx, corev1.EventTypeWarning, reasonRestored, "Restore", message)
+			k.emitter.event(ctx, corev1.EventTypeWarning, reasonRestored, "Restore", message)
 		}
 	}
 	return nil

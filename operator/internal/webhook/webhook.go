@@ -57,7 +57,7 @@ type Options struct {
 	// Namespace is that of the Service, which events about the certificate refer to.
 	Namespace string
 	Class     desired.Class
-	Reading   convert.Reading
+	Parser    convert.Parser
 }
 
 // Setup adds the webhooks to a manager. All replicas serve them.
@@ -68,7 +68,7 @@ func Setup(mgr ctrl.Manager, options Options) error {
 		mapper:  mgr.GetRESTMapper(),
 		decoder: admission.NewDecoder(mgr.GetScheme()),
 		class:   options.Class,
-		reading: options.Reading,
+		parser:  options.Parser,
 		logger:  mgr.GetLogger().WithName("webhook"),
 	}
 	certificate := func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
@@ -78,7 +78,7 @@ func Setup(mgr ctrl.Manager, options Options) error {
 	// The server of controller-runtime only instruments the handlers.
 	server := webhook.NewServer(webhook.Options{})
 	server.Register(warningsPath, &webhook.Admission{Handler: h})
-	server.Register(defaultsPath, &webhook.Admission{Handler: admission.HandlerFunc(h.fillIn)})
+	server.Register(defaultsPath, &webhook.Admission{Handler: admission.HandlerFunc(h.setDefaults)})
 	// On replicas that do not lead, the caches would be empty at the first request.
 	filled := manager.RunnableFunc(func(ctx context.Context) error {
 		if _, err := h.state(ctx); err != nil {
@@ -94,13 +94,13 @@ func Setup(mgr ctrl.Manager, options Options) error {
 		Name: "webhook", Address: options.Address, Limits: connections,
 		TLS: &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, GetCertificate: certificate},
 	}, serving.LimitRequests(server.WebhookMux(), requests)),
-		mgr.Add(everywhere{filled}), mgr.Add(everywhere{inspector}))
+		mgr.Add(allReplicas{filled}), mgr.Add(allReplicas{inspector}))
 }
 
-// everywhere also runs on replicas that do not lead.
-type everywhere struct{ manager.Runnable }
+// allReplicas also runs on replicas that do not lead.
+type allReplicas struct{ manager.Runnable }
 
-func (everywhere) NeedLeaderElection() bool { return false }
+func (allReplicas) NeedLeaderElection() bool { return false }
 
 type handler struct {
 	reader client.Reader
@@ -109,7 +109,7 @@ type handler struct {
 	mapper  meta.RESTMapper
 	decoder admission.Decoder
 	class   desired.Class
-	reading convert.Reading
+	parser  convert.Parser
 	logger  logr.Logger
 }
 
@@ -224,7 +224,7 @@ func (h *handler) ofService(ctx context.Context, request admission.Request) ([]s
 	if err != nil {
 		return nil, err
 	}
-	if before != nil && asksForTheSame(before, service) {
+	if before != nil && hasSameRequest(before, service) {
 		return nil, nil
 	}
 	if !h.class.Serves(service) {
@@ -232,17 +232,17 @@ func (h *handler) ofService(ctx context.Context, request admission.Request) ([]s
 		if err := h.reader.List(ctx, services, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, fmt.Errorf("listing Services: %w", err)
 		}
-		return review.Metadata(h.class, h.reading, service, services.Items), nil
+		return review.Metadata(h.class, h.parser, service, services.Items), nil
 	}
-	metadata := review.Metadata(h.class, h.reading, service, nil)
-	namespace, state, err := h.around(ctx, request.Namespace)
+	metadata := review.Metadata(h.class, h.parser, service, nil)
+	namespace, state, err := h.namespaceState(ctx, request.Namespace)
 	if err != nil {
 		return metadata, err
 	}
-	gets, warnings := review.Service(service, namespace, state)
+	assigned, warnings := review.Service(service, namespace, state)
 	warnings = append(metadata, warnings...)
 	if request.DryRun != nil && *request.DryRun {
-		return append(gets, warnings...), nil
+		return append(assigned, warnings...), nil
 	}
 	return warnings, nil
 }
@@ -262,7 +262,7 @@ func (h *handler) services(request admission.Request) (service, before *corev1.S
 	return service, before, nil
 }
 
-func (h *handler) around(ctx context.Context, name string) (labels.Set, *review.State, error) {
+func (h *handler) namespaceState(ctx context.Context, name string) (labels.Set, *review.State, error) {
 	namespace := &metav1.PartialObjectMetadata{}
 	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
 	if err := h.reader.Get(ctx, client.ObjectKey{Name: name}, namespace); err != nil {
@@ -272,7 +272,7 @@ func (h *handler) around(ctx context.Context, name string) (labels.Set, *review.
 	return namespace.Labels, state, err
 }
 
-func asksForTheSame(a, b *corev1.Service) bool {
+func hasSameRequest(a, b *corev1.Service) bool {
 	return equality.Semantic.DeepEqual(a.Spec, b.Spec) && equality.Semantic.DeepEqual(a.Labels, b.Labels) &&
 		equality.Semantic.DeepEqual(a.Annotations, b.Annotations)
 }
@@ -286,7 +286,7 @@ func (h *handler) state(ctx context.Context) (*review.State, error) {
 			return nil, fmt.Errorf("list %T: %w", list, err)
 		}
 	}
-	state := &review.State{Reading: h.reading, Pools: pools.Items, VIPs: vips.Items, Peers: peers.Items, Advertisements: advertisements.Items}
+	state := &review.State{Parser: h.parser, Pools: pools.Items, VIPs: vips.Items, Peers: peers.Items, Advertisements: advertisements.Items}
 	state.Nodes, state.Interfaces = nodes.Items, review.Uplinks(reports.Items)
 	state.Occupied = review.Occupied(nodes.Items, peers.Items, nil)
 	networks, err := h.serviceNetworks(ctx)

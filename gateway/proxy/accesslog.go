@@ -11,13 +11,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-func (p *Proxy) done(x *exchange, w *answer) {
+func (p *Proxy) recordEnd(x *transaction, w *responseWriter) {
 	took := time.Since(x.begun)
 	x.finished(w.status)
 	listener := ""
-	if x.site != nil {
-		listener = x.site.Name
-		x.site.State.metrics.observe(w.status, took)
+	if x.virtualHost != nil {
+		listener = x.virtualHost.Name
+		x.virtualHost.State.metrics.observe(w.status, took)
 	}
 	if x.rule != nil {
 		p.metrics.route(x.rule.route, w.status)
@@ -39,8 +39,8 @@ func (p *Proxy) done(x *exchange, w *answer) {
 	if x.rule != nil {
 		add(slog.String("route", x.rule.route))
 	}
-	if x.share != nil {
-		add(slog.String("backend", x.share.backend))
+	if x.weighted != nil {
+		add(slog.String("backend", x.weighted.backend))
 	}
 	if x.endpoint != nil {
 		add(slog.String("endpoint", x.endpoint.Address.String()))

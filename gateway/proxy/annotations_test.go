@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-const askingIngress = `
+const authorizationIngress = `
 apiVersion: networking.k8s.io/v1
 kind: IngressClass
 metadata: {name: nginx}
@@ -57,7 +57,7 @@ spec:
 
 // TestAuthorizationOfAnIngress checks annotations of ingress-nginx through to the client's response.
 func TestAuthorizationOfAnIngress(t *testing.T) {
-	objects, err := routetest.Parse([]byte(askingIngress))
+	objects, err := routetest.Parse([]byte(authorizationIngress))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestAuthorizationOfAnIngress(t *testing.T) {
 		resources = append(resources, endpoints(model.EndpointsName(of), addresses[of.Name]))
 	}
 	f := start(t, nil, resources...)
-	if refused := told(f.Proxy); refused != "" {
+	if refused := statusOf(f.Proxy); refused != "" {
 		t.Fatalf("the proxy refuses %s", refused)
 	}
 	for protocol, c := range both(t, port) {

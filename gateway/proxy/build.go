@@ -28,25 +28,25 @@ type builder struct {
 	old, table *table
 	// changes are the resources that differ from the old table or are faulty in it, by name.
 	changes map[string]change
-	// relisted is set after a listener was added, removed or rebuilt.
-	relisted bool
+	// areListenersChanged is set after a listener was added, removed or rebuilt.
+	areListenersChanged bool
 }
 
-// fault keeps the first error of a resource.
-func (t *table) fault(name string, err error) {
-	if t.faults == nil {
-		t.faults = map[string]error{}
+// addError keeps the first error of a resource.
+func (t *table) addError(name string, err error) {
+	if t.resourceErrors == nil {
+		t.resourceErrors = map[string]error{}
 	}
-	if t.faults[name] == nil {
-		t.faults[name] = fmt.Errorf("resource %s: %w", name, err)
+	if t.resourceErrors[name] == nil {
+		t.resourceErrors[name] = fmt.Errorf("resource %s: %w", name, err)
 	}
 }
 
 // change contains the old and new version of a resource; nil if it does not exist.
 type change struct{ old, now *resource.Resource }
 
-// build always returns a table. A faulty resource keeps its previous value, or is served in a form that admits
-// no request which the resource would reject.
+// build always returns a table. A faulty resource keeps its previous value, or is served in a form that
+// admits no request which the resource would reject.
 func (b *builder) build(update Update) *table {
 	b.table = &table{version: update.Version}
 	b.merge(update)
@@ -91,20 +91,20 @@ func (b *builder) merge(update Update) {
 		}
 		b.changes[name] = change{before, r}
 	}
-	for name := range b.old.faults {
+	for name := range b.old.resourceErrors {
 		// A resource that it refers to may exist now.
 		_, changed := b.changes[name]
 		if r := b.old.resources[name]; r != nil && !changed {
 			b.changes[name] = change{r, r}
 		}
 	}
-	b.table.resources = patched(b.old.resources, len(update.Resources), b.changes, func(c change) (*resource.Resource, bool) {
+	b.table.resources = withChanges(b.old.resources, len(update.Resources), b.changes, func(c change) (*resource.Resource, bool) {
 		return c.now, c.now != nil
 	})
 }
 
-// patched returns a modified copy of a map, or the map itself without changes.
-func patched[C, T any](old map[string]T, room int, changes map[string]C, becomes func(C) (T, bool)) map[string]T {
+// withChanges returns a modified copy of a map, or the map itself without changes.
+func withChanges[C, T any](old map[string]T, room int, changes map[string]C, becomes func(C) (T, bool)) map[string]T {
 	if len(changes) == 0 {
 		return old
 	}
@@ -134,7 +134,7 @@ func reuse[T any](old map[string]built[T], r *resource.Resource, parts []any, cr
 	return built[T]{from: r, parts: parts, value: value}, nil
 }
 
-func touched[K comparable](b *builder, kind func(*resource.Resource) K) bool {
+func isKindChanged[K comparable](b *builder, kind func(*resource.Resource) K) bool {
 	var none K
 	for _, each := range b.changes {
 		if kind(each.old) != none || kind(each.now) != none {
@@ -144,9 +144,9 @@ func touched[K comparable](b *builder, kind func(*resource.Resource) K) bool {
 	return false
 }
 
-// each rebuilds changed resources of a kind, or all if their dependencies changed. create returns an error and the
-// value to serve nevertheless, if there is one.
-func each[K comparable, T any](
+// rebuildEach rebuilds changed resources of a kind, or all if their dependencies changed. create returns
+// an error and the value to serve nevertheless, if there is one.
+func rebuildEach[K comparable, T any](
 	b *builder, all bool, old map[string]built[T], kind func(*resource.Resource) K,
 	create func(*resource.Resource) (built[T], error),
 ) map[string]built[T] {
@@ -155,7 +155,7 @@ func each[K comparable, T any](
 	rebuild := func(name string, r *resource.Resource) {
 		value, err := create(r)
 		if err != nil {
-			b.table.fault(name, err)
+			b.table.addError(name, err)
 		}
 		if value.from != nil {
 			results[name] = &value
@@ -176,7 +176,7 @@ func each[K comparable, T any](
 			}
 		}
 	}
-	return patched(old, len(results), results, func(value *built[T]) (built[T], bool) {
+	return withChanges(old, len(results), results, func(value *built[T]) (built[T], bool) {
 		if value == nil {
 			return built[T]{}, false
 		}
@@ -185,14 +185,14 @@ func each[K comparable, T any](
 }
 
 func (b *builder) makeCertificates() {
-	b.table.certificates = each(b, false, b.old.certificates, (*resource.Resource).GetCertificate,
+	b.table.certificates = rebuildEach(b, false, b.old.certificates, (*resource.Resource).GetCertificate,
 		func(r *resource.Resource) (built[*certificate], error) {
 			return reuse(b.old.certificates, r, nil, func() (*certificate, error) { return newCertificate(r.GetCertificate()) })
 		})
 }
 
 func (b *builder) makeAuthorities() {
-	b.table.authorities = each(b, false, b.old.authorities, (*resource.Resource).GetCertificateAuthority,
+	b.table.authorities = rebuildEach(b, false, b.old.authorities, (*resource.Resource).GetCertificateAuthority,
 		func(r *resource.Resource) (built[*upstream.Authority], error) {
 			return reuse(b.old.authorities, r, nil, func() (*upstream.Authority, error) {
 				return upstream.NewAuthority(r.GetCertificateAuthority().GetCertificates())
@@ -201,7 +201,7 @@ func (b *builder) makeAuthorities() {
 }
 
 func (b *builder) makeUsers() {
-	b.table.users = each(b, false, b.old.users, (*resource.Resource).GetUsers,
+	b.table.users = rebuildEach(b, false, b.old.users, (*resource.Resource).GetUsers,
 		func(r *resource.Resource) (built[*credentials.Users], error) {
 			// Previous users may have been removed, so valid lines are used.
 			users, err := credentials.Parse(r.GetUsers().GetHtpasswd())
@@ -210,7 +210,7 @@ func (b *builder) makeUsers() {
 }
 
 func (b *builder) makeEndpoints() {
-	b.table.endpoints = each(b, false, b.old.endpoints, (*resource.Resource).GetEndpoints,
+	b.table.endpoints = rebuildEach(b, false, b.old.endpoints, (*resource.Resource).GetEndpoints,
 		func(r *resource.Resource) (built[*balance.Set], error) {
 			// Previous addresses may belong to other pods, so valid ones are used.
 			read, err := plan.Addresses(r.GetEndpoints())
@@ -224,21 +224,22 @@ func (b *builder) makeEndpoints() {
 }
 
 func (b *builder) makeBackends() {
-	if !touched(b, (*resource.Resource).GetBackend) && !touched(b, (*resource.Resource).GetEndpoints) && !b.touchedTLS() {
+	if !isKindChanged(b, (*resource.Resource).GetBackend) && !isKindChanged(b, (*resource.Resource).GetEndpoints) && !b.isTLSChanged() {
 		b.table.backends, b.table.transports = b.old.backends, b.old.transports
 		return
 	}
 	// Rebuild all, because each backend keeps its transport in the new table.
 	b.table.transports = upstream.Transports{}
-	b.table.backends = each(b, true, b.old.backends, (*resource.Resource).GetBackend, b.makeBackend)
+	b.table.backends = rebuildEach(b, true, b.old.backends, (*resource.Resource).GetBackend, b.makeBackend)
 }
 
-// touchedTLS reports changes of certificates and authorities, which listeners and backends depend on.
-func (b *builder) touchedTLS() bool {
-	return touched(b, (*resource.Resource).GetCertificate) || touched(b, (*resource.Resource).GetCertificateAuthority)
+// isTLSChanged reports changes of certificates and authorities, which listeners and backends depend on.
+func (b *builder) isTLSChanged() bool {
+	return isKindChanged(b, (*resource.Resource).GetCertificate) || isKindChanged(b, (*resource.Resource).GetCertificateAuthority)
 }
 
-// makeBackend falls back to the previous version with its current endpoints, or to a backend that answers 500.
+// makeBackend falls back to the previous version with its current endpoints, or to a backend that answers
+// 500.
 func (b *builder) makeBackend(r *resource.Resource) (built[*upstream.Backend], error) {
 	made, err := b.newBackend(r)
 	if err == nil {

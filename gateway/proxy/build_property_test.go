@@ -77,11 +77,11 @@ func shape(of *table) map[string]string {
 	}
 	for number, port := range of.ports {
 		words[fmt.Sprint("port ", number)] = fmt.Sprint(port.tls, port.bytes)
-		for host, site := range port.sites.All() {
+		for host, vhost := range port.virtualHosts.All() {
 			at := fmt.Sprint("port ", number, " ", host)
-			words[at] = fmt.Sprintf("%s %p", site.Name, site.Resource)
-			groups(at, &site.Groups)
-			if of.sites[site.Name] != site {
+			words[at] = fmt.Sprintf("%s %p", vhost.Name, vhost.Resource)
+			groups(at, &vhost.Groups)
+			if of.virtualHosts[vhost.Name] != vhost {
 				words[at] += " is not the site of its listener"
 			}
 		}

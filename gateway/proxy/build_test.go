@@ -137,7 +137,7 @@ func mistakes(t *testing.T, authority *ca, resources []*resource.Resource) map[s
 	}
 }
 
-func told(p *Proxy) string {
+func statusOf(p *Proxy) string {
 	var text strings.Builder
 	for _, reason := range p.Refused() {
 		fmt.Fprintln(&text, reason)
@@ -154,19 +154,19 @@ func TestApplyRefuses(t *testing.T) {
 		update.Version = "version"
 		update.Resources = append(update.Resources, routes("other", "l", hostname("other.example.com"), toward("/", "m")))
 		f.Apply(update)
-		if got := told(f.Proxy); !strings.Contains(got, want) || strings.Contains(got, update.Version) {
+		if got := statusOf(f.Proxy); !strings.Contains(got, want) || strings.Contains(got, update.Version) {
 			t.Errorf("refused is %q; want %q, for each version", got, want)
 		}
 		table := f.table.Load()
 		removed := fmt.Sprint(update.Removed)
-		if other := table.groups["other"]; removed != "[m]" && removed != "[l]" && (other.value == nil || len(other.value.Rules[0].shares) != 1) {
+		if other := table.groups["other"]; removed != "[m]" && removed != "[l]" && (other.value == nil || len(other.value.Rules[0].backends) != 1) {
 			t.Errorf("%s: another group is not served", want)
 		}
-		if _, text := status(t, f.Admin(), "/metrics"); !strings.Contains(text, fmt.Sprintf("millrace_proxy_refused_resources %d\n", len(table.faults))) {
+		if _, text := status(t, f.Admin(), "/metrics"); !strings.Contains(text, fmt.Sprintf("millrace_proxy_refused_resources %d\n", len(table.resourceErrors))) {
 			t.Errorf("%s: what is refused is not counted", want)
 		}
 		f.apply(resources...)
-		if got := told(f.Proxy); got != "" {
+		if got := statusOf(f.Proxy); got != "" {
 			t.Fatalf("%s: refused still: %s", want, got)
 		}
 	}

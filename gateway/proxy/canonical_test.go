@@ -113,7 +113,7 @@ func TestNoContentType(t *testing.T) {
 // TestPathSpellings checks the table of docs/proxy.md.
 func TestPathSpellings(t *testing.T) {
 	port := freePort(t)
-	says := func(name string) string {
+	statusOf := func(name string) string {
 		return serve(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, name+" "+r.RequestURI) })
 	}
 	exact, moved, latin := toward("/caf%C3%A9", "guarded"), toward("/old", "open"), toward("/caf%E9", "guarded")
@@ -122,7 +122,7 @@ func TestPathSpellings(t *testing.T) {
 		Path: &resource.PathChange{Kind: &resource.PathChange_ReplacePrefix{ReplacePrefix: "/new"}}}}}}
 	start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil,
 		exact, latin, toward("/admin", "guarded"), toward("/a b", "guarded"), toward("/50%25", "guarded"), moved, toward("/", "open"))),
-		backend("guarded", says("guarded")), backend("open", says("open")))...)
+		backend("guarded", statusOf("guarded")), backend("open", statusOf("open")))...)
 	for target, want := range map[string]string{
 		"/admin/x":           "guarded /admin/x",
 		"/%61dmin/x":         "guarded /%61dmin/x",

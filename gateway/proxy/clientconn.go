@@ -13,8 +13,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 )
 
-// clientConn is a client connection with a write timeout. It accounts headers and releases its ledger entry on
-// Close.
+// clientConn is a client connection with a write timeout. It accounts headers and releases its ledger
+// entry on Close.
 type clientConn struct {
 	net.Conn
 	timeout time.Duration
@@ -22,7 +22,7 @@ type clientConn struct {
 	// evictions counts connections that were closed because of its headers.
 	evictions prometheus.Counter
 	handshake handshake
-	reading   reading
+	scheduler readScheduler
 	begun     bool
 	// emptyBytes is the number of CR and LF bytes still ignored before the first request.
 	emptyBytes int
@@ -60,7 +60,7 @@ func connOf(r *http.Request) *clientConn {
 
 func (c *clientConn) Close() error {
 	c.handshake.end()
-	c.reading.release()
+	c.scheduler.release()
 	c.entry.Close()
 	return c.Conn.Close()
 }
@@ -95,10 +95,10 @@ func (c *clientConn) begin(b []byte) int {
 
 func (c *clientConn) read(b []byte) (int, error) {
 	c.handshake.release()
-	c.reading.release()
+	c.scheduler.release()
 	n, err := c.Conn.Read(b)
 	c.handshake.acquire()
-	c.reading.account(n)
+	c.scheduler.account(n)
 	if evicted := c.entry.Read(n); evicted > 0 {
 		c.evictions.Add(float64(evicted))
 	}
@@ -106,7 +106,7 @@ func (c *clientConn) read(b []byte) (int, error) {
 }
 
 func (c *clientConn) multiplexed() {
-	c.reading.frames.Store(true)
+	c.scheduler.frames.Store(true)
 	c.entry.Multiplexed()
 }
 

@@ -56,17 +56,17 @@ func isPreflight(r *http.Request) bool {
 		r.Header.Get("Access-Control-Request-Method") != ""
 }
 
-func (c *cors) answer(r *http.Request, header http.Header) {
+func (c *cors) setHeaders(r *http.Request, header http.Header) {
 	if !c.decorate(r, header) {
 		return
 	}
-	set := func(name, configured string, list []string, asked string) {
+	set := func(name, configured string, list []string, method string) {
 		value := configured
 		if slices.Contains(list, "*") {
 			value = "*"
 			// With credentials "*" is not a wildcard.
 			if c.GetAllowCredentials() {
-				value = asked
+				value = method
 			}
 		}
 		if value != "" {

@@ -58,7 +58,7 @@ func TestShutdownLosesNothing(t *testing.T) {
 	)...)
 	var wait sync.WaitGroup
 	var draining, closing atomic.Bool
-	var served, asked atomic.Int32
+	var served, requests atomic.Int32
 	for i := range 4 {
 		protocol := (*http.Protocols).SetHTTP1
 		if i%2 == 1 {
@@ -79,9 +79,9 @@ func TestShutdownLosesNothing(t *testing.T) {
 				_ = response.Body.Close()
 				served.Add(1)
 				if response.Close {
-					asked.Add(1)
+					requests.Add(1)
 				}
-				if draining.Load() && asked.Load() > 0 && closing.Load() {
+				if draining.Load() && requests.Load() > 0 && closing.Load() {
 					return
 				}
 			}
@@ -103,7 +103,7 @@ func TestShutdownLosesNothing(t *testing.T) {
 		pause(t.Context(), time.Millisecond)
 	}
 	draining.Store(true)
-	for asked.Load() == 0 && !t.Failed() {
+	for requests.Load() == 0 && !t.Failed() {
 		pause(t.Context(), time.Millisecond)
 	}
 	closing.Store(true)
@@ -138,7 +138,7 @@ func TestPortsChange(t *testing.T) {
 	}))
 	f := start(t, nil, all(one(httpListener("l", first, nil), routes("r", "l", nil, toward("/", "a"))), b)...)
 	answers := make(chan error, 2)
-	ask := func(port uint32) {
+	request := func(port uint32) {
 		c := client(t, port, nil)
 		go func() {
 			response, err := c.Get("http://a/")
@@ -152,9 +152,9 @@ func TestPortsChange(t *testing.T) {
 		}()
 		<-begun
 	}
-	ask(first)
+	request(first)
 	f.change(httpListener("l", second, nil))
-	ask(second)
+	request(second)
 	if conn, err := net.Dial("tcp", client127(first)); err == nil {
 		_ = conn.Close()
 		t.Error("the port that has gone is still open")
@@ -179,7 +179,7 @@ func (s silent) Close() error { return nil }
 // TestSlowBodyIsClosedFirst checks that a body timeout is attributed to the client, although net/http cancels
 // the context before the read returns.
 func TestSlowBodyIsClosedFirst(t *testing.T) {
-	body := &patientBody{
+	body := &timeoutBody{
 		ReadCloser: silent{make(chan struct{})}, timeout: time.Minute,
 		controller: http.NewResponseController(httptest.NewRecorder()), armed: time.Now(),
 	}
@@ -193,21 +193,21 @@ func TestSlowBodyIsClosedFirst(t *testing.T) {
 		reading = body.reading
 		body.mutex.Unlock()
 	}
-	if err := body.broken(); err != nil {
+	if err := body.readError(); err != nil {
 		t.Errorf("within the time limit: %v", err)
 	}
 	body.mutex.Lock()
 	body.armed = time.Now().Add(-time.Minute)
 	body.mutex.Unlock()
 	_ = body.Close()
-	if err := body.broken(); !errors.Is(err, os.ErrDeadlineExceeded) {
+	if err := body.readError(); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("after the time limit, before the read returns: %v", err)
 	}
 	close(body.ReadCloser.(silent).ended)
 	if err := <-read; !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the read ends with %v", err)
 	}
-	if err := body.broken(); !errors.Is(err, os.ErrDeadlineExceeded) {
+	if err := body.readError(); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("after the read: %v", err)
 	}
 }

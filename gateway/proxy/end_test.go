@@ -31,13 +31,13 @@ func connect(t *testing.T, port uint32, config *tls.Config) (net.Conn, *bufio.Re
 	t.Cleanup(func() { _ = conn.Close() })
 	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
 	reader := bufio.NewReader(conn)
-	if response := ask(t, conn, reader, "GET / HTTP/1.1\r\nHost: a.example.com\r\n\r\n"); response.Close {
+	if response := sendRequest(t, conn, reader, "GET / HTTP/1.1\r\nHost: a.example.com\r\n\r\n"); response.Close {
 		t.Fatal("the connection is not kept")
 	}
 	return conn, reader
 }
 
-func ask(t *testing.T, conn net.Conn, reader *bufio.Reader, request string) *http.Response {
+func sendRequest(t *testing.T, conn net.Conn, reader *bufio.Reader, request string) *http.Response {
 	t.Helper()
 	if _, err := io.WriteString(conn, request); err != nil {
 		t.Fatal(err)
@@ -66,7 +66,8 @@ func closedPort(t *testing.T, port uint32) {
 	}
 }
 
-// TestIdleConnectionsAreAnsweredAtTheEnd sends requests after the port is closed: clients cannot retry a POST.
+// TestIdleConnectionsAreAnsweredAtTheEnd sends requests after the port is closed: clients cannot retry a
+// POST.
 func TestIdleConnectionsAreAnsweredAtTheEnd(t *testing.T) {
 	plain, secure, authority := freePort(t), freePort(t), newCA(t)
 	f := start(t, func(s *Settings) { s.DrainWait, s.DrainGrace = 10*time.Millisecond, 8*time.Second }, all(
@@ -82,7 +83,7 @@ func TestIdleConnectionsAreAnsweredAtTheEnd(t *testing.T) {
 	closedPort(t, plain)
 	closedPort(t, secure)
 	post := "POST / HTTP/1.1\r\nHost: a.example.com\r\nContent-Length: 3\r\n\r\nabc"
-	if !ask(t, conn, reader, post).Close || !ask(t, secureConn, secureReader, post).Close {
+	if !sendRequest(t, conn, reader, post).Close || !sendRequest(t, secureConn, secureReader, post).Close {
 		t.Error("the client is not asked to go elsewhere")
 	}
 	begun := time.Now()
@@ -151,8 +152,9 @@ func frame(opcode byte, payload []byte) []byte {
 	return append(header, payload...)
 }
 
-// TestWebSocketsAreToldOfTheEnd checks for Close frames, unless the backend is within a frame or has sent one.
-func TestWebSocketsAreToldOfTheEnd(t *testing.T) {
+// TestWebSocketsAreClosedAtShutdown checks for Close frames, unless the backend is within a frame or has
+// sent one.
+func TestWebSocketsAreClosedAtShutdown(t *testing.T) {
 	for name, tc := range map[string]struct {
 		sent, want []byte
 	}{
@@ -200,11 +202,11 @@ func TestWebSocketsAreToldOfTheEnd(t *testing.T) {
 			done := make(chan error, 1)
 			go func() { done <- f.Shutdown(context.Background()) }()
 			if !bytes.Equal(tc.want, tc.sent) {
-				told := make([]byte, len(goingAway))
-				if _, err := io.ReadFull(reader, told); err != nil {
+				received := make([]byte, len(goingAway))
+				if _, err := io.ReadFull(reader, received); err != nil {
 					t.Fatal(err)
 				}
-				got = append(got, told...)
+				got = append(got, received...)
 				// The client's response, with a zero mask, reaches the backend.
 				if _, err := conn.Write([]byte{0x88, 0x82, 0, 0, 0, 0, 3, 0xe9}); err != nil {
 					t.Fatal(err)

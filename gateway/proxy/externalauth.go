@@ -64,17 +64,17 @@ func (g *guards) addAuthorization(from *resource.ExternalAuthorization) (err err
 }
 
 // authorize reports whether the request may continue; otherwise it has been answered.
-func (x *exchange) authorize(w *answer) bool {
+func (x *transaction) authorize(w *responseWriter) bool {
 	filter := x.rule.filters.guards.authorization
 	if filter == nil {
 		return true
 	}
-	if !x.more(authorizationBytes) {
+	if !x.reserve(authorizationBytes) {
 		x.proxy.metrics.shed.WithLabelValues("authorization").Inc()
 		x.refuse(w, http.StatusServiceUnavailable)
 		return false
 	}
-	defer x.less(authorizationBytes)
+	defer x.unreserve(authorizationBytes)
 	limit := filter.Timeout
 	if x.rule.timeout > 0 {
 		limit = min(limit, x.rule.timeout)
@@ -98,7 +98,7 @@ func (x *exchange) authorize(w *answer) bool {
 	return x.applyAuthorization(w, filter, request, reply)
 }
 
-func (x *exchange) authorizationRequest() *extauth.Request {
+func (x *transaction) authorizationRequest() *extauth.Request {
 	origin, chain := x.origin(), x.chain()
 	return &extauth.Request{
 		In: x.in, Path: x.path, RawPath: x.rawPath(), Scheme: origin.Scheme, Host: origin.Host,
@@ -113,7 +113,7 @@ type authorization struct {
 	body []byte
 }
 
-func (x *exchange) requestAuthorization(ctx context.Context, filter *extauth.Filter, of *extauth.Request) (*authorization, error) {
+func (x *transaction) requestAuthorization(ctx context.Context, filter *extauth.Filter, of *extauth.Request) (*authorization, error) {
 	backend := x.table.backend(filter.Backend)
 	switch {
 	case backend == nil:
@@ -124,14 +124,14 @@ func (x *exchange) requestAuthorization(ctx context.Context, filter *extauth.Fil
 	request := filter.NewRequest(of).WithContext(ctx)
 	addHop(x.in.Header, request.Header)
 	heading := int64(0)
-	defer func() { x.less(heading) }()
+	defer func() { x.unreserve(heading) }()
 	policy := upstream.Policy{
-		Tried: x.proxy.metrics.backend(backend.Name).tried,
+		OnAttempt: x.proxy.metrics.backend(backend.Name).tried,
 		Room: func(bytes int64) bool {
 			if heading+bytes*admission.UnreadHeaderCost > maxAuthorizationHeader*admission.UnreadHeaderCost {
 				return false
 			}
-			if !x.more(bytes * admission.UnreadHeaderCost) {
+			if !x.reserve(bytes * admission.UnreadHeaderCost) {
 				return false
 			}
 			heading += bytes * admission.UnreadHeaderCost
@@ -157,11 +157,11 @@ func (x *exchange) requestAuthorization(ctx context.Context, filter *extauth.Fil
 }
 
 // applyAuthorization reports whether the request may continue.
-func (x *exchange) applyAuthorization(w *answer, filter *extauth.Filter, of *extauth.Request, reply *authorization) bool {
+func (x *transaction) applyAuthorization(w *responseWriter, filter *extauth.Filter, of *extauth.Request, reply *authorization) bool {
 	verdict := filter.Evaluate(reply.status)
 	if verdict == extauth.Allowed {
 		granted := filter.Grant(reply.header)
-		if !x.more(granted.Bytes()) {
+		if !x.reserve(granted.Bytes()) {
 			x.proxy.metrics.shed.WithLabelValues("authorization").Inc()
 			x.refuse(w, http.StatusServiceUnavailable)
 			return false
@@ -173,7 +173,7 @@ func (x *exchange) applyAuthorization(w *answer, filter *extauth.Filter, of *ext
 		x.deny(w, unauthorized(errAuthorizationStatus))
 		return false
 	}
-	x.noteDenied(&denial{reply.status, labelAuthorization, fmt.Sprintf("the authorization backend answered %d", reply.status)})
+	x.recordDenied(&denial{reply.status, labelAuthorization, fmt.Sprintf("the authorization backend answered %d", reply.status)})
 	header := w.Header()
 	if verdict == extauth.SignIn {
 		if cookies := reply.header["Set-Cookie"]; len(cookies) > 0 {

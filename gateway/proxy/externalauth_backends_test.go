@@ -42,7 +42,7 @@ func TestAuthorizationBackends(t *testing.T) {
 	port := freePort(t)
 	var rules []*resource.Rule
 	for _, name := range []string{"h2c", "tls", "tls2", "untrusted"} {
-		rules = append(rules, toward("/"+name, "a", asking("/", func(of *resource.ExternalAuthorization) { of.Backend, of.Timeout = name, 5000 })))
+		rules = append(rules, toward("/"+name, "a", withAuthorization("/", func(of *resource.ExternalAuthorization) { of.Backend, of.Timeout = name, 5000 })))
 	}
 	start(t, nil, all(one(httpListener("l", port, nil), authority.authority("authority"), others.authority("others"), routes("r", "l", nil, rules...)),
 		backend("a", serve(t, echo("a"))), encrypted("h2c", clear.Listener.Addr().String(), resource.Backend_H2C, nil),
@@ -70,7 +70,7 @@ func TestAuthorizationOfCalls(t *testing.T) {
 	auth := new(authorizer)
 	service, own := serve(t, auth.ServeHTTP), serve(t, echo("a"))
 	port := freePort(t)
-	start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a", asking("/forbidden")))),
+	start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a", withAuthorization("/forbidden")))),
 		backend("a", own), backend("auth", service))...)
 	got := send(t, client(t, port, nil, (*http.Protocols).SetUnencryptedHTTP2), "POST", "http://a.example.com/service/Method", "message",
 		"Content-Type: application/grpc", "Te: trailers")
@@ -89,8 +89,8 @@ func TestAuthorizationOfConnections(t *testing.T) {
 	f := start(t, nil, all(one(authority.resource("c", "ended.example.com"),
 		bytesListener("passed", port, resource.Listener_TLS_PASSTHROUGH, "passed.example.com"),
 		bytesListener("ended", port, resource.Listener_TLS_TERMINATE, "ended.example.com", "c"),
-		routes("of passed", "passed", nil, toward("/", "b", asking("/"))),
-		routes("of ended", "ended", nil, toward("/", "b", asking("/")))), bytesBackend("b", bytes), backend("auth", service))...)
+		routes("of passed", "passed", nil, toward("/", "b", withAuthorization("/"))),
+		routes("of ended", "ended", nil, toward("/", "b", withAuthorization("/")))), bytesBackend("b", bytes), backend("auth", service))...)
 	for _, listener := range []string{"passed", "ended"} {
 		got, err := exchangeBytes(t, port, &tls.Config{ServerName: listener + ".example.com", InsecureSkipVerify: true}, "hello")
 		if err == nil && got != "" {

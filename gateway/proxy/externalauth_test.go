@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-func asking(path string, change ...func(*resource.ExternalAuthorization)) *resource.Filter {
+func withAuthorization(path string, change ...func(*resource.ExternalAuthorization)) *resource.Filter {
 	of := &resource.ExternalAuthorization{
 		Backend: "auth", Path: path, Host: "auth.example.com", RequestHeaders: []string{"*"},
 		ResponseHeaders: []string{"X-Auth-Request-User", "X-Auth-Request-Email"}, SetCookies: true, Timeout: 10_000,
@@ -30,14 +30,14 @@ func asking(path string, change ...func(*resource.ExternalAuthorization)) *resou
 }
 
 type authorizer struct {
-	mutex sync.Mutex
-	last  *http.Request
-	asked atomic.Int64
-	gone  chan struct{}
+	mutex    sync.Mutex
+	last     *http.Request
+	requests atomic.Int64
+	gone     chan struct{}
 }
 
 func (a *authorizer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	a.asked.Add(1)
+	a.requests.Add(1)
 	a.mutex.Lock()
 	a.last = r
 	a.mutex.Unlock()
@@ -115,17 +115,17 @@ func TestExternalAuthorization(t *testing.T) {
 		of.SignIn = "https://$host/oauth2/start?rd=$scheme://$host$escaped_request_uri"
 	}
 	rules := []*resource.Rule{
-		toward("/signin", "a", asking("/cookie", signing)), toward("/dead", "a", asking("/", func(of *resource.ExternalAuthorization) { of.Backend = "dead" })),
-		toward("/none", "a", asking("/", func(of *resource.ExternalAuthorization) { of.Backend = "none" })),
-		toward("/bytes", "a", asking("/", func(of *resource.ExternalAuthorization) { of.Backend = "bytes" })),
-		toward("/strict/moved", "a", asking("/moved", strict)), toward("/strict/cookie", "a", asking("/cookie", strict)),
-		toward("/strict/broken", "a", asking("/broken", strict)),
+		toward("/signin", "a", withAuthorization("/cookie", signing)), toward("/dead", "a", withAuthorization("/", func(of *resource.ExternalAuthorization) { of.Backend = "dead" })),
+		toward("/none", "a", withAuthorization("/", func(of *resource.ExternalAuthorization) { of.Backend = "none" })),
+		toward("/bytes", "a", withAuthorization("/", func(of *resource.ExternalAuthorization) { of.Backend = "bytes" })),
+		toward("/strict/moved", "a", withAuthorization("/moved", strict)), toward("/strict/cookie", "a", withAuthorization("/cookie", strict)),
+		toward("/strict/broken", "a", withAuthorization("/broken", strict)),
 	}
 	for _, path := range []string{
 		"/ok", "/cookie", "/forbidden", "/moved", "/broken", "/hang", "/bodyhangs", "/cut", "/cuthead", "/nonsense", "/switches",
 		"/informational", "/headers", "/megabyte", "/long",
 	} {
-		rules = append(rules, toward(path, "a", asking(path, func(of *resource.ExternalAuthorization) {
+		rules = append(rules, toward(path, "a", withAuthorization(path, func(of *resource.ExternalAuthorization) {
 			if strings.Contains(path, "hang") {
 				of.Timeout = 300
 			}
@@ -207,8 +207,8 @@ func TestExternalAuthorization(t *testing.T) {
 	}
 }
 
-// TestAuthorizationQuestion checks the authorization request, which clients cannot influence.
-func TestAuthorizationQuestion(t *testing.T) {
+// TestAuthorizationRequest checks the authorization request, which clients cannot influence.
+func TestAuthorizationRequest(t *testing.T) {
 	auth := &authorizer{}
 	// Before freePort, so that they do not take the free port.
 	service, own := serve(t, auth.ServeHTTP), serve(t, echo("a"))
@@ -216,11 +216,11 @@ func TestAuthorizationQuestion(t *testing.T) {
 	trusted := httpListener("trusting", trusting, nil)
 	trusted.GetListener().TrustedHops = 1
 	rules := []*resource.Rule{
-		toward("/all", "a", asking("/oauth2/auth?groups=a,b")),
-		toward("/some", "a", asking("/auth", func(of *resource.ExternalAuthorization) {
+		toward("/all", "a", withAuthorization("/oauth2/auth?groups=a,b")),
+		toward("/some", "a", withAuthorization("/auth", func(of *resource.ExternalAuthorization) {
 			of.RequestHeaders, of.Method, of.Redirect = []string{"X-Key"}, "POST", "https://$host$request_uri"
 		})),
-		toward("/as", "a", asking("/check", func(of *resource.ExternalAuthorization) {
+		toward("/as", "a", withAuthorization("/check", func(of *resource.ExternalAuthorization) {
 			of.AsRequested, of.OnlyOk, of.RequestHeaders, of.ResponseHeaders = true, true, nil, []string{"*"}
 		})),
 	}
@@ -238,7 +238,7 @@ func TestAuthorizationQuestion(t *testing.T) {
 	for _, test := range []struct {
 		port                    uint32
 		method, path            string
-		asked, target, host     string
+		request, target, host   string
 		url, redirect, client   string
 		proto, forwarded, other string
 	}{
@@ -257,7 +257,7 @@ func TestAuthorizationQuestion(t *testing.T) {
 		}
 		q := auth.question()
 		for what, pair := range map[string][2]string{
-			"method": {q.Method, test.asked}, "target": {q.RequestURI, test.target}, "host": {q.Host, test.host},
+			"method": {q.Method, test.request}, "target": {q.RequestURI, test.target}, "host": {q.Host, test.host},
 			"X-Original-URL": {q.Header.Get("X-Original-Url"), test.url}, "redirect": {q.Header.Get("X-Auth-Request-Redirect"), test.redirect},
 			"X-Original-Method": {q.Header.Get("X-Original-Method"), test.method}, "X-Forwarded-Method": {q.Header.Get("X-Forwarded-Method"), test.method},
 			"X-Real-IP": {q.Header.Get("X-Real-Ip"), test.client}, "X-Forwarded-Proto": {q.Header.Get("X-Forwarded-Proto"), test.proto},
@@ -289,17 +289,17 @@ func TestAuthorizationOrder(t *testing.T) {
 	auth := &authorizer{}
 	cors := &resource.Filter{Kind: &resource.Filter_Cors{Cors: &resource.CORS{AllowOrigins: []string{"https://b.example.com"}}}}
 	start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil,
-		toward("/others", "a", asking("/forbidden"), addresses([]string{"198.51.100.0/24"}, nil)),
-		toward("/cors", "a", asking("/forbidden"), cors), toward("/moved", "a", asking("/forbidden"), redirectTo(&resource.Redirect{Scheme: "https"})),
-		toward("/long", "a", asking("/forbidden"), &resource.Filter{Kind: &resource.Filter_BodyLimit{BodyLimit: &resource.BodyLimit{Bytes: 1}}}),
-		toward("/", "a", asking("/forbidden")))), backend("a", switching(t)), backend("auth", serve(t, auth.ServeHTTP)))...)
+		toward("/others", "a", withAuthorization("/forbidden"), addresses([]string{"198.51.100.0/24"}, nil)),
+		toward("/cors", "a", withAuthorization("/forbidden"), cors), toward("/moved", "a", withAuthorization("/forbidden"), redirectTo(&resource.Redirect{Scheme: "https"})),
+		toward("/long", "a", withAuthorization("/forbidden"), &resource.Filter{Kind: &resource.Filter_BodyLimit{BodyLimit: &resource.BodyLimit{Bytes: 1}}}),
+		toward("/", "a", withAuthorization("/forbidden")))), backend("a", switching(t)), backend("auth", serve(t, auth.ServeHTTP)))...)
 	c := client(t, port, nil)
 	preflight := []string{"Origin: https://b.example.com", "Access-Control-Request-Method: GET"}
 	for _, test := range []struct {
 		method, path, body string
 		headers            []string
 		status             int
-		asked              int64
+		requests           int64
 	}{
 		{"GET", "/others", "", nil, 403, 0},
 		{"OPTIONS", "/cors", "", preflight, 200, 0},
@@ -309,10 +309,10 @@ func TestAuthorizationOrder(t *testing.T) {
 		{"POST", "/long", "long", nil, 403, 1},
 		{"GET", "/", "", nil, 403, 1},
 	} {
-		before := auth.asked.Load()
+		before := auth.requests.Load()
 		got := send(t, c, test.method, "http://a.example.com"+test.path, test.body, test.headers...)
-		if asked := auth.asked.Load() - before; got.StatusCode != test.status || asked != test.asked {
-			t.Errorf("%s %s: %d, asked %d times; want %d and %d", test.method, test.path, got.StatusCode, asked, test.status, test.asked)
+		if requests := auth.requests.Load() - before; got.StatusCode != test.status || requests != test.requests {
+			t.Errorf("%s %s: %d, asked %d times; want %d and %d", test.method, test.path, got.StatusCode, requests, test.status, test.requests)
 		}
 	}
 	got := send(t, c, "GET", "http://a.example.com/cors", "", "Origin: https://b.example.com")
@@ -329,14 +329,14 @@ func TestAuthorizationClientLeaves(t *testing.T) {
 	port := freePort(t)
 	auth := &authorizer{gone: make(chan struct{}, 1)}
 	f := start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil,
-		toward("/", "a", asking("/hang", func(of *resource.ExternalAuthorization) { of.Timeout = 60_000 })))),
+		toward("/", "a", withAuthorization("/hang", func(of *resource.ExternalAuthorization) { of.Timeout = 60_000 })))),
 		backend("a", serve(t, echo("a"))), backend("auth", serve(t, auth.ServeHTTP)))...)
 	conn, err := net.Dial("tcp", client127(port))
 	if err != nil {
 		t.Fatal(err)
 	}
 	fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: a.example.com\r\n\r\n")
-	for deadline := time.Now().Add(10 * time.Second); auth.asked.Load() == 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); auth.requests.Load() == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("nobody asks")
 		}
@@ -353,7 +353,7 @@ func TestAuthorizationClientLeaves(t *testing.T) {
 func TestAuthorizationTimeLimit(t *testing.T) {
 	port := freePort(t)
 	auth := &authorizer{gone: make(chan struct{}, 1)}
-	rule := toward("/", "a", asking("/hang", func(of *resource.ExternalAuthorization) { of.Timeout = 60_000 }))
+	rule := toward("/", "a", withAuthorization("/hang", func(of *resource.ExternalAuthorization) { of.Timeout = 60_000 }))
 	rule.Timeouts = &resource.Timeouts{Request: 100}
 	start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil, rule)),
 		backend("a", serve(t, echo("a"))), backend("auth", serve(t, auth.ServeHTTP)))...)
@@ -369,7 +369,7 @@ func TestAuthorizationRoom(t *testing.T) {
 	const each, most = admission.ConnectionBytes + requestBytes + authorizationBytes, 40
 	f := start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes = most*each, most*each/4 }, all(
 		one(httpListener("l", port, nil), routes("r", "l", nil,
-			toward("/hang", "a", asking("/hang", func(of *resource.ExternalAuthorization) { of.Timeout = 60_000 })), toward("/", "a"))),
+			toward("/hang", "a", withAuthorization("/hang", func(of *resource.ExternalAuthorization) { of.Timeout = 60_000 })), toward("/", "a"))),
 		backend("a", serve(t, echo("a"))), backend("auth", serve(t, auth.ServeHTTP)))...)
 	var conns []net.Conn
 	for range most {
@@ -393,8 +393,8 @@ func TestAuthorizationRoom(t *testing.T) {
 			t.Errorf("status %d; want 503 beyond the share of a client", status)
 		}
 	}
-	if asked := auth.asked.Load(); asked > most/4 || asked == 0 {
-		t.Errorf("%d questions of one client at once; want 1 to %d", asked, most/4)
+	if requests := auth.requests.Load(); requests > most/4 || requests == 0 {
+		t.Errorf("%d questions of one client at once; want 1 to %d", requests, most/4)
 	}
 	if got := get(t, client(t, port, nil), "http://a.example.com/"); got.StatusCode != 200 {
 		t.Errorf("another client's request: %d", got.StatusCode)
@@ -414,7 +414,7 @@ func TestAuthorizationGivesBack(t *testing.T) {
 	port := freePort(t)
 	const share = 16 * (admission.ConnectionBytes + requestBytes + tunnelBytes)
 	start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes = 4*share, share },
-		all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a", asking("/")))), backend("a", switching(t)),
+		all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a", withAuthorization("/")))), backend("a", switching(t)),
 			backend("auth", serve(t, new(authorizer).ServeHTTP)))...)
 	open := 0
 	for ; open < 20; open++ {
@@ -437,7 +437,7 @@ func TestAuthorizationsAtOnce(t *testing.T) {
 		}
 	})
 	var log syncBuffer
-	patient := asking("/", func(of *resource.ExternalAuthorization) { of.Timeout = 20_000 })
+	patient := withAuthorization("/", func(of *resource.ExternalAuthorization) { of.Timeout = 20_000 })
 	start(t, func(s *Settings) { s.AccessLog = slog.New(slog.NewJSONHandler(&log, nil)) }, all(
 		one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a", patient))),
 		backend("a", serve(t, echo("a"))), backend("auth", auth))...)
@@ -474,23 +474,25 @@ func TestAuthorizationsAtOnce(t *testing.T) {
 	}
 }
 
-// TestAuthorizationIsNoWayIn checks that an invalid filter rejects all requests, instead of previous rules with
-// another authorization.
+// TestAuthorizationIsNoWayIn checks that an invalid filter rejects all requests, instead of previous
+// rules with another authorization.
 func TestAuthorizationIsNoWayIn(t *testing.T) {
-	bad := func(change func(*resource.ExternalAuthorization)) *resource.Filter { return asking("/", change) }
+	bad := func(change func(*resource.ExternalAuthorization)) *resource.Filter {
+		return withAuthorization("/", change)
+	}
 	for name, after := range map[string][]*resource.Filter{
 		"a missing backend":    {bad(func(of *resource.ExternalAuthorization) { of.Backend = "missing" })},
 		"no backend":           {bad(func(of *resource.ExternalAuthorization) { of.Backend = "" })},
-		"no path":              {asking("")},
-		"a path with dots":     {asking("/a/../b")},
+		"no path":              {withAuthorization("")},
+		"a path with dots":     {withAuthorization("/a/../b")},
 		"a word nobody knows":  {bad(func(of *resource.ExternalAuthorization) { of.SignIn = "https://$hostname/" })},
 		"a header of framing":  {bad(func(of *resource.ExternalAuthorization) { of.ResponseHeaders = []string{"Content-Length"} })},
 		"an endless timeout":   {bad(func(of *resource.ExternalAuthorization) { of.Timeout = 1 << 40 })},
-		"two":                  {asking("/"), asking("/")},
-		"another one's fault":  {asking("/"), unknown()},
+		"two":                  {withAuthorization("/"), withAuthorization("/")},
+		"another one's fault":  {withAuthorization("/"), unknown()},
 		"a method with spaces": {bad(func(of *resource.ExternalAuthorization) { of.Method = "GET /x" })},
 	} {
-		for before, want := range map[*resource.Filter]int{nil: 500, asking("/other"): 500, addresses([]string{"127.0.0.0/8"}, nil): 500} {
+		for before, want := range map[*resource.Filter]int{nil: 500, withAuthorization("/other"): 500, addresses([]string{"127.0.0.0/8"}, nil): 500} {
 			port := freePort(t)
 			group := func(filters ...*resource.Filter) *resource.Resource {
 				return routes("g", "l", nil, of("ingress/one/i", "/", "a", filters...))
@@ -505,13 +507,13 @@ func TestAuthorizationIsNoWayIn(t *testing.T) {
 			if got := get(t, client(t, port, nil), "http://a.example.com/"); got.StatusCode != want {
 				t.Errorf("%s after %v: %d; want %d", name, before, got.StatusCode, want)
 			}
-			if told(f.Proxy) == "" {
+			if statusOf(f.Proxy) == "" {
 				t.Errorf("%s: nothing is told", name)
 			}
 		}
 	}
 	port := freePort(t)
-	f := start(t, nil, all(one(httpListener("l", port, nil), routes("g", "l", nil, of("ingress/one/i", "/", "a", asking("/forbidden")))),
+	f := start(t, nil, all(one(httpListener("l", port, nil), routes("g", "l", nil, of("ingress/one/i", "/", "a", withAuthorization("/forbidden")))),
 		backend("a", serve(t, echo("a"))), backend("auth", serve(t, new(authorizer).ServeHTTP)))...)
 	f.Apply(Update{Version: "gone", Removed: []string{"auth"}})
 	if got := get(t, client(t, port, nil), "http://a.example.com/"); got.StatusCode != 500 {

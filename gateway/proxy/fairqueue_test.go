@@ -68,7 +68,7 @@ func TestFramesTakeTurns(t *testing.T) {
 
 func TestTurnIsGivenBack(t *testing.T) {
 	turns := admission.NewFairQueue(1)
-	r := &reading{queue: turns, client: netip.MustParseAddr("198.51.100.1")}
+	r := &readScheduler{queue: turns, client: netip.MustParseAddr("198.51.100.1")}
 	r.frames.Store(true)
 	r.account(turnBytes)
 	began := time.Now()

@@ -47,13 +47,13 @@ func TestFaultyRule(t *testing.T) {
 			}
 		}
 		want := "resource g: rule 0 (httproute/one/r/0): filter 0 is of a kind that is not known\n"
-		if got := told(f.Proxy); got != want {
+		if got := statusOf(f.Proxy); got != want {
 			t.Errorf("refused: %s, want %s", got, want)
 		}
 	}
 	f.change(group("a"))
-	if got := get(t, c, "http://x/one/secret"); got.StatusCode != 200 || told(f.Proxy) != "" {
-		t.Errorf("status %d, refused %q; want 200 and nothing", got.StatusCode, told(f.Proxy))
+	if got := get(t, c, "http://x/one/secret"); got.StatusCode != 200 || statusOf(f.Proxy) != "" {
+		t.Errorf("status %d, refused %q; want 200 and nothing", got.StatusCode, statusOf(f.Proxy))
 	}
 }
 
@@ -64,10 +64,10 @@ func TestRefusedLetsNothingIn(t *testing.T) {
 	port := freePort(t)
 	list := backend("b", b)
 	list[0].GetBackend().Tls = &resource.BackendTLS{Hostname: "b", CertificateAuthorities: []string{"missing"}}
-	asking := tlsListener("ls", port, nil, "c", "missing")
-	asking.GetListener().ClientValidation = &resource.ClientValidation{CertificateAuthorities: []string{"missing"}}
+	withAuthorization := tlsListener("ls", port, nil, "c", "missing")
+	withAuthorization.GetListener().ClientValidation = &resource.ClientValidation{CertificateAuthorities: []string{"missing"}}
 	plain := freePort(t)
-	f := start(t, nil, all(one(authority.resource("c", "a.example.com"), asking, httpListener("l", plain, nil),
+	f := start(t, nil, all(one(authority.resource("c", "a.example.com"), withAuthorization, httpListener("l", plain, nil),
 		routes("g", "l", nil, toward("/", "b")), routes("gs", "ls", nil, toward("/", "b"))), list)...)
 	if got := get(t, client(t, plain, nil), "http://x/"); got.StatusCode != 500 {
 		t.Errorf("a backend whose authority is missing: status %d, want 500", got.StatusCode)
@@ -77,7 +77,7 @@ func TestRefusedLetsNothingIn(t *testing.T) {
 		_ = response.Body.Close()
 		t.Errorf("a listener whose authority is missing lets a client in: status %d", response.StatusCode)
 	}
-	if got := told(f.Proxy); !strings.Contains(got, "resource b: ") || !strings.Contains(got, "resource ls: ") {
+	if got := statusOf(f.Proxy); !strings.Contains(got, "resource b: ") || !strings.Contains(got, "resource ls: ") {
 		t.Errorf("refused: %q, want b and ls", got)
 	}
 }
@@ -93,18 +93,18 @@ func TestPortThatIsTaken(t *testing.T) {
 	if got := get(t, client(t, other, nil), "http://x/"); got.StatusCode != 200 {
 		t.Errorf("another port: status %d, want 200", got.StatusCode)
 	}
-	if got := told(f.Proxy); !strings.Contains(got, "address already in use") || strings.Count(got, "\n") != 1 {
+	if got := statusOf(f.Proxy); !strings.Contains(got, "address already in use") || strings.Count(got, "\n") != 1 {
 		t.Errorf("refused: %q, want the listener", got)
 	}
 	_ = taken.Close()
 	f.change(endpoints("b/endpoints", serve(t, echo("b"))))
-	if got := get(t, client(t, port, nil), "http://x/"); got.StatusCode != 200 || told(f.Proxy) != "" {
-		t.Errorf("the port that is free: status %d, refused %q", got.StatusCode, told(f.Proxy))
+	if got := get(t, client(t, port, nil), "http://x/"); got.StatusCode != 200 || statusOf(f.Proxy) != "" {
+		t.Errorf("the port that is free: status %d, refused %q", got.StatusCode, statusOf(f.Proxy))
 	}
 }
 
-// TestAnyUpdateIsServed applies random updates. Resources without a fault are served as they are, and without any
-// fault the table is the one of a new proxy.
+// TestAnyUpdateIsServed applies random updates. Resources without a fault are served as they are, and
+// without any fault the table is the one of a new proxy.
 func TestAnyUpdateIsServed(t *testing.T) {
 	authority := newCA(t)
 	certificates := []*resource.Resource{authority.resource("c", "a.example"), authority.resource("c", "b.example"), {Kind: &resource.Resource_Certificate{
@@ -136,10 +136,10 @@ func TestAnyUpdateIsServed(t *testing.T) {
 			// Equal resources keep their pointer.
 			resources := slices.Collect(maps.Values(current.resources))
 			whole := fresh(resources)
-			if (len(whole.faults) == 0) != (len(current.faults) == 0) {
-				t.Fatalf("faults are %v; of a new proxy %v", current.faults, whole.faults)
+			if (len(whole.resourceErrors) == 0) != (len(current.resourceErrors) == 0) {
+				t.Fatalf("faults are %v; of a new proxy %v", current.resourceErrors, whole.resourceErrors)
 			}
-			if len(whole.faults) > 0 {
+			if len(whole.resourceErrors) > 0 {
 				bad++
 				continue
 			}
@@ -186,7 +186,7 @@ func drawnUpdate(t *rapid.T, certificates []*resource.Resource, wanted map[strin
 
 // isServedAsWanted checks that each resource without a fault is built from its current version.
 func isServedAsWanted(t *rapid.T, current *table, wanted map[string]*resource.Resource) {
-	for name := range current.faults {
+	for name := range current.resourceErrors {
 		if wanted[name] == nil {
 			t.Fatalf("%s has a fault, but is not in the configuration", name)
 		}
@@ -208,8 +208,8 @@ func isServedAsWanted(t *rapid.T, current *table, wanted map[string]*resource.Re
 	for name, each := range current.groups {
 		served[name], groups[each.value] = each.from, true
 	}
-	for name, site := range current.sites {
-		for host, group := range site.Groups.All() {
+	for name, vhost := range current.virtualHosts {
+		for host, group := range vhost.Groups.All() {
 			if !groups[group] {
 				t.Fatalf("listener %s has a previous group for %s", name, host)
 			}
@@ -217,12 +217,12 @@ func isServedAsWanted(t *rapid.T, current *table, wanted map[string]*resource.Re
 	}
 	for name, each := range current.listeners {
 		served[name] = each.from
-		if current.faults[name] == nil && current.sites[name] == nil {
+		if current.resourceErrors[name] == nil && current.virtualHosts[name] == nil {
 			t.Fatalf("listener %s has no fault, but is not at its port", name)
 		}
 	}
 	for name, r := range wanted {
-		if current.faults[name] == nil && !proto.Equal(served[name], r) {
+		if current.resourceErrors[name] == nil && !proto.Equal(served[name], r) {
 			t.Fatalf("%s has no fault, but is served as %v", name, served[name])
 		}
 	}
@@ -279,13 +279,13 @@ func TestOneBadResource(t *testing.T) {
 			}
 			p.Apply(Update{Version: "1", Whole: true, Resources: wanted})
 			table := p.table.Load()
-			for name, err := range table.faults {
+			for name, err := range table.resourceErrors {
 				if !strings.Contains(name, fmt.Sprint(i/6)) {
 					t.Errorf("%s is bad, and %s is refused: %s", at.GetName(), name, err)
 				}
 			}
-			if table.faults[at.GetName()] == nil {
-				t.Errorf("%s is bad, and not refused: %s", at.GetName(), told(p))
+			if table.resourceErrors[at.GetName()] == nil {
+				t.Errorf("%s is bad, and not refused: %s", at.GetName(), statusOf(p))
 			}
 		}
 	}

@@ -41,7 +41,7 @@ func (f *filters) add(route string, filter *resource.Filter) error {
 	switch kind := filter.GetKind().(type) {
 	case *resource.Filter_RequestHeaders:
 		change := newHeaderChange(kind.RequestHeaders)
-		f.host = cmp.Or(change.takeHost(), f.host)
+		f.host = cmp.Or(change.removeHost(), f.host)
 		f.request = append(f.request, change)
 	case *resource.Filter_ResponseHeaders:
 		f.response = append(f.response, newHeaderChange(kind.ResponseHeaders))
@@ -99,8 +99,8 @@ func newHeaderChange(r *resource.HeaderChange) headerChange {
 	return change
 }
 
-// takeHost removes and returns the value for Host. A value to set takes precedence over one to add.
-func (c *headerChange) takeHost() string {
+// removeHost removes and returns the value for Host. A value to set takes precedence over one to add.
+func (c *headerChange) removeHost() string {
 	host := ""
 	take := func(headers []*resource.Header) []*resource.Header {
 		return slices.DeleteFunc(headers, func(h *resource.Header) bool {

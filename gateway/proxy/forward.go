@@ -38,7 +38,7 @@ func newForward(unlogged *log.Logger) *httputil.ReverseProxy {
 }
 
 func rewriteRequest(pr *httputil.ProxyRequest) {
-	x, out := exchangeOf(pr.In.Context()), pr.Out
+	x, out := transactionOf(pr.In.Context()), pr.Out
 	if x.path != out.URL.Path && !x.keepsPath() {
 		out.URL.Path, out.URL.RawPath = x.path, ""
 	}
@@ -53,7 +53,7 @@ func rewriteRequest(pr *httputil.ProxyRequest) {
 	}
 	x.granted.Apply(out.Header)
 	host := ""
-	for _, f := range []*filters{&x.rule.filters, &x.share.filters} {
+	for _, f := range []*filters{&x.rule.filters, &x.weighted.filters} {
 		changeHeaders(f.request, out.Header)
 		host = cmp.Or(f.host, host)
 		if f.rewrite != nil {
@@ -70,12 +70,12 @@ func rewriteRequest(pr *httputil.ProxyRequest) {
 
 // keepsPath reports whether a path that is not canonical is forwarded unchanged. Rewrites apply to the
 // canonical one.
-func (x *exchange) keepsPath() bool {
-	return !x.rule.filters.changesPath() && !x.share.filters.changesPath() && plan.IsForwardable(x.in.URL.Path)
+func (x *transaction) keepsPath() bool {
+	return !x.rule.filters.changesPath() && !x.weighted.filters.changesPath() && plan.IsForwardable(x.in.URL.Path)
 }
 
 // forwarded describes the client's request. Values of the request itself count only behind trusted proxies.
-func (x *exchange) forwarded(header http.Header) {
+func (x *transaction) forwarded(header http.Header) {
 	origin, chain := x.origin(), x.chain()
 	scheme := []string{origin.Scheme}
 	header["X-Forwarded-For"] = []string{strings.Join(chain, ", ")}
@@ -93,19 +93,19 @@ func newRequestID() string {
 	return fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64())
 }
 
-func (x *exchange) origin() canonical.Origin {
-	return canonical.OriginOf(x.in.Header, x.in.Host, x.in.TLS != nil, x.site.Resource.GetPort())
+func (x *transaction) origin() canonical.Origin {
+	return canonical.OriginOf(x.in.Header, x.in.Host, x.in.TLS != nil, x.virtualHost.Resource.GetPort())
 }
 
-func (x *exchange) chain() []string {
+func (x *transaction) chain() []string {
 	return canonical.Chain(x.in.RemoteAddr, x.in.Header["X-Forwarded-For"], x.trustedHops())
 }
 
 type transport struct{}
 
 func (transport) RoundTrip(request *http.Request) (*http.Response, error) {
-	x := exchangeOf(request.Context())
-	x.sending(request)
+	x := transactionOf(request.Context())
+	x.startClientSpan(request)
 	x.mirror(request)
 	if x.in.ProtoMajor == 2 && request.Body != nil && request.Body != http.NoBody {
 		request.Body = endedBody{request.Body, x.in.Body}
@@ -113,13 +113,13 @@ func (transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	policy := x.rule.policy
 	policy.Prefer = x.sticky.endpoint
 	if x.rule.timeout == 0 && policy.Timeout == 0 && !isGRPC(x.in) {
-		policy.Silence = x.proxy.settings.ResponseTimeout
+		policy.ResponseHeaderTimeout = x.proxy.settings.ResponseTimeout
 	}
 	policy.Room = x.accountHeader
 	if request.Header["Upgrade"] != nil || request.Header["Expect"] != nil {
 		policy.Client = x.client()
 	}
-	policy.Tried = x.proxy.metrics.backend(x.backend.Name).tried
+	policy.OnAttempt = x.proxy.metrics.backend(x.backend.Name).tried
 	response, exchange, err := x.backend.RoundTrip(request, &policy)
 	if err == nil && response.StatusCode == http.StatusSwitchingProtocols && x.timer != nil {
 		// The timeouts apply to requests, not to upgraded connections.
@@ -131,7 +131,7 @@ func (transport) RoundTrip(request *http.Request) (*http.Response, error) {
 }
 
 // client returns the client's address; zero behind trusted proxies.
-func (x *exchange) client() netip.Addr {
+func (x *transaction) client() netip.Addr {
 	if x.trustedHops() > 0 {
 		return netip.Addr{}
 	}
@@ -150,7 +150,7 @@ type endedBody struct {
 }
 
 func modify(response *http.Response) error {
-	x := exchangeOf(response.Request.Context())
+	x := transactionOf(response.Request.Context())
 	if err := x.accountResponse(response); err != nil {
 		return err
 	}
@@ -161,13 +161,13 @@ func modify(response *http.Response) error {
 	if x.rule.filters.cors != nil {
 		x.rule.filters.cors.decorate(x.in, response.Header)
 	}
-	if x.share.filters.cors != nil {
-		x.share.filters.cors.decorate(x.in, response.Header)
+	if x.weighted.filters.cors != nil {
+		x.weighted.filters.cors.decorate(x.in, response.Header)
 	}
 	if x.granted != nil && len(x.granted.Cookies) > 0 {
 		response.Header["Set-Cookie"] = append(response.Header["Set-Cookie"], x.granted.Cookies...)
 	}
-	changeHeaders(x.share.filters.response, response.Header)
+	changeHeaders(x.weighted.filters.response, response.Header)
 	changeHeaders(x.rule.filters.response, response.Header)
 	if x.rule.session != nil {
 		x.rule.session.setToken(x, response.Header)
@@ -193,7 +193,7 @@ func (t *trailerResponse) Read(b []byte) (int, error) {
 const statusClientClosed = 499
 
 func failed(w http.ResponseWriter, r *http.Request, err error) {
-	x := exchangeOf(r.Context())
+	x := transactionOf(r.Context())
 	x.err = err
 	if cause := context.Cause(r.Context()); cause != nil {
 		err = cause
@@ -204,7 +204,7 @@ func failed(w http.ResponseWriter, r *http.Request, err error) {
 	status := http.StatusBadGateway
 	var timeout net.Error
 	switch {
-	case errors.Is(x.body.broken(), os.ErrDeadlineExceeded):
+	case errors.Is(x.body.readError(), os.ErrDeadlineExceeded):
 		// Checked first, because it cancels the request's context too.
 		status = http.StatusRequestTimeout
 	case errors.Is(err, balance.ErrNone), errors.Is(err, balance.ErrBusy), errors.Is(err, upstream.ErrNoRoom), errors.Is(err, upstream.ErrTooManyConnections),
@@ -218,18 +218,18 @@ func failed(w http.ResponseWriter, r *http.Request, err error) {
 		status = http.StatusRequestEntityTooLarge
 	case errors.Is(err, context.Canceled):
 		status = statusClientClosed
-	case x.body.broken() != nil:
+	case x.body.readError() != nil:
 		status = http.StatusBadRequest
 	case errors.As(err, &timeout) && timeout.Timeout():
 		status = http.StatusGatewayTimeout
 	}
-	if x.body.broken() != nil {
+	if x.body.readError() != nil {
 		// The server must not wait for the rest of the body.
 		w.Header().Set("Connection", "close")
 	}
 	changeHeaders(x.rule.filters.response, w.Header())
-	if out, ok := w.(*answer); ok {
-		x.takeBack(out)
+	if out, ok := w.(*responseWriter); ok {
+		x.countReset(out)
 	}
 	http.Error(w, http.StatusText(status), status)
 }

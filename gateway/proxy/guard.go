@@ -26,7 +26,7 @@ type guards struct {
 	challenge string
 	// body limits the request body in bytes; 0 is unlimited.
 	body          int64
-	limits        []limited
+	limits        []clientLimiter
 	authorization *extauth.Filter
 }
 
@@ -73,11 +73,11 @@ func (d *denial) Error() string { return d.text }
 var (
 	deniedAddress = &denial{http.StatusForbidden, "client address", "the rule does not admit the client's address"}
 	deniedPath    = &denial{http.StatusBadRequest, "path", rewrite.ErrPath.Error()}
-	deniedWork    = &denial{http.StatusServiceUnavailable, "path", rewrite.ErrTooExpensive.Error()}
+	deniedCost    = &denial{http.StatusServiceUnavailable, "path", rewrite.ErrTooExpensive.Error()}
 	deniedBody    = &denial{http.StatusRequestEntityTooLarge, "body", "the body exceeds the rule's limit"}
 )
 
-func (x *exchange) admit() *denial {
+func (x *transaction) admit() *denial {
 	guards := &x.rule.filters.guards
 	if len(guards.addresses)+len(guards.sufficient) > 0 && !guards.admits(x.address()) {
 		return deniedAddress
@@ -87,7 +87,7 @@ func (x *exchange) admit() *denial {
 
 // checkGuards applies filters, except to redirects and preflights. If it returns false, the request has been
 // answered.
-func (x *exchange) checkGuards(w *answer) bool {
+func (x *transaction) checkGuards(w *responseWriter) bool {
 	guards := &x.rule.filters.guards
 	if len(guards.sufficient) > 0 && admitBy(guards.sufficient, x.address()) {
 		if guards.authorization != nil {
@@ -111,10 +111,10 @@ func (x *exchange) checkGuards(w *answer) bool {
 }
 
 // address returns the client's address according to trusted proxies; invalid if they did not send one.
-func (x *exchange) address() netip.Addr { return canonical.Client(x.chain()) }
+func (x *transaction) address() netip.Addr { return canonical.Client(x.chain()) }
 
-func (x *exchange) deny(w *answer, denied *denial) {
-	x.noteDenied(denied)
+func (x *transaction) deny(w *responseWriter, denied *denial) {
+	x.recordDenied(denied)
 	if cors := x.rule.filters.cors; cors != nil {
 		cors.decorate(x.in, w.Header())
 	}
@@ -122,13 +122,13 @@ func (x *exchange) deny(w *answer, denied *denial) {
 	x.refuse(w, denied.status)
 }
 
-func (x *exchange) noteDenied(denied *denial) {
+func (x *transaction) recordDenied(denied *denial) {
 	x.err = denied
 	x.proxy.metrics.denied.WithLabelValues(denied.reason).Inc()
 }
 
 // boundBody limits a body of unknown length and rejects a longer Content-Length, which net/http enforces.
-func (x *exchange) boundBody(w *answer) *denial {
+func (x *transaction) boundBody(w *responseWriter) *denial {
 	most := x.rule.filters.guards.body
 	switch {
 	case most == 0 || x.in.Body == nil || x.in.Body == http.NoBody:
@@ -142,7 +142,7 @@ func (x *exchange) boundBody(w *answer) *denial {
 }
 
 // changeTarget applies the rewrite expression. Other rewrites depend on the backend and follow later.
-func (x *exchange) changeTarget() *denial {
+func (x *transaction) changeTarget() *denial {
 	x.query = x.in.URL.RawQuery
 	expression := x.rule.filters.expression
 	if expression == nil {
@@ -151,7 +151,7 @@ func (x *exchange) changeTarget() *denial {
 	path, query, err := expression.Apply(x.path, x.query)
 	switch {
 	case errors.Is(err, rewrite.ErrTooExpensive):
-		return deniedWork
+		return deniedCost
 	case err != nil:
 		return deniedPath
 	}
@@ -160,20 +160,20 @@ func (x *exchange) changeTarget() *denial {
 }
 
 // tooLong reports whether a body exceeded the limit of the rule or the proxy.
-func (x *exchange) tooLong(err error) bool {
+func (x *transaction) tooLong(err error) bool {
 	var tooLarge *http.MaxBytesError
 	if !errors.As(err, &tooLarge) {
 		return false
 	}
 	if tooLarge.Limit == x.rule.filters.guards.body {
-		x.noteDenied(deniedBody)
+		x.recordDenied(deniedBody)
 	}
 	return true
 }
 
-// clientBehind knows the client behind a single trusted proxy only, if that sends a PROXY protocol header.
-func clientBehind(site *site, conn net.Conn) netip.Addr {
-	hops := int(site.Resource.GetTrustedHops())
+// proxiedClient knows the client behind a single trusted proxy only, if that sends a PROXY protocol header.
+func proxiedClient(vhost *virtualHost, conn net.Conn) netip.Addr {
+	hops := int(vhost.Resource.GetTrustedHops())
 	if patient := clientConnOf(conn); patient != nil {
 		hops -= patient.headerHops()
 	}

@@ -163,12 +163,12 @@ func TestFaultyRulesAdmitNoRequest(t *testing.T) {
 		if got := get(t, client(t, port, nil), "http://a.example.com/"); got.StatusCode != 500 {
 			t.Errorf("%s: %d; want 500", name, got.StatusCode)
 		}
-		if told(f.Proxy) == "" {
+		if statusOf(f.Proxy) == "" {
 			t.Errorf("%s: nothing is told", name)
 		}
 		f.change(group())
-		if got := get(t, client(t, port, nil), "http://a.example.com/"); got.StatusCode != 200 || told(f.Proxy) != "" {
-			t.Errorf("%s: %d after it, refused %q", name, got.StatusCode, told(f.Proxy))
+		if got := get(t, client(t, port, nil), "http://a.example.com/"); got.StatusCode != 200 || statusOf(f.Proxy) != "" {
+			t.Errorf("%s: %d after it, refused %q", name, got.StatusCode, statusOf(f.Proxy))
 		}
 	}
 	port := freePort(t)

@@ -22,15 +22,15 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 		// would wait for a body that was never requested.
 		r = r.WithContext(r.Context())
 	}
-	x := &exchange{proxy: p, in: r, table: p.table.Load(), begun: time.Now()}
-	out := newAnswer(w, r, p.settings.WriteTimeout)
+	x := &transaction{proxy: p, in: r, table: p.table.Load(), begun: time.Now()}
+	out := newResponseWriter(w, r, p.settings.WriteTimeout)
 	// Must precede all reads of the request.
 	status := canonical.Request(r)
-	x.receive(w, out)
+	x.receiveBody(w, out)
 	p.metrics.active.Inc()
 	defer func() {
 		p.metrics.active.Dec()
-		p.done(x, out)
+		p.recordEnd(x, out)
 	}()
 	if upgrades(r) {
 		s.tunnels.Add(1)
@@ -41,8 +41,8 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 	}
 	room, leave, end := s.beginRequest(r)
 	defer end()
-	defer x.release()
-	defer x.takeBack(out)
+	defer x.unreserveAll()
+	defer x.countReset(out)
 	defer out.finish()
 	if leave || p.draining.Load() || s.leaving.Load() {
 		// On HTTP/2 net/http sends GOAWAY. Idle connections are not closed, which would lose requests in flight.
@@ -51,14 +51,14 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case !room:
 		p.metrics.shed.WithLabelValues("request").Inc()
-		x.traced()
+		x.startServerSpan()
 		// No body, which would require buffers until the client reads it.
 		out.WriteHeader(http.StatusServiceUnavailable)
 		return
 	case status == 0:
 		status = x.route(s.number)
 	}
-	x.traced()
+	x.startServerSpan()
 	if status != 0 {
 		x.refuse(out, status)
 		return
@@ -66,7 +66,7 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 	x.serve(out)
 }
 
-func (x *exchange) receive(w http.ResponseWriter, out *answer) {
+func (x *transaction) receiveBody(w http.ResponseWriter, out *responseWriter) {
 	r, settings := x.in, &x.proxy.settings
 	if r.Body == nil || r.Body == http.NoBody {
 		return
@@ -76,20 +76,20 @@ func (x *exchange) receive(w http.ResponseWriter, out *answer) {
 	}
 	// A gRPC stream may be idle for any time.
 	if settings.BodyTimeout > 0 && !isGRPC(r) {
-		out.body = &patientBody{
+		out.body = &timeoutBody{
 			ReadCloser: r.Body, controller: out.controller, timeout: settings.BodyTimeout, http2: r.ProtoMajor == 2,
 		}
 		x.body, r.Body = out.body, out.body
 	}
 }
 
-// takeBack counts an HTTP/2 request reset by the client. After too many, the header Connection makes net/http
+// countReset counts an HTTP/2 request reset by the client. After too many, the header Connection makes net/http
 // send GOAWAY and drain the streams; once the response header is sent, the connection is closed at once.
-func (x *exchange) takeBack(w *answer) {
-	if x.takenBack || x.in.ProtoMajor != 2 || x.in.Context().Err() == nil {
+func (x *transaction) countReset(w *responseWriter) {
+	if x.isResetCounted || x.in.ProtoMajor != 2 || x.in.Context().Err() == nil {
 		return
 	}
-	x.takenBack = true
+	x.isResetCounted = true
 	entry := entryIn(x.in)
 	if !entry.Reset(time.Now()) {
 		return
@@ -156,10 +156,10 @@ func bufferedBody(r *http.Request) int64 {
 	return admission.RequestBodyBytes
 }
 
-// accountResponse accounts response header and buffered HTTP/2 body until release.
-func (x *exchange) accountResponse(response *http.Response) error {
+// accountResponse accounts response header and buffered HTTP/2 body until unreserveAll.
+func (x *transaction) accountResponse(response *http.Response) error {
 	// The header being read was accounted with a higher cost.
-	x.less(x.heading)
+	x.unreserve(x.heading)
 	x.heading = 0
 	bytes := responseHeaderBytes(response.Header)
 	if response.ProtoMajor == 2 && response.Body != http.NoBody {
@@ -169,7 +169,7 @@ func (x *exchange) accountResponse(response *http.Response) error {
 		}
 		bytes += body
 	}
-	if !x.more(bytes) {
+	if !x.reserve(bytes) {
 		x.proxy.metrics.shed.WithLabelValues("answer").Inc()
 		return upstream.ErrNoRoom
 	}
@@ -190,9 +190,9 @@ func responseHeaderBytes(header http.Header) (bytes int64) {
 const freeResponseHeaderBytes = 8 << 10
 
 // accountHeader accounts bytes of an incomplete response header and reports whether there is room.
-func (x *exchange) accountHeader(bytes int64) bool {
+func (x *transaction) accountHeader(bytes int64) bool {
 	bytes *= admission.UnreadHeaderCost
-	if !x.more(bytes) {
+	if !x.reserve(bytes) {
 		x.proxy.metrics.shed.WithLabelValues("answer").Inc()
 		return false
 	}
@@ -200,8 +200,8 @@ func (x *exchange) accountHeader(bytes int64) bool {
 	return true
 }
 
-// more accounts additional bytes until less or release, and reports whether there is room.
-func (x *exchange) more(bytes int64) bool {
+// reserve accounts additional bytes until unreserve or unreserveAll, and reports whether there is room.
+func (x *transaction) reserve(bytes int64) bool {
 	entry := entryIn(x.in)
 	if entry == nil || bytes == 0 {
 		return true
@@ -216,14 +216,14 @@ func (x *exchange) more(bytes int64) bool {
 	return room
 }
 
-func (x *exchange) less(bytes int64) {
+func (x *transaction) unreserve(bytes int64) {
 	if entry := entryIn(x.in); entry != nil && bytes > 0 {
 		entry.Less(bytes)
 		x.held -= bytes
 	}
 }
 
-func (x *exchange) release() { x.less(x.held) }
+func (x *transaction) unreserveAll() { x.unreserve(x.held) }
 
 func entryIn(r *http.Request) *admission.Connection {
 	if conn := connOf(r); conn != nil {
@@ -233,7 +233,7 @@ func entryIn(r *http.Request) *admission.Connection {
 }
 
 // route returns the status code of a rejection, or 0.
-func (x *exchange) route(number uint16) int {
+func (x *transaction) route(number uint16) int {
 	r := x.in
 	message := plan.Message{
 		Method: r.Method, Host: r.Host, Path: r.URL.Path, RawQuery: r.URL.RawQuery, Header: r.Header, HeaderHops: headerHopsOf(r),
@@ -241,28 +241,28 @@ func (x *exchange) route(number uint16) int {
 	if r.TLS != nil {
 		message.TLS, message.ServerName = true, r.TLS.ServerName
 	}
-	found, status := plan.Find(&message, func(host string) (*site, bool) {
-		s := x.table.site(number, host)
+	found, status := plan.Find(&message, func(host string) (*virtualHost, bool) {
+		s := x.table.virtualHost(number, host)
 		return s, s != nil
 	})
-	x.host, x.path, x.site = found.Host, found.Path, found.Site
+	x.host, x.path, x.virtualHost = found.Host, found.Path, found.VirtualHost
 	if status == 0 {
 		x.rule = found.Group.Rules[found.Rule]
-		if hops(r.Header) >= maxHops {
+		if countHops(r.Header) >= maxHops {
 			x.err, status = errLoop, http.StatusLoopDetected
 		}
 	}
 	return status
 }
 
-func (x *exchange) serve(w *answer) {
+func (x *transaction) serve(w *responseWriter) {
 	filters := &x.rule.filters
 	if denied := x.admit(); denied != nil {
 		x.deny(w, denied)
 		return
 	}
 	if filters.cors != nil && isPreflight(x.in) {
-		filters.cors.answer(x.in, w.Header())
+		filters.cors.setHeaders(x.in, w.Header())
 		changeHeaders(filters.response, w.Header())
 		w.WriteHeader(http.StatusOK)
 		return
@@ -284,17 +284,17 @@ func (x *exchange) serve(w *answer) {
 	}
 }
 
-func (x *exchange) selectBackend(w *answer) {
-	x.choose()
-	if x.share != nil && plan.Redirects(x.share.filters.redirect, x.in.Header, x.in.TLS != nil) {
-		x.redirect(w, x.share.filters.redirect)
+func (x *transaction) selectBackend(w *responseWriter) {
+	x.chooseBackend()
+	if x.weighted != nil && plan.Redirects(x.weighted.filters.redirect, x.in.Header, x.in.TLS != nil) {
+		x.redirect(w, x.weighted.filters.redirect)
 		return
 	}
-	if x.share == nil || x.share.backend == "" {
+	if x.weighted == nil || x.weighted.backend == "" {
 		x.refuse(w, http.StatusInternalServerError)
 		return
 	}
-	x.backend = x.table.backend(x.share.backend)
+	x.backend = x.table.backend(x.weighted.backend)
 	if x.backend.Refuse || x.backend.Protocol == resource.Backend_TCP {
 		x.refuse(w, http.StatusInternalServerError)
 		return
@@ -310,8 +310,8 @@ func (x *exchange) selectBackend(w *answer) {
 	x.forward(w)
 }
 
-func (x *exchange) forward(w *answer) {
-	ctx := context.WithValue(x.in.Context(), exchangeKey{}, x)
+func (x *transaction) forward(w *responseWriter) {
+	ctx := context.WithValue(x.in.Context(), transactionKey{}, x)
 	if x.rule.timeout > 0 {
 		limited, cancel := context.WithCancelCause(ctx)
 		x.timer = time.AfterFunc(x.rule.timeout-x.waited, func() { cancel(upstream.ErrTimeout) })
@@ -325,17 +325,17 @@ func (x *exchange) forward(w *answer) {
 	x.proxy.forward.ServeHTTP(w, x.in.WithContext(ctx))
 }
 
-func (x *exchange) choose() {
+func (x *transaction) chooseBackend() {
 	if x.rule.session != nil {
 		x.sticky = x.rule.session.find(x, x.begun)
-		x.share = x.sticky.share
+		x.weighted = x.sticky.backend
 	}
-	if x.share == nil {
-		x.share = x.rule.draw()
+	if x.weighted == nil {
+		x.weighted = x.rule.pick()
 	}
 }
 
-func (x *exchange) redirect(w *answer, redirect *resource.Redirect) {
+func (x *transaction) redirect(w *responseWriter, redirect *resource.Redirect) {
 	if x.rule.filters.cors != nil {
 		x.rule.filters.cors.decorate(x.in, w.Header())
 	}
@@ -348,7 +348,7 @@ func (x *exchange) redirect(w *answer, redirect *resource.Redirect) {
 	w.WriteHeader(plan.RedirectStatus(redirect))
 }
 
-func (x *exchange) refuse(w *answer, status int) {
+func (x *transaction) refuse(w *responseWriter, status int) {
 	if x.in.Method == http.MethodConnect {
 		w.Header().Set("Connection", "close")
 	}

@@ -13,9 +13,9 @@ import (
 // maxCounted is the maximum number of counted clients in all zones, 400 bytes each.
 const maxCounted = 50_000
 
-type limited struct {
+type clientLimiter struct {
 	*limit.Rule
-	tooOften, tooMany *denial
+	rateDenial, concurrencyDenial *denial
 }
 
 func (g *guards) limitClients(from *resource.ClientLimit, route string) error {
@@ -23,7 +23,7 @@ func (g *guards) limitClients(from *resource.ClientLimit, route string) error {
 	if err != nil {
 		return err
 	}
-	g.limits = append(g.limits, limited{
+	g.limits = append(g.limits, clientLimiter{
 		rule,
 		&denial{rule.Status, "rate", "the client exceeds the rule's request rate"},
 		&denial{rule.Status, "concurrency", "the client exceeds the rule's concurrent requests"},
@@ -44,9 +44,9 @@ func (p *Proxy) count(guards *guards, client netip.Addr) (leave func(), denied *
 		one, result := p.limits.Begin(each.Rule, client, now)
 		switch result {
 		case limit.RateExceeded:
-			denied = each.tooOften
+			denied = each.rateDenial
 		case limit.ConcurrencyExceeded:
-			denied = each.tooMany
+			denied = each.concurrencyDenial
 		}
 		if denied != nil {
 			leave()

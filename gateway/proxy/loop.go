@@ -22,7 +22,7 @@ var errLoop = errors.New("the request has passed eight Millrace proxies: a backe
 // firstHop is the header value of the first hop. It is shared, and its capacity forces append to copy it.
 var firstHop = []string{loopName}
 
-func hops(header http.Header) (count int) {
+func countHops(header http.Header) (count int) {
 	for _, value := range header[loopHeader] {
 		for entry := range strings.SplitSeq(value, ",") {
 			// Parameters may follow the name.

@@ -105,10 +105,10 @@ type listenerMetrics struct {
 // counters are counters by status, 0 for an error. A slice saves memory, as most listeners use few statuses.
 type counters struct {
 	mutex sync.Mutex
-	known atomic.Pointer[[]coded]
+	known atomic.Pointer[[]statusCounter]
 }
 
-type coded struct {
+type statusCounter struct {
 	status  int
 	counter prometheus.Counter
 }
@@ -119,11 +119,11 @@ func (c *counters) inc(vec *prometheus.CounterVec, name string, status int) {
 		c.mutex.Lock()
 		defer c.mutex.Unlock()
 		text := codeText(status)
-		var longer []coded
+		var longer []statusCounter
 		if known = c.known.Load(); known != nil {
 			longer = slices.Clone(*known)
 		}
-		longer = append(longer, coded{status, vec.WithLabelValues(name, text)})
+		longer = append(longer, statusCounter{status, vec.WithLabelValues(name, text)})
 		longer[len(longer)-1].counter.Inc()
 		c.known.Store(&longer)
 	}
@@ -141,7 +141,7 @@ func codeText(status int) string {
 	return strconv.Itoa(status/100) + "xx"
 }
 
-func incKnown(known []coded, status int) bool {
+func incKnown(known []statusCounter, status int) bool {
 	for i := range known {
 		if known[i].status == status {
 			known[i].counter.Inc()
@@ -188,8 +188,8 @@ func (m *metrics) backend(name string) *backendMetrics {
 	return found.(*backendMetrics)
 }
 
-// tableReplaced records a new table and deletes the series of removed listeners, backends and rules.
-func (m *metrics) tableReplaced(current *table, changes map[string]change, took time.Duration) {
+// recordTable records a new table and deletes the series of removed listeners, backends and rules.
+func (m *metrics) recordTable(current *table, changes map[string]change, took time.Duration) {
 	m.applied.Observe(took.Seconds())
 	m.version.Reset()
 	m.version.WithLabelValues(current.version).Set(1)

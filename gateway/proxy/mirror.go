@@ -20,17 +20,17 @@ import (
 // mirrorTimeout is the timeout of mirrored requests of rules without a timeout.
 const mirrorTimeout = 30 * time.Second
 
-// mirrors limits mirrored requests in flight, a quarter of them per namespace, so that unresponsive backends do
-// not affect other tenants.
+// mirrors limits mirrored requests in flight, a quarter of them per namespace, so that unresponsive
+// backends do not affect other tenants.
 type mirrors struct {
-	most int
+	limit int
 
 	mutex sync.Mutex
 	all   int
 	of    map[string]int
 }
 
-func newMirrors(most int) *mirrors { return &mirrors{most: most, of: map[string]int{}} }
+func newMirrors(limit int) *mirrors { return &mirrors{limit: limit, of: map[string]int{}} }
 
 // tenant returns the namespace of a backend name, "backend/NAMESPACE/SERVICE/PORT".
 func tenant(backend string) string {
@@ -41,11 +41,11 @@ func tenant(backend string) string {
 	return backend
 }
 
-func (m *mirrors) take(backend string) bool {
+func (m *mirrors) acquire(backend string) bool {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
 	of := tenant(backend)
-	if m.all >= m.most || m.of[of] >= max(m.most/4, 1) {
+	if m.all >= m.limit || m.of[of] >= max(m.limit/4, 1) {
 		return false
 	}
 	m.all++
@@ -53,7 +53,7 @@ func (m *mirrors) take(backend string) bool {
 	return true
 }
 
-func (m *mirrors) give(backend string) {
+func (m *mirrors) release(backend string) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
 	of := tenant(backend)
@@ -63,15 +63,15 @@ func (m *mirrors) give(backend string) {
 	}
 }
 
-func (x *exchange) mirrorsOf() []*resource.Mirror {
-	if len(x.share.filters.mirrors) == 0 {
+func (x *transaction) mirrorsOf() []*resource.Mirror {
+	if len(x.weighted.filters.mirrors) == 0 {
 		return x.rule.filters.mirrors
 	}
-	return append(x.rule.filters.mirrors[:len(x.rule.filters.mirrors):len(x.rule.filters.mirrors)], x.share.filters.mirrors...)
+	return append(x.rule.filters.mirrors[:len(x.rule.filters.mirrors):len(x.rule.filters.mirrors)], x.weighted.filters.mirrors...)
 }
 
 // bufferForMirrors returns false after a read error.
-func (x *exchange) bufferForMirrors() bool {
+func (x *transaction) bufferForMirrors() bool {
 	if len(x.mirrorsOf()) == 0 || upgrades(x.in) {
 		return true
 	}
@@ -84,7 +84,7 @@ func (x *exchange) bufferForMirrors() bool {
 		return true
 	}
 	// An HTTP/2 body is already accounted.
-	if x.in.ProtoMajor == 1 && !x.more(x.in.ContentLength) {
+	if x.in.ProtoMajor == 1 && !x.reserve(x.in.ContentLength) {
 		x.proxy.metrics.unmirrored.Inc()
 		return true
 	}
@@ -103,7 +103,7 @@ type replayed struct {
 	io.Closer
 }
 
-func (x *exchange) mirror(request *http.Request) {
+func (x *transaction) mirror(request *http.Request) {
 	if !x.mirrors {
 		return
 	}
@@ -115,7 +115,7 @@ func (x *exchange) mirror(request *http.Request) {
 		if backend == nil || backend.Refuse || backend.Protocol == resource.Backend_TCP {
 			continue
 		}
-		if !x.proxy.mirrors.take(backend.Name) {
+		if !x.proxy.mirrors.acquire(backend.Name) {
 			x.proxy.metrics.unmirrored.Inc()
 			continue
 		}
@@ -135,7 +135,7 @@ func (x *exchange) mirror(request *http.Request) {
 			defer func() {
 				timer.Stop()
 				cancel(errors.New("the mirrored request is done"))
-				x.proxy.mirrors.give(backend.Name)
+				x.proxy.mirrors.release(backend.Name)
 			}()
 			// The response is discarded, so nothing is accounted.
 			response, _, err := backend.RoundTrip(copied, &upstream.Policy{Room: func(int64) bool { return false }})

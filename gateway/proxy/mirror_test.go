@@ -12,7 +12,7 @@ func TestMirrorsOfTenants(t *testing.T) {
 		for _, backend := range []string{
 			"backend/hostile/a/80", "backend/hostile/b/80", "backend/hostile/b/80/h2c", "backend/hostile/c/80", "backend/hostile/d/80",
 		} {
-			if m.take(backend) {
+			if m.acquire(backend) {
 				taken = append(taken, backend)
 			}
 		}
@@ -20,12 +20,12 @@ func TestMirrorsOfTenants(t *testing.T) {
 	if len(taken) != 250 {
 		t.Errorf("the backends of a namespace have %d places; want a quarter of 1,000", len(taken))
 	}
-	if !m.take("backend/other/a/80") {
+	if !m.acquire("backend/other/a/80") {
 		t.Error("there is no place for another namespace")
 	}
-	m.give("backend/other/a/80")
+	m.release("backend/other/a/80")
 	for _, backend := range taken {
-		m.give(backend)
+		m.release(backend)
 	}
 	if m.all != 0 || len(m.of) != 0 {
 		t.Errorf("all gave their places back, and %d are taken, by %v", m.all, m.of)

@@ -38,7 +38,7 @@ func (g *guards) requirePassword(with *resource.BasicAuthentication) error {
 	return nil
 }
 
-func (x *exchange) authenticate(w *answer) *denial {
+func (x *transaction) authenticate(w *responseWriter) *denial {
 	guards := &x.rule.filters.guards
 	if guards.password == nil {
 		return nil

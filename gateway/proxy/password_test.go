@@ -131,14 +131,14 @@ func TestUsersChange(t *testing.T) {
 	f.change(usersFile("u", "b:"+hashMD5, "a:plain", "c:"+hashBcrypt))
 	at("a line that cannot be read", 401, "a")
 	at("other lines", 200, "c")
-	if text := told(f.Proxy); !strings.Contains(text, "line 2") || strings.Contains(text, "plain") {
+	if text := statusOf(f.Proxy); !strings.Contains(text, "line 2") || strings.Contains(text, "plain") {
 		t.Errorf("what is told of the file is %q", text)
 	}
 	f.change(usersFile("u", "b:plain"))
 	at("no line that can be read", 401, "b")
 	f.change(usersFile("u", "b:"+hashMD5))
 	at("the file again", 200, "b")
-	if text := told(f.Proxy); text != "" {
+	if text := statusOf(f.Proxy); text != "" {
 		t.Errorf("refused still: %s", text)
 	}
 	f.versions++

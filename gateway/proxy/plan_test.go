@@ -48,8 +48,8 @@ func TestPlan(t *testing.T) {
 		}
 		d := made.Decide(10080, plan.Request{Method: http.MethodGet, URL: target})
 		have := fmt.Sprintf("%s %s %d %q", d.Group, d.Rule.GetRoute(), d.Status, d.Location)
-		for _, share := range d.Shares {
-			have += fmt.Sprintf(" %s %d/%d %d %v;", share.Backend, share.Weight, share.Total, len(share.Endpoints), share.Refused)
+		for _, backend := range d.Backends {
+			have += fmt.Sprintf(" %s %d/%d %d %v;", backend.Backend, backend.Weight, backend.Total, len(backend.Endpoints), backend.Refused)
 		}
 		if have != test.want {
 			t.Errorf("%s: %s; want %s", test.url, have, test.want)
@@ -101,7 +101,7 @@ func TestPlanNeedsNoKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := made.Decide(10443, plan.Request{Method: http.MethodGet, URL: &url.URL{Scheme: "https", Host: "a.example", Path: "/"}})
-	if d.Status != 0 || len(d.Shares) != 1 || !slices.Equal(d.Shares[0].Endpoints, []netip.AddrPort{netip.MustParseAddrPort("198.18.1.1:443")}) {
+	if d.Status != 0 || len(d.Backends) != 1 || !slices.Equal(d.Backends[0].Endpoints, []netip.AddrPort{netip.MustParseAddrPort("198.18.1.1:443")}) {
 		t.Errorf("decided %+v", d)
 	}
 	if len(site.GetListener().GetCertificates()) != 1 {

@@ -15,17 +15,17 @@ import (
 
 // makePorts replaces only changed groups if no listener changed.
 func (b *builder) makePorts() {
-	if b.old.ports != nil && !b.relisted && len(b.old.faults) == 0 {
+	if b.old.ports != nil && !b.areListenersChanged && len(b.old.resourceErrors) == 0 {
 		b.patchPorts()
 		return
 	}
-	faults := maps.Clone(b.table.faults)
+	faults := maps.Clone(b.table.resourceErrors)
 	b.ports(maps.Keys(b.table.listeners), maps.Keys(b.table.groups))
-	if len(b.table.faults) == len(faults) {
+	if len(b.table.resourceErrors) == len(faults) {
 		return
 	}
-	// Repeat in order, so that faults are deterministic.
-	b.table.faults = faults
+	// Repeat in order, so that errors are deterministic.
+	b.table.resourceErrors = faults
 	b.ports(slices.Values(slices.SortedFunc(maps.Keys(b.table.listeners), b.previousFirst)),
 		slices.Values(slices.SortedFunc(maps.Keys(b.table.groups), b.previousFirst)))
 }
@@ -34,7 +34,7 @@ func (b *builder) makePorts() {
 func (b *builder) previousFirst(one, other string) int {
 	isNew := func(name string) int {
 		before := b.old.resources[name]
-		if before != nil && before == b.table.resources[name] && b.old.faults[name] == nil {
+		if before != nil && before == b.table.resources[name] && b.old.resourceErrors[name] == nil {
 			return 0
 		}
 		return 1
@@ -44,18 +44,18 @@ func (b *builder) previousFirst(one, other string) int {
 
 func (b *builder) ports(listeners, groups iter.Seq[string]) {
 	b.table.ports = map[uint16]*port{}
-	b.table.sites = make(map[string]*site, len(b.table.listeners))
+	b.table.virtualHosts = make(map[string]*virtualHost, len(b.table.listeners))
 	for name := range listeners {
-		if err := b.addSite(name); err != nil {
-			b.table.fault(name, err)
+		if err := b.addVirtualHost(name); err != nil {
+			b.table.addError(name, err)
 		}
 	}
 	for name := range groups {
-		b.addGroup(name, b.table.sites)
+		b.addGroup(name, b.table.virtualHosts)
 	}
 }
 
-func (b *builder) addSite(name string) error {
+func (b *builder) addVirtualHost(name string) error {
 	listener := b.table.listeners[name].value
 	number := listener.number
 	at := b.table.ports[number]
@@ -66,43 +66,43 @@ func (b *builder) addSite(name string) error {
 	if at.tls != encrypted {
 		return fmt.Errorf("port %d has both TLS and plain text", number)
 	}
-	added := &site{Name: name, Resource: listener.resource, State: listener}
-	if err := at.sites.Add(listener.resource.GetHostname(), added); err != nil {
+	added := &virtualHost{Name: name, Resource: listener.resource, State: listener}
+	if err := at.virtualHosts.Add(listener.resource.GetHostname(), added); err != nil {
 		return fmt.Errorf("port %d: %w", number, err)
 	}
 	at.bytes = at.bytes || listener.tunnels()
 	at.shared = at.shared || listener.resource.GetTrustedHops() > 0
 	at.exposed = at.exposed || listener.resource.GetTrustedHops() == 0
-	b.table.ports[number], b.table.sites[name] = at, added
+	b.table.ports[number], b.table.virtualHosts[name] = at, added
 	return nil
 }
 
-func (b *builder) addGroup(name string, sites map[string]*site) {
+func (b *builder) addGroup(name string, vhosts map[string]*virtualHost) {
 	group := b.table.groups[name]
 	for _, at := range group.from.GetRouteGroup().GetListeners() {
-		site := sites[at]
-		if site == nil {
-			b.table.fault(name, missing("listener", at))
+		vhost := vhosts[at]
+		if vhost == nil {
+			b.table.addError(name, missing("listener", at))
 			continue
 		}
-		if err := site.Groups.Add(group.from.GetRouteGroup().GetHostname(), group.value); err != nil {
-			b.table.fault(name, fmt.Errorf("listener %s: %w", at, err))
+		if err := vhost.Groups.Add(group.from.GetRouteGroup().GetHostname(), group.value); err != nil {
+			b.table.addError(name, fmt.Errorf("listener %s: %w", at, err))
 		}
 	}
 }
 
-// patchPorts copies the sites of changed groups, because requests still use the old ones.
+// patchPorts copies the virtual hosts of changed groups, because requests still use the old ones.
 func (b *builder) patchPorts() {
-	b.table.ports, b.table.sites = b.old.ports, b.old.sites
+	b.table.ports, b.table.virtualHosts = b.old.ports, b.old.virtualHosts
 	names := b.changedGroups()
 	if len(names) == 0 {
 		return
 	}
-	changed := map[string]*site{}
+	changed := map[string]*virtualHost{}
 	own := func(listeners []string) {
 		for _, name := range listeners {
-			if before := b.old.sites[name]; before != nil && changed[name] == nil {
-				changed[name] = &site{Name: name, Resource: before.Resource, State: before.State, Groups: before.Groups.Clone()}
+			if before := b.old.virtualHosts[name]; before != nil && changed[name] == nil {
+				changed[name] = &virtualHost{Name: name, Resource: before.Resource, State: before.State, Groups: before.Groups.Clone()}
 			}
 		}
 	}
@@ -121,7 +121,7 @@ func (b *builder) patchPorts() {
 			b.addGroup(name, changed)
 		}
 	}
-	b.replaceSites(changed)
+	b.replaceVirtualHosts(changed)
 }
 
 func (b *builder) changedGroups() []string {
@@ -135,19 +135,19 @@ func (b *builder) changedGroups() []string {
 	return names
 }
 
-func (b *builder) replaceSites(changed map[string]*site) {
-	b.table.sites, b.table.ports = maps.Clone(b.table.sites), maps.Clone(b.table.ports)
+func (b *builder) replaceVirtualHosts(changed map[string]*virtualHost) {
+	b.table.virtualHosts, b.table.ports = maps.Clone(b.table.virtualHosts), maps.Clone(b.table.ports)
 	copied := map[uint16]*port{}
-	for name, site := range changed {
-		b.table.sites[name] = site
-		number := site.State.number
+	for name, vhost := range changed {
+		b.table.virtualHosts[name] = vhost
+		number := vhost.State.number
 		if copied[number] == nil {
 			before := b.table.ports[number]
 			same := *before
-			same.sites = before.sites.Clone()
+			same.virtualHosts = before.virtualHosts.Clone()
 			copied[number] = &same
 			b.table.ports[number] = copied[number]
 		}
-		copied[number].sites.Replace(site.Resource.GetHostname(), site)
+		copied[number].virtualHosts.Replace(vhost.Resource.GetHostname(), vhost)
 	}
 }

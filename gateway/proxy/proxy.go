@@ -86,8 +86,8 @@ func (p *Proxy) Apply(update Update) {
 		opened = p.listen(current)
 	}
 	p.serve(old, current, b.changes, opened)
-	p.metrics.unserved.Set(float64(len(current.faults)))
-	p.metrics.tableReplaced(current, b.changes, time.Since(begun))
+	p.metrics.unserved.Set(float64(len(current.resourceErrors)))
+	p.metrics.recordTable(current, b.changes, time.Since(begun))
 }
 
 func (p *Proxy) serve(old, current *table, changes map[string]change, opened map[uint16]*server) {
@@ -108,7 +108,7 @@ func (p *Proxy) serve(old, current *table, changes map[string]change, opened map
 
 // Refused returns the error of each rejected resource of the current version, in the order of their names.
 func (p *Proxy) Refused() []string {
-	faults := p.table.Load().faults
+	faults := p.table.Load().resourceErrors
 	reasons := make([]string, 0, len(faults))
 	for _, name := range slices.Sorted(maps.Keys(faults)) {
 		reasons = append(reasons, faults[name].Error())
@@ -139,8 +139,8 @@ func (p *Proxy) Ready() bool { return p.table.Load().ports != nil && !p.unready.
 // Version returns the version of the current configuration.
 func (p *Proxy) Version() string { return p.table.Load().version }
 
-// Shutdown drains the proxy: it serves unready for DrainWait, asks clients for DrainGrace to close, and closes
-// the remaining connections, WebSockets with a Close frame. The context shortens the periods.
+// Shutdown drains the proxy: it serves unready for DrainWait, asks clients for DrainGrace to close, and
+// closes the remaining connections, WebSockets with a Close frame. The context shortens the periods.
 func (p *Proxy) Shutdown(ctx context.Context) error {
 	p.unready.Store(true)
 	pause(ctx, p.settings.DrainWait)

@@ -14,8 +14,9 @@ import (
 // errNoTCP is returned for a PROXY protocol header without TCP addresses.
 var errNoTCP = errors.New("the PROXY protocol header has no TCP addresses")
 
-// balancedConn is a trusted load balancer's connection, which may begin with a PROXY protocol header (version 1
-// or 2) that RemoteAddr and LocalAddr return. All methods except Close block until the first bytes arrive.
+// balancedConn is a trusted load balancer's connection, which may begin with a PROXY protocol header
+// (version 1 or 2) that RemoteAddr and LocalAddr return. All methods except Close block until the first
+// bytes arrive.
 type balancedConn struct{ *proxyproto.Conn }
 
 func newBalancedConn(conn net.Conn, limit time.Duration) balancedConn {
@@ -47,6 +48,6 @@ func headerHopsOf(r *http.Request) int {
 	return 0
 }
 
-func (x *exchange) trustedHops() int {
-	return int(x.site.Resource.GetTrustedHops()) - headerHopsOf(x.in)
+func (x *transaction) trustedHops() int {
+	return int(x.virtualHost.Resource.GetTrustedHops()) - headerHopsOf(x.in)
 }

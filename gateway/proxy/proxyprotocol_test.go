@@ -98,18 +98,18 @@ func forwardedFor(t *testing.T, port uint32, encrypted bool, header string) stri
 // TestProxyProtocolSent checks that only backends with proxy_protocol receive the client's address.
 func TestProxyProtocolSent(t *testing.T) {
 	for name, test := range map[string]struct {
-		asks     bool
-		protocol resource.Listener_Protocol
-		again    bool
-		header   string
-		want     string
+		isRequested bool
+		protocol    resource.Listener_Protocol
+		again       bool
+		header      string
+		want        string
 	}{
-		"passthrough":                  {asks: true, protocol: resource.Listener_TLS_PASSTHROUGH, want: "127.0.0.1"},
-		"terminated":                   {asks: true, protocol: resource.Listener_TLS_TERMINATE, want: "127.0.0.1"},
-		"terminated, TLS again":        {asks: true, protocol: resource.Listener_TLS_TERMINATE, again: true, want: "127.0.0.1"},
+		"passthrough":                  {isRequested: true, protocol: resource.Listener_TLS_PASSTHROUGH, want: "127.0.0.1"},
+		"terminated":                   {isRequested: true, protocol: resource.Listener_TLS_TERMINATE, want: "127.0.0.1"},
+		"terminated, TLS again":        {isRequested: true, protocol: resource.Listener_TLS_TERMINATE, again: true, want: "127.0.0.1"},
 		"not asked, passthrough":       {protocol: resource.Listener_TLS_PASSTHROUGH},
 		"not asked, terminated":        {protocol: resource.Listener_TLS_TERMINATE},
-		"behind a balancer":            {asks: true, protocol: resource.Listener_TLS_PASSTHROUGH, header: header(t, 2, false), want: "192.0.2.1"},
+		"behind a balancer":            {isRequested: true, protocol: resource.Listener_TLS_PASSTHROUGH, header: header(t, 2, false), want: "192.0.2.1"},
 		"behind a balancer, not asked": {protocol: resource.Listener_TLS_PASSTHROUGH, header: header(t, 2, false)},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -129,7 +129,7 @@ func TestProxyProtocolSent(t *testing.T) {
 				_, _ = io.CopyN(below, below, 5)
 			})
 			to := bytesBackend("a", address)
-			to[0].GetBackend().ProxyProtocol = test.asks
+			to[0].GetBackend().ProxyProtocol = test.isRequested
 			if test.again {
 				to[0].GetBackend().Tls = &resource.BackendTLS{Hostname: "a.example.com", CertificateAuthorities: []string{"authority"}}
 			}
@@ -155,8 +155,8 @@ func TestProxyProtocolSent(t *testing.T) {
 	}
 }
 
-// TestProxyProtocolGuards checks that address lists use the header's address if its sender is the only trusted
-// hop.
+// TestProxyProtocolGuards checks that address lists use the header's address if its sender is the only
+// trusted hop.
 func TestProxyProtocolGuards(t *testing.T) {
 	for name, test := range map[string]struct {
 		hops   uint32

@@ -21,15 +21,15 @@ type rule struct {
 	// prefix is the matched prefix, which a rewrite replaces.
 	prefix  string
 	filters filters
-	// shares are cumulative: the first share with an end above the random number is selected.
-	shares  []share
-	total   uint64
-	timeout time.Duration
-	policy  upstream.Policy
-	session *session
+	// backends are cumulative: the first share with an end above the random number is selected.
+	backends []weightedBackend
+	total    uint64
+	timeout  time.Duration
+	policy   upstream.Policy
+	session  *session
 }
 
-type share struct {
+type weightedBackend struct {
 	end     uint64
 	backend string
 	id      backendID
@@ -43,10 +43,10 @@ func (b *builder) makeGroups() {
 		all = all || each.old.GetBackend() != nil && each.now.GetBackend() == nil ||
 			each.old.GetUsers() != nil && each.now.GetUsers() == nil
 	}
-	b.table.groups = each(b, all, b.old.groups, (*resource.Resource).GetRouteGroup,
+	b.table.groups = rebuildEach(b, all, b.old.groups, (*resource.Resource).GetRouteGroup,
 		func(r *resource.Resource) (built[*group], error) {
 			before, ok := b.old.groups[r.GetName()]
-			if ok && before.from == r && b.old.faults[r.GetName()] == nil && !slices.ContainsFunc(before.value.Rules, b.lacks) {
+			if ok && before.from == r && b.old.resourceErrors[r.GetName()] == nil && !slices.ContainsFunc(before.value.Rules, b.hasMissing) {
 				return before, nil
 			}
 			if _, changed := b.changes[r.GetName()]; !changed {
@@ -57,8 +57,8 @@ func (b *builder) makeGroups() {
 		})
 }
 
-// newGroup returns a group even with invalid rules, because rules of other objects may be in it: an invalid rule
-// answers 500. It is omitted if its match is invalid.
+// newGroup returns a group even with invalid rules, because rules of other objects may be in it: an
+// invalid rule answers 500. It is omitted if its match is invalid.
 func (b *builder) newGroup(r *resource.RouteGroup) (*group, error) {
 	g := &group{Rules: make([]*rule, 0, len(r.GetRules()))}
 	matches := make([]*resource.Match, 0, len(r.GetRules()))
@@ -80,7 +80,7 @@ func (b *builder) newGroup(r *resource.RouteGroup) (*group, error) {
 	return g, cmp.Or(fault, err)
 }
 
-func (b *builder) lacks(r *rule) bool { return b.findMissing(r) != nil }
+func (b *builder) hasMissing(r *rule) bool { return b.findMissing(r) != nil }
 
 // findMissing returns an error if a rule refers to a resource that does not exist.
 func (b *builder) findMissing(r *rule) error {
@@ -129,7 +129,7 @@ func newRule(from *resource.Rule) (*rule, error) {
 		if err != nil {
 			return nil, fmt.Errorf("backend %q: %w", backend.GetBackend(), err)
 		}
-		r.shares = append(r.shares, share{
+		r.backends = append(r.backends, weightedBackend{
 			end: r.total, backend: backend.GetBackend(), id: newBackendID(backend.GetBackend()), filters: filters,
 		})
 	}
@@ -148,27 +148,27 @@ func (r *rule) names() []string {
 	if authorization := r.filters.guards.authorization; authorization != nil {
 		names = append(names, authorization.Backend)
 	}
-	for i := range r.shares {
-		collect(&r.shares[i].filters)
-		if name := r.shares[i].backend; name != "" {
+	for i := range r.backends {
+		collect(&r.backends[i].filters)
+		if name := r.backends[i].backend; name != "" {
 			names = append(names, name)
 		}
 	}
 	return names
 }
 
-// draw returns nil without backends.
-func (r *rule) draw() *share {
-	switch len(r.shares) {
+// pick returns nil without backends.
+func (r *rule) pick() *weightedBackend {
+	switch len(r.backends) {
 	case 0:
 		return nil
 	case 1:
-		return &r.shares[0]
+		return &r.backends[0]
 	}
 	at := rand.Uint64N(r.total)
-	for i := range r.shares {
-		if at < r.shares[i].end {
-			return &r.shares[i]
+	for i := range r.backends {
+		if at < r.backends[i].end {
+			return &r.backends[i]
 		}
 	}
 	return nil

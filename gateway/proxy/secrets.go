@@ -18,8 +18,8 @@ import (
 // secrets are the immutable secrets shared by all proxies of an owner (resource.SharedSecret).
 type secrets struct {
 	values [][]byte
-	// seals are for session tokens. The first one seals, all of them open.
-	seals []cipher.AEAD
+	// ciphers are for session tokens. The first one seals, all of them open.
+	ciphers []cipher.AEAD
 }
 
 func newSecrets(values [][]byte) (*secrets, error) {
@@ -38,13 +38,13 @@ func newSecrets(values [][]byte) (*secrets, error) {
 		if err != nil {
 			return s, fmt.Errorf("use a key for session persistence: %w", err)
 		}
-		s.seals = append(s.seals, seal)
+		s.ciphers = append(s.ciphers, seal)
 	}
 	return s, nil
 }
 
 func (b *builder) makeSecrets() {
-	if b.old.secrets != nil && !touched(b, (*resource.Resource).GetSharedSecret) {
+	if b.old.secrets != nil && !isKindChanged(b, (*resource.Resource).GetSharedSecret) {
 		b.table.secrets = b.old.secrets
 		return
 	}
@@ -59,7 +59,7 @@ func (b *builder) makeSecrets() {
 	}
 	made, err := newSecrets(values)
 	if err != nil {
-		b.table.fault("shared secret", err)
+		b.table.addError("shared secret", err)
 	}
 	b.table.secrets = made
 }
@@ -75,12 +75,12 @@ func (b *builder) secretValues() (values [][]byte) {
 	slices.SortFunc(names, b.previousFirst)
 	for i, name := range names {
 		if i > 0 {
-			b.table.fault(name, errors.New("there are two shared secrets"))
+			b.table.addError(name, errors.New("there are two shared secrets"))
 			continue
 		}
 		for _, value := range b.table.resources[name].GetSharedSecret().GetValues() {
 			if len(value) < 32 {
-				b.table.fault(name, fmt.Errorf("a secret of %d bytes is too short", len(value)))
+				b.table.addError(name, fmt.Errorf("a secret of %d bytes is too short", len(value)))
 				continue
 			}
 			values = append(values, value)

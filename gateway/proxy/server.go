@@ -26,14 +26,14 @@ type server struct {
 	listener                net.Listener
 	plain                   *http.Server
 	secure                  *http.Server
-	plainConns, secureConns *handover
+	plainConns, secureConns *connListener
 	// open are connections of both HTTP servers, tunnels hijacked and passed-through ones.
 	open    *connections
 	tunnels sync.WaitGroup
 	leaving atomic.Bool
 }
 
-// listen opens new ports. A port that cannot be opened is a fault of its listeners.
+// listen opens new ports. A port that cannot be opened is an error of its listeners.
 func (p *Proxy) listen(current *table) map[uint16]*server {
 	opened := map[uint16]*server{}
 	for number, port := range current.ports {
@@ -42,8 +42,8 @@ func (p *Proxy) listen(current *table) map[uint16]*server {
 		}
 		listener, err := net.Listen("tcp", net.JoinHostPort(p.settings.Address, strconv.Itoa(int(number))))
 		if err != nil {
-			for _, site := range port.sites.All() {
-				current.fault(site.Name, fmt.Errorf("listen at port %d: %w", number, err))
+			for _, vhost := range port.virtualHosts.All() {
+				current.addError(vhost.Name, fmt.Errorf("listen at port %d: %w", number, err))
 			}
 			continue
 		}
@@ -69,7 +69,7 @@ func (p *Proxy) closePorts(current *table) {
 
 func (p *Proxy) newServer(number uint16, listener net.Listener) *server {
 	s := &server{proxy: p, number: number, listener: listener, open: newConnections()}
-	s.plainConns, s.secureConns = newHandover(listener.Addr()), newHandover(listener.Addr())
+	s.plainConns, s.secureConns = newConnListener(listener.Addr()), newConnListener(listener.Addr())
 	s.plain, s.secure = s.httpServer(), s.httpServer()
 	s.plain.Protocols.SetUnencryptedHTTP2(true)
 	s.secure.Protocols.SetHTTP2(true)
@@ -116,8 +116,8 @@ func (s *server) httpServer() *http.Server {
 // configFor returns no certificate for an unknown name: crypto/tls then sends the alert unrecognized_name.
 func (s *server) configFor(serverName string) *tls.Config {
 	if name, ok := match.ServerName(serverName); ok {
-		if site := s.proxy.table.Load().site(s.number, name); site != nil && site.State.tls != nil && !site.State.tunnels() {
-			return site.State.tls
+		if vhost := s.proxy.table.Load().virtualHost(s.number, name); vhost != nil && vhost.State.tls != nil && !vhost.State.tunnels() {
+			return vhost.State.tls
 		}
 	}
 	return &tls.Config{MinVersion: tls.VersionTLS12}
@@ -159,9 +159,9 @@ func (s *server) admit(conn net.Conn) {
 	patient := &clientConn{
 		Conn: conn, timeout: s.proxy.settings.WriteTimeout, entry: entry, evictions: s.proxy.metrics.shed.WithLabelValues("idle connection"),
 	}
-	patient.reading.queue, patient.reading.client = s.proxy.queue, admission.Client(addressOf(conn))
+	patient.scheduler.queue, patient.scheduler.client = s.proxy.queue, admission.Client(addressOf(conn))
 	if port != nil && port.tls {
-		patient.handshake.begin(s.proxy.queue, patient.reading.client)
+		patient.handshake.begin(s.proxy.queue, patient.scheduler.client)
 	} else {
 		patient.emptyBytes = maxEmptyBytes
 	}
@@ -183,9 +183,9 @@ func (s *server) accepted(conn net.Conn, port *port) {
 	case port == nil:
 		_ = conn.Close()
 	case !port.tls:
-		s.plainConns.give(conn)
+		s.plainConns.deliver(conn)
 	case !port.bytes:
-		s.secureConns.give(conn)
+		s.secureConns.deliver(conn)
 	default:
 		s.tunnels.Go(func() { s.dispatchTLS(conn) })
 	}
@@ -198,7 +198,7 @@ func (s *server) shutdown(ctx context.Context) error {
 	_ = s.listener.Close()
 	// For connections that clients do not close: net/http waits one second between two GOAWAY frames.
 	last := min(s.proxy.settings.DrainGrace/2, 2500*time.Millisecond)
-	patient, cancel := beforeEnd(ctx, last)
+	patient, cancel := withEarlierDeadline(ctx, last)
 	s.open.awaitClosed(patient)
 	cancel()
 	unread, cancel := context.WithTimeout(ctx, last/4)
@@ -219,7 +219,7 @@ func (s *server) shutdown(ctx context.Context) error {
 	return err
 }
 
-func beforeEnd(ctx context.Context, early time.Duration) (context.Context, context.CancelFunc) {
+func withEarlierDeadline(ctx context.Context, early time.Duration) (context.Context, context.CancelFunc) {
 	if end, limited := ctx.Deadline(); limited {
 		return context.WithDeadline(ctx, end.Add(-early))
 	}
@@ -238,19 +238,19 @@ func (s *server) awaitTunnels(ctx context.Context) {
 	}
 }
 
-// handover is a net.Listener for connections accepted by another listener.
-type handover struct {
+// connListener is a net.Listener for connections accepted by another listener.
+type connListener struct {
 	conns   chan net.Conn
 	closed  chan struct{}
 	once    sync.Once
 	address net.Addr
 }
 
-func newHandover(address net.Addr) *handover {
-	return &handover{conns: make(chan net.Conn), closed: make(chan struct{}), address: address}
+func newConnListener(address net.Addr) *connListener {
+	return &connListener{conns: make(chan net.Conn), closed: make(chan struct{}), address: address}
 }
 
-func (h *handover) give(conn net.Conn) {
+func (h *connListener) deliver(conn net.Conn) {
 	select {
 	case h.conns <- conn:
 	case <-h.closed:
@@ -258,7 +258,7 @@ func (h *handover) give(conn net.Conn) {
 	}
 }
 
-func (h *handover) Accept() (net.Conn, error) {
+func (h *connListener) Accept() (net.Conn, error) {
 	select {
 	case conn := <-h.conns:
 		return conn, nil
@@ -267,9 +267,9 @@ func (h *handover) Accept() (net.Conn, error) {
 	}
 }
 
-func (h *handover) Close() error {
+func (h *connListener) Close() error {
 	h.once.Do(func() { close(h.closed) })
 	return nil
 }
 
-func (h *handover) Addr() net.Addr { return h.address }
+func (h *connListener) Addr() net.Addr { return h.address }

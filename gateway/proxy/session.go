@@ -16,8 +16,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// session implements session persistence. The token has the endpoint and the start, encrypted with a key shared
-// by all proxies of the owner, so that clients can neither read nor modify it.
+// session implements session persistence. The token has the endpoint and the start, encrypted with a key
+// shared by all proxies of the owner, so that clients can neither read nor modify it.
 type session struct {
 	header    bool
 	name      string
@@ -61,7 +61,7 @@ func newSession(r *resource.SessionPersistence) *session {
 }
 
 type sticky struct {
-	share    *share
+	backend  *weightedBackend
 	endpoint *balance.Endpoint
 	began    time.Time
 	// old is set if the token was not sealed with the first key, and expires soon.
@@ -79,7 +79,7 @@ func seal(key cipher.AEAD, backend backendID, endpoint netip.AddrPort, began tim
 }
 
 // find returns zero without a valid token.
-func (s *session) find(x *exchange, now time.Time) sticky {
+func (s *session) find(x *transaction, now time.Time) sticky {
 	text := x.in.Header.Get(s.name)
 	if !s.header {
 		cookie, err := x.in.Cookie(s.name)
@@ -95,7 +95,7 @@ func (s *session) find(x *exchange, now time.Time) sticky {
 	if err != nil {
 		return sticky{}
 	}
-	for i, key := range x.table.secrets.seals {
+	for i, key := range x.table.secrets.ciphers {
 		if open, err := key.Open(sealed[:0:0], nil, sealed, nil); err == nil {
 			found := s.read(x, open, now)
 			found.old = i > 0
@@ -105,27 +105,27 @@ func (s *session) find(x *exchange, now time.Time) sticky {
 	return sticky{}
 }
 
-func (s *session) read(x *exchange, open []byte, now time.Time) sticky {
+func (s *session) read(x *transaction, open []byte, now time.Time) sticky {
 	began := time.Unix(int64(binary.BigEndian.Uint64(open[offsetBegan:])), 0)
 	if s.lifetime > 0 && !began.Add(s.lifetime).After(now) {
 		return sticky{}
 	}
 	address := netip.AddrPortFrom(
 		netip.AddrFrom16([16]byte(open[offsetAddress:offsetPort])).Unmap(), binary.BigEndian.Uint16(open[offsetPort:]))
-	for i := range x.rule.shares {
-		share := &x.rule.shares[i]
-		if share.id != backendID(open[:offsetAddress]) || share.backend == "" {
+	for i := range x.rule.backends {
+		candidate := &x.rule.backends[i]
+		if candidate.id != backendID(open[:offsetAddress]) || candidate.backend == "" {
 			continue
 		}
-		if endpoint := x.table.backend(share.backend).Set.At(address); endpoint != nil {
-			return sticky{share: share, endpoint: endpoint, began: began}
+		if endpoint := x.table.backend(candidate.backend).Set.At(address); endpoint != nil {
+			return sticky{backend: candidate, endpoint: endpoint, began: began}
 		}
 	}
 	return sticky{}
 }
 
 // setToken sends a token if the endpoint changed or the token is old.
-func (s *session) setToken(x *exchange, header http.Header) {
+func (s *session) setToken(x *transaction, header http.Header) {
 	began := x.sticky.began
 	switch {
 	case x.endpoint != x.sticky.endpoint:
@@ -133,7 +133,7 @@ func (s *session) setToken(x *exchange, header http.Header) {
 	case !x.sticky.old:
 		return
 	}
-	text := seal(x.table.secrets.seals[0], x.share.id, x.endpoint.Address, began)
+	text := seal(x.table.secrets.ciphers[0], x.weighted.id, x.endpoint.Address, began)
 	if s.header {
 		header.Set(s.name, text)
 		return

@@ -83,7 +83,7 @@ func TestSessionBegan(t *testing.T) {
 		backend("a", "198.18.0.1:80", "198.18.0.2:80"))...)
 	x := exchangeFor(f)
 	began := time.Now().Truncate(time.Second)
-	text := seal(x.table.secrets.seals[0], x.rule.shares[0].id, netip.MustParseAddrPort("198.18.0.2:80"), began)
+	text := seal(x.table.secrets.ciphers[0], x.rule.backends[0].id, netip.MustParseAddrPort("198.18.0.2:80"), began)
 	x.in.Header.Set("S", text)
 	if got := x.rule.session.find(x, began.Add(59*time.Minute)); got.endpoint == nil || !got.began.Equal(began) || got.old ||
 		got.endpoint.Address.String() != "198.18.0.2:80" {
@@ -109,7 +109,7 @@ func TestSessionBegan(t *testing.T) {
 	if !x.sticky.old {
 		t.Fatalf("%+v; want it to be of the old secret", x.sticky)
 	}
-	x.share, x.endpoint, x.begun = x.sticky.share, x.sticky.endpoint, began.Add(30*time.Minute)
+	x.weighted, x.endpoint, x.begun = x.sticky.backend, x.sticky.endpoint, began.Add(30*time.Minute)
 	header := http.Header{}
 	x.rule.session.setToken(x, header)
 	x.in.Header.Set("S", header.Get("S"))
@@ -124,9 +124,9 @@ func TestSessionBegan(t *testing.T) {
 	}
 }
 
-func exchangeFor(f *fixture) *exchange {
+func exchangeFor(f *fixture) *transaction {
 	table := f.table.Load()
-	return &exchange{
+	return &transaction{
 		proxy: f.Proxy, in: httptest.NewRequest(http.MethodGet, "http://a/", nil), table: table,
 		rule: table.groups["r"].value.Rules[0],
 	}
@@ -147,10 +147,10 @@ func BenchmarkSession(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	x := &exchange{proxy: p, in: httptest.NewRequest(http.MethodGet, "http://a/", nil), table: p.table.Load(), rule: made}
+	x := &transaction{proxy: p, in: httptest.NewRequest(http.MethodGet, "http://a/", nil), table: p.table.Load(), rule: made}
 	now := time.Now()
 	for name, key := range map[string]int{"the first secret": 0, "the second": 1} {
-		text := seal(x.table.secrets.seals[key], made.shares[0].id, netip.MustParseAddrPort(addresses[4321]), now)
+		text := seal(x.table.secrets.ciphers[key], made.backends[0].id, netip.MustParseAddrPort(addresses[4321]), now)
 		x.in.Header.Set("Cookie", "s="+text)
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

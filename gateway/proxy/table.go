@@ -17,8 +17,8 @@ import (
 type table struct {
 	version   string
 	resources map[string]*resource.Resource
-	// faults are the errors of resources that are not served as they are, by name.
-	faults map[string]error
+	// resourceErrors are the errors of resources that are not served as they are, by name.
+	resourceErrors map[string]error
 
 	certificates map[string]built[*certificate]
 	authorities  map[string]built[*upstream.Authority]
@@ -30,9 +30,9 @@ type table struct {
 	groups       map[string]built[*group]
 	transports   upstream.Transports
 
-	// ports are by target port, sites by listener.
-	ports map[uint16]*port
-	sites map[string]*site
+	// ports are by target port, virtualHosts by listener.
+	ports        map[uint16]*port
+	virtualHosts map[string]*virtualHost
 }
 
 // built is a value built from a resource and its dependencies, and rebuilt if one of them changes.
@@ -48,14 +48,14 @@ type port struct {
 	// tls is set if clients start with a ClientHello, bytes if it must be parsed.
 	tls, bytes bool
 	// shared is set if a listener trusts proxies in front, whose connections carry many clients.
-	shared  bool
-	exposed bool
-	sites   match.Hosts[*site]
+	shared       bool
+	exposed      bool
+	virtualHosts match.Hosts[*virtualHost]
 }
 
 type (
-	site  = plan.Site[*listener, *rule]
-	group = plan.Group[*rule]
+	virtualHost = plan.VirtualHost[*listener, *rule]
+	group       = plan.Group[*rule]
 )
 
 type listener struct {
@@ -67,12 +67,12 @@ type listener struct {
 	metrics *listenerMetrics
 }
 
-func (t *table) site(number uint16, host string) *site {
+func (t *table) virtualHost(number uint16, host string) *virtualHost {
 	port := t.ports[number]
 	if port == nil {
 		return nil
 	}
-	found, _ := port.sites.Find(host)
+	found, _ := port.virtualHosts.Find(host)
 	return found
 }
 

@@ -41,21 +41,21 @@ func newCertificate(r *resource.Certificate) (*certificate, error) {
 func (l *listener) tunnels() bool { return plan.Tunnels(l.resource) }
 
 func (b *builder) makeListeners() {
-	others := b.touchedTLS() || touched(b, (*resource.Resource).GetSharedSecret)
-	b.relisted = touched(b, (*resource.Resource).GetListener)
-	b.table.listeners = each(b, others, b.old.listeners, (*resource.Resource).GetListener,
+	others := b.isTLSChanged() || isKindChanged(b, (*resource.Resource).GetSharedSecret)
+	b.areListenersChanged = isKindChanged(b, (*resource.Resource).GetListener)
+	b.table.listeners = rebuildEach(b, others, b.old.listeners, (*resource.Resource).GetListener,
 		func(r *resource.Resource) (built[*listener], error) {
 			found, err := b.makeListener(r)
 			if found.value != b.old.listeners[r.GetName()].value {
-				b.relisted = true
+				b.areListenersChanged = true
 			}
 			return found, err
 		})
 }
 
 func (b *builder) makeListener(r *resource.Resource) (built[*listener], error) {
-	// Certificates of other objects are served without a missing one. Without any authority no client certificate
-	// is valid.
+	// Certificates of other objects are served without a missing one. Without any authority no client
+	// certificate is valid.
 	var absent error
 	parts := make([]any, 0, 2)
 	var certificates []*certificate

@@ -24,15 +24,15 @@ type spans struct {
 	context        context.Context
 }
 
-// traced uses the client's sampling decision only behind trusted proxies; otherwise any client could enable
-// sampling.
-func (x *exchange) traced() {
+// startServerSpan uses the client's sampling decision only behind trusted proxies; otherwise any client
+// could enable sampling.
+func (x *transaction) startServerSpan() {
 	tracer := x.proxy.settings.Tracer
 	if tracer == nil {
 		return
 	}
 	ctx := traceContext.Extract(x.in.Context(), propagation.HeaderCarrier(x.in.Header))
-	if parent := trace.SpanContextFromContext(ctx); parent.IsSampled() && (x.site == nil || x.trustedHops() <= 0) {
+	if parent := trace.SpanContextFromContext(ctx); parent.IsSampled() && (x.virtualHost == nil || x.trustedHops() <= 0) {
 		ctx = trace.ContextWithRemoteSpanContext(ctx, parent.WithTraceFlags(parent.TraceFlags().WithSampled(false)))
 	}
 	x.spans.context, x.spans.server = tracer.Start(ctx, x.in.Method, trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(x.begun))
@@ -51,8 +51,8 @@ func (x *exchange) traced() {
 		semconv.ClientAddress(client),
 		semconv.NetworkProtocolVersion(strconv.Itoa(x.in.ProtoMajor) + "." + strconv.Itoa(x.in.ProtoMinor)),
 	}
-	if x.site != nil {
-		attributes = append(attributes, attribute.String("millrace.listener", x.site.Name))
+	if x.virtualHost != nil {
+		attributes = append(attributes, attribute.String("millrace.listener", x.virtualHost.Name))
 	}
 	if x.rule != nil {
 		// Low cardinality, as required by the semantic conventions for HTTP.
@@ -62,21 +62,21 @@ func (x *exchange) traced() {
 	x.spans.server.SetAttributes(attributes...)
 }
 
-// sending starts the client span and injects it into the backend request.
-func (x *exchange) sending(request *http.Request) {
+// startClientSpan starts the client span and injects it into the backend request.
+func (x *transaction) startClientSpan(request *http.Request) {
 	if x.spans.server == nil {
 		return
 	}
 	ctx := x.spans.context
 	if x.spans.server.IsRecording() {
 		ctx, x.spans.client = x.proxy.settings.Tracer.Start(ctx, x.in.Method, trace.WithSpanKind(trace.SpanKindClient),
-			trace.WithAttributes(semconv.HTTPRequestMethodKey.String(x.in.Method), attribute.String("millrace.backend", x.share.backend)))
+			trace.WithAttributes(semconv.HTTPRequestMethodKey.String(x.in.Method), attribute.String("millrace.backend", x.weighted.backend)))
 	}
 	traceContext.Inject(ctx, propagation.HeaderCarrier(request.Header))
 }
 
 // received ends the client span at the response header.
-func (x *exchange) received(response *http.Response, err error) {
+func (x *transaction) received(response *http.Response, err error) {
 	span := x.spans.client
 	if span == nil {
 		return
@@ -95,7 +95,7 @@ func (x *exchange) received(response *http.Response, err error) {
 	span.End()
 }
 
-func (x *exchange) finished(status int) {
+func (x *transaction) finished(status int) {
 	span := x.spans.server
 	if span == nil {
 		return

@@ -9,10 +9,10 @@ import (
 )
 
 func TestTracingOffCostsNothing(t *testing.T) {
-	x := &exchange{proxy: New(Defaults()), in: httptest.NewRequest(http.MethodGet, "http://a.example/x", nil)}
+	x := &transaction{proxy: New(Defaults()), in: httptest.NewRequest(http.MethodGet, "http://a.example/x", nil)}
 	if allocations := testing.AllocsPerRun(100, func() {
-		x.traced()
-		x.sending(x.in)
+		x.startServerSpan()
+		x.startClientSpan(x.in)
 		x.received(nil, nil)
 		x.finished(http.StatusOK)
 	}); allocations != 0 {

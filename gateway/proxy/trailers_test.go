@@ -232,7 +232,7 @@ func TestTrailers(t *testing.T) {
 	for protocol, with := range map[resource.Backend_Protocol]func([]string) func(net.Conn, chan<- []string){
 		resource.Backend_HTTP1: trailHTTP1, resource.Backend_H2C: trailHTTP2,
 	} {
-		for name, ask := range clients {
+		for name, request := range clients {
 			t.Run(name+" to "+protocol.String(), func(t *testing.T) {
 				answers := slices.Clone(hostileTrailers)
 				if protocol == resource.Backend_HTTP1 {
@@ -245,7 +245,7 @@ func TestTrailers(t *testing.T) {
 				resources := backend("a", address)
 				resources[0].GetBackend().Protocol = protocol
 				start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), resources)...)
-				taken := ask(t, port)
+				taken := request(t, port)
 				slices.Sort(taken)
 				want := slices.Sorted(slices.Values(forClients))
 				if !slices.Equal(taken, want) {

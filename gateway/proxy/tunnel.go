@@ -20,26 +20,26 @@ import (
 )
 
 func (s *server) dispatchTLS(conn net.Conn) {
-	asked, again, err := clienthello.Read(conn, s.proxy.settings.HeaderTimeout)
+	hello, again, err := clienthello.Read(conn, s.proxy.settings.HeaderTimeout)
 	if err != nil {
 		s.proxy.metrics.unread.Inc()
 		_ = conn.Close()
 		return
 	}
 	table := s.proxy.table.Load()
-	host, ok := match.ServerName(asked.ServerName)
-	var site *site
+	host, ok := match.ServerName(hello.ServerName)
+	var vhost *virtualHost
 	if ok {
-		site = table.site(s.number, host)
+		vhost = table.virtualHost(s.number, host)
 	}
 	switch {
-	case site == nil:
+	case vhost == nil:
 		// No alert, because no listener terminates TLS for this name (Gateway API, TLSRoute).
 		_ = conn.Close()
-	case site.Resource.GetProtocol() == resource.Listener_TLS_PASSTHROUGH:
-		s.tunnel(again, table, destination{site, host, asked.ID})
-	case site.Resource.GetProtocol() == resource.Listener_TLS_TERMINATE:
-		ended := tls.Server(again, site.State.tls)
+	case vhost.Resource.GetProtocol() == resource.Listener_TLS_PASSTHROUGH:
+		s.tunnel(again, table, destination{vhost, host, hello.ID})
+	case vhost.Resource.GetProtocol() == resource.Listener_TLS_TERMINATE:
+		ended := tls.Server(again, vhost.State.tls)
 		ctx, cancel := context.WithTimeout(s.proxy.ended, s.proxy.settings.HeaderTimeout)
 		err := ended.HandshakeContext(ctx)
 		cancel()
@@ -48,9 +48,9 @@ func (s *server) dispatchTLS(conn net.Conn) {
 			_ = conn.Close()
 			return
 		}
-		s.tunnel(ended, table, destination{site, host, asked.ID})
+		s.tunnel(ended, table, destination{vhost, host, hello.ID})
 	default:
-		s.secureConns.give(again)
+		s.secureConns.deliver(again)
 	}
 }
 
@@ -58,20 +58,20 @@ func (s *server) dispatchTLS(conn net.Conn) {
 const tunnelBytes = 2 * bufferSize
 
 type destination struct {
-	site *site
-	host string
-	mark clienthello.ID
+	virtualHost *virtualHost
+	host        string
+	mark        clienthello.ID
 }
 
 // rule returns nil and the result for the metric if no rule matches.
 func (d *destination) rule(client net.Conn) (of *rule, result string) {
-	group, ok := d.site.Groups.Find(d.host)
+	group, ok := d.virtualHost.Groups.Find(d.host)
 	if !ok || len(group.Rules) == 0 {
 		return nil, "no route"
 	}
 	of = group.Rules[0]
 	switch guards := &of.filters.guards; {
-	case !guards.admits(clientBehind(d.site, client)):
+	case !guards.admits(proxiedClient(d.virtualHost, client)):
 		return nil, deniedAddress.reason
 	case guards.password != nil:
 		return nil, deniedNoCredentials.reason
@@ -82,16 +82,16 @@ func (d *destination) rule(client net.Conn) (of *rule, result string) {
 }
 
 // enter returns nil and the result for the metric if it fails. The caller must call leave.
-func (s *server) enter(to *destination, client net.Conn) (of *share, leave func(), result string) {
+func (s *server) enter(to *destination, client net.Conn) (of *weightedBackend, leave func(), result string) {
 	leave = func() {}
 	rule, result := to.rule(client)
 	if rule == nil {
 		return nil, leave, result
 	}
-	if of = rule.draw(); of == nil || of.backend == "" {
+	if of = rule.pick(); of == nil || of.backend == "" {
 		return nil, leave, "no backend"
 	}
-	if address := clientBehind(to.site, client); address.IsValid() {
+	if address := proxiedClient(to.virtualHost, client); address.IsValid() {
 		var denied *denial
 		if leave, denied = s.proxy.count(&rule.filters.guards, address); denied != nil {
 			return nil, leave, denied.reason
@@ -103,8 +103,8 @@ func (s *server) enter(to *destination, client net.Conn) (of *share, leave func(
 // tunnel forwards bytes until both directions are closed.
 func (s *server) tunnel(client net.Conn, table *table, to destination) {
 	defer client.Close()
-	site := to.site
-	observe := site.State.metrics.tunnel()
+	vhost := to.virtualHost
+	observe := vhost.State.metrics.tunnel()
 	result := "no room"
 	defer func() { observe(result) }()
 	if patient := clientConnOf(client); patient != nil {
@@ -118,15 +118,15 @@ func (s *server) tunnel(client net.Conn, table *table, to destination) {
 		}
 		defer patient.entry.End(tunnelBytes)
 	}
-	share, end, result := s.enter(&to, client)
+	chosen, end, result := s.enter(&to, client)
 	defer end()
-	if share == nil {
+	if chosen == nil {
 		return
 	}
 	result = "loop"
-	path, leave, ok := s.proxy.loops.enter(to.mark, site.Name+" "+to.host)
+	path, leave, ok := s.proxy.loops.enter(to.mark, vhost.Name+" "+to.host)
 	if !ok {
-		s.proxy.settings.Log.Debug("a tunnel leads back to this proxy", "listener", site.Name, "host", to.host)
+		s.proxy.settings.Log.Debug("a tunnel leads back to this proxy", "listener", vhost.Name, "host", to.host)
 		return
 	}
 	defer leave()
@@ -136,7 +136,7 @@ func (s *server) tunnel(client net.Conn, table *table, to destination) {
 			end()
 		}
 	}()
-	backend, err := table.backend(share.backend).Dial(s.proxy.ended, upstream.Caller{
+	backend, err := table.backend(chosen.backend).Dial(s.proxy.ended, upstream.DownstreamClient{
 		Address: s.clientOf(table, client), Source: client.RemoteAddr(), Destination: client.LocalAddr(),
 	}, func(begin []byte) {
 		ends = append(ends, s.proxy.loops.began(begin, path))
@@ -147,7 +147,7 @@ func (s *server) tunnel(client net.Conn, table *table, to destination) {
 			result = "no room"
 			s.proxy.metrics.shed.WithLabelValues("backend connection").Inc()
 		}
-		s.proxy.settings.Log.Debug("no endpoint accepted the connection", "listener", site.Name, "error", err)
+		s.proxy.settings.Log.Debug("no endpoint accepted the connection", "listener", vhost.Name, "error", err)
 		return
 	}
 	defer backend.Close()

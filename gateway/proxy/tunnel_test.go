@@ -180,7 +180,7 @@ func TestTunnelsCount(t *testing.T) {
 	}
 }
 
-func TestTunnelEndsWhenNobodySpeaks(t *testing.T) {
+func TestTunnelIdleTimeout(t *testing.T) {
 	port, authority := freePort(t), newCA(t)
 	start(t, func(s *Settings) { s.IdleTimeout, s.HeaderTimeout = 500*time.Millisecond, time.Second }, all(
 		one(authority.resource("c", "a.example.com"), bytesListener("l", port, resource.Listener_TLS_TERMINATE, "a.example.com", "c"),
@@ -250,7 +250,7 @@ func forgotten(t *testing.T, f *fixture) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 		f.loops.mutex.Lock()
-		open, made := len(f.loops.open), len(f.loops.originated)
+		open, made := len(f.loops.open), len(f.loops.visited)
 		f.loops.mutex.Unlock()
 		if open+made == 0 {
 			return

@@ -9,22 +9,22 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/clienthello"
 )
 
-// tunnelLoops detects tunnels that lead back to this proxy, by the random value in the ClientHello. Each round
-// of a loop would add a connection until the client's memory limit. The zero value is ready to use.
+// tunnelLoops detects tunnels that lead back to this proxy, by the random value in the ClientHello. Each
+// round of a loop would add a connection until the client's memory limit. The zero value is ready to use.
 type tunnelLoops struct {
 	mutex sync.Mutex
 	// open counts this proxy's tunnels with the same ClientHello.
 	open map[clienthello.ID]int
-	// originated maps TLS connections of this proxy to the places visited before. A loop through several proxies
+	// visited maps TLS connections of this proxy to the places visited before. A loop through several proxies
 	// ends when one of them reaches itself.
-	originated map[clienthello.ID][]string
+	visited map[clienthello.ID][]string
 }
 
 // enter records a tunnel at a place, a listener and hostname, until leave. ok is false for a loop.
 func (l *tunnelLoops) enter(mark clienthello.ID, place string) (path []string, leave func(), ok bool) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
-	path = l.originated[mark]
+	path = l.visited[mark]
 	if l.open[mark] >= maxHops || len(path) >= maxHops || slices.Contains(path, place) {
 		return nil, nil, false
 	}
@@ -46,13 +46,13 @@ func (l *tunnelLoops) began(begin []byte, path []string) (end func()) {
 	copy(mark[:], begin)
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
-	if l.originated == nil {
-		l.originated = map[clienthello.ID][]string{}
+	if l.visited == nil {
+		l.visited = map[clienthello.ID][]string{}
 	}
-	l.originated[mark] = path
+	l.visited[mark] = path
 	return func() {
 		l.mutex.Lock()
 		defer l.mutex.Unlock()
-		delete(l.originated, mark)
+		delete(l.visited, mark)
 	}
 }

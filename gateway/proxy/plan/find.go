@@ -23,8 +23,9 @@ type Message struct {
 	HeaderHops int
 }
 
-// Site is a listener with its rule groups. L is the caller's state of a listener, R its form of a rule.
-type Site[L, R any] struct {
+// VirtualHost is a listener with its rule groups. L is the caller's state of a listener, R its form of a
+// rule.
+type VirtualHost[L, R any] struct {
 	Name     string
 	Resource *resource.Listener
 	State    L
@@ -38,33 +39,33 @@ type Group[R any] struct {
 	Rules   []R
 }
 
-// Match is the result of routing. Site and Group are nil if routing failed before.
+// Match is the result of routing. VirtualHost and Group are nil if routing failed before.
 type Match[L, R any] struct {
 	// Host and Path are normalized, as used for matching.
-	Host, Path string
-	Site       *Site[L, R]
-	Group      *Group[R]
+	Host, Path  string
+	VirtualHost *VirtualHost[L, R]
+	Group       *Group[R]
 	// Rule is the index in the group; valid if the status is 0.
 	Rule int
 }
 
-// Find returns the rule, or the status code of the rejection, for the proxy and for Plan. It removes untrusted
-// headers (canonical.RemoveForwarded). site returns the listener for a normalized hostname.
-func Find[L, R any](message *Message, site func(host string) (*Site[L, R], bool)) (result Match[L, R], status int) {
+// Find returns the rule, or the status code of the rejection, for the proxy and for Plan. It removes
+// untrusted headers (canonical.RemoveForwarded). hostOf returns the listener for a normalized hostname.
+func Find[L, R any](message *Message, hostOf func(host string) (*VirtualHost[L, R], bool)) (result Match[L, R], status int) {
 	host, ok := match.Host(message.Host)
 	if !ok {
 		return result, http.StatusBadRequest
 	}
 	result.Host, result.Path = host, match.Path(message.Path)
-	found, ok := site(host)
+	found, ok := hostOf(host)
 	if !ok {
 		return result, http.StatusNotFound
 	}
-	result.Site = found
+	result.VirtualHost = found
 	if message.TLS && !found.Resource.GetAnyServerName() {
 		// The server name selected the listener whose client certificate requirements were applied.
 		name, _ := match.ServerName(message.ServerName)
-		if selected, ok := site(name); !ok || selected.Name != found.Name {
+		if selected, ok := hostOf(name); !ok || selected.Name != found.Name {
 			return result, http.StatusMisdirectedRequest
 		}
 	}

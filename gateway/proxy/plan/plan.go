@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plan selects listener, group and rule of a request, and the location of a redirect, without I/O. The
-// proxy executes its decisions, and the command line explains them.
+// Package plan selects listener, group and rule of a request, and the location of a redirect, without
+// I/O. The proxy executes its decisions, and the command line explains them.
 package plan
 
 import (
@@ -17,26 +17,27 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// Plan evaluates a configuration like the proxy. It ignores certificates and backend TLS, and so needs no keys.
+// Plan evaluates a configuration like the proxy. It ignores certificates and backend TLS, and so needs no
+// keys.
 type Plan struct {
-	sites    map[uint16]*match.Hosts[*site]
-	backends map[string]*resource.Backend
+	virtualHosts map[uint16]*match.Hosts[*virtualHost]
+	backends     map[string]*resource.Backend
 	// endpoints are for new requests.
 	endpoints map[string][]netip.AddrPort
 }
 
 type (
-	site  = Site[struct{}, *resource.Rule]
-	group = Group[*resource.Rule]
+	virtualHost = VirtualHost[struct{}, *resource.Rule]
+	group       = Group[*resource.Rule]
 )
 
 // New builds a plan. It accepts every configuration that a proxy accepts.
 func New(resources []*resource.Resource) (*Plan, error) {
 	p := &Plan{
-		sites: map[uint16]*match.Hosts[*site]{}, backends: map[string]*resource.Backend{},
+		virtualHosts: map[uint16]*match.Hosts[*virtualHost]{}, backends: map[string]*resource.Backend{},
 		endpoints: map[string][]netip.AddrPort{},
 	}
-	sites := map[string]*site{}
+	vhosts := map[string]*virtualHost{}
 	for _, r := range resources {
 		var err error
 		switch kind := r.GetKind().(type) {
@@ -45,8 +46,8 @@ func New(resources []*resource.Resource) (*Plan, error) {
 		case *resource.Resource_Backend:
 			p.backends[r.GetName()] = kind.Backend
 		case *resource.Resource_Listener:
-			sites[r.GetName()] = &site{Name: r.GetName(), Resource: kind.Listener}
-			err = p.addSite(sites[r.GetName()])
+			vhosts[r.GetName()] = &virtualHost{Name: r.GetName(), Resource: kind.Listener}
+			err = p.addVirtualHost(vhosts[r.GetName()])
 		}
 		if err != nil {
 			return nil, fmt.Errorf("resource %s: %w", r.GetName(), err)
@@ -54,7 +55,7 @@ func New(resources []*resource.Resource) (*Plan, error) {
 	}
 	for _, r := range resources {
 		if group := r.GetRouteGroup(); group != nil {
-			if err := p.addGroup(r.GetName(), group, sites); err != nil {
+			if err := p.addGroup(r.GetName(), group, vhosts); err != nil {
 				return nil, fmt.Errorf("resource %s: %w", r.GetName(), err)
 			}
 		}
@@ -62,18 +63,18 @@ func New(resources []*resource.Resource) (*Plan, error) {
 	return p, nil
 }
 
-func (p *Plan) addSite(s *site) error {
+func (p *Plan) addVirtualHost(s *virtualHost) error {
 	number, err := PortNumber(s.Resource.GetTargetPort())
 	if err != nil {
 		return err
 	}
-	if p.sites[number] == nil {
-		p.sites[number] = &match.Hosts[*site]{}
+	if p.virtualHosts[number] == nil {
+		p.virtualHosts[number] = &match.Hosts[*virtualHost]{}
 	}
-	return p.sites[number].Add(s.Resource.GetHostname(), s)
+	return p.virtualHosts[number].Add(s.Resource.GetHostname(), s)
 }
 
-func (p *Plan) addGroup(name string, from *resource.RouteGroup, sites map[string]*site) error {
+func (p *Plan) addGroup(name string, from *resource.RouteGroup, vhosts map[string]*virtualHost) error {
 	matches := make([]*resource.Match, 0, len(from.GetRules()))
 	for i, rule := range from.GetRules() {
 		matches = append(matches, rule.GetMatch())
@@ -89,10 +90,10 @@ func (p *Plan) addGroup(name string, from *resource.RouteGroup, sites map[string
 	}
 	made := &group{Name: name, Matcher: matcher, Rules: from.GetRules()}
 	for _, at := range from.GetListeners() {
-		if sites[at] == nil {
+		if vhosts[at] == nil {
 			return fmt.Errorf("listener %q is not in the configuration", at)
 		}
-		if err := sites[at].Groups.Add(from.GetHostname(), made); err != nil {
+		if err := vhosts[at].Groups.Add(from.GetHostname(), made); err != nil {
 			return fmt.Errorf("listener %s: %w", at, err)
 		}
 	}
@@ -163,12 +164,12 @@ func PortNumber(number uint32) (uint16, error) {
 	return uint16(number), nil
 }
 
-func (p *Plan) at(port uint16) func(host string) (*site, bool) {
-	return func(host string) (*site, bool) {
-		if p.sites[port] == nil {
+func (p *Plan) at(port uint16) func(host string) (*virtualHost, bool) {
+	return func(host string) (*virtualHost, bool) {
+		if p.virtualHosts[port] == nil {
 			return nil, false
 		}
-		return p.sites[port].Find(host)
+		return p.virtualHosts[port].Find(host)
 	}
 }
 
@@ -182,12 +183,12 @@ type Decision struct {
 	Status int
 	// Location is the target of a redirect.
 	Location string
-	// Shares are the rule's backends with a weight.
-	Shares []Share
+	// Backends are the rule's backends with a weight.
+	Backends []WeightedBackend
 }
 
-// Share is the share of a backend: Weight of Total.
-type Share struct {
+// WeightedBackend is the share of a backend: Weight of Total.
+type WeightedBackend struct {
 	// Backend is a resource name; empty for an invalid reference.
 	Backend       string
 	Weight, Total uint64
@@ -227,8 +228,8 @@ func (p *Plan) Decide(port uint16, request Request) Decision {
 	}
 	found, status := Find(&message, p.at(port))
 	decision := Decision{Status: status}
-	if found.Site != nil {
-		decision.Listener = found.Site.Name
+	if found.VirtualHost != nil {
+		decision.Listener = found.VirtualHost.Name
 	}
 	if found.Group != nil {
 		decision.Group = found.Group.Name
@@ -239,7 +240,7 @@ func (p *Plan) Decide(port uint16, request Request) Decision {
 	decision.Rule = found.Group.Rules[found.Rule]
 	if redirect := redirectOf(decision.Rule); Redirects(redirect, message.Header, message.TLS) {
 		target := Target{
-			TLS: message.TLS, Host: found.Host, Path: found.Path, RawQuery: message.RawQuery, Port: found.Site.Resource.GetPort(),
+			TLS: message.TLS, Host: found.Host, Path: found.Path, RawQuery: message.RawQuery, Port: found.VirtualHost.Resource.GetPort(),
 		}
 		if found.Path == in.URL.Path {
 			target.RawPath = in.URL.RawPath
@@ -247,15 +248,15 @@ func (p *Plan) Decide(port uint16, request Request) Decision {
 		decision.Status, decision.Location = RedirectStatus(redirect), Location(redirect, Prefix(decision.Rule), &target)
 		return decision
 	}
-	p.shares(&decision)
+	p.addBackends(&decision)
 	return decision
 }
 
 // encrypted reports whether the target port expects TLS, which is the same for all its listeners.
 func (p *Plan) encrypted(port uint16) bool {
-	if p.sites[port] != nil {
-		for _, site := range p.sites[port].All() {
-			return site.Resource.GetProtocol() != resource.Listener_HTTP
+	if p.virtualHosts[port] != nil {
+		for _, vhost := range p.virtualHosts[port].All() {
+			return vhost.Resource.GetProtocol() != resource.Listener_HTTP
 		}
 	}
 	return false
@@ -277,21 +278,21 @@ func (p *Plan) DecideTLS(port uint16, serverName string) Decision {
 	if !ok {
 		return decision
 	}
-	site, ok := p.at(port)(host)
+	vhost, ok := p.at(port)(host)
 	if !ok {
 		return decision
 	}
-	decision.Listener = site.Name
-	group, ok := site.Groups.Find(host)
-	if !ok || len(group.Rules) == 0 || !Tunnels(site.Resource) {
+	decision.Listener = vhost.Name
+	group, ok := vhost.Groups.Find(host)
+	if !ok || len(group.Rules) == 0 || !Tunnels(vhost.Resource) {
 		return decision
 	}
 	decision.Group, decision.Rule = group.Name, group.Rules[0]
-	p.shares(&decision)
+	p.addBackends(&decision)
 	return decision
 }
 
-func (p *Plan) shares(decision *Decision) {
+func (p *Plan) addBackends(decision *Decision) {
 	total, refused := uint64(0), 0
 	for _, from := range decision.Rule.GetBackends() {
 		total += uint64(from.GetWeight())
@@ -300,16 +301,16 @@ func (p *Plan) shares(decision *Decision) {
 		if from.GetWeight() == 0 {
 			continue
 		}
-		share := Share{Backend: from.GetBackend(), Weight: uint64(from.GetWeight()), Total: total, Refused: true}
+		weighted := WeightedBackend{Backend: from.GetBackend(), Weight: uint64(from.GetWeight()), Total: total, Refused: true}
 		if backend := p.backends[from.GetBackend()]; backend != nil {
-			share.Refused, share.Endpoints = backend.GetRefuse(), p.endpoints[backend.GetEndpoints()]
+			weighted.Refused, weighted.Endpoints = backend.GetRefuse(), p.endpoints[backend.GetEndpoints()]
 		}
-		if share.Refused {
+		if weighted.Refused {
 			refused++
 		}
-		decision.Shares = append(decision.Shares, share)
+		decision.Backends = append(decision.Backends, weighted)
 	}
-	if refused == len(decision.Shares) {
+	if refused == len(decision.Backends) {
 		decision.Status = http.StatusInternalServerError
 	}
 }
@@ -320,12 +321,12 @@ func (p *Plan) Listener(port uint16, host string) (listener, group string, err e
 	if !ok {
 		return "", "", fmt.Errorf("%q is not a hostname", host)
 	}
-	site, ok := p.at(port)(name)
+	vhost, ok := p.at(port)(name)
 	if !ok {
 		return "", "", nil
 	}
-	if found, ok := site.Groups.Find(name); ok {
+	if found, ok := vhost.Groups.Find(name); ok {
 		group = found.Name
 	}
-	return site.Name, group, nil
+	return vhost.Name, group, nil
 }

@@ -43,7 +43,8 @@ const UnreadHeaderCost = 16
 const (
 	// openHeaderFrom is the number of bytes without a request that adds OpenHeaderBytes.
 	openHeaderFrom = 512
-	// freeHeaderBytes are included in ConnectionBytes, so that a client at its limit receives an error response.
+	// freeHeaderBytes are included in ConnectionBytes, so that a client at its limit receives an error
+	// response.
 	freeHeaderBytes = 2 << 10
 )
 
@@ -112,7 +113,7 @@ func New(limits Limits) *Ledger {
 // Open adds an idle connection. Beyond a limit it evicts the longest idle ones: of the same client if that is
 // at its limit, else of the client with the most. It returns nil without room.
 func (l *Ledger) Open(address netip.Addr, shared bool, closes func()) (opened *Connection, evicted int) {
-	evicted = l.evicting(func(victims *[]*Connection) {
+	evicted = l.withEvictions(func(victims *[]*Connection) {
 		of := l.clients[address]
 		if of == nil {
 			of = &client{address: address}
@@ -315,18 +316,18 @@ func (c *Connection) Close() {
 	c.end()
 }
 
-// Begin adds a request; the caller must call End with the same bytes. It evicts idle connections like Open, and
-// adds nothing without room. leave advises to close the connection, because memory is scarce.
+// Begin adds a request; the caller must call End with the same bytes. It evicts idle connections like
+// Open, and adds nothing without room. leave advises to close the connection, because memory is scarce.
 func (c *Connection) Begin(bytes int64) (room, leave bool, evicted int) {
 	l := c.ledger
-	evicted = l.evicting(func(victims *[]*Connection) {
+	evicted = l.withEvictions(func(victims *[]*Connection) {
 		if c.multiplexed && c.requests == 0 {
 			bytes += OpenHeaderBytes
 		}
 		if room = c.take(bytes, victims); room {
 			c.requests++
 		}
-		leave = !room || scarce(l.bytes-l.idleBytes, l.limits.Bytes) || !c.shared && scarce(c.client.bytes, l.limits.ClientBytes)
+		leave = !room || isScarce(l.bytes-l.idleBytes, l.limits.Bytes) || !c.shared && isScarce(c.client.bytes, l.limits.ClientBytes)
 	})
 	return room, leave, evicted
 }
@@ -338,9 +339,9 @@ func (c *Connection) take(bytes int64, victims *[]*Connection) (room bool) {
 	return room
 }
 
-// evicting runs change with the mutex held and closes evicted connections without it, because closing may
-// block.
-func (l *Ledger) evicting(change func(victims *[]*Connection)) (evicted int) {
+// withEvictions runs change with the mutex held and closes evicted connections without it, because
+// closing may block.
+func (l *Ledger) withEvictions(change func(victims *[]*Connection)) (evicted int) {
 	var victims []*Connection
 	l.mutex.Lock()
 	change(&victims)
@@ -351,8 +352,8 @@ func (l *Ledger) evicting(change func(victims *[]*Connection)) (evicted int) {
 	return len(victims)
 }
 
-// scarce reports whether more than three quarters of the limit are used.
-func scarce(used, limit int64) bool { return limit > 0 && used > limit/4*3 }
+// isScarce reports whether more than three quarters of the limit are used.
+func isScarce(used, limit int64) bool { return limit > 0 && used > limit/4*3 }
 
 // End removes a request added by Begin.
 func (c *Connection) End(bytes int64) {
@@ -366,7 +367,7 @@ func (c *Connection) End(bytes int64) {
 
 // More adds bytes to a request, until Less with the same number. The connection must not be nil.
 func (c *Connection) More(bytes int64) (room bool, evicted int) {
-	evicted = c.ledger.evicting(func(victims *[]*Connection) { room = c.take(bytes, victims) })
+	evicted = c.ledger.withEvictions(func(victims *[]*Connection) { room = c.take(bytes, victims) })
 	return room, evicted
 }
 

@@ -69,7 +69,8 @@ func TestHeadersCountWhileRead(t *testing.T) {
 	}
 }
 
-// TestOpenHeadersCount checks that an open header is charged with the first request, or beyond keepalive bytes.
+// TestOpenHeadersCount checks that an open header is charged with the first request, or beyond keepalive
+// bytes.
 func TestOpenHeadersCount(t *testing.T) {
 	l := New(Limits{})
 	c, _ := l.Open(alice, false, func() {})
@@ -129,18 +130,18 @@ func TestLongestIdleGoes(t *testing.T) {
 func TestShare(t *testing.T) {
 	o := &opener{Ledger: New(Limits{Bytes: 100 << 20, ClientBytes: 20 << 20})}
 	greedy, modest, front := o.open("a", alice, false), o.open("b", bob, false), o.open("f", netip.MustParseAddr("203.0.113.1"), true)
-	served, asked := 0, 0
+	served, requested := 0, 0
 	for range 100 {
 		room, leave, _ := greedy.Begin(1 << 20)
 		if room {
 			served++
 		}
 		if leave {
-			asked++
+			requested++
 		}
 	}
-	if served < 18 || served > 20 || asked < 80 {
-		t.Errorf("of 100 MiB the greedy client got %d; want its share of 20. %d were asked to go", served, asked)
+	if served < 18 || served > 20 || requested < 80 {
+		t.Errorf("of 100 MiB the greedy client got %d; want its share of 20. %d were asked to go", served, requested)
 	}
 	if room, leave, _ := modest.Begin(1 << 20); !room || leave {
 		t.Errorf("another client: room %v, leave %v", room, leave)
@@ -176,20 +177,20 @@ func TestRefusedEnd(t *testing.T) {
 // TestIdleMakeRoom checks that connections are evicted only if that is sufficient.
 func TestIdleMakeRoom(t *testing.T) {
 	o := &opener{Ledger: New(Limits{Bytes: 8 * ConnectionBytes})}
-	asking := o.open("b1", bob, true)
-	asking.Busy()
+	requester := o.open("b1", bob, true)
+	requester.Busy()
 	o.open("b2", bob, true)
 	for _, name := range []string{"a1", "a2", "a3", "a4", "a5", "a6"} {
 		o.open(name, alice, true)
 	}
-	if room, _, evicted := asking.Begin(8 * ConnectionBytes); room || evicted != 0 {
+	if room, _, evicted := requester.Begin(8 * ConnectionBytes); room || evicted != 0 {
 		t.Fatalf("too much: room %v, %d closed; want neither", room, evicted)
 	}
-	room, leave, evicted := asking.Begin(2 * ConnectionBytes)
+	room, leave, evicted := requester.Begin(2 * ConnectionBytes)
 	if !room || leave || evicted != 2 || o.closed[0] != "a1" || o.closed[1] != "a2" {
 		t.Errorf("room %v, leave %v, closed %v; want room, nobody to leave, and a1 and a2 closed", room, leave, o.closed)
 	}
-	if _, leave, _ := asking.Begin(4 * ConnectionBytes); !leave {
+	if _, leave, _ := requester.Begin(4 * ConnectionBytes); !leave {
 		t.Error("nobody is asked to leave where requests have more than three quarters")
 	}
 }

@@ -30,7 +30,8 @@ type Settings struct {
 	EjectFor, EjectForMost time.Duration
 	// MaxRequests is the maximum number of concurrent requests per endpoint; 0 is unlimited.
 	MaxRequests int64
-	// MaxPorts limits an endpoint's local ports of single-use connections, including TIME_WAIT; 0 is unlimited.
+	// MaxPorts limits an endpoint's local ports of single-use connections, including TIME_WAIT; 0 is
+	// unlimited.
 	MaxPorts int
 }
 
@@ -234,8 +235,8 @@ func (e *Endpoint) Leave() { e.leave() }
 // Gone reports whether the endpoint was removed. Connections to it are closed after their request.
 func (e *Endpoint) Gone() bool { return e.present.Err() != nil }
 
-// AfterLeave calls f in its own goroutine when the endpoint is removed, unless stopped before.
-func (e *Endpoint) AfterLeave(f func()) (stop func() bool) { return context.AfterFunc(e.present, f) }
+// AfterRemoval calls f in its own goroutine when the endpoint is removed, unless stopped before.
+func (e *Endpoint) AfterRemoval(f func()) (stop func() bool) { return context.AfterFunc(e.present, f) }
 
 // Active returns the number of requests.
 func (e *Endpoint) Active() int64 { return e.active.Load() }

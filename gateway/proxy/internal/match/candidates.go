@@ -132,16 +132,16 @@ func (g *Group) firstByHeader(headers map[string]map[string][]int32, best int32,
 }
 
 func (g *Group) firstByParameter(parameters map[string]map[string][]int32, best int32, request *Request) int32 {
-	asked := request.parameters()
-	if len(parameters) <= len(asked) {
+	query := request.parameters()
+	if len(parameters) <= len(query) {
 		for name, values := range parameters {
-			if have, ok := asked[name]; ok {
+			if have, ok := query[name]; ok {
 				best = g.try(values[have[0]], best, request)
 			}
 		}
 		return best
 	}
-	for name, have := range asked {
+	for name, have := range query {
 		if values := parameters[name]; values != nil {
 			best = g.try(values[have[0]], best, request)
 		}

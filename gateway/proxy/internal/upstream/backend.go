@@ -37,7 +37,8 @@ type Backend struct {
 	tlsConfig *tls.Config
 }
 
-// Transports is keyed by protocol and TLS identity, so that backends share connections only if both are equal.
+// Transports is keyed by protocol and TLS identity, so that backends share connections only if both are
+// equal.
 type Transports map[string]*Transport
 
 // Transport pools the connections to all endpoints of the backends that share it.
@@ -70,7 +71,7 @@ func (t *Transport) Forget(endpoint *balance.Endpoint) {
 }
 
 func (t *Transport) roundTrip(request *http.Request, endpoint *balance.Endpoint, room func(int64) bool) (*http.Response, error) {
-	if t.direct.takes(request) {
+	if t.direct.canSend(request) {
 		return t.direct.roundTrip(request, endpoint, room)
 	}
 	if t.direct != nil {
@@ -81,7 +82,7 @@ func (t *Transport) roundTrip(request *http.Request, endpoint *balance.Endpoint,
 
 // isSingle reports whether a request uses a connection that is not reused.
 func (t *Transport) isSingle(request *http.Request) bool {
-	return t.direct != nil && !t.direct.takes(request)
+	return t.direct != nil && !t.direct.canSend(request)
 }
 
 // Connection contains a backend's endpoints, TLS and shared transports.
@@ -133,10 +134,10 @@ func (t Transports) take(protocol resource.Backend_Protocol, with *TLS, settings
 	return t[key]
 }
 
-// notEstablished wraps the error of an unprocessed request, which is retried whatever its method.
-type notEstablished struct{ error }
+// unprocessedError wraps the error of an unprocessed request, which is retried whatever its method.
+type unprocessedError struct{ error }
 
-func (e notEstablished) Unwrap() error { return e.error }
+func (e unprocessedError) Unwrap() error { return e.error }
 
 // uncountedHeaderBytes bounds response headers and trailers that Policy.Room does not account.
 const uncountedHeaderBytes = 32 << 10
@@ -160,11 +161,11 @@ func newTransport(protocol resource.Backend_Protocol, with *TLS, settings *Setti
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := dialer.DialContext(ctx, network, address)
 			if err != nil {
-				return nil, notEstablished{err}
+				return nil, unprocessedError{err}
 			}
 			if protocol == resource.Backend_H2C {
-				conn = stalling(conn)
-				announce(ctx, conn)
+				conn = withWriteTimeout(conn)
+				storeDialed(ctx, conn)
 			}
 			return conn, nil
 		},
@@ -173,7 +174,7 @@ func newTransport(protocol resource.Backend_Protocol, with *TLS, settings *Setti
 	dial := transport.DialContext
 	protocols, below := []string{"http/1.1"}, contextDialer(dialer)
 	if protocol == resource.Backend_H2C {
-		protocols, below = []string{"h2"}, stallingDialer{dialer}
+		protocols, below = []string{"h2"}, writeTimeoutDialer{dialer}
 	}
 	if with != nil {
 		dial = dialTLS(below, with.config(protocols), settings.HandshakeTimeout)
@@ -186,9 +187,9 @@ func newTransport(protocol resource.Backend_Protocol, with *TLS, settings *Setti
 		transport.DisableKeepAlives = true
 		transport.MaxResponseHeaderBytes = min(settings.MaxResponseHeaderBytes, uncountedHeaderBytes)
 		made.direct = newDirect(settings, dial)
-		transport.DialContext = singly(transport.DialContext)
+		transport.DialContext = dialSingleUse(transport.DialContext)
 		if with != nil {
-			transport.DialTLSContext = singly(dial)
+			transport.DialTLSContext = dialSingleUse(dial)
 		}
 	case with != nil:
 		transport.MaxResponseHeaderBytes = min(settings.MaxResponseHeaderBytes, uncountedHeaderBytes)
@@ -229,36 +230,36 @@ type contextDialer interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-type stallingDialer struct{ *net.Dialer }
+type writeTimeoutDialer struct{ *net.Dialer }
 
-func (d stallingDialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+func (d writeTimeoutDialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := d.Dialer.DialContext(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
-	return stalling(conn), nil
+	return withWriteTimeout(conn), nil
 }
 
-// announced passes the first write of each connection, the whole ClientHello, to begins before it is sent.
-type announced struct {
-	dialer contextDialer
-	begins func([]byte)
+// helloDialer passes the first write of each connection, the whole ClientHello, to onHello before it is sent.
+type helloDialer struct {
+	dialer  contextDialer
+	onHello func([]byte)
 }
 
-func (a announced) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+func (a helloDialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := a.dialer.DialContext(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
-	return &announcedConn{Conn: conn, begins: a.begins}, nil
+	return &helloConn{Conn: conn, begins: a.onHello}, nil
 }
 
-type announcedConn struct {
+type helloConn struct {
 	net.Conn
 	begins func([]byte)
 }
 
-func (c *announcedConn) Write(b []byte) (int, error) {
+func (c *helloConn) Write(b []byte) (int, error) {
 	if c.begins != nil {
 		c.begins(b)
 		c.begins = nil
@@ -270,30 +271,30 @@ func dialTLS(dialer contextDialer, config *tls.Config, limit time.Duration) func
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dialer.DialContext(ctx, network, address)
 		if err != nil {
-			return nil, notEstablished{err}
+			return nil, unprocessedError{err}
 		}
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
 		encrypted := tls.Client(&recordConn{Conn: conn}, config)
 		if err := encrypted.HandshakeContext(ctx); err != nil {
 			_ = conn.Close()
-			return nil, notEstablished{fmt.Errorf("TLS handshake with %s as %s: %w", address, config.ServerName, err)}
+			return nil, unprocessedError{fmt.Errorf("TLS handshake with %s as %s: %w", address, config.ServerName, err)}
 		}
-		announce(ctx, encrypted)
+		storeDialed(ctx, encrypted)
 		return encrypted, nil
 	}
 }
 
 // Dial connects to an endpoint for a TCP stream; closing the connection releases the endpoint. If the proxy
-// originates TLS, begins is called with the ClientHello before it is sent.
-func (b *Backend) Dial(ctx context.Context, from Caller, begins func([]byte)) (net.Conn, error) {
+// originates TLS, onHello is called with the ClientHello before it is sent.
+func (b *Backend) Dial(ctx context.Context, from DownstreamClient, begins func([]byte)) (net.Conn, error) {
 	if b.Refuse {
 		return nil, ErrRefused
 	}
 	dialer := b.dialer(&from)
 	dial := dialer.DialContext
 	if b.tlsConfig != nil {
-		dial = dialTLS(announced{dialer, begins}, b.tlsConfig, b.settings.HandshakeTimeout)
+		dial = dialTLS(helloDialer{dialer, begins}, b.tlsConfig, b.settings.HandshakeTimeout)
 	}
 	var tried []*balance.Endpoint
 	for {

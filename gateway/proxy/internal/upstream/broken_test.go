@@ -60,18 +60,18 @@ func TestLengths(t *testing.T) {
 						return
 					}
 					if number == 1 {
-						say(conn, test.response)
+						write(conn, test.response)
 						if strings.Contains(test.response, "close") {
 							return
 						}
 						number++
 						continue
 					}
-					say(conn, fine)
+					write(conn, fine)
 				}
 			})
 			b := backendAt(settings(), nil, address)
-			_, text, _, err := ask(t, b, newRequest(t, http.MethodGet, ""), &Policy{})
+			_, text, _, err := send(t, b, newRequest(t, http.MethodGet, ""), &Policy{})
 			if (err != nil) != test.fails || err == nil && text != test.want {
 				t.Errorf("%q, %v; want %q, failing %v", text, err, test.want, test.fails)
 			}
@@ -113,7 +113,7 @@ func TestNothingIsUnpacked(t *testing.T) {
 	for name, b := range map[string]*Backend{
 		"HTTP/1.1": backendAt(settings(), nil, address), "HTTP/2": over(settings(), &frames{address: address}),
 	} {
-		if _, text, _, err := ask(t, b, newRequest(t, http.MethodGet, ""), &Policy{}); err != nil || text != packed.String() {
+		if _, text, _, err := send(t, b, newRequest(t, http.MethodGet, ""), &Policy{}); err != nil || text != packed.String() {
 			t.Errorf("%s: %d bytes, %v; want %d", name, len(text), err, packed.Len())
 		}
 	}
@@ -151,7 +151,7 @@ func TestMultiplexedTLS(t *testing.T) {
 			failures := make(chan error, 30)
 			for range cap(failures) {
 				go func() {
-					_, _, _, err := ask(t, b, newRequest(t, http.MethodPut, "body"), &Policy{})
+					_, _, _, err := send(t, b, newRequest(t, http.MethodPut, "body"), &Policy{})
 					failures <- err
 				}()
 			}
@@ -177,7 +177,7 @@ func TestBrokenBodyIsTheCause(t *testing.T) {
 	for range 5000 {
 		request := newRequest(t, http.MethodPost, "")
 		request.Body, request.ContentLength = io.NopCloser(iotest.ErrReader(broken)), -1
-		if _, _, _, err := ask(t, b, request, &Policy{}); !errors.Is(err, broken) {
+		if _, _, _, err := send(t, b, request, &Policy{}); !errors.Is(err, broken) {
 			t.Fatalf("the error is %v", err)
 		}
 	}

@@ -33,8 +33,8 @@ type directConn struct {
 	left, free int64
 	room       func(bytes int64) bool
 	since      time.Time
-	// used marks a reused connection, answered that bytes of the current response have arrived.
-	used, answered bool
+	// used marks a reused connection, hasResponse that bytes of the current response have arrived.
+	used, hasResponse bool
 
 	// encrypted and records, the layer below crypto/tls, are nil for plaintext.
 	encrypted *tls.Conn
@@ -47,7 +47,7 @@ type directConn struct {
 
 func newDirectConn(pool *direct, made net.Conn, endpoint *balance.Endpoint) *directConn {
 	conn := &directConn{Conn: made, pool: pool, endpoint: endpoint}
-	conn.reader, conn.writer = bufio.NewReader((*limited)(conn)), bufio.NewWriter(made)
+	conn.reader, conn.writer = bufio.NewReader((*limitedReader)(conn)), bufio.NewWriter(made)
 	if encrypted, ok := made.(*tls.Conn); ok {
 		conn.encrypted, made = encrypted, encrypted.NetConn()
 		if records, ok := made.(*recordConn); ok {
@@ -55,7 +55,7 @@ func newDirectConn(pool *direct, made net.Conn, endpoint *balance.Endpoint) *dir
 		}
 	}
 	if has, ok := made.(syscall.Conn); ok {
-		// Without a raw connection alive skips the check; a request may then fail and be retried.
+		// Without a raw connection isAlive skips the check; a request may then fail and be retried.
 		conn.raw, _ = has.SyscallConn()
 	}
 	conn.peek = func(fd uintptr) bool {
@@ -67,12 +67,13 @@ func newDirectConn(pool *direct, made net.Conn, endpoint *balance.Endpoint) *dir
 	return conn
 }
 
-// alive reports whether the connection is open without unsolicited bytes, which would become the next response.
-func (c *directConn) alive() bool {
+// isAlive reports whether the connection is open without unsolicited bytes, which would become the next
+// response.
+func (c *directConn) isAlive() bool {
 	if c.reader.Buffered() > 0 {
 		return false
 	}
-	if c.records != nil && !c.records.drained(c.encrypted) {
+	if c.records != nil && !c.records.isDrained(c.encrypted) {
 		return false
 	}
 	if c.raw == nil {
@@ -81,19 +82,19 @@ func (c *directConn) alive() bool {
 	return c.raw.Read(c.peek) == nil && c.quiet
 }
 
-// limited enforces left and accounts bytes beyond free.
-type limited directConn
+// limitedReader enforces left and accounts bytes beyond free.
+type limitedReader directConn
 
-func (l *limited) Read(b []byte) (int, error) {
+func (l *limitedReader) Read(b []byte) (int, error) {
 	if l.left <= 0 {
-		return 0, errLongHead
+		return 0, errHeaderTooLong
 	}
 	if int64(len(b)) > l.left {
 		b = b[:l.left]
 	}
 	n, err := l.Conn.Read(b)
 	l.left -= int64(n)
-	l.answered = l.answered || n > 0
+	l.hasResponse = l.hasResponse || n > 0
 	if l.free -= int64(n); l.free < 0 && l.room != nil {
 		if !l.room(-l.free) {
 			return 0, ErrNoRoom
@@ -106,20 +107,20 @@ func (l *limited) Read(b []byte) (int, error) {
 // freeHeaderBytes of each response header are not accounted: one read of the bufio.Reader.
 const freeHeaderBytes = 4 << 10
 
-// past is a deadline that interrupts pending reads and writes.
-var past = time.Unix(1, 0)
+// pastTime is a deadline that interrupts pending reads and writes.
+var pastTime = time.Unix(1, 0)
 
-// exchange sends a request; the end of the response body returns the connection to the pool or closes it.
-func (c *directConn) exchange(request *http.Request) (*http.Response, error) {
-	c.left, c.free, c.answered = c.pool.settings.MaxResponseHeaderBytes, freeHeaderBytes, false
-	stop := context.AfterFunc(request.Context(), func() { _ = c.SetDeadline(past) })
-	response, sending, err := c.send(request)
+// roundTrip sends a request; the end of the response body returns the connection to the pool or closes it.
+func (c *directConn) roundTrip(request *http.Request) (*http.Response, error) {
+	c.left, c.free, c.hasResponse = c.pool.settings.MaxResponseHeaderBytes, freeHeaderBytes, false
+	stop := context.AfterFunc(request.Context(), func() { _ = c.SetDeadline(pastTime) })
+	response, writer, err := c.send(request)
 	if err != nil {
 		stop()
 		return nil, err
 	}
 	c.left, c.free, c.room = math.MaxInt64, math.MaxInt64, nil
-	body := &directBody{conn: c, body: response.Body, sending: sending, stop: stop, keep: !response.Close}
+	body := &directBody{conn: c, body: response.Body, writer: writer, stop: stop, isReusable: !response.Close}
 	if response.Body == http.NoBody {
 		body.end(true)
 	} else {
@@ -128,9 +129,9 @@ func (c *directConn) exchange(request *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-func (c *directConn) send(request *http.Request) (*http.Response, *sending, error) {
+func (c *directConn) send(request *http.Request) (*http.Response, *requestWriter, error) {
 	if hasBody(request) {
-		s := c.begin(request)
+		s := c.startWrite(request)
 		response, err := c.receive(request)
 		if err != nil {
 			return nil, nil, s.cause(err)
@@ -152,7 +153,7 @@ func (c *directConn) receive(request *http.Request) (*http.Response, error) {
 	for {
 		response, err := http.ReadResponse(c.reader, request)
 		if err != nil {
-			if errors.Is(err, io.ErrUnexpectedEOF) && !c.answered {
+			if errors.Is(err, io.ErrUnexpectedEOF) && !c.hasResponse {
 				err = io.EOF
 			}
 			return nil, fmt.Errorf("read the response of %s: %w", c.endpoint.Address, err)
@@ -180,11 +181,11 @@ func (c *directConn) receive(request *http.Request) (*http.Response, error) {
 type directBody struct {
 	conn *directConn
 	body io.ReadCloser
-	// sending is nil for requests without a body.
-	sending *sending
-	stop    func() bool
-	// keep is false after "Connection: close".
-	keep bool
+	// writer is nil for requests without a body.
+	writer *requestWriter
+	stop   func() bool
+	// isReusable is false after "Connection: close".
+	isReusable bool
 	// mutex guards ended, because Close may be concurrent with Read.
 	mutex sync.Mutex
 	ended bool
@@ -218,8 +219,8 @@ func (b *directBody) end(complete bool) {
 	if ended {
 		return
 	}
-	// If stop fails, past is or will be the deadline of the connection.
-	if !b.sending.complete() || !b.stop() || !complete || !b.keep || b.conn.reader.Buffered() > 0 {
+	// If stop fails, pastTime is or will be the deadline of the connection.
+	if !b.writer.complete() || !b.stop() || !complete || !b.isReusable || b.conn.reader.Buffered() > 0 {
 		abort(b.conn.Conn)
 		return
 	}

@@ -196,7 +196,7 @@ func (c *deadCase) send(method, path string, prefer int) {
 	if prefer >= 0 {
 		policy.Prefer = c.backend.Set.All()[prefer]
 	}
-	_, _, exchange, err := ask(c.t, c.backend, request, &policy)
+	_, _, exchange, err := send(c.t, c.backend, request, &policy)
 	took := time.Since(began)
 	if took > deadAfter {
 		c.t.Errorf("%s, %d attempts more permitted: %s %s took %s and %d attempts: %v; want %s at most",

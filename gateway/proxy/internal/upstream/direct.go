@@ -31,15 +31,15 @@ func newDirect(settings *Settings, dial func(context.Context, string, string) (n
 	return &direct{settings: settings, dial: dial, idle: map[netip.AddrPort][]*directConn{}}
 }
 
-// takes reports whether direct supports the request, which excludes Upgrade and Expect.
-func (d *direct) takes(request *http.Request) bool {
+// canSend reports whether direct supports the request, which excludes Upgrade and Expect.
+func (d *direct) canSend(request *http.Request) bool {
 	return d != nil && request.Header["Upgrade"] == nil && request.Header["Expect"] == nil
 }
 
 var (
-	errSwitched = errors.New("the backend switches protocols without being asked")
-	errStatus   = errors.New("the status of the backend's response is below 100")
-	errLongHead = errors.New("the header of the backend's response is too long")
+	errSwitched      = errors.New("the backend switches protocols without being asked")
+	errStatus        = errors.New("the status of the backend's response is below 100")
+	errHeaderTooLong = errors.New("the header of the backend's response is too long")
 )
 
 // roundTrip retries an idempotent request without a body if the endpoint closed a reused connection before
@@ -51,12 +51,12 @@ func (d *direct) roundTrip(request *http.Request, endpoint *balance.Endpoint, ro
 			return nil, err
 		}
 		conn.room = room
-		response, err := conn.exchange(request)
+		response, err := conn.roundTrip(request)
 		if err == nil {
 			return response, nil
 		}
 		abort(conn.Conn)
-		if hasBody(request) || !conn.used || conn.answered || !idempotent(request.Method) || request.Context().Err() != nil {
+		if hasBody(request) || !conn.used || conn.hasResponse || !idempotent(request.Method) || request.Context().Err() != nil {
 			return nil, err
 		}
 	}
@@ -68,7 +68,7 @@ func (d *direct) take(ctx context.Context, endpoint *balance.Endpoint) (*directC
 		if conn == nil {
 			break
 		}
-		if conn.alive() {
+		if conn.isAlive() {
 			conn.used, conn.endpoint = true, endpoint
 			return conn, nil
 		}
@@ -97,7 +97,7 @@ func (d *direct) pop(address netip.AddrPort) *directConn {
 }
 
 func (d *direct) put(conn *directConn) {
-	if !d.keep(conn) {
+	if !d.addIdle(conn) {
 		_ = conn.Close()
 	}
 }
@@ -105,7 +105,7 @@ func (d *direct) put(conn *directConn) {
 // fewIdle is the number of idle connections per endpoint that MaxIdle does not limit.
 const fewIdle = 2
 
-func (d *direct) keep(conn *directConn) bool {
+func (d *direct) addIdle(conn *directConn) bool {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
 	conns := d.idle[conn.endpoint.Address]

@@ -80,7 +80,7 @@ func TestStale(t *testing.T) {
 			closed := make(chan struct{}, 1)
 			address := script(t, func(_ int, conn net.Conn, next func() (*http.Request, bool)) {
 				next()
-				say(conn, fine)
+				write(conn, fine)
 				_ = conn.Close()
 				closed <- struct{}{}
 			})
@@ -107,12 +107,12 @@ func TestClosedInUse(t *testing.T) {
 					if number == 1 && requests == 1 {
 						return
 					}
-					say(conn, fine)
+					write(conn, fine)
 				}
 			})
 			b := backendAt(settings(), nil, address)
 			must(t, b, method, "")
-			_, _, _, err := ask(t, b, newRequest(t, method, ""), &Policy{})
+			_, _, _, err := send(t, b, newRequest(t, method, ""), &Policy{})
 			if (err == nil) != (want == 3) || seen.Load() != want {
 				t.Errorf("the endpoint saw %d requests, want %d; %v", seen.Load(), want, err)
 			}
@@ -140,8 +140,9 @@ func (c *corked) uncork(bytes int) {
 	c.held, c.cork = c.held[len(c.held)-bytes:], false
 }
 
-// TestUnasked checks that unsolicited bytes, also buffered by crypto/tls, are not parsed as a response.
-func TestUnasked(t *testing.T) {
+// TestUnsolicitedResponse checks that unsolicited bytes, also buffered by crypto/tls, are not parsed as a
+// response.
+func TestUnsolicitedResponse(t *testing.T) {
 	web := httptest.NewTLSServer(nil)
 	defer web.Close()
 	trusts := &TLS{
@@ -200,16 +201,16 @@ func TestUnasked(t *testing.T) {
 					}
 					if number > 1 {
 						for more := true; more; more = next() {
-							say(conn, fine)
+							write(conn, fine)
 						}
 						return
 					}
 					below.cork = true
 					if test.records == 1 {
-						say(conn, test.response+other)
+						write(conn, test.response+other)
 					} else {
-						say(conn, test.response)
-						say(conn, other)
+						write(conn, test.response)
+						write(conn, other)
 					}
 					below.uncork(test.late)
 					if next() {
@@ -218,7 +219,7 @@ func TestUnasked(t *testing.T) {
 					close(sent)
 				})
 				b := backendAt(settings(), with, address)
-				if _, _, _, err := ask(t, b, newRequest(t, test.method, test.body), &Policy{}); err != nil {
+				if _, _, _, err := send(t, b, newRequest(t, test.method, test.body), &Policy{}); err != nil {
 					t.Fatal(err)
 				}
 				for range 3 {
@@ -249,7 +250,7 @@ func TestEndOfResponse(t *testing.T) {
 			address := script(t, func(_ int, conn net.Conn, next func() (*http.Request, bool)) {
 				connections.Add(1)
 				if _, ok := next(); ok {
-					say(conn, test.response)
+					write(conn, test.response)
 				}
 				if test.want == "" {
 					next()
@@ -298,7 +299,7 @@ func TestHeads(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			address := script(t, func(_ int, conn net.Conn, next func() (*http.Request, bool)) {
 				next()
-				say(conn, test.response)
+				write(conn, test.response)
 				if name != "cut off" {
 					next()
 				}
@@ -311,7 +312,7 @@ func TestHeads(t *testing.T) {
 					return nil
 				},
 			}))
-			_, text, _, err := ask(t, backendAt(settings(), nil, address), request, &Policy{})
+			_, text, _, err := send(t, backendAt(settings(), nil, address), request, &Policy{})
 			if (err != nil) != test.fails || err == nil && text != "fine" || early != test.early {
 				t.Errorf("got %q, early %d, %v", text, early, err)
 			}
@@ -319,7 +320,7 @@ func TestHeads(t *testing.T) {
 	}
 }
 
-// TestLeaves checks that cancellation and timeouts end an exchange in every phase.
+// TestLeaves checks that cancellation and timeouts end a request in every phase.
 func TestLeaves(t *testing.T) {
 	for name, begin := range map[string]string{
 		"before the header": "", "in the header": "HTTP/1.1 200 OK\r\n", "in the body": "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nfine",
@@ -328,7 +329,7 @@ func TestLeaves(t *testing.T) {
 			reached, ended := make(chan struct{}, 2), make(chan struct{}, 2)
 			address := script(t, func(_ int, conn net.Conn, next func() (*http.Request, bool)) {
 				next()
-				say(conn, begin)
+				write(conn, begin)
 				reached <- struct{}{}
 				next()
 				ended <- struct{}{}
@@ -339,11 +340,11 @@ func TestLeaves(t *testing.T) {
 				<-reached
 				cancel()
 			}()
-			if _, _, _, err := ask(t, b, newRequest(t, http.MethodGet, "").WithContext(ctx), &Policy{}); err == nil {
+			if _, _, _, err := send(t, b, newRequest(t, http.MethodGet, "").WithContext(ctx), &Policy{}); err == nil {
 				t.Error("the exchange did not fail")
 			}
 			<-ended
-			_, _, _, err := ask(t, b, newRequest(t, http.MethodGet, ""), &Policy{Timeout: 20 * time.Millisecond})
+			_, _, _, err := send(t, b, newRequest(t, http.MethodGet, ""), &Policy{Timeout: 20 * time.Millisecond})
 			if err == nil || name != "in the body" && !errors.Is(err, ErrTimeout) {
 				t.Errorf("over the limit: %v", err)
 			}
@@ -369,7 +370,7 @@ func TestForget(t *testing.T) {
 	endpoint := b.Set.All()[0]
 	busy := make(chan error, 1)
 	go func() {
-		_, _, _, err := ask(t, b, newRequest(t, http.MethodPost, ""), &Policy{})
+		_, _, _, err := send(t, b, newRequest(t, http.MethodPost, ""), &Policy{})
 		busy <- err
 	}()
 	<-held

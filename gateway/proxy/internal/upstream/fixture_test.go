@@ -47,7 +47,7 @@ func newRequest(t *testing.T, method, body string) *http.Request {
 	return request
 }
 
-func ask(t *testing.T, b *Backend, request *http.Request, policy *Policy) (status int, body string, exchange Exchange, err error) {
+func send(t *testing.T, b *Backend, request *http.Request, policy *Policy) (status int, body string, exchange Result, err error) {
 	t.Helper()
 	response, exchange, err := b.RoundTrip(request, policy)
 	if err != nil {
@@ -60,7 +60,7 @@ func ask(t *testing.T, b *Backend, request *http.Request, policy *Policy) (statu
 
 func must(t *testing.T, b *Backend, method, body string) string {
 	t.Helper()
-	status, text, _, err := ask(t, b, newRequest(t, method, body), &Policy{})
+	status, text, _, err := send(t, b, newRequest(t, method, body), &Policy{})
 	if err != nil || status != http.StatusOK {
 		t.Fatalf("%s: status %d, %v", method, status, err)
 	}
@@ -120,7 +120,7 @@ func script(t *testing.T, each func(number int, conn net.Conn, next func() (*htt
 	return listener.Addr().String()
 }
 
-func say(conn net.Conn, text string) { _, _ = io.WriteString(conn, text) }
+func write(conn net.Conn, text string) { _, _ = io.WriteString(conn, text) }
 
 const (
 	fine  = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine"

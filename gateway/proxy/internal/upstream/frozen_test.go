@@ -45,7 +45,7 @@ func TestUnansweredPing(t *testing.T) {
 	t.Parallel()
 	f := frozenHTTP2(t, func(conn net.Conn, _ *http2.Framer) { _, _ = io.Copy(io.Discard, conn) })
 	began := time.Now()
-	_, _, _, err := ask(t, over(settings(), f), newRequest(t, http.MethodGet, ""), &Policy{})
+	_, _, _, err := send(t, over(settings(), f), newRequest(t, http.MethodGet, ""), &Policy{})
 	if took := time.Since(began); err == nil || took > 30*time.Second {
 		t.Errorf("after %s: %v; want an error after 20 s", took, err)
 	}
@@ -70,8 +70,8 @@ func TestStalledBackend(t *testing.T) {
 	request := newRequest(t, http.MethodPost, "body")
 	request.Body, request.ContentLength = endless{}, -1
 	began := time.Now()
-	_, _, _, err := ask(t, over(settings(), f), request, &Policy{})
-	// TCP_USER_TIMEOUT is shorter than stalled.
+	_, _, _, err := send(t, over(settings(), f), request, &Policy{})
+	// TCP_USER_TIMEOUT is shorter than writeTimeout.
 	if took := time.Since(began); err == nil || took > unacknowledged+10*time.Second {
 		t.Errorf("after %s: %v; want an error after %s", took, err, unacknowledged)
 	}

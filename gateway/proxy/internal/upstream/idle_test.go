@@ -28,7 +28,7 @@ func TestIdleOfAll(t *testing.T) {
 		var group sync.WaitGroup
 		var held []chan struct{}
 		for range 8 {
-			group.Go(func() { _, _, _, _ = ask(t, b, newRequest(t, http.MethodGet, ""), &Policy{}) })
+			group.Go(func() { _, _, _, _ = send(t, b, newRequest(t, http.MethodGet, ""), &Policy{}) })
 		}
 		for range 8 {
 			held = append(held, <-hold)

@@ -30,12 +30,12 @@ type informational struct {
 	mutex sync.Mutex
 	count int
 	// queue and done are nil before the first response; done is closed once the queue is forwarded.
-	queue chan answer
+	queue chan informationalResponse
 	done  chan struct{}
 	ended bool
 }
 
-type answer struct {
+type informationalResponse struct {
 	code   int
 	header textproto.MIMEHeader
 }
@@ -44,7 +44,7 @@ func newInformational(ctx context.Context) *informational {
 	i := &informational{Context: ctx, trace: httptrace.ContextClientTrace(ctx)}
 	if i.trace != nil && i.trace.Got1xxResponse != nil {
 		copied := *i.trace
-		i.to, copied.Got1xxResponse = i.trace.Got1xxResponse, i.got
+		i.to, copied.Got1xxResponse = i.trace.Got1xxResponse, i.receive
 		i.trace = &copied
 	}
 	return i
@@ -59,7 +59,7 @@ func (i *informational) Value(key any) any {
 	return value
 }
 
-func (i *informational) got(code int, header textproto.MIMEHeader) error {
+func (i *informational) receive(code int, header textproto.MIMEHeader) error {
 	i.mutex.Lock()
 	defer i.mutex.Unlock()
 	if i.count++; i.count > maxInformational {
@@ -69,17 +69,17 @@ func (i *informational) got(code int, header textproto.MIMEHeader) error {
 		return nil
 	}
 	if i.queue == nil {
-		i.queue, i.done = make(chan answer, untakenInformational), make(chan struct{})
-		go i.give()
+		i.queue, i.done = make(chan informationalResponse, untakenInformational), make(chan struct{})
+		go i.deliver()
 	}
 	select {
-	case i.queue <- answer{code, header}:
+	case i.queue <- informationalResponse{code, header}:
 	default:
 	}
 	return nil
 }
 
-func (i *informational) give() {
+func (i *informational) deliver() {
 	defer close(i.done)
 	for each := range i.queue {
 		// After an error of the client the request is canceled, too.

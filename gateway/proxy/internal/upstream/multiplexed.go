@@ -26,12 +26,12 @@ const (
 	maxIdleConnections = 4
 	// refusals is the number of attempts at an endpoint that refuses the stream.
 	refusals = 3
-	// unknownStreams is net/http's stream limit before the peer's SETTINGS frame. settling is the wait for
+	// unknownStreams is net/http's stream limit before the peer's SETTINGS frame. streamLimitTimeout is the wait for
 	// that frame, so that pending requests do not all use the connection and get refused.
-	unknownStreams = 100
-	settling       = 250 * time.Millisecond
-	// stalled is the write timeout of a connection; it does not depend on flow control of slow backends.
-	stalled = 30 * time.Second
+	unknownStreams     = 100
+	streamLimitTimeout = 250 * time.Millisecond
+	// writeTimeout is the write timeout of a connection; it does not depend on flow control of slow backends.
+	writeTimeout = 30 * time.Second
 )
 
 // ErrTooManyStreams is returned when an endpoint permits no further stream and no connection can be added.
@@ -44,26 +44,26 @@ type multiplexed struct {
 	dial func(ctx context.Context, address string) (*http.ClientConn, error)
 
 	mutex sync.Mutex
-	lines map[netip.AddrPort]*line
+	lines map[netip.AddrPort]*endpointConns
 }
 
-// line holds the connections to an endpoint.
-type line struct {
+// endpointConns holds the connections to an endpoint.
+type endpointConns struct {
 	conns []*http.ClientConn
-	// dialing is nil unless a connection is being established.
-	dialing *dialing
+	// pending is nil unless a connection is being established.
+	pending *pendingDial
 }
 
-type dialing struct {
+type pendingDial struct {
 	done chan struct{}
 	err  error
 }
 
 func newMultiplexed(dial func(ctx context.Context, address string) (*http.ClientConn, error)) *multiplexed {
-	return &multiplexed{dial: dial, lines: map[netip.AddrPort]*line{}}
+	return &multiplexed{dial: dial, lines: map[netip.AddrPort]*endpointConns{}}
 }
 
-// roundTrip returns notEstablished for an unprocessed request (RFC 9113, section 8.7).
+// roundTrip returns unprocessedError for an unprocessed request (RFC 9113, section 8.7).
 func (m *multiplexed) roundTrip(request *http.Request, endpoint *balance.Endpoint) (*http.Response, error) {
 	for tries := 1; ; tries++ {
 		conn, err := m.take(request.Context(), endpoint)
@@ -73,20 +73,20 @@ func (m *multiplexed) roundTrip(request *http.Request, endpoint *balance.Endpoin
 		informational := newInformational(request.Context())
 		response, err := conn.RoundTrip(request.WithContext(informational))
 		informational.end()
-		if err == nil || !unserved(err) {
+		if err == nil || !isUnprocessed(err) {
 			return response, err
 		}
 		if body, ok := request.Body.(*guardedBody); ok && body.touched.Load() {
 			return nil, err
 		}
 		if tries == refusals {
-			return nil, notEstablished{err}
+			return nil, unprocessedError{err}
 		}
 	}
 }
 
-// unserved reports whether a request is unprocessed. net/http does not export the errors (see TestUnserved).
-func unserved(err error) bool {
+// isUnprocessed reports whether a request is unprocessed. net/http does not export the errors (see TestUnserved).
+func isUnprocessed(err error) bool {
 	var stream http2.StreamError
 	if errors.As(err, &stream) {
 		return stream.Code == http2.ErrCodeRefusedStream
@@ -105,11 +105,11 @@ func (m *multiplexed) take(ctx context.Context, endpoint *balance.Endpoint) (*ht
 		if conn := m.reserve(endpoint); conn != nil {
 			return conn, nil
 		}
-		if err := m.more(ctx, endpoint); err != nil {
+		if err := m.dialMore(ctx, endpoint); err != nil {
 			return nil, err
 		}
 	}
-	return nil, notEstablished{ErrTooManyStreams}
+	return nil, unprocessedError{ErrTooManyStreams}
 }
 
 // reserve holds the mutex, so that a connection removed from the pool gets no further request.
@@ -128,24 +128,24 @@ func (m *multiplexed) reserve(endpoint *balance.Endpoint) *http.ClientConn {
 	return nil
 }
 
-// more waits for one additional connection; concurrent callers share the dial.
-func (m *multiplexed) more(ctx context.Context, endpoint *balance.Endpoint) error {
+// dialMore waits for one additional connection; concurrent callers share the dial.
+func (m *multiplexed) dialMore(ctx context.Context, endpoint *balance.Endpoint) error {
 	m.mutex.Lock()
 	at := m.lines[endpoint.Address]
 	if at == nil {
-		at = &line{}
+		at = &endpointConns{}
 		m.lines[endpoint.Address] = at
 	}
-	if at.dialing == nil {
+	if at.pending == nil {
 		if len(at.conns) >= maxConnections {
 			m.mutex.Unlock()
-			return notEstablished{ErrTooManyStreams}
+			return unprocessedError{ErrTooManyStreams}
 		}
-		at.dialing = &dialing{done: make(chan struct{})}
+		at.pending = &pendingDial{done: make(chan struct{})}
 		// The dial continues after this request is canceled, because other requests may wait for it.
-		go m.connect(context.WithoutCancel(ctx), endpoint, at, at.dialing)
+		go m.connect(context.WithoutCancel(ctx), endpoint, at, at.pending)
 	}
-	under := at.dialing
+	under := at.pending
 	m.mutex.Unlock()
 	select {
 	case <-under.done:
@@ -155,23 +155,23 @@ func (m *multiplexed) more(ctx context.Context, endpoint *balance.Endpoint) erro
 	}
 }
 
-func (m *multiplexed) connect(ctx context.Context, endpoint *balance.Endpoint, at *line, under *dialing) {
-	made := &madeConn{}
-	conn, err := m.dial(context.WithValue(ctx, madeKey{}, made), endpoint.Text())
+func (m *multiplexed) connect(ctx context.Context, endpoint *balance.Endpoint, at *endpointConns, under *pendingDial) {
+	made := &dialedConn{}
+	conn, err := m.dial(context.WithValue(ctx, dialedConnKey{}, made), endpoint.Text())
 	if err == nil {
-		settle(ctx, conn, made.conn)
+		awaitStreamLimit(ctx, conn, made.conn)
 		if conn.Available() == 0 {
 			// Closed, or the peer permits no stream at all.
-			err = notEstablished{cmp.Or(conn.Err(), ErrTooManyStreams)}
+			err = unprocessedError{cmp.Or(conn.Err(), ErrTooManyStreams)}
 			_ = conn.Close()
 		}
 	}
 	m.mutex.Lock()
-	at.dialing = nil
+	at.pending = nil
 	if under.err = err; err == nil {
 		at.conns = append(at.conns, conn)
 	}
-	m.tidy(endpoint.Address)
+	m.closeUnused(endpoint.Address)
 	m.mutex.Unlock()
 	close(under.done)
 	if err == nil {
@@ -184,14 +184,14 @@ func (m *multiplexed) connect(ctx context.Context, endpoint *balance.Endpoint, a
 	}
 }
 
-// settle polls until the stream limit of a new connection is known, because net/http does not signal it. If
+// awaitStreamLimit polls until the stream limit of a new connection is known, because net/http does not signal it. If
 // the peer's limit equals unknownStreams, received bytes end the wait.
-func settle(ctx context.Context, conn *http.ClientConn, below *stallingConn) {
-	heard := 0
-	for end := time.Now().Add(settling); conn.Available() == unknownStreams && heard < 3 && time.Now().Before(end); {
+func awaitStreamLimit(ctx context.Context, conn *http.ClientConn, below *writeTimeoutConn) {
+	received := 0
+	for end := time.Now().Add(streamLimitTimeout); conn.Available() == unknownStreams && received < 3 && time.Now().Before(end); {
 		wait(ctx, time.Millisecond)
-		if below != nil && below.heard() {
-			heard++
+		if below != nil && below.hasReceived() {
+			received++
 		}
 	}
 }
@@ -216,22 +216,22 @@ func (m *multiplexed) changed(endpoint *balance.Endpoint, conn *http.ClientConn)
 	}
 	if dead {
 		at.conns = slices.DeleteFunc(at.conns, func(other *http.ClientConn) bool { return other == conn })
-		m.tidy(endpoint.Address)
+		m.closeUnused(endpoint.Address)
 	}
 	m.mutex.Unlock()
 	if dead {
-		leave(conn)
+		closeWhenIdle(conn)
 	}
 }
 
-func (m *multiplexed) tidy(address netip.AddrPort) {
-	if at := m.lines[address]; at != nil && len(at.conns) == 0 && at.dialing == nil {
+func (m *multiplexed) closeUnused(address netip.AddrPort) {
+	if at := m.lines[address]; at != nil && len(at.conns) == 0 && at.pending == nil {
 		delete(m.lines, address)
 	}
 }
 
-// leave closes a connection after its last stream; the caller has removed it from the pool.
-func leave(conn *http.ClientConn) {
+// closeWhenIdle closes a connection after its last stream; the caller has removed it from the pool.
+func closeWhenIdle(conn *http.ClientConn) {
 	conn.SetStateHook(func(conn *http.ClientConn) {
 		if conn.InFlight() == 0 {
 			_ = conn.Close()
@@ -248,11 +248,11 @@ func (m *multiplexed) forget(address netip.AddrPort) {
 	var conns []*http.ClientConn
 	if at != nil {
 		conns, at.conns = at.conns, nil
-		m.tidy(address)
+		m.closeUnused(address)
 	}
 	m.mutex.Unlock()
 	for _, conn := range conns {
-		leave(conn)
+		closeWhenIdle(conn)
 	}
 }
 
@@ -268,27 +268,28 @@ func (m *multiplexed) closeAll() {
 	}
 }
 
-// stallingConn sets a write timeout; otherwise requests canceled while the peer does not read block in writes.
-type stallingConn struct {
+// writeTimeoutConn sets a write timeout; otherwise requests canceled while the peer does not read block
+// in writes.
+type writeTimeoutConn struct {
 	net.Conn
 	read atomic.Int64
 	// before is the value of read after the TLS handshake.
 	before int64
 }
 
-// madeConn receives the dialed connection, as the context value of madeKey.
-type madeConn struct{ conn *stallingConn }
+// dialedConn receives the dialed connection, as the context value of dialedConnKey.
+type dialedConn struct{ conn *writeTimeoutConn }
 
-type madeKey struct{}
+type dialedConnKey struct{}
 
-func stalling(conn net.Conn) net.Conn { return &stallingConn{Conn: conn} }
+func withWriteTimeout(conn net.Conn) net.Conn { return &writeTimeoutConn{Conn: conn} }
 
-// announce stores a dialed connection in the context's madeConn after the TLS handshake.
-func announce(ctx context.Context, conn net.Conn) {
-	made, ok := ctx.Value(madeKey{}).(*madeConn)
+// storeDialed stores a dialed connection in the context's dialedConn after the TLS handshake.
+func storeDialed(ctx context.Context, conn net.Conn) {
+	made, ok := ctx.Value(dialedConnKey{}).(*dialedConn)
 	for ok && made.conn == nil {
 		switch at := conn.(type) {
-		case *stallingConn:
+		case *writeTimeoutConn:
 			at.before, made.conn = at.read.Load(), at
 		case *recordConn:
 			conn = at.Conn
@@ -300,15 +301,15 @@ func announce(ctx context.Context, conn net.Conn) {
 	}
 }
 
-func (c *stallingConn) heard() bool { return c.read.Load() > c.before }
+func (c *writeTimeoutConn) hasReceived() bool { return c.read.Load() > c.before }
 
-func (c *stallingConn) Read(b []byte) (int, error) {
+func (c *writeTimeoutConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	c.read.Add(int64(n))
 	return n, err
 }
 
-func (c *stallingConn) Write(b []byte) (int, error) {
-	_ = c.SetWriteDeadline(time.Now().Add(stalled))
+func (c *writeTimeoutConn) Write(b []byte) (int, error) {
+	_ = c.SetWriteDeadline(time.Now().Add(writeTimeout))
 	return c.Conn.Write(b)
 }

@@ -195,7 +195,7 @@ func TestUnserved(t *testing.T) {
 			}
 			policy := &Policy{Prefer: b.Set.All()[0]}
 			began := time.Now()
-			status, _, _, err := ask(t, b, newRequest(t, method, test.body), policy)
+			status, _, _, err := send(t, b, newRequest(t, method, test.body), policy)
 			if (err != nil) != test.fails || err == nil && status != http.StatusOK {
 				t.Errorf("status %d, %v", status, err)
 			}
@@ -237,7 +237,7 @@ func TestFewStreams(t *testing.T) {
 			outcomes := make(chan error, 200)
 			for range cap(outcomes) {
 				go func() {
-					_, _, _, err := ask(t, b, newRequest(t, http.MethodGet, ""), &Policy{})
+					_, _, _, err := send(t, b, newRequest(t, http.MethodGet, ""), &Policy{})
 					outcomes <- err
 				}()
 			}
@@ -304,7 +304,7 @@ func TestManyStreams(t *testing.T) {
 	var group sync.WaitGroup
 	for range 100 {
 		group.Go(func() {
-			if _, _, _, err := ask(t, b, newRequest(t, http.MethodPut, "body"), &Policy{}); err != nil {
+			if _, _, _, err := send(t, b, newRequest(t, http.MethodPut, "body"), &Policy{}); err != nil {
 				failed.Add(1)
 			}
 		})
@@ -331,8 +331,9 @@ func traced(t *testing.T, got func() error) *http.Request {
 	}))
 }
 
-// TestInformationalHoldUpNobody checks that a client that does not read 1xx responses delays no other stream.
-func TestInformationalHoldUpNobody(t *testing.T) {
+// TestInformationalDoesNotBlockStreams checks that a client that does not read 1xx responses delays no
+// other stream.
+func TestInformationalDoesNotBlockStreams(t *testing.T) {
 	f := (&frames{answer: func(c *framesConn, stream uint32) {
 		if stream == 1 {
 			for range 3 {
@@ -346,7 +347,7 @@ func TestInformationalHoldUpNobody(t *testing.T) {
 	var taken atomic.Int32
 	slow := make(chan error, 1)
 	go func() {
-		_, _, _, err := ask(t, b, traced(t, func() error {
+		_, _, _, err := send(t, b, traced(t, func() error {
 			waits <- struct{}{}
 			<-goOn
 			taken.Add(1)
@@ -373,7 +374,7 @@ func TestInformationalWithoutEnd(t *testing.T) {
 		}
 	}}).start(t)
 	taken := 0
-	_, _, _, err := ask(t, over(settings(), f), traced(t, func() error {
+	_, _, _, err := send(t, over(settings(), f), traced(t, func() error {
 		taken++
 		return nil
 	}), &Policy{})

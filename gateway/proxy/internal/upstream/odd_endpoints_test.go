@@ -35,7 +35,7 @@ func TestResettingEndpointIsLeftOut(t *testing.T) {
 			backend := over(settings, odd, (&frames{answer: isFine}).start(t), (&frames{answer: isFine}).start(t))
 			failed := 0
 			for range requests {
-				if _, _, _, err := ask(t, backend, newRequest(t, http.MethodGet, ""), &Policy{}); err != nil {
+				if _, _, _, err := send(t, backend, newRequest(t, http.MethodGet, ""), &Policy{}); err != nil {
 					failed++
 				}
 			}
@@ -46,8 +46,8 @@ func TestResettingEndpointIsLeftOut(t *testing.T) {
 	}
 }
 
-// TestSettingsHeldBack checks that SETTINGS within settling limit the streams sent; later, refused requests
-// are retried up to refusals times.
+// TestSettingsHeldBack checks that SETTINGS within streamLimitTimeout limit the streams sent; later,
+// refused requests are retried up to refusals times.
 func TestSettingsHeldBack(t *testing.T) {
 	for late, isAwaited := range map[time.Duration]bool{50 * time.Millisecond: true, 500 * time.Millisecond: false} {
 		t.Run(late.String(), func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestSettingsHeldBack(t *testing.T) {
 			errs := make([]error, refusals)
 			var group sync.WaitGroup
 			for i := range errs {
-				group.Go(func() { _, _, _, errs[i] = ask(t, backend, newRequest(t, http.MethodGet, ""), &Policy{}) })
+				group.Go(func() { _, _, _, errs[i] = send(t, backend, newRequest(t, http.MethodGet, ""), &Policy{}) })
 			}
 			group.Wait()
 			if failed := slices.DeleteFunc(errs, func(err error) bool { return err == nil }); len(failed) > 0 {

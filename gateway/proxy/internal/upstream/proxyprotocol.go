@@ -11,29 +11,29 @@ import (
 	"github.com/pires/go-proxyproto"
 )
 
-// Caller is the downstream client of a TCP stream.
-type Caller struct {
+// DownstreamClient is the downstream client of a TCP stream.
+type DownstreamClient struct {
 	// Address is the key of connection limits; zero if several clients share an address.
 	Address netip.Addr
 	// Source and Destination are the addresses in the PROXY protocol header.
 	Source, Destination net.Addr
 }
 
-func (b *Backend) dialer(from *Caller) contextDialer {
+func (b *Backend) dialer(from *DownstreamClient) contextDialer {
 	dialer := newDialer(b.settings)
 	if !b.ProxyProtocol {
 		return dialer
 	}
-	return introducing{dialer, proxyproto.HeaderProxyFromAddrs(2, from.Source, from.Destination)}
+	return proxyProtocolDialer{dialer, proxyproto.HeaderProxyFromAddrs(2, from.Source, from.Destination)}
 }
 
-// introducing dials connections that begin with a PROXY protocol header.
-type introducing struct {
+// proxyProtocolDialer dials connections that begin with a PROXY protocol header.
+type proxyProtocolDialer struct {
 	contextDialer
 	header *proxyproto.Header
 }
 
-func (i introducing) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+func (i proxyProtocolDialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := i.contextDialer.DialContext(ctx, network, address)
 	if err != nil {
 		return nil, err

@@ -47,8 +47,9 @@ func (c *recordConn) pass(b []byte) {
 	}
 }
 
-// drained reports whether crypto/tls buffers neither data nor part of a record; it processes session tickets.
-func (c *recordConn) drained(above *tls.Conn) bool {
+// isDrained reports whether crypto/tls buffers neither data nor part of a record; it processes session
+// tickets.
+func (c *recordConn) isDrained(above *tls.Conn) bool {
 	c.held = true
 	defer func() { c.held = false }()
 	var one [1]byte

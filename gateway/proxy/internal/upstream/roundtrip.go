@@ -16,10 +16,10 @@ import (
 
 // Errors of RoundTrip, in addition to those of balance.Pick.
 var (
-	ErrRefused = errors.New("the backend's configuration is invalid, so nothing is sent")
-	ErrTimeout = errors.New("the time limit of the request is over")
-	ErrNoRoom  = errors.New("no memory is left for the answer")
-	errLeft    = errors.New("the endpoint has left, and had not answered")
+	ErrRefused         = errors.New("the backend's configuration is invalid, so nothing is sent")
+	ErrTimeout         = errors.New("the time limit of the request is over")
+	ErrNoRoom          = errors.New("no memory is left for the answer")
+	errEndpointRemoved = errors.New("the endpoint has left, and had not answered")
 )
 
 // Policy configures retries and timeouts of RoundTrip.
@@ -30,29 +30,31 @@ type Policy struct {
 	Backoff  time.Duration
 	// Timeout bounds each attempt including the response body; 0 is unlimited.
 	Timeout time.Duration
-	// Silence bounds the time from the end of the request to the response header; 0 is unlimited.
-	Silence time.Duration
+	// ResponseHeaderTimeout bounds the time from the end of the request to the response header; 0 is
+	// unlimited.
+	ResponseHeaderTimeout time.Duration
 	// Prefer is the endpoint of the client's session, or nil.
 	Prefer *balance.Endpoint
-	// Room accounts header bytes beyond the first 4 KiB; if false, the request fails with ErrNoRoom. May be nil.
+	// Room accounts header bytes beyond the first 4 KiB; if false, the request fails with ErrNoRoom. May
+	// be nil.
 	Room func(bytes int64) bool
 	// Client is the source address for connection limits; zero if several clients share it.
 	Client netip.Addr
-	// Tried is called with the result of each attempt; it may be nil.
-	Tried func(status int, err error)
+	// OnAttempt is called with the result of each attempt; it may be nil.
+	OnAttempt func(status int, err error)
 }
 
-// Exchange contains the last endpoint and the number of attempts.
-type Exchange struct {
+// Result contains the last endpoint and the number of attempts.
+type Result struct {
 	Endpoint *balance.Endpoint
 	Attempts int
 }
 
 // RoundTrip sends a request, retried as policy permits; closing the response body releases the endpoint.
-func (b *Backend) RoundTrip(request *http.Request, policy *Policy) (*http.Response, Exchange, error) {
+func (b *Backend) RoundTrip(request *http.Request, policy *Policy) (*http.Response, Result, error) {
 	if b.Refuse {
 		closeBody(request)
-		return nil, Exchange{}, ErrRefused
+		return nil, Result{}, ErrRefused
 	}
 	body := &guardedBody{ReadCloser: request.Body}
 	hasBody := hasBody(request)
@@ -60,18 +62,18 @@ func (b *Backend) RoundTrip(request *http.Request, policy *Policy) (*http.Respon
 	for {
 		endpoint, err := b.choose(policy, tried)
 		if err != nil {
-			return nil, Exchange{Attempts: len(tried)}, err
+			return nil, Result{Attempts: len(tried)}, err
 		}
 		tried = append(tried, endpoint)
 		if hasBody {
 			request.Body = body
 		}
 		response, err := b.attempt(request, endpoint, policy)
-		if policy.Tried != nil {
-			policy.Tried(status(response), err)
+		if policy.OnAttempt != nil {
+			policy.OnAttempt(status(response), err)
 		}
-		exchange := Exchange{Endpoint: endpoint, Attempts: len(tried)}
-		if !b.again(request, policy, outcome{response, err, len(tried), hasBody, body.touched.Load()}) {
+		exchange := Result{Endpoint: endpoint, Attempts: len(tried)}
+		if !b.shouldRetry(request, policy, attemptResult{response, err, len(tried), hasBody, body.touched.Load()}) {
 			return response, exchange, err
 		}
 		if response != nil {
@@ -98,8 +100,8 @@ func (b *Backend) choose(policy *Policy, tried []*balance.Endpoint) (*balance.En
 	return set.Pick(now, tried)
 }
 
-// repeats reports whether a request can be retried although an endpoint may have processed it.
-func repeats(request *http.Request) bool { return !hasBody(request) && idempotent(request.Method) }
+// isRepeatable reports whether a request can be retried although an endpoint may have processed it.
+func isRepeatable(request *http.Request) bool { return !hasBody(request) && idempotent(request.Method) }
 
 func (b *Backend) attempt(request *http.Request, endpoint *balance.Endpoint, policy *Policy) (*http.Response, error) {
 	switched, end := false, func(bool, time.Time) {}
@@ -107,7 +109,7 @@ func (b *Backend) attempt(request *http.Request, endpoint *balance.Endpoint, pol
 		var ok bool
 		if end, ok = endpoint.TakeSingle(policy.Client, true, time.Now()); !ok {
 			endpoint.Release()
-			return nil, notEstablished{ErrTooManyConnections}
+			return nil, unprocessedError{ErrTooManyConnections}
 		}
 	}
 	ctx, cancel := context.WithCancelCause(request.Context())
@@ -123,9 +125,9 @@ func (b *Backend) attempt(request *http.Request, endpoint *balance.Endpoint, pol
 		end(switched, time.Now())
 		endpoint.Release()
 	})
-	silence := newSilence(endpoint, policy.Silence, repeats(request), cancel)
-	response, err := b.send(request.WithContext(ctx), endpoint, silence, policy)
-	silence.over()
+	headerTimer := newResponseTimer(endpoint, policy.ResponseHeaderTimeout, isRepeatable(request), cancel)
+	response, err := b.send(request.WithContext(ctx), endpoint, headerTimer, policy)
+	headerTimer.stopAll()
 	if err != nil {
 		// Before release, which also cancels the context.
 		if cause := context.Cause(ctx); cause != nil {
@@ -149,11 +151,11 @@ func (b *Backend) attempt(request *http.Request, endpoint *balance.Endpoint, pol
 	return response, nil
 }
 
-func (b *Backend) send(request *http.Request, endpoint *balance.Endpoint, silence *silence, policy *Policy) (*http.Response, error) {
+func (b *Backend) send(request *http.Request, endpoint *balance.Endpoint, timer *responseTimer, policy *Policy) (*http.Response, error) {
 	if body, ok := request.Body.(*guardedBody); ok {
-		body.sent = silence.sent
+		body.sent = timer.requestSent
 	} else {
-		silence.sent()
+		timer.requestSent()
 	}
 	target := *request.URL
 	target.Scheme = "http"
@@ -175,7 +177,7 @@ func (b *Backend) send(request *http.Request, endpoint *balance.Endpoint, silenc
 func (b *Backend) judge(endpoint *balance.Endpoint, response *http.Response, err error) {
 	var tooLarge *http.MaxBytesError
 	switch {
-	case errors.Is(err, context.Canceled), errors.Is(err, errLeft), errors.Is(err, ErrNoRoom),
+	case errors.Is(err, context.Canceled), errors.Is(err, errEndpointRemoved), errors.Is(err, ErrNoRoom),
 		errors.Is(err, ErrTooManyStreams), errors.As(err, &tooLarge):
 	case err != nil:
 		b.Set.Failed(endpoint, time.Now())
@@ -187,7 +189,7 @@ func (b *Backend) judge(endpoint *balance.Endpoint, response *http.Response, err
 	}
 }
 
-type outcome struct {
+type attemptResult struct {
 	response *http.Response
 	err      error
 	attempts int
@@ -196,8 +198,8 @@ type outcome struct {
 	touched bool
 }
 
-// again reports whether to retry the request.
-func (b *Backend) again(request *http.Request, policy *Policy, o outcome) bool {
+// shouldRetry reports whether to retry the request.
+func (b *Backend) shouldRetry(request *http.Request, policy *Policy, o attemptResult) bool {
 	if request.Context().Err() != nil || o.touched || errors.Is(o.err, ErrNoRoom) {
 		return false
 	}
@@ -205,10 +207,10 @@ func (b *Backend) again(request *http.Request, policy *Policy, o outcome) bool {
 		// A configured status means that the endpoint has not processed the request; any method is retried.
 		return !o.hasBody && o.attempts <= policy.Attempts && slices.Contains(policy.Statuses, uint32(o.response.StatusCode))
 	}
-	var unsent notEstablished
+	var unsent unprocessedError
 	switch {
-	case errors.Is(o.err, errLeft):
-		return repeats(request) && o.attempts < max(b.settings.ConnectAttempts, policy.Attempts+1)
+	case errors.Is(o.err, errEndpointRemoved):
+		return isRepeatable(request) && o.attempts < max(b.settings.ConnectAttempts, policy.Attempts+1)
 	case errors.As(o.err, &unsent):
 		return o.attempts < max(min(b.settings.ConnectAttempts, b.Set.Len()), policy.Attempts+1)
 	default:

@@ -44,7 +44,7 @@ func TestConnectElsewhere(t *testing.T) {
 			}
 		}
 		only := backendAt(settings(), nil, closedAddress(t))
-		_, _, exchange, err := ask(t, only, newRequest(t, http.MethodGet, ""), &Policy{})
+		_, _, exchange, err := send(t, only, newRequest(t, http.MethodGet, ""), &Policy{})
 		if err == nil || exchange.Attempts != 1 {
 			t.Errorf("without any endpoint: %d attempts, %v", exchange.Attempts, err)
 		}
@@ -79,12 +79,12 @@ func TestAgain(t *testing.T) {
 				_, _ = io.Copy(io.Discard, request.Body)
 				seen.Add(1)
 				if test.does == refuses {
-					say(conn, "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+					write(conn, "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
 				}
 			})
-			test.policy.Tried = func(int, error) { tried.Add(1) }
+			test.policy.OnAttempt = func(int, error) { tried.Add(1) }
 			b := backendAt(settings(), nil, address)
-			status, _, exchange, err := ask(t, b, newRequest(t, test.method, test.body), &test.policy)
+			status, _, exchange, err := send(t, b, newRequest(t, test.method, test.body), &test.policy)
 			if (err == nil) != (test.does == refuses) || err == nil && status != http.StatusServiceUnavailable {
 				t.Errorf("status %d, %v", status, err)
 			}
@@ -108,7 +108,7 @@ func TestEndpointLimit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, _, err := ask(t, b, newRequest(t, http.MethodGet, ""), &Policy{}); !errors.Is(err, balance.ErrBusy) {
+	if _, _, _, err := send(t, b, newRequest(t, http.MethodGet, ""), &Policy{}); !errors.Is(err, balance.ErrBusy) {
 		t.Errorf("beyond the limit: %v", err)
 	}
 	_ = response.Body.Close()
@@ -118,10 +118,10 @@ func TestEndpointLimit(t *testing.T) {
 // TestRefused checks that a backend with invalid configuration receives no request.
 func TestRefused(t *testing.T) {
 	b := New("backend", &resource.Backend{Refuse: true}, settings(), Connection{Current: Transports{}})
-	if _, _, _, err := ask(t, b, newRequest(t, http.MethodGet, ""), &Policy{}); !errors.Is(err, ErrRefused) {
+	if _, _, _, err := send(t, b, newRequest(t, http.MethodGet, ""), &Policy{}); !errors.Is(err, ErrRefused) {
 		t.Errorf("a request: %v", err)
 	}
-	if _, err := b.Dial(t.Context(), Caller{}, func([]byte) {}); !errors.Is(err, ErrRefused) {
+	if _, err := b.Dial(t.Context(), DownstreamClient{}, func([]byte) {}); !errors.Is(err, ErrRefused) {
 		t.Errorf("a tunnel: %v", err)
 	}
 }
@@ -154,7 +154,7 @@ func TestResumedIsVerified(t *testing.T) {
 	with.Resource = &resource.BackendTLS{Hostname: "example.com", SubjectAltNames: []*resource.SubjectAltName{
 		{Kind: &resource.SubjectAltName_Hostname{Hostname: "other.example.org"}},
 	}}
-	if _, _, _, err := ask(t, b, newRequest(t, http.MethodGet, ""), &Policy{}); err == nil {
+	if _, _, _, err := send(t, b, newRequest(t, http.MethodGet, ""), &Policy{}); err == nil {
 		t.Error("a resumed session with the wrong name was used")
 	}
 }

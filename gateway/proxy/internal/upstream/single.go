@@ -35,13 +35,14 @@ func abort(conn net.Conn) {
 	_ = conn.Close()
 }
 
-// single is a connection for one request, reset by Close except after 101, when bytes may be in flight.
-type single struct {
+// singleUseConn is a connection for one request, reset by Close except after 101, when bytes may be in
+// flight.
+type singleUseConn struct {
 	net.Conn
 	switched atomic.Bool
 }
 
-func (s *single) Close() error {
+func (s *singleUseConn) Close() error {
 	if s.switched.Load() {
 		return s.Conn.Close()
 	}
@@ -49,7 +50,7 @@ func (s *single) Close() error {
 	return nil
 }
 
-func (s *single) CloseWrite() error {
+func (s *singleUseConn) CloseWrite() error {
 	if half, ok := s.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
@@ -58,19 +59,19 @@ func (s *single) CloseWrite() error {
 
 type dial = func(ctx context.Context, network, address string) (net.Conn, error)
 
-func singly(with dial) dial {
+func dialSingleUse(with dial) dial {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := with(ctx, network, address)
 		if err != nil {
 			return nil, err
 		}
-		return &single{Conn: conn}, nil
+		return &singleUseConn{Conn: conn}, nil
 	}
 }
 
 func (t *Transport) roundTripSingle(request *http.Request) (*http.Response, error) {
-	var made *single
-	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { made, _ = info.Conn.(*single) }}
+	var made *singleUseConn
+	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { made, _ = info.Conn.(*singleUseConn) }}
 	request = request.WithContext(httptrace.WithClientTrace(request.Context(), trace))
 	if request.Header["Upgrade"] == nil {
 		// Otherwise the transport reads the body after a final response, and the client gets 100 Continue.

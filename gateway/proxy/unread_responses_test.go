@@ -64,8 +64,8 @@ func TestUntakenHTTP2AnswersCount(t *testing.T) {
 	port := freePort(t)
 	start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes = 0, 2<<20 },
 		all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), endlessly(t))...)
-	// Three quarters of 2 MiB leave 1,360 KiB: 13 requests of 40 KiB with responses of 64, and perhaps the next
-	// headers.
+	// Three quarters of 2 MiB leave 1,360 KiB: 13 requests of 40 KiB with responses of 64, and perhaps
+	// the next headers.
 	if got := answersUntilGoAway(t, withoutWindow(t, port)); got < 13 || got > 14 {
 		t.Errorf("GOAWAY came after %d answers, want 13 or 14", got)
 	}

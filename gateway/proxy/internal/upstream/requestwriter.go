@@ -9,21 +9,24 @@ import (
 	"time"
 )
 
-// sending is a request written by a goroutine, because the response may arrive before the end of its body.
-type sending struct {
+// requestWriter is a request written by a goroutine, because the response may arrive before the end of
+// its body.
+type requestWriter struct {
 	body io.ReadCloser
 	// left is the unread rest of the body in bytes; negative if the length is unknown.
 	left int64
-	// read is set at the end of the body; with a Content-Length before EOF, because the response may come first.
+	// read is set at the end of the body; with a Content-Length before EOF, because the response may come
+	// first.
 	read atomic.Bool
-	// done is closed after the write. Then failed is the read error of the body, and err any error, failed included.
+	// done is closed after the write. Then failed is the read error of the body, and err any error,
+	// failed included.
 	done        chan struct{}
 	failed, err error
 }
 
-// begin starts to write a request. A read error of its body interrupts the wait for the response.
-func (c *directConn) begin(request *http.Request) *sending {
-	s := &sending{body: request.Body, left: -1, done: make(chan struct{})}
+// startWrite starts to write a request. A read error of its body interrupts the wait for the response.
+func (c *directConn) startWrite(request *http.Request) *requestWriter {
+	s := &requestWriter{body: request.Body, left: -1, done: make(chan struct{})}
 	if request.ContentLength > 0 {
 		s.left = request.ContentLength
 	}
@@ -36,13 +39,13 @@ func (c *directConn) begin(request *http.Request) *sending {
 		// Before the deadline, so that the interrupted reader finds the cause.
 		close(s.done)
 		if s.failed != nil {
-			_ = c.SetDeadline(past)
+			_ = c.SetDeadline(pastTime)
 		}
 	}()
 	return s
 }
 
-func (s *sending) Read(b []byte) (int, error) {
+func (s *requestWriter) Read(b []byte) (int, error) {
 	n, err := s.body.Read(b)
 	if s.left > 0 {
 		s.left = max(s.left-int64(n), 0)
@@ -56,13 +59,13 @@ func (s *sending) Read(b []byte) (int, error) {
 	return n, err
 }
 
-func (s *sending) Close() error { return s.body.Close() }
+func (s *requestWriter) Close() error { return s.body.Close() }
 
 // lastWrite bounds the last write after a complete response; only a backend that does not read blocks it.
 const lastWrite = time.Second
 
 // complete reports whether the request is written when its response has ended; if not, it closes the body.
-func (s *sending) complete() bool {
+func (s *requestWriter) complete() bool {
 	if s == nil {
 		return true
 	}
@@ -84,7 +87,7 @@ func (s *sending) complete() bool {
 }
 
 // cause returns the read error of the request body if there is one, else err.
-func (s *sending) cause(err error) error {
+func (s *requestWriter) cause(err error) error {
 	if s == nil {
 		return err
 	}

@@ -18,20 +18,20 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
 )
 
-// exchange is the state of a request.
-type exchange struct {
+// transaction is the state of a request.
+type transaction struct {
 	proxy *Proxy
 	in    *http.Request
 	table *table
 	begun time.Time
 
 	// host and path are normalized.
-	host, path string
-	query      string
-	site       *site
-	rule       *rule
-	share      *share
-	backend    *upstream.Backend
+	host, path  string
+	query       string
+	virtualHost *virtualHost
+	rule        *rule
+	weighted    *weightedBackend
+	backend     *upstream.Backend
 
 	sticky sticky
 
@@ -45,24 +45,24 @@ type exchange struct {
 	// timer is nil unless the rule has a timeout.
 	timer *time.Timer
 	// body is nil unless the request body has a timeout.
-	body     *patientBody
+	body     *timeoutBody
 	mirrored []byte
 	mirrors  bool
 	spans    spans
-	// takenBack prevents counting a reset by the client twice.
-	takenBack bool
+	// isResetCounted prevents counting a reset by the client twice.
+	isResetCounted bool
 	// held are the accounted bytes of response and mirrored body, including heading for an incomplete header.
 	held, heading int64
 }
 
-type exchangeKey struct{}
+type transactionKey struct{}
 
-func exchangeOf(ctx context.Context) *exchange {
-	x, _ := ctx.Value(exchangeKey{}).(*exchange)
+func transactionOf(ctx context.Context) *transaction {
+	x, _ := ctx.Value(transactionKey{}).(*transaction)
 	return x
 }
 
-func (x *exchange) scheme() string {
+func (x *transaction) scheme() string {
 	if x.in.TLS != nil {
 		return "https"
 	}
@@ -70,18 +70,18 @@ func (x *exchange) scheme() string {
 }
 
 // rawPath returns the client's encoding of the path, or "" if normalization changed the path.
-func (x *exchange) rawPath() string {
+func (x *transaction) rawPath() string {
 	if x.path != x.in.URL.Path {
 		return ""
 	}
 	return x.in.URL.RawPath
 }
 
-// answer is a ResponseWriter that records status and size and applies write timeouts.
-type answer struct {
+// responseWriter is a ResponseWriter that records status and size and applies write timeouts.
+type responseWriter struct {
 	http.ResponseWriter
 	controller *http.ResponseController
-	body       *patientBody
+	body       *timeoutBody
 	status     int
 	bytes      int64
 	// late resets a stalled HTTP/2 stream; HTTP/1 has a timeout per connection.
@@ -92,8 +92,8 @@ type answer struct {
 	isHTTP10  bool
 }
 
-func newAnswer(w http.ResponseWriter, r *http.Request, timeout time.Duration) *answer {
-	a := &answer{ResponseWriter: w, controller: http.NewResponseController(w), isHTTP10: !r.ProtoAtLeast(1, 1)}
+func newResponseWriter(w http.ResponseWriter, r *http.Request, timeout time.Duration) *responseWriter {
+	a := &responseWriter{ResponseWriter: w, controller: http.NewResponseController(w), isHTTP10: !r.ProtoAtLeast(1, 1)}
 	if r.ProtoMajor == 2 {
 		a.timeout = timeout
 	}
@@ -101,7 +101,7 @@ func newAnswer(w http.ResponseWriter, r *http.Request, timeout time.Duration) *a
 }
 
 // WriteHeader drops 1xx responses to HTTP/1.0 clients (RFC 9110, section 15.2).
-func (a *answer) WriteHeader(status int) {
+func (a *responseWriter) WriteHeader(status int) {
 	if status < 200 && a.isHTTP10 {
 		return
 	}
@@ -112,14 +112,14 @@ func (a *answer) WriteHeader(status int) {
 			header["Content-Type"] = nil
 		}
 		if a.body != nil {
-			a.body.answered()
+			a.body.startResponse()
 		}
 	}
 	a.ResponseWriter.WriteHeader(status)
 }
 
 // limit starts the write timeout and returns the function that stops it.
-func (a *answer) limit() func() {
+func (a *responseWriter) limit() func() {
 	if a.timeout <= 0 {
 		return func() {}
 	}
@@ -132,16 +132,17 @@ func (a *answer) limit() func() {
 	return a.stop
 }
 
-func (a *answer) stop() { a.late.Stop() }
+func (a *responseWriter) stop() { a.late.Stop() }
 
-// finish waits until an HTTP/2 client has received the buffered data, which no limit covers after the handler.
-func (a *answer) finish() {
+// finish waits until an HTTP/2 client has received the buffered data, which no limit covers after the
+// handler.
+func (a *responseWriter) finish() {
 	if a.timeout > 0 && a.status != 0 && (a.bytes > 0 || a.status == http.StatusServiceUnavailable) {
 		_ = a.FlushError()
 	}
 }
 
-func (a *answer) Write(b []byte) (int, error) {
+func (a *responseWriter) Write(b []byte) (int, error) {
 	if a.status == 0 {
 		a.WriteHeader(http.StatusOK)
 	}
@@ -152,21 +153,21 @@ func (a *answer) Write(b []byte) (int, error) {
 }
 
 // flushBroken flushes the received part of an aborted response before net/http closes connection or stream.
-func (a *answer) flushBroken() {
+func (a *responseWriter) flushBroken() {
 	if broken := recover(); broken != nil {
 		_ = a.FlushError()
 		panic(broken)
 	}
 }
 
-func (a *answer) FlushError() error {
+func (a *responseWriter) FlushError() error {
 	defer a.limit()()
 	return a.controller.Flush()
 }
 
-func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+func (a *responseWriter) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+func (a *responseWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	a.status = http.StatusSwitchingProtocols
 	conn, buffered, err := a.controller.Hijack()
 	if err == nil {
@@ -198,8 +199,8 @@ func (c *earlyConn) Read(b []byte) (int, error) {
 
 func (c *earlyConn) CloseWrite() error { return closeWrite(c.Conn) }
 
-// patientBody is a request body with an idle timeout, which on HTTP/2 ends with the response header.
-type patientBody struct {
+// timeoutBody is a request body with an idle timeout, which on HTTP/2 ends with the response header.
+type timeoutBody struct {
 	io.ReadCloser
 	controller *http.ResponseController
 	timeout    time.Duration
@@ -213,7 +214,7 @@ type patientBody struct {
 	err          error
 }
 
-func (p *patientBody) Read(b []byte) (int, error) {
+func (p *timeoutBody) Read(b []byte) (int, error) {
 	p.arm()
 	n, err := p.ReadCloser.Read(b)
 	p.mutex.Lock()
@@ -230,14 +231,14 @@ func (p *patientBody) Read(b []byte) (int, error) {
 }
 
 // Close is called when the backend has ended the stream; later read errors are not the client's.
-func (p *patientBody) Close() error {
+func (p *timeoutBody) Close() error {
 	p.mutex.Lock()
 	p.closed = true
 	p.mutex.Unlock()
 	return p.ReadCloser.Close()
 }
 
-func (p *patientBody) arm() {
+func (p *timeoutBody) arm() {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	p.reading = true
@@ -248,15 +249,16 @@ func (p *patientBody) arm() {
 	}
 }
 
-func (p *patientBody) finish() {
+func (p *timeoutBody) finish() {
 	if !p.done && !p.armed.IsZero() {
 		_ = p.controller.SetReadDeadline(time.Time{})
 	}
 	p.done = true
 }
 
-// answered handles the response header. On HTTP/1 the server then drains the body, so the timeout remains.
-func (p *patientBody) answered() {
+// startResponse handles the response header. On HTTP/1 the server then drains the body, so the timeout
+// remains.
+func (p *timeoutBody) startResponse() {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	switch {
@@ -267,8 +269,8 @@ func (p *patientBody) answered() {
 	}
 }
 
-// broken returns the error of reading the client's body, or nil.
-func (p *patientBody) broken() error {
+// readError returns the error of reading the client's body, or nil.
+func (p *timeoutBody) readError() error {
 	if p == nil {
 		return nil
 	}

@@ -41,7 +41,7 @@ func TestSilence(t *testing.T) {
 		_, _ = io.WriteString(w, "late")
 	})
 	for _, body := range []string{"", "body"} {
-		_, _, _, err := ask(t, backendAt(settings(), nil, quiet), newRequest(t, http.MethodPost, body), &Policy{Silence: limit})
+		_, _, _, err := send(t, backendAt(settings(), nil, quiet), newRequest(t, http.MethodPost, body), &Policy{ResponseHeaderTimeout: limit})
 		if !errors.Is(err, ErrTimeout) {
 			t.Errorf("a silent backend, body %q: %v; want the time limit", body, err)
 		}
@@ -57,7 +57,7 @@ func TestSilence(t *testing.T) {
 				_ = writer.Close()
 			}()
 		}
-		_, text, _, err := ask(t, backendAt(settings(), nil, slow.address), request, &Policy{Silence: limit})
+		_, text, _, err := send(t, backendAt(settings(), nil, slow.address), request, &Policy{ResponseHeaderTimeout: limit})
 		if err != nil || text != "late" {
 			t.Errorf("a slow body and a slow response: %q, %v", text, err)
 		}
@@ -71,12 +71,12 @@ func TestLeft(t *testing.T) {
 	b := backendAt(settings, nil, silent(t, reached))
 	address := script(t, func(_ int, conn net.Conn, next func() (*http.Request, bool)) {
 		for _, ok := next(); ok; _, ok = next() {
-			say(conn, fine)
+			write(conn, fine)
 		}
 	})
 	answered := make(chan string, 1)
 	go func() {
-		status, text, exchange, err := ask(t, b, newRequest(t, http.MethodGet, ""), &Policy{})
+		status, text, exchange, err := send(t, b, newRequest(t, http.MethodGet, ""), &Policy{})
 		if err != nil || status != http.StatusOK || exchange.Attempts != 2 {
 			t.Errorf("status %d, %d attempts, %v", status, exchange.Attempts, err)
 		}
@@ -85,7 +85,7 @@ func TestLeft(t *testing.T) {
 	<-reached
 	posted := make(chan error, 1)
 	go func() {
-		_, _, _, err := ask(t, b, newRequest(t, http.MethodPost, "body"), &Policy{})
+		_, _, _, err := send(t, b, newRequest(t, http.MethodPost, "body"), &Policy{})
 		posted <- err
 	}()
 	<-reached

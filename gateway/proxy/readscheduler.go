@@ -18,30 +18,30 @@ const turnBytes = 4 << 10
 // maxTurn bounds a turn. Processing between two reads takes less, except for a blocked TLS write.
 const maxTurn = 20 * time.Millisecond
 
-// reading acquires a turn for each 4 KiB read over HTTP/2, until the next read: up to 450 cheap frames (PING,
-// PRIORITY, WINDOW_UPDATE, SETTINGS, empty DATA), which must not delay other clients.
-type reading struct {
-	queue     *admission.FairQueue
-	client    netip.Addr
-	frames    atomic.Bool
-	sinceTurn int
+// readScheduler acquires a turn for each 4 KiB read over HTTP/2, until the next read: up to 450 cheap
+// frames (PING, PRIORITY, WINDOW_UPDATE, SETTINGS, empty DATA), which must not delay other clients.
+type readScheduler struct {
+	queue      *admission.FairQueue
+	client     netip.Addr
+	frames     atomic.Bool
+	sinceYield int
 
 	mutex sync.Mutex
 	held  bool
 	limit *time.Timer
 }
 
-func (r *reading) account(bytes int) {
+func (r *readScheduler) account(bytes int) {
 	if !r.frames.Load() || r.queue == nil {
 		if bytes >= turnBytes {
 			runtime.Gosched()
 		}
 		return
 	}
-	if r.sinceTurn += bytes; r.sinceTurn < turnBytes {
+	if r.sinceYield += bytes; r.sinceYield < turnBytes {
 		return
 	}
-	r.sinceTurn = 0
+	r.sinceYield = 0
 	r.queue.Acquire(r.client)
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
@@ -53,7 +53,7 @@ func (r *reading) account(bytes int) {
 	}
 }
 
-func (r *reading) release() {
+func (r *readScheduler) release() {
 	if !r.frames.Load() {
 		return
 	}

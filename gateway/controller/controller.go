@@ -58,11 +58,11 @@ type Config struct {
 	LoadBalancerClass string
 	// ServeAddress is the "host:port" on which proxies fetch their configuration.
 	ServeAddress string
-	// ControllerAddress is the "host:port" of the controller for proxies; defaults to its Service's cluster IP and
-	// port.
+	// ControllerAddress is the "host:port" of the controller for proxies; defaults to its Service's
+	// cluster IP and port.
 	ControllerAddress string
-	// ProxyImage and ProxyPullPolicy apply to proxy containers. The default image is that of init container lbproxy
-	// in PodName.
+	// ProxyImage and ProxyPullPolicy apply to proxy containers. The default image is that of init
+	// container lbproxy in PodName.
 	ProxyImage      string
 	PodName         string
 	ProxyPullPolicy string
@@ -70,11 +70,11 @@ type Config struct {
 	ProxyPullSecrets []corev1.LocalObjectReference
 	// ProxyCPU and ProxyMemory are resource requests, ProxyMemoryLimit is the limit.
 	ProxyCPU, ProxyMemory, ProxyMemoryLimit resource.Quantity
-	// NamespaceBytes limits one namespace's share of an owner's configuration, ProxyBytes the whole. They default
-	// to 64 MiB and 256 MiB.
+	// NamespaceBytes limits one namespace's share of an owner's configuration, ProxyBytes the whole. They
+	// default to 64 MiB and 256 MiB.
 	NamespaceBytes, ProxyBytes resource.Quantity
-	// APILossAfter is how long the API server may not answer before the controller is unready and disconnects its
-	// proxies; defaults to 30 seconds.
+	// APILossAfter is how long the API server may not answer before the controller is unready and
+	// disconnects its proxies; defaults to 30 seconds.
 	APILossAfter time.Duration
 	// APISilenceAfter is the idle timeout of connections to the API server; defaults to three minutes.
 	APISilenceAfter time.Duration
@@ -180,7 +180,7 @@ func (c *controller) setup(ctx context.Context) error {
 	configurations := server.NewServer(authenticator.Authenticate)
 	c.loop = &loop{
 		source: read, served: configurations, settings: routeSettings(&c.config), namespace: c.config.Namespace,
-		compiled: c.touch, follows: c.writer.Follows, log: c.log.WithName("compile"),
+		compiled: c.requestPass, needsEndpoints: c.writer.Follows, log: c.log.WithName("compile"),
 	}
 	authenticator.Fleets = c.loop.Fleet
 	c.nacks = &nack.Reporter{
@@ -192,7 +192,7 @@ func (c *controller) setup(ctx context.Context) error {
 	c.writer.Compiled, c.writer.HasEndpoints, c.writer.Backends = c.loop.Latest, read.HasEndpoints, read.Backends
 	c.identity = c.newIdentity()
 	c.identity.Changed = func() { c.writer.Touch(); read.Changes().RequestFull() }
-	c.identity.Lost = configurations.Suspend
+	c.identity.OnLoss = configurations.Suspend
 	c.loop.secrets = c.identity.Secrets
 	for _, part := range []manager.Runnable{read, c.loop, c.identity, c.nacks, c.writer, c.server(configurations)} {
 		if err := c.mgr.Add(part); err != nil {
@@ -210,12 +210,12 @@ func (c *controller) newIdentity() *identity.Manager {
 	return &identity.Manager{
 		Reader: c.mgr.GetAPIReader(), Writer: c.mgr.GetClient(),
 		Secret: types.NamespacedName{Namespace: c.config.Namespace, Name: leaseName},
-		Names:  []string{c.config.serverName()}, Leads: c.isLeader,
+		Names:  []string{c.config.serverName()}, IsLeader: c.isLeader,
 		LossAfter: cmp.Or(c.config.APILossAfter, 30*time.Second), Log: c.log.WithName("identity"),
 	}
 }
 
-func (c *controller) touch() {
+func (c *controller) requestPass() {
 	c.writer.Touch()
 	c.nacks.Touch()
 }
@@ -243,7 +243,7 @@ func (c *controller) watchObjects(ctx context.Context) error {
 			return fmt.Errorf("watch %T: %w", object, err)
 		}
 		if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc: func(any) { c.touch() }, UpdateFunc: func(any, any) { c.touch() }, DeleteFunc: func(any) { c.touch() },
+			AddFunc: func(any) { c.requestPass() }, UpdateFunc: func(any, any) { c.requestPass() }, DeleteFunc: func(any) { c.requestPass() },
 		}); err != nil {
 			return fmt.Errorf("watch %T: %w", object, err)
 		}

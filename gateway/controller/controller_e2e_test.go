@@ -51,11 +51,11 @@ func TestController(t *testing.T) {
 		{"a replica that is cut off", cutOff},
 		{"watches that hang", hungWatches},
 		{"a proxy that refuses", refusals},
-		{"a proxy that refuses resources", refusedResourcesAreTold},
+		{"a proxy that refuses resources", refusedResourcesAreReported},
 		{"routes without room", noRoom},
 		{"objects of others", objectsOfOthers},
 		{"problems are events", problemsAreEvents},
-		{"statuses that another controller writes", contestedStatuses},
+		{"statuses that another controller writes", conflictingStatuses},
 		{"two installations", twoInstallations},
 		{"Gateway API that comes later", laterGatewayAPI},
 		{"tokens of Gateways", tokensOfGateways},
@@ -204,11 +204,11 @@ func unrelatedChanges(t *testing.T, e *environment) {
 		}}
 		must(t, e.client.Patch(t.Context(), web, change))
 		eventually(t, func(ctx context.Context) error {
-			told := &eventsv1.EventList{}
-			if err := e.client.List(ctx, told, client.InNamespace(namespace)); err != nil {
+			events := &eventsv1.EventList{}
+			if err := e.client.List(ctx, events, client.InNamespace(namespace)); err != nil {
 				return err
 			}
-			if !slices.ContainsFunc(told.Items, func(event eventsv1.Event) bool {
+			if !slices.ContainsFunc(events.Items, func(event eventsv1.Event) bool {
 				return strings.Contains(event.Note, fmt.Sprintf("missing-%d", i))
 			}) {
 				return fmt.Errorf("no event of change %d", i)
@@ -252,8 +252,8 @@ func whoIsLetIn(t *testing.T, e *environment) {
 	dedicated := types.NamespacedName{Namespace: namespace, Name: "ingress-own"}
 
 	pod, other := e.pod(t, shared, "proxy-1"), e.pod(t, dedicated, "proxy-2")
-	e.proxy(t, address, e.token(t, shared, infrastructure.Audience, pod)).gets(t, leadsTo("web", "198.18.0.1"))
-	update := e.proxy(t, address, e.token(t, dedicated, infrastructure.Audience, other)).gets(t, leadsTo("own", "198.18.0.1"))
+	e.proxy(t, address, e.token(t, shared, infrastructure.Audience, pod)).receives(t, leadsTo("web", "198.18.0.1"))
+	update := e.proxy(t, address, e.token(t, dedicated, infrastructure.Audience, other)).receives(t, leadsTo("own", "198.18.0.1"))
 	if leadsTo("web", "198.18.0.1")(update) == nil {
 		t.Errorf("the proxy of one Ingress got what belongs to another: %q", slices.Sorted(maps.Keys(update)))
 	}
@@ -289,17 +289,17 @@ func endpointsAlone(t *testing.T, e *environment) {
 	address, _ := e.run(t, nil)
 	e.ingress(t, "web", "web.example.com")
 	p := e.proxy(t, address, e.token(t, shared, infrastructure.Audience, e.pod(t, shared, "proxy-1")))
-	p.gets(t, leadsTo("web", "198.18.0.1"))
+	p.receives(t, leadsTo("web", "198.18.0.1"))
 	for i := range 5 {
 		endpoints := slice("web", "198.18.0.1", fmt.Sprintf("198.18.1.%d", i))
 		began := time.Now()
 		must(t, e.client.Patch(t.Context(), endpoints, client.RawPatch(types.MergePatchType,
 			fmt.Appendf(nil, `{"endpoints":[{"addresses":["198.18.0.1"]},{"addresses":["198.18.1.%d"]}]}`, i))))
-		p.gets(t, leadsTo("web", "198.18.0.1", fmt.Sprintf("198.18.1.%d", i)))
+		p.receives(t, leadsTo("web", "198.18.0.1", fmt.Sprintf("198.18.1.%d", i)))
 		t.Logf("new endpoints took %s", time.Since(began))
 	}
 	must(t, e.client.Delete(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}))
-	p.gets(t, func(update configuration) error {
+	p.receives(t, func(update configuration) error {
 		if leadsTo("web", "198.18.0.1", "198.18.1.4")(update) == nil {
 			return fmt.Errorf("the endpoints are still there")
 		}
@@ -311,9 +311,9 @@ func twoReplicas(t *testing.T, e *environment) {
 	first, stop := e.run(t, nil)
 	ingress := e.ingress(t, "web", "web.example.com")
 	token := e.token(t, shared, infrastructure.Audience, e.pod(t, shared, "proxy-1"))
-	ofFirst := e.proxy(t, first, token).gets(t, leadsTo("web", "198.18.0.1"))
+	ofFirst := e.proxy(t, first, token).receives(t, leadsTo("web", "198.18.0.1"))
 	second, _ := e.run(t, func(c *controller.Config) { c.ControllerAddress = first })
-	ofSecond := e.proxy(t, second, token).gets(t, leadsTo("web", "198.18.0.1"))
+	ofSecond := e.proxy(t, second, token).receives(t, leadsTo("web", "198.18.0.1"))
 	secret := &corev1.Secret{}
 	must(t, e.client.Get(t.Context(), types.NamespacedName{Namespace: systemNamespace, Name: "millrace-gateway"}, secret))
 	values := ofFirst["secret"].GetSharedSecret().GetValues()
@@ -367,7 +367,7 @@ func cutOff(t *testing.T, e *environment) {
 	first, _ := e.run(t, nil)
 	e.ingress(t, "web", "web.example.com")
 	token := e.token(t, shared, infrastructure.Audience, e.pod(t, shared, "proxy-1"))
-	e.proxy(t, first, token).gets(t, leadsTo("web", "198.18.0.1"))
+	e.proxy(t, first, token).receives(t, leadsTo("web", "198.18.0.1"))
 	way, probe := &line{}, freeAddress(t)
 	second, _ := e.run(t, func(c *controller.Config) {
 		c.REST.Dial, c.APILossAfter, c.ControllerAddress, c.ProbeAddress = way.dial, time.Second, first, probe
@@ -392,19 +392,19 @@ func cutOff(t *testing.T, e *environment) {
 	}
 	ready(http.StatusOK)
 	p := e.proxy(t, second, token)
-	p.gets(t, leadsTo("web", "198.18.0.1"))
+	p.receives(t, leadsTo("web", "198.18.0.1"))
 	way.cut(true)
 	ready(http.StatusInternalServerError)
 	eventually(t, func(context.Context) error {
-		if !strings.Contains(p.said.String(), "cannot reach the API server") {
-			return fmt.Errorf("the proxy was not sent away: %s", p.said)
+		if !strings.Contains(p.logs.String(), "cannot reach the API server") {
+			return fmt.Errorf("the proxy was not sent away: %s", p.logs)
 		}
 		return nil
 	})
 	way.cut(false)
 	ready(http.StatusOK)
 	must(t, e.client.Update(t.Context(), slice("web", "198.18.0.2")))
-	p.gets(t, leadsTo("web", "198.18.0.2"))
+	p.receives(t, leadsTo("web", "198.18.0.2"))
 }
 
 // hungWatches freezes a replica's connections, which HTTP/2 pings or the read timeout must detect.
@@ -428,12 +428,12 @@ func hungWatches(t *testing.T, e *environment) {
 			defer stop()
 			account := shared
 			p := e.proxy(t, at, e.token(t, account, infrastructure.Audience, e.pod(t, account, fmt.Sprintf("proxy-%d", i))))
-			p.gets(t, leadsTo("web", fmt.Sprintf("198.18.0.%d", 1+i)))
+			p.receives(t, leadsTo("web", fmt.Sprintf("198.18.0.%d", 1+i)))
 			if way.Freeze() == 0 {
 				t.Fatal("there is no connection to freeze")
 			}
 			must(t, e.client.Update(t.Context(), slice("web", fmt.Sprintf("198.18.0.%d", 2+i))))
-			p.gets(t, leadsTo("web", fmt.Sprintf("198.18.0.%d", 2+i)))
+			p.receives(t, leadsTo("web", fmt.Sprintf("198.18.0.%d", 2+i)))
 		})
 	}
 }
@@ -443,10 +443,10 @@ func refusals(t *testing.T, e *environment) {
 	first, _ := e.run(t, nil)
 	e.ingress(t, "web", "web.example.com")
 	token := e.token(t, shared, infrastructure.Audience, e.pod(t, shared, "proxy-1"))
-	e.proxy(t, first, token).gets(t, leadsTo("web", "198.18.0.1"))
+	e.proxy(t, first, token).receives(t, leadsTo("web", "198.18.0.1"))
 	second, _ := e.run(t, func(c *controller.Config) { c.ControllerAddress = first })
 	p := e.proxy(t, second, e.token(t, shared, infrastructure.Audience, e.pod(t, shared, "proxy-2")))
-	p.gets(t, leadsTo("web", "198.18.0.1"))
+	p.receives(t, leadsTo("web", "198.18.0.1"))
 	why := "port 8080 is taken"
 	p.refuses.Store(&why)
 	must(t, e.client.Update(t.Context(), slice("web", "198.18.0.2")))
@@ -470,7 +470,7 @@ func refusals(t *testing.T, e *environment) {
 	quiet(t, e)
 	p.refuses.Store(nil)
 	must(t, e.client.Update(t.Context(), slice("web", "198.18.0.3")))
-	p.gets(t, leadsTo("web", "198.18.0.3"))
+	p.receives(t, leadsTo("web", "198.18.0.3"))
 	eventually(t, func(ctx context.Context) error {
 		deployment := &appsv1.Deployment{}
 		if err := e.client.Get(ctx, shared, deployment); err != nil {

@@ -80,28 +80,28 @@ func (e *environment) run(t *testing.T, change func(*controller.Config)) (addres
 		change(&configuration)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	done, said := make(chan error, 1), &controlplane.Log{}
+	done, logs := make(chan error, 1), &controlplane.Log{}
 	go func() {
-		done <- controller.Run(ctx, configuration, logr.FromSlogHandler(slog.NewJSONHandler(said, nil)))
+		done <- controller.Run(ctx, configuration, logr.FromSlogHandler(slog.NewJSONHandler(logs, nil)))
 	}()
 	stop = sync.OnceFunc(func() {
 		cancel()
 		select {
 		case err := <-done:
 			if err != nil {
-				t.Errorf("the controller ended with %v:\n%s", err, said)
+				t.Errorf("the controller ended with %v:\n%s", err, logs)
 			}
 		case <-time.After(patience):
-			t.Errorf("the controller does not end:\n%s", said)
+			t.Errorf("the controller does not end:\n%s", logs)
 		}
-		for line := range strings.Lines(said.String()) {
+		for line := range strings.Lines(logs.String()) {
 			// In namespaces without permission the log contains the command.
 			if strings.Contains(line, "forbidden") && !strings.Contains(line, "kubectl create rolebinding") || strings.Contains(line, "panic") {
 				t.Errorf("the controller logged: %s", line)
 			}
 		}
 		if t.Failed() {
-			t.Logf("the controller at %s said:\n%s", address, said)
+			t.Logf("the controller at %s said:\n%s", address, logs)
 		}
 	})
 	t.Cleanup(stop)
@@ -199,7 +199,7 @@ func (e *environment) token(t *testing.T, account types.NamespacedName, audience
 
 type proxy struct {
 	updates chan distribution.Update
-	said    *controlplane.Log
+	logs    *controlplane.Log
 	has     configuration
 	refuses atomic.Pointer[string]
 }
@@ -220,7 +220,7 @@ func (c configuration) carryOut(update distribution.Update) {
 
 func (e *environment) proxy(t *testing.T, address, token string) *proxy {
 	t.Helper()
-	p := &proxy{updates: make(chan distribution.Update, 1000), said: &controlplane.Log{}, has: configuration{}}
+	p := &proxy{updates: make(chan distribution.Update, 1000), logs: &controlplane.Log{}, has: configuration{}}
 	e.follow(t, &distribution.Client{
 		Address: address,
 		Token:   func() (string, error) { return token, nil },
@@ -231,7 +231,7 @@ func (e *environment) proxy(t *testing.T, address, token string) *proxy {
 			}
 			return nil
 		},
-		Log: slog.New(slog.NewTextHandler(p.said, nil)),
+		Log: slog.New(slog.NewTextHandler(p.logs, nil)),
 	})
 	return p
 }
@@ -257,7 +257,7 @@ func (e *environment) follow(t *testing.T, follower *distribution.Client) {
 	t.Cleanup(func() { cancel(); must(t, <-done) })
 }
 
-func (p *proxy) gets(t *testing.T, wanted func(configuration) error) configuration {
+func (p *proxy) receives(t *testing.T, wanted func(configuration) error) configuration {
 	t.Helper()
 	deadline := time.After(patience)
 	last := errors.New("nothing came")
@@ -269,7 +269,7 @@ func (p *proxy) gets(t *testing.T, wanted func(configuration) error) configurati
 				return p.has
 			}
 		case <-deadline:
-			t.Fatalf("after %s: %v; the client said:\n%s", patience, last, p.said)
+			t.Fatalf("after %s: %v; the client said:\n%s", patience, last, p.logs)
 		}
 	}
 }
@@ -281,8 +281,8 @@ func (p *proxy) isRefused(t *testing.T, why string) {
 		if len(p.updates) > 0 {
 			t.Fatalf("a configuration came: %v", <-p.updates)
 		}
-		if !strings.Contains(p.said.String(), why) {
-			return fmt.Errorf("%q was not said: %s", why, p.said)
+		if !strings.Contains(p.logs.String(), why) {
+			return fmt.Errorf("%q was not said: %s", why, p.logs)
 		}
 		return nil
 	})

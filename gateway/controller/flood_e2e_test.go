@@ -50,8 +50,8 @@ const (
 	longestToEvent  = 30 * time.Second
 )
 
-// TestFlood changes a tenant's objects a thousand times per second, and measures the delay of another tenant's
-// changes and the controller's resources.
+// TestFlood changes a tenant's objects a thousand times per second, and measures the delay of another
+// tenant's changes and the controller's resources.
 func TestFlood(t *testing.T) {
 	e := newEnvironment(t, tenant)
 	e.gatewayAPI(t)
@@ -135,17 +135,17 @@ func (e *environment) runProgram(t *testing.T, arguments ...string) (address str
 	kubeconfig, err := e.server.WriteKubeconfig(gatewayUser)
 	must(t, err)
 	address = fmt.Sprintf("127.0.0.1:%d", controlplane.FreePort(t))
-	said := &controlplane.Log{}
+	logs := &controlplane.Log{}
 	command := exec.Command(binary, append([]string{
 		"--kubeconfig=" + kubeconfig, "--leader-elect", "--serve-bind-address=" + address, "--controller-address=" + address,
 		"--proxy-image=example.com/lbproxy:v1", "--metrics-bind-address=0", "--health-probe-bind-address=0",
 	}, arguments...)...)
-	command.Stderr = said
+	command.Stderr = logs
 	must(t, command.Start())
 	t.Cleanup(func() {
 		_ = command.Process.Signal(syscall.SIGTERM)
 		if err := command.Wait(); err != nil || t.Failed() {
-			t.Logf("the controller ended with %v, and said:\n%s", err, said)
+			t.Logf("the controller ended with %v, and said:\n%s", err, logs)
 		}
 	})
 	return address, &program{pid: command.Process.Pid}
@@ -199,7 +199,7 @@ func (b *bystander) measure(t *testing.T, when string, times int) (most waited) 
 		began := time.Now()
 		var wait sync.WaitGroup
 		for i, arrived := range []func(){
-			func() { b.proxy.gets(t, redirectsTo(host)) },
+			func() { b.proxy.receives(t, redirectsTo(host)) },
 			func() { b.awaitStatus(t) },
 			func() { b.awaitEvent(t, missing) },
 		} {
@@ -249,16 +249,16 @@ func (b *bystander) awaitStatus(t *testing.T) {
 func (b *bystander) awaitEvent(t *testing.T, text string) {
 	t.Helper()
 	controlplane.Eventually(t, time.Minute, func(ctx context.Context) error {
-		told := &eventsv1.EventList{}
-		if err := b.client.List(ctx, told, client.InNamespace(namespace)); err != nil {
+		events := &eventsv1.EventList{}
+		if err := b.client.List(ctx, events, client.InNamespace(namespace)); err != nil {
 			return err
 		}
-		for i := range told.Items {
-			if strings.Contains(told.Items[i].Note, text) {
+		for i := range events.Items {
+			if strings.Contains(events.Items[i].Note, text) {
 				return nil
 			}
 		}
-		return fmt.Errorf("none of %d events tells of %s", len(told.Items), text)
+		return fmt.Errorf("none of %d events tells of %s", len(events.Items), text)
 	})
 }
 

@@ -67,7 +67,7 @@ func laterGatewayAPI(t *testing.T, e *environment) {
 	own := edge
 	e.await(t, &appsv1.Deployment{}, own)
 	token := e.token(t, own, infrastructure.Audience, e.pod(t, own, "proxy-1"))
-	e.proxy(t, address, token).gets(t, leadsTo("web", "198.18.0.1"))
+	e.proxy(t, address, token).receives(t, leadsTo("web", "198.18.0.1"))
 	e.programmed(t, gateway, "AddressNotAssigned")
 	e.assign(t, own, "203.0.113.20")
 	e.programmed(t, gateway, "Pending")
@@ -127,11 +127,11 @@ func tokensOfGateways(t *testing.T, e *environment) {
 	e.await(t, &appsv1.Deployment{}, inner)
 
 	pod := e.pod(t, edge, "edge-1")
-	has := e.proxy(t, address, e.token(t, edge, infrastructure.Audience, pod)).gets(t, leadsTo("web", "198.18.0.1"))
+	has := e.proxy(t, address, e.token(t, edge, infrastructure.Audience, pod)).receives(t, leadsTo("web", "198.18.0.1"))
 	if err := leadsTo("own", "198.18.0.1")(has); err == nil {
 		t.Error("the proxy of a Gateway got what belongs to another one")
 	}
-	has = e.proxy(t, address, e.token(t, inner, infrastructure.Audience, e.pod(t, inner, "inner-1"))).gets(t, leadsTo("own", "198.18.0.1"))
+	has = e.proxy(t, address, e.token(t, inner, infrastructure.Audience, e.pod(t, inner, "inner-1"))).receives(t, leadsTo("own", "198.18.0.1"))
 	if err := leadsTo("web", "198.18.0.1")(has); err == nil {
 		t.Error("the proxy of the other Gateway got what belongs to the first one")
 	}
@@ -158,9 +158,9 @@ func (e *environment) programmed(t *testing.T, gateway *gatewayv1.Gateway, reaso
 	})
 }
 
-// contestedStatuses overwrites statuses ten times per second. The controller must limit its writes and report
-// it.
-func contestedStatuses(t *testing.T, e *environment) {
+// conflictingStatuses overwrites statuses ten times per second. The controller must limit its writes and
+// report it.
+func conflictingStatuses(t *testing.T, e *environment) {
 	e.gatewayAPI(t)
 	e.class(t)
 	e.run(t, nil)
@@ -192,7 +192,7 @@ func contestedStatuses(t *testing.T, e *environment) {
 	after := e.statusWrites(t)
 	for _, resource := range []string{"ingresses", "gateways", "httproutes"} {
 		// Includes a conflict because of a stale cache, and the write after the pass that detects the
-		// contest.
+		// conflict.
 		if writes := after[resource] - before[resource]; writes < 2 || writes > 8 {
 			t.Errorf("%d writes of statuses of %s in %d s", writes, resource, seconds)
 		} else {

@@ -38,8 +38,8 @@ func TestGuards(t *testing.T) {
 		return
 	}
 	for _, arguments := range []string{"link set lo up", "address add " + podOfShop + "/32 dev lo", "address add " + podOfAuth + "/32 dev lo"} {
-		if said, err := exec.Command("ip", strings.Fields(arguments)...).CombinedOutput(); err != nil {
-			t.Fatalf("ip %s: %v: %s", arguments, err, said)
+		if output, err := exec.Command("ip", strings.Fields(arguments)...).CombinedOutput(); err != nil {
+			t.Fatalf("ip %s: %v: %s", arguments, err, output)
 		}
 	}
 	e := newEnvironment(t)
@@ -113,7 +113,7 @@ func TestGuards(t *testing.T) {
 		}
 		return nil
 	})
-	e.proxy(t, address, token).gets(t, func(has configuration) error {
+	e.proxy(t, address, token).receives(t, func(has configuration) error {
 		if has["group/odd.example.com"] == nil {
 			return fmt.Errorf("no rules of the host in %d resources", len(has))
 		}

@@ -48,9 +48,9 @@ type loop struct {
 	namespace string
 	compiled  func()
 	secrets   func(owner string) (values [][]byte, known bool, err error)
-	// follows reports whether the writer depends on the endpoints of a Service.
-	follows func(types.NamespacedName) bool
-	log     logr.Logger
+	// needsEndpoints reports whether the writer depends on the endpoints of a Service.
+	needsEndpoints func(types.NamespacedName) bool
+	log            logr.Logger
 
 	compiler route.Compiler
 	// boundary triggers a compilation when the validity period of a certificate begins or ends.
@@ -125,15 +125,15 @@ func (l *loop) Start(ctx context.Context) error {
 				sleep(ctx, early)
 			}
 			last = time.Now()
-			again = !l.try(ctx, l.full)
+			again = !l.runStep(ctx, l.compileAll)
 			continue
 		}
-		again = !l.try(ctx, func(ctx context.Context) error { return l.endpoints(ctx, change.Services) })
+		again = !l.runStep(ctx, func(ctx context.Context) error { return l.endpoints(ctx, change.Services) })
 	}
 }
 
-// try schedules a full compilation after a failure.
-func (l *loop) try(ctx context.Context, step func(context.Context) error) bool {
+// runStep schedules a full compilation after a failure.
+func (l *loop) runStep(ctx context.Context, step func(context.Context) error) bool {
 	err := step(ctx)
 	if err == nil || ctx.Err() != nil {
 		return true
@@ -152,7 +152,7 @@ func sleep(ctx context.Context, pause time.Duration) {
 	}
 }
 
-func (l *loop) full(ctx context.Context) error {
+func (l *loop) compileAll(ctx context.Context) error {
 	l.served.Advance(l.source.Position())
 	objects, ready := l.source.Objects()
 	if !ready {
@@ -161,7 +161,7 @@ func (l *loop) full(ctx context.Context) error {
 	settings := l.settings
 	settings.Now = time.Now()
 	result := l.compiler.Compile(objects, settings)
-	l.awaitBoundary(result.Certificates, settings.Now)
+	l.scheduleBoundary(result.Certificates, settings.Now)
 	compiled := &write.Compiled{Objects: objects, Result: result, Owners: ownersOf(result, objects)}
 	fleets := l.fleetsOf(compiled)
 	owned := make(map[string][]*resource.Resource, len(result.Proxies))
@@ -207,8 +207,8 @@ func (l *loop) full(ctx context.Context) error {
 	return nil
 }
 
-// awaitBoundary schedules a compilation at the next NotBefore or NotAfter of the certificates.
-func (l *loop) awaitBoundary(certificates []model.Certificate, now time.Time) {
+// scheduleBoundary schedules a compilation at the next NotBefore or NotAfter of the certificates.
+func (l *loop) scheduleBoundary(certificates []model.Certificate, now time.Time) {
 	if l.boundary != nil {
 		l.boundary.Stop()
 	}
@@ -248,7 +248,7 @@ func (l *loop) serve(owned map[string][]*resource.Resource) {
 func (l *loop) endpoints(ctx context.Context, services []types.NamespacedName) error {
 	l.served.Advance(l.source.Position())
 	changed := map[string][]*resource.Resource{}
-	if slices.ContainsFunc(services, l.follows) {
+	if slices.ContainsFunc(services, l.needsEndpoints) {
 		l.compiled()
 	}
 	for _, service := range services {

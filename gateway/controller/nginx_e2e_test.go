@@ -45,8 +45,8 @@ func TestIngressNginx(t *testing.T) {
 		return
 	}
 	for _, arguments := range []string{"link set lo up", "address add " + podOfShop + "/32 dev lo", "address add " + podOfNext + "/32 dev lo", "address add " + podOfAuth + "/32 dev lo"} {
-		if said, err := exec.Command("ip", strings.Fields(arguments)...).CombinedOutput(); err != nil {
-			t.Fatalf("ip %s: %v: %s", arguments, err, said)
+		if output, err := exec.Command("ip", strings.Fields(arguments)...).CombinedOutput(); err != nil {
+			t.Fatalf("ip %s: %v: %s", arguments, err, output)
 		}
 	}
 	e := newEnvironment(t)
@@ -59,48 +59,48 @@ func TestIngressNginx(t *testing.T) {
 	e.olderProxy(t, address, e.token(t, account, infrastructure.Audience, e.pod(t, account, "nginx-1")), func(*resource.Filter) bool { return false })
 
 	for _, test := range []struct {
-		name string
-		ask  ask
-		want string
+		name    string
+		request testRequest
+		want    string
 	}{
-		{"plain HTTP is redirected, since there is TLS", ask{url: "http://shop.example.com/a?b"}, "308 https://shop.example.com/a?b"},
-		{"over TLS", ask{url: "https://shop.example.com/a?b"}, "200 shop /a?b shop.example.com"},
-		{"the path is rewritten by groups", ask{url: "https://shop.example.com/api/v1/x?y=z"}, "200 shop /v1/x?y=z shop.example.com"},
-		{"without case", ask{url: "https://shop.example.com/API"}, "200 shop / shop.example.com"},
-		{"a canary by its header", ask{url: "https://shop.example.com/a", header: "X-Canary: always"}, "200 next /a shop.example.com"},
-		{"a canary by its cookie", ask{url: "https://shop.example.com/a", header: "Cookie: x=y; canary=always"}, "200 next /a shop.example.com"},
-		{"not the canary", ask{url: "https://shop.example.com/a", header: "X-Canary: never"}, "200 shop /a shop.example.com"},
-		{"a permitted address", ask{url: "http://admin.example.com/"}, "401"},
-		{"an address that is not", ask{url: "http://admin.example.com/", from: stranger, user: "jane:secret"}, "403"},
-		{"a password", ask{url: "http://admin.example.com/", user: "jane:secret"}, "200 shop / inner.example.com"},
-		{"a wrong password", ask{url: "http://admin.example.com/", user: "jane:other"}, "401"},
-		{"a user of the map", ask{url: "http://map.example.com/", user: "joe:secret"}, "200 shop / map.example.com"},
-		{"an alias", ask{url: "http://alias.example.com/small", user: "jane:secret"}, "200 shop /small inner.example.com"},
-		{"a service that says yes", ask{url: "http://asked.example.com/x", header: "X-Key: good"}, "200 shop /x asked.example.com"},
-		{"a service that says no", ask{url: "http://asked.example.com/x"}, "302 https://asked.example.com/oauth2/start?rd=http://asked.example.com%2Fx"},
-		{"its own host says no", ask{url: "http://own.example.com/x"}, "401"},
-		{"its own host says yes", ask{url: "http://own.example.com/x", header: "X-Key: good"}, "200 shop /x own.example.com"},
-		{"a small body", ask{url: "http://admin.example.com/", user: "jane:secret", body: 1 << 10}, "200 shop / inner.example.com"},
-		{"a large body", ask{url: "http://admin.example.com/", user: "jane:secret", body: 2 << 10}, "413"},
-		{"moved", ask{url: "http://old.example.com/x?y"}, "301 https://new.example.com/x?y"},
-		{"an annotation that is not carried out", ask{url: "http://snippet.example.com/"}, "500"},
-		{"users that are not there", ask{url: "http://missing.example.com/", user: "jane:secret"}, "500"},
+		{"plain HTTP is redirected, since there is TLS", testRequest{url: "http://shop.example.com/a?b"}, "308 https://shop.example.com/a?b"},
+		{"over TLS", testRequest{url: "https://shop.example.com/a?b"}, "200 shop /a?b shop.example.com"},
+		{"the path is rewritten by groups", testRequest{url: "https://shop.example.com/api/v1/x?y=z"}, "200 shop /v1/x?y=z shop.example.com"},
+		{"without case", testRequest{url: "https://shop.example.com/API"}, "200 shop / shop.example.com"},
+		{"a canary by its header", testRequest{url: "https://shop.example.com/a", header: "X-Canary: always"}, "200 next /a shop.example.com"},
+		{"a canary by its cookie", testRequest{url: "https://shop.example.com/a", header: "Cookie: x=y; canary=always"}, "200 next /a shop.example.com"},
+		{"not the canary", testRequest{url: "https://shop.example.com/a", header: "X-Canary: never"}, "200 shop /a shop.example.com"},
+		{"a permitted address", testRequest{url: "http://admin.example.com/"}, "401"},
+		{"an address that is not", testRequest{url: "http://admin.example.com/", from: stranger, user: "jane:secret"}, "403"},
+		{"a password", testRequest{url: "http://admin.example.com/", user: "jane:secret"}, "200 shop / inner.example.com"},
+		{"a wrong password", testRequest{url: "http://admin.example.com/", user: "jane:other"}, "401"},
+		{"a user of the map", testRequest{url: "http://map.example.com/", user: "joe:secret"}, "200 shop / map.example.com"},
+		{"an alias", testRequest{url: "http://alias.example.com/small", user: "jane:secret"}, "200 shop /small inner.example.com"},
+		{"a service that says yes", testRequest{url: "http://asked.example.com/x", header: "X-Key: good"}, "200 shop /x asked.example.com"},
+		{"a service that says no", testRequest{url: "http://asked.example.com/x"}, "302 https://asked.example.com/oauth2/start?rd=http://asked.example.com%2Fx"},
+		{"its own host says no", testRequest{url: "http://own.example.com/x"}, "401"},
+		{"its own host says yes", testRequest{url: "http://own.example.com/x", header: "X-Key: good"}, "200 shop /x own.example.com"},
+		{"a small body", testRequest{url: "http://admin.example.com/", user: "jane:secret", body: 1 << 10}, "200 shop / inner.example.com"},
+		{"a large body", testRequest{url: "http://admin.example.com/", user: "jane:secret", body: 2 << 10}, "413"},
+		{"moved", testRequest{url: "http://old.example.com/x?y"}, "301 https://new.example.com/x?y"},
+		{"an annotation that is not carried out", testRequest{url: "http://snippet.example.com/"}, "500"},
+		{"users that are not there", testRequest{url: "http://missing.example.com/", user: "jane:secret"}, "500"},
 	} {
-		if !t.Run(test.name, func(t *testing.T) { e.hears(t, test.ask, test.want) }) {
+		if !t.Run(test.name, func(t *testing.T) { e.hears(t, test.request, test.want) }) {
 			// Other tests would probably time out.
 			t.FailNow()
 		}
 	}
 	t.Run("a preflight", func(t *testing.T) {
-		got := test(t, ask{url: "http://cors.example.com/", method: http.MethodOptions, header: "Origin: https://a.example.com", more: "Access-Control-Request-Method: PUT"})
+		got := test(t, testRequest{url: "http://cors.example.com/", method: http.MethodOptions, header: "Origin: https://a.example.com", more: "Access-Control-Request-Method: PUT"})
 		if got.Header.Get("Access-Control-Allow-Origin") != "https://a.example.com" || !strings.Contains(got.Header.Get("Access-Control-Allow-Methods"), "PUT") {
 			t.Errorf("the preflight is answered with %v", got.Header)
 		}
 	})
 	t.Run("a session", e.keepsSession)
 	t.Run("a limit", func(t *testing.T) {
-		e.hears(t, ask{url: "http://limit.example.com/", from: "127.77.0.10"}, "200 shop / limit.example.com")
-		e.hears(t, ask{url: "http://limit.example.com/", from: "127.77.0.10", often: 20}, "503")
+		e.hears(t, testRequest{url: "http://limit.example.com/", from: "127.77.0.10"}, "200 shop / limit.example.com")
+		e.hears(t, testRequest{url: "http://limit.example.com/", from: "127.77.0.10", often: 20}, "503")
 	})
 	for name, want := range map[string][2]string{
 		"snippet": {model.ReasonAnnotationRefused, "configuration-snippet"},
@@ -172,7 +172,7 @@ func sha(password string) string {
 	return "{SHA}" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-type ask struct {
+type testRequest struct {
 	url, method, from, user string
 	// header and more are "NAME: VALUE".
 	header, more string
@@ -181,7 +181,7 @@ type ask struct {
 }
 
 // send sends a request to the proxies, independent of its host.
-func send(ctx context.Context, of ask) (*http.Response, string, error) {
+func send(ctx context.Context, of testRequest) (*http.Response, string, error) {
 	from := of.from
 	if from == "" {
 		from = permitted
@@ -225,7 +225,7 @@ func send(ctx context.Context, of ask) (*http.Response, string, error) {
 	return response, string(text), err
 }
 
-func test(t *testing.T, of ask) *http.Response {
+func test(t *testing.T, of testRequest) *http.Response {
 	t.Helper()
 	response, _, err := send(t.Context(), of)
 	must(t, err)
@@ -233,7 +233,7 @@ func test(t *testing.T, of ask) *http.Response {
 }
 
 // hears waits for a response with this status and body or redirect.
-func (e *environment) hears(t *testing.T, of ask, want string) {
+func (e *environment) hears(t *testing.T, of testRequest, want string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
 		got := ""
@@ -260,7 +260,7 @@ func (e *environment) hears(t *testing.T, of ask, want string) {
 func (e *environment) keepsSession(t *testing.T) {
 	var cookies []*http.Cookie
 	eventually(t, func(ctx context.Context) error {
-		response, _, err := send(ctx, ask{url: "http://session.example.com/"})
+		response, _, err := send(ctx, testRequest{url: "http://session.example.com/"})
 		if err != nil {
 			return err
 		}
@@ -269,7 +269,7 @@ func (e *environment) keepsSession(t *testing.T) {
 		}
 		return nil
 	})
-	again := test(t, ask{url: "http://session.example.com/", header: "Cookie: " + cookies[0].Name + "=" + cookies[0].Value})
+	again := test(t, testRequest{url: "http://session.example.com/", header: "Cookie: " + cookies[0].Name + "=" + cookies[0].Value})
 	if again.StatusCode != http.StatusOK || len(again.Cookies()) > 0 {
 		t.Errorf("with its cookie the client gets %s and %v", again.Status, again.Cookies())
 	}
@@ -278,8 +278,8 @@ func (e *environment) keepsSession(t *testing.T) {
 func (e *environment) newPassword(t *testing.T) {
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "users"}, Data: map[string][]byte{"auth": []byte("jane:" + sha("fresh"))}}
 	must(t, e.client.Update(t.Context(), secret))
-	e.hears(t, ask{url: "http://admin.example.com/", user: "jane:secret"}, "401")
-	e.hears(t, ask{url: "http://admin.example.com/", user: "jane:fresh"}, "200 shop / inner.example.com")
+	e.hears(t, testRequest{url: "http://admin.example.com/", user: "jane:secret"}, "401")
+	e.hears(t, testRequest{url: "http://admin.example.com/", user: "jane:fresh"}, "200 shop / inner.example.com")
 	must(t, e.client.Delete(t.Context(), secret))
-	e.hears(t, ask{url: "http://admin.example.com/", user: "jane:fresh"}, "500")
+	e.hears(t, testRequest{url: "http://admin.example.com/", user: "jane:fresh"}, "500")
 }

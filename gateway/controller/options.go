@@ -65,7 +65,7 @@ func stripSecret(object any) (any, error) {
 	if !ok {
 		return object, nil
 	}
-	stripped := &corev1.Secret{TypeMeta: secret.TypeMeta, ObjectMeta: bare(&secret.ObjectMeta), Type: secret.Type, Data: map[string][]byte{}}
+	stripped := &corev1.Secret{TypeMeta: secret.TypeMeta, ObjectMeta: stripMeta(&secret.ObjectMeta), Type: secret.Type, Data: map[string][]byte{}}
 	for _, key := range []string{corev1.TLSCertKey, corev1.TLSPrivateKeyKey} {
 		if content, found := secret.Data[key]; found {
 			stripped.Data[key] = content
@@ -93,7 +93,7 @@ func stripUsers(object any) (any, error) {
 	if !ok {
 		return object, nil
 	}
-	stripped := &corev1.Secret{TypeMeta: secret.TypeMeta, ObjectMeta: bare(&secret.ObjectMeta), Type: secret.Type, Data: map[string][]byte{}}
+	stripped := &corev1.Secret{TypeMeta: secret.TypeMeta, ObjectMeta: stripMeta(&secret.ObjectMeta), Type: secret.Type, Data: map[string][]byte{}}
 	for name, content := range secret.Data {
 		if name != nginx.UsersKey && !nginx.IsHash(string(content)) {
 			content = nil
@@ -119,7 +119,7 @@ func stripNamespace(object any) (any, error) {
 	if !ok {
 		return object, nil
 	}
-	stripped := &corev1.Namespace{TypeMeta: namespace.TypeMeta, ObjectMeta: bare(&namespace.ObjectMeta)}
+	stripped := &corev1.Namespace{TypeMeta: namespace.TypeMeta, ObjectMeta: stripMeta(&namespace.ObjectMeta)}
 	stripped.Labels = namespace.Labels
 	return stripped, nil
 }
@@ -130,7 +130,7 @@ func stripSlice(object any) (any, error) {
 		return object, nil
 	}
 	stripped := &discoveryv1.EndpointSlice{
-		TypeMeta: slice.TypeMeta, ObjectMeta: bare(&slice.ObjectMeta),
+		TypeMeta: slice.TypeMeta, ObjectMeta: stripMeta(&slice.ObjectMeta),
 		AddressType: slice.AddressType, Ports: slice.Ports,
 	}
 	stripped.Labels = map[string]string{discoveryv1.LabelServiceName: slice.Labels[discoveryv1.LabelServiceName]}
@@ -146,7 +146,7 @@ func stripSlice(object any) (any, error) {
 	return stripped, nil
 }
 
-func bare(object *metav1.ObjectMeta) metav1.ObjectMeta {
+func stripMeta(object *metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace:         object.Namespace,
 		Name:              object.Name,

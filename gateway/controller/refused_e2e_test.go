@@ -200,8 +200,8 @@ func (e *environment) refusesAt(t *testing.T, gateway *gatewayv1.Gateway, count 
 	})
 }
 
-// refusedResourcesAreTold checks that rejections affect no other object, and are reported until repaired.
-func refusedResourcesAreTold(t *testing.T, e *environment) {
+// refusedResourcesAreReported checks that rejections affect no other object, and are reported until repaired.
+func refusedResourcesAreReported(t *testing.T, e *environment) {
 	e.gatewayAPI(t)
 	e.class(t)
 	address, _ := e.run(t, nil)

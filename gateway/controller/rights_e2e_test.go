@@ -77,17 +77,17 @@ func permittedNamespaces(t *testing.T, e *environment) {
 	e.httpRoute(t, "edge", "web")
 
 	proxy := e.proxy(t, address, e.token(t, shared, infrastructure.Audience, e.pod(t, shared, "proxy-1")))
-	proxy.gets(t, leadsTo("web", "198.18.0.1"))
+	proxy.receives(t, leadsTo("web", "198.18.0.1"))
 	e.warnedOf(t, ingress, model.ReasonNotPermitted, model.GrantCommand(model.RoleSecrets, namespace))
 	e.warnedOf(t, dedicated, model.ReasonNotPermitted, model.GrantCommand(model.RoleProxies, namespace))
 	e.programmed(t, gateway, string(gatewayv1.GatewayReasonPending))
-	told := meta.FindStatusCondition(gateway.Status.Conditions, string(gatewayv1.GatewayConditionProgrammed)).Message
-	if want := model.GrantCommand(model.RoleProxies, namespace); !strings.Contains(told, want) {
-		t.Errorf("the Gateway has the message %q, want %q", told, want)
+	message := meta.FindStatusCondition(gateway.Status.Conditions, string(gatewayv1.GatewayConditionProgrammed)).Message
+	if want := model.GrantCommand(model.RoleProxies, namespace); !strings.Contains(message, want) {
+		t.Errorf("the Gateway has the message %q, want %q", message, want)
 	}
 
 	e.grant(t, model.RoleSecrets)
-	proxy.gets(t, func(has configuration) error {
+	proxy.receives(t, func(has configuration) error {
 		if has["certificate/shop/tls"] == nil {
 			return errors.New("the proxy has no certificate")
 		}

@@ -60,7 +60,7 @@ func TestTenants(t *testing.T) {
 			{"a path that it would match as an expression", "http://literal.example.com/ccc", "200 shop /ccc literal.example.com"},
 			{"a path that the guest's expression matches", "http://literal.example.com/xy", "200 shop /xy literal.example.com"},
 		} {
-			t.Run(test.name, func(t *testing.T) { e.hears(t, ask{url: test.url}, test.want) })
+			t.Run(test.name, func(t *testing.T) { e.hears(t, testRequest{url: test.url}, test.want) })
 		}
 		t.Run("a host without TLS", func(t *testing.T) { refusesTLS(t, "plain.example.com") })
 	}
@@ -69,7 +69,7 @@ func TestTenants(t *testing.T) {
 	}
 	e.isOlder(t, "literal-open")
 	e.apply(t, "testdata/tenants-younger.yaml")
-	e.hears(t, ask{url: "http://last.example.com/"}, "301 https://last.example.com")
+	e.hears(t, testRequest{url: "http://last.example.com/"}, "301 https://last.example.com")
 	t.Run("after", func(t *testing.T) {
 		t.Run("all", check)
 		for name, text := range map[string]string{

@@ -141,24 +141,24 @@ func (w *world) resources(t *testing.T, marker string) []*resource.Resource {
 }
 
 type running struct {
-	said  *said
+	logs  *logBuffer
 	admin string
 	stop  context.CancelFunc
 	ended chan error
 }
 
-type said struct {
+type logBuffer struct {
 	mutex sync.Mutex
 	text  strings.Builder
 }
 
-func (s *said) Write(content []byte) (int, error) {
+func (s *logBuffer) Write(content []byte) (int, error) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	return s.text.Write(content)
 }
 
-func (s *said) String() string {
+func (s *logBuffer) String() string {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	return s.text.String()
@@ -171,7 +171,7 @@ func (w *world) run(t *testing.T) *running {
 
 func (w *world) runAt(t *testing.T, address, store string) *running {
 	t.Helper()
-	words := &said{}
+	words := &logBuffer{}
 	config := lbproxy.Config{
 		Controller: w.address, ControllerName: name, ControllerCA: w.file("ca.crt"), Token: w.file("token"),
 		Store: w.file(store), AdminAddress: freeAddress(t), Proxy: proxy.Defaults(),
@@ -179,7 +179,7 @@ func (w *world) runAt(t *testing.T, address, store string) *running {
 	config.Proxy.Address, config.Proxy.Log = address, slog.New(slog.NewTextHandler(words, nil))
 	config.Proxy.DrainWait, config.Proxy.DrainGrace = time.Second, time.Second
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &running{said: words, admin: config.AdminAddress, stop: cancel, ended: make(chan error, 1)}
+	r := &running{logs: words, admin: config.AdminAddress, stop: cancel, ended: make(chan error, 1)}
 	go func() { r.ended <- lbproxy.Run(ctx, config) }()
 	t.Cleanup(func() {
 		cancel()
@@ -300,7 +300,7 @@ func TestBadResource(t *testing.T) {
 		slices.SortFunc(all, func(a, b *resource.Resource) int { return strings.Compare(a.GetName(), b.GetName()) })
 		w.configurations.Set(owner, all)
 	}
-	told := func(want ...string) {
+	expectLogs := func(want ...string) {
 		t.Helper()
 		eventually(t, func() error {
 			connected := w.configurations.Proxies()
@@ -322,15 +322,15 @@ func TestBadResource(t *testing.T) {
 	for name := range bad {
 		set("with "+name, name)
 		w.serves(t, "with "+name)
-		told(name)
+		expectLogs(name)
 	}
 	names := slices.Sorted(maps.Keys(bad))
 	set("with all", names...)
 	w.serves(t, "with all")
-	told(names...)
+	expectLogs(names...)
 	set("last")
 	w.serves(t, "last")
-	told()
+	expectLogs()
 }
 
 // TestHungStream checks keepalive: a frozen connection is replaced 20 + 10 seconds after the last byte.
@@ -370,7 +370,7 @@ func TestStranger(t *testing.T) {
 	w.write(t, "ca.crt", other)
 	r := w.run(t)
 	eventually(t, func() error {
-		if text := r.said.String(); !strings.Contains(text, "certificate signed by unknown authority") {
+		if text := r.logs.String(); !strings.Contains(text, "certificate signed by unknown authority") {
 			return fmt.Errorf("the proxy does not say why it does not follow: %s", text)
 		}
 		return nil

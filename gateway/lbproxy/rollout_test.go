@@ -55,7 +55,7 @@ func (f *fleet) remove(r *replica) {
 
 type session struct{ backend, cookie string }
 
-func (f *fleet) ask(s *session) (backend string, err error) {
+func (f *fleet) request(s *session) (backend string, err error) {
 	request, err := http.NewRequest(http.MethodGet, "http://"+f.next().address+"/", nil)
 	if err != nil {
 		return "", err
@@ -98,7 +98,7 @@ func TestSessionsThroughRollout(t *testing.T) {
 	sessions := make([]session, 100)
 	for i := range sessions {
 		var err error
-		sessions[i].backend, err = proxies.ask(&sessions[i])
+		sessions[i].backend, err = proxies.request(&sessions[i])
 		must(t, err)
 	}
 	over, ended := make(chan struct{}), make(chan struct{})
@@ -107,7 +107,7 @@ func TestSessionsThroughRollout(t *testing.T) {
 		defer close(ended)
 		for {
 			for i := range sessions {
-				switch backend, err := proxies.ask(&sessions[i]); {
+				switch backend, err := proxies.request(&sessions[i]); {
 				case err != nil:
 					failed.Add(1)
 					t.Logf("session %d: %v", i, err)

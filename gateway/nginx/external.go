@@ -25,8 +25,8 @@ type External struct {
 	Method string
 	// ResponseHeaders of the authorization response are added to the client's request.
 	ResponseHeaders []string
-	// SignIn is the URL for clients with a 401, Redirect the value of X-Auth-Request-Redirect. Both may be empty
-	// and contain $scheme, $host, $request_uri and $escaped_request_uri.
+	// SignIn is the URL for clients with a 401, Redirect the value of X-Auth-Request-Redirect. Both may
+	// be empty and contain $scheme, $host, $request_uri and $escaped_request_uri.
 	SignIn, Redirect string
 }
 
@@ -159,14 +159,14 @@ func (r *reader) signIn() string {
 			r.reportInvalid("auth-signin-redirect-param", fmt.Errorf("%s is not the name of a parameter: rd is used", quoted(name)))
 		}
 	}
-	_, query, asks := strings.Cut(found, "?")
+	_, query, usesSignIn := strings.Cut(found, "?")
 	for part := range strings.SplitSeq(query, "&") {
 		if name, value, _ := strings.Cut(part, "="); name == parameter && value != "" {
 			return found
 		}
 	}
 	separator := "?"
-	if asks {
+	if usesSignIn {
 		separator = "&"
 	}
 	return found + separator + parameter + "=$scheme://$host$escaped_request_uri"

@@ -74,12 +74,12 @@ spec:
 	if len(wanted) > 0 {
 		t.Errorf("without a status: %v", wanted)
 	}
-	told := model.Problem{
+	problem := model.Problem{
 		Object: model.Object{Kind: "BackendTLSPolicy", Namespace: "infra", Name: "younger"}, Field: "spec.targetRefs[2]", Reason: model.ReasonUnsupported,
 		Message: "spec.targetRefs[2]: Backend three is not a Service of the core group: the policy has no effect on it",
 	}
-	if !slices.Contains(result.Problems, told) {
-		t.Errorf("the problems are %v, want %v", result.Problems, told)
+	if !slices.Contains(result.Problems, problem) {
+		t.Errorf("the problems are %v, want %v", result.Problems, problem)
 	}
 }
 
@@ -186,8 +186,8 @@ spec:
 				t.Error("the backend of a TLSRoute gets no header")
 			}
 			resolved := result.Statuses.TLSRoutes[0].Status.Parents[0].Conditions
-			if told := fmt.Sprint(resolved); !strings.Contains(told, want.message) {
-				t.Errorf("the conditions are %s; want %q", told, want.message)
+			if message := fmt.Sprint(resolved); !strings.Contains(message, want.message) {
+				t.Errorf("the conditions are %s; want %q", message, want.message)
 			}
 		})
 	}
@@ -204,7 +204,8 @@ func passedBackend(result *model.Result) *resource.Backend {
 	return nil
 }
 
-// TestPolicyRetainsAuthorities checks that previous CA certificates replace invalid ones, but not removed ones.
+// TestPolicyRetainsAuthorities checks that previous CA certificates replace invalid ones, but not removed
+// ones.
 func TestPolicyRetainsAuthorities(t *testing.T) {
 	var compiler route.Compiler
 	chain, _, err := routetest.Certificate("ca.example")

@@ -82,7 +82,8 @@ func upTo(count int) (numbers []int) {
 	return numbers
 }
 
-// TestRoomOfANamespace checks that the oldest routes of a namespace fit. A route counts for each of its hosts.
+// TestRoomOfANamespace checks that the oldest routes of a namespace fit. A route counts for each of its
+// hosts.
 func TestRoomOfANamespace(t *testing.T) {
 	objects := emptyGateway()
 	for i := range 10 {
@@ -251,15 +252,15 @@ func TestRoomOfIngresses(t *testing.T) {
 	if want := []string{"many/i-0", "many/i-1", "many/i-2", "many/i-3", "other/i-99"}; !slices.Equal(served, want) {
 		t.Errorf("served are %v, want %v", served, want)
 	}
-	told := 0
+	count := 0
 	for _, problem := range result.Problems {
 		if problem.Reason == model.ReasonNoRoom && problem.Object.Namespace == "many" && strings.HasPrefix(problem.Message, "spec: older objects of namespace many use its share") &&
 			strings.Contains(problem.Message, "49000 bytes") {
-			told++
+			count++
 		}
 	}
-	if told != 6 {
-		t.Errorf("%d Ingresses are told that there is no room, want 6", told)
+	if count != 6 {
+		t.Errorf("%d Ingresses are told that there is no room, want 6", count)
 	}
 	if got := sizeOf(t, result); got > 70_000 {
 		t.Errorf("the configuration has %d bytes", got)

@@ -25,8 +25,8 @@ func having(t *testing.T, version string) func(context.Context) context.Context 
 	}
 }
 
-// TestOlderIsNotSent checks that a replica behind another one sends nothing until it has caught up.
-func TestOlderIsNotSent(t *testing.T) {
+// TestOlderVersionIsNotSent checks that a replica behind another one sends nothing until it has caught up.
+func TestOlderVersionIsNotSent(t *testing.T) {
 	c := startController(t)
 	c.Advance(900)
 	c.set(t, "blue", map[string]string{"a": "old"})

@@ -55,8 +55,8 @@ func interferes(t *rapid.T) (compared int) {
 }
 
 var (
-	askedHosts = []string{"a.x", "b.x", "c.x", "a.y", "www.a.y", "b.y", "c.y", "z"}
-	askedPaths = []string{"/", "/p", "/p/q", "/P/q", "/pxq", "/r", "/.well-known/acme-challenge/t", "/oauth2/auth"}
+	requestedHosts = []string{"a.x", "b.x", "c.x", "a.y", "www.a.y", "b.y", "c.y", "z"}
+	requestedPaths = []string{"/", "/p", "/p/q", "/P/q", "/pxq", "/r", "/.well-known/acme-challenge/t", "/oauth2/auth"}
 )
 
 type served struct {
@@ -112,7 +112,7 @@ func (w *world) compare(t *rapid.T, before, after *served, owner model.Object) (
 	kind := owner.Kind
 	isShared := kind == "Gateway" || w.parameters.Data["hostOwnership"] == "InterNamespaceAllowed" ||
 		w.parameters.Data["hostOwnership"] == "" && w.parameters.Data["annotations"] == "ingress-nginx"
-	for _, host := range askedHosts {
+	for _, host := range requestedHosts {
 		if kind == "IngressClass" && host == "z" && !w.takesAll() {
 			before, _ := before.answer(host, "/", false)
 			if after, _ := after.answer(host, "/", false); !proto.Equal(before.Rule, after.Rule) {
@@ -128,7 +128,7 @@ func (w *world) compare(t *rapid.T, before, after *served, owner model.Object) (
 		if was != is && !mayDiffer && (kind != "Gateway" || group == groupNow && w.claims(host, true)) {
 			t.Fatalf("%s: TLS of %s was %q and is %q", kind, host, was, is)
 		}
-		for _, path := range askedPaths {
+		for _, path := range requestedPaths {
 			for _, tls := range []bool{false, true} {
 				if kind == "Gateway" && !w.claims(host, tls) {
 					continue

@@ -55,13 +55,13 @@ func (w *world) h2load(ctx context.Context, count int, target string, port int, 
 	for _, header := range headers {
 		line = append(line, "-H", header)
 	}
-	said, err := sh(ctx, append(line, target)...)
+	output, err := sh(ctx, append(line, target)...)
 	if err != nil {
 		return err
 	}
 	want := strconv.Itoa(count)
-	if found := succeeded.FindStringSubmatch(said); found == nil || found[1] != want || found[2] != want || found[3] != want {
-		return fmt.Errorf("not all of %d requests to %s succeeded: %s", count, target, said)
+	if found := succeeded.FindStringSubmatch(output); found == nil || found[1] != want || found[2] != want || found[3] != want {
+		return fmt.Errorf("not all of %d requests to %s succeeded: %s", count, target, output)
 	}
 	return nil
 }

@@ -181,13 +181,13 @@ func (w *world) reachable(p *process, space, address string) error {
 		}
 		select {
 		case <-p.ended:
-			said, _ := os.ReadFile(p.output.Name())
-			return fmt.Errorf("%s has ended: %s", filepath.Base(p.output.Name()), said)
+			output, _ := os.ReadFile(p.output.Name())
+			return fmt.Errorf("%s has ended: %s", filepath.Base(p.output.Name()), output)
 		case <-time.After(50 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
-			said, _ := os.ReadFile(p.output.Name())
-			return fmt.Errorf("nothing listens at %s: %w: %s", address, err, said)
+			output, _ := os.ReadFile(p.output.Name())
+			return fmt.Errorf("nothing listens at %s: %w: %s", address, err, output)
 		}
 	}
 }

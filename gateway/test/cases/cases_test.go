@@ -38,8 +38,8 @@ type step struct {
 }
 
 type check struct {
-	// Ask is METHOD and URL. Scheme and port of the URL select the port of the VIP.
-	Ask string `json:"ask"`
+	// Request is METHOD and URL. Scheme and port of the URL select the port of the VIP.
+	Request string `json:"ask"`
 	// With are header fields, or RawPath (the request target, sent unchanged), SNI or Body.
 	With []string `json:"with"`
 	// Keep sends the cookies of the previous responses of the step.
@@ -55,9 +55,9 @@ type document struct{ kind, namespace, name, text string }
 // TestCases runs the files testdata/*.yaml: steps with checks and objects, each younger than the ones before.
 // The first step also has the objects of common.yaml, unless it has objects of the same names.
 //
-// Annotations of a Service select the behavior of its endpoints: test/speaks "tls", test/mode '{"status": 401,
-// "headers": {"X-User": "a"}}', test/replicas "5". An endpoint returns the Service's name in X-Backend, and the
-// request as the body.
+// Annotations of a Service select the behavior of its endpoints: test/speaks "tls", test/mode '{"status":
+// 401, "headers": {"X-User": "a"}}', test/replicas "5". An endpoint returns the Service's name in
+// X-Backend, and the request as the body.
 func TestCases(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.yaml")
 	if err != nil {

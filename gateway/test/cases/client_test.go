@@ -34,7 +34,7 @@ func (c *client) check(t *testing.T, number int, of check) {
 	t.Helper()
 	name := of.Name
 	if name == "" {
-		name = of.Ask
+		name = of.Request
 	}
 	got, err := c.send(of)
 	if err != nil {
@@ -106,10 +106,10 @@ func (a *answer) hasHeader(name, expression string) bool {
 
 // send sends a request over a new connection. The error is caused by the case, not by the connection.
 func (c *client) send(of check) (*answer, error) {
-	method, address, isComplete := strings.Cut(of.Ask, " ")
+	method, address, isComplete := strings.Cut(of.Request, " ")
 	at, err := url.Parse(address)
 	if err != nil || !isComplete {
-		return nil, fmt.Errorf("%q is not METHOD URL: %w", of.Ask, err)
+		return nil, fmt.Errorf("%q is not METHOD URL: %w", of.Request, err)
 	}
 	number := uint64(80)
 	if at.Scheme == "https" {

@@ -108,7 +108,7 @@ func poison(below *segment, config *tls.Config) {
 // TestPoisoning checks that no client gets an unsolicited response that shares a segment with another one.
 func TestPoisoning(t *testing.T) {
 	w := newWorld(t, startPoisoning)
-	var asked, got atomic.Int64
+	var requests, got atomic.Int64
 	var clients sync.WaitGroup
 	const parallel = 4
 	for client := range parallel {
@@ -135,7 +135,7 @@ func TestPoisoning(t *testing.T) {
 				if _, err := send(each.method, each.path); err != nil {
 					t.Errorf("%s %s: %v", each.method, each.path, err)
 				}
-				asked.Add(1)
+				requests.Add(1)
 				if text, err := send(http.MethodGet, "/"); err != nil || text != "200 fine" {
 					t.Errorf("after %s %s: %s, %v; want 200 fine", each.method, each.path, text, err)
 					got.Add(1)
@@ -144,5 +144,5 @@ func TestPoisoning(t *testing.T) {
 		})
 	}
 	clients.Wait()
-	t.Logf("%d of %d responses were poisoned", got.Load(), asked.Load())
+	t.Logf("%d of %d responses were poisoned", got.Load(), requests.Load())
 }

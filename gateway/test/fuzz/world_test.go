@@ -57,7 +57,7 @@ func newWorld(t *testing.T, kind kind) *world {
 			Port: 80, TargetPort: plain, Protocol: resource.Listener_HTTP}}},
 		{Name: "secure", Kind: &resource.Resource_Listener{Listener: &resource.Listener{
 			Port: 443, TargetPort: secure, Protocol: resource.Listener_HTTPS, Certificates: []string{"certificate"}}}},
-		routes(public, rule("/admin", "admin"), guarded(), asked(), rewritten(), rule("/", "public")),
+		routes(public, rule("/admin", "admin"), guarded(), authorizedRule(), rewritten(), rule("/", "public")),
 		routes(internal, rule("/", "internal")),
 	}
 	resources = append(resources, denying(t)...)
@@ -138,11 +138,11 @@ func guarded() *resource.Rule {
 	return guarded
 }
 
-func asked() *resource.Rule {
-	asked := rule("/asked", "internal")
-	asked.Filters = []*resource.Filter{{Kind: &resource.Filter_ExternalAuthorization{ExternalAuthorization: &resource.ExternalAuthorization{
+func authorizedRule() *resource.Rule {
+	authorized := rule("/asked", "internal")
+	authorized.Filters = []*resource.Filter{{Kind: &resource.Filter_ExternalAuthorization{ExternalAuthorization: &resource.ExternalAuthorization{
 		Backend: "denying", Path: "/", RequestHeaders: []string{"*"}, ResponseHeaders: []string{"x-user"}}}}}
-	return asked
+	return authorized
 }
 
 // denying rejects all requests, and fails the test if it receives a body.

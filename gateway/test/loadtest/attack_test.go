@@ -54,13 +54,13 @@ func TestMain(m *testing.M) {
 		opened = all(*count, *count, flood(floods[*attack]))
 	}
 	fmt.Printf("%s: %d of %d connections, %d open, %d requests, %d refused, %d frames\n%s",
-		*attack, opened, *count**waves, opened-int(closed.Load()), asked.Load(), refused.Load(), sent.Load(), done)
+		*attack, opened, *count**waves, opened-int(closed.Load()), requests.Load(), refused.Load(), sent.Load(), done)
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	os.Exit(0)
 }
 
-// closed counts connections closed by the proxy, asked and refused requests, sent the frames of a flood.
-var closed, asked, refused, sent atomic.Int64
+// closed counts connections closed by the proxy, requests and refused requests, sent the frames of a flood.
+var closed, requests, refused, sent atomic.Int64
 
 // all opens connections, atOnce at a time, and returns the number of opened ones.
 func all(count, atOnce int, open func(index int) error) int {
@@ -192,7 +192,7 @@ func floodStreams(index int) error {
 		if err := writeHeader(framer, 2*stream+1, block.Bytes()); err != nil {
 			return err
 		}
-		asked.Add(1)
+		requests.Add(1)
 	}
 	return nil
 }
@@ -225,15 +225,15 @@ func readAnswers(conn net.Conn, framer *http2.Framer) {
 type attacker struct {
 	command *exec.Cmd
 	stdin   io.Closer
-	// said receives the output up to done.
-	said chan string
+	// output receives the output up to done.
+	output chan string
 }
 
 func startAttack(t *testing.T, arguments ...string) *attacker {
 	t.Helper()
 	self, err := os.Executable()
 	must(t, err)
-	a := &attacker{said: make(chan string, 1)}
+	a := &attacker{output: make(chan string, 1)}
 	a.command = exec.Command("nice", append([]string{"-n", "19", self}, arguments...)...)
 	a.stdin, err = a.command.StdinPipe()
 	must(t, err)
@@ -242,11 +242,11 @@ func startAttack(t *testing.T, arguments ...string) *attacker {
 	a.command.Stderr = os.Stderr
 	must(t, a.command.Start())
 	go func() {
-		var said strings.Builder
+		var output strings.Builder
 		for lines := bufio.NewScanner(stdout); lines.Scan() && lines.Text()+"\n" != done; {
-			said.WriteString(lines.Text())
+			output.WriteString(lines.Text())
 		}
-		a.said <- said.String()
+		a.output <- output.String()
 	}()
 	t.Cleanup(func() {
 		_ = a.stdin.Close()

@@ -66,7 +66,7 @@ func flood(of frames) func(index int) error {
 			if err != nil {
 				return err
 			}
-			asked.Add(1)
+			requests.Add(1)
 			_ = conn.SetDeadline(end)
 			floodOne(conn, of)
 			_ = conn.Close()

@@ -37,7 +37,7 @@ func guess(index int) error {
 		if err != nil {
 			return err
 		}
-		request.SetBasicAuth("admin", fmt.Sprint(index, asked.Add(1)))
+		request.SetBasicAuth("admin", fmt.Sprint(index, requests.Add(1)))
 		if err := request.Write(conn); err != nil {
 			return err
 		}

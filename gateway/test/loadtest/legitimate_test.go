@@ -68,7 +68,7 @@ func (c *legitimateClient) run(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		began := time.Now()
-		err := c.ask(ctx)
+		err := c.request(ctx)
 		took := time.Since(began)
 		if ctx.Err() != nil {
 			return
@@ -86,7 +86,7 @@ func (c *legitimateClient) run(ctx context.Context) {
 	}
 }
 
-func (c *legitimateClient) ask(ctx context.Context) error {
+func (c *legitimateClient) request(ctx context.Context) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.address, nil)
 	if err != nil {
 		return err

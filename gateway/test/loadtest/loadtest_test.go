@@ -62,8 +62,8 @@ func (w *world) attack(t *testing.T, kind string, processes int, arguments ...st
 	}
 	for _, a := range attackers {
 		select {
-		case said := <-a.said:
-			t.Log(said)
+		case output := <-a.output:
+			t.Log(output)
 		case <-w.ended:
 			w.alive(t)
 		}

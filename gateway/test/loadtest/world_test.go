@@ -40,8 +40,8 @@ type world struct {
 	plain, secure, admin string
 	cgroup               string
 	proxy                *exec.Cmd
-	// said is the log file of the proxy; ended is closed when the proxy has ended.
-	said  string
+	// logs is the log file of the proxy; ended is closed when the proxy has ended.
+	logs  string
 	ended chan struct{}
 }
 
@@ -70,8 +70,8 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(func() { close(end) })
 	directory := t.TempDir()
 	program := filepath.Join(directory, "lbproxy")
-	if said, err := exec.Command("go", "build", "-o", program, "../../../cmd/lbproxy").CombinedOutput(); err != nil {
-		t.Fatalf("build lbproxy: %v: %s", err, said)
+	if output, err := exec.Command("go", "build", "-o", program, "../../../cmd/lbproxy").CombinedOutput(); err != nil {
+		t.Fatalf("build lbproxy: %v: %s", err, output)
 	}
 	controller := w.control(t, directory, backend, held)
 	w.start(t, directory, program, "--controller", controller, "--controller-name", controllerName,
@@ -152,7 +152,7 @@ func (w *world) resources(t *testing.T, backend *resource.Endpoint, held []*reso
 		certificate(t),
 		{Name: "group", Kind: &resource.Resource_RouteGroup{RouteGroup: &resource.RouteGroup{
 			Listeners: []string{"http", "https"}, Hostname: &resource.Hostname{Name: hostname},
-			Rules: []*resource.Rule{rule("/held", "held"), asking(), password, rule("/", "backend")},
+			Rules: []*resource.Rule{rule("/held", "held"), authorizedRule(), password, rule("/", "backend")},
 		}}},
 		{Name: "backend", Kind: &resource.Resource_Backend{Backend: &resource.Backend{Endpoints: "endpoints"}}},
 		{Name: "endpoints", Kind: &resource.Resource_Endpoints{Endpoints: &resource.Endpoints{
@@ -172,7 +172,7 @@ func rule(prefix, backend string) *resource.Rule {
 	}
 }
 
-func asking() *resource.Rule {
+func authorizedRule() *resource.Rule {
 	rule := rule("/asked", "backend")
 	rule.Filters = []*resource.Filter{{Kind: &resource.Filter_ExternalAuthorization{ExternalAuthorization: &resource.ExternalAuthorization{
 		Backend: "held", Path: "/", RequestHeaders: []string{"*"}, Timeout: 60_000}}}}
@@ -200,13 +200,13 @@ func (w *world) start(t *testing.T, directory, program string, arguments ...stri
 	w.cgroup = filepath.Join(root, fmt.Sprintf("millrace-loadtest-%d", os.Getpid()))
 	must(t, os.Mkdir(w.cgroup, 0o755))
 	must(t, os.WriteFile(filepath.Join(w.cgroup, file), []byte(strconv.Itoa(size())), 0o600))
-	w.said = filepath.Join(directory, "said")
-	said, err := os.Create(w.said)
+	w.logs = filepath.Join(directory, "said")
+	logs, err := os.Create(w.logs)
 	must(t, err)
-	defer said.Close()
+	defer logs.Close()
 	const script = `echo $$ > "$1/cgroup.procs" && mount --bind "$1" "$2" && shift 2 && exec "$@"`
 	w.proxy = exec.Command("unshare", append([]string{"--mount", "sh", "-c", script, "loadtest", w.cgroup, seen, program}, arguments...)...)
-	w.proxy.Stdout, w.proxy.Stderr = said, said
+	w.proxy.Stdout, w.proxy.Stderr = logs, logs
 	must(t, w.proxy.Start())
 	go func() {
 		_ = w.proxy.Wait()
@@ -244,7 +244,7 @@ func (w *world) awaitReady(t *testing.T) {
 }
 
 func (w *world) words() string {
-	text, _ := os.ReadFile(w.said)
+	text, _ := os.ReadFile(w.logs)
 	return string(text)
 }
 

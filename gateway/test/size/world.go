@@ -92,16 +92,16 @@ func (w *world) close() error {
 
 func (w *world) startProxies(o options) error {
 	for i := range o.proxies {
-		said, err := os.Create(w.file(fmt.Sprintf("proxy-%d.log", i)))
+		logs, err := os.Create(w.file(fmt.Sprintf("proxy-%d.log", i)))
 		if err != nil {
 			return err
 		}
-		defer said.Close()
+		defer logs.Close()
 		proxy := exec.Command(filepath.Join(o.programs, "lbproxy"),
 			"--controller", w.address, "--controller-name", controllerName, "--controller-ca", w.file("ca.crt"),
 			"--token", w.file("token"), "--store", w.file(fmt.Sprintf("proxy-%d.store", i)),
 			"--bind-address", fmt.Sprintf("127.0.0.%d", 2+i), "--admin-bind-address", "127.0.0.1:0")
-		proxy.Stdout, proxy.Stderr = said, said
+		proxy.Stdout, proxy.Stderr = logs, logs
 		if err := proxy.Start(); err != nil {
 			return err
 		}
@@ -177,8 +177,8 @@ func (w *world) served(ctx context.Context, before string) error {
 			return nil
 		}
 		if ctx.Err() != nil || time.Now().After(deadline) {
-			said, _ := os.ReadFile(w.file("proxy-0.log"))
-			return fmt.Errorf("%d of %d proxies serve the change: %s", done, len(w.proxies), said)
+			output, _ := os.ReadFile(w.file("proxy-0.log"))
+			return fmt.Errorf("%d of %d proxies serve the change: %s", done, len(w.proxies), output)
 		}
 	}
 }

@@ -44,19 +44,19 @@ type Manager struct {
 	// Secret stores the identity, Names are the DNS names of the serving certificate.
 	Secret types.NamespacedName
 	Names  []string
-	// Leads reports whether this replica is the leader, which alone writes the Secret.
-	Leads func() bool
+	// IsLeader reports whether this replica is the leader, which alone writes the Secret.
+	IsLeader func() bool
 	// Changed is called when the trusted CAs or the secrets have changed.
 	Changed func()
 	// LossAfter is the time without an answer after which the API server counts as lost.
 	LossAfter time.Duration
-	// Lost is called after each read and reports whether the API server is lost.
-	Lost func(bool)
-	Log  logr.Logger
+	// OnLoss is called after each read and reports whether the API server is lost.
+	OnLoss func(bool)
+	Log    logr.Logger
 
-	current  atomic.Pointer[active]
-	answered time.Time
-	lost     atomic.Bool
+	current      atomic.Pointer[active]
+	lastResponse time.Time
+	lost         atomic.Bool
 }
 
 type active struct {
@@ -98,7 +98,7 @@ func (k *Manager) NeedLeaderElection() bool { return false }
 
 // Start reads and renews the identity until the context ends.
 func (k *Manager) Start(ctx context.Context) error {
-	k.answered = time.Now()
+	k.lastResponse = time.Now()
 	for {
 		if err := k.step(ctx, time.Now()); err != nil && ctx.Err() == nil {
 			k.Log.Error(err, "renew the controller's identity", "secret", k.Secret.String())
@@ -120,14 +120,14 @@ func (k *Manager) Start(ctx context.Context) error {
 func (k *Manager) IsLost() bool { return k.lost.Load() }
 
 func (k *Manager) updateLost(now time.Time) {
-	lost := now.Sub(k.answered) > k.LossAfter
+	lost := now.Sub(k.lastResponse) > k.LossAfter
 	switch before := k.lost.Swap(lost); {
 	case lost && !before:
-		k.Log.Info("the API server is unreachable, disconnecting proxies", "since", k.answered)
+		k.Log.Info("the API server is unreachable, disconnecting proxies", "since", k.lastResponse)
 	case before && !lost:
 		k.Log.Info("the API server is reachable again")
 	}
-	k.Lost(lost)
+	k.OnLoss(lost)
 }
 
 func (k *Manager) step(ctx context.Context, now time.Time) error {
@@ -137,13 +137,13 @@ func (k *Manager) step(ctx context.Context, now time.Time) error {
 	err := k.Reader.Get(ctx, k.Secret, secret)
 	missing := apierrors.IsNotFound(err)
 	if err == nil || missing {
-		k.answered = time.Now()
+		k.lastResponse = time.Now()
 	}
 	if err != nil && !missing {
 		return fmt.Errorf("read the Secret: %w", err)
 	}
 	bundle := read(secret.Data)
-	if k.Leads() {
+	if k.IsLeader() {
 		renewed, changed, err := bundle.Renew(now, k.Names)
 		if err != nil {
 			return err

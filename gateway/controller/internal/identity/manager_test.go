@@ -23,11 +23,12 @@ func (a *answers) Get(context.Context, client.ObjectKey, client.Object, ...clien
 	return a.err
 }
 
-// TestLost checks that any response, whatever its status, within LossAfter means that the API server is there.
+// TestLost checks that any response, whatever its status, within LossAfter means that the API server is
+// there.
 func TestLost(t *testing.T) {
 	api, lost := &answers{}, false
 	const lossAfter = 30 * time.Second
-	k := &Manager{LossAfter: lossAfter, Reader: api, Leads: func() bool { return false }, Lost: func(is bool) { lost = is }, Log: logr.Discard()}
+	k := &Manager{LossAfter: lossAfter, Reader: api, IsLeader: func() bool { return false }, OnLoss: func(is bool) { lost = is }, Log: logr.Discard()}
 	for _, test := range []struct {
 		name  string
 		err   error
@@ -41,7 +42,7 @@ func TestLost(t *testing.T) {
 	} {
 		api.err = test.err
 		_ = k.step(t.Context(), time.Now())
-		k.updateLost(k.answered.Add(test.after))
+		k.updateLost(k.lastResponse.Add(test.after))
 		if lost != test.want || k.IsLost() != test.want {
 			t.Errorf("%s: lost %v and %v; want %v", test.name, lost, k.IsLost(), test.want)
 		}

@@ -21,8 +21,9 @@ type Secret struct {
 
 const (
 	secretLength = 32
-	// lead is how early a secret is created, so that every proxy can open its tokens before any seals one.
-	lead = 12 * time.Hour
+	// activationDelay is how early a secret is created, so that every proxy can open its tokens before
+	// any seals one.
+	activationDelay = 12 * time.Hour
 )
 
 func day(at time.Time) string { return at.UTC().Format(time.DateOnly) }
@@ -38,7 +39,7 @@ func renewSecrets(secrets []Secret, now time.Time) ([]Secret, error) {
 		secrets = []Secret{made}
 	}
 	newest := secrets[len(secrets)-1]
-	if newest.Day > day(now) || newest.Day == day(now.Add(lead)) {
+	if newest.Day > day(now) || newest.Day == day(now.Add(activationDelay)) {
 		return secrets, nil
 	}
 	// A late secret, after a time without a leader, also starts tomorrow.

@@ -34,7 +34,7 @@ func EndpointSlices(
 	p := planner{proxy: proxy, frontends: frontends, owner: owner, settings: settings, at: owner.ObjectKey(settings)}
 	var objects []Object
 	for _, frontend := range frontends {
-		gathered := gathering{}
+		gathered := endpointsByAddress{}
 		for _, service := range frontend.Services {
 			if service.Invalid || service.Weight == 0 {
 				continue
@@ -66,10 +66,10 @@ func (k sliceKey) compare(other sliceKey) int {
 	return int(k.port - other.port)
 }
 
-// gathering is keyed by the first address; the API defines no meaning for further ones.
-type gathering map[sliceKey]map[string]discoveryv1.Endpoint
+// endpointsByAddress is keyed by the first address; the API defines no meaning for further ones.
+type endpointsByAddress map[sliceKey]map[string]discoveryv1.Endpoint
 
-func (g gathering) add(name string, protocol corev1.Protocol, found []*discoveryv1.EndpointSlice) {
+func (g endpointsByAddress) add(name string, protocol corev1.Protocol, found []*discoveryv1.EndpointSlice) {
 	for _, slice := range found {
 		for i := range slice.Ports {
 			port := &slice.Ports[i]

@@ -68,7 +68,7 @@ func TestEndpointSlices(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var told []string
+		var changes []string
 		for _, object := range objects {
 			slice := object.(*discoveryv1.EndpointSlice)
 			if slice.Namespace != "shop" || slice.Labels[discoveryv1.LabelServiceName] != "web-millrace" ||
@@ -82,9 +82,9 @@ func TestEndpointSlices(t *testing.T) {
 				}
 				text += " " + endpoint.Addresses[0]
 			}
-			told = append(told, text)
+			changes = append(changes, text)
 		}
-		return told
+		return changes
 	}
 	want := []string{
 		"web-millrace-tcp-5432-ipv4-5432-0 tcp-5432 TCP/5432: 198.18.0.1 198.18.0.2",

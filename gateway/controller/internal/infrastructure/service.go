@@ -98,14 +98,14 @@ func (p planner) families() (corev1.IPFamilyPolicy, []corev1.IPFamily) {
 }
 
 func (p planner) addresses() string {
-	var asked []string
+	var requested []string
 	for _, address := range p.proxy.Addresses {
 		isIP := address.Type == nil || *address.Type == gatewayv1.IPAddressType
 		if isIP && address.Value != "" {
-			asked = append(asked, address.Value)
+			requested = append(requested, address.Value)
 		}
 	}
-	return cmp.Or(strings.Join(asked, ","), p.proxy.Parameters.Addresses)
+	return cmp.Or(strings.Join(requested, ","), p.proxy.Parameters.Addresses)
 }
 
 func (p planner) disruptionBudget() Object {

@@ -9,7 +9,7 @@ import (
 )
 
 func TestCatalogue(t *testing.T) {
-	refusing.WithLabelValues("some").Set(0)
-	t.Cleanup(refusing.Reset)
-	catalogue.Own(t, "gateway", refusing)
+	rejecting.WithLabelValues("some").Set(0)
+	t.Cleanup(rejecting.Reset)
+	catalogue.Own(t, "gateway", rejecting)
 }

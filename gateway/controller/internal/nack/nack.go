@@ -53,8 +53,9 @@ func (r Rejection) Text() string {
 	return "proxy " + r.Proxy + " rejects resources and serves all others: " + r.Message
 }
 
-// decide computes a Deployment's annotation. Of other replicas' proxies only the existence of the pod is known.
-func decide(written Rejection, proxies []server.Proxy, podExists func(pod string) bool) Rejection {
+// nextRejection computes a Deployment's annotation. Of other replicas' proxies only the existence of the
+// pod is known.
+func nextRejection(written Rejection, proxies []server.Proxy, podExists func(pod string) bool) Rejection {
 	var own Rejection
 	for _, proxy := range slices.SortedFunc(slices.Values(proxies), func(a, b server.Proxy) int { return cmp.Compare(a.Pod, b.Pod) }) {
 		if own.IsZero() {

@@ -47,7 +47,7 @@ func TestDecide(t *testing.T) {
 		"it is gone":                        {a, []server.Proxy{proxy("n/b", 5, "")}, true, none},
 		"it is gone, another one refuses":   {a, []server.Proxy{proxy("n/b", 1, "bad")}, true, b},
 	} {
-		if got := decide(test.written, test.proxies, func(string) bool { return !test.gone }); !reflect.DeepEqual(got, test.want) {
+		if got := nextRejection(test.written, test.proxies, func(string) bool { return !test.gone }); !reflect.DeepEqual(got, test.want) {
 			t.Errorf("%s: %+v; want %+v", name, got, test.want)
 		}
 	}

@@ -30,12 +30,12 @@ const (
 	retry  = 5 * time.Second
 )
 
-var refusing = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+var rejecting = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Name: "millrace_gateway_refusing_proxies",
 	Help: "Proxies connected to this replica that reject resources of their configuration and serve all others.",
 }, []string{"owner"})
 
-func init() { metrics.Registry.MustRegister(refusing) }
+func init() { metrics.Registry.MustRegister(rejecting) }
 
 // Reporter writes rejections to the annotations of proxy Deployments. Every replica runs one.
 type Reporter struct {
@@ -87,7 +87,7 @@ func (r *Reporter) pass(ctx context.Context) error {
 	for _, proxy := range r.Proxies() {
 		connected[proxy.Owner] = append(connected[proxy.Owner], proxy)
 	}
-	refusing.Reset()
+	rejecting.Reset()
 	var problems []error
 	for owner, at := range r.Deployments() {
 		count := 0
@@ -96,7 +96,7 @@ func (r *Reporter) pass(ctx context.Context) error {
 				count++
 			}
 		}
-		refusing.WithLabelValues(owner).Set(float64(count))
+		rejecting.WithLabelValues(owner).Set(float64(count))
 		problems = append(problems, r.report(ctx, at, connected[owner]))
 	}
 	return errors.Join(problems...)
@@ -109,7 +109,7 @@ func (r *Reporter) report(ctx context.Context, at types.NamespacedName, proxies 
 	}
 	var unknown error
 	written := Read(deployment)
-	wanted := decide(written, proxies, func(pod string) bool {
+	wanted := nextRejection(written, proxies, func(pod string) bool {
 		namespace, name, _ := strings.Cut(pod, "/")
 		found := &metav1.PartialObjectMetadata{}
 		found.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))

@@ -22,7 +22,7 @@ func (s *Source) handler() toolscache.ResourceEventHandler {
 			case isCompiled(before, after):
 				s.changes.requestFull()
 			case isWritten(before, after):
-				s.touched()
+				s.onOtherChange()
 			}
 		},
 	}

@@ -41,8 +41,8 @@ type Source struct {
 	kinds   Kinds
 	log     logr.Logger
 	changes *Changes
-	// touched is called for changes that only the leader's writer reads.
-	touched func()
+	// onOtherChange is called for changes that only the leader's writer reads.
+	onOtherChange func()
 
 	builtin  []kind
 	services toolscache.Indexer
@@ -65,11 +65,12 @@ type Kinds struct {
 	Secrets func(namespace string, kind corev1.SecretType) (toolscache.SharedIndexInformer, error)
 }
 
-// New starts informers. touched is called for changes that the compiler does not read, such as statuses.
-func New(ctx context.Context, informers cache.Cache, kinds Kinds, touched func(), log logr.Logger) (*Source, error) {
+// New starts informers. onOtherChange is called for changes that the compiler does not read, such as
+// statuses.
+func New(ctx context.Context, informers cache.Cache, kinds Kinds, onOtherChange func(), log logr.Logger) (*Source, error) {
 	s := &Source{
 		cache: informers, kinds: kinds, log: log,
-		changes: newChanges(), touched: touched,
+		changes: newChanges(), onOtherChange: onOtherChange,
 		present: map[string]kind{},
 		secrets: secrets{needed: make(chan struct{}, 1), readers: map[secretScope]*secretReader{}},
 	}
@@ -232,8 +233,8 @@ func (s *Source) installed(ctx context.Context) (string, error) {
 	return crd.Annotations[consts.BundleVersionAnnotation], nil
 }
 
-// Objects returns the compiler's input, not ready until every kind was read once. Objects must not be modified;
-// an unchanged one keeps its pointer.
+// Objects returns the compiler's input, not ready until every kind was read once. Objects must not be
+// modified; an unchanged one keeps its pointer.
 func (s *Source) Objects() (objects *model.Objects, ready bool) {
 	s.mu.Lock()
 	present, version, ready := s.present, s.version, s.ready

@@ -33,18 +33,18 @@ const FieldOwner = "millrace-gateway"
 // difference.
 const annotationApplied = "millrace.io/applied"
 
-// errTaken is returned when an object of another owner has the name of one to be created.
-var errTaken = errors.New("the name is taken")
+// errNameInUse is returned when an object of another owner has the name of one to be created.
+var errNameInUse = errors.New("the name is taken")
 
 // apply applies an object unless live, its cached state or nil, is as wanted.
 func (w *Writer) apply(ctx context.Context, wanted infrastructure.Object, live client.Object) error {
 	owner := wanted.GetAnnotations()[infrastructure.AnnotationOwner]
 	if live == nil {
-		if err := w.checkNotTaken(ctx, wanted, owner); err != nil {
+		if err := w.checkNameUnused(ctx, wanted, owner); err != nil {
 			return err
 		}
 	} else if other := live.GetAnnotations()[infrastructure.AnnotationOwner]; other != owner {
-		return fmt.Errorf("%w: %s belongs to %q: the names of two owners collide", errTaken, named(wanted), other)
+		return fmt.Errorf("%w: %s belongs to %q: the names of two owners collide", errNameInUse, named(wanted), other)
 	}
 	if err := setAppliedHash(wanted); err != nil {
 		return err
@@ -55,7 +55,7 @@ func (w *Writer) apply(ctx context.Context, wanted infrastructure.Object, live c
 		return err
 	}
 	isOurs := func(present client.Object) bool { return isAsWanted(configuration.Object, wanted, present) }
-	if live != nil && !w.mayWrite(live, true, isOurs) {
+	if live != nil && !w.canWrite(live, true, isOurs) {
 		return nil
 	}
 	if _, ok := wanted.(*millracev1beta1.VIPRoute); ok && live != nil {
@@ -64,7 +64,7 @@ func (w *Writer) apply(ctx context.Context, wanted infrastructure.Object, live c
 	}
 	err = w.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(configuration),
 		client.FieldOwner(FieldOwner), client.ForceOwnership)
-	if err != nil && !w.isBehind(err) {
+	if err != nil && !w.isStaleConflict(err) {
 		err = fmt.Errorf("apply %s: %w", named(wanted), err)
 		if isUnauthorized(err) {
 			err = fmt.Errorf("the gateway has no permission to run proxies in namespace %s; to grant it: %s (%w)",
@@ -73,7 +73,7 @@ func (w *Writer) apply(ctx context.Context, wanted infrastructure.Object, live c
 		return err
 	}
 	if err == nil && live != nil {
-		w.wrote(live, isOurs)
+		w.recordWrite(live, isOurs)
 	}
 	return nil
 }
@@ -88,8 +88,8 @@ func named(object infrastructure.Object) string {
 	return object.GetObjectKind().GroupVersionKind().Kind + " " + client.ObjectKeyFromObject(object).String()
 }
 
-// checkNotTaken reads past the cache, which is restricted to objects with the gateway's labels.
-func (w *Writer) checkNotTaken(ctx context.Context, wanted infrastructure.Object, owner string) error {
+// checkNameUnused reads past the cache, which is restricted to objects with the gateway's labels.
+func (w *Writer) checkNameUnused(ctx context.Context, wanted infrastructure.Object, owner string) error {
 	found := &metav1.PartialObjectMetadata{}
 	found.SetGroupVersionKind(wanted.GetObjectKind().GroupVersionKind())
 	err := w.Live.Get(ctx, client.ObjectKeyFromObject(wanted), found)
@@ -99,7 +99,7 @@ func (w *Writer) checkNotTaken(ctx context.Context, wanted infrastructure.Object
 	case err != nil:
 		return fmt.Errorf("get %s: %w", named(wanted), err)
 	case found.Annotations[infrastructure.AnnotationOwner] != owner:
-		return fmt.Errorf("%w: %s exists and does not belong to %s: rename or delete it", errTaken, named(wanted), owner)
+		return fmt.Errorf("%w: %s exists and does not belong to %s: rename or delete it", errNameInUse, named(wanted), owner)
 	}
 	return nil
 }

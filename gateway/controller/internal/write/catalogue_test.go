@@ -9,9 +9,9 @@ import (
 )
 
 func TestCatalogue(t *testing.T) {
-	contested.WithLabelValues("some").Set(0)
+	conflicting.WithLabelValues("some").Set(0)
 	expiries.WithLabelValues("some", "secret").Set(0)
-	t.Cleanup(contested.Reset)
+	t.Cleanup(conflicting.Reset)
 	t.Cleanup(expiries.Reset)
-	catalogue.Own(t, "gateway-leader", contested, expiries)
+	catalogue.Own(t, "gateway-leader", conflicting, expiries)
 }

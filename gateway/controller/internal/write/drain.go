@@ -29,13 +29,13 @@ const (
 	maxBackends = 64
 )
 
-// draining maps backends removed from a route to the start of their draining.
-type draining map[model.ServicePort]time.Time
+// drainStarts maps backends removed from a route to the start of their draining.
+type drainStarts map[model.ServicePort]time.Time
 
 // drain adds backends of live that are no longer wanted with weight zero: agents keep their connections. A
 // backend drains until it has no endpoints or the period ends. The time is the earliest end, or zero.
-func drain(wanted, live *millracev1beta1.VIPRoute, serves func(model.ServicePort) bool, period time.Duration, now time.Time) (draining, time.Time) {
-	since, next := draining{}, time.Time{}
+func drain(wanted, live *millracev1beta1.VIPRoute, serves func(model.ServicePort) bool, period time.Duration, now time.Time) (drainStarts, time.Time) {
+	since, next := drainStarts{}, time.Time{}
 	if live == nil || len(wanted.Spec.Ports) != 1 || len(live.Spec.Ports) != 1 {
 		return since, next
 	}
@@ -68,7 +68,7 @@ func drain(wanted, live *millracev1beta1.VIPRoute, serves func(model.ServicePort
 }
 
 // bound drops the longest-draining backends until at most most remain.
-func (d draining) bound(most int) {
+func (d drainStarts) bound(most int) {
 	for at := range slices.Values(d.oldestFirst()) {
 		if len(d) <= most {
 			return
@@ -77,13 +77,13 @@ func (d draining) bound(most int) {
 	}
 }
 
-func (d draining) oldestFirst() []model.ServicePort {
+func (d drainStarts) oldestFirst() []model.ServicePort {
 	return slices.SortedFunc(maps.Keys(d), func(a, b model.ServicePort) int {
 		return cmp.Or(d[a].Compare(d[b]), compareServicePorts(a, b))
 	})
 }
 
-func (d draining) backends() []millracev1beta1.VIPRouteBackend {
+func (d drainStarts) backends() []millracev1beta1.VIPRouteBackend {
 	var found []millracev1beta1.VIPRouteBackend
 	for _, at := range slices.SortedFunc(maps.Keys(d), compareServicePorts) {
 		found = append(found, millracev1beta1.VIPRouteBackend{Namespace: at.Namespace, Name: at.Name, Port: at.Port})
@@ -99,7 +99,7 @@ func servicePort(of millracev1beta1.VIPRouteBackend) model.ServicePort {
 	return model.ServicePort{Namespace: of.Namespace, Name: of.Name, Port: of.Port}
 }
 
-type drainingSince struct {
+type drainingEntry struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
 	Port      int32     `json:"port"`
@@ -107,28 +107,28 @@ type drainingSince struct {
 }
 
 // readDraining restarts draining if the annotation is invalid.
-func readDraining(of *millracev1beta1.VIPRoute) draining {
-	var entries []drainingSince
+func readDraining(of *millracev1beta1.VIPRoute) drainStarts {
+	var entries []drainingEntry
 	if err := json.Unmarshal([]byte(of.Annotations[annotationDraining]), &entries); err != nil {
-		return draining{}
+		return drainStarts{}
 	}
-	found := draining{}
+	found := drainStarts{}
 	for _, entry := range entries {
 		found[model.ServicePort{Namespace: entry.Namespace, Name: entry.Name, Port: entry.Port}] = entry.Since
 	}
 	return found
 }
 
-func (d draining) write(to *millracev1beta1.VIPRoute) error {
+func (d drainStarts) write(to *millracev1beta1.VIPRoute) error {
 	annotations := maps.Clone(to.Annotations)
 	delete(annotations, annotationDraining)
 	to.Annotations = annotations
 	if len(d) == 0 {
 		return nil
 	}
-	var entries []drainingSince
+	var entries []drainingEntry
 	for _, at := range slices.SortedFunc(maps.Keys(d), compareServicePorts) {
-		entries = append(entries, drainingSince{at.Namespace, at.Name, at.Port, d[at].UTC()})
+		entries = append(entries, drainingEntry{at.Namespace, at.Name, at.Port, d[at].UTC()})
 	}
 	text, err := json.Marshal(entries)
 	if err != nil {
@@ -138,18 +138,18 @@ func (d draining) write(to *millracev1beta1.VIPRoute) error {
 	return nil
 }
 
-type drains struct {
+type drainSummary struct {
 	services map[types.NamespacedName]bool
 	next     time.Time
 }
 
 // Follows reports whether a draining backend or a layer-4 listener refers to a Service.
 func (w *Writer) Follows(service types.NamespacedName) bool {
-	services := w.followed.Load()
+	services := w.backendServices.Load()
 	return services != nil && (*services)[service]
 }
 
-func (w *Writer) keepDraining(ctx context.Context, wanted infrastructure.Object, live any, period time.Duration, found *drains) error {
+func (w *Writer) keepDraining(ctx context.Context, wanted infrastructure.Object, live any, period time.Duration, found *drainSummary) error {
 	to, ok := wanted.(*millracev1beta1.VIPRoute)
 	if !ok {
 		return nil
@@ -178,8 +178,8 @@ func protocolOf(of *millracev1beta1.VIPRoute) corev1.Protocol {
 	return cmp.Or(of.Spec.Ports[0].Protocol, corev1.ProtocolTCP)
 }
 
-func (w *Writer) watchDrains(found drains) {
-	w.followed.Store(&found.services)
+func (w *Writer) watchDrains(found drainSummary) {
+	w.backendServices.Store(&found.services)
 	if w.drainTimer != nil {
 		w.drainTimer.Stop()
 		w.drainTimer = nil

@@ -13,9 +13,9 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
-func (w *Writer) recordBackends(ctx context.Context, followed map[types.NamespacedName]bool) infrastructure.Backends {
+func (w *Writer) recordBackends(ctx context.Context, services map[types.NamespacedName]bool) infrastructure.Backends {
 	return func(of model.ServicePort, protocol corev1.Protocol) (string, []*discoveryv1.EndpointSlice, bool, error) {
-		followed[types.NamespacedName{Namespace: of.Namespace, Name: of.Name}] = true
+		services[types.NamespacedName{Namespace: of.Namespace, Name: of.Name}] = true
 		return w.Backends(ctx, of, protocol)
 	}
 }

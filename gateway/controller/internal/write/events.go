@@ -75,7 +75,7 @@ func (w *Writer) report(compiled *Compiled, found []model.Problem, others map[mo
 			continue
 		}
 		left--
-		w.send(each)
+		w.emit(each)
 		for _, problem := range each.problems[:each.fresh] {
 			next[problem] = true
 		}
@@ -139,16 +139,16 @@ func roundRobin(all []*pendingEvent, left eventLimits, now time.Time) []*pending
 	}
 	seen, turns := map[string]int{}, make([]turn, 0, len(all))
 	for _, each := range all {
-		of := turn{notice: each, left: burst}
+		item := turn{notice: each, left: burst}
 		if each.fresh > 0 {
 			namespace := each.object.GetNamespace()
 			if limiter := left[namespace]; limiter != nil {
-				of.left = limiter.TokensAt(now)
+				item.left = limiter.TokensAt(now)
 			}
-			of.number = seen[namespace]
+			item.number = seen[namespace]
 			seen[namespace]++
 		}
-		turns = append(turns, of)
+		turns = append(turns, item)
 	}
 	slices.SortStableFunc(turns, func(a, b turn) int {
 		return cmp.Or(cmp.Compare(a.number, b.number), cmp.Compare(b.left, a.left))
@@ -159,9 +159,9 @@ func roundRobin(all []*pendingEvent, left eventLimits, now time.Time) []*pending
 	return all
 }
 
-// send includes the field in the reference, because the recorder merges events with equal object, version and
+// emit includes the field in the reference, because the recorder merges events with equal object, version and
 // reason.
-func (w *Writer) send(of *pendingEvent) {
+func (w *Writer) emit(of *pendingEvent) {
 	texts := make([]string, 0, len(of.problems))
 	for _, problem := range of.problems {
 		texts = append(texts, problem.Message)
@@ -172,7 +172,7 @@ func (w *Writer) send(of *pendingEvent) {
 			regarding = reference
 		}
 	}
-	w.Recorder.Eventf(regarding, nil, corev1.EventTypeWarning, of.problems[0].Reason, "Compile", "%s", shorten(strings.Join(texts, "; ")))
+	w.Recorder.Eventf(regarding, nil, corev1.EventTypeWarning, of.problems[0].Reason, "Compile", "%s", truncateNote(strings.Join(texts, "; ")))
 }
 
 func regardingOf(objects *model.Objects) map[model.Object]client.Object {
@@ -200,8 +200,8 @@ func addAll[T client.Object](add func(kind string, object client.Object), kind s
 	}
 }
 
-// shorten truncates a message to maxNote at a character boundary.
-func shorten(message string) string {
+// truncateNote truncates a message to maxNote at a character boundary.
+func truncateNote(message string) string {
 	if len(message) <= maxNote {
 		return message
 	}

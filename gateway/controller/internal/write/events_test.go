@@ -16,8 +16,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
-// TestProtectionIsToldOnce checks that a single event lists all access annotations.
-func TestProtectionIsToldOnce(t *testing.T) {
+// TestProtectionIsReportedOnce checks that a single event lists all access annotations.
+func TestProtectionIsReportedOnce(t *testing.T) {
 	class := "millrace"
 	ingress := &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "shop", Name: "guarded", UID: "1",
@@ -38,13 +38,13 @@ func TestProtectionIsToldOnce(t *testing.T) {
 		w.report(&Compiled{Objects: objects, Result: route.Compile(objects, model.DefaultSettings())}, nil, nil)
 	}
 	close(recorder.Events)
-	var told []string
+	var recorded []string
 	for event := range recorder.Events {
-		told = append(told, event)
+		recorded = append(recorded, event)
 	}
-	if len(told) != 1 || !strings.Contains(told[0], "Warning Unprotected") ||
-		!strings.Contains(told[0], "/auth-url, ") || !strings.Contains(told[0], "/whitelist-source-range") {
-		t.Errorf("events are %q; want one that names both annotations", told)
+	if len(recorded) != 1 || !strings.Contains(recorded[0], "Warning Unprotected") ||
+		!strings.Contains(recorded[0], "/auth-url, ") || !strings.Contains(recorded[0], "/whitelist-source-range") {
+		t.Errorf("events are %q; want one that names both annotations", recorded)
 	}
 }
 
@@ -78,27 +78,27 @@ func TestEventsOfATenantAreBounded(t *testing.T) {
 	recorder := events.NewFakeRecorder(10_000)
 	w := &Writer{Recorder: recorder}
 	w.Prepare()
-	told := 0
+	reported := 0
 	for round := range 20 {
 		ingresses, problems := many("a", 200, round)
 		others, theirs := many("z", 1, round)
 		w.report(&Compiled{
 			Objects: &model.Objects{Ingresses: append(ingresses, others...)}, Result: &model.Result{Problems: append(problems, theirs...)},
 		}, nil, nil)
-		isTold := false
+		isReported := false
 		for _, event := range taken(recorder) {
 			if strings.Contains(event, "a/i-") {
-				told++
+				reported++
 			}
-			isTold = isTold || strings.Contains(event, fmt.Sprintf("z/i-0: there is no Service s-%d", round))
+			isReported = isReported || strings.Contains(event, fmt.Sprintf("z/i-0: there is no Service s-%d", round))
 		}
-		if !isTold {
+		if !isReported {
 			t.Errorf("pass %d: the other namespace's problem is not told", round)
 		}
 	}
 	// Plus one for each second of the test.
-	if told < burst-1 || told > burst+5 {
-		t.Errorf("%d events of one namespace in 20 passes, want about %d", told, burst)
+	if reported < burst-1 || reported > burst+5 {
+		t.Errorf("%d events of one namespace in 20 passes, want about %d", reported, burst)
 	}
 }
 
@@ -111,19 +111,19 @@ func TestProblemsOfAnObjectAreOneEvent(t *testing.T) {
 	problem := func(text string) model.Problem {
 		return model.Problem{Object: problems[0].Object, Field: text, Reason: model.ReasonNotFound, Message: text}
 	}
-	tell := func(problems ...model.Problem) string {
+	report := func(problems ...model.Problem) string {
 		w.report(&Compiled{Objects: &model.Objects{Ingresses: ingresses}, Result: &model.Result{Problems: problems}}, nil, nil)
 		return strings.Join(taken(recorder), " | ")
 	}
-	for i, test := range []struct{ told, want string }{
-		{tell(problem("one"), problem("two")), "Warning NotFound one; two"},
-		{tell(problem("one"), problem("two")), ""},
-		{tell(problem("one"), problem("three"), problem("two")), "Warning NotFound three; one; two"},
-		{tell(problem("one"), problem("two")), ""},
-		{tell(problem("one"), problem("three"), problem("two")), "Warning NotFound three; one; two"},
+	for i, test := range []struct{ event, want string }{
+		{report(problem("one"), problem("two")), "Warning NotFound one; two"},
+		{report(problem("one"), problem("two")), ""},
+		{report(problem("one"), problem("three"), problem("two")), "Warning NotFound three; one; two"},
+		{report(problem("one"), problem("two")), ""},
+		{report(problem("one"), problem("three"), problem("two")), "Warning NotFound three; one; two"},
 	} {
-		if test.told != test.want {
-			t.Errorf("pass %d: told is %q, want %q", i, test.told, test.want)
+		if test.event != test.want {
+			t.Errorf("pass %d: told is %q, want %q", i, test.event, test.want)
 		}
 	}
 }

@@ -22,7 +22,7 @@ import (
 // writeGatewayAPI writes statuses. failed contains errors of applying objects by owner.
 func (w *Writer) writeGatewayAPI(ctx context.Context, compiled *Compiled, live map[objectKey]client.Object, failed map[string]error) error {
 	statuses := &compiled.Result.Statuses
-	at, contested, refused := gatewayStates(compiled, live, failed), w.contested, readRejections(compiled, live)
+	at, contested, refused := gatewayStates(compiled, live, failed), w.conflicting, readRejections(compiled, live)
 	return errors.Join(
 		writeAll(ctx, w, statuses.GatewayClasses, func(o *gatewayv1.GatewayClass, wanted gatewayv1.GatewayClassStatus) {
 			o.Status.Conditions = mergeConditions(o.Status.Conditions, wanted.Conditions)
@@ -30,7 +30,7 @@ func (w *Writer) writeGatewayAPI(ctx context.Context, compiled *Compiled, live m
 		}),
 		writeAll(ctx, w, statuses.Gateways, func(o *gatewayv1.Gateway, wanted gatewayv1.GatewayStatus) {
 			if other, is := contested[objectOf(o)]; is && other.GetUID() == o.UID {
-				wanted.Conditions = append(slices.Clone(wanted.Conditions), contestedCondition(o.Generation))
+				wanted.Conditions = append(slices.Clone(wanted.Conditions), conflictCondition(o.Generation))
 			}
 			if condition := refused.ofGateway(o); condition != nil {
 				wanted.Conditions = append(slices.Clone(wanted.Conditions), *condition)

@@ -23,8 +23,8 @@ type gatewayState struct {
 	// served reports whether it has ports, proxied whether some of them lead to proxies.
 	served, proxied bool
 	failed          error
-	// asked are the requested static addresses, addresses the assigned ones.
-	asked     []string
+	// requested are the requested static addresses, addresses the assigned ones.
+	requested []string
 	addresses []gatewayv1.GatewayStatusAddress
 	// assigned is the AddressAssigned condition of the layer-4 operator, nil until it is set.
 	assigned *metav1.Condition
@@ -51,7 +51,7 @@ func gatewayStates(compiled *Compiled, live map[objectKey]client.Object, failed 
 		of.served = of.served || len(proxy.Ports) > 0
 		for _, address := range proxy.Addresses {
 			if address.Value != "" {
-				of.asked = append(of.asked, address.Value)
+				of.requested = append(of.requested, address.Value)
 			}
 		}
 		found[owner] = of
@@ -87,16 +87,16 @@ func statusAddresses(service *corev1.Service) []gatewayv1.GatewayStatusAddress {
 
 // has reports whether an address is assigned, comparing parsed addresses.
 func (r gatewayState) has(text string) bool {
-	asked, err := netip.ParseAddr(text)
+	address, err := netip.ParseAddr(text)
 	return slices.ContainsFunc(r.addresses, func(a gatewayv1.GatewayStatusAddress) bool {
 		got, problem := netip.ParseAddr(a.Value)
-		return err == nil && problem == nil && got == asked.Unmap()
+		return err == nil && problem == nil && got == address.Unmap()
 	})
 }
 
 func (r gatewayState) missing() []string {
 	var found []string
-	for _, address := range r.asked {
+	for _, address := range r.requested {
 		if !r.has(address) {
 			found = append(found, address)
 		}

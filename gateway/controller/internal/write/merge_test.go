@@ -134,7 +134,7 @@ func TestMergeGateway(t *testing.T) {
 	}
 	kind := gatewayv1.IPAddressType
 	addresses := []gatewayv1.GatewayStatusAddress{{Type: &kind, Value: "203.0.113.1"}, {Type: &kind, Value: "2001:db8::1"}}
-	asked := []string{"203.0.113.1", "2001:DB8:0::1"}
+	requested := []string{"203.0.113.1", "2001:DB8:0::1"}
 	for name, test := range map[string]struct {
 		at        gatewayState
 		reason    string
@@ -146,10 +146,10 @@ func TestMergeGateway(t *testing.T) {
 		"nothing to serve":  {gatewayState{}, "Because", [2]string{"Because", "Because"}},
 		"layer 4":           {gatewayState{served: true, addresses: addresses}, "Because", [2]string{"Because", "Because"}},
 		"layer 4, no VIP":   {gatewayState{served: true}, "AddressNotAssigned", [2]string{"Pending", "Pending"}},
-		"all asked for":     {gatewayState{served: true, addresses: addresses, asked: asked}, "Because", [2]string{"Because", "Because"}},
-		"one is missing":    {gatewayState{served: true, addresses: addresses[:1], asked: asked}, "AddressNotAssigned", [2]string{"Pending", "Pending"}},
-		"one is not usable": {gatewayState{served: true, addresses: addresses[:1], asked: asked, assigned: denied("x")}, "AddressNotUsable", [2]string{"Pending", "Pending"}},
-		"objects of others": {gatewayState{served: true, addresses: addresses, failed: errTaken}, "Pending", [2]string{"Pending", "Pending"}},
+		"all asked for":     {gatewayState{served: true, addresses: addresses, requested: requested}, "Because", [2]string{"Because", "Because"}},
+		"one is missing":    {gatewayState{served: true, addresses: addresses[:1], requested: requested}, "AddressNotAssigned", [2]string{"Pending", "Pending"}},
+		"one is not usable": {gatewayState{served: true, addresses: addresses[:1], requested: requested, assigned: denied("x")}, "AddressNotUsable", [2]string{"Pending", "Pending"}},
+		"objects of others": {gatewayState{served: true, addresses: addresses, failed: errNameInUse}, "Pending", [2]string{"Pending", "Pending"}},
 	} {
 		status := gatewayv1.GatewayStatus{
 			Conditions: []metav1.Condition{condition("Accepted", "True", long)},

@@ -29,8 +29,8 @@ func (s *statusBudget) begin() {
 	s.until, s.writes, s.more = time.Time{}, map[string]int{}, false
 }
 
-// take reports whether a status of the namespace may be written in this pass.
-func (s *statusBudget) take(namespace string, now time.Time) bool {
+// allow reports whether a status of the namespace may be written in this pass.
+func (s *statusBudget) allow(namespace string, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.until.IsZero() {

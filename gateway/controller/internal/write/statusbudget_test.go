@@ -13,21 +13,21 @@ func TestSharesOfAPass(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	s.begin()
 	for i := range 10 * budgetPerNamespace {
-		if !s.take("many", now) {
+		if !s.allow("many", now) {
 			t.Fatalf("write %d has to wait while the pass is short", i)
 		}
 	}
 	now = now.Add(unlimitedPeriod + time.Millisecond)
-	if s.take("many", now) || !s.isMore() {
+	if s.allow("many", now) || !s.isMore() {
 		t.Error("a namespace with many writes goes on in a long pass")
 	}
 	for i := range 2 * budgetPerNamespace {
-		if written := s.take("few", now); written != (i < budgetPerNamespace) {
+		if written := s.allow("few", now); written != (i < budgetPerNamespace) {
 			t.Errorf("write %d of another namespace: %t", i, written)
 		}
 	}
 	s.begin()
-	if s.isMore() || !s.take("many", now) {
+	if s.isMore() || !s.allow("many", now) {
 		t.Error("a new pass has no room")
 	}
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package write implements the leader's writes: it applies proxies' objects, patches statuses and emits events.
+// Package write implements the leader's writes: it applies proxies' objects, patches statuses and emits
+// events.
 package write
 
 import (
@@ -67,22 +68,22 @@ type Writer struct {
 	Scheme     *runtime.Scheme
 	Log        logr.Logger
 
-	wake         chan struct{}
-	reported     reported
-	expiring     map[types.NamespacedName]bool
-	eventLimits  eventLimits
-	eventTimer   *time.Timer
-	statusBudget statusBudget
-	contests     contests
-	contested    map[model.Object]contestedObject
-	contestTimer *time.Timer
-	// behind is set when a write of this pass conflicted because of a stale cache.
-	behind atomic.Bool
+	wake          chan struct{}
+	reported      reported
+	expiring      map[types.NamespacedName]bool
+	eventLimits   eventLimits
+	eventTimer    *time.Timer
+	statusBudget  statusBudget
+	conflicts     conflicts
+	conflicting   map[model.Object]conflictingObject
+	conflictTimer *time.Timer
+	// isStale is set when a write of this pass conflicted because of a stale cache.
+	isStale atomic.Bool
 	// failed contains the last pass's persistent errors by owner.
 	failed map[string]error
-	// followed are the Services whose endpoints are required.
-	followed   atomic.Pointer[map[types.NamespacedName]bool]
-	drainTimer *time.Timer
+	// backendServices are the Services whose endpoints are required.
+	backendServices atomic.Pointer[map[types.NamespacedName]bool]
+	drainTimer      *time.Timer
 }
 
 // Prepare initializes the Writer.
@@ -102,7 +103,7 @@ func (w *Writer) NeedLeaderElection() bool { return true }
 // Start runs passes until the context ends.
 func (w *Writer) Start(ctx context.Context) error {
 	w.Touch()
-	pause, said := firstPause, ""
+	pause, logged := firstPause, ""
 	retry := time.AfterFunc(longestPause, w.Touch)
 	retry.Stop()
 	defer retry.Stop()
@@ -115,12 +116,12 @@ func (w *Writer) Start(ctx context.Context) error {
 		wait(ctx, gather)
 		err := w.pass(ctx)
 		if err == nil || ctx.Err() != nil {
-			pause, said = firstPause, ""
+			pause, logged = firstPause, ""
 			continue
 		}
-		if text := err.Error(); text != said {
+		if text := err.Error(); text != logged {
 			w.Log.Error(err, "write failed, retrying", "in", pause.String())
-			said = text
+			logged = text
 		}
 		retry.Reset(pause)
 		pause = min(2*pause, longestPause)
@@ -146,7 +147,7 @@ func (w *Writer) pass(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.behind.Store(false)
+	w.isStale.Store(false)
 	w.statusBudget.begin()
 	// Statuses first, because users wait for them.
 	ingresses := w.writeIngresses(ctx, compiled, servicesOf(live))
@@ -154,29 +155,30 @@ func (w *Writer) pass(ctx context.Context) error {
 	applied, err := w.applyAll(ctx, compiled, live)
 	problems := []error{ingresses, gateways, err}
 	switch {
-	case w.behind.Load(), w.statusBudget.isMore():
+	case w.isStale.Load(), w.statusBudget.isMore():
 		// A newer object or a deferred status requires another pass.
 		w.Touch()
 	case applied.wanted != nil && ingresses == nil:
-		// A Service is deleted after all Ingress statuses are updated, because its addresses identify them as ours.
+		// A Service is deleted after all Ingress statuses are updated, because its addresses identify
+		// them as ours.
 		problems = append(problems, w.removeOrphans(ctx, compiled, applied.wanted, live))
 	}
 	if applied.wanted != nil && !maps.EqualFunc(w.failed, applied.failed, func(a, b error) bool { return a.Error() == b.Error() }) {
 		w.failed = applied.failed
 		w.Touch()
 	}
-	w.endContests()
-	contests, regarding := contestProblems(w.contested)
+	w.updateConflicts()
+	conflicts, regarding := conflictProblems(w.conflicting)
 	w.setExpiries(compiled.Result.Certificates)
-	found := slices.Concat(readRejections(compiled, live).problems(), contests, failedProblems(compiled, w.failed))
+	found := slices.Concat(readRejections(compiled, live).problems(), conflicts, failedProblems(compiled, w.failed))
 	w.report(compiled, found, regarding)
 	return errors.Join(problems...)
 }
 
-// isBehind reports a conflict caused by a stale cache; the next pass retries it.
-func (w *Writer) isBehind(err error) bool {
+// isStaleConflict reports a conflict caused by a stale cache; the next pass retries it.
+func (w *Writer) isStaleConflict(err error) bool {
 	if apierrors.IsConflict(err) {
-		w.behind.Store(true)
+		w.isStale.Store(true)
 		return true
 	}
 	return false
@@ -244,7 +246,7 @@ func (w *Writer) applyAll(ctx context.Context, compiled *Compiled, live map[obje
 		frontends[frontend.Gateway] = append(frontends[frontend.Gateway], frontend)
 	}
 	done := applied{wanted: map[objectKey]bool{}, failed: map[string]error{}}
-	draining := drains{services: map[types.NamespacedName]bool{}}
+	draining := drainSummary{services: map[types.NamespacedName]bool{}}
 	backends := w.recordBackends(ctx, draining.services)
 	var all batch
 	for i, proxy := range compiled.Result.Proxies {
@@ -293,7 +295,7 @@ func isPersistent(err error) bool {
 	if all, ok := err.(interface{ Unwrap() []error }); ok {
 		return slices.ContainsFunc(all.Unwrap(), isPersistent)
 	}
-	return errors.Is(err, errTaken) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err)
+	return errors.Is(err, errNameInUse) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err)
 }
 
 // failedProblems reports errors of Ingresses and IngressClasses, which have no conditions.
@@ -304,7 +306,7 @@ func failedProblems(compiled *Compiled, failed map[string]error) (problems []mod
 			continue
 		}
 		reason := model.ReasonNotPermitted
-		if errors.Is(err, errTaken) {
+		if errors.Is(err, errNameInUse) {
 			reason = model.ReasonConflict
 		}
 		problems = append(problems, model.Problem{Object: proxy.Owner, Reason: reason, Message: err.Error()})

@@ -75,7 +75,7 @@ func (c *Builder) Backend(of types.NamespacedName, port *corev1.ServicePort, spe
 	if known := c.backends[at]; known != nil {
 		return known, nil
 	}
-	wantsHeader, refused := c.wantsProxyProtocol(of, protocol)
+	wantsHeader, refused := c.usesProxyProtocol(of, protocol)
 	if refused != nil {
 		return nil, refused
 	}
@@ -93,15 +93,15 @@ func (c *Builder) Backend(of types.NamespacedName, port *corev1.ServicePort, spe
 	return found, nil
 }
 
-// wantsProxyProtocol is false for HTTP backends, which get header fields instead.
-func (c *Builder) wantsProxyProtocol(of types.NamespacedName, protocol resource.Backend_Protocol) (bool, *Refusal) {
-	asked, ok := c.Index.services[of].Annotations[model.AnnotationProxyProtocol]
+// usesProxyProtocol is false for HTTP backends, which get header fields instead.
+func (c *Builder) usesProxyProtocol(of types.NamespacedName, protocol resource.Backend_Protocol) (bool, *Refusal) {
+	version, ok := c.Index.services[of].Annotations[model.AnnotationProxyProtocol]
 	if protocol != resource.Backend_TCP {
 		return false, nil
 	}
-	if ok && asked != "v2" {
+	if ok && version != "v2" {
 		return false, Refuse(model.ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue,
-			"Service %s/%s, annotation %s: %q is not supported, only v2", of.Namespace, of.Name, model.AnnotationProxyProtocol, asked)
+			"Service %s/%s, annotation %s: %q is not supported, only v2", of.Namespace, of.Name, model.AnnotationProxyProtocol, version)
 	}
 	return ok, nil
 }

@@ -222,8 +222,8 @@ func cors(of *gatewayv1.HTTPCORSFilter) *resource.CORS {
 	return found
 }
 
-// harmless are the types of filters that reject no request. Any other type might.
-var harmless = map[gatewayv1.HTTPRouteFilterType]bool{
+// nonRejectingFilters are the types of filters that reject no request. Any other type might.
+var nonRejectingFilters = map[gatewayv1.HTTPRouteFilterType]bool{
 	gatewayv1.HTTPRouteFilterRequestHeaderModifier:  true,
 	gatewayv1.HTTPRouteFilterResponseHeaderModifier: true,
 	gatewayv1.HTTPRouteFilterRequestRedirect:        true,
@@ -233,7 +233,7 @@ var harmless = map[gatewayv1.HTTPRouteFilterType]bool{
 }
 
 func protectsRule(filters []gatewayv1.HTTPRouteFilterType) bool {
-	return slices.ContainsFunc(filters, func(of gatewayv1.HTTPRouteFilterType) bool { return !harmless[of] })
+	return slices.ContainsFunc(filters, func(of gatewayv1.HTTPRouteFilterType) bool { return !nonRejectingFilters[of] })
 }
 
 func httpRuleFilters(rule *gatewayv1.HTTPRouteRule) (kinds []gatewayv1.HTTPRouteFilterType) {
@@ -310,7 +310,7 @@ func authorizationRequest(with *gatewayv1.HTTPAuthConfig) *resource.ExternalAuth
 		made.Path = "/" + made.Path
 	}
 	for _, name := range with.AllowedRequestHeaders {
-		if !alwaysSent[strings.ToLower(name)] {
+		if !alwaysSentHeaders[strings.ToLower(name)] {
 			made.RequestHeaders = append(made.RequestHeaders, name)
 		}
 	}
@@ -325,7 +325,7 @@ func authorizationRequest(with *gatewayv1.HTTPAuthConfig) *resource.ExternalAuth
 	return made
 }
 
-var alwaysSent = map[string]bool{"host": true, "method": true, "path": true, "content-length": true, "authorization": true, "*": true}
+var alwaysSentHeaders = map[string]bool{"host": true, "method": true, "path": true, "content-length": true, "authorization": true, "*": true}
 
 // limitExternalAuth refuses more than most filters: one for a rule, 0 for its backends.
 func limitExternalAuth(filters []*resource.Filter, most int) *builder.Refusal {

@@ -163,7 +163,7 @@ func (r *route) addExpressions(matches []*orderedRule) *builder.Refusal {
 	}
 	if r.steps+needed > pathmatch.MaxRouteSteps {
 		for _, match := range matches {
-			widen(match.rule.Match)
+			matchAnyPath(match.rule.Match)
 		}
 		return builder.Refuse(model.ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue,
 			"matches: the regular expressions of the route up to this rule compile to %d instructions, the limit is %d",
@@ -173,7 +173,7 @@ func (r *route) addExpressions(matches []*orderedRule) *builder.Refusal {
 	return nil
 }
 
-func widen(of *resource.Match) {
+func matchAnyPath(of *resource.Match) {
 	if of.GetPath().GetKind() == resource.PathMatch_REGULAR_EXPRESSION {
 		of.Path = pathmatch.Superset(of.Path.Value)
 	}

@@ -67,9 +67,9 @@ func otherWWW(host ownership.Host) ownership.Host {
 	return found
 }
 
-// mayBeGuest reports whether an Ingress may add a path to another namespace's host. A guest adds no expressions
-// and no rules that would answer 500.
-func (r *setCompiler) mayBeGuest(ingress *networkingv1.Ingress, path string, at ingressAt) bool {
+// canShareHost reports whether an Ingress may add a path to another namespace's host. A guest adds no
+// expressions and no rules that would answer 500.
+func (r *setCompiler) canShareHost(ingress *networkingv1.Ingress, path string, at ingressAt) bool {
 	settings := r.nginxSettings[ingress]
 	if settings == nil {
 		return true
@@ -85,8 +85,8 @@ func (r *setCompiler) mayBeGuest(ingress *networkingv1.Ingress, path string, at 
 	return true
 }
 
-// other returns another namespace's rule for a path, whatever the match type.
-func (h *ingressHost) other(path ingressPath, namespace string) *ingressRule {
+// ruleOfOther returns another namespace's rule for a path, whatever the match type.
+func (h *ingressHost) ruleOfOther(path ingressPath, namespace string) *ingressRule {
 	for _, value := range []string{path.value, pathmatch.TrimPrefix(path.value)} {
 		for kind := range pathOrder {
 			if found := h.rules[ingressPath{kind, value}]; found != nil && found.ingress.Namespace != namespace {
@@ -121,18 +121,18 @@ func (r *setCompiler) inherit(host, base *ingressHost, name ownership.Host) {
 			continue
 		}
 		owned[path] = rule
-		for guest := host.other(path, rule.ingress.Namespace); guest != nil && r.ages[guest.ingress] > r.ages[rule.ingress]; {
+		for guest := host.ruleOfOther(path, rule.ingress.Namespace); guest != nil && r.ages[guest.ingress] > r.ages[rule.ingress]; {
 			r.AddProblem(ingressObject(guest.ingress), "spec.rules", model.ReasonConflict, builder.PathOwned)
 			for at, found := range host.rules {
 				if found == guest {
 					delete(host.rules, at)
 				}
 			}
-			guest = host.other(path, rule.ingress.Namespace)
+			guest = host.ruleOfOther(path, rule.ingress.Namespace)
 		}
 	}
 	for path, rule := range owned {
-		if host.other(path, rule.ingress.Namespace) == nil {
+		if host.ruleOfOther(path, rule.ingress.Namespace) == nil {
 			host.rules[path] = rule
 		}
 	}
@@ -167,7 +167,7 @@ func (r *setCompiler) forEachHost(do func(ingress *networkingv1.Ingress, host ow
 func (r *setCompiler) addName(name ownership.Host, base *ingressHost, of ownership.Host) bool {
 	known := r.hosts[name]
 	switch {
-	case known == nil && !r.hasGuests(base, of):
+	case known == nil && !r.hasForeignRules(base, of):
 		r.hosts[name] = base
 		return true
 	case known == nil:
@@ -179,7 +179,7 @@ func (r *setCompiler) addName(name ownership.Host, base *ingressHost, of ownersh
 	return true
 }
 
-func (r *setCompiler) hasGuests(host *ingressHost, name ownership.Host) bool {
+func (r *setCompiler) hasForeignRules(host *ingressHost, name ownership.Host) bool {
 	for _, rule := range host.rules {
 		if !r.owners.Owns(name, rule.ingress.Namespace) {
 			return true

@@ -84,7 +84,7 @@ func (r *setCompiler) addPath(
 	ingress *networkingv1.Ingress, name ownership.Host, path *networkingv1.HTTPIngressPath, at ingressAt,
 ) {
 	host, isGuest := r.hosts[name], !r.owners.Owns(name, ingress.Namespace)
-	if isGuest && !r.mayBeGuest(ingress, path.Path, at) {
+	if isGuest && !r.canShareHost(ingress, path.Path, at) {
 		return
 	}
 	key, match, err := r.parsePath(ingress, name, path)
@@ -97,7 +97,7 @@ func (r *setCompiler) addPath(
 		}
 		key, match = r.closedPath(name, path)
 	}
-	if older := host.other(key, ingress.Namespace); older != nil {
+	if older := host.ruleOfOther(key, ingress.Namespace); older != nil {
 		r.AddProblem(ingressObject(ingress), at.field()+".path", model.ReasonConflict, builder.PathOwned)
 		return
 	}

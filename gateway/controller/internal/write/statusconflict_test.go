@@ -24,7 +24,7 @@ func isOurs(object client.Object) bool { return object.GetAnnotations()["owner"]
 
 // TestPreviousVersionIsNoAnswer checks that a stale cache is not taken for a write by another controller.
 func TestPreviousVersionIsNoAnswer(t *testing.T) {
-	var c contestState
+	var c conflictState
 	now := time.Unix(1e9, 0)
 	c.previous = "1"
 	c.Wrote(isOurs, now)
@@ -43,9 +43,9 @@ func TestPreviousVersionIsNoAnswer(t *testing.T) {
 	}
 }
 
-// TestContestIsToldWithTheNextWrite checks that the pass after the detection writes the condition.
-func TestContestIsToldWithTheNextWrite(t *testing.T) {
-	var c contestState
+// TestConflictIsReportedWithTheNextWrite checks that the pass after the detection writes the condition.
+func TestConflictIsReportedWithTheNextWrite(t *testing.T) {
+	var c conflictState
 	now := time.Unix(1e9, 0)
 	for version := range conflict.Overwrites {
 		c.Wrote(isOurs, now)

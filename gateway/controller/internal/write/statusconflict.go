@@ -22,32 +22,32 @@ import (
 )
 
 const (
-	contestMessage = "another program overwrote the status three times in 10 s, so it is written every 30 s only; " +
+	conflictMessage = "another program overwrote the status three times in 10 s, so it is written every 30 s only; " +
 		"metadata.managedFields names it: two controllers must not have the same class"
-	objectContestMessage = "another program overwrote this object of the gateway's three times in 10 s, so it is written every " +
+	objectConflictMessage = "another program overwrote this object of the gateway's three times in 10 s, so it is written every " +
 		"30 s only; metadata.managedFields names it: a second installation of Millrace, or a tool that has it in its manifests"
 )
 
-var contested = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+var conflicting = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Name: "millrace_gateway_contested_objects",
 	Help: "Objects that another program overwrites again and again, or their statuses, so they are written every 30 s only; at the leader.",
 }, []string{"kind"})
 
-func init() { metrics.Registry.MustRegister(contested) }
+func init() { metrics.Registry.MustRegister(conflicting) }
 
-// contestState tracks another controller's writes of an object or its status.
-type contestState struct {
+// conflictState tracks another controller's writes of an object or its status.
+type conflictState struct {
 	conflict.Detector[client.Object]
 	object client.Object
-	// whole marks objects owned by the gateway; of others only the status is contested.
-	whole bool
+	// isOwned marks objects owned by the gateway; of others only the status can conflict.
+	isOwned bool
 	// previous was replaced by our last write and may still be cached.
 	previous string
 	pass     int
 }
 
 // observe records the cached object and returns the remaining pause before its next write.
-func (c *contestState) observe(present client.Object, now time.Time) time.Duration {
+func (c *conflictState) observe(present client.Object, now time.Time) time.Duration {
 	c.object = present
 	if c.previous != "" && present.GetResourceVersion() == c.previous {
 		// The cache does not contain our last write yet.
@@ -62,45 +62,45 @@ func (c *contestState) observe(present client.Object, now time.Time) time.Durati
 	return pause
 }
 
-// contests contains the objects observed in the last pass. The zero value is ready to use.
-type contests struct {
-	mu   sync.Mutex
-	pass int
-	of   map[objectKey]*contestState
+// conflicts contains the objects observed in the last pass. The zero value is ready to use.
+type conflicts struct {
+	mu     sync.Mutex
+	pass   int
+	states map[objectKey]*conflictState
 }
 
-// look serializes calls of do.
-func (c *contests) look(object client.Object, do func(*contestState)) {
+// observe serializes calls of do.
+func (c *conflicts) observe(object client.Object, do func(*conflictState)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.of == nil {
-		c.of = map[objectKey]*contestState{}
+	if c.states == nil {
+		c.states = map[objectKey]*conflictState{}
 	}
 	at := objectKeyOf(object)
-	known := c.of[at]
+	known := c.states[at]
 	if known == nil || known.object.GetUID() != object.GetUID() {
-		known = &contestState{object: object}
-		c.of[at] = known
+		known = &conflictState{object: object}
+		c.states[at] = known
 	}
 	known.pass = c.pass
 	do(known)
 }
 
-// end drops objects not observed in this pass, and returns the contested ones and the first end of a pause, or
-// zero.
-func (c *contests) end(now time.Time) (found map[model.Object]contestedObject, again time.Duration) {
+// endPass drops objects not observed in this pass, and returns the conflicting ones and the first end of
+// a pause, or zero.
+func (c *conflicts) endPass(now time.Time) (found map[model.Object]conflictingObject, again time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	found = map[model.Object]contestedObject{}
-	for at, known := range c.of {
+	found = map[model.Object]conflictingObject{}
+	for at, known := range c.states {
 		if known.pass != c.pass {
-			delete(c.of, at)
+			delete(c.states, at)
 			continue
 		}
 		if !known.Contested() {
 			continue
 		}
-		found[objectOf(known.object)] = contestedObject{known.object, known.whole}
+		found[objectOf(known.object)] = conflictingObject{known.object, known.isOwned}
 		if left := known.Left(now); left > 0 && (again == 0 || left < again) {
 			again = left
 		}
@@ -109,78 +109,78 @@ func (c *contests) end(now time.Time) (found map[model.Object]contestedObject, a
 	return found, again
 }
 
-type contestedObject struct {
+type conflictingObject struct {
 	client.Object
-	whole bool
+	isOwned bool
 }
 
 func objectOf(object client.Object) model.Object {
 	return model.Object{Kind: reflect.TypeOf(object).Elem().Name(), Namespace: object.GetNamespace(), Name: object.GetName()}
 }
 
-// endContests publishes the contested objects and enqueues a pass if their set changed.
-func (w *Writer) endContests() {
-	found, again := w.contests.end(time.Now())
-	if w.contestTimer != nil {
-		w.contestTimer.Stop()
+// updateConflicts publishes the conflicting objects and enqueues a pass if their set changed.
+func (w *Writer) updateConflicts() {
+	found, again := w.conflicts.endPass(time.Now())
+	if w.conflictTimer != nil {
+		w.conflictTimer.Stop()
 	}
 	if again > 0 {
-		w.contestTimer = time.AfterFunc(again, w.Touch)
+		w.conflictTimer = time.AfterFunc(again, w.Touch)
 	}
-	isSame := func(a, b contestedObject) bool { return a.GetUID() == b.GetUID() }
-	if !maps.EqualFunc(found, w.contested, isSame) {
+	isSame := func(a, b conflictingObject) bool { return a.GetUID() == b.GetUID() }
+	if !maps.EqualFunc(found, w.conflicting, isSame) {
 		w.Touch()
 	}
-	w.contested = found
-	contested.Reset()
+	w.conflicting = found
+	conflicting.Reset()
 	for object := range found {
-		contested.WithLabelValues(object.Kind).Inc()
+		conflicting.WithLabelValues(object.Kind).Inc()
 	}
 }
 
-func contestProblems(found map[model.Object]contestedObject) (problems []model.Problem, regarding map[model.Object]client.Object) {
+func conflictProblems(found map[model.Object]conflictingObject) (problems []model.Problem, regarding map[model.Object]client.Object) {
 	regarding = make(map[model.Object]client.Object, len(found))
 	for object, of := range found {
 		regarding[object] = of.Object
-		problem := model.Problem{Object: object, Reason: millracev1beta1.ReasonStatusContested, Message: contestMessage}
-		if of.whole {
-			problem.Reason, problem.Message = model.ReasonObjectContested, objectContestMessage
+		problem := model.Problem{Object: object, Reason: millracev1beta1.ReasonStatusContested, Message: conflictMessage}
+		if of.isOwned {
+			problem.Reason, problem.Message = model.ReasonObjectContested, objectConflictMessage
 		}
 		problems = append(problems, problem)
 	}
 	return problems, regarding
 }
 
-func contestedCondition(generation int64) metav1.Condition {
+func conflictCondition(generation int64) metav1.Condition {
 	return metav1.Condition{
 		Type: model.ConditionStatusContested, Status: metav1.ConditionTrue, Reason: millracev1beta1.ReasonStatusContested,
-		Message: contestMessage, ObservedGeneration: generation,
+		Message: conflictMessage, ObservedGeneration: generation,
 	}
 }
 
-// putStatus patches a status that differs from the cache, unless a contest pauses it. With a stale cache the
+// putStatus patches a status that differs from the cache, unless a conflict pauses it. With a stale cache the
 // patch fails with a conflict, and a later pass retries.
 func (w *Writer) putStatus(ctx context.Context, present, changed client.Object, isOurs func(client.Object) bool) error {
-	if !w.mayWrite(present, false, isOurs) || !w.statusBudget.take(present.GetNamespace(), time.Now()) {
+	if !w.canWrite(present, false, isOurs) || !w.statusBudget.allow(present.GetNamespace(), time.Now()) {
 		return nil
 	}
 	patch := client.MergeFromWithOptions(present, client.MergeFromWithOptimisticLock{})
 	err := w.Client.Status().Patch(ctx, changed, patch)
 	switch {
 	case err == nil:
-		w.wrote(present, isOurs)
-	case !apierrors.IsNotFound(err) && !w.isBehind(err):
+		w.recordWrite(present, isOurs)
+	case !apierrors.IsNotFound(err) && !w.isStaleConflict(err):
 		return fmt.Errorf("write the status of %T %s: %w", present, client.ObjectKeyFromObject(present), err)
 	}
 	return nil
 }
 
-// mayWrite records the cached object and reports whether it differs and is not paused by a contest. whole is
+// canWrite records the cached object and reports whether it differs and is not paused by a conflict. whole is
 // set for objects owned by the gateway.
-func (w *Writer) mayWrite(present client.Object, whole bool, isOurs func(client.Object) bool) bool {
+func (w *Writer) canWrite(present client.Object, isOwned bool, isOurs func(client.Object) bool) bool {
 	may, isRight := false, isOurs(present)
-	w.contests.look(present, func(c *contestState) {
-		c.whole = whole
+	w.conflicts.observe(present, func(c *conflictState) {
+		c.isOwned = isOwned
 		if isRight && !c.Contested() {
 			// The wanted state is in place, so no other controller has overwritten it.
 			c.object = present
@@ -196,9 +196,9 @@ func (w *Writer) mayWrite(present client.Object, whole bool, isOurs func(client.
 	return may
 }
 
-// wrote records a write that replaced present.
-func (w *Writer) wrote(present client.Object, isOurs func(client.Object) bool) {
-	w.contests.look(present, func(c *contestState) {
+// recordWrite records a write that replaced present.
+func (w *Writer) recordWrite(present client.Object, isOurs func(client.Object) bool) {
+	w.conflicts.observe(present, func(c *conflictState) {
 		c.previous = present.GetResourceVersion()
 		c.Wrote(isOurs, time.Now())
 	})

@@ -58,9 +58,9 @@ const (
 
 // environment is a real API server that forwards requests for live.millrace.io to the program.
 type environment struct {
-	server *controlplane.Server
-	client *controlplane.Objects
-	told   *controlplane.Warnings
+	server   *controlplane.Server
+	client   *controlplane.Objects
+	warnings *controlplane.Warnings
 	// directory has the certificates behind a symbolic link, like the kubelet's.
 	directory string
 	authority *authority
@@ -76,11 +76,11 @@ func newEnvironment(t *testing.T) *environment {
 	ctrllog.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
 	e := &environment{
-		server: controlplane.Start(t, "..", liveUser, tenant, agentUser), told: &controlplane.Warnings{},
+		server: controlplane.Start(t, "..", liveUser, tenant, agentUser), warnings: &controlplane.Warnings{},
 		directory: filepath.Join(t.TempDir(), "mounted"), authority: newAuthority(t), port: controlplane.FreePort(t), agents: map[string]*agent{},
 	}
 	config := e.server.Admin()
-	config.WarningHandlerWithContext = e.told
+	config.WarningHandlerWithContext = e.warnings
 	e.client = e.server.Install(t, config, client.Options{}, livev1alpha1.AddToScheme)
 	e.client.MakeNamespaces(t, systemNamespace, "shop", "office")
 	e.client.MakeNamespaces(t, "millrace-bgp")
@@ -159,11 +159,11 @@ func (e *environment) run(t *testing.T) (address string, stop func()) {
 	kubeconfig, err := e.server.WriteKubeconfig(liveUser)
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
-	done, said := make(chan error, 1), &controlplane.Log{}
+	done, logs := make(chan error, 1), &controlplane.Log{}
 	go func() {
 		done <- liveapi.Run(ctx, liveapi.Config{
 			REST: e.server.User(liveUser), Kubeconfig: kubeconfig, Address: address, CertDir: e.directory, AgentPort: e.port, Relay: true,
-		}, logr.FromSlogHandler(slog.NewJSONHandler(said, nil)))
+		}, logr.FromSlogHandler(slog.NewJSONHandler(logs, nil)))
 	}()
 	stop = sync.OnceFunc(func() {
 		cancel()
@@ -176,7 +176,7 @@ func (e *environment) run(t *testing.T) (address string, stop func()) {
 			t.Error("the program does not end")
 		}
 		if t.Failed() {
-			t.Logf("the program said:\n%s", said)
+			t.Logf("the program said:\n%s", logs)
 		}
 	})
 	t.Cleanup(stop)
@@ -212,13 +212,13 @@ type agent struct {
 	tls         *tls.Config
 	connections map[net.Conn]bool
 	// traffic is returned repeatedly, as that of five seconds.
-	traffic live.Traffic
-	state   live.State
-	changed chan struct{}
-	version int
-	flows   []live.Flow
-	drops   live.Drops
-	asked   []string
+	traffic  live.Traffic
+	state    live.State
+	changed  chan struct{}
+	version  int
+	flows    []live.Flow
+	drops    live.Drops
+	requests []string
 }
 
 func newAgent(t *testing.T, name, address string, authority *authority) *agent {
@@ -230,13 +230,13 @@ func newAgent(t *testing.T, name, address string, authority *authority) *agent {
 	mux.HandleFunc("GET "+live.PathFlows, func(w http.ResponseWriter, r *http.Request) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.asked = append(a.asked, r.URL.RequestURI())
+		a.requests = append(a.requests, r.URL.RequestURI())
 		write(w, live.Flows{Node: name, Items: a.flows})
 	})
 	mux.HandleFunc("GET "+live.PathDrops, func(w http.ResponseWriter, r *http.Request) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.asked = append(a.asked, r.URL.RequestURI())
+		a.requests = append(a.requests, r.URL.RequestURI())
 		write(w, live.Drops{Node: name, Items: a.drops.Items, Truncated: a.drops.Truncated})
 	})
 	a.trust(t, authority, authority.pool())
@@ -340,7 +340,7 @@ func (a *agent) serveState(w http.ResponseWriter, r *http.Request) {
 	write(w, state)
 }
 
-func (a *agent) says(change func(*agent)) {
+func (a *agent) change(change func(*agent)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	change(a)
@@ -349,12 +349,12 @@ func (a *agent) says(change func(*agent)) {
 	a.changed = make(chan struct{})
 }
 
-func (a *agent) questions() []string {
+func (a *agent) requestsSince() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	asked := a.asked
-	a.asked = nil
-	return asked
+	requests := a.requests
+	a.requests = nil
+	return requests
 }
 
 func write(w http.ResponseWriter, answer any) {

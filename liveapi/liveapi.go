@@ -47,9 +47,9 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 	if err != nil {
 		return err
 	}
-	told := store.New()
+	live := store.New()
 	collector := collect.New(collect.Options{
-		Store: told, Directory: configuration.CertDir, Port: configuration.AgentPort,
+		Store: live, Directory: configuration.CertDir, Port: configuration.AgentPort,
 		Report: func(node string, err error) {
 			if err != nil {
 				logger.Info("An agent does not answer; retrying", "node", node, "error", err.Error())
@@ -61,7 +61,7 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 	group, ctx := errgroup.WithContext(ctx)
 	served, err := server.New(server.Options{
 		Address: configuration.Address, CertDir: configuration.CertDir, Kubeconfig: configuration.Kubeconfig,
-		Storage: liverest.Storage(liverest.Sources{Store: told, Cluster: copied, Collector: collector}),
+		Storage: liverest.Storage(liverest.Sources{Store: live, Cluster: copied, Collector: collector}),
 		Synced:  copied.Synced,
 		Streams: streams(ctx, group, configuration, logger.WithName("relay")), StreamAudience: wire.Audience,
 	})

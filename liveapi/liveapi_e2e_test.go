@@ -54,7 +54,7 @@ func TestLive(t *testing.T) {
 		Drops: map[string]uint64{"NoEndpoint": 10, "NoFrontend": 5}, Uplinks: []console.Uplink{{Interface: "eth0", Redirect: 10}},
 	}
 	for _, each := range []*agent{a, b, c} {
-		each.says(func(a *agent) {
+		each.change(func(a *agent) {
 			a.state.VIPs = []console.VIPGroup{
 				{Peers: []string{"rack1"}, Addresses: []netip.Addr{netip.MustParseAddr(webVIP)}},
 				{Reason: "NoEndpoint", Message: "no endpoint is ready", Addresses: []netip.Addr{netip.MustParseAddr(mailVIP)}},
@@ -62,8 +62,8 @@ func TestLive(t *testing.T) {
 			a.state.Sessions = []console.BGPPeer{{Peer: "rack1", Address: netip.MustParseAddr("192.0.2.1"), State: "Established", RoutesSent: 1}}
 		})
 	}
-	a.says(func(a *agent) { a.traffic = web })
-	c.says(func(a *agent) { a.traffic = web })
+	a.change(func(a *agent) { a.traffic = web })
+	c.change(func(a *agent) { a.traffic = web })
 	address, _ := e.run(t)
 
 	t.Run("traffic", func(t *testing.T) { testTraffic(t, e) })
@@ -136,10 +136,10 @@ func testTraffic(t *testing.T, e *environment) {
 	for namespace, want := range map[string]bool{"": true, "shop": false} {
 		list := &livev1alpha1.ServiceTrafficList{}
 		must(t, e.client.List(t.Context(), list, client.InNamespace(namespace)))
-		told := list.Drops["NoFrontend"] == 2 && slices.Equal(list.Uplinks, []livev1alpha1.UplinkLosses{
+		warned := list.Drops["NoFrontend"] == 2 && slices.Equal(list.Uplinks, []livev1alpha1.UplinkLosses{
 			{Node: "node-a", Interface: "eth0", Redirect: 2}, {Node: "node-c", Interface: "eth0", Redirect: 2},
 		})
-		if told != want || !want && len(list.Drops)+len(list.Uplinks) > 0 || list.AnsweredNodes != 3 {
+		if warned != want || !want && len(list.Drops)+len(list.Uplinks) > 0 || list.AnsweredNodes != 3 {
 			t.Errorf("a list of namespace %q has drops %v and uplinks %+v of %d nodes", namespace, list.Drops, list.Uplinks, list.AnsweredNodes)
 		}
 	}
@@ -186,7 +186,7 @@ func testSessions(t *testing.T, e *environment) {
 func testFlows(t *testing.T, e *environment) {
 	seen := time.Now().Add(-time.Minute)
 	for i, name := range []string{"node-a", "node-b"} {
-		e.agents[name].says(func(a *agent) {
+		e.agents[name].change(func(a *agent) {
 			a.flows = []live.Flow{{
 				Client: netip.AddrPortFrom(netip.MustParseAddr("203.0.113.9"), uint16(40000+i)), VIP: netip.MustParseAddrPort(webVIP + ":80"),
 				Protocol: "TCP", Endpoint: netip.MustParseAddrPort("10.0.0.1:8080"), LastSeen: seen.Add(time.Duration(i) * time.Second), State: live.FlowEstablished,
@@ -199,15 +199,15 @@ func testFlows(t *testing.T, e *environment) {
 	}
 	// Flows of endpoints that are not ready may still exist.
 	for name, want := range map[string]int{"node-a": 1, "node-b": 1, "node-c": 0} {
-		asked := e.agents[name].questions()
-		if len(asked) != want || want > 0 && asked[0] != "/v1/flows?client=203.0.113.0%2F24&limit=1000&service=shop%2Fweb" {
-			t.Errorf("%s was asked %q", name, asked)
+		requests := e.agents[name].requestsSince()
+		if len(requests) != want || want > 0 && requests[0] != "/v1/flows?client=203.0.113.0%2F24&limit=1000&service=shop%2Fweb" {
+			t.Errorf("%s was asked %q", name, requests)
 		}
 	}
 	flows := &livev1alpha1.FlowList{}
-	e.told.Take()
+	e.warnings.Take()
 	must(t, e.client.List(t.Context(), flows, client.InNamespace("shop"), client.MatchingLabels{livev1alpha1.LabelService: "web"}, client.Limit(1)))
-	if len(flows.Items) != 1 || !strings.Contains(e.told.Take(), "there are more flows than these 1: ") {
+	if len(flows.Items) != 1 || !strings.Contains(e.warnings.Take(), "there are more flows than these 1: ") {
 		t.Errorf("with a limit of 1 there are %d flows", len(flows.Items))
 	}
 	for selector, want := range map[string]string{
@@ -225,22 +225,22 @@ func testFlows(t *testing.T, e *environment) {
 }
 
 func testDrops(t *testing.T, e *environment) {
-	e.agents["node-c"].says(func(a *agent) {
+	e.agents["node-c"].change(func(a *agent) {
 		a.drops = live.Drops{Truncated: true, Items: []console.Drop{{
 			Time: time.Now().Add(-time.Minute), Node: "node-c", Reason: "NoEndpoint", Source: netip.MustParseAddrPort("203.0.113.9:40000"),
 			Destination: netip.MustParseAddrPort(webVIP + ":80"), Protocol: "TCP", Service: "shop/web", Interface: "eth0", Length: 60,
 		}}}
 	})
 	for _, agent := range e.agents {
-		agent.questions()
+		agent.requestsSince()
 	}
 	rows := e.rows(t, "drops", "-n", "shop", "--field-selector", "service=web", "-o", "wide")
 	if len(rows) != 2 || !strings.Contains(rows[1], " NoEndpoint 203.0.113.9:40000 198.51.100.1:80 TCP node-c eth0 60 ") {
 		t.Errorf("got %q", rows)
 	}
 	for name, agent := range e.agents {
-		if asked := agent.questions(); len(asked) != 1 {
-			t.Errorf("%s was asked %q", name, asked)
+		if requests := agent.requestsSince(); len(requests) != 1 {
+			t.Errorf("%s was asked %q", name, requests)
 		}
 	}
 }
@@ -262,16 +262,16 @@ func testWatch(t *testing.T, e *environment) {
 	// A change before the watch has started results in no event, so the test changes again.
 	vips, announcing := e.agents["node-a"].state.VIPs, map[bool]int32{true: 3, false: 2}
 	deadline, whole := time.After(patience), true
-	for told := false; !told; {
+	for warned := false; !warned; {
 		whole = !whole
-		e.agents["node-a"].says(func(a *agent) {
+		e.agents["node-a"].change(func(a *agent) {
 			if a.state.VIPs = vips[1:]; whole {
 				a.state.VIPs = vips
 			}
 		})
 		select {
 		case event := <-events.ResultChan():
-			told = true
+			warned = true
 			changed, ok := event.Object.(*livev1alpha1.VIPAnnouncement)
 			if event.Type != watch.Modified || !ok || changed.Name != webVIP || changed.Nodes.Announcing != announcing[whole] {
 				t.Errorf("got %s %+v", event.Type, event.Object)
@@ -281,7 +281,7 @@ func testWatch(t *testing.T, e *environment) {
 			t.Fatal("no event")
 		}
 	}
-	e.agents["node-a"].says(func(a *agent) { a.state.VIPs = vips[1:] })
+	e.agents["node-a"].change(func(a *agent) { a.state.VIPs = vips[1:] })
 	initial := true
 	all, err := watching.Watch(t.Context(), &livev1alpha1.ServiceTrafficList{}, &client.ListOptions{Raw: &metav1.ListOptions{
 		SendInitialEvents: &initial, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, AllowWatchBookmarks: true,
@@ -481,7 +481,7 @@ func testRotation(t *testing.T, e *environment) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	requests, failed := 0, make(chan error, 1)
-	e.told.Take()
+	e.warnings.Take()
 	go func() {
 		defer close(failed)
 		for ctx.Err() == nil {
@@ -541,8 +541,8 @@ func testRotation(t *testing.T, e *environment) {
 	if err := <-failed; err != nil || requests == 0 {
 		t.Errorf("after %d requests: %v", requests, err)
 	}
-	if told := e.told.Take(); told != "" {
-		t.Errorf("the answers were partial: %s", told)
+	if warnings := e.warnings.Take(); warnings != "" {
+		t.Errorf("the answers were partial: %s", warnings)
 	}
 }
 
@@ -550,13 +550,13 @@ func testPartial(t *testing.T, e *environment) {
 	e.agents["node-c"].stop()
 	const want = "1 of 3 nodes did not answer: node-c"
 	eventually(t, func(ctx context.Context) error {
-		e.told.Take()
+		e.warnings.Take()
 		list := &livev1alpha1.ServiceTrafficList{}
 		if err := e.client.List(ctx, list); err != nil {
 			return err
 		}
-		if told := e.told.Take(); told != want {
-			return fmt.Errorf("the warning is %q", told)
+		if warnings := e.warnings.Take(); warnings != want {
+			return fmt.Errorf("the warning is %q", warnings)
 		}
 		if web := list.Items[1]; web.Rates.Connections != 20 || web.Nodes != (livev1alpha1.NodeCount{Announcing: 1, Total: 3}) {
 			return fmt.Errorf("the rest is %+v", web)
@@ -565,16 +565,16 @@ func testPartial(t *testing.T, e *environment) {
 	})
 	for _, list := range []client.ObjectList{&livev1alpha1.VIPAnnouncementList{}, &livev1alpha1.BGPSessionList{}} {
 		must(t, e.client.List(t.Context(), list))
-		if told := e.told.Take(); told != want {
-			t.Errorf("%T: the warning is %q", list, told)
+		if warnings := e.warnings.Take(); warnings != want {
+			t.Errorf("%T: the warning is %q", list, warnings)
 		}
 		if answers := answersOf(list); !slices.Equal(answers.Silent, []string{"node-c"}) || !slices.Equal(answers.Answered, []string{"node-a", "node-b"}) {
 			t.Errorf("%T: the list is of %v without %v", list, answers.Answered, answers.Silent)
 		}
 	}
 	must(t, e.client.List(t.Context(), &livev1alpha1.DropList{}, client.InNamespace("shop"), client.MatchingFields{"service": "web"}))
-	if told := e.told.Take(); told != want {
-		t.Errorf("drops: the warning is %q", told)
+	if warnings := e.warnings.Take(); warnings != want {
+		t.Errorf("drops: the warning is %q", warnings)
 	}
 }
 

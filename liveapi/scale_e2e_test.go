@@ -67,13 +67,13 @@ func TestScale(t *testing.T) {
 	begun := time.Now()
 	e.register(t, process.port)
 	controlplane.Eventually(t, 3*time.Minute, func(ctx context.Context) error {
-		e.told.Take()
+		e.warnings.Take()
 		list := &livev1alpha1.ServiceTrafficList{}
 		if err := e.client.List(ctx, list); err != nil {
 			return err
 		}
-		if told := e.told.Take(); told != "" {
-			return errors.New(told)
+		if report := e.warnings.Take(); report != "" {
+			return errors.New(report)
 		}
 		if len(list.Items) != *scaleServices || list.Items[0].Nodes.Announcing != int32(*scaleNodes) || list.Items[0].Timestamp == nil {
 			return fmt.Errorf("%d Services, the first is announced by %+v", len(list.Items), list.Items[0].Nodes)
@@ -86,15 +86,15 @@ func TestScale(t *testing.T) {
 	before, start := process.cpu(t), time.Now()
 	var lists, prints []time.Duration
 	for time.Since(start) < time.Minute {
-		asked := time.Now()
+		sent := time.Now()
 		if _, err := e.server.Kubectl(t.Context(), "get", "servicetraffic", "-A"); err != nil {
 			t.Fatal(err)
 		}
-		prints = append(prints, time.Since(asked))
-		asked = time.Now()
+		prints = append(prints, time.Since(sent))
+		sent = time.Now()
 		list := &livev1alpha1.ServiceTrafficList{}
 		must(t, e.client.List(t.Context(), list))
-		lists = append(lists, time.Since(asked))
+		lists = append(lists, time.Since(sent))
 		if age := time.Since(list.Items[0].Timestamp.Time); *scaleStrict && age > 10*time.Second {
 			t.Errorf("the counters are %s old", age)
 		}

@@ -112,9 +112,9 @@ type evidence struct {
 	probing, announcing int
 	// silent are nodes without any answer, lossy nodes with at least lossy unanswered ports.
 	silent, lossy []string
-	// missing announce but answer no probe, unsure have too few samples, short answer no long probe.
-	missing, unsure, short []string
-	unanswered             int
+	// missing announce but answer no probe, undecided have too few samples, short answer no long probe.
+	missing, undecided, short []string
+	unanswered                int
 	// answered are nodes that answered any node. spread is true if several answered the same node.
 	answered map[int32]bool
 	spread   bool
@@ -187,7 +187,7 @@ func (e *evidence) add(node *Node, paths int) {
 		case max(1, e.others(node.Unanswered))*Ports >= samples*paths:
 			e.missing = append(e.missing, node.Name)
 		default:
-			e.unsure = append(e.unsure, node.Name)
+			e.undecided = append(e.undecided, node.Name)
 		}
 	}
 	if node.Short {
@@ -212,8 +212,8 @@ func (e *evidence) conclude() (reason, message string) {
 		return millracev1beta1.ReasonPacketsLost, "probes of these nodes through the router are lost: " + list(slices.Concat(e.silent, e.lossy))
 	case len(e.short) > 0:
 		return millracev1beta1.ReasonLongPacketsLost, "packets as long as the MTU are lost on the way to or from these nodes: " + list(e.short)
-	case len(e.unsure) > 0:
-		return millracev1beta1.ReasonNothingProved, "too few nodes have probed for long enough to verify these: " + list(e.unsure)
+	case len(e.undecided) > 0:
+		return millracev1beta1.ReasonNothingProved, "too few nodes have probed for long enough to verify these: " + list(e.undecided)
 	}
 	return millracev1beta1.ReasonNodesReached, ""
 }
@@ -231,10 +231,10 @@ func (e *evidence) concludeMissing() (reason, message string) {
 			"not attached or the path is broken: " + list(e.missing)
 	}
 	return millracev1beta1.ReasonRouteMissing, fmt.Sprintf("the router uses the routes of %d of %d nodes: it %s; not reached: %s",
-		e.announcing-len(e.missing), e.announcing, e.likely(), list(e.missing))
+		e.announcing-len(e.missing), e.announcing, e.likelyCause(), list(e.missing))
 }
 
-func (e *evidence) likely() string {
+func (e *evidence) likelyCause() string {
 	if len(e.answered) == 1 && e.announcing > 2 {
 		return "has only one path (maximum-paths, or multipath is off), or filters the others"
 	}

@@ -90,13 +90,13 @@ func rangeText(r netipx.IPRange) string {
 	return r.String()
 }
 
-type special struct {
+type specialRange struct {
 	prefix netip.Prefix
 	kind   string
 }
 
 // specials are from RFC 6890, RFC 5771, and RFC 4291, sections 2.4 and 2.5.
-var specials = []special{
+var specials = []specialRange{
 	{netip.MustParsePrefix("0.0.0.0/8"), "unspecified"},
 	{netip.MustParsePrefix("127.0.0.0/8"), "loopback"},
 	{netip.MustParsePrefix("169.254.0.0/16"), "link-local"},
@@ -109,13 +109,13 @@ var specials = []special{
 	{netip.MustParsePrefix("ff00::/8"), "multicast"},
 }
 
-func specialOf(address netip.Addr) (special, bool) {
+func specialOf(address netip.Addr) (specialRange, bool) {
 	for _, special := range specials {
 		if special.prefix.Contains(address) {
 			return special, true
 		}
 	}
-	return special{}, false
+	return specialRange{}, false
 }
 
 // announceable returns an error if a range has an address that cannot be a VIP.

@@ -165,10 +165,10 @@ func conflictingPairs(advertisements []Advertisement, peers []Peer, nodes []labe
 	selected := selections{nodes: nodes, known: map[string]nodeSet{}}
 	ofAdvertisements, ofPeers := make([]nodeSet, len(advertisements)), make([]nodeSet, len(peers))
 	for i := range advertisements {
-		ofAdvertisements[i] = selected.by(advertisements[i].Nodes)
+		ofAdvertisements[i] = selected.nodesOf(advertisements[i].Nodes)
 	}
 	for k := range peers {
-		ofPeers[k] = selected.by(peers[k].Nodes)
+		ofPeers[k] = selected.nodesOf(peers[k].Nodes)
 	}
 	classes := attributeClasses(advertisements)
 	var pairs []advertisementPair
@@ -180,7 +180,7 @@ func conflictingPairs(advertisements []Advertisement, peers []Peer, nodes []labe
 			}
 			pair := advertisementPair{decides: &advertisements[i], yields: &advertisements[j]}
 			for k := range peers {
-				if !pair.complete(&peers[k]) && both.meets(ofPeers[k]) {
+				if !pair.complete(&peers[k]) && both.intersects(ofPeers[k]) {
 					pair.add(&peers[k])
 				}
 			}
@@ -220,7 +220,7 @@ func (s nodeSet) intersect(a, b nodeSet) bool {
 	return all != 0
 }
 
-func (s nodeSet) meets(other nodeSet) bool {
+func (s nodeSet) intersects(other nodeSet) bool {
 	for i := range s {
 		if s[i]&other[i] != 0 {
 			return true
@@ -234,7 +234,7 @@ type selections struct {
 	known map[string]nodeSet
 }
 
-func (s *selections) by(selector labels.Selector) nodeSet {
+func (s *selections) nodesOf(selector labels.Selector) nodeSet {
 	key := selector.String()
 	set, ok := s.known[key]
 	if !ok {

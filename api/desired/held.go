@@ -42,7 +42,7 @@ func (p *Pool) Added(object *millracev1beta1.VIPPool) *netipx.IPSet {
 	if isTruncated(object) {
 		return setOf()
 	}
-	return minus(p.Addresses, ParseUsable(object, *p))
+	return difference(p.Addresses, ParseUsable(object, *p))
 }
 
 // isTruncated reports whether VIPPool.status.usable has no room for all ranges of the current generation.
@@ -56,7 +56,7 @@ func Admitted(pools []Pool, objects []millracev1beta1.VIPPool) (admitted []Pool)
 	for _, pool := range pools {
 		i := slices.IndexFunc(objects, func(object millracev1beta1.VIPPool) bool { return object.Name == pool.Name })
 		if added := pool.Added(&objects[i]); !isEmpty(added) {
-			pool.Addresses = minus(pool.Addresses, added)
+			pool.Addresses = difference(pool.Addresses, added)
 			if isEmpty(pool.Addresses) {
 				continue
 			}

@@ -163,7 +163,7 @@ func (p *Pool) dropOccupied(object *millracev1beta1.VIPPool, occupation Occupati
 	if more > 0 {
 		names = append(names, fmt.Sprintf("%d more", more))
 	}
-	p.Addresses = minus(p.Addresses, occupation.set)
+	p.Addresses = difference(p.Addresses, occupation.set)
 	found := problems{object: poolObject(object)}
 	found.add(millracev1beta1.ReasonOccupied, "spec.addresses", "never assigned: "+strings.Join(names, ", "))
 	p.Limits = append(p.Limits, found.found...)

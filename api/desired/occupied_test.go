@@ -91,11 +91,11 @@ func TestUsableRangesAreBounded(t *testing.T) {
 		t.Fatalf("%d ranges are told: %v", len(object.Status.Usable), object.Status.Usable)
 	}
 	parsed, _ := ParsePool(&object)
-	told := ParseUsable(&object, parsed)
-	if rest := minus(told, pools[0].Addresses); !rest.Equal(&netipx.IPSet{}) {
+	ranges := ParseUsable(&object, parsed)
+	if rest := difference(ranges, pools[0].Addresses); !rest.Equal(&netipx.IPSet{}) {
 		t.Errorf("told are addresses that are not usable: %v", rest.Ranges())
 	}
-	if r, _ := ParseRange("10.128.0.0/9"); !told.ContainsRange(r) {
+	if r, _ := ParseRange("10.128.0.0/9"); !ranges.ContainsRange(r) {
 		t.Error("the largest range is not told")
 	}
 }

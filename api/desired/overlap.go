@@ -20,7 +20,7 @@ func (p *Pool) dropOverlap(object *millracev1beta1.VIPPool, older []*Pool) {
 		if isEmpty(lost) {
 			continue
 		}
-		p.Addresses = minus(p.Addresses, lost)
+		p.Addresses = difference(p.Addresses, lost)
 		for n, text := range object.Spec.Addresses {
 			r, err := ParseRange(text)
 			if err != nil {

@@ -54,7 +54,7 @@ func ParsePool(object *millracev1beta1.VIPPool) (Pool, []Problem) {
 		Name:        object.Name,
 		Priority:    object.Spec.Priority,
 		AutoAssign:  object.Spec.AutoAssign == nil || *object.Spec.AutoAssign,
-		Addresses:   minus(minus(all, reserved), p.avoided(object)),
+		Addresses:   difference(difference(all, reserved), p.avoided(object)),
 		Reserved:    reserved,
 		SharedByAll: object.Spec.SharingScope == millracev1beta1.ShareInCluster,
 		quotas:      p.quotas(object.Spec.PerNamespace),

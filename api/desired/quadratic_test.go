@@ -48,17 +48,17 @@ func pairsByDefinition(advertisements []Advertisement, peers []Peer, nodes []lab
 
 type countingSelector struct {
 	labels.Selector
-	asked *int
+	matches *int
 }
 
 func (s countingSelector) Matches(set labels.Labels) bool {
-	*s.asked++
+	*s.matches++
 	return s.Selector.Matches(set)
 }
 
-func TestRivalsAreThoseOfTheDefinition(t *testing.T) {
+func TestConflictsMatchTheDefinition(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		asked := 0
+		matches := 0
 		selector := func() labels.Selector {
 			set := labels.Set{}
 			for _, key := range []string{"a", "b"} {
@@ -66,7 +66,7 @@ func TestRivalsAreThoseOfTheDefinition(t *testing.T) {
 					set[key] = rapid.SampledFrom([]string{"1", "2"}).Draw(t, key)
 				}
 			}
-			return countingSelector{labels.SelectorFromSet(set), &asked}
+			return countingSelector{labels.SelectorFromSet(set), &matches}
 		}
 		var advertisements []Advertisement
 		for i := range rapid.IntRange(0, 6).Draw(t, "advertisements") {
@@ -89,8 +89,8 @@ func TestRivalsAreThoseOfTheDefinition(t *testing.T) {
 			})
 		}
 		got := conflictingPairs(advertisements, peers, nodes)
-		if limit := (len(advertisements) + len(peers)) * len(nodes); asked > limit {
-			t.Fatalf("selectors were asked %d times, %d nodes and selectors allow %d", asked, len(nodes), limit)
+		if limit := (len(advertisements) + len(peers)) * len(nodes); matches > limit {
+			t.Fatalf("selectors were asked %d times, %d nodes and selectors allow %d", matches, len(nodes), limit)
 		}
 		if want := pairsByDefinition(advertisements, peers, nodes); !reflect.DeepEqual(got, want) {
 			t.Fatalf("rivals are %+v, want %+v", got, want)

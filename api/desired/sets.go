@@ -12,7 +12,7 @@ func setOf(ranges ...netipx.IPRange) *netipx.IPSet {
 	return built(&builder)
 }
 
-func minus(a, b *netipx.IPSet) *netipx.IPSet {
+func difference(a, b *netipx.IPSet) *netipx.IPSet {
 	var builder netipx.IPSetBuilder
 	builder.AddSet(a)
 	builder.RemoveSet(b)

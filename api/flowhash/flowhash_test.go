@@ -31,10 +31,10 @@ func roots() (roots [11]uint64) {
 func TestConstants(t *testing.T) {
 	r := roots()
 	for _, test := range []struct {
-		name string
-		seed Seed
-		want Constants
-		says string
+		name        string
+		seed        Seed
+		want        Constants
+		description string
 	}{
 		{"none", Seed{}, Constants{[4]uint64(r[:4]), [4]uint64(r[4:8]), r[8], r[9], r[10], 0}, "none"},
 		{"0b", repeated(0x0b), Constants{
@@ -49,8 +49,8 @@ func TestConstants(t *testing.T) {
 		if got := test.seed.Constants(); got != test.want {
 			t.Errorf("%s: %#x, want %#x", test.name, got, test.want)
 		}
-		if got := test.seed.Name(); got != test.says {
-			t.Errorf("%s: the name is %s, want %s", test.name, got, test.says)
+		if got := test.seed.Name(); got != test.description {
+			t.Errorf("%s: the name is %s, want %s", test.name, got, test.description)
 		}
 	}
 }

@@ -51,8 +51,8 @@ func (r Request) Values() url.Values {
 
 // ParseRequest parses the parameters of a URL.
 func ParseRequest(values url.Values) (r Request, err error) {
-	if asked := values.Get(parameterFormat); asked != format {
-		return Request{}, fmt.Errorf("the agent requests format %q, but the relay serves %q: upgrade the older one", asked, format)
+	if requested := values.Get(parameterFormat); requested != format {
+		return Request{}, fmt.Errorf("the agent requests format %q, but the relay serves %q: upgrade the older one", requested, format)
 	}
 	if r.Since, err = ParseVersion(values.Get(parameterSince)); err != nil {
 		return Request{}, err
@@ -116,9 +116,9 @@ const BookmarkEvery = 2 * time.Second
 // HeaderBookmarkEvery of an answer is the interval of bookmarks in seconds.
 const HeaderBookmarkEvery = "Millrace-Bookmark-Seconds"
 
-// Silence returns how long an agent waits for an event: three bookmarks. Relays without the header send a
-// bookmark every ten seconds.
-func Silence(header http.Header) time.Duration {
+// EventTimeout returns how long an agent waits for an event: three bookmarks. Relays without the header
+// send a bookmark every ten seconds.
+func EventTimeout(header http.Header) time.Duration {
 	const bookmarks, before = 3, 10 * time.Second
 	seconds, err := strconv.ParseUint(header.Get(HeaderBookmarkEvery), 10, 16)
 	if err != nil || seconds == 0 || seconds > uint64(before.Seconds()) {

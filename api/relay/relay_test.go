@@ -28,7 +28,7 @@ func endpoints(addresses ...string) []discoveryv1.Endpoint {
 }
 
 // Apply restores the endpoints of Diff, in the same order, even with duplicate endpoints.
-func TestApplyIsWhatDiffSays(t *testing.T) {
+func TestApplyReversesDiff(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		list := rapid.SliceOfN(rapid.StringMatching("[a-h]"), 0, 12)
 		before, after := list.Draw(t, "before"), list.Draw(t, "after")
@@ -172,7 +172,7 @@ func TestSilence(t *testing.T) {
 	} {
 		header := http.Header{}
 		header.Set(HeaderBookmarkEvery, text)
-		if got := Silence(header); got != want {
+		if got := EventTimeout(header); got != want {
 			t.Errorf("with bookmarks every %q s it waits for %s, want %s", text, got, want)
 		}
 	}

@@ -51,7 +51,7 @@ func dropsCommand(config *lbagent.Config) *cobra.Command {
 		Short: "Print the counters of dropped packets and the latest samples as lines of JSON",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return ask(cmd, config, lbagent.Request{Command: "drops", Follow: follow})
+			return sendRequest(cmd, config, lbagent.Request{Command: "drops", Follow: follow})
 		},
 	}
 	command.Flags().BoolVarP(&follow, "follow", "f", false, "follow new samples")
@@ -69,7 +69,7 @@ func topCommand(config *lbagent.Config) *cobra.Command {
 			if request.Addresses, err = parseVIPs(vips); err != nil {
 				return err
 			}
-			return ask(cmd, config, request)
+			return sendRequest(cmd, config, request)
 		},
 	}
 	command.Flags().StringSliceVar(&vips, "vip", nil, "only frontends of these `addresses` (default all)")
@@ -88,7 +88,7 @@ func traceCommand(config *lbagent.Config) *cobra.Command {
 			if err := readPacket(&packet, raw, args); err != nil {
 				return err
 			}
-			return ask(cmd, config, lbagent.Request{Command: "trace", Packet: &packet})
+			return sendRequest(cmd, config, lbagent.Request{Command: "trace", Packet: &packet})
 		},
 	}
 	flags := command.Flags()
@@ -103,21 +103,21 @@ func vipsCommand(config *lbagent.Config) *cobra.Command {
 		Use:   "vips [ADDRESS…]",
 		Short: "Print the peers that this node announces VIPs to, or the reason why not, as a line of JSON",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return askAddresses(cmd, config, "vips", args)
+			return sendAddresses(cmd, config, "vips", args)
 		},
 	}
 }
 
-func ask(cmd *cobra.Command, config *lbagent.Config, request lbagent.Request) error {
+func sendRequest(cmd *cobra.Command, config *lbagent.Config, request lbagent.Request) error {
 	return lbagent.Query(cmd.Context(), config.Socket, request, cmd.OutOrStdout())
 }
 
-func askAddresses(cmd *cobra.Command, config *lbagent.Config, command lbagent.Command, texts []string) error {
+func sendAddresses(cmd *cobra.Command, config *lbagent.Config, command lbagent.Command, texts []string) error {
 	addresses, err := parseVIPs(texts)
 	if err != nil {
 		return err
 	}
-	return ask(cmd, config, lbagent.Request{Command: command, Addresses: addresses})
+	return sendRequest(cmd, config, lbagent.Request{Command: command, Addresses: addresses})
 }
 
 func parseVIPs(texts []string) ([]netip.Addr, error) {
@@ -139,7 +139,7 @@ func bgpCommand(config *lbagent.Config) *cobra.Command {
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
 		ValidArgs: []string{"peers", "routes"},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return ask(cmd, config, lbagent.Request{Command: "bgp " + lbagent.Command(args[0])})
+			return sendRequest(cmd, config, lbagent.Request{Command: "bgp " + lbagent.Command(args[0])})
 		},
 	}
 }
@@ -150,7 +150,7 @@ func duplicatesCommand(config *lbagent.Config) *cobra.Command {
 		Short: "Probe the links of the uplinks for hosts with addresses, and print them as a line of JSON",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return askAddresses(cmd, config, "duplicates", args)
+			return sendAddresses(cmd, config, "duplicates", args)
 		},
 	}
 }
@@ -169,7 +169,7 @@ func historyCommand(config *lbagent.Config) *cobra.Command {
 			if of.To, err = parseTime("to", to); err != nil {
 				return err
 			}
-			return ask(cmd, config, lbagent.Request{Command: "history", History: &of})
+			return sendRequest(cmd, config, lbagent.Request{Command: "history", History: &of})
 		},
 	}
 	flags := command.Flags()

@@ -38,8 +38,8 @@ type Log struct {
 	version, floor uint64
 	// changed is closed after the next change; nil without waiting readers.
 	changed chan struct{}
-	// cut is the time since which the API server is unreachable; zero while it is reachable.
-	cut time.Time
+	// unreachableSince is the time since which the API server is unreachable; zero while it is reachable.
+	unreachableSince time.Time
 }
 
 type state struct {
@@ -186,7 +186,7 @@ func (l *Log) Replace(list []*discoveryv1.EndpointSlice, resourceVersion string)
 		name := types.NamespacedName{Namespace: slice.Namespace, Name: slice.Name}
 		listed[name] = true
 		if known := l.slices[name]; known != nil {
-			same, err := tells(known.put, slice)
+			same, err := isEqual(known.put, slice)
 			if err != nil {
 				return err
 			}
@@ -217,7 +217,7 @@ func (l *Log) restart() {
 	l.version = 0
 }
 
-func tells(put []byte, slice *discoveryv1.EndpointSlice) (bool, error) {
+func isEqual(put []byte, slice *discoveryv1.EndpointSlice) (bool, error) {
 	known, err := relay.DecodeOne(put)
 	if err != nil {
 		return false, err
@@ -266,9 +266,9 @@ func (l *Log) Connected(is bool, now time.Time) {
 	defer l.mu.Unlock()
 	switch {
 	case is:
-		l.cut = time.Time{}
-	case l.cut.IsZero():
-		l.cut = now
+		l.unreachableSince = time.Time{}
+	case l.unreachableSince.IsZero():
+		l.unreachableSince = now
 	}
 }
 
@@ -283,7 +283,7 @@ func (l *Log) ready(notBefore time.Time) error {
 	switch {
 	case l.version == 0:
 		return errNotReady
-	case !l.cut.IsZero() && l.cut.Before(notBefore):
+	case !l.unreachableSince.IsZero() && l.unreachableSince.Before(notBefore):
 		return errCut
 	}
 	return nil
@@ -309,9 +309,9 @@ func (l *Log) next() <-chan struct{} {
 // Reader reads the log from an index.
 type Reader struct {
 	log *Log
-	// place is the next entry to read, told the first of the stream, whose slices the reader has; zero
+	// place is the next entry to read, streamStart the first of the stream, whose slices the reader has; zero
 	// after a snapshot.
-	place, told int64
+	place, streamStart int64
 }
 
 // Open returns a reader for a request, with the events to send first.
@@ -329,7 +329,7 @@ func (l *Log) Open(request relay.Request) (*Reader, [][]byte, error) {
 		return nil, nil, errExpired
 	}
 	place := l.first + int64(sort.Search(len(l.entries), func(i int) bool { return l.entries[i].version > request.Since }))
-	return &Reader{log: l, place: place, told: place}, nil, nil
+	return &Reader{log: l, place: place, streamStart: place}, nil, nil
 }
 
 func (l *Log) snapshot() (*Reader, [][]byte, error) {
@@ -354,7 +354,7 @@ func (r *Reader) Next() (events [][]byte, changed <-chan struct{}, err error) {
 	}
 	for ; r.place < l.place(); r.place++ {
 		e := &l.entries[r.place-l.first]
-		if e.change != nil && e.before >= r.told {
+		if e.change != nil && e.before >= r.streamStart {
 			events = append(events, e.change)
 		} else {
 			events = append(events, e.whole)

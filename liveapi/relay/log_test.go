@@ -33,10 +33,10 @@ func slice(name string, version uint64, addresses ...string) *discoveryv1.Endpoi
 
 // agent reads the log like lbagent/internal/source/relay.
 type agent struct {
-	reader  *Reader
-	known   map[types.NamespacedName]*discoveryv1.EndpointSlice
-	told    map[types.NamespacedName]bool
-	version uint64
+	reader   *Reader
+	known    map[types.NamespacedName]*discoveryv1.EndpointSlice
+	received map[types.NamespacedName]bool
+	version  uint64
 }
 
 func (a *agent) take(events [][]byte) error {
@@ -52,9 +52,9 @@ func (a *agent) take(events [][]byte) error {
 		name := types.NamespacedName{Namespace: event.Slice.Namespace, Name: event.Slice.Name}
 		switch event.Type {
 		case relay.Put:
-			a.known[name], a.told[name] = event.Slice, true
+			a.known[name], a.received[name] = event.Slice, true
 		case relay.Change:
-			if !a.told[name] {
+			if !a.received[name] {
 				return fmt.Errorf("a change of %s, which was not told", name)
 			}
 			if event.Slice.Endpoints, err = relay.Apply(a.known[name].Endpoints, event.Slice.Endpoints, event.Runs); err != nil {
@@ -63,7 +63,7 @@ func (a *agent) take(events [][]byte) error {
 			a.known[name] = event.Slice
 		case relay.Delete:
 			delete(a.known, name)
-			delete(a.told, name)
+			delete(a.received, name)
 		}
 		version, _ := relay.ParseVersion(event.Slice.ResourceVersion)
 		a.version = version
@@ -72,7 +72,7 @@ func (a *agent) take(events [][]byte) error {
 
 // connect starts a new stream: after the agent's version, or with a snapshot.
 func (a *agent) connect(l *Log, since bool) error {
-	a.told = map[types.NamespacedName]bool{}
+	a.received = map[types.NamespacedName]bool{}
 	reader, events, err := l.Open(relay.Request{Since: a.version, Snapshot: !since})
 	if errors.Is(err, errExpired) {
 		reader, events, err = l.Open(relay.Request{Since: a.version, Snapshot: true})
@@ -97,7 +97,7 @@ func (a *agent) read(some func(count int) int) error {
 }
 
 // For any changes and reconnections, agents have the API server's slices in the end.
-func TestAgentsHaveWhatTheServerHas(t *testing.T) {
+func TestAgentsHaveServerState(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l, server, version := &Log{}, map[string]*discoveryv1.EndpointSlice{}, uint64(10)
 		list := func() {
@@ -115,19 +115,19 @@ func TestAgentsHaveWhatTheServerHas(t *testing.T) {
 		name := rapid.SampledFrom([]string{"web", "dns", "api"})
 		addresses := rapid.SliceOfN(rapid.StringMatching("198\\.18\\.0\\.[1-9]"), 0, 5)
 		// Without an event the relay sees a change only in a list.
-		change := func(tell bool) {
+		change := func(sendAll bool) {
 			version++
 			which := name.Draw(t, "slice")
 			if rapid.IntRange(0, 3).Draw(t, "delete") == 0 && server[which] != nil {
 				gone := slice(which, version)
 				delete(server, which)
-				if tell {
+				if sendAll {
 					must(t, l.Delete(gone))
 				}
 				return
 			}
 			server[which] = slice(which, version, addresses.Draw(t, "endpoints")...)
-			if tell {
+			if sendAll {
 				must(t, l.Put(server[which]))
 			}
 		}
@@ -190,8 +190,8 @@ func TestChangeIsShort(t *testing.T) {
 	must(t, err)
 	whole, err := relay.Encode(nil, &relay.Event{Type: relay.Put, Slice: relay.Slim(slice("web", 3, addresses...))})
 	must(t, err)
-	if told := len(events[0]); len(events) != 1 || told*10 > len(whole) {
-		t.Errorf("%d events, the first of %d bytes; the slice has %d", len(events), told, len(whole))
+	if size := len(events[0]); len(events) != 1 || size*10 > len(whole) {
+		t.Errorf("%d events, the first of %d bytes; the slice has %d", len(events), size, len(whole))
 	}
 }
 

@@ -37,29 +37,29 @@ const (
 
 func TestMain(m *testing.M) {
 	if address := os.Getenv(agentsOf); address != "" {
-		beAgents(address)
+		runAgents(address)
 	}
 	os.Exit(m.Run())
 }
 
-func beAgents(address string) {
+func runAgents(address string) {
 	size, _ := strconv.ParseInt(os.Getenv(snapshotOf), 10, 64)
-	told := make(chan error)
+	errs := make(chan error)
 	for range manyAgents {
 		go func() {
 			client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 			response, err := client.Get(address + relay.PathEndpointSlices + "?" + relay.Request{Snapshot: true}.Values().Encode())
 			if err != nil {
-				told <- err
+				errs <- err
 				return
 			}
 			_, err = io.CopyN(io.Discard, response.Body, size)
-			told <- err
+			errs <- err
 			_, _ = io.Copy(io.Discard, response.Body)
 		}()
 	}
 	for range manyAgents {
-		if err := <-told; err != nil {
+		if err := <-errs; err != nil {
 			fmt.Println("failed:", err)
 			os.Exit(1)
 		}
@@ -91,9 +91,9 @@ func TestManyAgents(t *testing.T) {
 		_ = agents.Wait()
 		served.CloseClientConnections()
 	}()
-	said, err := bufio.NewReader(output).ReadString('\n')
-	if said != "connected\n" {
-		t.Fatalf("the agents say %q, %v", said, err)
+	logs, err := bufio.NewReader(output).ReadString('\n')
+	if logs != "connected\n" {
+		t.Fatalf("the agents say %q, %v", logs, err)
 	}
 	debug.FreeOSMemory()
 	t.Logf("with %d agents, which have read all %d MiB: %d MiB", manyAgents, size>>20, resident(t))

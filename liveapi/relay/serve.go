@@ -22,9 +22,9 @@ const (
 	// cutFor is how long the API server may be unreachable before agents are sent away, because only this
 	// relay may be affected.
 	cutFor = 10 * time.Second
-	// gather is how long a change waits for others, and between the minimum interval of writes, because
-	// writing to thousands of streams is expensive.
-	gather, between = 5 * time.Millisecond, 25 * time.Millisecond
+	// coalesceTime is how long a change waits for others, and minWriteInterval the minimum interval of
+	// writes, because writing to thousands of streams is expensive.
+	coalesceTime, minWriteInterval = 5 * time.Millisecond, 25 * time.Millisecond
 	// writeFor is the time limit of a write to an agent.
 	writeFor = 30 * time.Second
 	// streamFor is the minimum duration of a stream, half the maximum. Then the agent reconnects, so that a
@@ -102,9 +102,9 @@ type stream struct {
 	reader     *Reader
 	log        *Log
 	ended      <-chan struct{}
-	// joined is the buffer of one write, wrote the time of the last write.
-	joined []byte
-	wrote  time.Time
+	// buffer is the buffer of one write, lastWrite the time of the last write.
+	buffer    []byte
+	lastWrite time.Time
 }
 
 func (s *stream) run(ctx context.Context, first [][]byte) error {
@@ -148,7 +148,7 @@ func (s *stream) run(ctx context.Context, first [][]byte) error {
 // pause waits for more changes, and returns false if the stream is to end.
 func (s *stream) pause(ctx context.Context) bool {
 	select {
-	case <-time.After(max(gather, time.Until(s.wrote.Add(between)))):
+	case <-time.After(max(coalesceTime, time.Until(s.lastWrite.Add(minWriteInterval)))):
 		return true
 	case <-ctx.Done():
 		return false
@@ -171,22 +171,22 @@ func (s *stream) bookmark() error {
 
 func (s *stream) write(events [][]byte) error {
 	for len(events) > 0 {
-		s.joined = s.joined[:0]
-		for len(events) > 0 && len(s.joined) < room {
-			s.joined = append(s.joined, events[0]...)
+		s.buffer = s.buffer[:0]
+		for len(events) > 0 && len(s.buffer) < room {
+			s.buffer = append(s.buffer, events[0]...)
 			events = events[1:]
 		}
 		if err := s.controller.SetWriteDeadline(time.Now().Add(writeFor)); err != nil {
 			return err
 		}
-		if _, err := s.response.Write(s.joined); err != nil {
+		if _, err := s.response.Write(s.buffer); err != nil {
 			return err
 		}
 	}
 	// Release a large buffer of a snapshot, because the stream lives for long.
-	if cap(s.joined) > room/16 {
-		s.joined = nil
+	if cap(s.buffer) > room/16 {
+		s.buffer = nil
 	}
-	s.wrote = time.Now()
+	s.lastWrite = time.Now()
 	return s.controller.Flush()
 }

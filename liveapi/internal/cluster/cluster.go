@@ -90,14 +90,14 @@ func (c *Cluster) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("watch LBNodes: %w", err)
 	}
-	tell := func() {
+	notify := func() {
 		select {
 		case c.changed <- struct{}{}:
 		default:
 		}
 	}
 	if _, err := nodes.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { tell() }, UpdateFunc: func(any, any) { tell() }, DeleteFunc: func(any) { tell() },
+		AddFunc: func(any) { notify() }, UpdateFunc: func(any, any) { notify() }, DeleteFunc: func(any) { notify() },
 	}); err != nil {
 		return fmt.Errorf("watch LBNodes: %w", err)
 	}

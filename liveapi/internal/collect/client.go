@@ -41,7 +41,7 @@ func newClient(directory string) *http.Client {
 			if err != nil {
 				return nil, err
 			}
-			ctx, cancel := context.WithTimeout(ctx, askTimeout)
+			ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 			defer cancel()
 			return (&tls.Dialer{NetDialer: dialer, Config: configuration}).DialContext(ctx, network, address)
 		},
@@ -108,7 +108,7 @@ func (c *Collector) get(ctx context.Context, a *agent, path string, parameters u
 func (c *Collector) fetch(
 	ctx context.Context, a *agent, path string, parameters url.Values, read func(body []byte) (node string, err error),
 ) error {
-	timeout := askTimeout
+	timeout := queryTimeout
 	if path == live.PathTraffic || path == live.PathState {
 		timeout = live.WaitLimit + grace
 	}

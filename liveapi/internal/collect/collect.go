@@ -25,8 +25,9 @@ const (
 	firstPause, lastPause = 250 * time.Millisecond, 8 * time.Second
 	// grace is the time limit of an answer in addition to the time that the agent waits.
 	grace = 10 * time.Second
-	// askTimeout is the time limit of a query of one agent, and asked the number of concurrent queries.
-	askTimeout, asked = 5 * time.Second, 32
+	// queryTimeout is the time limit of a query of one agent, and maxQueries the number of concurrent
+	// queries.
+	queryTimeout, maxQueries = 5 * time.Second, 32
 	// connecting limits concurrent connection attempts, because each costs a TLS handshake.
 	connecting = 16
 	// wholes limits concurrent complete states, each a megabyte with 10,000 VIPs while it is decoded.
@@ -168,7 +169,7 @@ func (c *Collector) getWhole(ctx context.Context, a *agent, state *live.State) e
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	return c.get(ctx, a, live.PathState, nil, state)
 }
@@ -181,10 +182,10 @@ func since(cursor string) url.Values {
 }
 
 // repeat calls ask until the context ends, with increasing pauses while it fails.
-func (c *Collector) repeat(ctx context.Context, a *agent, path string, ask func() error) {
+func (c *Collector) repeat(ctx context.Context, a *agent, path string, query func() error) {
 	pause := firstPause
 	for ctx.Err() == nil {
-		err := ask()
+		err := query()
 		if ctx.Err() != nil {
 			return
 		}
@@ -230,7 +231,7 @@ type Query struct {
 
 // Flows returns the flows on nodes, and the nodes that did not answer.
 func (c *Collector) Flows(ctx context.Context, nodes []string, query Query) (found []live.Flows, silent []string) {
-	return ask[live.Flows](ctx, c, nodes, live.PathFlows, query)
+	return queryAgents[live.Flows](ctx, c, nodes, live.PathFlows, query)
 }
 
 // Drops returns the drops on all nodes, and the nodes that did not answer.
@@ -241,11 +242,11 @@ func (c *Collector) Drops(ctx context.Context, query Query) (found []live.Drops,
 		nodes = append(nodes, name)
 	}
 	c.mu.Unlock()
-	found, silent = ask[live.Drops](ctx, c, nodes, live.PathDrops, query)
+	found, silent = queryAgents[live.Drops](ctx, c, nodes, live.PathDrops, query)
 	return found, silent, len(nodes)
 }
 
-func ask[Answer any](ctx context.Context, c *Collector, nodes []string, path string, query Query) (found []Answer, silent []string) {
+func queryAgents[Answer any](ctx context.Context, c *Collector, nodes []string, path string, query Query) (found []Answer, silent []string) {
 	parameters := url.Values{
 		live.ParameterService: {query.Service.Namespace + "/" + query.Service.Name},
 		live.ParameterLimit:   {strconv.Itoa(query.Limit)},
@@ -255,7 +256,7 @@ func ask[Answer any](ctx context.Context, c *Collector, nodes []string, path str
 	}
 	var mu sync.Mutex
 	var group errgroup.Group
-	group.SetLimit(asked)
+	group.SetLimit(maxQueries)
 	for _, name := range nodes {
 		group.Go(func() error {
 			c.mu.Lock()

@@ -124,25 +124,25 @@ func answering(node string, also http.HandlerFunc) http.Handler {
 	return mux
 }
 
-type told struct {
+type fakeStore struct {
 	mu   sync.Mutex
 	last map[string]error
 }
 
-func (r *told) report(node string, err error) {
+func (r *fakeStore) report(node string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.last[node] = err
 }
 
-func (r *told) of(node string) error {
+func (r *fakeStore) of(node string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.last[node]
 }
 
-func newCollector(t *testing.T, directory string, port uint16) (*Collector, *store.Store, *told) {
-	reports, s := &told{last: map[string]error{}}, store.New()
+func newCollector(t *testing.T, directory string, port uint16) (*Collector, *store.Store, *fakeStore) {
+	reports, s := &fakeStore{last: map[string]error{}}, store.New()
 	return New(Options{Store: s, Directory: directory, Port: port, Report: reports.report}), s, reports
 }
 

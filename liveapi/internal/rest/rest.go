@@ -84,7 +84,7 @@ func (r *resource) ConvertToTable(_ context.Context, object, options runtime.Obj
 	} else if err := add(object); err != nil {
 		return nil, err
 	}
-	if asked, ok := options.(*metav1.TableOptions); !ok || !asked.NoHeaders {
+	if tableOptions, ok := options.(*metav1.TableOptions); !ok || !tableOptions.NoHeaders {
 		table.ColumnDefinitions = r.columns
 	}
 	return table, nil

@@ -104,9 +104,9 @@ func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		looks := []map[string]int{{"a": 1, "b": 1}, nil, {"a": 1, "b": 2}, {"b": 2, "c": 1}}
 		polled := polled{
-			every: time.Second, bookmark: func() runtime.Object { return &livev1alpha1.BGPSession{} },
+			interval: time.Second, bookmark: func() runtime.Object { return &livev1alpha1.BGPSession{} },
 			changedSince: func(version string) bool { return version == "1" },
-			look: func(previous *snapshot) (*snapshot, error) {
+			read: func(previous *snapshot) (*snapshot, error) {
 				if len(looks) == 0 {
 					return previous, nil
 				}

@@ -72,13 +72,13 @@ func trafficCells(object runtime.Object, now time.Time) []any {
 }
 
 func (s *serviceTraffic) Get(ctx context.Context, name string, _ *metav1.GetOptions) (runtime.Object, error) {
-	now, asked := time.Now(), store.Name{Namespace: request.NamespaceValue(ctx), Name: name}
-	service, endpoints, ok, err := s.sources.Cluster.Service(ctx, asked)
+	now, requested := time.Now(), store.Name{Namespace: request.NamespaceValue(ctx), Name: name}
+	service, endpoints, ok, err := s.sources.Cluster.Service(ctx, requested)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
-	traffic := s.sources.Store.TrafficOf(now, asked)
-	if _, counted := traffic.Services[asked]; !ok || !service.Ours && !counted {
+	traffic := s.sources.Store.TrafficOf(now, requested)
+	if _, counted := traffic.Services[requested]; !ok || !service.Ours && !counted {
 		return nil, apierrors.NewNotFound(groupResource(livev1alpha1.ResourceServiceTraffic), name)
 	}
 	warnSilent(ctx, traffic.Coverage)

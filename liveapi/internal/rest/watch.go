@@ -16,9 +16,9 @@ import (
 
 // polled is a resource that is watched by polling.
 type polled struct {
-	every time.Duration
-	// look returns the current objects, or previous if unchanged.
-	look func(previous *snapshot) (*snapshot, error)
+	interval time.Duration
+	// read returns the current objects, or previous if unchanged.
+	read func(previous *snapshot) (*snapshot, error)
 	// changedSince reports whether objects may have changed since a resourceVersion; nil: always.
 	changedSince func(resourceVersion string) bool
 	bookmark     func() runtime.Object
@@ -28,17 +28,17 @@ type polled struct {
 type snapshot struct {
 	version string
 	order   []string
-	objects map[string]seen
+	objects map[string]watchedObject
 }
 
-// seen is an object with the value whose changes are sent.
-type seen struct {
-	object runtime.Object
-	tells  any
+// watchedObject is an object with the value whose changes are sent.
+type watchedObject struct {
+	object   runtime.Object
+	observed any
 }
 
 func newSnapshot(version string) *snapshot {
-	return &snapshot{version: version, objects: map[string]seen{}}
+	return &snapshot{version: version, objects: map[string]watchedObject{}}
 }
 
 type watched interface {
@@ -46,12 +46,12 @@ type watched interface {
 	metav1.Object
 }
 
-// add adds an object; changes of tells are sent.
-func (l *snapshot) add(object watched, tells any) {
+// add adds an object; changes of observed are sent.
+func (l *snapshot) add(object watched, observed any) {
 	object.SetResourceVersion(l.version)
 	key := object.GetNamespace() + "/" + object.GetName()
 	l.order = append(l.order, key)
-	l.objects[key] = seen{object, tells}
+	l.objects[key] = watchedObject{object, observed}
 }
 
 type source[Item any] struct {
@@ -68,8 +68,8 @@ func watchItems[Item any, Object interface {
 	watched
 }](ctx context.Context, options *internalversion.ListOptions, of source[Item]) watch.Interface {
 	made := polled{
-		every: of.every,
-		look: func(previous *snapshot) (*snapshot, error) {
+		interval: of.every,
+		read: func(previous *snapshot) (*snapshot, error) {
 			if of.generations != nil && !of.generations.changed() {
 				return previous, nil
 			}
@@ -79,11 +79,11 @@ func watchItems[Item any, Object interface {
 			}
 			found := newSnapshot(version)
 			for i := range items {
-				tells := items[i]
+				item := items[i]
 				if of.ignore != nil {
-					of.ignore(&tells)
+					of.ignore(&item)
 				}
-				found.add(Object(&items[i]), &tells)
+				found.add(Object(&items[i]), &item)
 			}
 			return found, nil
 		},
@@ -117,14 +117,14 @@ func (w *watcher) ResultChan() <-chan watch.Event { return w.result }
 func (w *watcher) run(ctx context.Context, options *internalversion.ListOptions) {
 	defer close(w.result)
 	defer w.stop()
-	last, ok := w.lookNow(ctx, nil)
+	last, ok := w.readNow(ctx, nil)
 	if !ok {
 		return
 	}
 	if ok = w.begin(ctx, options, last); !ok {
 		return
 	}
-	ticker := time.NewTicker(w.every)
+	ticker := time.NewTicker(w.interval)
 	defer ticker.Stop()
 	for ok {
 		select {
@@ -133,7 +133,7 @@ func (w *watcher) run(ctx context.Context, options *internalversion.ListOptions)
 		case <-ticker.C:
 		}
 		var next *snapshot
-		if next, ok = w.lookNow(ctx, last); ok && next != last {
+		if next, ok = w.readNow(ctx, last); ok && next != last {
 			ok = w.sendDifference(ctx, last, next)
 			last = next
 		}
@@ -155,8 +155,8 @@ func (w *watcher) begin(ctx context.Context, options *internalversion.ListOption
 	return true
 }
 
-func (w *watcher) lookNow(ctx context.Context, previous *snapshot) (*snapshot, bool) {
-	found, err := w.look(previous)
+func (w *watcher) readNow(ctx context.Context, previous *snapshot) (*snapshot, bool) {
+	found, err := w.read(previous)
 	if err != nil {
 		w.send(ctx, watch.Error, &metav1.Status{Status: metav1.StatusFailure, Message: err.Error(), Reason: metav1.StatusReasonInternalError, Code: 500})
 		return nil, false
@@ -185,7 +185,7 @@ func (w *watcher) sendDifference(ctx context.Context, last, next *snapshot) bool
 		if known {
 			kind = watch.Modified
 		}
-		if known && reflect.DeepEqual(before.tells, next.objects[key].tells) {
+		if known && reflect.DeepEqual(before.observed, next.objects[key].observed) {
 			continue
 		}
 		if !w.send(ctx, kind, next.objects[key].object) {

@@ -63,7 +63,7 @@ func (s *Store) SetState(name string, state *live.State, now time.Time) {
 	}
 	for _, address := range state.Gone {
 		if vip, ok := s.vips.numbers[address.Unmap()]; ok {
-			s.undecide(node, vip)
+			s.clearDecision(node, vip)
 		}
 	}
 	if state.Whole || state.Sessions != nil || len(state.VIPs) > 0 || len(state.Gone) > 0 {
@@ -102,14 +102,14 @@ func (s *Store) decide(node *node, address netip.Addr, decided decision) {
 		node.decisions = append(node.decisions, make([]uint32, missing)...)
 	}
 	number := s.decisions.acquire(decided)
-	s.undecide(node, vip)
+	s.clearDecision(node, vip)
 	node.decisions[vip] = number
 	if decided.peers != "" {
 		s.announcers[vip].set(node.number)
 	}
 }
 
-func (s *Store) undecide(node *node, vip uint32) {
+func (s *Store) clearDecision(node *node, vip uint32) {
 	if int(vip) >= len(node.decisions) || node.decisions[vip] == 0 {
 		return
 	}
@@ -121,7 +121,7 @@ func (s *Store) undecide(node *node, vip uint32) {
 
 func (s *Store) forgetState(node *node) {
 	for vip := range node.decisions {
-		s.undecide(node, uint32(vip))
+		s.clearDecision(node, uint32(vip))
 	}
 	node.decisions = nil
 }

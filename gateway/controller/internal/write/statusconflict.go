@@ -175,8 +175,8 @@ func (w *Writer) putStatus(ctx context.Context, present, changed client.Object, 
 	return nil
 }
 
-// canWrite records the cached object and reports whether it differs and is not paused by a conflict. whole is
-// set for objects owned by the gateway.
+// canWrite records the cached object and reports whether it differs and is not paused by a conflict.
+// isOwned is set for objects owned by the gateway.
 func (w *Writer) canWrite(present client.Object, isOwned bool, isOurs func(client.Object) bool) bool {
 	may, isRight := false, isOurs(present)
 	w.conflicts.observe(present, func(c *conflictState) {

@@ -127,7 +127,7 @@ func (c *Client) open(ctx context.Context, asked relay.Request) (io.ReadCloser, 
 	}
 	switch response.StatusCode {
 	case http.StatusOK:
-		return response.Body, relay.Silence(response.Header), nil
+		return response.Body, relay.EventTimeout(response.Header), nil
 	case http.StatusGone:
 		err = errExpired
 	default:

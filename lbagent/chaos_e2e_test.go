@@ -224,7 +224,7 @@ func (c *chaos) kill(ctx context.Context, random *rand.Rand) {
 // rest waits until no component writes, and checks that no address has two owners.
 func (c *chaos) rest() {
 	c.t.Helper()
-	c.api.AtRest(c.t, 3*time.Minute, 10*time.Second, func(write controlplane.Write) bool {
+	c.api.AwaitIdle(c.t, 3*time.Minute, 10*time.Second, func(write controlplane.Write) bool {
 		return write.User == agentUser || write.User == operatorUser
 	}, func(ctx context.Context) error { return controlplane.Owners(ctx, c.client) })
 }

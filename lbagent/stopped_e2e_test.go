@@ -15,20 +15,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
-	"github.com/millrace-lb/millrace/test/frozen"
+	"github.com/millrace-lb/millrace/test/blackhole"
 )
 
 // otherVIP is created while the agent is unreachable.
 const otherVIP = "203.0.113.11"
 
-func (w *world) overLine() *frozen.Line {
+func (w *world) overLine() *blackhole.Proxy {
 	w.t.Helper()
 	text, err := os.ReadFile(w.kubeconfig)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	server := regexp.MustCompile(`server: https://(.*)`).FindSubmatch(text)
-	line := frozen.NewLine(w.t, string(server[1]))
+	line := blackhole.New(w.t, string(server[1]))
 	w.kubeconfig = filepath.Join(w.t.TempDir(), "kubeconfig")
 	text = regexp.MustCompile(`server: .*`).ReplaceAll(text, []byte("server: https://"+line.Address))
 	if err := os.WriteFile(w.kubeconfig, text, 0o600); err != nil {
@@ -83,7 +83,7 @@ func (w *world) hasOnly(limit, watched time.Duration) {
 	}
 }
 
-func beginStopped(t *testing.T) (*world, *agent, *frozen.Line) {
+func beginStopped(t *testing.T) (*world, *agent, *blackhole.Proxy) {
 	t.Helper()
 	w := newWorld(t)
 	w.install()
@@ -125,7 +125,7 @@ func TestStoppedAgent(t *testing.T) {
 
 	resume := a.stop()
 	w.Await(20*time.Second, "the route gone by the hold time", func() bool { return !w.announced() })
-	if line.Freeze() == 0 {
+	if line.Drop() == 0 {
 		t.Fatal("the agent has no connection with the API server")
 	}
 	w.replaceVIP()
@@ -139,7 +139,7 @@ func TestCutOffFromAll(t *testing.T) {
 	w, _, line := beginStopped(t)
 	run(t, "ip -n "+routerSpace+" link set eth0 down")
 	cut := time.Now()
-	line.Freeze()
+	line.Drop()
 	w.replaceVIP()
 	w.Await(30*time.Second, "the session lost", func() bool { return time.Since(cut) > 12*time.Second })
 	run(t, "ip -n "+routerSpace+" link set eth0 up")
@@ -150,7 +150,7 @@ func TestCutOffFromAll(t *testing.T) {
 // with the current ones.
 func TestSessionWithoutAPIServer(t *testing.T) {
 	w, a, line := beginStopped(t)
-	line.Cut(true)
+	line.Reject(true)
 	resume := a.stop()
 	w.Await(20*time.Second, "the route gone by the hold time", func() bool { return !w.announced() })
 	w.replaceVIP()
@@ -158,7 +158,7 @@ func TestSessionWithoutAPIServer(t *testing.T) {
 	resumed := time.Now()
 	w.Await(10*time.Second, "the route of before", w.announced)
 	t.Logf("the route of before came after %s", time.Since(resumed))
-	line.Cut(false)
+	line.Reject(false)
 	w.Await(70*time.Second, "the VIP that is new alone", func() bool {
 		routes := w.KernelRoutes()
 		return routes[otherVIP] == nodeAddress && routes[vip] == ""

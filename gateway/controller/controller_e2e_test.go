@@ -34,7 +34,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/controller"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
 	"github.com/millrace-lb/millrace/gateway/route/model"
-	"github.com/millrace-lb/millrace/test/frozen"
+	"github.com/millrace-lb/millrace/test/blackhole"
 )
 
 func TestController(t *testing.T) {
@@ -368,9 +368,9 @@ func cutOff(t *testing.T, e *environment) {
 	e.ingress(t, "web", "web.example.com")
 	token := e.token(t, shared, infrastructure.Audience, e.pod(t, shared, "proxy-1"))
 	e.proxy(t, first, token).receives(t, leadsTo("web", "198.18.0.1"))
-	way, probe := &line{}, freeAddress(t)
+	proxy, probe := &line{}, freeAddress(t)
 	second, _ := e.run(t, func(c *controller.Config) {
-		c.REST.Dial, c.APILossAfter, c.ControllerAddress, c.ProbeAddress = way.dial, time.Second, first, probe
+		c.REST.Dial, c.APILossAfter, c.ControllerAddress, c.ProbeAddress = proxy.dial, time.Second, first, probe
 	})
 	ready := func(want int) {
 		t.Helper()
@@ -393,7 +393,7 @@ func cutOff(t *testing.T, e *environment) {
 	ready(http.StatusOK)
 	p := e.proxy(t, second, token)
 	p.receives(t, leadsTo("web", "198.18.0.1"))
-	way.cut(true)
+	proxy.cut(true)
 	ready(http.StatusInternalServerError)
 	eventually(t, func(context.Context) error {
 		if !strings.Contains(p.logs.String(), "cannot reach the API server") {
@@ -401,7 +401,7 @@ func cutOff(t *testing.T, e *environment) {
 		}
 		return nil
 	})
-	way.cut(false)
+	proxy.cut(false)
 	ready(http.StatusOK)
 	must(t, e.client.Update(t.Context(), slice("web", "198.18.0.2")))
 	p.receives(t, leadsTo("web", "198.18.0.2"))
@@ -415,11 +415,11 @@ func hungWatches(t *testing.T, e *environment) {
 			// Defaults of client-go are 30 and 15.
 			t.Setenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "3")
 			t.Setenv("HTTP2_PING_TIMEOUT_SECONDS", "2")
-			way := frozen.NewLine(t, strings.TrimPrefix(e.server.Admin().Host, "https://"))
+			proxy := blackhole.New(t, strings.TrimPrefix(e.server.Admin().Host, "https://"))
 			at, stop := e.run(t, func(c *controller.Config) {
 				c.REST.NextProtos = []string{protocol}
 				c.REST.Dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
-					return new(net.Dialer).DialContext(ctx, network, way.Address)
+					return new(net.Dialer).DialContext(ctx, network, proxy.Address)
 				}
 				if protocol == "http/1.1" {
 					c.APISilenceAfter = 5 * time.Second
@@ -429,7 +429,7 @@ func hungWatches(t *testing.T, e *environment) {
 			account := shared
 			p := e.proxy(t, at, e.token(t, account, infrastructure.Audience, e.pod(t, account, fmt.Sprintf("proxy-%d", i))))
 			p.receives(t, leadsTo("web", fmt.Sprintf("198.18.0.%d", 1+i)))
-			if way.Freeze() == 0 {
+			if proxy.Drop() == 0 {
 				t.Fatal("there is no connection to freeze")
 			}
 			must(t, e.client.Update(t.Context(), slice("web", fmt.Sprintf("198.18.0.%d", 2+i))))

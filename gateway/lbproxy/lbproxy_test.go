@@ -30,7 +30,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/lbproxy"
 	"github.com/millrace-lb/millrace/gateway/proxy"
 	"github.com/millrace-lb/millrace/gateway/resource"
-	"github.com/millrace-lb/millrace/test/frozen"
+	"github.com/millrace-lb/millrace/test/blackhole"
 )
 
 const (
@@ -333,17 +333,17 @@ func TestBadResource(t *testing.T) {
 	expectLogs()
 }
 
-// TestHungStream checks keepalive: a frozen connection is replaced 20 + 10 seconds after the last byte.
+// TestHungStream checks keepalive: a stalled connection is replaced 20 + 10 seconds after the last byte.
 func TestHungStream(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.set(t, "one")
 	w.control(t)
-	way := frozen.NewLine(t, w.address)
-	w.address = way.Address
+	proxy := blackhole.New(t, w.address)
+	w.address = proxy.Address
 	w.run(t)
 	w.serves(t, "one")
-	if way.Freeze() == 0 {
+	if proxy.Drop() == 0 {
 		t.Fatal("there is no connection to freeze")
 	}
 	began := time.Now()

@@ -15,7 +15,7 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/route"
 	"github.com/millrace-lb/millrace/gateway/route/model"
-	"github.com/millrace-lb/millrace/test/work"
+	"github.com/millrace-lb/millrace/test/complexity"
 )
 
 // young returns the metadata of the i-th object of a tenant.
@@ -127,10 +127,10 @@ func TestPortsOfAGateway(t *testing.T) {
 // TestWorkGrowsWithObjects checks that the time is linear in one tenant's objects, because it delays all
 // tenants.
 func TestWorkGrowsWithObjects(t *testing.T) {
-	counter := work.New(t, "./...")
+	counter := complexity.New(t, "./...")
 	for name, add := range growths {
 		t.Run(name, func(t *testing.T) {
-			counter.Linear(t, 500, 4, func(count int) {
+			counter.ExpectLinear(t, 500, 4, func(count int) {
 				objects := emptyGateway()
 				for i := range count {
 					add(objects, i)

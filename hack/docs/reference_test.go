@@ -156,14 +156,14 @@ func table(t *testing.T, head string, chosen []constant) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "| %s | What |\n|---|---|", head)
 	for i, c := range chosen {
-		said := c.cell()
-		if said == "" {
+		cells := c.cell()
+		if cells == "" {
 			t.Errorf("%s: constant %s (%q) has no comment, which docs/reference.md shows", c.where, c.name, c.value)
 		}
-		if i > 0 && chosen[i-1].value == c.value && chosen[i-1].cell() == said {
+		if i > 0 && chosen[i-1].value == c.value && chosen[i-1].cell() == cells {
 			continue
 		}
-		fmt.Fprintf(&text, "\n| `%s` | %s |", c.value, said)
+		fmt.Fprintf(&text, "\n| `%s` | %s |", c.value, cells)
 	}
 	return text.String()
 }
@@ -249,12 +249,12 @@ func counted(t *testing.T, header, name, prefix string) string {
 	var rows []string
 	// The last member is the number of members.
 	for _, value := range enum.Values[:len(enum.Values)-1] {
-		said := documented[value.Name]
-		if said == "" {
+		text := documented[value.Name]
+		if text == "" {
 			t.Errorf("%s: %s has no comment, which docs/reference.md shows", header, value.Name)
 		}
 		if value.Name != prefix+"NONE" {
-			rows = append(rows, fmt.Sprintf("| `%s` | %s |", strings.ToLower(strings.TrimPrefix(value.Name, prefix)), sentence(said)))
+			rows = append(rows, fmt.Sprintf("| `%s` | %s |", strings.ToLower(strings.TrimPrefix(value.Name, prefix)), sentence(text)))
 		}
 	}
 	slices.Sort(rows)

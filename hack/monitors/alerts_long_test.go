@@ -234,14 +234,14 @@ var healthy = of(
 // Each alert fires exactly when it should, with labels that identify the object.
 func TestAlertsFire(t *testing.T) {
 	all, rules := alerts(t)
-	asked := request{Rules: rules}
+	query := request{Rules: rules}
 	names := slices.Sorted(maps.Keys(alertCases))
 	for _, name := range names {
 		each := alertCases[name]
-		asked.Cases = append(asked.Cases, evaluated{each.fires, "1m", each.at}, evaluated{each.quiet, "1m", each.at})
+		query.Cases = append(query.Cases, evaluated{each.fires, "1m", each.at}, evaluated{each.quiet, "1m", each.at})
 	}
-	asked.Cases = append(asked.Cases, evaluated{healthy, "1m", "2h"})
-	results := ask(t, asked).Cases
+	query.Cases = append(query.Cases, evaluated{healthy, "1m", "2h"})
+	results := evaluate(t, query).Cases
 	for i, result := range results {
 		if result.Error != "" {
 			t.Fatalf("case %d, of %s: %s", i, names[min(i/2, len(names)-1)], result.Error)

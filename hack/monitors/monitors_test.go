@@ -105,12 +105,12 @@ func TestRunbooks(t *testing.T) {
 			t.Errorf("%s leads to %s, want %s", alert.Alert, alert.Annotations["runbook_url"], want)
 		}
 		severity := alert.Labels["severity"]
-		said := strings.ToUpper(severity[:1]) + severity[1:]
+		text := strings.ToUpper(severity[:1]) + severity[1:]
 		if alert.For != "" {
-			said += ", after " + alert.For
+			text += ", after " + alert.For
 		}
-		if !strings.Contains(string(content), "### "+alert.Alert+"\n\n"+said+". ") {
-			t.Errorf("docs/alerts.md does not say of %s: %s", alert.Alert, said)
+		if !strings.Contains(string(content), "### "+alert.Alert+"\n\n"+text+". ") {
+			t.Errorf("docs/alerts.md does not say of %s: %s", alert.Alert, text)
 		}
 		if !paragraphs[alert.Alert] {
 			t.Errorf("docs/alerts.md has no ### %s", alert.Alert)

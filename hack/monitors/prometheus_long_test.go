@@ -78,9 +78,9 @@ func built(m *testing.M) int {
 	return m.Run()
 }
 
-func ask(t *testing.T, asked request) answer {
+func evaluate(t *testing.T, query request) answer {
 	t.Helper()
-	input, err := json.Marshal(asked)
+	input, err := json.Marshal(query)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func hold(t *testing.T, what, queries []string) {
 		t.Fatalf("only %d metrics are on %s", len(metrics), catalogue.Page)
 	}
 	metrics["up"] = []string{}
-	for i, query := range ask(t, request{Queries: queries}).Queries {
+	for i, query := range evaluate(t, request{Queries: queries}).Queries {
 		if query.Error != "" {
 			t.Errorf("%s: %s: %s", what[i], queries[i], query.Error)
 			continue
@@ -160,18 +160,18 @@ func TestDashboardsAskForMetrics(t *testing.T) {
 
 // The Prometheus operator supports all fields of its objects.
 func TestObjects(t *testing.T) {
-	var asked request
+	var query request
 	var names []string
 	for _, object := range rendered(t) {
 		if strings.HasPrefix(object.GetAPIVersion(), "monitoring.coreos.com/") {
-			asked.Objects, names = append(asked.Objects, object.Object), append(names, object.GetKind()+" "+object.GetName())
+			query.Objects, names = append(query.Objects, object.Object), append(names, object.GetKind()+" "+object.GetName())
 		}
 	}
 	if len(names) != 6 {
 		t.Fatalf("there are %q, want five PodMonitors and a PrometheusRule", names)
 	}
 	unknown := map[string]any{"apiVersion": "monitoring.coreos.com/v1", "kind": "PodMonitor", "spec": map[string]any{"selectors": nil}}
-	problems := ask(t, request{Objects: append(asked.Objects, unknown)}).Objects
+	problems := evaluate(t, request{Objects: append(query.Objects, unknown)}).Objects
 	for i, name := range names {
 		if problems[i] != "" {
 			t.Errorf("%s: %s", name, problems[i])

@@ -149,11 +149,11 @@ func testSigner(t *testing.T, one, other *signer) {
 
 // TestUnsigned: a release without a key is reported before it is built.
 func TestUnsigned(t *testing.T) {
-	var told bytes.Buffer
+	var stderr bytes.Buffer
 	command := newCommand(io.Discard, func(string) string { return "" })
-	command.SetErr(&told)
+	command.SetErr(&stderr)
 	command.SetArgs([]string{"--version", "none"})
-	if err := command.Execute(); err == nil || !strings.Contains(told.String(), "UNSIGNED") {
-		t.Errorf("%v; told %q", err, told.String())
+	if err := command.Execute(); err == nil || !strings.Contains(stderr.String(), "UNSIGNED") {
+		t.Errorf("%v; told %q", err, stderr.String())
 	}
 }

@@ -17,7 +17,7 @@ func (d *demo) local(ctx context.Context) error {
 	if err := d.change(ctx, "Local", 1); err != nil {
 		return err
 	}
-	if err := harness.Eventually(ctx, patience, d.onePodServes); err != nil {
+	if err := harness.Eventually(ctx, stepTimeout, d.scaleToOnePod); err != nil {
 		return err
 	}
 	if err := d.showRoute(ctx, d.ipv4); err != nil {
@@ -37,7 +37,7 @@ func (d *demo) local(ctx context.Context) error {
 	if err := d.cluster.RolledOut(ctx, "default", "deployment/echo"); err != nil {
 		return err
 	}
-	return d.settled(ctx, 1, 2, 3)
+	return d.awaitForwarding(ctx, 1, 2, 3)
 }
 
 func (d *demo) change(ctx context.Context, policy string, pods int) error {
@@ -49,7 +49,7 @@ func (d *demo) change(ctx context.Context, policy string, pods int) error {
 	return err
 }
 
-func (d *demo) onePodServes(ctx context.Context) error {
+func (d *demo) scaleToOnePod(ctx context.Context) error {
 	pods, err := d.cluster.PodsByNode(ctx, "default", selector)
 	if err != nil {
 		return err
@@ -81,10 +81,10 @@ func (d *demo) upgrade(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.say("%d requests, %d failed", load.Requests, load.Errors)
+	d.printf("%d requests, %d failed", load.Requests, load.Errors)
 	if load.Errors != 0 {
 		return fmt.Errorf("%d of %d requests failed while the agents were replaced, want 0: %q",
 			load.Errors, load.Requests, load.FirstErrors)
 	}
-	return d.settled(ctx, 1, 2, 3)
+	return d.awaitForwarding(ctx, 1, 2, 3)
 }

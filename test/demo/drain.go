@@ -29,7 +29,7 @@ func (d *demo) drain(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, held.End()) }()
-	if err := d.show(ctx, "kubectl", "drain", "node1", "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout="+patience.String()); err != nil {
+	if err := d.show(ctx, "kubectl", "drain", "node1", "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout="+stepTimeout.String()); err != nil {
 		return err
 	}
 	if err := d.cluster.RolledOut(ctx, "default", "deployment/echo"); err != nil {
@@ -54,8 +54,8 @@ func (d *demo) drain(ctx context.Context) (err error) {
 			broken++
 		}
 	}
-	d.say("%d connections had pods on node1 and ended with these", heldConnections-kept)
-	d.say("%d connections have pods that live: %d of them broke", kept, broken)
+	d.printf("%d connections had pods on node1 and ended with these", heldConnections-kept)
+	d.printf("%d connections have pods that live: %d of them broke", kept, broken)
 	if broken > 0 {
 		return fmt.Errorf("%d of %d connections broke although their pods live, want 0; the first: %+v", broken, kept, after.Broken[0])
 	}

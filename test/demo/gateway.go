@@ -32,7 +32,7 @@ func (d *demo) ingress(ctx context.Context) error {
 		return err
 	}
 	var vip netip.Addr
-	err := harness.Eventually(ctx, patience, func(ctx context.Context) (err error) {
+	err := harness.Eventually(ctx, stepTimeout, func(ctx context.Context) (err error) {
 		vip, err = d.ingressAt(ctx, "shop")
 		return err
 	})
@@ -42,7 +42,7 @@ func (d *demo) ingress(ctx context.Context) error {
 	if err := d.cluster.RolledOut(ctx, "millrace-system", proxies); err != nil {
 		return err
 	}
-	err = harness.Eventually(ctx, patience, func(ctx context.Context) error { return d.cluster.RoutedTo(ctx, "router1", vip, 1, 2, 3) })
+	err = harness.Eventually(ctx, stepTimeout, func(ctx context.Context) error { return d.cluster.RoutedTo(ctx, "router1", vip, 1, 2, 3) })
 	if err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func (d *demo) ingress(ctx context.Context) error {
 	if err := d.curl(ctx, vip, "https://shop.example.com/", harness.ClientIPv4.String()); err != nil {
 		return err
 	}
-	d.say("and which way was that?")
+	d.printf("and which way was that?")
 	return d.showMillrace(ctx, "trace", "https://shop.example.com/", "--from", harness.ClientIPv4.String())
 }
 
@@ -63,7 +63,7 @@ func (d *demo) gateway(ctx context.Context) error {
 			return err
 		}
 	}
-	if _, err := d.cluster.Kubectl(ctx, "wait", "--for=condition=Programmed", "--timeout="+patience.String(), "gateway/edge"); err != nil {
+	if _, err := d.cluster.Kubectl(ctx, "wait", "--for=condition=Programmed", "--timeout="+stepTimeout.String(), "gateway/edge"); err != nil {
 		return err
 	}
 	for _, name := range []string{"edge-millrace", "shop-next", "pay"} {
@@ -75,7 +75,7 @@ func (d *demo) gateway(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = harness.Eventually(ctx, patience, func(ctx context.Context) error { return d.cluster.RoutedTo(ctx, "router1", vip, 1, 2, 3) })
+	err = harness.Eventually(ctx, stepTimeout, func(ctx context.Context) error { return d.cluster.RoutedTo(ctx, "router1", vip, 1, 2, 3) })
 	if err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func (d *demo) gateway(ctx context.Context) error {
 
 func (d *demo) routed(ctx context.Context, vip netip.Addr) error {
 	client := harness.ClientIPv4.String()
-	d.say("the path /next leads to the new version, which sees the path without it:")
+	d.printf("the path /next leads to the new version, which sees the path without it:")
 	if err := d.curl(ctx, vip, "https://api.example.com/next", `"pod":"shop-next-`, client); err != nil {
 		return err
 	}
@@ -104,17 +104,17 @@ func (d *demo) routed(ctx context.Context, vip netip.Addr) error {
 			next += count
 		}
 	}
-	d.say("of %d requests for other paths it gets %d: a tenth, by its weight", load.Requests, next)
+	d.printf("of %d requests for other paths it gets %d: a tenth, by its weight", load.Requests, next)
 	// A binomial distribution leaves these bounds once in thirty thousand runs.
 	if load.Errors > 0 || next < weighed/25 || next > weighed/5 {
 		return fmt.Errorf("of %d requests %d failed and %d went to the new version, want 0 and about a tenth: %q",
 			load.Requests, load.Errors, next, load.FirstErrors)
 	}
-	d.say("the proxy speaks TLS with the pods of pay, and holds them to the name in the policy:")
+	d.printf("the proxy speaks TLS with the pods of pay, and holds them to the name in the policy:")
 	if err := d.curl(ctx, vip, "https://pay.example.com/", `"pod":"pay-`, client); err != nil {
 		return err
 	}
-	d.say("no proxy is on the way to the database: the pod's peer is the client itself:")
+	d.printf("no proxy is on the way to the database: the pod's peer is the client itself:")
 	return d.curl(ctx, vip, "http://"+netip.AddrPortFrom(vip, 5432).String()+"/", `"client":"`+client)
 }
 
@@ -125,7 +125,7 @@ func (d *demo) example(ctx context.Context, heading string) error {
 	if err != nil {
 		return err
 	}
-	d.say("kubectl apply: docs/gateway.md, %q, as it stands there", heading)
+	d.printf("kubectl apply: docs/gateway.md, %q, as it stands there", heading)
 	return d.cluster.Apply(ctx, manifest)
 }
 
@@ -149,7 +149,7 @@ func (d *demo) curl(ctx context.Context, vip netip.Addr, url string, wants ...st
 	command := []string{
 		"curl", "--silent", "--show-error", "--fail", "--max-time", "10", "--cacert", d.trusted, "--connect-to", "::" + vip.String() + ":", url,
 	}
-	err := harness.Eventually(ctx, patience, func(ctx context.Context) error {
+	err := harness.Eventually(ctx, stepTimeout, func(ctx context.Context) error {
 		out, err := d.cluster.Exec(ctx, "client", command...)
 		return errors.Join(err, answers(string(out), wants))
 	})

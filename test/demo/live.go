@@ -18,14 +18,14 @@ func (d *demo) live(ctx context.Context) (err error) {
 	if err := d.cluster.InstallLive(ctx); err != nil {
 		return err
 	}
-	d.say("(50 requests a second from the client to %s meanwhile, and five connections that live)", d.ipv4)
-	held, _, err := d.cluster.Hold(ctx, harness.HoldOptions{VIPs: []netip.Addr{d.ipv4}, Flows: 5, Interval: time.Second, Timeout: patience})
+	d.printf("(50 requests a second from the client to %s meanwhile, and five connections that live)", d.ipv4)
+	held, _, err := d.cluster.Hold(ctx, harness.HoldOptions{VIPs: []netip.Addr{d.ipv4}, Flows: 5, Interval: time.Second, Timeout: stepTimeout})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, held.End()) }()
 	load, err := d.cluster.RequestsWhile(ctx, d.ipv4, 50, func(ctx context.Context) error {
-		err := harness.Eventually(ctx, patience, func(ctx context.Context) error {
+		err := harness.Eventually(ctx, stepTimeout, func(ctx context.Context) error {
 			traffic := livev1alpha1.ServiceTraffic{}
 			err := d.cluster.Get(ctx, &traffic, "servicetraffic", "echo")
 			if err == nil && traffic.Rates.Connections < 40 {

@@ -24,9 +24,11 @@ const dropsTime = 4 * time.Second
 
 func (d *demo) drops(ctx context.Context) error {
 	d.step("Packets to a port that the Service does not have: dropped; each is shown with node, Service and reason")
-	d.say("(datagrams from the client to port %d of %s meanwhile)", unusedPort, d.ipv4)
+	d.printf("(datagrams from the client to port %d of %s meanwhile)", unusedPort, d.ipv4)
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return d.cluster.DatagramsInVain(ctx, netip.AddrPortFrom(d.ipv4, unusedPort), dropsTime) })
+	group.Go(func() error {
+		return d.cluster.UnansweredDatagrams(ctx, netip.AddrPortFrom(d.ipv4, unusedPort), dropsTime)
+	})
 	group.Go(func() error {
 		return d.showMillrace(ctx, "drops", "--vip", d.ipv4.String(), "--for", dropsTime.String())
 	})

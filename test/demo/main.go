@@ -34,8 +34,8 @@ func main() {
 	}
 }
 
-// patience is the timeout of a step on a busy machine.
-const patience = 2 * time.Minute
+// stepTimeout is the timeout of a step on a busy machine.
+const stepTimeout = 2 * time.Minute
 
 const selector = "app=echo"
 
@@ -68,7 +68,7 @@ func run(ctx context.Context, out io.Writer, keep bool) (err error) {
 		}
 	}
 	if keep {
-		d.say("\nThe cluster is left running: try `bin/lab kubectl get vips`, and `bin/lab down` at the end.")
+		d.printf("\nThe cluster is left running: try `bin/lab kubectl get vips`, and `bin/lab down` at the end.")
 		return nil
 	}
 	return d.down()
@@ -78,7 +78,7 @@ func run(ctx context.Context, out io.Writer, keep bool) (err error) {
 func (d *demo) failed(ctx context.Context, err error, keep bool) error {
 	err = fmt.Errorf("step %d (%s) failed: %w", d.steps, d.title, err)
 	if ctx.Err() == nil {
-		d.say("this failed; keeping the logs")
+		d.printf("this failed; keeping the logs")
 		logs, keepErr := d.cluster.KeepLogs(ctx, "demo")
 		if keepErr != nil {
 			err = fmt.Errorf("%w\n(some logs could not be kept: %w)", err, keepErr)
@@ -96,7 +96,7 @@ func (d *demo) down() error {
 	if err := d.cluster.Down(context.Background()); err != nil {
 		return fmt.Errorf("take the cluster down: %w", err)
 	}
-	d.say("done in %.0f s", time.Since(d.start).Seconds())
+	d.printf("done in %.0f s", time.Since(d.start).Seconds())
 	return nil
 }
 
@@ -106,15 +106,15 @@ func (d *demo) step(title string) {
 	fmt.Fprintf(d.out, "\n── %d. %s  (%.0f s)\n", d.steps, title, time.Since(d.start).Seconds())
 }
 
-func (d *demo) say(format string, args ...any) {
+func (d *demo) printf(format string, args ...any) {
 	fmt.Fprintf(d.out, "   "+format+"\n", args...)
 }
 
 func (d *demo) show(ctx context.Context, args ...string) error {
-	d.say("$ bin/lab %s", strings.Join(args, " "))
+	d.printf("$ bin/lab %s", strings.Join(args, " "))
 	out, err := d.cluster.Run(ctx, args...)
 	for line := range strings.Lines(string(out)) {
-		d.say("  %s", strings.TrimRight(line, "\n"))
+		d.printf("  %s", strings.TrimRight(line, "\n"))
 	}
 	return err
 }
@@ -127,7 +127,7 @@ func (d *demo) install(ctx context.Context) error {
 	if err := d.show(ctx, "kubectl", "-n", "millrace-system", "get", "deployments,daemonsets"); err != nil {
 		return err
 	}
-	d.say("and the objects of the cluster's operator: a pool, the router, an advertisement")
+	d.printf("and the objects of the cluster's operator: a pool, the router, an advertisement")
 	return d.cluster.Apply(ctx, harness.Network)
 }
 
@@ -139,7 +139,7 @@ func (d *demo) expose(ctx context.Context) error {
 	if err := d.cluster.RolledOut(ctx, "default", "deployment/echo"); err != nil {
 		return err
 	}
-	err := harness.Eventually(ctx, patience, func(ctx context.Context) (err error) {
+	err := harness.Eventually(ctx, stepTimeout, func(ctx context.Context) (err error) {
 		d.ipv4, d.ipv6, err = d.cluster.DualStack(ctx, "default", "echo")
 		return err
 	})
@@ -152,11 +152,11 @@ func (d *demo) expose(ctx context.Context) error {
 	return d.show(ctx, "kubectl", "get", "vips")
 }
 
-// settled waits until the router and the nodes' maps send packets of both VIPs to the nodes and to all live
-// pods.
-func (d *demo) settled(ctx context.Context, nodes ...int) error {
+// awaitForwarding waits until the router and the nodes' maps send packets of both VIPs to the nodes and
+// to all live pods.
+func (d *demo) awaitForwarding(ctx context.Context, nodes ...int) error {
 	for _, vip := range []netip.Addr{d.ipv4, d.ipv6} {
-		err := harness.Eventually(ctx, patience, func(ctx context.Context) error {
+		err := harness.Eventually(ctx, stepTimeout, func(ctx context.Context) error {
 			return d.cluster.Settled(ctx, vip, "default", selector, nodes...)
 		})
 		if err != nil {
@@ -168,7 +168,7 @@ func (d *demo) settled(ctx context.Context, nodes ...int) error {
 
 func (d *demo) routes(ctx context.Context) error {
 	d.step("The router learns the VIP from every node: equal-cost paths")
-	if err := d.settled(ctx, 1, 2, 3); err != nil {
+	if err := d.awaitForwarding(ctx, 1, 2, 3); err != nil {
 		return err
 	}
 	for _, vip := range []netip.Addr{d.ipv4, d.ipv6} {
@@ -203,11 +203,11 @@ func (d *demo) traffic(ctx context.Context) error {
 }
 
 func (d *demo) report(vip netip.Addr, load harness.Load) {
-	d.say("%s: %d requests, %d failed, p50 %.1f ms, p99 %.1f ms", vip, load.Requests, load.Errors, load.P50, load.P99)
+	d.printf("%s: %d requests, %d failed, p50 %.1f ms, p99 %.1f ms", vip, load.Requests, load.Errors, load.P50, load.P99)
 	for _, pod := range sortedKeys(load.PerPod) {
-		d.say("    %-28s served %4d", pod, load.PerPod[pod])
+		d.printf("    %-28s served %4d", pod, load.PerPod[pod])
 	}
-	d.say("    the pods saw the client as %s", strings.Join(sortedKeys(load.Clients), ", "))
+	d.printf("    the pods saw the client as %s", strings.Join(sortedKeys(load.Clients), ", "))
 }
 
 func sortedKeys(counts map[string]int) []string {
@@ -234,11 +234,11 @@ spec:
 
 func (d *demo) mistakes(ctx context.Context) error {
 	d.step("Mistakes are refused, with the way out")
-	d.say("a pool with an inverted range:")
+	d.printf("a pool with an inverted range:")
 	if err := d.refused(d.cluster.Apply(ctx, invertedPool), "a range must not be inverted: 203.0.113.10-203.0.113.20"); err != nil {
 		return err
 	}
-	d.say("a pool in use: $ kubectl delete vippool public")
+	d.printf("a pool in use: $ kubectl delete vippool public")
 	_, err := d.cluster.Kubectl(ctx, "delete", "vippool", "public")
 	return d.refused(err, "millrace.io/confirm-removal")
 }
@@ -250,7 +250,7 @@ func (d *demo) refused(err error, wayOut string) error {
 	// Policies and the schema refuse in different words.
 	for _, refusal := range []string{"denied request: ", " is invalid: "} {
 		if _, reason, found := strings.Cut(err.Error(), refusal); found && strings.Contains(reason, wayOut) {
-			d.say("  %s", reason)
+			d.printf("  %s", reason)
 			return nil
 		}
 	}
@@ -258,10 +258,10 @@ func (d *demo) refused(err error, wayOut string) error {
 }
 
 func (d *demo) showMillrace(ctx context.Context, args ...string) error {
-	d.say("$ millrace %s", strings.Join(args, " "))
+	d.printf("$ millrace %s", strings.Join(args, " "))
 	out, err := d.cluster.Millrace(ctx, args...)
 	for line := range strings.Lines(out) {
-		d.say("  %s", strings.TrimRight(line, "\n"))
+		d.printf("  %s", strings.TrimRight(line, "\n"))
 	}
 	return err
 }

@@ -84,7 +84,7 @@ func canaryMinutes(t *testing.T) time.Duration {
 
 // No LBPeer reports unreached nodes while agents are killed and restarted, pods change and the router
 // resets sessions. Graceful restart retains routes, and after a reset they return within the tolerance.
-func TestCanaryTellsNoFalseAlarm(t *testing.T) {
+func TestCanaryReportsNoFalseAlarm(t *testing.T) {
 	limit := canaryMinutes(t)
 	for _, c := range canaries {
 		cleanup(t, "patch", "lbpeer", c.peer, "--type=merge", "--patch", `{"spec":{"canaries":null}}`)
@@ -94,12 +94,12 @@ func TestCanaryTellsNoFalseAlarm(t *testing.T) {
 	t.Cleanup(func() { logCanaries(t) })
 	reachedThroughRouter(t, time.Minute, metav1.ConditionTrue, millracev1beta1.ReasonNodesReached, "")
 
-	told := &conditions{}
+	reported := &conditions{}
 	watching, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		told.watch(watching)
+		reported.watch(watching)
 	}()
 	defer func() {
 		stop()
@@ -111,12 +111,12 @@ func TestCanaryTellsNoFalseAlarm(t *testing.T) {
 		what := disturb(t, random, round)
 		reachedThroughRouter(t, 3*time.Minute, metav1.ConditionTrue, millracev1beta1.ReasonNodesReached, "")
 		for _, c := range canaries {
-			alarms, _ := told.alarms(seen, c.peer)
+			alarms, _ := reported.alarms(seen, c.peer)
 			if len(alarms) > 0 {
 				t.Errorf("%s after the start, %s: %q", time.Since(began).Round(time.Second), what, alarms)
 			}
 		}
-		_, seen = told.alarms(seen, "")
+		_, seen = reported.alarms(seen, "")
 		t.Logf("%s after the start: %s", time.Since(began).Round(time.Second), what)
 	}
 
@@ -126,7 +126,7 @@ func TestCanaryTellsNoFalseAlarm(t *testing.T) {
 	filterThird(t, true)
 	for _, c := range canaries {
 		eventually(t, 20*time.Second, func(context.Context) error {
-			if alarms, _ := told.alarms(seen, c.peer); len(alarms) == 0 {
+			if alarms, _ := reported.alarms(seen, c.peer); len(alarms) == 0 {
 				return fmt.Errorf("the fault of LBPeer %s was not seen", c.peer)
 			}
 			return nil

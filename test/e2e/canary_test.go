@@ -31,7 +31,7 @@ var canaries = []routerCanary{
 
 // The condition of LBPeers reports whether the router reaches all nodes and names the node whose route the
 // router filters, and its repair.
-func TestCanaryTellsFilteredRoute(t *testing.T) {
+func TestCanaryReportsFilteredRoute(t *testing.T) {
 	for _, c := range canaries {
 		cleanup(t, "patch", "lbpeer", c.peer, "--type=merge", "--patch", `{"spec":{"canaries":null}}`)
 	}

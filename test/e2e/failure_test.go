@@ -85,7 +85,7 @@ func reportReady(ctx context.Context, name string, want metav1.ConditionStatus) 
 			name, ready.Status, ready.Reason, ready.Message, want)
 	}
 	node := meta.FindStatusCondition(report.Status.Conditions, millracev1beta1.ConditionNodeReady)
-	if told := node != nil; told != (want == metav1.ConditionUnknown) {
+	if isReported := node != nil; isReported != (want == metav1.ConditionUnknown) {
 		return fmt.Errorf("LBNodeReport %s: Ready is %s, and its condition NodeReady is %v", name, want, node)
 	}
 	return nil

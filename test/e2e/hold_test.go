@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/millrace-lb/millrace/test/echo/held"
+	"github.com/millrace-lb/millrace/test/echo/holdreport"
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
@@ -96,7 +96,7 @@ func hold(t *testing.T, s service) *holders {
 	})
 	if err := group.Wait(); err != nil {
 		// Before the Service and its state are deleted.
-		cluster.TellLogs(t.Context(), "e2e")
+		cluster.SaveLogs(t.Context(), "e2e")
 		t.Fatal(err)
 	}
 	return h
@@ -127,7 +127,7 @@ func clientAddresses(t *testing.T) []netip.Addr {
 // has no answer.
 func (h *holders) survived(t *testing.T, event string) {
 	t.Helper()
-	var tcp, udp held.Report
+	var tcp, udp holdreport.Report
 	group := errgroup.Group{}
 	group.Go(func() (err error) { tcp, err = h.tcp.Check(); return err })
 	group.Go(func() (err error) { udp, err = h.udp.Check(); return err })
@@ -158,12 +158,12 @@ func (h *holders) survived(t *testing.T, event string) {
 	}
 	if udp.Silent > 0 {
 		t.Errorf("%s: %d UDP flows get no answer (asked: %v): %q", event, udp.Silent, udp.SilentPerPath, udp.FirstErrors)
-		cluster.TellLogs(t.Context(), "e2e")
+		cluster.SaveLogs(t.Context(), "e2e")
 	}
 }
 
 // brokenAlive counts and logs broken connections of live pods.
-func brokenAlive(t *testing.T, event string, tcp held.Report, live map[string]string) int {
+func brokenAlive(t *testing.T, event string, tcp holdreport.Report, live map[string]string) int {
 	t.Helper()
 	broken := 0
 	for _, flow := range tcp.Broken {

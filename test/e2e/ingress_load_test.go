@@ -19,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millrace-lb/millrace/test/echo/visited"
+	"github.com/millrace-lb/millrace/test/echo/webreport"
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
@@ -111,7 +111,7 @@ func (l *webLoad) during(event string, ends bool, f func(context.Context) error)
 		}
 		report, err := l.web.Check()
 		must(t, err)
-		for _, name := range []string{visited.Kept, visited.Fresh, visited.HTTP2, visited.GRPC, visited.WebSocket} {
+		for _, name := range []string{webreport.Kept, webreport.Fresh, webreport.HTTP2, webreport.GRPC, webreport.WebSocket} {
 			kind := report.Kinds[name]
 			t.Logf("%5.1f s to %5.1f s: %-9s %5d requests, %d failed, p50 %5.1f ms, p99 %6.1f ms, max %7.1f ms, %d streams reopened, %d messages resent",
 				report.From, report.To, name, kind.Requests, kind.Failed, kind.P50, kind.P99, kind.Max, kind.Reopened, kind.Resent)

@@ -104,7 +104,7 @@ func TestL2(t *testing.T) {
 	loaded := make(chan outcome, 1)
 	go func() {
 		// The short timeout makes the gap visible.
-		load, err := cluster.PatientRequestsFor(t.Context(), s.ipv4, 200, 15*time.Second, 500*time.Millisecond)
+		load, err := cluster.RequestsForWithTimeout(t.Context(), s.ipv4, 200, 15*time.Second, 500*time.Millisecond)
 		loaded <- outcome{load, err}
 	}()
 	time.Sleep(3 * time.Second)

@@ -22,7 +22,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
-	"github.com/millrace-lb/millrace/test/echo/held"
+	"github.com/millrace-lb/millrace/test/echo/holdreport"
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
@@ -195,7 +195,7 @@ func layer4OnNodes(t *testing.T, vips []netip.Addr) {
 	} {
 		for _, vip := range vips {
 			to := netip.AddrPortFrom(vip, 80).String()
-			ask := func(ctx context.Context, count int, udp bool) (load harness.Load, err error) {
+			request := func(ctx context.Context, count int, udp bool) (load harness.Load, err error) {
 				args := []string{"load", "--url", "http://" + to + "/", "--requests", strconv.Itoa(count), "--keepalive=false"}
 				if udp {
 					args = []string{"udp", "--to", to, "--count", strconv.Itoa(count)}
@@ -212,10 +212,10 @@ func layer4OnNodes(t *testing.T, vips []netip.Addr) {
 			for _, udp := range []bool{false, true} {
 				// kube-proxy updates with a delay.
 				eventually(t, time.Minute, func(ctx context.Context) error {
-					_, err := ask(ctx, 20, udp)
+					_, err := request(ctx, 20, udp)
 					return err
 				})
-				load, err := ask(t.Context(), requests, udp)
+				load, err := request(t.Context(), requests, udp)
 				if err != nil {
 					t.Errorf("%s asks %s, UDP %v: %v", name, vip, udp, err)
 				}
@@ -229,10 +229,10 @@ func layer4OnNodes(t *testing.T, vips []netip.Addr) {
 
 type livingFlows struct{ tcp, udp *harness.Hold }
 
-func holdLayer4(t *testing.T, vips []netip.Addr) (*livingFlows, held.Report) {
+func holdLayer4(t *testing.T, vips []netip.Addr) (*livingFlows, holdreport.Report) {
 	t.Helper()
 	flows := &livingFlows{}
-	var report held.Report
+	var report holdreport.Report
 	for _, isUDP := range []bool{false, true} {
 		h, first, err := cluster.Hold(context.WithoutCancel(t.Context()), harness.HoldOptions{
 			VIPs: vips, UDP: isUDP, Flows: splitFlows, Interval: time.Second, Timeout: flowTimeout,

@@ -58,8 +58,8 @@ func TestLiveAPI(t *testing.T) {
 func liveRelay(t *testing.T) {
 	eventually(t, 2*time.Minute, func(context.Context) error {
 		logs := kubectl(t, "-n", "millrace-system", "logs", "-l", "app.kubernetes.io/component=agent", "-c", "lbagent", "--tail=-1")
-		if told := strings.Count(logs, "Watching EndpointSlices through a relay"); told < 3 {
-			return fmt.Errorf("%d agents are told by a relay", told)
+		if streams := strings.Count(logs, "Watching EndpointSlices through a relay"); streams < 3 {
+			return fmt.Errorf("%d agents are told by a relay", streams)
 		}
 		return nil
 	})
@@ -201,16 +201,16 @@ func silentAgents(t *testing.T) {
 // liveCommands runs millrace with access to the aggregated API only and with access to agents only; both
 // have the same output. A tenant sees the rates of a namespace.
 func liveCommands(t *testing.T, s service) {
-	const reader, asker = "reader", "asker"
-	cleanup(t, "delete", "clusterrolebinding,clusterrole", reader, asker, "--ignore-not-found")
-	cleanup(t, "-n", "millrace-system", "delete", "rolebinding", reader, asker, "--ignore-not-found")
-	kubectl(t, "create", "clusterrole", asker, "--verb=get,list,watch", "--resource="+strings.Join([]string{
+	const reader, account = "reader", "asker"
+	cleanup(t, "delete", "clusterrolebinding,clusterrole", reader, account, "--ignore-not-found")
+	cleanup(t, "-n", "millrace-system", "delete", "rolebinding", reader, account, "--ignore-not-found")
+	kubectl(t, "create", "clusterrole", account, "--verb=get,list,watch", "--resource="+strings.Join([]string{
 		"vippools.millrace.io", "vips.millrace.io", "lbpeers.millrace.io", "vipadvertisements.millrace.io", "viproutes.millrace.io",
 		"lbnodes.millrace.io", "lbnodereports.millrace.io", "services", "endpointslices.discovery.k8s.io",
 	}, ","))
-	kubectl(t, "create", "clusterrolebinding", asker, "--clusterrole="+asker, "--user="+asker)
+	kubectl(t, "create", "clusterrolebinding", account, "--clusterrole="+account, "--user="+account)
 	kubectl(t, "create", "clusterrolebinding", reader, "--clusterrole=millrace-viewer", "--user="+reader)
-	kubectl(t, "-n", "millrace-system", "create", "rolebinding", asker, "--role=millrace-tracer", "--user="+asker)
+	kubectl(t, "-n", "millrace-system", "create", "rolebinding", account, "--role=millrace-tracer", "--user="+account)
 	kubectl(t, "-n", "millrace-system", "create", "rolebinding", reader, "--role=millrace-viewer", "--user="+reader)
 	for _, line := range []string{
 		"vips", "vips -o wide", "vips -o json", "vips -n default", "vips default/echo", "vips -o yaml " + s.ipv6.String(), "status -o json",
@@ -221,11 +221,11 @@ func liveCommands(t *testing.T, s service) {
 			if err != nil || complaints != "" {
 				return fmt.Errorf("millrace %s by the aggregated API: %w: %s", line, err, complaints)
 			}
-			asked, complaints, err := cluster.MillraceAs(ctx, asker, strings.Fields(line)...)
+			output, complaints, err := cluster.MillraceAs(ctx, account, strings.Fields(line)...)
 			if err != nil || complaints != "" {
 				return fmt.Errorf("millrace %s by agents: %w: %s", line, err, complaints)
 			}
-			if difference := cmp.Diff(asked, live); difference != "" {
+			if difference := cmp.Diff(output, live); difference != "" {
 				return fmt.Errorf("millrace %s (-agents +aggregated API):\n%s", line, difference)
 			}
 			if !strings.Contains(live, "router") {
@@ -234,7 +234,7 @@ func liveCommands(t *testing.T, s service) {
 			return nil
 		})
 	}
-	topByBoth(t, s, asker)
+	topByBoth(t, s, account)
 }
 
 // frontends is the output of `millrace top`.
@@ -248,7 +248,7 @@ type frontends struct {
 }
 
 // topByBoth compares a tenant's rates with those of agents at 50 new connections per second.
-func topByBoth(t *testing.T, s service, asker string) {
+func topByBoth(t *testing.T, s service, account string) {
 	cleanup(t, "delete", "rolebinding", "top", "--ignore-not-found")
 	kubectl(t, "create", "rolebinding", "top", "--clusterrole=view", "--user=tenant")
 	top := func(ctx context.Context, user string) (shown frontends, err error) {
@@ -257,7 +257,7 @@ func topByBoth(t *testing.T, s service, asker string) {
 			return shown, fmt.Errorf("millrace top as %s: %w: %s", user, err, complaints)
 		}
 		// Users without access to the aggregated API get a notice.
-		if told := strings.Contains(complaints, "querying the agents instead"); told != (user == asker) {
+		if warned := strings.Contains(complaints, "querying the agents instead"); warned != (user == account) {
 			return shown, fmt.Errorf("millrace top as %s complains: %s", user, complaints)
 		}
 		return shown, json.Unmarshal([]byte(out), &shown)
@@ -274,15 +274,15 @@ func topByBoth(t *testing.T, s service, asker string) {
 		if err != nil {
 			return err
 		}
-		asked, err := top(ctx, asker)
+		fromAgents, err := top(ctx, account)
 		if err != nil {
 			return err
 		}
-		if difference := cmp.Diff(names(asked), names(live)); difference != "" || live.Nodes != 3 || asked.Nodes != 3 || live.Window < 9 || asked.Window > 5 {
+		if difference := cmp.Diff(names(fromAgents), names(live)); difference != "" || live.Nodes != 3 || fromAgents.Nodes != 3 || live.Window < 9 || fromAgents.Window > 5 {
 			return fmt.Errorf("%d nodes in %g s, and by agents %d in %g s; frontends (-agents +aggregated API):\n%s",
-				live.Nodes, live.Window, asked.Nodes, asked.Window, difference)
+				live.Nodes, live.Window, fromAgents.Nodes, fromAgents.Window, difference)
 		}
-		for _, shown := range []frontends{live, asked} {
+		for _, shown := range []frontends{live, fromAgents} {
 			if busiest := shown.Frontends[0]; busiest.VIP != s.ipv4 || busiest.Connections < 35 || busiest.Connections > 65 {
 				return fmt.Errorf("over %g s the busiest frontend is %+v", shown.Window, busiest)
 			}

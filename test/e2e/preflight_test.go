@@ -26,12 +26,12 @@ var preflight struct {
 // findings returns each node's findings that are not OK, as "Level check", and the executed checks.
 func findings(t *testing.T, out string) (bad map[string][]string, checks []string) {
 	t.Helper()
-	var told struct {
+	var result struct {
 		Nodes []consoleapi.Preflight `json:"nodes"`
 	}
-	must(t, json.Unmarshal([]byte(out), &told))
+	must(t, json.Unmarshal([]byte(out), &result))
 	bad = map[string][]string{}
-	for _, node := range told.Nodes {
+	for _, node := range result.Nodes {
 		bad[node.Node] = []string{}
 		for _, finding := range node.Findings {
 			checks = append(checks, finding.Check)

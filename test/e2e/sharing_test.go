@@ -97,7 +97,7 @@ func TestTwoServicesShareAnAddress(t *testing.T) {
 	}
 	must(t, cluster.RolledOut(t.Context(), "default", "deployment/dns"))
 	tcp.routed(t, 30*time.Second, 1, 2, 3)
-	tellDrops(t, ":53")
+	logDrops(t, ":53")
 	for _, vip := range []netip.Addr{tcp.ipv4, tcp.ipv6} {
 		datagramsAnswered(t, vip)
 		requestsAnswered(t, vip)
@@ -111,8 +111,8 @@ func TestTwoServicesShareAnAddress(t *testing.T) {
 	}
 
 	// A later Service that requests a used port is rejected.
-	asking := fmt.Sprintf(`millrace.io/sharing-key: dns, millrace.io/addresses: "%s,%s"`, tcp.ipv4, tcp.ipv6)
-	must(t, cluster.Apply(t.Context(), strings.Replace(sharer("dns-late", "dns", "TCP", "Cluster"), "millrace.io/sharing-key: dns", asking, 1)))
+	options := fmt.Sprintf(`millrace.io/sharing-key: dns, millrace.io/addresses: "%s,%s"`, tcp.ipv4, tcp.ipv6)
+	must(t, cluster.Apply(t.Context(), strings.Replace(sharer("dns-late", "dns", "TCP", "Cluster"), "millrace.io/sharing-key: dns", options, 1)))
 	eventually(t, 20*time.Second, func(ctx context.Context) error {
 		condition, err := cluster.AssignedCondition(ctx, "default", "dns-late")
 		if err == nil && (condition.Status != metav1.ConditionFalse || condition.Reason != millracev1beta1.ReasonPortConflict) {
@@ -137,8 +137,8 @@ func TestTwoServicesShareAnAddress(t *testing.T) {
 	}
 }
 
-// tellDrops logs recent drops with a word after a failure.
-func tellDrops(t *testing.T, word string) {
+// logDrops logs recent drops with a word after a failure.
+func logDrops(t *testing.T, word string) {
 	t.Helper()
 	t.Cleanup(func() {
 		if !t.Failed() {

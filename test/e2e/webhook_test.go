@@ -154,11 +154,11 @@ func swappedCA(t *testing.T) {
 		if _, err := cluster.Warned(ctx, fmt.Sprintf(unannounced, "swapped", "publik"), "--dry-run=server"); err != nil {
 			t.Errorf("refused while the CA is another one: %v", err)
 		}
-		return errors.Join(warned(ctx), told(ctx, "CABundleRestored"))
+		return errors.Join(warned(ctx), eventArrives(ctx, "CABundleRestored"))
 	})
 }
 
-func told(ctx context.Context, reason string) error {
+func eventArrives(ctx context.Context, reason string) error {
 	var events corev1.EventList
 	err := cluster.Get(ctx, &events, "-n", "millrace-system", "events", "--field-selector", "involvedObject.name=millrace-webhook")
 	if err == nil && !slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return e.Reason == reason }) {

@@ -18,7 +18,7 @@ import (
 )
 
 // The history reports a deleted pod and a killed agent with node and time.
-func TestWhyTellsLater(t *testing.T) {
+func TestWhyAfterTheEvent(t *testing.T) {
 	addresses(t, "echo").routed(t, 30*time.Second, 1, 2, 3)
 	var pods corev1.PodList
 	must(t, cluster.Get(t.Context(), &pods, "-n", "default", "pods", "-l", "app=echo"))

@@ -52,7 +52,7 @@ func TestLaterWanted(t *testing.T) {
 		"later 2s": 2 * time.Second, "later 2s more": 2 * time.Second,
 		"later": 0, "later 2": 0, "later -2s": 0, "later 6m": 0, "sooner 2s": 0, "": 0,
 	} {
-		if got, found := laterWanted([]byte(payload)); got != want && found || found != (want != 0) {
+		if got, found := parseDelay([]byte(payload)); got != want && found || found != (want != 0) {
 			t.Errorf("%q: %s, %t, want %s", payload, got, found, want)
 		}
 	}

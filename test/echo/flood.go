@@ -204,6 +204,6 @@ func (c floodConfig) packet(random *rand.ChaCha8) []byte {
 	}
 	from, _ := netip.AddrFromSlice(address)
 	port := 1024 + random.Uint64()%(65536-1024)
-	e := ends{from: netip.AddrPortFrom(from, uint16(port)), to: c.to}
-	return c.kind(floodPacket{ends: e, inner: c.inner, size: c.size, random: random.Uint64()})
+	e := socketPair{from: netip.AddrPortFrom(from, uint16(port)), to: c.to}
+	return c.kind(floodPacket{socketPair: e, inner: c.inner, size: c.size, random: random.Uint64()})
 }

@@ -46,7 +46,7 @@ func TestFloodArrives(t *testing.T) {
 
 // TestFloodKinds decodes one packet of each kind with an independent decoder.
 func TestFloodKinds(t *testing.T) {
-	for _, addresses := range []ends{
+	for _, addresses := range []socketPair{
 		{netip.MustParseAddrPort("203.0.113.1:1025"), netip.MustParseAddrPort("203.0.113.2:80")},
 		{netip.MustParseAddrPort("[2001:db8::1]:1025"), netip.MustParseAddrPort("[2001:db8::2]:80")},
 	} {
@@ -60,7 +60,7 @@ func TestFloodKinds(t *testing.T) {
 			"udp": layers.LayerTypeUDP, "fragment": gopacket.LayerTypeFragment, "icmp-error": icmp, "tunnel": layers.LayerTypeGeneve,
 		} {
 			for _, random := range []uint64{0x0123456789abcdee, 0x0123456789abcdef} {
-				raw := floodKinds[kind](floodPacket{ends: addresses, inner: addresses.to, size: 18, random: random})
+				raw := floodKinds[kind](floodPacket{socketPair: addresses, inner: addresses.to, size: 18, random: random})
 				packet := gopacket.NewPacket(raw, first, gopacket.Default)
 				if failed := packet.ErrorLayer(); failed != nil {
 					t.Errorf("%s to %s: %v: %x", kind, addresses.to, failed.Error(), raw)

@@ -21,7 +21,7 @@ const (
 )
 
 type floodPacket struct {
-	ends
+	socketPair
 	inner netip.AddrPort
 	size  int
 	// random is the source of all arbitrary fields.
@@ -35,7 +35,7 @@ var floodKinds = map[string]floodKind{
 	"ack":        segmentsWith(tcpACK),
 	"rst":        segmentsWith(tcpRST),
 	"fin":        segmentsWith(tcpFIN | tcpACK),
-	"udp":        func(p floodPacket) []byte { return udpPacket(p.ends, p.size) },
+	"udp":        func(p floodPacket) []byte { return udpPacket(p.socketPair, p.size) },
 	"fragment":   fragmentPacket,
 	"icmp-error": errorPacket,
 	"tunnel":     tunnelPacket,
@@ -45,7 +45,7 @@ func kindNames() string { return strings.Join(slices.Sorted(maps.Keys(floodKinds
 
 func segmentsWith(flags byte) floodKind {
 	return func(p floodPacket) []byte {
-		return tcpPacket(p.ends, flags, uint32(p.random), uint32(p.random>>32))
+		return tcpPacket(p.socketPair, flags, uint32(p.random), uint32(p.random>>32))
 	}
 }
 
@@ -53,7 +53,7 @@ func segmentsWith(flags byte) floodKind {
 func fragmentPacket(p floodPacket) []byte {
 	const firstBytes = 256
 	last := p.random&1 != 0
-	whole := udpPacket(p.ends, firstBytes+p.size)
+	whole := udpPacket(p.socketPair, firstBytes+p.size)
 	identification := uint32(p.random >> 32)
 	if p.to.Addr().Is4() {
 		header, datagram := whole[:ipv4Header], whole[ipv4Header:]
@@ -82,21 +82,21 @@ func fragmentPacket(p floodPacket) []byte {
 	return slices.Concat(header, extension, payload)
 }
 
-// errorPacket returns a router's ICMP "too big" about a packet of the VIP (RFC 1191 section 4, RFC 4443 section
-// 3.2).
+// errorPacket returns a router's ICMP "too big" about a packet of the VIP (RFC 1191 section 4, RFC 4443
+// section 3.2).
 func errorPacket(p floodPacket) []byte {
 	const mtu = 1400
-	about := tcpPacket(ends{from: p.to, to: p.from}, tcpACK, uint32(p.random), uint32(p.random>>32))
+	about := tcpPacket(socketPair{from: p.to, to: p.from}, tcpACK, uint32(p.random), uint32(p.random>>32))
 	message := make([]byte, 8, 8+len(about))
 	binary.BigEndian.PutUint16(message[6:], mtu)
 	if p.to.Addr().Is4() {
 		message[0], message[1] = 3, 4
 		message = append(message, about[:ipv4Header+8]...)
 		binary.BigEndian.PutUint16(message[2:], checksum(message, 0))
-		return ipHeader(p.ends, unix.IPPROTO_ICMP, message)
+		return ipHeader(p.socketPair, unix.IPPROTO_ICMP, message)
 	}
 	message[0] = 2
-	return ipPacket(p.ends, unix.IPPROTO_ICMPV6, append(message, about...), 2)
+	return ipPacket(p.socketPair, unix.IPPROTO_ICMPV6, append(message, about...), 2)
 }
 
 // The tunnel format of bpf/src/geneve.h.
@@ -111,7 +111,7 @@ const (
 // tunnelPacket returns a tunnel packet with a spoofed node address, forged path and tag options, and a SYN
 // from a spoofed client.
 func tunnelPacket(p floodPacket) []byte {
-	inner := tcpPacket(ends{from: client(p), to: p.inner}, tcpSYN, uint32(p.random), 0)
+	inner := tcpPacket(socketPair{from: client(p), to: p.inner}, tcpSYN, uint32(p.random), 0)
 	protocol := uint16(unix.ETH_P_IPV6)
 	if p.inner.Addr().Is4() {
 		protocol = unix.ETH_P_IP
@@ -130,7 +130,7 @@ func tunnelPacket(p floodPacket) []byte {
 	binary.BigEndian.PutUint16(datagram[2:], tunnelPort)
 	datagram = append(append(datagram, payload...), inner...)
 	binary.BigEndian.PutUint16(datagram[4:], uint16(len(datagram)))
-	return ipPacket(p.ends, unix.IPPROTO_UDP, datagram, 6)
+	return ipPacket(p.socketPair, unix.IPPROTO_UDP, datagram, 6)
 }
 
 func client(p floodPacket) netip.AddrPort {

@@ -16,7 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace-lb/millrace/test/echo/held"
+	"github.com/millrace-lb/millrace/test/echo/holdreport"
 )
 
 type holdConfig struct {
@@ -34,9 +34,9 @@ type holdConfig struct {
 // flows is a set of held flows, which answer checks through the tally.
 type flows interface {
 	open(ctx context.Context) error
-	patience() time.Duration
+	timeout() time.Duration
 	// report returns the state of the flows and resets the values of the reporting period.
-	report() held.Report
+	report() holdreport.Report
 	close()
 }
 
@@ -80,7 +80,7 @@ func holdUntil(ctx context.Context, args []string, stdin io.Reader, stdout io.Wr
 			if line != "check" {
 				return fmt.Errorf("no command %q: want \"check\"", line)
 			}
-			tally.check(ctx, kept.patience())
+			tally.check(ctx, kept.timeout())
 			if err := encoder.Encode(kept.report()); err != nil {
 				return err
 			}

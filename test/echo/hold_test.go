@@ -14,7 +14,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/millrace-lb/millrace/test/echo/held"
+	"github.com/millrace-lb/millrace/test/echo/holdreport"
 )
 
 type session struct {
@@ -37,16 +37,16 @@ func startHold(t *testing.T, args ...string) *session {
 	return s
 }
 
-func (s *session) report() held.Report {
+func (s *session) report() holdreport.Report {
 	s.t.Helper()
-	var report held.Report
+	var report holdreport.Report
 	if err := s.reports.Decode(&report); err != nil {
 		s.t.Fatal(err)
 	}
 	return report
 }
 
-func (s *session) check() held.Report {
+func (s *session) check() holdreport.Report {
 	s.t.Helper()
 	if _, err := io.WriteString(s.stdin, "check\n"); err != nil {
 		s.t.Fatal(err)
@@ -54,7 +54,7 @@ func (s *session) check() held.Report {
 	return s.report()
 }
 
-func (s *session) end() held.Report {
+func (s *session) end() holdreport.Report {
 	s.t.Helper()
 	s.stdin.Close()
 	report := s.report()
@@ -64,7 +64,7 @@ func (s *session) end() held.Report {
 	return report
 }
 
-func TestHoldTellsOfSilence(t *testing.T) {
+func TestHoldReportsSilence(t *testing.T) {
 	var silent atomic.Bool
 	first := make(chan string, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -146,7 +146,7 @@ func TestHoldDatagrams(t *testing.T) {
 	if got := received.Load() - before; got < 2*flows {
 		t.Errorf("%d datagrams for %d flows with a new pod, want two each", got, flows)
 	}
-	if want := []held.Movement{{From: "a", To: "b", Flows: flows}}; !slices.Equal(report.Moved, want) || report.PerPod["b"] != flows {
+	if want := []holdreport.Movement{{From: "a", To: "b", Flows: flows}}; !slices.Equal(report.Moved, want) || report.PerPod["b"] != flows {
 		t.Errorf("got %+v, want movements %v", report, want)
 	}
 	if report := s.check(); len(report.Moved) != 0 {

@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/millrace-lb/millrace/test/echo/held"
+	"github.com/millrace-lb/millrace/test/echo/holdreport"
 )
 
 type tcpFlows struct {
@@ -26,7 +26,7 @@ type tcpFlows struct {
 
 	mu      sync.Mutex
 	flows   []tcpFlow
-	broken  []held.BrokenFlow
+	broken  []holdreport.BrokenFlow
 	opening sync.WaitGroup
 	times   []time.Duration
 }
@@ -59,8 +59,8 @@ func (f *tcpFlows) open(ctx context.Context) error {
 	return nil
 }
 
-// patience is the interval plus the timeout, after which every connection has answered or is broken.
-func (f *tcpFlows) patience() time.Duration {
+// timeout is the interval plus the timeout, after which every connection has answered or is broken.
+func (f *tcpFlows) timeout() time.Duration {
 	return f.config.interval + f.config.timeout + time.Second
 }
 
@@ -74,7 +74,7 @@ func (f *tcpFlows) hold(ctx context.Context, i int) {
 	}
 	connection, err := dialer.DialContext(ctx, "tcp", to.String())
 	if err != nil {
-		f.breaks(ctx, i, held.BrokenFlow{Local: from.String(), Remote: to.String()}, err)
+		f.recordBroken(ctx, i, holdreport.BrokenFlow{Local: from.String(), Remote: to.String()}, err)
 		return
 	}
 	defer connection.Close()
@@ -83,13 +83,13 @@ func (f *tcpFlows) hold(ctx context.Context, i int) {
 	answers := bufio.NewReaderSize(connection, 1024)
 	next := time.Now()
 	for {
-		round, asked := f.tally.current(), time.Now()
+		round, sent := f.tally.current(), time.Now()
 		pod, err := f.exchange(connection, answers)
 		if err != nil {
-			f.breaks(ctx, i, held.BrokenFlow{Local: connection.LocalAddr().String(), Remote: to.String()}, err)
+			f.recordBroken(ctx, i, holdreport.BrokenFlow{Local: connection.LocalAddr().String(), Remote: to.String()}, err)
 			return
 		}
-		f.good(i, pod, asked)
+		f.record(i, pod, sent)
 		f.tally.answer(i, round)
 		opened()
 		next = next.Add(f.config.interval)
@@ -125,11 +125,11 @@ func (f *tcpFlows) exchange(connection net.Conn, answers *bufio.Reader) (pod str
 	return from.Pod, nil
 }
 
-func (f *tcpFlows) good(i int, pod string, asked time.Time) {
+func (f *tcpFlows) record(i int, pod string, sent time.Time) {
 	now := time.Now()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.times = append(f.times, now.Sub(asked))
+	f.times = append(f.times, now.Sub(sent))
 	flow := &f.flows[i]
 	if !flow.lastGood.IsZero() {
 		flow.longest = max(flow.longest, now.Sub(flow.lastGood))
@@ -138,7 +138,7 @@ func (f *tcpFlows) good(i int, pod string, asked time.Time) {
 	flow.requests++
 }
 
-func (f *tcpFlows) breaks(ctx context.Context, i int, record held.BrokenFlow, err error) {
+func (f *tcpFlows) recordBroken(ctx context.Context, i int, record holdreport.BrokenFlow, err error) {
 	if ctx.Err() != nil {
 		return
 	}
@@ -152,12 +152,12 @@ func (f *tcpFlows) breaks(ctx context.Context, i int, record held.BrokenFlow, er
 	f.tally.leave(i)
 }
 
-func (f *tcpFlows) report() held.Report {
+func (f *tcpFlows) report() holdreport.Report {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	report := held.Report{
+	report := holdreport.Report{
 		Seconds: time.Since(f.start).Seconds(), Flows: len(f.flows), PerPod: map[string]int{},
-		Broken: append([]held.BrokenFlow{}, f.broken...), Moved: []held.Movement{}, FirstErrors: []string{},
+		Broken: append([]holdreport.BrokenFlow{}, f.broken...), Moved: []holdreport.Movement{}, FirstErrors: []string{},
 	}
 	slices.Sort(f.times)
 	report.P50, report.P99 = quantile(f.times, 0.5), quantile(f.times, 0.99)

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/millrace-lb/millrace/test/echo/held"
+	"github.com/millrace-lb/millrace/test/echo/holdreport"
 )
 
 const (
@@ -42,7 +42,7 @@ type udpFlows struct {
 	mu      sync.Mutex
 	pending int
 	flows   []udpFlow
-	totals  held.Report
+	totals  holdreport.Report
 	moved   map[[2]string]int
 }
 
@@ -90,12 +90,12 @@ func (f *udpFlows) open(ctx context.Context) error {
 	ctx, f.stop = context.WithCancel(ctx)
 	f.ended.Go(func() { f.send(ctx) })
 	f.ended.Go(func() { f.receive(ctx) })
-	f.tally.check(ctx, f.patience())
+	f.tally.check(ctx, f.timeout())
 	return ctx.Err()
 }
 
-// patience is the time to probe all flows and wait for the last answer.
-func (f *udpFlows) patience() time.Duration {
+// timeout is the time to probe all flows and wait for the last answer.
+func (f *udpFlows) timeout() time.Duration {
 	return time.Duration(len(f.flows)/f.config.burst+1)*time.Second + f.config.timeout
 }
 
@@ -192,17 +192,17 @@ func (f *udpFlows) sendNext(now time.Time, checking bool) bool {
 	for range min(len(f.flows), maxScan) {
 		i := f.next
 		f.next = (f.next + 1) % len(f.flows)
-		if !checking || f.tally.due(i) && f.mayAsk(i, now) {
-			f.ask(i, now)
+		if !checking || f.tally.due(i) && f.canSend(i, now) {
+			f.sendRequest(i, now)
 			return true
 		}
 	}
 	return false
 }
 
-// mayAsk limits a check to the capacity of the path: few flows wait for a first answer, and lost datagrams
+// canSend limits a check to the capacity of the path: few flows wait for a first answer, and lost datagrams
 // are repeated after a while.
-func (f *udpFlows) mayAsk(i int, now time.Time) bool {
+func (f *udpFlows) canSend(i int, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	flow := &f.flows[i]
@@ -212,7 +212,7 @@ func (f *udpFlows) mayAsk(i int, now time.Time) bool {
 	return f.pending < max(f.config.burst/burstPerWindow, 1)
 }
 
-func (f *udpFlows) ask(i int, now time.Time) {
+func (f *udpFlows) sendRequest(i int, now time.Time) {
 	round := f.tally.current()
 	f.mu.Lock()
 	flow := &f.flows[i]
@@ -316,7 +316,7 @@ func (f *udpFlows) answer(from netip.AddrPort, reply string) error {
 	f.mu.Unlock()
 	if begins && newest {
 		// A second datagram, as in most protocols: balancers may expire the flow of a single one early.
-		f.ask(i, now)
+		f.sendRequest(i, now)
 		return nil
 	}
 	if newest {
@@ -325,18 +325,18 @@ func (f *udpFlows) answer(from netip.AddrPort, reply string) error {
 	return nil
 }
 
-func (f *udpFlows) report() held.Report {
+func (f *udpFlows) report() holdreport.Report {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	report := f.totals
 	report.Seconds, report.Flows, report.Live = time.Since(f.start).Seconds(), len(f.flows), len(f.flows)
 	report.Silent = f.tally.missing()
-	report.Broken, report.Moved, report.PerPod = []held.BrokenFlow{}, []held.Movement{}, map[string]int{}
+	report.Broken, report.Moved, report.PerPod = []holdreport.BrokenFlow{}, []holdreport.Movement{}, map[string]int{}
 	report.FirstErrors = append([]string{}, f.totals.FirstErrors...)
 	for pods, flows := range f.moved {
-		report.Moved = append(report.Moved, held.Movement{From: pods[0], To: pods[1], Flows: flows})
+		report.Moved = append(report.Moved, holdreport.Movement{From: pods[0], To: pods[1], Flows: flows})
 	}
-	slices.SortFunc(report.Moved, func(a, b held.Movement) int {
+	slices.SortFunc(report.Moved, func(a, b holdreport.Movement) int {
 		return strings.Compare(a.From+" "+a.To, b.From+" "+b.To)
 	})
 	clear(f.moved)

@@ -129,7 +129,7 @@ func load(ctx context.Context, args []string, stdout io.Writer) error {
 		return err
 	}
 	results := drive(ctx, plan, func(ctx context.Context, _ int) (answer, error) {
-		from, err := ask(ctx, client, *url)
+		from, err := getAnswer(ctx, client, *url)
 		if *forwarded {
 			from.Client = net.JoinHostPort(from.Forwarded, "0")
 		}
@@ -152,8 +152,8 @@ func direct(client *http.Client, address, authorities, ports string) error {
 		}
 	}
 	if address != "" || ports != "" {
-		transport.DialContext = func(ctx context.Context, network, asked string) (net.Conn, error) {
-			return dialer.DialContext(ctx, network, cmp.Or(address, asked))
+		transport.DialContext = func(ctx context.Context, network, host string) (net.Conn, error) {
+			return dialer.DialContext(ctx, network, cmp.Or(address, host))
 		}
 	}
 	if authorities != "" {
@@ -189,7 +189,7 @@ func newClient(connections int, keepAlive bool) *http.Client {
 	}}
 }
 
-func ask(ctx context.Context, client *http.Client, url string) (answer, error) {
+func getAnswer(ctx context.Context, client *http.Client, url string) (answer, error) {
 	var reached progress
 	request, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, reached.trace()), http.MethodGet, url, nil)
 	if err != nil {

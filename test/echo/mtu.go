@@ -22,9 +22,9 @@ const (
 	// sizePrefix starts a datagram "size N …", which is answered with N unfragmented bytes.
 	sizePrefix = "size "
 	// tooBig is the answer if the path MTU is known to be too small.
-	tooBig      = "too big"
-	shortAnswer = 64
-	tryFor      = time.Second
+	tooBig       = "too big"
+	shortAnswer  = 64
+	probeTimeout = time.Second
 )
 
 type mtuReport struct {
@@ -117,7 +117,7 @@ func (p sizeProbe) try(ctx context.Context, size int, request string) mtuResult 
 		_, err := io.WriteString(p.connection, request)
 		var n int
 		if err == nil {
-			_ = p.connection.SetReadDeadline(time.Now().Add(tryFor))
+			_ = p.connection.SetReadDeadline(time.Now().Add(probeTimeout))
 			n, err = p.connection.Read(buffer)
 		}
 		switch {
@@ -156,7 +156,7 @@ func setDontFragment(connection *net.UDPConn, ipv6, on bool) error {
 	return nil
 }
 
-func sizeWanted(payload []byte) (size int, found bool) {
+func parseSize(payload []byte) (size int, found bool) {
 	rest, found := strings.CutPrefix(string(payload), sizePrefix)
 	if !found {
 		return 0, false

@@ -17,10 +17,10 @@ const (
 	hopLimit   = 64
 )
 
-type ends struct{ from, to netip.AddrPort }
+type socketPair struct{ from, to netip.AddrPort }
 
 // tcpPacket returns an IP packet with an empty segment (RFC 9293, section 3.1).
-func tcpPacket(e ends, flags byte, sequence, acknowledged uint32) []byte {
+func tcpPacket(e socketPair, flags byte, sequence, acknowledged uint32) []byte {
 	segment := make([]byte, tcpHeader)
 	binary.BigEndian.PutUint16(segment[0:], e.from.Port())
 	binary.BigEndian.PutUint16(segment[2:], e.to.Port())
@@ -35,7 +35,7 @@ func tcpPacket(e ends, flags byte, sequence, acknowledged uint32) []byte {
 }
 
 // udpPacket returns an IP packet with a zero payload of the given size.
-func udpPacket(e ends, payload int) []byte {
+func udpPacket(e socketPair, payload int) []byte {
 	datagram := make([]byte, udpHeader+payload)
 	binary.BigEndian.PutUint16(datagram[0:], e.from.Port())
 	binary.BigEndian.PutUint16(datagram[2:], e.to.Port())
@@ -44,7 +44,7 @@ func udpPacket(e ends, payload int) []byte {
 }
 
 // ipPacket prepends an IP header and sets the transport checksum at the offset.
-func ipPacket(e ends, protocol byte, transport []byte, checksumAt int) []byte {
+func ipPacket(e socketPair, protocol byte, transport []byte, checksumAt int) []byte {
 	// Pseudo-header of RFC 9293, section 3.1, and RFC 8200, section 8.1.
 	pseudo := append(e.from.Addr().AsSlice(), e.to.Addr().AsSlice()...)
 	sum := checksum(transport, uint32(protocol)+uint32(len(transport))+uint32(^checksum(pseudo, 0)))
@@ -55,7 +55,7 @@ func ipPacket(e ends, protocol byte, transport []byte, checksumAt int) []byte {
 	return ipHeader(e, protocol, transport)
 }
 
-func ipHeader(e ends, protocol byte, transport []byte) []byte {
+func ipHeader(e socketPair, protocol byte, transport []byte) []byte {
 	var packet []byte
 	from, to := e.from.Addr().AsSlice(), e.to.Addr().AsSlice()
 	if e.to.Addr().Is4() {

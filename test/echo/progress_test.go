@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestFailureTellsHowFarARequestCame(t *testing.T) {
+func TestFailureReportsProgress(t *testing.T) {
 	silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 	defer silent.Close()
 	gone := httptest.NewServer(http.NotFoundHandler())

@@ -20,8 +20,8 @@ const (
 	// grpcService has one method, grpcStream, which answers each message with the server's identity.
 	grpcService = "millrace.test.Echo"
 	grpcStream  = "Stream"
-	// goodbyeTimeout is how long a client may take to close a WebSocket.
-	goodbyeTimeout = 3 * time.Second
+	// closeTimeout is how long a client may take to close a WebSocket.
+	closeTimeout = 3 * time.Second
 )
 
 type message struct {
@@ -75,8 +75,8 @@ func (s *streams) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 	defer conn.Close()
 	defer context.AfterFunc(s.ending, func() {
 		goodbye := websocket.FormatCloseMessage(websocket.CloseGoingAway, "the server ends")
-		_ = conn.WriteControl(websocket.CloseMessage, goodbye, time.Now().Add(goodbyeTimeout))
-		_ = conn.SetReadDeadline(time.Now().Add(goodbyeTimeout))
+		_ = conn.WriteControl(websocket.CloseMessage, goodbye, time.Now().Add(closeTimeout))
+		_ = conn.SetReadDeadline(time.Now().Add(closeTimeout))
 	})()
 	for {
 		kind, text, err := conn.ReadMessage()

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// laterWord starts a payload that is answered at once and again later.
-	laterWord = "later"
+	// delayedPrefix starts a payload that is answered at once and again later.
+	delayedPrefix = "later"
 	// maxLater and maxPending bound the delayed answers.
 	maxLater   = 5 * time.Minute
 	maxPending = 1024
@@ -24,16 +24,16 @@ const (
 
 var pending atomic.Int32
 
-func laterWanted(payload []byte) (time.Duration, bool) {
+func parseDelay(payload []byte) (time.Duration, bool) {
 	words := strings.Fields(string(payload))
-	if len(words) < 2 || words[0] != laterWord {
+	if len(words) < 2 || words[0] != delayedPrefix {
 		return 0, false
 	}
 	wait, err := time.ParseDuration(words[1])
 	return wait, err == nil && wait > 0 && wait <= maxLater
 }
 
-func answerLater(wait time.Duration, send func([]byte) error, answer []byte) {
+func scheduleAnswer(wait time.Duration, send func([]byte) error, answer []byte) {
 	if pending.Add(1) > maxPending {
 		pending.Add(-1)
 		return
@@ -64,11 +64,11 @@ func push(ctx context.Context, args []string, stdout io.Writer) error {
 		send, await string
 		wait        time.Duration
 	}{
-		{laterWord + " " + after.String(), laterWord + " " + after.String(), 0},
-		{"", laterWord + " " + after.String(), *after},
+		{delayedPrefix + " " + after.String(), delayedPrefix + " " + after.String(), 0},
+		{"", delayedPrefix + " " + after.String(), *after},
 		{"again", "again", 0},
 	} {
-		got, err := askOnce(connection, step.send, step.await, step.wait+*timeout)
+		got, err := exchangeOnce(connection, step.send, step.await, step.wait+*timeout)
 		if err != nil {
 			return fmt.Errorf("after %d answers: %w", len(seen), err)
 		}
@@ -88,7 +88,7 @@ func push(ctx context.Context, args []string, stdout io.Writer) error {
 	return nil
 }
 
-func askOnce(connection net.Conn, payload, await string, limit time.Duration) (answer, error) {
+func exchangeOnce(connection net.Conn, payload, await string, limit time.Duration) (answer, error) {
 	if err := connection.SetDeadline(time.Now().Add(limit)); err != nil {
 		return answer{}, err
 	}

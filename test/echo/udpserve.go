@@ -95,23 +95,23 @@ func (s *udpServer) serve6() error {
 }
 
 func (s *udpServer) answer(socket *net.UDPConn, client net.Addr, payload []byte, send func([]byte) error) {
-	if size, found := sizeWanted(payload); found {
+	if size, found := parseSize(payload); found {
 		answerOfSize(socket, socket == s.raw6, size, send)
 		return
 	}
 	answer := s.reply(client, payload)
-	if wait, found := laterWanted(payload); found {
-		answerLater(wait, send, answer)
+	if wait, found := parseDelay(payload); found {
+		scheduleAnswer(wait, send, answer)
 	}
 	_ = send(answer)
 }
 
 func (s *udpServer) reply(client net.Addr, payload []byte) []byte {
-	return fmt.Appendf(nil, "%s %s %s %s", orDash(s.id.Pod), orDash(s.id.Node), client, payload)
+	return fmt.Appendf(nil, "%s %s %s %s", nonEmpty(s.id.Pod), nonEmpty(s.id.Node), client, payload)
 }
 
-// orDash keeps the number of words in a reply.
-func orDash(word string) string {
+// nonEmpty keeps the number of words in a reply.
+func nonEmpty(word string) string {
 	if word == "" {
 		return "-"
 	}

@@ -105,31 +105,31 @@ func webFlags(args []string) (webConfig, error) {
 	return config, nil
 }
 
-type visitors struct {
+type webClient struct {
 	config            webConfig
 	rounds            *rounds
 	running, underway sync.WaitGroup
 	dialled           atomic.Int64
 }
 
-func newVisitors(config webConfig, rounds *rounds) *visitors {
-	return &visitors{config: config, rounds: rounds}
+func newVisitors(config webConfig, rounds *rounds) *webClient {
+	return &webClient{config: config, rounds: rounds}
 }
 
-func (v *visitors) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+func (v *webClient) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	next := v.config.to[int(v.dialled.Add(1))%len(v.config.to)]
 	return (&net.Dialer{}).DialContext(ctx, "tcp", next.String())
 }
 
-func (v *visitors) tls() *tls.Config {
+func (v *webClient) tls() *tls.Config {
 	return &tls.Config{RootCAs: v.config.roots, ClientSessionCache: tls.NewLRUClientSessionCache(0)}
 }
 
 // begin sends one request of each kind and opens all streams before the rates start.
-func (v *visitors) begin(ctx context.Context) error {
-	askers := v.askers()
-	for kind, ask := range askers {
-		if _, err := limited(ctx, v.config.timeout, func(ctx context.Context) (string, error) { return ask(ctx, 0) }); err != nil {
+func (v *webClient) begin(ctx context.Context) error {
+	requesters := v.requesters()
+	for kind, send := range requesters {
+		if _, err := limited(ctx, v.config.timeout, func(ctx context.Context) (string, error) { return send(ctx, 0) }); err != nil {
 			return fmt.Errorf("the first request of kind %s: %w", kind, err)
 		}
 	}
@@ -144,31 +144,31 @@ func (v *visitors) begin(ctx context.Context) error {
 			opened[kind] = append(opened[kind], first)
 		}
 	}
-	for kind, ask := range askers {
-		v.running.Go(func() { v.visit(ctx, kind, ask) })
+	for kind, send := range requesters {
+		v.running.Go(func() { v.visit(ctx, kind, send) })
 	}
 	for kind, open := range openers {
 		for i, first := range opened[kind] {
-			kept := &conversation{visitors: v, kind: kind, open: open, stream: first}
+			kept := &persistentStream{visitors: v, kind: kind, open: open, stream: first}
 			v.running.Go(func() { kept.run(ctx, i) })
 		}
 	}
 	return nil
 }
 
-func (v *visitors) wait() {
+func (v *webClient) wait() {
 	v.running.Wait()
 	v.underway.Wait()
 }
 
 // visit sends requests at the rate until ctx ends, without waiting for answers.
-func (v *visitors) visit(ctx context.Context, kind string, ask asker) {
+func (v *webClient) visit(ctx context.Context, kind string, send requester) {
 	plan := schedule{rate: v.config.rate}
 	for start, i := time.Now(), 0; sleepUntil(ctx, plan.due(start, i)); i++ {
 		begun := v.rounds.begin(kind, plan.due(start, i))
 		v.underway.Go(func() {
 			pod, err := limited(context.WithoutCancel(ctx), v.config.timeout, func(ctx context.Context) (string, error) {
-				return ask(ctx, i)
+				return send(ctx, i)
 			})
 			begun.end(pod, err)
 		})

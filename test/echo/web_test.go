@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millrace-lb/millrace/test/echo/visited"
+	"github.com/millrace-lb/millrace/test/echo/webreport"
 )
 
 type visit struct {
@@ -42,24 +42,24 @@ func newVisit(t *testing.T, server *httptest.Server, args ...string) *visit {
 	return v
 }
 
-func (v *visit) report() visited.Report {
+func (v *visit) report() webreport.Report {
 	v.t.Helper()
-	var report visited.Report
+	var report webreport.Report
 	if err := v.reports.Decode(&report); err != nil {
 		v.t.Fatalf("no report: %v", err)
 	}
 	return report
 }
 
-func (v *visit) check() visited.Report {
+func (v *visit) check() webreport.Report {
 	v.t.Helper()
 	fmt.Fprintln(v.stdin, "check")
 	return v.report()
 }
 
-func (v *visit) until(enough func(visited.Kind) bool) map[string]visited.Kind {
+func (v *visit) until(enough func(webreport.Kind) bool) map[string]webreport.Kind {
 	v.t.Helper()
-	sum := map[string]visited.Kind{}
+	sum := map[string]webreport.Kind{}
 	for deadline := time.Now().Add(20 * time.Second); ; {
 		for name, kind := range v.check().Kinds {
 			all := sum[name]
@@ -86,7 +86,7 @@ func (v *visit) until(enough func(visited.Kind) bool) map[string]visited.Kind {
 	}
 }
 
-func (v *visit) end() visited.Report {
+func (v *visit) end() webreport.Report {
 	v.t.Helper()
 	v.stdin.Close()
 	report := v.report()
@@ -105,7 +105,7 @@ func startWeb(t *testing.T, handler http.Handler) *httptest.Server {
 	return server
 }
 
-var kinds = []string{visited.Kept, visited.Fresh, visited.HTTP2, visited.GRPC, visited.WebSocket}
+var kinds = []string{webreport.Kept, webreport.Fresh, webreport.HTTP2, webreport.GRPC, webreport.WebSocket}
 
 func TestWebCountsFailures(t *testing.T) {
 	kept := newSite(identity{Pod: "p1"})
@@ -122,7 +122,7 @@ func TestWebCountsFailures(t *testing.T) {
 	close(broken)
 	v.check()
 	kept.streams.close()
-	for name, kind := range v.until(func(kind visited.Kind) bool { return kind.Failed > 0 }) {
+	for name, kind := range v.until(func(kind webreport.Kind) bool { return kind.Failed > 0 }) {
 		// A stream is reopened until the request's timeout, so its ends contain the error.
 		why := fmt.Sprint(kind.FirstFailures[0].Error, kind.FirstEnds)
 		if !strings.Contains(why, "503") {

@@ -10,49 +10,49 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/millrace-lb/millrace/test/echo/visited"
+	"github.com/millrace-lb/millrace/test/echo/webreport"
 )
 
-type asker func(ctx context.Context, i int) (string, error)
+type requester func(ctx context.Context, i int) (string, error)
 
-func (v *visitors) askers() map[string]asker {
+func (v *webClient) requesters() map[string]requester {
 	protocols := func(set func(*http.Protocols, bool)) *http.Protocols {
 		p := new(http.Protocols)
 		set(p, true)
 		return p
 	}
-	of := func(transport *http.Transport) asker {
+	of := func(transport *http.Transport) requester {
 		transport.DialContext, transport.TLSClientConfig = v.dial, v.tls()
 		transport.MaxIdleConnsPerHost = maxIdle
 		client := &http.Client{Transport: transport}
-		return func(ctx context.Context, i int) (string, error) { return v.ask(ctx, client, i) }
+		return func(ctx context.Context, i int) (string, error) { return v.request(ctx, client, i) }
 	}
-	return map[string]asker{
-		visited.Kept:  of(&http.Transport{Protocols: protocols((*http.Protocols).SetHTTP1)}),
-		visited.Fresh: of(&http.Transport{Protocols: protocols((*http.Protocols).SetHTTP1), DisableKeepAlives: true}),
-		visited.HTTP2: of(&http.Transport{Protocols: protocols((*http.Protocols).SetHTTP2)}),
+	return map[string]requester{
+		webreport.Kept:  of(&http.Transport{Protocols: protocols((*http.Protocols).SetHTTP1)}),
+		webreport.Fresh: of(&http.Transport{Protocols: protocols((*http.Protocols).SetHTTP1), DisableKeepAlives: true}),
+		webreport.HTTP2: of(&http.Transport{Protocols: protocols((*http.Protocols).SetHTTP2)}),
 	}
 }
 
 const (
 	maxIdle = 100
-	// everyPost is the interval of requests with a body, which cannot be repeated.
-	everyPost = 4
-	posted    = "what may be sent once only"
+	// postInterval is the interval of requests with a body, which cannot be repeated.
+	postInterval = 4
+	postBody     = "what may be sent once only"
 )
 
-func (v *visitors) ask(ctx context.Context, client *http.Client, i int) (string, error) {
+func (v *webClient) request(ctx context.Context, client *http.Client, i int) (string, error) {
 	method, path, body := http.MethodGet, "/", io.Reader(http.NoBody)
-	if i%everyPost == 0 {
+	if i%postInterval == 0 {
 		// MultiReader hides that the body could be rewound.
-		method, path, body = http.MethodPost, "/repeat", io.MultiReader(strings.NewReader(posted))
+		method, path, body = http.MethodPost, "/repeat", io.MultiReader(strings.NewReader(postBody))
 	}
 	request, err := http.NewRequestWithContext(ctx, method, "https://"+v.config.host+path, body)
 	if err != nil {
 		return "", err
 	}
 	if method == http.MethodPost {
-		request.ContentLength = int64(len(posted))
+		request.ContentLength = int64(len(postBody))
 	}
 	response, err := client.Do(request)
 	if err != nil {
@@ -70,8 +70,8 @@ func (v *visitors) ask(ctx context.Context, client *http.Client, i int) (string,
 	if err := json.Unmarshal(content, &from); err != nil {
 		return "", fmt.Errorf("decode answer %q: %w", content, err)
 	}
-	if method == http.MethodPost && from.Text != posted {
-		return "", fmt.Errorf("%q was posted and %q arrived", posted, from.Text)
+	if method == http.MethodPost && from.Text != postBody {
+		return "", fmt.Errorf("%q was posted and %q arrived", postBody, from.Text)
 	}
 	return from.Pod, nil
 }

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/millrace-lb/millrace/test/echo/visited"
+	"github.com/millrace-lb/millrace/test/echo/webreport"
 )
 
 // rounds are the reporting periods. A request belongs to the period in which it was due.
@@ -23,26 +23,26 @@ type round struct {
 	pending sync.WaitGroup
 
 	mu    sync.Mutex
-	kinds map[string]*visits
+	kinds map[string]*requestCounts
 }
 
-type visits struct {
-	visited.Kind
+type requestCounts struct {
+	webreport.Kind
 	times []time.Duration
 }
 
 func newRounds() *rounds {
 	now := time.Now()
-	return &rounds{start: now, current: &round{start: now, kinds: map[string]*visits{}}}
+	return &rounds{start: now, current: &round{start: now, kinds: map[string]*requestCounts{}}}
 }
 
-func (r *rounds) report() visited.Report {
+func (r *rounds) report() webreport.Report {
 	r.mu.Lock()
 	ended := r.current
-	r.current = &round{start: time.Now(), kinds: map[string]*visits{}}
-	report := visited.Report{
+	r.current = &round{start: time.Now(), kinds: map[string]*requestCounts{}}
+	report := webreport.Report{
 		From: ended.start.Sub(r.start).Seconds(), To: r.current.start.Sub(r.start).Seconds(),
-		Kinds: map[string]visited.Kind{},
+		Kinds: map[string]webreport.Kind{},
 	}
 	r.mu.Unlock()
 	ended.pending.Wait()
@@ -70,12 +70,12 @@ func (r *rounds) begin(kind string, due time.Time) *request {
 	return &request{rounds: r, round: r.current, kind: kind, due: due}
 }
 
-// visits requires the lock of the round.
-func (r *request) visits() *visits {
+// counts requires the lock of the round.
+func (r *request) counts() *requestCounts {
 	kind := r.round.kinds[r.kind]
 	if kind == nil {
-		kind = &visits{Kind: visited.Kind{
-			FirstFailures: []visited.Event{}, FirstEnds: []visited.Event{}, PerPod: map[string]int{},
+		kind = &requestCounts{Kind: webreport.Kind{
+			FirstFailures: []webreport.Event{}, FirstEnds: []webreport.Event{}, PerPod: map[string]int{},
 		}}
 		r.round.kinds[r.kind] = kind
 	}
@@ -86,7 +86,7 @@ func (r *request) end(pod string, err error) {
 	defer r.round.pending.Done()
 	r.round.mu.Lock()
 	defer r.round.mu.Unlock()
-	kind := r.visits()
+	kind := r.counts()
 	kind.Requests++
 	if err != nil {
 		kind.Failed++
@@ -101,7 +101,7 @@ func (r *request) end(pod string, err error) {
 func (r *request) reopened(sent bool, err error) {
 	r.round.mu.Lock()
 	defer r.round.mu.Unlock()
-	kind := r.visits()
+	kind := r.counts()
 	kind.Reopened++
 	if sent {
 		kind.Resent++
@@ -109,9 +109,9 @@ func (r *request) reopened(sent bool, err error) {
 	kind.FirstEnds = r.rounds.note(kind.FirstEnds, err)
 }
 
-func (r *rounds) note(events []visited.Event, err error) []visited.Event {
+func (r *rounds) note(events []webreport.Event, err error) []webreport.Event {
 	if len(events) >= maxFirstErrors {
 		return events
 	}
-	return append(events, visited.Event{At: time.Since(r.start).Seconds(), Error: err.Error()})
+	return append(events, webreport.Event{At: time.Since(r.start).Seconds(), Error: err.Error()})
 }

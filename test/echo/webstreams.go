@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/millrace-lb/millrace/test/echo/visited"
+	"github.com/millrace-lb/millrace/test/echo/webreport"
 )
 
 type stream struct {
@@ -49,14 +49,14 @@ func newStream(send func(string) error, receive func() (string, error), end func
 	return s
 }
 
-// opener opens a stream. ctx bounds only the opening.
-type opener func(ctx context.Context) (*stream, error)
+// openFunc opens a stream. ctx bounds only the opening.
+type openFunc func(ctx context.Context) (*stream, error)
 
-func (v *visitors) openers() map[string]opener {
-	return map[string]opener{visited.WebSocket: v.openWebSocket, visited.GRPC: v.openGRPC}
+func (v *webClient) openers() map[string]openFunc {
+	return map[string]openFunc{webreport.WebSocket: v.openWebSocket, webreport.GRPC: v.openGRPC}
 }
 
-func (v *visitors) openWebSocket(ctx context.Context) (*stream, error) {
+func (v *webClient) openWebSocket(ctx context.Context) (*stream, error) {
 	dialer := websocket.Dialer{NetDialContext: v.dial, TLSClientConfig: v.tls()}
 	conn, response, err := dialer.DialContext(ctx, "wss://"+v.config.host+"/stream", nil)
 	if err != nil {
@@ -76,7 +76,7 @@ func (v *visitors) openWebSocket(ctx context.Context) (*stream, error) {
 	return newStream(send, receive, func() { conn.Close() }), nil
 }
 
-func (v *visitors) openGRPC(ctx context.Context) (*stream, error) {
+func (v *webClient) openGRPC(ctx context.Context) (*stream, error) {
 	conn, err := grpc.NewClient("passthrough:///"+v.config.grpcHost,
 		grpc.WithTransportCredentials(credentials.NewTLS(v.tls())),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return v.dial(ctx, "", "") }),
@@ -106,15 +106,15 @@ func (v *visitors) openGRPC(ctx context.Context) (*stream, error) {
 	return newStream(send, receive, end), nil
 }
 
-type conversation struct {
-	visitors *visitors
+type persistentStream struct {
+	visitors *webClient
 	kind     string
-	open     opener
+	open     openFunc
 	stream   *stream
 }
 
-// run sends the conversation's share of the rate until ctx ends.
-func (c *conversation) run(ctx context.Context, number int) {
+// run sends the stream's share of the rate until ctx ends.
+func (c *persistentStream) run(ctx context.Context, number int) {
 	defer func() { c.stream.close() }()
 	config := c.visitors.config
 	plan := schedule{rate: config.rate / float64(config.streams)}
@@ -131,7 +131,7 @@ func (c *conversation) run(ctx context.Context, number int) {
 }
 
 // exchange sends a message and waits for its answer, on a new stream if necessary.
-func (c *conversation) exchange(ctx context.Context, begun *request, text string) (string, error) {
+func (c *persistentStream) exchange(ctx context.Context, begun *request, text string) (string, error) {
 	for {
 		pod, sent, err := c.once(ctx, text)
 		if err == nil {
@@ -152,7 +152,7 @@ func (c *conversation) exchange(ctx context.Context, begun *request, text string
 }
 
 // once uses the current stream. sent is true if the message may have arrived.
-func (c *conversation) once(ctx context.Context, text string) (pod string, sent bool, err error) {
+func (c *persistentStream) once(ctx context.Context, text string) (pod string, sent bool, err error) {
 	select {
 	case <-c.stream.ended:
 		return "", false, c.stream.err

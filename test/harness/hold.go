@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace-lb/millrace/test/echo/held"
+	"github.com/millrace-lb/millrace/test/echo/holdreport"
 )
 
 // HoldOptions configure Hold.
@@ -36,7 +36,7 @@ type Hold struct {
 }
 
 // Hold starts a client and returns when all flows are open. End or the end of ctx stops it.
-func (c *Cluster) Hold(ctx context.Context, options HoldOptions) (*Hold, held.Report, error) {
+func (c *Cluster) Hold(ctx context.Context, options HoldOptions) (*Hold, holdreport.Report, error) {
 	var to, from []string
 	for _, vip := range options.VIPs {
 		to = append(to, netip.AddrPortFrom(vip, 80).String())
@@ -54,10 +54,10 @@ func (c *Cluster) Hold(ctx context.Context, options HoldOptions) (*Hold, held.Re
 	}
 	started, err := c.startReporter(ctx, "hold", args...)
 	if err != nil {
-		return nil, held.Report{}, err
+		return nil, holdreport.Report{}, err
 	}
 	h := &Hold{reporter: started}
-	var report held.Report
+	var report holdreport.Report
 	if err := h.next(&report); err != nil {
 		return nil, report, err
 	}
@@ -71,8 +71,8 @@ func (c *Cluster) Hold(ctx context.Context, options HoldOptions) (*Hold, held.Re
 
 // Check probes every flow and returns the report. Broken has the connections broken since the previous
 // check.
-func (h *Hold) Check() (held.Report, error) {
-	var report held.Report
+func (h *Hold) Check() (holdreport.Report, error) {
+	var report holdreport.Report
 	err := h.check(&report)
 	all := len(report.Broken)
 	report.Broken = report.Broken[min(h.seen, all):]

@@ -65,16 +65,16 @@ func (c *Cluster) RequestsTo(ctx context.Context, to netip.AddrPort, count int) 
 
 // RequestsFor sends HTTP requests to a VIP at a rate per second for a time.
 func (c *Cluster) RequestsFor(ctx context.Context, vip netip.Addr, rate int, duration time.Duration) (Load, error) {
-	return c.PatientRequestsFor(ctx, vip, rate, duration, 5*time.Second)
+	return c.RequestsForWithTimeout(ctx, vip, rate, duration, 5*time.Second)
 }
 
-// PatientRequestsFor is RequestsFor with another request timeout.
-func (c *Cluster) PatientRequestsFor(ctx context.Context, vip netip.Addr, rate int, duration, timeout time.Duration) (Load, error) {
-	return c.PatientRequestsTo(ctx, netip.AddrPortFrom(vip, 80), rate, duration, timeout)
+// RequestsForWithTimeout is RequestsFor with another request timeout.
+func (c *Cluster) RequestsForWithTimeout(ctx context.Context, vip netip.Addr, rate int, duration, timeout time.Duration) (Load, error) {
+	return c.RequestsToWithTimeout(ctx, netip.AddrPortFrom(vip, 80), rate, duration, timeout)
 }
 
-// PatientRequestsTo is PatientRequestsFor to another port.
-func (c *Cluster) PatientRequestsTo(ctx context.Context, to netip.AddrPort, rate int, duration, timeout time.Duration) (Load, error) {
+// RequestsToWithTimeout is RequestsForWithTimeout to another port.
+func (c *Cluster) RequestsToWithTimeout(ctx context.Context, to netip.AddrPort, rate int, duration, timeout time.Duration) (Load, error) {
 	var load Load
 	err := c.echoWithin(ctx, max(clientTime, duration+time.Minute), &load,
 		"load", "--url", "http://"+to.String()+"/", "--rate", strconv.Itoa(rate), "--duration", duration.String(),
@@ -85,9 +85,9 @@ func (c *Cluster) PatientRequestsTo(ctx context.Context, to netip.AddrPort, rate
 // Ports is a range of ports.
 type Ports struct{ First, Last uint16 }
 
-// PatientRequestsFrom is PatientRequestsTo from a range of local ports, until ctx ends, for half an hour at
-// most.
-func (c *Cluster) PatientRequestsFrom(ctx context.Context, ports Ports, to netip.AddrPort, rate int, timeout time.Duration) (Load, error) {
+// RequestsFromWithTimeout is RequestsToWithTimeout from a range of local ports, until ctx ends, for half
+// an hour at most.
+func (c *Cluster) RequestsFromWithTimeout(ctx context.Context, ports Ports, to netip.AddrPort, rate int, timeout time.Duration) (Load, error) {
 	const duration = 30 * time.Minute
 	var load Load
 	err := c.echoWithin(ctx, duration+time.Minute, &load,
@@ -106,7 +106,7 @@ func (c *Cluster) RequestsWhile(ctx context.Context, vip netip.Addr, rate int, f
 	go func() {
 		var err error
 		// An interrupted client finishes its requests and reports.
-		load, err = c.PatientRequestsFor(loadCtx, vip, rate, clientTime, 15*time.Second)
+		load, err = c.RequestsForWithTimeout(loadCtx, vip, rate, clientTime, 15*time.Second)
 		loaded <- err
 	}()
 	err := f(ctx)
@@ -127,8 +127,8 @@ func (c *Cluster) DatagramsTo(ctx context.Context, to netip.AddrPort, count int)
 	return load, err
 }
 
-// DatagramsInVain sends two datagrams per second and expects no answer.
-func (c *Cluster) DatagramsInVain(ctx context.Context, to netip.AddrPort, duration time.Duration) error {
+// UnansweredDatagrams sends two datagrams per second and expects no answer.
+func (c *Cluster) UnansweredDatagrams(ctx context.Context, to netip.AddrPort, duration time.Duration) error {
 	var load Load
 	err := c.echo(ctx, &load, "udp", "--to", to.String(), "--rate", "2", "--duration", duration.String(), "--timeout", "100ms")
 	if err == nil && load.Requests > load.Errors {

@@ -40,13 +40,13 @@ func RunOn(name string, prepare func(context.Context, *Cluster) error, run func(
 		code = run(ctx, cluster)
 	}
 	if code != 0 {
-		cluster.TellLogs(ctx, name)
+		cluster.SaveLogs(ctx, name)
 	}
 	return code
 }
 
-// TellLogs saves the logs and the state of the cluster and prints their directory.
-func (c *Cluster) TellLogs(ctx context.Context, name string) {
+// SaveLogs saves the logs and the state of the cluster and prints their directory.
+func (c *Cluster) SaveLogs(ctx context.Context, name string) {
 	logs, err := c.KeepLogs(ctx, name)
 	fmt.Fprintf(os.Stderr, "the logs and the state of the cluster are in %s (%v)\n", logs, err)
 }

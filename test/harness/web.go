@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace-lb/millrace/test/echo/visited"
+	"github.com/millrace-lb/millrace/test/echo/webreport"
 )
 
 // InstallGateway installs Gateway API and config/gateway, whose images Install has loaded.
@@ -91,13 +91,13 @@ func (c *Cluster) StartWeb(ctx context.Context, options WebOptions) (*WebClient,
 	if err != nil {
 		return nil, err
 	}
-	var first visited.Report
+	var first webreport.Report
 	return &WebClient{started}, started.next(&first)
 }
 
 // Check returns the report since the previous check, once its requests have ended.
-func (w *WebClient) Check() (visited.Report, error) {
-	var report visited.Report
+func (w *WebClient) Check() (webreport.Report, error) {
+	var report webreport.Report
 	err := w.check(&report)
 	return report, err
 }

@@ -138,11 +138,11 @@ func (a *app) up(command *cobra.Command, options cluster.Options) error {
 	if options.State, err = a.stateDir(); err != nil {
 		return err
 	}
-	tell := progress()
-	if err := cluster.Up(command.Context(), options, tell); err != nil {
+	report := progress()
+	if err := cluster.Up(command.Context(), options, report); err != nil {
 		return err
 	}
-	tell("the lab is up")
+	report("the lab is up")
 	return nil
 }
 

@@ -28,9 +28,9 @@ func portsOf(client int) harness.Ports {
 	return harness.Ports{First: uint16(first + client*each), Last: uint16(first + client*each + each - 1)}
 }
 
-// whileAsked sends requests to all targets on new connections at requestRate while f runs and until there
+// underLoad sends requests to all targets on new connections at requestRate while f runs and until there
 // are enough. It returns the number of requests and failures.
-func whileAsked(t *testing.T, targets []netip.AddrPort, enough int, f func()) (requests, failed int) {
+func underLoad(t *testing.T, targets []netip.AddrPort, enough int, f func()) (requests, failed int) {
 	t.Helper()
 	ctx, end := context.WithCancel(t.Context())
 	defer end()
@@ -45,7 +45,7 @@ func whileAsked(t *testing.T, targets []netip.AddrPort, enough int, f func()) (r
 		clientsOf[target.Addr().Is4()]++
 		clients.Go(func() {
 			// An interrupted client finishes its requests and reports.
-			loads[i], errs[i] = cluster.PatientRequestsFrom(ctx, ports, target, rate, 15*time.Second)
+			loads[i], errs[i] = cluster.RequestsFromWithTimeout(ctx, ports, target, rate, 15*time.Second)
 		})
 	}
 	f()

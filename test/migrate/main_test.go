@@ -49,7 +49,7 @@ func begin(t *testing.T, mode string) {
 	t.Cleanup(func() {
 		if t.Failed() {
 			// The next test stops the lab.
-			cluster.TellLogs(context.WithoutCancel(ctx), "migrate-"+mode)
+			cluster.SaveLogs(context.WithoutCancel(ctx), "migrate-"+mode)
 		}
 	})
 	must(t, cluster.LoadImages(ctx))

@@ -164,7 +164,7 @@ type move struct {
 // step runs f during requests, all of which must succeed, and bounds the number of broken connections.
 func (m *move) step(t *testing.T, name string, enough, mayBreak int, f func()) {
 	t.Helper()
-	requests, failed := whileAsked(t, m.targets, enough, func() {
+	requests, failed := underLoad(t, m.targets, enough, func() {
 		f()
 		m.routed(t)
 	})

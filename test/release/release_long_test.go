@@ -248,14 +248,14 @@ func faults(t *testing.T, image string) {
 	if err == nil {
 		t.Error("no fault is told")
 	}
-	var told struct {
+	var result struct {
 		Nodes []consoleapi.Preflight `json:"nodes"`
 	}
-	if err := json.Unmarshal([]byte(out), &told); err != nil {
+	if err := json.Unmarshal([]byte(out), &result); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	found := map[string][]string{}
-	for _, node := range told.Nodes {
+	for _, node := range result.Nodes {
 		for _, finding := range node.Findings {
 			if finding.Level != consoleapi.LevelOK {
 				found[node.Node] = append(found[node.Node], string(finding.Level)+" "+finding.Check)

@@ -10,11 +10,11 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/millrace-lb/millrace/test/frozen"
+	"github.com/millrace-lb/millrace/test/blackhole"
 )
 
 // behind returns a synced Source whose HTTP/2 connections pass through a line.
-func (s *apiServer) behind(t *testing.T) (*Source, *frozen.Line) {
+func (s *apiServer) behind(t *testing.T) (*Source, *blackhole.Proxy) {
 	t.Helper()
 	server := httptest.NewUnstartedServer(s.Config.Handler)
 	server.EnableHTTP2 = true
@@ -23,7 +23,7 @@ func (s *apiServer) behind(t *testing.T) (*Source, *frozen.Line) {
 		server.CloseClientConnections()
 		server.Close()
 	})
-	line := frozen.NewLine(t, server.Listener.Addr().String())
+	line := blackhole.New(t, server.Listener.Addr().String())
 	clients, err := NewClientsForConfig(&rest.Config{
 		Host: "https://" + line.Address, TLSClientConfig: rest.TLSClientConfig{Insecure: true},
 	})
@@ -46,7 +46,8 @@ func confirm(t *testing.T, source *Source, limit time.Duration) (time.Duration, 
 	return time.Since(began), err
 }
 
-// Confirm succeeds although the open connections are dead. client-go alone would detect that after 45 seconds.
+// Confirm succeeds although the open connections are dead. client-go alone would detect that after 45
+// seconds.
 func TestConfirm(t *testing.T) {
 	s := newAPIServer(t)
 	s.send(t, "ADDED", "services", service("web"))
@@ -54,7 +55,7 @@ func TestConfirm(t *testing.T) {
 	if took, err := confirm(t, source, 10*time.Second); err != nil || took > pingTimeout {
 		t.Errorf("over a connection that works: %v after %s", err, took)
 	}
-	if frozen := line.Freeze(); frozen == 0 {
+	if frozen := line.Drop(); frozen == 0 {
 		t.Fatal("no connection to freeze")
 	}
 	s.send(t, "DELETED", "services", service("web"))
@@ -70,7 +71,7 @@ func TestConfirmWithoutKind(t *testing.T) {
 	s.mu.Lock()
 	s.forbidden = "vippools"
 	s.mu.Unlock()
-	line.Freeze()
+	line.Drop()
 	if took, err := confirm(t, source, 20*time.Second); err != nil {
 		t.Errorf("after %s: %v", took, err)
 	}
@@ -81,7 +82,7 @@ func TestConfirmWithoutKind(t *testing.T) {
 func TestConfirmOutOfReach(t *testing.T) {
 	s := newAPIServer(t)
 	source, line := s.behind(t)
-	line.Cut(true)
+	line.Reject(true)
 	if took, err := confirm(t, source, time.Second); err == nil || took > 2*time.Second {
 		t.Errorf("without an API server: %v after %s", err, took)
 	}
@@ -92,7 +93,7 @@ func TestConfirmOutOfReach(t *testing.T) {
 	case <-time.After(4 * time.Second):
 	}
 	s.send(t, "ADDED", "services", service("web"))
-	line.Cut(false)
+	line.Reject(false)
 	took, err := confirm(t, source, 10*time.Second)
 	if err != nil || len(source.Snapshot().Services) != 1 || took > 2*pingTimeout {
 		t.Errorf("after %s: %v, and Services %v", took, err, source.Snapshot().Services)
@@ -119,12 +120,12 @@ func TestConfirmBusy(t *testing.T) {
 func TestOneConnection(t *testing.T) {
 	s := newAPIServer(t)
 	source, line := s.behind(t)
-	line.Cut(true)
-	line.Cut(false)
+	line.Reject(true)
+	line.Reject(false)
 	if took, err := confirm(t, source, 10*time.Second); err != nil {
 		t.Fatalf("after %s: %v", took, err)
 	}
-	if open := line.Freeze(); open != 1 {
+	if open := line.Drop(); open != 1 {
 		t.Errorf("%d connections", open)
 	}
 }
@@ -138,15 +139,15 @@ func TestBusyFromTheStart(t *testing.T) {
 	s.busy = busy
 	s.mu.Unlock()
 	defer close(busy)
-	line.Cut(true)
-	line.Cut(false)
+	line.Reject(true)
+	line.Reject(false)
 	source.tracker.retry()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	if err := source.clients.pinged.until(ctx); err != nil {
 		t.Error(err)
 	}
-	if open := line.Freeze(); open != 1 {
+	if open := line.Drop(); open != 1 {
 		t.Errorf("%d connections", open)
 	}
 }

@@ -242,7 +242,7 @@ func drawWakingPools(t *rapid.T) []client.Object {
 }
 
 // No wake-up is lost: once the queue is empty, a pass over all Services assigns nothing.
-func TestWakingFewIsAsGoodAsAll(t *testing.T) {
+func TestRequeueOfFewEqualsAll(t *testing.T) {
 	fewChecks(t, "20")
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newQueued(t, drawWakingPools(rt)...)

@@ -176,13 +176,13 @@ func (r *serviceReconciler) sync(ctx context.Context, request ctrl.Request) (aga
 		delete(r.had, request.NamespacedName)
 		delete(r.conflicts, request.NamespacedName)
 		delete(r.failedWrites, request.NamespacedName)
-		return 0, r.settleStale(ctx, request.NamespacedName, nil)
+		return 0, r.resolveStaleClaims(ctx, request.NamespacedName, nil)
 	case err != nil:
 		return 0, fmt.Errorf("read Service %s: %w", request, err)
 	case r.written.outdated(service):
 		return 0, nil
 	}
-	if err := r.settleStale(ctx, request.NamespacedName, service); err != nil {
+	if err := r.resolveStaleClaims(ctx, request.NamespacedName, service); err != nil {
 		return 0, err
 	}
 	if !r.serves(service) {

@@ -51,8 +51,8 @@ func (r *serviceReconciler) writePlan(
 		r.requeueJoining()
 		r.lock.broadcast()
 	}()
-	// If the Service is deleted before the status patch adds its finalizers, settleStale handles new VIPs.
-	// Existing VIPs may already be known to others, so the finalizers come first.
+	// If the Service is deleted before the status patch adds its finalizers, resolveStaleClaims handles
+	// new VIPs. Existing VIPs may already be known to others, so the finalizers come first.
 	if len(plan.Bind) > 0 {
 		if err := r.ensureFinalizers(ctx, service, plan); err != nil {
 			return false, err

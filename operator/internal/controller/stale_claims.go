@@ -16,10 +16,10 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
-// settleStale handles the claims of a Service name whose UID no Service has: after a restore, or because a
-// Service was deleted without its finalizers. The current Service inherits such a claim. Without one, the
-// claim of a restored VIP becomes a reservation and any other claim is released.
-func (r *serviceReconciler) settleStale(ctx context.Context, key types.NamespacedName, service *corev1.Service) error {
+// resolveStaleClaims handles the claims of a Service name whose UID no Service has: after a restore, or
+// because a Service was deleted without its finalizers. The current Service inherits such a claim.
+// Without one, the claim of a restored VIP becomes a reservation and any other claim is released.
+func (r *serviceReconciler) resolveStaleClaims(ctx context.Context, key types.NamespacedName, service *corev1.Service) error {
 	if service != nil && isOfAnotherOperator(service) {
 		return nil
 	}

@@ -104,7 +104,7 @@ func TestClaimOfAServiceThatTheCacheLacksStays(t *testing.T) {
 	c.reconcile("web")
 	stale := ours("web", nil)
 	stale.UID = "former"
-	if err := c.reconciler.settleStale(t.Context(), client.ObjectKeyFromObject(stale), stale); err != nil {
+	if err := c.reconciler.resolveStaleClaims(t.Context(), client.ObjectKeyFromObject(stale), stale); err != nil {
 		t.Fatal(err)
 	}
 	if claims := c.vips()[0].Spec.Claims; claims[0].UID != "1" || c.reconciler.vips.isFormer("1") {

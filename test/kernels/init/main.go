@@ -41,13 +41,13 @@ func run() error {
 		return fmt.Errorf("read the arguments of the tests: %w", err)
 	}
 	for _, program := range programs {
-		say(test(program, strings.Split(string(arguments), "\n")))
+		printMark(test(program, strings.Split(string(arguments), "\n")))
 	}
-	say(console.Done)
+	printMark(console.Done)
 	return nil
 }
 
-func say(what string) { fmt.Printf("\n%s%s\n", console.Mark, what) }
+func printMark(what string) { fmt.Printf("\n%s%s\n", console.Mark, what) }
 
 func prepare() error {
 	for _, m := range []struct{ what, where string }{

@@ -49,8 +49,8 @@ func Wait(ctx context.Context, duration time.Duration) {
 	}
 }
 
-// AtRest waits until no counted write occurred for the duration quiet and the condition holds.
-func (s *Server) AtRest(t *testing.T, limit, quiet time.Duration, counts func(Write) bool, condition func(context.Context) error) {
+// AwaitIdle waits until no counted write occurred for the duration quiet and the condition holds.
+func (s *Server) AwaitIdle(t *testing.T, limit, quiet time.Duration, counts func(Write) bool, condition func(context.Context) error) {
 	t.Helper()
 	writes, since := 0, time.Now()
 	Eventually(t, limit, func(ctx context.Context) error {
@@ -77,8 +77,8 @@ func Owners(ctx context.Context, c client.Client) error {
 		return err
 	}
 	var errs []error
-	// claimed maps addresses to UIDs of claims, told to Services by status.
-	claimed, told := map[string][]string{}, map[string][]*corev1.Service{}
+	// claimed maps addresses to UIDs of claims, statuses to Services by status.
+	claimed, statuses := map[string][]string{}, map[string][]*corev1.Service{}
 	for i := range vips.Items {
 		spec := &vips.Items[i].Spec
 		for _, claim := range spec.Claims {
@@ -88,22 +88,22 @@ func Owners(ctx context.Context, c client.Client) error {
 	for i := range services.Items {
 		service := &services.Items[i]
 		for _, ingress := range service.Status.LoadBalancer.Ingress {
-			told[ingress.IP] = append(told[ingress.IP], service)
+			statuses[ingress.IP] = append(statuses[ingress.IP], service)
 			if !slices.Contains(claimed[ingress.IP], string(service.UID)) {
 				errs = append(errs, fmt.Errorf("%s is in the status of %s, and claimed by %v", ingress.IP, service.Name, claimed[ingress.IP]))
 			}
 		}
 	}
 	for _, address := range slices.Sorted(maps.Keys(claimed)) {
-		if len(told[address]) != len(claimed[address]) {
-			errs = append(errs, fmt.Errorf("%s is claimed by %d and told by %d Services", address, len(claimed[address]), len(told[address])))
+		if len(statuses[address]) != len(claimed[address]) {
+			errs = append(errs, fmt.Errorf("%s is claimed by %d and told by %d Services", address, len(claimed[address]), len(statuses[address])))
 		}
 	}
-	for _, address := range slices.Sorted(maps.Keys(told)) {
-		key := told[address][0].Annotations[millracev1beta1.AnnotationSharingKey]
-		for _, other := range told[address][1:] {
+	for _, address := range slices.Sorted(maps.Keys(statuses)) {
+		key := statuses[address][0].Annotations[millracev1beta1.AnnotationSharingKey]
+		for _, other := range statuses[address][1:] {
 			if key == "" || other.Annotations[millracev1beta1.AnnotationSharingKey] != key {
-				errs = append(errs, fmt.Errorf("%s has two owners: %s and %s", address, told[address][0].Name, other.Name))
+				errs = append(errs, fmt.Errorf("%s has two owners: %s and %s", address, statuses[address][0].Name, other.Name))
 			}
 		}
 	}

@@ -14,7 +14,7 @@ import (
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
-	"github.com/millrace-lb/millrace/test/work"
+	"github.com/millrace-lb/millrace/test/complexity"
 )
 
 // sized returns VIPs of Services with an endpoint, announced by all nodes except every tenth (policy
@@ -61,13 +61,13 @@ func sized(nodes, vips int) *Input {
 
 // The cost of a report is linear in its VIPs and nodes.
 func TestBuildIsLinear(t *testing.T) {
-	counter := work.New(t, ".")
+	counter := complexity.New(t, ".")
 	for name, input := range map[string]func(count int) *Input{
 		"VIPs":  func(count int) *Input { return sized(20, count) },
 		"nodes": func(count int) *Input { return sized(count, 200) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			counter.Linear(t, 50, 8, func(count int) { Build(input(count)) })
+			counter.ExpectLinear(t, 50, 8, func(count int) { Build(input(count)) })
 		})
 	}
 }

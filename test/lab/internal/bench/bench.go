@@ -37,9 +37,9 @@ const (
 
 var (
 	externalIP = netip.MustParseAddr("203.0.113.250")
-	// nowhere is an address whose packets the router discards.
-	nowhere = netip.MustParseAddr("203.0.113.251")
-	source  = netip.PrefixFrom(harness.ClientIPv4, 32)
+	// discardedIP is an address whose packets the router discards.
+	discardedIP = netip.MustParseAddr("203.0.113.251")
+	source      = netip.PrefixFrom(harness.ClientIPv4, 32)
 )
 
 // Options configure Run.
@@ -131,7 +131,7 @@ func (b *bench) prepare(ctx context.Context) error {
 		{"link", "add", blackHole, "type", "veth", "peer", "name", blackHoleEnd},
 		{"link", "set", blackHole, "arp", "off", "up"},
 		{"link", "set", blackHoleEnd, "arp", "off", "up"},
-		{"route", "add", nowhere.String(), "dev", blackHole},
+		{"route", "add", discardedIP.String(), "dev", blackHole},
 	} {
 		if _, err := b.cluster.Exec(ctx, "router1", append([]string{"ip"}, command...)...); err != nil {
 			return err

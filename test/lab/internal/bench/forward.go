@@ -29,7 +29,7 @@ const (
 	forwardWarmUp = 200 * time.Millisecond
 )
 
-type way struct {
+type route struct {
 	name   string
 	sender *ebpf.Program
 	far    *ebpf.Program
@@ -41,7 +41,7 @@ type forwarder struct {
 	count   *ebpf.Map
 	sink    *ebpf.Program
 	reflect *ebpf.Program
-	ways    []way
+	ways    []route
 }
 
 // newForwarder loads the programs and prepares the links in the fabric's namespace.
@@ -74,8 +74,8 @@ func (f *forwarder) addWays(station net.HardwareAddr) error {
 		to       netip.Addr
 		far      *ebpf.Program
 	}{
-		noNode:       {"no node", nearEnd, nowhere, f.sink},
-		sentBack:     {"sent back", nearEnd, nowhere, f.reflect},
+		noNode:       {"no node", nearEnd, discardedIP, f.sink},
+		sentBack:     {"sent back", nearEnd, discardedIP, f.reflect},
 		forwardProxy: {"kube-proxy", f.port, externalIP, nil},
 		forwardOurs:  {"Millrace", f.port, f.vip, nil},
 	} {
@@ -87,7 +87,7 @@ func (f *forwarder) addWays(station net.HardwareAddr) error {
 		if err != nil {
 			return err
 		}
-		f.ways = append(f.ways, way{w.name, program, w.far})
+		f.ways = append(f.ways, route{w.name, program, w.far})
 	}
 	return nil
 }
@@ -151,7 +151,7 @@ func (f *forwarder) measureAll(ctx context.Context) ([]result, error) {
 	return results, nil
 }
 
-func (f *forwarder) measureWay(ctx context.Context, w way) (sample, error) {
+func (f *forwarder) measureWay(ctx context.Context, w route) (sample, error) {
 	if w.far != nil {
 		if err := netns.AttachXDP(farEnd, w.far); err != nil {
 			return sample{}, err
@@ -165,7 +165,7 @@ func (f *forwarder) measureWay(ctx context.Context, w way) (sample, error) {
 
 // sendFrames sends for a time. The kernel processes a veth's frames on the sending CPU after each batch of
 // 64, in the time of this thread or of ksoftirqd.
-func (f *forwarder) sendFrames(ctx context.Context, w way, duration time.Duration) (sample, error) {
+func (f *forwarder) sendFrames(ctx context.Context, w route, duration time.Duration) (sample, error) {
 	before, err := f.reading()
 	if err != nil {
 		return sample{}, err

@@ -78,7 +78,7 @@ func withData(bytes int32, short string) asm.Instructions {
 	}
 }
 
-func give(action int32, label string) asm.Instructions {
+func returnAction(action int32, label string) asm.Instructions {
 	return asm.Instructions{asm.Mov.Imm(asm.R0, action).WithSymbol(label), asm.Return()}
 }
 
@@ -101,7 +101,7 @@ func sender(frame []byte, flows, ifindex int) (*ebpf.Program, error) {
 		asm.Mov.Imm(asm.R2, 0),
 		asm.FnRedirect.Call(),
 		asm.Return())
-	return load("bench_sender", append(code, give(xdpDrop, "short")...))
+	return load("bench_sender", append(code, returnAction(xdpDrop, "short")...))
 }
 
 // reflector returns every frame to its sender, the minimum work of a forwarding node.
@@ -117,7 +117,7 @@ func reflector() (*ebpf.Program, error) {
 		asm.StoreMem(asm.R6, 10, asm.R2, asm.Half),
 		asm.Mov.Imm(asm.R0, xdpTX),
 		asm.Return())
-	return load("bench_reflector", append(code, give(xdpDrop, "short")...))
+	return load("bench_reflector", append(code, returnAction(xdpDrop, "short")...))
 }
 
 // sink drops and counts UDP over IPv4 of the sender's frame length, also encapsulated, and passes all other
@@ -143,8 +143,8 @@ func sink(count *ebpf.Map) (*ebpf.Program, error) {
 		asm.LoadMem(asm.R1, asm.R0, 0, asm.DWord),
 		asm.Add.Imm(asm.R1, 1),
 		asm.StoreMem(asm.R0, 0, asm.R1, asm.DWord))
-	code = append(code, give(xdpDrop, "drop")...)
-	return load("bench_sink", append(code, give(xdpPass, "pass")...))
+	code = append(code, returnAction(xdpDrop, "drop")...)
+	return load("bench_sink", append(code, returnAction(xdpPass, "pass")...))
 }
 
 func load(name string, code asm.Instructions) (*ebpf.Program, error) {

@@ -115,7 +115,7 @@ func (c *Cache) lock(ctx context.Context, name string) (unlock func(), err error
 	}
 	ticker := time.NewTicker(lockInterval)
 	defer ticker.Stop()
-	for told := false; ; told = true {
+	for isReported := false; ; isReported = true {
 		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
 			return func() { file.Close() }, nil
@@ -124,7 +124,7 @@ func (c *Cache) lock(ctx context.Context, name string) (unlock func(), err error
 			file.Close()
 			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
-		if !told {
+		if !isReported {
 			c.progress("%s: another lab builds it, waiting", name)
 		}
 		select {
@@ -151,14 +151,14 @@ func (c *Cache) build(ctx context.Context, target Target, output string) error {
 	command.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	report := &reporter{}
 	command.Stderr = report
-	stop := tellEvery(reportInterval, func() { c.progress("%s: %s", target.Name, report) })
+	stop := callEvery(reportInterval, func() { c.progress("%s: %s", target.Name, report) })
 	defer stop()
 
 	// Pdeathsig is sent when the thread that started the command ends.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := command.Run(); err != nil {
-		return fmt.Errorf("build %s in %s: %w\n%s", target.Name, command.Dir, err, report.rest())
+		return fmt.Errorf("build %s in %s: %w\n%s", target.Name, command.Dir, err, report.otherOutput())
 	}
 	c.progress("%s: built in %s", target.Name, time.Since(start).Round(time.Second))
 	return nil
@@ -189,7 +189,7 @@ func (c *Cache) prepare(ctx context.Context, target Target, output string) (stri
 
 const reportInterval = 10 * time.Second
 
-func tellEvery(interval time.Duration, f func()) (stop func()) {
+func callEvery(interval time.Duration, f func()) (stop func()) {
 	ticker := time.NewTicker(interval)
 	done := make(chan struct{})
 	go func() {
@@ -248,8 +248,8 @@ func (r *reporter) String() string {
 	return fmt.Sprintf("%d packages compiled, now after %s", r.compiled, r.last)
 }
 
-// rest returns all other output: the compiler's errors.
-func (r *reporter) rest() string {
+// otherOutput returns all other output: the compiler's errors.
+func (r *reporter) otherOutput() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return strings.TrimSpace(r.other.String() + r.buffer.String())

@@ -51,10 +51,10 @@ func (l *Lab) get(ctx context.Context, client *http.Client, path string) (io.Rea
 	if err != nil {
 		return nil, err
 	}
-	return ask(client, request)
+	return doRequest(client, request)
 }
 
-func ask(client *http.Client, request *http.Request) (io.ReadCloser, error) {
+func doRequest(client *http.Client, request *http.Request) (io.ReadCloser, error) {
 	method, path := request.Method, request.URL.Path
 	response, err := client.Do(request)
 	if err != nil {

@@ -96,7 +96,7 @@ func (l *Lab) assignPodCIDRs(ctx context.Context, client *http.Client, host topo
 			return fmt.Errorf("give node %s its pod networks: %w", host.Name, err)
 		}
 		request.Header.Set("Content-Type", "application/strategic-merge-patch+json")
-		body, err := ask(client, request)
+		body, err := doRequest(client, request)
 		if err == nil {
 			return body.Close()
 		}

@@ -19,7 +19,7 @@ import (
 // Down removes a lab, even an incomplete one or one of another directory, by its names in the kernel. It
 // removes dir if it belongs to a lab. It reports whether anything was found.
 func Down(dir string) (found bool, err error) {
-	release, err := exclusive()
+	release, err := lockLab()
 	if err != nil {
 		return false, err
 	}

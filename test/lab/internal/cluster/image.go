@@ -20,7 +20,7 @@ import (
 
 // LoadImage imports an image archive into all running nodes; stopped ones import it when they boot.
 func (l *Lab) LoadImage(ctx context.Context, archive string) error {
-	release, err := exclusive()
+	release, err := lockLab()
 	if err != nil {
 		return err
 	}

@@ -143,9 +143,9 @@ func inControlPlane(ctx context.Context, network, address string) (net.Conn, err
 // that it started has executed.
 const lockTime = 2 * time.Second
 
-// exclusive prevents concurrent changes of the lab with an abstract socket, which the kernel releases with
+// lockLab prevents concurrent changes of the lab with an abstract socket, which the kernel releases with
 // its process.
-func exclusive() (release func(), err error) {
+func lockLab() (release func(), err error) {
 	for deadline := time.Now().Add(lockTime); ; time.Sleep(20 * time.Millisecond) {
 		listener, err := net.Listen("unix", "@millrace-lab")
 		if err == nil {

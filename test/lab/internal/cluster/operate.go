@@ -77,7 +77,7 @@ func (l *Lab) StopNode(name string) error {
 	if err != nil {
 		return err
 	}
-	release, err := exclusive()
+	release, err := lockLab()
 	if err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func (l *Lab) StartNode(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	release, err := exclusive()
+	release, err := lockLab()
 	if err != nil {
 		return err
 	}

@@ -77,7 +77,7 @@ var errInterrupted = errors.New("up was interrupted; nothing of the lab is left"
 // Up starts a lab and returns when all nodes are Ready. After a failure the lab remains for inspection
 // until Down. When ctx ends, Up removes everything.
 func Up(ctx context.Context, options Options, progress Progress) error {
-	release, err := exclusive()
+	release, err := lockLab()
 	if err != nil {
 		return err
 	}

@@ -90,12 +90,12 @@ func reboot(ctx context.Context, r *run) error {
 // block drops packets between router2 and the node in both directions, like a cut link, which the bridge
 // cannot simulate.
 func block(ctx context.Context, r *run) error {
-	_, err := r.Exec(ctx, "router2", "ip", "route", "add", "blackhole", harness.NodeAddress(victim, r.vip).String()+"/32")
+	_, err := r.Exec(ctx, "router2", "ip", "route", "add", "blackhole", harness.NodeAddress(target, r.vip).String()+"/32")
 	return err
 }
 
 func unblock(ctx context.Context, r *run) error {
-	_, err := r.Exec(ctx, "router2", "ip", "route", "delete", "blackhole", harness.NodeAddress(victim, r.vip).String()+"/32")
+	_, err := r.Exec(ctx, "router2", "ip", "route", "delete", "blackhole", harness.NodeAddress(target, r.vip).String()+"/32")
 	return err
 }
 
@@ -213,8 +213,8 @@ func graceful(host string, on bool) action {
 	return func(ctx context.Context, r *run) error { return r.routers.graceful(ctx, r, host, on) }
 }
 
-// keepBusy runs two busy loops per node for a time and reports lost sessions.
-func keepBusy(lasts time.Duration) action {
+// loadCPU runs two busy loops per node for a time and reports lost sessions.
+func loadCPU(lasts time.Duration) action {
 	return func(ctx context.Context, r *run) error {
 		before, err := r.sessions(ctx)
 		if err != nil {
@@ -244,9 +244,9 @@ func keepBusy(lasts time.Duration) action {
 	}
 }
 
-// leaveForGood ends the node's agent after the deletion of its DaemonSet. The other agents remain, because
+// removeAgent ends the node's agent after the deletion of its DaemonSet. The other agents remain, because
 // the VIP would disappear with the last one.
-func leaveForGood(ctx context.Context, r *run) error {
+func removeAgent(ctx context.Context, r *run) error {
 	return all(
 		kubectl("-n", "millrace-system", "delete", "daemonset", "millrace-agent", "--cascade=orphan"),
 		kubectl("-n", "millrace-system", "delete", "pod", "--selector=app.kubernetes.io/component=agent",

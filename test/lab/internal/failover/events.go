@@ -24,21 +24,21 @@ type event struct {
 	nodePort bool
 	// last is true if no event can follow.
 	last bool
-	// asked is true if the event runs only if it is named.
-	asked bool
+	// isOptional is true if the event runs only if it is named.
+	isOptional bool
 }
 
-// selected reports whether an event is measured; without names, all except those with asked.
+// selected reports whether an event is measured; without names, all except optional ones.
 func (e *event) selected(only []string) bool {
 	if len(only) == 0 {
-		return !e.asked
+		return !e.isOptional
 	}
 	return slices.Contains(only, e.name)
 }
 
 var (
-	unnoticed = limit{}
-	halfGap   = limit{gap: 500 * time.Millisecond}
+	noLoss  = limit{}
+	halfGap = limit{gap: 500 * time.Millisecond}
 )
 
 // busyTime is how long busy CPUs must cause no session loss.
@@ -58,57 +58,57 @@ var events = []event{
 		do: lab("link", "down", node), undo: lab("link", "up", node),
 	},
 	{
-		name: "drain", title: "cordon and drain", lasts: 40 * time.Second, limit: unnoticed,
+		name: "drain", title: "cordon and drain", lasts: 40 * time.Second, limit: noLoss,
 		do: evict, undo: kubectl("uncordon", node),
 	},
 	{
-		name: "millrace-drain", title: "millrace drain", lasts: 20 * time.Second, limit: unnoticed,
+		name: "millrace-drain", title: "millrace drain", lasts: 20 * time.Second, limit: noLoss,
 		do: millrace("drain", node), undo: millrace("undrain", node),
 	},
 	{
-		name: "reboot", title: "node drained, rebooted and back", lasts: 75 * time.Second, limit: unnoticed,
+		name: "reboot", title: "node drained, rebooted and back", lasts: 75 * time.Second, limit: noLoss,
 		do: reboot, undo: all(kubectl("uncordon", node), millrace("undrain", node)),
 	},
 	{
-		name: "agent-restart", title: "agent killed on every node", lasts: 20 * time.Second, limit: unnoticed,
+		name: "agent-restart", title: "agent killed on every node", lasts: 20 * time.Second, limit: noLoss,
 		do: killAgents,
 	},
 	{
-		name: "agent-upgrade", title: "agents rolled out again", lasts: 60 * time.Second, limit: unnoticed,
+		name: "agent-upgrade", title: "agents rolled out again", lasts: 60 * time.Second, limit: noLoss,
 		do: kubectl("-n", "millrace-system", "rollout", "restart", "daemonset/millrace-agent"),
 	},
 	{
-		name: "operator-restart", title: "operator restarted", lasts: 20 * time.Second, limit: unnoticed,
+		name: "operator-restart", title: "operator restarted", lasts: 20 * time.Second, limit: noLoss,
 		do: kubectl("-n", "millrace-system", "rollout", "restart", "deployment/millrace-operator"),
 	},
 	{
-		name: "api", title: "API server stopped for 60 s", lasts: 75 * time.Second, limit: unnoticed,
+		name: "api", title: "API server stopped for 60 s", lasts: 75 * time.Second, limit: noLoss,
 		do: stopAPI(nil),
 	},
 	{
-		name: "api-agents", title: "the same, agents killed meanwhile", lasts: 75 * time.Second, limit: unnoticed,
+		name: "api-agents", title: "the same, agents killed meanwhile", lasts: 75 * time.Second, limit: noLoss,
 		do: stopAPI(killAgents),
 	},
 	{
-		name: "peer", title: "peers edited: hold time", lasts: 20 * time.Second, limit: unnoticed,
+		name: "peer", title: "peers edited: hold time", lasts: 20 * time.Second, limit: noLoss,
 		do:   patchPeers(`{"spec":{"holdTime":"12s","keepaliveTime":"4s"}}`),
 		undo: patchPeers(`{"spec":{"holdTime":"9s","keepaliveTime":"3s"}}`),
 	},
 	{
-		name: "communities", title: "advertisement edited: communities", lasts: 20 * time.Second, limit: unnoticed,
+		name: "communities", title: "advertisement edited: communities", lasts: 20 * time.Second, limit: noLoss,
 		do:   patchAdvertisement(`{"spec":{"communities":["64513:100","64513:1:100"]}}`),
 		undo: patchAdvertisement(`{"spec":{"communities":null}}`),
 	},
 	{
-		name: "password", title: "passwords of all sessions replaced", lasts: 75 * time.Second, limit: unnoticed,
+		name: "password", title: "passwords of all sessions replaced", lasts: 75 * time.Second, limit: noLoss,
 		prepare: protectSessions, do: rollPasswords, undo: unprotectSessions,
 	},
 	{
-		name: "key", title: "key of the tunnel replaced", lasts: keyTime, limit: unnoticed,
+		name: "key", title: "key of the tunnel replaced", lasts: keyTime, limit: noLoss,
 		do: replaceKey("annotate", "secret", "millrace-tunnel-key", "millrace.io/rotate=now"),
 	},
 	{
-		name: "key-lost", title: "key of the tunnel deleted", lasts: keyTime, limit: unnoticed,
+		name: "key-lost", title: "key of the tunnel deleted", lasts: keyTime, limit: noLoss,
 		do: replaceKey("delete", "secret", "millrace-tunnel-key"),
 	},
 	{
@@ -116,20 +116,20 @@ var events = []event{
 		do: restartRouter("router2"),
 	},
 	{
-		name: "bgpd-graceful", title: "the same, with graceful restart", lasts: 20 * time.Second, limit: unnoticed,
+		name: "bgpd-graceful", title: "the same, with graceful restart", lasts: 20 * time.Second, limit: noLoss,
 		prepare: all(bothFamilies, graceful("router2", true)), do: restartRouter("router2"),
 		undo: all(patchPeers(`{"spec":{"families":null}}`), graceful("router2", false)),
 	},
 	{
-		name: "busy", title: "nodes' processors busy for 10 min", lasts: busyTime + 10*time.Second, limit: limit{any: true, quiet: true}, asked: true,
-		prepare: runRealtime, do: keepBusy(busyTime),
+		name: "busy", title: "nodes' processors busy for 10 min", lasts: busyTime + 10*time.Second, limit: limit{any: true, quiet: true}, isOptional: true,
+		prepare: runRealtime, do: loadCPU(busyTime),
 	},
 	{
-		name: "daemonset", title: "DaemonSet deleted, a node's agent ends", lasts: 30 * time.Second, limit: unnoticed,
-		do: leaveForGood, undo: install,
+		name: "daemonset", title: "DaemonSet deleted, a node's agent ends", lasts: 30 * time.Second, limit: noLoss,
+		do: removeAgent, undo: install,
 	},
 	{
-		name: "uninstall", title: "uninstalled: requests to a node port", lasts: 60 * time.Second, limit: limit{unheld: true},
+		name: "uninstall", title: "uninstalled: requests to a node port", lasts: 60 * time.Second, limit: limit{ignoresHeld: true},
 		nodePort: true, last: true, do: uninstall,
 	},
 }
@@ -150,7 +150,7 @@ func List(out io.Writer) error {
 	for i := range events {
 		e := &events[i]
 		note := ""
-		if e.asked {
+		if e.isOptional {
 			note = " (only if named)"
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s%s\n", e.name, e.title, e.limit, note)

@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/millrace-lb/millrace/test/echo/held"
+	"github.com/millrace-lb/millrace/test/echo/holdreport"
 	"github.com/millrace-lb/millrace/test/harness"
 	"github.com/millrace-lb/millrace/test/lab/internal/config"
 )
@@ -27,20 +27,20 @@ const (
 	// rate and heldFlows are totals of the two Services.
 	rate      = 200
 	heldFlows = 200
-	// patience is the request timeout, below the SYN retransmission after a second, so that lost packets
-	// count.
-	patience = 900 * time.Millisecond
-	before   = 3 * time.Second
+	// requestTimeout is the request timeout, below the SYN retransmission after a second, so that lost
+	// packets count.
+	requestTimeout = 900 * time.Millisecond
+	before         = 3 * time.Second
 	// settled bounds the recovery of the lab after an event.
 	settled = 3 * time.Minute
-	// tick is the interval of timers that detect a busy machine, worthTelling the lateness from which
+	// tick is the interval of timers that detect a busy machine, reportThreshold the lateness from which
 	// figures are reported as unreliable.
-	tick         = 20 * time.Millisecond
-	worthTelling = 200 * time.Millisecond
-	heldTimeout  = 15 * time.Second
+	tick            = 20 * time.Millisecond
+	reportThreshold = 200 * time.Millisecond
+	heldTimeout     = 15 * time.Second
 
 	node   = "node3"
-	victim = 3
+	target = 3
 )
 
 var (
@@ -229,7 +229,7 @@ func (r *run) measure(ctx context.Context, e *event) (got result, err error) {
 	if err != nil {
 		return got, err
 	}
-	r.tellLost(ctx, before)
+	r.reportLost(ctx, before)
 	got.requests, got.failed, got.gap = load.Requests, load.Errors, time.Duration(load.Gap*float64(time.Millisecond))
 	got.back, got.alarms = r.back, r.alarms
 	if load.Errors > 0 {
@@ -267,13 +267,13 @@ func (r *run) hold(ctx context.Context, e *event) (check func(*result) error, en
 			return err
 		}
 		got.broken, got.lost = attribute(after.Broken, live, e.dies)
-		r.tellBroken(after.Broken)
+		r.reportBroken(after.Broken)
 		return nil
 	}
 	return check, flows.End, nil
 }
 
-func (r *run) tellBroken(flows []held.BrokenFlow) {
+func (r *run) reportBroken(flows []holdreport.BrokenFlow) {
 	if len(flows) == 0 {
 		return
 	}
@@ -300,7 +300,7 @@ func (r *run) loadDuring(ctx context.Context, e *event, targets []netip.AddrPort
 	}()
 	late := lateness(eventCtx)
 	load, err := r.loadAll(ctx, targets, before+e.lasts)
-	if late := late(); late > worthTelling {
+	if late := late(); late > reportThreshold {
 		r.remarks = append(r.remarks, fmt.Sprintf("this machine was busy: a timer was %d ms late", late.Milliseconds()))
 	}
 	if load.Requests == 0 && err != nil {
@@ -321,7 +321,7 @@ func (r *run) loadAll(ctx context.Context, targets []netip.AddrPort, lasts time.
 	var wait sync.WaitGroup
 	for i, target := range targets {
 		wait.Go(func() {
-			loads[i], errs[i] = r.PatientRequestsTo(ctx, target, rate/len(targets), lasts, patience)
+			loads[i], errs[i] = r.RequestsToWithTimeout(ctx, target, rate/len(targets), lasts, requestTimeout)
 		})
 	}
 	wait.Wait()

@@ -7,14 +7,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace-lb/millrace/test/echo/held"
+	"github.com/millrace-lb/millrace/test/echo/holdreport"
 )
 
 type limit struct {
 	gap time.Duration
 	// any allows all request failures: the lab's client does not learn that a router has lost its routes.
-	any    bool
-	unheld bool
+	any         bool
+	ignoresHeld bool
 	// back bounds the time until a restarted router has all routes; 0: unlimited.
 	back  time.Duration
 	quiet bool
@@ -64,7 +64,7 @@ func (l limit) String() string {
 	default:
 		parts = append(parts, "none failed")
 	}
-	if !l.any && !l.unheld {
+	if !l.any && !l.ignoresHeld {
 		parts = append(parts, "none broken")
 	}
 	if l.back > 0 {
@@ -104,7 +104,7 @@ func row(e *event, got result) string {
 
 // attribute counts broken connections by whether their pods live. live maps pods to nodes; dies is true if
 // pods of the failing node ended.
-func attribute(flows []held.BrokenFlow, live map[string]string, dies bool) (broken, lost int) {
+func attribute(flows []holdreport.BrokenFlow, live map[string]string, dies bool) (broken, lost int) {
 	for _, flow := range flows {
 		on, lives := live[flow.Pod]
 		if !lives || dies && on == node {

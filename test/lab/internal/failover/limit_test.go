@@ -9,7 +9,7 @@ import (
 	"time"
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
-	"github.com/millrace-lb/millrace/test/echo/held"
+	"github.com/millrace-lb/millrace/test/echo/holdreport"
 	"github.com/millrace-lb/millrace/test/lab/internal/config"
 )
 
@@ -42,11 +42,11 @@ func TestLimit(t *testing.T) {
 		got   result
 		want  string
 	}{
-		{"nothing noticed", unnoticed, fine, ""},
-		{"pods ended with their connections", unnoticed, result{requests: 2000, lost: 9}, ""},
-		{"one failed", unnoticed, result{requests: 2000, failed: 1}, "1 failed"},
-		{"one broke", unnoticed, result{requests: 2000, broken: 1}, "1 broken"},
-		{"nothing was measured", unnoticed, result{}, "no request was made"},
+		{"nothing noticed", noLoss, fine, ""},
+		{"pods ended with their connections", noLoss, result{requests: 2000, lost: 9}, ""},
+		{"one failed", noLoss, result{requests: 2000, failed: 1}, "1 failed"},
+		{"one broke", noLoss, result{requests: 2000, broken: 1}, "1 broken"},
+		{"nothing was measured", noLoss, result{}, "no request was made"},
 		{"the longest gap that is allowed", halfGap, result{requests: 2000, failed: 80, gap: 500 * time.Millisecond}, ""},
 		{"a longer one", halfGap, result{requests: 2000, failed: 81, gap: 501 * time.Millisecond}, "a gap of 501 ms"},
 		{"a gap and broken connections", halfGap, result{requests: 2000, gap: time.Second, broken: 3}, "a gap of 1000 ms, 3 broken"},
@@ -78,7 +78,7 @@ func TestRow(t *testing.T) {
 }
 
 func TestAttribute(t *testing.T) {
-	flows := []held.BrokenFlow{{Pod: "ended"}, {Pod: "on-the-node"}, {Pod: "elsewhere"}}
+	flows := []holdreport.BrokenFlow{{Pod: "ended"}, {Pod: "on-the-node"}, {Pod: "elsewhere"}}
 	live := map[string]string{"on-the-node": node, "elsewhere": "node1"}
 	if broken, lost := attribute(flows, live, false); broken != 2 || lost != 1 {
 		t.Errorf("the node lives: %d broken, %d lost", broken, lost)

@@ -74,8 +74,8 @@ func established(sessions []consoleapi.BGP, name string) error {
 	return nil
 }
 
-// tellLost reports sessions that an event lost. Missing agents are skipped.
-func (r *run) tellLost(ctx context.Context, before []consoleapi.BGP) {
+// reportLost reports sessions that an event lost. Missing agents are skipped.
+func (r *run) reportLost(ctx context.Context, before []consoleapi.BGP) {
 	after, err := r.sessions(ctx)
 	if err != nil {
 		return

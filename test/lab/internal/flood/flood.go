@@ -159,7 +159,7 @@ func (r *run) measure(ctx context.Context, kind kind, family family) (got result
 	case <-ctx.Done():
 		return got, ctx.Err()
 	}
-	quiet, err := held.Check()
+	baseline, err := held.Check()
 	if err != nil {
 		return got, err
 	}
@@ -171,7 +171,7 @@ func (r *run) measure(ctx context.Context, kind kind, family family) (got result
 	if err != nil {
 		return got, err
 	}
-	loud, err := held.Check()
+	flooded, err := held.Check()
 	if err != nil {
 		return got, err
 	}
@@ -182,13 +182,13 @@ func (r *run) measure(ctx context.Context, kind kind, family family) (got result
 	// Subtract the packets of the connections themselves.
 	perSecond := float64(begun-before) / flooding.Sub(start).Seconds()
 	own := float64(ended-begun) - perSecond*end.Sub(flooding).Seconds()
-	broken := slices.Concat(quiet.Broken, loud.Broken)
+	broken := slices.Concat(baseline.Broken, flooded.Broken)
 	return result{
 		first:   broken[:min(len(broken), firstBroken)],
 		packets: flood.Packets, rate: float64(flood.Packets) / flood.Seconds,
-		encapsulated: max(own, 0) / float64(flood.Packets),
-		broken:       len(broken),
-		quiet:        quiet.P99, loud: loud.P99,
+		encapsulated:  max(own, 0) / float64(flood.Packets),
+		broken:        len(broken),
+		latencyBefore: baseline.P99, latencyDuring: flooded.P99,
 	}, nil
 }
 

@@ -8,7 +8,7 @@ import (
 )
 
 func TestMissed(t *testing.T) {
-	fine := result{packets: 1000, encapsulated: 0.7, quiet: 10, loud: 20}
+	fine := result{packets: 1000, encapsulated: 0.7, latencyBefore: 10, latencyDuring: 20}
 	with := func(change func(*result)) result {
 		got := fine
 		change(&got)
@@ -24,7 +24,7 @@ func TestMissed(t *testing.T) {
 		{"nothing noticed", untrustedHosts, fine, ""},
 		{"nothing was sent", untrustedHosts, with(func(r *result) { r.packets = 0 }), "nothing was sent"},
 		{"one connection broke", untrustedHosts, with(func(r *result) { r.broken = 1 }), "1 broken"},
-		{"answers took longer", untrustedHosts, with(func(r *result) { r.loud = 21 }), "answers took 2.1 times as long"},
+		{"answers took longer", untrustedHosts, with(func(r *result) { r.latencyDuring = 21 }), "answers took 2.1 times as long"},
 		{"packets multiplied", untrustedHosts, with(func(r *result) { r.encapsulated = 2.01 }), "2.01 encapsulated packets"},
 		{"a forged packet led to others", forged, fine, "0.70 encapsulated packets"},
 		{"none did", forged, with(func(r *result) { r.encapsulated = 0 }), ""},

@@ -8,7 +8,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/millrace-lb/millrace/test/echo/held"
+	"github.com/millrace-lb/millrace/test/echo/holdreport"
 )
 
 var errLimit = errors.New("limits were missed")
@@ -17,8 +17,8 @@ const (
 	// mostEncapsulated is the maximum number of packets between nodes per packet of the flood while the
 	// rows' history is young; see docs/design/untrusted-traffic.md.
 	mostEncapsulated = 2
-	// mostSlower is the maximum ratio of the 99th percentile to that without a flood.
-	mostSlower = 2
+	// maxSlowdown is the maximum ratio of the 99th percentile to that without a flood.
+	maxSlowdown = 2
 )
 
 type kind struct {
@@ -65,10 +65,10 @@ type result struct {
 	// encapsulated is the number of packets between nodes per packet of the flood.
 	encapsulated float64
 	broken       int
-	first        []held.BrokenFlow
-	// quiet and loud are the 99th percentiles of response times before and during the flood, in
+	first        []holdreport.BrokenFlow
+	// latencyBefore and during are the 99th percentiles of response times before and during the flood, in
 	// milliseconds.
-	quiet, loud float64
+	latencyBefore, latencyDuring float64
 }
 
 func (k kind) missed(got result) (missed []string) {
@@ -86,8 +86,8 @@ func (k kind) missed(got result) (missed []string) {
 	if got.broken > 0 {
 		missed = append(missed, fmt.Sprintf("%d broken", got.broken))
 	}
-	if got.loud > mostSlower*got.quiet {
-		missed = append(missed, fmt.Sprintf("answers took %.1f times as long", got.loud/got.quiet))
+	if got.latencyDuring > maxSlowdown*got.latencyBefore {
+		missed = append(missed, fmt.Sprintf("answers took %.1f times as long", got.latencyDuring/got.latencyBefore))
 	}
 	return missed
 }
@@ -103,5 +103,5 @@ func row(k kind, f family, got result) string {
 		verdict = "MISSED: " + strings.Join(missed, ", ")
 	}
 	return fmt.Sprintf("%-11s %-5s %9d %9.0f %13.3f %7d %7.1f ms %7.1f ms  %s",
-		k.name, f.name, got.packets, got.rate, got.encapsulated, got.broken, got.quiet, got.loud, verdict)
+		k.name, f.name, got.packets, got.rate, got.encapsulated, got.broken, got.latencyBefore, got.latencyDuring, verdict)
 }

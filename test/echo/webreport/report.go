@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package visited defines the report of `echo web`.
-package visited
+// Package webreport defines the report of `echo web`.
+package webreport
 
 // The kinds of requests. A stream's message with its answer is one request.
 const (

@@ -86,7 +86,7 @@ func TestOperatorsAtOnce(t *testing.T) {
 	}
 
 	// Both operators stop writing, and statuses match VIPs.
-	e.server.AtRest(t, 5*time.Minute, 3*time.Second, func(write controlplane.Write) bool {
+	e.server.AwaitIdle(t, 5*time.Minute, 3*time.Second, func(write controlplane.Write) bool {
 		return write.User == operatorUser && write.Namespace != systemNamespace
 	}, func(ctx context.Context) error {
 		return errors.Join(controlplane.Owners(ctx, e.client), witness.hasAll(ctx))

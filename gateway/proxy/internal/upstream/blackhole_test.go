@@ -14,8 +14,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// frozenHTTP2 returns an HTTP/2 backend that sends SETTINGS with a large window and then calls a function.
-func frozenHTTP2(t *testing.T, then func(conn net.Conn, framer *http2.Framer)) *frames {
+// stalledHTTP2 returns an HTTP/2 backend that sends SETTINGS with a large window and then calls a function.
+func stalledHTTP2(t *testing.T, then func(conn net.Conn, framer *http2.Framer)) *frames {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -43,7 +43,7 @@ func frozenHTTP2(t *testing.T, then func(conn net.Conn, framer *http2.Framer)) *
 // TestUnansweredPing checks that a connection without PING responses is closed, also for gRPC streams.
 func TestUnansweredPing(t *testing.T) {
 	t.Parallel()
-	f := frozenHTTP2(t, func(conn net.Conn, _ *http2.Framer) { _, _ = io.Copy(io.Discard, conn) })
+	f := stalledHTTP2(t, func(conn net.Conn, _ *http2.Framer) { _, _ = io.Copy(io.Discard, conn) })
 	began := time.Now()
 	_, _, _, err := send(t, over(settings(), f), newRequest(t, http.MethodGet, ""), &Policy{})
 	if took := time.Since(began); err == nil || took > 30*time.Second {
@@ -59,7 +59,7 @@ func (endless) Close() error               { return nil }
 // TestStalledBackend checks that the connection of a backend that sends frames without reading is closed.
 func TestStalledBackend(t *testing.T) {
 	t.Parallel()
-	f := frozenHTTP2(t, func(conn net.Conn, framer *http2.Framer) {
+	f := stalledHTTP2(t, func(conn net.Conn, framer *http2.Framer) {
 		for {
 			time.Sleep(5 * time.Second)
 			if framer.WritePing(false, [8]byte{}) != nil {

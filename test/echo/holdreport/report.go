@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package held defines the report of `echo hold`.
-package held
+// Package holdreport defines the report of `echo hold`.
+package holdreport
 
 // Report is one line of output of `echo hold`: at the start, for each check and at the end.
 type Report struct {

@@ -191,7 +191,7 @@ func floodSYN(t *testing.T, s service) {
 		})
 		group.Go(func() error {
 			// The timeout covers TCP retransmissions.
-			load, err := cluster.PatientRequestsFor(ctx, vip, 20, floodTime, 20*time.Second)
+			load, err := cluster.RequestsForWithTimeout(ctx, vip, 20, floodTime, 20*time.Second)
 			if err == nil && load.Errors > 0 {
 				err = fmt.Errorf("%d of %d new connections to %s failed during the flood: %s", load.Errors, load.Requests, vip, strings.Join(load.FirstErrors, "; "))
 			}

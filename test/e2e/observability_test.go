@@ -47,16 +47,16 @@ func TestDropsAreFollowed(t *testing.T) {
 			must(t, <-failed)
 			var heads, drops int
 			for line := range strings.Lines(<-followed) {
-				var told consoleapi.Line
-				must(t, json.Unmarshal([]byte(line), &told))
-				if told.Drops != nil {
+				var lines consoleapi.Line
+				must(t, json.Unmarshal([]byte(line), &lines))
+				if lines.Drops != nil {
 					heads++
 				}
-				if told.Drop == nil {
+				if lines.Drop == nil {
 					continue
 				}
 				drops++
-				drop := told.Drop
+				drop := lines.Drop
 				if drop.Source.Addr() != client(vip) || drop.Destination != netip.AddrPortFrom(vip, unusedPort) ||
 					drop.Protocol != "UDP" || drop.Reason != "no_frontend" || drop.Interface == "" || !strings.HasPrefix(drop.Node, "node") {
 					t.Errorf("sample %+v", drop)
@@ -134,7 +134,7 @@ func traced(t *testing.T, args ...string) way {
 	return w
 }
 
-func TestVIPsAreAsked(t *testing.T) {
+func TestVIPsAreQueried(t *testing.T) {
 	s := addresses(t, "echo")
 	s.routed(t, 30*time.Second, 1, 2, 3)
 	out, err := cluster.Millrace(t.Context(), "vips", s.ipv4.String(), "default/echo", "-o", "json")

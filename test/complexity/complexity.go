@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package work counts executed basic blocks, so that tests can bound the growth of costs independently of
-// the machine.
-package work
+// Package complexity counts executed basic blocks, so that tests can bound the growth of costs
+// independently of the machine.
+package complexity
 
 import (
 	"os"
@@ -32,9 +32,9 @@ func New(t *testing.T, packages string) Counter {
 	return c
 }
 
-// Linear fails the test if f executes more than 1.5 times as many blocks per object for a larger input.
+// ExpectLinear fails the test if f executes more than 1.5 times as many blocks per object for a larger input.
 // Blocks of the standard library are not counted, but callbacks from it are.
-func (c Counter) Linear(t *testing.T, few, times int, f func(count int)) {
+func (c Counter) ExpectLinear(t *testing.T, few, times int, f func(count int)) {
 	t.Helper()
 	if c.program == "" {
 		count, err := strconv.Atoi(os.Getenv(size))

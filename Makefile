@@ -128,7 +128,7 @@ fuzz: ## Hold the programs to the model with PACKETS packets, send MUTANTS of th
 .PHONY: test-race
 test-race: prerequisites ## Kill agent, operators and API server for CHAOS=10m, and run the packages, with the race detector (root).
 	CGO_ENABLED=1 MILLRACE_CHAOS=$(or $(CHAOS),10m) go test -race -tags 'e2e long' -count 1 -timeout 0 -run '^TestChaos$$' -v ./lbagent
-	CGO_ENABLED=1 MILLRACE_CHAOS=$(or $(CHAOS),10m) go test -race -tags 'e2e long' -count 1 -timeout 0 -run '^TestOperatorsAtOnce$$' -v ./operator
+	CGO_ENABLED=1 MILLRACE_CHAOS=$(or $(CHAOS),10m) go test -race -tags 'e2e long' -count 1 -timeout 0 -run '^TestConcurrentOperators$$' -v ./operator
 	CGO_ENABLED=1 go test -race -vet=off -count 1 -timeout 60m ./lbagent/internal/... ./operator/internal/... ./gateway/...
 
 .PHONY: test-kernels

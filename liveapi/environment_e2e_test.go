@@ -53,7 +53,7 @@ const (
 
 	systemNamespace = "millrace-system"
 	serviceName     = "millrace-liveapi"
-	patience        = 30 * time.Second
+	waitTimeout     = 30 * time.Second
 )
 
 // environment is a real API server that forwards requests for live.millrace.io to the program.
@@ -172,7 +172,7 @@ func (e *environment) run(t *testing.T) (address string, stop func()) {
 			if err != nil {
 				t.Errorf("the program ended with %v", err)
 			}
-		case <-time.After(patience):
+		case <-time.After(waitTimeout):
 			t.Error("the program does not end")
 		}
 		if t.Failed() {
@@ -434,5 +434,5 @@ func must(t testing.TB, err error) {
 
 func eventually(t *testing.T, condition func(context.Context) error) {
 	t.Helper()
-	controlplane.Eventually(t, patience, condition)
+	controlplane.Eventually(t, waitTimeout, condition)
 }

@@ -261,7 +261,7 @@ func testWatch(t *testing.T, e *environment) {
 	defer events.Stop()
 	// A change before the watch has started results in no event, so the test changes again.
 	vips, announcing := e.agents["node-a"].state.VIPs, map[bool]int32{true: 3, false: 2}
-	deadline, whole := time.After(patience), true
+	deadline, whole := time.After(waitTimeout), true
 	for warned := false; !warned; {
 		whole = !whole
 		e.agents["node-a"].change(func(a *agent) {
@@ -294,7 +294,7 @@ func testWatch(t *testing.T, e *environment) {
 			if event.Type != want {
 				t.Errorf("got %s %+v, want %s", event.Type, event.Object, want)
 			}
-		case <-time.After(patience):
+		case <-time.After(waitTimeout):
 			t.Fatalf("no event: %s is missing", want)
 		}
 	}
@@ -438,7 +438,7 @@ func testRelay(t *testing.T, e *environment) {
 		{"", http.StatusForbidden},
 		{"nobody", http.StatusUnauthorized},
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 		defer cancel()
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet,
 			"https://"+e.address+relay.PathEndpointSlices+"?"+relay.Request{Snapshot: true}.Values().Encode(), nil)

@@ -32,8 +32,8 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// certManagerPatience is the time for a start of cert-manager, which retries the first requests of a CA.
-const certManagerPatience = 2 * time.Minute
+// certManagerTimeout is the time for a start of cert-manager, which retries the first requests of a CA.
+const certManagerTimeout = 2 * time.Minute
 
 // TestCertManager lets cert-manager issue and renew the webhook's certificate by
 // config/webhook-cert-manager while Services are written.
@@ -45,7 +45,7 @@ func TestCertManager(t *testing.T) {
 	w.callByService(t)
 	e.client.MakeOf(t, "webhook-cert-manager/certificate.yaml")
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: systemNamespace, Name: "millrace-webhook"}}
-	controlplane.Eventually(t, certManagerPatience, func(ctx context.Context) error { return w.injected(ctx, secret) })
+	controlplane.Eventually(t, certManagerTimeout, func(ctx context.Context) error { return w.injected(ctx, secret) })
 	first := secret.Data["tls.crt"]
 	w.mount(t, secret)
 	operator := w.serve(t)
@@ -56,7 +56,7 @@ func TestCertManager(t *testing.T) {
 	for range 3 {
 		previous := secret.Data["tls.crt"]
 		w.renew(t)
-		controlplane.Eventually(t, certManagerPatience, func(ctx context.Context) error {
+		controlplane.Eventually(t, certManagerTimeout, func(ctx context.Context) error {
 			if err := w.injected(ctx, secret); err != nil || !bytes.Equal(secret.Data["tls.crt"], previous) {
 				return err
 			}

@@ -24,13 +24,13 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// TestOperatorsAtOnce runs two active operators, which are killed, restarted and suspended, so that they
+// TestConcurrentOperators runs two active operators, which are killed, restarted and suspended, so that they
 // continue with stale state, and pauses the API server, once for longer than clients keep their
 // connections. Meanwhile Services, 2,000 with the build tag long, are created, changed and deleted at
-// random, for a minute with that tag or for MILLRACE_CHAOS, some of them with shared addresses. The witness
+// random, for a minute with that tag or for MILLRACE_CHAOS, some of them with shared addresses. The recorder
 // verifies each version of each VIP and Service. For claims lost within milliseconds see
 // TestBindWritesWhatThePlanWasMadeFrom.
-func TestOperatorsAtOnce(t *testing.T) {
+func TestConcurrentOperators(t *testing.T) {
 	duration := controlplane.ChaosFor(t, atOnceFor)
 	var customers []*customer
 	for range 4 {
@@ -40,8 +40,8 @@ func TestOperatorsAtOnce(t *testing.T) {
 	e.pool(t, "main", nil, "198.18.0.0-198.18.5.255", "2001:db8:cafe::/64")
 	e.pool(t, "asked", func(spec *millracev1beta1.VIPPoolSpec) { spec.AutoAssign = new(bool) }, "198.18.8.0/24")
 	w := newWebhooks(t, e)
-	witness := newWitness(t, e)
-	defer witness.testify(t)
+	recorder := newEventRecorder(t, e)
+	defer recorder.testify(t)
 	first, second := w.serve(t), e.run(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -89,7 +89,7 @@ func TestOperatorsAtOnce(t *testing.T) {
 	e.server.AwaitIdle(t, 5*time.Minute, 3*time.Second, func(write controlplane.Write) bool {
 		return write.User == operatorUser && write.Namespace != systemNamespace
 	}, func(ctx context.Context) error {
-		return errors.Join(controlplane.Owners(ctx, e.client), witness.hasAll(ctx))
+		return errors.Join(controlplane.Owners(ctx, e.client), recorder.hasAll(ctx))
 	})
 	t.Logf("at rest %s after the last change", time.Since(ended).Round(time.Second))
 }
@@ -182,7 +182,7 @@ func (c *customer) create(ctx context.Context, i int) error {
 	}
 	policies := []corev1.IPFamilyPolicy{corev1.IPFamilyPolicySingleStack, corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack}
 	service.Spec.IPFamilyPolicy = &policies[c.random.IntN(len(policies))]
-	c.wish(service, i)
+	c.mutate(service, i)
 	err := c.client.Create(ctx, service)
 	if err == nil {
 		c.done["created"]++
@@ -198,7 +198,7 @@ func (c *customer) change(ctx context.Context, i int) error {
 	if err := c.client.Get(ctx, client.ObjectKeyFromObject(service), service); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	c.wish(service, i)
+	c.mutate(service, i)
 	err := c.client.Update(ctx, service)
 	if err == nil {
 		c.done["changed"]++
@@ -217,7 +217,7 @@ func (c *customer) remove(ctx context.Context, i int) error {
 	return client.IgnoreNotFound(err)
 }
 
-func (c *customer) wish(service *corev1.Service, i int) {
+func (c *customer) mutate(service *corev1.Service, i int) {
 	if c.key != "" {
 		own := 1000 + 100*c.number + 2*i + c.random.IntN(2)
 		service.Spec.Ports = []corev1.ServicePort{{Name: "a", Port: int32(own), Protocol: corev1.ProtocolTCP}}

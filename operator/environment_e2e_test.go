@@ -41,7 +41,7 @@ const (
 	namespace       = "shop"
 	otherNamespace  = "office"
 
-	patience = 20 * time.Second
+	waitTimeout = 20 * time.Second
 )
 
 // environment is a real API server with Millrace's CRDs, and the built program.
@@ -188,7 +188,7 @@ func (i *instance) await(t *testing.T, what string, expectError bool) {
 		if (err != nil) != expectError {
 			t.Errorf("the operator was %s and ended with %v:\n%s", what, err, content())
 		}
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		t.Fatalf("the operator was %s and did not end:\n%s", what, content())
 	}
 	for line := range strings.Lines(content()) {
@@ -224,7 +224,7 @@ func must(t testing.TB, err error) {
 
 func eventually(t *testing.T, condition func(context.Context) error) {
 	t.Helper()
-	controlplane.Eventually(t, patience, condition)
+	controlplane.Eventually(t, waitTimeout, condition)
 }
 
 type option func(*corev1.Service)

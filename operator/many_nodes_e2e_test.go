@@ -127,7 +127,7 @@ func (c *manyNodes) reportState(t *testing.T, state millracev1beta1.SessionState
 	for _, generation := range c.keys.Accepted {
 		keys.Accepted = append(keys.Accepted, int64(generation))
 	}
-	used, before := c.operator.processorTime(t), len(c.settled(t, time.Second))
+	used, before := c.operator.processorTime(t), len(c.awaitIdle(t, time.Second))
 	c.atOnce(t, func(ctx context.Context, number int) error {
 		report := &millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: nodeName(number)}}
 		if err := c.get(ctx, report); err != nil {
@@ -144,7 +144,7 @@ func (c *manyNodes) reportState(t *testing.T, state millracev1beta1.SessionState
 		}
 		return c.client.Status().Update(ctx, report)
 	})
-	return c.operator.processorTime(t) - used, len(c.settled(t, 2*time.Second)) - before
+	return c.operator.processorTime(t) - used, len(c.awaitIdle(t, 2*time.Second)) - before
 }
 
 func (c *manyNodes) reports(t *testing.T) {
@@ -170,14 +170,14 @@ func (c *manyNodes) serves(t *testing.T) {
 
 // restarts replaces the operator, with all objects up to date.
 func (c *manyNodes) restarts(t *testing.T) {
-	before := len(c.settled(t, 2*time.Second))
+	before := len(c.awaitIdle(t, 2*time.Second))
 	c.operator.stop(t)
 	assigned, began := c.firstAddresses(t, namespace, 1), time.Now()
 	c.operator = c.run(t)
 	c.service(t, "after")
 	awaitAssigned(t, assigned, map[string]time.Time{"after": began})
 	c.report.Add("a restart: until a Service is assigned", time.Since(began).Seconds(), 30, "s")
-	writes := c.settled(t, 2*time.Second)[before:]
+	writes := c.awaitIdle(t, 2*time.Second)[before:]
 	others := slices.DeleteFunc(writes, func(write controlplane.Write) bool { return write.Namespace == namespace || write.Resource == "vips" })
 	c.report.Add("a restart: writes of what is not the Service's", float64(len(others)), 5, "")
 }

@@ -58,7 +58,7 @@ func TestManyWaiting(t *testing.T) {
 
 	report := &figures.Report{}
 	measure := func(what string, change func(second int)) {
-		e.settled(t, 3*time.Second)
+		e.awaitIdle(t, 3*time.Second)
 		used := operator.processorTime(t)
 		took := e.whileChanging(t, change)
 		report.Add(what+": processors", (operator.processorTime(t)-used).Seconds()/disturbed, 0.05, "")

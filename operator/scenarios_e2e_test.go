@@ -264,8 +264,8 @@ func failover(t *testing.T, e *environment) {
 	e.sameAssignments(t, before)
 }
 
-// settled waits until the operator has been idle for a while and returns all its writes.
-func (e *environment) settled(t *testing.T, quiet time.Duration) []controlplane.Write {
+// awaitIdle waits until the operator has been idle for a while and returns all its writes.
+func (e *environment) awaitIdle(t *testing.T, idle time.Duration) []controlplane.Write {
 	t.Helper()
 	var last []controlplane.Write
 	since := time.Now()
@@ -281,7 +281,7 @@ func (e *environment) settled(t *testing.T, quiet time.Duration) []controlplane.
 		if len(writes) != len(last) {
 			last, since = writes, time.Now()
 		}
-		if time.Since(since) < quiet {
+		if time.Since(since) < idle {
 			return fmt.Errorf("the operator writes, at last %+v", last[len(last)-1])
 		}
 		return nil
@@ -291,7 +291,7 @@ func (e *environment) settled(t *testing.T, quiet time.Duration) []controlplane.
 
 func steadyState(t *testing.T, e *environment) {
 	const count = 100
-	before := len(e.settled(t, time.Second))
+	before := len(e.awaitIdle(t, time.Second))
 	for i := range 3 {
 		e.node(t, fmt.Sprintf("node%d", i), fmt.Sprintf("198.51.100.%d", i+1))
 	}
@@ -307,7 +307,7 @@ func steadyState(t *testing.T, e *environment) {
 	e.allAssigned(t, 2)
 	// Counters of a pool are written at most every half second.
 	poolWrites := int(time.Since(start)/(500*time.Millisecond)) + 3
-	writes := e.settled(t, 10*time.Second)[before:]
+	writes := e.awaitIdle(t, 10*time.Second)[before:]
 	perKind := map[string]int{}
 	for _, write := range writes {
 		if write.Code >= 400 {
@@ -341,7 +341,7 @@ func steadyState(t *testing.T, e *environment) {
 	}
 
 	e.run(t)
-	if after := e.settled(t, 5*time.Second)[before:]; len(after) != len(writes) {
+	if after := e.awaitIdle(t, 5*time.Second)[before:]; len(after) != len(writes) {
 		t.Errorf("a restart wrote %+v", after[len(writes):])
 	}
 }

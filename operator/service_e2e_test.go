@@ -62,7 +62,7 @@ func TestOperator(t *testing.T) {
 		{"VIP deleted manually", deletedByHand},
 		{"labels of the namespace", namespaceLabels},
 		{"warnings", warnings},
-		{"warnings of mistakes", mistaken},
+		{"warnings of mistakes", refusedObjects},
 		{"warnings of a replica that waits", warningsOfFollowers},
 		{"a certificate of its own", selfSigned},
 		{"certificates of the aggregated API", liveCertificates},

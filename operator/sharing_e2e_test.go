@@ -250,23 +250,23 @@ func sharedRestart(t *testing.T, e *environment) {
 	must(t, e.client.DeleteAllOf(t.Context(), &millracev1beta1.VIPPool{}))
 	e.pool(t, "better", func(spec *millracev1beta1.VIPPoolSpec) { spec.Priority = 100 }, "203.0.113.0/24", "2001:db8:cafe::/64")
 	thief := e.service(t, "a-thief", key("key0"), ports("1000/TCP"))
-	guest := e.service(t, "a-guest", key("key0"), ports("2000/TCP"))
-	writes := len(e.settled(t, time.Second))
+	second := e.service(t, "a-guest", key("key0"), ports("2000/TCP"))
+	writes := len(e.awaitIdle(t, time.Second))
 	e.run(t)
 	e.condition(t, thief, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 203.0.113.5")
 	eventually(t, func(ctx context.Context) error {
-		if err := e.get(ctx, guest); err != nil || len(ingress(guest)) == 1 {
+		if err := e.get(ctx, second); err != nil || len(ingress(second)) == 1 {
 			return err
 		}
-		return fmt.Errorf("the guest has %v", ingress(guest))
+		return fmt.Errorf("the guest has %v", ingress(second))
 	})
 	e.sameAssignments(t, before)
-	vip := vipOf(ingress(guest)[0])
+	vip := vipOf(ingress(second)[0])
 	must(t, e.get(t.Context(), vip))
 	if got := claimTexts(vip); len(got) != 5 || got[4] != "a-guest 2000/TCP" {
 		t.Errorf("the guest's VIP has the claims %q", got)
 	}
-	for _, write := range e.settled(t, 2*time.Second)[writes:] {
+	for _, write := range e.awaitIdle(t, 2*time.Second)[writes:] {
 		if write.Name == "203.0.113.5" {
 			continue
 		}
@@ -317,10 +317,10 @@ func sharedSplitBrain(t *testing.T, e *environment) {
 	e.run(t)
 	e.sharers(t, 5, 6)
 	// Of two Services with the same port and key, the first one gets it.
-	rivals := make([]*corev1.Service, 0, 10)
+	services := make([]*corev1.Service, 0, 10)
 	for k := range 5 {
 		for _, name := range []string{"a", "b"} {
-			rivals = append(rivals, e.service(t, fmt.Sprintf("rival%d%s", k, name), key(fmt.Sprintf("key%d", k)), ports("53/UDP"), bothFamilies))
+			services = append(services, e.service(t, fmt.Sprintf("rival%d%s", k, name), key(fmt.Sprintf("key%d", k)), ports("53/UDP"), bothFamilies))
 		}
 	}
 	eventually(t, func(ctx context.Context) error {
@@ -339,10 +339,10 @@ func sharedSplitBrain(t *testing.T, e *environment) {
 		}
 		return nil
 	})
-	e.settled(t, 2*time.Second)
+	e.awaitIdle(t, 2*time.Second)
 	e.checkSharers(t, 0)
 	for k := range 5 {
-		a, b := rivals[2*k], rivals[2*k+1]
+		a, b := services[2*k], services[2*k+1]
 		must(t, e.get(t.Context(), a))
 		must(t, e.get(t.Context(), b))
 		shared := slices.ContainsFunc(ingress(a), func(address string) bool { return slices.Contains(ingress(b), address) })

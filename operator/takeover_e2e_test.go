@@ -160,8 +160,8 @@ func (e *environment) atRest(t *testing.T, services []*corev1.Service) {
 				versions[service.Name], since = service.ResourceVersion, time.Now()
 			}
 		}
-		if quiet := time.Since(since); quiet < 5*time.Second {
-			return fmt.Errorf("a Service was written %s ago", quiet)
+		if idle := time.Since(since); idle < 5*time.Second {
+			return fmt.Errorf("a Service was written %s ago", idle)
 		}
 		return nil
 	})

@@ -285,8 +285,8 @@ func warnings(t *testing.T, e *environment) {
 	must(t, w.warns(t.Context(), w.loadBalancer("unattended"), ""))
 }
 
-// mistaken sends dry runs of objects with one mistake, which the API server must refuse or warn of.
-func mistaken(t *testing.T, e *environment) {
+// refusedObjects sends dry runs of objects with one mistake, which the API server must refuse or warn of.
+func refusedObjects(t *testing.T, e *environment) {
 	given, cases := mistakes.Read(t)
 	for _, object := range given {
 		status := object.Object["status"]

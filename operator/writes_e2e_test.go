@@ -59,7 +59,7 @@ func fewWrites(t *testing.T, e *environment) {
 func (e *environment) writesOfServices(t *testing.T) []string {
 	t.Helper()
 	var writes []string
-	for _, write := range e.settled(t, time.Second) {
+	for _, write := range e.awaitIdle(t, time.Second) {
 		if write.User != operatorUser || write.Namespace == systemNamespace || write.Resource == "vippools" {
 			continue
 		}

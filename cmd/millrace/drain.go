@@ -20,8 +20,8 @@ import (
 
 const (
 	drainInterval = time.Second
-	// quietTime is the time without packets after which a node counts as drained.
-	quietTime = 3 * time.Second
+	// idleTime is the time without packets after which a node counts as drained.
+	idleTime = 3 * time.Second
 	// namedVIPs limits the addresses in a message.
 	namedVIPs = 5
 )
@@ -104,7 +104,7 @@ func (d *drainProgress) done(now time.Time) (bool, string) {
 		return false, "the operator has not set LBNode.spec.departure yet"
 	case len(d.announced) > 0:
 		return false, "still announced: " + formatAddresses(d.announced)
-	case !d.isCounted || now.Sub(d.since) < quietTime:
+	case !d.isCounted || now.Sub(d.since) < idleTime:
 		return false, "routers still send packets"
 	}
 	return true, ""
@@ -175,7 +175,7 @@ func waitDrained(
 		case err != nil && ctx.Err() == nil:
 			return fmt.Errorf("%s drains, but its progress is unknown: %w", node, err)
 		case done:
-			_, err := fmt.Fprintf(env.stdout, "%s is drained: no packet was received for %s\n", node, quietTime)
+			_, err := fmt.Fprintf(env.stdout, "%s is drained: no packet was received for %s\n", node, idleTime)
 			return err
 		case waiting != printed && ctx.Err() == nil:
 			printed = waiting

@@ -26,8 +26,8 @@ func TestDraining(t *testing.T) {
 		"announced":          {drainProgress{isDeparting: true, announced: []netip.Addr{vip}, isCounted: true, since: start}, time.Hour, "still announced: 203.0.113.1"},
 		"many are announced": {drainProgress{isDeparting: true, announced: []netip.Addr{vip, vip, vip, vip, vip, vip, vip}}, time.Hour, "and 2 more"},
 		"not counted":        {drainProgress{isDeparting: true}, time.Hour, "packets"},
-		"packets":            {drainProgress{isDeparting: true, isCounted: true, since: start}, quietTime - 1, "packets"},
-		"quiet":              {drainProgress{isDeparting: true, isCounted: true, since: start}, quietTime, ""},
+		"packets":            {drainProgress{isDeparting: true, isCounted: true, since: start}, idleTime - 1, "packets"},
+		"quiet":              {drainProgress{isDeparting: true, isCounted: true, since: start}, idleTime, ""},
 	} {
 		done, waiting := test.d.done(start.Add(test.at))
 		if done != (test.want == "") || !strings.Contains(waiting, test.want) {

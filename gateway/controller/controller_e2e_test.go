@@ -132,10 +132,10 @@ func fromProxiesToStatus(t *testing.T, e *environment) {
 		t.Errorf("an annotation of somebody else is gone: %v", deployment.Annotations)
 	}
 
-	quiet(t, e)
+	noWritesAtRest(t, e)
 	stop()
 	e.run(t, nil)
-	quiet(t, e)
+	noWritesAtRest(t, e)
 
 	class := "other"
 	changed := client.MergeFrom(ingress.DeepCopy())
@@ -152,22 +152,22 @@ func fromProxiesToStatus(t *testing.T, e *environment) {
 	}
 }
 
-// quiet checks that the controller writes only its Lease while nothing changes.
-func quiet(t *testing.T, e *environment) {
+// noWritesAtRest checks that the controller writes only its Lease while nothing changes.
+func noWritesAtRest(t *testing.T, e *environment) {
 	t.Helper()
-	settled := e.writes(t)
+	writes := e.writes(t)
 	// Wait for writes in progress, then for a second without writes.
 	eventually(t, func(context.Context) error {
-		last := settled
+		last := writes
 		time.Sleep(time.Second)
-		if settled = e.writes(t); len(settled) != len(last) {
-			return fmt.Errorf("written: %q", settled[len(last):])
+		if writes = e.writes(t); len(writes) != len(last) {
+			return fmt.Errorf("written: %q", writes[len(last):])
 		}
 		return nil
 	})
 	time.Sleep(2 * time.Second)
-	if again := e.writes(t); len(again) != len(settled) {
-		t.Errorf("written while nothing changes: %q", again[len(settled):])
+	if again := e.writes(t); len(again) != len(writes) {
+		t.Errorf("written while nothing changes: %q", again[len(writes):])
 	}
 }
 
@@ -467,7 +467,7 @@ func refusals(t *testing.T, e *environment) {
 	if !slices.ContainsFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == "millrace_gateway_refusing_proxies" }) {
 		t.Error("there is no metric of refusals")
 	}
-	quiet(t, e)
+	noWritesAtRest(t, e)
 	p.refuses.Store(nil)
 	must(t, e.client.Update(t.Context(), slice("web", "198.18.0.3")))
 	p.receives(t, leadsTo("web", "198.18.0.3"))

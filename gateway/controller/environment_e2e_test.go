@@ -42,7 +42,7 @@ const (
 	gatewayUser     = "system:serviceaccount:millrace-system:millrace-gateway"
 	systemNamespace = "millrace-system"
 	namespace       = "shop"
-	patience        = 20 * time.Second
+	waitTimeout     = 20 * time.Second
 )
 
 var shared = types.NamespacedName{Namespace: systemNamespace, Name: "ingressclass-millrace"}
@@ -91,7 +91,7 @@ func (e *environment) run(t *testing.T, change func(*controller.Config)) (addres
 			if err != nil {
 				t.Errorf("the controller ended with %v:\n%s", err, logs)
 			}
-		case <-time.After(patience):
+		case <-time.After(waitTimeout):
 			t.Errorf("the controller does not end:\n%s", logs)
 		}
 		for line := range strings.Lines(logs.String()) {
@@ -115,7 +115,7 @@ func must(t testing.TB, err error) {
 
 func eventually(t *testing.T, condition func(context.Context) error) {
 	t.Helper()
-	controlplane.Eventually(t, patience, condition)
+	controlplane.Eventually(t, waitTimeout, condition)
 }
 
 func (e *environment) ingress(t *testing.T, name, host string) *networkingv1.Ingress {
@@ -259,7 +259,7 @@ func (e *environment) follow(t *testing.T, follower *distribution.Client) {
 
 func (p *proxy) receives(t *testing.T, wanted func(configuration) error) configuration {
 	t.Helper()
-	deadline := time.After(patience)
+	deadline := time.After(waitTimeout)
 	last := errors.New("nothing came")
 	for {
 		select {
@@ -269,7 +269,7 @@ func (p *proxy) receives(t *testing.T, wanted func(configuration) error) configu
 				return p.has
 			}
 		case <-deadline:
-			t.Fatalf("after %s: %v; the client said:\n%s", patience, last, p.logs)
+			t.Fatalf("after %s: %v; the client said:\n%s", waitTimeout, last, p.logs)
 		}
 	}
 }

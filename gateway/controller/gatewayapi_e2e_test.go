@@ -85,7 +85,7 @@ func laterGatewayAPI(t *testing.T, e *environment) {
 		}
 		return fmt.Errorf("the route is not accepted: %+v", route.Status.Parents)
 	})
-	quiet(t, e)
+	noWritesAtRest(t, e)
 
 	remove()
 	eventually(t, func(ctx context.Context) error {
@@ -174,7 +174,7 @@ func conflictingStatuses(t *testing.T, e *environment) {
 	e.served(t, ingress, "203.0.113.10 80")
 	e.programmed(t, gateway, "Pending")
 
-	rival := map[client.Object]string{
+	overwrites := map[client.Object]string{
 		ingress: `{"status":{"loadBalancer":{"ingress":[{"ip":"198.51.100.77"}]}}}`,
 		gateway: `{"status":{"addresses":[{"type":"IPAddress","value":"198.51.100.77"}]}}`,
 		route:   `{"status":{"parents":[]}}`,
@@ -185,7 +185,7 @@ func conflictingStatuses(t *testing.T, e *environment) {
 	defer ticker.Stop()
 	for range seconds * 10 {
 		<-ticker.C
-		for object, status := range rival {
+		for object, status := range overwrites {
 			must(t, e.client.Status().Patch(t.Context(), object, client.RawPatch(types.MergePatchType, []byte(status))))
 		}
 	}
@@ -199,7 +199,7 @@ func conflictingStatuses(t *testing.T, e *environment) {
 			t.Logf("%d writes of statuses of %s in %d s", writes, resource, seconds)
 		}
 	}
-	for object := range rival {
+	for object := range overwrites {
 		e.warned(t, object, millracev1beta1.ReasonStatusContested)
 	}
 	for _, kind := range []string{"Ingress", "Gateway", "HTTPRoute"} {
@@ -259,7 +259,7 @@ func twoInstallations(t *testing.T, e *environment) {
 	e.gateway(t, "HTTP/80")
 	deployment := &appsv1.Deployment{}
 	e.await(t, deployment, edge)
-	quiet(t, e)
+	noWritesAtRest(t, e)
 	before := e.writesOf(t, "deployments")
 	e.client.MakeNamespaces(t, otherNamespace)
 	t.Cleanup(func() {
@@ -272,16 +272,16 @@ func twoInstallations(t *testing.T, e *environment) {
 	e.warnedOf(t, deployment, model.ReasonObjectContested, "a second installation of Millrace")
 	e.contested(t, "Deployment")
 	// Wait for writes in progress, then check that there are none until the pauses end.
-	settled := 0
+	previous := 0
 	eventually(t, func(context.Context) error {
-		last := settled
+		last := previous
 		time.Sleep(2 * time.Second)
-		if settled = e.writesOf(t, "deployments"); settled != last {
-			return fmt.Errorf("%d writes", settled)
+		if previous = e.writesOf(t, "deployments"); previous != last {
+			return fmt.Errorf("%d writes", previous)
 		}
 		return nil
 	})
-	if writes := settled - before; writes > 12 {
+	if writes := previous - before; writes > 12 {
 		t.Errorf("%d writes of a Deployment in %s", writes, time.Since(began))
 	} else {
 		t.Logf("%d writes of the Deployment in %s", writes, time.Since(began).Round(time.Second))

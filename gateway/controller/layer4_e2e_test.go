@@ -143,14 +143,14 @@ func layer4(t *testing.T, e *environment) {
 	if !meta.IsStatusConditionTrue(class.Status.Conditions, "SupportedVersion") || len(class.Status.SupportedFeatures) == 0 {
 		t.Errorf("the class has the status %+v", class.Status)
 	}
-	quiet(t, e)
+	noWritesAtRest(t, e)
 
 	// A removed backend drains while it has endpoints, and gets a weight when it is added again.
 	lead("one*1")
 	e.leads(t, "tcp-5432", "one*1", "two*0")
 	lead("two*3")
 	e.leads(t, "tcp-5432", "two*3", "one*0")
-	quiet(t, e)
+	noWritesAtRest(t, e)
 	must(t, e.client.Delete(t.Context(), slice("one")))
 	e.leads(t, "tcp-5432", "two*3")
 	e.proxied(t, "tcp-5432", "198.18.0.1")
@@ -182,14 +182,14 @@ func layer4(t *testing.T, e *environment) {
 	if service.UID != uid || len(service.Spec.Ports) != 1 {
 		t.Errorf("the Service is another one, or has the ports %+v", service.Spec.Ports)
 	}
-	quiet(t, e)
+	noWritesAtRest(t, e)
 
 	before = client.MergeFrom(gateway.DeepCopy())
 	hostname := gatewayv1.HostnameAddressType
 	gateway.Spec.Addresses = []gatewayv1.GatewaySpecAddress{{Type: &hostname, Value: "edge.example.com"}}
 	must(t, e.client.Patch(t.Context(), gateway, before))
 	e.programmed(t, gateway, "Invalid")
-	quiet(t, e)
+	noWritesAtRest(t, e)
 	e.await(t, service, edge)
 	if service.UID != uid || len(gateway.Status.Addresses) != 1 {
 		t.Errorf("the Service is another one, or the Gateway is at %v", gateway.Status.Addresses)

@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	// gather coalesces changes, so that objects applied together take effect together.
-	gather = 25 * time.Millisecond
+	// coalesceTime coalesces changes, so that objects applied together take effect together.
+	coalesceTime = 25 * time.Millisecond
 	// minInterval is the minimum interval between two full compilations.
 	minInterval = 100 * time.Millisecond
 	retry       = time.Second
@@ -111,7 +111,7 @@ func (l *loop) Start(ctx context.Context) error {
 			return nil
 		case <-l.source.Changes().Notify():
 		}
-		sleep(ctx, gather)
+		sleep(ctx, coalesceTime)
 		change := l.source.Changes().Take()
 		for _, service := range change.Services {
 			delete(l.cached, service)

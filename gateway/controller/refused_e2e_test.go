@@ -222,7 +222,7 @@ func refusedResourcesAreReported(t *testing.T, e *environment) {
 	e.answers(t, port, "other", http.StatusFound, "http://b.example.com")
 	e.answers(t, port, "web", http.StatusInternalServerError, "")
 	e.refusesAt(t, gateway, 1, "rule 0 (httproute/shop/web/0): filter 1 is of a kind that is not known")
-	quiet(t, e)
+	noWritesAtRest(t, e)
 	e.edit(t, web, func(r *gatewayv1.HTTPRoute) { r.Spec.Rules[0].Filters = r.Spec.Rules[0].Filters[:1] })
 	e.refusesAt(t, gateway, 0, "")
 	e.answers(t, port, "web", http.StatusFound, "http://b.example.com")
@@ -276,7 +276,7 @@ func noRoom(t *testing.T, e *environment) {
 		e.create(t, route)
 	}
 	eventually(t, func(ctx context.Context) error { return e.refusedRoutes(ctx, others) })
-	quiet(t, e)
+	noWritesAtRest(t, e)
 	before := e.statusWrites(t)["httproutes"]
 	const changes = 3
 	for i := range changes {
@@ -291,7 +291,7 @@ func noRoom(t *testing.T, e *environment) {
 			return nil
 		})
 	}
-	quiet(t, e)
+	noWritesAtRest(t, e)
 	must(t, e.refusedRoutes(t.Context(), others))
 	if writes := e.statusWrites(t)["httproutes"] - before; writes != changes {
 		t.Errorf("%d writes of statuses of routes for %d changes of one", writes, changes)

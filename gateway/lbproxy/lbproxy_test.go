@@ -34,9 +34,9 @@ import (
 )
 
 const (
-	name     = "controller.example.com"
-	owner    = "IngressClass//millrace"
-	patience = 20 * time.Second
+	name        = "controller.example.com"
+	owner       = "IngressClass//millrace"
+	waitTimeout = 20 * time.Second
 )
 
 func must(t *testing.T, err error) {
@@ -186,7 +186,7 @@ func (w *world) runAt(t *testing.T, address, store string) *running {
 		select {
 		case err := <-r.ended:
 			must(t, err)
-		case <-time.After(patience):
+		case <-time.After(waitTimeout):
 			t.Error("the proxy does not end")
 		}
 	})
@@ -206,14 +206,14 @@ func get(address string) (status int, marker, body string, err error) {
 
 func eventually(t *testing.T, check func() error) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waitTimeout)
 	for {
 		err := check()
 		if err == nil {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("after %s: %v", patience, err)
+			t.Fatalf("after %s: %v", waitTimeout, err)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

@@ -17,12 +17,12 @@ import (
 // TestUpgradeHasTimeouts checks that timeouts of the rule apply until the upgrade.
 func TestUpgradeHasTimeouts(t *testing.T) {
 	port := freePort(t)
-	quiet, limited := toward("/request", "a"), toward("/backend", "a")
-	quiet.Timeouts = &resource.Timeouts{Request: 50}
+	rule, limited := toward("/request", "a"), toward("/backend", "a")
+	rule.Timeouts = &resource.Timeouts{Request: 50}
 	limited.Timeouts = &resource.Timeouts{BackendRequest: 50}
 	done := make(chan struct{})
 	t.Cleanup(func() { close(done) })
-	start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil, quiet, limited)),
+	start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil, rule, limited)),
 		backend("a", serve(t, func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Query().Get("switch") == "" {
 				select {

@@ -33,8 +33,8 @@ const maxEmptyBytes = 4
 
 func clientConnOf(conn net.Conn) *clientConn {
 	for {
-		if patient, ok := conn.(*clientConn); ok {
-			return patient
+		if found, ok := conn.(*clientConn); ok {
+			return found
 		}
 		above, ok := conn.(interface{ NetConn() net.Conn })
 		if !ok {
@@ -45,8 +45,8 @@ func clientConnOf(conn net.Conn) *clientConn {
 }
 
 func entryOf(conn net.Conn) *admission.Connection {
-	if patient := clientConnOf(conn); patient != nil {
-		return patient.entry
+	if client := clientConnOf(conn); client != nil {
+		return client.entry
 	}
 	return nil
 }

@@ -31,11 +31,11 @@ func (c *connections) setState(conn net.Conn, state http.ConnState) {
 	case http.StateNew:
 		c.open[conn] = true
 	case http.StateActive:
-		if patient := clientConnOf(conn); patient != nil {
-			patient.handshake.end()
-			patient.entry.Busy()
+		if client := clientConnOf(conn); client != nil {
+			client.handshake.end()
+			client.entry.Busy()
 			if secure, ok := conn.(*tls.Conn); ok && secure.ConnectionState().NegotiatedProtocol == "h2" {
-				patient.multiplexed()
+				client.multiplexed()
 			}
 		}
 	case http.StateIdle:

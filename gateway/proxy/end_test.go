@@ -126,15 +126,15 @@ func TestUnreadRequestsAreSeen(t *testing.T) {
 			t.Fatal("what was sent is not seen")
 		}
 	}
-	settled := make(chan struct{})
+	read := make(chan struct{})
 	go func() {
 		open.awaitRead(t.Context())
-		close(settled)
+		close(read)
 	}()
 	if _, err := accepted.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
-	<-settled
+	<-read
 	go open.setState(conn, http.StateClosed)
 	open.awaitClosed(t.Context())
 }

@@ -427,7 +427,7 @@ func TestAuthorizationGivesBack(t *testing.T) {
 	}
 }
 
-func TestAuthorizationsAtOnce(t *testing.T) {
+func TestConcurrentAuthorizations(t *testing.T) {
 	port := freePort(t)
 	auth := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		user := r.Header.Get("X-User")
@@ -437,9 +437,9 @@ func TestAuthorizationsAtOnce(t *testing.T) {
 		}
 	})
 	var log syncBuffer
-	patient := withAuthorization("/", func(of *resource.ExternalAuthorization) { of.Timeout = 20_000 })
+	filter := withAuthorization("/", func(of *resource.ExternalAuthorization) { of.Timeout = 20_000 })
 	start(t, func(s *Settings) { s.AccessLog = slog.New(slog.NewJSONHandler(&log, nil)) }, all(
-		one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a", patient))),
+		one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a", filter))),
 		backend("a", serve(t, echo("a"))), backend("auth", auth))...)
 	var workers sync.WaitGroup
 	for protocol, c := range both(t, port) {

@@ -174,8 +174,8 @@ func (x *transaction) tooLong(err error) bool {
 // proxiedClient knows the client behind a single trusted proxy only, if that sends a PROXY protocol header.
 func proxiedClient(vhost *virtualHost, conn net.Conn) netip.Addr {
 	hops := int(vhost.Resource.GetTrustedHops())
-	if patient := clientConnOf(conn); patient != nil {
-		hops -= patient.headerHops()
+	if client := clientConnOf(conn); client != nil {
+		hops -= client.headerHops()
 	}
 	if hops > 0 {
 		return netip.Addr{}

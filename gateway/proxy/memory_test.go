@@ -32,8 +32,8 @@ func dialFrom(t *testing.T, address string, port uint32) net.Conn {
 	return conn
 }
 
-func isClosed(conn net.Conn, patience time.Duration) bool {
-	_ = conn.SetReadDeadline(time.Now().Add(patience))
+func isClosed(conn net.Conn, timeout time.Duration) bool {
+	_ = conn.SetReadDeadline(time.Now().Add(timeout))
 	_, err := conn.Read(make([]byte, 1))
 	return err != nil && !errors.Is(err, os.ErrDeadlineExceeded)
 }
@@ -74,8 +74,8 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 	}
 }
 
-// TestConnectionsOfOneAddress checks that one address (NAT) has at most a quarter of the connections. A new one
-// replaces the longest idle one of the client with the most.
+// TestConnectionsOfOneAddress checks that one address (NAT) has at most a quarter of the connections. A
+// new one replaces the longest idle one of the client with the most.
 func TestConnectionsOfOneAddress(t *testing.T) {
 	port := freePort(t)
 	f := start(t, func(s *Settings) { s.MaxConnections, s.MaxBytes, s.MaxClientBytes = 20, 0, 0 },
@@ -90,11 +90,11 @@ func TestConnectionsOfOneAddress(t *testing.T) {
 	check := func(when string, conns []net.Conn, closed int) {
 		t.Helper()
 		for i, conn := range conns {
-			patience := 10 * time.Millisecond
+			timeout := 10 * time.Millisecond
 			if i < closed {
-				patience = 10 * time.Second
+				timeout = 10 * time.Second
 			}
-			if isClosed(conn, patience) != (i < closed) {
+			if isClosed(conn, timeout) != (i < closed) {
 				t.Errorf("%s: connection %d of %d is not as it should be; want the first %d closed", when, i+1, len(conns), closed)
 			}
 		}

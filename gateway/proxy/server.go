@@ -156,19 +156,19 @@ func (s *server) admit(conn net.Conn) {
 		_ = conn.Close()
 		return
 	}
-	patient := &clientConn{
+	client := &clientConn{
 		Conn: conn, timeout: s.proxy.settings.WriteTimeout, entry: entry, evictions: s.proxy.metrics.shed.WithLabelValues("idle connection"),
 	}
-	patient.scheduler.queue, patient.scheduler.client = s.proxy.queue, admission.Client(addressOf(conn))
+	client.scheduler.queue, client.scheduler.client = s.proxy.queue, admission.Client(addressOf(conn))
 	if port != nil && port.tls {
-		patient.handshake.begin(s.proxy.queue, patient.scheduler.client)
+		client.handshake.begin(s.proxy.queue, client.scheduler.client)
 	} else {
-		patient.emptyBytes = maxEmptyBytes
+		client.emptyBytes = maxEmptyBytes
 	}
 	if port != nil && port.shared && !port.exposed {
-		patient.Conn = newBalancedConn(conn, s.proxy.settings.HeaderTimeout)
+		client.Conn = newBalancedConn(conn, s.proxy.settings.HeaderTimeout)
 	}
-	s.accepted(patient, port)
+	s.accepted(client, port)
 }
 
 func addressOf(conn net.Conn) netip.Addr {
@@ -198,8 +198,8 @@ func (s *server) shutdown(ctx context.Context) error {
 	_ = s.listener.Close()
 	// For connections that clients do not close: net/http waits one second between two GOAWAY frames.
 	last := min(s.proxy.settings.DrainGrace/2, 2500*time.Millisecond)
-	patient, cancel := withEarlierDeadline(ctx, last)
-	s.open.awaitClosed(patient)
+	waiting, cancel := withEarlierDeadline(ctx, last)
+	s.open.awaitClosed(waiting)
 	cancel()
 	unread, cancel := context.WithTimeout(ctx, last/4)
 	s.open.awaitRead(unread)

@@ -21,8 +21,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// hostileTrailers are valid only in headers or from proxies, except for the first two.
-var hostileTrailers = []string{
+// forbiddenTrailers are valid only in headers or from proxies, except for the first two.
+var forbiddenTrailers = []string{
 	"grpc-status 0", "repr-digest sha-256=:x:", "content-length 100", "transfer-encoding chunked", "host internal.example.com",
 	"x-forwarded-for 203.0.113.9", "x_forwarded_for 203.0.113.9", "authorization Basic YTpi", "cdn-loop other", "te trailers",
 	"content-type text/html", "content-encoding gzip", "connection close", "trailer x-a", "cache-control public", "if-match x", "cookie a=b",
@@ -183,7 +183,7 @@ func TestTrailers(t *testing.T) {
 			var fields []string
 			for range 2 {
 				// net/http rejects these names itself.
-				sent := slices.DeleteFunc(slices.Clone(hostileTrailers), func(field string) bool {
+				sent := slices.DeleteFunc(slices.Clone(forbiddenTrailers), func(field string) bool {
 					return strings.HasPrefix(field, "content-length") || strings.HasPrefix(field, "transfer-") || strings.HasPrefix(field, "trailer ")
 				})
 				_, _ = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\n"+announced+"Transfer-Encoding: chunked\r\n\r\n"+chunked("body", sent))
@@ -208,7 +208,7 @@ func TestTrailers(t *testing.T) {
 			_ = c.WriteData(stream, false, []byte("body"))
 			// Invalid trailers are a stream error in net/http, so only the others are sent.
 			c.block.Reset()
-			for _, field := range hostileTrailers {
+			for _, field := range forbiddenTrailers {
 				if name, value, _ := strings.Cut(field, " "); strings.HasPrefix(name, "x") || strings.HasPrefix(name, "cookie") || slices.Contains(toTake, field) {
 					_ = c.encoder.WriteField(hpack.HeaderField{Name: name, Value: value})
 				}
@@ -234,7 +234,7 @@ func TestTrailers(t *testing.T) {
 	} {
 		for name, request := range clients {
 			t.Run(name+" to "+protocol.String(), func(t *testing.T) {
-				answers := slices.Clone(hostileTrailers)
+				answers := slices.Clone(forbiddenTrailers)
 				if protocol == resource.Backend_HTTP1 {
 					answers = slices.DeleteFunc(answers, func(field string) bool {
 						return strings.HasPrefix(field, "content-length") || strings.HasPrefix(field, "transfer-") || strings.HasPrefix(field, "trailer ")

@@ -107,16 +107,16 @@ func (s *server) tunnel(client net.Conn, table *table, to destination) {
 	observe := vhost.State.metrics.tunnel()
 	result := "no room"
 	defer func() { observe(result) }()
-	if patient := clientConnOf(client); patient != nil {
-		patient.handshake.end()
-		patient.entry.Busy()
-		room, _, evicted := patient.entry.Begin(tunnelBytes)
+	if clientConn := clientConnOf(client); clientConn != nil {
+		clientConn.handshake.end()
+		clientConn.entry.Busy()
+		room, _, evicted := clientConn.entry.Begin(tunnelBytes)
 		s.proxy.metrics.shed.WithLabelValues("idle connection").Add(float64(evicted))
 		if !room {
 			s.proxy.metrics.shed.WithLabelValues("connection").Inc()
 			return
 		}
-		defer patient.entry.End(tunnelBytes)
+		defer clientConn.entry.End(tunnelBytes)
 	}
 	chosen, end, result := s.enter(&to, client)
 	defer end()

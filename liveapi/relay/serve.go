@@ -51,7 +51,7 @@ func (h *Handler) ServeHTTP(response http.ResponseWriter, request *http.Request)
 		http.Error(response, "only GET is allowed", http.StatusMethodNotAllowed)
 		return
 	}
-	asked, err := relay.ParseRequest(request.URL.Query())
+	parsed, err := relay.ParseRequest(request.URL.Query())
 	if err != nil {
 		http.Error(response, err.Error(), http.StatusBadRequest)
 		return
@@ -60,8 +60,8 @@ func (h *Handler) ServeHTTP(response http.ResponseWriter, request *http.Request)
 		http.Error(response, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	h.await(request.Context(), asked.Since)
-	reader, first, err := h.log.Open(asked)
+	h.await(request.Context(), parsed.Since)
+	reader, first, err := h.log.Open(parsed)
 	if err != nil {
 		http.Error(response, err.Error(), status(err))
 		return

@@ -65,7 +65,7 @@ func (d *demo) scaleToOnePod(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("node %q of the pod: %w", name, err)
 		}
-		return d.cluster.Settled(ctx, d.ipv4, "default", selector, node)
+		return d.cluster.AwaitForwarding(ctx, d.ipv4, "default", selector, node)
 	}
 	return nil
 }

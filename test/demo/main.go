@@ -157,7 +157,7 @@ func (d *demo) expose(ctx context.Context) error {
 func (d *demo) awaitForwarding(ctx context.Context, nodes ...int) error {
 	for _, vip := range []netip.Addr{d.ipv4, d.ipv6} {
 		err := harness.Eventually(ctx, stepTimeout, func(ctx context.Context) error {
-			return d.cluster.Settled(ctx, vip, "default", selector, nodes...)
+			return d.cluster.AwaitForwarding(ctx, vip, "default", selector, nodes...)
 		})
 		if err != nil {
 			return err

@@ -54,13 +54,13 @@ func TestIdleWritesNothing(t *testing.T) {
 			last, since = now, time.Now()
 			return err
 		}
-		if quiet := time.Since(since); quiet < idleTime {
+		if idle := time.Since(since); idle < idleTime {
 			// Reading metrics also loads the API server.
 			select {
 			case <-ctx.Done():
-			case <-time.After(min(idleTime-quiet, 5*time.Second)):
+			case <-time.After(min(idleTime-idle, 5*time.Second)):
 			}
-			return fmt.Errorf("no write for %.0f s, want %.0f s", quiet.Seconds(), idleTime.Seconds())
+			return fmt.Errorf("no write for %.0f s, want %.0f s", idle.Seconds(), idleTime.Seconds())
 		}
 		return nil
 	})

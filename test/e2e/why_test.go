@@ -22,11 +22,11 @@ func TestWhyAfterTheEvent(t *testing.T) {
 	addresses(t, "echo").routed(t, 30*time.Second, 1, 2, 3)
 	var pods corev1.PodList
 	must(t, cluster.Get(t.Context(), &pods, "-n", "default", "pods", "-l", "app=echo"))
-	victim := slices.IndexFunc(pods.Items, func(pod corev1.Pod) bool { return pod.DeletionTimestamp == nil && pod.Status.PodIP != "" })
-	if victim < 0 {
+	failed := slices.IndexFunc(pods.Items, func(pod corev1.Pod) bool { return pod.DeletionTimestamp == nil && pod.Status.PodIP != "" })
+	if failed < 0 {
 		t.Fatal("no echo pod runs")
 	}
-	pod := &pods.Items[victim]
+	pod := &pods.Items[failed]
 	node := pod.Spec.NodeName
 	began := time.Now()
 	kubectl(t, "delete", "pod", pod.Name, "--wait=false")

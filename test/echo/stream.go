@@ -74,8 +74,8 @@ func (s *streams) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 	}
 	defer conn.Close()
 	defer context.AfterFunc(s.ending, func() {
-		goodbye := websocket.FormatCloseMessage(websocket.CloseGoingAway, "the server ends")
-		_ = conn.WriteControl(websocket.CloseMessage, goodbye, time.Now().Add(closeTimeout))
+		closeFrame := websocket.FormatCloseMessage(websocket.CloseGoingAway, "the server ends")
+		_ = conn.WriteControl(websocket.CloseMessage, closeFrame, time.Now().Add(closeTimeout))
 		_ = conn.SetReadDeadline(time.Now().Add(closeTimeout))
 	})()
 	for {

@@ -43,7 +43,7 @@ func (t *tally) answer(flow, round int) {
 	}
 	t.answered[flow] = round
 	if round == t.round {
-		t.settle()
+		t.finishCheck()
 	}
 }
 
@@ -55,11 +55,11 @@ func (t *tally) leave(flow int) {
 	}
 	t.gone[flow] = true
 	if t.answered[flow] < t.round {
-		t.settle()
+		t.finishCheck()
 	}
 }
 
-func (t *tally) settle() {
+func (t *tally) finishCheck() {
 	t.waiting--
 	if t.waiting == 0 {
 		close(t.done)

@@ -59,9 +59,9 @@ func (c *Cluster) AssignedCondition(ctx context.Context, namespace, name string)
 	return *condition, nil
 }
 
-// Settled checks that the maps of all nodes (Balanced) and router1's routes to the given nodes (from 1)
-// match the live pods.
-func (c *Cluster) Settled(ctx context.Context, vip netip.Addr, namespace, selector string, nodes ...int) error {
+// AwaitForwarding checks that the maps of all nodes (Balanced) and router1's routes to the given nodes
+// (from 1) match the live pods.
+func (c *Cluster) AwaitForwarding(ctx context.Context, vip netip.Addr, namespace, selector string, nodes ...int) error {
 	if err := c.RoutedTo(ctx, "router1", vip, nodes...); err != nil {
 		return err
 	}

@@ -50,7 +50,7 @@ func Parse(flags *flag.FlagSet, arguments []string, linked string, stdout io.Wri
 	if flags.NArg() > 0 {
 		return false, fmt.Errorf("unexpected argument %q: all settings are flags", flags.Arg(0))
 	}
-	if asked := flags.Lookup(versionFlag); asked.Value.String() != "true" {
+	if defined := flags.Lookup(versionFlag); defined.Value.String() != "true" {
 		return false, nil
 	}
 	_, err = fmt.Fprintln(stdout, Version(linked))

@@ -33,7 +33,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-const patience = 20 * time.Second
+const waitTimeout = 20 * time.Second
 
 // certificate returns server credentials for 127.0.0.1 and client credentials that trust them.
 func certificate(t *testing.T) (own, trusting credentials.TransportCredentials) {
@@ -128,7 +128,7 @@ func (p *proxy) next(t *testing.T) distribution.Update {
 	case update := <-p.updates:
 		p.has = carryOut(p.has, update)
 		return update
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		t.Fatal("no update came")
 		return distribution.Update{}
 	}
@@ -174,7 +174,7 @@ func (p *proxy) wantContents(t *testing.T, want map[string]string) distribution.
 
 func (c *controller) awaitProxy(t *testing.T, what string, so func(Proxy) bool) Proxy {
 	t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waitTimeout)
 	for {
 		all := c.Proxies()
 		if len(all) == 1 && so(all[0]) {
@@ -254,7 +254,7 @@ func raw(
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { connection.Close() })
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	t.Cleanup(cancel)
 	if token != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
@@ -345,7 +345,7 @@ func TestControllersAgreeOnVersions(t *testing.T) {
 func awaitKept(t *testing.T, path, version string) {
 	t.Helper()
 	kept := ""
-	for deadline := time.Now().Add(patience); kept != version; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(waitTimeout); kept != version; time.Sleep(5 * time.Millisecond) {
 		if err := (&distribution.Store{Path: path}).Load(func(part *discovery.DeltaDiscoveryResponse) error {
 			kept = part.GetSystemVersionInfo()
 			return nil

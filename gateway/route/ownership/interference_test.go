@@ -143,7 +143,7 @@ func (w *world) compare(t *rapid.T, before, after *served, owner model.Object) (
 					t.Fatalf("%s, TLS %v, was at listener %s and is at %s", host, tls, was.Listener, is.Listener)
 				}
 				if kind != "Gateway" && w.isTaken(host, is.Rule) && is.Rule.GetSessionPersistence() != nil {
-					t.Fatalf("a guest's rule for %s has a session", host)
+					t.Fatalf("a rule of another namespace for %s has a session", host)
 				}
 				if isShared && w.isTaken(host, is.Rule) || kind == "Gateway" && (is.Group != was.Group || strings.Contains(is.Rule.GetRoute(), "/b/")) {
 					continue

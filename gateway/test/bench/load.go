@@ -98,7 +98,7 @@ func handshakes(ctx context.Context, _ *world, s *subject, count int) error {
 }
 
 func handshake(ctx context.Context, address string, config *tls.Config) error {
-	conn, err := net.DialTimeout("tcp", address, patience)
+	conn, err := net.DialTimeout("tcp", address, waitTimeout)
 	if err != nil {
 		return err
 	}

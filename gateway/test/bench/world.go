@@ -31,7 +31,7 @@ const (
 
 	hostname    = "shop.example.com"
 	backendPort = 8080
-	patience    = 20 * time.Second
+	waitTimeout = 20 * time.Second
 )
 
 type world struct {
@@ -167,7 +167,7 @@ func (p *process) stop() error {
 }
 
 func (w *world) reachable(p *process, space, address string) error {
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waitTimeout)
 	for {
 		err := within(space, func() error {
 			conn, err := net.DialTimeout("tcp", address, time.Second)

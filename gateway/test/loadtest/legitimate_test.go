@@ -56,7 +56,7 @@ func newClient(name, proxy, address string, change func(*http.Transport)) *legit
 		change(transport)
 	}
 	return &legitimateClient{
-		name: name, client: &http.Client{Transport: transport, Timeout: patience}, address: address,
+		name: name, client: &http.Client{Transport: transport, Timeout: waitTimeout}, address: address,
 		failed: map[string]int{}, ended: make(chan struct{}),
 	}
 }
@@ -75,7 +75,7 @@ func (c *legitimateClient) run(ctx context.Context) {
 		}
 		if err != nil {
 			c.failed[err.Error()]++
-			took = patience
+			took = waitTimeout
 		}
 		c.took = append(c.took, took)
 		select {

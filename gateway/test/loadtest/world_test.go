@@ -32,7 +32,7 @@ import (
 const (
 	controllerName = "controller.example.com"
 	hostname       = "shop.example.com"
-	patience       = 20 * time.Second
+	waitTimeout    = 20 * time.Second
 )
 
 // world is a proxy as in a pod. Requests below /held get no response before the end of the test.
@@ -215,7 +215,7 @@ func (w *world) start(t *testing.T, directory, program string, arguments ...stri
 	t.Cleanup(func() {
 		_ = w.proxy.Process.Kill()
 		<-w.ended
-		deadline := time.Now().Add(patience)
+		deadline := time.Now().Add(waitTimeout)
 		err := os.Remove(w.cgroup)
 		for ; errors.Is(err, syscall.EBUSY) && time.Now().Before(deadline); err = os.Remove(w.cgroup) {
 			time.Sleep(10 * time.Millisecond)
@@ -228,7 +228,7 @@ func (w *world) start(t *testing.T, directory, program string, arguments ...stri
 
 func (w *world) awaitReady(t *testing.T) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(waitTimeout); ; {
 		answer, err := http.Get("http://" + w.admin + "/readyz")
 		if err == nil {
 			_ = answer.Body.Close()

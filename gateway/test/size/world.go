@@ -28,7 +28,7 @@ import (
 const (
 	owner          = "IngressClass//web"
 	controllerName = "controller.example.com"
-	patience       = 2 * time.Minute
+	waitTimeout    = 2 * time.Minute
 )
 
 type world struct {
@@ -162,7 +162,7 @@ func (w *world) version() string {
 
 // served waits until all proxies serve another version than before.
 func (w *world) served(ctx context.Context, before string) error {
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waitTimeout)
 	for ; ; time.Sleep(time.Millisecond) {
 		done := 0
 		for _, proxy := range w.server.Proxies() {

@@ -32,7 +32,7 @@ import (
 	"github.com/millrace-lb/millrace/liveapi/internal/store"
 )
 
-const patience = 20 * time.Second
+const waitTimeout = 20 * time.Second
 
 type authority struct {
 	t           *testing.T
@@ -271,7 +271,7 @@ func must(t *testing.T, err error) {
 
 func eventually(t *testing.T, condition func() error) {
 	t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(waitTimeout); ; time.Sleep(10 * time.Millisecond) {
 		err := condition()
 		if err == nil {
 			return

@@ -157,7 +157,7 @@ func (s *Store) Announcing(now time.Time, each func(count func(addresses []netip
 func (s *Store) Announcements(now time.Time, names int) ([]Announcement, Coverage) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	gathered := make([][]decisionGroup, s.vips.limit())
+	merged := make([][]decisionGroup, s.vips.limit())
 	place := int32(0)
 	for _, node := range s.ordered {
 		if !node.answers(now) {
@@ -165,13 +165,13 @@ func (s *Store) Announcements(now time.Time, names int) ([]Announcement, Coverag
 		}
 		for vip, decision := range node.decisions {
 			if decision != 0 {
-				gathered[vip] = addToGroup(gathered[vip], decision, node, place, names)
+				merged[vip] = addToGroup(merged[vip], decision, node, place, names)
 			}
 		}
 		place++
 	}
 	var all []Announcement
-	for vip, groups := range gathered {
+	for vip, groups := range merged {
 		if len(groups) > 0 {
 			all = append(all, s.announcement(uint32(vip), groups))
 		}
@@ -231,14 +231,14 @@ func addToGroup(groups []decisionGroup, decision uint32, from *node, place int32
 
 func (s *Store) announcement(vip uint32, groups []decisionGroup) Announcement {
 	made := Announcement{Address: s.vips.values[vip]}
-	for _, gathered := range groups {
-		decided := s.decisions.values[gathered.decision]
-		group := Group{Reason: decided.reason, Message: decided.message, Count: gathered.count, Ranges: gathered.ranges}
+	for _, merged := range groups {
+		decided := s.decisions.values[merged.decision]
+		group := Group{Reason: decided.reason, Message: decided.message, Count: merged.count, Ranges: merged.ranges}
 		if decided.peers != "" {
 			group.Peers = strings.Split(decided.peers, ",")
-			made.Announcing += gathered.count
+			made.Announcing += merged.count
 		}
-		for _, node := range gathered.nodes {
+		for _, node := range merged.nodes {
 			group.Nodes = append(group.Nodes, node.name)
 		}
 		made.Groups = append(made.Groups, group)

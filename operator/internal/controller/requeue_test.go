@@ -215,7 +215,7 @@ func drawWaiting(t *rapid.T, name string) *corev1.Service {
 	})
 }
 
-func drawWakingPools(t *rapid.T) []client.Object {
+func drawRequeuePools(t *rapid.T) []client.Object {
 	scope := rapid.SampledFrom([]millracev1beta1.SharingScope{millracev1beta1.ShareInNamespace, millracev1beta1.ShareInCluster})
 	var pools []client.Object
 	for _, name := range []string{"main", "other"} {
@@ -245,7 +245,7 @@ func drawWakingPools(t *rapid.T) []client.Object {
 func TestRequeueOfFewEqualsAll(t *testing.T) {
 	fewChecks(t, "20")
 	rapid.Check(t, func(rt *rapid.T) {
-		w := newQueued(t, drawWakingPools(rt)...)
+		w := newQueued(t, drawRequeuePools(rt)...)
 		must := func(err error) {
 			if err != nil {
 				rt.Fatal(err)

@@ -184,8 +184,8 @@ func (l *vipCache) isPending(plan ipam.Plan) bool {
 func (l *vipCache) isPendingAddress(address netip.Addr) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, promised := l.pending[address]
-	return promised
+	_, pending := l.pending[address]
+	return pending
 }
 
 func (l *vipCache) isUsed(address netip.Addr) bool {

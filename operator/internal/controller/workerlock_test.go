@@ -117,7 +117,7 @@ func TestWorkersShare(t *testing.T) {
 }
 
 // Promised addresses are taken while they are written, and free again after a failure.
-func TestPromises(t *testing.T) {
+func TestPendingWrites(t *testing.T) {
 	l := newVIPCache()
 	var addresses netipx.IPSetBuilder
 	addresses.Add(address)

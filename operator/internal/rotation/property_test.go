@@ -67,7 +67,7 @@ func (c *cluster) reported() bool {
 	return !c.required() || slices.ContainsFunc(c.members, func(m *member) bool { return m.reported.Required })
 }
 
-func (c *cluster) settle() {
+func (c *cluster) advance() {
 	for range 8 {
 		c.operator(false)
 		c.now = c.now.Add(MinPhase)
@@ -85,8 +85,8 @@ func (c *cluster) operator(isRequested bool) {
 		c.store(First(c.nodes(), propertySeed, c.now))
 		return
 	}
-	patience := Settings{Lifetime: settings.Lifetime, NodeTimeout: 1e6 * time.Hour}
-	if step := Next(c.secret, c.nodes(), patience, isRequested, c.now); !step.Next.Equal(c.secret) {
+	rotationSettings := Settings{Lifetime: settings.Lifetime, NodeTimeout: 1e6 * time.Hour}
+	if step := Next(c.secret, c.nodes(), rotationSettings, isRequested, c.now); !step.Next.Equal(c.secret) {
 		c.store(step.Next)
 	}
 }
@@ -116,7 +116,7 @@ func TestNoPacketIsRefused(t *testing.T) {
 			c.members = append(c.members, &member{tags: rapid.Bool().Draw(t, "tags")})
 		}
 		if rapid.Bool().Draw(t, "grown") {
-			c.settle()
+			c.advance()
 		}
 		someone := func(t *rapid.T) *member { return rapid.SampledFrom(c.members).Draw(t, "node") }
 		t.Repeat(map[string]func(*rapid.T){

@@ -49,8 +49,8 @@ func Wait(ctx context.Context, duration time.Duration) {
 	}
 }
 
-// AwaitIdle waits until no counted write occurred for the duration quiet and the condition holds.
-func (s *Server) AwaitIdle(t *testing.T, limit, quiet time.Duration, counts func(Write) bool, condition func(context.Context) error) {
+// AwaitIdle waits until no counted write occurred for the duration idle and the condition holds.
+func (s *Server) AwaitIdle(t *testing.T, limit, idle time.Duration, counts func(Write) bool, condition func(context.Context) error) {
 	t.Helper()
 	writes, since := 0, time.Now()
 	Eventually(t, limit, func(ctx context.Context) error {
@@ -62,7 +62,7 @@ func (s *Server) AwaitIdle(t *testing.T, limit, quiet time.Duration, counts func
 		if len(all) != writes {
 			writes, since = len(all), time.Now()
 		}
-		if time.Since(since) < quiet {
+		if time.Since(since) < idle {
 			return fmt.Errorf("%d writes until now, the last one is %+v", writes, all[len(all)-1])
 		}
 		return condition(ctx)

@@ -131,7 +131,7 @@ func TestReadFailures(t *testing.T) {
 		name     string
 		failures map[string]int
 		want     error
-		says     string
+		message  string
 	}{
 		{"no CRDs", map[string]int{pathPools: http.StatusNotFound}, ErrNotInstalled, "kubectl apply"},
 		{"forbidden", map[string]int{pathServices: http.StatusForbidden, pathDefaultServices: http.StatusForbidden}, ErrForbidden,
@@ -142,8 +142,8 @@ func TestReadFailures(t *testing.T) {
 			api := httptest.NewServer(server{lists: lists(), failures: test.failures})
 			defer api.Close()
 			_, err := Read(t.Context(), config(kubeconfig(t, api.URL)))
-			if !errors.Is(err, test.want) || !strings.Contains(err.Error(), test.says) {
-				t.Errorf("error %v, want %v that says %q", err, test.want, test.says)
+			if !errors.Is(err, test.want) || !strings.Contains(err.Error(), test.message) {
+				t.Errorf("error %v, want %v that says %q", err, test.want, test.message)
 			}
 			if err != nil && strings.Contains(err.Error(), "\n") {
 				t.Errorf("more than one line: %q", err)

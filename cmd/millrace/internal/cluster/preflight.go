@@ -95,9 +95,9 @@ func (c Config) clients() (*rest.Config, kubernetes.Interface, error) {
 
 const (
 	trialName = "millrace-preflight"
-	// pollInterval is the polling interval of pods, patience their time limit.
+	// pollInterval is the polling interval of pods, podTimeout their time limit.
 	pollInterval = 500 * time.Millisecond
-	patience     = 90 * time.Second
+	podTimeout   = 90 * time.Second
 )
 
 // TrialImage is the image of a trial.
@@ -166,7 +166,7 @@ func (c Config) explainTrial(host string, err error) error {
 }
 
 func (t *Trial) await(ctx context.Context) error {
-	err := utilwait.PollUntilContextTimeout(ctx, pollInterval, patience, true, func(ctx context.Context) (bool, error) {
+	err := utilwait.PollUntilContextTimeout(ctx, pollInterval, podTimeout, true, func(ctx context.Context) (bool, error) {
 		nodes, err := t.clients.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: corev1.LabelOSStable + "!=windows"})
 		if err != nil {
 			return false, nil //nolint:nilerr // It is tried again.

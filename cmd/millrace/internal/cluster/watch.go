@@ -83,7 +83,7 @@ func repeat(ctx context.Context, changed <-chan struct{}, rest Pause, each func(
 		case <-changed:
 		}
 		// Changes come in groups: a Service, its VIP and its endpoints.
-		if err := wait(ctx, settleTime); err != nil {
+		if err := wait(ctx, coalesceTime); err != nil {
 			return err
 		}
 		select {
@@ -117,8 +117,8 @@ type watcher struct {
 	refusal chan error
 }
 
-// settleTime is the wait for further changes after a change.
-const settleTime = 200 * time.Millisecond
+// coalesceTime is the wait for further changes after a change.
+const coalesceTime = 200 * time.Millisecond
 
 func (w *watcher) open() error {
 	restConfig, err := w.config.rest()

@@ -127,7 +127,7 @@ func TestMoveIsInterrupted(t *testing.T) {
 	})
 }
 
-func TestMoveTellsWhatIsMissing(t *testing.T) {
+func TestMoveLogsMissingState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{label: millracev1beta1.AnnouncerMillrace, speakerHasNoSession: true, limited: true}
 		err := mover(n).MoveBack(t.Context(), "node1")

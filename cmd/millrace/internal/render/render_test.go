@@ -153,7 +153,7 @@ var errBroken = errors.New("broken pipe")
 
 func (brokenWriter) Write([]byte) (int, error) { return 0, errBroken }
 
-func TestWriteErrorsAreTold(t *testing.T) {
+func TestWriteErrorsAreReturned(t *testing.T) {
 	view := &report.View{}
 	for _, format := range []Format{Text, Wide, JSON, YAML} {
 		if err := Status(brokenWriter{}, view, Options{Format: format}); !errors.Is(err, errBroken) {

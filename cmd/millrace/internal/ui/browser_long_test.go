@@ -360,16 +360,16 @@ func lines(t *testing.T, p *page) {
 }
 
 // Text of the cluster is never interpreted as HTML.
-func TestBrowserHostileText(t *testing.T) {
-	const hostile = `<img src=x onerror="document.title='owned'"><script>document.title='owned'</script>`
+func TestBrowserEscapesText(t *testing.T) {
+	const markup = `<img src=x onerror="document.title='owned'"><script>document.title='owned'</script>`
 	state := uitest.Cluster(uitest.Size{Nodes: 2, VIPs: 2, Zones: 1, Down: 1})
-	state.Cluster = hostile
-	state.Input.LBNodes[0].Spec.Zone = hostile
+	state.Cluster = markup
+	state.Input.LBNodes[0].Spec.Zone = markup
 	for i := range state.Input.LBNodeReports[0].Status.Conditions {
-		state.Input.LBNodeReports[0].Status.Conditions[i].Message = hostile
+		state.Input.LBNodeReports[0].Status.Conditions[i].Message = markup
 	}
-	state.Input.LBNodeReports[0].Status.Sessions[1].Message = hostile
-	state.Refused = []view.Refusal{{Kind: "pods", Message: hostile}}
+	state.Input.LBNodeReports[0].Status.Sessions[1].Message = markup
+	state.Refused = []view.Refusal{{Kind: "pods", Message: markup}}
 	p := open(t, uitest.NewSource(state))
 	p.load("node/node-001")
 	title, images := evaluate[string](p, `document.title`), evaluate[int](p, `document.querySelectorAll('img, main script').length`)

@@ -34,7 +34,7 @@ func EndpointSlices(
 	p := planner{proxy: proxy, frontends: frontends, owner: owner, settings: settings, at: owner.ObjectKey(settings)}
 	var objects []Object
 	for _, frontend := range frontends {
-		gathered := endpointsByAddress{}
+		merged := endpointsByAddress{}
 		for _, service := range frontend.Services {
 			if service.Invalid || service.Weight == 0 {
 				continue
@@ -44,11 +44,11 @@ func EndpointSlices(
 				return nil, err
 			}
 			if known {
-				gathered.add(name, frontend.Protocol, found)
+				merged.add(name, frontend.Protocol, found)
 			}
 		}
-		for _, of := range slices.SortedFunc(maps.Keys(gathered), sliceKey.compare) {
-			objects = append(objects, p.endpointSlices(frontend, of, gathered[of])...)
+		for _, of := range slices.SortedFunc(maps.Keys(merged), sliceKey.compare) {
+			objects = append(objects, p.endpointSlices(frontend, of, merged[of])...)
 		}
 	}
 	return objects, nil

@@ -25,9 +25,9 @@ import (
 )
 
 const (
-	// gather delays a pass to coalesce acknowledgements.
-	gather = 100 * time.Millisecond
-	retry  = 5 * time.Second
+	// coalesceTime delays a pass to coalesce acknowledgements.
+	coalesceTime = 100 * time.Millisecond
+	retry        = 5 * time.Second
 )
 
 var rejecting = prometheus.NewGaugeVec(prometheus.GaugeOpts{
@@ -73,7 +73,7 @@ func (r *Reporter) Start(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(gather):
+		case <-time.After(coalesceTime):
 		}
 		if err := r.pass(ctx); err != nil && ctx.Err() == nil {
 			r.Log.Error(err, "report rejected configurations, retrying", "in", retry.String())

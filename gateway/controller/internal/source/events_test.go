@@ -49,7 +49,7 @@ func TestWhatIsCompiledAgain(t *testing.T) {
 	}
 }
 
-func TestChangesAreGathered(t *testing.T) {
+func TestChangesAreCoalesced(t *testing.T) {
 	changes := newChanges()
 	web := types.NamespacedName{Namespace: "shop", Name: "web"}
 	changes.endpoints(web)

@@ -32,10 +32,10 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
-// Pauses between passes: gather coalesces changes; the others bound the backoff after failures, which new
-// changes skip.
+// Pauses between passes: coalesceTime coalesces changes; the others bound the backoff after failures,
+// which new changes skip.
 const (
-	gather       = 50 * time.Millisecond
+	coalesceTime = 50 * time.Millisecond
 	firstPause   = time.Second
 	longestPause = 30 * time.Second
 )
@@ -113,7 +113,7 @@ func (w *Writer) Start(ctx context.Context) error {
 			return nil
 		case <-w.wake:
 		}
-		wait(ctx, gather)
+		wait(ctx, coalesceTime)
 		err := w.pass(ctx)
 		if err == nil || ctx.Err() != nil {
 			pause, logged = firstPause, ""

@@ -113,19 +113,19 @@ func New(limits Limits) *Ledger {
 // Open adds an idle connection. Beyond a limit it evicts the longest idle ones: of the same client if that is
 // at its limit, else of the client with the most. It returns nil without room.
 func (l *Ledger) Open(address netip.Addr, shared bool, closes func()) (opened *Connection, evicted int) {
-	evicted = l.withEvictions(func(victims *[]*Connection) {
+	evicted = l.withEvictions(func(evictions *[]*Connection) {
 		of := l.clients[address]
 		if of == nil {
 			of = &client{address: address}
 		}
 		room := true
 		for room && !shared && l.limits.ClientConnections > 0 && of.open >= l.limits.ClientConnections {
-			room = of.evict(victims)
+			room = of.evict(evictions)
 		}
 		for room && l.limits.Connections > 0 && l.open >= l.limits.Connections {
-			room = l.evict(victims)
+			room = l.evict(evictions)
 		}
-		if room && l.makeRoom(of, shared, ConnectionBytes, victims) {
+		if room && l.makeRoom(of, shared, ConnectionBytes, evictions) {
 			opened = &Connection{ledger: l, client: of, shared: shared, close: closes}
 			l.clients[address] = of
 			l.open++
@@ -138,7 +138,7 @@ func (l *Ledger) Open(address netip.Addr, shared bool, closes func()) (opened *C
 }
 
 // makeRoom evicts idle connections if that suffices, but none of small clients for a client with large usage.
-func (l *Ledger) makeRoom(of *client, shared bool, bytes int64, victims *[]*Connection) bool {
+func (l *Ledger) makeRoom(of *client, shared bool, bytes int64, evictions *[]*Connection) bool {
 	share, all := int64(math.MaxInt64), int64(math.MaxInt64)
 	if !shared && l.limits.ClientBytes > 0 {
 		share = l.limits.ClientBytes
@@ -155,14 +155,14 @@ func (l *Ledger) makeRoom(of *client, shared bool, bytes int64, victims *[]*Conn
 		return false
 	}
 	for of.bytes+bytes > share {
-		of.evict(victims)
+		of.evict(evictions)
 	}
 	for l.bytes+bytes > all {
 		from := l.idleClients[0]
 		if much && !l.isLarge(from.bytes) {
 			from = of
 		}
-		if !from.evict(victims) {
+		if !from.evict(evictions) {
 			return false
 		}
 	}
@@ -172,18 +172,18 @@ func (l *Ledger) makeRoom(of *client, shared bool, bytes int64, victims *[]*Conn
 func (l *Ledger) isLarge(bytes int64) bool { return bytes > l.limits.Bytes/64 }
 
 // evict closes the longest idle connection of the client with the most idle memory.
-func (l *Ledger) evict(victims *[]*Connection) bool {
-	return len(l.idleClients) > 0 && l.idleClients[0].evict(victims)
+func (l *Ledger) evict(evictions *[]*Connection) bool {
+	return len(l.idleClients) > 0 && l.idleClients[0].evict(evictions)
 }
 
-func (c *client) evict(victims *[]*Connection) bool {
+func (c *client) evict(evictions *[]*Connection) bool {
 	front := c.idle.Front()
 	if front == nil {
 		return false
 	}
-	victim := front.Value.(*Connection)
-	*victims = append(*victims, victim)
-	victim.end()
+	conn := front.Value.(*Connection)
+	*evictions = append(*evictions, conn)
+	conn.end()
 	return true
 }
 
@@ -249,7 +249,7 @@ func (c *Connection) Read(bytes int) (evicted int) {
 		return 0
 	}
 	l := c.ledger
-	var victims []*Connection
+	var evictions []*Connection
 	l.mutex.Lock()
 	if c.idle != nil {
 		c.received += int64(bytes)
@@ -257,13 +257,13 @@ func (c *Connection) Read(bytes int) (evicted int) {
 		c.header += more
 		l.add(c.client, more)
 		c.count(more)
-		l.makeRoom(c.client, c.shared, 0, &victims)
+		l.makeRoom(c.client, c.shared, 0, &evictions)
 	}
 	l.mutex.Unlock()
-	for _, victim := range victims {
-		victim.close()
+	for _, conn := range evictions {
+		conn.close()
 	}
-	return len(victims)
+	return len(evictions)
 }
 
 func (c *Connection) headerCost() int64 {
@@ -320,11 +320,11 @@ func (c *Connection) Close() {
 // Open, and adds nothing without room. leave advises to close the connection, because memory is scarce.
 func (c *Connection) Begin(bytes int64) (room, leave bool, evicted int) {
 	l := c.ledger
-	evicted = l.withEvictions(func(victims *[]*Connection) {
+	evicted = l.withEvictions(func(evictions *[]*Connection) {
 		if c.multiplexed && c.requests == 0 {
 			bytes += OpenHeaderBytes
 		}
-		if room = c.take(bytes, victims); room {
+		if room = c.take(bytes, evictions); room {
 			c.requests++
 		}
 		leave = !room || isScarce(l.bytes-l.idleBytes, l.limits.Bytes) || !c.shared && isScarce(c.client.bytes, l.limits.ClientBytes)
@@ -332,8 +332,8 @@ func (c *Connection) Begin(bytes int64) (room, leave bool, evicted int) {
 	return room, leave, evicted
 }
 
-func (c *Connection) take(bytes int64, victims *[]*Connection) (room bool) {
-	if room = c.ledger.makeRoom(c.client, c.shared, bytes, victims); room {
+func (c *Connection) take(bytes int64, evictions *[]*Connection) (room bool) {
+	if room = c.ledger.makeRoom(c.client, c.shared, bytes, evictions); room {
 		c.ledger.add(c.client, bytes)
 	}
 	return room
@@ -341,15 +341,15 @@ func (c *Connection) take(bytes int64, victims *[]*Connection) (room bool) {
 
 // withEvictions runs change with the mutex held and closes evicted connections without it, because
 // closing may block.
-func (l *Ledger) withEvictions(change func(victims *[]*Connection)) (evicted int) {
-	var victims []*Connection
+func (l *Ledger) withEvictions(change func(evictions *[]*Connection)) (evicted int) {
+	var evictions []*Connection
 	l.mutex.Lock()
-	change(&victims)
+	change(&evictions)
 	l.mutex.Unlock()
-	for _, victim := range victims {
-		victim.close()
+	for _, conn := range evictions {
+		conn.close()
 	}
-	return len(victims)
+	return len(evictions)
 }
 
 // isScarce reports whether more than three quarters of the limit are used.
@@ -367,7 +367,7 @@ func (c *Connection) End(bytes int64) {
 
 // More adds bytes to a request, until Less with the same number. The connection must not be nil.
 func (c *Connection) More(bytes int64) (room bool, evicted int) {
-	evicted = c.ledger.withEvictions(func(victims *[]*Connection) { room = c.take(bytes, victims) })
+	evicted = c.ledger.withEvictions(func(evictions *[]*Connection) { room = c.take(bytes, evictions) })
 	return room, evicted
 }
 

@@ -41,8 +41,8 @@ type directConn struct {
 	records   *recordConn
 	raw       syscall.RawConn
 	peek      func(fd uintptr) bool
-	// quiet is the result of peek: open, and nothing to read.
-	quiet bool
+	// isIdle is the result of peek: open, and nothing to read.
+	isIdle bool
 }
 
 func newDirectConn(pool *direct, made net.Conn, endpoint *balance.Endpoint) *directConn {
@@ -61,7 +61,7 @@ func newDirectConn(pool *direct, made net.Conn, endpoint *balance.Endpoint) *dir
 	conn.peek = func(fd uintptr) bool {
 		var one [1]byte
 		_, _, err := unix.Recvfrom(int(fd), one[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-		conn.quiet = errors.Is(err, unix.EAGAIN)
+		conn.isIdle = errors.Is(err, unix.EAGAIN)
 		return true
 	}
 	return conn
@@ -79,7 +79,7 @@ func (c *directConn) isAlive() bool {
 	if c.raw == nil {
 		return true
 	}
-	return c.raw.Read(c.peek) == nil && c.quiet
+	return c.raw.Read(c.peek) == nil && c.isIdle
 }
 
 // limitedReader enforces left and accounts bytes beyond free.

@@ -19,12 +19,12 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-const patience = 20 * time.Second
+const waitTimeout = 20 * time.Second
 
 func settings() *Settings {
 	return &Settings{
 		Balance:     balance.Settings{EjectAfter: 100, EjectFor: time.Second, EjectForMost: time.Second},
-		DialTimeout: patience, HandshakeTimeout: patience, IdleTimeout: patience,
+		DialTimeout: waitTimeout, HandshakeTimeout: waitTimeout, IdleTimeout: waitTimeout,
 		MaxIdlePerEndpoint: 8, MaxResponseHeaderBytes: 4096, ConnectAttempts: 3,
 	}
 }
@@ -129,7 +129,7 @@ const (
 
 func await(t *testing.T, what string, met func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !met(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(waitTimeout); !met(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("never came true: %s", what)
 		}

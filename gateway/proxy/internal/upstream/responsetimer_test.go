@@ -30,10 +30,10 @@ func silent(t *testing.T, reached chan<- struct{}) string {
 	})
 }
 
-// TestSilence checks the timeout from the end of the request to the response header.
-func TestSilence(t *testing.T) {
+// TestResponseHeaderTimeout checks the timeout from the end of the request to the response header.
+func TestResponseHeaderTimeout(t *testing.T) {
 	const limit = 200 * time.Millisecond
-	quiet := silent(t, make(chan struct{}, 10))
+	path := silent(t, make(chan struct{}, 10))
 	slow := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		_ = http.NewResponseController(w).Flush()
@@ -41,7 +41,7 @@ func TestSilence(t *testing.T) {
 		_, _ = io.WriteString(w, "late")
 	})
 	for _, body := range []string{"", "body"} {
-		_, _, _, err := send(t, backendAt(settings(), nil, quiet), newRequest(t, http.MethodPost, body), &Policy{ResponseHeaderTimeout: limit})
+		_, _, _, err := send(t, backendAt(settings(), nil, path), newRequest(t, http.MethodPost, body), &Policy{ResponseHeaderTimeout: limit})
 		if !errors.Is(err, ErrTimeout) {
 			t.Errorf("a silent backend, body %q: %v; want the time limit", body, err)
 		}
@@ -97,7 +97,7 @@ func TestLeft(t *testing.T) {
 		if text != "fine" {
 			t.Errorf("the response is %q", text)
 		}
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		t.Fatal("the request still waits for an endpoint that is gone")
 	}
 	select {

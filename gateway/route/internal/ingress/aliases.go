@@ -58,7 +58,7 @@ func (h *ingressHost) rootRule() *ingressRule {
 
 func (r *setCompiler) addAppRoot(ingress *networkingv1.Ingress, host ownership.Host) {
 	root := r.hosts[host].rootRule()
-	// A younger path of a guest is no conflict.
+	// A younger path of another namespace is no conflict.
 	isTaken := root != nil && root.ingress != ingress && (root.ingress.Namespace == ingress.Namespace || r.ages[root.ingress] < r.ages[ingress])
 	if isTaken || r.hosts[host].root != nil {
 		r.annotation(ingress, "app-root", model.ReasonConflict, "path / of "+host.String()+" belongs to another Ingress")
@@ -169,8 +169,8 @@ func (r *setCompiler) addWWW(ingress *networkingv1.Ingress, host ownership.Host)
 	}
 }
 
-// passThrough passes TLS through to the backend of "/", unless an older Ingress has a rule for the host. Paths
-// of younger ones are then served over plain HTTP only.
+// passThrough passes TLS through to the backend of "/", unless an older Ingress has a rule for the host.
+// Paths of younger ones are then served over plain HTTP only.
 func (r *setCompiler) passThrough(ingress *networkingv1.Ingress, host ownership.Host) {
 	root := r.hosts[host].rootRule()
 	settings := r.nginxSettings[ingress]

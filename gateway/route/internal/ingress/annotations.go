@@ -66,9 +66,9 @@ func (c *compiler) readNginx(ingress *networkingv1.Ingress) {
 	}
 }
 
-// readableAnnotations returns the valid UTF-8 annotations, and the names of invalid ingress-nginx ones. The API
-// server accepts any bytes from protobuf clients, but messages to proxies must be UTF-8. Other strings are
-// validated by the API server or only compared.
+// readableAnnotations returns the valid UTF-8 annotations, and the names of invalid ingress-nginx ones.
+// The API server accepts any bytes from protobuf clients, but messages to proxies must be UTF-8. Other
+// strings are validated by the API server or only compared.
 func readableAnnotations(ingress *networkingv1.Ingress) (readable map[string]string, broken []string) {
 	for name, text := range ingress.Annotations {
 		if short, is := strings.CutPrefix(name, nginx.Prefix); is && !utf8.ValidString(text) {

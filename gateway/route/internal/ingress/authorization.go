@@ -116,8 +116,8 @@ func blocksAuthorization(filter *resource.Filter) bool {
 	return filter.GetRewrite().GetPath() != nil
 }
 
-// ruleAt returns the first rule that matches a target and satisfies may, or nil after maxMatches lookups. Rules
-// of other namespaces are skipped even if their paths are longer.
+// ruleAt returns the first rule that matches a target and satisfies may, or nil after maxMatches lookups.
+// Rules of other namespaces are skipped even if their paths are longer.
 func (r *setCompiler) ruleAt(host ownership.Host, target string, may func(*ingressRule) bool) *ingressRule {
 	parsed, err := url.ParseRequestURI(target)
 	of := r.hosts[host]

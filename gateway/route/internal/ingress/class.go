@@ -28,8 +28,8 @@ type ingressClasses struct {
 	defaultClass string
 }
 
-// ingressClasses prefers the newest of several default classes, then the first by name, as the admission plugin
-// does.
+// ingressClasses prefers the newest of several default classes, then the first by name, as the admission
+// plugin does.
 func (c *compiler) ingressClasses(objects []*networkingv1.IngressClass) ingressClasses {
 	found := ingressClasses{managed: map[string]*ingressClass{}}
 	var standard *networkingv1.IngressClass

@@ -88,8 +88,8 @@ func texts(of []netip.Prefix) []string {
 	return found
 }
 
-// clientLimits shares limits among all rules of the Ingress. The burst is one higher than nginx's, which counts
-// only the excess.
+// clientLimits shares limits among all rules of the Ingress. The burst is one higher than nginx's, which
+// counts only the excess.
 func clientLimits(ingress *networkingv1.Ingress, of *nginx.Limits) []*resource.ClientLimit {
 	var found []*resource.ClientLimit
 	exempt := texts(of.Exempt)

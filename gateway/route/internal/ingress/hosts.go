@@ -67,8 +67,8 @@ func otherWWW(host ownership.Host) ownership.Host {
 	return found
 }
 
-// canShareHost reports whether an Ingress may add a path to another namespace's host. A guest adds no
-// expressions and no rules that would answer 500.
+// canShareHost reports whether an Ingress may add a path to another namespace's host. An Ingress of
+// another namespace adds no expressions and no rules that would answer 500.
 func (r *setCompiler) canShareHost(ingress *networkingv1.Ingress, path string, at ingressAt) bool {
 	settings := r.nginxSettings[ingress]
 	if settings == nil {
@@ -97,8 +97,8 @@ func (h *ingressHost) ruleOfOther(path ingressPath, namespace string) *ingressRu
 	return nil
 }
 
-// inheritWildcards adds a wildcard's paths to hosts with paths of guests only, so that guests get no other
-// requests.
+// inheritWildcards adds a wildcard's paths to hosts with paths of other namespaces only, so that these
+// get no other requests.
 func (r *setCompiler) inheritWildcards() {
 	for name, host := range r.hosts {
 		if name == "" || name.IsWildcard() || host.isOwned {
@@ -112,7 +112,8 @@ func (r *setCompiler) inheritWildcards() {
 	}
 }
 
-// inherit adds the owner's paths in base to a host of guests. Of equal paths the older object's is kept.
+// inherit adds the owner's paths in base to a host of other namespaces. Of equal paths the older object's
+// is kept.
 func (r *setCompiler) inherit(host, base *ingressHost, name ownership.Host) {
 	host.isOwned, host.fallback, host.root = true, base.fallback, base.root
 	owned := make(map[ingressPath]*ingressRule, len(base.rules))
@@ -121,14 +122,14 @@ func (r *setCompiler) inherit(host, base *ingressHost, name ownership.Host) {
 			continue
 		}
 		owned[path] = rule
-		for guest := host.ruleOfOther(path, rule.ingress.Namespace); guest != nil && r.ages[guest.ingress] > r.ages[rule.ingress]; {
-			r.AddProblem(ingressObject(guest.ingress), "spec.rules", model.ReasonConflict, builder.PathOwned)
+		for foreign := host.ruleOfOther(path, rule.ingress.Namespace); foreign != nil && r.ages[foreign.ingress] > r.ages[rule.ingress]; {
+			r.AddProblem(ingressObject(foreign.ingress), "spec.rules", model.ReasonConflict, builder.PathOwned)
 			for at, found := range host.rules {
-				if found == guest {
+				if found == foreign {
 					delete(host.rules, at)
 				}
 			}
-			guest = host.ruleOfOther(path, rule.ingress.Namespace)
+			foreign = host.ruleOfOther(path, rule.ingress.Namespace)
 		}
 	}
 	for path, rule := range owned {

@@ -44,7 +44,7 @@ func (r *setCompiler) findExpressions() {
 	}
 }
 
-// parsePath never reads paths of guests as expressions.
+// parsePath never reads paths of other namespaces as expressions.
 func (r *setCompiler) parsePath(
 	ingress *networkingv1.Ingress, host ownership.Host, path *networkingv1.HTTPIngressPath,
 ) (ingressPath, *resource.PathMatch, error) {
@@ -86,8 +86,8 @@ func (r *setCompiler) parsePath(
 	return found, &resource.PathMatch{Kind: found.kind, Value: expression}, nil
 }
 
-// redirectSlashes redirects /a to the string prefix /a/, as nginx does, unless a rule or another namespace has
-// the path.
+// redirectSlashes redirects /a to the string prefix /a/, as nginx does, unless a rule or another
+// namespace has the path.
 func (r *setCompiler) redirectSlashes() {
 	for name, host := range r.hosts {
 		if r.expressions[name] {

@@ -83,14 +83,14 @@ func (a ingressAt) field() string {
 func (r *setCompiler) addPath(
 	ingress *networkingv1.Ingress, name ownership.Host, path *networkingv1.HTTPIngressPath, at ingressAt,
 ) {
-	host, isGuest := r.hosts[name], !r.owners.Owns(name, ingress.Namespace)
-	if isGuest && !r.canShareHost(ingress, path.Path, at) {
+	host, isForeign := r.hosts[name], !r.owners.Owns(name, ingress.Namespace)
+	if isForeign && !r.canShareHost(ingress, path.Path, at) {
 		return
 	}
 	key, match, err := r.parsePath(ingress, name, path)
 	if err != nil {
 		settings := r.nginxSettings[ingress]
-		closes := settings != nil && isGuarded(ingress) && !isGuest
+		closes := settings != nil && isGuarded(ingress) && !isForeign
 		r.AddProblem(ingressObject(ingress), at.field()+".path", model.ReasonInvalid, err.Error()+map[bool]string{true: "; requests that it could match get 500"}[closes])
 		if !closes {
 			return
@@ -113,7 +113,7 @@ func (r *setCompiler) addPath(
 		Backends: r.backend(ingress, &path.Backend, r.nginxSettings[ingress].upstream(), func() string { return at.field() + ".backend" }),
 	}
 	r.applyAnnotations(rule, ingress, path.Path, &path.Backend)
-	if isGuest && rule.SessionPersistence != nil {
+	if isForeign && rule.SessionPersistence != nil {
 		rule.SessionPersistence = nil
 		r.annotation(ingress, "affinity", model.ReasonConflict, builder.HostOwned+", which decides on sessions")
 	}

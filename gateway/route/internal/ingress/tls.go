@@ -80,8 +80,8 @@ func (r *setCompiler) ownTLS(namespace string, host ownership.Host) *ingressTLS 
 
 var noTLS = &ingressTLS{}
 
-// tlsOf lets only the owner decide. A guest can add a certificate for its name below a wildcard, unless the
-// owner passes the name's connections through.
+// tlsOf lets only the owner decide. Another namespace can add a certificate for its name below a
+// wildcard, unless the owner passes the name's connections through.
 func (r *setCompiler) tlsOf(host ownership.Host) *ingressTLS {
 	return r.tlsBy(host, r.certificateNamespace(host))
 }
@@ -162,8 +162,8 @@ type security struct {
 	wanted             bool
 }
 
-// securityOf applies certificates and TLS requests of a guest to its rules only. A host whose requested TLS is
-// unavailable must not serve plain text.
+// securityOf applies certificates and TLS requests of another namespace to its rules only. A host whose
+// requested TLS is unavailable must not serve plain text.
 func (r *setCompiler) securityOf(host ownership.Host, namespace string) security {
 	by := r.certificateNamespace(host)
 	owner, owned := r.owners.Owner(host)

@@ -104,8 +104,8 @@ func TestFill(t *testing.T) {
 
 // Of two concurrent builds one waits for the other.
 func TestFillAtOnce(t *testing.T) {
-	var told atomic.Int32
-	store := &Cache{dir: filepath.Join(t.TempDir(), "cache"), progress: func(string, ...any) { told.Add(1) }}
+	var reports atomic.Int32
+	store := &Cache{dir: filepath.Join(t.TempDir(), "cache"), progress: func(string, ...any) { reports.Add(1) }}
 	directory := filepath.Join(store.dir, "tool-1")
 	builds := 0
 	fill := func(held func()) error {
@@ -118,7 +118,7 @@ func TestFillAtOnce(t *testing.T) {
 	second := make(chan error, 1)
 	first := fill(func() {
 		go func() { second <- fill(func() {}) }()
-		for deadline := time.Now().Add(20 * time.Second); told.Load() == 0; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(20 * time.Second); reports.Load() == 0; time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Error("the second lab does not say that it waits")
 				return

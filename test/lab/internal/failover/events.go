@@ -121,7 +121,7 @@ var events = []event{
 		undo: all(patchPeers(`{"spec":{"families":null}}`), graceful("router2", false)),
 	},
 	{
-		name: "busy", title: "nodes' processors busy for 10 min", lasts: busyTime + 10*time.Second, limit: limit{any: true, quiet: true}, isOptional: true,
+		name: "busy", title: "nodes' processors busy for 10 min", lasts: busyTime + 10*time.Second, limit: limit{any: true, isSilent: true}, isOptional: true,
 		prepare: runRealtime, do: loadCPU(busyTime),
 	},
 	{

@@ -31,8 +31,8 @@ const (
 	// packets count.
 	requestTimeout = 900 * time.Millisecond
 	before         = 3 * time.Second
-	// settled bounds the recovery of the lab after an event.
-	settled = 3 * time.Minute
+	// settleTime bounds the recovery of the lab after an event.
+	settleTime = 3 * time.Minute
 	// tick is the interval of timers that detect a busy machine, reportThreshold the lateness from which
 	// figures are reported as unreliable.
 	tick            = 20 * time.Millisecond
@@ -124,17 +124,17 @@ func (r *run) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	return r.settle(ctx)
+	return r.awaitForwarding(ctx)
 }
 
-func (r *run) settle(ctx context.Context) error {
+func (r *run) awaitForwarding(ctx context.Context) error {
 	if err := r.RolledOut(ctx, "millrace-system", "deployment/millrace-operator", "daemonset/millrace-agent"); err != nil {
 		return err
 	}
 	if err := r.spread(ctx); err != nil {
 		return err
 	}
-	return harness.Eventually(ctx, settled, func(ctx context.Context) error {
+	return harness.Eventually(ctx, settleTime, func(ctx context.Context) error {
 		if err := errors.Join(r.isRouted(ctx, "echo", &r.vip), r.isRouted(ctx, "echo-local", &r.local)); err != nil {
 			return err
 		}
@@ -197,17 +197,17 @@ func (r *run) measure(ctx context.Context, e *event) (got result, err error) {
 	r.back, r.alarms, r.remarks = 0, 0, nil
 	defer func() {
 		// Also after an interrupt.
-		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*settled)
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*settleTime)
 		defer cancel()
 		if e.undo != nil {
 			err = errors.Join(err, e.undo(undo, r))
 		}
 		if !e.last {
-			err = errors.Join(err, r.settle(undo))
+			err = errors.Join(err, r.awaitForwarding(undo))
 		}
 	}()
 	if e.prepare != nil {
-		if err := errors.Join(e.prepare(ctx, r), r.settle(ctx)); err != nil {
+		if err := errors.Join(e.prepare(ctx, r), r.awaitForwarding(ctx)); err != nil {
 			return got, err
 		}
 	}

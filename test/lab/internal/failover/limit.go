@@ -16,8 +16,8 @@ type limit struct {
 	any         bool
 	ignoresHeld bool
 	// back bounds the time until a restarted router has all routes; 0: unlimited.
-	back  time.Duration
-	quiet bool
+	back     time.Duration
+	isSilent bool
 }
 
 type result struct {
@@ -48,7 +48,7 @@ func (l limit) missed(got result) (missed []string) {
 	if l.back > 0 && (got.back == 0 || got.back > l.back) {
 		missed = append(missed, "routes back after "+inSeconds(got.back))
 	}
-	if l.quiet && got.alarms > 0 {
+	if l.isSilent && got.alarms > 0 {
 		missed = append(missed, fmt.Sprintf("%d sessions lost", got.alarms))
 	}
 	return missed
@@ -70,7 +70,7 @@ func (l limit) String() string {
 	if l.back > 0 {
 		parts = append(parts, "routes back within "+inSeconds(l.back))
 	}
-	if l.quiet {
+	if l.isSilent {
 		parts = append(parts, "no session lost")
 	}
 	return strings.Join(parts, ", ")

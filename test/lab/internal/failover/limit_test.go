@@ -53,7 +53,7 @@ func TestLimit(t *testing.T) {
 		{"routes back in time", limit{any: true, back: 5 * time.Second}, result{requests: 1, failed: 1, broken: 1, back: 5 * time.Second}, ""},
 		{"routes late", limit{any: true, back: 5 * time.Second}, result{requests: 1, back: 6 * time.Second}, "routes back after 6.0 s"},
 		{"routes not measured", limit{any: true, back: 5 * time.Second}, fine, "routes back after no time"},
-		{"false alarms", limit{any: true, quiet: true}, result{requests: 1, alarms: 2}, "2 sessions lost"},
+		{"false alarms", limit{any: true, isSilent: true}, result{requests: 1, alarms: 2}, "2 sessions lost"},
 	} {
 		if got := strings.Join(test.limit.missed(test.got), ", "); got != test.want {
 			t.Errorf("%s: missed %q, want %q", test.name, got, test.want)
@@ -97,7 +97,7 @@ func TestEvents(t *testing.T) {
 			t.Errorf("event %q is there twice, or incomplete", e.name)
 		}
 		seen[e.name] = true
-		if e.limit.any && e.limit.back == 0 && !e.limit.quiet {
+		if e.limit.any && e.limit.back == 0 && !e.limit.isSilent {
 			t.Errorf("event %s has no limit", e.name)
 		}
 		if e.last && i != len(events)-1 {

@@ -30,10 +30,10 @@ const (
 	heldFlows    = 1000
 	heldInterval = time.Second
 	heldTimeout  = 15 * time.Second
-	// quietTime is the duration of the baseline measurement before each flood.
-	quietTime   = 15 * time.Second
-	setupTime   = 2 * time.Minute
-	firstBroken = 5
+	// baselineTime is the duration of the baseline measurement before each flood.
+	baselineTime = 15 * time.Second
+	setupTime    = 2 * time.Minute
+	firstBroken  = 5
 )
 
 // Fabric runs a function in the namespace of the fabric's bridge with the names of its node ports.
@@ -155,7 +155,7 @@ func (r *run) measure(ctx context.Context, kind kind, family family) (got result
 		return got, err
 	}
 	select {
-	case <-time.After(quietTime):
+	case <-time.After(baselineTime):
 	case <-ctx.Done():
 		return got, ctx.Err()
 	}

@@ -25,30 +25,30 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// A witness records all versions of VIPs and Services by resource version. The history is exact: it misses
-// no transient error and reports none because of two lists at different times.
-type witness struct {
+// A eventRecorder records all versions of VIPs and Services by resource version. The history is exact: it
+// misses no transient error and reports none because of two lists at different times.
+type eventRecorder struct {
 	client client.WithWatch
 
 	mu       sync.Mutex
-	changes  []witnessed
+	changes  []recordedEvent
 	versions map[string]string
 	ended    error
 }
 
-// witnessed is a version of a VIP or a Service, nil after a deletion.
-type witnessed struct {
+// recordedEvent is a version of a VIP or a Service, nil after a deletion.
+type recordedEvent struct {
 	revision uint64
 	name     string
 	vip      *millracev1beta1.VIP
 	service  *corev1.Service
 }
 
-func newWitness(t *testing.T, e *environment) *witness {
+func newEventRecorder(t *testing.T, e *environment) *eventRecorder {
 	t.Helper()
 	watcher, err := client.NewWithWatch(e.server.Admin(), client.Options{Scheme: e.client.Scheme()})
 	must(t, err)
-	w := &witness{client: watcher, versions: map[string]string{}}
+	w := &eventRecorder{client: watcher, versions: map[string]string{}}
 	ctx := t.Context()
 	for _, list := range []client.ObjectList{&millracev1beta1.VIPList{}, &corev1.ServiceList{}} {
 		must(t, watcher.List(ctx, list, client.InNamespace(namespace)))
@@ -78,7 +78,7 @@ func newWitness(t *testing.T, e *environment) *witness {
 	return w
 }
 
-func (w *witness) note(event watch.Event) {
+func (w *eventRecorder) note(event watch.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	object, ok := event.Object.(client.Object)
@@ -91,7 +91,7 @@ func (w *witness) note(event watch.Event) {
 		w.ended = fmt.Errorf("the version of %T %s: %w", object, object.GetName(), err)
 		return
 	}
-	change := witnessed{revision: revision, name: witnessName(object)}
+	change := recordedEvent{revision: revision, name: eventName(object)}
 	w.versions[change.name] = object.GetResourceVersion()
 	switch object := object.(type) {
 	case *millracev1beta1.VIP:
@@ -106,22 +106,22 @@ func (w *witness) note(event watch.Event) {
 	w.changes = append(w.changes, change)
 }
 
-func witnessName(object client.Object) string {
+func eventName(object client.Object) string {
 	return fmt.Sprintf("%T %s/%s", object, object.GetNamespace(), object.GetName())
 }
 
-// hasAll returns an error until the witness has all current versions.
-func (w *witness) hasAll(ctx context.Context) error {
+// hasAll returns an error until the recorder has all current versions.
+func (w *eventRecorder) hasAll(ctx context.Context) error {
 	services, vips := &corev1.ServiceList{}, &millracev1beta1.VIPList{}
 	if err := errors.Join(w.client.List(ctx, services, client.InNamespace(namespace)), w.client.List(ctx, vips)); err != nil {
 		return err
 	}
 	present := map[string]string{}
 	for i := range services.Items {
-		present[witnessName(&services.Items[i])] = services.Items[i].ResourceVersion
+		present[eventName(&services.Items[i])] = services.Items[i].ResourceVersion
 	}
 	for i := range vips.Items {
-		present[witnessName(&vips.Items[i])] = vips.Items[i].ResourceVersion
+		present[eventName(&vips.Items[i])] = vips.Items[i].ResourceVersion
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -133,12 +133,12 @@ func (w *witness) hasAll(ctx context.Context) error {
 
 // testify fails the test if, at any revision, two claims had one port, Services without a common key shared
 // an address, or a status had an unclaimed address.
-func (w *witness) testify(t *testing.T) {
+func (w *eventRecorder) testify(t *testing.T) {
 	t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	must(t, w.ended)
-	slices.SortStableFunc(w.changes, func(a, b witnessed) int { return cmp.Compare(a.revision, b.revision) })
+	slices.SortStableFunc(w.changes, func(a, b recordedEvent) int { return cmp.Compare(a.revision, b.revision) })
 	replay := newReplay()
 	wrong := 0
 	for _, change := range w.changes {
@@ -164,7 +164,7 @@ func newReplay() *replay {
 	return &replay{vips: map[string]*millracev1beta1.VIP{}, services: map[string]*corev1.Service{}, reported: map[string]map[string]bool{}}
 }
 
-func (r *replay) apply(change witnessed) (errs []error) {
+func (r *replay) apply(change recordedEvent) (errs []error) {
 	addresses := map[string]bool{}
 	if before := r.vips[change.name]; before != nil {
 		addresses[before.Spec.Address] = true
@@ -207,7 +207,7 @@ func (r *replay) forget(name string) {
 
 func (r *replay) unclaimed(address string) (errs []error) {
 	var claims []millracev1beta1.VIPClaim
-	if vip := r.vips[witnessName(vipOf(address))]; vip != nil {
+	if vip := r.vips[eventName(vipOf(address))]; vip != nil {
 		claims = vip.Spec.Claims
 	}
 	for name := range r.reported[address] {

@@ -117,6 +117,7 @@ func build(ctx context.Context, c configuration, out io.Writer) error {
 		func() error { return writeManifests(ctx, c, built) },
 		func() error { return writeArchives(ctx, c) },
 		func() error { return writeBillsOfMaterials(c) },
+		func() error { return writeVEX(c) },
 		func() error { return writeAirGap(c, built) },
 	}
 	if c.signer != nil {

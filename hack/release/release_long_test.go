@@ -157,7 +157,7 @@ func sums(t *testing.T, directory string) map[string]string {
 func testFiles(t *testing.T, c configuration, files map[string]string) {
 	want := []string{
 		"cleanup.yaml", "gateway.yaml", "install.yaml", "krew.yaml", "millrace-0.1.0.tgz", "millrace-v0.1.0-airgap.tar", "millrace-v0.1.0-config.tar.gz",
-		"millrace-v0.1.0-signatures.tar", "cosign.pub",
+		"millrace-v0.1.0-signatures.tar", "cosign.pub", vexFile,
 	}
 	for _, s := range systems {
 		want = append(want, s.archive(c.version), "sbom/millrace-"+s.String()+".cdx.json")

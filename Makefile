@@ -92,6 +92,7 @@ test-long: ## Run the tests that are too long for CI, one after another (root, h
 	$(MAKE) build-cli
 	$(MAKE) test-e2e LONG=1
 	$(MAKE) test-load
+	go test -tags long -count 1 -timeout 0 -run '^(TestInterop|TestSlowRouters)$$' -v ./lbagent/internal/bgp
 	hack/prerequisites.sh --hostile
 	go test -count 1 -timeout 0 -v -run 'TestRandom|TestPoisoning' ./gateway/test/fuzz -cases 100000 -programs -poisonings 100000
 	go test -count 1 -timeout 0 -v ./gateway/test/loadtest -full
@@ -115,15 +116,15 @@ CHECKS  ?= 5000
 WORLDS  ?= 1000000
 
 .PHONY: fuzz
-fuzz: ## Hold the programs to the model with PACKETS packets, send MUTANTS of the fixtures, try properties CHECKS times, compare WORLDS worlds of tenants (root).
+fuzz: ## Hold the programs to the model with PACKETS packets, parse PACKETS BGP messages, send MUTANTS of the fixtures, try properties CHECKS times, compare WORLDS worlds of tenants (root).
 	RAPID_CHECKS=$$(($(WORLDS) / 40)) go test -timeout 0 -run TestNonInterference ./gateway/route/ownership
 	RAPID_CHECKS=$(CHECKS) go test -timeout 0 $$(grep -rl --include='*_test.go' pgregory.net/rapid . | xargs dirname | sort -u)
 	go test -run TestDifferential -timeout 0 -v ./lbagent/test/reference -packets $(PACKETS)
 	go test -run '^$$' -fuzz FuzzIngress -fuzztime $(MUTANTS)x ./bpf
 	go test -run '^$$' -fuzz FuzzEgress -fuzztime $(MUTANTS)x ./bpf
 	go test -run '^$$' -fuzz FuzzTunnelTag -fuzztime $(MUTANTS)x ./bpf
-	go test -run '^$$' -fuzz FuzzMessages -fuzztime $(MUTANTS)x ./lbagent/internal/bgp
-	go test -run '^$$' -fuzz FuzzOpen -fuzztime $(MUTANTS)x ./lbagent/internal/bgp
+	go test -run '^$$' -fuzz FuzzMessages -fuzztime $(PACKETS)x ./lbagent/internal/bgp
+	go test -run '^$$' -fuzz FuzzOpen -fuzztime $(PACKETS)x ./lbagent/internal/bgp
 
 .PHONY: test-race
 test-race: prerequisites ## Kill agent, operators and API server for CHAOS=10m, and run the packages, with the race detector (root).

@@ -20,10 +20,10 @@
 
 set -eu
 
-# frr, bird2: the lab's routers. libseccomp-dev, pkg-config,
+# frr, bird2: the lab's routers. openbgpd, exabgp: other routers of tests. libseccomp-dev, pkg-config,
 # gcc, libc6-dev: runc is built from source. util-linux: setpriv. iptables: Flannel, and kube-proxy's other mode. conntrack: tests
 # make the kernel forget connections. procps: tests stop programs. tcpdump is for people.
-runtime="frr bird2 iproute2 ethtool nftables iptables conntrack procps libseccomp-dev pkg-config gcc libc6-dev util-linux curl"
+runtime="frr bird2 openbgpd exabgp iproute2 ethtool nftables iptables conntrack procps libseccomp-dev pkg-config gcc libc6-dev util-linux curl"
 # dpkg, xz-utils: unpack kernels and their modules.
 kernels="qemu-system-x86 iproute2 ethtool nftables iptables dpkg xz-utils"
 # bird2: another router for tests. clang-16: a second compiler of the BPF programs (compilers.sh).
@@ -127,14 +127,13 @@ if [ ! -e "$policy" ]; then
 	installed_policy=yes
 fi
 
-frr_is_new=
-case " $missing " in
-*" frr "*) frr_is_new=yes ;;
-esac
-bird_is_new=
-case " $missing " in
-*" bird2 "*) bird_is_new=yes ;;
-esac
+services=
+for package in $missing; do
+	case $package in
+	bird2) services="$services bird.service" ;;
+	frr | openbgpd | exabgp) services="$services $package.service" ;;
+	esac
+done
 
 candidate() {
 	apt-cache policy "$1" 2>/dev/null | grep -q '^  Candidate: [^(]'
@@ -162,7 +161,7 @@ done
 apt-get install -qq --yes --no-install-recommends $names >/dev/null
 echo "installed:$names"
 
-if [ -d /run/systemd/system ]; then
-	[ -z "$frr_is_new" ] || systemctl disable --quiet frr.service
-	[ -z "$bird_is_new" ] || systemctl disable --quiet bird.service
+if [ -d /run/systemd/system ] && [ -n "$services" ]; then
+	# shellcheck disable=SC2086 # These are several names.
+	systemctl disable --quiet $services
 fi

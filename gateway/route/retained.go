@@ -3,15 +3,14 @@
 package route
 
 import (
-	"maps"
 	"reflect"
+	"slices"
 
-	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/gateway/route/internal/builder"
+	"github.com/millrace-lb/millrace/gateway/route/internal/gatewayapi"
 	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
@@ -22,50 +21,18 @@ func restore(v builder.Versions, objects *model.Objects, failed map[model.Object
 		return objects, nil
 	}
 	swap := restorer{versions: v, failed: failed, retained: retained}
-	restored.Ingresses = previousOf(swap, model.KindIngress, objects.Ingresses, func(last, now *networkingv1.Ingress) *networkingv1.Ingress {
-		if maps.Equal(last.Annotations, now.Annotations) && reflect.DeepEqual(last.Spec, now.Spec) {
-			return nil
-		}
-		return &networkingv1.Ingress{ObjectMeta: metaOf(&last.ObjectMeta, &now.ObjectMeta), Spec: last.Spec}
-	})
-	restored.HTTPRoutes = previousOf(swap, model.KindHTTPRoute, objects.HTTPRoutes, func(last, now *gatewayv1.HTTPRoute) *gatewayv1.HTTPRoute {
-		if reflect.DeepEqual(last.Spec, now.Spec) {
-			return nil
-		}
-		return &gatewayv1.HTTPRoute{ObjectMeta: metaOf(&last.ObjectMeta, &now.ObjectMeta), Spec: last.Spec}
-	})
-	restored.GRPCRoutes = previousOf(swap, model.KindGRPCRoute, objects.GRPCRoutes, func(last, now *gatewayv1.GRPCRoute) *gatewayv1.GRPCRoute {
-		if reflect.DeepEqual(last.Spec, now.Spec) {
-			return nil
-		}
-		return &gatewayv1.GRPCRoute{ObjectMeta: metaOf(&last.ObjectMeta, &now.ObjectMeta), Spec: last.Spec}
-	})
-	restored.TLSRoutes = previousOf(swap, model.KindTLSRoute, objects.TLSRoutes, func(last, now *gatewayv1.TLSRoute) *gatewayv1.TLSRoute {
-		if reflect.DeepEqual(last.Spec, now.Spec) {
-			return nil
-		}
-		return &gatewayv1.TLSRoute{ObjectMeta: metaOf(&last.ObjectMeta, &now.ObjectMeta), Spec: last.Spec}
-	})
-	restored.ConfigMaps = previousOf(swap, model.KindConfigMap, objects.ConfigMaps, func(last, now *corev1.ConfigMap) *corev1.ConfigMap {
-		if maps.Equal(last.Data, now.Data) {
-			return nil
-		}
-		return last
-	})
-	restored.Users = previousOf(swap, model.KindSecret, objects.Users, func(last, now *corev1.Secret) *corev1.Secret {
-		if reflect.DeepEqual(last.Data, now.Data) {
-			return nil
-		}
-		return last
-	})
+	restored.Ingresses = previousOf(swap, model.KindIngress, objects.Ingresses)
+	restored.Gateways = replace(objects.Gateways, swap.gateway)
+	restored.ListenerSets = replace(objects.ListenerSets, swap.listenerSet)
+	restored.HTTPRoutes = previousOf(swap, model.KindHTTPRoute, objects.HTTPRoutes)
+	restored.GRPCRoutes = previousOf(swap, model.KindGRPCRoute, objects.GRPCRoutes)
+	restored.TLSRoutes = previousOf(swap, model.KindTLSRoute, objects.TLSRoutes)
+	restored.TCPRoutes = previousOf(swap, model.KindTCPRoute, objects.TCPRoutes)
+	restored.UDPRoutes = previousOf(swap, model.KindUDPRoute, objects.UDPRoutes)
+	restored.BackendTLSPolicies = replace(objects.BackendTLSPolicies, swap.policy)
+	restored.ConfigMaps = previousOf(swap, model.KindConfigMap, objects.ConfigMaps)
+	restored.Users = previousOf(swap, model.KindSecret, objects.Users)
 	return &restored, retained
-}
-
-// metaOf keeps the current generation, which statuses report.
-func metaOf(last, now *metav1.ObjectMeta) metav1.ObjectMeta {
-	found := *last
-	found.Generation = now.Generation
-	return found
 }
 
 type restorer struct {
@@ -73,25 +40,138 @@ type restorer struct {
 	failed, retained map[model.Object][]model.Problem
 }
 
-// previousOf replaces failed objects of a kind. previous returns nil for an unchanged object.
-func previousOf[T metav1.Object](swap restorer, kind string, objects []T, previous func(last, now T) T) []T {
+// last returns the previous version of a failed object or listener, or nil.
+func (s restorer) last(unit model.Object, now metav1.Object) metav1.Object {
+	last := s.versions[unit]
+	if last == nil || len(s.failed[unit]) == 0 || last.GetUID() != now.GetUID() {
+		return nil
+	}
+	return last
+}
+
+// replace returns the objects with those for which previous does not return nil.
+func replace[T any](objects []*T, previous func(*T) *T) []*T {
 	isCopied := false
 	for i, object := range objects {
-		name := model.Object{Kind: kind, Namespace: object.GetNamespace(), Name: object.GetName()}
-		last, known := swap.versions[name].(T)
-		if !known || len(swap.failed[name]) == 0 || last.GetUID() != object.GetUID() {
-			continue
-		}
-		found := previous(last, object)
-		if reflect.ValueOf(found).IsNil() {
+		found := previous(object)
+		if found == nil {
 			continue
 		}
 		if !isCopied {
-			objects, isCopied = append([]T{}, objects...), true
+			objects, isCopied = slices.Clone(objects), true
 		}
-		objects[i], swap.retained[name] = found, swap.failed[name]
+		objects[i] = found
 	}
 	return objects
+}
+
+// content lists the fields that a previous version replaces, besides the annotations of Ingresses.
+var content = []string{"Spec", "Data"}
+
+// previousOf replaces the content of failed objects of a kind. Their generations, which statuses report, and
+// their statuses stay.
+func previousOf[T any, P interface {
+	*T
+	metav1.Object
+}](swap restorer, kind string, objects []*T) []*T {
+	return replace(objects, func(now *T) *T {
+		unit := model.Object{Kind: kind, Namespace: P(now).GetNamespace(), Name: P(now).GetName()}
+		last, known := swap.last(unit, P(now)).(P)
+		if !known {
+			return nil
+		}
+		found, isChanged := *now, false
+		for _, name := range content {
+			to, from := reflect.ValueOf(&found).Elem().FieldByName(name), reflect.ValueOf(last).Elem().FieldByName(name)
+			if to.IsValid() && !reflect.DeepEqual(to.Interface(), from.Interface()) {
+				to.Set(from)
+				isChanged = true
+			}
+		}
+		if kind == model.KindIngress && !reflect.DeepEqual(P(now).GetAnnotations(), last.GetAnnotations()) {
+			P(&found).SetAnnotations(last.GetAnnotations())
+			isChanged = true
+		}
+		if !isChanged {
+			return nil
+		}
+		swap.retained[unit] = swap.failed[unit]
+		return &found
+	})
+}
+
+// gateway replaces the failed listeners, and the common fields if one of them failed.
+func (s restorer) gateway(now *gatewayv1.Gateway) *gatewayv1.Gateway {
+	found := *now
+	unit := model.Object{Kind: model.KindGateway, Namespace: now.Namespace, Name: now.Name}
+	if last, known := s.last(unit, now).(*gatewayv1.Gateway); known {
+		found.Spec.Addresses, found.Spec.Infrastructure = last.Spec.Addresses, last.Spec.Infrastructure
+		if gatewayapi.CanRestoreTLS(last, now) {
+			found.Spec.TLS = last.Spec.TLS
+		}
+		if !reflect.DeepEqual(found.Spec, now.Spec) {
+			s.retained[unit] = s.failed[unit]
+		}
+	}
+	found.Spec.Listeners = previousListeners(s, model.KindGateway, now,
+		func(of metav1.Object) []gatewayv1.Listener { return of.(*gatewayv1.Gateway).Spec.Listeners },
+		func(of gatewayv1.Listener) gatewayv1.SectionName { return of.Name })
+	if reflect.DeepEqual(found.Spec, now.Spec) {
+		return nil
+	}
+	return &found
+}
+
+func (s restorer) listenerSet(now *gatewayv1.ListenerSet) *gatewayv1.ListenerSet {
+	found := *now
+	found.Spec.Listeners = previousListeners(s, model.KindListenerSet, now,
+		func(of metav1.Object) []gatewayv1.ListenerEntry { return of.(*gatewayv1.ListenerSet).Spec.Listeners },
+		func(of gatewayv1.ListenerEntry) gatewayv1.SectionName { return of.Name })
+	if reflect.DeepEqual(found.Spec, now.Spec) {
+		return nil
+	}
+	return &found
+}
+
+// previousListeners replaces failed listeners by those of the same name in their previous versions.
+func previousListeners[L any](
+	s restorer, kind string, now metav1.Object, of func(metav1.Object) []L, name func(L) gatewayv1.SectionName,
+) []L {
+	found := slices.Clone(of(now))
+	for i, listener := range of(now) {
+		unit := gatewayapi.ListenerUnit(model.Object{Kind: kind, Namespace: now.GetNamespace(), Name: now.GetName()}, name(listener))
+		last := s.last(unit, now)
+		if last == nil {
+			continue
+		}
+		for _, previous := range of(last) {
+			if name(previous) == name(listener) && !reflect.DeepEqual(previous, listener) {
+				found[i], s.retained[unit] = previous, s.failed[unit]
+			}
+		}
+	}
+	return found
+}
+
+// policy keeps the current targets, which are never reached in plain text.
+func (s restorer) policy(now *gatewayv1.BackendTLSPolicy) *gatewayv1.BackendTLSPolicy {
+	unit := model.Object{Kind: model.KindBackendTLSPolicy, Namespace: now.Namespace, Name: now.Name}
+	last, known := s.last(unit, now).(*gatewayv1.BackendTLSPolicy)
+	if !known || reflect.DeepEqual(last.Spec, now.Spec) {
+		return nil
+	}
+	found := *now
+	found.Spec = last.Spec
+	found.Spec.TargetRefs = slices.Clone(last.Spec.TargetRefs)
+	for _, target := range now.Spec.TargetRefs {
+		if !slices.ContainsFunc(last.Spec.TargetRefs, func(t gatewayv1.LocalPolicyTargetReferenceWithSectionName) bool {
+			return reflect.DeepEqual(t, target)
+		}) {
+			found.Spec.TargetRefs = append(found.Spec.TargetRefs, target)
+		}
+	}
+	s.retained[unit] = s.failed[unit]
+	return &found
 }
 
 // nextVersions returns objects that compiled, and the previous versions of retained ones.

@@ -55,6 +55,20 @@ func (c *Builder) readPolicies(objects []*gatewayv1.BackendTLSPolicy) {
 		c.Policies.All = append(c.Policies.All, found)
 		c.readPolicy(found)
 		c.readTargets(found)
+		c.recordPolicy(found)
+	}
+}
+
+// recordPolicy records the version of a policy and its failure. Policies with the targets of older ones are
+// valid.
+func (c *Builder) recordPolicy(of *Policy) {
+	c.RecordVersion(model.KindBackendTLSPolicy, of.Object)
+	unit := model.Object{Kind: model.KindBackendTLSPolicy, Namespace: of.Object.Namespace, Name: of.Object.Name}
+	if of.Accepted != nil && of.Accepted.Reason != model.ReasonConflict {
+		c.AddFailure(unit, "spec", of.Accepted.Reason, of.Accepted.Message)
+	}
+	for _, failure := range c.Retained[unit] {
+		of.Accepted = Refuse(failure.Reason, gatewayv1.PolicyReasonInvalid, "%s; the previous version is still used", failure.Message)
 	}
 }
 

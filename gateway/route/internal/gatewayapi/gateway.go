@@ -25,10 +25,11 @@ type gateway struct {
 	proxy     *builder.Proxy
 	listeners []*listener
 	sets      []*listenerSet
-	// refused is why the Gateway is not accepted, resolved why its client certificate is not usable.
-	refused, resolved *builder.Refusal
-	budget            *builder.Budget
-	certificates      builder.CertificateSet
+	// refused is why the Gateway is not accepted, resolved why its client certificate is not usable, and
+	// retained why the previous version of its common fields is served.
+	refused, resolved, retained *builder.Refusal
+	budget                      *builder.Budget
+	certificates                builder.CertificateSet
 }
 
 func (g *gateway) accepted() bool { return g.refused == nil }
@@ -65,6 +66,7 @@ func Compile(shared *builder.Builder, objects *model.Objects) {
 		c.gatewayByKey[model.KeyOf(object)] = found
 		c.protectOwners(found, routes)
 		conflicts(found.listeners)
+		c.recordVersions(found)
 	}
 	c.attachShared(routes)
 	c.usePolicies()
@@ -156,6 +158,7 @@ func (c *compiler) newGateway(object *gatewayv1.Gateway, class *gatewayClass) *g
 		found.proxy.ClientCertificate, found.resolved = c.secretOf(builder.Referrer{Kind: model.KindGateway, Namespace: object.Namespace},
 			*object.Spec.TLS.Backend.ClientCertificateRef, string(gatewayv1.GatewayReasonInvalidClientCertificateRef))
 	}
+	c.readRetained(found)
 	for _, spec := range object.Spec.Listeners {
 		found.listeners = append(found.listeners, c.newListener(found, object, model.KindGateway, spec))
 	}

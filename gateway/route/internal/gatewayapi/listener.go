@@ -28,10 +28,12 @@ type listener struct {
 
 	// accepted, resolved and conflict are the reasons of negative conditions, or nil.
 	accepted, resolved, conflict *builder.Refusal
-	overlaps                     bool
-	flaw                         string
-	hasNoRoom                    bool
-	attachedKinds                []string
+	// retained is why the previous version is served, or nil.
+	retained      *builder.Refusal
+	overlaps      bool
+	flaw          string
+	hasNoRoom     bool
+	attachedKinds []string
 	// claims are the host names of attached routes, by kind, built on first use.
 	claims      map[string]*ownership.Claims[*route]
 	kinds       []gatewayv1.RouteGroupKind
@@ -70,6 +72,7 @@ func (c *compiler) newListener(of *gateway, owner metav1.Object, ownerKind strin
 	if found.accepted == nil {
 		c.readTLS(found)
 	}
+	c.readRetainedListener(found)
 	return found
 }
 

@@ -74,6 +74,7 @@ func (c *compiler) readValidation(of *listener) {
 	if len(of.authorities) == 0 {
 		of.refuseAccepted(builder.Refuse(model.ReasonInvalid, gatewayv1.ListenerReasonNoValidCACertificate,
 			"spec.tls.frontend of the Gateway: validation.caCertificateRefs: no reference for port %d can be resolved", of.spec.Port))
+		c.AddFailure(of.gateway.proxy.Result.Owner, "spec.tls.frontend", model.ReasonInvalid, of.accepted.Message)
 		return
 	}
 	of.validation = &resource.ClientValidation{

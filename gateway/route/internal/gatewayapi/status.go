@@ -42,6 +42,9 @@ func (l *listener) conditions() []metav1.Condition {
 	case !l.programmed():
 		programmed = condition(gatewayv1.ListenerConditionProgrammed, false, gatewayv1.ListenerReasonInvalid,
 			l.resolved.Message, generation)
+	case l.retained != nil:
+		accepted = condition(gatewayv1.ListenerConditionAccepted, false, l.retained.Condition, l.retained.Message, generation)
+		programmed = condition(gatewayv1.ListenerConditionProgrammed, false, gatewayv1.ListenerReasonInvalid, l.retained.Message, generation)
 	}
 	found := []metav1.Condition{accepted, programmed, resolved, conflicted}
 	if l.overlaps {
@@ -64,7 +67,7 @@ func summarize(listeners []*listener) summary {
 		found.programmed = found.programmed || each.programmed()
 		reason := each.conflict
 		if reason == nil {
-			reason = each.accepted
+			reason = cmp.Or(each.accepted, each.retained)
 		}
 		if reason != nil {
 			refused = append(refused, fmt.Sprintf("%s: %s", each.spec.Name, reason.Message))
@@ -93,6 +96,9 @@ func (g *gateway) status() gatewayv1.GatewayStatus {
 	case !g.accepted():
 		accepted = condition(gatewayv1.GatewayConditionAccepted, false, g.refused.Condition, g.refused.Message, generation)
 		programmed = condition(gatewayv1.GatewayConditionProgrammed, false, gatewayv1.GatewayReasonInvalid, g.refused.Message, generation)
+	case g.retained != nil:
+		accepted = condition(gatewayv1.GatewayConditionAccepted, false, g.retained.Condition, g.retained.Message, generation)
+		programmed = condition(gatewayv1.GatewayConditionProgrammed, false, gatewayv1.GatewayReasonInvalid, g.retained.Message, generation)
 	case !all.accepted:
 		accepted = condition(gatewayv1.GatewayConditionAccepted, false, gatewayv1.GatewayReasonListenersNotValid, own.refused, generation)
 	case own.refused != "":

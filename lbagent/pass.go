@@ -127,7 +127,7 @@ func (p *pass) announce(covered uplink.Coverage) {
 }
 
 func (p *pass) updateSessions() {
-	p.observation.Sessions = p.routes.Sessions()
+	p.observation.Sessions = p.routes.Sessions(p.model)
 	p.canaries.Observe(p.model, p.keys.Keys(), p.observation.Decisions, p.observation.Sessions)
 	p.detector.SetPeers(p.model)
 	p.detector.Observe(p.model, p.observation.Sessions)

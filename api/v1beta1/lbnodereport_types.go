@@ -241,7 +241,7 @@ type SessionStatus struct {
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
 	// Withheld are the families whose routes an established session does not carry, because the router
-	// lacks a capability.
+	// lacks a capability, or the node has no next hop of the family.
 	//
 	// +optional
 	// +listType=set

@@ -5,6 +5,7 @@ package announce
 import (
 	"net/netip"
 
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
@@ -17,4 +18,15 @@ func nextHop(m *model.Model, peer *model.Peer, vip netip.Addr) netip.Addr {
 		return hops.IPv4
 	}
 	return hops.IPv6
+}
+
+// WithoutNextHop returns the address families that peer configures and for which the node has no next hop.
+func WithoutNextHop(m *model.Model, peer *model.Peer) (families []millracev1beta1.AddressFamily) {
+	if peer.IPv4 && !nextHop(m, peer, netip.IPv4Unspecified()).IsValid() {
+		families = append(families, millracev1beta1.FamilyIPv4)
+	}
+	if peer.IPv6 && !nextHop(m, peer, netip.IPv6Unspecified()).IsValid() {
+		families = append(families, millracev1beta1.FamilyIPv6)
+	}
+	return families
 }

@@ -3,7 +3,11 @@
 package routes
 
 import (
+	"cmp"
+	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -54,7 +58,7 @@ func Adopted(have *forwarding.State) map[netip.Addr]bool {
 }
 
 // Sessions returns the sessions with routers for the report.
-func (a *Announcer) Sessions() []millracev1beta1.SessionStatus {
+func (a *Announcer) Sessions(m *model.Model) []millracev1beta1.SessionStatus {
 	observed := a.Speaker.Sessions()
 	statuses := make([]millracev1beta1.SessionStatus, 0, len(observed))
 	for _, session := range observed {
@@ -70,7 +74,25 @@ func (a *Announcer) Sessions() []millracev1beta1.SessionStatus {
 			since := metav1.NewTime(session.Since).Rfc3339Copy()
 			status.Since = &since
 		}
+		withhold(m, &status)
 		statuses = append(statuses, status)
 	}
 	return statuses
+}
+
+// withhold adds the families without a next hop to an established session, so that the operator does not
+// count this node among those that can announce VIPs of these families.
+func withhold(m *model.Model, session *millracev1beta1.SessionStatus) {
+	at, found := slices.BinarySearchFunc(m.Peers, session.Peer, func(peer model.Peer, name string) int { return cmp.Compare(peer.Name, name) })
+	if !found || session.State != millracev1beta1.SessionEstablished {
+		return
+	}
+	for _, family := range announce.WithoutNextHop(m, &m.Peers[at]) {
+		if slices.Contains(session.Withheld, family) {
+			continue
+		}
+		session.Withheld = append(slices.Clone(session.Withheld), family)
+		why := fmt.Sprintf("%s routes are withheld: neither the LBNode of this node nor an interface to the router has a next hop for them", family)
+		session.Message = strings.Join(slices.DeleteFunc([]string{session.Message, why}, func(part string) bool { return part == "" }), "; ")
+	}
 }

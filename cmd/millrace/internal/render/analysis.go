@@ -40,7 +40,7 @@ func Analysis(out io.Writer, view *analysis.View, options Options) error {
 			source = problem.Source
 			text.WriteString("\n" + source + "\n")
 		}
-		for _, line := range problemLines([]report.Problem{problem.Problem}, max(width-2, 0)) {
+		for _, line := range problemLines(report.Causes([]report.Problem{problem.Problem}), max(width-2, 0)) {
 			text.WriteString("  " + line + "\n")
 		}
 	}

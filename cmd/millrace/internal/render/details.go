@@ -56,7 +56,7 @@ func vipDetails(text *strings.Builder, view *report.View, vip *report.VIP, optio
 	}
 	problems := slices.DeleteFunc(slices.Clone(view.Problems), func(problem report.Problem) bool { return !about(problem, vip) })
 	if len(problems) > 0 {
-		section(text, colour("Problems", red, options.Colour), problemLines(problems, width))
+		section(text, colour("Problems", red, options.Colour), problemLines(report.Causes(problems), width))
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
@@ -154,10 +155,14 @@ func sessions(list []report.Session) string {
 	return orNone(strings.Join(parts, ","))
 }
 
-func problemLines(problems []report.Problem, width int) []string {
+func problemLines(causes []report.Cause, width int) []string {
 	var lines []string
-	for _, problem := range problems {
-		lines = append(lines, problem.Object()+"  "+problem.Reason)
+	for _, problem := range causes {
+		line := problem.Object() + "  " + problem.Reason
+		if !problem.Since.IsZero() {
+			line += "  since " + problem.Since.UTC().Format(time.RFC3339)
+		}
+		lines = append(lines, line)
 		for _, part := range wrap(problem.Message, max(width-4, 0)) {
 			if part != "" {
 				lines = append(lines, "    "+part)

@@ -90,11 +90,11 @@ func Status(out io.Writer, view *report.View, options Options) error {
 		section(&text, "Nodes", nodeTable(shown, options.Format).lines(width))
 		more(&text, len(view.Nodes)-len(shown), "millrace nodes")
 	}
-	if len(view.Problems) > 0 {
-		shown := view.Problems[:min(len(view.Problems), screenProblems)]
+	if causes := report.Causes(view.Problems); len(causes) > 0 {
+		shown := causes[:min(len(causes), screenProblems)]
 		heading := colour("Problems", red, options.Colour)
 		section(&text, heading, problemLines(shown, width))
-		more(&text, len(view.Problems)-len(shown), "millrace status -o yaml")
+		more(&text, len(causes)-len(shown), "millrace status -o yaml")
 	} else {
 		text.WriteString("\n" + colour("No problems.", green, options.Colour) + "\n")
 	}

@@ -97,7 +97,7 @@ func TestStatusIsOneScreen(t *testing.T) {
 	for i := range 200 {
 		view.VIPs = append(view.VIPs, report.VIP{Allocation: report.Allocation{Address: fmt.Sprintf("203.0.113.%d", i)}})
 		view.Nodes = append(view.Nodes, report.Node{Name: fmt.Sprintf("node%d", i)})
-		view.Problems = append(view.Problems, report.Problem{Kind: "LBNode", Name: fmt.Sprintf("node%d", i), Reason: "R", Message: "m"})
+		view.Problems = append(view.Problems, report.Problem{Kind: "LBNode", Name: fmt.Sprintf("node%d", i), Reason: fmt.Sprintf("R%d", i%100), Message: "m"})
 	}
 	var text bytes.Buffer
 	if err := Status(&text, view, Options{Width: 80}); err != nil {
@@ -106,7 +106,7 @@ func TestStatusIsOneScreen(t *testing.T) {
 	if lines := strings.Count(text.String(), "\n"); lines > 100 {
 		t.Errorf("%d lines", lines)
 	}
-	for _, want := range []string{"… and 185 more: millrace vips", "… and 185 more: millrace nodes", "… and 180 more: millrace status -o yaml"} {
+	for _, want := range []string{"… and 185 more: millrace vips", "… and 185 more: millrace nodes", "LBNode/node0 and 1 more  R0", "… and 80 more: millrace status -o yaml"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("%q is not in:\n%s", want, text.String())
 		}

@@ -42,7 +42,8 @@ func (l *lookup) agent(node nodeObjects, summary Node) []Problem {
 	case AgentNotReady:
 		pod := l.agents[node.name()]
 		problem.Reason = ReasonNotReady
-		problem.Message = fmt.Sprintf("agent pod %s is not ready: %s", pod.Name, podTrouble(pod))
+		problem.common = podTrouble(pod)
+		problem.Message, problem.Since = fmt.Sprintf("agent pod %s is not ready: %s", pod.Name, problem.common), notReadySince(pod)
 	default:
 		return nil
 	}
@@ -91,7 +92,7 @@ func notTrue(node nodeObjects, kind string) []Problem {
 	}
 	return []Problem{{
 		Kind: "LBNode", Name: node.name(), Reason: condition.Reason,
-		Message: fmt.Sprintf("%s is %s: %s", kind, condition.Status, condition.Message),
+		Message: fmt.Sprintf("%s is %s: %s", kind, condition.Status, condition.Message), Since: condition.LastTransitionTime.Time,
 	}}
 }
 
@@ -99,7 +100,7 @@ func notTrue(node nodeObjects, kind string) []Problem {
 func (l *lookup) differences(node nodeObjects, found agreement) []Problem {
 	var problems []Problem
 	add := func(reason, message string) {
-		problems = append(problems, Problem{Kind: "LBNode", Name: node.name(), Reason: reason, Message: message})
+		problems = append(problems, Problem{Kind: "LBNode", Name: node.name(), Reason: reason, Message: message, common: reason})
 	}
 	if missing := found.missing[node.name()]; len(missing.first) > 0 {
 		add(ReasonNotProgrammed, "the node has not programmed "+missing.String())

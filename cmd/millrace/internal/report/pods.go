@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -76,6 +77,16 @@ func podTrouble(pod *corev1.Pod) string {
 		}
 	}
 	return "phase " + cmp.Or(string(pod.Status.Phase), "unknown")
+}
+
+// notReadySince returns the time at which the pod became unready, or zero.
+func notReadySince(pod *corev1.Pod) time.Time {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady && condition.Status != corev1.ConditionTrue {
+			return condition.LastTransitionTime.Time
+		}
+	}
+	return time.Time{}
 }
 
 func sentence(reason, message string) string {

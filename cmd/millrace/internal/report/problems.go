@@ -49,7 +49,7 @@ func unready(kind string, object metav1.ObjectMeta, conditions []metav1.Conditio
 			Message: "the operator has not observed its current generation; if this persists, check the operator's log",
 		}}
 	case ready.Status != metav1.ConditionTrue, limits(ready.Reason):
-		return []Problem{{Kind: kind, Name: object.Name, Reason: ready.Reason, Message: ready.Message}}
+		return []Problem{{Kind: kind, Name: object.Name, Reason: ready.Reason, Message: ready.Message, Since: ready.LastTransitionTime.Time}}
 	default:
 		return nil
 	}
@@ -86,7 +86,7 @@ func (l *lookup) waiting() []Problem {
 			problem.Reason = ReasonNotObserved
 			problem.Message = "the operator has not observed it yet; if this persists, check the operator's log"
 		case assigned.Status != metav1.ConditionTrue:
-			problem.Reason, problem.Message = assigned.Reason, assigned.Message
+			problem.Reason, problem.Message, problem.Since = assigned.Reason, assigned.Message, assigned.LastTransitionTime.Time
 		default:
 			continue
 		}
@@ -111,7 +111,11 @@ func (l *lookup) unserved(vips []VIP) []Problem {
 			continue
 		}
 		if reason, message := l.notAnnouncedReason(vip); reason != "" {
-			problems = append(problems, Problem{Kind: "VIP", Name: vip.Address, Reason: reason, Message: message})
+			problem := Problem{Kind: "VIP", Name: vip.Address, Reason: reason, Message: message}
+			if reason == ReasonNoEndpoint || vip.unannounced() {
+				problem.common = reason
+			}
+			problems = append(problems, problem)
 		}
 	}
 	return problems
@@ -168,7 +172,7 @@ func idle(vip VIP) []Problem {
 	var problems []Problem
 	for _, service := range vip.Services {
 		if service.TrafficPolicy != "" && service.Ready == 0 && len(vip.Services) > 1 {
-			problems = append(problems, Problem{Kind: "VIP", Name: vip.Address, Reason: ReasonNoEndpoint, Message: fmt.Sprintf(
+			problems = append(problems, Problem{Kind: "VIP", Name: vip.Address, Reason: ReasonNoEndpoint, common: "other Services served", Message: fmt.Sprintf(
 				"no ready endpoint of %s/%s; the other Services of the VIP are served", service.Namespace, service.Name)})
 		}
 	}
@@ -268,6 +272,7 @@ func (l *lookup) disagreement(vip *millracev1beta1.VIP) []Problem {
 		default:
 			continue
 		}
+		problem.common = problem.Reason
 		problems = append(problems, problem)
 	}
 	return problems

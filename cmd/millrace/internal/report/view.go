@@ -6,6 +6,7 @@ package report
 
 import (
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -210,6 +211,11 @@ type Problem struct {
 	// Reason is one word, Message a sentence.
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
+	// Since is the time of the condition's transition, or zero if unknown.
+	Since time.Time `json:"since,omitzero"`
+	// common is the part of Message that is equal for all objects with the same cause; empty if that is the
+	// whole message.
+	common string
 }
 
 // Object returns the object as in kubectl, such as "Service/web (default)".

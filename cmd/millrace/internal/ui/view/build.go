@@ -230,6 +230,7 @@ func (b *builder) problems() []Problem {
 		}
 		summary := Problem{
 			Object: problem.Object(), Reason: problem.Reason, Message: problem.Message, Level: levelOf(problem), Row: b.rowOf(problem),
+			Since: problem.Since, cause: problem.CauseKey(),
 		}
 		if problem.Reason == millracev1beta1.ReasonNotEstablished && established[problem.Name] {
 			// The other sessions carry its routes.
@@ -243,6 +244,35 @@ func (b *builder) problems() []Problem {
 	}
 	slices.SortStableFunc(problems, func(a, b Problem) int { return severity[a.Level] - severity[b.Level] })
 	return problems
+}
+
+// namedRows limits Cause.Rows.
+const namedRows = 8
+
+// causes merges problems with the same cause and level, in the order of the first ones.
+func causes(problems []Problem) []Cause {
+	type key struct {
+		cause report.CauseKey
+		level Level
+	}
+	merged := []Cause{}
+	at := map[key]int{}
+	for i := range problems {
+		problem := &problems[i]
+		place, known := at[key{problem.cause, problem.Level}]
+		if !known {
+			place = len(merged)
+			at[key{problem.cause, problem.Level}] = place
+			merged = append(merged, Cause{Problem: *problem})
+		}
+		cause := &merged[place]
+		cause.Count++
+		cause.Since = report.Earliest(cause.Since, problem.Since)
+		if problem.Row != "" && len(cause.Rows) < namedRows {
+			cause.Rows = append(cause.Rows, problem.Row)
+		}
+	}
+	return merged
 }
 
 // levelOf returns Bad if the problem stops traffic, and otherwise Warning.

@@ -25,7 +25,8 @@ type Change struct {
 	Routers  *RowChange      `json:"routers,omitempty"`
 	Nodes    *RowChange      `json:"nodes,omitempty"`
 	Services *RowChange      `json:"services,omitempty"`
-	Problems *RowChange      `json:"problems,omitempty"`
+	// Problems are rows of type Cause.
+	Problems *RowChange `json:"problems,omitempty"`
 }
 
 // RowChange is the difference between two lists of rows.
@@ -55,8 +56,9 @@ func Encode(view *View) (*Encoded, error) {
 	for i := range view.Services {
 		err = out.services.put(err, view.Services[i].ID, &view.Services[i])
 	}
-	for i := range view.Problems {
-		err = out.problems.put(err, view.Problems[i].ID, &view.Problems[i])
+	merged := causes(view.Problems)
+	for i := range merged {
+		err = out.problems.put(err, merged[i].ID, &merged[i])
 	}
 	return out, err
 }

@@ -193,6 +193,19 @@ type Problem struct {
 	Message string `json:"message"`
 	// Row is the ID of a router, a node or a Service; empty if the page has no row for the object.
 	Row string `json:"row,omitempty"`
+	// Since is the time of the condition's transition, or zero if unknown.
+	Since time.Time `json:"since,omitzero"`
+
+	cause report.CauseKey
+}
+
+// Cause is the first problem with a cause and a level, and the other objects with it.
+type Cause struct {
+	Problem
+	// Count is the number of objects.
+	Count int `json:"count"`
+	// Rows are the rows of the first objects.
+	Rows []string `json:"rows,omitempty"`
 }
 
 // Identifiers of rows; the page also keeps them in its URL.

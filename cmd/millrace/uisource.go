@@ -19,6 +19,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/routing"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/ui"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/ui/view"
 )
@@ -362,6 +363,14 @@ func (s *uiSource) Why(ctx context.Context, query ui.WhyQuery) (*ui.Timeline, er
 		return nil, err
 	}
 	return &ui.Timeline{Why: result, Warnings: warnings()}, nil
+}
+
+func (s *uiSource) Routes(ctx context.Context) (*routing.View, error) {
+	in, err := cluster.ReadRouting(ctx, s.config)
+	if err != nil {
+		return nil, err
+	}
+	return routing.Compile(in).View(routing.Choice{})
 }
 
 func (s *uiSource) Trace(ctx context.Context, packet ui.Packet) (any, error) {

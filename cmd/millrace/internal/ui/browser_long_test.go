@@ -28,6 +28,7 @@ import (
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report/reporttest"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/routing"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/timeline"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/ui/uitest"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/ui/view"
@@ -254,6 +255,67 @@ func TestBrowserTrouble(t *testing.T) {
 	p.picture("trouble-node")
 }
 
+// at returns a fragment of a layer.
+func (p *page) at(fragment, shown string) {
+	p.t.Helper()
+	evaluate[string](p, `location.hash = `+quoted(fragment))
+	p.until(contains("#table", shown))
+}
+
+func TestBrowserLayers(t *testing.T) {
+	source := uitest.NewSource(uitest.Cluster(uitest.Size{Nodes: 6, VIPs: 24, Zones: 3, Unserved: 3}))
+	route := routing.Name{Kind: "Ingress", Namespace: "shop", Name: "web"}
+	source.Routing = &routing.View{
+		Owners: []routing.Owner{{Name: routing.Name{Kind: "IngressClass", Name: "millrace"}, VIPs: []string{"203.0.113.9"}, Rules: []routing.Rule{{
+			Route: route, Ports: []string{"443/HTTPS"}, Hostname: "shop.example.com", Match: "/cart",
+			Backends: []routing.Backend{{Namespace: "shop", Name: "cart", Endpoints: []string{"198.18.0.1:80"}}},
+		}}}},
+		Problems: []routing.Problem{{Object: route, Reason: "InvalidCertificate", Message: "Secret shop/web does not exist"}},
+	}
+	p := open(t, source)
+	p.load("")
+	p.until(contains("#panel", "3 VIPs") + ` && document.title.startsWith('(1) ')`)
+	p.at("?layer=pools", "203.0.113.0/24")
+	p.picture("pools")
+	p.at("?layer=routes", "shop.example.com")
+	p.until(contains("#table", "Secret shop/web does not exist"))
+	p.picture("routes")
+	evaluate[string](p, `location.hash = '?namespace=team-02&search=mail'`)
+	p.until(`document.querySelectorAll('#services .row').length === 1 && document.getElementById('search').value === 'mail'`)
+	evaluate[bool](p, `(() => { const field = document.getElementById('namespace'); field.value = 'team-01'; return field.dispatchEvent(new Event('change')); })()`)
+	p.until(`location.hash === '#?search=mail&namespace=team-01'`)
+}
+
+// TestBrowserNarrow checks that a page of 400 pixels does not scroll sideways.
+func TestBrowserNarrow(t *testing.T) {
+	p := open(t, uitest.NewSource(uitest.Cluster(uitest.Size{Nodes: 8, VIPs: 20, Zones: 2, Down: 2, NotReady: 1, Unserved: 2})))
+	p.run(chromedp.EmulateViewport(400, 850))
+	p.load("")
+	p.picture("narrow")
+	if width := evaluate[int](p, `document.documentElement.scrollWidth`); width > 400 {
+		t.Errorf("the page is %d pixels wide", width)
+	}
+	p.selects(`service/team-01/web`, `section[aria-label="Why not"]`)
+	p.picture("narrow-service")
+}
+
+func TestBrowserPartial(t *testing.T) {
+	state := uitest.Cluster(uitest.Size{Nodes: 8, VIPs: 20, Zones: 2})
+	state.Refused = []view.Refusal{{Kind: "pods", Message: "pods is forbidden: may not list in millrace-system"}}
+	state.Announcements, state.Traffic = nil, nil
+	state.LiveOutage = &view.Outage{Since: time.Now(), Message: "the aggregated API is not installed"}
+	p := open(t, uitest.NewSource(state))
+	p.load("")
+	p.until(contains("#panel", "Not all is known"))
+	p.picture("partial")
+	state = uitest.Cluster(uitest.Size{Nodes: 8, VIPs: 20, Zones: 2})
+	state.APIOutage = &view.Outage{Since: time.Now().Add(-time.Minute), Seen: time.Now().Add(-time.Minute), Message: "dial tcp 198.51.100.1:6443: i/o timeout"}
+	p = open(t, uitest.NewSource(state))
+	p.load("")
+	p.until(contains("#notices", "The API server has not answered"))
+	p.picture("stale")
+}
+
 func TestBrowserEmpty(t *testing.T) {
 	p := open(t, uitest.NewSource(fixture(t, "empty")))
 	p.load("")
@@ -309,7 +371,7 @@ func search(t *testing.T, p *page, size uitest.Size) {
 	if nodes := evaluate[int](p, `document.querySelectorAll('#nodes .row').length`); nodes == 0 {
 		t.Error("a search for a Service leaves no node, on which a trace could be drawn")
 	}
-	if hash := evaluate[string](p, `location.hash`); hash != "#service/team-01/dns" {
+	if hash := evaluate[string](p, `location.hash`); hash != "#service/team-01/dns?search="+address {
 		t.Errorf("%s leads to %s", address, hash)
 	}
 	p.picture(strings.ReplaceAll(t.Name(), "/", "-") + "-search")

@@ -6,6 +6,7 @@ import (
 	"context"
 	"testing"
 
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/routing"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/ui/view"
 )
 
@@ -16,6 +17,7 @@ func (unread) State() *view.State                               { return nil }
 func (unread) Query(context.Context, string) (*Response, error) { return nil, nil }
 func (unread) Why(context.Context, WhyQuery) (*Timeline, error) { return nil, nil }
 func (unread) Trace(context.Context, Packet) (any, error)       { return nil, nil }
+func (unread) Routes(context.Context) (*routing.View, error)    { return nil, nil }
 
 // A page that does not read is dropped, and the others get all of their events.
 func TestSlowPage(t *testing.T) {

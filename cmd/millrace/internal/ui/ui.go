@@ -19,6 +19,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/routing"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/ui/view"
 )
 
@@ -36,6 +37,8 @@ type Source interface {
 	Why(ctx context.Context, query WhyQuery) (*Timeline, error)
 	// Trace returns the path of a packet, as `millrace trace` does.
 	Trace(ctx context.Context, packet Packet) (any, error)
+	// Routes returns the routes of Ingresses and Gateways, as `millrace routes` does.
+	Routes(ctx context.Context) (*routing.View, error)
 }
 
 // Options configure a Handler.
@@ -88,6 +91,7 @@ func New(source Source, options Options) (*Handler, error) {
 	h.mux.Handle("GET /api/ask", h.authorized(h.query))
 	h.mux.Handle("GET /api/why", h.authorized(h.why))
 	h.mux.Handle("GET /api/trace", h.authorized(h.trace))
+	h.mux.Handle("GET /api/routes", h.authorized(h.routes))
 	return h, nil
 }
 
@@ -219,6 +223,10 @@ func (h *Handler) trace(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h.serve(w, r, func(ctx context.Context) (any, error) { return h.source.Trace(ctx, packet) })
+}
+
+func (h *Handler) routes(w http.ResponseWriter, r *http.Request) {
+	h.serve(w, r, func(ctx context.Context) (any, error) { return h.source.Routes(ctx) })
 }
 
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request, query func(context.Context) (any, error)) {

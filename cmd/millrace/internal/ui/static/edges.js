@@ -4,9 +4,6 @@
 
 import { svg, worse } from './text.js';
 
-/** most is how many lines are drawn without a selection; with more, only those of what is selected. */
-const most = 400;
-
 /** Drawing draws into an SVG element over the columns. */
 export class Drawing {
   constructor(element, columns) {
@@ -18,11 +15,10 @@ export class Drawing {
 
   /**
    * set takes the edges: from and to are [column, id], level is of the line, and strong is true of
-   * those of the selection. Those to keep are drawn also where there are many.
+   * those of the selection. Others are drawn only if they are broken.
    */
   set(edges) {
-    const joined = join(edges);
-    this.edges = joined.length > most ? joined.filter((edge) => edge.strong || edge.keep || edge.level === 'bad') : joined;
+    this.edges = join(edges.filter((edge) => edge.strong || edge.level === 'bad' || edge.level === 'warning'));
     this.draw();
   }
 
@@ -97,7 +93,6 @@ function join(edges) {
     if (had) {
       had.level = worse(had.level, edge.level);
       had.strong ||= edge.strong;
-      had.keep ||= edge.keep;
     } else {
       joined.set(key, { ...edge });
     }

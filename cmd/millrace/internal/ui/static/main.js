@@ -4,26 +4,22 @@
 
 import { Column } from './column.js';
 import { Drawing } from './edges.js';
+import { namespaces, totals } from './header.js';
+import { Layers } from './layers.js';
 import * as notices from './notices.js';
 import { Panel } from './panel.js';
 import * as rows from './rows.js';
 import { Store, follow, setToken } from './store.js';
-import { clock, dot, el, number, ratioClass, ratioText } from './text.js';
+import { clock, dot, el } from './text.js';
+import * as view from './view.js';
 
 const byId = (id) => document.getElementById(id);
 
-// The fragment has the token once, and then what is selected. It is never sent to a server.
-function fragment() {
-  const text = decodeURIComponent(location.hash.slice(1));
-  return text.startsWith('token=') ? { token: text.slice('token='.length), id: '' } : { token: '', id: text };
-}
-
-const first = fragment();
+const first = view.read();
 setToken(first.token);
 if (first.token) history.replaceState(null, '', location.pathname);
 
-let selected = first.id;
-let search = '';
+let { id: selected, search, namespace, layer } = first;
 let details = null;
 /** told are the nodes that announce the Service with an ID, as agents say: rows may not have them. */
 let told = null;
@@ -50,6 +46,7 @@ drawing = new Drawing(byId('edges'), columns);
 const panel = new Panel({
   element: byId('panel'), store,
   select: (id) => select(id),
+  find: (text) => find(text),
   loaded: (found) => {
     const before = JSON.stringify(details?.pods);
     details = found;
@@ -64,6 +61,29 @@ const panel = new Panel({
   traced: (id, way) => showWay(id, way),
 });
 
+const layers = new Layers({ element: byId('table'), store, drawing: byId('drawing') });
+for (const link of document.querySelectorAll('#layers a')) {
+  link.addEventListener('click', (event) => {
+    event.preventDefault();
+    layer = link.dataset.layer;
+    keep(true);
+    update();
+  });
+}
+
+byId('namespace').addEventListener('change', (event) => {
+  namespace = event.target.value;
+  keep(true);
+  update();
+});
+
+/** keep writes what is shown to the URL, as a new entry of the history or in place of the current one. */
+function keep(entry) {
+  const url = view.url({ id: selected, search, namespace, layer });
+  if (entry) history.pushState(null, '', url);
+  else history.replaceState(null, '', url);
+}
+
 let waiting = 0;
 let drawn = false;
 function later() {
@@ -73,13 +93,15 @@ function later() {
 function update() {
   waiting = 0;
   if (!store.head) return;
-  totals();
+  totals(store);
+  namespaces(store, namespace, layer);
+  layers.draw(layer, search);
   const matches = rows.matcher(search);
   const items = {
     routers: rows.routerItems(store, matches),
     nodes: rows.nodeItems(store, matches, open, selected),
-    services: rows.serviceItems(store, matches, search),
-    pods: rows.podItems(store, selected.startsWith('service/') ? details : null, matches),
+    services: rows.serviceItems(store, matches, search, namespace),
+    pods: rows.podItems(store, selected.startsWith('service/') ? details : null, matches, namespace),
   };
   byId('found').textContent = matches ? foundText(items) : '';
   // A search for one kind leaves the others as they are: a Service's nodes are still of interest.
@@ -110,20 +132,6 @@ function emptyText(name, matches) {
   const kinds = { routers: 'lbpeers', nodes: 'lbnodes', services: 'vips' };
   if (store.head.refused?.some((refusal) => refusal.kind === kinds[name])) return 'may not be read';
   return { routers: 'no LBPeer', nodes: 'no LBNode', services: 'no Service has a VIP', pods: 'select a Service' }[name];
-}
-
-function totals() {
-  const { head } = store;
-  byId('cluster').textContent = head.cluster;
-  document.title = `${store.problems.size ? `(${store.problems.size}) ` : ''}${head.cluster} – Millrace`;
-  const ratio = (name, count) => count.all > 0 && [el('dt', {}, name),
-    el('dd', { class: ratioClass(count) || null, title: count.unknown ? `${count.unknown} not known` : null }, ratioText(count))];
-  const rate = (name, value) => head.rates && [el('dt', {}, name), el('dd', { class: 'rate' }, number(value))];
-  const parts = [
-    ratio('Nodes', head.nodes), ratio('BGP', head.sessions), ratio('BFD', head.bfd), ratio('VIPs', head.vips), ratio('Endpoints', head.endpoints),
-    rate('Conn/s', head.rates?.connections), rate('Packets/s', head.rates?.packets), rate('Bits/s', head.rates?.bits), rate('Drops/s', head.rates?.drops),
-  ].filter(Boolean).map((pair) => el('div', {}, ...pair));
-  byId('totals').replaceChildren(...parts);
 }
 
 function sources() {
@@ -220,17 +228,16 @@ function edges(items, related) {
         strong: isStrong(['routers', `router/${session.peer}`], ['nodes', node.id]) });
     }
   }
-  const announced = (service, name, keep) => {
+  const announced = (service, name) => {
     const at = stands.get(`node/${name}`);
-    if (at) list.push({ from: ['nodes', at], to: ['services', service.id], level: 'good', keep, strong: isStrong(['nodes', `node/${name}`], ['services', service.id]) });
+    if (at) list.push({ from: ['nodes', at], to: ['services', service.id], level: 'good', strong: isStrong(['nodes', `node/${name}`], ['services', service.id]) });
   };
-  for (const [service, keep] of drawnServices(items.services)) {
-    for (const name of announcers(service) ?? []) announced(service, name, keep);
-  }
+  const chosen = items.services.find((service) => service.id === selected);
+  for (const name of chosen ? announcers(chosen) ?? [] : []) announced(chosen, name);
   const node = store.nodes.get(selected);
   const place = node ? store.answered.indexOf(node.name) : -1;
-  if (place >= 0) {
-    for (const service of items.services) if (store.announces(service, node.name, place)) announced(service, node.name, false);
+  if (node) {
+    for (const service of items.services) if (store.announces(service, node.name, place)) announced(service, node.name);
   }
   for (const pod of items.pods) {
     for (const service of pod.services) {
@@ -239,22 +246,6 @@ function edges(items, related) {
     }
   }
   return list;
-}
-
-/** mostPairs is how many announcements are looked at for lines, and troubled how many Services with a problem. */
-const mostPairs = 5000;
-const troubled = 50;
-
-/**
- * drawnServices are the Services whose announcements are drawn, with whether they are kept among many
- * lines: all where there are few, and otherwise the selected one and those with a problem.
- */
-function drawnServices(services) {
-  let pairs = 0;
-  for (const service of services) pairs += service.by?.length ?? service.announcing ?? 0;
-  if (pairs <= mostPairs) return services.map((service) => [service, false]);
-  const bad = services.filter((service) => service.level === 'bad' || service.level === 'warning').slice(0, troubled);
-  return [...new Set([...services.filter((service) => service.id === selected), ...bad])].map((service) => [service, true]);
 }
 
 /** showWay draws the way of a packet: node by node, and to the Service and the pod. */
@@ -285,15 +276,16 @@ function choose(item) {
 /** select shows a row. The URL keeps it, so that it can be kept and gone back to. */
 function select(id) {
   if (id === selected) return;
-  if (id) location.hash = encodeURI(id);
-  else history.pushState(null, '', location.pathname);
   selectNow(id);
+  keep(true);
 }
 
 function selectNow(id) {
-  selected = id;
-  details = null;
-  drawing.trace(null);
+  if (id !== selected) {
+    selected = id;
+    details = null;
+    drawing.trace(null);
+  }
   update();
   for (const column of Object.values(columns)) {
     if (column.places.has(id)) {
@@ -306,9 +298,11 @@ function selectNow(id) {
 
 for (const event of ['popstate', 'hashchange']) {
   addEventListener(event, () => {
-    const { id, token } = fragment();
-    if (token) location.reload();
-    else if (id !== selected) selectNow(id);
+    const shown = view.read();
+    if (shown.token) location.reload();
+    ({ search, namespace, layer } = shown);
+    field.value = search;
+    selectNow(shown.id);
   });
 }
 
@@ -321,10 +315,12 @@ function besides(place, by) {
 }
 
 const field = byId('search');
+field.value = search;
 
 function find(text) {
   field.value = text;
   search = text;
+  keep(false);
   for (const column of Object.values(columns)) column.list.scrollTop = 0;
   update();
 }

@@ -2,10 +2,12 @@
 
 // The panel: what is wrong, or the details of what is selected.
 
-import { ago, clock, compare, dot, el, levelText, number, plural, ratioNote, severity } from './text.js';
+import { ago, clock, compare, dot, el, levelText, number, plural, ratioNote, serviceText, severity, svg } from './text.js';
+import { charts } from './layers.js';
 import { liveMissing, silent } from './notices.js';
 import { ask } from './store.js';
 import { sessionCount } from './rows.js';
+import { table, timeline } from './tables.js';
 
 /** least is how often agents are asked again at most; a slow answer makes it rarer. */
 const least = 10000;
@@ -143,13 +145,25 @@ export class Panel {
     this.part('next', head.next, (next) => next?.length && section('Next steps', el('ol', {}, next.map((step) => el('li', {}, step)))));
     this.part('problems', list.slice(0, 200), (shown) => el('div', { class: 'problems' }, shown.map((problem) => this.problem(problem)),
       list.length > shown.length && el('p', { class: 'dim' }, `… and ${list.length - shown.length} more`)));
+    const { history } = this.store;
+    const quiet = !list.length && !head.away && history.length > 0;
+    this.part('history', quiet ? history.at(-1) : null, () => quiet && section(
+      `Rates since ${clock(history[0][0])}`, charts(history, svg)));
     this.part('drops', [head.drops, head.window], () => head.drops && section('Dropped packets per second', drops(head.drops)));
   }
 
   problem(problem) {
+    const many = problem.count > 1;
+    const kind = problem.object.split('/')[0];
     const content = [
-      el('span', { class: 'line' }, dot(problem.level), el('b', {}, problem.object), el('span', { class: 'dim' }, problem.reason)),
-      el('span', { class: 'message' }, problem.message)];
+      el('span', { class: 'line' }, dot(problem.level), el('b', {}, many ? plural(problem.count, kind) : titleOf(problem)), el('span', { class: 'dim' },
+        problem.reason, problem.since && ` for ${ago(problem.since)}`)),
+      el('span', { class: 'message' }, many && `${titleOf(problem)}: `, problem.message)];
+    if (many) {
+      const shown = problem.rows ?? [];
+      return el('div', { class: 'item' }, content, el('span', { class: 'message' }, shown.flatMap((row, index) => [index > 0 && ', ', link(serviceText(row).name, row, this.select)]),
+        problem.count > shown.length && shown.length > 0 && [' and ', link(`${problem.count - shown.length} more`, '', () => this.find(problem.reason.toLowerCase()))]));
+    }
     if (!problem.row || problem.row === this.id) return el('div', { class: 'item' }, content);
     return el('button', { type: 'button', class: 'item', on: { click: () => this.select(problem.row) } }, content);
   }
@@ -186,7 +200,8 @@ export class Panel {
     const [kind, ...rest] = this.id.split('/');
     const name = rest.join('/');
     const kinds = { node: 'Node', router: 'Router', service: 'Service', vip: 'VIP' };
-    this.part('title', [row?.level, name], () => this.head(row?.level ?? 'unknown', name, kinds[kind]));
+    const shown = serviceText(this.id);
+    this.part('title', [row?.level, name], () => this.head(row?.level ?? 'unknown', shown.name, kinds[kind] + (shown.namespace ? ` in ${shown.namespace}` : '')));
     this.part('failure', this.failure, (failure) => failure && el('p', { class: 'notice' }, failure));
     const details = this.details;
     if (!details) return;
@@ -291,6 +306,12 @@ export class Panel {
   }
 }
 
+/** titleOf is the name of the object's row, and its own name if that differs. */
+function titleOf(problem) {
+  const { name, namespace } = serviceText(problem.row ?? '');
+  return namespace ? `${name} in ${namespace}` : problem.object;
+}
+
 const title = (level, name, more) => el('div', { class: 'what' }, dot(level), el('h2', {}, name), more && el('span', { class: 'dim' }, more));
 
 const section = (name, ...content) => el('section', { 'aria-label': name }, el('h3', {}, name), ...content);
@@ -300,13 +321,6 @@ const facts = (list) => list?.length > 0 && el('dl', { class: 'facts' }, list.fl
 const input = (name, value, label) => el('input', { name, value, 'aria-label': label, autocomplete: 'off', spellcheck: 'false' });
 
 const four = (rates) => [number(rates.connections), number(rates.packets), number(rates.bits), number(rates.drops)];
-
-function table(headings, rows, figures = []) {
-  const kind = (index) => (figures.includes(index) ? 'figure' : null);
-  return el('table', {},
-    el('thead', {}, el('tr', {}, headings.map((heading, index) => el('th', { class: kind(index), scope: 'col' }, heading)))),
-    el('tbody', {}, rows.map((cells) => el('tr', {}, cells.map((content, index) => el('td', { class: kind(index) }, content))))));
-}
 
 /** drops are bars, the most frequent reason first. */
 function drops(reasons) {
@@ -374,19 +388,4 @@ function conditionTable(conditions) {
     el('tr', {}, el('th', { scope: 'row' }, condition.type), el('td', {}, condition.status), el('td', { class: 'dim' }, condition.reason),
       el('td', { class: 'dim figure' }, condition.since ? ago(condition.since) : '')),
     condition.message && el('tr', { class: 'more' }, el('td', { colspan: '4' }, condition.message))].filter(Boolean)).flat()));
-}
-
-function timeline(told) {
-  const late = (told.late ?? []).map((node) => el('p', { class: 'dim' }, node.since ? `${node.node} recorded only since ${clock(node.since)}.` : `${node.node} recorded nothing yet.`));
-  const warnings = (told.warnings ?? []).map((warning) => el('p', { class: 'notice' }, warning));
-  if (!told.lines?.length) return [...late, el('p', { class: 'dim' }, 'Nothing is recorded of that time.'), ...warnings];
-  return [...late, table(['Time', 'Node', 'What'], told.lines.map((line) => [
-    el('span', { class: 'mono' }, clock(line.time)), where(line.nodes, told.nodes.length),
-    line.count ? `${plural(line.count, 'packet')} dropped: ${line.text}` : line.text])), ...warnings];
-}
-
-function where(nodes, all) {
-  if (!nodes?.length) return 'event';
-  if (nodes.length === all && all > 1) return `all ${all} nodes`;
-  return nodes.length <= 3 ? nodes.join(', ') : `${nodes.length} nodes`;
 }

@@ -3,7 +3,7 @@
 // Which rows a column has, and how they look. Above 60 nodes, nodes are grouped by zone, and in a zone
 // by problem.
 
-import { compare, dot, el, levelText, number, plural, ratioClass, ratioNote, ratioText, severity, worse } from './text.js';
+import { compare, dot, el, levelText, nameOf, number, plural, ratioClass, ratioNote, ratioText, severity, worse } from './text.js';
 
 /** ungrouped is how many nodes are listed one by one. */
 export const ungrouped = 60;
@@ -42,10 +42,10 @@ export function routerItems(store, matches) {
 }
 
 /** serviceItems are what was searched for by its whole name or VIP, then those with problems. */
-export function serviceItems(store, matches, search) {
+export function serviceItems(store, matches, search, namespace = '') {
   const wanted = search.trim().toLowerCase();
   const other = (row) => (wanted && (row.name === wanted || `${row.namespace}/${row.name}` === wanted || row.vips?.includes(wanted)) ? 0 : 1);
-  return [...store.services.values()].filter((row) => !matches || matches(row)).sort((a, b) => other(a) - other(b) || byService(a, b));
+  return [...store.services.values()].filter((row) => (!namespace || row.namespace === namespace) && (!matches || matches(row))).sort((a, b) => other(a) - other(b) || byService(a, b));
 }
 
 /**
@@ -102,7 +102,7 @@ function groupOf(id, name, members, type) {
 }
 
 /** podItems are those of a Service, or of all where rows name them. */
-export function podItems(store, details, matches) {
+export function podItems(store, details, matches, namespace = '') {
   const pods = new Map();
   const add = (service, list, namespace) => {
     for (const pod of list ?? []) {
@@ -122,7 +122,7 @@ export function podItems(store, details, matches) {
     add(details.id, details.pods, details.id.split('/')[1]);
   } else {
     for (const row of store.services.values()) {
-      if (!matches || matches(row)) add(row.id, row.pods, row.namespace);
+      if ((!namespace || row.namespace === namespace) && (!matches || matches(row))) add(row.id, row.pods, row.namespace);
     }
   }
   return [...pods.values()].sort((a, b) => severity[a.level] - severity[b.level] || compare(a.name, b.name));
@@ -143,7 +143,7 @@ export function sessionCount(node) {
 }
 
 export const drawRouter = (row) => [
-  dot(row.level), cell('name', row.name), cell('note mono', row.address ?? ''),
+  dot(row.level), nameOf(row.name), cell('note mono', row.address ?? ''),
   row.sessions.all > 0 && ratio(row.sessions, 'BGP sessions established'),
 ];
 
@@ -161,7 +161,7 @@ export function drawNode(row) {
         : row.sessions.all > 0 && ratio(row.sessions, 'BGP sessions established')];
   }
   const sessions = sessionCount(row);
-  return [dot(row.level), cell('name', row.name), cell('note', row.type === 'member' ? '' : row.level === 'good' ? row.zone ?? '' : row.reason ?? ''),
+  return [dot(row.level), nameOf(row.name), cell('note', row.type === 'member' ? '' : row.level === 'good' ? row.zone ?? '' : row.reason ?? ''),
     sessions.all > 0 && ratio(sessions, 'BGP sessions established')];
 }
 
@@ -176,12 +176,11 @@ export function labelNode(row) {
     `${sessions.good} of ${sessions.all} BGP sessions established${ratioNote(sessions)}`, `announces ${plural(row.announced, 'VIP')}`].filter(Boolean).join(', ');
 }
 
-const serviceName = (row) => (row.namespace ? [el('span', { class: 'dim' }, `${row.namespace}/`), row.name] : row.name);
-
 export const drawService = (row) => [
   dot(row.level),
-  el('span', { class: 'name' }, ...[serviceName(row)].flat()),
-  cell('note mono', row.namespace ? (row.vips ?? []).join('  ') : row.note),
+  nameOf(row.name),
+  row.namespace ? el('span', { class: 'note places' }, cell('namespace', row.namespace), el('span', { class: 'mono' }, nameOf((row.vips ?? []).join(' '))))
+    : cell('note', row.note),
   row.rates && (row.rates.packets > 0 || row.rates.drops > 0) && cell('figure rate', `${number(row.rates.packets)} p/s`, 'packets per second'),
   row.endpoints.all > 0 && ratio(row.endpoints, 'endpoints ready'),
   row.endpoints.all === 0 && row.level === 'bad' && cell('figure less', '0/0', 'endpoints ready'),
@@ -194,6 +193,6 @@ export const labelService = (row) => [
   row.rates && `${number(row.rates.packets)} packets per second`,
 ].filter(Boolean).join(', ');
 
-export const drawPod = (row) => [dot(row.level), cell('name', row.name), cell('note', row.note || row.node || '')];
+export const drawPod = (row) => [dot(row.level), nameOf(row.name), cell('note', row.note || row.node || '')];
 
 export const labelPod = (row) => [`pod ${row.name}`, row.node && `on ${row.node}`, row.note || 'ready'].join(', ');

@@ -3,7 +3,11 @@
 // What the server said last.
 
 /** lists are the kinds of rows. */
-export const lists = ['routers', 'nodes', 'services', 'problems'];
+export const lists = ['routers', 'nodes', 'services', 'pools', 'problems'];
+
+/** period is how long rates are kept, and pause the least time between two of them, in ms. */
+const period = 3600000;
+const pause = 10000;
 
 /** quiet is how long no event may come before the connection is made again; one comes every 2 s. */
 const quiet = 10000;
@@ -14,6 +18,8 @@ export class Store {
   constructor(changed) {
     this.changed = changed;
     this.head = null;
+    /** history has the rates of the last hour, since the page was opened: [time, rates]. */
+    this.history = [];
     /** answered are the nodes whose places rows of Services give. */
     this.answered = [];
     for (const list of lists) this[list] = new Map();
@@ -24,6 +30,7 @@ export class Store {
     const touched = new Set();
     if (change.head) {
       this.head = change.head;
+      this.record(Date.now());
       touched.add('head');
     }
     if (change.answered !== undefined) {
@@ -42,6 +49,15 @@ export class Store {
       for (const id of rows.gone ?? []) this[list].delete(id);
     }
     if (touched.size) this.changed(touched);
+  }
+
+  /** record adds the current rates to the history. */
+  record(now) {
+    const { rates } = this.head;
+    const last = this.history.at(-1);
+    if (!rates || last && now - last[0] < pause) return;
+    this.history.push([now, rates]);
+    while (now - this.history[0][0] > period) this.history.shift();
   }
 
   /** announcers are the names of nodes that announce a Service; undefined where that is not known. */

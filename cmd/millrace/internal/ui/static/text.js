@@ -96,3 +96,18 @@ const collator = new Intl.Collator('en', { numeric: true });
 
 /** compare sorts node2 before node10. */
 export const compare = collator.compare;
+
+/** tail is the number of characters at the end of a name that are never cut. */
+const tail = 8;
+
+/** nameOf shows a name. If the row is too narrow, it is cut before its end, which distinguishes pods and routers. */
+export function nameOf(name) {
+  const end = name.length > 2 * tail ? name.slice(-tail) : '';
+  return el('span', { class: 'name', title: name }, el('span', { class: 'begin' }, name.slice(0, name.length - end.length)), end && el('span', { class: 'end' }, end));
+}
+
+/** serviceText is name and namespace of a Service's row, or the name of another row. */
+export const serviceText = (id) => {
+  const [kind, ...rest] = id.split('/');
+  return kind === 'service' ? { name: rest[1], namespace: rest[0] } : { name: rest.join('/') };
+};

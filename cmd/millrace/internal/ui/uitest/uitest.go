@@ -20,6 +20,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/routing"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/timeline"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/ui"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/ui/view"
@@ -32,6 +33,8 @@ type Source struct {
 	Hops  []*consoleapi.Trace
 	Pod   string
 	Lines []timeline.Line
+	// Routing is the response to Routes.
+	Routing *routing.View
 }
 
 // NewSource returns a source with a state.
@@ -88,6 +91,9 @@ func (s *Source) Why(_ context.Context, query ui.WhyQuery) (*ui.Timeline, error)
 	return &ui.Timeline{Why: render.Why{Service: query.Service, Nodes: []string{"node1", "node2"}, Lines: s.Lines}}, nil
 }
 
+// Routes implements ui.Source.
+func (s *Source) Routes(context.Context) (*routing.View, error) { return s.Routing, nil }
+
 // Trace implements ui.Source.
 func (s *Source) Trace(context.Context, ui.Packet) (any, error) {
 	return map[string]any{"hops": s.Hops, "pod": s.Pod}, nil
@@ -107,7 +113,9 @@ var routers = []string{"tor-a", "tor-b"}
 func Cluster(size Size) *view.State {
 	in := &report.Input{Namespace: "millrace-system"}
 	ready := []metav1.Condition{{Type: millracev1beta1.ConditionReady, Status: metav1.ConditionTrue, Reason: millracev1beta1.ReasonValid}}
-	in.Pools = []millracev1beta1.VIPPool{{ObjectMeta: metav1.ObjectMeta{Name: "public"}, Status: millracev1beta1.VIPPoolStatus{Conditions: ready}}}
+	in.Pools = []millracev1beta1.VIPPool{{ObjectMeta: metav1.ObjectMeta{Name: "public"}, Spec: millracev1beta1.VIPPoolSpec{Addresses: []string{"203.0.113.0/24", "2001:db8::/64"}},
+		Status: millracev1beta1.VIPPoolStatus{Conditions: ready, Assigned: new(int64), FreeDisplay: "2^53"},
+	}}
 	in.Advertisements = []millracev1beta1.VIPAdvertisement{{ObjectMeta: metav1.ObjectMeta{Name: "all"}, Status: millracev1beta1.VIPAdvertisementStatus{Conditions: ready}}}
 	for i, name := range routers {
 		in.Peers = append(in.Peers, millracev1beta1.LBPeer{

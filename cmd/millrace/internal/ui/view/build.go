@@ -32,6 +32,7 @@ func Build(state *State) *View {
 	view.Nodes = b.nodes()
 	view.Routers = b.routers(view.Nodes)
 	view.Services = b.services()
+	view.Pools = b.pools(view.Problems)
 	if list := state.Announcements; list != nil && len(state.Input.LBNodes) > few {
 		view.Answered = list.Answered
 	}
@@ -244,6 +245,23 @@ func (b *builder) problems() []Problem {
 	}
 	slices.SortStableFunc(problems, func(a, b Problem) int { return severity[a.Level] - severity[b.Level] })
 	return problems
+}
+
+func (b *builder) pools(problems []Problem) []Pool {
+	pools := make([]Pool, 0, len(b.state.Input.Pools))
+	for i := range b.state.Input.Pools {
+		from := &b.state.Input.Pools[i]
+		pool := Pool{
+			ID: "pool/" + from.Name, Name: from.Name, Level: Good, Addresses: from.Spec.Addresses,
+			Assigned: from.Status.Assigned, Free: from.Status.FreeDisplay,
+		}
+		at := slices.IndexFunc(problems, func(problem Problem) bool { return problem.Object == "VIPPool/"+from.Name })
+		if at >= 0 {
+			pool.Level, pool.Note = problems[at].Level, problems[at].Message
+		}
+		pools = append(pools, pool)
+	}
+	return pools
 }
 
 // namedRows limits Cause.Rows.

@@ -10,8 +10,8 @@ import (
 
 // Encoded is a view as JSON, row by row.
 type Encoded struct {
-	head, answered                     json.RawMessage
-	routers, nodes, services, problems rows
+	head, answered                            json.RawMessage
+	routers, nodes, services, pools, problems rows
 }
 
 type rows map[string]json.RawMessage
@@ -25,6 +25,7 @@ type Change struct {
 	Routers  *RowChange      `json:"routers,omitempty"`
 	Nodes    *RowChange      `json:"nodes,omitempty"`
 	Services *RowChange      `json:"services,omitempty"`
+	Pools    *RowChange      `json:"pools,omitempty"`
 	// Problems are rows of type Cause.
 	Problems *RowChange `json:"problems,omitempty"`
 }
@@ -46,7 +47,7 @@ func Encode(view *View) (*Encoded, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode the nodes that answered: %w", err)
 	}
-	out := &Encoded{head: head, answered: answered, routers: rows{}, nodes: rows{}, services: rows{}, problems: rows{}}
+	out := &Encoded{head: head, answered: answered, routers: rows{}, nodes: rows{}, services: rows{}, pools: rows{}, problems: rows{}}
 	for i := range view.Routers {
 		err = out.routers.put(err, view.Routers[i].ID, &view.Routers[i])
 	}
@@ -55,6 +56,9 @@ func Encode(view *View) (*Encoded, error) {
 	}
 	for i := range view.Services {
 		err = out.services.put(err, view.Services[i].ID, &view.Services[i])
+	}
+	for i := range view.Pools {
+		err = out.pools.put(err, view.Pools[i].ID, &view.Pools[i])
 	}
 	merged := causes(view.Problems)
 	for i := range merged {
@@ -88,6 +92,7 @@ func Changes(from, to *Encoded) Change {
 	change.Routers = from.routers.changes(to.routers)
 	change.Nodes = from.nodes.changes(to.nodes)
 	change.Services = from.services.changes(to.services)
+	change.Pools = from.pools.changes(to.pools)
 	change.Problems = from.problems.changes(to.problems)
 	return change
 }

@@ -65,6 +65,7 @@ type View struct {
 	Routers  []Router
 	Nodes    []Node
 	Services []Service
+	Pools    []Pool
 	Problems []Problem
 	// Answered are the nodes that Service.Ranges indexes.
 	Answered []string
@@ -182,6 +183,18 @@ type Service struct {
 	Ranges string `json:"ranges,omitempty"`
 	Pods   []Pod  `json:"pods,omitempty"`
 	Rates  *Rates `json:"rates,omitempty"`
+}
+
+// Pool is a VIPPool.
+type Pool struct {
+	ID        string   `json:"id"`
+	Name      string   `json:"name"`
+	Level     Level    `json:"level"`
+	Note      string   `json:"note,omitempty"`
+	Addresses []string `json:"addresses"`
+	// Assigned counts addresses with VIPs, Free those that can be assigned; absent until counted.
+	Assigned *int64 `json:"assigned,omitempty"`
+	Free     string `json:"free,omitempty"`
 }
 
 // Problem is a problem of the report, with its row.

@@ -275,7 +275,8 @@ func (f *Facts) speakers() []consoleapi.Finding {
 			"from an address: use another router, or a source address of its own (spec.sourceAddress of the LBPeer; docs/bgp.md)",
 			strings.Join(routers, ", "))}
 	case listens:
-		return []consoleapi.Finding{warning(CheckBGP, "another program of the node listens on TCP port 179: it may be a BGP speaker with a session to the router; agents open sessions themselves and do not need the port")}
+		return []consoleapi.Finding{warning(CheckBGP, "another program of the node listens on TCP port 179: it may be a BGP speaker "+
+			"with a session to the router. Agents need the port for passive LBPeers and ranges of routers only")}
 	}
 	return []consoleapi.Finding{ok(CheckBGP, "no other BGP speaker")}
 }

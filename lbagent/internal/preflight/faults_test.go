@@ -439,7 +439,7 @@ func networkFaults() map[string]realFault {
 		"multihop-bfd": port("udp", ":4784", "UDP 4784"),
 		"bgp-listener": {
 			make: func(t *testing.T, _ *looking) { listen(t, "tcp", "198.51.100.1:179") }, check: CheckBGP, level: warns,
-			message: "another program of the node listens on TCP port 179: it may be a BGP speaker with a session to the router; agents open sessions themselves and do not need the port",
+			message: "another program of the node listens on TCP port 179: it may be a BGP speaker with a session to the router. Agents need the port for passive LBPeers and ranges of routers only",
 		},
 		"bgp-session": {make: openSession, check: CheckBGP, level: warns,
 			message: "another BGP speaker of the node has a session with 198.51.100.2. A router takes one session from an address: " +

@@ -242,6 +242,23 @@ func (s *Server) prove(router netip.Addr, neighbor *dynamicNeighbor, now time.Ti
 	return established
 }
 
+// moveToRange gives the established session of a removed LBPeer a place in the range that contains the router,
+// and reports whether the session continues. DynamicNeighbors then returns the router.
+func (s *Server) moveToRange(session *session) bool {
+	router := session.peer.Address
+	of := s.neighbors.rangeOf(router)
+	if of == nil || session.peer.OfRange != "" || session.peer.Port != bgpPort || !session.observed.established() {
+		return false
+	}
+	if full, _ := s.neighbors.isFull(of, router); full {
+		return false
+	}
+	s.neighbors.routers[router] = &dynamicNeighbor{seen: time.Now()}
+	session.rename(of.Name+"/"+router.String(), of.Name)
+	s.notify()
+	return true
+}
+
 func (s *Server) hasAddress(router netip.Addr) bool {
 	for _, session := range s.sessions {
 		if session.peer.Address == router && session.peer.OfRange == "" {

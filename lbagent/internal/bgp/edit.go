@@ -23,16 +23,20 @@ const (
 	// reconnect needs a new connection to the same speaker, made without a NOTIFICATION so that a graceful
 	// restart helper retains the routes.
 	reconnect
-	// cease changes the AS of a speaker: the session ends with a Cease.
+	// cease changes an AS number: the session ends with a Cease.
 	cease
 )
 
-// compare returns the change between two versions of a peer of the same router.
-func compare(have, want model.Peer, samePassword bool) change {
+// compare returns the change between two versions of a peer of the same router. routerASN is the AS number of
+// the router's OPEN, or zero without a session.
+func compare(have, want model.Peer, samePassword bool, routerASN uint32) change {
 	same := have
 	same.Name, same.OfRange, same.Passive = want.Name, want.OfRange, want.Passive
 	same.HoldTime, same.KeepaliveTime, same.ConnectRetryTime = want.HoldTime, want.KeepaliveTime, want.ConnectRetryTime
 	same.RestartTime, same.PasswordSecret = want.RestartTime, want.PasswordSecret
+	if routerASN != 0 && acceptsASN(&want, routerASN) {
+		same.ASN = want.ASN
+	}
 	// ExtendedNextHop changes only routes: the capability is in every OPEN.
 	same.ExtendedNextHop = want.ExtendedNextHop
 	// The routes of a removed family are withdrawn. An added one needs a capability of the OPEN.

@@ -4,6 +4,8 @@ package bgp
 
 import (
 	"maps"
+	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -38,17 +40,19 @@ func TestCompare(t *testing.T) {
 		"hops":            {func(p *model.Peer) { p.MultiHopTTL = 2 }, true, reconnect},
 		"TTL security":    {func(p *model.Peer) { p.SecurityHops = 1 }, true, reconnect},
 		"ASN":             {func(p *model.Peer) { p.ASN = 1 }, true, cease},
+		"any external AS": {func(p *model.Peer) { p.ASN = 0 }, true, nextSession},
+		"internal AS":     {func(p *model.Peer) { p.ASN = p.LocalASN }, true, cease},
 		"own ASN":         {func(p *model.Peer) { p.LocalASN = 1 }, false, cease},
 		"timers and more": {func(p *model.Peer) { p.HoldTime, p.SecurityHops = time.Minute, 1 }, true, reconnect},
 	} {
 		want := testPeer()
 		test.edit(&want)
-		if got := compare(testPeer(), want, test.password); got != test.want {
+		if got := compare(testPeer(), want, test.password, testPeer().ASN); got != test.want {
 			t.Errorf("%s: %d, want %d", name, got, test.want)
 		}
 	}
 	only6 := testPeer()
-	if only6.IPv4 = false; compare(only6, testPeer(), true) != reconnect {
+	if only6.IPv4 = false; compare(only6, testPeer(), true, 0) != reconnect {
 		t.Error("an added family needs no new connection")
 	}
 }
@@ -56,14 +60,14 @@ func TestCompare(t *testing.T) {
 // A passive peer's password applies to the next connection.
 func TestComparePassive(t *testing.T) {
 	want := passivePeer()
-	if got := compare(passivePeer(), want, false); got != nextSession {
+	if got := compare(passivePeer(), want, false, 0); got != nextSession {
 		t.Errorf("password: %d", got)
 	}
 	want.PasswordSecret = "other"
-	if got := compare(passivePeer(), want, false); got != nextSession {
+	if got := compare(passivePeer(), want, false, 0); got != nextSession {
 		t.Errorf("Secret: %d", got)
 	}
-	if got := compare(testPeer(), want, false); got != reconnect {
+	if got := compare(testPeer(), want, false, 0); got != reconnect {
 		t.Errorf("passive: %d", got)
 	}
 }
@@ -153,7 +157,7 @@ func TestPeerEdits(t *testing.T) {
 	}
 }
 
-// A peer of another name with the same router takes over the session and its routes.
+// A peer of another name or range with the same router takes over the session and its routes.
 func TestPeerReplaced(t *testing.T) {
 	l := newLab(t, staticNeighbor)
 	p := l.speaker("fresh")
@@ -161,10 +165,12 @@ func TestPeerReplaced(t *testing.T) {
 	p.set(want)
 	l.awaitRoutes(20*time.Second, both)
 	before, first := l.neighborState(), p.session(peerName)
+	of := ""
 	set := func(name string, routes ...announce.Route) {
 		t.Helper()
 		peer := testPeer()
-		peer.Name, peer.HoldTime, peer.IPv6 = name, time.Duration(10+len(name))*time.Second, len(routes) > 1
+		peer.Name, peer.HoldTime, peer.IPv6, peer.ASN = name, time.Duration(10+len(name))*time.Second, len(routes) > 1, 0
+		peer.OfRange, peer.Passive = of, of != ""
 		want.Peers, want.Routes = []model.Peer{peer}, announce.Routes{name: routes}
 		p.set(want)
 		session := p.session(name)
@@ -175,6 +181,15 @@ func TestPeerReplaced(t *testing.T) {
 	set("other", testRoute(vip4), testRoute(vip6))
 	set("another", testRoute(vip4))
 	l.awaitRoutes(5*time.Second, map[string]string{vip4: nodeIPv4.String()})
+	want.Peers, want.Ranges = nil, []model.Range{{
+		Name: "rack", Prefix: netip.MustParsePrefix("198.51.100.0/28"), MaxSessions: 1, Session: passivePeer(),
+	}}
+	p.set(want)
+	if found := p.call(nil).DynamicNeighbors; !slices.Equal(found, []netip.Addr{routerIPv4}) {
+		t.Errorf("routers of the range are %v", found)
+	}
+	of = "rack"
+	set("rack/"+routerIPv4.String(), testRoute(vip4))
 	if after := l.neighborState(); after != before {
 		t.Errorf("sessions %+v, then %+v", before, after)
 	}

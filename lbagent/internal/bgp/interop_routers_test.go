@@ -12,7 +12,6 @@ import (
 	"syscall"
 	"testing"
 	"text/template"
-	"time"
 
 	"github.com/millrace-lb/millrace/lbagent/test/bird"
 	"github.com/millrace-lb/millrace/lbagent/test/frr"
@@ -278,14 +277,4 @@ func exaBGPRoutes(t *testing.T, file string) map[string]bool {
 		}
 	}
 	return routes
-}
-
-// awaitOf awaits a condition of a router that is not FRR.
-func (l *lab) awaitOf(limit time.Duration, what string, holds func() bool) {
-	l.t.Helper()
-	for deadline := time.Now().Add(limit); !holds(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			l.t.Fatalf("not within %s: %s", limit, what)
-		}
-	}
 }

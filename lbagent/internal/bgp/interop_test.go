@@ -111,7 +111,7 @@ func (i *interop) awaitVIPs(vips ...string) {
 	for _, vip := range vips {
 		want[vip] = true
 	}
-	i.awaitOf(20*time.Second, "the routes at the router", func() bool { return maps.Equal(i.router.routes(), want) })
+	i.awaitWithout(20*time.Second, "the routes at the router", func() bool { return maps.Equal(i.router.routes(), want) })
 }
 
 // established also withdraws a route and announces it again.
@@ -158,7 +158,7 @@ func (i *interop) restartNode() {
 	i.p = i.speaker("restarting")
 	i.want.Routes[peerName] = append(i.want.Routes[peerName], testRoute("203.0.113.11"))
 	i.p.set(i.want)
-	i.awaitOf(20*time.Second, "one more route", func() bool {
+	i.awaitWithout(20*time.Second, "one more route", func() bool {
 		retained()
 		return i.router.routes()["203.0.113.11"]
 	})

@@ -162,6 +162,11 @@ func (o *routerOpen) common(peer *model.Peer) families {
 	return o.offered.intersect(families{ipv4: peer.IPv4, ipv6: peer.IPv6})
 }
 
+// acceptsASN reports whether a router of the peer may have the AS number.
+func acceptsASN(peer *model.Peer, asn uint32) bool {
+	return asn == peer.ASN || peer.ASN == 0 && asn != peer.LocalASN
+}
+
 // check validates an OPEN (RFC 4271, section 6.2, and RFC 6286). An invalid self is not compared.
 func (o *routerOpen) check(peer *model.Peer, self netip.Addr) error {
 	const version = 4

@@ -152,8 +152,8 @@ func (s *Server) Set(want Want) error {
 	want.Peers = slices.DeleteFunc(slices.Clone(want.Peers), func(peer model.Peer) bool {
 		return s.refuse(&peer, want.Passwords)
 	})
-	s.endUnwanted(&want)
 	s.neighbors.want(want.Ranges, want.Passwords)
+	s.endUnwanted(&want)
 	err := s.acceptor.want(want.Peers, s.neighbors.ranges, want.Passwords)
 	for i := range want.Peers {
 		s.setPeer(&want.Peers[i], &want)
@@ -174,7 +174,7 @@ func (s *Server) endUnwanted(want *Want) {
 		wanted[want.Peers[i].Socket()] = true
 	}
 	for router, session := range s.sessions {
-		if !wanted[router] || want.RouterID != session.self {
+		if want.RouterID != session.self || !wanted[router] && !s.moveToRange(session) {
 			s.end(session)
 		}
 	}
@@ -226,13 +226,14 @@ func (s *Server) setPeer(peer *model.Peer, want *Want) {
 // edit applies the change of a peer to its session, or ends the session.
 func (s *Server) edit(session *session, peer model.Peer, password string, turn time.Duration) {
 	session.rename(peer.Name, peer.OfRange)
-	what := compare(session.peer, peer, session.password == password)
+	routerASN := session.routerASN()
+	what := compare(session.peer, peer, session.password == password, routerASN)
 	switch {
 	case what < reconnect:
 	case !s.hasTurn(session, turn):
 		// Until then, only routes are applied.
 		return
-	case what == reconnect && compare(session.peer, peer, true) < reconnect && session.observed.established():
+	case what == reconnect && compare(session.peer, peer, true, routerASN) < reconnect && session.observed.established():
 		s.probePassword(session, peer, password)
 		return
 	}

@@ -176,6 +176,16 @@ func (s *session) isAway(now time.Time) bool {
 	return now.Sub(left) < returnTimeout
 }
 
+// routerASN returns the AS number of the router's OPEN, or zero without a session.
+func (s *session) routerASN() uint32 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn != nil && s.observed.established() {
+		return s.conn.opened.Load().asn
+	}
+	return 0
+}
+
 func (s *session) rename(name, ofRange string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -189,7 +189,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		host:         host,
 		routes: routes.New(have, routes.Config{
 			Speaker: speaker, Handover: ends, DrainDelay: config.DrainDelay, UnreadyDelay: config.UnreadyDelay, Duplicates: duplicates,
-			Layer2: l2.NewController(l2.NewHeartbeat(p.datapath.Beat, monitor.Alive), fresh.Wait, logger.WithName("l2")),
+			Layer2: l2.NewController(l2.NewHeartbeat(p.datapath.Beat, monitor.Alive), fresh.Wait, duplicates.Claimed, logger.WithName("l2")),
 			OnStep: monitor.SetStep, Logger: logger,
 		}),
 	}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,12 +20,14 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
+	"github.com/millrace-lb/millrace/lbagent/internal/notify"
 )
 
 // Detector detects hosts on uplinks that use the address of a VIP. A nil Detector detects none.
 type Detector struct {
 	prober    *Prober
 	tentative Tentative
+	changed   func()
 	// trusted are the addresses of nodes and routers. They may answer for VIPs because of proxy ARP or
 	// kube-proxy in IPVS mode, which assigns all VIPs to an interface.
 	trusted  atomic.Pointer[[]netip.Addr]
@@ -32,11 +35,14 @@ type Detector struct {
 	// elsewhere are VIPs that other nodes answer for on links, excluded because those nodes would count as
 	// duplicates.
 	elsewhere map[netip.Addr]bool
+
+	mu     sync.Mutex
+	claims claims
 }
 
 // NewDetector returns a Detector that calls changed after each changed answer.
 func NewDetector(changed func(), logger logr.Logger) *Detector {
-	d := &Detector{}
+	d := &Detector{changed: changed, claims: claims{}}
 	d.prober = NewProber(d.probe, changed, logger)
 	return d
 }
@@ -89,8 +95,33 @@ func (d *Detector) Evaluate(
 			vips = append(vips, entry)
 		}
 	}
-	verdict := d.tentative.Evaluate(vips, probes, d.prober.Schedule(all, len(m.Nodes)), now)
-	return withholding(verdict), verdict.Holders, verdict.Again
+	d.mu.Lock()
+	answers, wait := d.claims.addTo(d.prober.Schedule(all, len(m.Nodes)), now)
+	d.mu.Unlock()
+	verdict := d.tentative.Evaluate(vips, probes, answers, now)
+	return withholding(verdict), verdict.Holders, notify.Soonest(verdict.Again, wait)
+}
+
+// Claimed records that a host on a link announced a VIP that this node answers for there. It may be called
+// concurrently. Nodes and routers are ignored.
+func (d *Detector) Claimed(name string, address netip.Addr, from net.HardwareAddr) {
+	if d == nil {
+		return
+	}
+	trusted := d.trusted.Load()
+	link, err := net.InterfaceByName(name)
+	if trusted == nil || err != nil || len(from) != len([6]byte{}) {
+		return
+	}
+	known, err := netdev.KnownNeighbours(*trusted)
+	if err != nil || slices.Contains(known[link.Index], [6]byte(from)) {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.claims.add(Probe{Interface: name, Address: address}, from, time.Now()) {
+		d.changed()
+	}
 }
 
 func withholding(verdict Verdict) map[netip.Addr]announce.Decision {

@@ -35,10 +35,13 @@ type Controller struct {
 }
 
 // NewController returns a Controller that sends heartbeats while it answers. After the process was stopped
-// (SIGSTOP, a frozen VM) it waits for confirm, which returns after a pass with current objects.
-func NewController(heartbeat *Heartbeat, confirm func(ctx context.Context), logger logr.Logger) *Controller {
+// (SIGSTOP, a frozen VM) it waits for confirm, which returns after a pass with current objects. claimed, unless
+// nil, is called concurrently.
+func NewController(
+	heartbeat *Heartbeat, confirm func(ctx context.Context), claimed ClaimFunc, logger logr.Logger,
+) *Controller {
 	responder := New(heartbeat.Send, logger)
-	responder.confirm = confirm
+	responder.confirm, responder.claimed = confirm, claimed
 	return &Controller{responder: responder, heartbeat: heartbeat, logger: logger}
 }
 

@@ -99,29 +99,16 @@ func newARP(operation arp.Operation, sender, target host, to net.HardwareAddr) (
 
 // readSolicitation parses a neighbour solicitation (RFC 4861, section 7.1.1).
 func readSolicitation(payload []byte, from net.HardwareAddr) (addressRequest, error) {
-	if len(payload) < ipv6HeaderSize || payload[0]>>4 != 6 || payload[6] != icmpv6 || payload[7] != hopLimit {
-		return addressRequest{}, errNotRequest
-	}
-	length := int(binary.BigEndian.Uint16(payload[4:]))
-	body := payload[ipv6HeaderSize:]
-	if length > len(body) {
-		return addressRequest{}, fmt.Errorf("read a neighbour solicitation: its length is %d bytes, want %d", length, len(body))
-	}
-	body = body[:length]
-	source, destination := netip.AddrFrom16([16]byte(payload[8:24])), netip.AddrFrom16([16]byte(payload[24:40]))
-	if !isIntact(body, source, destination) {
-		return addressRequest{}, errors.New("read a neighbour solicitation: its checksum is wrong")
-	}
-	parsed, err := ndp.ParseMessage(body)
+	parsed, source, err := readNeighbour(payload)
 	if err != nil {
 		return addressRequest{}, fmt.Errorf("read a neighbour solicitation: %w", err)
 	}
 	solicitation, is := parsed.(*ndp.NeighborSolicitation)
-	if !is || body[1] != 0 {
+	if !is {
 		return addressRequest{}, errNotRequest
 	}
 	asked := addressRequest{target: solicitation.TargetAddress, sender: source, from: from}
-	if own := sourceOf(solicitation); own != nil {
+	if own := addressIn(solicitation.Options, ndp.Source); own != nil {
 		asked.from = own
 	}
 	if source.IsMulticast() || source == asked.target || !isUnicast(asked.from) {
@@ -130,9 +117,35 @@ func readSolicitation(payload []byte, from net.HardwareAddr) (addressRequest, er
 	return asked, nil
 }
 
-func sourceOf(solicitation *ndp.NeighborSolicitation) net.HardwareAddr {
-	for _, option := range solicitation.Options {
-		if own, is := option.(*ndp.LinkLayerAddress); is && own.Direction == ndp.Source {
+// readNeighbour parses a message of Neighbor Discovery and returns its source. It returns nil for packets that
+// are none.
+func readNeighbour(payload []byte) (ndp.Message, netip.Addr, error) {
+	if len(payload) < ipv6HeaderSize || payload[0]>>4 != 6 || payload[6] != icmpv6 || payload[7] != hopLimit {
+		return nil, netip.Addr{}, nil
+	}
+	length := int(binary.BigEndian.Uint16(payload[4:]))
+	body := payload[ipv6HeaderSize:]
+	if length > len(body) {
+		return nil, netip.Addr{}, fmt.Errorf("its length is %d bytes, want %d", length, len(body))
+	}
+	body = body[:length]
+	source, destination := netip.AddrFrom16([16]byte(payload[8:24])), netip.AddrFrom16([16]byte(payload[24:40]))
+	if !isIntact(body, source, destination) {
+		return nil, netip.Addr{}, errors.New("its checksum is wrong")
+	}
+	parsed, err := ndp.ParseMessage(body)
+	if err != nil {
+		return nil, netip.Addr{}, err
+	}
+	if body[1] != 0 {
+		return nil, netip.Addr{}, nil
+	}
+	return parsed, source, nil
+}
+
+func addressIn(options []ndp.Option, direction ndp.Direction) net.HardwareAddr {
+	for _, option := range options {
+		if own, is := option.(*ndp.LinkLayerAddress); is && own.Direction == direction {
 			return own.Addr
 		}
 	}

@@ -22,7 +22,7 @@ func TestHeartbeatWithoutLinks(t *testing.T) {
 		}
 		return nil
 	}, func() error { return nil })
-	answerer := NewController(heartbeat, nil, logr.Discard())
+	answerer := NewController(heartbeat, nil, nil, logr.Discard())
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- answerer.Run(ctx) }()

@@ -18,14 +18,17 @@ import (
 )
 
 type link struct {
-	name   string
-	index  int
-	own    net.HardwareAddr
-	arp    *packet.Conn
-	ipv6   *packet.Conn
-	groups groups
-	counts *counters
-	filter *filter
+	name  string
+	index int
+	own   net.HardwareAddr
+	arp   *packet.Conn
+	ipv6  *packet.Conn
+	// claims are the sockets that read announcements of other hosts, if claimed is not nil.
+	claims  []*packet.Conn
+	claimed ClaimFunc
+	groups  groups
+	counts  *counters
+	filter  *filter
 	// socketsAlone disables the kernel program, as on kernels without tcx.
 	socketsAlone bool
 	// broken is set before notify is called if a socket fails.
@@ -49,7 +52,7 @@ func openLink(name string, counts *counters, of *Responder) (*link, error) {
 	}
 	l := &link{
 		name: name, index: device.Index, own: device.HardwareAddr, counts: counts, notify: of.notify,
-		isSilent: of.isSilent, socketsAlone: of.socketsAlone,
+		isSilent: of.isSilent, socketsAlone: of.socketsAlone, claimed: of.claimed,
 		groups: groups{index: device.Index, joined: map[netip.Addr]int{}}, vips: map[netip.Addr]bool{},
 	}
 	if l.arp, err = listen(device, unix.ETH_P_ARP, arpRequests); err != nil {
@@ -57,6 +60,11 @@ func openLink(name string, counts *counters, of *Responder) (*link, error) {
 	}
 	if l.ipv6, err = listen(device, unix.ETH_P_IPV6, solicitations); err != nil {
 		return nil, errors.Join(err, l.arp.Close())
+	}
+	if l.claimed != nil {
+		if err = l.listenForClaims(device); err != nil {
+			return nil, errors.Join(err, l.arp.Close(), l.ipv6.Close())
+		}
 	}
 	l.done.Add(2)
 	go l.read(l.arp, func(payload []byte, _ net.HardwareAddr) (addressRequest, error) { return readARP(payload) }, (*addressRequest).replyARP)
@@ -90,10 +98,7 @@ func (l *link) read(
 	for {
 		n, from, err := conn.ReadFrom(buffer)
 		if err != nil {
-			if !l.closed.Load() {
-				l.broken.Store(true)
-				l.notify()
-			}
+			l.fail()
 			return
 		}
 		for now := time.Now(); !limit.take(now); now = time.Now() {
@@ -112,6 +117,13 @@ func (l *link) read(
 			continue
 		}
 		l.answer(conn, &asked, answer)
+	}
+}
+
+func (l *link) fail() {
+	if !l.closed.Load() {
+		l.broken.Store(true)
+		l.notify()
 	}
 }
 
@@ -267,8 +279,9 @@ func (l *link) isClosed() bool { return l.closed.Load() || l.broken.Load() }
 func (l *link) close() {
 	l.closed.Store(true)
 	// Errors cannot be handled here, and nothing is buffered.
-	_ = l.arp.Close()
-	_ = l.ipv6.Close()
+	for _, conn := range append(l.claims, l.arp, l.ipv6) {
+		_ = conn.Close()
+	}
 	l.groups.close()
 	l.done.Wait()
 	if l.filter != nil {

@@ -80,6 +80,8 @@ type Responder struct {
 	beat   func() error
 	// confirm returns after a pass with current objects; nil skips the wait.
 	confirm func(ctx context.Context)
+	// claimed is called for announcements of other hosts; nil ignores them.
+	claimed ClaimFunc
 	wake    chan struct{}
 
 	mu     sync.Mutex

@@ -3,11 +3,16 @@
 package l2
 
 import (
+	"fmt"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace-lb/millrace/test/isolated"
@@ -29,14 +34,39 @@ func (h *hosts) gratuitous(from net.HardwareAddr) (frames [][]byte) {
 	return append(frames, frameOf(from, m.to, unix.ETH_P_IPV6, m.payload))
 }
 
-// Two balancers with the same VIPs do not react to each other's announcements, not even to a storm.
+// claimed records the hardware addresses of other hosts that announced a VIP.
+type claimed struct {
+	mu sync.Mutex
+	by map[netip.Addr]map[string]bool
+}
+
+func (c *claimed) add(name string, address netip.Addr, from net.HardwareAddr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.by[address] == nil {
+		c.by[address] = map[string]bool{}
+	}
+	c.by[address][name+" "+from.String()] = true
+}
+
+func (c *claimed) of(address netip.Addr) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return fmt.Sprint(slices.Sorted(maps.Keys(c.by[address])))
+}
+
+// Two balancers with the same VIPs do not react to each other's announcements, not even to a storm, but report
+// them.
 func TestKernelRival(t *testing.T) {
 	if !isolated.Test(t) {
 		return
 	}
 	w := newWire(t)
 	vips := []netip.Addr{vip4, vip6}
-	one, two := w.start("node1"), w.startAlone("node2")
+	seen := &claimed{by: map[netip.Addr]map[string]bool{}}
+	one, two := New(w.beat, logr.Discard()), w.startAlone("node2")
+	one.claimed = seen.add
+	w.serve("node1", one)
 	one.Set(map[string][]netip.Addr{"eth1": vips}, false)
 	two.Set(map[string][]netip.Addr{"eth2": vips}, false)
 	all := uint64(len(announceCount) * len(vips))
@@ -48,6 +78,9 @@ func TestKernelRival(t *testing.T) {
 	}
 	two.Set(nil, false)
 	await(t, func() bool { return two.Counts()["eth2"].VIPs == 0 })
+	for _, vip := range vips {
+		await(t, func() bool { return seen.of(vip) == "[eth1 "+mac2+"]" })
+	}
 	storm, asker := newHosts(t, nowhere), newHosts(t, hostMAC(2))
 	frames := storm.gratuitous(hostMAC(7))
 	const sent = 30_000
@@ -67,6 +100,12 @@ func TestKernelRival(t *testing.T) {
 	// The link may lose frames on a busy machine.
 	if lost > 2 || counts.Answered > 20 {
 		t.Errorf("%d of 20 questions were not answered: %+v", lost, counts)
+	}
+	for _, vip := range vips {
+		await(t, func() bool { return seen.of(vip) == "[eth1 "+mac2+" eth1 "+hostMAC(7).String()+"]" })
+	}
+	if len(seen.by) != len(vips) {
+		t.Errorf("announcements of other addresses were reported: %v", seen.by)
 	}
 	// The periodic announcement may have happened.
 	if counts.Announced > all+uint64(len(vips)) {

@@ -13,18 +13,22 @@ import (
 	"pgregory.net/rapid"
 )
 
-// One address more than maxFreed drops the half that has been free for longest.
+// One address more than maxFreed drops the half that has been free for longest. Used addresses remain taken.
 func TestFreedAddressesAreBounded(t *testing.T) {
-	for _, test := range []struct{ highest, want string }{
-		{"198.18.255.255", "198.18.255.255"},
-		{"198.19.0.0", "198.18.128.0"},
+	for _, test := range []struct{ highest, used, want string }{
+		{"198.18.255.255", "198.19.255.255", "198.18.255.255"},
+		{"198.19.0.0", "198.19.255.255", "198.18.128.0"},
+		{"198.19.0.1", "198.18.128.0", "198.18.128.1"},
 	} {
 		pool := Pool{Name: "p", Addresses: setOf(rangeOf("198.18.0.0", test.highest))}
 		table := NewTable()
-		lowest := netip.MustParseAddr("198.18.0.0")
+		lowest, used := netip.MustParseAddr("198.18.0.0"), netip.MustParseAddr(test.used)
+		table.Put(VIP{Address: used})
 		for address := netip.MustParseAddr(test.highest); lowest.Compare(address) <= 0; address = address.Prev() {
-			table.Put(VIP{Address: address, Pool: "p"})
-			table.Delete(address)
+			if address != used {
+				table.Put(VIP{Address: address, Pool: "p"})
+				table.Delete(address)
+			}
 		}
 		if got, _ := table.next(pool, IPv4); got.String() != test.want {
 			t.Errorf("after all addresses from %s down to %s the next is %s, want %s", test.highest, lowest, got, test.want)

@@ -37,6 +37,8 @@ func TestGive(t *testing.T) {
 		resters = append(resters, id)
 	}
 	resters = append([]int32{Max}, resters...)
+	shortWithout := without(resters...)
+	maps.DeleteFunc(shortWithout, func(id int32, _ struct{}) bool { return id > Short })
 	for name, test := range map[string]struct {
 		state State
 		used  map[int32]struct{}
@@ -48,6 +50,7 @@ func TestGive(t *testing.T) {
 		"above one that is gone":          {State{Highest: 8}, set(3, 7), 9, true},
 		"the last short one":              {State{}, set(Short - 1), Short, true},
 		"few short ones rest":             {State{Highest: Short, Free: []int32{9, 4}}, short, Short + 1, true},
+		"short ones before long ones":     {State{Highest: Short, Free: resters[1:]}, shortWithout, resters[1], true},
 		"one short one too many":          {State{Highest: Max, Free: resters}, without(resters...), resters[1], true},
 		"the last":                        {State{Highest: Max - 1}, without(Max), Max, true},
 		"free for longest":                {State{Highest: Max, Free: []int32{9, 4}}, without(4, 9), 9, true},
@@ -57,8 +60,9 @@ func TestGive(t *testing.T) {
 		"ids out of range are ignored":    {State{}, set(-1, 0, Max+1), 1, true},
 		"nothing is known, as after loss": {State{}, without(7, 12), 7, true},
 	} {
-		if id, _, ok := test.state.Observe(test.used).Allocate(); id != test.want || ok != test.ok {
-			t.Errorf("%s: got %d, %t; want %d, %t", name, id, ok, test.want, test.ok)
+		observed := test.state.Observe(test.used)
+		if id, _, ok := observed.Allocate(); id != test.want || ok != test.ok || observed.Highest > Max {
+			t.Errorf("%s: got %d, %t; want %d, %t; the highest is %d", name, id, ok, test.want, test.ok, observed.Highest)
 		}
 	}
 }

@@ -67,6 +67,10 @@ func TestWindow(t *testing.T) {
 	if r := w.result(); !r.equal(healthy) {
 		t.Errorf("%+v after a short loss, want %+v", r, healthy)
 	}
+	play(&w, 1, func(port int) int { return -both(port) })
+	if r := w.result(); !r.equal(healthy) {
+		t.Errorf("%+v after a loss of all probes and one of long ones, want %+v", r, healthy)
+	}
 	play(&w, maxMisses, func(port int) int { return port % 2 })
 	if r := w.result(); r.Unanswered != canary.Ports/2 || !maps.Equal(r.Reached, map[int32]bool{1: true}) {
 		t.Errorf("%+v where one of two nodes is lost", r)

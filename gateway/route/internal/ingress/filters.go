@@ -274,8 +274,9 @@ func upstreamHost(text string, ingress *networkingv1.Ingress, service *networkin
 	if port == "" {
 		port = strconv.Itoa(int(service.Port.Number))
 	}
-	return strings.NewReplacer("$service_name", service.Name, "$service_port", port, "$namespace", ingress.Namespace,
+	host := strings.NewReplacer("$service_name", service.Name, "$service_port", port, "$namespace", ingress.Namespace,
 		"$ingress_name", ingress.Name).Replace(text)
+	return strings.ToValidUTF8(host, "\uFFFD")
 }
 
 func (r *setCompiler) rewritePath(ingress *networkingv1.Ingress, rule *resource.Rule, path string) *resource.PathChange {

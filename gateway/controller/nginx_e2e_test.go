@@ -23,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
@@ -157,6 +158,10 @@ func (e *environment) apply(t *testing.T, file string) {
 		"IngressClass": func() client.Object { return &networkingv1.IngressClass{} },
 		"Service":      func() client.Object { return &corev1.Service{} },
 		"Ingress":      func() client.Object { return &networkingv1.Ingress{} },
+		"GatewayClass": func() client.Object { return &gatewayv1.GatewayClass{} },
+		"Gateway":      func() client.Object { return &gatewayv1.Gateway{} },
+		"ListenerSet":  func() client.Object { return &gatewayv1.ListenerSet{} },
+		"HTTPRoute":    func() client.Object { return &gatewayv1.HTTPRoute{} },
 	}
 	for document := range strings.SplitSeq(string(text), "\n---\n") {
 		var meta metav1.TypeMeta
@@ -191,9 +196,12 @@ func send(ctx context.Context, of testRequest) (*http.Response, string, error) {
 		Transport: &http.Transport{
 			DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
 			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-				port := "8080"
-				if strings.HasSuffix(address, ":443") {
-					port = "8443"
+				_, port, err := net.SplitHostPort(address)
+				if err != nil {
+					return nil, err
+				}
+				if target := map[string]string{"80": "8080", "443": "8443"}[port]; target != "" {
+					port = target
 				}
 				return dialer.DialContext(ctx, network, ofProxies+":"+port)
 			},

@@ -22,6 +22,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
 	"github.com/millrace-lb/millrace/gateway/resource"
@@ -41,6 +42,7 @@ func TestTenants(t *testing.T) {
 		}
 	}
 	e := newEnvironment(t)
+	e.gatewayAPI(t)
 	e.client.MakeNamespaces(t, "other")
 	e.pods(t, "shop", podOfShop)
 	e.securePod(t, "secure", podOfNext)
@@ -48,8 +50,10 @@ func TestTenants(t *testing.T) {
 	e.certificate(t, "other", "*.mine.example.com", "through.example.com", "plain.example.com")
 	e.apply(t, "testdata/tenants-older.yaml")
 	address, _ := e.run(t, nil)
-	account := types.NamespacedName{Namespace: systemNamespace, Name: "ingressclass-nginx"}
-	e.olderProxy(t, address, e.token(t, account, infrastructure.Audience, e.pod(t, account, "nginx-1")), func(*resource.Filter) bool { return false })
+	for _, account := range []types.NamespacedName{{Namespace: systemNamespace, Name: "ingressclass-nginx"}, edge} {
+		token := e.token(t, account, infrastructure.Audience, e.pod(t, account, account.Name+"-1"))
+		e.olderProxy(t, address, token, func(*resource.Filter) bool { return false })
+	}
 	check := func(t *testing.T) {
 		for _, test := range []struct{ name, url, want string }{
 			{"plain HTTP", "http://plain.example.com/", "200 shop / plain.example.com"},
@@ -58,6 +62,7 @@ func TestTenants(t *testing.T) {
 			{"a host whose TLS is passed on", "https://through.example.com/", "200 secure"},
 			{"a guarded literal path", "http://literal.example.com/c++", "403"},
 			{"a path that it would match as an expression", "http://literal.example.com/ccc", "200 shop /ccc literal.example.com"},
+			{"a host of a Gateway", "https://pay.mine.example.com:9443/", "200 shop / pay.mine.example.com:9443"},
 			{"a path that the guest's expression matches", "http://literal.example.com/xy", "200 shop /xy literal.example.com"},
 		} {
 			t.Run(test.name, func(t *testing.T) { e.hears(t, testRequest{url: test.url}, test.want) })
@@ -70,6 +75,7 @@ func TestTenants(t *testing.T) {
 	e.isOlder(t, "literal-open")
 	e.apply(t, "testdata/tenants-younger.yaml")
 	e.hears(t, testRequest{url: "http://last.example.com/"}, "301 https://last.example.com")
+	e.hears(t, testRequest{url: "https://last.mine.example.com:9443/"}, "302 https://taken.example.com:9443/")
 	t.Run("after", func(t *testing.T) {
 		t.Run("all", check)
 		for name, text := range map[string]string{
@@ -87,7 +93,7 @@ func TestTenants(t *testing.T) {
 	})
 }
 
-// editBadly breaks an older Secret and Ingress, and waits until both are reported.
+// editBadly breaks an older Secret, Ingress and Gateway, and waits until all are reported.
 func (e *environment) editBadly(t *testing.T) {
 	t.Helper()
 	secret, ingress := &corev1.Secret{}, &networkingv1.Ingress{}
@@ -102,6 +108,12 @@ func (e *environment) editBadly(t *testing.T) {
 	e.warnedOf(t, ingress, model.ReasonAnnotationRefused, "the previous version is still served")
 	must(t, e.client.Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: "pay"}, ingress))
 	e.warnedOf(t, ingress, model.ReasonInvalidCertificate, "the previous certificate is still served")
+	gateway, kind := &gatewayv1.Gateway{}, gatewayv1.HostnameAddressType
+	must(t, e.client.Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: "edge"}, gateway))
+	gateway.Spec.Listeners[0].TLS.CertificateRefs[0].Name = "missing"
+	gateway.Spec.Addresses = []gatewayv1.GatewaySpecAddress{{Type: &kind, Value: "edge.example.com"}}
+	must(t, e.client.Update(t.Context(), gateway))
+	e.programmed(t, gateway, "Invalid")
 }
 
 func (e *environment) certificate(t *testing.T, of string, names ...string) {

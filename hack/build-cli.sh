@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds the command line for every system that it is for, into a directory each below that given,
+# Builds the command line for SYSTEMS (linux darwin windows), into a directory each below the given one,
 # or to no file without one. With a warm build cache it takes seconds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 version=${VERSION:-$(git describe --tags --always --dirty 2>/dev/null || echo dev)}
-for system in linux darwin windows; do
+for system in ${SYSTEMS:-linux darwin windows}; do
 	suffix=
 	[ "$system" != windows ] || suffix=.exe
 	for arch in amd64 arm64; do

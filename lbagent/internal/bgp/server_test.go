@@ -210,7 +210,7 @@ func TestPeerRemoved(t *testing.T) {
 	l.awaitRoutes(20*time.Second, both)
 	first := p.session(peerName)
 
-	// The second round reuses the GoBGP server.
+	// The peer may return.
 	for range 2 {
 		without := want
 		without.Peers = want.Peers[:1]

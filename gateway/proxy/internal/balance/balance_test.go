@@ -55,6 +55,19 @@ func TestPickComparesTwo(t *testing.T) {
 	}
 }
 
+// TestPickComparesAnyTwo checks that the second choice is random: only the pair with the busiest endpoint, which
+// is not its neighbor, selects the second busiest.
+func TestPickComparesAnyTwo(t *testing.T) {
+	set := NewSet(&Settings{}, addresses(4), nil, start)
+	for i, active := range []int64{0, 200, 100, 300} {
+		set.all[i].active.Store(active)
+	}
+	if taken := count(t, set, start, 500, false); taken[set.all[1]] == 0 || taken[set.all[3]] > 0 {
+		t.Errorf("the second busiest of four endpoints got %d and the busiest %d of 500 requests; want about 83 and 0",
+			taken[set.all[1]], taken[set.all[3]])
+	}
+}
+
 func TestPickLimits(t *testing.T) {
 	set := NewSet(&Settings{MaxRequests: 2}, addresses(3), nil, start)
 	taken := count(t, set, start, 6, true)

@@ -267,6 +267,7 @@ type DatapathFrontend struct {
 	Flags     uint32
 	Affinity  uint32
 	Ranges    uint32
+	Switched  uint32
 }
 
 type DatapathFrontend6 struct {

@@ -84,6 +84,11 @@ __noinline int chain_worth(struct packet *packet, const struct self *self,
 		return CHAIN_WITHOUT_HISTORY;
 	}
 	path_improve(packet, row);
+	/* The ingress node may know of a change that this node does not know, or the reverse. */
+	if (packet->path.word & PATH_RANKED && row_primary(row->path) != self->id &&
+	    !packet->asks_nobody)
+		packet->path = path_with_chain(path_without_chain(packet->path),
+					       chain_behind(row->path, self));
 	if (!path_has_chain(packet->path))
 		return row->path & ROW_HISTORY ? CHAIN_USED_UP : CHAIN_WITHOUT_HISTORY;
 	if (views_differ(packet->path, row->path))
@@ -176,7 +181,7 @@ static __always_inline __u32 chain_follow(struct packet *packet, const struct se
 static __always_inline int may_ask_zones(const struct packet *packet,
 					 const struct frontend *frontend, int is_first)
 {
-	__u32 id = frontend->id, tables = 0;
+	__u32 id = frontend->id, tables = is_switched(frontend) ? 2 : 0;
 	struct zones *zones;
 
 	if (packet->zone_steps)
@@ -219,7 +224,7 @@ __noinline int second_chance(struct packet *packet, const struct self *self,
 		return SECOND_CHANCE_DENIED;
 	next = next_zone(packet, self, frontend);
 	/* Handed-on packets are not counted: this node asks no other node about them. */
-	if (packet->asks_nobody && !has_zones(frontend))
+	if (packet->asks_nobody && !has_steps(frontend))
 		return next;
 	if (!next && (!is_first || (packet->sender && worth == CHAIN_USED_UP)))
 		note_unknown(&packet->flow, packet->zone_steps);
@@ -294,8 +299,8 @@ __noinline int hand_on(struct packet *packet, const struct self *self,
 	agent = agent_state();
 	if (agent == AGENT_WORKS || (agent == AGENT_RETURNED && !is_midstream(packet)))
 		return 0;
-	/* Mid-stream packets have been forwarded to other zones, and ask no other node when they return. */
-	if (has_zones(frontend))
+	/* Mid-stream packets have been forwarded to other rows, and ask no other node when they return. */
+	if (has_steps(frontend))
 		return 0;
 	table = zone_table(packet, self, frontend);
 	index = row_index(table, packet->node_hash);

@@ -57,6 +57,9 @@ enum reserved_id {
 	ENDPOINT_REFUSED = 0xffffffff,
 };
 
+/* Value of packet.zone_steps in the row that a frontend without zones had before it was switched. */
+#define STEP_SWITCHED (ZONES - 1)
+
 #define ROW_SHIFT 20
 /* Fields of a node table's id (row.h). */
 #define TABLE_BLOCK 0xffff

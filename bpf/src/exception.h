@@ -10,6 +10,7 @@
 #include "row.h"
 #include "settings.h"
 #include "trace.h"
+#include "zone.h"
 
 /* Exceptions: flows of moved rows, and the nodes that hold them. See docs/design.md. */
 
@@ -67,7 +68,9 @@ __noinline int local_holder(struct packet *packet, const struct self *self,
 	__u64 print, *found, about;
 	__u32 node;
 
-	if (!packet || !self || !frontend || !(frontend->flags & FRONTEND_LOCAL))
+	if (!packet || !self || !frontend)
+		return 0;
+	if (!(frontend->flags & FRONTEND_LOCAL) && !(packet->sender && is_switched(frontend)))
 		return 0;
 	if (packet->sender ? packet->asks_nobody : packet->path.word & PATH_WALK)
 		return 0;
@@ -77,8 +80,10 @@ __noinline int local_holder(struct packet *packet, const struct self *self,
 		return 0;
 	about = *found;
 	node = exception_node(about);
-	if (exception_expired(about) || !node_is_known(node) || node == self->id ||
-	    node == path_node(packet->path, PATH_INGRESS))
+	if (exception_expired(about) || !node_is_known(node) || node == self->id)
+		return 0;
+	/* With policy Local, the ingress node has looked up the flow. */
+	if (frontend->flags & FRONTEND_LOCAL && node == path_node(packet->path, PATH_INGRESS))
 		return 0;
 	exception_renew(found, about, row_index(frontend->table, packet->node_hash));
 	trace_step(TRACE_EXCEPTION);

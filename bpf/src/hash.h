@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 #pragma once
 
+#include "consts.h"
 #include "types.h"
 
 /* Multilinear hashing (Lemire and Kaser, "Strongly universal string hashing is fast", 2014), the
@@ -109,11 +110,13 @@ static __always_inline struct hash_pair hash_ipv6(const __be32 *client, __u64 ha
 	return hash_pair(hash_sum(client, hashed, ports, protocol));
 }
 
-/* With session affinity the client's port is ignored. */
+/* With session affinity the client's port is ignored. In STEP_SWITCHED it is the reverse. */
 static __always_inline void hash_flow(struct packet *packet, const struct frontend *frontend)
 {
 	const struct flow *flow = &packet->flow;
-	__be16 client_port = frontend->affinity ? 0 : flow->client_port;
+	int is_switched = frontend->switched && packet->zone_steps == STEP_SWITCHED;
+	int by_client = frontend->affinity ? !is_switched : is_switched;
+	__be16 client_port = by_client ? 0 : flow->client_port;
 	__u32 ports = (__u32)flow->vip_port << 16 | client_port;
 	struct hash_pair hash;
 

@@ -209,6 +209,8 @@ struct frontend {
 	__u32 affinity;
 	/* Set of admitted source ranges; 0 admits all. */
 	__u32 ranges;
+	/* Ticks of the last switch of session affinity, or from policy Local to rows; 0 means never. */
+	__u32 switched;
 };
 
 /* Found by a hash of the key, which is then compared. */

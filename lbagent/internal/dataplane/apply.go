@@ -142,17 +142,17 @@ func (d *Dataplane) frontendMap(key forwarding.FrontendKey) (*ebpf.Map, string, 
 	return d.maps.Frontends6, bpf.DatapathMapFrontends6, key.Hash(d.hash)
 }
 
-// findFrontend returns the id of a frontend in the maps, or zero. A hash collision is an error.
-func (d *Dataplane) findFrontend(key forwarding.FrontendKey) (forwarding.FrontendID, error) {
+// findFrontend returns a frontend in the maps, or an empty one. A hash collision is an error.
+func (d *Dataplane) findFrontend(key forwarding.FrontendKey) (bpf.DatapathFrontend, error) {
 	entry, found, err := d.lookUpFrontend(key)
 	if err != nil {
-		return 0, err
+		return bpf.DatapathFrontend{}, err
 	}
 	if other := decodeFrontendKey6(entry.Key); !found && other.Port != 0 {
 		_, name, _ := d.frontendMap(key)
-		return 0, failure(name, formatKey(key), fmt.Errorf("%s has the same hash: change the address or port of one of them", formatKey(other)))
+		return bpf.DatapathFrontend{}, failure(name, formatKey(key), fmt.Errorf("%s has the same hash: change the address or port of one of them", formatKey(other)))
 	}
-	return forwarding.FrontendID(entry.Frontend.Id), nil
+	return entry.Frontend, nil
 }
 
 func (d *Dataplane) lookUpFrontend(key forwarding.FrontendKey) (entry bpf.DatapathFrontend6, own bool, err error) {
@@ -183,7 +183,11 @@ func (d *Dataplane) putFrontend(key forwarding.FrontendKey, frontend forwarding.
 	if err != nil {
 		return err
 	}
-	if old != frontend.ID {
+	switched, err := d.switched(old, frontend)
+	if err != nil {
+		return err
+	}
+	if old.Id != uint32(frontend.ID) {
 		zero := make([]bpf.DatapathFrontendCounter, ebpf.MustPossibleCPU())
 		if err := d.maps.FrontendCounts.Put(uint32(frontend.ID), zero); err != nil {
 			return failure(bpf.DatapathMapFrontendCounts, frontend.ID, err)
@@ -198,11 +202,32 @@ func (d *Dataplane) putFrontend(key forwarding.FrontendKey, frontend forwarding.
 	if err := d.writeZones(frontend.ID, frontend.Zones); err != nil {
 		return err
 	}
-	var entry any = encodeFrontend(frontend)
+	value := encodeFrontend(frontend)
+	value.Switched = switched
+	var entry any = value
 	if m == d.maps.Frontends6 {
-		entry = bpf.DatapathFrontend6{Frontend: encodeFrontend(frontend), Key: encodeFrontendKey6(key)}
+		entry = bpf.DatapathFrontend6{Frontend: value, Key: encodeFrontendKey6(key)}
 	}
 	return write(m, name, formatKey(key), encoded, entry)
+}
+
+// switched returns the time of the last change that selects the nodes of established connections in another
+// way: of session affinity, whose hash ignores the client's port, or from policy Local to rows. The programs
+// then query the nodes of the previous selection. Frontends with zones have no such time.
+func (d *Dataplane) switched(old bpf.DatapathFrontend, frontend forwarding.Frontend) (uint32, error) {
+	next := encodeFrontend(frontend)
+	local := uint32(bpf.DatapathFrontendFlagFRONTEND_LOCAL)
+	switch {
+	case old.Id == 0 || frontend.Zones != [forwarding.Zones]forwarding.NodeTableSlot{}:
+		return 0, nil
+	case (old.Affinity == 0) == (next.Affinity == 0) && old.Flags&local <= next.Flags&local:
+		return old.Switched, nil
+	}
+	var clock uint64
+	if err := d.maps.Heartbeat.Lookup(uint32(0), &clock); err != nil {
+		return 0, failure(bpf.DatapathMapHeartbeat, 0, err)
+	}
+	return max(1, uint32(clock)), nil
 }
 
 func (d *Dataplane) writeFrontendKey(key forwarding.FrontendKey, id forwarding.FrontendID) error {
@@ -214,20 +239,20 @@ func (d *Dataplane) writeZones(id forwarding.FrontendID, zones [forwarding.Zones
 }
 
 func (d *Dataplane) removeZones(key forwarding.FrontendKey) error {
-	id, err := d.findFrontend(key)
-	if err != nil || id == 0 {
+	found, err := d.findFrontend(key)
+	if err != nil || found.Id == 0 {
 		return err
 	}
-	return d.writeZones(id, [forwarding.Zones]forwarding.NodeTableSlot{})
+	return d.writeZones(forwarding.FrontendID(found.Id), [forwarding.Zones]forwarding.NodeTableSlot{})
 }
 
 func (d *Dataplane) deleteFrontend(key forwarding.FrontendKey) error {
-	id, err := d.findFrontend(key)
-	if err != nil || id == 0 {
+	found, err := d.findFrontend(key)
+	if err != nil || found.Id == 0 {
 		return err
 	}
 	m, name, encoded := d.frontendMap(key)
-	return errors.Join(remove(m, name, formatKey(key), encoded), d.deleteDrops(id))
+	return errors.Join(remove(m, name, formatKey(key), encoded), d.deleteDrops(forwarding.FrontendID(found.Id)))
 }
 
 // deletePreviousDrops deletes drops counted for an id after its frontend was deleted. An id without a key was

@@ -5,7 +5,7 @@
 //
 //	Update ──► Apply ──► table ──► one atomic pointer
 //	                                   │
-//	socket ──► server ──► handler ─────┴──► ReverseProxy ──► upstream ──► endpoint
+//	socket ──► server ──► handler ─────┴──► forward ──► upstream ──► endpoint
 //	              └──► tunnel (TLS passthrough and terminate) ──┘
 //
 // A table is immutable, and a request uses the same table until its end. Unchanged resources keep their

@@ -28,11 +28,11 @@ import (
 
 type fixture struct {
 	*Proxy
-	t        *testing.T
+	t        testing.TB
 	versions int
 }
 
-func start(t *testing.T, change func(*Settings), resources ...*resource.Resource) *fixture {
+func start(t testing.TB, change func(*Settings), resources ...*resource.Resource) *fixture {
 	t.Helper()
 	settings := Defaults()
 	settings.Address = "127.0.0.1"
@@ -62,7 +62,7 @@ func (f *fixture) change(resources ...*resource.Resource) {
 	f.Apply(Update{Version: fmt.Sprint(f.versions), Resources: resources})
 }
 
-func freePort(t *testing.T) uint32 {
+func freePort(t testing.TB) uint32 {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

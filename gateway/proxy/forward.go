@@ -8,16 +8,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"net/http/httputil"
 	"net/netip"
 	"os"
 	"strconv"
 	"strings"
-	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/http/httpguts"
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
@@ -26,32 +27,87 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 )
 
-func newForward(unlogged *log.Logger) *httputil.ReverseProxy {
-	return &httputil.ReverseProxy{
-		Rewrite:        rewriteRequest,
-		Transport:      transport{},
-		BufferPool:     &buffers{},
-		ModifyResponse: modify,
-		ErrorHandler:   failed,
-		ErrorLog:       unlogged,
+// forward sends the request to its backend and returns the response to the client. It panics with
+// http.ErrAbortHandler if the response breaks off.
+func (x *transaction) forward(w *responseWriter) {
+	ctx := x.in.Context()
+	if x.rule.timeout > 0 {
+		limited, cancel := context.WithCancelCause(ctx)
+		x.timer = time.AfterFunc(x.rule.timeout-x.waited, func() { cancel(upstream.ErrTimeout) })
+		defer func() {
+			x.timer.Stop()
+			cancel(nil)
+		}()
+		ctx = limited
 	}
+	defer w.flushBroken()
+	out := x.backendRequest(ctx)
+	if out.Body != nil {
+		body := &forwardedBody{ReadCloser: out.Body, isHTTP2: x.in.ProtoMajor == 2}
+		out.Body = body
+		defer body.ended.Store(true)
+	}
+	response, err := x.roundTrip(w, out)
+	if err != nil {
+		x.fail(ctx, w, err)
+		return
+	}
+	defer response.Body.Close()
+	isSwitched := response.StatusCode == http.StatusSwitchingProtocols
+	if isSwitched && !strings.EqualFold(upgradeOf(response.Header), out.Header.Get("Upgrade")) {
+		x.fail(ctx, w, errSwitched)
+		return
+	}
+	if !isSwitched {
+		removeHopByHop(response.Header)
+	}
+	if err := x.modify(response); err != nil {
+		x.fail(ctx, w, err)
+		return
+	}
+	if isSwitched {
+		x.switchProtocols(ctx, w, response)
+		return
+	}
+	x.respond(w, response)
 }
 
-func rewriteRequest(pr *httputil.ProxyRequest) {
-	x, out := transactionOf(pr.In.Context()), pr.Out
-	if x.path != out.URL.Path && !x.keepsPath() {
+// forwardedBody is the client's body until the end of the handler, after which net/http permits no Read.
+type forwardedBody struct {
+	io.ReadCloser
+	isHTTP2 bool
+	ended   atomic.Bool
+}
+
+func (b *forwardedBody) Read(p []byte) (int, error) {
+	if b.ended.Load() {
+		return 0, http.ErrBodyReadAfterClose
+	}
+	return b.ReadCloser.Read(p)
+}
+
+// Close is called when the backend has ended the stream. On HTTP/2 a pending Read must not delay the response; on
+// HTTP/1 the server reads the rest.
+func (b *forwardedBody) Close() error {
+	if b.isHTTP2 {
+		return b.ReadCloser.Close()
+	}
+	b.ended.Store(true)
+	return nil
+}
+
+func (x *transaction) backendRequest(ctx context.Context) *http.Request {
+	out := x.in.WithContext(ctx)
+	target := *x.in.URL
+	out.URL, out.Close = &target, false
+	if x.in.ContentLength == 0 || x.in.Body == http.NoBody {
+		out.Body = nil
+	}
+	if x.path != target.Path && !x.keepsPath() {
 		out.URL.Path, out.URL.RawPath = x.path, ""
 	}
-	// ReverseProxy removes parameters that it cannot parse; restore them.
 	out.URL.RawQuery = x.query
-	// The server sets the values at the end of the body.
-	out.Trailer = pr.In.Trailer
-	x.forwarded(out.Header)
-	if x.rule.filters.guards.password != nil {
-		// The password is intended for the proxy, not for the backend.
-		delete(out.Header, "Authorization")
-	}
-	x.granted.Apply(out.Header)
+	out.Header = x.backendHeader()
 	host := ""
 	for _, f := range []*filters{&x.rule.filters, &x.weighted.filters} {
 		changeHeaders(f.request, out.Header)
@@ -61,11 +117,38 @@ func rewriteRequest(pr *httputil.ProxyRequest) {
 		}
 	}
 	out.Host = cmp.Or(host, out.Host)
-	addHop(pr.In.Header, out.Header)
+	addHop(x.in.Header, out.Header)
 	if _, ok := out.Header["User-Agent"]; !ok {
 		// A nil value prevents net/http from adding its default.
 		out.Header["User-Agent"] = nil
 	}
+	return out
+}
+
+// addedHeaders is the capacity for headers added by the proxy.
+const addedHeaders = 12
+
+// backendHeader returns the header before filters. It shares the values of the client's, clipped for append.
+func (x *transaction) backendHeader() http.Header {
+	header := make(http.Header, len(x.in.Header)+addedHeaders)
+	for name, values := range x.in.Header {
+		header[name] = values[:len(values):len(values)]
+	}
+	removeHopByHop(header)
+	delete(header, "Forwarded")
+	if httpguts.HeaderValuesContainsToken(x.in.Header["Te"], "trailers") {
+		header["Te"] = []string{"trailers"}
+	}
+	if protocol := upgradeOf(x.in.Header); protocol != "" {
+		header["Connection"], header["Upgrade"] = []string{"Upgrade"}, []string{protocol}
+	}
+	x.forwarded(header)
+	if x.rule.filters.guards.password != nil {
+		// The password is intended for the proxy, not for the backend.
+		delete(header, "Authorization")
+	}
+	x.granted.Apply(header)
+	return header
 }
 
 // keepsPath reports whether a path that is not canonical is forwarded unchanged. Rewrites apply to the
@@ -101,22 +184,17 @@ func (x *transaction) chain() []string {
 	return canonical.Chain(x.in.RemoteAddr, x.in.Header["X-Forwarded-For"], x.trustedHops())
 }
 
-type transport struct{}
-
-func (transport) RoundTrip(request *http.Request) (*http.Response, error) {
-	x := transactionOf(request.Context())
+func (x *transaction) roundTrip(w *responseWriter, request *http.Request) (*http.Response, error) {
 	x.startClientSpan(request)
 	x.mirror(request)
-	if x.in.ProtoMajor == 2 && request.Body != nil && request.Body != http.NoBody {
-		request.Body = endedBody{request.Body, x.in.Body}
-	}
 	policy := x.rule.policy
 	policy.Prefer = x.sticky.endpoint
 	if x.rule.timeout == 0 && policy.Timeout == 0 && !isGRPC(x.in) {
 		policy.ResponseHeaderTimeout = x.proxy.settings.ResponseTimeout
 	}
 	policy.Room = x.accountHeader
-	if request.Header["Upgrade"] != nil || request.Header["Expect"] != nil {
+	policy.Informational = w.inform
+	if request.Header["Upgrade"] != nil {
 		policy.Client = x.client()
 	}
 	policy.OnAttempt = x.proxy.metrics.backend(x.backend.Name).tried
@@ -142,60 +220,13 @@ func (x *transaction) client() netip.Addr {
 	return admission.Client(address.Addr())
 }
 
-// endedBody closes the client's body when the backend ends the stream, so that a pending read does not delay
-// the response.
-type endedBody struct {
-	io.Reader
-	io.Closer
-}
-
-func modify(response *http.Response) error {
-	x := transactionOf(response.Request.Context())
-	if err := x.accountResponse(response); err != nil {
-		return err
-	}
-	if response.ProtoMajor == 2 && response.Body != http.NoBody || len(response.TransferEncoding) > 0 {
-		canonical.TrimResponseTrailer(response.Trailer)
-		response.Body = &trailerResponse{response.Body, response}
-	}
-	if x.rule.filters.cors != nil {
-		x.rule.filters.cors.decorate(x.in, response.Header)
-	}
-	if x.weighted.filters.cors != nil {
-		x.weighted.filters.cors.decorate(x.in, response.Header)
-	}
-	if x.granted != nil && len(x.granted.Cookies) > 0 {
-		response.Header["Set-Cookie"] = append(response.Header["Set-Cookie"], x.granted.Cookies...)
-	}
-	changeHeaders(x.weighted.filters.response, response.Header)
-	changeHeaders(x.rule.filters.response, response.Header)
-	if x.rule.session != nil {
-		x.rule.session.setToken(x, response.Header)
-	}
-	return nil
-}
-
-// trailerResponse filters the trailers of a response, including unannounced ones, at the end of its body.
-type trailerResponse struct {
-	io.ReadCloser
-	response *http.Response
-}
-
-func (t *trailerResponse) Read(b []byte) (int, error) {
-	n, err := t.ReadCloser.Read(b)
-	if err == io.EOF {
-		canonical.TrimResponseTrailer(t.response.Trailer)
-	}
-	return n, err
-}
-
 // statusClientClosed is nginx's status code in access logs for a client that disconnected.
 const statusClientClosed = 499
 
-func failed(w http.ResponseWriter, r *http.Request, err error) {
-	x := transactionOf(r.Context())
+// fail sends the error response of a request without a response.
+func (x *transaction) fail(ctx context.Context, w *responseWriter, err error) {
 	x.err = err
-	if cause := context.Cause(r.Context()); cause != nil {
+	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
 	if errors.Is(err, upstream.ErrTooManyConnections) || errors.Is(err, upstream.ErrTooManyStreams) {
@@ -228,21 +259,6 @@ func failed(w http.ResponseWriter, r *http.Request, err error) {
 		w.Header().Set("Connection", "close")
 	}
 	changeHeaders(x.rule.filters.response, w.Header())
-	if out, ok := w.(*responseWriter); ok {
-		x.countReset(out)
-	}
+	x.countReset(w)
 	http.Error(w, http.StatusText(status), status)
 }
-
-type buffers struct{ pool sync.Pool }
-
-const bufferSize = 32 << 10
-
-func (b *buffers) Get() []byte {
-	if buffer, ok := b.pool.Get().(*[bufferSize]byte); ok {
-		return buffer[:]
-	}
-	return new([bufferSize]byte)[:]
-}
-
-func (b *buffers) Put(buffer []byte) { b.pool.Put((*[bufferSize]byte)(buffer)) }

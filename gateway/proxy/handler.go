@@ -3,7 +3,6 @@
 package proxy
 
 import (
-	"context"
 	"net/http"
 	"strings"
 	"time"
@@ -308,21 +307,6 @@ func (x *transaction) selectBackend(w *responseWriter) {
 		return
 	}
 	x.forward(w)
-}
-
-func (x *transaction) forward(w *responseWriter) {
-	ctx := context.WithValue(x.in.Context(), transactionKey{}, x)
-	if x.rule.timeout > 0 {
-		limited, cancel := context.WithCancelCause(ctx)
-		x.timer = time.AfterFunc(x.rule.timeout-x.waited, func() { cancel(upstream.ErrTimeout) })
-		defer func() {
-			x.timer.Stop()
-			cancel(nil)
-		}()
-		ctx = limited
-	}
-	defer w.flushBroken()
-	x.proxy.forward.ServeHTTP(w, x.in.WithContext(ctx))
 }
 
 func (x *transaction) chooseBackend() {

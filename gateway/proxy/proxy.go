@@ -9,7 +9,6 @@ import (
 	"log"
 	"log/slog"
 	"maps"
-	"net/http/httputil"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -29,7 +28,6 @@ type Proxy struct {
 	queue    *admission.FairQueue
 	verifier *credentials.Verifier
 	limits   *limit.Table
-	forward  *httputil.ReverseProxy
 	unlogged *log.Logger
 	mirrors  *mirrors
 	loops    tunnelLoops
@@ -69,7 +67,6 @@ func New(settings Settings) *Proxy {
 	}
 	_, _ = rand.Read(p.secret)
 	p.ended, p.finish = context.WithCancel(context.Background())
-	p.forward = newForward(p.unlogged)
 	p.table.Store(&table{})
 	return p
 }

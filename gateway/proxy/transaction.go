@@ -55,13 +55,6 @@ type transaction struct {
 	held, heading int64
 }
 
-type transactionKey struct{}
-
-func transactionOf(ctx context.Context) *transaction {
-	x, _ := ctx.Value(transactionKey{}).(*transaction)
-	return x
-}
-
 func (x *transaction) scheme() string {
 	if x.in.TLS != nil {
 		return "https"
@@ -183,7 +176,7 @@ func (a *responseWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, buffered, err
 }
 
-// earlyConn first returns bytes buffered by net/http, because httputil.ReverseProxy reads from the connection.
+// earlyConn first returns bytes buffered by net/http, before those of the connection.
 type earlyConn struct {
 	net.Conn
 	reader *bufio.Reader

@@ -11,7 +11,7 @@ import (
 // timeWait is the kernel's TIME_WAIT. Until it ends, the local port cannot be reused for the same endpoint.
 const timeWait = 60 * time.Second
 
-// Singles limits connections to an endpoint for one request (upgrades, Expect) or tunnel, which could exhaust
+// Singles limits connections to an endpoint for one upgrade or tunnel, which could exhaust
 // its local ports or requests. A client may use half of each limit. The zero value is ready to use.
 type Singles struct {
 	mutex sync.Mutex

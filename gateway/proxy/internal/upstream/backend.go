@@ -43,7 +43,6 @@ type Transports map[string]*Transport
 
 // Transport pools the connections to all endpoints of the backends that share it.
 type Transport struct {
-	*http.Transport
 	// direct is nil for HTTP/2, multiplexed for HTTP/1.1.
 	direct      *direct
 	multiplexed *multiplexed
@@ -51,7 +50,6 @@ type Transport struct {
 
 // CloseIdleConnections closes all connections without a request.
 func (t *Transport) CloseIdleConnections() {
-	t.Transport.CloseIdleConnections()
 	if t.direct != nil {
 		t.direct.closeAll()
 	}
@@ -70,19 +68,21 @@ func (t *Transport) Forget(endpoint *balance.Endpoint) {
 	}
 }
 
-func (t *Transport) roundTrip(request *http.Request, endpoint *balance.Endpoint, room func(int64) bool) (*http.Response, error) {
-	if t.direct.canSend(request) {
-		return t.direct.roundTrip(request, endpoint, room)
-	}
+func (t *Transport) roundTrip(request *http.Request, endpoint *balance.Endpoint, policy *Policy, sent func()) (*http.Response, error) {
 	if t.direct != nil {
-		return t.roundTripSingle(request)
+		return t.direct.roundTrip(request, endpoint, policy, sent)
 	}
-	return t.multiplexed.roundTrip(request, endpoint)
+	if body, ok := request.Body.(*guardedBody); ok {
+		body.sent = sent
+	} else {
+		sent()
+	}
+	return t.multiplexed.roundTrip(request, endpoint, policy)
 }
 
 // isSingle reports whether a request uses a connection that is not reused.
 func (t *Transport) isSingle(request *http.Request) bool {
-	return t.direct != nil && !t.direct.canSend(request)
+	return t.direct != nil && isUpgrade(request)
 }
 
 // Connection contains a backend's endpoints, TLS and shared transports.
@@ -143,15 +143,26 @@ func (e unprocessedError) Unwrap() error { return e.error }
 const uncountedHeaderBytes = 32 << 10
 
 func newTransport(protocol resource.Backend_Protocol, with *TLS, settings *Settings) *Transport {
+	if protocol == resource.Backend_H2C {
+		return &Transport{multiplexed: newMultiplexed(dialHTTP2(with, settings))}
+	}
 	dialer := newDialer(settings)
+	if with != nil {
+		return &Transport{direct: newDirect(settings, dialTLS(dialer, with.config([]string{"http/1.1"}), settings.HandshakeTimeout))}
+	}
+	return &Transport{direct: newDirect(settings, dialPlain(dialer))}
+}
+
+// dialHTTP2 returns a function that establishes connections of net/http.
+func dialHTTP2(with *TLS, settings *Settings) func(context.Context, string) (*http.ClientConn, error) {
+	dialer := writeTimeoutDialer{newDialer(settings)}
+	plain := dialPlain(dialer)
 	transport := &http.Transport{
-		// The default of 2 would close nearly every connection after its request.
-		MaxIdleConnsPerHost:    settings.MaxIdlePerEndpoint,
 		IdleConnTimeout:        settings.IdleTimeout,
-		MaxResponseHeaderBytes: settings.MaxResponseHeaderBytes,
+		MaxResponseHeaderBytes: min(settings.MaxResponseHeaderBytes, uncountedHeaderBytes),
 		// Otherwise net/http would add Accept-Encoding and decompress responses.
 		DisableCompression:    true,
-		ExpectContinueTimeout: time.Second,
+		ExpectContinueTimeout: continueTimeout,
 		Protocols:             new(http.Protocols),
 		HTTP2: &http.HTTP2Config{
 			SendPingTimeout: 15 * time.Second, PingTimeout: 5 * time.Second,
@@ -159,54 +170,24 @@ func newTransport(protocol resource.Backend_Protocol, with *TLS, settings *Setti
 			MaxReceiveBufferPerStream: admission.AnswerBodyBytes,
 		},
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			conn, err := dialer.DialContext(ctx, network, address)
-			if err != nil {
-				return nil, unprocessedError{err}
-			}
-			if protocol == resource.Backend_H2C {
-				conn = withWriteTimeout(conn)
+			conn, err := plain(ctx, network, address)
+			if err == nil {
 				storeDialed(ctx, conn)
 			}
-			return conn, nil
+			return conn, err
 		},
 	}
-	made := &Transport{Transport: transport}
-	dial := transport.DialContext
-	protocols, below := []string{"http/1.1"}, contextDialer(dialer)
-	if protocol == resource.Backend_H2C {
-		protocols, below = []string{"h2"}, writeTimeoutDialer{dialer}
-	}
+	scheme := "http"
 	if with != nil {
-		dial = dialTLS(below, with.config(protocols), settings.HandshakeTimeout)
-		transport.DialTLSContext = dial
-	}
-	switch {
-	case protocol != resource.Backend_H2C:
-		transport.Protocols.SetHTTP1(true)
-		// http.Transport sends only upgrades and "Expect: 100-continue", each on its own connection.
-		transport.DisableKeepAlives = true
-		transport.MaxResponseHeaderBytes = min(settings.MaxResponseHeaderBytes, uncountedHeaderBytes)
-		made.direct = newDirect(settings, dial)
-		transport.DialContext = dialSingleUse(transport.DialContext)
-		if with != nil {
-			transport.DialTLSContext = dialSingleUse(dial)
-		}
-	case with != nil:
-		transport.MaxResponseHeaderBytes = min(settings.MaxResponseHeaderBytes, uncountedHeaderBytes)
+		scheme = "https"
+		transport.DialTLSContext = dialTLS(dialer, with.config([]string{"h2"}), settings.HandshakeTimeout)
 		transport.Protocols.SetHTTP2(true)
-		made.multiplex("https")
-	default:
-		transport.MaxResponseHeaderBytes = min(settings.MaxResponseHeaderBytes, uncountedHeaderBytes)
+	} else {
 		transport.Protocols.SetUnencryptedHTTP2(true)
-		made.multiplex("http")
 	}
-	return made
-}
-
-func (t *Transport) multiplex(scheme string) {
-	t.multiplexed = newMultiplexed(func(ctx context.Context, address string) (*http.ClientConn, error) {
-		return t.NewClientConn(ctx, scheme, address)
-	})
+	return func(ctx context.Context, address string) (*http.ClientConn, error) {
+		return transport.NewClientConn(ctx, scheme, address)
+	}
 }
 
 // unacknowledged is TCP_USER_TIMEOUT. By default the kernel retransmits to a dead node for 15 minutes.
@@ -265,6 +246,16 @@ func (c *helloConn) Write(b []byte) (int, error) {
 		c.begins = nil
 	}
 	return c.Conn.Write(b)
+}
+
+func dialPlain(dialer contextDialer) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dialer.DialContext(ctx, network, address)
+		if err != nil {
+			return nil, unprocessedError{err}
+		}
+		return conn, nil
+	}
 }
 
 func dialTLS(dialer contextDialer, config *tls.Config, limit time.Duration) func(context.Context, string, string) (net.Conn, error) {

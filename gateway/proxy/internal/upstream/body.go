@@ -31,14 +31,14 @@ func closeBody(request *http.Request) {
 type guardedBody struct {
 	io.ReadCloser
 	touched atomic.Bool
-	// sent is called at the end of the body.
+	// sent is called at the end of the body; it may be nil.
 	sent func()
 }
 
 func (g *guardedBody) Read(b []byte) (int, error) {
 	g.touched.Store(true)
 	n, err := g.ReadCloser.Read(b)
-	if err == io.EOF {
+	if err == io.EOF && g.sent != nil {
 		g.sent()
 	}
 	return n, err

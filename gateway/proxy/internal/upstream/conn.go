@@ -12,7 +12,7 @@ import (
 	"math"
 	"net"
 	"net/http"
-	"net/http/httptrace"
+	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/h1"
 )
 
 // directConn is an HTTP/1.1 connection without pipelining.
@@ -28,7 +29,8 @@ type directConn struct {
 	pool     *direct
 	endpoint *balance.Endpoint
 	reader   *bufio.Reader
-	writer   *bufio.Writer
+	// head is scratch memory of response headers.
+	head []byte
 	// left is the remaining header limit, free the part not passed to room, which may be nil.
 	left, free int64
 	room       func(bytes int64) bool
@@ -43,11 +45,17 @@ type directConn struct {
 	peek      func(fd uintptr) bool
 	// isIdle is the result of peek: open, and nothing to read.
 	isIdle bool
+
+	// sent counts written bytes, begin those before the current request.
+	sent, begin int64
+	// mutex guards interrupted and the deadlines of a request.
+	mutex       sync.Mutex
+	interrupted bool
 }
 
 func newDirectConn(pool *direct, made net.Conn, endpoint *balance.Endpoint) *directConn {
 	conn := &directConn{Conn: made, pool: pool, endpoint: endpoint}
-	conn.reader, conn.writer = bufio.NewReader((*limitedReader)(conn)), bufio.NewWriter(made)
+	conn.reader = bufio.NewReader((*limitedReader)(conn))
 	if encrypted, ok := made.(*tls.Conn); ok {
 		conn.encrypted, made = encrypted, encrypted.NetConn()
 		if records, ok := made.(*recordConn); ok {
@@ -111,15 +119,21 @@ const freeHeaderBytes = 4 << 10
 var pastTime = time.Unix(1, 0)
 
 // roundTrip sends a request; the end of the response body returns the connection to the pool or closes it.
-func (c *directConn) roundTrip(request *http.Request) (*http.Response, error) {
-	c.left, c.free, c.hasResponse = c.pool.settings.MaxResponseHeaderBytes, freeHeaderBytes, false
-	stop := context.AfterFunc(request.Context(), func() { _ = c.SetDeadline(pastTime) })
-	response, writer, err := c.send(request)
+func (c *directConn) roundTrip(request *encodedRequest, policy *Policy) (*http.Response, error) {
+	c.left, c.free, c.room, c.hasResponse = c.pool.settings.MaxResponseHeaderBytes, freeHeaderBytes, policy.Room, false
+	c.begin, c.interrupted = c.written(), false
+	stop := context.AfterFunc(request.Context(), c.interrupt)
+	response, writer, err := c.send(request, policy)
 	if err != nil {
 		stop()
 		return nil, err
 	}
 	c.left, c.free, c.room = math.MaxInt64, math.MaxInt64, nil
+	if response.StatusCode == http.StatusSwitchingProtocols {
+		stop()
+		response.Body = &switchedConn{c}
+		return response, nil
+	}
 	body := &directBody{conn: c, body: response.Body, writer: writer, stop: stop, isReusable: !response.Close}
 	if response.Body == http.NoBody {
 		body.end(true)
@@ -129,53 +143,127 @@ func (c *directConn) roundTrip(request *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-func (c *directConn) send(request *http.Request) (*http.Response, *requestWriter, error) {
-	if hasBody(request) {
-		s := c.startWrite(request)
-		response, err := c.receive(request)
+func (c *directConn) send(request *encodedRequest, policy *Policy) (*http.Response, *requestWriter, error) {
+	if err := c.write(request.bytes); err != nil {
+		return nil, nil, err
+	}
+	if request.body == nil {
+		request.sent()
+		response, err := c.receive(request, policy, false)
+		return response, nil, err
+	}
+	if request.expects() {
+		response, err := c.awaitContinue(request, policy)
 		if err != nil {
-			return nil, nil, s.cause(err)
+			return nil, nil, err
 		}
-		return response, s, nil
+		if response != nil {
+			// The endpoint would read the next request as the body.
+			response.Close = true
+			return response, nil, nil
+		}
 	}
-	if err := request.Write(c.writer); err != nil {
-		return nil, nil, err
+	s := c.startWrite(request)
+	response, err := c.receive(request, policy, false)
+	if err != nil {
+		return nil, nil, s.cause(err)
 	}
-	if err := c.writer.Flush(); err != nil {
-		return nil, nil, err
-	}
-	response, err := c.receive(request)
-	return response, nil, err
+	return response, s, nil
 }
 
-// receive returns the final response, skips 100 Continue and passes other 1xx responses to Got1xxResponse.
-func (c *directConn) receive(request *http.Request) (*http.Response, error) {
+// write counts the bytes for isUnacknowledged; crypto/tls writes more, which its recordConn counts.
+func (c *directConn) write(b []byte) error {
+	n, err := c.Conn.Write(b)
+	c.sent += int64(n)
+	return err
+}
+
+func (c *directConn) written() int64 {
+	if c.records != nil {
+		return c.records.written.Load()
+	}
+	return c.sent
+}
+
+// isUnacknowledged reports whether the endpoint's kernel acknowledged no byte of the request, so that the endpoint
+// cannot have processed the request.
+func (c *directConn) isUnacknowledged() bool {
+	if c.raw == nil {
+		return false
+	}
+	var info *unix.TCPInfo
+	var failed error
+	err := c.raw.Control(func(fd uintptr) { info, failed = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
+	// The kernel counts the SYN as a byte.
+	return err == nil && failed == nil && info.Bytes_acked <= uint64(c.begin)+1
+}
+
+// interrupt ends pending reads and writes.
+func (c *directConn) interrupt() {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.interrupted = true
+	_ = c.SetDeadline(pastTime)
+}
+
+func (c *directConn) limitRead(until time.Time) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if !c.interrupted {
+		_ = c.SetReadDeadline(until)
+	}
+}
+
+// continueTimeout is the wait for 100 Continue, because an endpoint may not implement Expect (RFC 9110, section
+// 10.1.1).
+const continueTimeout = time.Second
+
+// awaitContinue returns nil if the body is to be sent, or the final response.
+func (c *directConn) awaitContinue(request *encodedRequest, policy *Policy) (*http.Response, error) {
+	c.limitRead(time.Now().Add(continueTimeout))
+	_, err := c.reader.Peek(1)
+	c.limitRead(time.Time{})
+	if errors.Is(err, os.ErrDeadlineExceeded) && request.Context().Err() == nil {
+		return nil, nil
+	}
+	return c.receive(request, policy, true)
+}
+
+// receive returns the final response, or nil for 100 Continue if the request awaits it. Other 1xx responses are
+// forwarded.
+func (c *directConn) receive(request *encodedRequest, policy *Policy, awaits bool) (*http.Response, error) {
 	for {
-		response, err := http.ReadResponse(c.reader, request)
+		response, err := h1.ReadResponse(c.reader, request.Method, &c.head)
+		if cap(c.head) > maxRetained {
+			c.head = nil
+		}
 		if err != nil {
 			if errors.Is(err, io.ErrUnexpectedEOF) && !c.hasResponse {
 				err = io.EOF
 			}
 			return nil, fmt.Errorf("read the response of %s: %w", c.endpoint.Address, err)
 		}
-		if response.StatusCode >= 200 {
+		switch status := response.StatusCode; {
+		case status >= 200:
 			return response, nil
-		}
-		if response.StatusCode < 100 {
-			return nil, errStatus
-		}
-		if response.StatusCode == http.StatusSwitchingProtocols {
+		case status == http.StatusSwitchingProtocols && isUpgrade(request.Request):
+			return response, nil
+		case status == http.StatusSwitchingProtocols:
 			return nil, errSwitched
 		}
-		trace := httptrace.ContextClientTrace(request.Context())
-		if trace == nil || trace.Got1xxResponse == nil || response.StatusCode == http.StatusContinue {
-			continue
-		}
-		if err := trace.Got1xxResponse(response.StatusCode, map[string][]string(response.Header)); err != nil {
+		if err := policy.inform(request.Request, response.StatusCode, response.Header); err != nil {
 			return nil, err
+		}
+		if awaits && response.StatusCode == http.StatusContinue {
+			return nil, nil
 		}
 	}
 }
+
+// switchedConn is a connection after 101 Switching Protocols.
+type switchedConn struct{ *directConn }
+
+func (s *switchedConn) Read(b []byte) (int, error) { return s.reader.Read(b) }
 
 // directBody returns its connection to the pool at EOF.
 type directBody struct {

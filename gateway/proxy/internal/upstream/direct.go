@@ -14,9 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
 )
 
-// direct sends HTTP/1.1 requests in the caller's goroutine; only a request body needs another one. http.Transport
-// passes messages between goroutines, half of the cost of a small request, and reuses a connection before it
-// detects unsolicited bytes.
+// direct sends HTTP/1.1 requests in the caller's goroutine; only a long request body needs another one.
 type direct struct {
 	settings *Settings
 	dial     func(ctx context.Context, network, address string) (net.Conn, error)
@@ -31,10 +29,8 @@ func newDirect(settings *Settings, dial func(context.Context, string, string) (n
 	return &direct{settings: settings, dial: dial, idle: map[netip.AddrPort][]*directConn{}}
 }
 
-// canSend reports whether direct supports the request, which excludes Upgrade and Expect.
-func (d *direct) canSend(request *http.Request) bool {
-	return d != nil && request.Header["Upgrade"] == nil && request.Header["Expect"] == nil
-}
+// isUpgrade reports whether a request may switch protocols, so that its connection is not reused.
+func isUpgrade(request *http.Request) bool { return request.Header["Upgrade"] != nil }
 
 var (
 	errSwitched      = errors.New("the backend switches protocols without being asked")
@@ -42,29 +38,42 @@ var (
 	errHeaderTooLong = errors.New("the header of the backend's response is too long")
 )
 
-// roundTrip retries an idempotent request without a body if the endpoint closed a reused connection before
-// any byte of the response (RFC 9112, section 9.3.1).
-func (d *direct) roundTrip(request *http.Request, endpoint *balance.Endpoint, room func(int64) bool) (*http.Response, error) {
+// roundTrip retries a request if the endpoint closed a reused connection before any byte of the response (RFC
+// 9112, section 9.3.1). sent is called when the request is written.
+func (d *direct) roundTrip(request *http.Request, endpoint *balance.Endpoint, policy *Policy, sent func()) (*http.Response, error) {
+	encoded := &encodedRequest{Request: request, sent: sent}
+	defer encoded.free()
 	for {
-		conn, err := d.take(request.Context(), endpoint)
+		conn, err := d.take(request, endpoint)
 		if err != nil {
 			return nil, err
 		}
-		conn.room = room
-		response, err := conn.roundTrip(request)
+		if err := encoded.encode(); err != nil {
+			d.put(conn)
+			return nil, err
+		}
+		response, err := conn.roundTrip(encoded, policy)
 		if err == nil {
 			return response, nil
 		}
+		// A method that is not idempotent is retried only if the endpoint has not processed the request (RFC 9110,
+		// section 9.2.2).
+		isRetried := conn.used && !conn.hasResponse && !encoded.isBodyUsed && request.Context().Err() == nil &&
+			(idempotent(request.Method) || conn.isUnacknowledged())
 		abort(conn.Conn)
-		if hasBody(request) || !conn.used || conn.hasResponse || !idempotent(request.Method) || request.Context().Err() != nil {
+		if !isRetried {
 			return nil, err
 		}
 	}
 }
 
-func (d *direct) take(ctx context.Context, endpoint *balance.Endpoint) (*directConn, error) {
-	for {
-		conn := d.pop(endpoint.Address)
+func (d *direct) take(request *http.Request, endpoint *balance.Endpoint) (*directConn, error) {
+	oldest := time.Time{}
+	if request.ContentLength < 0 || request.ContentLength > maxShortBody {
+		oldest = time.Now().Add(-maxIdleLongBody)
+	}
+	for !isUpgrade(request) {
+		conn := d.pop(endpoint.Address, oldest)
 		if conn == nil {
 			break
 		}
@@ -74,18 +83,23 @@ func (d *direct) take(ctx context.Context, endpoint *balance.Endpoint) (*directC
 		}
 		_ = conn.Close()
 	}
-	made, err := d.dial(ctx, "tcp", endpoint.Text())
+	made, err := d.dial(request.Context(), "tcp", endpoint.Text())
 	if err != nil {
 		return nil, err
 	}
 	return newDirectConn(d, made, endpoint), nil
 }
 
-func (d *direct) pop(address netip.AddrPort) *directConn {
+// maxIdleLongBody is the idle time of connections for requests with a long body, which cannot be repeated if the
+// endpoint closes the connection at the same time.
+const maxIdleLongBody = time.Second
+
+// pop returns the most recently used connection, or nil if it is idle since before oldest.
+func (d *direct) pop(address netip.AddrPort, oldest time.Time) *directConn {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
 	conns := d.idle[address]
-	if len(conns) == 0 {
+	if len(conns) == 0 || conns[len(conns)-1].since.Before(oldest) {
 		return nil
 	}
 	conn := conns[len(conns)-1]

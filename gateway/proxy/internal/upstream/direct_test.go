@@ -13,8 +13,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httptrace"
-	"net/textproto"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -115,6 +113,169 @@ func TestClosedInUse(t *testing.T) {
 			_, _, _, err := send(t, b, newRequest(t, method, ""), &Policy{})
 			if (err == nil) != (want == 3) || seen.Load() != want {
 				t.Errorf("the endpoint saw %d requests, want %d; %v", seen.Load(), want, err)
+			}
+		})
+	}
+}
+
+// closingConn calls beforeWrite before each Write.
+type closingConn struct {
+	*net.TCPConn
+	beforeWrite func()
+}
+
+func (c *closingConn) Write(b []byte) (int, error) {
+	c.beforeWrite()
+	return c.TCPConn.Write(b)
+}
+
+// TestClosedBeforeWrite checks that any request is retried, and seen once, if the endpoint closed the connection
+// after the check of the idle connection.
+func TestClosedBeforeWrite(t *testing.T) {
+	web := httptest.NewTLSServer(nil)
+	defer web.Close()
+	trusts := &TLS{
+		Resource:    &resource.BackendTLS{Hostname: "example.com"},
+		Authorities: []*Authority{{Certificates: []*x509.Certificate{web.Certificate()}}},
+	}
+	for name, test := range map[string]struct {
+		method, body, expect string
+		with                 *TLS
+		fails                bool
+	}{
+		"GET":          {method: http.MethodGet},
+		"POST":         {method: http.MethodPost},
+		"POST, body":   {method: http.MethodPost, body: "body"},
+		"POST, TLS":    {method: http.MethodPost, body: "body", with: trusts},
+		"POST, expect": {method: http.MethodPost, body: "body", expect: "100-continue"},
+		"PUT":          {method: http.MethodPut, body: "body"},
+		"POST, long":   {method: http.MethodPost, body: strings.Repeat("x", maxShortBody+1), fails: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var seen, connections atomic.Int32
+			end, ended := make(chan struct{}, 1), make(chan struct{}, 1)
+			address := script(t, func(number int, conn net.Conn, _ func() (*http.Request, bool)) {
+				connections.Add(1)
+				plain := conn
+				if test.with != nil {
+					conn = tls.Server(conn, &tls.Config{Certificates: web.TLS.Certificates})
+				}
+				reader := bufio.NewReader(conn)
+				for {
+					request, err := http.ReadRequest(reader)
+					if err != nil {
+						return
+					}
+					if request.Header.Get("Expect") != "" {
+						write(conn, "HTTP/1.1 100 Continue\r\n\r\n")
+					}
+					_, _ = io.Copy(io.Discard, request.Body)
+					seen.Add(1)
+					write(conn, fine)
+					if number == 1 {
+						<-end
+						_ = plain.Close()
+						ended <- struct{}{}
+						return
+					}
+				}
+			})
+			b := backendAt(settings(), test.with, address)
+			var isIdle atomic.Bool
+			plain := dialPlain(newDialer(settings()))
+			dialTest := func(ctx context.Context, network, address string) (net.Conn, error) {
+				conn, err := plain(ctx, network, address)
+				if err != nil {
+					return nil, err
+				}
+				return &closingConn{conn.(*net.TCPConn), func() {
+					if isIdle.Swap(false) {
+						end <- struct{}{}
+						<-ended
+					}
+				}}, nil
+			}
+			if b.transport.direct.dial = dialTest; test.with != nil {
+				b.transport.direct.dial = dialTLS(dialerFunc(dialTest), test.with.config(nil), waitTimeout)
+			}
+			must(t, b, test.method, "")
+			isIdle.Store(true)
+			request := newRequest(t, test.method, test.body)
+			if test.expect != "" {
+				request.Header.Set("Expect", test.expect)
+			}
+			_, _, _, err := send(t, b, request, &Policy{})
+			want := int32(2)
+			if test.fails {
+				want = 1
+			}
+			if (err != nil) != test.fails || seen.Load() != want || connections.Load() != want {
+				t.Errorf("the endpoint saw %d requests on %d connections; %v", seen.Load(), connections.Load(), err)
+			}
+		})
+	}
+}
+
+type dialerFunc func(ctx context.Context, network, address string) (net.Conn, error)
+
+func (d dialerFunc) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	return d(ctx, network, address)
+}
+
+// TestExpect checks requests with "Expect: 100-continue" (RFC 9110, section 10.1.1).
+func TestExpect(t *testing.T) {
+	const proceed = "HTTP/1.1 100 Continue\r\n\r\n"
+	for name, test := range map[string]struct {
+		// before is sent before the body, after then.
+		before, after string
+		informed      int
+		wantsBody     bool
+		connections   int32
+	}{
+		"continue":        {before: proceed, after: fine, informed: 1, wantsBody: true, connections: 1},
+		"early hints too": {before: "HTTP/1.1 103 Early Hints\r\n\r\n" + proceed, after: fine, informed: 2, wantsBody: true, connections: 1},
+		"final":           {before: "HTTP/1.1 401 Unauthorized\r\nContent-Length: 4\r\n\r\nfine", connections: 2},
+		"silence":         {after: fine, wantsBody: true, connections: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var connections atomic.Int32
+			bodies := make(chan string, 2)
+			address := script(t, func(_ int, conn net.Conn, next func() (*http.Request, bool)) {
+				connections.Add(1)
+				for {
+					request, ok := next()
+					if !ok {
+						return
+					}
+					write(conn, test.before)
+					if test.wantsBody {
+						body, _ := io.ReadAll(request.Body)
+						bodies <- string(body)
+					}
+					write(conn, test.after)
+				}
+			})
+			b := backendAt(settings(), nil, address)
+			for range 2 {
+				request := newRequest(t, http.MethodPost, "body")
+				request.Header.Set("Expect", "100-continue")
+				informed := 0
+				_, text, _, err := send(t, b, request, &Policy{Informational: func(int, http.Header) error {
+					informed++
+					return nil
+				}})
+				if err != nil || text != "fine" || informed != test.informed {
+					t.Errorf("%q, %d informational, %v", text, informed, err)
+				}
+				if test.wantsBody {
+					if body := <-bodies; body != "body" {
+						t.Errorf("the body is %q", body)
+					}
+				}
+			}
+			if n := connections.Load(); n != test.connections {
+				t.Errorf("%d connections; want %d", n, test.connections)
 			}
 		})
 	}
@@ -306,13 +467,11 @@ func TestHeads(t *testing.T) {
 			})
 			early := 0
 			request := newRequest(t, http.MethodGet, "")
-			request = request.WithContext(httptrace.WithClientTrace(request.Context(), &httptrace.ClientTrace{
-				Got1xxResponse: func(code int, _ textproto.MIMEHeader) error {
-					early = code
-					return nil
-				},
-			}))
-			_, text, _, err := send(t, backendAt(settings(), nil, address), request, &Policy{})
+			inform := func(status int, _ http.Header) error {
+				early = status
+				return nil
+			}
+			_, text, _, err := send(t, backendAt(settings(), nil, address), request, &Policy{Informational: inform})
 			if (err != nil) != test.fails || err == nil && text != "fine" || early != test.early {
 				t.Errorf("got %q, early %d, %v", text, early, err)
 			}

@@ -5,6 +5,7 @@ package upstream
 import (
 	"context"
 	"errors"
+	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
 	"sync"
@@ -19,13 +20,11 @@ const (
 
 var errInformational = errors.New("the backend sends informational answers without end")
 
-// informational is a context that forwards 1xx responses in a separate goroutine. net/http calls Got1xxResponse
-// in the HTTP/2 connection's read loop, where a slow client would block all other streams.
+// informational forwards 1xx responses in a separate goroutine. net/http calls Got1xxResponse in the HTTP/2
+// connection's read loop, where a slow client would block all other streams.
 type informational struct {
-	context.Context
-	trace *httptrace.ClientTrace
-	// to is the caller's Got1xxResponse.
-	to func(code int, header textproto.MIMEHeader) error
+	request *http.Request
+	policy  *Policy
 
 	mutex sync.Mutex
 	count int
@@ -40,23 +39,9 @@ type informationalResponse struct {
 	header textproto.MIMEHeader
 }
 
-func newInformational(ctx context.Context) *informational {
-	i := &informational{Context: ctx, trace: httptrace.ContextClientTrace(ctx)}
-	if i.trace != nil && i.trace.Got1xxResponse != nil {
-		copied := *i.trace
-		i.to, copied.Got1xxResponse = i.trace.Got1xxResponse, i.receive
-		i.trace = &copied
-	}
-	return i
-}
-
-// Value replaces the trace of the parent context.
-func (i *informational) Value(key any) any {
-	value := i.Context.Value(key)
-	if _, ok := value.(*httptrace.ClientTrace); ok {
-		return i.trace
-	}
-	return value
+// trace returns a context for net/http's transport.
+func (i *informational) trace(ctx context.Context) context.Context {
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got1xxResponse: i.receive})
 }
 
 func (i *informational) receive(code int, header textproto.MIMEHeader) error {
@@ -83,7 +68,7 @@ func (i *informational) deliver() {
 	defer close(i.done)
 	for each := range i.queue {
 		// After an error of the client the request is canceled, too.
-		_ = i.to(each.code, each.header)
+		_ = i.policy.inform(i.request, each.code, http.Header(each.header))
 	}
 }
 

@@ -64,14 +64,14 @@ func newMultiplexed(dial func(ctx context.Context, address string) (*http.Client
 }
 
 // roundTrip returns unprocessedError for an unprocessed request (RFC 9113, section 8.7).
-func (m *multiplexed) roundTrip(request *http.Request, endpoint *balance.Endpoint) (*http.Response, error) {
+func (m *multiplexed) roundTrip(request *http.Request, endpoint *balance.Endpoint, policy *Policy) (*http.Response, error) {
 	for tries := 1; ; tries++ {
 		conn, err := m.take(request.Context(), endpoint)
 		if err != nil {
 			return nil, err
 		}
-		informational := newInformational(request.Context())
-		response, err := conn.RoundTrip(request.WithContext(informational))
+		informational := &informational{request: request, policy: policy}
+		response, err := conn.RoundTrip(request.WithContext(informational.trace(request.Context())))
 		informational.end()
 		if err == nil || !isUnprocessed(err) {
 			return response, err

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"net"
 	"os"
+	"sync/atomic"
 )
 
 // recordConn tracks record boundaries (RFC 8446, section 5.1; equal in TLS 1.2) below crypto/tls, whose
@@ -18,6 +19,8 @@ type recordConn struct {
 	length int
 	// left is the unread rest of the current record in bytes.
 	left int
+	// written counts written bytes.
+	written atomic.Int64
 	// held makes Read time out, so that crypto/tls returns only buffered data.
 	held bool
 }
@@ -29,6 +32,12 @@ func (c *recordConn) Read(b []byte) (int, error) {
 	}
 	n, err := c.Conn.Read(b)
 	c.pass(b[:n])
+	return n, err
+}
+
+func (c *recordConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.written.Add(int64(n))
 	return n, err
 }
 

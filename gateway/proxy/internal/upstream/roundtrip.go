@@ -40,8 +40,19 @@ type Policy struct {
 	Room func(bytes int64) bool
 	// Client is the source address for connection limits; zero if several clients share it.
 	Client netip.Addr
+	// Informational is called with 1xx responses other than 101, and with 100 only if the request expects it. It
+	// may be nil.
+	Informational func(status int, header http.Header) error
 	// OnAttempt is called with the result of each attempt; it may be nil.
 	OnAttempt func(status int, err error)
+}
+
+// inform forwards a 1xx response. A 100 that the request did not expect is dropped (RFC 9110, section 15.2).
+func (p *Policy) inform(request *http.Request, status int, header http.Header) error {
+	if p.Informational == nil || status == http.StatusContinue && request.Header["Expect"] == nil {
+		return nil
+	}
+	return p.Informational(status, header)
 }
 
 // Result contains the last endpoint and the number of attempts.
@@ -152,11 +163,6 @@ func (b *Backend) attempt(request *http.Request, endpoint *balance.Endpoint, pol
 }
 
 func (b *Backend) send(request *http.Request, endpoint *balance.Endpoint, timer *responseTimer, policy *Policy) (*http.Response, error) {
-	if body, ok := request.Body.(*guardedBody); ok {
-		body.sent = timer.requestSent
-	} else {
-		timer.requestSent()
-	}
 	target := *request.URL
 	target.Scheme = "http"
 	if b.TLS != nil {
@@ -164,7 +170,7 @@ func (b *Backend) send(request *http.Request, endpoint *balance.Endpoint, timer 
 	}
 	target.Host = endpoint.Text()
 	request.URL = &target
-	response, err := b.transport.roundTrip(request, endpoint, policy.Room)
+	response, err := b.transport.roundTrip(request, endpoint, policy, timer.requestSent)
 	if err == nil && response.StatusCode < 100 {
 		// net/http's server panics on such a status code.
 		_ = response.Body.Close()
@@ -175,10 +181,11 @@ func (b *Backend) send(request *http.Request, endpoint *balance.Endpoint, timer 
 
 // judge updates passive health; cancellation by the client and exceeded limits do not count.
 func (b *Backend) judge(endpoint *balance.Endpoint, response *http.Response, err error) {
+	var fromClient clientError
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, errEndpointRemoved), errors.Is(err, ErrNoRoom),
-		errors.Is(err, ErrTooManyStreams), errors.As(err, &tooLarge):
+		errors.Is(err, ErrTooManyStreams), errors.As(err, &tooLarge), errors.As(err, &fromClient):
 	case err != nil:
 		b.Set.Failed(endpoint, time.Now())
 	case response.StatusCode == http.StatusBadGateway, response.StatusCode == http.StatusServiceUnavailable,

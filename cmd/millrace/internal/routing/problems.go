@@ -180,6 +180,9 @@ func conditionProblems(object Name, part string, compiled, written []metav1.Cond
 		}
 		refused[condition.Type] = true
 		problem := Problem{object, part, condition.Reason, condition.Message}
+		if condition.Status == metav1.ConditionTrue && condition.Type == resolvedRefs {
+			problem.Reason = model.ReasonInvalidCertificate
+		}
 		if condition.Type == programmed {
 			consequences = append(consequences, problem)
 		} else {
@@ -192,15 +195,21 @@ func conditionProblems(object Name, part string, compiled, written []metav1.Cond
 	return found
 }
 
-const programmed = string(gatewayv1.ListenerConditionProgrammed)
+const (
+	programmed   = string(gatewayv1.ListenerConditionProgrammed)
+	resolvedRefs = string(gatewayv1.ListenerConditionResolvedRefs)
+)
 
-// bad reports whether a condition rejects something.
+// bad reports whether a condition rejects something. The message of a true ResolvedRefs describes a served
+// certificate, such as an expired one.
 func bad(condition metav1.Condition) bool {
 	switch condition.Type {
 	case string(gatewayv1.ListenerConditionConflicted), string(gatewayv1.RouteConditionPartiallyInvalid):
 		return condition.Status == metav1.ConditionTrue
-	case string(gatewayv1.ListenerConditionAccepted), string(gatewayv1.ListenerConditionResolvedRefs), programmed:
+	case string(gatewayv1.ListenerConditionAccepted), programmed:
 		return condition.Status == metav1.ConditionFalse
+	case resolvedRefs:
+		return condition.Status == metav1.ConditionFalse || condition.Message != ""
 	}
 	return false
 }

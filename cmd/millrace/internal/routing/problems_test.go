@@ -4,6 +4,7 @@ package routing
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -53,6 +54,34 @@ status: {loadBalancer: {ingress: %s}}
 		if isReported := len(problems) == 1 && problems[0].Reason == model.ReasonInvalidCertificate &&
 			strings.HasPrefix(problems[0].Message, "spec.tls: "); isReported != test.isReported || !isReported && len(problems) > 0 {
 			t.Errorf("%s: told %+v, want %v", name, problems, test.isReported)
+		}
+	}
+}
+
+// TestCertificatesOfListeners checks that the problems contain certificates that are served although clients
+// reject them.
+func TestCertificatesOfListeners(t *testing.T) {
+	for _, message := range []string{"", "tls.certificateRefs[0]: Secret shop/tls: the certificate expired at 2026-01-01T00:00:00Z"} {
+		objects, err := routetest.Parse(fmt.Appendf(nil, `
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: millrace}
+spec: {controllerName: millrace.io/gateway}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {namespace: shop, name: edge}
+spec: {gatewayClassName: millrace, listeners: [{name: https, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: tls}]}}]}
+status:
+  listeners: [{name: https, attachedRoutes: 0, conditions: [{type: ResolvedRefs, status: "True", reason: ResolvedRefs, message: %q, lastTransitionTime: "2026-01-01T00:00:00Z"}]}]
+`, message))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := Problem{Name{"Gateway", "shop", "edge"}, "https", model.ReasonInvalidCertificate, message}
+		problems := Compile(&Input{Objects: *objects, Namespace: "millrace-system"}).problems(Choice{})
+		if slices.Contains(problems, want) != (message != "") {
+			t.Errorf("the problems are %+v; want %+v: %t", problems, want, message != "")
 		}
 	}
 }

@@ -41,7 +41,7 @@ func (c *compiler) readTLS(of *listener) {
 		if found.Flaw == "" {
 			continue
 		}
-		message := fmt.Sprintf("Secret %s: %s", reference.Name, found.Flaw)
+		message := fmt.Sprintf("Secret %s/%s: %s", ptr.Deref(reference.Namespace, gatewayv1.Namespace(from.Namespace)), reference.Name, found.Flaw)
 		c.AddProblem(model.Object{Kind: of.ownerKind, Namespace: of.owner.GetNamespace(), Name: of.owner.GetName()},
 			fmt.Sprintf("listener %s: tls.certificateRefs[%d]", of.spec.Name, i), model.ReasonInvalidCertificate, message)
 		if found.IsStale {

@@ -151,6 +151,7 @@ func written(directory string, version Version) (map[string][]byte, error) {
 		slices.Sort(names)
 		replace("values.yaml", "  digests: .*", "  digests:\n"+strings.Join(names, "\n"))
 	}
+	files["README.md"] = []byte(readme(string(files["values.yaml"])))
 	return files, nil
 }
 

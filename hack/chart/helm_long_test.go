@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
 )
 
 func onDisk(t *testing.T) string {
@@ -163,6 +164,55 @@ func TestPullSecrets(t *testing.T) {
 	}
 }
 
+// TestWorkloadOptions: each option reaches the pods of each workload, and replaces the default.
+func TestWorkloadOptions(t *testing.T) {
+	var values []string
+	for _, name := range []string{"operator", "agent", "gateway", "liveapi"} {
+		for _, option := range []string{
+			"resources.limits.memory=1Gi", "nodeSelector.disk=fast", "tolerations[0].key=lb", "affinity.nodeAffinity.x=y",
+			"topologySpreadConstraints[0].maxSkew=1", "priorityClassName=high", "podAnnotations.a=b", "podLabels.c=d",
+			"extraEnv[0].name=E", "extraEnv[0].value=F", "extraArgs={--v=1}",
+		} {
+			values = append(values, "--set", name+"."+option)
+		}
+	}
+	all := append([]string{
+		onDisk(t), "--no-hooks", "--set", "operator.replicas=3,gateway.enabled=true,liveapi.enabled=true,monitors.enabled=true,monitors.labels.release=x",
+	}, values...)
+	pods, monitors := 0, 0
+	for _, object := range rendered(t, all...) {
+		if strings.HasSuffix(object.GetKind(), "Monitor") && object.GetLabels()["release"] == "x" {
+			monitors++
+		}
+		if _, is := workloads[object.GetName()]; !is || object.GetKind() != "Deployment" && object.GetKind() != "DaemonSet" {
+			continue
+		}
+		pods++
+		replicas, _, _ := unstructured.NestedFieldNoCopy(object.Object, "spec", "replicas")
+		if object.GetName() == "millrace-operator" && replicas != int64(3) {
+			t.Errorf("the operator has %v replicas", replicas)
+		}
+		template, _, _ := unstructured.NestedMap(object.Object, "spec", "template")
+		text, err := yaml.Marshal(template)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{
+			"memory: 1Gi", "disk: fast", "key: lb", "x: \"y\"", "maxSkew: 1", "priorityClassName: high", "a: b", "c: d", "name: E", "- --v=1",
+		} {
+			if !strings.Contains(string(text), want) {
+				t.Errorf("%s has no %q:\n%s", object.GetName(), want, text)
+			}
+		}
+		if strings.Contains(string(text), "podAntiAffinity") {
+			t.Errorf("%s has the default affinity, too", object.GetName())
+		}
+	}
+	if pods != 4 || monitors == 0 {
+		t.Errorf("%d workloads and %d monitors have the options", pods, monitors)
+	}
+}
+
 // TestDigests: a digest selects the image, and a tag that it would override is rejected.
 func TestDigests(t *testing.T) {
 	chart, digest := onDisk(t), "sha256:"+strings.Repeat("a", 64)
@@ -189,7 +239,9 @@ func TestSchema(t *testing.T) {
 		"images.registry=registry.example.com/": "/images/registry",
 		"images.digests.lbagent=sha256:1":       "/images/digests/lbagent",
 		"images.pullPolicy=Sometimes":           "/images/pullPolicy",
-		"agent.args={uplinks=eth0}":             "/agent/args/0",
+		"agent.extraArgs={uplinks=eth0}":        "/agent/extraArgs/0",
+		"operator.replicas=0":                   "/operator/replicas",
+		"operator.tolerations.key=a":            "/operator/tolerations",
 		"gateway.enable=true":                   "/gateway",
 		"gateway.namespaces={Shop}":             "/gateway/namespaces/0",
 		"crds=maybe":                            "/crds",

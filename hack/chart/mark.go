@@ -9,12 +9,19 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// argumentsOf maps an object and a container to the value with additional arguments.
-var argumentsOf = map[[2]string]string{
-	{"millrace-operator", "operator"}: "operator",
-	{"millrace-agent", "lbagent"}:     "agent",
-	{"millrace-gateway", "gateway"}:   "gateway",
-	{"millrace-liveapi", "liveapi"}:   "liveapi",
+// workload is the value that configures a workload, and the container to which its container options apply.
+type workload struct{ value, container string }
+
+var workloads = map[string]workload{
+	"millrace-operator": {"operator", "operator"},
+	"millrace-agent":    {"agent", "lbagent"},
+	"millrace-gateway":  {"gateway", "gateway"},
+	"millrace-liveapi":  {"liveapi", "liveapi"},
+}
+
+// labelsOf maps a kind to the value with additional labels.
+var labelsOf = map[string]string{
+	"PodMonitor": ".Values.monitors.labels", "ServiceMonitor": ".Values.monitors.labels", "PrometheusRule": ".Values.rules.labels",
 }
 
 // mark marks labels, images and arguments, which depend on values.
@@ -28,6 +35,9 @@ func mark(object *unstructured.Unstructured) error {
 		all = map[string]any{}
 	}
 	all[labels] = true
+	if of := labelsOf[object.GetKind()]; of != "" {
+		all[entries(of)] = true
+	}
 	metadata["labels"] = all
 	object.Object["metadata"] = metadata
 	pod, found, err := unstructured.NestedMap(object.Object, "spec", "template", "spec")
@@ -47,7 +57,42 @@ func mark(object *unstructured.Unstructured) error {
 			}
 		}
 	}
+	if of, is := workloads[object.GetName()]; is && (object.GetKind() == "Deployment" || object.GetKind() == "DaemonSet") {
+		markWorkload(object, pod, ".Values."+of.value+".")
+	}
 	return unstructured.SetNestedMap(object.Object, pod, "spec", "template", "spec")
+}
+
+// markWorkload marks the options of a pod. A value replaces that of config/; annotations and labels are added.
+func markWorkload(object *unstructured.Unstructured, pod map[string]any, values string) {
+	for _, key := range []string{"nodeSelector", "tolerations", "affinity", "topologySpreadConstraints"} {
+		replace(pod, key, values+key)
+	}
+	pod["priorityClassName"] = value(fmt.Sprintf("%spriorityClassName | default %q", values, pod["priorityClassName"]))
+	spec, _ := object.Object["spec"].(map[string]any)
+	if replicas, found := spec["replicas"]; found {
+		spec["replicas"] = value(fmt.Sprintf("%sreplicas | default %v", values, replicas))
+	}
+	template, _ := spec["template"].(map[string]any)
+	metadata, _ := template["metadata"].(map[string]any)
+	for key, of := range map[string]string{"annotations": "podAnnotations", "labels": "podLabels"} {
+		if present, _ := metadata[key].(map[string]any); present != nil {
+			present[entries(values+of)] = true
+		} else {
+			metadata[onlyIf(values+of, key)] = block(values + of)
+		}
+	}
+}
+
+// replace marks a key whose value is that of an expression, unless that is empty.
+func replace(in map[string]any, key, expression string) {
+	present, found := in[key]
+	if !found {
+		in[onlyIf(expression, key)] = block(expression)
+		return
+	}
+	delete(in, key)
+	in[orElse(expression, key)] = present
 }
 
 func markContainer(object string, container map[string]any) error {
@@ -60,9 +105,13 @@ func markContainer(object string, container map[string]any) error {
 	container["image"] = value(fmt.Sprintf(`include "millrace.image" (list . %q)`, name))
 	container[onlyIf(".Values.images.pullPolicy", "imagePullPolicy")] = value(".Values.images.pullPolicy")
 	containerName, _ := container["name"].(string)
-	if of := argumentsOf[[2]string{object, containerName}]; of != "" {
-		arguments, _ := container["args"].([]any)
-		container["args"] = append(arguments, items(".Values."+of+".args"))
+	if of := workloads[object]; of.container == containerName {
+		values := ".Values." + of.value + "."
+		for key, list := range map[string]string{"args": "extraArgs", "env": "extraEnv"} {
+			present, _ := container[key].([]any)
+			container[key] = append(present, items(values+list))
+		}
+		replace(container, "resources", values+"resources")
 	}
 	return nil
 }

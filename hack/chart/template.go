@@ -19,6 +19,9 @@ import (
 // onlyIf marks a key, with its value, as conditional.
 func onlyIf(condition, key string) string { return key + "@@if " + condition + "@@" }
 
+// orElse marks a key whose value is that of an expression, or the present one if that is empty.
+func orElse(expression, key string) string { return key + "@@else " + expression + "@@" }
+
 func itemIf(condition, text string) string { return text + "@@item " + condition + "@@" }
 
 func value(expression string) string { return "@@value " + expression + "@@" }
@@ -28,6 +31,9 @@ func block(expression string) string { return "@@block " + expression + "@@" }
 
 // items returns the mark for additional items of a list.
 func items(expression string) string { return "@@items " + expression + "@@" }
+
+// entries returns the mark for a key, whose value is true, in place of the entries of a map.
+func entries(expression string) string { return "@@entries " + expression + "@@" }
 
 // labels is the key that is replaced by Helm's labels.
 const labels = "@@labels"
@@ -39,15 +45,19 @@ func template(object *unstructured.Unstructured) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write %s %s: %w", object.GetKind(), object.GetName(), err)
 	}
+	// Marshal wraps lines after 80 columns.
+	text = wrappedMark.ReplaceAll(text, []byte("$1 $4"))
 	// Escape the templates in rules and dashboards, which Helm must not evaluate.
 	return expand(bytes.ReplaceAll(text, []byte("{{"), []byte("{{`{{`}}")))
 }
 
 var (
-	conditionalMark = regexp.MustCompile(`@@(if|item) ([^@]+)@@`)
+	conditionalMark = regexp.MustCompile(`@@(if|item|else) ([^@]+)@@`)
+	wrappedMark     = regexp.MustCompile(`(@@(value|block|items|entries)( [^@\n]*)?)\n +([^@\n]*@@)`)
 	valueMark       = regexp.MustCompile(`'@@value ([^@]+)@@'`)
 	blockLine       = regexp.MustCompile(`^( *)(.*): '@@block ([^@]+)@@'$`)
 	itemsLine       = regexp.MustCompile(`^( *)- '@@items ([^@]+)@@'$`)
+	entriesLine     = regexp.MustCompile(`^( *)'?@@entries ([^@]+)@@'?: true$`)
 	labelsLine      = regexp.MustCompile(`^( *)'@@labels': true$`)
 )
 
@@ -69,6 +79,10 @@ func expand(text []byte) ([]byte, error) {
 			end++
 		}
 		lines = slices.Insert(lines, end, indent+"{{- end }}")
+		if found[1] == "else" {
+			key, _, _ := strings.Cut(content, ":")
+			lines = slices.Insert(lines, i, fmt.Sprintf("%s%s: {{- toYaml %s | nindent %d }}", indent, key, found[2], len(indent)+2), indent+"{{- else }}")
+		}
 		lines = slices.Insert(lines, i, indent+"{{- if "+found[2]+" }}")
 	}
 	for i, line := range lines {
@@ -77,6 +91,9 @@ func expand(text []byte) ([]byte, error) {
 			line = fmt.Sprintf("%s%s: {{- toYaml %s | nindent %d }}", found[1], found[2], found[3], len(found[1])+2)
 		}
 		if found := itemsLine.FindStringSubmatch(line); found != nil {
+			line = fmt.Sprintf("%s{{- with %s }}{{ toYaml . | nindent %d }}{{ end }}", found[1], found[2], len(found[1]))
+		}
+		if found := entriesLine.FindStringSubmatch(line); found != nil {
 			line = fmt.Sprintf("%s{{- with %s }}{{ toYaml . | nindent %d }}{{ end }}", found[1], found[2], len(found[1]))
 		}
 		if found := labelsLine.FindStringSubmatch(line); found != nil {

@@ -28,8 +28,13 @@ func main() {
 }
 
 func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {
-	if len(arguments) > 0 && arguments[0] == "uninstall" {
-		return runUninstall(ctx, arguments[1:], stdout, stderr)
+	if len(arguments) > 0 {
+		switch arguments[0] {
+		case "uninstall":
+			return runUninstall(ctx, arguments[1:], stdout, stderr)
+		case "check":
+			return runCheck(ctx, arguments[1:], stdout, stderr)
+		}
 	}
 	flags := program.Flags("operator", stderr)
 	configuration := register(flags)

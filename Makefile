@@ -51,7 +51,7 @@ lint: prerequisites-develop ## Run golangci-lint, shellcheck, clang-format and m
 	hack/lint.sh
 
 # Packages whose tests need root.
-ROOT_TESTS := (bpf|test|gateway/test|lbagent/test|lbagent/internal/dataplane)(/.*)?|lbagent(/bfd)?|lbagent/internal/(bgp|dad|forwardpolicy|l2|netdev|preflight)|gateway/proxy/internal/upstream
+ROOT_TESTS := (bpf|test|gateway/test|lbagent/test|lbagent/internal/dataplane)(/.*)?|lbagent(/bfd)?|lbagent/internal/(bfd/engine|bgp|canary|checkpoint|dad|forwardpolicy|healthport|l2|netdev|preflight|probe|snapshot|uplink)|gateway/proxy/internal/upstream
 .PHONY: check
 check: ## Run the tests that need neither root nor the lab (four minutes with warm caches).
 	@TIMEFORMAT='check took %0R s'; time go test -timeout 20m $$(go list ./... | grep -vE '/millrace/($(ROOT_TESTS))$$')

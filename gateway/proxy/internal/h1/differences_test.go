@@ -35,6 +35,11 @@ var differences = []difference{
 			matching(`(?is)\ntransfer-encoding[ \t]*:.*\n(transfer-encoding[ \t]*:|[ \t])`)(text))
 	}},
 	{"6.3", "net/http reuses the connection after a message with both framing headers", matching(`(?is)\n(content-length:.*\ntransfer-encoding|transfer-encoding:.*\ncontent-length):`)},
+	{"7.1", "net/http accepts single LFs in the trailer section, control bytes in extensions, and sizes of 16 digits, but no space before an extension", func(text string) bool {
+		_, content, _ := strings.Cut(text, "\r\n\r\n")
+		return matching(`(?i)\ntransfer-encoding:`)(text) &&
+			matching(`[^\r]\n|\r[^\n]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?i:\n0*[0-9a-f]{16}[;\r \t]|\n[0-9a-f]+[ \t]+;)`)("\n"+content)
+	}},
 	{"6.5", "net/http rejects framing fields in Trailer", matching(`(?i)\ntrailer:`)},
 }
 

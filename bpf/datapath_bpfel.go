@@ -41,16 +41,24 @@ type DatapathAffinityRecord struct {
 	_        structs.HostLayout
 	Key      DatapathAffinityKey
 	Owner    uint32
-	Lasts    uint32
+	Timeout  uint32
 	Pad      uint32
 	Affinity DatapathAffinity
 }
 
-type DatapathAgentBeats struct {
+type DatapathAgentHeartbeats struct {
 	_        structs.HostLayout
 	Beat     uint64
 	Returned uint64
 }
+
+type DatapathCompleteCopy uint32
+
+const (
+	DatapathCompleteCopyNO_COPY     DatapathCompleteCopy = 0
+	DatapathCompleteCopyFIRST_COPY  DatapathCompleteCopy = 1
+	DatapathCompleteCopySECOND_COPY DatapathCompleteCopy = 2
+)
 
 type DatapathConnection struct {
 	_        structs.HostLayout
@@ -67,7 +75,7 @@ const (
 	DatapathConnectionFlagCLIENT_RST   DatapathConnectionFlag = 2
 	DatapathConnectionFlagIN_OVERFLOW  DatapathConnectionFlag = 4
 	DatapathConnectionFlagOF_DATAGRAMS DatapathConnectionFlag = 8
-	DatapathConnectionFlagEND_TOLD     DatapathConnectionFlag = 16
+	DatapathConnectionFlagEND_SENT     DatapathConnectionFlag = 16
 )
 
 type DatapathConnectionKey4 struct {
@@ -93,53 +101,53 @@ type DatapathConnectionKey6 struct {
 type DatapathDropReason uint32
 
 const (
-	DatapathDropReasonDROP_NONE                 DatapathDropReason = 0
-	DatapathDropReasonDROP_MALFORMED            DatapathDropReason = 1
-	DatapathDropReasonDROP_FRAGMENT             DatapathDropReason = 2
-	DatapathDropReasonDROP_FRAGMENT_EARLY       DatapathDropReason = 3
-	DatapathDropReasonDROP_IPV6EXTENSION        DatapathDropReason = 4
-	DatapathDropReasonDROP_SOURCE_ROUTE         DatapathDropReason = 5
-	DatapathDropReasonDROP_VIP_PROTOCOL         DatapathDropReason = 6
-	DatapathDropReasonDROP_ICMP_TYPE            DatapathDropReason = 7
-	DatapathDropReasonDROP_ICMP_EMBEDDED        DatapathDropReason = 8
-	DatapathDropReasonDROP_ICMP_NO_CONNECTION   DatapathDropReason = 9
-	DatapathDropReasonDROP_ANSWER_SOURCE        DatapathDropReason = 10
-	DatapathDropReasonDROP_ANSWER_LIMIT         DatapathDropReason = 11
-	DatapathDropReasonDROP_POOL_UNASSIGNED      DatapathDropReason = 12
-	DatapathDropReasonDROP_NO_FRONTEND          DatapathDropReason = 13
-	DatapathDropReasonDROP_SOURCE_RANGE         DatapathDropReason = 14
-	DatapathDropReasonDROP_NO_ENDPOINT          DatapathDropReason = 15
-	DatapathDropReasonDROP_ENDPOINT_GONE        DatapathDropReason = 16
-	DatapathDropReasonDROP_TUPLE_CONFLICT       DatapathDropReason = 17
-	DatapathDropReasonDROP_CONNECTION_STORE     DatapathDropReason = 18
-	DatapathDropReasonDROP_ROW_EMPTY            DatapathDropReason = 19
-	DatapathDropReasonDROP_NODE_UNKNOWN         DatapathDropReason = 20
-	DatapathDropReasonDROP_NODE_FAMILY          DatapathDropReason = 21
-	DatapathDropReasonDROP_NODE_ROUTE           DatapathDropReason = 22
-	DatapathDropReasonDROP_FORWARDING_OFF       DatapathDropReason = 23
-	DatapathDropReasonDROP_ENCAP_TOO_BIG        DatapathDropReason = 24
-	DatapathDropReasonDROP_HEADROOM             DatapathDropReason = 25
-	DatapathDropReasonDROP_HANDOVER             DatapathDropReason = 26
-	DatapathDropReasonDROP_TUNNEL_SOURCE        DatapathDropReason = 27
-	DatapathDropReasonDROP_TUNNEL_EXCEPTION     DatapathDropReason = 28
-	DatapathDropReasonDROP_TUNNEL_MALFORMED     DatapathDropReason = 29
-	DatapathDropReasonDROP_TUNNEL_NO_VIP        DatapathDropReason = 30
-	DatapathDropReasonDROP_TUNNEL_CONGESTION    DatapathDropReason = 31
-	DatapathDropReasonDROP_REPLY_REWRITE        DatapathDropReason = 32
-	DatapathDropReasonDROP_SHARE_REFUSED        DatapathDropReason = 33
-	DatapathDropReasonDROP_TUNNEL_UPLINK        DatapathDropReason = 34
-	DatapathDropReasonDROP_TUNNEL_EGRESS        DatapathDropReason = 35
-	DatapathDropReasonDROP_SECOND_CHANCE_LIMIT  DatapathDropReason = 36
-	DatapathDropReasonDROP_TUNNEL_TAG           DatapathDropReason = 37
-	DatapathDropReasonDROP_TUNNEL_UNTAGGED      DatapathDropReason = 38
-	DatapathDropReasonDROP_TUNNEL_PROBE         DatapathDropReason = 39
-	DatapathDropReasonDROP_OWN_SOURCE           DatapathDropReason = 40
-	DatapathDropReasonDROP_AGGREGATE_UNASSIGNED DatapathDropReason = 41
-	DatapathDropReasonDROP_TRANSMIT             DatapathDropReason = 42
-	DatapathDropReasonDROP_REDIRECT             DatapathDropReason = 43
-	DatapathDropReasonDROP_MARTIAN              DatapathDropReason = 44
-	DatapathDropReasonDROP_ENDPOINT_SOURCE      DatapathDropReason = 45
-	DatapathDropReasonDROP_REASONS              DatapathDropReason = 46
+	DatapathDropReasonDROP_NONE                   DatapathDropReason = 0
+	DatapathDropReasonDROP_MALFORMED              DatapathDropReason = 1
+	DatapathDropReasonDROP_FRAGMENT               DatapathDropReason = 2
+	DatapathDropReasonDROP_FIRST_FRAGMENT_MISSING DatapathDropReason = 3
+	DatapathDropReasonDROP_IPV6EXTENSION          DatapathDropReason = 4
+	DatapathDropReasonDROP_SOURCE_ROUTE           DatapathDropReason = 5
+	DatapathDropReasonDROP_VIP_PROTOCOL           DatapathDropReason = 6
+	DatapathDropReasonDROP_ICMP_TYPE              DatapathDropReason = 7
+	DatapathDropReasonDROP_ICMP_EMBEDDED          DatapathDropReason = 8
+	DatapathDropReasonDROP_ICMP_NO_CONNECTION     DatapathDropReason = 9
+	DatapathDropReasonDROP_ECHO_SOURCE            DatapathDropReason = 10
+	DatapathDropReasonDROP_ECHO_RATE_LIMIT        DatapathDropReason = 11
+	DatapathDropReasonDROP_POOL_UNASSIGNED        DatapathDropReason = 12
+	DatapathDropReasonDROP_NO_FRONTEND            DatapathDropReason = 13
+	DatapathDropReasonDROP_SOURCE_RANGE           DatapathDropReason = 14
+	DatapathDropReasonDROP_NO_ENDPOINT            DatapathDropReason = 15
+	DatapathDropReasonDROP_ENDPOINT_GONE          DatapathDropReason = 16
+	DatapathDropReasonDROP_TUPLE_CONFLICT         DatapathDropReason = 17
+	DatapathDropReasonDROP_FLOW_INSERT            DatapathDropReason = 18
+	DatapathDropReasonDROP_NO_NODE                DatapathDropReason = 19
+	DatapathDropReasonDROP_NODE_UNKNOWN           DatapathDropReason = 20
+	DatapathDropReasonDROP_NODE_FAMILY            DatapathDropReason = 21
+	DatapathDropReasonDROP_NODE_ROUTE             DatapathDropReason = 22
+	DatapathDropReasonDROP_FORWARDING_DISABLED    DatapathDropReason = 23
+	DatapathDropReasonDROP_PACKET_TOO_BIG         DatapathDropReason = 24
+	DatapathDropReasonDROP_HEADROOM               DatapathDropReason = 25
+	DatapathDropReasonDROP_XDP_METADATA           DatapathDropReason = 26
+	DatapathDropReasonDROP_TUNNEL_SOURCE          DatapathDropReason = 27
+	DatapathDropReasonDROP_TUNNEL_REDIRECT        DatapathDropReason = 28
+	DatapathDropReasonDROP_TUNNEL_MALFORMED       DatapathDropReason = 29
+	DatapathDropReasonDROP_TUNNEL_NO_VIP          DatapathDropReason = 30
+	DatapathDropReasonDROP_TUNNEL_ECN             DatapathDropReason = 31
+	DatapathDropReasonDROP_REPLY_REWRITE          DatapathDropReason = 32
+	DatapathDropReasonDROP_BACKEND_INVALID        DatapathDropReason = 33
+	DatapathDropReasonDROP_TUNNEL_UPLINK          DatapathDropReason = 34
+	DatapathDropReasonDROP_TUNNEL_EGRESS          DatapathDropReason = 35
+	DatapathDropReasonDROP_LOOKUP_RATE_LIMIT      DatapathDropReason = 36
+	DatapathDropReasonDROP_TUNNEL_TAG             DatapathDropReason = 37
+	DatapathDropReasonDROP_TUNNEL_UNTAGGED        DatapathDropReason = 38
+	DatapathDropReasonDROP_TUNNEL_PROBE           DatapathDropReason = 39
+	DatapathDropReasonDROP_HAIRPIN                DatapathDropReason = 40
+	DatapathDropReasonDROP_AGGREGATE_UNASSIGNED   DatapathDropReason = 41
+	DatapathDropReasonDROP_XDP_TX                 DatapathDropReason = 42
+	DatapathDropReasonDROP_XDP_REDIRECT           DatapathDropReason = 43
+	DatapathDropReasonDROP_MARTIAN                DatapathDropReason = 44
+	DatapathDropReasonDROP_ENDPOINT_SOURCE        DatapathDropReason = 45
+	DatapathDropReasonDROP_REASONS                DatapathDropReason = 46
 )
 
 type DatapathDropSample struct {
@@ -170,57 +178,27 @@ type DatapathEndpointPort struct {
 type DatapathEvent uint32
 
 const (
-	DatapathEventEVENT_HANDED_TO_KERNEL       DatapathEvent = 0
-	DatapathEventEVENT_SECOND_CHANCE          DatapathEvent = 1
-	DatapathEventEVENT_SECOND_CHANCE_RETURNED DatapathEvent = 2
-	DatapathEventEVENT_OTHER_ZONE             DatapathEvent = 3
-	DatapathEventEVENT_EXCEPTION_LEARNED      DatapathEvent = 4
-	DatapathEventEVENT_EXCEPTION_USED         DatapathEvent = 5
-	DatapathEventEVENT_ECHO_ANSWERED          DatapathEvent = 6
-	DatapathEventEVENT_REFUSED                DatapathEvent = 7
-	DatapathEventEVENT_TOO_BIG_TOLD           DatapathEvent = 8
-	DatapathEventEVENT_REPLY_UNKNOWN          DatapathEvent = 9
-	DatapathEventEVENT_OVER_QUOTA             DatapathEvent = 10
-	DatapathEventEVENT_PROBE_ANSWERED         DatapathEvent = 11
-	DatapathEventEVENT_PRIMARY_DOWN           DatapathEvent = 12
-	DatapathEventEVENT_AGENT_SILENT           DatapathEvent = 13
-	DatapathEventEVENT_LEFT_TO_PROXY          DatapathEvent = 14
-	DatapathEventEVENTS                       DatapathEvent = 15
+	DatapathEventEVENT_PASSED_TO_KERNEL   DatapathEvent = 0
+	DatapathEventEVENT_LOOKUP_FORWARDED   DatapathEvent = 1
+	DatapathEventEVENT_LOOKUP_RETURNED    DatapathEvent = 2
+	DatapathEventEVENT_LOOKUP_OTHER_ZONE  DatapathEvent = 3
+	DatapathEventEVENT_OVERRIDE_ADDED     DatapathEvent = 4
+	DatapathEventEVENT_OVERRIDE_USED      DatapathEvent = 5
+	DatapathEventEVENT_ECHO_REPLY_SENT    DatapathEvent = 6
+	DatapathEventEVENT_REJECT_SENT        DatapathEvent = 7
+	DatapathEventEVENT_TOO_BIG_SENT       DatapathEvent = 8
+	DatapathEventEVENT_REPLY_WITHOUT_FLOW DatapathEvent = 9
+	DatapathEventEVENT_OVER_QUOTA         DatapathEvent = 10
+	DatapathEventEVENT_PROBE_REPLY_SENT   DatapathEvent = 11
+	DatapathEventEVENT_PRIMARY_DOWN       DatapathEvent = 12
+	DatapathEventEVENT_AGENT_SILENT       DatapathEvent = 13
+	DatapathEventEVENT_PASSED_TO_PROXY    DatapathEvent = 14
+	DatapathEventEVENTS                   DatapathEvent = 15
 )
 
-type DatapathEvictedFlow struct {
-	_           structs.HostLayout
-	Fingerprint uint32
-	Id          uint32
-}
-
-type DatapathEvictedFlowBucket struct {
-	_    structs.HostLayout
-	Slot [8]DatapathEvictedFlow
-}
-
-type DatapathException struct {
-	_     structs.HostLayout
-	Print uint64
-	About uint64
-}
-
-type DatapathExceptionBucket struct {
-	_    structs.HostLayout
-	Slot [8]DatapathException
-}
-
-type DatapathExceptionSecret struct {
+type DatapathFingerprintSecret struct {
 	_    structs.HostLayout
 	Word [12]uint64
-}
-
-type DatapathExceptionSweep struct {
-	_     structs.HostLayout
-	First uint32
-	Count uint32
-	Since uint32
-	Left  uint32
 }
 
 type DatapathFlow struct {
@@ -239,6 +217,30 @@ type DatapathFlowCounts struct {
 	Tcp      uint64
 	Udp      uint64
 	HalfOpen uint64
+}
+
+type DatapathFlowDigest struct {
+	_           structs.HostLayout
+	Fingerprint uint32
+	Id          uint32
+}
+
+type DatapathFlowDigestBucket struct {
+	_    structs.HostLayout
+	Slot [8]DatapathFlowDigest
+}
+
+type DatapathFlowMiss struct {
+	_        structs.HostLayout
+	TagState uint32
+	Since    uint32
+}
+
+type DatapathFlowMissBucket struct {
+	_    structs.HostLayout
+	Next uint32
+	Pad  uint32
+	Slot [7]DatapathFlowMiss
 }
 
 type DatapathFragment struct {
@@ -312,18 +314,12 @@ type DatapathFrontendKey6 struct {
 	Pad      uint8
 }
 
-type DatapathGroupMark struct {
-	_        structs.HostLayout
-	Moved    uint32
-	Excepted uint32
-}
-
 type DatapathHalfOpen struct {
-	_          structs.HostLayout
-	Asks       uint64
-	Answers    uint64
-	Connection DatapathConnection
-	Reverse    DatapathReverse
+	_                  structs.HostLayout
+	ForwardFingerprint uint64
+	ReverseFingerprint uint64
+	Connection         DatapathConnection
+	Reverse            DatapathReverse
 }
 
 type DatapathHalfOpenBucket struct {
@@ -333,15 +329,21 @@ type DatapathHalfOpenBucket struct {
 	Slot  [7]DatapathHalfOpen
 }
 
-type DatapathHandover struct {
+type DatapathIngressInterfaces struct {
+	_       structs.HostLayout
+	Ifindex [8]uint32
+}
+
+type DatapathKernelRedirect struct {
 	_       structs.HostLayout
 	Magic   uint32
 	Ifindex uint32
 }
 
-type DatapathIngressInterfaces struct {
-	_       structs.HostLayout
-	Ifindex [8]uint32
+type DatapathMissRate struct {
+	_     structs.HostLayout
+	Since uint32
+	Count uint32
 }
 
 type DatapathNode struct {
@@ -373,6 +375,25 @@ const (
 	DatapathOverheadOVERHEAD_HIGH DatapathOverhead = 4
 )
 
+type DatapathOverride struct {
+	_           structs.HostLayout
+	Fingerprint uint64
+	Value       uint64
+}
+
+type DatapathOverrideBucket struct {
+	_    structs.HostLayout
+	Slot [8]DatapathOverride
+}
+
+type DatapathOverrideSweep struct {
+	_     structs.HostLayout
+	First uint32
+	Count uint32
+	Since uint32
+	Left  uint32
+}
+
 type DatapathProbe struct {
 	_     structs.HostLayout
 	Kind  uint32
@@ -395,17 +416,6 @@ const (
 	DatapathProbeKindPROBE_REQUEST      DatapathProbeKind = 1
 	DatapathProbeKindPROBE_ANSWER       DatapathProbeKind = 2
 	DatapathProbeKindPROBE_ANSWER_ALONE DatapathProbeKind = 3
-)
-
-type DatapathProof uint32
-
-const (
-	DatapathProofPROOF_ASKED     DatapathProof = 0
-	DatapathProofPROOF_RENEWED   DatapathProof = 1
-	DatapathProofPROOF_CLAIMED   DatapathProof = 2
-	DatapathProofPROOF_OFFERED   DatapathProof = 3
-	DatapathProofPROOF_GIVEN     DatapathProof = 4
-	DatapathProofPROOF_CONTESTED DatapathProof = 5
 )
 
 type DatapathQuota struct {
@@ -443,7 +453,7 @@ type DatapathReverse struct {
 	_            structs.HostLayout
 	Vip          DatapathAddress
 	VipPort      uint16
-	Proof        uint8
+	Validation   uint8
 	Pad          uint8
 	Flags        uint32
 	Sequence     uint32
@@ -483,6 +493,12 @@ type DatapathRow struct {
 	Path uint64
 }
 
+type DatapathRowGroup struct {
+	_          structs.HostLayout
+	Moved      uint32
+	Overridden uint32
+}
+
 type DatapathRowUpdate struct {
 	_    structs.HostLayout
 	Row  uint32
@@ -497,12 +513,12 @@ type DatapathRowsRead struct {
 }
 
 type DatapathRowsWrite struct {
-	_        structs.HostLayout
-	First    uint32
-	Count    uint32
-	Fresh    uint32
-	Newcomer uint32
-	Excepted uint32
+	_          structs.HostLayout
+	First      uint32
+	Count      uint32
+	Fresh      uint32
+	Newcomer   uint32
+	Overridden uint32
 }
 
 type DatapathSampling struct {
@@ -527,38 +543,38 @@ type DatapathSelf struct {
 type DatapathSelfFlag uint32
 
 const (
-	DatapathSelfFlagSELF_NO_TRANSMIT DatapathSelfFlag = 1
-	DatapathSelfFlagSELF_TAGS_BESIDE DatapathSelfFlag = 2
-	DatapathSelfFlagSELF_AGGREGATES  DatapathSelfFlag = 4
-	DatapathSelfFlagSELF_KEY         DatapathSelfFlag = 256
+	DatapathSelfFlagSELF_NO_TRANSMIT   DatapathSelfFlag = 1
+	DatapathSelfFlagSELF_VLAN_STRIPPED DatapathSelfFlag = 2
+	DatapathSelfFlagSELF_AGGREGATES    DatapathSelfFlag = 4
+	DatapathSelfFlagSELF_KEY           DatapathSelfFlag = 256
 )
 
 type DatapathServiceProxyMode uint32
 
 const (
-	DatapathServiceProxyModeSERVICE_PROXY_NONE   DatapathServiceProxyMode = 0
-	DatapathServiceProxyModeSERVICE_PROXY_YIELDS DatapathServiceProxyMode = 1
-	DatapathServiceProxyModeSERVICE_PROXY_TAKES  DatapathServiceProxyMode = 2
+	DatapathServiceProxyModeSERVICE_PROXY_NONE DatapathServiceProxyMode = 0
+	DatapathServiceProxyModeSERVICE_PROXY_FROM DatapathServiceProxyMode = 1
+	DatapathServiceProxyModeSERVICE_PROXY_TO   DatapathServiceProxyMode = 2
 )
 
 type DatapathShape uint32
 
 const (
 	DatapathShapeROWS               DatapathShape = 4096
-	DatapathShapeLEAST_ROWS         DatapathShape = 128
+	DatapathShapeMIN_ROWS           DatapathShape = 128
 	DatapathShapeCHAIN_LENGTH       DatapathShape = 3
 	DatapathShapeROW_GROUP          DatapathShape = 8
 	DatapathShapeENDPOINT_ROWS      DatapathShape = 512
 	DatapathShapeNODES              DatapathShape = 16384
 	DatapathShapeNODE_ADDRESSES     DatapathShape = 65536
 	DatapathShapeUPLINKS            DatapathShape = 64
-	DatapathShapeEVICTED_SLOTS      DatapathShape = 8
-	DatapathShapeEXCEPTION_SLOTS    DatapathShape = 8
+	DatapathShapeDIGEST_SLOTS       DatapathShape = 8
+	DatapathShapeOVERRIDE_SLOTS     DatapathShape = 8
 	DatapathShapeHALF_OPEN_SLOTS    DatapathShape = 7
 	DatapathShapeAFFINITY_SLOTS     DatapathShape = 8
-	DatapathShapeUNKNOWN_FLOW_SLOTS DatapathShape = 7
-	DatapathShapeEXCEPTION_FILTERED DatapathShape = 4
-	DatapathShapeEXCEPTION_SECRET   DatapathShape = 12
+	DatapathShapeFLOW_MISS_SLOTS    DatapathShape = 7
+	DatapathShapeOVERRIDE_FILTERED  DatapathShape = 4
+	DatapathShapeFINGERPRINT_SECRET DatapathShape = 12
 	DatapathShapeUPLINK_MACS        DatapathShape = 8
 	DatapathShapeTUNNEL_KEYS        DatapathShape = 4
 	DatapathShapeTAG_PAIRS          DatapathShape = 11
@@ -569,7 +585,7 @@ const (
 	DatapathShapeNODE_UPLINKS       DatapathShape = 8
 	DatapathShapePROBE_KEYS         DatapathShape = 4
 	DatapathShapeZONES              DatapathShape = 8
-	DatapathShapeNOTED_AT_ONCE      DatapathShape = 4096
+	DatapathShapeFILTER_BATCH       DatapathShape = 4096
 )
 
 type DatapathSourceRangeKey4 struct {
@@ -602,42 +618,27 @@ type DatapathTrace struct {
 type DatapathTraceStep uint32
 
 const (
-	DatapathTraceStepTRACE_VIP            DatapathTraceStep = 1
-	DatapathTraceStepTRACE_OTHER_STATION  DatapathTraceStep = 2
-	DatapathTraceStepTRACE_FROM_NODE      DatapathTraceStep = 4
-	DatapathTraceStepTRACE_SOURCE_CHECKED DatapathTraceStep = 8
-	DatapathTraceStepTRACE_ROW            DatapathTraceStep = 16
-	DatapathTraceStepTRACE_STAGE2         DatapathTraceStep = 32
-	DatapathTraceStepTRACE_ESTABLISHED    DatapathTraceStep = 64
-	DatapathTraceStepTRACE_HALF_OPEN      DatapathTraceStep = 128
-	DatapathTraceStepTRACE_CHOSEN         DatapathTraceStep = 256
-	DatapathTraceStepTRACE_AFFINITY       DatapathTraceStep = 512
-	DatapathTraceStepTRACE_SECOND_CHANCE  DatapathTraceStep = 1024
-	DatapathTraceStepTRACE_RETURNED       DatapathTraceStep = 2048
-	DatapathTraceStepTRACE_EXCEPTION      DatapathTraceStep = 4096
-	DatapathTraceStepTRACE_NOTIFIES       DatapathTraceStep = 8192
-	DatapathTraceStepTRACE_NOTIFIED       DatapathTraceStep = 16384
-	DatapathTraceStepTRACE_OTHER_ZONE     DatapathTraceStep = 32768
-	DatapathTraceStepTRACE_TO_NODE        DatapathTraceStep = 65536
-	DatapathTraceStepTRACE_DELIVERED      DatapathTraceStep = 131072
-	DatapathTraceStepTRACE_TO_KERNEL      DatapathTraceStep = 262144
-	DatapathTraceStepTRACE_ANSWERED       DatapathTraceStep = 524288
-	DatapathTraceStepTRACE_HANDED_ON      DatapathTraceStep = 1048576
-)
-
-type DatapathTrust struct {
-	_     structs.HostLayout
-	Flags uint32
-	Mark  uint32
-}
-
-type DatapathTrustFlag uint32
-
-const (
-	DatapathTrustFlagTRUST_EGRESS DatapathTrustFlag = 1
-	DatapathTrustFlagTRUST_TAGS   DatapathTrustFlag = 2
-	DatapathTrustFlagTRUST_KEY    DatapathTrustFlag = 4
-	DatapathTrustFlagTRUST_KEYS   DatapathTrustFlag = 120
+	DatapathTraceStepTRACE_VIP               DatapathTraceStep = 1
+	DatapathTraceStepTRACE_OTHER_STATION     DatapathTraceStep = 2
+	DatapathTraceStepTRACE_FROM_NODE         DatapathTraceStep = 4
+	DatapathTraceStepTRACE_SOURCE_CHECKED    DatapathTraceStep = 8
+	DatapathTraceStepTRACE_ROW               DatapathTraceStep = 16
+	DatapathTraceStepTRACE_STAGE2            DatapathTraceStep = 32
+	DatapathTraceStepTRACE_ESTABLISHED       DatapathTraceStep = 64
+	DatapathTraceStepTRACE_HALF_OPEN         DatapathTraceStep = 128
+	DatapathTraceStepTRACE_SELECTED          DatapathTraceStep = 256
+	DatapathTraceStepTRACE_AFFINITY          DatapathTraceStep = 512
+	DatapathTraceStepTRACE_LOOKUP_FORWARDED  DatapathTraceStep = 1024
+	DatapathTraceStepTRACE_LOOKUP_RETURNED   DatapathTraceStep = 2048
+	DatapathTraceStepTRACE_OVERRIDE          DatapathTraceStep = 4096
+	DatapathTraceStepTRACE_REDIRECT_SENT     DatapathTraceStep = 8192
+	DatapathTraceStepTRACE_REDIRECT_RECEIVED DatapathTraceStep = 16384
+	DatapathTraceStepTRACE_OTHER_ZONE        DatapathTraceStep = 32768
+	DatapathTraceStepTRACE_TO_NODE           DatapathTraceStep = 65536
+	DatapathTraceStepTRACE_DELIVERED         DatapathTraceStep = 131072
+	DatapathTraceStepTRACE_TO_KERNEL         DatapathTraceStep = 262144
+	DatapathTraceStepTRACE_REPLIED           DatapathTraceStep = 524288
+	DatapathTraceStepTRACE_DELEGATED         DatapathTraceStep = 1048576
 )
 
 type DatapathTunnelKey struct {
@@ -650,24 +651,20 @@ type DatapathTunnelKey struct {
 	Secret [32]uint8
 }
 
-type DatapathUnknown struct {
+type DatapathTunnelPolicy struct {
 	_     structs.HostLayout
-	Since uint32
-	Count uint32
+	Flags uint32
+	Mark  uint32
 }
 
-type DatapathUnknownFlow struct {
-	_     structs.HostLayout
-	About uint32
-	Since uint32
-}
+type DatapathTunnelPolicyFlag uint32
 
-type DatapathUnknownFlowBucket struct {
-	_    structs.HostLayout
-	Next uint32
-	Pad  uint32
-	Slot [7]DatapathUnknownFlow
-}
+const (
+	DatapathTunnelPolicyFlagPOLICY_EGRESS DatapathTunnelPolicyFlag = 1
+	DatapathTunnelPolicyFlagPOLICY_TAGS   DatapathTunnelPolicyFlag = 2
+	DatapathTunnelPolicyFlagPOLICY_KEY    DatapathTunnelPolicyFlag = 4
+	DatapathTunnelPolicyFlagPOLICY_KEYS   DatapathTunnelPolicyFlag = 120
+)
 
 type DatapathUplink struct {
 	_      structs.HostLayout
@@ -678,7 +675,18 @@ type DatapathUplink struct {
 type DatapathUplinkFlag uint32
 
 const (
-	DatapathUplinkFlagUPLINK_TAKES_FRAMES DatapathUplinkFlag = 1
+	DatapathUplinkFlagUPLINK_ACCEPTS_REDIRECTS DatapathUplinkFlag = 1
+)
+
+type DatapathValidation uint32
+
+const (
+	DatapathValidationVALIDATION_SYN        DatapathValidation = 0
+	DatapathValidationVALIDATION_SYN_REUSED DatapathValidation = 1
+	DatapathValidationVALIDATION_MIDSTREAM  DatapathValidation = 2
+	DatapathValidationVALIDATION_SYN_ACK    DatapathValidation = 3
+	DatapathValidationVALIDATION_DONE       DatapathValidation = 4
+	DatapathValidationVALIDATION_CONTESTED  DatapathValidation = 5
 )
 
 type DatapathVlanKey struct {
@@ -686,14 +694,6 @@ type DatapathVlanKey struct {
 	Ifindex uint32
 	Tag     [2]uint32
 }
-
-type DatapathWholeCopy uint32
-
-const (
-	DatapathWholeCopyNO_COPY     DatapathWholeCopy = 0
-	DatapathWholeCopyFIRST_COPY  DatapathWholeCopy = 1
-	DatapathWholeCopySECOND_COPY DatapathWholeCopy = 2
-)
 
 type DatapathZones struct {
 	_     structs.HostLayout
@@ -705,11 +705,10 @@ type DatapathZones struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	DatapathMapAffinities            = "affinities"
-	DatapathMapAgentBeat             = "agent_beat"
-	DatapathMapAnswerCounts          = "answer_counts"
+	DatapathMapAgentHeartbeat        = "agent_heartbeat"
 	DatapathMapConnections4          = "connections4"
 	DatapathMapConnections6          = "connections6"
-	DatapathMapCpuUnknowns           = "cpu_unknowns"
+	DatapathMapCpuMissRates          = "cpu_miss_rates"
 	DatapathMapDatagrams4            = "datagrams4"
 	DatapathMapDatagrams6            = "datagrams6"
 	DatapathMapDatagramsRev4         = "datagrams_rev4"
@@ -722,47 +721,48 @@ const (
 	DatapathMapEndpoints             = "endpoints"
 	DatapathMapEstablishedFilter     = "established_filter"
 	DatapathMapEventCounts           = "event_counts"
-	DatapathMapEvictedFlows          = "evicted_flows"
-	DatapathMapExceptionFilter       = "exception_filter"
-	DatapathMapExceptionKey          = "exception_key"
-	DatapathMapExceptions            = "exceptions"
+	DatapathMapFilterUpdates         = "filter_updates"
+	DatapathMapFingerprintKey        = "fingerprint_key"
+	DatapathMapFlowDigests           = "flow_digests"
+	DatapathMapFlowMisses            = "flow_misses"
 	DatapathMapFragments             = "fragments"
 	DatapathMapFrontendCounts        = "frontend_counts"
 	DatapathMapFrontendDrops         = "frontend_drops"
 	DatapathMapFrontendKeys          = "frontend_keys"
 	DatapathMapFrontends4            = "frontends4"
 	DatapathMapFrontends6            = "frontends6"
-	DatapathMapGroupMarks            = "group_marks"
 	DatapathMapHalfOpenFlows         = "half_open_flows"
-	DatapathMapHeartbeat             = "heartbeat"
+	DatapathMapHopLease              = "hop_lease"
+	DatapathMapMigratedFrontends     = "migrated_frontends"
+	DatapathMapMissRates             = "miss_rates"
 	DatapathMapNodeAddresses         = "node_addresses"
 	DatapathMapNodeUplinks           = "node_uplinks"
 	DatapathMapNodes                 = "nodes"
-	DatapathMapNotedFlows            = "noted_flows"
 	DatapathMapOverflowConn          = "overflow_conn"
 	DatapathMapOverflowConnRev       = "overflow_conn_rev"
 	DatapathMapOverflowData          = "overflow_data"
 	DatapathMapOverflowDataRev       = "overflow_data_rev"
 	DatapathMapOverflowFragments     = "overflow_fragments"
+	DatapathMapOverrideFilter        = "override_filter"
+	DatapathMapOverrides             = "overrides"
 	DatapathMapPacketSlots           = "packet_slots"
 	DatapathMapProbeSecrets          = "probe_secrets"
-	DatapathMapProxied               = "proxied"
-	DatapathMapProxyOffers           = "proxy_offers"
+	DatapathMapProxyConnections      = "proxy_connections"
+	DatapathMapProxyHandshakes       = "proxy_handshakes"
+	DatapathMapReplyRates            = "reply_rates"
 	DatapathMapReplySlots            = "reply_slots"
 	DatapathMapReverse4              = "reverse4"
 	DatapathMapReverse6              = "reverse6"
+	DatapathMapRowGroups             = "row_groups"
 	DatapathMapRowUpdates            = "row_updates"
 	DatapathMapRows                  = "rows"
 	DatapathMapSettings              = "settings"
 	DatapathMapSourceRanges4         = "source_ranges4"
 	DatapathMapSourceRanges6         = "source_ranges6"
-	DatapathMapTakenFrontends        = "taken_frontends"
 	DatapathMapTraceRecord           = "trace_record"
 	DatapathMapTunnelKeys            = "tunnel_keys"
-	DatapathMapTunnelTrust           = "tunnel_trust"
-	DatapathMapUnknownFlows          = "unknown_flows"
-	DatapathMapUnknowns              = "unknowns"
-	DatapathMapUplinkLosses          = "uplink_losses"
+	DatapathMapTunnelPolicies        = "tunnel_policies"
+	DatapathMapUplinkTxDrops         = "uplink_tx_drops"
 	DatapathMapUplinks               = "uplinks"
 	DatapathMapVipFilter             = "vip_filter"
 	DatapathMapVipParts              = "vip_parts"
@@ -770,26 +770,26 @@ const (
 	DatapathMapVips                  = "vips"
 	DatapathMapVlans                 = "vlans"
 	DatapathMapZoneTables            = "zone_tables"
+	DatapathProgAddEstablished       = "add_established"
+	DatapathProgClearRowFlags        = "clear_row_flags"
 	DatapathProgCountConnections     = "count_connections"
 	DatapathProgEgress               = "egress"
-	DatapathProgHandedOver           = "handed_over"
 	DatapathProgIngress              = "ingress"
 	DatapathProgNatExempt            = "nat_exempt"
-	DatapathProgNoteConnections      = "note_connections"
 	DatapathProgReadEndpointRows     = "read_endpoint_rows"
 	DatapathProgReadRows             = "read_rows"
+	DatapathProgRedirectNeigh        = "redirect_neigh"
 	DatapathProgRenewLease           = "renew_lease"
-	DatapathProgRestRows             = "rest_rows"
-	DatapathProgSweepExceptions      = "sweep_exceptions"
+	DatapathProgSweepOverrides       = "sweep_overrides"
 	DatapathProgWriteEndpointRows    = "write_endpoint_rows"
 	DatapathProgWriteRows            = "write_rows"
 	DatapathVarConnectionFlag        = "_connection_flag"
 	DatapathVarDropSample            = "_drop_sample"
-	DatapathVarExceptionSweep        = "_exception_sweep"
 	DatapathVarFrontendFlag          = "_frontend_flag"
 	DatapathVarHandover              = "_handover"
 	DatapathVarNodeFlag              = "_node_flag"
 	DatapathVarOverhead              = "_overhead"
+	DatapathVarOverrideSweep         = "_override_sweep"
 	DatapathVarProbe                 = "_probe"
 	DatapathVarProbeKind             = "_probe_kind"
 	DatapathVarProof                 = "_proof"
@@ -809,22 +809,22 @@ const (
 	DatapathVarClientMultipliers     = "client_multipliers"
 	DatapathVarConnectionQuota       = "connection_quota"
 	DatapathVarDatagramQuota         = "datagram_quota"
+	DatapathVarDigestMask            = "digest_mask"
 	DatapathVarEstablishedFilterMask = "established_filter_mask"
-	DatapathVarEvictedMask           = "evicted_mask"
-	DatapathVarExceptionMask         = "exception_mask"
 	DatapathVarFragmentQuota         = "fragment_quota"
 	DatapathVarFrontendMultiplier    = "frontend_multiplier"
 	DatapathVarHalfOpenMask          = "half_open_mask"
 	DatapathVarHalfOpenQuota         = "half_open_quota"
 	DatapathVarHashAddend            = "hash_addend"
+	DatapathVarMissTcpWeight         = "miss_tcp_weight"
+	DatapathVarMissesPerCpu          = "misses_per_cpu"
+	DatapathVarMissesPerVip          = "misses_per_vip"
+	DatapathVarOverrideMask          = "override_mask"
 	DatapathVarPortsMultiplier       = "ports_multiplier"
 	DatapathVarProtocolMultiplier    = "protocol_multiplier"
 	DatapathVarServiceProxy          = "service_proxy"
 	DatapathVarTicksPerSecond        = "ticks_per_second"
 	DatapathVarTracing               = "tracing"
-	DatapathVarUnknownPerCpu         = "unknown_per_cpu"
-	DatapathVarUnknownPerVip         = "unknown_per_vip"
-	DatapathVarUnknownTcpWeight      = "unknown_tcp_weight"
 	DatapathVarVipMultipliers        = "vip_multipliers"
 )
 
@@ -870,17 +870,17 @@ type DatapathSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type DatapathProgramSpecs struct {
+	AddEstablished    *ebpf.ProgramSpec `ebpf:"add_established"`
+	ClearRowFlags     *ebpf.ProgramSpec `ebpf:"clear_row_flags"`
 	CountConnections  *ebpf.ProgramSpec `ebpf:"count_connections"`
 	Egress            *ebpf.ProgramSpec `ebpf:"egress"`
-	HandedOver        *ebpf.ProgramSpec `ebpf:"handed_over"`
 	Ingress           *ebpf.ProgramSpec `ebpf:"ingress"`
 	NatExempt         *ebpf.ProgramSpec `ebpf:"nat_exempt"`
-	NoteConnections   *ebpf.ProgramSpec `ebpf:"note_connections"`
 	ReadEndpointRows  *ebpf.ProgramSpec `ebpf:"read_endpoint_rows"`
 	ReadRows          *ebpf.ProgramSpec `ebpf:"read_rows"`
+	RedirectNeigh     *ebpf.ProgramSpec `ebpf:"redirect_neigh"`
 	RenewLease        *ebpf.ProgramSpec `ebpf:"renew_lease"`
-	RestRows          *ebpf.ProgramSpec `ebpf:"rest_rows"`
-	SweepExceptions   *ebpf.ProgramSpec `ebpf:"sweep_exceptions"`
+	SweepOverrides    *ebpf.ProgramSpec `ebpf:"sweep_overrides"`
 	WriteEndpointRows *ebpf.ProgramSpec `ebpf:"write_endpoint_rows"`
 	WriteRows         *ebpf.ProgramSpec `ebpf:"write_rows"`
 }
@@ -890,11 +890,10 @@ type DatapathProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type DatapathMapSpecs struct {
 	Affinities        *ebpf.MapSpec `ebpf:"affinities"`
-	AgentBeat         *ebpf.MapSpec `ebpf:"agent_beat"`
-	AnswerCounts      *ebpf.MapSpec `ebpf:"answer_counts"`
+	AgentHeartbeat    *ebpf.MapSpec `ebpf:"agent_heartbeat"`
 	Connections4      *ebpf.MapSpec `ebpf:"connections4"`
 	Connections6      *ebpf.MapSpec `ebpf:"connections6"`
-	CpuUnknowns       *ebpf.MapSpec `ebpf:"cpu_unknowns"`
+	CpuMissRates      *ebpf.MapSpec `ebpf:"cpu_miss_rates"`
 	Datagrams4        *ebpf.MapSpec `ebpf:"datagrams4"`
 	Datagrams6        *ebpf.MapSpec `ebpf:"datagrams6"`
 	DatagramsRev4     *ebpf.MapSpec `ebpf:"datagrams_rev4"`
@@ -907,47 +906,48 @@ type DatapathMapSpecs struct {
 	Endpoints         *ebpf.MapSpec `ebpf:"endpoints"`
 	EstablishedFilter *ebpf.MapSpec `ebpf:"established_filter"`
 	EventCounts       *ebpf.MapSpec `ebpf:"event_counts"`
-	EvictedFlows      *ebpf.MapSpec `ebpf:"evicted_flows"`
-	ExceptionFilter   *ebpf.MapSpec `ebpf:"exception_filter"`
-	ExceptionKey      *ebpf.MapSpec `ebpf:"exception_key"`
-	Exceptions        *ebpf.MapSpec `ebpf:"exceptions"`
+	FilterUpdates     *ebpf.MapSpec `ebpf:"filter_updates"`
+	FingerprintKey    *ebpf.MapSpec `ebpf:"fingerprint_key"`
+	FlowDigests       *ebpf.MapSpec `ebpf:"flow_digests"`
+	FlowMisses        *ebpf.MapSpec `ebpf:"flow_misses"`
 	Fragments         *ebpf.MapSpec `ebpf:"fragments"`
 	FrontendCounts    *ebpf.MapSpec `ebpf:"frontend_counts"`
 	FrontendDrops     *ebpf.MapSpec `ebpf:"frontend_drops"`
 	FrontendKeys      *ebpf.MapSpec `ebpf:"frontend_keys"`
 	Frontends4        *ebpf.MapSpec `ebpf:"frontends4"`
 	Frontends6        *ebpf.MapSpec `ebpf:"frontends6"`
-	GroupMarks        *ebpf.MapSpec `ebpf:"group_marks"`
 	HalfOpenFlows     *ebpf.MapSpec `ebpf:"half_open_flows"`
-	Heartbeat         *ebpf.MapSpec `ebpf:"heartbeat"`
+	HopLease          *ebpf.MapSpec `ebpf:"hop_lease"`
+	MigratedFrontends *ebpf.MapSpec `ebpf:"migrated_frontends"`
+	MissRates         *ebpf.MapSpec `ebpf:"miss_rates"`
 	NodeAddresses     *ebpf.MapSpec `ebpf:"node_addresses"`
 	NodeUplinks       *ebpf.MapSpec `ebpf:"node_uplinks"`
 	Nodes             *ebpf.MapSpec `ebpf:"nodes"`
-	NotedFlows        *ebpf.MapSpec `ebpf:"noted_flows"`
 	OverflowConn      *ebpf.MapSpec `ebpf:"overflow_conn"`
 	OverflowConnRev   *ebpf.MapSpec `ebpf:"overflow_conn_rev"`
 	OverflowData      *ebpf.MapSpec `ebpf:"overflow_data"`
 	OverflowDataRev   *ebpf.MapSpec `ebpf:"overflow_data_rev"`
 	OverflowFragments *ebpf.MapSpec `ebpf:"overflow_fragments"`
+	OverrideFilter    *ebpf.MapSpec `ebpf:"override_filter"`
+	Overrides         *ebpf.MapSpec `ebpf:"overrides"`
 	PacketSlots       *ebpf.MapSpec `ebpf:"packet_slots"`
 	ProbeSecrets      *ebpf.MapSpec `ebpf:"probe_secrets"`
-	Proxied           *ebpf.MapSpec `ebpf:"proxied"`
-	ProxyOffers       *ebpf.MapSpec `ebpf:"proxy_offers"`
+	ProxyConnections  *ebpf.MapSpec `ebpf:"proxy_connections"`
+	ProxyHandshakes   *ebpf.MapSpec `ebpf:"proxy_handshakes"`
+	ReplyRates        *ebpf.MapSpec `ebpf:"reply_rates"`
 	ReplySlots        *ebpf.MapSpec `ebpf:"reply_slots"`
 	Reverse4          *ebpf.MapSpec `ebpf:"reverse4"`
 	Reverse6          *ebpf.MapSpec `ebpf:"reverse6"`
+	RowGroups         *ebpf.MapSpec `ebpf:"row_groups"`
 	RowUpdates        *ebpf.MapSpec `ebpf:"row_updates"`
 	Rows              *ebpf.MapSpec `ebpf:"rows"`
 	Settings          *ebpf.MapSpec `ebpf:"settings"`
 	SourceRanges4     *ebpf.MapSpec `ebpf:"source_ranges4"`
 	SourceRanges6     *ebpf.MapSpec `ebpf:"source_ranges6"`
-	TakenFrontends    *ebpf.MapSpec `ebpf:"taken_frontends"`
 	TraceRecord       *ebpf.MapSpec `ebpf:"trace_record"`
 	TunnelKeys        *ebpf.MapSpec `ebpf:"tunnel_keys"`
-	TunnelTrust       *ebpf.MapSpec `ebpf:"tunnel_trust"`
-	UnknownFlows      *ebpf.MapSpec `ebpf:"unknown_flows"`
-	Unknowns          *ebpf.MapSpec `ebpf:"unknowns"`
-	UplinkLosses      *ebpf.MapSpec `ebpf:"uplink_losses"`
+	TunnelPolicies    *ebpf.MapSpec `ebpf:"tunnel_policies"`
+	UplinkTxDrops     *ebpf.MapSpec `ebpf:"uplink_tx_drops"`
 	Uplinks           *ebpf.MapSpec `ebpf:"uplinks"`
 	VipFilter         *ebpf.MapSpec `ebpf:"vip_filter"`
 	VipParts          *ebpf.MapSpec `ebpf:"vip_parts"`
@@ -963,11 +963,11 @@ type DatapathMapSpecs struct {
 type DatapathVariableSpecs struct {
 	ConnectionFlag        *ebpf.VariableSpec `ebpf:"_connection_flag"`
 	DropSample            *ebpf.VariableSpec `ebpf:"_drop_sample"`
-	ExceptionSweep        *ebpf.VariableSpec `ebpf:"_exception_sweep"`
 	FrontendFlag          *ebpf.VariableSpec `ebpf:"_frontend_flag"`
 	Handover              *ebpf.VariableSpec `ebpf:"_handover"`
 	NodeFlag              *ebpf.VariableSpec `ebpf:"_node_flag"`
 	Overhead              *ebpf.VariableSpec `ebpf:"_overhead"`
+	OverrideSweep         *ebpf.VariableSpec `ebpf:"_override_sweep"`
 	Probe                 *ebpf.VariableSpec `ebpf:"_probe"`
 	ProbeKind             *ebpf.VariableSpec `ebpf:"_probe_kind"`
 	Proof                 *ebpf.VariableSpec `ebpf:"_proof"`
@@ -987,22 +987,22 @@ type DatapathVariableSpecs struct {
 	ClientMultipliers     *ebpf.VariableSpec `ebpf:"client_multipliers"`
 	ConnectionQuota       *ebpf.VariableSpec `ebpf:"connection_quota"`
 	DatagramQuota         *ebpf.VariableSpec `ebpf:"datagram_quota"`
+	DigestMask            *ebpf.VariableSpec `ebpf:"digest_mask"`
 	EstablishedFilterMask *ebpf.VariableSpec `ebpf:"established_filter_mask"`
-	EvictedMask           *ebpf.VariableSpec `ebpf:"evicted_mask"`
-	ExceptionMask         *ebpf.VariableSpec `ebpf:"exception_mask"`
 	FragmentQuota         *ebpf.VariableSpec `ebpf:"fragment_quota"`
 	FrontendMultiplier    *ebpf.VariableSpec `ebpf:"frontend_multiplier"`
 	HalfOpenMask          *ebpf.VariableSpec `ebpf:"half_open_mask"`
 	HalfOpenQuota         *ebpf.VariableSpec `ebpf:"half_open_quota"`
 	HashAddend            *ebpf.VariableSpec `ebpf:"hash_addend"`
+	MissTcpWeight         *ebpf.VariableSpec `ebpf:"miss_tcp_weight"`
+	MissesPerCpu          *ebpf.VariableSpec `ebpf:"misses_per_cpu"`
+	MissesPerVip          *ebpf.VariableSpec `ebpf:"misses_per_vip"`
+	OverrideMask          *ebpf.VariableSpec `ebpf:"override_mask"`
 	PortsMultiplier       *ebpf.VariableSpec `ebpf:"ports_multiplier"`
 	ProtocolMultiplier    *ebpf.VariableSpec `ebpf:"protocol_multiplier"`
 	ServiceProxy          *ebpf.VariableSpec `ebpf:"service_proxy"`
 	TicksPerSecond        *ebpf.VariableSpec `ebpf:"ticks_per_second"`
 	Tracing               *ebpf.VariableSpec `ebpf:"tracing"`
-	UnknownPerCpu         *ebpf.VariableSpec `ebpf:"unknown_per_cpu"`
-	UnknownPerVip         *ebpf.VariableSpec `ebpf:"unknown_per_vip"`
-	UnknownTcpWeight      *ebpf.VariableSpec `ebpf:"unknown_tcp_weight"`
 	VipMultipliers        *ebpf.VariableSpec `ebpf:"vip_multipliers"`
 }
 
@@ -1027,11 +1027,10 @@ func (o *DatapathObjects) Close() error {
 // It can be passed to LoadDatapathObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DatapathMaps struct {
 	Affinities        *ebpf.Map `ebpf:"affinities"`
-	AgentBeat         *ebpf.Map `ebpf:"agent_beat"`
-	AnswerCounts      *ebpf.Map `ebpf:"answer_counts"`
+	AgentHeartbeat    *ebpf.Map `ebpf:"agent_heartbeat"`
 	Connections4      *ebpf.Map `ebpf:"connections4"`
 	Connections6      *ebpf.Map `ebpf:"connections6"`
-	CpuUnknowns       *ebpf.Map `ebpf:"cpu_unknowns"`
+	CpuMissRates      *ebpf.Map `ebpf:"cpu_miss_rates"`
 	Datagrams4        *ebpf.Map `ebpf:"datagrams4"`
 	Datagrams6        *ebpf.Map `ebpf:"datagrams6"`
 	DatagramsRev4     *ebpf.Map `ebpf:"datagrams_rev4"`
@@ -1044,47 +1043,48 @@ type DatapathMaps struct {
 	Endpoints         *ebpf.Map `ebpf:"endpoints"`
 	EstablishedFilter *ebpf.Map `ebpf:"established_filter"`
 	EventCounts       *ebpf.Map `ebpf:"event_counts"`
-	EvictedFlows      *ebpf.Map `ebpf:"evicted_flows"`
-	ExceptionFilter   *ebpf.Map `ebpf:"exception_filter"`
-	ExceptionKey      *ebpf.Map `ebpf:"exception_key"`
-	Exceptions        *ebpf.Map `ebpf:"exceptions"`
+	FilterUpdates     *ebpf.Map `ebpf:"filter_updates"`
+	FingerprintKey    *ebpf.Map `ebpf:"fingerprint_key"`
+	FlowDigests       *ebpf.Map `ebpf:"flow_digests"`
+	FlowMisses        *ebpf.Map `ebpf:"flow_misses"`
 	Fragments         *ebpf.Map `ebpf:"fragments"`
 	FrontendCounts    *ebpf.Map `ebpf:"frontend_counts"`
 	FrontendDrops     *ebpf.Map `ebpf:"frontend_drops"`
 	FrontendKeys      *ebpf.Map `ebpf:"frontend_keys"`
 	Frontends4        *ebpf.Map `ebpf:"frontends4"`
 	Frontends6        *ebpf.Map `ebpf:"frontends6"`
-	GroupMarks        *ebpf.Map `ebpf:"group_marks"`
 	HalfOpenFlows     *ebpf.Map `ebpf:"half_open_flows"`
-	Heartbeat         *ebpf.Map `ebpf:"heartbeat"`
+	HopLease          *ebpf.Map `ebpf:"hop_lease"`
+	MigratedFrontends *ebpf.Map `ebpf:"migrated_frontends"`
+	MissRates         *ebpf.Map `ebpf:"miss_rates"`
 	NodeAddresses     *ebpf.Map `ebpf:"node_addresses"`
 	NodeUplinks       *ebpf.Map `ebpf:"node_uplinks"`
 	Nodes             *ebpf.Map `ebpf:"nodes"`
-	NotedFlows        *ebpf.Map `ebpf:"noted_flows"`
 	OverflowConn      *ebpf.Map `ebpf:"overflow_conn"`
 	OverflowConnRev   *ebpf.Map `ebpf:"overflow_conn_rev"`
 	OverflowData      *ebpf.Map `ebpf:"overflow_data"`
 	OverflowDataRev   *ebpf.Map `ebpf:"overflow_data_rev"`
 	OverflowFragments *ebpf.Map `ebpf:"overflow_fragments"`
+	OverrideFilter    *ebpf.Map `ebpf:"override_filter"`
+	Overrides         *ebpf.Map `ebpf:"overrides"`
 	PacketSlots       *ebpf.Map `ebpf:"packet_slots"`
 	ProbeSecrets      *ebpf.Map `ebpf:"probe_secrets"`
-	Proxied           *ebpf.Map `ebpf:"proxied"`
-	ProxyOffers       *ebpf.Map `ebpf:"proxy_offers"`
+	ProxyConnections  *ebpf.Map `ebpf:"proxy_connections"`
+	ProxyHandshakes   *ebpf.Map `ebpf:"proxy_handshakes"`
+	ReplyRates        *ebpf.Map `ebpf:"reply_rates"`
 	ReplySlots        *ebpf.Map `ebpf:"reply_slots"`
 	Reverse4          *ebpf.Map `ebpf:"reverse4"`
 	Reverse6          *ebpf.Map `ebpf:"reverse6"`
+	RowGroups         *ebpf.Map `ebpf:"row_groups"`
 	RowUpdates        *ebpf.Map `ebpf:"row_updates"`
 	Rows              *ebpf.Map `ebpf:"rows"`
 	Settings          *ebpf.Map `ebpf:"settings"`
 	SourceRanges4     *ebpf.Map `ebpf:"source_ranges4"`
 	SourceRanges6     *ebpf.Map `ebpf:"source_ranges6"`
-	TakenFrontends    *ebpf.Map `ebpf:"taken_frontends"`
 	TraceRecord       *ebpf.Map `ebpf:"trace_record"`
 	TunnelKeys        *ebpf.Map `ebpf:"tunnel_keys"`
-	TunnelTrust       *ebpf.Map `ebpf:"tunnel_trust"`
-	UnknownFlows      *ebpf.Map `ebpf:"unknown_flows"`
-	Unknowns          *ebpf.Map `ebpf:"unknowns"`
-	UplinkLosses      *ebpf.Map `ebpf:"uplink_losses"`
+	TunnelPolicies    *ebpf.Map `ebpf:"tunnel_policies"`
+	UplinkTxDrops     *ebpf.Map `ebpf:"uplink_tx_drops"`
 	Uplinks           *ebpf.Map `ebpf:"uplinks"`
 	VipFilter         *ebpf.Map `ebpf:"vip_filter"`
 	VipParts          *ebpf.Map `ebpf:"vip_parts"`
@@ -1097,11 +1097,10 @@ type DatapathMaps struct {
 func (m *DatapathMaps) Close() error {
 	return _DatapathClose(
 		m.Affinities,
-		m.AgentBeat,
-		m.AnswerCounts,
+		m.AgentHeartbeat,
 		m.Connections4,
 		m.Connections6,
-		m.CpuUnknowns,
+		m.CpuMissRates,
 		m.Datagrams4,
 		m.Datagrams6,
 		m.DatagramsRev4,
@@ -1114,47 +1113,48 @@ func (m *DatapathMaps) Close() error {
 		m.Endpoints,
 		m.EstablishedFilter,
 		m.EventCounts,
-		m.EvictedFlows,
-		m.ExceptionFilter,
-		m.ExceptionKey,
-		m.Exceptions,
+		m.FilterUpdates,
+		m.FingerprintKey,
+		m.FlowDigests,
+		m.FlowMisses,
 		m.Fragments,
 		m.FrontendCounts,
 		m.FrontendDrops,
 		m.FrontendKeys,
 		m.Frontends4,
 		m.Frontends6,
-		m.GroupMarks,
 		m.HalfOpenFlows,
-		m.Heartbeat,
+		m.HopLease,
+		m.MigratedFrontends,
+		m.MissRates,
 		m.NodeAddresses,
 		m.NodeUplinks,
 		m.Nodes,
-		m.NotedFlows,
 		m.OverflowConn,
 		m.OverflowConnRev,
 		m.OverflowData,
 		m.OverflowDataRev,
 		m.OverflowFragments,
+		m.OverrideFilter,
+		m.Overrides,
 		m.PacketSlots,
 		m.ProbeSecrets,
-		m.Proxied,
-		m.ProxyOffers,
+		m.ProxyConnections,
+		m.ProxyHandshakes,
+		m.ReplyRates,
 		m.ReplySlots,
 		m.Reverse4,
 		m.Reverse6,
+		m.RowGroups,
 		m.RowUpdates,
 		m.Rows,
 		m.Settings,
 		m.SourceRanges4,
 		m.SourceRanges6,
-		m.TakenFrontends,
 		m.TraceRecord,
 		m.TunnelKeys,
-		m.TunnelTrust,
-		m.UnknownFlows,
-		m.Unknowns,
-		m.UplinkLosses,
+		m.TunnelPolicies,
+		m.UplinkTxDrops,
 		m.Uplinks,
 		m.VipFilter,
 		m.VipParts,
@@ -1171,11 +1171,11 @@ func (m *DatapathMaps) Close() error {
 type DatapathVariables struct {
 	ConnectionFlag        *ebpf.Variable `ebpf:"_connection_flag"`
 	DropSample            *ebpf.Variable `ebpf:"_drop_sample"`
-	ExceptionSweep        *ebpf.Variable `ebpf:"_exception_sweep"`
 	FrontendFlag          *ebpf.Variable `ebpf:"_frontend_flag"`
 	Handover              *ebpf.Variable `ebpf:"_handover"`
 	NodeFlag              *ebpf.Variable `ebpf:"_node_flag"`
 	Overhead              *ebpf.Variable `ebpf:"_overhead"`
+	OverrideSweep         *ebpf.Variable `ebpf:"_override_sweep"`
 	Probe                 *ebpf.Variable `ebpf:"_probe"`
 	ProbeKind             *ebpf.Variable `ebpf:"_probe_kind"`
 	Proof                 *ebpf.Variable `ebpf:"_proof"`
@@ -1195,22 +1195,22 @@ type DatapathVariables struct {
 	ClientMultipliers     *ebpf.Variable `ebpf:"client_multipliers"`
 	ConnectionQuota       *ebpf.Variable `ebpf:"connection_quota"`
 	DatagramQuota         *ebpf.Variable `ebpf:"datagram_quota"`
+	DigestMask            *ebpf.Variable `ebpf:"digest_mask"`
 	EstablishedFilterMask *ebpf.Variable `ebpf:"established_filter_mask"`
-	EvictedMask           *ebpf.Variable `ebpf:"evicted_mask"`
-	ExceptionMask         *ebpf.Variable `ebpf:"exception_mask"`
 	FragmentQuota         *ebpf.Variable `ebpf:"fragment_quota"`
 	FrontendMultiplier    *ebpf.Variable `ebpf:"frontend_multiplier"`
 	HalfOpenMask          *ebpf.Variable `ebpf:"half_open_mask"`
 	HalfOpenQuota         *ebpf.Variable `ebpf:"half_open_quota"`
 	HashAddend            *ebpf.Variable `ebpf:"hash_addend"`
+	MissTcpWeight         *ebpf.Variable `ebpf:"miss_tcp_weight"`
+	MissesPerCpu          *ebpf.Variable `ebpf:"misses_per_cpu"`
+	MissesPerVip          *ebpf.Variable `ebpf:"misses_per_vip"`
+	OverrideMask          *ebpf.Variable `ebpf:"override_mask"`
 	PortsMultiplier       *ebpf.Variable `ebpf:"ports_multiplier"`
 	ProtocolMultiplier    *ebpf.Variable `ebpf:"protocol_multiplier"`
 	ServiceProxy          *ebpf.Variable `ebpf:"service_proxy"`
 	TicksPerSecond        *ebpf.Variable `ebpf:"ticks_per_second"`
 	Tracing               *ebpf.Variable `ebpf:"tracing"`
-	UnknownPerCpu         *ebpf.Variable `ebpf:"unknown_per_cpu"`
-	UnknownPerVip         *ebpf.Variable `ebpf:"unknown_per_vip"`
-	UnknownTcpWeight      *ebpf.Variable `ebpf:"unknown_tcp_weight"`
 	VipMultipliers        *ebpf.Variable `ebpf:"vip_multipliers"`
 }
 
@@ -1218,34 +1218,34 @@ type DatapathVariables struct {
 //
 // It can be passed to LoadDatapathObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DatapathPrograms struct {
+	AddEstablished    *ebpf.Program `ebpf:"add_established"`
+	ClearRowFlags     *ebpf.Program `ebpf:"clear_row_flags"`
 	CountConnections  *ebpf.Program `ebpf:"count_connections"`
 	Egress            *ebpf.Program `ebpf:"egress"`
-	HandedOver        *ebpf.Program `ebpf:"handed_over"`
 	Ingress           *ebpf.Program `ebpf:"ingress"`
 	NatExempt         *ebpf.Program `ebpf:"nat_exempt"`
-	NoteConnections   *ebpf.Program `ebpf:"note_connections"`
 	ReadEndpointRows  *ebpf.Program `ebpf:"read_endpoint_rows"`
 	ReadRows          *ebpf.Program `ebpf:"read_rows"`
+	RedirectNeigh     *ebpf.Program `ebpf:"redirect_neigh"`
 	RenewLease        *ebpf.Program `ebpf:"renew_lease"`
-	RestRows          *ebpf.Program `ebpf:"rest_rows"`
-	SweepExceptions   *ebpf.Program `ebpf:"sweep_exceptions"`
+	SweepOverrides    *ebpf.Program `ebpf:"sweep_overrides"`
 	WriteEndpointRows *ebpf.Program `ebpf:"write_endpoint_rows"`
 	WriteRows         *ebpf.Program `ebpf:"write_rows"`
 }
 
 func (p *DatapathPrograms) Close() error {
 	return _DatapathClose(
+		p.AddEstablished,
+		p.ClearRowFlags,
 		p.CountConnections,
 		p.Egress,
-		p.HandedOver,
 		p.Ingress,
 		p.NatExempt,
-		p.NoteConnections,
 		p.ReadEndpointRows,
 		p.ReadRows,
+		p.RedirectNeigh,
 		p.RenewLease,
-		p.RestRows,
-		p.SweepExceptions,
+		p.SweepOverrides,
 		p.WriteEndpointRows,
 		p.WriteRows,
 	)

@@ -47,7 +47,7 @@ func fromNodes(outer, inner family) []fixture {
 		pass("marked before", marked.arrived(outer, 0).with(func(t *tunnel) { t.tos = 2 }).frame(),
 			delivered(marked, inner.pods[0]), opened),
 		pass("outer DSCP is not taken over", changed(func(t *tunnel) { t.tos = 0xb8 }), served, opened),
-		drop("congestion marked though not capable", bpf.DatapathDropReasonDROP_TUNNEL_CONGESTION, changed(func(t *tunnel) { t.tos = 3 })),
+		drop("congestion marked though not capable", bpf.DatapathDropReasonDROP_TUNNEL_ECN, changed(func(t *tunnel) { t.tos = 3 })),
 		drop("from no node", bpf.DatapathDropReasonDROP_TUNNEL_SOURCE, changed(func(t *tunnel) { t.from = outer.other })),
 		drop("from this node's own address", bpf.DatapathDropReasonDROP_TUNNEL_SOURCE, changed(func(t *tunnel) { t.from = outer.self })),
 		drop("version 1", bpf.DatapathDropReasonDROP_TUNNEL_MALFORMED, changed(func(t *tunnel) { t.version = 1 })),
@@ -99,7 +99,7 @@ func TestOwnerBefore(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
 		lost := dropped(bpf.DatapathDropReasonDROP_NO_ENDPOINT)
-		asked := event(bpf.DatapathEventEVENT_SECOND_CHANCE)
+		asked := event(bpf.DatapathEventEVENT_LOOKUP_FORWARDED)
 		syn, ack := f.tcp(portClusterEmpty, "S"), f.tcp(portClusterEmpty, "A")
 		owned := func(p packet, by uint16) func(*testing.T, *world) {
 			return func(t *testing.T, w *world) {

@@ -206,7 +206,7 @@ func TestReverseRefreshed(t *testing.T) {
 			syn, ack := f.tcp(portCluster, "S"), f.tcp(portCluster, "A")
 			w.establish(t, syn, f.pods[0])
 			w.evictReverse(t)
-			w.forgetEvictedFlows(t)
+			w.forgetFlowDigests(t)
 			reply := answer(syn, f.pods[0], "A")
 			checkFrame(t, w.egress(t, reply.frame()), reply.frame())
 			w.age(t, 60)

@@ -45,7 +45,7 @@ func fragments(f family) []fixture {
 	early := func(name string, in packet, before ...packet) fixture {
 		fixture := served(name, in, before...)
 		fixture.verdict, fixture.out = xdpDrop, nil
-		fixture.counts = dropped(bpf.DatapathDropReasonDROP_FRAGMENT_EARLY)
+		fixture.counts = dropped(bpf.DatapathDropReasonDROP_FIRST_FRAGMENT_MISSING)
 		return fixture
 	}
 	opened := func(fixture fixture, port uint16) fixture {

@@ -23,7 +23,7 @@ func seeds(w *world) [][]byte {
 		add(vipRules(f))
 		add(stage1(w, f))
 		add(stage2(f))
-		add(secondChance(f))
+		add(lookupForwarded(f))
 		add(icmpErrors(f))
 		add(headers(f))
 		add(vlans(f))

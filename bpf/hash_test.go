@@ -67,7 +67,7 @@ func TestSeeded(t *testing.T) {
 	hashing = seededHash
 	defer func() { hashing = publicHash }()
 	for name, test := range map[string]func(*testing.T){
-		"ingress": TestIngress, "egress": TestEgress, "evicted flow": TestEvictedFlow, "affinity": TestAffinity,
+		"ingress": TestIngress, "egress": TestEgress, "evicted flow": TestFlowDigest, "affinity": TestAffinity,
 	} {
 		t.Run(name, test)
 	}

@@ -158,8 +158,8 @@ func icmpErrors(f family) []fixture {
 
 func icmpErrorsElsewhere(f family) []fixture {
 	tooBig := f.errorKinds()[0]
-	asked := event(bpf.DatapathEventEVENT_SECOND_CHANCE)
-	returned := event(bpf.DatapathEventEVENT_SECOND_CHANCE_RETURNED)
+	asked := event(bpf.DatapathEventEVENT_LOOKUP_FORWARDED)
+	returned := event(bpf.DatapathEventEVENT_LOOKUP_RETURNED)
 	of := func(port uint16) (in packet, flow *packet) {
 		ack := f.tcp(port, "A")
 		return f.reported(tooBig, vipSent(ack), f.header()+8), &ack
@@ -190,12 +190,12 @@ func icmpErrorsElsewhere(f family) []fixture {
 			out: f.reported(tooBig, podSent(syn, f.pods[0]), f.header()+8).frame(),
 		},
 		{
-			name: "about an unproved flow goes along the row's chain", before: [][]byte{syn.frame()}, in: chained.frame(), verdict: xdpTX,
+			name: "about an unvalidated flow goes along the row's chain", before: [][]byte{syn.frame()}, in: chained.frame(), verdict: xdpTX,
 			out:    toNode(chained, chainedFlow, v4.node2, selfID, 3).sent(uplinkMAC, node2MAC),
 			counts: join(f.receivedAt(portChain, chained), asked),
 		},
 		{
-			name: "the primary gets one about its unproved flow back and delivers it", before: [][]byte{syn.frame()},
+			name: "the primary gets one about its unvalidated flow back and delivers it", before: [][]byte{syn.frame()},
 			in: arrived(chained, chainedFlow, selfID), verdict: xdpPass,
 			out: f.reported(tooBig, podSent(syn, f.pods[0]), f.header()+8).frame(),
 		},

@@ -21,7 +21,7 @@ func TestIngress(t *testing.T) {
 			"VIP":           vipRules(f),
 			"stage 1":       stage1(w, f),
 			"stage 2":       stage2(f),
-			"second chance": secondChance(f),
+			"second chance": lookupForwarded(f),
 			"conflict":      conflicts(f),
 			"headers":       headers(f),
 			"VLAN":          vlans(f),
@@ -146,7 +146,7 @@ func stage1(w *world, f family) []fixture {
 		}
 		return fixture
 	}
-	handed := event(bpf.DatapathEventEVENT_HANDED_TO_KERNEL)
+	handed := event(bpf.DatapathEventEVENT_PASSED_TO_KERNEL)
 	syn, ack, udp := f.tcp(portNode2, "S"), f.tcp(portNode2, "A"), f.udp(portNode2)
 	marked := syn.with(func(p *packet) { p.tos = 0xb8 | 1 })
 	unresolved, third := f.tcp(portUnresolved, "S"), f.tcp(portThirdInterface, "S")
@@ -177,11 +177,11 @@ func stage1(w *world, f family) []fixture {
 			syn.tunnelled(v4.node2, 2).sent(routerMAC, uplinkMAC), handoverNote(w.uplink), handed)),
 		away("as long as fits", big, xdpTX, big.tunnelled(v4.node2, 2).sent(uplinkMAC, node2MAC), nil),
 		away("one byte too long", tooBig, xdpTX, f.told(f.tooBig(1500-uint32(overhead())), tooBig).frame(), nil,
-			dropped(bpf.DatapathDropReasonDROP_ENCAP_TOO_BIG), event(bpf.DatapathEventEVENT_TOO_BIG_TOLD)),
+			dropped(bpf.DatapathDropReasonDROP_PACKET_TOO_BIG), event(bpf.DatapathEventEVENT_TOO_BIG_SENT)),
 		lost("unknown node", f.tcp(portNodeUnknown, "S"), bpf.DatapathDropReasonDROP_NODE_UNKNOWN),
 		lost("node without a route", f.tcp(portNoRoute, "S"), bpf.DatapathDropReasonDROP_NODE_ROUTE),
 		onIPv4(lost("no common family", f.tcp(portNode3, "S"), bpf.DatapathDropReasonDROP_NODE_FAMILY)),
-		lost("empty row", f.tcp(portEmptyRow, "S"), bpf.DatapathDropReasonDROP_ROW_EMPTY),
+		lost("empty row", f.tcp(portEmptyRow, "S"), bpf.DatapathDropReasonDROP_NO_NODE),
 		lost("no endpoint anywhere", f.tcp(portNoTable, "S"), bpf.DatapathDropReasonDROP_NO_ENDPOINT),
 	}
 }
@@ -232,7 +232,7 @@ func stage2(f family) []fixture {
 	cut := func(name string, p packet) fixture {
 		fixture := lost(name, p, bpf.DatapathDropReasonDROP_ENDPOINT_GONE)
 		fixture.verdict, fixture.out = xdpTX, f.cut(p).frame()
-		fixture.counts = join(fixture.counts, event(bpf.DatapathEventEVENT_REFUSED))
+		fixture.counts = join(fixture.counts, event(bpf.DatapathEventEVENT_REJECT_SENT))
 		return fixture
 	}
 	syn, ack, fin, rst, udp := f.tcp(portCluster, "S"), f.tcp(portCluster, "A"), f.tcp(portCluster, "FA"), f.tcp(portCluster, "R"), f.udp(portCluster)
@@ -343,10 +343,10 @@ func mss(size uint16) layers.TCPOption {
 	return layers.TCPOption{OptionType: layers.TCPOptionKindMSS, OptionLength: 4, OptionData: []byte{byte(size >> 8), byte(size)}}
 }
 
-// secondChance sends packets of unknown connections along the chain and back.
-func secondChance(f family) []fixture {
-	asked := event(bpf.DatapathEventEVENT_SECOND_CHANCE)
-	returned := event(bpf.DatapathEventEVENT_SECOND_CHANCE_RETURNED)
+// lookupForwarded sends packets of unknown connections along the chain and back.
+func lookupForwarded(f family) []fixture {
+	asked := event(bpf.DatapathEventEVENT_LOOKUP_FORWARDED)
+	returned := event(bpf.DatapathEventEVENT_LOOKUP_RETURNED)
 	syn, ack, udp := f.tcp(portChain, "S"), f.tcp(portChain, "A"), f.udp(portChain)
 	arrived := func(p packet, chooser uint16, chain ...uint16) tunnel { return p.arrived(v4, chooser, chain...) }
 	toNode2 := func(t tunnel) []byte { return t.sent(uplinkMAC, node2MAC) }
@@ -379,7 +379,7 @@ func secondChance(f family) []fixture {
 			in: ack.frame(), verdict: xdpPass, out: delivered(ack, f.pods[0]), counts: f.received(ack),
 		},
 		{
-			name: "ACK of an unproved flow goes along the row's chain", before: [][]byte{syn.frame()}, in: ack.frame(), verdict: xdpTX,
+			name: "ACK of an unvalidated flow goes along the row's chain", before: [][]byte{syn.frame()}, in: ack.frame(), verdict: xdpTX,
 			out: toNode2(ack.tunnelled(v4.node2, selfID, 3)), counts: join(f.received(ack), asked),
 		},
 		{
@@ -416,11 +416,11 @@ func secondChance(f family) []fixture {
 			in: arrived(ack, selfID, 3).frame(), verdict: xdpPass, out: delivered(ack, f.pods[0]),
 		},
 		{
-			name: "ACK from a node, of an unproved flow, goes on along the chain", before: [][]byte{syn.frame()},
+			name: "ACK from a node, of an unvalidated flow, goes on along the chain", before: [][]byte{syn.frame()},
 			in: arrived(ack, selfID, 3).frame(), verdict: xdpTX, out: toNode3(arrived(ack, selfID, 3).onwards(node3)), counts: asked,
 		},
 		{
-			name: "the primary that gets the ACK of its unproved flow back serves it", before: [][]byte{syn.frame()},
+			name: "the primary that gets the ACK of its unvalidated flow back serves it", before: [][]byte{syn.frame()},
 			in: arrived(ack, selfID).frame(), verdict: xdpPass, out: delivered(ack, f.pods[0]),
 		},
 		{

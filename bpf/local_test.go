@@ -58,12 +58,12 @@ func TestSharedLocal(t *testing.T) {
 				// It may be at the node selected by stage 1.
 				name: "unknown connection, endpoint here", given: with(true), in: ack.frame(), verdict: xdpTX,
 				out:    ack.tunnelled(v4.node2, selfID, 3, 4).sent(uplinkMAC, node2MAC),
-				counts: join(f.received(ack), event(bpf.DatapathEventEVENT_SECOND_CHANCE)),
+				counts: join(f.received(ack), event(bpf.DatapathEventEVENT_LOOKUP_FORWARDED)),
 			},
 			{
 				name: "asked by another node, no endpoint here", given: with(false), in: syn.arrived(f, 0).frame(), verdict: xdpTX,
 				out:    toNode2(syn.arrived(f, 2).onwards(v4.node2).with(func(t *tunnel) { t.zones = 8 })),
-				counts: event(bpf.DatapathEventEVENT_SECOND_CHANCE),
+				counts: event(bpf.DatapathEventEVENT_LOOKUP_FORWARDED),
 			},
 			{
 				name: "asked by another node, endpoint here", given: with(true), in: syn.arrived(f, 0).frame(),
@@ -148,7 +148,7 @@ func TestSharedLocalEndpointIsGone(t *testing.T) {
 
 // The node with a Local frontend's flow notifies the primary of the flow's row at its start and end, by the
 // packet, which is returned.
-func TestLocalFlowIsTold(t *testing.T) {
+func TestLocalFlowRedirects(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
 		pod := f.pods[0]
@@ -157,10 +157,10 @@ func TestLocalFlowIsTold(t *testing.T) {
 		synAck, theirFIN := answer(syn, pod, "SA"), answer(syn, pod, "FA")
 		last := ack.with(func(p *packet) { p.sequence, p.payload = 1000+uint32(len(fin.payload))+1, "" })
 		established := []packet{syn, synAck, ack}
-		told := func(p packet, holder uint16) []byte {
-			return toNode2(withFlags(p.tunnelled(v4.node2, holder), flagNotice).with(func(t *tunnel) { t.ingress = 2 }))
+		told := func(p packet, owner uint16) []byte {
+			return toNode2(withFlags(p.tunnelled(v4.node2, owner), flagRedirect).with(func(t *tunnel) { t.ingress = 2 }))
 		}
-		moved := func(t *testing.T) { put(t, w.GroupMarks, ack.rowGroup(), bpf.DatapathGroupMark{Moved: w.ago(t, 3)}) }
+		moved := func(t *testing.T) { put(t, w.RowGroups, ack.rowGroup(), bpf.DatapathRowGroup{Moved: w.ago(t, 3)}) }
 		for _, test := range []struct {
 			name   string
 			before []packet
@@ -206,15 +206,15 @@ func TestLocalFlowIsTold(t *testing.T) {
 	}
 }
 
-// The handling of notices about a Local frontend's flow.
-func TestLocalExceptions(t *testing.T) {
+// The handling of redirects about a Local frontend's flow.
+func TestLocalOverrides(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
 		syn, ack, own := f.tcp(portNode2, "S"), f.tcp(portNode2, "A"), f.tcp(portCluster, "A")
-		asked := event(bpf.DatapathEventEVENT_SECOND_CHANCE)
-		final := uint8(flagException | flagNotice)
-		notice := func(holder uint16, flags uint8) tunnel {
-			return withFlags(own.arrived(v4, holder), flagNotice|flags).with(func(t *tunnel) { t.ingress = selfID })
+		asked := event(bpf.DatapathEventEVENT_LOOKUP_FORWARDED)
+		final := uint8(flagOverride | flagRedirect)
+		redirect := func(owner uint16, flags uint8) tunnel {
+			return withFlags(own.arrived(v4, owner), flagRedirect|flags).with(func(t *tunnel) { t.ingress = selfID })
 		}
 		here := func(p packet) func(*testing.T, *world) {
 			return func(t *testing.T, w *world) {
@@ -222,7 +222,7 @@ func TestLocalExceptions(t *testing.T) {
 				w.sharedLocal(t, f, p.to.Port(), true)
 			}
 		}
-		for _, c := range []exceptionCase{
+		for _, c := range []overrideCase{
 			{of: ack, fixture: fixture{
 				name: "nothing: the primary is asked", in: ack.frame(), verdict: xdpTX,
 				out: toNode2(ack.tunnelled(v4.node2, selfID)), counts: join(f.received(ack), asked),
@@ -232,55 +232,55 @@ func TestLocalExceptions(t *testing.T) {
 				out: delivered(own, f.pods[0]), counts: join(f.received(own), f.opened(portCluster)),
 			}},
 			{of: ack, except: 3, after: 3, fixture: fixture{
-				name: "the ingress node sends it to the holder", in: ack.frame(), verdict: xdpTX,
-				out:    toNode3(withFlags(ack.tunnelled(node3, selfID), flagException|flagWalk)),
-				counts: join(f.received(ack), exceptionUsed),
+				name: "the ingress node sends it to the owner", in: ack.frame(), verdict: xdpTX,
+				out:    toNode3(withFlags(ack.tunnelled(node3, selfID), flagOverride|flagLookup)),
+				counts: join(f.received(ack), overrideUsed),
 			}},
 			{of: syn, except: 3, after: 3, fixture: fixture{
 				name: "also a SYN", in: syn.frame(), verdict: xdpTX,
-				out:    toNode3(withFlags(syn.tunnelled(node3, selfID), flagException|flagWalk)),
-				counts: join(f.received(syn), exceptionUsed),
+				out:    toNode3(withFlags(syn.tunnelled(node3, selfID), flagOverride|flagLookup)),
+				counts: join(f.received(syn), overrideUsed),
 			}},
 			{of: own, except: 3, after: 3, fixture: fixture{
-				name: "the primary hands what it is asked for to the holder", in: own.arrived(v4, 2).frame(), verdict: xdpTX,
+				name: "the primary hands what it is asked for to the owner", in: own.arrived(v4, 2).frame(), verdict: xdpTX,
 				out:    toNode3(own.arrived(v4, 2).onwards(node3).with(func(t *tunnel) { t.zones = 8 })),
-				counts: exceptionUsed,
+				counts: overrideUsed,
 			}},
 			{of: own, except: 3, after: 3, fixture: fixture{
 				name: "but not twice", in: own.arrived(v4, 2).with(func(t *tunnel) { t.zones = 8 }).frame(), verdict: xdpTX,
 				out:    toNode2(own.arrived(v4, 2).onwards(v4.node2).with(func(t *tunnel) { t.zones = 8 })),
-				counts: event(bpf.DatapathEventEVENT_SECOND_CHANCE_RETURNED),
+				counts: event(bpf.DatapathEventEVENT_LOOKUP_RETURNED),
 			}},
 			{of: own, except: 2, after: 2, fixture: fixture{
-				name: "the holder asks, and has lost it", in: own.arrived(v4, 2).frame(), verdict: xdpTX,
+				name: "the owner asks, and has lost it", in: own.arrived(v4, 2).frame(), verdict: xdpTX,
 				out:    toNode2(own.arrived(v4, 2).onwards(v4.node2)),
-				counts: event(bpf.DatapathEventEVENT_SECOND_CHANCE_RETURNED),
+				counts: event(bpf.DatapathEventEVENT_LOOKUP_RETURNED),
 			}},
 			{of: own, after: 2, fixture: fixture{
-				name: "a notice is taken, and the packet goes back", in: notice(2, 0).frame(), verdict: xdpTX,
-				out:    toNode2(withFlags(notice(2, 0), final).onwards(v4.node2)),
-				counts: exceptionLearned,
+				name: "a redirect is taken, and the packet goes back", in: redirect(2, 0).frame(), verdict: xdpTX,
+				out:    toNode2(withFlags(redirect(2, 0), final).onwards(v4.node2)),
+				counts: overrideLearned,
 			}},
 			{of: own, except: 3, after: 3, fixture: fixture{
-				name: "not one about another node", in: notice(3, 0).frame(), verdict: xdpDrop,
-				counts: dropped(bpf.DatapathDropReasonDROP_TUNNEL_EXCEPTION),
+				name: "not one about another node", in: redirect(3, 0).frame(), verdict: xdpDrop,
+				counts: dropped(bpf.DatapathDropReasonDROP_TUNNEL_REDIRECT),
 			}},
 			{of: own, except: 2, fixture: fixture{
-				name: "the flow has ended", in: notice(0, 0).frame(), verdict: xdpTX,
-				out: toNode2(withFlags(notice(2, 0), final).onwards(v4.node2)),
+				name: "the flow has ended", in: redirect(0, 0).frame(), verdict: xdpTX,
+				out: toNode2(withFlags(redirect(2, 0), final).onwards(v4.node2)),
 			}},
 			{of: own, except: 3, after: 3, fixture: fixture{
-				name: "another node's flow has not", in: notice(0, 0).frame(), verdict: xdpTX,
-				out: toNode2(withFlags(notice(2, 0), final).onwards(v4.node2)),
+				name: "another node's flow has not", in: redirect(0, 0).frame(), verdict: xdpTX,
+				out: toNode2(withFlags(redirect(2, 0), final).onwards(v4.node2)),
 			}},
 			{of: own, except: 2, fixture: fixture{
-				name: "an exception that led nowhere: this node serves", in: notice(0, flagWalk).frame(), verdict: xdpPass,
+				name: "an override that led nowhere: this node serves", in: redirect(0, flagLookup).frame(), verdict: xdpPass,
 				out: delivered(own, f.pods[0]), counts: f.opened(portCluster),
 			}},
 		} {
 			t.Run(f.name+"/"+c.name, func(t *testing.T) {
 				c.given = here(c.of)
-				w.checkException(t, c)
+				w.checkOverride(t, c)
 			})
 		}
 	}

@@ -23,7 +23,7 @@ func (w *world) natExempt(t testing.TB, frame []byte) bool {
 	return verdict == 1
 }
 
-// The filter accepts all packets that the egress program translates. Others that it accepts have an unproved
+// The filter accepts all packets that the egress program translates. Others that it accepts have an unvalidated
 // entry; fragments are reassembled before, and conntrack handles ICMP errors.
 func TestNATExemptAgreesWithEgress(t *testing.T) {
 	w := newWorld(t)
@@ -88,7 +88,7 @@ func TestNATExemptUnknown(t *testing.T) {
 				t.Errorf("%s, %s: keeps its source", f.name, test.name)
 			}
 			after := sums(t, w.EventCounts, int(bpf.DatapathEventEVENTS))
-			if got := after[bpf.DatapathEventEVENT_REPLY_UNKNOWN] - before[bpf.DatapathEventEVENT_REPLY_UNKNOWN]; got != test.want {
+			if got := after[bpf.DatapathEventEVENT_REPLY_WITHOUT_FLOW] - before[bpf.DatapathEventEVENT_REPLY_WITHOUT_FLOW]; got != test.want {
 				t.Errorf("%s, %s: counted %d times, want %d", f.name, test.name, got, test.want)
 			}
 		}

@@ -53,7 +53,7 @@ func TestIngressPrepared(t *testing.T) {
 			"VIP":           vipRules(f),
 			"stage 1":       stage1(w, f),
 			"stage 2":       stage2(f),
-			"second chance": secondChance(f),
+			"second chance": lookupForwarded(f),
 		} {
 			for _, fixture := range fixtures {
 				t.Run(f.name+"/"+kind+"/"+fixture.name, func(t *testing.T) {
@@ -71,10 +71,10 @@ func TestPreparedHop(t *testing.T) {
 		return func(t *testing.T, w *world) {
 			w.renewLease(t)
 			var last uint64
-			if err := w.Heartbeat.Lookup(uint32(0), &last); err != nil {
+			if err := w.HopLease.Lookup(uint32(0), &last); err != nil {
 				t.Fatal(err)
 			}
-			put(t, w.Heartbeat, uint32(0), last-seconds*uint64(w.ticks(t)))
+			put(t, w.HopLease, uint32(0), last-seconds*uint64(w.ticks(t)))
 		}
 	}
 	with := func(change func(*bpf.DatapathNode)) func(*testing.T, *world) {
@@ -102,7 +102,7 @@ func TestPreparedHop(t *testing.T) {
 			},
 			{name: "a lease that was renewed too long ago", given: beat(31), in: syn.frame(), verdict: xdpTX, out: out.sent(uplinkMAC, node2MAC), counts: f.received(syn)},
 			{
-				name: "a lease that was never renewed", given: func(t *testing.T, w *world) { put(t, w.Heartbeat, uint32(0), uint64(0)) },
+				name: "a lease that was never renewed", given: func(t *testing.T, w *world) { put(t, w.HopLease, uint32(0), uint64(0)) },
 				in: syn.frame(), verdict: xdpTX, out: out.sent(uplinkMAC, node2MAC), counts: f.received(syn),
 			},
 			{
@@ -124,7 +124,7 @@ func TestPreparedHop(t *testing.T) {
 			{
 				name: "one byte too long", given: with(small), in: tooBig.frame(), verdict: xdpTX,
 				out:    f.told(f.tooBig(1400-uint32(overhead())), tooBig).frame(),
-				counts: join(f.received(tooBig), dropped(bpf.DatapathDropReasonDROP_ENCAP_TOO_BIG), event(bpf.DatapathEventEVENT_TOO_BIG_TOLD)),
+				counts: join(f.received(tooBig), dropped(bpf.DatapathDropReasonDROP_PACKET_TOO_BIG), event(bpf.DatapathEventEVENT_TOO_BIG_SENT)),
 			},
 		} {
 			t.Run(f.name+"/"+fixture.name, func(t *testing.T) { w.check(t, fixture) })
@@ -149,7 +149,7 @@ func TestSplitFrames(t *testing.T) {
 			{
 				name: "by another uplink", in: other.frame(), verdict: xdpPass,
 				out: other.tunnelled(node7, 7).sent(routerMAC, uplinkMAC), note: handoverNote(w.second),
-				counts: join(f.received(other), event(bpf.DatapathEventEVENT_HANDED_TO_KERNEL)),
+				counts: join(f.received(other), event(bpf.DatapathEventEVENT_PASSED_TO_KERNEL)),
 			},
 			{
 				name: "to an endpoint", in: here.frame(), verdict: xdpPass,

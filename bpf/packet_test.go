@@ -223,10 +223,10 @@ type tunnel struct {
 }
 
 const (
-	flagRanked    = 1
-	flagWalk      = 2
-	flagException = 4
-	flagNotice    = 8
+	flagRanked   = 1
+	flagLookup   = 2
+	flagOverride = 4
+	flagRedirect = 8
 )
 
 // geneve is encoded manually, because gopacket's Geneve only decodes.

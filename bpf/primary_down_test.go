@@ -24,27 +24,27 @@ func TestPrimaryDown(t *testing.T) {
 				counts: join(f.received(in), passed),
 			}
 		}
-		moved := bpf.DatapathGroupMark{Moved: w.ago(t, 10)}
+		moved := bpf.DatapathRowGroup{Moved: w.ago(t, 10)}
 		for _, test := range []struct {
 			name string
 			row  table
-			mark bpf.DatapathGroupMark
+			mark bpf.DatapathRowGroup
 			want fixture
 		}{
-			{"the next by rank gets what is new", table{down, [3]uint16{2, 3}, 0}, bpf.DatapathGroupMark{}, to2(syn, flagRanked, 3)},
-			{"and what is not", table{down, [3]uint16{2, 3}, 0}, bpf.DatapathGroupMark{}, to2(ack, flagRanked, 3)},
-			{"a former primary gets what is not new", table{down, [3]uint16{2, 3}, 1}, bpf.DatapathGroupMark{}, to2(ack, 0, 3)},
-			{"but nothing new", table{down, [3]uint16{3, 2}, 1}, bpf.DatapathGroupMark{}, to2(syn, 0)},
-			{"unless nobody else is left", table{down, [3]uint16{2, downToo}, 1}, bpf.DatapathGroupMark{}, to2(syn, 0, downToo)},
-			{"a datagram may be new", table{down, [3]uint16{3, 2}, 1}, bpf.DatapathGroupMark{}, to2(udp, 0)},
-			{"where its row moved it may be not", table{down, [3]uint16{2, 3}, 1}, moved, to2(udp, flagWalk, 3)},
-			{"one that is down, too, is passed over", table{down, [3]uint16{downToo, 2, 3}, 3}, bpf.DatapathGroupMark{}, to2(ack, 0, 3)},
-			{"so is one that does not exist", table{down, [3]uint16{99, 2}, 2}, bpf.DatapathGroupMark{}, to2(ack, 0)},
-			{"this node may be the next", table{down, [3]uint16{selfID}, 0}, bpf.DatapathGroupMark{}, fixture{
+			{"the next by rank gets what is new", table{down, [3]uint16{2, 3}, 0}, bpf.DatapathRowGroup{}, to2(syn, flagRanked, 3)},
+			{"and what is not", table{down, [3]uint16{2, 3}, 0}, bpf.DatapathRowGroup{}, to2(ack, flagRanked, 3)},
+			{"a former primary gets what is not new", table{down, [3]uint16{2, 3}, 1}, bpf.DatapathRowGroup{}, to2(ack, 0, 3)},
+			{"but nothing new", table{down, [3]uint16{3, 2}, 1}, bpf.DatapathRowGroup{}, to2(syn, 0)},
+			{"unless nobody else is left", table{down, [3]uint16{2, downToo}, 1}, bpf.DatapathRowGroup{}, to2(syn, 0, downToo)},
+			{"a datagram may be new", table{down, [3]uint16{3, 2}, 1}, bpf.DatapathRowGroup{}, to2(udp, 0)},
+			{"where its row moved it may be not", table{down, [3]uint16{2, 3}, 1}, moved, to2(udp, flagLookup, 3)},
+			{"one that is down, too, is passed over", table{down, [3]uint16{downToo, 2, 3}, 3}, bpf.DatapathRowGroup{}, to2(ack, 0, 3)},
+			{"so is one that does not exist", table{down, [3]uint16{99, 2}, 2}, bpf.DatapathRowGroup{}, to2(ack, 0)},
+			{"this node may be the next", table{down, [3]uint16{selfID}, 0}, bpf.DatapathRowGroup{}, fixture{
 				in: syn.frame(), verdict: xdpPass, out: delivered(syn, f.pods[0]),
 				counts: join(f.received(syn), f.opened(portCluster), passed),
 			}},
-			{"without another one it stays", table{down, [3]uint16{downToo}, 1}, bpf.DatapathGroupMark{}, fixture{
+			{"without another one it stays", table{down, [3]uint16{downToo}, 1}, bpf.DatapathRowGroup{}, fixture{
 				in: ack.frame(), verdict: xdpTX, out: toNode2(ack.tunnelled(v4.node2, down, downToo)), counts: f.received(ack),
 			}},
 		} {
@@ -52,11 +52,11 @@ func TestPrimaryDown(t *testing.T) {
 				w.forget(t)
 				for _, p := range []packet{syn, udp} {
 					row := test.row.row()
-					if test.mark != (bpf.DatapathGroupMark{}) {
+					if test.mark != (bpf.DatapathRowGroup{}) {
 						row.Path |= rowMoved
 					}
 					put(t, w.Rows, p.rowIndex(), row)
-					put(t, w.GroupMarks, p.rowGroup(), test.mark)
+					put(t, w.RowGroups, p.rowGroup(), test.mark)
 					defer w.unmark(t, p)
 				}
 				w.check(t, test.want)

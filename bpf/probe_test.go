@@ -68,7 +68,7 @@ func probes(f family) []fixture {
 		out.from, out.to, out.payload, out.ttl, out.zeroChecksum = in.to, in.from, reply.payload(), 64, true
 		return fixture{
 			name: name, in: in.frame(), verdict: xdpTX, out: out.with(sentBack).frame(),
-			counts: event(bpf.DatapathEventEVENT_PROBE_ANSWERED),
+			counts: event(bpf.DatapathEventEVENT_PROBE_REPLY_SENT),
 		}
 	}
 	agent := func(name string, ago time.Duration, kind uint32) fixture {
@@ -128,7 +128,7 @@ func routerProbes(f family) []fixture {
 		out.payload = reply.payload() + in.payload[32:]
 		return fixture{
 			name: name, in: in.frame(), verdict: xdpTX, out: out.with(sentBack).frame(),
-			counts: event(bpf.DatapathEventEVENT_PROBE_ANSWERED),
+			counts: event(bpf.DatapathEventEVENT_PROBE_REPLY_SENT),
 		}
 	}
 	refused := func(name string, reason bpf.DatapathDropReason, in packet) fixture {
@@ -204,7 +204,7 @@ func TestProbeWithoutKeys(t *testing.T) {
 	}
 }
 
-// A failed node is asked for no flow, neither by an exception nor along a chain.
+// A failed node is asked for no flow, neither by an override nor along a chain.
 func TestNodeDownIsPassedOver(t *testing.T) {
 	w := newWorld(t)
 	up := bpf.DatapathNode{Ipv4: ipv4(v4.node2), Ipv6: address(v6.node2)}
@@ -214,7 +214,7 @@ func TestNodeDownIsPassedOver(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			ack := f.tcp(portCluster, "A")
 			w.forget(t)
-			w.clearExceptions(t)
+			w.clearOverrides(t)
 			w.pointTo(t, f, 0)
 			t.Cleanup(func() {
 				w.unmark(t, ack)
@@ -230,8 +230,8 @@ func TestNodeDownIsPassedOver(t *testing.T) {
 				t.Fatalf("verdict %v, want it delivered here", got.verdict)
 			}
 			checkFrame(t, got.frame, delivered(ack, f.pods[0]))
-			if node := w.exception(t, ack); node != none {
-				t.Errorf("the exception names node %d still", node)
+			if node := w.override(t, ack); node != none {
+				t.Errorf("the override names node %d still", node)
 			}
 		})
 	}

@@ -23,9 +23,9 @@ func TestOverQuota(t *testing.T) {
 	allOverQuota = true
 	defer func() { allOverQuota = false }()
 	for name, test := range map[string]func(*testing.T){
-		"ingress": TestIngress, "egress": TestEgress, "proof": TestProof, "SCTP": TestSCTP,
-		"ICMP": TestICMPErrors, "evicted flow": TestEvictedFlow, "stale": TestStaleConnection,
-		"questions": TestQuestionsThroughTwoFrontends, "ports": TestPortIsUsedForTwoFrontendsInTurn, "handshake": TestHandshakeInFlood,
+		"ingress": TestIngress, "egress": TestEgress, "validation": TestValidation, "SCTP": TestSCTP,
+		"ICMP": TestICMPErrors, "evicted flow": TestFlowDigest, "stale": TestStaleConnection,
+		"questions": TestQueriesThroughTwoFrontends, "ports": TestPortIsUsedForTwoFrontendsInTurn, "handshake": TestHandshakeInFlood,
 	} {
 		t.Run(name, test)
 	}
@@ -231,7 +231,7 @@ func TestQuotaSlotsAreKeyed(t *testing.T) {
 // A hostile pod answers spoofed SYNs and predicts the numbers of the ACKs, to establish connections with
 // fictitious clients. This evicts no connection or record of another VIP, and proofs beyond the quota do not
 // consume the quota of half-open flows.
-func TestFloodOfProvedConnections(t *testing.T) {
+func TestFloodOfValidatedConnections(t *testing.T) {
 	const connections = 250
 	w := newWorld(t)
 	for _, f := range families {

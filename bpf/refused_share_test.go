@@ -36,8 +36,8 @@ func TestRefusedShare(t *testing.T) {
 func refusedShares(f family) []fixture {
 	syn, udp, ack := f.tcp(portCluster, "S"), f.udp(portCluster), f.tcp(portCluster, "A")
 	local := f.tcp(portLocal, "S")
-	reason := dropped(bpf.DatapathDropReasonDROP_SHARE_REFUSED)
-	told, handed := event(bpf.DatapathEventEVENT_REFUSED), event(bpf.DatapathEventEVENT_HANDED_TO_KERNEL)
+	reason := dropped(bpf.DatapathDropReasonDROP_BACKEND_INVALID)
+	told, handed := event(bpf.DatapathEventEVENT_REJECT_SENT), event(bpf.DatapathEventEVENT_PASSED_TO_KERNEL)
 	all := func(t *testing.T, w *world) { w.putEndpointRows(t, f, func(int) int { return refused }) }
 	back := func(p *packet) { p.source, p.destination = routerMAC, uplinkMAC }
 	before := func(p packet, established bool, in packet) fixture {

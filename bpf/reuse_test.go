@@ -9,7 +9,7 @@ import (
 
 // A client sends requests through two frontends with the same endpoints from one port. Each reply comes from
 // the frontend of its request.
-func TestQuestionsThroughTwoFrontends(t *testing.T) {
+func TestQueriesThroughTwoFrontends(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
 		t.Run(f.name, func(t *testing.T) {
@@ -49,9 +49,9 @@ func TestQuestionsThroughTwoFrontends(t *testing.T) {
 	}
 }
 
-// A late packet of an unproved connection, whose client port now serves another frontend's connection with
-// the same endpoint, gives no proof by that connection.
-func TestProofIsOfOneFrontend(t *testing.T) {
+// A late packet of an unvalidated connection, whose client port now serves another frontend's connection with
+// the same endpoint, is not validated by that connection.
+func TestValidationIsPerFrontend(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
 		t.Run(f.name, func(t *testing.T) {

@@ -142,8 +142,8 @@ func (c tally) since(earlier tally) tally {
 func (w *world) answers(t testing.TB) uint64 {
 	t.Helper()
 	events := sums(t, w.EventCounts, int(bpf.DatapathEventEVENTS))
-	return events[bpf.DatapathEventEVENT_ECHO_ANSWERED] + events[bpf.DatapathEventEVENT_REFUSED] +
-		events[bpf.DatapathEventEVENT_TOO_BIG_TOLD]
+	return events[bpf.DatapathEventEVENT_ECHO_REPLY_SENT] + events[bpf.DatapathEventEVENT_REJECT_SENT] +
+		events[bpf.DatapathEventEVENT_TOO_BIG_SENT]
 }
 
 func (w *world) drops(t testing.TB) (total uint64) {
@@ -192,16 +192,16 @@ func (w *world) wipe(t testing.TB) {
 }
 
 func (w *world) halfOpen() *rig.HalfOpen {
-	return &rig.HalfOpen{Table: w.HalfOpenFlows, Key: w.ExceptionKey}
+	return &rig.HalfOpen{Table: w.HalfOpenFlows, Key: w.FingerprintKey}
 }
 
-func (w *world) forgetEvictedFlows(t testing.TB) {
+func (w *world) forgetFlowDigests(t testing.TB) {
 	t.Helper()
-	keys, values := make([]uint32, evictedBuckets), make([]bpf.DatapathEvictedFlowBucket, evictedBuckets)
+	keys, values := make([]uint32, evictedBuckets), make([]bpf.DatapathFlowDigestBucket, evictedBuckets)
 	for i := range keys {
 		keys[i] = uint32(i)
 	}
-	if _, err := w.EvictedFlows.BatchUpdate(keys, values, nil); err != nil {
+	if _, err := w.FlowDigests.BatchUpdate(keys, values, nil); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -220,12 +220,12 @@ func (w *world) forgetAffinities(t testing.TB) {
 // forgetUnknowns resets the limits of lookups at other nodes.
 func (w *world) forgetUnknowns(t testing.TB) {
 	t.Helper()
-	size := w.Unknowns.MaxEntries()
+	size := w.MissRates.MaxEntries()
 	keys := make([]uint32, size)
 	for i := range keys {
 		keys[i] = uint32(i)
 	}
-	if _, err := w.Unknowns.BatchUpdate(keys, make([]bpf.DatapathUnknown, size), nil); err != nil {
+	if _, err := w.MissRates.BatchUpdate(keys, make([]bpf.DatapathMissRate, size), nil); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -246,7 +246,7 @@ func (w *world) forgetQuotas(t testing.TB) {
 func (w *world) forget(t testing.TB) {
 	t.Helper()
 	w.wipe(t)
-	w.forgetEvictedFlows(t)
+	w.forgetFlowDigests(t)
 	w.forgetUnknowns(t)
 	w.forgetQuotas(t)
 	clearMap(t, w.FrontendDrops)

@@ -63,16 +63,16 @@ func TestSCTP(t *testing.T) {
 			{
 				name: "from the middle of an unknown one", given: serve(portChain), in: data.frame(), verdict: xdpTX,
 				out:    data.tunnelled(v4.node2, selfID, 3).sent(uplinkMAC, node2MAC),
-				counts: join(received(portChain, data), event(bpf.DatapathEventEVENT_SECOND_CHANCE)),
+				counts: join(received(portChain, data), event(bpf.DatapathEventEVENT_LOOKUP_FORWARDED)),
 			},
 			{
-				name: "from the middle of an unproved one", given: serve(portChain), before: [][]byte{init.frame()},
+				name: "from the middle of an unvalidated one", given: serve(portChain), before: [][]byte{init.frame()},
 				replies: [][]byte{answer(init, f.pods[0], "SA").frame()}, in: data.frame(), verdict: xdpTX,
 				out:    data.tunnelled(v4.node2, selfID, 3).sent(uplinkMAC, node2MAC),
-				counts: join(received(portChain, data), event(bpf.DatapathEventEVENT_SECOND_CHANCE)),
+				counts: join(received(portChain, data), event(bpf.DatapathEventEVENT_LOOKUP_FORWARDED)),
 			},
 			{
-				name: "from the middle of an unproved one that no node knows", given: serve(portChain), before: [][]byte{init.frame()},
+				name: "from the middle of an unvalidated one that no node knows", given: serve(portChain), before: [][]byte{init.frame()},
 				in: data.arrived(v4, selfID).frame(), verdict: xdpPass, out: delivered(data, f.pods[0]),
 			},
 			{

@@ -28,7 +28,7 @@ func (w *world) take(t *testing.T, f family, ports ...uint16) {
 		if slices.Contains(ports, port) {
 			taken = 1
 		}
-		put(t, w.TakenFrontends, f.frontend(port).Id, taken)
+		put(t, w.MigratedFrontends, f.frontend(port).Id, taken)
 	}
 }
 
@@ -36,7 +36,7 @@ func (w *world) take(t *testing.T, f family, ports ...uint16) {
 func (w *world) proxied(t *testing.T, flow bpf.DatapathFlow) bool {
 	t.Helper()
 	var noted uint32
-	return w.Proxied.Lookup(flow, &noted) == nil
+	return w.ProxyConnections.Lookup(flow, &noted) == nil
 }
 
 type step struct {
@@ -48,10 +48,10 @@ type step struct {
 func (w *world) steps(t *testing.T, steps []step) {
 	t.Helper()
 	for _, s := range steps {
-		before := sum(t, w.EventCounts, uint32(bpf.DatapathEventEVENT_LEFT_TO_PROXY))
+		before := sum(t, w.EventCounts, uint32(bpf.DatapathEventEVENT_PASSED_TO_PROXY))
 		frame := s.frame()
 		got := w.ingress(t, frame)
-		left := sum(t, w.EventCounts, uint32(bpf.DatapathEventEVENT_LEFT_TO_PROXY)) - before
+		left := sum(t, w.EventCounts, uint32(bpf.DatapathEventEVENT_PASSED_TO_PROXY)) - before
 		if (left == 1) != s.left {
 			t.Errorf("%s: left to the service proxy %d times, want %t", s.name, left, s.left)
 		}
@@ -61,10 +61,10 @@ func (w *world) steps(t *testing.T, steps []step) {
 	}
 }
 
-// TestServiceProxyYields follows a frontend until it is taken: connections started before stay with the
+// TestServiceProxyFrom follows a frontend until it is taken: connections started before stay with the
 // service proxy.
-func TestServiceProxyYields(t *testing.T) {
-	w := newWorldBeside(t, bpf.DatapathServiceProxyModeSERVICE_PROXY_YIELDS)
+func TestServiceProxyFrom(t *testing.T) {
+	w := newWorldBeside(t, bpf.DatapathServiceProxyModeSERVICE_PROXY_FROM)
 	for _, f := range families {
 		t.Run(f.name, func(t *testing.T) {
 			before, begun, later := from(f.tcp(portCluster, "A"), 50000), from(f.tcp(portCluster, "S"), 50001), from(f.tcp(portCluster, "S"), 50002)
@@ -78,7 +78,7 @@ func TestServiceProxyYields(t *testing.T) {
 			if w.proxied(t, flowOf(f, before.from, before.to, 6)) || !w.proxied(t, flowOf(f, begun.from, begun.to, 6)) {
 				t.Error("the program notes connections that begin, and no others")
 			}
-			put(t, w.Proxied, flowOf(f, before.from, before.to, 6), uint32(1))
+			put(t, w.ProxyConnections, flowOf(f, before.from, before.to, 6), uint32(1))
 			w.take(t, f, portCluster, portNode2)
 			w.steps(t, []step{
 				{"of a connection from before, once taken", before, true},
@@ -102,10 +102,10 @@ func TestServiceProxyYields(t *testing.T) {
 	}
 }
 
-// TestServiceProxyTakes leaves new connections to the service proxy and keeps ours. Only connections of
+// TestServiceProxyTo leaves new connections to the service proxy and keeps ours. Only connections of
 // clients that received the SYN-ACK are recorded.
-func TestServiceProxyTakes(t *testing.T) {
-	w := newWorldBeside(t, bpf.DatapathServiceProxyModeSERVICE_PROXY_TAKES)
+func TestServiceProxyTo(t *testing.T) {
+	w := newWorldBeside(t, bpf.DatapathServiceProxyModeSERVICE_PROXY_TO)
 	for _, f := range families {
 		t.Run(f.name, func(t *testing.T) {
 			w.take(t, f, portCluster)
@@ -139,7 +139,7 @@ func TestServiceProxyTakes(t *testing.T) {
 			})
 			w.offer(t, from(f.tcp(9, "S"), 50001), 77)
 			var number uint32
-			if w.ProxyOffers.Lookup(flowOf(f, from(f.tcp(9, "S"), 50001).from, f.tcp(9, "S").to, 6), &number) == nil {
+			if w.ProxyHandshakes.Lookup(flowOf(f, from(f.tcp(9, "S"), 50001).from, f.tcp(9, "S").to, 6), &number) == nil {
 				t.Error("noted an offer at a port without a frontend")
 			}
 		})
@@ -149,7 +149,7 @@ func TestServiceProxyTakes(t *testing.T) {
 // TestServiceProxyFlood checks that a flood of SYNs and ACKs, with SYN-ACKs of the service proxy, evicts no
 // record of its connections.
 func TestServiceProxyFlood(t *testing.T) {
-	w := newWorldBeside(t, bpf.DatapathServiceProxyModeSERVICE_PROXY_TAKES)
+	w := newWorldBeside(t, bpf.DatapathServiceProxyModeSERVICE_PROXY_TO)
 	for _, f := range families {
 		t.Run(f.name, func(t *testing.T) {
 			held := from(f.tcp(portCluster, "S"), 50001)
@@ -157,7 +157,7 @@ func TestServiceProxyFlood(t *testing.T) {
 			w.offer(t, held, 1000)
 			data := acknowledging(from(f.tcp(portCluster, "A"), 50001), 1001)
 			w.steps(t, []step{{"a connection", data, true}})
-			for port := range uint16(4 * w.Proxied.MaxEntries()) {
+			for port := range uint16(4 * w.ProxyConnections.MaxEntries()) {
 				spoofed := from(f.tcp(portCluster, "S"), 1024+port)
 				if spoofed.from == held.from {
 					continue
@@ -203,8 +203,8 @@ func TestServiceProxyHasTheRest(t *testing.T) {
 		want verdict
 	}{
 		"none":   {bpf.DatapathServiceProxyModeSERVICE_PROXY_NONE, xdpDrop},
-		"yields": {bpf.DatapathServiceProxyModeSERVICE_PROXY_YIELDS, xdpPass},
-		"takes":  {bpf.DatapathServiceProxyModeSERVICE_PROXY_TAKES, xdpPass},
+		"yields": {bpf.DatapathServiceProxyModeSERVICE_PROXY_FROM, xdpPass},
+		"takes":  {bpf.DatapathServiceProxyModeSERVICE_PROXY_TO, xdpPass},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorldBeside(t, test.mode)

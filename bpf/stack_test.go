@@ -125,7 +125,7 @@ func TestPrograms(t *testing.T) {
 			t.Errorf("%s: %d instructions verified, limit %d; a global function is verified only once", name, verified, maxVerified)
 		}
 	}
-	for name, load := range map[string]func() (*ebpf.CollectionSpec, error){"losses": bpf.LoadLosses, "questions": bpf.LoadQuestions} {
+	for name, load := range map[string]func() (*ebpf.CollectionSpec, error){"transmit_drops": bpf.LoadTransmitDrops, "l2_responder": bpf.LoadL2Responder} {
 		spec, err := load()
 		if err != nil {
 			t.Fatal(err)

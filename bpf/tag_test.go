@@ -97,10 +97,10 @@ func (w *world) trust(t testing.TB, required bool, accepted ...int) {
 	t.Helper()
 	var flags uint32
 	if required {
-		flags = uint32(bpf.DatapathTrustFlagTRUST_TAGS)
+		flags = uint32(bpf.DatapathTunnelPolicyFlagPOLICY_TAGS)
 	}
 	for _, number := range accepted {
-		flags |= uint32(bpf.DatapathTrustFlagTRUST_KEY) << number
+		flags |= uint32(bpf.DatapathTunnelPolicyFlagPOLICY_KEY) << number
 	}
-	put(t, w.TunnelTrust, uint32(0), bpf.DatapathTrust{Flags: flags})
+	put(t, w.TunnelPolicies, uint32(0), bpf.DatapathTunnelPolicy{Flags: flags})
 }

@@ -152,7 +152,7 @@ func (w *world) checkTrace(t *testing.T, fixture fixture) bpf.DatapathTrace {
 	if got.verdict != xdpDrop && (!bytes.Equal(got.frame, want) || !bytes.Equal(got.note, fixture.note)) {
 		t.Errorf("traced: frame\n%s\nmetadata %x, want\n%s\nmetadata %x", show(got.frame), got.note, show(want), fixture.note)
 	}
-	answered := trace.Steps&uint32(bpf.DatapathTraceStepTRACE_ANSWERED) != 0
+	answered := trace.Steps&uint32(bpf.DatapathTraceStepTRACE_REPLIED) != 0
 	dropped := trace.Reason != 0 && !answered
 	if dropped != (got.verdict == xdpDrop) {
 		t.Errorf("traced: reason %d with verdict %v", trace.Reason, got.verdict)
@@ -182,16 +182,16 @@ func traceCases(f family, uplink uint32) []traceCase {
 		fromNode  = uint32(bpf.DatapathTraceStepTRACE_FROM_NODE)
 		row       = uint32(bpf.DatapathTraceStepTRACE_ROW)
 		stage2    = uint32(bpf.DatapathTraceStepTRACE_STAGE2)
-		chosen    = uint32(bpf.DatapathTraceStepTRACE_CHOSEN)
+		chosen    = uint32(bpf.DatapathTraceStepTRACE_SELECTED)
 		halfOpen  = uint32(bpf.DatapathTraceStepTRACE_HALF_OPEN)
 		known     = uint32(bpf.DatapathTraceStepTRACE_ESTABLISHED)
-		second    = uint32(bpf.DatapathTraceStepTRACE_SECOND_CHANCE)
-		returned  = uint32(bpf.DatapathTraceStepTRACE_RETURNED)
+		second    = uint32(bpf.DatapathTraceStepTRACE_LOOKUP_FORWARDED)
+		returned  = uint32(bpf.DatapathTraceStepTRACE_LOOKUP_RETURNED)
 		toNode    = uint32(bpf.DatapathTraceStepTRACE_TO_NODE)
 		delivered = uint32(bpf.DatapathTraceStepTRACE_DELIVERED)
 		other     = uint32(bpf.DatapathTraceStepTRACE_OTHER_STATION)
-		notifies  = uint32(bpf.DatapathTraceStepTRACE_NOTIFIES)
-		notified  = uint32(bpf.DatapathTraceStepTRACE_NOTIFIED)
+		notifies  = uint32(bpf.DatapathTraceStepTRACE_REDIRECT_SENT)
+		notified  = uint32(bpf.DatapathTraceStepTRACE_REDIRECT_RECEIVED)
 	)
 	pod := 2*(f.endpointSlot-1) + 1
 	reason := func(r bpf.DatapathDropReason) uint32 { return uint32(r) }
@@ -201,7 +201,7 @@ func traceCases(f family, uplink uint32) []traceCase {
 	syn, ack := f.tcp(portCluster, "S"), f.tcp(portCluster, "A")
 	local, away, chain := f.tcp(portLocal, "S"), f.tcp(portNode2, "S"), f.tcp(portChain, "A")
 	stray := syn.with(func(p *packet) { p.destination = node2MAC })
-	notice := withFlags(ack.arrived(f, 2), flagNotice).with(func(t *tunnel) { t.ingress = selfID })
+	redirect := withFlags(ack.arrived(f, 2), flagRedirect).with(func(t *tunnel) { t.ingress = selfID })
 	return []traceCase{
 		{"no VIP", nil, syn.with(func(p *packet) { p.to = f.pods[0] }).frame(), bpf.DatapathTrace{}},
 		{"other station", nil, stray.frame(), bpf.DatapathTrace{Steps: vip | other}},
@@ -237,7 +237,7 @@ func traceCases(f family, uplink uint32) []traceCase {
 		{"asked for a connection that is here", []packet{syn, answer(syn, f.pods[0], "SA"), ack}, ack.arrived(f, 3).frame(), bpf.DatapathTrace{
 			Steps: fromNode | stage2 | known | notifies | toNode, Frontend: f.frontendID(portCluster), Endpoint: pod, Node: uint32(nodeID(2)), Ifindex: uplink,
 		}},
-		{"notice of the node that holds it", nil, notice.frame(), bpf.DatapathTrace{
+		{"redirect of the node that holds it", nil, redirect.frame(), bpf.DatapathTrace{
 			Steps: fromNode | notified | toNode, Frontend: f.frontendID(portCluster), Node: uint32(nodeID(2)), Ifindex: uplink,
 		}},
 		{"no endpoint anywhere", nil, f.tcp(portNoTable, "S").frame(), bpf.DatapathTrace{

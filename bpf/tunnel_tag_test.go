@@ -251,7 +251,7 @@ func (f *forger) next(flags uint8) []byte {
 	udp := f.outer.outerUDP()
 	path := f.random.Uint64()&^15 | uint64(flags)
 	// Mostly of existing nodes.
-	if flags&flagNotice != 0 {
+	if flags&flagRedirect != 0 {
 		path = path&(1<<40-1)&^15 | uint64(flags) | selfID<<52 | 2<<40
 	}
 	binary.BigEndian.PutUint64(f.frame[udp+pathOffset:], path)
@@ -272,7 +272,7 @@ func (f *forger) next(flags uint8) []byte {
 	return f.frame
 }
 
-// No packet forged without the key is accepted, with any path flags. It creates no flow and no exception.
+// No packet forged without the key is accepted, with any path flags. It creates no flow and no override.
 func TestFloodForgedTunnel(t *testing.T) {
 	w := newWorld(t)
 	w.trust(t, true, 1)
@@ -325,9 +325,9 @@ func (w *world) checkNothingTaken(t *testing.T, earlier tally, n uint64) {
 	if n, err := w.halfOpen().Count(); err != nil || n != 0 {
 		t.Errorf("%d flows are half-open, %v", n, err)
 	}
-	for index, bucket := range entries[uint32, bpf.DatapathExceptionBucket](t, w.Exceptions) {
-		if bucket != (bpf.DatapathExceptionBucket{}) {
-			t.Errorf("bucket %d of the exceptions has an entry", index)
+	for index, bucket := range entries[uint32, bpf.DatapathOverrideBucket](t, w.Overrides) {
+		if bucket != (bpf.DatapathOverrideBucket{}) {
+			t.Errorf("bucket %d of the overrides has an entry", index)
 		}
 	}
 }

@@ -62,13 +62,13 @@ func vlans(f family) []fixture {
 			name: "answer that the kernel sends", in: tagged(echo.frame(), tag), verdict: xdpPass, given: noTransmit,
 			out:    echoReply.with(func(p *packet) { p.source, p.destination = routerMAC, uplinkMAC }).frame(),
 			note:   handoverNote(vlanUplink),
-			counts: join(event(bpf.DatapathEventEVENT_ECHO_ANSWERED), event(bpf.DatapathEventEVENT_HANDED_TO_KERNEL)),
+			counts: join(event(bpf.DatapathEventEVENT_ECHO_REPLY_SENT), event(bpf.DatapathEventEVENT_PASSED_TO_KERNEL)),
 		},
 		{
 			name: "answer where the card may have taken a tag off", in: echo.frame(), verdict: xdpPass, given: tagsBeside,
 			out:    echoReply.with(func(p *packet) { p.source, p.destination = routerMAC, uplinkMAC }).frame(),
 			note:   handoverNote(wayBack),
-			counts: join(event(bpf.DatapathEventEVENT_ECHO_ANSWERED), event(bpf.DatapathEventEVENT_HANDED_TO_KERNEL)),
+			counts: join(event(bpf.DatapathEventEVENT_ECHO_REPLY_SENT), event(bpf.DatapathEventEVENT_PASSED_TO_KERNEL)),
 		},
 		{
 			name: "tag", in: tagged(syn.frame(), tag), verdict: xdpPass,
@@ -97,5 +97,5 @@ func vlans(f family) []fixture {
 
 // tagsBeside simulates a NIC that hides tags from XDP.
 func tagsBeside(t *testing.T, w *world) {
-	w.setFlags(t, bpf.DatapathSelfFlagSELF_TAGS_BESIDE)
+	w.setFlags(t, bpf.DatapathSelfFlagSELF_VLAN_STRIPPED)
 }

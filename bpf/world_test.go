@@ -264,10 +264,10 @@ func load(t testing.TB, ticksPerSecond uint32) *world {
 	flows := uint32(flowEntries + 128*ebpf.MustPossibleCPU())
 	for name, size := range map[string]uint32{
 		bpf.DatapathMapFrontends4: 64, bpf.DatapathMapFrontends6: 64, bpf.DatapathMapFrontendCounts: 128, bpf.DatapathMapFrontendDrops: 512,
-		bpf.DatapathMapVips: 16, bpf.DatapathMapRows: 32 * 4096, bpf.DatapathMapGroupMarks: 32 * 4096 / 8,
-		bpf.DatapathMapExceptions: exceptionBuckets, bpf.DatapathMapExceptionFilter: exceptionBuckets / 4, bpf.DatapathMapEndpointRows: 4 * 512,
+		bpf.DatapathMapVips: 16, bpf.DatapathMapRows: 32 * 4096, bpf.DatapathMapRowGroups: 32 * 4096 / 8,
+		bpf.DatapathMapOverrides: overrideBuckets, bpf.DatapathMapOverrideFilter: overrideBuckets / 4, bpf.DatapathMapEndpointRows: 4 * 512,
 		bpf.DatapathMapEndpoints: 16, bpf.DatapathMapEndpointPorts: 16, bpf.DatapathMapConnections4: flows, bpf.DatapathMapConnections6: flows,
-		bpf.DatapathMapEvictedFlows: evictedBuckets, bpf.DatapathMapFrontendKeys: 128, bpf.DatapathMapZoneTables: 128,
+		bpf.DatapathMapFlowDigests: evictedBuckets, bpf.DatapathMapFrontendKeys: 128, bpf.DatapathMapZoneTables: 128,
 		bpf.DatapathMapAffinities:    2 * affinityBuckets,
 		bpf.DatapathMapSourceRanges4: 16, bpf.DatapathMapSourceRanges6: 16,
 		bpf.DatapathMapReverse4: flows, bpf.DatapathMapReverse6: flows, bpf.DatapathMapHalfOpenFlows: 4 * halfOpenBuckets,
@@ -276,8 +276,8 @@ func load(t testing.TB, ticksPerSecond uint32) *world {
 		bpf.DatapathMapOverflowConn: flows, bpf.DatapathMapOverflowConnRev: flows,
 		bpf.DatapathMapOverflowData: flows, bpf.DatapathMapOverflowDataRev: flows,
 		bpf.DatapathMapEstablishedFilter: 2*establishedWords + 1,
-		bpf.DatapathMapProxied:           flows, bpf.DatapathMapTakenFrontends: 128,
-		bpf.DatapathMapProxyOffers: flows,
+		bpf.DatapathMapProxyConnections:  flows, bpf.DatapathMapMigratedFrontends: 128,
+		bpf.DatapathMapProxyHandshakes: flows,
 	} {
 		spec.Maps[name].MaxEntries = size
 	}
@@ -298,13 +298,13 @@ const (
 func setVariables(t testing.TB, spec *ebpf.CollectionSpec, ticksPerSecond uint32) {
 	t.Helper()
 	err := errors.Join(
-		spec.Variables[bpf.DatapathVarExceptionMask].Set(uint32(exceptionBuckets-1)),
+		spec.Variables[bpf.DatapathVarOverrideMask].Set(uint32(overrideBuckets-1)),
 		spec.Variables[bpf.DatapathVarAffinityMask].Set(uint32(affinityBuckets-1)),
-		spec.Variables[bpf.DatapathVarEvictedMask].Set(uint32(evictedBuckets-1)),
+		spec.Variables[bpf.DatapathVarDigestMask].Set(uint32(evictedBuckets-1)),
 		spec.Variables[bpf.DatapathVarHalfOpenMask].Set(uint32(halfOpenBuckets-1)),
 		spec.Variables[bpf.DatapathVarEstablishedFilterMask].Set(uint32(establishedWords-1)),
 		spec.Variables[bpf.DatapathVarTicksPerSecond].Set(ticksPerSecond),
-		spec.Variables[bpf.DatapathVarUnknownPerVip].Set(uint32(unknownPerVIP)),
+		spec.Variables[bpf.DatapathVarMissesPerVip].Set(uint32(unknownPerVIP)),
 		spec.Variables[bpf.DatapathVarServiceProxy].Set(uint32(serviceProxyMode)),
 		setHash(spec))
 	if err != nil {
@@ -338,13 +338,13 @@ func put(t testing.TB, m *ebpf.Map, key, value any) {
 
 func (w *world) fill(t testing.TB) {
 	t.Helper()
-	var secret bpf.DatapathExceptionSecret
+	var secret bpf.DatapathFingerprintSecret
 	copy(secret.Word[:], publicHash[:11])
 	secret.Word[11] = publicHash[0] ^ 1
-	put(t, w.ExceptionKey, uint32(0), secret)
-	put(t, w.EstablishedFilter, uint32(2*establishedWords), uint64(bpf.DatapathWholeCopyFIRST_COPY))
-	put(t, w.Uplinks, uint32(w.uplink), bpf.DatapathUplink{Flags: uint32(bpf.DatapathUplinkFlagUPLINK_TAKES_FRAMES)})
-	put(t, w.Uplinks, uint32(w.second), bpf.DatapathUplink{Flags: uint32(bpf.DatapathUplinkFlagUPLINK_TAKES_FRAMES)})
+	put(t, w.FingerprintKey, uint32(0), secret)
+	put(t, w.EstablishedFilter, uint32(2*establishedWords), uint64(bpf.DatapathCompleteCopyFIRST_COPY))
+	put(t, w.Uplinks, uint32(w.uplink), bpf.DatapathUplink{Flags: uint32(bpf.DatapathUplinkFlagUPLINK_ACCEPTS_REDIRECTS)})
+	put(t, w.Uplinks, uint32(w.second), bpf.DatapathUplink{Flags: uint32(bpf.DatapathUplinkFlagUPLINK_ACCEPTS_REDIRECTS)})
 	for number := testKey; number < len(tunnelKeys); number++ {
 		put(t, w.TunnelKeys, uint32(number), tunnelKeys[number])
 	}

@@ -41,8 +41,8 @@ func TestZones(t *testing.T) {
 }
 
 var (
-	otherZone = event(bpf.DatapathEventEVENT_OTHER_ZONE)
-	returned  = event(bpf.DatapathEventEVENT_SECOND_CHANCE_RETURNED)
+	otherZone = event(bpf.DatapathEventEVENT_LOOKUP_OTHER_ZONE)
+	returned  = event(bpf.DatapathEventEVENT_LOOKUP_RETURNED)
 )
 
 func inZones(f family) []fixture {
@@ -74,13 +74,13 @@ func inZones(f family) []fixture {
 		sent("a chain by rank is left out at the end", asked.with(func(t *tunnel) { t.flags = flagRanked }),
 			on(ack.arrived(v4, 2).onwards(v4.node2), 8), returned),
 		sent("the steps that are left are kept when it goes along a chain", on(ack.arrived(v4, 3, 2, 4), 2),
-			on(ack.arrived(v4, 3).onwards(v4.node2, 4), 2), event(bpf.DatapathEventEVENT_SECOND_CHANCE)),
+			on(ack.arrived(v4, 3).onwards(v4.node2, 4), 2), event(bpf.DatapathEventEVENT_LOOKUP_FORWARDED)),
 		{
 			name: "unknown in all zones", in: on(ack.arrived(v4, selfID), 8).frame(), verdict: xdpPass,
 			out: delivered(ack, f.pods[0]), counts: f.opened(portCluster),
 		},
-		sent("a datagram that is asked for", on(withFlags(udp.arrived(v4, selfID), flagWalk), 6),
-			on(withFlags(udp.arrived(v4, 2).onwards(v4.node2), flagWalk), 8), returned),
+		sent("a datagram that is asked for", on(withFlags(udp.arrived(v4, selfID), flagLookup), 6),
+			on(withFlags(udp.arrived(v4, 2).onwards(v4.node2), flagLookup), 8), returned),
 		{
 			name: "a datagram that is not", in: on(udp.arrived(v4, selfID), 6).frame(), verdict: xdpPass,
 			out: delivered(udp, f.pods[0]), counts: f.opened(portCluster),
@@ -94,8 +94,8 @@ func inZones(f family) []fixture {
 			out: toNode2(on(empty.tunnelled(v4.node2, 2), 2)), counts: join(f.received(empty), otherZone),
 		},
 	}
-	known := sent("known here, notice to the ingress node", asked,
-		withFlags(ack.arrived(v4, selfID).onwards(v4.node2), flagNotice), nil)
+	known := sent("known here, redirect to the ingress node", asked,
+		withFlags(ack.arrived(v4, selfID).onwards(v4.node2), flagRedirect), nil)
 	known.given = func(t *testing.T, w *world) { w.play(t, syn, answer(syn, f.pods[0], "SA"), ack) }
 	return append(fixtures, known)
 }
@@ -107,15 +107,15 @@ func TestIngressNodeHoldsByAnotherZone(t *testing.T) {
 	for _, f := range families {
 		t.Run(f.name, func(t *testing.T) {
 			w.forget(t)
-			w.clearExceptions(t)
+			w.clearOverrides(t)
 			syn, ack := f.tcp(portCluster, "S"), f.tcp(portCluster, "A")
 			w.play(t, syn, answer(syn, f.pods[0], "SA"), ack)
 			in := ack.arrived(v4, selfID).with(func(t *tunnel) { t.ingress, t.zones = selfID, 2 })
 			if got := w.ingress(t, in.frame()); got.verdict != xdpPass {
 				t.Errorf("verdict %v", got.verdict)
 			}
-			if holder := w.exception(t, ack); holder != selfID {
-				t.Errorf("exception to node %d, want this one", holder)
+			if owner := w.override(t, ack); owner != selfID {
+				t.Errorf("override to node %d, want this one", owner)
 			}
 			w.unmark(t, ack)
 		})

@@ -163,7 +163,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	watching := newProber(config, checkpointer, logger.WithName("watch"))
 	finder, passes := netdev.NewFinder(config.Uplinks), metrics.NewPasses()
 	maps := reconcile.New(have, plan.NewPlanner(have).SetHash(p.seed.Constants()), reconcile.Config{
-		Plane: p.datapath, Limits: config.limits(), WithdrawDelay: config.WithdrawDelay, TakeOver: serviceProxy{p.datapath}.TakeOver,
+		Plane: p.datapath, Limits: config.limits(), WithdrawDelay: config.WithdrawDelay, MigrateFrontends: serviceProxy{p.datapath}.MigrateFrontends,
 		Explain: nameFlag, OnStep: func() { monitor.SetStep("maps") }, Repaired: passes.Repaired, Logger: logger,
 	})
 	maps.VerifyFrom(time.Now().Add(reconcile.VerifyEvery))
@@ -218,7 +218,7 @@ func newCacheSync(objects *source.Source, monitor *health.Monitor, links chan<- 
 
 func newAssembler(config Config, checkpointer *checkpoint.Checkpointer, networks *uplink.Networks, logger logr.Logger) *snapshot.Assembler {
 	previous := checkpointer.Previous()
-	read := snapshot.New(checkpointer.Objects, previous, config.RemovalHold, networks, logger)
+	read := snapshot.New(checkpointer.Objects, previous, config.RemovalGracePeriod, networks, logger)
 	if previous == nil {
 		previous = &model.Snapshot{}
 	}

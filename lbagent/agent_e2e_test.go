@@ -112,7 +112,7 @@ func runAgent() error {
 	config.NodeName = os.Getenv(agentNode)
 	config.Kubeconfig = os.Getenv("KUBECONFIG")
 	config.PinRoot = os.Getenv(agentProcess)
-	config.RemovalHold, _ = time.ParseDuration(os.Getenv(agentHold))
+	config.RemovalGracePeriod, _ = time.ParseDuration(os.Getenv(agentHold))
 	if text := os.Getenv(agentRetention); text != "" {
 		config.EndpointRetention, _ = time.ParseDuration(text)
 	}

@@ -41,9 +41,9 @@ type Config struct {
 	Connections int
 	// Datagrams (UDP flows) and Affinities (clients with session affinity) default to a share of Connections.
 	Datagrams, Affinities int
-	// Exceptions is the capacity per family for flows held by other nodes than the primary; zero means
+	// Overrides is the capacity per family for flows held by other nodes than the primary; zero means
 	// Connections.
-	Exceptions int
+	Overrides int
 	// MetricsBindAddress and HealthBindAddress are host:port; "0" disables the endpoint.
 	MetricsBindAddress, HealthBindAddress string
 	// MetricsSecure serves metrics over TLS to authorized users, else over plain HTTP to everyone.
@@ -79,8 +79,8 @@ type Config struct {
 	DrainDelay time.Duration
 	// UnreadyDelay is how long a VIP of externalTrafficPolicy Cluster stays announced without a ready endpoint.
 	UnreadyDelay time.Duration
-	// RemovalHold is how long objects that were removed in bulk are retained; zero disables it.
-	RemovalHold time.Duration
+	// RemovalGracePeriod is how long objects that were removed in bulk are retained; zero disables it.
+	RemovalGracePeriod time.Duration
 	// EndpointRetention is how long an endpoint that left its EndpointSlices without terminating keeps its
 	// established connections; zero disables it. MaxRetainedEndpoints is the number of such endpoints.
 	EndpointRetention    time.Duration
@@ -120,7 +120,7 @@ func DefaultConfig() Config {
 		NATExempt:          true,
 		DrainDelay:         5 * time.Second,
 		UnreadyDelay:       2 * time.Second,
-		RemovalHold:        5 * time.Minute,
+		RemovalGracePeriod: 5 * time.Minute,
 		EndpointRetention:  time.Hour,
 		WithdrawDelay:      time.Second,
 		reportAfter:        nodehealth.ReportAfter,
@@ -148,8 +148,8 @@ func (c *Config) validate() error {
 	if c.UnreadyDelay < 0 {
 		errs = append(errs, fmt.Errorf("--unready-delay is %s, must not be negative", c.UnreadyDelay))
 	}
-	if c.RemovalHold < 0 {
-		errs = append(errs, fmt.Errorf("--removal-hold is %s, must not be negative", c.RemovalHold))
+	if c.RemovalGracePeriod < 0 {
+		errs = append(errs, fmt.Errorf("--removal-grace-period is %s, must not be negative", c.RemovalGracePeriod))
 	}
 	if c.WithdrawDelay < 0 {
 		errs = append(errs, fmt.Errorf("--withdraw-delay is %s, must not be negative", c.WithdrawDelay))
@@ -180,7 +180,7 @@ func (c *Config) Dataplane() dataplane.Config {
 		Connections:  c.Connections,
 		Datagrams:    c.Datagrams,
 		Affinities:   c.Affinities,
-		Exceptions:   c.Exceptions,
+		Overrides:    c.Overrides,
 		VethTransmit: c.VethTransmit,
 		ServiceProxy: c.ServiceProxy,
 

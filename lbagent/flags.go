@@ -33,14 +33,14 @@ var sizes = []size{
 	{"max-vips", func(c *Config) *int { return &c.MaxVIPs }, 1, forwarding.VIPs, "maximum number of VIPs"},
 	{"max-source-ranges", func(c *Config) *int { return &c.MaxSourceRanges }, 1, forwarding.SourceRanges,
 		"maximum number of prefixes of loadBalancerSourceRanges, for each address family; a list counts twice while it changes, and a namespace can use half"},
-	{"connections", func(c *Config) *int { return &c.Connections }, 1, 0,
+	{"max-connections", func(c *Config) *int { return &c.Connections }, 1, 0,
 		"maximum number of tracked TCP connections, for each address family; about 380 bytes of memory each"},
-	{"udp-flows", func(c *Config) *int { return &c.Datagrams }, 0, 0,
-		"maximum number of replied UDP flows, and of half-open flows, for each address family; about 430 bytes of memory each (default: a quarter of --connections)"},
-	{"affinity-clients", func(c *Config) *int { return &c.Affinities }, 0, 0,
-		"maximum number of clients with sessionAffinity ClientIP over TCP, and the same number over UDP and SCTP; 128 to 256 bytes of memory each for either (default: an eighth of --connections)"},
-	{"exceptions", func(c *Config) *int { return &c.Exceptions }, 0, 0,
-		"maximum number of flows that are forwarded to another node than the one in the node table, for each address family; about 64 bytes of memory each (default: as many as --connections)"},
+	{"max-udp-flows", func(c *Config) *int { return &c.Datagrams }, 0, 0,
+		"maximum number of replied UDP flows, and of half-open flows, for each address family; about 430 bytes of memory each (default: a quarter of --max-connections)"},
+	{"max-affinity-clients", func(c *Config) *int { return &c.Affinities }, 0, 0,
+		"maximum number of clients with sessionAffinity ClientIP over TCP, and the same number over UDP and SCTP; 128 to 256 bytes of memory each for either (default: an eighth of --max-connections)"},
+	{"max-flow-overrides", func(c *Config) *int { return &c.Overrides }, 0, 0,
+		"maximum number of flows that are forwarded to another node than the one in the node table, for each address family; about 64 bytes of memory each (default: as many as --max-connections)"},
 	{"max-retained-endpoints", func(c *Config) *int { return &c.MaxRetainedEndpoints }, 1, 0,
 		"endpoints of the cluster that --endpoint-retention applies to at the same time; beyond it, the oldest endpoint of the namespace with the most is evicted"},
 }
@@ -55,8 +55,8 @@ func (c *Config) AddFlags(flags *pflag.FlagSet) {
 		"names or globs of the interfaces to attach to (default: interfaces with a default route, an address of the node or a network with a BGP peer)")
 	flags.BoolVar(&c.VethTransmit, "veth-transmit", c.VethTransmit,
 		"transmit with XDP on veth uplinks, too; the peer of each must run a native XDP program, or packets are lost")
-	flags.Var(&c.ServiceProxy, "service-proxy",
-		"during a migration from another load balancer: the node's service proxy keeps its existing connections to VIPs (yields); during a migration back: new TCP connections use the service proxy, too (takes)")
+	flags.Var(&c.ServiceProxy, "service-proxy-migration",
+		"coexistence with the node's service proxy, such as kube-proxy: from leaves its existing connections to VIPs to it during a migration to Millrace; to leaves it new TCP connections, too, during a migration back")
 	for _, s := range sizes {
 		flags.IntVar(s.value(c), s.flag, *s.value(c), s.usage)
 	}
@@ -94,7 +94,7 @@ func (c *Config) AddFlags(flags *pflag.FlagSet) {
 		"how long a departing node announces its routes with the community GRACEFUL_SHUTDOWN before it withdraws them")
 	flags.DurationVar(&c.UnreadyDelay, "unready-delay", c.UnreadyDelay,
 		"how long a VIP of externalTrafficPolicy Cluster stays announced without a ready endpoint")
-	flags.DurationVar(&c.RemovalHold, "removal-hold", c.RemovalHold,
+	flags.DurationVar(&c.RemovalGracePeriod, "removal-grace-period", c.RemovalGracePeriod,
 		"how long objects removed in bulk, such as all peers, are retained; 0 disables it")
 	flags.DurationVar(&c.EndpointRetention, "endpoint-retention", c.EndpointRetention,
 		"how long an endpoint that left its EndpointSlices without terminating keeps its established connections; 0 disables it")

@@ -8,11 +8,11 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 )
 
-// serviceProxy reads the service proxy's connections from conntrack while it yields new ones.
+// serviceProxy reads the service proxy's connections from conntrack in mode from.
 type serviceProxy struct{ datapath *dataplane.Dataplane }
 
-func (s serviceProxy) TakeOver(have *forwarding.State) error {
-	return s.datapath.TakeFrontends(have, proxiedFlows)
+func (s serviceProxy) MigrateFrontends(have *forwarding.State) error {
+	return s.datapath.MigrateFrontends(have, proxiedFlows)
 }
 
 func (s serviceProxy) SweepProxied() error { return s.datapath.SweepProxied(proxiedFlows) }

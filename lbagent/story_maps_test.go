@@ -163,7 +163,7 @@ func TestStoriesOnMaps(t *testing.T) {
 	kernel := &kernelMaps{
 		guard: newGuard(t),
 		config: dataplane.Config{
-			PinRoot: filepath.Join(directory, "millrace"), Connections: 64, HalfOpen: 64, Datagrams: 64, Affinities: 64, Exceptions: 64,
+			PinRoot: filepath.Join(directory, "millrace"), Connections: 64, HalfOpen: 64, Datagrams: 64, Affinities: 64, Overrides: 64,
 		},
 	}
 	t.Cleanup(func() {

@@ -76,7 +76,7 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	group.Go(func() error { return w.hops.Run(ctx) })
 	group.Go(func() error { return runExemption(ctx, w.exempt, config.NATExempt) })
 	group.Go(func() error { return sweep.Run(ctx, p.datapath, loop.logger) })
-	if config.ServiceProxy == dataplane.ServiceProxyYields {
+	if config.ServiceProxy == dataplane.ServiceProxyFrom {
 		group.Go(func() error { return sweep.RunProxied(ctx, serviceProxy{p.datapath}, loop.logger) })
 	}
 	group.Go(func() error { return netdev.Watch(ctx, func() { notify.Signal(links) }) })

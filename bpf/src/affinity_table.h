@@ -4,7 +4,7 @@
 #include <linux/in.h>
 
 #include "clock.h"
-#include "exception_table.h"
+#include "override_table.h"
 #include "hash.h"
 #include "maps.h"
 #include "trace.h"
@@ -33,7 +33,7 @@ __noinline __u32 affinity_place(const struct flow *flow, __u32 table)
 	if (!flow)
 		return 0;
 	word = flow->client.word;
-	place = exception_print6(word, word, table, 0) & affinity_mask;
+	place = flow_fingerprint6(word, word, table, 0) & affinity_mask;
 	return flow->protocol == IPPROTO_TCP ? place + affinity_mask + 1 : place;
 }
 
@@ -44,8 +44,8 @@ static __always_inline int is_affinity_of(const struct affinity_record *record,
 }
 
 /* Returns 1 plus the slot of the client's record, or 0. Global, so verified once. */
-__noinline int affinity_seek(const struct affinity_bucket *bucket, const struct address *client,
-			     __u32 table)
+__noinline int affinity_find_slot(const struct affinity_bucket *bucket,
+				  const struct address *client, __u32 table)
 {
 	if (!bucket || !client)
 		return 0;
@@ -71,7 +71,7 @@ static __always_inline struct affinity_record *affinity_record_of(const struct f
 
 	if (!bucket || !table)
 		return NULL;
-	place = affinity_seek(bucket, &flow->client, table);
+	place = affinity_find_slot(bucket, &flow->client, table);
 	if (!place)
 		return NULL;
 	return affinity_at(bucket, place - 1);
@@ -109,7 +109,7 @@ static __always_inline __u64 affinity_rank(const struct affinity_bucket *bucket,
 	__u32 own = same(record->owner, owner), many = own;
 	__u64 age = clock_now() - record->affinity.seen;
 
-	if (!record->key.endpoint_table || age >= (__u64)record->lasts * ticks_per_second)
+	if (!record->key.endpoint_table || age >= (__u64)record->timeout * ticks_per_second)
 		return 1ULL << 63 | slot;
 #pragma unroll
 	for (int i = 0; i < AFFINITY_SLOTS; i++)
@@ -135,8 +135,8 @@ __noinline int affinity_victim(const struct affinity_bucket *bucket, __u32 owner
 }
 
 /* Claims a slot for a new record. The key is invalid while the record is written. */
-static __always_inline struct affinity_record *affinity_take(struct affinity_bucket *bucket,
-							     const struct flow *flow)
+static __always_inline struct affinity_record *affinity_claim(struct affinity_bucket *bucket,
+							      const struct flow *flow)
 {
 	__u32 owner = hash_final(hash_vip(flow->vip.word));
 	struct affinity_record *record = affinity_at(bucket, affinity_victim(bucket, owner));
@@ -148,8 +148,8 @@ static __always_inline struct affinity_record *affinity_take(struct affinity_buc
 	return record;
 }
 
-__noinline int affinity_note(const struct packet *packet, const struct frontend *frontend, __u32 id,
-			     __u32 tag)
+__noinline int affinity_record_put(const struct packet *packet, const struct frontend *frontend,
+				   __u32 id, __u32 tag)
 {
 	struct affinity_bucket *bucket;
 	struct affinity_record *record;
@@ -161,17 +161,17 @@ __noinline int affinity_note(const struct packet *packet, const struct frontend 
 	bucket = bpf_map_lookup_elem(&affinities, &index);
 	if (!bucket)
 		return 0;
-	place = affinity_seek(bucket, &packet->flow.client, frontend->endpoints);
+	place = affinity_find_slot(bucket, &packet->flow.client, frontend->endpoints);
 	if (place)
 		record = affinity_at(bucket, place - 1);
 	else
-		record = affinity_take(bucket, &packet->flow);
+		record = affinity_claim(bucket, &packet->flow);
 	if (!place || record->affinity.endpoint != id || record->affinity.tag != tag)
 		record->affinity.row = packet->endpoint_hash >> ENDPOINT_ROW_SHIFT;
 	record->affinity.endpoint = id;
 	record->affinity.tag = tag;
 	record->affinity.seen = clock_now();
-	record->lasts = frontend->affinity;
+	record->timeout = frontend->affinity;
 	asm volatile("" ::: "memory");
 	record->key.endpoint_table = frontend->endpoints;
 	return 0;

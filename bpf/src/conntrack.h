@@ -51,16 +51,16 @@ static __always_inline struct connection_key6 connection_key6(const struct flow 
 /* index is the bucket in the primary table. */
 static __noinline struct connection *half_open_connection(const struct flow *flow, __u32 index)
 {
-	__u64 print = exception_print(flow);
-	struct half_open *found = half_open_find(index, print, HALF_OPEN_ASKS);
+	__u64 fingerprint = flow_fingerprint(flow);
+	struct half_open *found = half_open_find(index, fingerprint, HALF_OPEN_FORWARD);
 
 	if (!found && vip_overflows(&flow->vip, QUOTA_HALF_OPEN))
-		found = half_open_find(half_open_overflow(index), print, HALF_OPEN_ASKS);
+		found = half_open_find(half_open_overflow(index), fingerprint, HALF_OPEN_FORWARD);
 	return found ? &found->connection : NULL;
 }
 
 /* Full memory barrier. */
-static __always_inline void read_before_again(void)
+static __always_inline void read_barrier(void)
 {
 	__u64 fence = 0;
 
@@ -68,9 +68,9 @@ static __always_inline void read_before_again(void)
 }
 
 /* Reports whether the slot still belongs to the flow: writers claim a slot first. */
-static __noinline int half_open_is_still(const struct flow *flow, const struct connection *read)
+static __noinline int half_open_is_current(const struct flow *flow, const struct connection *read)
 {
-	read_before_again();
+	read_barrier();
 	return half_open_connection(flow, half_open_place(flow, 0)) == read;
 }
 
@@ -135,7 +135,7 @@ static __always_inline struct connection *connection_find(const struct flow *flo
 	return connection ?: half_open_connection(flow, half_open_place(flow, 0));
 }
 
-static __noinline struct connection *connection_again(const struct flow *flow, enum table *table)
+static __noinline struct connection *connection_refind(const struct flow *flow, enum table *table)
 {
 	return connection_find(flow, table);
 }
@@ -144,7 +144,7 @@ static __noinline struct connection *connection_again(const struct flow *flow, e
 static __always_inline struct connection *connection_find_new(const struct flow *flow,
 							      enum table *table)
 {
-	__u64 client = client_print(flow);
+	__u64 client = client_fingerprint(flow);
 
 	if (may_be_established(client, flow->protocol))
 		return connection_find(flow, table);
@@ -216,8 +216,8 @@ __noinline int flow_remove(const struct flow *flow)
 		return 0;
 	flags = connection->flags;
 	if (table == TABLE_HALF_OPEN)
-		return half_open_update(half_open_place(flow, flags), exception_print(flow),
-					HALF_OPEN_ASKS, HALF_OPEN_CLEAR);
+		return half_open_update(half_open_place(flow, flags), flow_fingerprint(flow),
+					HALF_OPEN_FORWARD, HALF_OPEN_CLEAR);
 	if (has_key4(flow, flags)) {
 		struct connection_key4 key = connection_key4(flow);
 
@@ -269,44 +269,46 @@ static __always_inline struct reverse_key6 reverse_key6(const struct flow *flow,
 }
 
 /* A reply does not show its VIP, whose quota is therefore unknown. */
-static __always_inline struct reverse *half_open_reverse_in(__u32 index, __u64 print)
+static __always_inline struct reverse *half_open_reverse_in(__u32 index, __u64 fingerprint)
 {
-	struct half_open *found = half_open_find(index, print, HALF_OPEN_ANSWERS);
+	struct half_open *found = half_open_find(index, fingerprint, HALF_OPEN_REVERSE);
 
 	if (!found && any_overflows(QUOTA_HALF_OPEN))
-		found = half_open_find(half_open_overflow(index), print, HALF_OPEN_ANSWERS);
+		found = half_open_find(half_open_overflow(index), fingerprint, HALF_OPEN_REVERSE);
 	return found ? &found->reverse : NULL;
 }
 
 /* Returns 0 if the slot was reused meanwhile; above HALF_OPEN_SLOTS is the overflow table. */
-__noinline int half_open_seek_answers(__u32 index, __u64 print, struct reverse *copy)
+__noinline int half_open_find_reverse(__u32 index, __u64 fingerprint, struct reverse *copy)
 {
 	struct half_open_bucket *bucket = bpf_map_lookup_elem(&half_open_flows, &index);
-	__u32 place = bucket ? half_open_place_in(bucket, print, HALF_OPEN_ANSWERS) : 0, table = 0;
+	__u32 place = bucket ? half_open_place_in(bucket, fingerprint, HALF_OPEN_REVERSE) : 0,
+	      table = 0;
 
 	if (!place && any_overflows(QUOTA_HALF_OPEN)) {
 		index = half_open_overflow(index);
 		table = HALF_OPEN_SLOTS + 1;
 		bucket = bpf_map_lookup_elem(&half_open_flows, &index);
-		place = bucket ? half_open_place_in(bucket, print, HALF_OPEN_ANSWERS) : 0;
+		place = bucket ? half_open_place_in(bucket, fingerprint, HALF_OPEN_REVERSE) : 0;
 	}
 	place = half_open_bounded(place);
 	if (!bucket || !place)
 		return 0;
 	if (copy) {
 		*copy = half_open_at(bucket, place)->reverse;
-		read_before_again();
+		read_barrier();
 		if (!half_open_is(*half_open_mark(bucket, place), half_open_at(bucket, place),
-				  print, HALF_OPEN_ANSWERS))
+				  fingerprint, HALF_OPEN_REVERSE))
 			return 0;
 	}
 	return table + place;
 }
 
 /* Returns NULL if the slot was reused during the copy. */
-static __noinline struct reverse *half_open_reverse(__u32 index, __u64 print, struct reverse *copy)
+static __noinline struct reverse *half_open_reverse(__u32 index, __u64 fingerprint,
+						    struct reverse *copy)
 {
-	__u32 place = half_open_seek_answers(index, print, copy);
+	__u32 place = half_open_find_reverse(index, fingerprint, copy);
 	struct half_open_bucket *bucket;
 
 	if (!place)
@@ -360,10 +362,10 @@ static __always_inline __u32 reverse_index4(const struct reverse_key4 *key)
 	return half_open_index4(key->client, key->client_port, key->protocol, 0);
 }
 
-static __always_inline __u64 reverse_print4(const struct reverse_key4 *key)
+static __always_inline __u64 reverse_fingerprint4(const struct reverse_key4 *key)
 {
-	return exception_print4(key->client, key->endpoint,
-				two_ports(key->client_port, key->endpoint_port), key->protocol);
+	return flow_fingerprint4(key->client, key->endpoint,
+				 two_ports(key->client_port, key->endpoint_port), key->protocol);
 }
 
 /* copy may be NULL. */
@@ -373,7 +375,7 @@ static __always_inline struct reverse *reverse_find4(const struct reverse_key4 *
 	struct reverse *reverse = established_reverse4(key);
 
 	if (!reverse)
-		return half_open_reverse(reverse_index4(key), reverse_print4(key), copy);
+		return half_open_reverse(reverse_index4(key), reverse_fingerprint4(key), copy);
 	if (copy)
 		*copy = *reverse;
 	return reverse;
@@ -384,7 +386,7 @@ static __always_inline int reverse_copy4(const struct reverse_key4 *key, struct 
 	struct reverse *reverse = established_reverse4(key);
 
 	if (!reverse)
-		return half_open_seek_answers(reverse_index4(key), reverse_print4(key), copy);
+		return half_open_find_reverse(reverse_index4(key), reverse_fingerprint4(key), copy);
 	*copy = *reverse;
 	return 1;
 }
@@ -410,10 +412,10 @@ static __always_inline __u32 reverse_index6(const struct reverse_key6 *key)
 	return half_open_index6(key->client.word, key->client_port, key->protocol, 0);
 }
 
-static __always_inline __u64 reverse_print6(const struct reverse_key6 *key)
+static __always_inline __u64 reverse_fingerprint6(const struct reverse_key6 *key)
 {
-	return exception_print6(key->client.word, key->endpoint.word,
-				two_ports(key->client_port, key->endpoint_port), key->protocol);
+	return flow_fingerprint6(key->client.word, key->endpoint.word,
+				 two_ports(key->client_port, key->endpoint_port), key->protocol);
 }
 
 static __always_inline struct reverse *reverse_find6(const struct reverse_key6 *key,
@@ -422,7 +424,7 @@ static __always_inline struct reverse *reverse_find6(const struct reverse_key6 *
 	struct reverse *reverse = established_reverse6(key);
 
 	if (!reverse)
-		return half_open_reverse(reverse_index6(key), reverse_print6(key), copy);
+		return half_open_reverse(reverse_index6(key), reverse_fingerprint6(key), copy);
 	if (copy)
 		*copy = *reverse;
 	return reverse;
@@ -433,7 +435,7 @@ static __always_inline int reverse_copy6(const struct reverse_key6 *key, struct 
 	struct reverse *reverse = established_reverse6(key);
 
 	if (!reverse)
-		return half_open_seek_answers(reverse_index6(key), reverse_print6(key), copy);
+		return half_open_find_reverse(reverse_index6(key), reverse_fingerprint6(key), copy);
 	*copy = *reverse;
 	return 1;
 }
@@ -441,13 +443,14 @@ static __always_inline int reverse_copy6(const struct reverse_key6 *key, struct 
 static __noinline struct reverse *half_open_reverse_at(const struct flow *flow,
 						       const struct endpoint *endpoint, __u32 index)
 {
-	return half_open_reverse_in(index, half_open_answers(flow, endpoint));
+	return half_open_reverse_in(index, half_open_reverse_fingerprint(flow, endpoint));
 }
 
 static __noinline struct reverse *half_open_reverse_of(const struct flow *flow,
 						       const struct endpoint *endpoint)
 {
-	return half_open_reverse_in(half_open_place(flow, 0), half_open_answers(flow, endpoint));
+	return half_open_reverse_in(half_open_place(flow, 0),
+				    half_open_reverse_fingerprint(flow, endpoint));
 }
 
 static __always_inline struct reverse *reverse_find(const struct flow *flow,
@@ -471,7 +474,7 @@ static __always_inline struct reverse *reverse_find(const struct flow *flow,
 static __always_inline struct reverse *reverse_find_new(const struct flow *flow,
 							const struct endpoint *endpoint)
 {
-	__u64 client = client_print(flow);
+	__u64 client = client_fingerprint(flow);
 
 	if (may_be_established(client, flow->protocol))
 		return reverse_find(flow, endpoint);
@@ -499,9 +502,9 @@ static __always_inline void half_open_delete(const struct flow *flow,
 {
 	__u32 index = half_open_place(flow, flags);
 
-	half_open_update(index, half_open_answers(flow, endpoint), HALF_OPEN_ANSWERS,
+	half_open_update(index, half_open_reverse_fingerprint(flow, endpoint), HALF_OPEN_REVERSE,
 			 HALF_OPEN_CLEAR);
-	half_open_update(index, exception_print(flow), HALF_OPEN_ASKS, HALF_OPEN_CLEAR);
+	half_open_update(index, flow_fingerprint(flow), HALF_OPEN_FORWARD, HALF_OPEN_CLEAR);
 }
 
 /* Deletes the entry with the flow's reverse key from all tables, whichever flow owns it. */
@@ -509,7 +512,7 @@ static __noinline void reverse_delete(const struct flow *flow, const struct endp
 {
 	struct reverse_key6 key;
 	__u32 index;
-	__u64 print;
+	__u64 fingerprint;
 
 	if (!endpoint)
 		return;
@@ -523,22 +526,23 @@ static __noinline void reverse_delete(const struct flow *flow, const struct endp
 		map_delete(reverse_map6(flow, 0), &key);
 	}
 	index = half_open_place(flow, 0);
-	print = half_open_answers(flow, endpoint);
-	half_open_update(index, print, HALF_OPEN_ANSWERS, HALF_OPEN_CLEAR);
-	half_open_update(half_open_overflow(index), print, HALF_OPEN_ANSWERS, HALF_OPEN_CLEAR);
+	fingerprint = half_open_reverse_fingerprint(flow, endpoint);
+	half_open_update(index, fingerprint, HALF_OPEN_REVERSE, HALF_OPEN_CLEAR);
+	half_open_update(half_open_overflow(index), fingerprint, HALF_OPEN_REVERSE,
+			 HALF_OPEN_CLEAR);
 }
 
 static __always_inline void half_open_use(const struct flow *flow, __u32 flags)
 {
-	half_open_update(half_open_place(flow, flags), exception_print(flow), HALF_OPEN_ASKS,
+	half_open_update(half_open_place(flow, flags), flow_fingerprint(flow), HALF_OPEN_FORWARD,
 			 HALF_OPEN_RENEW);
 }
 
 /* flags are those of the forward entry. */
-static __noinline void half_open_answer_again(const struct flow *flow,
-					      const struct endpoint *endpoint, __u32 flags,
-					      const struct reverse *reverse)
+static __noinline void half_open_restore_reverse(const struct flow *flow,
+						 const struct endpoint *endpoint, __u32 flags,
+						 const struct reverse *reverse)
 {
-	half_open_answer(half_open_place(flow, flags), exception_print(flow),
-			 half_open_answers(flow, endpoint), reverse);
+	half_open_put_reverse(half_open_place(flow, flags), flow_fingerprint(flow),
+			      half_open_reverse_fingerprint(flow, endpoint), reverse);
 }

@@ -7,9 +7,9 @@
 enum shape {
 	ROWS = 4096,
 	/* Rows of the smallest node table. */
-	LEAST_ROWS = 128,
+	MIN_ROWS = 128,
 	CHAIN_LENGTH = 3,
-	/* Rows of a node table that share a group mark. */
+	/* Rows of a node table that share timestamps (row.h). */
 	ROW_GROUP = 8,
 	ENDPOINT_ROWS = 512,
 	/* Node ids have 14 bits. */
@@ -17,16 +17,16 @@ enum shape {
 	/* During an id change, an address may belong to the old and the new id of a node. */
 	NODE_ADDRESSES = 4 * NODES,
 	UPLINKS = 64,
-	EVICTED_SLOTS = 8,
-	EXCEPTION_SLOTS = 8,
+	DIGEST_SLOTS = 8,
+	OVERRIDE_SLOTS = 8,
 	HALF_OPEN_SLOTS = 7,
 	/* Power of two. */
 	AFFINITY_SLOTS = 8,
-	UNKNOWN_FLOW_SLOTS = 7,
+	FLOW_MISS_SLOTS = 7,
 	/* Buckets per word of the filter. */
-	EXCEPTION_FILTERED = 4,
+	OVERRIDE_FILTERED = 4,
 	/* 64-bit words. */
-	EXCEPTION_SECRET = 12,
+	FINGERPRINT_SECRET = 12,
 	UPLINK_MACS = 8,
 	/* Tag keys, numbered from 1. */
 	TUNNEL_KEYS = 4,
@@ -44,7 +44,7 @@ enum shape {
 	PROBE_KEYS = 4,
 	/* Including that of nodes without a zone. Power of two. */
 	ZONES = 8,
-	NOTED_AT_ONCE = 4096,
+	FILTER_BATCH = 4096,
 };
 
 /* They exceed int, which makes the enum unsigned. */
@@ -57,7 +57,8 @@ enum reserved_id {
 	ENDPOINT_REFUSED = 0xffffffff,
 };
 
-/* Value of packet.zone_steps in the row that a frontend without zones had before it was switched. */
+/* Value of packet.zone_steps in the row that a frontend without zones had before it was switched.
+ */
 #define STEP_SWITCHED (ZONES - 1)
 
 #define ROW_SHIFT 20
@@ -74,25 +75,25 @@ enum reserved_id {
 #define ENDPOINT_ATTEMPTS 8
 #define ENDPOINT_ROW_ATTEMPTS 64
 
-enum answer_kind {
-	ANSWER_ECHO,
-	ANSWER_REFUSAL,
-	ANSWER_TOO_BIG,
-	ANSWER_KINDS,
+enum vip_reply_kind {
+	VIP_REPLY_ECHO,
+	VIP_REPLY_REJECT,
+	VIP_REPLY_TOO_BIG,
+	VIP_REPLY_KINDS,
 };
 
 /* Replies per second: per source, per VIP, and shared by all VIPs in addition. */
-#define ANSWERS_PER_SOURCE 100
-#define ANSWERS_PER_VIP 1000
-#define ANSWERS_IN_ALL 10000
+#define REPLIES_PER_SOURCE 100
+#define REPLIES_PER_VIP 1000
+#define REPLIES_TOTAL 10000
 
-/* Slots of second_chance_limit.h. */
-#define UNKNOWN_VIPS 2048
-#define UNKNOWN_SOURCES 4096
-#define UNKNOWN_SLOTS (UNKNOWN_VIPS + UNKNOWN_SOURCES)
+/* Slots of lookup_limit.h. */
+#define MISS_VIPS 2048
+#define MISS_SOURCES 4096
+#define MISS_SLOTS (MISS_VIPS + MISS_SOURCES)
 
-/* Buckets of unknown_flow.h, 8 MiB in total. Power of two. */
-#define UNKNOWN_FLOW_BUCKETS (1 << 17)
+/* Buckets of flow_miss.h, 8 MiB in total. Power of two. */
+#define FLOW_MISS_BUCKETS (1 << 17)
 
 /* Datagrams under reassembly tracking at a time. */
 #define FRAGMENTED_DATAGRAMS 16384
@@ -100,10 +101,10 @@ enum answer_kind {
 /* Slots of quota.h: one for all VIPs, the others by hash of the VIP. */
 #define QUOTA_SLOTS (1 + 8192)
 
-/* Slots of answer_limit.h: one for all VIPs, then by VIP, then by source. */
-#define ANSWER_VIPS 4096
-#define ANSWER_SOURCES 4096
-#define ANSWER_SLOTS (1 + ANSWER_VIPS + ANSWER_SOURCES)
+/* Slots of vip_reply_limit.h: one for all VIPs, then by VIP, then by source. */
+#define REPLY_VIPS 4096
+#define REPLY_SOURCES 4096
+#define REPLY_SLOTS (1 + REPLY_VIPS + REPLY_SOURCES)
 
 #define ADDRESS_FAMILY_IPV4 2
 #define ADDRESS_FAMILY_IPV6 10

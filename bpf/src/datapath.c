@@ -9,7 +9,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "established_filter.h"
-#include "exception_sweep.h"
+#include "override_sweep.h"
 #include "fast_path.h"
 #include "finish.h"
 #include "flow_count.h"
@@ -18,7 +18,7 @@
 #include "reverse.h"
 #include "row_update.h"
 #include "slow_path.h"
-#include "tunnel_fence.h"
+#include "egress_filter.h"
 
 char _license[] SEC("license") = "GPL";
 
@@ -32,17 +32,17 @@ const enum reverse_flag *_reverse_flag __attribute__((unused));
 const enum service_proxy_mode *_service_proxy_mode __attribute__((unused));
 const enum uplink_flag *_uplink_flag __attribute__((unused));
 const enum overhead *_overhead __attribute__((unused));
-const enum trust_flag *_trust_flag __attribute__((unused));
+const enum tunnel_policy_flag *_trust_flag __attribute__((unused));
 const enum node_flag *_node_flag __attribute__((unused));
 const enum probe_kind *_probe_kind __attribute__((unused));
-const enum proof *_proof __attribute__((unused));
+const enum validation *_proof __attribute__((unused));
 const enum quota_kind *_quota_kind __attribute__((unused));
 const struct probe *_probe __attribute__((unused));
-const struct handover *_handover __attribute__((unused));
+const struct kernel_redirect *_handover __attribute__((unused));
 const struct rows_write *_rows_write __attribute__((unused));
 const struct rows_read *_rows_read __attribute__((unused));
-const struct exception_sweep *_exception_sweep __attribute__((unused));
-const enum whole_copy *_whole_copy __attribute__((unused));
+const struct override_sweep *_override_sweep __attribute__((unused));
+const enum complete_copy *_whole_copy __attribute__((unused));
 const enum trace_step *_trace_step __attribute__((unused));
 const struct drop_sample *_drop_sample __attribute__((unused));
 
@@ -68,22 +68,22 @@ int ingress(struct xdp_md *ctx)
 
 /* TC_ACT_UNSPEC is TCX_NEXT: other tcx programs see the packet. */
 
-/* Frames that an uplink passes to the stack. Those with handover metadata are redirected. */
+/* Frames that an uplink passes to the stack. Those with struct kernel_redirect are redirected. */
 SEC("tcx/ingress")
-int handed_over(struct __sk_buff *skb)
+int redirect_neigh(struct __sk_buff *skb)
 {
-	struct handover *note = (void *)(long)skb->data_meta;
+	struct kernel_redirect *note = (void *)(long)skb->data_meta;
 	__u32 ifindex;
 
-	if ((void *)(note + 1) > (void *)(long)skb->data || note->magic != HANDOVER_MAGIC)
+	if ((void *)(note + 1) > (void *)(long)skb->data || note->magic != KERNEL_REDIRECT_MAGIC)
 		return TC_ACT_UNSPEC;
-	ifindex = note->ifindex == WAY_BACK ? uplink_of(skb) : note->ifindex;
+	ifindex = note->ifindex == INGRESS_IFINDEX ? uplink_of(skb) : note->ifindex;
 	/* On veth the metadata stays with the frame; invalidate it for the other node. */
 	note->magic = 0;
 	mark_sent(skb);
 	/* An offloaded VLAN tag belongs to the arrival interface. */
 	if (!ifindex || (skb->vlan_present && bpf_skb_vlan_pop(skb))) {
-		record_reply_drop(skb, DROP_HANDOVER);
+		record_reply_drop(skb, DROP_XDP_METADATA);
 		return TC_ACT_SHOT;
 	}
 	return bpf_redirect_neigh(ifindex, NULL, 0, 0);
@@ -100,7 +100,7 @@ int egress(struct __sk_buff *skb)
 	else if (skb->protocol == bpf_htons(ETH_P_IPV6))
 		failed = reply_ipv6(skb);
 	else if (is_vlan(skb->protocol))
-		failed = tunnel_leaves(skb);
+		failed = filter_egress(skb);
 	if (!failed)
 		return TC_ACT_UNSPEC;
 	record_reply_drop(skb, failed > 0 ? failed : DROP_REPLY_REWRITE);
@@ -123,7 +123,7 @@ int write_rows(struct rows_write *request)
 	struct rows_write write = *request;
 
 	if (write.fresh)
-		bpf_loop(write.count / ROW_GROUP, group_clear, &write, 0);
+		bpf_loop(write.count / ROW_GROUP, row_group_clear, &write, 0);
 	return bpf_loop(write.count, row_write, &write, 0);
 }
 
@@ -151,26 +151,26 @@ int read_endpoint_rows(struct rows_read *request)
 	return bpf_loop(read.count, endpoint_row_read, &read, 0);
 }
 
-/* Sweeps words of the filter (exception_sweep.h). Returns the number of words. */
+/* Sweeps words of the filter (override_sweep.h). Returns the number of words. */
 SEC("syscall")
-int sweep_exceptions(struct exception_sweep *request)
+int sweep_overrides(struct override_sweep *request)
 {
-	struct exception_sweep sweep = *request;
+	struct override_sweep sweep = *request;
 	long swept;
 
 	if (!sweep.since)
-		sweep.since = mark_now();
+		sweep.since = stamp_now();
 	swept = bpf_loop(sweep.count, sweep_word, &sweep, 0);
 	*request = sweep;
 	return swept;
 }
 
-/* Clears marks of rows after all words. Returns the number of rows. */
+/* Clears flags of rows after all words. Returns the number of rows. */
 SEC("syscall")
-int rest_rows(struct exception_sweep *request)
+int clear_row_flags(struct override_sweep *request)
 {
-	struct exception_sweep sweep = *request;
-	long swept = bpf_loop(sweep.count, rest_row, &sweep, 0);
+	struct override_sweep sweep = *request;
+	long swept = bpf_loop(sweep.count, clear_row_flag, &sweep, 0);
 
 	*request = sweep;
 	return swept;
@@ -178,16 +178,16 @@ int rest_rows(struct exception_sweep *request)
 
 /* Adds clients of established connections to the filter. Returns their number. */
 SEC("syscall")
-int note_connections(__u32 *count)
+int add_established(__u32 *count)
 {
-	return bpf_loop(*count, note_found, NULL, 0);
+	return bpf_loop(*count, filter_add_step, NULL, 0);
 }
 
 SEC("syscall")
 int renew_lease(void *unused)
 {
 	__u32 zero = 0;
-	__u64 *beat = bpf_map_lookup_elem(&heartbeat, &zero);
+	__u64 *beat = bpf_map_lookup_elem(&hop_lease, &zero);
 
 	if (beat)
 		*beat = bpf_jiffies64();

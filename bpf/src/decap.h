@@ -75,7 +75,7 @@ static __always_inline __be16 read_tunnel(struct packet *packet, const struct tu
 	    tunnel->option.length != GENEVE_OPTION_WORDS - 1)
 		return 0;
 	packet->zone_steps = tunnel->option.type - GENEVE_OPTION_TYPE;
-	packet->asks_nobody = packet->zone_steps == ZONES;
+	packet->no_forward = packet->zone_steps == ZONES;
 	packet->path.word =
 		(__u64)bpf_ntohl(tunnel->option.path[0]) << 32 | bpf_ntohl(tunnel->option.path[1]);
 	packet->l3 = packet->l4 + sizeof(struct udphdr) + sizeof(struct geneve) + words * 4;
@@ -139,7 +139,7 @@ static __always_inline int from_node(struct xdp_md *ctx, struct packet *packet,
 	if (flaw)
 		return VERDICT_SLOW_PATH;
 	if (ecn_merge(packet, outer_tos))
-		return drop(DROP_TUNNEL_CONGESTION);
+		return drop(DROP_TUNNEL_ECN);
 	*frontend = frontend_find(&packet->flow);
 	if (!*frontend)
 		return drop(is_vip(&packet->flow.vip) ? DROP_NO_FRONTEND : DROP_TUNNEL_NO_VIP);

@@ -15,7 +15,7 @@ enum drop_reason {
 	 * in the last 30 s, or no node knows its flow: the fragments were reordered, or the router
 	 * sent them to different nodes.
 	 */
-	DROP_FRAGMENT_EARLY,
+	DROP_FIRST_FRAGMENT_MISSING,
 	/* More than 6 IPv6 extension headers, or more than 256 bytes of them, to a VIP. */
 	DROP_IPV6_EXTENSION,
 	/* To a VIP with a source route: an IPv4 option (RFC 7126), or an IPv6 routing header of
@@ -31,11 +31,11 @@ enum drop_reason {
 	/* An ICMP error about a connection that no node of its row knows: late or forged. */
 	DROP_ICMP_NO_CONNECTION,
 	/* An echo request whose source is not a unicast address. */
-	DROP_ANSWER_SOURCE,
+	DROP_ECHO_SOURCE,
 	/* An echo request above the rate limit per second: 100 per source, 1,000 per VIP, 10,000 in
 	 * total.
 	 */
-	DROP_ANSWER_LIMIT,
+	DROP_ECHO_RATE_LIMIT,
 	/* To an unassigned address of a pool (status.usable). Forwarding it would cause a loop. */
 	DROP_POOL_UNASSIGNED,
 	/* To a VIP, on a port of no Service, mostly by scanners. Forwarding it would cause a loop.
@@ -52,10 +52,12 @@ enum drop_reason {
 	 * other endpoint is free of such a conflict.
 	 */
 	DROP_TUPLE_CONFLICT,
-	/* The flow table rejected a new flow. Raise --connections or --udp-flows of the agents. */
-	DROP_CONNECTION_STORE,
+	/* The flow table rejected a new flow. Raise --max-connections or --max-udp-flows of the
+	 * agents.
+	 */
+	DROP_FLOW_INSERT,
 	/* The row of the node table has no node. This is a bug: please report it. */
-	DROP_ROW_EMPTY,
+	DROP_NO_NODE,
 	/* The row's node is unknown on this node. Compare the LBNodes with the agent's log. */
 	DROP_NODE_UNKNOWN,
 	/* The other node and this node have no address family in common. */
@@ -63,23 +65,22 @@ enum drop_reason {
 	/* No route to the node. */
 	DROP_NODE_ROUTE,
 	/* IP forwarding is disabled on the interface, so the FIB lookup fails. Enable it. */
-	DROP_FORWARDING_OFF,
+	DROP_FORWARDING_DISABLED,
 	/* Longer than the path MTU to the node when encapsulated: see docs/install.md. */
-	DROP_ENCAP_TOO_BIG,
+	DROP_PACKET_TOO_BIG,
 	/* The driver left too little headroom. Use generic mode or another driver. */
 	DROP_HEADROOM,
 	/* The next hop had to be resolved by the kernel, but the driver does not support XDP
 	 * metadata.
 	 */
-	DROP_HANDOVER,
+	DROP_XDP_METADATA,
 	/* Encapsulated by a host that is not a node of the cluster: forged, or a node's address has
 	 * changed.
 	 */
 	DROP_TUNNEL_SOURCE,
-	/* A notice from another node than its subject, or for another ingress node: forged or
-	 * delayed.
+	/* A redirect that its sender may not send, or for another ingress node: forged or delayed.
 	 */
-	DROP_TUNNEL_EXCEPTION,
+	DROP_TUNNEL_REDIRECT,
 	/* Malformed encapsulation with Millrace's VNI. */
 	DROP_TUNNEL_MALFORMED,
 	/* Encapsulated for an address that is not a VIP. */
@@ -87,12 +88,12 @@ enum drop_reason {
 	/* The outer header has a congestion mark, but the inner header does not support ECN (RFC
 	 * 6040 section 4.2).
 	 */
-	DROP_TUNNEL_CONGESTION,
+	DROP_TUNNEL_ECN,
 	/* The kernel had no memory to rewrite a reply, whose source would have been the endpoint.
 	 */
 	DROP_REPLY_REWRITE,
 	/* A new flow in the share of a VIPRoute backend that is refused. */
-	DROP_SHARE_REFUSED,
+	DROP_BACKEND_INVALID,
 	/* Encapsulated by a node, but received on an uplink by which the node is not reached:
 	 * forged, or see docs/security.md#asymmetric-routing-between-nodes.
 	 */
@@ -105,19 +106,19 @@ enum drop_reason {
 	 * many such packets of the VIP or the source belonged to no flow. The client retransmits
 	 * it.
 	 */
-	DROP_SECOND_CHANCE_LIMIT,
+	DROP_LOOKUP_RATE_LIMIT,
 	/* Encapsulated with a node's address, but with a wrong tag or an unknown key. */
 	DROP_TUNNEL_TAG,
 	/* Encapsulated with a node's address, but without the required tag. */
 	DROP_TUNNEL_UNTAGGED,
-	/* A probe from a node with a wrong proof, or for another node. Check that all nodes have
-	 * the same keys.
+	/* A probe from a node with a wrong MAC, or for another node. Check that all nodes
+	 * have the same keys.
 	 */
 	DROP_TUNNEL_PROBE,
 	/* The client is this node, which also has the endpoint, and no other node can serve it: see
 	 * docs/cni.md#clients-on-nodes.
 	 */
-	DROP_OWN_SOURCE,
+	DROP_HAIRPIN,
 	/* To an address of an announced aggregate that is neither a VIP nor in a pool. Forwarding
 	 * it would cause a loop.
 	 */
@@ -126,11 +127,11 @@ enum drop_reason {
 	 * is full. Enlarge it (ethtool -G); on veth see --veth-transmit. Also counted as forwarded;
 	 * not sampled.
 	 */
-	DROP_TRANSMIT,
+	DROP_XDP_TX,
 	/* The driver of another uplink rejected a frame: its ring is full, it is down, or its MTU
 	 * is too small. Also counted as forwarded; not sampled.
 	 */
-	DROP_REDIRECT,
+	DROP_XDP_REDIRECT,
 	/* From a source that no client can have: a VIP, an address of a pool, loopback, multicast,
 	 * broadcast or an unspecified address.
 	 */

@@ -78,7 +78,7 @@ static __always_inline int send_encapsulated(struct xdp_md *ctx, struct packet *
 	struct next_hop hop = {};
 	int verdict;
 
-	if (hop_is_prepared(node) && takes_frame(ctx, self, node->ifindex))
+	if (hop_is_prepared(node) && accepts_frame(ctx, self, node->ifindex))
 		verdict = next_hop_prepared(ctx, packet, node, overhead + extra, &hop);
 	else
 		verdict = next_hop_routed(ctx, packet, self, node, overhead, &hop);
@@ -120,7 +120,7 @@ __noinline int encapsulate(struct xdp_md *ctx, struct packet *packet, const stru
 	if (!node)
 		return drop(DROP_NODE_UNKNOWN);
 	if (packet->length > 0xffff - OVERHEAD_IPV6 - OVERHEAD_HIGH)
-		return drop(DROP_ENCAP_TOO_BIG);
+		return drop(DROP_PACKET_TOO_BIG);
 	if (self->ipv4 && node->ipv4)
 		return send_encapsulated(ctx, packet, self, node, OVERHEAD_IPV4);
 	if (!node->ipv4 && address_is_zero(&node->ipv6))

@@ -26,19 +26,19 @@ static __always_inline int is_endpoint_source(const struct flow *flow)
 }
 
 /* For an outgoing packet without a flow, in the reply direction. */
-__noinline int is_endpoint_question(const struct flow *answers)
+__noinline int is_endpoint_request(const struct flow *reply)
 {
 	struct flow flow;
 
-	if (!answers || answers->protocol != IPPROTO_UDP)
+	if (!reply || reply->protocol != IPPROTO_UDP)
 		return 0;
 	flow = (struct flow){
-		.client = answers->vip,
-		.vip = answers->client,
-		.client_port = answers->vip_port,
-		.vip_port = answers->client_port,
+		.client = reply->vip,
+		.vip = reply->client,
+		.client_port = reply->vip_port,
+		.vip_port = reply->client_port,
 		.protocol = IPPROTO_UDP,
-		.family = answers->family,
+		.family = reply->family,
 	};
 	return bloom_has_flow(&flow) && frontend_find(&flow) && is_endpoint_source(&flow);
 }

@@ -11,7 +11,7 @@
 #include "bloom.h"
 #include "count.h"
 #include "drop_sample.h"
-#include "exception.h"
+#include "override.h"
 #include "frame.h"
 #include "frontend.h"
 #include "martian.h"
@@ -154,7 +154,7 @@ static __always_inline int fast_send(struct xdp_md *ctx, const struct self *self
 	count_attached(frontend->id, outer->length);
 	outer->length += extra;
 	if (path_is_straight(outer->path))
-		count_event(EVENT_EXCEPTION_USED);
+		count_event(EVENT_OVERRIDE_USED);
 	outer->key = self_key(self);
 	if (overhead == OVERHEAD_IPV4) {
 		struct iphdr *ip;
@@ -183,7 +183,7 @@ static __always_inline int fast_send(struct xdp_md *ctx, const struct self *self
 }
 
 /* Fingerprint of a packet that fast_path_ipv4 or fast_path_ipv6 has validated. */
-static __always_inline __u64 fast_print(const struct xdp_md *ctx)
+static __always_inline __u64 fast_fingerprint(const struct xdp_md *ctx)
 {
 	const struct ethhdr *eth = (void *)(long)ctx->data;
 	const void *data_end = (void *)(long)ctx->data_end;
@@ -191,46 +191,46 @@ static __always_inline __u64 fast_print(const struct xdp_md *ctx)
 	const struct ipv6hdr *ip6 = (void *)(eth + 1);
 
 	if ((void *)(ip + 1) + sizeof(__u32) > data_end)
-		return EXCEPTION_FREE;
+		return OVERRIDE_FREE;
 	if (ip->version == 4)
-		return exception_print4(ip->saddr, ip->daddr, *(__u32 *)(ip + 1), ip->protocol);
+		return flow_fingerprint4(ip->saddr, ip->daddr, *(__u32 *)(ip + 1), ip->protocol);
 	if ((void *)(ip6 + 1) + sizeof(__u32) > data_end)
-		return EXCEPTION_FREE;
-	return exception_print6((void *)&ip6->saddr, (void *)&ip6->daddr, *(__u32 *)(ip6 + 1),
-				ip6->nexthdr);
+		return OVERRIDE_FREE;
+	return flow_fingerprint6((void *)&ip6->saddr, (void *)&ip6->daddr, *(__u32 *)(ip6 + 1),
+				 ip6->nexthdr);
 }
 
-/* Shift of the path flags in the result of fast_marked_path; the node is below. */
-#define FAST_MARKED_FLAGS 32
+/* Shift of the path flags in the result of fast_flagged_path; the node is below. */
+#define FAST_TARGET_FLAGS 32
 
-/* As marked_node; returns node and flags, or 0. Not inlined, to save stack on other rows. */
-__noinline __u64 fast_marked_path(struct xdp_md *ctx, __u64 row, __u32 index)
+/* As flagged_node; returns node and flags, or 0. Not inlined, to save stack on other rows. */
+__noinline __u64 fast_flagged_path(struct xdp_md *ctx, __u64 row, __u32 index)
 {
-	__u64 flags = 0, print, about, *found;
+	__u64 flags = 0, fingerprint, about, *found;
 	__u32 node = row_primary(row);
 
 	if (row & ROW_MOVED) {
-		const struct group_mark *mark = mark_of(index);
+		const struct row_group *group = row_group_of(index);
 
-		if (!mark || !mark_is_young(mark->moved, ROW_MOVED_SECONDS))
+		if (!group || !stamp_is_recent(group->moved, ROW_MOVED_SECONDS))
 			return 0;
-		flags = PATH_WALK;
+		flags = PATH_LOOKUP;
 	}
-	if (row & ROW_EXCEPTED) {
-		print = fast_print(ctx);
-		found = exception_find(print);
-		if (!print)
+	if (row & ROW_OVERRIDDEN) {
+		fingerprint = fast_fingerprint(ctx);
+		found = override_find(fingerprint);
+		if (!fingerprint)
 			return 0;
 		if (found) {
 			about = *found;
-			if (exception_node(about) == node || exception_expired(about))
+			if (override_node(about) == node || override_expired(about))
 				return 0;
-			node = exception_node(about);
-			exception_renew(found, about, index);
-			flags = PATH_EXCEPTION | PATH_WALK;
+			node = override_node(about);
+			override_renew(found, about, index);
+			flags = PATH_OVERRIDE | PATH_LOOKUP;
 		}
 	}
-	return flags << FAST_MARKED_FLAGS | node;
+	return flags << FAST_TARGET_FLAGS | node;
 }
 
 static __always_inline int fast_send_high4(struct xdp_md *ctx, const struct self *self,
@@ -269,25 +269,25 @@ static __always_inline int fast_send_high6(struct xdp_md *ctx, const struct self
 	return fast_send(ctx, self, node, frontend, &outer, OVERHEAD_HIGH);
 }
 
-/* Sends a packet whose path has a high part, i.e. in clusters with long node ids. way is the result
- * of fast_marked_path. Not inlined, and parses the packet again, to keep its cost away from other
- * clusters.
+/* Sends a packet whose path has a high part, i.e. in clusters with long node ids. target is the
+ * result of fast_flagged_path. Not inlined, and parses the packet again, to keep its cost away from
+ * other clusters.
  */
 static __noinline int fast_send_high(struct xdp_md *ctx, const struct frontend *frontend,
-				     __u64 content, __u64 way, __u32 hash)
+				     __u64 content, __u64 target, __u32 hash)
 {
 	const struct ethhdr *eth = (void *)(long)ctx->data;
 	struct self *self = settings_get();
 	struct node *node;
 	struct path path;
-	__u32 id = way;
+	__u32 id = target;
 
 	node = bpf_map_lookup_elem(&nodes, &id);
 	if (!self || !node || !hop_is_fast(ctx, self, node) ||
 	    (void *)(eth + 1) > (void *)(long)ctx->data_end)
 		return VERDICT_FULL_PATH;
 	path = path_by_row(content, self);
-	path.word |= way >> FAST_MARKED_FLAGS;
+	path.word |= target >> FAST_TARGET_FLAGS;
 	if (eth->h_proto == bpf_htons(ETH_P_IP))
 		return fast_send_high4(ctx, self, node, frontend, path, hash);
 	return fast_send_high6(ctx, self, node, frontend, path, hash);
@@ -297,7 +297,7 @@ static __always_inline int fast_forward(struct xdp_md *ctx, const struct self *s
 					struct frontend *frontend, struct outer *outer)
 {
 	struct node *node;
-	__u64 content, way;
+	__u64 content, target;
 	__u32 id, index;
 	struct row *row;
 
@@ -309,14 +309,14 @@ static __always_inline int fast_forward(struct xdp_md *ctx, const struct self *s
 	if (!row)
 		return VERDICT_FULL_PATH;
 	content = row->path;
-	way = row_primary(content);
-	if (content & ROW_MARKED)
-		way = fast_marked_path(ctx, content, index);
+	target = row_primary(content);
+	if (content & ROW_FLAGGED)
+		target = fast_flagged_path(ctx, content, index);
 	if (path_by_row(content, self).high)
-		return fast_send_high(ctx, frontend, content, way, outer->hash);
-	id = way;
+		return fast_send_high(ctx, frontend, content, target, outer->hash);
+	id = target;
 	outer->path = path_by_row(content, self);
-	outer->path.word |= way >> FAST_MARKED_FLAGS;
+	outer->path.word |= target >> FAST_TARGET_FLAGS;
 	node = bpf_map_lookup_elem(&nodes, &id);
 	if (!node || !hop_is_fast(ctx, self, node))
 		return VERDICT_FULL_PATH;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 #pragma once
 
-#include "answer.h"
+#include "vip_reply.h"
 #include "drop_sample.h"
 #include "encap.h"
-#include "exception_notice.h"
+#include "redirect.h"
 #include "packet_slot.h"
 #include "related.h"
 #include "stage2.h"
@@ -26,8 +26,8 @@ __noinline int drop_packet(struct xdp_md *ctx, struct packet *packet, __u32 reas
 {
 	int verdict = drop_silently(ctx, packet, reason);
 
-	if (is_refusal(reason) || reason == DROP_ENCAP_TOO_BIG)
-		verdict = answer_drop(ctx, packet, reason);
+	if (is_rejection(reason) || reason == DROP_PACKET_TOO_BIG)
+		verdict = reply_to_drop(ctx, packet, reason);
 	return verdict;
 }
 
@@ -42,11 +42,11 @@ static __always_inline int finish(struct xdp_md *ctx, int verdict)
 		return XDP_PASS;
 	frontend = &slot->frontend;
 	packet = &slot->packet;
-	if (verdict == VERDICT_STAGE2 && path_role(packet->path) == PATH_NOTICE) {
-		int node = exception_notified(packet, self, frontend);
+	if (verdict == VERDICT_STAGE2 && path_role(packet->path) == PATH_REDIRECT) {
+		int node = redirect_received(packet, self, frontend);
 
 		if (!node)
-			verdict = drop(DROP_TUNNEL_EXCEPTION);
+			verdict = drop(DROP_TUNNEL_REDIRECT);
 		else if (node != self->id)
 			verdict = send_to(node);
 	}
@@ -55,7 +55,7 @@ static __always_inline int finish(struct xdp_md *ctx, int verdict)
 	else if (verdict == VERDICT_STAGE2)
 		verdict = stage2(ctx, packet, self, frontend);
 	if (verdict >= VERDICT_FLOW && verdict < VERDICT_SEND)
-		verdict = stage2_goes_on(ctx, packet, self, frontend, verdict);
+		verdict = stage2_continue(ctx, packet, self, frontend, verdict);
 	if (verdict >= VERDICT_SEND)
 		verdict = encapsulate(ctx, packet, self, verdict - VERDICT_SEND);
 	if (verdict >= VERDICT_DROP)

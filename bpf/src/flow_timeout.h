@@ -21,7 +21,7 @@ enum table {
 };
 
 enum flow_state {
-	/* TCP without proof, usually in the handshake. */
+	/* TCP without validation, usually in the handshake. */
 	FLOW_OPENING,
 	FLOW_ESTABLISHED,
 	/* One side has sent a FIN; the client's counts once acknowledged by the endpoint. */
@@ -29,7 +29,7 @@ enum flow_state {
 	/* Expires immediately. */
 	FLOW_CLOSED,
 	/* UDP or SCTP before a reply and a second datagram. */
-	FLOW_QUESTION,
+	FLOW_UNREPLIED,
 	FLOW_DATAGRAMS,
 };
 
@@ -47,7 +47,7 @@ static __always_inline __u32 idle_seconds(enum flow_state state)
 		return 7500;
 	case FLOW_CLOSING:
 		return 240;
-	case FLOW_QUESTION:
+	case FLOW_UNREPLIED:
 		return 10;
 	case FLOW_DATAGRAMS:
 		return 180;
@@ -72,7 +72,7 @@ static __always_inline enum flow_state flow_state(__u8 protocol, enum table tabl
 	__u32 server = reverse ? reverse->flags : 0;
 
 	if (protocol != IPPROTO_TCP)
-		return table == TABLE_HALF_OPEN ? FLOW_QUESTION : FLOW_DATAGRAMS;
+		return table == TABLE_HALF_OPEN ? FLOW_UNREPLIED : FLOW_DATAGRAMS;
 	if (connection->flags & CLIENT_RST || server & SERVER_RST)
 		return FLOW_CLOSED;
 	if (client_is_done(connection, reverse) && server & SERVER_FIN)
@@ -90,11 +90,11 @@ static __always_inline int flow_expired(enum flow_state state, const struct conn
 }
 
 /* Further queries to the same endpoint get the timeout of FLOW_DATAGRAMS. */
-static __always_inline int flow_is_over(__u8 protocol, enum table table,
-					const struct connection *connection,
-					const struct reverse *reverse)
+static __always_inline int flow_is_expired(__u8 protocol, enum table table,
+					   const struct connection *connection,
+					   const struct reverse *reverse)
 {
 	enum flow_state state = flow_state(protocol, table, connection, reverse);
 
-	return flow_expired(state == FLOW_QUESTION ? FLOW_DATAGRAMS : state, connection);
+	return flow_expired(state == FLOW_UNREPLIED ? FLOW_DATAGRAMS : state, connection);
 }

@@ -89,7 +89,7 @@ __noinline int join_fragment(struct packet *packet, __be32 id, __u32 protocol, _
 		return fragment_note(&key, &packet->flow) ? DROP_FRAGMENT : DROP_NONE;
 	fragment = fragment_find(&key, &packet->flow.vip);
 	if (!fragment)
-		return DROP_FRAGMENT_EARLY;
+		return DROP_FIRST_FRAGMENT_MISSING;
 	packet->flow.client_port = fragment->client_port;
 	packet->flow.vip_port = fragment->vip_port;
 	packet->flow.protocol = fragment->protocol;

@@ -75,7 +75,7 @@ __noinline int full_path(struct xdp_md *ctx, const struct frontend *frontend)
 			return verdict;
 	}
 	slot->frontend = *frontend;
-	if (leave_to_proxy(ctx, packet, frontend))
+	if (pass_to_proxy(ctx, packet, frontend))
 		return XDP_PASS;
 	return from_router(packet, self, frontend);
 }

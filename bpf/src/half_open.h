@@ -2,7 +2,7 @@
 #pragma once
 
 #include "established_filter.h"
-#include "exception_table.h"
+#include "override_table.h"
 #include "maps.h"
 #include "trace.h"
 
@@ -12,7 +12,7 @@
  *
  * A bucket has seven slots and one cache line of marks, which is all that most lookups read. The
  * bucket is selected by the client's address and port, which packets of both directions contain. A
- * mark has 16 bits of each direction's fingerprint (exception_table.h), or 0 if the direction is
+ * mark has 16 bits of each direction's fingerprint (override_table.h), or 0 if the direction is
  * absent; the slot has the full fingerprints. A full bucket evicts its least recently used slot.
  *
  * Each family has a table and an overflow table for VIPs over their quota. A client's two buckets
@@ -23,9 +23,9 @@
  */
 
 /* Shift of a direction's tag in a mark. The upper half of a mark is the time of last use. */
-enum half_open_way {
-	HALF_OPEN_ASKS = 0,
-	HALF_OPEN_ANSWERS = 16,
+enum half_open_direction {
+	HALF_OPEN_FORWARD = 0,
+	HALF_OPEN_REVERSE = 16,
 };
 
 #define HALF_OPEN_USED 32
@@ -37,9 +37,9 @@ enum half_open_way {
 /* Number of buckets of one table minus 1 (a power of two minus 1). Set by the loader. */
 volatile const __u32 half_open_mask;
 
-static __always_inline __u64 half_open_tag(__u64 print)
+static __always_inline __u64 half_open_tag(__u64 fingerprint)
 {
-	__u64 tag = print >> 48;
+	__u64 tag = fingerprint >> 48;
 
 	return tag > 1 ? tag : tag + 2;
 }
@@ -61,13 +61,15 @@ static __always_inline __u32 half_open_overflow(__u32 index)
 
 static __always_inline __u32 half_open_index4(__u32 client, __be16 port, __u8 protocol, __u32 flags)
 {
-	return half_open_index(client_print4(client, port, protocol), ADDRESS_FAMILY_IPV4, flags);
+	return half_open_index(client_fingerprint4(client, port, protocol), ADDRESS_FAMILY_IPV4,
+			       flags);
 }
 
 static __always_inline __u32 half_open_index6(const __be32 *client, __be16 port, __u8 protocol,
 					      __u32 flags)
 {
-	return half_open_index(client_print6(client, port, protocol), ADDRESS_FAMILY_IPV6, flags);
+	return half_open_index(client_fingerprint6(client, port, protocol), ADDRESS_FAMILY_IPV6,
+			       flags);
 }
 
 static __always_inline __u32 half_open_place(const struct flow *flow, __u32 flags)
@@ -79,29 +81,30 @@ static __always_inline __u32 half_open_place(const struct flow *flow, __u32 flag
 }
 
 /* Fingerprint of the reverse direction. */
-static __always_inline __u64 half_open_answers(const struct flow *flow,
-					       const struct endpoint *endpoint)
+static __always_inline __u64 half_open_reverse_fingerprint(const struct flow *flow,
+							   const struct endpoint *endpoint)
 {
 	__u32 ports = two_ports(flow->client_port, endpoint->port);
 
 	if (flow->family == ADDRESS_FAMILY_IPV4)
-		return exception_print4(flow->client.word[3], endpoint->address.word[3], ports,
-					flow->protocol);
-	return exception_print6(flow->client.word, endpoint->address.word, ports, flow->protocol);
+		return flow_fingerprint4(flow->client.word[3], endpoint->address.word[3], ports,
+					 flow->protocol);
+	return flow_fingerprint6(flow->client.word, endpoint->address.word, ports, flow->protocol);
 }
 
-static __always_inline int half_open_is(__u64 mark, const struct half_open *slot, __u64 print,
-					enum half_open_way way)
+static __always_inline int half_open_is(__u64 mark, const struct half_open *slot, __u64 fingerprint,
+					enum half_open_direction direction)
 {
-	if ((mark >> way & HALF_OPEN_TAG) != half_open_tag(print))
+	if ((mark >> direction & HALF_OPEN_TAG) != half_open_tag(fingerprint))
 		return 0;
-	return (way == HALF_OPEN_ASKS ? slot->asks : slot->answers) == print;
+	return (direction == HALF_OPEN_FORWARD ? slot->forward_fingerprint :
+						 slot->reverse_fingerprint) == fingerprint;
 }
 
 static __always_inline int half_open_has(const struct half_open_bucket *bucket, int slot,
-					 __u64 print, enum half_open_way way)
+					 __u64 fingerprint, enum half_open_direction direction)
 {
-	return half_open_is(bucket->mark[slot], &bucket->slot[slot], print, way);
+	return half_open_is(bucket->mark[slot], &bucket->slot[slot], fingerprint, direction);
 }
 
 _Static_assert(sizeof(((struct half_open_bucket *)0)->mark) <= sizeof(struct half_open) &&
@@ -111,22 +114,24 @@ _Static_assert(sizeof(((struct half_open_bucket *)0)->mark) <= sizeof(struct hal
 	       "the marks take the place of one slot, and a mask bounds a place");
 
 /* Returns 1 plus the slot that matches the fingerprint, or 0. */
-static __always_inline int half_open_place_in(const struct half_open_bucket *bucket, __u64 print,
-					      enum half_open_way way)
+static __always_inline int half_open_place_in(const struct half_open_bucket *bucket,
+					      __u64 fingerprint, enum half_open_direction direction)
 {
 #pragma unroll
 	for (int i = 0; i < HALF_OPEN_SLOTS; i++)
-		if (half_open_has(bucket, i, print, way))
+		if (half_open_has(bucket, i, fingerprint, direction))
 			return 1 + i;
 	return 0;
 }
 
 /* Global, so that the verifier checks the loop once and not per caller. */
-__noinline int half_open_seek(const struct half_open_bucket *bucket, __u64 print, int way)
+__noinline int half_open_find_slot(const struct half_open_bucket *bucket, __u64 fingerprint,
+				   int direction)
 {
 	if (!bucket)
 		return 0;
-	return half_open_place_in(bucket, print, way ? HALF_OPEN_ANSWERS : HALF_OPEN_ASKS);
+	return half_open_place_in(bucket, fingerprint,
+				  direction ? HALF_OPEN_REVERSE : HALF_OPEN_FORWARD);
 }
 
 /* Bounds a place for the verifier; the barrier keeps the compiler from removing the mask. */
@@ -147,11 +152,12 @@ static __always_inline __u64 *half_open_mark(struct half_open_bucket *bucket, __
 	return &bucket->mark[half_open_bounded(place - 1)];
 }
 
-static __always_inline struct half_open *half_open_find(__u32 index, __u64 print,
-							enum half_open_way way)
+static __always_inline struct half_open *half_open_find(__u32 index, __u64 fingerprint,
+							enum half_open_direction direction)
 {
 	struct half_open_bucket *bucket = bpf_map_lookup_elem(&half_open_flows, &index);
-	__u32 place = bucket ? half_open_bounded(half_open_seek(bucket, print, way)) : 0;
+	__u32 place =
+		bucket ? half_open_bounded(half_open_find_slot(bucket, fingerprint, direction)) : 0;
 
 	return bucket && place ? half_open_at(bucket, place) : NULL;
 }
@@ -169,9 +175,10 @@ enum half_open_change {
 };
 
 static __always_inline void half_open_change(struct half_open_bucket *bucket, int slot,
-					     enum half_open_way way, enum half_open_change change)
+					     enum half_open_direction direction,
+					     enum half_open_change change)
 {
-	__u64 old = bucket->mark[slot], mark = old & ~(HALF_OPEN_TAG << way);
+	__u64 old = bucket->mark[slot], mark = old & ~(HALF_OPEN_TAG << direction);
 
 	if (change == HALF_OPEN_RENEW)
 		mark = (old & HALF_OPEN_TAGS) | half_open_stamp(bucket);
@@ -180,16 +187,16 @@ static __always_inline void half_open_change(struct half_open_bucket *bucket, in
 }
 
 /* Global, so verified once, as half_open_claim. */
-__noinline int half_open_update(__u32 index, __u64 print, int way, int change)
+__noinline int half_open_update(__u32 index, __u64 fingerprint, int direction, int change)
 {
 	struct half_open_bucket *bucket = bpf_map_lookup_elem(&half_open_flows, &index);
 
 	if (!bucket || tracing)
 		return 0;
-	way = way ? HALF_OPEN_ANSWERS : HALF_OPEN_ASKS;
+	direction = direction ? HALF_OPEN_REVERSE : HALF_OPEN_FORWARD;
 	for (int i = 0; i < HALF_OPEN_SLOTS; i++)
-		if (half_open_has(bucket, i, print, way))
-			half_open_change(bucket, i, way, change);
+		if (half_open_has(bucket, i, fingerprint, direction))
+			half_open_change(bucket, i, direction, change);
 	return 0;
 }
 
@@ -237,16 +244,17 @@ __noinline int half_open_claim(__u32 index)
 /* Publishes a claimed slot. */
 static __always_inline void half_open_commit(struct half_open_bucket *bucket, __u32 slot)
 {
-	__u64 mark = half_open_tag(bucket->slot[slot].asks) << HALF_OPEN_ASKS |
-		     half_open_tag(bucket->slot[slot].answers) << HALF_OPEN_ANSWERS;
+	__u64 mark = half_open_tag(bucket->slot[slot].forward_fingerprint) << HALF_OPEN_FORWARD |
+		     half_open_tag(bucket->slot[slot].reverse_fingerprint) << HALF_OPEN_REVERSE;
 
 	/* The exchange is a barrier. */
 	__sync_lock_test_and_set(&bucket->mark[slot], mark | half_open_stamp(bucket));
 }
 
 /* Restores the reverse direction of a flow that is in the table. */
-static __always_inline void half_open_answer(__u32 index, __u64 asks, __u64 answers,
-					     const struct reverse *reverse)
+static __always_inline void half_open_put_reverse(__u32 index, __u64 fingerprint,
+						  __u64 reverse_fingerprint,
+						  const struct reverse *reverse)
 {
 	struct half_open_bucket *bucket = bpf_map_lookup_elem(&half_open_flows, &index);
 	struct half_open *slot;
@@ -255,17 +263,18 @@ static __always_inline void half_open_answer(__u32 index, __u64 asks, __u64 answ
 
 	if (!bucket || !reverse || tracing)
 		return;
-	place = half_open_bounded(half_open_seek(bucket, asks, HALF_OPEN_ASKS));
+	place = half_open_bounded(half_open_find_slot(bucket, fingerprint, HALF_OPEN_FORWARD));
 	if (!place)
 		return;
 	slot = half_open_at(bucket, place);
 	mark = half_open_mark(bucket, place);
 	old = *mark;
-	if (old == HALF_OPEN_CLAIMED || !half_open_is(old, slot, asks, HALF_OPEN_ASKS))
+	if (old == HALF_OPEN_CLAIMED || !half_open_is(old, slot, fingerprint, HALF_OPEN_FORWARD))
 		return;
-	slot->answers = answers;
+	slot->reverse_fingerprint = reverse_fingerprint;
 	slot->reverse = *reverse;
 	__sync_val_compare_and_swap(mark, old,
-				    (old & ~(HALF_OPEN_TAG << HALF_OPEN_ANSWERS)) |
-					    half_open_tag(answers) << HALF_OPEN_ANSWERS);
+				    (old & ~(HALF_OPEN_TAG << HALF_OPEN_REVERSE)) |
+					    half_open_tag(reverse_fingerprint)
+						    << HALF_OPEN_REVERSE);
 }

@@ -143,22 +143,22 @@ static __always_inline int read_icmpv6(struct xdp_md *ctx, struct packet *packet
  */
 static __always_inline int ask_group(struct xdp_md *ctx, const struct packet *packet)
 {
-	struct solicitation *asked = frame_at(ctx, packet->l3);
+	struct solicitation *request = frame_at(ctx, packet->l3);
 	struct ethhdr *eth = (void *)(long)ctx->data;
 	struct address target;
 
 	if (packet->flow.family != ADDRESS_FAMILY_IPV6 || packet->flow.protocol != IPPROTO_ICMPV6 ||
-	    (void *)(asked + 1) > (void *)(long)ctx->data_end ||
+	    (void *)(request + 1) > (void *)(long)ctx->data_end ||
 	    (void *)(eth + 1) > (void *)(long)ctx->data_end)
 		return 0;
-	address_set_ipv6(&target, &asked->target);
-	if (asked->ip.hop_limit != ICMPV6_SOLICITATION_HOPS ||
-	    asked->icmp.type != ICMPV6_SOLICITATION || !address_equal(&target, &packet->flow.vip))
+	address_set_ipv6(&target, &request->target);
+	if (request->ip.hop_limit != ICMPV6_SOLICITATION_HOPS ||
+	    request->icmp.type != ICMPV6_SOLICITATION || !address_equal(&target, &packet->flow.vip))
 		return 0;
 	/* RFC 2464 section 7, RFC 4291 section 2.7.1. */
 	eth->h_dest[0] = 0x33;
 	eth->h_dest[1] = 0x33;
 	eth->h_dest[2] = 0xff;
-	__builtin_memcpy(&eth->h_dest[3], &asked->target.in6_u.u6_addr8[13], 3);
+	__builtin_memcpy(&eth->h_dest[3], &request->target.in6_u.u6_addr8[13], 3);
 	return 1;
 }

@@ -7,7 +7,7 @@
 
 #include "drop_reason.h"
 #include "event.h"
-#include "loss_maps.h"
+#include "transmit_drop_maps.h"
 #include "trace.h"
 #include "types.h"
 
@@ -50,7 +50,7 @@ struct {
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, __u64);
-} heartbeat SEC(".maps");
+} hop_lease SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -70,8 +70,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct trust);
-} tunnel_trust SEC(".maps");
+	__type(value, struct tunnel_policy);
+} tunnel_policies SEC(".maps");
 
 /* By key number. A key is written before its first and cleared after its last use. */
 struct {
@@ -93,8 +93,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct agent_beats);
-} agent_beat SEC(".maps");
+	__type(value, struct agent_heartbeats);
+} agent_heartbeat SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -172,8 +172,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct group_mark);
-} group_marks SEC(".maps");
+	__type(value, struct row_group);
+} row_groups SEC(".maps");
 
 /* Of write_rows and read_rows. Batched map updates cost more per entry. */
 struct {
@@ -184,14 +184,16 @@ struct {
 	__type(value, struct row_update);
 } row_updates SEC(".maps");
 
-/* Flows not held by their row's primary. Flows of evicted exceptions follow their row and chain. */
+/* Flows that another node than their row's primary owns. Flows of evicted overrides follow their
+ * row and chain.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct exception_bucket);
-} exceptions SEC(".maps");
+	__type(value, struct override_bucket);
+} overrides SEC(".maps");
 
 /* Small enough to stay in the CPU caches. */
 struct {
@@ -199,14 +201,14 @@ struct {
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, __u64);
-} exception_filter SEC(".maps");
+} override_filter SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct exception_secret);
-} exception_key SEC(".maps");
+	__type(value, struct fingerprint_secret);
+} fingerprint_key SEC(".maps");
 
 /* Endpoint tables, indexed as in row.h. */
 struct {
@@ -232,8 +234,8 @@ struct {
 } endpoint_ports SEC(".maps");
 
 /* Flow tables, separated so that a flood evicts only flows of the same kind:
- * - connections: TCP with proof (proof.h), so not created by spoofed packets;
- * - datagrams: UDP and SCTP, for which a reply is the only proof;
+ * - connections: validated TCP (validation.h), so not created by spoofed packets;
+ * - datagrams: UDP and SCTP, for which a reply is the only evidence;
  * - half_open: all others, much smaller, one map for both families (half_open.h).
  * The first two have a map per direction. Each kind has an overflow table for VIPs over their quota
  * (quota.h), which has IPv6 keys for both families.
@@ -283,7 +285,7 @@ struct {
 	__uint(max_entries, 1);
 	__type(key, struct flow);
 	__type(value, __u32);
-} proxied SEC(".maps");
+} proxy_connections SEC(".maps");
 
 /* Acknowledgment number that the client of a proxied connection has to send. */
 struct {
@@ -291,7 +293,7 @@ struct {
 	__uint(max_entries, 1);
 	__type(key, struct flow);
 	__type(value, __u32);
-} proxy_offers SEC(".maps");
+} proxy_handshakes SEC(".maps");
 
 /* By frontend id: 1 if new connections no longer belong to the service proxy. */
 struct {
@@ -299,15 +301,15 @@ struct {
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, __u32);
-} taken_frontends SEC(".maps");
+} migrated_frontends SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, NOTED_AT_ONCE);
+	__uint(max_entries, FILTER_BATCH);
 	__type(key, __u32);
 	__type(value, struct flow);
-} noted_flows SEC(".maps");
+} filter_updates SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -319,34 +321,34 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, ANSWER_KINDS *ANSWER_SLOTS);
+	__uint(max_entries, VIP_REPLY_KINDS *REPLY_SLOTS);
 	__type(key, __u32);
-	__type(value, struct answers);
-} answer_counts SEC(".maps");
+	__type(value, struct reply_rate);
+} reply_rates SEC(".maps");
 
-/* By VIP, then by source (second_chance_limit.h); first packets, then repeated ones. */
+/* By VIP, then by source (lookup_limit.h); first packets, then repeated ones. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 2 * UNKNOWN_SLOTS);
+	__uint(max_entries, 2 * MISS_SLOTS);
 	__type(key, __u32);
-	__type(value, struct unknown);
-} unknowns SEC(".maps");
+	__type(value, struct miss_rate);
+} miss_rates SEC(".maps");
 
 /* By class and protocol. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 4);
 	__type(key, __u32);
-	__type(value, struct unknown);
-} cpu_unknowns SEC(".maps");
+	__type(value, struct miss_rate);
+} cpu_miss_rates SEC(".maps");
 
-/* Recently unknown flows (unknown_flow.h). */
+/* Recent lookup misses (flow_miss.h). */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, UNKNOWN_FLOW_BUCKETS);
+	__uint(max_entries, FLOW_MISS_BUCKETS);
 	__type(key, __u32);
-	__type(value, struct unknown_flow_bucket);
-} unknown_flows SEC(".maps");
+	__type(value, struct flow_miss_bucket);
+} flow_misses SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -383,8 +385,8 @@ struct {
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct evicted_flow_bucket);
-} evicted_flows SEC(".maps");
+	__type(value, struct flow_digest_bucket);
+} flow_digests SEC(".maps");
 
 /* By frontend id; IPv4-mapped for IPv4. */
 struct {

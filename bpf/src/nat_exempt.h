@@ -11,7 +11,7 @@
 
 #include "conntrack.h"
 #include "count.h"
-#include "evicted_flow.h"
+#include "flow_digest.h"
 #include "reverse.h"
 
 /* Replies that the stack treats as new connections because its conntrack entry expired before ours.
@@ -21,7 +21,7 @@
 
 /* Outgoing packet. The endpoint is in the place of the VIP. */
 struct sent {
-	struct flow answers;
+	struct flow reply;
 	__u32 l4;
 	__u8 tcp_flags;
 };
@@ -40,10 +40,10 @@ static __always_inline long read_sent_ipv4(struct __sk_buff *skb, struct sent *s
 	if (ip.frag_off & bpf_htons(IPV4_FRAGMENT_OFFSET))
 		return -1;
 	sent->l4 = ip.ihl * 4;
-	sent->answers.protocol = ip.protocol;
-	sent->answers.family = ADDRESS_FAMILY_IPV4;
-	address_set_ipv4(&sent->answers.client, ip.daddr);
-	address_set_ipv4(&sent->answers.vip, ip.saddr);
+	sent->reply.protocol = ip.protocol;
+	sent->reply.family = ADDRESS_FAMILY_IPV4;
+	address_set_ipv4(&sent->reply.client, ip.daddr);
+	address_set_ipv4(&sent->reply.vip, ip.saddr);
 	return 0;
 }
 
@@ -54,10 +54,10 @@ static __always_inline long read_sent_ipv6(struct __sk_buff *skb, struct sent *s
 	if (read_network(skb, 0, &ip, sizeof(ip)))
 		return -1;
 	sent->l4 = sizeof(ip);
-	sent->answers.protocol = ip.nexthdr;
-	sent->answers.family = ADDRESS_FAMILY_IPV6;
-	address_set_ipv6(&sent->answers.client, &ip.daddr);
-	address_set_ipv6(&sent->answers.vip, &ip.saddr);
+	sent->reply.protocol = ip.nexthdr;
+	sent->reply.family = ADDRESS_FAMILY_IPV6;
+	address_set_ipv6(&sent->reply.client, &ip.daddr);
+	address_set_ipv6(&sent->reply.vip, &ip.saddr);
 	return 0;
 }
 
@@ -74,7 +74,7 @@ static __always_inline long read_sent(struct __sk_buff *skb, struct sent *sent)
 		failed = read_sent_ipv6(skb, sent);
 	if (failed)
 		return failed;
-	switch (sent->answers.protocol) {
+	switch (sent->reply.protocol) {
 	case IPPROTO_TCP:
 		failed = read_network(skb, sent->l4, &start, sizeof(start));
 		break;
@@ -85,16 +85,16 @@ static __always_inline long read_sent(struct __sk_buff *skb, struct sent *sent)
 	default:
 		return -1;
 	}
-	sent->answers.vip_port = start.source;
-	sent->answers.client_port = start.destination;
+	sent->reply.vip_port = start.source;
+	sent->reply.client_port = start.destination;
 	sent->tcp_flags = start.flags;
 	return failed;
 }
 
 /* Reports whether the egress program would find the flow. */
-static __always_inline int is_known_reply(const struct flow *answers)
+static __always_inline int is_known_reply(const struct flow *reply)
 {
-	struct flow flow = *answers;
+	struct flow flow = *reply;
 
 	if (flow.family == ADDRESS_FAMILY_IPV4) {
 		struct reverse_key4 key =
@@ -110,7 +110,7 @@ static __always_inline int is_known_reply(const struct flow *answers)
 		if (reverse_find6(&key, NULL))
 			return 1;
 	}
-	return recall_vip(&flow);
+	return digest_vip(&flow);
 }
 
 static __always_inline int exempt_from_nat(struct __sk_buff *skb)
@@ -122,9 +122,9 @@ static __always_inline int exempt_from_nat(struct __sk_buff *skb)
 	/* The pod opens a connection, possibly from an endpoint's port. */
 	if ((sent.tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
 		return 0;
-	if (is_known_reply(&sent.answers))
+	if (is_known_reply(&sent.reply))
 		return 1;
-	if (is_endpoint_port(&sent.answers.vip, sent.answers.vip_port))
-		count_event(EVENT_REPLY_UNKNOWN);
+	if (is_endpoint_port(&sent.reply.vip, sent.reply.vip_port))
+		count_event(EVENT_REPLY_WITHOUT_FLOW);
 	return 0;
 }

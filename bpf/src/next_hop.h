@@ -23,7 +23,7 @@
 static __always_inline int hop_is_prepared(const struct node *node)
 {
 	__u32 zero = 0;
-	__u64 *beat = bpf_map_lookup_elem(&heartbeat, &zero);
+	__u64 *beat = bpf_map_lookup_elem(&hop_lease, &zero);
 
 	if (!node->ifindex || !beat)
 		return 0;
@@ -31,26 +31,26 @@ static __always_inline int hop_is_prepared(const struct node *node)
 }
 
 /* Pseudo-ifindex of the interface that the frame arrived on, as the stack sees it. */
-#define WAY_BACK 0
+#define INGRESS_IFINDEX 0
 
 /* Passes the frame with metadata to the tcx ingress program, which redirects it to a next hop that
  * the kernel resolves. The stack itself would drop it as a martian, because its source is an
  * address of this node.
  */
-static __always_inline int hand_to_kernel(struct xdp_md *ctx, __u32 ifindex)
+static __always_inline int pass_to_kernel(struct xdp_md *ctx, __u32 ifindex)
 {
-	struct handover *note;
+	struct kernel_redirect *note;
 
 	if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(*note)))
-		return drop(DROP_HANDOVER);
+		return drop(DROP_XDP_METADATA);
 	note = (void *)(long)ctx->data_meta;
 	if ((void *)(note + 1) > (void *)(long)ctx->data)
-		return drop(DROP_HANDOVER);
-	note->magic = HANDOVER_MAGIC;
+		return drop(DROP_XDP_METADATA);
+	note->magic = KERNEL_REDIRECT_MAGIC;
 	note->ifindex = ifindex;
 	trace_step(TRACE_TO_KERNEL);
-	trace_interface(ifindex == WAY_BACK ? ctx->ingress_ifindex : ifindex);
-	count_event(EVENT_HANDED_TO_KERNEL);
+	trace_interface(ifindex == INGRESS_IFINDEX ? ctx->ingress_ifindex : ifindex);
+	count_event(EVENT_PASSED_TO_KERNEL);
 	return XDP_PASS;
 }
 
@@ -75,14 +75,14 @@ static __always_inline int is_split(struct xdp_md *ctx)
 }
 
 /* Some drivers drop redirected frames with XDP fragments. */
-static __always_inline int takes_frame(struct xdp_md *ctx, const struct self *self, __u32 ifindex)
+static __always_inline int accepts_frame(struct xdp_md *ctx, const struct self *self, __u32 ifindex)
 {
 	struct uplink *uplink;
 
 	if (ifindex == ctx->ingress_ifindex)
 		return !(self->flags & SELF_NO_TRANSMIT);
 	uplink = bpf_map_lookup_elem(&uplinks, &ifindex);
-	if (!uplink || !(uplink->flags & UPLINK_TAKES_FRAMES))
+	if (!uplink || !(uplink->flags & UPLINK_ACCEPTS_REDIRECTS))
 		return 0;
 	return leaves_by(ctx, ifindex) || !is_split(ctx);
 }
@@ -91,7 +91,7 @@ static __always_inline int takes_frame(struct xdp_md *ctx, const struct self *se
 static __always_inline int too_big(struct packet *packet, __u32 mtu, __u32 overhead)
 {
 	packet->mtu = mtu > overhead ? mtu - overhead : 0;
-	return drop(DROP_ENCAP_TOO_BIG);
+	return drop(DROP_PACKET_TOO_BIG);
 }
 
 struct next_hop {
@@ -143,7 +143,7 @@ static __always_inline int next_hop_routed(struct xdp_md *ctx, struct packet *pa
 	}
 	switch (bpf_fib_lookup(ctx, &fib, sizeof(fib), 0)) {
 	case BPF_FIB_LKUP_RET_SUCCESS:
-		hop->by_kernel = !takes_frame(ctx, self, fib.ifindex);
+		hop->by_kernel = !accepts_frame(ctx, self, fib.ifindex);
 		break;
 	case BPF_FIB_LKUP_RET_NO_NEIGH:
 		hop->by_kernel = 1;
@@ -151,7 +151,7 @@ static __always_inline int next_hop_routed(struct xdp_md *ctx, struct packet *pa
 	case BPF_FIB_LKUP_RET_FRAG_NEEDED:
 		return too_big(packet, fib.mtu_result, overhead + path_extra(packet->path));
 	case BPF_FIB_LKUP_RET_FWD_DISABLED:
-		return drop(DROP_FORWARDING_OFF);
+		return drop(DROP_FORWARDING_DISABLED);
 	default:
 		return drop(DROP_NODE_ROUTE);
 	}
@@ -190,7 +190,7 @@ static __always_inline int transmit(struct xdp_md *ctx, const struct next_hop *h
 	struct ethhdr *eth = (void *)(long)ctx->data;
 
 	if (hop->by_kernel)
-		return hand_to_kernel(ctx, hop->ifindex);
+		return pass_to_kernel(ctx, hop->ifindex);
 	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
 		return drop(DROP_HEADROOM);
 	trace_interface(hop->ifindex);

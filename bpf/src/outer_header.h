@@ -43,7 +43,7 @@ static __always_inline struct outer outer_of(const struct packet *packet, const 
 		.protocol = packet->flow.family == ADDRESS_FAMILY_IPV4 ? bpf_htons(ETH_P_IP) :
 									 bpf_htons(ETH_P_IPV6),
 		.tos = packet->tos,
-		.type = packet->asks_nobody ? ZONES : packet->zone_steps,
+		.type = packet->no_forward ? ZONES : packet->zone_steps,
 		.key = self_key(self),
 	};
 

@@ -14,7 +14,7 @@
  * longer ids. Id 0 is no node.
  *
  * The ingress node got the packet from the router. The chooser, the row's primary, selects an
- * endpoint if no node knows the flow. The nodes of the chain are asked first, in order.
+ * endpoint if no node knows the flow. The nodes of the chain are queried first, in order.
  */
 #define NODE_ID_LOW_BITS 12
 #define NODE_ID_LOW 0xfffULL
@@ -35,23 +35,24 @@
 #define PATH_HIGH_CHAIN ((1U << 3 * NODE_ID_HIGH_BITS) - 1)
 
 enum path_flag {
-	/* Chain by rank, of a row without history. Without a chain: see hand_on. */
+	/* Chain by rank, of a row without history. Without a chain: see delegate. */
 	PATH_RANKED = 1,
 	/* Datagrams follow the chain, too. */
-	PATH_WALK = 2,
+	PATH_LOOKUP = 2,
 };
 
 #define PATH_ROLE (3ULL << 2)
 
 enum path_role {
-	/* Routed by row. A node that holds the flow notifies the ingress node. */
+	/* Routed by row. A node that owns the flow redirects the ingress node. */
 	PATH_PLAIN = 0,
-	/* Sent by an exception of the ingress node to the holder of the flow. */
-	PATH_EXCEPTION = 1 << 2,
-	/* Notice to the ingress node: the chooser holds the flow, or if 0, the sender does not. */
-	PATH_NOTICE = 2 << 2,
-	/* Sent to the holder after a notice. No further notice is sent. */
-	PATH_FINAL = 3 << 2,
+	/* Sent by an override of the ingress node to the owner of the flow. */
+	PATH_OVERRIDE = 1 << 2,
+	/* Redirect to the ingress node: the chooser owns the flow, or if 0, the sender does not.
+	 */
+	PATH_REDIRECT = 2 << 2,
+	/* Sent to the owner after a redirect. No further redirect is sent. */
+	PATH_REDIRECTED = 3 << 2,
 };
 
 static __always_inline enum path_role path_role(struct path path)
@@ -65,18 +66,18 @@ static __always_inline struct path path_as(struct path path, enum path_role role
 	return path;
 }
 
-static __always_inline struct path path_walking(struct path path)
+static __always_inline struct path path_with_lookup(struct path path)
 {
-	path.word |= PATH_WALK;
+	path.word |= PATH_LOOKUP;
 	return path;
 }
 
-/* Reports whether the ingress node has selected the flow's holder. */
+/* Reports whether the ingress node has selected the flow's owner. */
 static __always_inline int path_is_straight(struct path path)
 {
 	enum path_role role = path_role(path);
 
-	return role == PATH_EXCEPTION || role == PATH_FINAL;
+	return role == PATH_OVERRIDE || role == PATH_REDIRECTED;
 }
 
 static __always_inline __u32 path_node(struct path path, int place)

@@ -5,7 +5,7 @@
 #include <linux/ipv6.h>
 #include <linux/udp.h>
 
-#include "agent_beat.h"
+#include "agent_heartbeat.h"
 #include "csum.h"
 #include "frame.h"
 #include "geneve.h"
@@ -135,10 +135,10 @@ __noinline int answer_probe(struct xdp_md *ctx, struct packet *packet)
 	datagram->udp.check = 0;
 	if (probe_turn(ctx, packet))
 		return drop(DROP_TUNNEL_PROBE);
-	count_event(EVENT_PROBE_ANSWERED);
+	count_event(EVENT_PROBE_REPLY_SENT);
 	/* The stack receives the reply to an own probe. */
 	if (sender == self->id)
 		return XDP_PASS;
-	packet->answered = 1;
+	packet->is_vip_reply = 1;
 	return send_back(ctx, self, 0);
 }

@@ -70,7 +70,7 @@ static __always_inline int any_overflows(enum quota_kind kind)
 
 static __always_inline void quota_stamp(__u32 *stamp)
 {
-	__u32 now = mark_now();
+	__u32 now = stamp_now();
 
 	/* Avoids cache line contention in a flood. */
 	if (*stamp != now)
@@ -120,7 +120,7 @@ __noinline int quota_take(const struct address *vip, int kind)
 	return 1;
 }
 
-/* Refunds an entry whose flow is proved, unless another CPU interferes. */
+/* Refunds an entry whose flow is validated, unless another CPU interferes. */
 static __always_inline void quota_return(const struct address *vip, enum quota_kind kind)
 {
 	struct quota *quota = quota_of(vip, kind);

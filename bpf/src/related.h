@@ -24,14 +24,14 @@ __noinline int stage2_related(struct xdp_md *ctx, struct packet *packet, const s
 	connection = connection_find(&packet->flow, &table);
 	/* Another node may hold the flow, as in stage2. */
 	if (!connection || (table == TABLE_HALF_OPEN && packet->flow.protocol != IPPROTO_UDP)) {
-		next = second_chance(packet, self, frontend);
+		next = forward_lookup(packet, self, frontend);
 		if (!next)
-			next = hand_on(packet, self, frontend);
-		if (next == SECOND_CHANCE_DENIED)
-			return drop(DROP_SECOND_CHANCE_LIMIT);
+			next = delegate(packet, self, frontend);
+		if (next == LOOKUP_LIMITED)
+			return drop(DROP_LOOKUP_RATE_LIMIT);
 		if (next)
 			return send_to(next);
-		connection = connection_again(&packet->flow, &table);
+		connection = connection_refind(&packet->flow, &table);
 	}
 	if (connection) {
 		trace_step(table == TABLE_HALF_OPEN ? TRACE_HALF_OPEN : TRACE_ESTABLISHED);
@@ -43,6 +43,6 @@ __noinline int stage2_related(struct xdp_md *ctx, struct packet *packet, const s
 			return fragment_deliver(ctx, packet, endpoint);
 		return icmp_deliver(ctx, packet, endpoint);
 	}
-	return drop(packet->kind == PACKET_LATER_FRAGMENT ? DROP_FRAGMENT_EARLY :
+	return drop(packet->kind == PACKET_LATER_FRAGMENT ? DROP_FIRST_FRAGMENT_MISSING :
 							    DROP_ICMP_NO_CONNECTION);
 }

@@ -18,13 +18,13 @@
 #include "endpoint_source.h"
 #include "fragment_reply.h"
 #include "icmp_reply.h"
-#include "evicted_flow.h"
+#include "flow_digest.h"
 #include "mss_clamp.h"
 #include "packet_slot.h"
 #include "parse.h"
-#include "proof.h"
+#include "validation.h"
 #include "service_proxy.h"
-#include "tunnel_fence.h"
+#include "egress_filter.h"
 
 /* Reverse translation of replies from the endpoint to the VIP. */
 
@@ -119,7 +119,7 @@ static __always_inline int is_syn_ack_of_tcp(const struct reply *reply)
 }
 
 /* A packet after a reset shows that the reset was not accepted. */
-static __always_inline void note_server(const struct reply *reply, struct reverse *reverse)
+static __always_inline void record_server_state(const struct reply *reply, struct reverse *reverse)
 {
 	__u32 flags = reverse->flags;
 
@@ -139,16 +139,16 @@ static __always_inline void note_server(const struct reply *reply, struct revers
 		reverse->flags = flags;
 }
 
-/* Updates the proof. Reports whether the reply belongs to the flow. */
-static __always_inline int prove_by_reply(const struct reply *reply, struct reverse *reverse)
+/* Updates the validation state. Reports whether the reply belongs to the flow. */
+static __always_inline int validate_reply(const struct reply *reply, struct reverse *reverse)
 {
-	int proof = PROOF_GIVEN;
+	int validation = VALIDATION_DONE;
 
 	if (reply->protocol == IPPROTO_TCP)
-		proof = proof_by_reply(reverse, reply->tcp_flags, &reply->numbers);
-	if (proof < 0)
+		validation = validation_after_reply(reverse, reply->tcp_flags, &reply->numbers);
+	if (validation < 0)
 		return 0;
-	reverse->proof = proof;
+	reverse->validation = validation;
 	if (is_syn_ack(reply))
 		reverse->sequence = reply->numbers.sequence;
 	return 1;
@@ -249,27 +249,27 @@ static __always_inline long write_source_ipv6(struct __sk_buff *skb, const struc
 	return failed ?: write_port(skb, reply, source.port);
 }
 
-/* In answers the endpoint replaces the VIP. A SYN-ACK without entry is of a direct connection. */
-__noinline int reverse_restore(struct flow *answers, __u8 tcp_flags)
+/* In reply the endpoint replaces the VIP. A SYN-ACK without entry is of a direct connection. */
+__noinline int restore_from_digest(struct flow *reply, __u8 tcp_flags)
 {
-	struct reverse reverse = { .proof = PROOF_GIVEN };
+	struct reverse reverse = { .validation = VALIDATION_DONE };
 	struct endpoint endpoint = {};
 
-	if (!answers)
+	if (!reply)
 		return 0;
-	endpoint.address = answers->vip;
-	endpoint.port = answers->vip_port;
-	if (!recall_vip(answers))
+	endpoint.address = reply->vip;
+	endpoint.port = reply->vip_port;
+	if (!digest_vip(reply))
 		return 0;
 	if (tcp_flags & TCP_SYN) {
-		forget(answers);
+		digest_delete(reply);
 		return 0;
 	}
-	reverse.vip = answers->vip;
-	reverse.vip_port = answers->vip_port;
-	if (reverse_add(answers, &endpoint, table_enter(answers, TABLE_ESTABLISHED), &reverse))
+	reverse.vip = reply->vip;
+	reverse.vip_port = reply->vip_port;
+	if (reverse_add(reply, &endpoint, table_enter(reply, TABLE_ESTABLISHED), &reverse))
 		return 0;
-	note_established(answers);
+	filter_add(reply);
 	return 1;
 }
 
@@ -311,7 +311,7 @@ static __always_inline long reply_ipv4(struct __sk_buff *skb)
 	if (read_reply(skb, &reply))
 		return 0;
 	if (may_go_to_node(skb, &reply)) {
-		failed = tunnel_leaves(skb);
+		failed = filter_egress(skb);
 		if (failed)
 			return failed;
 	}
@@ -328,17 +328,17 @@ static __always_inline long reply_ipv4(struct __sk_buff *skb)
 		};
 		address_set_ipv4(&flow->client, ip.daddr);
 		address_set_ipv4(&flow->vip, ip.saddr);
-		if (reverse_restore(flow, reply.tcp_flags))
+		if (restore_from_digest(flow, reply.tcp_flags))
 			found = reverse_find4(&slot->key4, &slot->reverse);
 	}
 	if (!found) {
 		if (service_proxy && is_syn_ack_of_tcp(&reply))
-			note_offer(flow, reply.numbers.sequence);
-		return is_endpoint_question(flow) ? DROP_ENDPOINT_SOURCE : 0;
+			record_handshake(flow, reply.numbers.sequence);
+		return is_endpoint_request(flow) ? DROP_ENDPOINT_SOURCE : 0;
 	}
-	if (found->proof != PROOF_GIVEN && !prove_by_reply(&reply, found))
+	if (found->validation != VALIDATION_DONE && !validate_reply(&reply, found))
 		return 0;
-	note_server(&reply, found);
+	record_server_state(&reply, found);
 	failed = write_source_ipv4(skb, &reply, &ip, &slot->reverse);
 	if (!failed && slot->reverse.flags & REVERSE_CLAMP && is_syn_ack(&reply))
 		mss_clamp(skb, reply.l4, sizeof(struct iphdr) + sizeof(struct tcphdr));
@@ -377,11 +377,11 @@ static __always_inline long reply_ipv6(struct __sk_buff *skb)
 	if (reply.protocol == IPPROTO_ICMPV6)
 		return icmp_reply_ipv6(skb, sizeof(struct ethhdr), reply.l4);
 	if (is_extension(reply.protocol) || reply.protocol == IPV6_FRAGMENT)
-		return tunnel_leaves(skb);
+		return filter_egress(skb);
 	if (read_reply(skb, &reply))
 		return 0;
 	if (may_go_to_node(skb, &reply)) {
-		failed = tunnel_leaves(skb);
+		failed = filter_egress(skb);
 		if (failed)
 			return failed;
 	}
@@ -399,17 +399,17 @@ static __always_inline long reply_ipv6(struct __sk_buff *skb)
 		};
 		address_set_ipv6(&flow->client, &ip.daddr);
 		address_set_ipv6(&flow->vip, &ip.saddr);
-		if (reverse_restore(flow, reply.tcp_flags))
+		if (restore_from_digest(flow, reply.tcp_flags))
 			found = reverse_find6(&slot->key6, &slot->reverse);
 	}
 	if (!found) {
 		if (service_proxy && is_syn_ack_of_tcp(&reply))
-			note_offer(flow, reply.numbers.sequence);
-		return is_endpoint_question(flow) ? DROP_ENDPOINT_SOURCE : 0;
+			record_handshake(flow, reply.numbers.sequence);
+		return is_endpoint_request(flow) ? DROP_ENDPOINT_SOURCE : 0;
 	}
-	if (found->proof != PROOF_GIVEN && !prove_by_reply(&reply, found))
+	if (found->validation != VALIDATION_DONE && !validate_reply(&reply, found))
 		return 0;
-	note_server(&reply, found);
+	record_server_state(&reply, found);
 	failed = write_source_ipv6(skb, &reply, &slot->key6, &slot->reverse);
 	if (!failed && slot->reverse.flags & REVERSE_CLAMP && is_syn_ack(&reply))
 		mss_clamp(skb, reply.l4, sizeof(struct ipv6hdr) + sizeof(struct tcphdr));

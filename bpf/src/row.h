@@ -11,7 +11,7 @@
 static __always_inline __u32 row_first(__u32 table)
 {
 	return (table & TABLE_BLOCK) * ROWS +
-	       (table >> TABLE_PART & (ROWS / LEAST_ROWS - 1)) * LEAST_ROWS;
+	       (table >> TABLE_PART & (ROWS / MIN_ROWS - 1)) * MIN_ROWS;
 }
 
 static __always_inline __u32 row_index(__u32 table, __u32 hash)
@@ -36,11 +36,11 @@ static __always_inline __u32 endpoint_row_index(__u32 table, __u32 row)
 #define ROW_HISTORY (3ULL << PATH_INGRESS)
 #define ROW_HIGH 54
 #define ROW_HIGH_BITS 0xffU
-/* The primary changed recently; group_marks has the time, or a later one. */
+/* The primary changed recently; row_groups has the time, or a later one. */
 #define ROW_MOVED (1ULL << 62)
-/* Flows of the row may have exceptions. */
-#define ROW_EXCEPTED (1ULL << 63)
-#define ROW_MARKED (ROW_MOVED | ROW_EXCEPTED)
+/* Flows of the row may have overrides. */
+#define ROW_OVERRIDDEN (1ULL << 63)
+#define ROW_FLAGGED (ROW_MOVED | ROW_OVERRIDDEN)
 #define ROW_PATH ((1ULL << PATH_INGRESS) - 1)
 
 /* Number of former primaries in the chain. */
@@ -94,34 +94,34 @@ static __always_inline struct path chain_behind(__u64 row, const struct self *se
 	return chain;
 }
 
-/* A mark is shared by ROW_GROUP rows, to save memory, and has the latest times of all of them. A
+/* ROW_GROUP rows share timestamps, to save memory. They are the latest of all rows of the group. A
  * row may thus appear to have moved later than it did, which only causes unneeded lookups
- * (docs/design.md). Clearing a mark must respect the other rows.
+ * (docs/design.md). Clearing a timestamp must respect the other rows.
  */
-static __always_inline struct group_mark *mark_of(__u32 index)
+static __always_inline struct row_group *row_group_of(__u32 index)
 {
 	__u32 group = index / ROW_GROUP;
 
-	return bpf_map_lookup_elem(&group_marks, &group);
+	return bpf_map_lookup_elem(&row_groups, &group);
 }
 
-static __always_inline int mark_is_young(__u32 ticks, __u32 seconds)
+static __always_inline int stamp_is_recent(__u32 ticks, __u32 seconds)
 {
 	return ticks && !clock_passed(ticks, seconds);
 }
 
 /* 0 means never. */
-static __always_inline __u32 mark_now(void)
+static __always_inline __u32 stamp_now(void)
 {
 	return clock_now() ?: 1;
 }
 
-/* Times in the future are retained: exceptions may name the rows' old indexes (row_update.h). */
-static __always_inline void mark_excepted(struct group_mark *mark)
+/* Times in the future are retained: overrides may name the rows' old indexes (row_update.h). */
+static __always_inline void row_group_overridden(struct row_group *group)
 {
-	__u32 now = mark_now(), noted = mark->excepted;
+	__u32 now = stamp_now(), noted = group->overridden;
 
 	/* The exchange is a barrier. */
 	if (!noted || (__s32)(noted - now) < 0)
-		__sync_lock_test_and_set(&mark->excepted, now);
+		__sync_lock_test_and_set(&group->overridden, now);
 }

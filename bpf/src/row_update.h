@@ -4,18 +4,18 @@
 #include "flow_timeout.h"
 #include "row.h"
 
-/* Writes rows of a node table for the agent, with their marks in kernel ticks. */
+/* Writes rows of a node table for the agent, with their timestamps in kernel ticks. */
 struct rows_write {
 	/* Index of the table's first row. */
 	__u32 first;
 	/* Number of row_updates. */
 	__u32 count;
-	/* Number of leading rows with stale content and marks of another table. */
+	/* Number of leading rows with stale content and timestamps of another table. */
 	__u32 fresh;
 	/* This node has just started, so datagrams may belong to flows on other nodes. */
 	__u32 newcomer;
-	/* The table was moved and this node has exceptions, which name the old rows until used. */
-	__u32 excepted;
+	/* The table was moved and this node has overrides, which name the old rows until used. */
+	__u32 overridden;
 };
 
 /* Range of rows, for read_rows and the programs for endpoint tables. */
@@ -41,15 +41,15 @@ static __always_inline int row_history_grows(__u64 path, __u64 old)
 	return 1;
 }
 
-/* Clears stale marks before the first rows of a table are written. */
-static long group_clear(__u32 number, struct rows_write *write)
+/* Clears stale timestamps before the first rows of a table are written. */
+static long row_group_clear(__u32 number, struct rows_write *write)
 {
-	struct group_mark *mark = mark_of(write->first + number * ROW_GROUP);
+	struct row_group *group = row_group_of(write->first + number * ROW_GROUP);
 
-	if (!mark)
+	if (!group)
 		return 1;
-	mark->moved = 0;
-	mark->excepted = 0;
+	group->moved = 0;
+	group->overridden = 0;
 	return 0;
 }
 
@@ -57,11 +57,11 @@ static long row_write(__u32 number, struct rows_write *write)
 {
 	struct row_update *update = bpf_map_lookup_elem(&row_updates, &number);
 	__u32 index = write->first + (update ? update->row : 0);
-	struct group_mark *mark = mark_of(index);
+	struct row_group *group = row_group_of(index);
 	struct row *row = bpf_map_lookup_elem(&rows, &index);
 	__u64 path, old;
 
-	if (!update || !mark || !row)
+	if (!update || !group || !row)
 		return 1;
 	old = write->fresh ? 0 : row->path;
 	path = update->path | (old & ROW_MOVED);
@@ -69,21 +69,21 @@ static long row_write(__u32 number, struct rows_write *write)
 	if ((row_primary(old) != row_primary(path) &&
 	     (row_primary(old) || path & ROW_HISTORY || write->newcomer)) ||
 	    row_history_grows(path, old)) {
-		mark->moved = mark_now();
-		/* Exceptions may have named the old primary; the next sweep decides. */
-		mark_excepted(mark);
+		group->moved = stamp_now();
+		/* Overrides may have named the old primary; the next sweep decides. */
+		row_group_overridden(group);
 		path |= ROW_MOVED;
 	}
-	if (write->excepted)
-		mark->excepted =
+	if (write->overridden)
+		group->overridden =
 			clock_now() + idle_seconds(FLOW_ESTABLISHED) * ticks_per_second ?: 1;
-	/* The exchange is a barrier: an exception that is added concurrently either marks the row
-	 * later or has updated the time. Other rows of the group may be marked in vain, until a
+	/* The exchange is a barrier: an override that is added concurrently either flags the row
+	 * later or has updated the time. Other rows of the group may be flagged in vain, until a
 	 * sweep.
 	 */
 	__sync_lock_test_and_set(&row->path, path);
-	if (mark->excepted)
-		__sync_fetch_and_or(&row->path, ROW_EXCEPTED);
+	if (group->overridden)
+		__sync_fetch_and_or(&row->path, ROW_OVERRIDDEN);
 	return 0;
 }
 

@@ -13,8 +13,8 @@ static __always_inline int send_back(struct xdp_md *ctx, const struct self *self
 	struct ethhdr *eth = (void *)(long)ctx->data;
 	__u8 address[ETH_ALEN];
 
-	if (from_node || self->flags & (SELF_NO_TRANSMIT | SELF_TAGS_BESIDE))
-		return hand_to_kernel(ctx, WAY_BACK);
+	if (from_node || self->flags & (SELF_NO_TRANSMIT | SELF_VLAN_STRIPPED))
+		return pass_to_kernel(ctx, INGRESS_IFINDEX);
 	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
 		return drop(DROP_HEADROOM);
 	__builtin_memcpy(address, eth->h_dest, ETH_ALEN);

@@ -8,7 +8,7 @@
 #include "frame.h"
 #include "frontend.h"
 #include "maps.h"
-#include "proof.h"
+#include "validation.h"
 #include "trace.h"
 #include "types.h"
 
@@ -22,23 +22,23 @@ enum service_proxy_mode {
 	/* No service proxy. */
 	SERVICE_PROXY_NONE,
 	/* The proxy accepts new connections until the agent has added the existing ones. */
-	SERVICE_PROXY_YIELDS,
+	SERVICE_PROXY_FROM,
 	/* The proxy accepts new TCP connections; we keep ours and all datagrams. SYNs can be
 	 * spoofed, so they pass without an entry. The entry is created once the client acknowledges
 	 * the SYN-ACK. A SYN flood can evict pending handshakes, but no connections.
 	 */
-	SERVICE_PROXY_TAKES,
+	SERVICE_PROXY_TO,
 };
 
 /* Read-only, so that the verifier removes dead code. */
 volatile const __u32 service_proxy;
 
 /* Reports whether new connections of the frontend are ours. */
-static __always_inline int frontend_is_taken(__u32 id)
+static __always_inline int frontend_is_migrated(__u32 id)
 {
-	__u32 *taken = bpf_map_lookup_elem(&taken_frontends, &id);
+	__u32 *taken = bpf_map_lookup_elem(&migrated_frontends, &id);
 
-	return service_proxy == SERVICE_PROXY_YIELDS && taken && *taken;
+	return service_proxy == SERVICE_PROXY_FROM && taken && *taken;
 }
 
 /* In host byte order. */
@@ -52,15 +52,15 @@ static __always_inline __u32 acknowledged_by(const struct xdp_md *ctx, const str
 }
 
 /* Reports whether the packet acknowledges the proxy's SYN-ACK, and adds its connection. */
-static __always_inline int accepts_offer(const struct xdp_md *ctx, const struct packet *packet,
-					 struct flow *flow)
+static __always_inline int completes_handshake(const struct xdp_md *ctx,
+					       const struct packet *packet, struct flow *flow)
 {
 	__u32 *offer, one = 1;
 
 	if (packet->kind != PACKET_TRANSPORT || flow->protocol != IPPROTO_TCP ||
 	    !is_midstream(packet))
 		return 0;
-	offer = bpf_map_lookup_elem(&proxy_offers, flow);
+	offer = bpf_map_lookup_elem(&proxy_handshakes, flow);
 	if (!offer)
 		return 0;
 	/* The client aborts the handshake. */
@@ -68,17 +68,17 @@ static __always_inline int accepts_offer(const struct xdp_md *ctx, const struct 
 		return 1;
 	if (!(packet->tcp_flags & TCP_ACK) || *offer != acknowledged_by(ctx, packet))
 		return 0;
-	return tracing || !map_update(&proxied, flow, &one, BPF_ANY);
+	return tracing || !map_update(&proxy_connections, flow, &one, BPF_ANY);
 }
 
 /* Reports whether the proxy takes the packet's connection, which has no entry yet. */
-static __always_inline int is_taken_over(const struct xdp_md *ctx, const struct packet *packet,
-					 struct flow *flow)
+static __always_inline int begins_or_completes(const struct xdp_md *ctx,
+					       const struct packet *packet, struct flow *flow)
 {
 	if (packet->kind == PACKET_TRANSPORT && flow->protocol == IPPROTO_TCP &&
 	    !is_midstream(packet))
 		return 1;
-	return accepts_offer(ctx, packet, flow);
+	return completes_handshake(ctx, packet, flow);
 }
 
 /* Reports whether a packet from a router belongs to the proxy. Global, so verified once. */
@@ -91,33 +91,33 @@ __noinline int is_proxied(struct xdp_md *ctx, const struct packet *packet, __u32
 		return 0;
 	/* Linux 6.1 rejects map keys in arguments of global functions. */
 	flow = packet->flow;
-	if (bpf_map_lookup_elem(&proxied, &flow))
+	if (bpf_map_lookup_elem(&proxy_connections, &flow))
 		return 1;
-	if (service_proxy == SERVICE_PROXY_TAKES)
-		return is_taken_over(ctx, packet, &flow);
+	if (service_proxy == SERVICE_PROXY_TO)
+		return begins_or_completes(ctx, packet, &flow);
 	/* The handshake may have begun before the frontend was taken. */
-	if (frontend_is_taken(frontend))
-		return accepts_offer(ctx, packet, &flow);
+	if (frontend_is_migrated(frontend))
+		return completes_handshake(ctx, packet, &flow);
 	if (packet->kind != PACKET_TRANSPORT || is_midstream(packet))
 		return 1;
 	/* If the map is full, the connection is ours. */
-	return tracing || !map_update(&proxied, &flow, &one, BPF_ANY);
+	return tracing || !map_update(&proxy_connections, &flow, &one, BPF_ANY);
 }
 
 /* Records the expected acknowledgment of a SYN-ACK that is not a reply of ours. */
-static __always_inline void note_offer(struct flow *flow, __u32 sequence)
+static __always_inline void record_handshake(struct flow *flow, __u32 sequence)
 {
 	__u32 expected = sequence + 1;
 
 	if (frontend_find(flow))
-		bpf_map_update_elem(&proxy_offers, flow, &expected, BPF_ANY);
+		bpf_map_update_elem(&proxy_handshakes, flow, &expected, BPF_ANY);
 }
 
-static __always_inline int leave_to_proxy(struct xdp_md *ctx, const struct packet *packet,
-					  const struct frontend *frontend)
+static __always_inline int pass_to_proxy(struct xdp_md *ctx, const struct packet *packet,
+					 const struct frontend *frontend)
 {
 	if (!service_proxy || !is_proxied(ctx, packet, frontend->id))
 		return 0;
-	count_event(EVENT_LEFT_TO_PROXY);
+	count_event(EVENT_PASSED_TO_PROXY);
 	return 1;
 }

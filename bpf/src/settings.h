@@ -13,11 +13,11 @@ static __always_inline struct self *settings_get(void)
 	return bpf_map_lookup_elem(&settings, &zero);
 }
 
-static __always_inline struct trust *trust_get(void)
+static __always_inline struct tunnel_policy *tunnel_policy_get(void)
 {
 	__u32 zero = 0;
 
-	return bpf_map_lookup_elem(&tunnel_trust, &zero);
+	return bpf_map_lookup_elem(&tunnel_policies, &zero);
 }
 
 /* Returns the number of the tag key, or 0. */

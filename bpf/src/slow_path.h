@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 #pragma once
 
-#include "answer.h"
+#include "vip_reply.h"
 #include "bloom.h"
 #include "decap.h"
 #include "finish.h"
@@ -42,7 +42,7 @@ static __always_inline int slow_from_node(struct xdp_md *ctx, struct packet *pac
 	if (read_ip_header(ctx, packet, protocol))
 		return drop(DROP_TUNNEL_MALFORMED);
 	if (ecn_merge(packet, outer_tos))
-		return drop(DROP_TUNNEL_CONGESTION);
+		return drop(DROP_TUNNEL_ECN);
 	if (!is_vip(&packet->flow.vip))
 		return drop(DROP_TUNNEL_NO_VIP);
 	flaw = slow_find(ctx, packet, frontend);
@@ -139,8 +139,8 @@ static __always_inline int slow_read(struct xdp_md *ctx, struct packet_slot *slo
 		return drop(flaw);
 	}
 	if (packet->kind == PACKET_ECHO)
-		return answer_echo(ctx, packet, self);
-	if (leave_to_proxy(ctx, packet, *frontend))
+		return reply_to_echo(ctx, packet, self);
+	if (pass_to_proxy(ctx, packet, *frontend))
 		return XDP_PASS;
 	return from_router(packet, self, *frontend);
 }
@@ -168,16 +168,16 @@ static __always_inline int keeps_tags(const struct xdp_md *ctx, const struct pac
 {
 	if (!slot->tags || slot->packet.l3 != sizeof(struct ethhdr))
 		return 0;
-	/* A frame with handover metadata is sent to a node (next_hop.h). */
+	/* A frame with redirect metadata is sent to a node (next_hop.h). */
 	if (verdict == XDP_PASS)
 		return ctx->data_meta == ctx->data;
-	return verdict == XDP_TX && slot->packet.answered;
+	return verdict == XDP_TX && slot->packet.is_vip_reply;
 }
 
 /* Redirects a reply that the kernel sends to the uplink whose tags were removed. */
-static __always_inline void lead_answer(const struct xdp_md *ctx, const struct packet_slot *slot)
+static __always_inline void route_reply(const struct xdp_md *ctx, const struct packet_slot *slot)
 {
-	struct handover *note = (void *)(long)ctx->data_meta;
+	struct kernel_redirect *note = (void *)(long)ctx->data_meta;
 
 	if (slot->uplink && (void *)(note + 1) <= (void *)(long)ctx->data)
 		note->ifindex = slot->uplink;
@@ -192,7 +192,7 @@ __noinline int slow_leave(struct xdp_md *ctx, int verdict)
 		return XDP_ABORTED;
 	if (keeps_tags(ctx, slot, verdict) && put_tags(ctx, slot))
 		return drop_silently(ctx, &slot->packet, DROP_HEADROOM);
-	if (verdict == XDP_PASS && slot->packet.answered)
-		lead_answer(ctx, slot);
+	if (verdict == XDP_PASS && slot->packet.is_vip_reply)
+		route_reply(ctx, slot);
 	return verdict;
 }

@@ -3,7 +3,7 @@
 
 #include "count.h"
 #include "endpoint.h"
-#include "exception.h"
+#include "override.h"
 #include "hash.h"
 #include "martian.h"
 #include "row.h"
@@ -15,7 +15,7 @@
 /* Leading nodes to avoid: former primaries, if the packet may begin a flow. */
 static __always_inline int chain_begins(const struct packet *packet, __u64 row)
 {
-	return is_midstream(packet) || packet->path.word & PATH_WALK ? 0 : row_history(row);
+	return is_midstream(packet) || packet->path.word & PATH_LOOKUP ? 0 : row_history(row);
 }
 
 /* Replaces a chooser that is down by the first node of the chain that is up: by rank the next
@@ -59,14 +59,14 @@ static __always_inline int stage1(struct packet *packet, const struct self *self
 		return drop(DROP_NO_ENDPOINT);
 	row = bpf_map_lookup_elem(&rows, &index);
 	if (!row)
-		return drop(DROP_ROW_EMPTY);
+		return drop(DROP_NO_NODE);
 	trace_row(index - row_first(frontend->table), row);
 	packet->path = path_by_row(row->path, self);
 	node = path_node(packet->path, PATH_CHOOSER);
-	if (row->path & ROW_MARKED)
-		node = marked_node(packet, self, index);
+	if (row->path & ROW_FLAGGED)
+		node = flagged_node(packet, self, index);
 	if (!node)
-		return drop(DROP_ROW_EMPTY);
+		return drop(DROP_NO_NODE);
 	if (node != self->id && node_is_down(node))
 		node = substitute_primary(packet, self, row->path);
 	return node == self->id ? serve_here() : send_to(node);
@@ -82,7 +82,7 @@ static __always_inline int has_endpoint(const struct flow *flow)
 }
 
 /* Reports whether this node serves a packet of a Local frontend. Nodes with endpoints do, and look
- * up the row only to find another holder of an unknown connection (chain.h). Nodes without
+ * up the row only to find the owner of an unknown connection (chain.h). Nodes without
  * endpoints may receive packets for another frontend of the VIP or before a router converges. They
  * forward them in stage 1, unless an endpoint on this node has the flow.
  */

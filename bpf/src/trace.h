@@ -24,18 +24,18 @@ enum trace_step {
 	TRACE_ESTABLISHED = 1 << 6,
 	TRACE_HALF_OPEN = 1 << 7,
 	/* An endpoint was selected for a new flow. */
-	TRACE_CHOSEN = 1 << 8,
+	TRACE_SELECTED = 1 << 8,
 	/* A new flow got the endpoint of the client's previous flows. */
 	TRACE_AFFINITY = 1 << 9,
 	/* Forwarded to a former primary of the row, or back to the primary. */
-	TRACE_SECOND_CHANCE = 1 << 10,
-	TRACE_RETURNED = 1 << 11,
-	/* Forwarded by an exception to the holder of the flow. */
-	TRACE_EXCEPTION = 1 << 12,
-	/* Returned to the ingress node as a notice that this node holds the flow. */
-	TRACE_NOTIFIES = 1 << 13,
-	/* Received as a notice by the ingress node. */
-	TRACE_NOTIFIED = 1 << 14,
+	TRACE_LOOKUP_FORWARDED = 1 << 10,
+	TRACE_LOOKUP_RETURNED = 1 << 11,
+	/* Forwarded by an override to the owner of the flow. */
+	TRACE_OVERRIDE = 1 << 12,
+	/* Returned to the ingress node as a redirect to this node. */
+	TRACE_REDIRECT_SENT = 1 << 13,
+	/* Received as a redirect by the ingress node. */
+	TRACE_REDIRECT_RECEIVED = 1 << 14,
 	/* Forwarded according to the table of the next zone. */
 	TRACE_OTHER_ZONE = 1 << 15,
 	TRACE_TO_NODE = 1 << 16,
@@ -43,9 +43,9 @@ enum trace_step {
 	/* The kernel resolves the next hop. */
 	TRACE_TO_KERNEL = 1 << 18,
 	/* Replied to on behalf of the VIP. */
-	TRACE_ANSWERED = 1 << 19,
+	TRACE_REPLIED = 1 << 19,
 	/* The agent is down: forwarded to another node of the row, which chooses. */
-	TRACE_HANDED_ON = 1 << 20,
+	TRACE_DELEGATED = 1 << 20,
 };
 
 /* Fields that were not reached are 0. */
@@ -122,13 +122,13 @@ static __always_inline void trace_known(const struct connection *connection, int
 	trace->endpoint = connection->endpoint;
 }
 
-static __always_inline void trace_chosen(__u32 index, __u32 id)
+static __always_inline void trace_selected(__u32 index, __u32 id)
 {
 	struct trace *trace = trace_get();
 
 	if (!trace)
 		return;
-	trace->steps |= TRACE_CHOSEN;
+	trace->steps |= TRACE_SELECTED;
 	trace->endpoint_row = index & (ENDPOINT_ROWS - 1);
 	trace->endpoint = id;
 }

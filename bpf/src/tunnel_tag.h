@@ -224,21 +224,21 @@ __noinline __u64 frame_tag(struct xdp_md *ctx, __u32 number, __u32 udp, __u32 in
 static __always_inline int tag_check(struct xdp_md *ctx, const struct geneve_tag *option, __u32 udp,
 				     __u32 inner, __u8 family)
 {
-	struct trust *trust = trust_get();
+	struct tunnel_policy *policy = tunnel_policy_get();
 	__u64 claimed;
 	__u32 number;
 	__u8 flags;
 
-	if (!trust)
+	if (!policy)
 		return DROP_TUNNEL_TAG;
-	flags = trust->flags;
-	if (!(flags & TRUST_KEYS))
-		return flags & TRUST_TAGS ? DROP_TUNNEL_UNTAGGED : DROP_NONE;
+	flags = policy->flags;
+	if (!(flags & POLICY_KEYS))
+		return flags & POLICY_TAGS ? DROP_TUNNEL_UNTAGGED : DROP_NONE;
 	number = option->type - GENEVE_TAG_TYPE;
 	claimed = tag_read(option);
 	if (!number)
-		return flags & TRUST_TAGS ? DROP_TUNNEL_UNTAGGED : DROP_NONE;
-	if (!(flags & TRUST_KEY << number))
-		return flags & TRUST_TAGS ? DROP_TUNNEL_TAG : DROP_NONE;
+		return flags & POLICY_TAGS ? DROP_TUNNEL_UNTAGGED : DROP_NONE;
+	if (!(flags & POLICY_KEY << number))
+		return flags & POLICY_TAGS ? DROP_TUNNEL_TAG : DROP_NONE;
 	return frame_tag(ctx, number, udp, inner, family) == claimed ? DROP_NONE : DROP_TUNNEL_TAG;
 }

@@ -18,7 +18,7 @@ enum self_flag {
 	SELF_NO_TRANSMIT = 1,
 	/* The NIC strips VLAN tags and cannot be configured otherwise. XDP_TX would lose the tag.
 	 */
-	SELF_TAGS_BESIDE = 2,
+	SELF_VLAN_STRIPPED = 2,
 	/* Source ranges may include an aggregate. */
 	SELF_AGGREGATES = 4,
 	/* Multiplied by the key number, or 0. */
@@ -69,15 +69,15 @@ struct ingress_interfaces {
 	__u32 ifindex[NODE_UPLINKS];
 };
 
-enum trust_flag {
+enum tunnel_policy_flag {
 	/* The programs on all uplinks mark packets for the kernel; others with our VNI are dropped.
 	 */
-	TRUST_EGRESS = 1,
+	POLICY_EGRESS = 1,
 	/* Packets from nodes without a tag of an accepted key are dropped. */
-	TRUST_TAGS = 2,
+	POLICY_TAGS = 2,
 	/* Shifted left by the number of an accepted key. */
-	TRUST_KEY = 4,
-	TRUST_KEYS = 0x78,
+	POLICY_KEY = 4,
+	POLICY_KEYS = 0x78,
 };
 
 struct tunnel_key_pair {
@@ -92,8 +92,8 @@ struct tunnel_key {
 	__u8 secret[TUNNEL_SECRET];
 };
 
-struct trust {
-	/* enum trust_flag */
+struct tunnel_policy {
+	/* enum tunnel_policy_flag */
 	__u32 flags;
 	/* Random mark of packets for the kernel, or 0. */
 	__u32 mark;
@@ -106,8 +106,8 @@ enum probe_kind {
 	PROBE_ANSWER_ALONE = 3,
 };
 
-/* Heartbeats (bpf_ktime_get_ns); 0 means never. See agent_beat.h. */
-struct agent_beats {
+/* Heartbeats (bpf_ktime_get_ns); 0 means never. See agent_heartbeat.h. */
+struct agent_heartbeats {
 	__u64 beat;
 	/* The first one after the last outage. */
 	__u64 returned;
@@ -142,11 +142,11 @@ struct row {
 };
 
 /* Ticks; 0 means never. */
-struct group_mark {
+struct row_group {
 	/* Last change of a primary in the group. */
 	__u32 moved;
-	/* Last exception learned or found by a sweep in the group. */
-	__u32 excepted;
+	/* Last override added or found by a sweep in the group. */
+	__u32 overridden;
 };
 
 struct row_update {
@@ -155,28 +155,28 @@ struct row_update {
 	__u64 path;
 };
 
-/* See exception_table.h. A bucket is two cache lines. */
-struct exception {
-	__u64 print;
-	__u64 about;
+/* See override_table.h. A bucket is two cache lines. */
+struct override {
+	__u64 fingerprint;
+	__u64 value;
 };
 
-struct exception_bucket {
-	struct exception slot[EXCEPTION_SLOTS];
+struct override_bucket {
+	struct override slot[OVERRIDE_SLOTS];
 };
 
 /* Random key of this node's fingerprints. */
-struct exception_secret {
-	__u64 word[EXCEPTION_SECRET];
+struct fingerprint_secret {
+	__u64 word[FINGERPRINT_SECRET];
 };
 
-/* Request and result of sweep_exceptions and rest_rows. */
-struct exception_sweep {
+/* Request and result of sweep_overrides and clear_row_flags. */
+struct override_sweep {
 	__u32 first;
 	__u32 count;
 	/* Ticks at the start of the sweep; 0 starts one. */
 	__u32 since;
-	/* Number of remaining exceptions or marked rows. */
+	/* Number of remaining overrides or flagged rows. */
 	__u32 left;
 };
 
@@ -209,7 +209,9 @@ struct frontend {
 	__u32 affinity;
 	/* Set of admitted source ranges; 0 admits all. */
 	__u32 ranges;
-	/* Ticks of the last switch of session affinity, or from policy Local to rows; 0 means never. */
+	/* Ticks of the last switch of session affinity, or from policy Local to rows; 0 means
+	 * never.
+	 */
 	__u32 switched;
 };
 
@@ -275,8 +277,8 @@ enum connection_flag {
 	IN_OVERFLOW = 4,
 	/* Not TCP. Half-open flows only, whose entries have no protocol. */
 	OF_DATAGRAMS = 8,
-	/* The end of the flow has been notified: see tell_primary. */
-	END_TOLD = 16,
+	/* The primary has been sent the end of the flow: see redirect_primary. */
+	END_SENT = 16,
 };
 
 struct connection {
@@ -312,41 +314,42 @@ enum reverse_flag {
 	SERVER_RST = 4,
 };
 
-/* Proof that the client's address is not spoofed: see proof.h. */
-enum proof {
-	PROOF_ASKED,
-	/* As PROOF_ASKED, after an earlier flow of the same client address and port. */
-	PROOF_RENEWED,
+/* State of the address validation of a flow: see validation.h. */
+enum validation {
+	VALIDATION_SYN,
+	/* As VALIDATION_SYN, after an earlier flow of the same client address and port. */
+	VALIDATION_SYN_REUSED,
 	/* A mid-stream packet of an unknown connection. */
-	PROOF_CLAIMED,
+	VALIDATION_MIDSTREAM,
 	/* A SYN-ACK was sent to the client. */
-	PROOF_OFFERED,
-	PROOF_GIVEN,
-	/* As PROOF_OFFERED, to another flow. Last, because pinned maps contain these numbers. */
-	PROOF_CONTESTED,
+	VALIDATION_SYN_ACK,
+	VALIDATION_DONE,
+	/* As VALIDATION_SYN_ACK, to another flow. Last, because pinned maps contain these numbers.
+	 */
+	VALIDATION_CONTESTED,
 };
 
 struct reverse {
 	struct address vip;
 	__be16 vip_port;
-	/* enum proof */
-	__u8 proof;
+	/* enum validation */
+	__u8 validation;
 	__u8 pad;
 	__u32 flags;
-	/* TCP, host byte order. PROOF_CLAIMED: the client's acknowledgment. PROOF_OFFERED,
-	 * PROOF_CONTESTED: the endpoint's initial sequence number. PROOF_GIVEN and CLIENT_FIN: the
-	 * endpoint's acknowledgment of the FIN.
+	/* TCP, host byte order. VALIDATION_MIDSTREAM: the client's acknowledgment.
+	 * VALIDATION_SYN_ACK, VALIDATION_CONTESTED: the endpoint's initial sequence number.
+	 * VALIDATION_DONE and CLIENT_FIN: the endpoint's acknowledgment of the FIN.
 	 */
 	__u32 sequence;
-	/* TCP, host byte order: the endpoint's last acknowledgment; see PROOF_CLAIMED. */
+	/* TCP, host byte order: the endpoint's last acknowledgment; see VALIDATION_MIDSTREAM. */
 	__u32 acknowledged;
 };
 
-/* Flow without proof, both directions: see half_open.h. One cache line. */
+/* Flow that is not validated, both directions: see half_open.h. One cache line. */
 struct half_open {
 	/* Fingerprints of the forward and the reverse direction. */
-	__u64 asks;
-	__u64 answers;
+	__u64 forward_fingerprint;
+	__u64 reverse_fingerprint;
 	struct connection connection;
 	struct reverse reverse;
 };
@@ -359,14 +362,14 @@ struct half_open_bucket {
 	struct half_open slot[HALF_OPEN_SLOTS];
 };
 
-/* Remnant of an evicted flow: see evicted_flow.h. Id 0 is an empty slot. */
-struct evicted_flow {
+/* Digest of an evicted flow: see flow_digest.h. Id 0 is an empty slot. */
+struct flow_digest {
 	__u32 fingerprint;
 	__u32 id;
 };
 
-struct evicted_flow_bucket {
-	struct evicted_flow slot[EVICTED_SLOTS];
+struct flow_digest_bucket {
+	struct flow_digest slot[DIGEST_SLOTS];
 };
 
 struct affinity_key {
@@ -387,7 +390,7 @@ struct affinity_record {
 	struct affinity_key key;
 	/* Hash of the VIP that created the record. */
 	__u32 owner;
-	__u32 lasts;
+	__u32 timeout;
 	__u32 pad;
 	struct affinity affinity;
 };
@@ -419,7 +422,7 @@ struct sampling {
 
 enum uplink_flag {
 	/* The driver accepts redirected frames. */
-	UPLINK_TAKES_FRAMES = 1,
+	UPLINK_ACCEPTS_REDIRECTS = 1,
 };
 
 /* Ingress or egress interface of the uplinks. */
@@ -438,12 +441,12 @@ struct vlan_key {
 
 /* XDP metadata of a frame that is passed to the kernel: its egress interface; 0 is that of arrival.
  */
-struct handover {
+struct kernel_redirect {
 	__u32 magic;
 	__u32 ifindex;
 };
 
-#define HANDOVER_MAGIC 0x4d4c5248 /* "MLRH" */
+#define KERNEL_REDIRECT_MAGIC 0x4d4c5248 /* "MLRH" */
 
 struct flow {
 	struct address client;
@@ -505,11 +508,11 @@ struct packet {
 	/* enum packet_kind */
 	__u16 kind;
 	/* The frame is a reply on behalf of the VIP. */
-	__u8 answered;
+	__u8 is_vip_reply;
 	/* Number of zones after that of the ingress node: see zone.h. */
 	__u8 zone_steps;
 	/* The receiver must not forward it to another node, whatever the path. */
-	__u8 asks_nobody;
+	__u8 no_forward;
 	/* MTU for the ICMP error about a packet that is too big. */
 	__u32 mtu;
 };
@@ -532,7 +535,7 @@ struct reply_slot {
 	};
 	/* A copy, because the entry may change. */
 	struct reverse reverse;
-	/* In the form required by evicted_flow.h or fragment.h. */
+	/* In the form required by flow_digest.h or fragment.h. */
 	struct flow flow;
 };
 
@@ -552,25 +555,25 @@ struct fragment {
 	__u32 seen;
 };
 
-struct unknown {
+struct miss_rate {
 	__u32 since;
 	__u32 count;
 };
 
-/* Recently unknown flow: see unknown_flow.h. */
-struct unknown_flow {
-	/* Bits of the fingerprint and enum unknown_state; 0 is a free slot. */
-	__u32 about;
+/* Recent lookup miss: see flow_miss.h. */
+struct flow_miss {
+	/* Bits of the fingerprint and enum miss_state; 0 is a free slot. */
+	__u32 tag_state;
 	/* Ticks of the last state change. */
 	__u32 since;
 };
 
 /* One cache line. */
-struct unknown_flow_bucket {
+struct flow_miss_bucket {
 	/* Next slot to write. */
 	__u32 next;
 	__u32 pad;
-	struct unknown_flow slot[UNKNOWN_FLOW_SLOTS];
+	struct flow_miss slot[FLOW_MISS_SLOTS];
 };
 
 /* See quota.h. Pinned maps contain these numbers. */
@@ -596,7 +599,7 @@ struct quotas {
 	struct quota kind[QUOTA_KINDS];
 };
 
-struct answers {
+struct reply_rate {
 	__u32 since;
-	__u32 given;
+	__u32 count;
 };

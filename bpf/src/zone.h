@@ -54,7 +54,7 @@ static __always_inline int has_zones(const struct frontend *frontend)
 	return any != 0;
 }
 
-/* Reports whether the flow may be held by a node of another row. */
+/* Reports whether a node of another row may own the flow. */
 static __always_inline int has_steps(const struct frontend *frontend)
 {
 	return is_switched(frontend) || has_zones(frontend);
@@ -108,7 +108,7 @@ __noinline int path_next_zone(struct packet *packet, const struct self *self,
 		path = path_without_chain(path);
 	if (on == ZONES && frontend->flags & FRONTEND_LOCAL)
 		path = path_with(path, PATH_CHOOSER, ingress);
-	path.word |= packet->path.word & (PATH_ROLE | PATH_WALK);
+	path.word |= packet->path.word & (PATH_ROLE | PATH_LOOKUP);
 	packet->path = path;
 	return 1;
 }

@@ -43,7 +43,7 @@ func TestWrongFlags(t *testing.T) {
 		"kubeconfig":        {[]string{"--node-name=a", "--kubeconfig=/nowhere/config"}, "/nowhere/config"},
 		"output":            {[]string{"dump", "--output=yaml"}, "--output"},
 		"argument":          {[]string{"start"}, "start"},
-		"several at a time": {[]string{"--connections=-1", "--max-vips=0"}, "--max-vips is 0"},
+		"several at a time": {[]string{"--max-connections=-1", "--max-vips=0"}, "--max-vips is 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer

@@ -83,12 +83,12 @@ func node() Dashboard {
 				series("BGP sessions up", "short", "", Query{`sum by (node, peer) (` + on("millrace_bgp_session_up", "") + `)`, "{{node}} {{peer}}"}),
 				series("Sessions lost", "short", "In an hour, of BGP and BFD.",
 					Query{`increase(` + on("millrace_bgp_session_flaps_total", "") + `[1h]) > 0`, "BGP {{node}} {{peer}}"},
-					Query{`increase(` + on("millrace_bfd_session_losses_total", "") + `[1h]) > 0`, "BFD {{node}} {{peer}}"}),
+					Query{`increase(` + on("millrace_bfd_session_flaps_total", "") + `[1h]) > 0`, "BFD {{node}} {{peer}}"}),
 				series("Routes announced", "short", "", Query{on("millrace_bgp_routes_announced", ""), "{{node}} {{peer}}"}),
 			}},
 			{"Uplinks and other nodes", []Panel{
 				table("Modes of XDP", "Native runs in the driver; Generic is slower; without a program the node does not forward.", on("millrace_uplink_xdp_mode", "")+" == 1"),
-				series("Transmit drops", "pps", "Increase the transmit ring of the NIC.", Query{rate("millrace_uplink_losses_total", ""), "{{node}} {{interface}} {{reason}}"}),
+				series("Transmit drops", "pps", "Increase the transmit ring of the NIC.", Query{rate("millrace_uplink_transmit_drops_total", ""), "{{node}} {{interface}} {{reason}}"}),
 				series("Nodes that do not answer", "short", "Probed by this node.", Query{on("millrace_nodes_down", ""), "{{node}} down"}, Query{on("millrace_nodes_held", ""), "{{node}} held"}),
 			}},
 			{"The agent", []Panel{

@@ -133,7 +133,7 @@ func TestMetalLB(t *testing.T) {
 
 	m.hold(t)
 	m.step(t, "back to MetalLB", switchRequests, few, func() { t.Log(millrace(t, "migrate", "nodes", "--back")) })
-	m.step(t, "kube-proxy takes packets", 0, few, func() { serviceProxy(t, "takes") })
+	m.step(t, "kube-proxy serves new connections", 0, few, func() { serviceProxy(t, "to") })
 	must(t, m.held.End())
 
 	// With a second session no route is lost, and no connection breaks.
@@ -141,13 +141,13 @@ func TestMetalLB(t *testing.T) {
 	must(t, cluster.Apply(t.Context(), overlap))
 	m.routed(t)
 	m.step(t, "to Millrace by a second session", switchRequests, few, func() {
-		serviceProxy(t, "yields")
+		serviceProxy(t, "from")
 		t.Log(millrace(t, "migrate", "nodes"))
 	})
 	m.step(t, "back to MetalLB by a second session", 0, few, func() {
 		t.Log(millrace(t, "migrate", "nodes", "--back"))
 		kubectl(t, "delete", "lbpeer", "beside")
-		serviceProxy(t, "takes")
+		serviceProxy(t, "to")
 	})
 	m.step(t, "Millrace goes", 0, few, func() { uninstall(t, m.given) })
 	must(t, m.held.End())
@@ -254,7 +254,7 @@ func (m *move) bothFamilies(t *testing.T) {
 func serviceProxy(t *testing.T, mode string) {
 	t.Helper()
 	// installMillrace appends it to the two flags of config/default.
-	patch := fmt.Sprintf(`[{"op": "replace", "path": "/spec/template/spec/containers/0/args/2", "value": "--service-proxy=%s"}]`, mode)
+	patch := fmt.Sprintf(`[{"op": "replace", "path": "/spec/template/spec/containers/0/args/2", "value": "--service-proxy-migration=%s"}]`, mode)
 	kubectl(t, "-n", "millrace-system", "patch", "daemonset", "millrace-agent", "--type=json", "-p", patch)
 	must(t, cluster.RolledOut(t.Context(), "millrace-system", "daemonset/millrace-agent"))
 }
@@ -282,11 +282,11 @@ func installMillrace(t *testing.T) {
 	}
 	indent := before[strings.LastIndex(before, "\n")+1:]
 	manifest = strings.Replace(manifest, flag, flag+indent+"- --adopt\n"+indent+"- --annotations-of=metallb\n", 1)
-	agent := strings.Index(manifest, "- --connections=65536\n")
+	agent := strings.Index(manifest, "- --max-connections=65536\n")
 	if agent < 0 {
-		t.Fatal("config/lab has no flag --connections of the agent")
+		t.Fatal("config/lab has no flag --max-connections of the agent")
 	}
-	manifest = manifest[:agent] + "- --service-proxy=yields\n" + manifest[agent-len(indent):agent] + manifest[agent:]
+	manifest = manifest[:agent] + "- --service-proxy-migration=from\n" + manifest[agent-len(indent):agent] + manifest[agent:]
 	must(t, cluster.Apply(t.Context(), manifest))
 	must(t, cluster.RolledOut(t.Context(), "millrace-system", "deployment/millrace-operator", "daemonset/millrace-agent"))
 }

@@ -194,7 +194,7 @@ func runHelm(ctx context.Context, arguments ...string) (string, error) {
 // settings are for nodes with little memory.
 var settings = []string{
 	"--set", "namespaces=false,imagePullSecrets[0].name=registry",
-	"--set", "operator.extraArgs={--default-class},agent.extraArgs={--connections=65536,--udp-flows=65536}",
+	"--set", "operator.extraArgs={--default-class},agent.extraArgs={--max-connections=65536,--max-udp-flows=65536}",
 	"--wait", "--timeout", "4m",
 }
 

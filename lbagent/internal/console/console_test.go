@@ -259,8 +259,8 @@ func TestTop(t *testing.T) {
 			{VIP: netip.MustParseAddr("2001:db8::1"), Port: 53, Protocol: 17}: {Packets: 1},
 			{VIP: netip.MustParseAddr("203.0.113.1"), Port: 8, Protocol: 6}:   {},
 		},
-		Drops:  map[string]uint64{"no_endpoint": 1},
-		Losses: []dataplane.UplinkLosses{{Interface: "eth0"}, {Interface: "eth1", Transmit: 1, Redirect: 2}},
+		Drops:         map[string]uint64{"no_endpoint": 1},
+		TransmitDrops: []dataplane.UplinkTransmitDrops{{Interface: "eth0"}, {Interface: "eth1", Transmit: 1, Redirect: 2}},
 	}
 	r := newRig(t, &plane{counters: counters})
 	lines, err := r.ask(t, Request{Command: Top})

@@ -22,9 +22,9 @@ func (s *Server) Counters(wants func(key forwarding.FrontendKey, service string)
 		return nil, err
 	}
 	line := &consoleapi.Counters{Time: now, Node: directory.Node, Frontends: []consoleapi.Frontend{}, Drops: counters.Drops}
-	for _, losses := range counters.Losses {
-		if losses.Transmit+losses.Redirect > 0 {
-			line.Uplinks = append(line.Uplinks, consoleapi.Uplink(losses))
+	for _, drops := range counters.TransmitDrops {
+		if drops.Transmit+drops.Redirect > 0 {
+			line.Uplinks = append(line.Uplinks, consoleapi.Uplink(drops))
 		}
 	}
 	for key, counter := range counters.Frontends {

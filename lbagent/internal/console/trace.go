@@ -135,8 +135,8 @@ func (e *description) stage1() {
 	} else {
 		e.add("secondary", "%s: queried in this order for a connection that the primary does not have", strings.Join(previous, ", "))
 	}
-	if e.trace.Exception {
-		e.add("exception", "another node than the row's primary owns the connection")
+	if e.trace.Override {
+		e.add("override", "another node than the row's primary owns the connection")
 	}
 }
 
@@ -152,8 +152,8 @@ func (e *description) zone() string {
 }
 
 func (e *description) stage2() {
-	if e.trace.Notified {
-		e.add("exception", "the queried node has named the owner of the connection, which this node records")
+	if e.trace.RedirectReceived {
+		e.add("override", "the queried node has named the owner of the connection, which this node records")
 	}
 	if !e.trace.Stage2 {
 		return
@@ -168,7 +168,7 @@ func (e *description) stage2() {
 	}
 	endpoint := fmt.Sprintf("%s%s", e.trace.EndpointAddress, e.backend(e.trace.EndpointAddress))
 	switch {
-	case e.trace.Reason == "share_refused":
+	case e.trace.Reason == "backend_invalid":
 		e.add("endpoint", "none: the flow is in the share of a rejected backend")
 	case e.trace.Endpoint == 0:
 	case !e.trace.EndpointAddress.IsValid():
@@ -207,17 +207,17 @@ func (e *description) verdict() {
 func (e *description) reason() string {
 	var parts []string
 	switch {
-	case e.trace.Notifies:
+	case e.trace.RedirectSent:
 		parts = append(parts, "the ingress node, as a notice that this node owns the connection")
-	case e.trace.HandedOn:
+	case e.trace.Delegated:
 		parts = append(parts, "another node of the row, which selects the endpoint: the agent of this node is silent, so its maps may be stale")
 	case e.trace.OtherZone:
 		parts = append(parts, "the primary by the table of another zone, in which the connection may have begun")
-	case e.trace.Local && e.trace.Exception:
+	case e.trace.Local && e.trace.Override:
 		parts = append(parts, "which has reported that it owns the connection")
-	case e.trace.Local && e.trace.SecondChance:
+	case e.trace.Local && e.trace.LookupForwarded:
 		parts = append(parts, "the row's primary or a previous owner, which may have the connection or know its owner")
-	case e.trace.SecondChance:
+	case e.trace.LookupForwarded:
 		parts = append(parts, "a previous owner of the row, which may have the connection")
 	case e.trace.Returned:
 		parts = append(parts, "which queried first: no previous owner has the connection")

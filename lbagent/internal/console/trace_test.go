@@ -66,10 +66,10 @@ secondary: node3, node1: queried in this order for a connection that the primary
 verdict: encapsulated to node2, by eth0, the kernel resolves the next hop`,
 		},
 		{
-			"an exception",
+			"an override",
 			dataplane.Trace{
 				Verdict: dataplane.TraceSent, VIP: true, Frontend: 1, Key: webKey, SourceChecked: true, Stage1: true, Row: 17, Rows: 4096,
-				Owners: owned(1), Exception: true, Node: 3,
+				Owners: owned(1), Override: true, Node: 3,
 			},
 			consoleapi.Trace{Verdict: consoleapi.Sent, Service: "default/web", NextNode: "node3"},
 			`frontend: 203.0.113.1:80/TCP of Service default/web, traffic policy Cluster
@@ -77,7 +77,7 @@ range check: loadBalancerSourceRanges of the Service contain the source
 row: 17 of 4096
 primary: node1
 secondary: none: no other node is queried
-exception: another node than the row's primary owns the connection
+override: another node than the row's primary owns the connection
 verdict: encapsulated to node3`,
 		},
 		{
@@ -96,7 +96,7 @@ verdict: encapsulated to node2`,
 		},
 		{
 			"the agent is silent",
-			dataplane.Trace{Verdict: dataplane.TraceSent, FromNode: true, Frontend: 1, Key: webKey, Stage2: true, HandedOn: true, Node: 3},
+			dataplane.Trace{Verdict: dataplane.TraceSent, FromNode: true, Frontend: 1, Key: webKey, Stage2: true, Delegated: true, Node: 3},
 			consoleapi.Trace{Verdict: consoleapi.Sent, Service: "default/web", NextNode: "node3"},
 			`tunnel: encapsulated by another node of the cluster
 frontend: 203.0.113.1:80/TCP of Service default/web, traffic policy Cluster
@@ -115,9 +115,9 @@ connection: not found on this node
 verdict: encapsulated to node3, the primary by the table of another zone, in which the connection may have begun`,
 		},
 		{
-			"the holder notifies the ingress node",
+			"the owner notifies the ingress node",
 			dataplane.Trace{
-				Verdict: dataplane.TraceSent, FromNode: true, Frontend: 1, Key: webKey, Stage2: true, Established: true, Notifies: true,
+				Verdict: dataplane.TraceSent, FromNode: true, Frontend: 1, Key: webKey, Stage2: true, Established: true, RedirectSent: true,
 				Endpoint: 4, EndpointAddress: pod, Node: 2,
 			},
 			consoleapi.Trace{Verdict: consoleapi.Sent, Service: "default/web", NextNode: "node2"},
@@ -129,11 +129,11 @@ verdict: encapsulated to node2, the ingress node, as a notice that this node own
 		},
 		{
 			"the ingress node is notified",
-			dataplane.Trace{Verdict: dataplane.TraceSent, FromNode: true, Frontend: 1, Key: webKey, Notified: true, Node: 3},
+			dataplane.Trace{Verdict: dataplane.TraceSent, FromNode: true, Frontend: 1, Key: webKey, RedirectReceived: true, Node: 3},
 			consoleapi.Trace{Verdict: consoleapi.Sent, Service: "default/web", NextNode: "node3"},
 			`tunnel: encapsulated by another node of the cluster
 frontend: 203.0.113.1:80/TCP of Service default/web, traffic policy Cluster
-exception: the queried node has named the owner of the connection, which this node records
+override: the queried node has named the owner of the connection, which this node records
 verdict: encapsulated to node3`,
 		},
 		{
@@ -197,7 +197,7 @@ verdict: dropped: endpoint_gone`,
 			"asked for under policy Local",
 			dataplane.Trace{
 				Verdict: dataplane.TraceSent, VIP: true, Frontend: 1, Key: webKey, Local: true, Stage2: true,
-				SecondChance: true, Node: 9,
+				LookupForwarded: true, Node: 9,
 			},
 			consoleapi.Trace{Verdict: consoleapi.Sent, Service: "default/web", NextNode: "node with id 9"},
 			`frontend: 203.0.113.1:80/TCP of Service default/web, traffic policy Local
@@ -210,7 +210,7 @@ verdict: encapsulated to node with id 9, the row's primary or a previous owner, 
 			"held elsewhere under policy Local",
 			dataplane.Trace{
 				Verdict: dataplane.TraceSent, VIP: true, Frontend: 1, Key: webKey, Local: true, Stage2: true,
-				Exception: true, Node: 9,
+				Override: true, Node: 9,
 			},
 			consoleapi.Trace{Verdict: consoleapi.Sent, Service: "default/web", NextNode: "node with id 9"},
 			`frontend: 203.0.113.1:80/TCP of Service default/web, traffic policy Local
@@ -277,7 +277,7 @@ func TestDescribeRoute(t *testing.T) {
 		Endpoint: 4, EndpointAddress: pod, EndpointRow: 9,
 	}
 	refused := dataplane.Trace{
-		Verdict: dataplane.TraceDropped, FromNode: true, Frontend: 1, Key: webKey, Stage2: true, Reason: "share_refused",
+		Verdict: dataplane.TraceDropped, FromNode: true, Frontend: 1, Key: webKey, Stage2: true, Reason: "backend_invalid",
 	}
 	for want, trace := range map[string]dataplane.Trace{
 		"198.18.1.2:8080 of Service shop/green, selected by row 9 of 512": chosen,

@@ -224,8 +224,8 @@ func (d *Dataplane) switched(old bpf.DatapathFrontend, frontend forwarding.Front
 		return old.Switched, nil
 	}
 	var clock uint64
-	if err := d.maps.Heartbeat.Lookup(uint32(0), &clock); err != nil {
-		return 0, failure(bpf.DatapathMapHeartbeat, 0, err)
+	if err := d.maps.HopLease.Lookup(uint32(0), &clock); err != nil {
+		return 0, failure(bpf.DatapathMapHopLease, 0, err)
 	}
 	return max(1, uint32(clock)), nil
 }

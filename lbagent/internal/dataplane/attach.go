@@ -99,7 +99,7 @@ func (d *Dataplane) Attach(uplinks []Uplink) error {
 		d.attachments = append(d.attachments, attachment)
 	}
 	slices.SortFunc(d.attachments, func(a, b Attachment) int { return cmp.Compare(a.Interface, b.Interface) })
-	d.lossErr = d.countLosses()
+	d.transmitDropsErr = d.countTransmitDrops()
 	d.joined = d.joined || slices.ContainsFunc(d.attachments, func(a Attachment) bool { return a.Mode != "" })
 	err := errors.Join(d.trustEgress(), d.detachOthers(uplinks), d.removeVLANs(uplinks), d.findRedirects(), d.writeUplinks(uplinks, devices),
 		d.writeSettings(uplinkSettings(d.self, devices, false)))
@@ -124,7 +124,7 @@ func (d *Dataplane) Attach(uplinks []Uplink) error {
 func (d *Dataplane) attachOne(uplink *Uplink, a *Attachment, tried map[int]attach.Result) {
 	a.Err = d.hooks.Egress(a.Index, d.programs.Egress)
 	if a.Err == nil {
-		a.Err = d.hooks.Ingress(a.Device, d.programs.HandedOver)
+		a.Err = d.hooks.Ingress(a.Device, d.programs.RedirectNeigh)
 	}
 	if a.Err == nil {
 		result, done := tried[a.Device]
@@ -199,7 +199,7 @@ func (d *Dataplane) writeUplinks(uplinks []Uplink, devices map[int]device) error
 		}
 		sends[a.Device] = true
 		if !a.NoRedirects {
-			want[uint32(a.Device)] = bpf.DatapathUplink{Flags: uint32(bpf.DatapathUplinkFlagUPLINK_TAKES_FRAMES)}
+			want[uint32(a.Device)] = bpf.DatapathUplink{Flags: uint32(bpf.DatapathUplinkFlagUPLINK_ACCEPTS_REDIRECTS)}
 		}
 	}
 	for i := range uplinks {

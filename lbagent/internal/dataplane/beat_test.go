@@ -11,14 +11,14 @@ import (
 // A beat after a silence records the return, and later beats retain it.
 func TestBeat(t *testing.T) {
 	d := openDataplane(t, smallConfig(mountBPF(t)))
-	read := func() (beats bpf.DatapathAgentBeats) {
+	read := func() (beats bpf.DatapathAgentHeartbeats) {
 		t.Helper()
-		if err := d.maps.AgentBeat.Lookup(uint32(0), &beats); err != nil {
+		if err := d.maps.AgentHeartbeat.Lookup(uint32(0), &beats); err != nil {
 			t.Fatal(err)
 		}
 		return beats
 	}
-	beat := func() bpf.DatapathAgentBeats {
+	beat := func() bpf.DatapathAgentHeartbeats {
 		t.Helper()
 		if err := d.Beat(); err != nil {
 			t.Fatal(err)
@@ -29,8 +29,8 @@ func TestBeat(t *testing.T) {
 	if first.Beat == 0 || first.Returned != 0 {
 		t.Errorf("after the first beat: %+v, want no return", first)
 	}
-	silent := bpf.DatapathAgentBeats{Beat: first.Beat - uint64(silence)}
-	if err := d.maps.AgentBeat.Put(uint32(0), silent); err != nil {
+	silent := bpf.DatapathAgentHeartbeats{Beat: first.Beat - uint64(silence)}
+	if err := d.maps.AgentHeartbeat.Put(uint32(0), silent); err != nil {
 		t.Fatal(err)
 	}
 	returned := beat()

@@ -16,7 +16,7 @@ import (
 // Constants shared by the BPF programs and package forwarding: a difference does not compile.
 var (
 	_ = [1]struct{}{}[bpf.DatapathShapeROWS-forwarding.Rows]
-	_ = [1]struct{}{}[bpf.DatapathShapeLEAST_ROWS-forwarding.MinRows]
+	_ = [1]struct{}{}[bpf.DatapathShapeMIN_ROWS-forwarding.MinRows]
 	_ = [1]struct{}{}[bpf.DatapathShapeCHAIN_LENGTH-forwarding.ChainLength]
 	_ = [1]struct{}{}[bpf.DatapathShapeZONES-forwarding.Zones]
 	_ = [1]struct{}{}[bpf.DatapathShapeENDPOINT_ROWS-forwarding.EndpointRows]
@@ -37,7 +37,7 @@ const (
 	freePerCPU = 128
 	// A VIP's quota of new entries per second is the table's size divided by these, so that one VIP takes
 	// longer to fill a table than its entries last: 60 s and 180 s. Connections last longer, but an idle
-	// connection that is evicted keeps a record (evicted_flow.h).
+	// connection that is evicted keeps a record (flow_digest.h).
 	halfOpenParts, connectionParts, datagramParts = 64, 128, 256
 	// halfOpenTables: one per family, and one per family for VIPs over their quota.
 	halfOpenTables = 4
@@ -70,7 +70,7 @@ func (c *Config) validate() error {
 	for _, size := range []struct {
 		name  string
 		value int
-	}{{"HalfOpen", c.HalfOpen}, {"Datagrams", c.Datagrams}, {"Affinities", c.Affinities}, {"Exceptions", c.Exceptions}} {
+	}{{"HalfOpen", c.HalfOpen}, {"Datagrams", c.Datagrams}, {"Affinities", c.Affinities}, {"Overrides", c.Overrides}} {
 		if size.value < 0 || size.value > maxFlows {
 			return fmt.Errorf("data plane: %s is %d, must be within 0 and %d", size.name, size.value, maxFlows)
 		}
@@ -111,9 +111,9 @@ func (c *Config) affinities() int {
 	return max(c.Connections/8, minOthers)
 }
 
-func (c *Config) exceptions() int {
-	if c.Exceptions > 0 {
-		return c.Exceptions
+func (c *Config) overrides() int {
+	if c.Overrides > 0 {
+		return c.Overrides
 	}
 	return max(c.Connections, minOthers)
 }
@@ -142,37 +142,37 @@ func (c *Config) sizes() map[string]uint32 {
 	overflowConnections := lruSize(max(c.Connections/2, minOthers))
 	rows := uint32(c.Limits.NodeTables+1) * forwarding.Rows
 	return map[string]uint32{
-		bpf.DatapathMapFrontends4:      frontends,
-		bpf.DatapathMapFrontends6:      frontends,
-		bpf.DatapathMapFrontendCounts:  frontends + 1,
-		bpf.DatapathMapFrontendDrops:   frontends * dropsPerFrontend,
-		bpf.DatapathMapSourceRanges4:   uint32(c.Limits.SourceRanges),
-		bpf.DatapathMapSourceRanges6:   uint32(c.Limits.SourceRanges),
-		bpf.DatapathMapVips:            uint32(c.Limits.VIPs),
-		bpf.DatapathMapRows:            rows,
-		bpf.DatapathMapGroupMarks:      rows / rowGroup,
-		bpf.DatapathMapExceptions:      c.exceptionBuckets(),
-		bpf.DatapathMapExceptionFilter: c.exceptionWords(),
-		bpf.DatapathMapEndpointRows:    uint32(c.Limits.EndpointTables+1) * forwarding.EndpointRows,
-		bpf.DatapathMapEndpoints:       uint32(c.Limits.Endpoints + 1),
-		bpf.DatapathMapEndpointPorts:   uint32(c.Limits.Endpoints + 1),
-		bpf.DatapathMapConnections4:    connections,
-		bpf.DatapathMapConnections6:    connections,
-		bpf.DatapathMapReverse4:        connections,
-		bpf.DatapathMapReverse6:        connections,
-		bpf.DatapathMapFrontendKeys:    frontends + 1,
-		bpf.DatapathMapZoneTables:      frontends + 1,
-		bpf.DatapathMapEvictedFlows:    c.evictedBuckets(),
-		bpf.DatapathMapAffinities:      affinityTables * c.affinityBuckets(),
-		bpf.DatapathMapDatagrams4:      datagrams,
-		bpf.DatapathMapDatagrams6:      datagrams,
-		bpf.DatapathMapDatagramsRev4:   datagrams,
-		bpf.DatapathMapDatagramsRev6:   datagrams,
-		bpf.DatapathMapHalfOpenFlows:   halfOpenTables * c.halfOpenBuckets(),
+		bpf.DatapathMapFrontends4:     frontends,
+		bpf.DatapathMapFrontends6:     frontends,
+		bpf.DatapathMapFrontendCounts: frontends + 1,
+		bpf.DatapathMapFrontendDrops:  frontends * dropsPerFrontend,
+		bpf.DatapathMapSourceRanges4:  uint32(c.Limits.SourceRanges),
+		bpf.DatapathMapSourceRanges6:  uint32(c.Limits.SourceRanges),
+		bpf.DatapathMapVips:           uint32(c.Limits.VIPs),
+		bpf.DatapathMapRows:           rows,
+		bpf.DatapathMapRowGroups:      rows / rowGroup,
+		bpf.DatapathMapOverrides:      c.overrideBuckets(),
+		bpf.DatapathMapOverrideFilter: c.overrideWords(),
+		bpf.DatapathMapEndpointRows:   uint32(c.Limits.EndpointTables+1) * forwarding.EndpointRows,
+		bpf.DatapathMapEndpoints:      uint32(c.Limits.Endpoints + 1),
+		bpf.DatapathMapEndpointPorts:  uint32(c.Limits.Endpoints + 1),
+		bpf.DatapathMapConnections4:   connections,
+		bpf.DatapathMapConnections6:   connections,
+		bpf.DatapathMapReverse4:       connections,
+		bpf.DatapathMapReverse6:       connections,
+		bpf.DatapathMapFrontendKeys:   frontends + 1,
+		bpf.DatapathMapZoneTables:     frontends + 1,
+		bpf.DatapathMapFlowDigests:    c.evictedBuckets(),
+		bpf.DatapathMapAffinities:     affinityTables * c.affinityBuckets(),
+		bpf.DatapathMapDatagrams4:     datagrams,
+		bpf.DatapathMapDatagrams6:     datagrams,
+		bpf.DatapathMapDatagramsRev4:  datagrams,
+		bpf.DatapathMapDatagramsRev6:  datagrams,
+		bpf.DatapathMapHalfOpenFlows:  halfOpenTables * c.halfOpenBuckets(),
 
-		bpf.DatapathMapProxied:        c.ServiceProxy.proxied(),
-		bpf.DatapathMapProxyOffers:    c.ServiceProxy.offers(),
-		bpf.DatapathMapTakenFrontends: frontends + 1,
+		bpf.DatapathMapProxyConnections:  c.ServiceProxy.proxied(),
+		bpf.DatapathMapProxyHandshakes:   c.ServiceProxy.offers(),
+		bpf.DatapathMapMigratedFrontends: frontends + 1,
 
 		bpf.DatapathMapEstablishedFilter: 2*c.establishedWords() + 1,
 		bpf.DatapathMapOverflowConn:      overflowConnections,

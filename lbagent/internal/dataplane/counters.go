@@ -29,8 +29,8 @@ type Counters struct {
 	Frontends map[forwarding.FrontendKey]FrontendCounters
 	// Drops counts dropped packets by reason; every reason is present.
 	Drops map[string]uint64
-	// Losses counts frames rejected by drivers, which Drops includes.
-	Losses []UplinkLosses
+	// TransmitDrops counts frames rejected by drivers, which Drops includes.
+	TransmitDrops []UplinkTransmitDrops
 	// Events counts packets outside the common path, by event.
 	Events map[string]uint64
 	// SamplesSkipped counts drops above a CPU's sampling rate, SamplesLost drops while the ring buffer was full.
@@ -92,7 +92,7 @@ func (d *Dataplane) CountersOf(wanted func(forwarding.FrontendKey) bool) (Counte
 		return Counters{}, err
 	}
 	delete(counters.Drops, all["drop_reason"][bpf.DatapathDropReasonDROP_NONE])
-	if counters.Losses, err = d.Losses(); err != nil {
+	if counters.TransmitDrops, err = d.TransmitDrops(); err != nil {
 		return Counters{}, err
 	}
 	if counters.Events, err = readNamed(d.maps.EventCounts, all["event"]); err != nil {

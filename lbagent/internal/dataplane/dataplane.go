@@ -39,14 +39,14 @@ type Config struct {
 	// Affinities is the number of clients with session affinity over TCP, and the same over other protocols.
 	// Zero means an eighth of Connections, at least 4,096.
 	Affinities int
-	// Exceptions is the number of flows per address family that are sent to another node than their row's
+	// Overrides is the number of flows per address family that are sent to another node than their row's
 	// primary, at 128 bytes each. Zero means Connections.
-	Exceptions int
+	Overrides int
 	// HalfOpen is the number of half-open flows per table, by default Connections/8 within 4,096 and 262,144.
 	HalfOpen int
-	// UnknownPerVIP is the maximum rate of a VIP's packets, per second and protocol, of flows unknown to all
-	// nodes. Zero means the programs' defaults, which are lower for TCP (bpf/src/second_chance_limit.h).
-	UnknownPerVIP uint32
+	// MissesPerVIP is the maximum rate of a VIP's packets, per second and protocol, of flows unknown to all
+	// nodes. Zero means the programs' defaults, which are lower for TCP (bpf/src/lookup_limit.h).
+	MissesPerVIP uint32
 	// Seed is the seed of the flow hash, equal on all nodes. Maps filled with another seed are rebuilt.
 	Seed flowhash.Seed
 	// ServiceProxy is the service proxy's part of the VIPs' connections.
@@ -71,17 +71,17 @@ type Dataplane struct {
 	maps     bpf.DatapathMaps
 	programs bpf.DatapathPrograms
 
-	// takenOver are the frontends whose new connections bypass the service proxy.
-	takenOver map[forwarding.FrontendID]bool
+	// migrated are the frontends whose new connections bypass the service proxy.
+	migrated map[forwarding.FrontendID]bool
 	// mu serializes writers.
 	mu          sync.Mutex
 	attachments []Attachment
 	// joined is true once this node has received packets. Rows written before are older on the other nodes.
 	joined bool
-	// lossErr is the reason why losses are not counted, or nil.
-	lossErr       error
-	lossesCounted bool
-	lossNames     lossNames
+	// transmitDropsErr is the reason why losses are not counted, or nil.
+	transmitDropsErr    error
+	countsTransmitDrops bool
+	interfaceNames      interfaceNames
 	// self, trust, ingress, tunnelKeys and bloom mirror maps.
 	self bpf.DatapathSelf
 	// nodes and hops mirror the map nodes; hops may contain nodes that are not in the map yet.
@@ -90,12 +90,12 @@ type Dataplane struct {
 	down  map[forwarding.NodeID]bool
 	// unfinished are the nodes whose last change failed halfway, with all addresses possibly accepted.
 	unfinished map[forwarding.NodeID][]bpf.DatapathAddress
-	trust      bpf.DatapathTrust
+	trust      bpf.DatapathTunnelPolicy
 	ingress    map[forwarding.NodeID]bpf.DatapathIngressInterfaces
 	tunnelKeys [forwarding.MaxTunnelKey + 1]bpf.DatapathTunnelKey
 	bloom      *vipBloom
 
-	// swept is the last sweep of exceptions; rowsWritten is true if rows were written since it began.
+	// swept is the last sweep of overrides; rowsWritten is true if rows were written since it began.
 	swept       sweepState
 	rowsWritten bool
 	rowUpdates  []byte
@@ -185,7 +185,7 @@ func (d *Dataplane) restore() error {
 	settings := d.self
 	settings.Overhead = overhead(d.self, d.nodes)
 	return errors.Join(d.writeSettings(settings), d.restoreTrust(), d.restoreTunnelKeys(), d.restoreBloom(), d.restoreFrontendKeys(),
-		d.restoreEndpointPorts(), d.makeExceptionSecret(), d.restoreTaken())
+		d.restoreEndpointPorts(), d.makeOverrideSecret(), d.restoreMigrated())
 }
 
 func (d *Dataplane) restoreFrontendKeys() error {
@@ -247,9 +247,9 @@ func newSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 	}
 	variables := map[string]uint32{
 		bpf.DatapathVarTicksPerSecond: ticks,
-		bpf.DatapathVarEvictedMask:    cfg.evictedBuckets() - 1,
+		bpf.DatapathVarDigestMask:     cfg.evictedBuckets() - 1,
 		bpf.DatapathVarAffinityMask:   cfg.affinityBuckets() - 1,
-		bpf.DatapathVarExceptionMask:  cfg.exceptionBuckets() - 1,
+		bpf.DatapathVarOverrideMask:   cfg.overrideBuckets() - 1,
 		bpf.DatapathVarHalfOpenQuota:  cfg.halfOpenQuota(),
 		bpf.DatapathVarHalfOpenMask:   cfg.halfOpenBuckets() - 1,
 		bpf.DatapathVarDatagramQuota:  cfg.datagramQuota(),
@@ -260,9 +260,9 @@ func newSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 
 		bpf.DatapathVarEstablishedFilterMask: cfg.establishedWords() - 1,
 	}
-	if cfg.UnknownPerVIP != 0 {
-		variables[bpf.DatapathVarUnknownPerVip] = cfg.UnknownPerVIP
-		variables[bpf.DatapathVarUnknownTcpWeight] = 1
+	if cfg.MissesPerVIP != 0 {
+		variables[bpf.DatapathVarMissesPerVip] = cfg.MissesPerVIP
+		variables[bpf.DatapathVarMissTcpWeight] = 1
 	}
 	for name, value := range variables {
 		if err := spec.Variables[name].Set(value); err != nil {

@@ -60,7 +60,7 @@ func sendFlags(devices map[int]device) (flags uint32) {
 			flags |= uint32(bpf.DatapathSelfFlagSELF_NO_TRANSMIT)
 		}
 		if d.tagsBeside != nil {
-			flags |= uint32(bpf.DatapathSelfFlagSELF_TAGS_BESIDE)
+			flags |= uint32(bpf.DatapathSelfFlagSELF_VLAN_STRIPPED)
 		}
 	}
 	return flags
@@ -112,7 +112,7 @@ func inspectAll(uplinks []Uplink, vethTransmit bool) (map[int]device, map[int]er
 // uplinkSettings returns settings for the devices. With previous, old addresses are retained if they fit.
 func uplinkSettings(settings bpf.DatapathSelf, devices map[int]device, previous bool) bpf.DatapathSelf {
 	var macs []uint64
-	settings.Flags &^= uint32(bpf.DatapathSelfFlagSELF_NO_TRANSMIT | bpf.DatapathSelfFlagSELF_TAGS_BESIDE)
+	settings.Flags &^= uint32(bpf.DatapathSelfFlagSELF_NO_TRANSMIT | bpf.DatapathSelfFlagSELF_VLAN_STRIPPED)
 	settings.Flags |= sendFlags(devices)
 	for _, d := range devices {
 		macs = append(macs, d.macs...)

@@ -47,7 +47,7 @@ func (d *Dataplane) SweepConnections() error {
 
 func (d *Dataplane) filterIsStale() (bool, error) {
 	filter, err := d.establishedFilter()
-	if err != nil || filter.whole == bpf.DatapathWholeCopyNO_COPY {
+	if err != nil || filter.whole == bpf.DatapathCompleteCopyNO_COPY {
 		return true, err
 	}
 	noted, err := filter.count(filter.whole)
@@ -60,9 +60,9 @@ func (d *Dataplane) makeFilter() error {
 	if err != nil {
 		return err
 	}
-	next := bpf.DatapathWholeCopyFIRST_COPY
+	next := bpf.DatapathCompleteCopyFIRST_COPY
 	if filter.whole == next {
-		next = bpf.DatapathWholeCopySECOND_COPY
+		next = bpf.DatapathCompleteCopySECOND_COPY
 	}
 	if err := filter.clear(next); err != nil {
 		return err
@@ -131,7 +131,7 @@ func (c *foundClients) add(client [4]uint32, port uint16, family uint8) {
 	c.flows = append(c.flows, make([]byte, len(bpf.DatapathAddress{}.Word)*4)...)
 	c.flows = binary.NativeEndian.AppendUint16(c.flows, port)
 	c.flows = append(c.flows, 0, 0, unix.IPPROTO_TCP, family, 0, 0)
-	if c.count++; c.count == uint32(bpf.DatapathShapeNOTED_AT_ONCE) {
+	if c.count++; c.count == uint32(bpf.DatapathShapeFILTER_BATCH) {
 		c.record()
 	}
 }
@@ -140,15 +140,15 @@ func (c *foundClients) record() {
 	if c.count == 0 || c.err != nil {
 		return
 	}
-	memory, err := c.dataplane.maps.NotedFlows.Memory()
+	memory, err := c.dataplane.maps.FilterUpdates.Memory()
 	if err == nil {
 		_, err = memory.WriteAt(c.flows, 0)
 	}
 	if err != nil {
-		c.err = fmt.Errorf("write map %s: %w", bpf.DatapathMapNotedFlows, err)
+		c.err = fmt.Errorf("write map %s: %w", bpf.DatapathMapFilterUpdates, err)
 		return
 	}
-	noted, err := c.dataplane.programs.NoteConnections.Run(&ebpf.RunOptions{Context: c.count})
+	noted, err := c.dataplane.programs.AddEstablished.Run(&ebpf.RunOptions{Context: c.count})
 	if err == nil && noted != c.count {
 		err = errors.New("the kernel stopped before all were recorded")
 	}
@@ -162,7 +162,7 @@ func (c *foundClients) record() {
 type establishedFilter struct {
 	memory *ebpf.Memory
 	size   int64
-	whole  bpf.DatapathWholeCopy
+	whole  bpf.DatapathCompleteCopy
 }
 
 func (d *Dataplane) establishedFilter() (*establishedFilter, error) {
@@ -175,28 +175,28 @@ func (d *Dataplane) establishedFilter() (*establishedFilter, error) {
 	if _, err := memory.ReadAt(whole[:], 2*filter.size); err != nil {
 		return nil, err
 	}
-	filter.whole = bpf.DatapathWholeCopy(binary.NativeEndian.Uint64(whole[:]))
+	filter.whole = bpf.DatapathCompleteCopy(binary.NativeEndian.Uint64(whole[:]))
 	return filter, nil
 }
 
-func (f *establishedFilter) declareWhole(which bpf.DatapathWholeCopy) error {
+func (f *establishedFilter) declareWhole(which bpf.DatapathCompleteCopy) error {
 	f.whole = which
 	_, err := f.memory.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(which)), 2*f.size)
 	return err
 }
 
-func (f *establishedFilter) clear(which bpf.DatapathWholeCopy) error {
+func (f *establishedFilter) clear(which bpf.DatapathCompleteCopy) error {
 	_, err := f.memory.WriteAt(make([]byte, f.size), f.at(which))
 	return err
 }
 
-func (f *establishedFilter) read(which bpf.DatapathWholeCopy) (words []byte, err error) {
+func (f *establishedFilter) read(which bpf.DatapathCompleteCopy) (words []byte, err error) {
 	words = make([]byte, f.size)
 	_, err = f.memory.ReadAt(words, f.at(which))
 	return words, err
 }
 
-func (f *establishedFilter) count(which bpf.DatapathWholeCopy) (set int, err error) {
+func (f *establishedFilter) count(which bpf.DatapathCompleteCopy) (set int, err error) {
 	words, err := f.read(which)
 	for ; len(words) > 0; words = words[8:] {
 		set += bits.OnesCount64(binary.NativeEndian.Uint64(words))
@@ -204,8 +204,8 @@ func (f *establishedFilter) count(which bpf.DatapathWholeCopy) (set int, err err
 	return set, err
 }
 
-func (f *establishedFilter) at(which bpf.DatapathWholeCopy) int64 {
-	if which == bpf.DatapathWholeCopySECOND_COPY {
+func (f *establishedFilter) at(which bpf.DatapathCompleteCopy) int64 {
+	if which == bpf.DatapathCompleteCopySECOND_COPY {
 		return f.size
 	}
 	return 0

@@ -10,14 +10,14 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-func copies(t *testing.T, d *Dataplane) (first, second []byte, whole bpf.DatapathWholeCopy) {
+func copies(t *testing.T, d *Dataplane) (first, second []byte, whole bpf.DatapathCompleteCopy) {
 	t.Helper()
 	filter, err := d.establishedFilter()
 	if err != nil {
 		t.Fatal(err)
 	}
-	first, firstErr := filter.read(bpf.DatapathWholeCopyFIRST_COPY)
-	second, secondErr := filter.read(bpf.DatapathWholeCopySECOND_COPY)
+	first, firstErr := filter.read(bpf.DatapathCompleteCopyFIRST_COPY)
+	second, secondErr := filter.read(bpf.DatapathCompleteCopySECOND_COPY)
 	if err := errors.Join(firstErr, secondErr); err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +27,7 @@ func copies(t *testing.T, d *Dataplane) (first, second []byte, whole bpf.Datapat
 func wholeCopy(t *testing.T, d *Dataplane) []byte {
 	t.Helper()
 	first, second, whole := copies(t, d)
-	if whole == bpf.DatapathWholeCopySECOND_COPY {
+	if whole == bpf.DatapathCompleteCopySECOND_COPY {
 		return second
 	}
 	return first
@@ -38,14 +38,14 @@ func TestSweepNotesWhatProgramsNote(t *testing.T) {
 	n := startNetwork(t, false)
 	n.openSessionsOnAll(t, 40)
 	for _, node := range n.nodes {
-		if _, _, whole := copies(t, node.dataplane); whole != bpf.DatapathWholeCopyNO_COPY {
+		if _, _, whole := copies(t, node.dataplane); whole != bpf.DatapathCompleteCopyNO_COPY {
 			t.Errorf("copy %d is whole before the first sweep", whole)
 		}
 		if err := node.dataplane.SweepConnections(); err != nil {
 			t.Fatal(err)
 		}
 		swept, noted, whole := copies(t, node.dataplane)
-		if whole != bpf.DatapathWholeCopyFIRST_COPY || !bytes.Equal(swept, noted) {
+		if whole != bpf.DatapathCompleteCopyFIRST_COPY || !bytes.Equal(swept, noted) {
 			t.Errorf("copy %d is whole, and the same as the other: %t", whole, bytes.Equal(swept, noted))
 		}
 		if node.dataplane.recordedBits == 0 {
@@ -59,7 +59,7 @@ func TestSweepForgets(t *testing.T) {
 	n := startNetwork(t, false)
 	n.openSessionsOnAll(t, 40)
 	d := n.nodes[0].dataplane
-	sweep := func() bpf.DatapathWholeCopy {
+	sweep := func() bpf.DatapathCompleteCopy {
 		t.Helper()
 		if err := d.SweepConnections(); err != nil {
 			t.Fatal(err)
@@ -69,11 +69,11 @@ func TestSweepForgets(t *testing.T) {
 	}
 	sweep()
 	forgetFlows(t, d)
-	if whole := sweep(); whole != bpf.DatapathWholeCopyFIRST_COPY || d.recordedBits == 0 {
+	if whole := sweep(); whole != bpf.DatapathCompleteCopyFIRST_COPY || d.recordedBits == 0 {
 		t.Errorf("copy %d is whole with %d bits, want the first as it was", whole, d.recordedBits)
 	}
 	d.recordedBits = -int(d.config.establishedWords()) * 64
-	if whole := sweep(); whole != bpf.DatapathWholeCopySECOND_COPY || d.recordedBits != 0 {
+	if whole := sweep(); whole != bpf.DatapathCompleteCopySECOND_COPY || d.recordedBits != 0 {
 		t.Errorf("copy %d is whole with %d bits, want the second without", whole, d.recordedBits)
 	}
 }

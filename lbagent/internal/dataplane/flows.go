@@ -41,8 +41,8 @@ func (d *Dataplane) Flows(limit int, wanted func(key forwarding.FrontendKey, cli
 	if walk.ticks, err = ticksPerSecond(); err != nil {
 		return nil, false, err
 	}
-	if err := d.maps.Heartbeat.Lookup(uint32(0), &walk.clock); err != nil {
-		return nil, false, fmt.Errorf("read map %s: %w", bpf.DatapathMapHeartbeat, err)
+	if err := d.maps.HopLease.Lookup(uint32(0), &walk.clock); err != nil {
+		return nil, false, fmt.Errorf("read map %s: %w", bpf.DatapathMapHopLease, err)
 	}
 	err = walk.all()
 	if errors.Is(err, errLimitReached) {

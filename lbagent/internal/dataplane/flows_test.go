@@ -38,10 +38,10 @@ func forgetPlaces[V any](t testing.TB, m *ebpf.Map, none []V) {
 	}
 }
 
-func forgetExceptions(t testing.TB, d *Dataplane) {
+func forgetOverrides(t testing.TB, d *Dataplane) {
 	t.Helper()
-	for place := range d.maps.Exceptions.MaxEntries() {
-		if err := d.maps.Exceptions.Put(place, bpf.DatapathExceptionBucket{}); err != nil {
+	for place := range d.maps.Overrides.MaxEntries() {
+		if err := d.maps.Overrides.Put(place, bpf.DatapathOverrideBucket{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -72,7 +72,7 @@ func forgetAll(t testing.TB, maps ...*ebpf.Map) {
 	}
 }
 
-func forgetEvictedFlows(t testing.TB, d *Dataplane) {
+func forgetFlowDigests(t testing.TB, d *Dataplane) {
 	t.Helper()
-	forgetPlaces(t, d.maps.EvictedFlows, make([]bpf.DatapathEvictedFlowBucket, d.maps.EvictedFlows.MaxEntries()))
+	forgetPlaces(t, d.maps.FlowDigests, make([]bpf.DatapathFlowDigestBucket, d.maps.FlowDigests.MaxEntries()))
 }

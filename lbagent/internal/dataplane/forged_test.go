@@ -60,7 +60,7 @@ func forged(vip netip.Addr, flags uint8) []byte {
 		copy(inner[8:], untrusted[false].Addr().AsSlice())
 		copy(inner[24:], vip.AsSlice())
 	}
-	// A notice names its sender as the holder.
+	// A redirect names its sender as the owner.
 	const ingress, chooser = 1, 2
 	path := uint64(ingress)<<52 | uint64(chooser)<<40 | uint64(flags)
 	if flags&8 != 0 {

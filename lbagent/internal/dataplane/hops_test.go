@@ -63,7 +63,7 @@ func TestRenewLease(t *testing.T) {
 	d := openDataplane(t, smallConfig(mountBPF(t)))
 	beat := func() (ticks uint64) {
 		t.Helper()
-		if err := d.maps.Heartbeat.Lookup(uint32(0), &ticks); err != nil {
+		if err := d.maps.HopLease.Lookup(uint32(0), &ticks); err != nil {
 			t.Fatal(err)
 		}
 		return ticks

@@ -163,7 +163,7 @@ var unpinned = map[string]bool{
 	bpf.DatapathMapPacketSlots:   true,
 	bpf.DatapathMapReplySlots:    true,
 	bpf.DatapathMapEndpointPorts: true,
-	bpf.DatapathMapNotedFlows:    true,
+	bpf.DatapathMapFilterUpdates: true,
 
 	bpf.DatapathMapEstablishedFilter: true,
 }
@@ -278,7 +278,7 @@ func (s *mapSet) addAll(specs map[string]*ebpf.MapSpec, pinned *pinnedMaps, deci
 			return fmt.Errorf("map %s: %w", quotas, err)
 		}
 	}
-	if filter := bpf.DatapathMapExceptionFilter; !decided.keeps(filter) {
+	if filter := bpf.DatapathMapOverrideFilter; !decided.keeps(filter) {
 		return openFilter(s.maps[filter])
 	}
 	return nil
@@ -330,10 +330,10 @@ func (s *mapSet) add(spec *ebpf.MapSpec, pinned *ebpf.Map, converter *layout.Con
 
 func (c *copiedMap) copy(flags ebpf.MapUpdateFlags) error {
 	switch c.name {
-	case bpf.DatapathMapExceptionFilter:
+	case bpf.DatapathMapOverrideFilter:
 		return nil
-	case bpf.DatapathMapExceptions:
-		return copyExceptions(c.old, c.new)
+	case bpf.DatapathMapOverrides:
+		return copyOverrides(c.old, c.new)
 	default:
 		return copyMap(c.old, c.new, c.converter, flags)
 	}
@@ -341,7 +341,7 @@ func (c *copiedMap) copy(flags ebpf.MapUpdateFlags) error {
 
 // isLearned reports whether attached programs add entries to the map.
 func (c *copiedMap) isLearned() bool {
-	return c.name == bpf.DatapathMapExceptions || c.old.Type() == ebpf.LRUHash
+	return c.name == bpf.DatapathMapOverrides || c.old.Type() == ebpf.LRUHash
 }
 
 func (s *mapSet) pinNext(want *schema) error {

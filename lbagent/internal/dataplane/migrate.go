@@ -16,8 +16,8 @@ import (
 // losable are the maps that are emptied if their content cannot be converted, with the reason why that is
 // harmless. Other maps that cannot be converted require a rebuild of all.
 var losable = map[string]string{
-	bpf.DatapathMapHeartbeat:         "the agent writes it every second",
-	bpf.DatapathMapAgentBeat:         "the agent writes it every second",
+	bpf.DatapathMapHopLease:          "the agent writes it every second",
+	bpf.DatapathMapAgentHeartbeat:    "the agent writes it every second",
 	bpf.DatapathMapUplinks:           "Attach writes it",
 	bpf.DatapathMapVlans:             "Attach writes it",
 	bpf.DatapathMapNodeUplinks:       "the agent determines them again; until then packets are accepted on any",
@@ -26,14 +26,14 @@ var losable = map[string]string{
 	bpf.DatapathMapVipParts:          "it is rebuilt from the VIPs at start",
 	bpf.DatapathMapFrontendKeys:      "they are written again at start",
 	bpf.DatapathMapHalfOpenFlows:     "a handshake in progress follows its row",
-	bpf.DatapathMapEvictedFlows:      "only evicted flows need them",
+	bpf.DatapathMapFlowDigests:       "only evicted flows need them",
 	bpf.DatapathMapAffinities:        "a client without a record is hashed",
-	bpf.DatapathMapExceptions:        "a flow without an exception follows its row and chain",
-	bpf.DatapathMapExceptionFilter:   "it accepts everything until the next sweep rebuilds it",
-	bpf.DatapathMapAnswerCounts:      "they last a second",
-	bpf.DatapathMapUnknowns:          "they last a second",
-	bpf.DatapathMapCpuUnknowns:       "they last a second",
-	bpf.DatapathMapUnknownFlows:      "they last seconds",
+	bpf.DatapathMapOverrides:         "a flow without an override follows its row and chain",
+	bpf.DatapathMapOverrideFilter:    "it accepts everything until the next sweep rebuilds it",
+	bpf.DatapathMapReplyRates:        "they last a second",
+	bpf.DatapathMapMissRates:         "they last a second",
+	bpf.DatapathMapCpuMissRates:      "they last a second",
+	bpf.DatapathMapFlowMisses:        "they last seconds",
 	bpf.DatapathMapFragments:         "a datagram with fragments in flight is lost and retransmitted",
 	bpf.DatapathMapOverflowFragments: "as fragments",
 	bpf.DatapathMapVipQuotas:         "quotas are per second; restoreQuotas restores the use of the overflow tables",
@@ -42,14 +42,14 @@ var losable = map[string]string{
 	bpf.DatapathMapFrontendCounts:    "a counter may restart",
 	bpf.DatapathMapFrontendDrops:     "a counter may restart",
 	bpf.DatapathMapEventCounts:       "a counter may restart",
-	bpf.DatapathMapUplinkLosses:      "a counter may restart",
+	bpf.DatapathMapUplinkTxDrops:     "a counter may restart",
 }
 
 // unmovable are the maps that are not copied into another size. The slot of an evicted flow, half-open flow,
 // affinity record or quota depends on the size. The keys of frontends are rewritten, and their drops restart at
 // zero.
 var unmovable = map[string]bool{
-	bpf.DatapathMapEvictedFlows:  true,
+	bpf.DatapathMapFlowDigests:   true,
 	bpf.DatapathMapAffinities:    true,
 	bpf.DatapathMapHalfOpenFlows: true,
 	bpf.DatapathMapVipQuotas:     true,
@@ -148,7 +148,7 @@ func (m *migration) evaluateMap(spec *ebpf.MapSpec, pinned *ebpf.Map, previous, 
 	switch {
 	case err != nil && losable[name] == "":
 		return err
-	case err != nil, resized && unmovable[name], name == bpf.DatapathMapExceptions && converter != nil:
+	case err != nil, resized && unmovable[name], name == bpf.DatapathMapOverrides && converter != nil:
 		m.adoption.Emptied = append(m.adoption.Emptied, name)
 	default:
 		m.copied[name] = converter

@@ -116,11 +116,11 @@ func otherLayouts(t *testing.T) func(map[string]layout.Map) {
 		})
 		// Maps without counterpart, and one without a converter.
 		delete(layouts, bpf.DatapathMapVipQuotas)
-		edit(bpf.DatapathMapAnswerCounts, func(m *layout.Map) { m.Meaning++ })
+		edit(bpf.DatapathMapReplyRates, func(m *layout.Map) { m.Meaning++ })
 	}
 }
 
-var exampleException = bpf.DatapathException{Print: 1 << 40, About: 9<<36 | 2<<24 | 7}
+var exampleOverride = bpf.DatapathOverride{Fingerprint: 1 << 40, Value: 9<<36 | 2<<24 | 7}
 
 func exampleState(t *testing.T, d *Dataplane) {
 	t.Helper()
@@ -155,9 +155,9 @@ func exampleState(t *testing.T, d *Dataplane) {
 	if err := d.maps.FrontendCounts.Put(uint32(60), counts); err != nil {
 		t.Fatal(err)
 	}
-	var bucket bpf.DatapathExceptionBucket
-	bucket.Slot[0] = exampleException
-	if err := d.maps.Exceptions.Put(uint32(0), bucket); err != nil {
+	var bucket bpf.DatapathOverrideBucket
+	bucket.Slot[0] = exampleOverride
+	if err := d.maps.Overrides.Put(uint32(0), bucket); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -178,11 +178,11 @@ func allEntries(t *testing.T, d *Dataplane) map[string]any {
 	if err := d.maps.FrontendCounts.Lookup(uint32(60), &counts); err != nil {
 		t.Fatal(err)
 	}
-	var bucket bpf.DatapathExceptionBucket
-	if err := d.maps.Exceptions.Lookup(uint32(0), &bucket); err != nil {
+	var bucket bpf.DatapathOverrideBucket
+	if err := d.maps.Overrides.Lookup(uint32(0), &bucket); err != nil {
 		t.Fatal(err)
 	}
-	return map[string]any{"state": state, "connections": connections, "counts": counts, "exceptions": bucket}
+	return map[string]any{"state": state, "connections": connections, "counts": counts, "overrides": bucket}
 }
 
 // Maps of another version, with added, removed, moved, wider and narrower fields, keep their content.
@@ -197,7 +197,7 @@ func TestConverted(t *testing.T) {
 	again := openDataplane(t, larger)
 	adoption := again.Adoption()
 	if adoption.Kind != Converted || !slices.Contains(adoption.Copied, bpf.DatapathMapConnections4) ||
-		!slices.Equal(adoption.Emptied, []string{bpf.DatapathMapAnswerCounts}) {
+		!slices.Equal(adoption.Emptied, []string{bpf.DatapathMapReplyRates}) {
 		t.Errorf("%+v, want %s, with connections copied and answers emptied", adoption, Converted)
 	}
 	if got := allEntries(t, again); !reflect.DeepEqual(got, want) {

@@ -84,7 +84,7 @@ func (w *natWorld) podAddress(of netip.Addr) netip.Addr {
 
 func (w *natWorld) unknown(t *testing.T) uint64 {
 	t.Helper()
-	return counters(t, w.node).Events["reply_unknown"]
+	return counters(t, w.node).Events["reply_without_flow"]
 }
 
 // reusing allows connections from a server's port.

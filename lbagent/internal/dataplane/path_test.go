@@ -137,7 +137,7 @@ func checkCensus(t *testing.T, n *network) {
 // Connections survive a move of their row together with an ECMP change: the new primary asks along the chain.
 // They also survive the loss of all flows while rows are at rest: the packet returns unknown from the chain,
 // and the hash selects the previous endpoint.
-func TestSecondChance(t *testing.T) {
+func TestLookupForwarded(t *testing.T) {
 	n := startNetwork(t, false)
 	sessions := n.openSessionsOnAll(t, 20)
 	n.replaceRows(t, func(row forwarding.Row) forwarding.Row {
@@ -145,16 +145,16 @@ func TestSecondChance(t *testing.T) {
 	})
 	n.routeVIP(t, n.nodes[0])
 	exchangeAll(t, sessions)
-	n.checkEvent(t, "second_chance")
+	n.checkEvent(t, "lookup_forwarded")
 	n.replaceRows(t, func(row forwarding.Row) forwarding.Row {
 		return forwarding.Row{Primary: row.Primary, Chain: [3]forwarding.NodeID{3 - row.Primary}, History: 1}
 	})
 	for _, node := range n.nodes {
 		forgetFlows(t, node.dataplane)
-		forgetEvictedFlows(t, node.dataplane)
+		forgetFlowDigests(t, node.dataplane)
 	}
 	exchangeAll(t, sessions)
-	n.checkEvent(t, "second_chance_returned")
+	n.checkEvent(t, "lookup_returned")
 }
 
 // A connection of a moved row survives spoofed SYNs: the new primary selects another pod, whose SYN-ACK the
@@ -169,7 +169,7 @@ func TestSpoofedSYNEndsNoConnection(t *testing.T) {
 		spoofSYN(t, s)
 	}
 	exchangeAll(t, sessions)
-	n.checkEvent(t, "second_chance")
+	n.checkEvent(t, "lookup_forwarded")
 }
 
 func spoofSYN(t *testing.T, s *session) {
@@ -209,9 +209,9 @@ func TestLongNodeIDs(t *testing.T) {
 	})
 	n.routeVIP(t, n.nodes[0])
 	exchangeAll(t, sessions)
-	n.checkEvent(t, "second_chance")
-	if n.events(t, "exception_learned") == 0 {
-		t.Error("the ingress node has learned no exception")
+	n.checkEvent(t, "lookup_forwarded")
+	if n.events(t, "override_added") == 0 {
+		t.Error("the ingress node has learned no override")
 	}
 }
 
@@ -262,7 +262,7 @@ func TestFirstPodIsLearntLate(t *testing.T) {
 	for _, node := range n.nodes {
 		checkNoDrops(t, node)
 	}
-	if counters(t, second).Events["second_chance"] == 0 {
+	if counters(t, second).Events["lookup_forwarded"] == 0 {
 		t.Error("nothing was handed to the owner before")
 	}
 }
@@ -331,7 +331,7 @@ func TestTransmit(t *testing.T) {
 	for _, node := range n.nodes {
 		checkNoDrops(t, node)
 		// The first frames may wait for neighbour resolution.
-		if handed := counters(t, node).Events["handed_to_kernel"]; handed > 20 {
+		if handed := counters(t, node).Events["passed_to_kernel"]; handed > 20 {
 			t.Errorf("%s handed %d packets to the kernel, want a few at most", node.name, handed)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// silence is AGENT_NANOSECONDS of bpf/src/agent_beat.h.
+// silence is AGENT_NANOSECONDS of bpf/src/agent_heartbeat.h.
 const silence = 4 * time.Second
 
 // Beat records that the agent runs and the maps are current. Four seconds after the last call, the program
@@ -23,16 +23,16 @@ func (d *Dataplane) Beat() error {
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 		return fmt.Errorf("read the kernel's time: %w", err)
 	}
-	var beats bpf.DatapathAgentBeats
-	if err := d.maps.AgentBeat.Lookup(uint32(0), &beats); err != nil {
-		return fmt.Errorf("read map %s: %w", bpf.DatapathMapAgentBeat, err)
+	var beats bpf.DatapathAgentHeartbeats
+	if err := d.maps.AgentHeartbeat.Lookup(uint32(0), &beats); err != nil {
+		return fmt.Errorf("read map %s: %w", bpf.DatapathMapAgentHeartbeat, err)
 	}
 	previous := beats.Beat
 	beats.Beat = uint64(now.Nano())
 	if previous != 0 && beats.Beat-previous >= uint64(silence) {
 		beats.Returned = beats.Beat
 	}
-	return write(d.maps.AgentBeat, bpf.DatapathMapAgentBeat, "the agent's heartbeat", uint32(0), beats)
+	return write(d.maps.AgentHeartbeat, bpf.DatapathMapAgentHeartbeat, "the agent's heartbeat", uint32(0), beats)
 }
 
 // SetProbeKeys sets the keys that authenticate probes and their replies. Without keys all probes are ignored,

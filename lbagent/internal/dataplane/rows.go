@@ -23,25 +23,25 @@ func (d *Dataplane) writeRows(op forwarding.PutRows) error {
 	if len(op.Changed) != len(op.Rows) || op.Fresh && len(op.Rows) != op.Slot.Rows() {
 		return failure(bpf.DatapathMapRows, op.Slot, fmt.Errorf("%d row numbers for %d rows", len(op.Changed), len(op.Rows)))
 	}
-	excepted := false
+	overridden := false
 	if op.Previous != 0 {
 		var err error
-		if excepted, err = d.mayHaveExceptions(); err != nil {
+		if overridden, err = d.mayHaveOverrides(); err != nil {
 			return failure(bpf.DatapathMapRows, op.Slot, err)
 		}
 	}
 	for first := 0; first < len(op.Rows); first += rowsPerRun {
 		end := min(first+rowsPerRun, len(op.Rows))
-		if err := d.writeSomeRows(op, op.Changed[first:end], op.Rows[first:end], excepted); err != nil {
+		if err := d.writeSomeRows(op, op.Changed[first:end], op.Rows[first:end], overridden); err != nil {
 			return failure(bpf.DatapathMapRows, op.Slot, err)
 		}
 	}
 	return nil
 }
 
-// mayHaveExceptions reports whether this node may have any exception. Exceptions cannot be counted per table
-// cheaply: a row whose exceptions name its primary has no bit.
-func (d *Dataplane) mayHaveExceptions() (bool, error) {
+// mayHaveOverrides reports whether this node may have any override. Overrides cannot be counted per table
+// cheaply: a row whose overrides name its primary has no bit.
+func (d *Dataplane) mayHaveOverrides() (bool, error) {
 	learned, err := d.learned()
 	return !d.swept.ended || d.swept.left != 0 || d.swept.learned != learned, err
 }
@@ -60,7 +60,7 @@ func (d *Dataplane) checkTable(slot forwarding.NodeTableSlot) error {
 // rowsPerRun is the number of rows per run of a program.
 const rowsPerRun = forwarding.Rows
 
-func (d *Dataplane) writeSomeRows(op forwarding.PutRows, changed []uint32, rows []forwarding.Row, excepted bool) error {
+func (d *Dataplane) writeSomeRows(op forwarding.PutRows, changed []uint32, rows []forwarding.Row, overridden bool) error {
 	all, first := uint32(op.Slot.Rows()), uint32(0)
 	if op.Fresh {
 		// The program clears the marks of this number of rows, starting at the first.
@@ -84,8 +84,8 @@ func (d *Dataplane) writeSomeRows(op forwarding.PutRows, changed []uint32, rows 
 	if !d.joined {
 		request.Newcomer = 1
 	}
-	if excepted {
-		request.Excepted = 1
+	if overridden {
+		request.Overridden = 1
 	}
 	return runForRows(d.programs.WriteRows, request, request.Count)
 }

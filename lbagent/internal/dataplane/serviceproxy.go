@@ -21,19 +21,19 @@ type ServiceProxy uint32
 const (
 	// ServiceProxyNone means that the service proxy has no connections of VIPs.
 	ServiceProxyNone = ServiceProxy(bpf.DatapathServiceProxyModeSERVICE_PROXY_NONE)
-	// ServiceProxyYields leaves existing connections to the service proxy and forwards new ones.
-	ServiceProxyYields = ServiceProxy(bpf.DatapathServiceProxyModeSERVICE_PROXY_YIELDS)
-	// ServiceProxyTakes leaves new TCP connections to the service proxy and keeps existing ones.
-	ServiceProxyTakes = ServiceProxy(bpf.DatapathServiceProxyModeSERVICE_PROXY_TAKES)
+	// ServiceProxyFrom leaves existing connections to the service proxy and serves new ones.
+	ServiceProxyFrom = ServiceProxy(bpf.DatapathServiceProxyModeSERVICE_PROXY_FROM)
+	// ServiceProxyTo leaves new TCP connections to the service proxy and keeps existing ones.
+	ServiceProxyTo = ServiceProxy(bpf.DatapathServiceProxyModeSERVICE_PROXY_TO)
 )
 
-var serviceProxies = map[string]ServiceProxy{"none": ServiceProxyNone, "yields": ServiceProxyYields, "takes": ServiceProxyTakes}
+var serviceProxies = map[string]ServiceProxy{"none": ServiceProxyNone, "from": ServiceProxyFrom, "to": ServiceProxyTo}
 
 // Set implements pflag.Value.
 func (p *ServiceProxy) Set(name string) error {
 	value, known := serviceProxies[name]
 	if !known {
-		return fmt.Errorf("want none, yields or takes, not %q", name)
+		return fmt.Errorf("want none, from or to, not %q", name)
 	}
 	*p = value
 	return nil
@@ -50,7 +50,7 @@ func (p *ServiceProxy) String() string {
 }
 
 // Type implements pflag.Value.
-func (p *ServiceProxy) Type() string { return "none|yields|takes" }
+func (p *ServiceProxy) Type() string { return "none|from|to" }
 
 // proxiedConnections is the capacity for the service proxy's connections, an LRU of about 120 bytes each.
 const proxiedConnections = 1 << 17
@@ -58,7 +58,7 @@ const proxiedConnections = 1 << 17
 // proxyOffers is the capacity for connections between SYN-ACK and ACK. A SYN flood evicts the oldest.
 const proxyOffers = 1 << 16
 
-// modePlace is the index of the ServiceProxy value in map taken_frontends; it is no valid frontend id.
+// modePlace is the index of the ServiceProxy value in map migrated_frontends; it is no valid frontend id.
 const modePlace uint32 = 0
 
 // ProxiedFlow is a connection or UDP flow that the kernel translated to another address.
@@ -81,21 +81,21 @@ func (p ServiceProxy) offers() uint32 {
 	return lruSize(proxyOffers)
 }
 
-// restoreTaken reads the taken frontends: all present ones if the service proxy did not yield before.
-func (d *Dataplane) restoreTaken() error {
-	d.takenOver = map[forwarding.FrontendID]bool{}
+// restoreMigrated reads the migrated frontends: all present ones if the previous mode was not from.
+func (d *Dataplane) restoreMigrated() error {
+	d.migrated = map[forwarding.FrontendID]bool{}
 	var mode uint32
-	if err := d.maps.TakenFrontends.Lookup(modePlace, &mode); err != nil {
-		return fmt.Errorf("read map taken_frontends: %w", err)
+	if err := d.maps.MigratedFrontends.Lookup(modePlace, &mode); err != nil {
+		return fmt.Errorf("read map migrated_frontends: %w", err)
 	}
-	if mode == uint32(ServiceProxyYields) && d.config.ServiceProxy == ServiceProxyYields {
-		return readMap(d.maps.TakenFrontends, func(id, taken uint32) {
+	if mode == uint32(ServiceProxyFrom) && d.config.ServiceProxy == ServiceProxyFrom {
+		return readMap(d.maps.MigratedFrontends, func(id, taken uint32) {
 			if id != modePlace && taken != 0 {
-				d.takenOver[forwarding.FrontendID(id)] = true
+				d.migrated[forwarding.FrontendID(id)] = true
 			}
 		})
 	}
-	if d.config.ServiceProxy == ServiceProxyYields {
+	if d.config.ServiceProxy == ServiceProxyFrom {
 		have := forwarding.NewState()
 		if err := d.dumpFrontends(have); err != nil {
 			return fmt.Errorf("read map frontends: %w", err)
@@ -104,21 +104,21 @@ func (d *Dataplane) restoreTaken() error {
 		for _, frontend := range have.Frontends {
 			served[frontend.ID] = true
 		}
-		if err := d.setTaken(served); err != nil {
+		if err := d.setMigrated(served); err != nil {
 			return err
 		}
 	}
-	if err := d.maps.TakenFrontends.Put(modePlace, uint32(d.config.ServiceProxy)); err != nil {
-		return fmt.Errorf("write map taken_frontends: %w", err)
+	if err := d.maps.MigratedFrontends.Put(modePlace, uint32(d.config.ServiceProxy)); err != nil {
+		return fmt.Errorf("write map migrated_frontends: %w", err)
 	}
 	return nil
 }
 
-// TakeFrontends claims new connections of the frontends. The service proxy's connections are listed after the
+// MigrateFrontends claims new connections of the frontends. The service proxy's connections are listed after the
 // frontends were written, because from then on the program records new ones. It does nothing unless the
-// service proxy yields.
-func (d *Dataplane) TakeFrontends(have *forwarding.State, proxied func() ([]ProxiedFlow, error)) error {
-	if d.config.ServiceProxy != ServiceProxyYields || have == nil {
+// mode is from.
+func (d *Dataplane) MigrateFrontends(have *forwarding.State, proxied func() ([]ProxiedFlow, error)) error {
+	if d.config.ServiceProxy != ServiceProxyFrom || have == nil {
 		return nil
 	}
 	d.mu.Lock()
@@ -126,7 +126,7 @@ func (d *Dataplane) TakeFrontends(have *forwarding.State, proxied func() ([]Prox
 	want, isNew := map[forwarding.FrontendID]bool{}, false
 	for _, frontend := range have.Frontends {
 		want[frontend.ID] = true
-		isNew = isNew || !d.takenOver[frontend.ID]
+		isNew = isNew || !d.migrated[frontend.ID]
 	}
 	if isNew {
 		flows, err := proxied()
@@ -138,12 +138,12 @@ func (d *Dataplane) TakeFrontends(have *forwarding.State, proxied func() ([]Prox
 			if _, found := have.Frontends[key]; !found {
 				continue
 			}
-			if err := d.maps.Proxied.Update(encodeFlow(flow), uint32(1), ebpf.UpdateAny); err != nil {
+			if err := d.maps.ProxyConnections.Update(encodeFlow(flow), uint32(1), ebpf.UpdateAny); err != nil {
 				return fmt.Errorf("write map proxied: %w", err)
 			}
 		}
 	}
-	return d.setTaken(want)
+	return d.setMigrated(want)
 }
 
 // SweepProxied deletes recorded connections that the service proxy no longer has; otherwise a client that
@@ -151,7 +151,7 @@ func (d *Dataplane) TakeFrontends(have *forwarding.State, proxied func() ([]Prox
 // and only if there are any, so that a connection that starts meanwhile keeps its record.
 func (d *Dataplane) SweepProxied(living func() ([]ProxiedFlow, error)) error {
 	var noted []bpf.DatapathFlow
-	if err := readMap(d.maps.Proxied, func(flow bpf.DatapathFlow, _ uint32) { noted = append(noted, flow) }); err != nil {
+	if err := readMap(d.maps.ProxyConnections, func(flow bpf.DatapathFlow, _ uint32) { noted = append(noted, flow) }); err != nil {
 		return fmt.Errorf("read map proxied: %w", err)
 	}
 	if len(noted) == 0 {
@@ -169,37 +169,37 @@ func (d *Dataplane) SweepProxied(living func() ([]ProxiedFlow, error)) error {
 		if has[flow] {
 			continue
 		}
-		if err := d.maps.Proxied.Delete(flow); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		if err := d.maps.ProxyConnections.Delete(flow); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return fmt.Errorf("delete from map proxied: %w", err)
 		}
 	}
 	return nil
 }
 
-func (d *Dataplane) setTaken(want map[forwarding.FrontendID]bool) error {
+func (d *Dataplane) setMigrated(want map[forwarding.FrontendID]bool) error {
 	write := func(id forwarding.FrontendID, taken uint32) error {
-		if err := d.maps.TakenFrontends.Put(uint32(id), taken); err != nil {
-			return fmt.Errorf("write map taken_frontends: %w", err)
+		if err := d.maps.MigratedFrontends.Put(uint32(id), taken); err != nil {
+			return fmt.Errorf("write map migrated_frontends: %w", err)
 		}
 		return nil
 	}
-	for id := range d.takenOver {
+	for id := range d.migrated {
 		if want[id] {
 			continue
 		}
 		if err := write(id, 0); err != nil {
 			return err
 		}
-		delete(d.takenOver, id)
+		delete(d.migrated, id)
 	}
 	for id := range want {
-		if d.takenOver[id] {
+		if d.migrated[id] {
 			continue
 		}
 		if err := write(id, 1); err != nil {
 			return err
 		}
-		d.takenOver[id] = true
+		d.migrated[id] = true
 	}
 	return nil
 }

@@ -15,10 +15,10 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// TestTakeFrontends claims frontends across restarts and changes of the mode.
-func TestTakeFrontends(t *testing.T) {
+// TestMigrateFrontends claims frontends across restarts and changes of the mode.
+func TestMigrateFrontends(t *testing.T) {
 	cfg := smallConfig(mountBPF(t))
-	cfg.ServiceProxy = ServiceProxyYields
+	cfg.ServiceProxy = ServiceProxyFrom
 	d := openDataplane(t, cfg)
 	reopen := func(mode ServiceProxy) {
 		t.Helper()
@@ -41,7 +41,7 @@ func TestTakeFrontends(t *testing.T) {
 	others.VIP = netip.AddrPortFrom(vip, 79)
 	take := func(wantAsked int, want ...forwarding.FrontendID) {
 		t.Helper()
-		err := d.TakeFrontends(state, func() ([]ProxiedFlow, error) { asked++; return []ProxiedFlow{ours, others}, nil })
+		err := d.MigrateFrontends(state, func() ([]ProxiedFlow, error) { asked++; return []ProxiedFlow{ours, others}, nil })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,7 +54,7 @@ func TestTakeFrontends(t *testing.T) {
 		t.Error("a frontend is taken as it comes")
 	}
 	refused := errors.New("refused")
-	if err := d.TakeFrontends(state, func() ([]ProxiedFlow, error) { return nil, refused }); !errors.Is(err, refused) || len(taken(t, d)) > 0 {
+	if err := d.MigrateFrontends(state, func() ([]ProxiedFlow, error) { return nil, refused }); !errors.Is(err, refused) || len(taken(t, d)) > 0 {
 		t.Errorf("error %v; taken %v without what began before", err, taken(t, d))
 	}
 	take(1, 1)
@@ -64,7 +64,7 @@ func TestTakeFrontends(t *testing.T) {
 	take(1, 1)
 
 	// The next agent claims new frontends only.
-	reopen(ServiceProxyYields)
+	reopen(ServiceProxyFrom)
 	take(1, 1)
 	add(81, 2)
 	take(2, 1, 2)
@@ -74,7 +74,7 @@ func TestTakeFrontends(t *testing.T) {
 	// Frontends served without a yielding service proxy are ours.
 	reopen(ServiceProxyNone)
 	add(82, 3)
-	reopen(ServiceProxyYields)
+	reopen(ServiceProxyFrom)
 	if got := taken(t, d); !got[2] || !got[3] {
 		t.Errorf("frontends %v are taken, want 2 and 3", got)
 	}
@@ -84,7 +84,7 @@ func TestTakeFrontends(t *testing.T) {
 // records.
 func TestSweepProxied(t *testing.T) {
 	cfg := smallConfig(mountBPF(t))
-	cfg.ServiceProxy = ServiceProxyYields
+	cfg.ServiceProxy = ServiceProxyFrom
 	d := openDataplane(t, cfg)
 	living := []ProxiedFlow{
 		{Client: netip.MustParseAddrPort("198.51.100.200:40000"), VIP: netip.MustParseAddrPort("203.0.113.1:80"), Protocol: 6},
@@ -98,7 +98,7 @@ func TestSweepProxied(t *testing.T) {
 		t.Errorf("%v; netfilter was asked %d times, though nothing is noted", err, asked)
 	}
 	for _, flow := range append(slices.Clone(living), ended) {
-		if err := d.maps.Proxied.Put(encodeFlow(flow), uint32(1)); err != nil {
+		if err := d.maps.ProxyConnections.Put(encodeFlow(flow), uint32(1)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -117,7 +117,7 @@ func TestSweepProxied(t *testing.T) {
 func taken(t *testing.T, d *Dataplane) map[forwarding.FrontendID]bool {
 	t.Helper()
 	all := map[forwarding.FrontendID]bool{}
-	err := readMap(d.maps.TakenFrontends, func(id, taken uint32) {
+	err := readMap(d.maps.MigratedFrontends, func(id, taken uint32) {
 		if id != modePlace && taken != 0 {
 			all[forwarding.FrontendID(id)] = true
 		}
@@ -131,16 +131,16 @@ func taken(t *testing.T, d *Dataplane) map[forwarding.FrontendID]bool {
 func isProxied(t *testing.T, d *Dataplane, flow ProxiedFlow) bool {
 	t.Helper()
 	var noted uint32
-	err := d.maps.Proxied.Lookup(encodeFlow(flow), &noted)
+	err := d.maps.ProxyConnections.Lookup(encodeFlow(flow), &noted)
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		t.Fatal(err)
 	}
 	return err == nil
 }
 
-// TestServiceProxyTakesConnections lets a node's stack serve new connections: its SYN-ACKs assign them to it.
+// TestServiceProxyServesNewConnections lets a node's stack serve new connections: its SYN-ACKs assign them to it.
 // Existing ones stay with the pods.
-func TestServiceProxyTakesConnections(t *testing.T) {
+func TestServiceProxyServesNewConnections(t *testing.T) {
 	n := startNetwork(t, false)
 	node := n.nodes[0]
 	n.routeVIP(t, node)
@@ -152,7 +152,7 @@ func TestServiceProxyTakesConnections(t *testing.T) {
 	if err := node.dataplane.Close(); err != nil {
 		t.Fatal(err)
 	}
-	node.cfg.ServiceProxy = ServiceProxyTakes
+	node.cfg.ServiceProxy = ServiceProxyTo
 	node.dataplane = openDataplane(t, node.cfg)
 	n.attach(t, node, node.uplink)
 
@@ -190,7 +190,7 @@ func TestServiceProxyTakesConnections(t *testing.T) {
 			t.Errorf("%s: of %s, from before: %v", vip, before[i].pod, err)
 		}
 	}
-	if got := counters(t, node); got.Events["left_to_proxy"] == 0 {
+	if got := counters(t, node); got.Events["passed_to_proxy"] == 0 {
 		t.Errorf("counted %v", got.Events)
 	}
 }

@@ -395,12 +395,12 @@ func TestDropReasons(t *testing.T) {
 	if len(reasons) != int(bpf.DatapathDropReasonDROP_REASONS)-1 || len(counters.Drops) != len(reasons) {
 		t.Errorf("%d names, %d counters, want %d", len(reasons), len(counters.Drops), bpf.DatapathDropReasonDROP_REASONS-1)
 	}
-	for _, reason := range []string{"no_frontend", "tunnel_source", "encap_too_big"} {
+	for _, reason := range []string{"no_frontend", "tunnel_source", "packet_too_big"} {
 		if _, found := counters.Drops[reason]; !found {
 			t.Errorf("no counter %s in %v", reason, counters.Drops)
 		}
 	}
-	want := "map[agent_silent:0 echo_answered:0 exception_learned:0 exception_used:0 handed_to_kernel:0 left_to_proxy:0 other_zone:0 over_quota:0 primary_down:0 probe_answered:0 refused:0 reply_unknown:0 second_chance:0 second_chance_returned:0 too_big_told:0]"
+	want := "map[agent_silent:0 echo_reply_sent:0 lookup_forwarded:0 lookup_other_zone:0 lookup_returned:0 over_quota:0 override_added:0 override_used:0 passed_to_kernel:0 passed_to_proxy:0 primary_down:0 probe_reply_sent:0 reject_sent:0 reply_without_flow:0 too_big_sent:0]"
 	if fmt.Sprint(counters.Events) != want {
 		t.Errorf("events %v, want %s", counters.Events, want)
 	}

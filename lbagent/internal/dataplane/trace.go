@@ -68,14 +68,14 @@ type Trace struct {
 	EndpointAddress                                 netip.AddrPort
 	EndpointRow                                     int
 
-	// SecondChance reports whether it is sent to a former owner of the row, Returned whether it is returned
+	// LookupForwarded reports whether it is sent to a former owner of the row, Returned whether it is returned
 	// to the node that asked, OtherZone whether it is sent to the primary of another zone's table.
-	SecondChance, Returned, OtherZone bool
-	// HandedOn reports whether another node selects the endpoint, because this node's agent is silent.
-	HandedOn bool
-	// Exception reports whether an exception led to the node of its flow, Notifies whether it is returned to
-	// its ingress node as a notice that the flow is here, Notified whether it was such a notice.
-	Exception, Notifies, Notified bool
+	LookupForwarded, Returned, OtherZone bool
+	// Delegated reports whether another node selects the endpoint, because this node's agent is silent.
+	Delegated bool
+	// Override reports whether an override led to the node of its flow, RedirectSent whether it is returned to
+	// its ingress node as a notice that the flow is here, RedirectReceived whether it was such a notice.
+	Override, RedirectSent, RedirectReceived bool
 	// Node is the destination of the encapsulation.
 	Node forwarding.NodeID
 	// ToKernel reports whether the kernel resolves its next hop.
@@ -265,30 +265,30 @@ func decodeTrace(record bpf.DatapathTrace) (Trace, error) {
 	}
 	has := func(step bpf.DatapathTraceStep) bool { return record.Steps&uint32(step) != 0 }
 	trace := Trace{
-		VIP:           has(bpf.DatapathTraceStepTRACE_VIP),
-		OtherStation:  has(bpf.DatapathTraceStepTRACE_OTHER_STATION),
-		FromNode:      has(bpf.DatapathTraceStepTRACE_FROM_NODE),
-		SourceChecked: has(bpf.DatapathTraceStepTRACE_SOURCE_CHECKED),
-		Frontend:      forwarding.FrontendID(record.Frontend),
-		Stage1:        has(bpf.DatapathTraceStepTRACE_ROW),
-		Row:           int(record.Row),
-		Owners:        decodeRow(record.Owners),
-		Stage2:        has(bpf.DatapathTraceStepTRACE_STAGE2),
-		Established:   has(bpf.DatapathTraceStepTRACE_ESTABLISHED),
-		HalfOpen:      has(bpf.DatapathTraceStepTRACE_HALF_OPEN),
-		Chosen:        has(bpf.DatapathTraceStepTRACE_CHOSEN),
-		Affinity:      has(bpf.DatapathTraceStepTRACE_AFFINITY),
-		Endpoint:      forwarding.EndpointID(record.Endpoint),
-		EndpointRow:   int(record.EndpointRow),
-		SecondChance:  has(bpf.DatapathTraceStepTRACE_SECOND_CHANCE),
-		OtherZone:     has(bpf.DatapathTraceStepTRACE_OTHER_ZONE),
-		HandedOn:      has(bpf.DatapathTraceStepTRACE_HANDED_ON),
-		Returned:      has(bpf.DatapathTraceStepTRACE_RETURNED),
-		Exception:     has(bpf.DatapathTraceStepTRACE_EXCEPTION),
-		Notifies:      has(bpf.DatapathTraceStepTRACE_NOTIFIES),
-		Notified:      has(bpf.DatapathTraceStepTRACE_NOTIFIED),
-		Node:          forwarding.NodeID(record.Node),
-		ToKernel:      has(bpf.DatapathTraceStepTRACE_TO_KERNEL),
+		VIP:              has(bpf.DatapathTraceStepTRACE_VIP),
+		OtherStation:     has(bpf.DatapathTraceStepTRACE_OTHER_STATION),
+		FromNode:         has(bpf.DatapathTraceStepTRACE_FROM_NODE),
+		SourceChecked:    has(bpf.DatapathTraceStepTRACE_SOURCE_CHECKED),
+		Frontend:         forwarding.FrontendID(record.Frontend),
+		Stage1:           has(bpf.DatapathTraceStepTRACE_ROW),
+		Row:              int(record.Row),
+		Owners:           decodeRow(record.Owners),
+		Stage2:           has(bpf.DatapathTraceStepTRACE_STAGE2),
+		Established:      has(bpf.DatapathTraceStepTRACE_ESTABLISHED),
+		HalfOpen:         has(bpf.DatapathTraceStepTRACE_HALF_OPEN),
+		Chosen:           has(bpf.DatapathTraceStepTRACE_SELECTED),
+		Affinity:         has(bpf.DatapathTraceStepTRACE_AFFINITY),
+		Endpoint:         forwarding.EndpointID(record.Endpoint),
+		EndpointRow:      int(record.EndpointRow),
+		LookupForwarded:  has(bpf.DatapathTraceStepTRACE_LOOKUP_FORWARDED),
+		OtherZone:        has(bpf.DatapathTraceStepTRACE_OTHER_ZONE),
+		Delegated:        has(bpf.DatapathTraceStepTRACE_DELEGATED),
+		Returned:         has(bpf.DatapathTraceStepTRACE_LOOKUP_RETURNED),
+		Override:         has(bpf.DatapathTraceStepTRACE_OVERRIDE),
+		RedirectSent:     has(bpf.DatapathTraceStepTRACE_REDIRECT_SENT),
+		RedirectReceived: has(bpf.DatapathTraceStepTRACE_REDIRECT_RECEIVED),
+		Node:             forwarding.NodeID(record.Node),
+		ToKernel:         has(bpf.DatapathTraceStepTRACE_TO_KERNEL),
 	}
 	if record.Reason != 0 {
 		trace.Reason = reasonName(all["drop_reason"], record.Reason)

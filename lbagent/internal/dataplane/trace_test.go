@@ -139,12 +139,12 @@ func TestTraceOfMovedRows(t *testing.T) {
 	n.moveRows(t, 3)
 	traceAll(t, n, sessions)
 	exchangeAll(t, sessions)
-	if exceptions := traceAll(t, n, sessions); exceptions == 0 {
-		t.Error("no exception was traced")
+	if overrides := traceAll(t, n, sessions); overrides == 0 {
+		t.Error("no override was traced")
 	}
 }
 
-func traceAll(t *testing.T, n *network, sessions []*session) (exceptions int) {
+func traceAll(t *testing.T, n *network, sessions []*session) (overrides int) {
 	t.Helper()
 	for _, s := range sessions {
 		packet := tcpPacket(t, s.LocalAddr().(*net.TCPAddr).AddrPort(), s.RemoteAddr().(*net.TCPAddr).AddrPort(), true)
@@ -155,13 +155,13 @@ func traceAll(t *testing.T, n *network, sessions []*session) (exceptions int) {
 				t.Errorf("an ACK of a connection to %s ends at %q on its way from %s: %+v", s.pod, pod, first.name, way)
 			}
 			for _, trace := range way {
-				if trace.Exception {
-					exceptions++
+				if trace.Override {
+					overrides++
 				}
 			}
 		}
 	}
-	return exceptions
+	return overrides
 }
 
 func traceWay(t *testing.T, n *network, at *node, packet []byte) []Trace {

@@ -20,58 +20,58 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-const lossDirectory = "losses"
+const transmitDropsDirectory = "transmit_drops"
 
-// LossesUncounted returns the reason why frames rejected by drivers are not counted, or nil.
-func (d *Dataplane) LossesUncounted() error {
+// TransmitDropsErr returns the reason why frames rejected by drivers are not counted, or nil.
+func (d *Dataplane) TransmitDropsErr() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.lossErr
+	return d.transmitDropsErr
 }
 
-// UplinkLosses counts frames that the program sent and the interface's driver rejected.
-type UplinkLosses struct {
+// UplinkTransmitDrops counts frames that the program sent and the interface's driver rejected.
+type UplinkTransmitDrops struct {
 	// Interface is the uplink, the interface below it, or a member of a bond.
 	Interface string
 	// Transmit counts frames to the interface on which they arrived, Redirect frames from another uplink.
 	Transmit, Redirect uint64
 }
 
-// Losses returns the counters since the interfaces became uplinks, sorted by name, also if zero.
-func (d *Dataplane) Losses() ([]UplinkLosses, error) {
-	var losses []UplinkLosses
-	var perCPU []bpf.LossesUnsent
-	for index, name := range d.lossNames.load() {
-		err := d.maps.UplinkLosses.Lookup(index, &perCPU)
+// TransmitDrops returns the counters since the interfaces became uplinks, sorted by name, also if zero.
+func (d *Dataplane) TransmitDrops() ([]UplinkTransmitDrops, error) {
+	var losses []UplinkTransmitDrops
+	var perCPU []bpf.TransmitDropsTransmitDrops
+	for index, name := range d.interfaceNames.load() {
+		err := d.maps.UplinkTxDrops.Lookup(index, &perCPU)
 		if errors.Is(err, ebpf.ErrKeyNotExist) {
 			continue
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read the transmit drops of %s: %w", name, err)
 		}
-		sum := UplinkLosses{Interface: name}
+		sum := UplinkTransmitDrops{Interface: name}
 		for _, count := range perCPU {
 			sum.Transmit += count.Transmit
 			sum.Redirect += count.Redirect
 		}
 		losses = append(losses, sum)
 	}
-	slices.SortFunc(losses, func(a, b UplinkLosses) int { return cmp.Compare(a.Interface, b.Interface) })
+	slices.SortFunc(losses, func(a, b UplinkTransmitDrops) int { return cmp.Compare(a.Interface, b.Interface) })
 	return losses, nil
 }
 
-type lossNames struct {
+type interfaceNames struct {
 	current atomic.Pointer[map[uint32]string]
 }
 
-func (n *lossNames) load() map[uint32]string {
+func (n *interfaceNames) load() map[uint32]string {
 	if names := n.current.Load(); names != nil {
 		return *names
 	}
 	return nil
 }
 
-func (d *Dataplane) watchLosses() error {
+func (d *Dataplane) watchTransmitDrops() error {
 	names := map[uint32]string{}
 	for i := range d.attachments {
 		a := &d.attachments[i]
@@ -87,8 +87,8 @@ func (d *Dataplane) watchLosses() error {
 	}
 	present, stale := map[uint32]bool{}, []uint32{}
 	var index uint32
-	var perCPU []bpf.LossesUnsent
-	entries := d.maps.UplinkLosses.Iterate()
+	var perCPU []bpf.TransmitDropsTransmitDrops
+	entries := d.maps.UplinkTxDrops.Iterate()
 	for entries.Next(&index, &perCPU) {
 		present[index] = true
 		if names[index] == "" {
@@ -96,56 +96,56 @@ func (d *Dataplane) watchLosses() error {
 		}
 	}
 	if err := entries.Err(); err != nil {
-		return fmt.Errorf("read map %s: %w", bpf.DatapathMapUplinkLosses, err)
+		return fmt.Errorf("read map %s: %w", bpf.DatapathMapUplinkTxDrops, err)
 	}
 	for _, index := range stale {
-		if err := remove(d.maps.UplinkLosses, bpf.DatapathMapUplinkLosses, index, index); err != nil {
+		if err := remove(d.maps.UplinkTxDrops, bpf.DatapathMapUplinkTxDrops, index, index); err != nil {
 			return err
 		}
 	}
-	zero := make([]bpf.LossesUnsent, ebpf.MustPossibleCPU())
+	zero := make([]bpf.TransmitDropsTransmitDrops, ebpf.MustPossibleCPU())
 	for index, name := range names {
 		if present[index] {
 			continue
 		}
-		if err := write(d.maps.UplinkLosses, bpf.DatapathMapUplinkLosses, name, index, zero); err != nil {
+		if err := write(d.maps.UplinkTxDrops, bpf.DatapathMapUplinkTxDrops, name, index, zero); err != nil {
 			return err
 		}
 	}
-	d.lossNames.current.Store(&names)
+	d.interfaceNames.current.Store(&names)
 	return nil
 }
 
-// countLosses attaches tracepoint programs that count this process's losses, in place of previous ones.
-func (d *Dataplane) countLosses() error {
-	if err := d.watchLosses(); err != nil || d.lossesCounted {
+// countTransmitDrops attaches tracepoint programs that count this process's losses, in place of previous ones.
+func (d *Dataplane) countTransmitDrops() error {
+	if err := d.watchTransmitDrops(); err != nil || d.countsTransmitDrops {
 		return err
 	}
-	objects, err := d.loadLosses()
+	objects, err := d.loadTransmitDrops()
 	if err != nil {
 		return err
 	}
 	defer objects.Close()
-	directory := filepath.Join(d.config.PinRoot, lossDirectory)
+	directory := filepath.Join(d.config.PinRoot, transmitDropsDirectory)
 	if err := os.MkdirAll(directory, 0o700); err != nil {
 		return fmt.Errorf("create pin directory %s: %w", directory, err)
 	}
 	for name, program := range map[string]*ebpf.Program{
-		"xdp_exception":    objects.SentBack,
-		"xdp_bulk_tx":      objects.SentBackTogether,
-		"xdp_redirect_err": objects.Redirected,
-		"xdp_devmap_xmit":  objects.RedirectedTogether,
+		"xdp_exception":    objects.OnXdpException,
+		"xdp_bulk_tx":      objects.OnXdpBulkTx,
+		"xdp_redirect_err": objects.OnXdpRedirectErr,
+		"xdp_devmap_xmit":  objects.OnXdpDevmapXmit,
 	} {
 		if err := attachTracepoint(name, program, filepath.Join(directory, name)); err != nil {
 			return err
 		}
 	}
-	d.lossesCounted = true
+	d.countsTransmitDrops = true
 	return nil
 }
 
-func (d *Dataplane) loadLosses() (*bpf.LossesObjects, error) {
-	spec, err := bpf.LoadLosses()
+func (d *Dataplane) loadTransmitDrops() (*bpf.TransmitDropsObjects, error) {
+	spec, err := bpf.LoadTransmitDrops()
 	if err != nil {
 		return nil, fmt.Errorf("read the compiled BPF programs that count transmit drops: %w", err)
 	}
@@ -164,9 +164,9 @@ func (d *Dataplane) loadLosses() (*bpf.LossesObjects, error) {
 	if err != nil {
 		return nil, fmt.Errorf("configure the programs that count transmit drops: %w", err)
 	}
-	var objects bpf.LossesObjects
+	var objects bpf.TransmitDropsObjects
 	err = spec.LoadAndAssign(&objects, &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
-		bpf.LossesMapUplinkLosses: d.maps.UplinkLosses, bpf.LossesMapDropCounts: d.maps.DropCounts,
+		bpf.TransmitDropsMapUplinkTxDrops: d.maps.UplinkTxDrops, bpf.TransmitDropsMapDropCounts: d.maps.DropCounts,
 	}})
 	if err != nil {
 		return nil, fmt.Errorf("load the BPF programs that count transmit drops: %w", err)

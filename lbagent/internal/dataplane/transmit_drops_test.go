@@ -17,21 +17,21 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-type lossWorld struct {
+type transmitWorld struct {
 	*Dataplane
 	first, second Uplink
 	frame         []byte
 }
 
-func newLossWorld(t *testing.T, config Config) *lossWorld {
+func newLossWorld(t *testing.T, config Config) *transmitWorld {
 	t.Helper()
 	return newLossWorldOn(t, config, newTap(t, "first"), newTap(t, "second"))
 }
 
 // newLossWorldOn accepts the same uplink twice.
-func newLossWorldOn(t *testing.T, config Config, first, second Uplink) *lossWorld {
+func newLossWorldOn(t *testing.T, config Config, first, second Uplink) *transmitWorld {
 	t.Helper()
-	w := &lossWorld{Dataplane: openDataplane(t, config), first: first, second: second}
+	w := &transmitWorld{Dataplane: openDataplane(t, config), first: first, second: second}
 	state := forwarding.NewState()
 	state.Self = forwarding.Self{ID: 1, IPv4: ip("198.51.100.11")}
 	state.Nodes[2] = forwarding.Node{IPv4: ip("198.51.100.12")}
@@ -49,7 +49,7 @@ func newLossWorldOn(t *testing.T, config Config, first, second Uplink) *lossWorl
 	if err := w.Attach(uplinks); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.LossesUncounted(); err != nil {
+	if err := w.TransmitDropsErr(); err != nil {
 		t.Fatal(err)
 	}
 	w.hop(t, w.second)
@@ -66,7 +66,7 @@ func newLossWorldOn(t *testing.T, config Config, first, second Uplink) *lossWorl
 
 var hopAddress = [6]byte{2, 2}
 
-func (w *lossWorld) hop(t *testing.T, uplink Uplink) {
+func (w *transmitWorld) hop(t *testing.T, uplink Uplink) {
 	t.Helper()
 	hop := forwarding.Hop{Interface: uplink.Index, MTU: 1500, Source: [6]byte{2, 1}, Destination: hopAddress}
 	if err := w.SetHops(map[forwarding.NodeID]forwarding.Hop{2: hop}); err != nil {
@@ -78,7 +78,7 @@ func (w *lossWorld) hop(t *testing.T, uplink Uplink) {
 }
 
 // send runs the attached program on frames, and returns the lost ones.
-func (w *lossWorld) send(t *testing.T, frames int) (transmit, redirect uint64) {
+func (w *transmitWorld) send(t *testing.T, frames int) (transmit, redirect uint64) {
 	t.Helper()
 	context := struct{ Data, DataEnd, DataMeta, IngressIfindex, RxQueueIndex, EgressIfindex uint32 }{
 		DataEnd: uint32(len(w.frame)), IngressIfindex: uint32(w.first.Index),
@@ -100,7 +100,7 @@ func (w *lossWorld) send(t *testing.T, frames int) (transmit, redirect uint64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return after.Drops["transmit"] - before.Drops["transmit"], after.Drops["redirect"] - before.Drops["redirect"]
+	return after.Drops["xdp_tx"] - before.Drops["xdp_tx"], after.Drops["xdp_redirect"] - before.Drops["xdp_redirect"]
 }
 
 // holdTap opens the interface without reading, so that its ring fills.
@@ -122,7 +122,7 @@ func holdTap(t *testing.T, name string) {
 }
 
 // Frames rejected by a driver are counted.
-func TestLosses(t *testing.T) {
+func TestTransmitDrops(t *testing.T) {
 	config := smallConfig(mountBPF(t))
 	w := newLossWorld(t, config)
 	const frames, ring = 64, 16
@@ -147,8 +147,8 @@ func TestLosses(t *testing.T) {
 		t.Errorf("a ring fills: lost %d sent back and %d redirected, want 0 and %d to %d", transmit, filling, frames-ring, most)
 	}
 	check("a full ring", frames)
-	want := []UplinkLosses{{Interface: "first"}, {Interface: "second", Redirect: 4*frames + filling}}
-	if lost, err := w.Losses(); err != nil || !slices.Equal(lost, want) {
+	want := []UplinkTransmitDrops{{Interface: "first"}, {Interface: "second", Redirect: 4*frames + filling}}
+	if lost, err := w.TransmitDrops(); err != nil || !slices.Equal(lost, want) {
 		t.Errorf("losses %+v, %v, want %+v", lost, err, want)
 	}
 	next := openDataplane(t, config)
@@ -163,14 +163,14 @@ func TestLosses(t *testing.T) {
 		_, redirect := w.send(t, frames)
 		return redirect == frames
 	})
-	entries, err := os.ReadDir(filepath.Join(config.PinRoot, lossDirectory))
+	entries, err := os.ReadDir(filepath.Join(config.PinRoot, transmitDropsDirectory))
 	if err != nil || len(entries) != 4 {
 		t.Errorf("pins %v, %v, want 4", entries, err)
 	}
 }
 
 // Other XDP programs and other results of ours are not counted.
-func TestLossesOfOthers(t *testing.T) {
+func TestTransmitDropsOfOthers(t *testing.T) {
 	w := newLossWorld(t, smallConfig(mountBPF(t)))
 	const abort, transmit, redirect = 0, 3, 4
 	for name, test := range map[string]struct {
@@ -184,7 +184,7 @@ func TestLossesOfOthers(t *testing.T) {
 		"another program":      {7, transmit, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			spec, err := bpf.LoadLosses()
+			spec, err := bpf.LoadTransmitDrops()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -192,9 +192,9 @@ func TestLossesOfOthers(t *testing.T) {
 			if err := spec.Variables["ingress_program"].Set(test.program); err != nil {
 				t.Fatal(err)
 			}
-			var objects bpf.LossesObjects
+			var objects bpf.TransmitDropsObjects
 			if err := spec.LoadAndAssign(&objects, &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
-				bpf.LossesMapUplinkLosses: w.maps.UplinkLosses, bpf.LossesMapDropCounts: w.maps.DropCounts,
+				bpf.TransmitDropsMapUplinkTxDrops: w.maps.UplinkTxDrops, bpf.TransmitDropsMapDropCounts: w.maps.DropCounts,
 			}}); err != nil {
 				t.Fatal(err)
 			}
@@ -202,11 +202,11 @@ func TestLossesOfOthers(t *testing.T) {
 			before := counted(t, &node{dataplane: w.Dataplane})
 			arguments := make([]byte, 24)
 			binary.NativeEndian.PutUint64(arguments[16:], test.action)
-			if _, err := objects.SentBack.Run(&ebpf.RunOptions{Context: arguments}); err != nil {
+			if _, err := objects.OnXdpException.Run(&ebpf.RunOptions{Context: arguments}); err != nil {
 				t.Fatal(err)
 			}
 			after := counted(t, &node{dataplane: w.Dataplane})
-			if got := after.Drops["transmit"] - before.Drops["transmit"]; got != test.want {
+			if got := after.Drops["xdp_tx"] - before.Drops["xdp_tx"]; got != test.want {
 				t.Errorf("counted %d, want %d", got, test.want)
 			}
 		})

@@ -78,7 +78,7 @@ func TestAttachStacked(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	takes := bpf.DatapathUplink{Flags: uint32(bpf.DatapathUplinkFlagUPLINK_TAKES_FRAMES)}
+	takes := bpf.DatapathUplink{Flags: uint32(bpf.DatapathUplinkFlagUPLINK_ACCEPTS_REDIRECTS)}
 	use(member)
 	checkPlaced(t, "alone", d, member, true, true)
 	check("alone", map[uint32]bpf.DatapathUplink{uint32(member.Index): takes})

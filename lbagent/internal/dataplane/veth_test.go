@@ -137,15 +137,15 @@ func TestVethTransmit(t *testing.T) {
 			await(t, "all frames arrived or were counted", func() bool {
 				wire.receive()
 				got = counters(t, &node{dataplane: w.Dataplane})
-				return wire.arrived >= test.arrived && got.Drops["transmit"] >= uint64(test.lost)
+				return wire.arrived >= test.arrived && got.Drops["xdp_tx"] >= uint64(test.lost)
 			})
-			if wire.arrived != test.arrived || got.Drops["transmit"] != uint64(test.lost) ||
-				got.Events["handed_to_kernel"] != uint64(test.handed) {
+			if wire.arrived != test.arrived || got.Drops["xdp_tx"] != uint64(test.lost) ||
+				got.Events["passed_to_kernel"] != uint64(test.handed) {
 				t.Errorf("%d frames arrived, %d were lost, %d handed to the kernel; want %d, %d, %d", wire.arrived,
-					got.Drops["transmit"], got.Events["handed_to_kernel"], test.arrived, test.lost, test.handed)
+					got.Drops["xdp_tx"], got.Events["passed_to_kernel"], test.arrived, test.lost, test.handed)
 			}
-			if want := (UplinkLosses{Interface: "near", Transmit: uint64(test.lost)}); len(got.Losses) != 1 || got.Losses[0] != want {
-				t.Errorf("losses %+v, want %+v", got.Losses, want)
+			if want := (UplinkTransmitDrops{Interface: "near", Transmit: uint64(test.lost)}); len(got.TransmitDrops) != 1 || got.TransmitDrops[0] != want {
+				t.Errorf("losses %+v, want %+v", got.TransmitDrops, want)
 			}
 		})
 	}
@@ -192,7 +192,7 @@ func TestVethRedirect(t *testing.T) {
 				wire.receive()
 				return wire.arrived >= frames-test.lost
 			})
-			if handed := counters(t, &node{dataplane: w.Dataplane}).Events["handed_to_kernel"]; wire.arrived != frames-test.lost ||
+			if handed := counters(t, &node{dataplane: w.Dataplane}).Events["passed_to_kernel"]; wire.arrived != frames-test.lost ||
 				handed != uint64(test.handed) {
 				t.Errorf("%d frames arrived, %d by the kernel, want %d and %d", wire.arrived, handed, frames-test.lost, test.handed)
 			}

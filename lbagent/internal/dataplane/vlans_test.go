@@ -104,7 +104,7 @@ func TestTagOffload(t *testing.T) {
 // A device that may hide tags from XDP is reported, and replies of VIPs then take the kernel's path.
 func TestTagsBeside(t *testing.T) {
 	d := openDataplane(t, smallConfig(mountBPF(t)))
-	const beside, byKernel = uint32(bpf.DatapathSelfFlagSELF_TAGS_BESIDE), uint32(bpf.DatapathSelfFlagSELF_NO_TRANSMIT)
+	const beside, byKernel = uint32(bpf.DatapathSelfFlagSELF_VLAN_STRIPPED), uint32(bpf.DatapathSelfFlagSELF_NO_TRANSMIT)
 	for _, test := range []struct {
 		name   string
 		device Uplink

@@ -86,21 +86,21 @@ func TestConnectionsOutliveTheirZone(t *testing.T) {
 	n := newZones(t)
 	east := n.openSessions(t, 20)
 	checkPods(t, east, "pod1")
-	if asked := n.events(t, "other_zone"); asked != 0 {
+	if asked := n.events(t, "lookup_other_zone"); asked != 0 {
 		t.Errorf("%d packets went to the other zone while nothing had moved", asked)
 	}
-	// To a node without pods, to the other zone's primary, to the holder.
+	// To a node without pods, to the other zone's primary, to the owner.
 	for _, to := range []int{3, 1, 0} {
 		n.routeVIP(t, n.nodes[to])
 		exchangeAll(t, east)
-		asked := n.events(t, "other_zone")
+		asked := n.events(t, "lookup_other_zone")
 		exchangeAll(t, east)
-		if again := n.events(t, "other_zone"); again != asked {
-			t.Errorf("by node%d: the other zone was asked %d times more, want exceptions alone", to+1, again-asked)
+		if again := n.events(t, "lookup_other_zone"); again != asked {
+			t.Errorf("by node%d: the other zone was asked %d times more, want overrides alone", to+1, again-asked)
 		}
 	}
-	if learned := n.events(t, "exception_learned"); learned < 40 || learned > 80 {
-		t.Errorf("%d exceptions learned for 20 connections by two nodes of the other zone", learned)
+	if learned := n.events(t, "override_added"); learned < 40 || learned > 80 {
+		t.Errorf("%d overrides learned for 20 connections by two nodes of the other zone", learned)
 	}
 	n.routeVIP(t, n.nodes[5])
 	west := n.openSessions(t, 20)
@@ -132,13 +132,13 @@ func TestLostStateInZones(t *testing.T) {
 	sessions := n.openSessions(t, 20)
 	for _, node := range n.nodes {
 		forgetFlows(t, node.dataplane)
-		forgetEvictedFlows(t, node.dataplane)
+		forgetFlowDigests(t, node.dataplane)
 	}
 	exchangeAll(t, sessions)
-	if asked := n.events(t, "other_zone"); asked < 20 {
+	if asked := n.events(t, "lookup_other_zone"); asked < 20 {
 		t.Errorf("the other zone was asked %d times for 20 connections", asked)
 	}
-	returned, asked := n.events(t, "second_chance_returned"), n.events(t, "other_zone")
+	returned, asked := n.events(t, "lookup_returned"), n.events(t, "lookup_other_zone")
 	if returned != asked {
 		t.Errorf("%d packets came back of %d that the other zone was asked for", returned, asked)
 	}

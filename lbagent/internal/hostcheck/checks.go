@@ -25,8 +25,8 @@ type Plane interface {
 	// ProgramsBefore returns other owners' programs by uplink, Losses the frames that drivers did not
 	// transmit, WrongUplinks the number of packets of nodes on uplinks that do not lead to them.
 	ProgramsBefore() (map[string][]string, error)
-	Losses() ([]dataplane.UplinkLosses, error)
-	LossesUncounted() error
+	TransmitDrops() ([]dataplane.UplinkTransmitDrops, error)
+	TransmitDropsErr() error
 	WrongUplinks() (uint64, error)
 }
 
@@ -53,7 +53,7 @@ func New(plane Plane, exempt func() error, vethTransmit bool, logger logr.Logger
 func (c *Checks) Run(ctx context.Context, changed func()) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return c.otherUplink.run(ctx, c.plane.WrongUplinks, changed, c.logger) })
-	group.Go(func() error { return c.drops.run(ctx, c.plane.Losses, changed, c.logger) })
+	group.Go(func() error { return c.drops.run(ctx, c.plane.TransmitDrops, changed, c.logger) })
 	group.Go(func() error { return c.conntrack.run(ctx, changed, c.logger) })
 	group.Go(func() error { return c.firewall.run(ctx, forwardpolicy.Dropping, changed, c.logger) })
 	group.Go(func() error { return c.order.run(ctx, c.plane.ProgramsBefore, changed, c.logger) })
@@ -64,7 +64,7 @@ func (c *Checks) Run(ctx context.Context, changed func()) error {
 func (c *Checks) Problems(m *model.Model, uplinks []string) []string {
 	c.firewall.setModel(m, uplinks)
 	attachments := c.plane.Attachments()
-	return slices.Concat(tagsBeside(attachments), c.drops.problems(c.plane.LossesUncounted()), c.firewall.problems(),
+	return slices.Concat(tagsBeside(attachments), c.drops.problems(c.plane.TransmitDropsErr()), c.firewall.problems(),
 		c.conntrack.problems(), c.order.problems(), notExempt(c.exempt()), netdev.FilterProblems(netdev.StrictlyFiltered(uplinks)),
 		netdev.UnspreadTunnel(cards(attachments)))
 }

@@ -30,10 +30,10 @@ type host struct{}
 func (host) Attachments() []dataplane.Attachment {
 	return []dataplane.Attachment{{Interface: "eth0.5", DeviceName: "eth0", TagsBeside: errors.New("no feature")}}
 }
-func (host) ProgramsBefore() (map[string][]string, error) { return nil, nil }
-func (host) Losses() ([]dataplane.UplinkLosses, error)    { return nil, nil }
-func (host) LossesUncounted() error                       { return errors.New("no tracepoints") }
-func (host) WrongUplinks() (uint64, error)                { return 0, nil }
+func (host) ProgramsBefore() (map[string][]string, error)            { return nil, nil }
+func (host) TransmitDrops() ([]dataplane.UplinkTransmitDrops, error) { return nil, nil }
+func (host) TransmitDropsErr() error                                 { return errors.New("no tracepoints") }
+func (host) WrongUplinks() (uint64, error)                           { return 0, nil }
 
 func TestProblems(t *testing.T) {
 	checks := New(host{}, func() error { return errors.New("no xt_bpf") }, false, logr.Discard())

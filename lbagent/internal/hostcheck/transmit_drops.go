@@ -21,7 +21,7 @@ type transmitDrops struct {
 	counters map[string]*recentCounter
 }
 
-func (u *transmitDrops) observe(drops []dataplane.UplinkLosses, now time.Time) (changed bool) {
+func (u *transmitDrops) observe(drops []dataplane.UplinkTransmitDrops, now time.Time) (changed bool) {
 	counters := map[string]*recentCounter{}
 	var found []string
 	for _, drop := range drops {
@@ -44,7 +44,7 @@ func (u *transmitDrops) observe(drops []dataplane.UplinkLosses, now time.Time) (
 }
 
 func (u *transmitDrops) run(
-	ctx context.Context, read func() ([]dataplane.UplinkLosses, error), changed func(), logger logr.Logger,
+	ctx context.Context, read func() ([]dataplane.UplinkTransmitDrops, error), changed func(), logger logr.Logger,
 ) error {
 	return watchCounter(ctx, func() (bool, error) {
 		drops, err := read()
@@ -55,7 +55,7 @@ func (u *transmitDrops) run(
 func (u *transmitDrops) problems(uncounted error) []string {
 	var found []string
 	if text := u.text(); text != "" {
-		message := fmt.Sprintf("in the last %s drivers dropped frames that XDP transmitted on %s, usually because their rings were full: see millrace_uplink_losses_total, and raise the rings (ethtool -G IFACE tx N)", recentWindow, text)
+		message := fmt.Sprintf("in the last %s drivers dropped frames that XDP transmitted on %s, usually because their rings were full: see millrace_uplink_transmit_drops_total, and raise the rings (ethtool -G IFACE tx N)", recentWindow, text)
 		if u.vethTransmit {
 			message += "; with --veth-transmit, the other end of a veth may run no XDP program"
 		}

@@ -15,24 +15,24 @@ import (
 func TestTransmitDrops(t *testing.T) {
 	start := time.Unix(0, 0)
 	var u transmitDrops
-	eth0 := func(transmit, redirect uint64) dataplane.UplinkLosses {
-		return dataplane.UplinkLosses{Interface: "eth0", Transmit: transmit, Redirect: redirect}
+	eth0 := func(transmit, redirect uint64) dataplane.UplinkTransmitDrops {
+		return dataplane.UplinkTransmitDrops{Interface: "eth0", Transmit: transmit, Redirect: redirect}
 	}
-	eth1 := dataplane.UplinkLosses{Interface: "eth1"}
+	eth1 := dataplane.UplinkTransmitDrops{Interface: "eth1"}
 	for _, step := range []struct {
 		name    string
 		after   time.Duration
-		drops   []dataplane.UplinkLosses
+		drops   []dataplane.UplinkTransmitDrops
 		changed bool
 		told    string
 	}{
-		{"drops of before", 0, []dataplane.UplinkLosses{eth0(5, 6), eth1}, false, ""},
-		{"nothing new", time.Minute, []dataplane.UplinkLosses{eth0(5, 6), eth1}, false, ""},
-		{"one reason", 2 * time.Minute, []dataplane.UplinkLosses{eth0(5, 7), eth1}, true, "eth0 (redirect)"},
-		{"more of it", 3 * time.Minute, []dataplane.UplinkLosses{eth0(5, 9), eth1}, false, "eth0 (redirect)"},
-		{"another", 4 * time.Minute, []dataplane.UplinkLosses{eth0(6, 9), eth1}, true, "eth0 (redirect), eth0 (transmit)"},
-		{"long after the first", 3*time.Minute + recentWindow, []dataplane.UplinkLosses{eth0(6, 9), eth1}, true, "eth0 (transmit)"},
-		{"no uplink any more", 3*time.Minute + recentWindow, []dataplane.UplinkLosses{eth1}, true, ""},
+		{"drops of before", 0, []dataplane.UplinkTransmitDrops{eth0(5, 6), eth1}, false, ""},
+		{"nothing new", time.Minute, []dataplane.UplinkTransmitDrops{eth0(5, 6), eth1}, false, ""},
+		{"one reason", 2 * time.Minute, []dataplane.UplinkTransmitDrops{eth0(5, 7), eth1}, true, "eth0 (redirect)"},
+		{"more of it", 3 * time.Minute, []dataplane.UplinkTransmitDrops{eth0(5, 9), eth1}, false, "eth0 (redirect)"},
+		{"another", 4 * time.Minute, []dataplane.UplinkTransmitDrops{eth0(6, 9), eth1}, true, "eth0 (redirect), eth0 (transmit)"},
+		{"long after the first", 3*time.Minute + recentWindow, []dataplane.UplinkTransmitDrops{eth0(6, 9), eth1}, true, "eth0 (transmit)"},
+		{"no uplink any more", 3*time.Minute + recentWindow, []dataplane.UplinkTransmitDrops{eth1}, true, ""},
 	} {
 		if changed := u.observe(step.drops, start.Add(step.after)); changed != step.changed || u.text() != step.told {
 			t.Errorf("%s: changed %t, told %q, want %t, %q", step.name, changed, u.text(), step.changed, step.told)

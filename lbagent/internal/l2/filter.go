@@ -19,17 +19,17 @@ import (
 )
 
 // filter holds the BPF programs that answer ARP and Neighbor Discovery for VIPs in the kernel and pass the
-// remaining requests to the sockets (questions.c). It is an optimization: without it, or if the VIPs do not
+// remaining requests to the sockets (l2_responder.c). It is an optimization: without it, or if the VIPs do not
 // fit, the sockets receive all requests and look the targets up.
 type filter struct {
-	objects   programs.QuestionsObjects
-	answers   tcx.Link
+	objects   programs.L2ResponderObjects
+	responder tcx.Link
 	addresses map[netip.Addr]bool
 }
 
 func newFilter(own net.HardwareAddr) (*filter, error) {
 	f := &filter{addresses: map[netip.Addr]bool{}}
-	spec, err := programs.LoadQuestions()
+	spec, err := programs.LoadL2Responder()
 	if err == nil {
 		err = spec.Variables["own_mac"].Set([6]byte(own))
 	}
@@ -45,8 +45,8 @@ func newFilter(own net.HardwareAddr) (*filter, error) {
 // attachResponder attaches the program that answers in the kernel, active from the first heartbeat. Before Linux
 // 6.6, which has no tcx, the sockets answer. The attachment ends with the process.
 func (f *filter) attachResponder(index int) error {
-	answers, err := tcx.AttachTCX(tcx.TCXOptions{
-		Interface: index, Program: f.objects.Answer, Attach: ebpf.AttachTCXIngress, Anchor: tcx.Head(),
+	attached, err := tcx.AttachTCX(tcx.TCXOptions{
+		Interface: index, Program: f.objects.Respond, Attach: ebpf.AttachTCXIngress, Anchor: tcx.Head(),
 	})
 	switch {
 	case errors.Is(err, tcx.ErrNotSupported):
@@ -54,7 +54,7 @@ func (f *filter) attachResponder(index int) error {
 	case err != nil:
 		return fmt.Errorf("attach the program that answers requests (capability NET_ADMIN): %w", err)
 	}
-	f.answers = answers
+	f.responder = attached
 	return nil
 }
 
@@ -65,7 +65,7 @@ func (f *filter) heartbeat() error {
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 		return fmt.Errorf("read the kernel's time: %w", err)
 	}
-	if err := f.objects.LastBeat.Put(uint32(0), uint64(now.Nano())); err != nil {
+	if err := f.objects.AgentHeartbeat.Put(uint32(0), uint64(now.Nano())); err != nil {
 		return fmt.Errorf("update the heartbeat of the kernel's responder: %w", err)
 	}
 	return nil
@@ -81,8 +81,8 @@ func (f *filter) set(addresses []netip.Addr) error {
 		if wanted[address] {
 			continue
 		}
-		if err := f.objects.AskedVips.Delete(address.As16()); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("remove VIP %s from the answered addresses: %w", address, err)
+		if err := f.objects.AnnouncedVips.Delete(address.As16()); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("remove VIP %s from the announced addresses: %w", address, err)
 		}
 		delete(f.addresses, address)
 	}
@@ -90,24 +90,24 @@ func (f *filter) set(addresses []netip.Addr) error {
 		if f.addresses[address] {
 			continue
 		}
-		if err := f.objects.AskedVips.Put(address.As16(), uint8(1)); err != nil {
-			return fmt.Errorf("add VIP %s to the %d that may be asked for, of %d at most: %w",
-				address, len(f.addresses), f.objects.AskedVips.MaxEntries(), err)
+		if err := f.objects.AnnouncedVips.Put(address.As16(), uint8(1)); err != nil {
+			return fmt.Errorf("add VIP %s to the %d announced addresses, of %d at most: %w",
+				address, len(f.addresses), f.objects.AnnouncedVips.MaxEntries(), err)
 		}
 		f.addresses[address] = true
 	}
 	return nil
 }
 
-func (f *filter) refused() uint64 {
+func (f *filter) limited() uint64 {
 	count := uint64(0)
-	_ = f.objects.RefusedQuestions.Lookup(uint32(0), &count)
+	_ = f.objects.LimitedRequests.Lookup(uint32(0), &count)
 	return count
 }
 
-func (f *filter) answered() (count uint64) {
+func (f *filter) replies() (count uint64) {
 	var of []uint64
-	_ = f.objects.AnsweredQuestions.Lookup(uint32(0), &of)
+	_ = f.objects.RepliesSent.Lookup(uint32(0), &of)
 	for _, one := range of {
 		count += one
 	}
@@ -115,15 +115,15 @@ func (f *filter) answered() (count uint64) {
 }
 
 func (f *filter) attach(conn *packet.Conn) error {
-	return onSocket(conn, "filter questions", func(socket int) error {
-		return unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_ATTACH_BPF, f.objects.Question.FD())
+	return onSocket(conn, "filter requests", func(socket int) error {
+		return unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_ATTACH_BPF, f.objects.FilterRequests.FD())
 	})
 }
 
 func (f *filter) close() {
 	// Errors cannot be handled here; the sockets hold references to the program.
-	if f.answers != nil {
-		_ = f.answers.Close()
+	if f.responder != nil {
+		_ = f.responder.Close()
 	}
 	_ = f.objects.Close()
 }
@@ -164,7 +164,7 @@ var (
 	}
 )
 
-// maxFilterLength is the read size in bytes, as in questions.c. Longer packets count as malformed.
+// maxFilterLength is the read size in bytes, as in l2_responder.c. Longer packets count as malformed.
 const maxFilterLength = 512
 
 func assemble(filter []bpf.Instruction) ([]bpf.RawInstruction, error) {

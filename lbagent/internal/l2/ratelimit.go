@@ -5,7 +5,7 @@ package l2
 import "time"
 
 // perInterface is the number of requests per second that the sockets of an interface read. A single host's
-// limit is lower (questions.c). Excess requests queue in the socket for up to a second and are then dropped
+// limit is lower (l2_responder.c). Excess requests queue in the socket for up to a second and are then dropped
 // by the kernel. There is no limit per VIP, because one host could exhaust it for all others.
 const (
 	perInterface     = 5000

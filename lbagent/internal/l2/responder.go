@@ -59,8 +59,8 @@ func (c *counters) use(next *filter) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.filter != nil {
-		c.limited += c.filter.refused()
-		c.passed += c.filter.answered()
+		c.limited += c.filter.limited()
+		c.passed += c.filter.replies()
 	}
 	c.filter = next
 }
@@ -71,7 +71,7 @@ func (c *counters) byFilters() (limited, answered uint64) {
 	if c.filter == nil {
 		return c.limited, c.passed
 	}
-	return c.limited + c.filter.refused(), c.passed + c.filter.answered()
+	return c.limited + c.filter.limited(), c.passed + c.filter.replies()
 }
 
 // Responder answers on the interfaces given to Set.

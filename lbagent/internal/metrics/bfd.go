@@ -11,10 +11,10 @@ import (
 
 var (
 	bfdDescription          = description("bfd_session_up", "Whether the BFD session with the peer is up (1) or not (0).", "peer")
-	bfdLossesDescription    = description("bfd_session_losses_total", "Number of times that the BFD session with the peer was lost.", "peer")
+	bfdLossesDescription    = description("bfd_session_flaps_total", "Number of times that the BFD session with the peer was lost.", "peer")
 	bfdDetectionDescription = description("bfd_detection_time_seconds", "Detection time of the BFD session with the peer.", "peer")
 	bfdDiscardedDescription = description("bfd_packets_discarded_total", "BFD packets discarded because they match no session, by reason.", "reason")
-	bfdDelayDescription     = description("bfd_longest_delay_seconds", "Longest delay of a sent BFD packet since the process started.")
+	bfdDelayDescription     = description("bfd_max_send_delay_seconds", "Longest delay of a sent BFD packet since the process started.")
 	bfdProcessDescription   = description("bfd_process_up", "Whether the process with the BFD sessions responds (1) or not (0).")
 )
 

@@ -38,20 +38,20 @@ func description(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	buildDescription       = description("build_info", "The version of the agent; the value is 1.", "version")
-	dropsDescription       = description("drops_total", "Packets dropped by the data plane, by reason.", "reason")
-	lossesDescription      = description("uplink_losses_total", "Frames from XDP that the driver of an interface dropped, by reason: transmit or redirect.", "interface", "reason")
-	eventsDescription      = description("events_total", "Packets that took an unusual path through the data plane, by event.", "event")
-	connectionsDescription = description("connections", "Connections in the node's connection table, by kind.", "kind")
-	capacityDescription    = description("connections_capacity", "TCP connections that the node's connection tables can hold, of both address families together.")
-	unsampledDescription   = description("drops_unsampled_total", "Dropped packets that were counted but not sampled, by cause: rate is the bound for each reason, ring_full an agent that does not read.", "cause")
-	sessionDescription     = description("bgp_session_up", "Whether the session with the peer is established (1) or not (0).", "peer")
-	flapsDescription       = description("bgp_session_flaps_total", "Number of times that an established session with the peer was lost.", "peer")
-	sinceDescription       = description("bgp_session_change_timestamp_seconds", "When the session with the peer was last established or lost.", "peer")
-	errorDescription       = description("bgp_session_last_error_timestamp_seconds", "When a session with the peer, or an attempt, last failed; absent without a failure.", "peer")
-	updatesDescription     = description("bgp_updates_total", "UPDATE messages exchanged with the peer, by direction: sent or received.", "peer", "direction")
-	throttledDescription   = description("bgp_session_throttled_seconds_total", "Time for which reading from the peer was suspended because it sent too much.", "peer")
-	routesDescription      = description("bgp_routes_announced", "Routes that the peer receives once the session is established.", "peer")
+	buildDescription         = description("build_info", "The version of the agent; the value is 1.", "version")
+	dropsDescription         = description("drops_total", "Packets dropped by the data plane, by reason.", "reason")
+	transmitDropsDescription = description("uplink_transmit_drops_total", "Frames from XDP that the driver of an interface dropped, by reason: xdp_tx or xdp_redirect.", "interface", "reason")
+	eventsDescription        = description("events_total", "Packets that took an unusual path through the data plane, by event.", "event")
+	connectionsDescription   = description("connections", "Connections in the node's connection table, by kind.", "kind")
+	capacityDescription      = description("connections_capacity", "TCP connections that the node's connection tables can hold, of both address families together.")
+	unsampledDescription     = description("drops_unsampled_total", "Dropped packets that were counted but not sampled, by cause: rate is the bound for each reason, ring_full an agent that does not read.", "cause")
+	sessionDescription       = description("bgp_session_up", "Whether the session with the peer is established (1) or not (0).", "peer")
+	flapsDescription         = description("bgp_session_flaps_total", "Number of times that an established session with the peer was lost.", "peer")
+	sinceDescription         = description("bgp_session_change_timestamp_seconds", "When the session with the peer was last established or lost.", "peer")
+	errorDescription         = description("bgp_session_last_error_timestamp_seconds", "When a session with the peer, or an attempt, last failed; absent without a failure.", "peer")
+	updatesDescription       = description("bgp_updates_total", "UPDATE messages exchanged with the peer, by direction: sent or received.", "peer", "direction")
+	throttledDescription     = description("bgp_session_throttled_seconds_total", "Time for which reading from the peer was suspended because it sent too much.", "peer")
+	routesDescription        = description("bgp_routes_announced", "Routes that the peer receives once the session is established.", "peer")
 )
 
 // NewCollector returns a Collector for an agent of a version. services maps frontends to Services
@@ -76,7 +76,7 @@ func NewCollector(
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(descriptions chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		buildDescription, dropsDescription, lossesDescription, eventsDescription,
+		buildDescription, dropsDescription, transmitDropsDescription, eventsDescription,
 		c.series.packets, c.series.bytes, c.series.connections, c.series.drops, unsampledDescription, connectionsDescription, capacityDescription,
 		sessionDescription, flapsDescription, sinceDescription, errorDescription, updatesDescription, throttledDescription, routesDescription,
 	} {
@@ -125,9 +125,9 @@ func (c *Collector) collectCounters(metrics chan<- prometheus.Metric) {
 	for reason, packets := range counters.Drops {
 		count(dropsDescription, packets, reason)
 	}
-	for _, losses := range counters.Losses {
-		count(lossesDescription, losses.Transmit, losses.Interface, "transmit")
-		count(lossesDescription, losses.Redirect, losses.Interface, "redirect")
+	for _, drops := range counters.TransmitDrops {
+		count(transmitDropsDescription, drops.Transmit, drops.Interface, "xdp_tx")
+		count(transmitDropsDescription, drops.Redirect, drops.Interface, "xdp_redirect")
 	}
 	for event, packets := range counters.Events {
 		count(eventsDescription, packets, event)

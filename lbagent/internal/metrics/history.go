@@ -6,9 +6,9 @@ import "github.com/prometheus/client_golang/prometheus"
 
 var (
 	historyBytesDescription   = description("history_bytes", "Size of the history on the node.")
-	historyDroppedDescription = description("history_left_out_total",
+	historyDroppedDescription = description("history_entries_dropped_total",
 		"Entries missing in the history because there were too many of their kind.", "kind")
-	historyUnwrittenDescription = description("history_unwritten_total", "Entries missing in the history because they could not be written.")
+	historyUnwrittenDescription = description("history_entries_unwritten_total", "Entries missing in the history because they could not be written.")
 )
 
 // History are the values for the metrics of the history.

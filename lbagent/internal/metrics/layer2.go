@@ -10,7 +10,7 @@ import (
 
 var (
 	l2VIPsDescription      = description("l2_vips", "VIPs for which the node answers ARP and Neighbor Discovery on an interface.", "interface")
-	l2QuestionsDescription = description("l2_questions_total",
+	l2QuestionsDescription = description("l2_requests_total",
 		"Requests of ARP and Neighbor Discovery for these VIPs, by result: answered; limited per host; dropped because the receive buffer was full; malformed.",
 		"interface", "result")
 	l2ToldDescription   = description("l2_announcements_total", "Unsolicited ARP and Neighbor Discovery announcements of VIPs.", "interface")

@@ -34,11 +34,11 @@ type Config struct {
 	Limits forwarding.Limits
 	// WithdrawDelay is the minimum time between the withdrawal of a route and the removal of its entries.
 	WithdrawDelay time.Duration
-	// TakeOver takes over new connections to the entries in the maps from the service proxy; nil if that is
+	// MigrateFrontends takes over new connections to the entries in the maps from the service proxy; nil if that is
 	// not necessary.
-	TakeOver func(have *forwarding.State) error
-	Explain  func(err error) error
-	OnStep   func()
+	MigrateFrontends func(have *forwarding.State) error
+	Explain          func(err error) error
+	OnStep           func()
 	// Repaired is called with the number of entries that another program has modified.
 	Repaired func(entries int)
 	Logger   logr.Logger
@@ -130,10 +130,10 @@ func (s *Step) Add() error {
 	m := s.maps
 	outcome := s.schedule.Add(m.apply)
 	err := m.recordOutcome(s.schedule, &outcome)
-	if m.TakeOver == nil || m.have == nil {
+	if m.MigrateFrontends == nil || m.have == nil {
 		return err
 	}
-	return errors.Join(err, m.TakeOver(m.have))
+	return errors.Join(err, m.MigrateFrontends(m.have))
 }
 
 // Forwards reports whether the node can forward by the content of the maps.

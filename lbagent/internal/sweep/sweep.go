@@ -11,17 +11,17 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// interval is the interval of sweeps, the time for which a row remains slower after its last exception has
+// interval is the interval of sweeps, the time for which a row remains slower after its last override has
 // ended.
 const interval = 30 * time.Second
 
 // Plane is a data plane.
 type Plane interface {
-	SweepExceptions() error
+	SweepOverrides() error
 	SweepConnections() error
 }
 
-// Run sweeps exceptions and the filter of established connections until ctx is done. After an error rows
+// Run sweeps overrides and the filter of established connections until ctx is done. After an error rows
 // stay marked and the filter fuller, which only costs performance until the next sweep.
 func Run(ctx context.Context, plane Plane, logger logr.Logger) error {
 	ticks := time.NewTicker(interval)
@@ -33,7 +33,7 @@ func Run(ctx context.Context, plane Plane, logger logr.Logger) error {
 			return ctx.Err()
 		case <-ticks.C:
 		}
-		err := errors.Join(plane.SweepExceptions(), plane.SweepConnections())
+		err := errors.Join(plane.SweepOverrides(), plane.SweepConnections())
 		if err != nil && !failing {
 			logger.Error(err, "Sweep flows")
 		}

@@ -40,7 +40,7 @@ func TestUplinksOfKernel(t *testing.T) {
 	limits := forwarding.Limits{Frontends: 4, NodeTables: 2, EndpointTables: 2, Endpoints: 4, VIPs: 2, SourceRanges: 2}
 	plane, err := dataplane.Open(dataplane.Config{
 		PinRoot: filepath.Join(directory, "millrace"), Limits: limits,
-		Connections: 64, HalfOpen: 64, Datagrams: 64, Affinities: 64, Exceptions: 64,
+		Connections: 64, HalfOpen: 64, Datagrams: 64, Affinities: 64, Overrides: 64,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -40,40 +40,40 @@ const (
 )
 
 const (
-	notForUs      = "not for us"
-	besideVIP     = "not for us, in the network of a VIP"
-	nextToVIP     = "not for us, next door to a VIP"
-	foreignVXLAN  = "not for us, VXLAN of a CNI"
-	foreignGeneve = "not for us, Geneve of a CNI"
-	awayOne       = "stage 1, established, 1 flow"
-	awayMany      = "stage 1, established, 1M flows"
-	awaySYN       = "stage 1, SYN from random sources"
-	movedOne      = "stage 1, on rows that moved, 1 flow"
-	movedMany     = "stage 1, on rows that moved, 1M flows"
-	affineOne     = "stage 1, session affinity, 1 flow"
-	affineMany    = "stage 1, session affinity, 1M flows"
-	rangesOne     = "stage 1, source ranges, 1 flow"
-	rangesMany    = "stage 1, source ranges, 1M flows"
-	fewOne        = "stage 1, beside 200,000 exceptions, 1 flow"
-	fewMany       = "stage 1, beside 200,000 exceptions, 1M flows"
-	fewSYN        = "stage 1, beside 200,000 exceptions, random SYN"
-	besideOne     = "stage 1, beside 1M exceptions, 1 flow"
-	besideMany    = "stage 1, beside 1M exceptions, 1M flows"
-	besideSYN     = "stage 1, beside 1M exceptions, random SYN"
-	exceptedOne   = "stage 1, one of 1M exceptions, 1 flow"
-	exceptedMany  = "stage 1, each of 1M exceptions, 1M flows"
-	hereOne       = "stage 1+2, established, 1 flow"
-	hereMany      = "stage 1+2, established, 1M flows"
-	hereIdle      = "stage 1+2, 1M flows, each idle for 6 s"
-	hereSYN       = "stage 1+2, SYN from random sources"
-	tunnelOne     = "decapsulation + stage 2, 1 flow"
-	tunnelMany    = "decapsulation + stage 2, 1M flows"
-	egressOther   = "egress, no reply of a VIP"
-	egressVXLAN   = "egress, VXLAN of a CNI"
-	egressGeneve  = "egress, Geneve of a CNI"
-	reverseOne    = "reverse at egress, 1 flow"
-	reverseMany   = "reverse at egress, 1M flows"
-	measurements  = 200_000
+	notForUs       = "not for us"
+	besideVIP      = "not for us, in the network of a VIP"
+	nextToVIP      = "not for us, next door to a VIP"
+	foreignVXLAN   = "not for us, VXLAN of a CNI"
+	foreignGeneve  = "not for us, Geneve of a CNI"
+	awayOne        = "stage 1, established, 1 flow"
+	awayMany       = "stage 1, established, 1M flows"
+	awaySYN        = "stage 1, SYN from random sources"
+	movedOne       = "stage 1, on rows that moved, 1 flow"
+	movedMany      = "stage 1, on rows that moved, 1M flows"
+	affineOne      = "stage 1, session affinity, 1 flow"
+	affineMany     = "stage 1, session affinity, 1M flows"
+	rangesOne      = "stage 1, source ranges, 1 flow"
+	rangesMany     = "stage 1, source ranges, 1M flows"
+	fewOne         = "stage 1, beside 200,000 overrides, 1 flow"
+	fewMany        = "stage 1, beside 200,000 overrides, 1M flows"
+	fewSYN         = "stage 1, beside 200,000 overrides, random SYN"
+	besideOne      = "stage 1, beside 1M overrides, 1 flow"
+	besideMany     = "stage 1, beside 1M overrides, 1M flows"
+	besideSYN      = "stage 1, beside 1M overrides, random SYN"
+	overriddenOne  = "stage 1, one of 1M overrides, 1 flow"
+	overriddenMany = "stage 1, each of 1M overrides, 1M flows"
+	hereOne        = "stage 1+2, established, 1 flow"
+	hereMany       = "stage 1+2, established, 1M flows"
+	hereIdle       = "stage 1+2, 1M flows, each idle for 6 s"
+	hereSYN        = "stage 1+2, SYN from random sources"
+	tunnelOne      = "decapsulation + stage 2, 1 flow"
+	tunnelMany     = "decapsulation + stage 2, 1M flows"
+	egressOther    = "egress, no reply of a VIP"
+	egressVXLAN    = "egress, VXLAN of a CNI"
+	egressGeneve   = "egress, Geneve of a CNI"
+	reverseOne     = "reverse at egress, 1 flow"
+	reverseMany    = "reverse at egress, 1M flows"
+	measurements   = 200_000
 )
 
 // benchCase is a stream and its subjects. The first subject is the empty program, whose time is subtracted.
@@ -213,7 +213,7 @@ func (b *builder) addAway() {
 		}
 		ours := away
 		if m.port == portMany && !m.others {
-			ours.check = f.tagged(f.encapsulated(f.holder))
+			ours.check = f.tagged(f.encapsulated(f.owner))
 		}
 		b.add(m.name, b.clients(m.flows), incoming(from.fromClient(f.vip, m.port, m.flows == random)),
 			b.nothing, bare, lru, ours)
@@ -272,7 +272,7 @@ var markedCases = []struct {
 	name  string
 	port  uint16
 	flows uint32
-	// others are flows without exceptions, in rows with exceptions.
+	// others are flows without overrides, in rows with overrides.
 	others bool
 }{
 	{movedOne, portMoved, 1, false}, {movedMany, portMoved, flowCount, false},
@@ -280,7 +280,7 @@ var markedCases = []struct {
 	{rangesOne, portRanges, 1, false}, {rangesMany, portRanges, flowCount, false},
 	{fewOne, portFew, 1, true}, {fewMany, portFew, flowCount, true}, {fewSYN, portFew, 0, true},
 	{besideOne, portMany, 1, true}, {besideMany, portMany, flowCount, true}, {besideSYN, portMany, 0, true},
-	{exceptedOne, portMany, 1, false}, {exceptedMany, portMany, flowCount, false},
+	{overriddenOne, portMany, 1, false}, {overriddenMany, portMany, flowCount, false},
 }
 
 func (w *world) newCase(name string, f family, t traffic, subjects []subject) (*benchCase, error) {

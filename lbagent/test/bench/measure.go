@@ -153,7 +153,7 @@ func (w *world) losses() (map[string]uint64, error) {
 	if err != nil {
 		return nil, err
 	}
-	all := map[string]uint64{"handed_to_kernel": counters.Events["handed_to_kernel"]}
+	all := map[string]uint64{"passed_to_kernel": counters.Events["passed_to_kernel"]}
 	for reason, n := range counters.Drops {
 		if n != 0 {
 			all[reason] = n

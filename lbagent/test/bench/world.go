@@ -37,15 +37,15 @@ const (
 	portMoved
 	portAffinity
 	portRanges
-	// portFew has fewExceptions, portMany has manyExceptions.
+	// portFew has fewOverrides, portMany has manyOverrides.
 	portFew
 	portMany
 	ports = iota
 )
 
 const (
-	fewExceptions  = 200_000
-	manyExceptions = 1_000_000
+	fewOverrides  = 200_000
+	manyOverrides = 1_000_000
 )
 
 // affinitySeconds is the default of Kubernetes.
@@ -72,10 +72,10 @@ type family struct {
 	nextDoor netip.Addr
 	// firstNode is the first node with only this family.
 	firstNode forwarding.NodeID
-	// otherClient is in another network than client, and its flows have no exceptions.
+	// otherClient is in another network than client, and its flows have no overrides.
 	otherClient netip.Addr
-	// holder is the node of the exceptions and in no row.
-	holder forwarding.NodeID
+	// owner is the node of the overrides and in no row.
+	owner forwarding.NodeID
 	// length is the minimum frame length, rounded up to 8.
 	length   int
 	overhead int
@@ -87,7 +87,7 @@ var families = []family{
 		client: netip.MustParseAddr("198.19.0.0"), vip: netip.MustParseAddr("203.0.113.10"),
 		pod: netip.MustParseAddr("198.18.1.2"), untrusted: netip.MustParseAddr("198.18.5.9"), neighbour: netip.MustParseAddr("203.0.113.99"),
 		pool: netip.MustParsePrefix("203.0.113.10/31"), nextDoor: netip.MustParseAddr("203.0.113.9"),
-		otherClient: netip.MustParseAddr("198.18.0.0"), holder: peerID + 2*perNodes,
+		otherClient: netip.MustParseAddr("198.18.0.0"), owner: peerID + 2*perNodes,
 		firstNode: peerID, length: 64, overhead: 60,
 	},
 	{
@@ -95,14 +95,14 @@ var families = []family{
 		client: netip.MustParseAddr("2001:db8:1::"), vip: netip.MustParseAddr("2001:db8:cafe::10"),
 		pod: netip.MustParseAddr("2001:db8:100:1::2"), untrusted: netip.MustParseAddr("2001:db8:100:5::9"), neighbour: netip.MustParseAddr("2001:db8:cafe::99"),
 		pool: netip.MustParsePrefix("2001:db8:cafe::10/125"), nextDoor: netip.MustParseAddr("2001:db8:cafe::19"),
-		otherClient: netip.MustParseAddr("2001:db8:2::"), holder: peerID + 2*perNodes + 1,
+		otherClient: netip.MustParseAddr("2001:db8:2::"), owner: peerID + 2*perNodes + 1,
 		firstNode: peerID + perNodes, length: 80, overhead: 80,
 	},
 }
 
 const podPort = 8080
 
-// nodes returns 20 nodes with IPv4, 20 with IPv6, and the holders; dual-stack nodes would be reached over IPv4.
+// nodes returns 20 nodes with IPv4, 20 with IPv6, and the owners; dual-stack nodes would be reached over IPv4.
 func nodes() map[forwarding.NodeID]forwarding.Node {
 	all := map[forwarding.NodeID]forwarding.Node{}
 	for i := range forwarding.NodeID(perNodes) {
@@ -111,8 +111,8 @@ func nodes() map[forwarding.NodeID]forwarding.Node {
 		last[15] = byte(0x20 + i)
 		all[families[1].firstNode+i] = forwarding.Node{IPv6: netip.AddrFrom16(last)}
 	}
-	all[families[0].holder] = forwarding.Node{IPv4: netip.MustParseAddr("198.51.100.99")}
-	all[families[1].holder] = forwarding.Node{IPv6: netip.MustParseAddr("2001:db8:0:1::99")}
+	all[families[0].owner] = forwarding.Node{IPv4: netip.MustParseAddr("198.51.100.99")}
+	all[families[1].owner] = forwarding.Node{IPv6: netip.MustParseAddr("2001:db8:0:1::99")}
 	return all
 }
 
@@ -186,7 +186,7 @@ func config() dataplane.Config {
 	agent := lbagent.DefaultConfig()
 	c := agent.Dataplane()
 	c.Connections = connections
-	c.Exceptions = fewExceptions + manyExceptions
+	c.Overrides = fewOverrides + manyOverrides
 	return c
 }
 

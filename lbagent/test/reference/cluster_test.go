@@ -26,10 +26,10 @@ type node struct {
 	*rig.Rig
 	flows      map[string]*ebpf.Map
 	drops      *ebpf.Map
-	exceptions *rig.Exceptions
+	overrides  *rig.Overrides
 	halfOpen   *rig.HalfOpen
 	affinities *rig.Affinities
-	groupMarks *ebpf.Map
+	rowGroups  *ebpf.Map
 	// unknowns limits the queries of other nodes for a flow.
 	unknowns *ebpf.Map
 }
@@ -117,8 +117,8 @@ func (c *testCluster) add(t *testing.T, worker int, id forwarding.NodeID, s *for
 		},
 		// Small enough that many VIPs exceed their quota at times, and large enough for all flows.
 		Connections: 65536, HalfOpen: 16384, Datagrams: 16384,
-		UnknownPerVIP: c.unknownPerVIP,
-		Seed:          Seed,
+		MissesPerVIP: c.unknownPerVIP,
+		Seed:         Seed,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -139,7 +139,7 @@ func (c *testCluster) add(t *testing.T, worker int, id forwarding.NodeID, s *for
 	for _, name := range flowMaps {
 		n.flows[name] = openMap(t, r, name)
 	}
-	if n.exceptions, err = r.Exceptions(); err != nil {
+	if n.overrides, err = r.Overrides(); err != nil {
 		t.Fatal(err)
 	}
 	if n.halfOpen, err = r.HalfOpen(); err != nil {
@@ -149,8 +149,8 @@ func (c *testCluster) add(t *testing.T, worker int, id forwarding.NodeID, s *for
 		t.Fatal(err)
 	}
 	n.drops = openMap(t, r, bpf.DatapathMapDropCounts)
-	n.groupMarks = openMap(t, r, bpf.DatapathMapGroupMarks)
-	n.unknowns = openMap(t, r, bpf.DatapathMapUnknowns)
+	n.rowGroups = openMap(t, r, bpf.DatapathMapRowGroups)
+	n.unknowns = openMap(t, r, bpf.DatapathMapMissRates)
 	c.nodes[id] = n
 	c.Cluster[id], c.full[id] = Node{State: s, MAC: mac, VLANs: vlans}, s.Frontends
 }
@@ -191,8 +191,8 @@ type arrival struct {
 
 func (a arrival) delivered() bool { return a.Verdict == rig.XDPPass && len(a.Note) == 0 }
 
-// maxHops bounds a packet's path: by an exception and back; in each of three zones to the primary, along the
-// chain and back; and to the holder of the flow.
+// maxHops bounds a packet's path: by an override and back; in each of three zones to the primary, along the
+// chain and back; and to the owner of the flow.
 const maxHops = 3*5 + 5
 
 var errCircle = errors.New("the packet does not end")
@@ -245,7 +245,7 @@ func (c *testCluster) forgive(t *testing.T) {
 func (n *node) forgive(t *testing.T) {
 	t.Helper()
 	var cursor ebpf.MapBatchCursor
-	keys, values := make([]uint32, n.unknowns.MaxEntries()), make([]bpf.DatapathUnknown, n.unknowns.MaxEntries())
+	keys, values := make([]uint32, n.unknowns.MaxEntries()), make([]bpf.DatapathMissRate, n.unknowns.MaxEntries())
 	count, err := n.unknowns.BatchLookup(&cursor, keys, values, nil)
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		t.Error(err)
@@ -254,7 +254,7 @@ func (n *node) forgive(t *testing.T) {
 		if value.Count == 0 {
 			continue
 		}
-		if err := n.unknowns.Put(keys[i], bpf.DatapathUnknown{}); err != nil {
+		if err := n.unknowns.Put(keys[i], bpf.DatapathMissRate{}); err != nil {
 			t.Error(err)
 		}
 	}

@@ -65,7 +65,7 @@ func TestDifferential(t *testing.T) {
 	report(t, clusters)
 }
 
-var foreseen = []string{"malformed", "no_frontend", "pool_unassigned", "aggregate_unassigned", "source_range", "no_endpoint", "source_route", "ipv6_extension", "share_refused"}
+var foreseen = []string{"malformed", "no_frontend", "pool_unassigned", "aggregate_unassigned", "source_range", "no_endpoint", "source_route", "ipv6_extension", "backend_invalid"}
 
 // report logs the results and verifies that each kind of packet occurred.
 func report(t *testing.T, clusters []*differential) {
@@ -101,7 +101,7 @@ type differential struct {
 	expected        map[string]uint64
 	others, unclear uint64
 	answered        int
-	// learned are packets of flows with an exception before or after them.
+	// learned are packets of flows with an override before or after them.
 	learned int
 	// kept are flows that created their client's record of session affinity.
 	kept    int
@@ -295,7 +295,7 @@ func (d *differential) checkKept(want Forecast, got arrival, before map[forwardi
 	return nil
 }
 
-// checkLearned checks the exception on the ingress node of an established flow: it must exist, and be correct,
+// checkLearned checks the override on the ingress node of an established flow: it must exist, and be correct,
 // exactly if the row's primary does not hold the flow.
 func (d *differential) checkLearned(at forwarding.NodeID, want Forecast, got arrival, before map[forwarding.NodeID]Entry) error {
 	state := d.cluster.Cluster[at].State
@@ -303,20 +303,20 @@ func (d *differential) checkLearned(at forwarding.NodeID, want Forecast, got arr
 	if frontend.Local {
 		return nil
 	}
-	holder, learned := d.cluster.Learned(at, want.Flow)
-	if learned != No && holder != got.at {
-		return fmt.Errorf("%v got to node %d, but the exception of node %d names node %d", want.Flow, got.at, at, holder)
+	owner, learned := d.cluster.Learned(at, want.Flow)
+	if learned != No && owner != got.at {
+		return fmt.Errorf("%v got to node %d, but the override of node %d names node %d", want.Flow, got.at, at, owner)
 	}
 	hash, _ := want.Flow.hash(frontend)
 	primary := (*state.NodeTables[frontend.Table])[frontend.Table.Row(hash)].Primary
 	if got.at == primary && learned != No {
-		return fmt.Errorf("%v is on its row's primary, node %d, and node %d still has an exception", want.Flow, primary, at)
+		return fmt.Errorf("%v is on its row's primary, node %d, and node %d still has an override", want.Flow, primary, at)
 	}
 	if entry := before[got.at]; got.at == primary || !entry.Established || entry.Yields {
 		return nil
 	}
 	if learned == No {
-		return fmt.Errorf("%v is on node %d instead of node %d, and node %d has no exception", want.Flow, got.at, primary, at)
+		return fmt.Errorf("%v is on node %d instead of node %d, and node %d has no override", want.Flow, got.at, primary, at)
 	}
 	d.learned++
 	return nil

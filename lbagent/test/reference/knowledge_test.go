@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// learnedFor is well below the 180 s of a datagram's exception.
+	// learnedFor is well below the 180 s of a datagram's override.
 	learnedFor               = 170 * time.Second
 	surelyMoved, hardlyMoved = 235 * time.Second, 245 * time.Second
 )
@@ -81,9 +81,9 @@ func (c *testCluster) Knows(id forwarding.NodeID, flow Flow) (Entry, bool) {
 		return Entry{}, false
 	}
 	entry := c.entry(id, flow, halfOpen.Connection, false)
-	proof := bpf.DatapathProof(halfOpen.Reverse.Proof)
-	entry.Unproved = flow.Protocol == TCP && proof != bpf.DatapathProofPROOF_GIVEN
-	if proof == bpf.DatapathProofPROOF_OFFERED || proof == bpf.DatapathProofPROOF_CONTESTED {
+	validation := bpf.DatapathValidation(halfOpen.Reverse.Validation)
+	entry.Unvalidated = flow.Protocol == TCP && validation != bpf.DatapathValidationVALIDATION_DONE
+	if validation == bpf.DatapathValidationVALIDATION_SYN_ACK || validation == bpf.DatapathValidationVALIDATION_CONTESTED {
 		entry.Offer, entry.OfferWindow = halfOpen.Reverse.Sequence+1, 1<<16
 	}
 	return entry, true
@@ -100,14 +100,14 @@ func (c *testCluster) entry(id forwarding.NodeID, flow Flow, connection bpf.Data
 }
 
 func (c *testCluster) Learned(id forwarding.NodeID, flow Flow) (forwarding.NodeID, Doubt) {
-	about, err := c.nodes[id].exceptions.Find(flow.Client, flow.VIP, flow.Protocol)
+	about, err := c.nodes[id].overrides.Find(flow.Client, flow.VIP, flow.Protocol)
 	if err != nil || about == 0 {
 		return 0, No
 	}
 	if time.Since(c.arrived[flowAt{id, flow}]) > learnedFor {
-		return forwarding.NodeID(rig.ExceptionNode(about)), Maybe
+		return forwarding.NodeID(rig.OverrideNode(about)), Maybe
 	}
-	return forwarding.NodeID(rig.ExceptionNode(about)), Yes
+	return forwarding.NodeID(rig.OverrideNode(about)), Yes
 }
 
 // Moved compares the times of changes. A row counts as moved as long as another row of its group does, because
@@ -132,9 +132,9 @@ func (c *testCluster) Moved(slot forwarding.NodeTableSlot, row uint32) Doubt {
 
 // IsYoung reads the mark of the group. Tests are shorter than the lifetime of connections.
 func (c *testCluster) IsYoung(id forwarding.NodeID, slot forwarding.NodeTableSlot, row uint32) bool {
-	var mark bpf.DatapathGroupMark
+	var mark bpf.DatapathRowGroup
 	group := (slot.First() + row) / uint32(bpf.DatapathShapeROW_GROUP)
-	err := c.nodes[id].groupMarks.Lookup(group, &mark)
+	err := c.nodes[id].rowGroups.Lookup(group, &mark)
 	return err == nil && mark.Moved != 0
 }
 

@@ -23,9 +23,9 @@ func localFlow(i int) Flow {
 }
 
 // With policy Local, a connection survives the router's rerouting to another node, also while rows move, and
-// after the failure of another node. The first packet is forwarded along the chain, and is a notice to the
+// after the failure of another node. The first packet is forwarded along the chain, and is a redirect to the
 // ingress node; later packets take one hop. If the row has changed and the flow was silent for five seconds, the
-// first packet is a notice to the primary, and the second one to the ingress node.
+// first packet is a redirect to the primary, and the second one to the ingress node.
 func TestLocalConnectionsAreFound(t *testing.T) {
 	const connections = 600
 	random := rand.New(rand.NewPCG(11, 12))
@@ -43,10 +43,10 @@ func TestLocalConnectionsAreFound(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			c := newCluster(t, 10, random)
 			c.settle(t, 1, 2, 3, 4, 5)
-			holders := make([]forwarding.NodeID, connections)
-			for i := range holders {
-				holders[i] = forwarding.NodeID(1 + random.IntN(nodeCount))
-				c.establish(t, holders[i], localFlow(i))
+			owners := make([]forwarding.NodeID, connections)
+			for i := range owners {
+				owners[i] = forwarding.NodeID(1 + random.IntN(nodeCount))
+				c.establish(t, owners[i], localFlow(i))
 				if i%forgivable == 0 {
 					c.forgive(t)
 				}
@@ -58,9 +58,9 @@ func TestLocalConnectionsAreFound(t *testing.T) {
 				c.kill(t, test.dead)
 			}
 			first, later := 0, 0
-			for i, holder := range holders {
+			for i, owner := range owners {
 				at := forwarding.NodeID(1 + random.IntN(nodeCount))
-				if holder == test.dead || at == test.dead {
+				if owner == test.dead || at == test.dead {
 					continue
 				}
 				if i%forgivable == 0 {
@@ -69,9 +69,9 @@ func TestLocalConnectionsAreFound(t *testing.T) {
 				flow := localFlow(i)
 				for try := range 3 {
 					got := c.sendTo(t, at, build(flow.Client, flow.VIP, TCP, flagACK, 10))
-					if !got.delivered() || got.at != holder {
+					if !got.delivered() || got.at != owner {
 						t.Fatalf("connection %d, packet %d: node %d got it from the router, node %d holds it, it ended at node %d with verdict %d",
-							i, try, at, holder, got.at, got.Verdict)
+							i, try, at, owner, got.at, got.Verdict)
 					}
 					if try < 2 {
 						first = max(first, got.hops)
@@ -81,7 +81,7 @@ func TestLocalConnectionsAreFound(t *testing.T) {
 				}
 			}
 			t.Logf("at most %d hops of the first two packets, %d of a later one", first, later)
-			// Along the chain to the holder, a notice back, and to the holder.
+			// Along the chain to the owner, a redirect back, and to the owner.
 			if first > forwarding.ChainLength+3 || later > 1 {
 				t.Errorf("%d hops of the first two packets, may be %d; %d of a later one, may be 1", first, forwarding.ChainLength+3, later)
 			}
@@ -94,21 +94,21 @@ func TestLocalConnectionThatEnds(t *testing.T) {
 	c.settle(t, 1, 2, 3, 4, 5)
 	told := 0
 	for i := range 40 {
-		const holder = 3
+		const owner = 3
 		flow := localFlow(i)
-		c.establish(t, holder, flow)
-		frontend := c.Cluster[holder].State.Frontends[forwarding.FrontendKey{VIP: flow.VIP.Addr(), Port: localPort, Protocol: TCP}]
+		c.establish(t, owner, flow)
+		frontend := c.Cluster[owner].State.Frontends[forwarding.FrontendKey{VIP: flow.VIP.Addr(), Port: localPort, Protocol: TCP}]
 		hash, _ := flow.hash(frontend)
-		primary := (*c.Cluster[holder].State.NodeTables[frontend.Table])[frontend.Table.Row(hash)].Primary
-		if primary == holder {
+		primary := (*c.Cluster[owner].State.NodeTables[frontend.Table])[frontend.Table.Row(hash)].Primary
+		if primary == owner {
 			continue
 		}
 		told++
-		if named, learned := c.Learned(primary, flow); learned == No || named != holder {
-			t.Fatalf("connection %d: node %d, the row's primary, knows of node %d, want %d", i, primary, named, holder)
+		if named, learned := c.Learned(primary, flow); learned == No || named != owner {
+			t.Fatalf("connection %d: node %d, the row's primary, knows of node %d, want %d", i, primary, named, owner)
 		}
 		reset := build(flow.Client, flow.VIP, TCP, flagRST, 0)
-		if got := c.sendTo(t, holder, reset); !got.delivered() || got.at != holder {
+		if got := c.sendTo(t, owner, reset); !got.delivered() || got.at != owner {
 			t.Fatalf("connection %d: its reset ended at node %d with verdict %d", i, got.at, got.Verdict)
 		}
 		if named, learned := c.Learned(primary, flow); learned != No {

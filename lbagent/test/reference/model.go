@@ -44,11 +44,11 @@ type Cluster map[forwarding.NodeID]Node
 // Entry is a node's connection entry of a flow.
 type Entry struct {
 	Endpoint forwarding.EndpointID
-	// Established flows cause a notice, so that their ingress node learns an exception.
+	// Established flows cause a redirect, so that their ingress node learns an override.
 	Established bool
-	// Unproved flows are not established. Midstream packets query other nodes first, unless they acknowledge
+	// Unvalidated flows are not established. Midstream packets query other nodes first, unless they acknowledge
 	// one of the OfferWindow numbers from Offer.
-	Unproved           bool
+	Unvalidated        bool
 	Offer, OfferWindow uint32
 	// Over is true if a new flow replaces the entry.
 	Over bool
@@ -71,8 +71,8 @@ const (
 type Knowledge interface {
 	// Knows returns a node's entry of the flow.
 	Knows(node forwarding.NodeID, flow Flow) (Entry, bool)
-	// Learned returns the holder of the flow according to this node's exception.
-	Learned(node forwarding.NodeID, flow Flow) (holder forwarding.NodeID, learned Doubt)
+	// Learned returns the owner of the flow according to this node's override.
+	Learned(node forwarding.NodeID, flow Flow) (owner forwarding.NodeID, learned Doubt)
 	// Moved reports whether a row's primary changed so recently that datagrams walk the chain.
 	Moved(slot forwarding.NodeTableSlot, row uint32) Doubt
 	// IsYoung reports whether the primary of a row in the group changed within the lifetime of connections.
@@ -204,7 +204,7 @@ func (t Target) refuses() bool { return t.Endpoint == forwarding.RefusedEndpoint
 
 // refusedShare is the result of a packet in a refusing row.
 func refusedShare(at forwarding.NodeID, p packet) Forecast {
-	f := dropped(at, "share_refused")
+	f := dropped(at, "backend_invalid")
 	if p.askable() {
 		f.Fate, f.Flow, f.Refuses = Refused, p.Flow, true
 	}

@@ -37,12 +37,12 @@ func TestSpoofedPacketsMoveNoConnection(t *testing.T) {
 		client := address([]string{"198.19.%d.%d", "2001:db8:1::%x:%x"}[family], connections>>8&0xff, connections&0xff)
 		flow := Flow{Client: netip.AddrPortFrom(client, 40000), VIP: netip.AddrPortFrom(vips[family], port), Protocol: TCP}
 		c.establish(t, at, flow)
-		holder := c.holder(flow)
-		entry, _ := c.Knows(holder, flow)
+		owner := c.owner(flow)
+		entry, _ := c.Knows(owner, flow)
 		check := func(t *rapid.T) {
 			at := fromAnyNode.Draw(t, "at")
 			got := c.sendTo(t, at, build(flow.Client, flow.VIP, TCP, flagACK, 10))
-			c.checkReaches(t, got, holder, entry.Endpoint)
+			c.checkReaches(t, got, owner, entry.Endpoint)
 		}
 		moves := 0
 		t.Repeat(map[string]func(*rapid.T){
@@ -62,12 +62,12 @@ func TestSpoofedPacketsMoveNoConnection(t *testing.T) {
 	})
 }
 
-func (c *testCluster) checkReaches(t rapid.TB, got arrival, holder forwarding.NodeID, endpoint forwarding.EndpointID) {
+func (c *testCluster) checkReaches(t rapid.TB, got arrival, owner forwarding.NodeID, endpoint forwarding.EndpointID) {
 	t.Helper()
-	if !got.delivered() || got.at != holder {
-		t.Fatalf("the connection's packet: verdict %d at node %d after %d hops, want it delivered at node %d", got.Verdict, got.at, got.hops, holder)
+	if !got.delivered() || got.at != owner {
+		t.Fatalf("the connection's packet: verdict %d at node %d after %d hops, want it delivered at node %d", got.Verdict, got.at, got.hops, owner)
 	}
-	want := c.Cluster[holder].State.Endpoints[endpoint]
+	want := c.Cluster[owner].State.Endpoints[endpoint]
 	if p, _ := parse(got.Frame); p.VIP != netip.AddrPortFrom(want.Address, want.Port) {
 		t.Fatalf("the connection's packet reaches %s, want %s:%d", p.VIP, want.Address, want.Port)
 	}

@@ -8,23 +8,23 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// stage1 returns the possible targets of a packet from a router. With an exception, that is the holder of the
-// flow. If the holder's flow is over or lost, the exception is ignored.
+// stage1 returns the possible targets of a packet from a router. With an override, that is the owner of the
+// flow. If the owner's flow is over or lost, the override is ignored.
 func (c Cluster) stage1(at forwarding.NodeID, p packet, frontend forwarding.Frontend, knowledge Knowledge) []Target {
 	hash, _ := p.hash(frontend)
 	rows := c.rowsOf(at, frontend, hash, knowledge)
 	byRow := func() []Target {
 		return c.byRow(at, hash, p, frontend, knowledge)
 	}
-	holder, learned := knowledge.Learned(at, p.Flow)
-	if learned == No || holder == rows[0].Primary || c[holder].State == nil {
+	owner, learned := knowledge.Learned(at, p.Flow)
+	if learned == No || owner == rows[0].Primary || c[owner].State == nil {
 		return byRow()
 	}
-	entry, ok := knowledge.Knows(holder, p.Flow)
+	entry, ok := knowledge.Knows(owner, p.Flow)
 	if !ok || p.replaces(entry) || p.asksFirst(entry) {
 		return byRow()
 	}
-	held := Target{Node: holder, Endpoint: entry.Endpoint}
+	held := Target{Node: owner, Endpoint: entry.Endpoint}
 	if learned == Maybe || entry.Yields {
 		return append(byRow(), held)
 	}
@@ -73,8 +73,8 @@ func (c Cluster) byRow(
 	primary := rows[0].Primary
 	var targets []Target
 	entry, known := knowledge.Knows(primary, p.Flow)
-	unproved := known && p.asksFirst(entry)
-	if known && !unproved {
+	unvalidated := known && p.asksFirst(entry)
+	if known && !unvalidated {
 		if !p.replaces(entry) {
 			targets = append(targets, Target{Node: primary, Endpoint: entry.Endpoint})
 		}
@@ -92,7 +92,7 @@ func (c Cluster) byRow(
 	if targets = append(targets, others...); found {
 		return targets
 	}
-	if unproved {
+	if unvalidated {
 		return append(targets, Target{Node: primary, Endpoint: entry.Endpoint})
 	}
 	return append(targets, c.choose(primary, p, knowledge))
@@ -100,7 +100,7 @@ func (c Cluster) byRow(
 
 // asksFirst reports whether the packet queries other nodes although the node has an entry.
 func (p packet) asksFirst(entry Entry) bool {
-	return entry.Unproved && p.midstream() && p.acknowledged-entry.Offer >= entry.OfferWindow
+	return entry.Unvalidated && p.midstream() && p.acknowledged-entry.Offer >= entry.OfferWindow
 }
 
 // path returns the queried nodes in order: the primary of each row and, if queried, its chain.
@@ -119,7 +119,7 @@ func path(rows []askedRow) []forwarding.NodeID {
 func (p packet) replaces(entry Entry) bool { return entry.Over && !p.midstream() }
 
 // local returns the possible targets of a packet of a Local frontend. Nodes with endpoints serve their own and
-// new flows. With a table they query others for midstream packets of unknown flows, after their own exceptions.
+// new flows. With a table they query others for midstream packets of unknown flows, after their own overrides.
 // Nodes without endpoints use the table.
 func (c Cluster) local(at forwarding.NodeID, p packet, frontend forwarding.Frontend, knowledge Knowledge) []Target {
 	if frontend.Table == 0 || p.Protocol == UDP {
@@ -130,14 +130,14 @@ func (c Cluster) local(at forwarding.NodeID, p packet, frontend forwarding.Front
 	if frontend.Endpoints == 0 && !known {
 		return c.stage1(at, p, frontend, knowledge)
 	}
-	unproved := known && p.asksFirst(entry)
-	if known && !p.replaces(entry) && !unproved {
+	unvalidated := known && p.asksFirst(entry)
+	if known && !p.replaces(entry) && !unvalidated {
 		targets = []Target{{Node: at, Endpoint: entry.Endpoint}}
 		if !entry.Yields {
 			return targets
 		}
 	}
-	held, found := c.holderBy(at, at, p, knowledge)
+	held, found := c.ownerBy(at, at, p, knowledge)
 	if targets = append(targets, held...); found {
 		return targets
 	}
@@ -151,29 +151,29 @@ func (c Cluster) local(at forwarding.NodeID, p packet, frontend forwarding.Front
 			return targets
 		}
 	}
-	if unproved {
+	if unvalidated {
 		return append(targets, Target{Node: at, Endpoint: entry.Endpoint})
 	}
 	return append(targets, c.choose(at, p, knowledge))
 }
 
-// holderBy returns the target of a Local frontend's packet by a node's exception. found is false if there is no
-// exception or it may be wrong.
-func (c Cluster) holderBy(node, at forwarding.NodeID, p packet, knowledge Knowledge) (held []Target, found bool) {
-	holder, told := knowledge.Learned(node, p.Flow)
-	if told == No || holder == node || holder == at || c[holder].State == nil {
+// ownerBy returns the target of a Local frontend's packet by a node's override. found is false if there is no
+// override or it may be wrong.
+func (c Cluster) ownerBy(node, at forwarding.NodeID, p packet, knowledge Knowledge) (held []Target, found bool) {
+	owner, told := knowledge.Learned(node, p.Flow)
+	if told == No || owner == node || owner == at || c[owner].State == nil {
 		return nil, false
 	}
-	entry, known := knowledge.Knows(holder, p.Flow)
+	entry, known := knowledge.Knows(owner, p.Flow)
 	if !known || p.replaces(entry) || p.asksFirst(entry) {
 		return nil, false
 	}
-	return []Target{{Node: holder, Endpoint: entry.Endpoint}}, !entry.Yields
+	return []Target{{Node: owner, Endpoint: entry.Endpoint}}, !entry.Yields
 }
 
 // ask returns the possible targets of a packet among the queried nodes. found is false unless a node certainly
-// has the flow. The first node with an exception for the flow of a Local frontend forwards to the holder, even
-// if the exception is wrong.
+// has the flow. The first node with an override for the flow of a Local frontend forwards to the owner, even
+// if the override is wrong.
 func (c Cluster) ask(
 	at forwarding.NodeID, asked []forwarding.NodeID, p packet, frontend forwarding.Frontend, knowledge Knowledge,
 ) (targets []Target, found bool) {
@@ -191,7 +191,7 @@ func (c Cluster) ask(
 		if led || id == at {
 			continue
 		}
-		held, right := c.holderBy(id, at, p, knowledge)
+		held, right := c.ownerBy(id, at, p, knowledge)
 		if targets = append(targets, held...); right {
 			return targets, true
 		}

@@ -40,26 +40,26 @@ func TestConnectionsOfSwitchedServices(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c.switchAll(t, test.from)
-			holders, entry := make([]forwarding.NodeID, connections), make([]forwarding.NodeID, connections)
+			owners, entry := make([]forwarding.NodeID, connections), make([]forwarding.NodeID, connections)
 			flow := func(i int) Flow {
 				flow := localFlow(i)
 				flow.Client = netip.AddrPortFrom(flow.Client.Addr(), uint16(2000+number*connections+i))
 				return flow
 			}
-			for i := range holders {
+			for i := range owners {
 				entry[i] = forwarding.NodeID(1 + random.IntN(nodeCount))
 				c.establish(t, entry[i], flow(i))
-				holders[i] = c.holder(flow(i))
+				owners[i] = c.owner(flow(i))
 			}
 			verify := func() {
 				t.Helper()
 				c.forgive(t)
-				for i, holder := range holders {
+				for i, owner := range owners {
 					for packet := range 2 {
 						got := c.sendTo(t, entry[i], build(flow(i).Client, flow(i).VIP, TCP, flagACK, 10))
-						if !got.delivered() || got.at != holder || packet > 0 && got.hops > 1 {
+						if !got.delivered() || got.at != owner || packet > 0 && got.hops > 1 {
 							t.Fatalf("packet %d of connection %d, from node %d: verdict %d at node %d after %d hops, want node %d, later packets after one hop",
-								packet, i, entry[i], got.Verdict, got.at, got.hops, holder)
+								packet, i, entry[i], got.Verdict, got.at, got.hops, owner)
 						}
 					}
 				}

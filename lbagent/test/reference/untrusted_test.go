@@ -165,10 +165,10 @@ func TestMovedFlowsAreFoundInFlood(t *testing.T) {
 }
 
 // triesInFlood returns the number of packets that the client of a connection sends through node 2 until one
-// reaches its holder, at most most, with packets of untrusted hosts before each.
+// reaches its owner, at most most, with packets of untrusted hosts before each.
 func (c *testCluster) triesInFlood(t *testing.T, random *rand.Rand, flow Flow, untrustedHosts, most int) int {
 	t.Helper()
-	holder := c.holder(flow)
+	owner := c.owner(flow)
 	if err := c.renewLeases(); err != nil {
 		t.Fatal(err)
 	}
@@ -180,8 +180,8 @@ func (c *testCluster) triesInFlood(t *testing.T, random *rand.Rand, flow Flow, u
 		if !got.delivered() {
 			continue
 		}
-		if got.at != holder {
-			t.Fatalf("%v got to node %d, node %d holds it", flow, got.at, holder)
+		if got.at != owner {
+			t.Fatalf("%v got to node %d, node %d holds it", flow, got.at, owner)
 		}
 		return try
 	}
@@ -199,7 +199,7 @@ func (c *testCluster) sendTo(t rapid.TB, at forwarding.NodeID, frame []byte) arr
 	return got
 }
 
-func (c *testCluster) holder(flow Flow) forwarding.NodeID {
+func (c *testCluster) owner(flow Flow) forwarding.NodeID {
 	for id := range c.nodes {
 		if entry, ok := c.Knows(id, flow); ok && entry.Established {
 			return id
@@ -221,7 +221,7 @@ func (c *testCluster) establish(t rapid.TB, at forwarding.NodeID, flow Flow) {
 		t.Fatal(err)
 	}
 	c.sendTo(t, at, build(flow.Client, flow.VIP, TCP, flagACK, 0))
-	if c.holder(flow) != got.at {
+	if c.owner(flow) != got.at {
 		t.Fatalf("%v is not established at node %d", flow, got.at)
 	}
 }
@@ -317,9 +317,9 @@ func (c *testCluster) ageMoves(t *testing.T, by time.Duration) {
 	t.Helper()
 	ticks := uint32(by.Seconds()) * ticksPerSecond(t)
 	for _, n := range c.nodes {
-		m := openMap(t, n.Rig, bpf.DatapathMapGroupMarks)
+		m := openMap(t, n.Rig, bpf.DatapathMapRowGroups)
 		var cursor ebpf.MapBatchCursor
-		keys, values := make([]uint32, m.MaxEntries()), make([]bpf.DatapathGroupMark, m.MaxEntries())
+		keys, values := make([]uint32, m.MaxEntries()), make([]bpf.DatapathRowGroup, m.MaxEntries())
 		count, _ := m.BatchLookup(&cursor, keys, values, nil)
 		for i := range values[:count] {
 			if values[i].Moved != 0 {

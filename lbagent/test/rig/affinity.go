@@ -22,13 +22,13 @@ func (r *Rig) Affinities() (*Affinities, error) {
 	if err != nil {
 		return nil, err
 	}
-	key, err := r.Map(bpf.DatapathMapExceptionKey)
+	key, err := r.Map(bpf.DatapathMapFingerprintKey)
 	return &Affinities{Table: table, Key: key}, err
 }
 
 // Find returns the client's record of an endpoint table for the IP protocol, or nil.
 func (d *Affinities) Find(client netip.Addr, table uint32, protocol uint8) (*bpf.DatapathAffinity, error) {
-	var secret bpf.DatapathExceptionSecret
+	var secret bpf.DatapathFingerprintSecret
 	if err := d.Key.Lookup(uint32(0), &secret); err != nil {
 		return nil, fmt.Errorf("read the secret of the buckets: %w", err)
 	}

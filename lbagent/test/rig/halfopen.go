@@ -30,13 +30,13 @@ func (r *Rig) HalfOpen() (*HalfOpen, error) {
 	if err != nil {
 		return nil, err
 	}
-	key, err := r.Map(bpf.DatapathMapExceptionKey)
+	key, err := r.Map(bpf.DatapathMapFingerprintKey)
 	return &HalfOpen{Table: table, Key: key}, err
 }
 
 // Find returns the entry of a flow, from the client's bucket or the overflow bucket of crowded VIPs, or nil.
 func (h *HalfOpen) Find(client, vip netip.AddrPort, protocol uint8) (*bpf.DatapathHalfOpen, error) {
-	var secret bpf.DatapathExceptionSecret
+	var secret bpf.DatapathFingerprintSecret
 	if err := h.Key.Lookup(uint32(0), &secret); err != nil {
 		return nil, fmt.Errorf("read the secret of the prints: %w", err)
 	}
@@ -46,15 +46,15 @@ func (h *HalfOpen) Find(client, vip netip.AddrPort, protocol uint8) (*bpf.Datapa
 	if client.Addr().Is4() {
 		none, first = netip.IPv4Unspecified(), 0
 	}
-	place := first + uint32(exceptionPrint(&secret, client, netip.AddrPortFrom(none, 0), protocol))&(buckets-1)
-	print := exceptionPrint(&secret, client, vip, protocol)
+	place := first + uint32(overridePrint(&secret, client, netip.AddrPortFrom(none, 0), protocol))&(buckets-1)
+	print := overridePrint(&secret, client, vip, protocol)
 	for second := range uint32(2) {
 		var bucket bpf.DatapathHalfOpenBucket
 		if err := h.Table.Lookup(2*place+second, &bucket); err != nil {
 			return nil, fmt.Errorf("read a bucket of half-open flows: %w", err)
 		}
 		for i := range bucket.Slot {
-			if bucket.Mark[i]&halfOpenTag != 0 && bucket.Slot[i].Asks == print {
+			if bucket.Mark[i]&halfOpenTag != 0 && bucket.Slot[i].ForwardFingerprint == print {
 				return &bucket.Slot[i], nil
 			}
 		}

@@ -61,7 +61,7 @@ func (f family) flows(count int) []packet {
 	return all
 }
 
-// A row's mark is cleared when its overrides expired or name its primary, and set again when it moves.
+// A row's flag is cleared when its overrides have expired or name its primary, and set again when it moves.
 func TestRowsComeToRest(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -173,7 +173,7 @@ func TestOverridesBeyondTheRoom(t *testing.T) {
 	}
 }
 
-// Sweeps lose no override learned meanwhile, nor its filter bits and row mark.
+// Sweeps lose no override that is added meanwhile, nor its filter bits and row flag.
 func TestOverridesAreLearnedDuringSweeps(t *testing.T) {
 	w := newWorld(t)
 	f := families[0]

@@ -273,7 +273,7 @@ func redirectCases(f family) []overrideCase {
 	}
 }
 
-// Datagrams of a moved row are looked up at other nodes until the mark expires.
+// Datagrams of a moved row are looked up at other nodes until the flag expires.
 func TestMovedRow(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {

@@ -229,7 +229,7 @@ func TestQuotaSlotsAreKeyed(t *testing.T) {
 }
 
 // A hostile pod answers spoofed SYNs and predicts the numbers of the ACKs, to establish connections with
-// fictitious clients. This evicts no connection or record of another VIP, and proofs beyond the quota do not
+// fictitious clients. This evicts no connection or record of another VIP, and validations beyond the quota do not
 // consume the quota of half-open flows.
 func TestFloodOfValidatedConnections(t *testing.T) {
 	const connections = 250

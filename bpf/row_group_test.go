@@ -179,7 +179,7 @@ func (m *mates) pass(t testing.TB) {
 	}
 }
 
-// ticksOfMoves are the seconds after which a moved row is at rest for datagrams and for connections.
+// ticksOfMoves are the seconds after which a moved row counts as unchanged for datagrams and for connections.
 var ticksOfMoves = [2]int{300, 7600}
 
 func (m *mates) sendAll(t testing.TB) {
@@ -214,8 +214,8 @@ func (m *mates) check(t testing.TB, step string) {
 	}
 }
 
-// Rows of a group share a mark without losing their own state: each moved row and each override is found.
-// Sweeps clear all marks.
+// Rows of a group share timestamps without losing their own state: each moved row and each override is found.
+// Sweeps clear all flags.
 func TestGroupMates(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -274,7 +274,7 @@ func TestGroupComesToRest(t *testing.T) {
 	}
 }
 
-// A datagram of a row at rest in a group with a moved row is not looked up at other nodes. A moved row is, as
+// A datagram of an unchanged row in a group with a moved row is not looked up at other nodes. A moved row is, as
 // long as its group moves.
 func TestGroupAges(t *testing.T) {
 	w := newWorld(t)

@@ -55,7 +55,7 @@ func (w *world) place(t testing.TB, p packet) string {
 	return places[len(places)-1]
 }
 
-// A flow is established once its client has proved that it receives the endpoint's packets.
+// A flow is established once its client has acknowledged the endpoint's sequence numbers.
 func TestValidation(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -114,7 +114,7 @@ func TestValidation(t *testing.T) {
 }
 
 // A spoofed packet to the VIP does not capture replies of a direct connection between client and endpoint:
-// they stay unchanged until the VIP's flow is proved to own them.
+// they stay unchanged until the VIP's flow is validated.
 func TestDirectConnectionKeepsReplies(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {

@@ -66,7 +66,7 @@ type sweepState struct {
 	left, marked uint32
 }
 
-// SweepOverrides removes expired overrides and clears their rows' marks. It returns at once if nothing
+// SweepOverrides removes expired overrides and clears their rows' flags. It returns at once if nothing
 // changed.
 func (d *Dataplane) SweepOverrides() error {
 	learned, err := d.learned()

@@ -216,7 +216,7 @@ func TestOverridesOfThePrimaryOutliveTheirTable(t *testing.T) {
 	exchangeAll(t, sessions)
 	for _, node := range n.nodes {
 		node.putRows(t, &before)
-		// The clock of the marks is coarse: an entry of the tick of a sweep remains until the next.
+		// The clock of the row groups is coarse: an entry of the tick of a sweep remains until the next.
 		await(t, "rows of "+node.name+" without the bit", func() bool {
 			if err := node.dataplane.SweepOverrides(); err != nil {
 				t.Fatal(err)
@@ -288,7 +288,7 @@ func TestOverridesAreCopied(t *testing.T) {
 	n.checkNothingDropped(t)
 }
 
-// The marks of a row end with its overrides, and then sweeps.
+// The flags of a row are cleared after its last override, and sweeps stop.
 func TestSweepsEnd(t *testing.T) {
 	n := newWiderNetwork(t, 1)
 	sessions := n.openSessions(t, 20)
@@ -419,7 +419,7 @@ func TestDatagramsStayWithTheirPod(t *testing.T) {
 	n.checkNothingDropped(t)
 }
 
-// Idle flows of all rows of a group are found after moves, rewrites and sweeps: rows of a group share a mark.
+// Idle flows of all rows of a group are found after moves, rewrites and sweeps: rows of a group share timestamps.
 func TestSilentFlowsOfAGroup(t *testing.T) {
 	n := newLargeNetwork(t)
 	sessions, pods := n.openSessions(t, 40), openDatagrams(t, 80)

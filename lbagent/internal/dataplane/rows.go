@@ -15,7 +15,7 @@ import (
 )
 
 // writeRows writes rows by a BPF program, which stamps rows whose primary changes with the kernel's time and
-// preserves the marks set by the attached programs.
+// preserves the flags set by the attached programs.
 func (d *Dataplane) writeRows(op forwarding.PutRows) error {
 	if err := d.checkTable(op.Slot); err != nil {
 		return err
@@ -63,7 +63,7 @@ const rowsPerRun = forwarding.Rows
 func (d *Dataplane) writeSomeRows(op forwarding.PutRows, changed []uint32, rows []forwarding.Row, overridden bool) error {
 	all, first := uint32(op.Slot.Rows()), uint32(0)
 	if op.Fresh {
-		// The program clears the marks of this number of rows, starting at the first.
+		// The program clears the timestamps of this number of rows, starting at the first.
 		first = changed[0]
 	}
 	updates := d.rowUpdates[:0]

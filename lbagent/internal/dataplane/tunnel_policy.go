@@ -17,7 +17,7 @@ import (
 // cniMark are the mark bits of Cilium's programs. They are zero in our mark.
 const cniMark = 0x0f00
 
-// restoreTrust reads the trust in other nodes' packets, and generates the node's mark after a boot.
+// restoreTrust reads the policy for other nodes' packets, and generates the node's mark after a boot.
 func (d *Dataplane) restoreTrust() error {
 	if err := d.maps.TunnelPolicies.Lookup(uint32(0), &d.trust); err != nil {
 		return fmt.Errorf("read map %s: %w", bpf.DatapathMapTunnelPolicies, err)

@@ -17,7 +17,7 @@ type shake struct {
 	program *ebpf.Program
 }
 
-// establish establishes all flows of a family. The program requires proof from client and endpoint.
+// establish establishes all flows of a family. The program validates both client and endpoint.
 func (w *world) establish(f family) (err error) {
 	syn, err := f.fromClient(f.vip, portHere, true).frame(routerMAC, uplinkMAC)
 	if err != nil {

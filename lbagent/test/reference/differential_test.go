@@ -340,7 +340,7 @@ func (d *differential) checkReply(at forwarding.NodeID, flow Flow, endpoint neti
 	if got.Verdict != rig.TCXNext {
 		return fmt.Errorf("reply of %v: verdict %d", flow, got.Verdict)
 	}
-	// Before proof, an unexpected reply may belong to another connection of the pair and is not rewritten. A
+	// Before the validation, an unexpected reply may belong to another connection of the pair and is not rewritten. A
 	// SYN-ACK for a SYN is expected.
 	answer := opening && flags&flagSYN != 0
 	if flow.Protocol == TCP && !answer && bytes.Equal(got.Frame, reply) {

@@ -111,7 +111,7 @@ func (c *testCluster) Learned(id forwarding.NodeID, flow Flow) (forwarding.NodeI
 }
 
 // Moved compares the times of changes. A row counts as moved as long as another row of its group does, because
-// they share the mark.
+// they share the timestamps.
 func (c *testCluster) Moved(slot forwarding.NodeTableSlot, row uint32) Doubt {
 	moved := c.moved[slot]
 	if moved[row].IsZero() {
@@ -130,7 +130,7 @@ func (c *testCluster) Moved(slot forwarding.NodeTableSlot, row uint32) Doubt {
 	return No
 }
 
-// IsYoung reads the mark of the group. Tests are shorter than the lifetime of connections.
+// IsYoung reads the timestamps of the group. Tests are shorter than the lifetime of connections.
 func (c *testCluster) IsYoung(id forwarding.NodeID, slot forwarding.NodeTableSlot, row uint32) bool {
 	var mark bpf.DatapathRowGroup
 	group := (slot.First() + row) / uint32(bpf.DatapathShapeROW_GROUP)

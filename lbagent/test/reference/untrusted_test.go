@@ -54,7 +54,7 @@ var untrustedKinds = []untrustedKind{
 }
 
 // Packets of unknown flows do not multiply in the cluster: a packet from a random source causes at most 1.2
-// encapsulated packets if rows are at rest, and 2 if their history is young, regardless of its kind and the
+// encapsulated packets if rows are unchanged, and 2 if their history is young, regardless of its kind and the
 // number of zones. Without a limit these were 4.8, and 12.8 with zones. The allowance of the limit per second
 // comes on top; its part decreases with the rate of the flood.
 func TestUntrustedPacketsDoNotMultiply(t *testing.T) {

@@ -113,7 +113,7 @@ func TestDetectorWantsAndObserves(t *testing.T) {
 	}
 }
 
-// The established session with the shortest detection time is the best proof that a router was received.
+// The session with the shortest detection time determines when the router was last received.
 func TestDetectorHears(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	up := func(detection time.Duration) control.Session {

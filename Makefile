@@ -11,8 +11,8 @@ IMAGES   := dist/images
 REGISTRY ?= millrace.test
 TAG      ?= dev
 
-# One set of flags for programs, tests and tools, so that nothing is compiled twice. Without DWARF,
-# compilers take a fifth less time. Without symbol tables, linking a test takes a quarter less.
+# The same flags for programs, tests and tools, so that they share the build cache. Without DWARF,
+# compilation takes 20 % less time; without symbol tables, linking a test 25 %.
 export GOFLAGS := -buildvcs=false -trimpath -gcflags=all=-dwarf=false -ldflags=-s
 export CGO_ENABLED := 0
 STATIC := GOARCH=$(ARCH) go build -ldflags "-s -w -X main.version=$(VERSION)"
@@ -68,9 +68,9 @@ notice-demo:
 	@echo 'demo: installs Debian packages, builds programs and images, starts a cluster in network namespaces of this' \
 		'machine, shows 16 steps and removes the cluster: about two minutes, the first time ten.'
 
-# Properties are tried with the same cases each time, so that a failure is of the change at
-# hand; make fuzz draws others. AGAIN=1 is for CI, with fewer cases: what failed runs once more,
-# and is told of also where it passes then. There make lint vets all packages.
+# Property tests use a fixed seed, so that a failure is caused by the current change; make fuzz uses
+# random ones. AGAIN=1 is for CI, with fewer cases: failed tests are repeated once and listed as
+# flaky if they pass then. make lint vets all packages there.
 TIMES     := dist/tests
 GOTESTSUM := go tool -modfile=hack/tools/gotestsum/go.mod gotestsum
 .PHONY: test-unit
@@ -84,7 +84,7 @@ test-e2e: prerequisites build image ## Run the end-to-end tests on a real cluste
 	$(if $(LONG),@hack/prerequisites.sh --metallb)
 	@TIMEFORMAT='test-e2e took %0R s'; time AGAIN=$(AGAIN) LONG=$(LONG) RUN='$(RUN)' hack/test-e2e.sh
 
-# COUNT=5 runs it so often with each, a lab of its own each time; AGAIN=1 as in test-e2e.
+# COUNT=5 repeats the tests with each CNI, on a new lab each time; AGAIN=1 as in test-e2e.
 .PHONY: test-cni
 test-cni: prerequisites build image ## Run the whole path in short with each CNI (root); CNI="NAME…", COUNT=N.
 	$(if $(filter calico cilium%,$(CNI)),@hack/prerequisites.sh --cni)
@@ -100,7 +100,7 @@ test-ui: ## Hold the page of millrace ui in Debian's Chromium: drawings, time, n
 	hack/prerequisites.sh --browser
 	go test -tags long -count 1 -timeout 10m -v -run '^TestBrowser' ./cmd/millrace/internal/ui
 
-# What CI has no time for: more of what it holds, on more kernels and CNIs, and under load.
+# Tests that take too long for CI: more kernels, CNIs and load.
 .PHONY: test-long
 test-long: ## Run the tests that are too long for CI, one after another (root, hours).
 	$(MAKE) docs
@@ -123,7 +123,7 @@ test-long: ## Run the tests that are too long for CI, one after another (root, h
 test-load: prerequisites build image ## Hold that requests at a rate survive all that changes in layer 7 (root, five minutes).
 	go test -tags 'e2e load' -run '^TestIngressUnderLoad$$' -count $(or $(COUNT),1) -timeout 0 -v ./test/e2e
 
-# A number of frames, not a time: Go's fuzzing fails now and then when its time is over
+# Limited by frames instead of time, because Go's fuzzing sometimes fails at its time limit
 # (go.dev/issue/75804).
 PACKETS ?= 10000000
 MUTANTS ?= 1000000
@@ -153,8 +153,8 @@ test-kernels: ## Run the tests that depend on the kernel, on the running one and
 	@hack/prerequisites.sh --kernels
 	go run ./test/kernels $(if $(RUN),-run '$(RUN)') $(if $(COUNT),-count $(COUNT)) $(KERNELS)
 
-# STRICT=1 fails where a ratio is above its limit; PIN=PATH pins the program instead, to be
-# timed by others; KATRAN=PATH is a checkout of github.com/facebookincubator/katran.
+# STRICT=1 fails if a ratio is above its limit. PIN=PATH pins the program for measurements by other
+# tools. KATRAN=PATH is a checkout of github.com/facebookincubator/katran.
 .PHONY: bench
 bench: ## Measure what a packet costs, beside floors (root); STRICT=1, RUN=REGEXP, KATRAN=PATH, BESIDE=OBJECT, PIN=PATH.
 	@$(if $(KATRAN),hack/prerequisites.sh --develop)
@@ -180,7 +180,7 @@ bench-control: prerequisites ## Measure agent and operator in a generated cluste
 bench-vips: ## Time one more Service beside VIPS (20,000), from its creation to a route in the router's kernel (root, half an hour).
 	MILLRACE_VIPS=$(or $(VIPS),20000) go test -tags 'e2e long' -count 1 -timeout 60m -run '^TestOneMore$$' -v ./lbagent
 
-# STRICT=1 fails where a ratio is below its target.
+# STRICT=1 fails if a ratio is below its target.
 .PHONY: bench-gateway
 bench-gateway: build ## Compare our proxy with HAProxy, nginx and Caddy (root); STRICT=1, RUN=REGEXP, ROUNDS=N.
 	@hack/prerequisites.sh --bench-gateway
@@ -227,9 +227,9 @@ conformance: prerequisites build image ## Run Gateway API's own tests on a real 
 chart: ## Write the Helm chart of this checkout into dist/chart/millrace.
 	go run ./hack/mkchart
 
-# Nothing in it tells when or where it was made: two runs on one commit give the same bytes.
-# PUSH=1 pushes the images to REGISTRY, by the credentials of `docker login`. SIGN_KEY=FILE signs the
-# release by a key in PEM, and so does $MILLRACE_SIGNING_KEY, which is one.
+# Reproducible: builds of a commit are identical. PUSH=1 pushes the images to REGISTRY with the
+# credentials of `docker login`. SIGN_KEY=FILE, or $MILLRACE_SIGNING_KEY, signs the release with a
+# PEM key.
 RELEASE_REGISTRY := $(if $(filter millrace.test,$(REGISTRY)),ghcr.io/millrace-lb,$(REGISTRY))
 .PHONY: release
 release: ## Make what users install into dist/release/; VERSION=v0.1.0, REGISTRY=HOST/PATH, PUSH=1, SIGN_KEY=FILE.

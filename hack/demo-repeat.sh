@@ -20,12 +20,12 @@ mkdir -p "$logs"
 clean_up() {
 	[ ${#busy[@]} -eq 0 ] || kill "${busy[@]}" 2>/dev/null || true
 	ip netns del "$other" 2>/dev/null || true
-	# A clone that is needed to see what failed stays.
+	# Keep the clone of a failed run.
 	[ -d "$clone/dist/logs" ] || rm -rf "$(dirname "$clone")"
 }
 trap clean_up EXIT
 
-# left prints what there is of a lab on this machine.
+# left prints the remains of a lab on this machine.
 left() {
 	grep -E 'mrlab-|millrace-lab' /proc/self/mountinfo || true
 	find /run/millrace-lab /sys/fs/cgroup -maxdepth 3 \( -path '/run/*' -o -name 'mrlab-*' \) 2>/dev/null || true

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Generates everything in the tree that is made from other sources of the tree:
-# deepcopy, CRDs, roles, the OpenAPI schemas of the aggregated API, the BPF objects, the messages of
-# the gateway, and the CRDs of Gateway API as its module has them.
+# Generates all generated files: deepcopy, CRDs, roles, the OpenAPI schemas of the aggregated API,
+# the BPF objects, the messages of the gateway, and the CRDs of Gateway API from its module.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,7 +14,7 @@ go tool controller-gen object paths=./api/... \
 go tool controller-gen rbac:roleName=millrace-operator paths=./operator/... output:rbac:dir=config/rbac/operator
 go tool controller-gen rbac:roleName=millrace-agent paths=./lbagent/... output:rbac:dir=config/rbac/agent
 go tool controller-gen rbac:roleName=millrace-gateway paths=./gateway/... output:rbac:dir=config/rbac/gateway
-# The aggregated API also serves the types of Kubernetes that its own are made of.
+# The aggregated API also serves the Kubernetes types that its types contain.
 meta=(k8s.io/apimachinery/pkg/apis/meta/v1 k8s.io/apimachinery/pkg/runtime k8s.io/apimachinery/pkg/version)
 go tool openapi-gen \
 	--go-header-file <(printf '// SPDX-License-Identifier: Apache-2.0\n\n') \
@@ -24,7 +23,7 @@ go tool openapi-gen \
 	--report-filename /dev/null "${meta[@]/#/--readonly-pkg=}" "${meta[@]}" ./api/live/v1alpha1
 go generate ./bpf ./lbagent/test/bench ./gateway/resource
 
-# As they are; only the kinds that are carried out.
+# Unmodified, but only the implemented kinds.
 crds=$(go list -m -f '{{.Dir}}' sigs.k8s.io/gateway-api)/config/crd
 for channel in standard experimental; do
 	rm -f config/gateway-api/$channel/gateway.networking.k8s.io_*.yaml

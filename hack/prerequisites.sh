@@ -27,23 +27,23 @@ runtime="frr bird2 openbgpd exabgp iproute2 ethtool nftables iptables conntrack 
 # dpkg, xz-utils: unpack kernels and their modules.
 kernels="qemu-system-x86 iproute2 ethtool nftables iptables dpkg xz-utils"
 # bird2: another router for tests. clang-16: a second compiler of the BPF programs (compilers.sh).
-# clang-format-19 checks how they are written. openssl verifies the signature of a release in a test.
-# npm installs markdownlint.
+# clang-format-19 formats them. openssl verifies the signature of a release in a test. npm installs
+# markdownlint.
 develop="bird2 openssl clang-19 clang-format-19 llvm-19 clang-16 llvm-16 libbpf-dev bpftool shellcheck tcpdump npm"
 
 # clang-19: Cilium's agent compiles its programs. The others are for Calico.
 cni="$runtime clang-19 llvm-19 ipset make libelf-dev zlib1g-dev libpcap-dev"
 
-# What these tests run in pods.
+# Programs that these tests run in pods.
 kubernetes_e2e="$runtime wget netcat-openbsd"
 
 # nghttp2-client: h2load. nginx serves as the backend, too.
 bench_gateway="haproxy nginx nghttp2-client iproute2 util-linux"
 
-# Backends that parse requests as they are used to.
+# Backends with different HTTP parsers.
 hostile="haproxy nginx nodejs gunicorn"
 
-# frr-pythontools: frr-reload.py, by which MetalLB's speakers change FRR's configuration.
+# frr-pythontools: frr-reload.py, with which MetalLB's speakers configure FRR.
 metallb="$runtime frr-pythontools"
 
 # fonts-dejavu-core: without any font, pages have no text.
@@ -79,7 +79,7 @@ if ! command -v go >/dev/null; then
 	exit 1
 fi
 
-# provided PACKAGE: it is installed, or another package stands in for it.
+# provided PACKAGE: returns 0 if the package is installed or provided by another one.
 provided() {
 	dpkg-query --show --showformat '${db:Status-Status}\n' "$1" 2>/dev/null | grep -qx installed && return 0
 	case $1 in
@@ -108,9 +108,8 @@ fi
 
 export DEBIAN_FRONTEND=noninteractive
 
-# Packages start their services when they are installed. The lab runs FRR in namespaces of
-# its own; the machine itself must not get a router. 101 means "not allowed" to
-# invoke-rc.d.
+# Packages start their services on installation, but the lab runs FRR in its own namespaces, and the
+# machine itself must not run a router. 101 means "not allowed" to invoke-rc.d.
 policy=/usr/sbin/policy-rc.d
 installed_policy=
 restore_policy() {
@@ -143,7 +142,7 @@ apt-get update -qq
 names=
 for package in $missing; do
 	name=$package
-	# On Ubuntu bpftool is a name that only other packages provide.
+	# On Ubuntu, bpftool is a virtual package.
 	if [ "$package" = bpftool ] && ! candidate bpftool; then
 		name=linux-tools-common
 	fi
@@ -156,7 +155,7 @@ for package in $missing; do
 	fi
 	names="$names $name"
 done
-# One installation for all: each one reads the lists of packages and runs the triggers.
+# A single installation, because each one reads the package lists and runs triggers.
 # shellcheck disable=SC2086 # These are several names.
 apt-get install -qq --yes --no-install-recommends $names >/dev/null
 echo "installed:$names"

@@ -64,10 +64,10 @@ if [ -n "${RUN:-}" ]; then
 		exit 1
 	fi
 fi
-# All at once, on all processors.
+# In parallel, on all processors.
 go test -c -tags "$tags" -o "$work/" "${packages[@]/#/./}"
 
-# The properties among them are tried with the same cases each time.
+# Property tests use a fixed seed.
 export RAPID_SEED=1
 
 # run PACKAGE NAMES OUTPUT ARGUMENTS…: prints what each test took as it ends, and what those
@@ -82,7 +82,7 @@ run() {
 	return "$code"
 }
 
-# lane PACKAGE…: runs them one after another, and leaves the exit code of each.
+# lane PACKAGE…: runs the packages sequentially and stores their exit codes.
 lane() {
 	local package output code start
 	for package in "$@"; do
@@ -97,8 +97,7 @@ lane() {
 	done
 }
 
-# await_lab LANE returns when the lab stands with a gateway, or the lane has ended without: at
-# most after ten minutes.
+# await_lab LANE returns when the lab has a gateway, when the lane has ended, or after ten minutes.
 await_lab() {
 	local deadline=$((SECONDS + 600))
 	while kill -0 "$1" 2>/dev/null && [ $SECONDS -lt $deadline ]; do
@@ -110,7 +109,7 @@ await_lab() {
 arguments=("$@")
 lab=() own=()
 for package in "${packages[@]}"; do
-	# Without a name the expression of run would select nothing, and nothing would pass.
+	# Without a name the expression of run would select no test and pass.
 	if [ -z "$(names "$package")" ]; then
 		echo "FAIL	$package	has files behind the build tag e2e, and no test in them: move them or the tag" >&2
 		exit 1
@@ -121,9 +120,9 @@ for package in "${packages[@]}"; do
 	*) own+=("$package") ;;
 	esac
 done
-# beside_conformance runs the packages with an API server of their own beside test/conformance.
+# beside_conformance runs the packages with their own API server in parallel with test/conformance.
 beside_conformance() {
-	# By what they take: test/conformance and these two, the agent's, and the others.
+	# By duration: test/conformance and these two, the agent's, and the others.
 	local name others after=(gateway/controller liveapi)
 	mapfile -t others < <(printf '%s\n' "${own[@]}" | grep -vxF -e lbagent "${after[@]/#/-e}")
 	set -m
@@ -156,11 +155,10 @@ for package in "${packages[@]}"; do
 	output=$work/${package//\//-}
 	code=$(cat "$output.code" || echo "none")
 	[ "$code" != 0 ] || continue
-	# 1 is that of tests that failed; others, of a panic or of a time that is over, leave
-	# tests that did not run.
+	# 1 means failed tests; other codes, of a panic or a timeout, leave tests that did not run.
 	if [ "$code" = 1 ] && [ -n "${AGAIN:-}" ]; then
 		again=$(sed -n 's/.*"Action":"fail".*"Test":"\(Test[A-Za-z0-9_]*\)".*/\1/p' "$output.json" | sort -u | paste -sd '|')
-		# None failed where the lab did not come up: then all have not run.
+		# If the lab did not start, no test failed, because none ran.
 		again=${again:-$(names "$package")}
 		[[ "$package" != test/* ]] || bin/lab down
 		echo "again	$package	$again"

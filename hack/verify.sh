@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# Messages of commits after this one are verified.
+# Commit messages after this commit are verified.
 first_checked=7a2b4037fc59d5170fab040c3162c5709b4b17ad
 
 hack/pure.sh

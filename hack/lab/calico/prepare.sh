@@ -11,11 +11,11 @@ chmod -R u+w "$1/calico"
 cp go.mod go.sum "$1/"
 (cd "$1" && go mod edit -replace github.com/projectcalico/calico=./calico)
 
-# The API of the version that can be had has types for these constants.
+# The available version of the API has types for these constants.
 sed -i '/^func validateIptablesBackend/,/^}/ s/api\.\(IptablesBackend[A-Za-z]*\)/string(api.\1)/g' \
 	"$1/calico/libcalico-go/lib/validator/v3/validator.go"
 
-# Its Go code links a libbpf of its own, which lies below it.
+# Its Go code links its own copy of libbpf, in a subdirectory.
 libbpf=$1/calico/felix/bpf-gpl/include/libbpf/src
 mkdir -p "$libbpf/$(go env GOARCH)"
 make -s -C "$libbpf" BUILD_STATIC_ONLY=1 OBJDIR="$(go env GOARCH)"

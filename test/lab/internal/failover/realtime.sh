@@ -2,7 +2,7 @@
 # Has the threads of a program ($1) that must not be late run with SCHED_FIFO: those with the best
 # nice value. Prints "given" or "refused".
 pid=$(pgrep -x -o "$1") || { echo "no process $1" >&2; exit 1; }
-# Version 1 has real-time bandwidth for each cgroup: give some from the root down. FRR's bfdd uses
+# cgroup v1 limits real-time bandwidth per cgroup: allocate it from the root down. FRR's bfdd uses
 # half of it.
 path=$(sed -n 's/^[0-9]*:[a-z,]*\bcpu\b[a-z,]*://p' "/proc/$pid/cgroup")
 group=/sys/fs/cgroup/cpu

@@ -61,7 +61,7 @@ func TestFaultsOfRouterTold(t *testing.T) {
 	w.awaitReached()
 
 	w.loseFromRouter("ip daddr " + canaryAddress + " meta length 1000-65535")
-	w.awaitVerdict(millracev1beta1.ReasonLongPacketsLost, thirdNode)
+	w.awaitVerdict(millracev1beta1.ReasonLargePacketsLost, thirdNode)
 	run(t, "ip netns exec "+routerSpace+" nft flush chain bridge filter output")
 	w.awaitReached()
 

@@ -121,7 +121,7 @@ func cutOff(t *testing.T) *world {
 		}
 		status := w.report().Status
 		condition := meta.FindStatusCondition(status.Conditions, millracev1beta1.ConditionReady)
-		isCutOff := condition.Status == metav1.ConditionFalse && condition.Reason == millracev1beta1.ReasonCutOff
+		isCutOff := condition.Status == metav1.ConditionFalse && condition.Reason == millracev1beta1.ReasonNodeIsolated
 		if isCutOff && len(status.Answering) > 0 {
 			t.Errorf("the node answers for %v on its link, and is cut off from other endpoints", status.Answering)
 		}

@@ -45,7 +45,7 @@ func TestKeysBeforeFrontends(t *testing.T) {
 	if _, err := l.pass(start); !errors.Is(err, errInjected) {
 		t.Errorf("a pass that could not set the keys returned %v", err)
 	}
-	if n.observation.Forwards || n.observation.TunnelKey.Reason != millracev1beta1.ReasonKeyFailed {
+	if n.observation.Forwards || n.observation.TunnelKey.Reason != millracev1beta1.ReasonKeyProgrammingFailed {
 		t.Errorf("observed %+v", n.observation)
 	}
 	maps.err = nil

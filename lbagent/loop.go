@@ -36,7 +36,7 @@ type (
 	}
 	hostChecks interface {
 		Problems(m *model.Model, uplinks []string) []string
-		OtherUplink() bool
+		UnexpectedUplink() bool
 	}
 	hopWatcher interface {
 		SetTargets(targets map[forwarding.NodeID]fib.Target, devices map[int][]int)

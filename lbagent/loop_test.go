@@ -200,7 +200,7 @@ func TestFailedWriteHoldsUpNothingElse(t *testing.T) {
 			t.Fatalf("pass %d: routes %v, want those of the first two Services", i+1, n.routes)
 		}
 		if !slices.ContainsFunc(n.observation.Problems, func(p model.Problem) bool {
-			return p.Reason == millracev1beta1.ReasonProgramFailed && strings.Contains(p.Message, failed.String())
+			return p.Reason == millracev1beta1.ReasonProgrammingFailed && strings.Contains(p.Message, failed.String())
 		}) {
 			t.Errorf("problems %v, want one of %s", n.observation.Problems, failed)
 		}

@@ -94,13 +94,13 @@ func TestCutOffNodeIsReadyAgain(t *testing.T) {
 		return meta.IsStatusConditionTrue(w.report().Status.Conditions, millracev1beta1.ConditionReady)
 	})
 	reached := func() *metav1.Condition {
-		return meta.FindStatusCondition(w.report().Status.Conditions, millracev1beta1.ConditionNodesReached)
+		return meta.FindStatusCondition(w.report().Status.Conditions, millracev1beta1.ConditionNodesReachable)
 	}
 	w.Await(30*time.Second, "all nodes reached", func() bool { return reached() == nil })
 	w.switchRule("udp dport 6081 meta length > 1400 drop")
 	w.Await(90*time.Second, "both nodes beyond a narrow path", func() bool {
 		condition := reached()
-		return condition != nil && condition.Reason == millracev1beta1.ReasonLongPacketsLost &&
+		return condition != nil && condition.Reason == millracev1beta1.ReasonLargePacketsLost &&
 			strings.Contains(condition.Message, otherNode) && strings.Contains(condition.Message, thirdNode)
 	})
 	if !meta.IsStatusConditionTrue(w.report().Status.Conditions, millracev1beta1.ConditionReady) {

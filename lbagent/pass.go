@@ -146,7 +146,7 @@ func (p *pass) report() {
 	if have := p.maps.Have(); have != nil {
 		p.observation.Programmed = len(have.VIPs)
 	}
-	p.observation.OtherUplink = p.host != nil && p.host.OtherUplink()
+	p.observation.UnexpectedUplink = p.host != nil && p.host.UnexpectedUplink()
 	p.status.Set(p.observation)
 	p.history.Observe(p.now, p.model, &p.observation, p.nodeHealth)
 }

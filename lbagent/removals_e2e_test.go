@@ -32,7 +32,7 @@ func TestCRDDeleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	held := func() *metav1.Condition {
-		return meta.FindStatusCondition(w.report().Status.Conditions, millracev1beta1.ConditionObjectsPresent)
+		return meta.FindStatusCondition(w.report().Status.Conditions, millracev1beta1.ConditionRemovalsApplied)
 	}
 	w.Await(10*time.Second, "the LBNodeReport tells what is held", func() bool { return held() != nil })
 	w.keepsRoute(w.hold / 2)

@@ -41,7 +41,7 @@ func avoidedAddresses(t *testing.T, e *environment) {
 			family = corev1.IPv6Protocol
 		}
 		service := e.service(t, name, families(corev1.IPFamilyPolicySingleStack, family), annotated(millracev1beta1.AnnotationAddresses, address))
-		e.condition(t, service, metav1.ConditionFalse, millracev1beta1.ReasonAddressForbidden, address+" is not in ")
+		e.condition(t, service, metav1.ConditionFalse, millracev1beta1.ReasonAddressNotInPool, address+" is not in ")
 	}
 	e.addresses(t, e.service(t, "web", both), "203.0.113.1", "2001:db8:cafe::1")
 	e.addresses(t, e.service(t, "api", both), "203.0.113.2", "2001:db8:cafe::2")
@@ -52,7 +52,7 @@ func avoidedAddresses(t *testing.T, e *environment) {
 		return counted(pool, 6, 1)
 	})
 	last := e.service(t, "last")
-	e.condition(t, last, metav1.ConditionFalse, millracev1beta1.ReasonExhausted, `no free IPv4 address in pool "main"`)
+	e.condition(t, last, metav1.ConditionFalse, millracev1beta1.ReasonPoolExhausted, `no free IPv4 address in pool "main"`)
 	e.addresses(t, before, "203.0.113.0", "2001:db8:cafe::")
 }
 
@@ -64,7 +64,7 @@ func firstComeFirstServed(t *testing.T, e *environment) {
 	wait := func(name string) {
 		t.Helper()
 		service := e.service(t, name)
-		e.condition(t, service, metav1.ConditionFalse, millracev1beta1.ReasonExhausted, `no free IPv4 address in pool "main"`)
+		e.condition(t, service, metav1.ConditionFalse, millracev1beta1.ReasonPoolExhausted, `no free IPv4 address in pool "main"`)
 		line = append(line, service)
 	}
 	holder := e.service(t, "holder")
@@ -85,7 +85,7 @@ func firstComeFirstServed(t *testing.T, e *environment) {
 		late := e.service(t, fmt.Sprintf("late%d", i))
 		next()
 		line = append(line, late)
-		e.condition(t, late, metav1.ConditionFalse, millracev1beta1.ReasonExhausted, "")
+		e.condition(t, late, metav1.ConditionFalse, millracev1beta1.ReasonPoolExhausted, "")
 	}
 	// Condition times have whole seconds. Within one second, age and then name decide.
 	running.stop(t)
@@ -119,7 +119,7 @@ func quotas(t *testing.T, e *environment) {
 	e.addresses(t, third, "203.0.113.2")
 	// A nearly used quota is reported before any refusal.
 	eventually(t, func(ctx context.Context) error {
-		return e.warning(ctx, third, millracev1beta1.ReasonQuotaNearlyUsed,
+		return e.warning(ctx, third, millracev1beta1.ReasonQuotaNearlyExceeded,
 			`with this Service, namespace "shop" uses 3 of its quota of 3 addresses of pool "main"`)
 	})
 	over := e.service(t, "over")

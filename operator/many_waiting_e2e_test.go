@@ -53,7 +53,7 @@ func TestManyWaiting(t *testing.T) {
 	node := e.node(t, "changing", "198.51.100.20")
 	e.addresses(t, e.service(t, "holder"), "198.51.100.10")
 	first := e.service(t, "first")
-	e.condition(t, first, metav1.ConditionFalse, millracev1beta1.ReasonExhausted, "")
+	e.condition(t, first, metav1.ConditionFalse, millracev1beta1.ReasonPoolExhausted, "")
 	e.wait(t, waiting)
 
 	report := &figures.Report{}

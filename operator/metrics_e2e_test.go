@@ -26,7 +26,7 @@ func operatorMetrics(t *testing.T, e *environment) {
 	e.session(t, "node1", millracev1beta1.SessionEstablished)
 	e.addresses(t, e.service(t, "first"), "203.0.113.4")
 	e.addresses(t, e.service(t, "second"), "203.0.113.5")
-	e.condition(t, e.service(t, "third"), metav1.ConditionFalse, millracev1beta1.ReasonExhausted, "")
+	e.condition(t, e.service(t, "third"), metav1.ConditionFalse, millracev1beta1.ReasonPoolExhausted, "")
 	scraped(t, address,
 		`millrace_pool_addresses{pool="main",state="Bound"} 2`, `millrace_pool_addresses{pool="main",state="Free"} 0`,
 		`millrace_services_waiting{reason="PoolExhausted"} 1`, `millrace_vips_announcers{nodes="one"} 2`)

@@ -66,9 +66,9 @@ func conflicts(t *testing.T, e *environment, first *millracev1beta1.VIPAdvertise
 			if err := e.get(ctx, object); err != nil {
 				return err
 			}
-			condition := meta.FindStatusCondition(object.Status.Conditions, millracev1beta1.ConditionConflicting)
+			condition := meta.FindStatusCondition(object.Status.Conditions, millracev1beta1.ConditionConflicted)
 			if condition == nil || condition.Status != status || condition.Message != message {
-				return fmt.Errorf("Conflicting of %s is %+v", object.Name, condition)
+				return fmt.Errorf("Conflicted of %s is %+v", object.Name, condition)
 			}
 			return nil
 		})

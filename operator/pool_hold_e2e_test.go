@@ -37,7 +37,7 @@ func poolOverPods(t *testing.T, e *environment) {
 		t.Errorf("the status is %+v", pool.Status)
 	}
 	waits := e.service(t, "waits", annotated(millracev1beta1.AnnotationPool, "pods"))
-	e.condition(t, waits, metav1.ConditionFalse, millracev1beta1.ReasonNoPool, "is not ready")
+	e.condition(t, waits, metav1.ConditionFalse, millracev1beta1.ReasonNoMatchingPool, "is not ready")
 
 	update(t, e, pool, func(pool *millracev1beta1.VIPPool) { pool.Spec.Addresses = []string{"198.18.128.0/17"} })
 	e.addresses(t, waits, "198.18.128.0")

@@ -158,7 +158,7 @@ func overlappingPools(t *testing.T, e *environment) {
 	e.usable(t, good, "203.0.113.0/28")
 	first := func(spec *millracev1beta1.VIPPoolSpec) { spec.Priority = 100 }
 	overlapping := e.pool(t, "z-overlap", first, "203.0.113.8-203.0.113.17")
-	e.ready(t, overlapping, &overlapping.Status.Conditions, millracev1beta1.ReasonOverlap,
+	e.ready(t, overlapping, &overlapping.Status.Conditions, millracev1beta1.ReasonPoolOverlap,
 		`spec.addresses[0]: 203.0.113.8-203.0.113.17 overlaps the older pool "good", which keeps 203.0.113.8/29`)
 	e.usable(t, overlapping, "203.0.113.16/31")
 	e.ready(t, good, &good.Status.Conditions, millracev1beta1.ReasonValid, "")
@@ -166,7 +166,7 @@ func overlappingPools(t *testing.T, e *environment) {
 		e.addresses(t, e.service(t, fmt.Sprintf("web%d", i)), address)
 	}
 	inside := e.pool(t, "z-within", nil, "203.0.113.4/31")
-	e.ready(t, inside, &inside.Status.Conditions, millracev1beta1.ReasonOverlap, "no address is left to assign")
+	e.ready(t, inside, &inside.Status.Conditions, millracev1beta1.ReasonPoolOverlap, "no address is left to assign")
 	if meta.IsStatusConditionTrue(inside.Status.Conditions, millracev1beta1.ConditionReady) {
 		t.Error("a pool without an address is ready")
 	}
@@ -192,7 +192,7 @@ func occupiedPools(t *testing.T, e *environment) {
 			`203.0.113.4/30 (the pods of Node "node1"), 10.96.255.0/24 (ServiceCIDR "kubernetes")`)
 	e.usable(t, pool, "10.97.0.0/29", "203.0.113.2/31")
 	service := e.service(t, "asks", annotated(millracev1beta1.AnnotationAddresses, "203.0.113.1"))
-	e.condition(t, service, metav1.ConditionFalse, millracev1beta1.ReasonAddressForbidden, "203.0.113.1 is not in ")
+	e.condition(t, service, metav1.ConditionFalse, millracev1beta1.ReasonAddressNotInPool, "203.0.113.1 is not in ")
 	e.addresses(t, e.service(t, "web"), "10.97.0.0")
 
 	must(t, e.client.Delete(t.Context(), router))

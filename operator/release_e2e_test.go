@@ -235,7 +235,7 @@ func orderlyDeletion(t *testing.T, e *environment) {
 	must(t, e.client.Delete(t.Context(), service))
 	e.releasing(t, "203.0.113.0", millracev1beta1.ReleaseDraining)
 	heir := e.service(t, "heir")
-	e.condition(t, heir, metav1.ConditionFalse, millracev1beta1.ReasonExhausted, "")
+	e.condition(t, heir, metav1.ConditionFalse, millracev1beta1.ReasonPoolExhausted, "")
 	must(t, e.get(t.Context(), service))
 
 	// Another operator completes the release, and the waiting Service gets the address.
@@ -259,6 +259,6 @@ func orderlyMove(t *testing.T, e *environment) {
 	e.gone(t, vipOf("203.0.113.0"))
 	e.bound(t, "203.0.113.1", service)
 	eventually(t, func(ctx context.Context) error {
-		return e.event(ctx, service, millracev1beta1.ReasonReleased, "released 203.0.113.0")
+		return e.event(ctx, service, millracev1beta1.ReasonAddressReleased, "released 203.0.113.0")
 	})
 }

@@ -27,10 +27,10 @@ func keptThoughWrong(t *testing.T, e *environment) {
 	e.addresses(t, service, "203.0.113.0")
 	e.addresses(t, other, "198.51.100.7")
 	for _, wrong := range []struct{ annotation, value, reason, message string }{
-		{millracev1beta1.AnnotationPool, "none", millracev1beta1.ReasonNoPool, `has 203.0.113.0; requested pool "none" does not exist`},
-		{millracev1beta1.AnnotationPool, "small", millracev1beta1.ReasonExhausted, `has 203.0.113.0; no free IPv4 address in pool "small"`},
+		{millracev1beta1.AnnotationPool, "none", millracev1beta1.ReasonNoMatchingPool, `has 203.0.113.0; requested pool "none" does not exist`},
+		{millracev1beta1.AnnotationPool, "small", millracev1beta1.ReasonPoolExhausted, `has 203.0.113.0; no free IPv4 address in pool "small"`},
 		{millracev1beta1.AnnotationAddresses, "198.51.100.7", millracev1beta1.ReasonAddressInUse, "has 203.0.113.0; address 198.51.100.7"},
-		{millracev1beta1.AnnotationAddresses, "192.0.2.1", millracev1beta1.ReasonAddressForbidden, "has 203.0.113.0; address 192.0.2.1"},
+		{millracev1beta1.AnnotationAddresses, "192.0.2.1", millracev1beta1.ReasonAddressNotInPool, "has 203.0.113.0; address 192.0.2.1"},
 		{millracev1beta1.AnnotationAddresses, "nonsense", millracev1beta1.ReasonInvalid, "has 203.0.113.0; metadata.annotations"},
 	} {
 		update(t, e, service, annotated(wrong.annotation, wrong.value))
@@ -39,7 +39,7 @@ func keptThoughWrong(t *testing.T, e *environment) {
 		eventually(t, func(ctx context.Context) error { return e.warning(ctx, service, wrong.reason, wrong.message) })
 	}
 	update(t, e, service, annotated(millracev1beta1.AnnotationPool, "main"))
-	e.condition(t, service, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 203.0.113.0")
+	e.condition(t, service, metav1.ConditionTrue, millracev1beta1.ReasonAddressAssigned, "has 203.0.113.0")
 	e.bound(t, "203.0.113.0", service)
 }
 

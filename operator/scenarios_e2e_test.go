@@ -34,7 +34,7 @@ func requestedAddress(t *testing.T, e *environment) {
 	e.condition(t, other, metav1.ConditionFalse, millracev1beta1.ReasonAddressInUse,
 		`address 203.0.113.20 of pool "main" is in use by Service shop/owner`)
 	reserved := e.service(t, "reserved", annotated(millracev1beta1.AnnotationAddresses, "203.0.113.1"))
-	e.condition(t, reserved, metav1.ConditionFalse, millracev1beta1.ReasonAddressForbidden, "203.0.113.1 is not in ")
+	e.condition(t, reserved, metav1.ConditionFalse, millracev1beta1.ReasonAddressNotInPool, "203.0.113.1 is not in ")
 	wrong := e.service(t, "wrong", annotated(millracev1beta1.AnnotationAddresses, "203.0.113.300"))
 	e.condition(t, wrong, metav1.ConditionFalse, millracev1beta1.ReasonInvalid, `metadata.annotations[millrace.io/addresses]: "203.0.113.300"`)
 
@@ -109,13 +109,13 @@ func namespaceLabels(t *testing.T, e *environment) {
 	}
 	e.pool(t, "red", selected, "203.0.113.0/24")
 	service := e.service(t, "web", annotated(millracev1beta1.AnnotationPool, "red"))
-	e.condition(t, service, metav1.ConditionFalse, millracev1beta1.ReasonNoPool, `requested pool "red" does not select this Service`)
+	e.condition(t, service, metav1.ConditionFalse, millracev1beta1.ReasonNoMatchingPool, `requested pool "red" does not select this Service`)
 	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 	update(t, e, object, func(object *corev1.Namespace) { object.Labels["tenant"] = "red" })
 	e.addresses(t, service, "203.0.113.0")
 	update(t, e, object, func(object *corev1.Namespace) { delete(object.Labels, "tenant") })
 	other := e.service(t, "other")
-	e.condition(t, other, metav1.ConditionFalse, millracev1beta1.ReasonNoPool, "no pool with IPv4 addresses selects this Service")
+	e.condition(t, other, metav1.ConditionFalse, millracev1beta1.ReasonNoMatchingPool, "no pool with IPv4 addresses selects this Service")
 	e.addresses(t, service, "203.0.113.0")
 }
 
@@ -152,7 +152,7 @@ func twoClasses(t *testing.T, e *environment) {
 	e.addresses(t, within)
 	second := e.run(t, "--load-balancer-class="+internal)
 	e.addresses(t, within, "203.0.113.1")
-	e.condition(t, within, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 203.0.113.1")
+	e.condition(t, within, metav1.ConditionTrue, millracev1beta1.ReasonAddressAssigned, "has 203.0.113.1")
 
 	// After a restart each operator finds the other's addresses.
 	first.stop(t)
@@ -192,7 +192,7 @@ func foreignAddresses(t *testing.T, e *environment) {
 
 	// Addresses of a pool are taken over; Services that shared them keep them.
 	e.pool(t, "main", nil, "203.0.113.0/24")
-	e.condition(t, first, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 203.0.113.7")
+	e.condition(t, first, metav1.ConditionTrue, millracev1beta1.ReasonAddressAssigned, "has 203.0.113.7")
 	running.stop(t)
 	sharer := serve("sharer", "203.0.113.7")
 	running = e.run(t, "--default-class")

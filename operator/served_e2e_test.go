@@ -312,11 +312,11 @@ func contestedStatus(t *testing.T, e *environment) {
 		if err := answer(ctx); err != nil && !apierrors.IsConflict(err) {
 			return err
 		}
-		return e.warning(ctx, service, millracev1beta1.ReasonStatusContested, "metadata.managedFields")
+		return e.warning(ctx, service, millracev1beta1.ReasonStatusConflict, "metadata.managedFields")
 	})
 	// Conflicts count as writes here, too.
 	if answers > 20 {
 		t.Errorf("the status was written %d times before it was told", answers)
 	}
-	e.served(t, service, metav1.ConditionFalse, millracev1beta1.ReasonStatusContested, "")
+	e.served(t, service, metav1.ConditionFalse, millracev1beta1.ReasonStatusConflict, "")
 }

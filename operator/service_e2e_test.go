@@ -117,7 +117,7 @@ func dualStack(t *testing.T, e *environment) {
 	pool := e.pool(t, "main", nil, "203.0.113.0/30", "2001:db8:cafe::/64")
 	service := e.service(t, "web", families(corev1.IPFamilyPolicyRequireDualStack, corev1.IPv6Protocol, corev1.IPv4Protocol))
 	e.addresses(t, service, "2001:db8:cafe::", "203.0.113.0")
-	e.condition(t, service, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 2001:db8:cafe::, 203.0.113.0")
+	e.condition(t, service, metav1.ConditionTrue, millracev1beta1.ReasonAddressAssigned, "has 2001:db8:cafe::, 203.0.113.0")
 	for _, ingress := range service.Status.LoadBalancer.Ingress {
 		if ingress.IPMode == nil || *ingress.IPMode != corev1.LoadBalancerIPModeVIP {
 			t.Errorf("ipMode of %s is %v", ingress.IP, ingress.IPMode)
@@ -159,12 +159,12 @@ func race(t *testing.T, e *environment) {
 	if len(ingress(first)) == 0 {
 		first, second = second, first
 	}
-	e.condition(t, second, metav1.ConditionFalse, millracev1beta1.ReasonExhausted, `no free IPv4 address in pool "one"`)
+	e.condition(t, second, metav1.ConditionFalse, millracev1beta1.ReasonPoolExhausted, `no free IPv4 address in pool "one"`)
 	must(t, e.client.Delete(t.Context(), first))
 	e.addresses(t, second, "203.0.113.7")
-	e.condition(t, second, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 203.0.113.7")
+	e.condition(t, second, metav1.ConditionTrue, millracev1beta1.ReasonAddressAssigned, "has 203.0.113.7")
 	eventually(t, func(ctx context.Context) error {
-		return e.event(ctx, second, millracev1beta1.ReasonAssigned, "has 203.0.113.7")
+		return e.event(ctx, second, millracev1beta1.ReasonAddressAssigned, "has 203.0.113.7")
 	})
 	e.bound(t, "203.0.113.7", second)
 }
@@ -172,9 +172,9 @@ func race(t *testing.T, e *environment) {
 func exhaustion(t *testing.T, e *environment) {
 	e.run(t)
 	service := e.service(t, "web", families(corev1.IPFamilyPolicyRequireDualStack, corev1.IPv4Protocol, corev1.IPv6Protocol))
-	e.condition(t, service, metav1.ConditionFalse, millracev1beta1.ReasonNoPool, "no pool with IPv4 addresses selects this Service")
+	e.condition(t, service, metav1.ConditionFalse, millracev1beta1.ReasonNoMatchingPool, "no pool with IPv4 addresses selects this Service")
 	pool := e.pool(t, "main", nil, "203.0.113.7/32")
-	e.condition(t, service, metav1.ConditionFalse, millracev1beta1.ReasonNoPool, "no pool with IPv6 addresses selects this Service")
+	e.condition(t, service, metav1.ConditionFalse, millracev1beta1.ReasonNoMatchingPool, "no pool with IPv6 addresses selects this Service")
 	vips := &millracev1beta1.VIPList{}
 	must(t, e.client.List(t.Context(), vips))
 	if len(vips.Items) > 0 || len(ingress(service)) > 0 {
@@ -182,7 +182,7 @@ func exhaustion(t *testing.T, e *environment) {
 	}
 	other := e.service(t, "other", families(corev1.IPFamilyPolicyPreferDualStack))
 	e.addresses(t, other, "203.0.113.7")
-	e.condition(t, other, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 203.0.113.7")
+	e.condition(t, other, metav1.ConditionTrue, millracev1beta1.ReasonAddressAssigned, "has 203.0.113.7")
 	update(t, e, pool, func(pool *millracev1beta1.VIPPool) {
 		pool.Spec.Addresses = []string{"203.0.113.7-203.0.113.8", "2001:db8:cafe::1-2001:db8:cafe::2"}
 	})

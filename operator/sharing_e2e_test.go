@@ -78,7 +78,7 @@ func sharing(t *testing.T, e *environment) {
 	}
 	udp := e.service(t, "dns-udp", key("dns"), ports("53/UDP"), bothFamilies, local)
 	e.addresses(t, udp, "203.0.113.0", "2001:db8:cafe::")
-	e.condition(t, udp, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 203.0.113.0, 2001:db8:cafe::")
+	e.condition(t, udp, metav1.ConditionTrue, millracev1beta1.ReasonAddressAssigned, "has 203.0.113.0, 2001:db8:cafe::")
 	vip := e.claims(t, "203.0.113.0", "dns-tcp 53/TCP", "dns-udp 53/UDP")
 	e.claims(t, "2001:db8:cafe::", "dns-tcp 53/TCP", "dns-udp 53/UDP")
 	eventually(t, func(ctx context.Context) error {
@@ -100,7 +100,7 @@ func sharing(t *testing.T, e *environment) {
 	elsewhere := e.service(t, "elsewhere", key("dns"), ports("53/UDP"))
 	e.addresses(t, elsewhere, "203.0.113.1")
 	eventually(t, func(ctx context.Context) error {
-		return e.event(ctx, elsewhere, millracev1beta1.ReasonAnotherAddress, `the address with the sharing key "dns" is not available: `+
+		return e.event(ctx, elsewhere, millracev1beta1.ReasonSharedAddressUnavailable, `the address with the sharing key "dns" is not available: `+
 			"ports of 203.0.113.0 are already used: 53/UDP (Service shop/dns-udp), so the Service gets 203.0.113.1")
 	})
 	must(t, e.client.Delete(t.Context(), elsewhere))
@@ -117,7 +117,7 @@ func sharing(t *testing.T, e *environment) {
 	must(t, e.client.Delete(t.Context(), udp))
 	e.gone(t, udp)
 	e.addresses(t, late, "203.0.113.0")
-	e.condition(t, late, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 203.0.113.0")
+	e.condition(t, late, metav1.ConditionTrue, millracev1beta1.ReasonAddressAssigned, "has 203.0.113.0")
 	e.claims(t, "203.0.113.0", "dns-tcp 53/TCP", "late 53/UDP,80/TCP")
 	e.claims(t, "2001:db8:cafe::", "dns-tcp 53/TCP")
 	must(t, e.client.Delete(t.Context(), tcp))
@@ -157,8 +157,8 @@ func sharedPorts(t *testing.T, e *environment) {
 
 	update(t, e, first, ports("8080/TCP"))
 	e.claims(t, "203.0.113.0", "first 8080/TCP", "second 80/TCP,443/TCP")
-	e.condition(t, first, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 203.0.113.0")
-	e.condition(t, second, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 203.0.113.0")
+	e.condition(t, first, metav1.ConditionTrue, millracev1beta1.ReasonAddressAssigned, "has 203.0.113.0")
+	e.condition(t, second, metav1.ConditionTrue, millracev1beta1.ReasonAddressAssigned, "has 203.0.113.0")
 
 	// Without the key no Service joins; existing sharers stay.
 	update(t, e, first, func(service *corev1.Service) { service.Annotations = nil })
@@ -225,7 +225,7 @@ func sharedByHand(t *testing.T, e *environment) {
 	e.claims(t, "203.0.113.0", "first 80/TCP", "second 443/TCP")
 	must(t, e.client.Delete(t.Context(), first))
 	e.claims(t, "203.0.113.0", "second ")
-	e.condition(t, second, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 203.0.113.0")
+	e.condition(t, second, metav1.ConditionTrue, millracev1beta1.ReasonAddressAssigned, "has 203.0.113.0")
 }
 
 func (e *environment) sharers(t *testing.T, keys, each int) {
@@ -253,7 +253,7 @@ func sharedRestart(t *testing.T, e *environment) {
 	second := e.service(t, "a-guest", key("key0"), ports("2000/TCP"))
 	writes := len(e.awaitIdle(t, time.Second))
 	e.run(t)
-	e.condition(t, thief, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 203.0.113.5")
+	e.condition(t, thief, metav1.ConditionTrue, millracev1beta1.ReasonAddressAssigned, "has 203.0.113.5")
 	eventually(t, func(ctx context.Context) error {
 		if err := e.get(ctx, second); err != nil || len(ingress(second)) == 1 {
 			return err

@@ -142,7 +142,7 @@ func (e *environment) unchanged(t *testing.T, services []*corev1.Service, given 
 			t.Errorf("Service %s has %v, had %v", service.Name, got, given[service.Name])
 		}
 		served := meta.FindStatusCondition(service.Status.Conditions, millracev1beta1.ConditionServed)
-		if served != nil && served.Reason == millracev1beta1.ReasonStatusContested {
+		if served != nil && served.Reason == millracev1beta1.ReasonStatusConflict {
 			t.Errorf("the status of Service %s is contested: %s", service.Name, served.Message)
 		}
 	}

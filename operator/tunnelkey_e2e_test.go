@@ -263,7 +263,7 @@ func tunnelKeysLate(t *testing.T, e *environment) {
 		return err
 	})
 	eventually(t, func(ctx context.Context) error {
-		return e.secretEvent(ctx, tunnelSecretOf(ctx, e), millracev1beta1.ReasonNotConfirmed, "phase Steady began without late")
+		return e.secretEvent(ctx, tunnelSecretOf(ctx, e), millracev1beta1.ReasonKeyNotConfirmed, "phase Steady began without late")
 	})
 	e.keyCurrent(t, "late", "the other nodes drop its packets until then")
 	nodes[1].silent = false

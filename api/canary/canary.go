@@ -50,18 +50,18 @@ type Node struct {
 // Verdict is the conclusion from the probes through a router.
 type Verdict struct {
 	Router
-	// Reason is a reason of the condition ReachedThroughRouters.
+	// Reason is a reason of the condition PathsVerified.
 	Reason  string `json:"reason"`
 	Message string `json:"message,omitempty"`
 	Nodes   []Node `json:"nodes"`
 }
 
 // OK reports whether the router reaches all nodes.
-func (v *Verdict) OK() bool { return v.Reason == millracev1beta1.ReasonNodesReached }
+func (v *Verdict) OK() bool { return v.Reason == millracev1beta1.ReasonPathsVerified }
 
 // Known returns false if the probes are not conclusive yet, or cannot be.
 func (v *Verdict) Known() bool {
-	return v.Reason != millracev1beta1.ReasonNothingProved && v.Reason != millracev1beta1.ReasonHashWithoutPorts
+	return v.Reason != millracev1beta1.ReasonPending && v.Reason != millracev1beta1.ReasonHashIgnoresPorts
 }
 
 type observation struct {
@@ -199,9 +199,9 @@ func (e *evidence) add(node *Node, paths int) {
 func (e *evidence) conclude() (reason, message string) {
 	switch {
 	case e.announcing == 0 || e.probing == 0:
-		return millracev1beta1.ReasonNothingProved, "no node announces the canary and has probed for long enough"
+		return millracev1beta1.ReasonPending, "no node announces the canary and has probed for long enough"
 	case len(e.silent) == e.probing:
-		return millracev1beta1.ReasonNothingAnswered, "no node's probes are answered: the router filters the canary, " +
+		return millracev1beta1.ReasonNoProbeReplies, "no node's probes are answered: the router filters the canary, " +
 			"does not forward to the nodes, or a firewall drops UDP port 6081"
 	}
 	if reason, message := e.concludeMissing(); reason != "" {
@@ -211,11 +211,11 @@ func (e *evidence) conclude() (reason, message string) {
 	case len(e.silent)+len(e.lossy) > 0:
 		return millracev1beta1.ReasonPacketsLost, "probes of these nodes through the router are lost: " + list(slices.Concat(e.silent, e.lossy))
 	case len(e.short) > 0:
-		return millracev1beta1.ReasonLongPacketsLost, "packets as long as the MTU are lost on the way to or from these nodes: " + list(e.short)
+		return millracev1beta1.ReasonLargePacketsLost, "packets as long as the MTU are lost on the way to or from these nodes: " + list(e.short)
 	case len(e.undecided) > 0:
-		return millracev1beta1.ReasonNothingProved, "too few nodes have probed for long enough to verify these: " + list(e.undecided)
+		return millracev1beta1.ReasonPending, "too few nodes have probed for long enough to verify these: " + list(e.undecided)
 	}
-	return millracev1beta1.ReasonNodesReached, ""
+	return millracev1beta1.ReasonPathsVerified, ""
 }
 
 func (e *evidence) concludeMissing() (reason, message string) {
@@ -224,7 +224,7 @@ func (e *evidence) concludeMissing() (reason, message string) {
 	case len(e.missing) == 0 || hashed && len(e.silent)+len(e.lossy) > 0:
 		return "", ""
 	case hashed:
-		return millracev1beta1.ReasonHashWithoutPorts, "the router sends all probes of a node to the same node, so its hash ignores ports; " +
+		return millracev1beta1.ReasonHashIgnoresPorts, "the router sends all probes of a node to the same node, so its hash ignores ports; " +
 			"not reached so far: " + list(e.missing)
 	case e.lostTo():
 		return millracev1beta1.ReasonPacketsLost, "packets from the router to these nodes are lost, for example because the programs are " +

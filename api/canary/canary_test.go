@@ -125,17 +125,17 @@ func TestFaults(t *testing.T) {
 		s := drawRouter(t)
 		victim := rapid.IntRange(1, s.nodes).Draw(t, "victim")
 		want := rapid.SampledFrom([]string{
-			millracev1beta1.ReasonRouteMissing, millracev1beta1.ReasonPacketsLost, millracev1beta1.ReasonLongPacketsLost,
-			millracev1beta1.ReasonNothingAnswered,
+			millracev1beta1.ReasonRouteMissing, millracev1beta1.ReasonPacketsLost, millracev1beta1.ReasonLargePacketsLost,
+			millracev1beta1.ReasonNoProbeReplies,
 		}).Draw(t, "fault")
 		switch want {
 		case millracev1beta1.ReasonRouteMissing:
 			s.paths = slices.DeleteFunc(s.paths, func(id int) bool { return id == victim })
 		case millracev1beta1.ReasonPacketsLost:
 			s.lost = map[int]bool{victim: true}
-		case millracev1beta1.ReasonLongPacketsLost:
+		case millracev1beta1.ReasonLargePacketsLost:
 			s.short = map[int]bool{victim: true}
-		case millracev1beta1.ReasonNothingAnswered:
+		case millracev1beta1.ReasonNoProbeReplies:
 			s.paths = nil
 		}
 		verdict := s.judge(t)
@@ -143,7 +143,7 @@ func TestFaults(t *testing.T) {
 			t.Fatalf("%d nodes: %s: %s; want %s", s.nodes, verdict.Reason, verdict.Message, want)
 		}
 		node := verdict.Nodes[slices.IndexFunc(verdict.Nodes, func(n Node) bool { return n.ID == int32(victim) })]
-		if want != millracev1beta1.ReasonLongPacketsLost && node.ReachedBy > 0 || want == millracev1beta1.ReasonLongPacketsLost && !node.Short {
+		if want != millracev1beta1.ReasonLargePacketsLost && node.ReachedBy > 0 || want == millracev1beta1.ReasonLargePacketsLost && !node.Short {
 			t.Fatalf("the node with the fault is %+v", node)
 		}
 	})
@@ -152,7 +152,7 @@ func TestFaults(t *testing.T) {
 // TestLossyBound: a node that lacks an eighth of the answers is reported, and none with one answer more.
 func TestLossyBound(t *testing.T) {
 	for unanswered, want := range map[int32]string{
-		Ports/8 - 1: millracev1beta1.ReasonNodesReached,
+		Ports/8 - 1: millracev1beta1.ReasonPathsVerified,
 		Ports / 8:   millracev1beta1.ReasonPacketsLost,
 	} {
 		s := &simulated{nodes: 3, paths: all(3), pick: func(node, port int) int { return node + port }}
@@ -178,7 +178,7 @@ func TestFewerPaths(t *testing.T) {
 
 // A router that hashes addresses alone is not reported for nodes without probes, unless all probes reached
 // the same node. Nodes with lost probes are reported.
-func TestHashWithoutPorts(t *testing.T) {
+func TestHashIgnoresPorts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawRouter(t)
 		ports := s.pick
@@ -189,7 +189,7 @@ func TestHashWithoutPorts(t *testing.T) {
 		}
 		verdict := s.judge(t)
 		alone := slices.ContainsFunc(verdict.Nodes, func(n Node) bool { return n.ReachedBy == 0 })
-		switch want := millracev1beta1.ReasonHashWithoutPorts; {
+		switch want := millracev1beta1.ReasonHashIgnoresPorts; {
 		case !alone:
 			if !verdict.OK() {
 				t.Fatalf("all %d nodes are reached, and the verdict is %s: %s", s.nodes, verdict.Reason, verdict.Message)
@@ -208,7 +208,7 @@ func TestHashWithoutPorts(t *testing.T) {
 }
 
 // Reports of nodes that are not ready, or have not probed yet, prove nothing.
-func TestNothingProved(t *testing.T) {
+func TestPending(t *testing.T) {
 	s := &simulated{nodes: 2, paths: all(2), pick: func(_, port int) int { return port }}
 	reports, ids := s.reports()
 	for i := range reports {

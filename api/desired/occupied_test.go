@@ -57,7 +57,7 @@ func TestOccupied(t *testing.T) {
 		with(poolAged("careful", 0, "203.0.113.8/29"), func(s *millracev1beta1.VIPPoolSpec) { s.Reserved = []string{"203.0.113.11"} }),
 	}, NewOccupation(all))
 	checkProblems(t, limitsOf(pools), []string{
-		`wide Overlap spec.addresses[0]: 10.0.0.0/8 overlaps the older pool "within"`,
+		`wide PoolOverlap spec.addresses[0]: 10.0.0.0/8 overlaps the older pool "within"`,
 		`wide Occupied spec.addresses: never assigned: 10.0.0.11 (Node "node1"), 10.244.1.0/24 (the pods of Node "node1"), ` +
 			`10.244.2.0/24 (the pods of Node "old"), 10.0.0.1 (LBPeer "tor"), 10.96.0.0/14, 10.101.0.0-10.111.255.255 (ServiceCIDR "kubernetes"), 1 more`,
 	})

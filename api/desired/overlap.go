@@ -27,7 +27,7 @@ func (p *Pool) dropOverlap(object *millracev1beta1.VIPPool, older []*Pool) {
 				continue
 			}
 			if common := Common(setOf(r), lost).Ranges(); len(common) > 0 {
-				found.add(millracev1beta1.ReasonOverlap, fmt.Sprintf("spec.addresses[%d]", n),
+				found.add(millracev1beta1.ReasonPoolOverlap, fmt.Sprintf("spec.addresses[%d]", n),
 					fmt.Sprintf("%s overlaps the older pool %q, which keeps %s", text, other.Name, namedRanges(common)))
 			}
 		}

@@ -45,19 +45,19 @@ func TestOverlap(t *testing.T) {
 			name:    "the older pool keeps the addresses",
 			objects: []millracev1beta1.VIPPool{poolAged("a", 1, "198.51.100.0/24", "203.0.113.0/28"), poolAged("z", 0, "203.0.113.8-203.0.113.20")},
 			usable:  []string{"a 198.51.100.0/24 203.0.113.0/29", "z 203.0.113.8-203.0.113.20"},
-			limits:  []string{`a Overlap spec.addresses[1]: 203.0.113.0/28 overlaps the older pool "z", which keeps 203.0.113.8/29`},
+			limits:  []string{`a PoolOverlap spec.addresses[1]: 203.0.113.0/28 overlaps the older pool "z", which keeps 203.0.113.8/29`},
 		},
 		{
 			name:    "of the same age the first by name",
 			objects: []millracev1beta1.VIPPool{poolAged("z", 0, "203.0.113.0/30"), poolAged("a", 0, "203.0.113.1/32")},
 			usable:  []string{"a 203.0.113.1", "z 203.0.113.0 203.0.113.2/31"},
-			limits:  []string{`z Overlap spec.addresses[0]: 203.0.113.0/30 overlaps the older pool "a", which keeps 203.0.113.1`},
+			limits:  []string{`z PoolOverlap spec.addresses[0]: 203.0.113.0/30 overlaps the older pool "a", which keeps 203.0.113.1`},
 		},
 		{
 			name:     "nothing is left",
 			objects:  []millracev1beta1.VIPPool{poolAged("a", 0, "203.0.113.0/24"), poolAged("b", 1, "203.0.113.4/30", "203.0.113.9/32")},
 			usable:   []string{"a 203.0.113.0/24"},
-			problems: []string{"b Overlap spec.addresses[0]: ", "b Overlap spec.addresses[1]: ", "b Overlap spec.addresses: no address is left to assign"},
+			problems: []string{"b PoolOverlap spec.addresses[0]: ", "b PoolOverlap spec.addresses[1]: ", "b PoolOverlap spec.addresses: no address is left to assign"},
 		},
 		{
 			name: "three pools",
@@ -66,8 +66,8 @@ func TestOverlap(t *testing.T) {
 			},
 			usable: []string{"a 203.0.113.0/25", "b 203.0.113.128/25", "c 198.51.100.0/24"},
 			limits: []string{
-				`b Overlap spec.addresses[0]: 203.0.113.0/24 overlaps the older pool "a", which keeps 203.0.113.0/25`,
-				`c Overlap spec.addresses[0]: 203.0.113.128/25 overlaps the older pool "b", which keeps 203.0.113.128/25`,
+				`b PoolOverlap spec.addresses[0]: 203.0.113.0/24 overlaps the older pool "a", which keeps 203.0.113.0/25`,
+				`c PoolOverlap spec.addresses[0]: 203.0.113.128/25 overlaps the older pool "b", which keeps 203.0.113.128/25`,
 			},
 		},
 		{
@@ -80,7 +80,7 @@ func TestOverlap(t *testing.T) {
 			name:    "addresses that are reserved in one pool are not given by another",
 			objects: []millracev1beta1.VIPPool{reserving(poolAged("a", 0, "203.0.113.0/24"), "203.0.113.1"), poolAged("b", 1, "203.0.113.1/32", "198.51.100.1/32")},
 			usable:  []string{"a 203.0.113.0 203.0.113.2-203.0.113.255", "b 198.51.100.1"},
-			limits:  []string{`b Overlap spec.addresses[0]: 203.0.113.1/32 overlaps the older pool "a"`},
+			limits:  []string{`b PoolOverlap spec.addresses[0]: 203.0.113.1/32 overlaps the older pool "a"`},
 		},
 		{
 			name:    "what the younger pool reserves is no news",
@@ -94,7 +94,7 @@ func TestOverlap(t *testing.T) {
 				"a 203.0.113.1 203.0.113.3 203.0.113.5 203.0.113.7 203.0.113.9 203.0.113.11",
 				"b 203.0.113.0 203.0.113.2 203.0.113.4 203.0.113.6 203.0.113.8 203.0.113.10 203.0.113.12",
 			},
-			limits: []string{`b Overlap spec.addresses[0]: 203.0.113.0-203.0.113.12 overlaps the older pool "a", which keeps ` +
+			limits: []string{`b PoolOverlap spec.addresses[0]: 203.0.113.0-203.0.113.12 overlaps the older pool "a", which keeps ` +
 				"203.0.113.1, 203.0.113.3, 203.0.113.5, 203.0.113.7, 203.0.113.9, 1 more"},
 		},
 	}

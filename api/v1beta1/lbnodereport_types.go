@@ -102,8 +102,8 @@ type LBNodeReportStatus struct {
 	// +optional
 	TunnelKeys *TunnelKeysStatus `json:"tunnelKeys,omitempty"`
 
-	// Conditions of the agent: Ready, Programmed, Attached, BGPEstablished, TunnelKey; NodesReached and
-	// ObjectsPresent, present only while they are False. Conditions of the operator: NodeReady, present
+	// Conditions of the agent: Ready, Programmed, Attached, BGPEstablished, TunnelKey; NodesReachable and
+	// RemovalsApplied, present only while they are False. Conditions of the operator: NodeReady, present
 	// only while the Node is not ready, and TunnelKeyCurrent, present only while a change of the tunnel's
 	// key waits for the node.
 	//

@@ -291,7 +291,7 @@ type LBPeerStatus struct {
 	// +optional
 	Sessions *SessionCounts `json:"sessions,omitempty"`
 
-	// Conditions: Ready, with reason Valid or Invalid; ReachedThroughRouters, present only with canaries.
+	// Conditions: Ready, with reason Valid or Invalid; PathsVerified, present only with canaries.
 	//
 	// +optional
 	// +listType=map

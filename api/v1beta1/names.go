@@ -65,10 +65,10 @@ const (
 	// ConditionReady of a VIPPool, LBPeer or VIPAdvertisement: True if the object is valid and in use. Of
 	// an LBNodeReport: True if the agent's other conditions are.
 	ConditionReady = "Ready"
-	// ConditionConflicting of a VIPAdvertisement: True while another advertisement, earlier by name,
+	// ConditionConflicted of a VIPAdvertisement: True while another advertisement, earlier by name,
 	// selects the same VIPs for the same peer and node with other attributes. Those VIPs have the
 	// attributes of the other advertisement.
-	ConditionConflicting = "Conflicting"
+	ConditionConflicted = "Conflicted"
 	// ConditionUnique of a VIP: False while nodes detect a host that has its address, with reason
 	// DuplicateAddress if the VIP is not announced for this reason, and DuplicateInUse if it is announced
 	// nevertheless; otherwise absent.
@@ -93,32 +93,32 @@ const (
 	// ConditionHostCompatible of an LBNodeReport: False if the host has a configuration outside of Millrace
 	// that is known to break traffic. Ready does not depend on it.
 	ConditionHostCompatible = "HostCompatible"
-	// ConditionNodesReached of an LBNodeReport: False while other nodes do not answer, or while packets of
+	// ConditionNodesReachable of an LBNodeReport: False while other nodes do not answer, or while packets of
 	// other nodes arrive on an uplink that does not lead to them, and are dropped; otherwise absent. Such
 	// packets can be forged, so Ready depends on it only if at least half of the nodes stopped answering at
 	// once.
-	ConditionNodesReached = "NodesReached"
-	// ConditionReachedThroughRouters of an LBPeer with canaries: True while probes through its routers
+	ConditionNodesReachable = "NodesReachable"
+	// ConditionPathsVerified of an LBPeer with canaries: True while probes through its routers
 	// reach every node that announces the canaries. Unknown while no node does, or if probes cannot verify
 	// it.
-	ConditionReachedThroughRouters = "ReachedThroughRouters"
-	// ConditionObjectsPresent of an LBNodeReport: False while removed objects are retained because too many
+	ConditionPathsVerified = "PathsVerified"
+	// ConditionRemovalsApplied of an LBNodeReport: False while removed objects are retained because too many
 	// were removed at once; otherwise absent. Ready does not depend on it.
-	ConditionObjectsPresent = "ObjectsPresent"
-	// ConditionReadinessTrusted of an LBNodeReport: False while endpoints that are not ready are served,
+	ConditionRemovalsApplied = "RemovalsApplied"
+	// ConditionEndpointsHealthy of an LBNodeReport: False while endpoints that are not ready are served,
 	// because most endpoints of most Services became unready at once; otherwise absent. Ready does not
 	// depend on it.
-	ConditionReadinessTrusted = "ReadinessTrusted"
-	// ConditionTunnelKey of an LBNodeReport: True while the node has the keys in the tunnel's Secret. Ready
+	ConditionEndpointsHealthy = "EndpointsHealthy"
+	// ConditionTunnelKeyProgrammed of an LBNodeReport: True while the node has the keys in the tunnel's Secret. Ready
 	// does not depend on it, because packets between nodes have other checks, too.
-	ConditionTunnelKey = "TunnelKey"
+	ConditionTunnelKeyProgrammed = "TunnelKeyProgrammed"
 	// ConditionTunnelKeyCurrent of an LBNodeReport: False while a change of the tunnel's key waits for the
 	// node, or was completed without it; otherwise absent. The operator writes it.
 	ConditionTunnelKeyCurrent = "TunnelKeyCurrent"
-	// ConditionFlowSeed of an LBNodeReport: False while the node hashes flows with another seed than that
+	// ConditionFlowSeedConsistent of an LBNodeReport: False while the node hashes flows with another seed than that
 	// in the tunnel's Secret; otherwise absent. Ready does not depend on it, because only flows that move
 	// between such nodes are lost.
-	ConditionFlowSeed = "FlowSeed"
+	ConditionFlowSeedConsistent = "FlowSeedConsistent"
 	// ConditionNodeReady of an LBNodeReport: False or Unknown, the value of the Node's condition Ready,
 	// while the Node is not ready; otherwise absent. The operator writes it.
 	ConditionNodeReady = "NodeReady"
@@ -131,7 +131,7 @@ const (
 // provider have the form "foo.example.com/CamelCase" in this field.
 const PortErrorPrefix = "millrace.io/"
 
-// Reasons of Ready, Conflicting and Unique: the conditions of VIPPools, LBPeers, VIPAdvertisements and
+// Reasons of Ready, Conflicted and Unique: the conditions of VIPPools, LBPeers, VIPAdvertisements and
 // VIPs.
 const (
 	// ReasonValid: no action is needed. The message can name an address that the pool no longer assigns, or
@@ -141,10 +141,10 @@ const (
 	// kept. Of a Service: an annotation or a source range is invalid, or requests a family that the Service
 	// does not have.
 	ReasonInvalid = "Invalid"
-	// ReasonOverlap: an older pool has some of the addresses and keeps them; the other addresses are
+	// ReasonPoolOverlap: an older pool has some of the addresses and keeps them; the other addresses are
 	// assigned. Ready is False only if no address is left. Change one of the pools, or add the addresses to
 	// reserved.
-	ReasonOverlap = "Overlap"
+	ReasonPoolOverlap = "PoolOverlap"
 	// ReasonOccupied: some of the addresses belong to nodes, their pods, routers or the Service network,
 	// and nodes do not treat them as VIPs. Of a pool: they are never assigned; add them to reserved to
 	// confirm this. Of a VIP and its Service: no node serves the address; choose another one.
@@ -153,11 +153,11 @@ const (
 	// are not used. Existing VIPs and endpoints are not affected. Remove the range of the pods from
 	// spec.addresses, or add the addresses of hosts to spec.reserved.
 	ReasonOverlapsEndpoints = "OverlapsEndpoints"
-	// ReasonNoConflict: no other VIPAdvertisement has different attributes for the same VIPs.
-	ReasonNoConflict = "NoConflict"
-	// ReasonOverruled: another VIPAdvertisement, earlier by name, has different attributes for the same
+	// ReasonNoConflicts: no other VIPAdvertisement has different attributes for the same VIPs.
+	ReasonNoConflicts = "NoConflicts"
+	// ReasonAttributeConflict: another VIPAdvertisement, earlier by name, has different attributes for the same
 	// VIPs and takes precedence: see docs/bgp.md#advertisements.
-	ReasonOverruled = "Overruled"
+	ReasonAttributeConflict = "AttributeConflict"
 	// ReasonDuplicateInUse: another host took the address of a VIP that was announced already. The VIP is
 	// still announced. Change the host's address. It is a reason of Services, too.
 	ReasonDuplicateInUse = "DuplicateInUse"
@@ -165,41 +165,41 @@ const (
 
 // Reasons of AddressAssigned: the condition of a Service, and its events.
 const (
-	// ReasonAssigned: no action is needed.
-	ReasonAssigned = "AddressAssigned"
-	// ReasonExhausted: no address is free in the matching pools. Add addresses or a pool; the Service then
+	// ReasonAddressAssigned: no action is needed.
+	ReasonAddressAssigned = "AddressAssigned"
+	// ReasonPoolExhausted: no address is free in the matching pools. Add addresses or a pool; the Service then
 	// gets one.
-	ReasonExhausted = "PoolExhausted"
-	// ReasonNoPool: no pool has the family and selects the Service and its namespace. Check the pools'
+	ReasonPoolExhausted = "PoolExhausted"
+	// ReasonNoMatchingPool: no pool has the family and selects the Service and its namespace. Check the pools'
 	// selectors, autoAssign, and condition Ready.
-	ReasonNoPool = "NoMatchingPool"
+	ReasonNoMatchingPool = "NoMatchingPool"
 	// ReasonAddressInUse: the Service in the message has the address and does not share it: its sharing key
 	// or namespace differs, 64 Services share the address already, or it is reserved for that Service.
 	// Request another address.
 	ReasonAddressInUse = "AddressInUse"
-	// ReasonAddressForbidden: the requested address is in no pool that the Service may use.
-	ReasonAddressForbidden = "AddressNotInPool"
+	// ReasonAddressNotInPool: the requested address is in no pool that the Service may use.
+	ReasonAddressNotInPool = "AddressNotInPool"
 	// ReasonQuotaExceeded: the namespace has reached its quota of the pool; the message has the numbers.
 	// Delete Services, share an address, or raise the quota:
 	// docs/addresses.md#quotas.
 	ReasonQuotaExceeded = "QuotaExceeded"
-	// ReasonQuotaNearlyUsed: an event: with this Service the namespace uses 80 % of its quota.
-	ReasonQuotaNearlyUsed = "QuotaNearlyUsed"
-	// ReasonAnotherAddress: an event: the Service got another address than the other Services with its
+	// ReasonQuotaNearlyExceeded: an event: with this Service the namespace uses 80 % of its quota.
+	ReasonQuotaNearlyExceeded = "QuotaNearlyExceeded"
+	// ReasonSharedAddressUnavailable: an event: the Service got another address than the other Services with its
 	// sharing key, because one of them has its port or the address is full. The event names both addresses.
-	ReasonAnotherAddress = "AnotherAddress"
+	ReasonSharedAddressUnavailable = "SharedAddressUnavailable"
 	// ReasonForeignAddress: the Service's status has an address or host name of another load balancer. It
 	// is kept, and Millrace assigns no other one. To keep that address with Millrace, add it to a VIPPool
 	// that selects the Service. To get another one, stop the other load balancer for the Service and remove
 	// its entry from the status. Under Served: stop it, then remove its entry.
 	ReasonForeignAddress = "ForeignAddress"
-	// ReasonNothingToAdopt: with --adopt, the other load balancer must assign an address first: see
+	// ReasonNoAddressToAdopt: with --adopt, the other load balancer must assign an address first: see
 	// docs/migrate.md.
-	ReasonNothingToAdopt = "NothingToAdopt"
+	ReasonNoAddressToAdopt = "NoAddressToAdopt"
 	// ReasonWriteFailed: the API server rejected a write with the error in the message. It is retried.
 	ReasonWriteFailed = "WriteFailed"
-	// ReasonReleased: an event: an address was released.
-	ReasonReleased = "AddressReleased"
+	// ReasonAddressReleased: an event: an address was released.
+	ReasonAddressReleased = "AddressReleased"
 )
 
 // Reasons of Announced: the condition of VIPs and of Services with an address. Changes that follow each
@@ -213,10 +213,10 @@ const (
 const (
 	// ReasonServed: no action is needed. The message names fields that are ignored.
 	ReasonServed = "Served"
-	// ReasonStatusContested: another program overwrote the status three times in 10 s, so it is written
+	// ReasonStatusConflict: another program overwrote the status three times in 10 s, so it is written
 	// only every 30 s. Find the program in the managed fields (kubectl get service NAME -o yaml
 	// --show-managed-fields), and stop it for this Service. Addresses that it writes are kept.
-	ReasonStatusContested = "StatusContested"
+	ReasonStatusConflict = "StatusConflict"
 	// ReasonNotAnnounced: VIPAdvertisements select the address, but no selected node has an established BGP
 	// session with a selected peer that carries the address's family. See `millrace bgp peers`, and
 	// spec.families of the LBPeers. It is a reason of VIPs, too.
@@ -239,9 +239,9 @@ const (
 	// ReasonMapFull: the node's maps are full; the entries that fit are served. Raise the agents' flag in
 	// the message. It is a reason of Services, too, with the node's name.
 	ReasonMapFull = "MapFull"
-	// ReasonProgramFailed: the kernel rejected a write with the error in the message. Existing entries are
+	// ReasonProgrammingFailed: the kernel rejected a write with the error in the message. Existing entries are
 	// kept, independent writes continue, and it is retried after at most 30 s.
-	ReasonProgramFailed = "ProgramFailed"
+	ReasonProgrammingFailed = "ProgrammingFailed"
 	// ReasonNoNodeID: the node has no LBNode yet. Check that the operator runs. As an event of a Node: all
 	// node numbers are used.
 	ReasonNoNodeID = "NoNodeID"
@@ -264,73 +264,73 @@ const (
 	// ReasonNoPeer: no LBPeer selects the node. The condition is true. Of a VIP: no peer of its
 	// advertisements is for the node and has the VIP's family.
 	ReasonNoPeer = "NoPeer"
-	// ReasonCompatible: no configuration of the host is known to break traffic.
-	ReasonCompatible = "Compatible"
-	// ReasonHostSettings: a configuration of the host breaks traffic. Change the setting in the message.
+	// ReasonHostCompatible: no configuration of the host is known to break traffic.
+	ReasonHostCompatible = "HostCompatible"
+	// ReasonHostIncompatible: a configuration of the host breaks traffic. Change the setting in the message.
 	// Ready does not depend on it.
-	ReasonHostSettings = "HostSettings"
-	// ReasonOtherUplink: packets of nodes arrived on an uplink that does not lead to those nodes, and were
+	ReasonHostIncompatible = "HostIncompatible"
+	// ReasonUnexpectedUplink: packets of nodes arrived on an uplink that does not lead to those nodes, and were
 	// dropped (tunnel_uplink). They are forged, or routing is asymmetric: see
 	// docs/security.md#asymmetric-routing-between-nodes. The reason is cleared ten minutes after the last
 	// packet.
-	ReasonOtherUplink = "OtherUplink"
+	ReasonUnexpectedUplink = "UnexpectedUplink"
 	// ReasonNodesDown: the nodes in the message do not answer: see docs/failures.md#when-a-node-dies.
 	ReasonNodesDown = "NodesDown"
-	// ReasonAgentsSilent: the agents of the nodes in the message hang or are gone, since the time in the
+	// ReasonAgentsUnresponsive: the agents of the nodes in the message hang or are gone, since the time in the
 	// message. New connections go to other nodes: see docs/failures.md#what-happens-when-.
-	ReasonAgentsSilent = "AgentsSilent"
-	// ReasonCutOff: at least half of the nodes stopped answering at once. Check this node's network. Of a
+	ReasonAgentsUnresponsive = "AgentsUnresponsive"
+	// ReasonNodeIsolated: at least half of the nodes stopped answering at once. Check this node's network. Of a
 	// VIP: the node is cut off from endpoints of the VIP, so that other nodes answer for it. See
 	// docs/l2.md#a-network-that-is-split.
-	ReasonCutOff = "CutOff"
+	ReasonNodeIsolated = "NodeIsolated"
 	// ReasonLossyPath: paths to more than half of the nodes lose packets. Check the node's link.
 	ReasonLossyPath = "LossyPath"
-	// ReasonNodesReached: probes through the routers reach all nodes that announce the canary.
-	ReasonNodesReached = "NodesReached"
-	// ReasonNothingProved: no node announces the canary yet, or probes have not run for long enough.
-	ReasonNothingProved = "NothingProved"
+	// ReasonPathsVerified: probes through the routers reach all nodes that announce the canary.
+	ReasonPathsVerified = "PathsVerified"
+	// ReasonPending: no node announces the canary yet, or probes have not run for long enough.
+	ReasonPending = "Pending"
 	// ReasonRouteMissing: the router sends no packets to the nodes in the message. It filters their routes,
 	// or uses fewer paths than there are nodes.
 	ReasonRouteMissing = "RouteMissing"
-	// ReasonHashWithoutPorts: the router sends all probes of a node to the same node. Its hash ignores
+	// ReasonHashIgnoresPorts: the router sends all probes of a node to the same node. Its hash ignores
 	// ports, so probes cannot verify whether it uses the routes of the nodes that received none.
-	ReasonHashWithoutPorts = "HashWithoutPorts"
-	// ReasonNothingAnswered: no probe through the router is answered. It filters the canary, or does not
+	ReasonHashIgnoresPorts = "HashIgnoresPorts"
+	// ReasonNoProbeReplies: no probe through the router is answered. It filters the canary, or does not
 	// reach the nodes.
-	ReasonNothingAnswered = "NothingAnswered"
+	ReasonNoProbeReplies = "NoProbeReplies"
 	// ReasonPacketsLost: packets from the router to the nodes in the message are lost. Their programs are
 	// not attached, or the path to them is broken.
 	ReasonPacketsLost = "PacketsLost"
-	// ReasonLongPacketsLost: the nodes in the message answer short probes, but not those as long as the
+	// ReasonLargePacketsLost: the nodes in the message answer short probes, but not those as long as the
 	// MTU.
-	ReasonLongPacketsLost = "LongPacketsLost"
+	ReasonLargePacketsLost = "LargePacketsLost"
 	// ReasonPanicThreshold: most endpoints of most Services became unready at once, and are served
 	// nevertheless: see docs/failures.md#all-pods-unready.
 	ReasonPanicThreshold = "PanicThreshold"
-	// ReasonRemovalGuarded: too many objects were removed at once, and are retained. Apply them again, or
+	// ReasonMassRemoval: too many objects were removed at once, and are retained. Apply them again, or
 	// confirm the removal: see docs/failures.md#what-is-removed-by-mistake.
-	ReasonRemovalGuarded = "RemovalGuarded"
+	ReasonMassRemoval = "MassRemoval"
 	// ReasonNodeNotReady: the Node is not ready, and Ready is Unknown. The condition is removed when the
 	// Node is ready again.
 	ReasonNodeNotReady = "NodeNotReady"
-	// ReasonSeedDiffers: the node's seed of the flow hash differs from that in the Secret. Restore the
+	// ReasonSeedMismatch: the node's seed of the flow hash differs from that in the Secret. Restore the
 	// previous seed, or restart all agents: see docs/operate.md#the-seed-of-the-flow-hash.
-	ReasonSeedDiffers = "SeedDiffers"
+	ReasonSeedMismatch = "SeedMismatch"
 	// ReasonKeyInUse: no action is needed. As an event of the Secret: all nodes send with the new key.
 	ReasonKeyInUse = "KeyInUse"
-	// ReasonKeyAbsent: the Secret of the tunnel's key does not exist. Check that the operator, which
+	// ReasonKeyMissing: the Secret of the tunnel's key does not exist. Check that the operator, which
 	// creates it, runs.
-	ReasonKeyAbsent = "KeyAbsent"
+	ReasonKeyMissing = "KeyMissing"
 	// ReasonKeyInvalid: the Secret is invalid or cannot be read. Delete it, or apply the roles, according
 	// to the message.
 	ReasonKeyInvalid = "KeyInvalid"
-	// ReasonKeyFailed: the kernel rejected the key. It is retried.
-	ReasonKeyFailed = "KeyFailed"
-	// ReasonNotConfirmed: a change of the key waits for the node. Check why its agent does not run or
+	// ReasonKeyProgrammingFailed: the kernel rejected the key. It is retried.
+	ReasonKeyProgrammingFailed = "KeyProgrammingFailed"
+	// ReasonKeyNotConfirmed: a change of the key waits for the node. Check why its agent does not run or
 	// report. As an event of the Secret: the change continues without the node.
-	ReasonNotConfirmed = "NotConfirmed"
-	// ReasonKeyMade: an event of the Secret: a new key was generated.
-	ReasonKeyMade = "KeyMade"
+	ReasonKeyNotConfirmed = "KeyNotConfirmed"
+	// ReasonKeyGenerated: an event of the Secret: a new key was generated.
+	ReasonKeyGenerated = "KeyGenerated"
 )
 
 // Reasons not to announce a VIP: the first that applies to a node, in this order. They are in LBNodeReports
@@ -343,8 +343,8 @@ const (
 	// ReasonDuplicateAddress: a host on a link of the node has had the VIP's address since before the VIP
 	// was used; a later host does not stop the announcement. It is a reason of VIPs and Services, too.
 	ReasonDuplicateAddress = "DuplicateAddress"
-	// ReasonCheckingAddress: the node checks whether a host has the address of a new VIP.
-	ReasonCheckingAddress = "CheckingAddress"
+	// ReasonAddressTentative: the node checks whether a host has the address of a new VIP.
+	ReasonAddressTentative = "AddressTentative"
 	// ReasonNoFrontend: no Service on the VIP has a port that can be served.
 	ReasonNoFrontend = "NoFrontend"
 	// ReasonNotAttached: the programs are not attached to the node's uplinks.
@@ -356,8 +356,8 @@ const (
 	ReasonNoEndpoints = "NoEndpoints"
 	// ReasonNoLocalEndpoint: externalTrafficPolicy is Local and no endpoint on the node is ready.
 	ReasonNoLocalEndpoint = "NoLocalEndpoint"
-	// ReasonAnsweredElsewhere: another node answers for the VIP on its links.
-	ReasonAnsweredElsewhere = "AnsweredElsewhere"
+	// ReasonOtherNodeSelected: another node answers for the VIP on its links.
+	ReasonOtherNodeSelected = "OtherNodeSelected"
 	// ReasonNoLink: no node that could answer for the VIP has an uplink in its network.
 	ReasonNoLink = "NoLink"
 	// ReasonNoNextHop: the node has no address of the VIP's family.

@@ -148,7 +148,7 @@ const LinkBandwidthEndpoints LinkBandwidth = "Endpoints"
 
 // VIPAdvertisementStatus is written by the operator.
 type VIPAdvertisementStatus struct {
-	// Conditions: Ready, with reason Valid or Invalid. Conflicting, true with reason Overruled if the
+	// Conditions: Ready, with reason Valid or Invalid. Conflicted, true with reason AttributeConflict if the
 	// attributes of another advertisement, earlier by name, apply instead.
 	//
 	// +optional

@@ -201,7 +201,7 @@ type VIPPoolStatus struct {
 	// +listType=atomic
 	Usable []string `json:"usable,omitempty"`
 
-	// Conditions: Ready, with reason Valid, Invalid, Overlap, Occupied or OverlapsEndpoints. With the last
+	// Conditions: Ready, with reason Valid, Invalid, PoolOverlap, Occupied or OverlapsEndpoints. With the last
 	// three it is true as long as any address can be used. OverlapsEndpoints is True while endpoints have
 	// addresses that the pool would add.
 	//

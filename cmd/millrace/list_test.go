@@ -158,7 +158,7 @@ func TestVIPsForbidden(t *testing.T) {
 	for _, line := range []string{"vips", "status", "vips 203.0.113.1"} {
 		p := &pool{errors: map[string]error{"node1": forbidden, "node2": forbidden}}
 		stdout, stderr, code := runWith(t, p, line+kubeconfig)
-		if code != exitOK || !strings.Contains(stdout, "millrace-tracer") || strings.Contains(stdout, "AgentDoesNotAnswer") {
+		if code != exitOK || !strings.Contains(stdout, "millrace-tracer") || strings.Contains(stdout, "AgentUnreachable") {
 			t.Errorf("%s: exit code %d, %s\n%s", line, code, stderr, stdout)
 		}
 		if line == "status" && !strings.Contains(stdout, "?/2") {

@@ -44,7 +44,7 @@ func TestMistakes(t *testing.T) {
 			}
 			var messages []string
 			for _, problem := range view.Problems {
-				if problem.Kind == test.Kind && problem.Name == object.GetName() && problem.Reason != "Overruled" {
+				if problem.Kind == test.Kind && problem.Name == object.GetName() && problem.Reason != "AttributeConflict" {
 					messages = append(messages, problem.Message)
 				}
 			}

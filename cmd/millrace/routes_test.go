@@ -118,7 +118,7 @@ func TestRoutesHaveTheRoomOfTheCluster(t *testing.T) {
 		if code != exitOK || stderr != "" {
 			t.Fatalf("%s: exit code %d: %s", arguments, code, stderr)
 		}
-		if text := strings.Join(strings.Fields(stdout), " "); strings.Contains(text, "NoRoom") != (want != "") || !strings.Contains(text, want) {
+		if text := strings.Join(strings.Fields(stdout), " "); strings.Contains(text, "LimitExceeded") != (want != "") || !strings.Contains(text, want) {
 			t.Errorf("%s: want %q in\n%s", arguments, want, stdout)
 		} else if strings.Contains(text, "default limits") != strings.Contains(arguments, "much") {
 			t.Errorf("%s: the remark in\n%s", arguments, stdout)

@@ -306,7 +306,7 @@ func (s *uiSource) queryService(ctx context.Context, state *view.State, service 
 	result := report.Build(&in)
 	response.VIPs = result.VIPs
 	for _, problem := range result.Problems {
-		if problem.Kind == "VIP" || problem.Reason == report.ReasonNoAnswer {
+		if problem.Kind == "VIP" || problem.Reason == report.ReasonAgentUnreachable {
 			response.Problems = append(response.Problems, problem)
 		}
 	}

@@ -54,9 +54,9 @@ func TestVerify(t *testing.T) {
 	unknown := verified(t, `{"address":"203.0.113.250","announced":false}`)
 	const (
 		head   = "PEER  ROUTER        CANARY           NODE   ANNOUNCES  REACHED FROM  UNANSWERED  MTU  VERDICT\n"
-		second = `tor2  198.51.100.2  2001:db8:1::250  node1  yes        2/2           0/64        ok   NodesReached
-tor2  198.51.100.2  2001:db8:1::250  node2  yes        2/2           0/64        ok   NodesReached
-tor2  198.51.100.2  2001:db8:1::250  node3  yes        2/2           0/64        ok   NodesReached
+		second = `tor2  198.51.100.2  2001:db8:1::250  node1  yes        2/2           0/64        ok   PathsVerified
+tor2  198.51.100.2  2001:db8:1::250  node2  yes        2/2           0/64        ok   PathsVerified
+tor2  198.51.100.2  2001:db8:1::250  node3  yes        2/2           0/64        ok   PathsVerified
 `
 		none = "millrace: verify routers: no node has an established session with an LBPeer that has spec.canaries"
 	)
@@ -64,9 +64,9 @@ tor2  198.51.100.2  2001:db8:1::250  node3  yes        2/2           0/64       
 		cluster, arguments, stdout, stderr string
 		code                               int
 	}{
-		"all reached": {cluster: reached, code: exitOK, stdout: head + `tor1  198.51.100.1  203.0.113.250    node1  yes        2/2           0/64        ok   NodesReached
-tor1  198.51.100.1  203.0.113.250    node2  yes        2/2           1/64        ok   NodesReached
-tor1  198.51.100.1  203.0.113.250    node3  yes        2/2           0/64        ok   NodesReached
+		"all reached": {cluster: reached, code: exitOK, stdout: head + `tor1  198.51.100.1  203.0.113.250    node1  yes        2/2           0/64        ok   PathsVerified
+tor1  198.51.100.1  203.0.113.250    node2  yes        2/2           1/64        ok   PathsVerified
+tor1  198.51.100.1  203.0.113.250    node3  yes        2/2           0/64        ok   PathsVerified
 ` + second},
 		"a filtered route": {cluster: filtered, code: exitProblems, stdout: head + `tor1  198.51.100.1  203.0.113.250    node1  yes        2/2           0/64        ok   RouteMissing
 tor1  198.51.100.1  203.0.113.250    node2  yes        2/2           0/64        ok   RouteMissing
@@ -77,7 +77,7 @@ fewer paths (maximum-paths); not reached: node3.
 		"the other peer alone": {cluster: filtered, arguments: "tor2", code: exitOK, stdout: head + second},
 		"nothing known yet": {cluster: unknown, arguments: "tor1", code: exitProblems, stdout: `
 PEER  ROUTER        CANARY         NODE   ANNOUNCES  REACHED FROM  UNANSWERED  MTU  VERDICT
-tor1  198.51.100.1  203.0.113.250  node1  no         0/1           ?           ok   NothingProved
+tor1  198.51.100.1  203.0.113.250  node1  no         0/1           ?           ok   Pending
 Router 198.51.100.1, canary 203.0.113.250: no node announces the canary and has probed for long enough.
 `},
 		"no canaries":         {cluster: emptyCluster(t), code: exitError, stderr: none + "\n"},
@@ -112,7 +112,7 @@ func TestVerifyJSON(t *testing.T) {
 	if err := json.Unmarshal([]byte(stdout), &read); err != nil {
 		t.Fatal(err)
 	}
-	if len(read.Routers) != 2 || read.Routers[1].Reason != millracev1beta1.ReasonNodesReached {
+	if len(read.Routers) != 2 || read.Routers[1].Reason != millracev1beta1.ReasonPathsVerified {
 		t.Fatalf("read %+v", read.Routers)
 	}
 	verdict := read.Routers[0]

@@ -456,7 +456,7 @@ func refusals(t *testing.T, e *environment) {
 			return err
 		}
 		for _, event := range list.Items {
-			if event.Reason == "ConfigurationRefused" && event.Regarding.Kind == "IngressClass" && strings.Contains(event.Note, why) {
+			if event.Reason == "ConfigurationRejected" && event.Regarding.Kind == "IngressClass" && strings.Contains(event.Note, why) {
 				return nil
 			}
 		}

@@ -200,7 +200,7 @@ func conflictingStatuses(t *testing.T, e *environment) {
 		}
 	}
 	for object := range overwrites {
-		e.warned(t, object, millracev1beta1.ReasonStatusContested)
+		e.warned(t, object, millracev1beta1.ReasonStatusConflict)
 	}
 	for _, kind := range []string{"Ingress", "Gateway", "HTTPRoute"} {
 		e.contested(t, kind)
@@ -210,7 +210,7 @@ func conflictingStatuses(t *testing.T, e *environment) {
 		if err := e.client.Get(ctx, client.ObjectKeyFromObject(gateway), gateway); err != nil {
 			return err
 		}
-		if !meta.IsStatusConditionTrue(gateway.Status.Conditions, model.ConditionStatusContested) {
+		if !meta.IsStatusConditionTrue(gateway.Status.Conditions, model.ConditionStatusConflicted) {
 			return fmt.Errorf("conditions are %+v", gateway.Status.Conditions)
 		}
 		return nil
@@ -269,7 +269,7 @@ func twoInstallations(t *testing.T, e *environment) {
 	e.run(t, func(c *controller.Config) {
 		c.REST, c.Namespace, c.ProxyImage = e.server.Admin(), otherNamespace, "example.com/lbproxy:v2"
 	})
-	e.warnedOf(t, deployment, model.ReasonObjectContested, "a second installation of Millrace")
+	e.warnedOf(t, deployment, model.ReasonObjectConflict, "a second installation of Millrace")
 	e.contested(t, "Deployment")
 	// Wait for writes in progress, then check that there are none until the pauses end.
 	previous := 0

@@ -97,10 +97,10 @@ func TestGuards(t *testing.T) {
 		})
 	}
 	for name, want := range map[string][2]string{
-		"guarded-odd":   {model.ReasonAnnotationRefused, "it is not valid UTF-8"},
+		"guarded-odd":   {model.ReasonAnnotationRejected, "it is not valid UTF-8"},
 		"unguarded-odd": {model.ReasonInvalid, "it is not valid UTF-8"},
 		"lookahead":     {model.ReasonInvalid, "requests that it could match get 500"},
-		"guarded-room":  {model.ReasonNoRoom, ""},
+		"guarded-room":  {model.ReasonLimitExceeded, ""},
 	} {
 		ingress := &networkingv1.Ingress{}
 		must(t, e.client.Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: name}, ingress))

@@ -104,8 +104,8 @@ func TestIngressNginx(t *testing.T) {
 		e.hears(t, testRequest{url: "http://limit.example.com/", from: "127.77.0.10", often: 20}, "503")
 	})
 	for name, want := range map[string][2]string{
-		"snippet": {model.ReasonAnnotationRefused, "configuration-snippet"},
-		"missing": {model.ReasonAnnotationRefused, "there is no Secret shop/none of type Opaque"},
+		"snippet": {model.ReasonAnnotationRejected, "configuration-snippet"},
+		"missing": {model.ReasonAnnotationRejected, "there is no Secret shop/none of type Opaque"},
 		"cors":    {model.ReasonAnnotationIgnored, "custom-http-errors"},
 	} {
 		ingress := &networkingv1.Ingress{}

@@ -181,7 +181,7 @@ func (e *environment) refusesAt(t *testing.T, gateway *gatewayv1.Gateway, count 
 		if err := e.client.Get(ctx, client.ObjectKeyFromObject(gateway), gateway); err != nil {
 			return err
 		}
-		got := meta.FindStatusCondition(gateway.Status.Conditions, model.ConditionResourcesRefused)
+		got := meta.FindStatusCondition(gateway.Status.Conditions, model.ConditionResourcesRejected)
 		switch {
 		case count == 0 && got != nil, count > 0 && (got == nil || !strings.Contains(got.Message, why)):
 			return fmt.Errorf("the Gateway has the condition %+v, want %d and %q", got, count, why)
@@ -237,7 +237,7 @@ func refusedResourcesAreReported(t *testing.T, e *environment) {
 	must(t, e.client.Patch(t.Context(), gateway, before))
 	why := fmt.Sprintf("listen at port %d", taken)
 	e.refusesAt(t, gateway, 1, why)
-	e.warnedOf(t, gateway, model.ReasonConfigurationRefused, why)
+	e.warnedOf(t, gateway, model.ReasonConfigurationRejected, why)
 	e.answers(t, port, "web", http.StatusFound, "http://b.example.com")
 	must(t, blocker.Close())
 	e.edit(t, other, func(r *gatewayv1.HTTPRoute) { *r.Spec.Rules[0].Filters[0].RequestRedirect.Hostname = "c.example.com" })
@@ -305,7 +305,7 @@ func (e *environment) refusedRoutes(ctx context.Context, want int) error {
 	}
 	for i := range list.Items {
 		for _, parent := range list.Items[i].Status.Parents {
-			if got := meta.FindStatusCondition(parent.Conditions, "Accepted"); got != nil && got.Reason == model.ReasonNoRoom {
+			if got := meta.FindStatusCondition(parent.Conditions, "Accepted"); got != nil && got.Reason == model.ReasonLimitExceeded {
 				found++
 			}
 		}

@@ -78,8 +78,8 @@ func permittedNamespaces(t *testing.T, e *environment) {
 
 	proxy := e.proxy(t, address, e.token(t, shared, infrastructure.Audience, e.pod(t, shared, "proxy-1")))
 	proxy.receives(t, leadsTo("web", "198.18.0.1"))
-	e.warnedOf(t, ingress, model.ReasonNotPermitted, model.GrantCommand(model.RoleSecrets, namespace))
-	e.warnedOf(t, dedicated, model.ReasonNotPermitted, model.GrantCommand(model.RoleProxies, namespace))
+	e.warnedOf(t, ingress, model.ReasonForbidden, model.GrantCommand(model.RoleSecrets, namespace))
+	e.warnedOf(t, dedicated, model.ReasonForbidden, model.GrantCommand(model.RoleProxies, namespace))
 	e.programmed(t, gateway, string(gatewayv1.GatewayReasonPending))
 	message := meta.FindStatusCondition(gateway.Status.Conditions, string(gatewayv1.GatewayConditionProgrammed)).Message
 	if want := model.GrantCommand(model.RoleProxies, namespace); !strings.Contains(message, want) {

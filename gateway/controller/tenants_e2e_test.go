@@ -105,7 +105,7 @@ func (e *environment) editBadly(t *testing.T) {
 	must(t, e.client.Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: "literal"}, ingress))
 	ingress.Annotations["nginx.ingress.kubernetes.io/whitelist-source-range"] = "127.99.0.x"
 	must(t, e.client.Update(t.Context(), ingress))
-	e.warnedOf(t, ingress, model.ReasonAnnotationRefused, "the previous version is still served")
+	e.warnedOf(t, ingress, model.ReasonAnnotationRejected, "the previous version is still served")
 	must(t, e.client.Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: "pay"}, ingress))
 	e.warnedOf(t, ingress, model.ReasonInvalidCertificate, "the previous certificate is still served")
 	gateway, kind := &gatewayv1.Gateway{}, gatewayv1.HostnameAddressType

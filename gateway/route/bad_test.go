@@ -322,7 +322,7 @@ spec: {parentRefs: [%s], rules: [{backendRefs: [{name: s, port: 443}]}]}
 	}
 	for _, gateway := range result.Statuses.Gateways {
 		resolved := meta.FindStatusCondition(gateway.Status.Conditions, string(gatewayv1.GatewayConditionResolvedRefs))
-		if full := resolved.Reason == model.ReasonPolicyFull; full != refusing[gateway.Name] {
+		if full := resolved.Reason == model.ReasonPolicyStatusFull; full != refusing[gateway.Name] {
 			t.Errorf("%s says %v", gateway.Name, resolved)
 		}
 	}

@@ -52,7 +52,7 @@ func sizeOf(t *testing.T, result *model.Result) (bytes int64) {
 	return bytes
 }
 
-// admitted returns the indices of a namespace's accepted routes. Other routes must have reason NoRoom.
+// admitted returns the indices of a namespace's accepted routes. Other routes must have reason LimitExceeded.
 func admitted(t *testing.T, result *model.Result, namespace string) (numbers []int) {
 	t.Helper()
 	for _, found := range result.Statuses.HTTPRoutes {
@@ -67,7 +67,7 @@ func admitted(t *testing.T, result *model.Result, namespace string) (numbers []i
 		switch {
 		case accepted.Status == metav1.ConditionTrue:
 			numbers = append(numbers, number)
-		case accepted.Reason != model.ReasonNoRoom || !strings.Contains(accepted.Message, namespace):
+		case accepted.Reason != model.ReasonLimitExceeded || !strings.Contains(accepted.Message, namespace):
 			t.Errorf("route %s/%s: %s: %s", namespace, found.Name, accepted.Reason, accepted.Message)
 		}
 	}
@@ -166,7 +166,7 @@ func TestRoomOfListeners(t *testing.T) {
 	for _, parent := range result.Statuses.HTTPRoutes[0].Status.Parents {
 		if meta.IsStatusConditionTrue(parent.Conditions, "Accepted") {
 			accepted++
-		} else if meta.FindStatusCondition(parent.Conditions, "Accepted").Reason == model.ReasonNoRoom {
+		} else if meta.FindStatusCondition(parent.Conditions, "Accepted").Reason == model.ReasonLimitExceeded {
 			refused++
 		}
 	}
@@ -201,7 +201,7 @@ func attachedSets(t *testing.T, result *model.Result) (accepted int) {
 		if meta.IsStatusConditionTrue(set.Status.Conditions, "Accepted") {
 			accepted++
 			youngest = max(youngest, number)
-		} else if got := meta.FindStatusCondition(set.Status.Listeners[0].Conditions, "Accepted").Reason; got != model.ReasonNoRoom {
+		} else if got := meta.FindStatusCondition(set.Status.Listeners[0].Conditions, "Accepted").Reason; got != model.ReasonLimitExceeded {
 			t.Errorf("ListenerSet %s is refused for %s", set.Name, got)
 		}
 	}
@@ -254,7 +254,7 @@ func TestRoomOfIngresses(t *testing.T) {
 	}
 	count := 0
 	for _, problem := range result.Problems {
-		if problem.Reason == model.ReasonNoRoom && problem.Object.Namespace == "many" && strings.HasPrefix(problem.Message, "spec: older objects of namespace many use its share") &&
+		if problem.Reason == model.ReasonLimitExceeded && problem.Object.Namespace == "many" && strings.HasPrefix(problem.Message, "spec: older objects of namespace many use its share") &&
 			strings.Contains(problem.Message, "49000 bytes") {
 			count++
 		}
@@ -309,7 +309,7 @@ func TestNoRoomSaysNoSums(t *testing.T) {
 			objects.Ingresses = append(objects.Ingresses, longIngress("many", i, size))
 		}
 		result := route.Compile(objects, settings)
-		return result.Statuses.HTTPRoutes, slices.DeleteFunc(result.Problems, func(p model.Problem) bool { return p.Reason != model.ReasonNoRoom })
+		return result.Statuses.HTTPRoutes, slices.DeleteFunc(result.Problems, func(p model.Problem) bool { return p.Reason != model.ReasonLimitExceeded })
 	}
 	routes, problems := compile(20)
 	others, changed := compile(40)
@@ -320,7 +320,7 @@ func TestNoRoomSaysNoSums(t *testing.T) {
 		if *before != *after {
 			t.Errorf("route %s/%s says %q, and after another route's change %q", routes[i].Namespace, routes[i].Name, before.Message, after.Message)
 		}
-		if before.Reason == model.ReasonNoRoom {
+		if before.Reason == model.ReasonLimitExceeded {
 			refused++
 		}
 	}

@@ -50,7 +50,7 @@ func TestAliasesHaveRoom(t *testing.T) {
 		t.Errorf("%d of %d names have rules", groups, aliases+1)
 	}
 	if !slices.ContainsFunc(result.Problems, func(p model.Problem) bool {
-		return p.Reason == model.ReasonNoRoom && p.Object.Namespace == "other"
+		return p.Reason == model.ReasonLimitExceeded && p.Object.Namespace == "other"
 	}) {
 		t.Errorf("nobody is told: %v", result.Problems)
 	}

@@ -73,7 +73,7 @@ var alertCases = map[string]alertCase{
 	"MillraceNodesNotReported": value("16m", `millrace_nodes{reported="false",`+operator+`}`, "2x60", "2x10 0x60", operatorLabels("reported", "false")),
 	"MillraceNodeNotReady":     problem("Ready", "6m", "1x3 stale _x60"),
 	"MillraceHostIncompatible": problem("HostCompatible", "16m", "1x10 stale _x60"),
-	"MillraceNodesUnreached":   problem("NodesReached", "6m", "1x2 stale _x60"),
+	"MillraceNodesUnreached":   problem("NodesReachable", "6m", "1x2 stale _x60"),
 	"MillraceKeysDiffer":       problem("TunnelKeyCurrent", "16m", "1x2 stale _x60"),
 	"MillraceManyNodesNotReady": {
 		at: "3m", fires: of(`millrace_node_problem{condition="Ready",node="n1"} 1x60`, `millrace_node_problem{condition="Ready",node="n2"} 1x60`,

@@ -34,7 +34,7 @@ func Advertisement(object *millracev1beta1.VIPAdvertisement, state *State) []des
 // reaches warns about an advertisement without nodes or sessions, and attributes that its sessions do not carry.
 func (w *warner) reaches(advertisement *desired.Advertisement) {
 	if !w.state.anyNode(advertisement.Nodes) {
-		w.warn(ReasonSelectsNothing, "spec.nodeSelector", "selects no Node, so nothing is announced by it")
+		w.warn(ReasonNoMatch, "spec.nodeSelector", "selects no Node, so nothing is announced by it")
 		return
 	}
 	if advertisement.L2 {
@@ -48,9 +48,9 @@ func (w *warner) reaches(advertisement *desired.Advertisement) {
 	case len(peers) == 0 && len(w.state.Peers) > 0 && len(advertisement.Peers) > 0:
 		// The missing names are reported.
 	case len(peers) == 0:
-		w.warn(ReasonSelectsNothing, "spec.peers", "there is no valid LBPeer to announce anything to: create one")
+		w.warn(ReasonNoMatch, "spec.peers", "there is no valid LBPeer to announce anything to: create one")
 	case !slices.ContainsFunc(peers, reached):
-		w.warn(ReasonSelectsNothing, "spec.peers", "no node of the advertisement has a session with one of its LBPeers, so nothing is announced by it")
+		w.warn(ReasonNoMatch, "spec.peers", "no node of the advertisement has a session with one of its LBPeers, so nothing is announced by it")
 	case advertisement.LocalPreference != nil && !slices.ContainsFunc(peers, internal):
 		w.warn(ReasonNoEffect, "spec.localPreference", "only internal sessions carry it, and those of LBPeer %s are external: "+
 			"use med, asPathPrepend or communities, or remove it", names(peers))

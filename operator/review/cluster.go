@@ -46,18 +46,18 @@ type Result struct {
 // Reasons of millrace analyze: problems that only this command reports. All others are reasons of conditions
 // and of routes.
 const (
-	// ReasonRefused: the API server would reject the object or a field of it.
-	ReasonRefused = "Refused"
+	// ReasonRejected: the API server would reject the object or a field of it.
+	ReasonRejected = "Rejected"
 	// ReasonDuplicate: an older object has the same settings.
 	ReasonDuplicate = "Duplicate"
 	// ReasonServiceMismatch: the Service of a VIPRoute does not exist, is of another type, or does not
 	// have the port.
 	ReasonServiceMismatch = "ServiceMismatch"
-	// ReasonBackendInvalid: a backend Service of a VIPRoute, or its port, does not exist. Its share of
+	// ReasonBackendNotFound: a backend Service of a VIPRoute, or its port, does not exist. Its share of
 	// connections is refused.
-	ReasonBackendInvalid = "BackendInvalid"
-	// ReasonSelectsNothing: a selector or a list of names matches no object.
-	ReasonSelectsNothing = "SelectsNothing"
+	ReasonBackendNotFound = "BackendNotFound"
+	// ReasonNoMatch: a selector or a list of names matches no object.
+	ReasonNoMatch = "NoMatch"
 	// ReasonNoEffect: a field, class, annotation or label has no effect; the message has the correct one.
 	ReasonNoEffect = "NoEffect"
 )
@@ -222,11 +222,11 @@ func (c *cluster) conflicts() {
 		advertisement := &c.advertised[i]
 		name := desired.Object{Kind: "VIPAdvertisement", Name: advertisement.Name}
 		if conflict, is := found[advertisement.Name]; is {
-			c.warn(name, millracev1beta1.ReasonOverruled, conflict.Message())
+			c.warn(name, millracev1beta1.ReasonAttributeConflict, conflict.Message())
 		}
 		selected := slices.ContainsFunc(all, func(vip desired.AdvertisedVIP) bool { return advertisement.Selects(vip.Pool, vip.Services) })
 		if len(all) > 0 && !selected && !c.isReported(name) {
-			c.warn(name, ReasonSelectsNothing, "selects no VIP that the Services would get: check its pools and serviceSelector")
+			c.warn(name, ReasonNoMatch, "selects no VIP that the Services would get: check its pools and serviceSelector")
 		}
 	}
 }

@@ -108,19 +108,19 @@ func TestCluster(t *testing.T) {
 				o.Nodes, o.Peers[0].Spec.NodeSelector = []corev1.Node{node("node1", "a")}, elsewhere
 			},
 			vips:     []string{"203.0.113.0 api", "203.0.113.1 web"},
-			problems: []string{"LBPeer tor1 SelectsNothing", "VIPAdvertisement all SelectsNothing"},
+			problems: []string{"LBPeer tor1 NoMatch", "VIPAdvertisement all NoMatch"},
 		},
 		"an advertisement for other nodes": {
 			change: func(o *Objects) {
 				o.Nodes, o.Advertisements[0].Spec.NodeSelector = []corev1.Node{node("node1", "a")}, elsewhere
 			},
 			vips:     []string{"203.0.113.0 api", "203.0.113.1 web"},
-			problems: []string{"VIPAdvertisement all SelectsNothing"},
+			problems: []string{"VIPAdvertisement all NoMatch"},
 		},
 		"no peer": {
 			change:   func(o *Objects) { o.Peers = nil },
 			vips:     []string{"203.0.113.0 api", "203.0.113.1 web"},
-			problems: []string{"VIPAdvertisement all SelectsNothing"},
+			problems: []string{"VIPAdvertisement all NoMatch"},
 		},
 		"no peer is needed on links": {
 			change: func(o *Objects) { o.Peers, o.Advertisements[0].Spec.L2 = nil, &millracev1beta1.L2Advertisement{} },
@@ -134,7 +134,7 @@ func TestCluster(t *testing.T) {
 				o.Advertisements[0].Spec.Pools = []string{"other"}
 			},
 			vips:     []string{"203.0.113.0 api", "203.0.113.1 web"},
-			problems: []string{"Service api NotSelected", "Service web NotSelected", "VIPAdvertisement all SelectsNothing"},
+			problems: []string{"Service api NotSelected", "Service web NotSelected", "VIPAdvertisement all NoMatch"},
 		},
 		"no advertisement": {
 			change: func(o *Objects) { o.Advertisements = nil },

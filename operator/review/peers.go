@@ -27,7 +27,7 @@ func Peer(object *millracev1beta1.LBPeer, state *State) []desired.Problem {
 	}
 	w := warner{object: desired.Object{Kind: "LBPeer", Name: object.Name}, state: state}
 	if !state.anyNode(peer.Nodes) {
-		w.warn(ReasonSelectsNothing, "spec.nodeSelector", "selects no Node, so there is no session")
+		w.warn(ReasonNoMatch, "spec.nodeSelector", "selects no Node, so there is no session")
 	}
 	w.router(&peer)
 	w.source(&peer)
@@ -161,7 +161,7 @@ func (w *warner) pools(field string, r netipx.IPRange, advice string) {
 // interfaces warns about the name of an uplink that no node has.
 func (w *warner) interfaces(field, name string) {
 	if name != "" && !w.pattern(field, name) && len(w.state.Interfaces) > 0 && !slices.Contains(w.state.Interfaces, name) {
-		w.warn(ReasonSelectsNothing, field, "no node has an uplink %q: the nodes have %s", name, firstNames(w.state.Interfaces))
+		w.warn(ReasonNoMatch, field, "no node has an uplink %q: the nodes have %s", name, firstNames(w.state.Interfaces))
 	}
 }
 
@@ -170,7 +170,7 @@ func (w *warner) pattern(field, name string) bool {
 	if !strings.ContainsAny(name, `*?[]{}()|^$\,`) {
 		return false
 	}
-	w.warn(ReasonSelectsNothing, field, "%q is the name of an interface, not a pattern: list each interface by its name, such as eth0", name)
+	w.warn(ReasonNoMatch, field, "%q is the name of an interface, not a pattern: list each interface by its name, such as eth0", name)
 	return true
 }
 

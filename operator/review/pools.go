@@ -45,7 +45,7 @@ func (w *warner) namespaces(field string, object *metav1.LabelSelector) {
 			return
 		}
 	}
-	w.warn(ReasonSelectsNothing, field, "selects no Namespace: correct it, or label a Namespace")
+	w.warn(ReasonNoMatch, field, "selects no Namespace: correct it, or label a Namespace")
 }
 
 // VIP returns warnings about a reserved address that its pool does not contain or something else has.

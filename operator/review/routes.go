@@ -51,7 +51,7 @@ func (c *cluster) backends(name desired.Object, port *desired.RoutePort, service
 			continue
 		}
 		if _, flaw := backend.Find(services[backend.Service], port.RouteKey); flaw != "" {
-			c.warn(name, ReasonBackendInvalid, flaw)
+			c.warn(name, ReasonBackendNotFound, flaw)
 		}
 	}
 }

@@ -33,7 +33,7 @@ type conditions struct {
 // watch repeats `kubectl get --watch`, which ends at the first of several objects.
 func (c *conditions) watch(ctx context.Context) {
 	const columns = `{range .items[*]}{.metadata.name} {range .status.conditions[?(@.type=="` +
-		millracev1beta1.ConditionReachedThroughRouters + `")]}{.status} {.reason} {.message}{end}{"\n"}{end}`
+		millracev1beta1.ConditionPathsVerified + `")]}{.status} {.reason} {.message}{end}{"\n"}{end}`
 	for ctx.Err() == nil {
 		_ = cluster.Stream(ctx, c, "kubectl", "get", "lbpeers", "-o", "jsonpath="+columns)
 		select {
@@ -92,7 +92,7 @@ func TestCanaryReportsNoFalseAlarm(t *testing.T) {
 	}
 	cleanup(t, "scale", "deployment/echo", "--replicas=6")
 	t.Cleanup(func() { logCanaries(t) })
-	reachedThroughRouter(t, time.Minute, metav1.ConditionTrue, millracev1beta1.ReasonNodesReached, "")
+	reachedThroughRouter(t, time.Minute, metav1.ConditionTrue, millracev1beta1.ReasonPathsVerified, "")
 
 	reported := &conditions{}
 	watching, stop := context.WithCancel(t.Context())
@@ -109,7 +109,7 @@ func TestCanaryReportsNoFalseAlarm(t *testing.T) {
 	seen := 0
 	for round := 0; time.Since(began) < limit; round++ {
 		what := disturb(t, random, round)
-		reachedThroughRouter(t, 3*time.Minute, metav1.ConditionTrue, millracev1beta1.ReasonNodesReached, "")
+		reachedThroughRouter(t, 3*time.Minute, metav1.ConditionTrue, millracev1beta1.ReasonPathsVerified, "")
 		for _, c := range canaries {
 			alarms, _ := reported.alarms(seen, c.peer)
 			if len(alarms) > 0 {

@@ -39,7 +39,7 @@ func TestCanaryReportsFilteredRoute(t *testing.T) {
 	for _, c := range canaries {
 		kubectl(t, "patch", "lbpeer", c.peer, "--type=merge", "--patch", `{"spec":{"canaries":["`+c.address+`"]}}`)
 	}
-	reachedThroughRouter(t, time.Minute, metav1.ConditionTrue, millracev1beta1.ReasonNodesReached, "")
+	reachedThroughRouter(t, time.Minute, metav1.ConditionTrue, millracev1beta1.ReasonPathsVerified, "")
 	allVerified(t)
 
 	t.Cleanup(func() { filterThird(t, false) })
@@ -50,7 +50,7 @@ func TestCanaryReportsFilteredRoute(t *testing.T) {
 	}
 
 	filterThird(t, false)
-	reachedThroughRouter(t, 30*time.Second, metav1.ConditionTrue, millracev1beta1.ReasonNodesReached, "")
+	reachedThroughRouter(t, 30*time.Second, metav1.ConditionTrue, millracev1beta1.ReasonPathsVerified, "")
 	for _, c := range canaries {
 		kubectl(t, "patch", "lbpeer", c.peer, "--type=merge", "--patch", `{"spec":{"canaries":null}}`)
 		eventually(t, 20*time.Second, func(ctx context.Context) error {
@@ -105,7 +105,7 @@ func (c *routerCanary) condition(ctx context.Context) (*metav1.Condition, error)
 	if err := cluster.Get(ctx, peer, "lbpeer", c.peer); err != nil {
 		return nil, err
 	}
-	return meta.FindStatusCondition(peer.Status.Conditions, millracev1beta1.ConditionReachedThroughRouters), nil
+	return meta.FindStatusCondition(peer.Status.Conditions, millracev1beta1.ConditionPathsVerified), nil
 }
 
 func reachedThroughRouter(t *testing.T, limit time.Duration, want metav1.ConditionStatus, reason, node string) {

@@ -130,12 +130,12 @@ func TestPoolTooSmall(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if condition.Status != metav1.ConditionFalse || condition.Reason != millracev1beta1.ReasonExhausted || !strings.Contains(condition.Message, "small") {
-			return fmt.Errorf("condition is %+v, want %s that names the pool", condition, millracev1beta1.ReasonExhausted)
+		if condition.Status != metav1.ConditionFalse || condition.Reason != millracev1beta1.ReasonPoolExhausted || !strings.Contains(condition.Message, "small") {
+			return fmt.Errorf("condition is %+v, want %s that names the pool", condition, millracev1beta1.ReasonPoolExhausted)
 		}
 		return nil
 	})
-	eventually(t, 20*time.Second, func(ctx context.Context) error { return hasEvent(ctx, "second", millracev1beta1.ReasonExhausted) })
+	eventually(t, 20*time.Second, func(ctx context.Context) error { return hasEvent(ctx, "second", millracev1beta1.ReasonPoolExhausted) })
 
 	must(t, cluster.Apply(t.Context(), smallPool("203.0.113.240/31")))
 	eventually(t, 20*time.Second, func(ctx context.Context) error { return hasAddress(ctx, "second", "203.0.113.241") })

@@ -43,24 +43,24 @@ const (
 // with the client's address at the start of connections of a TLSRoute or of ssl-passthrough.
 const AnnotationProxyProtocol = "millrace.io/proxy-protocol"
 
-// ReasonPolicyFull is the reason of a Gateway that refuses Services, because the status of their
+// ReasonPolicyStatusFull is the reason of a Gateway that refuses Services, because the status of their
 // BackendTLSPolicy has no room for the Gateway (Gateway API: PolicyStatus.ancestors).
-const ReasonPolicyFull = "PolicyFull"
+const ReasonPolicyStatusFull = "PolicyStatusFull"
 
-// ReasonConfigurationRefused is the reason of ConditionResourcesRefused, and of events about it.
-const ReasonConfigurationRefused = "ConfigurationRefused"
+// ReasonConfigurationRejected is the reason of ConditionResourcesRejected, and of events about it.
+const ReasonConfigurationRejected = "ConfigurationRejected"
 
-// ConditionResourcesRefused is the condition of a Gateway with a proxy that rejects resources of its
+// ConditionResourcesRejected is the condition of a Gateway with a proxy that rejects resources of its
 // configuration and serves all others.
-const ConditionResourcesRefused = "millrace.io/ResourcesRefused"
+const ConditionResourcesRejected = "millrace.io/ResourcesRejected"
 
-// ConditionStatusContested is the condition of a Gateway whose status another program overwrote three
+// ConditionStatusConflicted is the condition of a Gateway whose status another program overwrote three
 // times in 10 s. Its status is written only every 30 s.
-const ConditionStatusContested = "millrace.io/StatusContested"
+const ConditionStatusConflicted = "millrace.io/StatusConflicted"
 
-// ReasonObjectContested is the reason of events for objects of proxies that another program overwrote
+// ReasonObjectConflict is the reason of events for objects of proxies that another program overwrote
 // three times in 10 s. They are written only every 30 s.
-const ReasonObjectContested = "ObjectContested"
+const ReasonObjectConflict = "ObjectConflict"
 
 // Reasons of problems with routes: in events of Ingresses and in the output of `millrace routes`.
 const (
@@ -68,23 +68,23 @@ const (
 	ReasonInvalid = "Invalid"
 	// ReasonNotFound is a reference to a missing object.
 	ReasonNotFound = "NotFound"
-	// ReasonNotPermitted is a missing permission of the gateway in a namespace.
-	ReasonNotPermitted = "NotPermitted"
+	// ReasonForbidden is a missing permission of the gateway in a namespace.
+	ReasonForbidden = "Forbidden"
 	// ReasonUnsupported is a valid value that is not implemented.
 	ReasonUnsupported = "Unsupported"
 	// ReasonConflict is a conflict with an older object.
 	ReasonConflict = "Conflict"
 	// ReasonInvalidCertificate is a certificate that cannot be served.
 	ReasonInvalidCertificate = "InvalidCertificate"
-	// ReasonNoRoom is an object that exceeds the limit of its namespace in the configuration of proxies,
+	// ReasonLimitExceeded is an object that exceeds the limit of its namespace in the configuration of proxies,
 	// because older objects of the namespace use it.
-	ReasonNoRoom = "NoRoom"
-	// ReasonUnprotected is an annotation of another controller that restricts clients and has no effect
+	ReasonLimitExceeded = "LimitExceeded"
+	// ReasonRestrictionIgnored is an annotation of another controller that restricts clients and has no effect
 	// here.
-	ReasonUnprotected = "Unprotected"
-	// ReasonAnnotationRefused is an annotation of ingress-nginx that may restrict clients and is not
+	ReasonRestrictionIgnored = "RestrictionIgnored"
+	// ReasonAnnotationRejected is an annotation of ingress-nginx that may restrict clients and is not
 	// implemented, in a class that enables those annotations. Requests of the Ingress get 500.
-	ReasonAnnotationRefused = "AnnotationRefused"
+	ReasonAnnotationRejected = "AnnotationRejected"
 	// ReasonAnnotationIgnored is an annotation of ingress-nginx that is not implemented and ignored, in a
 	// class that enables those annotations.
 	ReasonAnnotationIgnored = "AnnotationIgnored"
@@ -140,8 +140,8 @@ var ownConditions = []string{
 	string(gatewayv1.ListenerConditionConflicted),
 	string(gatewayv1.ListenerConditionOverlappingTLSConfig),
 	string(gatewayv1.RouteConditionPartiallyInvalid),
-	ConditionResourcesRefused,
-	ConditionStatusContested,
+	ConditionResourcesRejected,
+	ConditionStatusConflicted,
 }
 
 // OwnsCondition reports whether this controller writes and removes conditions of a type.

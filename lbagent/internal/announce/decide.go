@@ -22,7 +22,7 @@ const (
 	ReasonNoPeer          = millracev1beta1.ReasonNoPeer
 	ReasonOccupied        = millracev1beta1.ReasonOccupied
 	ReasonDuplicate       = millracev1beta1.ReasonDuplicateAddress
-	ReasonChecking        = millracev1beta1.ReasonCheckingAddress
+	ReasonChecking        = millracev1beta1.ReasonAddressTentative
 	ReasonNoFrontend      = millracev1beta1.ReasonNoFrontend
 	ReasonNotAttached     = millracev1beta1.ReasonNotAttached
 	ReasonNotProgrammed   = millracev1beta1.ReasonNotProgrammed
@@ -32,7 +32,7 @@ const (
 	ReasonNodeDraining    = millracev1beta1.ReasonNodeDraining
 	ReasonReleasing       = millracev1beta1.ReasonReleasing
 
-	ReasonAnsweredElsewhere = millracev1beta1.ReasonAnsweredElsewhere
+	ReasonOtherNodeSelected = millracev1beta1.ReasonOtherNodeSelected
 	ReasonNoLink            = millracev1beta1.ReasonNoLink
 )
 

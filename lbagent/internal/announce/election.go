@@ -203,7 +203,7 @@ func (e *election) applyTo(decision Decision, self forwarding.NodeID) Decision {
 	}
 	switch {
 	case e.yields:
-		decision.Reason, decision.Message = millracev1beta1.ReasonCutOff,
+		decision.Reason, decision.Message = millracev1beta1.ReasonNodeIsolated,
 			"this node is isolated from the nodes with endpoints of the address, which announce it"
 	case e.leader == nil:
 		decision.Reason, decision.Message = ReasonNoLink,
@@ -212,7 +212,7 @@ func (e *election) applyTo(decision Decision, self forwarding.NodeID) Decision {
 		decision.Reason, decision.Message = ReasonNoLink,
 			"this node is the leader for the address, but no longer has an uplink in a network that contains it"
 	default:
-		decision.Reason, decision.Message = ReasonAnsweredElsewhere, fmt.Sprintf(
+		decision.Reason, decision.Message = ReasonOtherNodeSelected, fmt.Sprintf(
 			"node %s answers for the address on its links", e.leader.Name)
 	}
 	return decision

@@ -168,7 +168,7 @@ func TestDecideLayer2(t *testing.T) {
 		peers      int
 	}{
 		"it leads":             {leads, nil, "", []string{"eth0"}, 0},
-		"another leads":        {follows, nil, ReasonAnsweredElsewhere, nil, 0},
+		"another leads":        {follows, nil, ReasonOtherNodeSelected, nil, 0},
 		"nobody does":          {func(m *model.Model) { m.Reach = nil }, nil, ReasonNoLink, nil, 0},
 		"it has lost its link": {leads, func(n *Node) { n.Links = nil }, ReasonNoLink, nil, 0},
 		"beside BGP":           {func(m *model.Model) { leads(m); withPeers(m) }, nil, "", []string{"eth0"}, 2},
@@ -248,9 +248,9 @@ func TestLayer2CutOff(t *testing.T) {
 		held, unreached bool
 		want            string
 	}{
-		"endpoints on a held node":        {weights: map[forwarding.NodeID]uint32{1: 1, 2: 1}, held: true, want: millracev1beta1.ReasonCutOff},
-		"endpoints on a dead node":        {weights: map[forwarding.NodeID]uint32{1: 1}, unreached: true, want: millracev1beta1.ReasonCutOff},
-		"Local, endpoints on a held node": {weights: map[forwarding.NodeID]uint32{1: 1, 2: 1}, local: true, held: true, want: millracev1beta1.ReasonCutOff},
+		"endpoints on a held node":        {weights: map[forwarding.NodeID]uint32{1: 1, 2: 1}, held: true, want: millracev1beta1.ReasonNodeIsolated},
+		"endpoints on a dead node":        {weights: map[forwarding.NodeID]uint32{1: 1}, unreached: true, want: millracev1beta1.ReasonNodeIsolated},
+		"Local, endpoints on a held node": {weights: map[forwarding.NodeID]uint32{1: 1, 2: 1}, local: true, held: true, want: millracev1beta1.ReasonNodeIsolated},
 		"own endpoints alone":             {weights: map[forwarding.NodeID]uint32{1: 1}, held: true},
 		"one of two nodes":                {weights: map[forwarding.NodeID]uint32{1: 1, 2: 1}, held: true, isPair: true},
 	} {

@@ -69,9 +69,9 @@ func (c *Checks) Problems(m *model.Model, uplinks []string) []string {
 		netdev.UnspreadTunnel(cards(attachments)))
 }
 
-// OtherUplink reports whether packets of nodes recently arrived on an uplink that does not lead to those
+// UnexpectedUplink reports whether packets of nodes recently arrived on an uplink that does not lead to those
 // nodes.
-func (c *Checks) OtherUplink() bool { return c.otherUplink.reported.Load() }
+func (c *Checks) UnexpectedUplink() bool { return c.otherUplink.reported.Load() }
 
 func tagsBeside(attachments []dataplane.Attachment) []string {
 	var found []string

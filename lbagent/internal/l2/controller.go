@@ -162,8 +162,8 @@ func (a *Controller) Answers() []netip.Addr {
 	return slices.SortedFunc(maps.Keys(a.answering), netip.Addr.Compare)
 }
 
-// AnsweredElsewhere returns the VIPs that other nodes answer for.
-func (a *Controller) AnsweredElsewhere() map[netip.Addr]bool {
+// OtherNodeSelected returns the VIPs that other nodes answer for.
+func (a *Controller) OtherNodeSelected() map[netip.Addr]bool {
 	if a == nil {
 		return nil
 	}

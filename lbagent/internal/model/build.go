@@ -23,9 +23,9 @@ const (
 	ReasonUnknownNode = "UnknownNode"
 	// ReasonIgnored: an unsupported setting of a Service is ignored.
 	ReasonIgnored = "Ignored"
-	// ReasonBackendInvalid: the backend Service of a VIPRoute, or its port, does not exist. Connections for its
+	// ReasonBackendNotFound: the backend Service of a VIPRoute, or its port, does not exist. Connections for its
 	// share are refused.
-	ReasonBackendInvalid = "BackendInvalid"
+	ReasonBackendNotFound = "BackendNotFound"
 	// ReasonNotAggregated: VIPs are announced individually, because the requested aggregate contains foreign
 	// addresses.
 	ReasonNotAggregated = "NotAggregated"

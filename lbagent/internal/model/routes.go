@@ -63,7 +63,7 @@ func (b *endpoints) readBackend(key desired.RouteKey, from *desired.RouteBackend
 	port, flaw := from.Find(services[read.service], key)
 	if flaw != "" {
 		read.refused = true
-		b.problem(nameOf(key.Service).reference(), ReasonBackendInvalid, "%s", flaw)
+		b.problem(nameOf(key.Service).reference(), ReasonBackendNotFound, "%s", flaw)
 		return read
 	}
 	read.portName = port.Name

@@ -178,7 +178,7 @@ func (s *Step) Unwritten(of *model.Model) []model.Problem {
 		}
 		problems = append(problems, model.Problem{
 			Object: model.ObjectReference{Kind: "Service", Namespace: frontend.Service.Namespace, Name: frontend.Service.Name},
-			Reason: millracev1beta1.ReasonProgramFailed,
+			Reason: millracev1beta1.ReasonProgrammingFailed,
 			Message: fmt.Sprintf("frontend %s: not or only partly programmed, a write to the maps failed; the agent retries",
 				frontend.Key),
 		})

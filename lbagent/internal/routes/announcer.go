@@ -110,7 +110,7 @@ func (a *Announcer) Announce(pass *Pass, now time.Time) (Result, error) {
 	node.Phase, departs = a.drain.Advance(m.Draining != "" || node.Final, a.DrainDelay, now)
 	node.Unready, unready = a.unready.Advance(m, pass.Change.Model, a.announced, a.UnreadyDelay, now)
 	a.Layer2.AddLinks(m, pass.Objects, pass.Attached, &node)
-	a.Duplicates.Exclude(a.Layer2.AnsweredElsewhere())
+	a.Duplicates.Exclude(a.Layer2.OtherNodeSelected())
 	node.Duplicates, result.Duplicates, checked = a.Duplicates.Evaluate(m, pass.Objects, pass.Uplinks, a.announced, now)
 	result.RequeueAfter = notify.Soonest(departs, unready, checked)
 	routes, decisions := a.decider.Decide(m, pass.Change, &node)

@@ -40,9 +40,9 @@ type Observation struct {
 	ProgramError error
 	// Host are host settings that break traffic, one sentence each.
 	Host []string
-	// OtherUplink is true while packets from nodes are dropped because they arrive on an uplink without a route
+	// UnexpectedUplink is true while packets from nodes are dropped because they arrive on an uplink without a route
 	// to those nodes.
-	OtherUplink bool
+	UnexpectedUplink bool
 	// TunnelKey is nil until the Secret was read.
 	TunnelKey *TunnelKey
 	// NodeHealth is the result of probes of other nodes.
@@ -114,13 +114,13 @@ func Build(o Observation, report *millracev1beta1.LBNodeReport, now metav1.Time)
 		meta.SetStatusCondition(&status.Conditions, condition)
 	}
 	if _, unreached := nodesReached(o); !unreached {
-		meta.RemoveStatusCondition(&status.Conditions, millracev1beta1.ConditionNodesReached)
+		meta.RemoveStatusCondition(&status.Conditions, millracev1beta1.ConditionNodesReachable)
 	}
 	if o.Unready.Endpoints == 0 {
-		meta.RemoveStatusCondition(&status.Conditions, millracev1beta1.ConditionReadinessTrusted)
+		meta.RemoveStatusCondition(&status.Conditions, millracev1beta1.ConditionEndpointsHealthy)
 	}
 	if len(o.Held) == 0 {
-		meta.RemoveStatusCondition(&status.Conditions, millracev1beta1.ConditionObjectsPresent)
+		meta.RemoveStatusCondition(&status.Conditions, millracev1beta1.ConditionRemovalsApplied)
 	}
 	return status
 }

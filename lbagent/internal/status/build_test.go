@@ -73,10 +73,10 @@ func TestConditions(t *testing.T) {
 		"all good": {func(*Observation) {}, map[string]expectation{
 			"Programmed": {yes, "Programmed", ""}, "Attached": {yes, "Attached", ""},
 			"BGPEstablished": {yes, "Established", ""}, "Ready": {yes, "Ready", ""},
-			"HostCompatible": {yes, "Compatible", ""},
+			"HostCompatible": {yes, "HostCompatible", ""},
 		}},
 		"the host breaks something": {func(o *Observation) { o.Host = []string{"no room", "no light"} }, map[string]expectation{
-			"HostCompatible": {no, "HostSettings", "no room; no light"}, "Ready": {yes, "Ready", ""},
+			"HostCompatible": {no, "HostIncompatible", "no room; no light"}, "Ready": {yes, "Ready", ""},
 		}},
 		"no peer": {func(o *Observation) { o.Sessions = nil }, map[string]expectation{
 			"BGPEstablished": {yes, "NoPeer", "no LBPeer selects this node"}, "Ready": {yes, "Ready", ""},
@@ -107,7 +107,7 @@ func TestConditions(t *testing.T) {
 			"Attached": {no, "NoUplink", "no interface carries a default route, the node's addresses or a network with a BGP peer, or matches --uplinks"},
 		}},
 		"maps cannot be written": {func(o *Observation) { o.ProgramError = errors.New("no memory") }, map[string]expectation{
-			"Programmed": {no, "ProgramFailed", "no memory"}, "Ready": {no, "ProgramFailed", "no memory"},
+			"Programmed": {no, "ProgrammingFailed", "no memory"}, "Ready": {no, "ProgrammingFailed", "no memory"},
 		}},
 		"a map is full": {func(o *Observation) { o.Problems = problems(1, "MapFull") }, map[string]expectation{
 			"Programmed": {no, "MapFull", "Service default/s1: not good"},
@@ -208,11 +208,11 @@ func TestUnchanged(t *testing.T) {
 	}
 }
 
-func TestObjectsPresentGoes(t *testing.T) {
+func TestRemovalsAppliedGoes(t *testing.T) {
 	o := good()
 	o.Held = []removalguard.Held{{Kind: "LBPeer", Count: 3, Until: time.Date(2026, 1, 1, 0, 5, 0, 0, time.UTC)}}
 	told := build(o, reportStatus{}, 1, earlier)
-	condition := meta.FindStatusCondition(told.Conditions, millracev1beta1.ConditionObjectsPresent)
+	condition := meta.FindStatusCondition(told.Conditions, millracev1beta1.ConditionRemovalsApplied)
 	if condition == nil || condition.Status != metav1.ConditionFalse || !strings.Contains(condition.Message, "LBPeer: 3, until 2026-01-01T00:05:00Z") {
 		t.Errorf("condition %+v, want one that tells what is held", condition)
 	}
@@ -220,39 +220,39 @@ func TestObjectsPresentGoes(t *testing.T) {
 		t.Error("not Ready because objects are held")
 	}
 	o.Held = nil
-	if again := build(o, told, 1, earlier); meta.FindStatusCondition(again.Conditions, millracev1beta1.ConditionObjectsPresent) != nil {
+	if again := build(o, told, 1, earlier); meta.FindStatusCondition(again.Conditions, millracev1beta1.ConditionRemovalsApplied) != nil {
 		t.Error("the condition stays though nothing is held")
 	}
 }
 
-// NodesReached has the most serious reason and is absent without a reason. Ready depends on it only if the node
+// NodesReachable has the most serious reason and is absent without a reason. Ready depends on it only if the node
 // is cut off.
-func TestNodesReached(t *testing.T) {
+func TestNodesReachable(t *testing.T) {
 	for name, test := range map[string]struct {
 		set     func(o *Observation)
 		reason  string
 		message string
 	}{
-		"another uplink": {func(o *Observation) { o.OtherUplink = true }, millracev1beta1.ReasonOtherUplink, "tunnel_uplink"},
+		"another uplink": {func(o *Observation) { o.UnexpectedUplink = true }, millracev1beta1.ReasonUnexpectedUplink, "tunnel_uplink"},
 		"a dead node":    {func(o *Observation) { o.NodeHealth.Down = []string{"b"} }, millracev1beta1.ReasonNodesDown, ": b"},
 		"a silent agent": {
-			func(o *Observation) { o.NodeHealth.Silent = []string{"b since 2026-01-01T00:00:00Z"} }, millracev1beta1.ReasonAgentsSilent, ": b since 2026",
+			func(o *Observation) { o.NodeHealth.Silent = []string{"b since 2026-01-01T00:00:00Z"} }, millracev1beta1.ReasonAgentsUnresponsive, ": b since 2026",
 		},
 		"a lossy link": {func(o *Observation) { o.NodeHealth.Lossy = true }, millracev1beta1.ReasonLossyPath, "this node's link"},
 		"a lossy link and a dead node": {
 			func(o *Observation) { o.NodeHealth.Lossy, o.NodeHealth.Down = true, []string{"b"} }, millracev1beta1.ReasonLossyPath, "do not answer at UDP port 6081 and receive no packets: b",
 		},
-		"a narrow path":    {func(o *Observation) { o.NodeHealth.Narrow = []string{"b"} }, millracev1beta1.ReasonLongPacketsLost, "switch ports on the path: b"},
-		"one of two nodes": {func(o *Observation) { o.NodeHealth.Held = []string{"b"} }, millracev1beta1.ReasonCutOff, ": b"},
+		"a narrow path":    {func(o *Observation) { o.NodeHealth.Narrow = []string{"b"} }, millracev1beta1.ReasonLargePacketsLost, "switch ports on the path: b"},
+		"one of two nodes": {func(o *Observation) { o.NodeHealth.Held = []string{"b"} }, millracev1beta1.ReasonNodeIsolated, ": b"},
 		"cut off": {
-			func(o *Observation) { o.NodeHealth.Held, o.NodeHealth.CutOff = []string{"b", "c"}, true }, millracev1beta1.ReasonCutOff, ": b; c",
+			func(o *Observation) { o.NodeHealth.Held, o.NodeHealth.CutOff = []string{"b", "c"}, true }, millracev1beta1.ReasonNodeIsolated, ": b; c",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := good()
 			test.set(&o)
 			told := build(o, reportStatus{}, 1, earlier)
-			got := meta.FindStatusCondition(told.Conditions, millracev1beta1.ConditionNodesReached)
+			got := meta.FindStatusCondition(told.Conditions, millracev1beta1.ConditionNodesReachable)
 			if got == nil || got.Status != metav1.ConditionFalse || got.Reason != test.reason || !strings.Contains(got.Message, test.message) {
 				t.Errorf("condition %+v, want reason %s, and %q in the message", got, test.reason, test.message)
 			}
@@ -260,7 +260,7 @@ func TestNodesReached(t *testing.T) {
 				t.Errorf("ready is %t", isReady)
 			}
 			for _, condition := range build(good(), told, 1, earlier).Conditions {
-				if condition.Type == millracev1beta1.ConditionNodesReached {
+				if condition.Type == millracev1beta1.ConditionNodesReachable {
 					t.Errorf("condition %+v, want none", condition)
 				}
 			}

@@ -57,7 +57,7 @@ func programmed(o Observation) metav1.Condition {
 		}
 	}
 	if o.ProgramError != nil {
-		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1beta1.ReasonProgramFailed
+		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1beta1.ReasonProgrammingFailed
 		condition.Message = o.ProgramError.Error()
 	}
 	return condition
@@ -150,12 +150,12 @@ func rangeOf(session millracev1beta1.SessionStatus) (name string, ofRange bool) 
 // hostCompatible is not part of Ready, because host settings break only some connections.
 func hostCompatible(o Observation) metav1.Condition {
 	if len(o.Host) == 0 {
-		return trueCondition(millracev1beta1.ConditionHostCompatible, millracev1beta1.ReasonCompatible)
+		return trueCondition(millracev1beta1.ConditionHostCompatible, millracev1beta1.ReasonHostCompatible)
 	}
 	return metav1.Condition{
 		Type:    millracev1beta1.ConditionHostCompatible,
 		Status:  metav1.ConditionFalse,
-		Reason:  millracev1beta1.ReasonHostSettings,
+		Reason:  millracev1beta1.ReasonHostIncompatible,
 		Message: firstOf(o.Host),
 	}
 }
@@ -163,7 +163,7 @@ func hostCompatible(o Observation) metav1.Condition {
 // nodesReached affects Ready only if this node is isolated. Otherwise, neither forged packets nor other nodes'
 // failures make a node unready. The condition is False or absent.
 func nodesReached(o Observation) (condition metav1.Condition, unreached bool) {
-	condition = metav1.Condition{Type: millracev1beta1.ConditionNodesReached, Status: metav1.ConditionFalse}
+	condition = metav1.Condition{Type: millracev1beta1.ConditionNodesReachable, Status: metav1.ConditionFalse}
 	var messages []string
 	add := func(reason, message string, nodes ...string) {
 		if condition.Reason == "" {
@@ -174,27 +174,27 @@ func nodesReached(o Observation) (condition metav1.Condition, unreached bool) {
 	w := o.NodeHealth
 	switch {
 	case w.CutOff:
-		add(millracev1beta1.ReasonCutOff, "half of the nodes or more stopped answering at UDP port 6081 at once, so this node is probably isolated; routers should prefer other nodes, which announce VIPs with endpoints there on links: ",
+		add(millracev1beta1.ReasonNodeIsolated, "half of the nodes or more stopped answering at UDP port 6081 at once, so this node is probably isolated; routers should prefer other nodes, which announce VIPs with endpoints there on links: ",
 			append(slices.Clone(w.Held), w.Down...)...)
 	case len(w.Held) > 0:
-		add(millracev1beta1.ReasonCutOff, "one of two nodes stopped answering at UDP port 6081, so this node may be isolated; packets are still sent to the other node: ", w.Held...)
+		add(millracev1beta1.ReasonNodeIsolated, "one of two nodes stopped answering at UDP port 6081, so this node may be isolated; packets are still sent to the other node: ", w.Held...)
 	}
 	if w.Lossy {
 		add(millracev1beta1.ReasonLossyPath, lossyPath)
 	}
 	if len(w.Narrow) > 0 {
-		add(millracev1beta1.ReasonLongPacketsLost, "nodes that answer short probes, but not those as long as the MTU of the route to them; "+
+		add(millracev1beta1.ReasonLargePacketsLost, "nodes that answer short probes, but not those as long as the MTU of the route to them; "+
 			"check the MTU of the switch ports on the path: ", w.Narrow...)
 	}
 	if len(w.Down) > 0 && !w.CutOff {
 		add(millracev1beta1.ReasonNodesDown, "nodes that do not answer at UDP port 6081 and receive no packets: ", w.Down...)
 	}
 	if len(w.Silent) > 0 {
-		add(millracev1beta1.ReasonAgentsSilent, "nodes whose agents are silent, and which redirect new connections to other nodes: ",
+		add(millracev1beta1.ReasonAgentsUnresponsive, "nodes whose agents are silent, and which redirect new connections to other nodes: ",
 			w.Silent...)
 	}
-	if o.OtherUplink {
-		add(millracev1beta1.ReasonOtherUplink, otherUplink)
+	if o.UnexpectedUplink {
+		add(millracev1beta1.ReasonUnexpectedUplink, otherUplink)
 	}
 	condition.Message = strings.Join(messages, "; ")
 	return condition, len(messages) > 0

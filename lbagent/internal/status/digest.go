@@ -15,7 +15,7 @@ import (
 )
 
 // digest returns the status without numbers, times, messages and single VIPs, which may change with each pass
-// during a failure, and without ReadinessTrusted, which changes on all nodes at once.
+// during a failure, and without EndpointsHealthy, which changes on all nodes at once.
 func digest(status *millracev1beta1.LBNodeReportStatus) *millracev1beta1.LBNodeReportStatus {
 	g := status.DeepCopy()
 	for i := range g.Interfaces {
@@ -35,7 +35,7 @@ func digest(status *millracev1beta1.LBNodeReportStatus) *millracev1beta1.LBNodeR
 	for i := range g.VIPs.Withheld {
 		g.VIPs.Withheld[i].Count = 0
 	}
-	meta.RemoveStatusCondition(&g.Conditions, millracev1beta1.ConditionReadinessTrusted)
+	meta.RemoveStatusCondition(&g.Conditions, millracev1beta1.ConditionEndpointsHealthy)
 	for i, condition := range g.Conditions {
 		g.Conditions[i] = metav1.Condition{Type: condition.Type, Status: condition.Status, Reason: condition.Reason}
 	}

@@ -330,7 +330,7 @@ func TestSpreadOfReadiness(t *testing.T) {
 			time.Sleep(spread(nodes)/2 + 2*interval)
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			if len(s.writes) != 1 || meta.FindStatusCondition(s.stored.Status.Conditions, millracev1beta1.ConditionReadinessTrusted) == nil {
+			if len(s.writes) != 1 || meta.FindStatusCondition(s.stored.Status.Conditions, millracev1beta1.ConditionEndpointsHealthy) == nil {
 				t.Errorf("%d writes, conditions are %+v", len(s.writes), s.stored.Status.Conditions)
 			}
 		})

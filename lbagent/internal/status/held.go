@@ -16,7 +16,7 @@ import (
 // absent. Its message has no numbers, because they would change with each recovered endpoint.
 func readinessTrusted() metav1.Condition {
 	return metav1.Condition{
-		Type: millracev1beta1.ConditionReadinessTrusted, Status: metav1.ConditionFalse,
+		Type: millracev1beta1.ConditionEndpointsHealthy, Status: metav1.ConditionFalse,
 		Reason: millracev1beta1.ReasonPanicThreshold,
 		Message: "most endpoints of most Services turned unready at once, and their nodes answer probes: " +
 			"the last ready ones are served until they are ready, terminate or are deleted",
@@ -30,8 +30,8 @@ func objectsHeld(held []removalguard.Held) metav1.Condition {
 		texts = append(texts, fmt.Sprintf("%s: %d, until %s", h.Kind, h.Count, h.Until.UTC().Format(time.RFC3339)))
 	}
 	return metav1.Condition{
-		Type: millracev1beta1.ConditionObjectsPresent, Status: metav1.ConditionFalse,
-		Reason: millracev1beta1.ReasonRemovalGuarded,
+		Type: millracev1beta1.ConditionRemovalsApplied, Status: metav1.ConditionFalse,
+		Reason: millracev1beta1.ReasonMassRemoval,
 		Message: "objects were removed in bulk and are retained temporarily (" + firstOf(texts) +
 			"): apply them again, or see docs/failures.md for how a removal is confirmed",
 	}

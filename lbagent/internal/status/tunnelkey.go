@@ -33,17 +33,17 @@ func (k *TunnelKey) keys() *millracev1beta1.TunnelKeysStatus {
 // seed is present only while the seeds differ and not part of Ready.
 func (k *TunnelKey) seed() (condition metav1.Condition, differs bool) {
 	return metav1.Condition{
-		Type: millracev1beta1.ConditionFlowSeed, Status: metav1.ConditionFalse,
-		Reason: millracev1beta1.ReasonSeedDiffers, Message: k.OtherSeed,
+		Type: millracev1beta1.ConditionFlowSeedConsistent, Status: metav1.ConditionFalse,
+		Reason: millracev1beta1.ReasonSeedMismatch, Message: k.OtherSeed,
 	}, k.OtherSeed != ""
 }
 
 // condition is not part of Ready, because other protections of the tunnel remain.
 func (k *TunnelKey) condition() metav1.Condition {
 	if k.Reason == "" {
-		return trueCondition(millracev1beta1.ConditionTunnelKey, millracev1beta1.ReasonKeyInUse)
+		return trueCondition(millracev1beta1.ConditionTunnelKeyProgrammed, millracev1beta1.ReasonKeyInUse)
 	}
 	return metav1.Condition{
-		Type: millracev1beta1.ConditionTunnelKey, Status: metav1.ConditionFalse, Reason: k.Reason, Message: k.Message,
+		Type: millracev1beta1.ConditionTunnelKeyProgrammed, Status: metav1.ConditionFalse, Reason: k.Reason, Message: k.Message,
 	}
 }

@@ -33,20 +33,20 @@ func TestTunnelKey(t *testing.T) {
 			t.Errorf("%s is %+v, want %s %s", kind, got, want, reason)
 		}
 	}
-	expect(&status, millracev1beta1.ConditionTunnelKey, metav1.ConditionTrue, millracev1beta1.ReasonKeyInUse)
-	if seed := meta.FindStatusCondition(status.Conditions, millracev1beta1.ConditionFlowSeed); seed != nil {
+	expect(&status, millracev1beta1.ConditionTunnelKeyProgrammed, metav1.ConditionTrue, millracev1beta1.ReasonKeyInUse)
+	if seed := meta.FindStatusCondition(status.Conditions, millracev1beta1.ConditionFlowSeedConsistent); seed != nil {
 		t.Errorf("with the same seed there is %+v", seed)
 	}
 	o.TunnelKey.OtherSeed = "the Secret has another seed"
 	differs := Build(o, report, metav1.Now())
-	expect(&differs, millracev1beta1.ConditionFlowSeed, metav1.ConditionFalse, millracev1beta1.ReasonSeedDiffers)
+	expect(&differs, millracev1beta1.ConditionFlowSeedConsistent, metav1.ConditionFalse, millracev1beta1.ReasonSeedMismatch)
 	expect(&differs, millracev1beta1.ConditionReady, metav1.ConditionTrue, millracev1beta1.ReasonReady)
 	// The operator's condition is retained.
 	expect(&status, millracev1beta1.ConditionTunnelKeyCurrent, metav1.ConditionFalse, "")
 
-	o.TunnelKey = &TunnelKey{Reason: millracev1beta1.ReasonKeyAbsent, Message: "there is no Secret"}
+	o.TunnelKey = &TunnelKey{Reason: millracev1beta1.ReasonKeyMissing, Message: "there is no Secret"}
 	status = Build(o, report, metav1.Now())
-	expect(&status, millracev1beta1.ConditionTunnelKey, metav1.ConditionFalse, millracev1beta1.ReasonKeyAbsent)
+	expect(&status, millracev1beta1.ConditionTunnelKeyProgrammed, metav1.ConditionFalse, millracev1beta1.ReasonKeyMissing)
 	expect(&status, millracev1beta1.ConditionReady, metav1.ConditionTrue, millracev1beta1.ReasonReady)
 	if status.TunnelKeys != nil {
 		t.Errorf("without a key the report has %+v", status.TunnelKeys)

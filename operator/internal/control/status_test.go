@@ -16,11 +16,11 @@ import (
 
 func TestReadyConditionFits(t *testing.T) {
 	problems := []desired.Problem{
-		{Reason: millracev1beta1.ReasonOverlap, Message: "first"},
+		{Reason: millracev1beta1.ReasonPoolOverlap, Message: "first"},
 		{Reason: millracev1beta1.ReasonInvalid, Message: strings.Repeat("ä", MaxMessage)},
 	}
 	condition := Ready(3, problems, "note")
-	if condition.Status != metav1.ConditionFalse || condition.Reason != millracev1beta1.ReasonOverlap || condition.ObservedGeneration != 3 {
+	if condition.Status != metav1.ConditionFalse || condition.Reason != millracev1beta1.ReasonPoolOverlap || condition.ObservedGeneration != 3 {
 		t.Errorf("condition is %s %s of %d", condition.Status, condition.Reason, condition.ObservedGeneration)
 	}
 	if !strings.HasPrefix(condition.Message, "first; ä") || len(condition.Message) > MaxMessage || !strings.HasSuffix(condition.Message, "ä ...") {

@@ -50,8 +50,8 @@ func TestAdopt(t *testing.T) {
 	c.expectIngress("elsewhere", "198.51.100.7")
 	c.expectIngress("taken", "203.0.113.3")
 	for name, want := range map[string]string{
-		"given": millracev1beta1.ReasonAssigned, "web": millracev1beta1.ReasonAssigned, "secure": millracev1beta1.ReasonAssigned,
-		"new": millracev1beta1.ReasonNothingToAdopt, "elsewhere": millracev1beta1.ReasonForeignAddress,
+		"given": millracev1beta1.ReasonAddressAssigned, "web": millracev1beta1.ReasonAddressAssigned, "secure": millracev1beta1.ReasonAddressAssigned,
+		"new": millracev1beta1.ReasonNoAddressToAdopt, "elsewhere": millracev1beta1.ReasonForeignAddress,
 		"taken": millracev1beta1.ReasonForeignAddress,
 	} {
 		if reason := c.reasonOfAssigned(name); reason != want {
@@ -63,7 +63,7 @@ func TestAdopt(t *testing.T) {
 	}
 	c.setIngress("new", "203.0.113.1")
 	c.expectIngress("new", "203.0.113.1")
-	if reason := c.reasonOfAssigned("new"); reason != millracev1beta1.ReasonAssigned {
+	if reason := c.reasonOfAssigned("new"); reason != millracev1beta1.ReasonAddressAssigned {
 		t.Errorf("after another load balancer has given an address: %s", reason)
 	}
 	c.setIngress("new", "203.0.113.0")

@@ -109,7 +109,7 @@ func TestAddressesAreTakenOver(t *testing.T) {
 		c.reconcile(name)
 		c.expectIngress(name, "203.0.113.2")
 	}
-	if reason := c.reasonOfAssigned("web"); reason != millracev1beta1.ReasonAssigned {
+	if reason := c.reasonOfAssigned("web"); reason != millracev1beta1.ReasonAddressAssigned {
 		t.Errorf("the first Service has the reason %q", reason)
 	}
 	if reason := c.reasonOfAssigned("dns"); reason != millracev1beta1.ReasonForeignAddress {
@@ -122,7 +122,7 @@ func TestAddressesAreTakenOver(t *testing.T) {
 		})
 	}
 	c.expectIngress("dns", "203.0.113.2")
-	if reason := c.reasonOfAssigned("dns"); reason != millracev1beta1.ReasonAssigned {
+	if reason := c.reasonOfAssigned("dns"); reason != millracev1beta1.ReasonAddressAssigned {
 		t.Errorf("the second Service has the reason %q", reason)
 	}
 }
@@ -140,7 +140,7 @@ func TestAddressOfAnotherOperatorIsNotForeign(t *testing.T) {
 	c.reconciler.vips.put(stale)
 	c.reconcile("web")
 	c.expectIngress("web", "203.0.113.2")
-	if reason := c.reasonOfAssigned("web"); reason != millracev1beta1.ReasonAssigned || len(c.vips()) != 1 {
+	if reason := c.reasonOfAssigned("web"); reason != millracev1beta1.ReasonAddressAssigned || len(c.vips()) != 1 {
 		t.Errorf("the reason is %q, the VIPs are %+v", reason, c.vips())
 	}
 }

@@ -37,8 +37,8 @@ const stateFree = "Free"
 const reasonOther = "Other"
 
 var waitingReasons = []string{
-	millracev1beta1.ReasonExhausted, millracev1beta1.ReasonNoPool, millracev1beta1.ReasonAddressInUse,
-	millracev1beta1.ReasonAddressForbidden, millracev1beta1.ReasonPortConflict, millracev1beta1.ReasonInvalid,
+	millracev1beta1.ReasonPoolExhausted, millracev1beta1.ReasonNoMatchingPool, millracev1beta1.ReasonAddressInUse,
+	millracev1beta1.ReasonAddressNotInPool, millracev1beta1.ReasonPortConflict, millracev1beta1.ReasonInvalid,
 	millracev1beta1.ReasonQuotaExceeded, millracev1beta1.ReasonForeignAddress, millracev1beta1.ReasonWriteFailed, reasonOther,
 }
 
@@ -46,9 +46,9 @@ var waitingReasons = []string{
 // cannot create any.
 var nodeConditions = []string{
 	millracev1beta1.ConditionReady, millracev1beta1.ConditionProgrammed, millracev1beta1.ConditionAttached,
-	millracev1beta1.ConditionBGPEstablished, millracev1beta1.ConditionHostCompatible, millracev1beta1.ConditionNodesReached,
-	millracev1beta1.ConditionObjectsPresent, millracev1beta1.ConditionReadinessTrusted, millracev1beta1.ConditionTunnelKey,
-	millracev1beta1.ConditionTunnelKeyCurrent, millracev1beta1.ConditionFlowSeed, millracev1beta1.ConditionNodeReady,
+	millracev1beta1.ConditionBGPEstablished, millracev1beta1.ConditionHostCompatible, millracev1beta1.ConditionNodesReachable,
+	millracev1beta1.ConditionRemovalsApplied, millracev1beta1.ConditionEndpointsHealthy, millracev1beta1.ConditionTunnelKeyProgrammed,
+	millracev1beta1.ConditionTunnelKeyCurrent, millracev1beta1.ConditionFlowSeedConsistent, millracev1beta1.ConditionNodeReady,
 }
 
 var announcerCounts = [...]string{"none", "one", "several"}
@@ -67,7 +67,7 @@ var (
 	problemDescription = prometheus.NewDesc("millrace_node_problem",
 		"1 for each condition of an LBNodeReport that is not True; a node without problems has no series.", []string{"node", "condition"}, nil)
 	peerDescription = prometheus.NewDesc("millrace_peer_problem",
-		"1 for each LBPeer whose condition ReachedThroughRouters is False: its routers do not use all routes.", []string{"peer", "reason"}, nil)
+		"1 for each LBPeer whose condition PathsVerified is False: its routers do not use all routes.", []string{"peer", "reason"}, nil)
 	nodesDescription = prometheus.NewDesc("millrace_nodes",
 		"Linux nodes by whether their agent has written its LBNodeReport: true or false.", []string{"reported"}, nil)
 )
@@ -152,7 +152,7 @@ func (o *counted) collect(series chan<- prometheus.Metric) {
 	}
 	for i := range o.peers.Items {
 		peer := &o.peers.Items[i]
-		reached := meta.FindStatusCondition(peer.Status.Conditions, millracev1beta1.ConditionReachedThroughRouters)
+		reached := meta.FindStatusCondition(peer.Status.Conditions, millracev1beta1.ConditionPathsVerified)
 		if reached != nil && reached.Status == metav1.ConditionFalse {
 			gauge(peerDescription, 1, peer.Name, reached.Reason)
 		}

@@ -58,7 +58,7 @@ func claimOf(name string) millracev1beta1.VIPClaim {
 
 func serviceWithReason(name, reason string) *corev1.Service {
 	status := metav1.ConditionFalse
-	if reason == millracev1beta1.ReasonAssigned {
+	if reason == millracev1beta1.ReasonAddressAssigned {
 		status = metav1.ConditionTrue
 	}
 	return &corev1.Service{
@@ -92,7 +92,7 @@ func missedPeer(name string) *millracev1beta1.LBPeer {
 	return &millracev1beta1.LBPeer{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Status: millracev1beta1.LBPeerStatus{Conditions: []metav1.Condition{{
-			Type: millracev1beta1.ConditionReachedThroughRouters, Status: metav1.ConditionFalse, Reason: millracev1beta1.ReasonRouteMissing,
+			Type: millracev1beta1.ConditionPathsVerified, Status: metav1.ConditionFalse, Reason: millracev1beta1.ReasonRouteMissing,
 		}}},
 	}
 }
@@ -161,8 +161,8 @@ func TestMetrics(t *testing.T) {
 			"pool_quota_addresses{office,a}": 2, "pool_quota_used_addresses{office,a}": 1,
 		}},
 		{"Services that wait", [][]client.Object{{
-			serviceWithReason("a", millracev1beta1.ReasonAssigned), serviceWithReason("b", millracev1beta1.ReasonExhausted),
-			serviceWithReason("c", millracev1beta1.ReasonExhausted), serviceWithReason("d", millracev1beta1.ReasonForeignAddress),
+			serviceWithReason("a", millracev1beta1.ReasonAddressAssigned), serviceWithReason("b", millracev1beta1.ReasonPoolExhausted),
+			serviceWithReason("c", millracev1beta1.ReasonPoolExhausted), serviceWithReason("d", millracev1beta1.ReasonForeignAddress),
 			// Other programs wrote these reasons.
 			serviceWithReason("e", "Any1"), serviceWithReason("f", "Any2"),
 			&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "g"}},

@@ -88,7 +88,7 @@ func (r *serviceReconciler) releaseStep(
 		}
 	}
 	if len(released) > 0 && service.DeletionTimestamp == nil {
-		r.recorder.Eventf(service, nil, corev1.EventTypeNormal, millracev1beta1.ReasonReleased, actionRelease,
+		r.recorder.Eventf(service, nil, corev1.EventTypeNormal, millracev1beta1.ReasonAddressReleased, actionRelease,
 			"released %s", joinAddresses(released))
 	}
 	return again, nil

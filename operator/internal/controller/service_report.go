@@ -174,9 +174,9 @@ func (r *serviceReconciler) patchServiceStatus(ctx context.Context, base, servic
 
 func (r *serviceReconciler) emitNotes(service *corev1.Service, plan ipam.Plan) {
 	for _, note := range plan.Notes {
-		severity, reason := corev1.EventTypeWarning, millracev1beta1.ReasonQuotaNearlyUsed
-		if note.Kind == ipam.AnotherAddress {
-			severity, reason = corev1.EventTypeNormal, millracev1beta1.ReasonAnotherAddress
+		severity, reason := corev1.EventTypeWarning, millracev1beta1.ReasonQuotaNearlyExceeded
+		if note.Kind == ipam.SharedAddressUnavailable {
+			severity, reason = corev1.EventTypeNormal, millracev1beta1.ReasonSharedAddressUnavailable
 		}
 		r.recorder.Eventf(service, nil, severity, reason, actionAssign, "%s", note.Message)
 	}
@@ -187,7 +187,7 @@ func assignedCondition(result serviceResult) metav1.Condition {
 	condition := metav1.Condition{
 		Type:   millracev1beta1.ConditionAddressAssigned,
 		Status: metav1.ConditionTrue,
-		Reason: millracev1beta1.ReasonAssigned,
+		Reason: millracev1beta1.ReasonAddressAssigned,
 	}
 	var sentences []string
 	switch {

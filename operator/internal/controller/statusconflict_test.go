@@ -64,13 +64,13 @@ func TestContestedStatus(t *testing.T) {
 				t.Errorf("%d writes in 20 s", writes)
 			}
 			c.tick(conflict.Pause, "web")
-			if reason := c.reasonOfServed("web"); reason != millracev1beta1.ReasonStatusContested {
+			if reason := c.reasonOfServed("web"); reason != millracev1beta1.ReasonStatusConflict {
 				t.Errorf("the reason is %q", reason)
 			}
 			c.expectIngress("web", "203.0.113.0", "198.51.100.77")
 			reports := 0
 			for len(c.events.Events) > 0 {
-				if strings.Contains(<-c.events.Events, millracev1beta1.ReasonStatusContested) {
+				if strings.Contains(<-c.events.Events, millracev1beta1.ReasonStatusConflict) {
 					reports++
 				}
 			}
@@ -89,7 +89,7 @@ func TestContestEnds(t *testing.T) {
 		c.overwrite("web", false)
 		c.tick(time.Second, "web")
 	}
-	if reason := c.reasonOfServed("web"); reason != millracev1beta1.ReasonStatusContested {
+	if reason := c.reasonOfServed("web"); reason != millracev1beta1.ReasonStatusConflict {
 		t.Errorf("the reason is %q", reason)
 	}
 	if again := c.after(conflict.Pause-time.Second, "web"); again != time.Second {

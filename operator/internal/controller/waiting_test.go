@@ -99,7 +99,7 @@ func TestLineOutlivesTheOperator(t *testing.T) {
 		return func(service *corev1.Service) {
 			service.CreationTimestamp = metav1.NewTime(began)
 			service.Status.Conditions = []metav1.Condition{{
-				Type: millracev1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, Reason: millracev1beta1.ReasonExhausted,
+				Type: millracev1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, Reason: millracev1beta1.ReasonPoolExhausted,
 				LastTransitionTime: metav1.NewTime(began.Add(time.Duration(seconds) * time.Second)),
 			}}
 		}

@@ -11,19 +11,19 @@ import (
 func Reason(reason ipam.Reason) string {
 	switch reason {
 	case ipam.PoolExhausted:
-		return millracev1beta1.ReasonExhausted
+		return millracev1beta1.ReasonPoolExhausted
 	case ipam.AddressInUse, ipam.AddressFull:
 		return millracev1beta1.ReasonAddressInUse
 	case ipam.AddressNotInPool:
-		return millracev1beta1.ReasonAddressForbidden
+		return millracev1beta1.ReasonAddressNotInPool
 	case ipam.PortConflict:
 		return millracev1beta1.ReasonPortConflict
 	case ipam.QuotaExceeded:
 		return millracev1beta1.ReasonQuotaExceeded
-	case ipam.NothingToAdopt:
-		return millracev1beta1.ReasonNothingToAdopt
+	case ipam.NoAddressToAdopt:
+		return millracev1beta1.ReasonNoAddressToAdopt
 	case ipam.NotRequested:
 		return millracev1beta1.ReasonInvalid
 	}
-	return millracev1beta1.ReasonNoPool
+	return millracev1beta1.ReasonNoMatchingPool
 }

@@ -82,7 +82,7 @@ func (p *planner) refuseToAllocate(missing []Family) {
 	if len(missing) == 0 || len(p.held)+len(p.granted)+len(p.refusals) > 0 {
 		return
 	}
-	p.refusals = append(p.refusals, Refusal{Family: missing[0], Reason: NothingToAdopt, Message: "status.loadBalancer.ingress has " +
+	p.refusals = append(p.refusals, Refusal{Family: missing[0], Reason: NoAddressToAdopt, Message: "status.loadBalancer.ingress has " +
 		"no address yet, and with --adopt the operator assigns no other one"})
 }
 

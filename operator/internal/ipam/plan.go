@@ -68,8 +68,8 @@ const (
 	AddressFull
 	// QuotaExceeded means the namespace has as many addresses as its quotas permit.
 	QuotaExceeded
-	// NothingToAdopt means the status of the Service has no address to adopt.
-	NothingToAdopt
+	// NoAddressToAdopt means the status of the Service has no address to adopt.
+	NoAddressToAdopt
 	// OtherAddress means the Service keeps its address although its sharing key has another one.
 	OtherAddress
 )
@@ -91,10 +91,10 @@ type Note struct {
 type NoteKind uint8
 
 const (
-	// QuotaNearlyUsed means the namespace uses most of a quota.
-	QuotaNearlyUsed NoteKind = iota + 1
-	// AnotherAddress means the address of the sharing key had no room for the Service.
-	AnotherAddress
+	// QuotaNearlyExceeded means the namespace uses most of a quota.
+	QuotaNearlyExceeded NoteKind = iota + 1
+	// SharedAddressUnavailable means the address of the sharing key had no room for the Service.
+	SharedAddressUnavailable
 )
 
 // A Want is an address that other Services have or, if Address is invalid, any address of a pool and

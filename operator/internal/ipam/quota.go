@@ -127,7 +127,7 @@ func (p *planner) nearQuota() []Note {
 			continue
 		}
 		if has, will := p.usage(p.pools[at], nil); will > has && 100*will >= nearQuotaPercent*most {
-			near = append(near, Note{QuotaNearlyUsed, fmt.Sprintf("with this Service, namespace %q uses %d of its quota of %d addresses of pool %q",
+			near = append(near, Note{QuotaNearlyExceeded, fmt.Sprintf("with this Service, namespace %q uses %d of its quota of %d addresses of pool %q",
 				p.request.Owner.Namespace, will, most, name)})
 		}
 	}

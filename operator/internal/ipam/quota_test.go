@@ -135,7 +135,7 @@ func TestQuotaIsReported(t *testing.T) {
 	} {
 		plan := make(string(rune('a'+i)), single)
 		got := ""
-		if len(plan.Notes) == 1 && plan.Notes[0].Kind == QuotaNearlyUsed {
+		if len(plan.Notes) == 1 && plan.Notes[0].Kind == QuotaNearlyExceeded {
 			got = plan.Notes[0].Message
 		}
 		if got != want || (want == "") != (len(plan.Notes) == 0) {

@@ -69,7 +69,7 @@ func (p *planner) notes() []Note {
 	for _, family := range p.request.Families {
 		refusal, isFull := p.full[family]
 		if granted := p.granted[firstOf(family)]; isFull && granted.address.IsValid() {
-			notes = append(notes, Note{AnotherAddress, fmt.Sprintf("%s, so the Service gets %s", refusal.Message, granted.address)})
+			notes = append(notes, Note{SharedAddressUnavailable, fmt.Sprintf("%s, so the Service gets %s", refusal.Message, granted.address)})
 		}
 	}
 	return notes

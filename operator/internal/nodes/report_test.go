@@ -31,7 +31,7 @@ func TestConditionsOfReportsHaveAGeneration(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := keys.updateCondition(t.Context(), report, &metav1.Condition{
-		Type: millracev1beta1.ConditionTunnelKeyCurrent, Status: metav1.ConditionFalse, Reason: millracev1beta1.ReasonNotConfirmed,
+		Type: millracev1beta1.ConditionTunnelKeyCurrent, Status: metav1.ConditionFalse, Reason: millracev1beta1.ReasonKeyNotConfirmed,
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -169,7 +169,7 @@ func (r *tunnelKeyReconciler) create(ctx context.Context, nodes []rotation.Node)
 	} else if err != nil {
 		return fmt.Errorf("create Secret %s: %w", TunnelKeySecret(), err)
 	}
-	r.recorder.Eventf(secret, nil, corev1.EventTypeNormal, millracev1beta1.ReasonKeyMade, actionRotate,
+	r.recorder.Eventf(secret, nil, corev1.EventTypeNormal, millracev1beta1.ReasonKeyGenerated, actionRotate,
 		"generated key %d; waiting until all nodes accept it", state.Newest().Generation)
 	return nil
 }
@@ -189,10 +189,10 @@ func (r *tunnelKeyReconciler) update(ctx context.Context, cached *corev1.Secret,
 		"sending", step.Next.Sending, "required", step.Next.Required, "left", step.Unconfirmed)
 	switch {
 	case len(step.Unconfirmed) > 0:
-		r.recorder.Eventf(secret, nil, corev1.EventTypeWarning, millracev1beta1.ReasonNotConfirmed, actionRotate,
+		r.recorder.Eventf(secret, nil, corev1.EventTypeWarning, millracev1beta1.ReasonKeyNotConfirmed, actionRotate,
 			"key %d: phase %s began without %s", newest, step.Next.Phase, firstNames(step.Unconfirmed))
 	case newest != before.Newest().Generation:
-		r.recorder.Eventf(secret, nil, corev1.EventTypeNormal, millracev1beta1.ReasonKeyMade, actionRotate,
+		r.recorder.Eventf(secret, nil, corev1.EventTypeNormal, millracev1beta1.ReasonKeyGenerated, actionRotate,
 			"generated key %d; waiting until all nodes accept it", newest)
 	case before.Phase != tunnelkey.Steady && step.Next.Phase == tunnelkey.Steady:
 		r.recorder.Eventf(secret, nil, corev1.EventTypeNormal, millracev1beta1.ReasonKeyInUse, actionRotate,

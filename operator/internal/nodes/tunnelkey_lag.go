@@ -43,7 +43,7 @@ func (r *tunnelKeyReconciler) reportLag(
 		if lagging.Has(name) {
 			want = &metav1.Condition{
 				Type: millracev1beta1.ConditionTunnelKeyCurrent, Status: metav1.ConditionFalse,
-				Reason: millracev1beta1.ReasonNotConfirmed, Message: message,
+				Reason: millracev1beta1.ReasonKeyNotConfirmed, Message: message,
 			}
 		}
 		if !sameKeyCurrent(KeyCurrent(report.Status.Conditions), want) {

@@ -80,14 +80,14 @@ func (r *reconciler) advertised(ctx context.Context, vips []millracev1beta1.VIP)
 
 func conflictingCondition(generation int64, conflicts map[string]desired.Conflict, name string) metav1.Condition {
 	condition := metav1.Condition{
-		Type:               millracev1beta1.ConditionConflicting,
+		Type:               millracev1beta1.ConditionConflicted,
 		Status:             metav1.ConditionFalse,
-		Reason:             millracev1beta1.ReasonNoConflict,
+		Reason:             millracev1beta1.ReasonNoConflicts,
 		ObservedGeneration: generation,
 	}
 	if conflict, found := conflicts[name]; found {
 		condition.Status = metav1.ConditionTrue
-		condition.Reason = millracev1beta1.ReasonOverruled
+		condition.Reason = millracev1beta1.ReasonAttributeConflict
 		condition.Message = conflict.Message()
 	}
 	return condition

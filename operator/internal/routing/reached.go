@@ -57,12 +57,12 @@ func (r *reconciler) verdicts(ctx context.Context, peers []millracev1beta1.LBPee
 // setReached reports the fault of the first router.
 func setReached(peer *millracev1beta1.LBPeer, verdicts []canary.Verdict) {
 	if len(peer.Spec.Canaries) == 0 {
-		meta.RemoveStatusCondition(&peer.Status.Conditions, millracev1beta1.ConditionReachedThroughRouters)
+		meta.RemoveStatusCondition(&peer.Status.Conditions, millracev1beta1.ConditionPathsVerified)
 		return
 	}
 	condition := metav1.Condition{
-		Type: millracev1beta1.ConditionReachedThroughRouters, ObservedGeneration: peer.Generation,
-		Status: metav1.ConditionUnknown, Reason: millracev1beta1.ReasonNothingProved,
+		Type: millracev1beta1.ConditionPathsVerified, ObservedGeneration: peer.Generation,
+		Status: metav1.ConditionUnknown, Reason: millracev1beta1.ReasonPending,
 		Message: "no node with a session has probed through the router for long enough",
 	}
 	for i := range verdicts {

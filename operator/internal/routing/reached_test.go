@@ -13,12 +13,12 @@ import (
 )
 
 // An LBPeer reports the fault of any of its routers, and nothing without canaries.
-func TestReachedThroughRouters(t *testing.T) {
+func TestPathsVerified(t *testing.T) {
 	verdict := func(peer, address, reason string) canary.Verdict {
 		return canary.Verdict{Router: canary.Router{Peer: peer, Address: address}, Reason: reason}
 	}
-	const good, missing, unknown = millracev1beta1.ReasonNodesReached, millracev1beta1.ReasonRouteMissing, millracev1beta1.ReasonNothingProved
-	const hashed = millracev1beta1.ReasonHashWithoutPorts
+	const good, missing, unknown = millracev1beta1.ReasonPathsVerified, millracev1beta1.ReasonRouteMissing, millracev1beta1.ReasonPending
+	const hashed = millracev1beta1.ReasonHashIgnoresPorts
 	for name, test := range map[string]struct {
 		verdicts []canary.Verdict
 		status   metav1.ConditionStatus
@@ -37,7 +37,7 @@ func TestReachedThroughRouters(t *testing.T) {
 			peer := &millracev1beta1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: "tor1"}}
 			peer.Spec.Canaries = []string{"203.0.113.250"}
 			setReached(peer, test.verdicts)
-			condition := meta.FindStatusCondition(peer.Status.Conditions, millracev1beta1.ConditionReachedThroughRouters)
+			condition := meta.FindStatusCondition(peer.Status.Conditions, millracev1beta1.ConditionPathsVerified)
 			if condition == nil || condition.Status != test.status || condition.Reason != test.reason {
 				t.Errorf("condition %+v, want %s with %s", condition, test.status, test.reason)
 			}

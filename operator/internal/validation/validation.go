@@ -92,7 +92,7 @@ type Announcement struct {
 func Validate(subject Subject, inputs Inputs) Result {
 	j := &validator{subject: subject, inputs: inputs}
 	if subject.Contested {
-		j.problem(millracev1beta1.ReasonStatusContested, "another controller repeatedly overwrites the Service's status, so "+
+		j.problem(millracev1beta1.ReasonStatusConflict, "another controller repeatedly overwrites the Service's status, so "+
 			"Millrace writes it only every 30 s: stop that controller for this Service; metadata.managedFields names it")
 	}
 	j.checkHosts()

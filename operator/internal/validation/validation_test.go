@@ -78,7 +78,7 @@ func TestJudge(t *testing.T) {
 			}},
 		{name: "no node has the network, and routers are told", selects: []millracev1beta1.VIPAdvertisementSpec{links, all}},
 		{name: "another load balancer", selects: []millracev1beta1.VIPAdvertisementSpec{all}, foreign: "198.51.100.7", contested: true, problems: []string{
-			"StatusContested another controller repeatedly overwrites the Service's status, so Millrace writes it only every 30 s: " +
+			"StatusConflict another controller repeatedly overwrites the Service's status, so Millrace writes it only every 30 s: " +
 				"stop that controller for this Service; metadata.managedFields names it",
 			"ForeignAddress status.loadBalancer.ingress also has 198.51.100.7, which is not a VIP of the Service: " +
 				"stop the other load balancer for this Service, then remove the entry",

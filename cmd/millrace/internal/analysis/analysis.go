@@ -77,7 +77,7 @@ func Analyze(objects *manifests.Objects, options Options) (*View, error) {
 
 func (a *analysis) refused() {
 	for _, problem := range a.objects.Problems {
-		a.problem(problem.Object, review.ReasonRefused, problem.Message)
+		a.problem(problem.Object, review.ReasonRejected, problem.Message)
 		a.problems[len(a.problems)-1].Source = problem.Source
 	}
 }
@@ -289,7 +289,7 @@ func (a *analysis) endpoints(vips []millracev1beta1.VIP) {
 			if service.TrafficPolicy == "" || service.Ready > 0 || selecting[service.Namespace+"/"+service.Name] {
 				continue
 			}
-			a.problem(desired.Object{Kind: "Service", Namespace: service.Namespace, Name: service.Name}, report.ReasonNoEndpoint,
+			a.problem(desired.Object{Kind: "Service", Namespace: service.Namespace, Name: service.Name}, report.ReasonNoReadyEndpoint,
 				fmt.Sprintf("it has no selector, and no EndpointSlice has a ready endpoint for %s: no node announces it", vip.Address))
 		}
 	}

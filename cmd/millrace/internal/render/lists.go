@@ -184,7 +184,7 @@ func Remarks(view *report.View) []string {
 func missingData(view *report.View) []string {
 	remarks := slices.Clone(view.Remarks)
 	for _, problem := range view.Problems {
-		if problem.Reason == report.ReasonNoAnswer {
+		if problem.Reason == report.ReasonAgentUnreachable {
 			remarks = append(remarks, fmt.Sprintf("%s: %s", problem.Name, problem.Message))
 		}
 	}

@@ -43,7 +43,7 @@ func Routes(out io.Writer, view *routing.View, options Options) error {
 		if options.Format == Text {
 			shown = shown[:min(len(shown), screenRouteProblems)]
 		}
-		section(&text, colour("Refused", red, options.Colour), refusals(shown, options.width()))
+		section(&text, colour("Rejected", red, options.Colour), refusals(shown, options.width()))
 		more(&text, len(view.Problems)-len(shown), "millrace routes -o wide")
 	}
 	if len(view.Remarks) > 0 {

@@ -35,7 +35,7 @@ func group(peer, reason string, addresses ...string) consoleapi.VIPGroup {
 }
 
 // The VIPs of sized(3, 3) are 203.0.0.0, of policy Local, 203.0.0.1 and 203.0.0.2.
-func TestAnnouncedByOneNode(t *testing.T) {
+func TestSingleAnnouncer(t *testing.T) {
 	const spread1, spread2, local = "203.0.0.1", "203.0.0.2", "203.0.0.0"
 	for name, test := range map[string]struct {
 		first  []consoleapi.VIPGroup
@@ -68,7 +68,7 @@ func TestAnnouncedByOneNode(t *testing.T) {
 			in := sized(3, 3)
 			in.Agents.Responses["node0"].Groups = test.first
 			in.Agents.Responses["node1"].Groups, in.Agents.Responses["node2"].Groups = test.others, test.others
-			if got := strings.Join(problemsOf(Build(in), ReasonOneNode), "\n"); got != test.want {
+			if got := strings.Join(problemsOf(Build(in), ReasonSingleAnnouncer), "\n"); got != test.want {
 				t.Errorf("told %q, want %q", got, test.want)
 			}
 		})

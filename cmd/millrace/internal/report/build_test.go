@@ -121,7 +121,7 @@ func TestWhyNotAnnounced(t *testing.T) {
 	}{
 		{
 			"no endpoint comes first", Input{}, VIP{Services: []Service{{Namespace: "ns", Name: "web", Total: 2}}},
-			ReasonNoEndpoint, "no node announces it: no ready endpoint of ns/web",
+			ReasonNoReadyEndpoint, "no node announces it: no ready endpoint of ns/web",
 		},
 		{"no peer", Input{Advertisements: configured().Advertisements}, VIP{Services: ready}, ReasonNotAnnounced, "no node announces it: there is no LBPeer"},
 		{"no advertisement", Input{Peers: configured().Peers}, VIP{Services: ready}, ReasonNotAnnounced, "no node announces it: there is no VIPAdvertisement"},
@@ -216,7 +216,7 @@ func TestIdleOnASharedVIP(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			found := idle(VIP{Allocation: Allocation{Address: "203.0.113.1"}, Services: test.services})
-			if test.want == "" && len(found) == 0 || len(found) == 1 && found[0].Message == test.want && found[0].Reason == ReasonNoEndpoint {
+			if test.want == "" && len(found) == 0 || len(found) == 1 && found[0].Message == test.want && found[0].Reason == ReasonNoReadyEndpoint {
 				return
 			}
 			t.Errorf("found %+v, want %q", found, test.want)

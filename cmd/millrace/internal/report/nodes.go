@@ -76,9 +76,9 @@ func unmet(node nodeObjects) []Problem {
 		problems = notTrue(node, millracev1beta1.ConditionReady)
 	}
 	for _, kind := range []string{
-		millracev1beta1.ConditionObjectsPresent,
-		millracev1beta1.ConditionNodesReached, millracev1beta1.ConditionTunnelKey, millracev1beta1.ConditionTunnelKeyCurrent,
-		millracev1beta1.ConditionFlowSeed,
+		millracev1beta1.ConditionRemovalsApplied,
+		millracev1beta1.ConditionNodesReachable, millracev1beta1.ConditionTunnelKeyProgrammed, millracev1beta1.ConditionTunnelKeyCurrent,
+		millracev1beta1.ConditionFlowSeedConsistent,
 	} {
 		problems = append(problems, notTrue(node, kind)...)
 	}
@@ -167,7 +167,7 @@ func (l *lookup) notServed() []Problem {
 			messages[programmed.Message] = append(messages[programmed.Message], node.name())
 		}
 	}
-	return deduplicate(ReasonObjects, messages)
+	return deduplicate(ReasonPartiallyServed, messages)
 }
 
 func generic(nodes []Node) []Problem {
@@ -192,7 +192,7 @@ func (l *lookup) unanswered() []Problem {
 		message := "its agent does not answer: " + l.in.Agents.Failures[node]
 		messages[message] = append(messages[message], node)
 	}
-	return deduplicate(ReasonNoAnswer, messages)
+	return deduplicate(ReasonAgentUnreachable, messages)
 }
 
 // deduplicate merges the same problem of many nodes, given the nodes by message.
@@ -223,7 +223,7 @@ func (l *lookup) versions(nodes []Node) []Problem {
 		parts = append(parts, fmt.Sprintf("%s on %d", version, counts[version]))
 	}
 	return []Problem{{
-		Kind: "DaemonSet", Namespace: l.in.Namespace, Name: "millrace-agent", Reason: ReasonVersions,
+		Kind: "DaemonSet", Namespace: l.in.Namespace, Name: "millrace-agent", Reason: ReasonVersionMismatch,
 		Message: "nodes run different versions: " + strings.Join(parts, ", "),
 	}}
 }

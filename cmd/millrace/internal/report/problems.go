@@ -57,7 +57,7 @@ func unready(kind string, object metav1.ObjectMeta, conditions []metav1.Conditio
 
 // limits reports whether a ready pool's reason excludes some of its addresses.
 func limits(reason string) bool {
-	return reason == millracev1beta1.ReasonOverlap || reason == millracev1beta1.ReasonOccupied ||
+	return reason == millracev1beta1.ReasonPoolOverlap || reason == millracev1beta1.ReasonOccupied ||
 		reason == millracev1beta1.ReasonOverlapsEndpoints
 }
 
@@ -146,7 +146,7 @@ func (l *lookup) announcedByOneNode(vips []VIP) []Problem {
 		}
 		at[why] = len(problems)
 		problems = append(problems, Problem{
-			Kind: "VIP", Name: vip.Address, Reason: ReasonOneNode,
+			Kind: "VIP", Name: vip.Address, Reason: ReasonSingleAnnouncer,
 			Message: fmt.Sprintf("only %s of %d selected nodes announces it; %s",
 				why.node, 1+nodesOf(others), withheld(others)),
 		})
@@ -193,7 +193,7 @@ func (l *lookup) notAnnouncedReason(vip VIP) (reason, message string) {
 	}
 	switch {
 	case ready == 0:
-		return ReasonNoEndpoint, "no node announces it: no ready endpoint of " + strings.Join(names, ", ")
+		return ReasonNoReadyEndpoint, "no node announces it: no ready endpoint of " + strings.Join(names, ", ")
 	case vip.NotAnnounced != "" && len(l.in.Agents.Responses) == 0:
 		return ReasonNotAnnounced, vip.NotAnnounced
 	case vip.unannounced():
@@ -264,7 +264,7 @@ func (l *lookup) disagreement(vip *millracev1beta1.VIP) []Problem {
 			// Reserved manually for a Service that may be created later.
 			continue
 		case service == nil:
-			problem.Reason = ReasonServiceGone
+			problem.Reason = ReasonServiceNotFound
 			problem.Message = fmt.Sprintf("claimed by Service %s/%s, which was deleted; the operator removes the claim", claim.Namespace, claim.Name)
 		case !hasIngress(service, vip.Spec.Address):
 			problem.Reason = ReasonNotInStatus

@@ -244,11 +244,11 @@ const (
 	ReasonNoLBNode = "NoLBNode"
 	// ReasonNotAnnounced: no node announces the VIP although it has endpoints. The message has the reason.
 	ReasonNotAnnounced = "NotAnnounced"
-	// ReasonNoEndpoint: a Service of the VIP has no ready endpoint. If this applies to all its Services, no
+	// ReasonNoReadyEndpoint: a Service of the VIP has no ready endpoint. If this applies to all its Services, no
 	// node announces the VIP.
-	ReasonNoEndpoint = "NoReadyEndpoint"
-	// ReasonServiceGone: the VIP has a claim of a deleted Service. The operator removes such claims.
-	ReasonServiceGone = "ServiceGone"
+	ReasonNoReadyEndpoint = "NoReadyEndpoint"
+	// ReasonServiceNotFound: the VIP has a claim of a deleted Service. The operator removes such claims.
+	ReasonServiceNotFound = "ServiceNotFound"
 	// ReasonNotInStatus: the Service has the VIP, but its status does not list it.
 	ReasonNotInStatus = "NotInStatus"
 	// ReasonNotProgrammed: VIPs of Services are missing in the node's maps.
@@ -256,16 +256,16 @@ const (
 	// ReasonStaleVIP: the node's maps have addresses that are not VIPs. This is normal for seconds after a
 	// deletion.
 	ReasonStaleVIP = "StaleVIP"
-	// ReasonVersions: nodes run different versions, for example during an upgrade.
-	ReasonVersions = "VersionsDiffer"
-	// ReasonObjects: agents cannot serve objects as specified, for example because of an unsupported
+	// ReasonVersionMismatch: nodes run different versions, for example during an upgrade.
+	ReasonVersionMismatch = "VersionMismatch"
+	// ReasonPartiallyServed: agents cannot serve objects as specified, for example because of an unsupported
 	// protocol.
-	ReasonObjects = "NotServedAsAsked"
-	// ReasonOneNode: a single node announces the VIP, although other nodes should do so, too. If it fails,
+	ReasonPartiallyServed = "PartiallyServed"
+	// ReasonSingleAnnouncer: a single node announces the VIP, although other nodes should do so, too. If it fails,
 	// the VIP is unreachable.
-	ReasonOneNode = "AnnouncedByOneNode"
+	ReasonSingleAnnouncer = "SingleAnnouncer"
 	// ReasonGenericXDP: an uplink runs XDP in generic mode, for example without a native driver.
 	ReasonGenericXDP = "GenericXDP"
-	// ReasonNoAnswer: the agent did not answer the query for its announcements.
-	ReasonNoAnswer = "AgentDoesNotAnswer"
+	// ReasonAgentUnreachable: the agent did not answer the query for its announcements.
+	ReasonAgentUnreachable = "AgentUnreachable"
 )

@@ -88,7 +88,7 @@ func clusterOf(t *testing.T, runner Runner) Cluster {
 		Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "lbagent", RestartCount: 1}}},
 	}
 	event := &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Name: "e", Namespace: "default"}, Reason: "KeyMade", Type: "Normal", Message: "a new key",
+		ObjectMeta: metav1.ObjectMeta{Name: "e", Namespace: "default"}, Reason: "KeyGenerated", Type: "Normal", Message: "a new key",
 	}
 	return Cluster{
 		Objects: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), lists, objects(t)...),
@@ -138,7 +138,7 @@ func TestNoSecrets(t *testing.T) {
 		}
 	}
 	for name, text := range map[string]string{
-		"versions.json": `"millrace": "v1"`, "events.txt": "KeyMade", "objects/services.yaml": "type: LoadBalancer",
+		"versions.json": `"millrace": "v1"`, "events.txt": "KeyGenerated", "objects/services.yaml": "type: LoadBalancer",
 		"objects/pods.yaml": "name: PASSWORD", "objects/daemonsets.yaml": removed, "nodes/node1/maps.json": `"dump"`,
 		"nodes/node0/bgp-peers.json": `"bgp"`, "nodes/node1/history.json": `"history"`, "logs/agent/lbagent.log": "fake logs", "logs/agent/lbagent.previous.log": "fake logs",
 	} {

@@ -42,7 +42,7 @@ func TestProtectionIsReportedOnce(t *testing.T) {
 	for event := range recorder.Events {
 		recorded = append(recorded, event)
 	}
-	if len(recorded) != 1 || !strings.Contains(recorded[0], "Warning Unprotected") ||
+	if len(recorded) != 1 || !strings.Contains(recorded[0], "Warning RestrictionIgnored") ||
 		!strings.Contains(recorded[0], "/auth-url, ") || !strings.Contains(recorded[0], "/whitelist-source-range") {
 		t.Errorf("events are %q; want one that names both annotations", recorded)
 	}

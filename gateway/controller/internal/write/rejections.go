@@ -42,7 +42,7 @@ func readRejections(compiled *Compiled, live map[objectKey]client.Object) reject
 func (r rejections) problems() []model.Problem {
 	found := make([]model.Problem, 0, len(r))
 	for owner, refused := range r {
-		found = append(found, model.Problem{Object: owner, Reason: model.ReasonConfigurationRefused, Message: refused.Text()})
+		found = append(found, model.Problem{Object: owner, Reason: model.ReasonConfigurationRejected, Message: refused.Text()})
 	}
 	slices.SortFunc(found, func(a, b model.Problem) int {
 		return cmp.Compare(infrastructure.Key(a.Object), infrastructure.Key(b.Object))
@@ -56,7 +56,7 @@ func (r rejections) ofGateway(gateway *gatewayv1.Gateway) *metav1.Condition {
 		return nil
 	}
 	return &metav1.Condition{
-		Type: model.ConditionResourcesRefused, Status: metav1.ConditionTrue, Reason: model.ReasonConfigurationRefused,
+		Type: model.ConditionResourcesRejected, Status: metav1.ConditionTrue, Reason: model.ReasonConfigurationRejected,
 		Message: refused.Text(), ObservedGeneration: gateway.Generation,
 	}
 }

@@ -142,9 +142,9 @@ func conflictProblems(found map[model.Object]conflictingObject) (problems []mode
 	regarding = make(map[model.Object]client.Object, len(found))
 	for object, of := range found {
 		regarding[object] = of.Object
-		problem := model.Problem{Object: object, Reason: millracev1beta1.ReasonStatusContested, Message: conflictMessage}
+		problem := model.Problem{Object: object, Reason: millracev1beta1.ReasonStatusConflict, Message: conflictMessage}
 		if of.isOwned {
-			problem.Reason, problem.Message = model.ReasonObjectContested, objectConflictMessage
+			problem.Reason, problem.Message = model.ReasonObjectConflict, objectConflictMessage
 		}
 		problems = append(problems, problem)
 	}
@@ -153,7 +153,7 @@ func conflictProblems(found map[model.Object]conflictingObject) (problems []mode
 
 func conflictCondition(generation int64) metav1.Condition {
 	return metav1.Condition{
-		Type: model.ConditionStatusContested, Status: metav1.ConditionTrue, Reason: millracev1beta1.ReasonStatusContested,
+		Type: model.ConditionStatusConflicted, Status: metav1.ConditionTrue, Reason: millracev1beta1.ReasonStatusConflict,
 		Message: conflictMessage, ObservedGeneration: generation,
 	}
 }

@@ -305,7 +305,7 @@ func failedProblems(compiled *Compiled, failed map[string]error) (problems []mod
 		if err == nil || proxy.Owner.Kind == "Gateway" {
 			continue
 		}
-		reason := model.ReasonNotPermitted
+		reason := model.ReasonForbidden
 		if errors.Is(err, errNameInUse) {
 			reason = model.ReasonConflict
 		}

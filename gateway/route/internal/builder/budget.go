@@ -92,11 +92,11 @@ func (b *Budget) Share(total int64) bool {
 	return true
 }
 
-// NoRoom is the refusal of an object whose namespace has no room. The message contains no current usage:
+// LimitExceeded is the refusal of an object whose namespace has no room. The message contains no current usage:
 // each change of an older object, up to a hundred a second, would rewrite the statuses of all objects
 // without room.
-func (c *Builder) NoRoom(field, namespace string) *Refusal {
-	return Refuse(model.ReasonNoRoom, model.ReasonNoRoom,
+func (c *Builder) LimitExceeded(field, namespace string) *Refusal {
+	return Refuse(model.ReasonLimitExceeded, model.ReasonLimitExceeded,
 		"%s: older objects of namespace %s use its share of the configuration of these proxies: %d bytes, "+
 			"or less if all namespaces need more than %d; delete or shorten some of them, or raise "+
 			"--namespace-configuration and --proxy-configuration of the gateway",

@@ -80,7 +80,7 @@ func (c *Builder) AddFailure(object model.Object, field, reason, message string)
 // isFailure excludes problems of backends, which are caused by other objects.
 func isFailure(object model.Object, field, reason string) bool {
 	switch {
-	case object.Kind == model.KindConfigMap, reason == model.ReasonAnnotationRefused:
+	case object.Kind == model.KindConfigMap, reason == model.ReasonAnnotationRejected:
 		return true
 	case object.Kind != model.KindIngress || reason != model.ReasonInvalid:
 		return false

@@ -83,7 +83,7 @@ func (c *Builder) ReportUnprotected(object model.Object, annotations map[string]
 		}
 	}
 	if len(found) > 0 {
-		c.AddProblem(object, "metadata.annotations", model.ReasonUnprotected,
+		c.AddProblem(object, "metadata.annotations", model.ReasonRestrictionIgnored,
 			"annotations of other controllers that restrict clients have no effect: "+strings.Join(found, ", "))
 	}
 }

@@ -66,7 +66,7 @@ func OldestFirst[T metav1.Object](objects []T) []T {
 
 func (i *index) MissingSecret(at types.NamespacedName, of corev1.SecretType) *Refusal {
 	if i.readable != nil && !i.readable[at.Namespace] {
-		return Refuse(model.ReasonNotPermitted, "", "the gateway may not read Secrets of namespace %s; to permit it: %s",
+		return Refuse(model.ReasonForbidden, "", "the gateway may not read Secrets of namespace %s; to permit it: %s",
 			at.Namespace, model.GrantCommand(model.RoleSecrets, at.Namespace))
 	}
 	return Refuse(model.ReasonNotFound, "", "there is no Secret %s/%s of type %s", at.Namespace, at.Name, of)

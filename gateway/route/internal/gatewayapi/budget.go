@@ -17,7 +17,7 @@ func (c *compiler) admitListener(g *gateway, of *listener) {
 	}
 	bytes := builder.EntryBytes + g.certificates.Bytes(of.certificates)
 	if namespace := of.owner.GetNamespace(); !g.budget.Allocate(namespace, bytes) {
-		of.accepted, of.hasNoRoom = c.NoRoom("spec.listeners", namespace), true
+		of.accepted, of.hasNoRoom = c.LimitExceeded("spec.listeners", namespace), true
 	}
 }
 
@@ -61,7 +61,7 @@ func (c *compiler) admitRoute(of *route, at []candidate) *builder.Refusal {
 		delete(c.charged, name)
 	}
 	c.charges = c.charges[:begun]
-	return c.NoRoom("spec.rules", namespace)
+	return c.LimitExceeded("spec.rules", namespace)
 }
 
 type charge struct {
@@ -82,7 +82,7 @@ func (c *compiler) refuseUnread(of *route, listeners []*listener) *builder.Refus
 	if of.protects && len(listeners) > 0 {
 		listeners[0].gateway.budget.Closed[namespace] = true
 	}
-	return c.NoRoom("spec.rules", namespace)
+	return c.LimitExceeded("spec.rules", namespace)
 }
 
 // closeProtected attaches a route without room, with its protecting rules answering 500.
@@ -108,7 +108,7 @@ const closedAge = 1 << 32
 func (r *route) closed(onlyProtecting bool) *route {
 	closed := &route{
 		kind: r.kind, object: r.object, hosts: r.hosts, age: r.age + closedAge, isRead: true,
-		accepted: builder.Refuse(model.ReasonNoRoom, model.ReasonNoRoom, "spec.rules: there is no room"),
+		accepted: builder.Refuse(model.ReasonLimitExceeded, model.ReasonLimitExceeded, "spec.rules: there is no room"),
 	}
 	if !onlyProtecting {
 		closed.age += closedAge

@@ -136,7 +136,7 @@ func (g *gateway) resolvedCondition() metav1.Condition {
 			"spec.tls.backend.clientCertificateRef: "+g.resolved.Message, g.object.Generation)
 	}
 	if policy := g.proxy.Excluded; policy != nil {
-		return condition(gatewayv1.GatewayConditionResolvedRefs, false, model.ReasonPolicyFull,
+		return condition(gatewayv1.GatewayConditionResolvedRefs, false, model.ReasonPolicyStatusFull,
 			fmt.Sprintf("the status of BackendTLSPolicy %s/%s has no room for one more Gateway: its Services are refused",
 				policy.Object.Namespace, policy.Object.Name), g.object.Generation)
 	}

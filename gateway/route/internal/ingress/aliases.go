@@ -92,7 +92,7 @@ func (r *setCompiler) addAliases(ingress *networkingv1.Ingress, host ownership.H
 			r.annotation(ingress, "server-alias", model.ReasonConflict, string(alias)+" has its own rules")
 			continue
 		case !r.roomForAlias(ingress, host):
-			refused := r.NoRoom("server-alias", ingress.Namespace)
+			refused := r.LimitExceeded("server-alias", ingress.Namespace)
 			r.annotation(ingress, "server-alias", refused.Reason, refused.Message)
 			return
 		}

@@ -93,7 +93,7 @@ func (c *compiler) annotation(ingress *networkingv1.Ingress, name, reason, messa
 // refuseIngress makes all rules answer 500, because serving them without the annotation would be unsafe.
 func (c *compiler) refuseIngress(ingress *networkingv1.Ingress, name, message string) {
 	c.nginxSettings[ingress].isRefused = true
-	c.annotation(ingress, name, model.ReasonAnnotationRefused, message+
+	c.annotation(ingress, name, model.ReasonAnnotationRejected, message+
 		"; requests of the Ingress get 500: correct the annotation, or remove it if no client has to be rejected")
 }
 

@@ -33,7 +33,7 @@ func (c *compiler) admit(of *ingressSet) {
 			admitted = append(admitted, ingress)
 			continue
 		}
-		refused := c.NoRoom("spec", ingress.Namespace)
+		refused := c.LimitExceeded("spec", ingress.Namespace)
 		c.Result.Problems = append(c.Result.Problems, model.Problem{
 			Object: ingressObject(ingress), Field: "spec", Reason: refused.Reason, Message: refused.Message,
 		})

@@ -81,7 +81,7 @@ func (k *Manager) Update(secret model.TunnelSecret) (*status.TunnelKey, error) {
 		observed.Message = fmt.Sprintf("%s: %v; %s", name, secret.Err, k.withoutSecret())
 		return observed, nil
 	case secret.State == nil:
-		observed.Reason = millracev1beta1.ReasonKeyAbsent
+		observed.Reason = millracev1beta1.ReasonKeyMissing
 		observed.Message = fmt.Sprintf("%s, which the operator creates, does not exist; %s", name, k.withoutSecret())
 		return observed, nil
 	}
@@ -89,7 +89,7 @@ func (k *Manager) Update(secret model.TunnelSecret) (*status.TunnelKey, error) {
 	next := k.keys.Adopt(secret.State)
 	if !next.Equal(*k.keys) {
 		if err := k.plane.SetTunnelKeys(next.Keys()); err != nil {
-			observed.Reason, observed.Message = millracev1beta1.ReasonKeyFailed, err.Error()
+			observed.Reason, observed.Message = millracev1beta1.ReasonKeyProgrammingFailed, err.Error()
 			return observed, err
 		}
 		k.keys = &next

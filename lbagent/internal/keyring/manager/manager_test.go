@@ -52,7 +52,7 @@ func secretOf(phase tunnelkey.Phase, sending uint32, keys ...tunnelkey.Key) mode
 func expect(t *testing.T, keeper *Manager, secret model.TunnelSecret, want tunnelkey.Ring, reason, message string) {
 	t.Helper()
 	observed, err := keeper.Update(secret)
-	if (err != nil) != (reason == millracev1beta1.ReasonKeyFailed) {
+	if (err != nil) != (reason == millracev1beta1.ReasonKeyProgrammingFailed) {
 		t.Errorf("error %v", err)
 	}
 	if !observed.Ring.Equal(want) || observed.Reason != reason || !strings.Contains(observed.Message, message) {
@@ -64,7 +64,7 @@ func TestManager(t *testing.T) {
 	maps := &keyMaps{}
 	keeper := newKeeper(maps)
 	one, two := tunnelkey.New(1), tunnelkey.New(2)
-	expect(t, keeper, model.TunnelSecret{}, tunnelkey.Ring{}, millracev1beta1.ReasonKeyAbsent, "all other checks apply")
+	expect(t, keeper, model.TunnelSecret{}, tunnelkey.Ring{}, millracev1beta1.ReasonKeyMissing, "all other checks apply")
 	ring := tunnelkey.Ring{Accepted: []uint32{1}, Sending: 1, Required: true}
 	expect(t, keeper, secretOf(tunnelkey.Steady, 1, one), ring, "", "")
 	expect(t, keeper, secretOf(tunnelkey.Steady, 1, one), ring, "", "")
@@ -72,19 +72,19 @@ func TestManager(t *testing.T) {
 		t.Errorf("after %d writes the maps have %v", maps.writes, maps.keys)
 	}
 	// A deleted or invalid Secret changes nothing.
-	expect(t, keeper, model.TunnelSecret{}, ring, millracev1beta1.ReasonKeyAbsent, "keeps using key 1")
+	expect(t, keeper, model.TunnelSecret{}, ring, millracev1beta1.ReasonKeyMissing, "keeps using key 1")
 	expect(t, keeper, model.TunnelSecret{Err: errors.New("nonsense")}, ring, millracev1beta1.ReasonKeyInvalid, "nonsense; the node keeps using key 1")
 	if maps.writes != 1 {
 		t.Error("the maps were written without a Secret")
 	}
 	maps.err = errInjected
-	expect(t, keeper, secretOf(tunnelkey.Switching, 2, one, two), ring, millracev1beta1.ReasonKeyFailed, "injected")
+	expect(t, keeper, secretOf(tunnelkey.Switching, 2, one, two), ring, millracev1beta1.ReasonKeyProgrammingFailed, "injected")
 	maps.err = nil
 	ring = tunnelkey.Ring{Accepted: []uint32{1, 2}, Sending: 2, Required: true}
 	expect(t, keeper, secretOf(tunnelkey.Switching, 2, one, two), ring, "", "")
 
 	// Restarts with and without the Secret.
-	expect(t, newKeeper(maps, 2, 1), model.TunnelSecret{}, ring, millracev1beta1.ReasonKeyAbsent, "keeps using key 2")
+	expect(t, newKeeper(maps, 2, 1), model.TunnelSecret{}, ring, millracev1beta1.ReasonKeyMissing, "keeps using key 2")
 	expect(t, newKeeper(maps), secretOf(tunnelkey.Switching, 2, one, two), ring, "", "")
 	if maps.writes != 2 {
 		t.Errorf("%d writes, want 2: a restart wrote", maps.writes)

@@ -203,8 +203,8 @@ func (b *builder) explained() []report.Problem {
 // baseless lists, for a kind that may not be read, the reasons that are meaningless without it.
 var baseless = map[string][]string{
 	"pods":           {report.ReasonNotRunning, report.ReasonNotReady, report.ReasonNoLBNode},
-	"services":       {report.ReasonServiceGone, report.ReasonNotInStatus},
-	"endpointslices": {report.ReasonNoEndpoint},
+	"services":       {report.ReasonServiceNotFound, report.ReasonNotInStatus},
+	"endpointslices": {report.ReasonNoReadyEndpoint},
 	"lbnodereports":  {report.ReasonNotReported},
 	"lbpeers":        {report.ReasonNotAnnounced},
 	"vipadvertisements": {
@@ -297,8 +297,8 @@ func causes(problems []Problem) []Cause {
 func levelOf(problem report.Problem) Level {
 	switch problem.Reason {
 	case report.ReasonNotRunning, report.ReasonNotReady, report.ReasonNotReported, report.ReasonNotAnnounced,
-		report.ReasonNoEndpoint, millracev1beta1.ReasonNodeNotReady, millracev1beta1.ReasonAttachFailed, millracev1beta1.ReasonNoUplink,
-		millracev1beta1.ReasonProgramFailed, millracev1beta1.ReasonInvalid, millracev1beta1.ReasonNotEstablished:
+		report.ReasonNoReadyEndpoint, millracev1beta1.ReasonNodeNotReady, millracev1beta1.ReasonAttachFailed, millracev1beta1.ReasonNoUplink,
+		millracev1beta1.ReasonProgrammingFailed, millracev1beta1.ReasonInvalid, millracev1beta1.ReasonNotEstablished:
 		return Bad
 	}
 	if problem.Kind == "Service" && problem.Reason != report.ReasonNotObserved {
@@ -325,7 +325,7 @@ func (b *builder) rowOf(problem report.Problem) string {
 }
 
 // collective are reasons of problems that are reported once, at the first of many nodes.
-var collective = map[string]bool{report.ReasonGenericXDP: true, report.ReasonObjects: true, report.ReasonNoAnswer: true}
+var collective = map[string]bool{report.ReasonGenericXDP: true, report.ReasonPartiallyServed: true, report.ReasonAgentUnreachable: true}
 
 func (b *builder) index(problems []Problem) {
 	for _, problem := range problems {

@@ -243,7 +243,7 @@ func testAgentWrites(t *testing.T, server *controlplane.Server, kind, format str
 			switch err := write(ctx, claims, node); {
 			case err == nil:
 				return errors.New("not refused")
-			case !apierrors.IsForbidden(err), !strings.Contains(err.Error(), "only that of its own node"):
+			case !apierrors.IsForbidden(err), !strings.Contains(err.Error(), "only objects of its own node"):
 				return fmt.Errorf("not refused by the policy: %w", err)
 			default:
 				return nil

@@ -24,7 +24,7 @@ const (
 	// notPlaced is the error about a pod without a node, after roles and policies have permitted the
 	// request.
 	notPlaced = "does not have a host assigned"
-	byPolicy  = "the only commands here are"
+	byPolicy  = "permitted commands are"
 )
 
 // testTracer runs commands with the Role millrace-tracer and as an administrator of the namespace.

@@ -122,15 +122,15 @@ func cutOff(t *testing.T) *world {
 		status := w.report().Status
 		condition := meta.FindStatusCondition(status.Conditions, millracev1beta1.ConditionReady)
 		isCutOff := condition.Status == metav1.ConditionFalse && condition.Reason == millracev1beta1.ReasonNodeIsolated
-		if isCutOff && len(status.Answering) > 0 {
-			t.Errorf("the node answers for %v on its link, and is cut off from other endpoints", status.Answering)
+		if isCutOff && len(status.L2VIPs) > 0 {
+			t.Errorf("the node answers for %v on its link, and is cut off from other endpoints", status.L2VIPs)
 		}
 		return isCutOff
 	})
 	w.Await(30*time.Second, "another node that answers for the VIP on the link", func() bool {
 		for _, node := range []string{otherNode, thirdNode} {
 			report := &millracev1beta1.LBNodeReport{}
-			if err := w.client.Get(t.Context(), client.ObjectKey{Name: node}, report); err == nil && slices.Contains(report.Status.Answering, vip) {
+			if err := w.client.Get(t.Context(), client.ObjectKey{Name: node}, report); err == nil && slices.Contains(report.Status.L2VIPs, vip) {
 				return true
 			}
 		}

@@ -72,7 +72,7 @@ func TestPassesAreRecorded(t *testing.T) {
 	objects.EndpointSlices[0] = objects.EndpointSlices[0].DeepCopy()
 	objects.EndpointSlices[0].Endpoints = nil
 	mustPass(t, l, now.Add(time.Second))
-	first := []string{"Agent Started", "Session Established", "Route Announced", "Route NotAnnounced", "Endpoints Gone", "Endpoints NoneAnywhere"}
+	first := []string{"Agent Started", "Session Established", "Route Announced", "Route NotAnnounced", "Endpoints Gone", "Endpoints NoneReady"}
 	awaitEntries(t, l.history, slices.Clone(first)...)
 	stop()
 	l.history, stop = recording(t, directory, n)

@@ -40,7 +40,7 @@ func (e *environment) announced(t *testing.T, object client.Object, conditions *
 
 func (e *environment) sessionCounts(t *testing.T, peer *millracev1beta1.LBPeer, established, wanted int32) {
 	t.Helper()
-	want := millracev1beta1.SessionCounts{Established: established, Wanted: wanted}
+	want := millracev1beta1.SessionCounts{Established: established, Desired: wanted}
 	eventually(t, func(ctx context.Context) error {
 		if err := e.get(ctx, peer); err != nil {
 			return err

@@ -174,7 +174,7 @@ func nodes(t *testing.T, e *environment) {
 func departures(t *testing.T, e *environment) {
 	e.run(t)
 	node := e.node(t, "departing", "198.51.100.1")
-	departs := func(want millracev1beta1.Departure, change func(*corev1.Node)) {
+	departs := func(want millracev1beta1.DrainReason, change func(*corev1.Node)) {
 		t.Helper()
 		update(t, e, node, change)
 		eventually(t, func(ctx context.Context) error {
@@ -182,17 +182,17 @@ func departures(t *testing.T, e *environment) {
 			if err := e.get(ctx, lbNode); err != nil {
 				return err
 			}
-			if lbNode.Spec.Departure != want {
-				return fmt.Errorf("LBNode %s departs because of %q, want %q", lbNode.Name, lbNode.Spec.Departure, want)
+			if lbNode.Spec.DrainReason != want {
+				return fmt.Errorf("LBNode %s departs because of %q, want %q", lbNode.Name, lbNode.Spec.DrainReason, want)
 			}
 			return nil
 		})
 	}
-	departs(millracev1beta1.DepartureCordoned, func(node *corev1.Node) { node.Spec.Unschedulable = true })
-	departs(millracev1beta1.DepartureDrained, func(node *corev1.Node) {
+	departs(millracev1beta1.DrainReasonCordoned, func(node *corev1.Node) { node.Spec.Unschedulable = true })
+	departs(millracev1beta1.DrainReasonDrained, func(node *corev1.Node) {
 		node.Annotations = map[string]string{millracev1beta1.AnnotationDrain: ""}
 	})
-	departs(millracev1beta1.DepartureCordoned, func(node *corev1.Node) { node.Annotations = nil })
+	departs(millracev1beta1.DrainReasonCordoned, func(node *corev1.Node) { node.Annotations = nil })
 	departs("", func(node *corev1.Node) { node.Spec.Unschedulable = false })
 }
 

@@ -264,8 +264,8 @@ func servedOnLinks(t *testing.T, e *environment) {
 			if err := e.get(ctx, report); err != nil {
 				return err
 			}
-			if report.Status.Answering = nil; answers != "" {
-				report.Status.Answering = []string{"203.0.113.0"}
+			if report.Status.L2VIPs = nil; answers != "" {
+				report.Status.L2VIPs = []string{"203.0.113.0"}
 			}
 			return e.client.Status().Update(ctx, report)
 		})
@@ -273,8 +273,8 @@ func servedOnLinks(t *testing.T, e *environment) {
 			if err := e.get(ctx, vip); err != nil {
 				return err
 			}
-			if vip.Status.AnsweredBy != answers {
-				return fmt.Errorf("the VIP is answered for by %q, want %q", vip.Status.AnsweredBy, answers)
+			if vip.Status.L2Node != answers {
+				return fmt.Errorf("the VIP is answered for by %q, want %q", vip.Status.L2Node, answers)
 			}
 			return nil
 		})

@@ -141,7 +141,7 @@ func judge(router Router, observations []observation, ids map[string]int32) Verd
 				reachedBy[id]++
 			}
 		}
-		for _, id := range ParseIDs(o.status.ReachedBySmall) {
+		for _, id := range ParseIDs(o.status.ReachedBySmallProbes) {
 			short[id] = true
 		}
 	}

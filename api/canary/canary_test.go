@@ -47,7 +47,7 @@ func (s *simulated) reports() ([]millracev1beta1.LBNodeReport, map[string]int32)
 			Status: millracev1beta1.LBNodeReportStatus{Sessions: []millracev1beta1.SessionStatus{{
 				Peer: "tor", Address: "198.51.100.1", State: millracev1beta1.SessionEstablished,
 				Canaries: []millracev1beta1.CanaryStatus{{
-					Address: "203.0.113.250", Announced: true, Reached: FormatIDs(reached), Unanswered: &unanswered, ReachedBySmall: FormatIDs(short),
+					Address: "203.0.113.250", Announced: true, Reached: FormatIDs(reached), Unanswered: &unanswered, ReachedBySmallProbes: FormatIDs(short),
 				}},
 			}}},
 		})

@@ -31,10 +31,10 @@ const (
 	HistorySession HistoryKind = "Session"
 	// HistoryRoute are VIPs: Announced, or NotAnnounced.
 	HistoryRoute HistoryKind = "Route"
-	// HistoryNode are nodes: Added, Removed, Down, Up, Departing, Staying; this one: CutOff, Connected,
-	// Problem, Solved.
+	// HistoryNode are nodes: Added, Removed, Down, Up, Draining, DrainEnded; this one: Isolated, Rejoined,
+	// Problem, Resolved.
 	HistoryNode HistoryKind = "Node"
-	// HistoryEndpoints are endpoints of the node: Ready, NotReady or Gone; or NoneAnywhere, SomeAgain.
+	// HistoryEndpoints are endpoints of the node: Ready, NotReady or Gone; or NoneReady, Recovered.
 	HistoryEndpoints HistoryKind = "Endpoints"
 	// HistoryLeftOut counts entries of another kind that exceeded the rate limit.
 	HistoryLeftOut HistoryKind = "LeftOut"

@@ -14,7 +14,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="ID",type=integer,JSONPath=`.spec.id`
 // +kubebuilder:printcolumn:name="Addresses",type=string,JSONPath=`.spec.addresses`
 // +kubebuilder:printcolumn:name="Zone",type=string,JSONPath=`.spec.zone`
-// +kubebuilder:printcolumn:name="Departure",type=string,JSONPath=`.spec.departure`
+// +kubebuilder:printcolumn:name="Drain",type=string,JSONPath=`.spec.drainReason`
 // +kubebuilder:printcolumn:name="Boot",type=string,JSONPath=`.status.bootID`,priority=1
 // +kubebuilder:printcolumn:name="Serving",type=string,JSONPath=`.status.servingBootID`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
@@ -60,31 +60,31 @@ type LBNodeSpec struct {
 	// +kubebuilder:validation:MaxLength=63
 	Zone string `json:"zone,omitempty"`
 
-	// Departure specifies why the node's routes are withdrawn, so that other nodes receive its packets.
+	// DrainReason specifies why the node's routes are withdrawn, so that other nodes receive its packets.
 	// Empty: the node announces its routes.
 	//
 	// +optional
-	Departure Departure `json:"departure,omitempty"`
+	DrainReason DrainReason `json:"drainReason,omitempty"`
 }
 
-// Departure is the reason why a node's routes move to other nodes before the node goes down.
+// DrainReason is the reason why a node's routes move to other nodes before the node goes down.
 //
 // +kubebuilder:validation:Enum=Cordoned;Excluded;Drained;ShuttingDown;OutOfService
-type Departure string
+type DrainReason string
 
-// Reasons of a departure: LBNode.spec.departure. See docs/operate.md#take-a-node-out.
+// Reasons of a drain: LBNode.spec.drainReason. See docs/operate.md#take-a-node-out.
 const (
-	// DepartureCordoned: Node.spec.unschedulable, set by kubectl cordon and drain.
-	DepartureCordoned Departure = "Cordoned"
-	// DepartureExcluded: label node.kubernetes.io/exclude-from-external-load-balancers.
-	DepartureExcluded Departure = "Excluded"
-	// DepartureDrained: annotation millrace.io/drain, set by `millrace drain`.
-	DepartureDrained Departure = "Drained"
-	// DepartureShuttingDown: kubelet's graceful node shutdown.
-	DepartureShuttingDown Departure = "ShuttingDown"
-	// DepartureOutOfService: taint node.kubernetes.io/out-of-service, or
+	// DrainReasonCordoned: Node.spec.unschedulable, set by kubectl cordon and drain.
+	DrainReasonCordoned DrainReason = "Cordoned"
+	// DrainReasonExcluded: label node.kubernetes.io/exclude-from-external-load-balancers.
+	DrainReasonExcluded DrainReason = "Excluded"
+	// DrainReasonDrained: annotation millrace.io/drain, set by `millrace drain`.
+	DrainReasonDrained DrainReason = "Drained"
+	// DrainReasonShuttingDown: kubelet's graceful node shutdown.
+	DrainReasonShuttingDown DrainReason = "ShuttingDown"
+	// DrainReasonOutOfService: taint node.kubernetes.io/out-of-service, or
 	// node.cloudprovider.kubernetes.io/shutdown.
-	DepartureOutOfService Departure = "OutOfService"
+	DrainReasonOutOfService DrainReason = "OutOfService"
 )
 
 // LBNodeStatus is written by the node's agent, at most twice in each boot, and when the networks in l2

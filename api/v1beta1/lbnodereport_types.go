@@ -78,16 +78,16 @@ type LBNodeReportStatus struct {
 	// +listMapKey=address
 	Duplicates []DuplicateAddress `json:"duplicates,omitempty"`
 
-	// Answering lists VIPs that the node answers for on its links (VIPAdvertisement spec.l2): the first 256
+	// L2VIPs lists VIPs that the node answers for on its links (VIPAdvertisement spec.l2): the first 256
 	// by address.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MaxLength=39
 	// +listType=atomic
-	Answering []string `json:"answering,omitempty"`
+	L2VIPs []string `json:"l2VIPs,omitempty"`
 
-	// UnfitServices are Services that do not fit into the node's maps completely (reason MapFull): the
+	// ServicesOverCapacity are Services that do not fit into the node's maps completely (reason MapFull): the
 	// first 32 by namespace and name.
 	//
 	// +optional
@@ -95,7 +95,7 @@ type LBNodeReportStatus struct {
 	// +listType=map
 	// +listMapKey=namespace
 	// +listMapKey=name
-	UnfitServices []ServiceReference `json:"unfitServices,omitempty"`
+	ServicesOverCapacity []ServiceReference `json:"servicesOverCapacity,omitempty"`
 
 	// TunnelKeys are the keys for authenticating packets between nodes. Absent if the agent has no key.
 	//
@@ -283,11 +283,11 @@ type CanaryStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=64
 	Unanswered *int32 `json:"unanswered,omitempty"`
-	// ReachedBySmall are the ids of nodes that answer short probes, but no longer those as long as the MTU
+	// ReachedBySmallProbes are the ids of nodes that answer short probes, but no longer those as long as the MTU
 	// of the uplink.
 	//
 	// +optional
-	ReachedBySmall string `json:"reachedBySmall,omitempty"`
+	ReachedBySmallProbes string `json:"reachedBySmallProbes,omitempty"`
 }
 
 // LBNodeReportList is a list of LBNodeReports.

@@ -14,7 +14,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="Peer ASN",type=integer,JSONPath=`.spec.peerASN`
 // +kubebuilder:printcolumn:name="Local ASN",type=integer,JSONPath=`.spec.localASN`
 // +kubebuilder:printcolumn:name="Established",type=integer,JSONPath=`.status.sessions.established`
-// +kubebuilder:printcolumn:name="Wanted",type=integer,JSONPath=`.status.sessions.wanted`
+// +kubebuilder:printcolumn:name="Desired",type=integer,JSONPath=`.status.sessions.desired`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type LBPeer struct {
@@ -303,9 +303,9 @@ type LBPeerStatus struct {
 type SessionCounts struct {
 	// Established is the number of established sessions, according to the LBNodeReports of ready nodes.
 	Established int32 `json:"established"`
-	// Wanted is the number of nodes that the LBPeer selects, or, for a range of routers, the number of
+	// Desired is the number of nodes that the LBPeer selects, or, for a range of routers, the number of
 	// sessions that these nodes report.
-	Wanted int32 `json:"wanted"`
+	Desired int32 `json:"desired"`
 }
 
 // LBPeerList is a list of LBPeers.

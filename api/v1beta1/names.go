@@ -362,7 +362,7 @@ const (
 	ReasonNoLink = "NoLink"
 	// ReasonNoNextHop: the node has no address of the VIP's family.
 	ReasonNoNextHop = "NoNextHop"
-	// ReasonNodeDraining: the node withdraws its routes (LBNode.spec.departure).
+	// ReasonNodeDraining: the node withdraws its routes (LBNode.spec.drainReason).
 	ReasonNodeDraining = "NodeDraining"
 	// ReasonReleasing: all Services that have the VIP are releasing it. It is a reason of events of
 	// Services, too.

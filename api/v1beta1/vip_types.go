@@ -15,7 +15,7 @@ import (
 // server guarantees uniqueness. A new VIP with another name is rejected; a VIP created by an earlier
 // release with another name is kept but not used.
 //
-// +kubebuilder:validation:XValidation:rule="oldSelf.hasValue() || !isIP(self.spec.address) || (ip(self.spec.address).family() == 4 ? self.metadata.name == self.spec.address : self.metadata.name.matches('^(0|[1-9a-f][0-9a-f]{0,3})(-(0|[1-9a-f][0-9a-f]{0,3})){7}$') && ip(self.metadata.name.replace('-', ':')) == ip(self.spec.address))",optionalOldSelf=true,message="metadata.name must be the address: 203.0.113.80 as it is, 2001:db8::1 as 2001-db8-0-0-0-0-0-1"
+// +kubebuilder:validation:XValidation:rule="oldSelf.hasValue() || !isIP(self.spec.address) || (ip(self.spec.address).family() == 4 ? self.metadata.name == self.spec.address : self.metadata.name.matches('^(0|[1-9a-f][0-9a-f]{0,3})(-(0|[1-9a-f][0-9a-f]{0,3})){7}$') && ip(self.metadata.name.replace('-', ':')) == ip(self.spec.address))",optionalOldSelf=true,fieldPath=".spec.address",message="metadata.name must be the address: 203.0.113.80 for 203.0.113.80, 2001-db8-0-0-0-0-0-1 for 2001:db8::1"
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=millrace
 // +kubebuilder:subresource:status
@@ -23,7 +23,7 @@ import (
 // +kubebuilder:printcolumn:name="Namespace",type=string,JSONPath=`.spec.claims[0].namespace`
 // +kubebuilder:printcolumn:name="Service",type=string,JSONPath=`.spec.claims[0].name`
 // +kubebuilder:printcolumn:name="Pool",type=string,JSONPath=`.spec.pool`
-// +kubebuilder:printcolumn:name="Answered By",type=string,JSONPath=`.status.answeredBy`
+// +kubebuilder:printcolumn:name="L2 Node",type=string,JSONPath=`.status.l2Node`
 // +kubebuilder:printcolumn:name="Release",type=string,JSONPath=`.spec.claims[0].release.phase`
 // +kubebuilder:printcolumn:name="Problem",type=string,JSONPath=`.status.conditions[?(@.status=="False")].reason`
 // +kubebuilder:printcolumn:name="Services",type=string,priority=1,JSONPath=`.status.services`
@@ -165,12 +165,12 @@ type VIPStatus struct {
 	// +optional
 	Services string `json:"services,omitempty"`
 
-	// AnsweredBy is the node that answers for the VIP on its links (VIPAdvertisement spec.l2), as last
+	// L2Node is the node that answers for the VIP on its links (VIPAdvertisement spec.l2), as last
 	// reported by its agent. It is empty if no node does, or if the VIP is not among the 256 VIPs that a
 	// node reports.
 	//
 	// +optional
-	AnsweredBy string `json:"answeredBy,omitempty"`
+	L2Node string `json:"l2Node,omitempty"`
 
 	// Conditions: Ready, true if the VIP is usable: its name matches its address, and no two claims list
 	// the same port. The reason is Valid, Invalid or PortConflict. Unique is present only while it is

@@ -362,13 +362,13 @@ func (in *LBNodeReportStatus) DeepCopyInto(out *LBNodeReportStatus) {
 		*out = make([]DuplicateAddress, len(*in))
 		copy(*out, *in)
 	}
-	if in.Answering != nil {
-		in, out := &in.Answering, &out.Answering
+	if in.L2VIPs != nil {
+		in, out := &in.L2VIPs, &out.L2VIPs
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
-	if in.UnfitServices != nil {
-		in, out := &in.UnfitServices, &out.UnfitServices
+	if in.ServicesOverCapacity != nil {
+		in, out := &in.ServicesOverCapacity, &out.ServicesOverCapacity
 		*out = make([]ServiceReference, len(*in))
 		copy(*out, *in)
 	}

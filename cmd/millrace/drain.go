@@ -47,11 +47,11 @@ func drainCommand(env environment, config *cluster.Config) *cobra.Command {
 			if err := cluster.SetDrain(ctx, *config, args[0], true); err != nil {
 				return err
 			}
-			isDeparting := func(ctx context.Context) (bool, error) {
-				departure, err := cluster.Departure(ctx, *config, args[0])
-				return departure != "", err
+			isDraining := func(ctx context.Context) (bool, error) {
+				reason, err := cluster.DrainReason(ctx, *config, args[0])
+				return reason != "", err
 			}
-			return waitDrained(ctx, env, agents, args[0], isDeparting)
+			return waitDrained(ctx, env, agents, args[0], isDraining)
 		},
 	}
 	command.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "maximum `time` to wait; the node continues to drain afterwards")
@@ -68,12 +68,12 @@ func undrainCommand(env environment, config *cluster.Config) *cobra.Command {
 			if err := cluster.SetDrain(command.Context(), *config, args[0], false); err != nil {
 				return err
 			}
-			departure, err := cluster.Departure(command.Context(), *config, args[0])
+			reason, err := cluster.DrainReason(command.Context(), *config, args[0])
 			if err != nil {
 				return err
 			}
-			if departure != "" && departure != millracev1beta1.DepartureDrained {
-				_, err = fmt.Fprintf(env.stdout, "%s is no longer drained, but its routes stay withdrawn: %s\n", args[0], departure)
+			if reason != "" && reason != millracev1beta1.DrainReasonDrained {
+				_, err = fmt.Fprintf(env.stdout, "%s is no longer drained, but its routes stay withdrawn: %s\n", args[0], reason)
 				return err
 			}
 			_, err = fmt.Fprintf(env.stdout, "%s announces its routes again\n", args[0])
@@ -84,8 +84,8 @@ func undrainCommand(env environment, config *cluster.Config) *cobra.Command {
 
 // drainProgress is the progress of a drain as observed at the node.
 type drainProgress struct {
-	isDeparting bool
-	announced   []netip.Addr
+	isDraining bool
+	announced  []netip.Addr
 	// packets counts packets from routers; it has not changed since the time since.
 	packets   uint64
 	since     time.Time
@@ -100,8 +100,8 @@ func (d *drainProgress) count(packets uint64, now time.Time) {
 
 func (d *drainProgress) done(now time.Time) (bool, string) {
 	switch {
-	case !d.isDeparting:
-		return false, "the operator has not set LBNode.spec.departure yet"
+	case !d.isDraining:
+		return false, "the operator has not set LBNode.spec.drainReason yet"
 	case len(d.announced) > 0:
 		return false, "still announced: " + formatAddresses(d.announced)
 	case !d.isCounted || now.Sub(d.since) < idleTime:
@@ -156,7 +156,7 @@ func announcedAddresses(vips *consoleapi.VIPs) []netip.Addr {
 
 // waitDrained polls until the node is drained or ctx is done.
 func waitDrained(
-	ctx context.Context, env environment, runner console.Runner, node string, isDeparting func(context.Context) (bool, error),
+	ctx context.Context, env environment, runner console.Runner, node string, isDraining func(context.Context) (bool, error),
 ) error {
 	var d drainProgress
 	ticker := time.NewTicker(drainInterval)
@@ -164,8 +164,8 @@ func waitDrained(
 	printed := ""
 	for {
 		var err error
-		if !d.isDeparting {
-			d.isDeparting, err = isDeparting(ctx)
+		if !d.isDraining {
+			d.isDraining, err = isDraining(ctx)
 		}
 		if err == nil {
 			err = d.update(ctx, runner, node, time.Now())

@@ -23,18 +23,18 @@ func TestDraining(t *testing.T) {
 		want string
 	}{
 		"not told":           {drainProgress{isCounted: true, since: start}, time.Hour, "operator"},
-		"announced":          {drainProgress{isDeparting: true, announced: []netip.Addr{vip}, isCounted: true, since: start}, time.Hour, "still announced: 203.0.113.1"},
-		"many are announced": {drainProgress{isDeparting: true, announced: []netip.Addr{vip, vip, vip, vip, vip, vip, vip}}, time.Hour, "and 2 more"},
-		"not counted":        {drainProgress{isDeparting: true}, time.Hour, "packets"},
-		"packets":            {drainProgress{isDeparting: true, isCounted: true, since: start}, idleTime - 1, "packets"},
-		"quiet":              {drainProgress{isDeparting: true, isCounted: true, since: start}, idleTime, ""},
+		"announced":          {drainProgress{isDraining: true, announced: []netip.Addr{vip}, isCounted: true, since: start}, time.Hour, "still announced: 203.0.113.1"},
+		"many are announced": {drainProgress{isDraining: true, announced: []netip.Addr{vip, vip, vip, vip, vip, vip, vip}}, time.Hour, "and 2 more"},
+		"not counted":        {drainProgress{isDraining: true}, time.Hour, "packets"},
+		"packets":            {drainProgress{isDraining: true, isCounted: true, since: start}, idleTime - 1, "packets"},
+		"quiet":              {drainProgress{isDraining: true, isCounted: true, since: start}, idleTime, ""},
 	} {
 		done, waiting := test.d.done(start.Add(test.at))
 		if done != (test.want == "") || !strings.Contains(waiting, test.want) {
 			t.Errorf("%s: done is %t, waits for %q; want %q", name, done, waiting, test.want)
 		}
 	}
-	d := drainProgress{isDeparting: true}
+	d := drainProgress{isDraining: true}
 	for i, step := range []struct {
 		packets uint64
 		at      time.Duration

@@ -105,10 +105,10 @@ func TestRoutes(t *testing.T) {
 
 // TestRoutesHaveTheRoomOfTheCluster: objects beyond the gateway's limits are rejected.
 func TestRoutesHaveTheRoomOfTheCluster(t *testing.T) {
-	const small = `"--namespace-configuration=100"`
+	const small = `"--max-namespace-configuration=100"`
 	for arguments, want := range map[string]string{
-		small: "100 bytes", `"--leader-elect","--namespace-configuration","90"`: "90 bytes", `"--proxy-configuration=50"`: "more than 50;",
-		`"--leader-elect"`: "", `"--namespace-configuration=much"`: "",
+		small: "100 bytes", `"--leader-elect","--max-namespace-configuration","90"`: "90 bytes", `"--max-proxy-configuration=50"`: "more than 50;",
+		`"--leader-elect"`: "", `"--max-namespace-configuration=much"`: "",
 	} {
 		items := maps.Clone(routed)
 		items["deployments/millrace-gateway"] = fmt.Sprintf(`{"apiVersion":"apps/v1","kind":"Deployment",

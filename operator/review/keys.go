@@ -43,7 +43,7 @@ var (
 
 // programKeys are the keys that programs of Millrace write.
 var programKeys = []string{
-	millracev1beta1.AnnotationClass, keyDomain + "/proxy-of", keyDomain + "/refused-configuration", keyDomain + "/draining",
+	millracev1beta1.AnnotationClass, keyDomain + "/proxy-of", keyDomain + "/rejected-resources", keyDomain + "/draining",
 	keyDomain + "/applied", keyDomain + "/release-services", keyDomain + "/uninstalling",
 }
 

@@ -62,7 +62,7 @@ func l2Service(t *testing.T) (s service, leader string) {
 	leader = s.leader(t, "")
 	t.Logf("%s answers for %s and %s", leader, s.ipv4, s.ipv6)
 	eventually(t, 20*time.Second, func(ctx context.Context) error {
-		names, err := cluster.Kubectl(ctx, "get", "vip", l2IPv4, millracev1beta1.VIPName(s.ipv6), "-o", "jsonpath={.items[*].status.answeredBy}")
+		names, err := cluster.Kubectl(ctx, "get", "vip", l2IPv4, millracev1beta1.VIPName(s.ipv6), "-o", "jsonpath={.items[*].status.l2Node}")
 		if err == nil && string(names) != leader+" "+leader {
 			err = fmt.Errorf("kubectl get vip names %q, want %s for both", names, leader)
 		}

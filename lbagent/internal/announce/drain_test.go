@@ -59,7 +59,7 @@ func TestDecideDeparture(t *testing.T) {
 			m.Nodes = m.Nodes[:1]
 			m.Frontends[0].Weights = map[forwarding.NodeID]uint32{1: 1}
 		}, true, false},
-		"the other departs, too":          {Drained, func(m *model.Model) { m.Nodes[1].Draining = millracev1beta1.DepartureCordoned }, true, false},
+		"the other departs, too":          {Drained, func(m *model.Model) { m.Nodes[1].Draining = millracev1beta1.DrainReasonCordoned }, true, false},
 		"the other boots":                 {Draining, func(m *model.Model) { m.Nodes[1].Booting = true }, true, false},
 		"endpoints here alone, Cluster":   {Drained, func(m *model.Model) { m.Frontends[0].Weights = map[forwarding.NodeID]uint32{1: 1} }, false, false},
 		"endpoints elsewhere, too, Local": {Drained, func(m *model.Model) { m.Frontends[0].Local = true }, false, false},
@@ -68,7 +68,7 @@ func TestDecideDeparture(t *testing.T) {
 		}, true, false},
 	} {
 		m := base()
-		m.Draining = millracev1beta1.DepartureDrained
+		m.Draining = millracev1beta1.DrainReasonDrained
 		test.change(m)
 		state := planned(m)
 		node := nodeWith(state, state)
@@ -135,7 +135,7 @@ func TestDrainLeavesNoVIPWithoutPath(t *testing.T) {
 		for id := forwarding.NodeID(1); int(id) <= nodes; id++ {
 			node := model.Node{ID: id, Node: forwarding.Node{IPv4: node4}, Booting: rapid.Bool().Draw(t, "booting")}
 			if rapid.Bool().Draw(t, "departing") {
-				node.Draining = millracev1beta1.DepartureCordoned
+				node.Draining = millracev1beta1.DrainReasonCordoned
 			}
 			m.Nodes = append(m.Nodes, node)
 			if rapid.Bool().Draw(t, "endpoint") {

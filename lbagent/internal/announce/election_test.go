@@ -75,7 +75,7 @@ func TestElectionMovesLeast(t *testing.T) {
 			case "booting":
 				m.Nodes[gone-1].Booting = true
 			case "departing":
-				m.Nodes[gone-1].Draining = millracev1beta1.DepartureCordoned
+				m.Nodes[gone-1].Draining = millracev1beta1.DrainReasonCordoned
 			case "unplugged":
 				delete(m.Reach, gone)
 			}
@@ -147,7 +147,7 @@ func TestElection(t *testing.T) {
 
 func depart3(m *model.Model, nodes ...forwarding.NodeID) {
 	for _, id := range nodes {
-		m.Nodes[id-1].Draining = millracev1beta1.DepartureCordoned
+		m.Nodes[id-1].Draining = millracev1beta1.DrainReasonCordoned
 	}
 }
 

@@ -63,7 +63,7 @@ func isUp(sessions []millracev1beta1.SessionStatus, peer string) bool {
 func canaryStatus(target Target, result Result) millracev1beta1.CanaryStatus {
 	status := millracev1beta1.CanaryStatus{Address: target.Canary.String(), Announced: result.Announced}
 	if result.Known {
-		status.Reached, status.ReachedBySmall = canaryapi.FormatIDs(result.Reached), canaryapi.FormatIDs(result.Short)
+		status.Reached, status.ReachedBySmallProbes = canaryapi.FormatIDs(result.Reached), canaryapi.FormatIDs(result.Short)
 		status.Unanswered = &result.Unanswered
 	}
 	return status

@@ -186,9 +186,9 @@ func nodes(before, now *State) []Entry {
 			groups[what] = append(groups[what], node.Name)
 		}
 		if node.Draining != old.Draining {
-			what := "Staying"
+			what := "DrainEnded"
 			if node.Draining != "" {
-				what = "Departing/" + string(node.Draining)
+				what = "Draining/" + string(node.Draining)
 			}
 			groups[what] = append(groups[what], node.Name)
 		}
@@ -204,9 +204,9 @@ func nodes(before, now *State) []Entry {
 		}
 	}
 	if now.CutOff != before.CutOff {
-		what := "Connected"
+		what := "Rejoined"
 		if now.CutOff {
-			what = "CutOff"
+			what = "Isolated"
 		}
 		entries = append(entries, Entry{Time: now.Time, Kind: consoleapi.HistoryNode, What: what})
 	}
@@ -233,7 +233,7 @@ func problems(before, now *State) []Entry {
 	}
 	for _, problem := range slices.SortedFunc(maps.Keys(had), order) {
 		if !have[problem] {
-			add("Solved", problem)
+			add("Resolved", problem)
 		}
 	}
 	return entries

@@ -242,9 +242,9 @@ func (t *transition) entries(like Entry) (entries []Entry) {
 	}
 	if t.had != t.has && t.known {
 		entry := like
-		entry.What = "SomeAgain"
+		entry.What = "Recovered"
 		if t.had {
-			entry.What = "NoneAnywhere"
+			entry.What = "NoneReady"
 		}
 		entries = append(entries, entry)
 	}

@@ -122,10 +122,10 @@ func TestStory(t *testing.T) {
 	step("it is gone", func(s *State) { s.Model = modelOf(frontend(1, []forwarding.Endpoint{pod(2)}, nil)) }, endpoints("Gone", 1, podText))
 	step("the others, too", func(s *State) {
 		s.Model, s.Decisions = modelOf(frontend(0, nil, nil)), announced()
-	}, route("NotAnnounced", "NoEndpoint: no endpoint is ready"), endpoints("Gone", 0, "192.0.2.2:8080"), endpoints("NoneAnywhere", 0))
+	}, route("NotAnnounced", "NoEndpoint: no endpoint is ready"), endpoints("Gone", 0, "192.0.2.2:8080"), endpoints("NoneReady", 0))
 	step("one is back", func(s *State) {
 		s.Model, s.Decisions = modelOf(frontend(0, []forwarding.Endpoint{pod(3)}, nil)), announced("tor1", "tor2")
-	}, route("Announced", "to tor1, tor2"), endpoints("Ready", 1, "192.0.2.3:8080"), endpoints("SomeAgain", 0))
+	}, route("Announced", "to tor1, tor2"), endpoints("Ready", 1, "192.0.2.3:8080"), endpoints("Recovered", 0))
 	step("another reason for the same", func(s *State) { s.Decisions = slices.Clone(s.Decisions) })
 	step("a flap between two looks", func(s *State) {
 		s.Sessions = []Session{{Peer: "tor1", Established: true, Flaps: 1, Message: "hold timer expired", BFD: "Down", BFDMessage: "no packet"}}
@@ -139,22 +139,22 @@ func TestStory(t *testing.T) {
 		m.Nodes = append(slices.Clone(m.Nodes), model.Node{Name: "node3", ID: 3, Draining: "Cordoned"})
 		s.Model = &m
 	}, Entry{Kind: consoleapi.HistoryNode, What: "Added", Names: []string{"node3"}},
-		Entry{Kind: consoleapi.HistoryNode, What: "Departing", Names: []string{"node3"}, Message: "Cordoned"},
+		Entry{Kind: consoleapi.HistoryNode, What: "Draining", Names: []string{"node3"}, Message: "Cordoned"},
 		Entry{Kind: consoleapi.HistoryNode, What: "Down", Names: []string{"node2"}})
 	step("cut off, with problems", func(s *State) {
 		s.CutOff, s.Problems = true, []Problem{{Text: "a firewall"}, {Service: "default/web", Text: "too many"}}
-	}, Entry{Kind: consoleapi.HistoryNode, What: "CutOff"}, Entry{Kind: consoleapi.HistoryNode, What: "Problem", Message: "a firewall"},
+	}, Entry{Kind: consoleapi.HistoryNode, What: "Isolated"}, Entry{Kind: consoleapi.HistoryNode, What: "Problem", Message: "a firewall"},
 		Entry{Kind: consoleapi.HistoryNode, What: "Problem", Services: names, Message: "too many"})
 	step("all is well", func(s *State) {
 		s.Down, s.CutOff, s.Problems = nil, false, nil
-	}, Entry{Kind: consoleapi.HistoryNode, What: "Up", Names: []string{"node2"}}, Entry{Kind: consoleapi.HistoryNode, What: "Connected"},
-		Entry{Kind: consoleapi.HistoryNode, What: "Solved", Message: "a firewall"},
-		Entry{Kind: consoleapi.HistoryNode, What: "Solved", Services: names, Message: "too many"})
+	}, Entry{Kind: consoleapi.HistoryNode, What: "Up", Names: []string{"node2"}}, Entry{Kind: consoleapi.HistoryNode, What: "Rejoined"},
+		Entry{Kind: consoleapi.HistoryNode, What: "Resolved", Message: "a firewall"},
+		Entry{Kind: consoleapi.HistoryNode, What: "Resolved", Services: names, Message: "too many"})
 	step("the Service is deleted", func(s *State) {
 		m := *s.Model
 		m.VIPs, m.Frontends = nil, nil
 		s.Model, s.Decisions = &m, nil
-	}, route("NotAnnounced", "no longer a VIP of this node"), endpoints("Gone", 0, "192.0.2.3:8080"), endpoints("NoneAnywhere", 0))
+	}, route("NotAnnounced", "no longer a VIP of this node"), endpoints("Gone", 0, "192.0.2.3:8080"), endpoints("NoneReady", 0))
 }
 
 // TestManyVIPs checks that equally changed VIPs share entries, which have counts for many VIPs.

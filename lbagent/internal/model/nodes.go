@@ -79,7 +79,7 @@ func (b *builder) readNodes() {
 		ids[node.ID] = node.Name
 		b.zones[node.Name] = object.Spec.Zone
 		node.Booting = isBooting(&object.Status)
-		node.Draining = object.Spec.Departure
+		node.Draining = object.Spec.DrainReason
 		b.addReach(node.ID, &object.Status)
 		node.Down = object.Name != b.snapshot.NodeName && b.snapshot.Down[node.ID]
 		b.nodes[node.Name] = node
@@ -101,11 +101,11 @@ func (b *builder) readNodes() {
 // shutdown returns this node's departure if its Node shows that kubelet's graceful shutdown has begun, because
 // the operator may be among the first pods to end. Other departures are read from LBNodes only, so that all
 // nodes agree on the nodes that remain.
-func (b *builder) shutdown() millracev1beta1.Departure {
-	if b.snapshot.Node == nil || desired.NodeDeparture(b.snapshot.Node) != millracev1beta1.DepartureShuttingDown {
+func (b *builder) shutdown() millracev1beta1.DrainReason {
+	if b.snapshot.Node == nil || desired.NodeDrainReason(b.snapshot.Node) != millracev1beta1.DrainReasonShuttingDown {
 		return ""
 	}
-	return millracev1beta1.DepartureShuttingDown
+	return millracev1beta1.DrainReasonShuttingDown
 }
 
 // isBooting reports whether the node has booted since its agent was last ready. An agent that is merely down

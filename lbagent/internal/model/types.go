@@ -90,7 +90,7 @@ type TunnelSecret struct {
 type Model struct {
 	Self forwarding.Self
 	// Draining is this node's reason to hand over its routes.
-	Draining millracev1beta1.Departure
+	Draining millracev1beta1.DrainReason
 	// CutOff is true if this node is probably isolated from other nodes.
 	CutOff bool
 	Nodes  []Node
@@ -147,7 +147,7 @@ type Node struct {
 	// Booting is true from the node's boot until its agent is ready.
 	Booting bool
 	// Draining is the reason to hand over routes; empty if the node stays.
-	Draining millracev1beta1.Departure
+	Draining millracev1beta1.DrainReason
 }
 
 // VIP is an allocated address.

@@ -100,7 +100,7 @@ type Result struct {
 func (a *Announcer) Announce(pass *Pass, now time.Time) (Result, error) {
 	a.OnStep("routes")
 	m := pass.Model
-	a.Handover.SetShutdown(m.Draining == millracev1beta1.DepartureShuttingDown)
+	a.Handover.SetShutdown(m.Draining == millracev1beta1.DrainReasonShuttingDown)
 	node := announce.Node{
 		Programmed: pass.Programmed, Planned: pass.Planned, Unattached: pass.Unattached, Announced: a.announced,
 		Final: a.Handover.HasBegun(), Silent: pass.Silent, Held: pass.Held,

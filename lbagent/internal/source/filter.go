@@ -47,7 +47,7 @@ func (s *shared) strip(object any) (any, error) {
 		whole := *object
 		object.Spec = corev1.NodeSpec{PodCIDR: object.Spec.PodCIDR, PodCIDRs: object.Spec.PodCIDRs}
 		object.Status = corev1.NodeStatus{Addresses: object.Status.Addresses, Conditions: readiness(&whole)}
-		desired.KeepDeparture(object, &whole)
+		desired.KeepDrainReason(object, &whole)
 	case *corev1.Service:
 		slimService(object)
 	case *discoveryv1.EndpointSlice:
@@ -101,5 +101,5 @@ func nodeMatters(before, after *corev1.Node) bool {
 	return before.UID != after.UID || !maps.Equal(before.Labels, after.Labels) ||
 		!slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs) ||
 		!slices.Equal(before.Status.Addresses, after.Status.Addresses) ||
-		desired.NodeDeparture(before) != desired.NodeDeparture(after)
+		desired.NodeDrainReason(before) != desired.NodeDrainReason(after)
 }

@@ -40,6 +40,6 @@ func (c *Clients) ShutsDown(nodeName string) func(ctx context.Context) (bool, er
 		if err := c.Core.Get().Resource("nodes").Name(nodeName).Do(ctx).Into(node); err != nil {
 			return false, fmt.Errorf("get Node %s: %w", nodeName, err)
 		}
-		return desired.NodeDeparture(node) == millracev1beta1.DepartureShuttingDown, nil
+		return desired.NodeDrainReason(node) == millracev1beta1.DrainReasonShuttingDown, nil
 	}
 }

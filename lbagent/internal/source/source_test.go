@@ -310,8 +310,8 @@ func notReady(message string) corev1.NodeStatus {
 }
 
 func TestStripKeepsShutdown(t *testing.T) {
-	for message, want := range map[string]millracev1beta1.Departure{
-		"container runtime is down, node is shutting down": millracev1beta1.DepartureShuttingDown,
+	for message, want := range map[string]millracev1beta1.DrainReason{
+		"container runtime is down, node is shutting down": millracev1beta1.DrainReasonShuttingDown,
 		"PLEG is not healthy":                              "",
 	} {
 		stripped, err := newShared().strip(&corev1.Node{Status: notReady(message)})
@@ -320,7 +320,7 @@ func TestStripKeepsShutdown(t *testing.T) {
 		}
 		node := stripped.(*corev1.Node)
 		conditions := node.Status.Conditions
-		if got := desired.NodeDeparture(node); got != want || len(conditions) != 1 || !conditions[0].LastHeartbeatTime.IsZero() {
+		if got := desired.NodeDrainReason(node); got != want || len(conditions) != 1 || !conditions[0].LastHeartbeatTime.IsZero() {
 			t.Errorf("%s: departure %q with %+v", message, got, conditions)
 		}
 	}

@@ -16,11 +16,11 @@ func TestAnswering(t *testing.T) {
 	for vip := netip.MustParseAddr("192.0.2.0"); len(o.Answering) <= maxAnswering; vip = vip.Next() {
 		o.Answering = append(o.Answering, vip)
 	}
-	told := Build(o, &millracev1beta1.LBNodeReport{}, metav1.Now()).Answering
+	told := Build(o, &millracev1beta1.LBNodeReport{}, metav1.Now()).L2VIPs
 	if len(told) != maxAnswering || told[0] != "192.0.2.0" || told[maxAnswering-1] != "192.0.2.255" {
 		t.Errorf("told of %d: %q", len(told), told)
 	}
-	if told := Build(Observation{}, &millracev1beta1.LBNodeReport{}, metav1.Now()).Answering; told != nil {
+	if told := Build(Observation{}, &millracev1beta1.LBNodeReport{}, metav1.Now()).L2VIPs; told != nil {
 		t.Errorf("told of %q", told)
 	}
 }

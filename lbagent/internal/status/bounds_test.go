@@ -37,7 +37,7 @@ func TestBoundsOfCRD(t *testing.T) {
 	}
 	status := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["status"].Properties
 	for name, most := range map[string]int{
-		"interfaces": maxInterfaces, "sessions": maxSessions, "exceptions": maxExceptions, "unfitServices": maxOverCapacity,
+		"interfaces": maxInterfaces, "sessions": maxSessions, "exceptions": maxExceptions, "servicesOverCapacity": maxOverCapacity,
 		"duplicates": maxDuplicates, "answering": maxAnswering,
 	} {
 		if got := status[name].MaxItems; got != most {

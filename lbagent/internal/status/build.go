@@ -102,11 +102,11 @@ func Build(o Observation, report *millracev1beta1.LBNodeReport, now metav1.Time)
 		VIPs:       counts,
 		Exceptions: exceptions,
 
-		Duplicates:    duplicates(o.Duplicates),
-		Answering:     formatVIPs(o.Answering),
-		UnfitServices: overCapacity(o.Problems),
-		TunnelKeys:    o.TunnelKey.keys(),
-		Conditions:    slices.Clone(previous.Conditions),
+		Duplicates:           duplicates(o.Duplicates),
+		L2VIPs:               formatVIPs(o.Answering),
+		ServicesOverCapacity: overCapacity(o.Problems),
+		TunnelKeys:           o.TunnelKey.keys(),
+		Conditions:           slices.Clone(previous.Conditions),
 	}
 	for _, condition := range conditions(o) {
 		condition.ObservedGeneration = report.Generation

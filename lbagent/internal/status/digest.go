@@ -145,7 +145,7 @@ func canariesOf(sessions []millracev1beta1.SessionStatus) map[[2]string]canaryFo
 	for i := range sessions {
 		for j := range sessions[i].Canaries {
 			of := &sessions[i].Canaries[j]
-			one := canaryFound{known: of.Unanswered != nil, reached: canary.ParseIDs(of.Reached), short: canary.ParseIDs(of.ReachedBySmall)}
+			one := canaryFound{known: of.Unanswered != nil, reached: canary.ParseIDs(of.Reached), short: canary.ParseIDs(of.ReachedBySmallProbes)}
 			if one.known {
 				one.unanswered = *of.Unanswered
 			}

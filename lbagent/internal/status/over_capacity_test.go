@@ -22,7 +22,7 @@ func TestOverCapacity(t *testing.T) {
 	other.Reason = millracev1beta1.ReasonInvalid
 	o := Observation{Problems: []model.Problem{full("Service", "web"), full("VIP", "a-vip"), other, full("Service", "dns"), full("Service", "web")}}
 	report := &millracev1beta1.LBNodeReport{}
-	got := Build(o, report, metav1.Now()).UnfitServices
+	got := Build(o, report, metav1.Now()).ServicesOverCapacity
 	if len(got) != 2 || got[0].Name != "dns" || got[1].Name != "web" || got[0].Namespace != "shop" {
 		t.Errorf("the report names %+v", got)
 	}
@@ -30,7 +30,7 @@ func TestOverCapacity(t *testing.T) {
 	for i := range 100 {
 		o.Problems = append(o.Problems, full("Service", fmt.Sprintf("s%02d", 99-i)))
 	}
-	if got := Build(o, report, metav1.Now()).UnfitServices; len(got) != maxOverCapacity || got[0].Name != "s00" || got[maxOverCapacity-1].Name != "s31" {
+	if got := Build(o, report, metav1.Now()).ServicesOverCapacity; len(got) != maxOverCapacity || got[0].Name != "s00" || got[maxOverCapacity-1].Name != "s31" {
 		t.Errorf("the report names %+v", got)
 	}
 }

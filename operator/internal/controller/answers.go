@@ -78,7 +78,7 @@ func (c *answerTracker) set(node string, answering []string) (changed []netip.Ad
 func (c *answerTracker) update(q queue, name string, report *millracev1beta1.LBNodeReport) {
 	var answering []string
 	if report != nil && nodes.ReadyCondition(report.Status.Conditions) == nil {
-		answering = report.Status.Answering
+		answering = report.Status.L2VIPs
 	}
 	c.enqueue(q, c.set(name, answering))
 }

@@ -36,7 +36,7 @@ func TestAnswerTracker(t *testing.T) {
 		{"nobody answers any more", "node2", nil, nil, []netip.Addr{two}, "node1", ""},
 	} {
 		report := &millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: step.node}}
-		report.Status.Answering, report.Status.Conditions = step.answering, step.conditions
+		report.Status.L2VIPs, report.Status.Conditions = step.answering, step.conditions
 		stripped, err := TransformReport(report)
 		if err != nil {
 			t.Fatal(err)

@@ -77,7 +77,7 @@ func (c *capacityTracker) set(node string, references []millracev1beta1.ServiceR
 func (c *capacityTracker) update(q queue, name string, report *millracev1beta1.LBNodeReport) {
 	var unfit []millracev1beta1.ServiceReference
 	if report != nil {
-		unfit = report.Status.UnfitServices
+		unfit = report.Status.ServicesOverCapacity
 	}
 	for _, service := range c.set(name, unfit) {
 		q.AddAfter(reconcile.Request{NamespacedName: service}, control.Coalesce)

@@ -34,7 +34,7 @@ func TransformNode(object any) (any, error) {
 			}}
 		}
 	}
-	desired.KeepDeparture(slimmed, node)
+	desired.KeepDrainReason(slimmed, node)
 	return slimmed, nil
 }
 
@@ -46,9 +46,9 @@ func TransformReport(object any) (any, error) {
 	}
 	slimmed := &millracev1beta1.LBNodeReport{TypeMeta: report.TypeMeta, ObjectMeta: slim.Meta(&report.ObjectMeta)}
 	slimmed.OwnerReferences = report.OwnerReferences
-	slimmed.Status.UnfitServices = report.Status.UnfitServices
+	slimmed.Status.ServicesOverCapacity = report.Status.ServicesOverCapacity
 	slimmed.Status.Duplicates = report.Status.Duplicates
-	slimmed.Status.Answering = report.Status.Answering
+	slimmed.Status.L2VIPs = report.Status.L2VIPs
 	slimmed.Status.Sessions = slimSessions(report.Status.Sessions)
 	for _, uplink := range report.Status.Interfaces {
 		slimmed.Status.Interfaces = append(slimmed.Status.Interfaces, millracev1beta1.InterfaceStatus{Name: uplink.Name})

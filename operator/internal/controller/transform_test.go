@@ -24,7 +24,7 @@ func TestStrippedReportsKeepCanaries(t *testing.T) {
 			{
 				Peer: "tor1/a", Address: "198.51.100.1", State: millracev1beta1.SessionEstablished, Since: &now, Message: "it came up",
 				Canaries: []millracev1beta1.CanaryStatus{{
-					Address: "203.0.113.250", Announced: true, Reached: "1", Unanswered: &all, ReachedBySmall: "1",
+					Address: "203.0.113.250", Announced: true, Reached: "1", Unanswered: &all, ReachedBySmallProbes: "1",
 				}},
 			},
 			{

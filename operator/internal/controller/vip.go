@@ -96,7 +96,7 @@ func (r *vipReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ct
 	meta.SetStatusCondition(&vip.Status.Conditions, condition)
 	if address, usable := addressOf(vip); usable {
 		setUnique(&vip.Status.Conditions, vip.Generation, r.duplicates.of(address))
-		vip.Status.AnsweredBy = r.answers.of(address)
+		vip.Status.L2Node = r.answers.of(address)
 	}
 	r.announcements.setAnnounced(vip)
 	if equality.Semantic.DeepEqual(base.Status, millracev1beta1.VIPStatus{}) && isPlainVIP(vip) {
@@ -109,7 +109,7 @@ func (r *vipReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ct
 // isPlainVIP reports whether the status adds nothing to the spec: one Service has the VIP, no node answers
 // for it, and no condition has a message. It is written only to replace another status.
 func isPlainVIP(vip *millracev1beta1.VIP) bool {
-	return len(vip.Spec.Claims) == 1 && isBound(vip) && vip.Status.AnsweredBy == "" &&
+	return len(vip.Spec.Claims) == 1 && isBound(vip) && vip.Status.L2Node == "" &&
 		!slices.ContainsFunc(vip.Status.Conditions, func(condition metav1.Condition) bool {
 			return condition.Status != metav1.ConditionTrue || condition.Message != ""
 		})

@@ -67,7 +67,7 @@ func nodeChanged() predicate.Predicate {
 		after, ok2 := e.ObjectNew.(*corev1.Node)
 		return ok1 && ok2 && (before.UID != after.UID ||
 			desired.NodeZone(before) != desired.NodeZone(after) ||
-			desired.NodeDeparture(before) != desired.NodeDeparture(after) ||
+			desired.NodeDrainReason(before) != desired.NodeDrainReason(after) ||
 			!slices.Equal(desired.NodePodCIDRs(before), desired.NodePodCIDRs(after)) ||
 			!slices.Equal(desired.NodeAddresses(before), desired.NodeAddresses(after)))
 	}}
@@ -139,7 +139,7 @@ func (r *lbNodeReconciler) create(ctx context.Context, node *corev1.Node) error 
 		ObjectMeta: metav1.ObjectMeta{Name: node.Name, OwnerReferences: []metav1.OwnerReference{ownerReference(node)}},
 		Spec: millracev1beta1.LBNodeSpec{
 			ID: id, Addresses: desired.NodeAddresses(node), PodCIDRs: desired.NodePodCIDRs(node), Zone: desired.NodeZone(node),
-			Departure: desired.NodeDeparture(node),
+			DrainReason: desired.NodeDrainReason(node),
 		},
 	}
 	if err := r.client.Create(ctx, lbNode); err != nil {
@@ -159,7 +159,7 @@ func ownerReference(node *corev1.Node) metav1.OwnerReference {
 func (r *lbNodeReconciler) update(ctx context.Context, node *corev1.Node, lbNode *millracev1beta1.LBNode) error {
 	base := lbNode.DeepCopy()
 	lbNode.Spec.Addresses, lbNode.Spec.Zone = desired.NodeAddresses(node), desired.NodeZone(node)
-	lbNode.Spec.PodCIDRs, lbNode.Spec.Departure = desired.NodePodCIDRs(node), desired.NodeDeparture(node)
+	lbNode.Spec.PodCIDRs, lbNode.Spec.DrainReason = desired.NodePodCIDRs(node), desired.NodeDrainReason(node)
 	lbNode.OwnerReferences = []metav1.OwnerReference{ownerReference(node)}
 	if equality.Semantic.DeepEqual(base, lbNode) {
 		return nil

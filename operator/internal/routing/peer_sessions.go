@@ -135,9 +135,9 @@ func counts(
 			switch peer := &selectors[n]; {
 			case peer.Nodes == nil || !peer.Nodes.Matches(node):
 			case peer.Range.IsValid():
-				counted[n].Wanted += count.all
+				counted[n].Desired += count.all
 			default:
-				counted[n].Wanted++
+				counted[n].Desired++
 			}
 		}
 	}

@@ -46,8 +46,8 @@ func SetDrain(ctx context.Context, config Config, node string, drain bool) error
 	return nil
 }
 
-// Departure returns spec.departure of the node's LBNode; empty if the node is not drained.
-func Departure(ctx context.Context, config Config, node string) (millracev1beta1.Departure, error) {
+// DrainReason returns spec.drainReason of the node's LBNode; empty if the node is not drained.
+func DrainReason(ctx context.Context, config Config, node string) (millracev1beta1.DrainReason, error) {
 	restConfig, reader, err := config.client()
 	if err != nil {
 		return "", err
@@ -56,5 +56,5 @@ func Departure(ctx context.Context, config Config, node string) (millracev1beta1
 	if err := reader.Get(ctx, client.ObjectKey{Name: node}, &object); err != nil {
 		return "", config.explainNamed(ctx, restConfig.Host, err)
 	}
-	return object.Spec.Departure, nil
+	return object.Spec.DrainReason, nil
 }

@@ -68,8 +68,8 @@ func TestErrors(t *testing.T) {
 		cluster, own string
 	}{
 		{name: "drain", do: func(ctx context.Context) error { return SetDrain(ctx, admin, "nodeX", true) }, want: "no node nodeX; did you mean node1?"},
-		{name: "departure", want: "no LBNode node1", do: func(ctx context.Context) error {
-			_, err := Departure(ctx, admin, "node1")
+		{name: "drain reason", want: "no LBNode node1", do: func(ctx context.Context) error {
+			_, err := DrainReason(ctx, admin, "node1")
 			return err
 		}},
 		{name: "reserve", want: "no VIPPool publik; did you mean public?", do: func(ctx context.Context) error {

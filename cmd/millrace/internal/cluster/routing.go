@@ -118,7 +118,7 @@ func readLimits(ctx context.Context, reader *scopedReader, in *routing.Input) er
 	for i := range found.Spec.Template.Spec.Containers {
 		arguments := found.Spec.Template.Spec.Containers[i].Args
 		for flag, into := range map[string]*int64{
-			"--namespace-configuration": &in.NamespaceBytes, "--proxy-configuration": &in.ProxyBytes,
+			"--max-namespace-configuration": &in.NamespaceBytes, "--max-proxy-configuration": &in.ProxyBytes,
 		} {
 			if err := readQuantity(arguments, flag, into); err != nil {
 				in.Remarks = append(in.Remarks, fmt.Sprintf("the default limits of namespaces are used: Deployment %s: %v", name, err))

@@ -133,10 +133,10 @@ func nodeTable(nodes []report.Node, format Format) *table {
 
 // readiness is the condition Ready with the reason why the node withdraws its routes.
 func readiness(node *report.Node) string {
-	if node.Departure == "" {
+	if node.DrainReason == "" {
 		return node.Ready
 	}
-	return node.Ready + "," + node.Departure
+	return node.Ready + "," + node.DrainReason
 }
 
 func interfaces(list []report.Interface) string {
@@ -216,7 +216,7 @@ func listLines(items []string, width int) []string {
 func summary(view *report.View) string {
 	ready, departing, established, sessions, unsure, announced, inUse := 0, 0, 0, 0, 0, 0, 0
 	for _, node := range view.Nodes {
-		if node.Departure != "" {
+		if node.DrainReason != "" {
 			departing++
 		}
 		if node.Ready == "True" && node.Agent == report.AgentReady {

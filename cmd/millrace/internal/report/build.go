@@ -195,16 +195,16 @@ func (l *lookup) claimed(claim millracev1beta1.VIPClaim) *corev1.Service {
 func (l *lookup) node(node nodeObjects) Node {
 	status := &node.report.Status
 	out := Node{
-		Name:       node.name(),
-		ID:         node.lbNode.Spec.ID,
-		Addresses:  node.lbNode.Spec.Addresses,
-		Zone:       node.lbNode.Spec.Zone,
-		Ready:      "Unknown",
-		Departure:  string(node.lbNode.Spec.Departure),
-		Agent:      agentState(l.agents[node.name()]),
-		Version:    status.Version,
-		Programmed: int(status.VIPs.Programmed),
-		Announced:  int(status.VIPs.Announced),
+		Name:        node.name(),
+		ID:          node.lbNode.Spec.ID,
+		Addresses:   node.lbNode.Spec.Addresses,
+		Zone:        node.lbNode.Spec.Zone,
+		Ready:       "Unknown",
+		DrainReason: string(node.lbNode.Spec.DrainReason),
+		Agent:       agentState(l.agents[node.name()]),
+		Version:     status.Version,
+		Programmed:  int(status.VIPs.Programmed),
+		Announced:   int(status.VIPs.Announced),
 	}
 	if l.in.lacks("Pods") {
 		out.Agent = AgentUnknown

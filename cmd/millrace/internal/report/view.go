@@ -157,8 +157,8 @@ type Node struct {
 	Zone      string   `json:"zone,omitempty"`
 	// Ready is the status of the condition Ready: True, False or Unknown.
 	Ready string `json:"ready"`
-	// Departure is the reason why the node withdraws its routes, or empty.
-	Departure string `json:"departure,omitempty"`
+	// DrainReason is the reason why the node withdraws its routes, or empty.
+	DrainReason string `json:"drainReason,omitempty"`
 	// Agent is the state of the agent's pod: Ready, NotReady, Missing or Unknown.
 	Agent      string      `json:"agent"`
 	Version    string      `json:"version,omitempty"`

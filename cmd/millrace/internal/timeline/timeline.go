@@ -128,14 +128,14 @@ var sentences = map[consoleapi.HistoryKind]map[string]string{
 	consoleapi.HistoryRoute: {"Announced": "announces %s", "NotAnnounced": "does not announce %s"},
 	consoleapi.HistoryNode: {
 		"Added": "node %s is new", "Removed": "node %s is removed", "Down": "node %s does not answer, and receives no packets",
-		"Up": "node %s answers again", "Departing": "node %s withdraws its routes", "Staying": "node %s announces its routes again",
-		"CutOff": "other nodes do not answer: this node may be cut off", "Connected": "this node is no longer cut off",
-		"Problem": "problem", "Solved": "no longer a problem",
+		"Up": "node %s answers again", "Draining": "node %s withdraws its routes", "DrainEnded": "node %s announces its routes again",
+		"Isolated": "other nodes do not answer: this node may be cut off", "Rejoined": "this node is no longer cut off",
+		"Problem": "problem", "Resolved": "no longer a problem",
 	},
 	consoleapi.HistoryEndpoints: {
 		"Ready": "endpoint %s accepts new connections", "NotReady": "endpoint %s accepts no new connections",
-		"Gone": "endpoint %s was removed", "NoneAnywhere": "no endpoint on any node accepts new connections",
-		"SomeAgain": "an endpoint accepts new connections again",
+		"Gone": "endpoint %s was removed", "NoneReady": "no endpoint on any node accepts new connections",
+		"Recovered": "an endpoint accepts new connections again",
 	},
 }
 

@@ -36,7 +36,7 @@ func describe(line Line) string {
 }
 
 func TestJoin(t *testing.T) {
-	none := at(time.Second, consoleapi.HistoryEndpoints, "NoneAnywhere")
+	none := at(time.Second, consoleapi.HistoryEndpoints, "NoneReady")
 	none.Services = []string{"default/web"}
 	later := none
 	later.Time = start.Add(time.Hour)

@@ -109,7 +109,7 @@ func outages(nodes []consoleapi.History) (some, all []period) {
 	for _, node := range nodes {
 		for i := range node.Entries {
 			entry := &node.Entries[i]
-			empty = empty || entry.Kind == consoleapi.HistoryEndpoints && entry.What == "NoneAnywhere"
+			empty = empty || entry.Kind == consoleapi.HistoryEndpoints && entry.What == "NoneReady"
 			if entry.Kind != consoleapi.HistoryRoute {
 				continue
 			}
@@ -208,12 +208,12 @@ var causes = []struct {
 	what []string
 	text string
 }{
-	{consoleapi.HistoryNode, []string{"Departing"}, "node %s was drained at %s"},
+	{consoleapi.HistoryNode, []string{"Draining"}, "node %s was drained at %s"},
 	{consoleapi.HistoryEndpoints, []string{"Gone", "NotReady"}, ""},
-	{consoleapi.HistoryEndpoints, []string{"NoneAnywhere"}, ""},
+	{consoleapi.HistoryEndpoints, []string{"NoneReady"}, ""},
 	{consoleapi.HistorySession, []string{"Lost", "BFDDown", "Removed"}, "the session with %s was lost at %s"},
 	{consoleapi.HistoryAgent, []string{"Ended"}, "the agent ended at %[2]s"},
-	{consoleapi.HistoryNode, []string{"Problem", "CutOff"}, "%s had a problem at %s"},
+	{consoleapi.HistoryNode, []string{"Problem", "Isolated"}, "%s had a problem at %s"},
 }
 
 // cause returns the last recorded cause of a failure, or the reason of the withdrawal.

@@ -55,12 +55,12 @@ func TestConclude(t *testing.T) {
 		},
 		{
 			name:  "one node has the only endpoints",
-			node1: []consoleapi.HistoryEntry{gone, at(-time.Second, consoleapi.HistoryEndpoints, "NoneAnywhere"), route(0, "NotAnnounced", vip)},
+			node1: []consoleapi.HistoryEntry{gone, at(-time.Second, consoleapi.HistoryEndpoints, "NoneReady"), route(0, "NotAnnounced", vip)},
 			want:  "no node announced it since 03:12:00: the last ready endpoint left at 03:11:59",
 		},
 		{
 			name:  "one after the other",
-			node1: []consoleapi.HistoryEntry{named(at(-time.Second, consoleapi.HistoryNode, "Departing"), "node1"), route(0, "NotAnnounced", vip), route(time.Minute, "Announced", vip)},
+			node1: []consoleapi.HistoryEntry{named(at(-time.Second, consoleapi.HistoryNode, "Draining"), "node1"), route(0, "NotAnnounced", vip), route(time.Minute, "Announced", vip)},
 			node2: []consoleapi.HistoryEntry{route(2*time.Minute, "NotAnnounced", vip), route(150*time.Second, "Announced", vip)},
 			want:  "node1 did not announce it from 03:12:00 to 03:13:00: node node1 was drained at 03:11:59",
 		},

@@ -144,7 +144,7 @@ func (d *Details) ofNode(state *State, name string) bool {
 	node := &state.Input.LBNodes[at]
 	d.fact("Addresses", strings.Join(node.Spec.Addresses, ", "))
 	d.fact("Zone", node.Spec.Zone)
-	d.fact("Departure", string(node.Spec.Departure))
+	d.fact("Drain", string(node.Spec.DrainReason))
 	for i := range state.Input.LBNodeReports {
 		from := &state.Input.LBNodeReports[i]
 		if from.Name != name {

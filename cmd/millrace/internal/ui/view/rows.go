@@ -19,9 +19,9 @@ import (
 const bfdUp = "Up"
 
 func (b *builder) nodes() []Node {
-	departures := map[string]millracev1beta1.Departure{}
+	reasons := map[string]millracev1beta1.DrainReason{}
 	for i := range b.state.Input.LBNodes {
-		departures[b.state.Input.LBNodes[i].Name] = b.state.Input.LBNodes[i].Spec.Departure
+		reasons[b.state.Input.LBNodes[i].Name] = b.state.Input.LBNodes[i].Spec.DrainReason
 	}
 	bfd := b.bfdStates()
 	nodes := make([]Node, 0, len(b.report.Nodes))
@@ -34,11 +34,11 @@ func (b *builder) nodes() []Node {
 				Peer: session.Peer, State: session.State, Up: established, BFD: bfd[[2]string{from.Name, session.Peer}], Stale: b.isStale(from),
 			})
 		}
-		departure := departures[from.Name]
+		reason := reasons[from.Name]
 		problem, is := b.worst[node.ID]
 		switch {
-		case departure != "" && (!is || problem.Level != Bad):
-			node.Level, node.Reason, node.Note = Idle, string(departure), departureNote(departure)
+		case reason != "" && (!is || problem.Level != Bad):
+			node.Level, node.Reason, node.Note = Idle, string(reason), drainNote(reason)
 		case is:
 			node.Level, node.Reason, node.Note = problem.Level, problem.Reason, problem.Message
 		case b.refused["lbnodereports"]:
@@ -51,8 +51,8 @@ func (b *builder) nodes() []Node {
 	return nodes
 }
 
-func departureNote(departure millracev1beta1.Departure) string {
-	return "does not announce: " + string(departure)
+func drainNote(reason millracev1beta1.DrainReason) string {
+	return "does not announce: " + string(reason)
 }
 
 func (b *builder) bfdStates() map[[2]string]string {

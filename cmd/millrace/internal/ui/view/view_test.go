@@ -109,7 +109,7 @@ func TestNotAnnounced(t *testing.T) {
 
 func TestDrained(t *testing.T) {
 	state := uitest.Cluster(uitest.Size{Nodes: 2, VIPs: 1, Zones: 1})
-	state.Input.LBNodes[0].Spec.Departure = millracev1beta1.DepartureDrained
+	state.Input.LBNodes[0].Spec.DrainReason = millracev1beta1.DrainReasonDrained
 	if node := view.Build(state).Nodes[0]; node.Level != view.Idle || node.Reason != "Drained" {
 		t.Errorf("%+v", node)
 	}

@@ -17,8 +17,8 @@ const taintShutdown = "node.cloudprovider.kubernetes.io/shutdown"
 // shuttingDown is the message of the condition Ready during kubelet's graceful node shutdown (KEP-2000).
 const shuttingDown = "node is shutting down"
 
-// NodeDeparture returns the strongest reason to withdraw a node's routes, or "".
-func NodeDeparture(node *corev1.Node) millracev1beta1.Departure {
+// NodeDrainReason returns the strongest reason to withdraw a node's routes, or "".
+func NodeDrainReason(node *corev1.Node) millracev1beta1.DrainReason {
 	tainted := func(key string) bool {
 		return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key })
 	}
@@ -26,21 +26,21 @@ func NodeDeparture(node *corev1.Node) millracev1beta1.Departure {
 	_, drained := node.Annotations[millracev1beta1.AnnotationDrain]
 	switch {
 	case tainted(corev1.TaintNodeOutOfService), tainted(taintShutdown):
-		return millracev1beta1.DepartureOutOfService
+		return millracev1beta1.DrainReasonOutOfService
 	case isShuttingDown(node):
-		return millracev1beta1.DepartureShuttingDown
+		return millracev1beta1.DrainReasonShuttingDown
 	case drained:
-		return millracev1beta1.DepartureDrained
+		return millracev1beta1.DrainReasonDrained
 	case excluded:
-		return millracev1beta1.DepartureExcluded
+		return millracev1beta1.DrainReasonExcluded
 	case node.Spec.Unschedulable:
-		return millracev1beta1.DepartureCordoned
+		return millracev1beta1.DrainReasonCordoned
 	}
 	return ""
 }
 
-// KeepDeparture copies the fields that NodeDeparture reads, the condition Ready without its message.
-func KeepDeparture(stripped, node *corev1.Node) {
+// KeepDrainReason copies the fields that NodeDrainReason reads, the condition Ready without its message.
+func KeepDrainReason(stripped, node *corev1.Node) {
 	stripped.Spec.Unschedulable = node.Spec.Unschedulable
 	for _, taint := range node.Spec.Taints {
 		if taint.Key == corev1.TaintNodeOutOfService || taint.Key == taintShutdown {

@@ -10,8 +10,8 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-func TestNodeDeparture(t *testing.T) {
-	type departure = millracev1beta1.Departure
+func TestNodeDrainReason(t *testing.T) {
+	type drainReason = millracev1beta1.DrainReason
 	mark := func(key string) map[string]string { return map[string]string{key: ""} }
 	taint := func(keys ...string) []corev1.Taint {
 		var taints []corev1.Taint
@@ -27,27 +27,27 @@ func TestNodeDeparture(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		change func(*corev1.Node)
-		want   departure
+		want   drainReason
 	}{
 		"a node":            {func(*corev1.Node) {}, ""},
 		"control plane":     {func(n *corev1.Node) { n.Spec.Taints = taint("node-role.kubernetes.io/control-plane") }, ""},
 		"not ready":         {ready(corev1.ConditionFalse, "container runtime is down"), ""},
 		"unknown":           {ready(corev1.ConditionUnknown, "Kubelet stopped posting node status."), ""},
 		"not reachable":     {func(n *corev1.Node) { n.Spec.Taints = taint("node.kubernetes.io/unreachable") }, ""},
-		"cordoned":          {func(n *corev1.Node) { n.Spec.Unschedulable = true }, millracev1beta1.DepartureCordoned},
-		"excluded":          {func(n *corev1.Node) { n.Labels = mark(corev1.LabelNodeExcludeBalancers) }, millracev1beta1.DepartureExcluded},
-		"drained":           {func(n *corev1.Node) { n.Annotations = mark("millrace.io/drain") }, millracev1beta1.DepartureDrained},
-		"out of service":    {func(n *corev1.Node) { n.Spec.Taints = taint("node.kubernetes.io/out-of-service") }, millracev1beta1.DepartureOutOfService},
-		"machine shut down": {func(n *corev1.Node) { n.Spec.Taints = taint("node.cloudprovider.kubernetes.io/shutdown") }, millracev1beta1.DepartureOutOfService},
-		"shutting down":     {ready(corev1.ConditionFalse, "node is shutting down"), millracev1beta1.DepartureShuttingDown},
+		"cordoned":          {func(n *corev1.Node) { n.Spec.Unschedulable = true }, millracev1beta1.DrainReasonCordoned},
+		"excluded":          {func(n *corev1.Node) { n.Labels = mark(corev1.LabelNodeExcludeBalancers) }, millracev1beta1.DrainReasonExcluded},
+		"drained":           {func(n *corev1.Node) { n.Annotations = mark("millrace.io/drain") }, millracev1beta1.DrainReasonDrained},
+		"out of service":    {func(n *corev1.Node) { n.Spec.Taints = taint("node.kubernetes.io/out-of-service") }, millracev1beta1.DrainReasonOutOfService},
+		"machine shut down": {func(n *corev1.Node) { n.Spec.Taints = taint("node.cloudprovider.kubernetes.io/shutdown") }, millracev1beta1.DrainReasonOutOfService},
+		"shutting down":     {ready(corev1.ConditionFalse, "node is shutting down"), millracev1beta1.DrainReasonShuttingDown},
 		"said, but ready":   {ready(corev1.ConditionTrue, "node is shutting down"), ""},
 		"cordoned and drained": {func(n *corev1.Node) {
 			n.Spec.Unschedulable, n.Annotations = true, mark("millrace.io/drain")
-		}, millracev1beta1.DepartureDrained},
+		}, millracev1beta1.DrainReasonDrained},
 	} {
 		node := &corev1.Node{}
 		test.change(node)
-		if got := NodeDeparture(node); got != test.want {
+		if got := NodeDrainReason(node); got != test.want {
 			t.Errorf("%s: %q, want %q", name, got, test.want)
 		}
 		stripped := &corev1.Node{}
@@ -55,8 +55,8 @@ func TestNodeDeparture(t *testing.T) {
 			stripped.Status.Conditions = append(stripped.Status.Conditions,
 				corev1.NodeCondition{Type: condition.Type, Status: condition.Status})
 		}
-		KeepDeparture(stripped, node)
-		if got := NodeDeparture(stripped); got != test.want {
+		KeepDrainReason(stripped, node)
+		if got := NodeDrainReason(stripped); got != test.want {
 			t.Errorf("%s: %q once it is stripped, want %q", name, got, test.want)
 		}
 	}

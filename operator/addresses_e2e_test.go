@@ -127,7 +127,7 @@ func quotas(t *testing.T, e *environment) {
 		`namespace "shop" uses 3 of its quota of 3 addresses of pool "main", and the Service requires 1 more: `+
 			"delete Services, share an address (millrace.io/sharing-key), or raise spec.perNamespace of the pool")
 	scraped(t, scrape, `millrace_pool_quota_addresses{namespace="shop",pool="main"} 3`,
-		`millrace_pool_quota_used_addresses{namespace="shop",pool="main"} 3`, `millrace_services_waiting{reason="QuotaExceeded"} 1`)
+		`millrace_pool_quota_used_addresses{namespace="shop",pool="main"} 3`, `millrace_services_pending{reason="QuotaExceeded"} 1`)
 	// Sharing an address within a namespace is free; other namespaces are charged.
 	e.addresses(t, e.service(t, "shares", annotated(millracev1beta1.AnnotationSharingKey, "dns"), ports("53/UDP")), "203.0.113.0")
 	elsewhere := func(service *corev1.Service) { service.Namespace = otherNamespace }

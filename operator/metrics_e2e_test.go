@@ -29,7 +29,7 @@ func operatorMetrics(t *testing.T, e *environment) {
 	e.condition(t, e.service(t, "third"), metav1.ConditionFalse, millracev1beta1.ReasonPoolExhausted, "")
 	scraped(t, address,
 		`millrace_pool_addresses{pool="main",state="Bound"} 2`, `millrace_pool_addresses{pool="main",state="Free"} 0`,
-		`millrace_services_waiting{reason="PoolExhausted"} 1`, `millrace_vips_announcers{nodes="one"} 2`)
+		`millrace_services_pending{reason="PoolExhausted"} 1`, `millrace_vips_announcers{nodes="one"} 2`)
 }
 
 func freeAddress(t *testing.T) string {

@@ -61,7 +61,7 @@ func register(flags *flag.FlagSet) *controller.Config {
 	flags.StringVar(&c.Namespace, "namespace", "millrace-system", "namespace of the controller and of the shared proxies")
 	flags.StringVar(&c.LoadBalancerClass, "load-balancer-class", millracev1beta1.Class,
 		"loadBalancerClass of the proxies' Services, like the operator's flag")
-	flags.StringVar(&c.ServeAddress, "serve-bind-address", ":15443", "listen address for proxies")
+	flags.StringVar(&c.ServeAddress, "xds-bind-address", ":15443", "listen address for proxies")
 	flags.StringVar(&c.ControllerAddress, "controller-address", "",
 		"host:port of the controller for proxies (default: the cluster address of its Service)")
 	flags.StringVar(&c.ProxyImage, "proxy-image", "", "image of the proxies (default: the image of container lbproxy in the controller's pod)")
@@ -70,8 +70,8 @@ func register(flags *flag.FlagSet) *controller.Config {
 	quantity(flags, &c.ProxyCPU, "proxy-cpu", "CPU request of each proxy")
 	quantity(flags, &c.ProxyMemory, "proxy-memory", "memory request of each proxy")
 	quantity(flags, &c.ProxyMemoryLimit, "proxy-memory-limit", "memory limit of each proxy")
-	quantity(flags, &c.NamespaceBytes, "namespace-configuration", "maximum configuration in bytes of one owner's proxies from objects of one namespace")
-	quantity(flags, &c.ProxyBytes, "proxy-configuration", "maximum configuration in bytes of one owner's proxies from objects of all namespaces")
+	quantity(flags, &c.NamespaceBytes, "max-namespace-configuration", "maximum configuration in bytes of one owner's proxies from objects of one namespace")
+	quantity(flags, &c.ProxyBytes, "max-proxy-configuration", "maximum configuration in bytes of one owner's proxies from objects of all namespaces")
 	flags.StringVar(&c.MetricsAddress, "metrics-bind-address", ":8080", "listen address for metrics; 0: disabled")
 	flags.BoolVar(&c.MetricsSecure, "metrics-secure", true,
 		"serve metrics over TLS to users who may get /metrics; false: plain HTTP without authentication")

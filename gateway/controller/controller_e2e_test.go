@@ -464,7 +464,7 @@ func refusals(t *testing.T, e *environment) {
 	})
 	families, err := metrics.Registry.Gather()
 	must(t, err)
-	if !slices.ContainsFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == "millrace_gateway_refusing_proxies" }) {
+	if !slices.ContainsFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == "millrace_gateway_rejecting_proxies" }) {
 		t.Error("there is no metric of refusals")
 	}
 	noWritesAtRest(t, e)
@@ -476,7 +476,7 @@ func refusals(t *testing.T, e *environment) {
 		if err := e.client.Get(ctx, shared, deployment); err != nil {
 			return err
 		}
-		if text := deployment.Annotations["millrace.io/refused-configuration"]; text != "" {
+		if text := deployment.Annotations["millrace.io/rejected-resources"]; text != "" {
 			return fmt.Errorf("the Deployment still says %s", text)
 		}
 		return nil

@@ -137,7 +137,7 @@ func (e *environment) runProgram(t *testing.T, arguments ...string) (address str
 	address = fmt.Sprintf("127.0.0.1:%d", controlplane.FreePort(t))
 	logs := &controlplane.Log{}
 	command := exec.Command(binary, append([]string{
-		"--kubeconfig=" + kubeconfig, "--leader-elect", "--serve-bind-address=" + address, "--controller-address=" + address,
+		"--kubeconfig=" + kubeconfig, "--leader-elect", "--xds-bind-address=" + address, "--controller-address=" + address,
 		"--proxy-image=example.com/lbproxy:v1", "--metrics-bind-address=0", "--health-probe-bind-address=0",
 	}, arguments...)...)
 	command.Stderr = logs

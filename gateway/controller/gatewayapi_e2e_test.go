@@ -291,7 +291,7 @@ func twoInstallations(t *testing.T, e *environment) {
 func (e *environment) contested(t *testing.T, kind string) {
 	t.Helper()
 	eventually(t, func(context.Context) error {
-		if got := gauge(t, "millrace_gateway_contested_objects", kind); got != 1 {
+		if got := gauge(t, "millrace_gateway_conflicting_objects", kind); got != 1 {
 			return fmt.Errorf("the metric has %v contested objects of kind %s, want 1", got, kind)
 		}
 		return nil

@@ -102,7 +102,7 @@ func (p *olderProxy) read(of *resource.Resource) (*resource.Resource, error) {
 
 func refusingProxies(t *testing.T, owner string) float64 {
 	t.Helper()
-	return gauge(t, "millrace_gateway_refusing_proxies", owner)
+	return gauge(t, "millrace_gateway_rejecting_proxies", owner)
 }
 
 func gauge(t *testing.T, name, label string) float64 {
@@ -193,7 +193,7 @@ func (e *environment) refusesAt(t *testing.T, gateway *gatewayv1.Gateway, count 
 		if err := e.client.Get(ctx, edge, deployment); err != nil {
 			return err
 		}
-		if text := deployment.Annotations["millrace.io/refused-configuration"]; (text != "") != (count > 0) {
+		if text := deployment.Annotations["millrace.io/rejected-resources"]; (text != "") != (count > 0) {
 			return fmt.Errorf("the Deployment says %q", text)
 		}
 		return nil

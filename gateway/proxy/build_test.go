@@ -162,7 +162,7 @@ func TestApplyRefuses(t *testing.T) {
 		if other := table.groups["other"]; removed != "[m]" && removed != "[l]" && (other.value == nil || len(other.value.Rules[0].backends) != 1) {
 			t.Errorf("%s: another group is not served", want)
 		}
-		if _, text := status(t, f.Admin(), "/metrics"); !strings.Contains(text, fmt.Sprintf("millrace_proxy_refused_resources %d\n", len(table.resourceErrors))) {
+		if _, text := status(t, f.Admin(), "/metrics"); !strings.Contains(text, fmt.Sprintf("millrace_proxy_rejected_resources %d\n", len(table.resourceErrors))) {
 			t.Errorf("%s: what is refused is not counted", want)
 		}
 		f.apply(resources...)

@@ -18,7 +18,7 @@ func TestCatalogue(t *testing.T) {
 	m.route("httproute/shop/web/0", 200)
 	m.abuse.WithLabelValues("reset").Inc()
 	m.shed.WithLabelValues("request").Inc()
-	m.denied.WithLabelValues("client address").Inc()
+	m.denied.WithLabelValues("client_address").Inc()
 	m.version.WithLabelValues("1").Set(1)
 	catalogue.Own(t, "proxy", m.registry)
 }

@@ -29,8 +29,8 @@ const (
 
 // Reasons in denied_total.
 const (
-	labelAuthorization       = "authorization"
-	labelAuthorizationFailed = "authorization failed"
+	labelAuthorization       = "authorization_denied"
+	labelAuthorizationFailed = "authorization_error"
 )
 
 var errSecondAuthorization = errors.New("a rule has at most one external authorization")
@@ -70,7 +70,7 @@ func (x *transaction) authorize(w *responseWriter) bool {
 		return true
 	}
 	if !x.reserve(authorizationBytes) {
-		x.proxy.metrics.shed.WithLabelValues("authorization").Inc()
+		x.proxy.metrics.shed.WithLabelValues("external_authorization").Inc()
 		x.refuse(w, http.StatusServiceUnavailable)
 		return false
 	}
@@ -162,7 +162,7 @@ func (x *transaction) applyAuthorization(w *responseWriter, filter *extauth.Filt
 	if verdict == extauth.Allowed {
 		granted := filter.Grant(reply.header)
 		if !x.reserve(granted.Bytes()) {
-			x.proxy.metrics.shed.WithLabelValues("authorization").Inc()
+			x.proxy.metrics.shed.WithLabelValues("external_authorization").Inc()
 			x.refuse(w, http.StatusServiceUnavailable)
 			return false
 		}

@@ -96,6 +96,6 @@ func TestAuthorizationOfConnections(t *testing.T) {
 		if err == nil && got != "" {
 			t.Errorf("%s: %q", listener, got)
 		}
-		awaitMetric(t, f, fmt.Sprintf(`millrace_proxy_tunnels_total{listener="%s",result="authorization"} 1`, listener))
+		awaitMetric(t, f, fmt.Sprintf(`millrace_proxy_tunnels_total{listener="%s",result="authorization_denied"} 1`, listener))
 	}
 }

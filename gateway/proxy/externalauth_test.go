@@ -193,8 +193,8 @@ func TestExternalAuthorization(t *testing.T) {
 			}
 		}
 	}
-	awaitMetric(t, f, fmt.Sprintf(`millrace_proxy_denied_total{reason="authorization"} %d`, refused))
-	awaitMetric(t, f, fmt.Sprintf(`millrace_proxy_denied_total{reason="authorization failed"} %d`, failed))
+	awaitMetric(t, f, fmt.Sprintf(`millrace_proxy_denied_total{reason="authorization_denied"} %d`, refused))
+	awaitMetric(t, f, fmt.Sprintf(`millrace_proxy_denied_total{reason="authorization_error"} %d`, failed))
 	text := log.take()
 	if got := strings.Count(text, `"error":"the authorization backend: `); got != failed {
 		t.Errorf("the log has %d failures; want %d:\n%s", got, failed, text)

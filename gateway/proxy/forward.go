@@ -230,7 +230,7 @@ func (x *transaction) fail(ctx context.Context, w *responseWriter, err error) {
 		err = cause
 	}
 	if errors.Is(err, upstream.ErrTooManyConnections) || errors.Is(err, upstream.ErrTooManyStreams) {
-		x.proxy.metrics.shed.WithLabelValues("backend connection").Inc()
+		x.proxy.metrics.shed.WithLabelValues("backend_connection").Inc()
 	}
 	status := http.StatusBadGateway
 	var timeout net.Error

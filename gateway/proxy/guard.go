@@ -71,7 +71,7 @@ type denial struct {
 func (d *denial) Error() string { return d.text }
 
 var (
-	deniedAddress = &denial{http.StatusForbidden, "client address", "the rule does not admit the client's address"}
+	deniedAddress = &denial{http.StatusForbidden, "client_address", "the rule does not admit the client's address"}
 	deniedPath    = &denial{http.StatusBadRequest, "path", rewrite.ErrPath.Error()}
 	deniedCost    = &denial{http.StatusServiceUnavailable, "path", rewrite.ErrTooExpensive.Error()}
 	deniedBody    = &denial{http.StatusRequestEntityTooLarge, "body", "the body exceeds the rule's limit"}

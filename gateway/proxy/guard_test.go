@@ -105,7 +105,7 @@ func TestClientAddresses(t *testing.T) {
 			}
 		}
 	}
-	awaitMetric(t, f, fmt.Sprintf(`millrace_proxy_denied_total{reason="client address"} %d`, denied))
+	awaitMetric(t, f, fmt.Sprintf(`millrace_proxy_denied_total{reason="client_address"} %d`, denied))
 	if text := log.take(); strings.Count(text, `"error":"the rule does not admit the client's address"`) != denied {
 		t.Errorf("the log does not have %d denials:\n%s", denied, text)
 	}
@@ -132,7 +132,7 @@ func TestConnectionAddresses(t *testing.T) {
 		listener string
 		port     uint32
 		result   string
-	}{{"passed", port, "passed"}, {"ended", port, "client address"}, {"kept", port, "client address"}, {"asked", port, "no credentials"}, {"trusting", trusting, "client address"}} {
+	}{{"passed", port, "passed"}, {"ended", port, "client_address"}, {"kept", port, "client_address"}, {"asked", port, "missing_credentials"}, {"trusting", trusting, "client_address"}} {
 		got, err := exchangeBytes(t, test.port, &tls.Config{ServerName: test.listener + ".example.com", InsecureSkipVerify: true}, "hello")
 		if passed := err == nil && got != ""; passed != (test.result == "passed") {
 			t.Errorf("%s: %q, %v", test.listener, got, err)

@@ -132,13 +132,13 @@ func (s *server) beginRequest(r *http.Request) (room, leave bool, end func()) {
 	}
 	room, leave, evicted := entry.Begin(bytes)
 	if evicted > 0 {
-		s.proxy.metrics.shed.WithLabelValues("idle connection").Add(float64(evicted))
+		s.proxy.metrics.shed.WithLabelValues("idle_connection").Add(float64(evicted))
 	}
 	if room {
 		return room, leave, func() { entry.End(bytes) }
 	}
 	if !entry.Refuse(bytes) {
-		s.proxy.metrics.shed.WithLabelValues("refusing connection").Inc()
+		s.proxy.metrics.shed.WithLabelValues("rejecting_connection").Inc()
 		entry.Drop()
 	}
 	return room, leave, func() { entry.Refused(bytes) }
@@ -169,7 +169,7 @@ func (x *transaction) accountResponse(response *http.Response) error {
 		bytes += body
 	}
 	if !x.reserve(bytes) {
-		x.proxy.metrics.shed.WithLabelValues("answer").Inc()
+		x.proxy.metrics.shed.WithLabelValues("response").Inc()
 		return upstream.ErrNoRoom
 	}
 	return nil
@@ -192,7 +192,7 @@ const freeResponseHeaderBytes = 8 << 10
 func (x *transaction) accountHeader(bytes int64) bool {
 	bytes *= admission.UnreadHeaderCost
 	if !x.reserve(bytes) {
-		x.proxy.metrics.shed.WithLabelValues("answer").Inc()
+		x.proxy.metrics.shed.WithLabelValues("response").Inc()
 		return false
 	}
 	x.heading += bytes
@@ -207,7 +207,7 @@ func (x *transaction) reserve(bytes int64) bool {
 	}
 	room, evicted := entry.More(bytes)
 	if evicted > 0 {
-		x.proxy.metrics.shed.WithLabelValues("idle connection").Add(float64(evicted))
+		x.proxy.metrics.shed.WithLabelValues("idle_connection").Add(float64(evicted))
 	}
 	if room {
 		x.held += bytes

@@ -49,11 +49,11 @@ func newMetrics(routes bool) *metrics {
 	m.attempts = counter("backend_attempts_total", "Requests sent to endpoints, by status or error.", "backend", "result")
 	m.tunnels = counter("tunnels_total", "Tunnels, by result.", "listener", "result")
 	m.abuse = counter("http2_errors_total", "Errors of clients in HTTP/2.", "type")
-	m.shed = counter("shed_total", "Connections and requests closed or rejected because of limits.", "what")
+	m.shed = counter("shed_total", "Connections and requests closed or rejected because of limits.", "kind")
 	m.denied = counter("denied_total", "Requests rejected by a filter of their rule.", "reason")
 	m.connections = single("connections_total", "Connections accepted.")
-	m.unread = single("tls_unread_total", "Connections with an invalid ClientHello or a failed handshake.")
-	m.unmirrored = single("unmirrored_total", "Mirrored requests that were not sent because of their size or number.")
+	m.unread = single("tls_handshake_errors_total", "Connections with an invalid ClientHello or a failed handshake.")
+	m.unmirrored = single("mirrors_dropped_total", "Mirrored requests that were not sent because of their size or number.")
 	if routes {
 		m.routes = counter("route_requests_total", "Requests answered, by rule and class of status.", "route", "class")
 	}
@@ -63,7 +63,7 @@ func newMetrics(routes bool) *metrics {
 	}, []string{"listener"})
 	m.active = prometheus.NewGauge(prometheus.GaugeOpts{Name: "millrace_proxy_active_requests", Help: "Requests being served."})
 	m.unserved = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "millrace_proxy_refused_resources", Help: "Rejected resources of the configuration; the others are served.",
+		Name: "millrace_proxy_rejected_resources", Help: "Rejected resources of the configuration; the others are served.",
 	})
 	m.version = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "millrace_proxy_configuration_info", Help: "Version of the served configuration.",

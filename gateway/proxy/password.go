@@ -18,10 +18,10 @@ import (
 func maxVerifications() int { return max(runtime.GOMAXPROCS(0)/4, 1) }
 
 var (
-	deniedNoCredentials = &denial{http.StatusUnauthorized, "no credentials", "the rule asks for a password"}
-	deniedPassword      = &denial{http.StatusUnauthorized, "credentials", "unknown user or wrong password"}
-	deniedBusy          = &denial{http.StatusServiceUnavailable, "verifications", "too many passwords are queued for verification"}
-	deniedClientBusy    = &denial{http.StatusTooManyRequests, "verifications", "too many passwords of the client are queued for verification"}
+	deniedNoCredentials = &denial{http.StatusUnauthorized, "missing_credentials", "the rule asks for a password"}
+	deniedPassword      = &denial{http.StatusUnauthorized, "invalid_credentials", "unknown user or wrong password"}
+	deniedBusy          = &denial{http.StatusServiceUnavailable, "password_verifications", "too many passwords are queued for verification"}
+	deniedClientBusy    = &denial{http.StatusTooManyRequests, "password_verifications", "too many passwords of the client are queued for verification"}
 )
 
 func (g *guards) requirePassword(with *resource.BasicAuthentication) error {

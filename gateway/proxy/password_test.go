@@ -96,8 +96,8 @@ func TestBasicAuthentication(t *testing.T) {
 	if got := get(t, client(t, port, nil), "http://a.example.com/cors", "Origin: https://b"); got.StatusCode != 401 || got.Header.Get("Access-Control-Allow-Origin") != "*" {
 		t.Errorf("a request of another origin: %d %v", got.StatusCode, got.Header)
 	}
-	awaitMetric(t, f, `millrace_proxy_denied_total{reason="no credentials"} 11`)
-	awaitMetric(t, f, `millrace_proxy_denied_total{reason="credentials"} 10`)
+	awaitMetric(t, f, `millrace_proxy_denied_total{reason="missing_credentials"} 11`)
+	awaitMetric(t, f, `millrace_proxy_denied_total{reason="invalid_credentials"} 10`)
 	text := log.take()
 	if strings.Count(text, `"error":"unknown user or wrong password"`) != 10 {
 		t.Errorf("the log lacks denials:\n%s", text)

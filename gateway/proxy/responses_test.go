@@ -74,7 +74,7 @@ func TestAnswerHeadersFillNoMemory(t *testing.T) {
 				_, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 				conns = append(conns, conn)
 			}
-			shed := f.metrics.shed.WithLabelValues("answer")
+			shed := f.metrics.shed.WithLabelValues("response")
 			for deadline := time.Now().Add(20 * time.Second); testutil.ToFloat64(shed) == 0; time.Sleep(10 * time.Millisecond) {
 				if time.Now().After(deadline) {
 					t.Fatalf("%d headers of megabytes have room in 32 MiB", clients)

@@ -150,14 +150,14 @@ func (s *server) admit(conn net.Conn) {
 	port := s.proxy.table.Load().ports[s.number]
 	entry, evicted := s.proxy.ledger.Open(
 		admission.Client(addressOf(conn)), port != nil && port.shared, func() { _ = conn.Close() })
-	s.proxy.metrics.shed.WithLabelValues("idle connection").Add(float64(evicted))
+	s.proxy.metrics.shed.WithLabelValues("idle_connection").Add(float64(evicted))
 	if entry == nil {
 		s.proxy.metrics.shed.WithLabelValues("connection").Inc()
 		_ = conn.Close()
 		return
 	}
 	client := &clientConn{
-		Conn: conn, timeout: s.proxy.settings.WriteTimeout, entry: entry, evictions: s.proxy.metrics.shed.WithLabelValues("idle connection"),
+		Conn: conn, timeout: s.proxy.settings.WriteTimeout, entry: entry, evictions: s.proxy.metrics.shed.WithLabelValues("idle_connection"),
 	}
 	client.scheduler.queue, client.scheduler.client = s.proxy.queue, admission.Client(addressOf(conn))
 	if port != nil && port.tls {

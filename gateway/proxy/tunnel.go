@@ -105,13 +105,13 @@ func (s *server) tunnel(client net.Conn, table *table, to destination) {
 	defer client.Close()
 	vhost := to.virtualHost
 	observe := vhost.State.metrics.tunnel()
-	result := "no room"
+	result := "limit_exceeded"
 	defer func() { observe(result) }()
 	if clientConn := clientConnOf(client); clientConn != nil {
 		clientConn.handshake.end()
 		clientConn.entry.Busy()
 		room, _, evicted := clientConn.entry.Begin(tunnelBytes)
-		s.proxy.metrics.shed.WithLabelValues("idle connection").Add(float64(evicted))
+		s.proxy.metrics.shed.WithLabelValues("idle_connection").Add(float64(evicted))
 		if !room {
 			s.proxy.metrics.shed.WithLabelValues("connection").Inc()
 			return
@@ -142,10 +142,10 @@ func (s *server) tunnel(client net.Conn, table *table, to destination) {
 		ends = append(ends, s.proxy.loops.began(begin, path))
 	})
 	if err != nil {
-		result = "no endpoint"
+		result = "no_endpoint"
 		if errors.Is(err, upstream.ErrTooManyConnections) {
-			result = "no room"
-			s.proxy.metrics.shed.WithLabelValues("backend connection").Inc()
+			result = "limit_exceeded"
+			s.proxy.metrics.shed.WithLabelValues("backend_connection").Inc()
 		}
 		s.proxy.settings.Log.Debug("no endpoint accepted the connection", "listener", vhost.Name, "error", err)
 		return

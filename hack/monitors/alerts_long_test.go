@@ -69,32 +69,32 @@ var alertCases = map[string]alertCase{
 	"MillraceAgentsMissing": {
 		at: "6m", fires: of(`up{job="other"} 1x60`), quiet: of(`up{` + agent + `} 1x60`), labels: labelled("job", "millrace-agent"),
 	},
-	"MillraceAgentDown":        value("6m", `up{`+agent+`}`, "0x60", "0x4 1x60", agentLabels()),
-	"MillraceNodesNotReported": value("16m", `millrace_nodes{reported="false",`+operator+`}`, "2x60", "2x10 0x60", operatorLabels("reported", "false")),
-	"MillraceNodeNotReady":     problem("Ready", "6m", "1x3 stale _x60"),
-	"MillraceHostIncompatible": problem("HostCompatible", "16m", "1x10 stale _x60"),
-	"MillraceNodesUnreached":   problem("NodesReachable", "6m", "1x2 stale _x60"),
-	"MillraceKeysDiffer":       problem("TunnelKeyCurrent", "16m", "1x2 stale _x60"),
+	"MillraceAgentDown":         value("6m", `up{`+agent+`}`, "0x60", "0x4 1x60", agentLabels()),
+	"MillraceNodesNotReported":  value("16m", `millrace_nodes{reported="false",`+operator+`}`, "2x60", "2x10 0x60", operatorLabels("reported", "false")),
+	"MillraceNodeNotReady":      problem("Ready", "6m", "1x3 stale _x60"),
+	"MillraceHostIncompatible":  problem("HostCompatible", "16m", "1x10 stale _x60"),
+	"MillraceNodesUnreachable":  problem("NodesReachable", "6m", "1x2 stale _x60"),
+	"MillraceTunnelKeyMismatch": problem("TunnelKeyCurrent", "16m", "1x2 stale _x60"),
 	"MillraceManyNodesNotReady": {
 		at: "3m", fires: of(`millrace_node_problem{condition="Ready",node="n1"} 1x60`, `millrace_node_problem{condition="Ready",node="n2"} 1x60`,
 			`millrace_nodes{reported="true"} 5x60`, `millrace_nodes{reported="false"} 0x60`),
 		quiet: of(`millrace_node_problem{condition="Ready",node="n1"} 1x60`, `millrace_node_problem{condition="Attached",node="n2"} 1x60`,
 			`millrace_nodes{reported="true"} 5x60`, `millrace_nodes{reported="false"} 0x60`),
 	},
-	"MillraceNodesHeld":           value("2m", `millrace_nodes_held{`+agent+`}`, "3x60", "0x60", agentLabels()),
-	"MillraceRemovalHeld":         value("2m", `millrace_removal_guard_objects{`+agent+`}`, "3x60", "0x60", agentLabels()),
-	"MillraceReadinessDistrusted": value("3m", `millrace_unready_endpoints_served{`+agent+`}`, "3x60", "0x60", agentLabels()),
-	"MillracePassesFail":          value("20m", `millrace_pass_errors_total{`+agent+`}`, "0+1x60", "0x5 1x60", agentLabels()),
-	"MillracePassStalled":         value("10m", `millrace_pass_stalls_total{`+agent+`}`, "0x5 1x60", "1x60", agentLabels()),
-	"MillraceMapsRepaired":        value("10m", `millrace_map_repairs_total{`+agent+`}`, "0x5 3x60", "3x60", agentLabels()),
-	"MillracePassesSlow": {
+	"MillraceNodeIsolated":      value("2m", `millrace_nodes_held{`+agent+`}`, "3x60", "0x60", agentLabels()),
+	"MillraceMassRemoval":       value("2m", `millrace_removal_guard_objects{`+agent+`}`, "3x60", "0x60", agentLabels()),
+	"MillraceEndpointPanicMode": value("3m", `millrace_unready_endpoints_served{`+agent+`}`, "3x60", "0x60", agentLabels()),
+	"MillracePassErrors":        value("20m", `millrace_pass_errors_total{`+agent+`}`, "0+1x60", "0x5 1x60", agentLabels()),
+	"MillracePassStalled":       value("10m", `millrace_pass_stalls_total{`+agent+`}`, "0x5 1x60", "1x60", agentLabels()),
+	"MillraceMapsRepaired":      value("10m", `millrace_map_repairs_total{`+agent+`}`, "0x5 3x60", "3x60", agentLabels()),
+	"MillracePassSlow": {
 		at: "30m", labels: labelled("node", "n1"),
 		fires: of(`millrace_pass_duration_seconds_bucket{le="4.096",`+agent+`} 0x60`, `millrace_pass_duration_seconds_bucket{le="16.384",`+agent+`} 0+6x60`,
 			`millrace_pass_duration_seconds_bucket{le="+Inf",`+agent+`} 0+6x60`),
 		quiet: of(`millrace_pass_duration_seconds_bucket{le="1.024",`+agent+`} 0+6x60`, `millrace_pass_duration_seconds_bucket{le="4.096",`+agent+`} 0+6x60`,
 			`millrace_pass_duration_seconds_bucket{le="+Inf",`+agent+`} 0+6x60`),
 	},
-	"MillraceUplinkWithoutProgram": {
+	"MillraceUplinkProgramMissing": {
 		at: "6m", labels: agentLabels("interface", "eth0", "mode", "None"),
 		fires: of(`millrace_uplink_xdp_mode{interface="eth0",mode="None",` + agent + `} 1x60`),
 		quiet: of(`millrace_uplink_xdp_mode{interface="eth0",mode="None",`+agent+`} 0x60`, `millrace_uplink_xdp_mode{interface="eth0",mode="Generic",`+agent+`} 1x60`),
@@ -111,7 +111,7 @@ var alertCases = map[string]alertCase{
 			`millrace_connections_capacity{`+agent+`} 1000x60`),
 	},
 	"MillraceFlood": value("15m", `millrace_events_total{event="over_quota",`+agent+`}`, "0+120000x60", "0+6000x60", agentLabels("event", "over_quota")),
-	"MillraceDropsOfOurs": {
+	"MillraceInternalDrops": {
 		at: "20m", labels: labelled("node", "n1", "reason", "node_route"),
 		fires: of(`millrace_drops_total{reason="node_route",` + agent + `} 0+600x60`),
 		quiet: of(`millrace_drops_total{reason="no_frontend",`+agent+`} 0+600x60`, `millrace_drops_total{reason="node_route",`+agent+`} 0+6x60`),
@@ -121,7 +121,7 @@ var alertCases = map[string]alertCase{
 		fires: of(`millrace_drops_total{reason="no_endpoint",` + agent + `} 0+60x70 4200+6000x60`),
 		quiet: of(`millrace_drops_total{reason="no_endpoint",` + agent + `} 0+6000x140`),
 	},
-	"MillraceTunnelForged": {
+	"MillraceTunnelSpoofing": {
 		at: "15m", labels: labelled("node", "n1", "reason", "tunnel_tag"),
 		fires: of(`millrace_drops_total{reason="tunnel_tag",` + agent + `} 0+600x60`),
 		quiet: of(`millrace_drops_total{reason="tunnel_tag",`+agent+`} 0+1x60`, `millrace_drops_total{reason="tunnel_no_vip",`+agent+`} 0+600x60`),
@@ -132,20 +132,20 @@ var alertCases = map[string]alertCase{
 		fires: of(`millrace_bgp_session_up{peer="tor1",`+agent+`} 0x60`, `millrace_bgp_session_up{peer="tor2",`+agent+`} 0x60`),
 		quiet: of(`millrace_bgp_session_up{peer="tor1",`+agent+`} 0x60`, `millrace_bgp_session_up{peer="tor2",`+agent+`} 1x60`),
 	},
-	"MillraceRouterMissesNodes": {
+	"MillraceRouterPathsMissing": {
 		at: "3m", labels: labelled("peer", "tor1", "reason", "RouteMissing"),
 		fires: of(`millrace_peer_problem{peer="tor1",reason="RouteMissing",` + operator + `} 1x60`),
 		quiet: of(`millrace_peer_problem{peer="tor1",reason="RouteMissing",` + operator + `} _x60`),
 	},
-	"MillraceBGPSessionFlaps": value("30m", `millrace_bgp_session_flaps_total{peer="tor1",`+agent+`}`, "0+1x60", "0x10 1x60", agentLabels("peer", "tor1")),
-	"MillraceBGPRouterFloods": value("15m", `millrace_bgp_session_throttled_seconds_total{peer="tor1",`+agent+`}`, "0+6x60", "0+1x60",
+	"MillraceBGPSessionFlapping": value("30m", `millrace_bgp_session_flaps_total{peer="tor1",`+agent+`}`, "0+1x60", "0x10 1x60", agentLabels("peer", "tor1")),
+	"MillraceBGPUpdateFlood": value("15m", `millrace_bgp_session_throttled_seconds_total{peer="tor1",`+agent+`}`, "0+6x60", "0+1x60",
 		agentLabels("peer", "tor1")),
 	"MillraceBGPConnectionsRefused": {
 		at: "20m", labels: labelled("node", "n1"),
 		fires: of(`millrace_bgp_connections_refused_total{reason="unknown_source",`+agent+`} 0+60x60`, `millrace_bgp_connections_refused_total{reason="surplus",`+agent+`} 0+60x60`),
 		quiet: of(`millrace_bgp_connections_refused_total{reason="unknown_source",` + agent + `} 0+30x60`),
 	},
-	"MillraceRelayAway": {
+	"MillraceRelayUnavailable": {
 		at: "16m", labels: labelled(),
 		fires: of(`millrace_relay_connected{` + agent + `} 0x60`),
 		quiet: of(`millrace_relay_connected{` + agent + `} 0x10 1x60`),
@@ -158,8 +158,8 @@ var alertCases = map[string]alertCase{
 		fires: of(`millrace_vips_announcers{nodes="none",` + operator + `} 2x60`),
 		quiet: of(`millrace_vips_announcers{nodes="none",`+operator+`} 0x60`, `millrace_vips_announcers{nodes="one",`+operator+`} 2x60`),
 	},
-	"MillraceVIPOnOneNode": value("31m", `millrace_vips_announcers{nodes="one",`+operator+`}`, "2x60", "2x10 0x60", operatorLabels("nodes", "one")),
-	"MillraceServicesWaiting": value("6m", `millrace_services_waiting{reason="PoolExhausted",`+operator+`}`, "1x60", "1x3 0x60",
+	"MillraceVIPSingleAnnouncer": value("31m", `millrace_vips_announcers{nodes="one",`+operator+`}`, "2x60", "2x10 0x60", operatorLabels("nodes", "one")),
+	"MillraceServicesPending": value("6m", `millrace_services_pending{reason="PoolExhausted",`+operator+`}`, "1x60", "1x3 0x60",
 		operatorLabels("reason", "PoolExhausted")),
 	"MillracePoolExhausted": value("6m", `millrace_pool_addresses{pool="public",state="Free",`+operator+`}`, "0x60", "1x60",
 		operatorLabels("pool", "public", "state", "Free")),
@@ -170,7 +170,7 @@ var alertCases = map[string]alertCase{
 		quiet: of(`millrace_pool_addresses{pool="public",state="Free",`+operator+`} 0x60`, `millrace_pool_addresses{pool="public",state="Bound",`+operator+`} 95x60`,
 			`millrace_pool_addresses{pool="other",state="Free",`+operator+`} 50x60`, `millrace_pool_addresses{pool="other",state="Bound",`+operator+`} 95x60`),
 	},
-	"MillraceQuotaUsed": {
+	"MillraceQuotaExhausted": {
 		at: "16m", labels: labelled("job", "millrace-operator", "pod", "o1", "pool", "public", "namespace", "shop"),
 		fires: of(`millrace_pool_quota_used_addresses{pool="public",namespace="shop",job="millrace-operator",pod="o1"} 3x60`,
 			`millrace_pool_quota_addresses{pool="public",namespace="shop",job="millrace-operator",pod="o1"} 3x60`),
@@ -186,17 +186,17 @@ var alertCases = map[string]alertCase{
 		fires: of(`leader_election_master_status{name="l",job="millrace-operator",pod="o1"} 0x60`, `leader_election_master_status{name="l",job="millrace-gateway",pod="g1"} 1x60`),
 		quiet: of(`leader_election_master_status{name="l",job="millrace-operator",pod="o1"} 0x60`, `leader_election_master_status{name="l",job="millrace-operator",pod="o2"} 1x60`),
 	},
-	"MillraceOperatorErrors":            value("30m", `controller_runtime_reconcile_errors_total{controller="service",`+operator+`}`, "0+60x60", "0+1x60", labelled("controller", "service")),
-	"MillraceOperatorStuck":             value("10m", `workqueue_longest_running_processor_seconds{name="service",`+operator+`}`, "0+60x60", "1x60", operatorLabels("name", "service")),
-	"MillraceWebhookCertificateExpires": value("62m", `millrace_webhook_certificate_expiry_timestamp_seconds{`+operator+`}`, "864000x70", "2592000x70", operatorLabels()),
-	"MillraceWebhookNotTrusted":         value("11m", `millrace_webhook_certificate_trusted{`+operator+`}`, "0x60", "1x60", operatorLabels()),
+	"MillraceOperatorErrors":             value("30m", `controller_runtime_reconcile_errors_total{controller="service",`+operator+`}`, "0+60x60", "0+1x60", labelled("controller", "service")),
+	"MillraceOperatorStuck":              value("10m", `workqueue_longest_running_processor_seconds{name="service",`+operator+`}`, "0+60x60", "1x60", operatorLabels("name", "service")),
+	"MillraceWebhookCertificateExpiring": value("62m", `millrace_webhook_certificate_expiry_timestamp_seconds{`+operator+`}`, "864000x70", "2592000x70", operatorLabels()),
+	"MillraceWebhookNotTrusted":          value("11m", `millrace_webhook_certificate_trusted{`+operator+`}`, "0x60", "1x60", operatorLabels()),
 	"MillraceGatewayDown": {
 		at: "6m", fires: of(`up{job="millrace-gateway",pod="g1"} 0x60`, `up{job="millrace-gateway",pod="g2"} 0x60`),
 		quiet: of(`up{job="millrace-gateway",pod="g1"} 0x60`, `up{job="millrace-gateway",pod="g2"} 1x60`),
 	},
-	"MillraceProxyRefuses":     value("6m", `millrace_gateway_refusing_proxies{owner="gateway/shop/web"}`, "1x60", "0x60", labelled("owner", "gateway/shop/web")),
-	"MillraceGatewayContested": value("6m", `millrace_gateway_contested_objects{kind="HTTPRoute",pod="g1"}`, "2x60", "0x60", labelled("kind", "HTTPRoute")),
-	"MillraceProxyDown":        value("6m", `up{`+proxy+`}`, "0x60", "1x60", labelled("job", "millrace-proxy", "namespace", "shop", "pod", "p1")),
+	"MillraceProxyConfigurationRejected": value("6m", `millrace_gateway_rejecting_proxies{owner="gateway/shop/web"}`, "1x60", "0x60", labelled("owner", "gateway/shop/web")),
+	"MillraceGatewayObjectConflict":      value("6m", `millrace_gateway_conflicting_objects{kind="HTTPRoute",pod="g1"}`, "2x60", "0x60", labelled("kind", "HTTPRoute")),
+	"MillraceProxyDown":                  value("6m", `up{`+proxy+`}`, "0x60", "1x60", labelled("job", "millrace-proxy", "namespace", "shop", "pod", "p1")),
 	"MillraceProxyErrors": {
 		at: "20m", labels: labelled("listener", "l"),
 		fires: of(`millrace_proxy_requests_total{listener="l",code="502",`+proxy+`} 0+60x60`, `millrace_proxy_requests_total{listener="l",code="200",`+proxy+`} 0+600x60`),
@@ -204,8 +204,8 @@ var alertCases = map[string]alertCase{
 			// One error among few requests is no alert.
 			`millrace_proxy_requests_total{listener="m",code="error",`+proxy+`} 0+1x60`),
 	},
-	"MillraceProxySheds": value("20m", `millrace_proxy_shed_total{what="request",`+proxy+`}`, "0+1x60", "0x60",
-		labelled("namespace", "shop", "pod", "p1", "what", "request")),
+	"MillraceProxyOverloaded": value("20m", `millrace_proxy_shed_total{kind="request",`+proxy+`}`, "0+1x60", "0x60",
+		labelled("namespace", "shop", "pod", "p1", "kind", "request")),
 	"MillraceLiveAPIDown": {
 		at: "6m", fires: of(`up{job="millrace-liveapi",pod="a1"} 0x60`), quiet: of(`up{job="millrace-liveapi",pod="a1"} 0x60`, `up{job="millrace-liveapi",pod="a2"} 1x60`),
 	},
@@ -224,11 +224,11 @@ var healthy = of(
 	`millrace_bgp_session_up{peer="tor1",`+agent+`} 1x120`, `millrace_bgp_session_flaps_total{peer="tor1",`+agent+`} 2x120`,
 	`millrace_bfd_session_up{peer="tor1",`+agent+`} 1x120`, `millrace_bfd_process_up{`+agent+`} 1x120`,
 	`millrace_vips_announcers{nodes="none",`+operator+`} 0x120`, `millrace_vips_announcers{nodes="several",`+operator+`} 9x120`,
-	`millrace_services_waiting{reason="PoolExhausted",`+operator+`} 0x120`,
+	`millrace_services_pending{reason="PoolExhausted",`+operator+`} 0x120`,
 	`millrace_pool_addresses{pool="public",state="Free",`+operator+`} 50x120`, `millrace_pool_addresses{pool="public",state="Bound",`+operator+`} 9x120`,
 	`leader_election_master_status{name="l",`+operator+`} 1x120`, `millrace_webhook_certificate_trusted{`+operator+`} 1x120`,
 	`millrace_webhook_certificate_expiry_timestamp_seconds{`+operator+`} 9000000x120`,
-	`millrace_proxy_requests_total{listener="l",code="200",`+proxy+`} 0+600x120`, `millrace_proxy_shed_total{what="idle connection",`+proxy+`} 0+1x120`,
+	`millrace_proxy_requests_total{listener="l",code="200",`+proxy+`} 0+600x120`, `millrace_proxy_shed_total{kind="idle_connection",`+proxy+`} 0+1x120`,
 )
 
 // Each alert fires exactly when it should, with labels that identify the object.

@@ -76,7 +76,7 @@ func newWorld(t *testing.T) *world {
 	controller := w.control(t, directory, backend, held)
 	w.start(t, directory, program, "--controller", controller, "--controller-name", controllerName,
 		"--controller-ca", filepath.Join(directory, "ca.crt"), "--token", filepath.Join(directory, "token"),
-		"--bind-address", "127.0.0.1", "--admin-bind-address", w.admin, "--drain-wait", "0s", "--drain-grace", "1ms")
+		"--bind-address", "127.0.0.1", "--admin-bind-address", w.admin, "--drain-delay", "0s", "--drain-timeout", "1ms")
 	w.awaitReady(t)
 	return w
 }

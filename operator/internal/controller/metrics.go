@@ -60,7 +60,7 @@ var (
 		"Quota of addresses of a VIPPool (spec.perNamespace) of each namespace that uses the pool.", []string{"pool", "namespace"}, nil)
 	quotaUsedDescription = prometheus.NewDesc("millrace_pool_quota_used_addresses",
 		"Addresses of a VIPPool with a quota that a namespace uses.", []string{"pool", "namespace"}, nil)
-	waitingDescription = prometheus.NewDesc("millrace_services_waiting",
+	waitingDescription = prometheus.NewDesc("millrace_services_pending",
 		"Services without the addresses that they request, by the reason of the condition AddressAssigned.", []string{"reason"}, nil)
 	announcersDescription = prometheus.NewDesc("millrace_vips_announcers",
 		"VIPs of Services by the number of nodes that can announce them: none, one or several.", []string{"nodes"}, nil)

@@ -166,7 +166,7 @@ func TestMetrics(t *testing.T) {
 			// Other programs wrote these reasons.
 			serviceWithReason("e", "Any1"), serviceWithReason("f", "Any2"),
 			&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "g"}},
-		}}, map[string]float64{"services_waiting{PoolExhausted}": 2, "services_waiting{ForeignAddress}": 1, "services_waiting{Other}": 2}},
+		}}, map[string]float64{"services_pending{PoolExhausted}": 2, "services_pending{ForeignAddress}": 1, "services_pending{Other}": 2}},
 		{"nodes with problems", [][]client.Object{
 			nodeAndReport("n1", millracev1beta1.SessionEstablished)[:1],
 			{reportWith("n2", millracev1beta1.ConditionReady, millracev1beta1.ConditionBGPEstablished, "Made/Up"), reportWith("n3")},

@@ -16,7 +16,7 @@ import (
 )
 
 // Annotation is set on an owner's proxy Deployment to the resources that a proxy rejects, as JSON.
-const Annotation = "millrace.io/refused-configuration"
+const Annotation = "millrace.io/rejected-resources"
 
 // Rejection is a proxy's rejection of resources. The zero value is no rejection.
 type Rejection struct {

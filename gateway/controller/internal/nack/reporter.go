@@ -31,7 +31,7 @@ const (
 )
 
 var rejecting = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-	Name: "millrace_gateway_refusing_proxies",
+	Name: "millrace_gateway_rejecting_proxies",
 	Help: "Proxies connected to this replica that reject resources of their configuration and serve all others.",
 }, []string{"owner"})
 

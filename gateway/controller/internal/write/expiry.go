@@ -11,7 +11,7 @@ import (
 )
 
 var expiries = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-	Name: "millrace_gateway_certificate_expiry_seconds",
+	Name: "millrace_gateway_certificate_expiry_timestamp_seconds",
 	Help: "Unix time at which the served certificate of a Secret expires; at the leader.",
 }, []string{"namespace", "secret"})
 

@@ -29,7 +29,7 @@ const (
 )
 
 var conflicting = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-	Name: "millrace_gateway_contested_objects",
+	Name: "millrace_gateway_conflicting_objects",
 	Help: "Objects that another program overwrites again and again, or their statuses, so they are written every 30 s only; at the leader.",
 }, []string{"kind"})
 

@@ -99,7 +99,7 @@ func (c *Builder) LimitExceeded(field, namespace string) *Refusal {
 	return Refuse(model.ReasonLimitExceeded, model.ReasonLimitExceeded,
 		"%s: older objects of namespace %s use its share of the configuration of these proxies: %d bytes, "+
 			"or less if all namespaces need more than %d; delete or shorten some of them, or raise "+
-			"--namespace-configuration and --proxy-configuration of the gateway",
+			"--max-namespace-configuration and --max-proxy-configuration of the gateway",
 		field, namespace, c.Settings.NamespaceBytes, c.Settings.ProxyBytes)
 }
 

@@ -139,8 +139,8 @@ func TestStory(t *testing.T) {
 		m.Nodes = append(slices.Clone(m.Nodes), model.Node{Name: "node3", ID: 3, Draining: "Cordoned"})
 		s.Model = &m
 	}, Entry{Kind: consoleapi.HistoryNode, What: "Added", Names: []string{"node3"}},
-		Entry{Kind: consoleapi.HistoryNode, What: "Draining", Names: []string{"node3"}, Message: "Cordoned"},
-		Entry{Kind: consoleapi.HistoryNode, What: "Down", Names: []string{"node2"}})
+		Entry{Kind: consoleapi.HistoryNode, What: "Down", Names: []string{"node2"}},
+		Entry{Kind: consoleapi.HistoryNode, What: "Draining", Names: []string{"node3"}, Message: "Cordoned"})
 	step("cut off, with problems", func(s *State) {
 		s.CutOff, s.Problems = true, []Problem{{Text: "a firewall"}, {Service: "default/web", Text: "too many"}}
 	}, Entry{Kind: consoleapi.HistoryNode, What: "Isolated"}, Entry{Kind: consoleapi.HistoryNode, What: "Problem", Message: "a firewall"},

@@ -38,7 +38,7 @@ func TestBoundsOfCRD(t *testing.T) {
 	status := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["status"].Properties
 	for name, most := range map[string]int{
 		"interfaces": maxInterfaces, "sessions": maxSessions, "exceptions": maxExceptions, "servicesOverCapacity": maxOverCapacity,
-		"duplicates": maxDuplicates, "answering": maxAnswering,
+		"duplicates": maxDuplicates, "l2VIPs": maxAnswering,
 	} {
 		if got := status[name].MaxItems; got != most {
 			t.Errorf("status.%s takes %d items, and %d are written at most", name, got, most)

@@ -112,7 +112,7 @@ func (l *lookup) unserved(vips []VIP) []Problem {
 		}
 		if reason, message := l.notAnnouncedReason(vip); reason != "" {
 			problem := Problem{Kind: "VIP", Name: vip.Address, Reason: reason, Message: message}
-			if reason == ReasonNoEndpoint || vip.unannounced() {
+			if reason == ReasonNoReadyEndpoint || vip.unannounced() {
 				problem.common = reason
 			}
 			problems = append(problems, problem)
@@ -172,7 +172,7 @@ func idle(vip VIP) []Problem {
 	var problems []Problem
 	for _, service := range vip.Services {
 		if service.TrafficPolicy != "" && service.Ready == 0 && len(vip.Services) > 1 {
-			problems = append(problems, Problem{Kind: "VIP", Name: vip.Address, Reason: ReasonNoEndpoint, common: "other Services served", Message: fmt.Sprintf(
+			problems = append(problems, Problem{Kind: "VIP", Name: vip.Address, Reason: ReasonNoReadyEndpoint, common: "other Services served", Message: fmt.Sprintf(
 				"no ready endpoint of %s/%s; the other Services of the VIP are served", service.Namespace, service.Name)})
 		}
 	}

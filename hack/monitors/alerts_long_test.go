@@ -151,9 +151,9 @@ var alertCases = map[string]alertCase{
 		quiet: of(`millrace_relay_connected{` + agent + `} 0x10 1x60`),
 	},
 	"MillraceBFDSessionDown":  value("11m", `millrace_bfd_session_up{peer="tor1",`+agent+`}`, "0x60", "0x5 1x60", agentLabels("peer", "tor1")),
-	"MillraceBFDSessionFlaps": value("30m", `millrace_bfd_session_flaps_total{peer="tor1",`+agent+`}`, "0+1x60", "0x10 1x60", agentLabels("peer", "tor1")),
+	"MillraceBFDSessionFlapping": value("30m", `millrace_bfd_session_flaps_total{peer="tor1",`+agent+`}`, "0+1x60", "0x10 1x60", agentLabels("peer", "tor1")),
 	"MillraceBFDProcessDown":  value("6m", `millrace_bfd_process_up{`+agent+`}`, "0x60", "1x60", agentLabels()),
-	"MillraceVIPUnannounced": {
+	"MillraceVIPNotAnnounced": {
 		at: "3m", labels: operatorLabels("nodes", "none"),
 		fires: of(`millrace_vips_announcers{nodes="none",` + operator + `} 2x60`),
 		quiet: of(`millrace_vips_announcers{nodes="none",`+operator+`} 0x60`, `millrace_vips_announcers{nodes="one",`+operator+`} 2x60`),

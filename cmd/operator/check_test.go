@@ -24,7 +24,7 @@ func TestCheck(t *testing.T) {
 	peer := func(name string, established int32) client.Object {
 		return &millracev1beta1.LBPeer{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Status:     millracev1beta1.LBPeerStatus{Sessions: &millracev1beta1.SessionCounts{Established: established, Wanted: 3}},
+			Status:     millracev1beta1.LBPeerStatus{Sessions: &millracev1beta1.SessionCounts{Established: established, Desired: 3}},
 		}
 	}
 	web := func(announced metav1.ConditionStatus) client.Object {

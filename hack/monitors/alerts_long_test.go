@@ -150,9 +150,9 @@ var alertCases = map[string]alertCase{
 		fires: of(`millrace_relay_connected{` + agent + `} 0x60`),
 		quiet: of(`millrace_relay_connected{` + agent + `} 0x10 1x60`),
 	},
-	"MillraceBFDSessionDown":  value("11m", `millrace_bfd_session_up{peer="tor1",`+agent+`}`, "0x60", "0x5 1x60", agentLabels("peer", "tor1")),
+	"MillraceBFDSessionDown":     value("11m", `millrace_bfd_session_up{peer="tor1",`+agent+`}`, "0x60", "0x5 1x60", agentLabels("peer", "tor1")),
 	"MillraceBFDSessionFlapping": value("30m", `millrace_bfd_session_flaps_total{peer="tor1",`+agent+`}`, "0+1x60", "0x10 1x60", agentLabels("peer", "tor1")),
-	"MillraceBFDProcessDown":  value("6m", `millrace_bfd_process_up{`+agent+`}`, "0x60", "1x60", agentLabels()),
+	"MillraceBFDProcessDown":     value("6m", `millrace_bfd_process_up{`+agent+`}`, "0x60", "1x60", agentLabels()),
 	"MillraceVIPNotAnnounced": {
 		at: "3m", labels: operatorLabels("nodes", "none"),
 		fires: of(`millrace_vips_announcers{nodes="none",` + operator + `} 2x60`),

@@ -131,7 +131,7 @@ func (d *differential) batch(t *testing.T) {
 		at := forwarding.NodeID(1 + d.random.IntN(nodeCount))
 		frame := d.frame(at)
 		if err := d.check(at, bytes.Clone(frame)); err != nil {
-			t.Errorf("node %d, frame %s: %v", at, hex.EncodeToString(frame), err)
+			t.Errorf("node %d, frame %s: %v; %s", at, hex.EncodeToString(frame), err, d.describe(at, frame))
 			return
 		}
 	}
@@ -149,6 +149,24 @@ func (d *differential) batch(t *testing.T) {
 	if surplus < d.others || surplus > d.others+d.unclear {
 		t.Errorf("%d more drops were counted than seen as such, want %d: each dropped packet under one reason, no other under any", surplus, d.others)
 	}
+}
+
+// describe returns the frontend, the row and each node's entry and override of a frame's flow.
+func (d *differential) describe(at forwarding.NodeID, frame []byte) string {
+	p, _ := parse(frame)
+	state := d.cluster.Cluster[at].State
+	frontend := state.Frontends[forwarding.FrontendKey{VIP: p.VIP.Addr(), Port: p.VIP.Port(), Protocol: p.Protocol}]
+	text := fmt.Sprintf("frontend %+v", frontend)
+	if table := state.NodeTables[frontend.Table]; table != nil {
+		hash, _ := p.hash(frontend)
+		text += fmt.Sprintf(", row %+v", (*table)[frontend.Table.Row(hash)])
+	}
+	for id := range d.cluster.nodes {
+		entry, known := d.cluster.Knows(id, p.Flow)
+		owner, learned := d.cluster.Learned(id, p.Flow)
+		text += fmt.Sprintf("; node %d: entry %+v (%v), override %d (%v)", id, entry, known, owner, learned)
+	}
+	return text
 }
 
 func (d *differential) check(at forwarding.NodeID, frame []byte) error {
@@ -205,7 +223,7 @@ func (d *differential) check(at forwarding.NodeID, frame []byte) error {
 // checkRefused allows for the rate limit of answers. A packet from another node is answered through the kernel.
 func (d *differential) checkRefused(want Forecast, frame []byte, got arrival) error {
 	if by := want.Targets[0].Node; got.at != by {
-		return fmt.Errorf("%v got to node %d, want it to be refused at node %d", want.Flow, got.at, by)
+		return fmt.Errorf("%v got to node %d (verdict %d, %d hops), want it to be refused at node %d", want.Flow, got.at, got.Verdict, got.hops, by)
 	}
 	direct := got.hops == 0
 	switch {

@@ -25,6 +25,11 @@ fi
 markdownlint=dist/markdownlint
 mkdir -p "$markdownlint"
 cp hack/tools/markdownlint/*.json "$markdownlint/"
-npm ci --prefix "$markdownlint" --ignore-scripts --no-audit --no-fund --loglevel=error
+# npm does not retry all network errors.
+for attempt in 1 2 3 4; do
+	npm ci --prefix "$markdownlint" --prefer-offline --ignore-scripts --no-audit --no-fund --loglevel=error && break
+	[ "$attempt" -lt 4 ] || exit 1
+	sleep $((5 * attempt))
+done
 "$markdownlint/node_modules/.bin/markdownlint-cli2"
 go tool -modfile=hack/tools/golangci/go.mod golangci-lint run --allow-serial-runners "$@"

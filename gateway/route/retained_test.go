@@ -77,7 +77,7 @@ func TestRetained(t *testing.T) {
 		}, "Accepted False spec.tls.frontend.*; the previous version is still served"},
 		{"missing authority of a port without validation", true, func(o *edited) {
 			o.gateway.Spec.TLS.Frontend.Default.Validation = &gatewayv1.FrontendTLSValidation{CACertificateRefs: authority("ConfigMap", "missing")}
-		}, "Accepted False spec.tls.frontend.* no reference for port 443 can be resolved$"},
+		}, "Accepted False spec.tls.frontend.* no reference for port 443 can be resolved \\["},
 		{"listener of a ListenerSet", false, func(o *edited) { o.set.Spec.Listeners[0].TLS.CertificateRefs[0].Name = "missing" },
 			"ResolvedRefs False tls.certificateRefs.*; the previous version is still served"},
 		{"host of a policy", false, func(o *edited) { o.policy.Spec.Validation.Hostname = "*.b.example" },
@@ -85,6 +85,10 @@ func TestRetained(t *testing.T) {
 		{"kind of the authority of a policy", false, func(o *edited) {
 			o.policy.Spec.Validation.CACertificateRefs = []gatewayv1.LocalObjectReference{{Kind: "Secret", Name: "ca"}}
 		}, "Accepted False spec.validation.caCertificateRefs.*; the previous version is still used"},
+		{"missing authority of a policy", false, func(o *edited) {
+			o.policy.Spec.Validation.CACertificateRefs[0].Name = "missing"
+		}, `Accepted False spec.validation.caCertificateRefs.*; the previous version is still used \[NoValidCACertificate\]
+ResolvedRefs False spec.validation.caCertificateRefs.* \[InvalidCACertificateRef\]`},
 		{"target of a policy", false, func(o *edited) {
 			section := gatewayv1.SectionName("missing")
 			o.policy.Spec.TargetRefs[0].SectionName = &section
@@ -118,13 +122,13 @@ func TestRetained(t *testing.T) {
 	}
 }
 
-// conditionLines returns one line for each condition: type, status and message.
+// conditionLines returns one line for each condition: type, status, message and reason.
 func conditionLines(result *model.Result) string {
 	text, _ := json.Marshal(result.Statuses)
 	var lines string
-	condition := regexp.MustCompile(`"type":"([^"]*)","status":"([^"]*)".*?"message":"((?:[^"\\]|\\.)*)"`)
+	condition := regexp.MustCompile(`"type":"([^"]*)","status":"([^"]*)".*?"reason":"([^"]*)","message":"((?:[^"\\]|\\.)*)"`)
 	for _, match := range condition.FindAllStringSubmatch(string(text), -1) {
-		lines += match[1] + " " + match[2] + " " + match[3] + "\n"
+		lines += match[1] + " " + match[2] + " " + match[4] + " [" + match[3] + "]\n"
 	}
 	return lines
 }

@@ -3,6 +3,7 @@
 package builder
 
 import (
+	"cmp"
 	"crypto/tls"
 	"fmt"
 	"maps"
@@ -59,16 +60,27 @@ func (c *Builder) readPolicies(objects []*gatewayv1.BackendTLSPolicy) {
 	}
 }
 
+const fieldAuthorities = "spec.validation.caCertificateRefs"
+
 // recordPolicy records the version of a policy and its failure. Policies with the targets of older ones are
 // valid.
 func (c *Builder) recordPolicy(of *Policy) {
 	c.RecordVersion(model.KindBackendTLSPolicy, of.Object)
 	unit := model.Object{Kind: model.KindBackendTLSPolicy, Namespace: of.Object.Namespace, Name: of.Object.Name}
-	if of.Accepted != nil && of.Accepted.Reason != model.ReasonConflict {
+	switch {
+	case of.Accepted == nil || of.Accepted.Reason == model.ReasonConflict:
+	case of.Accepted.Condition == string(gatewayv1.BackendTLSPolicyReasonNoValidCACertificate) && of.Resolved != nil:
+		c.AddFailure(unit, fieldAuthorities, of.Resolved.Reason, of.Resolved.Message)
+	default:
 		c.AddFailure(unit, "spec", of.Accepted.Reason, of.Accepted.Message)
 	}
 	for _, failure := range c.Retained[unit] {
-		of.Accepted = Refuse(failure.Reason, gatewayv1.PolicyReasonInvalid, "%s; the previous version is still used", failure.Message)
+		reason := gatewayv1.PolicyReasonInvalid
+		if failure.Field == fieldAuthorities {
+			reason = gatewayv1.BackendTLSPolicyReasonNoValidCACertificate
+			of.Resolved = cmp.Or(of.Resolved, Refuse(failure.Reason, gatewayv1.BackendTLSPolicyReasonInvalidCACertificateRef, "%s", failure.Message))
+		}
+		of.Accepted = Refuse(failure.Reason, reason, "%s; the previous version is still used", failure.Message)
 	}
 }
 
@@ -248,7 +260,7 @@ func (c *Builder) readAuthorities(of *Policy, into *resource.BackendTLS) bool {
 				refused.Condition = string(gatewayv1.BackendTLSPolicyReasonInvalidKind)
 			}
 			if of.Resolved == nil {
-				of.Resolved = refused.At("spec.validation.caCertificateRefs[%d]", i)
+				of.Resolved = refused.At(fieldAuthorities+"[%d]", i)
 			}
 		}
 		if found == nil {
@@ -259,7 +271,7 @@ func (c *Builder) readAuthorities(of *Policy, into *resource.BackendTLS) bool {
 	}
 	if len(of.authorities) == 0 {
 		of.Accepted = Refuse(model.ReasonInvalid, gatewayv1.BackendTLSPolicyReasonNoValidCACertificate,
-			"spec.validation.caCertificateRefs: no reference can be resolved")
+			fieldAuthorities+": no reference can be resolved")
 		return false
 	}
 	return true

@@ -104,8 +104,8 @@ func TestMapsOfPrograms(t *testing.T) {
 }
 
 // maxVerified is the limit of verified instructions per program, of the kernel's million. Half a million
-// takes about a second at the agent's start.
-const maxVerified = 240_000
+// takes about a second at the agent's start. Linux 6.1 verifies 15 % more than 6.18.
+const maxVerified = 260_000
 
 // TestPrograms is run by CI on an emulated older kernel: the verifier accepts all programs, XDP delivers a
 // SYN of each family to a pod, and tcx translates the reply.

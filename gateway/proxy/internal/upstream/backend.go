@@ -232,18 +232,18 @@ func (a helloDialer) DialContext(ctx context.Context, network, address string) (
 	if err != nil {
 		return nil, err
 	}
-	return &helloConn{Conn: conn, begins: a.onHello}, nil
+	return &helloConn{Conn: conn, onHello: a.onHello}, nil
 }
 
 type helloConn struct {
 	net.Conn
-	begins func([]byte)
+	onHello func([]byte)
 }
 
 func (c *helloConn) Write(b []byte) (int, error) {
-	if c.begins != nil {
-		c.begins(b)
-		c.begins = nil
+	if c.onHello != nil {
+		c.onHello(b)
+		c.onHello = nil
 	}
 	return c.Conn.Write(b)
 }
@@ -278,14 +278,14 @@ func dialTLS(dialer contextDialer, config *tls.Config, limit time.Duration) func
 
 // Dial connects to an endpoint for a TCP stream; closing the connection releases the endpoint. If the proxy
 // originates TLS, onHello is called with the ClientHello before it is sent.
-func (b *Backend) Dial(ctx context.Context, from DownstreamClient, begins func([]byte)) (net.Conn, error) {
+func (b *Backend) Dial(ctx context.Context, from DownstreamClient, onHello func([]byte)) (net.Conn, error) {
 	if b.Refuse {
 		return nil, ErrRefused
 	}
 	dialer := b.dialer(&from)
 	dial := dialer.DialContext
 	if b.tlsConfig != nil {
-		dial = dialTLS(helloDialer{dialer, begins}, b.tlsConfig, b.settings.HandshakeTimeout)
+		dial = dialTLS(helloDialer{dialer, onHello}, b.tlsConfig, b.settings.HandshakeTimeout)
 	}
 	var tried []*balance.Endpoint
 	for {

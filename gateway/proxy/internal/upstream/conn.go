@@ -185,8 +185,8 @@ func (c *directConn) written() int64 {
 	return c.sent
 }
 
-// isUnacknowledged reports whether the endpoint's kernel acknowledged no byte of the request, so that the endpoint
-// cannot have processed the request.
+// isUnacknowledged reports whether the endpoint's kernel acknowledged no byte of the request. Then the endpoint has
+// not processed the request, unless it reset the connection before its delayed ACK.
 func (c *directConn) isUnacknowledged() bool {
 	if c.raw == nil {
 		return false

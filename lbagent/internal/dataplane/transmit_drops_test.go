@@ -88,6 +88,10 @@ func (w *transmitWorld) send(t *testing.T, frames int) (transmit, redirect uint6
 		t.Fatal(err)
 	}
 	for range frames {
+		// Under emulation, a call can outlive the lease.
+		if err := w.RenewLease(); err != nil {
+			t.Fatal(err)
+		}
 		// One at a time: the kernel sends a recycled frame as modified by the program.
 		_, err = w.programs.Ingress.Run(&ebpf.RunOptions{
 			Data: w.frame, Context: context, Repeat: 1, Flags: unix.BPF_F_TEST_XDP_LIVE_FRAMES,

@@ -29,6 +29,9 @@ type Load struct {
 
 const clientTime = 2 * time.Minute
 
+// loadTime bounds the load of RequestsWhile and VisitWhile.
+const loadTime = 20 * time.Minute
+
 func (c *Cluster) echo(ctx context.Context, out any, args ...string) error {
 	return c.echoWithin(ctx, clientTime, out, args...)
 }
@@ -106,7 +109,7 @@ func (c *Cluster) RequestsWhile(ctx context.Context, vip netip.Addr, rate int, f
 	go func() {
 		var err error
 		// An interrupted client finishes its requests and reports.
-		load, err = c.RequestsForWithTimeout(loadCtx, vip, rate, clientTime, 15*time.Second)
+		load, err = c.RequestsForWithTimeout(loadCtx, vip, rate, loadTime, 15*time.Second)
 		loaded <- err
 	}()
 	err := f(ctx)

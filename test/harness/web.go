@@ -59,7 +59,7 @@ func (c *Cluster) VisitWhile(ctx context.Context, site Site, rate int, f func(co
 	var load Load
 	go func() {
 		// An interrupted client finishes its requests and reports.
-		loaded <- c.echo(loadCtx, &load, site.arguments("--rate", strconv.Itoa(rate), "--duration", clientTime.String(),
+		loaded <- c.echoWithin(loadCtx, loadTime+time.Minute, &load, site.arguments("--rate", strconv.Itoa(rate), "--duration", loadTime.String(),
 			"--timeout", (15*time.Second).String(), "--concurrency", "200")...)
 	}()
 	err := f(ctx)

@@ -9,9 +9,9 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sync/errgroup"
-	certutil "k8s.io/client-go/util/cert"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 
+	"github.com/millrace-lb/millrace/api/serving"
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/source"
 )
@@ -30,9 +30,9 @@ func metricsProtection(ctx context.Context, group *errgroup.Group, config Config
 		Filter: filter,
 	}
 	if config.MetricsCertDir == "" {
-		certificate, err := selfSigned(config.NodeName)
+		certificate, err := serving.SelfSigned(config.NodeName)
 		if err != nil {
-			return metrics.Protection{}, err
+			return metrics.Protection{}, fmt.Errorf("create a certificate for metrics: %w", err)
 		}
 		protection.TLS.Certificates = []tls.Certificate{certificate}
 		return protection, nil
@@ -44,14 +44,4 @@ func metricsProtection(ctx context.Context, group *errgroup.Group, config Config
 	protection.TLS.GetCertificate = watcher.GetCertificate
 	group.Go(func() error { return watcher.Start(ctx) })
 	return protection, nil
-}
-
-// selfSigned returns a certificate for the lifetime of the agent. It protects tokens from passive
-// eavesdroppers; to authenticate the agent, set --metrics-cert-dir.
-func selfSigned(node string) (tls.Certificate, error) {
-	certificate, key, err := certutil.GenerateSelfSignedCertKey(node, nil, nil)
-	if err != nil {
-		return tls.Certificate{}, fmt.Errorf("create a certificate for metrics: %w", err)
-	}
-	return tls.X509KeyPair(certificate, key)
 }

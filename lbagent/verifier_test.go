@@ -87,23 +87,23 @@ func TestMapsAreVerified(t *testing.T) {
 	}
 }
 
-// serving is the forwarding of a frontend's packets, independent of ids.
-type serving struct {
+// servedFrontend is the forwarding of a frontend's packets, independent of ids.
+type servedFrontend struct {
 	primaries [forwarding.Rows]forwarding.NodeID
 	endpoints map[forwarding.Endpoint]int
 	refuses   bool
 	isVIP     bool
 }
 
-func servedBy(t *testing.T, c *generated) map[forwarding.FrontendKey]serving {
+func servedBy(t *testing.T, c *generated) map[forwarding.FrontendKey]servedFrontend {
 	t.Helper()
 	state, err := c.plane.Dump()
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := map[forwarding.FrontendKey]serving{}
+	all := map[forwarding.FrontendKey]servedFrontend{}
 	for key, frontend := range state.Frontends {
-		s := serving{refuses: frontend.Refuses, endpoints: map[forwarding.Endpoint]int{}}
+		s := servedFrontend{refuses: frontend.Refuses, endpoints: map[forwarding.Endpoint]int{}}
 		_, s.isVIP = state.VIPs[key.VIP]
 		for row, entry := range *state.NodeTables[frontend.Table] {
 			s.primaries[row] = entry.Primary

@@ -50,7 +50,7 @@ func register(flags *flag.FlagSet) (c *lbproxy.Config, accessLog *bool) {
 	flags.StringVar(&c.Token, "token", "", "file with the token that authenticates this proxy")
 	flags.StringVar(&c.Store, "store", "", "file that stores the last configuration, including private keys; empty: disabled")
 	flags.StringVar(&c.Proxy.Address, "bind-address", "", "listen address for clients, without a port; empty: all addresses")
-	flags.StringVar(&c.AdminAddress, "admin-bind-address", ":15090", "listen address for /healthz, /readyz and /metrics")
+	flags.StringVar(&c.AdminAddress, "admin-bind-address", ":15090", "listen address for /healthz, /readyz and /metrics over HTTPS; /metrics requires a client certificate of the controller's CA")
 	flags.DurationVar(&c.Proxy.ResponseTimeout, "response-timeout", c.Proxy.ResponseTimeout, "time limit of a backend until the response headers; 0: unlimited")
 	flags.DurationVar(&c.Proxy.DrainWait, "drain-delay", c.Proxy.DrainWait, "time after SIGTERM during which new connections are accepted")
 	flags.DurationVar(&c.Proxy.DrainGrace, "drain-timeout", c.Proxy.DrainGrace, "time limit of open requests afterwards")

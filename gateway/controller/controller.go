@@ -210,6 +210,7 @@ func (c *controller) newIdentity() *identity.Manager {
 	return &identity.Manager{
 		Reader: c.mgr.GetAPIReader(), Writer: c.mgr.GetClient(),
 		Secret: types.NamespacedName{Namespace: c.config.Namespace, Name: leaseName},
+		Client: types.NamespacedName{Namespace: c.config.Namespace, Name: infrastructure.MetricsSecret},
 		Names:  []string{c.config.serverName()}, IsLeader: c.isLeader,
 		LossAfter: cmp.Or(c.config.APILossAfter, 30*time.Second), Log: c.log.WithName("identity"),
 	}

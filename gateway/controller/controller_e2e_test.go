@@ -112,6 +112,7 @@ func fromProxiesToStatus(t *testing.T, e *environment) {
 	}
 	e.assign(t, shared, "203.0.113.10", "2001:db8:cafe::10")
 	e.served(t, ingress, "203.0.113.10 80", "2001:db8:cafe::10 80")
+	e.metricsCertificate(t)
 
 	deployment := &appsv1.Deployment{}
 	e.await(t, deployment, shared)

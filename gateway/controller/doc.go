@@ -33,5 +33,5 @@ package controller
 // +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;update,namespace=millrace-system
 // RBAC cannot restrict create by resource name.
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=create,namespace=millrace-system
-// +kubebuilder:rbac:groups="",resources=secrets,resourceNames=millrace-gateway,verbs=get;update,namespace=millrace-system
+// +kubebuilder:rbac:groups="",resources=secrets,resourceNames=millrace-gateway;millrace-proxy-metrics,verbs=get;update,namespace=millrace-system
 // +kubebuilder:rbac:groups="",resources=events,verbs=create;patch,namespace=millrace-system

@@ -4,6 +4,8 @@ package controller_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"strings"
@@ -109,6 +111,20 @@ func permittedNamespaces(t *testing.T, e *environment) {
 		}
 		return nil
 	})
+}
+
+// metricsCertificate checks the client certificate for the metrics of proxies with the CAs that they get.
+func (e *environment) metricsCertificate(t *testing.T) {
+	t.Helper()
+	secret, trusted := &corev1.Secret{}, &corev1.ConfigMap{}
+	e.await(t, secret, types.NamespacedName{Namespace: systemNamespace, Name: infrastructure.MetricsSecret})
+	must(t, e.client.Get(t.Context(), shared, trusted))
+	pair, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
+	must(t, err)
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM([]byte(trusted.Data[infrastructure.CAKey]))
+	_, err = pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	must(t, err)
 }
 
 func (e *environment) hasRights(t *testing.T) {

@@ -23,7 +23,7 @@ type Config struct {
 	ControllerCA, Token string
 	// Store is the file of the last configuration; empty disables it. It contains private keys.
 	Store string
-	// AdminAddress is the "host:port" of /healthz, /readyz and /metrics.
+	// AdminAddress is the "host:port" of /healthz, /readyz and /metrics, over HTTPS.
 	AdminAddress string
 	Tracing      Tracing
 	// Proxy configures the data path. Its Tracer is set from Tracing.
@@ -46,9 +46,12 @@ func Run(ctx context.Context, config Config) error {
 	if err != nil {
 		return fmt.Errorf("serve probes: %w", err)
 	}
-	probes := serving.NewHTTP(served.Admin())
+	probes, err := newAdmin(served.Admin(), config.ControllerCA)
+	if err != nil {
+		return fmt.Errorf("serve probes: %w", errors.Join(err, admin.Close()))
+	}
 	probed := make(chan error, 1)
-	go func() { probed <- probes.Serve(admin) }()
+	go func() { probed <- probes.ServeTLS(admin, "", "") }()
 	defer probes.Close()
 
 	// Endpoints also change during draining, so the client runs until its end.

@@ -194,8 +194,12 @@ func (w *world) runAt(t *testing.T, address, store string) *running {
 }
 
 func get(address string) (status int, marker, body string, err error) {
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
-	response, err := client.Get("http://" + address)
+	return getURL("http://"+address, nil)
+}
+
+func getURL(url string, secure *tls.Config) (status int, marker, body string, err error) {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: secure}, Timeout: 5 * time.Second}
+	response, err := client.Get(url)
 	if err != nil {
 		return 0, "", "", err
 	}
@@ -222,7 +226,7 @@ func eventually(t *testing.T, check func() error) {
 func (r *running) ready(t *testing.T, want int) {
 	t.Helper()
 	eventually(t, func() error {
-		if status, _, body, err := get(r.admin + "/readyz"); err != nil || status != want {
+		if status, _, body, err := getURL("https://"+r.admin+"/readyz", &tls.Config{InsecureSkipVerify: true}); err != nil || status != want {
 			return fmt.Errorf("/readyz answers %d %q, %w", status, body, err)
 		}
 		return nil

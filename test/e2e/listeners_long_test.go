@@ -56,7 +56,7 @@ func processes(t *testing.T) []process {
 	return found
 }
 
-var programs = []string{"operator", "lbagent", "lbbfd", "gateway", "liveapi"}
+var programs = []string{"operator", "lbagent", "lbbfd", "gateway", "lbproxy", "liveapi"}
 
 func (p process) listening(t *testing.T) []int {
 	t.Helper()

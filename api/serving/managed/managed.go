@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"k8s.io/client-go/util/cert"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -109,11 +108,7 @@ func certificate(mgr manager.Manager, dir string) (*tls.Config, error) {
 		config.GetCertificate = watcher.GetCertificate
 		return config, mgr.Add(watcher)
 	}
-	certificate, privateKey, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
-	if err != nil {
-		return nil, err
-	}
-	pair, err := tls.X509KeyPair(certificate, privateKey)
+	pair, err := serving.SelfSigned("localhost")
 	config.Certificates = []tls.Certificate{pair}
 	return config, err
 }

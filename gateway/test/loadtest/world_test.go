@@ -27,6 +27,7 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/distribution/server"
 	"github.com/millrace-lb/millrace/gateway/resource"
+	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
 const (
@@ -38,8 +39,10 @@ const (
 // world is a proxy as in a pod. Requests below /held get no response before the end of the test.
 type world struct {
 	plain, secure, admin string
-	cgroup               string
-	proxy                *exec.Cmd
+	// probes is a client of admin with a certificate of the controller's CA.
+	probes http.Client
+	cgroup string
+	proxy  *exec.Cmd
 	// logs is the log file of the proxy; ended is closed when the proxy has ended.
 	logs  string
 	ended chan struct{}
@@ -108,10 +111,11 @@ func freeAddress(t *testing.T) string {
 
 func (w *world) control(t *testing.T, directory string, backend *resource.Endpoint, held []*resource.Endpoint) (address string) {
 	t.Helper()
-	chain, key, err := cert.GenerateSelfSignedCertKey(controllerName, nil, nil)
+	chain, key, err := routetest.Certificate(controllerName)
 	must(t, err)
 	pair, err := tls.X509KeyPair(chain, key)
 	must(t, err)
+	w.probes.Transport = &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{pair}}}
 	must(t, os.WriteFile(filepath.Join(directory, "ca.crt"), chain, 0o600))
 	must(t, os.WriteFile(filepath.Join(directory, "token"), []byte("loadtest"), 0o600))
 	const owner = "IngressClass//millrace"
@@ -229,7 +233,7 @@ func (w *world) start(t *testing.T, directory, program string, arguments ...stri
 func (w *world) awaitReady(t *testing.T) {
 	t.Helper()
 	for deadline := time.Now().Add(waitTimeout); ; {
-		answer, err := http.Get("http://" + w.admin + "/readyz")
+		answer, err := w.probes.Get("https://" + w.admin + "/readyz")
 		if err == nil {
 			_ = answer.Body.Close()
 			if answer.StatusCode == http.StatusOK {
@@ -272,7 +276,7 @@ func (w *world) most(t *testing.T) string {
 
 func (w *world) shed(t *testing.T) string {
 	t.Helper()
-	answer, err := http.Get("http://" + w.admin + "/metrics")
+	answer, err := w.probes.Get("https://" + w.admin + "/metrics")
 	must(t, err)
 	defer answer.Body.Close()
 	var found []string

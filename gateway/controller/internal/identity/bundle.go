@@ -40,11 +40,14 @@ const (
 type Bundle struct {
 	// Authorities are the trusted CAs with their keys, oldest first.
 	Authorities []Authority
-	// Chain and Key are the serving certificate and its key.
-	Chain, Key []byte
+	// Pair is the serving certificate.
+	Pair
 	// Secrets are sorted by day.
 	Secrets []Secret
 }
+
+// Pair is a certificate with its chain, and its key.
+type Pair struct{ Chain, Key []byte }
 
 // Authority is a CA.
 type Authority struct{ Certificate, Key []byte }
@@ -64,14 +67,8 @@ func (b Bundle) Renew(now time.Time, names []string) (Bundle, bool, error) {
 	if err != nil {
 		return b, false, err
 	}
-	renewed := Bundle{Chain: b.Chain, Key: b.Key, Secrets: secrets}
-	var authorities []parsed
-	for _, authority := range b.Authorities {
-		read, err := parse(authority)
-		if err == nil && now.Before(read.certificate.NotAfter) {
-			authorities = append(authorities, read)
-		}
-	}
+	renewed := Bundle{Pair: b.Pair, Secrets: secrets}
+	authorities := b.valid(now)
 	if n := len(authorities); n == 0 || authorities[n-1].certificate.NotAfter.Sub(now) < caRenewal {
 		made, err := newAuthority(now)
 		if err != nil {
@@ -86,11 +83,37 @@ func (b Bundle) Renew(now time.Time, names []string) (Bundle, bool, error) {
 	changed := !equalSecrets(b.Secrets, secrets) || !slices.EqualFunc(b.Authorities, renewed.Authorities, func(a, b Authority) bool {
 		return bytes.Equal(a.Certificate, b.Certificate) && bytes.Equal(a.Key, b.Key)
 	})
-	if isUsable(b, signer, now, names) {
+	if isUsable(b.Pair, signer, now, names) {
 		return renewed, changed, nil
 	}
-	renewed.Chain, renewed.Key, err = signer.sign(now, names)
+	renewed.Pair, err = signer.sign(now, names, x509.ExtKeyUsageServerAuth)
 	return renewed, true, err
+}
+
+// RenewClient replaces an expiring or unreadable client certificate, for the given DNS names, and reports
+// whether it has. The bundle must have a CA.
+func (b Bundle) RenewClient(client Pair, now time.Time, names []string) (Pair, bool, error) {
+	authorities := b.valid(now)
+	if len(authorities) == 0 {
+		return client, false, errors.New("there is no CA")
+	}
+	signer := signerOf(authorities, now)
+	if isUsable(client, signer, now, names) {
+		return client, false, nil
+	}
+	renewed, err := signer.sign(now, names, x509.ExtKeyUsageClientAuth)
+	return renewed, true, err
+}
+
+// valid returns the readable CAs that have not expired.
+func (b Bundle) valid(now time.Time) (authorities []parsed) {
+	for _, authority := range b.Authorities {
+		read, err := parse(authority)
+		if err == nil && now.Before(read.certificate.NotAfter) {
+			authorities = append(authorities, read)
+		}
+	}
+	return authorities
 }
 
 // signerOf returns the newest CA that has been distributed for long enough, else the oldest.
@@ -104,13 +127,13 @@ func signerOf(authorities []parsed, now time.Time) parsed {
 }
 
 // isUsable reports whether the certificate is valid for all names, not due for renewal and signed by signer.
-func isUsable(b Bundle, signer parsed, now time.Time, names []string) bool {
-	chain, err := cert.ParseCertsPEM(b.Chain)
+func isUsable(pair Pair, signer parsed, now time.Time, names []string) bool {
+	chain, err := cert.ParseCertsPEM(pair.Chain)
 	if err != nil || len(chain) == 0 {
 		return false
 	}
 	leaf := chain[0]
-	key, err := readKey(b.Key)
+	key, err := readKey(pair.Key)
 	if err != nil || !key.PublicKey.Equal(leaf.PublicKey) {
 		return false
 	}
@@ -179,28 +202,28 @@ func newAuthority(now time.Time) (parsed, error) {
 	return parse(Authority{Certificate: certificate, Key: encoded})
 }
 
-func (p parsed) sign(now time.Time, names []string) (certificate, encoded []byte, err error) {
+func (p parsed) sign(now time.Time, names []string, usage x509.ExtKeyUsage) (Pair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, nil, fmt.Errorf("generate the key of the serving certificate: %w", err)
+		return Pair{}, fmt.Errorf("generate the key of %s: %w", names[0], err)
 	}
 	end := now.Add(leafLife)
 	if end.After(p.certificate.NotAfter) {
 		end = p.certificate.NotAfter
 	}
-	certificate, err = create(&x509.Certificate{
+	chain, err := create(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: names[0]},
 		DNSNames:    names,
 		NotBefore:   now.Add(-skew),
 		NotAfter:    end,
 		KeyUsage:    x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		ExtKeyUsage: []x509.ExtKeyUsage{usage},
 	}, p.certificate, &key.PublicKey, p.key)
 	if err != nil {
-		return nil, nil, err
+		return Pair{}, err
 	}
-	encoded, err = keyutil.MarshalPrivateKeyToPEM(key)
-	return certificate, encoded, err
+	encoded, err := keyutil.MarshalPrivateKeyToPEM(key)
+	return Pair{Chain: chain, Key: encoded}, err
 }
 
 func create(template, parent *x509.Certificate, public crypto.PublicKey, key *ecdsa.PrivateKey) ([]byte, error) {

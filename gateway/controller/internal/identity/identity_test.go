@@ -25,13 +25,19 @@ func renew(t *testing.T, bundle identity.Bundle, now time.Time) (identity.Bundle
 }
 
 func verify(bundle identity.Bundle, trusted []byte, now time.Time) error {
+	return verifyPair(bundle.Pair, trusted, now, x509.ExtKeyUsageServerAuth)
+}
+
+func verifyPair(pair identity.Pair, trusted []byte, now time.Time, usage x509.ExtKeyUsage) error {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(trusted)
-	chain, err := cert.ParseCertsPEM(bundle.Chain)
+	chain, err := cert.ParseCertsPEM(pair.Chain)
 	if err != nil {
 		return err
 	}
-	_, err = chain[0].Verify(x509.VerifyOptions{Roots: roots, DNSName: names[0], CurrentTime: now})
+	_, err = chain[0].Verify(x509.VerifyOptions{
+		Roots: roots, DNSName: names[0], CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage},
+	})
 	return err
 }
 
@@ -43,6 +49,7 @@ func TestEveryDayOfThreeYears(t *testing.T) {
 		t.Fatalf("changed %v, %d CAs, want a new one", changed, len(bundle.Authorities))
 	}
 	writes, signers := 0, map[string]bool{}
+	var client identity.Pair
 	for range 3 * 365 {
 		behind, chain := bundle.Trusted(), bundle.Chain
 		now = now.Add(24 * time.Hour)
@@ -55,6 +62,13 @@ func TestEveryDayOfThreeYears(t *testing.T) {
 		}
 		if err := verify(bundle, bundle.Trusted(), now.Add(24*time.Hour)); err != nil {
 			t.Fatalf("%s: a proxy that is up to date: %v", now, err)
+		}
+		var err error
+		if client, _, err = bundle.RenewClient(client, now, names); err != nil {
+			t.Fatal(err)
+		}
+		if err := verifyPair(client, behind, now, x509.ExtKeyUsageClientAuth); err != nil {
+			t.Fatalf("%s: a client of a proxy that is behind: %v", now, err)
 		}
 		leaf, _ := cert.ParseCertsPEM(bundle.Chain)
 		signers[leaf[0].Issuer.CommonName] = true
@@ -81,11 +95,11 @@ func TestBrokenIsReplaced(t *testing.T) {
 	other, _ := renew(t, identity.Bundle{}, now)
 	for name, broken := range map[string]identity.Bundle{
 		"no certificate":  {Authorities: good.Authorities},
-		"text":            {Authorities: good.Authorities, Chain: []byte("x"), Key: []byte("y")},
-		"another key":     {Authorities: good.Authorities, Chain: good.Chain, Key: other.Key},
-		"another CA":      {Authorities: other.Authorities, Chain: good.Chain, Key: good.Key},
-		"CA's key lost":   {Authorities: []identity.Authority{{Certificate: good.Authorities[0].Certificate}}, Chain: good.Chain, Key: good.Key},
-		"CA's key of one": {Authorities: []identity.Authority{{Certificate: good.Authorities[0].Certificate, Key: other.Authorities[0].Key}}, Chain: good.Chain, Key: good.Key},
+		"text":            {Authorities: good.Authorities, Pair: identity.Pair{Chain: []byte("x"), Key: []byte("y")}},
+		"another key":     {Authorities: good.Authorities, Pair: identity.Pair{Chain: good.Chain, Key: other.Key}},
+		"another CA":      {Authorities: other.Authorities, Pair: good.Pair},
+		"CA's key lost":   {Authorities: []identity.Authority{{Certificate: good.Authorities[0].Certificate}}, Pair: good.Pair},
+		"CA's key of one": {Authorities: []identity.Authority{{Certificate: good.Authorities[0].Certificate, Key: other.Authorities[0].Key}}, Pair: good.Pair},
 	} {
 		renewed, changed := renew(t, broken, now)
 		if !changed {

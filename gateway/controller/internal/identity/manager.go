@@ -44,6 +44,8 @@ type Manager struct {
 	// Secret stores the identity, Names are the DNS names of the serving certificate.
 	Secret types.NamespacedName
 	Names  []string
+	// Client stores the certificate with which clients read the metrics of proxies.
+	Client types.NamespacedName
 	// IsLeader reports whether this replica is the leader, which alone writes the Secret.
 	IsLeader func() bool
 	// Changed is called when the trusted CAs or the secrets have changed.
@@ -130,6 +132,9 @@ func (k *Manager) updateLost(now time.Time) {
 	k.OnLoss(lost)
 }
 
+// clientName is the name in the client certificate.
+const clientName = "metrics.proxy.millrace.io"
+
 func (k *Manager) step(ctx context.Context, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, k.LossAfter/6)
 	defer cancel()
@@ -149,23 +154,46 @@ func (k *Manager) step(ctx context.Context, now time.Time) error {
 			return err
 		}
 		if changed {
-			if err := k.write(ctx, secret, renewed, missing); err != nil {
+			secret.Data = data(renewed)
+			if missing {
+				secret.ObjectMeta = metav1.ObjectMeta{Namespace: k.Secret.Namespace, Name: k.Secret.Name}
+				secret.Type = corev1.SecretTypeOpaque
+			}
+			if err := k.write(ctx, secret, missing); err != nil {
 				return err
 			}
 			bundle = renewed
 		}
+		return errors.Join(k.serve(bundle, now), k.renewClient(ctx, bundle, now))
 	} else if missing {
 		return nil
 	}
 	return k.serve(bundle, now)
 }
 
-// write fails if the Secret changed since it was read.
-func (k *Manager) write(ctx context.Context, secret *corev1.Secret, bundle Bundle, missing bool) error {
-	secret.Type = corev1.SecretTypeOpaque
-	secret.Data = data(bundle)
+func (k *Manager) renewClient(ctx context.Context, bundle Bundle, now time.Time) error {
+	secret := &corev1.Secret{}
+	err := k.Reader.Get(ctx, k.Client, secret)
+	missing := apierrors.IsNotFound(err)
+	if err != nil && !missing {
+		return fmt.Errorf("read the Secret %s: %w", k.Client, err)
+	}
+	pair := Pair{Chain: secret.Data[keyChain], Key: secret.Data[keyKey]}
+	pair, changed, err := bundle.RenewClient(pair, now, []string{clientName})
+	if err != nil || !changed {
+		return err
+	}
+	secret.Data = map[string][]byte{keyChain: pair.Chain, keyKey: pair.Key}
 	if missing {
-		secret.ObjectMeta = metav1.ObjectMeta{Namespace: k.Secret.Namespace, Name: k.Secret.Name}
+		secret.ObjectMeta = metav1.ObjectMeta{Namespace: k.Client.Namespace, Name: k.Client.Name}
+		secret.Type = corev1.SecretTypeTLS
+	}
+	return k.write(ctx, secret, missing)
+}
+
+// write fails if the Secret changed since it was read.
+func (k *Manager) write(ctx context.Context, secret *corev1.Secret, missing bool) error {
+	if missing {
 		if err := k.Writer.Create(ctx, secret); err != nil {
 			return fmt.Errorf("create the Secret: %w", err)
 		}
@@ -191,7 +219,7 @@ func (k *Manager) serve(bundle Bundle, now time.Time) error {
 }
 
 func read(data map[string][]byte) Bundle {
-	bundle := Bundle{Chain: data[keyChain], Key: data[keyKey]}
+	bundle := Bundle{Pair: Pair{Chain: data[keyChain], Key: data[keyKey]}}
 	for _, key := range slices.Sorted(maps.Keys(data)) {
 		if day, is := strings.CutPrefix(key, keySecret); is && len(data[key]) == secretLength {
 			bundle.Secrets = append(bundle.Secrets, Secret{day, data[key]})

@@ -161,7 +161,7 @@ func (p planner) arguments() []string {
 
 func probe(path string) corev1.ProbeHandler {
 	return corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
-		Path: path, Port: intstr.FromString(portAdmin), Scheme: corev1.URISchemeHTTP,
+		Path: path, Port: intstr.FromString(portAdmin), Scheme: corev1.URISchemeHTTPS,
 	}}
 }
 

@@ -45,6 +45,9 @@ const Audience = "millrace-gateway"
 // AdminPort serves a proxy's probes and metrics.
 const AdminPort = 15090
 
+// MetricsSecret is the Secret in the controller's namespace with the client certificate for a proxy's metrics.
+const MetricsSecret = "millrace-proxy-metrics"
+
 const (
 	caDirectory    = "/etc/millrace/controller"
 	tokenDirectory = "/var/run/secrets/millrace"

@@ -7,6 +7,7 @@ import (
 	"os"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 )
 
@@ -21,15 +22,29 @@ func TestMonitorSelectsProxies(t *testing.T) {
 				MatchLabels map[string]string `json:"matchLabels"`
 			} `json:"selector"`
 			PodMetricsEndpoints []struct {
-				Port string `json:"port"`
+				Port      string `json:"port"`
+				TLSConfig struct {
+					Cert struct {
+						Secret corev1.SecretKeySelector `json:"secret"`
+					} `json:"cert"`
+					KeySecret corev1.SecretKeySelector `json:"keySecret"`
+				} `json:"tlsConfig"`
 			} `json:"podMetricsEndpoints"`
 		} `json:"spec"`
 	}
 	if err := yaml.Unmarshal(content, &monitor); err != nil {
 		t.Fatal(err)
 	}
-	if got := monitor.Spec.PodMetricsEndpoints[0].Port; got != portAdmin {
-		t.Errorf("the port is %q, want %q", got, portAdmin)
+	endpoint := monitor.Spec.PodMetricsEndpoints[0]
+	if endpoint.Port != portAdmin {
+		t.Errorf("the port is %q, want %q", endpoint.Port, portAdmin)
+	}
+	for got, key := range map[corev1.SecretKeySelector]string{
+		endpoint.TLSConfig.Cert.Secret: corev1.TLSCertKey, endpoint.TLSConfig.KeySecret: corev1.TLSPrivateKeyKey,
+	} {
+		if got.Name != MetricsSecret || got.Key != key {
+			t.Errorf("%s of Secret %q, want %s of %s", got.Key, got.Name, key, MetricsSecret)
+		}
 	}
 	if got := monitor.Spec.Selector.MatchLabels; !maps.Equal(got, Selector()) {
 		t.Errorf("pods with %v are selected, proxies have %v", got, Selector())

@@ -93,7 +93,7 @@ func TestBrowserOutage(t *testing.T) {
 			controlplane.Must(t, fault.begin())
 			p.until(contains("#notices", "The API server has not answered since "))
 			p.until(contains("#notices", fault.message))
-			p.until(contains("#notices", "The picture is from "))
+			p.until(contains("#notices", "The page shows the state at "))
 			p.until(contains("#connection", "from "))
 			p.until(contains("#nodes", "node1"))
 			p.picture("outage-" + strings.ReplaceAll(name, " ", "-"))

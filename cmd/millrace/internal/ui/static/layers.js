@@ -99,7 +99,7 @@ export function charts(history, svg) {
     const values = history.map(([, rates]) => rates[name]);
     const top = Math.max(...values) || 1;
     const x = (time) => (300 * (time - from) / (to - from || 1)).toFixed(1);
-    const points = [...history, [to]].map(([time], index) => `${x(time)},${(39 - 38 * (values[index] ?? values.at(-1)) / top).toFixed(1)}`);
+    const points = [...history, [to]].map(([time], index) => `${x(time)},${(39 - 34 * (values[index] ?? values.at(-1)) / top).toFixed(1)}`);
     return el('figure', {}, el('figcaption', {}, el('span', {}, title), el('b', {}, number(values.at(-1))), el('span', { class: 'dim' }, `max ${number(Math.max(...values))}`)),
       svg('svg', { viewBox: '0 0 300 40', preserveAspectRatio: 'none', role: 'img', 'aria-label': title }, svg('polyline', { points: points.join(' ') })));
   });

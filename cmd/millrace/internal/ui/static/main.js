@@ -138,7 +138,8 @@ function sources() {
   const { head } = store;
   const notes = [];
   if (head.refused?.length) notes.push(`not readable: ${head.refused.map((refusal) => refusal.kind).join(', ')}`);
-  notes.push(notices.liveMissing(head), notices.silent(head));
+  // Without a selection, the panel has these sentences.
+  if (selected) notes.push(notices.liveMissing(head), notices.silent(head));
   const text = notes.filter(Boolean).join(' · ');
   byId('sources').textContent = text;
   byId('sources').title = text;

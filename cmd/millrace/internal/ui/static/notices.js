@@ -9,7 +9,7 @@ export function ofPage(connection) {
   const { state, text, since, seen } = connection;
   if (state === 'live') return null;
   return el('p', { class: 'bad' }, el('b', {}, text), state === 'lost' && ` Not since ${clock(since)}.`, picture(seen),
-    state === 'lost' && ' It is tried again every 2 s.');
+    state === 'lost' && ' The page retries every 2 s.');
 }
 
 /** ofServer says that the API server does not answer; null where it does. */
@@ -17,7 +17,7 @@ export function ofServer(head) {
   if (!head?.away) return null;
   const { since, seen, message } = head.away;
   return el('p', { class: 'bad' }, el('b', {}, `The API server has not answered since ${clock(since)}.`), picture(seen),
-    ` Tried: ${message}. It is tried again every 5 s.`);
+    ` Last error: ${message}. The page retries every 5 s.`);
 }
 
 /** ofLive says that the aggregated API does not answer, though it did; null otherwise. */
@@ -25,14 +25,14 @@ export function ofLive(head) {
   if (!head?.live?.seen || head.away) return null;
   const { since, seen, message } = head.live;
   return el('p', {}, el('b', {}, `The aggregated API has not answered since ${clock(since)}.`),
-    ` Rates and announcements are from ${clock(seen)}. Tried: ${message}. It is tried again every 5 s.`);
+    ` Rates and announcements are from ${clock(seen)}. Last error: ${message}. The page retries every 5 s.`);
 }
 
 /** liveMissing says why the aggregated API is not read; empty where it is, or where ofLive says it. */
 export function liveMissing(head) {
   if (!head.live || head.live.seen) return '';
   return `The aggregated API has not been read since ${clock(head.live.since)}: ${head.live.message}. ` +
-    'What is missing of it is asked of agents, for the selected item alone.';
+    'Without it, the agents are queried, for the selected object only.';
 }
 
 /** silent names nodes that did not answer the aggregated API. */
@@ -43,4 +43,4 @@ export function silent(head) {
     'Their rates and announcements are missing.';
 }
 
-const picture = (seen) => (seen ? ` The picture is from ${clock(seen)}.` : ' There is no picture yet.');
+const picture = (seen) => (seen ? ` The page shows the state at ${clock(seen)}.` : ' No state has been received yet.');

@@ -136,7 +136,7 @@ export class Panel {
     const unknown = Boolean(head.refused?.length) || rows.some((row) => row.level === 'unknown');
     this.part('title', [list.length, list.map((problem) => problem.level), head.away?.seen, unknown], () => title(
       list.length ? (list.some((problem) => problem.level === 'bad') ? 'bad' : 'warning') : head.away || unknown ? 'unknown' : 'good',
-      list.length ? plural(list.length, 'problem') : head.away ? 'Nothing was wrong' : unknown ? 'Not all is known' : 'Nothing is wrong', head.away ? `at ${clock(head.away.seen)}` : ''));
+      list.length ? plural(list.length, 'problem') : head.away ? 'Nothing was wrong' : unknown ? 'Some state is unknown' : 'Nothing is wrong', head.away ? `at ${clock(head.away.seen)}` : ''));
     this.part('refused', [head.refused, liveMissing(head), silent(head)], ([, ...notes]) => [
       notes.filter(Boolean).map((note) => el('p', { class: 'notice' }, note)),
       head.refused?.length && section('Not readable', head.refused.map((refusal) => el('div', { class: 'item' },
@@ -161,7 +161,7 @@ export class Panel {
       el('span', { class: 'message' }, many && `${titleOf(problem)}: `, problem.message)];
     if (many) {
       const shown = problem.rows ?? [];
-      return el('div', { class: 'item' }, content, el('span', { class: 'message' }, shown.flatMap((row, index) => [index > 0 && ', ', link(serviceText(row).name, row, this.select)]),
+      return el('div', { class: 'item' }, content, el('span', { class: 'message' }, commas(shown.map((row) => link(serviceText(row).name, row, this.select))),
         problem.count > shown.length && shown.length > 0 && [' and ', link(`${problem.count - shown.length} more`, '', () => this.find(problem.reason.toLowerCase()))]));
     }
     if (!problem.row || problem.row === this.id) return el('div', { class: 'item' }, content);
@@ -363,21 +363,24 @@ function sessionTable(sessions, select, kind) {
 }
 
 function announcements(vip, select) {
-  const names = (nodes) => (nodes.length > 5 ? `${nodes.slice(0, 5).join(', ')} and ${nodes.length - 5} more` : nodes.join(', '));
   const by = vip.announcedBy ?? [];
   const withheld = vip.withheldBy ?? [];
   const count = by.reduce((sum, group) => sum + group.nodes.length, 0);
   return el('div', { class: 'item' },
     el('span', { class: 'line' }, dot(count ? 'good' : withheld.length ? 'bad' : 'unknown'), el('b', { class: 'mono' }, vip.address),
       el('span', { class: 'dim' }, count ? `announced by ${plural(count, 'node')}` : withheld.length ? 'announced by no node' : 'no node has answered')),
-    by.map((group) => el('span', { class: 'message' }, `to ${group.peers.join(', ')}: `, nodeNames(group.nodes, names, select))),
-    withheld.map((group) => el('span', { class: 'message' }, el('b', {}, group.reason ?? 'withheld'), ` ${group.message ?? ''} `, nodeNames(group.nodes, names, select))));
+    by.map((group) => el('span', { class: 'message' }, `to ${group.peers.join(', ')}: `, nodeNames(group.nodes, select))),
+    withheld.map((group) => el('span', { class: 'message' }, el('b', {}, group.reason ?? 'withheld'), ` ${group.message ?? ''} `, nodeNames(group.nodes, select))));
 }
 
-function nodeNames(nodes, names, select) {
-  if (nodes.length > 5) return el('span', { class: 'dim' }, names(nodes));
-  return nodes.flatMap((node, index) => [index > 0 && ', ', link(node, `node/${node}`, select)]);
+/** nodeNames are links, or the first five of many names. */
+function nodeNames(nodes, select) {
+  if (nodes.length > 5) return el('span', { class: 'dim' }, commas(nodes.slice(0, 5)), ` and ${(nodes.length - 5).toLocaleString('en')} more`);
+  return commas(nodes.map((node) => link(node, `node/${node}`, select)));
 }
+
+/** commas separates names. Lines break only after a comma. */
+const commas = (names) => names.flatMap((name, index) => [index > 0 && ' ', el('span', { class: 'unit' }, name, index < names.length - 1 && ',')]);
 
 const podTable = (pods, select) => table(['Pod', 'Address', 'Node'], pods.map((pod) => [
   [dot(pod.ready ? 'good' : pod.terminating ? 'idle' : 'warning'), pod.name], el('span', { class: 'mono' }, pod.address),

@@ -87,9 +87,9 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 	// Loading the programs and listing many Services take seconds each.
 	reading := startSource(ctx, objects)
 	defer reading.stop()
-	told := make(chan struct{})
+	notified := make(chan struct{})
 	go func() {
-		defer close(told)
+		defer close(notified)
 		status.ReportBoot(ctx, clients.Millrace, config.NodeName, bootID, logger.WithName("status"))
 	}()
 	flowSeed, err := seed.ForNode(ctx, config.PinRoot, clients.TunnelKey, logger.WithName("seed"))
@@ -102,7 +102,7 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 	if err != nil {
 		// The next process is likely to fail, too, and may be terminated before its boot is reported.
 		select {
-		case <-told:
+		case <-notified:
 		case <-time.After(reportTimeout):
 		}
 		return preflight.ExplainPermission(err)

@@ -75,9 +75,9 @@ func (p *pass) build() {
 	p.health.SetStep("model")
 	p.model, p.changes = p.models.Build(p.input.Objects)
 	p.errs = append(p.errs, p.nodeHealth.SetTargets(p.model, p.keys.Keys()))
-	told, again := p.nodeHealth.Observe(p.model.Self.ID, p.now)
+	health, again := p.nodeHealth.Observe(p.model.Self.ID, p.now)
 	p.requeue(again)
-	p.observation.NodeHealth, p.observation.Nodes = told, len(p.model.Nodes)
+	p.observation.NodeHealth, p.observation.Nodes = health, len(p.model.Nodes)
 	p.published.SetModel(p.model)
 }
 

@@ -35,8 +35,8 @@ func Preflight(ctx context.Context, of PreflightCluster, out io.Writer) error {
 	if !of.Installed {
 		facts.ProbeNodes(ctx, of.Addresses, of.Nodes)
 	}
-	told := consoleapi.Preflight{Node: of.Node, Findings: preflight.Evaluate(facts, of.Installed)}
-	if err := json.NewEncoder(out).Encode(consoleapi.Line{Preflight: &told}); err != nil {
+	result := consoleapi.Preflight{Node: of.Node, Findings: preflight.Evaluate(facts, of.Installed)}
+	if err := json.NewEncoder(out).Encode(consoleapi.Line{Preflight: &result}); err != nil {
 		return fmt.Errorf("print the findings: %w", err)
 	}
 	return nil

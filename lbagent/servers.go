@@ -110,17 +110,17 @@ func serveConsole(ctx context.Context, socket string, server *console.Server, da
 const listenRetry = 30 * time.Second
 
 func listenConsole(ctx context.Context, socket string, server *console.Server, logger logr.Logger) {
-	for told := false; ctx.Err() == nil; {
+	for logged := false; ctx.Err() == nil; {
 		listener, err := console.Listen(socket)
 		if err == nil {
-			if told {
+			if logged {
 				logger.Info("The console is served again")
 			}
-			told = false
+			logged = false
 			err = server.Serve(ctx, listener)
 		}
-		if err != nil && ctx.Err() == nil && !told {
-			told = true
+		if err != nil && ctx.Err() == nil && !logged {
+			logged = true
 			logger.Error(err, "The console is not served: no drops, top, trace, vips, bgp and duplicates; "+
 				"check free space and write access at --socket; will retry", "socket", socket, "every", listenRetry)
 		}

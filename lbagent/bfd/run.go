@@ -66,14 +66,14 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 	if err != nil {
 		return err
 	}
-	group, asked := errgroup.WithContext(ctx)
+	group, serving := errgroup.WithContext(ctx)
 	// Packets are sent until the handover is complete.
 	sending, stop := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() error { return sessions.Run(sending) })
-	group.Go(func() error { return control.Serve(asked, listener, sessions, logger) })
+	group.Go(func() error { return control.Serve(serving, listener, sessions, logger) })
 	group.Go(func() error {
 		defer stop()
-		<-asked.Done()
+		<-serving.Done()
 		if ctx.Err() == nil || config.RestartTime == 0 {
 			return nil
 		}

@@ -42,14 +42,14 @@ func (g *Gate) MarkCurrent() {
 // Wait returns when routes may be announced: with objects confirmed less than maxAge ago, or with the
 // existing ones if the API server does not answer in time, because announcements must survive its outage.
 func (g *Gate) Wait(ctx context.Context) {
-	var asked time.Time
+	var confirmed time.Time
 	select {
 	case <-ctx.Done():
 		return
-	case asked = <-g.lastConfirmed:
+	case confirmed = <-g.lastConfirmed:
 	}
-	defer func() { g.lastConfirmed <- asked }()
-	if ctx.Err() != nil || time.Since(asked) < maxAge {
+	defer func() { g.lastConfirmed <- confirmed }()
+	if ctx.Err() != nil || time.Since(confirmed) < maxAge {
 		return
 	}
 	limited, cancel := context.WithTimeout(ctx, checkpoint.StartTimeout)
@@ -62,7 +62,7 @@ func (g *Gate) Wait(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	asked = time.Now()
+	confirmed = time.Now()
 	if err != nil {
 		g.logger.Error(err, "Announcing routes from objects that may be stale: no response from the API server", "for", time.Since(began))
 	}

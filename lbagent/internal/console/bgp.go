@@ -61,8 +61,8 @@ func (s *Server) routes(conn net.Conn) error {
 	line := &consoleapi.BGP{Node: s.Directory().Node}
 	for peer, routes := range s.Speaker.Routes() {
 		for i := range routes {
-			told := established[peer] && !slices.Contains(withheld[peer], familyOf(routes[i].Prefix))
-			line.Routes = append(line.Routes, routeOf(peer, &routes[i], told))
+			announced := established[peer] && !slices.Contains(withheld[peer], familyOf(routes[i].Prefix))
+			line.Routes = append(line.Routes, routeOf(peer, &routes[i], announced))
 		}
 	}
 	slices.SortFunc(line.Routes, func(a, b consoleapi.BGPRoute) int {
@@ -79,22 +79,22 @@ func familyOf(prefix netip.Prefix) millracev1beta1.AddressFamily {
 }
 
 func routeOf(peer string, route *announce.Route, established bool) consoleapi.BGPRoute {
-	told := consoleapi.BGPRoute{
+	out := consoleapi.BGPRoute{
 		Prefix: route.Prefix, Peer: peer, NextHop: route.NextHop, Established: established,
 		MED: route.MED, LocalPreference: route.LocalPreference, Prepend: route.Prepend, Weight: route.Weight,
 	}
 	for _, c := range route.Communities {
-		told.Communities = append(told.Communities, fmt.Sprintf("%d:%d", c>>16, c&0xffff))
+		out.Communities = append(out.Communities, fmt.Sprintf("%d:%d", c>>16, c&0xffff))
 	}
 	for _, c := range route.LargeCommunities {
-		told.Communities = append(told.Communities, fmt.Sprintf("%d:%d:%d", c[0], c[1], c[2]))
+		out.Communities = append(out.Communities, fmt.Sprintf("%d:%d:%d", c[0], c[1], c[2]))
 	}
 	for _, c := range route.ExtendedCommunities {
 		kind := "rt"
 		if c.Subtype == desired.SiteOfOrigin {
 			kind = "soo"
 		}
-		told.Communities = append(told.Communities, fmt.Sprintf("%s:%d:%d", kind, c.ASN, c.Value))
+		out.Communities = append(out.Communities, fmt.Sprintf("%s:%d:%d", kind, c.ASN, c.Value))
 	}
-	return told
+	return out
 }

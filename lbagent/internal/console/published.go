@@ -65,14 +65,14 @@ func newDirectory(node string, m *model.Model) *Directory {
 }
 
 func named(backend model.Backend) Backend {
-	told := Backend{Weight: backend.Weight, Refused: backend.Refused}
+	published := Backend{Weight: backend.Weight, Refused: backend.Refused}
 	if backend.Service.Name != "" {
-		told.Service = backend.Service.String()
+		published.Service = backend.Service.String()
 	}
 	for _, endpoint := range backend.Own {
-		told.Endpoints = append(told.Endpoints, netip.AddrPortFrom(endpoint.Address, endpoint.Port))
+		published.Endpoints = append(published.Endpoints, netip.AddrPortFrom(endpoint.Address, endpoint.Port))
 	}
-	return told
+	return published
 }
 
 // Decisions returns the decisions of the last pass that computed routes, or nil.

@@ -228,8 +228,8 @@ func (n interfaceNames) get(index int) string {
 }
 
 func (s *Server) writeDrop(conn net.Conn, drop dataplane.Drop, interfaces interfaceNames) error {
-	told := s.convertDrop(drop, interfaces)
-	return write(conn, consoleapi.Line{Drop: &told})
+	converted := s.convertDrop(drop, interfaces)
+	return write(conn, consoleapi.Line{Drop: &converted})
 }
 
 func (s *Server) convertDrop(drop dataplane.Drop, interfaces interfaceNames) consoleapi.Drop {
@@ -272,8 +272,8 @@ func (s *Server) top(ctx context.Context, conn net.Conn, request *Request) error
 	}
 }
 
-func (s *Server) trace(conn net.Conn, asked *consoleapi.Packet) error {
-	packet, err := packetOf(asked)
+func (s *Server) trace(conn net.Conn, requested *consoleapi.Packet) error {
+	packet, err := packetOf(requested)
 	if err != nil {
 		return err
 	}

@@ -37,12 +37,12 @@ func (s *Server) VIPs(addresses []netip.Addr) (*consoleapi.VIPs, error) {
 func (d *Decisions) line(addresses []netip.Addr) *consoleapi.VIPs {
 	line := &consoleapi.VIPs{Time: d.Time.UTC(), Groups: []consoleapi.VIPGroup{}}
 	groups := map[string]int{}
-	asked := make(map[netip.Addr]bool, len(addresses))
+	selected := make(map[netip.Addr]bool, len(addresses))
 	for _, address := range addresses {
-		asked[address] = true
+		selected[address] = true
 	}
 	for _, decision := range d.VIPs {
-		if len(asked) > 0 && !asked[decision.VIP] {
+		if len(selected) > 0 && !selected[decision.VIP] {
 			continue
 		}
 		decision = decision.Observed(d.Established)

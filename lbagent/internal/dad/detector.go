@@ -165,15 +165,15 @@ func (d *Detector) Scan(ctx context.Context, addresses []netip.Addr) (*consoleap
 	if networks == nil || trusted == nil {
 		return nil, errors.New("the agent has not read its networks yet: its first pass has not finished")
 	}
-	told := &consoleapi.Hosts{}
+	hosts := &consoleapi.Hosts{}
 	var probes []Probe
 	for _, address := range addresses {
 		for _, network := range *networks {
 			host := consoleapi.Host{Address: address, Interface: network.Interface, Known: slices.Contains(*trusted, address)}
-			if !network.Prefix.Contains(address) || slices.Contains(told.Hosts, host) {
+			if !network.Prefix.Contains(address) || slices.Contains(hosts.Hosts, host) {
 				continue
 			}
-			told.Hosts = append(told.Hosts, host)
+			hosts.Hosts = append(hosts.Hosts, host)
 			// A probe deletes the kernel's neighbour entry, which would delay packets to nodes and routers.
 			if !host.Known {
 				probes = append(probes, Probe{Interface: network.Interface, Address: address})
@@ -181,24 +181,24 @@ func (d *Detector) Scan(ctx context.Context, addresses []netip.Addr) (*consoleap
 		}
 	}
 	if len(probes) == 0 {
-		return told, nil
+		return hosts, nil
 	}
 	answers, err := d.prober.Scan(ctx, probes)
 	if err != nil {
 		return nil, err
 	}
-	for i := range told.Hosts {
-		host := &told.Hosts[i]
+	for i := range hosts.Hosts {
+		host := &hosts.Hosts[i]
 		if answer := answers[Probe{Interface: host.Interface, Address: host.Address}]; len(answer.HardwareAddr) > 0 {
 			host.HardwareAddr, host.Known = answer.HardwareAddr.String(), answer.Trusted
 		}
 	}
-	return told, nil
+	return hosts, nil
 }
 
 func (d *Detector) probe(ctx context.Context, probes []Probe) (map[Probe]Answer, error) {
 	keys := make(map[fib.NeighbourKey]Probe, len(probes))
-	asked := make([]fib.NeighbourKey, 0, len(probes))
+	targets := make([]fib.NeighbourKey, 0, len(probes))
 	for _, probe := range probes {
 		link, err := net.InterfaceByName(probe.Interface)
 		if err != nil {
@@ -206,9 +206,9 @@ func (d *Detector) probe(ctx context.Context, probes []Probe) (map[Probe]Answer,
 		}
 		key := fib.NeighbourKey{Interface: link.Index, Address: probe.Address}
 		keys[key] = probe
-		asked = append(asked, key)
+		targets = append(targets, key)
 	}
-	found, err := netdev.ProbeAddresses(ctx, asked)
+	found, err := netdev.ProbeAddresses(ctx, targets)
 	if err != nil || len(found) == 0 {
 		return nil, err
 	}

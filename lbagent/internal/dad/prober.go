@@ -68,11 +68,11 @@ func (p *Prober) Scan(ctx context.Context, probes []Probe) (map[Probe]Answer, er
 	}
 }
 
-func (p *Prober) scan(ctx context.Context, asked scan) {
+func (p *Prober) scan(ctx context.Context, request scan) {
 	limited, cancel := context.WithTimeout(ctx, window)
 	defer cancel()
-	answers, err := p.probe(limited, asked.probes)
-	asked.result <- scanResult{answers, err}
+	answers, err := p.probe(limited, request.probes)
+	request.result <- scanResult{answers, err}
 }
 
 // Schedule replaces the scheduled probes, shared by the number of nodes, and returns the known answers.
@@ -139,8 +139,8 @@ func (p *Prober) Run(ctx context.Context) error {
 			return ctx.Err()
 		case <-p.wake:
 		case <-timer.C:
-		case asked := <-p.scans:
-			p.scan(ctx, asked)
+		case request := <-p.scans:
+			p.scan(ctx, request)
 		}
 		p.update(s)
 		probes, wait := s.due(time.Now())

@@ -81,15 +81,15 @@ func (p *Tentative) Evaluate(vips []VIP, probes map[netip.Addr][]Probe, answers 
 	verdict := Verdict{Checking: map[netip.Addr]bool{}}
 	for i := range vips {
 		vip := &vips[i]
-		asked := probes[vip.Address]
-		if len(asked) == 0 {
+		sent := probes[vip.Address]
+		if len(sent) == 0 {
 			continue
 		}
 		trial, found := p.known[vip.Address]
 		if !found || !trial.created.Equal(vip.Created) {
 			trial.created, trial.since, trial.waits = vip.Created, now, vip.IsTentative(now)
 		}
-		holder, answered := findHolder(asked, answers)
+		holder, answered := findHolder(sent, answers)
 		left := trial.since.Add(answerTimeout).Sub(now)
 		switch {
 		case holder != nil:
@@ -110,9 +110,9 @@ func (p *Tentative) Evaluate(vips []VIP, probes map[netip.Addr][]Probe, answers 
 	return verdict
 }
 
-func findHolder(asked []Probe, answers map[Probe]Answer) (holder *Holder, answered bool) {
+func findHolder(sent []Probe, answers map[Probe]Answer) (holder *Holder, answered bool) {
 	answered = true
-	for _, probe := range asked {
+	for _, probe := range sent {
 		answer, found := answers[probe]
 		if found && len(answer.HardwareAddr) > 0 {
 			return &Holder{Probe: probe, HardwareAddr: answer.HardwareAddr}, true

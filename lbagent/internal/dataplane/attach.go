@@ -100,8 +100,8 @@ func (d *Dataplane) Attach(uplinks []Uplink) error {
 	}
 	slices.SortFunc(d.attachments, func(a, b Attachment) int { return cmp.Compare(a.Interface, b.Interface) })
 	d.transmitDropsErr = d.countTransmitDrops()
-	d.joined = d.joined || slices.ContainsFunc(d.attachments, func(a Attachment) bool { return a.Mode != "" })
-	err := errors.Join(d.trustEgress(), d.detachOthers(uplinks), d.removeVLANs(uplinks), d.findRedirects(), d.writeUplinks(uplinks, devices),
+	d.everAttached = d.everAttached || slices.ContainsFunc(d.attachments, func(a Attachment) bool { return a.Mode != "" })
+	err := errors.Join(d.enableEgressCheck(), d.detachOthers(uplinks), d.removeVLANs(uplinks), d.findRedirects(), d.writeUplinks(uplinks, devices),
 		d.writeSettings(uplinkSettings(d.self, devices, false)))
 	for _, attachment := range d.attachments {
 		err = errors.Join(err, attachment.Err)

@@ -76,24 +76,24 @@ type Dataplane struct {
 	// mu serializes writers.
 	mu          sync.Mutex
 	attachments []Attachment
-	// joined is true once this node has received packets. Rows written before are older on the other nodes.
-	joined bool
+	// everAttached is true once this node has received packets. Rows written before are older on the other nodes.
+	everAttached bool
 	// transmitDropsErr is the reason why losses are not counted, or nil.
 	transmitDropsErr    error
 	countsTransmitDrops bool
 	interfaceNames      interfaceNames
-	// self, trust, ingress, tunnelKeys and bloom mirror maps.
+	// self, tunnelPolicy, ingress, tunnelKeys and bloom mirror maps.
 	self bpf.DatapathSelf
 	// nodes and hops mirror the map nodes; hops may contain nodes that are not in the map yet.
 	nodes map[forwarding.NodeID]bpf.DatapathNode
 	hops  map[forwarding.NodeID]forwarding.Hop
 	down  map[forwarding.NodeID]bool
 	// unfinished are the nodes whose last change failed halfway, with all addresses possibly accepted.
-	unfinished map[forwarding.NodeID][]bpf.DatapathAddress
-	trust      bpf.DatapathTunnelPolicy
-	ingress    map[forwarding.NodeID]bpf.DatapathIngressInterfaces
-	tunnelKeys [forwarding.MaxTunnelKey + 1]bpf.DatapathTunnelKey
-	bloom      *vipBloom
+	unfinished   map[forwarding.NodeID][]bpf.DatapathAddress
+	tunnelPolicy bpf.DatapathTunnelPolicy
+	ingress      map[forwarding.NodeID]bpf.DatapathIngressInterfaces
+	tunnelKeys   [forwarding.MaxTunnelKey + 1]bpf.DatapathTunnelKey
+	bloom        *vipBloom
 
 	// swept is the last sweep of overrides; rowsWritten is true if rows were written since it began.
 	swept       sweepState
@@ -131,14 +131,14 @@ func Open(cfg Config) (*Dataplane, error) {
 		return nil, err
 	}
 	d := &Dataplane{
-		limits:      cfg.Limits,
-		connections: cfg.Connections,
-		hash:        cfg.Seed.Constants(),
-		hooks:       attach.Hooks{Directory: linkDir, Clsact: cfg.Clsact},
-		config:      cfg,
-		unfinished:  map[forwarding.NodeID][]bpf.DatapathAddress{},
-		set:         set,
-		joined:      set.adoption.Kind != Created && set.adoption.Kind != Rebuilt,
+		limits:       cfg.Limits,
+		connections:  cfg.Connections,
+		hash:         cfg.Seed.Constants(),
+		hooks:        attach.Hooks{Directory: linkDir, Clsact: cfg.Clsact},
+		config:       cfg,
+		unfinished:   map[forwarding.NodeID][]bpf.DatapathAddress{},
+		set:          set,
+		everAttached: set.adoption.Kind != Created && set.adoption.Kind != Rebuilt,
 	}
 	if err := d.load(spec); err != nil {
 		return nil, errors.Join(err, d.Close())
@@ -184,7 +184,7 @@ func (d *Dataplane) restore() error {
 	}
 	settings := d.self
 	settings.Overhead = overhead(d.self, d.nodes)
-	return errors.Join(d.writeSettings(settings), d.restoreTrust(), d.restoreTunnelKeys(), d.restoreBloom(), d.restoreFrontendKeys(),
+	return errors.Join(d.writeSettings(settings), d.restoreTunnelPolicy(), d.restoreTunnelKeys(), d.restoreBloom(), d.restoreFrontendKeys(),
 		d.restoreEndpointPorts(), d.makeOverrideSecret(), d.restoreMigrated())
 }
 

@@ -115,7 +115,7 @@ func testForgedHere(t *testing.T, clsact bool) {
 	var sent uint64
 	segmented := func(fd int) error { return unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_SEGMENT, 1400) }
 	marked := func(fd int) error {
-		return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(attacker.dataplane.trust.Mark))
+		return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(attacker.dataplane.tunnelPolicy.Mark))
 	}
 	for _, to := range []netip.Addr{victim.addr.IPv4, victim.addr.IPv6} {
 		sent += uint64(attack(t, attacker.pods[0].name, to, nil))

@@ -100,12 +100,12 @@ func checkConversion(t *testing.T, name string, from, to map[string]layout.Map) 
 	t.Helper()
 	for m, want := range to {
 		previous, found := from[m]
-		if !found || losable[m] != "" {
+		if !found || discardable[m] != "" {
 			continue
 		}
 		converter, err := layout.NewConverter(previous, want)
 		if err != nil {
-			t.Errorf("%s: map %s: %v; it needs a converter, or a reason among those that are losable", name, m, err)
+			t.Errorf("%s: map %s: %v; it needs a converter, or a reason in discardable", name, m, err)
 			continue
 		}
 		for _, field := range converter.Gone {
@@ -117,7 +117,7 @@ func checkConversion(t *testing.T, name string, from, to map[string]layout.Map) 
 
 func TestLosable(t *testing.T) {
 	current := currentLayouts(t)
-	for name, why := range losable {
+	for name, why := range discardable {
 		if _, found := current[name]; !found || why == "" {
 			t.Errorf("map %s, because %q", name, why)
 		}

@@ -38,7 +38,7 @@ const (
 	Adopted AdoptionKind = "adopted"
 	// Resized means that some were copied into maps of another size without loss.
 	Resized AdoptionKind = "resized"
-	// Converted means that some had another layout. Only maps in losable may have lost entries.
+	// Converted means that some had another layout. Only maps in discardable may have lost entries.
 	Converted AdoptionKind = "converted"
 	// Rebuilt means that the pinned maps are unusable, and empty maps replace them at Attach. Flows are then
 	// assigned again, most to the same endpoint. Packets may be lost at that moment.

@@ -13,9 +13,9 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/layout"
 )
 
-// losable are the maps that are emptied if their content cannot be converted, with the reason why that is
+// discardable are the maps that are emptied if their content cannot be converted, with the reason why that is
 // harmless. Other maps that cannot be converted require a rebuild of all.
-var losable = map[string]string{
+var discardable = map[string]string{
 	bpf.DatapathMapHopLease:          "the agent writes it every second",
 	bpf.DatapathMapAgentHeartbeat:    "the agent writes it every second",
 	bpf.DatapathMapUplinks:           "Attach writes it",
@@ -45,10 +45,10 @@ var losable = map[string]string{
 	bpf.DatapathMapUplinkTxDrops:     "a counter may restart",
 }
 
-// unmovable are the maps that are not copied into another size. The slot of an evicted flow, half-open flow,
+// sizeDependent are the maps that are not copied into another size. The slot of an evicted flow, half-open flow,
 // affinity record or quota depends on the size. The keys of frontends are rewritten, and their drops restart at
 // zero.
-var unmovable = map[string]bool{
+var sizeDependent = map[string]bool{
 	bpf.DatapathMapFlowDigests:   true,
 	bpf.DatapathMapAffinities:    true,
 	bpf.DatapathMapHalfOpenFlows: true,
@@ -146,9 +146,9 @@ func (m *migration) evaluateMap(spec *ebpf.MapSpec, pinned *ebpf.Map, previous, 
 		converter, err = layout.NewConverter(previous, want)
 	}
 	switch {
-	case err != nil && losable[name] == "":
+	case err != nil && discardable[name] == "":
 		return err
-	case err != nil, resized && unmovable[name], name == bpf.DatapathMapOverrides && converter != nil:
+	case err != nil, resized && sizeDependent[name], name == bpf.DatapathMapOverrides && converter != nil:
 		m.adoption.Emptied = append(m.adoption.Emptied, name)
 	default:
 		m.copied[name] = converter

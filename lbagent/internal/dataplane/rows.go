@@ -81,7 +81,7 @@ func (d *Dataplane) writeSomeRows(op forwarding.PutRows, changed []uint32, rows 
 	if op.Fresh {
 		request.Fresh = 1
 	}
-	if !d.joined {
+	if !d.everAttached {
 		request.Newcomer = 1
 	}
 	if overridden {

@@ -39,7 +39,7 @@ type UplinkTransmitDrops struct {
 
 // TransmitDrops returns the counters since the interfaces became uplinks, sorted by name, also if zero.
 func (d *Dataplane) TransmitDrops() ([]UplinkTransmitDrops, error) {
-	var losses []UplinkTransmitDrops
+	var drops []UplinkTransmitDrops
 	var perCPU []bpf.TransmitDropsTransmitDrops
 	for index, name := range d.interfaceNames.load() {
 		err := d.maps.UplinkTxDrops.Lookup(index, &perCPU)
@@ -54,10 +54,10 @@ func (d *Dataplane) TransmitDrops() ([]UplinkTransmitDrops, error) {
 			sum.Transmit += count.Transmit
 			sum.Redirect += count.Redirect
 		}
-		losses = append(losses, sum)
+		drops = append(drops, sum)
 	}
-	slices.SortFunc(losses, func(a, b UplinkTransmitDrops) int { return cmp.Compare(a.Interface, b.Interface) })
-	return losses, nil
+	slices.SortFunc(drops, func(a, b UplinkTransmitDrops) int { return cmp.Compare(a.Interface, b.Interface) })
+	return drops, nil
 }
 
 type interfaceNames struct {

@@ -17,21 +17,21 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-type transmitWorld struct {
+type transmitFixture struct {
 	*Dataplane
 	first, second Uplink
 	frame         []byte
 }
 
-func newLossWorld(t *testing.T, config Config) *transmitWorld {
+func newTransmitFixture(t *testing.T, config Config) *transmitFixture {
 	t.Helper()
-	return newLossWorldOn(t, config, newTap(t, "first"), newTap(t, "second"))
+	return newTransmitFixtureOn(t, config, newTap(t, "first"), newTap(t, "second"))
 }
 
-// newLossWorldOn accepts the same uplink twice.
-func newLossWorldOn(t *testing.T, config Config, first, second Uplink) *transmitWorld {
+// newTransmitFixtureOn accepts the same uplink twice.
+func newTransmitFixtureOn(t *testing.T, config Config, first, second Uplink) *transmitFixture {
 	t.Helper()
-	w := &transmitWorld{Dataplane: openDataplane(t, config), first: first, second: second}
+	w := &transmitFixture{Dataplane: openDataplane(t, config), first: first, second: second}
 	state := forwarding.NewState()
 	state.Self = forwarding.Self{ID: 1, IPv4: ip("198.51.100.11")}
 	state.Nodes[2] = forwarding.Node{IPv4: ip("198.51.100.12")}
@@ -66,7 +66,7 @@ func newLossWorldOn(t *testing.T, config Config, first, second Uplink) *transmit
 
 var hopAddress = [6]byte{2, 2}
 
-func (w *transmitWorld) hop(t *testing.T, uplink Uplink) {
+func (w *transmitFixture) hop(t *testing.T, uplink Uplink) {
 	t.Helper()
 	hop := forwarding.Hop{Interface: uplink.Index, MTU: 1500, Source: [6]byte{2, 1}, Destination: hopAddress}
 	if err := w.SetHops(map[forwarding.NodeID]forwarding.Hop{2: hop}); err != nil {
@@ -78,7 +78,7 @@ func (w *transmitWorld) hop(t *testing.T, uplink Uplink) {
 }
 
 // send runs the attached program on frames, and returns the lost ones.
-func (w *transmitWorld) send(t *testing.T, frames int) (transmit, redirect uint64) {
+func (w *transmitFixture) send(t *testing.T, frames int) (transmit, redirect uint64) {
 	t.Helper()
 	context := struct{ Data, DataEnd, DataMeta, IngressIfindex, RxQueueIndex, EgressIfindex uint32 }{
 		DataEnd: uint32(len(w.frame)), IngressIfindex: uint32(w.first.Index),
@@ -128,7 +128,7 @@ func holdTap(t *testing.T, name string) {
 // Frames rejected by a driver are counted.
 func TestTransmitDrops(t *testing.T) {
 	config := smallConfig(mountBPF(t))
-	w := newLossWorld(t, config)
+	w := newTransmitFixture(t, config)
 	const frames, ring = 64, 16
 	check := func(step string, want uint64) {
 		t.Helper()
@@ -153,7 +153,7 @@ func TestTransmitDrops(t *testing.T) {
 	check("a full ring", frames)
 	want := []UplinkTransmitDrops{{Interface: "first"}, {Interface: "second", Redirect: 4*frames + filling}}
 	if lost, err := w.TransmitDrops(); err != nil || !slices.Equal(lost, want) {
-		t.Errorf("losses %+v, %v, want %+v", lost, err, want)
+		t.Errorf("drops %+v, %v, want %+v", lost, err, want)
 	}
 	next := openDataplane(t, config)
 	if err := next.Attach([]Uplink{w.first, w.second}); err != nil {
@@ -175,7 +175,7 @@ func TestTransmitDrops(t *testing.T) {
 
 // Other XDP programs and other results of ours are not counted.
 func TestTransmitDropsOfOthers(t *testing.T) {
-	w := newLossWorld(t, smallConfig(mountBPF(t)))
+	w := newTransmitFixture(t, smallConfig(mountBPF(t)))
 	const abort, transmit, redirect = 0, 3, 4
 	for name, test := range map[string]struct {
 		program uint32

@@ -18,17 +18,17 @@ import (
 const cniMark = 0x0f00
 
 // restoreTrust reads the policy for other nodes' packets, and generates the node's mark after a boot.
-func (d *Dataplane) restoreTrust() error {
-	if err := d.maps.TunnelPolicies.Lookup(uint32(0), &d.trust); err != nil {
+func (d *Dataplane) restoreTunnelPolicy() error {
+	if err := d.maps.TunnelPolicies.Lookup(uint32(0), &d.tunnelPolicy); err != nil {
 		return fmt.Errorf("read map %s: %w", bpf.DatapathMapTunnelPolicies, err)
 	}
-	trust := d.trust
-	for trust.Mark == 0 {
+	policy := d.tunnelPolicy
+	for policy.Mark == 0 {
 		var random [4]byte
 		_, _ = rand.Read(random[:])
-		trust.Mark = binary.NativeEndian.Uint32(random[:]) &^ cniMark
+		policy.Mark = binary.NativeEndian.Uint32(random[:]) &^ cniMark
 	}
-	if err := d.writeTrust(trust); err != nil {
+	if err := d.writeTunnelPolicy(policy); err != nil {
 		return err
 	}
 	d.ingress = map[forwarding.NodeID]bpf.DatapathIngressInterfaces{}
@@ -43,23 +43,23 @@ func (d *Dataplane) restoreTrust() error {
 	return nil
 }
 
-func (d *Dataplane) writeTrust(trust bpf.DatapathTunnelPolicy) error {
-	if trust == d.trust {
+func (d *Dataplane) writeTunnelPolicy(policy bpf.DatapathTunnelPolicy) error {
+	if policy == d.tunnelPolicy {
 		return nil
 	}
-	if err := write(d.maps.TunnelPolicies, bpf.DatapathMapTunnelPolicies, "the node's own entry", uint32(0), trust); err != nil {
+	if err := write(d.maps.TunnelPolicies, bpf.DatapathMapTunnelPolicies, "the node's own entry", uint32(0), policy); err != nil {
 		return err
 	}
-	d.trust = trust
+	d.tunnelPolicy = policy
 	return nil
 }
 
 // trustEgress enables the check at egress. Before, programs of a previous agent may pass packets to the
 // kernel with another mark, as with rebuilt maps.
-func (d *Dataplane) trustEgress() error {
-	trust := d.trust
-	trust.Flags |= uint32(bpf.DatapathTunnelPolicyFlagPOLICY_EGRESS)
-	return d.writeTrust(trust)
+func (d *Dataplane) enableEgressCheck() error {
+	policy := d.tunnelPolicy
+	policy.Flags |= uint32(bpf.DatapathTunnelPolicyFlagPOLICY_EGRESS)
+	return d.writeTunnelPolicy(policy)
 }
 
 // WrongUplinks counts packets dropped because they arrived on an uplink that does not lead to their node.

@@ -42,10 +42,10 @@ func (d *Dataplane) SetTunnelKeys(keys forwarding.TunnelKeys) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	trust := d.trust
-	trust.Flags &^= uint32(bpf.DatapathTunnelPolicyFlagPOLICY_TAGS | bpf.DatapathTunnelPolicyFlagPOLICY_KEYS)
+	policy := d.tunnelPolicy
+	policy.Flags &^= uint32(bpf.DatapathTunnelPolicyFlagPOLICY_TAGS | bpf.DatapathTunnelPolicyFlagPOLICY_KEYS)
 	if keys.Required {
-		trust.Flags |= uint32(bpf.DatapathTunnelPolicyFlagPOLICY_TAGS)
+		policy.Flags |= uint32(bpf.DatapathTunnelPolicyFlagPOLICY_TAGS)
 	}
 	var expanded [forwarding.MaxTunnelKey + 1]bpf.DatapathTunnelKey
 	for _, key := range keys.Accepted {
@@ -54,12 +54,12 @@ func (d *Dataplane) SetTunnelKeys(keys forwarding.TunnelKeys) error {
 			return err
 		}
 		expanded[key.Number] = words
-		trust.Flags |= uint32(bpf.DatapathTunnelPolicyFlagPOLICY_KEY) << key.Number
+		policy.Flags |= uint32(bpf.DatapathTunnelPolicyFlagPOLICY_KEY) << key.Number
 		if err := d.writeTunnelKey(key.Number, words); err != nil {
 			return err
 		}
 	}
-	if err := d.writeTrust(trust); err != nil {
+	if err := d.writeTunnelPolicy(policy); err != nil {
 		return err
 	}
 	settings := d.self
@@ -102,10 +102,10 @@ func (d *Dataplane) TunnelKeys() forwarding.TunnelKeys {
 	defer d.mu.Unlock()
 	keys := forwarding.TunnelKeys{
 		Sending:  uint8(d.self.Flags / uint32(bpf.DatapathSelfFlagSELF_KEY)),
-		Required: d.trust.Flags&uint32(bpf.DatapathTunnelPolicyFlagPOLICY_TAGS) != 0,
+		Required: d.tunnelPolicy.Flags&uint32(bpf.DatapathTunnelPolicyFlagPOLICY_TAGS) != 0,
 	}
 	for number := uint8(1); number <= forwarding.MaxTunnelKey; number++ {
-		if d.trust.Flags&(uint32(bpf.DatapathTunnelPolicyFlagPOLICY_KEY)<<number) != 0 {
+		if d.tunnelPolicy.Flags&(uint32(bpf.DatapathTunnelPolicyFlagPOLICY_KEY)<<number) != 0 {
 			keys.Accepted = append(keys.Accepted, forwarding.TunnelKey{Number: number, Secret: d.tunnelKeys[number].Secret})
 		}
 	}

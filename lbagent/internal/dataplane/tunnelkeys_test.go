@@ -53,16 +53,16 @@ func TestSetTunnelKeys(t *testing.T) {
 	d := openDataplane(t, cfg)
 	check := func(step string, keys forwarding.TunnelKeys) {
 		t.Helper()
-		var trust bpf.DatapathTunnelPolicy
+		var policy bpf.DatapathTunnelPolicy
 		var self bpf.DatapathSelf
-		if err := d.maps.TunnelPolicies.Lookup(uint32(0), &trust); err != nil {
+		if err := d.maps.TunnelPolicies.Lookup(uint32(0), &policy); err != nil {
 			t.Fatal(err)
 		}
 		if err := d.maps.Settings.Lookup(uint32(0), &self); err != nil {
 			t.Fatal(err)
 		}
-		if got := trust.Flags & uint32(bpf.DatapathTunnelPolicyFlagPOLICY_TAGS); (got != 0) != keys.Required {
-			t.Errorf("%s: flags %#x, required %v", step, trust.Flags, keys.Required)
+		if got := policy.Flags & uint32(bpf.DatapathTunnelPolicyFlagPOLICY_TAGS); (got != 0) != keys.Required {
+			t.Errorf("%s: flags %#x, required %v", step, policy.Flags, keys.Required)
 		}
 		if got := self.Flags / uint32(bpf.DatapathSelfFlagSELF_KEY); got != uint32(keys.Sending) {
 			t.Errorf("%s: tags with key %d, want %d", step, got, keys.Sending)
@@ -84,7 +84,7 @@ func TestSetTunnelKeys(t *testing.T) {
 				t.Errorf("%s: key %d has %x, want %x", step, number, words.Start, want[number].Start)
 			}
 			_, accepted := want[number]
-			if got := trust.Flags&(uint32(bpf.DatapathTunnelPolicyFlagPOLICY_KEY)<<number) != 0; number > 0 && got != accepted {
+			if got := policy.Flags&(uint32(bpf.DatapathTunnelPolicyFlagPOLICY_KEY)<<number) != 0; number > 0 && got != accepted {
 				t.Errorf("%s: key %d accepted: %v, want %v", step, number, got, accepted)
 			}
 		}

@@ -118,7 +118,7 @@ func TestVethTransmit(t *testing.T) {
 			}
 			run(t, "ip", "address", "add", "198.51.100.11/25", "dev", "near")
 			run(t, "ip", "neighbour", "add", "198.51.100.12", "lladdr", net.HardwareAddr(hopAddress[:]).String(), "dev", "near")
-			w := newLossWorldOn(t, config, uplink, uplink)
+			w := newTransmitFixtureOn(t, config, uplink, uplink)
 			wire := openWire(t, far)
 			var got Counters
 			for i := range frames {
@@ -145,7 +145,7 @@ func TestVethTransmit(t *testing.T) {
 					got.Drops["xdp_tx"], got.Events["passed_to_kernel"], test.arrived, test.lost, test.handed)
 			}
 			if want := (UplinkTransmitDrops{Interface: "near", Transmit: uint64(test.lost)}); len(got.TransmitDrops) != 1 || got.TransmitDrops[0] != want {
-				t.Errorf("losses %+v, want %+v", got.TransmitDrops, want)
+				t.Errorf("drops %+v, want %+v", got.TransmitDrops, want)
 			}
 		})
 	}
@@ -183,7 +183,7 @@ func TestVethRedirect(t *testing.T) {
 			}
 			run(t, "ip", "address", "add", "198.51.100.11/25", "dev", "near")
 			run(t, "ip", "neighbour", "add", "198.51.100.12", "lladdr", net.HardwareAddr(hopAddress[:]).String(), "dev", "near")
-			w := newLossWorldOn(t, config, newTap(t, "first"), uplink)
+			w := newTransmitFixtureOn(t, config, newTap(t, "first"), uplink)
 			wire := openWire(t, far)
 			if transmit, redirect := w.send(t, frames); transmit != 0 || redirect != uint64(test.lost) {
 				t.Errorf("lost %d sent back and %d redirected, want 0 and %d", transmit, redirect, test.lost)

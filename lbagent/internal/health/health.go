@@ -131,7 +131,7 @@ func (h *Monitor) Alive() error {
 func (h *Monitor) Watch(ctx context.Context, every time.Duration, logger logr.Logger, stalled func()) error {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
-	var told error
+	var logged error
 	for {
 		select {
 		case <-ctx.Done():
@@ -140,13 +140,13 @@ func (h *Monitor) Watch(ctx context.Context, every time.Duration, logger logr.Lo
 		}
 		err := h.Alive()
 		switch {
-		case err != nil && told == nil:
+		case err != nil && logged == nil:
 			stalled()
 			logger.Error(err, "The agent is stuck: its health check fails, and other nodes answer for VIPs on links", "stacks", stacks())
-		case err == nil && told != nil:
+		case err == nil && logged != nil:
 			logger.Info("The agent makes progress again")
 		}
-		told = err
+		logged = err
 	}
 }
 

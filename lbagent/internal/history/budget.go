@@ -109,15 +109,15 @@ func (b *budget) reportDropped(now time.Time) []consoleapi.HistoryEntry {
 	keys := slices.SortedFunc(maps.Keys(b.dropped), func(x, y droppedKey) int {
 		return cmp.Or(cmp.Compare(b.dropped[y], b.dropped[x]), cmp.Compare(x.kind, y.kind), cmp.Compare(x.service, y.service))
 	})
-	var told []consoleapi.HistoryEntry
+	var entries []consoleapi.HistoryEntry
 	for _, key := range keys[:min(len(keys), maxTold)] {
 		entry := consoleapi.HistoryEntry{Time: now, Kind: consoleapi.HistoryLeftOut, What: string(key.kind), Count: b.dropped[key]}
 		if key.service != "" {
 			entry.Services = []string{key.service}
 		}
-		told = append(told, entry)
+		entries = append(entries, entry)
 	}
-	return told
+	return entries
 }
 
 func (b *budget) tell(entry *consoleapi.HistoryEntry) {

@@ -130,7 +130,7 @@ func (c *changes) session(before, now *Session, at time.Time) (entries []Entry) 
 		entries = append(entries, sessionEntry(now, orNow(now.Since, at), "Established", ""))
 		delete(c.failing, now.key())
 	case !now.Established && now.Message != "":
-		if told := c.failing[now.key()]; told.message != now.Message && at.Sub(told.at).Abs() >= failingEvery {
+		if last := c.failing[now.key()]; last.message != now.Message && at.Sub(last.at).Abs() >= failingEvery {
 			entries = append(entries, sessionEntry(now, at, "Failing", now.Message))
 			c.failing[now.key()] = failure{at, now.Message}
 		}

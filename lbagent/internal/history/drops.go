@@ -65,16 +65,16 @@ func drops(grown map[dropKey]uint64) []consoleapi.HistoryDrop {
 	keys := slices.SortedFunc(maps.Keys(grown), func(a, b dropKey) int {
 		return cmp.Or(cmp.Compare(grown[b], grown[a]), cmp.Compare(a.reason, b.reason), cmp.Compare(a.service, b.service))
 	})
-	var told []consoleapi.HistoryDrop
+	var drops []consoleapi.HistoryDrop
 	for i, key := range keys {
 		if i < maxDrops {
-			told = append(told, consoleapi.HistoryDrop{Reason: key.reason, Service: key.service, Count: grown[key]})
+			drops = append(drops, consoleapi.HistoryDrop{Reason: key.reason, Service: key.service, Count: grown[key]})
 			continue
 		}
 		if i == maxDrops {
-			told = append(told, consoleapi.HistoryDrop{Reason: ReasonOther})
+			drops = append(drops, consoleapi.HistoryDrop{Reason: ReasonOther})
 		}
-		told[maxDrops].Count += grown[key]
+		drops[maxDrops].Count += grown[key]
 	}
-	return told
+	return drops
 }

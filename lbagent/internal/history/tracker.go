@@ -50,9 +50,9 @@ func (k *Tracker) Count(counters Counters, services map[forwarding.FrontendKey]s
 // Dropped returns the lines that report dropped entries.
 func (k *Tracker) Dropped(now time.Time) (lines [][]byte) {
 	for _, entry := range k.budget.reportDropped(now) {
-		if told := k.lines([]Entry{entry}, now); told != nil {
+		if encoded := k.lines([]Entry{entry}, now); encoded != nil {
 			k.budget.tell(&entry)
-			lines = append(lines, told...)
+			lines = append(lines, encoded...)
 		}
 	}
 	return lines

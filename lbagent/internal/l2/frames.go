@@ -107,14 +107,14 @@ func readSolicitation(payload []byte, from net.HardwareAddr) (addressRequest, er
 	if !is {
 		return addressRequest{}, errNotRequest
 	}
-	asked := addressRequest{target: solicitation.TargetAddress, sender: source, from: from}
+	request := addressRequest{target: solicitation.TargetAddress, sender: source, from: from}
 	if own := addressIn(solicitation.Options, ndp.Source); own != nil {
-		asked.from = own
+		request.from = own
 	}
-	if source.IsMulticast() || source == asked.target || !isUnicast(asked.from) {
+	if source.IsMulticast() || source == request.target || !isUnicast(request.from) {
 		return addressRequest{}, errNotRequest
 	}
-	return asked, nil
+	return request, nil
 }
 
 // readNeighbour parses a message of Neighbor Discovery and returns its source. It returns nil for packets that

@@ -111,12 +111,12 @@ func (l *link) read(
 		if !is {
 			continue
 		}
-		asked, err := parse(buffer[:n], address.HardwareAddr)
+		request, err := parse(buffer[:n], address.HardwareAddr)
 		if err != nil {
 			l.counts.malformed.Add(1)
 			continue
 		}
-		l.answer(conn, &asked, answer)
+		l.answer(conn, &request, answer)
 	}
 }
 
@@ -133,11 +133,11 @@ func (l *link) countDropped(conn *packet.Conn) {
 	}
 }
 
-func (l *link) answer(conn *packet.Conn, asked *addressRequest, answer func(*addressRequest, net.HardwareAddr) (message, error)) {
-	if l.isSilent(time.Now()) || !l.owns(asked.target) {
+func (l *link) answer(conn *packet.Conn, request *addressRequest, answer func(*addressRequest, net.HardwareAddr) (message, error)) {
+	if l.isSilent(time.Now()) || !l.owns(request.target) {
 		return
 	}
-	reply, err := answer(asked, l.own)
+	reply, err := answer(request, l.own)
 	if err != nil {
 		l.counts.failed.Add(1)
 		return

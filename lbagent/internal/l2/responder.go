@@ -255,11 +255,11 @@ func (r *Responder) isConfirmed(ctx context.Context) bool {
 	default:
 	}
 	if r.confirmed == nil {
-		asked := make(chan struct{})
-		r.confirmed = asked
+		confirmed := make(chan struct{})
+		r.confirmed = confirmed
 		go func() {
 			r.confirm(ctx)
-			close(asked)
+			close(confirmed)
 			r.notify()
 		}()
 	}
@@ -362,19 +362,19 @@ func (r *Responder) announceAll(again bool, now time.Time) {
 
 func (r *Responder) announce(now time.Time) (wait time.Duration) {
 	wait = announceInterval
-	told := 0
+	sent := 0
 	var later []announcement
 	for _, t := range r.pending {
 		if t.link.isClosed() || !t.link.owns(t.address) {
 			continue
 		}
-		if left := t.due().Sub(now); left > 0 || told == burst {
+		if left := t.due().Sub(now); left > 0 || sent == burst {
 			wait = min(wait, max(left, pause))
 			later = append(later, t)
 			continue
 		}
 		t.link.announce(t.address)
-		told++
+		sent++
 		if t.next++; t.next < len(announceCount) {
 			wait = min(wait, t.due().Sub(now))
 			later = append(later, t)

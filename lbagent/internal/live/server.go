@@ -157,7 +157,7 @@ func (s *Server) answerState(request *http.Request) (any, error) {
 }
 
 func (s *Server) answerFlows(request *http.Request) (any, error) {
-	asked, err := parseSelection(request)
+	selected, err := parseSelection(request)
 	if err != nil {
 		return nil, err
 	}
@@ -167,7 +167,7 @@ func (s *Server) answerFlows(request *http.Request) (any, error) {
 	if err := request.Context().Err(); err != nil {
 		return nil, err
 	}
-	flows, more, err := s.source.Flows(asked.service, asked.clients, asked.limit)
+	flows, more, err := s.source.Flows(selected.service, selected.clients, selected.limit)
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +175,7 @@ func (s *Server) answerFlows(request *http.Request) (any, error) {
 }
 
 func (s *Server) answerDrops(request *http.Request) (any, error) {
-	asked, err := parseSelection(request)
+	selected, err := parseSelection(request)
 	if err != nil {
 		return nil, err
 	}
@@ -183,10 +183,10 @@ func (s *Server) answerDrops(request *http.Request) (any, error) {
 	drops := s.source.Drops()
 	slices.Reverse(drops)
 	for _, drop := range drops {
-		if drop.Service != asked.service || asked.clients.IsValid() && !asked.clients.Contains(drop.Source.Addr().Unmap()) {
+		if drop.Service != selected.service || selected.clients.IsValid() && !selected.clients.Contains(drop.Source.Addr().Unmap()) {
 			continue
 		}
-		if len(answer.Items) == asked.limit {
+		if len(answer.Items) == selected.limit {
 			answer.Truncated = true
 			break
 		}
@@ -202,16 +202,16 @@ type selection struct {
 }
 
 func parseSelection(request *http.Request) (selection, error) {
-	asked := selection{service: request.FormValue(liveapi.ParameterService), limit: liveapi.MaxLimit}
-	if namespace, name, found := strings.Cut(asked.service, "/"); !found || namespace == "" || name == "" {
-		return selection{}, refused{fmt.Errorf("%s is %q, must be namespace/name", liveapi.ParameterService, asked.service)}
+	selected := selection{service: request.FormValue(liveapi.ParameterService), limit: liveapi.MaxLimit}
+	if namespace, name, found := strings.Cut(selected.service, "/"); !found || namespace == "" || name == "" {
+		return selection{}, refused{fmt.Errorf("%s is %q, must be namespace/name", liveapi.ParameterService, selected.service)}
 	}
 	if value := request.FormValue(liveapi.ParameterLimit); value != "" {
 		limit, err := strconv.Atoi(value)
 		if err != nil || limit < 1 || limit > liveapi.MaxLimit {
 			return selection{}, refused{fmt.Errorf("%s is %q, must be 1 to %d", liveapi.ParameterLimit, value, liveapi.MaxLimit)}
 		}
-		asked.limit = limit
+		selected.limit = limit
 	}
 	if value := request.FormValue(liveapi.ParameterClient); value != "" {
 		clients, err := netip.ParsePrefix(value)
@@ -223,7 +223,7 @@ func parseSelection(request *http.Request) (selection, error) {
 			address = address.Unmap().WithZone("")
 			clients = netip.PrefixFrom(address, address.BitLen())
 		}
-		asked.clients = clients.Masked()
+		selected.clients = clients.Masked()
 	}
-	return asked, nil
+	return selected, nil
 }

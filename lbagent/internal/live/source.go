@@ -51,7 +51,7 @@ func (s *consoleSource) Sessions() []consoleapi.BGPPeer { return s.console.Peers
 func (s *consoleSource) Drops() []consoleapi.Drop { return s.console.RecentDrops() }
 
 // Flows implements Source.
-func (s *consoleSource) Flows(service string, clients netip.Prefix, limit int) (told []liveapi.Flow, more bool, err error) {
+func (s *consoleSource) Flows(service string, clients netip.Prefix, limit int) (flows []liveapi.Flow, more bool, err error) {
 	services := s.console.Directory().Services
 	found, more, err := s.datapath.Flows(limit, func(key forwarding.FrontendKey, client netip.Addr) bool {
 		return services[key] == service && (!clients.IsValid() || clients.Contains(client))
@@ -59,7 +59,7 @@ func (s *consoleSource) Flows(service string, clients netip.Prefix, limit int) (
 	if err != nil {
 		return nil, false, err
 	}
-	told = make([]liveapi.Flow, 0, len(found))
+	flows = make([]liveapi.Flow, 0, len(found))
 	for _, flow := range found {
 		item := liveapi.Flow{
 			Client: flow.Client, VIP: netip.AddrPortFrom(flow.Frontend.VIP, flow.Frontend.Port),
@@ -69,7 +69,7 @@ func (s *consoleSource) Flows(service string, clients netip.Prefix, limit int) (
 		if flow.Closing {
 			item.State = liveapi.FlowClosing
 		}
-		told = append(told, item)
+		flows = append(flows, item)
 	}
-	return told, more, nil
+	return flows, more, nil
 }

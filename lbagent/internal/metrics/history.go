@@ -33,10 +33,10 @@ func (*HistoryMetrics) Describe(descriptions chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (h *HistoryMetrics) Collect(metrics chan<- prometheus.Metric) {
-	told := h.read()
-	metrics <- prometheus.MustNewConstMetric(historyBytesDescription, prometheus.GaugeValue, float64(told.Bytes))
-	for kind, count := range told.Dropped {
+	history := h.read()
+	metrics <- prometheus.MustNewConstMetric(historyBytesDescription, prometheus.GaugeValue, float64(history.Bytes))
+	for kind, count := range history.Dropped {
 		metrics <- prometheus.MustNewConstMetric(historyDroppedDescription, prometheus.CounterValue, float64(count), kind)
 	}
-	metrics <- prometheus.MustNewConstMetric(historyUnwrittenDescription, prometheus.CounterValue, float64(told.Unwritten))
+	metrics <- prometheus.MustNewConstMetric(historyUnwrittenDescription, prometheus.CounterValue, float64(history.Unwritten))
 }

@@ -9,12 +9,12 @@ import (
 )
 
 var (
-	l2VIPsDescription      = description("l2_vips", "VIPs for which the node answers ARP and Neighbor Discovery on an interface.", "interface")
-	l2QuestionsDescription = description("l2_requests_total",
+	l2VIPsDescription     = description("l2_vips", "VIPs for which the node answers ARP and Neighbor Discovery on an interface.", "interface")
+	l2RequestsDescription = description("l2_requests_total",
 		"Requests of ARP and Neighbor Discovery for these VIPs, by result: answered; limited per host; dropped because the receive buffer was full; malformed.",
 		"interface", "result")
-	l2ToldDescription   = description("l2_announcements_total", "Unsolicited ARP and Neighbor Discovery announcements of VIPs.", "interface")
-	l2FailedDescription = description("l2_send_errors_total", "ARP and Neighbor Discovery replies and announcements that could not be built or sent.", "interface")
+	l2AnnouncementsDescription = description("l2_announcements_total", "Unsolicited ARP and Neighbor Discovery announcements of VIPs.", "interface")
+	l2SendErrorsDescription    = description("l2_send_errors_total", "ARP and Neighbor Discovery replies and announcements that could not be built or sent.", "interface")
 )
 
 // Layer2 collects the metrics of answers on links, for each interface with layer 2 announcements.
@@ -27,7 +27,7 @@ func NewLayer2(counts func() map[string]l2.Counts) *Layer2 { return &Layer2{coun
 
 // Describe implements prometheus.Collector.
 func (*Layer2) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{l2VIPsDescription, l2QuestionsDescription, l2ToldDescription, l2FailedDescription} {
+	for _, d := range []*prometheus.Desc{l2VIPsDescription, l2RequestsDescription, l2AnnouncementsDescription, l2SendErrorsDescription} {
 		descriptions <- d
 	}
 }
@@ -39,11 +39,11 @@ func (l *Layer2) Collect(metrics chan<- prometheus.Metric) {
 		count := func(d *prometheus.Desc, value uint64, labels ...string) {
 			metrics <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), append([]string{name}, labels...)...)
 		}
-		count(l2QuestionsDescription, counts.Answered, "answered")
-		count(l2QuestionsDescription, counts.Limited, "limited")
-		count(l2QuestionsDescription, counts.Dropped, "dropped")
-		count(l2QuestionsDescription, counts.Malformed, "malformed")
-		count(l2ToldDescription, counts.Announced)
-		count(l2FailedDescription, counts.Failed)
+		count(l2RequestsDescription, counts.Answered, "answered")
+		count(l2RequestsDescription, counts.Limited, "limited")
+		count(l2RequestsDescription, counts.Dropped, "dropped")
+		count(l2RequestsDescription, counts.Malformed, "malformed")
+		count(l2AnnouncementsDescription, counts.Announced)
+		count(l2SendErrorsDescription, counts.Failed)
 	}
 }

@@ -214,8 +214,8 @@ func (b *endpoints) collect(frontend *Frontend, from backend) []endpoint {
 	}
 	known, found := b.lists[from.service]
 	if !found {
-		asked := Frontend{Key: frontend.Key, Service: frontend.Service}
-		known = endpointList{found: b.readSlices(&asked, from), unreached: asked.Unreached}
+		shared := Frontend{Key: frontend.Key, Service: frontend.Service}
+		known = endpointList{found: b.readSlices(&shared, from), unreached: shared.Unreached}
 		b.lists[from.service] = known
 	}
 	frontend.Unreached = frontend.Unreached || known.unreached

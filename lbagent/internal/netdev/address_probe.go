@@ -18,7 +18,7 @@ import (
 // ProbeAddresses probes addresses on links by ARP (RFC 826) or Neighbor Discovery (RFC 4861) and returns the
 // hardware addresses that answered before ctx is done. The kernel sends the probes: neighbor entries are
 // deleted before and afterwards. Missing links and permanent entries are skipped.
-func ProbeAddresses(ctx context.Context, asked []fib.NeighbourKey) (map[fib.NeighbourKey][6]byte, error) {
+func ProbeAddresses(ctx context.Context, targets []fib.NeighbourKey) (map[fib.NeighbourKey][6]byte, error) {
 	done := make(chan struct{})
 	updates := make(chan netlink.NeighUpdate)
 	if err := subscribeNeighbours(updates, done); err != nil {
@@ -30,14 +30,14 @@ func ProbeAddresses(ctx context.Context, asked []fib.NeighbourKey) (map[fib.Neig
 	if err != nil {
 		return nil, err
 	}
-	asked = slices.DeleteFunc(slices.Clone(asked), func(key fib.NeighbourKey) bool { return fixed[key] })
+	targets = slices.DeleteFunc(slices.Clone(targets), func(key fib.NeighbourKey) bool { return fixed[key] })
 	defer func() {
-		for _, key := range asked {
+		for _, key := range targets {
 			_ = removeNeighbour(key)
 		}
 	}()
-	waiting := make(map[fib.NeighbourKey]bool, len(asked))
-	for _, key := range asked {
+	waiting := make(map[fib.NeighbourKey]bool, len(targets))
+	for _, key := range targets {
 		if waiting[key], err = probeNeighbour(key); err != nil {
 			return nil, err
 		}
@@ -62,7 +62,7 @@ func probeNeighbour(key fib.NeighbourKey) (bool, error) {
 func awaitNeighbours(
 	ctx context.Context, updates <-chan netlink.NeighUpdate, waiting map[fib.NeighbourKey]bool,
 ) (map[fib.NeighbourKey][6]byte, error) {
-	maps.DeleteFunc(waiting, func(_ fib.NeighbourKey, asked bool) bool { return !asked })
+	maps.DeleteFunc(waiting, func(_ fib.NeighbourKey, waits bool) bool { return !waits })
 	found := map[fib.NeighbourKey][6]byte{}
 	for len(waiting) > 0 {
 		select {

@@ -36,22 +36,22 @@ type spread struct {
 // UnspreadTunnel returns messages about interfaces that hash UDP by addresses only, so that one receive
 // queue and CPU gets all encapsulated packets of a node. Unknown interfaces are skipped.
 func UnspreadTunnel(interfaces []string) []string {
-	var told []string
+	var problems []string
 	for _, name := range interfaces {
 		s, err := readSpread(name)
 		if err != nil {
 			continue
 		}
-		told = append(told, s.problems(name)...)
+		problems = append(problems, s.problems(name)...)
 	}
-	return told
+	return problems
 }
 
 func (s *spread) problems(name string) []string {
 	if s.queues < 2 {
 		return nil
 	}
-	var told []string
+	var problems []string
 	for _, family := range []struct {
 		udp, tcp uint32
 		flow, ip string
@@ -63,12 +63,12 @@ func (s *spread) problems(name string) []string {
 			continue
 		}
 		if known && hash&rxHashSourcePort == 0 {
-			told = append(told, fmt.Sprintf("%s hashes UDP over %s by addresses alone: all packets that another node encapsulates "+
+			problems = append(problems, fmt.Sprintf("%s hashes UDP over %s by addresses alone: all packets that another node encapsulates "+
 				"come in by one of its %d receive queues; run \"ethtool -N %s rx-flow-hash %s sdfn\" (docs/install.md, Uplinks)",
 				name, family.ip, s.queues, name, family.flow))
 		}
 	}
-	return told
+	return problems
 }
 
 func readSpread(name string) (*spread, error) {

@@ -252,18 +252,18 @@ func (w *Tracker) Observe(self forwarding.NodeID, now time.Time) (_ status.NodeH
 		}
 		return names
 	}
-	told := status.NodeHealth{
+	out := status.NodeHealth{
 		Down: named(due(w.verdict.Down)), Held: named(due(w.verdict.Held)), Narrow: named(due(w.verdict.LowMTU)),
 	}
 	for _, id := range due(w.verdict.AgentSilent) {
-		if slices.Contains(told.Down, w.names[id]) {
+		if slices.Contains(out.Down, w.names[id]) {
 			continue
 		}
-		told.Silent = append(told.Silent, w.names[id]+" since "+w.verdict.AgentSilent[id].UTC().Format(time.RFC3339))
+		out.Silent = append(out.Silent, w.names[id]+" since "+w.verdict.AgentSilent[id].UTC().Format(time.RFC3339))
 	}
 	if since := w.verdict.Lossy; !since.IsZero() {
-		told.Lossy = len(due(map[forwarding.NodeID]time.Time{self: since})) > 0
+		out.Lossy = len(due(map[forwarding.NodeID]time.Time{self: since})) > 0
 	}
-	told.CutOff = w.verdict.CutOff && len(told.Down)+len(told.Held) > 0
-	return told, again
+	out.CutOff = w.verdict.CutOff && len(out.Down)+len(out.Held) > 0
+	return out, again
 }

@@ -11,35 +11,35 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/table"
 )
 
-func (d *draft) addFrontend(entry entry) {
+func (b *builder) addFrontend(entry entry) {
 	frontend := entry.Frontend
-	before, programmed := d.have.Frontends[frontend.Key]
-	if !d.hasVIP(frontend.Key.VIP) {
-		d.frontendFull(frontend, forwarding.VIPs)
+	before, programmed := b.have.Frontends[frontend.Key]
+	if !b.hasVIP(frontend.Key.VIP) {
+		b.frontendFull(frontend, forwarding.VIPs)
 		return
 	}
-	if other, free := d.reserveHash(frontend.Key); !free {
-		d.sameHash(frontend, other)
+	if other, free := b.reserveHash(frontend.Key); !free {
+		b.sameHash(frontend, other)
 		return
 	}
 	if !programmed {
-		if d.frontends >= d.limits.Frontends {
-			d.frontendFull(frontend, forwarding.Frontends)
+		if b.frontends >= b.limits.Frontends {
+			b.frontendFull(frontend, forwarding.Frontends)
 			return
 		}
-		if lacking, fits := d.fits(entry); !fits {
-			d.frontendFull(frontend, lacking)
+		if lacking, fits := b.fits(entry); !fits {
+			b.frontendFull(frontend, lacking)
 			return
 		}
 	}
-	id, found := d.frontendID(before.ID)
+	id, found := b.frontendID(before.ID)
 	if !found {
-		d.frontendFull(frontend, forwarding.Frontends)
+		b.frontendFull(frontend, forwarding.Frontends)
 		return
 	}
-	ranges, fits := d.sourceSet(frontend)
+	ranges, fits := b.sourceSet(frontend)
 	if !fits {
-		d.sourcesFull(frontend)
+		b.sourcesFull(frontend)
 		if !programmed {
 			return
 		}
@@ -47,10 +47,10 @@ func (d *draft) addFrontend(entry entry) {
 		ranges = forwarding.NoSources
 	}
 	if !programmed {
-		d.frontends++
+		b.frontends++
 	}
-	place := d.place(entry)
-	d.want.Frontends[frontend.Key] = forwarding.Frontend{
+	place := b.place(entry)
+	b.want.Frontends[frontend.Key] = forwarding.Frontend{
 		ID: id, Local: frontend.ServesOwn(), Refuses: len(frontend.Weights) == 0,
 		Table: place.table, Endpoints: place.endpoints, Affinity: frontend.Affinity, Ranges: ranges,
 	}
@@ -69,19 +69,19 @@ func (x *index) reserveHash(key forwarding.FrontendKey) (forwarding.FrontendKey,
 	return key, true
 }
 
-func (d *draft) frontendID(id forwarding.FrontendID) (forwarding.FrontendID, bool) {
-	if _, taken := d.retainedIDs[id]; id == 0 || taken || int64(id) > int64(d.limits.Frontends) {
-		next, found := d.planner.frontendIDs.next(d.limits.Frontends, func(number uint32) bool {
-			_, used := d.frontendIDs[forwarding.FrontendID(number)]
+func (b *builder) frontendID(id forwarding.FrontendID) (forwarding.FrontendID, bool) {
+	if _, taken := b.retainedIDs[id]; id == 0 || taken || int64(id) > int64(b.limits.Frontends) {
+		next, found := b.planner.frontendIDs.next(b.limits.Frontends, func(number uint32) bool {
+			_, used := b.frontendIDs[forwarding.FrontendID(number)]
 			return used
 		})
 		if !found {
 			return 0, false
 		}
 		id = forwarding.FrontendID(next)
-		d.frontendIDs[id] = struct{}{}
+		b.frontendIDs[id] = struct{}{}
 	}
-	d.retainedIDs[id] = struct{}{}
+	b.retainedIDs[id] = struct{}{}
 	return id, true
 }
 
@@ -91,54 +91,54 @@ func (e entry) needsTable() bool { return e.port.spreads && len(e.Weights) > 0 }
 // to terminating endpoints still use it.
 func (e entry) holdsTable() bool { return e.port.spreads && e.OnlyEstablished }
 
-func (d *draft) fits(entry entry) (forwarding.Capacity, bool) {
+func (b *builder) fits(entry entry) (forwarding.Capacity, bool) {
 	if entry.port.placed {
 		return 0, true
 	}
 	// A Service port without a place has no programmed frontend, because those come first. It needs
 	// everything, except a table shared with its Service.
 	if entry.needsTable() && entry.port.lineage.slot == 0 {
-		if _, free := d.tableSlots.peek(entry.port.spec.size.Rows); !free {
+		if _, free := b.tableSlots.peek(entry.port.spec.size.Rows); !free {
 			return forwarding.NodeTables, false
 		}
 	}
-	if _, free := d.endpointSlots.peek(); len(entry.Endpoints) > 0 && !free {
+	if _, free := b.endpointSlots.peek(); len(entry.Endpoints) > 0 && !free {
 		return forwarding.EndpointTables, false
 	}
 	missing := 0
 	for _, endpoint := range slices.Concat(entry.Endpoints, entry.Draining) {
-		if _, known := d.known[endpoint]; !known {
+		if _, known := b.known[endpoint]; !known {
 			missing++
 		}
 	}
-	return forwarding.Endpoints, len(d.have.Endpoints)+len(d.allocatedIDs)+missing <= d.limits.Endpoints
+	return forwarding.Endpoints, len(b.have.Endpoints)+len(b.allocatedIDs)+missing <= b.limits.Endpoints
 }
 
 // place allocates a Service port's slots and its endpoints' ids. If a programmed Service port has outgrown
 // the capacity, the rest is left out with a Problem.
-func (d *draft) place(entry entry) placement {
+func (b *builder) place(entry entry) placement {
 	frontend, port := entry.Frontend, entry.port
 	if port.placed {
 		return port.place
 	}
 	var place placement
 	if port.lineage != nil {
-		place.table = d.placeTable(entry)
+		place.table = b.placeTable(entry)
 	}
-	shares, complete := d.identify(port, frontend)
+	shares, complete := b.identify(port, frontend)
 	if !complete {
-		d.frontendFull(frontend, forwarding.Endpoints)
+		b.frontendFull(frontend, forwarding.Endpoints)
 	}
 	if len(shares) > 0 {
 		if frontend.Refused > 0 {
 			shares[table.Refused] = table.Share{ID: forwarding.RefusedEndpoint, Weight: frontend.Refused}
 		}
-		slot, found := d.endpointSlot(port)
+		slot, found := b.endpointSlot(port)
 		if found {
 			place.endpoints = slot
-			d.shares[slot] = shares
+			b.shares[slot] = shares
 		} else {
-			d.frontendFull(frontend, forwarding.EndpointTables)
+			b.frontendFull(frontend, forwarding.EndpointTables)
 		}
 	}
 	port.place, port.placed = place, true
@@ -148,11 +148,11 @@ func (d *draft) place(entry entry) placement {
 // ownTable returns the slot owned by the Service, and the first slot of the port's frontends in the maps;
 // or zero. Among several owned slots it prefers that of the last plan, since the others come from
 // frontends of another Service.
-func (d *draft) ownTable(port *port) (own, previous forwarding.NodeTableSlot) {
-	last := d.planner.placed[port.name]
+func (b *builder) ownTable(port *port) (own, previous forwarding.NodeTableSlot) {
+	last := b.planner.placed[port.name]
 	for _, key := range port.keys {
-		slot := d.have.Frontends[key].Table
-		if d.tableOwners[slot] == port.ofService() && d.tableSlots.retain(slot) {
+		slot := b.have.Frontends[key].Table
+		if b.tableOwners[slot] == port.ofService() && b.tableSlots.retain(slot) {
 			if last != nil && last.place.table == slot {
 				return slot, slot
 			}
@@ -163,50 +163,50 @@ func (d *draft) ownTable(port *port) (own, previous forwarding.NodeTableSlot) {
 	return own, cmp.Or(own, previous)
 }
 
-func (d *draft) endpointSlot(port *port) (forwarding.EndpointTableSlot, bool) {
+func (b *builder) endpointSlot(port *port) (forwarding.EndpointTableSlot, bool) {
 	for _, key := range port.keys {
-		slot := d.have.Frontends[key].Endpoints
-		if d.endpointTableOwners[slot] == (owner{port: port}) && d.endpointSlots.retain(slot) {
+		slot := b.have.Frontends[key].Endpoints
+		if b.endpointTableOwners[slot] == (owner{port: port}) && b.endpointSlots.retain(slot) {
 			return slot, true
 		}
 	}
-	return d.endpointSlots.allocate()
+	return b.endpointSlots.allocate()
 }
 
 // identify allocates ids for a Service port's endpoints, ready endpoints first, and returns the shares of
 // the ready ones. complete is false if not all fit.
-func (d *draft) identify(port *port, frontend *model.Frontend) (usable map[forwarding.Endpoint]table.Share, complete bool) {
+func (b *builder) identify(port *port, frontend *model.Frontend) (usable map[forwarding.Endpoint]table.Share, complete bool) {
 	usable, complete = make(map[forwarding.Endpoint]table.Share, len(frontend.Endpoints)), true
 	for i, endpoint := range frontend.Endpoints {
-		id, found := d.endpointID(port, endpoint)
+		id, found := b.endpointID(port, endpoint)
 		if found {
 			usable[endpoint] = table.Share{ID: id, Weight: frontend.Share(i)}
 		}
 		complete = complete && found
 	}
 	for _, endpoint := range frontend.Draining {
-		_, found := d.endpointID(port, endpoint)
+		_, found := b.endpointID(port, endpoint)
 		complete = complete && found
 	}
 	return usable, complete
 }
 
-func (d *draft) endpointID(port *port, endpoint forwarding.Endpoint) (forwarding.EndpointID, bool) {
-	id, known := d.known[endpoint]
+func (b *builder) endpointID(port *port, endpoint forwarding.Endpoint) (forwarding.EndpointID, bool) {
+	id, known := b.known[endpoint]
 	if !known {
-		next, found := d.planner.endpointIDs.next(d.limits.Endpoints, func(number uint32) bool {
-			_, used := d.have.Endpoints[forwarding.EndpointID(number)]
-			_, given := d.allocatedIDs[forwarding.EndpointID(number)]
+		next, found := b.planner.endpointIDs.next(b.limits.Endpoints, func(number uint32) bool {
+			_, used := b.have.Endpoints[forwarding.EndpointID(number)]
+			_, given := b.allocatedIDs[forwarding.EndpointID(number)]
 			return used || given
 		})
 		if !found {
 			return 0, false
 		}
 		id = forwarding.EndpointID(next)
-		d.known[endpoint] = id
-		d.allocatedIDs[id] = struct{}{}
+		b.known[endpoint] = id
+		b.allocatedIDs[id] = struct{}{}
 	}
-	d.want.Endpoints[id] = endpoint
+	b.want.Endpoints[id] = endpoint
 	port.endpoints = append(port.endpoints, id)
 	return id, true
 }

@@ -43,11 +43,11 @@ type fork struct {
 	changes int
 }
 
-func (d *draft) service(name model.ServiceName) *service {
-	s := d.services[name]
+func (b *builder) service(name model.ServiceName) *service {
+	s := b.services[name]
 	if s == nil {
 		s = &service{}
-		d.services[name] = s
+		b.services[name] = s
 	}
 	return s
 }
@@ -87,30 +87,30 @@ func (s *service) finish() {
 }
 
 // assignLineages decides which ports of a Service share a node table and which slots are retained.
-func (d *draft) assignLineages() {
-	for _, s := range d.services {
+func (b *builder) assignLineages() {
+	for _, s := range b.services {
 		for _, p := range s.ports {
-			d.assignLineage(s, p)
+			b.assignLineage(s, p)
 		}
-		slices.SortStableFunc(s.lineages, func(a, b *lineage) int { return cmp.Compare(d.rank(a), d.rank(b)) })
+		slices.SortStableFunc(s.lineages, func(x, y *lineage) int { return cmp.Compare(b.rank(x), b.rank(y)) })
 		s.joinNew()
 	}
-	d.merge()
+	b.merge()
 }
 
 // assignLineage assigns a port the lineage of its table spec and current table. If several table specs share a table, the
 // first retains the slot; the others split off with a copy.
-func (d *draft) assignLineage(s *service, p *port) {
+func (b *builder) assignLineage(s *service, p *port) {
 	e := entry{p.first, p}
-	own, previous := d.ownTable(p)
-	if !e.needsTable() && !e.findsTable() && (!e.holdsTable() || d.have.NodeTables[own] == nil) {
+	own, previous := b.ownTable(p)
+	if !e.needsTable() && !e.findsTable() && (!e.holdsTable() || b.have.NodeTables[own] == nil) {
 		return
 	}
 	from := cmp.Or(own, previous)
-	if d.have.NodeTables[from] == nil {
+	if b.have.NodeTables[from] == nil {
 		from = 0
 	}
-	alone, kept := len(d.previousZones(p)) > 0, false
+	alone, kept := len(b.previousZones(p)) > 0, false
 	for _, l := range s.lineages {
 		if l.spec == p.spec && l.from == from && !l.alone && !alone {
 			p.lineage = l
@@ -135,13 +135,13 @@ func (l *lineage) retain(own forwarding.NodeTableSlot) {
 }
 
 // rank orders lineages so that a lineage comes after those it may join.
-func (d *draft) rank(l *lineage) int {
+func (b *builder) rank(l *lineage) int {
 	switch {
 	case l.from == 0:
 		return 3
 	case l.slot == 0:
 		return 2
-	case d.planner.forks[l.slot].from != 0:
+	case b.planner.forks[l.slot].from != 0:
 		return 1
 	default:
 		return 0
@@ -174,10 +174,10 @@ func (s *service) replace(l, by *lineage) {
 
 // merge merges lineages of one table spec if no connection is lost. Their owners are equal, since they follow from
 // the weights; their former owners may differ.
-func (d *draft) merge() {
+func (b *builder) merge() {
 	var services []*service
 	steps, tables := map[*lineage]step{}, map[*lineage]*forwarding.NodeTable{}
-	for _, s := range d.services {
+	for _, s := range b.services {
 		several := false
 		for _, l := range s.lineages {
 			if !s.hasOther(l) || l.from == 0 {
@@ -185,11 +185,11 @@ func (d *draft) merge() {
 			}
 			if l.alone {
 				// It can be merged once the tables of zones are gone.
-				d.waits = true
+				b.waits = true
 				continue
 			}
 			several = true
-			if have := d.have.NodeTables[l.from]; l.slot != 0 && d.planner.tables[l.slot].matches(have, l.spec.size, l.spec.weights) {
+			if have := b.have.NodeTables[l.from]; l.slot != 0 && b.planner.tables[l.slot].matches(have, l.spec.size, l.spec.weights) {
 				tables[l] = have
 			} else {
 				steps[l] = step{old: have, weighed: weighed{l.spec.weights, l.spec.size}}
@@ -199,9 +199,9 @@ func (d *draft) merge() {
 			services = append(services, s)
 		}
 	}
-	maps.Copy(tables, advanceAll(d.planner, steps))
+	maps.Copy(tables, advanceAll(b.planner, steps))
 	for _, s := range services {
-		d.mergeLineages(s, tables)
+		b.mergeLineages(s, tables)
 	}
 }
 
@@ -211,14 +211,14 @@ func (s *service) hasOther(l *lineage) bool {
 		slices.ContainsFunc(s.lineages, func(other *lineage) bool { return other != l && other.spec == l.spec })
 }
 
-func (d *draft) mergeLineages(s *service, tables map[*lineage]*forwarding.NodeTable) {
+func (b *builder) mergeLineages(s *service, tables map[*lineage]*forwarding.NodeTable) {
 	for i, l := range s.lineages {
 		for _, base := range s.lineages[:i] {
 			if l.spec == nil || base.spec != l.spec || tables[base] == nil || tables[l] == nil {
 				continue
 			}
 			united, fits := table.Merge(tables[base], tables[l])
-			if !fits || !d.isFork(l, base) && (table.IsFull(tables[base]) || table.IsFull(tables[l])) {
+			if !fits || !b.isFork(l, base) && (table.IsFull(tables[base]) || table.IsFull(tables[l])) {
 				continue
 			}
 			if united != tables[base] {
@@ -233,53 +233,53 @@ func (d *draft) mergeLineages(s *service, tables map[*lineage]*forwarding.NodeTa
 // isFork reports whether a table was just split off from another one, so that its flow exceptions still
 // name the other table's rows. Otherwise, a full history may have lost a former owner whose flows are found
 // only by exceptions, and these do not move to other rows.
-func (d *draft) isFork(l, of *lineage) bool {
-	known := d.planner.forks[l.slot]
+func (b *builder) isFork(l, of *lineage) bool {
+	known := b.planner.forks[l.slot]
 	return l.slot != 0 && known.from == of.slot && known.changes <= 1
 }
 
 // placeTable returns the slot of an entry's node table. A lack of room is recorded as a problem.
-func (d *draft) placeTable(entry entry) forwarding.NodeTableSlot {
+func (b *builder) placeTable(entry entry) forwarding.NodeTableSlot {
 	l := entry.port.lineage
 	if l.slot == 0 {
-		slot, found := d.tableSlots.allocate(l.spec.size.Rows)
+		slot, found := b.tableSlots.allocate(l.spec.size.Rows)
 		switch {
 		case found && l.previous != 0:
-			d.histories[slot] = d.have.NodeTables[l.previous]
+			b.histories[slot] = b.have.NodeTables[l.previous]
 		case found && l.from != 0:
-			d.histories[slot], d.origins[slot] = d.have.NodeTables[l.from], l.from
+			b.histories[slot], b.origins[slot] = b.have.NodeTables[l.from], l.from
 		case !found && l.previous != 0:
 			// The table retains a size that differs from other nodes', so that the owners of a few flows
 			// differ.
-			slot, d.waits = l.previous, true
+			slot, b.waits = l.previous, true
 		case !found:
-			return d.lacksTable(entry)
+			return b.lacksTable(entry)
 		}
 		l.slot = slot
 	}
 	switch {
 	case l.merged != nil:
-		d.merged[l.slot] = table.Resize(l.merged, l.slot.Rows())
-		d.weights[l.slot] = weighed{l.spec.weights, sizeAt(l.slot, l.spec.size)}
+		b.merged[l.slot] = table.Resize(l.merged, l.slot.Rows())
+		b.weights[l.slot] = weighed{l.spec.weights, sizeAt(l.slot, l.spec.size)}
 	case len(l.spec.weights) > 0:
-		d.weights[l.slot] = weighed{l.spec.weights, sizeAt(l.slot, l.spec.size)}
-	case !slices.Contains(d.held, l.slot):
-		d.held = append(d.held, l.slot)
+		b.weights[l.slot] = weighed{l.spec.weights, sizeAt(l.slot, l.spec.size)}
+	case !slices.Contains(b.held, l.slot):
+		b.held = append(b.held, l.slot)
 	}
 	return l.slot
 }
 
 // lacksTable handles a missing slot. A Service port that cannot split off retains the shared table: some
 // packets reach nodes without an endpoint, but most connections survive.
-func (d *draft) lacksTable(entry entry) forwarding.NodeTableSlot {
+func (b *builder) lacksTable(entry entry) forwarding.NodeTableSlot {
 	if entry.port.spreads {
-		d.frontendFull(entry.Frontend, forwarding.NodeTables)
+		b.frontendFull(entry.Frontend, forwarding.NodeTables)
 	} else {
-		d.waits = true
+		b.waits = true
 	}
-	own, _ := d.ownTable(entry.port)
+	own, _ := b.ownTable(entry.port)
 	if own != 0 {
-		d.borrowed = append(d.borrowed, own)
+		b.borrowed = append(b.borrowed, own)
 	}
 	return own
 }

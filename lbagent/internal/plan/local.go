@@ -17,32 +17,32 @@ const localReserve = 8
 // announces a flow to the row's primary, and others query that primary. Ports with the same spec count
 // once, even while they have several tables.
 //
-// previous are the Services that the draft replaces; nil in a full plan.
-func (d *draft) budgetLocal(previous map[model.ServiceName]*service) {
-	local := d.countRows()
-	rows := rowsIn(d.limits)
+// previous are the Services that the builder replaces; nil in a full plan.
+func (b *builder) budgetLocal(previous map[model.ServiceName]*service) {
+	local := b.countRows()
+	rows := rowsIn(b.limits)
 	if previous == nil {
-		d.budget = newBudget(d.services, rows)
+		b.budget = newBudget(b.services, rows)
 	} else {
-		d.budget = d.planner.last.budget
-		before := d.budget.end
-		d.budget.replace(previous, d.services, rows)
-		d.changesOthers = d.budget.changesOthers(before, d.services)
+		b.budget = b.planner.last.budget
+		before := b.budget.end
+		b.budget.replace(previous, b.services, rows)
+		b.changesOthers = b.budget.changesOthers(before, b.services)
 	}
 	for _, entry := range local {
 		port := entry.port
-		port.hasLocalTable = port.spec.spreads || d.budget.end.isAfter(port.spec.at)
+		port.hasLocalTable = port.spec.spreads || b.budget.end.isAfter(port.spec.at)
 		if port.yields = !port.hasLocalTable; port.yields {
-			d.localFull(entry.Frontend)
+			b.localFull(entry.Frontend)
 		}
 	}
 }
 
 // countRows counts the rows of each Service and returns the first frontend of each TCP Service port of
 // policy Local.
-func (d *draft) countRows() (local []entry) {
+func (b *builder) countRows() (local []entry) {
 	counted := map[*port]bool{}
-	for _, entry := range d.entries {
+	for _, entry := range b.entries {
 		spec := entry.port.spec
 		if spec == nil || !entry.Spreads() || counted[entry.port] {
 			continue
@@ -53,7 +53,7 @@ func (d *draft) countRows() (local []entry) {
 			entry.port.service.spreads += max(1, zonesOf(entry.Frontend)) * spec.size.Rows
 		}
 	}
-	for _, entry := range d.entries {
+	for _, entry := range b.entries {
 		spec := entry.port.spec
 		if spec == nil || entry.Key.Protocol != forwarding.ProtocolTCP || counted[entry.port] {
 			continue

@@ -116,99 +116,99 @@ func (p *Planner) SetHash(constants flowhash.Constants) *Planner {
 func (p *Planner) Plan(
 	have *forwarding.State, m *model.Model, limits forwarding.Limits,
 ) (want *forwarding.State, problems []Problem) {
-	d := newDraft(p, have, m, limits)
-	d.setNodes()
+	b := newBuilder(p, have, m, limits)
+	b.setNodes()
 	if nodes := liveNodes(m.Nodes); *nodes != *p.nodes {
 		p.setNodes(nodes, p.lostIn(nodes))
 	}
-	d.assignLineages()
-	d.setVIPs()
-	d.setPools()
-	d.setAggregates()
-	entries := d.byPrecedence()
+	b.assignLineages()
+	b.setVIPs()
+	b.setPools()
+	b.setAggregates()
+	entries := b.byPrecedence()
 	for _, entry := range entries {
-		d.addFrontend(entry)
+		b.addFrontend(entry)
 	}
-	d.addZones(entries)
-	d.buildTables()
-	d.evictTables()
-	p.placed, p.services = d.ports, d.services
-	for _, s := range d.services {
+	b.addZones(entries)
+	b.buildTables()
+	b.evictTables()
+	p.placed, p.services = b.ports, b.services
+	for _, s := range b.services {
 		s.finish()
 	}
 	p.sourceSets = map[string]forwarding.SourceSet{}
-	for set, name := range d.sources.owners {
+	for set, name := range b.sources.owners {
 		p.sourceSets[name] = set
 	}
 	p.scratch = scratch{}
 	p.last = result{
-		model: m, want: d.want, limits: limits, unplaced: d.unplaced(nil, nil), zonal: d.isZonal(), budget: d.budget,
+		model: m, want: b.want, limits: limits, unplaced: b.unplaced(nil, nil), zonal: b.isZonal(), budget: b.budget,
 	}
-	return d.want, p.last.problems
+	return b.want, p.last.problems
 }
 
-func (d *draft) setNodes() {
-	d.want.Self = d.model.Self
-	d.want.Nodes = make(map[forwarding.NodeID]forwarding.Node, len(d.model.Nodes))
-	for _, node := range d.model.Nodes {
+func (b *builder) setNodes() {
+	b.want.Self = b.model.Self
+	b.want.Nodes = make(map[forwarding.NodeID]forwarding.Node, len(b.model.Nodes))
+	for _, node := range b.model.Nodes {
 		// Packets from a node that is down are still accepted.
-		if node.ID != d.model.Self.ID {
-			d.want.Nodes[node.ID] = node.Node
+		if node.ID != b.model.Self.ID {
+			b.want.Nodes[node.ID] = node.Node
 		}
 	}
 }
 
-func (d *draft) buildTables() {
-	p := d.planner
+func (b *builder) buildTables() {
+	p := b.planner
 	exists := p.nodes.has
 	steps := map[forwarding.NodeTableSlot]step{}
-	for slot, from := range d.weights {
-		if len(d.joins[slot]) == 0 && d.merged[slot] == nil && !p.tables[slot].matches(d.have.NodeTables[slot], from.size, from.weights) {
-			steps[slot] = step{old: d.predecessor(slot), weighed: from}
+	for slot, from := range b.weights {
+		if len(b.joins[slot]) == 0 && b.merged[slot] == nil && !p.tables[slot].matches(b.have.NodeTables[slot], from.size, from.weights) {
+			steps[slot] = step{old: b.predecessor(slot), weighed: from}
 		}
 	}
 	advanced := advanceAll(p, steps)
-	for slot, from := range d.weights {
-		next := d.have.NodeTables[slot]
-		if joins := d.joins[slot]; len(joins) > 0 {
-			next = p.rendezvous.Advance(table.Join(d.predecessor(slot), joins...), from.size, from.weights, exists)
-		} else if united := d.merged[slot]; united != nil {
+	for slot, from := range b.weights {
+		next := b.have.NodeTables[slot]
+		if joins := b.joins[slot]; len(joins) > 0 {
+			next = p.rendezvous.Advance(table.Join(b.predecessor(slot), joins...), from.size, from.weights, exists)
+		} else if united := b.merged[slot]; united != nil {
 			next = united
 		} else if _, changes := steps[slot]; changes {
 			next = advanced[slot]
 		}
-		d.want.NodeTables[slot] = next
+		b.want.NodeTables[slot] = next
 		p.tables[slot] = committedTable{
 			committed[forwarding.NodeID, uint32, *forwarding.NodeTable]{from: maps.Clone(from.weights), table: next}, from.size,
 		}
 	}
-	for _, slot := range d.held {
-		d.want.NodeTables[slot] = table.RetainOwners(table.Join(d.predecessor(slot), d.joins[slot]...), exists)
+	for _, slot := range b.held {
+		b.want.NodeTables[slot] = table.RetainOwners(table.Join(b.predecessor(slot), b.joins[slot]...), exists)
 	}
-	for _, slot := range d.borrowed {
-		if d.want.NodeTables[slot] == nil {
-			d.want.NodeTables[slot] = table.RetainOwners(d.have.NodeTables[slot], exists)
+	for _, slot := range b.borrowed {
+		if b.want.NodeTables[slot] == nil {
+			b.want.NodeTables[slot] = table.RetainOwners(b.have.NodeTables[slot], exists)
 		}
 	}
-	d.recordForks()
-	for slot, shares := range d.shares {
-		have := d.have.EndpointTables[slot]
+	b.recordForks()
+	for slot, shares := range b.shares {
+		have := b.have.EndpointTables[slot]
 		next := have
 		if !p.endpointTables[slot].matches(have, shares) {
 			next = table.Shares(shares)
 		}
-		d.want.EndpointTables[slot] = next
+		b.want.EndpointTables[slot] = next
 		p.endpointTables[slot] = committed[forwarding.Endpoint, table.Share, *forwarding.EndpointTable]{from: shares, table: next}
 	}
 }
 
-func (d *draft) recordForks() {
-	branches := d.planner.forks
-	for slot, from := range d.origins {
+func (b *builder) recordForks() {
+	branches := b.planner.forks
+	for slot, from := range b.origins {
 		branches[slot] = fork{from: from}
 	}
 	for slot, known := range branches {
-		have, want := d.have.NodeTables[slot], d.want.NodeTables[slot]
+		have, want := b.have.NodeTables[slot], b.want.NodeTables[slot]
 		if have != nil && want != nil && have != want {
 			known.changes++
 			branches[slot] = known
@@ -217,21 +217,21 @@ func (d *draft) recordForks() {
 }
 
 // predecessor returns the table that a slot inherits owners from, or nil.
-func (d *draft) predecessor(slot forwarding.NodeTableSlot) *forwarding.NodeTable {
-	if have := d.have.NodeTables[slot]; have != nil {
+func (b *builder) predecessor(slot forwarding.NodeTableSlot) *forwarding.NodeTable {
+	if have := b.have.NodeTables[slot]; have != nil {
 		return have
 	}
-	return d.histories[slot]
+	return b.histories[slot]
 }
 
-func (d *draft) evictTables() {
-	p := d.planner
-	maps.DeleteFunc(p.forks, func(slot forwarding.NodeTableSlot, _ fork) bool { return d.want.NodeTables[slot] == nil })
+func (b *builder) evictTables() {
+	p := b.planner
+	maps.DeleteFunc(p.forks, func(slot forwarding.NodeTableSlot, _ fork) bool { return b.want.NodeTables[slot] == nil })
 	maps.DeleteFunc(p.tables, func(slot forwarding.NodeTableSlot, _ committedTable) bool {
-		return d.want.NodeTables[slot] == nil
+		return b.want.NodeTables[slot] == nil
 	})
 	maps.DeleteFunc(p.endpointTables,
 		func(slot forwarding.EndpointTableSlot, _ committed[forwarding.Endpoint, table.Share, *forwarding.EndpointTable]) bool {
-			return d.want.EndpointTables[slot] == nil
+			return b.want.EndpointTables[slot] == nil
 		})
 }

@@ -18,12 +18,12 @@ type newFrontend struct {
 
 // byPrecedence returns the model's frontends in allocation order: programmed ones by key,
 // then new frontends.
-func (d *draft) byPrecedence() []entry {
-	ordered, newcomers := make([]entry, 0, len(d.entries)), []newFrontend{}
+func (b *builder) byPrecedence() []entry {
+	ordered, newcomers := make([]entry, 0, len(b.entries)), []newFrontend{}
 	ranks := map[string]int{}
-	vips := d.model.VIPs
-	for _, entry := range d.entries {
-		if _, found := d.have.Frontends[entry.Key]; found {
+	vips := b.model.VIPs
+	for _, entry := range b.entries {
+		if _, found := b.have.Frontends[entry.Key]; found {
 			ordered = append(ordered, entry)
 			ranks[entry.Service.Namespace]++
 			continue
@@ -61,16 +61,16 @@ func sortNewcomers(newcomers []newFrontend, ranks map[string]int) {
 
 // vipsByPrecedence returns the model's VIPs in allocation order: programmed ones, then the
 // others by age.
-func (d *draft) vipsByPrecedence() []*model.VIP {
-	ordered, newcomers := make([]*model.VIP, 0, len(d.model.VIPs)), []*model.VIP{}
-	for i := range d.model.VIPs {
-		vip := &d.model.VIPs[i]
-		if _, found := d.have.VIPs[vip.Address]; found {
+func (b *builder) vipsByPrecedence() []*model.VIP {
+	ordered, newcomers := make([]*model.VIP, 0, len(b.model.VIPs)), []*model.VIP{}
+	for i := range b.model.VIPs {
+		vip := &b.model.VIPs[i]
+		if _, found := b.have.VIPs[vip.Address]; found {
 			ordered = append(ordered, vip)
 		} else {
 			newcomers = append(newcomers, vip)
 		}
 	}
-	slices.SortStableFunc(newcomers, func(a, b *model.VIP) int { return a.Created.Compare(b.Created) })
+	slices.SortStableFunc(newcomers, func(x, y *model.VIP) int { return x.Created.Compare(y.Created) })
 	return append(ordered, newcomers...)
 }

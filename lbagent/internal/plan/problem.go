@@ -19,11 +19,11 @@ type Problem struct {
 	yields bool
 }
 
-func (d *draft) full(object model.ObjectReference, subject string, capacity forwarding.Capacity) {
-	d.problems = append(d.problems, Problem{
+func (b *builder) full(object model.ObjectReference, subject string, capacity forwarding.Capacity) {
+	b.problems = append(b.problems, Problem{
 		Problem: model.Problem{
 			Object: object, Reason: millracev1beta1.ReasonMapFull,
-			Message: fmt.Sprintf("%s: %s, a node has room for %s", subject, partly, capacity.Count(d.limits.Of(capacity))),
+			Message: fmt.Sprintf("%s: %s, a node has room for %s", subject, partly, capacity.Count(b.limits.Of(capacity))),
 		},
 		Full: capacity,
 	})
@@ -44,30 +44,30 @@ type short struct {
 	count int
 }
 
-func (d *draft) addShortage(frontend *model.Frontend, capacity forwarding.Capacity, effect, remark string) {
+func (b *builder) addShortage(frontend *model.Frontend, capacity forwarding.Capacity, effect, remark string) {
 	of := shortage{frontend.Service, capacity, effect, remark}
-	known := d.shortages[of]
+	known := b.shortages[of]
 	if known == nil {
 		known = &short{first: frontend.Key}
-		d.shortages[of] = known
+		b.shortages[of] = known
 	}
 	known.count++
 }
 
 // allProblems returns the recorded problems, one per shortage: a Service may have thousands of frontends.
-func (d *draft) allProblems() []Problem {
-	for of, frontends := range d.shortages {
-		d.problems = append(d.problems, Problem{
+func (b *builder) allProblems() []Problem {
+	for of, frontends := range b.shortages {
+		b.problems = append(b.problems, Problem{
 			Problem: model.Problem{
 				Object:  model.ObjectReference{Kind: "Service", Namespace: of.service.Namespace, Name: of.service.Name},
 				Reason:  millracev1beta1.ReasonMapFull,
-				Message: fmt.Sprintf("%s: %s, a node has room for %s%s", frontends, of.effect, of.capacity.Count(d.limits.Of(of.capacity)), of.remark),
+				Message: fmt.Sprintf("%s: %s, a node has room for %s%s", frontends, of.effect, of.capacity.Count(b.limits.Of(of.capacity)), of.remark),
 			},
 			Full: of.capacity, yields: of.effect == lost,
 		})
 	}
-	clear(d.shortages)
-	return d.problems
+	clear(b.shortages)
+	return b.problems
 }
 
 func compareProblems(a, b Problem) int {
@@ -83,30 +83,30 @@ func (s *short) String() string {
 	return fmt.Sprintf("frontend %s and %d more", s.first, s.count-1)
 }
 
-func (d *draft) frontendFull(frontend *model.Frontend, capacity forwarding.Capacity) {
-	d.addShortage(frontend, capacity, partly, "")
+func (b *builder) frontendFull(frontend *model.Frontend, capacity forwarding.Capacity) {
+	b.addShortage(frontend, capacity, partly, "")
 }
 
-func (d *draft) sourcesFull(frontend *model.Frontend) {
-	d.addShortage(frontend, forwarding.SourceRanges, "not programmed, or admits no client", ", and a namespace can use half")
+func (b *builder) sourcesFull(frontend *model.Frontend) {
+	b.addShortage(frontend, forwarding.SourceRanges, "not programmed, or admits no client", ", and a namespace can use half")
 }
 
-func (d *draft) zonesFull(frontend *model.Frontend) {
-	d.addShortage(frontend, forwarding.NodeTables, "its clients use all endpoints instead of those of the zone", ", and each zone needs one")
+func (b *builder) zonesFull(frontend *model.Frontend) {
+	b.addShortage(frontend, forwarding.NodeTables, "its clients use all endpoints instead of those of the zone", ", and each zone needs one")
 }
 
 // lost is the effect of a missing node table on a Service port of policy Local.
 const lost = "a connection that a router moves to another node is reset"
 
-func (d *draft) localFull(frontend *model.Frontend) {
-	d.addShortage(frontend, forwarding.NodeTables, lost,
+func (b *builder) localFull(frontend *model.Frontend) {
+	b.addShortage(frontend, forwarding.NodeTables, lost,
 		", and Services of policy Local use the remainder")
 }
 
 // sameHash records that a frontend is left out because of a hash collision. Unless the address was chosen
 // for that, its probability is 2^-64.
-func (d *draft) sameHash(frontend *model.Frontend, other forwarding.FrontendKey) {
-	d.problems = append(d.problems, Problem{Problem: model.Problem{
+func (b *builder) sameHash(frontend *model.Frontend, other forwarding.FrontendKey) {
+	b.problems = append(b.problems, Problem{Problem: model.Problem{
 		Object: serviceOf(frontend),
 		Reason: millracev1beta1.ReasonUnsupported,
 		Message: fmt.Sprintf("frontend %s: not programmed, its address and port have the same hash as those of %s; change the address or port of one of them",

@@ -179,9 +179,9 @@ func isRetained(vips []netip.Addr, waiting *forwarding.Entries) bool {
 
 // retainsTables reports whether all other Service ports retain their node tables. For zonal ports this
 // requires room for the tables of all zones, since otherwise the budget couples them.
-func (d *draft) retainsTables() bool {
-	zonal := d.planner.last.zonal || d.isZonal()
-	return !d.changesOthers && (!zonal || d.budget.spreads <= rowsIn(d.limits))
+func (b *builder) retainsTables() bool {
+	zonal := b.planner.last.zonal || b.isZonal()
+	return !b.changesOthers && (!zonal || b.budget.spreads <= rowsIn(b.limits))
 }
 
 func sameBesideVIPs(a, b *model.Model) bool {
@@ -249,8 +249,8 @@ func (p *Planner) addService(part *part, name model.ServiceName, add func(netip.
 // planPart plans a part and retains the rest. The plan is nil if the rest is affected.
 func (p *Planner) planPart(have MapContent, part *part) (*forwarding.State, *forwarding.Entries, []Problem) {
 	settled := p.commit(have)
-	d := emptyDraft(p, have.State, part.changed, p.last.limits)
-	d.index, d.retainsSources = settled.index, true
+	b := emptyBuilder(p, have.State, part.changed, p.last.limits)
+	b.index, b.retainsSources = settled.index, true
 	previous := map[forwarding.FrontendKey]forwarding.Frontend{}
 	// Pending removals may hold a table of a port whose VIP now belongs to another Service.
 	for _, key := range slices.Concat(part.previous, have.waiting().Frontends) {
@@ -258,41 +258,41 @@ func (p *Planner) planPart(have MapContent, part *part) (*forwarding.State, *for
 			previous[key] = frontend
 		}
 	}
-	d.readModel(previous, part.services)
-	if !d.retainsTables() {
+	b.readModel(previous, part.services)
+	if !b.retainsTables() {
 		return nil, nil, nil
 	}
-	d.want = p.copyLast(have)
+	b.want = p.copyLast(have)
 	if part.nodes != nil {
-		d.setNodes()
+		b.setNodes()
 		p.setNodes(part.nodes, part.lost)
 	}
-	d.assignLineages()
-	part.removeFrom(d.want, settled)
-	d.setVIPs()
-	entries := d.byPrecedence()
+	b.assignLineages()
+	part.removeFrom(b.want, settled)
+	b.setVIPs()
+	entries := b.byPrecedence()
 	for _, entry := range entries {
-		d.addFrontend(entry)
+		b.addFrontend(entry)
 	}
-	d.addZones(entries)
-	d.buildTables()
-	differs := part.entries(d)
-	p.replace(part, d, differs)
-	for _, port := range d.ports {
+	b.addZones(entries)
+	b.buildTables()
+	differs := part.entries(b)
+	p.replace(part, b, differs)
+	for _, port := range b.ports {
 		settled.count(port, 1)
 	}
 	changed := *differs
 	differs.Add(have.waiting())
-	settled.remove(have.State, d.want, differs)
-	for _, s := range d.services {
+	settled.remove(have.State, b.want, differs)
+	for _, s := range b.services {
 		s.finish()
 	}
 	p.scratch = scratch{p.last.want, &changed}
 	p.last = result{
-		model: part.model, want: d.want, limits: d.limits, unplaced: d.unplaced(differs, p.last.without(part.objects())),
-		zonal: p.last.zonal || d.isZonal(), budget: d.budget, committed: settled,
+		model: part.model, want: b.want, limits: b.limits, unplaced: b.unplaced(differs, p.last.without(part.objects())),
+		zonal: p.last.zonal || b.isZonal(), budget: b.budget, committed: settled,
 	}
-	return d.want, differs, p.last.problems
+	return b.want, differs, p.last.problems
 }
 
 func (part *part) objects() map[model.ObjectReference]struct{} {
@@ -388,12 +388,12 @@ func (part *part) removeFrom(state *forwarding.State, settled *committedIndex) {
 	}
 }
 
-func (part *part) entries(d *draft) *forwarding.Entries {
+func (part *part) entries(b *builder) *forwarding.Entries {
 	entries := &forwarding.Entries{VIPs: part.vips, Frontends: slices.Clone(part.previous)}
-	for i := range d.entries {
-		entries.Frontends = append(entries.Frontends, d.entries[i].Key)
+	for i := range b.entries {
+		entries.Frontends = append(entries.Frontends, b.entries[i].Key)
 	}
-	for _, port := range slices.AppendSeq(part.ports(), maps.Values(d.ports)) {
+	for _, port := range slices.AppendSeq(part.ports(), maps.Values(b.ports)) {
 		entries.NodeTables = append(entries.NodeTables, port.place.nodeTables()...)
 		entries.EndpointTables = append(entries.EndpointTables, port.place.endpoints)
 		entries.Endpoints = append(entries.Endpoints, port.endpoints...)
@@ -401,23 +401,23 @@ func (part *part) entries(d *draft) *forwarding.Entries {
 	return entries
 }
 
-func (p *Planner) replace(part *part, d *draft, differs *forwarding.Entries) {
+func (p *Planner) replace(part *part, b *builder, differs *forwarding.Entries) {
 	for _, port := range part.ports() {
 		delete(p.placed, port.name)
 	}
-	maps.Copy(p.placed, d.ports)
+	maps.Copy(p.placed, b.ports)
 	for name := range part.services {
 		delete(p.services, name)
 	}
-	maps.Copy(p.services, d.services)
+	maps.Copy(p.services, b.services)
 	for _, slot := range differs.NodeTables {
-		if d.want.NodeTables[slot] == nil {
+		if b.want.NodeTables[slot] == nil {
 			delete(p.tables, slot)
 			delete(p.forks, slot)
 		}
 	}
 	for _, slot := range differs.EndpointTables {
-		if d.want.EndpointTables[slot] == nil {
+		if b.want.EndpointTables[slot] == nil {
 			delete(p.endpointTables, slot)
 		}
 	}

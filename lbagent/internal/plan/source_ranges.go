@@ -92,37 +92,37 @@ func (s *sourceSets) room(set forwarding.SourceSet, prefixes []netip.Prefix, nam
 	return missing == 0 || s.entries[user.ipv4]+missing <= s.limit && s.taken[user]+len(prefixes) <= (s.limit+1)/2
 }
 
-func (d *draft) sourceSet(frontend *model.Frontend) (forwarding.SourceSet, bool) {
+func (b *builder) sourceSet(frontend *model.Frontend) (forwarding.SourceSet, bool) {
 	if !frontend.Restricted {
 		return 0, true
 	}
-	if d.retainsSources {
-		return d.have.Frontends[frontend.Key].Ranges, true
+	if b.retainsSources {
+		return b.have.Frontends[frontend.Key].Ranges, true
 	}
 	prefixes := frontend.Sources
 	if len(prefixes) == 0 {
 		return forwarding.NoSources, true
 	}
 	name := fmt.Sprint(prefixes)
-	set, found := d.sources.find(name, prefixes, d.planner.sourceSets[name])
-	if !d.sources.room(set, prefixes, frontend.Service.Namespace) {
+	set, found := b.sources.find(name, prefixes, b.planner.sourceSets[name])
+	if !b.sources.room(set, prefixes, frontend.Service.Namespace) {
 		return 0, false
 	}
 	if !found {
-		next, free := d.planner.sourceSetIDs.next(d.limits.SourceRanges, func(number uint32) bool {
+		next, free := b.planner.sourceSetIDs.next(b.limits.SourceRanges, func(number uint32) bool {
 			id := forwarding.SourceSet(number)
-			return d.sources.owners[id] != "" || len(d.sources.written[id]) > 0
+			return b.sources.owners[id] != "" || len(b.sources.written[id]) > 0
 		})
 		if !free {
 			return 0, false
 		}
 		set = forwarding.SourceSet(next)
 	}
-	if d.sources.owners[set] == "" {
-		d.sources.allocate(set, name, prefixes)
-		d.sources.taken[sourceUser{frontend.Service.Namespace, prefixes[0].Addr().Is4()}] += len(prefixes)
+	if b.sources.owners[set] == "" {
+		b.sources.allocate(set, name, prefixes)
+		b.sources.taken[sourceUser{frontend.Service.Namespace, prefixes[0].Addr().Is4()}] += len(prefixes)
 		for _, prefix := range prefixes {
-			d.want.SourceRanges[forwarding.SourceRange{Set: set, Prefix: prefix}] = struct{}{}
+			b.want.SourceRanges[forwarding.SourceRange{Set: set, Prefix: prefix}] = struct{}{}
 		}
 	}
 	return set, true
@@ -136,31 +136,31 @@ func (s *sourceSets) allocate(set forwarding.SourceSet, name string, prefixes []
 
 // setPools plans the pools' prefixes before any source lists: without them, packets to unused addresses
 // would go back to the router.
-func (d *draft) setPools() {
-	for _, prefix := range d.model.Pools {
-		if !d.setDestination(forwarding.SourceRange{Set: forwarding.Pools, Prefix: prefix}) {
-			d.full(model.ObjectReference{Kind: "VIPPool"}, "addresses of pools", forwarding.SourceRanges)
+func (b *builder) setPools() {
+	for _, prefix := range b.model.Pools {
+		if !b.setDestination(forwarding.SourceRange{Set: forwarding.Pools, Prefix: prefix}) {
+			b.full(model.ObjectReference{Kind: "VIPPool"}, "addresses of pools", forwarding.SourceRanges)
 			return
 		}
 	}
 }
 
-func (d *draft) setAggregates() {
-	for _, aggregate := range d.model.Aggregates {
-		if !d.setDestination(forwarding.SourceRange{Set: forwarding.Aggregates, Prefix: aggregate.Prefix}) {
-			d.full(model.ObjectReference{Kind: "VIPAdvertisement", Name: aggregate.Advertisement},
+func (b *builder) setAggregates() {
+	for _, aggregate := range b.model.Aggregates {
+		if !b.setDestination(forwarding.SourceRange{Set: forwarding.Aggregates, Prefix: aggregate.Prefix}) {
+			b.full(model.ObjectReference{Kind: "VIPAdvertisement", Name: aggregate.Advertisement},
 				fmt.Sprintf("the aggregate %s, instead of which each VIP is announced", aggregate.Prefix), forwarding.SourceRanges)
 		}
 	}
 }
 
-func (d *draft) setDestination(source forwarding.SourceRange) bool {
-	if _, written := d.have.SourceRanges[source]; !written {
-		if d.sources.entries[source.Prefix.Addr().Is4()] >= d.limits.SourceRanges {
+func (b *builder) setDestination(source forwarding.SourceRange) bool {
+	if _, written := b.have.SourceRanges[source]; !written {
+		if b.sources.entries[source.Prefix.Addr().Is4()] >= b.limits.SourceRanges {
 			return false
 		}
-		d.sources.entries[source.Prefix.Addr().Is4()]++
+		b.sources.entries[source.Prefix.Addr().Is4()]++
 	}
-	d.want.SourceRanges[source] = struct{}{}
+	b.want.SourceRanges[source] = struct{}{}
 	return true
 }

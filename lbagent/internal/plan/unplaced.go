@@ -23,17 +23,17 @@ type unplaced struct {
 	removed forwarding.Entries
 }
 
-// unplaced returns the missing entries of the draft together with the problems of others. entries are the
+// unplaced returns the missing entries of the builder together with the problems of others. entries are the
 // entries in which the plan may differ from the maps; nil stands for all.
-func (d *draft) unplaced(entries *forwarding.Entries, others []Problem) unplaced {
-	problems := slices.Concat(others, d.allProblems())
+func (b *builder) unplaced(entries *forwarding.Entries, others []Problem) unplaced {
+	problems := slices.Concat(others, b.allProblems())
 	slices.SortStableFunc(problems, compareProblems)
 	lacks := func(p Problem) bool { return !p.yields }
 	other := func(p Problem) bool { return lacks(p) && !waitsForMap(p.Full) }
-	l := unplaced{problems: problems, fits: !d.waits && !slices.ContainsFunc(problems, lacks)}
-	l.stays = !d.waits && !l.fits && !slices.ContainsFunc(problems, other)
+	l := unplaced{problems: problems, fits: !b.waits && !slices.ContainsFunc(problems, lacks)}
+	l.stays = !b.waits && !l.fits && !slices.ContainsFunc(problems, other)
 	if l.stays {
-		l.removed = d.removed(entries)
+		l.removed = b.removed(entries)
 	}
 	return l
 }
@@ -44,18 +44,18 @@ func waitsForMap(full forwarding.Capacity) bool {
 	return full == forwarding.Frontends || full == forwarding.EndpointTables || full == forwarding.Endpoints
 }
 
-func (d *draft) removed(entries *forwarding.Entries) forwarding.Entries {
+func (b *builder) removed(entries *forwarding.Entries) forwarding.Entries {
 	if entries == nil {
 		entries = &forwarding.Entries{
-			Frontends:      slices.Collect(maps.Keys(d.have.Frontends)),
-			EndpointTables: slices.Collect(maps.Keys(d.have.EndpointTables)),
-			Endpoints:      slices.Collect(maps.Keys(d.have.Endpoints)),
+			Frontends:      slices.Collect(maps.Keys(b.have.Frontends)),
+			EndpointTables: slices.Collect(maps.Keys(b.have.EndpointTables)),
+			Endpoints:      slices.Collect(maps.Keys(b.have.Endpoints)),
 		}
 	}
 	return forwarding.Entries{
-		Frontends:      onlyIn(d.have.Frontends, d.want.Frontends, entries.Frontends),
-		EndpointTables: onlyIn(d.have.EndpointTables, d.want.EndpointTables, entries.EndpointTables),
-		Endpoints:      onlyIn(d.have.Endpoints, d.want.Endpoints, entries.Endpoints),
+		Frontends:      onlyIn(b.have.Frontends, b.want.Frontends, entries.Frontends),
+		EndpointTables: onlyIn(b.have.EndpointTables, b.want.EndpointTables, entries.EndpointTables),
+		Endpoints:      onlyIn(b.have.Endpoints, b.want.Endpoints, entries.Endpoints),
 	}
 }
 

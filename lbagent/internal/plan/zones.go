@@ -14,10 +14,10 @@ import (
 // model and the limit, because all nodes must agree on it: a node looks up a flow in the same table that
 // another node forwarded it by. Each spec of a spreading Service port first gets one table; the remaining
 // rows go to zonal Service ports in frontend order.
-func (d *draft) budgetZones() {
-	left := rowsIn(d.limits)
+func (b *builder) budgetZones() {
+	left := rowsIn(b.limits)
 	counted, specs := map[*port]bool{}, map[*tableSpec]bool{}
-	for _, entry := range d.entries {
+	for _, entry := range b.entries {
 		spec := entry.port.spec
 		if !entry.Spreads() || spec == nil {
 			continue
@@ -28,14 +28,14 @@ func (d *draft) budgetZones() {
 			left -= spec.size.Rows
 		}
 	}
-	for _, entry := range d.entries {
+	for _, entry := range b.entries {
 		zones := zonesOf(entry.Frontend)
 		if zones == 0 || !counted[entry.port] || entry.port.zoned {
 			continue
 		}
 		rows := (zones - 1) * entry.port.spec.size.Rows
 		if left < rows {
-			d.zonesFull(entry.Frontend)
+			b.zonesFull(entry.Frontend)
 			continue
 		}
 		left -= rows
@@ -43,8 +43,8 @@ func (d *draft) budgetZones() {
 	}
 }
 
-func (d *draft) isZonal() bool {
-	return slices.ContainsFunc(d.entries, func(e entry) bool { return hasZones(e.Frontend) })
+func (b *builder) isZonal() bool {
+	return slices.ContainsFunc(b.entries, func(e entry) bool { return hasZones(e.Frontend) })
 }
 
 func hasZones(frontend *model.Frontend) bool {
@@ -52,8 +52,8 @@ func hasZones(frontend *model.Frontend) bool {
 }
 
 // addZones places the node tables of other zones for the placed Service ports.
-func (d *draft) addZones(entries []entry) {
-	d.budgetZones()
+func (b *builder) addZones(entries []entry) {
+	b.budgetZones()
 	seen := map[*port]bool{}
 	for _, entry := range entries {
 		port := entry.port
@@ -61,23 +61,23 @@ func (d *draft) addZones(entries []entry) {
 			continue
 		}
 		seen[port] = true
-		previous := d.previousZones(port)
+		previous := b.previousZones(port)
 		if port.zoned {
-			port.place.zones = d.placeZones(entry)
+			port.place.zones = b.placeZones(entry)
 		}
 		kept := slices.Collect(maps.Values(port.place.zones))
 		gone := slices.DeleteFunc(previous, func(slot forwarding.NodeTableSlot) bool { return slices.Contains(kept, slot) })
-		d.join(append(kept, port.place.table), gone)
-		d.setZones(port)
+		b.join(append(kept, port.place.table), gone)
+		b.setZones(port)
 	}
 }
 
-func (d *draft) previousZones(port *port) []forwarding.NodeTableSlot {
+func (b *builder) previousZones(port *port) []forwarding.NodeTableSlot {
 	var previous []forwarding.NodeTableSlot
 	for _, key := range port.keys {
-		frontend := d.have.Frontends[key]
+		frontend := b.have.Frontends[key]
 		for _, slot := range frontend.Zones {
-			if slot != 0 && slot != frontend.Table && d.have.NodeTables[slot] != nil && !slices.Contains(previous, slot) {
+			if slot != 0 && slot != frontend.Table && b.have.NodeTables[slot] != nil && !slices.Contains(previous, slot) {
 				previous = append(previous, slot)
 			}
 		}
@@ -87,38 +87,38 @@ func (d *draft) previousZones(port *port) []forwarding.NodeTableSlot {
 
 // placeZones returns the slots of a frontend's tables of other zones. It returns nil if they do not all fit
 // beside tables that are still to be removed.
-func (d *draft) placeZones(entry entry) map[string]forwarding.NodeTableSlot {
+func (b *builder) placeZones(entry entry) map[string]forwarding.NodeTableSlot {
 	zones := map[string]forwarding.NodeTableSlot{}
 	var fresh []forwarding.NodeTableSlot
 	for number, weights := range entry.Zones {
-		if weights == nil || forwarding.Zone(number) == d.model.Self.Zone {
+		if weights == nil || forwarding.Zone(number) == b.model.Self.Zone {
 			continue
 		}
-		zone := d.model.Zones[number]
-		slot, found := d.zoneSlot(entry, zone)
+		zone := b.model.Zones[number]
+		slot, found := b.zoneSlot(entry, zone)
 		switch {
 		case found:
 		case len(weights) == 0:
 			// No endpoint in the zone and no table to hold.
 			continue
 		default:
-			if slot, found = d.tableSlots.allocate(entry.port.spec.size.Rows); !found {
-				d.zonesFull(entry.Frontend)
+			if slot, found = b.tableSlots.allocate(entry.port.spec.size.Rows); !found {
+				b.zonesFull(entry.Frontend)
 				return nil
 			}
 			fresh = append(fresh, slot)
 		}
 		zones[zone] = slot
 	}
-	d.weighZones(entry, zones)
-	d.recordHistory(entry.port, fresh)
+	b.weighZones(entry, zones)
+	b.recordHistory(entry.port, fresh)
 	return zones
 }
 
-func (d *draft) zoneSlot(entry entry, zone string) (forwarding.NodeTableSlot, bool) {
+func (b *builder) zoneSlot(entry entry, zone string) (forwarding.NodeTableSlot, bool) {
 	for _, key := range entry.port.keys {
-		for _, slot := range d.have.Frontends[key].Zones {
-			if d.tableOwners[slot] == entry.port.in(zone) && d.tableSlots.retain(slot) && d.have.NodeTables[slot] != nil &&
+		for _, slot := range b.have.Frontends[key].Zones {
+			if b.tableOwners[slot] == entry.port.in(zone) && b.tableSlots.retain(slot) && b.have.NodeTables[slot] != nil &&
 				(len(entry.Weights) == 0 || slot.Rows() == entry.port.spec.size.Rows) {
 				return slot, true
 			}
@@ -127,72 +127,72 @@ func (d *draft) zoneSlot(entry entry, zone string) (forwarding.NodeTableSlot, bo
 	return 0, false
 }
 
-func (d *draft) weighZones(entry entry, zones map[string]forwarding.NodeTableSlot) {
+func (b *builder) weighZones(entry entry, zones map[string]forwarding.NodeTableSlot) {
 	own, size := entry.port.place.table, entry.port.spec.size
 	for number, weights := range entry.Zones {
-		slot, placed := zones[d.zoneName(number)]
-		if forwarding.Zone(number) == d.model.Self.Zone {
+		slot, placed := zones[b.zoneName(number)]
+		if forwarding.Zone(number) == b.model.Self.Zone {
 			slot, placed = own, true
 		}
 		switch {
 		case !placed || weights == nil:
 		case len(weights) > 0:
-			d.weights[slot] = weighed{weights, sizeAt(slot, size)}
+			b.weights[slot] = weighed{weights, sizeAt(slot, size)}
 		case slot != own:
-			d.held = append(d.held, slot)
+			b.held = append(b.held, slot)
 		}
 	}
 }
 
-func (d *draft) zoneName(number int) string {
-	if number < len(d.model.Zones) {
-		return d.model.Zones[number]
+func (b *builder) zoneName(number int) string {
+	if number < len(b.model.Zones) {
+		return b.model.Zones[number]
 	}
 	return ""
 }
 
 // recordHistory makes new tables of zones inherit the owners of all current tables of the port, because
 // connections that enter through nodes of the zone used one of them.
-func (d *draft) recordHistory(port *port, fresh []forwarding.NodeTableSlot) {
-	own, previous := d.ownTable(port)
+func (b *builder) recordHistory(port *port, fresh []forwarding.NodeTableSlot) {
+	own, previous := b.ownTable(port)
 	if own == 0 {
 		own = previous
 	}
 	for _, slot := range fresh {
-		d.histories[slot] = d.have.NodeTables[own]
-		if d.have.NodeTables[own] == nil {
+		b.histories[slot] = b.have.NodeTables[own]
+		if b.have.NodeTables[own] == nil {
 			continue
 		}
-		for _, other := range d.previousZones(port) {
-			d.joins[slot] = append(d.joins[slot], d.have.NodeTables[other])
+		for _, other := range b.previousZones(port) {
+			b.joins[slot] = append(b.joins[slot], b.have.NodeTables[other])
 		}
 	}
 }
 
 // join merges the owners of removed tables into the chains of the port's remaining tables.
-func (d *draft) join(kept, gone []forwarding.NodeTableSlot) {
+func (b *builder) join(kept, gone []forwarding.NodeTableSlot) {
 	for _, slot := range kept {
 		for _, other := range gone {
-			if d.predecessor(slot) != nil {
-				d.joins[slot] = append(d.joins[slot], d.have.NodeTables[other])
+			if b.predecessor(slot) != nil {
+				b.joins[slot] = append(b.joins[slot], b.have.NodeTables[other])
 			}
 		}
 	}
 }
 
-func (d *draft) setZones(port *port) {
+func (b *builder) setZones(port *port) {
 	place := port.place
 	var zones [forwarding.Zones]forwarding.NodeTableSlot
-	for number := range min(forwarding.Zones, len(d.model.Zones)) {
-		zones[number] = place.zones[d.model.Zones[number]]
+	for number := range min(forwarding.Zones, len(b.model.Zones)) {
+		zones[number] = place.zones[b.model.Zones[number]]
 	}
 	if len(place.zones) > 0 {
-		zones[d.model.Self.Zone] = place.table
+		zones[b.model.Self.Zone] = place.table
 	}
 	for _, key := range port.keys {
-		if frontend, planned := d.want.Frontends[key]; planned && frontend.Table == place.table {
+		if frontend, planned := b.want.Frontends[key]; planned && frontend.Table == place.table {
 			frontend.Zones = zones
-			d.want.Frontends[key] = frontend
+			b.want.Frontends[key] = frontend
 		}
 	}
 }

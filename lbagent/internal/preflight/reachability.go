@@ -110,22 +110,22 @@ type prober struct {
 	done       chan struct{}
 }
 
-func (a *prober) retry(nodes []Reachability) (asked bool) {
+func (a *prober) retry(nodes []Reachability) (retried bool) {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
 	a.unanswered = 0
 	for i := range nodes {
 		node := &nodes[i]
 		if !node.Answers {
-			asked = true
+			retried = true
 			a.send(node.Address, 0, &node.Answers)
 		}
 		if !node.FullSize && node.Length > 0 {
-			asked = true
+			retried = true
 			a.send(node.Address, node.Length-headers(node.Address), &node.FullSize)
 		}
 	}
-	return asked
+	return retried
 }
 
 func (a *prober) send(node netip.Addr, length int, note *bool) {

@@ -125,11 +125,11 @@ func Build(o Observation, report *millracev1beta1.LBNodeReport, now metav1.Time)
 	return status
 }
 
-func formatVIPs(vips []netip.Addr) (told []string) {
+func formatVIPs(vips []netip.Addr) (formatted []string) {
 	for _, vip := range vips[:min(len(vips), maxAnswering)] {
-		told = append(told, vip.String())
+		formatted = append(formatted, vip.String())
 	}
-	return told
+	return formatted
 }
 
 func interfaces(observed []millracev1beta1.InterfaceStatus) []millracev1beta1.InterfaceStatus {

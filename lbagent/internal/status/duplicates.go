@@ -13,12 +13,12 @@ import (
 func duplicates(holders []dad.Holder) []millracev1beta1.DuplicateAddress {
 	sorted := slices.Clone(holders)
 	slices.SortStableFunc(sorted, func(a, b dad.Holder) int { return compareBool(!a.Withheld, !b.Withheld) })
-	var told []millracev1beta1.DuplicateAddress
+	var out []millracev1beta1.DuplicateAddress
 	for _, holder := range sorted[:min(len(sorted), maxDuplicates)] {
-		told = append(told, millracev1beta1.DuplicateAddress{
+		out = append(out, millracev1beta1.DuplicateAddress{
 			Address: holder.Address.String(), Interface: holder.Interface,
 			HardwareAddress: holder.HardwareAddr.String(), Withheld: holder.Withheld,
 		})
 	}
-	return told
+	return out
 }

@@ -21,7 +21,7 @@ func (c Cluster) stage1(at forwarding.NodeID, p packet, frontend forwarding.Fron
 		return byRow()
 	}
 	entry, ok := knowledge.Knows(owner, p.Flow)
-	if !ok || p.replaces(entry) || p.asksFirst(entry) {
+	if !ok || p.replaces(entry) || p.queriesFirst(entry) {
 		return byRow()
 	}
 	held := Target{Node: owner, Endpoint: entry.Endpoint}
@@ -31,14 +31,14 @@ func (c Cluster) stage1(at forwarding.NodeID, p packet, frontend forwarding.Fron
 	return []Target{held}
 }
 
-type askedRow struct {
+type queriedRow struct {
 	forwarding.Row
-	asked bool
+	queried bool
 }
 
 // rowsOf returns the rows of a hash in a node's tables: its own zone's, then those of the other zones, in query
 // order. A chain is queried if it has a history or if a row of the group has moved.
-func (c Cluster) rowsOf(at forwarding.NodeID, frontend forwarding.Frontend, hash uint32, knowledge Knowledge) []askedRow {
+func (c Cluster) rowsOf(at forwarding.NodeID, frontend forwarding.Frontend, hash uint32, knowledge Knowledge) []queriedRow {
 	state := c[at].State
 	slots := []forwarding.NodeTableSlot{frontend.Table}
 	for on := range forwarding.Zones {
@@ -47,11 +47,11 @@ func (c Cluster) rowsOf(at forwarding.NodeID, frontend forwarding.Frontend, hash
 			slots = append(slots, slot)
 		}
 	}
-	rows := make([]askedRow, len(slots))
+	rows := make([]queriedRow, len(slots))
 	for i, slot := range slots {
 		number := slot.Row(hash)
 		row := (*state.NodeTables[slot])[number]
-		rows[i] = askedRow{Row: row, asked: row.History > 0 || knowledge.IsYoung(at, slot, number)}
+		rows[i] = queriedRow{Row: row, queried: row.History > 0 || knowledge.IsYoung(at, slot, number)}
 	}
 	return rows
 }
@@ -63,17 +63,17 @@ func (c Cluster) byRow(
 	at forwarding.NodeID, hash uint32, p packet, frontend forwarding.Frontend, knowledge Knowledge,
 ) []Target {
 	rows := c.rowsOf(at, frontend, hash, knowledge)
-	asked := Yes
+	queried := Yes
 	switch {
 	case p.Protocol == UDP:
-		asked = knowledge.Moved(frontend.Table, frontend.Table.Row(hash))
+		queried = knowledge.Moved(frontend.Table, frontend.Table.Row(hash))
 	case !p.midstream():
-		asked = No
+		queried = No
 	}
 	primary := rows[0].Primary
 	var targets []Target
 	entry, known := knowledge.Knows(primary, p.Flow)
-	unvalidated := known && p.asksFirst(entry)
+	unvalidated := known && p.queriesFirst(entry)
 	if known && !unvalidated {
 		if !p.replaces(entry) {
 			targets = append(targets, Target{Node: primary, Endpoint: entry.Endpoint})
@@ -82,13 +82,13 @@ func (c Cluster) byRow(
 			return targets
 		}
 	}
-	if asked != Yes {
+	if queried != Yes {
 		targets = append(targets, c.choose(primary, p, knowledge))
 	}
-	if asked == No {
+	if queried == No {
 		return targets
 	}
-	others, found := c.ask(at, path(rows), p, frontend, knowledge)
+	others, found := c.query(at, path(rows), p, frontend, knowledge)
 	if targets = append(targets, others...); found {
 		return targets
 	}
@@ -98,17 +98,17 @@ func (c Cluster) byRow(
 	return append(targets, c.choose(primary, p, knowledge))
 }
 
-// asksFirst reports whether the packet queries other nodes although the node has an entry.
-func (p packet) asksFirst(entry Entry) bool {
+// queriesFirst reports whether the packet queries other nodes although the node has an entry.
+func (p packet) queriesFirst(entry Entry) bool {
 	return entry.Unvalidated && p.midstream() && p.acknowledged-entry.Offer >= entry.OfferWindow
 }
 
 // path returns the queried nodes in order: the primary of each row and, if queried, its chain.
-func path(rows []askedRow) []forwarding.NodeID {
+func path(rows []queriedRow) []forwarding.NodeID {
 	var nodes []forwarding.NodeID
 	for _, row := range rows {
 		nodes = append(nodes, row.Primary)
-		if row.asked {
+		if row.queried {
 			nodes = append(nodes, row.Chain[:]...)
 		}
 	}
@@ -130,7 +130,7 @@ func (c Cluster) local(at forwarding.NodeID, p packet, frontend forwarding.Front
 	if frontend.Endpoints == 0 && !known {
 		return c.stage1(at, p, frontend, knowledge)
 	}
-	unvalidated := known && p.asksFirst(entry)
+	unvalidated := known && p.queriesFirst(entry)
 	if known && !p.replaces(entry) && !unvalidated {
 		targets = []Target{{Node: at, Endpoint: entry.Endpoint}}
 		if !entry.Yields {
@@ -144,9 +144,9 @@ func (c Cluster) local(at forwarding.NodeID, p packet, frontend forwarding.Front
 	if p.midstream() {
 		hash, _ := p.hash(frontend)
 		rows := c.rowsOf(at, frontend, hash, knowledge)
-		asked := slices.DeleteFunc(path(rows), func(id forwarding.NodeID) bool { return id == at })
+		queried := slices.DeleteFunc(path(rows), func(id forwarding.NodeID) bool { return id == at })
 		// The primary takes a place of the chain.
-		others, found := c.ask(at, asked[:min(len(asked), forwarding.ChainLength)], p, frontend, knowledge)
+		others, found := c.query(at, queried[:min(len(queried), forwarding.ChainLength)], p, frontend, knowledge)
 		if targets = append(targets, others...); found {
 			return targets
 		}
@@ -160,12 +160,12 @@ func (c Cluster) local(at forwarding.NodeID, p packet, frontend forwarding.Front
 // ownerBy returns the target of a Local frontend's packet by a node's override. found is false if there is no
 // override or it may be wrong.
 func (c Cluster) ownerBy(node, at forwarding.NodeID, p packet, knowledge Knowledge) (held []Target, found bool) {
-	owner, told := knowledge.Learned(node, p.Flow)
-	if told == No || owner == node || owner == at || c[owner].State == nil {
+	owner, learned := knowledge.Learned(node, p.Flow)
+	if learned == No || owner == node || owner == at || c[owner].State == nil {
 		return nil, false
 	}
 	entry, known := knowledge.Knows(owner, p.Flow)
-	if !known || p.replaces(entry) || p.asksFirst(entry) {
+	if !known || p.replaces(entry) || p.queriesFirst(entry) {
 		return nil, false
 	}
 	return []Target{{Node: owner, Endpoint: entry.Endpoint}}, !entry.Yields
@@ -174,15 +174,15 @@ func (c Cluster) ownerBy(node, at forwarding.NodeID, p packet, knowledge Knowled
 // ask returns the possible targets of a packet among the queried nodes. found is false unless a node certainly
 // has the flow. The first node with an override for the flow of a Local frontend forwards to the owner, even
 // if the override is wrong.
-func (c Cluster) ask(
-	at forwarding.NodeID, asked []forwarding.NodeID, p packet, frontend forwarding.Frontend, knowledge Knowledge,
+func (c Cluster) query(
+	at forwarding.NodeID, queried []forwarding.NodeID, p packet, frontend forwarding.Frontend, knowledge Knowledge,
 ) (targets []Target, found bool) {
 	led := !frontend.Local
-	for _, id := range asked {
+	for _, id := range queried {
 		if c[id].State == nil {
 			continue
 		}
-		if entry, known := knowledge.Knows(id, p.Flow); known && !p.asksFirst(entry) {
+		if entry, known := knowledge.Knows(id, p.Flow); known && !p.queriesFirst(entry) {
 			targets = append(targets, Target{Node: id, Endpoint: entry.Endpoint})
 			if !entry.Yields {
 				return targets, true
@@ -195,8 +195,8 @@ func (c Cluster) ask(
 		if targets = append(targets, held...); right {
 			return targets, true
 		}
-		_, told := knowledge.Learned(id, p.Flow)
-		led = told != No
+		_, learned := knowledge.Learned(id, p.Flow)
+		led = learned != No
 	}
 	return targets, false
 }

@@ -120,10 +120,10 @@ func (c *Client) exchange(ctx context.Context) error {
 
 func (c *Client) fail(err error) {
 	c.mu.Lock()
-	told := c.err != nil && c.err.Error() == err.Error()
+	logged := c.err != nil && c.err.Error() == err.Error()
 	c.err = err
 	c.mu.Unlock()
-	if !told {
+	if !logged {
 		notify.Signal(c.changed)
 	}
 }

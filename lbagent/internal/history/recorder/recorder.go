@@ -150,11 +150,11 @@ func problemsIn(observation *status.Observation) (problems []history.Problem) {
 		add(text)
 	}
 	for _, problem := range observation.Problems {
-		told := history.Problem{Text: fmt.Sprintf("%s %s: %s: %s", problem.Object.Kind, objectName(problem.Object), problem.Reason, problem.Message)}
+		out := history.Problem{Text: fmt.Sprintf("%s %s: %s: %s", problem.Object.Kind, objectName(problem.Object), problem.Reason, problem.Message)}
 		if problem.Object.Kind == "Service" {
-			told.Service = objectName(problem.Object)
+			out.Service = objectName(problem.Object)
 		}
-		problems = append(problems, told)
+		problems = append(problems, out)
 	}
 	return problems
 }
@@ -299,12 +299,12 @@ func (r *Recorder) Metrics() metrics.History {
 	}
 	r.lock.Lock()
 	defer r.lock.Unlock()
-	told := metrics.History{Dropped: map[string]uint64{}, Unwritten: r.unsaved}
+	out := metrics.History{Dropped: map[string]uint64{}, Unwritten: r.unsaved}
 	if r.log != nil {
-		told.Bytes = r.log.Size()
+		out.Bytes = r.log.Size()
 	}
 	for kind, count := range r.tracker.DroppedCounts() {
-		told.Dropped[string(kind)] = count
+		out.Dropped[string(kind)] = count
 	}
-	return told
+	return out
 }

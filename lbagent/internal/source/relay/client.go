@@ -114,9 +114,9 @@ func dial(ctx context.Context, network, address, directory string) (net.Conn, er
 }
 
 // open returns the requested stream, which ends with ctx, and the maximum time between its events.
-func (c *Client) open(ctx context.Context, asked relay.Request) (io.ReadCloser, time.Duration, error) {
+func (c *Client) open(ctx context.Context, query relay.Request) (io.ReadCloser, time.Duration, error) {
 	target := c.base.JoinPath(relay.PathEndpointSlices)
-	target.RawQuery = asked.Values().Encode()
+	target.RawQuery = query.Values().Encode()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), http.NoBody)
 	if err != nil {
 		return nil, 0, fmt.Errorf("query the relay: %w", err)

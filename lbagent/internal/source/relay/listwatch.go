@@ -92,18 +92,18 @@ func (l *ListWatch) watchRelay(ctx context.Context, options metav1.ListOptions) 
 	if err != nil {
 		return nil, err
 	}
-	asked := relay.Request{Since: since, Snapshot: options.SendInitialEvents != nil && *options.SendInitialEvents}
-	if since == 0 && !asked.Snapshot {
+	query := relay.Request{Since: since, Snapshot: options.SendInitialEvents != nil && *options.SendInitialEvents}
+	if since == 0 && !query.Snapshot {
 		return nil, errNoVersion
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	body, silence, err := l.relay.open(ctx, asked)
+	body, silence, err := l.relay.open(ctx, query)
 	if err != nil {
 		cancel()
 		return nil, err
 	}
 	w := &watcher{
-		decoder: relay.NewDecoder(body), snapshot: asked.Snapshot, known: map[cache.ObjectName]*discoveryv1.EndpointSlice{},
+		decoder: relay.NewDecoder(body), snapshot: query.Snapshot, known: map[cache.ObjectName]*discoveryv1.EndpointSlice{},
 		slim: l.slim, silence: silence, results: make(chan watch.Event), cancel: cancel,
 	}
 	go func() {

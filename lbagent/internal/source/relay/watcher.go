@@ -48,7 +48,7 @@ func (w *watcher) run(ctx context.Context) error {
 	defer silence.Stop()
 	for {
 		silence.Reset(w.silence)
-		told, err := w.decoder.Decode()
+		message, err := w.decoder.Decode()
 		// Do not count the processing time.
 		silence.Stop()
 		if errors.Is(err, io.EOF) {
@@ -60,7 +60,7 @@ func (w *watcher) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		event, err := w.event(told)
+		event, err := w.event(message)
 		if err != nil {
 			return err
 		}
@@ -72,15 +72,15 @@ func (w *watcher) run(ctx context.Context) error {
 	}
 }
 
-func (w *watcher) event(told *relay.Event) (watch.Event, error) {
-	if told.Type == relay.Bookmark {
-		return w.bookmark(told.Version), nil
+func (w *watcher) event(message *relay.Event) (watch.Event, error) {
+	if message.Type == relay.Bookmark {
+		return w.bookmark(message.Version), nil
 	}
-	slice := told.Slice
+	slice := message.Slice
 	name := cache.ObjectName{Namespace: slice.Namespace, Name: slice.Name}
 	before := w.known[name]
 	event := watch.Event{Type: watch.Modified, Object: slice}
-	switch told.Type {
+	switch message.Type {
 	case relay.Delete:
 		delete(w.known, name)
 		event.Type = watch.Deleted
@@ -89,7 +89,7 @@ func (w *watcher) event(told *relay.Event) (watch.Event, error) {
 		if before == nil {
 			return watch.Event{}, fmt.Errorf("the relay changed EndpointSlice %s, which it has not sent", name)
 		}
-		endpoints, err := relay.Apply(before.Endpoints, slice.Endpoints, told.Runs)
+		endpoints, err := relay.Apply(before.Endpoints, slice.Endpoints, message.Runs)
 		if err != nil {
 			return watch.Event{}, fmt.Errorf("EndpointSlice %s: %w", name, err)
 		}
@@ -99,7 +99,7 @@ func (w *watcher) event(told *relay.Event) (watch.Event, error) {
 			event.Type = watch.Added
 		}
 	default:
-		return watch.Event{}, fmt.Errorf("the relay sent an event of unknown type %d", told.Type)
+		return watch.Event{}, fmt.Errorf("the relay sent an event of unknown type %d", message.Type)
 	}
 	w.slim(slice)
 	w.known[name] = slice

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/table"
 )
 
-type draft struct {
+type builder struct {
 	planner   *Planner
 	have      *forwarding.State
 	model     *model.Model
@@ -24,7 +24,7 @@ type draft struct {
 	problems  []Problem
 	shortages map[shortage]*short
 	// budget covers all Services. changesOthers is true if it grants or revokes room for Services outside of
-	// the draft.
+	// the builder.
 	budget        *budget
 	changesOthers bool
 	// waits is true if a node table is delayed until another one is removed: that of a Local frontend, or
@@ -165,9 +165,9 @@ func (p placement) nodeTables() []forwarding.NodeTableSlot {
 	return slices.AppendSeq([]forwarding.NodeTableSlot{p.table}, maps.Values(p.zones))
 }
 
-func newDraft(p *Planner, have *forwarding.State, m *model.Model, limits forwarding.Limits) *draft {
-	d := emptyDraft(p, have, m, limits)
-	d.want = &forwarding.State{
+func newBuilder(p *Planner, have *forwarding.State, m *model.Model, limits forwarding.Limits) *builder {
+	b := emptyBuilder(p, have, m, limits)
+	b.want = &forwarding.State{
 		Endpoints:      make(map[forwarding.EndpointID]forwarding.Endpoint, len(have.Endpoints)),
 		EndpointTables: make(map[forwarding.EndpointTableSlot]*forwarding.EndpointTable, len(have.EndpointTables)),
 		NodeTables:     make(map[forwarding.NodeTableSlot]*forwarding.NodeTable, len(have.NodeTables)),
@@ -175,23 +175,23 @@ func newDraft(p *Planner, have *forwarding.State, m *model.Model, limits forward
 		SourceRanges:   make(map[forwarding.SourceRange]struct{}, len(have.SourceRanges)),
 		VIPs:           make(map[netip.Addr]struct{}, len(m.VIPs)),
 	}
-	d.index = newIndex(have, limits, p.constants)
-	d.sources = newSourceSets(have, limits.SourceRanges)
+	b.index = newIndex(have, limits, p.constants)
+	b.sources = newSourceSets(have, limits.SourceRanges)
 	for _, frontend := range have.Frontends {
-		d.tableSlots.use(frontend.Table)
+		b.tableSlots.use(frontend.Table)
 		for _, slot := range frontend.Zones {
-			d.tableSlots.use(slot)
+			b.tableSlots.use(slot)
 		}
-		d.endpointSlots.use(frontend.Endpoints)
+		b.endpointSlots.use(frontend.Endpoints)
 	}
-	d.readModel(have.Frontends, nil)
-	return d
+	b.readModel(have.Frontends, nil)
+	return b
 }
 
-// emptyDraft returns a draft for the frontends of a model, without index and want.
-func emptyDraft(p *Planner, have *forwarding.State, m *model.Model, limits forwarding.Limits) *draft {
+// emptyBuilder returns a builder for the frontends of a model, without index and want.
+func emptyBuilder(p *Planner, have *forwarding.State, m *model.Model, limits forwarding.Limits) *builder {
 	count := len(m.Frontends)
-	return &draft{
+	return &builder{
 		planner: p, have: have, model: m, limits: limits,
 		shortages:    map[shortage]*short{},
 		allocatedIDs: map[forwarding.EndpointID]struct{}{},
@@ -245,14 +245,14 @@ var noOwner = owner{}
 // port's renaming, it belongs to the owner of its frontends. If these have several owners, or some are
 // removed, a VIP may have moved to another Service: the slot then has no owner.
 //
-// previous are the programmed frontends that may have such slots; services are the Services that the draft
+// previous are the programmed frontends that may have such slots; services are the Services that the builder
 // replaces, nil in a full plan.
-func (d *draft) readModel(previous map[forwarding.FrontendKey]forwarding.Frontend, services map[model.ServiceName]*service) {
-	d.readPorts()
-	placed := make(map[forwarding.NodeTableSlot]owner, len(d.ports))
-	placedEndpoints := make(map[forwarding.EndpointTableSlot]owner, len(d.ports))
-	for name, port := range d.ports {
-		previous := d.planner.placed[name]
+func (b *builder) readModel(previous map[forwarding.FrontendKey]forwarding.Frontend, services map[model.ServiceName]*service) {
+	b.readPorts()
+	placed := make(map[forwarding.NodeTableSlot]owner, len(b.ports))
+	placedEndpoints := make(map[forwarding.EndpointTableSlot]owner, len(b.ports))
+	for name, port := range b.ports {
+		previous := b.planner.placed[name]
 		if previous == nil || !previous.placed {
 			continue
 		}
@@ -263,16 +263,16 @@ func (d *draft) readModel(previous map[forwarding.FrontendKey]forwarding.Fronten
 		placedEndpoints[previous.place.endpoints] = owner{port: port}
 	}
 	setOwners := func(frontend forwarding.Frontend, port *port) {
-		setOwner(d.tableOwners, placed, frontend.Table, port.ofService())
+		setOwner(b.tableOwners, placed, frontend.Table, port.ofService())
 		for number, slot := range frontend.Zones {
-			if slot != frontend.Table && number < len(d.model.Zones) {
-				setOwner(d.tableOwners, placed, slot, port.in(d.model.Zones[number]))
+			if slot != frontend.Table && number < len(b.model.Zones) {
+				setOwner(b.tableOwners, placed, slot, port.in(b.model.Zones[number]))
 			}
 		}
-		setOwner(d.endpointTableOwners, placedEndpoints, frontend.Endpoints, owner{port: port})
+		setOwner(b.endpointTableOwners, placedEndpoints, frontend.Endpoints, owner{port: port})
 	}
 	stays := make(map[forwarding.FrontendKey]struct{}, len(previous))
-	for _, entry := range d.entries {
+	for _, entry := range b.entries {
 		if frontend, found := previous[entry.Key]; found {
 			stays[entry.Key] = struct{}{}
 			setOwners(frontend, entry.port)
@@ -285,39 +285,39 @@ func (d *draft) readModel(previous map[forwarding.FrontendKey]forwarding.Fronten
 			}
 		}
 	}
-	d.budgetLocal(services)
-	d.retainTables()
+	b.budgetLocal(services)
+	b.retainTables()
 }
 
 // retainTables retains the table of Service ports that became Local, because connections established under
 // policy Cluster follow its rows.
-func (d *draft) retainTables() {
-	for _, port := range d.ports {
-		if own, _ := d.ownTable(port); own != 0 && !port.yields {
+func (b *builder) retainTables() {
+	for _, port := range b.ports {
+		if own, _ := b.ownTable(port); own != 0 && !port.yields {
 			port.spreads = true
 		}
 	}
 }
 
-func (d *draft) readPorts() {
+func (b *builder) readPorts() {
 	// One allocation each, because most Service ports have one frontend.
-	ports := make([]port, len(d.model.Frontends))
-	keys := make([]forwarding.FrontendKey, len(d.model.Frontends))
-	for i, frontend := range d.model.Frontends {
+	ports := make([]port, len(b.model.Frontends))
+	keys := make([]forwarding.FrontendKey, len(b.model.Frontends))
+	for i, frontend := range b.model.Frontends {
 		keys[i] = frontend.Key
 		name := portOf(frontend)
-		p := d.ports[name]
+		p := b.ports[name]
 		if p == nil {
 			p = &ports[i]
-			p.name, p.service, p.first = name, d.service(name.service), frontend
+			p.name, p.service, p.first = name, b.service(name.service), frontend
 			p.keys = keys[i : i+1 : i+1]
-			d.ports[name] = p
+			b.ports[name] = p
 			p.service.add(p)
 		} else {
 			p.keys = append(p.keys, frontend.Key)
 		}
 		p.spreads = p.spreads || frontend.Spreads()
-		d.entries = append(d.entries, entry{frontend, p})
+		b.entries = append(b.entries, entry{frontend, p})
 	}
 }
 
@@ -332,25 +332,25 @@ func setOwner[S comparable](owners, placed map[S]owner, slot S, of owner) {
 }
 
 // setVIPs plans the programmed VIPs first and then as many others as fit.
-func (d *draft) setVIPs() {
-	count := len(d.have.VIPs)
-	for _, vip := range d.vipsByPrecedence() {
+func (b *builder) setVIPs() {
+	count := len(b.have.VIPs)
+	for _, vip := range b.vipsByPrecedence() {
 		if vip.Occupant != "" {
 			continue
 		}
-		if _, programmed := d.have.VIPs[vip.Address]; !programmed {
-			if count >= d.limits.VIPs {
-				d.full(model.ObjectReference{Kind: "VIP", Name: millracev1beta1.VIPName(vip.Address)},
+		if _, programmed := b.have.VIPs[vip.Address]; !programmed {
+			if count >= b.limits.VIPs {
+				b.full(model.ObjectReference{Kind: "VIP", Name: millracev1beta1.VIPName(vip.Address)},
 					fmt.Sprintf("VIP %s", vip.Address), forwarding.VIPs)
 				continue
 			}
 			count++
 		}
-		d.want.VIPs[vip.Address] = struct{}{}
+		b.want.VIPs[vip.Address] = struct{}{}
 	}
 }
 
-func (d *draft) hasVIP(address netip.Addr) bool {
-	_, found := d.want.VIPs[address]
+func (b *builder) hasVIP(address netip.Addr) bool {
+	_, found := b.want.VIPs[address]
 	return found
 }

@@ -136,7 +136,7 @@ func testTraffic(t *testing.T, e *environment) {
 	for namespace, want := range map[string]bool{"": true, "shop": false} {
 		list := &livev1alpha1.ServiceTrafficList{}
 		must(t, e.client.List(t.Context(), list, client.InNamespace(namespace)))
-		warned := list.Drops["NoFrontend"] == 2 && slices.Equal(list.Uplinks, []livev1alpha1.UplinkLosses{
+		warned := list.Drops["NoFrontend"] == 2 && slices.Equal(list.Uplinks, []livev1alpha1.UplinkDrops{
 			{Node: "node-a", Interface: "eth0", Redirect: 2}, {Node: "node-c", Interface: "eth0", Redirect: 2},
 		})
 		if warned != want || !want && len(list.Drops)+len(list.Uplinks) > 0 || list.AnsweredNodes != 3 {

@@ -51,8 +51,8 @@ type FrontendTraffic struct {
 	Rates TrafficRates `json:"rates"`
 }
 
-// UplinkLosses counts frames that the driver of an interface did not accept.
-type UplinkLosses struct {
+// UplinkDrops counts frames that the driver of an interface did not accept.
+type UplinkDrops struct {
 	// Node is the name of the node, and Interface the name of the uplink.
 	Node      string `json:"node"`
 	Interface string `json:"interface"`
@@ -114,7 +114,7 @@ type ServiceTrafficList struct {
 	//
 	// +optional
 	// +listType=atomic
-	Uplinks []UplinkLosses `json:"uplinks,omitempty"`
+	Uplinks []UplinkDrops `json:"uplinks,omitempty"`
 	// Items are sorted by namespace and name.
 	Items []ServiceTraffic `json:"items"`
 }

@@ -78,8 +78,8 @@ func (in TrafficRates) OpenAPIModelName() string {
 }
 
 // OpenAPIModelName returns the OpenAPI model name for this type.
-func (in UplinkLosses) OpenAPIModelName() string {
-	return "io.millrace.live.v1alpha1.UplinkLosses"
+func (in UplinkDrops) OpenAPIModelName() string {
+	return "io.millrace.live.v1alpha1.UplinkDrops"
 }
 
 // OpenAPIModelName returns the OpenAPI model name for this type.

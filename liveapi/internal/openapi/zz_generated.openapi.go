@@ -32,7 +32,7 @@ func GetOpenAPIDefinitions(ref common.ReferenceCallback) map[string]common.OpenA
 		v1alpha1.ServiceTraffic{}.OpenAPIModelName():      schema_millrace_api_live_v1alpha1_ServiceTraffic(ref),
 		v1alpha1.ServiceTrafficList{}.OpenAPIModelName():  schema_millrace_api_live_v1alpha1_ServiceTrafficList(ref),
 		v1alpha1.TrafficRates{}.OpenAPIModelName():        schema_millrace_api_live_v1alpha1_TrafficRates(ref),
-		v1alpha1.UplinkLosses{}.OpenAPIModelName():        schema_millrace_api_live_v1alpha1_UplinkLosses(ref),
+		v1alpha1.UplinkDrops{}.OpenAPIModelName():         schema_millrace_api_live_v1alpha1_UplinkDrops(ref),
 		v1alpha1.VIPAnnouncement{}.OpenAPIModelName():     schema_millrace_api_live_v1alpha1_VIPAnnouncement(ref),
 		v1alpha1.VIPAnnouncementList{}.OpenAPIModelName(): schema_millrace_api_live_v1alpha1_VIPAnnouncementList(ref),
 		v1alpha1.Withheld{}.OpenAPIModelName():            schema_millrace_api_live_v1alpha1_Withheld(ref),
@@ -1040,7 +1040,7 @@ func schema_millrace_api_live_v1alpha1_ServiceTrafficList(ref common.ReferenceCa
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
 									SchemaProps: spec.SchemaProps{
-										Ref: ref(v1alpha1.UplinkLosses{}.OpenAPIModelName()),
+										Ref: ref(v1alpha1.UplinkDrops{}.OpenAPIModelName()),
 									},
 								},
 							},
@@ -1064,7 +1064,7 @@ func schema_millrace_api_live_v1alpha1_ServiceTrafficList(ref common.ReferenceCa
 			},
 		},
 		Dependencies: []string{
-			v1alpha1.ServiceTraffic{}.OpenAPIModelName(), v1alpha1.UplinkLosses{}.OpenAPIModelName(), v1.Duration{}.OpenAPIModelName(), v1.ListMeta{}.OpenAPIModelName()},
+			v1alpha1.ServiceTraffic{}.OpenAPIModelName(), v1alpha1.UplinkDrops{}.OpenAPIModelName(), v1.Duration{}.OpenAPIModelName(), v1.ListMeta{}.OpenAPIModelName()},
 	}
 }
 
@@ -1114,11 +1114,11 @@ func schema_millrace_api_live_v1alpha1_TrafficRates(ref common.ReferenceCallback
 	}
 }
 
-func schema_millrace_api_live_v1alpha1_UplinkLosses(ref common.ReferenceCallback) common.OpenAPIDefinition {
+func schema_millrace_api_live_v1alpha1_UplinkDrops(ref common.ReferenceCallback) common.OpenAPIDefinition {
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "UplinkLosses counts frames that the driver of an interface did not accept.",
+				Description: "UplinkDrops counts frames that the driver of an interface did not accept.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"node": {

@@ -204,10 +204,10 @@ func roundedDrops(drops map[string]float64) map[string]float64 {
 	return made
 }
 
-func uplinksOf(uplinks []store.Uplink) []livev1alpha1.UplinkLosses {
-	var made []livev1alpha1.UplinkLosses
+func uplinksOf(uplinks []store.Uplink) []livev1alpha1.UplinkDrops {
+	var made []livev1alpha1.UplinkDrops
 	for _, uplink := range uplinks {
-		made = append(made, livev1alpha1.UplinkLosses{
+		made = append(made, livev1alpha1.UplinkDrops{
 			Node: uplink.Node, Interface: uplink.Interface, Transmit: rounded(uplink.Transmit), Redirect: rounded(uplink.Redirect),
 		})
 	}

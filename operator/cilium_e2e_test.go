@@ -39,7 +39,7 @@ func TestCilium(t *testing.T) {
 
 	e.migrate(t, "cilium", kindCiliumPools)
 	flags := []string{"--default-class", "--annotations-of=cilium"}
-	operator := e.run(t, append(flags, "--adopt")...)
+	operator := e.run(t, append(flags, "--adopt-only")...)
 	e.claimed(t, services, given)
 	e.atRest(t, services)
 	e.unchanged(t, services, given)

@@ -25,7 +25,7 @@ func TestMetalLB(t *testing.T) {
 
 	e.migrate(t, "metallb", "ipaddresspools", "-A")
 	flags := []string{"--default-class", "--annotations-of=metallb"}
-	operator := e.run(t, append(flags, "--adopt")...)
+	operator := e.run(t, append(flags, "--adopt-only")...)
 	e.claimed(t, services, given)
 	e.atRest(t, services)
 	e.unchanged(t, services, given)

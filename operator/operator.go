@@ -58,8 +58,8 @@ type Config struct {
 	DefaultLoadBalancer bool
 	// AnnotationsOf lists other load balancers whose annotations are read, too, separated by commas.
 	AnnotationsOf string
-	// Adopt assigns only the addresses in the status of Services.
-	Adopt bool
+	// AdoptOnly assigns Services only the addresses in their status.
+	AdoptOnly bool
 	// ReleaseDelay is how long a released address is announced with GRACEFUL_SHUTDOWN (RFC 8326), or 0.
 	ReleaseDelay time.Duration
 	// MetricsAddress and ProbeAddress are "host:port" to listen on; "0" disables them.
@@ -94,7 +94,7 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 	if err != nil {
 		return fmt.Errorf("--annotations-of: %w", err)
 	}
-	reading := convert.Parser{Others: others, Adopt: configuration.Adopt}
+	reading := convert.Parser{Others: others, AdoptOnly: configuration.AdoptOnly}
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), millracev1beta1.AddToScheme(scheme)); err != nil {
 		return fmt.Errorf("build the scheme: %w", err)

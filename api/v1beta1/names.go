@@ -193,7 +193,7 @@ const (
 	// that selects the Service. To get another one, stop the other load balancer for the Service and remove
 	// its entry from the status. Under Served: stop it, then remove its entry.
 	ReasonForeignAddress = "ForeignAddress"
-	// ReasonNoAddressToAdopt: with --adopt, the other load balancer must assign an address first: see
+	// ReasonNoAddressToAdopt: with --adopt-only, the other load balancer must assign an address first: see
 	// docs/migrate.md.
 	ReasonNoAddressToAdopt = "NoAddressToAdopt"
 	// ReasonWriteFailed: the API server rejected a write with the error in the message. It is retried.

@@ -120,6 +120,6 @@ func checkClaims(ctx context.Context, target migrationTarget) error {
 	if err != nil || len(missing) == 0 {
 		return err
 	}
-	return fmt.Errorf("Millrace has no VIP of %d addresses of Services, such as %q: see condition %s of each, and run the operator with --adopt",
+	return fmt.Errorf("Millrace has no VIP of %d addresses of Services, such as %q: see condition %s of each, and run the operator with --adopt-only",
 		len(missing), missing[:min(len(missing), namedServices)], millracev1beta1.ConditionAddressAssigned)
 }

@@ -63,7 +63,7 @@ func register(flags *flag.FlagSet) *operator.Config {
 	flags.BoolVar(&c.DefaultLoadBalancer, "default-class", false, "also serve Services without a loadBalancerClass")
 	flags.StringVar(&c.AnnotationsOf, "annotations-of", "",
 		"also read the equivalent annotations of these load balancers, separated by commas: metallb, cilium, kube-vip")
-	flags.BoolVar(&c.Adopt, "adopt", false,
+	flags.BoolVar(&c.AdoptOnly, "adopt-only", false,
 		"assign to Services only the addresses that another load balancer has written to their status")
 	flags.DurationVar(&c.ReleaseDelay, "release-delay", 10*time.Second,
 		"time for which the address of a deleted or moved Service is still announced, with the community GRACEFUL_SHUTDOWN; 0: disabled")

@@ -281,7 +281,7 @@ func installMillrace(t *testing.T) {
 		t.Fatalf("config/lab has no flag %q", flag)
 	}
 	indent := before[strings.LastIndex(before, "\n")+1:]
-	manifest = strings.Replace(manifest, flag, flag+indent+"- --adopt\n"+indent+"- --annotations-of=metallb\n", 1)
+	manifest = strings.Replace(manifest, flag, flag+indent+"- --adopt-only\n"+indent+"- --annotations-of=metallb\n", 1)
 	agent := strings.Index(manifest, "- --max-connections=65536\n")
 	if agent < 0 {
 		t.Fatal("config/lab has no flag --max-connections of the agent")

@@ -13,8 +13,8 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/convert"
 )
 
-// In adopt mode, addresses in statuses are claimed, shared ones included, and no others are assigned.
-func TestAdopt(t *testing.T) {
+// With AdoptOnly, addresses in statuses are claimed, shared ones included, and no others are assigned.
+func TestAdoptOnly(t *testing.T) {
 	others, err := convert.ParseAnnotations("metallb")
 	if err != nil {
 		t.Fatal(err)
@@ -39,7 +39,7 @@ func TestAdopt(t *testing.T) {
 		objects = append(objects, service)
 	}
 	c := newCluster(t, objects...)
-	c.reconciler.parser = convert.Parser{Others: others, Adopt: true}
+	c.reconciler.parser = convert.Parser{Others: others, AdoptOnly: true}
 	for _, service := range services {
 		c.reconcile(service.Name)
 	}

@@ -17,8 +17,8 @@ import (
 type Parser struct {
 	// Others are annotations of other load balancers that are read if a Service does not have ours.
 	Others Annotations
-	// Adopt makes the addresses in the status of a Service its request and assigns no others.
-	Adopt bool
+	// AdoptOnly makes the addresses in the status of a Service its request and assigns no others.
+	AdoptOnly bool
 }
 
 // Annotations are names of annotations. The first one that a Service has counts.

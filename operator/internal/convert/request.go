@@ -44,8 +44,8 @@ func (r Parser) Request(service *corev1.Service, namespace labels.Set, pools []d
 	if request.SharingKey, err = r.sharingKey(service); err != nil {
 		return request, err
 	}
-	if r.Adopt {
-		adopt(&request)
+	if r.AdoptOnly {
+		requestStatusAddresses(&request)
 	} else {
 		if request.Addresses, err = r.requestedAddresses(service); err != nil {
 			return request, err
@@ -66,8 +66,8 @@ func (r Parser) Request(service *corev1.Service, namespace labels.Set, pools []d
 	return request, nil
 }
 
-func adopt(request *ipam.Request) {
-	request.Adopt = true
+func requestStatusAddresses(request *ipam.Request) {
+	request.AdoptOnly = true
 	request.Addresses = slices.Clone(request.Hints)
 	// A load balancer that assigned one of two families assigned what it had.
 	request.RequireAll = false

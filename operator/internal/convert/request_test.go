@@ -146,14 +146,14 @@ func TestAnnotationsOfOthers(t *testing.T) {
 	}
 }
 
-func TestAdopt(t *testing.T) {
+func TestAdoptOnly(t *testing.T) {
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"millrace.io/addresses": "203.0.113.9", "millrace.io/pool": "any"}},
 		Spec:       corev1.ServiceSpec{IPFamilies: []corev1.IPFamily{"IPv4", "IPv6"}},
 	}
 	service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "203.0.113.3"}}
-	got, err := Parser{Adopt: true}.Request(service, labels.Set{}, nil)
-	if err != nil || !got.Adopt || !reflect.DeepEqual(got.Addresses, parsed("203.0.113.3")) || got.Pool != "" || got.RequireAll {
+	got, err := Parser{AdoptOnly: true}.Request(service, labels.Set{}, nil)
+	if err != nil || !got.AdoptOnly || !reflect.DeepEqual(got.Addresses, parsed("203.0.113.3")) || got.Pool != "" || got.RequireAll {
 		t.Errorf("%+v, %v; want to adopt 203.0.113.3", got, err)
 	}
 }

@@ -55,14 +55,14 @@ func (p *planner) grantMissing() {
 			missing = append(missing, family)
 		}
 	}
-	if p.request.Adopt {
-		p.refuseToAllocate(missing)
+	if p.request.AdoptOnly {
+		p.refuseAllocation(missing)
 		return
 	}
 	missing = slices.DeleteFunc(missing, p.join)
 	candidates := p.candidates()
 	for _, family := range missing {
-		if hinted, ok := p.hinted(candidates, family); ok {
+		if hinted, ok := p.grantHint(candidates, family); ok {
 			p.granted[firstOf(family)] = hinted
 		}
 	}
@@ -77,13 +77,13 @@ func (p *planner) grantMissing() {
 	}
 }
 
-// refuseToAllocate refuses a Service that may only adopt an address, but whose status is empty.
-func (p *planner) refuseToAllocate(missing []Family) {
+// refuseAllocation refuses a Service that may only adopt an address, but whose status is empty.
+func (p *planner) refuseAllocation(missing []Family) {
 	if len(missing) == 0 || len(p.held)+len(p.granted)+len(p.refusals) > 0 {
 		return
 	}
 	p.refusals = append(p.refusals, Refusal{Family: missing[0], Reason: NoAddressToAdopt, Message: "status.loadBalancer.ingress has " +
-		"no address yet, and with --adopt the operator assigns no other one"})
+		"no address yet, and with --adopt-only the operator does not allocate one"})
 }
 
 func firstOf(family Family) slot { return slot{family: family} }
@@ -145,7 +145,7 @@ func (p *planner) serves(pool string) bool {
 	return false
 }
 
-func (p *planner) hinted(candidates []Pool, family Family) (grant, bool) {
+func (p *planner) grantHint(candidates []Pool, family Family) (grant, bool) {
 	for _, address := range p.request.Hints {
 		if FamilyOf(address) != family || p.table.used(address) {
 			continue

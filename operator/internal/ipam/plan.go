@@ -35,8 +35,8 @@ type Request struct {
 	Pool string
 	// Addresses are the requested addresses, each once; a family may have several.
 	Addresses []netip.Addr
-	// Adopt assigns no addresses except requested ones.
-	Adopt bool
+	// AdoptOnly assigns no addresses except requested ones.
+	AdoptOnly bool
 	// Hints are addresses from the Service's status, which are assigned again if they are free.
 	Hints []netip.Addr
 	// SharingKey requests an address that is shared with Services of the same key; empty: an exclusive

@@ -91,7 +91,7 @@ func TestBodyLimit(t *testing.T) {
 			}
 		}
 	}
-	awaitMetric(t, f, fmt.Sprintf(`millrace_proxy_denied_total{reason="body"} %d`, denied))
+	awaitMetric(t, f, fmt.Sprintf(`millrace_proxy_denied_total{reason="body_size"} %d`, denied))
 	for deadline := time.Now().Add(10 * time.Second); strings.Count(log.String(), "exceeds the rule's limit") < denied && time.Now().Before(deadline); {
 		pause(t.Context(), time.Millisecond)
 	}

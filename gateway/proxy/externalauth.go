@@ -27,9 +27,10 @@ const (
 	authorizationBytes   = 16<<10 + maxAuthorizationBody
 )
 
-// Reasons in denied_total.
 const (
-	labelAuthorization       = "authorization_denied"
+	// The authorization backend rejected the request.
+	labelAuthorization = "authorization_denied"
+	// The authorization backend did not answer, or its response is invalid.
 	labelAuthorizationFailed = "authorization_error"
 )
 

@@ -74,7 +74,7 @@ var (
 	deniedAddress = &denial{http.StatusForbidden, "client_address", "the rule does not admit the client's address"}
 	deniedPath    = &denial{http.StatusBadRequest, "path", rewrite.ErrPath.Error()}
 	deniedCost    = &denial{http.StatusServiceUnavailable, "path", rewrite.ErrTooExpensive.Error()}
-	deniedBody    = &denial{http.StatusRequestEntityTooLarge, "body", "the body exceeds the rule's limit"}
+	deniedBody    = &denial{http.StatusRequestEntityTooLarge, "body_size", "the body exceeds the rule's limit"}
 )
 
 func (x *transaction) admit() *denial {

@@ -25,8 +25,8 @@ func (g *guards) limitClients(from *resource.ClientLimit, route string) error {
 	}
 	g.limits = append(g.limits, clientLimiter{
 		rule,
-		&denial{rule.Status, "rate", "the client exceeds the rule's request rate"},
-		&denial{rule.Status, "concurrency", "the client exceeds the rule's concurrent requests"},
+		&denial{rule.Status, "rate_limit", "the client exceeds the rule's request rate"},
+		&denial{rule.Status, "concurrency_limit", "the client exceeds the rule's concurrent requests"},
 	})
 	return nil
 }

@@ -61,7 +61,7 @@ func TestClientLimits(t *testing.T) {
 	at(own, "/one", "198.51.100.1", 200, 200, 200, 503)
 	f.apply(all(resources(), backend("a", serve(t, echo("a"))))...)
 	at(c, "/one", "198.51.100.1", 503)
-	awaitMetric(t, f, `millrace_proxy_denied_total{reason="rate"} 11`)
+	awaitMetric(t, f, `millrace_proxy_denied_total{reason="rate_limit"} 11`)
 }
 
 // TestConcurrentRequests checks the limit over all connections, including upgrades until they end.
@@ -105,7 +105,7 @@ func TestConcurrentRequests(t *testing.T) {
 			t.Errorf("after them: %d; want 200", got.StatusCode)
 		}
 	}
-	awaitMetric(t, f, `millrace_proxy_denied_total{reason="concurrency"} 2`)
+	awaitMetric(t, f, `millrace_proxy_denied_total{reason="concurrency_limit"} 2`)
 }
 
 // TestConnectionLimits checks that tunnels count if their client is known.
@@ -129,5 +129,5 @@ func TestConnectionLimits(t *testing.T) {
 			awaitMetric(t, f, fmt.Sprintf(`millrace_proxy_tunnels_total{listener="l",result="passed"} %d`, i+1))
 		}
 	}
-	awaitMetric(t, f, `millrace_proxy_tunnels_total{listener="l",result="rate"} 1`)
+	awaitMetric(t, f, `millrace_proxy_tunnels_total{listener="l",result="rate_limit"} 1`)
 }

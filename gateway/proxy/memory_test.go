@@ -109,7 +109,7 @@ func TestConnectionsOfOneAddress(t *testing.T) {
 	last := open("127.0.0.9", 2)
 	check("two more", nat[7:], 1)
 	check("two more", append(others, last...), 1)
-	const want = `millrace_proxy_shed_total{kind="idle_connection"} 9`
+	const want = `millrace_proxy_load_shed_total{kind="idle_connection"} 9`
 	if _, text := status(t, f.Admin(), "/metrics"); !strings.Contains(text, want) {
 		t.Errorf("the metrics lack %s", want)
 	}
@@ -371,7 +371,7 @@ func TestRefusedConnectionsEnd(t *testing.T) {
 			_, _ = c.request(costly...)
 		}
 	}
-	const want = `millrace_proxy_shed_total{kind="rejecting_connection"}`
+	const want = `millrace_proxy_load_shed_total{kind="rejecting_connection"}`
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		_, text := status(t, f.Admin(), "/metrics")
 		if strings.Contains(text, want) {

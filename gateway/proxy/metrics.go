@@ -49,7 +49,7 @@ func newMetrics(routes bool) *metrics {
 	m.attempts = counter("backend_attempts_total", "Requests sent to endpoints, by status or error.", "backend", "result")
 	m.tunnels = counter("tunnels_total", "Tunnels, by result.", "listener", "result")
 	m.abuse = counter("http2_errors_total", "Errors of clients in HTTP/2.", "type")
-	m.shed = counter("shed_total", "Connections and requests closed or rejected because of limits.", "kind")
+	m.shed = counter("load_shed_total", "Connections and requests closed or rejected because of limits.", "kind")
 	m.denied = counter("denied_total", "Requests rejected by a filter of their rule.", "reason")
 	m.connections = single("connections_total", "Connections accepted.")
 	m.unread = single("tls_handshake_errors_total", "Connections with an invalid ClientHello or a failed handshake.")

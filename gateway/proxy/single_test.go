@@ -121,7 +121,7 @@ func TestUpgradesAreBounded(t *testing.T) {
 	if got := get(t, client(t, port, nil), "http://a/"); got.StatusCode != http.StatusOK {
 		t.Errorf("another request: status %d, want 200", got.StatusCode)
 	}
-	if _, text := status(t, f.Admin(), "/metrics"); !strings.Contains(text, `millrace_proxy_shed_total{kind="backend_connection"} 2`) {
+	if _, text := status(t, f.Admin(), "/metrics"); !strings.Contains(text, `millrace_proxy_load_shed_total{kind="backend_connection"} 2`) {
 		t.Error("what is refused is not counted")
 	}
 	for _, want := range []int{101, 101, 503} {

@@ -67,7 +67,7 @@ type destination struct {
 func (d *destination) rule(client net.Conn) (of *rule, result string) {
 	group, ok := d.virtualHost.Groups.Find(d.host)
 	if !ok || len(group.Rules) == 0 {
-		return nil, "no route"
+		return nil, "no_route"
 	}
 	of = group.Rules[0]
 	switch guards := &of.filters.guards; {
@@ -89,7 +89,7 @@ func (s *server) enter(to *destination, client net.Conn) (of *weightedBackend, l
 		return nil, leave, result
 	}
 	if of = rule.pick(); of == nil || of.backend == "" {
-		return nil, leave, "no backend"
+		return nil, leave, "no_backend"
 	}
 	if address := proxiedClient(to.virtualHost, client); address.IsValid() {
 		var denied *denial

@@ -190,7 +190,7 @@ func gateway() Dashboard {
 			{"Clients", []Panel{
 				series("Requests being served", "short", "", Query{`sum by (pod) (millrace_proxy_active_requests{` + chosen + `})`, "{{pod}}"}),
 				series("Connections accepted", "cps", "", Query{`sum by (pod) (rate(millrace_proxy_connections_total{` + chosen + `}[$__rate_interval]))`, "{{pod}}"}),
-				series("Load shedding", "short", "Connections and requests rejected at limits.", Query{`sum by (kind) (rate(millrace_proxy_shed_total{` + chosen + `}[$__rate_interval])) > 0`, "{{kind}}"}),
+				series("Load shedding", "short", "Connections and requests rejected at limits.", Query{`sum by (kind) (rate(millrace_proxy_load_shed_total{` + chosen + `}[$__rate_interval])) > 0`, "{{kind}}"}),
 				series("HTTP/2 errors", "short", "", Query{`sum by (type) (rate(millrace_proxy_http2_errors_total{` + chosen + `}[$__rate_interval])) > 0`, "{{type}}"}),
 			}},
 			{"Configuration", []Panel{

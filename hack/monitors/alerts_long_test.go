@@ -204,7 +204,7 @@ var alertCases = map[string]alertCase{
 			// One error among few requests is no alert.
 			`millrace_proxy_requests_total{listener="m",code="error",`+proxy+`} 0+1x60`),
 	},
-	"MillraceProxyOverloaded": value("20m", `millrace_proxy_shed_total{kind="request",`+proxy+`}`, "0+1x60", "0x60",
+	"MillraceProxyOverloaded": value("20m", `millrace_proxy_load_shed_total{kind="request",`+proxy+`}`, "0+1x60", "0x60",
 		labelled("namespace", "shop", "pod", "p1", "kind", "request")),
 	"MillraceLiveAPIDown": {
 		at: "6m", fires: of(`up{job="millrace-liveapi",pod="a1"} 0x60`), quiet: of(`up{job="millrace-liveapi",pod="a1"} 0x60`, `up{job="millrace-liveapi",pod="a2"} 1x60`),
@@ -228,7 +228,7 @@ var healthy = of(
 	`millrace_pool_addresses{pool="public",state="Free",`+operator+`} 50x120`, `millrace_pool_addresses{pool="public",state="Bound",`+operator+`} 9x120`,
 	`leader_election_master_status{name="l",`+operator+`} 1x120`, `millrace_webhook_certificate_trusted{`+operator+`} 1x120`,
 	`millrace_webhook_certificate_expiry_timestamp_seconds{`+operator+`} 9000000x120`,
-	`millrace_proxy_requests_total{listener="l",code="200",`+proxy+`} 0+600x120`, `millrace_proxy_shed_total{kind="idle_connection",`+proxy+`} 0+1x120`,
+	`millrace_proxy_requests_total{listener="l",code="200",`+proxy+`} 0+600x120`, `millrace_proxy_load_shed_total{kind="idle_connection",`+proxy+`} 0+1x120`,
 )
 
 // Each alert fires exactly when it should, with labels that identify the object.

@@ -281,7 +281,7 @@ func (w *world) shed(t *testing.T) string {
 	defer answer.Body.Close()
 	var found []string
 	for lines := bufio.NewScanner(answer.Body); lines.Scan(); {
-		if text, ok := strings.CutPrefix(lines.Text(), "millrace_proxy_shed_total"); ok {
+		if text, ok := strings.CutPrefix(lines.Text(), "millrace_proxy_load_shed_total"); ok {
 			found = append(found, text)
 		}
 	}

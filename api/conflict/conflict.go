@@ -56,8 +56,8 @@ func (c *Detector[T]) Left(now time.Time) time.Duration {
 // Found records a status that is correct without a write; isOurs recognizes it.
 func (c *Detector[T]) Found(isOurs func(T) bool) { c.isOurs = isOurs }
 
-// Wrote records a write, after which isOurs holds for the status.
-func (c *Detector[T]) Wrote(isOurs func(T) bool, now time.Time) {
+// RecordWrite records a write, after which isOurs holds for the status.
+func (c *Detector[T]) RecordWrite(isOurs func(T) bool, now time.Time) {
 	c.isOurs = isOurs
 	if c.on {
 		c.written = now

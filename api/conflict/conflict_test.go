@@ -28,7 +28,7 @@ func (r *sharedStatus) look(later time.Duration) {
 	case pause == 0:
 		r.writes++
 		r.status = "ours"
-		r.Wrote(isOurs, r.now)
+		r.RecordWrite(isOurs, r.now)
 	}
 }
 

@@ -41,8 +41,8 @@ func occupiedByHost(address netip.Addr, by string, object metav1.Object) Occupie
 	return Occupied{Range: netipx.IPRangeFrom(address, address), By: by, Host: true, Created: created(object)}
 }
 
-// YoungerHost returns the message for a VIP whose address is also that of a younger node or router.
-func YoungerHost(vip netip.Addr, by string) string {
+// NewerHostMessage returns the message for a VIP whose address is also that of a younger node or router.
+func NewerHostMessage(vip netip.Addr, by string) string {
 	return fmt.Sprintf("%s is also the address of %s, which is newer than the VIP and receives no packets from routers: "+
 		"change the address of the host", vip, by)
 }

@@ -38,7 +38,7 @@ func Adopt(has Ring, state *State) Ring {
 	}
 	if state.Phase != Steady {
 		ring.Required = ring.Required || has.Required
-		ring.keep(has)
+		ring.retain(has)
 	}
 	if ring.Sending == 0 {
 		ring.Sending = has.Sending
@@ -55,7 +55,7 @@ func Adopt(has Ring, state *State) Ring {
 	return ring
 }
 
-func (r *Ring) keep(has Ring) {
+func (r *Ring) retain(has Ring) {
 	previous := slices.Clone(has.Accepted)
 	slices.SortFunc(previous, func(a, b uint32) int { return int(int64(b) - int64(a)) })
 	if has.Sending != 0 {

@@ -35,7 +35,7 @@ func sysdumpCommand(env environment, config *cluster.Config) *cobra.Command {
 			}
 			out, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 			if err != nil {
-				return fmt.Errorf("make the archive: %w; give another --file", err)
+				return fmt.Errorf("create the archive: %w; give another --file", err)
 			}
 			missing, err := sysdump.Dump(command.Context(), of, limits, now, out)
 			if err = errors.Join(err, out.Close()); err != nil {

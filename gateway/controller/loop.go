@@ -57,14 +57,14 @@ type loop struct {
 	boundary *time.Timer
 	owners   map[string]bool
 	// dependents maps each Service to the owners whose proxies need its endpoints.
-	dependents map[types.NamespacedName][]dependent
+	dependents map[types.NamespacedName][]servicePortKey
 	cached     map[types.NamespacedName]map[int32]cachedEndpoints
 
 	latest atomic.Pointer[write.Compiled]
 	fleets atomic.Pointer[map[types.NamespacedName]authentication.Fleet]
 }
 
-type dependent struct {
+type servicePortKey struct {
 	owner string
 	port  model.ServicePort
 }
@@ -165,14 +165,14 @@ func (l *loop) compileAll(ctx context.Context) error {
 	compiled := &write.Compiled{Objects: objects, Result: result, Owners: ownersOf(result, objects)}
 	fleets := l.fleetsOf(compiled)
 	owned := make(map[string][]*resource.Resource, len(result.Proxies))
-	wanting := map[types.NamespacedName][]dependent{}
+	wanting := map[types.NamespacedName][]servicePortKey{}
 	var problems []error
 	for _, proxy := range result.Proxies {
 		owner := infrastructure.Key(proxy.Owner)
 		endpoints := make([]*resource.Resource, 0, len(proxy.Backends))
 		for _, port := range proxy.Backends {
 			service := types.NamespacedName{Namespace: port.Namespace, Name: port.Name}
-			wanting[service] = append(wanting[service], dependent{owner, port})
+			wanting[service] = append(wanting[service], servicePortKey{owner, port})
 			r, err := l.endpointsOf(ctx, port)
 			if err != nil {
 				problems = append(problems, err)

@@ -159,12 +159,12 @@ func written(directory string, version Version) (map[string][]byte, error) {
 func Render(ctx context.Context, root string, resources, components []string) ([]*unstructured.Unstructured, error) {
 	overlay, err := os.MkdirTemp("", "millrace-overlay")
 	if err != nil {
-		return nil, fmt.Errorf("make an overlay: %w", err)
+		return nil, fmt.Errorf("create an overlay: %w", err)
 	}
 	defer os.RemoveAll(overlay)
 	absolute, err := filepath.Abs(root)
 	if err != nil {
-		return nil, fmt.Errorf("make an overlay: %w", err)
+		return nil, fmt.Errorf("create an overlay: %w", err)
 	}
 	text := "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
 	for _, list := range []struct {
@@ -178,13 +178,13 @@ func Render(ctx context.Context, root string, resources, components []string) ([
 			// kustomize does not accept absolute paths.
 			path, err := filepath.Rel(overlay, filepath.Join(absolute, "config", item))
 			if err != nil {
-				return nil, fmt.Errorf("make an overlay: %w", err)
+				return nil, fmt.Errorf("create an overlay: %w", err)
 			}
 			text += "  - " + path + "\n"
 		}
 	}
 	if err := os.WriteFile(filepath.Join(overlay, "kustomization.yaml"), []byte(text), 0o644); err != nil {
-		return nil, fmt.Errorf("make an overlay: %w", err)
+		return nil, fmt.Errorf("create an overlay: %w", err)
 	}
 	content, err := kustomize.Build(ctx, root, overlay)
 	if err != nil {

@@ -103,7 +103,7 @@ func expand(text []byte) ([]byte, error) {
 	}
 	out := strings.Join(lines, "\n") + "\n"
 	if at := strings.Index(out, "@@"); at >= 0 {
-		return nil, fmt.Errorf("a mark is left: %.80q", out[at:])
+		return nil, fmt.Errorf("placeholder not replaced: %.80q", out[at:])
 	}
 	return []byte(out), nil
 }

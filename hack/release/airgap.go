@@ -46,7 +46,7 @@ func writeAirGap(c configuration, built []builtImage) error {
 func layoutEntries(index v1.ImageIndex) (entries []entry, remove func(), err error) {
 	directory, err := os.MkdirTemp("", "millrace-images")
 	if err != nil {
-		return nil, nil, fmt.Errorf("make a directory for the images: %w", err)
+		return nil, nil, fmt.Errorf("create a directory for the images: %w", err)
 	}
 	remove = func() { _ = os.RemoveAll(directory) }
 	if _, err := layout.Write(directory, index); err != nil {

@@ -45,7 +45,7 @@ func (e entry) open() (io.ReadCloser, int64, error) {
 func writeFile(name string, created time.Time, entries []entry) error {
 	file, err := os.Create(name)
 	if err != nil {
-		return fmt.Errorf("make an archive: %w", err)
+		return fmt.Errorf("create an archive: %w", err)
 	}
 	entries = slices.Clone(entries)
 	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.name, b.name) })

@@ -70,7 +70,7 @@ var shells = []string{"bash", "zsh", "fish", "powershell"}
 func pagesAndCompletions(ctx context.Context, c configuration) ([]entry, error) {
 	pages, err := os.MkdirTemp("", "millrace-man")
 	if err != nil {
-		return nil, fmt.Errorf("make a directory for manual pages: %w", err)
+		return nil, fmt.Errorf("create a directory for manual pages: %w", err)
 	}
 	defer os.RemoveAll(pages)
 	if _, err := c.run(ctx, "man", pages); err != nil {

@@ -107,7 +107,7 @@ func build(ctx context.Context, c configuration, out io.Writer) error {
 		return fmt.Errorf("empty the output: %w", err)
 	}
 	if err := os.MkdirAll(c.output, 0o755); err != nil {
-		return fmt.Errorf("make the output: %w", err)
+		return fmt.Errorf("create the output: %w", err)
 	}
 	built, err := buildImages(c)
 	if err != nil {
@@ -116,7 +116,7 @@ func build(ctx context.Context, c configuration, out io.Writer) error {
 	steps := []func() error{
 		func() error { return writeManifests(ctx, c, built) },
 		func() error { return writeArchives(ctx, c) },
-		func() error { return writeBillsOfMaterials(c) },
+		func() error { return writeBOMs(c) },
 		func() error { return writeVEX(c) },
 		func() error { return writeAirGap(c, built) },
 	}

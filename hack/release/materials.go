@@ -13,20 +13,20 @@ import (
 	cyclonedx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// writeBillsOfMaterials writes SBOMs from the build information in the binaries.
-func writeBillsOfMaterials(c configuration) error {
+// writeBOMs writes SBOMs from the build information in the binaries.
+func writeBOMs(c configuration) error {
 	if err := os.MkdirAll(filepath.Join(c.output, "sbom"), 0o755); err != nil {
-		return fmt.Errorf("make the directory of SBOMs: %w", err)
+		return fmt.Errorf("create the directory of SBOMs: %w", err)
 	}
 	for _, s := range systems {
-		if err := writeBill(c, s, s.program(), "millrace"); err != nil {
+		if err := writeBOM(c, s, s.program(), "millrace"); err != nil {
 			return err
 		}
 	}
 	for _, architecture := range architectures {
 		for _, image := range images {
 			for _, file := range image.files() {
-				if err := writeBill(c, system{"linux", architecture}, file, file); err != nil {
+				if err := writeBOM(c, system{"linux", architecture}, file, file); err != nil {
 					return err
 				}
 			}
@@ -35,7 +35,7 @@ func writeBillsOfMaterials(c configuration) error {
 	return nil
 }
 
-func writeBill(c configuration, s system, file, name string) error {
+func writeBOM(c configuration, s system, file, name string) error {
 	path := filepath.Join(c.programs, s.String(), file)
 	info, err := buildinfo.ReadFile(path)
 	if err != nil {
@@ -48,13 +48,13 @@ func writeBill(c configuration, s system, file, name string) error {
 	var out bytes.Buffer
 	encoder := cyclonedx.NewBOMEncoder(&out, cyclonedx.BOMFileFormatJSON)
 	encoder.SetPretty(true)
-	if err := encoder.EncodeVersion(bill(c, info, name, sum), cyclonedx.SpecVersion1_6); err != nil {
+	if err := encoder.EncodeVersion(newBOM(c, info, name, sum), cyclonedx.SpecVersion1_6); err != nil {
 		return fmt.Errorf("write the SBOM of %s: %w", path, err)
 	}
 	return os.WriteFile(filepath.Join(c.output, "sbom", name+"-"+s.String()+".cdx.json"), out.Bytes(), 0o644)
 }
 
-func bill(c configuration, info *buildinfo.BuildInfo, name, sum string) *cyclonedx.BOM {
+func newBOM(c configuration, info *buildinfo.BuildInfo, name, sum string) *cyclonedx.BOM {
 	main := purl(info.Main.Path, c.version) + "#cmd/" + name
 	result := cyclonedx.NewBOM()
 	result.Metadata = &cyclonedx.Metadata{

@@ -20,7 +20,7 @@ func Advertisement(object *millracev1beta1.VIPAdvertisement, state *State) []des
 	if len(invalid) > 0 {
 		return problems
 	}
-	w := warner{object: desired.Object{Kind: "VIPAdvertisement", Name: object.Name}, state: state, found: problems}
+	w := warnings{object: desired.Object{Kind: "VIPAdvertisement", Name: object.Name}, state: state, found: problems}
 	w.reaches(&advertisement)
 	w.aggregates(&advertisement)
 	if object.Spec.L2 != nil {
@@ -32,7 +32,7 @@ func Advertisement(object *millracev1beta1.VIPAdvertisement, state *State) []des
 }
 
 // reaches warns about an advertisement without nodes or sessions, and attributes that its sessions do not carry.
-func (w *warner) reaches(advertisement *desired.Advertisement) {
+func (w *warnings) reaches(advertisement *desired.Advertisement) {
 	if !w.state.anyNode(advertisement.Nodes) {
 		w.warn(ReasonNoMatch, "spec.nodeSelector", "selects no Node, so nothing is announced by it")
 		return
@@ -70,7 +70,7 @@ func peersOf(advertisement *desired.Advertisement, peers []desired.Peer) (select
 }
 
 // aggregates warns about aggregates with addresses outside of the pools, and those of a family without addresses.
-func (w *warner) aggregates(advertisement *desired.Advertisement) {
+func (w *warnings) aggregates(advertisement *desired.Advertisement) {
 	var builder netipx.IPSetBuilder
 	for i := range w.state.Pools {
 		spec := &w.state.Pools[i].Spec

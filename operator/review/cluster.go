@@ -119,7 +119,7 @@ func (c *cluster) warn(object desired.Object, reason string, messages ...string)
 	}
 }
 
-func (c *cluster) remark(format string, arguments ...any) {
+func (c *cluster) warnf(format string, arguments ...any) {
 	c.result.Remarks = append(c.result.Remarks, fmt.Sprintf(format, arguments...))
 }
 

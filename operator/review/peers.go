@@ -25,7 +25,7 @@ func Peer(object *millracev1beta1.LBPeer, state *State) []desired.Problem {
 	if len(invalid) > 0 {
 		return nil
 	}
-	w := warner{object: desired.Object{Kind: "LBPeer", Name: object.Name}, state: state}
+	w := warnings{object: desired.Object{Kind: "LBPeer", Name: object.Name}, state: state}
 	if !state.anyNode(peer.Nodes) {
 		w.warn(ReasonNoMatch, "spec.nodeSelector", "selects no Node, so there is no session")
 	}
@@ -48,21 +48,21 @@ func Peer(object *millracev1beta1.LBPeer, state *State) []desired.Problem {
 }
 
 // system warns about the last AS numbers of two and four octets.
-func (w *warner) system(field string, asn int64) {
+func (w *warnings) system(field string, asn int64) {
 	if asn == math.MaxUint16 || asn == math.MaxUint32 {
 		w.warn(millracev1beta1.ReasonInvalid, field, "%d is reserved (RFC 7300), and routers can reject it: "+
 			"use a number from 64512 to 65534 or from 4200000000 to 4294967294", asn)
 	}
 }
 
-func (w *warner) fraction(field string, value *metav1.Duration) {
+func (w *warnings) fraction(field string, value *metav1.Duration) {
 	if value != nil && value.Duration%time.Second != 0 {
 		w.warn(ReasonNoEffect, field, "%s is rounded down to %s: write whole seconds", value.Duration, value.Truncate(time.Second))
 	}
 }
 
 // router accepts loopback addresses, and addresses of nodes without a session with the router.
-func (w *warner) router(peer *desired.Peer) {
+func (w *warnings) router(peer *desired.Peer) {
 	switch {
 	case peer.Range.IsValid():
 		w.pools("spec.router.range", netipx.RangeOfPrefix(peer.Range), "leave them out, or add the routers to spec.reserved of the pool")
@@ -82,7 +82,7 @@ func (w *warner) router(peer *desired.Peer) {
 	}
 }
 
-func (w *warner) source(peer *desired.Peer) {
+func (w *warnings) source(peer *desired.Peer) {
 	const field = "spec.sourceAddress"
 	if !peer.Source.IsValid() {
 		return
@@ -108,21 +108,21 @@ func (w *warner) source(peer *desired.Peer) {
 	}
 }
 
-// A warner collects warnings about one object.
-type warner struct {
+// warnings collects the warnings about one object.
+type warnings struct {
 	object desired.Object
 	state  *State
 	found  []desired.Problem
 }
 
-func (w *warner) warn(reason, field, format string, arguments ...any) {
+func (w *warnings) warn(reason, field, format string, arguments ...any) {
 	w.found = append(w.found, desired.Problem{
 		Object: w.object, Reason: reason, Field: field, Message: field + ": " + fmt.Sprintf(format, arguments...),
 	})
 }
 
 // address warns if nodes, routers, networks or pools have an address.
-func (w *warner) address(field string, r netipx.IPRange, advice string) {
+func (w *warnings) address(field string, r netipx.IPRange, advice string) {
 	for _, occupied := range w.state.Occupied {
 		if occupied.Host && occupied.Range.Overlaps(r) {
 			w.warn(millracev1beta1.ReasonOccupied, field, "%s is the address of %s: %s", r.From(), occupied.By, advice)
@@ -135,7 +135,7 @@ func (w *warner) address(field string, r netipx.IPRange, advice string) {
 	}
 }
 
-func (w *warner) networks(field string, r netipx.IPRange, advice string) {
+func (w *warnings) networks(field string, r netipx.IPRange, advice string) {
 	for _, occupied := range w.state.Occupied {
 		if !occupied.Host && occupied.Range.From() != occupied.Range.To() && occupied.Range.Overlaps(r) {
 			w.warn(millracev1beta1.ReasonOccupied, field, "%s belongs to %s: %s", r.From(), occupied.By, advice)
@@ -144,7 +144,7 @@ func (w *warner) networks(field string, r netipx.IPRange, advice string) {
 	}
 }
 
-func (w *warner) pools(field string, r netipx.IPRange, advice string) {
+func (w *warnings) pools(field string, r netipx.IPRange, advice string) {
 	for i := range w.state.Pools {
 		pool, invalid := desired.ParsePool(&w.state.Pools[i])
 		if len(invalid) == 0 && pool.Addresses.OverlapsRange(r) {
@@ -159,14 +159,14 @@ func (w *warner) pools(field string, r netipx.IPRange, advice string) {
 }
 
 // interfaces warns about the name of an uplink that no node has.
-func (w *warner) interfaces(field, name string) {
+func (w *warnings) interfaces(field, name string) {
 	if name != "" && !w.pattern(field, name) && len(w.state.Interfaces) > 0 && !slices.Contains(w.state.Interfaces, name) {
 		w.warn(ReasonNoMatch, field, "no node has an uplink %q: the nodes have %s", name, firstNames(w.state.Interfaces))
 	}
 }
 
 // pattern warns about the name of an interface with characters of patterns.
-func (w *warner) pattern(field, name string) bool {
+func (w *warnings) pattern(field, name string) bool {
 	if !strings.ContainsAny(name, `*?[]{}()|^$\,`) {
 		return false
 	}

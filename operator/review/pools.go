@@ -15,9 +15,9 @@ import (
 
 // settings returns warnings about entries with blanks and selectors that match no Namespace.
 func settings(pool *millracev1beta1.VIPPool, state *State) []desired.Problem {
-	w := warner{object: desired.Object{Kind: "VIPPool", Name: pool.Name}, state: state}
-	w.blanks("spec.addresses", pool.Spec.Addresses)
-	w.blanks("spec.reserved", pool.Spec.Reserved)
+	w := warnings{object: desired.Object{Kind: "VIPPool", Name: pool.Name}, state: state}
+	w.checkBlanks("spec.addresses", pool.Spec.Addresses)
+	w.checkBlanks("spec.reserved", pool.Spec.Reserved)
 	w.namespaces("spec.namespaceSelector", pool.Spec.NamespaceSelector)
 	if quota := pool.Spec.PerNamespace; quota != nil {
 		for i := range quota.Overrides {
@@ -27,7 +27,7 @@ func settings(pool *millracev1beta1.VIPPool, state *State) []desired.Problem {
 	return w.found
 }
 
-func (w *warner) blanks(field string, texts []string) {
+func (w *warnings) checkBlanks(field string, texts []string) {
 	for i, text := range texts {
 		if trimmed := strings.TrimSpace(text); trimmed != text {
 			w.warn(ReasonNoEffect, fmt.Sprintf("%s[%d]", field, i), "the blanks around %q are ignored: remove them", trimmed)
@@ -35,7 +35,7 @@ func (w *warner) blanks(field string, texts []string) {
 	}
 }
 
-func (w *warner) namespaces(field string, object *metav1.LabelSelector) {
+func (w *warnings) namespaces(field string, object *metav1.LabelSelector) {
 	selector, err := metav1.LabelSelectorAsSelector(object)
 	if object == nil || err != nil || len(w.state.Namespaces) == 0 {
 		return
@@ -54,7 +54,7 @@ func VIP(vip *millracev1beta1.VIP, state *State) []desired.Problem {
 	if len(problems) > 0 {
 		return problems
 	}
-	w := warner{object: desired.Object{Kind: "VIP", Name: vip.Name}, state: state}
+	w := warnings{object: desired.Object{Kind: "VIP", Name: vip.Name}, state: state}
 	for _, occupied := range state.Occupied {
 		if occupied.Range.Contains(address) {
 			w.warn(millracev1beta1.ReasonOccupied, "spec.address", "%s belongs to %s: choose an address that nothing else has", address, occupied.By)

@@ -38,7 +38,7 @@ func (c *cluster) services() {
 	}
 	if len(c.Pools) == 0 {
 		c.result.VIPs = c.VIPs
-		c.remark("there is no VIPPool: the addresses of %d Services are not verified", len(ours))
+		c.warnf("there is no VIPPool: the addresses of %d Services are not verified", len(ours))
 		return
 	}
 	table := table(c.state())
@@ -51,10 +51,10 @@ func (c *cluster) services() {
 	}
 	c.result.VIPs = objectsOf(table, c.VIPs)
 	if len(c.Advertisements) == 0 {
-		c.remark("there is no VIPAdvertisement: the announcement of VIPs is not verified")
+		c.warnf("there is no VIPAdvertisement: the announcement of VIPs is not verified")
 	}
 	for i := range all {
-		c.judge(&all[i], table)
+		c.evaluate(&all[i], table)
 	}
 }
 
@@ -75,7 +75,7 @@ func (c *cluster) ownServices() []*corev1.Service {
 		}
 		if !known && len(c.Namespaces) > 0 && !unknown[service.Namespace] {
 			unknown[service.Namespace] = true
-			c.remark("Namespace %s is missing: it is treated as a namespace without labels", service.Namespace)
+			c.warnf("Namespace %s is missing: it is treated as a namespace without labels", service.Namespace)
 		}
 		c.complete(service)
 		found = append(found, service)
@@ -174,7 +174,7 @@ func (c *cluster) plan(service *corev1.Service, table *ipam.Table, pools []desir
 		c.warn(name, convert.Reason(refusal.Reason), refused(reading, service, refusal, selecting(pools, request)))
 	}
 	for _, note := range plan.Notes {
-		c.remark("Service %s/%s: %s", service.Namespace, service.Name, note.Message)
+		c.warnf("Service %s/%s: %s", service.Namespace, service.Name, note.Message)
 	}
 	applyPlan(table, plan, request.Owner)
 	return plan, true
@@ -225,9 +225,9 @@ func claimOf(claim ipam.Claim) millracev1beta1.VIPClaim {
 	return object
 }
 
-// judge reports the parts of a Service with addresses that are not served. Sessions and links are assumed
+// evaluate reports the parts of a Service with addresses that are not served. Sessions and links are assumed
 // to be up.
-func (c *cluster) judge(one *planned, table *ipam.Table) {
+func (c *cluster) evaluate(one *planned, table *ipam.Table) {
 	subject := validation.Subject{Service: one.service, Conflicts: one.plan.Conflicts}
 	for _, address := range one.plan.Addresses {
 		vip, _ := table.Get(address)
@@ -245,7 +245,7 @@ func (c *cluster) judge(one *planned, table *ipam.Table) {
 		}
 	}
 	for _, note := range verdict.Notes {
-		c.remark("Service %s/%s: %s", one.service.Namespace, one.service.Name, note)
+		c.warnf("Service %s/%s: %s", one.service.Namespace, one.service.Name, note)
 	}
 }
 

@@ -59,7 +59,7 @@ func loadImages(ctx context.Context, cluster *harness.Cluster) (err error) {
 	}
 	directory, err := os.MkdirTemp("", "millrace-conformance-*")
 	if err != nil {
-		return fmt.Errorf("make the tests' images: %w", err)
+		return fmt.Errorf("build the tests' images: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(directory)) }()
 	contents := map[string][]byte{}
@@ -98,7 +98,7 @@ func build(ctx context.Context, root, source, output string) ([]byte, error) {
 func writeImage(archive, name, program string, content []byte) error {
 	file, err := os.Create(archive)
 	if err != nil {
-		return fmt.Errorf("make image %s: %w", name, err)
+		return fmt.Errorf("build image %s: %w", name, err)
 	}
 	err = oci.Write(file, oci.Image{
 		Name: name, Architecture: runtime.GOARCH, Entrypoint: []string{"/" + program},

@@ -76,7 +76,7 @@ func run(ctx context.Context, cluster *harness.Cluster) error {
 		return fmt.Errorf("find the tests' own program: %w", err)
 	}
 	if err := os.MkdirAll(filepath.Join(cluster.Root(), "dist", "conformance"), 0o755); err != nil {
-		return fmt.Errorf("make the directory of the report: %w", err)
+		return fmt.Errorf("create the directory of the report: %w", err)
 	}
 	args := []string{
 		"exec", "client", "--", "env", onClient + "=" + cluster.Root(), "KUBECONFIG=" + cluster.Kubeconfig(), program,

@@ -94,7 +94,7 @@ func (d *demo) failed(ctx context.Context, err error, keep bool) error {
 func (d *demo) down() error {
 	d.step("Taking everything down")
 	if err := d.cluster.Down(context.Background()); err != nil {
-		return fmt.Errorf("take the cluster down: %w", err)
+		return fmt.Errorf("delete the cluster: %w", err)
 	}
 	d.printf("done in %.0f s", time.Since(d.start).Seconds())
 	return nil

@@ -24,7 +24,7 @@ func sink(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	socket, err := net.ListenPacket("udp", fmt.Sprintf(":%d", *port))
 	if err != nil {
-		return fmt.Errorf("take datagrams: %w", err)
+		return fmt.Errorf("receive datagrams: %w", err)
 	}
 	defer socket.Close()
 	fmt.Fprintf(stdout, "taking datagrams on port %d\n", *port)
@@ -41,7 +41,7 @@ func drainSlowly(ctx context.Context, socket net.PacketConn) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("take datagrams: %w", err)
+			return fmt.Errorf("receive datagrams: %w", err)
 		}
 		_, _ = socket.WriteTo(buffer[:n], client)
 		sleepUntil(ctx, time.Now().Add(sinkPause))

@@ -40,7 +40,7 @@ func listenUDP(address string, id identity) (*udpServer, error) {
 	err = errors.Join(s.v4.SetControlMessage(ipv4.FlagDst, true), s.v6.SetControlMessage(ipv6.FlagDst, true))
 	if err != nil {
 		s.Close()
-		return nil, fmt.Errorf("serve UDP: ask for destination addresses: %w", err)
+		return nil, fmt.Errorf("serve UDP: enable destination addresses: %w", err)
 	}
 	return s, nil
 }

@@ -50,7 +50,7 @@ func (k kernel) cached(ctx context.Context, cache string, sources []source) (str
 		return file, nil
 	}
 	if err := os.MkdirAll(cache, 0o755); err != nil {
-		return "", fmt.Errorf("make the cache directory: %w", err)
+		return "", fmt.Errorf("create the cache directory: %w", err)
 	}
 	var errs []error
 	for _, s := range sources {

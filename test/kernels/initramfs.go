@@ -62,7 +62,7 @@ func (a *initramfs) file(name string, content []byte) {
 func (a *initramfs) copy(name, from string) error {
 	content, err := os.ReadFile(from)
 	if err != nil {
-		return fmt.Errorf("make the initial file system: %w", err)
+		return fmt.Errorf("build the initial file system: %w", err)
 	}
 	a.file(name, content)
 	return nil

@@ -86,7 +86,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 func isolate(self string) error {
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS); err != nil {
-		return fmt.Errorf("make namespaces (needs root): %w", err)
+		return fmt.Errorf("create namespaces (needs root): %w", err)
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)

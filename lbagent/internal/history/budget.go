@@ -120,7 +120,7 @@ func (b *budget) reportDropped(now time.Time) []consoleapi.HistoryEntry {
 	return entries
 }
 
-func (b *budget) tell(entry *consoleapi.HistoryEntry) {
+func (b *budget) clearDropped(entry *consoleapi.HistoryEntry) {
 	key := droppedKey{kind: consoleapi.HistoryKind(entry.What)}
 	if len(entry.Services) > 0 {
 		key.service = entry.Services[0]

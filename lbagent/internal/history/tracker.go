@@ -51,7 +51,7 @@ func (k *Tracker) Count(counters Counters, services map[forwarding.FrontendKey]s
 func (k *Tracker) Dropped(now time.Time) (lines [][]byte) {
 	for _, entry := range k.budget.reportDropped(now) {
 		if encoded := k.lines([]Entry{entry}, now); encoded != nil {
-			k.budget.tell(&entry)
+			k.budget.clearDropped(&entry)
 			lines = append(lines, encoded...)
 		}
 	}

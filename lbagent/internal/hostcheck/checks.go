@@ -66,7 +66,7 @@ func (c *Checks) Problems(m *model.Model, uplinks []string) []string {
 	attachments := c.plane.Attachments()
 	return slices.Concat(tagsBeside(attachments), c.drops.problems(c.plane.TransmitDropsErr()), c.firewall.problems(),
 		c.conntrack.problems(), c.order.problems(), notExempt(c.exempt()), netdev.FilterProblems(netdev.StrictlyFiltered(uplinks)),
-		netdev.UnspreadTunnel(cards(attachments)))
+		netdev.SingleQueueTunnels(devices(attachments)))
 }
 
 // UnexpectedUplink reports whether packets of nodes recently arrived on an uplink that does not lead to those
@@ -84,7 +84,7 @@ func tagsBeside(attachments []dataplane.Attachment) []string {
 	return found
 }
 
-func cards(attachments []dataplane.Attachment) []string {
+func devices(attachments []dataplane.Attachment) []string {
 	var names []string
 	for i := range attachments {
 		if len(attachments[i].Members) == 0 {

@@ -16,7 +16,7 @@ import (
 
 func TestCards(t *testing.T) {
 	loopback := 1
-	got := cards([]dataplane.Attachment{
+	got := devices([]dataplane.Attachment{
 		{Interface: "eth0.5", DeviceName: "eth0"}, {Interface: "eth0", DeviceName: "eth0"},
 		{Interface: "bond0", DeviceName: "bond0", Members: []int{loopback}},
 	})

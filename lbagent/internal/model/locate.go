@@ -22,13 +22,13 @@ import (
 type locator struct {
 	*builder
 	*networks
-	// contradiction is the oldest one, valid once checked is true.
-	contradiction contradiction
-	checked       bool
+	// nodeMismatch is the oldest one, valid once checked is true.
+	nodeMismatch nodeMismatch
+	checked      bool
 }
 
-// contradiction is an endpoint whose nodeName differs from the node of its network.
-type contradiction struct {
+// nodeMismatch is an endpoint whose nodeName differs from the node of its network.
+type nodeMismatch struct {
 	message string
 	// since is the latest creation time of its EndpointSlice and the LBNodes.
 	since metav1.Time
@@ -111,9 +111,9 @@ func (l *locator) locate(slice *discoveryv1.EndpointSlice, address netip.Addr) (
 		return "", "without a node: it is neither an address of a node nor in a node's podCIDRs; set nodeName to the node that its replies pass"
 	}
 	l.check()
-	if l.contradiction.message != "" && !retention.IsRetained(slice) && !slice.CreationTimestamp.Before(&l.contradiction.since) {
+	if l.nodeMismatch.message != "" && !retention.IsRetained(slice) && !slice.CreationTimestamp.Before(&l.nodeMismatch.since) {
 		return "", fmt.Sprintf("without a node: it is in the podCIDRs of node %s, but those do not determine the node of a pod, because %s; set nodeName",
-			node, l.contradiction.message)
+			node, l.nodeMismatch.message)
 	}
 	return node, ""
 }
@@ -131,14 +131,14 @@ func (l *locator) check() {
 		}
 		for i := range slice.Endpoints {
 			found := l.contradicts(slice, &slice.Endpoints[i])
-			if found.message != "" && (l.contradiction.message == "" || found.since.Before(&l.contradiction.since)) {
-				l.contradiction = found
+			if found.message != "" && (l.nodeMismatch.message == "" || found.since.Before(&l.nodeMismatch.since)) {
+				l.nodeMismatch = found
 			}
 		}
 	}
 }
 
-func (l *locator) contradicts(slice *discoveryv1.EndpointSlice, endpoint *discoveryv1.Endpoint) (none contradiction) {
+func (l *locator) contradicts(slice *discoveryv1.EndpointSlice, endpoint *discoveryv1.Endpoint) (none nodeMismatch) {
 	named := deref(endpoint.NodeName, "")
 	if _, known := l.nodes[named]; !known || len(endpoint.Addresses) == 0 {
 		return none
@@ -160,5 +160,5 @@ func (l *locator) contradicts(slice *discoveryv1.EndpointSlice, endpoint *discov
 			since = created
 		}
 	}
-	return contradiction{fmt.Sprintf("%s is on node %s and in those of node %s", address, named, node), since}
+	return nodeMismatch{fmt.Sprintf("%s is on node %s and in those of node %s", address, named, node), since}
 }

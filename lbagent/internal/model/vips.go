@@ -75,7 +75,7 @@ func (b *builder) readVIP(object *millracev1beta1.VIP, endpoints *endpoints) *re
 	} else {
 		if host, found := b.occupants[address]; found {
 			read.newerOwner = host.By
-			b.problem(ObjectReference{Kind: "VIP", Name: object.Name}, millracev1beta1.ReasonOccupied, "%s", desired.YoungerHost(address, host.By))
+			b.problem(ObjectReference{Kind: "VIP", Name: object.Name}, millracev1beta1.ReasonOccupied, "%s", desired.NewerHostMessage(address, host.By))
 		}
 		read.frontends = b.buildFrontends(address, claimants, endpoints)
 	}

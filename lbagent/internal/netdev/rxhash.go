@@ -27,18 +27,18 @@ type rxnfc struct {
 	_                 [176]byte
 }
 
-type spread struct {
+type hashFields struct {
 	queues uint64
 	// hashes are hash flags by flow type. Flow types that the driver does not report are missing.
 	hashes map[uint32]uint64
 }
 
-// UnspreadTunnel returns messages about interfaces that hash UDP by addresses only, so that one receive
+// SingleQueueTunnels returns messages about interfaces that hash UDP by addresses only, so that one receive
 // queue and CPU gets all encapsulated packets of a node. Unknown interfaces are skipped.
-func UnspreadTunnel(interfaces []string) []string {
+func SingleQueueTunnels(interfaces []string) []string {
 	var problems []string
 	for _, name := range interfaces {
-		s, err := readSpread(name)
+		s, err := readHashFields(name)
 		if err != nil {
 			continue
 		}
@@ -47,7 +47,7 @@ func UnspreadTunnel(interfaces []string) []string {
 	return problems
 }
 
-func (s *spread) problems(name string) []string {
+func (s *hashFields) problems(name string) []string {
 	if s.queues < 2 {
 		return nil
 	}
@@ -71,7 +71,7 @@ func (s *spread) problems(name string) []string {
 	return problems
 }
 
-func readSpread(name string) (*spread, error) {
+func readHashFields(name string) (*hashFields, error) {
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open a socket for ethtool: %w", err)
@@ -81,7 +81,7 @@ func readSpread(name string) (*spread, error) {
 	if err := rings.query(socket, name); err != nil {
 		return nil, fmt.Errorf("read the receive queues of %s: %w", name, err)
 	}
-	s := &spread{queues: rings.data, hashes: map[uint32]uint64{}}
+	s := &hashFields{queues: rings.data, hashes: map[uint32]uint64{}}
 	for _, flowType := range []uint32{tcpOverIPv4, udpOverIPv4, tcpOverIPv6, udpOverIPv6} {
 		hash := rxnfc{command: unix.ETHTOOL_GRXFH, flowType: flowType}
 		// Flow types that the driver does not report are skipped.

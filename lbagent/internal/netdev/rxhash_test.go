@@ -10,19 +10,19 @@ import (
 func TestUnspreadTunnel(t *testing.T) {
 	const addresses, all = 0x30, 0xf0
 	for name, test := range map[string]struct {
-		spread spread
-		want   []string
+		hashFields hashFields
+		want       []string
 	}{
-		"by ports":           {spread{8, map[uint32]uint64{udpOverIPv4: all, udpOverIPv6: all}}, nil},
-		"IPv4 by addresses":  {spread{8, map[uint32]uint64{udpOverIPv4: addresses, udpOverIPv6: all}}, []string{"rx-flow-hash udp4 sdfn"}},
-		"both by addresses":  {spread{8, map[uint32]uint64{udpOverIPv4: addresses, udpOverIPv6: addresses}}, []string{"udp4 sdfn", "udp6 sdfn"}},
-		"one queue":          {spread{1, map[uint32]uint64{udpOverIPv4: addresses}}, nil},
-		"it does not tell":   {spread{8, nil}, nil},
-		"no hash of UDP":     {spread{8, map[uint32]uint64{tcpOverIPv4: all, udpOverIPv4: 0}}, []string{"udp4 sdfn"}},
-		"no hash at all":     {spread{8, map[uint32]uint64{tcpOverIPv4: 0, udpOverIPv4: 0, tcpOverIPv6: 0, udpOverIPv6: 0}}, nil},
-		"destination's port": {spread{8, map[uint32]uint64{udpOverIPv4: addresses | 1<<7}}, []string{"udp4 sdfn"}},
+		"by ports":           {hashFields{8, map[uint32]uint64{udpOverIPv4: all, udpOverIPv6: all}}, nil},
+		"IPv4 by addresses":  {hashFields{8, map[uint32]uint64{udpOverIPv4: addresses, udpOverIPv6: all}}, []string{"rx-flow-hash udp4 sdfn"}},
+		"both by addresses":  {hashFields{8, map[uint32]uint64{udpOverIPv4: addresses, udpOverIPv6: addresses}}, []string{"udp4 sdfn", "udp6 sdfn"}},
+		"one queue":          {hashFields{1, map[uint32]uint64{udpOverIPv4: addresses}}, nil},
+		"it does not tell":   {hashFields{8, nil}, nil},
+		"no hash of UDP":     {hashFields{8, map[uint32]uint64{tcpOverIPv4: all, udpOverIPv4: 0}}, []string{"udp4 sdfn"}},
+		"no hash at all":     {hashFields{8, map[uint32]uint64{tcpOverIPv4: 0, udpOverIPv4: 0, tcpOverIPv6: 0, udpOverIPv6: 0}}, nil},
+		"destination's port": {hashFields{8, map[uint32]uint64{udpOverIPv4: addresses | 1<<7}}, []string{"udp4 sdfn"}},
 	} {
-		got := test.spread.problems("eth0")
+		got := test.hashFields.problems("eth0")
 		if len(got) != len(test.want) {
 			t.Errorf("%s: %q, want %d problems", name, got, len(test.want))
 			continue
@@ -33,7 +33,7 @@ func TestUnspreadTunnel(t *testing.T) {
 			}
 		}
 	}
-	if told := UnspreadTunnel([]string{"lo", "absent0", "a-name-that-is-too-long"}); told != nil {
+	if told := SingleQueueTunnels([]string{"lo", "absent0", "a-name-that-is-too-long"}); told != nil {
 		t.Errorf("told %q of interfaces without a card", told)
 	}
 }

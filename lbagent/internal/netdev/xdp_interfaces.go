@@ -30,7 +30,7 @@ func XDPInterfaces(uplinks []Link) ([]XDPInterface, error) {
 		indexes = append(indexes, uplink.Members...)
 	}
 	slices.Sort(indexes)
-	var cards []XDPInterface
+	var devices []XDPInterface
 	for _, index := range slices.Compact(indexes) {
 		link, err := netlink.LinkByIndex(index)
 		if err != nil {
@@ -51,9 +51,9 @@ func XDPInterfaces(uplinks []Link) ([]XDPInterface, error) {
 		if card.Native, card.Known, err = RunsPrograms(index); err != nil {
 			return nil, err
 		}
-		cards = append(cards, card)
+		devices = append(devices, card)
 	}
-	return cards, nil
+	return devices, nil
 }
 
 func kindOf(link netlink.Link) string {

@@ -39,11 +39,11 @@ type Prober interface {
 	Known() []membership.Known
 }
 
-type noProber struct{}
+type noopProber struct{}
 
-func (noProber) SetTargets(probe.Want)       {}
-func (noProber) Verdict() membership.Verdict { return membership.Verdict{} }
-func (noProber) Known() []membership.Known   { return nil }
+func (noopProber) SetTargets(probe.Want)       {}
+func (noopProber) Verdict() membership.Verdict { return membership.Verdict{} }
+func (noopProber) Known() []membership.Known   { return nil }
 
 // Tracker is the state of the other nodes. Except for Mark, it is used by passes only.
 type Tracker struct {
@@ -68,7 +68,7 @@ type targetInput struct {
 // the keys of probes that the data plane answers.
 func New(prober Prober, setKeys func(keys [][probe.KeySize]byte) error, reportAfter time.Duration, logger logr.Logger) *Tracker {
 	if prober == nil {
-		prober = noProber{}
+		prober = noopProber{}
 	}
 	return &Tracker{prober: prober, setKeys: setKeys, reportAfter: reportAfter, logger: logger, endpoints: unprogrammed.New(nil)}
 }
@@ -144,7 +144,7 @@ func (w *Tracker) Held() map[forwarding.NodeID]bool { return idsOf(w.verdict.Hel
 // Answers returns a function that reports whether the named node answers probes, or nil if probing is
 // disabled. This node always answers, a node that never answered does not.
 func (w *Tracker) Answers(objects *model.Snapshot) func(node string) bool {
-	if _, asksNone := w.prober.(noProber); asksNone {
+	if _, asksNone := w.prober.(noopProber); asksNone {
 		return nil
 	}
 	up := sync.OnceValue(func() map[string]bool {

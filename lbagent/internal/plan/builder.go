@@ -22,7 +22,7 @@ type builder struct {
 	limits    forwarding.Limits
 	want      *forwarding.State
 	problems  []Problem
-	shortages map[shortage]*short
+	shortages map[shortage]*affected
 	// budget covers all Services. changesOthers is true if it grants or revokes room for Services outside of
 	// the builder.
 	budget        *budget
@@ -54,7 +54,7 @@ type builder struct {
 	// without new weights.
 	joins   map[forwarding.NodeTableSlot][]*forwarding.NodeTable
 	held    []forwarding.NodeTableSlot
-	weights map[forwarding.NodeTableSlot]weighed
+	weights map[forwarding.NodeTableSlot]weightInput
 	shares  map[forwarding.EndpointTableSlot]map[forwarding.Endpoint]table.Share
 
 	histories map[forwarding.NodeTableSlot]*forwarding.NodeTable
@@ -193,7 +193,7 @@ func emptyBuilder(p *Planner, have *forwarding.State, m *model.Model, limits for
 	count := len(m.Frontends)
 	return &builder{
 		planner: p, have: have, model: m, limits: limits,
-		shortages:    map[shortage]*short{},
+		shortages:    map[shortage]*affected{},
 		allocatedIDs: map[forwarding.EndpointID]struct{}{},
 		retainedIDs:  make(map[forwarding.FrontendID]struct{}, count),
 		frontends:    len(have.Frontends),
@@ -210,7 +210,7 @@ func emptyBuilder(p *Planner, have *forwarding.State, m *model.Model, limits for
 		tableOwners:         make(map[forwarding.NodeTableSlot]owner, count),
 		endpointTableOwners: make(map[forwarding.EndpointTableSlot]owner, count),
 
-		weights:   make(map[forwarding.NodeTableSlot]weighed, count),
+		weights:   make(map[forwarding.NodeTableSlot]weightInput, count),
 		shares:    make(map[forwarding.EndpointTableSlot]map[forwarding.Endpoint]table.Share, count),
 		histories: map[forwarding.NodeTableSlot]*forwarding.NodeTable{},
 		merged:    map[forwarding.NodeTableSlot]*forwarding.NodeTable{},

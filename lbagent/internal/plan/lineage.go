@@ -192,7 +192,7 @@ func (b *builder) merge() {
 			if have := b.have.NodeTables[l.from]; l.slot != 0 && b.planner.tables[l.slot].matches(have, l.spec.size, l.spec.weights) {
 				tables[l] = have
 			} else {
-				steps[l] = step{old: have, weighed: weighed{l.spec.weights, l.spec.size}}
+				steps[l] = step{old: have, weightInput: weightInput{l.spec.weights, l.spec.size}}
 			}
 		}
 		if several {
@@ -260,9 +260,9 @@ func (b *builder) placeTable(entry entry) forwarding.NodeTableSlot {
 	switch {
 	case l.merged != nil:
 		b.merged[l.slot] = table.Resize(l.merged, l.slot.Rows())
-		b.weights[l.slot] = weighed{l.spec.weights, sizeAt(l.slot, l.spec.size)}
+		b.weights[l.slot] = weightInput{l.spec.weights, sizeAt(l.slot, l.spec.size)}
 	case len(l.spec.weights) > 0:
-		b.weights[l.slot] = weighed{l.spec.weights, sizeAt(l.slot, l.spec.size)}
+		b.weights[l.slot] = weightInput{l.spec.weights, sizeAt(l.slot, l.spec.size)}
 	case !slices.Contains(b.held, l.slot):
 		b.held = append(b.held, l.slot)
 	}

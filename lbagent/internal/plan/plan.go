@@ -52,8 +52,8 @@ func (s committed[K, V, T]) matches(table T, from map[K]V) bool {
 	return s.table != none && table != none && s.table.Equal(table) && maps.Equal(s.from, from)
 }
 
-// weighed is the input of a node table's rows, for a given set of existing nodes.
-type weighed struct {
+// weightInput is the input of a node table's rows, for a given set of existing nodes.
+type weightInput struct {
 	weights map[forwarding.NodeID]uint32
 	size    table.Size
 }
@@ -164,7 +164,7 @@ func (b *builder) buildTables() {
 	steps := map[forwarding.NodeTableSlot]step{}
 	for slot, from := range b.weights {
 		if len(b.joins[slot]) == 0 && b.merged[slot] == nil && !p.tables[slot].matches(b.have.NodeTables[slot], from.size, from.weights) {
-			steps[slot] = step{old: b.predecessor(slot), weighed: from}
+			steps[slot] = step{old: b.predecessor(slot), weightInput: from}
 		}
 	}
 	advanced := advanceAll(p, steps)

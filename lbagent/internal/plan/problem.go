@@ -39,7 +39,7 @@ type shortage struct {
 	effect, remark string
 }
 
-type short struct {
+type affected struct {
 	first forwarding.FrontendKey
 	count int
 }
@@ -48,7 +48,7 @@ func (b *builder) addShortage(frontend *model.Frontend, capacity forwarding.Capa
 	of := shortage{frontend.Service, capacity, effect, remark}
 	known := b.shortages[of]
 	if known == nil {
-		known = &short{first: frontend.Key}
+		known = &affected{first: frontend.Key}
 		b.shortages[of] = known
 	}
 	known.count++
@@ -76,11 +76,11 @@ func compareProblems(a, b Problem) int {
 		cmp.Compare(a.Object.Name, b.Object.Name), cmp.Compare(a.Message, b.Message))
 }
 
-func (s *short) String() string {
-	if s.count == 1 {
-		return fmt.Sprintf("frontend %s", s.first)
+func (a *affected) String() string {
+	if a.count == 1 {
+		return fmt.Sprintf("frontend %s", a.first)
 	}
-	return fmt.Sprintf("frontend %s and %d more", s.first, s.count-1)
+	return fmt.Sprintf("frontend %s and %d more", a.first, a.count-1)
 }
 
 func (b *builder) frontendFull(frontend *model.Frontend, capacity forwarding.Capacity) {

@@ -29,7 +29,7 @@ type cacheKey struct {
 
 type step struct {
 	old *forwarding.NodeTable
-	weighed
+	weightInput
 }
 
 // advanceAll returns the tables after these steps (table.Rendezvous.Advance). Distinct steps run in

@@ -137,7 +137,7 @@ func (b *builder) weighZones(entry entry, zones map[string]forwarding.NodeTableS
 		switch {
 		case !placed || weights == nil:
 		case len(weights) > 0:
-			b.weights[slot] = weighed{weights, sizeAt(slot, size)}
+			b.weights[slot] = weightInput{weights, sizeAt(slot, size)}
 		case slot != own:
 			b.held = append(b.held, slot)
 		}

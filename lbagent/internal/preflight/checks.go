@@ -26,7 +26,7 @@ type Facts struct {
 	Uplinks       []netdev.Link
 	XDPInterfaces []netdev.XDPInterface
 	// Filtered are uplinks with strict reverse path filtering, Unspread the result of
-	// netdev.UnspreadTunnel.
+	// netdev.SingleQueueTunnels.
 	Filtered, Unspread []string
 	// Legacy are the iptables-legacy programs with a loaded filter table.
 	Legacy []string
@@ -216,9 +216,9 @@ func (f *Facts) host() []consoleapi.Finding {
 	return found
 }
 
-func drivers(cards []netdev.XDPInterface) string {
+func drivers(devices []netdev.XDPInterface) string {
 	var native, unknown []string
-	for _, card := range cards {
+	for _, card := range devices {
 		if card.Known {
 			native = append(native, card.Name)
 		} else {

@@ -74,14 +74,14 @@ func (f *Facts) readLinks(patterns []string, addresses []netip.Addr) error {
 	if f.XDPInterfaces, err = netdev.XDPInterfaces(found.Links); err != nil {
 		return err
 	}
-	var uplinks, cards []string
+	var uplinks, devices []string
 	for _, uplink := range found.Links {
 		uplinks = append(uplinks, uplink.Name)
 	}
 	for _, card := range f.XDPInterfaces {
-		cards = append(cards, card.Name)
+		devices = append(devices, card.Name)
 	}
-	f.Filtered, f.Unspread = netdev.StrictlyFiltered(uplinks), netdev.UnspreadTunnel(cards)
+	f.Filtered, f.Unspread = netdev.StrictlyFiltered(uplinks), netdev.SingleQueueTunnels(devices)
 	return nil
 }
 

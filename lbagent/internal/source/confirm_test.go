@@ -144,7 +144,7 @@ func TestBusyFromTheStart(t *testing.T) {
 	source.tracker.retry()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	if err := source.clients.pinged.until(ctx); err != nil {
+	if err := source.clients.pinged.awaitResponse(ctx); err != nil {
 		t.Error(err)
 	}
 	if open := line.Drop(); open != 1 {

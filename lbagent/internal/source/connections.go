@@ -78,7 +78,7 @@ func (c *connections) close(but int) {
 func (c *connections) client(config *rest.Config) (*http.Client, pinger, error) {
 	config = rest.CopyConfig(config)
 	config.Dial = c.dial
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return oneFirst{next, c} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return singleDial{next, c} })
 	made, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, pinger{}, fmt.Errorf("set up the connection to %s: %w", config.Host, err)
@@ -90,16 +90,16 @@ func (c *connections) client(config *rest.Config) (*http.Client, pinger, error) 
 	return made, pinger{made, base, c}, nil
 }
 
-// oneFirst delays requests until a ping has established the first connection. Otherwise, each request would
+// singleDial delays requests until a ping has established the first connection. Otherwise, each request would
 // establish its own: a dozen TLS handshakes per agent when the API server returns. Unlike a request, a ping is
 // not queued by the API server.
-type oneFirst struct {
+type singleDial struct {
 	http.RoundTripper
 	of *connections
 }
 
 // RoundTrip implements http.RoundTripper.
-func (o oneFirst) RoundTrip(request *http.Request) (*http.Response, error) {
+func (o singleDial) RoundTrip(request *http.Request) (*http.Response, error) {
 	if err := o.connect(request); err != nil {
 		if request.Body != nil {
 			_ = request.Body.Close()
@@ -109,7 +109,7 @@ func (o oneFirst) RoundTrip(request *http.Request) (*http.Response, error) {
 	return o.RoundTripper.RoundTrip(request)
 }
 
-func (o oneFirst) connect(request *http.Request) error {
+func (o singleDial) connect(request *http.Request) error {
 	if o.of.hasResponse() {
 		return nil
 	}
@@ -165,7 +165,7 @@ type pinger struct {
 	over   *connections
 }
 
-func (p pinger) once(ctx context.Context) error {
+func (p pinger) ping(ctx context.Context) error {
 	request, err := newPing(ctx, p.url)
 	if err != nil {
 		return err
@@ -178,17 +178,17 @@ func (p pinger) once(ctx context.Context) error {
 	return nil
 }
 
-// until pings until any response arrives. It returns the last error once ctx is done.
-func (p pinger) until(ctx context.Context) error {
-	return repeat(ctx, p.once)
+// awaitResponse pings until any response arrives. It returns the last error once ctx is done.
+func (p pinger) awaitResponse(ctx context.Context) error {
+	return repeat(ctx, p.ping)
 }
 
-func (p pinger) anew(ctx context.Context) error {
+func (p pinger) reconnect(ctx context.Context) error {
 	return repeat(ctx, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 		defer cancel()
 		defer p.over.closeAll()
-		return p.once(ctx)
+		return p.ping(ctx)
 	})
 }
 

@@ -69,9 +69,9 @@ func identity(lbNode *millracev1beta1.LBNode) {
 	lbNode.ObjectMeta = slim.Meta(&lbNode.ObjectMeta)
 }
 
-// matters reports whether an update can change the meaning of a Snapshot. Status updates of VIPPools, Services
+// isRelevant reports whether an update can change the meaning of a Snapshot. Status updates of VIPPools, Services
 // and Nodes are most of the updates of a large cluster.
-func matters(before, after any) bool {
+func isRelevant(before, after any) bool {
 	switch after := after.(type) {
 	case *millracev1beta1.LBNode:
 		before, ok := before.(*millracev1beta1.LBNode)
@@ -83,10 +83,10 @@ func matters(before, after any) bool {
 			!slices.Equal(before.Status.Usable, after.Status.Usable)
 	case *corev1.Service:
 		before, ok := before.(*corev1.Service)
-		return !ok || serviceMatters(before, after)
+		return !ok || isRelevantServiceChange(before, after)
 	case *corev1.Node:
 		before, ok := before.(*corev1.Node)
-		return !ok || nodeMatters(before, after)
+		return !ok || isRelevantNodeChange(before, after)
 	default:
 		previous, err := meta.Accessor(before)
 		if err != nil {
@@ -97,7 +97,7 @@ func matters(before, after any) bool {
 	}
 }
 
-func nodeMatters(before, after *corev1.Node) bool {
+func isRelevantNodeChange(before, after *corev1.Node) bool {
 	return before.UID != after.UID || !maps.Equal(before.Labels, after.Labels) ||
 		!slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs) ||
 		!slices.Equal(before.Status.Addresses, after.Status.Addresses) ||

@@ -34,12 +34,12 @@ type observer interface {
 	follow(isSynced cache.InformerSynced)
 }
 
-// noObserver is an observer that discards all events.
-type noObserver struct{}
+// noopObserver is an observer that discards all events.
+type noopObserver struct{}
 
-func (noObserver) put(any)                     {}
-func (noObserver) remove(any)                  {}
-func (noObserver) follow(cache.InformerSynced) {}
+func (noopObserver) put(any)                     {}
+func (noopObserver) remove(any)                  {}
+func (noopObserver) follow(cache.InformerSynced) {}
 
 func (o *ordered[T]) follow(isSynced cache.InformerSynced) { o.isSynced = isSynced }
 

@@ -27,9 +27,9 @@ func slimService(service *corev1.Service) {
 	service.Status = corev1.ServiceStatus{}
 }
 
-// serviceMatters reports whether a slim Service changed apart from its version. Status updates are more
+// isRelevantServiceChange reports whether a slim Service changed apart from its version. Status updates are more
 // frequent than spec updates.
-func serviceMatters(before, after *corev1.Service) bool {
+func isRelevantServiceChange(before, after *corev1.Service) bool {
 	same := *before
 	same.ResourceVersion = after.ResourceVersion
 	return !equality.Semantic.DeepEqual(&same, after)

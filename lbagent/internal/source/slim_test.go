@@ -192,8 +192,8 @@ func TestSlimService(t *testing.T) {
 		t.Errorf("kept of a Service: %+v, error %v", before, err)
 	}
 	for name, test := range map[string]struct {
-		change  func(*corev1.Service)
-		matters bool
+		change     func(*corev1.Service)
+		isRelevant bool
 	}{
 		"status":     {func(s *corev1.Service) { s.Status.LoadBalancer.Ingress = nil }, false},
 		"finalizers": {func(s *corev1.Service) { s.Finalizers = nil }, false},
@@ -209,7 +209,7 @@ func TestSlimService(t *testing.T) {
 		if _, err := newShared().strip(after); err != nil {
 			t.Fatal(err)
 		}
-		if got := matters(before, after); got != test.matters {
+		if got := isRelevant(before, after); got != test.isRelevant {
 			t.Errorf("%s: an update matters: %v", name, got)
 		}
 	}

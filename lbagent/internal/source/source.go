@@ -166,7 +166,7 @@ func newInformer(
 		return nil, fmt.Errorf("watch %s: %w", resource, err)
 	}
 	if to.list == nil {
-		to.list = noObserver{}
+		to.list = noopObserver{}
 	}
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(object any) {
@@ -179,7 +179,7 @@ func newInformer(
 		},
 		UpdateFunc: func(before, after any) {
 			to.list.put(after)
-			if matters(before, after) {
+			if isRelevant(before, after) {
 				to.notify()
 			}
 		},

@@ -296,7 +296,7 @@ func TestMatters(t *testing.T) {
 		"VIPPool counted":      {&millracev1beta1.VIPPool{ObjectMeta: meta("1", 1, nil)}, &millracev1beta1.VIPPool{ObjectMeta: meta("2", 1, nil), Status: millracev1beta1.VIPPoolStatus{Assigned: new(int64)}}, false},
 		"VIPPool usable":       {&millracev1beta1.VIPPool{ObjectMeta: meta("1", 1, nil)}, &millracev1beta1.VIPPool{ObjectMeta: meta("2", 1, nil), Status: millracev1beta1.VIPPoolStatus{Usable: []string{"203.0.113.0/24"}}}, true},
 	} {
-		if got := matters(test.before, test.after); got != test.want {
+		if got := isRelevant(test.before, test.after); got != test.want {
 			t.Errorf("%s: %t, want %t", name, got, test.want)
 		}
 	}

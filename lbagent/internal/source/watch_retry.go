@@ -59,13 +59,13 @@ func (s *Source) awaitResponse(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	answer, other := make(chan error, 1), make(chan error, 1)
-	go func() { answer <- s.clients.pinged.until(ctx) }()
+	go func() { answer <- s.clients.pinged.awaitResponse(ctx) }()
 	select {
 	case err := <-answer:
 		return err
 	case <-time.After(pingTimeout):
 	}
-	go func() { other <- s.clients.others.anew(ctx) }()
+	go func() { other <- s.clients.others.reconnect(ctx) }()
 	select {
 	case err := <-answer:
 		return err
@@ -84,7 +84,7 @@ func (s *Source) awaitResponse(ctx context.Context) error {
 	s.tracker.stopAll()
 	s.clients.connections.closeAll()
 	s.tracker.retry()
-	return s.clients.pinged.until(ctx)
+	return s.clients.pinged.awaitResponse(ctx)
 }
 
 var errUnreached = errors.New("the connection ended or timed out")

@@ -38,11 +38,11 @@ type Tracker struct {
 	appeared map[endpoint]time.Time
 	// left maps programmed endpoints to the time when they ceased to be ready. A silent agent has not removed
 	// them.
-	left  map[endpoint]time.Time
-	shown map[*discoveryv1.EndpointSlice]shown
+	left     map[endpoint]time.Time
+	filtered map[*discoveryv1.EndpointSlice]filtered
 }
 
-type shown struct {
+type filtered struct {
 	copy     *discoveryv1.EndpointSlice
 	withheld []int
 }
@@ -65,7 +65,7 @@ func (t *Tracker) Advance(
 	t.forget(silent, now)
 	t.take(present, now)
 	if !t.withholds(silent) {
-		t.shown = nil
+		t.filtered = nil
 		return present
 	}
 	served := map[service]bool{}
@@ -85,14 +85,14 @@ func (t *Tracker) Advance(
 		}
 	}
 	result := slices.Clone(present)
-	next := map[*discoveryv1.EndpointSlice]shown{}
+	next := map[*discoveryv1.EndpointSlice]filtered{}
 	for i, indexes := range withheld {
 		if slice := present[i]; served[serviceOf(slice)] {
 			next[slice] = t.show(slice, indexes)
 			result[i] = next[slice].copy
 		}
 	}
-	t.shown = next
+	t.filtered = next
 	return result
 }
 
@@ -204,8 +204,8 @@ func (t *Tracker) isWithheld(slice *discoveryv1.EndpointSlice, e *discoveryv1.En
 }
 
 // show returns a copy with the endpoints at indexes marked unready, reusing the previous copy if equal.
-func (t *Tracker) show(slice *discoveryv1.EndpointSlice, indexes []int) shown {
-	if previous, found := t.shown[slice]; found && slices.Equal(previous.withheld, indexes) {
+func (t *Tracker) show(slice *discoveryv1.EndpointSlice, indexes []int) filtered {
+	if previous, found := t.filtered[slice]; found && slices.Equal(previous.withheld, indexes) {
 		return previous
 	}
 	changed := *slice
@@ -218,7 +218,7 @@ func (t *Tracker) show(slice *discoveryv1.EndpointSlice, indexes []int) shown {
 			conditions.Serving = &yes
 		}
 	}
-	return shown{&changed, indexes}
+	return filtered{&changed, indexes}
 }
 
 func endpointOf(slice *discoveryv1.EndpointSlice, e *discoveryv1.Endpoint) endpoint {

@@ -70,7 +70,7 @@ func cookies(rounds int, p *printer) error {
 	for range rounds {
 		took, err := cpuTime(program)
 		if err != nil {
-			return fmt.Errorf("make SYN cookies: %w", err)
+			return fmt.Errorf("generate SYN cookies: %w", err)
 		}
 		costs = append(costs, float64(took.Nanoseconds())/contendedUpdates)
 	}
@@ -105,7 +105,7 @@ func updateAtOnce(flags uint32, cpus int) (float64, error) {
 		Type: ebpf.LRUHash, KeySize: 16, ValueSize: 16, MaxEntries: contendedEntries, Flags: flags,
 	})
 	if err != nil {
-		return 0, fmt.Errorf("make a table: %w", err)
+		return 0, fmt.Errorf("build a table: %w", err)
 	}
 	defer table.Close()
 	program, err := ebpf.NewProgram(updater(table))

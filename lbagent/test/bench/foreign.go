@@ -70,7 +70,7 @@ func (p foreign) frame(source, destination net.HardwareAddr) ([]byte, error) {
 	buffer := gopacket.NewSerializeBuffer()
 	err := gopacket.SerializeLayers(buffer, gopacket.SerializeOptions{FixLengths: true}, eth, network, udp, gopacket.Payload(payload))
 	if err != nil {
-		return nil, fmt.Errorf("make a tunnel's frame from %s to %s: %w", p.from, p.to, err)
+		return nil, fmt.Errorf("build a tunnel's frame from %s to %s: %w", p.from, p.to, err)
 	}
 	return buffer.Bytes(), nil
 }

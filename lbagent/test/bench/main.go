@@ -116,7 +116,7 @@ func isolate(self string, network bool) error {
 		flags |= unix.CLONE_NEWNET
 	}
 	if err := unix.Unshare(flags); err != nil {
-		return fmt.Errorf("make namespaces: %w; run as root", err)
+		return fmt.Errorf("create namespaces: %w; run as root", err)
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)

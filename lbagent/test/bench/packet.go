@@ -72,7 +72,7 @@ func (s segment) frame(source, destination net.HardwareAddr) ([]byte, error) {
 	err := gopacket.SerializeLayers(buffer, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
 		eth, network, tcp, gopacket.Payload(make([]byte, s.length-headers)))
 	if err != nil {
-		return nil, fmt.Errorf("make a frame from %s to %s: %w", s.from, s.to, err)
+		return nil, fmt.Errorf("build a frame from %s to %s: %w", s.from, s.to, err)
 	}
 	return buffer.Bytes(), nil
 }

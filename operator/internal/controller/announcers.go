@@ -64,7 +64,7 @@ type advertisementQuery struct {
 	l2    bool
 	// current are the families of the nodes, published those in conditions.
 	current, published validation.Families
-	pace               control.Pace
+	backoff            control.Backoff
 }
 
 func queryOf(advertisement *desired.Advertisement) *advertisementQuery {
@@ -191,14 +191,14 @@ func (a *announcers) publish() (changed bool, pause time.Duration) {
 		if known.current == known.published {
 			continue
 		}
-		if wait := known.pace.Wait(now); wait > 0 {
+		if wait := known.backoff.Wait(now); wait > 0 {
 			if pause == 0 || wait < pause {
 				pause = wait
 			}
 			continue
 		}
 		known.published, changed = known.current, true
-		known.pace.Wrote(now)
+		known.backoff.RecordWrite(now)
 	}
 	return changed, pause
 }

@@ -40,7 +40,7 @@ func TestAnnouncersAnswer(t *testing.T) {
 		before := answersOf(a, advertisements)
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			// No result waits.
-			now = now.Add(2 * control.LongestPace)
+			now = now.Add(2 * control.MaxBackoff)
 			name := fmt.Sprintf("n%d", rapid.IntRange(0, 4).Draw(t, "node"))
 			nodes[name] = drawChange(t, nodes[name])
 			changed, pause := a.change(name, func(n *announcer) { *n = nodes[name] })

@@ -75,7 +75,7 @@ func (r *serviceReconciler) report(ctx context.Context, service *corev1.Service,
 	if err := r.patchServiceStatus(ctx, base, service); err != nil {
 		return err
 	}
-	conflict.Wrote(ownStatusOf(service).isSame, r.now())
+	conflict.RecordWrite(ownStatusOf(service).isSame, r.now())
 	for _, condition := range conditions {
 		// Served contains the problems of Announced.
 		if condition.Type == millracev1beta1.ConditionServiceAnnounced {
@@ -111,7 +111,7 @@ func (r *serviceReconciler) reportFailure(ctx context.Context, service *corev1.S
 	if err := r.patchServiceStatus(ctx, base, service); err != nil {
 		return err
 	}
-	contested.Wrote(ownStatusOf(service).isSame, r.now())
+	contested.RecordWrite(ownStatusOf(service).isSame, r.now())
 	r.emitOnce(service, base, condition, serviceResult{})
 	return nil
 }

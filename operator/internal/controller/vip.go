@@ -158,11 +158,11 @@ func (r *vipReconciler) condition(ctx context.Context, vip *millracev1beta1.VIP)
 			Reason: millracev1beta1.ReasonOccupied, Message: desired.OccupiedVIP(address, host),
 		}}, ""), nil
 	}
-	if problems := portsTwice(vip); len(problems) > 0 {
+	if problems := duplicatePorts(vip); len(problems) > 0 {
 		return control.Ready(vip.Generation, problems, ""), nil
 	}
 	if younger != "" {
-		return control.Ready(vip.Generation, nil, desired.YoungerHost(address, younger)), nil
+		return control.Ready(vip.Generation, nil, desired.NewerHostMessage(address, younger)), nil
 	}
 	if vip.Spec.Pool == "" {
 		return control.Ready(vip.Generation, nil, ""), nil
@@ -181,8 +181,8 @@ func (r *vipReconciler) condition(ctx context.Context, vip *millracev1beta1.VIP)
 	return control.Ready(vip.Generation, nil, note), nil
 }
 
-// portsTwice reports ports of two claims, which must be manual; the first one has the port.
-func portsTwice(vip *millracev1beta1.VIP) []desired.Problem {
+// duplicatePorts reports ports of two claims, which must be manual; the first one has the port.
+func duplicatePorts(vip *millracev1beta1.VIP) []desired.Problem {
 	var problems []desired.Problem
 	owners := map[ipam.Port]millracev1beta1.VIPClaim{}
 	for i, claim := range vip.Spec.Claims {

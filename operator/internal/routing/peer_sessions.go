@@ -28,8 +28,8 @@ import (
 type countReconciler struct {
 	client client.Client
 	now    func() time.Time
-	// paces are by LBPeer. Only one worker uses them.
-	paces map[string]*control.Pace
+	// backoffs are by LBPeer. Only one worker uses them.
+	backoffs map[string]*control.Backoff
 }
 
 func setupCounts(mgr ctrl.Manager) error {
@@ -37,7 +37,7 @@ func setupCounts(mgr ctrl.Manager) error {
 		Watches(&millracev1beta1.LBPeer{}, control.CoalescedHandler(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&corev1.Node{}, control.CoalescedHandler(), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Watches(&millracev1beta1.LBNodeReport{}, control.CoalescedHandler(), builder.WithPredicates(countsChanged())).
-		Complete(&countReconciler{client: mgr.GetClient(), now: time.Now, paces: map[string]*control.Pace{}})
+		Complete(&countReconciler{client: mgr.GetClient(), now: time.Now, backoffs: map[string]*control.Backoff{}})
 }
 
 func countsChanged() predicate.Predicate {
@@ -60,18 +60,18 @@ func (r *countReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.R
 	now := r.now()
 	var again time.Duration
 	var failed []error
-	paces := map[string]*control.Pace{}
+	backoffs := map[string]*control.Backoff{}
 	for i := range peers.Items {
 		base := &peers.Items[i]
-		pace := r.paces[base.Name]
-		if pace == nil {
-			pace = &control.Pace{}
+		backoff := r.backoffs[base.Name]
+		if backoff == nil {
+			backoff = &control.Backoff{}
 		}
-		paces[base.Name] = pace
+		backoffs[base.Name] = backoff
 		if base.Status.Sessions != nil && *base.Status.Sessions == counted[i] {
 			continue
 		}
-		if wait := pace.Wait(now); wait > 0 {
+		if wait := backoff.Wait(now); wait > 0 {
 			if again == 0 || wait < again {
 				again = wait
 			}
@@ -81,10 +81,10 @@ func (r *countReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.R
 		peer.Status.Sessions = &counted[i]
 		err := control.PatchStatus(ctx, r.client, base, peer, func(p *millracev1beta1.LBPeer) any { return p.Status })
 		if failed = append(failed, client.IgnoreNotFound(err)); err == nil {
-			pace.Wrote(now)
+			backoff.RecordWrite(now)
 		}
 	}
-	r.paces = paces
+	r.backoffs = backoffs
 	return ctrl.Result{RequeueAfter: again}, errors.Join(failed...)
 }
 

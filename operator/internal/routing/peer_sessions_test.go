@@ -105,7 +105,7 @@ func TestFlappingSessionCounts(t *testing.T) {
 			writes++
 			return api.SubResource(sub).Patch(ctx, object, patch, options...)
 		}}).Build()
-	r := &countReconciler{client: stored, now: func() time.Time { return now }, paces: nil}
+	r := &countReconciler{client: stored, now: func() time.Time { return now }, backoffs: nil}
 	look := func() time.Duration {
 		t.Helper()
 		result, err := r.Reconcile(t.Context(), ctrl.Request{})

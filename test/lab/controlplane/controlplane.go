@@ -148,7 +148,7 @@ func (s *Server) writeFiles() error {
 	}
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
-		return fmt.Errorf("make the key of service accounts: %w", err)
+		return fmt.Errorf("generate the service account key: %w", err)
 	}
 	block := &pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}
 	if err := os.WriteFile(s.file("service-accounts.key"), pem.EncodeToMemory(block), 0o600); err != nil {

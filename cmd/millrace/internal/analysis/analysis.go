@@ -139,7 +139,7 @@ func (a *analysis) finish(view *View) error {
 		}
 		a.problem(desired.Object{Kind: problem.Object.Kind, Namespace: problem.Object.Namespace, Name: problem.Object.Name}, problem.Reason, message)
 	}
-	if remark := a.notLookedAt(); remark != "" {
+	if remark := a.ignoredKinds(); remark != "" {
 		view.Remarks = append(view.Remarks, remark)
 	}
 	slices.SortStableFunc(a.problems, func(x, y Problem) int {
@@ -303,7 +303,7 @@ func vipOf(object *millracev1beta1.VIP) VIP {
 	return vip
 }
 
-func (a *analysis) notLookedAt() string {
+func (a *analysis) ignoredKinds() string {
 	var kinds []string
 	for _, kind := range slices.Sorted(maps.Keys(a.objects.Others)) {
 		kinds = append(kinds, fmt.Sprintf("%s (%d)", kind, a.objects.Others[kind]))

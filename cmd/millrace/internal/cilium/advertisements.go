@@ -66,7 +66,7 @@ func (c *converter) announce(s *session, peers []string) {
 }
 
 // selected returns no advertisements for a nil selector.
-func (c *converter) selected(by *metav1.LabelSelector, note noter) (names []string) {
+func (c *converter) selected(by *metav1.LabelSelector, note noteFunc) (names []string) {
 	selector, err := metav1.LabelSelectorAsSelector(by)
 	if err != nil {
 		note("advertisements: %v", err)
@@ -81,7 +81,7 @@ func (c *converter) selected(by *metav1.LabelSelector, note noter) (names []stri
 }
 
 func (c *converter) advertisements(from *advertisement) {
-	note := c.noter(kindAdvert, from.Metadata.Name)
+	note := c.noteFunc(kindAdvert, from.Metadata.Name)
 	to := c.announced[from.Metadata.Name]
 	if to == nil || len(to.peers) == 0 {
 		note("no peer has a family that selects it, so it is left out")
@@ -96,7 +96,7 @@ func (c *converter) advertisements(from *advertisement) {
 	}
 }
 
-func (c *converter) advertised(from *advertisement, i int, peers []string, note noter) {
+func (c *converter) advertised(from *advertisement, i int, peers []string, note noteFunc) {
 	entry := &from.Spec.Advertisements[i]
 	switch {
 	case entry.AdvertisementType != "Service":
@@ -121,7 +121,7 @@ func (c *converter) advertised(from *advertisement, i int, peers []string, note 
 	c.result.Advertisements = append(c.result.Advertisements, to)
 }
 
-func announces(addresses []string, note noter) (loadBalancers bool) {
+func announces(addresses []string, note noteFunc) (loadBalancers bool) {
 	for _, kind := range addresses {
 		if kind == loadBalancerIP {
 			loadBalancers = true
@@ -132,7 +132,7 @@ func announces(addresses []string, note noter) (loadBalancers bool) {
 	return loadBalancers
 }
 
-func aggregation(length *int32, shortest int32, note noter) *int32 {
+func aggregation(length *int32, shortest int32, note noteFunc) *int32 {
 	if length == nil {
 		return nil
 	}
@@ -144,7 +144,7 @@ func aggregation(length *int32, shortest int32, note noter) *int32 {
 	return length
 }
 
-func (a *attributes) apply(to *millracev1beta1.VIPAdvertisementSpec, note noter) {
+func (a *attributes) apply(to *millracev1beta1.VIPAdvertisementSpec, note noteFunc) {
 	if a == nil {
 		return
 	}
@@ -172,7 +172,7 @@ func (a *attributes) apply(to *millracev1beta1.VIPAdvertisementSpec, note noter)
 
 // policy converts a CiliumBGPPeeringPolicy, which combines all settings in Cilium before 1.16.
 func (c *converter) policy(from *peeringPolicy) {
-	note := c.noter(kindPolicy, from.Metadata.Name)
+	note := c.noteFunc(kindPolicy, from.Metadata.Name)
 	for i := range from.Spec.VirtualRouters {
 		router := &from.Spec.VirtualRouters[i]
 		names := []string{from.Metadata.Name}
@@ -205,7 +205,7 @@ func (c *converter) policy(from *peeringPolicy) {
 	}
 }
 
-func (r *virtualRouter) announces(note noter) bool {
+func (r *virtualRouter) announces(note noteFunc) bool {
 	if r.ServiceSelector == nil {
 		note("AS %d has no serviceSelector, so it announces no Service", r.LocalASN)
 		return false
@@ -213,7 +213,7 @@ func (r *virtualRouter) announces(note noter) bool {
 	return len(r.ServiceAdvertisements) == 0 || announces(r.ServiceAdvertisements, note)
 }
 
-func (n *neighbor) session(names []string, localASN int64, nodes *metav1.LabelSelector, note noter) *session {
+func (n *neighbor) session(names []string, localASN int64, nodes *metav1.LabelSelector, note noteFunc) *session {
 	address := n.PeerAddress
 	if network, err := netip.ParsePrefix(address); err == nil {
 		address = network.Addr().String()
@@ -234,7 +234,7 @@ func (n *neighbor) session(names []string, localASN int64, nodes *metav1.LabelSe
 
 // pathAttributes adds VIPAdvertisements for attributes of addresses of some pools.
 func (c *converter) pathAttributes(router *virtualRouter, neighbor *neighbor, peers, names []string) {
-	note := c.noter(kindPolicy, names[0])
+	note := c.noteFunc(kindPolicy, names[0])
 	for _, path := range neighbor.AdvertisedPathAttributes {
 		if path.SelectorType != kindPool {
 			note("attributes of %s routes: routes of pods are not supported", path.SelectorType)
@@ -254,7 +254,7 @@ func (c *converter) pathAttributes(router *virtualRouter, neighbor *neighbor, pe
 	}
 }
 
-func (c *converter) poolsOf(by *metav1.LabelSelector, note noter) (names []string) {
+func (c *converter) poolsOf(by *metav1.LabelSelector, note noteFunc) (names []string) {
 	selector, err := metav1.LabelSelectorAsSelector(by)
 	if err != nil {
 		note("a selector of pools: %v", err)

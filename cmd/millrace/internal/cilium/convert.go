@@ -62,9 +62,9 @@ type converter struct {
 	announced map[string]*announced
 }
 
-type noter func(format string, args ...any)
+type noteFunc func(format string, args ...any)
 
-func (c *converter) noter(kind, name string) noter {
+func (c *converter) noteFunc(kind, name string) noteFunc {
 	return func(format string, args ...any) { c.result.Notes.Add(kind, name, format, args...) }
 }
 
@@ -79,7 +79,7 @@ func (c *converter) name(kind string, parts ...string) string {
 }
 
 func (c *converter) pool(from *ipPool) {
-	note := c.noter(kindPool, from.Metadata.Name)
+	note := c.noteFunc(kindPool, from.Metadata.Name)
 	to := migration.NewPool(c.name("VIPPool", from.Metadata.Name))
 	for _, block := range slices.Concat(from.Spec.Blocks, from.Spec.CIDRs) {
 		if addresses, ok := block.addresses(note); ok {
@@ -103,7 +103,7 @@ func (c *converter) pool(from *ipPool) {
 	c.result.Pools = append(c.result.Pools, to)
 }
 
-func (b *block) addresses(note noter) (string, bool) {
+func (b *block) addresses(note noteFunc) (string, bool) {
 	if b.CIDR != "" {
 		return migration.Masked(b.CIDR), true
 	}
@@ -147,7 +147,7 @@ func unlessEmpty(selector *metav1.LabelSelector) *metav1.LabelSelector {
 }
 
 // labelled notes labels that Services have only in Cilium's selectors.
-func labelled(selector *metav1.LabelSelector, note noter) {
+func labelled(selector *metav1.LabelSelector, note noteFunc) {
 	for _, label := range []string{labelName, labelNamespace} {
 		if selects(selector, label) {
 			note("Services have the label %s only in Cilium's selectors: add it to the Services that are to be selected", label)
@@ -166,7 +166,7 @@ func selects(selector *metav1.LabelSelector, label string) bool {
 }
 
 func (c *converter) layer2(from *l2Policy) {
-	note := c.noter(kindL2, from.Metadata.Name)
+	note := c.noteFunc(kindL2, from.Metadata.Name)
 	if from.Spec.ExternalIPs {
 		note("externalIPs of Services are not supported")
 	}
@@ -208,13 +208,13 @@ func (c *converter) unused() {
 	for i := range c.objects.configs {
 		name := c.objects.configs[i].Metadata.Name
 		if !c.taken[kindConfig+"/"+name] {
-			c.noter(kindConfig, name)("no peer refers to it, so it is left out")
+			c.noteFunc(kindConfig, name)("no peer refers to it, so it is left out")
 		}
 	}
 	for i := range c.objects.overrides {
 		for _, instance := range c.objects.overrides[i].Spec.BGPInstances {
 			if !c.taken[kindOverride+"/"+c.objects.overrides[i].Metadata.Name+"/"+instance.Name] {
-				c.noter(kindOverride, c.objects.overrides[i].Metadata.Name)("no BGP instance has the name %q: it is left out", instance.Name)
+				c.noteFunc(kindOverride, c.objects.overrides[i].Metadata.Name)("no BGP instance has the name %q: it is left out", instance.Name)
 			}
 		}
 	}

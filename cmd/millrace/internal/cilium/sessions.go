@@ -26,13 +26,13 @@ const (
 
 // session is a BGP session of some nodes with a router, merged from all objects.
 type session struct {
-	note         noter
+	note         noteFunc
 	name         []string
 	nodes        *metav1.LabelSelector
 	localASN     int64
 	peer         *peer
 	settings     *peerSettings
-	noteSettings noter
+	noteSettings noteFunc
 	overrides    []sessionOverride
 }
 
@@ -42,7 +42,7 @@ type sessionOverride struct {
 }
 
 func (c *converter) cluster(from *clusterConfig) {
-	note := c.noter(kindCluster, from.Metadata.Name)
+	note := c.noteFunc(kindCluster, from.Metadata.Name)
 	for i := range from.Spec.BGPInstances {
 		instance := &from.Spec.BGPInstances[i]
 		names := []string{from.Metadata.Name}
@@ -76,14 +76,14 @@ func (c *converter) settings(s *session, name string) {
 		return
 	}
 	c.taken[kindConfig+"/"+name] = true
-	s.settings, s.noteSettings = &c.objects.configs[i].Spec, c.noter(kindConfig, name)
+	s.settings, s.noteSettings = &c.objects.configs[i].Spec, c.noteFunc(kindConfig, name)
 }
 
 // overrides returns the overrides of nodes, whose objects have the nodes' names.
 func (c *converter) overrides(instance *instance, peer *peer) (all []sessionOverride) {
 	for i := range c.objects.overrides {
 		node := c.objects.overrides[i].Metadata.Name
-		note := c.noter(kindOverride, node)
+		note := c.noteFunc(kindOverride, node)
 		for _, override := range c.objects.overrides[i].Spec.BGPInstances {
 			if override.Name != instance.Name {
 				continue
@@ -186,7 +186,7 @@ func (s *session) router() millracev1beta1.Router {
 	}
 }
 
-func routerAt(address string, note noter) millracev1beta1.Router {
+func routerAt(address string, note noteFunc) millracev1beta1.Router {
 	at, err := netip.ParseAddr(address)
 	if err != nil {
 		return millracev1beta1.Router{Address: address}
@@ -247,7 +247,7 @@ func (s *session) hops(to *millracev1beta1.LBPeerSpec) {
 	}
 }
 
-func (t *timers) apply(to *millracev1beta1.LBPeerSpec, note noter) {
+func (t *timers) apply(to *millracev1beta1.LBPeerSpec, note noteFunc) {
 	hold := int32(defaultHoldTime)
 	if t.HoldTimeSeconds != nil {
 		hold = *t.HoldTimeSeconds

@@ -71,7 +71,7 @@ func watchAllowed(ctx context.Context, config Config, rest time.Duration, each f
 			return watching.Err()
 		}
 	})
-	group.Go(func() error { return awaitRights(watching, reader, config.Namespace, refused) })
+	group.Go(func() error { return awaitPermissions(watching, reader, config.Namespace, refused) })
 	group.Go(func() error {
 		if err := w.follow(watching, kinds); err != nil {
 			return err
@@ -87,8 +87,8 @@ func watchAllowed(ctx context.Context, config Config, rest time.Duration, each f
 	return group.Wait()
 }
 
-// awaitRights returns errRights once a refused kind can be read.
-func awaitRights(ctx context.Context, reader client.Reader, namespace string, refused []Refused) error {
+// awaitPermissions returns errRights once a refused kind can be read.
+func awaitPermissions(ctx context.Context, reader client.Reader, namespace string, refused []Refused) error {
 	if len(refused) == 0 {
 		<-ctx.Done()
 		return ctx.Err()

@@ -159,7 +159,7 @@ func (c Config) client() (*rest.Config, client.Reader, error) {
 	}
 	reader, err := newClient(restConfig)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make a client for %s: %w", restConfig.Host, err)
+		return nil, nil, fmt.Errorf("create client for %s: %w", restConfig.Host, err)
 	}
 	return restConfig, reader, nil
 }

@@ -52,10 +52,10 @@ func NewCutover(config Config, speaker string) (*Cutover, error) {
 	}
 	others, err := dynamic.NewForConfig(restConfig)
 	if err != nil {
-		return nil, fmt.Errorf("make a client for %s: %w", restConfig.Host, err)
+		return nil, fmt.Errorf("create client for %s: %w", restConfig.Host, err)
 	}
 	return &Cutover{
-		explain: func(ctx context.Context, err error) error { return config.explainNamed(ctx, restConfig.Host, err) },
+		explain: func(ctx context.Context, err error) error { return config.explainServer(ctx, restConfig.Host, err) },
 		reader:  reader, clients: clients, configurations: others.Resource(frrk8s.Resource),
 		namespace: namespace, name: name,
 		run: func(ctx context.Context, what containerCommand) ([]byte, error) {

@@ -37,11 +37,11 @@ func SetDrain(ctx context.Context, config Config, node string, drain bool) error
 	}
 	writer, err := client.New(restConfig, client.Options{Scheme: scheme, Mapper: mapper})
 	if err != nil {
-		return fmt.Errorf("make a client for %s: %w", restConfig.Host, err)
+		return fmt.Errorf("create client for %s: %w", restConfig.Host, err)
 	}
 	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
 	if err := writer.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch)); err != nil {
-		return config.explainNamed(ctx, restConfig.Host, err)
+		return config.explainServer(ctx, restConfig.Host, err)
 	}
 	return nil
 }
@@ -54,7 +54,7 @@ func DrainReason(ctx context.Context, config Config, node string) (millracev1bet
 	}
 	var object millracev1beta1.LBNode
 	if err := reader.Get(ctx, client.ObjectKey{Name: node}, &object); err != nil {
-		return "", config.explainNamed(ctx, restConfig.Host, err)
+		return "", config.explainServer(ctx, restConfig.Host, err)
 	}
 	return object.Spec.DrainReason, nil
 }

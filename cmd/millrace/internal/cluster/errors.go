@@ -33,8 +33,8 @@ func (c Config) explain(host string, err error) error {
 	return apierror.Explain(err, apierror.Request{Host: host, Namespace: c.Namespace})
 }
 
-// explainNamed suggests a similar name if the named object does not exist.
-func (c Config) explainNamed(ctx context.Context, host string, err error) error {
+// explainServer suggests a similar name if the named object does not exist.
+func (c Config) explainServer(ctx context.Context, host string, err error) error {
 	return apierror.Explain(err, apierror.Request{
 		Host: host, Namespace: c.Namespace, Names: func(resource schema.GroupResource) []string { return c.names(ctx, resource) },
 	})

@@ -26,7 +26,7 @@ func CheckNamespace(ctx context.Context, config Config, name string) error {
 	if err == nil {
 		return nil
 	}
-	if missing := (*apierror.Missing)(nil); errors.As(config.explainNamed(ctx, restConfig.Host, err), &missing) {
+	if missing := (*apierror.Missing)(nil); errors.As(config.explainServer(ctx, restConfig.Host, err), &missing) {
 		return missing
 	}
 	return nil

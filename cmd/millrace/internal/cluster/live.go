@@ -39,7 +39,7 @@ func OpenLive(ctx context.Context, config Config, warnings io.Writer) (*Live, er
 	restConfig.WarningHandler = rest.NewWarningWriter(warnings, rest.WarningWriterOptions{Deduplicate: true})
 	discoverer, err := discovery.NewDiscoveryClientForConfig(restConfig)
 	if err != nil {
-		return nil, fmt.Errorf("make a client for %s: %w", restConfig.Host, err)
+		return nil, fmt.Errorf("create client for %s: %w", restConfig.Host, err)
 	}
 	list, err := discoverer.ServerResourcesForGroupVersion(livev1alpha1.GroupVersion.String())
 	switch {
@@ -59,7 +59,7 @@ func OpenLive(ctx context.Context, config Config, warnings io.Writer) (*Live, er
 		live.client, err = client.NewWithWatch(restConfig, client.Options{Scheme: scheme, Mapper: mapper})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("make a client for %s: %w", restConfig.Host, err)
+		return nil, fmt.Errorf("create client for %s: %w", restConfig.Host, err)
 	}
 	return live, nil
 }

@@ -88,7 +88,7 @@ func (c Config) clients() (*rest.Config, kubernetes.Interface, error) {
 	}
 	clients, err := kubernetes.NewForConfig(restConfig)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make a client for %s: %w", restConfig.Host, err)
+		return nil, nil, fmt.Errorf("create client for %s: %w", restConfig.Host, err)
 	}
 	return restConfig, clients, nil
 }

@@ -33,7 +33,7 @@ func Reserve(ctx context.Context, config Config, pool, family string, service ty
 	}
 	writer, err := client.New(restConfig, client.Options{Scheme: scheme, Mapper: mapper})
 	if err != nil {
-		return netip.Addr{}, fmt.Errorf("make a client for %s: %w", restConfig.Host, err)
+		return netip.Addr{}, fmt.Errorf("create client for %s: %w", restConfig.Host, err)
 	}
 	var pools millracev1beta1.VIPPoolList
 	if err := reader.List(ctx, &pools); err != nil {

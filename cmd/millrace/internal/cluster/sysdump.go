@@ -21,7 +21,7 @@ func SysdumpCluster(ctx context.Context, config Config, version string) (sysdump
 	restConfig.QPS, restConfig.Burst = 100, 200
 	objects, err := dynamic.NewForConfig(restConfig)
 	if err != nil {
-		return sysdump.Cluster{}, fmt.Errorf("make a client for %s: %w", restConfig.Host, err)
+		return sysdump.Cluster{}, fmt.Errorf("create client for %s: %w", restConfig.Host, err)
 	}
 	if _, err := clients.Discovery().ServerVersion(); err != nil {
 		return sysdump.Cluster{}, config.explain(restConfig.Host, err)

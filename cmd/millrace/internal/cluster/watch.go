@@ -142,7 +142,7 @@ func (w *watcher) open() error {
 		DefaultTransform:         cache.TransformStripManagedFields(),
 	})
 	if err != nil {
-		return fmt.Errorf("make a client for %s: %w", restConfig.Host, err)
+		return fmt.Errorf("create client for %s: %w", restConfig.Host, err)
 	}
 	return nil
 }

@@ -39,12 +39,12 @@ type converter struct {
 	layer2     bool
 }
 
-func (c *converter) noter(kind, name string) noter {
+func (c *converter) noteFunc(kind, name string) noteFunc {
 	return func(format string, args ...any) { c.result.Notes.Add(kind, name, format, args...) }
 }
 
 func (c *converter) speaker(from *speaker) {
-	note := c.noter(from.kind, from.name)
+	note := c.noteFunc(from.kind, from.name)
 	env, found := from.environment(note)
 	if !found {
 		note("no container has settings of kube-vip in its environment: it is left out")
@@ -81,7 +81,7 @@ func (c *converter) speaker(from *speaker) {
 	}
 }
 
-func (s *speaker) nodes(note noter) *metav1.LabelSelector {
+func (s *speaker) nodes(note noteFunc) *metav1.LabelSelector {
 	selector := &metav1.LabelSelector{MatchLabels: s.spec.NodeSelector}
 	if terms := s.terms(); len(terms) > 0 {
 		if len(terms) > 1 {
@@ -123,7 +123,7 @@ func (s *speaker) terms() []corev1.NodeSelectorTerm {
 	})
 }
 
-func (c *converter) links(name string, env *environment, nodes *metav1.LabelSelector, note noter) {
+func (c *converter) links(name string, env *environment, nodes *metav1.LabelSelector, note noteFunc) {
 	c.layer2 = true
 	general := env.values["vip_servicesinterface"]
 	if general == "" {

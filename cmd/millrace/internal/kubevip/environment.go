@@ -35,7 +35,7 @@ var itsOwn = []string{
 }
 
 // environment returns the variables of the first container with settings of kube-vip.
-func (s *speaker) environment(note noter) (*environment, bool) {
+func (s *speaker) environment(note noteFunc) (*environment, bool) {
 	for i := range s.spec.Containers {
 		env := &environment{values: map[string]string{}}
 		found := false

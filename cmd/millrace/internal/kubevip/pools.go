@@ -33,11 +33,11 @@ const (
 		" before the migration to Millrace"
 )
 
-type noter func(format string, args ...any)
+type noteFunc func(format string, args ...any)
 
 // configured prefers keys of a namespace to global ones, and CIDRs to ranges.
 func (c *converter) configured(from *configMap) {
-	note := c.noter(kindConfigMap, from.Metadata.Name)
+	note := c.noteFunc(kindConfigMap, from.Metadata.Name)
 	own := from.namespaces(note)
 	for _, namespace := range own {
 		if addresses, key := from.addresses(namespace, note); key != "" {
@@ -65,7 +65,7 @@ func known(key string) bool {
 	return key == keySearchOrder || key == keySkipEnds
 }
 
-func (m *configMap) namespaces(note noter) (all []string) {
+func (m *configMap) namespaces(note noteFunc) (all []string) {
 	for key := range m.Data {
 		for _, prefix := range []string{prefixCIDR, prefixRange} {
 			if namespace, ok := strings.CutPrefix(key, prefix); ok && namespace != global {
@@ -88,7 +88,7 @@ func (m *configMap) namespaces(note noter) (all []string) {
 }
 
 // addresses returns the addresses of a namespace with their key, or an empty key without addresses.
-func (m *configMap) addresses(namespace string, note noter) (addresses []string, key string) {
+func (m *configMap) addresses(namespace string, note noteFunc) (addresses []string, key string) {
 	for _, prefix := range []string{prefixCIDR, prefixRange} {
 		value, ok := m.Data[prefix+namespace]
 		if !ok {
@@ -110,7 +110,7 @@ func (m *configMap) addresses(namespace string, note noter) (addresses []string,
 	return addresses, key
 }
 
-func (c *converter) pool(from *configMap, namespace string, addresses []string, note noter) {
+func (c *converter) pool(from *configMap, namespace string, addresses []string, note noteFunc) {
 	if len(addresses) == 0 {
 		// The namespace gets no addresses of the global pool either.
 		c.withOwn = append(c.withOwn, namespace)
@@ -147,7 +147,7 @@ func (m *configMap) shared(namespace string) bool {
 }
 
 // overlaps adds notes for pools with common addresses, which the cloud provider allows.
-func (c *converter) overlaps(note noter) {
+func (c *converter) overlaps(note noteFunc) {
 	for i := range c.result.Pools {
 		for j := range i {
 			if set(&c.result.Pools[i]).Overlaps(set(&c.result.Pools[j])) {
@@ -175,7 +175,7 @@ func set(pool *millracev1beta1.VIPPool) *netipx.IPSet {
 	return all
 }
 
-func (c *converter) interfaceOf(from *configMap, key string, note noter) {
+func (c *converter) interfaceOf(from *configMap, key string, note noteFunc) {
 	namespace, ok := strings.CutPrefix(key, prefixInterface)
 	if !ok {
 		return

@@ -31,7 +31,7 @@ type router struct {
 }
 
 // sessions adds LBPeers, and a VIPAdvertisement to all of them.
-func (c *converter) sessions(name string, env *environment, nodes *metav1.LabelSelector, note noter) {
+func (c *converter) sessions(name string, env *environment, nodes *metav1.LabelSelector, note noteFunc) {
 	var peers []string
 	for _, router := range env.routers() {
 		to, err := router.peer(env, note)
@@ -89,7 +89,7 @@ func parseRouter(text string) router {
 	return r
 }
 
-func (r *router) peer(env *environment, note noter) (millracev1beta1.LBPeer, error) {
+func (r *router) peer(env *environment, note noteFunc) (millracev1beta1.LBPeer, error) {
 	to := migration.NewPeer(migration.Name("kube-vip", r.address))
 	if r.on != "" {
 		return to, fmt.Errorf("the router on interface %s has no address: set router.interface, and its link-local address in router.address", r.on)
@@ -128,7 +128,7 @@ func (r *router) peer(env *environment, note noter) (millracev1beta1.LBPeer, err
 	return to, nil
 }
 
-func source(env *environment, to *millracev1beta1.LBPeerSpec, router netip.Addr, note noter) {
+func source(env *environment, to *millracev1beta1.LBPeerSpec, router netip.Addr, note noteFunc) {
 	on, address := env.values["bgp_sourceif"], env.values["bgp_sourceip"]
 	switch {
 	case on != "" && on != "lo":
@@ -142,7 +142,7 @@ func source(env *environment, to *millracev1beta1.LBPeerSpec, router netip.Addr,
 }
 
 // families enables both families if MP-BGP is on; the other one's next hop is the node's own address.
-func (r *router) families(env *environment, to *millracev1beta1.LBPeerSpec, note noter) {
+func (r *router) families(env *environment, to *millracev1beta1.LBPeerSpec, note noteFunc) {
 	mode := env.values["mpbgp_nexthop"]
 	for option := range strings.SplitSeq(r.nextHops, ";") {
 		if value, ok := strings.CutPrefix(option, "mpbgp_nexthop="); ok {
@@ -157,7 +157,7 @@ func (r *router) families(env *environment, to *millracev1beta1.LBPeerSpec, note
 }
 
 // bfdSession parses ENABLED;RECEIVE;TRANSMIT;MULTIPLIER, in milliseconds.
-func (r *router) bfdSession(note noter) *millracev1beta1.BFD {
+func (r *router) bfdSession(note noteFunc) *millracev1beta1.BFD {
 	parts := strings.Split(r.bfd, ";")
 	enabled, err := strconv.ParseBool(parts[0])
 	if r.bfd == "" || err != nil || !enabled {

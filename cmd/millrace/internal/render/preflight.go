@@ -70,7 +70,7 @@ func (p *Preflight) Write(out io.Writer, options Options) error {
 		}
 		where := "cluster"
 		if each.nodes != nil {
-			where = p.where(each.nodes)
+			where = p.nodeSummary(each.nodes)
 		}
 		lines = append(lines, fmt.Sprintf("%s %s: %s", each.Level, each.Check, where))
 		width := options.width()
@@ -90,7 +90,7 @@ func (p *Preflight) Write(out io.Writer, options Options) error {
 	return err
 }
 
-func (p *Preflight) where(nodes []string) string {
+func (p *Preflight) nodeSummary(nodes []string) string {
 	const most = 6
 	switch {
 	case len(nodes) == len(p.Nodes) && len(nodes) > 1:

@@ -121,7 +121,7 @@ func VIPs(out io.Writer, view *report.View, options Options) error {
 		return names(out, "vip", found)
 	}
 	if len(view.VIPs) == 0 {
-		return nothing(out, "No VIPs.", view.Next, options)
+		return writeVerdict(out, "No VIPs.", view.Next, options)
 	}
 	lines := vipTable(view, options.Format).lines(options.width())
 	return write(out, append(lines, remarkLines(view, options.width())...))
@@ -140,7 +140,7 @@ func Nodes(out io.Writer, view *report.View, options Options) error {
 		return names(out, "lbnode", found)
 	}
 	if len(view.Nodes) == 0 {
-		return nothing(out, "No LBNodes: the operator creates one for each node of the cluster when it runs.", nil, options)
+		return writeVerdict(out, "No LBNodes: the operator creates one for each node of the cluster when it runs.", nil, options)
 	}
 	return write(out, nodeTable(view.Nodes, options.Format).lines(options.width()))
 }
@@ -196,7 +196,7 @@ func names(out io.Writer, resource string, names []string) error {
 	return nil
 }
 
-func nothing(out io.Writer, verdict string, steps []string, options Options) error {
+func writeVerdict(out io.Writer, verdict string, steps []string, options Options) error {
 	lines := []string{verdict}
 	if len(steps) > 0 {
 		lines = append(lines, "Next")

@@ -75,7 +75,7 @@ func Timeline(out io.Writer, why Why, options Options) error {
 		if line.Count > 0 {
 			what = fmt.Sprintf("%d packets dropped: %s", line.Count, line.Text)
 		}
-		t.rows = append(t.rows, []string{clock(line.Time, "15:04:05.000"), whereOf(line.Nodes, len(why.Nodes)), what})
+		t.rows = append(t.rows, []string{clock(line.Time, "15:04:05.000"), nodeSummary(line.Nodes, len(why.Nodes)), what})
 	}
 	text.WriteString(strings.Join(t.lines(options.width()), "\n") + "\n")
 	more(&text, len(why.Lines)-len(shown), "millrace why --all")
@@ -91,7 +91,7 @@ func (w *Why) pivot() time.Time {
 	return w.Verdict.From
 }
 
-func whereOf(nodes []string, all int) string {
+func nodeSummary(nodes []string, all int) string {
 	switch {
 	case len(nodes) == 0:
 		return "event"

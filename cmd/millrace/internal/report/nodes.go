@@ -42,7 +42,7 @@ func (l *lookup) agent(node nodeObjects, summary Node) []Problem {
 	case AgentNotReady:
 		pod := l.agents[node.name()]
 		problem.Reason = ReasonNotReady
-		problem.common = podTrouble(pod)
+		problem.common = podProblem(pod)
 		problem.Message, problem.Since = fmt.Sprintf("agent pod %s is not ready: %s", pod.Name, problem.common), notReadySince(pod)
 	default:
 		return nil
@@ -62,7 +62,7 @@ func unmet(node nodeObjects) []Problem {
 			Message: "its agent has not reported yet; if this persists, check the agent's log",
 		}}
 	}
-	if problems := notTrue(node, millracev1beta1.ConditionNodeReady); len(problems) > 0 {
+	if problems := failedConditions(node, millracev1beta1.ConditionNodeReady); len(problems) > 0 {
 		return problems
 	}
 	var problems []Problem
@@ -70,22 +70,22 @@ func unmet(node nodeObjects) []Problem {
 		millracev1beta1.ConditionAttached, millracev1beta1.ConditionProgrammed, millracev1beta1.ConditionBGPEstablished,
 		millracev1beta1.ConditionHostCompatible,
 	} {
-		problems = append(problems, notTrue(node, kind)...)
+		problems = append(problems, failedConditions(node, kind)...)
 	}
 	if len(problems) == 0 {
-		problems = notTrue(node, millracev1beta1.ConditionReady)
+		problems = failedConditions(node, millracev1beta1.ConditionReady)
 	}
 	for _, kind := range []string{
 		millracev1beta1.ConditionRemovalsApplied,
 		millracev1beta1.ConditionNodesReachable, millracev1beta1.ConditionTunnelKeyProgrammed, millracev1beta1.ConditionTunnelKeyCurrent,
 		millracev1beta1.ConditionFlowSeedConsistent,
 	} {
-		problems = append(problems, notTrue(node, kind)...)
+		problems = append(problems, failedConditions(node, kind)...)
 	}
 	return problems
 }
 
-func notTrue(node nodeObjects, kind string) []Problem {
+func failedConditions(node nodeObjects, kind string) []Problem {
 	condition := meta.FindStatusCondition(node.report.Status.Conditions, kind)
 	if condition == nil || condition.Status == metav1.ConditionTrue {
 		return nil

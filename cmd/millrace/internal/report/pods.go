@@ -60,8 +60,8 @@ func podReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// podTrouble returns a container's state or a condition of the pod.
-func podTrouble(pod *corev1.Pod) string {
+// podProblem returns a container's state or a condition of the pod.
+func podProblem(pod *corev1.Pod) string {
 	for _, container := range pod.Status.ContainerStatuses {
 		if waiting := container.State.Waiting; waiting != nil {
 			return sentence(waiting.Reason, waiting.Message)
@@ -117,7 +117,7 @@ func (l *lookup) installation() []Problem {
 	if len(operators) > 0 {
 		slices.SortFunc(operators, func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
 		problem.Reason = ReasonNotReady
-		problem.Message = fmt.Sprintf("no operator is ready: no address is assigned or released; pod %s: %s", operators[0].Name, podTrouble(operators[0]))
+		problem.Message = fmt.Sprintf("no operator is ready: no address is assigned or released; pod %s: %s", operators[0].Name, podProblem(operators[0]))
 	}
 	return []Problem{problem}
 }

@@ -132,7 +132,7 @@ func (l *lookup) announcedByOneNode(vips []VIP) []Problem {
 		if vip.Announcers() != 1 || !slices.ContainsFunc(vip.Services, spreads) {
 			continue
 		}
-		others := slices.DeleteFunc(slices.Clone(vip.WithheldBy), notMeant)
+		others := slices.DeleteFunc(slices.Clone(vip.WithheldBy), isUnselected)
 		if unknown := len(l.in.Agents.Responses) - 1 - nodesOf(vip.WithheldBy); unknown > 0 && len(others) == 0 {
 			others = []Withheld{{Message: "the VIP is unknown there", Nodes: make([]string, unknown)}}
 		}
@@ -162,8 +162,8 @@ func spreads(service Service) bool {
 	return service.TrafficPolicy == string(corev1.ServiceExternalTrafficPolicyCluster) && service.Ready > 0
 }
 
-// notMeant reports whether nodes do not announce a VIP because no object selects them for it.
-func notMeant(by Withheld) bool {
+// isUnselected reports whether nodes do not announce a VIP because no object selects them for it.
+func isUnselected(by Withheld) bool {
 	return by.Reason == millracev1beta1.ReasonNotSelected || by.Reason == millracev1beta1.ReasonNoPeer
 }
 

@@ -98,7 +98,7 @@ func (c *Compiled) addProxy(owner *Owner, of *model.Proxy, choice Choice) error 
 	for _, r := range of.Resources {
 		group := r.GetRouteGroup()
 		names := slices.DeleteFunc(slices.Clone(group.GetListeners()), func(name string) bool {
-			return chosen != nil && !chosen[at{name, r.GetName()}]
+			return chosen != nil && !chosen[listenerGroup{name, r.GetName()}]
 		})
 		if len(names) == 0 {
 			continue
@@ -140,20 +140,20 @@ func (r *Rule) listenAt(names []string, listeners map[string]*resource.Listener,
 	}
 }
 
-// at is a group at a listener.
-type at struct{ listener, group string }
+// listenerGroup is a group at a listener.
+type listenerGroup struct{ listener, group string }
 
 // chosen returns the groups that requests for a host reach at each port; nil: all.
-func (c *Compiled) chosen(of *model.Proxy, host string) (map[at]bool, error) {
+func (c *Compiled) chosen(of *model.Proxy, host string) (map[listenerGroup]bool, error) {
 	if host == "" {
 		return nil, nil
 	}
-	found := map[at]bool{}
+	found := map[listenerGroup]bool{}
 	if strings.HasPrefix(host, "*") {
 		for _, r := range of.Resources {
 			if group := r.GetRouteGroup(); group != nil && hostname(group.GetHostname()) == host {
 				for _, listener := range group.GetListeners() {
-					found[at{listener, r.GetName()}] = true
+					found[listenerGroup{listener, r.GetName()}] = true
 				}
 			}
 		}
@@ -168,7 +168,7 @@ func (c *Compiled) chosen(of *model.Proxy, host string) (map[at]bool, error) {
 		if err != nil {
 			return nil, err
 		}
-		found[at{listener, group}] = true
+		found[listenerGroup{listener, group}] = true
 	}
 	return found, nil
 }

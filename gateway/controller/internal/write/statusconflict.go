@@ -200,6 +200,6 @@ func (w *Writer) canWrite(present client.Object, isOwned bool, isOurs func(clien
 func (w *Writer) recordWrite(present client.Object, isOurs func(client.Object) bool) {
 	w.conflicts.observe(present, func(c *conflictState) {
 		c.previous = present.GetResourceVersion()
-		c.Wrote(isOurs, time.Now())
+		c.RecordWrite(isOurs, time.Now())
 	})
 }

@@ -27,7 +27,7 @@ func TestPreviousVersionIsNoAnswer(t *testing.T) {
 	var c conflictState
 	now := time.Unix(1e9, 0)
 	c.previous = "1"
-	c.Wrote(isOurs, now)
+	c.RecordWrite(isOurs, now)
 	for range 2 * conflict.Overwrites {
 		c.observe(gatewayOf(1, "theirs"), now)
 	}
@@ -36,7 +36,7 @@ func TestPreviousVersionIsNoAnswer(t *testing.T) {
 	}
 	for version := range conflict.Overwrites {
 		c.observe(gatewayOf(2+version, "theirs"), now)
-		c.Wrote(isOurs, now)
+		c.RecordWrite(isOurs, now)
 	}
 	if !c.Contested() {
 		t.Error("newer versions are no answers")
@@ -48,7 +48,7 @@ func TestConflictIsReportedWithTheNextWrite(t *testing.T) {
 	var c conflictState
 	now := time.Unix(1e9, 0)
 	for version := range conflict.Overwrites {
-		c.Wrote(isOurs, now)
+		c.RecordWrite(isOurs, now)
 		pause := c.observe(gatewayOf(version, "theirs"), now)
 		if last := version == conflict.Overwrites-1; last != (pause > 0) {
 			t.Errorf("answer %d: a pause of %s", version+1, pause)

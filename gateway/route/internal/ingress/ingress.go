@@ -43,7 +43,7 @@ type setCompiler struct {
 	// aliases is the size of repeated rules, by namespace; the key "" holds the total.
 	aliases map[string]int64
 	// sessions maps the name and path of a session cookie at a host to the Service that uses it.
-	sessions map[cookieAt]string
+	sessions map[cookiePath]string
 	// refused are the hosts for which an Ingress has no certificate that can be served.
 	refused map[*networkingv1.Ingress][]refusedTLS
 }
@@ -100,7 +100,7 @@ func Compile(shared *builder.Builder, objects *model.Objects) {
 			hosts:       make(map[ownership.Host]*ingressHost, room),
 			refused:     map[*networkingv1.Ingress][]refusedTLS{},
 			expressions: map[ownership.Host]bool{},
-			sessions:    map[cookieAt]string{},
+			sessions:    map[cookiePath]string{},
 			aliases:     map[string]int64{},
 			aliasOf:     map[ownership.Host]ownership.Host{},
 			ingressCertificates: ingressCertificates{

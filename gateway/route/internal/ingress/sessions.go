@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-type cookieAt struct {
+type cookiePath struct {
 	host ownership.Host
 	name string
 }
@@ -36,7 +36,7 @@ func (r *setCompiler) setSessionPath(
 			place = ""
 		}
 	}
-	at, own := cookieAt{host, rule.SessionPersistence.SessionName}, ingress.Namespace+"/"+service.Name
+	at, own := cookiePath{host, rule.SessionPersistence.SessionName}, ingress.Namespace+"/"+service.Name
 	if r.sessions[at] == "" {
 		r.sessions[at] = own
 	}
@@ -45,7 +45,7 @@ func (r *setCompiler) setSessionPath(
 		suffix = own
 	}
 	rule.SessionPersistence = sessionOf(rule.SessionPersistence, place, suffix)
-	if named := (cookieAt{host, rule.SessionPersistence.SessionName}); suffix != "" && r.sessions[named] == "" {
+	if named := (cookiePath{host, rule.SessionPersistence.SessionName}); suffix != "" && r.sessions[named] == "" {
 		r.sessions[named] = own
 		r.annotation(ingress, "affinity", model.ReasonAnnotationIgnored, fmt.Sprintf(
 			"the session cookie of Service %s at %s is named %s, because another Service of the host has %s", service.Name, host, named.name, at.name))

@@ -13,7 +13,7 @@ var ErrTooLarge = errors.New("number out of range")
 
 // Converter converts entries: new fields are zero, removed ones dropped, native numbers may change size.
 type Converter struct {
-	key, value mover
+	key, value fieldCopier
 	// Gone lists the removed fields.
 	Gone []string
 }
@@ -23,11 +23,11 @@ func NewConverter(from, to Map) (*Converter, error) {
 	if from.Meaning != to.Meaning {
 		return nil, fmt.Errorf("its meaning is %d, not %d", from.Meaning, to.Meaning)
 	}
-	key, err := newMover("key", &from.Key, &to.Key)
+	key, err := newFieldCopier("key", &from.Key, &to.Key)
 	if err != nil {
 		return nil, err
 	}
-	value, err := newMover("value", &from.Value, &to.Value)
+	value, err := newFieldCopier("value", &from.Value, &to.Value)
 	if err != nil {
 		return nil, err
 	}
@@ -40,22 +40,22 @@ func (c *Converter) Key(from []byte) ([]byte, error) { return c.key.move(from) }
 // Value converts a value, or returns ErrTooLarge.
 func (c *Converter) Value(from []byte) ([]byte, error) { return c.value.move(from) }
 
-// mover copies the parts of a type of size bytes between their offsets in both layouts.
-type mover struct {
+// fieldCopier copies the parts of a type of size bytes between their offsets in both layouts.
+type fieldCopier struct {
 	size  uint32
-	parts []part
+	parts []byteRange
 	gone  []string
 }
 
-type part struct{ from, fromSize, to, toSize uint32 }
+type byteRange struct{ from, fromSize, to, toSize uint32 }
 
-func newMover(name string, from, to *Type) (mover, error) {
-	m := mover{size: to.Size}
+func newFieldCopier(name string, from, to *Type) (fieldCopier, error) {
+	m := fieldCopier{size: to.Size}
 	err := m.add(name, from, to, 0, 0)
 	return m, err
 }
 
-func (m *mover) add(name string, from, to *Type, fromOffset, toOffset uint32) error {
+func (m *fieldCopier) add(name string, from, to *Type, fromOffset, toOffset uint32) error {
 	switch {
 	case from.Fields != nil && to.Fields != nil:
 		return m.addFields(name, from, to, fromOffset, toOffset)
@@ -75,11 +75,11 @@ func (m *mover) add(name string, from, to *Type, fromOffset, toOffset uint32) er
 	case from.Network != to.Network || to.Network && from.Size != to.Size:
 		return fmt.Errorf("%s has another size or order", name)
 	}
-	m.parts = append(m.parts, part{from: fromOffset, fromSize: from.Size, to: toOffset, toSize: to.Size})
+	m.parts = append(m.parts, byteRange{from: fromOffset, fromSize: from.Size, to: toOffset, toSize: to.Size})
 	return nil
 }
 
-func (m *mover) addFields(name string, from, to *Type, fromOffset, toOffset uint32) error {
+func (m *fieldCopier) addFields(name string, from, to *Type, fromOffset, toOffset uint32) error {
 	previous := map[string]*Field{}
 	for i := range from.Fields {
 		previous[from.Fields[i].Name] = &from.Fields[i]
@@ -103,7 +103,7 @@ func (m *mover) addFields(name string, from, to *Type, fromOffset, toOffset uint
 }
 
 // move requires little endian, as the programs do: the first bytes of a number are the lowest.
-func (m *mover) move(from []byte) ([]byte, error) {
+func (m *fieldCopier) move(from []byte) ([]byte, error) {
 	out := make([]byte, m.size)
 	for _, part := range m.parts {
 		number := from[part.from : part.from+part.fromSize]

@@ -180,7 +180,7 @@ func (r *Recorder) Run(ctx context.Context, version string) error {
 	for {
 		select {
 		case <-ctx.Done():
-			r.look()
+			r.observe()
 			r.count(time.Now())
 			r.record(func(k *history.Tracker) [][]byte { return k.Agent("Ended", "", time.Now()) })
 			return ctx.Err()
@@ -193,7 +193,7 @@ func (r *Recorder) Run(ctx context.Context, version string) error {
 		case <-r.wake:
 		}
 		looked := time.Now()
-		r.look()
+		r.observe()
 		pause := time.NewTimer(max(recordPause, recordShare*time.Since(looked)))
 		select {
 		case <-ctx.Done():
@@ -211,7 +211,7 @@ func (r *Recorder) close() {
 	}
 }
 
-func (r *Recorder) look() {
+func (r *Recorder) observe() {
 	r.mu.Lock()
 	state := r.next
 	r.next = nil

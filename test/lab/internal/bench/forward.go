@@ -49,7 +49,7 @@ func (b *bench) newForwarder(station net.HardwareAddr) (f *forwarder, err error)
 	f = &forwarder{bench: b, port: otherNodeName}
 	f.count, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 8, MaxEntries: 1})
 	if err != nil {
-		return f, fmt.Errorf("make the map that counts frames: %w", err)
+		return f, fmt.Errorf("create the map that counts frames: %w", err)
 	}
 	if f.sink, err = sink(f.count); err != nil {
 		return f, err

@@ -38,7 +38,7 @@ func Open(ctx context.Context, root string, progress func(format string, args ..
 	command.Dir = root
 	version, err := command.Output()
 	if err != nil {
-		return nil, fmt.Errorf("ask Go for its version: %w: install Go and put it on PATH", err)
+		return nil, fmt.Errorf("run go version: %w: install Go and put it on PATH", err)
 	}
 	return &Cache{
 		dir:      filepath.Join(base, "millrace-lab"),

@@ -18,7 +18,7 @@ import (
 func (c *Cache) EnsureImage(ctx context.Context, directory, program, name string) (string, error) {
 	content, err := os.ReadFile(filepath.Join(directory, program))
 	if err != nil {
-		return "", fmt.Errorf("make image %s: %w", name, err)
+		return "", fmt.Errorf("build image %s: %w", name, err)
 	}
 	sum := sha256.Sum256(append([]byte(name), content...))
 	target := filepath.Join(c.dir, "image-"+program+"-"+hex.EncodeToString(sum[:])[:16])
@@ -26,7 +26,7 @@ func (c *Cache) EnsureImage(ctx context.Context, directory, program, name string
 	err = c.fill(ctx, target, func(draft string) error {
 		file, err := os.Create(filepath.Join(draft, archive))
 		if err != nil {
-			return fmt.Errorf("make image %s: %w", name, err)
+			return fmt.Errorf("build image %s: %w", name, err)
 		}
 		defer file.Close()
 		return oci.Write(file, oci.Image{

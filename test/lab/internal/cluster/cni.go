@@ -93,7 +93,7 @@ func (l *Lab) assignPodCIDRs(ctx context.Context, client *http.Client, host topo
 	for {
 		request, err := http.NewRequestWithContext(ctx, http.MethodPatch, l.Server()+"/api/v1/nodes/"+host.Name, bytes.NewReader(patch))
 		if err != nil {
-			return fmt.Errorf("give node %s its pod networks: %w", host.Name, err)
+			return fmt.Errorf("assign pod networks to node %s: %w", host.Name, err)
 		}
 		request.Header.Set("Content-Type", "application/strategic-merge-patch+json")
 		body, err := doRequest(client, request)
@@ -101,7 +101,7 @@ func (l *Lab) assignPodCIDRs(ctx context.Context, client *http.Client, host topo
 			return body.Close()
 		}
 		if !errors.Is(err, errNotFound) {
-			return fmt.Errorf("give node %s its pod networks: %w", host.Name, err)
+			return fmt.Errorf("assign pod networks to node %s: %w", host.Name, err)
 		}
 		select {
 		case <-ctx.Done():

@@ -159,7 +159,7 @@ func makeFolder(path, owner string) error {
 	}
 	account, err := user.Lookup(owner)
 	if err != nil {
-		return fmt.Errorf("give directory %s to user %s: %w", path, owner, err)
+		return fmt.Errorf("change the owner of directory %s to %s: %w", path, owner, err)
 	}
 	uid, err := strconv.Atoi(account.Uid)
 	if err != nil {

@@ -36,7 +36,7 @@ func loadImages(ctx context.Context, cluster *harness.Cluster, options Options) 
 	}
 	directory, err := os.MkdirTemp("", "millrace-e2e-*")
 	if err != nil {
-		return fmt.Errorf("make the tests' images: %w", err)
+		return fmt.Errorf("build the tests' images: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(directory)) }()
 	args := []string{"image", "load"}
@@ -54,7 +54,7 @@ func loadImages(ctx context.Context, cluster *harness.Cluster, options Options) 
 func writeImage(archive, name string, files []oci.File) error {
 	file, err := os.Create(archive)
 	if err != nil {
-		return fmt.Errorf("make image %s: %w", name, err)
+		return fmt.Errorf("build image %s: %w", name, err)
 	}
 	err = oci.Write(file, oci.Image{
 		Name: name, Architecture: runtime.GOARCH, Entrypoint: []string{"/agnhost"}, Files: files,
@@ -73,7 +73,7 @@ func imageFiles(ctx context.Context, workload string) ([]oci.File, error) {
 		sources["/bin/"+name] = found
 		libraries, err := exec.CommandContext(ctx, "ldd", found).Output()
 		if err != nil {
-			return nil, fmt.Errorf("ask for the libraries of %s: %w", found, err)
+			return nil, fmt.Errorf("list the libraries of %s: %w", found, err)
 		}
 		for _, word := range strings.Fields(string(libraries)) {
 			if strings.HasPrefix(word, "/") {

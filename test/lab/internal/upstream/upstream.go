@@ -34,7 +34,7 @@ var errFailed = errors.New("not every test passed")
 // Run installs Millrace, runs the tests on the client and prints their results.
 func Run(ctx context.Context, cluster *harness.Cluster, options Options, out io.Writer) error {
 	if err := os.MkdirAll(options.Reports, 0o755); err != nil {
-		return fmt.Errorf("make the directory of reports: %w", err)
+		return fmt.Errorf("create the directory of reports: %w", err)
 	}
 	if err := loadImages(ctx, cluster, options); err != nil {
 		return err
@@ -145,7 +145,7 @@ func summarize(file string, out io.Writer) error {
 func images(ctx context.Context, tests string) ([]string, error) {
 	raw, err := exec.CommandContext(ctx, tests, "--list-images").Output()
 	if err != nil {
-		return nil, fmt.Errorf("ask the tests for their images: %w", err)
+		return nil, fmt.Errorf("list the images of the tests: %w", err)
 	}
 	var found []string
 	for _, name := range strings.Fields(string(raw)) {

@@ -13,16 +13,16 @@ func TestPaceBoundsWrites(t *testing.T) {
 		every, during time.Duration
 		least, most   int
 	}{
-		{"a state that flaps every second for an hour", time.Second, time.Hour, 15, 9 + int(time.Hour/LongestPace)},
+		{"a state that flaps every second for an hour", time.Second, time.Hour, 15, 9 + int(time.Hour/MaxBackoff)},
 		{"a hundred changes, one every seven seconds", 7 * time.Second, 700 * time.Second, 8, 11},
-		{"a change after a stable time", 3 * LongestPace, 30 * LongestPace, 10, 10},
+		{"a change after a stable time", 3 * MaxBackoff, 30 * MaxBackoff, 10, 10},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			var pace Pace
+			var backoff Backoff
 			writes, start := 0, time.Unix(1000, 0)
 			for after := time.Duration(0); after < test.during; after += test.every {
-				if pace.Wait(start.Add(after)) == 0 {
-					pace.Wrote(start.Add(after))
+				if backoff.Wait(start.Add(after)) == 0 {
+					backoff.RecordWrite(start.Add(after))
 					writes++
 				}
 			}
@@ -35,13 +35,13 @@ func TestPaceBoundsWrites(t *testing.T) {
 
 // The pause ends even if the state does not change again, so that the last state is written.
 func TestPaceEnds(t *testing.T) {
-	var pace Pace
+	var backoff Backoff
 	now := time.Unix(1000, 0)
-	pace.Wrote(now)
-	if wait := pace.Wait(now); wait != firstPace {
-		t.Errorf("waits %s, want %s", wait, firstPace)
+	backoff.RecordWrite(now)
+	if wait := backoff.Wait(now); wait != minBackoff {
+		t.Errorf("waits %s, want %s", wait, minBackoff)
 	}
-	if wait := pace.Wait(now.Add(firstPace)); wait != 0 {
+	if wait := backoff.Wait(now.Add(minBackoff)); wait != 0 {
 		t.Errorf("waits %s after the pause", wait)
 	}
 }

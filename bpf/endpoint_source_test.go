@@ -52,7 +52,7 @@ func TestEndpointSource(t *testing.T) {
 
 // The endpoint's node drops datagrams to VIPs from the endpoint's port that belong to no flow: endpoints of
 // other nodes would answer them.
-func TestEndpointQuestionLeaves(t *testing.T) {
+func TestDatagramFromEndpointPortIsDropped(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
 		w.pointTo(t, f, 0)

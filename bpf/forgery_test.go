@@ -9,7 +9,7 @@ import (
 
 // A host off the path knows a connection's addresses and ports but no sequence numbers. Its FINs and resets
 // do not close the connection, which would let its SYN move it.
-func TestForgedEndMovesNothing(t *testing.T) {
+func TestForgedFINIsIgnored(t *testing.T) {
 	w := newWorld(t)
 	random := rand.New(rand.NewPCG(9, 9))
 	for _, f := range families {
@@ -40,7 +40,7 @@ func TestForgedEndMovesNothing(t *testing.T) {
 
 // With two frontends of one endpoint, a spoofed SYN to one of them blocks no client: the last SYN gets the
 // endpoint's reply, and the client retransmits its own.
-func TestForgedSYNLocksNobodyOut(t *testing.T) {
+func TestForgedSYNBlocksNoClient(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
 		for _, flags := range []string{"S", "A", "F", "R"} {
@@ -72,7 +72,7 @@ func TestForgedSYNLocksNobodyOut(t *testing.T) {
 
 // With two frontends of one endpoint, spoofed packets to one of them during the client's handshake through
 // the other take neither connection nor replies: the client that acknowledges the endpoint's number has them.
-func TestForgedPacketsTakeNoHandshake(t *testing.T) {
+func TestForgedPacketsDoNotHijackHandshake(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
 		pod, syn, ack := f.pods[0], f.tcp(portCluster, "S"), f.tcp(portCluster, "A")
@@ -123,7 +123,7 @@ func TestForgedPacketsTakeNoHandshake(t *testing.T) {
 
 // A client connects through two frontends from one port, and the endpoint, which forgot the first SYN,
 // replies to the second: the handshake belongs to the second.
-func TestLaterHandshakeTakesTheEntry(t *testing.T) {
+func TestLaterHandshakeReplacesEntry(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
 		t.Run(f.name, func(t *testing.T) {

@@ -16,7 +16,7 @@ func TestLongIDs(t *testing.T) {
 		"tunnel":        TestTunnel,
 		"tags":          TestTunnelTagCovers,
 		"overrides":     TestOverrides,
-		"second chance": TestChainIsAskedForItsHistory,
+		"second chance": TestChainLookupWithHistory,
 		"zones":         TestZones,
 		"local":         TestLocalOverrides,
 		"primary down":  TestPrimaryDown,

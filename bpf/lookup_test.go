@@ -30,7 +30,7 @@ func (w *world) datagramsAskedFor(t *testing.T, p packet) float64 {
 
 // The primary looks up flows at other nodes if the row has a history. Ranks do not count, unless this node
 // has just booted.
-func TestChainIsAskedForItsHistory(t *testing.T) {
+func TestChainLookupWithHistory(t *testing.T) {
 	w := newWorld(t)
 	const never = 1 << 20
 	for _, f := range families {
@@ -210,7 +210,7 @@ func (w *world) reachLimit(t *testing.T, class uint32) {
 
 // Beyond the limit, a repeated packet is looked up, but only once if no node knows its flow. Repeats have a
 // separate limit.
-func TestRepeatedPacketsAreAskedFor(t *testing.T) {
+func TestRepeatedPacketsAreLookedUp(t *testing.T) {
 	const flows, limit = 100, unknownPerVIP / tcpWeight
 	w := newWorld(t)
 	for _, f := range families {

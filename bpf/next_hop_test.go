@@ -162,7 +162,7 @@ func TestSplitFrames(t *testing.T) {
 }
 
 // Without its bit in the Bloom filter an address is no VIP, regardless of the maps.
-func TestFilterComesFirst(t *testing.T) {
+func TestFilterIsFirst(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
 		for _, p := range []packet{f.tcp(portCluster, "S"), f.udp(portNode2), f.tcp(9, "S")} {

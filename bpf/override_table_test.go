@@ -62,7 +62,7 @@ func (f family) flows(count int) []packet {
 }
 
 // A row's flag is cleared when its overrides have expired or name its primary, and set again when it moves.
-func TestRowsComeToRest(t *testing.T) {
+func TestRowFlagsAreCleared(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
 		p := f.tcp(portNode3, "A")

@@ -89,7 +89,7 @@ func unassigned(f family) []fixture {
 }
 
 // Aggregates are looked up only with the node's flag, pools always.
-func TestAggregatesBehindTheirFlag(t *testing.T) {
+func TestAggregateFlag(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
 		_, pool, _, _ := f.pool()

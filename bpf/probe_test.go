@@ -205,7 +205,7 @@ func TestProbeWithoutKeys(t *testing.T) {
 }
 
 // A failed node is asked for no flow, neither by an override nor along a chain.
-func TestNodeDownIsPassedOver(t *testing.T) {
+func TestNodeDownIsSkipped(t *testing.T) {
 	w := newWorld(t)
 	up := bpf.DatapathNode{Ipv4: ipv4(v4.node2), Ipv6: address(v6.node2)}
 	down := up

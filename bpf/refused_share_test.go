@@ -82,7 +82,7 @@ func refusedShares(f family) []fixture {
 
 // A packet of an unknown connection goes to the endpoint of the next accepting row, because only the pod
 // knows whether the connection exists.
-func TestRefusedShareAsksAnEndpoint(t *testing.T) {
+func TestRefusedShareQueriesEndpoint(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
 		ack := f.tcp(portCluster, "A")

@@ -78,7 +78,7 @@ func TestValidationIsPerFrontend(t *testing.T) {
 
 // An ended connection's endpoint may keep its state for a minute. Another frontend's connection from the same
 // port gets another endpoint, if there is one.
-func TestRemainsAreAvoided(t *testing.T) {
+func TestClosingConnectionsAreAvoided(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
 		for _, test := range []struct {

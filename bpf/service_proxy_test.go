@@ -195,9 +195,9 @@ func (w *world) offer(t *testing.T, syn packet, sequence uint32) {
 	}
 }
 
-// TestServiceProxyHasTheRest passes packets without a frontend to the stack, as for Services that are not
+// TestServiceProxyServesOthers passes packets without a frontend to the stack, as for Services that are not
 // migrated yet: ports of a shared VIP, and addresses of a pool or aggregate.
-func TestServiceProxyHasTheRest(t *testing.T) {
+func TestServiceProxyServesOthers(t *testing.T) {
 	for name, test := range map[string]struct {
 		mode bpf.DatapathServiceProxyMode
 		want verdict

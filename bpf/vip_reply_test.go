@@ -276,7 +276,7 @@ func TestAnswerLimit(t *testing.T) {
 }
 
 // A flood of one VIP exhausts the shared limit, but each source of another VIP still gets replies.
-func TestAnswersOfAnotherVIPInFlood(t *testing.T) {
+func TestRepliesOfOtherVIPDuringFlood(t *testing.T) {
 	w := newWorld(t)
 	ask := func(f family, n int) (answered int) {
 		request, _ := f.echo("ping")

@@ -203,7 +203,7 @@ func TestOperatorNetworkPolicy(t *testing.T) {
 }
 
 // A rollout of the agents takes as long in a large cluster as in one of ten nodes.
-func TestAgentsRollOutInParts(t *testing.T) {
+func TestAgentRolloutIsProportional(t *testing.T) {
 	update := find[appsv1.DaemonSet](t, load(t, "lbagent"), "DaemonSet").Spec.UpdateStrategy.RollingUpdate
 	for nodes, want := range map[int]int{1: 1, 3: 1, 10: 1, 11: 2, 5000: 500} {
 		got, err := intstr.GetScaledValueFromIntOrPercent(update.MaxUnavailable, nodes, true)
@@ -214,13 +214,13 @@ func TestAgentsRollOutInParts(t *testing.T) {
 }
 
 // A drain, an update or the failure of a node leaves an operator and a gateway running.
-func TestControllersAreTwice(t *testing.T) {
+func TestTwoControllers(t *testing.T) {
 	for _, directory := range []string{"operator", "gateway"} {
 		t.Run(directory, func(t *testing.T) { testTwice(t, load(t, directory)) })
 	}
 }
 
-func TestOperatorKnowsItsMemoryLimit(t *testing.T) {
+func TestOperatorMemoryLimit(t *testing.T) {
 	container := find[appsv1.Deployment](t, load(t, "operator"), "Deployment").Spec.Template.Spec.Containers[0]
 	if container.Resources.Limits.Memory().IsZero() {
 		t.Error("the operator has no limit of memory")

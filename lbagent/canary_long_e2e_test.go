@@ -42,7 +42,7 @@ func proving(t *testing.T) (w *world, third *agent) {
 }
 
 // Each fault of a router, or behind it, is reported within 10 s, and cleared after its repair.
-func TestFaultsOfRouterTold(t *testing.T) {
+func TestRouterFaultsAreReported(t *testing.T) {
 	w, third := proving(t)
 	const address = "198.51.100.4"
 

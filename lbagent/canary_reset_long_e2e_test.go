@@ -49,7 +49,7 @@ func (w *world) described() string {
 
 // Repeated resets of one or all sessions are reported as no fault, though reports are at their rate limit and
 // describe different moments.
-func TestResetIsNoFault(t *testing.T) {
+func TestSessionResetsAreNoFault(t *testing.T) {
 	w, _ := proving(t)
 	limit, begun, random := resetsFor(t), time.Now(), rand.New(rand.NewPCG(1, 2))
 	alarms, resets := 0, 0

@@ -10,7 +10,7 @@ import (
 )
 
 // The console shows the decisions of the last pass, also after a pass that failed before its decisions.
-func TestConsoleHasTheLastDecisions(t *testing.T) {
+func TestConsoleReturnsLastDecisions(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()
 	addService(objects, 1, false, 1, 0)

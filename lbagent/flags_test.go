@@ -59,7 +59,7 @@ func TestVethTransmitFlag(t *testing.T) {
 	}
 }
 
-func TestOtherProblemsNameNoFlag(t *testing.T) {
+func TestOtherProblemsSuggestNoFlag(t *testing.T) {
 	if got := nameFlags([]plan.Problem{{Problem: model.Problem{Message: "same hash"}}}); got[0].Message != "same hash" {
 		t.Errorf("message %q", got[0].Message)
 	}

@@ -177,7 +177,7 @@ func TestFailedWriteReadsLittle(t *testing.T) {
 
 // A permanently failing write blocks neither another Service nor the removal of a third one, and never
 // withdraws an announced VIP, whose other port serves.
-func TestFailedWriteHoldsUpNothingElse(t *testing.T) {
+func TestFailedWriteDelaysNoOtherWrite(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()
 	addService(objects, 1, false, 1, 0)

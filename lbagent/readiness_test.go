@@ -34,7 +34,7 @@ func unready(s *model.Snapshot, which ...int) *model.Snapshot {
 // After a long API server outage all pods are briefly unready: no client is refused and no route withdrawn,
 // also by an agent that started meanwhile. A node that fails probes receives nothing, and a single unready
 // Service is refused.
-func TestAllUnreadyAtOnce(t *testing.T) {
+func TestAllUnreadySimultaneously(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()
 	addService(objects, 1, false, 1, 1)

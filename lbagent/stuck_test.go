@@ -61,7 +61,7 @@ func (j *journal) has(texts ...string) bool {
 
 // A pass blocked in a speaker is detected by the health check, by a log entry with its stack, and by the L2
 // heartbeat, on which other nodes wait before they answer for its VIPs. All recover when it continues.
-func TestStuckLoop(t *testing.T) {
+func TestHungPassIsDetected(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()
 	addService(objects, 1, false, 1, 1)

@@ -16,7 +16,7 @@ const Socket = "/run/millrace/agent.sock"
 
 // Line is one line with exactly one field.
 type Line struct {
-	// Error ends the answer.
+	// Error is set in the last line of a failed response.
 	Error string `json:"error,omitempty"`
 	// Drops is the first line of `drops`.
 	Drops *Drops `json:"drops,omitempty"`

@@ -38,7 +38,7 @@ func TestCanaries(t *testing.T) {
 }
 
 // Two LBPeers cannot have a common canary, and no pool assigns one.
-func TestCanariesAreOwn(t *testing.T) {
+func TestCanariesAreOwned(t *testing.T) {
 	peers := []millracev1beta1.LBPeer{
 		withCanaries("tor1", "198.51.100.1", "203.0.113.250"), withCanaries("tor2", "198.51.100.2", "203.0.113.250"),
 	}

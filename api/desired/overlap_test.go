@@ -110,7 +110,7 @@ func TestOverlap(t *testing.T) {
 	}
 }
 
-func TestEachAddressHasOnePool(t *testing.T) {
+func TestAddressesHaveOnePool(t *testing.T) {
 	at := func(offset int) netip.Addr {
 		if offset < 16 {
 			return netip.AddrFrom4([4]byte{203, 0, 113, byte(240 + offset)})

@@ -36,7 +36,8 @@ type RouteBackend struct {
 	Refused bool
 }
 
-// Flaw returns why a port has no effect on its Service, which is nil if it does not exist, or "".
+// Flaw returns the reason why a port has no effect on its Service, or "". service is nil if it does not
+// exist.
 func (p *RoutePort) Flaw(service *corev1.Service) string {
 	switch {
 	case service == nil:

@@ -59,7 +59,7 @@ func TestTrafficIsReadAsWritten(t *testing.T) {
 	}
 }
 
-func TestTrafficIsCut(t *testing.T) {
+func TestTrafficIsTruncated(t *testing.T) {
 	body := encoded(t, some(5))
 	for length := range body {
 		if err := new(Traffic).UnmarshalBinary(body[:length]); err == nil {

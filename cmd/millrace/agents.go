@@ -21,7 +21,7 @@ type agentQuery[T any] struct {
 	extract func(*consoleapi.Line) *T
 }
 
-// ask sends the command to the agents of nodes, or of all, and returns the responses in the order of the
+// run sends the command to the agents of nodes, or of all, and returns the responses in the order of the
 // nodes. Failures of single agents are written to stderr.
 func (q agentQuery[T]) run(ctx context.Context, env environment, config cluster.Config, nodes []string) ([]T, error) {
 	var found agents

@@ -47,7 +47,7 @@ func TestDraining(t *testing.T) {
 	}
 }
 
-func TestDrainLooks(t *testing.T) {
+func TestRemainingRoutes(t *testing.T) {
 	vips := []consoleapi.VIPGroup{
 		{Peers: []string{"r"}, Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.1")}},
 		{Reason: "NodeDraining", Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.2")}},

@@ -213,7 +213,7 @@ func (l living) of(resource string) chan string {
 	return nil
 }
 
-func TestWatchRests(t *testing.T) {
+func TestWatchInterval(t *testing.T) {
 	if rest := (&list{needsAgents: true}).pause()(time.Second); rest < 5*time.Second {
 		t.Errorf("where agents are asked it rests for %s after a second", rest)
 	}

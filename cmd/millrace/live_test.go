@@ -159,7 +159,7 @@ func with(peer string) *pool {
 	return made
 }
 
-func TestNeitherLiveNorAgents(t *testing.T) {
+func TestWithoutLiveAPIAndAgents(t *testing.T) {
 	server := httptest.NewServer(there().with(liveAnnouncements, http.StatusForbidden))
 	defer server.Close()
 	forbidden := fmt.Errorf("%w: to run a command in pod a", cluster.ErrForbidden)

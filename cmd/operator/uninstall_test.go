@@ -129,8 +129,8 @@ func TestUninstallReleases(t *testing.T) {
 	}
 }
 
-// TestUninstallGoesOn continues an attempt that has deleted the operator with its annotation.
-func TestUninstallGoesOn(t *testing.T) {
+// TestUninstallResumes continues an attempt that has deleted the operator with its annotation.
+func TestUninstallResumes(t *testing.T) {
 	u, out := uninstalls(t, true, service("early", millracev1beta1.Finalizer), service("late", millracev1beta1.Finalizer))
 	client := u.client.(*fake.Clientset)
 	client.PrependReactor("update", "services", func(action k8stesting.Action) (bool, runtime.Object, error) {

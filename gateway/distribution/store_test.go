@@ -40,8 +40,8 @@ func authority(name string, content []byte) *resource.Resource {
 	}}
 }
 
-// TestStoreKeeps checks the content after each change, and after a truncation within the last one.
-func TestStoreKeeps(t *testing.T) {
+// TestStoreRecoversFromTruncation checks the content after each change, and after a truncation within the last one.
+func TestStoreRecoversFromTruncation(t *testing.T) {
 	directory := t.TempDir()
 	number := 0
 	rapid.Check(t, func(t *rapid.T) {

@@ -103,8 +103,8 @@ func TestBodyLimit(t *testing.T) {
 	}
 }
 
-// TestBodyLimitAsksForNothing checks rejections before the body (RFC 9110, section 10.1.1).
-func TestBodyLimitAsksForNothing(t *testing.T) {
+// TestBodyLimitSendsNoContinue checks rejections before the body (RFC 9110, section 10.1.1).
+func TestBodyLimitSendsNoContinue(t *testing.T) {
 	port := freePort(t)
 	start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a", bodyLimit(100)))),
 		backend("a", serve(t, echo("a"))))...)
@@ -121,8 +121,8 @@ func TestBodyLimitAsksForNothing(t *testing.T) {
 	}
 }
 
-// TestTooLongBodiesBlameNoEndpoint checks that clients cannot cause ejection of endpoints.
-func TestTooLongBodiesBlameNoEndpoint(t *testing.T) {
+// TestTooLongBodiesAreNoEndpointFailure checks that clients cannot cause ejection of endpoints.
+func TestTooLongBodiesAreNoEndpointFailure(t *testing.T) {
 	port := freePort(t)
 	start(t, func(s *Settings) { s.Upstream.Balance.EjectAfter, s.Upstream.Balance.EjectFor = 1, time.Hour }, all(
 		one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a", bodyLimit(100)))),

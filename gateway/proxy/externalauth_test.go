@@ -362,8 +362,8 @@ func TestAuthorizationTimeLimit(t *testing.T) {
 	}
 }
 
-// TestAuthorizationRoom checks that hanging authorization requests use the client's memory only.
-func TestAuthorizationRoom(t *testing.T) {
+// TestAuthorizationMemoryLimit checks that hanging authorization requests use the client's memory only.
+func TestAuthorizationMemoryLimit(t *testing.T) {
 	port := freePort(t)
 	auth := &authorizer{gone: make(chan struct{}, 1000)}
 	const each, most = admission.ConnectionBytes + requestBytes + authorizationBytes, 40
@@ -410,7 +410,7 @@ func TestAuthorizationRoom(t *testing.T) {
 	}
 }
 
-func TestAuthorizationGivesBack(t *testing.T) {
+func TestAuthorizationReleasesMemory(t *testing.T) {
 	port := freePort(t)
 	const share = 16 * (admission.ConnectionBytes + requestBytes + tunnelBytes)
 	start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes = 4*share, share },
@@ -474,9 +474,9 @@ func TestConcurrentAuthorizations(t *testing.T) {
 	}
 }
 
-// TestAuthorizationIsNoWayIn checks that an invalid filter rejects all requests, instead of previous
+// TestAuthorizationCannotBeBypassed checks that an invalid filter rejects all requests, instead of previous
 // rules with another authorization.
-func TestAuthorizationIsNoWayIn(t *testing.T) {
+func TestAuthorizationCannotBeBypassed(t *testing.T) {
 	bad := func(change func(*resource.ExternalAuthorization)) *resource.Filter {
 		return withAuthorization("/", change)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 )
 
-// TestFramesTakeTurns checks that HTTP/2 frames do not delay other connections.
-func TestFramesTakeTurns(t *testing.T) {
+// TestFrameFairness checks that HTTP/2 frames do not delay other connections.
+func TestFrameFairness(t *testing.T) {
 	port := freePort(t)
 	f := start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))),
 		backend("a", serve(t, echo("a"))))...)
@@ -66,7 +66,7 @@ func TestFramesTakeTurns(t *testing.T) {
 	}
 }
 
-func TestTurnIsGivenBack(t *testing.T) {
+func TestTurnIsReleased(t *testing.T) {
 	turns := admission.NewFairQueue(1)
 	r := &readScheduler{queue: turns, client: netip.MustParseAddr("198.51.100.1")}
 	r.frames.Store(true)

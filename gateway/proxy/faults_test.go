@@ -57,8 +57,8 @@ func TestFaultyRule(t *testing.T) {
 	}
 }
 
-// TestRefusedLetsNothingIn checks that rejected resources still restrict access.
-func TestRefusedLetsNothingIn(t *testing.T) {
+// TestRefusedFrontendAdmitsNoClient checks that rejected resources still restrict access.
+func TestRefusedFrontendAdmitsNoClient(t *testing.T) {
 	authority := newCA(t)
 	b := serve(t, echo("b"))
 	port := freePort(t)
@@ -82,7 +82,7 @@ func TestRefusedLetsNothingIn(t *testing.T) {
 	}
 }
 
-func TestPortThatIsTaken(t *testing.T) {
+func TestListenerPortInUse(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -103,9 +103,9 @@ func TestPortThatIsTaken(t *testing.T) {
 	}
 }
 
-// TestAnyUpdateIsServed applies random updates. Resources without a fault are served as they are, and
+// TestUpdatesAreServed applies random updates. Resources without a fault are served as they are, and
 // without any fault the table is the one of a new proxy.
-func TestAnyUpdateIsServed(t *testing.T) {
+func TestUpdatesAreServed(t *testing.T) {
 	authority := newCA(t)
 	certificates := []*resource.Resource{authority.resource("c", "a.example"), authority.resource("c", "b.example"), {Kind: &resource.Resource_Certificate{
 		Certificate: &resource.Certificate{Chain: []byte("none"), Key: []byte("none")},

@@ -187,7 +187,7 @@ func TestHeadersFillNoMemory(t *testing.T) {
 	}
 }
 
-func TestLongFramesAreRefused(t *testing.T) {
+func TestLongFramesAreRejected(t *testing.T) {
 	port := freePort(t)
 	start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), backend("a", serve(t, echo("a"))))...)
 	c := overHTTP2(t, dialFrom(t, "127.0.0.2", port))
@@ -218,8 +218,8 @@ var fields = func() string {
 	return b.String()
 }()
 
-// TestEndlessHeadersFillNoMemory checks that endless headers evict the longest idle connections.
-func TestEndlessHeadersFillNoMemory(t *testing.T) {
+// TestEndlessHeaderMemory checks that endless headers evict the longest idle connections.
+func TestEndlessHeaderMemory(t *testing.T) {
 	port := freePort(t)
 	start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes, s.HeaderTimeout = 40<<20, 8<<20, time.Minute },
 		all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), backend("a", serve(t, echo("a"))))...)
@@ -242,8 +242,8 @@ func TestEndlessHeadersFillNoMemory(t *testing.T) {
 	}
 }
 
-// TestOpenHeadersFillNoMemory checks that an incomplete HTTP/2 header counts in addition to requests.
-func TestOpenHeadersFillNoMemory(t *testing.T) {
+// TestOpenHeaderMemory checks that an incomplete HTTP/2 header counts in addition to requests.
+func TestOpenHeaderMemory(t *testing.T) {
 	port := freePort(t)
 	start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes = 40<<20, 8<<20 },
 		all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))),
@@ -287,8 +287,8 @@ func TestOpenHeadersFillNoMemory(t *testing.T) {
 	}
 }
 
-// TestShortFieldsFillNoMemory checks that requests with many short fields are charged their real cost.
-func TestShortFieldsFillNoMemory(t *testing.T) {
+// TestShortHeaderMemory checks that requests with many short fields are charged their real cost.
+func TestShortHeaderMemory(t *testing.T) {
 	port := freePort(t)
 	start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes = 40<<20, 8<<20 },
 		all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), backend("a", serve(t, echo("a"))))...)

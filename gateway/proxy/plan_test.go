@@ -67,8 +67,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestPlanIsWhatIsDone compares plans with the proxy's responses.
-func TestPlanIsWhatIsDone(t *testing.T) {
+// TestPlanMatchesApplied compares plans with the proxy's responses.
+func TestPlanMatchesApplied(t *testing.T) {
 	port := freePort(t)
 	resources := planned(port)
 	start(t, nil, resources...)

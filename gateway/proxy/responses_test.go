@@ -53,9 +53,9 @@ var shortAnswerFields = func() string {
 	return b.String()
 }()
 
-// TestAnswerHeadersFillNoMemory checks that complete headers count until the client reads them, and
+// TestResponseHeaderMemory checks that complete headers count until the client reads them, and
 // incomplete ones until their end. net/http needs megabytes for 200 KiB of short fields.
-func TestAnswerHeadersFillNoMemory(t *testing.T) {
+func TestResponseHeaderMemory(t *testing.T) {
 	for name, rest := range map[string]string{"whole": "Content-Length: 100000000\r\n\r\n", "not whole": ""} {
 		t.Run(name, func(t *testing.T) {
 			port := freePort(t)

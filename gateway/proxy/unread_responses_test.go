@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-func TestUntakenAnswersCount(t *testing.T) {
+func TestUnreadResponsesCount(t *testing.T) {
 	port := freePort(t)
 	start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes = 40<<20, 10<<20 },
 		all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), backend("a", serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("fine")) })))...)
@@ -59,8 +59,8 @@ func endlessly(t *testing.T) []*resource.Resource {
 	return list
 }
 
-// TestUntakenHTTP2AnswersCount checks that buffered HTTP/2 responses count in addition to their requests.
-func TestUntakenHTTP2AnswersCount(t *testing.T) {
+// TestUnreadHTTP2ResponsesCount checks that buffered HTTP/2 responses count in addition to their requests.
+func TestUnreadHTTP2ResponsesCount(t *testing.T) {
 	port := freePort(t)
 	start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes = 0, 2<<20 },
 		all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), endlessly(t))...)
@@ -93,8 +93,8 @@ func answersUntilGoAway(t *testing.T, c *h2conn) (answers int) {
 	}
 }
 
-// TestUntakenBodiesCount checks that HTTP/2 request bodies count while the backend does not read them.
-func TestUntakenBodiesCount(t *testing.T) {
+// TestUnreadBodiesCount checks that HTTP/2 request bodies count while the backend does not read them.
+func TestUnreadBodiesCount(t *testing.T) {
 	port, taken := freePort(t), make(chan struct{})
 	start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes = 0, 2<<20 },
 		all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), backend("a", serve(t, func(http.ResponseWriter, *http.Request) { <-taken })))...)
@@ -173,8 +173,8 @@ func initialWindow(t *testing.T, framer *http2.Framer) uint32 {
 	return window
 }
 
-// TestUntakenAnswersEnd checks that WriteTimeout applies to the end of a response.
-func TestUntakenAnswersEnd(t *testing.T) {
+// TestUnreadResponsesTimeOut checks that WriteTimeout applies to the end of a response.
+func TestUnreadResponsesTimeOut(t *testing.T) {
 	port := freePort(t)
 	start(t, func(s *Settings) { s.WriteTimeout = 100 * time.Millisecond },
 		all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), backend("a", serve(t, echo("a"))))...)

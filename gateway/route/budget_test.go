@@ -290,9 +290,9 @@ func TestUnreadRoutes(t *testing.T) {
 	}
 }
 
-// TestNoRoomSaysNoSums checks that the message does not change with other objects, which would rewrite all
+// TestLimitMessageIsStable checks that the message does not change with other objects, which would rewrite all
 // statuses.
-func TestNoRoomSaysNoSums(t *testing.T) {
+func TestLimitMessageIsStable(t *testing.T) {
 	settings := model.DefaultSettings()
 	settings.NamespaceBytes, settings.ProxyBytes = 100_000, 150_000
 	compile := func(kilobytes int) (routes []model.Status[gatewayv1.RouteStatus], problems []model.Problem) {

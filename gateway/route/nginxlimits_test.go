@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-// TestAliasesHaveRoom checks that repeated rules may use a quarter of a namespace's limit.
-func TestAliasesHaveRoom(t *testing.T) {
+// TestAliasLimit checks that repeated rules may use a quarter of a namespace's limit.
+func TestAliasLimit(t *testing.T) {
 	const (
 		class = "{apiVersion: networking.k8s.io/v1, kind: IngressClass, metadata: {name: web}, spec: {controller: millrace.io/ingress, parameters: {kind: ConfigMap, scope: Namespace, namespace: a, name: b}}}\n---\n" +
 			"{apiVersion: v1, kind: ConfigMap, metadata: {namespace: a, name: b}, data: {annotations: ingress-nginx}}\n---\n"

@@ -217,8 +217,8 @@ var odd = []string{
 	"/admin(?!/public).*", "://", "http://[", "0", "-1", "99999999999999999999", "1e9", "true", strings.Repeat("x", 5000), "\xff", "a\xff", "/\xff",
 }
 
-// TestEverythingIsTaken checks that the proxy applies the compiler's output for objects with odd strings.
-func TestEverythingIsTaken(t *testing.T) {
+// TestCompiledOutputIsAccepted checks that the proxy applies the compiler's output for objects with odd strings.
+func TestCompiledOutputIsAccepted(t *testing.T) {
 	worlds := scenarios(t)
 	files := slices.Sorted(maps.Keys(worlds))
 	rapid.Check(t, func(t *rapid.T) {

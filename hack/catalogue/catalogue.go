@@ -76,7 +76,8 @@ func Own(t *testing.T, section string, collectors ...prometheus.Collector) {
 	hold(t, section, "| Metric | Type | Labels | What |\n|---|---|---|---|\n"+strings.Join(lines, "\n"))
 }
 
-// Foreign compares a section with libraries' metrics, of the Go runtime's only go_goroutines.
+// Foreign compares a section with metrics of libraries. Of the Go runtime's metrics, only go_goroutines is
+// required.
 func Foreign(t *testing.T, section string, registry prometheus.Collector) {
 	t.Helper()
 	var names []string

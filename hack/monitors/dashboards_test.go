@@ -64,7 +64,7 @@ var (
 )
 
 // Variables in queries belong to the dashboard, and labels in legends to the query.
-func TestDashboardsFit(t *testing.T) {
+func TestDashboardLayout(t *testing.T) {
 	for _, dashboard := range dashboards.All() {
 		known := []string{}
 		for _, variable := range dashboard.Variables {

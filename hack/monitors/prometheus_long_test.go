@@ -136,7 +136,7 @@ func hold(t *testing.T, what, queries []string) {
 	}
 }
 
-func TestAlertsAskForMetrics(t *testing.T) {
+func TestAlertsReferToMetrics(t *testing.T) {
 	found, _ := alerts(t)
 	var names, queries []string
 	for _, alert := range found {
@@ -145,7 +145,7 @@ func TestAlertsAskForMetrics(t *testing.T) {
 	hold(t, names, queries)
 }
 
-func TestDashboardsAskForMetrics(t *testing.T) {
+func TestDashboardsReferToMetrics(t *testing.T) {
 	var what, queries []string
 	for _, dashboard := range dashboards.All() {
 		for _, query := range dashboard.Queries() {

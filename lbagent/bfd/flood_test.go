@@ -33,7 +33,7 @@ type flood struct {
 
 // A flood of the port, spoofed from off the link or from a host on it, resets no session. Both ends are ours,
 // because another router's tolerance is not under test.
-func TestFloodEndsNoSession(t *testing.T) {
+func TestFloodResetsNoSession(t *testing.T) {
 	l := newLab(t)
 	stranger4, stranger6 := netip.MustParseAddr("198.51.100.9"), netip.MustParseAddr("2001:db8::9")
 	l.Run("ip", "-n", l.RouterSpace, "address", "add", stranger4.String()+"/24", "dev", "eth0")

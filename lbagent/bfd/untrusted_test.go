@@ -47,7 +47,7 @@ func (p *process) queued(table string, port int) (octets int64, found bool) {
 }
 
 // Packets from off the link are not queued, where they would displace the router's.
-func TestFloodFromOffTheLink(t *testing.T) {
+func TestFloodFromOffLink(t *testing.T) {
 	const packets = 300
 	l := newLab(t)
 	p := l.start(l.NodeSpace, "node")

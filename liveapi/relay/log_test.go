@@ -231,7 +231,7 @@ func TestRefused(t *testing.T) {
 }
 
 // If the API server's versions decrease, as after a restored backup, no stream continues.
-func TestVersionsBeginAnew(t *testing.T) {
+func TestDecreasingVersions(t *testing.T) {
 	l, a := &Log{}, &agent{}
 	must(t, l.Replace(nil, "100"))
 	must(t, l.Put(slice("web", 101, "198.18.0.1")))

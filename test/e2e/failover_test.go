@@ -20,8 +20,8 @@ import (
 
 var nodeNames = []string{"node1", "node2", "node3"}
 
-// TestConnectionsSurviveTheirBalancers disturbs the nodes' agents and routes while all pods live.
-func TestConnectionsSurviveTheirBalancers(t *testing.T) {
+// TestConnectionsSurviveBalancerLoss disturbs the nodes' agents and routes while all pods live.
+func TestConnectionsSurviveBalancerLoss(t *testing.T) {
 	s := holdService(t, 6)
 	announceFromLabelled(t)
 	s.routed(t, 30*time.Second, 1, 2, 3)

@@ -158,7 +158,7 @@ func hasEvent(ctx context.Context, service, reason string) error {
 	return err
 }
 
-func TestBadInputIsNamedAndHarmsNothing(t *testing.T) {
+func TestInvalidInputIsReported(t *testing.T) {
 	s := addresses(t, "echo")
 	s.routed(t, 30*time.Second, 1, 2, 3)
 	cases := []struct {

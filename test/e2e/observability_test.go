@@ -160,7 +160,7 @@ func TestVIPsAreQueried(t *testing.T) {
 }
 
 // A flow is traced to the same running pod from every node.
-func TestTraceLeadsToThePod(t *testing.T) {
+func TestTraceToPod(t *testing.T) {
 	s := addresses(t, "echo")
 	s.routed(t, 30*time.Second, 1, 2, 3)
 	var pods corev1.PodList
@@ -207,7 +207,7 @@ func TestTraceLeadsToThePod(t *testing.T) {
 }
 
 // The rates match the load.
-func TestTopShowsTheLoad(t *testing.T) {
+func TestTopShowsLoad(t *testing.T) {
 	s := addresses(t, "echo")
 	s.routed(t, 30*time.Second, 1, 2, 3)
 	loaded := make(chan error, 1)

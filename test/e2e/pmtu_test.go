@@ -97,8 +97,8 @@ func routerCounter(t *testing.T, name string) int {
 	return 0
 }
 
-// TestTooBigForTheFabric sends datagrams that fit the client's link and not the encapsulation.
-func TestTooBigForTheFabric(t *testing.T) {
+// TestPacketTooBigForFabric sends datagrams that fit the client's link and not the encapsulation.
+func TestPacketTooBigForFabric(t *testing.T) {
 	s := addresses(t, "echo")
 	s.routed(t, 30*time.Second, 1, 2, 3)
 	for _, test := range []struct {

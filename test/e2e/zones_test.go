@@ -20,9 +20,9 @@ import (
 
 var zoneOf = map[string]string{"node1": "east", "node2": "west", "node3": "west"}
 
-// TestConnectionsSurviveTheirZones adds and removes zone hints during connections and moves them between
+// TestConnectionsSurviveZoneLoss adds and removes zone hints during connections and moves them between
 // zones by routing. New connections stay in the zone.
-func TestConnectionsSurviveTheirZones(t *testing.T) {
+func TestConnectionsSurviveZoneLoss(t *testing.T) {
 	labelZones(t)
 	s := holdService(t, 6)
 	announceFromLabelled(t)

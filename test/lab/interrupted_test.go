@@ -63,8 +63,8 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// TestUpClearsWhatEnded kills all processes of a lab, like a reboot: the next `up` needs no `down`.
-func TestUpClearsWhatEnded(t *testing.T) {
+// TestUpClearsEndedFailures kills all processes of a lab, like a reboot: the next `up` needs no `down`.
+func TestUpClearsEndedFailures(t *testing.T) {
 	lab := newTester(t)
 	lab.cleanUp()
 	lab.run("up", "--nodes", "1")

@@ -62,8 +62,8 @@ func TestSameKeepsItsName(t *testing.T) {
 	}
 }
 
-// TestVersionsAreOfTheContent checks that the digest depends on the content only.
-func TestVersionsAreOfTheContent(t *testing.T) {
+// TestVersionsDependOnContent checks that the digest depends on the content only.
+func TestVersionsDependOnContent(t *testing.T) {
 	one, two := NewServer(nil), NewServer(nil)
 	one.Advance(5)
 	one.Set("blue", certificates(map[string]string{"a": "1", "b": "2"}))

@@ -278,7 +278,7 @@ func request(initial map[string]string) *discovery.DeltaDiscoveryRequest {
 	}
 }
 
-func TestStrangersGetNothing(t *testing.T) {
+func TestUnauthenticatedUsersAreRejected(t *testing.T) {
 	c := startController(t)
 	c.set(t, "blue", map[string]string{"a": "secret"})
 	for _, token := range []string{"", "stolen"} {
@@ -294,8 +294,8 @@ func TestStrangersGetNothing(t *testing.T) {
 	}
 }
 
-// TestNodeIDIsNotBelieved checks that the token, not the request, determines the owner.
-func TestNodeIDIsNotBelieved(t *testing.T) {
+// TestTokenDeterminesOwner checks that the token, not the request, determines the owner.
+func TestTokenDeterminesOwner(t *testing.T) {
 	c := startController(t)
 	c.set(t, "blue", map[string]string{"a": "secret"})
 	c.set(t, "green", map[string]string{"g": "own"})

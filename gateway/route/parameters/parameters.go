@@ -23,50 +23,50 @@ import (
 
 // Keys of the ConfigMap that an IngressClass, a GatewayClass or a Gateway references as its parameters.
 const (
-	// ParameterReplicas is the minimum number of proxies.
+	// Replicas is the minimum number of proxies.
 	Replicas = "replicas"
-	// ParameterMaxReplicas is the maximum number of proxies; above replicas it follows the load.
+	// MaxReplicas is the maximum number of proxies; above replicas it follows the load.
 	MaxReplicas = "maxReplicas"
-	// ParameterPool and ParameterAddresses are the annotations millrace.io/pool and millrace.io/addresses
+	// Pool and Addresses are the annotations millrace.io/pool and millrace.io/addresses
 	// of the proxies' Service.
 	Pool      = "pool"
 	Addresses = "addresses"
-	// ParameterTrustedHops is the number of proxies in front whose X-Forwarded-For entries are trusted.
+	// TrustedHops is the number of proxies in front whose X-Forwarded-For entries are trusted.
 	TrustedHops = "trustedHops"
-	// ParameterTLSPolicy is modern, intermediate or old: the TLS versions and cipher suites for clients,
+	// TLSPolicy is modern, intermediate or old: the TLS versions and cipher suites for clients,
 	// as named by Mozilla's "Server Side TLS".
 	TLSPolicy = "tlsPolicy"
-	// ParameterDrainPeriod is how long established connections to a backend that was removed from a
+	// DrainPeriod is how long established connections to a backend that was removed from a
 	// TCPRoute or UDPRoute are kept, such as "30m".
 	DrainPeriod = "drainPeriod"
-	// ParameterResponseTimeout is the timeout for response headers of a backend, such as "5m".
+	// ResponseTimeout is the timeout for response headers of a backend, such as "5m".
 	ResponseTimeout = "responseTimeout"
-	// ParameterAccessLog "true" logs each request.
+	// AccessLog "true" logs each request.
 	AccessLog = "accessLog"
-	// ParameterRouteMetrics "true" adds metrics for each rule.
+	// RouteMetrics "true" adds metrics for each rule.
 	RouteMetrics = "routeMetrics"
-	// ParameterPullSecrets, ParameterNodeSelector and ParameterTolerations are imagePullSecrets,
+	// PullSecrets, NodeSelector and Tolerations are imagePullSecrets,
 	// nodeSelector and tolerations of the proxies' pods, in the YAML of a pod's spec.
 	PullSecrets  = "imagePullSecrets"
 	NodeSelector = "nodeSelector"
 	Tolerations  = "tolerations"
-	// ParameterTracingEndpoint is a collector of spans, http://HOST:PORT.
+	// TracingEndpoint is a collector of spans, http://HOST:PORT.
 	TracingEndpoint = "tracingEndpoint"
-	// ParameterTracingRatio is the ratio of sampled requests, from 0 to 1.
+	// TracingRatio is the ratio of sampled requests, from 0 to 1.
 	TracingRatio = "tracingRatio"
 
-	// ParameterDefaultBackend serves requests that no rule matches: "namespace/service:port". This
+	// DefaultBackend serves requests that no rule matches: "namespace/service:port". This
 	// parameter and the following ones are for an IngressClass only.
 	DefaultBackend = "defaultBackend"
-	// ParameterDefaultCertificate is the certificate of hosts without a Secret: "namespace/secret".
+	// DefaultCertificate is the certificate of hosts without a Secret: "namespace/secret".
 	DefaultCertificate = "defaultCertificate"
-	// ParameterSSLRedirect is the default of the annotation.
+	// SSLRedirect is the default of the annotation.
 	SSLRedirect = "sslRedirect"
-	// ParameterDedicatedVIP is the default of the annotation.
+	// DedicatedVIP is the default of the annotation.
 	DedicatedVIP = "dedicatedVIP"
-	// ParameterAnnotations "ingress-nginx" enables the annotations of ingress-nginx.
+	// Annotations "ingress-nginx" enables the annotations of ingress-nginx.
 	Annotations = "annotations"
-	// ParameterHostOwnership is Strict or InterNamespaceAllowed: whether namespaces may share hosts.
+	// HostOwnership is Strict or InterNamespaceAllowed: whether namespaces may share hosts.
 	HostOwnership = "hostOwnership"
 )
 

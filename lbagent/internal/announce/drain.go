@@ -36,8 +36,8 @@ type Drain struct {
 	since time.Time
 }
 
-// Advance returns the current phase and the duration until its next call is due, or 0. If the first
-// call has departing set, the phase is Left, because the previous agent has withdrawn the routes already.
+// Advance returns the current phase and the duration until its next call is due, or 0. If the first call
+// has departing set, the phase is Drained, because the previous agent has withdrawn the routes already.
 func (d *Drain) Advance(departing bool, delay time.Duration, now time.Time) (Phase, time.Duration) {
 	switch {
 	case !departing:

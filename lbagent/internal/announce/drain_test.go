@@ -126,7 +126,7 @@ func TestDecideRelease(t *testing.T) {
 }
 
 // A VIP that a node would announce without departures is announced by at least one node with them.
-func TestDrainLeavesNoVIPWithoutPath(t *testing.T) {
+func TestDrainKeepsLastPath(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := rapid.IntRange(1, 5).Draw(t, "nodes")
 		m := base()

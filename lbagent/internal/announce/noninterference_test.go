@@ -269,7 +269,7 @@ func (before *served) lost(now *served, addsNode bool) (lost []string) {
 
 // A new object removes no frontend, endpoint or announcement of another owner's older object, even with
 // full maps.
-func TestNewObjectsTakeNothingAway(t *testing.T) {
+func TestNewObjectsKeepExistingOwners(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawWorld(t)
 		room := rapid.IntRange(0, 2).Draw(t, "room")

@@ -73,7 +73,7 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-func TestDecodeIgnoresWhatFollows(t *testing.T) {
+func TestDecodeIgnoresTrailingData(t *testing.T) {
 	want, err := Decode(wire(t, up))
 	got, errLonger := Decode(append(wire(t, up), 1, 2, 3))
 	if err != nil || errLonger != nil || got != want {

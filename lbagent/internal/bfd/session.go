@@ -133,8 +133,9 @@ func (s *Session) Set(parameters Parameters) {
 	s.set(minTx, parameters.ReceiveInterval)
 }
 
-// RequestDetectionTime requests a longer detection time from the peer by a Poll Sequence, so that a planned restart resets
-// no session. Settled reports the confirmation. The transmit interval is unchanged; Set ends the request.
+// RequestDetectionTime requests a longer detection time from the peer by a Poll Sequence, so that a planned
+// restart resets no session. IsConfirmed reports the confirmation. The transmit interval is unchanged; Set
+// ends the request.
 func (s *Session) RequestDetectionTime(detectionTime time.Duration) {
 	if s.state == Up {
 		s.set(detectionTime/time.Duration(s.parameters.DetectMultiplier), s.requiredMinRx)

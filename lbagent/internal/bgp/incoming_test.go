@@ -76,7 +76,7 @@ func passiveSession(t *testing.T, config Config) *session {
 }
 
 // The router receives nothing before Confirm returns, and nothing at all if the session ends before that.
-func TestConfirmComesFirst(t *testing.T) {
+func TestConfirmBeforeAnnouncement(t *testing.T) {
 	for _, ends := range []bool{false, true} {
 		asked, confirmed := make(chan struct{}), make(chan struct{})
 		session := passiveSession(t, Config{Confirm: func(ctx context.Context) {

@@ -11,7 +11,7 @@ import (
 )
 
 // The node's OPEN is valid for GoBGP's parser, and its parameters are those of the LBPeer.
-func TestOwnOpen(t *testing.T) {
+func TestLocalOpen(t *testing.T) {
 	peer := testPeer()
 	peer.LocalASN = 4200000001
 	for name, test := range map[string]struct {

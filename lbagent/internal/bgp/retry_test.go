@@ -115,7 +115,7 @@ func (r *startingRouter) speaker(connectRetryTime time.Duration) *Server {
 }
 
 // A router that closes the first connections is reached soon afterwards.
-func TestStartingRouterIsReachedSoon(t *testing.T) {
+func TestStartingRouterIsRetriedSoon(t *testing.T) {
 	const retryTime = 3 * time.Second
 	cease := encode(bgp.BGP_MSG_NOTIFICATION, 6, 5)
 	for name, test := range map[string]struct {
@@ -171,7 +171,7 @@ func TestStartingRouterIsReachedSoon(t *testing.T) {
 }
 
 // The backoff resets only after a session was established for ConnectRetryTime.
-func TestShortPausesBeginAgain(t *testing.T) {
+func TestShortPausesRestart(t *testing.T) {
 	const retryTime = time.Second
 	for name, test := range map[string]struct {
 		established time.Duration

@@ -103,7 +103,7 @@ func TestPatience(t *testing.T) {
 	})
 }
 
-func TestPasswordsOfBefore(t *testing.T) {
+func TestPreviousPasswords(t *testing.T) {
 	before := cluster()
 	before.Passwords = map[string]string{"tor": "old"}
 	live := cluster()

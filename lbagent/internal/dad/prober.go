@@ -163,7 +163,7 @@ func (p *Prober) round(ctx context.Context, s *schedule, probes []Probe) (wait t
 		return 0
 	}
 	if err != nil {
-		// VIPs that wait for an answer are announced after patience.
+		// VIPs that wait for an answer are announced after answerTimeout.
 		if text := err.Error(); text != p.logged {
 			p.logger.Error(err, "Duplicate address detection failed; will retry", "every", retryInterval)
 			p.logged = text

@@ -84,7 +84,7 @@ func TestEvaluate(t *testing.T) {
 }
 
 // VIPs outside of all networks are not probed, and a returning VIP starts again.
-func TestEvaluateForgets(t *testing.T) {
+func TestReturningVIPIsProbedAgain(t *testing.T) {
 	var p Tentative
 	vip := VIP{Address: web, Created: begin}
 	if got := p.Evaluate([]VIP{vip}, nil, nil, begin); len(got.Checking)+len(got.Holders) > 0 {

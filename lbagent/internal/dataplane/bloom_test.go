@@ -14,7 +14,7 @@ import (
 
 // If the filter cannot be written, the maps hold no entry that needs it: bits are set before, and cleared
 // after, VIPs and pools.
-func TestFilterComesBeforeWhatNeedsIt(t *testing.T) {
+func TestFilterIsWrittenBeforeItsUsers(t *testing.T) {
 	d := openDataplane(t, smallConfig(mountBPF(t)))
 	vip := netip.MustParseAddr("203.0.113.10")
 	pool := forwarding.SourceRange{

@@ -34,7 +34,7 @@ func wholeCopy(t *testing.T, d *Dataplane) []byte {
 }
 
 // The agent's copy equals the programs' copy since the start of the node.
-func TestSweepNotesWhatProgramsNote(t *testing.T) {
+func TestSweepMatchesPrograms(t *testing.T) {
 	n := startNetwork(t, false)
 	n.openSessionsOnAll(t, 40)
 	for _, node := range n.nodes {
@@ -55,7 +55,7 @@ func TestSweepNotesWhatProgramsNote(t *testing.T) {
 }
 
 // A sweep rebuilds the filter after many connections, without evicted ones.
-func TestSweepForgets(t *testing.T) {
+func TestSweepRemovesEvicted(t *testing.T) {
 	n := startNetwork(t, false)
 	n.openSessionsOnAll(t, 40)
 	d := n.nodes[0].dataplane
@@ -79,7 +79,7 @@ func TestSweepForgets(t *testing.T) {
 }
 
 // After a failure, clients are not collected.
-func TestNothingIsGatheredAfterAFailure(t *testing.T) {
+func TestNothingIsCollectedAfterFailure(t *testing.T) {
 	found := foundClients{err: errors.New("no program")}
 	for port := range uint16(2) {
 		found.add4(1, port)

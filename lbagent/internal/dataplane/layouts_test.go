@@ -115,7 +115,7 @@ func checkConversion(t *testing.T, name string, from, to map[string]layout.Map) 
 	return lost
 }
 
-func TestLosable(t *testing.T) {
+func TestDiscardable(t *testing.T) {
 	current := currentLayouts(t)
 	for name, why := range discardable {
 		if _, found := current[name]; !found || why == "" {

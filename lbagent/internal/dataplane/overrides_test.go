@@ -127,7 +127,7 @@ func (n *network) sweep(t *testing.T) {
 
 // Connections survive more moves of their row than its chain's length: the node that receives their packets
 // learns their location. The overrides end when the row returns.
-func TestConnectionsOutliveTheChain(t *testing.T) {
+func TestConnectionsSurviveChainChange(t *testing.T) {
 	n := newLargeNetwork(t)
 	sessions := n.openSessions(t, 20)
 	for _, to := range []forwarding.NodeID{3, 4, 5, 6, 3, 4} {
@@ -180,7 +180,7 @@ func (n *network) moveTable(t *testing.T, from, slot forwarding.NodeTableSlot, t
 
 // Idle connections survive moves of the table, too. They are found by overrides only, without another
 // lookup.
-func TestConnectionsOutliveTheirTable(t *testing.T) {
+func TestConnectionsSurviveTableRemoval(t *testing.T) {
 	n := newLargeNetwork(t)
 	sessions := n.openSessions(t, 20)
 	slot, asked := forwarding.NodeTableSlot(1), uint64(0)
@@ -319,7 +319,7 @@ func TestSweepsEnd(t *testing.T) {
 }
 
 // Without overrides, connections one move away are found along the chain.
-func TestConnectionsOutliveTheirOverrides(t *testing.T) {
+func TestConnectionsSurviveOverrideExpiry(t *testing.T) {
 	n := newWiderNetwork(t, 1)
 	sessions := n.openSessions(t, 20)
 	n.moveRows(t, 3)
@@ -340,7 +340,7 @@ func TestConnectionsOutliveTheirOverrides(t *testing.T) {
 
 // If a node loses its connections, their overrides are removed and the primary, here again the node with the
 // pod, selects an endpoint.
-func TestOverridesHeal(t *testing.T) {
+func TestOverridesRecover(t *testing.T) {
 	n := newWiderNetwork(t, 1)
 	before := *n.rows(t)
 	sessions := n.openSessions(t, 20)
@@ -392,7 +392,7 @@ func openDatagrams(t *testing.T, count int) map[net.Conn]string {
 
 // A UDP flow of a moved row keeps its pod: on every node while the move is recent, then on the node that
 // learned its location.
-func TestDatagramsStayWithTheirPod(t *testing.T) {
+func TestDatagramAffinity(t *testing.T) {
 	n := newLargeNetwork(t)
 	pods := openDatagrams(t, 40)
 	check := func(step string) {
@@ -443,7 +443,7 @@ func TestSilentFlowsOfAGroup(t *testing.T) {
 }
 
 // A started node has rows without previous primaries: UDP flows through it reach the nodes that had the rows.
-func TestDatagramsComeInByANodeThatBegins(t *testing.T) {
+func TestDatagramsAtNewNode(t *testing.T) {
 	n := newUnstartedNetwork(t, 4)
 	newcomer := n.nodes[5]
 	for _, node := range n.nodes[:5] {

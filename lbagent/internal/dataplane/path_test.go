@@ -217,7 +217,7 @@ func TestLongNodeIDs(t *testing.T) {
 
 // An ingress node knows the first pod of a node before that node. Flows sent there meanwhile go to the
 // previous owner, and stay there.
-func TestFirstPodIsLearntLate(t *testing.T) {
+func TestFirstPodIsLearnedLate(t *testing.T) {
 	n := newNetwork(t)
 	for _, pod := range testPods {
 		serve(t, pod)

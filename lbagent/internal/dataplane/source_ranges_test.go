@@ -13,7 +13,7 @@ import (
 )
 
 // The lookup of aggregates is enabled exactly while there are some.
-func TestAggregatesAreAskedForWhileThereAreSome(t *testing.T) {
+func TestAggregateLookupOnlyWithAggregates(t *testing.T) {
 	cfg := smallConfig(mountBPF(t))
 	d := openDataplane(t, cfg)
 	of := func(set forwarding.SourceSet, prefix string) forwarding.SourceRange {
@@ -59,7 +59,7 @@ func asksForAggregates(t *testing.T, d *Dataplane) bool {
 
 // If the setting cannot be written, no aggregate is in the maps: it is set before the first one and cleared
 // after the last.
-func TestNoAggregateIsUnasked(t *testing.T) {
+func TestNoLookupWithoutAggregates(t *testing.T) {
 	d := openDataplane(t, smallConfig(mountBPF(t)))
 	aggregate := forwarding.SourceRange{Set: forwarding.Aggregates, Prefix: netip.MustParsePrefix("203.0.113.0/24")}
 	writable := d.maps.Settings

@@ -194,7 +194,7 @@ func TestTraceWithoutUplink(t *testing.T) {
 	}
 }
 
-func TestTraceOfRubbish(t *testing.T) {
+func TestTraceOfInvalidPackets(t *testing.T) {
 	n := newNetwork(t)
 	node := n.nodes[0]
 	n.start(t, node, n.state(node))

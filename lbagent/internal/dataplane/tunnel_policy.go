@@ -17,7 +17,7 @@ import (
 // cniMark are the mark bits of Cilium's programs. They are zero in our mark.
 const cniMark = 0x0f00
 
-// restoreTrust reads the policy for other nodes' packets, and generates the node's mark after a boot.
+// restoreTunnelPolicy reads the policy for other nodes' packets, and generates the node's mark after a boot.
 func (d *Dataplane) restoreTunnelPolicy() error {
 	if err := d.maps.TunnelPolicies.Lookup(uint32(0), &d.tunnelPolicy); err != nil {
 		return fmt.Errorf("read map %s: %w", bpf.DatapathMapTunnelPolicies, err)
@@ -54,7 +54,7 @@ func (d *Dataplane) writeTunnelPolicy(policy bpf.DatapathTunnelPolicy) error {
 	return nil
 }
 
-// trustEgress enables the check at egress. Before, programs of a previous agent may pass packets to the
+// enableEgressCheck enables the check at egress. Before, programs of a previous agent may pass packets to the
 // kernel with another mark, as with rebuilt maps.
 func (d *Dataplane) enableEgressCheck() error {
 	policy := d.tunnelPolicy

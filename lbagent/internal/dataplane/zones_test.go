@@ -82,7 +82,7 @@ func checkPods(t *testing.T, sessions []*session, pods ...string) {
 
 // Connections of one zone continue on a node of the other, which learns their location; new ones stay in the
 // zone.
-func TestConnectionsOutliveTheirZone(t *testing.T) {
+func TestConnectionsSurviveZoneRemoval(t *testing.T) {
 	n := newZones(t)
 	east := n.openSessions(t, 20)
 	checkPods(t, east, "pod1")

@@ -88,7 +88,7 @@ func TestBloomSetsFewBits(t *testing.T) {
 	}
 }
 
-func TestBloomTellsHosts(t *testing.T) {
+func TestBloomDistinguishesHosts(t *testing.T) {
 	for _, test := range []struct {
 		pool, host string
 		want       bool

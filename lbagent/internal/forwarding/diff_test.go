@@ -145,7 +145,7 @@ func incompleteTable(s *State, slot NodeTableSlot) error {
 	return nil
 }
 
-func TestDiffLeadsToWant(t *testing.T) {
+func TestDiffResultEqualsWant(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		have, want := genState(t), genState(t)
 		before := have.Clone()
@@ -158,7 +158,7 @@ func TestDiffLeadsToWant(t *testing.T) {
 	})
 }
 
-func TestEveryPrefixIsComplete(t *testing.T) {
+func TestEveryPrefixOfOpsIsComplete(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		have, want := genState(t), genState(t)
 		state := have
@@ -314,7 +314,7 @@ func TestOrderOfKinds(t *testing.T) {
 }
 
 // All other fields of a frontend that leaves its zones change immediately.
-func TestZonesAreLeftLast(t *testing.T) {
+func TestZonesAreRemovedLast(t *testing.T) {
 	key := FrontendKey{VIP: addressNumber(3), Port: 80, Protocol: ProtocolTCP}
 	have, want := NewState(), NewState()
 	have.NodeTables[1], have.NodeTables[2] = NewNodeTable(), NewNodeTable()

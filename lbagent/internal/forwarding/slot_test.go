@@ -37,7 +37,7 @@ func TestNodeTableSlot(t *testing.T) {
 	}
 }
 
-func TestNodeTableSlotTells(t *testing.T) {
+func TestNodeTableSlotEncoding(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rows := MinRows << rapid.IntRange(0, 9).Draw(t, "size")
 		unit := min(rows, Rows)

@@ -159,7 +159,7 @@ type Endpoint struct {
 type Node struct {
 	IPv4, IPv6 netip.Addr
 	Zone       Zone
-	// Down is true if the node does not answer probes: rows, chains and exceptions ignore it.
+	// Down is true if the node does not answer probes: rows, chains and overrides ignore it.
 	Down bool
 }
 

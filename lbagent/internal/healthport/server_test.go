@@ -147,9 +147,9 @@ func TestAnswers(t *testing.T) {
 	n.await("127.0.0.1:30001", none)
 }
 
-// TestServiceProxyGoesFirst checks that a service proxy gets the ports at any time, and keeps them during
+// TestServiceProxyTakesPrecedence checks that a service proxy gets the ports at any time, and keeps them during
 // a restart.
-func TestServiceProxyGoesFirst(t *testing.T) {
+func TestServiceProxyTakesPrecedence(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:10256", "[::]:10256"} {
 		t.Run(address, func(t *testing.T) {
 			n := newNode(t)

@@ -228,7 +228,7 @@ func TestDropsOfManyServices(t *testing.T) {
 	}
 }
 
-func TestDayHasRoom(t *testing.T) {
+func TestHistoryOfADayFits(t *testing.T) {
 	if got, room := PerDay(), segments.MinRetained(MaxLine); got > room {
 		t.Errorf("%d bytes may be recorded in a day, and %d are kept", got, room)
 	}

@@ -22,8 +22,8 @@ import (
 // Plane is the data plane as a source of observations about the host.
 type Plane interface {
 	Attachments() []dataplane.Attachment
-	// ProgramsBefore returns other owners' programs by uplink, Losses the frames that drivers did not
-	// transmit, WrongUplinks the number of packets of nodes on uplinks that do not lead to them.
+	// ProgramsBefore returns other owners' programs by uplink, TransmitDrops the frames that drivers did
+	// not transmit, WrongUplinks the number of packets of nodes on uplinks that do not lead to them.
 	ProgramsBefore() (map[string][]string, error)
 	TransmitDrops() ([]dataplane.UplinkTransmitDrops, error)
 	TransmitDropsErr() error

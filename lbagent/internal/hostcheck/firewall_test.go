@@ -13,9 +13,9 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// TestFirewallWants checks that the firewall is evaluated for one pod of each family and each uplink, in
+// TestFirewallExpectedRules checks that the firewall is evaluated for one pod of each family and each uplink, in
 // both directions.
-func TestFirewallWants(t *testing.T) {
+func TestFirewallExpectedRules(t *testing.T) {
 	at := netip.MustParseAddr
 	m := &model.Model{Frontends: []*model.Frontend{
 		{Endpoints: []forwarding.Endpoint{{Address: at("198.18.1.3")}, {Address: at("198.51.100.11")}, {Address: at("2001:db8::2")}}},
@@ -33,9 +33,9 @@ func TestFirewallWants(t *testing.T) {
 	}
 }
 
-// TestFirewallTells checks that the problem changes with the dropping chains, and remains if they cannot
+// TestFirewallReports checks that the problem changes with the dropping chains, and remains if they cannot
 // be read.
-func TestFirewallTells(t *testing.T) {
+func TestFirewallReports(t *testing.T) {
 	var f firewall
 	drops := []string{}
 	fails := error(nil)

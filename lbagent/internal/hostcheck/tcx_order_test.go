@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestTCXOrderTells(t *testing.T) {
+func TestTCXOrder(t *testing.T) {
 	var f tcxOrder
 	for _, step := range []struct {
 		name     string

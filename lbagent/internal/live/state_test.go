@@ -173,9 +173,9 @@ func TestStateOfChanges(t *testing.T) {
 	})
 }
 
-// TestStateForgets checks that removed VIPs are eventually dropped from the journal, and that a late
+// TestJournalDropsRemovedVIPs checks that removed VIPs are eventually dropped from the journal, and that a late
 // reader gets the whole state.
-func TestStateForgets(t *testing.T) {
+func TestJournalDropsRemovedVIPs(t *testing.T) {
 	d := &deciding{time: time.Now(), vips: map[netip.Addr]console.VIPGroup{netip.MustParseAddr("203.0.113.1"): {}}}
 	j := newJournal(d.decisions, d.peers)
 	var late, prompt follower

@@ -233,9 +233,9 @@ func TestTrafficCursor(t *testing.T) {
 	})
 }
 
-// TestTrafficAtRest checks that counters are read only while there are requests, and that a failed read
+// TestCountersReadOnDemand checks that counters are read only while there are requests, and that a failed read
 // does not block requests.
-func TestTrafficAtRest(t *testing.T) {
+func TestCountersReadOnDemand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &counting{}
 		s := startSampler(t, c)

@@ -170,7 +170,7 @@ func TestAnyHistory(t *testing.T) {
 
 // Both sides of a partition agree: the larger part, or the half with the lowest ID, declares the others
 // down, and the other part is cut off. Of two nodes neither is.
-func TestBothSidesOfAPartition(t *testing.T) {
+func TestNetworkPartition(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := rapid.IntRange(2, 12).Draw(t, "nodes")
 		part := rapid.IntRange(1, nodes-1).Draw(t, "first part")

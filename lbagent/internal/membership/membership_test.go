@@ -84,7 +84,7 @@ func (n *network) probe(id forwarding.NodeID) {
 
 func down(v Verdict) []forwarding.NodeID { return slices.Sorted(maps.Keys(v.Down)) }
 
-func TestDeathIsSeen(t *testing.T) {
+func TestProcessExitIsDetected(t *testing.T) {
 	for _, others := range []int{2, 10, 249, 999} {
 		t.Run(fmt.Sprint(others), func(t *testing.T) {
 			n := newNetwork(others)
@@ -119,7 +119,7 @@ func answers(random *rand.Rand, loss float64) bool {
 
 // Packet loss takes no node down, dead nodes are detected, and only the node with a lossy link has more
 // than half of its paths lossy.
-func TestLossIsNoDeath(t *testing.T) {
+func TestPacketLossIsNoNodeFailure(t *testing.T) {
 	for name, test := range map[string]struct {
 		loss   float64
 		others int
@@ -229,7 +229,7 @@ func TestNarrowPath(t *testing.T) {
 }
 
 // A node that never answered is not down, because its programs may not be attached.
-func TestSilentFromTheStartIsNotDown(t *testing.T) {
+func TestSilentSinceStartIsNotDown(t *testing.T) {
 	n := newNetwork(4)
 	n.alive = func(id forwarding.NodeID) bool { return id != 3 }
 	n.run(time.Minute, func(v Verdict) {
@@ -272,7 +272,7 @@ func TestHalfAtOnceIsAPartition(t *testing.T) {
 	})
 }
 
-func TestOneAfterAnotherIsNoPartition(t *testing.T) {
+func TestSequentialFailuresAreNoPartition(t *testing.T) {
 	n := newNetwork(4)
 	n.run(time.Second, nil)
 	dead := map[forwarding.NodeID]bool{}
@@ -293,7 +293,7 @@ func TestOneAfterAnotherIsNoPartition(t *testing.T) {
 }
 
 // A flapping node returns later each time, until it is forgiven.
-func TestFlappingIsDamped(t *testing.T) {
+func TestFlappingIsRateLimited(t *testing.T) {
 	n := newNetwork(4)
 	n.run(time.Second, nil)
 	back := func() time.Duration {
@@ -318,7 +318,7 @@ func TestFlappingIsDamped(t *testing.T) {
 }
 
 // A busy prober reads pending answers before it continues.
-func TestBusyProberAccusesNobody(t *testing.T) {
+func TestBusyProberReadsPendingReplies(t *testing.T) {
 	n := newNetwork(10)
 	n.run(time.Second, nil)
 	for range 20 {

@@ -106,9 +106,9 @@ func TestFrontendSeries(t *testing.T) {
 	}
 }
 
-// TestSumsOnlyGrow checks that a Service's sum includes the counts of removed frontends, and of a
+// TestSumsAreMonotonic checks that a Service's sum includes the counts of removed frontends, and of a
 // frontend that was removed and added again.
-func TestSumsOnlyGrow(t *testing.T) {
+func TestSumsAreMonotonic(t *testing.T) {
 	var s sums
 	services := map[forwarding.FrontendKey]string{frontendAt(80): "shop/web", frontendAt(443): "shop/web"}
 	for step, test := range []struct {

@@ -86,7 +86,7 @@ func TestModelHolds(t *testing.T) {
 	})
 }
 
-func TestBuilderGoesOn(t *testing.T) {
+func TestIncrementalBuild(t *testing.T) {
 	kept := 0
 	rapid.Check(t, func(t *rapid.T) {
 		var builder Builder

@@ -44,7 +44,7 @@ func slotsIn(state *forwarding.State) map[forwarding.NodeTableSlot]int {
 
 // Ports and families of a Service share a table. If their weights diverge, the first to change gets a copy, and
 // they merge once the weights are equal again, even while removals are pending.
-func TestServicePortsPartAndMeet(t *testing.T) {
+func TestServicePortsSplitAndMerge(t *testing.T) {
 	have := forwarding.NewState()
 	p := NewPlanner(have)
 	first := six(1, "web", nil).Key
@@ -135,7 +135,7 @@ func apart(t *testing.T, four, sixth []nodeWeights) *forwarding.State {
 }
 
 // Separate tables of a Service merge only if the rows have room for all former owners and cannot have lost any.
-func TestSeparateTablesMeet(t *testing.T) {
+func TestSeparateTablesMerge(t *testing.T) {
 	a, b, c, d := nodeWeights{1: 1}, nodeWeights{2: 1}, nodeWeights{3: 1}, nodeWeights{1: 1, 2: 1}
 	for name, test := range map[string]struct {
 		four, sixth []nodeWeights
@@ -219,7 +219,7 @@ func TestOneFamilyIsPlannedInPart(t *testing.T) {
 	}
 }
 
-func TestLocalServicesShareWhatIsLeft(t *testing.T) {
+func TestLocalServicesShareRemainingTables(t *testing.T) {
 	limits := ample
 	limits.NodeTables = localReserve
 	var all []model.Frontend

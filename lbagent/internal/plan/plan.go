@@ -22,7 +22,7 @@ type Planner struct {
 	cache       tableCache
 	endpointIDs sequence
 	frontendIDs sequence
-	// sourceSets are the sets of the last plan by list.
+	// sourceSets maps each list of source ranges to its set in the last plan.
 	sourceSetIDs sequence
 	sourceSets   map[string]forwarding.SourceSet
 

@@ -230,7 +230,7 @@ func TestVIPThatMovesToAnotherService(t *testing.T) {
 }
 
 // A replaced table passes on its history, because connections may be with the former owners.
-func TestNewTableGoesOnFromThePrevious(t *testing.T) {
+func TestNewTableInheritsHistory(t *testing.T) {
 	first, second := frontend(1, "old", 1), frontend(2, "old", 1)
 	first.Weights, second.Weights = map[forwarding.NodeID]uint32{2: 1}, map[forwarding.NodeID]uint32{2: 1}
 	have := forwarding.NewState()
@@ -246,7 +246,7 @@ func TestNewTableGoesOnFromThePrevious(t *testing.T) {
 }
 
 // Service ports with endpoints on the same nodes share a table while their changes are equal.
-func TestEqualTablesAreOne(t *testing.T) {
+func TestEqualTablesAreShared(t *testing.T) {
 	on := func(nodes ...forwarding.NodeID) map[forwarding.NodeID]uint32 {
 		weights := map[forwarding.NodeID]uint32{}
 		for _, id := range nodes {
@@ -299,7 +299,7 @@ func TestPreviousTablesAreForgotten(t *testing.T) {
 	}
 }
 
-func TestSlotsThatWaitForRemovalAreNotGivenOut(t *testing.T) {
+func TestPendingSlotsAreNotReused(t *testing.T) {
 	have := forwarding.NewState()
 	p := NewPlanner(have)
 	old, _ := p.Plan(have, modelOf(frontend(1, "old", 1)), ample)
@@ -359,7 +359,7 @@ func TestRenamedPortKeepsItsTables(t *testing.T) {
 	}
 }
 
-func TestNodeThatIsGoneLeavesTheTables(t *testing.T) {
+func TestRemovedNodeLeavesTables(t *testing.T) {
 	have := forwarding.NewState()
 	p := NewPlanner(have)
 	f := frontend(1, "web", 1)

@@ -138,9 +138,9 @@ func TestSourceRangesThatDoNotFit(t *testing.T) {
 	}
 }
 
-// TestNobodyIsLetInMeanwhile applies series of lists, some of them partially: a frontend must admit its
+// TestSourceRangesDuringUpdate applies series of lists, some of them partially: a frontend must admit its
 // previous or its wanted clients and no others.
-func TestNobodyIsLetInMeanwhile(t *testing.T) {
+func TestSourceRangesDuringUpdate(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limits := ample
 		limits.SourceRanges = rapid.IntRange(4, 20).Draw(t, "max source ranges")

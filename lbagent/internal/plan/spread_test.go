@@ -37,7 +37,7 @@ func TestLocalFrontendsHaveTables(t *testing.T) {
 
 // Local frontends get the remaining tables in order, except for the reserve; others are reported. A later
 // forwarding frontend gets its table immediately, and the last Local one releases its table for the reserve.
-func TestLocalFrontendsLeaveTablesToOthers(t *testing.T) {
+func TestLocalFrontendsYieldTables(t *testing.T) {
 	limits := ample
 	limits.NodeTables = 2 * localReserve
 	var all []model.Frontend

@@ -103,7 +103,7 @@ func shares(states map[forwarding.NodeID]*forwarding.State) map[int]float64 {
 
 // Each Service gets its weight of the flows regardless of the location of its endpoints; the weight of Services
 // without endpoints is refused.
-func TestServicesHaveTheirWeights(t *testing.T) {
+func TestServiceWeights(t *testing.T) {
 	for name, test := range map[string]struct {
 		services []layout
 		weights  []int32

@@ -10,7 +10,7 @@ import (
 )
 
 // During a rotation nodes at most one step apart accept each other's probes.
-func TestKeysOverlapWhileTheyChange(t *testing.T) {
+func TestKeysOverlapDuringRotation(t *testing.T) {
 	key := func(number uint8) forwarding.TunnelKey {
 		return forwarding.TunnelKey{Number: number, Secret: [forwarding.TunnelSecretSize]byte{number}}
 	}

@@ -189,7 +189,7 @@ func TestProberNamesHangingAgents(t *testing.T) {
 
 // A resumed prober knows down nodes at once and detects those that died meanwhile. A reassigned ID is not
 // resumed.
-func TestProberGoesOn(t *testing.T) {
+func TestProberResumes(t *testing.T) {
 	want := Want{Self: 1, Targets: map[forwarding.NodeID]fib.Target{}, Keys: []Key{{1}}}
 	var nodes []*responder
 	for id := 2; id <= 8; id++ {

@@ -12,7 +12,7 @@ import (
 )
 
 // A flood cannot fill the socket, because the filter drops datagrams without the secret.
-func TestAnswerBehindFlood(t *testing.T) {
+func TestReplyDuringFlood(t *testing.T) {
 	const secret, many = 0x01020304, 20_000
 	key := Key{1}
 	for name, local := range map[string]netip.AddrPort{

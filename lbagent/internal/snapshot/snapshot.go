@@ -39,7 +39,7 @@ type Assembler struct {
 	unready readiness.Served
 }
 
-// New returns Inputs that hold removals and continue from the previous agent's objects, nil if unknown.
+// New returns an Assembler that holds removals and continues from the previous agent's state.
 func New(
 	objects func() *model.Snapshot, previous *model.Snapshot, hold time.Duration, networks *uplink.Networks, logger logr.Logger,
 ) *Assembler {

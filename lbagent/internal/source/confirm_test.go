@@ -79,7 +79,7 @@ func TestConfirmWithoutKind(t *testing.T) {
 
 // Confirm retries an unreachable API server, and watches resume immediately when it returns, regardless of
 // their backoff.
-func TestConfirmOutOfReach(t *testing.T) {
+func TestConfirmUnreachable(t *testing.T) {
 	s := newAPIServer(t)
 	source, line := s.behind(t)
 	line.Reject(true)
@@ -102,7 +102,7 @@ func TestConfirmOutOfReach(t *testing.T) {
 
 // An overloaded API server still sends events: existing watches must survive, because new ones would be
 // rejected.
-func TestConfirmBusy(t *testing.T) {
+func TestConfirmWhileBusy(t *testing.T) {
 	s := newAPIServer(t)
 	source, _ := s.behind(t)
 	busy := make(chan struct{})
@@ -131,7 +131,7 @@ func TestOneConnection(t *testing.T) {
 }
 
 // A request queued by the API server, even the first one, does not delay others.
-func TestBusyFromTheStart(t *testing.T) {
+func TestQueuedRequestDelaysNoOther(t *testing.T) {
 	s := newAPIServer(t)
 	source, line := s.behind(t)
 	busy := make(chan struct{})

@@ -162,7 +162,7 @@ func TestBurstIsOneChange(t *testing.T) {
 	}
 }
 
-func TestVIPIsToldSoon(t *testing.T) {
+func TestVIPIsReportedSoon(t *testing.T) {
 	for name, test := range map[string]struct {
 		// events and arrivals are the input times; told is when signals are expected.
 		events, arrivals, told []time.Duration
@@ -271,7 +271,7 @@ func TestServerDown(t *testing.T) {
 	await(t, "the new Service", func() bool { return len(source.Snapshot().Services) == 2 })
 }
 
-func TestMatters(t *testing.T) {
+func TestRelevantChanges(t *testing.T) {
 	meta := func(version string, generation int64, labels map[string]string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{UID: types.UID("1"), ResourceVersion: version, Generation: generation, Labels: labels}
 	}
@@ -419,7 +419,7 @@ func TestTunnelKey(t *testing.T) {
 }
 
 // Stripped Secrets retain their store key.
-func TestSecretsAreFoundAgain(t *testing.T) {
+func TestSecretsAreRecovered(t *testing.T) {
 	s := newAPIServer(t)
 	secret, _ := tunnelSecret(t)
 	s.send(t, "ADDED", tunnelKeys, secret)

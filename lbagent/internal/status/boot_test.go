@@ -148,7 +148,7 @@ func (s *lbNodes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // ReportBoot survives an initial failure and writes nothing without a change.
-func TestTellBoot(t *testing.T) {
+func TestReportBoot(t *testing.T) {
 	type status = millracev1beta1.LBNodeStatus
 	const get, put = "GET lbnodes/node1", "PUT lbnodes/node1/status"
 	for name, test := range map[string]struct {

@@ -143,7 +143,7 @@ func TestWriterCoalesces(t *testing.T) {
 	})
 }
 
-func TestWriterKnowsItsWrite(t *testing.T) {
+func TestWriterIgnoresOwnWrite(t *testing.T) {
 	with(t, func(t *testing.T, s *server, w *Writer) {
 		s.mu.Lock()
 		s.lagging = true
@@ -240,7 +240,7 @@ func TestWriterIdentity(t *testing.T) {
 }
 
 // The agent replaces a status that the operator wrote while the Node was not ready.
-func TestWriterWoken(t *testing.T) {
+func TestWriterSignaled(t *testing.T) {
 	with(t, func(t *testing.T, s *server, w *Writer) {
 		w.Set(version("v1"))
 		time.Sleep(time.Minute)

@@ -152,7 +152,7 @@ func ranks(r *Rendezvous, w weights, count int) [][]forwarding.NodeID {
 	return order
 }
 
-func TestFreshChainsAreTheRanks(t *testing.T) {
+func TestNewChainsFollowRanks(t *testing.T) {
 	for _, nodes := range []int{1, 2, 3, 4, 5, 12} {
 		r, w := NewRendezvous(), equalWeights(nodes, 2)
 		w[1] = 5

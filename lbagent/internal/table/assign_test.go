@@ -87,7 +87,7 @@ func assignedByDefinition(contenders []candidate, size Size, slack tolerance) []
 	return owners
 }
 
-func TestAtRest(t *testing.T) {
+func TestAssignIsStable(t *testing.T) {
 	node := rapid.Map(rapid.IntRange(0, 4), func(id int) forwarding.NodeID { return forwarding.NodeID(id) })
 	rapid.Check(t, func(t *rapid.T) {
 		row := forwarding.Row{Primary: node.Draw(t, "primary"), History: uint8(rapid.IntRange(0, forwarding.ChainLength).Draw(t, "history"))}

@@ -55,7 +55,7 @@ func TestNegativeLog2(t *testing.T) {
 
 // All nodes, versions and architectures must compute the same tables. Change this checksum only together with
 // an upgrade procedure for clusters.
-func TestTableStaysTheSame(t *testing.T) {
+func TestTableIsDeterministic(t *testing.T) {
 	hash := fnv.New64a()
 	next := NewRendezvous().Advance(nil, Ordinary, weights{1: 3, 2: 1, 7: 2, 4095: 5, 9: 0}, everyNode)
 	for _, row := range *next {
@@ -101,7 +101,7 @@ func countOwners(owners []forwarding.NodeID) map[forwarding.NodeID]int {
 
 // With one pod on each of many nodes, all nodes have rows, and none exceeds its share by more than a tenth or
 // one row.
-func TestManyNodesShareAlike(t *testing.T) {
+func TestManyNodesHaveEqualShares(t *testing.T) {
 	for _, nodes := range []int{100, 1000, forwarding.Rows} {
 		owned := countOwners(NewRendezvous().Primaries(equalWeights(nodes, 1), Ordinary))
 		least, most := forwarding.Rows, 0

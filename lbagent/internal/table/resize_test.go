@@ -85,7 +85,7 @@ func TestSizedTables(t *testing.T) {
 	}
 }
 
-// See TestTableStaysTheSame.
+// See TestTableIsDeterministic.
 func TestSizedTablesStayTheSame(t *testing.T) {
 	for size, want := range map[Size]uint64{{512, 512}: 0x9a93f06a545da053, {2048, 512}: 0x3886ac60548a481, {8192, 4096}: 0xf29c08b8dcded1b0} {
 		hash := fnv.New64a()

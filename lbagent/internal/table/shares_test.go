@@ -85,7 +85,7 @@ func TestSharesAreExact(t *testing.T) {
 	})
 }
 
-func TestEqualEndpointsShareAlike(t *testing.T) {
+func TestEqualEndpointsHaveEqualShares(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ids, weight := genEndpoints(t), rapid.Uint32Min(1).Draw(t, "weight")
 		rows := countRows(Shares(equalShares(ids, weight)))
@@ -98,7 +98,7 @@ func TestEqualEndpointsShareAlike(t *testing.T) {
 	})
 }
 
-func TestCommonWeightDoesNotMatter(t *testing.T) {
+func TestCommonWeightFactorIsIgnored(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ids := genEndpoints(t)
 		a := equalShares(ids, rapid.Uint32Min(1).Draw(t, "weight"))
@@ -126,7 +126,7 @@ func TestSharesDoNotDependOnIDs(t *testing.T) {
 }
 
 // A changed weight moves rows from or to that endpoint and, because of rounding, few others.
-func TestSharesMoveLittleMoreThanTheyMust(t *testing.T) {
+func TestSharesMoveMinimally(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		before := genShares(t)
 		changed := endpointNumber(65535, false)

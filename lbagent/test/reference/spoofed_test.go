@@ -27,7 +27,7 @@ var unlikely = rapid.Uint32Range(1<<24, 1<<31-1<<24)
 
 // A connection's packets reach its pod after its row has moved. Spoofed packets with the same addresses and
 // ports have no effect, regardless of their ingress node.
-func TestSpoofedPacketsMoveNoConnection(t *testing.T) {
+func TestSpoofedPacketsRedirectNoConnection(t *testing.T) {
 	c := newLimitedCluster(t, 9, rand.New(rand.NewPCG(9, 10)), 1<<20)
 	connections := 0
 	rapid.Check(t, func(t *rapid.T) {

@@ -171,9 +171,9 @@ func (c Cluster) ownerBy(node, at forwarding.NodeID, p packet, knowledge Knowled
 	return []Target{{Node: owner, Endpoint: entry.Endpoint}}, !entry.Yields
 }
 
-// ask returns the possible targets of a packet among the queried nodes. found is false unless a node certainly
-// has the flow. The first node with an override for the flow of a Local frontend forwards to the owner, even
-// if the override is wrong.
+// query returns the possible targets of a packet among the queried nodes. found is false unless a node
+// certainly has the flow. The first node with an override for the flow of a Local frontend forwards to the
+// owner, even if the override is wrong.
 func (c Cluster) query(
 	at forwarding.NodeID, queried []forwarding.NodeID, p packet, frontend forwarding.Frontend, knowledge Knowledge,
 ) (targets []Target, found bool) {

@@ -147,7 +147,7 @@ func newCollector(t *testing.T, directory string, port uint16) (*Collector, *sto
 }
 
 // An agent with an untrusted certificate, or of another node, is ignored, and the reason reported.
-func TestNotBelieved(t *testing.T) {
+func TestUntrustedAgents(t *testing.T) {
 	ours, theirs, directory := newAuthority(t), newAuthority(t), t.TempDir()
 	ours.write(directory)
 	none := func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusNotFound) }
@@ -181,7 +181,7 @@ func TestNotBelieved(t *testing.T) {
 }
 
 // New connections use replaced certificates, and a recovered agent is read again.
-func TestComesBack(t *testing.T) {
+func TestRecoveredAgent(t *testing.T) {
 	ours, directory := newAuthority(t), t.TempDir()
 	ours.write(directory)
 	none := func(http.ResponseWriter, *http.Request) {}

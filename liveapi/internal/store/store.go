@@ -38,7 +38,7 @@ type Store struct {
 	slots     []*node
 	frontends interner[console.FrontendName]
 	reasons   interner[string]
-	// vips have a decision; announcers are, by the VIP's number, the nodes that announce it.
+	// vips numbers the VIPs with a decision; announcers[number] is the set of nodes that announce the VIP.
 	vips       interner[netip.Addr]
 	announcers []bitset
 	decisions  interner[decision]

@@ -31,9 +31,9 @@ func trusts(t *testing.T, bundle, certificate []byte, now time.Time) error {
 	return err
 }
 
-// TestTrustedAllTheTime: for two years, the API server trusts all replicas even if one reads its copy
+// TestCertificatesAlwaysTrusted: for two years, the API server trusts all replicas even if one reads its copy
 // twelve hours late.
-func TestTrustedAllTheTime(t *testing.T) {
+func TestCertificatesAlwaysTrusted(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	data, changed, err := Renew(now, host, nil)
 	if err != nil || !changed {

@@ -24,9 +24,9 @@ func believes(bundle, certificate, key []byte, now time.Time, host string, usage
 	return err
 }
 
-// TestLiveTrustedAllTheTime: for two years, all trust each other even if one reads its Secret twelve hours
+// TestLiveCertificatesAlwaysTrusted: for two years, all trust each other even if one reads its Secret twelve hours
 // late.
-func TestLiveTrustedAllTheTime(t *testing.T) {
+func TestLiveCertificatesAlwaysTrusted(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	data, changed, err := RenewLive(now, host, nil)
 	if err != nil || !changed {
@@ -106,7 +106,7 @@ func TestLiveKeysOfNodes(t *testing.T) {
 	}
 }
 
-func TestLiveMadeAgain(t *testing.T) {
+func TestLiveCertificatesRecreated(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	good, _, err := RenewLive(now, host, nil)
 	if err != nil {

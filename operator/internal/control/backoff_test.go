@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestPaceBoundsWrites(t *testing.T) {
+func TestBackoffBoundsWrites(t *testing.T) {
 	for _, test := range []struct {
 		name          string
 		every, during time.Duration
@@ -34,7 +34,7 @@ func TestPaceBoundsWrites(t *testing.T) {
 }
 
 // The pause ends even if the state does not change again, so that the last state is written.
-func TestPaceEnds(t *testing.T) {
+func TestBackoffResets(t *testing.T) {
 	var backoff Backoff
 	now := time.Unix(1000, 0)
 	backoff.RecordWrite(now)

@@ -23,7 +23,7 @@ func advertisementFor(name string, nodes map[string]string) desired.Advertisemen
 }
 
 // Results equal those of a scan of all nodes, and each change of a result is reported.
-func TestAnnouncersAnswer(t *testing.T) {
+func TestAnnouncersReply(t *testing.T) {
 	advertisements := []desired.Advertisement{
 		advertisementFor("all", nil), advertisementFor("edge", map[string]string{"role": "edge"}), advertisementFor("core", map[string]string{"role": "core"}),
 		advertisementFor("links", nil), advertisementFor("peer", nil),
@@ -158,7 +158,7 @@ func TestFlappingNode(t *testing.T) {
 }
 
 // The conditions change when the last node that could announce an address of a family loses its session.
-func TestServedKnowsWhenNoNodeAnnounces(t *testing.T) {
+func TestServedWithoutAnnouncer(t *testing.T) {
 	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil), advertiseAll())
 	c.reconcile("web")
 	c.expect("web", millracev1beta1.ConditionServed, "True Served ")

@@ -41,7 +41,7 @@ func TestServiceOfAnotherOperator(t *testing.T) {
 
 // An operator creates a VIP before it writes to the Service, and others wait classTimeout before releasing
 // it.
-func TestUnnotedServiceOfAnotherOperator(t *testing.T) {
+func TestUnrecordedServiceOfAnotherOperator(t *testing.T) {
 	web := ours("web", func(service *corev1.Service) {
 		other := otherClass
 		service.Spec.LoadBalancerClass = &other

@@ -57,7 +57,7 @@ func (c *cluster) reasonOfAssigned(service string) string {
 }
 
 // Addresses and finalizers of another load balancer stay, with and without a pool.
-func TestAddressesOfOthersStay(t *testing.T) {
+func TestForeignAddressesRemain(t *testing.T) {
 	for name, pools := range map[string][]client.Object{
 		"without a pool": nil,
 		"with a pool":    {poolOf(millracev1beta1.ReclaimDelete)},
@@ -101,7 +101,7 @@ func TestAddressesOfOthersStay(t *testing.T) {
 }
 
 // The first Service with an address of a pool takes it over; others need a common sharing key.
-func TestAddressesAreTakenOver(t *testing.T) {
+func TestForeignAddressesAdopted(t *testing.T) {
 	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete),
 		ofOthers("web", at("203.0.113.2")...), ofOthers("dns", at("203.0.113.2")...))
 	c.reconciler.isDefault = true
@@ -164,7 +164,7 @@ func (c *cluster) setIngress(name string, addresses ...string) {
 }
 
 // Foreign entries stay behind the assigned address.
-func TestForeignAddressBesideOurs(t *testing.T) {
+func TestForeignAndOwnAddress(t *testing.T) {
 	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil), advertiseAll())
 	c.reconcile("web")
 	c.setIngress("web", "198.51.100.77")

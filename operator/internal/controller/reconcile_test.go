@@ -174,7 +174,7 @@ func poolOf(policy millracev1beta1.ReclaimPolicy) *millracev1beta1.VIPPool {
 	}
 }
 
-func TestServiceIsGivenUp(t *testing.T) {
+func TestServiceIsReleased(t *testing.T) {
 	earlier := func(service *corev1.Service) {
 		service.Finalizers = []string{"example.com/other", millracev1beta1.SharedFinalizer}
 	}
@@ -298,7 +298,7 @@ func TestGivingUpGoesOnAfterACrash(t *testing.T) {
 
 // After a crash between any two writes, assigning completes, or the address is released if the Service was
 // deleted.
-func TestAssigningGoesOnAfterACrash(t *testing.T) {
+func TestAssignmentContinuesAfterCrash(t *testing.T) {
 	for writes, ended := 0, false; !ended; writes++ {
 		for _, deleted := range []bool{false, true} {
 			c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil), advertiseAll())
@@ -376,7 +376,7 @@ func TestRefusedWritesReachTheService(t *testing.T) {
 }
 
 // The reclaim policy of the pool at the time of the release counts.
-func TestPresentReclaimPolicyCounts(t *testing.T) {
+func TestCurrentReclaimPolicyApplies(t *testing.T) {
 	const retain, remove = millracev1beta1.ReclaimRetain, millracev1beta1.ReclaimDelete
 	for name, test := range map[string]struct {
 		before, after, own millracev1beta1.ReclaimPolicy

@@ -31,7 +31,7 @@ type poolFamily struct {
 	family ipam.Family
 }
 
-// number is that of the change that freed the last address.
+// freedAddresses are the freed addresses of a pool. number is that of the change that freed the last one.
 type freedAddresses struct {
 	addresses []netip.Addr
 	number    uint64
@@ -123,7 +123,7 @@ func (w *waitingServices) free(address netip.Addr, pool string) {
 	freed.number, w.requeuer.isDue = w.changes.Load(), true
 }
 
-// looked records the state that a worker reconciled a Service with.
+// recordReconcile records the state with which a worker reconciled a Service.
 func (w *waitingServices) recordReconcile(service types.NamespacedName, with stateVersion) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

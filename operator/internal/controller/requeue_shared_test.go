@@ -14,7 +14,7 @@ import (
 )
 
 // A freed address goes to a Service that shares it, and waiting Services with its key join.
-func TestSharedAddressWakesThoseWithItsKey(t *testing.T) {
+func TestSharedAddressRequeuesSharers(t *testing.T) {
 	w := newQueued(t, poolWith("203.0.113.0/32", "2001:db8::/128"), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "farm"}})
 	elsewhere := func(service *corev1.Service) {
 		service.Namespace, service.Spec.IPFamilies = "farm", []corev1.IPFamily{corev1.IPv6Protocol}

@@ -141,7 +141,7 @@ func (w *queued) rest() error {
 }
 
 // With thousands waiting, a freed address requeues only the first Service, then the next.
-func TestFreedAddressWakesOne(t *testing.T) {
+func TestFreedAddressRequeuesOne(t *testing.T) {
 	const waiting = 100
 	six := poolWith("2001:db8::/128")
 	six.Name = "six"
@@ -349,7 +349,7 @@ func TestChangeDuringAPlan(t *testing.T) {
 }
 
 // Each change that may help a Service requeues it, and no other change does.
-func TestWhatMayHelp(t *testing.T) {
+func TestChangesThatMayHelp(t *testing.T) {
 	claims := func(namespace, key string) []millracev1beta1.VIPClaim {
 		return []millracev1beta1.VIPClaim{{Namespace: namespace, Name: "other", SharingKey: key}}
 	}

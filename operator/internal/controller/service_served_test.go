@@ -108,7 +108,7 @@ func TestCapacityTracker(t *testing.T) {
 }
 
 // New Services precede Services that are only checked again.
-func TestServedGoAfterOthers(t *testing.T) {
+func TestServedAreReconciledLast(t *testing.T) {
 	l := newVIPCache()
 	for _, name := range []string{"1", "2", "3"} {
 		vip := vipAt(name, types.UID(name), "old-"+name)

@@ -99,7 +99,7 @@ func TestStaleClaims(t *testing.T) {
 }
 
 // A Service does not inherit a claim whose Service is absent from the cache alone.
-func TestClaimOfAServiceThatTheCacheLacksStays(t *testing.T) {
+func TestClaimOfUncachedServiceRemains(t *testing.T) {
 	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil))
 	c.reconcile("web")
 	stale := ours("web", nil)

@@ -39,7 +39,7 @@ type statusConflict struct {
 	reported map[string]metav1.Condition
 }
 
-// conflicts is used only by the worker that holds the lock.
+// statusConflicts is used only by the worker that holds the lock.
 type statusConflicts map[types.NamespacedName]*statusConflict
 
 func (c statusConflicts) of(service *corev1.Service) *statusConflict {

@@ -93,7 +93,7 @@ func TestLongestWaitingIsServedFirst(t *testing.T) {
 }
 
 // The waiting time is in the condition, so a new operator keeps the order.
-func TestLineOutlivesTheOperator(t *testing.T) {
+func TestQueueSurvivesOperatorRestart(t *testing.T) {
 	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	waiting := func(seconds int) func(*corev1.Service) {
 		return func(service *corev1.Service) {
@@ -135,7 +135,7 @@ func TestLineOutlivesTheOperator(t *testing.T) {
 }
 
 // Otherwise each new Service would try thousands that wait for another pool.
-func TestAheadAreThoseThatWantTheSame(t *testing.T) {
+func TestEarlierServicesWantSameAddress(t *testing.T) {
 	l := newVIPCache()
 	waiting := newWaitingServices(l)
 	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

@@ -59,7 +59,7 @@ func (c *cluster) runAll(names ...string) {
 }
 
 // Concurrent workers assign no address twice and serve Services in order of age.
-func TestWorkersTakeTurns(t *testing.T) {
+func TestWorkersAreSerialized(t *testing.T) {
 	const services, addresses = 60, 40
 	c := newCluster(t, poolWith("203.0.113.0-203.0.113.39"))
 	var names []string
@@ -202,7 +202,7 @@ func (r watchedReader) Get(ctx context.Context, key client.ObjectKey, object cli
 }
 
 // The read of the namespace before an event releases the turn.
-func TestEventsLetOthersRun(t *testing.T) {
+func TestEventsDoNotBlockWorkers(t *testing.T) {
 	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil))
 	r, reads := c.reconciler, 0
 	r.releaseDelay = time.Minute

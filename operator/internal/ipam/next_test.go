@@ -115,7 +115,7 @@ func (l *lease) drawGiven(match func(netip.Addr) bool) (netip.Addr, bool) {
 
 // A freed address is assigned only when no unused one remains, and then the one that has been free for
 // longest.
-func TestFreedIsGivenLast(t *testing.T) {
+func TestFreedIsAssignedLast(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := newLease(t)
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
@@ -145,7 +145,7 @@ func TestFreedIsGivenLast(t *testing.T) {
 }
 
 // After a restart the search continues after the VIP created last.
-func TestFreedIsGivenLastAfterRestart(t *testing.T) {
+func TestFreedIsAssignedLastAfterRestart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := newLease(t)
 		var last netip.Addr
@@ -203,7 +203,7 @@ func TestSearchCopiesNothing(t *testing.T) {
 }
 
 // After all addresses of a pool were used, the next one is still found in a few steps.
-func TestUsedUpPoolIsCheap(t *testing.T) {
+func TestExhaustedPoolIsCheap(t *testing.T) {
 	prefix := netip.MustParsePrefix("198.18.0.0/16")
 	table, pool := usedUp(prefix)
 	first, ok := table.next(pool, IPv4)
@@ -237,7 +237,7 @@ func usedUp(prefix netip.Prefix) (*Table, Pool) {
 	return table, Pool{Name: "p", AutoAssign: true, Addresses: setOf(netipx.RangeOfPrefix(prefix))}
 }
 
-func TestFirstOfTheFreed(t *testing.T) {
+func TestOldestFreedAddressFirst(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		freed := newFreedAddresses()
 		var order []netip.Addr

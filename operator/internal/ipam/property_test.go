@@ -377,7 +377,7 @@ func (w *world) checkSticky(t *rapid.T, owner Owner, before []netip.Addr, plan P
 }
 
 // A pool serves exactly as many Services as it has free addresses.
-func TestExhaustionIsExact(t *testing.T) {
+func TestCapacityIsExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		family := rapid.SampledFrom([]Family{IPv4, IPv6}).Draw(t, "family")
 		ranges := drawRanges(t, "ranges")

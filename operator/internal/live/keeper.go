@@ -67,7 +67,7 @@ func (k *keeper) Start(ctx context.Context) error {
 	}
 }
 
-// keep writes in any order, because a new CA is distributed a day before its first use.
+// keep may write the objects in any order, because a new CA is distributed a day before its first use.
 func (k *keeper) keep(ctx context.Context) error {
 	var all map[string][]byte
 	host := fmt.Sprintf("%s.%s.svc", serviceName, k.namespace)

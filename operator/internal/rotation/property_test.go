@@ -165,7 +165,7 @@ func TestNoPacketIsRefused(t *testing.T) {
 }
 
 // Every rotation completes in any order of steps, and tags are required then.
-func TestEveryChangeEnds(t *testing.T) {
+func TestEveryChangeTerminates(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := &cluster{now: start}
 		for range rapid.IntRange(1, 5).Draw(t, "nodes") {

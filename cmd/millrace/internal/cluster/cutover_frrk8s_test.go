@@ -174,7 +174,7 @@ func TestOthers(t *testing.T) {
 }
 
 // In other modes no request is sent for frr-k8s, whose kinds may not be installed.
-func TestLeavesBGP(t *testing.T) {
+func TestWithdrawsBGP(t *testing.T) {
 	for mode, want := range map[string]bool{"": false, "native": false, "frr": false, "frr-k8s": true} {
 		pod := &corev1.PodSpec{Containers: []corev1.Container{{Name: "speaker", Env: []corev1.EnvVar{{Name: "METALLB_BGP_TYPE", Value: mode}}}}}
 		if got := isBGPDelegated(pod); got != want {

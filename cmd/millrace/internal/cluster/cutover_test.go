@@ -12,7 +12,7 @@ import (
 )
 
 // Any of the terms may let a pod run, so each must exclude the label.
-func TestKeepOff(t *testing.T) {
+func TestExcludeSpeaker(t *testing.T) {
 	terms := []corev1.NodeSelectorTerm{
 		{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "edge", Operator: corev1.NodeSelectorOpExists}}}, {},
 	}

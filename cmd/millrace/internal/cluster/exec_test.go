@@ -25,7 +25,7 @@ func (s *slow) Write(text []byte) (int, error) {
 }
 
 // After shut returns, the underlying writer may be destroyed.
-func TestGateIsShut(t *testing.T) {
+func TestGateBlocks(t *testing.T) {
 	out := &slow{entered: make(chan struct{}), leave: make(chan struct{})}
 	g := &closableWriter{out: out}
 	written := make(chan error, 1)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestRepeatRests(t *testing.T) {
+func TestRepeatInterval(t *testing.T) {
 	for name, test := range map[string]struct {
 		rest        Pause
 		least, most int

@@ -33,7 +33,7 @@ func (s scripted) Run(_ context.Context, _ string, _ []string, out io.Writer) er
 	return s.err
 }
 
-func TestLinesInPieces(t *testing.T) {
+func TestLinesInFragments(t *testing.T) {
 	const text = `{"missed":1}` + "\n" + `{"missed":20,"later":true}` + "\n" + `{"missed":300}` + "\n"
 	for _, piece := range []int{1, 7, 1000} {
 		var got []uint64

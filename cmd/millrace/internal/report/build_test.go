@@ -200,7 +200,7 @@ func TestReservationIsNoProblem(t *testing.T) {
 	}
 }
 
-func TestIdleOnASharedVIP(t *testing.T) {
+func TestIdleServiceOnSharedVIP(t *testing.T) {
 	web := Service{Namespace: "ns", Name: "web", TrafficPolicy: "Cluster", Ready: 1, Total: 1}
 	idler := Service{Namespace: "ns", Name: "dns", TrafficPolicy: "Local", Total: 2}
 	gone := Service{Namespace: "ns", Name: "gone"}

@@ -70,7 +70,7 @@ func TestAnnouncedLive(t *testing.T) {
 	})
 }
 
-func TestAnnouncedLiveOfSome(t *testing.T) {
+func TestAnnouncedLivePartial(t *testing.T) {
 	group := []livev1alpha1.Announced{{Peers: []string{"a"}, NodeRanges: "0-2"}}
 	list := &livev1alpha1.VIPAnnouncementList{
 		NodeAnswers: livev1alpha1.NodeAnswers{Answered: []string{"node1", "node2", "node3"}},

@@ -136,7 +136,7 @@ type Result struct {
 	VIP   string `json:"vip"`
 	// Listener is absent if no listener matches the host.
 	Listener *Listener `json:"listener,omitempty"`
-	// Rule is absent without a match; its backends are those with a share.
+	// Rule is absent if no rule matches. Its backends are the ones with a share.
 	Rule *Rule `json:"rule,omitempty"`
 	// Status is the proxy's own response; absent: a backend responds.
 	Status   int    `json:"status,omitempty"`

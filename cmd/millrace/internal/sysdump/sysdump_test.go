@@ -151,7 +151,7 @@ func TestNoSecrets(t *testing.T) {
 	}
 }
 
-func TestNodesThatHang(t *testing.T) {
+func TestHungNodes(t *testing.T) {
 	limits := Usual
 	limits.Node = 200 * time.Millisecond
 	cluster := &agents{count: 100, hangs: map[string]bool{"node7": true, "node70": true}}

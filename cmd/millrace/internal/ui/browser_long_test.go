@@ -250,7 +250,7 @@ func TestBrowserHealthy(t *testing.T) {
 	p.picture("healthy-other-theme")
 }
 
-func TestBrowserTrouble(t *testing.T) {
+func TestBrowserProblems(t *testing.T) {
 	state := uitest.Cluster(uitest.Size{Nodes: 8, VIPs: 20, Zones: 2, Down: 2, NotReady: 1, Unserved: 2})
 	source := uitest.NewSource(state)
 	source.Hops = []*consoleapi.Trace{

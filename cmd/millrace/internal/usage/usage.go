@@ -101,7 +101,7 @@ func noFlag(command *cobra.Command, unknown *pflag.NotExistError) error {
 	return fmt.Errorf("%s has no flag %s; see %s --help", path, missing.Name, path)
 }
 
-// form describes the values of a flag's type, or returns the error of other types.
+// form describes the valid values of a flag of this type. For other types it returns the error.
 func form(kind string, err error) string {
 	switch kind {
 	case "duration":

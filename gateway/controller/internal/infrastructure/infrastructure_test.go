@@ -235,8 +235,8 @@ func TestNoPortsNoObjects(t *testing.T) {
 	}
 }
 
-// TestWithoutListenersTheServiceStays checks that a Gateway with a broken certificate keeps its VIP.
-func TestWithoutListenersTheServiceStays(t *testing.T) {
+// TestServiceRemainsWithoutListeners checks that a Gateway with a broken certificate keeps its VIP.
+func TestServiceRemainsWithoutListeners(t *testing.T) {
 	objects := infrastructure.Objects(&model.Proxy{Ports: web()}, nil, gateway, settings())
 	if len(objects) != 1 || len(find[*corev1.Service](t, objects).Spec.Ports) != 2 {
 		t.Errorf("%d objects, want the Service with both ports", len(objects))

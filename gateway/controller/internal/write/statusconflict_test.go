@@ -22,8 +22,8 @@ func gatewayOf(version int, owner string) client.Object {
 
 func isOurs(object client.Object) bool { return object.GetAnnotations()["owner"] == "ours" }
 
-// TestPreviousVersionIsNoAnswer checks that a stale cache is not taken for a write by another controller.
-func TestPreviousVersionIsNoAnswer(t *testing.T) {
+// TestStaleCacheIsNoConflict checks that a stale cache is not taken for a write by another controller.
+func TestStaleCacheIsNoConflict(t *testing.T) {
 	var c conflictState
 	now := time.Unix(1e9, 0)
 	c.previous = "1"

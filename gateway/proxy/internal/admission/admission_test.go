@@ -100,8 +100,8 @@ func TestOpenHeadersCount(t *testing.T) {
 	check("closed", 0)
 }
 
-// TestLongestIdleGoes checks that no connection with a request is evicted.
-func TestLongestIdleGoes(t *testing.T) {
+// TestLongestIdleIsEvicted checks that no connection with a request is evicted.
+func TestLongestIdleIsEvicted(t *testing.T) {
 	o := &opener{Ledger: New(Limits{Connections: 3, ClientBytes: 2 * ConnectionBytes})}
 	first, second := o.open("a1", alice, false), o.open("a2", alice, false)
 	o.open("b1", bob, false)
@@ -195,8 +195,8 @@ func TestIdleMakeRoom(t *testing.T) {
 	}
 }
 
-// TestLittleHasRoom checks that the last eighth is reserved for clients with small usage.
-func TestLittleHasRoom(t *testing.T) {
+// TestSmallClientsAreAdmitted checks that the last eighth is reserved for clients with small usage.
+func TestSmallClientsAreAdmitted(t *testing.T) {
 	o := &opener{Ledger: New(Limits{Bytes: 640 * ConnectionBytes})}
 	modest := o.open("b", bob, false)
 	for i := range 8 {

@@ -100,7 +100,7 @@ func TestPickLeavesOutTried(t *testing.T) {
 	}
 }
 
-func TestDrainingGetsNothingNew(t *testing.T) {
+func TestDrainingGetsNoNewConnections(t *testing.T) {
 	list := addresses(3)
 	list[0].Draining = true
 	set := NewSet(&Settings{}, list, nil, start)
@@ -170,7 +170,7 @@ func TestEjection(t *testing.T) {
 	}
 }
 
-func TestEjectionLeavesHalf(t *testing.T) {
+func TestEjectionLimit(t *testing.T) {
 	for n, want := range map[int]int{1: 0, 2: 1, 3: 1, 5: 2} {
 		set := NewSet(&Settings{EjectAfter: 1, EjectFor: time.Minute, EjectForMost: time.Minute}, addresses(n), nil, start)
 		ejected := 0

@@ -93,8 +93,8 @@ func TestRemembersNoOldPassword(t *testing.T) {
 	}
 }
 
-// TestRememberedCostNothing checks that cached passwords bypass the queue, which limits password guessing.
-func TestRememberedCostNothing(t *testing.T) {
+// TestCachedPasswordsAreFree checks that cached passwords bypass the queue, which limits password guessing.
+func TestCachedPasswordsAreFree(t *testing.T) {
 	users, err := Parse([]byte("a:" + ofSHA))
 	if err != nil {
 		t.Fatal(err)
@@ -135,8 +135,8 @@ func TestRememberedCostNothing(t *testing.T) {
 	}
 }
 
-// TestStrangersCostAsMuch checks that unknown users are verified against the slowest hash.
-func TestStrangersCostAsMuch(t *testing.T) {
+// TestUnknownUsersCostTheSame checks that unknown users are verified against the slowest hash.
+func TestUnknownUsersCostTheSame(t *testing.T) {
 	users, err := Parse([]byte("sha:" + ofSHA + "\nbcrypt:" + ofBcrypt + "\nmd5:" + ofMD5))
 	if err != nil {
 		t.Fatal(err)

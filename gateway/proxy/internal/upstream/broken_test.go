@@ -91,8 +91,8 @@ func TestLengths(t *testing.T) {
 	}
 }
 
-// TestNothingIsUnpacked checks that compressed bodies are passed through unchanged.
-func TestNothingIsUnpacked(t *testing.T) {
+// TestNothingIsDecompressed checks that compressed bodies are passed through unchanged.
+func TestNothingIsDecompressed(t *testing.T) {
 	var packed bytes.Buffer
 	writer := gzip.NewWriter(&packed)
 	_, _ = writer.Write(make([]byte, 10<<20))
@@ -169,8 +169,8 @@ func TestMultiplexedTLS(t *testing.T) {
 	}
 }
 
-// TestBrokenBodyIsTheCause checks that a read error of the request body is returned.
-func TestBrokenBodyIsTheCause(t *testing.T) {
+// TestBodyErrorIsReported checks that a read error of the request body is returned.
+func TestBodyErrorIsReported(t *testing.T) {
 	at := serve(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
 	b := backendAt(settings(), nil, at.address)
 	broken := errors.New("the client's body is broken")

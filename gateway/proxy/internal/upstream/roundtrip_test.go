@@ -30,8 +30,8 @@ func closedAddress(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// TestConnectElsewhere checks that any request is retried on another endpoint if connecting fails.
-func TestConnectElsewhere(t *testing.T) {
+// TestConnectToOtherEndpoint checks that any request is retried on another endpoint if connecting fails.
+func TestConnectToOtherEndpoint(t *testing.T) {
 	for _, body := range []string{"", "body"} {
 		s := serve(t, func(w http.ResponseWriter, r *http.Request) {
 			text, _ := io.ReadAll(r.Body)

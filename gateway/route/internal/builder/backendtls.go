@@ -30,7 +30,8 @@ type Policy struct {
 	// Accepted and resolved are nil if the condition is true.
 	Accepted, Resolved *Refusal
 	Notes              []string
-	// Gateways are the Gateways with routes to a target, excluded those that the status has no room for.
+	// Gateways are the Gateways with routes to a target. Excluded are the ones beyond the limit of the
+	// status.
 	Gateways map[types.NamespacedName]bool
 	Excluded []types.NamespacedName
 }

@@ -29,7 +29,7 @@ const (
 // Sessions is implemented by engine.Engine.
 type Sessions interface {
 	Set(want Want)
-	// Report returns the current report; Told blocks until it may have changed.
+	// Report returns the current report; AwaitReport blocks until it may have changed.
 	Report() *Report
 	AwaitReport() error
 }

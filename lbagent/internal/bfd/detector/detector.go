@@ -32,7 +32,7 @@ type Detector struct {
 	process Process
 	down    func(peer, reason string)
 	logger  logr.Logger
-	// sources are the last known source addresses by peer. Only Want uses them.
+	// sources are the last known source addresses by peer. Only SetPeers uses them.
 	sources map[string]netip.Addr
 
 	mu sync.Mutex

@@ -27,7 +27,7 @@ type saying struct {
 func (s *saying) Set(want control.Want)           { s.wanted = want }
 func (s *saying) Report() (control.Report, error) { return s.report, s.err }
 
-func TestDetectorTakesDown(t *testing.T) {
+func TestDetectorResetsSessions(t *testing.T) {
 	process := &saying{}
 	var down []string
 	d := New(process, func(peer, reason string) {
@@ -61,7 +61,7 @@ func TestDetectorTakesDown(t *testing.T) {
 	}
 }
 
-func TestDetectorWantsAndObserves(t *testing.T) {
+func TestDetectorConfiguresAndObserves(t *testing.T) {
 	const ms = time.Millisecond
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	process := &saying{}
@@ -114,7 +114,7 @@ func TestDetectorWantsAndObserves(t *testing.T) {
 }
 
 // The session with the shortest detection time determines when the router was last received.
-func TestDetectorHears(t *testing.T) {
+func TestLastReceived(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	up := func(detection time.Duration) control.Session {
 		return control.Session{State: bfd.Up, DetectionTime: detection}

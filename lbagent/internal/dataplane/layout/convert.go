@@ -8,7 +8,7 @@ import (
 	"fmt"
 )
 
-// ErrTooLarge is returned if number out of range into a narrower field.
+// ErrTooLarge is returned if a number does not fit into a narrower field.
 var ErrTooLarge = errors.New("number out of range")
 
 // Converter converts entries: new fields are zero, removed ones dropped, native numbers may change size.

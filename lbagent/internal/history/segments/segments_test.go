@@ -96,8 +96,8 @@ func TestFull(t *testing.T) {
 	check(open(t, directory))
 }
 
-// TestTorn checks that a write cut off at any byte affects no line before or after it.
-func TestTorn(t *testing.T) {
+// TestInterruptedWrite checks that a write cut off at any byte affects no line before or after it.
+func TestInterruptedWrite(t *testing.T) {
 	whole := []byte("first\nsecond\nthird\n")
 	for cut := range len(whole) + 1 {
 		directory := t.TempDir()
@@ -140,8 +140,8 @@ func TestUnwritten(t *testing.T) {
 	}
 }
 
-// TestReadsTheEnd checks that under random writes and restarts the read lines are the latest ones.
-func TestReadsTheEnd(t *testing.T) {
+// TestReadsUntilEOF checks that under random writes and restarts the read lines are the latest ones.
+func TestReadsUntilEOF(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		directory, err := os.MkdirTemp("", "history")
 		if err != nil {

@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { isolated.Main(m) }
 
-func TestBesideOthers(t *testing.T) {
+func TestCoexistence(t *testing.T) {
 	const own, others = "mrlab-test", "others"
 	create := func() error { return Create(own) }
 	add := func() error { return exec.Command("ip", "netns", "add", others).Run() }

@@ -147,7 +147,7 @@ func TestAttach(t *testing.T) {
 	}
 }
 
-func TestQdiscGoesWithTheLastFilter(t *testing.T) {
+func TestQdiscIsRemovedWithLastFilter(t *testing.T) {
 	index := newInterface(t)
 	in, out := Hook{index, Ingress, "in"}, Hook{index, Egress, "out"}
 	for _, hook := range []Hook{in, out} {

@@ -5,6 +5,7 @@
 package liveapi_test
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -21,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/net/http2"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -409,14 +411,44 @@ func testStrangers(t *testing.T, address string) {
 			}
 		}
 	}
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address+"/livez", nil)
+	testUnread(t, address)
+}
+
+// testUnread checks how much a client can send before the server has read its request.
+func testUnread(t *testing.T, address string) {
+	dial := func(protocol string) *tls.Conn {
+		conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}})
+		must(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		must(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+		return conn
+	}
+	conn := dial("http/1.1")
+	_, err := io.WriteString(conn, "GET /livez HTTP/1.1\r\nHost: test\r\nX: "+strings.Repeat("x", 80<<10))
 	must(t, err)
-	request.Header.Set("X", strings.Repeat("x", 100<<10))
-	response, err := stranger.Do(request)
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	must(t, err)
 	_ = response.Body.Close()
 	if response.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
-		t.Errorf("a header of 100 KiB gives %s", response.Status)
+		t.Errorf("a header of 80 KiB without end: %s, want 431", response.Status)
+	}
+	conn = dial("h2")
+	_, err = io.WriteString(conn, http2.ClientPreface)
+	must(t, err)
+	framer := http2.NewFramer(conn, conn)
+	must(t, framer.WriteSettings())
+	frame, err := framer.ReadFrame()
+	must(t, err)
+	settings, is := frame.(*http2.SettingsFrame)
+	if !is {
+		t.Fatalf("the first frame is %v, want SETTINGS", frame)
+	}
+	for id, most := range map[http2.SettingID]uint32{
+		http2.SettingMaxConcurrentStreams: 250, http2.SettingInitialWindowSize: 64 << 10, http2.SettingMaxHeaderListSize: 80 << 10,
+	} {
+		if value, has := settings.Value(id); !has || value > most {
+			t.Errorf("%v is %d (%v), want at most %d", id, value, has, most)
+		}
 	}
 }
 

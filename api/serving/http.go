@@ -63,28 +63,6 @@ func LimitRequests(handler http.Handler, limits Requests) http.Handler {
 	})
 }
 
-// LimitHeader rejects larger headers in servers of other packages with a higher limit, so that they are not
-// held while the request is authenticated.
-func LimitHeader(handler http.Handler, bytes int) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		size := len(r.RequestURI)
-		for name, values := range r.Header {
-			for _, value := range values {
-				size += len(name) + len(value) + fieldBytes
-			}
-		}
-		if size > bytes {
-			w.Header().Set("Connection", "close")
-			http.Error(w, "the header is too large", http.StatusRequestHeaderFieldsTooLarge)
-			return
-		}
-		handler.ServeHTTP(w, r)
-	})
-}
-
-// fieldBytes is the overhead of a header field in addition to its name and value (RFC 9113, section 6.5.2).
-const fieldBytes = 32
-
 type semaphores struct {
 	size int64
 

@@ -110,20 +110,6 @@ func TestHeaderBytes(t *testing.T) {
 	}
 }
 
-// A handler rejects headers that its server accepts, many short fields as well as a long one.
-func TestLimitHeader(t *testing.T) {
-	address := serve(t, Local(), LimitHeader(ok, 4<<10))
-	for header, want := range map[string]int{
-		"": http.StatusOK, "X: " + strings.Repeat("x", 3<<10) + "\r\n": http.StatusOK,
-		"X: " + strings.Repeat("x", 4<<10) + "\r\n": http.StatusRequestHeaderFieldsTooLarge,
-		strings.Repeat("X: x\r\n", 200):             http.StatusRequestHeaderFieldsTooLarge,
-	} {
-		if code, err := get(dial(t, "127.0.0.1", address), header); err != nil || code != want {
-			t.Errorf("a header of %d bytes: %d, %v; want %d", len(header), code, err, want)
-		}
-	}
-}
-
 type slowBodies struct {
 	mu           sync.Mutex
 	inside, most int

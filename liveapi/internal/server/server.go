@@ -34,9 +34,6 @@ import (
 // connections suffice for the agents of 5,000 nodes and replicas of the cluster's API server.
 var connections = serving.Limits{Connections: 6144, PerSource: 16}
 
-// maxHeaderBytes leaves room for a user's groups. The library reads up to 1 MiB in any case.
-const maxHeaderBytes = 64 << 10
-
 // Options of a Server.
 type Options struct {
 	// Address is "host:port" to listen on.
@@ -58,6 +55,7 @@ type Options struct {
 // Server serves live.millrace.io.
 type Server struct {
 	prepared interface{ RunWithContext(context.Context) error }
+	https    *bounded
 }
 
 // New returns a server that already listens.
@@ -87,16 +85,12 @@ func New(options Options) (*Server, error) {
 	configuration.LongRunningFunc = func(r *http.Request, info *request.RequestInfo) bool {
 		return options.Streams[r.URL.Path] != nil || lasts(r, info)
 	}
-	configuration.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		chain := genericapiserver.DefaultBuildHandlerChain(api, c)
-		return serving.LimitHeader(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if options.Streams[r.URL.Path] != nil {
-				r = r.WithContext(authenticator.WithAudiences(r.Context(), authenticator.Audiences{options.StreamAudience}))
-			}
-			chain.ServeHTTP(w, r)
-		}), maxHeaderBytes)
+	configuration.BuildHandlerChainFunc = options.chain
+	https, err := listen(options)
+	if err != nil {
+		return nil, err
 	}
-	if err := apply(options, configuration); err != nil {
+	if err := apply(https, options, configuration); err != nil {
 		return nil, err
 	}
 	generic, err := configuration.Complete(nil).New("millrace-liveapi", genericapiserver.NewEmptyDelegate())
@@ -121,19 +115,25 @@ func New(options Options) (*Server, error) {
 	})); err != nil {
 		return nil, fmt.Errorf("add the readiness probe: %w", err)
 	}
-	return &Server{prepared: generic.PrepareRun()}, nil
+	prepared := generic.PrepareRun()
+	https.server.Handler = generic.Handler
+	return &Server{prepared: prepared, https: https}, nil
 }
 
-func apply(options Options, configuration *genericapiserver.Config) error {
-	listener, err := serving.Listen(options.Address, connections)
-	if err != nil {
-		return fmt.Errorf("--bind-address: %w", err)
-	}
+// chain authenticates Streams with their own audience.
+func (o Options) chain(api http.Handler, c *genericapiserver.Config) http.Handler {
+	chain := genericapiserver.DefaultBuildHandlerChain(api, c)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if o.Streams[r.URL.Path] != nil {
+			r = r.WithContext(authenticator.WithAudiences(r.Context(), authenticator.Audiences{o.StreamAudience}))
+		}
+		chain.ServeHTTP(w, r)
+	})
+}
+
+func apply(https *bounded, options Options, configuration *genericapiserver.Config) error {
 	secure := genericoptions.NewSecureServingOptions()
-	secure.Listener = listener
-	secure.MinTLSVersion = "VersionTLS12"
-	// One connection of the cluster's API server carries the requests of many users.
-	secure.HTTP2MaxStreamsPerConnection = 1000
+	secure.Listener = &unused{address: https.listener.Addr(), closed: make(chan struct{})}
 	secure.ServerCert.CertKey.CertFile = filepath.Join(options.CertDir, "tls.crt")
 	secure.ServerCert.CertKey.KeyFile = filepath.Join(options.CertDir, "tls.key")
 	if err := secure.WithLoopback().ApplyTo(&configuration.SecureServing, &configuration.LoopbackClientConfig); err != nil {
@@ -153,4 +153,6 @@ func apply(options Options, configuration *genericapiserver.Config) error {
 }
 
 // Run serves until the context ends.
-func (s *Server) Run(ctx context.Context) error { return s.prepared.RunWithContext(ctx) }
+func (s *Server) Run(ctx context.Context) error {
+	return s.https.run(ctx, s.prepared.RunWithContext)
+}

@@ -26,6 +26,8 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/millrace-lb/millrace/test/harness"
 )
 
 // maxGrowth is the accepted memory growth by unauthenticated clients in KiB.
@@ -201,6 +203,11 @@ func drain(conn net.Conn) error {
 func TestListeners(t *testing.T) {
 	must(t, cluster.InstallGateway(t.Context()))
 	must(t, cluster.InstallLive(t.Context()))
+	must(t, cluster.Apply(t.Context(), newCertificate(t).manifest()))
+	must(t, cluster.Apply(t.Context(), harness.Ingress))
+	cleanup(t, "delete", "ingress,secret", "site", "--ignore-not-found")
+	ingressAddresses(t, "site")
+	must(t, cluster.RolledOut(t.Context(), "millrace-system", "deployment/"+proxies))
 	tested := map[string]bool{}
 	for _, each := range processes(t) {
 		if tested[each.program] {

@@ -80,7 +80,7 @@ func TestChainLookupWithHistory(t *testing.T) {
 	}
 }
 
-// networked is a mid-connection packet from a network by which sources are limited.
+// networked returns a mid-connection packet whose source is in the given network, for which lookups are limited.
 func networked(f family, network, port int) packet {
 	return f.tcp(portChain, "A").with(func(p *packet) {
 		client := p.from.Addr().AsSlice()

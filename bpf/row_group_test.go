@@ -249,7 +249,7 @@ func TestGroupMates(t *testing.T) {
 }
 
 // All rows of a group come to rest, including one whose time is zero, later than the sweep by the clock.
-func TestGroupComesToRest(t *testing.T) {
+func TestGroupFlagsAreCleared(t *testing.T) {
 	w := newWorld(t)
 	for name, since := range map[string]uint32{"early": 1 << 20, "late": 1<<31 + 1<<20} {
 		t.Run(name, func(t *testing.T) {

@@ -39,7 +39,7 @@ func TestSecret(t *testing.T) {
 	}
 }
 
-func TestGarbage(t *testing.T) {
+func TestParseInvalid(t *testing.T) {
 	secret := strings.Repeat("x", Size)
 	for _, test := range []struct{ entry, value, want string }{
 		{"phase", "", "phase must be Steady, Publishing or Switching"},

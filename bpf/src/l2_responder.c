@@ -13,10 +13,10 @@
 /* L2 mode: ARP requests (RFC 826) and neighbour solicitations (RFC 4861) for VIPs. The agent loads
  * two programs per interface.
  *
- * The tcx program answer replies to common packets. A reply costs about as much as a request, so no
+ * The tcx program respond replies to common packets. A reply costs about as much as a request, so no
  * rate limit and no table of hosts are needed.
  *
- * The socket filter question passes other packets, or all without tcx, to the agent. It drops
+ * The socket filter filter_requests passes other packets, or all without tcx, to the agent. It drops
  * requests for other addresses and applies a rate limit per host, so that neither can fill the
  * socket's buffer.
  */

@@ -90,7 +90,7 @@ func TestHelmUninstallDetected(t *testing.T) {
 	}
 }
 
-func TestByHand(t *testing.T) {
+func TestUninstallWithoutHelm(t *testing.T) {
 	if acts, err := (uninstallation{client: fake.NewClientset()}).isUninstalling(t.Context()); !acts || err != nil {
 		t.Errorf("acts: %v, %v", acts, err)
 	}

@@ -21,7 +21,7 @@ func newAdmin(handler http.Handler, file string) (*http.Server, error) {
 		return nil, err
 	}
 	server := serving.NewHTTP(authenticate(handler))
-	// Anybody can fail handshakes, so they are not logged.
+	// Any client can cause failed handshakes, so they are not logged.
 	server.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	server.TLSConfig = &tls.Config{
 		MinVersion: tls.VersionTLS12,

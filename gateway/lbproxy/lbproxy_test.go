@@ -363,7 +363,7 @@ func TestHungStream(t *testing.T) {
 	}
 }
 
-func TestStranger(t *testing.T) {
+func TestUntrustedController(t *testing.T) {
 	w := newWorld(t)
 	w.set(t, "one")
 	w.control(t)

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// resting counts the local ports in TIME_WAIT for an address.
-func resting(t *testing.T, address string) (count int) {
+// timeWaitPorts counts the local ports in TIME_WAIT for an address.
+func timeWaitPorts(t *testing.T, address string) (count int) {
 	t.Helper()
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -64,7 +64,7 @@ func TestPortsAreFreeAgain(t *testing.T) {
 		}
 		_ = response.Body.Close()
 	}
-	if got := resting(t, address); got > 10 {
+	if got := timeWaitPorts(t, address); got > 10 {
 		t.Errorf("%d ports are used after 150 requests have ended, want next to none", got)
 	}
 }
@@ -81,7 +81,8 @@ func switches(t *testing.T, from string, port uint32) (net.Conn, int) {
 	return conn, response.StatusCode
 }
 
-// TestUpgradesAreBounded checks for half of an endpoint's requests, and a quarter per client.
+// TestUpgradesAreBounded checks that upgraded connections use at most half of an endpoint's requests, and a
+// quarter per client.
 func TestUpgradesAreBounded(t *testing.T) {
 	port := freePort(t)
 	address := serve(t, func(w http.ResponseWriter, r *http.Request) {

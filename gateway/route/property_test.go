@@ -168,8 +168,8 @@ func rulesByHost(result *model.Result, prefix string) map[string][]string {
 	return found
 }
 
-// TestWhole checks that every referenced name and target port exists.
-func TestWhole(t *testing.T) {
+// TestReferencesExist checks that every referenced name and target port exists.
+func TestReferencesExist(t *testing.T) {
 	for file, objects := range scenarios(t) {
 		t.Run(file, func(t *testing.T) {
 			for _, proxy := range route.Compile(objects, model.DefaultSettings()).Proxies {

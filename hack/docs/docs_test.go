@@ -145,7 +145,7 @@ func TestPackagesExist(t *testing.T) {
 	}
 }
 
-func TestBroken(t *testing.T) {
+func TestBrokenReferences(t *testing.T) {
 	all := map[string]string{"docs/cli.md": "# `millrace` drops, and why\n\n## A\n\n## A\n", "README.md": ""}
 	for _, test := range []struct {
 		page, link, want string

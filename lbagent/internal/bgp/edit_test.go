@@ -73,7 +73,7 @@ func TestComparePassive(t *testing.T) {
 }
 
 // One node has turn zero, shares are bounded, and the order is the same on all nodes.
-func TestTurn(t *testing.T) {
+func TestResetDelay(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ids := rapid.SliceOfNDistinct(rapid.Uint16Range(1, 4000), 1, 300, rapid.ID[uint16]).Draw(t, "ids")
 		var nodes []forwarding.NodeID

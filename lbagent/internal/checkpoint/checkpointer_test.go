@@ -65,9 +65,9 @@ func cluster() *model.Snapshot {
 	}
 }
 
-// TestPatience checks that an agent without the API server uses the checkpoint after Patience, and waits
+// TestStartTimeout checks that an agent without the API server uses the checkpoint after Patience, and waits
 // without a checkpoint.
-func TestPatience(t *testing.T) {
+func TestStartTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, api := newCheckpointer(cluster(), &State{Objects: cluster(), Generations: []uint32{300}}, nil)
 		began := time.Now()
@@ -130,9 +130,9 @@ func TestPreviousPasswords(t *testing.T) {
 	}
 }
 
-// TestKeeping checks that unchanged objects are saved once, that the last ones are saved at the end, that
+// TestSaveOnlyChanges checks that unchanged objects are saved once, that the last ones are saved at the end, that
 // slow writes are rare, and that the loaded state is not written back.
-func TestKeeping(t *testing.T) {
+func TestSaveOnlyChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &saves{takes: 100 * time.Millisecond}
 		m, api := newCheckpointer(cluster(), &State{Objects: cluster()}, store)
@@ -178,7 +178,7 @@ func TestKeeping(t *testing.T) {
 	})
 }
 
-func TestKeepingFails(t *testing.T) {
+func TestSaveFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &saves{fails: true}
 		m, api := newCheckpointer(cluster(), nil, store)

@@ -362,8 +362,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestRubbish checks that invalid requests are rejected, and that a silent client does not affect others.
-func TestRubbish(t *testing.T) {
+// TestInvalidRequests checks that invalid requests are rejected, and that a silent client does not affect others.
+func TestInvalidRequests(t *testing.T) {
 	r := newRig(t, &plane{})
 	silent, err := net.Dial("unix", r.path)
 	if err != nil {

@@ -291,9 +291,9 @@ func TestClockGoesBack(t *testing.T) {
 	}
 }
 
-// TestLeftOut checks that dropped entries are reported by Service, the largest counts first, once there
+// TestDroppedEntries checks that dropped entries are reported by Service, the largest counts first, once there
 // is room.
-func TestLeftOut(t *testing.T) {
+func TestDroppedEntries(t *testing.T) {
 	k := NewTracker()
 	web := Entry{Kind: consoleapi.HistoryEndpoints, Services: []string{"default/web"}, Message: strings.Repeat("x", 1000)}
 	dns := Entry{Kind: consoleapi.HistoryEndpoints, Services: []string{"default/dns"}, Message: strings.Repeat("x", MaxLine)}

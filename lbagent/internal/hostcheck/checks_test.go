@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-func TestCards(t *testing.T) {
+func TestDevices(t *testing.T) {
 	loopback := 1
 	got := devices([]dataplane.Attachment{
 		{Interface: "eth0.5", DeviceName: "eth0"}, {Interface: "eth0", DeviceName: "eth0"},

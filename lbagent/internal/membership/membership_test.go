@@ -437,7 +437,7 @@ func TestChangesCountWhatIsKnown(t *testing.T) {
 }
 
 // A node that receives packets of a router is not cut off in a cluster of any size.
-func TestWitness(t *testing.T) {
+func TestRouterPacketsProveConnection(t *testing.T) {
 	for name, test := range map[string]struct {
 		others int
 		// heard is the age of the last packet of a router at each moment; zero: none.

@@ -125,7 +125,7 @@ func TestRead(t *testing.T) {
 }
 
 // Nodes that answer or not, and a narrow path. It needs root.
-func TestAsk(t *testing.T) {
+func TestProbeNodes(t *testing.T) {
 	if !isolated.Test(t) {
 		return
 	}

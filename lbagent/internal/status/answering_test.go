@@ -11,7 +11,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-func TestAnswering(t *testing.T) {
+func TestL2VIPs(t *testing.T) {
 	var o Observation
 	for vip := netip.MustParseAddr("192.0.2.0"); len(o.Answering) <= maxAnswering; vip = vip.Next() {
 		o.Answering = append(o.Answering, vip)

@@ -139,7 +139,7 @@ func TestFaultsFirst(t *testing.T) {
 	}
 }
 
-func TestCut(t *testing.T) {
+func TestTruncation(t *testing.T) {
 	for _, test := range []struct{ text, want string }{
 		{"short", "short"}, {"exactly 12 b", "exactly 12 b"}, {"more than 12 b", "more tha ..."}, {"umlauts äöüäöü", "umlauts  ..."},
 	} {

@@ -66,7 +66,7 @@ func TestCertificatesAlwaysTrusted(t *testing.T) {
 	}
 }
 
-func TestMadeAgain(t *testing.T) {
+func TestRecreated(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	good, _, err := Renew(now, host, nil)
 	if err != nil {

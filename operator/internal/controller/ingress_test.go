@@ -187,7 +187,7 @@ func TestForeignAndOwnAddress(t *testing.T) {
 }
 
 // Status patches fail if another load balancer added an entry meanwhile.
-func TestIngressIsWrittenToWhatWasRead(t *testing.T) {
+func TestIngressPatchRequiresReadVersion(t *testing.T) {
 	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ofOthers("web"))
 	c.reconciler.isDefault = true
 	stale := c.service("web")

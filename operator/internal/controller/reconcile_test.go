@@ -272,7 +272,7 @@ func (c *cluster) vips() []millracev1beta1.VIP {
 }
 
 // After a crash between any two writes, releasing completes.
-func TestGivingUpGoesOnAfterACrash(t *testing.T) {
+func TestReleaseContinuesAfterCrash(t *testing.T) {
 	for writes, ended := 0, false; !ended; writes++ {
 		c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil))
 		c.reconcile("web")
@@ -331,7 +331,7 @@ func TestAssignmentContinuesAfterCrash(t *testing.T) {
 }
 
 // Otherwise a deleted Service would free its address without the release delay.
-func TestReservedAddressIsTakenBehindTheFinalizers(t *testing.T) {
+func TestReservedAddressIsBoundAfterFinalizers(t *testing.T) {
 	reserved := &millracev1beta1.VIP{
 		ObjectMeta: metav1.ObjectMeta{Name: "203.0.113.1"},
 		Spec:       millracev1beta1.VIPSpec{Address: "203.0.113.1", Claims: []millracev1beta1.VIPClaim{{Namespace: "shop", Name: "web"}}},

@@ -23,7 +23,7 @@ func sharer(name string, port int32) millracev1beta1.VIPClaim {
 }
 
 // A claim that another operator wrote after the plan was made is not overwritten.
-func TestBindWritesWhatThePlanWasMadeFrom(t *testing.T) {
+func TestBindUsesPlannedVersion(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := millracev1beta1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)

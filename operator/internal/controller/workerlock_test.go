@@ -158,7 +158,7 @@ func TestPendingWrites(t *testing.T) {
 }
 
 // An exclusive worker waits for the others, and they wait for it.
-func TestAlone(t *testing.T) {
+func TestExclusiveWorker(t *testing.T) {
 	var lock workerLock
 	runs, exclusive := 0, false
 	var workers sync.WaitGroup

@@ -18,7 +18,7 @@ func set(ids ...int32) map[int32]struct{} {
 	return used
 }
 
-func TestGive(t *testing.T) {
+func TestAllocate(t *testing.T) {
 	full := set()
 	for id := int32(1); id <= Max; id++ {
 		full[id] = struct{}{}
@@ -137,7 +137,7 @@ func givenNext(highest int32, freed map[int32]int) int32 {
 	}
 }
 
-func TestTexts(t *testing.T) {
+func TestDataRoundTrip(t *testing.T) {
 	largest := State{Highest: Max}
 	for id := int32(Max); id >= 1; id-- {
 		largest.Free = append(largest.Free, id)

@@ -33,7 +33,7 @@ func advertisement(t *testing.T, spec millracev1beta1.VIPAdvertisementSpec) desi
 	return parsed
 }
 
-func TestJudge(t *testing.T) {
+func TestValidate(t *testing.T) {
 	prefer, sctp := corev1.ServiceTrafficDistributionPreferClose, corev1.ProtocolSCTP
 	all, links := millracev1beta1.VIPAdvertisementSpec{}, millracev1beta1.VIPAdvertisementSpec{L2: &millracev1beta1.L2Advertisement{}}
 	gold := millracev1beta1.VIPAdvertisementSpec{ServiceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "gold"}}}

@@ -124,7 +124,7 @@ func excludeMigrated(spec *appsv1.DaemonSetSpec) bool {
 	return changed
 }
 
-// Unclaimed returns the addresses from MetalLB that Millrace has no VIP of.
+// Unclaimed returns the addresses that MetalLB assigned and for which Millrace has no VIP.
 func (h *Cutover) Unclaimed(ctx context.Context) ([]string, error) {
 	var vips millracev1beta1.VIPList
 	var services corev1.ServiceList

@@ -149,7 +149,7 @@ func TestWithdraw(t *testing.T) {
 	}
 }
 
-func TestOthers(t *testing.T) {
+func TestOtherUsers(t *testing.T) {
 	const raw = "  raw: {rawConfig: \"router bgp 64513\"}\n"
 	for name, test := range map[string]struct {
 		other, want, failure string

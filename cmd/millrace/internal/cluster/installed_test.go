@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-func TestAsInstalled(t *testing.T) {
+func TestWithInstalledFlags(t *testing.T) {
 	for _, test := range []struct{ args, flags, hosts, want string }{
 		{"preflight --installed", "", "", "preflight --installed"},
 		{

@@ -52,7 +52,7 @@ func TestLinesInFragments(t *testing.T) {
 	}
 }
 
-func TestAsk(t *testing.T) {
+func TestQuery(t *testing.T) {
 	failure := errors.New("no pod")
 	for name, test := range map[string]struct {
 		runner scripted

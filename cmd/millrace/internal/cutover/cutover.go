@@ -206,7 +206,8 @@ func missingAnnouncement(status *millracev1beta1.LBNodeReportStatus) string {
 	return ""
 }
 
-// Unclaimed returns addresses that MetalLB assigned and Millrace has no VIP of, with their Services.
+// Unclaimed returns the addresses that MetalLB assigned and for which Millrace has no VIP, with their
+// Services.
 func Unclaimed(services []corev1.Service, vips []millracev1beta1.VIP) []string {
 	claimed := map[string]bool{}
 	for i := range vips {

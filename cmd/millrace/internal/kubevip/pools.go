@@ -182,7 +182,7 @@ func (c *converter) interfaceOf(from *configMap, key string, note noteFunc) {
 	}
 	pool := migration.Name(namespace)
 	if !slices.ContainsFunc(c.result.Pools, func(p millracev1beta1.VIPPool) bool { return p.Name == pool }) {
-		note("%s: the namespace has no pool, which an interface would apply to", key)
+		note("%s: the interface has no effect, because the namespace has no pool", key)
 		return
 	}
 	c.interfaces[pool] = from.Data[key]

@@ -14,9 +14,9 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
-// Restrict replaces the objects that the user may not list: the classes that the namespace's objects name
-// are assumed to be Millrace's, and Gateways of other namespaces to be as routes were accepted by them. sole
-// is the only namespace that was read; empty: all were.
+// Restrict replaces the objects that the user may not list. The classes named by objects of the namespace
+// are assumed to be Millrace's, and Gateways of other namespaces are derived from the routes that they
+// accepted. sole is the only namespace that was read; empty: all were.
 func (in *Input) Restrict(sole string, omitted []string) {
 	if slices.Contains(omitted, "IngressClasses") {
 		in.assumeIngressClasses()

@@ -23,9 +23,9 @@ func (a *answers) Get(context.Context, client.ObjectKey, client.Object, ...clien
 	return a.err
 }
 
-// TestLost checks that any response, whatever its status, within LossAfter means that the API server is
+// TestAPIServerLoss checks that any response, whatever its status, within LossAfter means that the API server is
 // there.
-func TestLost(t *testing.T) {
+func TestAPIServerLoss(t *testing.T) {
 	api, lost := &answers{}, false
 	const lossAfter = 30 * time.Second
 	k := &Manager{LossAfter: lossAfter, Reader: api, IsLeader: func() bool { return false }, OnLoss: func(is bool) { lost = is }, Log: logr.Discard()}

@@ -319,7 +319,7 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-func TestSeeing(t *testing.T) {
+func TestObservabilityArguments(t *testing.T) {
 	arguments := func(parameters model.Parameters) string {
 		objects := infrastructure.Objects(&model.Proxy{Owner: class.Object, Ports: web(), Resources: listens(), Parameters: parameters}, nil, class, settings())
 		return strings.Join(find[*appsv1.Deployment](t, objects).Spec.Template.Spec.Containers[0].Args, " ")

@@ -68,8 +68,8 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// TestAsEachPrefix compares a list with checks of its single prefixes.
-func TestAsEachPrefix(t *testing.T) {
+// TestListMatchesPrefixes compares a list with checks of its single prefixes.
+func TestListMatchesPrefixes(t *testing.T) {
 	prefix := rapid.Custom(func(t *rapid.T) netip.Prefix {
 		address := netip.AddrFrom4([4]byte{198, 51, byte(rapid.IntRange(100, 101).Draw(t, "third")), rapid.Byte().Draw(t, "last")})
 		return netip.PrefixFrom(address, rapid.IntRange(20, 32).Draw(t, "bits"))

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestTurns checks that clients are served round-robin and that a newly waiting client comes first.
-func TestTurns(t *testing.T) {
+// TestRoundRobin checks that clients are served round-robin and that a newly waiting client comes first.
+func TestRoundRobin(t *testing.T) {
 	turns := NewFairQueue(1)
 	turns.Acquire(alice)
 	var got []string
@@ -49,7 +49,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-func TestTurnsWithin(t *testing.T) {
+func TestTryAcquire(t *testing.T) {
 	turns := NewFairQueue(1)
 	turns.Acquire(alice)
 	had := make(chan struct{})

@@ -20,7 +20,7 @@ func made(t *testing.T, of *resource.ExternalAuthorization) *Filter {
 	return f
 }
 
-func TestJudge(t *testing.T) {
+func TestDecide(t *testing.T) {
 	plain, signing := made(t, &resource.ExternalAuthorization{}), made(t, &resource.ExternalAuthorization{SignIn: "/login"})
 	strict := made(t, &resource.ExternalAuthorization{OnlyOk: true})
 	for status := -1; status < 1000; status++ {

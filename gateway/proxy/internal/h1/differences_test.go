@@ -201,8 +201,8 @@ func TestDifferences(t *testing.T) {
 	}
 }
 
-// TestPieces checks that the result does not depend on the segments of a message.
-func TestPieces(t *testing.T) {
+// TestSegmentedMessages checks that the result does not depend on the segments of a message.
+func TestSegmentedMessages(t *testing.T) {
 	for _, seed := range seeds {
 		var buffer []byte
 		parse := func(r *bufio.Reader) (*http.Response, error) { return ReadResponse(r, http.MethodGet, &buffer) }

@@ -479,8 +479,8 @@ func TestHeads(t *testing.T) {
 	}
 }
 
-// TestLeaves checks that cancellation and timeouts end a request in every phase.
-func TestLeaves(t *testing.T) {
+// TestRequestCancellation checks that cancellation and timeouts end a request in every phase.
+func TestRequestCancellation(t *testing.T) {
 	for name, begin := range map[string]string{
 		"before the header": "", "in the header": "HTTP/1.1 200 OK\r\n", "in the body": "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nfine",
 	} {

@@ -18,7 +18,7 @@ const (
 	untakenInformational = 16
 )
 
-var errInformational = errors.New("the backend sends informational answers without end")
+var errInformational = errors.New("the backend sends too many informational responses")
 
 // informational forwards 1xx responses in a separate goroutine. net/http calls Got1xxResponse in the HTTP/2
 // connection's read loop, where a slow client would block all other streams.

@@ -51,8 +51,8 @@ func TestConnectToOtherEndpoint(t *testing.T) {
 	}
 }
 
-// TestAgain checks that a possibly processed request is retried only if policy, method and body permit it.
-func TestAgain(t *testing.T) {
+// TestRetryOfProcessedRequest checks that a possibly processed request is retried only if policy, method and body permit it.
+func TestRetryOfProcessedRequest(t *testing.T) {
 	const breaks, refuses = "breaks", "refuses"
 	for name, test := range map[string]struct {
 		does, method, body string

@@ -68,7 +68,7 @@ func (p Pin) restore() error {
 	err := withFeatures(p.Interface, func(tool *ethtool.Ethtool, name string) error {
 		feature := tagFeatures[p.Kind]
 		if err := tool.Change(name, map[string]bool{feature: true}); err != nil {
-			return fmt.Errorf("turn %s of %s on again: %w", feature, name, err)
+			return fmt.Errorf("re-enable %s of %s: %w", feature, name, err)
 		}
 		return nil
 	})

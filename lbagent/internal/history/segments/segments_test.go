@@ -115,8 +115,8 @@ func TestInterruptedWrite(t *testing.T) {
 	}
 }
 
-// TestUnwritten checks that a full disk loses lines without an effect on later ones.
-func TestUnwritten(t *testing.T) {
+// TestDiskFull checks that a full disk loses lines without an effect on later ones.
+func TestDiskFull(t *testing.T) {
 	log := open(t, t.TempDir())
 	if err := log.Append([][]byte{[]byte("before")}); err != nil {
 		t.Fatal(err)

@@ -22,7 +22,7 @@ func TestPidOfAnother(t *testing.T) {
 	}
 }
 
-func TestInitRefusesToRunByHand(t *testing.T) {
+func TestInitRequiresLab(t *testing.T) {
 	if err := Init(t.TempDir(), stageEnter); !errors.Is(err, errNotInit) {
 		t.Errorf("got %v", err)
 	}

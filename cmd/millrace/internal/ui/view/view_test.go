@@ -52,7 +52,7 @@ func TestHealthy(t *testing.T) {
 	}
 }
 
-func TestTrouble(t *testing.T) {
+func TestProblems(t *testing.T) {
 	state := load(t, "trouble")
 	built := view.Build(state)
 	if found := report.Build(state.Input).Problems; len(built.Problems) != len(found) {

@@ -4,7 +4,6 @@ package dataplane
 
 import (
 	"cmp"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -96,19 +95,11 @@ func (d *Dataplane) dumpEndpoints(state *forwarding.State) error {
 func (d *Dataplane) dumpEndpointTables(state *forwarding.State) error {
 	_, slots := usedTables(state)
 	for slot := range slots {
-		state.EndpointTables[slot] = &forwarding.EndpointTable{}
-	}
-	if d.programs.ReadEndpointRows == nil {
-		return readMap(d.maps.EndpointRows, func(index uint32, id forwarding.EndpointID) {
-			if table := state.EndpointTables[forwarding.EndpointTableSlot(index/forwarding.EndpointRows)]; table != nil {
-				table[index%forwarding.EndpointRows] = id
-			}
-		})
-	}
-	for slot, table := range state.EndpointTables {
+		table := &forwarding.EndpointTable{}
 		if err := d.readEndpointTable(slot, table); err != nil {
 			return err
 		}
+		state.EndpointTables[slot] = table
 	}
 	return nil
 }
@@ -118,20 +109,6 @@ func (d *Dataplane) dumpTables(state *forwarding.State) error {
 	used, _ := usedTables(state)
 	slots := slices.SortedFunc(maps.Keys(used), func(a, b forwarding.NodeTableSlot) int { return cmp.Compare(a.First(), b.First()) })
 	known, paths := newTableSet(), make([]byte, forwarding.MaxRows*pathSize)
-	if d.programs.ReadRows == nil {
-		return readMap(d.maps.Rows, func(index uint32, row bpf.DatapathRow) {
-			if len(slots) == 0 || index < slots[0].First() {
-				return
-			}
-			slot := slots[0]
-			at := int(index - slot.First())
-			binary.NativeEndian.PutUint64(paths[at*pathSize:], row.Path)
-			if at == slot.Rows()-1 {
-				state.NodeTables[slot] = known.find(paths[:slot.Rows()*pathSize])
-				slots = slots[1:]
-			}
-		})
-	}
 	for _, slot := range slots {
 		table := paths[:slot.Rows()*pathSize]
 		if err := d.readRows(slot, table); err != nil {

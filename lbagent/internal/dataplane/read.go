@@ -44,12 +44,18 @@ func Read(pinRoot string) (*forwarding.State, error) {
 		}
 		specs[name].MaxEntries = m.MaxEntries()
 	}
-	var loaded bpf.DatapathMaps
+	// The programs copy rows to a new map row_updates, since the agent's is not pinned.
+	var loaded struct {
+		bpf.DatapathMaps
+		ReadRows         *ebpf.Program `ebpf:"read_rows"`
+		ReadEndpointRows *ebpf.Program `ebpf:"read_endpoint_rows"`
+	}
 	if err := spec.LoadAndAssign(&loaded, &ebpf.CollectionOptions{MapReplacements: pinned.maps}); err != nil {
 		return nil, fmt.Errorf("open the maps below %s: %w", directory, err)
 	}
-	d := &Dataplane{maps: loaded}
-	defer d.maps.Close()
+	d := &Dataplane{maps: loaded.DatapathMaps}
+	d.programs.ReadRows, d.programs.ReadEndpointRows = loaded.ReadRows, loaded.ReadEndpointRows
+	defer func() { _ = errors.Join(d.maps.Close(), loaded.ReadRows.Close(), loaded.ReadEndpointRows.Close()) }()
 	if err := d.maps.Settings.Lookup(uint32(0), &d.self); err != nil {
 		return nil, fmt.Errorf("read map settings: %w", err)
 	}

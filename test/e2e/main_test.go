@@ -77,8 +77,12 @@ func client(vip netip.Addr) netip.Addr {
 
 func eventually(t *testing.T, limit time.Duration, check func(context.Context) error) {
 	t.Helper()
+	begin := time.Now()
 	if err := harness.Eventually(t.Context(), limit, check); err != nil {
 		t.Fatal(err)
+	}
+	if took := time.Since(begin); took > 3*time.Second {
+		t.Logf("waited %s", took.Round(100*time.Millisecond))
 	}
 }
 

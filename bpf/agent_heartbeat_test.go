@@ -110,7 +110,7 @@ func TestAgentSilent(t *testing.T) {
 				w.check(t, test.fixture)
 				// A handed-on flow needs the chain when its override is lost.
 				if isAsked := w.rowGroup(t, syn).Moved != 0; isAsked != (test.name == "a SYN") && test.row == byRank && test.fixture.name != local.name {
-					t.Errorf("the chain is asked: %v", isAsked)
+					t.Errorf("the chain is queried: %v", isAsked)
 				}
 				put(t, w.RowGroups, syn.rowGroup(), bpf.DatapathRowGroup{})
 			})

@@ -142,7 +142,7 @@ func TestLookupForwardedLimit(t *testing.T) {
 				t.Helper()
 				for age, want := range map[uint32]float64{10: young, 8000: old} {
 					if got := askedFor(network, age); got < want*0.3 || got > want*2 {
-						t.Errorf("%s: %.3f of the packets to rows that moved %d s ago are asked for, want %.3f", what, got, age, want)
+						t.Errorf("%s: %.3f of the packets to rows that moved %d s ago are looked up, want %.3f", what, got, age, want)
 					}
 				}
 			}
@@ -159,7 +159,7 @@ func TestLookupForwardedLimit(t *testing.T) {
 			unknown(3, limit/4)
 			check("another source of a VIP beyond its limit", 4, 1./6, 1./64)
 			if got := w.datagramsAskedFor(t, f.udp(portChain)); got != 1 {
-				t.Errorf("%.3f of the datagrams to rows that moved are asked for: UDP has a limit of its own", got)
+				t.Errorf("%.3f of the datagrams to rows that moved are looked up: UDP has a limit of its own", got)
 			}
 			change[uint32](t, w.MissRates, func(u *bpf.DatapathMissRate) { u.Since -= w.ticks(t) })
 			check("a second later", 1, 1, 1)
@@ -185,7 +185,7 @@ func TestUnvalidatedFlowBeyondLimit(t *testing.T) {
 			}
 		}
 		if asked > flows/8 {
-			t.Errorf("%s: other nodes were asked for %d of %d flows", f.name, asked, flows)
+			t.Errorf("%s: other nodes were queried for %d of %d flows", f.name, asked, flows)
 		}
 	}
 }
@@ -240,33 +240,33 @@ func TestRepeatedPacketsAreLookedUp(t *testing.T) {
 				w.wipe(t)
 			}
 			if n := asked(1); !few(n) {
-				t.Errorf("others were asked for %d of %d first packets", n, flows)
+				t.Errorf("others were queried for %d of %d first packets", n, flows)
 			}
 			for range 2 {
 				if n := asked(1); n != flows {
-					t.Errorf("others were asked for %d of %d flows whose packet was repeated, before an answer", n, flows)
+					t.Errorf("others were queried for %d of %d flows whose packet was repeated, before an answer", n, flows)
 				}
 			}
 			returnAll(1, limit/2-1)
 			if n := asked(1); n != flows-(limit/2-1) {
-				t.Errorf("others were asked for %d of %d flows, of which none of them knew %d", n, flows, limit/2-1)
+				t.Errorf("others were queried for %d of %d flows, of which no node knew %d", n, flows, limit/2-1)
 			}
 			asked(2)
 			if n := asked(2); n != flows {
-				t.Errorf("within the limit of repeats others were asked for %d of %d flows", n, flows)
+				t.Errorf("within the limit of repeats others were queried for %d of %d flows", n, flows)
 			}
 			w.returns(t, networked(f, 1, 20000))
 			w.wipe(t)
 			if n := asked(2, repeats); !few(n) {
-				t.Errorf("beyond the limit of repeats others were asked for %d of %d flows", n, flows)
+				t.Errorf("beyond the limit of repeats others were queried for %d of %d flows", n, flows)
 			}
 			change[uint32](t, w.MissRates, func(u *bpf.DatapathMissRate) { u.Since -= w.ticks(t) })
 			if n := asked(2); n != flows-1 {
-				t.Errorf("a second later others were asked for %d of %d flows, of which none of them knew one", n, flows)
+				t.Errorf("a second later others were queried for %d of %d flows, of which no node knew one", n, flows)
 			}
 			w.ageUnknownFlows(t, 31)
 			if n := asked(2); !few(n) {
-				t.Errorf("others were asked for %d of %d flows that were forgotten", n, flows)
+				t.Errorf("others were queried for %d of %d flows that were forgotten", n, flows)
 			}
 		})
 	}

@@ -43,7 +43,7 @@ func TestNATExemptAgreesWithEgress(t *testing.T) {
 				before := w.tally(t)
 				kept := w.natExempt(t, in)
 				if kept != w.natExempt(t, in) {
-					t.Error("asked again, the filter says something else")
+					t.Error("the second run of the filter returns another result")
 				}
 				if changes := w.tally(t).since(before); kept && len(changes) > 0 {
 					t.Errorf("what is kept counts: %v", changes)

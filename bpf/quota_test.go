@@ -167,7 +167,7 @@ func TestOverQuotaEnds(t *testing.T) {
 		opened := w.tally(t)
 		w.play(t, p)
 		if got := w.tally(t).since(opened)[f.name+" port 80 connections"]; got != 1 {
-			t.Errorf("%s: the second table is asked 241 s after its last use", f.name)
+			t.Errorf("%s: the second table is queried 241 s after its last use", f.name)
 		}
 	}
 }

@@ -141,7 +141,7 @@ func testVIPNames(t *testing.T, admin client.Client) {
 			Spec:       millracev1beta1.VIPSpec{Address: test.address},
 		}
 		if want := millracev1beta1.VIPName(netip.MustParseAddr(test.address)); (test.name != want) != test.refused {
-			t.Fatalf("the VIP of %s has the name %s, the case says otherwise", test.address, want)
+			t.Fatalf("the VIP of %s has the name %s, the case expects another one", test.address, want)
 		}
 		err := admin.Create(t.Context(), vip)
 		switch {

@@ -47,7 +47,7 @@ func testLiveComponent(t *testing.T, server *controlplane.Server, admin client.C
 	container := template.Spec.Containers[0]
 	for _, port := range []string{service.Spec.Ports[0].TargetPort.StrVal, policy.Spec.Ingress[0].Ports[0].Port.StrVal} {
 		if !slices.ContainsFunc(container.Ports, func(p corev1.ContainerPort) bool { return p.Name == port }) {
-			t.Errorf("the container has the ports %v, %q is asked for", container.Ports, port)
+			t.Errorf("the container has the ports %v, %q is requested", container.Ports, port)
 		}
 	}
 	// The mounted Secrets are those that the operator writes.

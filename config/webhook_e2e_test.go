@@ -74,7 +74,7 @@ func testWebhookComponents(t *testing.T, server *controlplane.Server, admin clie
 			defaults := find[admissionregistrationv1.MutatingWebhookConfiguration](t, objects, "MutatingWebhookConfiguration")
 			for _, annotations := range []map[string]string{configuration.Annotations, defaults.Annotations} {
 				if got := annotations["cert-manager.io/inject-ca-from"]; got != from {
-					t.Errorf("cert-manager is told to take the CA from %q, want %q", got, from)
+					t.Errorf("cert-manager is configured to take the CA from %q, want %q", got, from)
 				}
 			}
 			arguments := find[appsv1.Deployment](t, objects, "Deployment").Spec.Template.Spec.Containers[0].Args
@@ -115,7 +115,7 @@ func testWebhookFits(t *testing.T, objects []*unstructured.Unstructured) {
 		called *admissionregistrationv1.ServiceReference,
 	) {
 		if policy == nil || *policy != admissionregistrationv1.Ignore || *seconds > 3 {
-			t.Errorf("%s holds people up where nobody answers: %v, %d s", name, *policy, *seconds)
+			t.Errorf("%s delays users without an answer: %v, %d s", name, *policy, *seconds)
 		}
 		if *effects != admissionregistrationv1.SideEffectClassNone {
 			t.Errorf("%s has side effects %s: dry runs are refused", name, *effects)

@@ -75,7 +75,7 @@ func TestFailingWritesAfterBoot(t *testing.T) {
 					want.ServingBootID = "now"
 				}
 				if !reflect.DeepEqual(boots, want) {
-					t.Errorf("the LBNode says %+v, want %+v", boots, want)
+					t.Errorf("the LBNode is %+v, want %+v", boots, want)
 				}
 			})
 		})

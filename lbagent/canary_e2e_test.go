@@ -80,5 +80,5 @@ func (w *world) awaitVerdict(reason, node string) {
 			return n.Name == node && (n.ReachedBy == 0 || n.Short)
 		})
 	})
-	w.t.Logf("%s of %s told after %s", reason, node, time.Since(begun).Round(time.Millisecond))
+	w.t.Logf("%s of %s reported after %s", reason, node, time.Since(begun).Round(time.Millisecond))
 }

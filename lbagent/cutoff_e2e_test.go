@@ -70,7 +70,7 @@ func cutOff(t *testing.T) *world {
 	t.Cleanup(func() {
 		report := &millracev1beta1.LBNodeReport{}
 		if t.Failed() && w.client.Get(context.Background(), client.ObjectKey{Name: thisNode}, report) == nil {
-			t.Logf("the LBNodeReport says %+v", report.Status)
+			t.Logf("the LBNodeReport is %+v", report.Status)
 		}
 	})
 	w.switched()

@@ -29,7 +29,7 @@ func TestFlagsOfCapacities(t *testing.T) {
 		}
 		_, flag, found := strings.Cut(strings.TrimSuffix(message, " of the agents"), "raise --")
 		if !found || flags.Lookup(flag) == nil {
-			t.Fatalf("where there are too many %s it says %q", capacity, message)
+			t.Fatalf("where there are too many %s it returns %q", capacity, message)
 		}
 		if err := flags.Set(flag, "12345"); err != nil {
 			t.Fatal(err)

@@ -75,11 +75,11 @@ func TestNodeDown(t *testing.T) {
 		t.Error("the VIP is not announced any more, though pods of this node serve it")
 	}
 	if len(n.observation.NodeHealth.Down) != 0 || again < nodehealth.ReportAfter || again > nodehealth.ReportAfter+nodehealth.ReportSpread {
-		t.Errorf("told at once: %+v; again in %s", n.observation.NodeHealth, again)
+		t.Errorf("reported immediately: %+v; again in %s", n.observation.NodeHealth, again)
 	}
 	mustPass(t, l, start.Add(again))
 	if !slices.Equal(n.observation.NodeHealth.Down, []string{otherNode}) {
-		t.Errorf("told are %v", n.observation.NodeHealth.Down)
+		t.Errorf("got %v", n.observation.NodeHealth.Down)
 	}
 	j.verdict = membership.Verdict{}
 	mustPass(t, l, start.Add(again))
@@ -87,7 +87,7 @@ func TestNodeDown(t *testing.T) {
 		t.Errorf("rows %v, node %+v after its return", rows, n.state.Nodes[2])
 	}
 	if len(n.observation.NodeHealth.Down) != 0 {
-		t.Errorf("told are %v", n.observation.NodeHealth.Down)
+		t.Errorf("got %v", n.observation.NodeHealth.Down)
 	}
 }
 
@@ -138,7 +138,7 @@ func TestMinority(t *testing.T) {
 	j.verdict = membership.Verdict{Down: map[forwarding.NodeID]time.Time{2: start}, CutOff: true}
 	again := mustPass(t, l, start)
 	if n.observation.NodeHealth.CutOff {
-		t.Error("told at once")
+		t.Error("reported immediately")
 	}
 	// Longer than any delay of routes, and of removals.
 	mustPass(t, l, start.Add(max(again, time.Hour)))
@@ -155,12 +155,12 @@ func TestMinority(t *testing.T) {
 		}
 	}
 	if !n.observation.NodeHealth.CutOff {
-		t.Errorf("told are %+v", n.observation.NodeHealth)
+		t.Errorf("got %+v", n.observation.NodeHealth)
 	}
 	j.verdict = membership.Verdict{}
 	mustPass(t, l, start.Add(2*time.Hour))
 	if len(n.routes) != 3 || leaving() != 0 || n.observation.NodeHealth.CutOff {
-		t.Errorf("announced are %v, %d of them to be left, told are %+v", n.routes, leaving(), n.observation.NodeHealth)
+		t.Errorf("announced are %v, %d of them to be left, got %+v", n.routes, leaving(), n.observation.NodeHealth)
 	}
 }
 
@@ -184,6 +184,6 @@ func TestCutOff(t *testing.T) {
 		t.Errorf("the routes are %+v, want one to be left", routes)
 	}
 	if !slices.Equal(n.observation.NodeHealth.Held, []string{otherNode}) || !n.observation.NodeHealth.CutOff {
-		t.Errorf("told are %+v", n.observation.NodeHealth)
+		t.Errorf("got %+v", n.observation.NodeHealth)
 	}
 }

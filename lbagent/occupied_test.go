@@ -67,7 +67,7 @@ func TestOccupied(t *testing.T) {
 					}
 					for _, decision := range n.observation.Decisions {
 						if decision.VIP == vipOf(1) && decision.Reason != want {
-							t.Errorf("told is %+v", decision)
+							t.Errorf("got %+v", decision)
 						}
 					}
 				}

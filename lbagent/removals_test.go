@@ -43,7 +43,7 @@ func TestMistakenRemovals(t *testing.T) {
 					t.Fatalf("given up %s after the removal", after)
 				}
 				if len(n.observation.Held) == 0 {
-					t.Error("nothing tells that objects are held")
+					t.Error("no condition reports that objects are held")
 				}
 			}
 			mustPass(t, l, start.Add(limit))

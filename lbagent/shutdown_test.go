@@ -34,11 +34,11 @@ func TestUninstalledNodeWithdraws(t *testing.T) {
 		}
 	}
 	if ending.withdrawn {
-		t.Error("said to be withdrawn before it is")
+		t.Error("reported as withdrawn before it is")
 	}
 	mustPass(t, l, start.Add(l.routes.DrainDelay))
 	if n.routes[vipOf(1)] || !ending.withdrawn {
-		t.Errorf("routes %v, said to be withdrawn: %t", n.routes, ending.withdrawn)
+		t.Errorf("routes %v, reported as withdrawn: %t", n.routes, ending.withdrawn)
 	}
 	if len(n.state.Frontends) != 1 {
 		t.Error("the maps do not forward any more")

@@ -92,7 +92,7 @@ func (n *trio) checkVerdicts() {
 		}
 		for _, words := range []string{"More nodes are down than are left", "The agent is stuck"} {
 			if said(log, words) > 0 {
-				n.t.Errorf("%s says %q", by, words)
+				n.t.Errorf("%s has %q", by, words)
 			}
 		}
 	}

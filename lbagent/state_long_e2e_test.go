@@ -150,7 +150,7 @@ func (w *world) stateFaultLater(running *agent, spoil func(*testing.T, string) f
 	var out bytes.Buffer
 	request := Request{Command: "history", History: &consoleapi.HistoryQuery{}}
 	if err := Query(t.Context(), consoleapi.Socket, request, &out); err != nil || !strings.Contains(out.String(), "Ended") {
-		t.Errorf("the history says %s, error %v; want the end of the first agent in it", out.String(), err)
+		t.Errorf("the history is %s, error %v; want the end of the first agent in it", out.String(), err)
 	}
 }
 

@@ -53,16 +53,16 @@ func TestStoppedOnLink(t *testing.T) {
 	resumed, told := time.Now(), time.Duration(0)
 	for time.Since(resumed) < 15*time.Second {
 		if at := w.neighbour(vip); at != elsewhereMAC {
-			t.Fatalf("%s after it went on the node has told that a VIP which is gone is at %s", time.Since(resumed), at)
+			t.Fatalf("%s after it went on the node has announced that a VIP which is gone is at %s", time.Since(resumed), at)
 		}
 		if told == 0 && w.neighbour(otherVIP) == own {
 			told = time.Since(resumed)
 		}
 	}
 	if told == 0 {
-		t.Error("the router was not told of the VIP that is new")
+		t.Error("the router was not informed of the VIP that is new")
 	}
-	t.Logf("the router was told of the VIP that is new after %s", told.Round(time.Millisecond))
+	t.Logf("the router was informed of the VIP that is new after %s", told.Round(time.Millisecond))
 }
 
 // hasElsewhere sets the router's neighbour entry of a VIP to elsewhereMAC; only an announcement changes it.

@@ -86,7 +86,7 @@ func (m *kernelMaps) apply(op forwarding.Op, kind string) error {
 	}, func() error { return m.plane.Apply(op) })
 	switch {
 	case refused && err == nil:
-		return fmt.Errorf("%s: a write was refused, and the operation says that it succeeded", kind)
+		return fmt.Errorf("%s: a write was refused, and the operation succeeds", kind)
 	case refused:
 		return fmt.Errorf("%w: %w", errInjected, err)
 	default:

@@ -90,11 +90,11 @@ func TestHungPassIsDetected(t *testing.T) {
 	later.Store(int64(health.StuckAfter + time.Second))
 	await(t, func() bool { return stalls.Load() == 1 })
 	if err := l.health.Alive(); err == nil || !strings.Contains(err.Error(), `in step "BGP"`) {
-		t.Errorf("the health check says %v, want the step", err)
+		t.Errorf("the health check returns %v, want the step", err)
 	}
 	await(t, func() bool { return log.has("The agent is stuck", "stuckSpeaker.Set") })
 	if err := heartbeat.Send(); err == nil || beats.Load() != 1 {
-		t.Errorf("other nodes hear %d times that this one works, and it learns %v", beats.Load(), err)
+		t.Errorf("%d heartbeats were sent, and the error is %v", beats.Load(), err)
 	}
 	// Without another node that could answer, this one keeps its VIPs on links. Its programs leave new flows
 	// to others.

@@ -65,7 +65,7 @@ func TestUplinkWithoutPrograms(t *testing.T) {
 			}
 			told := n.observation.Interfaces
 			if len(told) != 2 || told[1].Name != test.other.Name || told[1].XDPMode != "None" || told[1].Message == "" {
-				t.Errorf("interfaces %+v, want one that tells why it has no program", told)
+				t.Errorf("interfaces %+v, want the reason why it has no program", told)
 			}
 			n.uplinks = n.uplinks[:1]
 			n.leads = map[netip.Addr][]int{peer: {2}}

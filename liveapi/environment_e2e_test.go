@@ -176,7 +176,7 @@ func (e *environment) run(t *testing.T) (address string, stop func()) {
 			t.Error("the program does not end")
 		}
 		if t.Failed() {
-			t.Logf("the program said:\n%s", logs)
+			t.Logf("the program output:\n%s", logs)
 		}
 	})
 	t.Cleanup(stop)

@@ -203,7 +203,7 @@ func testFlows(t *testing.T, e *environment) {
 	for name, want := range map[string]int{"node-a": 1, "node-b": 1, "node-c": 0} {
 		requests := e.agents[name].requestsSince()
 		if len(requests) != want || want > 0 && requests[0] != "/v1/flows?client=203.0.113.0%2F24&limit=1000&service=shop%2Fweb" {
-			t.Errorf("%s was asked %q", name, requests)
+			t.Errorf("%s received %q", name, requests)
 		}
 	}
 	flows := &livev1alpha1.FlowList{}
@@ -242,7 +242,7 @@ func testDrops(t *testing.T, e *environment) {
 	}
 	for name, agent := range e.agents {
 		if requests := agent.requestsSince(); len(requests) != 1 {
-			t.Errorf("%s was asked %q", name, requests)
+			t.Errorf("%s received %q", name, requests)
 		}
 	}
 }
@@ -307,7 +307,7 @@ func testSchemas(t *testing.T, e *environment) {
 	must(t, err)
 	for _, name := range []string{"servicetraffic", "vipannouncements", "bgpsessions", "flows", "drops"} {
 		if !strings.Contains(string(resources), `"name":"`+name+`"`) {
-			t.Errorf("discovery does not tell of %s: %s", name, resources)
+			t.Errorf("discovery does not report %s: %s", name, resources)
 		}
 	}
 	for field, want := range map[string]string{
@@ -503,7 +503,7 @@ func snapshot(t *testing.T, stream io.Reader) {
 	}
 	for _, name := range []string{"shop/web-1", "office/mail-1"} {
 		if !names[name] {
-			t.Errorf("the relay tells %v, want also %s", names, name)
+			t.Errorf("the relay returns %v, want also %s", names, name)
 		}
 	}
 }

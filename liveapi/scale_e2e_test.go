@@ -268,7 +268,7 @@ func (e *environment) start(t *testing.T) process {
 		_ = command.Wait()
 		if t.Failed() {
 			content, _ := os.ReadFile(log.Name())
-			t.Logf("the program said: %s", content[max(0, len(content)-5000):])
+			t.Logf("the program output: %s", content[max(0, len(content)-5000):])
 		}
 		_ = log.Close()
 	})

@@ -235,7 +235,7 @@ func (w *webhooks) load(t *testing.T, text string) *writing {
 				warnings.Take()
 				err := person.Create(ctx, w.loadBalancer("loaded"), client.DryRunAll)
 				if got := warnings.Take(); err == nil && !strings.Contains(got, text) {
-					err = fmt.Errorf("nobody looked at it: warnings %q", got)
+					err = fmt.Errorf("it was not reviewed: warnings %q", got)
 				}
 				if err != nil && ctx.Err() == nil {
 					load.mu.Lock()

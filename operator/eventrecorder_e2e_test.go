@@ -83,7 +83,7 @@ func (w *eventRecorder) note(event watch.Event) {
 	defer w.mu.Unlock()
 	object, ok := event.Object.(client.Object)
 	if !ok || event.Type != watch.Added && event.Type != watch.Modified && event.Type != watch.Deleted {
-		w.ended = fmt.Errorf("a watch says %s: %+v", event.Type, event.Object)
+		w.ended = fmt.Errorf("a watch returned %s: %+v", event.Type, event.Object)
 		return
 	}
 	revision, err := strconv.ParseUint(object.GetResourceVersion(), 10, 64)

@@ -49,7 +49,7 @@ func longEvent(t *testing.T, e *environment) {
 	service := e.service(t, "web", annotated(millracev1beta1.AnnotationAddresses, value))
 	e.condition(t, service, metav1.ConditionFalse, millracev1beta1.ReasonInvalid, `metadata.annotations[millrace.io/addresses]: "nonsense-ä`)
 	if condition := service.Status.Conditions[0]; !strings.Contains(condition.Message, value) {
-		t.Errorf("the condition says %q", condition.Message)
+		t.Errorf("the condition is %q", condition.Message)
 	}
 	eventually(t, func(ctx context.Context) error {
 		return e.event(ctx, service, millracev1beta1.ReasonInvalid, "ä ...")

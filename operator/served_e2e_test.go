@@ -316,7 +316,7 @@ func contestedStatus(t *testing.T, e *environment) {
 	})
 	// Conflicts count as writes here, too.
 	if answers > 20 {
-		t.Errorf("the status was written %d times before it was told", answers)
+		t.Errorf("the status was written %d times before it was reported", answers)
 	}
 	e.served(t, service, metav1.ConditionFalse, millracev1beta1.ReasonStatusConflict, "")
 }

@@ -334,7 +334,7 @@ func sharedSplitBrain(t *testing.T, e *environment) {
 				return fmt.Errorf("Service %s has %v", service.Name, ingress(service))
 			}
 			if len(service.Status.Conditions) == 0 {
-				return fmt.Errorf("nobody has looked at Service %s", service.Name)
+				return fmt.Errorf("Service %s was not reconciled", service.Name)
 			}
 		}
 		return nil

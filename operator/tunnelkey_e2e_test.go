@@ -86,7 +86,7 @@ func (e *environment) reaches(t *testing.T, nodes []*keyedNode, phase tunnelkey.
 			return err
 		}
 		if state.Phase != phase || state.Sending != sending || state.Required != required {
-			return fmt.Errorf("the Secret says %+v", state)
+			return fmt.Errorf("the Secret is %+v", state)
 		}
 		return nil
 	})
@@ -250,7 +250,7 @@ func tunnelKeysLate(t *testing.T, e *environment) {
 	e.keyCurrent(t, "late", "the other nodes wait until")
 	e.keyCurrent(t, "node0", "")
 	if state, err := e.tunnelState(t.Context()); err != nil || state.Phase != tunnelkey.Publishing {
-		t.Errorf("the Secret says %+v, %v", state, err)
+		t.Errorf("the Secret is %+v, %v", state, err)
 	}
 	e.since(t, state, 2*time.Hour)
 	state = e.reaches(t, nodes, tunnelkey.Switching, 2, true)
@@ -258,7 +258,7 @@ func tunnelKeysLate(t *testing.T, e *environment) {
 	eventually(t, func(ctx context.Context) error {
 		state, err := e.tunnelState(ctx)
 		if err == nil && state.Phase != tunnelkey.Steady {
-			err = fmt.Errorf("the Secret says %+v", state)
+			err = fmt.Errorf("the Secret is %+v", state)
 		}
 		return err
 	})

@@ -215,7 +215,7 @@ func TestPending(t *testing.T) {
 		reports[i].Status.Sessions[0].Canaries[0].Announced = false
 	}
 	if verdicts := Judge(reports, ids); len(verdicts) != 1 || verdicts[0].Known() {
-		t.Errorf("verdicts %+v where nobody announces; want one that says nothing", verdicts)
+		t.Errorf("verdicts %+v without an announcing node; want no result", verdicts)
 	}
 	for i := range reports {
 		reports[i].Status.Conditions = []metav1.Condition{{Type: millracev1beta1.ConditionNodeReady, Status: metav1.ConditionFalse}}

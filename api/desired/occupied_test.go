@@ -88,15 +88,15 @@ func TestUsableRangesAreBounded(t *testing.T) {
 	pools, _ := Pools([]millracev1beta1.VIPPool{object}, NewOccupation(occupied))
 	object.Status.Usable = pools[0].UsableRanges()
 	if len(object.Status.Usable) != 512 || !slices.Contains(object.Status.Usable, "2001:db8::/64") {
-		t.Fatalf("%d ranges are told: %v", len(object.Status.Usable), object.Status.Usable)
+		t.Fatalf("%d ranges are reported: %v", len(object.Status.Usable), object.Status.Usable)
 	}
 	parsed, _ := ParsePool(&object)
 	ranges := ParseUsable(&object, parsed)
 	if rest := difference(ranges, pools[0].Addresses); !rest.Equal(&netipx.IPSet{}) {
-		t.Errorf("told are addresses that are not usable: %v", rest.Ranges())
+		t.Errorf("got addresses that are not usable: %v", rest.Ranges())
 	}
 	if r, _ := ParseRange("10.128.0.0/9"); !ranges.ContainsRange(r) {
-		t.Error("the largest range is not told")
+		t.Error("the largest range is not reported")
 	}
 }
 
@@ -104,7 +104,7 @@ func TestParseUsable(t *testing.T) {
 	object := with(poolAged("a", 0, "203.0.113.0/28"), func(s *millracev1beta1.VIPPoolSpec) { s.Reserved = []string{"203.0.113.1"} })
 	pool, _ := ParsePool(&object)
 	if got := ParseUsable(&object, pool); !isEmpty(got) {
-		t.Errorf("before the operator has said so, %v are usable", got.Ranges())
+		t.Errorf("before the operator has declared them, %v are usable", got.Ranges())
 	}
 	object.Status.Usable = []string{"203.0.113.0/29", "203.0.113.12-203.0.113.40", "nonsense", "198.51.100.1"}
 	want := setOf(netipx.MustParseIPRange("203.0.113.0-203.0.113.0"), netipx.MustParseIPRange("203.0.113.2-203.0.113.7"), netipx.MustParseIPRange("203.0.113.12-203.0.113.15"))

@@ -90,7 +90,7 @@ func TestConflictsMatchTheDefinition(t *testing.T) {
 		}
 		got := conflictingPairs(advertisements, peers, nodes)
 		if limit := (len(advertisements) + len(peers)) * len(nodes); matches > limit {
-			t.Fatalf("selectors were asked %d times, %d nodes and selectors allow %d", matches, len(nodes), limit)
+			t.Fatalf("selectors were evaluated %d times, %d nodes and selectors allow %d", matches, len(nodes), limit)
 		}
 		if want := pairsByDefinition(advertisements, peers, nodes); !reflect.DeepEqual(got, want) {
 			t.Fatalf("rivals are %+v, want %+v", got, want)

@@ -67,7 +67,7 @@ func TestParseInvalid(t *testing.T) {
 			continue
 		}
 		if strings.Contains(err.Error(), secret) {
-			t.Errorf("the error tells a secret: %v", err)
+			t.Errorf("the error contains a secret: %v", err)
 		}
 	}
 	if _, err := Parse(nil); err == nil || !strings.Contains(err.Error(), "there are 0 keys") {

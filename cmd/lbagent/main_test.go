@@ -51,7 +51,7 @@ func TestWrongFlags(t *testing.T) {
 			cmd.SetArgs(test.args)
 			err := cmd.ExecuteContext(t.Context())
 			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("error %v, want one that says %s", err, test.want)
+				t.Errorf("error %v, want one with %s", err, test.want)
 			}
 		})
 	}
@@ -104,7 +104,7 @@ func TestCleanup(t *testing.T) {
 		return cmd.ExecuteContext(ctx)
 	}
 	if err := run(t.Context(), "--check"); err == nil || !strings.Contains(err.Error(), root) {
-		t.Errorf("before: error %v, want one that says %s", err, root)
+		t.Errorf("before: error %v, want one with %s", err, root)
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

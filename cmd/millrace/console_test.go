@@ -161,7 +161,7 @@ func TestNoAgentAnswers(t *testing.T) {
 		t.Errorf("top: %v", err)
 	}
 	if n := strings.Count(out.String(), "node1: forbidden"); n != 2 {
-		t.Errorf("told %d times: %s", n, out.String())
+		t.Errorf("reported %d times: %s", n, out.String())
 	}
 }
 
@@ -242,7 +242,7 @@ func TestTraceFromNodeToNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := [][]string{{"node1", "trace", "a", "b"}, {"node2", "trace", "--packet", "AQID"}}; !reflect.DeepEqual(commands, want) {
-		t.Errorf("asked %v, want %v", commands, want)
+		t.Errorf("queried %v, want %v", commands, want)
 	}
 	var text bytes.Buffer
 	if err := printPath(&text, got, false); err != nil {
@@ -328,7 +328,7 @@ func TestNamespaceFilter(t *testing.T) {
 	top := topWatch{namespace: "other", vip: netip.MustParseAddr("203.0.113.1"), interval: time.Second}
 	want := []string{"top", "--interval", "1s", "--namespace", "other", "--vip", "203.0.113.1"}
 	if got := top.arguments(); !slices.Equal(got, want) {
-		t.Errorf("agents are asked for %q, want %q", got, want)
+		t.Errorf("agents are queried with %q, want %q", got, want)
 	}
 }
 

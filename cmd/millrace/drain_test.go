@@ -54,7 +54,7 @@ func TestRemainingRoutes(t *testing.T) {
 	}
 	runner := fleet{trace: func(node string, args []string) (consoleapi.Line, error) {
 		if node != "node1" {
-			return consoleapi.Line{}, errors.New("another node is asked")
+			return consoleapi.Line{}, errors.New("another node is queried")
 		}
 		if args[0] == "vips" {
 			return consoleapi.Line{VIPs: &consoleapi.VIPs{Groups: vips}}, nil
@@ -98,7 +98,7 @@ func TestDrainTimesOut(t *testing.T) {
 		t.Errorf("ended with %v", err)
 	}
 	if out.String() != "still announced: 203.0.113.1\n" {
-		t.Errorf("told %q", out.String())
+		t.Errorf("printed %q", out.String())
 	}
 }
 

@@ -45,7 +45,7 @@ func TestKubectlOutput(t *testing.T) {
 		}
 	}
 	if !slices.Equal(selectors, []string{"zone=a"}) {
-		t.Errorf("Nodes were asked for by %q", selectors)
+		t.Errorf("Nodes were listed with selectors %q", selectors)
 	}
 	for line, want := range map[string]string{
 		"status -o name":         "--output=name: must be one of wide, json, yaml, jsonpath=TEMPLATE",

@@ -112,7 +112,7 @@ func TestVIPs(t *testing.T) {
 				t.Fatalf("exit code %d: %s", code, stderr)
 			}
 			if !slices.Equal(p.queried["node1"], test.queried) {
-				t.Errorf("asked %q, want %q", p.queried["node1"], test.queried)
+				t.Errorf("queried %q, want %q", p.queried["node1"], test.queried)
 			}
 			for _, want := range test.has {
 				if !strings.Contains(stdout, want) {
@@ -215,10 +215,10 @@ func (l living) of(resource string) chan string {
 
 func TestWatchInterval(t *testing.T) {
 	if rest := (&list{needsAgents: true}).pause()(time.Second); rest < 5*time.Second {
-		t.Errorf("where agents are asked it rests for %s after a second", rest)
+		t.Errorf("with queries of agents the pause is %s after a second", rest)
 	}
 	if rest := (&list{}).pause()(time.Second); rest != 0 {
-		t.Errorf("where no agent is asked it rests for %s", rest)
+		t.Errorf("without queries of agents the pause is %s", rest)
 	}
 }
 

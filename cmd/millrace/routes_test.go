@@ -47,7 +47,7 @@ func refusingCluster(t *testing.T, items map[string]string) string {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		kind := path.Base(r.URL.Path)
 		if strings.Contains(r.URL.Path, "secrets") {
-			t.Errorf("asked for %s", r.URL.Path)
+			t.Errorf("requested %s", r.URL.Path)
 		}
 		w.Header().Set("Content-Type", "application/json")
 		if deployment := items["deployments/"+kind]; deployment != "" {
@@ -168,7 +168,7 @@ func TestTraceURL(t *testing.T) {
 			t.Errorf("%s: exit code %d: %s", line, code, stderr)
 		}
 		if code != exitError && !strings.Contains(stderr, "the packet is not traced") {
-			t.Errorf("%s: not told that the packet is not traced: %s", line, stderr)
+			t.Errorf("%s: no warning that the packet is not traced: %s", line, stderr)
 		}
 		for _, text := range test.has {
 			if !strings.Contains(stdout+stderr, text) {

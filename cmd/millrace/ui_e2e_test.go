@@ -66,10 +66,10 @@ func (o *outages) fails(broken func() error, message string) {
 	o.until(func(head *view.Head) bool { return head.Away != nil && strings.Contains(head.Away.Message, message) })
 	away := o.head.Away
 	if away.Since.Before(began) || away.Seen.After(away.Since) || began.Sub(away.Seen) > 6*probeInterval {
-		o.t.Errorf("broken at %s, and the page says %+v", began, away)
+		o.t.Errorf("broken at %s, and the page shows %+v", began, away)
 	}
 	if !strings.Contains(away.Message, "list vippools at https://127.0.0.1:") {
-		o.t.Errorf("the page does not say what was tried: %q", away.Message)
+		o.t.Errorf("the page does not show what was tried: %q", away.Message)
 	}
 	if !o.nodes["node1"] {
 		o.t.Error("the last picture is not kept")
@@ -98,7 +98,7 @@ func TestUIOutage(t *testing.T) {
 	page := &outages{t: t, next: changesOf(t, printed), nodes: map[string]bool{}}
 	page.until(func(head *view.Head) bool { return head.Live != nil })
 	if live := page.head.Live; !strings.Contains(live.Message, "not installed") || live.Since.IsZero() || !live.Seen.IsZero() {
-		t.Errorf("of an aggregated API that is not there the page says %+v", live)
+		t.Errorf("without an aggregated API the page shows %+v", live)
 	}
 	page.fails(server.Pause, "no answer within 2s")
 	if code := statusOf(t, printed, "/api/ask?id=node/node1"); code != http.StatusBadGateway {

@@ -140,7 +140,7 @@ func TestUIRefusal(t *testing.T) {
 			until(false)
 			refuses.Store(true)
 			if refusal := until(true); !strings.Contains(refusal.Message, "list vippools at "+api.URL) || refusal.Seen.IsZero() {
-				t.Errorf("the page says %+v", refusal)
+				t.Errorf("the page shows %+v", refusal)
 			}
 			refuses.Store(false)
 			until(false)

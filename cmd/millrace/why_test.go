@@ -111,7 +111,7 @@ func TestWhy(t *testing.T) {
 				t.Errorf("code %d, want %d\n%s\nwant\n%s\nstandard error %q, want %q", code, test.code, stdout.String(), want, stderr.String(), test.stderr)
 			}
 			if got := strings.Join(queried, " "); got != test.queried {
-				t.Errorf("agents are asked %q, want %q", got, test.queried)
+				t.Errorf("agents are queried with %q, want %q", got, test.queried)
 			}
 		})
 	}

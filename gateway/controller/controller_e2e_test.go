@@ -386,7 +386,7 @@ func cutOff(t *testing.T, e *environment) {
 			}
 			defer response.Body.Close()
 			if response.StatusCode != want {
-				return fmt.Errorf("readyz says %s, want %d", response.Status, want)
+				return fmt.Errorf("readyz returns %s, want %d", response.Status, want)
 			}
 			return nil
 		})
@@ -461,7 +461,7 @@ func refusals(t *testing.T, e *environment) {
 				return nil
 			}
 		}
-		return fmt.Errorf("no event tells of it among %d", len(list.Items))
+		return fmt.Errorf("no event reports it among %d", len(list.Items))
 	})
 	families, err := metrics.Registry.Gather()
 	must(t, err)
@@ -478,7 +478,7 @@ func refusals(t *testing.T, e *environment) {
 			return err
 		}
 		if text := deployment.Annotations["millrace.io/rejected-resources"]; text != "" {
-			return fmt.Errorf("the Deployment still says %s", text)
+			return fmt.Errorf("the Deployment still has %s", text)
 		}
 		return nil
 	})

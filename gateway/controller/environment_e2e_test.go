@@ -101,7 +101,7 @@ func (e *environment) run(t *testing.T, change func(*controller.Config)) (addres
 			}
 		}
 		if t.Failed() {
-			t.Logf("the controller at %s said:\n%s", address, logs)
+			t.Logf("the controller at %s output:\n%s", address, logs)
 		}
 	})
 	t.Cleanup(stop)
@@ -269,7 +269,7 @@ func (p *proxy) receives(t *testing.T, wanted func(configuration) error) configu
 				return p.has
 			}
 		case <-deadline:
-			t.Fatalf("after %s: %v; the client said:\n%s", waitTimeout, last, p.logs)
+			t.Fatalf("after %s: %v; the client output:\n%s", waitTimeout, last, p.logs)
 		}
 	}
 }
@@ -282,7 +282,7 @@ func (p *proxy) isRefused(t *testing.T, why string) {
 			t.Fatalf("a configuration came: %v", <-p.updates)
 		}
 		if !strings.Contains(p.logs.String(), why) {
-			return fmt.Errorf("%q was not said: %s", why, p.logs)
+			return fmt.Errorf("%q was not logged: %s", why, p.logs)
 		}
 		return nil
 	})

@@ -145,7 +145,7 @@ func (e *environment) runProgram(t *testing.T, arguments ...string) (address str
 	t.Cleanup(func() {
 		_ = command.Process.Signal(syscall.SIGTERM)
 		if err := command.Wait(); err != nil || t.Failed() {
-			t.Logf("the controller ended with %v, and said:\n%s", err, logs)
+			t.Logf("the controller ended with %v, and output:\n%s", err, logs)
 		}
 	})
 	return address, &program{pid: command.Process.Pid}
@@ -258,7 +258,7 @@ func (b *bystander) awaitEvent(t *testing.T, text string) {
 				return nil
 			}
 		}
-		return fmt.Errorf("none of %d events tells of %s", len(events.Items), text)
+		return fmt.Errorf("none of %d events reports %s", len(events.Items), text)
 	})
 }
 

@@ -194,7 +194,7 @@ func (e *environment) refusesAt(t *testing.T, gateway *gatewayv1.Gateway, count 
 			return err
 		}
 		if text := deployment.Annotations["millrace.io/rejected-resources"]; (text != "") != (count > 0) {
-			return fmt.Errorf("the Deployment says %q", text)
+			return fmt.Errorf("the Deployment has %q", text)
 		}
 		return nil
 	})

@@ -375,7 +375,7 @@ func TestUntrustedController(t *testing.T) {
 	r := w.run(t)
 	eventually(t, func() error {
 		if text := r.logs.String(); !strings.Contains(text, "certificate signed by unknown authority") {
-			return fmt.Errorf("the proxy does not say why it does not follow: %s", text)
+			return fmt.Errorf("the proxy does not report why it does not follow: %s", text)
 		}
 		return nil
 	})

@@ -189,7 +189,7 @@ func TestRestrictingAnnotationsAreKnown(t *testing.T) {
 			t.Errorf("%s keeps clients out, and the Ingress is served without it", each.Name)
 		}
 		if each.Handling != Supported && each.Note == "" {
-			t.Errorf("%s is not supported, and nothing says why", each.Name)
+			t.Errorf("%s is not supported, and no reason is documented", each.Name)
 		}
 	}
 }

@@ -90,7 +90,7 @@ func TestAuthorizationOfAnIngress(t *testing.T) {
 		}
 		question := auth.question()
 		if question.Host != "oauth2-proxy.shop.svc.cluster.local" || question.Header.Get("X-Auth-Request-Redirect") != "https://a.example.com/x?y=z" {
-			t.Errorf("%s: asked %s, %v", protocol, question.Host, question.Header)
+			t.Errorf("%s: received %s, %v", protocol, question.Host, question.Header)
 		}
 		got = get(t, c, "http://a.example.com/x", "X-Auth-Request-User: root", "Authorization: forged", "Cookie: session=1")
 		if got.Header.Get("X-Backend") != "web" || !strings.Contains(got.body, "X-Auth-Request-User: ann\r\n") ||

@@ -110,7 +110,7 @@ func TestShutdownLosesNothing(t *testing.T) {
 	wait.Wait()
 	close(goOn)
 	if err := <-long; err != nil {
-		t.Errorf("the request that was under way failed: %v", err)
+		t.Errorf("the request that was in progress failed: %v", err)
 	}
 	if err := <-done; err != nil {
 		t.Errorf("shutdown: %v", err)

@@ -84,7 +84,7 @@ func TestIdleConnectionsAreAnsweredAtTheEnd(t *testing.T) {
 	closedPort(t, secure)
 	post := "POST / HTTP/1.1\r\nHost: a.example.com\r\nContent-Length: 3\r\n\r\nabc"
 	if !sendRequest(t, conn, reader, post).Close || !sendRequest(t, secureConn, secureReader, post).Close {
-		t.Error("the client is not asked to go elsewhere")
+		t.Error("the client receives no Connection: close")
 	}
 	begun := time.Now()
 	if err := <-done; err != nil {

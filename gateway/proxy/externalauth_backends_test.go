@@ -76,7 +76,7 @@ func TestAuthorizationOfCalls(t *testing.T) {
 		"Content-Type: application/grpc", "Te: trailers")
 	question := auth.question()
 	if got.StatusCode != 403 || question == nil || question.ContentLength != 0 || question.Header.Get("Content-Type") != "" {
-		t.Errorf("status %d, asked %+v", got.StatusCode, question)
+		t.Errorf("status %d, received %+v", got.StatusCode, question)
 	}
 }
 

@@ -203,7 +203,7 @@ func TestExternalAuthorization(t *testing.T) {
 		t.Errorf("the log has %d refusals; want %d:\n%s", got, refused, text)
 	}
 	if strings.Contains(text, "secret") || strings.Contains(text, "session=") {
-		t.Errorf("the log tells credentials:\n%s", text)
+		t.Errorf("the log contains credentials:\n%s", text)
 	}
 }
 
@@ -271,7 +271,7 @@ func TestAuthorizationRequest(t *testing.T) {
 			}
 		}
 		if public := fmt.Sprint(q.Header); strings.Contains(public, "/public") || strings.Contains(public, "evil") {
-			t.Errorf("%s: the client says what it asks for: %v", test.path, q.Header)
+			t.Errorf("%s: the client sets a header of the proxy: %v", test.path, q.Header)
 		}
 		// Cookies are forwarded only if configured.
 		if all := strings.HasPrefix(test.path, "/all"); all != (q.Header.Get("Cookie") != "") {
@@ -312,7 +312,7 @@ func TestAuthorizationOrder(t *testing.T) {
 		before := auth.requests.Load()
 		got := send(t, c, test.method, "http://a.example.com"+test.path, test.body, test.headers...)
 		if requests := auth.requests.Load() - before; got.StatusCode != test.status || requests != test.requests {
-			t.Errorf("%s %s: %d, asked %d times; want %d and %d", test.method, test.path, got.StatusCode, requests, test.status, test.requests)
+			t.Errorf("%s %s: %d, queried %d times; want %d and %d", test.method, test.path, got.StatusCode, requests, test.status, test.requests)
 		}
 	}
 	got := send(t, c, "GET", "http://a.example.com/cors", "", "Origin: https://b.example.com")
@@ -320,7 +320,7 @@ func TestAuthorizationOrder(t *testing.T) {
 		t.Errorf("a page cannot read why it is refused: %v", got.Header)
 	}
 	if status, _, _ := upgrade(t, "127.0.0.1", port); status != 403 || auth.question().Header.Get("Upgrade") != "" {
-		t.Errorf("an upgrade: %d, asked %v", status, auth.question().Header)
+		t.Errorf("an upgrade: %d, received %v", status, auth.question().Header)
 	}
 }
 
@@ -338,14 +338,14 @@ func TestAuthorizationClientLeaves(t *testing.T) {
 	fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: a.example.com\r\n\r\n")
 	for deadline := time.Now().Add(10 * time.Second); auth.requests.Load() == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("nobody asks")
+			t.Fatal("no request arrives")
 		}
 	}
 	_ = conn.Close()
 	select {
 	case <-auth.gone:
 	case <-time.After(20 * time.Second):
-		t.Fatal("the question goes on without its client")
+		t.Fatal("the question continues without its client")
 	}
 	awaitMetric(t, f, `millrace_proxy_requests_total{code="499",listener="l"} 1`)
 }
@@ -508,7 +508,7 @@ func TestAuthorizationCannotBeBypassed(t *testing.T) {
 				t.Errorf("%s after %v: %d; want %d", name, before, got.StatusCode, want)
 			}
 			if statusOf(f.Proxy) == "" {
-				t.Errorf("%s: nothing is told", name)
+				t.Errorf("%s: nothing is reported", name)
 			}
 		}
 	}
@@ -517,6 +517,6 @@ func TestAuthorizationCannotBeBypassed(t *testing.T) {
 		backend("a", serve(t, echo("a"))), backend("auth", serve(t, new(authorizer).ServeHTTP)))...)
 	f.Apply(Update{Version: "gone", Removed: []string{"auth"}})
 	if got := get(t, client(t, port, nil), "http://a.example.com/"); got.StatusCode != 500 {
-		t.Errorf("without the backend that is asked: %d; want 500", got.StatusCode)
+		t.Errorf("without the backend that is queried: %d; want 500", got.StatusCode)
 	}
 }

@@ -153,7 +153,7 @@ func TestUpdatesAreServed(t *testing.T) {
 		}
 	})
 	if good < 50 || bad < 50 {
-		t.Errorf("%d good updates and %d bad ones: the test says little", good, bad)
+		t.Errorf("%d good updates and %d bad ones: the test covers too little", good, bad)
 	}
 }
 

@@ -132,7 +132,7 @@ func TestUsersChange(t *testing.T) {
 	at("a line that cannot be read", 401, "a")
 	at("other lines", 200, "c")
 	if text := statusOf(f.Proxy); !strings.Contains(text, "line 2") || strings.Contains(text, "plain") {
-		t.Errorf("what is told of the file is %q", text)
+		t.Errorf("what is reported of the file is %q", text)
 	}
 	f.change(usersFile("u", "b:plain"))
 	at("no line that can be read", 401, "b")

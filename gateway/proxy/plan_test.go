@@ -56,7 +56,7 @@ func TestPlan(t *testing.T) {
 		}
 	}
 	if d := made.Decide(1, plan.Request{Method: http.MethodGet, URL: &url.URL{Host: "a.example"}}); d.Status != 404 || d.Listener != "" {
-		t.Errorf("a port that nobody listens at: %+v", d)
+		t.Errorf("a port without a listener: %+v", d)
 	}
 	listener, group, err := made.Listener(10080, "b.example")
 	if listener != "l" || group != "h" || err != nil {

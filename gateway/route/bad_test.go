@@ -307,7 +307,7 @@ spec: {parentRefs: [%s], rules: [{backendRefs: [{name: s, port: 443}]}]}
 	for _, ancestor := range ancestors {
 		message := ancestor.Conditions[0].Message
 		if !strings.HasPrefix(message, "status.ancestors has room for ") || !strings.HasSuffix(message, "2 more Gateways refuse the Services of the policy, the first is a/g14") {
-			t.Errorf("the entry of %s says %q", ancestor.AncestorRef.Name, message)
+			t.Errorf("the entry of %s has %q", ancestor.AncestorRef.Name, message)
 		}
 	}
 	refusing := map[string]bool{"g14": true, "g15": true}
@@ -323,7 +323,7 @@ spec: {parentRefs: [%s], rules: [{backendRefs: [{name: s, port: 443}]}]}
 	for _, gateway := range result.Statuses.Gateways {
 		resolved := meta.FindStatusCondition(gateway.Status.Conditions, string(gatewayv1.GatewayConditionResolvedRefs))
 		if full := resolved.Reason == model.ReasonPolicyStatusFull; full != refusing[gateway.Name] {
-			t.Errorf("%s says %v", gateway.Name, resolved)
+			t.Errorf("%s has %v", gateway.Name, resolved)
 		}
 	}
 }

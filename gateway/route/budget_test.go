@@ -260,7 +260,7 @@ func TestRoomOfIngresses(t *testing.T) {
 		}
 	}
 	if count != 6 {
-		t.Errorf("%d Ingresses are told that there is no room, want 6", count)
+		t.Errorf("%d Ingresses are rejected for lack of room, want 6", count)
 	}
 	if got := sizeOf(t, result); got > 70_000 {
 		t.Errorf("the configuration has %d bytes", got)
@@ -318,7 +318,7 @@ func TestLimitMessageIsStable(t *testing.T) {
 		before := meta.FindStatusCondition(routes[i].Status.Parents[0].Conditions, "Accepted")
 		after := meta.FindStatusCondition(others[i].Status.Parents[0].Conditions, "Accepted")
 		if *before != *after {
-			t.Errorf("route %s/%s says %q, and after another route's change %q", routes[i].Namespace, routes[i].Name, before.Message, after.Message)
+			t.Errorf("route %s/%s has %q, and after another route's change %q", routes[i].Namespace, routes[i].Name, before.Message, after.Message)
 		}
 		if before.Reason == model.ReasonLimitExceeded {
 			refused++

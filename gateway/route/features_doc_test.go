@@ -29,7 +29,7 @@ func TestFeaturesAreDocumented(t *testing.T) {
 	_, section, _ = strings.Cut(section, "\n### Supported\n")
 	yes, no, found := strings.Cut(section, "\n### Not supported\n")
 	if !found {
-		t.Fatal("docs/gateway.md does not say which features are supported, and which not")
+		t.Fatal("docs/gateway.md does not list which features are supported, and which not")
 	}
 	supported, missing := named(yes), named(no)
 	slices.Sort(supported)

@@ -184,7 +184,7 @@ func TestCompilerFollows(t *testing.T) {
 				for _, found := range proxy.Resources {
 					name := fmt.Sprint(proxy.Owner, " ", found.Name)
 					if before := known[name]; before != nil && before != found && proto.Equal(before, found) {
-						t.Fatalf("%s says the same and is another pointer", name)
+						t.Fatalf("%s is equal and is another pointer", name)
 					}
 					current[name] = found
 					kind, _, _ := strings.Cut(found.Name, "/")
@@ -202,7 +202,7 @@ func TestCompilerFollows(t *testing.T) {
 		"Gateway group", "Gateway listener", "Gateway certificate", "Gateway backend", "Gateway authority",
 	} {
 		if !seen[kind] {
-			t.Errorf("nothing was compiled to %s: the test says little", kind)
+			t.Errorf("nothing was compiled to %s: the test covers too little", kind)
 		}
 	}
 }

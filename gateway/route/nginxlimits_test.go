@@ -52,7 +52,7 @@ func TestAliasLimit(t *testing.T) {
 	if !slices.ContainsFunc(result.Problems, func(p model.Problem) bool {
 		return p.Reason == model.ReasonLimitExceeded && p.Object.Namespace == "other"
 	}) {
-		t.Errorf("nobody is told: %v", result.Problems)
+		t.Errorf("no problem is reported: %v", result.Problems)
 	}
 }
 

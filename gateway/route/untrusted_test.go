@@ -71,7 +71,7 @@ func TestInvalidUTF8Paths(t *testing.T) {
 	if !slices.ContainsFunc(result.Problems, func(p model.Problem) bool {
 		return p.Object.Name == "stranger" && p.Reason == model.ReasonInvalid
 	}) {
-		t.Errorf("nobody is told of the path: %v", result.Problems)
+		t.Errorf("the path is not reported: %v", result.Problems)
 	}
 }
 

@@ -43,7 +43,7 @@ func TestCodeMap(t *testing.T) {
 		return
 	}
 	if have != want {
-		t.Error("the code map is not what the packages say: go test ./hack/docs -run TestCodeMap -update-code-map")
+		t.Error("the code map is not what the packages define: go test ./hack/docs -run TestCodeMap -update-code-map")
 	}
 }
 

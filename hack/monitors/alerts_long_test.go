@@ -260,7 +260,7 @@ func TestAlertsFire(t *testing.T) {
 			t.Errorf("%s fires with the labels %v, want %v", name, got, alertCases[name].labels)
 		}
 		if summary := fired[0].Annotations["summary"]; strings.Contains(summary, "no value") || strings.Contains(summary, "error") || strings.Contains(summary, "  ") {
-			t.Errorf("%s says %q", name, summary)
+			t.Errorf("%s has %q", name, summary)
 		}
 		if slices.ContainsFunc(results[2*i+1].Alerts, func(f firing) bool { return f.Name == name }) {
 			t.Errorf("%s fires where it should not: %v", name, results[2*i+1].Alerts)

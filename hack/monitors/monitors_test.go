@@ -110,7 +110,7 @@ func TestRunbooks(t *testing.T) {
 			text += ", after " + alert.For
 		}
 		if !strings.Contains(string(content), "### "+alert.Alert+"\n\n"+text+". ") {
-			t.Errorf("docs/alerts.md does not say of %s: %s", alert.Alert, text)
+			t.Errorf("docs/alerts.md does not describe %s: %s", alert.Alert, text)
 		}
 		if !paragraphs[alert.Alert] {
 			t.Errorf("docs/alerts.md has no ### %s", alert.Alert)

@@ -238,7 +238,7 @@ func testImage(t *testing.T, image v1.Image, platform *v1.Platform) {
 		t.Fatal(err)
 	}
 	if config.Architecture != platform.Architecture || config.OS != platform.OS {
-		t.Errorf("an image for %s says %s/%s", platform, config.OS, config.Architecture)
+		t.Errorf("an image for %s has %s/%s", platform, config.OS, config.Architecture)
 	}
 	for _, label := range []string{"title", "description", "version", "revision", "created", "source", "licenses"} {
 		if config.Config.Labels["org.opencontainers.image."+label] == "" {

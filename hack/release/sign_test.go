@@ -154,6 +154,6 @@ func TestUnsigned(t *testing.T) {
 	command.SetErr(&stderr)
 	command.SetArgs([]string{"--version", "none"})
 	if err := command.Execute(); err == nil || !strings.Contains(stderr.String(), "UNSIGNED") {
-		t.Errorf("%v; told %q", err, stderr.String())
+		t.Errorf("%v; stderr %q", err, stderr.String())
 	}
 }

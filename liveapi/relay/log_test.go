@@ -55,7 +55,7 @@ func (a *agent) take(events [][]byte) error {
 			a.known[name], a.received[name] = event.Slice, true
 		case relay.Change:
 			if !a.received[name] {
-				return fmt.Errorf("a change of %s, which was not told", name)
+				return fmt.Errorf("a change of %s, which was not reported", name)
 			}
 			if event.Slice.Endpoints, err = relay.Apply(a.known[name].Endpoints, event.Slice.Endpoints, event.Runs); err != nil {
 				return err
@@ -238,7 +238,7 @@ func TestDecreasingVersions(t *testing.T) {
 	must(t, a.connect(l, false))
 	must(t, l.Replace([]*discoveryv1.EndpointSlice{slice("dns", 40, "198.18.0.2")}, "50"))
 	if _, _, err := a.reader.Next(); !errors.Is(err, errExpired) {
-		t.Errorf("a stream from before goes on: %v, want %v", err, errExpired)
+		t.Errorf("a stream from before continues: %v, want %v", err, errExpired)
 	}
 	if _, _, err := l.Open(relay.Request{Since: a.version}); !errors.Is(err, errAhead) {
 		t.Errorf("an agent that knows more gets %v, want %v", err, errAhead)

@@ -93,7 +93,7 @@ func TestManyAgents(t *testing.T) {
 	}()
 	logs, err := bufio.NewReader(output).ReadString('\n')
 	if logs != "connected\n" {
-		t.Fatalf("the agents say %q, %v", logs, err)
+		t.Fatalf("the logs of the agents are %q, %v", logs, err)
 	}
 	debug.FreeOSMemory()
 	t.Logf("with %d agents, which have read all %d MiB: %d MiB", manyAgents, size>>20, resident(t))

@@ -144,7 +144,7 @@ func TestClientsInside(t *testing.T) {
 				"a process of a node": append([]string{"exec", "node1", "--", echo}, args...),
 			} {
 				if out, err := cluster.Run(t.Context(), command...); err != nil {
-					t.Errorf("%s asks %s by %s: %v: %s", name, vip, args[0], err, out)
+					t.Errorf("%s sends to %s by %s: %v: %s", name, vip, args[0], err, out)
 				}
 			}
 		}

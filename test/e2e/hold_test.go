@@ -157,7 +157,7 @@ func (h *holders) survived(t *testing.T, event string) {
 		t.Errorf("%s: %d UDP flows left a pod that lives", event, left)
 	}
 	if udp.Silent > 0 {
-		t.Errorf("%s: %d UDP flows get no answer (asked: %v): %q", event, udp.Silent, udp.SilentPerPath, udp.FirstErrors)
+		t.Errorf("%s: %d UDP flows get no answer (per path: %v): %q", event, udp.Silent, udp.SilentPerPath, udp.FirstErrors)
 		cluster.SaveLogs(t.Context(), "e2e")
 	}
 }

@@ -120,7 +120,7 @@ func testSites(t *testing.T, vips []netip.Addr, ca string) {
 		for _, trusted := range []string{"", ca} {
 			load, err := cluster.Visit(t.Context(), harness.Site{Host: "other.example.com", VIP: vip, CA: trusted}, 5)
 			if err == nil && load.Errors != load.Requests {
-				t.Errorf("a host that nobody has is answered at %s, TLS %v: %+v", vip, trusted != "", load)
+				t.Errorf("a host without an owner is answered at %s, TLS %v: %+v", vip, trusted != "", load)
 			}
 		}
 	}

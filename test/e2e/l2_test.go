@@ -176,7 +176,7 @@ func (s service) probed(t *testing.T) {
 		eventually(t, 10*time.Second, func(ctx context.Context) error {
 			known, err := cluster.Exec(ctx, "router1", "ip", "neigh", "show", "to", vip.String())
 			if err == nil && !strings.Contains(string(known), "REACHABLE") {
-				err = fmt.Errorf("%s did not answer the router, which asked it alone: %q", vip, known)
+				err = fmt.Errorf("%s did not answer the router, which queried only this node: %q", vip, known)
 			}
 			return err
 		})

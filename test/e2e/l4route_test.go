@@ -217,10 +217,10 @@ func layer4OnNodes(t *testing.T, vips []netip.Addr) {
 				})
 				load, err := request(t.Context(), requests, udp)
 				if err != nil {
-					t.Errorf("%s asks %s, UDP %v: %v", name, vip, udp, err)
+					t.Errorf("%s sends to %s, UDP %v: %v", name, vip, udp, err)
 				}
 				if len(load.PerPod) != 12 {
-					t.Errorf("%s asks %s, UDP %v: %d pods answered, want all 12: %v", name, vip, udp, len(load.PerPod), load.PerPod)
+					t.Errorf("%s sends to %s, UDP %v: %d pods answered, want all 12: %v", name, vip, udp, len(load.PerPod), load.PerPod)
 				}
 			}
 		}

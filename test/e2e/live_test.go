@@ -137,7 +137,7 @@ func liveSchemas(t *testing.T) {
 		t.Errorf("kubectl explain prints\n%s", text)
 	}
 	if text := kubectl(t, "get", "--raw", "/apis/live.millrace.io"); !strings.Contains(text, "live.millrace.io/v1alpha1") {
-		t.Errorf("discovery says %s", text)
+		t.Errorf("discovery returned %s", text)
 	}
 }
 

@@ -63,7 +63,7 @@ func TestDropsAreFollowed(t *testing.T) {
 				}
 			}
 			if heads != 3 || drops < 10 || drops > 50 {
-				t.Errorf("%d nodes told their counters, and %d drops of 50; want 3 and at least 10", heads, drops)
+				t.Errorf("%d nodes returned their counters, and %d drops of 50; want 3 and at least 10", heads, drops)
 			}
 		})
 	}

@@ -121,7 +121,7 @@ func TestPacketTooBigForFabric(t *testing.T) {
 					refused++
 				}
 			}
-			t.Logf("of 12 flows %d were told that %d bytes are too much", refused, largest)
+			t.Logf("%d of 12 flows received that %d bytes are too large", refused, largest)
 			// With a probability of two thirds a flow's pod is on another node. After recent row changes
 			// flows are also encapsulated to previous owners.
 			if refused == 0 {

@@ -50,7 +50,7 @@ func TestPreflightBefore(t *testing.T) {
 	must(t, preflight.err)
 	bad, checks := findings(t, preflight.out)
 	if len(bad) != 3 {
-		t.Fatalf("told is of %d nodes, want 3: %s", len(bad), preflight.out)
+		t.Fatalf("findings of %d nodes, want 3: %s", len(bad), preflight.out)
 	}
 	for node, found := range bad {
 		if len(found) > 0 {
@@ -76,12 +76,12 @@ func TestPreflightAfter(t *testing.T) {
 	must(t, err)
 	bad, checks := findings(t, out)
 	if difference := cmp.Diff(wanted, bad); difference != "" || slices.Contains(checks, "ports") {
-		t.Errorf("%s: told is %s", difference, out)
+		t.Errorf("%s: got %s", difference, out)
 	}
 	out, _ = cluster.Millrace(t.Context(), "preflight", "-o", "json", "--install-namespace", "second", "--image", preflightImage)
 	bad, _ = findings(t, out)
 	if len(bad) != 3 {
-		t.Errorf("told is of %d nodes, want 3: %s", len(bad), out)
+		t.Errorf("findings of %d nodes, want 3: %s", len(bad), out)
 	}
 	for node, found := range bad {
 		for _, want := range append([]string{"Fault xdp", "Fault ports", "Warning bgp", "Warning nodes"}, wanted[node]...) {

@@ -64,6 +64,6 @@ func recorded(t *testing.T, since time.Time, node, what string) {
 				return nil
 			}
 		}
-		return fmt.Errorf("%s is not told of %s: %s", what, node, out)
+		return fmt.Errorf("%s is not reported for %s: %s", what, node, out)
 	})
 }

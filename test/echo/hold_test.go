@@ -150,7 +150,7 @@ func TestHoldDatagrams(t *testing.T) {
 		t.Errorf("got %+v, want movements %v", report, want)
 	}
 	if report := s.check(); len(report.Moved) != 0 {
-		t.Errorf("movements are told twice: %v", report.Moved)
+		t.Errorf("movements are reported twice: %v", report.Moved)
 	}
 	pod.Store("")
 	if report := s.check(); report.Silent != flows || report.Lost == 0 || report.PerPod["b"] != flows {

@@ -74,7 +74,7 @@ func TestUpClearsEndedFailures(t *testing.T) {
 	const removed = "removed the remains of a lab that has ended"
 	for _, lab := range []*tester{elsewhere, lab} {
 		if output := lab.run("up", "--nodes", "1"); !strings.Contains(output, removed) {
-			t.Errorf("up says %q, want %q", output, removed)
+			t.Errorf("up printed %q, want %q", output, removed)
 		}
 		lab.killAll()
 	}

@@ -74,7 +74,7 @@ func TestLab(t *testing.T) {
 			lab.refused(1, "bin/lab up", args...)
 		}
 		if got := lab.run("down"); got != "there was no lab\n" {
-			t.Errorf("down says %q", got)
+			t.Errorf("down printed %q", got)
 		}
 	})
 	lab.cleanUp()
@@ -320,7 +320,7 @@ func TestRefusals(t *testing.T) {
 			command := lab.command(args...)
 			command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 			if output, _ := command.CombinedOutput(); !strings.Contains(string(output), "run it as root") {
-				t.Errorf("lab %v says %q", args, output)
+				t.Errorf("lab %v printed %q", args, output)
 			}
 		}
 	})
@@ -328,7 +328,7 @@ func TestRefusals(t *testing.T) {
 		command := lab.command("up")
 		command.Env = append(command.Env, "PATH=/no-such-directory")
 		if output, _ := command.CombinedOutput(); !strings.Contains(string(output), "hack/prerequisites.sh") {
-			t.Errorf("up says %q", output)
+			t.Errorf("up printed %q", output)
 		}
 	})
 	t.Run("directory of somebody else", func(t *testing.T) {

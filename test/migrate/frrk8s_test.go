@@ -81,7 +81,7 @@ func onlyOthers(t *testing.T) {
 	var left metav1.PartialObjectMetadataList
 	must(t, cluster.Get(t.Context(), &left, "-n", metalLBNamespace, "frrconfigurations"))
 	if len(left.Items) != 1 || left.Items[0].Name != "others" {
-		t.Errorf("frr-k8s is still told %+v", left.Items)
+		t.Errorf("frr-k8s still has %+v", left.Items)
 	}
 }
 
@@ -95,7 +95,7 @@ func refused(t *testing.T) {
 	}
 	converted := millrace(t, "migrate", "metallb", metalLBFile(t, "frrconfigurations"))
 	if want := "FRRConfiguration learning: it has router 198.51.100.101 of BGPPeer router1"; !strings.Contains(converted, want) {
-		t.Errorf("millrace migrate metallb does not say %q:\n%s", want, converted)
+		t.Errorf("millrace migrate metallb does not report %q:\n%s", want, converted)
 	}
 	kubectl(t, "-n", metalLBNamespace, "delete", "frrconfiguration", "learning")
 }

@@ -246,7 +246,7 @@ func faults(t *testing.T, image string) {
 	}
 	out, err := cluster.Millrace(t.Context(), "preflight", image, "--image-pull-secret=registry", "-o", "json")
 	if err == nil {
-		t.Error("no fault is told")
+		t.Error("no fault is reported")
 	}
 	var result struct {
 		Nodes []consoleapi.Preflight `json:"nodes"`

@@ -49,7 +49,7 @@ func TestOldest(t *testing.T) {
 		t.Fatalf("%q is no host that %v have", host, wanted)
 	})
 	if clashes < 20 {
-		t.Errorf("only %d clashes: the test says little", clashes)
+		t.Errorf("only %d clashes: the test covers too little", clashes)
 	}
 }
 

@@ -33,7 +33,7 @@ func TestNonInterference(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) { compared += interferes(t) })
 	}
 	if compared < 10_000 {
-		t.Errorf("only %d requests were compared: the test says little", compared)
+		t.Errorf("only %d requests were compared: the test covers too little", compared)
 	}
 }
 

@@ -69,7 +69,7 @@ func TestAggregates(t *testing.T) {
 			routes, decisions := Decide(m, nodeWith(state, state))
 			for _, peer := range []string{"r1", "r2"} {
 				if got := prefixes(routes[peer]); !reflect.DeepEqual(got, test.want) {
-					t.Errorf("%s is told %v, want %v", peer, got, test.want)
+					t.Errorf("%s: got %v, want %v", peer, got, test.want)
 				}
 			}
 			if len(decisions) != 2 {

@@ -164,7 +164,7 @@ func TestDrainKeepsLastPath(t *testing.T) {
 			does = does || decisions[0].Reason == "" && !self.Booting
 		}
 		if would && !does {
-			t.Fatalf("nobody announces it: %+v", m.Nodes)
+			t.Fatalf("no node announces it: %+v", m.Nodes)
 		}
 	})
 }

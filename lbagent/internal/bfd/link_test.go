@@ -168,7 +168,7 @@ func TestLinkRecovers(t *testing.T) {
 			l.run(time.Duration(rapid.IntRange(0, 5000).Draw(t, "ms"))*ms, func() {
 				for _, end := range l.ends {
 					if s := end.State(); s == AdminDown {
-						t.Fatal("AdminDown without being asked")
+						t.Fatal("AdminDown without a request")
 					}
 				}
 			})

@@ -101,7 +101,7 @@ func TestDetection(t *testing.T) {
 			t.Errorf("%s: %s, %q", state, s.State(), s.Diagnostic())
 		}
 		if !send || p.State != Down || p.YourDiscriminator != 0 || p.DesiredMinTx != time.Second {
-			t.Errorf("%s: the peer is told %t %+v", state, send, p)
+			t.Errorf("%s: sent to the peer: %t %+v", state, send, p)
 		}
 		if want := map[State]uint64{Init: 0, Up: 1}[state]; s.Losses() != want {
 			t.Errorf("%s: %d losses, want %d", state, s.Losses(), want)
@@ -200,7 +200,7 @@ func TestChange(t *testing.T) {
 	}
 	p, send := s.Advance(epoch)
 	if !send || !p.Poll || p.DesiredMinTx != 200*ms || p.RequiredMinRx != 50*ms {
-		t.Errorf("asked with %t %+v", send, p)
+		t.Errorf("Poll with %t %+v", send, p)
 	}
 	final := from(Up)
 	final.Final, final.DesiredMinTx = true, 50*ms
@@ -240,7 +240,7 @@ func TestDemand(t *testing.T) {
 	}
 	s.Set(Parameters{TransmitInterval: 50 * ms, ReceiveInterval: 100 * ms, DetectMultiplier: 3})
 	if p, send := s.Advance(epoch.Add(251 * ms)); !send || !p.Poll {
-		t.Error("the change is not told")
+		t.Error("the change is not reported")
 	}
 	s.Advance(epoch.Add(time.Second))
 	if s.State() != Down {
@@ -256,7 +256,7 @@ func TestDisable(t *testing.T) {
 		t.Errorf("%t %+v, %d losses", send, p, s.Losses())
 	}
 	if _, send := s.Advance(epoch.Add(time.Second)); !send {
-		t.Error("it is told only once")
+		t.Error("it is reported only once")
 	}
 }
 

@@ -125,7 +125,7 @@ func TestCollisions(t *testing.T) {
 		}
 	}
 	if told := p.session(connecting.Name).LastError; !strings.Contains(told, "Connection Collision Resolution") {
-		t.Errorf("of the connections it is told: %q", told)
+		t.Errorf("the last error is %q", told)
 	}
 	drops := p.call(nil).Refused.Dropped
 	t.Logf("%d connections were refused, %d without the password; the kernel dropped %d packets", refused.Load(), connected.Load(), drops)

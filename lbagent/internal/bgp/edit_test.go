@@ -93,7 +93,7 @@ func TestResetDelay(t *testing.T) {
 			at[turn]++
 		}
 		if at[0] == 0 {
-			t.Fatal("nobody begins")
+			t.Fatal("no node begins")
 		}
 		for turn, count := range at {
 			if most := (len(nodes) + turns - 1) / turns; count > most {

@@ -414,14 +414,14 @@ func TestUntrustedAreToldOfOnce(t *testing.T) {
 		}
 	}
 	if len(told) != 1 || news != 1 {
-		t.Errorf("told of %v, %d times", told, news)
+		t.Errorf("reported %v, %d times", told, news)
 	}
 	c.routers[netip.MustParseAddr("198.51.100.10")] = &dynamicNeighbor{}
 	if sessions := c.sessions(); len(sessions) != 0 {
-		t.Errorf("a router with a place is told to have none: %+v", sessions)
+		t.Errorf("a router with a place is reported without one: %+v", sessions)
 	}
 	if _, isNews := c.isFull(&of, netip.MustParseAddr("198.51.100.11")); !isNews {
-		t.Error("the next one is not told of")
+		t.Error("the next one is not reported")
 	}
 	c.want(nil, nil)
 	if len(c.refused) != 0 {

@@ -169,7 +169,7 @@ func TestSecondConnection(t *testing.T) {
 	other.expect(bgp.BGP_MSG_NOTIFICATION)
 	goesOn("an OPEN of another speaker")
 	if told := session.observed.session().LastError; !strings.Contains(told, "Connection Collision Resolution") {
-		t.Errorf("of another speaker it is told: %q", told)
+		t.Errorf("the error about another speaker is %q", told)
 	}
 
 	// The router has lost the first connection and resets it or drops its packets.

@@ -24,7 +24,7 @@ func TestChangesAreBounded(t *testing.T) {
 		for n := range changeBurst {
 			s.notify()
 			if drain(); told != n+1 {
-				t.Fatalf("%d of the first %d changes were told at once", told, n+1)
+				t.Fatalf("%d of the first %d changes were reported immediately", told, n+1)
 			}
 		}
 		const lasts = 10 * time.Second
@@ -34,7 +34,7 @@ func TestChangesAreBounded(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		if most := changeBurst + int(lasts/changePause) + 1; told > most || told < most-3 {
-			t.Errorf("told of %d changes, want about %d", told, most)
+			t.Errorf("reported %d changes, want about %d", told, most)
 		}
 		time.Sleep(time.Second)
 		drain()
@@ -42,10 +42,10 @@ func TestChangesAreBounded(t *testing.T) {
 		s.notify()
 		time.Sleep(changePause)
 		if drain(); told != before+1 {
-			t.Error("the last change was not told")
+			t.Error("the last change was not reported")
 		}
 		if time.Sleep(time.Minute); s.notice.waits {
-			t.Error("a change waits though all were told")
+			t.Error("a change waits although all were sent")
 		}
 	})
 }

@@ -116,7 +116,7 @@ func TestNotificationFlood(t *testing.T) {
 	before := await(2)
 	after := await(2 + flaps)
 	took := time.Since(began)
-	t.Logf("%d sessions lost in %s, told %d times, %d goroutines, then %d", lost, took, told, before, after)
+	t.Logf("%d sessions lost in %s, reported %d times, %d goroutines, then %d", lost, took, told, before, after)
 	// The first attempt has no pause.
 	least := time.Duration(0)
 	for attempt := 1; attempt < int(lost/routers); attempt++ {
@@ -126,7 +126,7 @@ func TestNotificationFlood(t *testing.T) {
 		t.Errorf("each router was finishProbe %d times in %s, want %s at least", lost/routers, took, least)
 	}
 	if most := changeBurst + int(took/changePause) + 1; told > most {
-		t.Errorf("changes were told %d times in %s", told, took)
+		t.Errorf("changes were reported %d times in %s", told, took)
 	}
 	// The number per session varies.
 	if after > before+5*routers {

@@ -239,7 +239,7 @@ func TestOddRouters(t *testing.T) {
 		session := sessions[name]
 		if !slices.Equal(session.Withheld, []millracev1beta1.AddressFamily{withheld}) || session.Routes != 1 ||
 			len(session.Families) != 1 || !strings.Contains(session.Message, string(withheld)+" routes are withheld") {
-			t.Errorf("%s: %s is not told as withheld: %+v", name, withheld, session)
+			t.Errorf("%s: %s is not reported as withheld: %+v", name, withheld, session)
 		}
 	}
 	for _, r := range routers {

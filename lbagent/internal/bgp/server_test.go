@@ -169,7 +169,7 @@ func TestHoldTimerDropsRoutes(t *testing.T) {
 		return session.State != millracev1beta1.SessionEstablished
 	})
 	if session.Message == "" {
-		t.Errorf("session %+v says nothing about why it is not established", session)
+		t.Errorf("session %+v has no reason why it is not established", session)
 	}
 }
 

@@ -177,7 +177,7 @@ func TestRoutesAndFamilies(t *testing.T) {
 		}
 		told := s.Routes()
 		if len(told) != 1 || len(told[peerName]) != len(routes) || len(routes) > 0 && !told[peerName][0].Equal(&routes[0]) {
-			t.Errorf("told: %+v, want %+v", told, routes)
+			t.Errorf("sent %+v, want %+v", told, routes)
 		}
 	}
 	if sessions := s.Sessions(); len(sessions) != 1 || !slices.Equal(sessions[0].Families, []string{"IPv4"}) {

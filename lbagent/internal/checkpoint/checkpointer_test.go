@@ -82,7 +82,7 @@ func TestStartTimeout(t *testing.T) {
 		}
 		close(api.synced)
 		if objects := m.Objects(); objects.TunnelKey.Err != nil {
-			t.Error("goes on with the checkpoint though the API server answers")
+			t.Error("continues with the checkpoint though the API server answers")
 		}
 
 		m, api = newCheckpointer(cluster(), nil, nil)

@@ -327,7 +327,7 @@ func TestTopOfSome(t *testing.T) {
 				told = append(told, frontend.VIP)
 			}
 			if !slices.Equal(told, test.want) {
-				t.Errorf("told of %v, want %v", told, test.want)
+				t.Errorf("got %v, want %v", told, test.want)
 			}
 		})
 	}
@@ -353,7 +353,7 @@ func TestRefusals(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			lines, err := r.ask(t, test.request)
 			if err == nil || !strings.Contains(err.Error(), test.want) || len(lines) != 0 {
-				t.Errorf("%d lines, error %v, want one that says %s", len(lines), err, test.want)
+				t.Errorf("%d lines, error %v, want one with %s", len(lines), err, test.want)
 			}
 		})
 	}

@@ -112,7 +112,7 @@ func TestDuplicatesOfKernel(t *testing.T) {
 			if fmt.Sprint(reasons) == fmt.Sprint(want) {
 				for _, holder := range holders {
 					if holder.HardwareAddr.String() != "02:00:00:00:00:09" || holder.Interface != "eth0" || !holder.Withheld {
-						t.Errorf("told of %+v, want the printer", holder)
+						t.Errorf("detected %+v, want the printer", holder)
 					}
 				}
 				return
@@ -136,10 +136,10 @@ func TestDuplicatesOfKernel(t *testing.T) {
 		{Address: gateways[millracev1beta1.FamilyIPv4][0], Interface: "eth0", Known: true},
 	}
 	if err != nil || !slices.Equal(told.Hosts, want) {
-		t.Errorf("asked now: %+v, %v, want %+v", told, err, want)
+		t.Errorf("probed: %+v, %v, want %+v", told, err, want)
 	}
 	if known, err := netdev.KnownNeighbours(gateways[millracev1beta1.FamilyIPv4]); err != nil || len(known) != 1 {
-		t.Errorf("the kernel knows the router at %v, %v: nobody was to ask for it", known, err)
+		t.Errorf("the kernel knows the router at %v, %v: the probe must not change its entry", known, err)
 	}
 	await(map[netip.Addr]string{vips[0]: announce.ReasonDuplicate, vips[4]: announce.ReasonDuplicate})
 	in(fmt.Sprintf("ip -n %s link set printer down", host))

@@ -124,11 +124,11 @@ func TestProber(t *testing.T) {
 		time.Sleep(window + time.Millisecond)
 		answers := p.Schedule(wanted, 3)
 		if free, found := answers[onEth0]; !found || free.HardwareAddr != nil || !slices.Equal(answers[onEth1].HardwareAddr, printer) {
-			t.Errorf("answers %v, want nobody on eth0 and %s on eth1", answers, printer)
+			t.Errorf("answers %v, want no host on eth0 and %s on eth1", answers, printer)
 		}
 		time.Sleep(time.Hour)
 		if changes.Load() != 1 {
-			t.Errorf("%d changes are told in an hour in which nothing changed, want 1", changes.Load())
+			t.Errorf("%d changes are reported in an hour in which nothing changed, want 1", changes.Load())
 		}
 		l.set(nil, nil)
 		time.Sleep(conflictInterval + 2*window)
@@ -141,7 +141,7 @@ func TestProber(t *testing.T) {
 			t.Errorf("%v, %s after the host came", answer, freeInterval+2*window)
 		}
 		if changes.Load() != 3 {
-			t.Errorf("%d changes are told, want 3", changes.Load())
+			t.Errorf("%d changes are reported, want 3", changes.Load())
 		}
 	})
 }
@@ -178,7 +178,7 @@ func TestProberOfAnotherVIP(t *testing.T) {
 		}
 		time.Sleep(2 * window)
 		if len(p.Schedule(again, 3)) != 1 {
-			t.Error("the next VIP is not asked for")
+			t.Error("the next VIP is not probed")
 		}
 	})
 }
@@ -201,12 +201,12 @@ func TestProberOfMany(t *testing.T) {
 			first, second = min(first, len(times)), max(second, len(times))
 			for i := 1; i < len(times); i++ {
 				if times[i].Sub(times[i-1]) < freeInterval {
-					t.Fatalf("asked again after %s", times[i].Sub(times[i-1]))
+					t.Fatalf("probed again after %s", times[i].Sub(times[i-1]))
 				}
 			}
 		}
 		if first < 2 {
-			t.Errorf("an address was asked for %d times in 30 minutes, want all of them again", first)
+			t.Errorf("an address was requested %d times in 30 minutes, want all of them again", first)
 		}
 		if most > batch+1 {
 			t.Errorf("%d probes at once, want at most %d", most, batch+1)
@@ -222,7 +222,7 @@ func TestProberOfMany(t *testing.T) {
 		asked, _ = l.requests()
 		time.Sleep(time.Hour)
 		if later, _ := l.requests(); len(later[wanted[0].Probe]) != len(asked[wanted[0].Probe]) {
-			t.Error("asked though nothing is wanted")
+			t.Error("probed without scheduled probes")
 		}
 	})
 }
@@ -237,7 +237,7 @@ func TestProberOfMostNodes(t *testing.T) {
 			time.Sleep(10 * time.Minute)
 			asked, _ := l.requests()
 			if n := len(asked); n > most+1 || n < most/2 {
-				t.Errorf("one of %d nodes asked %d probes in ten minutes, want about %d", nodes, n, most)
+				t.Errorf("one of %d nodes sent %d probes in ten minutes, want about %d", nodes, n, most)
 			}
 		})
 	}
@@ -252,7 +252,7 @@ func TestProberFails(t *testing.T) {
 		p.Schedule([]ScheduledProbe{{Probe: onEth0, Urgent: true}}, 3)
 		time.Sleep(time.Minute)
 		if len(p.Schedule([]ScheduledProbe{{Probe: onEth0, Urgent: true}}, 3)) > 0 || changes.Load() > 0 {
-			t.Error("answered by a kernel that does not ask")
+			t.Error("answered although no probe was sent")
 		}
 		if said.Load() != 1 {
 			t.Errorf("the same failure is logged %d times in a minute, want once", said.Load())
@@ -260,7 +260,7 @@ func TestProberFails(t *testing.T) {
 		l.set(nil, nil)
 		time.Sleep(retryInterval + window + time.Millisecond)
 		if len(p.Schedule([]ScheduledProbe{{Probe: onEth0, Urgent: true}}, 3)) != 1 {
-			t.Error("not asked again after the failure")
+			t.Error("not probed again after the failure")
 		}
 	})
 }

@@ -141,7 +141,7 @@ func TestConnectionsSurviveChainChange(t *testing.T) {
 	asked := n.events(t, "lookup_forwarded")
 	exchangeAll(t, sessions)
 	if again := n.events(t, "lookup_forwarded"); again != asked {
-		t.Errorf("former owners were asked %d times more, want overrides alone", again-asked)
+		t.Errorf("former owners were queried %d times more, want overrides alone", again-asked)
 	}
 	if n.events(t, "override_used") == 0 {
 		t.Error("no override used")
@@ -200,7 +200,7 @@ func TestConnectionsSurviveTableRemoval(t *testing.T) {
 		}
 	}
 	if again := n.events(t, "lookup_forwarded"); again != asked {
-		t.Errorf("former owners were asked %d times more, want overrides alone", again-asked)
+		t.Errorf("former owners were queried %d times more, want overrides alone", again-asked)
 	}
 	n.checkOverridesIn(t, slot)
 	n.checkNothingDropped(t)
@@ -231,7 +231,7 @@ func TestOverridesOfThePrimaryOutliveTheirTable(t *testing.T) {
 	n.sweep(t)
 	exchangeAll(t, sessions)
 	if again := n.events(t, "lookup_forwarded"); again != asked {
-		t.Errorf("former owners were asked %d times, want overrides alone", again-asked)
+		t.Errorf("former owners were queried %d times, want overrides alone", again-asked)
 	}
 	n.checkNothingDropped(t)
 }
@@ -283,7 +283,7 @@ func TestOverridesAreCopied(t *testing.T) {
 		exchangeAll(t, sessions)
 	}
 	if again := n.events(t, "lookup_forwarded"); again != asked {
-		t.Errorf("former owners were asked %d times more, want overrides alone", again-asked)
+		t.Errorf("former owners were queried %d times more, want overrides alone", again-asked)
 	}
 	n.checkNothingDropped(t)
 }

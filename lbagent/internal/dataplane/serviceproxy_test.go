@@ -46,7 +46,7 @@ func TestMigrateFrontends(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := slices.Sorted(maps.Keys(taken(t, d))); !slices.Equal(got, want) || asked != wantAsked {
-			t.Errorf("frontends %v are taken, want %v; netfilter was asked %d times, want %d", got, want, asked, wantAsked)
+			t.Errorf("frontends %v are taken, want %v; netfilter was queried %d times, want %d", got, want, asked, wantAsked)
 		}
 	}
 	add(80, 1)
@@ -95,7 +95,7 @@ func TestSweepProxied(t *testing.T) {
 	asked := 0
 	has := func() ([]ProxiedFlow, error) { asked++; return living, nil }
 	if err := d.SweepProxied(has); err != nil || asked != 0 {
-		t.Errorf("%v; netfilter was asked %d times, though nothing is noted", err, asked)
+		t.Errorf("%v; netfilter was queried %d times, though nothing is noted", err, asked)
 	}
 	for _, flow := range append(slices.Clone(living), ended) {
 		if err := d.maps.ProxyConnections.Put(encodeFlow(flow), uint32(1)); err != nil {

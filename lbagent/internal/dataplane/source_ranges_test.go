@@ -34,7 +34,7 @@ func TestAggregateLookupOnlyWithAggregates(t *testing.T) {
 	} {
 		apply(t, d, step.op)
 		if got := asksForAggregates(t, d); got != step.want {
-			t.Fatalf("after %+v the programs ask for aggregates: %v, want %v", step.op, got, step.want)
+			t.Fatalf("after %+v the programs look up aggregates: %v, want %v", step.op, got, step.want)
 		}
 	}
 	// As left by an agent without this setting.
@@ -44,7 +44,7 @@ func TestAggregateLookupOnlyWithAggregates(t *testing.T) {
 		t.Fatal(err)
 	}
 	if other := openDataplane(t, cfg); !asksForAggregates(t, other) {
-		t.Error("the next process does not have the programs ask for the aggregate that it found")
+		t.Error("the next process does not enable the lookup of the aggregate that it found")
 	}
 }
 
@@ -96,7 +96,7 @@ func TestNoLookupWithoutAggregates(t *testing.T) {
 	}
 	apply(t, d, forwarding.DeleteSourceRange{Range: aggregate})
 	if asksForAggregates(t, d) {
-		t.Error("the programs still ask for aggregates")
+		t.Error("the programs still look up aggregates")
 	}
 }
 

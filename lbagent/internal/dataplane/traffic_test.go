@@ -200,7 +200,7 @@ func askUDP(t testing.TB, to netip.AddrPort, size int) string {
 	defer conn.Close()
 	pod, err := askAgain(conn, size)
 	if err != nil {
-		t.Fatalf("ask %s by UDP: %v", to, err)
+		t.Fatalf("query %s by UDP: %v", to, err)
 	}
 	return pod
 }

@@ -96,7 +96,7 @@ func TestConnectionsSurviveZoneRemoval(t *testing.T) {
 		asked := n.events(t, "lookup_other_zone")
 		exchangeAll(t, east)
 		if again := n.events(t, "lookup_other_zone"); again != asked {
-			t.Errorf("by node%d: the other zone was asked %d times more, want overrides alone", to+1, again-asked)
+			t.Errorf("by node%d: the other zone was queried %d times more, want overrides alone", to+1, again-asked)
 		}
 	}
 	if learned := n.events(t, "override_added"); learned < 40 || learned > 80 {
@@ -136,11 +136,11 @@ func TestLostStateInZones(t *testing.T) {
 	}
 	exchangeAll(t, sessions)
 	if asked := n.events(t, "lookup_other_zone"); asked < 20 {
-		t.Errorf("the other zone was asked %d times for 20 connections", asked)
+		t.Errorf("the other zone was queried %d times for 20 connections", asked)
 	}
 	returned, asked := n.events(t, "lookup_returned"), n.events(t, "lookup_other_zone")
 	if returned != asked {
-		t.Errorf("%d packets came back of %d that the other zone was asked for", returned, asked)
+		t.Errorf("%d packets came back of %d that were looked up in the other zone", returned, asked)
 	}
 	n.checkNothingDropped(t)
 }

@@ -78,7 +78,7 @@ func checkShut(t *rapid.T, k *kernel, have, want *State, added *Outcome) {
 	for key := range Overpermissive(have, want) {
 		ranges := k.state.Frontends[key].Ranges
 		if shut := ranges == want.Frontends[key].Ranges || ranges == NoSources; shut == open[key] {
-			t.Fatalf("%s has the set %d, want %d or nobody; refused were %+v", key, ranges, want.Frontends[key].Ranges, k.refused)
+			t.Fatalf("%s has the set %d, want %d or the empty set; refused were %+v", key, ranges, want.Frontends[key].Ranges, k.refused)
 		}
 	}
 }

@@ -57,7 +57,7 @@ func TestAwaitPass(t *testing.T) {
 		h.End(time.Now(), nil, nil)
 		synctest.Wait()
 		if len(waited) > 0 || asks != 1 {
-			t.Fatalf("did not wait for a pass of its own; asked for %d", asks)
+			t.Fatalf("did not wait for a pass of its own; requested %d", asks)
 		}
 		h.Begin(time.Now())
 		synctest.Wait()

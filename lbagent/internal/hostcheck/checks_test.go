@@ -43,7 +43,7 @@ func TestProblems(t *testing.T) {
 	got := strings.Join(checks.Problems(&model.Model{}, []string{"eth0.5"}), "\n")
 	for _, want := range []string{"no feature", "no tracepoints", "no xt_bpf", "program 12", "262144", "ip filter FORWARD"} {
 		if strings.Count(got, want) != 1 {
-			t.Errorf("%q is told %d times in %q", want, strings.Count(got, want), got)
+			t.Errorf("%q is reported %d times in %q", want, strings.Count(got, want), got)
 		}
 	}
 }

@@ -26,7 +26,7 @@ func TestRecentCounter(t *testing.T) {
 		{"the maps are new", 2 * time.Hour, 0, true, false},
 	} {
 		if changed := o.observe(step.count, start.Add(step.after)); changed != step.changed || o.reported.Load() != step.told {
-			t.Errorf("%s: changed %v, told %v; want %v, %v", step.name, changed, o.reported.Load(), step.changed, step.told)
+			t.Errorf("%s: changed %v, reported %v; want %v, %v", step.name, changed, o.reported.Load(), step.changed, step.told)
 		}
 	}
 }

@@ -35,7 +35,7 @@ func TestTransmitDrops(t *testing.T) {
 		{"no uplink any more", 3*time.Minute + recentWindow, []dataplane.UplinkTransmitDrops{eth1}, true, ""},
 	} {
 		if changed := u.observe(step.drops, start.Add(step.after)); changed != step.changed || u.text() != step.told {
-			t.Errorf("%s: changed %t, told %q, want %t, %q", step.name, changed, u.text(), step.changed, step.told)
+			t.Errorf("%s: changed %t, got %q, want %t, %q", step.name, changed, u.text(), step.changed, step.told)
 		}
 	}
 }

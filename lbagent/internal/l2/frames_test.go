@@ -57,7 +57,7 @@ func TestReadARP(t *testing.T) {
 				t.Fatalf("read %+v, %v", asked, err)
 			}
 			if test.asks && (asked.target != vip4 || asked.from.String() != itsMAC.String()) {
-				t.Errorf("asked %+v", asked)
+				t.Errorf("request %+v", asked)
 			}
 		})
 	}
@@ -138,7 +138,7 @@ func TestReadSolicitation(t *testing.T) {
 				t.Fatalf("read %+v, %v", asked, err)
 			}
 			if test.from != nil && (asked.target != vip6 || asked.from.String() != test.from.String()) {
-				t.Errorf("asked %+v", asked)
+				t.Errorf("request %+v", asked)
 			}
 		})
 	}
@@ -198,13 +198,13 @@ func FuzzFrames(f *testing.F) {
 		if asked, err := readARP(payload); err == nil {
 			answer, err := asked.replyARP(nodeMAC)
 			if err != nil || !asked.target.Is4() || !isUnicast(answer.to) {
-				t.Errorf("%x: asked %+v, answer to %s: %v", payload, asked, answer.to, err)
+				t.Errorf("%x: request %+v, answer to %s: %v", payload, asked, answer.to, err)
 			}
 		}
 		if asked, err := readSolicitation(payload, itsMAC); err == nil {
 			answer, err := asked.advertisement(nodeMAC)
 			if err != nil || !asked.target.Is6() || !isUnicast(answer.to) && !asked.sender.IsUnspecified() {
-				t.Errorf("%x: asked %+v, answer to %s: %v", payload, asked, answer.to, err)
+				t.Errorf("%x: request %+v, answer to %s: %v", payload, asked, answer.to, err)
 			}
 		}
 	})

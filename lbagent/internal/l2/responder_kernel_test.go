@@ -44,7 +44,7 @@ func TestKernelFollowsLeader(t *testing.T) {
 		w.knows(vip, "lan", mac2)
 	}
 	if counts := two.Counts()["eth2"]; counts.Answered > 0 {
-		t.Errorf("node2 was asked: %+v", counts)
+		t.Errorf("node2 received requests: %+v", counts)
 	}
 	// After a deletion of the entry only node2 answers.
 	for _, vip := range vips {
@@ -115,7 +115,7 @@ func TestKernelInterfaces(t *testing.T) {
 	node.Set(map[string][]netip.Addr{"absent": {vip4}}, false)
 	await(t, func() bool { return len(node.Problems()) == 1 })
 	if problem := node.Problems()[0]; !strings.Contains(problem, "absent") {
-		t.Errorf("told %q", problem)
+		t.Errorf("problem %q", problem)
 	}
 }
 
@@ -256,7 +256,7 @@ func TestKernelHungNode(t *testing.T) {
 	node.notify()
 	await(t, func() bool { return len(node.wake) == 0 })
 	if beats := w.beats.Load(); beats > 0 {
-		t.Errorf("told %d times that a node works which has not begun to", beats)
+		t.Errorf("%d heartbeats of a node that has not started", beats)
 	}
 	node.Set(map[string][]netip.Addr{"eth1": {vip4}}, false)
 	w.ask(vip4, "lan")
@@ -306,7 +306,7 @@ func TestKernelStoppedNode(t *testing.T) {
 	select {
 	case <-asked:
 	case <-time.After(5 * time.Second):
-		t.Error("nobody was asked what holds now")
+		t.Error("confirm was not called")
 	}
 	// A pass with stale objects does not change that.
 	node.Set(map[string][]netip.Addr{"eth1": {vip4}}, true)
@@ -320,7 +320,7 @@ func TestKernelStoppedNode(t *testing.T) {
 	await(t, func() bool { return node.Counts()["eth1"].VIPs == 0 })
 	w.knows(vip4, "lan", mac2)
 	if now := node.Counts()["eth1"].Announced; now != told {
-		t.Errorf("hosts were told %d times more", now-told)
+		t.Errorf("hosts were reported %d times more", now-told)
 	}
 
 	node.Set(map[string][]netip.Addr{"eth1": {vip4}}, false)

@@ -73,7 +73,7 @@ func TestKernelRival(t *testing.T) {
 	await(t, func() bool { return one.Counts()["eth1"].Announced == all && two.Counts()["eth2"].Announced == all })
 	for name, counts := range map[string]Counts{"one": one.Counts()["eth1"], "the other": two.Counts()["eth2"]} {
 		if counts.Answered > 0 {
-			t.Errorf("%s answered what the other told: %+v", name, counts)
+			t.Errorf("%s answered announcements of the other: %+v", name, counts)
 		}
 	}
 	two.Set(nil, false)
@@ -109,6 +109,6 @@ func TestKernelRival(t *testing.T) {
 	}
 	// The periodic announcement may have happened.
 	if counts.Announced > all+uint64(len(vips)) {
-		t.Errorf("a storm had the node tell of its VIPs: %+v", counts)
+		t.Errorf("a storm caused announcements: %+v", counts)
 	}
 }

@@ -168,7 +168,7 @@ func TestStateOfChanges(t *testing.T) {
 			t.Errorf("after one change %+v, want %+v", state, want)
 		}
 		if waited := time.Since(begin); waited < 10*time.Second || waited > 12*time.Second {
-			t.Errorf("the change after 10 s is told after %s", waited)
+			t.Errorf("the change after 10 s is reported after %s", waited)
 		}
 	})
 }

@@ -163,10 +163,10 @@ func checkTraffic(t *testing.T, random *rand.Rand) {
 			readers[i].ask(t, s)
 		}
 		if r := readers[i]; r.packets != packets || r.drops != drops {
-			t.Errorf("reader %d was told %d packets and %d drops, want %d and %d", i, r.packets, r.drops, packets, drops)
+			t.Errorf("reader %d received %d packets and %d drops, want %d and %d", i, r.packets, r.drops, packets, drops)
 		}
 		if passed := time.Since(begin).Seconds(); readers[i].seconds > passed {
-			t.Errorf("reader %d was told of %g s, and %g passed", i, readers[i].seconds, passed)
+			t.Errorf("reader %d was informed of %g s, and %g passed", i, readers[i].seconds, passed)
 		}
 	}
 }
@@ -183,7 +183,7 @@ func TestTrafficOfNewFrontend(t *testing.T) {
 		c.count(web, 10, "source_range")
 		c.count(c.name("default/new", 80), 5, "")
 		if r.ask(t, s); r.packets != 15 || r.drops != 1 {
-			t.Errorf("told %d packets and %d drops, want 15 and 1", r.packets, r.drops)
+			t.Errorf("received %d packets and %d drops, want 15 and 1", r.packets, r.drops)
 		}
 	})
 }

@@ -157,7 +157,7 @@ func TestAnyHistory(t *testing.T) {
 			case half && up > 2 && !v.CutOff || v.CutOff && !lostHalf:
 				t.Fatalf("%v died of %d, and the verdict is %+v", die, up, v)
 			case heard && (!slices.Equal(down(v), dead) || len(v.Held) > 0):
-				t.Fatalf("dead are %v of %d others, a router is heard, and the verdict is %+v", dead, len(h.nodes), v)
+				t.Fatalf("dead are %v of %d others, packets of a router arrive, and the verdict is %+v", dead, len(h.nodes), v)
 			case !heard && half != (len(v.Held) > 0):
 				t.Fatalf("%v died of %d, and the verdict is %+v", die, up, v)
 			}

@@ -103,7 +103,7 @@ func checkModel(t interface{ Fatalf(string, ...any) }, s *Snapshot, m *Model) {
 	checkClaims(t, s, m)
 	for _, problem := range m.Problems {
 		if problem.Object.Kind == "" || problem.Reason == "" || problem.Message == "" {
-			t.Fatalf("a Problem says too little: %+v", problem)
+			t.Fatalf("a Problem lacks a field: %+v", problem)
 		}
 	}
 	_ = dump(m)

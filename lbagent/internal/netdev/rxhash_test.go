@@ -34,6 +34,6 @@ func TestUnspreadTunnel(t *testing.T) {
 		}
 	}
 	if told := SingleQueueTunnels([]string{"lo", "absent0", "a-name-that-is-too-long"}); told != nil {
-		t.Errorf("told %q of interfaces without a card", told)
+		t.Errorf("got %q for virtual interfaces", told)
 	}
 }

@@ -216,7 +216,7 @@ func TestWatch(t *testing.T) {
 		case err := <-ended:
 			t.Fatalf("%s: watch ended: %v", what, err)
 		case <-time.After(5 * time.Second):
-			t.Fatalf("%s is not told", what)
+			t.Fatalf("%s is not reported", what)
 		}
 	}
 	link := addLink(t, "eth0", "")

@@ -45,7 +45,7 @@ func (noopProber) SetTargets(probe.Want)       {}
 func (noopProber) Verdict() membership.Verdict { return membership.Verdict{} }
 func (noopProber) Known() []membership.Known   { return nil }
 
-// Tracker is the state of the other nodes. Except for Mark, it is used by passes only.
+// Tracker is the state of the other nodes. Except for MarkDown, it is used by passes only.
 type Tracker struct {
 	prober      Prober
 	setKeys     func(keys [][probe.KeySize]byte) error

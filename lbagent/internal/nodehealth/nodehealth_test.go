@@ -126,11 +126,11 @@ func TestTargetsFollowNodes(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := slices.Sorted(maps.Keys(j.want.Targets)); !slices.Equal(got, step.targets) {
-			t.Errorf("step %d: nodes %v are asked, want %v", i, got, step.targets)
+			t.Errorf("step %d: nodes %v are queried, want %v", i, got, step.targets)
 		}
 		for _, id := range step.targets {
 			if source := j.want.Targets[id].Source; source != step.self.IPv4 {
-				t.Errorf("step %d: node %d is asked from %s, want %s", i, id, source, step.self.IPv4)
+				t.Errorf("step %d: node %d is queried from %s, want %s", i, id, source, step.self.IPv4)
 			}
 		}
 	}

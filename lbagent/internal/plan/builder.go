@@ -23,8 +23,8 @@ type builder struct {
 	want      *forwarding.State
 	problems  []Problem
 	shortages map[shortage]*affected
-	// budget covers all Services. changesOthers is true if it grants or revokes room for Services outside of
-	// the builder.
+	// budget covers all Services. changesOthers is true if it grants or revokes room for Services that are
+	// not planned.
 	budget        *budget
 	changesOthers bool
 	// waits is true if a node table is delayed until another one is removed: that of a Local frontend, or

@@ -49,7 +49,7 @@ func checkPlan(t *rapid.T, have, want *forwarding.State, m *model.Model, limits 
 				}
 				if len(f.Weights) == 0 && row != (*before)[i] && exists(m, (*before)[i]) &&
 					!joined(have, m, f, i, (*before)[i], row) {
-					t.Fatalf("%s: row %d was %+v and is %+v, though there is nobody to change to", f.Key, i, (*before)[i], row)
+					t.Fatalf("%s: row %d was %+v and is %+v, although no other node exists", f.Key, i, (*before)[i], row)
 				}
 			}
 		}

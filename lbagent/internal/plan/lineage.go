@@ -230,9 +230,9 @@ func (b *builder) mergeLineages(s *service, tables map[*lineage]*forwarding.Node
 	}
 }
 
-// isFork reports whether a table was just split off from another one, so that its flow exceptions still
+// isFork reports whether a table was just split off from another one, so that its overrides still
 // name the other table's rows. Otherwise, a full history may have lost a former owner whose flows are found
-// only by exceptions, and these do not move to other rows.
+// only by overrides, and these do not move to other rows.
 func (b *builder) isFork(l, of *lineage) bool {
 	known := b.planner.forks[l.slot]
 	return l.slot != 0 && known.from == of.slot && known.changes <= 1

@@ -437,7 +437,7 @@ func hasFrontend(state *forwarding.State, vip int) bool {
 func checkFull(t *testing.T, problems []Problem, full forwarding.Capacity, service string) {
 	t.Helper()
 	if len(problems) == 0 {
-		t.Fatal("nothing is said of what does not fit")
+		t.Fatal("nothing is reported of what does not fit")
 	}
 	for _, problem := range problems {
 		if problem.Reason != millracev1beta1.ReasonMapFull || problem.Full != full ||

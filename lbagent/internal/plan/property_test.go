@@ -37,7 +37,7 @@ func TestPlansHold(t *testing.T) {
 				t.Fatalf("%d of %d frontends are planned, problems %v", len(want.Frontends), len(m.Frontends), problems)
 			}
 			if len(want.Frontends) != len(m.Frontends) && len(problems) == 0 {
-				t.Fatal("frontends are left out and nothing is said")
+				t.Fatal("frontends are left out and nothing is reported")
 			}
 			checkPlan(t, have, want, m, limits)
 			if limits == ample {

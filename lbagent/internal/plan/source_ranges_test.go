@@ -121,7 +121,7 @@ func TestSourceRangesThatDoNotFit(t *testing.T) {
 	p, have := NewPlanner(forwarding.NewState()), forwarding.NewState()
 	have, problems := advance(t, p, have, modelOf(restricted(frontend(1, "web", 1), 1, 2), restricted(frontend(2, "new", 2), 3, 4)), limits)
 	if hasFrontend(have, 2) || admitted(have, key(1)) != "[198.51.1.0/24 198.51.2.0/24]" {
-		t.Errorf("frontends %v: the second must not be served, to nobody less than it asks for", have.Frontends)
+		t.Errorf("frontends %v: the second must not be served with a part of its list", have.Frontends)
 	}
 	checkFull(t, problems, forwarding.SourceRanges, "new")
 
@@ -129,7 +129,7 @@ func TestSourceRangesThatDoNotFit(t *testing.T) {
 	changed := modelOf(restricted(frontend(1, "web", 1), 5, 6))
 	have, problems = advance(t, p, have, changed, limits)
 	if have.Frontends[key(1)].Ranges != forwarding.NoSources {
-		t.Errorf("the frontend admits %s, want nobody", admitted(have, key(1)))
+		t.Errorf("the frontend admits %s, want no client", admitted(have, key(1)))
 	}
 	checkFull(t, problems, forwarding.SourceRanges, "web")
 	have, problems = advance(t, p, have, changed, limits)
@@ -180,12 +180,12 @@ func checkLists(t *rapid.T, want *forwarding.State, m *model.Model, full bool) {
 		used[planned.Ranges] = true
 		shut := full && (!found || planned.Ranges == forwarding.NoSources)
 		if got := admitted(want, f.Key); got != asksFor(f) && !shut {
-			t.Fatalf("%s admits %s, asks for %s", f.Key, got, asksFor(f))
+			t.Fatalf("%s admits %s, requests %s", f.Key, got, asksFor(f))
 		}
 	}
 	for source := range want.SourceRanges {
 		if !used[source.Set] {
-			t.Fatalf("the set %d is planned for nobody", source.Set)
+			t.Fatalf("the set %d is planned without a user", source.Set)
 		}
 	}
 }

@@ -30,7 +30,7 @@ func TestNoFindings(t *testing.T) {
 		}
 	}
 	if len(checks) < 10 {
-		t.Errorf("only %v are told", checks)
+		t.Errorf("only %v are reported", checks)
 	}
 }
 

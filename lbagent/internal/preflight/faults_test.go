@@ -105,7 +105,7 @@ func findings(t *testing.T, of looking) []consoleapi.Finding {
 	var all []consoleapi.Finding
 	must(t, json.Unmarshal(output, &all))
 	if len(all) < 9 {
-		t.Errorf("told is only %+v", all)
+		t.Errorf("got only %+v", all)
 	}
 	return slices.DeleteFunc(all, func(f consoleapi.Finding) bool { return f.Level == consoleapi.LevelOK })
 }
@@ -298,7 +298,7 @@ func trip(t *testing.T, fault *realFault) {
 		t.Skip("unknown, because Linux before 6.3 does not report it what drivers do")
 	}
 	if got := findings(t, of); !sameFindings(got, healthy) {
-		t.Errorf("of a node on which nothing is wrong is told %+v", got)
+		t.Errorf("a healthy node reports %+v", got)
 	}
 	fault.make(t, &of)
 	want := append(healthy, consoleapi.Finding{Check: fault.check, Level: fault.level, Message: fault.message})
@@ -306,14 +306,14 @@ func trip(t *testing.T, fault *realFault) {
 		want = want[len(healthy):]
 	}
 	if got := findings(t, of); !sameFindings(got, want) {
-		t.Errorf("told is %+v,\nwant    %+v", got, want)
+		t.Errorf("got  %+v,\nwant %+v", got, want)
 	}
 	if fault.heal == nil {
 		return
 	}
 	fault.heal(t, &of)
 	if got := findings(t, of); !sameFindings(got, healthy) {
-		t.Errorf("once that is done, told is still %+v", got)
+		t.Errorf("once that is done, still got %+v", got)
 	}
 }
 

@@ -93,7 +93,7 @@ func TestOpenVSwitch(t *testing.T) {
 			Message: name + " belongs to Open vSwitch, which processes packets before and instead of the kernel's stack: move the node's address to a separate NIC, bond or VLAN, and configure that (--uplinks of the agents)"})
 		got := slices.DeleteFunc(findings(t, of), func(f consoleapi.Finding) bool { return f.Check == CheckDriver })
 		if !sameFindings(got, want) {
-			t.Errorf("told is %+v,\nwant    %+v", got, want)
+			t.Errorf("got  %+v,\nwant %+v", got, want)
 		}
 	}
 }
@@ -114,17 +114,17 @@ func TestReceiveQueues(t *testing.T) {
 		return messages
 	}
 	if got := queues(); got != nil {
-		t.Errorf("of cards as they are is told %q", got)
+		t.Errorf("unchanged devices report %q", got)
 	}
 	sh(t, "ethtool -N eth0 rx-flow-hash udp4 sd")
 	const advice = "ethtool -N eth0 rx-flow-hash udp4 sdfn"
 	want := "eth0 hashes UDP over IPv4 by addresses alone: all packets that another node encapsulates come in by one of its 2 receive " +
 		"queues; run \"" + advice + "\" (docs/install.md, Uplinks)"
 	if got := queues(); !slices.Equal(got, []string{want}) {
-		t.Errorf("told is %q,\nwant    %q", got, want)
+		t.Errorf("got  %q,\nwant %q", got, want)
 	}
 	sh(t, advice)
 	if got := queues(); got != nil {
-		t.Errorf("once that is done, told is still %q", strings.Join(got, "; "))
+		t.Errorf("once that is done, still got %q", strings.Join(got, "; "))
 	}
 }

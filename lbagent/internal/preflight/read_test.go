@@ -77,7 +77,7 @@ func TestRead(t *testing.T) {
 
 	write(t, "/proc/sys/net/ipv4/ip_forward", "0")
 	if read().Forwarding[forwardIPv4] {
-		t.Error("forwarding is off, and told as on")
+		t.Error("forwarding is off, and reported as on")
 	}
 
 	output, err := exec.Command("iptables-legacy", "-P", "FORWARD", "DROP").CombinedOutput()
@@ -85,7 +85,7 @@ func TestRead(t *testing.T) {
 		t.Fatalf("iptables-legacy: %v\n%s", err, output)
 	}
 	if got := read().Legacy; !slices.Equal(got, []string{"iptables-legacy"}) {
-		t.Errorf("tables of %q are told, of iptables-legacy alone is one", got)
+		t.Errorf("tables of %q are reported, of iptables-legacy alone is one", got)
 	}
 
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
@@ -97,7 +97,7 @@ func TestRead(t *testing.T) {
 	info, err := program.Info()
 	must(t, err)
 	if id, _ := info.ID(); read().XDPInterfaces[0].Program != uint32(id) {
-		t.Errorf("the program is %d, told is %+v", id, read().XDPInterfaces[0])
+		t.Errorf("the program is %d, got %+v", id, read().XDPInterfaces[0])
 	}
 
 	metrics, err := net.Listen("tcp", "198.51.100.1:7480")
@@ -114,13 +114,13 @@ func TestRead(t *testing.T) {
 	must(t, err)
 	defer speaker.Close()
 	if got := read().BGP; len(got) != 1 || !got[0].Listens || got[0].Local.String() != "198.51.100.1:179" {
-		t.Errorf("told of a speaker that listens is %+v", got)
+		t.Errorf("a listening speaker is reported as %+v", got)
 	}
 	session, err := net.Dial("tcp", "198.51.100.1:179")
 	must(t, err)
 	defer session.Close()
 	if !slices.ContainsFunc(read().BGP, func(s Socket) bool { return !s.Listens && s.Remote.String() == "198.51.100.1:179" }) {
-		t.Errorf("told of a session is %+v", read().BGP)
+		t.Errorf("a session is reported as %+v", read().BGP)
 	}
 }
 
@@ -155,7 +155,7 @@ func TestProbeNodes(t *testing.T) {
 	must(t, err)
 	facts := fine()
 	if facts.ProbeNodes(ctx, nil, []netip.Addr{here}); facts.NotProbed == "" {
-		t.Error("it asks from a port that another program has")
+		t.Error("it sends from a port that another program has")
 	}
 	must(t, taken.Close())
 	stop()
@@ -168,7 +168,7 @@ func TestProbeNodes(t *testing.T) {
 	go func() { answered <- Serve(ctx) }()
 	facts = fine()
 	if facts.ProbeNodes(ctx, []netip.Addr{here}, []netip.Addr{nobody}); !strings.Contains(facts.NotProbed, "6081") {
-		t.Errorf("it does not tell of a port that another program has: %q", facts.NotProbed)
+		t.Errorf("it does not report a port that another program has: %q", facts.NotProbed)
 	}
 	stop()
 	must(t, <-answered)

@@ -263,7 +263,7 @@ func TestProberOfTwo(t *testing.T) {
 	other.silent.Store(true)
 	await(t, "node 2 is held", func() bool { return len(p.Verdict().Held) > 0 })
 	if isDown(p, 2) {
-		t.Error("node 2 is down, and no router was heard")
+		t.Error("node 2 is down, and no packet of a router arrived")
 	}
 	router.Store(true)
 	await(t, "node 2 is down", func() bool { return isDown(p, 2) && len(p.Verdict().Held) == 0 })

@@ -173,7 +173,7 @@ func TestThresholdAfterRestart(t *testing.T) {
 		kept = got
 	}
 	if _, served, _ := New(nil).Advance(slicesOf("UUU", "UUU"), everywhere, start); served != (Served{}) {
-		t.Errorf("served are %+v of which none was ever ready", served)
+		t.Errorf("served are %+v, none of which was ever ready", served)
 	}
 }
 
@@ -249,7 +249,7 @@ func TestAnyHistory(t *testing.T) {
 				}
 			}
 			if count != served.Endpoints || services == 1 && count > 0 {
-				t.Fatalf("%d endpoints are served unready, told are %+v", count, served)
+				t.Fatalf("%d endpoints are served unready, got %+v", count, served)
 			}
 			if outage && services > 1 && len(silent) == 0 && slices.Equal(was, slices.Repeat([]string{"RRRR"}, services)) && !slices.Equal(shown, was) {
 				t.Fatalf("all pods turned unready at once, and served are %v of %v", shown, was)

@@ -89,7 +89,7 @@ func TestConfirmUnreachable(t *testing.T) {
 	// Long enough for a backoff of several seconds.
 	select {
 	case <-source.Changed():
-		t.Error("a change of what nobody can see")
+		t.Error("a change of an invisible object")
 	case <-time.After(4 * time.Second):
 	}
 	s.send(t, "ADDED", "services", service("web"))

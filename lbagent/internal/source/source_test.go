@@ -204,7 +204,7 @@ func TestVIPIsReportedSoon(t *testing.T) {
 				cancel()
 				synctest.Wait()
 				if !slices.Equal(told, test.told) {
-					t.Errorf("changes are told after %v, want %v", told, test.told)
+					t.Errorf("changes are reported after %v, want %v", told, test.told)
 				}
 			})
 		})

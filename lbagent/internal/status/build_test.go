@@ -194,7 +194,7 @@ func TestUnchanged(t *testing.T) {
 	observation.Sessions[1].Message = "hold timer expired"
 	again := build(observation, first, 1, later)
 	if again.Sessions[1].State != millracev1beta1.SessionOpenSent || again.Sessions[1].Message != "hold timer expired" {
-		t.Errorf("new message not told: %+v", again.Sessions[1])
+		t.Errorf("new message not reported: %+v", again.Sessions[1])
 	}
 	for _, condition := range again.Conditions {
 		if !condition.LastTransitionTime.Equal(&earlier) {
@@ -214,7 +214,7 @@ func TestRemovalsAppliedGoes(t *testing.T) {
 	told := build(o, reportStatus{}, 1, earlier)
 	condition := meta.FindStatusCondition(told.Conditions, millracev1beta1.ConditionRemovalsApplied)
 	if condition == nil || condition.Status != metav1.ConditionFalse || !strings.Contains(condition.Message, "LBPeer: 3, until 2026-01-01T00:05:00Z") {
-		t.Errorf("condition %+v, want one that tells what is held", condition)
+		t.Errorf("condition %+v, want the list of what is held", condition)
 	}
 	if !meta.IsStatusConditionTrue(told.Conditions, millracev1beta1.ConditionReady) {
 		t.Error("not Ready because objects are held")

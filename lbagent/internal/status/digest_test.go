@@ -50,7 +50,7 @@ func TestWriterOfChangingMessages(t *testing.T) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if got := int(s.stored.Status.VIPs.Programmed); got != passes-1 {
-			t.Errorf("in the end pass %d is told, want %d", got, passes-1)
+			t.Errorf("in the end pass %d is reported, want %d", got, passes-1)
 		}
 	})
 }
@@ -180,12 +180,12 @@ func TestWriterOfCanaries(t *testing.T) {
 			w.Set(probing(64))
 			time.Sleep(canaryInterval + interval)
 			if got := unanswered(); got != 64 {
-				t.Errorf("round %d: %d ports are told to have no answers", round, got)
+				t.Errorf("round %d: %d ports are reported as unanswered", round, got)
 			}
 			w.Set(probing(0))
 			time.Sleep(canaryInterval + interval)
 			if got := unanswered(); got != 0 {
-				t.Errorf("round %d: %d ports are told to have no answers, and all have", round, got)
+				t.Errorf("round %d: %d ports are reported as unanswered, and all have", round, got)
 			}
 		}
 		s.mu.Lock()
@@ -234,7 +234,7 @@ func TestWriterOfNodeReachedAgain(t *testing.T) {
 			w.Set(reached("1-3", millracev1beta1.SessionEstablished))
 			time.Sleep(2 * interval)
 			if got := told(); got != "1-3" {
-				t.Errorf("round %d: %s are told two seconds after the third answers again", round, got)
+				t.Errorf("round %d: %s are reported two seconds after the third answers again", round, got)
 			}
 		}
 		w.Set(reached("1-2", millracev1beta1.SessionEstablished))
@@ -242,7 +242,7 @@ func TestWriterOfNodeReachedAgain(t *testing.T) {
 		w.Set(reached("1-3", millracev1beta1.SessionIdle))
 		time.Sleep(canaryInterval + 2*interval)
 		if got := told(); got != "1-3" {
-			t.Errorf("%s are told while another session is down", got)
+			t.Errorf("%s are reported while another session is down", got)
 		}
 	})
 }

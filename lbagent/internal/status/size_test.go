@@ -93,7 +93,7 @@ func TestReportIsBounded(t *testing.T) {
 		}
 		// Waiting VIPs come first, then by address.
 		if first := status.Duplicates[0]; len(status.Duplicates) != maxDuplicates || !first.Withheld || first.Address != "203.0.113.1" {
-			t.Errorf("%d VIPs: %d hosts are told, the first is %+v", vips, len(status.Duplicates), first)
+			t.Errorf("%d VIPs: %d hosts are reported, the first is %+v", vips, len(status.Duplicates), first)
 		}
 		if again := build(o, status, 1, later); !equality.Semantic.DeepEqual(again, status) {
 			t.Errorf("%d VIPs: the same observation makes another report", vips)
@@ -132,7 +132,7 @@ func TestFaultsFirst(t *testing.T) {
 	status := build(o, reportStatus{}, 1, earlier)
 	if status.Sessions[5].State != millracev1beta1.SessionOpenConfirm || status.Sessions[6].State != millracev1beta1.SessionEstablished ||
 		status.Interfaces[5].XDPMode != millracev1beta1.XDPNone || status.Interfaces[6].XDPMode != millracev1beta1.XDPNative {
-		t.Errorf("told first are %+v and %+v", status.Sessions[:7], status.Interfaces[:7])
+		t.Errorf("the first are %+v and %+v", status.Sessions[:7], status.Interfaces[:7])
 	}
 	if len(status.Sessions) != maxSessions || len(status.Interfaces) != maxInterfaces || status.XDPModes != "Native,None" {
 		t.Errorf("%d sessions, %d interfaces, modes %q", len(status.Sessions), len(status.Interfaces), status.XDPModes)

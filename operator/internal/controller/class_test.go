@@ -56,10 +56,10 @@ func TestUnrecordedServiceOfAnotherOperator(t *testing.T) {
 	c.reconciler.vips.put(&c.vips()[0])
 	c.reconciler.now = func() time.Time { return vip.CreationTimestamp.Time }
 	if again := c.after(0, "web"); again != classTimeout || len(c.vips()) != 1 || len(c.vips()[0].Spec.Claims) != 1 {
-		t.Errorf("comes back after %s, VIPs are %+v", again, c.vips())
+		t.Errorf("requeued after %s, VIPs are %+v", again, c.vips())
 	}
 	if again := c.after(classTimeout, "web"); again != 0 || len(c.vips()) != 0 {
-		t.Errorf("nobody noted it: comes back after %s, VIPs are %+v", again, c.vips())
+		t.Errorf("not recorded: requeued after %s, VIPs are %+v", again, c.vips())
 	}
 }
 

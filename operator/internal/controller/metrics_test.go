@@ -208,11 +208,11 @@ func TestMetrics(t *testing.T) {
 			elected := make(chan struct{})
 			c := &collector{objects: builder.Build(), elected: elected}
 			if got := seriesOf(t, c); len(got) > 0 {
-				t.Errorf("an operator that does not lead tells %v", got)
+				t.Errorf("an operator that does not lead exposes %v", got)
 			}
 			close(elected)
 			if got := seriesOf(t, c); !maps.Equal(got, test.want) {
-				t.Errorf("told are %v, want %v", got, test.want)
+				t.Errorf("got %v, want %v", got, test.want)
 			}
 		})
 	}

@@ -284,7 +284,7 @@ func TestRequeueOfFewEqualsAll(t *testing.T) {
 			_, err := w.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: w.namespaces[name], Name: name}})
 			must(err)
 			if now := w.claims(); !maps.Equal(now, before) {
-				rt.Fatalf("nobody has looked at %s, which has something to gain: VIPs were %v, and are %v", name, before, now)
+				rt.Fatalf("%s was not reconciled although it can gain an address: VIPs were %v, and are %v", name, before, now)
 			}
 		}
 	})

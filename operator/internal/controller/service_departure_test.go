@@ -138,7 +138,7 @@ func TestMovedServiceDeparts(t *testing.T) {
 	c.change("web", func(service *corev1.Service) { service.Annotations = nil })
 	c.expectPhases("203.0.113.0 kept", "203.0.113.2 Withdrawn")
 	if again := c.after(withdrawalTime, "web"); again != 0 {
-		t.Errorf("comes back after %s", again)
+		t.Errorf("requeued after %s", again)
 	}
 	c.expectPhases("203.0.113.0 kept")
 }
@@ -195,7 +195,7 @@ func TestDepartureOfAServiceThatStays(t *testing.T) {
 			c.reconcile("web")
 			change(c)
 			if again := c.after(0, "web"); again != 10*time.Second {
-				t.Errorf("comes back after %s", again)
+				t.Errorf("requeued after %s", again)
 			}
 			c.expectPhases("203.0.113.0 Draining")
 			c.expectIngress("web")

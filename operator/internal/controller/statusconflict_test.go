@@ -75,7 +75,7 @@ func TestContestedStatus(t *testing.T) {
 				}
 			}
 			if reports != 1 {
-				t.Errorf("told %d times", reports)
+				t.Errorf("reported %d times", reports)
 			}
 		})
 	}
@@ -93,10 +93,10 @@ func TestContestEnds(t *testing.T) {
 		t.Errorf("the reason is %q", reason)
 	}
 	if again := c.after(conflict.Pause-time.Second, "web"); again != time.Second {
-		t.Errorf("comes back after %s", again)
+		t.Errorf("requeued after %s", again)
 	}
 	if again := c.after(time.Second, "web"); again != 0 || c.reasonOfServed("web") != millracev1beta1.ReasonServed {
-		t.Errorf("comes back after %s, the reason is %q", again, c.reasonOfServed("web"))
+		t.Errorf("requeued after %s, the reason is %q", again, c.reasonOfServed("web"))
 	}
 }
 

@@ -142,7 +142,7 @@ func TestPendingWrites(t *testing.T) {
 	}
 	changes := l.changes.Load()
 	if l.resolvePending(plan) || l.changes.Load() == changes {
-		t.Error("a promise that was not kept helps nobody who waits")
+		t.Error("a promise that was not kept helps no waiting Service")
 	}
 	other, _ := l.plan(pools, request("second"))
 	if len(other.Create) != 1 {
@@ -209,7 +209,7 @@ func TestEventsDoNotBlockWorkers(t *testing.T) {
 	r.connect(r.client, control.Recorder{EventRecorder: c.events, Cached: r.client, Live: watchedReader{Reader: r.live, onRead: func() {
 		reads++
 		if !r.lock.mu.TryLock() {
-			t.Error("a worker keeps its turn while it asks for a namespace")
+			t.Error("a worker keeps the lock while it reads a namespace")
 			return
 		}
 		r.lock.mu.Unlock()
@@ -220,7 +220,7 @@ func TestEventsDoNotBlockWorkers(t *testing.T) {
 	}
 	c.reconcile("web")
 	if reads == 0 {
-		t.Error("no namespace was asked for: the case tests nothing")
+		t.Error("no namespace was requested: the case tests nothing")
 	}
 }
 

@@ -41,7 +41,7 @@ func testLoadBalancerIP(t *testing.T) {
 			addresses = append(addresses, address.String())
 		}
 		if got := strings.Join(addresses, " "); got != want {
-			t.Errorf("%q asks for %q, want %q", text, got, want)
+			t.Errorf("%q requests %q, want %q", text, got, want)
 		}
 	}
 	for text, want := range map[string]string{

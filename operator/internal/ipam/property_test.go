@@ -87,7 +87,7 @@ func (w *world) checkBind(t *rapid.T, vip VIP, write Write) {
 	if len(vip.Claims) == 0 {
 		// Only requested addresses may have been reserved manually.
 		if !slices.Contains(request.Addresses, write.Address) {
-			t.Fatalf("%s was reserved, and given without being asked for", write.Address)
+			t.Fatalf("%s was reserved, and given without being requested", write.Address)
 		}
 		return
 	}
@@ -194,7 +194,7 @@ func (w *world) check(t *rapid.T, owner Owner, plan Plan) {
 	request := w.services[owner]
 	held := w.held(owner)
 	if want := slices.SortedFunc(slices.Values(plan.Addresses), netip.Addr.Compare); !slices.Equal(held, want) {
-		t.Fatalf("%s holds %v, the plan says %v", owner, held, want)
+		t.Fatalf("%s holds %v, the plan has %v", owner, held, want)
 	}
 	// One slot for each family or requested address, in order.
 	slots := slotsOf(&request)
@@ -211,10 +211,10 @@ func (w *world) check(t *rapid.T, owner Owner, plan Plan) {
 	}
 	lacks := func(address netip.Addr) bool { return !slices.Contains(plan.Addresses, address) }
 	if plan.Satisfied && slices.ContainsFunc(request.Addresses, lacks) {
-		t.Fatalf("%s is satisfied with %v, but asks for %v", owner, plan.Addresses, request.Addresses)
+		t.Fatalf("%s is satisfied with %v, but requests %v", owner, plan.Addresses, request.Addresses)
 	}
 	if !plan.Satisfied && len(plan.Refusals) == 0 {
-		t.Fatalf("%s is not satisfied, but is not told why", owner)
+		t.Fatalf("%s is not satisfied, but gets no reason", owner)
 	}
 	if len(plan.Addresses) < len(slots) && !plan.Waiting {
 		t.Fatalf("%s has %v for %v and does not wait", owner, plan.Addresses, slots)
@@ -232,9 +232,9 @@ func (w *world) checkGrants(t *rapid.T, request Request, plan Plan) {
 		case !slices.Contains(request.Eligible, grant.Pool):
 			t.Fatalf("%s is of pool %s, which is not eligible", grant.Address, grant.Pool)
 		case request.Pool != "" && request.Pool != grant.Pool:
-			t.Fatalf("%s is of pool %s, %s was asked for", grant.Address, grant.Pool, request.Pool)
+			t.Fatalf("%s is of pool %s, %s was requested", grant.Address, grant.Pool, request.Pool)
 		case !isRequested && request.Pool == "" && !pool.AutoAssign:
-			t.Fatalf("%s is of pool %s, which was not asked for", grant.Address, grant.Pool)
+			t.Fatalf("%s is of pool %s, which was not requested", grant.Address, grant.Pool)
 		}
 	}
 }

@@ -139,11 +139,11 @@ func TestQuotaIsReported(t *testing.T) {
 			got = plan.Notes[0].Message
 		}
 		if got != want || (want == "") != (len(plan.Notes) == 0) {
-			t.Errorf("with %d addresses it says %+v, want %q", i+1, plan.Notes, want)
+			t.Errorf("with %d addresses it returns %+v, want %q", i+1, plan.Notes, want)
 		}
 	}
 	if again := make("d", single); len(again.Notes) > 0 {
-		t.Errorf("without a new address it says %+v", again.Notes)
+		t.Errorf("without a new address it returns %+v", again.Notes)
 	}
 	refused := make("e", dual)
 	const want = `namespace "shop" uses 4 of its quota of 5 addresses of pool "p", and the Service requires 2 more: ` +

@@ -103,7 +103,7 @@ func TestSharersByIndex(t *testing.T) {
 		}
 	})
 	if joined == 0 || refused == 0 || notes == 0 {
-		t.Errorf("%d joined, %d refused, %d told: the test has found nothing to compare", joined, refused, notes)
+		t.Errorf("%d joined, %d refused, %d notes: the test has found nothing to compare", joined, refused, notes)
 	}
 }
 
@@ -135,7 +135,7 @@ func checkOthers(t *rapid.T, table *Table, pools []Pool, request Request, plan P
 		}
 	}
 	if notes != len(want) {
-		t.Fatalf("%+v is told %+v, want %v", request, plan.Refusals, want)
+		t.Fatalf("%+v: got %+v, want %v", request, plan.Refusals, want)
 	}
 	return notes
 }

@@ -46,7 +46,7 @@ func TestAnswer(t *testing.T) {
 			}
 		}
 		if got.ID != 7 || !got.Response || address != test.want {
-			t.Errorf("%s asks for %s: got %+v, want the address %q", test.client, test.kind, got, test.want)
+			t.Errorf("%s requests %s: got %+v, want the address %q", test.client, test.kind, got, test.want)
 		}
 	}
 	if _, err := answer([]byte("no DNS"), netip.Addr{}); err == nil {

@@ -143,7 +143,7 @@ func TestReadFailures(t *testing.T) {
 			defer api.Close()
 			_, err := Read(t.Context(), config(kubeconfig(t, api.URL)))
 			if !errors.Is(err, test.want) || !strings.Contains(err.Error(), test.message) {
-				t.Errorf("error %v, want %v that says %q", err, test.want, test.message)
+				t.Errorf("error %v, want %v with %q", err, test.want, test.message)
 			}
 			if err != nil && strings.Contains(err.Error(), "\n") {
 				t.Errorf("more than one line: %q", err)

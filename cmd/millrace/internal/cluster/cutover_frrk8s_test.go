@@ -119,7 +119,7 @@ func TestSpeakerByFRRK8s(t *testing.T) {
 		}
 	}
 	if _, err := inFRRK8sMode(t, "bgpd is not running", speakersOwn).Speaker(t.Context(), "node1"); err == nil {
-		t.Error("an FRR that tells nothing is taken for one without sessions")
+		t.Error("an FRR that prints nothing is taken for one without sessions")
 	}
 }
 

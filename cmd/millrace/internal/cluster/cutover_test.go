@@ -70,7 +70,7 @@ func TestMetricsPort(t *testing.T) {
 		"none is named": {container(""), "7472"},
 	} {
 		if got := metricsPort(&corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{test.container}}}); got != test.want {
-			t.Errorf("%s: asks port %s, want %s", name, got, test.want)
+			t.Errorf("%s: queries port %s, want %s", name, got, test.want)
 		}
 	}
 }

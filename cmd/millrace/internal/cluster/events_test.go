@@ -44,7 +44,7 @@ func TestEventsAbout(t *testing.T) {
 		{Kind: "Deployment", Namespace: "default", Name: "web"}:        false,
 	} {
 		if got := about.has(&corev1.Event{InvolvedObject: of}, "default"); got != want {
-			t.Errorf("%s %s/%s: told %t, want %t", of.Kind, of.Namespace, of.Name, got, want)
+			t.Errorf("%s %s/%s: selected %t, want %t", of.Kind, of.Namespace, of.Name, got, want)
 		}
 	}
 }

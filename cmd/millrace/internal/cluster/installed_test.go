@@ -27,11 +27,11 @@ func TestWithInstalledFlags(t *testing.T) {
 			pod.Status.HostIPs = append(pod.Status.HostIPs, corev1.HostIP{IP: host})
 		}
 		if got := strings.Join(withInstalledFlags(pod, strings.Fields(test.args)), " "); got != test.want {
-			t.Errorf("%s of an agent with %q is asked as\n%s, want\n%s", test.args, test.flags, got, test.want)
+			t.Errorf("%s of an agent with %q is queried as\n%s, want\n%s", test.args, test.flags, got, test.want)
 		}
 	}
 	older := &corev1.Pod{Spec: corev1.PodSpec{NodeName: "node-a"}, Status: corev1.PodStatus{HostIP: "198.51.100.1"}}
 	if got := strings.Join(withInstalledFlags(older, []string{"preflight", "--installed"}), " "); got != "preflight --installed --node=node-a=198.51.100.1" {
-		t.Errorf("with an older kubelet it is asked as %s", got)
+		t.Errorf("with an older kubelet it is queried as %s", got)
 	}
 }

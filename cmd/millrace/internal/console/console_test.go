@@ -205,7 +205,7 @@ func TestRoundStops(t *testing.T) {
 	c := &counted{err: refused}
 	responses := Batch{Runner: c, Limit: time.Minute, Stop: refused}.Query(t.Context(), names(500), nil)
 	if runs := c.runs.Load(); runs > 2*MaxConcurrent || len(responses) != 500 || !errors.Is(responses["node499"].Err, refused) {
-		t.Errorf("%d agents asked, %d answers, the last %+v", runs, len(responses), responses["node499"])
+		t.Errorf("%d agents queried, %d answers, the last %+v", runs, len(responses), responses["node499"])
 	}
 }
 

@@ -69,7 +69,7 @@ func TestSingleAnnouncer(t *testing.T) {
 			in.Agents.Responses["node0"].Groups = test.first
 			in.Agents.Responses["node1"].Groups, in.Agents.Responses["node2"].Groups = test.others, test.others
 			if got := strings.Join(problemsOf(Build(in), ReasonSingleAnnouncer), "\n"); got != test.want {
-				t.Errorf("told %q, want %q", got, test.want)
+				t.Errorf("got %q, want %q", got, test.want)
 			}
 		})
 	}
@@ -82,7 +82,7 @@ func TestGenericXDP(t *testing.T) {
 	}
 	want := "LBNode/node1: XDP runs on eth0 in generic mode, which takes more time per packet: native XDP not possible: x (and on 1 more)"
 	if got := strings.Join(problemsOf(Build(in), ReasonGenericXDP), "\n"); got != want {
-		t.Errorf("told %q, want %q", got, want)
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

@@ -24,7 +24,7 @@ func TestCompareNamesIsATotalOrder(t *testing.T) {
 			t.Fatalf("%q and %q: equal in order, not as names", a, b)
 		}
 		if CompareNames(a, b) != -CompareNames(b, a) {
-			t.Fatalf("%q and %q: both orders say %d", a, b, CompareNames(a, b))
+			t.Fatalf("%q and %q: both orders return %d", a, b, CompareNames(a, b))
 		}
 		if CompareNames(a, b) < 0 && CompareNames(b, c) < 0 && CompareNames(a, c) >= 0 {
 			t.Fatalf("%q < %q < %q, but not the first before the last", a, b, c)

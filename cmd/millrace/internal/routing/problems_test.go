@@ -53,7 +53,7 @@ status: {loadBalancer: {ingress: %s}}
 		problems := Compile(&Input{Objects: *objects, Namespace: "millrace-system"}).problems(Choice{})
 		if isReported := len(problems) == 1 && problems[0].Reason == model.ReasonInvalidCertificate &&
 			strings.HasPrefix(problems[0].Message, "spec.tls: "); isReported != test.isReported || !isReported && len(problems) > 0 {
-			t.Errorf("%s: told %+v, want %v", name, problems, test.isReported)
+			t.Errorf("%s: got %+v, want %v", name, problems, test.isReported)
 		}
 	}
 }

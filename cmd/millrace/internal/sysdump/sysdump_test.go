@@ -167,7 +167,7 @@ func TestHungNodes(t *testing.T) {
 		t.Errorf("missing is %s", problems)
 	}
 	if most := cluster.most.Load(); most > int64(limits.MaxConcurrent) {
-		t.Errorf("%d nodes were asked at a time", most)
+		t.Errorf("%d nodes were queried concurrently", most)
 	}
 }
 

@@ -106,7 +106,7 @@ func (p *page) run(actions ...chromedp.Action[chromedp.Void]) {
 	if err := chromedp.Do(p, actions...); err != nil {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.t.Fatalf("%v; the console says %q", err, p.results)
+		p.t.Fatalf("%v; the console shows %q", err, p.results)
 	}
 }
 
@@ -124,7 +124,7 @@ func (p *page) until(expression string) {
 	if _, err := chromedp.Run(p, chromedp.Poll[bool](expression)); err != nil {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.t.Fatalf("%s: %v; the console says %q", expression, err, p.results)
+		p.t.Fatalf("%s: %v; the console shows %q", expression, err, p.results)
 	}
 }
 
@@ -180,7 +180,7 @@ func (p *page) check() {
 	host := strings.TrimPrefix(p.url, "http://")
 	for _, requested := range p.requested {
 		if parsed, err := url.Parse(requested); err != nil || parsed.Host != host {
-			p.t.Errorf("the page asked for %s", requested)
+			p.t.Errorf("the page requested %s", requested)
 		}
 	}
 	if len(p.requested) == 0 {
@@ -190,7 +190,7 @@ func (p *page) check() {
 		if p.broken && strings.HasPrefix(result, "Failed to load resource") {
 			continue
 		}
-		p.t.Errorf("the console says: %s", result)
+		p.t.Errorf("the console shows %s", result)
 	}
 }
 
@@ -443,7 +443,7 @@ func lines(t *testing.T, p *page) {
 		p.picture(strings.ReplaceAll(t.Name()+"-"+test.id, "/", "-"))
 	}
 	if shares := evaluate[int](p, `document.querySelectorAll('#nodes .share').length`); shares != 0 {
-		t.Errorf("%d groups say how many announce a Service, and none is selected", shares)
+		t.Errorf("%d groups show how many nodes announce a Service, and none is selected", shares)
 	}
 }
 

@@ -44,7 +44,7 @@ func TestSlowPage(t *testing.T) {
 		t.Error("the last event is lost")
 	}
 	if _, more := <-fast; more {
-		t.Error("the page is not told of the end")
+		t.Error("the page is not notified of the end")
 	}
 	if _, more := <-h.join(unread{}); more {
 		t.Error("a page joined after the end")

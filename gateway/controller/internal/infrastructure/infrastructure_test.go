@@ -216,7 +216,7 @@ func TestScaling(t *testing.T) {
 	fixed := infrastructure.Objects(
 		&model.Proxy{Ports: web(), Resources: listens(), Parameters: model.Parameters{Replicas: 3, MaxReplicas: 3}}, nil, class, settings())
 	if has[*autoscalingv2.HorizontalPodAutoscaler](fixed) || *find[*appsv1.Deployment](t, fixed).Spec.Replicas != 3 {
-		t.Error("three proxies are asked for, and scaled")
+		t.Error("three proxies are requested, and scaled")
 	}
 	scaled := infrastructure.Objects(
 		&model.Proxy{Ports: web(), Resources: listens(), Parameters: model.Parameters{Replicas: 3, MaxReplicas: 9}}, nil, class, settings())
@@ -225,7 +225,7 @@ func TestScaling(t *testing.T) {
 		t.Errorf("from %d to %d proxies, want from 3 to 9", *autoscaler.Spec.MinReplicas, autoscaler.Spec.MaxReplicas)
 	}
 	if replicas := find[*appsv1.Deployment](t, scaled).Spec.Replicas; replicas != nil {
-		t.Errorf("the Deployment says %d replicas beside its autoscaler", *replicas)
+		t.Errorf("the Deployment has %d replicas beside its autoscaler", *replicas)
 	}
 }
 

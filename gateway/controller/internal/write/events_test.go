@@ -93,7 +93,7 @@ func TestEventsOfATenantAreBounded(t *testing.T) {
 			isReported = isReported || strings.Contains(event, fmt.Sprintf("z/i-0: there is no Service s-%d", round))
 		}
 		if !isReported {
-			t.Errorf("pass %d: the other namespace's problem is not told", round)
+			t.Errorf("pass %d: the other namespace's problem is not reported", round)
 		}
 	}
 	// Plus one for each second of the test.
@@ -123,7 +123,7 @@ func TestProblemsOfAnObjectAreOneEvent(t *testing.T) {
 		{report(problem("one"), problem("three"), problem("two")), "Warning NotFound three; one; two"},
 	} {
 		if test.event != test.want {
-			t.Errorf("pass %d: told is %q, want %q", i, test.event, test.want)
+			t.Errorf("pass %d: got %q, want %q", i, test.event, test.want)
 		}
 	}
 }

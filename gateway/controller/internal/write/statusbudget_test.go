@@ -19,7 +19,7 @@ func TestSharesOfAPass(t *testing.T) {
 	}
 	now = now.Add(unlimitedPeriod + time.Millisecond)
 	if s.allow("many", now) || !s.isMore() {
-		t.Error("a namespace with many writes goes on in a long pass")
+		t.Error("a namespace with many writes continues in a long pass")
 	}
 	for i := range 2 * budgetPerNamespace {
 		if written := s.allow("few", now); written != (i < budgetPerNamespace) {

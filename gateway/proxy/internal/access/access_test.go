@@ -64,7 +64,7 @@ func TestUnreadable(t *testing.T) {
 		}
 	}
 	if _, err := New(&resource.ClientAddresses{}); err == nil {
-		t.Error("a list of nobody was taken")
+		t.Error("a list without entries was accepted")
 	}
 }
 

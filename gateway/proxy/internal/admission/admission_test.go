@@ -141,7 +141,7 @@ func TestShare(t *testing.T) {
 		}
 	}
 	if served < 18 || served > 20 || requested < 80 {
-		t.Errorf("of 100 MiB the greedy client got %d; want its share of 20. %d were asked to go", served, requested)
+		t.Errorf("of 100 MiB the greedy client got %d; want its share of 20. %d were asked to leave", served, requested)
 	}
 	if room, leave, _ := modest.Begin(1 << 20); !room || leave {
 		t.Errorf("another client: room %v, leave %v", room, leave)
@@ -188,10 +188,10 @@ func TestIdleMakeRoom(t *testing.T) {
 	}
 	room, leave, evicted := requester.Begin(2 * ConnectionBytes)
 	if !room || leave || evicted != 2 || o.closed[0] != "a1" || o.closed[1] != "a2" {
-		t.Errorf("room %v, leave %v, closed %v; want room, nobody to leave, and a1 and a2 closed", room, leave, o.closed)
+		t.Errorf("room %v, leave %v, closed %v; want room, leave false, and a1 and a2 closed", room, leave, o.closed)
 	}
 	if _, leave, _ := requester.Begin(4 * ConnectionBytes); !leave {
-		t.Error("nobody is asked to leave where requests have more than three quarters")
+		t.Error("no client is asked to leave above three quarters of the memory")
 	}
 }
 

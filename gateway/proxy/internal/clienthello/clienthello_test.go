@@ -22,7 +22,7 @@ func clientHello(t *testing.T, protocols, size int) []byte {
 		config.NextProtos = append(config.NextProtos, strings.Repeat("p", 200))
 	}
 	if err := tls.Client(&sink{written: &written}, config).Handshake(); err == nil {
-		t.Fatal("a handshake with nobody succeeded")
+		t.Fatal("a handshake without a peer succeeded")
 	}
 	var message []byte
 	for records := written.Bytes(); len(records) > 0; {

@@ -90,7 +90,7 @@ func TestConcurrent(t *testing.T) {
 			}
 			counted, got := table.Begin(limited, client, noon)
 			if (got == Admitted) != (len(open[client]) < most) || got == RateExceeded {
-				t.Fatalf("%v with %d of %d under way", got, len(open[client]), most)
+				t.Fatalf("%v with %d of %d in progress", got, len(open[client]), most)
 			}
 			if got == Admitted {
 				open[client] = append(open[client], counted)
@@ -120,7 +120,7 @@ func TestTableIsBounded(t *testing.T) {
 	}
 	first.End()
 	if _, got := table.Begin(one, alice, noon); got != ConcurrencyExceeded {
-		t.Errorf("with one under way: %v", got)
+		t.Errorf("with one in progress: %v", got)
 	}
 	again.End()
 }

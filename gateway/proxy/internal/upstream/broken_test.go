@@ -99,7 +99,7 @@ func TestNothingIsDecompressed(t *testing.T) {
 	_ = writer.Close()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if accepted := r.Header.Get("Accept-Encoding"); accepted != "" {
-			t.Errorf("the backend is asked for %q; the client asked for nothing", accepted)
+			t.Errorf("the backend is sent %q; the client sent nothing", accepted)
 		}
 		w.Header().Set("Content-Encoding", "gzip")
 		_, _ = w.Write(packed.Bytes())

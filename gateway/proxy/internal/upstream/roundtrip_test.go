@@ -89,7 +89,7 @@ func TestRetryOfProcessedRequest(t *testing.T) {
 				t.Errorf("status %d, %v", status, err)
 			}
 			if seen.Load() != test.want || tried.Load() != test.want || int32(exchange.Attempts) != test.want {
-				t.Errorf("sent %d times, told of %d, counted %d, want %d", seen.Load(), tried.Load(), exchange.Attempts, test.want)
+				t.Errorf("sent %d times, reported %d, counted %d, want %d", seen.Load(), tried.Load(), exchange.Attempts, test.want)
 			}
 			if active := b.Set.All()[0].Active(); active != 0 {
 				t.Errorf("%d requests are still counted", active)

@@ -133,7 +133,7 @@ func TestLastReceived(t *testing.T) {
 	} {
 		d := New(&saying{report: control.Report{Sessions: test.sessions}, err: test.err}, nil, logr.Discard())
 		if got := d.LastReceived(now); !got.Equal(test.want) {
-			t.Errorf("%s: heard after %s, want %s", name, got, test.want)
+			t.Errorf("%s: received after %s, want %s", name, got, test.want)
 		}
 	}
 }

@@ -72,7 +72,7 @@ func TestFull(t *testing.T) {
 			t.Fatal(err)
 		}
 		if size := onDisk(t, directory); size > Limit || size != log.Size() {
-			t.Fatalf("%d bytes on disk, %d told, at most %d are allowed", size, log.Size(), Limit)
+			t.Fatalf("%d bytes on disk, Size returns %d, at most %d are allowed", size, log.Size(), Limit)
 		}
 	}
 	check := func(log *Log) {

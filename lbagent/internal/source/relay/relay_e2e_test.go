@@ -269,13 +269,13 @@ func TestRelay(t *testing.T) {
 	e.toggle("web-5", 8)
 	e.awaitEqual(by)
 	if said := by.says(); !strings.Contains(said, "No response from a relay") {
-		t.Errorf("the agent does not say that it asks the API server: %s", said)
+		t.Errorf("the agent does not report that it uses the API server: %s", said)
 	}
 
 	second := e.relayAt(address, directory)
 	controlplane.Eventually(t, patience, func(context.Context) error {
 		if !by.client.Connected() {
-			return fmt.Errorf("the agent asks no relay: %s", by.says())
+			return fmt.Errorf("the agent uses no relay: %s", by.says())
 		}
 		return nil
 	})

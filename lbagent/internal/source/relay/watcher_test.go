@@ -74,7 +74,7 @@ func TestChangeOfNothing(t *testing.T) {
 	w := newWatcher(nil, nil)
 	change := &relay.Event{Type: relay.Change, Slice: sliceOf("3"), Runs: []relay.Run{{From: 1, Count: 1}}}
 	if event, err := w.event(change); err == nil {
-		t.Errorf("a slice that was not told is changed: %v", event)
+		t.Errorf("an unknown slice is changed: %v", event)
 	}
 	if _, err := w.event(&relay.Event{Type: relay.Put, Slice: sliceOf("2", "a")}); err != nil {
 		t.Fatal(err)

@@ -120,7 +120,7 @@ func TestFillAtOnce(t *testing.T) {
 		go func() { second <- fill(func() {}) }()
 		for deadline := time.Now().Add(20 * time.Second); reports.Load() == 0; time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Error("the second lab does not say that it waits")
+				t.Error("the second lab does not report that it waits")
 				return
 			}
 		}

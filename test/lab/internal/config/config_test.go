@@ -61,7 +61,7 @@ func TestHiddenFoldersCoverBinds(t *testing.T) {
 		}
 		for _, bind := range spec.Binds {
 			if !slices.Contains(HiddenFolders(), bind.Target) {
-				t.Errorf("%s is hidden on nodes and HiddenFolders does not say so", bind.Target)
+				t.Errorf("%s is hidden on nodes and HiddenFolders does not list it", bind.Target)
 			}
 		}
 	}

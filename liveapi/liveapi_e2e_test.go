@@ -247,7 +247,7 @@ func testDrops(t *testing.T, e *environment) {
 	}
 }
 
-// testWatch: an agent's change results in an event, and nothing else does.
+// testWatch checks that an agent's change results in an event, and nothing else does.
 func testWatch(t *testing.T, e *environment) {
 	watching, err := client.NewWithWatch(e.server.Admin(), client.Options{Scheme: e.client.Scheme()})
 	must(t, err)
@@ -638,7 +638,7 @@ func testNamespaces(t *testing.T, e *environment) {
 	must(t, e.client.List(t.Context(), &livev1alpha1.ServiceTrafficList{}))
 }
 
-// TestLinked: only the program that is an API server links its packages.
+// TestLinked checks that only the program that is an API server links its packages.
 func TestLinked(t *testing.T) {
 	output, err := exec.CommandContext(t.Context(), "go", "list", "-f", `{{.ImportPath}}: {{join .Deps " "}}`, "../cmd/...").Output()
 	must(t, err)

@@ -52,8 +52,8 @@ func (e *environment) sessionCounts(t *testing.T, peer *millracev1beta1.LBPeer, 
 	})
 }
 
-// announcedByFamily: conditions report each family, and the flap of one node of two causes no write to Services
-// or VIPs.
+// announcedByFamily checks that conditions report each family, and the flap of one node of two causes no
+// write to Services or VIPs.
 func announcedByFamily(t *testing.T, e *environment) {
 	e.run(t)
 	peer := &millracev1beta1.LBPeer{

@@ -85,7 +85,8 @@ func TestCilium(t *testing.T) {
 	}
 }
 
-// bothConditions: Cilium writes whole statuses, but each writer preserves the other's condition.
+// bothConditions checks that each writer preserves the condition of the other, although Cilium writes whole
+// statuses.
 func (e *environment) bothConditions(t *testing.T, services []*corev1.Service) {
 	t.Helper()
 	for _, service := range services {

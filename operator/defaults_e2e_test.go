@@ -138,7 +138,7 @@ func (w *webhooks) deleted(ctx context.Context, service *corev1.Service) error {
 	}
 }
 
-// defaultsOfApply: managed fields or annotation distinguish node ports from the API's default.
+// defaultsOfApply checks that managed fields or annotation distinguish node ports from the API's default.
 func (w *webhooks) defaultsOfApply(t *testing.T, all string) {
 	for _, side := range []string{"--server-side=false", "--server-side=true"} {
 		for spec, want := range map[string]string{

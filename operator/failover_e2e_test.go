@@ -15,8 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// warmFailover: a standby replica is ready once it has cached all objects, because it may not list them
-// later.
+// warmFailover checks that a standby replica is ready once it has cached all objects, because it may not
+// list them later.
 func warmFailover(t *testing.T, e *environment) {
 	first := e.run(t, "--leader-elect")
 	e.pool(t, "main", nil, "203.0.113.0/24")

@@ -94,7 +94,7 @@ func (e *environment) requestsOf(t *testing.T, services []*corev1.Service) map[s
 	return requests
 }
 
-// runKubeVIP: the provider reads the kubeconfig from a home directory.
+// runKubeVIP starts the provider, which reads the kubeconfig from a home directory.
 func (e *environment) runKubeVIP(t *testing.T) (stop func()) {
 	t.Helper()
 	home := t.TempDir()

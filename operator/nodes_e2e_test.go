@@ -269,7 +269,7 @@ func idsWrap(t *testing.T, e *environment) {
 	}
 }
 
-// reports: conditions are Unknown while the node is not ready until its agent reports again.
+// reports checks that conditions are Unknown while the node is not ready until its agent reports again.
 func reports(t *testing.T, e *environment) {
 	e.run(t)
 	node := e.node(t, "reporting", "198.51.100.1")

@@ -17,7 +17,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// poolOverPods: a pool with addresses of endpoints assigns nothing until it is corrected.
+// poolOverPods checks that a pool with addresses of endpoints assigns nothing until it is corrected.
 func poolOverPods(t *testing.T, e *environment) {
 	e.run(t)
 	slice := &discoveryv1.EndpointSlice{

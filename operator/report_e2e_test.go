@@ -56,7 +56,8 @@ func longEvent(t *testing.T, e *environment) {
 	})
 }
 
-// terminatingNamespace: events can no longer be created, and objects disappear during writes.
+// terminatingNamespace covers a namespace in which events can no longer be created and objects disappear
+// during writes.
 func terminatingNamespace(t *testing.T, e *environment) {
 	running := e.run(t)
 	e.pool(t, "main", nil, "203.0.113.0/24")

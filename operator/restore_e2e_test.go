@@ -17,7 +17,8 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// restored: in a cluster restored from a backup of the VIPs, Services with other UIDs get their addresses.
+// restored checks that in a cluster restored from a backup of the VIPs, Services with other UIDs get their
+// addresses.
 func restored(t *testing.T, e *environment) {
 	running := e.run(t)
 	e.pool(t, "main", nil, "203.0.113.0/28")
@@ -85,7 +86,8 @@ func restored(t *testing.T, e *environment) {
 	}
 }
 
-// keptByAnother: a deleted Service, kept by a foreign finalizer, does not show another's address.
+// keptByAnother checks that a deleted Service, kept by a foreign finalizer, does not show another's
+// address.
 func keptByAnother(t *testing.T, e *environment) {
 	e.run(t)
 	e.pool(t, "tiny", nil, "203.0.113.240/32")

@@ -173,7 +173,7 @@ func twoClasses(t *testing.T, e *environment) {
 	e.gone(t, vipOf("203.0.113.0"))
 }
 
-// foreignAddresses: another load balancer serves Services without a class, which become ours.
+// foreignAddresses covers Services without a class that another load balancer serves first and Millrace later.
 func foreignAddresses(t *testing.T, e *environment) {
 	serve := func(name, address string) *corev1.Service {
 		t.Helper()

@@ -131,7 +131,7 @@ func servedOrNot(t *testing.T, e *environment) {
 	e.bare(t, service)
 }
 
-// servedTogether: port conflicts, and labels of one Service that select the shared address.
+// servedTogether covers port conflicts, and labels of one Service that select the shared address.
 func servedTogether(t *testing.T, e *environment) {
 	e.run(t)
 	e.session(t, "announcing", millracev1beta1.SessionEstablished)
@@ -190,7 +190,7 @@ func servedZones(t *testing.T, e *environment) {
 	})
 }
 
-// servedDuplicates: a host with a VIP's address is reported while a node finds it.
+// servedDuplicates checks that a host with a VIP's address is reported while a node finds it.
 func servedDuplicates(t *testing.T, e *environment) {
 	e.run(t)
 	e.session(t, "announcing", millracev1beta1.SessionEstablished)
@@ -237,7 +237,7 @@ func servedDuplicates(t *testing.T, e *environment) {
 	e.served(t, service, metav1.ConditionTrue, millracev1beta1.ReasonServed, "")
 }
 
-// servedOnLinks: a VIP names the node that answers for it, and its Service missing links.
+// servedOnLinks checks that a VIP names the node that answers for it, and its Service missing links.
 func servedOnLinks(t *testing.T, e *environment) {
 	e.run(t)
 	e.session(t, "answering", millracev1beta1.SessionIdle)

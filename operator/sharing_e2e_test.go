@@ -276,7 +276,7 @@ func sharedRestart(t *testing.T, e *environment) {
 	}
 }
 
-// checkSharers: no port of a VIP has two owners, and the number of VIPs, unless 0, is right.
+// checkSharers checks that no port of a VIP has two owners, and the number of VIPs, unless 0, is right.
 func (e *environment) checkSharers(t *testing.T, vips int) {
 	t.Helper()
 	list := &millracev1beta1.VIPList{}

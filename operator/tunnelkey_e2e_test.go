@@ -153,7 +153,8 @@ func tunnelKeys(t *testing.T, e *environment) {
 	e.reaches(t, nodes, tunnelkey.Publishing, 3, true)
 }
 
-// flowSeed: rotations, a new operator and the loss of the Secret preserve the seed, or its absence.
+// flowSeed checks that rotations, a new operator and the loss of the Secret preserve the seed, or its
+// absence.
 func flowSeed(t *testing.T, e *environment) {
 	none := flowhash.Seed{}
 	// No agent has run there yet.

@@ -15,7 +15,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// fewWrites: a Service causes one write per VIP and one of its own; its deletion as many.
+// fewWrites checks that a Service causes one write per VIP and one of its own; its deletion as many.
 func fewWrites(t *testing.T, e *environment) {
 	e.run(t)
 	e.pool(t, "main", nil, "203.0.113.0/24", "2001:db8:cafe::/64")

@@ -149,7 +149,8 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// TestLossyBound: a node that lacks an eighth of the answers is reported, and none with one answer more.
+// TestLossyBound checks that a node that lacks an eighth of the answers is reported, and none with one
+// answer more.
 func TestLossyBound(t *testing.T) {
 	for unanswered, want := range map[int32]string{
 		Ports/8 - 1: millracev1beta1.ReasonPathsVerified,

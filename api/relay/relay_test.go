@@ -118,7 +118,7 @@ func TestEventsAreRead(t *testing.T) {
 	}
 }
 
-// FuzzDecode: no stream makes an agent crash, or allocate more than the stream's size.
+// FuzzDecode checks that no stream makes an agent crash, or allocate more than the stream's size.
 func FuzzDecode(f *testing.F) {
 	stream, err := Encode(nil, &Event{Type: Change, Slice: &discoveryv1.EndpointSlice{Endpoints: endpoints("a", "b")}, Runs: []Run{{New: true, Count: 2}}})
 	if err != nil {

@@ -85,7 +85,8 @@ func TestAnalyzeInput(t *testing.T) {
 	}
 }
 
-// TestQuickStart: the manifests of README.md and the samples announce each address of their pools.
+// TestQuickStart checks that the manifests of README.md and the samples announce each address of their
+// pools.
 func TestQuickStart(t *testing.T) {
 	page, err := os.ReadFile("../../README.md")
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace-lb/millrace/test/mistakes"
 )
 
-// TestMistakes: the problems of an object have all texts of its case. Problems that other objects have because
-// of it are ignored.
+// TestMistakes checks that the problems of an object have all texts of its case. Problems that other
+// objects have because of it are ignored.
 func TestMistakes(t *testing.T) {
 	given, cases := mistakes.Read(t)
 	var cluster strings.Builder

@@ -103,7 +103,7 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// TestRoutesHaveTheRoomOfTheCluster: objects beyond the gateway's limits are rejected.
+// TestRoutesHaveTheRoomOfTheCluster checks that objects beyond the gateway's limits are rejected.
 func TestRoutesHaveTheRoomOfTheCluster(t *testing.T) {
 	const small = `"--max-namespace-configuration=100"`
 	for arguments, want := range map[string]string{

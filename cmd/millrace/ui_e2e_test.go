@@ -76,7 +76,8 @@ func (o *outages) fails(broken func() error, message string) {
 	}
 }
 
-// TestUIOutage: the page shows since when the API server hangs or is gone, keeps its content, and recovers.
+// TestUIOutage checks that the page shows since when the API server hangs or is gone, keeps its content,
+// and recovers.
 func TestUIOutage(t *testing.T) {
 	ctrllog.SetLogger(logr.Discard())
 	server := controlplane.Start(t, "../..")

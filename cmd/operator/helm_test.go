@@ -25,7 +25,8 @@ func secretRecord(revision int, status string) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: recordMeta(revision, status)}
 }
 
-// TestHelmUninstallDetected: hooks act only while Helm's newest record is uninstalling, and fail without a record.
+// TestHelmUninstallDetected checks that hooks act only while Helm's newest record is uninstalling, and fail
+// without a record.
 func TestHelmUninstallDetected(t *testing.T) {
 	ofHelm := metav1.ObjectMeta{
 		Namespace: "millrace-system", Name: agents, Annotations: map[string]string{helmReleaseAnnotation: "millrace"},

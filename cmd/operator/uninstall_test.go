@@ -100,7 +100,8 @@ func TestUninstall(t *testing.T) {
 	}
 }
 
-// TestUninstallReleases: Services of the operator can be deleted afterwards; others are untouched.
+// TestUninstallReleases checks that Services of the operator can be deleted afterwards; others are
+// untouched.
 func TestUninstallReleases(t *testing.T) {
 	u, _ := uninstalls(t, true,
 		service("web", "example.com/own", millracev1beta1.Finalizer, millracev1beta1.SharedFinalizer),

@@ -214,7 +214,7 @@ func (h *hookRunner) changesNothing(t *testing.T, want string) {
 	}
 }
 
-// TestHooks: pre-delete hooks that another tool applies as ordinary objects change nothing.
+// TestHooks checks that pre-delete hooks that another tool applies as ordinary objects change nothing.
 func TestHooks(t *testing.T) {
 	h, chart := newHookRunner(t), onDisk(t)
 	applied := h.mustHelm(t, "template", "millrace", chart)

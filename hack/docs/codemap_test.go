@@ -115,7 +115,7 @@ var (
 	inFolder = regexp.MustCompile(` \./(\S+)`)
 )
 
-// TestExamplesExist: CONTRIBUTING.md names one test of each kind, and how to run it.
+// TestExamplesExist checks that CONTRIBUTING.md names one test of each kind, and how to run it.
 func TestExamplesExist(t *testing.T) {
 	content, err := os.ReadFile(contributing)
 	if err != nil {

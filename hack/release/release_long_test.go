@@ -257,7 +257,7 @@ func testImage(t *testing.T, image v1.Image, platform *v1.Platform) {
 
 var reference = regexp.MustCompile(`image: (\S+)`)
 
-// testManifests: every image in the manifests is an image of the release by digest.
+// testManifests checks that every image in the manifests is an image of the release by digest.
 func testManifests(t *testing.T, c configuration, printed string) {
 	references := strings.Fields(printed)
 	if len(references) != len(images) {
@@ -307,7 +307,7 @@ func testManifests(t *testing.T, c configuration, printed string) {
 	}
 }
 
-// testChart: the chart's values have the digests of the release.
+// testChart checks that the chart's values have the digests of the release.
 func testChart(t *testing.T, c configuration, printed string) {
 	directory := filepath.Join(unpacked(t, filepath.Join(c.output, "millrace-0.1.0.tgz")), "millrace")
 	var metadata struct{ Version, AppVersion string }

@@ -114,7 +114,8 @@ func TestSigner(t *testing.T) {
 	}
 }
 
-// testSigner: two signers of the same key create equal signatures, which their public key verifies.
+// testSigner checks that two signers of the same key create equal signatures, which their public key
+// verifies.
 func testSigner(t *testing.T, one, other *signer) {
 	t.Helper()
 	key, err := one.publicKey()
@@ -147,7 +148,7 @@ func testSigner(t *testing.T, one, other *signer) {
 	}
 }
 
-// TestUnsigned: a release without a key is reported before it is built.
+// TestUnsigned checks that a release without a key is reported before it is built.
 func TestUnsigned(t *testing.T) {
 	var stderr bytes.Buffer
 	command := newCommand(io.Discard, func(string) string { return "" })

@@ -31,8 +31,8 @@ func trusts(t *testing.T, bundle, certificate []byte, now time.Time) error {
 	return err
 }
 
-// TestCertificatesAlwaysTrusted: for two years, the API server trusts all replicas even if one reads its copy
-// twelve hours late.
+// TestCertificatesAlwaysTrusted checks that for two years, the API server trusts all replicas even if one
+// reads its copy twelve hours late.
 func TestCertificatesAlwaysTrusted(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	data, changed, err := Renew(now, host, nil)

@@ -24,8 +24,8 @@ func believes(bundle, certificate, key []byte, now time.Time, host string, usage
 	return err
 }
 
-// TestLiveCertificatesAlwaysTrusted: for two years, all trust each other even if one reads its Secret twelve hours
-// late.
+// TestLiveCertificatesAlwaysTrusted checks that for two years, all trust each other even if one reads its
+// Secret twelve hours late.
 func TestLiveCertificatesAlwaysTrusted(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	data, changed, err := RenewLive(now, host, nil)

@@ -295,7 +295,7 @@ func (w *world) ports(owner Owner) map[netip.Addr][]Port {
 	return ports
 }
 
-// checkPorts: a Service keeps its ports and has all others that are free on its addresses.
+// checkPorts checks that a Service keeps its ports and has all others that are free on its addresses.
 func (w *world) checkPorts(t *rapid.T, owner Owner, before map[netip.Addr][]Port) {
 	request := w.services[owner]
 	for address, now := range w.ports(owner) {
@@ -359,7 +359,7 @@ func TestClaimsByHand(t *testing.T) {
 	})
 }
 
-// checkSticky: a Service without requests keeps its addresses; of several requested before, one.
+// checkSticky checks that a Service without requests keeps its addresses; of several requested before, one.
 func (w *world) checkSticky(t *rapid.T, owner Owner, before []netip.Addr, plan Plan) {
 	request := w.services[owner]
 	for _, address := range before {

@@ -108,7 +108,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestReadOmitted: kinds that the user may not list do not fail a report.
+// TestReadOmitted checks that kinds that the user may not list do not fail a report.
 func TestReadOmitted(t *testing.T) {
 	all := lists()
 	all[pathDefaultServices] = `{"apiVersion":"v1","kind":"ServiceList","metadata":{},"items":[{"metadata":{"namespace":"default","name":"web"},

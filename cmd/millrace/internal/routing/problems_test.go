@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-// TestCertificatesOfIngresses: only the gateway can read certificates, and reports invalid ones.
+// TestCertificatesOfIngresses checks that only the gateway can read certificates, and reports invalid ones.
 func TestCertificatesOfIngresses(t *testing.T) {
 	for name, test := range map[string]struct {
 		tls, status string

@@ -56,8 +56,8 @@ func contains(selector, text string) string {
 	return `(document.querySelector(` + quoted(selector) + `)?.textContent ?? '').includes(` + quoted(text) + `)`
 }
 
-// TestBrowserOutage: the page reports an API server that hangs or is gone, a silent agent, and a stopped
-// millrace ui, keeps its content, and recovers.
+// TestBrowserOutage checks that the page reports an API server that hangs or is gone, a silent agent, and a
+// stopped millrace ui, keeps its content, and recovers.
 func TestBrowserOutage(t *testing.T) {
 	server := controlplane.Start(t, "../../../..")
 	objects := server.Install(t, server.Admin(), client.Options{})

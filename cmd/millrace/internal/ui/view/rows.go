@@ -102,7 +102,7 @@ func (b *builder) routers(nodes []Node) []Router {
 	return routers
 }
 
-// judge uses the router's own problem or its sessions.
+// judge sets the state of a router from its own problem or else from its sessions.
 func (b *builder) judge(router *Router) {
 	if problem, is := b.worst[router.ID]; is {
 		router.Level, router.Note = problem.Level, problem.Message

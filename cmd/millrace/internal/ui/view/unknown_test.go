@@ -15,7 +15,7 @@ func count(state *view.State, node int, announced int32) {
 	state.Input.LBNodeReports[node].Status.VIPs = millracev1beta1.VIPCounts{Programmed: 2, Announced: announced}
 }
 
-// TestUnknown: without a source, each number and level is known from another one, or unknown.
+// TestUnknown checks that without a source, each number and level is known from another one, or unknown.
 func TestUnknown(t *testing.T) {
 	refuse := func(state *view.State, kinds ...string) {
 		for _, kind := range kinds {

@@ -29,7 +29,7 @@ import (
 // connections. Meanwhile Services, 2,000 with the build tag long, are created, changed and deleted at
 // random, for a minute with that tag or for MILLRACE_CHAOS, some of them with shared addresses. The recorder
 // verifies each version of each VIP and Service. For claims lost within milliseconds see
-// TestBindWritesWhatThePlanWasMadeFrom.
+// TestBindUsesPlannedVersion.
 func TestConcurrentOperators(t *testing.T) {
 	duration := controlplane.ChaosFor(t, atOnceFor)
 	var customers []*customer

@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	// maxHops exceeds the longest path: a route exception and, in each of eight zones, a primary, its
+	// maxHops exceeds the longest path: an override and, in each of eight zones, a primary, its
 	// former owners and the way back.
 	maxHops = 48
 	// traceTime is the time limit of one node.

@@ -16,7 +16,8 @@ type runningSource struct {
 	err  error
 }
 
-// startSource watches objects until stop is called, independent of ctx, because the handover at shutdown needs them.
+// startSource watches objects until stop is called, independent of ctx, because the handover at shutdown
+// needs them.
 func startSource(ctx context.Context, objects *source.Source) *runningSource {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	r := &runningSource{cancel: cancel, done: make(chan struct{})}

@@ -178,7 +178,8 @@ func TestReadProblems(t *testing.T) {
 	}
 }
 
-// TestRestrictingAnnotationsAreKnown checks that annotations with restricting names are supported, refused, or documented by a note.
+// TestRestrictingAnnotationsAreKnown checks that annotations with restricting names are supported, refused,
+// or documented by a note.
 func TestRestrictingAnnotationsAreKnown(t *testing.T) {
 	all := Annotations()
 	if !slices.IsSortedFunc(all, func(a, b Annotation) int { return strings.Compare(a.Name, b.Name) }) || len(all) < 100 {

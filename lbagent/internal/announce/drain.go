@@ -118,8 +118,8 @@ func staysCutOff(m *model.Model, vip netip.Addr, frontends []*model.Frontend, no
 		slices.ContainsFunc(frontends, func(f *model.Frontend) bool { return f.Unreached && !f.Local })
 }
 
-// withGracefulShutdown adds GRACEFUL_SHUTDOWN. For internal peers that ignore the community, it also sets local preference
-// 0.
+// withGracefulShutdown adds GRACEFUL_SHUTDOWN. For internal peers that ignore the community, it also sets
+// local preference 0.
 func (r Route) withGracefulShutdown(internal bool) Route {
 	r.Communities = append(slices.Clone(r.Communities), gracefulShutdown)
 	if internal {

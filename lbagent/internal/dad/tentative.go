@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// maxUnusedAge is the maximum age of a VIP that this node does not announce and that counts as unused. It allows for
-	// clock skew.
+	// maxUnusedAge is the maximum age of a VIP that this node does not announce and that counts as unused.
+	// It allows for clock skew.
 	maxUnusedAge = 10 * time.Minute
 	// answerTimeout is how long a VIP waits for an answer before it is announced regardless.
 	answerTimeout = 10 * time.Second

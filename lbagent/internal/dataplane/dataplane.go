@@ -102,7 +102,8 @@ type Dataplane struct {
 	// attached is true once no program of a previous process is attached.
 	attached bool
 
-	// sweepMu serializes SweepConnections. recordedBits is the number of bits set in the filter after the last sweep.
+	// sweepMu serializes SweepConnections. recordedBits is the number of bits set in the filter after the
+	// last sweep.
 	sweepMu      sync.Mutex
 	recordedBits int
 

@@ -11,7 +11,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Read finds the state of an open Dataplane, and does not use the map that the agent's writes of rows pass through.
+// Read finds the state of an open Dataplane, and does not use the map that the agent's writes of rows pass
+// through.
 func TestRead(t *testing.T) {
 	cfg := smallConfig(mountBPF(t))
 	d := openDataplane(t, cfg)

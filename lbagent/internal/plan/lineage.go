@@ -98,8 +98,8 @@ func (b *builder) assignLineages() {
 	b.merge()
 }
 
-// assignLineage assigns a port the lineage of its table spec and current table. If several table specs share a table, the
-// first retains the slot; the others split off with a copy.
+// assignLineage assigns a port the lineage of its table spec and current table. If several table specs
+// share a table, the first retains the slot; the others split off with a copy.
 func (b *builder) assignLineage(s *service, p *port) {
 	e := entry{p.first, p}
 	own, previous := b.ownTable(p)
@@ -172,8 +172,8 @@ func (s *service) replace(l, by *lineage) {
 	l.spec = nil
 }
 
-// merge merges lineages of one table spec if no connection is lost. Their owners are equal, since they follow from
-// the weights; their former owners may differ.
+// merge merges lineages of one table spec if no connection is lost. Their owners are equal, since they
+// follow from the weights; their former owners may differ.
 func (b *builder) merge() {
 	var services []*service
 	steps, tables := map[*lineage]step{}, map[*lineage]*forwarding.NodeTable{}

@@ -152,7 +152,8 @@ func (s *Source) retrying(kind string, listWatch cache.ListerWatcherWithContext)
 	return &retryingListWatch{ListerWatcherWithContext: listWatch, kind: kind, tracker: s.tracker}
 }
 
-// changes handles the events of a kind: list, which may be nil, gets all events, and notify is then called for significant ones.
+// changes handles the events of a kind: list, which may be nil, gets all events, and notify is then called
+// for significant ones.
 type changes struct {
 	list   observer
 	notify func()

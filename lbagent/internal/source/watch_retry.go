@@ -249,8 +249,8 @@ func (c *watchTracker) end(kind string, f *trackedWatch) {
 	}
 }
 
-// retryingListWatch is a ListerWatcher that retries itself while the API server is unreachable, because the backoff of an
-// informer cannot be interrupted.
+// retryingListWatch is a ListerWatcher that retries itself while the API server is unreachable, because the
+// backoff of an informer cannot be interrupted.
 type retryingListWatch struct {
 	cache.ListerWatcherWithContext
 	kind    string

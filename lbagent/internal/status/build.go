@@ -40,8 +40,8 @@ type Observation struct {
 	ProgramError error
 	// Host are host settings that break traffic, one sentence each.
 	Host []string
-	// UnexpectedUplink is true while packets from nodes are dropped because they arrive on an uplink without a route
-	// to those nodes.
+	// UnexpectedUplink is true while packets from nodes are dropped because they arrive on an uplink
+	// without a route to those nodes.
 	UnexpectedUplink bool
 	// TunnelKey is nil until the Secret was read.
 	TunnelKey *TunnelKey

@@ -203,7 +203,8 @@ func (a *announcers) publish() (changed bool, pause time.Duration) {
 	return changed, pause
 }
 
-// publishAnnouncersRequest is a request without a namespace that makes a worker publish results after their pause.
+// publishAnnouncersRequest is a request without a namespace that makes a worker publish results after their
+// pause.
 var publishAnnouncersRequest = reconcile.Request{NamespacedName: types.NamespacedName{Name: "announcers"}}
 
 // publishDue publishes the results whose pause is over, and returns the pause of others, or 0.

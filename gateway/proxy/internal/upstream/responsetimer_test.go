@@ -64,7 +64,8 @@ func TestResponseHeaderTimeout(t *testing.T) {
 	}
 }
 
-// TestRetryAtRemovedEndpoint checks that a repeatable request pending at a removed endpoint is retried on the current ones.
+// TestRetryAtRemovedEndpoint checks that a repeatable request pending at a removed endpoint is retried on
+// the current ones.
 func TestRetryAtRemovedEndpoint(t *testing.T) {
 	reached := make(chan struct{}, 1)
 	settings := settings()

@@ -51,7 +51,8 @@ func TestConnectToOtherEndpoint(t *testing.T) {
 	}
 }
 
-// TestRetryOfProcessedRequest checks that a possibly processed request is retried only if policy, method and body permit it.
+// TestRetryOfProcessedRequest checks that a possibly processed request is retried only if policy, method
+// and body permit it.
 func TestRetryOfProcessedRequest(t *testing.T) {
 	const breaks, refuses = "breaks", "refuses"
 	for name, test := range map[string]struct {

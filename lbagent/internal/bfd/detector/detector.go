@@ -89,8 +89,8 @@ func (d *Detector) Report() (control.Report, error) { return d.process.Report() 
 // reportDelay bounds the delay of a report about a lost session.
 const reportDelay = 250 * time.Millisecond
 
-// LastReceived returns a time after which a router's packet arrived: an established session received one within its
-// detection time. It returns zero if no session is up.
+// LastReceived returns a time after which a router's packet arrived: an established session received one
+// within its detection time. It returns zero if no session is up.
 func (d *Detector) LastReceived(now time.Time) (after time.Time) {
 	report, err := d.process.Report()
 	if err != nil {

@@ -42,7 +42,7 @@ func testLiveComponent(t *testing.T, server *controlplane.Server, admin client.C
 		}
 	}
 	if *deployment.Spec.Replicas != 2 || template.Spec.Affinity.PodAntiAffinity == nil {
-		t.Error("want two replicas apart: while none is there, no namespace can be deleted")
+		t.Error("want two replicas on different nodes: without any, no namespace can be deleted")
 	}
 	container := template.Spec.Containers[0]
 	for _, port := range []string{service.Spec.Ports[0].TargetPort.StrVal, policy.Spec.Ingress[0].Ports[0].Port.StrVal} {

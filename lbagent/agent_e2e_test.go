@@ -505,7 +505,7 @@ func (w *world) restart(a *agent, sent os.Signal) {
 	}
 	for end := time.Now().Add(time.Second); time.Now().Before(end); {
 		if !w.announced() {
-			w.t.Fatalf("the route is gone after %s", sent)
+			w.t.Fatalf("the route was withdrawn after %s", sent)
 		}
 	}
 }
@@ -515,7 +515,7 @@ func (w *world) awaitBack() {
 	w.t.Helper()
 	w.Await(30*time.Second, "the new agent ready", func() bool {
 		if !w.announced() {
-			w.t.Fatal("the route went while the new agent started")
+			w.t.Fatal("the route was withdrawn while the new agent started")
 		}
 		return ready()
 	})

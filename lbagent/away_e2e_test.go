@@ -119,7 +119,7 @@ func (w *world) keepsRoute(limit time.Duration) {
 	w.t.Helper()
 	for end := time.Now().Add(limit); time.Now().Before(end); {
 		if !w.announced() {
-			w.t.Fatal("the route is gone")
+			w.t.Fatal("the route was withdrawn")
 		}
 	}
 }

@@ -29,14 +29,14 @@ func TestFlagsOfCapacities(t *testing.T) {
 		}
 		_, flag, found := strings.Cut(strings.TrimSuffix(message, " of the agents"), "raise --")
 		if !found || flags.Lookup(flag) == nil {
-			t.Fatalf("where there are too many %s it returns %q", capacity, message)
+			t.Fatalf("with too many %s it returns %q", capacity, message)
 		}
 		if err := flags.Set(flag, "12345"); err != nil {
 			t.Fatal(err)
 		}
 		limits := config.limits()
 		if limits.Of(capacity) != 12345 {
-			t.Errorf("--%s=12345 gives room for %d %s", flag, limits.Of(capacity), capacity)
+			t.Errorf("--%s=12345 limits to %d %s", flag, limits.Of(capacity), capacity)
 		}
 		if err := flags.Set(flag, "1"); err != nil {
 			t.Fatal(err)

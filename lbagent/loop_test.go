@@ -381,7 +381,7 @@ func checkFill(t *testing.T, l *loop) {
 	have, fill := l.maps.Have(), l.maps.Usage()
 	if have == nil || fill == nil {
 		if have != nil || fill != nil {
-			t.Errorf("maps known: %t, how full they are: %t", have != nil, fill != nil)
+			t.Errorf("maps known: %t, usage known: %t", have != nil, fill != nil)
 		}
 	} else if want := have.Usage(); *fill != *want {
 		t.Errorf("the maps are full by %+v, and hold %+v", *fill, *want)

@@ -373,7 +373,7 @@ func (w *world) awaitQuiet() {
 		select {
 		case <-time.After(time.Second):
 		case <-deadline:
-			w.t.Fatalf("the agent makes one pass after another: %d by now", passes)
+			w.t.Fatalf("the agent repeats passes: %d so far", passes)
 		}
 	}
 }

@@ -65,7 +65,7 @@ func TestNodeThatShutsDownDeparts(t *testing.T) {
 		}
 	}
 	if !n.routes[vipOf(1)] || !ending.shutsDown {
-		t.Errorf("routes %v, known to shut down: %t", n.routes, ending.shutsDown)
+		t.Errorf("routes %v, shutting down: %t", n.routes, ending.shutsDown)
 	}
 	mustPass(t, l, start.Add(l.routes.DrainDelay))
 	if n.routes[vipOf(1)] || len(n.state.Frontends) != 1 {
@@ -78,6 +78,6 @@ func TestNodeThatShutsDownDeparts(t *testing.T) {
 	mustPass(t, l, start.Add(2*l.routes.DrainDelay))
 	mustPass(t, l, start.Add(3*l.routes.DrainDelay))
 	if !n.routes[vipOf(1)] || ending.shutsDown {
-		t.Errorf("routes %v, known to shut down: %t", n.routes, ending.shutsDown)
+		t.Errorf("routes %v, shutting down: %t", n.routes, ending.shutsDown)
 	}
 }

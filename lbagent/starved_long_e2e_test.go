@@ -75,7 +75,7 @@ func (n *trio) awaitTaken(by string, times int, limit time.Duration) {
 	n.t.Helper()
 	began := time.Now()
 	n.Await(limit, fmt.Sprintf("%s taken for down by %s", thirdNode, by), func() bool { return n.taken(by, thirdNode) >= times })
-	n.t.Logf("%s takes %s for down %s later", by, thirdNode, time.Since(began).Round(time.Millisecond))
+	n.t.Logf("%s reports %s as down after %s", by, thirdNode, time.Since(began).Round(time.Millisecond))
 }
 
 // checkVerdicts checks that agents considered no other node than the third failed.
@@ -87,7 +87,7 @@ func (n *trio) checkVerdicts() {
 		}
 		for _, node := range []string{thisNode, otherNode} {
 			if times := n.taken(by, node); times > 0 {
-				n.t.Errorf("%s took %s for down %d times", by, node, times)
+				n.t.Errorf("%s reported %s as down %d times", by, node, times)
 			}
 		}
 		for _, words := range []string{"More nodes are down than are left", "The agent is stuck"} {
@@ -266,7 +266,7 @@ func (n *trio) hasOnlyFrom(limit, watched time.Duration) {
 	n.t.Helper()
 	look := func() bool {
 		if n.isAnnouncedBy(nodeAddress) {
-			n.t.Fatal("the agent announces a VIP that is gone")
+			n.t.Fatal("the agent announces a removed VIP")
 		}
 		var found struct {
 			Paths []struct {
@@ -285,7 +285,7 @@ func (n *trio) hasOnlyFrom(limit, watched time.Duration) {
 	}
 	began := time.Now()
 	n.Await(limit, "the VIP that is new from this node", look)
-	n.t.Logf("the VIP that is new came after %s", time.Since(began).Round(time.Millisecond))
+	n.t.Logf("the new VIP was announced after %s", time.Since(began).Round(time.Millisecond))
 	for time.Since(began) < watched {
 		look()
 	}

@@ -130,7 +130,7 @@ func (w *world) stateFaultLater(running *agent, spoil func(*testing.T, string) f
 		t.Errorf("the checkpoint is another one, of %d bytes in place of %d: %v", len(now), len(before), err)
 	}
 	if exists(filepath.Join(w.stateDir, "objects.new")) {
-		t.Error("half a checkpoint is left, and takes room")
+		t.Error("a partial checkpoint was left")
 	}
 	heal()
 	w.Await(40*time.Second, "the checkpoint of now", func() bool {

@@ -70,12 +70,12 @@ func (w *world) hasOnly(limit, watched time.Duration) {
 	look := func() bool {
 		routes := w.KernelRoutes()
 		if routes[vip] != "" {
-			w.t.Fatalf("%s after the agent went on the router has a route to a VIP that is gone", time.Since(began))
+			w.t.Fatalf("%s after the agent resumed the router has a route to a removed VIP", time.Since(began))
 		}
 		return routes[otherVIP] == nodeAddress
 	}
 	w.Await(limit, "the VIP that is new", look)
-	w.t.Logf("the VIP that is new came after %s", time.Since(began))
+	w.t.Logf("the new VIP was announced after %s", time.Since(began))
 	for time.Since(began) < watched {
 		if !look() {
 			w.t.Fatalf("the VIP that is new was lost after %s", time.Since(began))
@@ -113,14 +113,14 @@ func TestStoppedAgent(t *testing.T) {
 		// Of nine seconds: the router receives nothing, and the agent's own timer must not count them.
 		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); {
 			if !w.announced() {
-				t.Fatal("the route went while the agent was stopped for less than the hold time")
+				t.Fatal("the route was withdrawn while the agent was stopped for less than the hold time")
 			}
 		}
 		resume()
 		w.keepsRoute(4 * time.Second)
 	}
 	if now := established(); !since.Equal(now) {
-		t.Errorf("the session of %s was made again: %s", since, now)
+		t.Errorf("the session of %s was recreated: %s", since, now)
 	}
 
 	resume := a.stop()
@@ -157,7 +157,7 @@ func TestSessionWithoutAPIServer(t *testing.T) {
 	resume()
 	resumed := time.Now()
 	w.Await(10*time.Second, "the route of before", w.announced)
-	t.Logf("the route of before came after %s", time.Since(resumed))
+	t.Logf("the previous route was announced after %s", time.Since(resumed))
 	line.Reject(false)
 	w.Await(70*time.Second, "the VIP that is new alone", func() bool {
 		routes := w.KernelRoutes()

@@ -53,7 +53,7 @@ func TestStoppedOnLink(t *testing.T) {
 	resumed, told := time.Now(), time.Duration(0)
 	for time.Since(resumed) < 15*time.Second {
 		if at := w.neighbour(vip); at != elsewhereMAC {
-			t.Fatalf("%s after it went on the node has announced that a VIP which is gone is at %s", time.Since(resumed), at)
+			t.Fatalf("%s after it resumed the node announced a removed VIP at %s", time.Since(resumed), at)
 		}
 		if told == 0 && w.neighbour(otherVIP) == own {
 			told = time.Since(resumed)

@@ -42,7 +42,7 @@ func TestMapsAreVerified(t *testing.T) {
 		return repairs(t, c.loop) - before
 	}
 	if wrong := around(); wrong > 0 {
-		t.Fatalf("%v entries were repaired, and no other program had written", wrong)
+		t.Fatalf("%v entries were repaired without a foreign write", wrong)
 	}
 	good := servedBy(t, c)
 	have := c.loop.maps.Have()

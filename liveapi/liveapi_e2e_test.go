@@ -129,7 +129,7 @@ func testTraffic(t *testing.T, e *environment) {
 		t.Errorf("got %q, want %q", rows, want)
 	}
 	if wide := e.rows(t, "servicetraffic", "-n", "shop", "-o", "wide", "-l", "app=web"); len(wide) != 2 || !strings.HasSuffix(wide[1], " 10s NoEndpoint=4") {
-		t.Errorf("-o wide gives %q", wide)
+		t.Errorf("-o wide prints %q", wide)
 	}
 	if none := e.rows(t, "servicetraffic", "-n", "shop", "-l", "app=mail"); len(none) != 0 {
 		t.Errorf("with another label there is %q", none)
@@ -147,7 +147,7 @@ func testTraffic(t *testing.T, e *environment) {
 	}
 	absent := &livev1alpha1.ServiceTraffic{}
 	if err := e.client.Get(t.Context(), client.ObjectKey{Namespace: "office", Name: "web"}, absent); !apierrors.IsNotFound(err) {
-		t.Errorf("a Service that is not there gives %v", err)
+		t.Errorf("a Service that does not exist returns %v", err)
 	}
 }
 
@@ -407,7 +407,7 @@ func testStrangers(t *testing.T, address string) {
 			must(t, err)
 			_ = response.Body.Close()
 			if response.StatusCode != want {
-				t.Errorf("%s gives %s", path, response.Status)
+				t.Errorf("%s returns %s", path, response.Status)
 			}
 		}
 	}
@@ -633,7 +633,7 @@ func testNamespaces(t *testing.T, e *environment) {
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
-		return fmt.Errorf("the namespace is there: %w", err)
+		return fmt.Errorf("the namespace still exists: %w", err)
 	})
 	must(t, e.client.List(t.Context(), &livev1alpha1.ServiceTrafficList{}))
 }

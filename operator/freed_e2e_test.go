@@ -48,7 +48,7 @@ func freedManually(t *testing.T, e *environment) {
 	for line := range strings.Lines(lines.String()) {
 		var namespace, name string
 		if _, err := fmt.Sscan(line, &namespace, &name); err != nil {
-			t.Fatalf("the template gives %q: %v", line, err)
+			t.Fatalf("the template prints %q: %v", line, err)
 		}
 		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 		must(t, e.client.Patch(t.Context(), service, client.RawPatch(types.StrategicMergePatchType, patch)))

@@ -92,7 +92,7 @@ func (e *environment) bare(t *testing.T, service *corev1.Service) {
 			return err
 		}
 		if len(service.Finalizers)+len(service.Status.Conditions) > 0 {
-			return fmt.Errorf("left are %v and %v", service.Finalizers, service.Status.Conditions)
+			return fmt.Errorf("remaining: %v and %v", service.Finalizers, service.Status.Conditions)
 		}
 		return nil
 	})

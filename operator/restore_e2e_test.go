@@ -103,7 +103,7 @@ func keptByAnother(t *testing.T, e *environment) {
 			return err
 		}
 		if !slices.Equal(kept.Finalizers, []string{"example.com/other"}) || len(kept.Status.Conditions) > 0 {
-			return fmt.Errorf("left are %v and %+v", kept.Finalizers, kept.Status.Conditions)
+			return fmt.Errorf("remaining: %v and %+v", kept.Finalizers, kept.Status.Conditions)
 		}
 		return nil
 	})

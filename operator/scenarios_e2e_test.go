@@ -259,7 +259,7 @@ func failover(t *testing.T, e *environment) {
 	e.addresses(t, late, "203.0.113.1")
 	// The previous leader released the Lease, which would last 15 seconds otherwise.
 	if took := time.Since(start); took > 10*time.Second {
-		t.Errorf("the next leader took over after %s", took)
+		t.Errorf("the next leader started after %s", took)
 	}
 	e.sameAssignments(t, before)
 }

@@ -123,7 +123,7 @@ func sharing(t *testing.T, e *environment) {
 	must(t, e.client.Delete(t.Context(), tcp))
 	e.gone(t, tcp)
 	if after := e.claims(t, "203.0.113.0", "late 53/UDP,80/TCP"); after.UID != vip.UID {
-		t.Error("the VIP was made again")
+		t.Error("the VIP was recreated")
 	}
 	e.gone(t, vipOf("2001:db8:cafe::"))
 	must(t, e.client.Delete(t.Context(), late))

@@ -51,7 +51,7 @@ func TestContested(t *testing.T) {
 	}
 	r.look(Pause - time.Second)
 	if left := r.Left(r.now); !r.Contested() || left != time.Second {
-		t.Errorf("a second before the pause ends it has %s left, contested: %t", left, r.Contested())
+		t.Errorf("a second before its end the pause has %s left, contested: %t", left, r.Contested())
 	}
 	if r.look(time.Second); r.Contested() {
 		t.Error("the conflict does not end")

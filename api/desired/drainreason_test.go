@@ -57,7 +57,7 @@ func TestNodeDrainReason(t *testing.T) {
 		}
 		KeepDrainReason(stripped, node)
 		if got := NodeDrainReason(stripped); got != test.want {
-			t.Errorf("%s: %q once it is stripped, want %q", name, got, test.want)
+			t.Errorf("%s: stripped to %q, want %q", name, got, test.want)
 		}
 	}
 }

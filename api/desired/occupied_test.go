@@ -49,7 +49,7 @@ func TestOccupied(t *testing.T) {
 		`10.0.0.1 LBPeer "tor"`, `10.96.0.0/12 ServiceCIDR "kubernetes"`, `10.112.0.1 the cluster IP of Service default/web`,
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("occupied are %q, want %q", got, want)
+		t.Errorf("occupied: %q, want %q", got, want)
 	}
 
 	pools, problems := Pools([]millracev1beta1.VIPPool{

@@ -234,6 +234,6 @@ func TestParsePeer(t *testing.T) {
 	object := peerAged("p", 0, func(s *spec) { s.PeerASN, s.NodeSelector = 0, rack("1") })
 	peer, _ := ParsePeer(&object)
 	if !peer.Nodes.Matches(labels.Set{"rack": "1"}) || peer.Nodes.Matches(labels.Set{"rack": "2"}) {
-		t.Error("the nodes of an invalid peer are not known")
+		t.Error("no nodes for an invalid peer")
 	}
 }

@@ -67,7 +67,7 @@ func TestTrafficIsTruncated(t *testing.T) {
 		}
 	}
 	if err := new(Traffic).UnmarshalBinary(append(body, 0)); err == nil {
-		t.Error("a byte too many is read without an error")
+		t.Error("an extra byte is decoded without an error")
 	}
 }
 

@@ -104,7 +104,7 @@ func TestEventsAreRead(t *testing.T) {
 	for i := range events {
 		read, err := decoder.Decode()
 		if err != nil || !equality.Semantic.DeepEqual(*read, events[i]) {
-			t.Errorf("event %d is read as %v, %v; want %v", i, read, err, events[i])
+			t.Errorf("event %d parses as %v, %v; want %v", i, read, err, events[i])
 		}
 	}
 	if _, err := decoder.Decode(); !errors.Is(err, io.EOF) {
@@ -144,7 +144,7 @@ func TestRequest(t *testing.T) {
 	for _, request := range []Request{{Since: 12}, {Snapshot: true}, {Since: 12, Snapshot: true}} {
 		got, err := ParseRequest(request.Values())
 		if err != nil || got != request {
-			t.Errorf("%v is read as %v, %v", request, got, err)
+			t.Errorf("%v parses as %v, %v", request, got, err)
 		}
 	}
 	with := func(name, value string) url.Values {
@@ -160,7 +160,7 @@ func TestRequest(t *testing.T) {
 		"nothing":        {},
 	} {
 		if request, err := ParseRequest(values); err == nil {
-			t.Errorf("%s: it is read as %v", name, request)
+			t.Errorf("%s: parsed as %v", name, request)
 		}
 	}
 }

@@ -82,6 +82,6 @@ func TestImpersonation(t *testing.T) {
 		t.Fatalf("exit code %d: %s", code, stderr.String())
 	}
 	if !maps.Equal(seen, map[string]bool{"jane 7 viewers,shop": true}) {
-		t.Errorf("requests were made as %v", seen)
+		t.Errorf("requests were sent as %v", seen)
 	}
 }

@@ -58,7 +58,7 @@ func TestMigrate(t *testing.T) {
 				t.Fatal(err)
 			}
 			if found := reader.Objects(); len(found.Problems) > 0 || len(found.Known) != strings.Count(got, "\n---\n") {
-				t.Errorf("an API server takes %d objects and refuses %+v", len(found.Known), found.Problems)
+				t.Errorf("an API server accepts %d objects and rejects %+v", len(found.Known), found.Problems)
 			}
 		})
 	}

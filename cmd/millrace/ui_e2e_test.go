@@ -47,7 +47,7 @@ func (o *outages) until(wanted func(*view.Head) bool) {
 				o.nodes[node.Name] = true
 			}
 			for _, id := range change.Nodes.Gone {
-				o.t.Errorf("%s is gone from the page", id)
+				o.t.Errorf("%s is missing on the page", id)
 			}
 		}
 		if wanted(&o.head) {
@@ -69,10 +69,10 @@ func (o *outages) fails(broken func() error, message string) {
 		o.t.Errorf("broken at %s, and the page shows %+v", began, away)
 	}
 	if !strings.Contains(away.Message, "list vippools at https://127.0.0.1:") {
-		o.t.Errorf("the page does not show what was tried: %q", away.Message)
+		o.t.Errorf("the page does not show the failed attempt: %q", away.Message)
 	}
 	if !o.nodes["node1"] {
-		o.t.Error("the last picture is not kept")
+		o.t.Error("the last state is not shown")
 	}
 }
 
@@ -103,7 +103,7 @@ func TestUIOutage(t *testing.T) {
 	}
 	page.fails(server.Pause, "no answer within 2s")
 	if code := statusOf(t, printed, "/api/ask?id=node/node1"); code != http.StatusBadGateway {
-		t.Errorf("a question for an agent gives %d, want %d: there is no answer", code, http.StatusBadGateway)
+		t.Errorf("a query to an agent returns %d, want %d without an answer", code, http.StatusBadGateway)
 	}
 	controlplane.Must(t, server.Resume())
 	page.until(func(head *view.Head) bool { return head.Away == nil })

@@ -79,7 +79,7 @@ func TestUninstallRefuses(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if got := left(t, u); !slices.Equal(got, []string{agents, operators}) {
-		t.Errorf("left are %v, want both", got)
+		t.Errorf("remaining: %v, want both", got)
 	}
 }
 
@@ -90,7 +90,7 @@ func TestUninstall(t *testing.T) {
 	}
 	// The operator stays until helm deletes it.
 	if got := left(t, u); !slices.Equal(got, []string{operators}) {
-		t.Errorf("left are %v, want the operator", got)
+		t.Errorf("remaining: %v, want the operator", got)
 	}
 	if out.String() != "millrace-agent is deleted\n" {
 		t.Errorf("printed %q", out)
@@ -110,7 +110,7 @@ func TestUninstallReleases(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := left(t, u); len(got) > 0 {
-		t.Errorf("left are %v, want none", got)
+		t.Errorf("remaining: %v, want none", got)
 	}
 	for _, test := range []struct {
 		name       string
@@ -145,7 +145,7 @@ func TestUninstallResumes(t *testing.T) {
 		t.Fatalf("the first try: %v", err)
 	}
 	if got := left(t, u); !slices.Equal(got, []string{agents}) {
-		t.Fatalf("left are %v, want the agents", got)
+		t.Fatalf("remaining: %v, want the agents", got)
 	}
 	client.ReactionChain = client.ReactionChain[1:]
 	if err := u.prepare(t.Context()); err != nil {

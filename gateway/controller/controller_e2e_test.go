@@ -130,7 +130,7 @@ func fromProxiesToStatus(t *testing.T, e *environment) {
 		return nil
 	})
 	if deployment.Annotations["note"] != "kept" {
-		t.Errorf("an annotation of somebody else is gone: %v", deployment.Annotations)
+		t.Errorf("a foreign annotation was removed: %v", deployment.Annotations)
 	}
 
 	noWritesAtRest(t, e)
@@ -297,7 +297,7 @@ func endpointsAlone(t *testing.T, e *environment) {
 		must(t, e.client.Patch(t.Context(), endpoints, client.RawPatch(types.MergePatchType,
 			fmt.Appendf(nil, `{"endpoints":[{"addresses":["198.18.0.1"]},{"addresses":["198.18.1.%d"]}]}`, i))))
 		p.receives(t, leadsTo("web", "198.18.0.1", fmt.Sprintf("198.18.1.%d", i)))
-		t.Logf("new endpoints took %s", time.Since(began))
+		t.Logf("new endpoints were used after %s", time.Since(began))
 	}
 	must(t, e.client.Delete(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}))
 	p.receives(t, func(update configuration) error {
@@ -319,7 +319,7 @@ func twoReplicas(t *testing.T, e *environment) {
 	must(t, e.client.Get(t.Context(), types.NamespacedName{Namespace: systemNamespace, Name: "millrace-gateway"}, secret))
 	values := ofFirst["secret"].GetSharedSecret().GetValues()
 	if len(values) == 0 || !slices.EqualFunc(values, ofSecond["secret"].GetSharedSecret().GetValues(), bytes.Equal) {
-		t.Errorf("the replicas give %d and %d secrets, which differ", len(values), len(ofSecond["secret"].GetSharedSecret().GetValues()))
+		t.Errorf("the replicas have different secrets (%d and %d)", len(values), len(ofSecond["secret"].GetSharedSecret().GetValues()))
 	}
 	for key, value := range secret.Data {
 		if slices.ContainsFunc(values, func(v []byte) bool { return bytes.Equal(v, value) }) {

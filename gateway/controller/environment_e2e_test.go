@@ -279,7 +279,7 @@ func (p *proxy) isRefused(t *testing.T, why string) {
 	t.Helper()
 	eventually(t, func(context.Context) error {
 		if len(p.updates) > 0 {
-			t.Fatalf("a configuration came: %v", <-p.updates)
+			t.Fatalf("unexpected configuration: %v", <-p.updates)
 		}
 		if !strings.Contains(p.logs.String(), why) {
 			return fmt.Errorf("%q was not logged: %s", why, p.logs)

@@ -82,7 +82,7 @@ func TestFlood(t *testing.T) {
 	<-done
 	took := time.Since(began)
 	used := program.cpu(t) - cpu
-	t.Logf("the tenant made %d changes in %s (%.0f a second), %d failed", f.made.Load(), took.Round(time.Millisecond),
+	t.Logf("the tenant applied %d changes in %s (%.0f a second), %d failed", f.made.Load(), took.Round(time.Millisecond),
 		float64(f.made.Load())/took.Seconds(), f.failed.Load())
 	t.Logf("the controller used %.2f processors and has %d MiB", used.Seconds()/took.Seconds(), program.memory(t)>>20)
 	for resource, count := range e.statusWrites(t) {

@@ -311,7 +311,7 @@ func (e *environment) refusedRoutes(ctx context.Context, want int) error {
 		}
 	}
 	if found != want {
-		return fmt.Errorf("%d routes have no room, want %d", found, want)
+		return fmt.Errorf("%d routes do not fit, want %d", found, want)
 	}
 	return nil
 }

@@ -57,13 +57,13 @@ func TestApplyKeepsWhatIsUnchanged(t *testing.T) {
 		t.Error("the backend has not got its endpoints")
 	}
 	if last.backends["b"].value.Set.All()[0] != before.backends["b"].value.Set.All()[0] {
-		t.Error("an endpoint that stays is another one")
+		t.Error("a remaining endpoint was replaced")
 	}
 	if !maps.Equal(last.transports, before.transports) {
 		t.Error("the transports are others")
 	}
 	if last.listeners["ls"].value != before.listeners["ls"].value || last.groups["rs"].value != before.groups["rs"].value {
-		t.Error("what does not depend on the endpoints was made again")
+		t.Error("objects that do not depend on the endpoints were rebuilt")
 	}
 }
 
@@ -87,7 +87,7 @@ func equal[T comparable](t *testing.T, kind string, a, b map[string]built[T]) {
 	}
 	for name := range a {
 		if a[name].value != b[name].value {
-			t.Errorf("%s %s was made again", kind, name)
+			t.Errorf("%s %s was rebuilt", kind, name)
 		}
 	}
 }

@@ -32,7 +32,7 @@ func connect(t *testing.T, port uint32, config *tls.Config) (net.Conn, *bufio.Re
 	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
 	reader := bufio.NewReader(conn)
 	if response := sendRequest(t, conn, reader, "GET / HTTP/1.1\r\nHost: a.example.com\r\n\r\n"); response.Close {
-		t.Fatal("the connection is not kept")
+		t.Fatal("the connection is not reused")
 	}
 	return conn, reader
 }
@@ -61,7 +61,7 @@ func closedPort(t *testing.T, port uint32) {
 		}
 		_ = conn.Close()
 		if time.Now().After(deadline) {
-			t.Fatal("the port stays open")
+			t.Fatal("the port remains open")
 		}
 	}
 }
@@ -91,7 +91,7 @@ func TestIdleConnectionsAreAnsweredAtTheEnd(t *testing.T) {
 		t.Errorf("shutdown: %v", err)
 	}
 	if waited := time.Since(begun); waited > time.Second {
-		t.Errorf("the end took %s more", waited)
+		t.Errorf("the shutdown took another %s", waited)
 	}
 }
 

@@ -317,7 +317,7 @@ func TestAuthorizationOrder(t *testing.T) {
 	}
 	got := send(t, c, "GET", "http://a.example.com/cors", "", "Origin: https://b.example.com")
 	if got.Header.Get("Access-Control-Allow-Origin") != "https://b.example.com" {
-		t.Errorf("a page cannot read why it is refused: %v", got.Header)
+		t.Errorf("a page cannot read the reason of the rejection: %v", got.Header)
 	}
 	if status, _, _ := upgrade(t, "127.0.0.1", port); status != 403 || auth.question().Header.Get("Upgrade") != "" {
 		t.Errorf("an upgrade: %d, received %v", status, auth.question().Header)

@@ -171,7 +171,7 @@ func TestMirror(t *testing.T) {
 		t.Errorf("the answer to a long body is %s", got.body)
 	}
 	if len(copies) > 0 {
-		t.Errorf("there is one copy too many: %s", <-copies)
+		t.Errorf("unexpected copy: %s", <-copies)
 	}
 }
 

@@ -351,7 +351,7 @@ func TestRefusedConnectionsEnd(t *testing.T) {
 	began := time.Now()
 	for before, same := int64(0), 0; same < 10; time.Sleep(20 * time.Millisecond) {
 		if time.Since(began) > time.Minute {
-			t.Fatalf("the answers go on, or none came: %d bytes", written.Load())
+			t.Fatalf("the responses continue, or none arrived: %d bytes", written.Load())
 		}
 		now := written.Load()
 		if now == before && now > 0 {

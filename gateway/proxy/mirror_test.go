@@ -18,7 +18,7 @@ func TestMirrorsOfTenants(t *testing.T) {
 		}
 	}
 	if len(taken) != 250 {
-		t.Errorf("the backends of a namespace have %d places; want a quarter of 1,000", len(taken))
+		t.Errorf("the backends of a namespace have %d slots; want a quarter of 1,000", len(taken))
 	}
 	if !m.acquire("backend/other/a/80") {
 		t.Error("there is no place for another namespace")
@@ -28,6 +28,6 @@ func TestMirrorsOfTenants(t *testing.T) {
 		m.release(backend)
 	}
 	if m.all != 0 || len(m.of) != 0 {
-		t.Errorf("all gave their places back, and %d are taken, by %v", m.all, m.of)
+		t.Errorf("all slots were released, but %d are used, by %v", m.all, m.of)
 	}
 }

@@ -77,7 +77,7 @@ func TestResponseHeaderMemory(t *testing.T) {
 			shed := f.metrics.shed.WithLabelValues("response")
 			for deadline := time.Now().Add(20 * time.Second); testutil.ToFloat64(shed) == 0; time.Sleep(10 * time.Millisecond) {
 				if time.Now().After(deadline) {
-					t.Fatalf("%d headers of megabytes have room in 32 MiB", clients)
+					t.Fatalf("%d headers of megabytes fit in 32 MiB", clients)
 				}
 			}
 			if got := get(t, client(t, port, nil), "http://a/fine"); got.StatusCode != http.StatusOK {
@@ -182,7 +182,7 @@ func TestMirroredBodiesCount(t *testing.T) {
 	// A connection with an unread request is idle and may be evicted, so send more than permitted.
 	for sent := 0; testutil.ToFloat64(f.metrics.unmirrored) == 0; sent++ {
 		if sent == 300 {
-			t.Fatal("300 bodies of 64 KiB, with requests of 88, have room in 4 MiB")
+			t.Fatal("300 bodies of 64 KiB, with requests of 88, fit in 4 MiB")
 		}
 		conn := dialFrom(t, "127.0.0.2", port)
 		_, _ = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 65536\r\n\r\n")

@@ -114,13 +114,13 @@ func TestSessionBegan(t *testing.T) {
 	x.rule.session.setToken(x, header)
 	x.in.Header.Set("S", header.Get("S"))
 	if got := x.rule.session.find(x, began.Add(59*time.Minute)); got.endpoint != x.endpoint || got.old || !got.began.Equal(began) {
-		t.Errorf("sealed again: %+v; want the beginning to stay", got)
+		t.Errorf("sealed again: %+v; want the same start", got)
 	}
 	f.change(shared(3, 2))
 	x = exchangeFor(f)
 	x.in.Header.Set("S", text)
 	if got := x.rule.session.find(x, began); got.endpoint != nil {
-		t.Errorf("two secrets later: %+v; want no session", got)
+		t.Errorf("after two new secrets: %+v; want no session", got)
 	}
 }
 

@@ -274,7 +274,7 @@ func TestHandshakesTakeTurns(t *testing.T) {
 	}
 	select {
 	case <-answered:
-		t.Fatal("a handshake went on without a turn")
+		t.Fatal("a handshake continued without a slot")
 	case <-time.After(50 * time.Millisecond):
 	}
 	for range maxHandshakes() {

@@ -256,7 +256,7 @@ func forgotten(t *testing.T, f *fixture) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%d and %d connections are remembered after their end", open, made)
+			t.Fatalf("%d and %d connections remain after their end", open, made)
 		}
 	}
 }

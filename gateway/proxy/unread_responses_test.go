@@ -119,11 +119,11 @@ func TestUnreadBodiesCount(t *testing.T) {
 	for {
 		frame, err := c.ReadFrame()
 		if err != nil {
-			t.Fatalf("one body too many: %v, want 503", err)
+			t.Fatalf("a body above the limit: %v, want 503", err)
 		}
 		if answer, ok := frame.(*http2.MetaHeadersFrame); ok {
 			if got := answer.PseudoValue("status"); got != "503" {
-				t.Errorf("one body too many: %s, want 503", got)
+				t.Errorf("a body above the limit: %s, want 503", got)
 			}
 			return
 		}

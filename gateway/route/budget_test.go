@@ -94,10 +94,10 @@ func TestRoomOfANamespace(t *testing.T) {
 	settings.NamespaceBytes = 100_000
 	result := route.Compile(objects, settings)
 	if got := admitted(t, result, "many"); !slices.Equal(got, upTo(4)) {
-		t.Errorf("routes %v have room, want the oldest 4", got)
+		t.Errorf("accepted routes %v, want the oldest 4", got)
 	}
 	if got := admitted(t, result, "other"); len(got) != 1 {
-		t.Error("the route of another namespace has no room")
+		t.Error("the route of another namespace is rejected")
 	}
 	if got := sizeOf(t, result); got > 150_000 {
 		t.Errorf("the configuration has %d bytes", got)
@@ -105,7 +105,7 @@ func TestRoomOfANamespace(t *testing.T) {
 	// Without the oldest route, the next one has room.
 	objects.HTTPRoutes = slices.DeleteFunc(objects.HTTPRoutes, func(r *gatewayv1.HTTPRoute) bool { return r.Name == "h-0" })
 	if got := admitted(t, route.Compile(objects, settings), "many"); !slices.Equal(got, []int{1, 2, 3, 4}) {
-		t.Errorf("routes %v have room, want those from 1 to 4", got)
+		t.Errorf("accepted routes %v, want those from 1 to 4", got)
 	}
 }
 
@@ -124,10 +124,10 @@ func TestRoomIsShared(t *testing.T) {
 		two[i] -= 100
 	}
 	if !slices.Equal(one, upTo(5)) || !slices.Equal(two, upTo(5)) {
-		t.Errorf("routes %v and %v have room, want the oldest five of each", one, two)
+		t.Errorf("accepted routes %v and %v, want the oldest five of each", one, two)
 	}
 	if got := admitted(t, result, "little"); len(got) != 1 {
-		t.Error("the youngest namespace, which wants little, has no room")
+		t.Error("the small route of the youngest namespace is rejected")
 	}
 	if got := sizeOf(t, result); got > 121_000 {
 		t.Errorf("the configuration has %d bytes, want 120,000 at most and what the Gateway has", got)
@@ -171,7 +171,7 @@ func TestRoomOfListeners(t *testing.T) {
 		}
 	}
 	if got := attachedSets(t, result); got != 30 {
-		t.Errorf("%d ListenerSets have room, want all", got)
+		t.Errorf("%d ListenerSets accepted, want all", got)
 	}
 	if accepted+refused != 30 || refused == 0 {
 		t.Errorf("the route is accepted by %d parents, and %d have no room", accepted, refused)
@@ -181,11 +181,11 @@ func TestRoomOfListeners(t *testing.T) {
 	}
 	settings.NamespaceBytes = 20 * one
 	if got := attachedSets(t, route.Compile(objects, settings)); got != 20 {
-		t.Errorf("%d ListenerSets have room, want the oldest 20", got)
+		t.Errorf("%d ListenerSets accepted, want the oldest 20", got)
 	}
 	settings.ProxyBytes = 10 * one
 	if got := attachedSets(t, route.Compile(objects, settings)); got != 10 {
-		t.Errorf("%d ListenerSets have room of all, want the oldest 10", got)
+		t.Errorf("%d ListenerSets accepted in total, want the oldest 10", got)
 	}
 }
 
@@ -250,7 +250,7 @@ func TestRoomOfIngresses(t *testing.T) {
 		served = append(served, found.Namespace+"/"+found.Name)
 	}
 	if want := []string{"many/i-0", "many/i-1", "many/i-2", "many/i-3", "other/i-99"}; !slices.Equal(served, want) {
-		t.Errorf("served are %v, want %v", served, want)
+		t.Errorf("served: %v, want %v", served, want)
 	}
 	count := 0
 	for _, problem := range result.Problems {
@@ -276,7 +276,7 @@ func TestUnreadRoutes(t *testing.T) {
 	settings.NamespaceBytes = 15_000
 	result := route.Compile(objects, settings)
 	if got := admitted(t, result, "many"); !slices.Equal(got, upTo(1)) {
-		t.Errorf("routes %v have room, want the oldest", got)
+		t.Errorf("accepted routes %v, want the oldest", got)
 	}
 	unread := 0
 	for _, found := range result.Statuses.HTTPRoutes {
@@ -325,9 +325,9 @@ func TestLimitMessageIsStable(t *testing.T) {
 		}
 	}
 	if refused != 20 {
-		t.Errorf("%d routes have no room, want 20", refused)
+		t.Errorf("%d routes do not fit, want 20", refused)
 	}
 	if !slices.Equal(problems, changed) || len(problems) != 2 {
-		t.Errorf("problems are %v, and after another Ingress' change %v; want two that stay", problems, changed)
+		t.Errorf("problems %v, after a change of another Ingress %v; want the same two", problems, changed)
 	}
 }

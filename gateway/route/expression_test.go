@@ -119,6 +119,6 @@ func TestExpressionsOfRoute(t *testing.T) {
 		kept += len(r.GetRouteGroup().GetRules())
 	}
 	if !accepted[0] || kept < 15 || kept > 24 {
-		t.Errorf("accepted: %v, %d rules are kept; want it accepted, with the first rules alone", accepted[0], kept)
+		t.Errorf("accepted: %v, %d rules are retained; want it accepted, with the first rules alone", accepted[0], kept)
 	}
 }

@@ -100,7 +100,7 @@ func TestOrder(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				got := dump(route.Compile(permuted(t, objects), model.DefaultSettings()))
 				if got != want {
-					t.Fatalf("another order gives another result:\n%s", cmp.Diff(want, got))
+					t.Fatalf("the result depends on the order:\n%s", cmp.Diff(want, got))
 				}
 			})
 		})
@@ -174,7 +174,7 @@ func TestReferencesExist(t *testing.T) {
 		t.Run(file, func(t *testing.T) {
 			for _, proxy := range route.Compile(objects, model.DefaultSettings()).Proxies {
 				if missing := routetest.Missing(proxy); len(missing) > 0 {
-					t.Errorf("%v refers to %v, which is not there", proxy.Owner, missing)
+					t.Errorf("%v refers to %v, which does not exist", proxy.Owner, missing)
 				}
 				for _, found := range proxy.Resources {
 					listener := found.GetListener()
@@ -198,7 +198,7 @@ func TestCompilerReuses(t *testing.T) {
 			first := compiler.Compile(objects, model.DefaultSettings())
 			second := compiler.Compile(objects, model.DefaultSettings())
 			if diff := cmp.Diff(dump(first), dump(second)); diff != "" {
-				t.Errorf("the second run gives something else:\n%s", diff)
+				t.Errorf("the second run has another result:\n%s", diff)
 			}
 			for i, proxy := range first.Proxies {
 				for j, found := range proxy.Resources {

@@ -76,7 +76,7 @@ func byKey(t *testing.T, objects []*unstructured.Unstructured) map[key]map[strin
 			unstructured.RemoveNestedField(object.Object, "metadata", "labels")
 		}
 		if _, twice := found[keyOf(object)]; twice {
-			t.Errorf("%v is there twice", keyOf(object))
+			t.Errorf("%v exists twice", keyOf(object))
 		}
 		found[keyOf(object)] = object.Object
 	}

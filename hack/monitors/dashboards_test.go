@@ -43,7 +43,7 @@ func TestDashboards(t *testing.T) {
 			continue
 		}
 		if difference := cmp.Diff(string(want), string(got)); difference != "" {
-			t.Errorf("%s is not what hack/dashboards makes: run this test with %s=1: %s", file, updateDashboards, difference)
+			t.Errorf("%s differs from the output of hack/dashboards: run this test with %s=1: %s", file, updateDashboards, difference)
 		}
 		if !strings.Contains(string(kustomization), "      - "+file+"\n") {
 			t.Errorf("config/dashboards/kustomization.yaml does not have %s", file)

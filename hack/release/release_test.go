@@ -38,7 +38,7 @@ func TestRefused(t *testing.T) {
 				t.Errorf("got %v, want %q", err, test.problem)
 			}
 			if _, err := os.Stat(c.output); !errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("a release that failed is there: %v", err)
+				t.Errorf("a failed release exists: %v", err)
 			}
 		})
 	}

@@ -204,7 +204,7 @@ func TestFRRDetects(t *testing.T) {
 		session := p.session(routerName4)
 		return session.State != protocol.Up && session.Losses == 1, session
 	})
-	t.Logf("link cut: known after %s", took)
+	t.Logf("link cut: detected after %s", took)
 	l.Run("ip", "-n", l.RouterSpace, "link", "set", "eth0", "up")
 	l.Run("ip", "-n", l.RouterSpace, "address", "replace", routerIPv6.String()+"/64", "dev", "eth0", "nodad")
 	for _, peer := range peers() {
@@ -221,7 +221,7 @@ func TestFRRDetects(t *testing.T) {
 		}
 		return true, shown
 	})
-	t.Logf("process stopped: known by FRR after %s", took)
+	t.Logf("process stopped: detected by FRR after %s", took)
 	p.signal(syscall.SIGCONT)
 	p.awaitState(routerName4, protocol.Up)
 }

@@ -220,10 +220,10 @@ func TestRefused(t *testing.T) {
 	open(relay.Request{Since: 12}, errExpired)
 	open(relay.Request{Since: 50}, nil)
 	if l.size > maxLog {
-		t.Errorf("%d bytes are kept, want at most %d", l.size, maxLog)
+		t.Errorf("%d bytes are retained, want at most %d", l.size, maxLog)
 	}
 	if _, _, err := reader.Next(); !errors.Is(err, errExpired) {
-		t.Errorf("a reader that was too slow gets %v, want %v", err, errExpired)
+		t.Errorf("a slow reader gets %v, want %v", err, errExpired)
 	}
 	if err := l.Put(slice("web", 60, strings.Repeat("a", 8<<20))); err == nil {
 		t.Error("a slice of 8 MiB is taken")
@@ -241,12 +241,12 @@ func TestDecreasingVersions(t *testing.T) {
 		t.Errorf("a stream from before continues: %v, want %v", err, errExpired)
 	}
 	if _, _, err := l.Open(relay.Request{Since: a.version}); !errors.Is(err, errAhead) {
-		t.Errorf("an agent that knows more gets %v, want %v", err, errAhead)
+		t.Errorf("an agent with a newer version gets %v, want %v", err, errAhead)
 	}
 	fresh := &agent{}
 	must(t, fresh.connect(l, false))
 	if len(fresh.known) != 1 || fresh.version != 50 {
-		t.Errorf("an agent that knows nothing has %d slices at version %d, want one at 50", len(fresh.known), fresh.version)
+		t.Errorf("an agent without state has %d slices at version %d, want one at 50", len(fresh.known), fresh.version)
 	}
 	must(t, l.Put(slice("dns", 51, "198.18.0.3")))
 	must(t, fresh.read(func(count int) int { return count }))
@@ -261,13 +261,13 @@ func TestCutOff(t *testing.T) {
 	l.Connected(false, start)
 	l.Connected(false, start.Add(time.Minute))
 	if err := l.Ready(start); err != nil {
-		t.Errorf("it is cut off at once: %v", err)
+		t.Errorf("the reader is disconnected at once: %v", err)
 	}
 	if err := l.Ready(start.Add(time.Second)); !errors.Is(err, errCut) {
 		t.Errorf("after a second the error is %v, want %v", err, errCut)
 	}
 	l.Connected(true, start)
 	if err := l.Ready(start.Add(time.Hour)); err != nil {
-		t.Errorf("it is connected again: %v", err)
+		t.Errorf("the reader is reconnected: %v", err)
 	}
 }

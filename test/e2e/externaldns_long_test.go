@@ -89,7 +89,7 @@ func TestExternalDNS(t *testing.T) {
 		records := strings.Split(strings.TrimSpace(string(out)), "\n")
 		slices.Sort(records)
 		if !slices.Equal(records, want) {
-			return fmt.Errorf("ExternalDNS makes %q, want %q", records, want)
+			return fmt.Errorf("ExternalDNS creates %q, want %q", records, want)
 		}
 		return nil
 	})

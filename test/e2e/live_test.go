@@ -323,6 +323,6 @@ func uninstallLive(t *testing.T, before []string) {
 	kubectl(t, "create", "namespace", "forgotten")
 	kubectl(t, "delete", "namespace", "forgotten", "--timeout=60s")
 	if _, err := cluster.Kubectl(t.Context(), "get", "--raw", "/apis/live.millrace.io/v1alpha1"); err == nil || !strings.Contains(err.Error(), "NotFound") {
-		t.Errorf("asking for the API: %v, want that it is not found", err)
+		t.Errorf("query of the API: %v, want not found", err)
 	}
 }

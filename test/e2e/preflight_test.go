@@ -86,7 +86,7 @@ func TestPreflightAfter(t *testing.T) {
 	for node, found := range bad {
 		for _, want := range append([]string{"Fault xdp", "Fault ports", "Warning bgp", "Warning nodes"}, wanted[node]...) {
 			if !slices.Contains(found, want) {
-				t.Errorf("%s: found is %q, want %s: %s", node, found, want, out)
+				t.Errorf("%s: found %q, want %s: %s", node, found, want, out)
 			}
 		}
 	}

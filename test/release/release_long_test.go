@@ -222,7 +222,7 @@ func TestPreflight(t *testing.T) {
 	}
 	faults(t, image)
 	if left := kubectl(t, "get", "namespaces", "-l", "app.kubernetes.io/name=millrace-preflight", "-o", "name"); left != "" {
-		t.Errorf("left are %s", left)
+		t.Errorf("remaining: %s", left)
 	}
 }
 

@@ -105,7 +105,7 @@ func TestSuspended(t *testing.T) {
 	two.Set("blue", certificates(map[string]string{"a": "2"}))
 	for p.has["a"] != "2" {
 		if p.next(t); p.has["a"] == "stale" {
-			t.Fatal("a suspended controller serves")
+			t.Fatal("a suspended controller serves configurations")
 		}
 	}
 	two.Suspend(true)

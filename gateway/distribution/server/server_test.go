@@ -129,7 +129,7 @@ func (p *proxy) next(t *testing.T) distribution.Update {
 		p.has = carryOut(p.has, update)
 		return update
 	case <-time.After(waitTimeout):
-		t.Fatal("no update came")
+		t.Fatal("no update arrived")
 		return distribution.Update{}
 	}
 }
@@ -353,7 +353,7 @@ func awaitKept(t *testing.T, path, version string) {
 			t.Fatal(err)
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("version %q is kept, want %s", kept, version)
+			t.Fatalf("version %q is retained, want %s", kept, version)
 		}
 	}
 }
@@ -421,7 +421,7 @@ func TestSnapshots(t *testing.T) {
 		changed, removed := snapshots[to].since(snapshots[from])
 		differing, gone := snapshots[to].differing(versions)
 		if !slices.Equal(removed, gone) {
-			t.Errorf("removed are %v by entries and %v by versions", removed, gone)
+			t.Errorf("removed %v by entries and %v by versions", removed, gone)
 		}
 		for what, changed := range map[string][]*entry{"entries": changed, "versions": differing} {
 			got := maps.Clone(all[from])

@@ -59,10 +59,10 @@ func FuzzHost(f *testing.F) {
 		}
 		again, err := ParseHost(string(a))
 		if err != nil || again != a {
-			t.Fatalf("%q is read as %q, and that as %q, %v", first, a, again, err)
+			t.Fatalf("%q parses as %q, and that as %q, %v", first, a, again, err)
 		}
 		if strings.ToLower(string(a)) != string(a) || strings.HasSuffix(string(a), ".") || len(a) > 253 {
-			t.Fatalf("%q is read as %q", first, a)
+			t.Fatalf("%q parses as %q", first, a)
 		}
 		b, err := ParseHost(second)
 		if err != nil {

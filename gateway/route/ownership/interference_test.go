@@ -82,7 +82,7 @@ func newServed(t *rapid.T, proxy *model.Proxy) *served {
 	}
 	var err error
 	if s.Plan, err = plan.New(all); err != nil {
-		t.Fatalf("the proxy does not take the configuration: %v", err)
+		t.Fatalf("the proxy rejects the configuration: %v", err)
 	}
 	return s
 }
@@ -116,7 +116,7 @@ func (w *world) compare(t *rapid.T, before, after *served, owner model.Object) (
 		if kind == "IngressClass" && host == "z" && !w.takesAll() {
 			before, _ := before.answer(host, "/", false)
 			if after, _ := after.answer(host, "/", false); !proto.Equal(before.Rule, after.Rule) {
-				t.Fatalf("%s: an unknown host was answered by %v, and is by %v", kind, before.Rule, after.Rule)
+				t.Fatalf("%s: an unknown host was served by %v before and by %v after", kind, before.Rule, after.Rule)
 			}
 		}
 		if kind != "Gateway" && !w.owns(host, owner) {

@@ -150,7 +150,7 @@ func TestWriteIsReproducible(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(first.Bytes(), next.Bytes()) {
-			t.Fatal("the same files give other bytes")
+			t.Fatal("the same files result in other bytes")
 		}
 	}
 }

@@ -56,7 +56,7 @@ func TestUnready(t *testing.T) {
 				t.Errorf("announced is %t: %+v", got, decisions[0])
 			}
 			if stay[vip4] != (again > 0) {
-				t.Errorf("stays is %t, and again in %s", stay[vip4], again)
+				t.Errorf("stay %t, next check in %s", stay[vip4], again)
 			}
 		})
 	}

@@ -38,7 +38,7 @@ func TestWindowOutlivesReset(t *testing.T) {
 	for round := range maxMisses - 1 {
 		play(&w, 1, func(port int) int { return 1 + port%2 })
 		if r := w.result(); r.Unanswered != 0 || !maps.Equal(r.Reached, all) {
-			t.Errorf("%+v %d rounds after the route went", r, round+1)
+			t.Errorf("%+v %d rounds after the withdrawal", r, round+1)
 		}
 	}
 	play(&w, 1, func(port int) int { return 1 + port%2 })
@@ -84,6 +84,6 @@ func TestWindow(t *testing.T) {
 		t.Error("announced, though it was not in the last round")
 	}
 	if w.answered(0, 1, 1) {
-		t.Error("an answer of an earlier round counted")
+		t.Error("an answer of an earlier round was counted")
 	}
 }

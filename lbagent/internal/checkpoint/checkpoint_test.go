@@ -158,7 +158,7 @@ func TestStoreLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := store.Save(example()); err == nil {
-		t.Error("saved in a file")
+		t.Error("the state was saved in a file")
 	}
 	if err := os.Remove(directory); err != nil {
 		t.Fatal(err)

@@ -126,7 +126,7 @@ func TestPreviousPasswords(t *testing.T) {
 	}
 	m.Update(live, tunnelkey.Ring{})
 	if m.next == nil {
-		t.Error("not kept")
+		t.Error("the checkpoint was not stored")
 	}
 }
 
@@ -173,7 +173,7 @@ func TestSaveOnlyChanges(t *testing.T) {
 			t.Errorf("ended with %v", err)
 		}
 		if got := store.all[len(store.all)-1].Objects.Peers; got != nil {
-			t.Errorf("the last objects were not kept, but %v", got)
+			t.Errorf("the stored objects are %v, want the last ones", got)
 		}
 	})
 }

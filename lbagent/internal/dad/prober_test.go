@@ -161,7 +161,7 @@ func TestProberOfAnotherVIP(t *testing.T) {
 			p.Schedule(nil, 3)
 			time.Sleep(pause)
 			if answers := p.Schedule(wanted, 3); len(answers) > 0 {
-				t.Errorf("%s later the answer of before counts: %v", pause, answers)
+				t.Errorf("%s later the previous answer counts: %v", pause, answers)
 			}
 			l.set(map[Probe]Answer{onEth0: {HardwareAddr: printer}}, nil)
 			time.Sleep(2 * window)
@@ -255,7 +255,7 @@ func TestProberFails(t *testing.T) {
 			t.Error("answered although no probe was sent")
 		}
 		if said.Load() != 1 {
-			t.Errorf("the same failure is logged %d times in a minute, want once", said.Load())
+			t.Errorf("the same error is logged %d times in a minute, want once", said.Load())
 		}
 		l.set(nil, nil)
 		time.Sleep(retryInterval + window + time.Millisecond)

@@ -104,6 +104,6 @@ func TestReturningVIPIsProbedAgain(t *testing.T) {
 	}
 	p.Evaluate(nil, probes, held, begin)
 	if len(p.known) > 0 {
-		t.Errorf("a VIP that is gone is known: %v", p.known)
+		t.Errorf("a removed VIP is known: %v", p.known)
 	}
 }

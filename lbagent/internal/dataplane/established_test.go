@@ -49,7 +49,7 @@ func TestSweepMatchesPrograms(t *testing.T) {
 			t.Errorf("copy %d is whole, and the same as the other: %t", whole, bytes.Equal(swept, noted))
 		}
 		if node.dataplane.recordedBits == 0 {
-			t.Error("no connection was noted")
+			t.Error("no connection was recorded")
 		}
 	}
 }

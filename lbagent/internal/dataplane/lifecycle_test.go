@@ -202,7 +202,7 @@ func TestAttachPartly(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := d.Attach([]Uplink{taken, good}); err != nil {
-			t.Errorf("after the foreign program is gone: %v", err)
+			t.Errorf("after the removal of the foreign program: %v", err)
 		}
 		if err := d.Attach(nil); err != nil {
 			t.Fatal(err)

@@ -200,7 +200,7 @@ func (w *natWorld) checkUDP(t *testing.T, vip netip.Addr, server *net.UDPConn) {
 		t.Errorf("from memory the client sees %s, want %s", source, to)
 	}
 	if n := w.unknown(t) - before; n != 0 {
-		t.Errorf("%d replies counted as unknown", n)
+		t.Errorf("%d replies were counted as unknown", n)
 	}
 }
 
@@ -274,7 +274,7 @@ func (w *natWorld) checkOwn(t *testing.T, vip netip.Addr, server *net.UDPConn) {
 		t.Errorf("the pod's own datagram comes from %s, want %s", source, w.nodeAddress(vip))
 	}
 	if n := w.unknown(t) - before; n != 1 {
-		t.Errorf("%d replies counted as unknown, want 1", n)
+		t.Errorf("%d replies were counted as unknown, want 1", n)
 	}
 	var listener net.Listener
 	inNamespace(t, "client", func() (err error) {
@@ -304,7 +304,7 @@ func (w *natWorld) checkOwn(t *testing.T, vip netip.Addr, server *net.UDPConn) {
 		t.Errorf("the pod's own connection comes from %s, want %s", host, w.nodeAddress(vip))
 	}
 	if n := w.unknown(t) - before; n != 1 {
-		t.Errorf("with the connection %d replies counted as unknown, want 1", n)
+		t.Errorf("with the connection %d replies were counted as unknown, want 1", n)
 	}
 }
 

@@ -46,12 +46,12 @@ func TestMigrateFrontends(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := slices.Sorted(maps.Keys(taken(t, d))); !slices.Equal(got, want) || asked != wantAsked {
-			t.Errorf("frontends %v are taken, want %v; netfilter was queried %d times, want %d", got, want, asked, wantAsked)
+			t.Errorf("frontends %v are used, want %v; netfilter was queried %d times, want %d", got, want, asked, wantAsked)
 		}
 	}
 	add(80, 1)
 	if len(taken(t, d)) > 0 {
-		t.Error("a frontend is taken as it comes")
+		t.Error("a new frontend is used at once")
 	}
 	refused := errors.New("refused")
 	if err := d.MigrateFrontends(state, func() ([]ProxiedFlow, error) { return nil, refused }); !errors.Is(err, refused) || len(taken(t, d)) > 0 {
@@ -59,7 +59,7 @@ func TestMigrateFrontends(t *testing.T) {
 	}
 	take(1, 1)
 	if !isProxied(t, d, ours) || isProxied(t, d, others) {
-		t.Error("not the connections to the frontend are noted, and no others")
+		t.Error("other connections than those to the frontend are recorded")
 	}
 	take(1, 1)
 
@@ -76,7 +76,7 @@ func TestMigrateFrontends(t *testing.T) {
 	add(82, 3)
 	reopen(ServiceProxyFrom)
 	if got := taken(t, d); !got[2] || !got[3] {
-		t.Errorf("frontends %v are taken, want 2 and 3", got)
+		t.Errorf("frontends %v are used, want 2 and 3", got)
 	}
 }
 
@@ -95,7 +95,7 @@ func TestSweepProxied(t *testing.T) {
 	asked := 0
 	has := func() ([]ProxiedFlow, error) { asked++; return living, nil }
 	if err := d.SweepProxied(has); err != nil || asked != 0 {
-		t.Errorf("%v; netfilter was queried %d times, though nothing is noted", err, asked)
+		t.Errorf("%v; netfilter was queried %d times, without recorded connections", err, asked)
 	}
 	for _, flow := range append(slices.Clone(living), ended) {
 		if err := d.maps.ProxyConnections.Put(encodeFlow(flow), uint32(1)); err != nil {
@@ -104,13 +104,13 @@ func TestSweepProxied(t *testing.T) {
 	}
 	refused := errors.New("refused")
 	if err := d.SweepProxied(func() ([]ProxiedFlow, error) { return nil, refused }); !errors.Is(err, refused) || !isProxied(t, d, living[0]) {
-		t.Errorf("error %v; without a list nothing is to be forgotten", err)
+		t.Errorf("error %v; want no deletion without a list", err)
 	}
 	if err := d.SweepProxied(has); err != nil {
 		t.Fatal(err)
 	}
 	if !isProxied(t, d, living[0]) || !isProxied(t, d, living[1]) || isProxied(t, d, ended) {
-		t.Error("not the one connection that has ended is forgotten")
+		t.Error("want only the ended connection deleted")
 	}
 }
 

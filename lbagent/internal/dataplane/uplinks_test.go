@@ -110,7 +110,7 @@ func TestAttachStacked(t *testing.T) {
 	check("one left", bond)
 	run(t, "ip", "tuntap", "delete", "second", "mode", "tap")
 	if err := d.Attach([]Uplink{first, second}); err == nil {
-		t.Error("no error though an uplink is gone")
+		t.Error("no error without an uplink")
 	}
 	checkPlaced(t, "one gone", d, first, false, true)
 	checkPlaced(t, "one gone", d, device, true, false)

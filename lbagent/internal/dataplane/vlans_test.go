@@ -97,7 +97,7 @@ func TestTagOffload(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := takesTags(t, "card"); got != on {
-		t.Errorf("removed: tags taken off %v, want both", got)
+		t.Errorf("removed tags %v, want both", got)
 	}
 }
 

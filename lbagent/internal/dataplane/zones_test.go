@@ -87,7 +87,7 @@ func TestConnectionsSurviveZoneRemoval(t *testing.T) {
 	east := n.openSessions(t, 20)
 	checkPods(t, east, "pod1")
 	if asked := n.events(t, "lookup_other_zone"); asked != 0 {
-		t.Errorf("%d packets went to the other zone while nothing had moved", asked)
+		t.Errorf("%d packets went to the other zone without changes", asked)
 	}
 	// To a node without pods, to the other zone's primary, to the owner.
 	for _, to := range []int{3, 1, 0} {

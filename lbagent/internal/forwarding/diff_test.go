@@ -227,7 +227,7 @@ func TestSplitPartsAtTheFirstRemoval(t *testing.T) {
 		ops := Diff(have, want)
 		additions, removals := Split(ops)
 		if joined := slices.Concat(additions, removals); !reflect.DeepEqual(joined, ops) && len(ops) > 0 {
-			t.Fatal("the parts are not the whole in its order")
+			t.Fatal("the parts do not add up to the whole in order")
 		}
 		state := Apply(have, additions)
 		for key := range have.Frontends {

@@ -55,7 +55,7 @@ func TestScheduleWithFailures(t *testing.T) {
 		checkShut(t, k, have, want, &added)
 		all := len(added.Done) + len(removed.Done) + len(added.Failed) + len(removed.Failed) + added.Blocked + removed.Blocked
 		if ops := len(Diff(have, want)); all != ops {
-			t.Fatalf("%d operations became something, of %d", all, ops)
+			t.Fatalf("%d of %d operations were executed", all, ops)
 		}
 		compareIndependent(t, k, have, want)
 

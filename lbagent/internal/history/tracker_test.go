@@ -230,7 +230,7 @@ func TestDropsOfManyServices(t *testing.T) {
 
 func TestHistoryOfADayFits(t *testing.T) {
 	if got, room := PerDay(), segments.MinRetained(MaxLine); got > room {
-		t.Errorf("%d bytes may be recorded in a day, and %d are kept", got, room)
+		t.Errorf("%d bytes may be recorded in a day, and %d are retained", got, room)
 	}
 }
 
@@ -283,11 +283,11 @@ func TestClockGoesBack(t *testing.T) {
 	}
 	for i := range 100 {
 		if b.allow(kind, 1000, start.Add(-time.Hour*time.Duration(i%3))) {
-			t.Fatal("a clock that went back gave room")
+			t.Fatal("a clock that was set back increased the budget")
 		}
 	}
 	if !b.allow(kind, 1000, start.Add(10*time.Minute)) {
-		t.Error("no room ten minutes later")
+		t.Error("no budget ten minutes later")
 	}
 }
 
@@ -312,7 +312,7 @@ func TestDroppedEntries(t *testing.T) {
 		k.lines([]Entry{dns}, start)
 	}
 	if len(k.budget.dropped) > maxDroppedKeys+len(rates) {
-		t.Errorf("%d Services are remembered", len(k.budget.dropped))
+		t.Errorf("%d Services are stored", len(k.budget.dropped))
 	}
 	if first := decode(t, k.Dropped(start))[0]; first.Services != nil || first.Count != 10_000-maxDroppedKeys {
 		t.Errorf("first %+v, want those beyond %d Services", first, maxDroppedKeys)

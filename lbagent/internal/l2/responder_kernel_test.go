@@ -313,7 +313,7 @@ func TestKernelStoppedNode(t *testing.T) {
 	asker := newHosts(t, hostMAC(2))
 	asker.ask(hostMAC(2), vip4)
 	if err := asker.answered(hostMAC(2)); err == nil {
-		t.Error("the node answers for a VIP that may be gone")
+		t.Error("the node answers for a VIP that may have been removed")
 	}
 	node.Set(map[string][]netip.Addr{}, false)
 	close(known)

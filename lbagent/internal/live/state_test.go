@@ -84,10 +84,10 @@ func (f *follower) check(t *testing.T, d *deciding) {
 		want[address] = decided(group)
 	}
 	if !reflect.DeepEqual(f.vips, want) {
-		t.Errorf("after the changes VIPs are known as %v, want %v", f.vips, want)
+		t.Errorf("after the changes the VIPs are %v, want %v", f.vips, want)
 	}
 	if !slices.EqualFunc(f.sessions, d.sessions, func(a, b console.BGPPeer) bool { return reflect.DeepEqual(a, b) }) {
-		t.Errorf("after the changes sessions are known as %v, want %v", f.sessions, d.sessions)
+		t.Errorf("after the changes the sessions are %v, want %v", f.sessions, d.sessions)
 	}
 }
 
@@ -193,11 +193,11 @@ func TestJournalDropsRemovedVIPs(t *testing.T) {
 		prompt.check(t, d)
 	}
 	if state := late.ask(t, j); !state.Whole {
-		t.Error("the late reader gets changes, though some are forgotten")
+		t.Error("a late reader gets changes although some were dropped")
 	}
 	late.check(t, d)
 	if len(j.removed) > maxRemoved {
-		t.Errorf("%d VIPs are kept that are gone, want at most %d", len(j.removed), maxRemoved)
+		t.Errorf("%d removed VIPs are retained, want at most %d", len(j.removed), maxRemoved)
 	}
 }
 

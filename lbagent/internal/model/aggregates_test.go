@@ -137,6 +137,6 @@ func TestBuilderSeesOtherKinds(t *testing.T) {
 		Status: millracev1beta1.VIPPoolStatus{Usable: []string{"203.0.113.0-203.0.113.255"}},
 	}}
 	if next, changes = builder.Build(&pooled); len(next.Pools) == 0 || len(changes.VIPs) != 0 {
-		t.Errorf("a pool came: %v, changes %+v", next.Pools, changes)
+		t.Errorf("new pool %v, changes %+v", next.Pools, changes)
 	}
 }

@@ -123,7 +123,7 @@ func TestIncrementalBuild(t *testing.T) {
 		}
 	})
 	if kept <= 0 {
-		t.Error("every VIP was read each time")
+		t.Error("every VIP was re-read each time")
 	}
 }
 
@@ -163,8 +163,8 @@ func TestBuilderFollowsNodes(t *testing.T) {
 			before = m
 		}
 	})
-	t.Logf("%d VIPs were read for their nodes, %d stayed", changed, kept)
+	t.Logf("%d VIPs were re-read, %d were reused", changed, kept)
 	if changed == 0 || kept <= 0 {
-		t.Errorf("%d VIPs were read for their nodes, %d stayed", changed, kept)
+		t.Errorf("%d VIPs were re-read, %d were reused", changed, kept)
 	}
 }

@@ -61,7 +61,7 @@ func TestFindHolders(t *testing.T) {
 	list, err := netlink.NeighList(index, netlink.FAMILY_V4)
 	must(t, err)
 	if !slices.ContainsFunc(list, func(n netlink.Neigh) bool { return n.State == netlink.NUD_PERMANENT && n.IP[3] == 90 }) {
-		t.Errorf("the entry of the administrator is gone: %v", list)
+		t.Errorf("the entry of the administrator was removed: %v", list)
 	}
 
 	// After the holder has left, it must not be found in the kernel's table.
@@ -85,7 +85,7 @@ func TestFindHolders(t *testing.T) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("the router is known as %v, want %x", known, far)
+			t.Fatalf("the router has the address %v, want %x", known, far)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

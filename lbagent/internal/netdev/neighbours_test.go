@@ -51,7 +51,7 @@ func TestManyNeighbours(t *testing.T) {
 
 	must(t, RemoveNeighbours())
 	if left := kept(t); left != 0 {
-		t.Errorf("%d neighbours are kept after all was forgotten", left)
+		t.Errorf("%d neighbours remain after the removal of all", left)
 	}
 	if neighbour, err := neighbourAt(foreign); err != nil || !neighbour.Persistent || neighbour.MAC != [6]byte(farMAC(1)) {
 		t.Errorf("what another program has kept is %+v, %v", neighbour, err)
@@ -98,7 +98,7 @@ func awaitKept(t *testing.T, want int) {
 	deadline := time.Now().Add(time.Minute)
 	for ; kept(t) != want; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d neighbours are kept, want %d", kept(t), want)
+			t.Fatalf("%d neighbours are retained, want %d", kept(t), want)
 		}
 	}
 }

@@ -188,7 +188,7 @@ func checkZones(t *rapid.T, f *model.Frontend, planned forwarding.Frontend, want
 			continue
 		}
 		if want.NodeTables[slot] == nil {
-			t.Fatalf("%s: the table %d of zone %d is not there", f.Key, slot, zone)
+			t.Fatalf("%s: the table %d of zone %d does not exist", f.Key, slot, zone)
 		}
 		for i, row := range *want.NodeTables[slot] {
 			if len(f.Zones[zone]) > 0 && f.Zones[zone][row.Primary] == 0 {
@@ -233,7 +233,7 @@ func checkSettled(t *rapid.T, want *forwarding.State, m *model.Model, limits for
 		again, _ = NewPlanner(want).Plan(want, m, limits)
 	}
 	if ops := forwarding.Diff(want, again); len(ops) != 0 {
-		t.Fatalf("planning again makes %d operations, the first is %T", len(ops), ops[0])
+		t.Fatalf("a second plan has %d operations, the first is %T", len(ops), ops[0])
 	}
 	checkShared(t, want, m)
 }

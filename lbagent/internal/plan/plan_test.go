@@ -176,7 +176,7 @@ func TestRestartChangesNothing(t *testing.T) {
 
 	want, _ := NewPlanner(have).Plan(have, m, ample)
 	if ops := forwarding.Diff(have, want); len(ops) != 0 {
-		t.Errorf("a restart makes %d operations, the first is %T", len(ops), ops[0])
+		t.Errorf("a restart results in %d operations, the first is %T", len(ops), ops[0])
 	}
 }
 
@@ -282,7 +282,7 @@ func TestEqualTablesAreShared(t *testing.T) {
 		t.Error("tables with unlike histories are equal")
 	}
 	if later := step(on(1, 3), on(1, 3), on(1, 3), on(1, 2), on(1, 2)); later[3] != later[4] {
-		t.Error("a table that came later is not the one that is there")
+		t.Error("a later table is not the existing one")
 	}
 }
 
@@ -374,7 +374,7 @@ func TestRemovedNodeLeavesTables(t *testing.T) {
 	m.Nodes = m.Nodes[:2]
 	have, _ = advance(t, p, have, m, ample)
 	if refersTo(have.NodeTables[smallest(1)], 3) {
-		t.Error("the table still refers to the node that is gone")
+		t.Error("the table still refers to the removed node")
 	}
 }
 

@@ -91,7 +91,7 @@ func TestReplansHold(t *testing.T) {
 			}
 			want, differs, problems := p.Replan(MapContent{have, pending}, m, changesSince(before, m), limits)
 			if !reflect.DeepEqual(have, held) || pending != nil && !reflect.DeepEqual(pending.Wanted, wanted) {
-				t.Fatal("a plan was made in a State that is still needed")
+				t.Fatal("a plan overwrote a State that is still needed")
 			}
 			same, sameProblems := whole.Plan(have, m, limits)
 			if !reflect.DeepEqual(want, same) || !slices.Equal(troubled(problems), troubled(sameProblems)) {
@@ -142,7 +142,7 @@ func TestReplansHold(t *testing.T) {
 	t.Logf("%d plans were in part, %d of them beside what waits to be removed, %d with other nodes, %d of zones, %d of source ranges, %d without room for all, of these %d for the tables of Local ones",
 		parts, beside, others, zoned, restricted, full, yields)
 	if min(parts, beside, others, restricted) == 0 {
-		t.Error("a kind of plan was never made")
+		t.Error("a kind of plan never occurred")
 	}
 }
 

@@ -65,7 +65,7 @@ func TestTableSlots(t *testing.T) {
 		}
 	}
 	if s.retain(20) || s.retain(forwarding.NodeTableSlotAt(16*forwarding.Rows, 8*forwarding.Rows)) {
-		t.Error("a slot beyond the limit is kept")
+		t.Error("a slot beyond the limit is retained")
 	}
 }
 

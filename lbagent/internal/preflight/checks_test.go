@@ -75,7 +75,7 @@ func TestFaults(t *testing.T) {
 			test.trip(facts)
 			bad := slices.DeleteFunc(Evaluate(facts, false), func(f consoleapi.Finding) bool { return f.Level == consoleapi.LevelOK })
 			if len(bad) != 1 || bad[0].Check != test.check || bad[0].Level != test.level || !strings.Contains(bad[0].Message, test.message) {
-				t.Errorf("found is %+v, want a %s of %s with %q", bad, test.level, test.check, test.message)
+				t.Errorf("found %+v, want a %s of %s with %q", bad, test.level, test.check, test.message)
 			}
 		})
 		tested[test.check] = true

@@ -66,7 +66,7 @@ func TestRead(t *testing.T) {
 	}
 	facts := read()
 	if !facts.Forwarding[forwardIPv4] || len(facts.Ports) > 0 || len(facts.Legacy) > 0 || len(facts.BGP) > 0 || facts.mtu() != 1400 || facts.Kernel == "" || !facts.BTF {
-		t.Errorf("found is %+v", facts)
+		t.Errorf("found %+v", facts)
 	}
 	if len(facts.Uplinks) != 1 || facts.Uplinks[0].Name != "eth0" || len(facts.XDPInterfaces) != 1 {
 		t.Fatalf("uplinks are %+v, cards %+v", facts.Uplinks, facts.XDPInterfaces)

@@ -225,7 +225,7 @@ func TestProberResumes(t *testing.T) {
 	end()
 	for _, known := range second.Known() {
 		if known.ID == 8 || known.Address != moved.Targets[known.ID].Destination {
-			t.Errorf("known is %+v", known)
+			t.Errorf("known: %+v", known)
 		}
 	}
 }

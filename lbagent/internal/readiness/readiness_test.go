@@ -168,12 +168,12 @@ func TestThresholdAfterRestart(t *testing.T) {
 	for range 3 {
 		got, served, _ := New(kept).Advance(slicesOf("UUU", "UUU"), everywhere, start)
 		if served != (Served{6, 2}) {
-			t.Fatalf("served are %+v", served)
+			t.Fatalf("served: %+v", served)
 		}
 		kept = got
 	}
 	if _, served, _ := New(nil).Advance(slicesOf("UUU", "UUU"), everywhere, start); served != (Served{}) {
-		t.Errorf("served are %+v, none of which was ever ready", served)
+		t.Errorf("served: %+v, none of which was ever ready", served)
 	}
 }
 
@@ -252,7 +252,7 @@ func TestAnyHistory(t *testing.T) {
 				t.Fatalf("%d endpoints are served unready, got %+v", count, served)
 			}
 			if outage && services > 1 && len(silent) == 0 && slices.Equal(was, slices.Repeat([]string{"RRRR"}, services)) && !slices.Equal(shown, was) {
-				t.Fatalf("all pods turned unready at once, and served are %v of %v", shown, was)
+				t.Fatalf("all pods became unready at once: served %v of %v", shown, was)
 			}
 			was = shown
 		}

@@ -220,7 +220,7 @@ func TestHoldProperties(t *testing.T) {
 			for name := range present {
 				delete(left, name)
 				if !slices.Contains(names, name) {
-					t.Fatalf("%s is there, and not worked by", name)
+					t.Fatalf("%s exists but is not applied", name)
 				}
 			}
 			waited := false

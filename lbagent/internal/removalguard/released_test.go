@@ -90,7 +90,7 @@ func TestEndpointsOfReleasedService(t *testing.T) {
 			}
 			result, _, _ := h.Advance(gone, start.Add(4*time.Hour))
 			if got := sliceNames(result); got != nil {
-				t.Errorf("%s: after the Service went there are %v", what, got)
+				t.Errorf("%s: after the removal of the Service: %v", what, got)
 			}
 		}
 	}

@@ -69,7 +69,7 @@ func TestRead(t *testing.T) {
 		t.Errorf("after all peers were removed: read %+v", read)
 	}
 	if !errors.Is(read.NetworksErr, failure) || len(read.Objects.OnLink) != 1 {
-		t.Errorf("networks %v, error %v; want those of before, and %v", read.Objects.OnLink, read.NetworksErr, failure)
+		t.Errorf("networks %v, error %v; want the previous ones, and %v", read.Objects.OnLink, read.NetworksErr, failure)
 	}
 	if read = in.Assemble(others{}, start.Add(2*hold)); len(read.Objects.Peers) != 0 || len(read.Held) != 0 {
 		t.Errorf("after the hold: read %+v", read)

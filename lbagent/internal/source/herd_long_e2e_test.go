@@ -180,7 +180,7 @@ func (h *herd) confirm(name string, before, meanwhile func()) cost {
 		s.clients.connections.mu.Unlock()
 	}
 	c.cpu = h.cpu() - cpu
-	h.t.Logf("%s: of %d agents %d failed, the longest took %s; connections made anew %d, watches ended %d, lists %d, watches %d, others %d, API server %.2f s of CPU",
+	h.t.Logf("%s: of %d agents %d failed, the longest took %s; reconnects %d, watches ended %d, lists %d, watches %d, others %d, API server %.2f s of CPU",
 		name, len(h.sources), c.failed, c.longest.Round(time.Millisecond), c.connections, c.watches,
 		h.lists.Load(), h.resumed.Load(), h.others.Load(), c.cpu)
 	return c
@@ -395,6 +395,6 @@ func (h *herd) awaitWatches() {
 func (h *herd) costsNothing(c cost, fail bool) {
 	h.t.Helper()
 	if c.failed > 0 != fail || c.connections != 0 || c.watches != 0 {
-		h.t.Errorf("%d agents failed; %d connections and %d watches were made anew", c.failed, c.connections, c.watches)
+		h.t.Errorf("%d agents failed; %d connections and %d watches were re-established", c.failed, c.connections, c.watches)
 	}
 }

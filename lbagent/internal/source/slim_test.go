@@ -164,7 +164,7 @@ func TestSharedNamesAreBounded(t *testing.T) {
 		}
 	}
 	if kept := len(common.names); kept > maxShared {
-		t.Errorf("%d names are kept", kept)
+		t.Errorf("%d names are retained", kept)
 	}
 }
 

@@ -257,7 +257,7 @@ func TestServerDown(t *testing.T) {
 	s.CloseClientConnections()
 	select {
 	case <-source.Changed():
-		t.Error("a change when the API server went")
+		t.Error("a change after the loss of the API server")
 	case <-time.After(2 * time.Second):
 	}
 	if count := len(source.Snapshot().Services); count != 1 {
@@ -403,13 +403,13 @@ func TestTunnelKey(t *testing.T) {
 	s.send(t, "ADDED", tunnelKeys, secret)
 	awaitChange(t, source, "the Secret")
 	if got := source.Snapshot().TunnelKey; got.Err != nil || !got.State.Equal(state) {
-		t.Errorf("the Secret is read as %+v", got)
+		t.Errorf("the Secret parses as %+v", got)
 	}
 	secret.Data["phase"] = []byte("nonsense")
 	s.send(t, "MODIFIED", tunnelKeys, secret)
 	awaitChange(t, source, "a Secret that cannot be read")
 	if got := source.Snapshot().TunnelKey; got.Err == nil || got.State != nil {
-		t.Errorf("garbage is read as %+v", got)
+		t.Errorf("garbage parses as %+v", got)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -85,7 +85,7 @@ func TestIdentifyReach(t *testing.T) {
 	was.L2 = []millracev1beta1.L2Reach{{Advertisement: "lab", Networks: []string{"198.51.100.0/24"}}}
 	unknown := Observation{}
 	if got := identify(was, "now", false, &unknown); !reflect.DeepEqual(got, was) {
-		t.Errorf("an agent that knows nothing writes %+v", got)
+		t.Errorf("an agent without state writes %+v", got)
 	}
 	known := Observation{L2Known: true}
 	if got := identify(was, "now", true, &known); got.L2 != nil {

@@ -189,7 +189,7 @@ func TestUnchanged(t *testing.T) {
 	// Another attempt of a session that is still down.
 	observation.Sessions[1].State = millracev1beta1.SessionOpenSent
 	if again := build(observation, first, 1, later); !equality.Semantic.DeepEqual(first, again) {
-		t.Errorf("an attempt at a session makes it differ: %s", cmp.Diff(first, again))
+		t.Errorf("a connection attempt changes the report: %s", cmp.Diff(first, again))
 	}
 	observation.Sessions[1].Message = "hold timer expired"
 	again := build(observation, first, 1, later)
@@ -221,7 +221,7 @@ func TestRemovalsAppliedGoes(t *testing.T) {
 	}
 	o.Held = nil
 	if again := build(o, told, 1, earlier); meta.FindStatusCondition(again.Conditions, millracev1beta1.ConditionRemovalsApplied) != nil {
-		t.Error("the condition stays though nothing is held")
+		t.Error("the condition remains although nothing is held")
 	}
 }
 

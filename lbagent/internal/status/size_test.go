@@ -96,7 +96,7 @@ func TestReportIsBounded(t *testing.T) {
 			t.Errorf("%d VIPs: %d hosts are reported, the first is %+v", vips, len(status.Duplicates), first)
 		}
 		if again := build(o, status, 1, later); !equality.Semantic.DeepEqual(again, status) {
-			t.Errorf("%d VIPs: the same observation makes another report", vips)
+			t.Errorf("%d VIPs: the same observation results in another report", vips)
 		}
 	}
 	if growth := sizes[10_000] - sizes[100]; growth > 100 {

@@ -78,7 +78,7 @@ func TestMergedTablesHold(t *testing.T) {
 			t.Fatal("the same weights change it")
 		}
 		if again, fits := Merge(got, tables[1]); !fits || again != got {
-			t.Fatal("it is not the same once more")
+			t.Fatal("the second merge differs")
 		}
 	})
 	if united == 0 {

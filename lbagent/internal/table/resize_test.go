@@ -26,7 +26,7 @@ func TestResize(t *testing.T) {
 			}
 		}
 		if back := Resize(grown, forwarding.MinRows); !back.Equal(table) {
-			t.Fatal("it is another table on the way back")
+			t.Fatal("reverting results in another table")
 		}
 	})
 }
@@ -115,7 +115,7 @@ func TestAdvanceGrows(t *testing.T) {
 		}
 	}
 	if again := r.Advance(next, double, w, everyNode); again != next {
-		t.Error("it is another one once more")
+		t.Error("the second resize differs")
 	}
 	back := r.Advance(next, Ordinary, w, everyNode)
 	for i, row := range *back {

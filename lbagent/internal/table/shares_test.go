@@ -104,7 +104,7 @@ func TestCommonWeightFactorIsIgnored(t *testing.T) {
 		a := equalShares(ids, rapid.Uint32Min(1).Draw(t, "weight"))
 		a[endpointNumber(65535, false)] = Share{ID: 65535}
 		if *Shares(a) != *Shares(equalShares(ids, 1)) {
-			t.Error("another common weight gives another table")
+			t.Error("another common weight results in another table")
 		}
 	})
 }

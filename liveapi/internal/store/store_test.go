@@ -175,7 +175,7 @@ func TestAnnouncements(t *testing.T) {
 	s.SetState("d", &live.State{VIPs: []console.VIPGroup{{Reason: "Drained", Addresses: []netip.Addr{vip}}}}, start)
 	some, coverage := s.Announcements(start.Add(time.Minute), 1)
 	if ranges := some[0].Groups[0].Ranges; !slices.Equal(ranges, [][2]int32{{0, 0}, {2, 2}}) || !slices.Equal(coverage.Answered, []string{"b", "c", "d"}) {
-		t.Errorf("the places are %v in %v", ranges, coverage.Answered)
+		t.Errorf("the ranges are %v of %v", ranges, coverage.Answered)
 	}
 	s.SetNodes([]string{"a", "d"}, start)
 	if _, of6, _ := counts(); of6 != 1 {
@@ -203,7 +203,7 @@ func TestSessions(t *testing.T) {
 	}
 	s.SetState("a", &live.State{Sessions: []console.BGPPeer{}}, start)
 	if got, _ := s.Sessions(start); len(got) != 1 {
-		t.Errorf("the sessions of a are gone: %v", got)
+		t.Errorf("the sessions of a were removed: %v", got)
 	}
 }
 
@@ -271,7 +271,7 @@ func TestNothingIsLeft(t *testing.T) {
 			"frontends": {len(s.frontends.numbers), len(want.frontends.numbers)}, "reasons": {len(s.reasons.numbers), len(want.reasons.numbers)},
 		} {
 			if sizes[0] != sizes[1] {
-				t.Fatalf("%s: %d are remembered, want %d", what, sizes[0], sizes[1])
+				t.Fatalf("%s: %d are stored, want %d", what, sizes[0], sizes[1])
 			}
 		}
 	})

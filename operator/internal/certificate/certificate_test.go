@@ -141,6 +141,6 @@ func TestVerify(t *testing.T) {
 	}
 	first, second := Verify(now.Add(lifetime+time.Second), host, &pair, data["tls.crt"]), Verify(now.Add(lifetime+time.Hour), host, &pair, data["tls.crt"])
 	if first.Error() != second.Error() {
-		t.Errorf("it returns %q and then %q", first, second)
+		t.Errorf("the first result is %q, the second %q", first, second)
 	}
 }

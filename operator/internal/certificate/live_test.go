@@ -102,7 +102,7 @@ func TestLiveKeysOfNodes(t *testing.T) {
 		keys += bytes.Count(content, []byte("BEGIN PRIVATE KEY"))
 	}
 	if keys != 3 {
-		t.Errorf("%d keys are kept, want those of three certificates", keys)
+		t.Errorf("%d keys are retained, want those of three certificates", keys)
 	}
 }
 
@@ -130,9 +130,9 @@ func TestLiveCertificatesRecreated(t *testing.T) {
 		}
 	}
 	if _, changed, _ := RenewLive(now.Add(time.Hour), host, good); changed {
-		t.Error("what is fine is made again")
+		t.Error("a valid certificate is recreated")
 	}
 	if _, changed, _ := RenewLive(now.Add(time.Hour), "other.example.svc", good); !changed {
-		t.Error("for another host it is not made again")
+		t.Error("no new certificate for another host")
 	}
 }

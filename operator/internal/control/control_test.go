@@ -18,7 +18,7 @@ func TestPausesAreBounded(t *testing.T) {
 	for range 50 {
 		next := limiter.When(request)
 		if next < last || next > longestPause {
-			t.Errorf("after %s comes %s", last, next)
+			t.Errorf("%s is followed by %s", last, next)
 		}
 		last = next
 	}

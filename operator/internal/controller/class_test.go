@@ -20,7 +20,7 @@ func TestServiceOfAnotherOperator(t *testing.T) {
 	c.reconcile("web")
 	c.expectIngress("web", "203.0.113.0")
 	if noted := c.service("web").Annotations[millracev1beta1.AnnotationClass]; noted != millracev1beta1.Class {
-		t.Fatalf("the class noted on the Service is %q", noted)
+		t.Fatalf("the recorded class of the Service is %q", noted)
 	}
 	before, writes := c.service("web"), c.writes
 	c.reconciler.class = otherClass
@@ -74,6 +74,6 @@ func TestServiceThatMovedAway(t *testing.T) {
 	c.expectIngress("web")
 	web := c.service("web")
 	if len(web.Finalizers)+len(web.Annotations)+len(web.Status.Conditions) > 0 || len(c.vips()) > 0 {
-		t.Errorf("left are %v, %v, %+v and %+v", web.Finalizers, web.Annotations, web.Status.Conditions, c.vips())
+		t.Errorf("remaining: %v, %v, %+v and %+v", web.Finalizers, web.Annotations, web.Status.Conditions, c.vips())
 	}
 }

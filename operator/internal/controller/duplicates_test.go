@@ -45,7 +45,7 @@ func TestDuplicateTracker(t *testing.T) {
 	step("c", nil, "node b", false)
 	step("b", nil, "", false, dns, web)
 	if len(c.hosts)+len(c.byNode) > 0 {
-		t.Errorf("left are %v and %v", c.hosts, c.byNode)
+		t.Errorf("remaining: %v and %v", c.hosts, c.byNode)
 	}
 }
 

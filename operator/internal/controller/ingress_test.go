@@ -86,7 +86,7 @@ func TestForeignAddressesRemain(t *testing.T) {
 			c.expectIngress("web", "198.51.100.77")
 			web := c.service("web")
 			if len(web.Status.Conditions) > 0 || !slices.Equal(web.Finalizers, []string{millracev1beta1.SharedFinalizer}) {
-				t.Errorf("left are %v and %+v", web.Finalizers, web.Status.Conditions)
+				t.Errorf("remaining: %v and %+v", web.Finalizers, web.Status.Conditions)
 			}
 			c.reconciler.isDefault = true
 			if err := c.api.Delete(t.Context(), c.service("cloud")); err != nil {

@@ -54,7 +54,7 @@ func TestHosts(t *testing.T) {
 		}
 	}
 	if len(b.hosts) > 0 {
-		t.Errorf("left are %v", b.hosts)
+		t.Errorf("remaining: %v", b.hosts)
 	}
 
 	// The older of a host and a VIP keeps the address.

@@ -189,7 +189,7 @@ func TestServiceIsReleased(t *testing.T) {
 	})
 	service := c.service("web")
 	if !slices.Equal(service.Finalizers, []string{"example.com/other"}) || len(service.Status.Conditions)+len(service.Status.LoadBalancer.Ingress) > 0 {
-		t.Errorf("left are %v and %+v", service.Finalizers, service.Status)
+		t.Errorf("remaining: %v and %+v", service.Finalizers, service.Status)
 	}
 	vip := &millracev1beta1.VIP{}
 	if err := c.api.Get(t.Context(), client.ObjectKey{Name: "203.0.113.0"}, vip); err != nil {
@@ -291,7 +291,7 @@ func TestReleaseContinuesAfterCrash(t *testing.T) {
 		c.reconcile("web")
 		service = c.service("web")
 		if left := len(service.Finalizers) + len(service.Status.Conditions) + len(service.Status.LoadBalancer.Ingress) + len(c.vips()); left > 0 {
-			t.Errorf("after a crash behind %d writes left are %v, %+v and %d VIPs", writes, service.Finalizers, service.Status, len(c.vips()))
+			t.Errorf("after a crash behind %d writes: remaining %v, %+v and %d VIPs", writes, service.Finalizers, service.Status, len(c.vips()))
 		}
 	}
 }
@@ -364,7 +364,7 @@ func TestRefusedWritesReachTheService(t *testing.T) {
 	recorded := []string{"Warning WriteFailed " + refused}
 	for range 3 {
 		if _, err := c.reconciler.Reconcile(t.Context(), request); err == nil {
-			t.Error("the Service is not tried again")
+			t.Error("the Service is not retried")
 		}
 		c.expect("web", millracev1beta1.ConditionAddressAssigned, "False WriteFailed "+refused, recorded...)
 		recorded = nil
@@ -411,7 +411,7 @@ func TestCurrentReclaimPolicyApplies(t *testing.T) {
 			}
 			c.reconcile("web")
 			if vips := c.vips(); len(vips) != test.vips {
-				t.Errorf("left are %+v", vips)
+				t.Errorf("remaining: %+v", vips)
 			}
 		})
 	}

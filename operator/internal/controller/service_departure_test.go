@@ -204,7 +204,7 @@ func TestDepartureOfAServiceThatStays(t *testing.T) {
 			c.after(withdrawalTime, "web")
 			c.expectPhases()
 			if service := c.service("web"); len(service.Finalizers)+len(service.Status.Conditions) > 0 {
-				t.Errorf("left are %v and %+v", service.Finalizers, service.Status.Conditions)
+				t.Errorf("remaining: %v and %+v", service.Finalizers, service.Status.Conditions)
 			}
 		})
 	}

@@ -68,27 +68,27 @@ func testIngress(t *testing.T) {
 func testIngressAddress(t *testing.T) {
 	ingress := reported(t, nil).LoadBalancer.Ingress
 	if len(ingress) != 1 || ingress[0].IP != "203.0.113.0" {
-		t.Errorf("entries are %+v", ingress)
+		t.Errorf("entries %+v", ingress)
 	}
 }
 
 func testIngressHostname(t *testing.T) {
 	if ingress := reported(t, nil).LoadBalancer.Ingress; len(ingress) != 1 || ingress[0].Hostname != "" {
-		t.Errorf("entries are %+v, want one without a host name", ingress)
+		t.Errorf("entries %+v, want one without a host name", ingress)
 	}
 	other := corev1.LoadBalancerIngress{Hostname: "lb.example.com"}
 	status := reported(t, func(service *corev1.Service) {
 		service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{other}
 	})
 	if ingress := status.LoadBalancer.Ingress; len(ingress) != 1 || ingress[0].Hostname != other.Hostname {
-		t.Errorf("entries are %+v, want that of the other load balancer", ingress)
+		t.Errorf("entries %+v, want that of the other load balancer", ingress)
 	}
 }
 
 func testIngressMode(t *testing.T) {
 	ingress := reported(t, nil).LoadBalancer.Ingress
 	if len(ingress) != 1 || ingress[0].IPMode == nil || *ingress[0].IPMode != corev1.LoadBalancerIPModeVIP {
-		t.Errorf("entries are %+v, want the mode VIP", ingress)
+		t.Errorf("entries %+v, want the mode VIP", ingress)
 	}
 }
 

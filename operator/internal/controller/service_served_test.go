@@ -103,7 +103,7 @@ func TestCapacityTracker(t *testing.T) {
 	step("c", nil, "b", web, dns)
 	step("b", nil, "", web, dns)
 	if len(c.nodes)+len(c.byNode) > 0 {
-		t.Errorf("left are %v and %v", c.nodes, c.byNode)
+		t.Errorf("remaining: %v and %v", c.nodes, c.byNode)
 	}
 }
 

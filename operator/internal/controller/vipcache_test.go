@@ -79,12 +79,12 @@ func checkLedger(t *testing.T, l *vipCache, want string) {
 	_, inTable := l.table.Get(address)
 	if want == "" {
 		if known != nil || inTable {
-			t.Errorf("known is %+v, in the table: %v", known, inTable)
+			t.Errorf("known: %+v, in the table: %v", known, inTable)
 		}
 		return
 	}
 	if known == nil || known.ResourceVersion != want || !inTable {
-		t.Fatalf("known is %+v, in the table: %v, want version %s", known, inTable, want)
+		t.Fatalf("known: %+v, in the table: %v, want version %s", known, inTable, want)
 	}
 	for _, claim := range known.Spec.Claims {
 		if got := l.claimed(claim.Namespace, claim.Name); len(got) != 1 || got[0] != known {

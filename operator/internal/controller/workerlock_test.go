@@ -135,25 +135,25 @@ func TestPendingWrites(t *testing.T) {
 	plan, _ := l.plan(pools, request("first"))
 	l.addPending(plan)
 	if other, _ := l.plan(pools, request("second")); len(other.Create) > 0 {
-		t.Errorf("a promised address is given to another Service: %+v", other)
+		t.Errorf("a pending address is assigned to another Service: %+v", other)
 	}
 	if len(l.claimed("shop", "first")) > 0 || !l.isPending(plan) {
-		t.Error("a promised VIP does not exist yet")
+		t.Error("a pending VIP exists, or is not pending")
 	}
 	changes := l.changes.Load()
 	if l.resolvePending(plan) || l.changes.Load() == changes {
-		t.Error("a promise that was not kept helps no waiting Service")
+		t.Error("a pending VIP that was not written retries no waiting Service")
 	}
 	other, _ := l.plan(pools, request("second"))
 	if len(other.Create) != 1 {
-		t.Fatalf("what was not written is not free: %+v", other)
+		t.Fatalf("the address of an unwritten VIP is not free: %+v", other)
 	}
 	l.addPending(other)
 	written := newVIP(other.Create[0])
 	written.ResourceVersion = "7"
 	l.put(written)
 	if !l.resolvePending(other) || l.object(address) != written {
-		t.Error("a promise that was kept is not known")
+		t.Error("a written VIP is pending or unknown")
 	}
 }
 

@@ -179,7 +179,7 @@ func TestFreedIsBounded(t *testing.T) {
 		address = address.Next()
 	}
 	if table.freed.len() > maxFreed || table.freed.len() < maxFreed/2 {
-		t.Errorf("%d freed addresses are remembered", table.freed.len())
+		t.Errorf("%d freed addresses are stored", table.freed.len())
 	}
 	if next, ok := table.next(pool, IPv6); !ok || next != address {
 		t.Errorf("next = %s, %v, want %s", next, ok, address)

@@ -145,7 +145,7 @@ func TestDataRoundTrip(t *testing.T) {
 	for _, state := range []State{{}, {Highest: 3}, {Highest: 7, Free: []int32{5, 2}}, largest} {
 		texts := state.Data()
 		if got, err := Parse(texts); err != nil || !got.Equal(state) {
-			t.Errorf("%+v is read as %+v, error %v", state, got, err)
+			t.Errorf("%+v parses as %+v, error %v", state, got, err)
 		}
 		if size := len(texts[keyFree]); size > 100_000 {
 			t.Errorf("a state has %d bytes", size)
@@ -155,10 +155,10 @@ func TestDataRoundTrip(t *testing.T) {
 		{keyHighest: "x"}, {keyHighest: "16384"}, {keyHighest: "-1"}, {keyHighest: "7", keyFree: "1,,2"}, {keyFree: "1 2"},
 	} {
 		if got, err := Parse(texts); err == nil {
-			t.Errorf("%v is read as %+v", texts, got)
+			t.Errorf("%v parses as %+v", texts, got)
 		}
 	}
 	if got, err := Parse(nil); err != nil || !got.Equal(State{}) {
-		t.Errorf("nothing is read as %+v, error %v", got, err)
+		t.Errorf("nothing parses as %+v, error %v", got, err)
 	}
 }

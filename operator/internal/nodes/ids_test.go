@@ -162,7 +162,7 @@ func TestIDsAtOnce(t *testing.T) {
 		used[id] = struct{}{}
 	}
 	if id, _, _ := known.Observe(used).Allocate(); owners[id] != "" || id <= slices.Max(slices.Collect(maps.Keys(owners))) {
-		t.Errorf("another operator gives id %d, which %q has or had", id, owners[id])
+		t.Errorf("another operator assigns id %d, which %q has or had", id, owners[id])
 	}
 }
 

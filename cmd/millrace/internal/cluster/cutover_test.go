@@ -30,11 +30,11 @@ func TestExcludeSpeaker(t *testing.T) {
 		for _, term := range spec.Template.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
 			last := term.MatchExpressions[len(term.MatchExpressions)-1]
 			if last.Key != millracev1beta1.LabelAnnouncer || last.Operator != corev1.NodeSelectorOpDoesNotExist {
-				t.Errorf("%s: a term lets pods run: %+v", name, term)
+				t.Errorf("%s: a term permits pods: %+v", name, term)
 			}
 		}
 		if excludeMigrated(spec) {
-			t.Errorf("%s: it is changed twice", name)
+			t.Errorf("%s: changed twice", name)
 		}
 	}
 }

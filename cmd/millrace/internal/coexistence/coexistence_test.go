@@ -37,12 +37,12 @@ func TestFind(t *testing.T) {
 			bad := slices.DeleteFunc(Find(&test.cluster), func(f consoleapi.Finding) bool { return f.Level == consoleapi.LevelOK })
 			if test.level == consoleapi.LevelOK {
 				if len(bad) > 0 {
-					t.Errorf("found is %+v", bad)
+					t.Errorf("found %+v", bad)
 				}
 				return
 			}
 			if len(bad) != 1 || bad[0].Level != test.level || !strings.Contains(bad[0].Message, test.message) {
-				t.Errorf("found is %+v, want a %s with %q", bad, test.level, test.message)
+				t.Errorf("found %+v, want a %s with %q", bad, test.level, test.message)
 			}
 		})
 	}

@@ -142,7 +142,7 @@ func TestColour(t *testing.T) {
 			t.Errorf("%q is not in %q", test.want, text.String())
 		}
 		if !test.on && strings.Contains(text.String(), "\x1b") {
-			t.Errorf("colour without being requested: %q", text.String())
+			t.Errorf("colour without a request: %q", text.String())
 		}
 	}
 }

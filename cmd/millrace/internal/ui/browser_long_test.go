@@ -373,7 +373,7 @@ func TestBrowserSize(t *testing.T) {
 				t.Errorf("the header cuts %d totals", cut)
 			}
 			if elements := evaluate[int](p, `document.querySelectorAll('*').length`); elements > 2500 {
-				t.Errorf("the page has %d elements: rows out of sight have to be left out", elements)
+				t.Errorf("the page has %d elements; want only the visible rows", elements)
 			}
 			search(t, p, size.of)
 			lines(t, p)

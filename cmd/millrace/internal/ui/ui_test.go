@@ -137,7 +137,7 @@ func TestHeaders(t *testing.T) {
 
 func TestNoToken(t *testing.T) {
 	if _, err := ui.New(uitest.NewSource(small()), ui.Options{Hosts: []string{"127.0.0.1:1"}}); err == nil {
-		t.Error("a handler without a token was made")
+		t.Error("a handler without a token was created")
 	}
 	if a, b := ui.NewToken(), ui.NewToken(); len(a) != 64 || a == b {
 		t.Errorf("tokens are %q and %q", a, b)

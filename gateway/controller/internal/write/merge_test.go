@@ -70,7 +70,7 @@ func TestMergeRoute(t *testing.T) {
 	cleaned := gatewayv1.RouteStatus{Parents: []gatewayv1.RouteParentStatus{parent(us, "gone")}}
 	w.mergeRoute(&cleaned, gatewayv1.RouteStatus{})
 	if cleaned.Parents == nil || len(cleaned.Parents) != 0 {
-		t.Errorf("an entry for nothing became %v, want an empty list", cleaned.Parents)
+		t.Errorf("entries without conditions became %v, want an empty list", cleaned.Parents)
 	}
 }
 

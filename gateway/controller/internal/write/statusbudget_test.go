@@ -28,6 +28,6 @@ func TestSharesOfAPass(t *testing.T) {
 	}
 	s.begin()
 	if s.isMore() || !s.allow("many", now) {
-		t.Error("a new pass has no room")
+		t.Error("a new pass has no budget")
 	}
 }

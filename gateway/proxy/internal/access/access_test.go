@@ -38,7 +38,7 @@ func TestAdmits(t *testing.T) {
 		}
 		for _, client := range test.in {
 			if !list.Admits(netip.MustParseAddr(client)) {
-				t.Errorf("%s: %s is kept out", test.name, client)
+				t.Errorf("%s: %s is denied", test.name, client)
 			}
 		}
 		for _, client := range test.out {
@@ -64,7 +64,7 @@ func TestUnreadable(t *testing.T) {
 		}
 	}
 	if _, err := New(&resource.ClientAddresses{}); err == nil {
-		t.Error("a list without entries was accepted")
+		t.Error("a list without entries allows a client")
 	}
 }
 

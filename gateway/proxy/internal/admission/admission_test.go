@@ -212,7 +212,7 @@ func TestSmallClientsAreAdmitted(t *testing.T) {
 	modest.Busy()
 	for i := range 9 {
 		if room, _, _ := modest.Begin(ConnectionBytes); !room {
-			t.Fatalf("a client with %d requests has no room beside clients with hundreds", i)
+			t.Fatalf("a client with %d requests does not fit beside clients with hundreds", i)
 		}
 	}
 }

@@ -124,7 +124,7 @@ func TestSlowStart(t *testing.T) {
 	count(t, first, start, 20, true)
 	set := NewSet(settings, addresses(3), first, start)
 	if set.all[0] != first.all[0] || set.all[0].Active() == 0 {
-		t.Error("an endpoint that stays has lost its state")
+		t.Error("a remaining endpoint lost its state")
 	}
 	// The old endpoints have about ten each, so a tenth of the share is about one.
 	if n := count(t, set, start, 10, true)[set.all[2]]; n > 3 {

@@ -51,14 +51,14 @@ func TestVerify(t *testing.T) {
 		}
 	}
 	if v.cached.Len() != 5 {
-		t.Errorf("%d are remembered; want 5", v.cached.Len())
+		t.Errorf("%d are stored; want 5", v.cached.Len())
 	}
 	// An unknown name is verified against the slowest hash, with a correct password.
 	if got := v.Verify(t.Context(), users, someone, "nobody", "myPassword"); got != Wrong {
 		t.Errorf("who is no user has the password of one: %v", got)
 	}
 	if got := v.Verify(t.Context(), &Users{}, someone, "sha", "myPassword"); got != Wrong {
-		t.Errorf("a file without users lets one in: %v", got)
+		t.Errorf("a file without users accepts one: %v", got)
 	}
 	ended, end := context.WithCancel(t.Context())
 	end()
@@ -113,7 +113,7 @@ func TestCachedPasswordsAreFree(t *testing.T) {
 	}
 	for range 100 - maxPerClient {
 		if got := <-results; got != ClientBusy {
-			t.Fatalf("one guess too many: %v; want Impatient", got)
+			t.Fatalf("a guess above the limit: %v; want Impatient", got)
 		}
 	}
 	for i := range 100 {

@@ -116,7 +116,7 @@ func TestTableIsBounded(t *testing.T) {
 	}
 	again, got := table.Begin(one, alice, noon)
 	if got != Admitted {
-		t.Errorf("who was forgotten: %v", got)
+		t.Errorf("evicted client: %v", got)
 	}
 	first.End()
 	if _, got := table.Begin(one, alice, noon); got != ConcurrencyExceeded {

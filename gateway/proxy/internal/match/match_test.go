@@ -266,7 +266,7 @@ func TestHostsRefusesTwo(t *testing.T) {
 	}
 	var hosts Hosts[int]
 	if err := hosts.Add(&resource.Hostname{Name: "a", Wildcard: 7}, 1); err == nil {
-		t.Error("a wildcard of unknown kind was taken")
+		t.Error("a wildcard of an unknown kind was accepted")
 	}
 }
 

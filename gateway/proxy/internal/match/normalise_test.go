@@ -66,7 +66,7 @@ func FuzzServerName(f *testing.F) {
 			t.Fatalf("Host(%q) = %q, %v; ServerName gives %q", name, fromHTTP, ok, fromTLS)
 		}
 		if again, ok := ServerName(fromTLS); !ok || again != fromTLS {
-			t.Fatalf("ServerName(%q) = %q, %v; it is normalised already", fromTLS, again, ok)
+			t.Fatalf("ServerName(%q) = %q, %v; want it unchanged", fromTLS, again, ok)
 		}
 	})
 }

@@ -143,7 +143,7 @@ func FuzzApply(f *testing.F) {
 		again := (&url.URL{Path: path, RawQuery: query}).RequestURI()
 		read, err := url.ParseRequestURI(again)
 		if err != nil || read.Path != path || read.RawQuery != query || e.pattern.MatchString(match.Path(u.Path)) && strings.HasPrefix(again, "//") {
-			t.Fatalf("%q is read as %v, %v; want %q and %q", again, read, err, path, query)
+			t.Fatalf("%q parses as %v, %v; want %q and %q", again, read, err, path, query)
 		}
 		next := httptest.NewRequest(http.MethodGet, "/", nil)
 		next.URL, next.RequestURI = read, again

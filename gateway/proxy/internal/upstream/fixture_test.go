@@ -131,7 +131,7 @@ func await(t *testing.T, what string, met func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(waitTimeout); !met(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("never came true: %s", what)
+			t.Fatalf("timeout waiting for: %s", what)
 		}
 	}
 }

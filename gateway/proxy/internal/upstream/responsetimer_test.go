@@ -99,7 +99,7 @@ func TestRetryAtRemovedEndpoint(t *testing.T) {
 			t.Errorf("the response is %q", text)
 		}
 	case <-time.After(waitTimeout):
-		t.Fatal("the request still waits for an endpoint that is gone")
+		t.Fatal("the request still waits for a removed endpoint")
 	}
 	select {
 	case err := <-posted:

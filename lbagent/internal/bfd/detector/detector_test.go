@@ -86,7 +86,7 @@ func TestDetectorConfiguresAndObserves(t *testing.T) {
 	}
 	m.Peers[0].Source, m.Peers[0].SourceInterface = netip.Addr{}, "absent0"
 	if d.SetPeers(m); !slices.Equal(process.wanted.Peers, []control.Peer{want}) {
-		t.Errorf("with a source interface that went: wanted %+v, want the address of before", process.wanted)
+		t.Errorf("with a removed source interface: wanted %+v, want the previous address", process.wanted)
 	}
 	observe := func() *millracev1beta1.BFDStatus {
 		sessions := []millracev1beta1.SessionStatus{{Peer: "a"}, {Peer: "b"}}
@@ -97,7 +97,7 @@ func TestDetectorConfiguresAndObserves(t *testing.T) {
 		return sessions[0].BFD
 	}
 	if status := observe(); status.State != millracev1beta1.BFDUnknown || status.Message == "" {
-		t.Errorf("before it is made: %+v", status)
+		t.Errorf("before the session exists: %+v", status)
 	}
 	process.report = control.Report{Problem: "late", Sessions: []control.Session{{Peer: "a", State: bfd.Up, Since: start, DetectionTime: 280 * ms}}}
 	if status := observe(); status.State != "Up" || status.Message != "late" || status.DetectionTime.Duration != 280*ms || !status.Since.Time.Equal(start) {

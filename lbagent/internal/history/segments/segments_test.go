@@ -86,7 +86,7 @@ func TestFull(t *testing.T) {
 			kept += len(got) + 1
 		}
 		if int64(kept) < MinRetained(longest) {
-			t.Errorf("%d bytes are kept, want at least %d", kept, MinRetained(longest))
+			t.Errorf("%d bytes are retained, want at least %d", kept, MinRetained(longest))
 		}
 	}
 	check(log)

@@ -74,13 +74,13 @@ func TestChangeOfNothing(t *testing.T) {
 	w := newWatcher(nil, nil)
 	change := &relay.Event{Type: relay.Change, Slice: sliceOf("3"), Runs: []relay.Run{{From: 1, Count: 1}}}
 	if event, err := w.event(change); err == nil {
-		t.Errorf("an unknown slice is changed: %v", event)
+		t.Errorf("a change of an unknown slice: %v", event)
 	}
 	if _, err := w.event(&relay.Event{Type: relay.Put, Slice: sliceOf("2", "a")}); err != nil {
 		t.Fatal(err)
 	}
 	if event, err := w.event(change); err == nil {
-		t.Errorf("an endpoint that was not there is kept: %v", event)
+		t.Errorf("an unknown endpoint is retained: %v", event)
 	}
 }
 

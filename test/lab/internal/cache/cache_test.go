@@ -70,7 +70,7 @@ func TestKeyChanges(t *testing.T) {
 	}
 	slices.Sort(keys)
 	if unique := slices.Compact(slices.Clone(keys)); len(unique) != len(keys) {
-		t.Errorf("different inputs give the same key: %v", keys)
+		t.Errorf("different inputs have the same key: %v", keys)
 	}
 }
 

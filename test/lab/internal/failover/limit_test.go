@@ -94,7 +94,7 @@ func TestEvents(t *testing.T) {
 	for i := range events {
 		e := &events[i]
 		if seen[e.name] || e.title == "" || e.do == nil || e.lasts == 0 {
-			t.Errorf("event %q is there twice, or incomplete", e.name)
+			t.Errorf("event %q exists twice, or incomplete", e.name)
 		}
 		seen[e.name] = true
 		if e.limit.any && e.limit.back == 0 && !e.limit.isSilent {

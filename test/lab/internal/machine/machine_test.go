@@ -46,6 +46,6 @@ func TestEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !ended(command.Process.Pid) {
-		t.Error("a process that is gone has not ended")
+		t.Error("the exited process still counts as running")
 	}
 }

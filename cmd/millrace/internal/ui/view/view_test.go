@@ -147,7 +147,7 @@ func TestRanges(t *testing.T) {
 			state := uitest.Cluster(uitest.Size{Nodes: 400, VIPs: 1, Zones: 1})
 			state.Announcements.Items[0].Announced = test.announced
 			if got := view.Build(state).Services[0].Ranges; got != test.want {
-				t.Errorf("the places are %q, want %q", got, test.want)
+				t.Errorf("the ranges are %q, want %q", got, test.want)
 			}
 		})
 	}

@@ -142,7 +142,7 @@ func TestAttach(t *testing.T) {
 			t.Errorf("filters %v, want those of others: %v", names, want)
 		}
 		if countQdiscs(t, index) != 1 {
-			t.Error("the qdisc of others' filters is gone")
+			t.Error("the qdisc with filters of others was removed")
 		}
 	}
 }
@@ -164,7 +164,7 @@ func TestQdiscIsRemovedWithLastFilter(t *testing.T) {
 		}
 	}
 	if err := Detach(Hook{Interface: 4242, Direction: Egress, Name: "gone"}); err != nil {
-		t.Errorf("interface that is gone: %v", err)
+		t.Errorf("removed interface: %v", err)
 	}
 }
 

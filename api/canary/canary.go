@@ -112,7 +112,8 @@ type evidence struct {
 	probing, announcing int
 	// silent are nodes without any answer, lossy nodes with at least lossy unanswered ports.
 	silent, lossy []string
-	// missing announce but answer no probe, undecided have too few samples, short answer no long probe.
+	// missing nodes announce but answer no probe, undecided ones have too few samples, short ones answer no
+	// long probe.
 	missing, undecided, short []string
 	unanswered                int
 	// answered are nodes that answered any node. spread is true if several answered the same node.

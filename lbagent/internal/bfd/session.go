@@ -168,7 +168,7 @@ func (s *Session) Disable(now time.Time) {
 	}
 }
 
-// PeerDetectionTime returns the peer's detection time.
+// PeerDetectionTime returns the time after which the peer declares this end down if no packet arrives.
 func (s *Session) PeerDetectionTime() time.Duration {
 	return time.Duration(s.parameters.DetectMultiplier) * max(s.desiredMinTx, s.peer.RequiredMinRx)
 }

@@ -38,7 +38,7 @@ type Monitor struct {
 	since     time.Time
 	stepStart time.Time
 	step      string
-	// begun counts passes, ended is its value at the last end. turn is closed and replaced at each end.
+	// begun counts passes, ended is its value at the last end. passEnded is closed and replaced at each end.
 	begun, ended uint64
 	passEnded    chan struct{}
 	first        time.Time

@@ -49,8 +49,13 @@ func writeArchives(ctx context.Context, c configuration) error {
 	}
 	common = append(common, entry{name: "LICENSE", mode: 0o644, path: filepath.Join(c.root, "LICENSE")})
 	for _, s := range systems {
+		program := filepath.Join(c.programs, s.String(), s.program())
+		notices, err := c.sources.notices(program)
+		if err != nil {
+			return err
+		}
 		entries := append([]entry{}, common...)
-		entries = append(entries, entry{name: s.program(), mode: 0o755, path: filepath.Join(c.programs, s.String(), s.program())})
+		entries = append(entries, entry{name: s.program(), mode: 0o755, path: program}, entry{name: noticesFile, mode: 0o644, content: notices})
 		// On Windows symbolic links require privileges.
 		if s.os != "windows" {
 			for _, plugin := range plugins {

@@ -92,12 +92,9 @@ func buildImage(c configuration, p program) (builtImage, error) {
 			Name: result.tagged, Architecture: architecture, Entrypoint: []string{"/" + p.files()[0]}, User: p.user,
 			Labels: labels, Created: c.created,
 		}
-		for _, file := range p.files() {
-			content, err := os.ReadFile(filepath.Join(c.programs, "linux-"+architecture, file))
-			if err != nil {
-				return builtImage{}, fmt.Errorf("read a program of image %s: %w: make release builds it", p.name, err)
-			}
-			image.Files = append(image.Files, oci.File{Path: "/" + file, Mode: 0o755, Content: content})
+		var err error
+		if image.Files, err = filesOf(c, p, architecture); err != nil {
+			return builtImage{}, err
 		}
 		one, err := oci.Build(image)
 		if err != nil {
@@ -119,6 +116,28 @@ func buildImage(c configuration, p program) (builtImage, error) {
 	}
 	result.reference = result.tagged + "@" + digest.String()
 	return result, nil
+}
+
+// filesOf returns the programs of an image, its license and those of its modules.
+func filesOf(c configuration, p program, architecture string) ([]oci.File, error) {
+	var files []oci.File
+	var paths []string
+	for _, file := range p.files() {
+		path := filepath.Join(c.programs, "linux-"+architecture, file)
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("read a program of image %s: %w: make release builds it", p.name, err)
+		}
+		files = append(files, oci.File{Path: "/" + file, Mode: 0o755, Content: content})
+		paths = append(paths, path)
+	}
+	license, err := os.ReadFile(filepath.Join(c.root, "LICENSE"))
+	if err != nil {
+		return nil, fmt.Errorf("read the license of image %s: %w", p.name, err)
+	}
+	notices, err := c.sources.notices(paths...)
+	return append(files, oci.File{Path: "/LICENSE", Mode: 0o644, Content: license},
+		oci.File{Path: "/" + noticesFile, Mode: 0o644, Content: notices}), err
 }
 
 func push(ctx context.Context, built []builtImage) error {

@@ -41,6 +41,8 @@ type configuration struct {
 	millrace string
 	output   string
 	push     bool
+	// sources are searched for the licenses of modules.
+	sources sources
 	// signer is nil if the release is not signed.
 	signer *signer
 }
@@ -108,6 +110,10 @@ func build(ctx context.Context, c configuration, out io.Writer) error {
 	}
 	if err := os.MkdirAll(c.output, 0o755); err != nil {
 		return fmt.Errorf("create the output: %w", err)
+	}
+	var err error
+	if c.sources, err = findSources(ctx); err != nil {
+		return err
 	}
 	built, err := buildImages(c)
 	if err != nil {

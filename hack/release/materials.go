@@ -45,16 +45,20 @@ func writeBOM(c configuration, s system, file, name string) error {
 	if err != nil {
 		return err
 	}
+	bom, err := newBOM(c, info, name, sum)
+	if err != nil {
+		return err
+	}
 	var out bytes.Buffer
 	encoder := cyclonedx.NewBOMEncoder(&out, cyclonedx.BOMFileFormatJSON)
 	encoder.SetPretty(true)
-	if err := encoder.EncodeVersion(newBOM(c, info, name, sum), cyclonedx.SpecVersion1_6); err != nil {
+	if err := encoder.EncodeVersion(bom, cyclonedx.SpecVersion1_6); err != nil {
 		return fmt.Errorf("write the SBOM of %s: %w", path, err)
 	}
 	return os.WriteFile(filepath.Join(c.output, "sbom", name+"-"+s.String()+".cdx.json"), out.Bytes(), 0o644)
 }
 
-func newBOM(c configuration, info *buildinfo.BuildInfo, name, sum string) *cyclonedx.BOM {
+func newBOM(c configuration, info *buildinfo.BuildInfo, name, sum string) (*cyclonedx.BOM, error) {
 	main := purl(info.Main.Path, c.version) + "#cmd/" + name
 	result := cyclonedx.NewBOM()
 	result.Metadata = &cyclonedx.Metadata{
@@ -62,15 +66,20 @@ func newBOM(c configuration, info *buildinfo.BuildInfo, name, sum string) *cyclo
 		Component: &cyclonedx.Component{
 			BOMRef: main, Type: cyclonedx.ComponentTypeApplication, Name: name, Version: c.version, PackageURL: main,
 			Hashes:   &[]cyclonedx.Hash{{Algorithm: cyclonedx.HashAlgoSHA256, Value: sum}},
-			Licenses: &cyclonedx.Licenses{{License: &cyclonedx.License{ID: "Apache-2.0"}}},
+			Licenses: licensed("Apache-2.0"),
 		},
 	}
-	components := []cyclonedx.Component{library("std", info.GoVersion)}
-	for _, module := range info.Deps {
-		if module.Replace != nil {
-			module = module.Replace
+	var components []cyclonedx.Component
+	for _, of := range modulesOf(info) {
+		ids, err := c.sources.identifiers(of)
+		if err != nil {
+			return nil, err
 		}
-		components = append(components, library(module.Path, module.Version))
+		reference := purl(of.Path, of.Version)
+		components = append(components, cyclonedx.Component{
+			BOMRef: reference, Type: cyclonedx.ComponentTypeLibrary, Name: of.Path, Version: of.Version, PackageURL: reference,
+			Licenses: licensed(ids...),
+		})
 	}
 	result.Components = &components
 	var needs []string
@@ -78,14 +87,15 @@ func newBOM(c configuration, info *buildinfo.BuildInfo, name, sum string) *cyclo
 		needs = append(needs, component.BOMRef)
 	}
 	result.Dependencies = &[]cyclonedx.Dependency{{Ref: main, Dependencies: &needs}}
-	return result
+	return result, nil
 }
 
-func library(path, version string) cyclonedx.Component {
-	reference := purl(path, version)
-	return cyclonedx.Component{
-		BOMRef: reference, Type: cyclonedx.ComponentTypeLibrary, Name: path, Version: version, PackageURL: reference,
+func licensed(ids ...string) *cyclonedx.Licenses {
+	var licenses cyclonedx.Licenses
+	for _, id := range ids {
+		licenses = append(licenses, cyclonedx.LicenseChoice{License: &cyclonedx.License{ID: id}})
 	}
+	return &licenses
 }
 
 // purl returns the package URL of a Go module (https://github.com/package-url/purl-spec).

@@ -48,6 +48,10 @@ func prepared(t *testing.T, registry string) configuration {
 		programs: filepath.Join(directory, "programs"), millrace: filepath.Join(directory, "millrace"),
 		output: filepath.Join(directory, "release"),
 	}
+	var err error
+	if c.sources, err = findSources(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", directory+"/", "../../cmd/millrace", "../mkimage")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("building: %v: %s", err, out)
@@ -253,6 +257,26 @@ func testImage(t *testing.T, image v1.Image, platform *v1.Platform) {
 	if err != nil || kind != types.OCILayer {
 		t.Errorf("%v: a layer is %s, want %s", err, kind, types.OCILayer)
 	}
+	content, err := layers[0].Uncompressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer content.Close()
+	files := map[string]bool{}
+	archive := tar.NewReader(content)
+	for {
+		header, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[header.Name] = header.Size > 0
+	}
+	if !files["LICENSE"] || !files[noticesFile] {
+		t.Errorf("an image has the files %v, want LICENSE and %s", files, noticesFile)
+	}
 }
 
 var reference = regexp.MustCompile(`image: (\S+)`)
@@ -342,7 +366,7 @@ func testChart(t *testing.T, c configuration, printed string) {
 
 func testCommandLine(t *testing.T, c configuration) {
 	common := []string{
-		"LICENSE", "completions/millrace.bash", "completions/millrace.zsh", "completions/millrace.fish",
+		"LICENSE", noticesFile, "completions/millrace.bash", "completions/millrace.zsh", "completions/millrace.fish",
 		"completions/millrace.powershell", "man/man1/millrace.1", "man/man1/millrace-trace.1",
 	}
 	for _, s := range systems {
@@ -442,12 +466,12 @@ func testMaterials(t *testing.T, c configuration) {
 	// The modules of mkimage are in go.mod.
 	modules := map[string]bool{}
 	for _, component := range *bom.Components {
-		modules[component.PackageURL] = true
+		modules[component.PackageURL] = component.Licenses != nil && len(*component.Licenses) > 0
 	}
 	for _, module := range []string{"github.com/google/go-containerregistry", "github.com/spf13/cobra"} {
 		listed, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "pkg:golang/{{.Path}}@{{.Version}}", module).Output()
 		if want := strings.TrimSpace(string(listed)); err != nil || !modules[want] {
-			t.Errorf("the SBOM has no %q: %v", want, err)
+			t.Errorf("the SBOM has no %q with a license: %v", want, err)
 		}
 	}
 }

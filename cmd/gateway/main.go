@@ -78,7 +78,7 @@ func register(flags *flag.FlagSet) *controller.Config {
 	flags.StringVar(&c.MetricsCertDir, "metrics-cert-dir", "",
 		"directory with tls.crt and tls.key for metrics (default: a self-signed certificate)")
 	flags.StringVar(&c.ProbeAddress, "health-probe-bind-address", ":8081", "listen address for /healthz and /readyz; 0: disabled")
-	config.RegisterFlags(flags)
+	program.RegisterKubeconfig(flags, config.RegisterFlags)
 	return c
 }
 

@@ -66,6 +66,6 @@ func register(flags *flag.FlagSet) (*liveapi.Config, *uint) {
 	flags.BoolVar(&c.Relay, "relay", c.Relay,
 		"send changes of EndpointSlices to agents in place of the API server (their --relay)")
 	port := flags.Uint("agent-port", live.Port, "port of the agents (their --live-bind-address)")
-	config.RegisterFlags(flags)
+	program.RegisterKubeconfig(flags, config.RegisterFlags)
 	return c, port
 }

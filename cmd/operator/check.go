@@ -30,7 +30,7 @@ const checkInterval = 2 * time.Second
 func runCheck(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {
 	flags := program.Flags("operator check", stderr)
 	timeout := flags.Duration("timeout", 2*time.Minute, "time limit")
-	config.RegisterFlags(flags)
+	program.RegisterKubeconfig(flags, config.RegisterFlags)
 	if done, err := program.Parse(flags, arguments, version, stdout); done || err != nil {
 		return err
 	}

@@ -84,6 +84,6 @@ func register(flags *flag.FlagSet) *operator.Config {
 		"lifetime of the key that authenticates packets between nodes; 0: never replaced")
 	flags.DurationVar(&c.TunnelKeyNodeTimeout, "tunnel-key-node-timeout", 24*time.Hour,
 		"time limit for the confirmation of a node in each phase of the key's rotation")
-	config.RegisterFlags(flags)
+	program.RegisterKubeconfig(flags, config.RegisterFlags)
 	return c
 }

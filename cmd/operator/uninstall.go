@@ -59,7 +59,7 @@ func runUninstall(ctx context.Context, arguments []string, stdout, stderr io.Wri
 	revisions := flags.String("helm-revisions", "1-50", "first and last revision of the release to read")
 	flags.BoolVar(&u.release, "release-services", false, "remove addresses from Services without confirmation by annotation")
 	timeout := flags.Duration("timeout", 4*time.Minute, "time limit")
-	config.RegisterFlags(flags)
+	program.RegisterKubeconfig(flags, config.RegisterFlags)
 	if done, err := program.Parse(flags, arguments, version, stdout); done || err != nil {
 		return err
 	}

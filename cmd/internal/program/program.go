@@ -41,6 +41,13 @@ func Flags(name string, stderr io.Writer) *flag.FlagSet {
 
 const versionFlag = "version"
 
+// RegisterKubeconfig calls RegisterFlags of controller-runtime and sets the usage of its flag. It is a
+// parameter, because not all programs link controller-runtime.
+func RegisterKubeconfig(flags *flag.FlagSet, register func(*flag.FlagSet)) {
+	register(flags)
+	flags.Lookup("kubeconfig").Usage = "kubeconfig file (default: the service account of the pod)"
+}
+
 // Parse parses flags returned by Flags; linked is the linker's version, or empty. done means that the
 // program is to exit, because it has printed the version.
 func Parse(flags *flag.FlagSet, arguments []string, linked string, stdout io.Writer) (done bool, err error) {

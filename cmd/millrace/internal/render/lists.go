@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
@@ -155,14 +156,21 @@ func sessions(list []report.Session) string {
 	return orNone(strings.Join(parts, ","))
 }
 
+// minObject is the minimum width of an object's name, in characters.
+const minObject = 16
+
 func problemLines(causes []report.Cause, width int) []string {
 	var lines []string
 	for _, problem := range causes {
-		line := problem.Object() + "  " + problem.Reason
+		rest := "  " + problem.Reason
 		if !problem.Since.IsZero() {
-			line += "  since " + problem.Since.UTC().Format(time.RFC3339)
+			rest += "  since " + problem.Since.UTC().Format(time.RFC3339)
 		}
-		lines = append(lines, line)
+		object := problem.Object()
+		if width > 0 {
+			object = cut(object, max(width-utf8.RuneCountInString(rest), minObject))
+		}
+		lines = append(lines, object+rest)
 		for _, part := range wrap(problem.Message, max(width-4, 0)) {
 			if part != "" {
 				lines = append(lines, "    "+part)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -89,6 +90,19 @@ func TestAnnouncers(t *testing.T) {
 				t.Errorf("have %q, want %q", have, test.want)
 			}
 		})
+	}
+}
+
+func TestStatusCutsLongNames(t *testing.T) {
+	name := "node-" + strings.Repeat("x", 90) + "-17.example.com"
+	view := &report.View{Problems: []report.Problem{{Kind: "LBNode", Name: name, Reason: "NotEstablished", Since: time.Unix(1700000000, 0), Message: "m"}}}
+	var text bytes.Buffer
+	if err := Status(&text, view, Options{Width: 80}); err != nil {
+		t.Fatal(err)
+	}
+	checkWidth(t, text.String(), 80)
+	if want := "17.example.com  NotEstablished  since 2023-11-14T22:13:20Z\n"; !strings.Contains(text.String(), want) {
+		t.Errorf("%q is not in:\n%s", want, text.String())
 	}
 }
 

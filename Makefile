@@ -119,6 +119,10 @@ test-long: ## Run the tests that are too long for CI, one after another (root, h
 	$(MAKE) fuzz
 	$(MAKE) flood
 
+.PHONY: vulnerabilities
+vulnerabilities: ## Search the programs for known vulnerabilities, in a copy of Go's database.
+	go test -tags 'e2e long' -count 1 -run '^TestVulnerabilities$$' -v ./hack/release
+
 .PHONY: test-load
 test-load: prerequisites build image ## Hold that requests at a rate survive all that changes in layer 7 (root, five minutes).
 	go test -tags 'e2e load' -run '^TestIngressUnderLoad$$' -count $(or $(COUNT),1) -timeout 0 -v ./test/e2e

@@ -49,6 +49,6 @@ func TestCanariesAreOwned(t *testing.T) {
 	occupied := OccupiedByPeer(&peers[0])
 	at := slices.IndexFunc(occupied, func(o Occupied) bool { return o.Range.Contains(canary) })
 	if at < 0 || occupied[at].Host {
-		t.Errorf("occupied: %v, want the canary among them, which is no host's", occupied)
+		t.Errorf("occupied: %v, want the canary included, which no host has", occupied)
 	}
 }

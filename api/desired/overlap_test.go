@@ -170,7 +170,7 @@ func TestAddressesHaveOnePool(t *testing.T) {
 		}
 		for i := range pools {
 			if pools[i].UsableRanges() == nil && len(pools[i].Limits) > 0 {
-				t.Fatalf("pool %s has lost all and is used", pools[i].Name)
+				t.Fatalf("pool %s has no address left but is used", pools[i].Name)
 			}
 		}
 	})

@@ -237,7 +237,7 @@ func TestWatch(t *testing.T) {
 		})
 	}()
 	if text := stdout.until(t, "203.0.113.2"); strings.Contains(text, "203.0.113.3") {
-		t.Errorf("too much in %q", text)
+		t.Errorf("unexpected text in %q", text)
 	}
 	l.events <- `{"type":"ADDED","object":{"apiVersion":"millrace.io/v1beta1","kind":"VIP","metadata":{"name":"203.0.113.3","resourceVersion":"2"},"spec":{"address":"203.0.113.3"}}}`
 	if text := stdout.until(t, "203.0.113.3"); !strings.HasPrefix(text, "\nADDRESS") || strings.Count(text, "ADDRESS") != 1 {

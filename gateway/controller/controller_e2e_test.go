@@ -398,7 +398,7 @@ func cutOff(t *testing.T, e *environment) {
 	ready(http.StatusInternalServerError)
 	eventually(t, func(context.Context) error {
 		if !strings.Contains(p.logs.String(), "cannot reach the API server") {
-			return fmt.Errorf("the proxy was not sent away: %s", p.logs)
+			return fmt.Errorf("the proxy was not moved: %s", p.logs)
 		}
 		return nil
 	})

@@ -155,7 +155,7 @@ func TestApplyRefuses(t *testing.T) {
 		update.Resources = append(update.Resources, routes("other", "l", hostname("other.example.com"), toward("/", "m")))
 		f.Apply(update)
 		if got := statusOf(f.Proxy); !strings.Contains(got, want) || strings.Contains(got, update.Version) {
-			t.Errorf("refused is %q; want %q, for each version", got, want)
+			t.Errorf("refusal %q; want %q, for each version", got, want)
 		}
 		table := f.table.Load()
 		removed := fmt.Sprint(update.Removed)

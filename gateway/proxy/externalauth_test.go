@@ -508,7 +508,7 @@ func TestAuthorizationCannotBeBypassed(t *testing.T) {
 				t.Errorf("%s after %v: %d; want %d", name, before, got.StatusCode, want)
 			}
 			if statusOf(f.Proxy) == "" {
-				t.Errorf("%s: nothing is reported", name)
+				t.Errorf("%s: no problem reported", name)
 			}
 		}
 	}

@@ -58,7 +58,7 @@ func TestFrameFairness(t *testing.T) {
 		select {
 		case <-acknowledged:
 		case <-time.After(20 * time.Second):
-			t.Fatal("with turns not all pings were answered")
+			t.Fatal("not all pings with a turn were answered")
 		}
 	}
 	for range maxHandshakes() {

@@ -218,7 +218,7 @@ func isServedAsWanted(t *rapid.T, current *table, wanted map[string]*resource.Re
 	for name, each := range current.listeners {
 		served[name] = each.from
 		if current.resourceErrors[name] == nil && current.virtualHosts[name] == nil {
-			t.Fatalf("listener %s has no fault, but is not at its port", name)
+			t.Fatalf("listener %s is valid but not on its port", name)
 		}
 	}
 	for name, r := range wanted {

@@ -164,7 +164,7 @@ func TestFaultyRulesAdmitNoRequest(t *testing.T) {
 			t.Errorf("%s: %d; want 500", name, got.StatusCode)
 		}
 		if statusOf(f.Proxy) == "" {
-			t.Errorf("%s: nothing is reported", name)
+			t.Errorf("%s: no problem reported", name)
 		}
 		f.change(group())
 		if got := get(t, client(t, port, nil), "http://a.example.com/"); got.StatusCode != 200 || statusOf(f.Proxy) != "" {

@@ -104,7 +104,7 @@ func awaitRoom(t *testing.T, port uint32) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("a client whose requests are over is answered %q, %v", line, err)
+			t.Fatalf("a client after its last request gets %q, %v", line, err)
 		}
 	}
 }

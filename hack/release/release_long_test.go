@@ -384,7 +384,7 @@ func testCommandLine(t *testing.T, c configuration) {
 	directory := unpacked(t, filepath.Join(c.output, system{"linux", "amd64"}.archive(c.version)))
 	page, err := os.ReadFile(filepath.Join(directory, "man/man1/millrace-trace.1"))
 	if err != nil || !bytes.Contains(page, []byte(`"Nov 2023"`)) || bytes.Contains(page, []byte("Auto generated")) {
-		t.Errorf("the page of trace: %v: %.300s", err, page)
+		t.Errorf("manual page of trace: %v: %.300s", err, page)
 	}
 	if out, err := exec.CommandContext(t.Context(), filepath.Join(directory, "kubectl-millrace"), "--help").CombinedOutput(); err != nil {
 		t.Errorf("the plug-in does not run: %v: %s", err, out)

@@ -143,7 +143,7 @@ func testSigner(t *testing.T, one, other *signer) {
 			t.Error(err)
 		}
 		if verifier.VerifySignature(bytes.NewReader(raw), strings.NewReader(content+"x")) == nil {
-			t.Error("the signature holds for other content")
+			t.Error("the signature is valid for other content")
 		}
 	}
 }

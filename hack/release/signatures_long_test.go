@@ -85,7 +85,7 @@ func testSignedImages(t *testing.T, c configuration, built []builtImage) {
 			claimed := verifySignature(t, verifier, image)
 			if signed.tag.TagStr() != strings.Replace(claimed.Critical.Image.DockerManifestDigest, ":", "-", 1)+".sig" ||
 				claimed.Critical.Identity.DockerReference != built[i].tagged {
-				t.Errorf("%s is of %+v", signed.tag, claimed.Critical)
+				t.Errorf("the signature of %s is for %+v", signed.tag, claimed.Critical)
 			}
 		}
 	}

@@ -108,7 +108,7 @@ func (c *legitimateClient) slow(t *testing.T) time.Duration {
 	t.Helper()
 	<-c.ended
 	if len(c.took) == 0 {
-		t.Fatalf("%s: nothing was answered", c.name)
+		t.Fatalf("%s: no response", c.name)
 	}
 	slices.Sort(c.took)
 	return c.at(0.99)

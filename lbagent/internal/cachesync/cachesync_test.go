@@ -87,7 +87,7 @@ func TestGateWithoutAPIServer(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if took := a.takes(ctx); took != time.Second || a.told != 1 {
-			t.Errorf("a session that is ended waited %s, reported %d times", took, a.told)
+			t.Errorf("an ended session waited %s, reported %d times", took, a.told)
 		}
 		if a.takes(t.Context()); a.confirms != 3 {
 			t.Errorf("queried %d times: one that was interrupted counts for nothing", a.confirms)

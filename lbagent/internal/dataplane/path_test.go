@@ -253,7 +253,7 @@ func TestFirstPodIsLearnedLate(t *testing.T) {
 	exchangeAll(t, sessions)
 	for _, s := range sessions {
 		if s.pod != first.pods[0].name {
-			t.Errorf("a connection is served by %s, want the pod of the owner before", s.pod)
+			t.Errorf("a connection is served by %s, want the pod of the previous owner", s.pod)
 		}
 	}
 	if s := connect(t, netip.AddrPortFrom(vip4, clusterPort)); s.pod == first.pods[0].name {

@@ -184,7 +184,7 @@ func TestTakenPort(t *testing.T) {
 			n.await("127.0.0.1:30001", "200 2")
 			if second, err := net.Listen("tcp", address); err == nil {
 				_ = second.Close()
-				t.Errorf("somebody else listens at %s, too", address)
+				t.Errorf("another process also listens at %s", address)
 			}
 		})
 	}

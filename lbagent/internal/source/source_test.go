@@ -364,7 +364,7 @@ func TestStrip(t *testing.T) {
 		Status: lbNode.Status,
 	}
 	if _, err := newShared().strip(lbNode); err != nil || !equality.Semantic.DeepEqual(lbNode, want) {
-		t.Errorf("kept of an LBNode: %+v, error %v", lbNode, err)
+		t.Errorf("slimmed LBNode: %+v, error %v", lbNode, err)
 	}
 	var other runtime.Object = service("web")
 	if _, err := newShared().strip(other); err != nil {

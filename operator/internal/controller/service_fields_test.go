@@ -52,7 +52,7 @@ func testStatusConditions(t *testing.T) {
 	}
 }
 
-// The Service had our address before, so it is not left alone.
+// The Service had an address of ours before, so its status is still managed.
 func testIngress(t *testing.T) {
 	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), advertiseAll(), ours("web", nil))
 	c.reconcile("web")

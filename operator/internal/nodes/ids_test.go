@@ -176,7 +176,7 @@ func keepsID(t *testing.T, ids *idStore) {
 		}
 	}
 	if slices.Sort(given); len(given) < 3 || given[0] != given[len(given)-1] {
-		t.Errorf("a node that requests again is given %v", given)
+		t.Errorf("a second request of a node gets %v", given)
 	}
 	ids.markCached("late")
 }

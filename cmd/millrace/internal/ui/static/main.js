@@ -158,7 +158,7 @@ function heading(name, items) {
   column.levels.replaceChildren(...buttons);
 }
 
-/** announcers are the nodes that announce a Service; undefined where that is not known. */
+/** announcers are the nodes that announce a Service; undefined if unknown. */
 const announcers = (row) => store.announcers(row) ?? (told?.id === row.id ? told.names : undefined);
 
 /** relatedTo are the rows that belong to the selection, by column; null where nothing is selected. */

@@ -60,7 +60,7 @@ export class Store {
     while (now - this.history[0][0] > period) this.history.shift();
   }
 
-  /** announcers are the names of nodes that announce a Service; undefined where that is not known. */
+  /** announcers are the names of nodes that announce a Service; undefined if unknown. */
   announcers(row) {
     if (row.by) return row.by;
     if (row.announcing === 0) return [];

@@ -67,7 +67,7 @@ export function levelText(level) {
   return levels[level] ?? level;
 }
 
-/** ratioText is how many of all are good; with a question mark where that is not known of some. */
+/** ratioText is how many of all are good; with a question mark if some are unknown. */
 export function ratioText(count) {
   const all = count.all.toLocaleString('en');
   if (count.unknown && count.unknown === count.all) return `?/${all}`;

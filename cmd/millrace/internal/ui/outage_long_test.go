@@ -80,7 +80,7 @@ func TestBrowserOutage(t *testing.T) {
 	p.until(contains("#panel", "The aggregated API has not been read since "))
 	p.until(contains("#panel", "live.millrace.io is not installed"))
 	p.selects("node/node1", "#panel .facts")
-	p.until(contains("#panel", "Not everything has been answered since "))
+	p.until(contains("#panel", "Some queries have failed since "))
 	p.picture("outage-agent")
 	for name, fault := range map[string]struct {
 		begin, end func() error

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A column is a list box of rows of one height. Only rows in sight are elements, so that 10,000 of
-// them cost no more than a screen.
+// A column is a list box of rows of equal height. Only visible rows are elements, so that the cost
+// does not depend on the number of rows.
 
 import { el } from './text.js';
 
-/** rowHeight is that of style.css. */
+/** rowHeight is the height of a row in style.css with the gap after it. */
 export const rowHeight = 28;
 const margin = 6;
 
 export class Column {
   /**
-   * The options are: element, title, draw (makes the children of a row), label (what is read of a
-   * row), choose (a row was clicked or entered), leave (a key leads to the column beside it), and
-   * moved (rows have other places).
+   * The options are element, title, draw (returns the children of a row), label (returns the text of
+   * a row for screen readers), choose (a row was clicked or entered), leave (an arrow key moves to the
+   * next column), and moved (rows changed their positions).
    */
   constructor(options) {
     Object.assign(this, options);
@@ -36,7 +36,7 @@ export class Column {
     new ResizeObserver(() => this.later()).observe(this.list);
   }
 
-  /** set replaces the items: each has an id. empty is what is written where there are none. */
+  /** set replaces the items, which have an id each. empty is the text of an empty list. */
   set(items, empty = '') {
     this.items = items;
     this.places = new Map(items.map((item, place) => [item.id, place]));
@@ -51,7 +51,7 @@ export class Column {
     this.waiting = requestAnimationFrame(() => this.paint());
   }
 
-  /** paint makes the rows in sight. */
+  /** paint renders the visible rows. */
   paint() {
     cancelAnimationFrame(this.waiting);
     this.waiting = 0;
@@ -104,13 +104,13 @@ export class Column {
     drawn.element.style.top = `${place * rowHeight}px`;
   }
 
-  /** measure notes where the list is, for y. */
+  /** measure records the position of the list, for y. */
   measure() {
     this.box = this.list.getBoundingClientRect();
     this.top = this.list.scrollTop;
   }
 
-  /** y is the middle of a row in the page, kept within the list; undefined where there is no such row. */
+  /** y returns the middle of a row on the page, clamped to the list; undefined without such a row. */
   y(id) {
     const place = this.places.get(id);
     if (place === undefined) return undefined;
@@ -119,7 +119,7 @@ export class Column {
     return { y: box.top + Math.min(Math.max(middle, 2), box.height - 2), seen: middle >= 0 && middle <= box.height };
   }
 
-  /** show brings a row into sight. */
+  /** show scrolls to a row. */
   show(id) {
     const place = this.places.get(id);
     if (place === undefined) return;

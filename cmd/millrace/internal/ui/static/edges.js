@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The lines between the columns, and the way of a traced packet on them.
+// The lines between the columns, and the path of a traced packet.
 
 import { svg, worse } from './text.js';
 
-/** Drawing draws into an SVG element over the columns. */
+/** Drawing draws into an SVG element that covers the columns. */
 export class Drawing {
   constructor(element, columns) {
     this.element = element;
@@ -14,22 +14,22 @@ export class Drawing {
   }
 
   /**
-   * set takes the edges: from and to are [column, id], level is of the line, and strong is true of
-   * those of the selection. Others are drawn only if they are broken.
+   * set replaces the edges: from and to are [column, id], and strong edges belong to the selection.
+   * Others are drawn only if their level is a warning or bad.
    */
   set(edges) {
     this.edges = join(edges.filter((edge) => edge.strong || edge.level === 'bad' || edge.level === 'warning'));
     this.draw();
   }
 
-  /** trace takes the way of a packet: stops are [column, id], and reason says why it ends in a drop. */
+  /** trace sets the path of a packet: stops are [column, id], reason is that of a drop. */
   trace(way) {
     this.way = way;
     this.draw();
   }
 
   draw() {
-    // To measure is slow, and nothing moves meanwhile.
+    // Measured once, because it is slow and nothing moves meanwhile.
     this.boxes = new Map(Object.entries(this.columns).map(([name, column]) => [name, column.element.getBoundingClientRect()]));
     for (const column of Object.values(this.columns)) column.measure();
     const frame = this.element.getBoundingClientRect();
@@ -37,7 +37,7 @@ export class Drawing {
     for (const edge of this.edges) {
       const line = this.line(edge, frame);
       if (!line) continue;
-      // Lines to rows out of sight meet at the end of the list: one is enough.
+      // Lines to hidden rows coincide at the end of the list; one is drawn.
       const had = paths.get(line);
       paths.set(line, had ? { level: worse(had.level, edge.level), strong: had.strong || edge.strong } : edge);
     }
@@ -84,7 +84,7 @@ export class Drawing {
   }
 }
 
-/** join makes one edge of those between the same rows, as those of a group's nodes. */
+/** join merges edges between the same rows, such as those of nodes in a group. */
 function join(edges) {
   const joined = new Map();
   for (const edge of edges) {

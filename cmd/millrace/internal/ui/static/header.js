@@ -6,7 +6,7 @@ import { compare, el, number, ratioClass, ratioText } from './text.js';
 
 const byId = (id) => document.getElementById(id);
 
-/** totals shows the counts and rates of the cluster, and the number of problems in the title of the tab. */
+/** totals shows the counts and rates of the cluster, and the number of problems in the page title. */
 export function totals(store) {
   const { head } = store;
   byId('cluster').textContent = head.cluster;
@@ -21,7 +21,7 @@ export function totals(store) {
   byId('totals').replaceChildren(...parts);
 }
 
-/** namespaces offers the namespaces of Services, and shows which layer is open. */
+/** namespaces lists the namespaces of Services for selection and marks the open layer. */
 export function namespaces(store, namespace, layer) {
   const field = byId('namespace');
   const all = [...new Set([...store.services.values()].map((row) => row.namespace).filter(Boolean))].sort(compare);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Tables in place of the columns: VIPPools, and the routes of Ingresses and Gateways.
+// Tables that replace the columns: VIPPools, and the routes of Ingresses and Gateways.
 
 import { compare, dot, el, number, plural } from './text.js';
 import { ask } from './store.js';
 
-/** again is the interval between queries of routes in ms, and most the number of rows of a table. */
+/** again is the interval between queries of routes in ms, most the maximum number of rows of a table. */
 const again = 10000;
 const most = 500;
 
-/** Layers draws a table into an element, or shows the drawing. */
+/** Layers shows a table in an element, or the columns. */
 export class Layers {
   constructor(options) {
     Object.assign(this, options);
@@ -42,7 +42,7 @@ export class Layers {
     this.timer = setTimeout(() => this.query(), again);
   }
 
-  /** show replaces the content if it differs. */
+  /** show replaces the content if look has changed. */
   show(look, content) {
     const text = JSON.stringify([look, this.search]);
     if (text === this.look) return;
@@ -50,7 +50,7 @@ export class Layers {
     this.element.replaceChildren(...content().flat().filter(Boolean));
   }
 
-  /** table has the rows that contain the search. */
+  /** table returns a table of the rows that match the search. */
   table(headings, rows) {
     const found = rows.filter((row) => !this.search || row.text.toLowerCase().includes(this.search));
     if (!found.length) return [el('p', { class: 'empty dim' }, rows.length ? 'none found' : 'none')];
@@ -91,7 +91,7 @@ export class Layers {
 
 const figures = [['connections', 'Connections per second'], ['packets', 'Packets per second'], ['bits', 'Bits per second'], ['drops', 'Drops per second']];
 
-/** charts draws the rates since the page was opened, at most of the last hour. */
+/** charts draws the rates since the page was opened, for at most an hour. */
 export function charts(history, svg) {
   const from = history[0][0];
   const to = Date.now();

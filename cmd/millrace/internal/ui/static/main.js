@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Wires the store, the columns, the lines, the panel, the search and the keyboard.
+// Connects the store, columns, lines, panel, search and keyboard.
 
 import { Column } from './column.js';
 import { Drawing } from './edges.js';
@@ -21,9 +21,9 @@ if (first.token) history.replaceState(null, '', location.pathname);
 
 let { id: selected, search, namespace, layer } = first;
 let details = null;
-/** told are the nodes that announce the Service with an ID, as agents say: rows may not have them. */
+/** told has the nodes that announce a Service according to agents, because its row may not have them. */
 let told = null;
-/** open are the groups that were opened or closed. */
+/** open maps groups that were opened or closed to their state. */
 const open = new Map();
 const store = new Store(() => later());
 
@@ -77,7 +77,7 @@ byId('namespace').addEventListener('change', (event) => {
   update();
 });
 
-/** keep writes what is shown to the URL, as a new entry of the history or in place of the current one. */
+/** keep writes the view to the URL, as a new history entry or replacing the current one. */
 function keep(entry) {
   const url = view.url({ id: selected, search, namespace, layer });
   if (entry) history.pushState(null, '', url);
@@ -104,7 +104,7 @@ function update() {
     pods: rows.podItems(store, selected.startsWith('service/') ? details : null, matches, namespace),
   };
   byId('found').textContent = matches ? foundText(items) : '';
-  // A search for one kind leaves the others as they are: a Service's nodes are still of interest.
+  // Columns without a match remain complete: the nodes of a found Service are still relevant.
   if (matches && items.routers.length === 0) items.routers = rows.routerItems(store, null);
   if (matches && items.nodes.length === 0) items.nodes = rows.nodeItems(store, null, open, selected);
   const related = relatedTo(selected, items.nodes);
@@ -138,14 +138,14 @@ function sources() {
   const { head } = store;
   const notes = [];
   if (head.refused?.length) notes.push(`not readable: ${head.refused.map((refusal) => refusal.kind).join(', ')}`);
-  // Without a selection, the panel has these sentences.
+  // Without a selection, the panel shows these.
   if (selected) notes.push(notices.liveMissing(head), notices.silent(head));
   const text = notes.filter(Boolean).join(' · ');
   byId('sources').textContent = text;
   byId('sources').title = text;
 }
 
-/** heading counts the rows of a column, by level; a click searches for a level. */
+/** heading shows the numbers of rows by level; a click searches for the level. */
 function heading(name, items) {
   const column = columns[name];
   const counted = items.flatMap((item) => (item.type === 'zone' ? item.members.map((id) => store.nodes.get(id)) : item.type ? [] : [item]));
@@ -161,7 +161,7 @@ function heading(name, items) {
 /** announcers are the nodes that announce a Service; undefined if unknown. */
 const announcers = (row) => store.announcers(row) ?? (told?.id === row.id ? told.names : undefined);
 
-/** relatedTo are the rows that belong to the selection, by column; null where nothing is selected. */
+/** relatedTo returns the rows related to the selection, by column; null without a selection. */
 function relatedTo(id, nodeItems) {
   const row = store.row(id);
   if (!row && !id.startsWith('zone/')) return null;
@@ -181,7 +181,7 @@ function relatedTo(id, nodeItems) {
       if (node) addNode(node, true);
     }
     for (const pod of details?.id === id ? details.pods ?? [] : row.pods ?? []) related.pods.add(`pod/${row.namespace}/${pod.name}`);
-    // Without names of nodes, none is told from another.
+    // Without node names, related nodes are unknown.
     if (!names) related.nodes = related.routers = null;
   } else if (id.startsWith('node/')) {
     addNode(row, true);
@@ -199,7 +199,7 @@ function relatedTo(id, nodeItems) {
     for (const node of store.nodes.values()) if (node.sessions?.some((session) => session.peer === row.name)) addNode(node, false);
     related.services = related.pods = null;
   }
-  // A group is bright where one of its nodes is, and says how many where it is of a Service.
+  // A group is highlighted if a node in it is; for a Service it shows the number of these nodes.
   for (const item of related.nodes ? nodeItems : []) {
     const share = item.members?.filter((member) => related.nodes.has(member)).length;
     if (share) related.nodes.add(item.id);
@@ -208,7 +208,7 @@ function relatedTo(id, nodeItems) {
   return related;
 }
 
-/** places are the rows that stand for nodes: those of groups that are closed. */
+/** places maps nodes to their rows, which are those of their groups if closed. */
 function places(items) {
   const stands = new Map();
   for (const item of items) for (const member of item.members ?? []) stands.set(member, item.id);
@@ -249,7 +249,7 @@ function edges(items, related) {
   return list;
 }
 
-/** showWay draws the way of a packet: node by node, and to the Service and the pod. */
+/** showWay draws the path of a packet over the nodes to the Service and the pod. */
 function showWay(id, way) {
   const stops = way.hops.map((hop) => ['nodes', places(columns.nodes.items).get(`node/${hop.node}`) ?? `node/${hop.node}`]);
   const last = way.hops.at(-1);
@@ -274,7 +274,7 @@ function choose(item) {
   select(item.id);
 }
 
-/** select shows a row. The URL keeps it, so that it can be kept and gone back to. */
+/** select shows a row and stores it in the URL. */
 function select(id) {
   if (id === selected) return;
   selectNow(id);
@@ -307,7 +307,7 @@ for (const event of ['popstate', 'hashchange']) {
   });
 }
 
-/** besides moves the keyboard to the next column in a direction that has rows. */
+/** besides moves the focus to the next column with rows in a direction. */
 function besides(place, by) {
   const all = Object.values(columns);
   for (let at = place + by; at in all; at += by) {
@@ -331,7 +331,7 @@ field.addEventListener('keydown', (event) => {
   if (event.key !== 'Enter' && event.key !== 'ArrowDown') return;
   event.preventDefault();
   const matches = rows.matcher(search);
-  // What is named is most often a Service; then a node, then a router.
+  // Most searches are for a Service, then for a node or a router.
   const column = ['services', 'nodes', 'routers'].map((name) => columns[name]).find((candidate) => candidate.items.some((item) => !matches || (item.members ? item.members.some((id) => matches(store.nodes.get(id))) : matches(item))));
   if (!column) return;
   column.active = null;
@@ -353,7 +353,7 @@ addEventListener('keydown', (event) => {
   }
 });
 
-/** back leaves the selection. The keyboard goes on in its column, if it was in the details. */
+/** back clears the selection. The focus returns to its column if it was in the details. */
 function back() {
   const column = Object.values(columns).find((candidate) => candidate.places.has(selected));
   if (column && byId('panel').contains(document.activeElement)) {
@@ -374,7 +374,7 @@ byId('theme').addEventListener('click', () => {
   localStorage.setItem('theme', next);
 });
 
-/** connection is how it is with millrace ui: since when it does not answer, and when it last did. */
+/** connection is the state of the connection to millrace ui, with the times of its loss and of the last answer. */
 let connection = { state: 'none', text: '' };
 
 follow(store, (state, text) => {
@@ -383,7 +383,7 @@ follow(store, (state, text) => {
   current();
 });
 
-/** current tells whether what is shown is. What an alert says is read out: it changes only where it differs. */
+/** current shows whether the page is current. Unchanged alerts stay, because screen readers read new ones. */
 function current() {
   const { head } = store;
   const page = connection.state === 'none' ? null : notices.ofPage(connection);
@@ -391,7 +391,7 @@ function current() {
   const had = byId('notices');
   if (shown.map((notice) => notice.textContent).join() !== [...had.children].map((notice) => notice.textContent).join()) {
     had.replaceChildren(...shown);
-    // The columns have another height.
+    // The height of the columns has changed.
     drawing.draw();
   }
   const seen = page ? connection.seen : head?.away?.seen;

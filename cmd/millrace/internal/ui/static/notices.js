@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What of the page is not current: since when, what was tried, and of which time it is.
+// Notices about outdated parts of the page.
 
 import { clock, el, plural } from './text.js';
 
-/** ofPage says that millrace ui does not answer, or refuses; null where it answers. */
+/** ofPage returns a notice if millrace ui does not answer or refuses the page, or null. */
 export function ofPage(connection) {
   const { state, text, since, seen } = connection;
   if (state === 'live') return null;
@@ -12,7 +12,7 @@ export function ofPage(connection) {
     state === 'lost' && ' The page retries every 2 s.');
 }
 
-/** ofServer says that the API server does not answer; null where it does. */
+/** ofServer returns a notice if the API server does not answer, or null. */
 export function ofServer(head) {
   if (!head?.away) return null;
   const { since, seen, message } = head.away;
@@ -20,7 +20,7 @@ export function ofServer(head) {
     ` Last error: ${message}. The page retries every 5 s.`);
 }
 
-/** ofLive says that the aggregated API does not answer, though it did; null otherwise. */
+/** ofLive returns a notice if the aggregated API no longer answers, or null. */
 export function ofLive(head) {
   if (!head?.live?.seen || head.away) return null;
   const { since, seen, message } = head.live;
@@ -28,14 +28,14 @@ export function ofLive(head) {
     ` Rates and announcements are from ${clock(seen)}. Last error: ${message}. The page retries every 5 s.`);
 }
 
-/** liveMissing says why the aggregated API is not read; empty where it is, or where ofLive says it. */
+/** liveMissing returns why the aggregated API has never been read; empty if it has. */
 export function liveMissing(head) {
   if (!head.live || head.live.seen) return '';
   return `The aggregated API has not been read since ${clock(head.live.since)}: ${head.live.message}. ` +
     'Without it, the agents are queried, for the selected object only.';
 }
 
-/** silent names nodes that did not answer the aggregated API. */
+/** silent returns a text about nodes that did not answer the aggregated API. */
 export function silent(head) {
   if (!head.silent) return '';
   const more = head.silent - head.silentNodes.length;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The panel: what is wrong, or the details of what is selected.
+// The panel: all problems, or the details of the selection.
 
 import { ago, clock, compare, dot, el, levelText, number, plural, ratioNote, serviceText, severity, svg } from './text.js';
 import { charts } from './layers.js';
@@ -9,13 +9,13 @@ import { ask } from './store.js';
 import { sessionCount } from './rows.js';
 import { table, timeline } from './tables.js';
 
-/** least is how often agents are asked again at most; a slow answer makes it rarer. */
+/** least is the minimum interval of queries to agents in ms; slow answers increase it. */
 const least = 10000;
 const restFactor = 9;
-/** patience is how long an answer may take until the panel says that it waits. */
+/** patience is the time in ms after which the panel shows that it waits for an answer. */
 const patience = 2000;
 
-/** Panel draws into an element. The options are: element, store, select, traced, loaded and announced. */
+/** Panel draws into an element. The options are element, store, select, traced, loaded and announced. */
 export class Panel {
   constructor(options) {
     Object.assign(this, options);
@@ -23,7 +23,7 @@ export class Panel {
     this.parts = new Map();
   }
 
-  /** open shows a row, or what is wrong where id is empty. */
+  /** open shows the details of a row, or all problems if id is empty. */
   open(id) {
     if (id === this.id && this.element.childElementCount) return this.refresh();
     this.controller?.abort();
@@ -33,7 +33,7 @@ export class Panel {
     this.details = this.answer = this.timeline = this.failure = null;
     this.waiting = '';
     this.parts.clear();
-    // What had the keyboard is gone: it goes on from the beginning of the new details.
+    // If the removed details had the focus, it moves to the start of the new ones.
     const refocus = this.refocus(this.element);
     this.element.replaceChildren();
     refocus();
@@ -42,7 +42,7 @@ export class Panel {
     if (id.startsWith('node/') || id.startsWith('service/')) this.askAgents(this.controller.signal);
   }
 
-  /** refresh follows a change of the store. */
+  /** refresh updates the panel after a change of the store. */
   async refresh() {
     if (!this.id) return this.overview();
     if (this.id.startsWith('zone/')) return this.zone();
@@ -62,7 +62,7 @@ export class Panel {
   async askAgents(signal) {
     const began = performance.now();
     const asked = new Date();
-    // Only a slow answer is worth a word.
+    // A fast answer needs no message.
     const slow = setTimeout(() => {
       this.waiting = `Asked at ${clock(asked)}; no answer yet.`;
       this.drawDetails();
@@ -91,8 +91,8 @@ export class Panel {
   }
 
   /**
-   * merge takes an answer. What it lacks, because somebody did not answer, stays as it was told
-   * before, with the time.
+   * merge merges an answer into the previous one, whose values replace missing ones and are shown with
+   * their time.
    */
   merge(told, failure, asked, rest) {
     const had = this.answer;
@@ -101,13 +101,13 @@ export class Panel {
     for (const key of ['vips', 'sessions', 'rates']) if (!told?.[key] && had?.[key]) kept[key] = had[key];
     const since = had?.since ?? asked;
     const at = told && !Object.keys(kept).length ? asked : had?.at;
-    const parts = [`Not everything has been answered since ${clock(since)}.`, `Tried: ${failure}.`,
-      Object.keys(kept).length > 0 && `What they told before is from ${clock(at)}.`,
-      `They are asked again at ${clock(new Date(Date.now() + rest))}.`];
+    const parts = [`Some queries have failed since ${clock(since)}.`, `Last error: ${failure}.`,
+      Object.keys(kept).length > 0 && `Values from ${clock(at)} are shown.`,
+      `The page retries at ${clock(new Date(Date.now() + rest))}.`];
     return { ...told, ...kept, at, since, failure: parts.filter(Boolean).join(' ') };
   }
 
-  /** part replaces a part of the panel where it looks otherwise. Forms and timelines stay as they are. */
+  /** part replaces a part of the panel if its data changed. */
   part(name, data, make) {
     const look = JSON.stringify(data ?? null);
     const had = this.parts.get(name);
@@ -120,7 +120,7 @@ export class Panel {
     refocus();
   }
 
-  /** refocus is to be called when an element has gone: the panel gets the keyboard, if that had it. */
+  /** refocus returns a function that focuses the panel after the element was removed, if the element had the focus. */
   refocus(element) {
     const had = document.activeElement;
     if (!element?.contains(had)) return () => {};
@@ -226,7 +226,7 @@ export class Panel {
     this.part('omitted', details.omitted, (omitted) => omitted && el('p', { class: 'dim' }, `${omitted} more are not shown`));
   }
 
-  /** problems are those of the objects, then what agents add, and otherwise the note of the row. */
+  /** problems lists the problems of objects and agents, or the note of the row. */
   problems(row) {
     const list = [...(this.details.problems ?? [])];
     for (const problem of this.answer?.problems ?? []) {
@@ -306,7 +306,7 @@ export class Panel {
   }
 }
 
-/** titleOf is the name of the object's row, and its own name if that differs. */
+/** titleOf returns the name of the object's row, and the object's own name if it differs. */
 function titleOf(problem) {
   const { name, namespace } = serviceText(problem.row ?? '');
   return namespace ? `${name} in ${namespace}` : problem.object;
@@ -322,7 +322,7 @@ const input = (name, value, label) => el('input', { name, value, 'aria-label': l
 
 const four = (rates) => [number(rates.connections), number(rates.packets), number(rates.bits), number(rates.drops)];
 
-/** drops are bars, the most frequent reason first. */
+/** drops returns bars of drop reasons, the most frequent first. */
 function drops(reasons) {
   const list = Object.entries(reasons).filter(([, rate]) => rate > 0).sort(([, a], [, b]) => b - a);
   if (!list.length) return el('p', { class: 'dim' }, 'none');
@@ -335,7 +335,7 @@ function drops(reasons) {
 
 const link = (text, id, select) => el('button', { type: 'button', class: 'link', on: { click: () => select(id) } }, text);
 
-/** merged adds to the reported sessions what only the agent knows. */
+/** merged adds the agent's data to the reported sessions. */
 function merged(reported, asked) {
   const more = new Map((asked ?? []).map((session) => [session.peer, session]));
   return reported.map((session) => {
@@ -373,13 +373,13 @@ function announcements(vip, select) {
     withheld.map((group) => el('span', { class: 'message' }, el('b', {}, group.reason ?? 'withheld'), ` ${group.message ?? ''} `, nodeNames(group.nodes, select))));
 }
 
-/** nodeNames are links, or the first five of many names. */
+/** nodeNames returns links to the nodes, or the first five of many names. */
 function nodeNames(nodes, select) {
   if (nodes.length > 5) return el('span', { class: 'dim' }, commas(nodes.slice(0, 5)), ` and ${(nodes.length - 5).toLocaleString('en')} more`);
   return commas(nodes.map((node) => link(node, `node/${node}`, select)));
 }
 
-/** commas separates names. Lines break only after a comma. */
+/** commas separates names with commas, after which lines may break. */
 const commas = (names) => names.flatMap((name, index) => [index > 0 && ' ', el('span', { class: 'unit' }, name, index < names.length - 1 && ',')]);
 
 const podTable = (pods, select) => table(['Pod', 'Address', 'Node'], pods.map((pod) => [

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Which rows a column has, and how they look. Above 60 nodes, nodes are grouped by zone, and in a zone
-// by problem.
+// The rows of the columns. More than 60 nodes are grouped by zone and, in a zone, by problem.
 
 import { compare, dot, el, levelText, nameOf, number, plural, ratioClass, ratioNote, ratioText, severity, worse } from './text.js';
 
-/** ungrouped is how many nodes are listed one by one. */
+/** ungrouped is the maximum number of nodes without groups. */
 export const ungrouped = 60;
-/** opened is how many nodes with the same problem are shown without a click. */
+/** opened is the maximum number of nodes with the same problem in a group that is initially open. */
 const opened = 5;
 
-/** matcher is a test of rows for a search: every word has to be in the row's text. */
+/** matcher returns a predicate for a search: the row's text must contain every word. */
 export function matcher(search) {
   const words = search.toLowerCase().split(/\s+/).filter(Boolean);
   if (!words.length) return null;
@@ -21,7 +20,7 @@ export function matcher(search) {
 
 const texts = new WeakMap();
 
-/** textOf is what is searched of a row. */
+/** textOf returns the text of a row for searches. */
 function textOf(row) {
   let text = texts.get(row);
   if (text === undefined) {
@@ -36,12 +35,12 @@ function textOf(row) {
 const byName = (a, b) => compare(a.name, b.name);
 const byService = (a, b) => severity[a.level] - severity[b.level] || compare(a.namespace ?? '', b.namespace ?? '') || compare(a.name, b.name);
 
-/** routerItems are all routers. */
+/** routerItems returns the matching routers. */
 export function routerItems(store, matches) {
   return [...store.routers.values()].filter((row) => !matches || matches(row)).sort(byName);
 }
 
-/** serviceItems are what was searched for by its whole name or VIP, then those with problems. */
+/** serviceItems returns Services: exact matches of the name or VIP first, then those with problems. */
 export function serviceItems(store, matches, search, namespace = '') {
   const wanted = search.trim().toLowerCase();
   const other = (row) => (wanted && (row.name === wanted || `${row.namespace}/${row.name}` === wanted || row.vips?.includes(wanted)) ? 0 : 1);
@@ -49,8 +48,8 @@ export function serviceItems(store, matches, search, namespace = '') {
 }
 
 /**
- * nodeItems are nodes, or groups and those of their nodes that are open. The node that is selected has a
- * row also where its group is closed.
+ * nodeItems returns nodes, or groups and the nodes of open ones. The selected node also has a row in a
+ * closed group.
  */
 export function nodeItems(store, matches, open, selected = '') {
   const all = [...store.nodes.values()];
@@ -101,7 +100,7 @@ function groupOf(id, name, members, type) {
   };
 }
 
-/** podItems are those of a Service, or of all where rows name them. */
+/** podItems returns the pods of the selected Service, or of all Services whose rows name them. */
 export function podItems(store, details, matches, namespace = '') {
   const pods = new Map();
   const add = (service, list, namespace) => {
@@ -136,7 +135,7 @@ const sumOf = (sessions) => ({
   all: sessions.length, unknown: sessions.filter((session) => session.stale).length,
 });
 
-/** sessionCount counts those of a node. */
+/** sessionCount counts the sessions of a node. */
 export function sessionCount(node) {
   const sessions = node.sessions ?? [];
   return sumOf(sessions);

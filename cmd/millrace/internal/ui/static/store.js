@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the server said last.
+// The last state from the server.
 
 /** lists are the kinds of rows. */
 export const lists = ['routers', 'nodes', 'services', 'pools', 'problems'];
 
-/** period is how long rates are kept, and pause the least time between two of them, in ms. */
+/** period is the retention of rates, pause the minimum time between two of them, in ms. */
 const period = 3600000;
 const pause = 10000;
 
-/** quiet is how long no event may come before the connection is made again; one comes every 2 s. */
+/** quiet is the time in ms without an event after which the page reconnects; one is sent every 2 s. */
 const quiet = 10000;
 const again = 2000;
 
-/** Store keeps the rows by ID, and calls changed after each change. */
+/** Store has the rows by ID and calls changed after each change. */
 export class Store {
   constructor(changed) {
     this.changed = changed;
     this.head = null;
-    /** history has the rates of the last hour, since the page was opened: [time, rates]. */
+    /** history has entries [time, rates] since the page was opened, for at most an hour. */
     this.history = [];
-    /** answered are the nodes whose places rows of Services give. */
+    /** answered are the node names to which the ranges of Services refer. */
     this.answered = [];
     for (const list of lists) this[list] = new Map();
   }
 
-  /** apply takes a change of package view. */
+  /** apply applies a change of package view. */
   apply(change) {
     const touched = new Set();
     if (change.head) {
@@ -60,20 +60,20 @@ export class Store {
     while (now - this.history[0][0] > period) this.history.shift();
   }
 
-  /** announcers are the names of nodes that announce a Service; undefined if unknown. */
+  /** announcers returns the names of nodes that announce a Service; undefined if unknown. */
   announcers(row) {
     if (row.by) return row.by;
     if (row.announcing === 0) return [];
     return row.ranges && placesOf(row).flatMap(([from, to]) => this.answered.slice(from, to + 1));
   }
 
-  /** announces reports whether a node, given by its name and place in answered, announces a Service. */
+  /** announces reports whether a node with this name and index in answered announces a Service. */
   announces(row, name, place) {
     if (row.by) return row.by.includes(name);
     return Boolean(row.ranges) && placesOf(row).some(([from, to]) => place >= from && place <= to);
   }
 
-  /** row finds a router, a node or a Service by its ID. */
+  /** row returns a router, node or Service by its ID. */
   row(id) {
     return this.routers.get(id) ?? this.nodes.get(id) ?? this.services.get(id);
   }
@@ -81,7 +81,7 @@ export class Store {
 
 const ranges = new WeakMap();
 
-/** placesOf reads the ranges of a row, as in 0-4,7. */
+/** placesOf parses the ranges of a row, such as 0-4,7. */
 function placesOf(row) {
   if (!ranges.has(row)) {
     ranges.set(row, row.ranges.split(',').map((part) => {
@@ -94,7 +94,7 @@ function placesOf(row) {
 
 let token = '';
 
-/** setToken keeps the token for this tab and this port. */
+/** setToken stores the token for this tab and port. */
 export function setToken(given) {
   if (given) sessionStorage.setItem('token', given);
   token = sessionStorage.getItem('token') ?? '';
@@ -104,7 +104,7 @@ function request(path, options = {}) {
   return fetch(path, { ...options, headers: { Authorization: `Bearer ${token}` }, credentials: 'omit' });
 }
 
-/** ask gets an answer. It throws what the server says, or that it does not answer. */
+/** ask returns the response of the server and throws its error, or one if it does not answer. */
 export async function ask(path, parameters, signal) {
   let response;
   try {
@@ -118,7 +118,7 @@ export async function ask(path, parameters, signal) {
   return answer;
 }
 
-/** follow applies changes for ever. status is told: live, lost, or why there is nothing. */
+/** follow applies changes until the server refuses. status is called with live, lost or refused. */
 export async function follow(store, status) {
   for (;;) {
     try {
@@ -129,7 +129,7 @@ export async function follow(store, status) {
       }
       if (response.ok) await read(response.body, store, status);
     } catch {
-      // The server is gone, or quiet: it is tried again.
+      // The connection ended or timed out; it is retried.
     }
     status('lost', 'millrace ui does not answer. Is it still running?');
     await new Promise((resolve) => setTimeout(resolve, again));
@@ -138,7 +138,7 @@ export async function follow(store, status) {
 
 async function read(body, store, status) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  // An event of thousands of rows comes in many pieces: they are joined once, at its end.
+  // Large events arrive in many pieces, which are joined once at the end.
   let pieces = [];
   for (;;) {
     const timer = setTimeout(() => reader.cancel(), quiet);

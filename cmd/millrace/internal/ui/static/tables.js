@@ -4,7 +4,7 @@
 
 import { clock, el, plural } from './text.js';
 
-/** table makes a table; figures are the places of columns with numbers. */
+/** table returns a table; figures are the indexes of columns with numbers. */
 export function table(headings, rows, figures = []) {
   const kind = (index) => (figures.includes(index) ? 'figure' : null);
   return el('table', {},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Elements and texts. What comes from the cluster is only ever text: it is never parsed as HTML.
+// Elements and texts. Data of the cluster is only used as text, never parsed as HTML.
 
 const svgNamespace = 'http://www.w3.org/2000/svg';
 
@@ -17,17 +17,17 @@ function fill(element, attributes, children) {
   return element;
 }
 
-/** el makes an element of HTML. Children are elements or texts. */
+/** el returns an HTML element. Children are elements or texts. */
 export function el(name, attributes, ...children) {
   return fill(document.createElement(name), attributes, children);
 }
 
-/** svg makes an element of SVG. */
+/** svg returns an SVG element. */
 export function svg(name, attributes, ...children) {
   return fill(document.createElementNS(svgNamespace, name), attributes, children);
 }
 
-/** number has three digits that count, and a decimal prefix, as in millrace top. */
+/** number formats a number with three significant digits and a decimal prefix, as millrace top. */
 export function number(value) {
   for (const unit of ['', 'k', 'M', 'G', 'T']) {
     if (value === 0) return '0';
@@ -39,7 +39,7 @@ export function number(value) {
   return value.toFixed(0) + 'P';
 }
 
-/** ago is how long ago a time was. */
+/** ago formats the age of a time. */
 export function ago(time) {
   const seconds = Math.max(0, (Date.now() - Date.parse(time)) / 1000);
   if (seconds < 90) return `${Math.round(seconds)} s`;
@@ -48,65 +48,65 @@ export function ago(time) {
   return `${Math.round(seconds / 86400)} d`;
 }
 
-/** clock is a time of today, and with its date otherwise. */
+/** clock formats a time, with the date unless it is today. */
 export function clock(time) {
   const at = new Date(time);
   const text = at.toLocaleTimeString('en-GB');
   return at.toDateString() === new Date().toDateString() ? text : `${at.toLocaleDateString('en-CA')} ${text}`;
 }
 
-/** plural is a number and its noun. */
+/** plural formats a number and its noun. */
 export function plural(count, noun, many = noun + 's') {
   return `${count.toLocaleString('en')} ${count === 1 ? noun : many}`;
 }
 
 const levels = { bad: 'not working', warning: 'needs attention', unknown: 'not known', idle: 'not in use', good: 'well' };
 
-/** levelText is a level in words. */
+/** levelText returns the words for a level. */
 export function levelText(level) {
   return levels[level] ?? level;
 }
 
-/** ratioText is how many of all are good; with a question mark if some are unknown. */
+/** ratioText formats the number of good ones and of all, with a question mark if some are unknown. */
 export function ratioText(count) {
   const all = count.all.toLocaleString('en');
   if (count.unknown && count.unknown === count.all) return `?/${all}`;
   return `${count.good.toLocaleString('en')}/${all}${count.unknown ? '?' : ''}`;
 }
 
-/** ratioClass is the colour of a ratio: those that are not good come first, then those that are not known. */
+/** ratioClass returns the CSS class of a ratio: less if any is not good, else unknown if any is. */
 export const ratioClass = (count) => (count.good + (count.unknown ?? 0) < count.all ? 'less' : count.unknown ? 'unknown' : '');
 
-/** ratioNote says of how many it is not known. */
+/** ratioNote returns a note with the number of unknown ones. */
 export const ratioNote = (count) => (count.unknown ? `, ${count.unknown} not known` : '');
 
 export const severity = { bad: 0, warning: 1, unknown: 2, idle: 3, good: 4 };
 
-/** worse is the worse of two levels. */
+/** worse returns the worse of two levels. */
 export function worse(a, b) {
   return severity[b] < severity[a] ? b : a;
 }
 
-/** dot shows a level by colour and shape. */
+/** dot returns a symbol whose colour and shape show a level. */
 export function dot(level) {
   return el('span', { class: `dot ${level}`, 'aria-hidden': 'true' });
 }
 
 const collator = new Intl.Collator('en', { numeric: true });
 
-/** compare sorts node2 before node10. */
+/** compare orders node2 before node10. */
 export const compare = collator.compare;
 
-/** tail is the number of characters at the end of a name that are never cut. */
+/** tail is the number of characters at the end of a name that are always shown. */
 const tail = 8;
 
-/** nameOf shows a name. If the row is too narrow, it is cut before its end, which distinguishes pods and routers. */
+/** nameOf returns a name that is cut before its end, which distinguishes pods and routers, if the row is too narrow. */
 export function nameOf(name) {
   const end = name.length > 2 * tail ? name.slice(-tail) : '';
   return el('span', { class: 'name', title: name }, el('span', { class: 'begin' }, name.slice(0, name.length - end.length)), end && el('span', { class: 'end' }, end));
 }
 
-/** serviceText is name and namespace of a Service's row, or the name of another row. */
+/** serviceText returns name and namespace of a Service, or the name of another object. */
 export const serviceText = (id) => {
   const [kind, ...rest] = id.split('/');
   return kind === 'service' ? { name: rest[1], namespace: rest[0] } : { name: rest.join('/') };

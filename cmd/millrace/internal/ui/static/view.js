@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The URL of a view. Its fragment has the token once, and then the selected row and the filters, as in
-// #service/shop/web?search=is:bad. It is never sent to a server.
+// The URL of a view. Its fragment first has the token, then the selected row and the filters, as in
+// #service/shop/web?search=is:bad. Browsers do not send fragments to servers.
 
 const filters = ['search', 'namespace', 'layer'];
 

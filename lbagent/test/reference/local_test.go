@@ -7,7 +7,9 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"testing"
+	"time"
 
+	"github.com/millrace-lb/millrace/bpf"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
@@ -117,6 +119,59 @@ func TestLocalConnectionThatEnds(t *testing.T) {
 	}
 	if told < 10 {
 		t.Errorf("%d connections of which another node is the primary: too few", told)
+	}
+	t.Run("SYN after a wrong override", func(t *testing.T) {
+		var flows []Flow
+		for i := range 8 {
+			flows = append(flows, localFlow(40+i))
+		}
+		checkWrongOverride(t, c, flows)
+	})
+}
+
+// checkWrongOverride checks that a node without endpoints forwards a SYN by the row after the owner in its override
+// has rejected it, although the node still has an entry of a previous connection of the same ports.
+func checkWrongOverride(t *testing.T, c *testCluster, flows []Flow) {
+	const former, owner = 4, 1
+	d := &differential{cluster: c, random: rand.New(rand.NewPCG(15, 16)), expected: map[string]uint64{}}
+	reset := func(at forwarding.NodeID, flow Flow) {
+		c.sendTo(t, at, build(flow.Client, flow.VIP, TCP, flagRST, 0))
+		if entry, known := c.Knows(at, flow); !known || !entry.Over {
+			t.Fatalf("%v: node %d has %+v after a reset, want an ended connection", flow, at, entry)
+		}
+	}
+	for _, flow := range flows {
+		c.handshake(t, former, flow)
+		reset(former, flow)
+		c.ageConnection(t, former, flow, 20*time.Second)
+		c.handshake(t, owner, flow)
+		c.sendTo(t, former, build(flow.Client, flow.VIP, TCP, flagACK, 0))
+		if named, learned := c.Learned(former, flow); learned == No || named != owner {
+			t.Fatalf("%v: the override of node %d has owner %d (%v), want %d", flow, former, named, learned, owner)
+		}
+		reset(owner, flow)
+	}
+	c.switchAll(t, func(f *forwarding.Frontend) { f.Endpoints, f.Refuses = 0, true })
+	for _, flow := range flows {
+		frame := build(flow.Client, flow.VIP, TCP, flagSYN, 0)
+		copy(frame, append(append([]byte{}, c.Cluster[former].MAC...), routerMAC...))
+		if err := d.check(former, frame); err != nil {
+			t.Errorf("%v; %s", err, d.describe(former, frame))
+		}
+	}
+}
+
+// ageConnection makes the last packet of a node's established connection older.
+func (c *testCluster) ageConnection(t *testing.T, id forwarding.NodeID, flow Flow, by time.Duration) {
+	t.Helper()
+	var connection bpf.DatapathConnection
+	m, key := c.nodes[id].flows[flow.of(bpf.DatapathMapConnections4, bpf.DatapathMapConnections6)], keyOf(flow)
+	if err := m.Lookup(key, &connection); err != nil {
+		t.Fatal(err)
+	}
+	connection.Seen -= uint32(by.Seconds()) * ticksPerSecond(t)
+	if err := m.Put(key, connection); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -125,11 +125,11 @@ func (c Cluster) local(at forwarding.NodeID, p packet, frontend forwarding.Front
 	if frontend.Table == 0 || p.Protocol == UDP {
 		return c.serve(at, p, knowledge)
 	}
-	var targets []Target
 	entry, known := knowledge.Knows(at, p.Flow)
 	if frontend.Endpoints == 0 && !known {
 		return c.stage1(at, p, frontend, knowledge)
 	}
+	var targets []Target
 	unvalidated := known && p.queriesFirst(entry)
 	if known && !p.replaces(entry) && !unvalidated {
 		targets = []Target{{Node: at, Endpoint: entry.Endpoint}}
@@ -137,24 +137,37 @@ func (c Cluster) local(at forwarding.NodeID, p packet, frontend forwarding.Front
 			return targets
 		}
 	}
-	held, found := c.ownerBy(at, at, p, knowledge)
-	if targets = append(targets, held...); found {
+	others, found := c.localOwner(at, p, frontend, knowledge)
+	if targets = append(targets, others...); found {
 		return targets
-	}
-	if p.midstream() {
-		hash, _ := p.hash(frontend)
-		rows := c.rowsOf(at, frontend, hash, knowledge)
-		queried := slices.DeleteFunc(path(rows), func(id forwarding.NodeID) bool { return id == at })
-		// The primary takes a place of the chain.
-		others, found := c.query(at, queried[:min(len(queried), forwarding.ChainLength)], p, frontend, knowledge)
-		if targets = append(targets, others...); found {
-			return targets
-		}
 	}
 	if unvalidated {
 		return append(targets, Target{Node: at, Endpoint: entry.Endpoint})
 	}
 	return append(targets, c.choose(at, p, knowledge))
+}
+
+// localOwner returns the possible targets of a Local frontend's packet on other nodes: the owner in the node's
+// override, else the nodes that are queried. found is false unless another node serves the packet. A node without
+// endpoints forwards the packet by the row after the owner has rejected it.
+func (c Cluster) localOwner(
+	at forwarding.NodeID, p packet, frontend forwarding.Frontend, knowledge Knowledge,
+) (targets []Target, found bool) {
+	if targets, found = c.ownerBy(at, at, p, knowledge); found {
+		return targets, true
+	}
+	hash, _ := p.hash(frontend)
+	if owner, told := knowledge.Learned(at, p.Flow); told != No && owner != at && frontend.Endpoints == 0 {
+		return append(targets, c.byRow(at, hash, p, frontend, knowledge)...), true
+	}
+	if !p.midstream() {
+		return targets, false
+	}
+	rows := c.rowsOf(at, frontend, hash, knowledge)
+	queried := slices.DeleteFunc(path(rows), func(id forwarding.NodeID) bool { return id == at })
+	// The primary takes a place of the chain.
+	others, found := c.query(at, queried[:min(len(queried), forwarding.ChainLength)], p, frontend, knowledge)
+	return append(targets, others...), found
 }
 
 // ownerBy returns the target of a Local frontend's packet by a node's override. found is false if there is no

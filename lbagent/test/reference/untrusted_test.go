@@ -210,6 +210,14 @@ func (c *testCluster) owner(flow Flow) forwarding.NodeID {
 
 func (c *testCluster) establish(t rapid.TB, at forwarding.NodeID, flow Flow) {
 	t.Helper()
+	if got := c.handshake(t, at, flow); c.owner(flow) != got {
+		t.Fatalf("%v is not established at node %d", flow, got)
+	}
+}
+
+// handshake opens a connection through a node, and returns the node with its endpoint.
+func (c *testCluster) handshake(t rapid.TB, at forwarding.NodeID, flow Flow) forwarding.NodeID {
+	t.Helper()
 	if err := c.renewLeases(); err != nil {
 		t.Fatal(err)
 	}
@@ -221,9 +229,7 @@ func (c *testCluster) establish(t rapid.TB, at forwarding.NodeID, flow Flow) {
 		t.Fatal(err)
 	}
 	c.sendTo(t, at, build(flow.Client, flow.VIP, TCP, flagACK, 0))
-	if c.owner(flow) != got.at {
-		t.Fatalf("%v is not established at node %d", flow, got.at)
-	}
+	return got.at
 }
 
 func (k untrustedKind) frame(random *rand.Rand, vip netip.AddrPort) []byte {

@@ -76,6 +76,35 @@ func TestValidationIsPerFrontend(t *testing.T) {
 	}
 }
 
+// The SYN-ACK of a flow that another frontend's SYN contests can be acknowledged until the flow expires.
+func TestContestedFlowExpires(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		for _, test := range []struct {
+			name string
+			next uint16
+			age  uint32
+			want string
+		}{
+			{name: "within a minute", next: portClusterTwin, age: 50, want: "established"},
+			{name: "after a minute", next: portClusterTwin, age: 61, want: "half-open"},
+			{name: "the same frontend after a minute", next: portCluster, age: 61, want: "half-open"},
+		} {
+			t.Run(f.name+"/"+test.name, func(t *testing.T) {
+				w.forget(t)
+				w.pointTo(t, f, 0)
+				first, next := f.tcp(portCluster, "S"), f.tcp(test.next, "S")
+				w.play(t, first, answer(first, f.pods[0], "SA"))
+				w.age(t, test.age)
+				w.play(t, next, f.tcp(test.next, "A"))
+				if got := w.place(t, next); got != test.want {
+					t.Errorf("after the ACK of the previous SYN-ACK the flow is %s, want %s", got, test.want)
+				}
+			})
+		}
+	}
+}
+
 // An ended connection's endpoint may keep its state for a minute. Another frontend's connection from the same
 // port gets another endpoint, if there is one.
 func TestClosingConnectionsAreAvoided(t *testing.T) {

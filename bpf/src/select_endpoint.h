@@ -260,8 +260,11 @@ __noinline int select_endpoint(struct xdp_md *ctx, const struct packet *packet,
 	if (is_midstream(packet)) {
 		validation = VALIDATION_MIDSTREAM;
 	} else if (use != ENDPOINT_UNUSED && packet->flow.protocol == IPPROTO_TCP) {
-		previous = half_open_reverse_of(&packet->flow, endpoint);
 		validation = VALIDATION_SYN_REUSED;
+		/* The SYN-ACK of an expired flow is not acknowledged any more. */
+		previous = use == ENDPOINT_CONTESTED ?
+				   half_open_reverse_of(&packet->flow, endpoint) :
+				   NULL;
 		if (previous && has_syn_ack(previous)) {
 			validation = VALIDATION_CONTESTED;
 			numbers = entry_numbers(previous->acknowledged, previous->sequence);

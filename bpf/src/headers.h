@@ -12,13 +12,15 @@
 #define IPV4_OPTION_NOP 1
 #define IPV4_OPTION_LOOSE_SOURCE_ROUTE 131
 #define IPV4_OPTION_STRICT_SOURCE_ROUTE 137
+/* Bytes. */
+#define IPV4_MIN_OPTIONS 4
 #define IPV4_MAX_OPTIONS 40
 
 /* Legitimate clients do not exceed these. */
 #define IPV6_MAX_EXTENSIONS 6
 #define IPV6_MAX_EXTENSION_BYTES 256
 
-/* State of the walk over IPv4 options or IPv6 extension headers; offsets in the frame. */
+/* State of the walk over IPv6 extension headers; offsets in the frame. */
 struct header_walk {
 	struct xdp_md *ctx;
 	__u32 position;
@@ -48,38 +50,45 @@ static __always_inline long walk_flawed(struct header_walk *walk, enum drop_reas
 	return 1;
 }
 
-static long ipv4_option_step(__u32 step, struct header_walk *walk)
-{
-	__u8 kind, length;
+struct ipv4_options {
+	__u8 byte[IPV4_MAX_OPTIONS];
+	__u8 unused;
+	/* Offset of the next option. A byte at an odd address, whose value the verifier does not
+	 * track, so that it checks each step of the loop only once.
+	 */
+	volatile __u8 next;
+};
 
-	if (walk->position >= walk->end)
-		return 1;
-	if (bpf_xdp_load_bytes(walk->ctx, walk->position, &kind, sizeof(kind)))
-		return walk_flawed(walk, DROP_MALFORMED);
-	if (kind == IPV4_OPTION_END)
-		return 1;
-	if (kind == IPV4_OPTION_NOP) {
-		walk->position++;
-		return 0;
+/* Drops source routes; other options are retained. They are copied, because a helper call per option
+ * costs more than the whole loop. Global, so verified once.
+ */
+__noinline int check_ipv4_options(struct xdp_md *ctx, __u32 position, __u32 length)
+{
+	struct ipv4_options options = {};
+	const __u8 *byte = options.byte;
+
+	if (length < IPV4_MIN_OPTIONS)
+		return DROP_MALFORMED;
+	/* Two comparisons, or Linux 6.1 does not know that the length is not 0. */
+	asm volatile("" : "+r"(length));
+	if (length > IPV4_MAX_OPTIONS || bpf_xdp_load_bytes(ctx, position, options.byte, length))
+		return DROP_MALFORMED;
+#pragma clang loop unroll(disable)
+	for (__u32 i = 0; i < length && i < IPV4_MAX_OPTIONS; i++) {
+		if (i < options.next || byte[i] == IPV4_OPTION_NOP)
+			continue;
+		if (byte[i] == IPV4_OPTION_END)
+			break;
+		/* RFC 7126 sections 4.3 and 4.4. */
+		if (byte[i] == IPV4_OPTION_LOOSE_SOURCE_ROUTE ||
+		    byte[i] == IPV4_OPTION_STRICT_SOURCE_ROUTE)
+			return DROP_SOURCE_ROUTE;
+		/* The byte behind the options is 0. */
+		if (byte[i + 1] < 2 || i + byte[i + 1] > length)
+			return DROP_MALFORMED;
+		options.next = i + byte[i + 1];
 	}
-	/* RFC 7126 sections 4.3 and 4.4. */
-	if (kind == IPV4_OPTION_LOOSE_SOURCE_ROUTE || kind == IPV4_OPTION_STRICT_SOURCE_ROUTE)
-		return walk_flawed(walk, DROP_SOURCE_ROUTE);
-	if (bpf_xdp_load_bytes(walk->ctx, walk->position + 1, &length, sizeof(length)))
-		return walk_flawed(walk, DROP_MALFORMED);
-	walk->position += length;
-	if (length < 2 || walk->position > walk->end)
-		return walk_flawed(walk, DROP_MALFORMED);
-	return 0;
-}
-
-/* Drops source routes; other options are retained. */
-static __noinline int check_ipv4_options(struct xdp_md *ctx, __u32 position, __u32 end)
-{
-	struct header_walk walk = { .ctx = ctx, .position = position, .end = end };
-
-	bpf_loop(IPV4_MAX_OPTIONS, ipv4_option_step, &walk, 0);
-	return walk.flaw;
+	return DROP_NONE;
 }
 
 struct ipv6_extension {
@@ -203,7 +212,7 @@ static __always_inline int read_ipv4_options(struct xdp_md *ctx, struct packet *
 	packet->l4 = packet->l3 + ip->ihl * 4;
 	if (ip->ihl == 5)
 		return DROP_NONE;
-	return check_ipv4_options(ctx, packet->l3 + sizeof(*ip), packet->l4);
+	return check_ipv4_options(ctx, packet->l3 + sizeof(*ip), (ip->ihl - 5) * 4);
 }
 
 static __always_inline int read_ipv6_extensions(struct xdp_md *ctx, struct packet *packet,

@@ -48,6 +48,7 @@ const (
 	awayOne        = "stage 1, established, 1 flow"
 	awayMany       = "stage 1, established, 1M flows"
 	awaySYN        = "stage 1, SYN from random sources"
+	optionsOne     = "stage 1, 40 IPv4 options, 1 flow"
 	movedOne       = "stage 1, on rows that moved, 1 flow"
 	movedMany      = "stage 1, on rows that moved, 1M flows"
 	affineOne      = "stage 1, session affinity, 1 flow"
@@ -206,6 +207,11 @@ func (b *builder) addAway() {
 	b.add(awaySYN, b.clients(random), incoming(f.fromClient(f.vip, portAway, true)),
 		b.nothing, bare, away)
 	b.beside(awaySYN, midstream)
+	if options := f.fromClient(f.vip, portAway, false); options.to.Addr().Is4() {
+		t := b.clients(one)
+		options.noOps, options.length, t.fields.port = 40, options.length+40, t.fields.port+40
+		b.add(optionsOne, t, incoming(options), subject{empty, b.floors.Empty, rig.XDPPass, anything}, b.ours(rig.XDPTX, longer(f, 40+f.overhead)))
+	}
 	for _, m := range markedCases {
 		from := f
 		if m.others {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
@@ -22,6 +23,8 @@ type segment struct {
 	syn      bool
 	first    bool
 	length   int
+	// noOps is the number of IPv4 options of one byte without effect.
+	noOps int
 }
 
 const (
@@ -54,7 +57,8 @@ func (s segment) frame(source, destination net.HardwareAddr) ([]byte, error) {
 		ip := &layers.IPv4{
 			Version: 4, TTL: 64, Protocol: layers.IPProtocolTCP, SrcIP: s.from.Addr().AsSlice(), DstIP: s.to.Addr().AsSlice(),
 		}
-		network, headers = ip, headers+20
+		ip.Options = slices.Repeat([]layers.IPv4Option{{OptionType: 1}}, s.noOps)
+		network, headers = ip, headers+20+s.noOps
 		if err := tcp.SetNetworkLayerForChecksum(ip); err != nil {
 			return nil, err
 		}

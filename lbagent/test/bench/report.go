@@ -21,6 +21,7 @@ var order = []struct {
 	{awayOne, []string{lookupTX, parseEncapsulate, lruIPIP, bareStage1, datapath}},
 	{awayMany, []string{lruIPIP, bareStage1, datapath}},
 	{awaySYN, []string{bareStage1, datapath}},
+	{optionsOne, []string{datapath}},
 	{movedOne, []string{bareStage1, datapath}},
 	{movedMany, []string{lruIPIP, bareStage1, datapath}},
 	{affineOne, []string{bareStage1, datapath}},
@@ -150,6 +151,9 @@ func (l limit) ratios(results figures, family string) (raw, net float64) {
 }
 
 func cell(results figures, family, name, subject string) string {
+	if len(results[key{family, name, subject}]) == 0 {
+		return ""
+	}
 	raw := results.fastest(key{family, name, subject})
 	return fmt.Sprintf("%7.1f (%6.1f)", raw, raw-results.fastest(key{family, name, empty}))
 }

@@ -119,17 +119,18 @@ func (p packet) parseIPv4(frame []byte) (packet, reading) {
 // readOptions searches the IPv4 options between two offsets for source routes (RFC 791 section 3.1, RFC 7126).
 func readOptions(frame []byte, from, to int) reading {
 	const end, none, loose, strict = 0, 1, 131, 137
+	if to > len(frame) {
+		return malformed
+	}
 	for at := from; at < to; {
 		switch {
-		case at >= len(frame):
-			return malformed
 		case frame[at] == end:
 			return plain
 		case frame[at] == none:
 			at++
 		case frame[at] == loose || frame[at] == strict:
 			return sourceRouted
-		case at+1 >= len(frame) || frame[at+1] < 2 || at+int(frame[at+1]) > to:
+		case at+1 >= to || frame[at+1] < 2 || at+int(frame[at+1]) > to:
 			return malformed
 		default:
 			at += int(frame[at+1])

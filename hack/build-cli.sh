@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds the command line for SYSTEMS (linux darwin windows), into a directory each below the given one,
-# or to no file without one. With a warm build cache it takes seconds.
+# Builds the command line for SYSTEMS (linux darwin windows) into a subdirectory each of the given
+# directory. Without a directory it only compiles.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

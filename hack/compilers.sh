@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Compiles the BPF programs with a second compiler, and runs tests with that object in place of the
-# committed one: whether its programs load, do the same and need no more stack. So the sources do not
-# come to depend on what one version of clang makes of them. Needs root.
+# Compiles the BPF programs with a second compiler and tests that object instead of the committed one:
+# its programs must load, behave the same and use no more stack, so that the sources do not depend on
+# one version of clang. Requires root.
 #
 #   hack/compilers.sh            with clang 16, which Debian 12 and Ubuntu 24.04 both package
 #   hack/compilers.sh 22         with clang 22

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs `make demo` COUNT times from a fresh clone of HEAD, with every processor kept busy by
-# something else, and then takes a lab down beside somebody's `ip netns add`. Needs root.
+# Runs `make demo` COUNT times in a new clone of HEAD while other processes use all CPUs, and then
+# removes a lab during a concurrent `ip netns add`. Requires root.
 #
-#   hack/demo-repeat.sh [COUNT]    20 times, unless told otherwise
+#   hack/demo-repeat.sh [COUNT]    by default 20 times
 #
-# LOCK=FILE is a file to lock around each use of the lab, where others use it, too.
-# Output of the runs is kept in dist/logs.
+# LOCK=FILE locks the file during each use of the lab, for machines with other users of it. The output
+# is stored in dist/logs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

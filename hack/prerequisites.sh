@@ -1,28 +1,28 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# Installs the Debian or Ubuntu packages that the project needs and that are missing.
-# Needs root only when something is missing. Tested on Debian 12; the names are
-# the same on Ubuntu 24.04.
+# Installs missing Debian or Ubuntu packages that the project requires. Requires root only if a package
+# is missing. Tested on Debian 12; Ubuntu 24.04 has the same names.
 #
-#   hack/prerequisites.sh --runtime    what the lab and the demo run
-#   hack/prerequisites.sh --develop    that, and what builds and checks the BPF programs
-#   hack/prerequisites.sh --cni        what the lab runs, and builds and runs with Calico or Cilium
-#   hack/prerequisites.sh --kernels    what runs tests on other kernels
-#   hack/prerequisites.sh --kubernetes-e2e    what the lab runs, and Kubernetes' own tests on it
-#   hack/prerequisites.sh --bench-gateway    proxies to compare ours with, and a load generator
-#   hack/prerequisites.sh --hostile          backends for requests that try to confuse servers
-#   hack/prerequisites.sh --metallb          what the lab runs, and MetalLB's mode frr on its nodes
+#   hack/prerequisites.sh --runtime    for the lab and the demo
+#   hack/prerequisites.sh --develop    also for building and checking the BPF programs
+#   hack/prerequisites.sh --cni        for the lab with Calico or Cilium
+#   hack/prerequisites.sh --kernels    for tests on other kernels
+#   hack/prerequisites.sh --kubernetes-e2e    for Kubernetes' own tests on the lab
+#   hack/prerequisites.sh --bench-gateway    proxies for comparison, and a load generator
+#   hack/prerequisites.sh --hostile          backends for malformed requests
+#   hack/prerequisites.sh --metallb          for the lab with MetalLB's mode frr
 #   hack/prerequisites.sh --browser          a browser for the page of millrace ui
-#   hack/prerequisites.sh --docs             what builds the documentation's site
+#   hack/prerequisites.sh --docs             for building the documentation's site
 #
-# Several options install the packages of all of them at once.
+# Several options can be combined.
 
 set -eu
 
 # frr, bird2: the lab's routers. openbgpd, exabgp: other routers of tests. libseccomp-dev, pkg-config,
-# gcc, libc6-dev: runc is built from source. util-linux: setpriv. iptables: Flannel, and kube-proxy's other mode. conntrack: tests
-# make the kernel forget connections. procps: tests stop programs. tcpdump is for people.
+# gcc, libc6-dev: runc is built from source. util-linux: setpriv. iptables: Flannel, and kube-proxy's
+# other mode. conntrack: tests delete connections of the kernel. procps: tests stop programs. tcpdump:
+# for debugging.
 runtime="frr bird2 openbgpd exabgp iproute2 ethtool nftables iptables conntrack procps libseccomp-dev pkg-config gcc libc6-dev util-linux curl"
 # dpkg, xz-utils: unpack kernels and their modules.
 kernels="qemu-system-x86 iproute2 ethtool nftables iptables dpkg xz-utils"

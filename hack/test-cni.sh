@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs test/cni once on a lab of each CNI: those named, else ptp and flannel. kube-proxy's mode is
-# nftables with ptp and Cilium, and iptables with the others; cilium-kpr has none. The programs of
-# Calico and Cilium take many minutes to build at the first time.
+# Runs test/cni on a lab with each CNI of the arguments, by default ptp and flannel. kube-proxy's mode is
+# nftables with ptp and Cilium, and iptables with the others; cilium-kpr runs without kube-proxy. The
+# first build of Calico or Cilium takes many minutes.
 #
-# With COUNT=N each runs N times. With AGAIN=1 what failed runs once more, on a lab of its own:
-# what passes then is listed as unsteady, and fails nothing. A lab that is up goes first.
+# COUNT=N runs each N times. With AGAIN=1, failed runs are repeated once on a new lab and listed as
+# flaky if they pass then. An existing lab is removed first.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +16,7 @@ binary=$(mktemp) output=$(mktemp)
 trap 'rm -f "$binary" "$output"' EXIT
 go test -c -tags cni -o "$binary" ./test/cni
 
-# run CNI: one run on a lab of its own. make slowest reads what the tests took from dist/tests.
+# run CNI: one run on a new lab. make slowest reads the durations from dist/tests.
 run() {
 	local proxy=iptables code=0
 	case $1 in ptp | cilium | cilium-vxlan) proxy=nftables ;; esac
@@ -26,7 +26,7 @@ run() {
 	return "$code"
 }
 
-failed=() unsteady=()
+failed=() flaky=()
 for name in "${names[@]}"; do
 	for ((i = 1; i <= ${COUNT:-1}; i++)); do
 		[ -z "${AGAIN:-}" ] || bin/lab down
@@ -34,16 +34,16 @@ for name in "${names[@]}"; do
 		if ! run "$name"; then
 			result=FAIL
 			if [ -n "${AGAIN:-}" ] && run "$name"; then
-				result=unsteady
-				unsteady+=("$name")
+				result=flaky
+				flaky+=("$name")
 			fi
 		fi
 		[ "$result" != FAIL ] || failed+=("$name")
 		echo "$result	$name	$((SECONDS - start)) s"
 	done
 done
-if [ ${#unsteady[@]} -gt 0 ]; then
-	echo "test-cni: unsteady, failed once and passed when run again: ${unsteady[*]}" >&2
+if [ ${#flaky[@]} -gt 0 ]; then
+	echo "test-cni: flaky, failed once and passed when run again: ${flaky[*]}" >&2
 fi
 if [ ${#failed[@]} -gt 0 ]; then
 	echo "test-cni: failed: ${failed[*]}" >&2

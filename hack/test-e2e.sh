@@ -1,25 +1,22 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs the end-to-end tests, those behind the build tag e2e, and prints how long each test and
-# each package took. Their packages have other tests, too: make test-unit runs these.
+# Runs the end-to-end tests (build tag e2e) and prints the duration of each test and package. Unit
+# tests of the same packages are not run.
 #
-# Packages below test/ use the lab: they share the machine's names, and so run one after
-# another. The others start an API server of their own. They run beside test/conformance or after
-# it, in three lanes, since it measures no time. Nothing runs beside the other packages, nor while
-# its lab comes up: then everybody would wait for processors. Arguments go to the tests, for
-# example: hack/test-e2e.sh -test.count=2
+# Packages below test/ use the lab, of which a machine has one, and run sequentially. The others
+# start their own API server. They run in three lanes in parallel with test/conformance, which
+# measures no time, or after it. Nothing runs in parallel with the other packages or the start of the
+# lab. Arguments are passed to the tests, for example: hack/test-e2e.sh -test.count=2
 #
-# A failure fails the run. With AGAIN=1 the tests that failed run once more, alone and on a
-# lab of their own: those that pass then are listed as unsteady, and fail nothing. An
-# unsteady test is a defect to be repaired, of the test or of what it tests. The machine is
-# taken for the tests' own: a lab that is up goes first.
+# With AGAIN=1, failed tests are repeated once, alone and on a new lab, and listed as flaky if they
+# pass then. A flaky test is a defect, but does not fail the run. An existing lab is removed first.
 #
-# RUN=REGEXP runs those tests alone whose whole names match it, in one package after another.
+# RUN=REGEXP runs only tests whose whole names match, sequentially.
 #
-# LONG=1 adds the tests behind the build tag long, and gives others their full size. CI has no
-# time for these; make test-long does.
+# LONG=1 adds tests with the build tag long and runs others in full size, which takes too long for CI
+# (make test-long).
 #
-# make slowest reads what the tests took from dist/tests.
+# make slowest reads the durations from dist/tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -48,7 +45,7 @@ clean_up() {
 trap clean_up EXIT
 trap 'exit 1' INT TERM HUP
 
-# names PACKAGE prints its tests behind the tag, with | between.
+# names PACKAGE prints its tests with the tag, separated by |.
 names() {
 	printf '%s\n' "${files[@]}" | grep "^$1/[^/]*\$" | xargs sed -n 's/^func \(Test[A-Za-z0-9_]*\)(t .*/\1/p' |
 		{ grep -xE "${RUN:-.*}" || true; } | paste -sd '|'
@@ -70,8 +67,8 @@ go test -c -tags "$tags" -o "$work/" "${packages[@]/#/./}"
 # Property tests use a fixed seed.
 export RAPID_SEED=1
 
-# run PACKAGE NAMES OUTPUT ARGUMENTS…: prints what each test took as it ends, and what those
-# that failed had to say at the end. It returns the exit code of the tests.
+# run PACKAGE NAMES OUTPUT ARGUMENTS…: prints the duration of each test when it ends, and the output of
+# failed tests at the end. It returns the exit code of the tests.
 run() {
 	local package=$1 names=$2 output=$3 code=0
 	shift 3
@@ -150,7 +147,7 @@ else
 	lane "${lab[@]}"
 fi
 
-failed=() unsteady=()
+failed=() flaky=()
 for package in "${packages[@]}"; do
 	output=$work/${package//\//-}
 	code=$(cat "$output.code" || echo "none")
@@ -163,14 +160,14 @@ for package in "${packages[@]}"; do
 		[[ "$package" != test/* ]] || bin/lab down
 		echo "again	$package	$again"
 		if run "$package" "$again" "$output" "${arguments[@]}"; then
-			unsteady+=("$package: $again")
+			flaky+=("$package: $again")
 			continue
 		fi
 	fi
 	failed+=("$package")
 done
-if [ ${#unsteady[@]} -gt 0 ]; then
-	echo "test-e2e: unsteady, failed once and passed when run again: ${unsteady[*]}" >&2
+if [ ${#flaky[@]} -gt 0 ]; then
+	echo "test-e2e: flaky, failed once and passed when run again: ${flaky[*]}" >&2
 fi
 if [ ${#failed[@]} -gt 0 ]; then
 	echo "test-e2e: failed: ${failed[*]}" >&2

@@ -1,11 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Generates everything that is generated again, and fails where that changes a
-# file: on a clean checkout, where the commit does not have what its sources say.
-# What was generated stays in the tree, to be looked at and committed. Before that it checks the
-# list of pure packages, and that pages lead to what is there and name what people see. After it,
-# it checks that the command line compiles for all its systems, and tries the BPF programs with a
-# second compiler.
+# Regenerates all generated files and fails if a file changed, that is, if the commit lacks the result
+# of its sources. The changes remain in the work tree. Before that it checks the list of pure packages,
+# and the links and names in the documentation; then, that the command line compiles for all systems
+# and the BPF programs work with a second compiler.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

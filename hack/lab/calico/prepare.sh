@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# prepare.sh WORK OUTPUT: makes a module in WORK that builds Calico from a copy of its sources,
-# and puts its definitions and the other name of its plugin into OUTPUT.
+# prepare.sh WORK OUTPUT: creates a module in WORK that builds Calico from a copy of its sources, and
+# copies its manifests and the second name of its plugin to OUTPUT.
 set -eu
 
 go mod download github.com/projectcalico/calico

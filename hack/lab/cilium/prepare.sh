@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# prepare.sh WORK OUTPUT: puts Cilium's definitions, and the sources of its BPF programs, which
-# its agent compiles, beside the programs.
+# prepare.sh WORK OUTPUT: copies Cilium's manifests, and the sources of its BPF programs, which its
+# agent compiles, to OUTPUT.
 set -eu
 
 go mod download github.com/cilium/cilium

@@ -1,6 +1,6 @@
 # shellcheck shell=sh
-# Has the threads of a program ($1) that must not be late run with SCHED_FIFO: those with the best
-# nice value. Prints "given" or "refused".
+# Sets SCHED_FIFO for the threads of a program ($1) with the lowest nice value. Prints "given" or
+# "refused".
 pid=$(pgrep -x -o "$1") || { echo "no process $1" >&2; exit 1; }
 # cgroup v1 limits real-time bandwidth per cgroup: allocate it from the root down. FRR's bfdd uses
 # half of it.

@@ -5,9 +5,16 @@ package canary
 import (
 	"maps"
 	"testing"
+	"time"
 
 	"github.com/millrace-lb/millrace/api/canary"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+)
+
+// Periods of docs/bgp.md, in rounds: a port must fail for four seconds, and the state is pending for six.
+const (
+	lossRounds    = int(4 * time.Second / interval)
+	pendingRounds = int(6 * time.Second / interval)
 )
 
 // play runs rounds: each port is answered by a node, by no node for 0, or for a negative number to short
@@ -34,8 +41,8 @@ func TestWindowOutlivesReset(t *testing.T) {
 	var w window
 	three := func(port int) int { return 1 + port%3 }
 	all := map[int32]bool{1: true, 2: true, 3: true}
-	play(&w, settleRounds, three)
-	for round := range maxMisses - 1 {
+	play(&w, pendingRounds, three)
+	for round := range lossRounds - 1 {
 		play(&w, 1, func(port int) int { return 1 + port%2 })
 		if r := w.result(); r.Unanswered != 0 || !maps.Equal(r.Reached, all) {
 			t.Errorf("%+v %d rounds after the withdrawal", r, round+1)
@@ -43,7 +50,7 @@ func TestWindowOutlivesReset(t *testing.T) {
 	}
 	play(&w, 1, func(port int) int { return 1 + port%2 })
 	if r := w.result(); r.Unanswered != 0 || !maps.Equal(r.Reached, map[int32]bool{1: true, 2: true}) {
-		t.Errorf("%+v without the route for %d rounds", r, maxMisses)
+		t.Errorf("%+v without the route for %d rounds", r, lossRounds)
 	}
 	play(&w, 1, three)
 	if r := w.result(); !maps.Equal(r.Reached, all) {
@@ -54,7 +61,7 @@ func TestWindowOutlivesReset(t *testing.T) {
 func TestWindow(t *testing.T) {
 	var w window
 	both := func(port int) int { return 1 + port%2 }
-	play(&w, settleRounds-1, both)
+	play(&w, pendingRounds-1, both)
 	if r := w.result(); r.Known || r.Announced {
 		t.Errorf("%+v after few rounds, want it unknown", r)
 	}
@@ -63,7 +70,7 @@ func TestWindow(t *testing.T) {
 	if r := w.result(); !r.equal(healthy) {
 		t.Errorf("%+v, want %+v", r, healthy)
 	}
-	play(&w, maxMisses-1, func(int) int { return 0 })
+	play(&w, lossRounds-1, func(int) int { return 0 })
 	if r := w.result(); !r.equal(healthy) {
 		t.Errorf("%+v after a short loss, want %+v", r, healthy)
 	}
@@ -71,11 +78,11 @@ func TestWindow(t *testing.T) {
 	if r := w.result(); !r.equal(healthy) {
 		t.Errorf("%+v after a loss of all probes and one of long ones, want %+v", r, healthy)
 	}
-	play(&w, maxMisses, func(port int) int { return port % 2 })
+	play(&w, lossRounds, func(port int) int { return port % 2 })
 	if r := w.result(); r.Unanswered != canary.Ports/2 || !maps.Equal(r.Reached, map[int32]bool{1: true}) {
 		t.Errorf("%+v where one of two nodes is lost", r)
 	}
-	play(&w, maxMisses, func(port int) int { return []int{1, -2}[port%2] })
+	play(&w, lossRounds, func(port int) int { return []int{1, -2}[port%2] })
 	if r := w.result(); r.Unanswered != 0 || !maps.Equal(r.Short, map[int32]bool{2: true}) {
 		t.Errorf("%+v where one node lacks long packets", r)
 	}

@@ -239,7 +239,7 @@ func TestBrowserHealthy(t *testing.T) {
 	p.load("")
 	p.picture("healthy")
 	for role, want := range map[string]string{
-		"option": "node node-001, zone rack1, well, 2 of 2 BGP sessions established, announces 24 VIPs", "listbox": "Services",
+		"option": "node node-001, zone rack1, healthy, 2 of 2 BGP sessions established, announces 24 VIPs", "listbox": "Services",
 		"searchbox": "Search", "button": "Switch between dark and light",
 	} {
 		if names := p.named(role); !slices.Contains(names, want) {
@@ -269,7 +269,7 @@ func TestBrowserProblems(t *testing.T) {
 		chromedp.WaitReady(chromedp.CSS(`circle.stop`)))
 	p.picture("trouble-trace")
 	stops := evaluate[int](p, `document.querySelectorAll('circle.stop').length`)
-	p.run(chromedp.Click(chromedp.CSS(`form[aria-label="What happened"] button`)), chromedp.WaitVisible(chromedp.CSS(`form[aria-label="What happened"] + div table`)))
+	p.run(chromedp.Click(chromedp.CSS(`form[aria-label="History"] button`)), chromedp.WaitVisible(chromedp.CSS(`form[aria-label="History"] + div table`)))
 	if stops != 4 {
 		t.Errorf("the way has %d stops, want two nodes, the Service and the pod", stops)
 	}

@@ -12,7 +12,7 @@ export function totals(store) {
   byId('cluster').textContent = head.cluster;
   document.title = `${store.problems.size ? `(${store.problems.size}) ` : ''}${head.cluster} – Millrace`;
   const ratio = (name, count) => count.all > 0 && [el('dt', {}, name),
-    el('dd', { class: ratioClass(count) || null, title: count.unknown ? `${count.unknown} not known` : null }, ratioText(count))];
+    el('dd', { class: ratioClass(count) || null, title: count.unknown ? `${count.unknown} unknown` : null }, ratioText(count))];
   const rate = (name, value) => head.rates && [el('dt', { class: 'rate' }, name), el('dd', { class: 'rate' }, number(value))];
   const parts = [
     ratio('Nodes', head.nodes), ratio('BGP', head.sessions), ratio('BFD', head.bfd), ratio('VIPs', head.vips), ratio('Endpoints', head.endpoints),

@@ -130,7 +130,7 @@ function foundText(items) {
 function emptyText(name, matches) {
   if (matches) return 'none found';
   const kinds = { routers: 'lbpeers', nodes: 'lbnodes', services: 'vips' };
-  if (store.head.refused?.some((refusal) => refusal.kind === kinds[name])) return 'may not be read';
+  if (store.head.refused?.some((refusal) => refusal.kind === kinds[name])) return 'not readable';
   return { routers: 'no LBPeer', nodes: 'no LBNode', services: 'no Service has a VIP', pods: 'select a Service' }[name];
 }
 

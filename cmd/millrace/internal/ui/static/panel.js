@@ -64,7 +64,7 @@ export class Panel {
     const asked = new Date();
     // A fast answer needs no message.
     const slow = setTimeout(() => {
-      this.waiting = `Asked at ${clock(asked)}; no answer yet.`;
+      this.waiting = `Queried at ${clock(asked)}; no answer yet.`;
       this.drawDetails();
     }, patience);
     let told = null;
@@ -136,7 +136,7 @@ export class Panel {
     const unknown = Boolean(head.refused?.length) || rows.some((row) => row.level === 'unknown');
     this.part('title', [list.length, list.map((problem) => problem.level), head.away?.seen, unknown], () => title(
       list.length ? (list.some((problem) => problem.level === 'bad') ? 'bad' : 'warning') : head.away || unknown ? 'unknown' : 'good',
-      list.length ? plural(list.length, 'problem') : head.away ? 'Nothing was wrong' : unknown ? 'Some state is unknown' : 'Nothing is wrong', head.away ? `at ${clock(head.away.seen)}` : ''));
+      list.length ? plural(list.length, 'problem') : unknown && !head.away ? 'Some state is unknown' : 'No problems', head.away ? `at ${clock(head.away.seen)}` : ''));
     this.part('refused', [head.refused, liveMissing(head), silent(head)], ([, ...notes]) => [
       notes.filter(Boolean).map((note) => el('p', { class: 'notice' }, note)),
       head.refused?.length && section('Not readable', head.refused.map((refusal) => el('div', { class: 'item' },
@@ -207,7 +207,7 @@ export class Panel {
     if (!details) return;
     const problems = this.problems(row);
     this.part('problems', problems, () => problems.length > 0 && section(
-      row?.level === 'bad' && kind === 'service' ? 'Why not' : 'What is wrong', problems.map((problem) => this.problem(problem))));
+      row?.level === 'bad' && kind === 'service' ? 'Why not' : 'Problems', problems.map((problem) => this.problem(problem))));
     this.part('facts', details.facts, facts);
     this.part('rates', [row?.rates, details.frontends, this.answer?.rates, this.store.head?.window], () => this.rates(row));
     this.part('drops', [details.drops, this.answer?.rates?.drops], () => {
@@ -273,7 +273,7 @@ export class Panel {
   }
 
   async trace(data, output) {
-    output.replaceChildren(el('p', { class: 'dim' }, 'Asking the nodes …'));
+    output.replaceChildren(el('p', { class: 'dim' }, 'Querying the nodes …'));
     const { id } = this;
     try {
       const way = await ask('api/trace', Object.fromEntries([...data].map(([key, value]) => [key, value.trim()])), this.controller.signal);
@@ -292,9 +292,9 @@ export class Panel {
     const at = input('at', 'now', 'Time: now, or 03:12');
     const around = el('select', { name: 'around', 'aria-label': 'How long before and after' },
       [['5m', '± 5 min'], ['30m', '± 30 min'], ['3h', '± 3 h'], ['24h', '± 24 h']].map(([value, text]) => el('option', { value }, text)));
-    const form = el('form', { class: 'ask', 'aria-label': 'What happened', on: { submit: async (event) => {
+    const form = el('form', { class: 'ask', 'aria-label': 'History', on: { submit: async (event) => {
       event.preventDefault();
-      output.replaceChildren(el('p', { class: 'dim' }, 'Asking the nodes …'));
+      output.replaceChildren(el('p', { class: 'dim' }, 'Querying the nodes …'));
       try {
         const told = await ask('api/why', { service, at: at.value.trim(), around: around.value }, this.controller.signal);
         output.replaceChildren(...timeline(told));
@@ -302,7 +302,7 @@ export class Panel {
         if (error.name !== 'AbortError') output.replaceChildren(el('p', { class: 'notice' }, error.message));
       }
     } } }, at, around, el('button', {}, 'Show'));
-    return section('What happened', form, output);
+    return section('History', form, output);
   }
 }
 

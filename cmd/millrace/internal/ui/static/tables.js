@@ -16,7 +16,7 @@ export function table(headings, rows, figures = []) {
 export function timeline(told) {
   const late = (told.late ?? []).map((node) => el('p', { class: 'dim' }, node.since ? `${node.node} recorded only since ${clock(node.since)}.` : `${node.node} recorded nothing yet.`));
   const warnings = (told.warnings ?? []).map((warning) => el('p', { class: 'notice' }, warning));
-  if (!told.lines?.length) return [...late, el('p', { class: 'dim' }, 'Nothing is recorded of that time.'), ...warnings];
+  if (!told.lines?.length) return [...late, el('p', { class: 'dim' }, 'No history of that time.'), ...warnings];
   return [...late, table(['Time', 'Node', 'What'], told.lines.map((line) => [
     el('span', { class: 'mono' }, clock(line.time)), where(line.nodes, told.nodes.length),
     line.count ? `${plural(line.count, 'packet')} dropped: ${line.text}` : line.text])), ...warnings];

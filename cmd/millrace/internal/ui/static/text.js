@@ -60,7 +60,7 @@ export function plural(count, noun, many = noun + 's') {
   return `${count.toLocaleString('en')} ${count === 1 ? noun : many}`;
 }
 
-const levels = { bad: 'not working', warning: 'needs attention', unknown: 'not known', idle: 'not in use', good: 'well' };
+const levels = { bad: 'not working', warning: 'needs attention', unknown: 'unknown', idle: 'not in use', good: 'healthy' };
 
 /** levelText returns the words for a level. */
 export function levelText(level) {
@@ -78,7 +78,7 @@ export function ratioText(count) {
 export const ratioClass = (count) => (count.good + (count.unknown ?? 0) < count.all ? 'less' : count.unknown ? 'unknown' : '');
 
 /** ratioNote returns a note with the number of unknown ones. */
-export const ratioNote = (count) => (count.unknown ? `, ${count.unknown} not known` : '');
+export const ratioNote = (count) => (count.unknown ? `, ${count.unknown} unknown` : '');
 
 export const severity = { bad: 0, warning: 1, unknown: 2, idle: 3, good: 4 };
 

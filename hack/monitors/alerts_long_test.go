@@ -69,9 +69,15 @@ var alertCases = map[string]alertCase{
 	"MillraceAgentsMissing": {
 		at: "6m", fires: of(`up{job="other"} 1x60`), quiet: of(`up{` + agent + `} 1x60`), labels: labelled("job", "millrace-agent"),
 	},
-	"MillraceAgentDown":         value("6m", `up{`+agent+`}`, "0x60", "0x4 1x60", agentLabels()),
-	"MillraceNodesNotReported":  value("16m", `millrace_nodes{reported="false",`+operator+`}`, "2x60", "2x10 0x60", operatorLabels("reported", "false")),
-	"MillraceNodeNotReady":      problem("Ready", "6m", "1x3 stale _x60"),
+	"MillraceAgentDown":        value("6m", `up{`+agent+`}`, "0x60", "0x4 1x60", agentLabels()),
+	"MillraceNodesNotReported": value("16m", `millrace_nodes{reported="false",`+operator+`}`, "2x60", "2x10 0x60", operatorLabels("reported", "false")),
+	// The cause of n1 is its agent, and another alert is about many nodes.
+	"MillraceNodeNotReady": {
+		at: "6m", labels: operatorLabels("condition", "Ready", "node", "n1"),
+		fires: of(`millrace_node_problem{condition="Ready",node="n1",`+operator+`} 1x60`, `up{`+agent+`} 1x60`),
+		quiet: of(`millrace_node_problem{condition="Ready",node="n1",`+operator+`} 1x60`, `up{`+agent+`} 0x60`,
+			`millrace_node_problem{condition="Ready",node="n2",`+operator+`} 1x3 stale _x60`),
+	},
 	"MillraceHostIncompatible":  problem("HostCompatible", "16m", "1x10 stale _x60"),
 	"MillraceNodesUnreachable":  problem("NodesReachable", "6m", "1x2 stale _x60"),
 	"MillraceTunnelKeyMismatch": problem("TunnelKeyCurrent", "16m", "1x2 stale _x60"),
@@ -126,11 +132,19 @@ var alertCases = map[string]alertCase{
 		fires: of(`millrace_drops_total{reason="tunnel_tag",` + agent + `} 0+600x60`),
 		quiet: of(`millrace_drops_total{reason="tunnel_tag",`+agent+`} 0+1x60`, `millrace_drops_total{reason="tunnel_no_vip",`+agent+`} 0+600x60`),
 	},
-	"MillraceBGPSessionDown": value("6m", `millrace_bgp_session_up{peer="tor1",`+agent+`}`, "0x60", "0x3 1x60", agentLabels("peer", "tor1")),
+	// A router without any session and a node without any are one alert each.
+	"MillraceBGPSessionDown": {
+		at: "6m", labels: labelled("peer", "tor1"),
+		fires: of(`millrace_bgp_session_up{peer="tor1",node="n1"} 0x60`, `millrace_bgp_session_up{peer="tor1",node="n2"} 0x60`),
+		quiet: of(`millrace_bgp_session_up{peer="tor1",node="n1"} 0x60`, `millrace_bgp_session_up{peer="tor2",node="n1"} 0x60`,
+			`millrace_bgp_session_up{peer="tor1",node="n2"} 1x60`, `millrace_bgp_session_up{peer="tor2",node="n2"} 0x3 1x60`),
+	},
 	"MillraceBGPNodeIsolated": {
 		at: "3m", labels: labelled("node", "n1"),
-		fires: of(`millrace_bgp_session_up{peer="tor1",`+agent+`} 0x60`, `millrace_bgp_session_up{peer="tor2",`+agent+`} 0x60`),
-		quiet: of(`millrace_bgp_session_up{peer="tor1",`+agent+`} 0x60`, `millrace_bgp_session_up{peer="tor2",`+agent+`} 1x60`),
+		fires: of(`millrace_bgp_session_up{peer="tor1",node="n1"} 0x60`, `millrace_bgp_session_up{peer="tor2",node="n1"} 0x60`,
+			`millrace_bgp_session_up{peer="tor1",node="n2"} 1x60`),
+		quiet: of(`millrace_bgp_session_up{peer="tor1",node="n1"} 0x60`, `millrace_bgp_session_up{peer="tor1",node="n2"} 0x60`,
+			`millrace_bgp_session_up{peer="tor2",node="n2"} 1x60`),
 	},
 	"MillraceRouterPathsMissing": {
 		at: "3m", labels: labelled("peer", "tor1", "reason", "RouteMissing"),
@@ -150,7 +164,12 @@ var alertCases = map[string]alertCase{
 		fires: of(`millrace_relay_connected{` + agent + `} 0x60`),
 		quiet: of(`millrace_relay_connected{` + agent + `} 0x10 1x60`),
 	},
-	"MillraceBFDSessionDown":     value("11m", `millrace_bfd_session_up{peer="tor1",`+agent+`}`, "0x60", "0x5 1x60", agentLabels("peer", "tor1")),
+	"MillraceBFDSessionDown": {
+		at: "11m", labels: labelled("peer", "tor1"),
+		fires: of(`millrace_bfd_session_up{peer="tor1",`+agent+`} 0x60`, `millrace_bgp_session_up{peer="tor1",`+agent+`} 1x60`),
+		quiet: of(`millrace_bfd_session_up{peer="tor1",`+agent+`} 0x60`, `millrace_bgp_session_up{peer="tor1",`+agent+`} 0x60`,
+			`millrace_bfd_session_up{peer="tor2",`+agent+`} 0x5 1x60`),
+	},
 	"MillraceBFDSessionFlapping": value("30m", `millrace_bfd_session_flaps_total{peer="tor1",`+agent+`}`, "0+1x60", "0x10 1x60", agentLabels("peer", "tor1")),
 	"MillraceBFDProcessDown":     value("6m", `millrace_bfd_process_up{`+agent+`}`, "0x60", "1x60", agentLabels()),
 	"MillraceVIPNotAnnounced": {

@@ -207,14 +207,14 @@ func (l *loop) compileAll(ctx context.Context) error {
 	return nil
 }
 
-// scheduleBoundary schedules a compilation at the next NotBefore or NotAfter of the certificates.
+// scheduleBoundary schedules a compilation when a certificate becomes valid, expires soon, or expires.
 func (l *loop) scheduleBoundary(certificates []model.Certificate, now time.Time) {
 	if l.boundary != nil {
 		l.boundary.Stop()
 	}
 	var next time.Time
 	for _, each := range certificates {
-		for _, boundary := range []time.Time{each.NotBefore, each.NotAfter} {
+		for _, boundary := range []time.Time{each.NotBefore, each.ExpiresSoonAt(), each.NotAfter} {
 			if boundary.After(now) && (next.IsZero() || boundary.Before(next)) {
 				next = boundary
 			}

@@ -58,7 +58,7 @@ func (c *Compiler) Compile(objects *model.Objects, settings model.Settings) *mod
 	c.good = nextVersions(c.good, run)
 	run.Result.Retained = append(run.Result.Retained, c.certificates.StaleSecrets()...)
 	finish(run.Result)
-	run.Result.Certificates = c.certificates.List()
+	run.Result.Certificates = c.certificates.List(settings.Now)
 	c.certificates.End()
 	c.previous = make(map[model.Object][]*resource.Resource, len(run.Result.Proxies))
 	for _, proxy := range run.Result.Proxies {

@@ -161,6 +161,17 @@ type Statuses struct {
 type Certificate struct {
 	Namespace, Name     string
 	NotBefore, NotAfter time.Time
+	// Problem is a flaw of the certificate or of its Secret, for example that it expires soon, or empty.
+	Problem string
+}
+
+// maxExpiring is the maximum time before the expiry of a certificate when it is reported.
+const maxExpiring = 14 * 24 * time.Hour
+
+// ExpiresSoonAt is the time from which the certificate is reported as expiring: 14 days or a sixth of its
+// lifetime before its end, after the usual time of its renewal.
+func (c Certificate) ExpiresSoonAt() time.Time {
+	return c.NotAfter.Add(-min(maxExpiring, c.NotAfter.Sub(c.NotBefore)/6))
 }
 
 // Merge returns the resources of a Proxy and their Endpoints, given in any order, sorted by name.

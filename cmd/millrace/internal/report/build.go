@@ -35,6 +35,7 @@ func Build(in *Input) *View {
 	view.Problems = append(view.Problems, l.nodeProblems(view.Nodes, agreement)...)
 	view.Problems = append(view.Problems, configuration(in)...)
 	view.Problems = append(view.Problems, l.waiting()...)
+	view.Problems = append(view.Problems, l.certificates()...)
 	view.Problems = append(view.Problems, l.unserved(view.VIPs)...)
 	view.Problems = append(view.Problems, l.announcedByOneNode(view.VIPs)...)
 	view.Remarks = remarks(in)

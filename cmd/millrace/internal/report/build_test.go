@@ -4,6 +4,7 @@ package report
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,7 @@ import (
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 func TestCompareNamesIsATotalOrder(t *testing.T) {
@@ -94,6 +96,23 @@ func TestOurs(t *testing.T) {
 				t.Errorf("ours is %v, want %v", have, test.want)
 			}
 		})
+	}
+}
+
+func TestCertificateProblems(t *testing.T) {
+	class := millracev1beta1.Class
+	proxies := corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "millrace-system", Name: "proxies", Annotations: map[string]string{
+			model.AnnotationCertificateProblems: "shop/a: the certificate expired at X\nblog/b: expires",
+		}},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: &class},
+	}
+	dedicated, other := *proxies.DeepCopy(), *proxies.DeepCopy()
+	dedicated.Name = "dedicated"
+	other.Spec.Type, other.Annotations[model.AnnotationCertificateProblems] = corev1.ServiceTypeClusterIP, "x/y: z"
+	got := strings.Join(problemsOf(Build(&Input{Services: []corev1.Service{proxies, dedicated, other}}), ReasonCertificate), "\n")
+	if want := "Secret/b (blog): expires\nSecret/a (shop): the certificate expired at X"; got != want {
+		t.Errorf("the problems are\n%s\nwant\n%s", got, want)
 	}
 }
 

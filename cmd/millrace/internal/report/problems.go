@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 // configuration returns objects that are not, or not fully, in use.
@@ -91,6 +92,26 @@ func (l *lookup) waiting() []Problem {
 			continue
 		}
 		problems = append(problems, problem)
+	}
+	return sorted(problems)
+}
+
+// certificates returns problems that the gateway reports on the Services of its proxies.
+func (l *lookup) certificates() []Problem {
+	var problems []Problem
+	for i := range l.in.Services {
+		service := &l.in.Services[i]
+		if !ours(service) {
+			continue
+		}
+		for line := range strings.Lines(service.Annotations[model.AnnotationCertificateProblems]) {
+			secret, message, _ := strings.Cut(strings.TrimSpace(line), ": ")
+			namespace, name, _ := strings.Cut(secret, "/")
+			problem := Problem{Kind: "Secret", Namespace: namespace, Name: name, Reason: ReasonCertificate, Message: message}
+			if !slices.Contains(problems, problem) {
+				problems = append(problems, problem)
+			}
+		}
 	}
 	return sorted(problems)
 }

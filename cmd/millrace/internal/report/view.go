@@ -266,6 +266,9 @@ const (
 	ReasonSingleAnnouncer = "SingleAnnouncer"
 	// ReasonGenericXDP: an uplink runs XDP in generic mode, for example without a native driver.
 	ReasonGenericXDP = "GenericXDP"
+	// ReasonCertificate: a certificate that the gateway's proxies serve has expired or expires soon, or the previous
+	// one is served, because the current one is invalid.
+	ReasonCertificate = "Certificate"
 	// ReasonAgentUnreachable: the agent did not answer the query for its announcements.
 	ReasonAgentUnreachable = "AgentUnreachable"
 )

@@ -78,6 +78,8 @@ type Settings struct {
 	Controller, ServerName   string
 	CAs                      string
 	CPU, Memory, MemoryLimit resource.Quantity
+	// Certificates are those that the proxies of all owners serve.
+	Certificates []model.Certificate
 }
 
 // Owner is the object that proxies serve.

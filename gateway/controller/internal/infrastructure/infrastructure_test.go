@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -117,6 +118,32 @@ func TestNamesAreThoseOfServices(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestCertificateProblems reports only certificates that the owner's proxies serve.
+func TestCertificateProblems(t *testing.T) {
+	proxy := &model.Proxy{Ports: web(), Resources: []*wire.Resource{
+		{Name: model.CertificateName("shop", "old"), Kind: &wire.Resource_Certificate{Certificate: &wire.Certificate{}}},
+		{Name: model.CertificateName("shop", "good"), Kind: &wire.Resource_Certificate{Certificate: &wire.Certificate{}}},
+	}}
+	with := settings()
+	with.Certificates = []model.Certificate{
+		{Namespace: "blog", Name: "old", Problem: "expired"}, {Namespace: "shop", Name: "good"}, {Namespace: "shop", Name: "old", Problem: "expired"},
+	}
+	service := find[*corev1.Service](t, infrastructure.Objects(proxy, nil, gateway, with))
+	if got := service.Annotations[model.AnnotationCertificateProblems]; got != "shop/old: expired" {
+		t.Errorf("the problems are %q", got)
+	}
+	for i := range 100 {
+		name := fmt.Sprint("bad-", i)
+		proxy.Resources = append(proxy.Resources, &wire.Resource{Name: model.CertificateName("shop", name), Kind: &wire.Resource_Certificate{Certificate: &wire.Certificate{}}})
+		with.Certificates = append(with.Certificates, model.Certificate{Namespace: "shop", Name: name, Problem: strings.Repeat("\xff\n", 10000)})
+	}
+	service = find[*corev1.Service](t, infrastructure.Objects(proxy, nil, gateway, with))
+	got := service.Annotations[model.AnnotationCertificateProblems]
+	if lines := strings.Count(got, "\n") + 1; lines != 5 || len(got) > 4000 || !utf8.ValidString(got) {
+		t.Errorf("%d lines with %d bytes, valid %v", lines, len(got), utf8.ValidString(got))
 	}
 }
 

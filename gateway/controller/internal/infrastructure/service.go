@@ -17,6 +17,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
+	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
 // targetUtilization is the autoscaler's target CPU utilization in percent of the request.
@@ -48,6 +49,9 @@ func (p planner) service() Object {
 	if addresses := p.addresses(); addresses != "" {
 		metadata.Annotations[millracev1beta1.AnnotationAddresses] = addresses
 	}
+	if problems := p.certificateProblems(); len(problems) > 0 {
+		metadata.Annotations[model.AnnotationCertificateProblems] = strings.Join(problems, "\n")
+	}
 	class, no := cmp.Or(p.settings.LoadBalancerClass, millracev1beta1.Class), false
 	policy, families := p.families()
 	service := &corev1.Service{
@@ -74,6 +78,32 @@ func (p planner) service() Object {
 		})
 	}
 	return service
+}
+
+const (
+	maxProblems, maxNamespaceProblems = 50, 5
+	// maxProblemBytes limits a problem, whose text can contain parts of a Secret.
+	maxProblemBytes = 200
+)
+
+// certificateProblems is bounded, because annotations beyond 256 KiB would make the Service invalid.
+func (p planner) certificateProblems() (found []string) {
+	served, count := map[string]bool{}, map[string]int{}
+	for _, each := range p.proxy.Resources {
+		if each.GetCertificate() != nil {
+			served[each.GetName()] = true
+		}
+	}
+	for _, each := range p.settings.Certificates {
+		if each.Problem == "" || !served[model.CertificateName(each.Namespace, each.Name)] ||
+			count[each.Namespace] == maxNamespaceProblems || len(found) == maxProblems {
+			continue
+		}
+		count[each.Namespace]++
+		problem := strings.ReplaceAll(each.Problem[:min(len(each.Problem), maxProblemBytes)], "\n", " ")
+		found = append(found, each.Namespace+"/"+each.Name+": "+strings.ToValidUTF8(problem, "\uFFFD"))
+	}
+	return found
 }
 
 // families returns both IP families, or the single one of the requested addresses.

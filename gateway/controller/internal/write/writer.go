@@ -241,6 +241,7 @@ func (w *Writer) applyAll(ctx context.Context, compiled *Compiled, live map[obje
 	if err != nil || !ready {
 		return applied{}, err
 	}
+	settings.Certificates = compiled.Result.Certificates
 	frontends := map[model.Object][]*model.Frontend{}
 	for _, frontend := range compiled.Result.Frontends {
 		frontends[frontend.Gateway] = append(frontends[frontend.Gateway], frontend)

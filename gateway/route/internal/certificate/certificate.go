@@ -244,13 +244,26 @@ func (c *Cache) StaleSecrets() (found []model.Object) {
 	return found
 }
 
-// List returns the certificates of the compilation, sorted.
-func (c *Cache) List() []model.Certificate {
+// List returns the certificates of the compilation, sorted. The zero time omits expiring certificates.
+func (c *Cache) List(now time.Time) []model.Certificate {
 	found := make([]model.Certificate, 0, len(c.used))
 	for _, at := range slices.SortedFunc(maps.Keys(c.used), model.CompareKeys) {
-		if served := c.used[at]; served.leaf != nil {
-			found = append(found, model.Certificate{Namespace: at.Namespace, Name: at.Name, NotBefore: served.leaf.NotBefore, NotAfter: served.leaf.NotAfter})
+		served := c.used[at]
+		if served.leaf == nil {
+			continue
 		}
+		each := model.Certificate{
+			Namespace: at.Namespace, Name: at.Name, NotBefore: served.leaf.NotBefore, NotAfter: served.leaf.NotAfter,
+			Problem: served.Flaw,
+		}
+		switch {
+		case each.Problem != "":
+		case c.stale[at]:
+			each.Problem = "the previous certificate is still served for hosts that the current one does not cover"
+		case !now.Before(each.ExpiresSoonAt()):
+			each.Problem = "the certificate expires at " + each.NotAfter.UTC().Format(time.RFC3339)
+		}
+		found = append(found, each)
 	}
 	return found
 }

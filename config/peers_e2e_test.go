@@ -39,6 +39,7 @@ func testPeerWarnings(t *testing.T, server *controlplane.Server) {
 		peer("by-range", func(spec *millracev1beta1.LBPeerSpec) { spec.Router.Range = "198.51.100.64/28" }),
 		peer("of-rack", func(spec *millracev1beta1.LBPeerSpec) { spec.Router.Address, spec.NodeSelector = "192.0.2.1", rack }),
 		peer("link-local", func(spec *millracev1beta1.LBPeerSpec) { spec.Router.Address, spec.Router.Interface = "fe80::1", "eth0" }),
+		peer("by-interface", func(spec *millracev1beta1.LBPeerSpec) { spec.Router.Interface = "eth2" }),
 	}
 	defer removeAll(t, admin, there)
 	for _, object := range there {
@@ -73,6 +74,8 @@ func testPeerWarnings(t *testing.T, server *controlplane.Server) {
 			spec.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"rack": "b"}}
 		}, "", ""},
 		{"another link", func(spec *millracev1beta1.LBPeerSpec) { spec.Router.Address, spec.Router.Interface = "fe80::1", "eth1" }, "", ""},
+		{"the router on another link", func(spec *millracev1beta1.LBPeerSpec) { spec.Router.Interface = "eth0" }, "", ""},
+		{"the router on the same link", func(spec *millracev1beta1.LBPeerSpec) { spec.Router.Interface = "eth2" }, "spec.router.interface: eth2", "by-interface"},
 		{"the same link", func(spec *millracev1beta1.LBPeerSpec) {
 			spec.Router.Address, spec.Router.Interface = "fe80::1", "eth0"
 		}, "spec.router.address", "link-local"},
@@ -97,9 +100,10 @@ func testPeerWarnings(t *testing.T, server *controlplane.Server) {
 
 func testRouterColumn(t *testing.T, server *controlplane.Server, admin client.Client) {
 	routers := map[string]struct{ router, shown string }{
-		"address": {`{"address":"fe80::1","interface":"eth0"}`, "fe80::1"},
-		"gateway": {`{"gateway":"IPv6"}`, "IPv6"},
-		"range":   {`{"range":"198.51.100.0/28","maxPeers":4}`, "198.51.100.0/28"},
+		"address":   {`{"address":"fe80::1","interface":"eth0"}`, "fe80::1"},
+		"gateway":   {`{"gateway":"IPv6"}`, "IPv6"},
+		"range":     {`{"range":"198.51.100.0/28","maxPeers":4}`, "198.51.100.0/28"},
+		"interface": {`{"interface":"eth0"}`, "eth0"},
 	}
 	var objects []client.Object
 	for name, router := range routers {

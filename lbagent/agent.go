@@ -40,6 +40,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/probe"
 	"github.com/millrace-lb/millrace/lbagent/internal/reconcile"
 	"github.com/millrace-lb/millrace/lbagent/internal/retention"
+	"github.com/millrace-lb/millrace/lbagent/internal/routerdiscovery"
 	"github.com/millrace-lb/millrace/lbagent/internal/routes"
 	"github.com/millrace-lb/millrace/lbagent/internal/seed"
 	"github.com/millrace-lb/millrace/lbagent/internal/shutdown"
@@ -178,6 +179,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		uplinks:      uplink.New(finder.Find, p.datapath, logger),
 		maps:         maps,
 		hops:         hops,
+		discovery:    routerdiscovery.New(func() { notify.Signal(links) }, logger.WithName("routerdiscovery")),
 		detector:     detector.New(process, speaker.Down, logger.WithName("bfd")),
 		keys:         manager.New(p.datapath, p.seed, p.objects.Report, checkpointer.Generations, logger.WithName("tunnel")),
 		status:       writer,
@@ -199,9 +201,8 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		Sessions: speaker.Sessions, Drops: p.datapath.DropCounts, Services: loop.published.Services,
 	}, logger.WithName("history"))
 	loop.healthPorts = newHealthPorts(config, monitor.Alive, logger.WithName("healthport"))
-	canaries := canary.New(logger.WithName("canary"))
-	loop.canaries = canaries
-	return workers{loop, writer, speaker, fresh, hops, exempt, host, client, watching, canaries, ends, links}.runUntil(ctx, config, p)
+	loop.canaries = canary.New(logger.WithName("canary"))
+	return workers{loop, writer, speaker, fresh, hops, exempt, host, client, watching, loop.canaries, ends, links}.runUntil(ctx, config, p)
 }
 
 func logAdoption(adoption dataplane.Adoption, have *forwarding.State, logger logr.Logger) {

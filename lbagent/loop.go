@@ -24,6 +24,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/notify"
 	"github.com/millrace-lb/millrace/lbagent/internal/reconcile"
 	"github.com/millrace-lb/millrace/lbagent/internal/removalguard"
+	"github.com/millrace-lb/millrace/lbagent/internal/routerdiscovery"
 	"github.com/millrace-lb/millrace/lbagent/internal/routes"
 	"github.com/millrace-lb/millrace/lbagent/internal/snapshot"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
@@ -56,7 +57,7 @@ type loop struct {
 	uplinks      *uplink.Uplinks
 	hops         hopWatcher
 	detector     *detector.Detector
-	// keys, healthPorts, canaries, history, host and checkpointer are nil if disabled.
+	// keys, healthPorts, canaries, history, host, discovery and checkpointer are nil if disabled.
 	keys      *manager.Manager
 	status    reporter
 	logger    logr.Logger
@@ -70,6 +71,7 @@ type loop struct {
 	targets     fib.UpTargets
 	routes      *routes.Announcer
 	nodeHealth  *nodehealth.Tracker
+	discovery   *routerdiscovery.Discovery
 	canaries    *canary.Prober
 	healthPorts *healthport.Server
 	history     *recorder.Recorder
@@ -80,6 +82,7 @@ type loop struct {
 func (l *loop) run(ctx context.Context, objects, links, sessions <-chan struct{}) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	defer l.discovery.Close()
 	retry := minRetry
 	for {
 		select {

@@ -69,6 +69,7 @@ func (p *pass) readInputs() {
 	p.observation.Held, p.observation.Unready = p.input.Held, p.input.Unready
 	p.observation.TunnelKey, p.keyErr = p.keys.Update(p.input.Objects.TunnelKey)
 	p.input.Objects.DynamicNeighbors = p.routes.Speaker.DynamicNeighbors()
+	p.input.Objects.Routers = p.discovery.Routers(model.RouterInterfaces(p.input.Objects))
 }
 
 func (p *pass) build() {

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os/exec"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -34,6 +35,7 @@ func (w *world) secondRouter(neighbors string) *frr.Router {
 		"ip address add 203.0.113.130/25 dev eth1",
 		"ip address add fe80::22/64 dev eth1 nodad",
 		"ip link set eth1 up",
+		"ip -n " + namespace + " link set eth1 addrgenmode none",
 		"ip -n " + namespace + " address add 203.0.113.129/25 dev eth1",
 		"ip -n " + namespace + " address add fe80::11/64 dev eth1 nodad",
 		"ip -n " + namespace + " link set eth1 up",
@@ -55,6 +57,13 @@ func (w *world) peer(name string, edit func(*millracev1beta1.LBPeerSpec)) *millr
 	return peer
 }
 
+const unnumberedNeighbor = ` neighbor eth1 interface remote-as 64512
+ neighbor eth1 ttl-security hops 1
+ address-family ipv4 unicast
+  neighbor eth1 activate
+ exit-address-family
+`
+
 const secondNeighbor = ` neighbor 203.0.113.130 remote-as 64512
  address-family ipv4 unicast
   neighbor 203.0.113.130 activate
@@ -67,8 +76,8 @@ func TestNextHopOfEachUplink(t *testing.T) {
 	w := newWorld(t)
 	w.install()
 	w.populate()
-	second := w.secondRouter(secondNeighbor)
-	w.peer("second", func(spec *millracev1beta1.LBPeerSpec) { spec.Router.Address = "203.0.113.129" })
+	second := w.secondRouter(secondNeighbor + unnumberedNeighbor)
+	peer := w.peer("second", func(spec *millracev1beta1.LBPeerSpec) { spec.Router.Address = "203.0.113.129" })
 	w.start()
 	w.Await(30*time.Second, "the VIP at the first router", w.announced)
 	second.Await(30*time.Second, "the VIP at the second router by the node's address there", func() bool {
@@ -77,6 +86,38 @@ func TestNextHopOfEachUplink(t *testing.T) {
 	w.Await(10*time.Second, "the programs on both uplinks", func() bool {
 		interfaces := w.report().Status.Interfaces
 		return len(interfaces) == 2 && interfaces[1].XDPMode == millracev1beta1.XDPNative
+	})
+	if err := w.client.Delete(t.Context(), peer); err != nil {
+		t.Fatal(err)
+	}
+	w.checkUnnumbered(second)
+}
+
+// checkUnnumbered requires a session with a router that is found by its advertisements and finds the node by those of the
+// agent. The router is lost and replaced by one with another link-local address.
+func (w *world) checkUnnumbered(router *frr.Router) {
+	w.t.Helper()
+	w.peer("unnumbered", func(spec *millracev1beta1.LBPeerSpec) {
+		hops := int32(1)
+		spec.Router.Interface, spec.Families = "eth1", []millracev1beta1.AddressFamily{millracev1beta1.FamilyIPv4}
+		spec.ExtendedNextHop, spec.TTLSecurityHops = true, &hops
+	})
+	w.peer("absent", func(spec *millracev1beta1.LBPeerSpec) { spec.Router.Interface = "eth7" })
+	announced := func() bool { return router.KernelRoutes()[vip] == "fe80::22" }
+	router.Await(30*time.Second, "the VIP at the unnumbered router", announced)
+	w.Await(10*time.Second, "a problem of the LBPeer whose interface does not exist", func() bool {
+		return slices.ContainsFunc(w.report().Status.Conditions, func(condition metav1.Condition) bool {
+			return strings.Contains(condition.Message, "LBPeer absent: spec.router.interface: this node has no interface eth7")
+		})
+	})
+	run(w.t, "ip -n router2 address delete fe80::11/64 dev eth1")
+	router.Await(30*time.Second, "the loss of the router", func() bool { return !announced() })
+	run(w.t, "ip -n router2 address add fe80::33/64 dev eth1 nodad")
+	router.Await(60*time.Second, "the VIP at the router with another address", announced)
+	w.Await(10*time.Second, "the session with this address", func() bool {
+		return slices.ContainsFunc(w.report().Status.Sessions, func(session millracev1beta1.SessionStatus) bool {
+			return session.Peer == "unnumbered" && session.Address == "fe80::33%eth1" && session.State == millracev1beta1.SessionEstablished
+		})
 	})
 }
 

@@ -44,6 +44,8 @@ type Peer struct {
 	Session
 	// Gateway is the family of the default route whose gateway is the router; empty if Address is set.
 	Gateway millracev1beta1.AddressFamily
+	// Interface is the interface with the router that is found by its advertisements; empty if Address is set.
+	Interface string
 	// Range is the network of routers, MaxPeers their maximum with a session to a node; else invalid and 0.
 	Range    netip.Prefix
 	MaxPeers int
@@ -145,6 +147,10 @@ func (p *problems) router(peer *Peer, router *millracev1beta1.Router) {
 	case router.MaxPeers != nil:
 		p.invalid("spec.router.maxPeers", "requires spec.router.range")
 	}
+	if router.Interface != "" && router.Address == "" {
+		peer.Interface = router.Interface
+		return
+	}
 	address, err := parseRouter(router.Address)
 	if err != nil {
 		p.invalid("spec.router.address", "%v", err)
@@ -166,7 +172,7 @@ func (p *problems) gateway(peer *Peer, router *millracev1beta1.Router) {
 	case router.Address != "":
 		p.invalid("spec.router.gateway", "is mutually exclusive with spec.router.address")
 	case router.Interface != "":
-		p.invalid("spec.router.interface", "requires an IPv6 link-local address")
+		p.invalid("spec.router.interface", "is mutually exclusive with spec.router.gateway")
 	}
 	peer.Gateway = router.Gateway
 }
@@ -184,7 +190,7 @@ func (p *problems) routers(peer *Peer, router *millracev1beta1.Router) {
 		p.invalid("spec.router.range", "is mutually exclusive with spec.router.address")
 	}
 	if router.Interface != "" {
-		p.invalid("spec.router.interface", "requires an IPv6 link-local address")
+		p.invalid("spec.router.interface", "is mutually exclusive with spec.router.range")
 	}
 	peer.Range, peer.MaxPeers = prefix, defaultMaxPeers
 	if router.MaxPeers != nil {
@@ -197,7 +203,7 @@ func (p *Peer) isFamily(family millracev1beta1.AddressFamily) bool {
 		return p.Gateway == family
 	}
 	is4 := p.Address.Is4() || p.Range.IsValid() && p.Range.Addr().Is4()
-	is6 := p.Address.Is6() || p.Range.IsValid() && p.Range.Addr().Is6()
+	is6 := p.Address.Is6() || p.Interface != "" || p.Range.IsValid() && p.Range.Addr().Is6()
 	return is4 && family == millracev1beta1.FamilyIPv4 || is6 && family == millracev1beta1.FamilyIPv6
 }
 
@@ -257,6 +263,8 @@ func (p *problems) source(peer *Peer, spec *millracev1beta1.LBPeerSpec) {
 		p.invalid("spec.sourceAddress", "%s is the router's address: write the address of the node", address)
 	case peer.Address.IsValid() && address.Is4() != peer.Address.Is4():
 		p.invalid("spec.sourceAddress", "%s does not have the family of spec.router.address, %s", address, peer.Address)
+	case peer.Interface != "":
+		p.invalid("spec.sourceAddress", "is mutually exclusive with a router by interface: the session has link-local addresses")
 	case peer.Gateway != "" && address.Is4() != (peer.Gateway == millracev1beta1.FamilyIPv4):
 		p.invalid("spec.sourceAddress", "%s does not have the family of spec.router.gateway, %s", address, peer.Gateway)
 	}
@@ -373,6 +381,8 @@ func Peers(objects []millracev1beta1.LBPeer) []Problem {
 			field, router := "spec.router.address", peer.Address.String()
 			if peer.Gateway != "" {
 				field, router = "spec.router.gateway", fmt.Sprintf("the %s gateway", peer.Gateway)
+			} else if peer.Interface != "" {
+				field, router = "spec.router.interface", fmt.Sprintf("the router on %s", peer.Interface)
 			} else if peer.Range.IsValid() {
 				field, router = "spec.router.range", fmt.Sprintf("%s or a part of it on", peer.Range)
 			}
@@ -399,7 +409,7 @@ func sameRouters(a, b *Peer) bool {
 	if a.Range.IsValid() || b.Range.IsValid() {
 		return a.Range.IsValid() && b.Range.IsValid() && a.Range.Overlaps(b.Range)
 	}
-	return a.Socket() == b.Socket() && a.Gateway == b.Gateway
+	return a.Socket() == b.Socket() && a.Gateway == b.Gateway && a.Interface == b.Interface
 }
 
 // Object returns the name of the LBPeer.

@@ -54,6 +54,26 @@ func TestPeers(t *testing.T) {
 		{"interface of a global address", one(func(s *spec) { s.Router.Interface = "eth0" }), []string{
 			"p Invalid spec.router.interface: requires an IPv6 link-local address",
 		}},
+		{"the router on an interface", one(func(s *spec) {
+			s.Router.Address, s.Router.Interface, s.ExtendedNextHop, s.Families = "", "eth0", true, []millracev1beta1.AddressFamily{"IPv4", "IPv6"}
+		}), nil},
+		{"a source on an interface", one(func(s *spec) { s.Router.Address, s.Router.Interface, s.SourceAddress = "", "eth0", "198.51.100.2" }), []string{
+			"p Invalid spec.sourceAddress: is mutually exclusive with a router by interface",
+		}},
+		{"interface and range", one(func(s *spec) { s.Router.Address, s.Router.Interface, s.Router.Range = "", "eth0", "198.51.100.0/28" }), []string{
+			"p Invalid spec.router.interface: is mutually exclusive with spec.router.range",
+		}},
+		{"a number of routers on an interface", one(func(s *spec) { s.Router.Address, s.Router.Interface, s.Router.MaxPeers = "", "eth0", &most }), []string{
+			"p Invalid spec.router.maxPeers: requires spec.router.range",
+		}},
+		{"two interfaces", peers{
+			peerAged("p", 1, func(s *spec) { s.Router.Address, s.Router.Interface = "", "eth0" }),
+			peerAged("q", 0, func(s *spec) { s.Router.Address, s.Router.Interface = "", "eth1" }),
+		}, nil},
+		{"the interface twice", peers{
+			peerAged("p", 1, func(s *spec) { s.Router.Address, s.Router.Interface = "", "eth0" }),
+			peerAged("q", 0, func(s *spec) { s.Router.Address, s.Router.Interface = "", "eth0" }),
+		}, []string{`p Invalid spec.router.interface: the router on eth0 port 179 belongs to the older LBPeer`}},
 		{"the gateway", one(func(s *spec) { s.Router.Address, s.Router.Gateway = "", "IPv6" }), nil},
 		{"the gateway of no family", one(func(s *spec) { s.Router.Address, s.Router.Gateway = "", "any" }), []string{
 			`p Invalid spec.router.gateway: "any" is neither IPv4 nor IPv6`,
@@ -96,7 +116,7 @@ func TestPeers(t *testing.T) {
 		}, nil},
 		{"gateway and address", one(func(s *spec) { s.Router.Gateway = "IPv4" }), []string{"p Invalid spec.router.gateway: is mutually exclusive with spec.router.address"}},
 		{"gateway and interface", one(func(s *spec) { s.Router.Address, s.Router.Gateway, s.Router.Interface = "", "IPv6", "eth0" }), []string{
-			"p Invalid spec.router.interface: requires an IPv6 link-local address",
+			"p Invalid spec.router.interface: is mutually exclusive with spec.router.gateway",
 		}},
 		{"source of another family than the gateway", one(func(s *spec) { s.Router.Address, s.Router.Gateway, s.SourceAddress = "", "IPv4", "2001:db8::2" }), []string{
 			"p Invalid spec.sourceAddress: 2001:db8::2 does not have the family of spec.router.gateway, IPv4",

@@ -10,7 +10,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=millrace,shortName=lbp
 // +kubebuilder:subresource:status
-// +kubebuilder:printcolumn:name="Router",type=string,JSONPath=`.spec.router['address','gateway','range']`
+// +kubebuilder:printcolumn:name="Router",type=string,JSONPath=`.spec.router['address','gateway','range','interface']`
 // +kubebuilder:printcolumn:name="Peer ASN",type=integer,JSONPath=`.spec.peerASN`
 // +kubebuilder:printcolumn:name="Local ASN",type=integer,JSONPath=`.spec.localASN`
 // +kubebuilder:printcolumn:name="Established",type=integer,JSONPath=`.status.sessions.established`
@@ -47,12 +47,13 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !has(self.sourceInterface)",message="specify either sourceAddress or sourceInterface"
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !has(self.router.address) || !isIP(self.router.address) || ip(self.sourceAddress).family() == ip(self.router.address).family()",message="sourceAddress must have the family of the router's address"
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !has(self.router.gateway) || self.router.gateway == (ip(self.sourceAddress).family() == 4 ? 'IPv4' : 'IPv6')",message="sourceAddress must have the family of the gateway"
+// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !has(self.router.interface) || has(self.router.address)",message="sourceAddress is mutually exclusive with a router by interface: the session has link-local addresses"
 // +kubebuilder:validation:XValidation:rule="!has(self.passive) || !self.passive || !has(self.peerPort) || self.peerPort == 179",message="peerPort must be 179 for a passive peer: nodes do not connect to it"
 // +kubebuilder:validation:XValidation:rule="!has(self.extendedNextHop) || !self.extendedNextHop || (has(self.families) && 'IPv4' in self.families)",message="extendedNextHop applies to IPv4 routes: add IPv4 to families"
 // +kubebuilder:validation:XValidation:rule="!has(self.extendedNextHop) || !self.extendedNextHop || ((!has(self.router.gateway) || self.router.gateway == 'IPv6') && (!has(self.router.range) || !isCIDR(self.router.range) || cidr(self.router.range).ip().family() == 6) && (!has(self.router.address) || !isIP(self.router.address) || ip(self.router.address).family() == 6))",message="extendedNextHop requires an IPv6 session"
 // +kubebuilder:validation:XValidation:rule="!has(self.bfd) || !has(self.bfd.minimumTTL) || (has(self.bfd.enabled) && !self.bfd.enabled) || (has(self.bfd.multihop) ? self.bfd.multihop : has(self.multihopTTL) && self.multihopTTL > 1)",message="bfd.minimumTTL requires a multihop session (bfd.multihop or multihopTTL): packets of a directly connected router must have TTL 255"
 type LBPeerSpec struct {
-	// Router specifies the router, by its address, as the gateway of each node, or by a range.
+	// Router specifies the router: by its address, as the gateway of each node, by a range, or by an interface.
 	Router Router `json:"router"`
 
 	// PeerASN specifies the router's autonomous system number. Sessions with another number are rejected.
@@ -199,11 +200,11 @@ type LBPeerSpec struct {
 	Canaries []string `json:"canaries,omitempty"`
 }
 
-// Router is the location of a router: one of address, gateway and range.
+// Router is the location of a router: one of address, gateway, range and interface.
 //
-// +kubebuilder:validation:XValidation:rule="[has(self.address), has(self.gateway), has(self.range)].filter(given, given).size() == 1",message="specify exactly one of address, gateway and range"
+// +kubebuilder:validation:XValidation:rule="[has(self.address), has(self.gateway), has(self.range), has(self.interface) && !has(self.address)].filter(given, given).size() == 1",message="specify exactly one of address, gateway, range and interface"
 // +kubebuilder:validation:XValidation:rule="has(self.range) || !has(self.maxPeers)",message="maxPeers requires range"
-// +kubebuilder:validation:XValidation:rule="(has(self.address) && !isIP(self.address)) || has(self.interface) == (has(self.address) && ip(self.address).family() == 6 && ip(self.address).isLinkLocalUnicast())",message="interface is required for an IPv6 link-local address, and must not be set otherwise"
+// +kubebuilder:validation:XValidation:rule="!has(self.address) || !isIP(self.address) || has(self.interface) == (ip(self.address).family() == 6 && ip(self.address).isLinkLocalUnicast())",message="interface is required for an IPv6 link-local address, and must not be set for another address"
 type Router struct {
 	// Address specifies the router's address.
 	//
@@ -213,7 +214,8 @@ type Router struct {
 	// +kubebuilder:validation:XValidation:rule="!isIP(self) || ip(self).isGlobalUnicast() || ip(self).isLoopback() || ip(self).isLinkLocalUnicast()",message="must be the address of a router: neither multicast nor unspecified"
 	Address string `json:"address,omitempty"`
 
-	// Interface specifies the node's interface for a router with an IPv6 link-local address.
+	// Interface specifies the node's interface for a router with an IPv6 link-local address. Without address,
+	// the router of an unnumbered session is found by its router advertisements on the interface (RFC 4861).
 	//
 	// +optional
 	// +kubebuilder:validation:MinLength=1

@@ -3,6 +3,7 @@
 package review
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"net/netip"
@@ -42,7 +43,7 @@ func Peer(object *millracev1beta1.LBPeer, state *State) []desired.Problem {
 	w.system("spec.localASN", object.Spec.LocalASN)
 	w.fraction("spec.keepaliveTime", object.Spec.KeepaliveTime)
 	w.fraction("spec.connectRetryTime", object.Spec.ConnectRetryTime)
-	w.interfaces("spec.router.interface", peer.Address.Zone())
+	w.interfaces("spec.router.interface", cmp.Or(peer.Interface, peer.Address.Zone()))
 	w.pattern("spec.sourceInterface", peer.SourceInterface)
 	return w.found
 }
@@ -161,7 +162,7 @@ func (w *warnings) pools(field string, r netipx.IPRange, advice string) {
 // interfaces warns about the name of an uplink that no node has.
 func (w *warnings) interfaces(field, name string) {
 	if name != "" && !w.pattern(field, name) && len(w.state.Interfaces) > 0 && !slices.Contains(w.state.Interfaces, name) {
-		w.warn(ReasonNoMatch, field, "no node has an uplink %q: the nodes have %s", name, firstNames(w.state.Interfaces))
+		w.warn(ReasonNoMatch, field, "no node has reported an uplink %q: the nodes have %s; without this interface there is no session", name, firstNames(w.state.Interfaces))
 	}
 }
 

@@ -29,7 +29,7 @@ func (b *builder) buildPeers() {
 	b.model.NextHops = map[string]NextHops{}
 	for _, object := range oldestFirst(b.snapshot.Peers) {
 		peer, problems := desired.ParsePeer(object)
-		if !b.isForThisNode(peer.Nodes) || b.reported(problems) || !b.foundGateway(&peer) {
+		if !b.isForThisNode(peer.Nodes) || b.reported(problems) || !b.resolveRouter(&peer) {
 			continue
 		}
 		if peer.Range.IsValid() {
@@ -57,8 +57,11 @@ func (b *builder) addPeer(peer *desired.Peer) {
 }
 
 func routerField(peer *desired.Peer) string {
-	if peer.Gateway != "" {
+	switch {
+	case peer.Gateway != "":
 		return "spec.router.gateway"
+	case peer.Interface != "":
+		return "spec.router.interface"
 	}
 	return "spec.router.address"
 }
@@ -92,11 +95,48 @@ func (b *builder) buildRanges(ranges []desired.Peer) {
 	}
 }
 
-// foundGateway resolves the address of a gateway peer and reports whether the peer has an address.
-func (b *builder) foundGateway(peer *desired.Peer) bool {
-	if peer.Gateway == "" {
-		return true
+// RouterInterfaces returns the interfaces of LBPeers of this node whose router is found by its advertisements.
+func RouterInterfaces(s *Snapshot) (names []string) {
+	b := builder{snapshot: s}
+	for _, object := range s.Peers {
+		if object.Spec.Router.Interface == "" {
+			continue
+		}
+		peer, problems := desired.ParsePeer(object)
+		if len(problems) == 0 && peer.Interface != "" && b.isForThisNode(peer.Nodes) {
+			names = append(names, peer.Interface)
+		}
 	}
+	return names
+}
+
+// resolveRouter sets the address of a router that is a gateway or on an interface. It reports whether the peer has
+// an address.
+func (b *builder) resolveRouter(peer *desired.Peer) bool {
+	switch {
+	case peer.Gateway != "":
+		return b.resolveGateway(peer)
+	case peer.Interface != "":
+		return b.resolveInterface(peer)
+	}
+	return true
+}
+
+func (b *builder) resolveInterface(peer *desired.Peer) bool {
+	router, exists := b.snapshot.Routers[peer.Interface]
+	message := "no router has sent a router advertisement on %s yet"
+	switch {
+	case router.IsValid():
+		peer.Address = router
+		return true
+	case !exists:
+		message = "this node has no interface %s"
+	}
+	b.problem(ObjectReference{Kind: "LBPeer", Name: peer.Name}, ReasonNoRouter, "spec.router.interface: "+message, peer.Interface)
+	return false
+}
+
+func (b *builder) resolveGateway(peer *desired.Peer) bool {
 	reference := ObjectReference{Kind: "LBPeer", Name: peer.Name}
 	switch gateways := b.snapshot.Gateways[peer.Gateway]; len(gateways) {
 	case 1:

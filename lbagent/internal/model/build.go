@@ -31,6 +31,8 @@ const (
 	ReasonNotAggregated = "NotAggregated"
 	// ReasonNoGateway: an LBPeer refers to the node's default gateway, and the node does not have exactly one.
 	ReasonNoGateway = "NoGateway"
+	// ReasonNoRouter: the interface of an LBPeer does not exist on the node, or no router was found on it.
+	ReasonNoRouter = "NoRouter"
 	// ReasonNoAddress: an LBNode has no usable address.
 	ReasonNoAddress = "NoAddress"
 )

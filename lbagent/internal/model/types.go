@@ -69,6 +69,9 @@ type Snapshot struct {
 	OnLink []Network
 	// Gateways are the gateways of the node's default routes.
 	Gateways Gateways
+	// Routers are the routers found by their advertisements, by interface. An existing interface without a router
+	// has an invalid address.
+	Routers map[string]netip.Addr
 	// DynamicNeighbors are the connected routers of ranges.
 	DynamicNeighbors []netip.Addr
 	// Down are the nodes that do not answer this node's probes.

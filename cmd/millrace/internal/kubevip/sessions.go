@@ -3,6 +3,7 @@
 package kubevip
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -90,11 +91,8 @@ func parseRouter(text string) router {
 }
 
 func (r *router) peer(env *environment, note noteFunc) (millracev1beta1.LBPeer, error) {
-	to := migration.NewPeer(migration.Name("kube-vip", r.address))
-	if r.on != "" {
-		return to, fmt.Errorf("the router on interface %s has no address: set router.interface, and its link-local address in router.address", r.on)
-	}
-	address, err := netip.ParseAddr(r.address)
+	to := migration.NewPeer(migration.Name("kube-vip", cmp.Or(r.address, r.on)))
+	address, err := netip.ParseAddr(cmp.Or(r.address, "fe80::%"+r.on))
 	if err != nil {
 		return to, fmt.Errorf("the router's address %q is invalid", r.address)
 	}
@@ -103,6 +101,10 @@ func (r *router) peer(env *environment, note noteFunc) (millracev1beta1.LBPeer, 
 		return to, fmt.Errorf("router %s: the AS number %q is invalid", address, r.asn)
 	}
 	to.Spec.Router = millracev1beta1.Router{Address: address.WithZone("").String(), Interface: address.Zone()}
+	if r.on != "" {
+		to.Spec.Router.Address, to.Spec.ExtendedNextHop = "", true
+		to.Spec.Families = []millracev1beta1.AddressFamily{millracev1beta1.FamilyIPv4, millracev1beta1.FamilyIPv6}
+	}
 	to.Spec.PeerASN, to.Spec.LocalASN = asn, number(env.values["bgp_as"], defaultASN)
 	hold := number(env.values["bgp_hold_time"], defaultHoldTime)
 	to.Spec.HoldTime = duration(hold, time.Second)
@@ -133,7 +135,7 @@ func source(env *environment, to *millracev1beta1.LBPeerSpec, router netip.Addr,
 	switch {
 	case on != "" && on != "lo":
 		to.SourceInterface = on
-	case address == "":
+	case address == "" || router.IsLinkLocalUnicast():
 	case strings.Contains(address, ":") == router.Is6():
 		to.SourceAddress = address
 	default:

@@ -97,14 +97,9 @@ func first(selectors []metav1.LabelSelector, note func(string, ...any), field st
 func (c *converter) peer(from *bgpPeer) {
 	note := func(format string, args ...any) { c.note("BGPPeer", from.Metadata, format, args...) }
 	spec := &from.Spec
-	if spec.PeerAddress == "" {
-		note("it has only the interface %q: set router.interface, and the router's link-local address in router.address",
-			spec.Interface)
-		return
-	}
 	to := migration.NewPeer(from.Metadata.Name)
 	to.Spec = millracev1beta1.LBPeerSpec{
-		Router:   millracev1beta1.Router{Address: spec.PeerAddress},
+		Router:   millracev1beta1.Router{Address: spec.PeerAddress, Interface: spec.Interface},
 		LocalASN: spec.MyASN, PeerASN: spec.PeerASN, PeerPort: spec.PeerPort, SourceAddress: spec.SourceAddress,
 		HoldTime: spec.HoldTime, KeepaliveTime: spec.KeepaliveTime, ConnectRetryTime: spec.ConnectTime,
 		NodeSelector: first(spec.NodeSelectors, note, "nodeSelectors"),
@@ -119,7 +114,8 @@ func (c *converter) peer(from *bgpPeer) {
 		hops := int32(maxTTL)
 		to.Spec.MultihopTTL = &hops
 	}
-	if spec.DualStackAddressFamily {
+	to.Spec.ExtendedNextHop = spec.PeerAddress == ""
+	if spec.DualStackAddressFamily || to.Spec.ExtendedNextHop {
 		to.Spec.Families = []millracev1beta1.AddressFamily{millracev1beta1.FamilyIPv4, millracev1beta1.FamilyIPv6}
 	}
 	switch {

@@ -125,7 +125,7 @@ func (b *builder) judge(router *Router) {
 }
 
 func routerAddress(peer *millracev1beta1.LBPeer) string {
-	return cmp.Or(peer.Spec.Router.Address, peer.Spec.Router.Range, "default gateway")
+	return cmp.Or(peer.Spec.Router.Address, peer.Spec.Router.Range, peer.Spec.Router.Interface, "default gateway")
 }
 
 // services returns the Services that have VIPs or wait for one, and the VIPs without a Service.

@@ -193,7 +193,8 @@ const (
 	DatapathEventEVENT_PRIMARY_DOWN       DatapathEvent = 12
 	DatapathEventEVENT_AGENT_SILENT       DatapathEvent = 13
 	DatapathEventEVENT_PASSED_TO_PROXY    DatapathEvent = 14
-	DatapathEventEVENTS                   DatapathEvent = 15
+	DatapathEventEVENT_VLAN_UNKNOWN       DatapathEvent = 15
+	DatapathEventEVENTS                   DatapathEvent = 16
 )
 
 type DatapathFingerprintSecret struct {

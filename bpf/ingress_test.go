@@ -61,7 +61,6 @@ func notOurs(f family) []fixture {
 		pass("frame for another station",
 			f.tcp(portCluster, "S").with(func(p *packet) { p.destination = otherMAC }).frame()),
 		pass("VLAN tag", tagged(toOther.frame(), 0x81000007)),
-		pass("three VLAN tags", tagged(f.tcp(portCluster, "S").frame(), 0x88a80007, 0x81000008, 0x81000009)),
 		pass("truncated VLAN tag", tagged(f.tcp(portCluster, "S").frame(), 0x81000007)[:17]),
 		pass("ARP in a VLAN", tagged(append(append(append([]byte{}, uplinkMAC...), routerMAC...), "\x08\x06 who has?"...), 0x81000007)),
 		pass("ARP", append(append(append([]byte{}, uplinkMAC...), routerMAC...), "\x08\x06 who has?"...)),

@@ -41,7 +41,7 @@ func vlans(f family) []fixture {
 	foreign := syn.arrived(v4, 0).with(func(t *tunnel) { t.vni = 7 })
 	echo, echoReply := f.echo("ping")
 	pass := func(name string, tags ...uint32) fixture {
-		return fixture{name: name, in: tagged(syn.frame(), tags...), verdict: xdpPass}
+		return fixture{name: name, in: tagged(syn.frame(), tags...), verdict: xdpPass, counts: event(bpf.DatapathEventEVENT_VLAN_UNKNOWN)}
 	}
 	return []fixture{
 		pass("another VLAN", tag+1),
@@ -50,6 +50,7 @@ func vlans(f family) []fixture {
 		pass("an inner tag alone of two, in a service VLAN", outer),
 		pass("the id in a tag of the other kind", 0x88a80007),
 		pass("a tag of no VLAN behind one", tag, 0x81000000),
+		pass("three tags", 0x88a80007, 0x81000008, 0x81000009),
 		{
 			name: "with a priority", in: tagged(syn.frame(), tag|priority&0xffff), verdict: xdpPass,
 			out: tagged(delivered(syn, f.pods[0]), tag|priority&0xffff), counts: opened,

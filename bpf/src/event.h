@@ -50,5 +50,9 @@ enum event {
 	 * docs/migrate.md).
 	 */
 	EVENT_PASSED_TO_PROXY,
+	/* Passed to the node's stack: a frame to a VIP with VLAN tags of no uplink, or any frame
+	 * with more than two tags.
+	 */
+	EVENT_VLAN_UNKNOWN,
 	EVENTS,
 };

@@ -3,6 +3,7 @@
 
 #include "vip_reply.h"
 #include "bloom.h"
+#include "count.h"
 #include "decap.h"
 #include "finish.h"
 #include "headers.h"
@@ -95,6 +96,8 @@ static __always_inline int slow_enter(struct xdp_md *ctx, struct packet_slot *sl
 		return 0;
 	protocol = read_tags(ctx, slot, eth->h_proto);
 	packet->l3 = sizeof(*eth) + slot->tags * VLAN_TAG_LENGTH;
+	if (is_vlan(protocol))
+		count_event(EVENT_VLAN_UNKNOWN);
 	if (read_ip_header(ctx, packet, protocol))
 		return 0;
 	*flaw = DROP_NONE;
@@ -106,7 +109,12 @@ static __always_inline int slow_enter(struct xdp_md *ctx, struct packet_slot *sl
 		if (!*flaw)
 			return 0;
 	}
-	return tags_are_ours(ctx, slot) && !take_tags(ctx, slot);
+	if (!tags_are_ours(ctx, slot)) {
+		if (*flaw != NOT_VIP)
+			count_event(EVENT_VLAN_UNKNOWN);
+		return 0;
+	}
+	return !take_tags(ctx, slot);
 }
 
 static __always_inline int slow_read(struct xdp_md *ctx, struct packet_slot *slot,

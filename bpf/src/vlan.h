@@ -25,7 +25,7 @@ static __always_inline int is_vlan(__be16 protocol)
 	return protocol == bpf_htons(ETH_P_8021Q) || protocol == bpf_htons(ETH_P_8021AD);
 }
 
-/* Returns 0 if the tags are truncated or too many. */
+/* Returns 0 if the tags are truncated, and the EtherType of a tag if there are too many. */
 static __always_inline __be16 read_tags(struct xdp_md *ctx, struct packet_slot *slot,
 					__be16 protocol)
 {
@@ -40,7 +40,7 @@ static __always_inline __be16 read_tags(struct xdp_md *ctx, struct packet_slot *
 		slot->tags = i + 1;
 		protocol = tag[1];
 	}
-	return is_vlan(protocol) ? 0 : protocol;
+	return protocol;
 }
 
 /* Mask of a tag without its priority. */

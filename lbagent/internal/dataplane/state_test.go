@@ -400,7 +400,7 @@ func TestDropReasons(t *testing.T) {
 			t.Errorf("no counter %s in %v", reason, counters.Drops)
 		}
 	}
-	want := "map[agent_silent:0 echo_reply_sent:0 lookup_forwarded:0 lookup_other_zone:0 lookup_returned:0 over_quota:0 override_added:0 override_used:0 passed_to_kernel:0 passed_to_proxy:0 primary_down:0 probe_reply_sent:0 reject_sent:0 reply_without_flow:0 too_big_sent:0]"
+	want := "map[agent_silent:0 echo_reply_sent:0 lookup_forwarded:0 lookup_other_zone:0 lookup_returned:0 over_quota:0 override_added:0 override_used:0 passed_to_kernel:0 passed_to_proxy:0 primary_down:0 probe_reply_sent:0 reject_sent:0 reply_without_flow:0 too_big_sent:0 vlan_unknown:0]"
 	if fmt.Sprint(counters.Events) != want {
 		t.Errorf("events %v, want %s", counters.Events, want)
 	}

@@ -5,9 +5,11 @@ package proxy
 import (
 	"bufio"
 	"bytes"
+	"fmt"
 	"io"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -37,23 +39,36 @@ func BenchmarkForward(b *testing.B) {
 		"GET":  "GET /path?q=1 HTTP/1.1\r\nHost: a.example.com\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n",
 		"POST": "POST /path HTTP/1.1\r\nHost: a.example.com\r\nUser-Agent: bench\r\nContent-Length: 1024\r\n\r\n" + string(body),
 	} {
-		b.Run(name, func(b *testing.B) {
-			conn, err := net.Dial("tcp", client127(port))
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer conn.Close()
-			reader := bufio.NewReader(conn)
-			b.ReportAllocs()
-			begin := processorTime(b)
-			for b.Loop() {
-				_, _ = io.WriteString(conn, request)
-				if !readMessage(reader) {
-					b.Fatal("no response")
+		for _, conns := range []int{1, 32} {
+			b.Run(fmt.Sprintf("%s/connections=%d", name, conns), func(b *testing.B) {
+				b.ReportAllocs()
+				begin := processorTime(b)
+				var wait sync.WaitGroup
+				for i := range conns {
+					wait.Go(func() { exchange(b, port, request, (b.N+i)/conns) })
 				}
-			}
-			b.ReportMetric(float64(processorTime(b)-begin)/float64(b.N), "cpu-ns/op")
-		})
+				wait.Wait()
+				b.ReportMetric(float64(processorTime(b)-begin)/float64(b.N), "cpu-ns/op")
+			})
+		}
+	}
+}
+
+// exchange sends requests over one connection.
+func exchange(b *testing.B, port uint32, request string, count int) {
+	conn, err := net.Dial("tcp", client127(port))
+	if err != nil {
+		b.Error(err)
+		return
+	}
+	defer conn.Close()
+	reader := bufio.NewReader(conn)
+	for range count {
+		_, _ = io.WriteString(conn, request)
+		if !readMessage(reader) {
+			b.Error("no response")
+			return
+		}
 	}
 }
 

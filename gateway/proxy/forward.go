@@ -5,8 +5,9 @@ package proxy
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
+	"encoding/hex"
 	"errors"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -160,12 +161,12 @@ func (x *transaction) keepsPath() bool {
 // forwarded describes the client's request. Values of the request itself count only behind trusted proxies.
 func (x *transaction) forwarded(header http.Header) {
 	origin, chain := x.origin(), x.chain()
-	scheme := []string{origin.Scheme}
-	header["X-Forwarded-For"] = []string{strings.Join(chain, ", ")}
-	header["X-Forwarded-Host"] = []string{origin.Host}
-	header["X-Forwarded-Port"] = []string{strconv.FormatUint(uint64(origin.Port), 10)}
-	header["X-Forwarded-Proto"], header["X-Forwarded-Scheme"], header["X-Scheme"] = scheme, scheme[:1:1], scheme[:1:1]
-	header["X-Real-Ip"] = []string{canonical.RealIP(chain)}
+	// One array for all values. Each slice is clipped for append.
+	values := [...]string{strings.Join(chain, ", "), origin.Host, strconv.FormatUint(uint64(origin.Port), 10), origin.Scheme, canonical.RealIP(chain)}
+	header["X-Forwarded-For"], header["X-Forwarded-Host"] = values[0:1:1], values[1:2:2]
+	header["X-Forwarded-Port"], header["X-Real-Ip"] = values[2:3:3], values[4:5:5]
+	scheme := values[3:4:4]
+	header["X-Forwarded-Proto"], header["X-Forwarded-Scheme"], header["X-Scheme"] = scheme, scheme, scheme
 	if header.Get("X-Request-Id") == "" {
 		header["X-Request-Id"] = []string{newRequestID()}
 	}
@@ -173,7 +174,10 @@ func (x *transaction) forwarded(header http.Header) {
 
 // newRequestID returns 16 random bytes in hexadecimal digits, like nginx's $request_id.
 func newRequestID() string {
-	return fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64())
+	var id [16]byte
+	binary.BigEndian.PutUint64(id[:8], rand.Uint64())
+	binary.BigEndian.PutUint64(id[8:], rand.Uint64())
+	return hex.EncodeToString(id[:])
 }
 
 func (x *transaction) origin() canonical.Origin {

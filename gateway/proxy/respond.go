@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"mime"
 	"net/http"
 	"strings"
 	"sync"
@@ -121,8 +120,8 @@ func isStreamed(response *http.Response) bool {
 	if response.ContentLength < 0 {
 		return true
 	}
-	media, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
-	return media == "text/event-stream"
+	media, _, _ := strings.Cut(response.Header.Get("Content-Type"), ";")
+	return strings.EqualFold(strings.TrimSpace(media), "text/event-stream")
 }
 
 const bufferSize = 32 << 10

@@ -51,15 +51,28 @@ type Origin struct {
 // listener.
 func OriginOf(header http.Header, host string, tls bool, port uint32) Origin {
 	origin := Origin{Scheme: Scheme(header, tls), Host: cmp.Or(first(header, "X-Forwarded-Host"), host), Port: port}
-	switch given, err := strconv.ParseUint(first(header, "X-Forwarded-Port"), 10, 16); {
-	case err == nil && given > 0:
-		origin.Port = uint32(given)
+	switch given := forwardedPort(header); {
+	case given > 0:
+		origin.Port = given
 	case origin.Scheme == "https" && !tls:
 		origin.Port = 443
 	case origin.Scheme == "http" && tls:
 		origin.Port = 80
 	}
 	return origin
+}
+
+// forwardedPort returns 0 without a valid port.
+func forwardedPort(header http.Header) uint32 {
+	text := first(header, "X-Forwarded-Port")
+	if text == "" {
+		return 0
+	}
+	port, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		return 0
+	}
+	return uint32(port)
 }
 
 // canonicalExpect removes Expect from HTTP/1.0 requests (RFC 9110, section 10.1.1).

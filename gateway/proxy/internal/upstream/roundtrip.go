@@ -181,19 +181,24 @@ func (b *Backend) send(request *http.Request, endpoint *balance.Endpoint, timer 
 
 // judge updates passive health; cancellation by the client and exceeded limits do not count.
 func (b *Backend) judge(endpoint *balance.Endpoint, response *http.Response, err error) {
-	var fromClient clientError
-	var tooLarge *http.MaxBytesError
 	switch {
-	case errors.Is(err, context.Canceled), errors.Is(err, errEndpointRemoved), errors.Is(err, ErrNoRoom),
-		errors.Is(err, ErrTooManyStreams), errors.As(err, &tooLarge), errors.As(err, &fromClient):
 	case err != nil:
-		b.Set.Failed(endpoint, time.Now())
+		if isEndpointError(err) {
+			b.Set.Failed(endpoint, time.Now())
+		}
 	case response.StatusCode == http.StatusBadGateway, response.StatusCode == http.StatusServiceUnavailable,
 		response.StatusCode == http.StatusGatewayTimeout:
 		b.Set.Failed(endpoint, time.Now())
 	default:
 		endpoint.Succeeded()
 	}
+}
+
+func isEndpointError(err error) bool {
+	var fromClient clientError
+	var tooLarge *http.MaxBytesError
+	return !errors.Is(err, context.Canceled) && !errors.Is(err, errEndpointRemoved) && !errors.Is(err, ErrNoRoom) &&
+		!errors.Is(err, ErrTooManyStreams) && !errors.As(err, &tooLarge) && !errors.As(err, &fromClient)
 }
 
 type attemptResult struct {

@@ -145,6 +145,7 @@ fuzz: ## Hold the programs to the model with PACKETS packets, parse PACKETS BGP 
 	go test -run '^$$' -fuzz FuzzMessages -fuzztime $(PACKETS)x ./lbagent/internal/bgp
 	go test -run '^$$' -fuzz FuzzOpen -fuzztime $(PACKETS)x ./lbagent/internal/bgp
 	go test -run '^$$' -fuzz FuzzResponse -fuzztime $(PACKETS)x ./gateway/proxy/internal/h1
+	go test -run '^$$' -fuzz FuzzRequest -fuzztime $(PACKETS)x ./gateway/proxy/internal/h1
 
 .PHONY: test-race
 test-race: prerequisites ## Kill agent, operators and API server for CHAOS=10m, and run the packages, with the race detector (root).

@@ -4,6 +4,7 @@ package proxy
 
 import (
 	"bytes"
+	"context"
 	"net"
 	"net/http"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/h1"
 )
 
 // clientConn is a client connection with a write timeout. It accounts headers and releases its ledger
@@ -26,6 +28,8 @@ type clientConn struct {
 	begun     bool
 	// emptyBytes is the number of CR and LF bytes still ignored before the first request.
 	emptyBytes int
+	// framing is that of the next request to net/http, which does not return both framing fields.
+	framing h1.Framing
 }
 
 // maxEmptyBytes permits two empty lines, as many as net/http ignores after a POST.
@@ -52,6 +56,10 @@ func entryOf(conn net.Conn) *admission.Connection {
 }
 
 type connKey struct{}
+
+func withConn(ctx context.Context, conn net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, clientConnOf(conn))
+}
 
 func connOf(r *http.Request) *clientConn {
 	conn, _ := r.Context().Value(connKey{}).(*clientConn)
@@ -87,8 +95,9 @@ func (c *clientConn) begin(b []byte) int {
 	c.emptyBytes -= empty
 	n := copy(b, b[empty:])
 	if c.begun = n > 0; c.begun && bytes.HasPrefix(b[:n], []byte("PRI ")) {
-		// net/http detects HTTP/2 in the same way.
+		// net/http detects HTTP/2 in the same way. The first read may contain frames.
 		c.multiplexed()
+		c.scheduler.account(n)
 	}
 	return n
 }

@@ -8,6 +8,9 @@
 //	socket ──► server ──► handler ─────┴──► forward ──► upstream ──► endpoint
 //	              └──► tunnel (TLS passthrough and terminate) ──┘
 //
+// The server has two parts with the same handler: h1server reads short HTTP/1.1 requests, and hands connections with
+// HTTP/2 or any other request over to net/http.
+//
 // A table is immutable, and a request uses the same table until its end. Unchanged resources keep their
 // objects across tables, including connections and state. The proxy depends on gateway/resource only,
 // neither on the API server nor on Secrets.

@@ -3,25 +3,43 @@
 package proxy
 
 import (
+	"errors"
 	"net/http"
 	"strings"
 	"time"
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/canonical"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/h1"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
 	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-func (s *server) handle(w http.ResponseWriter, r *http.Request) {
-	p := s.proxy
+// handleUnusual serves requests of net/http's servers.
+func (s *server) handleUnusual(w http.ResponseWriter, r *http.Request) {
 	if r.Body != nil && r.Body != http.NoBody {
 		// net/http decides by the type of its own request's body whether to drain the rest; after Expect it
 		// would wait for a body that was never requested.
 		r = r.WithContext(r.Context())
 	}
-	x := &transaction{proxy: p, in: r, table: p.table.Load(), begun: time.Now()}
+	s.handle(w, r, r.ProtoMajor == 1 && isAmbiguous(r))
+}
+
+// isAmbiguous reports whether an HTTP/1 request may have both Content-Length and Transfer-Encoding. net/http removes
+// the former, so only the framing of a connection's first request is known.
+func isAmbiguous(r *http.Request) bool {
+	framing := h1.FramingUnknown
+	if conn := connOf(r); conn != nil {
+		framing, conn.framing = conn.framing, framing
+	}
+	return framing == h1.FramingConflict || framing == h1.FramingUnknown && len(r.TransferEncoding) > 0
+}
+
+// handle serves a request. The connection does not persist after an ambiguous one (RFC 9112, section 6.1).
+func (s *server) handle(w http.ResponseWriter, r *http.Request, isAmbiguous bool) {
+	p := s.proxy
+	x := &transaction{proxy: p, in: r, table: p.table.Load(), begun: time.Now(), isAmbiguous: isAmbiguous}
 	out := newResponseWriter(w, r, p.settings.WriteTimeout)
 	// Must precede all reads of the request.
 	status := canonical.Request(r)
@@ -43,7 +61,7 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 	defer x.unreserveAll()
 	defer x.countReset(out)
 	defer out.finish()
-	if leave || p.draining.Load() || s.leaving.Load() {
+	if leave || isAmbiguous || p.draining.Load() || s.leaving.Load() {
 		// On HTTP/2 net/http sends GOAWAY. Idle connections are not closed, which would lose requests in flight.
 		w.Header().Set("Connection", "close")
 	}
@@ -231,6 +249,9 @@ func entryIn(r *http.Request) *admission.Connection {
 	return nil
 }
 
+// errAmbiguous is logged for a 400 response behind trusted proxies.
+var errAmbiguous = errors.New("the request may have both Content-Length and Transfer-Encoding")
+
 // route returns the status code of a rejection, or 0.
 func (x *transaction) route(number uint16) int {
 	r := x.in
@@ -247,8 +268,12 @@ func (x *transaction) route(number uint16) int {
 	x.host, x.path, x.virtualHost = found.Host, found.Path, found.VirtualHost
 	if status == 0 {
 		x.rule = found.Group.Rules[found.Rule]
-		if countHops(r.Header) >= maxHops {
+		switch {
+		case countHops(r.Header) >= maxHops:
 			x.err, status = errLoop, http.StatusLoopDetected
+		case x.isAmbiguous && x.virtualHost.Resource.GetTrustedHops() > 0:
+			// The proxy in front may have delimited the body in another way.
+			x.err, status = errAmbiguous, http.StatusBadRequest
 		}
 	}
 	return status

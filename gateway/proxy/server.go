@@ -16,18 +16,21 @@ import (
 	"time"
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/h1"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/h1server"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
 )
 
 // server accepts connections at a port for HTTP, HTTPS or tunnels.
 type server struct {
-	proxy                   *Proxy
-	number                  uint16
-	listener                net.Listener
-	plain                   *http.Server
-	secure                  *http.Server
+	proxy    *Proxy
+	number   uint16
+	listener net.Listener
+	// plainLoop and secureLoop serve usual HTTP/1.1 requests, plain and secure all others.
+	plainLoop, secureLoop   *h1server.Server
+	plain, secure           *http.Server
 	plainConns, secureConns *connListener
-	// open are connections of both HTTP servers, tunnels hijacked and passed-through ones.
+	// open are connections of all HTTP servers, tunnels hijacked and passed-through ones.
 	open    *connections
 	tunnels sync.WaitGroup
 	leaving atomic.Bool
@@ -80,22 +83,40 @@ func (p *Proxy) newServer(number uint16, listener net.Listener) *server {
 			return s.configFor(hello.ServerName), nil
 		},
 	}
+	s.plainLoop, s.secureLoop = s.loop(s.plainConns), s.loop(s.secureConns)
+	s.secureLoop.TLS = s.secure.TLSConfig
 	return s
+}
+
+func (s *server) loop(others *connListener) *h1server.Server {
+	settings := &s.proxy.settings
+	return &h1server.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.handle(w, r, false) }),
+		HandOver: func(conn net.Conn, framing h1.Framing) {
+			clientConnOf(conn).framing = framing
+			others.deliver(conn)
+		},
+		Context:        func(conn net.Conn) context.Context { return withConn(context.Background(), conn) },
+		SetState:       s.open.setState,
+		HeaderTimeout:  settings.HeaderTimeout,
+		IdleTimeout:    settings.IdleTimeout,
+		MaxHeaderBytes: settings.MaxHeaderBytes,
+		MaxBodyBytes:   settings.MaxBodyBytes,
+		Log:            s.proxy.unlogged,
+	}
 }
 
 func (s *server) httpServer() *http.Server {
 	settings := &s.proxy.settings
 	server := &http.Server{
-		Handler:           http.HandlerFunc(s.handle),
+		Handler:           http.HandlerFunc(s.handleUnusual),
 		ReadHeaderTimeout: settings.HeaderTimeout,
 		IdleTimeout:       settings.IdleTimeout,
 		MaxHeaderBytes:    settings.MaxHeaderBytes,
 		ErrorLog:          s.proxy.unlogged,
 		ConnState:         s.open.setState,
-		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
-			return context.WithValue(ctx, connKey{}, clientConnOf(conn))
-		},
-		Protocols: new(http.Protocols),
+		ConnContext:       withConn,
+		Protocols:         new(http.Protocols),
 		// Filters and rules may apply to OPTIONS *, which net/http would answer itself.
 		DisableGeneralOptionsHandler: true,
 		HTTP2: &http.HTTP2Config{
@@ -126,7 +147,7 @@ func (s *server) configFor(serverName string) *tls.Config {
 func (s *server) run() {
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = s.plain.Serve(s.plainConns) })
-	serving.Go(func() { _ = s.secure.ServeTLS(s.secureConns, "", "") })
+	serving.Go(func() { _ = s.secure.Serve(s.secureConns) })
 	for {
 		conn, err := s.listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -183,9 +204,9 @@ func (s *server) accepted(conn net.Conn, port *port) {
 	case port == nil:
 		_ = conn.Close()
 	case !port.tls:
-		s.plainConns.deliver(conn)
+		go s.plainLoop.Serve(conn)
 	case !port.bytes:
-		s.secureConns.deliver(conn)
+		go s.secureLoop.Serve(conn)
 	default:
 		s.tunnels.Go(func() { s.dispatchTLS(conn) })
 	}
@@ -204,19 +225,22 @@ func (s *server) shutdown(ctx context.Context) error {
 	unread, cancel := context.WithTimeout(ctx, last/4)
 	s.open.awaitRead(unread)
 	cancel()
-	errs := make(chan error, 2)
-	for _, server := range []*http.Server{s.plain, s.secure} {
-		go func() {
-			err := server.Shutdown(ctx)
-			if err != nil {
+	servers := []interface {
+		Shutdown(context.Context) error
+		Close() error
+	}{s.plainLoop, s.secureLoop, s.plain, s.secure}
+	errs := make([]error, len(servers))
+	var wait sync.WaitGroup
+	for i, server := range servers {
+		wait.Go(func() {
+			if errs[i] = server.Shutdown(ctx); errs[i] != nil {
 				_ = server.Close()
 			}
-			errs <- err
-		}()
+		})
 	}
-	err := errors.Join(<-errs, <-errs)
+	wait.Wait()
 	s.awaitTunnels(ctx)
-	return err
+	return errors.Join(errs...)
 }
 
 func withEarlierDeadline(ctx context.Context, early time.Duration) (context.Context, context.CancelFunc) {

@@ -49,6 +49,8 @@ type transaction struct {
 	mirrored []byte
 	mirrors  bool
 	spans    spans
+	// isAmbiguous marks a request that may have two framing fields.
+	isAmbiguous bool
 	// isResetCounted prevents counting a reset by the client twice.
 	isResetCounted bool
 	// held are the accounted bytes of response and mirrored body, including heading for an incomplete header.

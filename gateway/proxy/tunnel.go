@@ -50,7 +50,7 @@ func (s *server) dispatchTLS(conn net.Conn) {
 		}
 		s.tunnel(ended, table, destination{vhost, host, hello.ID})
 	default:
-		s.secureConns.deliver(again)
+		go s.secureLoop.Serve(again)
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
 func rawBackend(t *testing.T, script func(conn net.Conn, reader *bufio.Reader)) string {
@@ -91,6 +93,58 @@ func TestWire(t *testing.T) {
 				t.Errorf("got %q, %v; want %q", text, err, test.want)
 			}
 		})
+	}
+}
+
+// TestFraming checks that the connection is closed after a request that may have Content-Length and Transfer-Encoding
+// (RFC 9112, section 6.1), which is rejected behind a trusted proxy.
+func TestFraming(t *testing.T) {
+	const (
+		chunked = "POST / HTTP/1.1\r\nHost: a\r\n%sTransfer-Encoding: chunked\r\n%s\r\n1\r\na\r\n0\r\n\r\n"
+		next    = "GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+	)
+	one := fmt.Sprintf(chunked, "", "")
+	long := "X-A: " + strings.Repeat("a", 20<<10) + "\r\n"
+	for name, test := range map[string]struct {
+		request string
+		// direct and behind are the statuses without and with a trusted proxy.
+		direct, behind string
+	}{
+		"Content-Length":                     {next + next, "200 200", "200 200"},
+		"Transfer-Encoding":                  {one + next, "200 200", "200 200"},
+		"Transfer-Encoding, later":           {next + one + one + next, "200 200 200", "200 200 400"},
+		"both":                               {fmt.Sprintf(chunked, "Content-Length: 11\r\n", "") + next, "200", "400"},
+		"both, in the other order":           {fmt.Sprintf(chunked, "", "content-LENGTH: 11\r\n") + next, "200", "400"},
+		"both, later":                        {one + fmt.Sprintf(chunked, "Content-Length: 11\r\n", "") + next, "200 200", "200 400"},
+		"both, in a long header":             {fmt.Sprintf(chunked, "Content-Length: 11\r\n", long) + next, "200", "400"},
+		"both, in HTTP/1.0 with a keepalive": {"POST / HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\na" + next, "200", "400"},
+	} {
+		for hops, want := range []string{test.direct, test.behind} {
+			port := freePort(t)
+			listener := httpListener("l", port, nil)
+			listener.GetListener().TrustedHops = uint32(hops)
+			start(t, nil, all([]*resource.Resource{listener, routes("r", "l", nil, toward("/", "a"))}, backend("a", serve(t, echo("a"))))...)
+			conn := dialFrom(t, "127.0.0.1", port)
+			_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+			fmt.Fprint(conn, test.request+strings.Replace(next, "\r\n", "\r\nConnection: close\r\n", 1))
+			var got []string
+			for reader := bufio.NewReader(conn); ; {
+				response, err := http.ReadResponse(reader, nil)
+				if err != nil {
+					break
+				}
+				_, _ = io.Copy(io.Discard, response.Body)
+				if got = append(got, fmt.Sprint(response.StatusCode)); response.Close {
+					break
+				}
+			}
+			if strings.Count(want, " ")+1 == strings.Count(test.request, " HTTP/1") && !strings.Contains(want, "400") {
+				want += " 200"
+			}
+			if text := strings.Join(got, " "); text != want {
+				t.Errorf("%s, %d trusted proxies: %s; want %s", name, hops, text, want)
+			}
+		}
 	}
 }
 

@@ -34,7 +34,7 @@ func AppendRequest(b []byte, r *http.Request, length int64) ([]byte, error) {
 		case "Host", "Content-Length", "Transfer-Encoding", "Trailer":
 			continue
 		}
-		b = appendField(b, name, values)
+		b = AppendField(b, name, values)
 	}
 	switch {
 	case length == Chunked:
@@ -51,7 +51,9 @@ func isTarget(target string) bool {
 	return target != "" && isValue(target) && !strings.ContainsAny(target, " \t")
 }
 
-func appendField(b []byte, name string, values []string) []byte {
+// AppendField appends a field line for each value. It omits a field with an invalid name, and replaces control bytes
+// by spaces.
+func AppendField(b []byte, name string, values []string) []byte {
 	if !isToken(name) {
 		return b
 	}
@@ -70,6 +72,16 @@ func appendField(b []byte, name string, values []string) []byte {
 	return b
 }
 
+// AppendStatusLine appends a status line (section 4).
+func AppendStatusLine(b []byte, status int) []byte {
+	b = strconv.AppendInt(append(b, "HTTP/1.1 "...), int64(status), 10)
+	text := http.StatusText(status)
+	if text == "" {
+		text = "status code " + strconv.Itoa(status)
+	}
+	return append(append(append(b, ' '), text...), "\r\n"...)
+}
+
 func appendAnnouncement(b []byte, trailer http.Header) []byte {
 	names := make([]string, 0, len(trailer))
 	for name := range trailer {
@@ -81,14 +93,14 @@ func appendAnnouncement(b []byte, trailer http.Header) []byte {
 		return b
 	}
 	slices.Sort(names)
-	return appendField(b, "Trailer", []string{strings.Join(names, ", ")})
+	return AppendField(b, "Trailer", []string{strings.Join(names, ", ")})
 }
 
 // AppendLastChunk appends the end of a chunked body (section 7.1).
 func AppendLastChunk(b []byte, trailer http.Header) []byte {
 	b = append(b, "0\r\n"...)
 	for name, values := range trailer {
-		b = appendField(b, name, values)
+		b = AppendField(b, name, values)
 	}
 	return append(b, "\r\n"...)
 }

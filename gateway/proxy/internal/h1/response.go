@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package h1 implements the client side of HTTP/1.1 messages (RFC 9112): it encodes request headers and parses
-// responses.
+// Package h1 implements HTTP/1.1 messages (RFC 9112): it encodes and parses headers, and reads the bodies of responses.
 package h1
 
 import (

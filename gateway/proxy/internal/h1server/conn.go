@@ -36,9 +36,11 @@ const (
 // conn is a client connection.
 type conn struct {
 	net.Conn
-	server *Server
-	secure *tls.Conn
-	begun  time.Time
+	// accepted is the connection below TLS.
+	accepted net.Conn
+	server   *Server
+	secure   *tls.Conn
+	begun    time.Time
 
 	// requested is set after the first byte of a request.
 	requested atomic.Bool
@@ -90,11 +92,11 @@ func (c *conn) serve() {
 			c.handOver(framing)
 			return
 		}
-		c.server.SetState(c.Conn, http.StateActive)
+		c.server.SetState(c.accepted, http.StateActive)
 		if !c.respond(request) {
 			return
 		}
-		c.server.SetState(c.Conn, http.StateIdle)
+		c.server.SetState(c.accepted, http.StateIdle)
 	}
 }
 
@@ -168,7 +170,7 @@ func (c *conn) readRequest(timeout time.Duration) (*http.Request, outcome, h1.Fr
 			}
 			if framing != h1.FramingUnknown {
 				// Only the body is incomplete.
-				c.server.SetState(c.Conn, http.StateActive)
+				c.server.SetState(c.accepted, http.StateActive)
 			}
 			if until.IsZero() {
 				until = time.Now().Add(maxPartial)

@@ -24,7 +24,8 @@ type Server struct {
 	HandOver func(conn net.Conn, framing h1.Framing)
 	// Context returns the context of a connection's requests without cancellation.
 	Context func(net.Conn) context.Context
-	// SetState is called like http.Server.ConnState.
+	// SetState is called like http.Server.ConnState, with the accepted connection. The other server calls it with
+	// the connection that it receives.
 	SetState func(net.Conn, http.ConnState)
 	// TLS is nil for plaintext.
 	TLS                        *tls.Config
@@ -41,7 +42,7 @@ type Server struct {
 
 // Serve serves a connection until its end or until it is handed over.
 func (s *Server) Serve(accepted net.Conn) {
-	c := &conn{server: s, Conn: accepted, begun: time.Now()}
+	c := &conn{server: s, Conn: accepted, accepted: accepted, begun: time.Now()}
 	if s.TLS != nil {
 		c.secure = tls.Server(accepted, s.TLS)
 		c.Conn = c.secure
@@ -50,9 +51,9 @@ func (s *Server) Serve(accepted net.Conn) {
 		_ = accepted.Close()
 		return
 	}
-	s.SetState(c.Conn, http.StateNew)
+	s.SetState(accepted, http.StateNew)
 	defer func() {
-		s.SetState(c.Conn, http.StateClosed)
+		s.SetState(accepted, http.StateClosed)
 		s.remove(c)
 	}()
 	c.serve()

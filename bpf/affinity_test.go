@@ -67,10 +67,10 @@ func TestAffinityByHash(t *testing.T) {
 					}
 				}
 				if len(pods) != 2 {
-					t.Error("all clients have one endpoint")
+					t.Error("all clients select the same endpoint")
 				}
 				if n := w.affinities(t); n != 0 {
-					t.Errorf("%d records of flows that are not established", n)
+					t.Errorf("%d affinity records for flows that are not established, want 0", n)
 				}
 			})
 		}
@@ -86,7 +86,7 @@ func TestAffinity(t *testing.T) {
 		// Nearly all rows, also the client's, belong to the other endpoint.
 		nearlyAll := func(row int) int { return min(row, 1) }
 		if _, endpoint := flowHash(syn.fromPort(0)); endpoint>>23 == 0 {
-			t.Fatal("the client has the row that is left")
+			t.Fatal("the client hashes to the row that remains")
 		}
 		for _, test := range []struct {
 			name string
@@ -172,7 +172,7 @@ func TestAffinityInFlood(t *testing.T) {
 				s.send(t)
 			}
 			if n := w.affinities(t); n != 1 {
-				t.Errorf("%d records, want the one of the established connection", n)
+				t.Errorf("%d affinity records, want 1 for the established connection", n)
 			}
 		})
 	}
@@ -195,7 +195,7 @@ func TestAffinityInDatagramFlood(t *testing.T) {
 				s.send(t)
 			}
 			if n := w.affinities(t); n < flowEntries {
-				t.Fatalf("the flood made %d records, too few to fill a table", n)
+				t.Fatalf("the flood created %d records, too few to fill a table", n)
 			}
 			w.pointTo(t, f, 1)
 			w.putEndpointRows(t, f, func(row int) int { return min(row, 1) })
@@ -229,7 +229,7 @@ func TestAffinityInFloodOfAnotherVIP(t *testing.T) {
 					s.prove(t, f.pods[0])
 				}
 				if n := w.affinities(t); n < flowEntries {
-					t.Fatalf("the flood made %d records, too few to fill a table", n)
+					t.Fatalf("the flood created %d records, too few to fill a table", n)
 				}
 				// The endpoint has one row left: only a record leads there.
 				w.putEndpointRows(t, f, func(row int) int { return min(row, 1) })
@@ -241,7 +241,7 @@ func TestAffinityInFloodOfAnotherVIP(t *testing.T) {
 					}
 				}
 				if moved != 0 {
-					t.Errorf("%d of %d clients have another pod", moved, clients)
+					t.Errorf("%d of %d clients changed their pod", moved, clients)
 				}
 			})
 		}
@@ -276,13 +276,13 @@ func TestDatagramAffinityIsShared(t *testing.T) {
 			w.answeredFlood(t, f, 4*places)
 			first := w.affinityOwners(t)
 			if len(first) != 1 {
-				t.Fatalf("records by VIP %v", first)
+				t.Fatalf("records by VIP: %v, want one VIP", first)
 			}
 			w.answeredFlood(t, later, 4*places)
 			shares := w.affinityOwners(t)
 			for owner, n := range shares {
 				if len(shares) != 2 || n < places*4/10 {
-					t.Errorf("of %d places %08x has %d", places, owner, n)
+					t.Errorf("%d slots: VIP %08x owns %d", places, owner, n)
 				}
 			}
 			w.ageAffinities(t, affinitySeconds+10)
@@ -290,7 +290,7 @@ func TestDatagramAffinityIsShared(t *testing.T) {
 			shares = w.affinityOwners(t)
 			for owner := range first {
 				if len(shares) != 1 || shares[owner] != 0 {
-					t.Errorf("records by VIP %v after those of %08x have expired", shares, owner)
+					t.Errorf("records by VIP: %v after the records of %08x expired", shares, owner)
 				}
 			}
 		})

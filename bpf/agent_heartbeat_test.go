@@ -110,7 +110,7 @@ func TestAgentSilent(t *testing.T) {
 				w.check(t, test.fixture)
 				// A handed-on flow needs the chain when its override is lost.
 				if isAsked := w.rowGroup(t, syn).Moved != 0; isAsked != (test.name == "a SYN") && test.row == byRank && test.fixture.name != local.name {
-					t.Errorf("the chain is queried: %v", isAsked)
+					t.Errorf("chain lookup = %v", isAsked)
 				}
 				put(t, w.RowGroups, syn.rowGroup(), bpf.DatapathRowGroup{})
 			})
@@ -143,7 +143,7 @@ func TestAgentSilentBeyondLimit(t *testing.T) {
 			w.reachLimit(t, firstPackets)
 			w.reachLimit(t, repeats)
 			if got := w.ingress(t, networked(f, 1, i).frame()).verdict; got != xdpTX {
-				t.Fatalf("%s: flow %d: verdict %v, want it forwarded", f.name, i, got)
+				t.Fatalf("%s: flow %d: verdict %v, want XDP_TX", f.name, i, got)
 			}
 		}
 		w.forgetUnknowns(t)
@@ -156,7 +156,7 @@ func TestAgentSilentBeyondLimit(t *testing.T) {
 		var unknown bpf.DatapathMissRate
 		for entries := w.MissRates.Iterate(); entries.Next(&slot, &unknown); {
 			if unknown.Count != 0 {
-				t.Errorf("%s: slot %d counts %d", f.name, slot, unknown.Count)
+				t.Errorf("%s: slot %d: count %d, want 0", f.name, slot, unknown.Count)
 			}
 		}
 	}

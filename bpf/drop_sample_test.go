@@ -70,7 +70,7 @@ func TestDropSamples(t *testing.T) {
 				}
 				got := samples[0]
 				if now := monotonic(t); got.Time < before || got.Time > now {
-					t.Errorf("time %d, want one from %d to %d", got.Time, before, now)
+					t.Errorf("time %d, want between %d and %d", got.Time, before, now)
 				}
 				want := bpf.DatapathDropSample{
 					Time: got.Time, Length: uint32(test.length), Ifindex: uint32(w.uplink), Reason: uint32(test.reason),
@@ -87,7 +87,7 @@ func TestDropSamples(t *testing.T) {
 				}
 				key := bpf.DatapathFrontendDrop{Frontend: want.Frontend, Reason: want.Reason}
 				if n := sum(t, w.FrontendDrops, key); n == 0 {
-					t.Error("not counted for its frontend")
+					t.Error("the frontend's drop counter was not incremented")
 				}
 			})
 		}
@@ -167,13 +167,13 @@ func TestSamplesAreBounded(t *testing.T) {
 	}
 	skipped, lost := w.unsampled(t, reason)
 	if total := uint64(samples) + skipped + lost; total != packets || lost != 0 {
-		t.Errorf("%d samples, %d skipped, %d lost: %d, want %d and none lost", samples, skipped, lost, total, packets)
+		t.Errorf("%d samples, %d skipped, %d lost: total %d, want %d and no losses", samples, skipped, lost, total, packets)
 	}
 	if n := sum(t, w.DropCounts, reason) - before; n != packets {
-		t.Errorf("%d drops counted, want %d", n, packets)
+		t.Errorf("drop counter increased by %d, want %d", n, packets)
 	}
 	if n := sum(t, w.FrontendDrops, key); n != packets {
-		t.Errorf("%d drops of the frontend counted, want %d", n, packets)
+		t.Errorf("frontend drop counter = %d, want %d", n, packets)
 	}
 }
 
@@ -194,7 +194,7 @@ func TestUnreadSamplesAreLost(t *testing.T) {
 		}
 	}
 	if _, lost := w.unsampled(t, reason); lost == 0 {
-		t.Error("no sample is counted as lost")
+		t.Error("no sample was counted as lost")
 	}
 	if got := len(w.samples(t).all(t)); got > room {
 		t.Errorf("%d samples, want at most %d", got, room)

@@ -158,10 +158,10 @@ func (w *world) checkLeaving(t *testing.T, l leaving) {
 		checkFrame(t, run.DataOut, l.frame)
 	}
 	if int32(code) != verdict {
-		t.Errorf("verdict %d, want %d for\n%s", int32(code), verdict, gopacket.NewPacket(l.frame, layers.LayerTypeEthernet, gopacket.Default))
+		t.Errorf("verdict %d, want %d, for\n%s", int32(code), verdict, gopacket.NewPacket(l.frame, layers.LayerTypeEthernet, gopacket.Default))
 	}
 	if got := w.tally(t).since(earlier); !maps.Equal(got, counts) {
-		t.Errorf("counted %v, want %v", got, counts)
+		t.Errorf("counters increased by %v, want %v", got, counts)
 	}
 }
 

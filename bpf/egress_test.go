@@ -191,7 +191,7 @@ func TestReplyNotRewritten(t *testing.T) {
 			}
 			want := dropped(bpf.DatapathDropReasonDROP_REPLY_REWRITE)
 			if counts := w.tally(t).since(earlier); !maps.Equal(counts, want) {
-				t.Errorf("counted %v, want %v", counts, want)
+				t.Errorf("counters increased by %v, want %v", counts, want)
 			}
 		})
 	}

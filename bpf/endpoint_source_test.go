@@ -44,7 +44,7 @@ func TestEndpointSource(t *testing.T) {
 			verdict := w.ingress(t, test.in.frame()).verdict
 			refused := w.tally(t).since(before)[dropName(bpf.DatapathDropReasonDROP_ENDPOINT_SOURCE)]
 			if (verdict == xdpDrop) != test.refused || (refused == 1) != test.refused {
-				t.Errorf("%s, %s: verdict %d, refused %d times", f.name, test.name, verdict, refused)
+				t.Errorf("%s, %s: verdict %d, rejected %d times", f.name, test.name, verdict, refused)
 			}
 		}
 	}
@@ -80,7 +80,7 @@ func TestDatagramFromEndpointPortIsDropped(t *testing.T) {
 			verdict, _ := w.runEgress(t, test.in.frame())
 			refused := w.tally(t).since(before)[dropName(bpf.DatapathDropReasonDROP_ENDPOINT_SOURCE)]
 			if (verdict != tcxNext) != test.refused || (refused == 1) != test.refused {
-				t.Errorf("%s, %s: verdict %d, refused %d times", f.name, test.name, verdict, refused)
+				t.Errorf("%s, %s: verdict %d, rejected %d times", f.name, test.name, verdict, refused)
 			}
 		}
 	}

@@ -73,7 +73,7 @@ func (w *world) check(t *testing.T, fixture fixture) {
 		want = tally{}
 	}
 	if counts := w.tally(t).since(earlier); !maps.Equal(counts, want) {
-		t.Errorf("counted %v, want %v", counts, want)
+		t.Errorf("counters increased by %v, want %v", counts, want)
 	}
 }
 

@@ -205,7 +205,7 @@ func TestFlood(t *testing.T) {
 					}
 				}
 				if lost != 0 {
-					t.Errorf("%d of %d established connections are gone", lost, established)
+					t.Errorf("%d of %d established connections were evicted", lost, established)
 				}
 			})
 		}

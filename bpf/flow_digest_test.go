@@ -156,7 +156,7 @@ func TestStaleConnection(t *testing.T) {
 				earlier := w.tally(t)
 				w.ingress(t, test.in)
 				if got := w.tally(t).since(earlier); !maps.Equal(got, join(test.want)) {
-					t.Errorf("counted %v, want %v", got, test.want)
+					t.Errorf("counters increased by %v, want %v", got, test.want)
 				}
 			})
 		}
@@ -194,7 +194,7 @@ func TestFlowDigestInDatagramFlood(t *testing.T) {
 				}
 			}
 			if lost != 0 {
-				t.Errorf("%d of %d connections are forgotten", lost, connections)
+				t.Errorf("%d of %d connections were evicted", lost, connections)
 			}
 		})
 	}

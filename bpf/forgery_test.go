@@ -112,7 +112,7 @@ func TestForgedPacketsDoNotHijackHandshake(t *testing.T) {
 				// The client's host resets replies of the other frontend.
 				for _, flags := range []string{"R", "S", "A"} {
 					if got := w.ingress(t, twin(flags).frame()); got.verdict != xdpDrop {
-						t.Errorf("the endpoint got the other frontend's %s", flags)
+						t.Errorf("the endpoint received the %s of the other frontend", flags)
 					}
 				}
 				checkFrame(t, w.egress(t, data.frame()), translated.frame())

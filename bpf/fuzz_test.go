@@ -71,18 +71,18 @@ func FuzzIngress(f *testing.F) {
 		switch got.verdict {
 		case xdpDrop:
 			if drops != 1 {
-				t.Errorf("dropped, counted under %d reasons", drops)
+				t.Errorf("dropped, but counted under %d reasons, want 1", drops)
 			}
 			return
 		case xdpPass, xdpTX, xdpRedirect:
 			if drops != 0 {
-				t.Errorf("%v, counted as %d drops", got.verdict, drops)
+				t.Errorf("verdict %v, but %d drops were counted", got.verdict, drops)
 			}
 		default:
-			t.Errorf("verdict %v", got.verdict)
+			t.Errorf("unexpected verdict %v", got.verdict)
 		}
 		if got.verdict == xdpPass && len(got.note) == 0 && len(got.frame) > len(frame) {
-			t.Errorf("frame of %d bytes grew to %d on its way to the stack", len(frame), len(got.frame))
+			t.Errorf("a frame of %d bytes passed to the stack has %d bytes", len(frame), len(got.frame))
 		}
 		if got.verdict == xdpTX || len(got.note) > 0 {
 			checkEncapsulated(t, frame, got.frame)
@@ -95,14 +95,14 @@ func FuzzIngress(f *testing.F) {
 func checkAnswered(t *testing.T, in []byte, got result) {
 	t.Helper()
 	if got.verdict != xdpTX && (got.verdict != xdpPass || len(got.note) == 0) {
-		t.Errorf("answered: verdict %v, metadata %x", got.verdict, got.note)
+		t.Errorf("reply: verdict %v, metadata %x", got.verdict, got.note)
 	}
 	if len(got.frame) > max(len(in), 2*4+shortest+1280) {
-		t.Errorf("answer of %d bytes to a frame of %d", len(got.frame), len(in))
+		t.Errorf("reply of %d bytes to a frame of %d bytes", len(got.frame), len(in))
 	}
 	back := bytes.Equal(got.frame[:6], in[6:12]) && bytes.Equal(got.frame[6:12], in[:6])
 	if got.verdict == xdpTX && !back {
-		t.Errorf("answer to %x sent to %x", in[:12], got.frame[:12])
+		t.Errorf("reply to %x was sent to %x", in[:12], got.frame[:12])
 	}
 }
 
@@ -120,11 +120,11 @@ func checkEncapsulated(t *testing.T, in, out []byte) {
 		tunnel += 4
 	}
 	if len(out) < shortest+overhead || !bytes.HasSuffix(in, out[shortest+overhead:]) {
-		t.Fatalf("encapsulated\n%s\nfrom\n%s", show(out), show(in))
+		t.Fatalf("encapsulated frame\n%s\nof\n%s", show(out), show(in))
 	}
 	udp := out[shortest+overhead-tunnel:]
 	if length := int(udp[4])<<8 | int(udp[5]); length > len(udp) {
-		t.Errorf("UDP length %d in a frame with %d bytes of it", length, len(udp))
+		t.Errorf("UDP length %d exceeds the %d bytes of UDP in the frame", length, len(udp))
 	}
 }
 
@@ -151,10 +151,10 @@ func FuzzEgress(f *testing.F) {
 			return
 		}
 		if verdict != tcxNext || drops != 0 {
-			t.Errorf("verdict %d, counted as %d drops", verdict, drops)
+			t.Errorf("verdict %d, %d drops counted", verdict, drops)
 		}
 		if len(got) != len(frame) || !bytes.Equal(got[:shortest], frame[:shortest]) {
-			t.Errorf("frame\n%s\nbecame\n%s", show(frame), show(got))
+			t.Errorf("frame changed from\n%s\nto\n%s", show(frame), show(got))
 		}
 	})
 }
@@ -197,7 +197,7 @@ func FuzzTunnelTag(f *testing.F) {
 		before := w.notTaken(t)
 		got := w.ingress(t, frame)
 		if got.verdict != xdpDrop || w.notTaken(t) != before+1 {
-			t.Errorf("%v, %d counted as forged or malformed, of\n%s", got.verdict, w.notTaken(t)-before, show(frame))
+			t.Errorf("verdict %v, %d counted as forged or malformed, for\n%s", got.verdict, w.notTaken(t)-before, show(frame))
 		}
 	})
 }

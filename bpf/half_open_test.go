@@ -39,7 +39,7 @@ func TestHalfOpenFlowsAreFound(t *testing.T) {
 		}
 		w.checkPlaces(t, "established", flows)
 		if n, err := w.halfOpen().Count(); err != nil || n != 0 {
-			t.Errorf("%s: %d flows are left, %v", f.name, n, err)
+			t.Errorf("%s: %d flows remain, error %v", f.name, n, err)
 		}
 	}
 }
@@ -70,7 +70,7 @@ func TestHalfOpenFlowsBeyondTheRoom(t *testing.T) {
 			before := w.tally(t)
 			w.play(t, used)
 			if n := w.tally(t).since(before)[f.name+" port 80 connections"]; n != 0 {
-				t.Fatalf("%s: a flow in use was forgotten", f.name)
+				t.Fatalf("%s: an active flow was evicted", f.name)
 			}
 		}
 		for _, p := range last {
@@ -84,11 +84,11 @@ func TestHalfOpenFlowsBeyondTheRoom(t *testing.T) {
 			}
 		}
 		if most := len(first) / 20; kept > most {
-			t.Errorf("%s: %d of the first %d flows are left, want %d at most", f.name, kept, len(first), most)
+			t.Errorf("%s: %d of the first %d flows remain, want at most %d", f.name, kept, len(first), most)
 		}
 		n, err := w.halfOpen().Count()
 		if most := halfOpenSlots + share; err != nil || n < halfOpenSlots*19/20 || n > most {
-			t.Errorf("%s: %d flows, %v, want %d to %d", f.name, n, err, halfOpenSlots*19/20, most)
+			t.Errorf("%s: %d flows, error %v, want %d to %d", f.name, n, err, halfOpenSlots*19/20, most)
 		}
 	}
 }

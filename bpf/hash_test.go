@@ -117,10 +117,10 @@ func TestSeedSpreadsAimedFlows(t *testing.T) {
 				addend := publicHash
 				addend[11] = seededHash[11]
 				if counts := spread(publicHash); slices.Max(counts) != flows {
-					t.Fatalf("flows aimed at one row are on %v", counts)
+					t.Fatalf("flows chosen to collide in one row have the row counts %v", counts)
 				}
 				if counts := spread(addend); name == "same sum" && slices.Max(counts) != flows {
-					t.Errorf("an addend alone spreads the flows: %v", counts)
+					t.Errorf("changing only the addend spreads the flows: %v", counts)
 				}
 				checkUniform(t, "rows", spread(seededHash), flows)
 			})
@@ -232,7 +232,7 @@ func TestHashAvalanche(t *testing.T) {
 			for bit := range changed {
 				for result, count := range changed[bit] {
 					if math.Abs(float64(count)-flows/2) > limit {
-						t.Errorf("bit %d of the flow changes bit %d of the hashes %d times of %d", bit, result, count, flows)
+						t.Errorf("flow bit %d changes hash bit %d %d times in %d", bit, result, count, flows)
 					}
 				}
 			}
@@ -251,6 +251,6 @@ func checkUniform(t *testing.T, what string, counts []int, total int) {
 		chi += (float64(count) - expected) * (float64(count) - expected) / expected
 	}
 	if deviation := math.Abs(chi-(n-1)) / math.Sqrt(2*(n-1)); deviation > 6 {
-		t.Errorf("%s: chi-squared %.0f for %.0f places, %.1f standard deviations off", what, chi, n, deviation)
+		t.Errorf("%s: chi-squared %.0f for %.0f slots, %.1f standard deviations from the mean", what, chi, n, deviation)
 	}
 }

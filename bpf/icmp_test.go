@@ -223,11 +223,11 @@ func TestICMPErrorMakesNoConnection(t *testing.T) {
 			if key, err := m.NextKeyBytes(nil); err != nil {
 				t.Fatal(err)
 			} else if key != nil {
-				t.Errorf("%s: %v holds an entry", f.name, m)
+				t.Errorf("%s: map %v is not empty", f.name, m)
 			}
 		}
 		if n, err := w.halfOpen().Count(); err != nil || n != 0 {
-			t.Errorf("%s: %d flows are half-open, %v", f.name, n, err)
+			t.Errorf("%s: %d half-open flows, error %v", f.name, n, err)
 		}
 	}
 }

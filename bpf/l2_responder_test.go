@@ -154,7 +154,7 @@ func TestL2Responder(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) { a.check(t, test.in, test.want) })
 	}
 	if answered := sum(t, a.RepliesSent, uint32(0)); answered != 5 {
-		t.Errorf("counted %d replies, want 5", answered)
+		t.Errorf("RepliesSent = %d, want 5", answered)
 	}
 	// While the agent hangs or has not started, another node answers.
 	for _, ago := range []int64{5, 1 << 30} {

@@ -88,13 +88,13 @@ func TestSharedLocalDrains(t *testing.T) {
 			w.sharedLocal(t, f, portNode2, false)
 			ack := f.tcp(portNode2, "A")
 			if got := w.ingress(t, ack.frame()); got.verdict != xdpPass {
-				t.Errorf("packet of the connection: %v, want %v", got.verdict, xdpPass)
+				t.Errorf("packet of the connection: verdict %v, want %v", got.verdict, xdpPass)
 			} else {
 				checkFrame(t, got.frame, delivered(ack, f.pods[0]))
 			}
 			next := f.tcp(portNode2, "S").with(func(p *packet) { p.from = netip.AddrPortFrom(p.from.Addr(), 40001) })
 			if got := w.ingress(t, next.frame()); got.verdict != xdpTX {
-				t.Errorf("new connection: %v, want %v", got.verdict, xdpTX)
+				t.Errorf("new connection: verdict %v, want %v", got.verdict, xdpTX)
 			}
 		})
 	}
@@ -138,7 +138,7 @@ func TestSharedLocalEndpointIsGone(t *testing.T) {
 				defer w.putEndpoint(t, id, f.pods[0])
 				got := w.ingress(t, known.frame())
 				if got.verdict != xdpTX {
-					t.Fatalf("verdict is %v, want %v", got.verdict, xdpTX)
+					t.Fatalf("verdict %v, want %v", got.verdict, xdpTX)
 				}
 				checkFrame(t, got.frame, known.tunnelled(v4.node2, 2, selfID, 3, 4).sent(uplinkMAC, node2MAC))
 			})

@@ -72,7 +72,7 @@ func TestChainLookupWithHistory(t *testing.T) {
 				defer w.unmark(t, ack)
 				w.check(t, test.want)
 				if err := w.RowGroups.Lookup(ack.rowGroup(), &mark); err != nil || test.moved > 7500 && mark.Moved != 0 {
-					t.Errorf("the row moved at %d (%v): the clock will make that young again", mark.Moved, err)
+					t.Errorf("Moved = %d (%v): the timestamp will wrap around and appear recent", mark.Moved, err)
 				}
 			})
 		}
@@ -104,7 +104,7 @@ func (w *world) asks(t *testing.T, p packet, moved uint32) bool {
 	defer put(t, w.RowGroups, p.rowGroup(), bpf.DatapathRowGroup{})
 	got := w.ingress(t, p.frame()).verdict
 	if got != xdpTX && got != xdpDrop {
-		t.Fatalf("verdict %v", got)
+		t.Fatalf("unexpected verdict %v", got)
 	}
 	return got == xdpTX
 }
@@ -142,7 +142,7 @@ func TestLookupForwardedLimit(t *testing.T) {
 				t.Helper()
 				for age, want := range map[uint32]float64{10: young, 8000: old} {
 					if got := askedFor(network, age); got < want*0.3 || got > want*2 {
-						t.Errorf("%s: %.3f of the packets to rows that moved %d s ago are looked up, want %.3f", what, got, age, want)
+						t.Errorf("%s: lookup rate %.3f for rows that moved %d s ago, want %.3f", what, got, age, want)
 					}
 				}
 			}
@@ -153,13 +153,13 @@ func TestLookupForwardedLimit(t *testing.T) {
 			check("one beyond it", 1, 1./6, 1./64)
 			check("another source", 2, 1, 1)
 			if got := w.ingress(t, known.frame()).verdict; got != xdpPass {
-				t.Errorf("a known flow of the source: verdict %v", got)
+				t.Errorf("known flow of the source: verdict %v, want XDP_PASS", got)
 			}
 			unknown(2, limit/4)
 			unknown(3, limit/4)
 			check("another source of a VIP beyond its limit", 4, 1./6, 1./64)
 			if got := w.datagramsAskedFor(t, f.udp(portChain)); got != 1 {
-				t.Errorf("%.3f of the datagrams to rows that moved are looked up: UDP has a limit of its own", got)
+				t.Errorf("lookup rate %.3f for datagrams to rows that moved: UDP has a separate limit", got)
 			}
 			change[uint32](t, w.MissRates, func(u *bpf.DatapathMissRate) { u.Since -= w.ticks(t) })
 			check("a second later", 1, 1, 1)
@@ -185,7 +185,7 @@ func TestUnvalidatedFlowBeyondLimit(t *testing.T) {
 			}
 		}
 		if asked > flows/8 {
-			t.Errorf("%s: other nodes were queried for %d of %d flows", f.name, asked, flows)
+			t.Errorf("%s: other nodes were queried about %d of %d flows", f.name, asked, flows)
 		}
 	}
 }
@@ -240,33 +240,33 @@ func TestRepeatedPacketsAreLookedUp(t *testing.T) {
 				w.wipe(t)
 			}
 			if n := asked(1); !few(n) {
-				t.Errorf("others were queried for %d of %d first packets", n, flows)
+				t.Errorf("other nodes were queried about %d of %d first packets", n, flows)
 			}
 			for range 2 {
 				if n := asked(1); n != flows {
-					t.Errorf("others were queried for %d of %d flows whose packet was repeated, before an answer", n, flows)
+					t.Errorf("other nodes were queried about %d of %d flows with a repeated packet before any reply", n, flows)
 				}
 			}
 			returnAll(1, limit/2-1)
 			if n := asked(1); n != flows-(limit/2-1) {
-				t.Errorf("others were queried for %d of %d flows, of which no node knew %d", n, flows, limit/2-1)
+				t.Errorf("other nodes were queried about %d of %d flows; %d are unknown to all nodes", n, flows, limit/2-1)
 			}
 			asked(2)
 			if n := asked(2); n != flows {
-				t.Errorf("within the limit of repeats others were queried for %d of %d flows", n, flows)
+				t.Errorf("below the limit of repeats, other nodes were queried about %d of %d flows", n, flows)
 			}
 			w.returns(t, networked(f, 1, 20000))
 			w.wipe(t)
 			if n := asked(2, repeats); !few(n) {
-				t.Errorf("beyond the limit of repeats others were queried for %d of %d flows", n, flows)
+				t.Errorf("above the limit of repeats, other nodes were queried about %d of %d flows", n, flows)
 			}
 			change[uint32](t, w.MissRates, func(u *bpf.DatapathMissRate) { u.Since -= w.ticks(t) })
 			if n := asked(2); n != flows-1 {
-				t.Errorf("a second later others were queried for %d of %d flows, of which no node knew one", n, flows)
+				t.Errorf("one second later, other nodes were queried about %d of %d flows; one is unknown to all nodes", n, flows)
 			}
 			w.ageUnknownFlows(t, 31)
 			if n := asked(2); !few(n) {
-				t.Errorf("others were queried for %d of %d flows that were forgotten", n, flows)
+				t.Errorf("other nodes were queried about %d of %d expired flows", n, flows)
 			}
 		})
 	}

@@ -43,14 +43,14 @@ func TestNATExemptAgreesWithEgress(t *testing.T) {
 				before := w.tally(t)
 				kept := w.natExempt(t, in)
 				if kept != w.natExempt(t, in) {
-					t.Error("the second run of the filter returns another result")
+					t.Error("the second run of the filter returned a different result")
 				}
 				if changes := w.tally(t).since(before); kept && len(changes) > 0 {
-					t.Errorf("what is kept counts: %v", changes)
+					t.Errorf("an exempt packet changed the counters: %v", changes)
 				}
 				translated := !bytes.Equal(w.egress(t, in), in)
 				if translated && !kept {
-					t.Error("the egress program translates it, but it has lost its source before")
+					t.Error("the egress program translates the reply, but SNAT has already changed its source")
 				}
 				if kept {
 					exempt++
@@ -85,11 +85,11 @@ func TestNATExemptUnknown(t *testing.T) {
 			w.forget(t)
 			before := sums(t, w.EventCounts, int(bpf.DatapathEventEVENTS))
 			if w.natExempt(t, test.in.frame()) {
-				t.Errorf("%s, %s: keeps its source", f.name, test.name)
+				t.Errorf("%s, %s: exempt from SNAT, want not exempt", f.name, test.name)
 			}
 			after := sums(t, w.EventCounts, int(bpf.DatapathEventEVENTS))
 			if got := after[bpf.DatapathEventEVENT_REPLY_WITHOUT_FLOW] - before[bpf.DatapathEventEVENT_REPLY_WITHOUT_FLOW]; got != test.want {
-				t.Errorf("%s, %s: counted %d times, want %d", f.name, test.name, got, test.want)
+				t.Errorf("%s, %s: counter increased by %d, want %d", f.name, test.name, got, test.want)
 			}
 		}
 		// A packet truncated behind the addresses has no ports and no endpoint.
@@ -97,11 +97,11 @@ func TestNATExemptUnknown(t *testing.T) {
 		before := sums(t, w.EventCounts, int(bpf.DatapathEventEVENTS))
 		for ports := range 4 {
 			if w.natExempt(t, frame[:len(frame)-len("200")-8+ports]) {
-				t.Errorf("%s: a packet of %d bytes of ports keeps its source", f.name, ports)
+				t.Errorf("%s: a packet with %d bytes of ports is exempt from SNAT", f.name, ports)
 			}
 		}
 		if after := sums(t, w.EventCounts, int(bpf.DatapathEventEVENTS)); !slices.Equal(before, after) {
-			t.Errorf("%s: a packet without ports is counted", f.name)
+			t.Errorf("%s: a packet without ports was counted", f.name)
 		}
 	}
 }

@@ -169,11 +169,11 @@ func TestFilterIsFirst(t *testing.T) {
 			index, _ := filterPlace(f.vip)
 			put(t, w.VipFilter, index, uint64(0))
 			if got := w.ingress(t, p.frame()); got.verdict != xdpPass {
-				t.Errorf("%s port %d: verdict %v without the bit, want XDP_PASS", f.name, p.to.Port(), got.verdict)
+				t.Errorf("%s port %d: verdict %v without the flag, want XDP_PASS", f.name, p.to.Port(), got.verdict)
 			}
 			w.setFilter(t, f.vip)
 			if got := w.ingress(t, p.frame()); got.verdict == xdpPass && bytes.Equal(got.frame, p.frame()) {
-				t.Errorf("%s port %d: passed with the bit", f.name, p.to.Port())
+				t.Errorf("%s port %d: XDP_PASS with the flag", f.name, p.to.Port())
 			}
 		}
 	}
@@ -202,12 +202,12 @@ func TestPartsComeSecond(t *testing.T) {
 		} {
 			put(t, w.VipParts, index, uint64(0))
 			if got := w.ingress(t, test.packet.frame()); got.verdict != test.without {
-				t.Errorf("%s, %s: verdict %v without the bit, want %v",
+				t.Errorf("%s, %s: verdict %v without the flag, want %v",
 					f.name, test.name, got.verdict, test.without)
 			}
 			put(t, w.VipParts, index, parts)
 			if got := w.ingress(t, test.packet.frame()); got.verdict == xdpPass {
-				t.Errorf("%s, %s: passed with the bit", f.name, test.name)
+				t.Errorf("%s, %s: XDP_PASS with the flag", f.name, test.name)
 			}
 		}
 	}

@@ -27,7 +27,7 @@ func (w *world) sweep() error {
 			return err
 		}
 		if done != step.places {
-			return fmt.Errorf("%d of %d places swept", done, step.places)
+			return fmt.Errorf("%d of %d slots were swept", done, step.places)
 		}
 	}
 	return nil
@@ -44,7 +44,7 @@ func (w *world) learn(t testing.TB, p packet) {
 	t.Helper()
 	redirect := withFlags(p.arrived(v4, 2), flagRedirect).with(func(in *tunnel) { in.ingress = selfID })
 	if got := w.ingress(t, redirect.frame()); got.verdict != xdpTX {
-		t.Fatalf("redirect about %v: verdict %d, want %d", p.from, got.verdict, xdpTX)
+		t.Fatalf("redirect for %v: verdict %d, want %d", p.from, got.verdict, xdpTX)
 	}
 }
 
@@ -84,7 +84,7 @@ func TestRowFlagsAreCleared(t *testing.T) {
 				w.mark(t, p, bpf.DatapathRowGroup{Overridden: w.ago(t, 1)})
 				w.mustSweep(t)
 				if got := w.isMarked(t, p); got != c.marked {
-					t.Errorf("marked %v, want %v", got, c.marked)
+					t.Errorf("isMarked = %v, want %v", got, c.marked)
 				}
 				if got := w.override(t, p); got != c.after {
 					t.Errorf("override to node %d, want %d", got, c.after)
@@ -169,7 +169,7 @@ func TestOverridesBeyondTheRoom(t *testing.T) {
 		}
 	}
 	if least, most := 7*overrideBuckets, 8*overrideBuckets; found < least || found > most {
-		t.Errorf("%d of %d overrides are left, want %d to %d", found, len(flows), least, most)
+		t.Errorf("%d of %d overrides remain, want %d to %d", found, len(flows), least, most)
 	}
 }
 
@@ -198,7 +198,7 @@ func TestOverridesAreLearnedDuringSweeps(t *testing.T) {
 				about, err = w.overrides().Find(p.from, p.to, uint8(p.protocol))
 			}
 			if err != nil || rig.OverrideNode(about) != uint32(nodeID(2)) || !w.isMarked(t, p) {
-				t.Errorf("round %d: flow %d has override %x, %v; its row is marked: %v", round, i, about, err, w.isMarked(t, p))
+				t.Errorf("round %d: flow %d has override %x, error %v; row marked: %v", round, i, about, err, w.isMarked(t, p))
 			}
 			gone := withFlags(p.arrived(v4, 0), flagRedirect).with(func(in *tunnel) { in.ingress = selfID })
 			w.ingress(t, gone.frame())
@@ -209,6 +209,6 @@ func TestOverridesAreLearnedDuringSweeps(t *testing.T) {
 		t.Fatal(err)
 	}
 	if sweeps < 10 {
-		t.Errorf("only %d sweeps", sweeps)
+		t.Errorf("only %d sweeps ran", sweeps)
 	}
 }

@@ -290,7 +290,7 @@ func TestMovedRow(t *testing.T) {
 				in: udp.frame(), verdict: xdpTX, out: toNode2(withFlags(udp.tunnelled(v4.node2, 2), c.flags)), counts: f.received(udp),
 			})
 			if w.isMarked(t, udp) != c.marked {
-				t.Errorf("%s, %s: marked %v, want %v", f.name, name, !c.marked, c.marked)
+				t.Errorf("%s, %s: isMarked = %v, want %v", f.name, name, !c.marked, c.marked)
 			}
 			w.unmark(t, udp)
 		}

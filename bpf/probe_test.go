@@ -222,16 +222,16 @@ func TestNodeDownIsSkipped(t *testing.T) {
 			})
 			w.except(t, ack, 2, 0)
 			if got := w.ingress(t, ack.frame()); got.verdict != xdpTX {
-				t.Fatalf("verdict %v, want the packet sent to node 2", got.verdict)
+				t.Fatalf("verdict %v, want XDP_TX to node 2", got.verdict)
 			}
 			put(t, w.Nodes, uint32(nodeID(2)), down)
 			got := w.ingress(t, ack.frame())
 			if got.verdict != xdpPass {
-				t.Fatalf("verdict %v, want it delivered here", got.verdict)
+				t.Fatalf("verdict %v, want XDP_PASS to the local pod", got.verdict)
 			}
 			checkFrame(t, got.frame, delivered(ack, f.pods[0]))
 			if node := w.override(t, ack); node != none {
-				t.Errorf("the override names node %d still", node)
+				t.Errorf("the override still selects node %d", node)
 			}
 		})
 	}
@@ -240,6 +240,6 @@ func TestNodeDownIsSkipped(t *testing.T) {
 	w.forget(t)
 	put(t, w.Nodes, uint32(nodeID(2)), down)
 	if got := w.ingress(t, ack.frame()); got.verdict != xdpTX || string(got.frame[38:54]) != string(node3.AsSlice()) {
-		t.Errorf("verdict %v, outer destination %x, want node 3", got.verdict, got.frame[38:54])
+		t.Errorf("verdict %v, outer destination %x, want XDP_TX to node 3", got.verdict, got.frame[38:54])
 	}
 }

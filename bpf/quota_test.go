@@ -94,7 +94,7 @@ func TestFloodOfOneVIP(t *testing.T) {
 				}
 				counted := w.tally(t).since(before)[eventName(bpf.DatapathEventEVENT_OVER_QUOTA)]
 				if (counted != 0) != flood.makesEntries {
-					t.Errorf("%d entries went to the second tables", counted)
+					t.Errorf("%d entries were created in the overflow tables", counted)
 				}
 				w.checkPlaces(t, "established", established)
 				w.checkPlaces(t, "half-open", handshakes)
@@ -103,7 +103,7 @@ func TestFloodOfOneVIP(t *testing.T) {
 				checkFrame(t, w.ingress(t, later.frame()).frame, delivered(later, f.pods[0]))
 				for _, p := range established {
 					if got := w.ingress(t, p.frame()); got.verdict != xdpPass || !bytes.Equal(got.frame, delivered(p, f.pods[0])) {
-						t.Fatalf("connection %v gets to\n%s", p.from, show(got.frame))
+						t.Fatalf("connection %v was delivered as\n%s", p.from, show(got.frame))
 					}
 				}
 			})
@@ -126,7 +126,7 @@ func (w *world) checkPlaces(t *testing.T, want string, flows []packet) {
 		}
 	}
 	if lost != 0 {
-		t.Errorf("%d of %d flows that were %s are gone", lost, len(flows), want)
+		t.Errorf("%d of %d %s flows were evicted", lost, len(flows), want)
 	}
 }
 
@@ -148,7 +148,7 @@ func TestOverQuotaEnds(t *testing.T) {
 		before := w.tally(t)
 		w.establish(t, p.with(func(p *packet) { p.from = netip.AddrPortFrom(p.from.Addr(), 77) }), f.pods[0])
 		if n := w.tally(t).since(before)[eventName(bpf.DatapathEventEVENT_OVER_QUOTA)]; n != 0 {
-			t.Errorf("%s: %d entries in the second table after the flood", f.name, n)
+			t.Errorf("%s: %d overflow entries after the flood, want 0", f.name, n)
 		}
 		if got := w.place(t, p); got != "half-open" {
 			t.Errorf("%s: %s", f.name, got)
@@ -160,14 +160,14 @@ func TestOverQuotaEnds(t *testing.T) {
 			opened := w.tally(t)
 			w.play(t, p)
 			if got := w.tally(t).since(opened)[f.name+" port 80 connections"]; got != 0 {
-				t.Errorf("%s: %d new flows, want that of the second table", f.name, got)
+				t.Errorf("%s: %d new flows, want the flow of the overflow table", f.name, got)
 			}
 		}
 		w.ageQuotas(t, 241)
 		opened := w.tally(t)
 		w.play(t, p)
 		if got := w.tally(t).since(opened)[f.name+" port 80 connections"]; got != 1 {
-			t.Errorf("%s: the second table is queried 241 s after its last use", f.name)
+			t.Errorf("%s: the overflow entry is used 241 s after its last packet", f.name)
 		}
 	}
 }
@@ -223,7 +223,7 @@ func TestQuotaSlotsAreKeyed(t *testing.T) {
 			shared += int(w.tally(t).since(before)[eventName(bpf.DatapathEventEVENT_OVER_QUOTA)])
 		}
 		if shared > 1 {
-			t.Errorf("%s: %d of 4 VIPs share the quota of the VIP", f.name, shared)
+			t.Errorf("%s: %d of 4 VIPs share the quota of the VIP under test", f.name, shared)
 		}
 	}
 }
@@ -250,7 +250,7 @@ func TestFloodOfValidatedConnections(t *testing.T) {
 				s.prove(t, f.pods[0])
 			}
 			if n := mapEntries(t, w.OverflowConn); n < flowEntries/2 {
-				t.Fatalf("the flood made %d connections, too few to fill a table", n)
+				t.Fatalf("the flood created %d connections, too few to fill a table", n)
 			}
 			w.checkPlaces(t, "established", established)
 			w.pointTo(t, f, 1)
@@ -266,7 +266,7 @@ func TestFloodOfValidatedConnections(t *testing.T) {
 					}
 				}
 				if lost != 0 {
-					t.Errorf("entries wiped %v: %d of %d connections have lost their pod", wiped, lost, connections)
+					t.Errorf("entries wiped: %v: %d of %d connections lost their pod", wiped, lost, connections)
 				}
 			}
 		})

@@ -12,7 +12,7 @@ import (
 func refuseNearly(f family, flow packet) func(*testing.T, *world) {
 	return func(t *testing.T, w *world) {
 		if _, endpoint := flowHash(flow); endpoint>>23 == 0 {
-			t.Fatal("the flow has the row that is left")
+			t.Fatal("the flow hashes to the row that remains")
 		}
 		w.putEndpointRows(t, f, func(row int) int {
 			if row == 0 {
@@ -117,7 +117,7 @@ func TestRefusedShareUnderAffinity(t *testing.T) {
 			checkFrame(t, w.ingress(t, next.frame()).frame, delivered(next, f.pods[0]))
 			w.forget(t)
 			if got := w.ingress(t, next.frame()); got.verdict != xdpTX {
-				t.Errorf("a client without a record: verdict %v, want %v: a reset", got.verdict, xdpTX)
+				t.Errorf("client without a record: verdict %v, want %v (RST)", got.verdict, xdpTX)
 			}
 		})
 	}

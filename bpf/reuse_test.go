@@ -66,7 +66,7 @@ func TestValidationIsPerFrontend(t *testing.T) {
 				t.Errorf("the connection is %s, want half-open", got)
 			}
 			if got := w.place(t, twin); got != "established" {
-				t.Errorf("the twin's connection is %s, want established", got)
+				t.Errorf("the twin connection is %s, want established", got)
 			}
 			reply := answer(twin, f.pods[0], "A")
 			translated := reply
@@ -98,7 +98,7 @@ func TestContestedFlowExpires(t *testing.T) {
 				w.age(t, test.age)
 				w.play(t, next, f.tcp(test.next, "A"))
 				if got := w.place(t, next); got != test.want {
-					t.Errorf("after the ACK of the previous SYN-ACK the flow is %s, want %s", got, test.want)
+					t.Errorf("after the ACK of the previous SYN-ACK, the flow is %s, want %s", got, test.want)
 				}
 			})
 		}

@@ -67,7 +67,7 @@ func empty(t testing.TB, m *ebpf.Map) {
 		err = deleteAll(m)
 	}
 	if err != nil {
-		t.Fatalf("empty %v: %v", m, err)
+		t.Fatalf("clear map %v: %v", m, err)
 	}
 }
 

@@ -26,7 +26,7 @@ func groupOf(t testing.TB, p packet) []packet {
 		}
 	}
 	if found < rowGroup {
-		t.Fatalf("flows of %d rows of the group, want %d", found, rowGroup)
+		t.Fatalf("found flows for %d rows of the group, want %d", found, rowGroup)
 	}
 	return group
 }
@@ -42,7 +42,7 @@ func (w *world) writeRows(t testing.TB, p packet, isFresh bool, updates []bpf.Da
 	}
 	done, err := w.WriteRows.Run(&ebpf.RunOptions{Context: request})
 	if err != nil || done != request.Count {
-		t.Fatalf("%d of %d rows written: %v", done, request.Count, err)
+		t.Fatalf("%d of %d rows were written: %v", done, request.Count, err)
 	}
 }
 
@@ -124,7 +124,7 @@ func (m *mates) replace(t testing.TB) {
 	}
 	m.writeRows(t, m.packets[0], true, updates)
 	if slicesHave(m.moved) != (m.rowGroup(t, m.packets[0]).Moved != 0) {
-		t.Errorf("of a new table rows %v have moved, the group has %+v", m.moved, m.rowGroup(t, m.packets[0]))
+		t.Errorf("new table: moved rows %v, group mark %+v", m.moved, m.rowGroup(t, m.packets[0]))
 	}
 }
 
@@ -154,7 +154,7 @@ func (m *mates) rest(t testing.TB) {
 	}
 	for row, p := range m.packets {
 		if m.rowPath(t, p)&rowOverridden != 0 {
-			t.Errorf("row %d may have overrides after a sweep, and the group has none", row)
+			t.Errorf("row %d may have overrides after a sweep, but the group is not marked", row)
 		}
 	}
 }
@@ -188,7 +188,7 @@ func (m *mates) sendAll(t testing.TB) {
 		m.ingress(t, p.frame())
 		used := m.tally(t).since(before)["event "+fmt.Sprint(uint32(bpf.DatapathEventEVENT_OVERRIDE_USED))] > 0
 		if want := m.held[row] && m.rows[row].primary != 2; used != want {
-			t.Errorf("row %d: an override is used: %v, want %v", row, used, want)
+			t.Errorf("row %d: override used: %v, want %v", row, used, want)
 		}
 		if m.rows[row].primary == 2 && m.rowPath(t, p)&rowOverridden != 0 {
 			m.held[row] = false
@@ -203,13 +203,13 @@ func (m *mates) check(t testing.TB, step string) {
 	for row, p := range m.packets {
 		path := m.rowPath(t, p)
 		if m.young[row] && (mark.Moved == 0 || now-mark.Moved > 7500*perSecond) {
-			t.Fatalf("%s: row %d has moved, the group has %+v", step, row, mark)
+			t.Fatalf("%s: row %d has moved, group mark %+v", step, row, mark)
 		}
 		if m.moved[row] && (path&rowMoved == 0 || now-mark.Moved > 240*perSecond) {
-			t.Fatalf("%s: row %d moved lately, it has %#x and the group %+v", step, row, path, mark)
+			t.Fatalf("%s: row %d moved recently, row path %#x, group mark %+v", step, row, path, mark)
 		}
 		if m.held[row] && m.rows[row].primary != 2 && path&rowOverridden == 0 {
-			t.Fatalf("%s: row %d has an override, but no mark: %#x", step, row, path)
+			t.Fatalf("%s: row %d has an override, but is not marked: row path %#x", step, row, path)
 		}
 	}
 }
@@ -263,12 +263,12 @@ func TestGroupFlagsAreCleared(t *testing.T) {
 			}
 			for _, p := range group {
 				if w.isMarked(t, p) {
-					t.Errorf("row %d is marked, want it at rest", p.rowIndex()%8)
+					t.Errorf("row %d is marked, want it unmarked", p.rowIndex()%8)
 				}
 				w.unmark(t, p)
 			}
 			if request.Left != 0 {
-				t.Errorf("%d rows are left", request.Left)
+				t.Errorf("Left = %d rows, want 0", request.Left)
 			}
 		})
 	}

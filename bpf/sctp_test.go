@@ -103,7 +103,7 @@ func TestSCTPReply(t *testing.T) {
 				want := reply.with(func(p *packet) { p.from = init.to })
 				checkFrame(t, w.egress(t, reply.frame()), want.frame())
 				if got := w.ingress(t, data.frame()); got.verdict != xdpPass {
-					t.Errorf("next packet of the client: %v", got.verdict)
+					t.Errorf("next packet of the client: verdict %v, want XDP_PASS", got.verdict)
 				}
 			}
 			other := answer(f.sctp("S"), f.pods[1], "SA")

@@ -53,10 +53,10 @@ func (w *world) steps(t *testing.T, steps []step) {
 		got := w.ingress(t, frame)
 		left := sum(t, w.EventCounts, uint32(bpf.DatapathEventEVENT_PASSED_TO_PROXY)) - before
 		if (left == 1) != s.left {
-			t.Errorf("%s: left to the service proxy %d times, want %t", s.name, left, s.left)
+			t.Errorf("%s: passed to the service proxy %d times, want %t", s.name, left, s.left)
 		}
 		if s.left && (got.verdict != xdpPass || !slices.Equal(got.frame, frame)) {
-			t.Errorf("%s: verdict %v, or the frame has changed", s.name, got.verdict)
+			t.Errorf("%s: verdict %v, want XDP_PASS with the frame unchanged", s.name, got.verdict)
 		}
 	}
 }
@@ -76,7 +76,7 @@ func TestServiceProxyFrom(t *testing.T) {
 				{"a datagram", f.udp(portCluster), true},
 			})
 			if w.proxied(t, flowOf(f, before.from, before.to, 6)) || !w.proxied(t, flowOf(f, begun.from, begun.to, 6)) {
-				t.Error("the program notes connections that begin, and no others")
+				t.Error("want only new connections recorded as proxied")
 			}
 			put(t, w.ProxyConnections, flowOf(f, before.from, before.to, 6), uint32(1))
 			w.take(t, f, portCluster, portNode2)
@@ -124,7 +124,7 @@ func TestServiceProxyTo(t *testing.T) {
 				{"it does not want it", from(f.tcp(portCluster, "R"), 50001), true},
 			})
 			if w.proxied(t, flowOf(f, begun.from, begun.to, 6)) {
-				t.Error("remembered without an answer of the client")
+				t.Error("connection recorded without a reply from the client")
 			}
 			w.steps(t, []step{
 				{"it goes on", acknowledging(from(f.tcp(portCluster, "A"), 50001), 0), true},
@@ -140,7 +140,7 @@ func TestServiceProxyTo(t *testing.T) {
 			w.offer(t, from(f.tcp(9, "S"), 50001), 77)
 			var number uint32
 			if w.ProxyHandshakes.Lookup(flowOf(f, from(f.tcp(9, "S"), 50001).from, f.tcp(9, "S").to, 6), &number) == nil {
-				t.Error("noted an offer at a port without a frontend")
+				t.Error("handshake recorded for a port without a frontend")
 			}
 		})
 	}
@@ -191,7 +191,7 @@ func (w *world) offer(t *testing.T, syn packet, sequence uint32) {
 		p.flags, p.tcp = "SA", func(tcp *layers.TCP) { tcp.Seq = sequence }
 	}).frame()
 	if out := w.egress(t, answer); !slices.Equal(out, answer) {
-		t.Error("the service proxy's answer was changed")
+		t.Error("the reply of the service proxy was modified")
 	}
 }
 
@@ -213,7 +213,7 @@ func TestServiceProxyServesOthers(t *testing.T) {
 				for name, frame := range withoutFrontend(f) {
 					got := w.ingress(t, frame)
 					if got.verdict != test.want || test.want == xdpPass && !slices.Equal(got.frame, frame) {
-						t.Errorf("%s, %s: verdict %v, want %v, or the frame has changed", f.name, name, got.verdict, test.want)
+						t.Errorf("%s, %s: verdict %v, want %v with the frame unchanged", f.name, name, got.verdict, test.want)
 					}
 				}
 			}

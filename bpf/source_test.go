@@ -33,14 +33,14 @@ func TestSources(t *testing.T) {
 			included[name] = append(included[name], string(match[1]))
 		}
 		if !regexp.MustCompile(`\b` + regexp.QuoteMeta(name) + `\b`).Match(readme) {
-			t.Errorf("src/README.md does not name %s", name)
+			t.Errorf("src/README.md does not mention %s", name)
 		}
 	}
 	done := map[string]bool{}
 	var visit func(string, []string)
 	visit = func(name string, by []string) {
 		if slices.Contains(by, name) {
-			t.Errorf("%s includes itself by %q", name, by)
+			t.Errorf("%s includes itself through %q", name, by)
 			return
 		}
 		if done[name] {

@@ -72,10 +72,10 @@ func TestStack(t *testing.T) {
 		chain, stack := deepest(all, name)
 		t.Logf("%s: %d bytes of stack in %v", name, stack, chain)
 		if stack > maxStack {
-			t.Errorf("%s: %d bytes of stack in %v, may be %d; what must not be seen at once may return first", name, stack, chain, maxStack)
+			t.Errorf("%s: %d bytes of stack in %v, limit %d; consider sequential calls instead of nested ones", name, stack, chain, maxStack)
 		}
 		if len(chain) > 8 {
-			t.Errorf("%s: %d functions deep: %v, may be 8", name, len(chain), chain)
+			t.Errorf("%s: call depth %d: %v, limit 8", name, len(chain), chain)
 		}
 	}
 }
@@ -98,7 +98,7 @@ func TestMapsOfPrograms(t *testing.T) {
 		}
 		t.Logf("%s: %d maps", name, len(used))
 		if len(used) > maxMaps {
-			t.Errorf("%s: %d maps, limit %d; maps with equal keys can be one", name, len(used), maxMaps)
+			t.Errorf("%s: %d maps, limit %d; merge maps with equal keys", name, len(used), maxMaps)
 		}
 	}
 }

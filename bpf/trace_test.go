@@ -37,7 +37,7 @@ func (w *world) tracer(t testing.TB) *ebpf.Program {
 		spec.Maps[name].MaxEntries = m.MaxEntries()
 	}
 	if err := spec.LoadAndAssign(&programs, &ebpf.CollectionOptions{MapReplacements: replacements}); err != nil {
-		t.Fatalf("load the copy that traces: %+v", err)
+		t.Fatalf("load the tracing copy: %+v", err)
 	}
 	w.tracing = programs.Ingress
 	return w.tracing
@@ -138,7 +138,7 @@ func (w *world) checkTrace(t *testing.T, fixture fixture) bpf.DatapathTrace {
 	if !maps.Equal(before, after) {
 		for entry := range maps.Keys(join2(before, after)) {
 			if before[entry] != after[entry] {
-				t.Errorf("tracing writes %s %x: %s", entry.name, entry.key, firstChange(before[entry], after[entry]))
+				t.Errorf("tracing changed %s %x: %s", entry.name, entry.key, firstChange(before[entry], after[entry]))
 			}
 		}
 	}
@@ -155,10 +155,10 @@ func (w *world) checkTrace(t *testing.T, fixture fixture) bpf.DatapathTrace {
 	answered := trace.Steps&uint32(bpf.DatapathTraceStepTRACE_REPLIED) != 0
 	dropped := trace.Reason != 0 && !answered
 	if dropped != (got.verdict == xdpDrop) {
-		t.Errorf("traced: reason %d with verdict %v", trace.Reason, got.verdict)
+		t.Errorf("traced: reason %d, verdict %v", trace.Reason, got.verdict)
 	}
 	if dropped && fixture.counts[fmt.Sprintf("drop %d", trace.Reason)] != 1 {
-		t.Errorf("traced: reason %d, counted will be %v", trace.Reason, fixture.counts)
+		t.Errorf("traced: reason %d, want one of the drop counters %v", trace.Reason, fixture.counts)
 	}
 	return trace
 }
@@ -255,7 +255,7 @@ func TestTrace(t *testing.T) {
 				w.pointTo(t, f, 0)
 				w.play(t, test.before...)
 				if _, got := w.trace(t, test.frame); got != test.want {
-					t.Errorf("trace %+v, want %+v", got, test.want)
+					t.Errorf("trace = %+v, want %+v", got, test.want)
 				}
 			})
 		}

@@ -72,7 +72,7 @@ func TestTunnelTag(t *testing.T) {
 					t.Fatalf("verdict %v, want %v", got.verdict, want)
 				}
 				if reason != taken && w.tally(t).since(earlier)["drop "+itoa(reason)] != 1 {
-					t.Errorf("counted %v, want reason %d", w.tally(t).since(earlier), reason)
+					t.Errorf("counters increased by %v, want reason %d", w.tally(t).since(earlier), reason)
 				}
 			})
 		}
@@ -207,7 +207,7 @@ func TestTunnelTagCoversOuterAddresses(t *testing.T) {
 		w.checkForged(t, ethernet(routerMAC, uplinkMAC, f.vip.Is4(), forged))
 		w.putSelf(t, v4.self, v6.self)
 		if got := w.ingress(t, good.frame()); got.verdict != xdpPass {
-			t.Errorf("%s: verdict %v of the right packet, want %v", f.name, got.verdict, xdpPass)
+			t.Errorf("%s: valid packet: verdict %v, want %v", f.name, got.verdict, xdpPass)
 		}
 	}
 }
@@ -221,7 +221,7 @@ func (w *world) checkForged(t *testing.T, frame []byte) {
 	}
 	before := count()
 	if got := w.ingress(t, frame); got.verdict != xdpDrop || count() != before+1 {
-		t.Fatalf("verdict %v, forged packets counted %d, of\n%s", got.verdict, count()-before, show(frame))
+		t.Fatalf("verdict %v, %d packets counted as forged, for\n%s", got.verdict, count()-before, show(frame))
 	}
 }
 
@@ -295,7 +295,7 @@ func TestFloodForgedTunnel(t *testing.T) {
 						t.Fatal(err)
 					}
 					if verdict(code) != xdpDrop {
-						t.Fatalf("verdict %v of\n%s", verdict(code), show(run.Data))
+						t.Fatalf("verdict %v for\n%s", verdict(code), show(run.Data))
 					}
 				}
 				w.checkNothingTaken(t, earlier, uint64(n))
@@ -315,19 +315,19 @@ func (w *world) checkNothingTaken(t *testing.T, earlier tally, n uint64) {
 		delete(counted, "drop "+itoa(reason))
 	}
 	if forged != n || len(counted) > 0 {
-		t.Errorf("%d of %d dropped as forged, and counted %v, want nothing else", forged, n, counted)
+		t.Errorf("%d of %d packets dropped as forged, other counters %v, want no others", forged, n, counted)
 	}
 	for _, m := range w.flowMaps() {
 		if key, err := m.NextKeyBytes(nil); err != nil || key != nil {
-			t.Errorf("%v has an entry %x, %v", m, key, err)
+			t.Errorf("map %v has the entry %x, error %v", m, key, err)
 		}
 	}
 	if n, err := w.halfOpen().Count(); err != nil || n != 0 {
-		t.Errorf("%d flows are half-open, %v", n, err)
+		t.Errorf("%d half-open flows, error %v", n, err)
 	}
 	for index, bucket := range entries[uint32, bpf.DatapathOverrideBucket](t, w.Overrides) {
 		if bucket != (bpf.DatapathOverrideBucket{}) {
-			t.Errorf("bucket %d of the overrides has an entry", index)
+			t.Errorf("override bucket %d is not empty", index)
 		}
 	}
 }
@@ -364,11 +364,11 @@ func TestFloodForgedHere(t *testing.T) {
 						t.Fatal(err)
 					}
 					if int32(code) != tcxDrop {
-						t.Fatalf("verdict %d of\n%s", int32(code), show(run.Data))
+						t.Fatalf("verdict %d for\n%s", int32(code), show(run.Data))
 					}
 				}
 				if got := sum(t, w.DropCounts, uint32(bpf.DatapathDropReasonDROP_TUNNEL_EGRESS)) - before; got != uint64(n) {
-					t.Errorf("%d dropped, want %d", got, n)
+					t.Errorf("drop counter increased by %d, want %d", got, n)
 				}
 			})
 		}

@@ -50,7 +50,7 @@ func (w *world) place(t testing.TB, p packet) string {
 		places = append(places, "half-open")
 	}
 	if len(places) > 2 {
-		t.Errorf("flow is in several tables: %v", places[1:])
+		t.Errorf("the flow is in several tables: %v", places[1:])
 	}
 	return places[len(places)-1]
 }

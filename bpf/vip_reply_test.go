@@ -262,14 +262,14 @@ func TestAnswerLimit(t *testing.T) {
 			counts := w.tally(t).since(before)
 			given := counts[fmt.Sprintf("event %d", bpf.DatapathEventEVENT_ECHO_REPLY_SENT)]
 			if given < perSecond || given > windows*perSecond {
-				t.Errorf("%d answers in %v", given, time.Since(begin))
+				t.Errorf("%d replies in %v, outside the rate limit", given, time.Since(begin))
 			}
 			if got := counts[fmt.Sprintf("drop %d", bpf.DatapathDropReasonDROP_ECHO_RATE_LIMIT)]; given+got != sent {
-				t.Errorf("%d answers and %d drops of %d requests", given, got, sent)
+				t.Errorf("%d replies and %d rate limit drops for %d requests", given, got, sent)
 			}
 			request.from = netip.AddrPortFrom(f.other, 0)
 			if got := w.ingress(t, request.frame()).verdict; got != xdpTX {
-				t.Errorf("another source: verdict %v, want %v", got, xdpTX)
+				t.Errorf("other source: verdict %v, want %v", got, xdpTX)
 			}
 		})
 	}
@@ -293,9 +293,9 @@ func TestRepliesOfOtherVIPDuringFlood(t *testing.T) {
 	const perVIP, inAll = 1000, 10_000
 	n := max(30_000, floodPackets(t))
 	if got := ask(v4, n); got < perVIP+inAll || n == 30_000 && got > 2*(perVIP+inAll) {
-		t.Errorf("%d of %d requests answered, want those of the VIP and of all", got, n)
+		t.Errorf("%d of %d requests were answered, want the VIP's and the global burst", got, n)
 	}
 	if got := ask(v6, perVIP); got < perVIP*9/10 {
-		t.Errorf("%d of %d requests to the other VIP answered", got, perVIP)
+		t.Errorf("%d of %d requests to the other VIP were answered", got, perVIP)
 	}
 }

@@ -112,10 +112,10 @@ func TestIngressNodeHoldsByAnotherZone(t *testing.T) {
 			w.play(t, syn, answer(syn, f.pods[0], "SA"), ack)
 			in := ack.arrived(v4, selfID).with(func(t *tunnel) { t.ingress, t.zones = selfID, 2 })
 			if got := w.ingress(t, in.frame()); got.verdict != xdpPass {
-				t.Errorf("verdict %v", got.verdict)
+				t.Errorf("verdict %v, want XDP_PASS", got.verdict)
 			}
 			if owner := w.override(t, ack); owner != selfID {
-				t.Errorf("override to node %d, want this one", owner)
+				t.Errorf("override to node %d, want the local node", owner)
 			}
 			w.unmark(t, ack)
 		})
